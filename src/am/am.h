@@ -1,7 +1,6 @@
 /*
  * am.h
- *		Callbacks of the access method that concern operator classes
- *		(validate.c).
+ *		Callbacks that concern operator classes (validate.c).
  */
 #ifndef IVFPQ_AM_H
 #define IVFPQ_AM_H

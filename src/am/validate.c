@@ -2,15 +2,17 @@
  * validate.c
  *		Checks whether an operator class and its family are fit for gpuivfpq.
  *
- * A family of vectors serves one type and one metric: its ordering operators
- * all have the type on their left and the metric's strategy number, one of
- * them also has the type on its right.  Support function 1 turns the type into
- * real[]; real[] itself has none.
+ * A family of vectors serves one type and one metric.  All of its ordering
+ * operators have this type on their left and the strategy number of the
+ * metric.  One of them also has the type on its right.  Support function 1
+ * converts the type to real[]; a family for real[] itself has no support
+ * function.
  *
- * A family of keys (types/keys.h) serves types that compare with each other.
- * Its operators search.  Without support functions they are btree's, of types
- * that types/keys.c knows; with support function 2 there is only equality,
- * with 3 only operators of sets.
+ * A family of keys (types/keys.h) serves types that can be compared with each
+ * other, and has search operators.  Without support functions, the types must
+ * be among those that types/keys.c supports, and the operators must be those
+ * of btree.  With support function 2, there is only an equality operator.
+ * With support function 3, there are only operators of sets.
  */
 #include "postgres.h"
 
@@ -34,7 +36,7 @@
 #include "am/types/keys.h"
 #include "am/types/vector.h"
 
-/* The class under examination, and what was seen of its family. */
+/* The operator class to examine, and the findings so far about its family. */
 typedef struct Examined
 {
 	Oid			family;
@@ -42,9 +44,9 @@ typedef struct Examined
 	char	   *class_name;
 	char	   *family_name;
 	uint32		strategies;		/* bit s: some operator has strategy s */
-	bool		has_operator;	/* (type, type) is there */
-	bool		has_function[1 + IVFPQ_NPROCS]; /* [n]: support function n of
-												 * type is there */
+	bool		has_operator;	/* there is an operator for (type, type) */
+	bool		has_function[1 + IVFPQ_NPROCS]; /* [n]: there is support
+												 * function n for type */
 	bool		valid;
 } Examined;
 
@@ -57,7 +59,7 @@ typedef struct Examined
 		(examined)->valid = false; \
 	} while (0)
 
-/* Sets *x to names and type of the class, zeroed otherwise, and valid. */
+/* Initializes *x for a class, which counts as valid until a fault is found. */
 static void
 examine_class(Oid opclassoid, Examined *x)
 {
@@ -199,7 +201,7 @@ examine_key_function(Form_pg_amproc proc, Examined *x)
 	if (proc->amproclefttype == x->type)
 		x->has_function[proc->amprocnum] = true;
 
-	/* core declares the hash function of varlena types so: (internal) */
+	/* core declares hashvarlena with an argument of type internal */
 	if (is_hash && proc->amproc == F_HASHVARLENA)
 		return;
 	if (!check_amproc_signature(proc->amproc, is_hash ? INT4OID : INT8OID,
@@ -209,9 +211,7 @@ examine_key_function(Form_pg_amproc proc, Examined *x)
 			  proc->amprocnum);
 }
 
-/*
- * Returns whether a class with these support functions has the strategy.
- */
+/* Returns whether an operator of the class may have this strategy. */
 static bool
 is_key_strategy(const Examined *x, int strategy)
 {
@@ -223,10 +223,7 @@ is_key_strategy(const Examined *x, int strategy)
 	return strategy >= 1 && strategy <= BTMaxStrategyNumber;
 }
 
-/*
- * Examines an operator of a family of keys, whose functions were examined
- * before.
- */
+/* Examines an operator of a family of keys, after the support functions. */
 static void
 examine_key_operator(Form_pg_amop op, Examined *x)
 {
@@ -253,13 +250,13 @@ examine_key_operator(Form_pg_amop op, Examined *x)
 		FAULT(x, "operator family \"%s\" of access method %s contains operator %s with wrong signature",
 			  x->family_name, "gpuivfpq", name);
 
-	/* arrays have operators of anyarray */
+	/* the operators of arrays take anyarray */
 	if (IsBinaryCoercible(x->type, op->amoplefttype) &&
 		IsBinaryCoercible(x->type, op->amoprighttype))
 		x->has_operator = true;
 }
 
-/* Examines a family of keys as a whole, for the class. */
+/* Examines a family of keys as a whole, after its members. */
 static void
 examine_key_whole(Examined *x)
 {
@@ -281,8 +278,8 @@ examine_key_whole(Examined *x)
 }
 
 /*
- * amvalidate: returns whether the class is fit.  Reports everything that is
- * wrong with it or its family at INFO.
+ * amvalidate callback.  Returns whether the class is fit for gpuivfpq.
+ * Reports everything that is wrong with the class or its family at level INFO.
  */
 bool
 ivfpqvalidate(Oid opclassoid)
@@ -327,9 +324,10 @@ ivfpqvalidate(Oid opclassoid)
 }
 
 /*
- * amadjustmembers: makes the members that the class cannot do without, its own
- * operators and support function, depend on the class.  Operators with another
- * type on the right are loose members of the family.
+ * amadjustmembers callback.  Makes the members that the class requires depend
+ * on the class: its own operators and its support function.  Other members,
+ * such as operators with another type on the right, are loose members of the
+ * family.
  */
 void
 ivfpqadjustmembers(Oid opfamilyoid, Oid opclassoid,

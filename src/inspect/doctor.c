@@ -1,11 +1,13 @@
 /*
  * doctor.c
- *		gpuvec_doctor(): how an installation is, and what to do about it.
+ *		gpuvec_doctor(): reports the state of an installation, with advice.
  *
  * The doctor checks versions, gpuvecd, the machine, settings that contradict
- * each other, and each index of the database.  No index keeps it waiting, and
- * none ends it: a locked index is passed over, and an error, of a damaged page
- * for example, is reported as found.
+ * each other, and each index of the database.  It never waits for the lock of
+ * an index: a locked index is reported as not checked.  If the check of an
+ * index raises an error, for example because a page is damaged, the error is
+ * reported as the finding on this index, and the doctor continues with the
+ * next index.
  */
 #include "postgres.h"
 
@@ -39,28 +41,34 @@
 #include "page/attempt.h"
 #include "pgcompat.h"
 
-/* Huge pages are worth a word from this many bytes of shared buffers on. */
+/*
+ * The doctor recommends huge pages for shared buffers of at least this size.
+ */
 #define MANY_BUFFERS	((Size) 4 * 1024 * 1024 * 1024)
 
-/* Processes that a server with gpuvecd has: the supervisor, and loaders. */
+/*
+ * Background workers for gpuvecd: the supervisor and IVFPQ_MAX_LOADERS
+ * loaders.
+ */
 #define SERVER_WORKERS	3
 
 /*
- * Scans that are enough to judge by, and the fractions of them with a full
- * pass, and of rows out of order, that are reported.
+ * After at least MANY_SCANS scans the doctor reports an index if more than
+ * FULL_PASSES_FRACTION of the scans ended in a full pass, or if the ratio of
+ * rows out of order to rows returned exceeds OUT_OF_ORDER_FRACTION.
  */
 #define MANY_SCANS		100
 #define FULL_PASSES_FRACTION	0.5
 #define OUT_OF_ORDER_FRACTION		0.05
 
-/* An index that is checked. */
+/* The index that is being checked. */
 typedef struct IndexReport
 {
 	ReturnSetInfo *result;
 	const IvfpqServerStatus *status;
 	Oid			oid;
 	char	   *name;
-	char	   *literal;		/* the name as an argument */
+	char	   *literal;		/* the name, quoted as an SQL string */
 	Relation	index;
 	IvfpqInspection inspection;
 	IvfpqCounts counts;
@@ -69,7 +77,7 @@ typedef struct IndexReport
 
 PG_FUNCTION_INFO_V1(gpuvec_doctor);
 
-/* Adds a row to a function's result. */
+/* Adds a finding, which is a row of the function's result. */
 void
 IvfpqAddFinding(ReturnSetInfo *result, const char *subject,
 				const char *state, const char *advice)
@@ -84,8 +92,8 @@ IvfpqAddFinding(ReturnSetInfo *result, const char *subject,
 }
 
 /*
- * Returns the name of a table or index, with its schema if it is needed to
- * find it.
+ * Returns the name of a table or index, qualified by the schema if the
+ * search_path does not find it otherwise.
  */
 char *
 IvfpqRelationName(Oid relid)
@@ -100,10 +108,7 @@ megabytes(int64 bytes)
 	return psprintf("%lld MB", (long long) (bytes / (1024 * 1024)));
 }
 
-/*
- * Adds the extensions of this database, and whether their versions are the
- * library's.
- */
+/* Reports this database's extensions, and whether they match the library. */
 static void
 find_versions(ReturnSetInfo *result)
 {
@@ -148,7 +153,7 @@ find_versions(ReturnSetInfo *result)
 					NULL);
 }
 
-/* Returns what to do about a gpuvecd that is not up, or NULL. */
+/* Returns advice on a gpuvecd that is not up, or NULL if there is none. */
 static const char *
 server_advice(const IvfpqServerStatus *status)
 {
@@ -159,8 +164,8 @@ server_advice(const IvfpqServerStatus *status)
 	const struct
 	{
 		const char *state;
-		const char *ours;		/* advice where the server starts gpuvecd */
-		const char *external;	/* ... and where others do */
+		const char *ours;		/* advice if PostgreSQL starts gpuvecd */
+		const char *external;	/* advice if somebody else starts it */
 	}			states[] = {
 		{"starting", "wait a moment, and look again", others},
 		{"other version",
@@ -178,10 +183,10 @@ server_advice(const IvfpqServerStatus *status)
 	for (int i = 0; i < (int) lengthof(states); i++)
 		if (strcmp(status->state, states[i].state) == 0)
 			return status->is_external ? states[i].external : states[i].ours;
-	return others;				/* "off", "no card" */
+	return others;				/* the states "off" and "no card" */
 }
 
-/* Returns what gives gpuvecd more memory. */
+/* Returns advice on how to give gpuvecd more memory. */
 static const char *
 more_memory(const IvfpqServerStatus *status)
 {
@@ -189,7 +194,7 @@ more_memory(const IvfpqServerStatus *status)
 		"raise gpuvec.gpu_memory";
 }
 
-/* Adds gpuvecd and its mirrors. */
+/* Reports gpuvecd and its mirrors. */
 static void
 find_server(ReturnSetInfo *result, const IvfpqServerStatus *status)
 {
@@ -229,8 +234,9 @@ find_server(ReturnSetInfo *result, const IvfpqServerStatus *status)
 }
 
 /*
- * Returns the version of the devices' driver, as the kernel says it: the first
- * word that looks like a version.  Returns NULL if it is not known.
+ * Returns the version of the NVIDIA driver, or NULL.  The version is the first
+ * word in the kernel's description of the driver that begins with a digit and
+ * contains a dot.
  */
 static char *
 driver_version(void)
@@ -252,7 +258,7 @@ driver_version(void)
 	return word ? pstrdup(word) : NULL;
 }
 
-/* Adds device, memory and processes. */
+/* Reports the device, memory, huge pages and background workers. */
 static void
 find_machine(ReturnSetInfo *result, const IvfpqServerStatus *status)
 {
@@ -280,7 +286,7 @@ find_machine(ReturnSetInfo *result, const IvfpqServerStatus *status)
 							 megabytes((int64) maintenance_work_mem * 1024),
 							 megabytes((int64) work_mem * 1024)),
 					NULL);
-	/* not all versions have huge_pages_status */
+	/* huge_pages_status does not exist in all versions of PostgreSQL */
 	IvfpqAddFinding(result, "huge pages",
 					psprintf("huge_pages is %s%s%s", huge ? huge : "unknown",
 							 in_force ? ", in force: " : "",
@@ -299,15 +305,18 @@ find_machine(ReturnSetInfo *result, const IvfpqServerStatus *status)
 }
 
 /*
- * Returns the names of settings that are set and have no effect, because
- * others start gpuvecd, or because they do not.
+ * Returns the names of settings that are set but have no effect.  If
+ * gpuvec.server is external, PostgreSQL does not start gpuvecd, so some
+ * settings have no effect.  Other settings have an effect only in this case.
  */
 static char *
 name_without_effect(const IvfpqServerStatus *status)
 {
 	const struct
 	{
-		bool		is_external;	/* of no effect if others start gpuvecd */
+		bool		is_external;	/* true: has no effect if gpuvec.server is
+									 * external; false: has no effect
+									 * otherwise */
 		bool		is_set;
 		const char *name;
 	}			settings[] = {
@@ -331,8 +340,8 @@ name_without_effect(const IvfpqServerStatus *status)
 }
 
 /*
- * Adds settings that contradict each other or have no effect, and those that
- * take a plan from the planner, or work from the server.
+ * Reports settings that contradict each other, have no effect, lower the
+ * recall, turn a feature off, or make searches slow.
  */
 static void
 find_settings(ReturnSetInfo *result, const IvfpqServerStatus *status)
@@ -377,7 +386,7 @@ find_settings(ReturnSetInfo *result, const IvfpqServerStatus *status)
 			"SET gpuvec.engine = auto, or have gpuvecd started"
 		},
 
-		/* what gets in the way of recall */
+		/* settings that override gpuvec.recall, or make it costly */
 		{ivfpq_probes > 0,
 			psprintf("gpuvec.probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
 					 ivfpq_probes, ivfpq_recall),
@@ -398,7 +407,7 @@ find_settings(ReturnSetInfo *result, const IvfpqServerStatus *status)
 			"SET gpuvec.recall = 0.99 or less, unless answers have to be exact"
 		},
 
-		/* what is turned off */
+		/* features that are turned off */
 		{!enable_indexscan,
 			"enable_indexscan is off: the planner avoids every index",
 			"SET enable_indexscan = on"
@@ -444,7 +453,7 @@ find(const IndexReport *report, const char *state, const char *advice)
 	IvfpqAddFinding(report->result, report->name, state, advice);
 }
 
-/* Describes searches that begin with these parameters. */
+/* Describes a search of the index whose first batch has these parameters. */
 static const char *
 describe_search(const IndexReport *report, const IvfpqSearchParams *params)
 {
@@ -465,9 +474,12 @@ describe_search(const IndexReport *report, const IvfpqSearchParams *params)
 }
 
 /*
- * Reports an index that does not reach the recall that is asked for, at once
- * or beyond ten rows.  An index that has too few rows cannot be calibrated to
- * do so.
+ * Reports an index whose searches cannot follow gpuvec.recall, because its
+ * option probes is set or because it is not calibrated for a recall as high as
+ * gpuvec.recall.  Some indexes are calibrated for gpuvec.recall in the first
+ * batch of a search (ten rows) but not in the second batch, so both batches
+ * are checked.  If the index has too few rows to be calibrated, the advice
+ * does not name gpuvec_calibrate.
  */
 static void
 find_recall(const IndexReport *report, const IvfpqSearchParams *params)
@@ -499,10 +511,12 @@ find_recall(const IndexReport *report, const IvfpqSearchParams *params)
 }
 
 /*
- * Reports an index that got fewer lists than its rows call for, because memory
- * was short then or they were copies of few vectors.  If rows are such copies
- * still, there cannot be more lists, and if rows unlike those of training have
- * come, nobody knows what those were.
+ * Reports an index that has fewer than half of the default number of lists.
+ * Either maintenance_work_mem was too small when the index was trained, or its
+ * training rows were copies of few vectors.  If many rows are copies now,
+ * there cannot be more lists, so there is no advice.  If many rows are unlike
+ * the training rows, we do not know whether the training rows were copies, so
+ * nothing is reported.
  */
 static void
 find_few_lists(const IndexReport *report)
@@ -532,7 +546,7 @@ find_few_lists(const IndexReport *report)
 					  (long long) (bytes >> 20) + 1, report->name));
 }
 
-/* Reports an index whose searches show that something is wrong. */
+/* Reports the problems that the counts of an index's scans show. */
 static void
 find_in_counts(const IndexReport *report)
 {
@@ -557,7 +571,7 @@ find_in_counts(const IndexReport *report)
 			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
 }
 
-/* Reports the state of its mirror, if sessions would ask gpuvecd. */
+/* Reports the state of an index's mirror, if gpuvecd should have one. */
 static void
 find_mirror(const IndexReport *report)
 {
@@ -598,7 +612,7 @@ find_mirror(const IndexReport *report)
 		find(report, psprintf("its mirror is %s", state), NULL);
 }
 
-/* Looks into an index, with both relations locked. */
+/* Reports the findings on an index.  The index and its table are locked. */
 static void
 look_into(IndexReport *report, Relation heap)
 {
@@ -648,7 +662,10 @@ look_into(IndexReport *report, Relation heap)
 	find_mirror(report);
 }
 
-/* Looks into an index if it can be opened at once.  For IvfpqAttempt. */
+/*
+ * IvfpqAttempt callback.  Checks an index, if the index and its table can be
+ * locked without waiting.
+ */
 static void
 visit(void *arg)
 {
@@ -680,7 +697,7 @@ visit(void *arg)
 	relation_close(heap, AccessShareLock);
 }
 
-/* Returns whether an error names the relation's file. */
+/* Returns whether an error message names the relation's file. */
 static bool
 is_file_of(Oid relid, const char *message)
 {
@@ -693,7 +710,7 @@ is_file_of(Oid relid, const char *message)
 	fcinfo->args[0].value = ObjectIdGetDatum(relid);
 	fcinfo->args[0].isnull = false;
 	path = pg_relation_filepath(fcinfo);
-	if (fcinfo->isnull)			/* it was dropped meanwhile */
+	if (fcinfo->isnull)			/* the relation was dropped meanwhile */
 		return false;
 	name = text_to_cstring(DatumGetTextPP(path));
 	found = strstr(message, name);
@@ -701,8 +718,9 @@ is_file_of(Oid relid, const char *message)
 }
 
 /*
- * Returns what to do about an error: its hint, or advice on a page that cannot
- * be read, for which PostgreSQL has no hint.
+ * Returns advice on an error that ended the check of an index: the error's
+ * hint, if it has one.  PostgreSQL gives no hint if a page cannot be read.  In
+ * that case the advice depends on the file that the message names.
  */
 static const char *
 advise_on_error(const IndexReport *report, const ErrorData *error)
@@ -723,7 +741,7 @@ advise_on_error(const IndexReport *report, const ErrorData *error)
 	return NULL;
 }
 
-/* Adds one or more rows for each index. */
+/* Reports each index of the database, in one or more rows. */
 static void
 find_indexes(ReturnSetInfo *result, const IvfpqServerStatus *status)
 {

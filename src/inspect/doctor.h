@@ -10,14 +10,17 @@
 #include "nodes/pathnodes.h"
 #include "nodes/primnodes.h"
 
-/* Why something is not as it should be, and what to do about it. */
+/* A reason why an index or an index condition is not used, and advice. */
 typedef struct IvfpqReason
 {
-	const char *state;			/* NULL: there is no reason */
-	const char *advice;			/* or NULL */
+	const char *state;			/* NULL if there is no reason */
+	const char *advice;			/* NULL if there is no advice */
 } IvfpqReason;
 
-/* left operator right, or left operator ANY (right) */
+/*
+ * The clause "left operator right" or, with `any`, "left operator ANY
+ * (right)".
+ */
 typedef struct IvfpqComparison
 {
 	bool		any;

@@ -1,20 +1,22 @@
 /*
  * doctorquery.c
- *		gpuvec_doctor(query): why a statement does not use an index.
+ *		gpuvec_doctor(query): reports why a statement does not use an index.
  *
  * The statement is planned, as EXPLAIN plans it, and never executed.  While
- * the planner works it is observed: when it has made all paths of a table with
- * an index of ours, the doctor notes what can be said of that table.  Where an
- * index is not used although it could provide the order, the statement is
- * planned once more, with no other path to that table: the difference is what
- * the planner takes the index to cost more.
+ * the planner works, the doctor's hooks observe it: when the planner has made
+ * all paths of a table with an index of ours, the doctor notes its findings on
+ * that table.  If an index is not used although it could provide the order,
+ * the doctor plans the statement once more and allows no other path to that
+ * table.  The difference between the two plans' costs is the planner's
+ * estimate of how much more the index costs.
  *
- * Parameters have the types that the statement gives them, and no values: the
- * plan is the generic one.
+ * Parameters have the types that the statement gives them, and no values, so
+ * the plan is the generic one.
  *
- * Where a foreign table's server is not asked for the order, all of its rows
- * come here to be sorted.  postgres_fdw sends an order by operators of those
- * extensions that the server's option "extensions" names.
+ * If the order is not requested from a foreign table's server, all rows of the
+ * table are fetched and sorted here.  postgres_fdw requests an order by an
+ * operator only if the server's option "extensions" names the operator's
+ * extension.
  */
 #include "postgres.h"
 
@@ -46,56 +48,65 @@
 #include "pgcompat.h"
 #include "planner/planner.h"
 
-/* A table of fewer rows is read faster than an index of it. */
+/* Reading a table with fewer rows than this is faster than an index scan. */
 #define FEW_ROWS		10000
 
-/* Requested rows are many from this fraction of all on. */
+/* A LIMIT is large if it is more than this fraction of the table's rows. */
 #define LARGE_FRACTION		0.05
 
 /*
- * A table with an index of ours, or one that lacks it, as the planner saw it.
+ * The planner's view of a table with an index of ours, or of a table that has
+ * no such index but could use one.
  */
 typedef struct TableReport
 {
 	Oid			table;
-	Oid			index;			/* InvalidOid: it has none */
-	bool		is_foreign;		/* its server may provide the order */
-	IvfpqReason why;			/* it has no path by the index's order */
-	List	   *filters;		/* IvfpqReason: conditions on keys, joins */
+	Oid			index;			/* InvalidOid: the table has none */
+	bool		is_foreign;		/* a foreign table, whose server may provide
+								 * the order */
+	IvfpqReason why;			/* why no path has the index's order */
+	List	   *filters;		/* IvfpqReasons why conditions and joins on
+								 * keys are not index conditions */
 	double		tuples;
 	double		limit;			/* rows requested; 0 = not known */
-	bool		is_unlimited;	/* the whole order is requested */
-	bool		limit_is_known; /* when planned */
+	bool		is_unlimited;	/* all rows are requested, in order */
+	bool		limit_is_known; /* LIMIT is a constant, or there is none */
 	bool		is_joined;
-	bool		is_kept;		/* all joins are outer ones keeping its rows */
+	bool		is_kept;		/* all joins are left joins with this table on
+								 * the outer side, so they keep its rows and
+								 * their order */
 } TableReport;
 
 /*
- * State that the hooks work for.  They stay in place: a library that is loaded
- * while a statement is planned chains to them.
+ * State of the hooks that observe the planner.  The hooks are never removed,
+ * because a library that is loaded while a statement is planned may have saved
+ * our hooks, and may call them from its own hooks.
  */
 typedef struct PlanWatch
 {
 	MemoryContext context;
 	List	   *reports;		/* TableReport */
-	Oid			only_table;		/* may be read by only_index's order only */
-	Oid			only_index;		/* or 0 */
-	int			depth;			/* 1 = it is the statement that is planned */
+	Oid			only_table;		/* if valid, this table may be read only in
+								 * the order of only_index */
+	Oid			only_index;		/* InvalidOid if only_table is */
+	int			depth;			/* depth of nested planner calls; 1 = the
+								 * observed statement is planned */
 } PlanWatch;
 
-/* Looks for the scan of a table in a finished plan. */
+/* A search of a finished plan for the scan of a table, and the result. */
 typedef struct PlanSearch
 {
 	const PlannedStmt *stmt;
 	Oid			table;
-	Oid			index;			/* the index to find, by its order; or
-								 * InvalidOid: any scan of the table */
+	Oid			index;			/* find a scan in the order of this index;
+								 * InvalidOid: find any scan of the table */
 	Plan	   *found;
-	bool		is_limited;		/* a Limit is above it */
-	bool		is_sorted;		/* a Sort is, with no Limit between */
+	bool		is_limited;		/* a Limit is above the scan */
+	bool		is_sorted;		/* a Sort is above the scan, and no Limit is
+								 * between the two */
 } PlanSearch;
 
-static PlanWatch *plan_watch = NULL;	/* NULL: no statement is observed */
+static PlanWatch *plan_watch = NULL;	/* NULL if no statement is observed */
 static bool is_hooked = false;
 static planner_hook_type previous_planner = NULL;
 static set_rel_pathlist_hook_type previous_pathlist = NULL;
@@ -104,9 +115,10 @@ static IvfpqInfoHook previous_info = NULL;
 PG_FUNCTION_INFO_V1(gpuvec_doctor_statement);
 
 /*
- * Returns whether left joins alone add to the rows of a table, so that its
- * first rows in their order come first in the statement, each once or more
- * often.
+ * Returns whether FROM is a chain of left joins that begins with this table,
+ * and all conditions in WHERE and the whole ORDER BY are on this table.  In
+ * this case the first rows of the result come from the first rows of the
+ * table, though one row of the table may yield several rows of the result.
  */
 static bool
 is_only_added_to(PlannerInfo *root, const RelOptInfo *rel)
@@ -154,7 +166,7 @@ add_report(PlannerInfo *root, const RelOptInfo *rel, Oid index)
 	return report;
 }
 
-/* Notes what can be said of an index. */
+/* Notes the doctor's findings on an index that the planner may use. */
 static void
 see_index(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 {
@@ -170,7 +182,7 @@ see_index(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 		report->filters = IvfpqWhyFilters(root, info, path);
 }
 
-/* Notes an index of ours that the planner was not shown. */
+/* Notes why the planner does not consider an index of ours. */
 static void
 see_left_out(PlannerInfo *root, const RelOptInfo *rel, Oid indexoid)
 {
@@ -193,7 +205,7 @@ see_left_out(PlannerInfo *root, const RelOptInfo *rel, Oid indexoid)
 	index_close(index, NoLock);
 }
 
-/* Notes all that can be said of a table. */
+/* Notes findings on each of our indexes on a table, or that it has none. */
 static void
 see_table(PlannerInfo *root, RelOptInfo *rel, Oid tableoid)
 {
@@ -250,8 +262,8 @@ has_name(const List *names, const char *name)
 }
 
 /*
- * Sets *why to the reason that no path of a foreign table provides an order by
- * such an operator, and to what to do.
+ * Sets *why to the reason why no path of a foreign table provides an order by
+ * this distance operator, with advice if there is any.
  */
 static void
 why_not_sent(Oid table, Oid operator, IvfpqReason *why)
@@ -287,7 +299,7 @@ why_not_sent(Oid table, Oid operator, IvfpqReason *why)
 	appendStringInfoString(&wanted, option ? option : "");
 	for (int i = 0; i < (int) lengthof(ours); i++)
 	{
-		/* gpuvec's own operators need no other extension */
+		/* an order by gpuvec's own operators needs no other extension */
 		if (!has_name(names, ours[i]) &&
 			(strcmp(extension, "gpuvec") != 0 ||
 			 strcmp(ours[i], "gpuvec") == 0))
@@ -301,8 +313,9 @@ why_not_sent(Oid table, Oid operator, IvfpqReason *why)
 }
 
 /*
- * Notes what can be said of a foreign table.  Its server is asked for the
- * order if a path provides the statement's first key.
+ * Notes the findings on a foreign table that the statement orders by distance.
+ * A path with the statement's first sort key requests the order from the
+ * table's server.  So if there is such a path, no reason is noted.
  */
 static void
 see_foreign(PlannerInfo *root, const RelOptInfo *rel)
@@ -329,8 +342,9 @@ see_foreign(PlannerInfo *root, const RelOptInfo *rel)
 }
 
 /*
- * Makes all paths of a table but the one in the order of an index cost what no
- * plan would.  In a join the ordered path is not among them (custompath.c).
+ * Makes all paths of a table, except those in the order of the index, so
+ * costly that no plan uses them.  In a join, rel->pathlist lacks the ordered
+ * path, which custompath.c keeps elsewhere, so that path keeps its cost.
  */
 static void
 keep_only(RelOptInfo *rel, Oid index)
@@ -355,8 +369,9 @@ keep_only(RelOptInfo *rel, Oid index)
 }
 
 /*
- * Returns whether this is the planner's own "ORDER BY ... LIMIT 1" for min()
- * or max().  The aggregate that it was made of has been seen.
+ * Returns whether this query level is the "ORDER BY ... LIMIT 1" that the
+ * planner itself makes of min() or max().  The doctor has noted its findings
+ * already at the level with the aggregate.
  */
 static bool
 is_minmax(const PlannerInfo *root)
@@ -368,7 +383,10 @@ is_minmax(const PlannerInfo *root)
 		target->resname != NULL && strcmp(target->resname, "agg_target") == 0;
 }
 
-/* set_rel_pathlist_hook */
+/*
+ * set_rel_pathlist_hook.  Notes the findings on a table in the first planning,
+ * and calls keep_only() in the second.
+ */
 static void
 watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 			RangeTblEntry *rte)
@@ -398,8 +416,10 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 }
 
 /*
- * IVFPQ_INFO_HOOK.  Indexes that provide the same order would drive the only
- * one out before paths can be chosen, so they are removed.
+ * IVFPQ_INFO_HOOK.  Removes all indexes of the table, except only_index, that
+ * provide an order by an operator.  If two indexes provide the same order, the
+ * planner drops the path that costs more before keep_only() is called, and the
+ * dropped path could be that of only_index.
  */
 static void
 watch_info(IVFPQ_INFO_PARAMS)
@@ -428,9 +448,10 @@ plan_unwatched(IVFPQ_PLANNER_PARAMS)
 }
 
 /*
- * planner_hook.  To simplify an expression the planner calls functions, and
- * these may have statements of their own planned, with the rights of others.
- * The doctor tells nothing of such statements and does not change their plans.
+ * planner_hook.  Counts how deep calls of the planner are nested.  The planner
+ * calls functions to simplify expressions, and such a function may plan and
+ * run statements with the rights of another user.  The doctor must neither
+ * report on these nested statements nor change their plans.
  */
 static PlannedStmt *
 watch_planner(IVFPQ_PLANNER_PARAMS)
@@ -452,7 +473,7 @@ watch_planner(IVFPQ_PLANNER_PARAMS)
 	return plan;
 }
 
-/* Plans a statement while it is observed. */
+/* Plans a statement while the hooks observe the planner. */
 static PlannedStmt *
 plan_watched(Query *query, const char *source, PlanWatch *how)
 {
@@ -487,7 +508,7 @@ plan_watched(Query *query, const char *source, PlanWatch *how)
 	return plan;
 }
 
-/* Returns whether a node is a scan that is searched for. */
+/* Returns whether a plan node is the scan that is searched for. */
 static bool
 is_scan_of(Plan *plan, const PlanSearch *search)
 {
@@ -526,8 +547,9 @@ is_scan_of(Plan *plan, const PlanSearch *search)
 }
 
 /*
- * Finds the first scan that is searched for in a plan and those below it, and
- * what is above it.
+ * Searches a plan, from the top down, for the scan.  Returns whether the scan
+ * was found.  Notes the first match, and whether a Limit or a Sort is above
+ * it.
  */
 static bool
 find_scan(Plan *plan, PlanSearch *search)
@@ -558,8 +580,8 @@ find_scan(Plan *plan, PlanSearch *search)
 }
 
 /*
- * Searches a plan for the scan by which it reads a table, in the order of an
- * index or in any way.
+ * Searches a statement's plan for a scan of a table: for the scan in the order
+ * of `index` or, if this is InvalidOid, for any scan.
  */
 static PlanSearch
 search_plan(const PlannedStmt *stmt, Oid table, Oid index)
@@ -573,7 +595,7 @@ search_plan(const PlannedStmt *stmt, Oid table, Oid index)
 	return search;
 }
 
-/* Names the scan that reads a table. */
+/* Returns the name of a scan for the report. */
 static char *
 name_scan(const Plan *plan)
 {
@@ -599,8 +621,8 @@ name_scan(const Plan *plan)
 }
 
 /*
- * Returns why the index seems to cost more, if there is more to say than
- * numbers, and what to do.
+ * Returns the reason why the planner expects the index to cost more than the
+ * chosen scan, and advice.  Either may be NULL.
  */
 static IvfpqReason
 why_dearer(const TableReport *report, const Plan *chosen)
@@ -608,7 +630,7 @@ why_dearer(const TableReport *report, const Plan *chosen)
 	IvfpqReason why = {NULL, NULL};
 	const IndexScan *scan = (const IndexScan *) chosen;
 
-	/* an index not of ours in whose order the table is read */
+	/* the table is read in the order of another method's index */
 	if (chosen != NULL && IsA(chosen, IndexScan) &&
 		scan->indexorderby != NIL && !IvfpqIsOursByOid(scan->indexid))
 	{
@@ -642,8 +664,9 @@ why_dearer(const TableReport *report, const Plan *chosen)
 }
 
 /*
- * Plans the statement by an index that could provide the order, and is not
- * used.  Returns what the planner takes it to cost.
+ * Plans the statement once more, so that it reads the table in the order of an
+ * index that the chosen plan does not use.  Returns a sentence with the costs
+ * of both plans.
  */
 static const char *
 compare_costs(Query *query, const char *source, const PlannedStmt *chosen,
@@ -665,7 +688,7 @@ compare_costs(Query *query, const char *source, const PlannedStmt *chosen,
 					by_index / Max(cost, 0.01));
 }
 
-/* Adds the rows of one index, or of a table without one. */
+/* Reports the findings on one index, or on a table without an index. */
 static void
 add_findings(ReturnSetInfo *result, Query *query, const char *source,
 			 const PlannedStmt *plan, const TableReport *report)
@@ -710,8 +733,8 @@ add_findings(ReturnSetInfo *result, Query *query, const char *source,
 }
 
 /*
- * Returns whether the same was said of an index before: a statement may name a
- * table twice.
+ * Returns whether an earlier report on the same index has the same contents.
+ * This may happen if a statement names a table twice.
  */
 static bool
 is_repeated(const List *reports, const TableReport *report)
@@ -734,7 +757,10 @@ is_repeated(const List *reports, const TableReport *report)
 	return false;
 }
 
-/* Error context callback: a position is one in the doctor's argument. */
+/*
+ * Error context callback.  Reports the error's position as a position in the
+ * doctor's argument, because the parser read this argument.
+ */
 static void
 show_position(void *arg)
 {
@@ -747,7 +773,10 @@ show_position(void *arg)
 	internalerrquery((const char *) arg);
 }
 
-/* Analyzes the one SELECT in the text, with views and policies in it. */
+/*
+ * Parses and analyzes the text, which must be one SELECT that changes nothing.
+ * The query returned has views and policies expanded.
+ */
 static Query *
 analyze(const char *source)
 {

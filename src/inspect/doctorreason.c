@@ -1,12 +1,14 @@
 /*
  * doctorreason.c
- *		Why an index does not provide the order that a statement requests, and
- *		why conditions on its keys are filters beside it, or joins.
+ *		Finds the reasons why an index does not provide the order that a
+ *		statement requests, and why conditions and joins on its keys are not
+ *		conditions of the index scan.
  *
- * The reasons come from the planner's own structures, when it has made all
- * paths of a table: expressions are simplified, views and policies are part of
- * the statement, and the order to provide is known.  A partition's order is
- * its parent's, in its own columns.
+ * The reasons are read from the planner's own structures when it has made all
+ * paths of a table.  By then expressions are simplified, views and policies
+ * are part of the statement, and the order to provide is known.  A partition
+ * has to provide the order that is requested of its parent, translated to the
+ * partition's own columns.
  */
 #include "postgres.h"
 
@@ -43,16 +45,16 @@
 #include "pgcompat.h"
 #include "planner/planner.h"
 
-/* Looks for some of an index's columns in an expression. */
+/* A search of an expression for an index column with first <= column < end. */
 typedef struct ColumnSearch
 {
 	IndexOptInfo *info;
 	int			first;
-	int			end;			/* one beyond the last */
-	int			column;			/* the one found */
+	int			end;
+	int			column;			/* the result */
 } ColumnSearch;
 
-/* Looks for a distance of an index's vector in an expression. */
+/* A search of an expression for a distance of the index's vector. */
 typedef struct DistanceSearch
 {
 	IndexOptInfo *info;
@@ -68,7 +70,7 @@ because(IvfpqReason *why, const char *state, const char *advice)
 	return true;
 }
 
-/* Returns the index's column, as a user would write it. */
+/* Returns the definition of an index column, as a user would write it. */
 static char *
 index_column(const IndexOptInfo *info, int column)
 {
@@ -80,9 +82,7 @@ index_column(const IndexOptInfo *info, int column)
 	return text_to_cstring(DatumGetTextPP(name));
 }
 
-/*
- * Returns whether an operator is one of those that distances are written with.
- */
+/* Returns whether an operator has the name of a distance operator. */
 static bool
 is_distance_operator(Oid operator)
 {
@@ -99,7 +99,7 @@ is_distance_operator(Oid operator)
 	return false;
 }
 
-/* Returns the operator that the index's class serves. */
+/* Returns the distance operator that the index's operator class serves. */
 static Oid
 operator_of(const IndexOptInfo *info)
 {
@@ -109,7 +109,7 @@ operator_of(const IndexOptInfo *info)
 								 &strategy);
 }
 
-/* Returns the name of the index's class, or NULL. */
+/* Returns the name of the index's operator class, or NULL if not found. */
 static char *
 class_of(const IndexOptInfo *info)
 {
@@ -125,7 +125,8 @@ class_of(const IndexOptInfo *info)
 }
 
 /*
- * Returns the class that would serve a distance operator on a type, or NULL.
+ * Returns the name of our operator class that would serve a distance operator
+ * on a type, or NULL if there is no such class.
  */
 static char *
 class_for(const char *type, Oid operator)
@@ -138,7 +139,7 @@ class_for(const char *type, Oid operator)
 	return metric ? psprintf("%s_%s_ops", type, metric) : NULL;
 }
 
-/* Finds a column of the index, as it is or within something else. */
+/* Finds one of the index's columns in an expression, at any depth. */
 static bool
 find_column(Node *node, void *context)
 {
@@ -157,7 +158,7 @@ find_column(Node *node, void *context)
 	return expression_tree_walker(node, find_column, context);
 }
 
-/* Returns whether an expression has the index's vector. */
+/* Returns whether an expression contains the index's vector column. */
 static bool
 has_vector(Node *node, IndexOptInfo *info)
 {
@@ -183,8 +184,8 @@ find_distance(Node *node, void *context)
 }
 
 /*
- * Returns the distance in an expression that the index orders by, or one that
- * it might, or NULL.
+ * Returns the first distance of the index's vector column in an expression, or
+ * NULL.  The index need not serve the distance's operator.
  */
 static OpExpr *
 distance_in(Node *node, IndexOptInfo *info)
@@ -194,7 +195,11 @@ distance_in(Node *node, IndexOptInfo *info)
 	return find_distance(node, &search) ? search.found : NULL;
 }
 
-/* Puts an expression that is made for a partition's parent in its columns. */
+/*
+ * Translates an expression from the columns of a partition's topmost parent to
+ * the partition's own columns.  Returns the expression unchanged if rel is no
+ * partition.
+ */
 static Node *
 in_columns_of(PlannerInfo *root, const RelOptInfo *rel, Node *expr)
 {
@@ -213,7 +218,7 @@ in_columns_of(PlannerInfo *root, const RelOptInfo *rel, Node *expr)
 	return expr;
 }
 
-/* Returns what ORDER BY begins with, or NULL if there is none. */
+/* Returns the first expression of ORDER BY, or NULL without ORDER BY. */
 static Node *
 first_sort_expr(const PlannerInfo *root)
 {
@@ -224,7 +229,7 @@ first_sort_expr(const PlannerInfo *root)
 								 root->processed_tlist);
 }
 
-/* Returns whether all of FROM is tables, joined by inner joins. */
+/* Returns whether a node of FROM has only tables and inner joins. */
 static bool
 is_inner_joined(Node *node)
 {
@@ -245,8 +250,9 @@ is_inner_joined(Node *node)
 }
 
 /*
- * Returns whether the rows of a statement are those of FROM and WHERE, each by
- * itself, from the first one on and perhaps up to LIMIT.
+ * Returns whether the statement returns the rows of FROM and WHERE one by one,
+ * up to LIMIT: it does not group, combine, multiply or lock rows, and has no
+ * OFFSET.
  */
 bool
 IvfpqIsPlainSelect(const Query *parse)
@@ -260,8 +266,8 @@ IvfpqIsPlainSelect(const Query *parse)
 }
 
 /*
- * Sets *why to the reason that the other side of a distance is no query that
- * is the same for all rows.  Returns false if it is one.
+ * Sets *why if `query`, one side of a distance, is not the same for all rows.
+ * Returns false if `query` is the same for all rows.
  */
 static bool
 why_query(PlannerInfo *root, const RelOptInfo *rel, Node *query,
@@ -288,8 +294,9 @@ why_query(PlannerInfo *root, const RelOptInfo *rel, Node *query,
 }
 
 /*
- * Sets *why to the reason that a distance is not the index's, by whichever of
- * its sides it is to the index's column.  Returns false if there is none.
+ * Sets *why if the index does not serve a distance.  One side of the distance
+ * contains the index's vector column.  Returns false if the index serves the
+ * distance.
  */
 static bool
 why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
@@ -313,7 +320,7 @@ why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 	if (get_op_opfamily_strategy(expr->opno, info->opfamily[0]) != 0 ||
 		OidIsValid(get_op_opfamily_sortfamily(expr->opno, info->opfamily[0])))
 		return false;
-	/* a class's name begins with that of its type */
+	/* the name of a class begins with the name of its type */
 	if (class != NULL && strchr(class, '_') != NULL)
 		needed = class_for(pnstrdup(class, strchr(class, '_') - class),
 						   expr->opno);
@@ -329,7 +336,7 @@ why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 				   psprintf("create an index with class %s", needed));
 }
 
-/* Returns whether it is known that no row lacks a vector. */
+/* Returns whether NOT NULL or a condition ensures a vector in every row. */
 static bool
 has_all_vectors(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 {
@@ -357,7 +364,10 @@ has_all_vectors(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 	return false;
 }
 
-/* Returns a finite number, not 0, that is the same for all rows; else 0. */
+/*
+ * Returns the value of a finite constant of type double precision, or 0 if the
+ * node is no such constant.
+ */
 static double
 constant_number(Node *node)
 {
@@ -371,9 +381,10 @@ constant_number(Node *node)
 }
 
 /*
- * Returns 1 if an expression around a distance ascends with it, -1 if it
- * descends.  Where the expression is equal for several distances any order of
- * these will do.  Returns 0 if neither is known.
+ * Returns 1 if an expression that contains the distance never falls when the
+ * distance grows, -1 if it never rises, and 0 if neither is known.  The
+ * expression may be equal for rows at different distances, because ORDER BY
+ * allows any order of such rows.
  */
 static int
 slope_of(Node *expr, Node *distance)
@@ -426,10 +437,15 @@ slope_of(Node *expr, Node *distance)
 }
 
 /*
- * Sets *why to the reason that ORDER BY an expression around the index's
- * distance does not use the index.  The distance itself has the same order
- * where the expression ascends with it; but rows without a distance, NULL or
- * NaN, stay last.  Returns true.
+ * Sets *why for an ORDER BY that begins with an expression around the index's
+ * distance, and returns true.
+ *
+ * Ascending order by the distance itself is also an order by the expression in
+ * two cases: the statement's order is ascending and the expression never falls
+ * as the distance grows, or the statement's order is DESC and the expression
+ * never rises.  In both cases the advice is to order by the distance.  Rows
+ * without a distance (NULL or NaN) are then last, so the advice warns if the
+ * statement puts them first.
  */
 static bool
 why_around(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
@@ -454,9 +470,8 @@ why_around(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 }
 
 /*
- * Sets *why to the reason that ORDER BY does not use the index, if it begins
- * with an expression that is no distance of the index.  Returns false if it is
- * one.
+ * Sets *why to the reason why the first expression of ORDER BY is not a
+ * distance that the index serves.  Returns false if it is such a distance.
  */
 static bool
 why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
@@ -495,9 +510,11 @@ why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 }
 
 /*
- * Returns whether this is a WITH query that is planned by itself, and would
- * give the same rows if it were a part of the statement.  Such are planned in
- * their order, before all else.
+ * Returns whether this query level is a WITH query that is planned separately,
+ * but would give the same rows if it were a sub-select of the statement.  The
+ * planner plans the WITH queries of a level one after another, before the rest
+ * of the level, and adds an element to cte_plan_ids for each.  So the length
+ * of this list tells which WITH query is being planned.
  */
 static bool
 is_separate_with(const PlannerInfo *root)
@@ -517,7 +534,7 @@ is_separate_with(const PlannerInfo *root)
 		!contain_volatile_functions(with->ctequery);
 }
 
-/* Returns whether one of the conditions on a table is on the distance. */
+/* Returns whether a condition contains a distance of the index's vector. */
 static bool
 has_distance_condition(const RelOptInfo *rel, IndexOptInfo *info)
 {
@@ -528,9 +545,10 @@ has_distance_condition(const RelOptInfo *rel, IndexOptInfo *info)
 }
 
 /*
- * Returns whether a table is read for something else than its nearest rows: by
- * a sub-select in an expression, as for the query's vector, that has no
- * distance.
+ * Returns whether this query level is known to be a sub-select in an
+ * expression, such as one that fetches the query vector, and contains no
+ * distance.  Such a level does not look for nearest rows, so the doctor says
+ * nothing about it.
  */
 bool
 IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
@@ -543,7 +561,7 @@ IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
 		return false;
 	foreach(lc, root->parent_root->parse->rtable)
 	{
-		/* this level may be that sub-select */
+		/* the level may be this sub-select in FROM */
 		if (lfirst_node(RangeTblEntry, lc)->rtekind == RTE_SUBQUERY)
 			return false;
 	}
@@ -552,8 +570,8 @@ IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
 }
 
 /*
- * Sets *why to the reason that nothing orders rows where the table is read.
- * Returns true.
+ * Sets *why to the reason why the query level has no ORDER BY that the index
+ * could serve.  Returns true.
  */
 static bool
 why_without_order(PlannerInfo *root, const RelOptInfo *rel,
@@ -584,7 +602,7 @@ why_without_order(PlannerInfo *root, const RelOptInfo *rel,
 				   NULL);
 }
 
-/* Finds window functions that have to know how many rows there are. */
+/* Returns whether an expression has a window function that counts all rows. */
 static bool
 counts_rows(Node *node, void *context)
 {
@@ -602,8 +620,9 @@ counts_rows(Node *node, void *context)
 }
 
 /*
- * Returns whether a window function needs all rows before it returns the first
- * one.  It does not if it is over the rows so far, in the order of ORDER BY.
+ * Returns whether a window function needs all rows before it can return the
+ * first row.  A window function over the rows up to the current row, in the
+ * order of ORDER BY, does not need all rows.
  */
 static bool
 has_window_of_all(const Query *parse, List *targets)
@@ -629,8 +648,8 @@ has_window_of_all(const Query *parse, List *targets)
 }
 
 /*
- * Sets *why to what needs all rows, before ORDER BY.  Returns false if nothing
- * does.
+ * Sets *why if a part of the statement between the table and ORDER BY needs
+ * all rows.  Returns false if there is no such part.
  */
 static bool
 why_grouped(const PlannerInfo *root, IvfpqReason *why)
@@ -657,10 +676,7 @@ why_grouped(const PlannerInfo *root, IvfpqReason *why)
 	return false;
 }
 
-/*
- * Returns the table or, if it is a partition, the table that the statement
- * names.
- */
+/* Returns the relids of a table or, for a partition, of its topmost parent. */
 static Relids
 relids_of(const RelOptInfo *rel)
 {
@@ -668,9 +684,10 @@ relids_of(const RelOptInfo *rel)
 }
 
 /*
- * Sets *why to the reason that rows of the table come in the order of another
- * one: an outer join looks them up, or makes rows of NULLs.  Returns false if
- * none does.
+ * Sets *why if the table is on the inner side of an outer join or a semi-join,
+ * or on either side of a full join.  Such a join looks up the table's rows for
+ * each row of another table, or adds rows of NULLs, so it does not keep the
+ * table's order.  Returns false if there is no such join.
  */
 static bool
 why_looked_for(const PlannerInfo *root, const RelOptInfo *rel,
@@ -693,8 +710,8 @@ why_looked_for(const PlannerInfo *root, const RelOptInfo *rel,
 }
 
 /*
- * Sets *why to the reason that all rows are requested, or come in the order of
- * another table.  Returns false if there is none.
+ * Sets *why if all rows are requested, or if a join does not keep the table's
+ * order.  Returns false otherwise.
  */
 static bool
 why_unlimited(const PlannerInfo *root, const RelOptInfo *rel,
@@ -712,8 +729,8 @@ why_unlimited(const PlannerInfo *root, const RelOptInfo *rel,
 }
 
 /*
- * Sets *why to the reason that the direction of the first key is not the
- * index's.  Returns false if it is.
+ * Sets *why if the first sort key is DESC or NULLS FIRST, which the index does
+ * not provide.  Returns false otherwise.
  */
 static bool
 why_direction(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
@@ -737,8 +754,8 @@ why_direction(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 }
 
 /*
- * Returns whether the first key of the requested order is a distance of the
- * index.
+ * Returns whether the first key of the order that the planner requests is a
+ * distance that the index serves.
  */
 static bool
 is_first_key(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
@@ -766,7 +783,7 @@ is_first_key(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 	return false;
 }
 
-/* Returns whether ORDER BY begins with a distance of the index, ascending. */
+/* Returns whether ORDER BY begins with the index's distance, ascending. */
 bool
 IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 {
@@ -783,8 +800,9 @@ IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 }
 
 /*
- * Sets *why to what relies on the order, which rows would be out of.  Returns
- * false if nothing does.
+ * Sets *why if gpuvec.scan_order is relaxed and the statement relies on the
+ * order, because a relaxed scan may return rows out of order.  Returns false
+ * otherwise.
  */
 static bool
 why_relaxed(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
@@ -801,7 +819,7 @@ why_relaxed(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 				   "SET gpuvec.scan_order = strict");
 }
 
-/* Returns the predicate of a partial index, as it is written. */
+/* Returns the predicate of a partial index as SQL text. */
 static char *
 predicate_of(Oid indexoid)
 {
@@ -827,10 +845,11 @@ predicate_of(Oid indexoid)
 }
 
 /*
- * Sets *why to the reason that a table is not read in the order of this index,
- * by a path that exists or without one.  Returns false if there is none, so
- * that there may be a plan that does.  Reasons are looked for in the order in
- * which the planner gives up.
+ * Sets *why to the reason why a table is not read in the order of this index;
+ * has_path says whether the planner has made a path in that order.  Returns
+ * false if there is no reason.  Then a plan in the index's order may exist,
+ * but cost more.  Checks the reasons in the order in which the planner tests
+ * the corresponding conditions.
  */
 bool
 IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
@@ -859,7 +878,7 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 	if (expr == NULL)
 		return false;
 
-	/* the outer join may have changed the column to NULL */
+	/* an outer join may have changed the vector to NULL */
 	if (bms_overlap(pull_varnos(root, expr), relids_of(rel)) &&
 		why_looked_for(root, rel, why))
 		return true;
@@ -889,10 +908,14 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 }
 
 /*
- * Returns the distance that the statement orders by first, if it is one of a
- * column of this table, or NULL.  Sets the column and the class that would
- * serve it.  Other extensions have operators of the same names for types of
- * their own; classes of pgvector's types may not exist yet.
+ * Returns the distance that the statement orders by first, if it is a distance
+ * of a column of this table, and NULL otherwise.  Sets *column to this column
+ * and *class to the name of the operator class that would serve the distance.
+ *
+ * Other extensions have operators of the same names for types of their own, so
+ * we must have an operator class for the column's type.  Our classes for
+ * pgvector's types may not exist yet, so these types are recognized by their
+ * names.
  */
 OpExpr *
 IvfpqOrderedDistance(PlannerInfo *root, const RelOptInfo *rel, Var **column,
@@ -912,7 +935,7 @@ IvfpqOrderedDistance(PlannerInfo *root, const RelOptInfo *rel, Var **column,
 		const char *name;
 		Oid			type;
 
-		while (IsA(var, RelabelType))	/* a domain */
+		while (IsA(var, RelabelType))	/* a domain over the type */
 			var = (Var *) ((RelabelType *) var)->arg;
 		if (!IsA(var, Var) || var->varno != (int) rel->relid ||
 			var->varattno <= 0)
@@ -934,8 +957,9 @@ IvfpqOrderedDistance(PlannerInfo *root, const RelOptInfo *rel, Var **column,
 }
 
 /*
- * Puts a NULL in the place of each sub-select, which only a finished plan can
- * be printed with.  `context` is a list of how these NULLs are printed.
+ * Replaces each sub-select in an expression by a NULL of the same type,
+ * because a sub-select can be printed only together with a finished plan.
+ * `context` points to a list, to which the text of each such NULL is appended.
  */
 static Node *
 replace_subselects(Node *node, void *context)
@@ -959,8 +983,8 @@ replace_subselects(Node *node, void *context)
 }
 
 /*
- * Returns a condition of one table as a user would write it, with dates that
- * every session reads alike.
+ * Returns the SQL text of a condition on one table.  Dates are in ISO format,
+ * which every session reads in the same way.
  */
 static char *
 condition_text(PlannerInfo *root, const RelOptInfo *rel, Node *clause)
@@ -992,7 +1016,7 @@ condition_text(PlannerInfo *root, const RelOptInfo *rel, Node *clause)
 	return text;
 }
 
-/* Returns why the key does not answer a condition. */
+/* Returns the reason why a key of the index does not answer a condition. */
 static const char *
 why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 {
@@ -1042,7 +1066,7 @@ why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 	return "the planner did not give it to the index";
 }
 
-/* Returns how to write a condition so that a key answers it, or NULL. */
+/* Returns advice on writing a condition so that a key answers it, or NULL. */
 static char *
 advise_rewriting(PlannerInfo *root, IndexOptInfo *info,
 				 const RestrictInfo *condition)
@@ -1070,7 +1094,7 @@ add_reason(List *reasons, const char *state, const char *advice)
 	return lappend(reasons, reason);
 }
 
-/* Returns the tables of a node of FROM. */
+/* Returns the relids of all tables in a node of FROM. */
 static Relids
 tables_in(Node *node)
 {
@@ -1088,7 +1112,8 @@ tables_in(Node *node)
 }
 
 /*
- * Returns which key is equal to something of these tables alone; 0 if none is.
+ * If the condition `equal` says that a key column equals an expression of only
+ * these tables, returns the number of the column.  Otherwise returns 0.
  */
 static int
 key_equal_to(PlannerInfo *root, IndexOptInfo *info, OpExpr *equal,
@@ -1119,8 +1144,9 @@ key_equal_to(PlannerInfo *root, IndexOptInfo *info, OpExpr *equal,
 }
 
 /*
- * Returns the key if a semi-join asks nothing else of this table than that the
- * key is among what other tables hold, as key IN (SELECT ...) does; else 0.
+ * If the only condition of a semi-join on this table is that a key equals a
+ * value of other tables, as in key IN (SELECT ...), returns the number of the
+ * key's column.  Otherwise returns 0.
  */
 static int
 key_of_semi_join(PlannerInfo *root, IndexOptInfo *info, JoinExpr *join)
@@ -1153,8 +1179,7 @@ key_of_semi_join(PlannerInfo *root, IndexOptInfo *info, JoinExpr *join)
 }
 
 /*
- * Adds an IvfpqReason for each join in a node of FROM that could be a
- * condition.
+ * Adds an IvfpqReason for each join in `node` that could be a key condition.
  */
 static List *
 add_joins(PlannerInfo *root, IndexOptInfo *info, Node *node, List *reasons)
@@ -1183,9 +1208,10 @@ add_joins(PlannerInfo *root, IndexOptInfo *info, Node *node, List *reasons)
 }
 
 /*
- * Returns an IvfpqReason for each condition on keys that is a filter, or would
- * be in a path of the index, and for each join that could be a condition;
- * `path` is one that exists, or NULL.
+ * Returns an IvfpqReason for each condition on keys that the index does not
+ * answer, and for each join that could be written as a condition on a key.
+ * `path` is the planner's path in the index's order.  If `path` is NULL, the
+ * result names the conditions that such a path would not answer.
  */
 List *
 IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info, const IndexPath *path)

@@ -1,17 +1,19 @@
 /*
  * inspect.c
- *		Functions that look into an index: gpuvec_index_info, with advice,
- *		gpuvec_list_stats, and gpuvec_prewarm; and the hook that tells who
- *		alters an index of options that wait for REINDEX.
+ *		gpuvec_index_info, which also gives advice, gpuvec_list_stats and
+ *		gpuvec_prewarm, and a hook that reports if ALTER INDEX changes an
+ *		option that has no effect before REINDEX.
  *
- * Part of the advice is whether an index's codes still reach the rows that it
- * holds.  A code stands for a row's residual r by the mean r^ of training's
- * residuals nearest to it.  So over rows like those of training <r, r^> is
- * |r^|^2, on average and however coarse codes are.  A row that lies beyond all
- * codewords has a multiple of that: as far as its code tells, it lies much
- * nearer to its centroid than it does, and all such rows look equally near.
- * Inner product suffers most: rows that became longer are the nearest to every
- * query, and their lengths are what codes do not tell.
+ * Part of the advice says whether an index's codes still fit its rows.  A
+ * row's code replaces the row's residual r by a codeword r^, which is the mean
+ * of the training residuals that were nearest to it.  So for rows that are
+ * distributed like the training rows, the inner product <r, r^> equals |r^|^2
+ * on average, however coarse the codes are.  If a row's residual is much
+ * longer than any codeword, <r, r^> is several times |r^|^2.  Judged by its
+ * code, such a row is much nearer to its centroid than it really is, and all
+ * such rows are equally near to a query.  This is worst if the metric is the
+ * inner product, because the longest rows are then the nearest to every query,
+ * and the codes do not show their lengths.
  */
 #include "postgres.h"
 
@@ -59,82 +61,100 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Advice: more pending rows than this in a trained index. */
+/* make_advice() reports a trained index with more pending rows than this. */
 #define MAX_PENDING		1000
 
-/* Advice: at calibration the index had more than this many times its rows. */
+/*
+ * make_advice() reports an index whose number of rows has shrunk by more than
+ * this factor since it was calibrated.
+ */
 #define MOST_GONE		2
 
-/* Advice: a list longer than this many times the mean. */
+/* make_advice() reports a list that exceeds the mean length by this factor. */
 #define MAX_LIST_IMBALANCE	8
 
-/* Advice: signatures have more bits set than this, in a sample of lists. */
+/*
+ * make_advice() reports a key whose signatures have at least FULL_SIGNATURE of
+ * their 64 bits set, on average over one block of each of SIGNATURE_LISTS
+ * lists.
+ */
 #define FULL_SIGNATURE	48
 #define SIGNATURE_LISTS	50
 
-#define DRAWN		500			/* postings drawn to judge codes */
-#define FEWEST		100			/* with fewer no drift is reported, */
-#define FEWEST_DIMS		8		/* nor of fewer dimensions, which do not even
-								 * out: a new index of 3 had a tenth of its
-								 * rows beyond reach */
+#define DRAWN		500			/* postings drawn to judge the codes */
+#define FEWEST		100			/* nothing is reported from fewer postings */
+#define FEWEST_DIMS		8		/* drift is not judged in fewer dimensions,
+								 * because the errors of few dimensions do not
+								 * average out: in a new index of 3
+								 * dimensions, a tenth of the rows was far
+								 * (see REACH) */
 
 /*
- * A row is beyond reach when it is this many times as far as its code: more
- * where the code tells less, because its sub-quantizers have many dimensions
- * each, and where sub-quantizers are few, so that they do not even out.
+ * With m sub-quantizers, a row with residual r and codeword r^ counts as far
+ * if <r, r^> / |r^|^2 is more than REACH + REACH_OF_DIMENSIONS * dims / m +
+ * REACH_OF_ONE / sqrt(m).  The second term is there because codes are coarser
+ * if each sub-quantizer has many dimensions, and the third because the errors
+ * of few sub-quantizers do not average out.
  */
 #define REACH		1.1
-#define REACH_OF_DIMENSIONS	0.15	/* of a sub-quantizer */
+#define REACH_OF_DIMENSIONS	0.15	/* for each dimension of a sub-quantizer */
 #define REACH_OF_ONE	1.0
 
 /*
- * Codes do not fit when this fraction of rows is beyond reach.  Of rows like
- * those of training a tenth of that is, also where lengths vary a lot.
+ * The codes are reported as unfit if more than this fraction of the rows drawn
+ * is far.  Among rows that are distributed like the training rows, a tenth of
+ * this fraction is far, even if the lengths of vectors vary a lot.
  */
 #define FAR_FRACTION	0.015
 
 /*
- * A row lies at its centroid when its residual's square is at most this; a
- * row's own square is about 1.  Rows are copies of few vectors when this
- * fraction of the postings lie there; every second posting may be a secondary
- * one.
+ * A row counts as equal to its list's centroid if the squared norm of its
+ * residual is at most CENTERED_SQUARE; the squared norm of the row itself is
+ * about 1.  The rows are reported as copies of few vectors if more than
+ * CENTERED_FRACTION of the rows drawn are equal to their lists' centroids.
+ * The fraction is low because every second posting may be a secondary posting,
+ * which is in the list of another centroid.
  */
 #define CENTERED_SQUARE	1e-3
 #define CENTERED_FRACTION	0.25
 
-#define SAME_SQUARE		1e-12	/* the same where a codebook is zeros, as a
-								 * fraction of the row's own square */
+#define SAME_SQUARE		1e-12	/* if all codewords are zero, a row is far if
+								 * its residual's squared norm exceeds this
+								 * fraction of the row's squared norm */
 
 /*
- * Rows drawn from a trained index: codes that do not fit them any more, and
- * rows that are copies of others.
+ * A sample of the rows of a trained index.  Shows whether the codes still fit
+ * the rows, and whether many rows are copies of other rows.
  */
 typedef struct Drift
 {
 	Relation	index;
 	IvfpqType	type;
 	const IvfpqModel *model;
-	IvfpqRerank rows;			/* fetches them */
-	float	   *centroid;		/* [dims] of the list at hand */
+	IvfpqRerank rows;			/* fetches the rows drawn */
+	float	   *centroid;		/* [dims], of the list being read */
 	uint8	   *code;
 	double		reach;
-	bool		zeros;			/* all codewords are */
+	bool		zeros;			/* all codewords are zero */
 
 	/* results */
 	int			drawn;			/* postings whose rows were judged */
-	int			far;			/* of these are beyond what codes reach */
-	int			centered;		/* lie at their list's centroid */
+	int			far;			/* judged rows that are far (see REACH) */
+	int			centered;		/* judged rows that are equal to their list's
+								 * centroid */
 	bool		has_drifted;
 	bool		has_copies;
 } Drift;
 
-/* An index of ours whose options have just been changed. */
+/* An index whose options ALTER INDEX has just changed. */
 typedef struct Altered
 {
 	Oid			oid;
-	const IvfpqOptions *options;	/* the new ones */
-	char	   *waiting;		/* an option that waits for REINDEX, or NULL */
-	int			dims;			/* the index's, if the option says others */
+	const IvfpqOptions *options;	/* the new options */
+	char	   *waiting;		/* text about an option that has no effect
+								 * before REINDEX, or NULL */
+	int			dims;			/* dimensions of the index, if option dims
+								 * differs from them; else 0 */
 } Altered;
 
 static object_access_hook_type previous_access = NULL;
@@ -144,8 +164,10 @@ PG_FUNCTION_INFO_V1(gpuvec_list_stats);
 PG_FUNCTION_INFO_V1(gpuvec_prewarm);
 
 /*
- * Judges a transformed vector [dims].  Codebooks of zeros reach nothing but
- * the centroid, where all rows of training were, as when they were equal.
+ * Judges a row by its transformed vector [dims].  If all codewords are zero,
+ * each training row was equal to its centroid, for example because all
+ * training rows were equal.  Then a row is far if it is not equal to its
+ * centroid.
  */
 static void
 judge(Drift *drift, const float *vector)
@@ -186,7 +208,7 @@ judge(Drift *drift, const float *vector)
 	drift->centered += residual_square <= CENTERED_SQUARE;
 }
 
-/* Judges a row of the list at hand, if the snapshot sees it. */
+/* Judges a row of the list being read, if the snapshot sees the row. */
 static void
 look_at_row(Drift *drift, const ItemPointerData *tid)
 {
@@ -211,17 +233,20 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 }
 
 /*
- * Draws from all live postings, `postings` of them, and judges the rows in
- * their order.
+ * Draws DRAWN live postings at random and judges their rows.  The live
+ * postings of all lists are numbered from 0 to postings - 1.  Numbers are
+ * drawn first.  Then one pass over the lists finds the postings with these
+ * numbers.
  */
 static void
 look_at_lists(Drift *drift, int64 postings)
 {
 	const IvfpqMetaData *meta = &drift->model->meta;
-	uint64		numbers[DRAWN]; /* of postings drawn, ascending */
+	uint64		numbers[DRAWN]; /* of the postings drawn, ascending */
 	IvfpqListReader reader;
 	IvfpqBlockView view;
-	int64		first = 0;		/* number of the list's first live posting */
+	int64		first = 0;		/* number of the first live posting of the
+								 * list */
 	int			done = 0;
 
 	for (int i = 0; i < DRAWN; i++)
@@ -261,10 +286,10 @@ look_at_lists(Drift *drift, int64 postings)
 }
 
 /*
- * Sets *drift to whether rows of a trained index with this many live postings
- * lie beyond what its codes reach.  An inspection of an index must not run its
- * owner's code, so indexes of expressions are left out.  The caller has an
- * active snapshot.
+ * Sets *drift for an index with this many live postings.  If the index is
+ * trained, judges a sample of its rows, and sets has_drifted and has_copies.
+ * An inspection must not run code of the index's owner, so the rows of an
+ * index on an expression are not judged.  The caller has an active snapshot.
  */
 static void
 look_for_drift(Relation heap, Relation index, int64 postings, Drift *drift)
@@ -303,9 +328,10 @@ look_for_drift(Relation heap, Relation index, int64 postings, Drift *drift)
 }
 
 /*
- * Returns whether an untrained index with this many pending rows seems to wait
- * because nearly all rows are equal: one hash is that of all vectors but few.
- * Indexes of expressions are left out as above.
+ * Returns whether an index is probably untrained because nearly all of its
+ * `pending` rows are equal.  Compares the hashes of a sample of the rows'
+ * vectors.  Returns false for an index on an expression, whose rows are not
+ * judged (look_for_drift).
  */
 static bool
 looks_equal(Relation heap, Relation index, int64 pending)
@@ -313,7 +339,8 @@ looks_equal(Relation heap, Relation index, int64 pending)
 	MemoryContext context;
 	MemoryContext oldcontext;
 	uint64		hashes[DRAWN];
-	uint64		most = 0;		/* the hash of more than half, if there is one */
+	uint64		most = 0;		/* the hash of more than half of the vectors,
+								 * if there is such a hash */
 	int			lead = 0;
 	int			n = 0;
 	int			others = 0;
@@ -356,7 +383,7 @@ looks_equal(Relation heap, Relation index, int64 pending)
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 
-	/* Boyer and Moore's vote */
+	/* majority vote by Boyer and Moore */
 	for (int i = 0; i < n; i++)
 	{
 		if (lead == 0)
@@ -371,9 +398,10 @@ looks_equal(Relation heap, Relation index, int64 pending)
 }
 
 /*
- * Describes an option that the index has from its next REINDEX on, and was not
- * built with.  Returns NULL if there is none.  `lists` is left out: a build
- * may make fewer.
+ * Describes an option that has no effect before the next REINDEX, because the
+ * index was built with another value.  Returns NULL if there is no such
+ * option.  The option lists is not compared, because a build may make fewer
+ * lists.
  */
 static char *
 waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
@@ -397,9 +425,9 @@ waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
 }
 
 /*
- * Returns advice if a key's signatures have nearly all of their bits set, so
- * that conditions on it skip hardly a row; or NULL.  Reads a block of each of
- * some lists.
+ * Returns advice if the signatures of a key have nearly all of their bits set,
+ * so that conditions on this key exclude hardly any rows.  Otherwise returns
+ * NULL.  Reads one block of each of some lists.
  */
 static char *
 advise_on_signatures(Relation index, const IvfpqMetaData *meta)
@@ -459,7 +487,7 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 	return NULL;
 }
 
-/* Returns a sentence about what should be done, or NULL if nothing should. */
+/* Returns a sentence that says what to do about an index, or NULL. */
 static char *
 make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			const IvfpqListTotals *totals, int64 pending,
@@ -478,7 +506,7 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 									 literal);
 	const char *waiting;
 
-	/* with fewer rows it should not be trained */
+	/* an index with fewer rows should not be trained yet */
 	if (meta->nlists == 0 && rows < (is_temporary ? IvfpqLeastRows(index) :
 									 IvfpqTrainRows(index)))
 		return NULL;
@@ -521,7 +549,7 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 						(long long) pending,
 						is_temporary ? "" : "VACUUM its table or ",
 						literal);
-	/* copies of a vector cannot be divided */
+	/* copies of one vector cannot be divided among lists */
 	if (!drift->has_copies &&
 		totals->longest * meta->nlists > MAX_LIST_IMBALANCE * totals->live)
 		return psprintf("list %d holds %lld rows, %.0f times the mean: REINDEX INDEX CONCURRENTLY %s, unless many rows are equal",
@@ -532,8 +560,8 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Inspects an index.  Raises an error unless the current user may see what is
- * in the index, and it is built.
+ * Inspects an index.  Raises an error if the index is not built, or if the
+ * current user may not see its contents.
  */
 void
 IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
@@ -551,12 +579,18 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 
 	IvfpqMetaRead(index, meta);
 	inspection->pending = IvfpqCountPending(index, meta);
-	IvfpqMetaRead(index, meta); /* training may have moved them to lists */
+	IvfpqMetaRead(index, meta); /* training may have moved pending rows to
+								 * lists meanwhile */
 	IvfpqSumLists(index, meta, &inspection->totals);
 	look_for_drift(heap, index, inspection->totals.live, &drift);
 	inspection->has_copies = drift.has_copies;
 	inspection->has_drifted = drift.has_drifted;
-	/* the owner's code must not end what a superuser asks of all indexes */
+
+	/*
+	 * An error in a function of the index's owner must not end a statement in
+	 * which a superuser inspects all indexes.  So functions that are not in C
+	 * are called only for a member of the owner's role.
+	 */
 	if (is_member_of_role_nosuper(GetUserId(), heap->rd_rel->relowner) ||
 		!IvfpqIsInterpreted(index, true))
 	{
@@ -683,14 +717,18 @@ gpuvec_prewarm(PG_FUNCTION_ARGS)
 	key = IvfpqMirrorKey(index, &meta);
 
 	/*
-	 * With the lock held, a loader could not lock the index while another
-	 * session waits for its lock.
+	 * Release the lock before waiting for the mirror, because the loader must
+	 * lock the index, too.  If another session waits for a stronger lock, the
+	 * loader waits behind that session, and that session waits for us.
 	 */
 	relation_close(index, AccessShareLock);
 	PG_RETURN_INT64(IvfpqPrewarm(&key));
 }
 
-/* Finds out whether one of the new options waits.  For IvfpqAttempt. */
+/*
+ * IvfpqAttempt callback.  Compares an index's new options with its old ones
+ * and with the metapage, and sets altered->dims or altered->waiting.
+ */
 static void
 compare_options(void *arg)
 {
@@ -722,8 +760,8 @@ compare_options(void *arg)
 }
 
 /*
- * Returns the options in the tuple of pg_class as this command has left it.
- * Returns NULL if they have not changed, or it is no index of ours.
+ * Returns the options that this command has written to the index's tuple in
+ * pg_class, or NULL if it has not changed the options of an index of ours.
  */
 static IvfpqOptions *
 changed_options(Oid oid)
@@ -765,9 +803,11 @@ changed_options(Oid oid)
 }
 
 /*
- * object_access_hook: tells the user who changes an option that only a build
- * reads, and makes dims that no build could give an error.  An index that
- * cannot be read is altered without a word.
+ * object_access_hook.  Sends a NOTICE if a changed option is read only by a
+ * build and so has no effect before REINDEX.  Raises an error if the new
+ * option dims differs from the index's dimensions, because no build could
+ * succeed with it.  If the index cannot be read, the hook reports nothing and
+ * the command succeeds.
  */
 static void
 tell_of_waiting(ObjectAccessType access, Oid class_oid, Oid oid, int column,
@@ -799,7 +839,7 @@ tell_of_waiting(ObjectAccessType access, Oid class_oid, Oid oid, int column,
 													get_rel_name(oid)))));
 }
 
-/* Call once a process. */
+/* Installs the hook.  Called once in each process. */
 void
 IvfpqInitInspect(void)
 {

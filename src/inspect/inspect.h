@@ -1,6 +1,6 @@
 /*
  * inspect.h
- *		What an index holds, and advice on it.
+ *		The contents of an index, and advice on it.
  */
 #ifndef IVFPQ_INSPECT_H
 #define IVFPQ_INSPECT_H
@@ -10,15 +10,16 @@
 #include "am/common/model.h"
 #include "page/page.h"
 
-/* The contents of an index, and advice on it. */
+/* The result of IvfpqInspect. */
 typedef struct IvfpqInspection
 {
 	IvfpqMetaData meta;
 	IvfpqListTotals totals;
 	int64		pending;
 	bool		has_copies;		/* many rows are copies of few vectors */
-	bool		has_drifted;	/* many rows are unlike those of training */
-	char	   *advice;			/* a sentence, or NULL */
+	bool		has_drifted;	/* many rows are unlike the training rows */
+	char	   *advice;			/* a sentence, or NULL if nothing should be
+								 * done */
 } IvfpqInspection;
 
 extern void IvfpqInspect(Relation heap, Relation index,

@@ -1,25 +1,30 @@
 /*
  * keyrewrite.c
- *		Conditions written so that a key of an index answers them.
+ *		Rewrites conditions so that a key of an index answers them.
  *
- * A rewritten condition is true of the same rows, whatever the table holds, or
- * it stands beside the one that it was made of and is true of all rows that
- * this one is true of.  Where neither can be proved there is none: a condition
- * that is slow is better than another one.  (A condition in WHERE that is NULL
- * is as good as one that is false.)
+ * A rewritten condition can replace the original condition if both are true
+ * for the same rows, whatever the table holds.  It can be added to the
+ * original condition if it is true for every row for which the original
+ * condition is true.  If neither can be proved, the condition is not
+ * rewritten, because a slow condition is better than a wrong one.  (In WHERE,
+ * NULL has the same effect as false.)
  *
  * The proofs use these facts:
  *
- *	key::numeric = 7	casts of integers to numeric are exact and ascend;
- *						those to floats are and do up to 2^53 and 2^24
- *	key::text = '7'		only of types whose values have one text each, and only
- *						if it is such a text
- *	key::date = d		the days of a timestamp follow each other; those of a
- *						timestamptz do in a time zone that does not change its
- *						clock about midnight, and nowhere by more than a day
- *	key ->> 'a' = 'b'	a text that no number, boolean, object or array has is
- *						a string; @> compares scalars as = does
- *	'b' = ANY (key)		@> finds what = finds, of deterministic collations
+ *	key::numeric = 7	Casts of integers to numeric are exact and keep the
+ *						order.  Casts to double precision and real are exact
+ *						and keep the order up to 2^53 and 2^24.
+ *	key::text = '7'		Only for types that print each value in one form only,
+ *						and only if '7' has this form.
+ *	key::date = d		The timestamps of a day form one range.  So do
+ *						timestamps with time zone if the zone's UTC offset does
+ *						not change near midnight.  If it changes, a timestamp
+ *						of the day is at most one day outside of that range.
+ *	key ->> 'a' = 'b'	If no number, boolean, object or array has the text
+ *						'b', the value is a string.  @> and = compare scalars
+ *						in the same way.
+ *	'b' = ANY (key)		@> finds the same arrays as = ANY, because keys have
+ *						deterministic collations only.
  */
 #include "postgres.h"
 
@@ -52,34 +57,41 @@
 #include "inspect/doctor.h"
 #include "pgcompat.h"
 
-/* Every integer up to these numbers is a value of the type. */
+/* Double precision and real represent every integer up to these exactly. */
 #define FLOAT8_WHOLE	9007199254740992.0
 #define FLOAT4_WHOLE	16777216.0
 
-/* Longer texts are not searched for in documents. */
+/* Longest text for which a comparison with a document is rewritten. */
 #define MAX_TEXT		1000
 
-/* A condition on a key, and what it is written as. */
+/* A condition on a key, and the result of rewriting it. */
 typedef struct Rewrite
 {
 	IndexOptInfo *info;
 	int			column;
 
 	/*
-	 * Its left side has the key, in an expression or not; its right side is
-	 * the same for all rows.
+	 * The left side contains the key, perhaps in an expression.  The right
+	 * side is the same for all rows.
 	 */
 	IvfpqComparison comparison;
-	int			strategy;		/* as btree's of the left type; 0 = none */
+	int			strategy;		/* the operator's strategy in the btree family
+								 * of the left side's type; 0 = none */
 
-	/* result: key compares with any of the values, by the key's class */
+	/*
+	 * result: a comparison of the key with any of the values, by the operator
+	 * that has key_strategy in the key's class
+	 */
 	Node	   *key;
 	int			key_strategy;
 	List	   *values;
-	bool		beside;			/* the condition has to stay beside it */
+	bool		beside;			/* the original condition has to stay, too */
 } Rewrite;
 
-/* Returns whether an expression has parts that only a plan can print. */
+/*
+ * Returns whether an expression has nodes, such as SubPlan, that can be
+ * deparsed only together with a finished plan.
+ */
 static bool
 is_of_plan(Node *node, void *context)
 {
@@ -123,7 +135,7 @@ make_value(Oid type, Datum value)
 					 by_value);
 }
 
-/* Makes an integer, of the type that a literal of its digits has. */
+/* Makes an integer constant, of the type of a literal with the same digits. */
 static Const *
 make_integer(int64 n)
 {
@@ -132,7 +144,10 @@ make_integer(int64 n)
 		make_value(INT8OID, Int64GetDatum(n));
 }
 
-/* Returns an integer constant as one of another type, or NULL. */
+/*
+ * Converts an integer constant to another integer type.  Returns NULL if the
+ * node is no such constant, or if the value does not fit into the type.
+ */
 static Node *
 cast_integer(Node *node, Oid type)
 {
@@ -164,7 +179,7 @@ cast_integer(Node *node, Oid type)
 	return NULL;
 }
 
-/* Makes an array of values, or NULL if their type has none. */
+/* Makes an array of the values, or NULL if their type has no array type. */
 static Node *
 make_array(List *values)
 {
@@ -180,8 +195,9 @@ make_array(List *values)
 }
 
 /*
- * Makes "key operator value", by the key's class.  Returns NULL if the class
- * has no such operator.
+ * Makes the condition "key operator value", with the operator that has this
+ * strategy in the key's operator class.  Returns NULL if the class has no such
+ * operator.
  */
 static Expr *
 make_condition(const Rewrite *rewrite, int strategy, Node *key, Node *value)
@@ -205,8 +221,9 @@ make_condition(const Rewrite *rewrite, int strategy, Node *key, Node *value)
 }
 
 /*
- * Makes "key operator ANY (values)", or "key operator value" if there is one
- * value only.  Returns NULL if there are none.
+ * Makes the condition "key operator ANY (values)", or "key operator value" if
+ * there is only one value.  Returns NULL if there are no values or no such
+ * operator.
  */
 static Expr *
 make_any(const Rewrite *rewrite, int strategy, Node *key, List *values)
@@ -219,7 +236,7 @@ make_any(const Rewrite *rewrite, int strategy, Node *key, List *values)
 
 	if (values == NIL)
 		return NULL;
-	/* literals of integers are of two types, an array is of one */
+	/* integers may be int4 or int8, but an array needs one type */
 	foreach(lc, values)
 		mixed = mixed || exprType(lfirst(lc)) != exprType(linitial(values));
 	foreach(lc, values)
@@ -242,7 +259,10 @@ make_any(const Rewrite *rewrite, int strategy, Node *key, List *values)
 	return (Expr *) any;
 }
 
-/* Returns the operator's number in the btree family of a type, or 0. */
+/*
+ * Returns the strategy number of an operator in the default btree family of a
+ * type, or 0 if the operator is not in this family.
+ */
 static int
 btree_strategy(Oid operator, Oid type)
 {
@@ -253,8 +273,8 @@ btree_strategy(Oid operator, Oid type)
 }
 
 /*
- * Returns whether a text is that of an integer between these, as it is
- * printed, and sets *n.
+ * Returns whether a text is an integer between least and greatest, in exactly
+ * the form that PostgreSQL prints.  Sets *n to the integer.
  */
 static bool
 is_integer_text(const char *text, int64 least, int64 greatest, int64 *n)
@@ -268,7 +288,7 @@ is_integer_text(const char *text, int64 least, int64 greatest, int64 *n)
 static bool
 whole_float(double number, double limit, int64 *n)
 {
-	/* false for NaN, too */
+	/* this is false for NaN, too */
 	if (!(fabs(number) < limit) || number != floor(number))
 		return false;
 	*n = (int64) number;
@@ -276,8 +296,9 @@ whole_float(double number, double limit, int64 *n)
 }
 
 /*
- * Sets *n to the integer that a number is, if no other integer becomes that
- * number.  Returns false if there is none.
+ * Sets *n to the integer that a constant equals.  Returns false if there is no
+ * such integer, or if a cast to the constant's type could turn another integer
+ * into the same constant.
  */
 static bool
 whole_number(const Const *value, int64 *n)
@@ -304,8 +325,8 @@ whole_number(const Const *value, int64 *n)
 }
 
 /*
- * Returns the key if the left side casts it, an integer, to another number;
- * else NULL.
+ * Returns the key if it is an integer that the left side casts to another type
+ * of number, and NULL otherwise.
  */
 static Node *
 key_cast_to_number(const Rewrite *rewrite)
@@ -338,7 +359,10 @@ is_uuid_text(const char *text)
 	return text[36] == '\0';
 }
 
-/* Returns the one value of a type that has this text, or NULL. */
+/*
+ * Returns the value that the type prints as this text.  Returns NULL if no
+ * value has this text, or if several values may have it.
+ */
 static Const *
 value_of_text(Oid type, const char *text)
 {
@@ -382,7 +406,7 @@ value_of_text(Oid type, const char *text)
 	return NULL;
 }
 
-/* Returns the key if the left side casts it to text, else NULL. */
+/* Returns the key if the left side casts it to text, and NULL otherwise. */
 static Node *
 key_cast_to_text(const Rewrite *rewrite)
 {
@@ -398,8 +422,9 @@ key_cast_to_text(const Rewrite *rewrite)
 }
 
 /*
- * Puts the names of a path, text[], in front of others.  Returns false if one
- * may be an index into an array.
+ * Prepends to *names the names that a path (a constant of type text[])
+ * contains.  Returns false if the path is empty or contains NULL or a number,
+ * which may be an index into an array.
  */
 static bool
 add_path_names(Const *path, List **names)
@@ -431,9 +456,9 @@ add_path_names(Const *path, List **names)
 }
 
 /*
- * Takes apart key -> 'a' -> 'b', also with ->> or paths.  Returns the key, and
- * sets *names to the names in their order and *is_text to whether the result
- * is text.  Returns NULL if the left side is nothing of the kind.
+ * If the left side is key -> 'a' -> 'b', perhaps with ->>, #> or #>>, returns
+ * the key, and sets *names to the names in their order (here a and b) and
+ * *is_text to whether the result is text.  Otherwise returns NULL.
  */
 static Node *
 find_document(const Rewrite *rewrite, List **names, bool *is_text)
@@ -455,7 +480,8 @@ find_document(const Rewrite *rewrite, List **names, bool *is_text)
 		switch (get_opcode(step->opno))
 		{
 			case F_JSONB_OBJECT_FIELD_TEXT:
-				*is_text = true;	/* the outermost: text has no fields */
+				*is_text = true;	/* only the outermost operator can be ->>,
+									 * because text has no fields */
 				/* FALLTHROUGH */
 			case F_JSONB_OBJECT_FIELD:
 				*names = lcons(TextDatumGetCString(name->constvalue), *names);
@@ -475,7 +501,7 @@ find_document(const Rewrite *rewrite, List **names, bool *is_text)
 	return *names != NIL && exprType(node) == JSONBOID ? node : NULL;
 }
 
-/* Makes {"a": {"b": value}} of the names a, b. */
+/* Makes the document {"a": {"b": value}} if the names are a and b. */
 static Const *
 make_document(const List *names, JsonbValue *value)
 {
@@ -499,9 +525,9 @@ make_document(const List *names, JsonbValue *value)
 }
 
 /*
- * Adds documents to the values such that a document which has this text below
- * the names holds one of them.  Returns false if there may be no such
- * documents.
+ * Adds documents to rewrite->values.  If a row's document has this text (as
+ * ->> returns it) at the path that the names give, the row's document contains
+ * one of the documents added.  Returns false if no such documents can be made.
  */
 static bool
 add_texts(Rewrite *rewrite, const List *names, const char *text)
@@ -509,7 +535,9 @@ add_texts(Rewrite *rewrite, const List *names, const char *text)
 	JsonbValue	value = {.type = jbvString};
 	const char *digits = &text[text[0] == '-'];
 
-	/* it may be that of an object, an array, or a number of any length */
+	/*
+	 * this may be the text of an object, an array, or a number of any length
+	 */
 	if (text[0] == '{' || text[0] == '[' || strlen(text) > MAX_TEXT)
 		return false;
 	value.val.string.val = unconstify(char *, text);
@@ -540,7 +568,9 @@ add_texts(Rewrite *rewrite, const List *names, const char *text)
 }
 
 /*
- * Adds a document such that one which has this value below the names holds it.
+ * Adds a document to rewrite->values.  If a row's document has this value at
+ * the path that the names give, the row's document contains the document
+ * added.
  */
 static void
 add_value(Rewrite *rewrite, const List *names, Datum datum)
@@ -552,7 +582,7 @@ add_value(Rewrite *rewrite, const List *names, Datum datum)
 		(void) JsonbExtractScalar(&jsonb->root, &value);
 	else
 	{
-		/* other documents may hold what it holds, and more */
+		/* @> also holds if the document has more members or elements */
 		value.type = jbvBinary;
 		value.val.binary.data = &jsonb->root;
 		value.val.binary.len = VARSIZE(jsonb) - VARHDRSZ;
@@ -562,16 +592,17 @@ add_value(Rewrite *rewrite, const List *names, Datum datum)
 }
 
 /*
- * Returns whether the midnight before this day is one moment, long before
- * which it is the day before, and long after which it is this day.  It is not
- * if the session's time zone puts its clock forward or back across it.
+ * Returns whether the UTC offset of the session's time zone stays the same
+ * near the midnight at which this day begins.  Then this midnight occurs
+ * exactly once in local time.  Of the moments within three days of this
+ * midnight, those before it belong to earlier days, and all others do not.
  */
 static bool
 is_plain_midnight(DateADT day)
 {
 	pg_time_t	midnight = ((pg_time_t) day +
 							POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) *
-	SECS_PER_DAY;				/* as the clock shows it */
+	SECS_PER_DAY;				/* local time, in seconds */
 	pg_time_t	at = midnight - 3 * SECS_PER_DAY;
 
 	for (;;)
@@ -592,7 +623,7 @@ is_plain_midnight(DateADT day)
 	}
 }
 
-/* Returns a date that is `days` later. */
+/* Returns an expression for the date plus `days` days. */
 static Node *
 add_days(Node *date, int days)
 {
@@ -614,7 +645,11 @@ add_days(Node *date, int days)
 								  InvalidOid);
 }
 
-/* key::date compared with a date: the key is in [low, high) of its days */
+/*
+ * Rewrites a comparison of key::date with a date as a range of the key.  The
+ * range begins at midnight `low` days after the date, and ends before midnight
+ * `high` days after the date.
+ */
 static Expr *
 rewrite_date(Rewrite *rewrite)
 {
@@ -652,7 +687,10 @@ rewrite_date(Rewrite *rewrite)
 	}
 	if (!is_exact)
 	{
-		/* infinity is a day of its own */
+		/*
+		 * the date may be infinity, which does not change when days are
+		 * added, so the range must include its end
+		 */
 		high_strategy = BTLessEqualStrategyNumber;
 		low = is_zoned ? -1 : 0;
 		high = is_zoned ? 2 : 1;
@@ -671,9 +709,11 @@ rewrite_date(Rewrite *rewrite)
 }
 
 /*
- * Adds the values to compare the key with, of which one satisfies the
- * condition if and only if the left side compares so with this constant; none
- * if no key can.  Returns false if they are not known.
+ * Adds values to rewrite->values for a comparison of the left side with this
+ * constant.  If the comparison is true, the operator with key_strategy holds
+ * for the key and one of the values added.  The converse is also true, unless
+ * rewrite->beside is set.  Adds no value if the comparison is never true.
+ * Returns false if no such values are known.
  */
 static bool
 add_equals(Rewrite *rewrite, const Const *value)
@@ -720,7 +760,10 @@ add_equals(Rewrite *rewrite, const Const *value)
 	return true;
 }
 
-/* left operator constant, or left = ANY (constant array) */
+/*
+ * Rewrites "left operator constant" or "left = ANY (constant array)" as a
+ * comparison of the key with constants.
+ */
 static Expr *
 rewrite_comparison(Rewrite *rewrite)
 {
@@ -754,7 +797,7 @@ rewrite_comparison(Rewrite *rewrite)
 					rewrite->values);
 }
 
-/* value = ANY (key): key @> ARRAY[value] */
+/* Rewrites "value = ANY (key)" as "key @> ARRAY[value]". */
 static Expr *
 rewrite_membership(const Rewrite *rewrite)
 {
@@ -778,7 +821,7 @@ rewrite_membership(const Rewrite *rewrite)
 	else if (lookup_type_cache(type, TYPECACHE_EQ_OPR)->eq_opr !=
 			 comparison->operator)
 		return NULL;
-	/* @> has the collation of the column */
+	/* @> uses the column's collation, so the operator must use it, too */
 	if (comparison->collation != exprCollation(key) ||
 		(OidIsValid(collation) && collation != comparison->collation))
 		return NULL;
@@ -786,7 +829,7 @@ rewrite_membership(const Rewrite *rewrite)
 						  make_array(list_make1(value)));
 }
 
-/* Exchanges both sides.  The operator is invalid if it has no commutator. */
+/* Exchanges the sides.  Sets the operator to its commutator or InvalidOid. */
 static void
 commute(IvfpqComparison *comparison)
 {
@@ -797,7 +840,7 @@ commute(IvfpqComparison *comparison)
 	comparison->operator = get_commutator(comparison->operator);
 }
 
-/* key = a OR key = b: key = ANY (ARRAY[a, b]) */
+/* Rewrites "key = a OR key = b" as "key = ANY (ARRAY[a, b])". */
 static Expr *
 rewrite_or(const Rewrite *rewrite, BoolExpr *clause)
 {
@@ -833,7 +876,7 @@ rewrite_or(const Rewrite *rewrite, BoolExpr *clause)
 	return make_any(rewrite, BTEqualStrategyNumber, key, values);
 }
 
-/* key = name: the latter as text */
+/* Rewrites "text key = constant of type name" with a constant of type text. */
 static Expr *
 rewrite_name(const Rewrite *rewrite)
 {
@@ -853,7 +896,10 @@ rewrite_name(const Rewrite *rewrite)
 											  CStringGetTextDatum(name)));
 }
 
-/* Takes a comparison apart.  Returns false if the clause is none. */
+/*
+ * Sets *comparison to the parts of a clause.  Returns false if the clause is
+ * not a comparison of two sides.
+ */
 bool
 IvfpqGetComparison(Expr *clause, IvfpqComparison *comparison)
 {
@@ -880,9 +926,10 @@ IvfpqGetComparison(Expr *clause, IvfpqComparison *comparison)
 }
 
 /*
- * Returns a condition that the key answers, to be put in the place of one that
- * the key does not answer or, if *beside is set, to be added to that one.
- * Returns NULL if there is none.
+ * Rewrites a condition that the key does not answer.  Returns a condition that
+ * the key answers, or NULL if there is none.  If *beside is set, the result
+ * must be added to the original condition, and otherwise it replaces that
+ * condition.
  */
 Expr *
 IvfpqRewriteForKey(IndexOptInfo *info, int column, Expr *clause, bool *beside)

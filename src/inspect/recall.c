@@ -1,13 +1,14 @@
 /*
  * recall.c
- *		gpuvec_recall: how many of the k nearest rows the index finds.
+ *		gpuvec_recall: measures how many of the k nearest rows the index finds.
  *
- * The caller gives queries, or rows of the table serve as such.  A first pass
- * draws these: a pass over everything, because only that gives every vector,
- * of one row or of many, the same chance.  A second pass computes the distance
- * of every row from every query, to learn that of the k-th nearest row.  Then
- * each query goes through an index scan as the executor makes it, at the
- * settings in force.  All under one snapshot.
+ * The queries are given by the caller, or a first pass draws rows of the table
+ * as queries.  This pass reads the whole table, because only a full pass gives
+ * each distinct vector the same chance, however many rows have it.  Another
+ * pass computes the distance of every row from every query, to find the
+ * distance of each query's k-th nearest row.  Then an index scan, set up as by
+ * the executor, searches for each query with the settings in force.  All
+ * passes and scans use the same snapshot.
  */
 #include "postgres.h"
 
@@ -42,17 +43,19 @@
 #define MAX_K			10000
 #define MAX_SAMPLES		100000
 
-/* A row drawn, or that may be. */
+/* A row that may be drawn as a query. */
 typedef struct Drawn
 {
-	uint64		hash;			/* of its vector, with a seed of its own */
+	uint64		hash;			/* hash of the row's vector, with a random
+								 * seed for each call of gpuvec_recall */
 	ItemPointerData tid;
 } Drawn;
 
 typedef struct RecallQuery
 {
 	Datum		value;
-	binaryheap *nearest;		/* distances, k at most, the largest first */
+	binaryheap *nearest;		/* heap of the k least distances found, with
+								 * the largest first */
 } RecallQuery;
 
 typedef struct Recall
@@ -63,7 +66,7 @@ typedef struct Recall
 	int			k;
 	int			samples;
 	IvfpqType	type;
-	int			dims;			/* of the index's rows; 0 = there are none */
+	int			dims;			/* of the index's rows; 0 = no rows */
 	int			strategy;
 	Oid			distance_oid;
 	FmgrInfo	distance;
@@ -72,30 +75,31 @@ typedef struct Recall
 	ExprState  *predicate;
 	TupleTableSlot *slot;
 	MemoryContext row;			/* reset before every row */
-	MemoryContext batch;		/* of the queries; reset before every batch */
+	MemoryContext batch;		/* for the queries; reset before every batch */
 
 	bool		has_given;
-	IvfpqQueries given;			/* if it has */
-	ItemPointerData *tids;		/* [nasked] else: rows drawn */
+	IvfpqQueries given;			/* the caller's queries, if has_given */
+	ItemPointerData *tids;		/* [nasked] rows drawn, if not has_given */
 	int			nasked;
-	RecallQuery *queries;		/* [nqueries] of the batch */
+	RecallQuery *queries;		/* [nqueries], the batch being measured */
 	int			nqueries;
 
-	/* results, over all queries that have a neighbor */
+	/* sums over the queries measured: those that have at least one neighbor */
 	int64		nmeasured;
 	int64		hits;
 	int64		possible;
-	double		sum;			/* of the queries' own recalls */
+	double		sum;			/* of the recalls of single queries */
 	double		sum_squares;
 } Recall;
 
 PG_FUNCTION_INFO_V1(gpuvec_recall);
 
 /*
- * Gets the indexed value of the row in recall->slot, detoasted.  It is valid
- * until the next call, as long as the slot has the row.  Returns false if the
- * index has no entry for the row, and also for a zero vector and for one of
- * other dimensions than the index's (see IvfpqHasPlace).
+ * Gets the indexed value of the row in recall->slot, detoasted.  The value is
+ * valid until the next call, as long as the slot holds the row.  Returns false
+ * if the index has no entry for the row, because the value is NULL, the row
+ * does not satisfy the index's predicate, or the vector is a zero vector under
+ * cosine distance or has other dimensions (IvfpqHasPlace).
  */
 static bool
 row_value(Recall *recall, Datum *value)
@@ -152,7 +156,11 @@ compare_tids(const void *a, const void *b)
 							  &unconstify(Drawn *, (const Drawn *) b)->tid);
 }
 
-/* Keeps the rows with the least hashes, one for each; returns their number. */
+/*
+ * Sorts the rows by hash, and moves those with the least hashes to the start
+ * of the array: one row for each hash, and at most `most` rows.  Returns the
+ * number of rows kept.
+ */
 static int
 keep_least(Drawn *drawn, int n, int most)
 {
@@ -166,9 +174,9 @@ keep_least(Drawn *drawn, int n, int most)
 }
 
 /*
- * Draws rows of the index: every vector, whether one row has it or many, with
- * equal chance.  Therefore the rows whose vectors have the least hashes are
- * drawn.
+ * Draws rows of the index as queries: the rows whose vectors have the least
+ * hashes.  So each distinct vector has the same chance, however many rows have
+ * it.
  */
 static void
 draw_rows(Recall *recall)
@@ -224,8 +232,9 @@ compare_distances(Datum a, Datum b, void *arg)
 }
 
 /*
- * Begins a batch of queries with the one numbered `first`, and adds others
- * until work_mem is used up.  Returns the number of the next one.
+ * Begins a batch with query number `first`, and adds the queries that follow
+ * until work_mem is used up.  Returns the number of the next batch's first
+ * query.
  */
 static int
 begin_batch(Recall *recall, int first)
@@ -275,9 +284,11 @@ begin_batch(Recall *recall, int first)
 }
 
 /*
- * Returns whether a row at that distance is the query itself, or equals it.
- * Any search finds such rows, and they tell nothing of others; but those that
- * equal a query of the caller are what its user searches for.
+ * Returns whether a row, at this distance from a query, is the row from which
+ * the query was drawn, or is equal to that row.  Any search finds such rows,
+ * so they say nothing about the recall and are not counted.  If the caller
+ * gave the queries, all rows are counted, because the user looks for equal
+ * rows, too.
  */
 static bool
 is_own(const Recall *recall, const RecallQuery *query, Datum value,
@@ -325,8 +336,9 @@ find_ground_truth(Recall *recall)
 }
 
 /*
- * Returns how many of the rows that the index finds first are among the
- * nearest.
+ * Scans the index for a query until the scan has found as many rows as the
+ * query has exact neighbors.  Returns how many of the rows found are no
+ * farther than the farthest of these neighbors.
  */
 static int
 count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
@@ -360,7 +372,7 @@ count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
 	return hits;
 }
 
-/* Puts every query of the batch through the index. */
+/* Searches every query of the batch in the index, and adds up the results. */
 static void
 scan_index(Recall *recall)
 {
@@ -388,10 +400,7 @@ scan_index(Recall *recall)
 	index_endscan(scan);
 }
 
-/*
- * Draws queries, finds their exact neighbors, and compares; as the table's
- * owner.
- */
+/* Measures the recall, in batches.  The caller acts as the table's owner. */
 static void
 run_recall(Recall *recall)
 {
@@ -441,8 +450,9 @@ run_recall(Recall *recall)
 }
 
 /*
- * Computes the 95 % interval of the mean over queries; Wilson's if all queries
- * came out alike and so tell nothing of their variance.
+ * Computes the 95 % confidence interval of the mean recall over all queries,
+ * or Wilson's interval if the recalls of all queries are equal, because their
+ * variance then says nothing.
  */
 static void
 confidence(const Recall *recall, double *low, double *high)
@@ -464,7 +474,7 @@ confidence(const Recall *recall, double *low, double *high)
 			sqrt(mean * (1 - mean) / n + z2 / (4 * n * n));
 		mean = (mean + z2 / (2 * n)) / (1 + z2 / n);
 	}
-	/* exactly 0 and 1 where rounding would miss them */
+	/* rounding may miss 0 and 1, so set them exactly */
 	*low = recall->hits == 0 ? 0.0 : Max(mean - half, 0.0);
 	*high = recall->hits == recall->possible ? 1.0 : Min(mean + half, 1.0);
 }

@@ -1,11 +1,9 @@
 /*
  * array.c
- *		Immutable arrays of vectors: mean, codebooks, centroids and their codes.
+ *		Immutable arrays of vectors: mean, codebooks, centroids, their codes.
  *
- * An array is a stream of floats over consecutive pages,
- * IVFPQ_FLOATS_PER_PAGE on each, so a vector may cross pages.  It is written
- * before anything points to it and never changes, so readers need a pin but no
- * lock.
+ * A page has IVFPQ_FLOATS_PER_PAGE floats of an array, so a vector may lie on
+ * several pages.
  */
 #include "postgres.h"
 
@@ -14,7 +12,7 @@
 #include "page/array.h"
 #include "page/bufcache.h"
 
-/* Begins to read `nvectors` vectors of `dims` floats. */
+/* Prepares to read vectors [nvectors][dims], from page `first` on. */
 void
 IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 			   BlockNumber first, int dims, int64 nvectors)
@@ -30,9 +28,11 @@ IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 }
 
 /*
- * Pins the page of float `offset` of the stream and returns a pointer to the
- * float.  If all pages are read, prefetches the next one into the cache, which
- * no processor does by itself.
+ * Pins the page that has float number `offset` of the array, and returns a
+ * pointer to that float.  If reader->fetches is set, the caller reads all
+ * pages in order.  In this case also prefetches the next page into the
+ * processor's cache, because processors do not prefetch across pages by
+ * themselves.
  */
 static const float *
 pin_float(IvfpqArrayReader *reader, int64 offset)
@@ -64,7 +64,7 @@ pin_float(IvfpqArrayReader *reader, int64 offset)
 		offset % IVFPQ_FLOATS_PER_PAGE;
 }
 
-/* Copies the vector that begins at float `offset`; it may cross pages. */
+/* Copies the vector at float `offset`, which may lie on several pages. */
 static void
 gather(IvfpqArrayReader *reader, int64 offset, float *out)
 {
@@ -82,8 +82,10 @@ gather(IvfpqArrayReader *reader, int64 offset, float *out)
 }
 
 /*
- * Returns the next run of whole vectors, [*count][dims], or NULL after the
- * last.  The result is valid until the next call.
+ * Returns the next vectors that lie wholly on one page, as an array
+ * [*count][dims], or NULL after the last vector.  A vector that lies on
+ * several pages is returned alone, as a copy.  The result is valid until the
+ * next call.
  */
 const float *
 IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
@@ -113,8 +115,8 @@ IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
 }
 
 /*
- * Prefetches vector i, which will be read soon, into the cache from where its
- * pages were lately.
+ * Prefetches vector i, which the caller will read soon, into the processor's
+ * cache, from the buffers in which this backend last found the vector's pages.
  */
 void
 IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i)
@@ -129,7 +131,7 @@ IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i)
 		int64		at = offset % IVFPQ_FLOATS_PER_PAGE;
 		int64		n = Min(IVFPQ_FLOATS_PER_PAGE - at, end - offset);
 
-		/* the page's kind, which is checked first, stands at its end */
+		/* the page's kind, which is at its end, is checked first */
 		IvfpqBufHintFetch(reader->index, blkno, BLCKSZ - 1, 1);
 		IvfpqBufHintFetch(reader->index, blkno,
 						  MAXALIGN(SizeOfPageHeaderData) + at * sizeof(float4),
@@ -138,7 +140,7 @@ IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i)
 	}
 }
 
-/* Releases the page and the memory. */
+/* Releases the reader's page and memory. */
 void
 IvfpqArrayClose(IvfpqArrayReader *reader)
 {
@@ -150,7 +152,7 @@ IvfpqArrayClose(IvfpqArrayReader *reader)
 	reader->spill = NULL;
 }
 
-/* Copies vector i out. */
+/* Copies vector i of an array to `out`. */
 void
 IvfpqArrayFetch(Relation index, BlockNumber first, int dims, int64 i,
 				float *out)
@@ -163,9 +165,9 @@ IvfpqArrayFetch(Relation index, BlockNumber first, int dims, int64 i,
 }
 
 /*
- * Copies vectors ids [n] to out [n][dims].  They are read in the order of
- * their pages, because the nearest lists often share one, which is then pinned
- * once.
+ * Copies vectors ids [n] to out [n][dims].  The vectors are read in the order
+ * of their pages, because the vectors of the nearest lists often share a page,
+ * which is then pinned only once.
  */
 void
 IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
@@ -186,8 +188,9 @@ IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
 }
 
 /*
- * Writes an array to pages that were reserved, from `first` on.  With `shared`
- * others use the index, and each page is logged (IvfpqPutPage).
+ * Writes an array to reserved pages, from page `first` on.  If `shared` is
+ * true, other backends use the index, and each page is WAL-logged as it is
+ * written (IvfpqPutPage).
  */
 void
 IvfpqArrayWrite(Relation index, BlockNumber first, const float *values,

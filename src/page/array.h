@@ -1,34 +1,37 @@
 /*
  * array.h
- *		Immutable arrays of vectors: mean, codebooks, centroids and their codes.
+ *		Immutable arrays of vectors: mean, codebooks, centroids, their codes.
  *
- * An array is a stream of floats over consecutive pages.  It never changes
- * once something points to it, so readers pin its pages and lock none.
+ * An array is a stream of floats over consecutive pages.  It is written before
+ * anything points to it and never changes, so readers pin its pages and lock
+ * none of them.
  */
 #ifndef IVFPQ_ARRAY_H
 #define IVFPQ_ARRAY_H
 
 #include "page/page.h"
 
-/* Floats on a page of an array. */
+/* Number of floats on a page of an array. */
 #define IVFPQ_FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
 
-/* Reads whole vectors, front to back. */
+/* State of reading an array of vectors. */
 typedef struct IvfpqArrayReader
 {
 	Relation	index;
-	BlockNumber first;			/* page of vector 0 */
+	BlockNumber first;			/* first page of the array */
 	int			dims;			/* floats in a vector */
 	int64		nvectors;
-	int64		next;			/* vector that is returned next */
-	Buffer		buffer;			/* pinned, not locked, or InvalidBuffer */
-	float	   *spill;			/* [dims] a vector that crosses pages */
-	bool		fetches;		/* prefetch each next page: all are read */
+	int64		next;			/* number of the vector to return next */
+	Buffer		buffer;			/* page read last, pinned, or InvalidBuffer */
+	float	   *spill;			/* [dims] copy of a vector on several pages */
+	bool		fetches;		/* caller reads all pages: prefetch them */
 } IvfpqArrayReader;
 
 /*
- * The array of centroids' codes has blocks as lists do, but of T and codes
- * only, each of centroids of one parent.  A block is a vector of the array:
+ * Returns the number of floats in a block of the centroids' codes.  The array
+ * of these codes consists of blocks, each of which is read as one vector.  A
+ * block is like a block of a list, but has only T and codes, and its centroids
+ * all have the same parent:
  *		t		float4 [32]
  *		codes	uint8 [code_bytes][32]
  */
@@ -41,9 +44,12 @@ IvfpqCodeBlockFloats(const IvfpqMetaData *meta)
 }
 
 /*
- * Returns the number of a parent's first block, given its first list.  The
- * numbers before it suffice for the blocks of all parents before; blocks that
- * none of them needs are 0.
+ * Returns the number of a parent's first block, given the parent's first list.
+ *
+ * A parent with n lists needs ceil(n / 32) blocks.  Each parent has at least
+ * that many, because from one parent to the next, floor(first_list / 32) grows
+ * by at least floor(n / 32), and `parent` grows by 1.  Blocks that no parent
+ * needs are all zero.
  */
 static inline int64
 IvfpqCodeBlock(int parent, int first_list)
@@ -57,14 +63,14 @@ IvfpqCodeBlocks(const IvfpqMetaData *meta)
 	return IvfpqCodeBlock(meta->nparents, meta->nlists);
 }
 
-/* all vectors, in order; IvfpqArrayClose releases the pin */
+/* reading all vectors, in order; IvfpqArrayClose releases the pin */
 extern void IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 						   BlockNumber first, int dims, int64 nvectors);
 extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
 extern void IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i);
 extern void IvfpqArrayClose(IvfpqArrayReader *reader);
 
-/* single vectors, copied; no pin is left */
+/* copying single vectors; these functions leave no pin */
 extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
 							int64 i, float *out);
 extern void IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,

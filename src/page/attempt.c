@@ -1,6 +1,6 @@
 /*
  * attempt.c
- *		Work that may fail without failing the statement.
+ *		Running work whose errors do not abort the statement.
  */
 #include "postgres.h"
 
@@ -11,9 +11,10 @@
 #include "page/attempt.h"
 
 /*
- * Calls work(arg) in a subtransaction.  Returns NULL, or the error that ended
- * it, in the caller's memory context.  An error that cancels the statement is
- * raised again.  Must not be called in parallel mode.
+ * Calls work(arg) in a subtransaction.  Returns NULL if no error was raised.
+ * An error that cancels the statement is raised again.  Any other error is
+ * returned, copied to the caller's memory context.  This function must not be
+ * called in parallel mode.
  */
 ErrorData *
 IvfpqAttempt(void (*work) (void *arg), void *arg)

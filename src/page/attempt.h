@@ -1,6 +1,6 @@
 /*
  * attempt.h
- *		Work that may fail without failing the statement.
+ *		Running work whose errors do not abort the statement.
  */
 #ifndef IVFPQ_ATTEMPT_H
 #define IVFPQ_ATTEMPT_H

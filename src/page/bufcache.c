@@ -1,27 +1,29 @@
 /*
  * bufcache.c
- *		Finding pages fast, and having them read before they are needed.
+ *		Finding pages fast, and prefetching them before they are needed.
  *
- * Buffers.  A query reads some hundred pages of the index and the table.  To
- * find one of them in PostgreSQL's hash table takes a chain of accesses to
- * memory that is in no cache, a third of a microsecond a page.  Most pages are
- * in the buffers where they were the last time.  So a backend remembers these
- * in a table, and asks ReadRecentBuffer whether a page is still there.  Many
- * pages share a place in the table, which has the buffer of the one that was
- * read last.  ReadRecentBuffer checks whose page a buffer holds, so the table
- * needs neither names of pages nor invalidation.
+ * Buffers.  A query reads some hundred pages of the index and the table.
+ * Finding a page in PostgreSQL's hash table of buffers takes a third of a
+ * microsecond, because it takes several memory accesses, one after another,
+ * that miss the processor's caches.  Most pages are in the same buffers as the
+ * last time.  So each backend keeps a table of the buffers in which it found
+ * pages, and uses ReadRecentBuffer to check whether a page is still there.
+ * Many pages share one place in the table, which has the buffer of the page
+ * that was read last.  Because ReadRecentBuffer checks which page a buffer
+ * holds, the table needs neither page numbers nor invalidation.
  *
  * ReadRecentBuffer does not raise a buffer's usage count.  Pages that are read
- * in no other way would be the first to be evicted.  So it is asked only where
- * the usage count is at its maximum, and all other pages are read in the usual
- * way: the same pages stay in shared buffers as without the table.
+ * in no other way would be the first to be evicted.  So we call
+ * ReadRecentBuffer only if the buffer's usage count is at its maximum, and
+ * read all other pages in the usual way.  As a result, the same pages stay in
+ * shared buffers as without the table.
  *
- * Files.  Pages are prefetched by PrefetchBuffer, which looks into the table
- * of buffers once more, and a query reads a hundred pages.  So a backend
- * prefetches only after a page had to be read from a file, and until a good
- * many in a row had not.  It tells tables and indexes apart, because often
- * only one of them fits into shared buffers.  README, "Prefetching", says why
- * this is no read stream.
+ * Files.  PrefetchBuffer looks a page up in PostgreSQL's hash table once more,
+ * and a query reads a hundred pages.  So a backend begins to prefetch only
+ * when a page had to be read from a file, and stops when WARM_AFTER pages in a
+ * row were found in buffers.  Tables and indexes are counted separately,
+ * because often only one of them fits into shared buffers.  README,
+ * "Prefetching", says why we use no read stream.
  */
 #include "postgres.h"
 
@@ -39,17 +41,17 @@
 #include "page/bufcache.h"
 #include "pgcompat.h"
 
-#define MOST_PLACES		(1 << 18)	/* 1 MB */
+#define MOST_PLACES		(1 << 18)	/* places in the table: 1 MB */
 
-/* Pages found in buffers, without one from a file, that end prefetching. */
+/* Prefetching ends when this many pages in a row were found in buffers. */
 #define WARM_AFTER		64
 
-/* How many of these are missing: of tables, of indexes. */
+/* Buffer hits left until prefetching ends: [0] for tables, [1] for indexes. */
 static int	cold_pages[2];
 
 #ifdef IVFPQ_PLAIN_BUFFERS
 
-/* Without PostgreSQL's internals: README, "Ways Around PostgreSQL". */
+/* See README, "Ways Around PostgreSQL": these functions use no internals. */
 
 Buffer
 IvfpqBufHintPin(Relation rel, BlockNumber blkno)
@@ -72,11 +74,11 @@ IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 
 #else
 
-/* The table of buffers: [nplaces], or NULL before the first page is read. */
+/* The table of buffers, [nplaces], or NULL before the first page is read. */
 static Buffer *places = NULL;
 static uint32 nplaces;
 
-/* Returns the place of a page; neighbors have theirs side by side. */
+/* Returns a page's place.  Neighboring pages have neighboring places. */
 static inline Buffer *
 place_of(Relation rel, BlockNumber blkno)
 {
@@ -96,7 +98,7 @@ IvfpqBufHintPin(Relation rel, BlockNumber blkno)
 		IvfpqBufferUsage(GetBufferDescriptor(buffer - 1)) != BM_MAX_USAGE_COUNT ||
 		!IvfpqReadRecentBuffer(rel, blkno, buffer))
 		return InvalidBuffer;
-	/* ReadRecentBuffer, which knows no relation, does not count for it */
+	/* ReadRecentBuffer does not count the read for the relation */
 	pgstat_count_buffer_read(rel);
 	pgstat_count_buffer_hit(rel);
 	return buffer;
@@ -158,9 +160,9 @@ IvfpqCountReads(void)
 }
 
 /*
- * Notes whether a page of the relation, which was just read, came from a file.
- * *had_read is what IvfpqCountReads returned before, and becomes what it
- * returns now.
+ * Notes whether the page of rel that was just read came from a file.
+ * *had_read is the result of IvfpqCountReads before the read, and is updated
+ * to the current result.
  */
 void
 IvfpqPrefetchNotice(Relation rel, int64 *had_read)
@@ -175,7 +177,7 @@ IvfpqPrefetchNotice(Relation rel, int64 *had_read)
 	*had_read = has_read;
 }
 
-/* Returns whether pages of the relation may have to come from files. */
+/* Returns whether pages of the relation may have to be read from files. */
 bool
 IvfpqPrefetchHelps(Relation rel)
 {
@@ -188,7 +190,7 @@ block_of(const IvfpqPrefetch *prefetch, int64 i)
 	return (BlockNumber) (prefetch->numbers[i] >> prefetch->shift);
 }
 
-/* Returns the first number after i that is of another page than i. */
+/* Returns the first index after i whose page differs, or prefetch->n. */
 static int64
 pass_page(const IvfpqPrefetch *prefetch, int64 i)
 {
@@ -200,9 +202,9 @@ pass_page(const IvfpqPrefetch *prefetch, int64 i)
 }
 
 /*
- * Prepares to prefetch the pages of these numbers [n], which will be read in
- * their order.  The numbers remain the caller's, who does not change them
- * until IvfpqPrefetchEnd.
+ * Prepares to prefetch the pages of numbers [n], which the caller will read in
+ * this order.  The block of a page is number >> shift.  The caller must not
+ * change the array until IvfpqPrefetchEnd.
  */
 void
 IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
@@ -219,9 +221,9 @@ IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
 }
 
 /*
- * Prefetches pages until effective_io_concurrency of them are on their way.
- * A damaged index may name pages that do not exist; prefetching ends at such a
- * page, and its reader reports it.
+ * Prefetches pages until effective_io_concurrency pages are being read.  If
+ * the index is damaged, the numbers may name pages that do not exist.
+ * Prefetching stops at such a page, and whoever reads the page reports it.
  */
 static void
 ask(IvfpqPrefetch *prefetch)
@@ -245,8 +247,8 @@ ask(IvfpqPrefetch *prefetch)
 }
 
 /*
- * Notes that a page will be read now, and prefetches pages that come after it.
- * A page that is none of the numbers' does no harm.
+ * Prefetches pages that come after page blkno, which the caller is about to
+ * read.  The call does no harm if none of the numbers belongs to page blkno.
  */
 void
 IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno)
@@ -277,7 +279,7 @@ IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno)
 	ask(prefetch);
 }
 
-/* Ends prefetching; the last page was read. */
+/* Ends prefetching, after the last page was read. */
 void
 IvfpqPrefetchEnd(IvfpqPrefetch *prefetch)
 {

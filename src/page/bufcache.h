@@ -1,10 +1,11 @@
 /*
  * bufcache.h
- *		Finding pages fast, and having them read before they are needed.
+ *		Finding pages fast, and prefetching them before they are needed.
  *
- * Three things come before a page is used: its bytes into the processor's
- * cache (IvfpqBufHintFetch), its buffer (IvfpqBufHintRead), and if it is in no
- * buffer its block from a file (IvfpqPrefetch).
+ * Before a page can be used, it must be read from a file if no buffer holds it
+ * (IvfpqPrefetch), its buffer must be found (IvfpqBufHintRead), and its bytes
+ * must come into the processor's cache (IvfpqBufHintFetch).  These functions
+ * begin the steps early or make them fast.
  */
 #ifndef IVFPQ_BUFCACHE_H
 #define IVFPQ_BUFCACHE_H
@@ -14,22 +15,26 @@
 #include "utils/rel.h"
 #include "utils/relcache.h"
 
-#define IVFPQ_FETCH_BYTES	64	/* of a cache line */
+#define IVFPQ_FETCH_BYTES	64	/* bytes of a cache line */
 
 /*
- * Buffers in which this backend found pages of the main fork lately.
+ * Each backend has a table of the buffers in which it lately found pages of
+ * the main fork.  These functions use that table.
  *
- * IvfpqBufHintRead does what ReadBufferExtended does, but faster: it returns
- * the buffer of a page that exists, pinned and not locked.
+ * IvfpqBufHintRead does what ReadBufferExtended does, but faster.  It returns
+ * the buffer of a page, which must exist; the buffer is pinned and not locked.
  *
- * IvfpqBufHintPin returns that only if the page is where it was the last time,
- * and InvalidBuffer if it is not or that is not known.  It never reads a page.
+ * IvfpqBufHintPin does the same, but only if the page is still in the buffer
+ * that the table has for it, and the buffer's usage count is at its maximum.
+ * Otherwise it returns InvalidBuffer.  It never reads a page from a file.
  *
- * IvfpqBufHintFetch prefetches bytes of a page, from an offset on, which will
- * be looked at when the page is pinned soon.  It returns where the page was
- * the last time, for more of it to be prefetched: nothing may be read there,
- * because the buffer may hold another page.  It returns NULL, and prefetches
- * nothing, if that is not known.  It never waits.
+ * IvfpqBufHintFetch prefetches `bytes` bytes of a page, from `offset` on, into
+ * the processor's cache, for a caller that will soon pin the page and read the
+ * bytes.  It returns the address that the page had the last time, so that the
+ * caller can prefetch more of the page.  The caller must not read at this
+ * address, because the buffer may hold another page by then.  If the table has
+ * no buffer for the page, the function prefetches nothing and returns NULL.
+ * It never waits.
  */
 extern Buffer IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 							   BufferAccessStrategy strategy);
@@ -37,7 +42,7 @@ extern Buffer IvfpqBufHintPin(Relation rel, BlockNumber blkno);
 extern const char *IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset,
 									 Size bytes);
 
-/* Prefetches the bytes from one address to another into the second cache. */
+/* Prefetches the bytes from `from` up to `end` into the second-level cache. */
 static inline void
 IvfpqFetch(const char *from, const char *end)
 {
@@ -46,28 +51,28 @@ IvfpqFetch(const char *from, const char *end)
 }
 
 /*
- * Pages on their way from files.
+ * Prefetching of pages from files.
  *
  * A caller that knows which pages it will read passes them to
- * IvfpqPrefetchBegin, calls IvfpqPrefetchTo with each page just before it
+ * IvfpqPrefetchBegin.  It calls IvfpqPrefetchTo with each page just before it
  * reads that page as usual, and IvfpqPrefetchEnd at the end.  Then the disk
- * works on several of the next pages at once.  While all pages that were read
- * lately lay in shared buffers nothing is prefetched, and a call costs next to
- * nothing.  No lock or pin is taken.
+ * reads several of the next pages at the same time.  As long as the pages that
+ * were read lately were all in shared buffers, nothing is prefetched, and a
+ * call costs almost nothing.  These functions take no lock or pin.
  */
 typedef struct IvfpqPrefetch
 {
 	Relation	rel;
-	const uint64 *numbers;		/* [n] the caller's, in the order of reading */
+	const uint64 *numbers;		/* [n] caller's array, in reading order */
 	int64		n;
-	int			shift;			/* a page's block is number >> shift */
-	int64		next;			/* first number of a page after the current */
-	int64		asked;			/* first number of a page not prefetched */
-	int			count;			/* pages of the numbers from next to asked */
-	int			most;			/* pages at most; -1 = not looked up */
+	int			shift;			/* the block of a page is number >> shift */
+	int64		next;			/* index of first number after current page */
+	int64		asked;			/* first number whose page is not prefetched */
+	int			count;			/* number of pages between next and asked */
+	int			most;			/* limit of count; -1 = not looked up yet */
 	BlockNumber current;		/* page that is being read */
-	BlockNumber nblocks;		/* of rel, at least */
-	int64		had_read;		/* IvfpqCountReads at the last look */
+	BlockNumber nblocks;		/* rel has at least this many blocks */
+	int64		had_read;		/* result of the last IvfpqCountReads */
 } IvfpqPrefetch;
 
 extern void IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
@@ -75,7 +80,10 @@ extern void IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
 extern void IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno);
 extern void IvfpqPrefetchEnd(IvfpqPrefetch *prefetch);
 
-/* Whether that helps, for callers that read pages otherwise. */
+/*
+ * These functions tell callers that read pages in other ways whether
+ * prefetching helps.
+ */
 extern int64 IvfpqCountReads(void);
 extern void IvfpqPrefetchNotice(Relation rel, int64 *had_read);
 extern bool IvfpqPrefetchHelps(Relation rel);

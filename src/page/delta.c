@@ -2,16 +2,18 @@
  * delta.c
  *		Generic WAL records of changes that the caller knows.
  *
- * GenericXLogFinish finds the changes of a page by comparing it byte by byte
- * with its copy.  That takes some 4 us a page, during which all pages of the
- * record are locked.  Most inserts add a posting to a block and a record to a
- * refine page, and know every byte that changes, so they make the WAL record
- * here.  It is the same record: redo is PostgreSQL's, which expects the bytes
- * as delta.h draws them in all versions that we support, and
- * wal_consistency_checking = generic compares the pages that redo makes.
+ * GenericXLogFinish finds the changes of a page by comparing the page byte by
+ * byte with its changed copy.  That takes some 4 us a page, during which all
+ * pages of the WAL record are locked.  Most inserts add a posting to a block
+ * and a record to a refine page.  An inserter knows every byte that changes,
+ * so its WAL record is made here.  This record has the same form as one of
+ * GenericXLogFinish, and PostgreSQL's redo replays it.  In all versions that
+ * we support, redo expects the bytes as delta.h draws them.  With
+ * wal_consistency_checking = generic, the pages that redo makes are compared
+ * with those of the primary.
  *
- * GenericXLogFinish also zeroes the hole of a page.  Our pages have none:
- * pd_lower is pd_upper.
+ * GenericXLogFinish also zeroes the bytes between pd_lower and pd_upper.  Our
+ * pages have no such bytes, because their pd_lower equals pd_upper.
  */
 #include "postgres.h"
 
@@ -23,7 +25,7 @@
 
 #ifdef IVFPQ_PLAIN_BUFFERS
 
-/* Without PostgreSQL's internals: README, "Ways Around PostgreSQL". */
+/* Uses no internals of PostgreSQL: see README, "Ways Around PostgreSQL". */
 void
 IvfpqPatchLog(Relation index, IvfpqPatch *patches, int npatches)
 {
@@ -38,8 +40,8 @@ IvfpqPatchLog(Relation index, IvfpqPatch *patches, int npatches)
 #else
 
 /*
- * Changes the pages and logs that as one record.  The buffers are distinct and
- * exclusively locked; the caller unlocks them.
+ * Applies the patches to their pages, and logs all of them as one WAL record.
+ * The buffers are distinct and exclusively locked; the caller unlocks them.
  */
 void
 IvfpqPatchLog(Relation index, IvfpqPatch *patches, int npatches)

@@ -2,9 +2,9 @@
  * delta.h
  *		Generic WAL records of changes that the caller knows.
  *
- * The caller locks the pages exclusively, lists the bytes to be written, a
- * patch for each page, and has IvfpqPatchLog write and log all of them as one
- * record.
+ * The caller locks the pages exclusively, and makes a patch for each page,
+ * which lists the bytes to be written to the page.  IvfpqPatchLog then writes
+ * the bytes and logs all patches as one WAL record.
  */
 #ifndef IVFPQ_DELTA_H
 #define IVFPQ_DELTA_H
@@ -14,10 +14,11 @@
 #include "storage/bufpage.h"
 #include "utils/rel.h"
 
-#define IVFPQ_MAX_PATCHES	MAX_GENERIC_XLOG_PAGES	/* in a record */
+#define IVFPQ_MAX_PATCHES	MAX_GENERIC_XLOG_PAGES	/* per WAL record */
 
 /*
- * The bytes to be written to a page, in the form that generic records have:
+ * A patch: the bytes to be written to a page, in the form that generic WAL
+ * records have:
  *
  *		+--------+--------+--------------+--------+---
  *		| offset | length | length bytes | offset | ...
@@ -27,8 +28,8 @@
  */
 typedef struct IvfpqPatch
 {
-	Buffer		buffer;			/* of the page, exclusively locked */
-	int			nbytes;			/* of `bytes` in use */
+	Buffer		buffer;			/* buffer of the page, exclusively locked */
+	int			nbytes;			/* number of bytes used in `bytes` */
 	char		bytes[BLCKSZ];
 } IvfpqPatch;
 

@@ -2,8 +2,8 @@
  * format.h
  *		The on-disk format of gpuivfpq: the contents of each kind of page.
  *
- * README, "Format", draws the pages and gives the reasons.  A change of what
- * stands here is a new IVFPQ_VERSION.
+ * README, "Format", draws the pages and gives the reasons.  A change of the
+ * format defined here requires a new IVFPQ_VERSION.
  */
 #ifndef IVFPQ_FORMAT_H
 #define IVFPQ_FORMAT_H
@@ -13,21 +13,21 @@
 #include "storage/itemptr.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		7	/* the only one that is written and read */
+#define IVFPQ_VERSION		7	/* the only version that we write and read */
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
 
 #define IVFPQ_MAX_DIMS		16000
 #define IVFPQ_MAX_LISTS		(1 << 24)
-#define IVFPQ_MAX_ROTATED	2000	/* dims, in an index with a rotation */
+#define IVFPQ_MAX_ROTATED	2000	/* maximum dims if vectors are rotated */
 #define IVFPQ_BLOCK_POSTINGS	32	/* postings in a block */
-#define IVFPQ_MAX_PARTS		2	/* pages that a block may take */
-#define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
+#define IVFPQ_MAX_PARTS		2	/* parts of a block, each on its own page */
+#define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* marks a free slot */
 
 typedef enum IvfpqPageKind
 {
 	IVFPQ_KIND_META = 1,
-	IVFPQ_KIND_ARRAY,			/* slice of an immutable array of floats */
+	IVFPQ_KIND_ARRAY,			/* part of an immutable array of floats */
 	IVFPQ_KIND_DIRECTORY,
 	IVFPQ_KIND_SLAB,			/* small-list page */
 	IVFPQ_KIND_PENDING,
@@ -35,13 +35,13 @@ typedef enum IvfpqPageKind
 	IVFPQ_KIND_REFINE
 } IvfpqPageKind;
 
-/* Special space of every page. */
+/* Special space at the end of every page. */
 typedef struct IvfpqSpecialData
 {
 	uint16		kind;			/* IvfpqPageKind */
-	uint16		flags;			/* IVFPQ_PENDING_... or 0 */
-	uint16		unused;			/* 0 */
-	uint16		page_id;		/* IVFPQ_PAGE_ID */
+	uint16		flags;			/* IVFPQ_PENDING_MISMATCHED or 0 */
+	uint16		unused;			/* always 0 */
+	uint16		page_id;		/* always IVFPQ_PAGE_ID */
 } IvfpqSpecialData;
 
 typedef IvfpqSpecialData *IvfpqSpecial;
@@ -49,154 +49,160 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 #define IvfpqPageSpecial(page)	((IvfpqSpecial) PageGetSpecialPointer(page))
 
 /*
- * Flag of a pending page: flushing has seen all of its rows, and no list can
- * take any of them.
+ * Flag of a pending page.  Flushing has seen all rows of the page, and no list
+ * can take any of them, because they are mismatched.
  */
 #define IVFPQ_PENDING_MISMATCHED	1
 
-/* Bytes between page header and special space. */
+/* Number of bytes between page header and special space. */
 #define IVFPQ_PAGE_BYTES \
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
 
 /*
- * Recall targets, and depths (numbers of nearest rows), for which the metapage
- * has calibrated search parameters.
+ * Recall targets and depths.  The metapage has calibrated search parameters
+ * for each recall target at each depth.  A depth is the number of nearest rows
+ * for which the recall holds.
  */
 #define IVFPQ_TARGETS		7
 #define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99, 0.995, 0.999}
 #define IVFPQ_DEPTHS		6
 #define IVFPQ_DEPTH_ROWS	{10, 100, 300, 1000, 3000, 10000}
 
-/* Search parameters that reach a target; 0 = not known. */
+/* Search parameters that reach a recall target; 0 = not known. */
 typedef struct IvfpqTarget
 {
 	int32		probes;
 	int32		candidates;
 } IvfpqTarget;
 
-/* The queries that an index was calibrated with. */
+/* The kind of queries with which an index was calibrated. */
 typedef enum IvfpqCalibratedFor
 {
 	IVFPQ_FOR_ROWS,				/* calibration queries */
 	IVFPQ_FOR_QUERIES			/* queries from the query log */
 } IvfpqCalibratedFor;
 
-/* Refine records, which bound a row's distance before it is fetched. */
+/* Kind of refine records, which bound distances before rows are fetched. */
 typedef enum IvfpqRefine
 {
 	IVFPQ_REFINE_NONE,
-	IVFPQ_REFINE_SQ8,			/* 8 bits a dimension */
+	IVFPQ_REFINE_SQ8,			/* 8 bits for each dimension */
 	IVFPQ_REFINE_HALF			/* half precision */
 } IvfpqRefine;
 
-/* Keys: the columns of an index behind the vector. */
+/* Maximum number of keys.  Keys are the index's columns after the vector. */
 #define IVFPQ_MAX_KEYS		7
 
-/* The form in which a key's abbreviated keys stand for its values. */
+/* How the abbreviated keys of a key represent the key's values. */
 typedef enum IvfpqKeyKind
 {
-	IVFPQ_KEY_ORDERED = 1,		/* abbreviated keys ascend as values do */
-	IVFPQ_KEY_HASH,				/* tells only whether values are equal */
-	IVFPQ_KEY_SIGNATURE			/* a set of bits */
+	IVFPQ_KEY_ORDERED = 1,		/* abbreviated keys sort like the values */
+	IVFPQ_KEY_HASH,				/* hashes: of use only for tests of equality */
+	IVFPQ_KEY_SIGNATURE			/* sets of bits */
 } IvfpqKeyKind;
 
 /*
- * Flags of dims.  BY_ROW: the first row decided on dims, and once no row is
- * left the next one does.  CHECKED: each pending row was compared with dims
- * when it was appended, so none has other dimensions.
+ * Values of dims_flags.  BY_ROW: the first row determined dims, and when no
+ * row is left, the next row determines dims anew.  CHECKED: each pending row
+ * was compared with dims when it was appended, so no pending row has other
+ * dimensions.
  */
 #define IVFPQ_DIMS_BY_ROW	1
 #define IVFPQ_DIMS_CHECKED	2
 
 /*
- * Metapage.  nlists = 0 means untrained: all rows are pending.  Once the index
- * is trained only the results of calibration, rows_at_advice, the ends of the
- * pending list and refine_head change.
+ * Contents of the metapage.  If nlists is 0, the index is untrained and all
+ * its rows are pending.  In a trained index only the results of calibration,
+ * rows_at_advice, the ends of the pending list and refine_head change.
  */
 typedef struct IvfpqMetaData
 {
 	uint32		magic;
 	uint16		version;
 	uint8		metric;			/* GvMetric */
-	uint8		code_bits;		/* 4 */
-	uint64		build_id;		/* random for each build and training; 0 =
-								 * made by ambuildempty, and never mirrored */
-	int32		dims;			/* 0 = not known */
-	int32		pq_dim;			/* sub-quantizers */
-	int32		nlists;			/* 0 = untrained */
+	uint8		code_bits;		/* bits of a code for each sub-quantizer: 4 */
+	uint64		build_id;		/* random number of the build or training; 0
+								 * (ambuildempty) = never mirrored */
+	int32		dims;			/* dimensions of vectors; 0 = not known */
+	int32		pq_dim;			/* number of sub-quantizers */
+	int32		nlists;			/* number of lists; 0 = untrained */
 	int32		nparents;
-	int32		lists_per_row;	/* lists that hold a row: 1 or 2 */
-	float4		scale;			/* of gv_transform */
-	BlockNumber mean;			/* first page: [dims] floats */
-	BlockNumber codebooks;		/* first page: [16 * dims] floats */
-	BlockNumber parents;		/* first page: [nparents][dims] floats */
-	BlockNumber parent_offsets; /* first page: [nparents + 1] int32, the first
-								 * list of each parent */
-	BlockNumber centroids;		/* first page: [nlists][dims] floats, by
-								 * parent */
-	BlockNumber codes;			/* first page: blocks of the centroids' codes
-								 * (array.h) */
-	BlockNumber directory;		/* first page: [nlists] IvfpqDirEntry */
+	int32		lists_per_row;	/* number of lists each row is in: 1 or 2 */
+	float4		scale;			/* factor by which gv_transform multiplies */
+	BlockNumber mean;			/* first page of [dims] floats */
+	BlockNumber codebooks;		/* first page of [16 * dims] floats */
+	BlockNumber parents;		/* first page of [nparents][dims] floats */
+	BlockNumber parent_offsets; /* first page of [nparents + 1] int32: the
+								 * first list of each parent */
+	BlockNumber centroids;		/* first page of [nlists][dims] floats,
+								 * grouped by parent */
+	BlockNumber codes;			/* first page of centroids' codes (array.h) */
+	BlockNumber directory;		/* first page of [nlists] IvfpqDirEntry */
 	int32		dims_flags;		/* IVFPQ_DIMS_... */
 
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
-	char		unused[80];		/* 0 */
-	float4		coarse_fraction;	/* of the lists that a search compares; 1
-									 * = all, flat; 0 = not calibrated */
+	char		unused[80];		/* always 0 */
+	float4		coarse_fraction;	/* fraction of lists compared with a
+									 * query; 1 = all, without regard to
+									 * parents; 0 = not calibrated */
 	int32		calibration_queries;
-	int64		rows_at_advice; /* when the log last said that the index has
-								 * outgrown its training; 0 = never */
-	BlockNumber pending_head;	/* InvalidBlockNumber = no pending page */
+	int64		rows_at_advice; /* number of rows when the log last advised a
+								 * rebuild after growth; 0 = never */
+	BlockNumber pending_head;	/* first pending page, or InvalidBlockNumber */
 	BlockNumber pending_tail;
-	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
+	uint64		pending_head_seq;	/* seq of the first pending page */
 
 	int32		refine;			/* IvfpqRefine */
-	BlockNumber refine_head;	/* first refine page with free slots */
+	BlockNumber refine_head;	/* head of the chain of refine pages */
 
-	int32		calibrated_depths;	/* number of depths measured, from the
-									 * first on */
+	int32		calibrated_depths;	/* number of calibrated depths, counted
+									 * from the smallest */
 	int32		calibrated_for; /* IvfpqCalibratedFor */
 	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
 
-	/* 0 behind the last key */
+	/* arrays indexed by key; 0 after the last key */
 	uint8		key_kinds[8];	/* [IVFPQ_MAX_KEYS] IvfpqKeyKind */
 	uint8		key_widths[8];	/* bytes of an abbreviated key: 1, 2, 4 or 8 */
 
-	int32		rotated;		/* 1: vectors are rotated */
-	BlockNumber rotation;		/* first page: [dims][dims] floats */
+	int32		rotated;		/* 1 if vectors are rotated, else 0 */
+	BlockNumber rotation;		/* first page of [dims][dims] floats */
 } IvfpqMetaData;
 
-/* Where a block starts: the slot of its part 0. */
+/* Address of a block: the slot that holds part 0 of the block. */
 typedef struct IvfpqAddress
 {
-	BlockNumber page;			/* InvalidBlockNumber = none */
+	BlockNumber page;			/* InvalidBlockNumber = no block */
 	uint32		slot;
 } IvfpqAddress;
 
 /*
- * Directory page: an array of entries, one a list.  Within a gen postings are
- * only appended: positions 0 .. nitems - 1 never change their meaning.  The
- * newest block holds the last of them.
+ * Entry of a list in the directory.  A directory page is an array of entries,
+ * one for each list.  As long as gen is unchanged, postings are only appended
+ * to the list, so each position from 0 to nitems - 1 keeps its posting.  The
+ * newest block holds the postings at the last positions.
  */
 typedef struct IvfpqDirEntry
 {
 	uint32		gen;			/* incremented when the list is rewritten or
 								 * emptied */
-	uint32		nitems;			/* postings appended, dead ones included */
+	uint32		nitems;			/* postings of this gen, dead ones included */
 	uint32		ndead;
 	uint32		nfirst;			/* live primary postings */
 	uint32		del_seq;		/* incremented when postings are marked dead */
-	IvfpqAddress head;			/* newest block */
+	IvfpqAddress head;			/* address of the newest block */
 } IvfpqDirEntry;
 
 #define IVFPQ_ENTRIES_PER_PAGE \
 	((int) (IVFPQ_PAGE_BYTES / sizeof(IvfpqDirEntry)))
 
 /*
- * Small-list page: equal slots, each with this header and a part of a block's
- * body.  A block is one slot or, if its body is longer than a page, two parts,
- * each alone on its page.  The body, which is cut into parts of equal size:
+ * Header of a slot.  A small-list page is an array of slots of equal size,
+ * each with this header and a part of a block's body.  A block takes one slot.
+ * If its body is longer than a page, the block has two parts, each in a slot
+ * that is alone on its page.  `dead`, `secondary`, `prev_page` and `prev_slot`
+ * are used only in part 0.  The body is divided into parts of equal size.  It
+ * contains:
  *		tids	ItemPointerData [32]
  *		t		float4 [32]
  *		refine	ItemPointerData [32], if the index has refine records
@@ -206,72 +212,75 @@ typedef struct IvfpqDirEntry
  */
 typedef struct IvfpqSlotHeader
 {
-	uint32		list;			/* IVFPQ_NO_LIST = free */
+	uint32		list;			/* IVFPQ_NO_LIST = the slot is free */
 	uint32		gen;
-	uint32		ordinal;		/* of the block in its list, 0 = oldest */
-	uint32		dead;			/* bit i: posting i is dead (in part 0) */
-	uint32		secondary;		/* bit i: posting i is secondary (in part 0) */
-	BlockNumber prev_page;		/* next older block (in part 0) */
+	uint32		ordinal;		/* number in the list; 0 = the oldest block */
+	uint32		dead;			/* bit i: posting i is dead */
+	uint32		secondary;		/* bit i: posting i is secondary */
+	BlockNumber prev_page;		/* page of the next older block */
 	uint16		prev_slot;
-	uint16		part;			/* 0 .. nparts - 1 */
-	BlockNumber next_part;		/* page of the next part, or
-								 * InvalidBlockNumber */
+	uint16		part;			/* number of the part, 0 .. nparts - 1 */
+	BlockNumber next_part;		/* page of next part, or InvalidBlockNumber */
 } IvfpqSlotHeader;
 
 /*
- * Head of a key: the summary of the abbreviated keys of a block's postings,
- * dead ones included, that are not NULL.  Ordered keys: the least and the
- * greatest.  Hashes: in `low`, a set of hash % 64.  Signatures: in `low`, the
- * OR of all.  A head only grows until the block is rewritten.  If all postings
- * are NULL, `low` is above `high` (ordered keys) or 0.
+ * Head of a key: a summary of the abbreviated keys that a block's postings
+ * have for this key.  Dead postings are included; postings whose key is NULL
+ * are not.  For ordered keys, `low` and `high` are the least and the greatest
+ * abbreviated key.  For hashes, bit (hash % 64) of `low` is set for each hash.
+ * For signatures, `low` is the OR of all signatures.  Until the block is
+ * rewritten, a head is only widened.  If the key is NULL in all postings,
+ * `low` is greater than `high` (ordered keys) or 0 (hashes and signatures).
  */
 typedef struct IvfpqKeyHead
 {
 	uint64		low;
-	uint64		high;			/* ordered keys only, else 0 */
-	uint32		nulls;			/* bit i: posting i's key is NULL, abbreviated
-								 * to 0 */
-	uint32		unused;			/* 0 */
+	uint64		high;			/* for ordered keys only, else 0 */
+	uint32		nulls;			/* bit i: posting i's key is NULL, and its
+								 * abbreviated key is 0 */
+	uint32		unused;			/* always 0 */
 } IvfpqKeyHead;
 
 /*
- * Refine page: this header, then equal slots, one a row.  Pages with free
- * slots are chained from the metapage.  A page that has become full stays in
- * the chain until an inserter finds it full at the head.  In a trained index a
- * refine page never becomes a page of another kind, so a posting's address
- * always leads to a slot.
+ * Header of a refine page, which is followed by slots of equal size, one for
+ * each row.  Pages with free slots form a chain, whose head the metapage
+ * names.  A full page stays in the chain until an inserter finds it at the
+ * head.  In a trained index a refine page never becomes a page of another
+ * kind, so the address in a posting always points to a slot.
  */
 typedef struct IvfpqRecordHeader
 {
-	BlockNumber next;			/* in the chain, or InvalidBlockNumber */
+	BlockNumber next;			/* next in the chain, or InvalidBlockNumber */
 	uint16		chained;		/* 1: the page is in the chain */
-	uint16		nused;			/* slots that are not free */
+	uint16		nused;			/* number of slots in use */
 } IvfpqRecordHeader;
 
 /*
- * Slot of a refine page: a row's vector in 8 bits a dimension (GvRefine), or
- * in half precision (GvHalfRecord) with min and step 0.  Postings address it
- * by an ItemPointerData of block and slot + 1.
+ * Slot of a refine page.  It holds a row's vector in 8 bits a dimension
+ * (GvRefine) or in half precision (GvHalfRecord, with min and step 0).
+ * Postings hold the address of the slot: an ItemPointerData of the block
+ * number and slot + 1.
  */
 typedef struct IvfpqRecord
 {
 	float4		min;
 	float4		step;
 	float4		error;
-	ItemPointerData tid;		/* the row; offset 0 = the slot is free */
-	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims], or uint16 [dims] */
+	ItemPointerData tid;		/* TID of the row; offset 0 = free slot */
+	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims], or uint16 [dims] in
+												 * half precision */
 } IvfpqRecord;
 
 /*
- * Pending page: this header, then TIDs.  Pages are chained from the oldest to
- * the newest.
+ * Header of a pending page, which is followed by TIDs.  The pages form a chain
+ * from the oldest to the newest.
  */
 typedef struct IvfpqPendingHeader
 {
-	uint64		seq;			/* ascends along the chain */
+	uint64		seq;			/* sequence number; ascends along the chain */
 	uint64		next_seq;		/* seq of the next page */
-	BlockNumber next;			/* InvalidBlockNumber at the tail */
-	uint32		count;			/* TIDs held */
+	BlockNumber next;			/* next page; InvalidBlockNumber at the tail */
+	uint32		count;			/* number of TIDs on the page */
 } IvfpqPendingHeader;
 
 #define IVFPQ_PENDING_PER_PAGE \

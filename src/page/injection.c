@@ -1,6 +1,6 @@
 /*
  * injection.c
- *		Injection points, where tests stop a backend; only in the test build.
+ *		Injection points, at which tests stop a backend; test build only.
  */
 #include "postgres.h"
 
@@ -18,17 +18,17 @@
 
 char	   *ivfpq_injection_point = NULL;
 
-/* Steps that matched since the setting changed. */
+/* Number of steps that matched the setting since it was last changed. */
 static int	nhits = 0;
 
-/* Counts steps from 0 again, because the setting has changed. */
+/* Begins to count steps from 0 again, because the setting has changed. */
 void
 IvfpqInjectionPointReset(void)
 {
 	nhits = 0;
 }
 
-/* Stops if this is the step that the setting names. */
+/* Performs the setting's action if this is the step that the setting names. */
 void
 IvfpqInjectionPointReached(const char *step)
 {

@@ -1,13 +1,14 @@
 /*
  * injection.h
- *		Injection points, where tests stop a backend.
+ *		Injection points, at which tests stop a backend.
  *
- * Work that takes many WAL records names the steps between two of them.  No
- * lock on a page is held at a step.  The test build (make TEST_BUILD=1) has the
- * setting gpuvec.fault, "ACTION N STEP": at the N-th step of that name, or the
- * N-th of any name if STEP is '*', the process does one of these.
- *		kill	dies as by kill -9
- *		flush	dies likewise, when its last record is on disk
+ * An operation that takes many WAL records has named steps between the
+ * records.  No page is locked at a step.  The test build (make TEST_BUILD=1)
+ * has the setting gpuvec.fault, whose value is "ACTION N STEP".  At the N-th
+ * step that has the name STEP, or at the N-th step of any name if STEP is '*',
+ * the process performs ACTION:
+ *		kill	dies as if by kill -9
+ *		flush	flushes its last WAL record to disk, and then dies as above
  *		error	raises an error
  *		memory	raises the error for a lack of shared memory
  *		wait	waits for advisory lock (0, IVFPQ_INJECTION_POINT_LOCK)
@@ -19,7 +20,7 @@
 
 #ifdef GV_TEST_BUILD
 
-/* The setting; NULL or empty = no fault. */
+/* The setting gpuvec.fault; NULL or empty = no fault. */
 extern char *ivfpq_injection_point;
 
 extern void IvfpqInjectionPointReset(void);

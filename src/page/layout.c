@@ -2,47 +2,47 @@
  * layout.c
  *		Where the bytes of blocks and of refine records lie on pages.
  *
- * A block's body holds 32 TIDs, 32 T values, with refine records their 32
- * addresses, with keys a head and 32 abbreviated keys for each key, and 32
- * codes.  As many blocks as fit share a page.  A body longer than a page is
- * divided into two parts of equal size, each alone on its page.  So adding a
- * posting to a block changes at most two pages besides the directory's and,
- * while pending rows are flushed, one pending page: the four buffers that a
- * generic WAL record may have.
+ * A block's body holds 32 TIDs, 32 T values, 32 addresses of refine records if
+ * the index has refine records, a head and 32 abbreviated keys for each key,
+ * and 32 codes.  As many blocks as fit share a page.  A body longer than a
+ * page is divided into two parts of equal size, each alone on its page.  So
+ * when a posting is added to a block, at most four pages change: the two pages
+ * of the block, the directory page and, if the row was pending, a pending
+ * page.  A generic WAL record may have no more than four buffers.
  */
 #include "postgres.h"
 
 #include "page/layout.h"
 
 /*
- * Bytes of a block that do not depend on the width of codes: TIDs and T, and
- * with refine records their addresses.
+ * Number of bytes of a block that depend neither on the width of codes nor on
+ * keys: TIDs, T values and, if there are refine records, their addresses.
  */
 #define FIXED_BYTES(refine) \
 	(IVFPQ_BLOCK_POSTINGS * ((int) sizeof(float4) + \
 						   ((refine) ? 2 : 1) * (int) sizeof(ItemPointerData)))
 
-/* Body bytes that one page can hold, a multiple of IVFPQ_BLOCK_POSTINGS. */
+/* Maximum body bytes on one page, a multiple of IVFPQ_BLOCK_POSTINGS. */
 #define MAX_PART_BYTES \
 	TYPEALIGN_DOWN(IVFPQ_BLOCK_POSTINGS, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
 
-/* Least number of sub-quantizers by default, if there are as many dimensions. */
+/* The default number of sub-quantizers is at least min(dims, MIN_PQ_DIM). */
 #define MIN_PQ_DIM	40
 
-/* Writes n bytes to offset `at` of a part's body. */
+/* Writes n bytes to `to`, at offset `at` of a part's body. */
 typedef void (*PutBytes) (const void *to, int part, int at,
 						  const void *from, int n);
 
-/* The slots of a block's parts, and patches of the pages that they are on. */
+/* Where patch_bytes writes: a slot and a patch for each part of a block. */
 typedef struct Patching
 {
-	const int  *slots_at;		/* [nparts] */
-	IvfpqPatch *patches;		/* [nparts] */
+	const int  *slots_at;		/* [nparts] offset of each slot on its page */
+	IvfpqPatch *patches;		/* [nparts] patch of each page */
 } Patching;
 
 /*
- * Returns the largest number of sub-quantizers whose blocks with these keys
- * take no more than IVFPQ_MAX_PARTS pages, with or without refine records.
+ * Returns the largest pq_dim for which a block with these keys fits on
+ * IVFPQ_MAX_PARTS pages, with or without refine records.
  */
 int
 IvfpqMaxPqDim(const IvfpqKeyForm *keys)
@@ -55,8 +55,8 @@ IvfpqMaxPqDim(const IvfpqKeyForm *keys)
 }
 
 /*
- * Computes the layout for pq_dim sub-quantizers of 4 bits.  Returns false if a
- * block would take too many pages.
+ * Computes the layout for pq_dim sub-quantizers of 4 bits.  Returns false if
+ * pq_dim is less than 1 or a block would take too many pages.
  */
 bool
 IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
@@ -84,7 +84,7 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
 
 /*
  * Computes the layout of a trained index from its metapage.  Returns false if
- * its values are out of range.
+ * the metapage's values are out of range.
  */
 bool
 IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta)
@@ -97,12 +97,15 @@ IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta)
 }
 
 /*
- * Returns the number of sub-quantizers of an index whose user names none: half
- * the dimensions, but at least MIN_PQ_DIM or all of them, because fewer bits
- * tell too little whatever the dimension (src/am/README, "Defaults").  Fewer
- * than half are taken if that lets one more block share a page: down to three
- * eighths of the dimensions, or to a third with refine records, which make
- * candidates cheap, and with keys, which share the page.
+ * Returns the default number of sub-quantizers, for users who do not choose
+ * one.  It is max((dims + 1) / 2, min(dims, MIN_PQ_DIM)), because codes with
+ * fewer bits would be too coarse, whatever the dimensions (src/am/README,
+ * "Defaults").  IvfpqMaxPqDim(keys) is the upper limit.
+ *
+ * If a smaller number lets one more block share a page, that number is taken.
+ * It must be at least MIN_PQ_DIM and 3/8 of dims.  With refine records or
+ * keys, 1/3 of dims is enough, because refine records make it cheap to check
+ * more candidates, and keys take space beside the codes.
  */
 int
 IvfpqDefaultPqDim(int dims, bool refine, const IvfpqKeyForm *keys)
@@ -127,10 +130,7 @@ IvfpqDefaultPqDim(int dims, bool refine, const IvfpqKeyForm *keys)
 	return half;
 }
 
-/*
- * Gets the keys of an index from its metapage.  Returns false if its
- * values are out of range.
- */
+/* Gets the keys from the metapage.  Returns false if they are out of range. */
 bool
 IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form)
 {
@@ -153,7 +153,7 @@ IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form)
 	return true;
 }
 
-/* Returns the bytes that the heads of keys take in a block. */
+/* Returns the number of bytes that the heads of keys take in a block. */
 int
 IvfpqKeyHeadsBytes(const IvfpqKeyForm *form)
 {
@@ -171,14 +171,14 @@ key_abbrev_at(const IvfpqKeyForm *form, int k, int i)
 	return at + i * form->width[k];
 }
 
-/* Returns the bytes that keys take in a block, heads included. */
+/* Returns the number of bytes that keys take in a block, heads included. */
 int
 IvfpqKeysBytes(const IvfpqKeyForm *form)
 {
 	return key_abbrev_at(form, form->nkeys, 0);
 }
 
-/* Stores an abbreviated key in `width` bytes of *bytes and returns these. */
+/* Stores an abbreviated key in `width` bytes of *bytes; returns `bytes`. */
 const void *
 IvfpqKeyAbbrevBytes(uint64 abbrev, int width, IvfpqKeyBytes *bytes)
 {
@@ -199,10 +199,7 @@ IvfpqKeyAbbrevBytes(uint64 abbrev, int width, IvfpqKeyBytes *bytes)
 	return bytes;
 }
 
-/*
- * Returns the abbreviated key stored in `width` bytes, which need not be
- * aligned.
- */
+/* Returns the abbreviated key in `width` bytes, which may be unaligned. */
 uint64
 IvfpqKeyAbbrevOf(const char *bytes, int width)
 {
@@ -247,7 +244,7 @@ IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form, const IvfpqKeyAbbrevs *abbrevs)
 
 	for (int k = 0; k < form->nkeys; k++)
 	{
-		/* each step maps numbers one to one */
+		/* each step maps different digests to different digests */
 		digest = (digest ^ abbrevs->abbrev[k]) *
 			UINT64CONST(0x9E3779B97F4A7C15);
 		digest ^= digest >> 32;
@@ -256,9 +253,9 @@ IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form, const IvfpqKeyAbbrevs *abbrevs)
 }
 
 /*
- * Returns `head`, of key k, widened so that it covers posting i.  Posting 0,
- * the first of its block, begins a new head instead: `head` is what an earlier
- * owner of the slot left.
+ * Returns a copy of `head`, the head of key k, that is widened to cover
+ * posting i.  If i is 0, returns a new head and ignores `head`, because `head`
+ * was left by an earlier owner of the slot.
  */
 IvfpqKeyHead
 IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
@@ -290,7 +287,7 @@ IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 	return with;
 }
 
-/* Returns whether a head of key k covers a posting with these keys. */
+/* Returns whether the head of key k covers a posting with these keys. */
 bool
 IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 				   const IvfpqKeyAbbrevs *abbrevs)
@@ -311,8 +308,8 @@ IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 }
 
 /*
- * Writes the abbreviated keys of posting i, and the heads that these change.
- * All of them are in part 0, whose body is `body`.
+ * Writes the abbreviated keys of posting i, and the heads that change because
+ * of them.  Keys and heads are in part 0, whose body is `body`.
  */
 static pg_attribute_always_inline void
 put_keys(const IvfpqLayout *layout, const char *body, int i,
@@ -337,9 +334,9 @@ put_keys(const IvfpqLayout *layout, const char *body, int i,
 }
 
 /*
- * Writes posting i of a block.  Each byte of it is written, so that bytes of
- * an earlier owner of the slot do no harm.  `body` is the body of part 0, in
- * which the heads of keys are.
+ * Writes posting i of a block.  Each byte of the posting is written, so that
+ * bytes left by an earlier owner of the slot do no harm.  `body` is the body
+ * of part 0, which has the heads of keys.
  */
 static pg_attribute_always_inline void
 put_posting(const IvfpqLayout *layout, const char *body, int i,
@@ -358,7 +355,7 @@ put_posting(const IvfpqLayout *layout, const char *body, int i,
 			&posting->refine, sizeof(ItemPointerData));
 	if (layout->keys.nkeys > 0)
 		put_keys(layout, body, i, posting->keys, put, to);
-	/* no division here: this is done for every byte of an index */
+	/* no division here, because this runs for every byte of an index */
 	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_POSTINGS)
 	{
 		for (; at >= layout->part_bytes; at -= layout->part_bytes)
@@ -368,8 +365,8 @@ put_posting(const IvfpqLayout *layout, const char *body, int i,
 }
 
 /*
- * Returns the secondary bits of a block with that of posting i, in place of
- * any that an earlier owner of the slot left.
+ * Returns header->secondary with bit i set to posting->secondary.  The old bit
+ * may be that of an earlier owner of the slot.
  */
 static uint32
 secondary_bits(const IvfpqSlotHeader *header, int i,
@@ -378,7 +375,7 @@ secondary_bits(const IvfpqSlotHeader *header, int i,
 	return (header->secondary & ~(1U << i)) | (uint32) posting->secondary << i;
 }
 
-/* PutBytes into bodies: `to` is char *[nparts]. */
+/* PutBytes for bodies in memory: `to` is char *[nparts], the parts' bodies. */
 static inline void
 put_bytes(const void *to, int part, int at, const void *from, int n)
 {
@@ -386,8 +383,8 @@ put_bytes(const void *to, int part, int at, const void *from, int n)
 }
 
 /*
- * Writes posting i of a block to the bodies of its parts [nparts].  `header`
- * is that of part 0.
+ * Writes posting i of a block to parts [nparts], the bodies of the block's
+ * parts.  `header` is the header of part 0.
  */
 void
 IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
@@ -397,7 +394,7 @@ IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 	put_posting(layout, parts[0], i, posting, put_bytes, parts);
 }
 
-/* PutBytes into patches: `to` is a Patching. */
+/* PutBytes for patches: `to` points to a Patching. */
 static inline void
 patch_bytes(const void *to, int part, int at, const void *from, int n)
 {
@@ -409,9 +406,10 @@ patch_bytes(const void *to, int part, int at, const void *from, int n)
 }
 
 /*
- * Adds the same writes to patches [nparts] of the parts' pages, on which the
- * slots begin at offsets slots_at [nparts].  The pages stay as they are.
- * `header` is that of part 0 on its page, with the body behind it.
+ * Does what IvfpqBodySet does, but adds the bytes to patches [nparts], one for
+ * the page of each part, and leaves the pages as they are.  slots_at [nparts]
+ * has the offset of each part's slot on its page.  `header` is the header of
+ * part 0 on its page; the body follows it.
  */
 void
 IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
@@ -430,8 +428,8 @@ IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
 }
 
 /*
- * Sets *view to the arrays of a body, whose parts are contiguous.  The block
- * has `count` postings; the header tells which of them are dead.
+ * Sets *view to the arrays in a block's body.  The parts of the body must be
+ * contiguous.  The block has `count` postings; `header` says which are dead.
  */
 void
 IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
@@ -450,14 +448,14 @@ IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
 	view->passed_over = false;
 }
 
-/* Returns the bytes of a vector in refine records of this kind. */
+/* Returns the number of bytes of a vector in refine records of this kind. */
 int
 IvfpqRecordCodeBytes(IvfpqRefine refine, int dims)
 {
 	return refine == IVFPQ_REFINE_HALF ? dims * (int) sizeof(uint16) : dims;
 }
 
-/* Returns the bytes of a slot for refine records with code_bytes of codes. */
+/* Returns the slot size of a refine record with code_bytes code bytes. */
 int
 IvfpqRecordSlotBytes(int code_bytes)
 {
@@ -465,7 +463,7 @@ IvfpqRecordSlotBytes(int code_bytes)
 					 offsetof(IvfpqRecord, codes) + code_bytes);
 }
 
-/* Returns the number of such slots on a page. */
+/* Returns how many refine records with code_bytes code bytes fit on a page. */
 int
 IvfpqRecordSlots(int code_bytes)
 {
@@ -473,10 +471,7 @@ IvfpqRecordSlots(int code_bytes)
 		IvfpqRecordSlotBytes(code_bytes);
 }
 
-/*
- * Returns the largest number of dimensions for which a refine record of this
- * kind fits on a page.
- */
+/* Returns the maximum dims for which a refine record fits on a page. */
 int
 IvfpqRecordMaxDims(IvfpqRefine refine)
 {

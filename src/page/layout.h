@@ -2,9 +2,9 @@
  * layout.h
  *		Where the bytes of blocks and of refine records lie on pages.
  *
- * Arithmetic and bytes: nothing declared here takes a buffer or a lock, and
- * nothing raises an error.  The pages that callers pass are theirs, locked as
- * what they do needs it.
+ * The functions declared here only compute and copy bytes.  They pin and lock
+ * no buffer, and raise no error.  The caller has locked the pages that it
+ * passes, as the operation requires.
  */
 #ifndef IVFPQ_LAYOUT_H
 #define IVFPQ_LAYOUT_H
@@ -17,13 +17,13 @@ typedef struct IvfpqKeyForm
 {
 	int			nkeys;
 	uint8		kind[IVFPQ_MAX_KEYS];	/* IvfpqKeyKind */
-	uint8		width[IVFPQ_MAX_KEYS];	/* bytes of an abbreviated key */
+	uint8		width[IVFPQ_MAX_KEYS];	/* bytes of each abbreviated key */
 } IvfpqKeyForm;
 
 /* The abbreviated keys of one posting. */
 typedef struct IvfpqKeyAbbrevs
 {
-	uint64		abbrev[IVFPQ_MAX_KEYS]; /* 0 where NULL */
+	uint64		abbrev[IVFPQ_MAX_KEYS]; /* 0 if the key is NULL */
 	uint32		nulls;			/* bit k: key k is NULL */
 } IvfpqKeyAbbrevs;
 
@@ -36,19 +36,19 @@ typedef union IvfpqKeyBytes
 	uint64		eight;
 } IvfpqKeyBytes;
 
-/* How blocks lie on pages; follows from pq_dim, refine and keys. */
+/* How blocks lie on pages, which follows from pq_dim, refine and keys. */
 typedef struct IvfpqLayout
 {
 	bool		refine;			/* postings have addresses of refine records */
 	IvfpqKeyForm keys;
-	int			keys_at;		/* offset of keys in a body, and in part 0 */
+	int			keys_at;		/* offset of the keys in a body (in part 0) */
 	int			code_bytes;		/* bytes of one posting's code */
-	int			codes;			/* offset of codes in a body */
-	int			body_bytes;		/* of a block */
-	int			nparts;			/* 1 .. IVFPQ_MAX_PARTS */
-	int			part_bytes;		/* body bytes in one part */
-	int			slot_bytes;		/* header and part */
-	int			slots_per_page; /* 1 when nparts > 1 */
+	int			codes;			/* offset of the codes in a body */
+	int			body_bytes;		/* bytes of a block's body */
+	int			nparts;			/* parts of a block: 1 .. IVFPQ_MAX_PARTS */
+	int			part_bytes;		/* bytes of the body in one part */
+	int			slot_bytes;		/* bytes of a slot: header and part */
+	int			slots_per_page; /* 1 if nparts > 1 */
 } IvfpqLayout;
 
 /* A posting to be written. */
@@ -57,12 +57,15 @@ typedef struct IvfpqPosting
 	ItemPointerData tid;
 	float4		t;
 	const uint8 *code;			/* [code_bytes] */
-	bool		secondary;		/* the row's secondary posting */
-	ItemPointerData refine;		/* address, if the index has refine records */
-	const IvfpqKeyAbbrevs *keys;	/* if the index has keys */
+	bool		secondary;		/* this is the row's secondary posting */
+	ItemPointerData refine;		/* address of the refine record, if any */
+	const IvfpqKeyAbbrevs *keys;	/* keys, if the index has any */
 } IvfpqPosting;
 
-/* One block as read.  Pointers reach into the reader's memory. */
+/*
+ * A reader's view of a block.  The pointers point to the reader's copy of the
+ * block or, in an optimistic read, to the block on its page.
+ */
 typedef struct IvfpqBlockView
 {
 	const ItemPointerData *tids;	/* [32] */
@@ -70,16 +73,16 @@ typedef struct IvfpqBlockView
 	const ItemPointerData *refine;	/* [32], or NULL */
 	const char *keys;			/* heads and abbreviated keys, or NULL */
 	const uint8 *codes;			/* [code_bytes][32] */
-	const uint8 *ahead;			/* codes to be prefetched while these are
-								 * scanned, or NULL; never to be read */
+	const uint8 *ahead;			/* codes of a later block, or NULL; the scan
+								 * prefetches but never reads them */
 	uint32		live;			/* bit i: posting i exists and is not dead */
 	uint32		secondary;		/* bit i: posting i is secondary */
-	bool		passed_over;	/* no posting is wanted
-								 * (IvfpqListReader.wants): only the heads in
-								 * `keys`, `live` and `secondary` are valid */
+	bool		passed_over;	/* the caller needs no posting of the block;
+								 * only `live`, `secondary` and the heads in
+								 * `keys` are valid */
 } IvfpqBlockView;
 
-/* Bytes of one posting's code. */
+/* Returns the number of bytes of one posting's code. */
 static inline int
 IvfpqCodeBytes(int pq_dim)
 {
@@ -112,7 +115,7 @@ extern bool IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k,
 							   const IvfpqKeyHead *head,
 							   const IvfpqKeyAbbrevs *abbrevs);
 
-/* the body of a block: one posting written, all of them read */
+/* the body of a block: writing one posting, reading all of them */
 extern void IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 						 char *const *parts, int i,
 						 const IvfpqPosting *posting);

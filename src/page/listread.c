@@ -2,38 +2,42 @@
  * listread.c
  *		Reading inverted lists.
  *
- * Read protocol.  A reader copies a list's directory entry and then reads its
- * blocks, from the newest to the oldest, one share lock at a time.  VACUUM may
- * rewrite the list meanwhile and hand its old blocks to any list.  The reader
- * sees that as a slot that is not the block it looks for, and reads the list
- * again from its entry; then postings may come a second time.  A second
- * mismatch under an unchanged gen is damage.
+ * Read protocol.  A reader copies a list's directory entry and then reads the
+ * list's blocks, from the newest to the oldest, with one share lock at a time.
+ * Meanwhile VACUUM may rewrite the list and free its old blocks, whose slots
+ * any list may take.  A reader that finds another block in a slot, or none,
+ * reads the list again from its entry.  In that case postings may be returned
+ * a second time.  A second mismatch under the same gen means that the index is
+ * damaged.
  *
- * Copies and optimistic reads.  IvfpqListNext copies each block under its
- * page's lock.  Searches read lists by IvfpqListReaderNext, which returns up
- * to four blocks of a page where they lie, with a pin and no lock.  Nothing
- * that was read there counts before a second look, under the lock, has shown
- * that the blocks still are what they were (README, "Optimistic Reads"); a
- * block that is not comes again as a copy.  IvfpqListReaderNext copies from
- * the start where blocks have several parts, where key quals filter blocks,
- * where a list is read again, and where IvfpqListOpen has opened it.
+ * Copies and optimistic reads.  IvfpqListNext copies each block while the
+ * block's page is locked.  Searches read lists by IvfpqListReaderNext, which
+ * returns up to four blocks of a page in place, with a pin and no lock.  The
+ * search then calls IvfpqListReaderConfirm, which checks the headers again
+ * under the lock.  What the search has read is valid only if the blocks have
+ * not changed (README, "Optimistic Reads").  If one of the blocks has changed,
+ * all of them are returned again, the first block as a copy.
+ * IvfpqListReaderNext always copies if blocks have several parts, if key quals
+ * filter blocks, if a list is read again, or if IvfpqListOpen has opened the
+ * list.
  *
- * Looking ahead.  A core that waits for one page after another gets a third of
- * what memory gives.  So while a block is scanned another one is fetched into
- * the processor's cache.  An optimistic read fetches a block that comes a few
- * pages later, by what directory entries say: in a list written at once the
- * older blocks are in the slots behind the newest.  If a page is not where it
- * was the last time, or the list goes on elsewhere, the wrong bytes are
- * fetched, and nothing else happens.  The page that is read next is pinned as
- * well, but for blocks of several parts.  Its slots are what copies fetch, and
- * what an optimistic read fetches if nothing is known of later pages, as in
- * the first search of a backend.
+ * Looking ahead.  A core that waits for one page after another reads memory at
+ * a third of the possible speed.  So while a block is scanned, another block
+ * is fetched into the processor's cache.  An optimistic read fetches a block
+ * that comes a few pages later, at a place that is computed from directory
+ * entries: in a list that was written as a whole, the older blocks are in the
+ * slots after the newest block.  If a page has moved to another buffer, or if
+ * the list continues elsewhere, the wrong bytes are fetched, which does no
+ * harm.  Besides, the page that is read next is pinned, unless blocks have
+ * several parts.  A reader that copies blocks fetches the slots of that page
+ * into the cache.  An optimistic read does so too if the addresses of later
+ * pages are not known, as in the first search of a backend.
  *
- * Files.  Each block of a list names the next one, so a reader of a list from
- * files waits for its pages one after another.  If pages have to come from
- * files, those of many lists are therefore prefetched together: first the
- * pages of all their newest blocks, which the directory names, then those that
- * these name.
+ * Files.  Each block of a list names the next block, so a reader whose list is
+ * in no buffer waits for its pages one after another.  Therefore, if pages
+ * have to come from files, the pages of many lists are prefetched together:
+ * first the pages of all newest blocks, which the directory names, and then
+ * the pages that these blocks name.
  */
 #include "postgres.h"
 
@@ -48,17 +52,20 @@
 #include "page/metapage.h"
 #include "page/page.h"
 
-/* Blocks that are fetched into the cache before they are scanned. */
+/* Blocks are fetched into the processor's cache this many blocks ahead. */
 #define FETCHED_BLOCKS	12
 
-/* Lists whose pages' addresses are looked up together, and pages of each. */
+/*
+ * locate_lists touches the pages of LISTS_TOGETHER lists at a time, but at
+ * most PAGES_TOGETHER pages of each list.
+ */
 #define LISTS_TOGETHER	8
 #define PAGES_TOGETHER	16
 
-/* Pages of lists that are prefetched from files together. */
+/* About this many pages of lists are prefetched from files together. */
 #define MOST_PAGES		256
 
-/* Returns the bytes of a slot before its keys. */
+/* Returns the number of bytes of a slot that come before its keys. */
 static inline int
 before_keys(const IvfpqLayout *layout)
 {
@@ -66,8 +73,8 @@ before_keys(const IvfpqLayout *layout)
 }
 
 /*
- * Returns the number, from 0 for the oldest, of the newest of the blocks that
- * have the nleft > 0 oldest postings.
+ * Returns the ordinal of the block to read next.  Blocks are read from the
+ * newest to the oldest, which has ordinal 0, and nleft > 0 postings are left.
  */
 static inline uint32
 newest_ordinal(uint32 nleft)
@@ -75,14 +82,14 @@ newest_ordinal(uint32 nleft)
 	return (nleft - 1) / IVFPQ_BLOCK_POSTINGS;
 }
 
-/* Returns the number of postings in that block. */
+/* Returns the number of postings in the block that newest_ordinal returns. */
 static inline int
 newest_postings(uint32 nleft)
 {
 	return (nleft - 1) % IVFPQ_BLOCK_POSTINGS + 1;
 }
 
-/* Returns the address of the next older block. */
+/* Returns the address of the next older block of the list. */
 static inline IvfpqAddress
 older_block(const IvfpqSlotHeader *header)
 {
@@ -101,7 +108,7 @@ drop_optimistic(IvfpqListReader *reader)
 	reader->optimistic = InvalidBuffer;
 }
 
-/* Releases the page that is read next. */
+/* Releases the page that will be read next. */
 static void
 drop_prefetched(IvfpqListReader *reader)
 {
@@ -112,9 +119,9 @@ drop_prefetched(IvfpqListReader *reader)
 }
 
 /*
- * Pins the page that is read next: nblocks blocks, from the slot at the
- * address on.  A list that was written at once has its older blocks in the
- * slots behind.
+ * Pins the page that will be read next.  Up to nblocks of its slots, from
+ * `address` on, will be fetched into the processor's cache.  They hold the
+ * list's next blocks if the list was written as a whole.
  */
 static void
 prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
@@ -135,17 +142,18 @@ prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	reader->fetch_end = reader->fetch_at +
 		Min(nblocks, slots - address.slot) * layout->slot_bytes;
 
-	/* these are looked at first */
+	/* the reader looks at these bytes first */
 	__builtin_prefetch(page);
 	__builtin_prefetch(page + BLCKSZ - 1);
 
-	/* likely the next but one */
+	/* page address.page + 1 is likely to be read after this page */
 	IvfpqBufHintFetch(reader->index, address.page + 1, 0, 0);
 }
 
 /*
- * Pins the page that is read after the slots of the current one: `last` is the
- * header of the last of these.
+ * Pins the page that will be read after the slot with header `last`: the page
+ * of the next older block or, after the oldest block, the page of the newest
+ * block of the following list.
  */
 static void
 prefetch_next(IvfpqListReader *reader, const IvfpqSlotHeader *last)
@@ -163,7 +171,7 @@ prefetch_next(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 					  IVFPQ_BLOCK_POSTINGS);
 }
 
-/* Pins a page of the list; returns InvalidBuffer if there is no such page. */
+/* Pins a page of the list, or returns InvalidBuffer if it does not exist. */
 static Buffer
 pin_page(IvfpqListReader *reader, BlockNumber blkno)
 {
@@ -179,7 +187,7 @@ pin_page(IvfpqListReader *reader, BlockNumber blkno)
 	return IvfpqBufHintRead(reader->index, blkno, reader->strategy);
 }
 
-/* Fetches a slot of the page that is read next, for a copy. */
+/* Fetches a slot of the next page into the cache, while blocks are copied. */
 static void
 fetch_slot(IvfpqListReader *reader)
 {
@@ -193,7 +201,10 @@ fetch_slot(IvfpqListReader *reader)
 		IvfpqFetch(reader->fetch_at, end);
 	else if (end - reader->fetch_at >= reader->layout.codes)
 	{
-		/* adjacent blocks mostly are all read or all passed over */
+		/*
+		 * the caller did not need the last block, so probably only the header
+		 * and the keys of this block will be read
+		 */
 		IvfpqFetch(reader->fetch_at,
 				   reader->fetch_at + sizeof(IvfpqSlotHeader));
 		IvfpqFetch(reader->fetch_at + before_keys(&reader->layout),
@@ -203,7 +214,7 @@ fetch_slot(IvfpqListReader *reader)
 	reader->fetch_at = end;
 }
 
-/* Goes to a block on a page that the place was not on before. */
+/* Moves the place to a block on another page. */
 static void
 go_to(IvfpqFetchPlace *place, Relation index, IvfpqAddress next)
 {
@@ -212,9 +223,10 @@ go_to(IvfpqFetchPlace *place, Relation index, IvfpqAddress next)
 }
 
 /*
- * Touches pages of the next lists, so that the processor looks up where these
- * are in memory.  It waits for each page's address, of a page of 4 kB as of a
- * buffer's header, and for several at once hardly longer.
+ * Touches pages of the next lists, so that the processor translates their
+ * addresses before the pages are needed.  The processor has to wait for the
+ * translation of each 4 kB page and of each buffer's header, but several such
+ * waits at once take hardly longer than one wait.
  */
 static void
 locate_lists(IvfpqFetchPlace *place, Relation index, uint32 slots)
@@ -233,9 +245,9 @@ locate_lists(IvfpqFetchPlace *place, Relation index, uint32 slots)
 }
 
 /*
- * Advances the place by a block.  Returns where in memory the block's slot
- * most likely is, to be fetched and never to be read; NULL if that is not
- * known, or there is no block.
+ * Advances the place by one block.  Returns the address at which the block's
+ * slot most likely is in memory, where it may be prefetched but must not be
+ * read.  Returns NULL if the address is not known or there are no more blocks.
  */
 static const char *
 next_to_fetch(IvfpqFetchPlace *place, Relation index,
@@ -253,7 +265,7 @@ next_to_fetch(IvfpqFetchPlace *place, Relation index,
 		place->entry++;
 		if (entry + LISTS_TOGETHER / 2 >= place->located)
 			locate_lists(place, index, slots);
-		/* damage is for the list's reader to report */
+		/* a damaged entry is reported when its list is read */
 		if (entry->nitems == 0 || entry->head.slot >= slots)
 			continue;
 		place->nblocks = newest_ordinal(entry->nitems) + 1;
@@ -273,9 +285,10 @@ next_to_fetch(IvfpqFetchPlace *place, Relation index,
 }
 
 /*
- * Fetches what comes before the codes of a later block, for an optimistic
- * read.  Returns where the codes are, for the scan to fetch them meanwhile;
- * NULL if that is not known.
+ * Fetches a later block into the processor's cache during an optimistic read,
+ * but only the bytes before the block's keys and codes.  Returns the address
+ * of the codes, which the scan fetches while it works, or NULL if the address
+ * is not known.
  */
 static const uint8 *
 fetch_ahead(IvfpqListReader *reader)
@@ -294,7 +307,7 @@ fetch_ahead(IvfpqListReader *reader)
 	return (const uint8 *) slot + sizeof(IvfpqSlotHeader) + layout->codes;
 }
 
-/* Prepares to read lists; memory from the current context. */
+/* Prepares a reader of lists, with memory from the current context. */
 void
 IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 					const IvfpqMetaData *meta, const IvfpqLayout *layout,
@@ -313,7 +326,7 @@ IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 		reader->body = palloc(reader->layout.nparts * reader->layout.part_bytes);
 }
 
-/* Frees the memory, and releases pages. */
+/* Frees the reader's memory, and releases its pages. */
 void
 IvfpqListReaderFree(IvfpqListReader *reader)
 {
@@ -324,20 +337,20 @@ IvfpqListReaderFree(IvfpqListReader *reader)
 		pfree(reader->body);
 }
 
-/* Goes to the newest block, by reader->entry. */
+/* Goes to the list's newest block, as reader->entry gives it. */
 static void
 start_reading(IvfpqListReader *reader)
 {
 	reader->next = reader->entry.head;
 	reader->nleft = reader->entry.nitems;
-	reader->cached = InvalidBlockNumber;	/* may be older than the entry */
+	reader->cached = InvalidBlockNumber;	/* copy may be older than entry */
 	reader->copies_next = false;
 	drop_optimistic(reader);
 }
 
 /*
- * Opens a list, which need not be read to its end, for IvfpqListNext.  Looks
- * ahead at nothing.
+ * Opens a list for IvfpqListNext, without looking ahead.  The list need not be
+ * read to its end.
  */
 void
 IvfpqListOpen(IvfpqListReader *reader, uint32 list)
@@ -351,8 +364,8 @@ IvfpqListOpen(IvfpqListReader *reader, uint32 list)
 }
 
 /*
- * Copies a slot.  If the heads of its keys say that none of its postings is
- * needed, copies only what comes before the abbreviated keys and codes.
+ * Copies a slot.  If the heads of the block's keys show that the caller needs
+ * none of its postings, copies only the slot's header and the heads.
  */
 static void
 copy_slot(IvfpqListReader *reader, const char *from, char *to, uint32 slot)
@@ -375,9 +388,9 @@ copy_slot(IvfpqListReader *reader, const char *from, char *to, uint32 slot)
 }
 
 /*
- * Copies a slot of a locked page, and those on the same page in which the list
- * goes on, to the same places of the reader's page.  Returns the header of the
- * last one.
+ * Copies a slot of a locked page to the same place of reader->page.  Then
+ * follows the list, and copies its older blocks as well, as long as they are
+ * on this page.  Returns the header of the last slot that was copied.
  */
 static const IvfpqSlotHeader *
 copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
@@ -402,8 +415,8 @@ copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
 }
 
 /*
- * Makes sure that reader->page has a copy of a slot.  Returns false if there
- * is no such small-list page.
+ * Makes sure that reader->page has a copy of the slot.  Returns false if the
+ * page does not exist or is not a small-list page.
  */
 static bool
 copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
@@ -430,8 +443,8 @@ copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
 }
 
 /*
- * Returns the copy of a slot, or NULL if it does not hold this part of the
- * block that comes next.
+ * Returns the copy of a slot, or NULL if the slot does not hold this part of
+ * the block that will be read next.
  */
 static IvfpqSlotHeader *
 copy_part(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
@@ -450,10 +463,11 @@ copy_part(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
 }
 
 /*
- * Copies the block at reader->next.  Returns false if something else is there.
- * Sets *body to its body and *header to its header, a copy because gathering
- * parts reuses the page memory.  If the block is passed over (*passed), the
- * body has only heads of keys, and no other part is looked at.
+ * Copies the block at reader->next.  Returns false if the block is not there.
+ * Sets *body to the block's body, and *header to a copy of its header, because
+ * gathering parts reuses the memory of reader->page.  If the caller needs no
+ * posting of the block, sets *passed to true.  Then the body has only the
+ * heads of keys, and the other part of the block is not read.
  */
 static bool
 copy_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body,
@@ -484,8 +498,8 @@ copy_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body,
 }
 
 /*
- * Starts to read the list again, because a block was not where it should be.
- * Raises an error if that happens a second time under the same gen.
+ * Begins to read the list again, because a block was not where it should be.
+ * Raises an error if this happens for the second time under the same gen.
  */
 static void
 handle_mismatch(IvfpqListReader *reader)
@@ -508,8 +522,8 @@ handle_mismatch(IvfpqListReader *reader)
 }
 
 /*
- * Raises an error unless the spare nibbles of codes are 0: with an odd number
- * of sub-quantizers the last byte of a code has one.
+ * Raises an error unless the spare nibbles of codes are 0.  If the number of
+ * sub-quantizers is odd, the last byte of each code has a spare nibble.
  */
 static void
 check_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
@@ -525,9 +539,10 @@ check_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
 }
 
 /*
- * Returns a copy of the next block of the list, newest first; false after the
- * oldest.  The view is valid until the next call.  If reader->reread is set,
- * its postings may have come before.
+ * Sets *view to a copy of the next block of the list, from the newest to the
+ * oldest.  Returns false after the oldest block.  The view is valid until the
+ * next call.  If reader->reread is set, postings of the block may have been
+ * returned before.
  */
 bool
 IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
@@ -545,7 +560,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 		CHECK_FOR_INTERRUPTS();
 		if (reader->nleft == 0)
 		{
-			/* there may be one only if lists were rewritten meanwhile */
+			/* a page is still pinned only if lists were rewritten meanwhile */
 			if (reader->following == NULL)
 				drop_prefetched(reader);
 			return false;
@@ -566,7 +581,10 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	return true;
 }
 
-/* Returns whether blocks are read optimistically, as long as these stay. */
+/*
+ * Returns whether blocks may be read optimistically: the caller needs all of
+ * them, and each has one part.
+ */
 static bool
 is_optimistic(const IvfpqListReader *reader)
 {
@@ -574,12 +592,13 @@ is_optimistic(const IvfpqListReader *reader)
 }
 
 /*
- * Reads the next blocks of the list optimistically, newest first, as far as
- * they are on one page.  Returns their number; 0 if the next block has to be
- * copied.  Anything may be written to the blocks until IvfpqListReaderConfirm.
+ * Reads the next blocks of the list optimistically, from the newest to the
+ * oldest, as many as are on one page, but at most IVFPQ_OPTIMISTIC_BLOCKS.
+ * Returns their number, or 0 if the next block has to be copied.  Until
+ * IvfpqListReaderConfirm, other processes may write anything to the blocks.
  *
- * Headers are copied, and all that follows is taken from the copies: the place
- * to look at next must not change between being checked and being used.
+ * All decisions are made from copies of the headers, because an address must
+ * not change between being checked and being used.
  */
 static int
 next_optimistic(IvfpqListReader *reader, IvfpqBlockView *views)
@@ -601,9 +620,10 @@ next_optimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 			return 0;
 
 		/*
-		 * On a standby the page may be zeros into which redo restores a page
-		 * image under its lock.  Once we have had the lock that is over,
-		 * since a page that is pinned is not read again.
+		 * On a standby the page may be all zero, because redo is restoring it
+		 * from a full-page image under the page's lock.  Once we have got the
+		 * lock, redo has finished.  The page cannot become all zero again,
+		 * because a pinned page stays in its buffer.
 		 */
 		if (RecoveryInProgress())
 		{
@@ -643,15 +663,17 @@ next_optimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 }
 
 /*
- * Sets views [IVFPQ_OPTIMISTIC_BLOCKS] to the next blocks of the list, newest
- * first, and returns their number; 0 after the oldest.  They are blocks where
- * they lie or, if reader->noptimistic is 0, one copy; if reader->reread is
- * set, its postings may have come before.  The views are valid until the next
- * call.
+ * Sets views [IVFPQ_OPTIMISTIC_BLOCKS] to the next blocks of the list, from
+ * the newest to the oldest, and returns their number, or 0 after the oldest
+ * block.  The views are valid until the next call.
  *
- * Nothing that was read of blocks where they lie counts until
- * IvfpqListReaderConfirm, which has to follow, has returned true.  No lock is
- * held in between.  A copy need not be confirmed.
+ * If reader->noptimistic is 0 afterwards, the only view is a copy, as from
+ * IvfpqListNext, and need not be confirmed.
+ *
+ * If reader->noptimistic is greater than 0, the views show the blocks in
+ * place, and no lock is held.  The caller has to call IvfpqListReaderConfirm
+ * next.  What the caller has read of the blocks is valid only if
+ * IvfpqListReaderConfirm returns true.
  */
 int
 IvfpqListReaderNext(IvfpqListReader *reader, IvfpqBlockView *views)
@@ -667,15 +689,15 @@ IvfpqListReaderNext(IvfpqListReader *reader, IvfpqBlockView *views)
 }
 
 /*
- * Returns whether the block that was read is still there, with the same
- * postings.
+ * Compares the copied header of a block with the header that is in its slot
+ * now.  Returns whether the block is still there, with the same postings.
  */
 static bool
 is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
 {
 	/*
-	 * `secondary` may have got a bit for a posting that the entry does not
-	 * count
+	 * `secondary` is not compared, because a bit may have been set for a
+	 * posting that the entry does not count
 	 */
 	return header->list == now->list && header->gen == now->gen &&
 		header->ordinal == now->ordinal && header->part == now->part &&
@@ -685,10 +707,11 @@ is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
 }
 
 /*
- * Returns whether all blocks that IvfpqListReaderNext returned last stayed
- * valid while they were read; a copy always does.  If so they count, and the
- * next ones follow.  If not, nothing that was read of them counts, and they
- * come again, the first of them as a copy.
+ * Returns whether the blocks that IvfpqListReaderNext returned last did not
+ * change while they were read; always true for a copy.  If true, the data read
+ * is valid, and IvfpqListReaderNext continues with the next blocks.  If false,
+ * the data read is invalid, and IvfpqListReaderNext returns the blocks again,
+ * beginning with a copy of the first block.
  */
 bool
 IvfpqListReaderConfirm(IvfpqListReader *reader, const IvfpqBlockView *views)
@@ -700,7 +723,7 @@ IvfpqListReaderConfirm(IvfpqListReader *reader, const IvfpqBlockView *views)
 	if (reader->noptimistic == 0)
 		return true;
 	page = BufferGetPage(reader->optimistic);
-	pg_read_barrier();			/* what was read of them was read before */
+	pg_read_barrier();			/* the blocks are read before this */
 	LockBuffer(reader->optimistic, BUFFER_LOCK_SHARE);
 	valid = IvfpqPageIs(page, IVFPQ_KIND_SLAB);
 	for (int i = 0; i < reader->noptimistic && valid; i++)
@@ -722,7 +745,10 @@ IvfpqListReaderConfirm(IvfpqListReader *reader, const IvfpqBlockView *views)
 	return valid;
 }
 
-/* Returns the number of pages of a list that was written at once, at most. */
+/*
+ * Returns an upper limit of the number of pages of a list that was written as
+ * a whole, but at most MOST_PAGES.
+ */
 static int
 list_pages(const IvfpqLayout *layout, const IvfpqDirEntry *entry)
 {
@@ -732,8 +758,9 @@ list_pages(const IvfpqLayout *layout, const IvfpqDirEntry *entry)
 }
 
 /*
- * Returns the header of the list's oldest block on a locked page, from a slot
- * on; NULL if the list is not there, because it was rewritten.
+ * Follows a list from `slot` of a locked page, as long as its blocks are on
+ * this page.  Returns the header of the oldest of these blocks, or NULL if the
+ * list is not there, because it was rewritten.
  */
 static const IvfpqSlotHeader *
 oldest_here(const IvfpqLayout *layout, Page page, BlockNumber blkno,
@@ -758,10 +785,12 @@ oldest_here(const IvfpqLayout *layout, Page page, BlockNumber blkno,
 }
 
 /*
- * Puts the pages on which a list goes on into `pages` and returns their
- * number: the page that the last block on its first page names and, if that is
- * the page behind, as in a list written at once, all pages that the list then
- * has.
+ * Sets `pages` to the pages on which a list continues, and returns their
+ * number.  `blkno` is the list's first page, and `last` is the header of the
+ * list's oldest block on that page.  The first page is that of the next older
+ * block.  If this is page blkno + 1, the list was probably written as a whole.
+ * In this case adds the following pages that the list then occupies, up to
+ * `most` pages in all.
  */
 static int
 note_older(const IvfpqLayout *layout, BlockNumber blkno,
@@ -783,9 +812,9 @@ note_older(const IvfpqLayout *layout, BlockNumber blkno,
 }
 
 /*
- * Reads the first pages of the reader's lists first .. end - 1 into shared
- * buffers.  Puts the pages on which these lists go on into `older`, and
- * returns their number.
+ * Reads the first page of each list i of the reader, first <= i < end, into
+ * shared buffers.  Sets `older` to the pages on which these lists continue,
+ * and returns the number of these pages.
  */
 static int
 read_first_pages(const IvfpqListReader *reader, int first, int end,
@@ -830,9 +859,7 @@ read_first_pages(const IvfpqListReader *reader, int first, int end,
 	return nolder;
 }
 
-/*
- * Reads pages [n] into shared buffers, without a look at them; reorders them.
- */
+/* Sorts pages [n], and reads them into shared buffers without using them. */
 static void
 read_pages(Relation index, uint64 *pages, int n)
 {
@@ -854,10 +881,10 @@ read_pages(Relation index, uint64 *pages, int n)
 }
 
 /*
- * Reads pages of the reader's lists from `first` on into shared buffers: at
- * least one list, and about MOST_PAGES pages.  Returns the first list after
- * these.  The pages' contents are hints here, since a reader of the lists goes
- * by the contents at that time.
+ * Reads the pages of at least one of the reader's lists, from list `first` on,
+ * into shared buffers, about MOST_PAGES pages in all.  Returns the first list
+ * whose pages were not read.  The contents of pages are only hints here,
+ * because they may change before the lists are read.
  */
 static int
 prefetch_lists(const IvfpqListReader *reader, int first)
@@ -878,9 +905,9 @@ prefetch_lists(const IvfpqListReader *reader, int first)
 }
 
 /*
- * Prepares to read lists [n], which stay until IvfpqListReaderStop: the caller
- * opens each of them in turn, and reads it to its end.  Copies their directory
- * entries, with memory from the current context.
+ * Prepares to read lists [n], and copies their directory entries.  The caller
+ * opens each list in turn and reads it to its end, and keeps the array until
+ * IvfpqListReaderStop.  Memory comes from the current memory context.
  */
 void
 IvfpqListReaderStart(IvfpqListReader *reader, const uint64 *lists, int n)
@@ -911,13 +938,13 @@ IvfpqListReaderStart(IvfpqListReader *reader, const uint64 *lists, int n)
 }
 
 /*
- * Opens the i-th list for IvfpqListReaderNext.  When it has been read to its
- * end, a page of the list that follows, if there is one, is left pinned.
+ * Opens the i-th list for IvfpqListReaderNext.  When the list has been read to
+ * its end, a page of the next list, if there is one, remains pinned.
  */
 void
 IvfpqListReaderOpen(IvfpqListReader *reader, int i)
 {
-	/* pages that were prefetched are there when the list is read */
+	/* prefetch pages of further lists, if pages have come from files lately */
 	IvfpqPrefetchNotice(reader->index, &reader->had_read);
 	if (i >= reader->nprefetched && IvfpqPrefetchHelps(reader->index))
 		reader->nprefetched = prefetch_lists(reader, i);
@@ -932,7 +959,7 @@ IvfpqListReaderOpen(IvfpqListReader *reader, int i)
 	start_reading(reader);
 }
 
-/* Ends the reading of these lists; all of them were read to their ends. */
+/* Ends the reading of the lists, all of which were read to their ends. */
 void
 IvfpqListReaderStop(IvfpqListReader *reader)
 {

@@ -3,8 +3,8 @@
  *		Reading inverted lists, block by block (listread.c).
  *
  * A reader reads one list at a time, from the newest block to the oldest.
- * README, "Locks", has the read protocol, and "Optimistic Reads" says why
- * blocks may be read where they lie.
+ * README, "Locks", describes the read protocol, and README, "Optimistic
+ * Reads", says why blocks may be read in place.
  */
 #ifndef IVFPQ_LISTREAD_H
 #define IVFPQ_LISTREAD_H
@@ -14,22 +14,21 @@
 
 #include "page/layout.h"
 
-#define IVFPQ_OPTIMISTIC_BLOCKS	4	/* at a time */
+#define IVFPQ_OPTIMISTIC_BLOCKS	4	/* maximum read at a time */
 
 /*
- * A place some blocks ahead of the reader, in lists that are read one after
- * another: their blocks are fetched into the processor's cache.  It follows
- * from directory entries, as if each list had been written at once.
+ * The next block to fetch into the processor's cache, some blocks ahead of the
+ * reader.  Its address is computed from directory entries, as if each list had
+ * been written as a whole.
  */
 typedef struct IvfpqFetchPlace
 {
-	const IvfpqDirEntry *entry; /* of the next list to fetch from */
-	const IvfpqDirEntry *end;	/* after the last one */
-	const IvfpqDirEntry *located;	/* first list whose pages' addresses were
-									 * not looked up yet */
-	uint32		nblocks;		/* blocks left of the list before `entry` */
-	IvfpqAddress next;			/* where the first of them most likely is */
-	const char *page;			/* that page, where it was lately, or NULL */
+	const IvfpqDirEntry *entry; /* entry of the next list to fetch from */
+	const IvfpqDirEntry *end;	/* after the entry of the last list */
+	const IvfpqDirEntry *located;	/* next entry for locate_lists */
+	uint32		nblocks;		/* blocks to fetch before that list */
+	IvfpqAddress next;			/* most likely address of the next block */
+	const char *page;			/* last known address of next.page, or NULL */
 } IvfpqFetchPlace;
 
 typedef struct IvfpqListReader
@@ -41,8 +40,9 @@ typedef struct IvfpqListReader
 
 	/*
 	 * Returns whether a block whose keys have these heads may have a posting
-	 * that the caller needs; other blocks are passed over.  NULL: all blocks
-	 * are read.  It is called under the page's lock, and only computes.
+	 * that the caller needs.  The reader passes over all other blocks.  If
+	 * this is NULL, all blocks are read.  The function is called while the
+	 * page is locked, so it must do nothing but compute.
 	 */
 	bool		(*wants) (const void *arg, const IvfpqSlotHeader *header,
 						  const char *keys);
@@ -50,56 +50,54 @@ typedef struct IvfpqListReader
 
 	/* lists to read one after another (IvfpqListReaderStart) */
 	const uint64 *lists;		/* [nlists] */
-	IvfpqDirEntry *entries;		/* [nlists] as read at the start */
+	IvfpqDirEntry *entries;		/* [nlists] as they were at the start */
 	int			nlists;
-	int			nprefetched;	/* lists from 0 on whose pages in files were
-								 * prefetched, if they had to be */
-	int64		had_read;		/* IvfpqCountReads */
+	int			nprefetched;	/* number of lists prefetched from files */
+	int64		had_read;		/* result of the last IvfpqCountReads */
 
 	/* the open list */
 	uint32		list;
-	IvfpqDirEntry entry;		/* as read when the list was opened */
-	const IvfpqDirEntry *following; /* of the list that is read next, or NULL */
-	bool		looks_ahead;	/* IvfpqListReaderOpen opened the list */
-	bool		reread;			/* a second reading is under way, in which
-								 * postings may come again */
+	IvfpqDirEntry entry;		/* entry of the list when reading began */
+	const IvfpqDirEntry *following; /* entry of the next list, or NULL */
+	bool		looks_ahead;	/* opened by IvfpqListReaderOpen */
+	bool		reread;			/* second reading: postings may come twice */
 	IvfpqAddress next;			/* block to read next */
-	uint32		nleft;			/* postings in it and in all older blocks */
+	uint32		nleft;			/* postings in `next` and all older blocks */
 
 	/* copies of slots */
-	char	   *page;			/* [BLCKSZ] slots, where they are on the page */
-	BlockNumber cached;			/* that page, or invalid */
-	uint32		copied;			/* bit i: slot i was copied, */
-	uint32		passed;			/* bit i: only its header and heads of keys */
-	char	   *body;			/* [body_bytes] block gathered from parts */
+	char	   *page;			/* [BLCKSZ] slots, placed as on their page */
+	BlockNumber cached;			/* page copied, or InvalidBlockNumber */
+	uint32		copied;			/* bit i: slot i was copied */
+	uint32		passed;			/* bit i: only header and heads were copied */
+	char	   *body;			/* [nparts][part_bytes] the parts of a block */
 
 	/* blocks that are read optimistically */
-	bool		copies_next;	/* they changed: the next block is copied */
-	Buffer		optimistic;		/* their page, pinned, or invalid */
-	int			noptimistic;	/* 0: the last block is a copy */
+	bool		copies_next;	/* blocks have changed: copy the next one */
+	Buffer		optimistic;		/* their page, pinned, or InvalidBuffer */
+	int			noptimistic;	/* number of blocks; 0 = the view is a copy */
 	uint32		slots[IVFPQ_OPTIMISTIC_BLOCKS];
-	IvfpqSlotHeader headers[IVFPQ_OPTIMISTIC_BLOCKS];	/* as they were */
+	IvfpqSlotHeader headers[IVFPQ_OPTIMISTIC_BLOCKS];	/* copied headers */
 
-	/* what comes next */
-	Buffer		prefetched;		/* page, pinned, or invalid */
-	const char *fetch_at;		/* what of it is still to be fetched into the */
-	const char *fetch_end;		/* cache, up to here; NULL: none */
-	bool		passing;		/* the last block was passed over */
+	/* looking ahead */
+	Buffer		prefetched;		/* next page, pinned, or InvalidBuffer */
+	const char *fetch_at;		/* next slot of that page to fetch, or NULL */
+	const char *fetch_end;		/* end of the slots to fetch */
+	bool		passing;		/* the caller did not need the last block */
 	IvfpqFetchPlace fetching;
 } IvfpqListReader;
 
-/* layout: the index's, or NULL if the caller does not have it */
+/* layout is that of the index, or NULL if the caller does not have it */
 extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 								const IvfpqMetaData *meta,
 								const IvfpqLayout *layout,
 								BufferAccessStrategy strategy);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
 
-/* any list, by copies of its blocks */
+/* reading any list; its blocks are copied */
 extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
 extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
 
-/* lists that are known beforehand, by blocks where they lie or copies */
+/* reading lists known beforehand; blocks are read in place or copied */
 extern void IvfpqListReaderStart(IvfpqListReader *reader, const uint64 *lists,
 								 int n);
 extern void IvfpqListReaderOpen(IvfpqListReader *reader, int i);

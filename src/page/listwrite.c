@@ -2,32 +2,35 @@
  * listwrite.c
  *		Changing inverted lists: appends, bulk writes, and VACUUM's changes.
  *
- * A list's directory entry names its newest block, and each block the next
- * older one.  A block takes a slot of a small-list page or, if it has two
- * parts, a slot on each of two pages.  Any list may own any slot of a page.
- * Pages with free slots are found through the free space map (slots x
- * slot_bytes), which is only a hint: the page decides.
+ * A list's directory entry names the list's newest block, and each block names
+ * the next older one.  A block takes a slot of a small-list page or, if it has
+ * two parts, a slot on each of two pages.  Any list may own any slot of a
+ * page.  Pages with free slots are found through the free space map, where the
+ * space of a page is its number of free slots x slot_bytes.  The map is only a
+ * hint, so each page is checked when it is locked.
  *
- * Inserts and flushing append a posting to the newest block, or to a new one
- * if that block is full.  The directory page stays locked meanwhile, so that
+ * Inserts and flushing append a posting to the newest block or, if that block
+ * is full, to a new block.  The directory page stays locked meanwhile, so that
  * no other process appends to the list or rewrites it.
  *
- * Builds and training write whole lists, front to back.  A list's blocks are
- * adjacent and in the order in which readers want them, newest first: the
- * block that is not full comes first.  Pages are filled in memory and then put
- * to blocks reserved for them, so no lock is held while the caller produces
- * postings.  If others use the index, and so extend it too, each page is
- * logged as it is put; an index that is being built is logged when it is
- * finished (IvfpqLogBuild).  Several writers, each with its own lists, may be
- * at work on an index that is being built.
+ * Builds and training write whole lists.  A list's blocks are adjacent, and in
+ * the order in which readers read them, newest first.  So the block that is
+ * not full comes first.  Pages are filled in memory and then written to blocks
+ * that were reserved for them, so no lock is held while the caller produces
+ * postings.  If other backends use the index, they extend it too, and each
+ * page is WAL-logged as it is written.  An index that is being built is logged
+ * when it is finished (IvfpqLogBuild).  Several writers, each with its own
+ * lists, may work on an index that is being built.
  *
- * VACUUM marks postings dead, rewrites lists without them, and frees slots.
- * Only one VACUUM works on an index at a time, and only VACUUM changes a
- * list's gen or frees slots.  It rewrites a list as a new chain under gen + 1,
- * which is invisible until one record switches the directory entry to it; then
- * it frees the old blocks.  A crash in between leaves slots whose gen is not
- * their list's.  The next VACUUM's pass over the small-list pages frees these,
- * before it rewrites any list and so before that gen can become current.
+ * VACUUM marks postings dead, rewrites lists without their dead postings, and
+ * frees slots.  Only one VACUUM works on an index at a time, and only VACUUM
+ * changes a list's gen or frees slots.  VACUUM rewrites a list as a new chain
+ * of blocks under gen + 1.  The new chain is invisible until one WAL record
+ * switches the directory entry to it; then VACUUM frees the old blocks.  A
+ * crash in between leaves slots whose gen is not that of their list.  The next
+ * VACUUM frees these slots when it passes over the small-list pages.  It does
+ * so before it rewrites any list, and therefore before the gen of an abandoned
+ * chain can become current.
  */
 #include "postgres.h"
 
@@ -43,31 +46,31 @@
 #include "page/metapage.h"
 #include "page/pending.h"
 
-/* Pages offered by hints that are tried before the index is extended. */
+/* Pages from the free space map that are tried before the file is extended. */
 #define MAX_TRIES	8
 
-/* Pages are reserved in runs of this many, a multiple of all nparts. */
+/* Pages in a reserved run, a multiple of every possible nparts. */
 #define RUN_PAGES	16384
 
-/* A list is rewritten if at least one posting in this many is dead. */
+/* A list with at least nitems / REWRITE_DIVISOR dead postings is rewritten. */
 #define REWRITE_DIVISOR	10
 
-/* Times a rewrite catches up with inserts before it leaves the list alone. */
+/* A rewrite gives up after this many rounds of catching up with inserts. */
 #define MAX_CATCH_UP	10
 
 /*
- * The pages of a block, [nparts], while it is changed: exclusively locked,
- * part by part.  Every part is on a page of its own, so nothing is locked
- * twice.
+ * The pages [nparts] of a block that is being changed.  They are exclusively
+ * locked, in the order of the parts.  Each part is on a page of its own, so no
+ * page is locked twice.
  */
 typedef struct BlockPages
 {
 	Buffer		buffers[IVFPQ_MAX_PARTS];
 	uint32		slots[IVFPQ_MAX_PARTS];
-	bool		init[IVFPQ_MAX_PARTS];	/* page has to be initialized */
+	bool		init[IVFPQ_MAX_PARTS];	/* page must be initialized */
 } BlockPages;
 
-/* Postings on their way from the old chain to the new one, at most a block. */
+/* Postings to be copied from the old chain to the new one, at most a block. */
 typedef struct Batch
 {
 	IvfpqPosting postings[IVFPQ_BLOCK_POSTINGS];
@@ -83,7 +86,7 @@ blocks_for(uint32 npostings)
 	return (npostings + IVFPQ_BLOCK_POSTINGS - 1) / IVFPQ_BLOCK_POSTINGS;
 }
 
-/* Makes a small-list page of free slots. */
+/* Initializes a small-list page, with all slots free. */
 static void
 slab_init(Page page, const IvfpqLayout *layout)
 {
@@ -92,7 +95,7 @@ slab_init(Page page, const IvfpqLayout *layout)
 		IvfpqSlabSlot(page, layout, i)->list = IVFPQ_NO_LIST;
 }
 
-/* Returns the number of free slots. */
+/* Returns the number of free slots on a small-list page. */
 static int
 slab_free_slots(Page page, const IvfpqLayout *layout)
 {
@@ -103,7 +106,7 @@ slab_free_slots(Page page, const IvfpqLayout *layout)
 	return nfree;
 }
 
-/* Writes the header of one part of a new block without postings. */
+/* Writes the header of one part of a new block, which has no postings yet. */
 static void
 occupy_slot(IvfpqSlotHeader *header, uint32 list, uint32 gen, uint32 ordinal,
 			IvfpqAddress prev, int part, BlockNumber next_part)
@@ -120,8 +123,8 @@ occupy_slot(IvfpqSlotHeader *header, uint32 list, uint32 gen, uint32 ordinal,
 }
 
 /*
- * Returns whether one of the first nparts parts is on the page.  A conditional
- * lock does not tell, because local buffers have no locks.
+ * Returns whether one of the block's first nparts parts is on page blkno.  A
+ * conditional lock would not show this, because local buffers have no locks.
  */
 static bool
 is_taken(const BlockPages *block, int nparts, BlockNumber blkno)
@@ -133,9 +136,10 @@ is_taken(const BlockPages *block, int nparts, BlockNumber blkno)
 }
 
 /*
- * Locks a page that a hint offers, and finds a free slot on it or takes the
- * whole page (*init).  Returns false, with nothing held, if the page has no
- * free slot or is busy.
+ * Tries to find a free slot on page blkno, which is only a hint.  If there is
+ * one, returns true with the page locked, and sets *slot to the slot and *init
+ * to whether the whole page is free.  If the page has no free slot or is busy,
+ * returns false, with nothing held.
  */
 static bool
 try_page(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
@@ -169,11 +173,13 @@ try_page(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
 }
 
 /*
- * Finds free slots for a new block: for each part on this backend's last page,
- * on one that the free space map offers, or on a new page.  Leaves the pages
- * exclusively locked.  The caller may hold a directory page: pages that others
- * hold are passed over, so this never waits for one.  block_release is
- * for them all, used or not.
+ * Finds free slots for a new block.  The slot of each part is on the page that
+ * this backend used last, on a page that the free space map offers, or on a
+ * new page.  Leaves the pages exclusively locked.  The caller has to call
+ * block_release, whether it uses the slots or not.
+ *
+ * The caller may have locked a directory page, because this function never
+ * waits for a page: it passes over pages that other processes have locked.
  */
 static void
 block_allocate(Relation index, const IvfpqLayout *layout, BlockPages *block)
@@ -206,9 +212,9 @@ block_allocate(Relation index, const IvfpqLayout *layout, BlockPages *block)
 }
 
 /*
- * Locks all pages of a block.  The caller knows that the block is there,
- * because it holds the directory page or is the only process that rewrites
- * lists.
+ * Locks all pages of a block exclusively.  The caller knows that the block is
+ * there, because it has locked the directory page or is the only process that
+ * rewrites lists.
  */
 static void
 block_lock(Relation index, const IvfpqLayout *layout, IvfpqAddress address,
@@ -222,7 +228,7 @@ block_lock(Relation index, const IvfpqLayout *layout, IvfpqAddress address,
 		const IvfpqSlotHeader *header = NULL;
 		Buffer		buf;
 
-		/* we would wait for ourselves */
+		/* the page is locked already: we would wait for ourselves */
 		if (is_taken(block, p, blkno))
 			IvfpqCorrupted(index, blkno,
 						   "parts of block %u of list %u are on one page",
@@ -244,8 +250,9 @@ block_lock(Relation index, const IvfpqLayout *layout, IvfpqAddress address,
 }
 
 /*
- * Unlocks a block's pages, and tells the free space map about slots left on
- * pages that it does not know.  A page taken but not written is still free.
+ * Unlocks a block's pages.  If a page was initialized for the block, records
+ * its free slots in the free space map, where they are missing.  If the page
+ * was taken but not written, it is still free as a whole.
  */
 static void
 block_release(Relation index, const IvfpqLayout *layout, BlockPages *block)
@@ -272,10 +279,13 @@ block_release(Relation index, const IvfpqLayout *layout, BlockPages *block)
 }
 
 /*
- * Appends postings, no more than fit the newest block or a new one, to the
- * list whose entry is *entry, as part of a record that may already hold the
- * directory page.  Updates *entry.  Adds the block's pages to the record; they
- * stay locked until the caller has finished it.
+ * Appends postings to the list whose entry is *entry, and updates *entry.  All
+ * postings must fit into the newest block or, if that is full, into a new
+ * block.
+ *
+ * Adds the block's pages to `state`, a generic WAL record, which may already
+ * have the directory page.  The pages stay locked until the caller has
+ * finished the record and calls block_release.
  */
 static void
 append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
@@ -322,9 +332,10 @@ append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
 }
 
 /*
- * Appends a posting to the newest block of a list, which is not full, as a
- * record of known changes: the directory page, which the caller has locked
- * exclusively, and the block's pages, which stay locked.
+ * Appends a posting to the newest block of a list.  The block is not full, and
+ * the caller has locked the directory page exclusively.  All pages stay
+ * locked.  Because the changes are known beforehand, IvfpqPatchLog writes the
+ * WAL record, which covers the directory page and the block's pages.
  */
 static void
 patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
@@ -359,10 +370,10 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 }
 
 /*
- * Appends a posting to a list.  One record: the directory page, the pages of
- * the newest block or of a new one and, if the row is pending, its page, from
- * which it is removed.  The directory page is locked throughout, so no other
- * process appends to the list or rewrites it.
+ * Appends a posting to a list.  If the row is pending, also removes the row
+ * from its pending page.  Writes one WAL record, which covers the directory
+ * page, the pages of the newest block or of a new block, and the pending page
+ * if there is one.
  */
 void
 IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
@@ -402,8 +413,8 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 }
 
 /*
- * Begins to write lists of counts [nlists] postings; memory comes from the
- * current context.
+ * Prepares to write nlists lists.  List i has counts[i] postings.  Memory
+ * comes from the current memory context.
  */
 void
 IvfpqWriterInit(IvfpqWriter *writer, Relation index,
@@ -427,10 +438,7 @@ IvfpqWriterInit(IvfpqWriter *writer, Relation index,
 	writer->body = palloc0(writer->layout.nparts * writer->layout.part_bytes);
 }
 
-/*
- * Returns the n-th page, from 0, of those still to be filled.  Reserves pages
- * as needed.
- */
+/* Returns the n-th page to be filled (from 0); reserves pages as needed. */
 static BlockNumber
 coming_page(IvfpqWriter *writer, BlockNumber n)
 {
@@ -454,7 +462,7 @@ coming_page(IvfpqWriter *writer, BlockNumber n)
 		 RelationGetRelationName(writer->index));
 }
 
-/* Puts the page of slots, which is full or the last one, in its place. */
+/* Writes the page of slots, which is full or the last page, to its block. */
 static void
 put_slab(IvfpqWriter *writer)
 {
@@ -494,7 +502,7 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 			here.page = writer->slab_blkno;
 			here.slot = writer->slot;
 		}
-		/* the next older block is written next, right after this one */
+		/* the next older block will be written right after this block */
 		if (p == 0 && ordinal > 0)
 		{
 			prev.page = writer->slab_blkno;
@@ -518,8 +526,8 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 }
 
 /*
- * Writes a list of nitems > 0 postings, which `next` returns one by one, and
- * fills in its entry, which was all zero.
+ * Writes a list of nitems > 0 postings, which the callback `next` returns one
+ * by one.  Fills in the list's entry, which the caller has set to zero.
  */
 void
 IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
@@ -557,7 +565,7 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 	}
 }
 
-/* Writes the last page of slots, and frees the memory. */
+/* Writes the last page of slots, and frees the writer's memory. */
 void
 IvfpqWriterFinish(IvfpqWriter *writer)
 {
@@ -567,8 +575,8 @@ IvfpqWriterFinish(IvfpqWriter *writer)
 }
 
 /*
- * Writes the directory of entries [meta->nlists], those of empty lists all
- * zero, to the place that *meta has for it.
+ * Writes entries [meta->nlists] to the pages that *meta has for the directory.
+ * The caller has set the entries of empty lists to zero.
  */
 void
 IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
@@ -594,7 +602,7 @@ IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
 	pfree(page);
 }
 
-/* Logs pages first .. end - 1 of a finished build. */
+/* WAL-logs the pages of a finished build, from `first` to end - 1. */
 void
 IvfpqLogBuild(Relation index, BlockNumber first, BlockNumber end)
 {
@@ -603,8 +611,8 @@ IvfpqLogBuild(Relation index, BlockNumber first, BlockNumber end)
 }
 
 /*
- * Copies a small-list page out.  Returns false if the page is of another kind;
- * an unused page is then offered to the free space map.
+ * Copies a small-list page to `page`.  Returns false for a page of another
+ * kind, and records it in the free space map if it is unused.
  */
 bool
 IvfpqSlabRead(Relation index, BlockNumber blkno,
@@ -628,8 +636,8 @@ IvfpqSlabRead(Relation index, BlockNumber blkno,
 }
 
 /*
- * Tells the free space map about free slots of a small-list page, which the
- * map may not know after a crash.
+ * Records the free slots of a small-list page in the free space map, where
+ * they may be missing after a crash.
  */
 void
 IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
@@ -642,8 +650,9 @@ IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
 }
 
 /*
- * Sets dead flags of a block of the list, under its directory entry's lock.
- * One record: the directory page and the block's first page.
+ * Marks postings of a block dead; `dead` has a bit for each of them.  Locks
+ * the directory page and the page of the block's part 0, and writes one WAL
+ * record, which covers these two pages.
  */
 void
 IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
@@ -684,8 +693,9 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Frees a slot if it still belongs to this list and gen.  The last slot of a
- * page frees the page for any use.  One record, one page.
+ * Frees a slot if it still belongs to this list and gen.  If no other slot of
+ * the page is in use, frees the page for any use.  Writes one WAL record,
+ * which covers this page only.
  */
 void
 IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
@@ -715,14 +725,14 @@ IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
 
-	/* in the map's upper levels too, so that the next rewrite finds it */
+	/* update the map's upper levels, so the next rewrite finds the page */
 	RecordPageWithFreeSpace(index, address.page,
 							nfree == layout->slots_per_page ?
 							BLCKSZ - 1 : nfree * layout->slot_bytes);
 	FreeSpaceMapVacuumRange(index, address.page, address.page + 1);
 }
 
-/* Frees every block of a chain that no reader can find any more. */
+/* Frees every block of a chain that no directory entry leads to. */
 static void
 free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 		   const IvfpqDirEntry *chain)
@@ -756,8 +766,8 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 }
 
 /*
- * Appends the postings of the batch to a chain that no directory entry shows
- * yet.  One record: the pages of the block.
+ * Appends the postings of the batch to a chain that no directory entry leads
+ * to yet.  Writes one WAL record, which covers the pages of the block.
  */
 static void
 flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqDirEntry *chain)
@@ -776,8 +786,8 @@ flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqDirEntry *chain)
 }
 
 /*
- * Adds posting i of a block to the batch, and writes the batch when it fills
- * the new block.
+ * Adds posting i of a block to the batch.  If the batch then fills the newest
+ * block of the chain, writes the batch.
  */
 static void
 batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
@@ -806,8 +816,8 @@ batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
 }
 
 /*
- * Appends to `chain` the live postings of the list at positions from `from`
- * on, as of one reading.  Returns the position to go on from.
+ * Appends to `chain` the list's live postings at position `from` and after it.
+ * Returns the position at which the next call has to begin.
  */
 static uint32
 copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
@@ -832,9 +842,10 @@ copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
 }
 
 /*
- * Switches the list to `chain` if nothing was appended since `nitems`, and
- * returns whether it did.  One record: the directory page.  *old gets the
- * entry that is or would be replaced.
+ * Switches the list's entry to `chain` if the list still has nitems postings.
+ * Returns whether the entry was switched.  Always sets *old to the previous
+ * value of the entry.  Writes one WAL record, which covers the directory page
+ * only.
  */
 static bool
 switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
@@ -862,9 +873,9 @@ switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
 }
 
 /*
- * Rewrites a list without its dead postings, if enough of it is dead and the
- * rewrite gives blocks back.  Inserts go on meanwhile; what they append is
- * copied in further rounds.  The caller is the only VACUUM and holds no lock
+ * Rewrites a list without its dead postings, if enough postings are dead and
+ * the rewrite frees blocks.  In further rounds copies the postings that other
+ * processes append meanwhile.  The caller is the only VACUUM and holds no lock
  * on any page.  Returns whether the list was rewritten.
  */
 bool

@@ -1,6 +1,6 @@
 /*
  * listwrite.h
- *		Slots of small-list pages, and what changes inverted lists.
+ *		Slots of small-list pages, and functions that change inverted lists.
  */
 #ifndef IVFPQ_LISTWRITE_H
 #define IVFPQ_LISTWRITE_H
@@ -23,30 +23,27 @@ IvfpqSlabBody(IvfpqSlotHeader *slot)
 	return (char *) slot + sizeof(IvfpqSlotHeader);
 }
 
-/* Inserts and flushing: one posting more. */
+/* Inserts and flushing: appending a posting. */
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 							uint32 list, const IvfpqPosting *posting,
 							const IvfpqPendingPlace *pending);
 
-/*
- * Builds and training: whole lists, and the directory.  Pages are filled in
- * memory and put to blocks reserved for them.
- */
+/* Builds and training: writing whole lists, and the directory. */
 typedef struct IvfpqWriter
 {
 	Relation	index;
-	bool		shared;			/* others use the index meanwhile */
+	bool		shared;			/* other backends use the index */
 	IvfpqLayout layout;
 	struct
 	{
 		BlockNumber next;		/* page to be filled next */
-		BlockNumber end;		/* page after the last */
-	}			reserved[2];	/* pages to fill, and those after them */
-	BlockNumber nleft;			/* pages that will be reserved later */
-	BlockNumber slab_blkno;		/* where `slab` belongs; invalid = no page */
+		BlockNumber end;		/* first page after the run */
+	}			reserved[2];	/* run being filled, and the run after it */
+	BlockNumber nleft;			/* pages needed but not reserved yet */
+	BlockNumber slab_blkno;		/* block for `slab`, or InvalidBlockNumber */
 	char	   *slab;			/* [BLCKSZ] page of slots being filled */
-	uint32		slot;			/* next free slot of it */
-	char	   *body;			/* [nparts][part_bytes] */
+	uint32		slot;			/* next free slot of that page */
+	char	   *body;			/* [nparts][part_bytes] block being filled */
 	uint32		secondary;		/* bit i: posting i is secondary */
 } IvfpqWriter;
 
@@ -62,7 +59,7 @@ extern void IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
 extern void IvfpqLogBuild(Relation index, BlockNumber first,
 						  BlockNumber end);
 
-/* VACUUM: dead postings, lists without them, and free slots. */
+/* VACUUM: marking postings dead, rewriting lists, and freeing slots. */
 extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
 						  BufferAccessStrategy strategy, char *page);
 extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,

@@ -2,20 +2,20 @@
  * metapage.c
  *		The metapage, block 0, and the directory, in which lists begin.
  *
- * The metapage says what an index is and where everything else begins.  Its
- * contents are copied out under a share lock; what does not change in a
- * trained index (format.h) may then be used without a lock.
+ * The metapage says what an index is and where everything else begins.
+ * Readers copy its contents under a share lock.  They may then use without a
+ * lock whatever does not change in a trained index (format.h).
  *
  * The directory has an entry for each list, IVFPQ_ENTRIES_PER_PAGE of them on
- * a page.  A page is share-locked while entries are copied, and exclusively
- * locked by each change of the lists that it has.
+ * a page.  A directory page is share-locked while entries are copied, and
+ * exclusively locked during each change of a list whose entry is on the page.
  *
- * A directory has a version, a number to be compared with an earlier one.
- * Every change of a directory page is logged, and leaves the LSN of its record
- * on the page, under the page's exclusive lock.  LSNs ascend.  So a page with
- * the same LSN as before has the same entries, and a directory whose pages all
- * have the same LSNs as before has not changed.  Redo on a standby leaves the
- * same LSNs.
+ * A directory has a version, a number by which callers see whether the
+ * directory has changed since their last call.  Every change of a directory
+ * page is WAL-logged, and leaves the LSN of the WAL record on the page, under
+ * the page's exclusive lock.  LSNs ascend, so if all pages have the same LSNs
+ * as before, the directory has not changed.  Redo on a standby leaves the same
+ * LSNs.
  */
 #include "postgres.h"
 
@@ -33,13 +33,14 @@
 #include "page/page.h"
 
 /*
- * A directory of more pages has no version, because to look at them would cost
- * more than a version saves.  For the same reason a single search asks for one
- * only with key quals, and if it reads more lists than there are pages.
+ * A directory with more pages than this has no version, because to look at all
+ * pages would cost more than a version saves.  For the same reason a single
+ * search computes the version only if it has key quals and reads at least as
+ * many lists as there are directory pages.
  */
 #define MOST_PAGES		128
 
-/* Makes the contents of an untrained index, with a random build_id. */
+/* Initializes the contents for an untrained index, with a random build_id. */
 void
 IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 			  const IvfpqKeyForm *keys)
@@ -82,8 +83,8 @@ array_pages(int64 nvalues)
 }
 
 /*
- * Places what training writes, arrays and directory, one after the other from
- * page `first` on.  Returns the page after them.
+ * Assigns pages to the arrays and the directory that training writes, one
+ * after the other from page `first` on.  Returns the page after the directory.
  */
 BlockNumber
 IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first)
@@ -106,7 +107,7 @@ IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first)
 	return IvfpqDirectoryPage(meta, meta->nlists - 1) + 1;
 }
 
-/* Returns the number of pages of arrays and directory in a trained index. */
+/* Returns the number of pages of a trained index's arrays and directory. */
 BlockNumber
 IvfpqModelPages(const IvfpqMetaData *meta)
 {
@@ -114,9 +115,9 @@ IvfpqModelPages(const IvfpqMetaData *meta)
 }
 
 /*
- * Returns whether the page is the metapage or one of arrays and directory.
- * Refine pages of a trained index keep their kind, too; all others may change
- * it.
+ * Returns whether the page is the metapage or a page of the arrays or the
+ * directory.  Of all other pages, only the refine pages of a trained index
+ * never change their kind.
  */
 bool
 IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno)
@@ -127,7 +128,7 @@ IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno)
 		blkno - meta->mean < IvfpqModelPages(meta);
 }
 
-/* Returns whether the index has these keys. */
+/* Returns whether the index has exactly these keys. */
 bool
 IvfpqMetaHasKeys(const IvfpqMetaData *meta, const IvfpqKeyForm *keys)
 {
@@ -140,8 +141,8 @@ IvfpqMetaHasKeys(const IvfpqMetaData *meta, const IvfpqKeyForm *keys)
 }
 
 /*
- * Returns whether every value that readers rely on is in range.  The contents
- * are of this version.
+ * Returns whether all values on which readers rely are in range.  The caller
+ * has checked the version.
  */
 bool
 IvfpqMetaIsInRange(const IvfpqMetaData *meta)
@@ -177,7 +178,10 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 		 isfinite(meta->scale) && meta->scale > 0);
 }
 
-/* Copies the contents to a locked page; with `init` makes the page first. */
+/*
+ * Copies *meta to a metapage that the caller has locked.  If `init` is true,
+ * initializes the page first.
+ */
 static void
 write_meta(Buffer buf, const IvfpqMetaData *meta, bool init)
 {
@@ -190,9 +194,9 @@ write_meta(Buffer buf, const IvfpqMetaData *meta, bool init)
 }
 
 /*
- * Adds the metapage to an empty fork.  That of the main fork is logged with
- * the rest of the build; that of an init fork at once, because no other record
- * ever has it.
+ * Adds the metapage to an empty fork.  The metapage of the main fork is
+ * WAL-logged later, with the rest of the build.  The metapage of an init fork
+ * is logged here, because no other WAL record ever covers it.
  */
 void
 IvfpqMetaCreate(Relation index, ForkNumber fork, const IvfpqMetaData *meta)
@@ -212,7 +216,7 @@ IvfpqMetaCreate(Relation index, ForkNumber fork, const IvfpqMetaData *meta)
 	UnlockReleaseBuffer(buf);
 }
 
-/* Replaces the contents during a build, which logs them at its end. */
+/* Replaces the contents during a build, which logs all pages at its end. */
 void
 IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta)
 {
@@ -225,9 +229,9 @@ IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Returns the contents of a metapage that the caller has locked, or of its
- * image in a WAL record.  Raises an error if they are damaged, or of another
- * version.
+ * Returns the contents of a metapage that the caller has locked, or of a copy
+ * of the page in a WAL record under construction.  Raises an error if the
+ * contents are damaged or have another version.
  */
 IvfpqMetaData *
 IvfpqMetaGet(Relation index, Page page)
@@ -253,7 +257,7 @@ IvfpqMetaGet(Relation index, Page page)
 	return meta;
 }
 
-/* Copies the contents out under a share lock. */
+/* Copies the metapage's contents to *meta under a share lock. */
 void
 IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 {
@@ -265,7 +269,7 @@ IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 	UnlockReleaseBuffer(buf);
 }
 
-/* Returns whether the index has an older format than this one. */
+/* Returns whether the index has an older format than IVFPQ_VERSION. */
 bool
 IvfpqIsOutdated(Relation index)
 {
@@ -282,9 +286,9 @@ IvfpqIsOutdated(Relation index)
 }
 
 /*
- * Replaces the results of calibration.  Returns false, with nothing changed,
- * if the index was trained again since *meta was read.  One record: the
- * metapage.
+ * Replaces the results of calibration by those in *meta.  If the index was
+ * trained again since *meta was read, changes nothing and returns false.
+ * Writes one WAL record, which covers the metapage only.
  */
 bool
 IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
@@ -316,8 +320,8 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Notes that a rebuild was advised when the index had `rows` rows.  One record:
- * the metapage.
+ * Notes that a rebuild was advised when the index had `rows` rows.  Writes one
+ * WAL record, which covers the metapage only.
  */
 void
 IvfpqMetaAdvised(Relation index, int64 rows)
@@ -359,8 +363,8 @@ IvfpqDirEntryGet(Page page, uint32 list)
 }
 
 /*
- * Copies a list's entry from its locked page.  Impossible counts are damage
- * that is reported here, because searches add counts up.
+ * Copies a list's entry from its directory page, which the caller has locked.
+ * Raises an error for impossible counts, because searches add the counts up.
  */
 static void
 copy_entry(Relation index, Buffer buf, uint32 list, IvfpqDirEntry *entry)
@@ -372,7 +376,7 @@ copy_entry(Relation index, Buffer buf, uint32 list, IvfpqDirEntry *entry)
 					   entry->ndead, entry->nitems);
 }
 
-/* Copies a list's entry out. */
+/* Copies a list's entry to *entry, under a share lock. */
 void
 IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
 				  IvfpqDirEntry *entry)
@@ -386,9 +390,10 @@ IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
 }
 
 /*
- * Copies the entries of lists [n] out.  Each page is locked once, one page at
- * a time: the nearest lists often have one parent, and so one directory page,
- * and other searches want the same pages.
+ * Copies the entries of lists [n] to entries [n].  Locks each directory page
+ * only once, because the nearest lists often have the same parent, and their
+ * entries are then on the same page.  Locks one page at a time, because other
+ * searches need the same pages.
  */
 void
 IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
@@ -429,13 +434,13 @@ IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Returns the version of a trained index's directory, from the LSNs of its
- * pages, which are share-locked one at a time, in order.  Returns 0 if there
- * is none; changes that are not logged leave no LSN.
+ * Returns the version of a trained index's directory, which is computed from
+ * the LSNs of the directory's pages.  Share-locks the pages one at a time, in
+ * order.  Returns 0 if the directory has no version, because it has too many
+ * pages or because changes are not WAL-logged and so leave no LSN.
  *
- * If two calls return the same version, then at any time after the first call
- * looked at the last page, and before the second call looked at the first
- * page, the entries of all lists were what they are.
+ * If two calls return the same version, then no list's entry changed between
+ * the end of the first call and the start of the second.
  */
 uint64
 IvfpqDirectoryVersion(Relation index, const IvfpqMetaData *meta)
@@ -452,8 +457,9 @@ IvfpqDirectoryVersion(Relation index, const IvfpqMetaData *meta)
 										IVFPQ_KIND_DIRECTORY, NULL);
 
 		/*
-		 * The mix is one to one in the version and in the LSN, and each bit
-		 * of it depends on all bits of both.
+		 * Different versions mixed with the same LSN give different results,
+		 * and so do different LSNs mixed with the same version.  Each bit of
+		 * the result depends on all bits of both.
 		 */
 		version ^= PageGetLSN(BufferGetPage(buf));
 		version = (version ^ version >> 33) * UINT64CONST(0xFF51AFD7ED558CCD);

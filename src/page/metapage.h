@@ -2,9 +2,10 @@
  * metapage.h
  *		The metapage, and the directory of lists.
  *
- * Functions that take a Page or return a pointer into one leave its lock to
- * the caller.  All others lock one page at a time, return with no lock or pin,
- * and must be called with no lock on a page.  Damage raises an error.
+ * Functions that take a Page, or return a pointer into a page, leave locking
+ * to the caller.  All other functions lock one page at a time, return with no
+ * lock or pin, and must be called with no lock on a page.  If they find
+ * damage, they raise an error.
  */
 #ifndef IVFPQ_METAPAGE_H
 #define IVFPQ_METAPAGE_H
@@ -13,7 +14,7 @@
 
 #include "page/layout.h"
 
-/* the contents, made and laid out in memory */
+/* the contents of the metapage, made and laid out in memory */
 extern void IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 						  const IvfpqKeyForm *keys);
 extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
@@ -23,7 +24,7 @@ extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
 							 const IvfpqKeyForm *keys);
 extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);
 
-/* the page: written by builds, read, and changed by one record each */
+/* the metapage: creating, reading and changing it */
 extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
 							const IvfpqMetaData *meta);
 extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
@@ -33,7 +34,7 @@ extern bool IvfpqIsOutdated(Relation index);
 extern bool IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMetaAdvised(Relation index, int64 rows);
 
-/* the directory: where each list begins */
+/* the directory, in which each list begins */
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
 extern BlockNumber IvfpqDirectoryPages(const IvfpqMetaData *meta);
 extern IvfpqDirEntry *IvfpqDirEntryGet(Page page, uint32 list);

@@ -1,16 +1,19 @@
 /*
  * page.c
- *		Pages of any kind: made, checked, read, allocated and freed.
+ *		Pages of any kind: making, checking, reading, allocating, freeing.
  *
- * Every page has 8 bytes of special space that tell its kind.  A page is read
- * as the kind that a link to it promises, so that damage is reported and not
- * followed.  The free space map offers pages that were freed, or added and
- * never used.  That is only a hint: under its lock a page is taken if it is new
- * or of the kind IVFPQ_KIND_FREE, and else passed over.
+ * Every page has 8 bytes of special space, which say of what kind the page is.
+ * A caller that follows a link to a page says which kind the page must have,
+ * so that a wrong link is reported and not followed.
  *
- * Builds and training fill runs of new pages.  They make a page in memory and
- * put it to a block that was reserved for it, so they hold no lock while they
- * compute what stands there.
+ * The free space map offers pages that were freed, or that were added to the
+ * file and never used.  The map is only a hint.  A page that it offers is
+ * locked, and is taken if it is new or of the kind IVFPQ_KIND_FREE.  Otherwise
+ * it is passed over.
+ *
+ * Builds and training fill runs of new pages.  They make each page in memory
+ * and then write it to a block that was reserved for it, so they hold no lock
+ * while they compute the contents of the page.
  */
 #include "postgres.h"
 
@@ -30,8 +33,8 @@
 #define MAX_FSM_TRIES	10
 
 /*
- * Makes an empty page of the kind.  pd_lower is set to pd_upper, because
- * GenericXLog zeroes what lies between them.
+ * Initializes an empty page of the given kind.  Sets pd_lower to pd_upper,
+ * because GenericXLog would zero the bytes between them.
  */
 void
 IvfpqPageInit(Page page, IvfpqPageKind kind)
@@ -48,9 +51,9 @@ IvfpqPageInit(Page page, IvfpqPageKind kind)
 }
 
 /*
- * Returns whether this is one of our pages, and of the kind.  A page with a
- * hole, as damage may leave it, is none of ours: the next generic record would
- * zero the hole.
+ * Returns whether this is a page of our index, of the given kind.  Damage may
+ * leave a page with a hole between pd_lower and pd_upper.  We reject such a
+ * page, because the next generic WAL record would zero the bytes in the hole.
  */
 bool
 IvfpqPageIs(Page page, IvfpqPageKind kind)
@@ -72,7 +75,7 @@ IvfpqPageIsTrained(Page page)
 		IvfpqPageIs(page, IVFPQ_KIND_REFINE);
 }
 
-/* Raises the error for a damaged index; no other place does. */
+/* Raises the error for a damaged index, which no other function raises. */
 void
 IvfpqCorrupted(Relation index, BlockNumber blkno, const char *fmt,...)
 {
@@ -91,8 +94,8 @@ IvfpqCorrupted(Relation index, BlockNumber blkno, const char *fmt,...)
 }
 
 /*
- * Returns whether the block exists.  The cached size of the relation is never
- * too large but may be too small, so it proves only that a block exists.
+ * Returns whether the block exists.  The cached size of the relation may be
+ * too small but is never too large, so it can prove only that a block exists.
  */
 bool
 IvfpqBlockExists(Relation index, BlockNumber blkno)
@@ -106,19 +109,23 @@ IvfpqBlockExists(Relation index, BlockNumber blkno)
 }
 
 /*
- * Returns a page that must exist and be of the kind; anything else is damage.
- * It is pinned, and locked in lockmode; the caller releases both.  With
- * BUFFER_LOCK_UNLOCK the page, which must be one that never changes, is only
- * pinned.
+ * Returns the buffer of a page that must exist and be of the given kind;
+ * anything else is damage.  The buffer is pinned, and locked in lockmode; the
+ * caller releases both.  If lockmode is BUFFER_LOCK_UNLOCK, the page must be
+ * one that never changes, and is only pinned.
  *
- * The kind is checked before the page is locked, too.  Damage may lead to a
- * page that the caller has locked, and it would wait for itself forever; such
- * a page is of another kind, or the caller compares block numbers.  A page's
- * kind is written before any link to the page, so this check rejects no valid
- * page, except on a standby.  There, redo may be restoring the page from a
- * full-page image, under its lock, in a buffer that is all zero before.  So on
- * a standby we wait for the lock, unless the link leads to the metapage: no
- * reader holds the lock of any other page while it locks a page.
+ * The kind is also checked before the page is locked.  In a damaged index, a
+ * link may lead to a page that the caller has already locked, and the caller
+ * would wait for itself forever.  The check prevents this if the page is of
+ * another kind.  If the page is of the same kind, the caller must compare
+ * block numbers.
+ *
+ * A page's kind is written before any link to the page, so on a primary this
+ * check rejects no valid page.  On a standby, the page may be all zero while
+ * redo, which has locked it, restores it from a full-page image.  So on a
+ * standby we wait for the lock even if the kind is wrong, unless the link
+ * wrongly leads to the metapage.  The metapage is the only page that a reader
+ * may have locked while it locks another page.
  */
 Buffer
 IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
@@ -139,7 +146,7 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 	return buf;
 }
 
-/* Adds a page to the file; returns it exclusively locked, all zero. */
+/* Adds a page to the file.  Returns it exclusively locked and all zero. */
 Buffer
 IvfpqExtend(Relation index)
 {
@@ -147,9 +154,10 @@ IvfpqExtend(Relation index)
 }
 
 /*
- * Returns a page for any use, exclusively locked, from the free space map or
- * by extending the file.  Its old contents mean nothing.  Callers may hold
- * locks on other pages, because a busy page is passed over, never waited for.
+ * Returns a page for any use, exclusively locked.  The page comes from the
+ * free space map or, if none is found there, from extending the file.  The
+ * caller must initialize it.  The caller may hold locks on other pages,
+ * because this function passes over busy pages and never waits for them.
  */
 Buffer
 IvfpqGetFreePage(Relation index)
@@ -178,7 +186,10 @@ IvfpqGetFreePage(Relation index)
 	return IvfpqExtend(index);
 }
 
-/* Frees a page that is exclusively locked.  One record, one page. */
+/*
+ * Frees a page that the caller has locked exclusively.  Writes one WAL record,
+ * which covers this page only.
+ */
 void
 IvfpqFreePage(Relation index, Buffer buf)
 {
@@ -191,10 +202,11 @@ IvfpqFreePage(Relation index, Buffer buf)
 }
 
 /*
- * Adds npages consecutive pages for IvfpqFillPage and returns the first.  With
- * `shared` others use the index.  A crash can leave a free space map that
- * knows blocks behind the end of the file, so the new pages are taken out of
- * it, lest another backend find them there.
+ * Adds npages consecutive pages to the file, for IvfpqFillPage to fill.
+ * Returns the block number of the first page.  If `shared` is true, other
+ * backends use the index.  After a crash, the free space map may contain
+ * blocks beyond the end of the file.  So the new pages are removed from the
+ * map, where other backends could find them.
  */
 BlockNumber
 IvfpqReserve(Relation index, BlockNumber npages, bool shared)
@@ -210,8 +222,8 @@ IvfpqReserve(Relation index, BlockNumber npages, bool shared)
 }
 
 /*
- * Writes a whole page to a block that was reserved and is new yet.  With `log`
- * that is one WAL record, of the whole page.
+ * Writes a whole page to a block that was reserved and is still new.  If `log`
+ * is true, logs the page in one WAL record.
  */
 void
 IvfpqFillPage(Relation index, BlockNumber blkno, Page page, bool log)
@@ -232,8 +244,9 @@ IvfpqFillPage(Relation index, BlockNumber blkno, Page page, bool log)
 }
 
 /*
- * Writes a whole page in builds and training.  With `shared` others use the
- * index, and the page is logged; else the caller logs the finished index.
+ * Writes a whole page in a build or in training.  If `shared` is true, other
+ * backends use the index, and the page is WAL-logged.  Otherwise the caller
+ * logs the finished index.
  */
 void
 IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)

@@ -3,13 +3,11 @@
  *		Pages of any kind.
  *
  * src/page is the only code that reads and changes the pages of an index.  It
- * knows lists, blocks and TIDs, but no distance.  Each change of a page is one
- * generic WAL record of at most four buffers, or a whole page that is logged
- * while nothing leads to it; a build, which no other backend sees, is logged
- * at its end.  README draws the pages and states the order of locks.
- *
- * format.h has the structs on pages, layout.h their bytes, metapage.h what is
- * found by the metapage; each further kind of page has a header of its own.
+ * deals with lists, blocks and TIDs, but not with distances.  Each change of a
+ * page is one generic WAL record of at most four buffers, or a whole page that
+ * is WAL-logged while no link leads to it.  No other backend sees a build,
+ * which is logged at its end.  README draws the pages, and states the order in
+ * which pages are locked.
  */
 #ifndef IVFPQ_PAGE_H
 #define IVFPQ_PAGE_H
@@ -21,18 +19,16 @@
 
 #include "page/layout.h"
 
-/* Where a row is pending. */
+/* The place of a pending row. */
 typedef struct IvfpqPendingPlace
 {
 	BlockNumber page;
-	uint64		seq;			/* of that page */
+	uint64		seq;			/* sequence number of that page */
 } IvfpqPendingPlace;
 
 /*
- * page.c
- *
- * Functions that return a buffer return it pinned, and locked as they say; the
- * caller releases both.  Damage raises an error (IvfpqCorrupted).
+ * page.c: functions that return a buffer return it pinned, and locked as their
+ * comments say; the caller releases both.  Damage raises an error.
  */
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
 extern bool IvfpqPageIs(Page page, IvfpqPageKind kind);
@@ -44,7 +40,7 @@ extern bool IvfpqBlockExists(Relation index, BlockNumber blkno);
 extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 							IvfpqPageKind kind, BufferAccessStrategy strategy);
 
-/* single pages, exclusively locked */
+/* single pages, which are exclusively locked */
 extern Buffer IvfpqExtend(Relation index);
 extern Buffer IvfpqGetFreePage(Relation index);
 extern void IvfpqFreePage(Relation index, Buffer buf);
@@ -57,7 +53,7 @@ extern void IvfpqFillPage(Relation index, BlockNumber blkno, Page page,
 extern void IvfpqPutPage(Relation index, BlockNumber blkno, Page page,
 						 bool shared);
 
-/* sort.c: uint64, among them TIDs as numbers (IvfpqTidToId) */
+/* sort.c: sorting uint64 numbers, which may be TIDs (IvfpqTidToId) */
 extern int	IvfpqCompareNumbers(const void *a, const void *b);
 extern void IvfpqSortNumbers(uint64 *numbers, Size n);
 extern void IvfpqSortBits(uint64 *numbers, uint64 *scratch, int64 n, int bit);

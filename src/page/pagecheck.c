@@ -2,19 +2,20 @@
  * pagecheck.c
  *		Looking for damage.
  *
- * Pages are copied out one at a time, so nothing is held while a copy is
- * examined.  A page that the buffer manager refuses (checksum, header, end of
- * file) is damage like any other.
+ * Pages are copied one at a time, so no lock or pin is held while a copy is
+ * examined.  A page that the buffer manager refuses to read is damage, too: it
+ * may have a wrong checksum or header, or lie beyond the end of the file.
  *
- * The metapage, arrays and directory are checked page by page.  Lists and the
- * pending list are chains, and are followed by the same read protocol that
- * scans obey.  A problem that one reading of a chain finds counts only if
- * nothing rewrote the chain meanwhile and a second reading finds it again;
- * then the problems of the last reading are reported.
+ * The metapage, the arrays and the directory are checked page by page.  Lists
+ * and the pending list are chains, and are followed by the same read protocol
+ * that scans use.  A problem that is found while a chain is read counts only
+ * if nothing rewrote the chain meanwhile, and if there is a problem again when
+ * the chain is read a second time.  Then the problems of the last reading are
+ * reported.
  *
- * At last all other pages are checked in physical order: whether they are of
- * a kind that belongs here, whether a chain reaches the slots and pages that
- * are in use, and the refine records.
+ * Finally all other pages are checked in physical order.  Each page must be of
+ * a kind that belongs here.  Each slot or page in use, except refine pages,
+ * must be reached by a chain.  Refine records must be sound.
  */
 #include "postgres.h"
 
@@ -34,13 +35,10 @@
 #include "page/pagecheck.h"
 #include "page/refinepage.h"
 
-/*
- * Readings of the chain of refine pages, which inserts and VACUUM keep
- * changing.
- */
+/* The chain of refine pages is read at most this often, as it may change. */
 #define MAX_READINGS	10
 
-/* A slot, or with list IVFPQ_NO_LIST a page, that no chain reaches. */
+/* A slot that no chain reaches, or a page if list is IVFPQ_NO_LIST. */
 typedef struct IvfpqLeftover
 {
 	IvfpqAddress address;
@@ -49,32 +47,31 @@ typedef struct IvfpqLeftover
 	uint32		ordinal;
 } IvfpqLeftover;
 
-/* A problem that one reading found. */
+/* A problem found during a reading. */
 typedef struct Finding
 {
 	BlockNumber blkno;
 	char	   *message;
 } Finding;
 
-/* One reading of a chain. */
+/* One reading of a chain: of an inverted list, or of the pending list. */
 typedef struct IvfpqReading
 {
 	IvfpqChecker *checker;
-	MemoryContext context;		/* of findings and TIDs; each reading resets
-								 * it */
-	uint32		list;			/* IVFPQ_NO_LIST: the pending list */
-	IvfpqDirEntry entry;		/* as it was at the start */
+	MemoryContext context;		/* findings and TIDs, reset by each reading */
+	uint32		list;			/* IVFPQ_NO_LIST = the pending list */
+	IvfpqDirEntry entry;		/* the list's entry when the reading began */
 	List	   *findings;
-	bool		complete;		/* reached the end */
-	uint32		ndead;			/* dead flags seen */
-	bool		stray_flags;	/* flags of postings that do not exist */
-	uint32		nfirst;			/* live primary postings seen */
+	bool		complete;		/* the end of the chain was reached */
+	uint32		ndead;			/* number of dead postings seen */
+	bool		stray_flags;	/* a block has dead bits beyond its postings */
+	uint32		nfirst;			/* number of live primary postings seen */
 	IvfpqFound *found;			/* [nfound] rows and live postings */
 	int64		nfound;
 	int64		max_found;
 } Reading;
 
-/* A page to copy. */
+/* Argument of copy_page_attempt: the page to copy. */
 typedef struct PageCopy
 {
 	IvfpqChecker *checker;
@@ -86,8 +83,8 @@ static void problem(IvfpqChecker *checker, BlockNumber blkno,
 			__attribute__((format(printf, 3, 4)));
 
 /*
- * Reports an error.  While a chain is read, keeps it with the reading, because
- * it may not count.
+ * Reports an error.  While a chain is read, keeps the error with the reading
+ * instead, because the reading may be repeated.
  */
 static void
 problem(IvfpqChecker *checker, BlockNumber blkno, const char *fmt,...)
@@ -114,8 +111,8 @@ problem(IvfpqChecker *checker, BlockNumber blkno, const char *fmt,...)
 }
 
 /*
- * Returns `items`, an array of n elements, with room for one more.  Enlarges
- * the array if necessary; the first one is allocated in the context.
+ * Makes room for one more element after the n elements of an array, and
+ * returns the array.  If `items` is NULL, allocates the array in the context.
  */
 static void *
 make_room(void *items, int64 n, int64 *capacity, Size size,
@@ -129,7 +126,7 @@ make_room(void *items, int64 n, int64 *capacity, Size size,
 	return repalloc_huge(items, *capacity * size);
 }
 
-/* For IvfpqAttempt: copies a page into checker->page; may raise errors. */
+/* For IvfpqAttempt: copies a page to checker->page.  May raise an error. */
 static void
 copy_page_attempt(void *arg)
 {
@@ -144,10 +141,10 @@ copy_page_attempt(void *arg)
 }
 
 /*
- * Copies a page into checker->page.  If the page cannot be read, returns
- * false, with the reason in checker->message.  The buffer manager reports that
- * by an error, and only the end of a subtransaction cleans up what it had
- * begun.
+ * Copies a page to checker->page.  If the page cannot be read, returns false,
+ * with the reason in checker->message.  In this case the buffer manager raises
+ * an error, and only the end of a subtransaction cleans up what the buffer
+ * manager had begun.
  */
 static bool
 copy_page(IvfpqChecker *checker, BlockNumber blkno)
@@ -178,7 +175,7 @@ copy_page(IvfpqChecker *checker, BlockNumber blkno)
 	return false;
 }
 
-/* Copies a page, or reports that it cannot be read and returns false. */
+/* Does what copy_page does, and reports a page that cannot be read. */
 static bool
 copy_or_report(IvfpqChecker *checker, BlockNumber blkno)
 {
@@ -188,7 +185,7 @@ copy_or_report(IvfpqChecker *checker, BlockNumber blkno)
 	return false;
 }
 
-/* Reads the metapage again; returns false if it cannot be read. */
+/* Reads the metapage again.  Returns false if it cannot be read. */
 static bool
 read_metapage(IvfpqChecker *checker, IvfpqMetaData *meta)
 {
@@ -199,7 +196,7 @@ read_metapage(IvfpqChecker *checker, IvfpqMetaData *meta)
 	return true;
 }
 
-/* Reads a list's entry; returns false if its page cannot be read. */
+/* Reads a list's entry.  Returns false if its page cannot be read. */
 static bool
 read_entry(IvfpqChecker *checker, uint32 list, IvfpqDirEntry *entry)
 {
@@ -210,7 +207,7 @@ read_entry(IvfpqChecker *checker, uint32 list, IvfpqDirEntry *entry)
 	return true;
 }
 
-/* Returns whether a TID is a row of the table, as far as its block tells. */
+/* Returns whether a TID is valid and its block is in the table. */
 static bool
 is_in_table(IvfpqChecker *checker, const ItemPointerData *tid)
 {
@@ -244,9 +241,9 @@ is_laid_out(IvfpqChecker *checker)
 }
 
 /*
- * Begins a check, and checks the metapage of an index of the metric.  The
- * caller has set relations and callbacks, and all else to zero.  Returns false
- * if nothing can be found without the metapage.
+ * Begins a check of an index with the given metric, and checks the metapage.
+ * The caller has set relations and callbacks, and all else to zero.  Returns
+ * false if the metapage is so damaged that nothing else can be checked.
  */
 bool
 IvfpqCheckMeta(IvfpqChecker *checker, int metric)
@@ -306,9 +303,10 @@ IvfpqCheckMeta(IvfpqChecker *checker, int metric)
 }
 
 /*
- * Returns the page of an array of nvalues that begins with value number
- * `done`, and the number of its values in *n.  Reports a page that cannot be
- * read or is of another kind, and returns NULL.
+ * Reads page blkno of an array of nvalues values.  The page begins with value
+ * number `done`.  Returns the page's values, and sets *n to their number.  If
+ * the page cannot be read or is of another kind, reports that and returns
+ * NULL.
  */
 static const float4 *
 array_page(IvfpqChecker *checker, const char *name, BlockNumber blkno,
@@ -325,7 +323,7 @@ array_page(IvfpqChecker *checker, const char *name, BlockNumber blkno,
 	return (const float4 *) PageGetContents((Page) checker->page);
 }
 
-/* Checks an array: if its values are numbers, they must be finite. */
+/* Checks an array.  If `numbers` is true, its values must be finite. */
 static void
 check_array(IvfpqChecker *checker, const char *name, BlockNumber blkno,
 			int64 nvalues, bool numbers)
@@ -345,10 +343,7 @@ check_array(IvfpqChecker *checker, const char *name, BlockNumber blkno,
 	}
 }
 
-/*
- * Checks the parents' first lists, which must ascend from 0 to the number of
- * lists.
- */
+/* Checks that the parents' first lists ascend from 0 to meta->nlists. */
 static void
 check_parent_offsets(IvfpqChecker *checker)
 {
@@ -381,7 +376,7 @@ check_parent_offsets(IvfpqChecker *checker)
 	}
 }
 
-/* Checks the arrays, and that the directory's pages can be read. */
+/* Checks the arrays.  Also checks that the directory's pages can be read. */
 void
 IvfpqCheckModel(IvfpqChecker *checker)
 {
@@ -411,17 +406,14 @@ IvfpqCheckModel(IvfpqChecker *checker)
 	}
 }
 
-/* Returns the number of a slot in checker->reached. */
+/* Returns the number of a slot's bit in checker->reached. */
 static Size
 slot_number(const IvfpqChecker *checker, BlockNumber blkno, uint32 slot)
 {
 	return (Size) blkno * checker->layout.slots_per_page + slot;
 }
 
-/*
- * Notes that a chain reaches the slot.  Pages younger than the check do not
- * matter.
- */
+/* Notes that a chain reaches the slot.  Pages beyond nblocks are ignored. */
 static void
 note_reached(IvfpqChecker *checker, BlockNumber blkno, uint32 slot)
 {
@@ -452,7 +444,7 @@ init_reading(Reading *reading, IvfpqChecker *checker, uint32 list)
 	checker->reading = reading;
 }
 
-/* Begins a reading, and forgets the one before. */
+/* Begins a reading, and discards the findings of the previous reading. */
 static void
 begin_reading(Reading *reading)
 {
@@ -465,12 +457,12 @@ begin_reading(Reading *reading)
 	reading->found = NULL;
 	reading->nfound = 0;
 	reading->max_found = 0;
-	reading->checker->cached = InvalidBlockNumber;	/* may be out of date */
+	reading->checker->cached = InvalidBlockNumber;	/* copy may be outdated */
 }
 
 /*
- * Reports what the last reading found, unless silent.  Returns whether the
- * chain is sound.
+ * Reports the findings of the last reading, unless `silent` is true.  Returns
+ * whether the chain is sound.
  */
 static bool
 end_reading(Reading *reading, bool silent)
@@ -496,7 +488,7 @@ end_reading(Reading *reading, bool silent)
 	return sound;
 }
 
-/* Keeps a pending row or live posting. */
+/* Adds a pending row or a live posting to those found during the reading. */
 static void
 keep_found(Reading *reading, const IvfpqFound *found)
 {
@@ -506,7 +498,10 @@ keep_found(Reading *reading, const IvfpqFound *found)
 	reading->found[reading->nfound++] = *found;
 }
 
-/* Returns the slot if it is this part of this block of the list, else NULL. */
+/*
+ * Returns the header of a slot, or NULL if the slot does not hold the given
+ * part of block number `ordinal` of the list.
+ */
 static const IvfpqSlotHeader *
 get_slot(Reading *reading, BlockNumber blkno, uint32 slot, uint32 ordinal,
 		 int part)
@@ -528,8 +523,9 @@ get_slot(Reading *reading, BlockNumber blkno, uint32 slot, uint32 ordinal,
 }
 
 /*
- * Checks the keys of a block's postings that exist, dead ones included: heads
- * cover all of them, and unused bytes are zero.
+ * Checks the keys of a block's postings, dead ones included; `exist` has a bit
+ * for each posting.  The heads must cover all of these postings, and unused
+ * bytes must be zero.
  */
 static void
 check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
@@ -581,7 +577,7 @@ can_be_record(IvfpqChecker *checker, const ItemPointerData *address)
 
 /*
  * Checks the live postings of a block, and keeps those that point to rows of
- * the table.  With codes NULL, checks only what is in part 0.
+ * the table.  If `codes` is NULL, checks only what is in part 0.
  */
 static void
 check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
@@ -631,7 +627,7 @@ check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
 		if (!isfinite(t[i]))
 			problem(checker, blkno, "T of copy %d of block %u is not finite",
 					i, ordinal);
-		/* with an odd pq_dim the last nibble of a code is spare, and 0 */
+		/* if pq_dim is odd, a code's last nibble is spare and must be 0 */
 		if (codes != NULL && checker->meta.pq_dim % 2 != 0 &&
 			(codes[(layout->code_bytes - 1) * IVFPQ_BLOCK_POSTINGS + i] &
 			 0xF0) != 0)
@@ -641,8 +637,9 @@ check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
 }
 
 /*
- * Gathers the parts of a block in checker->body; part 0 is at hand.  Returns
- * false if a part is not there.  Leaves another page in checker->page.
+ * Gathers the parts of a block in checker->body.  `header` and `body` are
+ * those of part 0.  Returns false if another part is not there.  Overwrites
+ * checker->page.
  */
 static bool
 gather_parts(Reading *reading, const IvfpqSlotHeader *header,
@@ -672,8 +669,8 @@ gather_parts(Reading *reading, const IvfpqSlotHeader *header,
 }
 
 /*
- * Checks one block of a list, of `count` postings; *header gets its header.
- * Returns false if the block is not there.
+ * Checks one block of a list, which must have `count` postings, and sets
+ * *header to the block's header.  Returns false if the block is not there.
  */
 static bool
 check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
@@ -709,7 +706,7 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 	return true;
 }
 
-/* Follows a list's chain, newest block first, as its entry describes it. */
+/* Follows the chain of reading->entry, from the newest block to the oldest. */
 static void
 read_chain(Reading *reading)
 {
@@ -745,7 +742,10 @@ read_chain(Reading *reading)
 	reading->complete = true;
 }
 
-/* Compares the dead flags with an entry that did not change meanwhile. */
+/*
+ * If the whole chain was read, compares the counts in the list's entry with
+ * the flags of the postings.  The caller knows that the entry has not changed.
+ */
 static void
 check_dead(Reading *reading)
 {
@@ -767,8 +767,8 @@ check_dead(Reading *reading)
 }
 
 /*
- * Checks one list, and returns whether it is sound.  If silent, reports
- * nothing and only notes which slots the list reaches.
+ * Checks one list, and returns whether it is sound.  If `silent` is true,
+ * reports nothing and only notes which slots the list reaches.
  */
 bool
 IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent)
@@ -782,7 +782,7 @@ IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent)
 	{
 		begin_reading(&reading);
 		if (!read_entry(checker, list, &reading.entry))
-			break;				/* its page is reported already */
+			break;				/* the directory page is reported already */
 		read_chain(&reading);
 		if (!read_entry(checker, list, &after))
 			break;
@@ -802,8 +802,8 @@ IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent)
 }
 
 /*
- * Checks that a page is the pending list's page of number `seq`, and returns
- * its header, or NULL if it is another page.
+ * Returns the header of page blkno, or NULL if it is not the page of the
+ * pending list with sequence number `seq`.
  */
 static const IvfpqPendingHeader *
 check_pending_page(IvfpqChecker *checker, BlockNumber blkno, uint64 seq)
@@ -821,7 +821,10 @@ check_pending_page(IvfpqChecker *checker, BlockNumber blkno, uint64 seq)
 	return header;
 }
 
-/* Checks the TIDs of the pending page in checker->page, and keeps them. */
+/*
+ * Checks the TIDs of the pending page in checker->page, and keeps those that
+ * point to rows of the table.
+ */
 static void
 check_pending_tids(Reading *reading, BlockNumber blkno,
 				   const IvfpqPendingHeader *header)
@@ -845,8 +848,8 @@ check_pending_tids(Reading *reading, BlockNumber blkno,
 }
 
 /*
- * Follows the pending list from the head that *ends gives.  The list has to
- * come by the tail of then; pages after it may have been added since.
+ * Follows the pending list from the head that *ends gives.  The list must pass
+ * the tail that *ends gives, but may go on, because pages may have been added.
  */
 static void
 read_pending(Reading *reading, const IvfpqMetaData *ends, bool silent)
@@ -869,7 +872,7 @@ read_pending(Reading *reading, const IvfpqMetaData *ends, bool silent)
 			return;
 		}
 		check_pending_tids(reading, blkno, header);
-		/* page by page, so that TIDs take no memory for long */
+		/* pass TIDs on page by page, so that they do not fill the memory */
 		if (!silent && reading->nfound > 0)
 			checker->take(checker->arg, reading->found, reading->nfound);
 		reading->nfound = 0;
@@ -891,8 +894,8 @@ read_pending(Reading *reading, const IvfpqMetaData *ends, bool silent)
 }
 
 /*
- * Checks the pending list.  If silent, reports nothing and only notes which
- * pages the list reaches.
+ * Checks the pending list.  If `silent` is true, reports nothing and only
+ * notes which pages the list reaches.
  */
 void
 IvfpqCheckPending(IvfpqChecker *checker, bool silent)
@@ -939,7 +942,7 @@ are_finite(const IvfpqRecord *record, int dims)
 	return true;
 }
 
-/* Checks a record's numbers; its row need not exist any more. */
+/* Checks a refine record's TID and numbers.  The row may be gone. */
 static void
 check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
 			 const IvfpqRecord *record)
@@ -958,7 +961,7 @@ check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
 				slot + 1);
 }
 
-/* Checks the refine page in checker->page, and hands it on. */
+/* Checks the refine page in checker->page, and passes it to the caller. */
 static void
 check_record_page(IvfpqChecker *checker, BlockNumber blkno)
 {
@@ -985,7 +988,7 @@ check_record_page(IvfpqChecker *checker, BlockNumber blkno)
 	checker->records(checker->arg, blkno, page, nslots);
 }
 
-/* Notes a slot or page that is to be examined again at the end. */
+/* Notes a slot or page to be examined again at the end of the check. */
 static void
 keep_leftover(IvfpqChecker *checker, const IvfpqLeftover *leftover)
 {
@@ -1018,8 +1021,9 @@ check_slots(IvfpqChecker *checker, BlockNumber blkno)
 }
 
 /*
- * Returns whether training may have left the page: a pending page that is not
- * in the list, or while the index is untrained any page of a trained one.
+ * Returns whether the page is a leftover of training, unless a chain reaches
+ * it.  It may be a pending page or, in an untrained index, a page of a kind
+ * that only a trained index has.
  */
 static bool
 is_training_leftover(const IvfpqChecker *checker, Page page)
@@ -1028,7 +1032,7 @@ is_training_leftover(const IvfpqChecker *checker, Page page)
 		(checker->meta.nlists == 0 && IvfpqPageIsTrained(page));
 }
 
-/* Checks a page that is none of the metapage, arrays and directory. */
+/* Checks a page that is not fixed (IvfpqIsFixedPage). */
 static void
 check_page(IvfpqChecker *checker, BlockNumber blkno)
 {
@@ -1071,8 +1075,9 @@ compare_leftovers(const void *a, const void *b)
 }
 
 /*
- * Reports a slot of a list if it has not changed and still is not reached:
- * with a warning if its gen is not the list's, else with an error if the list
+ * Reports a slot that no chain reaches, unless the slot has changed since it
+ * was noted.  If the slot's gen differs from `gen`, the gen of its list,
+ * reports a warning.  Otherwise reports an error if `sound` says that the list
  * is sound.
  */
 static void
@@ -1105,8 +1110,8 @@ report_slot(IvfpqChecker *checker, const IvfpqLeftover *leftover,
 }
 
 /*
- * Checks again the slots and pages that no chain reached.  Inserts may have
- * taken them since; then their list, read again, reaches them.
+ * Examines the leftovers.  First reads their lists and the pending list again,
+ * because an insert may have taken a slot or page meanwhile.
  */
 static void
 check_leftovers(IvfpqChecker *checker)
@@ -1119,7 +1124,7 @@ check_leftovers(IvfpqChecker *checker)
 
 	IvfpqMetaRead(checker->index, &meta);
 	if (meta.nlists != checker->meta.nlists)
-		return;					/* trained since: leftovers are its work */
+		return;					/* training ran, and made the leftovers */
 	qsort(checker->leftovers, checker->nleftovers, sizeof(IvfpqLeftover),
 		  compare_leftovers);
 	IvfpqCheckPending(checker, true);
@@ -1150,12 +1155,15 @@ check_leftovers(IvfpqChecker *checker)
 }
 
 /*
- * Checks small-list pages, refine pages and pages of pending rows, after the
- * lists and the pending list were followed: their kinds, and that all but
- * refine pages that are in use are reached.  Pages that VACUUM and training
- * write beside a list, or have not freed yet, look just like those that a
- * crash leaves.  They are therefore reported only if the lock shows that
- * neither is running; on a standby, where the lock cannot be had, never.
+ * Checks small-list pages, refine pages and pending pages, after the lists and
+ * the pending list were followed.
+ *
+ * While VACUUM and training run, they have pages that no chain reaches: pages
+ * of a new list, and pages of an old list that they have not freed yet.  Such
+ * pages look just like those that a crash leaves.  They are therefore reported
+ * only if we get the table's lock, which shows that neither VACUUM nor
+ * training is running.  On a standby we cannot get the lock, so they are never
+ * reported there.
  */
 void
 IvfpqCheckSlabs(IvfpqChecker *checker)
@@ -1173,8 +1181,8 @@ IvfpqCheckSlabs(IvfpqChecker *checker)
 }
 
 /*
- * Follows the chain of refine pages from its head.  Returns the page that does
- * not belong there, or InvalidBlockNumber if the chain is sound.
+ * Follows the chain of refine pages from its head.  Returns the first page
+ * that does not belong there, or InvalidBlockNumber if the chain is sound.
  */
 static BlockNumber
 follow_record_chain(IvfpqChecker *checker, BlockNumber head)
@@ -1199,7 +1207,7 @@ follow_record_chain(IvfpqChecker *checker, BlockNumber head)
 
 /*
  * Checks the chain of refine pages with free slots.  A problem counts only if
- * the head is the same at a second reading.
+ * the chain has the same head when it is read again, and has a problem again.
  */
 void
 IvfpqCheckRecordChain(IvfpqChecker *checker)

@@ -1,42 +1,47 @@
 /*
  * pending.c
- *		The pending list: TIDs of rows that no list has, because the index is
- *		untrained or was when the row came.
+ *		The pending list: TIDs of rows that are in no list, because the index
+ *		is untrained, or was untrained when they were inserted.
  *
- * Pages are chained from old to new, with ascending sequence numbers.  A page
- * names its successor's number, too: a reader that follows a link to a page
- * that was used again for something else, or further on in the chain, sees the
- * wrong number and starts again.
+ * The pages of the pending list form a chain from the oldest to the newest,
+ * with ascending sequence numbers.  A page names the next page and the
+ * sequence number of that page.  The next page may have been freed since, and
+ * used for something else or for a later page of the chain.  A reader that
+ * follows the link then sees a wrong number, and starts again.
  *
- * Inserts append rows to the tail.  Where the declaration of an index does not
- * say how many dimensions rows have, the first row decides.  A row is compared
- * with the metapage under the lock under which it is appended, so of two first
- * rows that differ one is refused.
+ * Inserts append rows to the tail.  If the declaration of an index does not
+ * say how many dimensions rows have, the first row determines that.  A row is
+ * compared with the metapage under the lock under which it is appended.  So if
+ * two sessions insert first rows with different dimensions at the same time,
+ * one row is rejected.
  *
  * Training in place freezes the list (IvfpqPendingFreeze), writes inverted
  * lists with the frozen rows, and writes the rows that have to stay pending to
- * a chain that leads to the new tail (IvfpqPendingKeep).  One record shows
- * both instead of the frozen pages (IvfpqPendingPublish), which are then freed
- * (IvfpqPendingFree).  Flushing removes single rows (IvfpqPendingRemove).
+ * a chain that leads to the new tail (IvfpqPendingKeep).  One WAL record makes
+ * both visible in place of the frozen pages (IvfpqPendingPublish), which are
+ * then freed (IvfpqPendingFree).  Flushing removes single rows
+ * (IvfpqPendingRemove).
  *
- * VACUUM removes TIDs within a page, and unlinks empty pages at the head; the
- * tail stays.  It can unlink only the head, since a link leads to every other
- * page; one old row would keep all pages after it.  A list that is mostly
- * holes is therefore compacted (IvfpqPendingCompact): it is frozen up to its
- * tail, its TIDs are written to new pages that lead to the new tail, and one
- * record makes these the head.  Readers that are in the midst of the old pages
- * come to the new tail as well or, when those are freed, start again.  The new
- * pages have numbers that were left out for them before the tail's, which no
- * page ever had.
+ * VACUUM removes dead TIDs within a page, and unlinks empty pages at the head,
+ * but never the tail.  It can unlink only the head, because each other page
+ * has a link that leads to it.  So a single old row would keep all pages after
+ * it in the list.  A list that consists mostly of holes is therefore compacted
+ * (IvfpqPendingCompact).  The list is frozen up to its tail, its TIDs are
+ * written to new pages that lead to the new tail, and one WAL record makes the
+ * first new page the head.  A reader that is still in the old pages comes to
+ * the new tail as well or, if the old pages are freed before that, starts
+ * again.  The new pages have the sequence numbers just below that of the tail.
+ * Freezing skipped these numbers, so no page ever had them.
  *
  * Training in place writes to pages that no reader finds until it publishes
  * them, and frees the pending pages that it emptied only after that.  If it
- * dies, such pages remain unused: in an untrained index everything but the
- * pending list, in a trained one pending pages that are not in the list.
- * VACUUM reclaims them (IvfpqReclaimPage).
+ * dies, unused pages remain.  In an untrained index, all pages except the
+ * metapage and those of the pending list are unused.  In a trained index,
+ * pending pages that are not in the pending list are unused.  VACUUM reclaims
+ * such pages (IvfpqReclaimPage).
  *
  * Training, flushing, VACUUM and reclaiming exclude each other by the table's
- * lock, which their callers hold.  Rows are appended meanwhile.
+ * lock, which their callers hold.  Rows may be appended meanwhile.
  */
 #include "postgres.h"
 
@@ -49,10 +54,10 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Pages that a list may have beyond twice those that its TIDs need. */
+/* VACUUM compacts a list of more than 2 * pages_needed + SPARE_PAGES pages. */
 #define SPARE_PAGES		2
 
-/* How the dimensions of a row to be appended compare with the metapage's. */
+/* Result of comparing a row's dimensions with those in the metapage. */
 typedef enum DimsVerdict
 {
 	DIMS_FIT,
@@ -60,16 +65,16 @@ typedef enum DimsVerdict
 	DIMS_DIFFER
 } DimsVerdict;
 
-/* The compacted list while it is written. */
+/* State of a compaction, while it writes the new pages. */
 typedef struct Compaction
 {
 	Relation	index;
 	const IvfpqFrozen *frozen;
-	Buffer		buf;			/* page to be filled: ours, pinned */
-	uint64		seq;			/* its number */
-	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
+	Buffer		buf;			/* page to fill, pinned; taken for this list */
+	uint64		seq;			/* sequence number of that page */
+	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] TIDs gathered */
 	int			count;
-	bool		mismatched;		/* all of them come from mismatched pages */
+	bool		mismatched;		/* all these TIDs come from mismatched pages */
 } Compaction;
 
 /* Returns the header of a pending page. */
@@ -87,9 +92,9 @@ pending_tids(Page page)
 }
 
 /*
- * Returns whether this is the chain's page of that number, and its header is
- * sound.  Where no other backend can have freed the page, any other page is
- * damage.
+ * Returns whether this is the page of the chain with the sequence number
+ * `seq`, and its header is sound.  If no other backend can have freed the
+ * page, false means damage.
  */
 static bool
 pending_is(Page page, uint64 seq)
@@ -101,7 +106,7 @@ pending_is(Page page, uint64 seq)
 		(header->next == InvalidBlockNumber || header->next_seq > seq);
 }
 
-/* Makes a pending page that holds the TIDs. */
+/* Initializes a pending page that holds the TIDs. */
 static void
 pending_init(Page page, uint64 seq, BlockNumber next, uint64 next_seq,
 			 const ItemPointerData *tids, int count)
@@ -119,8 +124,8 @@ pending_init(Page page, uint64 seq, BlockNumber next, uint64 next_seq,
 }
 
 /*
- * Begins to read, from the head that *meta gives, which was read after the
- * snapshot was taken.
+ * Prepares to read the pending list from the head that *meta gives.  The
+ * caller has read *meta after its snapshot was taken.
  */
 void
 IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
@@ -135,7 +140,7 @@ IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 	reader->tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
 }
 
-/* Begins to read the frozen part; the caller stops at its end. */
+/* Prepares to read the frozen part; the caller must stop at its end. */
 static void
 pending_open_frozen(IvfpqPendingReader *reader, Relation index,
 					const IvfpqFrozen *frozen)
@@ -155,8 +160,9 @@ IvfpqPendingClose(IvfpqPendingReader *reader)
 }
 
 /*
- * Copies the page at reader->next.  Returns false if it is not the page that
- * the link meant.
+ * Copies the TIDs of page reader->next, and goes to the next page.  Returns
+ * false if the page does not exist or does not have sequence number
+ * reader->next_seq.
  */
 static bool
 copy_pending(IvfpqPendingReader *reader, int *count)
@@ -191,11 +197,14 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 }
 
 /*
- * Copies the next page's TIDs into reader->tids.  Returns false at the end.
- * If VACUUM or training has freed a page on the way, the list is read again
- * from its head, and TIDs that were returned before come again.  Rows that did
- * not come were moved to lists by training: a reader that needs all rows reads
- * the metapage again after the end, and then the lists.
+ * Copies the next page's TIDs into reader->tids, and sets *count to their
+ * number.  Returns false at the end of the list.
+ *
+ * If VACUUM or training has freed the page, reads the list again from its head
+ * and sets reader->restarted.  Then TIDs may be returned twice, and the only
+ * rows missed are those that training has moved to lists.  So a reader that
+ * needs all rows reads the metapage again after the end of the pending list,
+ * and then reads the lists.
  */
 bool
 IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
@@ -209,7 +218,7 @@ IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 		if (copy_pending(reader, count))
 			return true;
 
-		/* damage, unless the head has moved since the last time */
+		/* this is damage unless the head has moved since the last restart */
 		IvfpqMetaRead(reader->index, &meta);
 		if (meta.pending_head_seq == reader->restarted_at &&
 			meta.build_id == reader->build_id)
@@ -224,7 +233,7 @@ IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 	return false;
 }
 
-/* Returns whether there may be a pending row that lists can take. */
+/* Returns whether there may be a pending row that a list can take. */
 bool
 IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)
 {
@@ -240,9 +249,10 @@ IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Estimates the number of pending TIDs from the ends of the chain alone.  The
- * estimate is too high by the TIDs that VACUUM removed from pages in between.
- * The metapage stays locked, or training might free the tail.
+ * Estimates the number of pending TIDs from the head and the tail of the chain
+ * alone.  The estimate still includes TIDs that VACUUM has removed from pages
+ * in between.  The metapage stays locked meanwhile, because training might
+ * otherwise free the tail.
  */
 int64
 IvfpqPendingEstimate(Relation index)
@@ -262,7 +272,7 @@ IvfpqPendingEstimate(Relation index)
 		IvfpqPendingHeader *header = pending_get(BufferGetPage(buf));
 		uint64		npages = header->seq - meta->pending_head_seq;
 
-		/* a damaged page may have any number */
+		/* a damaged page may have any sequence number */
 		npages = Min(npages, RelationGetNumberOfBlocks(index));
 		count = (int64) npages * IVFPQ_PENDING_PER_PAGE + header->count;
 		UnlockReleaseBuffer(buf);
@@ -272,8 +282,9 @@ IvfpqPendingEstimate(Relation index)
 }
 
 /*
- * Adds the TID to an exclusively locked tail page.  Returns false if the page
- * is full.  One record, one page.
+ * Appends the TID to a tail page that the caller has locked exclusively.
+ * Returns false if the page is full.  Writes one WAL record, which covers this
+ * page only.
  */
 static bool
 append_to_tail(Relation index, Buffer buf, ItemPointer tid)
@@ -295,10 +306,10 @@ append_to_tail(Relation index, Buffer buf, ItemPointer tid)
 }
 
 /*
- * Adds a tail page that holds the TID or, without one, is empty.  Leaves out
- * `gap` sequence numbers before the page's own.  The caller has locked the
- * metapage and the old tail, if there is one, exclusively.  One record:
- * metapage, old tail if any, new page.
+ * Adds a new tail page that holds the TID, or is empty if tid is NULL.  Skips
+ * `gap` sequence numbers before the new page's number.  The caller has
+ * exclusively locked the metapage and the old tail, if any.  Writes one WAL
+ * record, which covers the metapage, the old tail, if any, and the new page.
  */
 static void
 pending_add_tail(Relation index, Buffer metabuf, Buffer tailbuf,
@@ -332,7 +343,10 @@ pending_add_tail(Relation index, Buffer metabuf, Buffer tailbuf,
 	UnlockReleaseBuffer(buf);
 }
 
-/* Sets dims and flags in an exclusively locked metapage.  One record. */
+/*
+ * Sets dims and dims_flags in a metapage that the caller has locked
+ * exclusively.  Writes one WAL record, which covers the metapage only.
+ */
 static void
 set_dims(Relation index, Buffer metabuf, int dims, int flags)
 {
@@ -346,9 +360,8 @@ set_dims(Relation index, Buffer metabuf, int dims, int flags)
 }
 
 /*
- * Compares a row's dimensions with a locked metapage.  DIMS_UNSET: the
- * metapage must first say that this row decides or, dims being 0, that not all
- * rows are checked; that takes an exclusive lock.
+ * Compares a row's dimensions with a metapage that the caller has locked.
+ * Returns DIMS_UNSET if record_dims must change the metapage first.
  */
 static DimsVerdict
 check_dims(const IvfpqMetaData *meta, int dims)
@@ -361,8 +374,11 @@ check_dims(const IvfpqMetaData *meta, int dims)
 }
 
 /*
- * Updates the metapage, exclusively locked, for a row that check_dims found
- * DIMS_UNSET.  One record.
+ * Records the dimensions of the row that is about to be added, because
+ * check_dims returned DIMS_UNSET: the metapage then has these dimensions.  If
+ * dims is 0, records that not all pending rows are checked.  The caller has
+ * locked the metapage exclusively.  Writes one WAL record, which covers the
+ * metapage only.
  */
 static void
 record_dims(Relation index, Buffer metabuf, int dims)
@@ -380,8 +396,9 @@ record_dims(Relation index, Buffer metabuf, int dims)
 }
 
 /*
- * Makes rows have `dims` dimensions, unless that is decided already.  Returns
- * the dimensions that rows must have.  One record, the metapage, or none.
+ * Makes `dims` the dimensions that rows must have, unless they are set
+ * already.  Returns the dimensions that rows must have.  Writes no WAL record,
+ * or one that covers the metapage only.
  */
 int
 IvfpqPendingSettleDims(Relation index, int dims)
@@ -399,12 +416,15 @@ IvfpqPendingSettleDims(Relation index, int dims)
 }
 
 /*
- * Lets the next row of an untrained index decide on dimensions, because none
- * is left of those that did.  The caller has read the pending list to its last
- * page, where the reader is, with `count` TIDs, and has found no row that any
- * snapshot may ever see.  Returns false if rows have come since, even if
- * VACUUM has removed as many, or if no row decided on dimensions.  One record:
- * the metapage.
+ * Lets the next row of an untrained index determine the dimensions anew,
+ * because all pending rows are dead.  The caller has read the pending list and
+ * has found no row that any snapshot may ever see.  `last` is the caller's
+ * reader, at the last page of the list, which has `count` TIDs.
+ *
+ * Returns false if no row has determined the dimensions, or if rows were
+ * appended after that page was read.  Also compares the page's LSN and TIDs,
+ * because VACUUM may have removed as many rows as were appended.  If the
+ * result is true, writes one WAL record, which covers the metapage only.
  */
 bool
 IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
@@ -426,7 +446,7 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
 										IVFPQ_KIND_PENDING, NULL);
 		Page		page = BufferGetPage(buf);
 
-		/* an index that is not logged has no LSNs */
+		/* an index that is not WAL-logged has no LSNs */
 		may = pending_is(page, last->place.seq) &&
 			pending_get(page)->count == (uint32) count &&
 			(!RelationNeedsWAL(index) || PageGetLSN(page) == last->lsn) &&
@@ -442,14 +462,14 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
 }
 
 /*
- * Appends the TID of a row of `dims` dimensions, and returns the dimensions
- * that rows must have.  The first row decides on them; a row that has others
- * is not appended.  With dims = 0 the row may have any, because hardly any
- * snapshot sees it.
+ * Appends the TID of a row with `dims` dimensions, and returns the dimensions
+ * that rows must have, which the first row determines.  A row with other
+ * dimensions is not appended.  If dims is 0, the row's dimensions are not
+ * compared, because the row is dead to nearly all snapshots.
  *
- * Inserters share the metapage and lock the tail one after another.  An
- * inserter that finds the tail full, or is the first, locks the metapage
- * exclusively and checks again.
+ * Inserters take a share lock on the metapage, and lock the tail one after
+ * another.  An inserter that finds the tail full, or inserts the first row,
+ * locks the metapage exclusively and checks again.
  */
 int
 IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
@@ -500,11 +520,13 @@ IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
 }
 
 /*
- * Freezes the pending list up to its last TID: an empty tail takes rows that
- * come later.  With renumber, leaves out as many sequence numbers before the
- * tail's as the list has pages, for the compacted pages.  Returns false if
- * there is no list.  One record: metapage, old tail, new page; none if the
- * tail is empty already and numbers do not matter.
+ * Freezes the pending list up to its last TID.  From then on the tail is an
+ * empty page, which takes the rows that come later.  If `renumber` is true, as
+ * many sequence numbers as the list has are left free below the new tail's
+ * number, for the pages of a compaction.  Returns false if there is no list.
+ *
+ * Writes one WAL record, which covers the metapage, the old tail and the new
+ * tail, unless the tail is empty already and `renumber` is false.
  */
 bool
 IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
@@ -526,7 +548,7 @@ IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
 		frozen->head = meta->pending_head;
 		frozen->head_seq = meta->pending_head_seq;
 		frozen->tail_seq = pending_get(BufferGetPage(tailbuf))->seq;
-		/* sequence numbers are computed from these */
+		/* other sequence numbers are computed from those of head and tail */
 		if (frozen->head == meta->pending_tail ?
 			frozen->head_seq != frozen->tail_seq :
 			frozen->head_seq >= frozen->tail_seq)
@@ -549,9 +571,13 @@ IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
 
 /*
  * Writes TIDs to new pending pages, which lead to the tail after the frozen
- * part.  No reader finds them until *meta, whose pending head they become, is
- * published.  The pages take the numbers just below the tail's, of which the
- * frozen pages have at least as many.  One record a page.
+ * part.  Makes the first of these pages the pending head in *meta.  No reader
+ * finds the pages until *meta is published.  Writes one WAL record for each
+ * page.
+ *
+ * The new pages take the highest sequence numbers below that of the tail,
+ * which are numbers of frozen pages.  The frozen pages hold at least as many
+ * TIDs, so there are enough numbers.
  */
 void
 IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
@@ -585,9 +611,9 @@ IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 }
 
 /*
- * Turns the index into the trained one that *trained describes, all at once.
- * The pending tail and the dims flags stay what they have become since.  One
- * record: the metapage.
+ * Atomically turns the index into the trained index that *trained describes.
+ * Keeps the pending tail and the dims flags, which may have changed during
+ * training.  Writes one WAL record, which covers the metapage only.
  */
 void
 IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
@@ -622,8 +648,8 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
 }
 
 /*
- * Frees the frozen pages, which nothing leads to any more.  One record a page;
- * VACUUM reclaims the pages that a crash leaves.
+ * Frees the frozen pages, to which no link leads any more.  Writes one WAL
+ * record for each page.  If a crash leaves some of them, VACUUM reclaims them.
  */
 void
 IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
@@ -654,9 +680,10 @@ IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
 }
 
 /*
- * Removes the TID at `place` as part of a record: the page's last TID takes
- * its place.  Returns the page, which stays locked until the caller has
- * finished the record.
+ * Removes the TID from the page at `place`, as part of the WAL record `state`.
+ * The page's last TID takes the position of the removed TID.  Returns the
+ * page's buffer, which stays locked until the caller has finished the WAL
+ * record.
  */
 Buffer
 IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
@@ -688,8 +715,9 @@ IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
 }
 
 /*
- * Records that no list can take any of the `count` rows at `place`, unless
- * others have come there since.  One record, one page.
+ * Marks the page at `place` as mismatched, because no list can take any of its
+ * `count` rows.  Does nothing if the page has another number of rows now.
+ * Writes one WAL record, which covers this page only.
  */
 void
 IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place,
@@ -721,9 +749,10 @@ pages_needed(int64 ntids)
 }
 
 /*
- * Allocates a page for the compacted list, and returns it pinned, but not
- * locked.  It becomes a pending page at once: a backend that learned of it
- * earlier could take it as long as it is free.  One record.
+ * Allocates a page for the compacted list, and returns its buffer, pinned but
+ * not locked.  Immediately makes the page a pending page, because a free page
+ * could be taken by another backend that got its number from the free space
+ * map earlier.  Writes one WAL record, which covers this page only.
  */
 static Buffer
 take_page(Relation index, uint64 seq)
@@ -739,7 +768,10 @@ take_page(Relation index, uint64 seq)
 	return buf;
 }
 
-/* Writes the page that has been gathered.  One record, one page. */
+/*
+ * Writes the gathered TIDs to page to->buf.  Unless it is the last page, also
+ * allocates the next page.  Writes one WAL record for each of the two pages.
+ */
 static void
 write_page(Compaction *to)
 {
@@ -769,7 +801,7 @@ write_page(Compaction *to)
 	IvfpqInjectionPoint("compact: page");
 }
 
-/* Writes the frozen TIDs to pages numbered from to->seq on. */
+/* Writes the frozen TIDs to new pages, which are numbered from to->seq on. */
 static void
 write_pages(Compaction *to)
 {
@@ -794,8 +826,9 @@ write_pages(Compaction *to)
 }
 
 /*
- * Rewrites the pending list without holes.  One record, the metapage, makes
- * the new pages the head of the list.
+ * Rewrites the pending list without holes.  When the new pages are written,
+ * one WAL record, which covers the metapage only, makes the first new page the
+ * head of the list.
  */
 void
 IvfpqPendingCompact(Relation index)
@@ -846,9 +879,10 @@ IvfpqPendingCompact(Relation index)
 }
 
 /*
- * Removes dead TIDs from page *blkno, number *seq, and returns how many.
- * *left gets the number that remains, *blkno and *seq the next page.  One
- * record, one page.
+ * Removes the dead TIDs from page *blkno, whose sequence number is *seq, and
+ * returns their number.  Sets *left to the number of TIDs that remain, and
+ * *blkno and *seq to the next page.  If any TID is dead, writes one WAL
+ * record, which covers this page only.
  */
 static int
 vacuum_page(Relation index, BlockNumber *blkno, uint64 *seq,
@@ -893,8 +927,9 @@ vacuum_page(Relation index, BlockNumber *blkno, uint64 *seq,
 }
 
 /*
- * Unlinks the head page if it is empty and not the tail, and returns whether
- * it did.  One record: metapage and head page.
+ * Unlinks the head page if it is empty and is not the tail, and returns
+ * whether it did.  Writes one WAL record, which covers the metapage and the
+ * head page.
  */
 static bool
 unlink_head(Relation index)
@@ -939,8 +974,8 @@ unlink_head(Relation index)
 }
 
 /*
- * Gives the empty pages at the head back, and returns their number.  Only for
- * VACUUM and training, which exclude each other.
+ * Frees the empty pages at the head of the list, and returns their number.
+ * Only VACUUM and training may call this, because they exclude each other.
  */
 int64
 IvfpqPendingTrim(Relation index)
@@ -959,9 +994,9 @@ IvfpqPendingTrim(Relation index)
 }
 
 /*
- * For VACUUM: asks the callback about every pending TID, removes those that it
- * names, and gives pages back.  Returns the number removed; *nleft gets the
- * number of the others.
+ * For VACUUM.  Calls the callback for every pending TID, removes the TIDs that
+ * are dead, and frees pages that are not needed.  Returns the number of TIDs
+ * that were removed, and sets *nleft to the number of TIDs that remain.
  */
 int64
 IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
@@ -994,7 +1029,8 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 }
 
 /*
- * Notes the pages of the pending list; memory comes from the current context.
+ * Prepares to reclaim pages: notes which pages are in the pending list, with
+ * memory from the current context.
  */
 void
 IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
@@ -1022,8 +1058,10 @@ IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
 }
 
 /*
- * Returns whether the page is unused.  A pending page with a higher number
- * than the last one was added to the list after the list was read.
+ * Returns whether the page is left over from training or a compaction that was
+ * cut short.  A pending page is not left over if its sequence number is higher
+ * than that of the last page noted, because it was added after the list was
+ * read.
  */
 static bool
 is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
@@ -1035,8 +1073,8 @@ is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
 }
 
 /*
- * Frees the page, which is none of the metapage, arrays and directory, if it
- * is left over.  One record, one page.
+ * Frees the page if it is left over.  Writes one WAL record, which covers this
+ * page only.  The page must not be a fixed page (IvfpqIsFixedPage).
  */
 void
 IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
@@ -1079,7 +1117,7 @@ IvfpqReclaimEnd(IvfpqReclaim *reclaim)
 	pfree(reclaim->listed);
 }
 
-/* Reclaims the pages of an untrained index. */
+/* Reclaims the pages that are left over in an untrained index. */
 void
 IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy)
 {

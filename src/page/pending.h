@@ -8,9 +8,9 @@
 #include "page/page.h"
 
 /*
- * The part of the pending list that training or a compaction reads.  Pages
- * from head up to the one before tail get no more rows, because new rows are
- * appended to the tail or to pages after it.
+ * The frozen part of the pending list, which training or a compaction reads.
+ * The pages from `head` to the page before `tail` get no more rows, because
+ * new rows are appended to `tail` or to pages after it.
  */
 typedef struct IvfpqFrozen
 {
@@ -20,20 +20,20 @@ typedef struct IvfpqFrozen
 	uint64		tail_seq;
 } IvfpqFrozen;
 
-/* Reading the list, page by page. */
+/* State of reading the pending list, page by page. */
 typedef struct IvfpqPendingReader
 {
 	Relation	index;
 	BlockNumber next;			/* page to read next */
-	uint64		next_seq;		/* its expected seq */
-	bool		restarted;		/* set when TIDs may come twice; the caller
-								 * clears it */
-	uint64		restarted_at;	/* head's seq when last restarted; 0 = never */
-	uint64		build_id;		/* of the index then */
-	IvfpqPendingPlace place;	/* where `tids` come from */
-	XLogRecPtr	lsn;			/* of that page then */
-	bool		mismatched;		/* IVFPQ_PENDING_MISMATCHED of that page */
-	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
+	uint64		next_seq;		/* sequence number that this page must have */
+	bool		restarted;		/* reading was restarted, so TIDs may come
+								 * twice; the caller resets this flag */
+	uint64		restarted_at;	/* head's seq at the last restart; 0 = never */
+	uint64		build_id;		/* build_id when reading began or restarted */
+	IvfpqPendingPlace place;	/* page from which `tids` come */
+	XLogRecPtr	lsn;			/* LSN of that page when it was copied */
+	bool		mismatched;		/* that page is marked as mismatched */
+	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] TIDs of one page */
 } IvfpqPendingReader;
 
 extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
@@ -43,7 +43,7 @@ extern void IvfpqPendingClose(IvfpqPendingReader *reader);
 extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqPendingEstimate(Relation index);
 
-/* Inserts: rows become pending, and decide on dimensions. */
+/* Inserts: rows become pending, and determine the dimensions. */
 extern int	IvfpqPendingSettleDims(Relation index, int dims);
 extern bool IvfpqPendingFreeDims(Relation index,
 								 const IvfpqPendingReader *last, int count);
@@ -65,7 +65,7 @@ extern void IvfpqPendingSetMismatched(Relation index,
 									  const IvfpqPendingPlace *place,
 									  int count);
 
-/* VACUUM: dead rows leave, and the list loses its holes. */
+/* VACUUM: removing dead rows, and compacting the list. */
 extern int64 IvfpqPendingVacuum(Relation index,
 								IndexBulkDeleteCallback callback,
 								void *callback_state, int64 *nleft);
@@ -77,9 +77,9 @@ typedef struct IvfpqReclaim
 {
 	Relation	index;
 	bool		trained;
-	BlockNumber nblocks;		/* of the index when reclaiming began */
-	uint8	   *listed;			/* a bit for every page of the pending list */
-	uint64		last_seq;		/* of its last page */
+	BlockNumber nblocks;		/* size of the index when reclaiming began */
+	uint8	   *listed;			/* [nblocks] bits: the page is in the list */
+	uint64		last_seq;		/* sequence number of the list's last page */
 } IvfpqReclaim;
 
 extern void IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index);

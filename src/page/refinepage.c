@@ -3,22 +3,24 @@
  *		Refine records: a row's vector in 8 bits a dimension or in half
  *		precision.
  *
- * A row has one record, in a slot whose address all postings of the row have.
- * An inserter writes the record before the postings; VACUUM frees it when the
- * row is dead, without regard to postings.  A posting may therefore have the
- * address of a slot that is free or that another row's record has taken, but
- * only if no snapshot sees the posting's row any more.  A stale address can
- * cost nothing but a dead row, because rows are returned by what the heap says
- * of the TID found in the record.  Records without postings, of inserts cut
- * short, belong to aborted rows, and VACUUM frees them like other dead ones.
+ * A row has one refine record, in a slot whose address is in all postings of
+ * the row.  An inserter writes the record before the postings.  VACUUM frees
+ * the record when the row is dead, without looking at postings.  A posting may
+ * therefore have the address of a slot that is free, or that the record of
+ * another row has taken, but only if no snapshot sees the posting's row any
+ * more.  With such a stale address a search can lose only a dead row, because
+ * the search takes the row's TID from the record.  An insert that was cut
+ * short leaves a record without postings.  The row is aborted, and VACUUM
+ * frees the record like that of any other dead row.
  *
  * Pages with free slots form a chain, whose head the metapage names.
- * Inserters fill the head.  One that finds it full locks the metapage
- * exclusively and pops it.  When VACUUM frees slots, it pushes their page
- * unless that is in the chain.
+ * Inserters put records on the head page.  An inserter that finds the head
+ * page full locks the metapage exclusively and removes the page from the
+ * chain.  When VACUUM frees slots of a page that is not in the chain, it makes
+ * the page the new head.
  *
- * Builds and training write the records of rows in bulk, page by page, to an
- * index that has none yet (IvfpqRecordBuilder).
+ * Builds and training write the records of many rows, page by page, to an
+ * index that has no records yet (IvfpqRecordBuilder).
  */
 #include "postgres.h"
 
@@ -31,12 +33,12 @@
 #include "page/metapage.h"
 #include "page/refinepage.h"
 
-/* Pages that a builder reserves at once, at most. */
+/* Maximum number of pages that a builder reserves at a time. */
 #define MOST_RESERVED	64
 
 /*
- * Records that are prefetched into the processor's cache together, one group
- * ahead of the group that is being copied.
+ * Records are prefetched into the processor's cache in groups of this many,
+ * one group ahead of the group that is being copied.
  */
 #define FETCHED_TOGETHER	8
 
@@ -56,7 +58,7 @@ IvfpqRecordGet(Page page, int code_bytes, uint32 slot)
 							(Size) slot * IvfpqRecordSlotBytes(code_bytes));
 }
 
-/* Makes a refine page of free slots, which are all zero. */
+/* Initializes a refine page.  Its slots are free, because they are zero. */
 static void
 init_page(Page page)
 {
@@ -80,7 +82,7 @@ find_free(Relation index, BlockNumber blkno, Page page, int code_bytes)
 				   IvfpqRecordPageHeader(page)->nused);
 }
 
-/* Puts a record into a free slot of the page; *address gets its address. */
+/* Puts a record into a free slot, and sets *address to the slot's address. */
 static void
 put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
 		   const IvfpqRecord *record, ItemPointer address)
@@ -94,8 +96,9 @@ put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
 }
 
 /*
- * Puts a refine record on the exclusively locked head page.  Returns false if
- * the page is full.  One record, one page.
+ * Puts a record on the head page of the chain, which the caller has locked
+ * exclusively, and sets *address to the record's address.  Returns false if
+ * the page is full.  Writes one WAL record, which covers this page only.
  */
 static bool
 append_to_head(Relation index, Buffer buf, int code_bytes,
@@ -124,8 +127,10 @@ append_to_head(Relation index, Buffer buf, int code_bytes,
 }
 
 /*
- * Adds a page that holds the refine record to the chain, which is empty.  One
- * record: metapage, exclusively locked, and new page.
+ * Starts the empty chain with a new page that holds the refine record, and
+ * sets *address to the record's address.  The caller has locked the metapage
+ * exclusively.  Writes one WAL record, which covers the metapage and the new
+ * page.
  */
 static void
 append_page(Relation index, Buffer metabuf, int code_bytes,
@@ -147,12 +152,13 @@ append_page(Relation index, Buffer metabuf, int code_bytes,
 }
 
 /*
- * Writes a row's record; *address gets its address.
+ * Writes a row's refine record, and sets *address to the record's address.
  *
- * Inserters share the metapage and lock the head of the chain one after
- * another.  An inserter that finds the head full, or none, locks the metapage
- * exclusively and checks again.  It pops full heads, one record each: metapage
- * and page.
+ * Inserters take a share lock on the metapage, and lock the head page of the
+ * chain one after another.  An inserter that finds the head page full, or the
+ * chain empty, locks the metapage exclusively and checks again.  If the head
+ * page is still full, the inserter removes it from the chain by one WAL
+ * record, which covers the metapage and that page, and tries the next page.
  */
 void
 IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
@@ -205,7 +211,7 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 	}
 }
 
-/* Prefetches records at addresses [n] into the processor's cache. */
+/* Prefetches the records at addresses [n] into the processor's cache. */
 static void
 fetch_records(Relation index, int code_bytes, const ItemPointerData *addresses,
 			  int n)
@@ -225,16 +231,18 @@ fetch_records(Relation index, int code_bytes, const ItemPointerData *addresses,
 								 sizeof(IvfpqRecordHeader) +
 								 (slot - 1) * slot_bytes,
 								 slot_bytes);
-		/* the page's kind is checked, too */
+		/* also fetch the page's kind, which the reader checks */
 		if (page != NULL)
 			__builtin_prefetch(page + BLCKSZ - sizeof(IvfpqSpecialData));
 	}
 }
 
 /*
- * Copies the records at n addresses into records [n][IvfpqRecordSlotBytes].
- * Addresses on one page should be adjacent; each run of them costs one share
- * lock.  A slot may have become free.  `prefetch` is of these pages, or NULL.
+ * Copies the refine records at addresses [n] to records
+ * [n][IvfpqRecordSlotBytes].  Addresses on the same page should be adjacent,
+ * because each run of such addresses takes one share lock.  A slot may have
+ * become free meanwhile.  If `prefetch` is not NULL, it is used to prefetch
+ * the pages from files.
  */
 void
 IvfpqRecordRead(Relation index, int code_bytes,
@@ -275,7 +283,7 @@ IvfpqRecordRead(Relation index, int code_bytes,
 		UnlockReleaseBuffer(buf);
 }
 
-/* Copies a page out; returns false if it is not a refine page. */
+/* Copies a page to `page` if it is a refine page; otherwise returns false. */
 bool
 IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 					BufferAccessStrategy strategy, char *page)
@@ -293,8 +301,8 @@ IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 }
 
 /*
- * Frees slots of a page, and pushes the page onto the chain unless it is
- * there.  One record: metapage and page.
+ * Frees slots of a page, and adds the page to the chain unless it is there
+ * already.  Writes one WAL record, which covers the metapage and the page.
  */
 static void
 free_slots(Relation index, int code_bytes, BlockNumber blkno,
@@ -333,10 +341,10 @@ free_slots(Relation index, int code_bytes, BlockNumber blkno,
 }
 
 /*
- * For VACUUM: asks the callback about every row of a page, if it is a refine
- * page, and frees the slots of those that it names.  Nothing else frees slots,
- * so a slot that is in use when the page is copied still is when the page is
- * locked.
+ * For VACUUM.  If the page is a refine page, calls the callback for each row
+ * that has a record there, and frees the slots of the rows that are dead.
+ * Nothing else frees slots.  So a slot that is in use when the page is copied
+ * is still in use when the page is locked later.
  */
 void
 IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
@@ -367,7 +375,7 @@ IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 	pfree(dead);
 }
 
-/* Begins to write records in bulk; memory comes from the current context. */
+/* Prepares to write records in bulk, with memory from the current context. */
 void
 IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index,
 					   int code_bytes, bool log)
@@ -382,8 +390,9 @@ IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index,
 }
 
 /*
- * Puts the page in its place, which is a new page until then; a crash may
- * leave it new.  One record, one page, if it is to be logged.
+ * Writes builder->page to its block.  Until then the block is a new page, and
+ * a crash may leave it new.  If pages are to be logged, writes one WAL record,
+ * which covers this page only.
  */
 static void
 write_page(IvfpqRecordBuilder *builder)
@@ -394,12 +403,13 @@ write_page(IvfpqRecordBuilder *builder)
 }
 
 /*
- * Writes a row's record; *address gets its address.  No page is held between
- * calls, so callers may take their time.
+ * Writes a row's refine record, and sets *address to the record's address.  No
+ * page is locked or pinned between calls, so a caller may be slow.
  *
- * Pages are reserved in runs, each as long as all before it together, up to a
- * limit: the participants of a parallel build need a lock for each run, and
- * would otherwise hand it to each other for every page.
+ * Pages are reserved in runs.  Each run is as long as all earlier runs
+ * together, up to MOST_RESERVED pages.  Participants of a parallel build need
+ * a lock for each run.  If they reserved single pages, they would need this
+ * lock for every page.
  */
 void
 IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
@@ -426,10 +436,13 @@ IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 }
 
 /*
- * Writes the last page, and offers reserved pages that are not needed to
- * others.  If the last page has free slots, it becomes *head, the head of the
- * chain of such pages, for the metapage.  The old *head, which is another
- * builder's or InvalidBlockNumber, follows it in the chain.
+ * Writes the last page.  Reserved pages that were not needed are recorded in
+ * the free space map, so that other backends can use them.
+ *
+ * If the last page has free slots, it becomes the head of the chain of such
+ * pages: sets *head, which the caller puts into the metapage.  The old *head
+ * becomes the next page of the chain; it is a page of another builder, or
+ * InvalidBlockNumber.
  */
 void
 IvfpqRecordBuilderFinish(IvfpqRecordBuilder *builder, pg_atomic_uint32 *head)

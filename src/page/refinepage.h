@@ -26,18 +26,17 @@ extern void IvfpqRecordVacuum(Relation index, int code_bytes,
 							  IndexBulkDeleteCallback callback,
 							  void *callback_state);
 
-/* Writes records in bulk, page by page, to an index that has none yet. */
+/* State of writing records in bulk, to an index that has none yet. */
 typedef struct IvfpqRecordBuilder
 {
 	Relation	index;
-	int			code_bytes;		/* of a record */
-	bool		log;			/* log each page: others see the index */
+	int			code_bytes;		/* bytes of a record's codes */
+	bool		log;			/* WAL-log each page; others use the index */
 	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
 	BlockNumber next;			/* first reserved page that is not used yet */
-	BlockNumber end;			/* page after the last reserved one */
+	BlockNumber end;			/* page after the last reserved page */
 	BlockNumber reserved;		/* number of pages reserved so far */
-	char	   *page;			/* [BLCKSZ] contents of blkno, which is a new
-								 * page until it is written */
+	char	   *page;			/* [BLCKSZ] contents for block blkno */
 } IvfpqRecordBuilder;
 
 extern void IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder,

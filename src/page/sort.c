@@ -1,12 +1,13 @@
 /*
  * sort.c
- *		Sorting uint64: lists, pages, TIDs.
+ *		Sorting uint64 numbers, which stand for lists, pages or TIDs.
  *
- * No processor predicts how comparisons of numbers in random order end, and
- * each of a hundred thousand numbers takes part in 17 of them.  But numbers of
- * lists, of pages and of rows differ in few of their bits, and a radix sort of
- * some hundred by these bits takes a third of the time.  A search sorts some
- * hundred numbers four times (IvfpqSortNumbers); others sort very many
+ * To sort n numbers by comparisons takes log2(n) comparisons of each number,
+ * and no processor can predict their results if the numbers are in random
+ * order.  But the numbers of lists, of pages and of rows differ in only a few
+ * of their bits.  A radix sort by these bits takes a third of the time of a
+ * comparison sort for some hundred numbers.  A search sorts some hundred
+ * numbers four times (IvfpqSortNumbers); other callers sort very many numbers
  * (IvfpqSortBits).
  */
 #include "postgres.h"
@@ -22,14 +23,14 @@
 #include "lib/sort_template.h"
 
 /*
- * IvfpqSortNumbers sorts by bytes if there are this many numbers, and no more
- * than MOST_BYTES of their bytes differ.
+ * IvfpqSortNumbers sorts by bytes if there are LEAST_BY_BYTES to MOST_BY_BYTES
+ * numbers and they differ in no more than MOST_BYTES of their bytes.
  */
 #define LEAST_BY_BYTES	20
 #define MOST_BY_BYTES	512
 #define MOST_BYTES		3
 
-/* Bits of a digit when very many numbers are sorted. */
+/* Number of bits of a digit when very many numbers are sorted. */
 #define MOST_DIGIT_BITS	11
 
 /* Compares two uint64, for qsort. */
@@ -43,13 +44,13 @@ IvfpqCompareNumbers(const void *a, const void *b)
 }
 
 /*
- * Sorts numbers `from` [n] into `to` by the digit that begins at `bit`.
- * Numbers with the same digit keep their order.
+ * Sorts array `from` [n] into array `to` [n] by one digit: the digit_bits bits
+ * that begin at `bit`.  Numbers with the same digit keep their order.
  */
 static pg_attribute_always_inline void
 sort_digit(const uint64 *from, uint64 *to, int64 n, int bit, int digit_bits)
 {
-	int64		places[1 << MOST_DIGIT_BITS];	/* the first 2^digit_bits */
+	int64		places[1 << MOST_DIGIT_BITS];	/* 2^digit_bits in use */
 	const uint64 mask = (UINT64CONST(1) << digit_bits) - 1;
 	int64		next = 0;
 
@@ -68,9 +69,10 @@ sort_digit(const uint64 *from, uint64 *to, int64 n, int bit, int digit_bits)
 }
 
 /*
- * Sorts numbers [n] by their bits from `bit` on: by one digit after another,
- * the lowest first.  Digits that have none of the `varying` bits are skipped.
- * scratch [n] is overwritten.
+ * Sorts numbers [n] by their bits from `bit` on, one digit after another,
+ * beginning with the lowest digit.  `varying` has the bits in which the
+ * numbers differ; digits that have none of these bits are skipped.  scratch
+ * [n] is overwritten.
  */
 static pg_attribute_always_inline void
 sort_digits(uint64 *numbers, uint64 *scratch, int64 n, int bit, int digit_bits,
@@ -92,7 +94,7 @@ sort_digits(uint64 *numbers, uint64 *scratch, int64 n, int bit, int digit_bits,
 		memcpy(numbers, from, n * sizeof(uint64));
 }
 
-/* Returns the bits in which numbers [n] differ. */
+/* Returns a mask of the bits in which numbers [n] differ. */
 static uint64
 varying_bits(const uint64 *numbers, int64 n)
 {
@@ -103,7 +105,7 @@ varying_bits(const uint64 *numbers, int64 n)
 	return varying;
 }
 
-/* Sorts numbers [n]. */
+/* Sorts numbers [n] in ascending order. */
 void
 IvfpqSortNumbers(uint64 *numbers, Size n)
 {
@@ -125,9 +127,8 @@ IvfpqSortNumbers(uint64 *numbers, Size n)
 }
 
 /*
- * Sorts numbers [n], of which there are very many, by their bits from `bit`
- * on.  Numbers that are equal in these bits keep their order.  scratch [n] is
- * overwritten.
+ * Sorts very many numbers [n] by their bits from `bit` on.  Numbers that are
+ * equal in these bits keep their order.  scratch [n] is overwritten.
  */
 void
 IvfpqSortBits(uint64 *numbers, uint64 *scratch, int64 n, int bit)

@@ -1,39 +1,38 @@
 /*
  * clauses.c
- *		Which parts of a statement an index answers: its order, its conditions
- *		on keys, and its conditions on the distance; and the index paths that
- *		do so.
+ *		Matches parts of a statement to an index (the order, conditions on keys
+ *		and conditions on the distance), and makes index paths.
  *
- * Core makes an ordered path where all keys of ORDER BY are an index's, for
- * whatever may use an order.  None of these is taken (cost.c).  Here a path is
- * made in the order of any distance to the index's column: for the first key
- * of ORDER BY where the query level wants the nearest rows first, and for a
- * condition on the distance.
+ * Core makes an ordered path if an index provides the order of all keys of
+ * ORDER BY, and any node may use that order.  The planner never chooses core's
+ * ordered paths for our indexes (cost.c).  This file makes other paths, in the
+ * order of any distance to the index's column: for the first key of ORDER BY,
+ * if the query level reads only the nearest rows, and for a condition on the
+ * distance.
  *
- * Keys.  Core finds the conditions that keys of an index answer, and gives
- * them to the paths that it makes.  But up to 16 it takes an array (IN) on any
- * column but the first for something that spoils the order, and on 15 it knows
- * only the bare booleans of its own operator families.  So this file looks for
- * such conditions in core's ways, besides those that core has found.
+ * Keys.  Core matches conditions to the keys of an index, and uses them in the
+ * paths that it makes.  But up to PostgreSQL 16 core leaves out an array (IN)
+ * on any column except the first, because it assumes that such an array makes
+ * the scan unordered.  And PostgreSQL 15 matches bare boolean columns only for
+ * built-in operator families.  So this file matches such conditions in the
+ * same way as core, in addition to those that core has matched.
  *
- * Bounds.  These conditions bound a distance d that the index orders by, if r,
- * c and t do not depend on rows:
+ * Bounds.  The following conditions bound a distance d that the index orders
+ * by, if r, c and t do not depend on rows:
  *
  *	d < r    d <= r    r > d    r >= d			d is at most r
  *	c - d > t    c - d >= t    t < c - d ...	d is at most c - t
  *	-d > t    d * -1 > t ...					d is at most -t
  *
- * The query of d may be another expression than that of the order, as it is
- * where a sub-select is written twice, or an alias has it twice.  Then the
- * condition is a bound if both have the same value when the scan begins.
- * Whatever rounding does to c - d and to c - t, a margin makes up for; the
- * condition itself is still asked of the rows within.
- *
- * NaN is greater than every number, so d < r holds for no NaN and c - d > t
- * for all.
- *
- * Which bounds may end a scan without telling of hidden rows: README, "Bounds
- * on the Distance".
+ * The query in d may be a different expression from the query of the order,
+ * because a statement may have the same sub-select twice, written out or
+ * through an alias.  Then the condition is a bound if both queries have the
+ * same value when the scan begins.  The rounding of c - d and that of c - t
+ * may differ, so the bound has a margin; the condition itself is still
+ * evaluated on the rows within the bound.  NaN is greater than every number,
+ * so for a distance of NaN the condition d < r is false, and c - d > t is
+ * true.  README, "Bounds on the Distance", says which bounds may end a scan
+ * without revealing hidden rows to the user.
  */
 #include "postgres.h"
 
@@ -65,7 +64,7 @@ IvfpqIsOursToPlan(const IndexOptInfo *info)
 	return (void *) info->amcostestimate == (void *) ivfpqcostestimate;
 }
 
-/* Returns an operator's expression with its sides exchanged. */
+/* Returns the commuted expression; `operator` is the commutator. */
 static OpExpr *
 exchange_sides(const OpExpr *expr, Oid operator)
 {
@@ -79,8 +78,9 @@ exchange_sides(const OpExpr *expr, Oid operator)
 }
 
 /*
- * Returns a distance with its sides exchanged, or NULL if that is another
- * function.  The result shares the arguments.
+ * Returns the commuted distance, or NULL if the operator has no commutator
+ * that calls the same function.  The result shares the arguments of
+ * `distance`.
  */
 Expr *
 IvfpqExchanged(Expr *distance)
@@ -106,10 +106,11 @@ is_same_for_all(Expr *expr)
 }
 
 /*
- * Returns the distance as the index measures it, with the index's column on
- * the left.  Returns NULL if the expression is no distance between that column
- * and something that is the same for all rows, or has no operator of the
- * index.  Sets *sortfamily to the family that orders distances.
+ * Returns the distance in the form that the index supports, with the index's
+ * column on the left.  Returns NULL unless the expression is a distance
+ * between that column and a value that is the same for all rows, and its
+ * operator is in the index's operator family.  Sets *sortfamily to the
+ * operator family that orders distances.
  */
 Expr *
 IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
@@ -156,8 +157,9 @@ make_clause(RestrictInfo *info, RestrictInfo *condition, int column)
 }
 
 /*
- * Returns whether a column is compared with something that is the same for all
- * rows.
+ * Returns whether `left` is the column, `right` has the same value for all
+ * rows, the operator is in the column's operator family, and the collation is
+ * that of the column.
  */
 static bool
 compares(IndexOptInfo *index, int column, Node *left, Node *right,
@@ -171,7 +173,7 @@ compares(IndexOptInfo *index, int column, Node *left, Node *right,
 		is_same_for_all((Expr *) right);
 }
 
-/* column operator value, or value operator column */
+/* Matches "column operator value" and "value operator column". */
 static IndexClause *
 match_operator(IndexOptInfo *index, int column, RestrictInfo *info)
 {
@@ -191,7 +193,7 @@ match_operator(IndexOptInfo *index, int column, RestrictInfo *info)
 	return make_clause(info, commute_restrictinfo(info, commutator), column);
 }
 
-/* column, NOT column, column IS TRUE, column IS FALSE */
+/* Matches "column", "NOT column", "column IS TRUE" and "column IS FALSE". */
 static IndexClause *
 match_boolean(PlannerInfo *root, IndexOptInfo *index, int column,
 			  RestrictInfo *info)
@@ -225,7 +227,7 @@ match_boolean(PlannerInfo *root, IndexOptInfo *index, int column,
 	return make_clause(info, make_simple_restrictinfo(root, equal), column);
 }
 
-/* Returns how a column answers a condition, or NULL. */
+/* Matches a condition to an index column.  Returns an index clause or NULL. */
 static IndexClause *
 match_clause(PlannerInfo *root, IndexOptInfo *index, int column,
 			 RestrictInfo *info)
@@ -260,7 +262,7 @@ match_clause(PlannerInfo *root, IndexOptInfo *index, int column,
 		match_boolean(root, index, column, info);
 }
 
-/* Returns which of these clauses stands for the condition, or NULL. */
+/* Returns the clause in the list that comes from the condition, or NULL. */
 static IndexClause *
 find_clause(List *clauses, const RestrictInfo *info)
 {
@@ -275,8 +277,9 @@ find_clause(List *clauses, const RestrictInfo *info)
 }
 
 /*
- * Returns all conditions of the table that the index answers, column by
- * column, with the clauses of `found`, which core has found, unchanged.
+ * Returns index clauses, column by column, for all conditions of the table
+ * that match the index.  They include the clauses in `found`, which core has
+ * matched, unchanged.
  */
 List *
 IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
@@ -307,9 +310,10 @@ IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
 }
 
 /*
- * Returns which of these conditions the path leaves to the executor: neither
- * those that keys answer, nor those that the index's predicate proves, nor
- * those that do not depend on rows, which a Result above evaluates.
+ * Returns the conditions that the path leaves to the executor.  Leaves out
+ * conditions that the path's index clauses evaluate, conditions that the
+ * index's predicate proves, and conditions that do not depend on rows, which a
+ * Result node above evaluates.
  */
 List *
 IvfpqUnanswered(List *conditions, const IndexPath *path)
@@ -330,9 +334,10 @@ IvfpqUnanswered(List *conditions, const IndexPath *path)
 }
 
 /*
- * Returns whether plans may use the index, and it has all rows that the
- * statement may want.  Left alone are targets of UPDATE and the like, samples,
- * and tables whose rows depend on others of a join or are proved to be none.
+ * Returns whether plans may use the index, and whether its predicate holds for
+ * all rows that the statement needs.  Returns false for a target of UPDATE,
+ * DELETE or MERGE, for a table with TABLESAMPLE, for a table with lateral
+ * references, and for a table that is proved to be empty.
  */
 static bool
 is_usable(PlannerInfo *root, const IndexOptInfo *info)
@@ -346,9 +351,7 @@ is_usable(PlannerInfo *root, const IndexOptInfo *info)
 		root->simple_rte_array[rel->relid]->tablesample == NULL;
 }
 
-/*
- * Returns whether a clause asks for rows without a vector; the index has none.
- */
+/* Returns whether a clause is "vector IS NULL"; the index has no such rows. */
 static bool
 wants_no_vector(const List *clauses)
 {
@@ -368,15 +371,17 @@ wants_no_vector(const List *clauses)
 }
 
 /*
- * Returns a path in the order of one distance, which is as IvfpqMatchDistance
- * returns it, or NULL if the path would leak hidden rows or rows without a
- * vector are wanted.  `found` are the clauses that core has found for the
- * index.
+ * Makes a path in the order of `distance`, which is a result of
+ * IvfpqMatchDistance.  `found` is the list of clauses that core has matched to
+ * the index.  Returns NULL if the path would leak hidden rows, or if the
+ * statement needs rows whose vector is NULL.
  *
- * Core decides by the conditions and columns of the path's table whether the
- * path is safe to run in a worker.  The distance may have more: a parameter of
- * the outer side of a join, or a restricted function.  And the pass at the end
- * of a scan evaluates the index's expressions and predicate.
+ * Core decides by the conditions and columns of the path's table whether a
+ * parallel worker may run the path.  That is not enough, for two reasons.  The
+ * distance may contain a parameter of the outer side of a join, or a function
+ * that is parallel restricted.  And the full pass at the end of a scan
+ * evaluates the index's expressions and predicate.  So we check the distance,
+ * the expressions and the predicate, too.
  */
 static IndexPath *
 distance_path(PlannerInfo *root, IndexOptInfo *info, List *found,
@@ -399,8 +404,9 @@ distance_path(PlannerInfo *root, IndexOptInfo *info, List *found,
 }
 
 /*
- * Returns whether the level is core's rewrite of min(distance), as
- * build_minmax_path() makes it.  An aggregate is exact.
+ * Returns whether build_minmax_path() made this query level for min(distance).
+ * An aggregate must be computed from all rows, so the approximate order of the
+ * index must not answer it.
  */
 static bool
 is_minmax(const PlannerInfo *root)
@@ -417,8 +423,8 @@ is_minmax(const PlannerInfo *root)
 }
 
 /*
- * Returns whether the level has a LIMIT.  OFFSET alone leaves the rest to be
- * read.
+ * Returns whether the level has a LIMIT.  OFFSET alone does not count, because
+ * all rows after the offset are read.
  */
 static bool
 has_limit(const Query *query)
@@ -430,10 +436,16 @@ has_limit(const Query *query)
 }
 
 /*
- * Returns whether the level stops early.  A sub-select of an expression is
- * planned before the relations of its level: of IN (SELECT ...) the planner
- * expects half of the rows, which is no reason to leave out others.  UNION
- * without ALL reads all, and so may a window of the level above.
+ * Returns whether the level stops early, so that only its first rows are read.
+ * The outermost level stops early if it has a LIMIT or is a cursor.  A
+ * sub-select in FROM stops early if it has a LIMIT, or if the level above
+ * stops early.
+ *
+ * A sub-select in an expression is planned before the relations of the level
+ * above.  It stops early only if it has a LIMIT.  For IN (SELECT ...) the
+ * planner expects that half of the rows are read, but all rows may be needed.
+ * UNION without ALL reads all rows of its sub-selects, and window functions of
+ * the level above may do so, too.
  */
 static bool
 stops_early(const PlannerInfo *root)
@@ -448,8 +460,9 @@ stops_early(const PlannerInfo *root)
 }
 
 /*
- * Returns whether an expression has a window function that needs rows beyond
- * the current one.  An aggregate needs those of its frame.
+ * Returns whether an expression has a window function that may read its
+ * partition to the end, like ntile().  Aggregates are not examined, because
+ * they need only the rows of their frame.
  */
 static bool
 reads_on(Node *node, void *context)
@@ -478,7 +491,12 @@ reads_on(Node *node, void *context)
 	return expression_tree_walker(node, reads_on, context);
 }
 
-/* Returns whether all windows run along with the order of the first key. */
+/*
+ * Returns whether all windows can be computed while rows come in the order of
+ * the first key.  Such a window is ordered by that key first, has no
+ * partitions, has a frame that ends at the current row, and has no function
+ * that may read its partition to the end.
+ */
 static bool
 windows_run_along(const Query *query)
 {
@@ -503,9 +521,9 @@ windows_run_along(const Query *query)
 }
 
 /*
- * Returns the key of the level's order that an ordered path has to provide, or
- * NULL if there is to be no such path: conditions (a) and (b) of custompath.c,
- * and what (c) says of windows.
+ * Returns the first key of the level's order if an ordered path should provide
+ * it, otherwise NULL.  An ordered path should do so if conditions (a) and (b)
+ * of custompath.c hold, and also the part of (c) that is about windows.
  */
 PathKey *
 IvfpqRequestedOrder(const PlannerInfo *root)
@@ -525,8 +543,8 @@ IvfpqRequestedOrder(const PlannerInfo *root)
 }
 
 /*
- * Returns the expressions of a key of the level's order that are the
- * relation's: for a child its parent's, in the child's columns.
+ * Returns the expressions of a sort key that belong to the relation.  For a
+ * child relation, returns its parent's expressions with the child's columns.
  */
 static List *
 key_exprs(PlannerInfo *root, const RelOptInfo *rel, const PathKey *key)
@@ -554,8 +572,9 @@ key_exprs(PlannerInfo *root, const RelOptInfo *rel, const PathKey *key)
 }
 
 /*
- * Returns the path in the order of an index that the query level is to have,
- * or NULL.
+ * Returns a path of the index in the sort order that the query level requests.
+ * Returns NULL if that is not the order of a distance, or if the index cannot
+ * or must not provide it.
  */
 IndexPath *
 IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info, List *found)
@@ -595,7 +614,7 @@ is_minus_one(const Expr *expr)
 		DatumGetFloat8(constant->constvalue) == -1;
 }
 
-/* Returns a value of double precision or real as one of double precision. */
+/* Returns a real or double precision expression as double precision. */
 static Expr *
 as_float8(Expr *expr)
 {
@@ -607,8 +626,8 @@ as_float8(Expr *expr)
 }
 
 /*
- * Returns the distance d of c - d and sets *from to c.  Returns NULL if the
- * expression is not of that form.
+ * If the expression is c - d, returns the distance d and sets *from to c.  For
+ * -d and for d * -1, c is 0.  Returns NULL for any other expression.
  */
 static Expr *
 subtracted(Expr *expr, Expr **from)
@@ -640,9 +659,9 @@ subtracted(Expr *expr, Expr **from)
 }
 
 /*
- * Returns whether the condition bounds something from above, and sets
- * bound->distance to that.  Whether it is a distance is for the caller to find
- * out.
+ * If the condition bounds an expression from above, sets distance, from, less
+ * and with_nan in *bound, and returns true.  bound->distance is the bounded
+ * expression; the caller must check that it is a distance.
  */
 static bool
 match_bound(RestrictInfo *info, IvfpqBound *bound)
@@ -678,11 +697,11 @@ match_bound(RestrictInfo *info, IvfpqBound *bound)
 			return false;
 	}
 
-	/* a sub-plan would run twice: for the condition and for its bound */
+	/* a sub-plan would run twice: in the condition and in its bound */
 	if (contain_subplans((Node *) condition))
 		return false;
 
-	/* left is less than right */
+	/* here the condition is left < right or left <= right */
 	if (is_same_for_all(right))
 	{
 		bound->distance = left;
@@ -700,9 +719,10 @@ match_bound(RestrictInfo *info, IvfpqBound *bound)
 }
 
 /*
- * Returns whether the bound is one of the same distance, though perhaps to
- * another expression, which may have the same value.  A sub-select that is
- * written twice is two parameters.
+ * Returns whether bound->distance is the given distance, except that the query
+ * may be a different expression.  For example, a sub-select that is written
+ * twice becomes two different parameters.  Sets bound->query and
+ * bound->ordered to the two queries.
  */
 static bool
 match_queries(IvfpqBound *bound, Expr *distance)
@@ -731,8 +751,9 @@ match_queries(IvfpqBound *bound, Expr *distance)
 }
 
 /*
- * Returns whether the condition bounds this distance, or may do so if
- * bound->query and bound->ordered turn out to have the same value.
+ * Returns whether the condition bounds this distance.  If bound->query is not
+ * NULL afterwards, the condition is a bound only while the two expressions
+ * bound->query and bound->ordered have the same value.
  */
 bool
 IvfpqMatchBound(RestrictInfo *info, Expr *distance, IvfpqBound *bound)
@@ -749,9 +770,9 @@ IvfpqMatchBound(RestrictInfo *info, Expr *distance, IvfpqBound *bound)
 }
 
 /*
- * Returns whether a query changes or locks rows that exist.  The query says
- * so, not root->rowMarks, which is still empty when common table expressions
- * are planned.
+ * Returns whether a query changes or locks existing rows.  Examines the query
+ * instead of root->rowMarks, because rowMarks is still empty when common table
+ * expressions are planned.
  */
 static bool
 changes_rows(const Query *query)
@@ -765,9 +786,9 @@ changes_rows(const Query *query)
 }
 
 /*
- * Returns whether a statement may miss rows that satisfy its conditions.  It
- * may not if rows are changed or locked by them, perhaps by a query that this
- * one is part of.
+ * Returns whether a statement may miss rows that satisfy its conditions.
+ * Returns false if this query, or a query that contains it, changes or locks
+ * rows, because the conditions may decide which rows these are.
  */
 static bool
 may_approximate(const PlannerInfo *root)
@@ -779,9 +800,10 @@ may_approximate(const PlannerInfo *root)
 }
 
 /*
- * Returns a path for a condition that bounds a distance which no order asks
- * for, or NULL.  The path finds nearly all rows within, so it is made only if
- * the user accepts that.  Rows come by the distance, but are not in order.
+ * Returns an unordered path for a condition that bounds the distance, or NULL.
+ * The path finds nearly all rows within the bound, so it is made only if the
+ * user accepts that (gpuvec.radius_recall).  The scan searches by distance,
+ * but does not return its rows in that order.
  */
 IndexPath *
 IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
@@ -806,7 +828,8 @@ IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 		distance = IvfpqMatchDistance(info, bound.distance, &sortfamily);
 		if (distance == NULL)
 			continue;
-		/* an order that no query asks for; core takes from it how to sort */
+
+		/* core gets the sort operator from this key; no node sorts by it */
 		key = makeNode(PathKey);
 		key->pk_opfamily = sortfamily;
 		IvfpqSetAscending(key);

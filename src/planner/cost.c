@@ -1,28 +1,27 @@
 /*
  * cost.c
- *		What a scan costs, and whether a statement may use one at all.
+ *		Estimates the cost of a scan, and decides whether a statement may use
+ *		a scan at all.
  *
  * Before its first row a scan reads the centroids' codes and a few centroids,
- * the probed lists, and one heap page with its TOAST pages for every candidate
- * and every pending row.  All of this is start-up cost.  Every further row
- * costs a fraction of the further candidates.  With refine records each
- * candidate costs a page of those instead, and the scan fetches only a few
- * rows more than it returns.  So the index wins for ORDER BY ... LIMIT, and a
- * sequential scan and a sort win when most of the table is needed.
+ * and then the probed lists.  For every candidate and every pending row it
+ * reads one heap page and its TOAST pages.  All of this is start-up cost.  The
+ * run cost of each further row is that of reading the additional candidates
+ * that are needed to return the row.  With refine records each candidate costs
+ * a refine page instead of a heap page, and the scan fetches only a few rows
+ * more than it returns.  So the index is cheaper for ORDER BY ... LIMIT, and a
+ * sequential scan with a sort is cheaper when most of the table is needed.
  *
  * Candidates are sorted and fetched in heap order, with prefetching
- * (am/search/rerank.c), so a heap page costs what it costs in sequence.
- * Graphs like hnsw read one page after the other at random: for LIMIT 10 of
- * 50,000 rows x 384 the estimates are 175 for this index and 665 for hnsw, and
- * this index takes about a fifth of the time.
+ * (am/search/rerank.c), so a heap page costs as much as in a sequential scan.
+ * Graph indexes like hnsw read one page after the other at random.  For LIMIT
+ * 10 of 50,000 rows with 384 dimensions the estimates are 175 for this index
+ * and 665 for hnsw, and this index takes about a fifth of the time.
  *
- * The planner charges a sequential scan nothing for TOAST, though it reads all
- * of it to compute distances.  To make the two comparable, the cost of a page
- * is multiplied by the fraction of the table's own pages of all its pages.
- *
- * The last two functions answer questions that come before any cost: whether a
- * scan could tell of rows that are hidden from the user, and whether the nodes
- * above it would rely on its order.
+ * The planner charges a sequential scan nothing for TOAST, although the scan
+ * reads all TOAST pages to compute distances.  To make the two costs
+ * comparable, the cost of a page is multiplied by the fraction of the table's
+ * pages, TOAST included, that are not TOAST pages.
  */
 #include "postgres.h"
 
@@ -49,35 +48,40 @@
 #include "planner/planner.h"
 
 /*
- * Cost of the paths that core makes: more than that of any other path, even of
- * those that settings disable, but finite, because sums and differences of
- * costs have to be numbers.
+ * Cost of the paths that core makes.  It is higher than the cost of any other
+ * path, even of paths that settings disable.  It is finite, because the
+ * planner adds and subtracts costs, and the results must be numbers.
  */
 #define REFUSED_COST		1e20
 
 /* Rows fetched for each row returned, with refine records in 8 bits. */
 #define FETCHES_PER_ROW		1.4
-#define FIRST_FETCHES		14	/* for the first ten rows */
+#define FIRST_FETCHES		14	/* rows fetched for the first ten returned */
 
-/* The same for half precision, where the executor fetches most rows. */
+/*
+ * Rows fetched for each row returned, and for the first ten returned, with
+ * refine records in half precision.  The scan itself fetches few rows then,
+ * because the executor fetches most of the rows that are returned.
+ */
 #define HALF_FETCHES_PER_ROW	.1
 #define HALF_FIRST_FETCHES		1
 
-/* The work of a scan before the first row, and for further rows. */
+/* The work that a scan does before its first row, and for each further row. */
 typedef struct Demand
 {
 	double		pages;			/* index pages read */
-	double		lists;			/* random accesses among them */
+	double		lists;			/* lists read, each by a random access */
 	double		postings;		/* codes scored */
 	double		centroids;		/* centroids compared */
 	double		rows;			/* heap rows reranked */
-	double		rows_per_row;	/* further rows reranked for a further row */
-	double		pages_per_row;	/* further refine pages for a further row */
+	double		rows_per_row;	/* rows reranked for each further row */
+	double		pages_per_row;	/* refine pages read for each further row */
 } Demand;
 
 /*
- * Returns the pages of the table's TOAST table.  Where VACUUM has not counted
- * them yet, takes the length of its file, as core does for tables.
+ * Returns the number of pages of the table's TOAST table.  If VACUUM has not
+ * counted these pages yet, uses the length of the file, as core does for
+ * tables.
  */
 static double
 toast_pages(Oid heapoid)
@@ -108,10 +112,7 @@ toast_pages(Oid heapoid)
 	return pages;
 }
 
-/*
- * Sets *params to the search parameters of a batch at this selectivity of the
- * key quals.
- */
+/* Sets *params for a batch whose key quals have this selectivity. */
 static void
 get_params(IvfpqSearchParams *params, Relation index,
 		   const IvfpqMetaData *meta, int batch, double selectivity)
@@ -131,10 +132,7 @@ get_params(IvfpqSearchParams *params, Relation index,
 	params->quota = (int64) rows;
 }
 
-/*
- * Sets *demand; `selectivity` is that of the key quals.  Candidates are heap
- * rows or, with refine records, index pages and a few heap rows.
- */
+/* Sets *demand to the work of a scan whose key quals have this selectivity. */
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		   double selectivity)
@@ -145,7 +143,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 	double		matching = tuples * selectivity;
 
 	memset(demand, 0, sizeof(*demand));
-	if (info->hypothetical)		/* nothing to open: as if it had one list */
+	if (info->hypothetical)		/* no index to open; assume one list */
 	{
 		demand->pages = info->pages;
 		return;
@@ -153,7 +151,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
-	/* the estimate includes rows that VACUUM removed */
+	/* the estimate still includes rows that VACUUM has removed */
 	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	demand->rows = Min(demand->rows, tuples);
@@ -170,7 +168,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		records = 0;	/* pages of refine records */
 		double		candidates = params.candidates;
-		double		per_row;	/* candidates for a further row */
+		double		per_row;	/* candidates for each further row */
 
 		if (meta.refine != IVFPQ_REFINE_NONE)
 			records = ceil(tuples /
@@ -183,7 +181,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 			Min(centroids, IvfpqCentroidsToCompare(&meta, params.probes, false)) +
 			Max(info->pages - fixed - centroids - records, 0) * probed;
 		get_params(&params, index, &meta, 1, selectivity);
-		/* if no number of candidates suffices, the rest is read */
+		/* if no number of candidates suffices, all matching rows are read */
 		per_row = (params.read_all ? matching : params.candidates) /
 			params.quota;
 		if (meta.refine == IVFPQ_REFINE_NONE)
@@ -207,10 +205,10 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 }
 
 /*
- * amcostestimate, for the paths that core makes.  Core makes a path wherever
- * an order of the level or a join could use one, and an approximate scan is
- * right in few of these places.  So core's paths are never taken, and
- * custompath.c makes ours.
+ * amcostestimate callback, for the paths that core makes.  Core makes a path
+ * wherever the query's sort order or a join could use it, but an approximate
+ * scan is right in few of these places.  So core's paths are never chosen, and
+ * custompath.c makes our own paths.
  */
 void
 ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
@@ -226,7 +224,7 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	IvfpqDisablePath(&path->path);
 }
 
-/* amcostestimate for a path of ours, see distance_path() in clauses.c. */
+/* amcostestimate for the paths that we make (distance_path in clauses.c). */
 void
 IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 				  Cost *startup_cost, Cost *total_cost,
@@ -253,7 +251,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 	seq_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 
-	/* the cost of reranking a row; rows share heap pages */
+	/* the cost of reranking a row; a heap page may have several of the rows */
 	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
 									 rel->pages, info->pages, root) /
 		Max(loop_count, 1);
@@ -277,9 +275,10 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 
 /*
  * Returns the cost of a filtered scan that searches for the nearest `depth`
- * rows, if the conditions cost per_row.  Candidates satisfy the key quals, and
- * their rows are fetched in heap order, as by a bitmap heap scan.  A scan that
- * would read everything costs no less than any other path.
+ * rows.  Evaluating the conditions costs per_row for each row.  Candidates
+ * satisfy the key quals, and their rows are fetched in heap order, as in a
+ * bitmap heap scan.  A scan that would read everything has REFUSED_COST, which
+ * no other path exceeds.
  */
 Cost
 IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
@@ -334,11 +333,14 @@ hides_rows(PlannerInfo *root, RelOptInfo *rel)
 }
 
 /*
- * Returns whether a scan could leak hidden rows.  A scan computes the index's
- * expression, as the current user, for rows that are filtered only afterwards;
- * a full pass over the table computes the predicate, too.  Under a policy that
- * user's search_path could lead an interpreted function to one that tells of
- * hidden rows.  So the expression has to be computed above the filter.
+ * Returns whether a scan could leak hidden rows.
+ *
+ * A scan computes the index's expression as the current user, and also for
+ * rows that are filtered out later.  A full pass over the table computes the
+ * index's predicate as well.  If a policy hides rows from this user, the
+ * user's search_path could make an interpreted function call a function that
+ * reveals hidden rows.  Then the expression has to be computed above the
+ * filter.
  */
 bool
 IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_full_pass)
@@ -355,7 +357,7 @@ IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_full_pass)
 	return leaks;
 }
 
-/* Returns whether a window function needs rows in an order, or in groups. */
+/* Returns whether a window has an ORDER BY or a PARTITION BY. */
 static bool
 has_ordered_window(const Query *query)
 {
@@ -373,10 +375,10 @@ has_ordered_window(const Query *query)
 
 /*
  * Returns whether a node above an ordered path relies on the order of the
- * first key.  A sort for further keys does.  So do nodes that compare a row
- * with the one before: they would see two groups of equal rows where one row
- * is out of order.  To a limit alone a row out of order is a row like any
- * other.
+ * first key.  A sort by further keys relies on it.  So do nodes that compare
+ * each row with the row before it, because they would see two groups of equal
+ * rows if one row is out of order.  A limit alone does not rely on it, because
+ * it treats a row that is out of order like any other row.
  */
 bool
 IvfpqReliesOnOrder(const PlannerInfo *root)

@@ -1,58 +1,64 @@
 /*
  * custompath.c
- *		Where scans in the order of a distance stand in a plan, and how a scan
- *		with conditions is planned.
+ *		Decides where a plan may have scans in the order of a distance, and
+ *		plans such scans together with conditions.
  *
- * set_rel_pathlist_hook is called when core has made all paths of a base
- * relation.  Those by indexes of ours go.  In their place come ordered paths
- * where the rule below allows them, and paths for bounds on the distance.
- * Where the table has conditions of its own, the index path is the child of a
- * custom path, so core plans it, opens the index and builds keys that are
- * known only at run time.  The second child, where another index knows which
- * rows match, is a bitmap heap scan.
+ * Core calls set_rel_pathlist_hook when it has made all paths of a base
+ * relation.  We remove the paths that core made for our indexes.  In their
+ * place we add ordered paths, where the rule below allows them, and paths for
+ * bounds on the distance.  If the table has conditions of its own, the index
+ * path becomes the child of a custom path, so core plans the child, opens the
+ * index and builds keys that are known only at run time.  If another index can
+ * find the rows that match, a bitmap heap scan is the second child.
  *
- * The rule.  An index scan of ours is approximate: rows without a vector are
- * missing, so are those that probing did not reach, and strict order leaves
- * out rows that are found too late.  For the first rows by distance that is
- * what a user asks for.  Below a node that reads all its input it would lose
- * rows of a join, a group or a count.  So an ordered path exists only where
+ * The rule.  An index scan of ours is approximate: it misses rows without a
+ * vector, rows that probing did not reach and, in strict order, rows that are
+ * found too late.  Users who ask for the first rows by distance accept that.
+ * But below a node that reads all its input, for a join, a group or a count,
+ * the missing rows would make the result wrong.  So an ordered path exists
+ * only where
  *
- *	(a) the query level sorts by the distance, first of all, and has no groups,
- *		aggregates or set-returning targets;
- *	(b) the level stops early: a LIMIT, a cursor, or a LIMIT of the level
- *		above; enable_seqscan = off or enable_sort = off stand in for that;
- *	(c) all nodes above it in its level hand on its rows one by one: nested
- *		loops with it outside, MergeAppend, Incremental Sort, Unique, LockRows,
- *		Result, Limit, and WindowAgg over rows up to the current one.
+ *	(a) the first sort key of the query level is the distance, and the level
+ *		has no groups, aggregates or set-returning targets;
+ *	(b) the level stops early, because of a LIMIT, a cursor, or a LIMIT of the
+ *		level above, or enable_seqscan or enable_sort is off;
+ *	(c) all nodes above the path in its level pass on its rows one by one:
+ *		nested loops with the path as the outer path, MergeAppend, Incremental
+ *		Sort, Unique, LockRows, Result, Limit, and WindowAgg with a frame that
+ *		ends at the current row.
  *
- * The planner keeps what is cheap, wherever that stands.  So our paths are
- * paths of their relation only if it is the only one of its level.  Otherwise
- * they are kept beside the relation's: a parent of partitions or of UNION ALL
- * gets a MergeAppend of its children's, a join a nested loop with such a path
- * outside, and only the join of the whole level gets them by add_path.  GEQO,
- * whose joins come and go, and joins for which the planner does not call its
- * hook do without.
+ * The planner uses the cheapest path of a relation anywhere in the plan.  So
+ * an ordered path is added to the paths of its relation only if the relation
+ * is the only one of its level.  Otherwise ordered paths are kept beside the
+ * paths of the relation.  A parent of partitions or of UNION ALL gets a
+ * MergeAppend of the ordered paths of its children.  A join gets a nested loop
+ * with an ordered path as the outer path.  Only the join of the whole level
+ * gets these paths by add_path.  Two kinds of joins do not get ordered paths:
+ * joins that GEQO only tries, because GEQO frees them, and joins for which the
+ * planner does not call set_join_pathlist_hook.
  *
- * A sort, hash or Append above could still take such a path for the cheapest
- * one of a relation and read all of it.  Where there may be one, the path
- * costs more than the cheapest other.  (PostgreSQL 15 may also sort the
- * cheapest path anew for further keys of ORDER BY.  It does so where LIMIT
- * asks for all rows anyway.)
+ * A sort, hash or Append above could still take an ordered path as the
+ * cheapest path of a relation, and read all its rows.  If there may be such a
+ * node, the ordered path is made to cost more than the cheapest other path.
+ * (PostgreSQL 15 may also sort the cheapest path again for further keys of
+ * ORDER BY.  It does so only where LIMIT asks for all rows anyway.)
  *
  * Conditions.  Early conditions are evaluated on every candidate, before its
- * vector is touched.  The others wait until a row is popped in its order:
- * volatile ones, because their number of calls can be seen; those with
- * sub-plans and costly ones, which would run for rows that nobody needs; those
- * that name the distance, which is not known before.
+ * vector is read.  Late conditions are evaluated when a row leaves the queue
+ * in its order.  Volatile conditions are late, because users can see how often
+ * they are called.  Conditions with sub-plans, and costly conditions, are
+ * late, because they would run for rows that nobody needs.  Conditions that
+ * use the distance are late, because the distance is not known before.
  *
- * Their order is that of create_plan, which puts cheap conditions first, and
- * those of a policy or a security barrier before all that may leak.  So once
- * one is late, so are those after it.  A condition on the distance lets the
- * others of its security level pass, as a condition that an index answers
- * does.
+ * Conditions are evaluated in the order of create_plan, which puts cheap
+ * conditions first, and conditions of a policy or a security barrier before
+ * all conditions that may leak.  So once a condition is late, all conditions
+ * after it are late, too.  A condition on the distance is an exception:
+ * conditions of the same security level that come after it may be early, as if
+ * the condition on the distance were an index condition.
  *
- * The distance is a column of the node's rows: core finds it by the expression
- * wherever the plan's target list or conditions have it.
+ * The distance is a column of the node's rows.  Core replaces the distance by
+ * this column wherever the plan's target list or conditions contain it.
  */
 #include "postgres.h"
 
@@ -77,22 +83,23 @@
 #include "pgcompat.h"
 #include "planner/planner.h"
 
-/* Fraction of all rows taken to be within a radius, to estimate the cost. */
+/* Fraction of all rows that is assumed to be within a radius. */
 #define WITHIN_SELECTIVITY	0.001
 
-/* A factor beyond which two costs are not the same to add_path. */
+/* Factor that makes a path cost more; add_path ignores 1 % or less. */
 #define DEARER		1.02
 
-/* Conditions that cost more operators than this are late. */
+/* Conditions that cost more than this many operators are late. */
 #define MOST_OPERATORS		100
 
 /* Time that an operator takes, in nanoseconds. */
 #define OPERATOR_NS			15.0
 
 /*
- * Ordered paths beside those of a relation: the list of `paths`, as add_path
- * keeps it.  They live as long as the relation, in its level's planner_cxt; so
- * no other relation, of any level, has its address.
+ * The ordered paths that are kept beside the paths of a relation.  `paths` is
+ * a RelOptInfo so that add_path can keep the list.  An entry lives as long as
+ * its relation, in planner_cxt of the relation's level, so `rel` identifies
+ * the relation.
  */
 typedef struct Beside
 {
@@ -102,13 +109,14 @@ typedef struct Beside
 	MemoryContextCallback callback;
 } Beside;
 
-/* The conditions of a filtered scan, by when they are evaluated. */
+/* The conditions of a filtered scan, by the time of their evaluation. */
 typedef struct Division
 {
 	List	   *early;
 	List	   *late;
-	List	   *bounds;			/* of lists, as in custom_exprs */
-	List	   *others;			/* RestrictInfos of all but bounds */
+	List	   *bounds;			/* each is a list, as in custom_exprs */
+	List	   *others;			/* RestrictInfos of the conditions that are
+								 * not bounds */
 	bool		ends_on_any_row;	/* see IvfpqRadius */
 } Division;
 
@@ -119,10 +127,11 @@ static set_rel_pathlist_hook_type previous_pathlist_hook = NULL;
 static set_join_pathlist_hook_type previous_join_hook = NULL;
 
 /*
- * Returns how many rows will be asked of a path, as far as a limit tells; 0 if
- * it does not.  Without the path's order a sort above wants all rows.  A sort
- * for further keys sees from the next row that no more rows have the last
- * one's distance.
+ * Returns the number of rows that a limit will need from a path, or 0 if there
+ * is no limit.  If the path does not provide the query's order, a sort above
+ * needs all rows, so the result is 0, too.  If the path provides only the
+ * first key of the order, one row is added, because a sort by the further keys
+ * must read the next row to know whether it has the same distance.
  */
 static double
 needed_rows(const PlannerInfo *root, const Path *path)
@@ -135,10 +144,7 @@ needed_rows(const PlannerInfo *root, const Path *path)
 	return root->limit_tuples + (nkeys < asked);
 }
 
-/*
- * Returns the cheapest of the paths by which a bitmap of the rows that match
- * can be made, or NULL.
- */
+/* Returns the cheapest path that makes a bitmap of matching rows, or NULL. */
 static Path *
 best_bitmap(List *paths)
 {
@@ -171,9 +177,10 @@ best_bitmap(List *paths)
 }
 
 /*
- * Returns a bitmap heap scan of the rows that match, or NULL.  Where core has
- * kept no path that makes a bitmap, takes those that it has dropped because
- * they seem to bring too many rows: the planner may be wrong about these.
+ * Makes a bitmap heap scan of the rows that match.  Returns NULL if no path
+ * can make a bitmap.  If core has not kept such a path, also considers paths
+ * that core dropped because they were estimated to return too many rows, since
+ * the estimate may be wrong.
  */
 static Path *
 bitmap_path(PlannerInfo *root, RelOptInfo *rel)
@@ -207,12 +214,12 @@ bitmap_path(PlannerInfo *root, RelOptInfo *rel)
 }
 
 /*
- * Sets the path's costs.  The rows that the limit asks for cost what the index
- * takes to go deep enough for that many rows to match, or what reading the
- * table takes, if that is less.  The planner will take the limit's fraction of
- * the path's cost, so the total cost is that cost divided by the fraction.
- * The planner does not know how many rows are within a radius; few are
- * assumed.
+ * Sets the path's costs.  The scan searches until enough rows match for the
+ * limit, or reads the table if that costs less.  The planner multiplies the
+ * cost beyond start-up by the fraction of the rows that the limit asks for.
+ * So the cost set here is the cost of finding these rows, divided by that
+ * fraction.  The planner does not know how many rows are within a radius, so
+ * WITHIN_SELECTIVITY is assumed.
  */
 static void
 cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
@@ -252,7 +259,7 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	path->total_cost = startup + Min(Max(deep - startup, 0), full_pass) / part;
 }
 
-/* Makes the custom path of which an index path is the child. */
+/* Makes a custom path that has the given index path as its child. */
 static Path *
 wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 		  bool is_ordered)
@@ -278,14 +285,14 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 	return path;
 }
 
-/* MemoryContextCallback: the level has been planned. */
+/* Removes an entry of `besides` when the memory of its level is freed. */
 static void
 forget_beside(void *arg)
 {
 	dlist_delete(&((Beside *) arg)->node);
 }
 
-/* Returns the ordered paths beside those of the relation, or NULL. */
+/* Returns the ordered paths kept beside the relation's paths, or NULL. */
 static RelOptInfo *
 find_beside(const RelOptInfo *rel)
 {
@@ -302,8 +309,9 @@ find_beside(const RelOptInfo *rel)
 }
 
 /*
- * Adds an ordered path beside those of the relation.  A join that a search of
- * join orders only tries, in memory that it frees, gets none.
+ * Keeps an ordered path beside the paths of the relation.  Does nothing for a
+ * join that is not allocated in planner_cxt, because GEQO only tries such a
+ * join and frees it.
  */
 static void
 add_beside(PlannerInfo *root, RelOptInfo *rel, Path *path)
@@ -332,8 +340,8 @@ add_beside(PlannerInfo *root, RelOptInfo *rel, Path *path)
 }
 
 /*
- * Returns whether a hash for DISTINCT, or a sort between windows, may read all
- * of a path.
+ * Returns whether a hash for DISTINCT, or a sort for window functions, may be
+ * above the path and read all its rows.
  */
 static bool
 may_be_read_up(const PlannerInfo *root)
@@ -355,10 +363,12 @@ may_be_read_up(const PlannerInfo *root)
 }
 
 /*
- * Makes a path cost more than the cheapest of the relation.  If that one is
- * disabled (enable_seqscan = off), so is the path, but not one that is merged
- * only: PostgreSQL 18 counts no disabled node below an Append of one child, so
- * the path would lose to a sort of the cheapest.
+ * Makes a path cost more than the cheapest path of the relation.
+ *
+ * If the cheapest path is disabled (enable_seqscan = off), also disables the
+ * path, unless only a MergeAppend may read it.  PostgreSQL 18 does not count
+ * disabled nodes below an Append of one child, so a path that is both disabled
+ * and merged would lose to a sort of the cheapest path.
  */
 static void
 make_dearer(const PlannerInfo *root, const RelOptInfo *rel, Path *path)
@@ -383,11 +393,15 @@ make_dearer(const PlannerInfo *root, const RelOptInfo *rel, Path *path)
 }
 
 /*
- * Offers the level an ordered path of a relation: among the relation's paths,
- * if it is all of the level or a child of that, else beside them.  Returns
- * whether among them.  If a relation is the only one of its level, the planner
- * merges its children itself, more than once; for what it reads whole it takes
- * the cheapest of their paths.
+ * Offers an ordered path to its query level.  If the relation is the whole
+ * level, or a child of such a relation, adds the path to the relation's paths
+ * and returns true.  Otherwise keeps the path beside the relation's paths and
+ * returns false.
+ *
+ * If a relation is the only one of its level, the planner itself makes several
+ * paths that merge or append the paths of its children.  If all rows of the
+ * children are read, it takes the cheapest path of each child, so ordered
+ * paths of children are made to cost more.
  */
 static bool
 offer_ordered(PlannerInfo *root, RelOptInfo *rel, Path *path)
@@ -405,8 +419,7 @@ offer_ordered(PlannerInfo *root, RelOptInfo *rel, Path *path)
 }
 
 /*
- * Returns the path of these that provides the order at least cost for the rows
- * needed.
+ * Returns the cheapest path in the key's order for the rows the query needs.
  */
 static Path *
 best_of(const PlannerInfo *root, const RelOptInfo *rel, List *paths,
@@ -421,8 +434,10 @@ best_of(const PlannerInfo *root, const RelOptInfo *rel, List *paths,
 }
 
 /*
- * Gives a parent a MergeAppend of its children's ordered paths, if one of them
- * has such; of a child that has none, the path that orders it otherwise.
+ * If ordered paths are kept beside the paths of any child, offers a
+ * MergeAppend for the parent.  For a child without such a path, uses the
+ * child's cheapest other path in that order or, if there is no such path, the
+ * child's cheapest path.
  */
 static void
 append_ordered(PlannerInfo *root, RelOptInfo *rel, PathKey *key)
@@ -462,7 +477,10 @@ append_ordered(PlannerInfo *root, RelOptInfo *rel, PathKey *key)
 												  list_make1(key)));
 }
 
-/* Offers a nested loop of an ordered path and an inner one, if that suits. */
+/*
+ * Offers a nested loop with an ordered outer path and the given inner path,
+ * unless the inner path has parameters of other relations.
+ */
 static void
 offer_loop(PlannerInfo *root, RelOptInfo *joinrel, Path *outer, Path *inner,
 		   JoinType jointype, JoinPathExtraData *extra)
@@ -480,8 +498,8 @@ offer_loop(PlannerInfo *root, RelOptInfo *joinrel, Path *outer, Path *inner,
 }
 
 /*
- * set_join_pathlist_hook: offers nested loops with the ordered paths of a
- * relation outside.
+ * set_join_pathlist_hook.  Offers nested loops whose outer path is one of the
+ * ordered paths kept beside the paths of outerrel.
  */
 static void
 add_joins(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
@@ -499,7 +517,7 @@ add_joins(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
 		(jointype != JOIN_INNER && jointype != JOIN_LEFT &&
 		 jointype != JOIN_SEMI && jointype != JOIN_ANTI))
 		return;
-	/* joins of GEQO's trials are gone before the level is */
+	/* GEQO frees the joins that it tries before the level is planned */
 	if (IvfpqIsGeqo(root) &&
 		!bms_equal(joinrel->relids, IvfpqAllRels(root)))
 		return;
@@ -517,8 +535,8 @@ add_joins(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
 }
 
 /*
- * Removes from a relation the paths by an index that core has made.  Returns
- * the clauses that core has found for one of them.
+ * Removes a relation's paths that core has made for an index.  Returns the
+ * index clauses of a removed path without parameters, or NIL.
  */
 static List *
 remove_paths(RelOptInfo *rel, const IndexOptInfo *info)
@@ -540,8 +558,9 @@ remove_paths(RelOptInfo *rel, const IndexOptInfo *info)
 }
 
 /*
- * Removes from a relation the paths that provide the order of the first key by
- * an index of another method.  The last path stays, but costs more than ours.
+ * Removes those paths of a relation that provide the order of `key` by an
+ * index of another access method.  The last path of a relation is not removed,
+ * but is made to cost more than ours.
  */
 static void
 remove_rivals(RelOptInfo *rel, const PathKey *key)
@@ -570,9 +589,9 @@ remove_rivals(RelOptInfo *rel, const PathKey *key)
 }
 
 /*
- * Replaces the paths by an index of ours that core has made.  The executor
- * runs an ordered path itself, unless there are conditions that it would have
- * to evaluate: then a node of ours is the parent.
+ * Replaces the paths that core has made for an index of ours.  An ordered path
+ * becomes the child of a custom path if there are conditions that the executor
+ * would have to evaluate.  Otherwise it is run as a plain index scan.
  */
 static void
 change_paths_of(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
@@ -626,7 +645,7 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 	}
 }
 
-/* Returns whether the distance is in the expression. */
+/* Returns whether the expression contains the distance. */
 static bool
 has_distance(Node *node, void *distance)
 {
@@ -648,8 +667,9 @@ is_early(PlannerInfo *root, Node *condition)
 }
 
 /*
- * Adds a condition to the bounds if it bounds the distance, and to the others
- * if not.  Returns whether it is a bound.  A bound is a late condition, too.
+ * If the condition bounds the distance, adds it to the bounds and returns
+ * true.  Otherwise adds the condition to division->others and returns false.
+ * The caller makes every bound a late condition, too.
  */
 static bool
 note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
@@ -672,9 +692,9 @@ note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
 }
 
 /*
- * Divides conditions, which come in the order in which they are asked.  After
- * a late condition of a lower security level a condition is no bound: README,
- * "Bounds on the Distance".
+ * Divides the conditions, which are in the order of their evaluation.  A
+ * condition that comes after a late condition of a lower security level is not
+ * used as a bound, see README, "Bounds on the Distance".
  */
 static void
 divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
@@ -715,8 +735,9 @@ divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 
 /*
  * Sets the estimates of a filtered scan.  The selectivity is the fraction of
- * the index's rows that match, bounds aside.  If keys answer conditions, it is
- * the fraction of the rows that satisfy those.
+ * the index's rows that match, without regard to bounds.  If there are key
+ * quals, the selectivity is the fraction of matching rows among the rows that
+ * satisfy the key quals.
  */
 static void
 set_goal(PlannerInfo *root, const CustomPath *path, const Division *division,
@@ -735,10 +756,7 @@ set_goal(PlannerInfo *root, const CustomPath *path, const Division *division,
 												   JOIN_INNER, NULL);
 	goal->key_selectivity = index->indexselectivity;
 
-	/*
-	 * cpu_operator_cost may be 0, and costs infinite; then each condition
-	 * counts as one operator.
-	 */
+	/* if cpu_operator_cost is 0 or costs are infinite, count conditions */
 	cost_qual_eval(&early, division->early, root);
 	operators = early.per_tuple / cpu_operator_cost;
 	if (!isfinite(operators))
@@ -758,11 +776,14 @@ set_goal(PlannerInfo *root, const CustomPath *path, const Division *division,
 }
 
 /*
- * Takes the children's conditions away: the children provide rows and order,
- * and the node evaluates conditions.  Those that do not depend on rows core
- * has put above each child, and above the node: once is enough.  From a bitmap
- * of which neither a column nor a condition is needed core may make rows
- * without reading them: so it gets a column.
+ * Removes the conditions of the children, because children only provide rows
+ * and their order, and the node evaluates the conditions.
+ *
+ * Core puts conditions that do not depend on rows into a Result above each
+ * child and above the node.  The Result above the node is enough, so the
+ * Results above the children are removed.  If no column and no condition of a
+ * bitmap heap scan is needed, core may return its rows without reading them.
+ * To prevent that, the scan gets a column.
  */
 static void
 take_conditions(List *plans)
@@ -795,9 +816,9 @@ plan_filter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	Expr	   *exchanged;
 	Division	division;
 	IvfpqFilterPlan plan;
-	List	   *exprs;			/* all that is computed of the table's rows */
+	List	   *exprs;			/* all expressions computed from table rows */
 	List	   *columns;
-	int			ncolumns;		/* of the table */
+	int			ncolumns;		/* number of columns of the table */
 
 	take_conditions(plans);
 	index = linitial_node(IndexScan, plans);
@@ -840,7 +861,7 @@ const CustomPathMethods ivfpq_path_methods = {
 	.ReparameterizeCustomPathByChild = NULL
 };
 
-/* Call once a process. */
+/* Installs the hooks.  Called once in a process. */
 void
 IvfpqInitFilter(void)
 {

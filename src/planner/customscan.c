@@ -1,24 +1,27 @@
 /*
  * customscan.c
- *		Custom Scan (GpuvecScan): how it runs, rechecks rows, and is explained.
+ *		Custom Scan (GpuvecScan): runs the node, rechecks rows, and shows the
+ *		node in EXPLAIN.
  *
  * Core initializes the ordered index scan below the node, with its keys and
- * its index.  The node takes the IndexScanDesc and drives it.  The access
- * method asks the node whether rows match (am/scan/scanfilter.h), fetches
- * them, and says how far away they are.
+ * its index.  The node takes the IndexScanDesc of that scan and drives it.
+ * The access method fetches rows, asks the node whether they match
+ * (am/scan/scanfilter.h), and gives the node their distances.
  *
- * A row of the node is made of a row of the table: its columns, in the order
- * of custom_scan_tlist, and the distance.  Early conditions are evaluated on
- * the row of the table, late ones on the node's.
+ * Each row of the node is made from a row of the table.  It has columns of the
+ * table, in the order of custom_scan_tlist, and the distance.  Early
+ * conditions are evaluated on the row of the table, late conditions on the row
+ * of the node.
  *
- * In a recheck of READ COMMITTED (EvalPlanQual) the row comes from there, as a
- * row of the table.  The node makes its own row of that, too, so that both
- * have the same columns; therefore it does not go through ExecScan.
+ * In a recheck of READ COMMITTED, EvalPlanQual provides the row, as a row of
+ * the table.  The node makes its own row from that row, too, so that its rows
+ * always have the same columns.  Therefore the node does not use ExecScan.
  *
- * EXPLAIN shows, besides what core shows of a scan, how much the node reads
- * first; and with ANALYZE how much it has read.  From PostgreSQL 18 on, which
- * has a hook for that, it shows the same of a plain index scan.  Counts of
- * rows are shown only to a user from whom policies hide none.
+ * EXPLAIN shows the same as for core's scans, and also the search parameters
+ * with which the node begins.  With ANALYZE it also shows how much the node
+ * has read.  PostgreSQL 18 and later have a hook through which we add the same
+ * lines to a plain index scan.  Counts of rows are shown only to users from
+ * whom policies hide no rows.
  */
 #include "postgres.h"
 
@@ -48,10 +51,7 @@
 #include "pgcompat.h"
 #include "planner/planner.h"
 
-/*
- * The number of the layout of custom_private and custom_exprs.  Each change of
- * these gets a new number.
- */
+/* Layout of custom_private and custom_exprs; each change gets a new number. */
 #define FILTER_LAYOUT	1
 
 /* An IvfpqBound of a running node. */
@@ -59,7 +59,8 @@ typedef struct BoundState
 {
 	ExprState  *from;
 	ExprState  *less;
-	ExprState  *query;			/* or NULL, as `ordered` */
+	ExprState  *query;			/* NULL, like `ordered`, if the scan orders by
+								 * the bounded distance */
 	ExprState  *ordered;
 	bool		query_byval;
 	int16		query_len;
@@ -73,29 +74,32 @@ typedef struct FilterScan
 	IvfpqFilterPlan plan;
 	IndexScanState *index;
 	PlanState  *bitmap;			/* or NULL */
-	bool		bitmap_used;	/* since the last rescan */
+	bool		bitmap_used;	/* started since the last rescan */
 	ExprState  *early;
 	ExprState  *late;
 	int			nbounds;
 	BoundState *bounds;			/* [nbounds] */
-	bool		radius_known;	/* since the last rescan */
-	ProjectionInfo *columns;	/* from a row of the table to the node's */
-	ExprState  *distance;		/* for rows that do not come by the index */
-	AttrNumber	distance_column;	/* the first */
+	bool		radius_known;	/* radius was set since the last rescan */
+	ProjectionInfo *columns;	/* makes the node's row from a table row */
+	ExprState  *distance;		/* computes the distance of a rechecked row */
+	AttrNumber	distance_column;	/* column of the first distance */
 	ExprContext *row_context;	/* its scan tuple is a row of the table */
 	IvfpqScanFilter filter;
 } FilterScan;
 
 static IvfpqExplainHook previous_hook = NULL;
 
-/* The number has an exponent, by which it is read again as a float. */
+/*
+ * Returns a number as a node.  The number is written with an exponent, so that
+ * it is read back as a float.
+ */
 static Node *
 make_number(double number)
 {
 	return (Node *) makeFloat(psprintf("%.9e", number));
 }
 
-/* Returns custom_private, which must be readable by parallel workers. */
+/* Returns *plan as a list of nodes, which parallel workers can read. */
 List *
 IvfpqFilterPrivate(const IvfpqFilterPlan *plan)
 {
@@ -111,9 +115,10 @@ IvfpqFilterPrivate(const IvfpqFilterPlan *plan)
 }
 
 /*
- * Sets *plan from custom_private.  Raises an error if the plan has another
- * layout: a parallel worker loads the library anew, and its file may have been
- * replaced since the leader, which made the plan, loaded it.
+ * Sets *plan from custom_private.  Raises an error if the plan has a different
+ * layout.  This can happen in a parallel worker: the leader makes the plan,
+ * and the worker loads the library's file later, when the file may have been
+ * replaced.
  */
 void
 IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
@@ -148,7 +153,10 @@ IvfpqIsFilterScan(const Plan *plan)
 		((const CustomScan *) plan)->methods == &ivfpq_scan_methods;
 }
 
-/* Replaces columns of the node's rows by those of the table's. */
+/*
+ * Replaces columns of the node's rows by the expressions that compute these
+ * columns from the table's row.
+ */
 static Node *
 as_table_columns(Node *node, void *columns)
 {
@@ -163,7 +171,7 @@ as_table_columns(Node *node, void *columns)
 
 /*
  * Returns whether an expression over the rows of a finished node is the
- * distance in whose order the node returns them.
+ * distance by which the node orders its rows.
  */
 bool
 IvfpqIsFilterDistance(const CustomScan *scan, Node *expr)
@@ -180,7 +188,7 @@ IvfpqIsFilterDistance(const CustomScan *scan, Node *expr)
 	return false;
 }
 
-/* Makes the node's row of a row of the table: all columns but the distance. */
+/* Makes the node's row from a table row, except for the distance. */
 static void
 make_row(FilterScan *state, TupleTableSlot *row)
 {
@@ -222,7 +230,10 @@ row_satisfies(void *arg, TupleTableSlot *row)
 	return false;
 }
 
-/* IvfpqScanFilter.late_qual: the row that was popped becomes the node's. */
+/*
+ * IvfpqScanFilter.late_qual callback.  Builds the node's row from the row that
+ * left the queue, and evaluates the late conditions on it.
+ */
 static bool
 row_is_admitted(void *arg, double distance)
 {
@@ -248,7 +259,7 @@ next_bitmap_row(void *arg)
 	MemoryContext oldcontext;
 	TupleTableSlot *row;
 
-	/* a node's memory is the statement's, not that of the scan that asks */
+	/* use the statement's memory, not the memory of the calling scan */
 	oldcontext = MemoryContextSwitchTo(state->bitmap->state->es_query_cxt);
 	if (!state->bitmap_used)
 	{
@@ -262,14 +273,14 @@ next_bitmap_row(void *arg)
 		((ScanState *) state->bitmap)->ss_ScanTupleSlot;
 }
 
-/* Returns the recall that is asked of the node. */
+/* Returns the target recall of the node. */
 static double
 filter_recall(const FilterScan *state)
 {
 	return state->plan.any_order ? ivfpq_radius_recall : ivfpq_recall;
 }
 
-/* Sets *value to the value of a bound's expression; false if that is NULL. */
+/* Evaluates an expression of a bound.  Returns false if it is NULL. */
 static bool
 evaluate(ExprState *expr, ExprContext *context, double *value)
 {
@@ -281,8 +292,8 @@ evaluate(ExprState *expr, ExprContext *context, double *value)
 }
 
 /*
- * Returns the greatest distance that from - less allows, with a margin for its
- * rounding and that of the condition.
+ * Returns the greatest distance that the bound `from - less` allows, plus a
+ * margin for the rounding of this difference and of the condition.
  */
 static double
 greatest(double from, double less)
@@ -294,10 +305,7 @@ greatest(double from, double less)
 	return most + 4 * DBL_EPSILON * (fabs(from) + fabs(less));
 }
 
-/*
- * Returns whether a condition bounds the distance to the query that the scan
- * has.
- */
+/* Returns whether the bound's query has the same value as the scan's query. */
 static bool
 is_of_query(const BoundState *bound, ExprContext *context)
 {
@@ -312,7 +320,7 @@ is_of_query(const BoundState *bound, ExprContext *context)
 		datum_image_eq(query, ordered, bound->query_byval, bound->query_len);
 }
 
-/* Sets the radius by the values that the bounds have at present. */
+/* Sets the filter's radius from the current values of the bounds. */
 static void
 find_radius(FilterScan *state)
 {
@@ -343,11 +351,14 @@ find_radius(FilterScan *state)
 }
 
 /*
- * Initializes the expressions that are computed of the table's rows: early
- * conditions, columns and distance.  These rows have the table's kind of slot,
- * while core takes the node's rows for virtual ones.  So the expressions have
- * no parent.  The distance may have sub-plans, which need one; the index
- * scan's expression is taken for it, whose rows are the table's.
+ * Initializes the expressions that are computed from the table's rows: early
+ * conditions, columns and distance.
+ *
+ * The table's rows are in the table's kind of slot, but core expects the
+ * node's rows to be in virtual slots.  So the early conditions and the columns
+ * have no parent node.  The distance may have sub-plans, which need a parent
+ * node, so the distance is computed by the expression of the index scan below,
+ * whose rows are rows of the table.
  */
 static void
 begin_rows(FilterScan *state, EState *estate)
@@ -429,8 +440,8 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 }
 
 /*
- * Gets the next row by the index; false at the end.  The scan is begun as the
- * first row of core's own node would begin it.
+ * Gets the next row from the index scan.  Returns false at the end.  The first
+ * call begins the scan in the same way as core's own node.
  */
 static bool
 next_row(FilterScan *state)
@@ -439,7 +450,7 @@ next_row(FilterScan *state)
 	IvfpqNodeInstrumentation *instrument = index->ss.ps.instrument;
 	bool		found;
 
-	/* keys that are known only at run time */
+	/* evaluate keys that are known only at run time */
 	if (index->ss.ps.chgParam != NULL ||
 		(index->iss_NumRuntimeKeys != 0 && !index->iss_RuntimeKeysReady))
 		ExecReScan((PlanState *) index);
@@ -464,9 +475,9 @@ next_row(FilterScan *state)
 }
 
 /*
- * In a recheck sets *row to the row of the table to be rechecked, NULL if
- * there is none.  Returns false if the node is to run as usual.  It does what
- * ExecScanFetch does.
+ * Does the same as ExecScanFetch.  In a recheck, sets *row to the row of the
+ * table to be rechecked, or to NULL if there is no row, and returns true.
+ * Otherwise returns false, and the node runs as usual.
  */
 static bool
 recheck_row(FilterScan *state, TupleTableSlot **row)
@@ -496,8 +507,8 @@ recheck_row(FilterScan *state, TupleTableSlot **row)
 }
 
 /*
- * Makes a row of the table the node's row, and returns whether it satisfies
- * all conditions, those of the index included.
+ * Makes the node's row from a row of the table, and returns whether the row
+ * satisfies all conditions, including the conditions of the index scan.
  */
 static bool
 recheck(FilterScan *state, TupleTableSlot *row)
@@ -547,7 +558,7 @@ rescan_filter_scan(CustomScanState *node)
 	FilterScan *state = (FilterScan *) node;
 	ListCell   *lc;
 
-	/* core hands changed parameters to left and right children only */
+	/* core passes changed parameters to left and right children only */
 	if (node->ss.ps.chgParam != NULL)
 		foreach(lc, node->custom_ps)
 			UpdateChangedParamSet(lfirst(lc), node->ss.ps.chgParam);
@@ -581,8 +592,8 @@ show_ands(const char *name, List *conditions, List *context, ExplainState *es)
 }
 
 /*
- * Shows the search parameters that a scan of the index begins with; they are
- * estimates, so COSTS OFF leaves them out.
+ * Shows the target recall, and the search parameters with which a scan of the
+ * index begins.  The parameters are estimates, so COSTS OFF leaves them out.
  */
 static void
 show_params(Oid indexid, double recall, ExplainState *es)
@@ -593,7 +604,7 @@ show_params(Oid indexid, double recall, ExplainState *es)
 
 	ExplainPropertyFloat("Recall", NULL, recall, 3, es);
 	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexid)))
-		return;					/* hypothetical */
+		return;					/* the index is hypothetical */
 	index = index_open(indexid, AccessShareLock);
 	IvfpqMetaRead(index, &meta);
 	IvfpqParamsForBatch(&params, index, &meta, recall, 0);
@@ -702,9 +713,9 @@ const CustomScanMethods ivfpq_scan_methods = {
 };
 
 /*
- * explain_per_node_hook, for an ordered index scan that is not below a node of
- * ours.  With COSTS OFF nothing is added, so that plans look the same on all
- * versions.
+ * explain_per_node_hook.  Adds our lines to an ordered index scan that is not
+ * below a node of ours.  With COSTS OFF and without ANALYZE nothing is added,
+ * so that plans look the same on all versions.
  */
 static void
 explain_index_scan(PlanState *planstate, List *ancestors,
@@ -725,7 +736,7 @@ explain_index_scan(PlanState *planstate, List *ancestors,
 		show_work(state->iss_ScanDesc, es);
 }
 
-/* Call once a process. */
+/* Called once in a process. */
 void
 IvfpqInitExplain(void)
 {

@@ -1,14 +1,16 @@
 /*
  * plancheck.c
- *		In tests: no finished plan has an ordered scan where it must not stand.
+ *		Checks, in tests, that no finished plan has an ordered scan where it
+ *		must not have one.
  *
- * custompath.c has the rule where a scan in the order of a distance may stand,
- * and the planner is to have no other plan.  The test build (make
- * TEST_BUILD=1), which alone has this file, looks at each plan that it is
- * about to run.  From below LIMIT, or from the top for cursors, down to a scan
- * there are only nodes that hand on rows one by one.  Where settings let a
- * scan stand without LIMIT a plan does not show where its query levels begin,
- * so such plans are not checked.
+ * custompath.c has the rule that says where a scan in the order of a distance
+ * may be in a plan, and the planner must not make a plan that breaks the rule.
+ * This file is compiled only into the test build (make TEST_BUILD=1), and
+ * checks each plan before it is run.  Between a LIMIT and an ordered scan
+ * below it there must be only nodes that pass on rows one by one.  For a
+ * cursor, the same rule applies between the top of the plan and the scan.  If
+ * settings allow an ordered scan without LIMIT, plans are not checked, because
+ * a plan does not show where its query levels begin.
  */
 #include "postgres.h"
 
@@ -38,9 +40,9 @@ is_ordered_scan(const Plan *plan)
 }
 
 /*
- * Returns whether a node hands on rows one by one, as it gets them from its
- * outer plan.  The list in am/scan/depth.c is of nodes that need about as many
- * rows as they return.
+ * Returns whether a node passes on rows one by one, as it gets them from its
+ * outer plan.  am/scan/ivfpqscan.c has a different list, of the nodes that
+ * need about as many rows as they return.
  */
 static bool
 hands_on(const Plan *plan)
@@ -55,7 +57,7 @@ hands_on(const Plan *plan)
 				((const WindowAgg *) plan)->ordNumCols > 0 &&
 				(((const WindowAgg *) plan)->frameOptions &
 				 FRAMEOPTION_END_CURRENT_ROW);
-		case T_Sort:			/* anew, for further keys: custompath.c */
+		case T_Sort:			/* sorts again, by further keys */
 			return ((const Sort *) plan)->numCols > 1;
 		case T_Gather:
 			return ((const Gather *) plan)->single_copy;
@@ -76,8 +78,9 @@ hands_on(const Plan *plan)
 }
 
 /*
- * Raises an error if an ordered scan stands where it must not.  `open`: rows
- * from here are handed on one by one up to LIMIT, or the top.
+ * Raises an error if an ordered scan is where it must not be.  `open` is true
+ * if all nodes from here up to a LIMIT, or to the top, pass on rows one by
+ * one.
  */
 static void
 check_plan(const Plan *plan, bool open)
@@ -92,7 +95,8 @@ check_plan(const Plan *plan, bool open)
 			elog(ERROR, "a plan has an ordered scan of gpuivfpq below a node that reads all its rows");
 		return;
 	}
-	/* its rows may come in any order, whatever that of the scan in it */
+
+	/* a node that returns rows in any order may be anywhere in a plan */
 	if (IvfpqIsFilterScan(plan))
 		return;
 	open = IsA(plan, Limit) || (open && hands_on(plan));
@@ -120,7 +124,7 @@ check_and_start(QueryDesc *query, int eflags)
 		standard_ExecutorStart(query, eflags);
 }
 
-/* Call once a process. */
+/* Called once in a process. */
 void
 IvfpqInitPlanCheck(void)
 {

@@ -1,8 +1,8 @@
 /*
  * planner.h
- *		The planner's side of the access method: what an index costs, which
- *		parts of a statement it answers, and Custom Scan (GpuvecScan), an
- *		ordered index scan that knows the conditions on its table.
+ *		The planner's side of the access method: the cost of an index, the
+ *		matching of statements to an index, and Custom Scan (GpuvecScan), an
+ *		ordered index scan that evaluates the conditions on its table.
  */
 #ifndef IVFPQ_PLANNER_H
 #define IVFPQ_PLANNER_H
@@ -13,31 +13,32 @@
 #include "am/scan/scanfilter.h"
 
 /*
- * The plan of a filtered scan, as custom_private holds it.  The node's other
- * lists are:
+ * The plan of a filtered scan, which is stored in custom_private.  The node's
+ * other lists are:
  *
  *	custom_plans		the ordered index scan and, if there is one, a bitmap
  *						heap scan
  *	custom_exprs		three lists: the conditions evaluated before a row is
- *						reranked, the late conditions, and the bounds; a bound
- *						is a list of its condition, from, less, query, ordered
- *						and with_nan (IvfpqBound)
- *	custom_scan_tlist	columns of the table and, last, the distance, once or
- *						twice: the second time with its sides exchanged
+ *						reranked, the late conditions, and the bounds.  Each
+ *						bound is a list of its condition, from, less, query,
+ *						ordered and with_nan (IvfpqBound)
+ *	custom_scan_tlist	columns of the table, the distance and, if the plan
+ *						uses it, the commuted distance
  */
 typedef struct IvfpqFilterPlan
 {
 	IvfpqFilterGoal goal;
-	int			ndistances;		/* in custom_scan_tlist */
+	int			ndistances;		/* number of distances in custom_scan_tlist */
 	bool		ends_on_any_row;	/* see IvfpqRadius */
 	bool		any_order;		/* rows may come in any order */
 } IvfpqFilterPlan;
 
 /*
- * A condition that bounds a distance: the distance is at most from - less.
- * If `query` is not NULL, the condition is on the distance to `query` while
- * the scan orders by the distance to another expression, `ordered`.  Then the
- * condition is a bound if both expressions have the same value.
+ * A condition that bounds a distance from above, by `from - less`.  If `query`
+ * is NULL, the scan orders by this distance.  Otherwise it is the distance to
+ * `query`, while the scan orders by the distance to another expression,
+ * `ordered`.  In that case the condition is a bound only if both expressions
+ * have the same value.
  */
 typedef struct IvfpqBound
 {

@@ -1,28 +1,30 @@
 /*
  * unread.c
- *		Distances that no node reads are not computed.
+ *		Removes distances that no node reads from finished plans, so that they
+ *		are not computed.
  *
- * ORDER BY v <-> query leaves v <-> query among the columns of the index scan,
- * marked as junk, because a sort above would need it.  Nothing above a scan
- * that is ordered already does, and yet the projection of the scan, or of a
- * join that keeps its order, calls the operator for every row, which detoasts
- * the row and the query once more.  So when a plan is finished, such columns
- * become NULL where it can be proved that no node reads them.
+ * ORDER BY v <-> query puts v <-> query among the columns of the index scan,
+ * marked as junk, because a sort above the scan would need it.  If the scan is
+ * ordered already, nothing above it needs this column.  But the projection of
+ * the scan, or of a join that keeps its order, still calls the operator for
+ * every row, which detoasts the row and the query once more.  So when a plan
+ * is finished, such columns are replaced by NULL if it can be proved that no
+ * node reads them.
  *
- * A column of a node is read by the node above, in its expressions or by a
- * list of column numbers.  Some nodes hand it on under the same number (Limit
- * and the like): then the node above those may read it.  At the top of a
- * statement, of a sub-select used as an expression and of a common table
- * expression junk is not read: the executor filters it out of what a statement
- * returns (execJunk.c); of a sub-select it takes only the columns that are no
- * junk, which come first (nodeSubplan.c); and no Var can name a CTE's junk.
- * Plans that change rows have ModifyTable on top.  Nodes that this file does
- * not know are taken to read everything: Sort, MergeAppend, Gather, LockRows
- * and all others.
+ * A column of a node is read by the node above, in expressions or by a list of
+ * column numbers.  Some nodes, like Limit, pass on the column under the same
+ * number, so the node above such a node may read it.  Nobody reads junk at the
+ * top of a statement, because the executor filters it out of the result
+ * (execJunk.c); at the top of a sub-select that is used as an expression,
+ * because the executor takes only the columns before the junk (nodeSubplan.c);
+ * or at the top of a common table expression, because no Var can name it.
+ * Plans that change rows have ModifyTable on top.  Sort, MergeAppend, Gather,
+ * LockRows and all other nodes for which this file has no rule are assumed to
+ * read everything.
  *
- * The hook comes with the library, which without shared_preload_libraries is
- * loaded when a session first plans for such an index: that one plan computes
- * its distances.
+ * Without shared_preload_libraries the library, with its hook, is loaded only
+ * when a session first plans for such an index.  This first plan still
+ * computes its distances.
  */
 #include "postgres.h"
 
@@ -41,9 +43,10 @@
 typedef struct Reader
 {
 	Plan	   *plan;
-	int			varno;			/* of the Vars by which it reads them */
-	const struct Reader *above; /* reads its own columns; NULL = junk among
-								 * them is not read */
+	int			varno;			/* varno of Vars in `plan` that refer to
+								 * columns of its child */
+	const struct Reader *above; /* the node above `plan`; NULL if no node
+								 * reads junk columns of `plan` */
 } Reader;
 
 /* A column to look for in expressions. */
@@ -57,7 +60,7 @@ static planner_hook_type previous_planner = NULL;
 
 /*
  * Returns whether an expression reads a column.  Whole-row references do not
- * count: the executor leaves junk out of those (ExecInitWholeRowVar).
+ * count, because the executor leaves junk out of them (ExecInitWholeRowVar).
  */
 static bool
 mentions(Node *node, void *context)
@@ -72,7 +75,7 @@ mentions(Node *node, void *context)
 	return expression_tree_walker(node, mentions, context);
 }
 
-/* Returns whether anything may read a junk column of the reader's subplan. */
+/* Returns whether a node may read a junk column of the plan below `reader`. */
 static bool
 column_is_read(const Reader *reader, AttrNumber number)
 {
@@ -95,7 +98,7 @@ column_is_read(const Reader *reader, AttrNumber number)
 			/* FALLTHROUGH */
 		case T_Material:
 		case T_Memoize:
-			/* hands the column on under the same number */
+			/* these nodes pass on the column under the same number */
 			entry = get_tle_by_resno(plan->targetlist, number);
 			return entry == NULL || !entry->resjunk ||
 				column_is_read(reader->above, number);
@@ -119,7 +122,7 @@ column_is_read(const Reader *reader, AttrNumber number)
 				return true;
 			break;
 		case T_Agg:
-			/* grouping sets sort in between, by lists of their own */
+			/* grouping sets also sort, by their own lists of columns */
 			if (((Agg *) plan)->chain != NIL)
 				return true;
 			for (int i = 0; i < ((Agg *) plan)->numCols; i++)
@@ -131,7 +134,7 @@ column_is_read(const Reader *reader, AttrNumber number)
 	}
 	if (mentions((Node *) plan->qual, &column))
 		return true;
-	/* what the target list only hands on a node above has to read */
+	/* check whether a node above reads a junk column that is only passed on */
 	foreach(lc, plan->targetlist)
 	{
 		entry = lfirst(lc);
@@ -143,7 +146,10 @@ column_is_read(const Reader *reader, AttrNumber number)
 	return false;
 }
 
-/* Rewrites an expression over a join's outer plan as that plan computes it. */
+/*
+ * In an expression of a join, replaces columns of the outer plan by the
+ * expressions that compute these columns.
+ */
 static Node *
 as_outer_plan(Node *node, void *context)
 {
@@ -162,8 +168,8 @@ as_outer_plan(Node *node, void *context)
 
 /*
  * Returns whether an expression is a distance by which an ordered scan of ours
- * returns its rows.  A nested loop keeps the order of its outer plan, and
- * computes what that plan does not have.
+ * returns its rows.  A nested loop keeps the order of its outer plan, and its
+ * expressions may compute the distance from columns of that plan.
  */
 static bool
 is_distance(Plan *plan, Node *expr)
@@ -181,7 +187,7 @@ is_distance(Plan *plan, Node *expr)
 		IvfpqIsOursByOid(scan->indexid);
 }
 
-/* Makes NULL of distances among a plan's columns that no node reads. */
+/* Replaces distances in a plan's target list by NULL if no node reads them. */
 static void
 drop_distances(Plan *plan, const Reader *above)
 {
@@ -193,7 +199,7 @@ drop_distances(Plan *plan, const Reader *above)
 		if (!entry->resjunk || column_is_read(above, entry->resno) ||
 			!is_distance(plan, expr))
 			continue;
-		/* copies, because others may point to list and entry, too */
+		/* change copies, because other nodes may use the list and the entry */
 		entry = flatCopyTargetEntry(entry);
 		entry->expr = (Expr *) makeNullConst(exprType(expr), exprTypmod(expr),
 											 exprCollation(expr));
@@ -202,10 +208,7 @@ drop_distances(Plan *plan, const Reader *above)
 	}
 }
 
-/*
- * Returns the plans below a node that are neither its outer nor its inner
- * plan.
- */
+/* Returns a node's children other than its outer and inner plans. */
 List *
 IvfpqFurtherChildren(const Plan *plan)
 {
@@ -224,7 +227,7 @@ IvfpqFurtherChildren(const Plan *plan)
 	}
 }
 
-/* Drops distances in a plan and all plans below it. */
+/* Removes unread distances from a plan and from all plans below it. */
 static void
 walk_plan(Plan *plan, const Reader *above)
 {
@@ -240,7 +243,8 @@ walk_plan(Plan *plan, const Reader *above)
 		drop_distances(plan, above);
 	if (IsA(plan, SubqueryScan))
 		reader.varno = (int) ((SubqueryScan *) plan)->scan.scanrelid;
-	/* how a custom scan uses its plans is not known, and ours reads all */
+
+	/* leave out plans below custom scans, which may read all columns */
 	if (!IsA(plan, CustomScan))
 	{
 		foreach(lc, IvfpqFurtherChildren(plan))
@@ -268,7 +272,7 @@ plan_statement(IVFPQ_PLANNER_PARAMS)
 	return statement;
 }
 
-/* Call once a process. */
+/* Called once in a process. */
 void
 IvfpqInitPlanner(void)
 {

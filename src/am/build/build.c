@@ -1,12 +1,13 @@
 /*
  * build.c
- *		CREATE INDEX, and a parallel worker's side of it: train, then assign
- *		every row; or keep all rows pending.
+ *		CREATE INDEX, as the leader and the parallel workers carry it out.
  *
- * The leader trains (train.c) and places the rows of the table (bulkload.c),
- * with the help of parallel workers (parallel.c).  A worker joins the leader,
- * and does its part of each job: reading rows to train on, training lists, and
- * the build.  Only the leader writes the metapage.
+ * A build trains centroids and codebooks, and then assigns every row of the
+ * table to lists.  If there are too few rows to train on, or nearly all are
+ * equal, it leaves the index untrained and all rows pending.
+ *
+ * The leader trains (train.c) and places the rows of the table (bulkload.c).
+ * Parallel workers (parallel.c) help.  Only the leader writes the metapage.
  */
 #include "postgres.h"
 
@@ -33,7 +34,7 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Pages that a participant logs at a time. */
+/* Number of pages that a participant logs at a time. */
 #define LOG_PAGES		4096
 
 /* A participant's state of a build. */
@@ -46,25 +47,25 @@ typedef struct IvfpqBuild
 	IvfpqKeys	keys;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
-	IvfpqParallel parallel;		/* if there are rows to train on */
+	IvfpqParallel parallel;		/* used only if the index is trained */
 	IvfpqBulkLoad load;
-	MemoryContext tmp;			/* has the row that was read last */
+	MemoryContext tmp;			/* holds the row that was read last */
 	double		heap_tuples;
 	double		index_tuples;
 
-	/* rows of other dimensions, which only older snapshots see */
+	/*
+	 * TIDs of rows that only old snapshots see, and whose values are not
+	 * vectors of the index's dimensions
+	 */
 	uint64	   *mismatched_ids;
 	int64		nmismatched;
 	int64		max_mismatched;
 } IvfpqBuild;
 
-/* This statement has reported an untrained index. */
+/* True if this statement has already reported an untrained index. */
 static bool said_untrained = false;
 
-/*
- * Initializes a build whose relations are set; memory from the current
- * context.
- */
+/* Initializes a build, except its relations, in the current memory context. */
 static void
 build_init(IvfpqBuild *build)
 {
@@ -81,9 +82,10 @@ build_init(IvfpqBuild *build)
 }
 
 /*
- * Returns whether only old snapshots see the row, and its value is no vector,
- * or one of other dims.  Such a row does not fail the build: a scan that sees
- * it raises the error when it reranks it, as a sort would.
+ * Returns true if the row is visible only to old snapshots and its value is
+ * not a vector of `dims` dimensions.  The build does not fail on such a row.
+ * A scan that sees the row leaves it out if it has other dimensions, and
+ * otherwise fails, as a sort would.
  */
 static bool
 is_dead_mismatch(IvfpqBuild *build, Datum value, bool alive, int dims)
@@ -96,7 +98,7 @@ is_dead_mismatch(IvfpqBuild *build, Datum value, bool alive, int dims)
 	return mismatched;
 }
 
-/* Called for every row of the table. */
+/* IndexBuildCallback.  Passes a row of the table to the bulk load. */
 static void
 assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 				bool alive, void *arg)
@@ -129,9 +131,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqBulkLoadRow(&build->load, row, id, &keys, use);
 }
 
-/*
- * Scans this participant's part of the table; returns the number of its rows.
- */
+/* Scans this participant's part of the table.  Returns its number of rows. */
 static double
 scan_table(IvfpqBuild *build)
 {
@@ -152,7 +152,7 @@ scan_table(IvfpqBuild *build)
 
 /*
  * Does a participant's part of building a trained index: reads rows, writes
- * lists, calibrates, logs pages.  Only the leader writes the metapage.
+ * lists, calibrates, and logs pages.
  */
 static void
 build_work(IvfpqBuild *build)
@@ -170,7 +170,10 @@ build_work(IvfpqBuild *build)
 	build->heap_tuples = scan_table(build);
 	if (sharing != NULL)
 	{
-		/* rows that gpuvecd had, and lost as it failed, take another pass */
+		/*
+		 * If gpuvecd has failed, the rows that only gpuvecd had are lost.
+		 * Read the table again to get these rows.
+		 */
 		if (IvfpqParallelEndPhase(parallel))
 		{
 			uint64		done = pg_atomic_read_u64(&shared->done);
@@ -186,7 +189,7 @@ build_work(IvfpqBuild *build)
 			(void) scan_table(build);
 	}
 
-	/* build_trained takes these reports */
+	/* build_trained() reads these sums when all participants are done */
 	SpinLockAcquire(&shared->mutex);
 	shared->heap_tuples += build->heap_tuples;
 	shared->broken_hot_chain |= build->indexInfo->ii_BrokenHotChain;
@@ -220,9 +223,9 @@ build_work(IvfpqBuild *build)
 }
 
 /*
- * The leader sets up the memory that all participants see.  Returns the
- * snapshot by which they scan the table: SnapshotAny, or a registered snapshot
- * for CONCURRENTLY.
+ * Sets up the memory that all participants see.  The leader calls this.
+ * Returns the snapshot with which participants scan the table: SnapshotAny, or
+ * a registered snapshot for CREATE INDEX CONCURRENTLY.
  */
 static Snapshot
 share_build(IvfpqBuild *build)
@@ -244,7 +247,11 @@ share_build(IvfpqBuild *build)
 	}
 	if (builder != NULL)
 	{
-		/* only the pass over the table knows keys, so it sends all rows */
+		/*
+		 * Only the pass over the table reads the keys of rows.  So, if there
+		 * are keys, the pass sends all rows to gpuvecd, even the sample's
+		 * rows, which gpuvecd has already.
+		 */
 		if (build->keys.nkeys > 0)
 			IvfpqBuilderSampled(builder, 0);
 		IvfpqSharingInit(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SHARING,
@@ -297,7 +304,7 @@ build_trained(IvfpqBuild *build)
 	build->index_tuples = (double) (build->load.rows + build->nmismatched);
 }
 
-/* Called for every row when there is no training: it is pending. */
+/* IndexBuildCallback for an untrained index.  Makes the row pending. */
 static void
 pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 				 bool alive, void *arg)
@@ -316,8 +323,8 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 										  &dims, false, build->tmp);
 
 		/*
-		 * CONCURRENTLY: the first row may have come since the sample was
-		 * taken
+		 * In CREATE INDEX CONCURRENTLY, the table may have been empty when
+		 * the sample was taken.  Then the first row sets the dimensions.
 		 */
 		if (alive)
 			build->meta.dims = dims;
@@ -330,7 +337,7 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	build->index_tuples += 1;
 }
 
-/* Called when the statement ends. */
+/* Callback of the portal's memory context, called when the statement ends. */
 static void
 forget_statement(void *arg)
 {
@@ -338,11 +345,11 @@ forget_statement(void *arg)
 }
 
 /*
- * Returns whether the user should be told that an index is not trained: only
- * by a statement that asks for an index, and once, because it may build one
- * for each of a thousand partitions.  TRUNCATE, ALTER TABLE and CREATE TABLE
- * build indexes, too, and so does every COMMIT that deletes the rows of a
- * temporary table.
+ * Returns whether to report to the user that an index is not trained.  Only
+ * CREATE INDEX and REINDEX report it.  TRUNCATE, ALTER TABLE, CREATE TABLE and
+ * every COMMIT that deletes the rows of a temporary table build indexes, too,
+ * but their users did not ask for an index.  A statement that builds an index
+ * for each of a thousand partitions reports it only once.
  */
 static bool
 is_news(void)
@@ -362,7 +369,10 @@ is_news(void)
 	return true;
 }
 
-/* Builds an index on a small table, or of placeholders: all rows pending. */
+/*
+ * Builds an index without training, because the table is small or nearly all
+ * of its rows are equal.  All rows become pending.
+ */
 static void
 build_untrained(IvfpqBuild *build)
 {
@@ -394,9 +404,7 @@ build_untrained(IvfpqBuild *build)
 					 IvfpqTrainRows(build->index))));
 }
 
-/*
- * ambuild.  The index belongs to us alone until the transaction commits.
- */
+/* ambuild callback.  No other session uses the index until we commit. */
 IndexBuildResult *
 ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 {
@@ -412,7 +420,11 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq build",
 									ALLOCSET_DEFAULT_SIZES);
-	/* PostgreSQL acts as the owner already, but before 17 keeps the path */
+
+	/*
+	 * PostgreSQL already runs us as the table's owner, but before version 17
+	 * it keeps the caller's search_path
+	 */
 	IvfpqActAsOwner(&caller, heap);
 	IvfpqRenewExpressions(indexInfo, index);
 	oldcontext = MemoryContextSwitchTo(context);
@@ -440,7 +452,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	return result;
 }
 
-/* ambuildempty: makes the init fork of an unlogged index. */
+/* ambuildempty callback.  Makes the init fork of an unlogged index. */
 void
 ivfpqbuildempty(Relation index)
 {
@@ -453,9 +465,9 @@ ivfpqbuildempty(Relation index)
 }
 
 /*
- * Entry point of a worker.  For a build it takes the same locks as the
- * leader.  In place it takes weaker ones, since the leader's locks are held
- * for it, too.
+ * Entry point of a parallel worker.  In a build, a worker takes the same locks
+ * as the leader.  When an index is trained in place, a worker takes weaker
+ * locks, because the leader's stronger locks protect the workers as well.
  */
 void
 IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
@@ -488,7 +500,7 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 		IvfpqSnapshotDrop();
 	}
 
-	/* does one job after the other, each in a memory context of its own */
+	/* do one job after another, and reset the memory context after each */
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq job",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
@@ -522,7 +534,7 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 
-	/* a parallel worker has to end with the snapshots that it began with */
+	/* a parallel worker must end with the snapshots that it began with */
 	IvfpqSnapshotTake();
 	index_close(build.index, index_lock);
 	table_close(build.heap, heap_lock);

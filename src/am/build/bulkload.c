@@ -1,29 +1,29 @@
 /*
  * bulkload.c
  *		From rows to inverted lists, in bulk: places and encodes every row,
- *		writes its refine record, gathers the postings by list, writes
+ *		writes its refine record, gathers the postings by list, and writes
  *		centroids, codebooks, directory and lists.
  *
- * CREATE INDEX feeds it from the table, training in place from the pending
- * list.  Until the caller writes the metapage no reader finds any of it.
+ * CREATE INDEX takes the rows from the table, and training in place takes them
+ * from the pending list.  No reader finds the written pages until the caller
+ * writes the metapage.
  *
  * Every participant of a build has an IvfpqBulkLoad, and places the rows that
- * it reads.  When all rows are placed, lists are written in ranges; a
- * participant that has written one range takes the next.
+ * it reads.  When all rows are placed, the participants write the lists, each
+ * taking one range of lists after another.
  *
- * Rows get lists, codes and refine records by gpuvecd or by the backend's own
- * engine.  When gpuvecd fails, the rows that it was sent and has not answered
- * are placed here, like all rows after them; centroids and codebooks are the
- * same.  gpuvecd has the rows of the sample, so a pass over the table may
- * leave them out (IvfpqSharing).  When it fails, another pass is needed for
- * those that it has not encoded.  Keys do not travel: they wait here for the
- * lists and codes of their rows, which come back in the order in which rows
- * were sent.
+ * Rows get their lists, codes and refine records from gpuvecd or from the
+ * backend's own engine.  If gpuvecd fails, this file places the rows that were
+ * sent to gpuvecd and did not come back, and all rows after them, with the
+ * same centroids and codebooks.  gpuvecd has the rows of the sample from
+ * training, so a pass over the table may leave these rows out (IvfpqSharing).
+ * If gpuvecd fails, another pass is needed for the rows of the sample that
+ * gpuvecd has not encoded.  Keys are not sent to gpuvecd.  They are kept here
+ * until their rows come back, in the order in which the rows were sent.
  *
- * As long as postings fit into memory, their numbers are sorted by a counting
- * sort, and a list's postings come in the order in which they were put, which
- * is the heap's.  Beyond that all go through a tuplesort by (list, TID), on
- * disk.
+ * As long as postings fit into memory, a counting sort orders their positions
+ * by list, and the postings of a list stay in heap order.  Otherwise all
+ * postings go through a tuplesort by (list, TID), which uses the disk.
  */
 #include "postgres.h"
 
@@ -43,18 +43,21 @@
 #include "page/listwrite.h"
 #include "page/metapage.h"
 
-/* Ranges of lists for each participant, so that none waits long for others. */
+/*
+ * Number of ranges of lists per participant.  With several ranges, no
+ * participant waits long for the other participants at the end.
+ */
 #define RANGES_EACH		4
 
 /*
- * Memory for rows that are placed at once: BATCH_BYTES, or the limit divided
- * by BATCH_DIVISOR if that is more.
+ * A participant places as many rows at once as fit into max(BATCH_BYTES,
+ * maintenance_work_mem / participants / BATCH_DIVISOR).
  */
 #define BATCH_BYTES		(4 * 1024 * 1024)
 #define BATCH_DIVISOR		32
 
 #define CHUNK_ITEMS		4096
-#define PREFETCHED		8		/* items ahead of the one returned */
+#define PREFETCHED		8		/* postings to prefetch ahead */
 
 /* Stores a posting in form->bytes bytes. */
 static void
@@ -86,7 +89,7 @@ store_posting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
 
 /*
  * Reads a stored posting, which need not be aligned.  posting->code points
- * into it; its abbreviated keys are decoded to *abbrevs.
+ * into `stored`.  Decodes the abbreviated keys to *abbrevs.
  */
 static void
 take_posting(const IvfpqStoredForm *form, const char *stored,
@@ -113,12 +116,16 @@ take_posting(const IvfpqStoredForm *form, const char *stored,
 }
 
 /*
- * Begins without postings, of nlists lists; memory from the current context.
+ * Initializes load->postings, with no postings, for nlists lists.  Memory
+ * comes from the current context.
  *
- * From the memory limit the centroids, which all participants share, are
- * deducted, and from this participant's fraction of the rest the groups through
- * which it places rows.  Half of what is left is for postings in memory, half
- * for a sort that takes these over, because for a while both are there.
+ * Postings in memory may take
+ *
+ *		((memory limit - centroids) / participants - groups) / 2
+ *
+ * All participants share the centroids, but each participant has its own
+ * groups, through which it places rows.  The other half is left for a sort,
+ * because begin_sort() needs memory for the postings and the sort together.
  */
 static void
 begin_postings(IvfpqBulkLoad *load, int nlists)
@@ -139,7 +146,7 @@ begin_postings(IvfpqBulkLoad *load, int nlists)
 	postings->counts = palloc0(nlists * sizeof(uint32));
 }
 
-/* Returns item i of those in memory. */
+/* Returns the posting at position i in memory. */
 static inline IvfpqStoredPosting *
 item_of(const IvfpqPostings *postings, int64 i)
 {
@@ -147,7 +154,7 @@ item_of(const IvfpqPostings *postings, int64 i)
 								   i % CHUNK_ITEMS * postings->item_bytes);
 }
 
-/* Puts an item into the sort. */
+/* Puts a posting into the sort. */
 static void
 sort_item(IvfpqPostings *postings, const IvfpqStoredPosting *item)
 {
@@ -157,8 +164,8 @@ sort_item(IvfpqPostings *postings, const IvfpqStoredPosting *item)
 }
 
 /*
- * Moves the postings to a sort, through which all go from here on: they are
- * too many for memory.
+ * Moves the postings from memory to a sort, because memory cannot hold more.
+ * All later postings go to the sort, too.
  */
 static void
 begin_sort(IvfpqPostings *postings, int bytes)
@@ -168,14 +175,17 @@ begin_sort(IvfpqPostings *postings, int bytes)
 	for (int64 i = 0; i < postings->n; i++)
 	{
 		sort_item(postings, item_of(postings, i));
-		/* one by one, so that the sort may take the memory that they free */
+		/* free chunks one by one, so that the sort can use their memory */
 		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
 			pfree(postings->chunks[i / CHUNK_ITEMS]);
 	}
 	postings->nchunks = 0;
 }
 
-/* Puts the posting in load->item, of one of the lists that were begun with. */
+/*
+ * Puts the posting in load->item into load->postings.  load->item->list must
+ * be below load->postings.nlists.
+ */
 static void
 put_item(IvfpqBulkLoad *load)
 {
@@ -205,8 +215,8 @@ put_item(IvfpqBulkLoad *load)
 }
 
 /*
- * All postings have been put: makes them ready for next_posting.  In memory
- * their numbers are ordered list by list, by a counting sort.
+ * Sorts the postings by list.  Called when all postings have been added.  If
+ * the postings are in memory, a counting sort orders only their positions.
  */
 static void
 sort_postings(IvfpqPostings *postings)
@@ -233,8 +243,9 @@ sort_postings(IvfpqPostings *postings)
 }
 
 /*
- * For IvfpqWriterList: sets *posting to the next one, list by list, and adds it
- * to the calibration mirror.  Its code and keys are valid until the next call.
+ * Callback of IvfpqWriterList.  Sets *posting to the next posting, in the
+ * order of lists, and adds it to the calibration mirror.  The code and keys of
+ * *posting are valid until the next call.
  */
 static void
 next_posting(void *arg, IvfpqPosting *posting)
@@ -263,8 +274,9 @@ next_posting(void *arg, IvfpqPosting *posting)
 }
 
 /*
- * Takes rows [n], with these TIDs and keys, or NULL, that have been placed:
- * writes their refine records, and puts their postings.
+ * Writes the refine records of n rows that have been placed and encoded, and
+ * adds the rows' postings.  ids [n] are the rows' TIDs.  keys [n] are the
+ * rows' keys, or NULL if the index has no keys.
  */
 static void
 take_rows(IvfpqBulkLoad *load, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
@@ -314,7 +326,7 @@ take_rows(IvfpqBulkLoad *load, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
 	IvfpqParallelProgress(load->parallel, n);
 }
 
-/* IvfpqEncodedSink: takes rows that gpuvecd has encoded. */
+/* IvfpqEncodedSink.  Takes rows that gpuvecd has encoded. */
 static void
 take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 {
@@ -335,7 +347,7 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 	IvfpqInjectionPoint("build: encoded");
 }
 
-/* Keeps the keys of a row that goes to gpuvecd. */
+/* Keeps the keys of a row that is sent to gpuvecd until the row comes back. */
 static void
 keep_keys(IvfpqBulkLoad *load, const IvfpqKeyAbbrevs *keys)
 {
@@ -358,7 +370,7 @@ keep_keys(IvfpqBulkLoad *load, const IvfpqKeyAbbrevs *keys)
 	load->sent[load->end_sent++] = *keys;
 }
 
-/* Allocates memory for rows that are placed here. */
+/* Allocates memory for the rows that this backend places itself. */
 static void
 make_batch(IvfpqBulkLoad *load)
 {
@@ -397,7 +409,7 @@ make_batch(IvfpqBulkLoad *load)
 	MemoryContextSwitchTo(oldcontext);
 }
 
-/* Places and encodes the rows that wait here. */
+/* Places and encodes the rows of the batch. */
 static void
 flush_batch(IvfpqBulkLoad *load)
 {
@@ -437,7 +449,10 @@ flush_batch(IvfpqBulkLoad *load)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Lets a raw row [dims], with its keys or NULL, wait for its batch here. */
+/*
+ * Adds a raw row [dims] to the batch of rows that this backend places itself.
+ * keys is NULL if the index has no keys.
+ */
 static void
 add_here(IvfpqBulkLoad *load, const float *row, uint64 id,
 		 const IvfpqKeyAbbrevs *keys)
@@ -459,8 +474,9 @@ add_here(IvfpqBulkLoad *load, const float *row, uint64 id,
 }
 
 /*
- * gpuvecd has failed: places the rows here that it has not answered.  The
- * first participant of a build that finds the failure reports it.
+ * Takes over after gpuvecd has failed: places the rows that were sent to
+ * gpuvecd and did not come back.  The first participant of a build that finds
+ * the failure reports it.
  */
 static void
 take_over(IvfpqBulkLoad *load)
@@ -484,10 +500,10 @@ take_over(IvfpqBulkLoad *load)
 }
 
 /*
- * Begins; memory from the current context.  *meta says whether there are keys
- * and refine records; the index has no records yet.  With `shared` others use
- * the index meanwhile, so each page is logged as it is written, because the
- * index is not logged as a whole.
+ * Initializes *load.  Memory comes from the current context.  *meta says which
+ * keys and which kind of refine records the index will have.  If `shared` is
+ * true, other sessions use the index while it is written, and each page is
+ * logged as it is written, because the index is not logged as a whole.
  */
 void
 IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
@@ -533,7 +549,10 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 	load->item = palloc(form->bytes);
 	if (parallel->me == 0)
 	{
-		/* here, so that lack of memory shows before the rows are placed */
+		/*
+		 * allocate this now, because it is better to run out of memory before
+		 * the rows are placed than after
+		 */
 		Size		bytes = training->nlists * sizeof(IvfpqDirEntry);
 
 		memset(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ENTRIES, bytes), 0,
@@ -548,9 +567,9 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 }
 
 /*
- * Returns how a row that a pass over the table finds is to be used.  gpuvecd
- * has the rows of the sample, so the first pass leaves them out; a second pass
- * is for those that it has lost.
+ * Returns how to use a row that a pass over the table reads.  The first pass
+ * does not place the rows of the sample that gpuvecd has already.  A second
+ * pass places only the rows of the sample that gpuvecd has lost.
  */
 IvfpqRowUse
 IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
@@ -567,8 +586,8 @@ IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
 }
 
 /*
- * Takes a raw vector [dims], of the row with this TID and these keys.  The row
- * goes to gpuvecd, or waits for its batch here.
+ * Adds a row: its raw vector [dims], its TID and its keys.  The row is sent to
+ * gpuvecd, or is put into the batch that this backend places itself.
  */
 void
 IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
@@ -580,7 +599,11 @@ IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 		IvfpqCalibrationSample(load->calibration, row, id);
 	if (!(use & IVFPQ_ROW_PLACED))
 		return;
-	/* gpuvecd cannot know which records must bound nothing */
+
+	/*
+	 * gpuvecd cannot detect rows whose distances no refine record can bound,
+	 * so we place these rows here
+	 */
 	if (load->builder == NULL ||
 		(load->refine != IVFPQ_REFINE_NONE &&
 		 !IvfpqIsBoundable(&load->type, row, load->training->gv.dims)))
@@ -594,7 +617,7 @@ IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 		take_over(load);
 }
 
-/* Ends a pass over the table: waits until gpuvecd has answered all rows. */
+/* Ends a pass over the table.  Waits until gpuvecd has returned all rows. */
 void
 IvfpqBulkLoadEndPass(IvfpqBulkLoad *load)
 {
@@ -604,8 +627,8 @@ IvfpqBulkLoadEndPass(IvfpqBulkLoad *load)
 }
 
 /*
- * All rows are placed: the leader writes the arrays of the model to pages that
- * are reserved for them, and completes *load->meta.
+ * Writes the arrays of the model to pages that are reserved for them, and
+ * completes *load->meta.  The leader calls this when all rows are placed.
  */
 static void
 write_model(IvfpqBulkLoad *load)
@@ -646,7 +669,10 @@ write_model(IvfpqBulkLoad *load)
 						(int64) dims * dims, shared);
 }
 
-/* Sorts the postings, of lists from `first` on, and writes these lists. */
+/*
+ * Sorts load->postings and writes them to lists.  List i of load->postings
+ * becomes list first + i of the index.
+ */
 static void
 write_lists(IvfpqBulkLoad *load, int first)
 {
@@ -673,8 +699,8 @@ write_lists(IvfpqBulkLoad *load, int first)
 }
 
 /*
- * Writes ranges of lists that no other participant writes, from the postings
- * that all have put for them.
+ * Takes one range of lists after another, and writes the lists of the range
+ * from the postings that all participants have added.
  */
 static void
 write_ranges(IvfpqBulkLoad *load)
@@ -709,11 +735,14 @@ write_ranges(IvfpqBulkLoad *load)
 }
 
 /*
- * This participant has no more rows.  Places those that still wait, passes on
- * what other participants take over and, when all have done so, writes the
- * model's arrays and the lists to pages added for them.  Fills in their places
- * in *load->meta.  IvfpqBulkLoadFinish does the rest when all participants have
- * returned from here.
+ * Writes the lists.  Called when this participant has read all its rows.
+ *
+ * First places the rows that are left in the batch, and closes the files that
+ * other participants will read.  When all participants have done this, the
+ * leader writes the arrays of the model, and then all participants write
+ * lists, to pages added for them.  Sets the places of the arrays in
+ * *load->meta.  When all participants have returned from here,
+ * IvfpqBulkLoadFinish does the rest.
  */
 void
 IvfpqBulkLoadWrite(IvfpqBulkLoad *load)
@@ -724,7 +753,7 @@ IvfpqBulkLoadWrite(IvfpqBulkLoad *load)
 
 	IvfpqBulkLoadEndPass(load);
 	flush_batch(load);
-	/* writing lists uses all the memory that is allowed */
+	/* free this, because writing lists uses all the memory that is allowed */
 	MemoryContextDelete(load->placing);
 	if (load->record != NULL)
 		IvfpqRecordBuilderFinish(&load->records, &shared->refine_head);
@@ -762,9 +791,9 @@ IvfpqBulkLoadWrite(IvfpqBulkLoad *load)
 }
 
 /*
- * All lists are written: the leader writes the directory and calibrates, with
- * the workers, which wait for the end of a phase.  The caller writes
- * *load->meta.
+ * Writes the directory and calibrates.  The leader calls this when all lists
+ * are written.  Workers wait for the next phase, in which they may help to
+ * calibrate.  The caller writes *load->meta to the metapage.
  */
 void
 IvfpqBulkLoadFinish(IvfpqBulkLoad *load)
@@ -783,7 +812,7 @@ IvfpqBulkLoadFinish(IvfpqBulkLoad *load)
 		IvfpqBuilderEnd(load->builder);
 }
 
-/* A worker helps to calibrate, if the leader asks for it. */
+/* Helps to calibrate, if the leader asks for it.  A worker calls this. */
 void
 IvfpqBulkLoadHelp(IvfpqBulkLoad *load)
 {

@@ -23,7 +23,9 @@ typedef enum IvfpqRowUse
 	IVFPQ_ROW_BOTH = 3
 } IvfpqRowUse;
 
-/* A posting in memory or in a file; its code and abbreviated keys follow. */
+/*
+ * A posting in memory or in a file, followed by its code and abbreviated keys.
+ */
 typedef struct IvfpqStoredPosting
 {
 	uint32		list;
@@ -34,85 +36,91 @@ typedef struct IvfpqStoredPosting
 } IvfpqStoredPosting;
 
 /*
- * The form of what follows an IvfpqStoredPosting: a code and, with keys, a
- * byte that tells which keys are NULL, then the abbreviated keys.
+ * The layout of a stored posting: IvfpqStoredPosting, the code and, if the
+ * index has keys, a byte that says which keys are NULL and the abbreviated
+ * keys.
  */
 typedef struct IvfpqStoredForm
 {
 	int			code_bytes;
 	IvfpqKeyForm keys;
-	int			bytes;			/* with the IvfpqStoredPosting */
+	int			bytes;			/* bytes of the whole stored posting */
 } IvfpqStoredForm;
 
-/* Postings of some lists, put in any order, returned list by list. */
+/* Postings of some lists, added in any order and returned list by list. */
 typedef struct IvfpqPostings
 {
 	int			nlists;
-	Size		limit;			/* bytes of memory to be used */
-	uint32	   *counts;			/* [nlists] postings of each list */
-	int64		n;				/* of all */
+	Size		limit;			/* largest number of bytes of memory to use */
+	uint32	   *counts;			/* [nlists] number of postings in each list */
+	int64		n;				/* number of all postings */
 
-	/* as long as they fit into memory */
+	/* used as long as the postings fit into memory */
 	Size		item_bytes;
-	char	  **chunks;			/* [nchunks] of CHUNK_ITEMS items each */
+	char	  **chunks;			/* [nchunks] each has CHUNK_ITEMS items */
 	int			nchunks;
 	int			max_chunks;
-	uint32	   *order;			/* [n] once they are sorted */
-	int64		next;			/* to return */
+	uint32	   *order;			/* [n] positions of postings, by list */
+	int64		next;			/* entry of `order` to return next */
 
-	IvfpqSort	sort;			/* begun when they do not */
-	IvfpqKeyAbbrevs abbrevs;	/* of the posting returned last */
+	IvfpqSort	sort;			/* used if postings do not fit into memory */
+	IvfpqKeyAbbrevs abbrevs;	/* keys of the posting returned last */
 } IvfpqPostings;
 
-/* A participant's state. */
+/* A participant's state of a bulk load. */
 typedef struct IvfpqBulkLoad
 {
 	Relation	index;
 	const IvfpqTraining *training;
 	IvfpqParallel *parallel;
-	IvfpqMetaData *meta;		/* of the index that is written */
-	bool		shared;			/* others use the index meanwhile */
-	int64		rows;			/* placed by all participants; set last */
+	IvfpqMetaData *meta;		/* metadata of the index that is written */
+	bool		shared;			/* other sessions use the index already */
+	int64		rows;			/* number of rows that all participants have
+								 * placed; set when all rows are placed */
 
 	/* placing rows */
 	IvfpqType	type;
 	IvfpqRefine refine;
-	IvfpqBuilder *builder;		/* of gpuvecd; NULL: rows are placed here */
-	IvfpqSharing *sharing;		/* rows that it has from training; or NULL */
-	int64		at;				/* place of these in a pass over the table */
-	IvfpqCalibration *calibration;	/* NULL: too few rows */
-	MemoryContext placing;		/* which has the following */
+	IvfpqBuilder *builder;		/* sends rows to gpuvecd; NULL: rows are
+								 * placed here */
+	IvfpqSharing *sharing;		/* says which rows gpuvecd has from training;
+								 * or NULL */
+	int64		at;				/* position in the TIDs of `sharing`, during a
+								 * pass over the table */
+	IvfpqCalibration *calibration;	/* NULL: too few rows to calibrate */
+	MemoryContext placing;		/* context of the fields down to `encoded` */
 
-	/* keys of rows that gpuvecd has, in the order in which they come back */
-	IvfpqKeyAbbrevs *sent;		/* [max_sent], of which first_sent .. end_sent
-								 * - 1 */
+	/* keys of rows sent to gpuvecd, in the order in which they come back */
+	IvfpqKeyAbbrevs *sent;		/* [max_sent]; first_sent .. end_sent - 1 are
+								 * in use */
 	int64		first_sent;
 	int64		end_sent;
 	int64		max_sent;
 
-	/* rows that wait to be placed here */
-	int			batch_rows;		/* capacity; 0 = nothing is allocated */
+	/* rows that will be placed here, batch by batch */
+	int			batch_rows;		/* capacity of a batch; 0: nothing is
+								 * allocated */
 	int			nbatch;
 	float	   *batch;			/* [batch_rows][dims] */
 	uint64	   *ids;			/* [batch_rows] */
 	IvfpqKeyAbbrevs *keys;		/* [batch_rows], if there are keys */
-	bool	   *boundable;		/* [batch_rows], if refine */
+	bool	   *boundable;		/* [batch_rows], if there are refine records */
 	GvGroups	groups;
-	void	   *scratch;		/* of gv_place */
-	GvEncoded	encoded;		/* arrays for batch_rows rows */
+	void	   *scratch;		/* scratch memory of gv_place */
+	GvEncoded	encoded;		/* has arrays for batch_rows rows */
 
-	/* refine records, if there are to be any */
-	IvfpqRecord *record;		/* or NULL */
+	/* refine records */
+	IvfpqRecord *record;		/* NULL: the index has no refine records */
 	IvfpqRecordBuilder records;
 
-	/* postings on their way to the pages, */
+	/* postings that will be written to pages */
 	IvfpqStoredForm form;
-	int64		npostings;		/* of this participant */
+	int64		npostings;		/* postings added by this participant */
 	IvfpqPostings postings;
-	IvfpqTempFile ranges;		/* with workers by way of these files:
+	IvfpqTempFile ranges;		/* if there are workers: files of
 								 * IvfpqStoredPosting, by ranges of lists */
-	IvfpqStoredPosting *item;	/* one that is put or read */
-	IvfpqCalibMirror calib_mirror;	/* to calibrate with, if gpuvecd builds */
+	IvfpqStoredPosting *item;	/* posting that is being added or read */
+	IvfpqCalibMirror calib_mirror;	/* used to calibrate if gpuvecd builds */
 } IvfpqBulkLoad;
 
 extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,

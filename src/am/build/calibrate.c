@@ -1,20 +1,21 @@
 /*
  * calibrate.c
- *		Calibration: the probes and candidates that each recall takes on an
- *		index, measured.
+ *		Calibration, which measures how many probes and candidates a search
+ *		needs to reach each recall.
  *
- * A build calibrates at its end, gpuvec_calibrate an index in use.  The pass
- * that places the rows, or one of gpuvec_calibrate, finds the ground truth of
- * the queries (truth.c).  Then each query is searched with ever more lists,
- * which makes a recall grid, and of all pairs (probes, candidates) that reach
- * a target the cheapest is kept (recallgrid.c).
+ * A build calibrates at its end, and gpuvec_calibrate calibrates an index in
+ * use.  A pass over the table finds the ground truth of the queries (truth.c).
+ * In a build, this is the pass that places the rows.  Then we search for each
+ * query with ever more lists, which makes a recall grid.  Of all pairs
+ * (probes, candidates) that reach a target, the cheapest pair is kept
+ * (recallgrid.c).
  *
- * The coarse fraction, of the lists that have to be compared with a query, is
- * found before that.  A search through parents finds the nearest of the lists
- * it compares: of all lists in the order of their distance, those whose parent
- * is among the first ones.  So when a query's nearest lists, the order of its
- * parents and the lists that hold its exact neighbors are known, all fractions
- * are answered at once, and no code is looked at.
+ * Before the grid, we find the coarse fraction: the fraction of the lists that
+ * a search through parents has to compare with a query.  Such a search
+ * compares the lists of the parents nearest to the query, and probes the
+ * nearest lists among those compared.  From the ranks of lists and parents,
+ * and the lists that hold the exact neighbors, we compute which neighbors a
+ * search with each fraction finds.
  */
 #include "postgres.h"
 
@@ -57,51 +58,62 @@
 #include "pgcompat.h"
 
 /*
- * A depth of n rows is calibrated in tables of at least this many times n
- * rows; the first two depths in all.
+ * A depth of n rows is calibrated if the table has at least ROWS_A_RANK * n
+ * rows.  The first two depths are calibrated in every table.
  */
 #define ROWS_A_RANK		10
 
-#define FEW_QUERIES		48		/* find the lists that the others need */
-#define FEWER			5		/* times, where the least are enough */
-#define MORE_PROBES		1.5		/* for their intervals, and for chance */
+#define FEW_QUERIES		48		/* queries of the first grids, which show how
+								 * many lists are needed */
+#define FEWER			5		/* divisor of the smallest number of lists, if
+								 * this number reaches a target */
+#define MORE_PROBES		1.5		/* largest number of lists of the next grid,
+								 * as a multiple of the probes found: a margin
+								 * for confidence intervals and chance */
 #define USUAL_WIDTH		500
 #define MOST_WIDTH		20000
 
-/* The same of later levels, whose queries cost more. */
+/* Like FEW_QUERIES and MORE_PROBES, but for later, more costly levels. */
 #define FEW_DEEP		16
-#define MORE_DEEP		1.3		/* of lists and candidates */
-#define DEEPER			3.0		/* lists for those of the level before, to
-								 * begin with */
-#define USUAL_EXCESS	3		/* candidates for each row, likewise */
-#define MOST_FRACTION		0.05	/* of the rows, see depth.c */
+#define MORE_DEEP		1.3		/* factor for probes and for candidates */
+#define DEEPER			3.0		/* largest number of lists of the first grid,
+								 * as a multiple of the previous level's
+								 * largest probes */
+#define USUAL_EXCESS	3		/* candidates of the first grid, as a multiple
+								 * of the largest depth */
+#define MOST_FRACTION		0.05	/* largest number of candidates, per row
+									 * of the table; a scan that needs more
+									 * makes a full pass (am/scan/depth.c) */
 #define MOST_DEEP_WIDTH	60000
 
-/* Fraction of the exact neighbors that a search through parents may lose. */
+/* Fraction of the neighbors that a search through parents may miss. */
 #define MOST_LOSS		0.001
 #define FRACTION_QUERIES	128
-#define MIN_LISTS		512		/* fewer are compared at little cost */
+#define MIN_LISTS		512		/* comparing fewer lists costs little */
 
-/* Coarse fractions 1, 2^-1/2, 2^-1 .. 1/32. */
+/* Number of coarse fractions to try: 1, 2^-1/2, 2^-1 .. 2^-5. */
 #define NFRACTIONS			11
 
-/* Lists ranked for each that is probed: substitutes of those not found. */
+/*
+ * Number of lists to rank per probe.  If a search does not compare some of the
+ * nearest lists, it probes farther lists instead.
+ */
 #define RANKED			1.25
 
-#define BATCH_LISTS		256		/* centroids at a time */
+#define BATCH_LISTS		256		/* centroids compared at a time */
 
-#define BATCH_ROWS	256			/* offered at once */
-#define BLOCKS_A_SNAPSHOT	1024	/* read by the same snapshot */
+#define BATCH_ROWS	256			/* rows offered at once */
+#define BLOCKS_A_SNAPSHOT	1024	/* blocks read with the same snapshot */
 
 /*
- * Queries that a user gives: the fewest; enough for intervals as narrow as a
- * build's; and the most that are used.
+ * A user must give at least LEAST_GIVEN queries.  ENOUGH_GIVEN queries make
+ * intervals as narrow as in a build.  At most MOST_GIVEN queries are used.
  */
 #define LEAST_GIVEN			100
 #define ENOUGH_GIVEN		200
 #define MOST_GIVEN			1000
 
-/* Columns of the results. */
+/* Columns of the results of gpuvec_calibrate and gpuvec_calibration. */
 #define TARGET_K			0
 #define TARGET_RECALL		1
 #define TARGET_PROBES		2
@@ -115,7 +127,7 @@ typedef struct Pass
 	IvfpqType	type;
 	IvfpqTraining training;		/* the index's model, and the queries */
 	IvfpqCalibration *calibration;
-	MemoryContext tmp;			/* has the row that was read last */
+	MemoryContext tmp;			/* holds the row that was read last */
 	int			nbatch;
 	float	   *batch;			/* [BATCH_ROWS][dims] */
 	uint64		ids[BATCH_ROWS];
@@ -125,7 +137,10 @@ typedef struct Pass
 PG_FUNCTION_INFO_V1(gpuvec_calibrate);
 PG_FUNCTION_INFO_V1(gpuvec_calibration);
 
-/* Returns one of 64 bits, by which most rows differ from the neighbors. */
+/*
+ * Returns one of 64 bits, chosen by a row's id.  Most rows have a bit that no
+ * neighbor has, so their ids need not be compared with the neighbors' ids.
+ */
 static inline uint64
 mark_of(uint64 id)
 {
@@ -133,8 +148,8 @@ mark_of(uint64 id)
 }
 
 /*
- * Returns the `ranked` lists nearest to each of queries [n][dims], all lists
- * compared.
+ * Finds the `ranked` lists nearest to each of queries [n][dims] by comparing
+ * all lists.  Returns an array [n] of these lists, nearest first.
  */
 static GvTopK *
 rank_lists(Relation index, const IvfpqModel *model, const float *queries,
@@ -175,8 +190,8 @@ rank_lists(Relation index, const IvfpqModel *model, const float *queries,
 }
 
 /*
- * Sets before [nlists] to how many lists are compared with a query before those
- * of each list's parent.
+ * Sets before[i], for each list i, to the number of lists that a search for
+ * the query compares before it comes to the parent of list i.
  */
 static void
 count_before(Relation index, const IvfpqModel *model, const float *query,
@@ -201,11 +216,15 @@ count_before(Relation index, const IvfpqModel *model, const float *query,
 }
 
 /*
- * Returns the least coarse fraction that finds what comparing all lists does,
- * but for MOST_LOSS.  Every row was offered to the calibration.  Whatever the
- * fraction, the probes tried here have some lists to compare, and fewer probes
- * have not.  So a fraction that leaves just these lists was not tested, and is
- * not taken.
+ * Returns the smallest coarse fraction with which a search misses at most the
+ * fraction MOST_LOSS of the neighbors that it finds by comparing all lists.
+ * Every row has been offered to the calibration.
+ *
+ * Whatever the coarse fraction, a search compares a minimum number of lists
+ * for each probe.  Fractions so small that this minimum applies are not
+ * considered, because they would not be tested here.  Such a fraction could
+ * miss neighbors in a search with fewer probes, for which the minimum is
+ * smaller.
  */
 static double
 find_coarse_fraction(const IvfpqCalibration *calibration, Relation index,
@@ -216,12 +235,13 @@ find_coarse_fraction(const IvfpqCalibration *calibration, Relation index,
 							   FRACTION_QUERIES);
 	IvfpqMetaData meta = model->meta;
 	int			probes = IvfpqFormulaProbes(&meta);
-	int			compared[NFRACTIONS];	/* lists */
-	int			least;			/* of these, whatever the fraction */
-	int64		found[NFRACTIONS] = {0};	/* exact neighbors, of all queries */
+	int			compared[NFRACTIONS];	/* [f] number of lists compared */
+	int			least;			/* minimum number of lists compared */
+	int64		found[NFRACTIONS] = {0};	/* [f] neighbors found, over all
+											 * queries */
 	IvfpqListReader reader;
-	GvTopK	   *lists;			/* [nqueries] nearest first */
-	int		   *before;			/* [nlists] of the current query */
+	GvTopK	   *lists;			/* [nqueries] nearest lists, in order */
+	int		   *before;			/* [nlists] count_before of this query */
 	MemoryContext oldcontext;
 	MemoryContext tmp;
 	int			s = 0;
@@ -248,8 +268,9 @@ find_coarse_fraction(const IvfpqCalibration *calibration, Relation index,
 	{
 		IvfpqGroundTruth truth;
 		int			n = IvfpqCalibrationGroundTruth(calibration, 0, q, &truth);
-		uint64		marks = 0;	/* of the neighbors that count here */
-		uint32		hits[NFRACTIONS] = {0}; /* bit i: neighbor i is found */
+		uint64		marks = 0;	/* mark_of the first n neighbors */
+		uint32		hits[NFRACTIONS] = {0}; /* bit i: the fraction finds
+											 * neighbor i */
 		int			nprobed[NFRACTIONS] = {0};
 
 		CHECK_FOR_INTERRUPTS();
@@ -277,7 +298,8 @@ find_coarse_fraction(const IvfpqCalibration *calibration, Relation index,
 						if (truth.neighbors[i] == id)
 							held |= 1U << i;
 				}
-			/* each fraction probes the nearest of the lists that it compares */
+
+			/* a search probes the nearest lists among those compared */
 			for (int f = 0; f < NFRACTIONS; f++)
 				if (before[list] < compared[f] && nprobed[f]++ < probes)
 					hits[f] |= held;
@@ -295,7 +317,8 @@ find_coarse_fraction(const IvfpqCalibration *calibration, Relation index,
 }
 
 /*
- * Returns the number of targets of a level that every calibration determines.
+ * Returns the number of a level's targets that every calibration determines:
+ * the targets for recalls up to IVFPQ_SURE_RECALL.
  */
 static int
 count_sure(const IvfpqMetaData *meta, int level)
@@ -308,8 +331,8 @@ count_sure(const IvfpqMetaData *meta, int level)
 }
 
 /*
- * Returns the most lists and candidates that a target of a level takes, of
- * those that every calibration determines and that are within reach.
+ * Returns the maximum probes and the maximum candidates of the targets that
+ * count_sure() counts.  Targets out of reach are zero, so they do not matter.
  */
 static IvfpqTarget
 most_of(const IvfpqMetaData *meta, int level)
@@ -329,8 +352,9 @@ most_of(const IvfpqMetaData *meta, int level)
 }
 
 /*
- * Returns the least number of lists that a target of a depth takes: a target
- * for a lower recall may take more lists, and fewer candidates.
+ * Returns the minimum probes of a depth's targets.  The target for the lowest
+ * recall need not have the minimum, because it may have more probes and fewer
+ * candidates than other targets.
  */
 static int
 least_of(const IvfpqMetaData *meta, int depth)
@@ -344,9 +368,9 @@ least_of(const IvfpqMetaData *meta, int depth)
 }
 
 /*
- * Measures grids, each with more lists and candidates than the one before,
- * until `needed` targets are within reach; *spec says how far the last grid
- * went.  Returns how many are within reach.
+ * Measures grids, each with more lists or candidates than the previous grid,
+ * until a grid reaches `needed` targets or cannot grow.  Sets *spec to the
+ * size of the last grid, and returns how many targets this grid reaches.
  */
 static int
 measure_until(IvfpqRecallGrid *grid, IvfpqGridSpec *spec, int most_width,
@@ -365,7 +389,7 @@ measure_until(IvfpqRecallGrid *grid, IvfpqGridSpec *spec, int most_width,
 	}
 }
 
-/* Finds the targets of the first 10 and the first 100 rows. */
+/* Finds the targets for the first 10 and the first 100 rows. */
 static void
 measure_first_level(IvfpqRecallGrid *grid, int nqueries, IvfpqMetaData *meta)
 {
@@ -379,7 +403,7 @@ measure_first_level(IvfpqRecallGrid *grid, int nqueries, IvfpqMetaData *meta)
 	int			all = count_sure(meta, 0);
 	int			reached;
 
-	/* a few queries find out whether far more lists are needed, or fewer */
+	/* a few queries show whether far more or far fewer lists are needed */
 	for (;;)
 	{
 		reached = measure_until(grid, &spec, most_width, 0, all, meta);
@@ -394,8 +418,8 @@ measure_first_level(IvfpqRecallGrid *grid, int nqueries, IvfpqMetaData *meta)
 }
 
 /*
- * Finds the targets of a later level; its grid begins from those of the level
- * before.
+ * Finds the targets of a later level.  The size of the level's first grid
+ * follows from the targets of the previous level.
  */
 static void
 measure_later_level(IvfpqRecallGrid *grid, int nqueries, int level,
@@ -420,7 +444,8 @@ measure_later_level(IvfpqRecallGrid *grid, int nqueries, int level,
 
 	if (reached == 0)
 		return;
-	/* targets that these do not reach are not tried with all queries */
+
+	/* with all queries, try only the targets that the few queries reached */
 	spec.most = Min(MORE_DEEP * most.probes, meta->nlists);
 	spec.most_width = Min(MORE_DEEP * most.candidates, most_width);
 	spec.nqueries = nqueries;
@@ -428,12 +453,12 @@ measure_later_level(IvfpqRecallGrid *grid, int nqueries, int level,
 }
 
 /*
- * Calibrates an index whose pages are all written, though the metapage may not
- * show them yet: sets the targets and the coarse fraction in *meta, which
- * describes these pages.  Every row was offered.  gpuvecd, which has the
- * calibration mirror of the same index, does most of the work; if mirror is
- * NULL, all participants do it.  The leader calls this while workers wait for
- * the end of a phase.
+ * Calibrates an index: sets the targets and the coarse fraction in *meta,
+ * which describes the index's pages.  All pages are written, though the
+ * metapage may not show them yet.  Every row has been offered to the
+ * calibration.  gpuvecd does most of the work if it has the calibration
+ * mirror, otherwise all participants do it.  The leader calls this while
+ * workers wait for the next phase.
  */
 void
 IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
@@ -487,7 +512,7 @@ flush_batch(Pass *pass)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Called for every row of the table that a snapshot sees. */
+/* IndexBuildCallback.  Offers a visible row to the calibration. */
 static void
 offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			   bool alive, void *arg)
@@ -499,7 +524,7 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	const float *row;
 
 	IvfpqRowDone();
-	/* a row of other dims stays pending: no neighbor of any query */
+	/* a row of other dimensions stays pending, so it cannot be a neighbor */
 	row = IvfpqRowVector(&pass->type, values[0], isnull[0], &dims, true,
 						 pass->tmp);
 	if (row == NULL)
@@ -513,10 +538,10 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 }
 
 /*
- * Draws rows of the sample's table and makes calibration queries of them,
- * transformed; fewer than are needed when the table is small, none when it is
- * empty.  Where too few of the rows drawn are different, draws again, a sample
- * as large as memory holds.
+ * Draws rows of the table and makes transformed calibration queries of them.
+ * A small table gives fewer queries than are needed, and an empty table gives
+ * none.  If too few of the rows drawn are different, draws a second sample, as
+ * large as memory holds.
  */
 static void
 draw_queries(IvfpqSample *sample, IvfpqTraining *training)
@@ -564,8 +589,8 @@ draw_queries(IvfpqSample *sample, IvfpqTraining *training)
 }
 
 /*
- * Takes a user's queries, in random order, because later levels take the first
- * ones.
+ * Takes a user's queries for calibration.  Puts them into random order,
+ * because later levels use only the first queries.
  */
 static void
 take_given(IvfpqTraining *training, IvfpqQueries *given, IvfpqType *type)
@@ -595,11 +620,11 @@ take_given(IvfpqTraining *training, IvfpqQueries *given, IvfpqType *type)
 }
 
 /*
- * Measures the cost of each recall on a trained index, and stores it; with the
- * queries in *given, or with rows of the table if that is NULL.  Returns false
- * when the index is untrained, has too few rows, or was trained again
- * meanwhile.  The caller acts as the table's owner and keeps others from
- * training.
+ * Measures the cost of each recall on a trained index, and stores it in the
+ * metapage.  Uses the queries in *given or, if `given` is NULL, queries made
+ * of rows.  Returns false if the index is untrained, has too few rows, or was
+ * trained again meanwhile.  The caller acts as the table's owner and keeps
+ * other sessions from training the index.
  */
 bool
 IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
@@ -613,7 +638,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	IvfpqParallel parallel;
 
 	IvfpqTypeInit(&pass.type, index);
-	indexInfo->ii_Concurrent = true;	/* rows that a snapshot sees */
+	indexInfo->ii_Concurrent = true;	/* read rows that a snapshot sees */
 	if (model->meta.nlists == 0)
 		return false;
 	pass.training.gv = model->gv;
@@ -626,7 +651,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	if (pass.training.nqueries == 0)
 		return false;
 
-	/* offers all rows of the table, those of some blocks by one snapshot */
+	/* offer all rows, and take a newer snapshot after some blocks */
 	pass.tmp = AllocSetContextCreate(CurrentMemoryContext,
 									 "gpuivfpq calibration row",
 									 ALLOCSET_DEFAULT_SIZES);
@@ -659,10 +684,10 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 }
 
 /*
- * Sets the index's option that says which queries its targets are for.  The
- * metapage says so, too, but REINDEX, which calibrates with rows, and a
- * restore replace it.  The option stays, so gpuvec_index_info can advise to
- * calibrate.
+ * Sets the index's option calibrated_for, which says whether the targets are
+ * for rows or for a user's queries.  The metapage says so, too, but REINDEX
+ * and a restore replace the metapage, and REINDEX calibrates with rows.  Both
+ * keep the option, so that gpuvec_index_info can advise to calibrate.
  */
 static void
 set_calibrated_for(Relation index, IvfpqCalibratedFor what)
@@ -683,13 +708,13 @@ set_calibrated_for(Relation index, IvfpqCalibratedFor what)
 	statement->cmds = list_make1(command);
 	statement->objtype = OBJECT_INDEX;
 
-	/* within another command its event triggers learn of this one, too */
+	/* event triggers of the calling command must see this ALTER INDEX, too */
 	EventTriggerAlterTableStart((Node *) statement);
 	AlterTableInternal(RelationGetRelid(index), statement->cmds, false);
 	EventTriggerAlterTableEnd();
 }
 
-/* Returns the metapage's targets as rows of the function's result. */
+/* Adds the targets in the metapage to the result of the SQL function. */
 static void
 put_targets(FunctionCallInfo fcinfo, Relation index)
 {
@@ -710,7 +735,7 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 			Datum		values[TARGET_NCOLUMNS];
 			bool		nulls[TARGET_NCOLUMNS] = {false};
 
-			/* not proven: a scan takes more than for .99 */
+			/* no target for this recall: scans extrapolate parameters */
 			if (target->candidates == 0 && ivfpq_recalls[t] > IVFPQ_SURE_RECALL)
 				continue;
 			values[TARGET_K] = Int32GetDatum(ivfpq_depths[d]);
@@ -719,7 +744,7 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 			values[TARGET_CANDIDATES] = Int32GetDatum(target->candidates);
 			values[TARGET_FOR] =
 				CStringGetTextDatum(queries[meta.calibrated_for]);
-			/* out of reach: everything is read */
+			/* nothing reached this recall, so a scan reads everything */
 			nulls[TARGET_PROBES] = target->candidates == 0;
 			nulls[TARGET_CANDIDATES] = target->candidates == 0;
 			tuplestore_putvalues(result->setResult, result->setDesc, values,
@@ -727,7 +752,7 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 		}
 }
 
-/* Raises an error unless the current user may calibrate the index. */
+/* Raises an error if the current user may not calibrate the index. */
 static void
 check_owner(Relation heap, Relation index)
 {

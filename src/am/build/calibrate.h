@@ -1,6 +1,6 @@
 /*
  * calibrate.h
- *		Calibration: the cost of each recall, measured (calibrate.c).
+ *		Calibration, which measures the cost of each recall (calibrate.c).
  */
 #ifndef IVFPQ_CALIBRATE_H
 #define IVFPQ_CALIBRATE_H
@@ -8,7 +8,7 @@
 #include "am/build/recallgrid.h"
 #include "am/types/queries.h"
 
-/* A two-sided interval of 95 % reaches this many standard errors. */
+/* Standard errors on each side of the mean in a two-sided interval of 95 %. */
 #define IVFPQ_Z_95				1.959964
 
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,

@@ -1,27 +1,28 @@
 /*
  * cluster.c
- *		Two levels of centroids, trained by all participants; and groups of
- *		lists, through which rows are placed.
+ *		Trains two levels of centroids, with all participants, and makes
+ *		groups of lists, through which rows are placed.
  *
- * Parents, about the square root of lists, come from the part of the sample
- * that fits in memory.  Then rows are read, go to files by parent, in half
- * precision, and each parent's lists are trained from its own rows.  So memory
- * is needed for one parent's rows at a time, and k-means takes the square root
- * of the work that it would take with all lists at once.
+ * Parents are trained on the sample in memory (README, "Two Levels of Lists").
+ * Then rows are read and go to files by parent, in half precision, and each
+ * parent's lists are trained on the parent's own rows.  So memory is needed
+ * for the rows of one parent at a time, and k-means compares a row only with
+ * the lists of one parent, about the square root of the number of all lists.
  *
- * Lists that were trained parent by parent end at the borders between parents.
- * Final Lloyd passes, iterations of k-means over all rows and all lists,
- * repair that.  A pass places all rows in the nearest list of any parent, and
- * moves each centroid to the mean of its rows; then the centroids are grouped
- * under new parents, which are means of centroids.  Each participant places
- * the rows of the files that it takes, and adds them up by list; then each
- * adds up the sums that all have of the lists that it takes.
+ * Lists that were trained parent by parent end at the borders between parents,
+ * so searches need more probes.  To repair most of this, final Lloyd passes
+ * follow, which are iterations of k-means over all rows and all lists.  Each
+ * participant places the rows of the files that it takes, and adds up the rows
+ * of each list.  Then each participant takes some lists, and adds up the sums
+ * that all participants have for these lists.  The centroids move to the means
+ * of their rows, and are grouped under new parents, which are means of
+ * centroids.
  *
- * The result does not depend on how work is divided among participants: the
- * blocks to read have been drawn before, and a parent's rows are put in an
- * order that their TIDs give.  Sums are in fixed point, in units of the
- * smallest number of half precision, so that they are exact in any order.  A
- * leader that is alone does the same without waiting.
+ * The result does not depend on how the work is divided among participants.
+ * The blocks to read have been drawn before, and a parent's rows are sorted
+ * into an order that follows from their TIDs.  Sums are in fixed point, in
+ * units of the smallest number of half precision, so they are exact in any
+ * order.
  */
 #include "postgres.h"
 
@@ -36,19 +37,21 @@
 #include "am/common/util.h"
 #include "page/injection.h"
 
-/* Below this many lists one level is enough. */
+/* With fewer lists than this, one level is enough. */
 #define MIN_LISTS_FOR_PARENTS	256
 
 /*
- * Lists of one parent, times the mean.  The sample's parents have at most
- * twice the mean of its rows, but for one of equal rows: more lists would not
- * divide these, and k-means compares each of its rows with each of them.
+ * Largest number of lists of one parent, as a multiple of the mean.  k-means
+ * splits a parent that has more than IVFPQ_MAX_IMBALANCE times the mean number
+ * of the sample's rows, unless these rows are equal.  More lists would not
+ * divide equal rows, but k-means would compare each row with each list.
  */
 #define MOST_CHILDREN		8
 
 /*
- * Files of rows that a participant may fill: enough for all participants to
- * get some in the end, and few enough for each file to have a buffer.
+ * Number of ranges of parents per participant.  With several ranges, no
+ * participant waits long for the other participants at the end.  With few
+ * ranges, each participant can have a file with a buffer for every range.
  */
 #define RANGES_EACH			8
 
@@ -57,50 +60,52 @@
 #define UNIT			16777216.0f /* 2^24; numbers of half precision are
 									 * multiples of 1 / UNIT */
 
-/* Bits of IvfpqClusterRow's order below the parent. */
+/* Number of bits of IvfpqClusterRow.order below the parent's number. */
 #define ORDER_BITS			40
 
-#define GROUP_ROWS		256		/* of a group, so that making its panels costs
-								 * little */
-#define LEAST_ROWS		1024	/* at once, where groups are few */
-#define PLACED_BYTES	768		/* of a row, for gv_place's results, about */
+#define GROUP_ROWS		256		/* rows compared with each group, enough that
+								 * making the group's panels costs little */
+#define LEAST_ROWS		1024	/* minimum number of rows placed at once */
+#define PLACED_BYTES	768		/* about the size of gv_place's results per
+								 * row */
 
 /* The state that all participants share (IVFPQ_PARALLEL_CLUSTER). */
 typedef struct IvfpqClusterShared
 {
-	int			lists;			/* requested */
-	int			nparents;		/* that rows are sorted by */
-	int			nranges;		/* of these parents */
+	int			lists;			/* number of lists requested */
+	int			nparents;		/* parents that rows are sorted by */
+	int			nranges;		/* number of ranges of parents */
 
 	/* written by the leader while workers wait */
-	int64		nrows;			/* that were read */
+	int64		nrows;			/* rows that all participants have read */
 	int			ntrainers;		/* participants that may train at once */
 } IvfpqClusterShared;
 
 /* A row in a file. */
 typedef struct IvfpqClusterRow
 {
-	int64		order;			/* by parent, then as good as random */
-	int64		id;				/* IvfpqTidToId: orders rows of equal order */
+	int64		order;			/* parent's number, then pseudorandom bits */
+	int64		id;				/* IvfpqTidToId; sorts rows of equal `order` */
 	uint16		half[FLEXIBLE_ARRAY_MEMBER];	/* [dims] in half precision */
 } IvfpqClusterRow;
 
-/* A participant's view. */
+/* A participant's view of the shared state. */
 typedef struct IvfpqCluster
 {
 	IvfpqParallel *parallel;
-	IvfpqTraining *training;	/* centroids: [lists + nparents] */
+	IvfpqTraining *training;	/* has centroids [lists + nparents][dims] */
 	IvfpqClusterShared *shared;
-	pg_atomic_uint64 *counts;	/* [nparents] rows of each parent */
-	int32	   *found;			/* [nparents] lists of each parent */
+	pg_atomic_uint64 *counts;	/* [nparents] number of rows of each parent */
+	int32	   *found;			/* [nparents] number of lists of each parent */
 	IvfpqTempFile rows;			/* IvfpqClusterRow, by ranges of parents */
-	Size		row_bytes;		/* of an IvfpqClusterRow */
-	IvfpqClusterRow *row;		/* one of them */
+	Size		row_bytes;		/* size of an IvfpqClusterRow */
+	IvfpqClusterRow *row;		/* row that is being written or read */
 } IvfpqCluster;
 
 /*
- * The rows of a list, added up, on the way to the participant that moves the
- * list.  A row adds less than 2^40 to each sum.
+ * A sum over the rows that one participant has placed in a list.  It goes to
+ * the participant that moves the list's centroid.  A row adds less than 2^40
+ * to each element.
  */
 typedef struct PartialSum
 {
@@ -109,23 +114,21 @@ typedef struct PartialSum
 	int64		sum[FLEXIBLE_ARRAY_MEMBER]; /* [dims] */
 } PartialSum;
 
-/* The sums of lists in which this participant has placed rows. */
+/* The sums for lists in which this participant has placed rows. */
 typedef struct Sums
 {
-	IvfpqTempFile *temp;		/* to other participants */
+	IvfpqTempFile *temp;		/* passes sums to other participants */
 	int			nlists;
 	int			dims;
 	Size		item_bytes;
 	int			nitems;
 	int			max_items;
-	char	   *items;			/* [max_items] PartialSum, with their sums */
-	int32	   *places;			/* [nlists] in items, -1: not there */
+	char	   *items;			/* [max_items] PartialSum, item_bytes each */
+	int32	   *places;			/* [nlists] position of the list's sum in
+								 * `items`; -1 = none */
 } Sums;
 
-/*
- * Allocates arrays for nparents parents and `lists` lists.  The leader calls
- * this while workers wait.
- */
+/* Allocates a training's arrays.  The leader calls this while workers wait. */
 void
 IvfpqTrainingAlloc(IvfpqTraining *training, IvfpqParallel *parallel,
 				   int nparents, int lists)
@@ -143,8 +146,8 @@ IvfpqTrainingAlloc(IvfpqTraining *training, IvfpqParallel *parallel,
 }
 
 /*
- * The leader, while workers wait, has all participants see *training.  They
- * see its arrays already.
+ * Shares *training, whose arrays are shared already, with all participants.
+ * The leader calls this while workers wait.
  */
 void
 IvfpqTrainingShare(const IvfpqTraining *training, IvfpqParallel *parallel)
@@ -157,7 +160,8 @@ IvfpqTrainingShare(const IvfpqTraining *training, IvfpqParallel *parallel)
 }
 
 /*
- * Sets *training to the leader's; a builder that the participant has stays.
+ * Copies the leader's training to *training, with pointers to the arrays as
+ * this participant sees them.  Keeps training->builder.
  */
 void
 IvfpqTrainingOpen(IvfpqTraining *training, IvfpqParallel *parallel)
@@ -186,14 +190,13 @@ IvfpqTrainingOpen(IvfpqTraining *training, IvfpqParallel *parallel)
 	training->gv.rotation = training->rotation;
 }
 
-/* Returns the number of parents for this number of lists. */
 int
 IvfpqParents(int lists)
 {
 	return lists < MIN_LISTS_FOR_PARENTS ? 1 : (int) rint(sqrt(lists));
 }
 
-/* Returns the memory that k-means on n rows holds at once, rows included. */
+/* Returns the peak memory of k-means in bytes, including its n rows. */
 static Size
 training_size(int64 n, int k, int dims)
 {
@@ -209,8 +212,8 @@ training_size(int64 n, int k, int dims)
  * squares quantization in PCM", 1982.  Each iteration assigns every row to its
  * nearest centroid, and moves each centroid to the mean of its rows.  A
  * cluster of more than IVFPQ_MAX_IMBALANCE times the mean number of rows is
- * split.  Returns the number of centroids, which is below k if fewer rows
- * differ.
+ * split.  Returns the number of centroids, which is below k if there are fewer
+ * than k different rows.
  */
 int
 IvfpqKmeans(const float *rows, int64 n, int dims, int k, int iterations,
@@ -231,9 +234,8 @@ IvfpqKmeans(const float *rows, int64 n, int dims, int k, int iterations,
 }
 
 /*
- * Returns a row's place in the order of its parent's rows: as good as random,
- * and known from its TID, whose bits are mixed by multiplications (the
- * finalizer of MurmurHash3).
+ * Returns IvfpqClusterRow.order for a row: the number of its parent, then bits
+ * of a hash of its TID (the finalizer of MurmurHash3).
  */
 static int64
 order_of(int32 parent, uint64 id)
@@ -246,7 +248,10 @@ order_of(int32 parent, uint64 id)
 	return (int64) parent << ORDER_BITS | (int64) (id >> (64 - ORDER_BITS));
 }
 
-/* IvfpqRowSink: sends transformed rows [n][dims] to their parents. */
+/*
+ * IvfpqRowSink.  Finds the nearest parent of each of the transformed rows
+ * [n][dims], and puts the row into the file for that parent's range.
+ */
 static bool
 take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
@@ -273,9 +278,9 @@ take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 }
 
 /*
- * Returns the number of a parent's rows that its k lists are trained on: those
- * that fit into memory, up to IVFPQ_SAMPLES_PER_LIST for a list, or 256 in
- * all.
+ * Returns the number of rows on which the k lists of a parent are trained:
+ * max(k * IVFPQ_SAMPLES_PER_LIST, 256), limited by memory and by `count`, the
+ * number of the parent's rows.
  */
 static int64
 rows_to_train(int64 count, int k, int dims)
@@ -288,10 +293,10 @@ rows_to_train(int64 count, int k, int dims)
 }
 
 /*
- * The leader divides the lists among parents by their numbers of rows, and
- * limits the number of participants that train them so that memory holds the
- * largest parent for each.  So the rows that a parent's lists are trained on
- * do not depend on the number of participants.
+ * Divides the lists among parents in proportion to the parents' rows.  Limits
+ * the number of participants that train at once, so that each of them has
+ * memory for the rows of the largest parent.  The number of these rows must
+ * not depend on the number of participants.  The leader calls this.
  */
 static void
 plan_children(IvfpqCluster *cluster)
@@ -308,7 +313,7 @@ plan_children(IvfpqCluster *cluster)
 	shared->nrows = 0;
 	for (int p = 0; p < shared->nparents; p++)
 		shared->nrows += pg_atomic_read_u64(&cluster->counts[p]);
-	nrows = Max(shared->nrows, 1);	/* rows may all be deleted by now */
+	nrows = Max(shared->nrows, 1);	/* all rows may have been deleted */
 	parent_offsets[0] = 0;
 	for (int p = 0; p < shared->nparents; p++)
 	{
@@ -328,7 +333,7 @@ plan_children(IvfpqCluster *cluster)
 	shared->ntrainers = Max(shared->ntrainers, 1);
 }
 
-/* Trains the lists of parent p from its rows, which come next in the sort. */
+/* Trains the lists of parent p on its rows, which come next in the sort. */
 static void
 train_parent(IvfpqCluster *cluster, IvfpqSort *sort, int p)
 {
@@ -369,9 +374,9 @@ train_parent(IvfpqCluster *cluster, IvfpqSort *sort, int p)
 }
 
 /*
- * Trains the lists of ranges of parents that no other participant takes.  Each
- * trainer sorts a range's rows, which all participants have read, by parent,
- * in its fraction of a quarter of the memory.
+ * Takes one range of parents after another, and trains their lists.  Reads the
+ * rows of a range from the files of all participants, and sorts them by
+ * parent.  The sorts of all trainers together take a quarter of the memory.
  */
 static void
 train_children(IvfpqCluster *cluster)
@@ -408,7 +413,10 @@ train_children(IvfpqCluster *cluster)
 	}
 }
 
-/* The leader closes the gaps where a parent's rows made fewer lists. */
+/*
+ * Closes the gaps in the array of centroids.  There is a gap where k-means
+ * made fewer lists of a parent's rows than planned.  The leader calls this.
+ */
 static void
 close_gaps(IvfpqCluster *cluster)
 {
@@ -429,8 +437,8 @@ close_gaps(IvfpqCluster *cluster)
 }
 
 /*
- * Makes the groups through which rows are placed.  Returns their memory, of
- * the current context, which the caller frees.
+ * Makes the groups through which rows are placed.  Returns their memory, which
+ * is allocated in the current context.  The caller frees it.
  */
 void *
 IvfpqAllocGroups(const IvfpqTraining *training, GvGroups *groups)
@@ -448,8 +456,8 @@ IvfpqAllocGroups(const IvfpqTraining *training, GvGroups *groups)
 }
 
 /*
- * Returns the number of rows to place at once: enough that each group's lists
- * are compared with GROUP_ROWS of them, as far as there is memory for that.
+ * Returns the number of rows to place at once: enough to compare GROUP_ROWS
+ * rows with each group's lists, as far as memory allows.
  */
 int
 IvfpqRowsToPlace(const GvGroups *groups, Size memory)
@@ -458,7 +466,7 @@ IvfpqRowsToPlace(const GvGroups *groups, Size memory)
 	int64		rows_needed = (int64) groups->ngroups * GROUP_ROWS /
 	groups->tried;
 
-	/* no array of them exceeds palloc's limit */
+	/* no array for these rows may exceed palloc's limit */
 	memory = Min(memory, MaxAllocSize / 2);
 	return (int) Max(16,
 					 Min(Max(rows_needed, LEAST_ROWS), (int64) (memory / row)));
@@ -470,7 +478,7 @@ item_of(const Sums *sums, int i)
 	return (PartialSum *) (sums->items + i * sums->item_bytes);
 }
 
-/* Passes on the sums, and begins new ones. */
+/* Passes the sums on to other participants, and begins new sums. */
 static void
 flush_sums(Sums *sums)
 {
@@ -487,7 +495,6 @@ flush_sums(Sums *sums)
 	sums->nitems = 0;
 }
 
-/* Adds a row to a list's sum. */
 static void
 add_row(Sums *sums, int32 list, const float *row)
 {
@@ -509,9 +516,9 @@ add_row(Sums *sums, int32 list, const float *row)
 }
 
 /*
- * Places the rows of files that no other participant takes, and adds them up:
- * the assignment step of a Lloyd iteration.  Sums take a quarter of the
- * participant's memory.
+ * Takes one file of rows after another, places its rows, and adds up the rows
+ * of each list.  This is the assignment step of a Lloyd iteration.  The sums
+ * take a quarter of this participant's part of the memory.
  */
 static void
 sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
@@ -560,7 +567,7 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 									  &ivfpq_stop));
 			for (int i = 0; i < n; i++)
 				add_row(&sums, lists[i], rows + (Size) i * dims);
-			/* the engine does not check if a batch is little work */
+			/* the engine does not check for interrupts in small batches */
 			CHECK_FOR_INTERRUPTS();
 		}
 	}
@@ -575,8 +582,8 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 }
 
 /*
- * Moves the centroids of lists, in ranges that no other participant takes, to
- * the means of their rows: the update step of a Lloyd iteration.
+ * Takes one range of lists after another, and moves each list's centroid to
+ * the mean of the list's rows.  This is the update step of a Lloyd iteration.
  */
 static void
 move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
@@ -624,8 +631,8 @@ move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 }
 
 /*
- * The leader groups the centroids under parents of their own: k-means of the
- * centroids, which are then stored parent by parent.
+ * Makes new parents by k-means of the centroids, and stores the centroids
+ * parent by parent.  The leader calls this.
  */
 static void
 regroup(IvfpqCluster *cluster)
@@ -652,8 +659,8 @@ regroup(IvfpqCluster *cluster)
 }
 
 /*
- * Ends a phase for this participant.  When all have come to its end, the
- * leader calls `between` (NULL: nothing), and all see its training so far.
+ * Ends a phase for this participant.  When all participants have ended the
+ * phase, the leader calls `between`, if not NULL, and shares the training.
  */
 static void
 cluster_end_phase(IvfpqCluster *cluster,
@@ -670,8 +677,8 @@ cluster_end_phase(IvfpqCluster *cluster,
 }
 
 /*
- * Does a participant's part, from parents to lists.  Injection points are
- * named for the step before them.
+ * Does this participant's part of training the lists, after the parents have
+ * been trained.  Each injection point is named for the step before it.
  */
 static void
 work(IvfpqReader *reader, IvfpqParallel *parallel)
@@ -711,10 +718,11 @@ work(IvfpqReader *reader, IvfpqParallel *parallel)
 }
 
 /*
- * Trains centroids for about `lists` lists from transformed rows: if they are
- * few, all from the n rows in memory, under one parent of zeros; else only
- * parents from these, and lists from the rows that `reader` is to read, by all
- * participants.
+ * Trains centroids for about `lists` lists. rows [n][dims] are transformed
+ * rows in memory.  If IvfpqParents(lists) is 1, the lists are trained on these
+ * rows, and the parent's centroid is zero.  Otherwise only the parents are
+ * trained on these rows, and all participants train the lists, on the rows
+ * that `reader` reads.
  */
 void
 IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
@@ -737,7 +745,7 @@ IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
 		return;
 	}
 
-	/* parents that get no rows keep a list each */
+	/* parents without rows keep one list each, in addition to `lists` */
 	IvfpqTrainingAlloc(training, parallel, nparents, lists + nparents);
 	n = Min(n, (int64) nparents * 4 * IVFPQ_SAMPLES_PER_LIST);
 	nparents = IvfpqKmeans(rows, n, dims, nparents, IVFPQ_ITERATIONS,

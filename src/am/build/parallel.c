@@ -3,24 +3,25 @@
  *		The participants of a build or of training: a leader, and parallel
  *		workers if there are any.
  *
- * Workers begin before training and wait.  The leader lays out memory that all
- * see, starts a job, takes part in it, and waits until all have come to its
- * end.  A job consists of phases: when all have come to the end of one, the
- * leader does what only one process can do, and the next begins.  A leader
+ * Workers begin before training and wait for jobs.  The leader lays out the
+ * memory that all participants see, starts a job, takes part in it, and waits
+ * until all participants have reached its end.  A job consists of phases.
+ * When all participants have reached the end of a phase, the leader does the
+ * work that only one process can do, and then starts the next phase.  A leader
  * that is alone goes through the same steps without waiting.
  *
- * One parallel context serves training and the build.  Its segment of shared
- * memory has the data known when workers begin.  The results of training are
- * parts of a dynamic shared area, once, for the leader as well: of a million
- * lists the centroids are gigabytes.  The area stays when workers are
- * dismissed.
+ * One parallel context serves both training and the build.  Its segment of
+ * shared memory has the data that is known when workers begin.  The results of
+ * training are parts of a dynamic shared area, which remains when the workers
+ * end.  The leader uses the same copy, because the centroids of a million
+ * lists take gigabytes.
  *
  * Records that participants pass to one another go through temporary files,
- * divided into ranges.  Each participant has a file of its own for each range,
- * which others may read when all participants have put their records.  These
- * are files because shared memory may be small (containers have 64 MB); a
- * record is read soon after it is written, from the system's cache.  A leader
- * that is alone needs no shared memory for its files.
+ * which are divided into ranges.  Each participant has its own file for each
+ * range.  Other participants may read these files when all participants have
+ * put their records.  We use files because shared memory may be small
+ * (containers have 64 MB).  A record is read soon after it is written, so it
+ * still is in the system's cache.
  */
 #include "postgres.h"
 
@@ -42,37 +43,38 @@
 #include "page/attempt.h"
 #include "page/injection.h"
 
-/* maintenance_work_mem that a participant should have, as core has it. */
+/* Minimum maintenance_work_mem of a participant, the same as in core. */
 #define LEAST_MEMORY_KB	32768
 
-/* Bytes of the segment and an empty area, and of a worker in the segment. */
+/* Bytes of shared memory without workers, and additional bytes per worker. */
 #define PARALLEL_BYTES		((Size) 2 * 1024 * 1024)
 #define WORKER_BYTES	((Size) 64 * 1024)
 
-#define PROGRESS_MS		200		/* between updates while the leader waits */
+#define PROGRESS_MS		200		/* interval of progress reports while the
+								 * leader waits */
 
-#define NAME_BYTES		64		/* of a temporary file's name */
+#define NAME_BYTES		64		/* length of a temporary file's name */
 
 /*
  * Keys of the segment's contents.  A worker loads the library that is
- * installed, which may not be the leader's.  So the first key changes with
- * anything that leader and workers share: IvfpqParallelShared, its parts, and
- * records in files.
+ * installed when the worker begins, so the worker's version may differ from
+ * that of the leader.  Therefore the first key must change whenever
+ * IvfpqParallelShared, its parts, or the records in files change.
  */
 enum
 {
 	KEY_SHARED = 200,			/* IvfpqParallelShared */
-	KEY_QUERY,					/* the leader's query, for views */
+	KEY_QUERY,					/* the leader's query text, for views */
 	KEY_WAL,					/* WalUsage [nworkers] */
 	KEY_BUFFERS					/* BufferUsage [nworkers] */
 };
 
 /*
- * Returns the number of workers to ask for.  plan_create_index_workers goes by
- * the cost of a scan of the table.  But placing a row takes longer than
- * reading it, and values out of line count as well.  So there is one worker
- * for each min_parallel_table_scan_size of the table, unless table or settings
- * say less.
+ * Returns the number of workers to ask for: one for each
+ * min_parallel_table_scan_size of the table, including its TOAST table, unless
+ * the table's options or the settings allow fewer.  We do not call
+ * plan_create_index_workers, which considers only the cost of scanning the
+ * table, because placing a row takes longer than reading it.
  */
 static int
 count_workers(Relation heap, Relation index)
@@ -101,7 +103,7 @@ count_workers(Relation heap, Relation index)
 	return Max(0, Min(most, maintenance_work_mem / LEAST_MEMORY_KB - 1));
 }
 
-/* Initializes the shared state, with nothing done. */
+/* Initializes the shared state, with no work done yet. */
 static void
 parallel_init(IvfpqParallelShared *shared)
 {
@@ -114,7 +116,7 @@ parallel_init(IvfpqParallelShared *shared)
 	pg_atomic_init_u32(&shared->refine_head, InvalidBlockNumber);
 }
 
-/* Begins as a leader without workers; memory from the current context. */
+/* Initializes a leader without workers, in the current memory context. */
 void
 IvfpqParallelInitSerial(IvfpqParallel *parallel)
 {
@@ -125,7 +127,7 @@ IvfpqParallelInitSerial(IvfpqParallel *parallel)
 	parallel->shared->nparts = 1;
 }
 
-/* Holds shared memory of *arg bytes for a moment. */
+/* Allocates *arg bytes of shared memory, and frees them at once. */
 static void
 try_memory(void *arg)
 {
@@ -134,8 +136,9 @@ try_memory(void *arg)
 }
 
 /*
- * Returns whether there is shared memory for the workers and for the parts.
- * Called before parallel mode begins: an error in it would end the statement.
+ * Returns whether there is shared memory for the workers and `bytes` bytes of
+ * parts.  Must be called before parallel mode begins, because an error in
+ * parallel mode would end the statement.
  */
 static bool
 has_memory(int nworkers, Size bytes)
@@ -157,7 +160,7 @@ has_memory(int nworkers, Size bytes)
 	return false;
 }
 
-/* Takes memory in the segment; workers find it by its key. */
+/* Allocates memory in the segment, where workers find it by its key. */
 static void *
 take(ParallelContext *context, uint64 key, Size bytes)
 {
@@ -168,8 +171,8 @@ take(ParallelContext *context, uint64 key, Size bytes)
 }
 
 /*
- * Enters parallel mode, and makes segment and area.  Returns false, out of
- * parallel mode again, if there is no shared memory for the segment.
+ * Enters parallel mode, and makes the segment and the area.  If there is no
+ * memory for the segment, leaves parallel mode again and returns false.
  */
 static bool
 make_segment(IvfpqParallel *parallel, int nworkers)
@@ -214,11 +217,12 @@ make_segment(IvfpqParallel *parallel, int nworkers)
 }
 
 /*
- * Begins as the leader, with the workers that there are; with in_place they
- * take part in training alone.  Parts are going to take about `bytes` bytes.
- * Memory from the current context.  Workers begin with the leader's active
- * snapshot, which must stay until this returns.  The leader is in parallel
- * mode until IvfpqParallelEndWorkers, unless it is alone.
+ * Initializes the leader, and launches as many workers as are available.  If
+ * in_place is true, the workers take part in training only.  The parts will
+ * take about `bytes` bytes.  Memory comes from the current context.  Workers
+ * begin with the leader's active snapshot, which must stay until this function
+ * returns.  A leader that has workers is in parallel mode until
+ * IvfpqParallelEndWorkers.
  */
 void
 IvfpqParallelBegin(IvfpqParallel *parallel, Relation heap, Relation index,
@@ -242,12 +246,13 @@ IvfpqParallelBegin(IvfpqParallel *parallel, Relation heap, Relation index,
 	ereport(DEBUG1,
 			(errmsg_internal("using %d parallel workers",
 							 parallel->context->nworkers_launched)));
-	/* a worker that dies before it attaches would be waited for */
+
+	/* if a worker died, fail here instead of waiting for it forever */
 	WaitForParallelWorkersToAttach(parallel->context);
 	(void) IvfpqParallelEndPhase(parallel);
 }
 
-/* Ends the workers; the leader goes on alone, and keeps all parts. */
+/* Ends the workers.  The leader goes on alone and keeps all parts. */
 void
 IvfpqParallelEndWorkers(IvfpqParallel *parallel)
 {
@@ -279,7 +284,7 @@ IvfpqParallelEnd(IvfpqParallel *parallel)
 	parallel->area = NULL;
 }
 
-/* Joins the leader, as a worker. */
+/* Joins the leader.  A worker calls this when it begins. */
 void
 IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 {
@@ -299,7 +304,10 @@ IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 	InstrStartParallelQuery();
 }
 
-/* Leaves, as a worker. */
+/*
+ * Reports a worker's buffer and WAL usage to the leader, and detaches from the
+ * shared memory.  A worker calls this when it ends.
+ */
 void
 IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc)
 {
@@ -311,7 +319,10 @@ IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc)
 	dsa_detach(parallel->area);
 }
 
-/* Shows the progress of all; views show the leader's numbers only. */
+/*
+ * Shows the progress of all participants.  Only the leader shows it, because
+ * views read only the leader's numbers.
+ */
 static void
 show_progress(IvfpqParallel *parallel)
 {
@@ -328,7 +339,10 @@ IvfpqParallelProgress(IvfpqParallel *parallel, int64 n)
 	show_progress(parallel);
 }
 
-/* The leader has all begin a job; IvfpqParallelEndPhase ends it. */
+/*
+ * Starts a job for all participants.  The leader calls this, and ends the job
+ * with IvfpqParallelEndPhase.
+ */
 void
 IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job)
 {
@@ -337,9 +351,10 @@ IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job)
 }
 
 /*
- * Ends a phase for this participant.  Returns true in the leader, once the
- * phase is over for all: the leader does the work in between and calls
- * IvfpqParallelStartPhase.  Returns false in workers, after that call.
+ * Ends a phase for this participant.  The leader waits until all participants
+ * have ended the phase, and returns true.  Then the leader does the work
+ * between the phases, and calls IvfpqParallelStartPhase.  A worker waits for
+ * that call, and returns false.
  */
 bool
 IvfpqParallelEndPhase(IvfpqParallel *parallel)
@@ -376,7 +391,10 @@ IvfpqParallelEndPhase(IvfpqParallel *parallel)
 	return is_leader;
 }
 
-/* The leader lets workers go on, with nothing done of the next phase. */
+/*
+ * Starts the next phase, and lets waiting workers go on.  No work of the phase
+ * is claimed or done yet.  The leader calls this.
+ */
 void
 IvfpqParallelStartPhase(IvfpqParallel *parallel)
 {
@@ -391,7 +409,7 @@ IvfpqParallelStartPhase(IvfpqParallel *parallel)
 	ConditionVariableBroadcast(&shared->changed);
 }
 
-/* Claims a piece of this phase; returns false if none is left. */
+/* Claims a piece of this phase's work.  Returns false if no piece is left. */
 bool
 IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece)
 {
@@ -400,8 +418,9 @@ IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece)
 }
 
 /*
- * Allocates `bytes` bytes for a part, in place of its memory before.  The
- * leader calls this while workers wait, or do not read the part in this phase.
+ * Allocates `bytes` bytes for a part, and frees the part's old memory.  The
+ * leader calls this while workers wait, or in a phase in which they do not
+ * read the part.
  */
 void *
 IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes)
@@ -416,7 +435,7 @@ IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes)
 	return IvfpqParallelMemory(parallel, part);
 }
 
-/* Returns a part, or NULL if there is none. */
+/* Returns the memory of a part, or NULL if the part has none. */
 void *
 IvfpqParallelMemory(const IvfpqParallel *parallel, IvfpqParallelPart part)
 {
@@ -424,7 +443,7 @@ IvfpqParallelMemory(const IvfpqParallel *parallel, IvfpqParallelPart part)
 		dsa_get_address(parallel->area, parallel->shared->parts[part]);
 }
 
-/* Frees a part, if there is one.  The leader calls this while workers wait. */
+/* Frees a part's memory, if any.  The leader calls this while workers wait. */
 void
 IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part)
 {
@@ -445,7 +464,7 @@ name_of(const IvfpqTempFile *temp, char *name, int range, int from)
 	return name;
 }
 
-/* Ends reading of the file that is open, if there is one. */
+/* Stops reading the file that is open, if there is one. */
 static void
 close_file(IvfpqTempFile *temp)
 {
@@ -454,7 +473,7 @@ close_file(IvfpqTempFile *temp)
 	temp->file = NULL;
 }
 
-/* Begins files without records; memory from the current context. */
+/* Initializes empty temporary files, in the current memory context. */
 void
 IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
 				   const char *what, int nranges)
@@ -481,7 +500,10 @@ IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record, Size bytes)
 	BufFileWrite(temp->ranges[range], record, bytes);
 }
 
-/* All records of this participant have been put: lets others read them. */
+/*
+ * Lets other participants read this participant's records.  Called when this
+ * participant has put all its records.
+ */
 void
 IvfpqTempFileDone(IvfpqTempFile *temp)
 {
@@ -496,8 +518,8 @@ IvfpqTempFileDone(IvfpqTempFile *temp)
 }
 
 /*
- * Begins to read records of a range, those that participants first .. end - 1
- * have put.  A leader that is alone may do so more than once.
+ * Begins to read the records that participants first .. end - 1 have put into
+ * a range.  A range may be read more than once.
  */
 void
 IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int first, int end)
@@ -509,9 +531,9 @@ IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int first, int end)
 }
 
 /*
- * Reads the next record of `bytes` bytes; returns false at the end.  A caller
- * that reads records in parts opens one participant's at a time, so that no
- * record ends in another one's file.
+ * Reads the next record, of `bytes` bytes.  Returns false if there are no more
+ * records.  A caller that reads a record in several parts must open the file
+ * of one participant at a time, so that all parts come from the same file.
  */
 bool
 IvfpqTempFileRead(IvfpqTempFile *temp, void *record, Size bytes)
@@ -545,7 +567,8 @@ IvfpqTempFileRead(IvfpqTempFile *temp, void *record, Size bytes)
 }
 
 /*
- * Ends reading; all have read this participant's records: deletes its files.
+ * Stops reading, and deletes the files of this participant.  Called when all
+ * participants have read these files.
  */
 void
 IvfpqTempFileEnd(IvfpqTempFile *temp)

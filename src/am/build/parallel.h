@@ -21,16 +21,18 @@
 typedef enum IvfpqJob
 {
 	IVFPQ_JOB_END,				/* there are no more jobs */
-	IVFPQ_JOB_SEND,				/* send rows to train on to gpuvecd: train.c */
+	IVFPQ_JOB_SEND,				/* send rows to gpuvecd, which trains on them:
+								 * train.c */
 	IVFPQ_JOB_CLUSTER,			/* train lists: cluster.c */
 	IVFPQ_JOB_BUILD				/* assign rows, write lists, calibrate:
 								 * build.c */
 } IvfpqJob;
 
-/* Memory that all participants see, by its contents. */
+/* Parts of the memory that all participants see, named for their contents. */
 typedef enum IvfpqParallelPart
 {
-	IVFPQ_PARALLEL_TRAINING,	/* IvfpqTraining, and its arrays: */
+	IVFPQ_PARALLEL_TRAINING,	/* IvfpqTraining; the next nine parts are its
+								 * arrays */
 	IVFPQ_PARALLEL_QUERIES,
 	IVFPQ_PARALLEL_HELD_OUT,
 	IVFPQ_PARALLEL_QUERY_IDS,
@@ -43,27 +45,29 @@ typedef enum IvfpqParallelPart
 
 	IVFPQ_PARALLEL_READER,		/* IvfpqReaderShared: sample.c */
 
-	IVFPQ_PARALLEL_SENT,		/* what goes to gpuvecd: train.c */
-	IVFPQ_PARALLEL_SAMPLE,		/* uint64 [sample_rows] TIDs of its sample */
+	IVFPQ_PARALLEL_SENT,		/* Sent: train.c */
+	IVFPQ_PARALLEL_SAMPLE,		/* uint64 [sample_rows] TIDs of gpuvecd's
+								 * sample */
 
 	IVFPQ_PARALLEL_CLUSTER,		/* IvfpqClusterShared: cluster.c */
-	IVFPQ_PARALLEL_COUNTS,		/* pg_atomic_uint64 [nparents] rows */
-	IVFPQ_PARALLEL_FOUND,		/* int32 [nparents] lists */
+	IVFPQ_PARALLEL_COUNTS,		/* pg_atomic_uint64 [nparents] rows of each
+								 * parent */
+	IVFPQ_PARALLEL_FOUND,		/* int32 [nparents] lists of each parent */
 
-	IVFPQ_PARALLEL_SCAN,		/* ParallelTableScanDesc; alone: none */
+	IVFPQ_PARALLEL_SCAN,		/* ParallelTableScanDesc, if has_workers */
 	IVFPQ_PARALLEL_SHARING,		/* IvfpqSharing, if gpuvecd builds */
 	IVFPQ_PARALLEL_ENTRIES,		/* IvfpqDirEntry [nlists] */
 	IVFPQ_PARALLEL_PARTS		/* number of parts */
 } IvfpqParallelPart;
 
-/* A recall grid that all participants are to measure (recallgrid.c). */
+/* The size of a recall grid, which all participants measure (recallgrid.c). */
 typedef struct IvfpqGridSpec
 {
-	int			level;			/* of the neighbors to find */
-	int			nqueries;		/* 0: there is no grid */
-	int			least;			/* lists of the grid: from, */
-	int			most;			/* to */
-	int			most_width;		/* the most candidates */
+	int			level;			/* level of calibration (truth.h) */
+	int			nqueries;		/* 0: no grid is to be measured */
+	int			least;			/* smallest number of lists */
+	int			most;			/* largest number of lists */
+	int			most_width;		/* largest number of candidates */
 } IvfpqGridSpec;
 
 /* The state that all participants share. */
@@ -71,64 +75,69 @@ typedef struct IvfpqParallelShared
 {
 	Oid			heap;
 	Oid			index;
-	bool		concurrent;		/* rows as a snapshot sees them */
+	bool		concurrent;		/* CREATE INDEX CONCURRENTLY, which reads rows
+								 * that a snapshot sees */
 	bool		in_place;		/* the index is in use while it is trained */
-	int			nparts;			/* of maintenance_work_mem: the workers that
-								 * were asked for, and the leader */
-	SharedFileSet files;		/* unless the leader is alone */
-	dsa_handle	area;			/* which has the parts */
-	ConditionVariable changed;	/* narrived or phase changed */
+	int			nparts;			/* maintenance_work_mem is divided by this: 1
+								 * + the number of workers asked for */
+	SharedFileSet files;		/* used if there are workers */
+	dsa_handle	area;			/* handle of the area that has the parts */
+	ConditionVariable changed;	/* signaled when narrived or phase changes */
 
-	slock_t		mutex;			/* protects these */
-	int			size;			/* participants; 0 = not known yet */
-	int			narrived;		/* participants at the end of this phase */
+	slock_t		mutex;			/* protects the next five fields */
+	int			size;			/* number of participants; 0 = not known yet */
+	int			narrived;		/* participants that have ended this phase */
 	int			phase;
 	double		heap_tuples;
 	bool		broken_hot_chain;
 
 	pg_atomic_uint64 done;		/* rows done in this phase */
-	pg_atomic_uint64 next;		/* first piece of this phase that is not
+	pg_atomic_uint64 next;		/* first piece of this phase that nobody has
 								 * claimed */
-	pg_atomic_uint64 npostings; /* to be written */
-	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
+	pg_atomic_uint64 npostings; /* postings that will be written to lists */
+	pg_atomic_uint32 refine_head;	/* first page of a chain of record pages;
+									 * see IvfpqRecordBuilderFinish */
 
 	/* written by the leader while workers wait */
 	IvfpqJob	job;
 	dsa_pointer parts[IVFPQ_PARALLEL_PARTS];
 	IvfpqMetaData meta;
 	IvfpqGridSpec grid_spec;
-	BlockNumber npages;			/* of the index */
+	BlockNumber npages;			/* pages of the index */
 } IvfpqParallelShared;
 
-/* A participant's view. */
+/* A participant's view of the shared state. */
 typedef struct IvfpqParallel
 {
 	IvfpqParallelShared *shared;
 	int			me;				/* 0 = the leader */
 	bool		has_workers;	/* false: the leader is alone */
-	dsa_area   *area;			/* NULL: parts are the leader's own */
+	dsa_area   *area;			/* the area that has the parts; NULL: they are
+								 * in `own` */
 	void	   *own[IVFPQ_PARALLEL_PARTS];
 
-	/* the leader's hold on workers */
-	ParallelContext *context;	/* NULL: there are none */
-	WalUsage   *wal;			/* [nworkers] */
-	BufferUsage *buffers;		/* [nworkers] */
+	/* used by the leader only */
+	ParallelContext *context;	/* NULL: there are no workers */
+	WalUsage   *wal;			/* [nworkers], filled in by workers */
+	BufferUsage *buffers;		/* [nworkers], filled in by workers */
 } IvfpqParallel;
 
-/* Temporary files of records on their way between participants. */
+/* Temporary files for records that participants pass to one another. */
 typedef struct IvfpqTempFile
 {
 	SharedFileSet *files;		/* NULL: the leader is alone */
-	const char *what;			/* name of its files */
-	int			me;				/* participant */
+	const char *what;			/* prefix of the files' names */
+	int			me;				/* number of this participant */
 	int			nranges;
-	BufFile   **ranges;			/* [nranges] own files; NULL: no records */
+	BufFile   **ranges;			/* [nranges] this participant's files; NULL:
+								 * the range has no records */
 
-	/* records that are read: */
+	/* used to read records */
 	int			range;
-	int			from;			/* of this participant, */
-	int			end;			/* and of those before this one */
-	BufFile    *file;			/* from's; NULL: not open yet */
+	int			from;			/* participant whose file is read */
+	int			end;			/* last participant whose file is to be read,
+								 * plus 1 */
+	BufFile    *file;			/* file that is read; NULL: not open */
 } IvfpqTempFile;
 
 extern void IvfpqParallelInitSerial(IvfpqParallel *parallel);
@@ -164,7 +173,7 @@ extern void IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int first,
 extern bool IvfpqTempFileRead(IvfpqTempFile *temp, void *record, Size bytes);
 extern void IvfpqTempFileEnd(IvfpqTempFile *temp);
 
-/* Of n things, divided into ranges, returns the range that holds thing i. */
+/* Divides n things into ranges, and returns the range that holds thing i. */
 static inline int
 IvfpqTempFileRange(const IvfpqTempFile *temp, int i, int n)
 {

@@ -1,32 +1,34 @@
 /*
  * recallgrid.c
- *		Recall grids: the recall that calibration queries reach with ever more
- *		lists and candidates, and the cheapest pair for each target.
+ *		Recall grids: the recall that calibration queries reach with each
+ *		number of lists and candidates, and the cheapest pair for each target.
  *
- * Each query is searched with ever more lists, and for every number of lists
- * the rank of each exact neighbor among the candidates is looked up: the
- * neighbor is found with that many lists whenever there are more candidates
- * than its rank.  In a build all participants take queries, in phases that the
- * leader begins.
+ * We search for each query with ever more lists, and look up the rank of each
+ * exact neighbor among the candidates.  A search with that many lists finds
+ * the neighbor if this rank is below the search's number of candidates.  In a
+ * build, all participants take queries, in phases that the leader starts.
  *
- * Where gpuvecd builds, it searches instead, in the calibration mirror that it
- * has of the index: postings go there as they go to pages.  A calibration
- * mirror has no refine records: rows are named by their TIDs.  When gpuvecd
- * fails there is no mirror any more, and participants search the index's
- * pages.  That is no error whatever gpuvec.on_gpu_error says: by then the
- * index is built.
+ * If gpuvecd builds the index, it searches in place of the participants, in
+ * its calibration mirror of the index.  Postings are sent to the mirror when
+ * they are written to pages.  This mirror has no refine records, so it names
+ * rows by their TIDs.  If gpuvecd fails, the participants search the pages of
+ * the index.  That is no error, whatever gpuvec.on_gpu_error says, because the
+ * index is built already.
  *
- * Of all pairs (probes, candidates) that reach a target the cheapest is taken.
- * Only rows that strict order returns count.  A scan returns the first ten
- * rows from the results of the first target's search, the rows after them from
- * the results of the next one, and so on; a row that a later search finds
- * nearer than the last one returned is out of order.  So of every query it is
- * known how far the target of one depth came, and for the next depth only
- * neighbors after that place count.  Where only some rows are looked at, a
- * query's own place is a matter of chance, and the mean is taken.
+ * Of all pairs (probes, candidates) that reach a target, the cheapest is
+ * taken.  We count only rows that a scan in strict order returns.  Such a scan
+ * returns the first ten rows from the results of the first target's search,
+ * the next rows from the results of the second target's search, and so on.  If
+ * a later search finds a row nearer than the last row returned, this row is
+ * out of order and does not count.  So for each query we record the position
+ * of the last neighbor that a scan returns at one depth, and count only
+ * neighbors beyond that position at the next depth.  At levels that sample
+ * rows, the position for a single query is a matter of chance, so we assume
+ * the target's recall for every query.
  *
- * A target holds for the first n rows, with the lower end of its 95 %
- * interval, and for the last fifth of them: a condition may match no others.
+ * The recall for the first n rows must reach a target with the lower end of
+ * its 95 % interval.  The recall for the last fifth of these rows must reach
+ * the target, too, because a condition may match only rows in that fifth.
  */
 #include "postgres.h"
 
@@ -45,24 +47,34 @@
 #include "am/search/search.h"
 #include "page/injection.h"
 
-#define STEP			1.7		/* from one number of probes to the next */
-#define DEEP_STEP		2.2		/* of later levels, whose searches cost more */
+#define STEP			1.7		/* factor from one number of probes to the
+								 * next */
+#define DEEP_STEP		2.2		/* factor at later levels, whose searches cost
+								 * more */
 #define MAX_STEPS		48
-#define WIDTH_STEP		1.2		/* from one number of candidates on */
-#define LEAST_WIDTH		40		/* fewer miss rows unlike the sample */
+#define WIDTH_STEP		1.2		/* factor from one number of candidates to the
+								 * next */
+#define LEAST_WIDTH		40		/* minimum number of candidates, because rows
+								 * unlike the training sample have less exact
+								 * codes */
 #define MAX_WIDTHS		36
 
 #define MESSAGE_BYTES	((Size) 8 << 20)
 
 /*
- * A sample can prove a recall if at least this many of its neighbors may be
- * missed.
+ * A recall above IVFPQ_SURE_RECALL is measured only if a search with exactly
+ * this recall would miss at least LEAST_MISSED neighbors, over all queries.
  */
 #define LEAST_MISSED	10
 
-#define LAST_PART		0.2		/* of the ranks; targets hold there, too */
+#define LAST_PART		0.2		/* a target must also hold for this last
+								 * fraction of a depth's rows */
 
-/* An AnswerRow's place, if it is not that of an expected row. */
+/*
+ * Values of AnswerRow.place: UNEXPECTED for a row that is no neighbor, SEEN
+ * for a row that takes no rank because it is the query's own row or was
+ * counted before.
+ */
 #define UNEXPECTED		(-1)
 #define SEEN			(-2)
 
@@ -70,20 +82,21 @@
 typedef struct AnswerRow
 {
 	uint64		id;				/* IvfpqTidToId */
-	uint32		round;			/* equals the table's, or the entry is free */
-	int32		place;			/* of a row that is expected, >= 0, until it
-								 * is seen */
+	uint32		round;			/* the entry is free unless this equals
+								 * AnswerRows.round */
+	int32		place;			/* number of the neighbor, or UNEXPECTED or
+								 * SEEN */
 } AnswerRow;
 
 /*
- * Rows of an answer, each counted once, and the places of those expected.
- * Calibration goes through the candidates of every query at every number of
- * lists, so this is a hash table that is emptied by counting `round` up:
- * entries of older rounds are free.  Open addressing, half full at most.
+ * A hash table of the rows of an answer, each counted once, and of the query's
+ * neighbors.  It is filled anew for every query and every number of lists.  To
+ * empty it, `round` is incremented: entries of older rounds are free.  The
+ * table uses open addressing, and is at most half full.
  */
 typedef struct AnswerRows
 {
-	uint32		mask;			/* entries - 1 */
+	uint32		mask;			/* number of entries - 1 */
 	uint32		round;
 	AnswerRow  *entries;		/* [mask + 1] */
 } AnswerRows;
@@ -91,40 +104,40 @@ typedef struct AnswerRows
 struct IvfpqRecallGrid
 {
 	const IvfpqCalibration *calibration;
-	IvfpqCalibMirror *mirror;	/* of gpuvecd, or NULL */
+	IvfpqCalibMirror *mirror;	/* calibration mirror, or NULL */
 	IvfpqParallel *parallel;
 	IvfpqSearch search;
 	MemoryContext tmp;			/* reset after every query */
-	IvfpqGridSpec spec;			/* which the grid is laid out for */
+	IvfpqGridSpec spec;			/* size of the current grid */
 	int			nsteps;
 	int			probes[MAX_STEPS];
 	int			nwidths;
-	int			widths[MAX_WIDTHS]; /* candidates */
+	int			widths[MAX_WIDTHS]; /* numbers of candidates */
 
-	int			capacity;		/* postings that are kept */
-	GvTopK		sorted;			/* of the current query so far, nearest first;
-								 * arrays [2 * capacity] */
-	AnswerRows	rows;			/* of the current answer */
-	int		   *nneighbors;		/* [spec.nqueries]; 0: nothing to find */
+	int			capacity;		/* maximum number of postings kept */
+	GvTopK		sorted;			/* postings kept for the current query,
+								 * nearest first; arrays [2 * capacity] */
+	AnswerRows	rows;			/* rows of the current answer */
+	int		   *nneighbors;		/* [spec.nqueries] number of neighbors */
 	uint8	   *found;			/* [spec.nqueries][nsteps]
-								 * [IVFPQ_GROUND_TRUTH_ROWS] of each neighbor
-								 * the first width that finds it; nwidths:
-								 * none does */
+								 * [IVFPQ_GROUND_TRUTH_ROWS] index into
+								 * `widths` of the smallest width that finds
+								 * the neighbor, or nwidths */
 };
 
-/* How far strict order has come with a query. */
+/* Progress of a scan in strict order for one query. */
 typedef struct Place
 {
-	double		returned;		/* neighbors returned */
-	int			next;			/* the first neighbor after them */
+	double		returned;		/* number of neighbors returned */
+	int			next;			/* first neighbor after those returned */
 } Place;
 
 /*
- * Sums over queries q of the neighbors that each pair of a step s and a width
- * w finds at a depth.  A depth has R neighbors of a query, the last part of
- * which are L.  A query with only n < R neighbors counts as if it had R; for
- * the others n = R.  With width(q, s, r) from IvfpqRecallGrid.found, and
- * returned(q) and next(q) from the query's Place,
+ * Numbers of neighbors found at a depth with the probes of step s and the
+ * candidates of width w, summed over queries q.  A query should have R
+ * neighbors at the depth, and L neighbors in the last part.  Query q has n <=
+ * R neighbors, and counts are scaled as if it had R.  width(q, s, r) is from
+ * IvfpqRecallGrid.found, returned(q) and next(q) are from the query's Place.
  *
  *		found(q, s, w) = min(returned(q) + |{r : next(q) <= r < n,
  *							 width(q, s, r) <= w}|, n) * R / n
@@ -133,7 +146,7 @@ typedef struct Place
  */
 typedef struct Tally
 {
-	int			nqueries;		/* that have neighbors */
+	int			nqueries;		/* queries that have neighbors */
 	int			rows_needed;	/* R */
 	int			nlast;			/* L */
 	double		sum[MAX_STEPS][MAX_WIDTHS]; /* of found(q, s, w) */
@@ -142,9 +155,10 @@ typedef struct Tally
 } Tally;
 
 /*
- * Ends this participant's part in the mirror, and has the others end theirs.
- * With `failed`, the first participant reports that gpuvecd failed.  A build
- * needs nothing of gpuvecd after the mirror.
+ * Gives up the mirror, and makes the other participants give it up.  If
+ * `failed` is true, the first participant to do so reports that gpuvecd
+ * failed.  Also ends the builder, which a build does not need after the
+ * mirror.
  */
 static void
 give_up(IvfpqCalibMirror *mirror, bool failed)
@@ -163,8 +177,8 @@ give_up(IvfpqCalibMirror *mirror, bool failed)
 }
 
 /*
- * Returns whether there is a mirror.  Ends this participant's part in it if
- * gpuvecd has failed another one.
+ * Returns whether there is a mirror.  If another participant has given it up,
+ * this participant gives it up, too.
  */
 static bool
 has_mirror(IvfpqCalibMirror *mirror)
@@ -176,10 +190,10 @@ has_mirror(IvfpqCalibMirror *mirror)
 }
 
 /*
- * Takes part in a mirror of all postings that participants have put, if there
- * is a builder; memory from the current context.  All rows are placed.  The
- * leader calls this first, while workers wait, because it has gpuvecd begin the
- * mirror.
+ * Begins a mirror of the postings that all participants have added.  There is
+ * no mirror if builder is NULL.  Memory comes from the current context.
+ * Called when all rows are placed.  The leader calls this first, while workers
+ * wait, because the leader's call makes gpuvecd begin the mirror.
  */
 void
 IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, Relation index,
@@ -201,7 +215,7 @@ IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, Relation index,
 		give_up(mirror, true);
 }
 
-/* Sends the chunks that are there. */
+/* Sends the message to gpuvecd, if any chunks have been put into it. */
 void
 IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
 {
@@ -212,7 +226,7 @@ IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
 	mirror->used = 0;
 }
 
-/* Begins a list of npostings postings, to be added by IvfpqCalibMirrorAdd. */
+/* Begins a list of npostings postings, which IvfpqCalibMirrorAdd will add. */
 void
 IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 {
@@ -232,7 +246,7 @@ IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 	}
 	if (mirror->used + bytes > GV_MAX_MESSAGE)
 	{
-		/* only a list with most of the rows does not fit into a message */
+		/* this list has most of the rows, and is too large for a message */
 		give_up(mirror, false);
 		return;
 	}
@@ -272,7 +286,7 @@ IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
 	mirror->count++;
 }
 
-/* Returns the entry of a row, which is UNEXPECTED if it is new. */
+/* Returns the entry of a row.  If the row is new, enters it as UNEXPECTED. */
 static inline AnswerRow *
 enter_row(AnswerRows *rows, uint64 id)
 {
@@ -292,8 +306,8 @@ enter_row(AnswerRows *rows, uint64 id)
 }
 
 /*
- * Returns the widths [IVFPQ_GROUND_TRUTH_ROWS] that first find each neighbor of
- * query q at a step.
+ * Returns the part of grid->found that belongs to query q at a step: for each
+ * neighbor of the query, the smallest width that finds it.
  */
 static uint8 *
 found_at(const IvfpqRecallGrid *grid, int q, int step)
@@ -303,8 +317,9 @@ found_at(const IvfpqRecallGrid *grid, int q, int step)
 }
 
 /*
- * Begins, with no grid laid out; memory from the current context.  gpuvecd
- * searches for the leader, if there is a calibration mirror.
+ * Returns a new state for measuring grids, without a grid yet.  Memory comes
+ * from the current context.  The leader lets gpuvecd do the searches if there
+ * is a calibration mirror.
  */
 IvfpqRecallGrid *
 IvfpqRecallGridBegin(const IvfpqCalibration *calibration, Relation index,
@@ -324,8 +339,8 @@ IvfpqRecallGridBegin(const IvfpqCalibration *calibration, Relation index,
 }
 
 /*
- * Lays out a grid: steps from `least` lists to `most`, widths to most_width.
- * Its arrays are freed when the next one is laid out.
+ * Lays out a grid, with steps from spec->least to spec->most lists, and widths
+ * up to spec->most_width candidates.  Frees the arrays of the previous grid.
  */
 static void
 make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
@@ -350,11 +365,11 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 		grid->widths[grid->nwidths++] = (int) width;
 	grid->widths[grid->nwidths++] = spec->most_width;
 
-	/* each row's two postings, and those of the query's own row */
+	/* enough for all postings of most_width rows and of the query's own row */
 	grid->capacity = (spec->most_width + 1) *
 		grid->search.model->meta.lists_per_row;
 
-	/* here, because queries are searched in a context of their own */
+	/* measure_query() works in a context that is reset, so allocate here */
 	IvfpqTopKResize(&grid->search.lists, spec->most);
 	IvfpqSearchOpen(&grid->search, grid->capacity);
 	IvfpqTopKResize(&grid->sorted, 2 * grid->capacity);
@@ -376,10 +391,11 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 }
 
 /*
- * Notes which neighbors of query q were found at a step among postings [n],
- * nearest first: a neighbor is found with a width's candidates if its rank
- * among distinct rows is below the width.  The row that the query was made of
- * and its copies, which users' queries do not have, take no rank.
+ * Records, for each neighbor of query q, the smallest width that finds the
+ * neighbor at a step.  ids [n] are the rows of the postings found, nearest
+ * first.  A width finds a neighbor if the neighbor's rank among the distinct
+ * rows is below the width.  The row that the query was made of and copies of
+ * this row take no rank, because a user's query has no such rows.
  */
 static void
 note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *truth, int q,
@@ -416,10 +432,7 @@ note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *truth, int q,
 		row->place = SEEN;
 	}
 
-	/*
-	 * Of neighbors with equal scores those found first take the first places:
-	 * any of them is as good as another, rank for rank.
-	 */
+	/* Neighbors with equal scores are interchangeable: sort their widths. */
 	for (int i = 1; i < truth->nneighbors; i++)
 	{
 		uint8		moved = widths[i];
@@ -433,8 +446,9 @@ note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *truth, int q,
 }
 
 /*
- * Merges postings into others, both nearest first as gv_topk_sort has them, and
- * keeps the nearest `capacity`.  *sorted has memory for all.
+ * Merges the postings of *found into *sorted, and keeps the nearest `capacity`
+ * postings.  Both arrays are in the order of gv_topk_sort, nearest first.
+ * *sorted has memory for all postings of both arrays.
  */
 static void
 merge_postings(GvTopK *sorted, const GvTopK *found, int capacity)
@@ -442,7 +456,7 @@ merge_postings(GvTopK *sorted, const GvTopK *found, int capacity)
 	int			old = sorted->count - 1;
 	int			new = found->count - 1;
 
-	/* from the end, so that none is overwritten before it has moved */
+	/* from the end, so that no posting is overwritten before it has moved */
 	for (int to = old + new + 1; new >= 0; to--)
 		if (old >= 0 &&
 			(sorted->scores[old] > found->scores[new] ||
@@ -463,14 +477,15 @@ merge_postings(GvTopK *sorted, const GvTopK *found, int capacity)
 /*
  * Searches for query q with every number of lists of the grid.
  *
- * A step searches the lists that a scan with its probes finds to be the
- * nearest, but those that were searched at a step before.  Such a scan compares
- * fewer lists with the query than one with more probes, and may find others.
+ * A step searches the lists that a scan with the step's probes would search,
+ * except those that an earlier step has searched.  A scan with fewer probes
+ * compares fewer lists with the query, so it may choose other lists.
  *
- * No list is searched twice.  So the nearest `capacity` postings of all lists
- * searched so far are among the nearest of the steps before and the nearest of
- * this step, and only the latter have to be sorted.  Once `capacity` postings
- * are kept, a step needs none that scores above the last of them.
+ * The nearest `capacity` postings of all lists searched so far are among the
+ * postings kept at the previous step and the nearest postings of this step.
+ * So only the postings of this step have to be sorted.  Once `capacity`
+ * postings are kept, a step can ignore postings with scores above the score of
+ * the last posting kept.
  */
 static void
 measure_query(IvfpqRecallGrid *grid, int q)
@@ -491,7 +506,7 @@ measure_query(IvfpqRecallGrid *grid, int q)
 	for (int step = 0; step < grid->nsteps && truth.nneighbors > 0; step++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		/* make_grid has given the lists capacity for the last step */
+		/* make_grid() has allocated memory for the lists of the last step */
 		search->lists.capacity = grid->probes[step];
 		IvfpqNearestLists(search->index, search->model, &search->query, NULL,
 						  1, &search->lists);
@@ -517,8 +532,9 @@ measure_query(IvfpqRecallGrid *grid, int q)
 }
 
 /*
- * Searches for all queries by gpuvecd.  Returns false if there is no
- * calibration mirror, or it failed.
+ * Lets gpuvecd search for all queries.  Returns false if there is no
+ * calibration mirror, if the grid has too many candidates for gpuvecd, or if
+ * gpuvecd fails.
  */
 static bool
 measure_remote(IvfpqRecallGrid *grid)
@@ -564,7 +580,8 @@ measure_remote(IvfpqRecallGrid *grid)
 				pfree(truths);
 				return false;
 			}
-			/* the hits of all queries side by side, nearest first */
+
+			/* the hits come query by query, nearest first */
 			tids = (const ItemPointerData *) rowids;
 			for (int i = 0; i < n; i++)
 			{
@@ -582,8 +599,8 @@ measure_remote(IvfpqRecallGrid *grid)
 }
 
 /*
- * Searches for queries that no other participant has taken; writes the results
- * to the file, if there is one.
+ * Takes one query after another, and searches for it with every number of
+ * lists.  Writes the results to the file, unless `file` is NULL.
  */
 static void
 measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
@@ -606,8 +623,8 @@ measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 }
 
 /*
- * A worker searches as long as the leader has grids measured.  *calibration has
- * the rows that this participant found.
+ * Measures grids as long as the leader has grids to measure.  A worker calls
+ * this.  *calibration has the nearest rows that this participant found.
  */
 void
 IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
@@ -632,8 +649,8 @@ IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 }
 
 /*
- * Returns the number of neighbors of the grid's level among the first rows of
- * a depth.
+ * Returns R, the number of neighbors that a query has at a depth, among the
+ * rows that the grid's level looks at.
  */
 static int
 rows_needed_at(const IvfpqRecallGrid *grid, int depth)
@@ -641,10 +658,7 @@ rows_needed_at(const IvfpqRecallGrid *grid, int depth)
 	return ivfpq_depths[depth] / ivfpq_levels[grid->spec.level].stride;
 }
 
-/*
- * Returns whether the sample of a depth's level can distinguish this recall
- * from 1.
- */
+/* Returns whether a depth's level has enough queries to measure a recall. */
 static bool
 is_provable(const IvfpqRecallGrid *grid, int depth, double recall)
 {
@@ -658,7 +672,7 @@ is_provable(const IvfpqRecallGrid *grid, int depth, double recall)
 		LEAST_MISSED * (1 - 1e-9);
 }
 
-/* Sums the neighbors that all queries find at a depth with each pair. */
+/* Computes the Tally of the neighbors that each pair finds at a depth. */
 static void
 tally_depth(const IvfpqRecallGrid *grid, const Place *places, int depth,
 			Tally *tally)
@@ -707,8 +721,9 @@ tally_depth(const IvfpqRecallGrid *grid, const Place *places, int depth,
 }
 
 /*
- * Returns the recall of a pair: the lower end of its interval, of z standard
- * errors, or the recall of the last part if that is less.  With N queries
+ * Returns the recall of a pair: the lower end of its confidence interval, z
+ * standard errors below the mean, or the recall of the last part if that is
+ * less.  With N queries
  *
  *		mean = sum / N / R
  *		variance = (squares / R^2 - N mean^2) / (N - 1)
@@ -724,14 +739,14 @@ recall_of(const Tally *tally, double z, int step, int width)
 	double		last = tally->last[step][width] / n / tally->nlast;
 	double		variance = (squares - n * mean * mean) / (n - 1);
 
-	/* equal results of all queries show nothing of their variance */
+	/* equal results of all queries would hide the variance */
 	variance = Max(variance, mean * (1 - mean) / n);
 	return Min(mean - z * sqrt(variance / n), last);
 }
 
 /*
- * Returns the least probes, interpolated between the grid's steps, that reach
- * the recall with the candidates of a width; 0 when none do.
+ * Returns the smallest number of probes that reaches the recall with a width's
+ * candidates, interpolated between steps, or 0 if no step reaches the recall.
  */
 static int
 least_probes(const IvfpqRecallGrid *grid, const Tally *tally, double z,
@@ -758,8 +773,8 @@ least_probes(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 }
 
 /*
- * Finds the cheapest way to a recall; returns false when the grid does not
- * reach it.
+ * Sets *target to the cheapest pair that reaches a recall.  Returns false if
+ * no pair of the grid does.
  */
 static bool
 find_target(const IvfpqRecallGrid *grid, const Tally *tally, double z,
@@ -792,7 +807,8 @@ find_target(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 }
 
 /*
- * Returns the last of ascending numbers [n] not above the limit, or the first.
+ * Returns the position of the last of the ascending numbers [n] that does not
+ * exceed the limit, or 0 if all exceed it.
  */
 static int
 last_within(const int *numbers, int n, int limit)
@@ -805,8 +821,8 @@ last_within(const int *numbers, int n, int limit)
 }
 
 /*
- * Advances the places of all queries past a depth's rows, returned with a
- * target.
+ * Advances each query's Place past the rows that a scan returns at a depth.
+ * The scan takes these rows from the results of a search with *target.
  */
 static void
 advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
@@ -840,12 +856,14 @@ advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
 }
 
 /*
- * Finds all targets of the grid's level, into *meta.  Returns how many of
- * those that every calibration determines are within reach of this grid.
+ * Finds all targets of the grid's level, and stores them in *meta.  Returns
+ * the number of targets that this grid reaches, counting only targets for
+ * recalls up to IVFPQ_SURE_RECALL.
  *
- * Of one recall, after a depth that is not within reach none is.  A depth whose
- * recall the sample cannot prove is skipped: a scan takes more there than the
- * target below says.
+ * If the grid does not reach a recall at a depth, greater depths are not
+ * tried.  A depth with too few queries to measure a recall is skipped.  At a
+ * skipped depth, a scan takes the target for the next lower recall, and adds
+ * probes and candidates.
  */
 static int
 find_targets(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)
@@ -859,7 +877,8 @@ find_targets(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)
 		memset(meta->targets[d], 0, sizeof(meta->targets[d]));
 	for (int t = 0; t < IVFPQ_TARGETS; t++)
 	{
-		IvfpqTarget before = {0, 0};	/* of the last depth that is known */
+		IvfpqTarget before = {0, 0};	/* target of the previous depth that
+										 * was not skipped */
 
 		memset(places, 0, grid->spec.nqueries * sizeof(Place));
 		for (int d = 0; d < IvfpqLevelEnd(meta, grid->spec.level); d++)
@@ -892,10 +911,11 @@ find_targets(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)
 }
 
 /*
- * The leader has a grid measured, by gpuvecd or by all participants, and finds
- * the targets of its level, which hold with z standard errors, into *meta.
- * Returns how many of those that every calibration determines are within reach
- * of this grid.  Workers wait for the end of a phase before and after.
+ * Measures a grid, by gpuvecd or by all participants, and stores the targets
+ * of its level in *meta.  A pair reaches a recall if the mean recall less z
+ * standard errors reaches it.  Returns the number of targets reached, as
+ * find_targets does.  The leader calls this.  Before and after, workers wait
+ * for the next phase.
  */
 int
 IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec,

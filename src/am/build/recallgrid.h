@@ -1,7 +1,7 @@
 /*
  * recallgrid.h
- *		Recall grids: recall by lists and candidates, measured by the
- *		participants of a build or by gpuvecd (recallgrid.c).
+ *		Recall grids: the recall for each number of lists and candidates, as
+ *		the participants of a build or gpuvecd measure it (recallgrid.c).
  */
 #ifndef IVFPQ_RECALLGRID_H
 #define IVFPQ_RECALLGRID_H
@@ -11,21 +11,22 @@
 #include "client/client.h"
 #include "page/page.h"
 
-/* The mirror that gpuvecd has of an index that is being built. */
+/* The calibration mirror: gpuvecd's mirror of an index that is being built. */
 typedef struct IvfpqCalibMirror
 {
 	Relation	index;
 	IvfpqBuilder *builder;		/* NULL: there is no mirror */
-	IvfpqSharing *sharing;		/* with other participants; or NULL */
+	IvfpqSharing *sharing;		/* state shared with other participants; or
+								 * NULL */
 	int			code_bytes;
 	char	   *message;		/* [capacity] GvListsRequest and chunks */
 	Size		capacity;
-	Size		used;			/* 0: no message is begun */
-	uint32	   *live;			/* where the arrays of the last chunk lie */
+	Size		used;			/* bytes used of `message`; 0: it is empty */
+	uint32	   *live;			/* last chunk's arrays, in the message */
 	float	   *t;
 	ItemPointerData *tids;
 	uint8	   *codes;
-	uint32		count;			/* postings of that chunk so far */
+	uint32		count;			/* postings added to this chunk */
 } IvfpqCalibMirror;
 
 typedef struct IvfpqRecallGrid IvfpqRecallGrid;

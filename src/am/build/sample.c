@@ -1,17 +1,15 @@
 /*
  * sample.c
  *		Random samples of the rows to index: one in memory, and a larger one
- *		that is read by all participants.
+ *		that all participants read.
  *
- * The sample in memory is made by PostgreSQL's block sampler and reservoir.
- * Blocks are drawn until they could fill the sample, so a table that fits is
- * read whole, and its rows are counted rather than estimated.  Blocks and rows
- * are drawn by a fixed seed, so that the same table gives the same sample.
+ * PostgreSQL's block sampler and reservoir make the sample in memory.  Enough
+ * blocks are drawn to fill the sample.  So a table that fits is read as a
+ * whole, and its rows are counted rather than estimated.
  *
- * Lists of a large table need more rows than memory holds.  A reader
- * (IvfpqReader) reads the rows of random blocks as they lie, and passes them
- * on in batches.  The leader draws the blocks; participants claim runs of
- * them.
+ * The lists of a large table need more rows than memory holds.  A reader
+ * (IvfpqReader) reads all rows of random blocks, and passes them on in
+ * batches.  The leader draws the blocks, and participants claim runs of them.
  */
 #include "postgres.h"
 
@@ -33,13 +31,16 @@
 #include "am/search/params.h"
 
 #define MAX_SAMPLES				((int64) 1 << 24)
-#define SPARING_ROWS			4	/* read for each one that is taken */
+#define SPARING_ROWS			4	/* if sample->sparing is set: rows to read
+									 * per row of the sample */
 #define BLOCKS_TO_COUNT			64
-#define ENOUGH_ROWS				((int64) 1 << 18)	/* of a table that is
-													 * larger than memory */
-#define MOST_BLOCKS				PG_INT32_MAX	/* that a sampler draws */
+#define ENOUGH_ROWS				((int64) 1 << 18)	/* number of rows sampled
+													 * if the table is larger
+													 * than memory */
+#define MOST_BLOCKS				PG_INT32_MAX	/* maximum number of blocks
+												 * that a sampler can draw */
 
-#define CLAIM_BLOCKS	32		/* that a participant claims at once */
+#define CLAIM_BLOCKS	32		/* blocks that a participant claims at once */
 
 /* The reader's state that all participants share (IVFPQ_PARALLEL_READER). */
 typedef struct IvfpqReaderShared
@@ -49,19 +50,19 @@ typedef struct IvfpqReaderShared
 	bool		transform;
 	int64		nblocks;
 	int64		nskip;
-	uint64		skip[FLEXIBLE_ARRAY_MEMBER];	/* [nskip] TIDs to leave out,
-												 * ascending */
-	/* BlockNumber [nblocks] to read, ascending */
+	uint64		skip[FLEXIBLE_ARRAY_MEMBER];	/* [nskip] TIDs of rows to
+												 * skip, ascending */
+	/* followed by the blocks to read, BlockNumber [nblocks], ascending */
 } IvfpqReaderShared;
 
-/* Returns the bytes of a row in memory. */
+/* Returns the bytes of memory that a row of the sample takes. */
 static Size
 row_bytes(const IvfpqSample *sample)
 {
 	return sample->dims * sizeof(float) + sizeof(uint64);
 }
 
-/* Has the callback called for every row of n blocks. */
+/* Calls the callback for every row of n blocks. */
 static void
 scan_blocks(const IvfpqSample *sample, BlockNumber first, BlockNumber n,
 			IndexBuildCallback callback, void *arg)
@@ -74,8 +75,8 @@ scan_blocks(const IvfpqSample *sample, BlockNumber first, BlockNumber n,
 }
 
 /*
- * Puts a row into the sample, or in place of another when the sample is full.
- * Memory is doubled as needed, so that small tables take little.
+ * Puts a row into the sample.  If the sample is full, the row replaces another
+ * row.  Memory is doubled as needed, so that small tables take little memory.
  */
 static void
 take_row(IvfpqSample *sample, const float *row, uint64 id)
@@ -106,8 +107,8 @@ take_row(IvfpqSample *sample, const float *row, uint64 id)
 }
 
 /*
- * Called for every row of the sampled blocks.  Once the sample is full, the
- * reservoir skips rows, whose values need not be read then.
+ * IndexBuildCallback for the sampled blocks.  Once the sample is full, the
+ * reservoir skips rows, and the values of skipped rows are not read.
  */
 static void
 sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
@@ -140,7 +141,7 @@ sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	sample->seen += 1;
 }
 
-/* Called for rows of a few blocks, to count them. */
+/* IndexBuildCallback that counts the rows of a few blocks. */
 static void
 count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			   bool alive, void *arg)
@@ -150,10 +151,11 @@ count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 }
 
 /*
- * Returns the number of blocks that hold several times the rows that a sparing
- * sample takes: values may be long and out of line, so that reading them all
- * would take long.  A sample as large as memory holds becomes a sparing one
- * where it is not the whole table.
+ * Returns the number of blocks to read.  If sample->sparing is set, these
+ * blocks hold SPARING_ROWS times the rows that the sample takes.  Reading more
+ * could take long, because long values are in the TOAST table.  A sample of
+ * more than ENOUGH_ROWS rows that is not the whole table is reduced to
+ * ENOUGH_ROWS rows, and its blocks are limited in the same way.
  */
 static int
 blocks_to_read(IvfpqSample *sample, BlockNumber nblocks)
@@ -163,7 +165,7 @@ blocks_to_read(IvfpqSample *sample, BlockNumber nblocks)
 	int			n = 0;
 	int			all = (int) Min(nblocks, sample->capacity);
 
-	/* counting computes an index's expressions once more */
+	/* avoid counting rows, which computes the index's expressions again */
 	if (!sample->sparing &&
 		(sample->capacity <= ENOUGH_ROWS ||
 		 sample->capacity >= (int64) nblocks * MaxHeapTuplesPerPage))
@@ -183,7 +185,7 @@ blocks_to_read(IvfpqSample *sample, BlockNumber nblocks)
 					 Max(rows, 1) + 1);
 }
 
-/* Called for rows of the first blocks until one gives the dimension. */
+/* IndexBuildCallback.  Gets the dimensions of the first row with a vector. */
 static void
 peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			  bool alive, void *arg)
@@ -197,9 +199,10 @@ peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 }
 
 /*
- * The blocks that were read have fewer rows than the sample needs, and there
- * are more blocks.  Either memory is short, which is an error, or few rows of
- * a block are in the index.
+ * Raises an error if memory is too small for the rows that the sample needs.
+ * Called when the blocks that were read have fewer rows than the sample needs,
+ * although the table has enough.  If memory is large enough, the reason is
+ * that few rows of each block are in the index.
  */
 static void
 check_memory(const IvfpqSample *sample)
@@ -220,8 +223,8 @@ check_memory(const IvfpqSample *sample)
 }
 
 /*
- * Samples rows of n of the table's blocks, without those taken before; returns
- * how many blocks were read.
+ * Samples rows from n blocks of the table, and discards the sample taken
+ * before.  Returns the number of blocks that were read.
  */
 static int64
 sample_blocks(IvfpqSample *sample, BlockNumber nblocks, int n)
@@ -234,7 +237,7 @@ sample_blocks(IvfpqSample *sample, BlockNumber nblocks, int n)
 	sample->seen = 0;
 	sample->skip = -1;
 	reservoir_init_selection_state(reservoir, sample->capacity);
-	/* by a fixed seed, so that the same table gives the same sample */
+	/* fixed seeds for rows and blocks: the same table gives the same sample */
 	sampler_random_init_state((uint32) IVFPQ_TRAINING_SEED,
 							  &reservoir->randstate);
 	reservoir->W = exp(-log(sampler_random_fract(&reservoir->randstate)) /
@@ -247,9 +250,9 @@ sample_blocks(IvfpqSample *sample, BlockNumber nblocks, int n)
 }
 
 /*
- * Samples the table into memory of the current context.  The sample's
- * relations and type are set; dims, capacity, least, lenient and sparing may
- * be.  Returns an estimate of the rows to index.
+ * Samples the table into memory of the current context.  The caller has set
+ * the sample's relations and type, and may have set dims, capacity, least,
+ * lenient and sparing.  Returns an estimate of the number of rows to index.
  */
 double
 IvfpqSampleTake(IvfpqSample *sample)
@@ -302,8 +305,8 @@ swap_rows(IvfpqSample *sample, int64 i, int64 j, float *swap)
 }
 
 /*
- * Puts the rows into random order.  A sample that is not full has them in the
- * table's.
+ * Puts the rows into random order.  Without this, the rows of a sample that is
+ * not full are in the order of the table.
  */
 void
 IvfpqSampleShuffle(IvfpqSample *sample)
@@ -323,9 +326,9 @@ IvfpqSampleShuffle(IvfpqSample *sample)
 }
 
 /*
- * Puts the first of equal rows before all that repeat one; else rows stay in
- * their order.  Returns the fraction of the rows that equal the most frequent
- * one.
+ * Moves the first row of each set of equal rows to the front, keeping the
+ * order of these rows.  Sets sample->ndistinct and sample->counts.  Returns
+ * the fraction of the rows that equal the most frequent row.
  */
 double
 IvfpqSampleDistinct(IvfpqSample *sample)
@@ -349,7 +352,7 @@ IvfpqSampleDistinct(IvfpqSample *sample)
 		int64		n = sample->ndistinct;
 
 		CHECK_FOR_INTERRUPTS();
-		/* places are counted from 1, and 0 is a free entry */
+		/* places are counted from 1; 0 is a free entry */
 		while (places[at] != 0 && hashes[places[at] - 1] != hash)
 			at = (at + 1) & mask;
 		if (places[at] == 0)
@@ -369,7 +372,7 @@ IvfpqSampleDistinct(IvfpqSample *sample)
 	return (double) most / Max(sample->count, 1);
 }
 
-/* Transforms rows [n][dims] in place, and serves interrupts. */
+/* Transforms rows [n][dims] in place, and checks for interrupts. */
 void
 IvfpqTransformRows(const IvfpqTraining *training, float *rows, int64 n)
 {
@@ -382,7 +385,7 @@ IvfpqTransformRows(const IvfpqTraining *training, float *rows, int64 n)
 	}
 }
 
-/* Passes on the batch, and begins the next. */
+/* Passes the batch to the sink, and begins a new batch. */
 static void
 flush_reader(IvfpqReader *reader)
 {
@@ -396,7 +399,7 @@ flush_reader(IvfpqReader *reader)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Called for every row of the blocks. */
+/* IndexBuildCallback for the blocks of a reader.  Adds a row to the batch. */
 static void
 read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			  bool alive, void *arg)
@@ -407,7 +410,8 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	const float *row;
 
 	IvfpqRowDone();
-	/* a scan of blocks cannot be ended: the rest is skipped */
+
+	/* a scan of blocks cannot be ended, so skip unneeded rows */
 	if (reader->enough || !alive ||
 		bsearch(&id, reader->shared->skip, reader->shared->nskip,
 				sizeof(uint64), IvfpqCompareNumbers) != NULL)
@@ -426,10 +430,11 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 }
 
 /*
- * The leader, while workers wait, draws blocks that hold about the rows
- * needed, and has all participants see what to read from them: all rows but
- * those that queries are made of, and the first nskip of the sample.  When all
- * has been read, the caller frees IVFPQ_PARALLEL_READER.
+ * Draws enough blocks for about reader->rows_needed rows, and shares the
+ * blocks with all participants.  Also shares the TIDs of the rows to skip: the
+ * rows that queries are made of, and the first nskip rows of the sample.  The
+ * leader calls this while workers wait.  The caller frees
+ * IVFPQ_PARALLEL_READER when all rows have been read.
  */
 void
 IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel, int64 nskip)
@@ -467,9 +472,10 @@ IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel, int64 nskip)
 }
 
 /*
- * Reads rows of blocks that no other participant has claimed, as the leader
- * has shared them, until the sink needs no more.  A worker's reader has a
- * sample with relations and type, and a training if rows are transformed.
+ * Claims blocks that the leader has shared, and passes their rows to the sink,
+ * until no blocks are left or the sink needs no more rows.  A worker's reader
+ * must have a sample with relations and type, and a training if rows are
+ * transformed.
  */
 void
 IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel,
@@ -490,7 +496,11 @@ IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel,
 										ALLOCSET_DEFAULT_SIZES);
 	reader->transform = shared->transform;
 	reader->shared = shared;
-	/* raw rows go to gpuvecd, which cannot know which records bound nothing */
+
+	/*
+	 * skip rows whose distances no refine record can bound, because gpuvecd
+	 * cannot detect such rows
+	 */
 	reader->boundable = !shared->transform &&
 		IvfpqGetOptions(sample->index)->refine != IVFPQ_REFINE_NONE;
 	reader->sink = sink;
@@ -503,7 +513,7 @@ IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel,
 		int64		first = claim * CLAIM_BLOCKS;
 		int64		end = Min(first + CLAIM_BLOCKS, shared->nblocks);
 
-		/* adjacent blocks are read at once */
+		/* read adjacent blocks in one scan */
 		for (int64 at = first; at < end && !reader->enough; at++)
 			if (at + 1 == end || blocks[at + 1] != blocks[at] + 1)
 			{

@@ -1,22 +1,22 @@
 /*
  * train.c
- *		From a sample of the table to centroids and codebooks, by the backend's
- *		own engine or by gpuvecd.
+ *		Trains centroids and codebooks on a sample of the table, with the
+ *		backend's own engine or with gpuvecd.
  *
  * The sample (sample.c) takes a quarter of maintenance_work_mem.  Mean, scale,
- * parents and codebooks come from it; lists too when they are few, else from
- * rows that are read again, more than the sample has where it is not the whole
- * table (cluster.c).  A few rows are held out, of which calibration queries
- * are made.  With option rotate a rotation of all vectors is learned from the
- * sample.
+ * parents and codebooks come from the sample.  If there are few lists, they
+ * are trained on the sample, too; if there are many, on rows that are read
+ * later (cluster.c).  Some rows are held out of the sample, and calibration
+ * queries are made of them.  With option rotate, a rotation of all vectors is
+ * learned from the sample.
  *
- * gpuvecd gets raw rows as they are read.  A failure of its training leaves
- * only memory behind, so that the backend's own engine can begin from the
- * start.  All participants read the rows: each worker joins the build and
- * sends the rows of the blocks that it claims; gpuvecd says under which
- * numbers it has them.  A worker that cannot join is skipped: the others read
- * its blocks.  A worker that fails later leaves rows in gpuvecd whose numbers
- * are lost, and then the build by gpuvecd has failed.
+ * gpuvecd gets raw rows as they are read.  If training by gpuvecd fails, the
+ * index has not changed yet, so the backend's own engine can begin from the
+ * start.  All participants read the rows.  Each worker joins the build, sends
+ * the rows of the blocks that it claims, and receives the numbers that gpuvecd
+ * has assigned to these rows.  If a worker cannot join, other participants
+ * read the worker's blocks.  If a worker fails later, the numbers of its rows
+ * are lost, and the build by gpuvecd has failed.
  */
 #include "postgres.h"
 
@@ -37,71 +37,76 @@
 #include "am/types/keys.h"
 #include "page/injection.h"
 
-#define MIN_SAMPLES				4	/* rows of the sample for each list that
-									 * is trained on them */
-#define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and
-													 * scale need */
+#define MIN_SAMPLES				4	/* minimum number of the sample's rows per
+									 * list trained on the sample */
+#define FIT_VALUES				((int64) 1 << 24)	/* number of floats that
+													 * is enough for mean and
+													 * scale */
 
-/* Rows of the sample in memory where gpuvecd trains. */
+/* Rows of the sample for mean, scale and queries, when gpuvecd trains. */
 #define REMOTE_SAMPLE			12288
 
 /*
- * Rows for each list where gpuvecd trains all lists at once, in place of
- * IVFPQ_SAMPLES_PER_LIST: reading rows takes most of its time, and with half
- * as many rows its lists are still better than those of two levels.
+ * Rows for each list when gpuvecd trains all lists at once.  This is half of
+ * IVFPQ_SAMPLES_PER_LIST, because reading rows takes most of the time.  The
+ * lists still are better than lists trained in two levels.
  */
 #define REMOTE_SAMPLES_PER_LIST	32
 
 /*
- * An index waits where no larger fraction of its rows differs from the others.
+ * Training of an index is deferred if at most this fraction of its rows
+ * differs from the most frequent row.
  */
 #define NEARLY_ONE				0.01
 
 /*
- * Calibration queries: the fewest that determine targets, the most, and the
- * rows of the table for each query.
+ * There is one calibration query per ROWS_PER_QUERY rows of the table, but at
+ * least LEAST_QUERIES, which determine the targets, and at most MAX_QUERIES.
  */
 #define LEAST_QUERIES			200
 #define MAX_QUERIES				1000
 #define ROWS_PER_QUERY			150
 
-#define AROUND			4		/* rows that a query is moved away from */
-#define MOST_QUERY_ROWS		4096	/* rows these are chosen from, at most */
-#define MOST_VALUES		(1 << 22)	/* floats of those rows, at most */
+#define AROUND			4		/* number of rows that a query is moved away
+								 * from */
+#define MOST_QUERY_ROWS		4096	/* maximum number of rows among which the
+									 * AROUND nearest rows are searched */
+#define MOST_VALUES		(1 << 22)	/* limit for the floats in these rows */
 
 /*
- * Rows whose squared distance is this fraction of the query's square differ by
- * rounding alone.
+ * A row and a query differ by rounding alone if their squared distance is at
+ * most this fraction of the query's squared length.
  */
 #define SAME_SQUARE		1e-12
 
-/* The most copies of a query's own row that are looked for besides. */
+/* Maximum number of copies of a query's own row that we look for. */
 #define MOST_COPIES				400
 
-/* Fraction of the queries that have no more copies than are looked for. */
+/* Fraction of the queries for which we look for all copies of their rows. */
 #define MOST_QUERIES_FRACTION	0.9
 
-/* Rows that a rotation is learned from, and k-means of these. */
+/*
+ * A rotation is learned from ROTATION_ROWS rows, which k-means divides into
+ * lists of ROTATION_ROWS_A_LIST rows each, in ROTATION_ITERATIONS iterations.
+ */
 #define ROTATION_ROWS			8192
 #define ROTATION_ROWS_A_LIST	128
 #define ROTATION_ITERATIONS		4
 
-/*
- * A row longer than this, times the usual length, is left out of these.
- */
+/* Rows longer than this times the usual length are not used for a rotation. */
 #define OUTLIER			16.0
 
-/* The state that all participants share (IVFPQ_PARALLEL_SENT). */
+/* State of the participants that send rows (IVFPQ_PARALLEL_SENT). */
 typedef struct Sent
 {
 	IvfpqTicket ticket;
-	uint64		most;			/* rows to send */
-	pg_atomic_uint64 nsent;		/* rows; may come to exceed `most` */
-	pg_atomic_uint32 failed;	/* 1: a participant could not send, */
-	char		reason[160];	/* for this reason */
+	uint64		most;			/* number of rows to send */
+	pg_atomic_uint64 nsent;		/* number of rows sent; may exceed `most` */
+	pg_atomic_uint32 failed;	/* 1: a participant could not send */
+	char		reason[160];	/* why it could not send */
 } Sent;
 
-/* Rows on their way from one participant. */
+/* The state with which one participant sends rows. */
 typedef struct Sender
 {
 	Sent	   *sent;
@@ -113,8 +118,8 @@ StaticAssertDecl((int) IVFPQ_REFINE_SQ8 == (int) GV_RECORDS_BYTES &&
 				 "the engine knows kinds of records by the same numbers");
 
 /*
- * Returns the number of centroids to make of the sample: lists, or parents
- * where there are any.
+ * Returns the number of centroids to make of the sample: the number of parents
+ * if there are several parents, else the number of lists.
  */
 static int
 from_sample(int lists)
@@ -123,11 +128,12 @@ from_sample(int lists)
 }
 
 /*
- * Returns how many lists to train.  A number that we choose leaves three
- * quarters of the memory to all else, and a few rows of the sample to each
- * list if it is trained on these alone.  A number that the user asks for must
- * fit: the centroids in half of the memory, and a few rows for each one of the
- * upper level in the sample.
+ * Returns the number of lists to train.  If the user gives no number, this is
+ * IvfpqDefaultLists(), limited so that the centroids fit into a quarter of the
+ * memory, and that a sample of part of the table has MIN_SAMPLES rows for each
+ * list trained on the sample.  If the user gives a number, raises an error
+ * unless the centroids fit into half of the memory, and MIN_SAMPLES rows for
+ * each centroid made of the sample fit into a quarter of the memory.
  */
 static int
 choose_lists(const IvfpqSample *sample, double rows)
@@ -160,9 +166,9 @@ choose_lists(const IvfpqSample *sample, double rows)
 }
 
 /*
- * Returns the maintenance_work_mem that `lists` lists take, if we choose the
- * number: a quarter of it holds their centroids, or the sample that they are
- * trained on.
+ * Returns the maintenance_work_mem with which choose_lists() allows this many
+ * lists.  A quarter of this memory holds the centroids, or the sample that the
+ * centroids are trained on.
  */
 Size
 IvfpqMemoryForLists(int lists, int dims)
@@ -173,8 +179,8 @@ IvfpqMemoryForLists(int lists, int dims)
 }
 
 /*
- * Returns the number of sub-quantizers: the option, checked against the
- * dimension, or the default.
+ * Returns the number of sub-quantizers: the option pq_dim, checked against the
+ * dimensions, or the default.
  */
 static int
 choose_pq_dim(Relation index, int dims)
@@ -198,9 +204,10 @@ choose_pq_dim(Relation index, int dims)
 }
 
 /*
- * Returns whether nearly all of `rows` rows equal one vector, and the others
- * are fewer than an index is trained on.  Such an index waits: a default, or
- * another placeholder, says nothing of the vectors that will take its place.
+ * Returns whether nearly all of `rows` rows equal one vector, and fewer than
+ * `least` rows differ from this vector.  Then training is deferred, because
+ * the vector is most likely a placeholder, and says nothing about the vectors
+ * that will replace it.  An index is trained on at least `least` rows.
  */
 bool
 IvfpqIsNearlyOne(double others, double rows, int least)
@@ -208,7 +215,7 @@ IvfpqIsNearlyOne(double others, double rows, int least)
 	return others < least && others <= rows * NEARLY_ONE;
 }
 
-/* Returns the number of calibration queries of an index; 0 = too few rows. */
+/* Returns the number of calibration queries; 0 = there are too few rows. */
 int
 IvfpqCalibrationQueries(double rows)
 {
@@ -217,10 +224,7 @@ IvfpqCalibrationQueries(double rows)
 	return (int) Max(LEAST_QUERIES, Min(MAX_QUERIES, rows / ROWS_PER_QUERY));
 }
 
-/*
- * Returns the number of rows, at most, among which those around a query are
- * looked for.
- */
+/* Returns the maximum number of rows to search for rows around a query. */
 int
 IvfpqRowsAround(int dims)
 {
@@ -228,11 +232,14 @@ IvfpqRowsAround(int dims)
 }
 
 /*
- * Chooses rows of a sample, whose distinct ones come first, for n queries or,
- * if distinct rows are fewer, for one query each, but at least LEAST_QUERIES;
- * of a table of `rows`.  The rows near each query that are to be known are
- * IVFPQ_GROUND_TRUTH_ROWS besides its own row and the copies that most
- * queries' rows have in the table.
+ * Chooses the rows of a sample that calibration queries are made of.  The
+ * sample's distinct rows come first.  There are min(n, max(ndistinct,
+ * LEAST_QUERIES)) queries, so a row may be used more than once.
+ *
+ * Also sets held->depth, the number of rows to find near each query:
+ * IVFPQ_GROUND_TRUTH_ROWS neighbors, the query's own row, and a number of
+ * copies of that row, which is enough for MOST_QUERIES_FRACTION of the
+ * queries.  This number is estimated for a table of `rows` rows.
  */
 void
 IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
@@ -255,12 +262,14 @@ IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
 }
 
 /*
- * Moves a query [dims] away from the mean of the rows around it, nearest
- * first, without those that it equals: by half of its distance from them, a
- * little where rows are dense, far where they are thin.
+ * Moves a query [dims] away from the mean of the AROUND rows nearest to it, by
+ * half of the query's distance from this mean.  So the query moves a little
+ * where rows are dense, and far where rows are sparse.  Rows that equal the
+ * query do not count.  `around` has the positions of the nearest rows in rows
+ * [][dims].
  *
- * Every operation here is exact, or rounds once and has no product to be fused
- * with, so that all processors make the same queries.
+ * Every operation here is exact, or rounds once and has no product that could
+ * be fused with a sum, so that all processors make the same queries.
  */
 static void
 move(float *query, const float *rows, int dims, GvTopK *around)
@@ -288,21 +297,21 @@ move(float *query, const float *rows, int dims, GvTopK *around)
 }
 
 /*
- * Sets queries [n][dims], the raw rows [n][dims] that they are made of, and
- * these rows' TIDs [n].  The metric can place all rows of a sample; queries
- * have the length that it gives them.
+ * Makes calibration queries [n][dims].  Sets held_out [n][dims] to the raw
+ * rows that the queries are made of, and ids [n] to the TIDs of these rows.
+ * If the metric is cosine, no row of a sample is zero, and rows are scaled to
+ * length 1 before they are moved.
  *
- * Hardly any application searches with rows: it asks questions of answers, and
- * finds them farther away, in more lists, than a row finds its own neighbors.
- * So each row that is to be a query is moved away from the rows around it.
- * README, "Calibration Queries", has the reasons for this way and against
- * others.
+ * Applications seldom search with rows.  Their queries are farther from the
+ * nearest rows than a row is from its neighbors.  So each row that a query is
+ * made of is moved away from the rows around it (README, "Calibration
+ * Queries").
  *
- * Rows that equal others are drawn once, and do not count among those around
- * an equal one: a query that is not moved would lie among its copies, which
- * any search finds.  Rows around a query are those of the sample of which no
- * query is made, or all where copies leave fewer of them; IvfpqRowsAround() of
- * them are enough.
+ * Only one of several equal rows is drawn, and its copies do not count among
+ * the rows around it.  Otherwise the query would not be moved and would lie
+ * among these copies, which any search finds.  The rows around a query are
+ * searched among the sample's distinct rows that are not used for queries, or
+ * among all distinct rows if more than half of them are used for queries.
  */
 void
 IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
@@ -341,7 +350,7 @@ IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
 	(void) gv_transform(&unmoved, queries, held->n, queries);
 	for (int i = 0; i < nrows; i++)
 		numbers[i] = i;
-	for (int i = 0; i < held->n; i++)	/* a query may be among them */
+	for (int i = 0; i < held->n; i++)	/* one may be the query's row */
 		IvfpqTopKResize(&around[i], Min(AROUND + 1, nrows));
 	IvfpqCheckStatus(gv_exact(GV_L2, dims, queries, held->n, rows, nrows,
 							  numbers, around, &ivfpq_stop));
@@ -358,10 +367,11 @@ IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
 }
 
 /*
- * Takes rows out of the sample, half of them at most.  Training does not see
- * them; the calibration queries made of them show how well the index answers
- * queries.  Takes none where these would be too few, or where the sample or
- * the table would have less than a row for each centroid that is made of it.
+ * Takes up to half of the rows out of the sample, and makes calibration
+ * queries of them.  Training does not see these rows, so the queries show how
+ * well the index answers new queries.  Takes no rows if there would be too few
+ * queries, or if fewer rows than centroids would be left in the sample or the
+ * table.
  */
 static void
 hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
@@ -396,15 +406,20 @@ hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
 			sample->count * sample->dims * sizeof(float));
 	memmove(sample->ids, sample->ids + held.taken,
 			sample->count * sizeof(uint64));
-	/* where first rows are used, each must be as frequent as in the table */
+
+	/*
+	 * some steps use only the first rows, in which each vector must be as
+	 * frequent as in the table
+	 */
 	if (sample->ndistinct < sample->count + held.taken)
 		IvfpqSampleShuffle(sample);
 }
 
 /*
- * Returns how many of `count` rows the rotation is learned from: as many as a
- * quarter of the memory holds, besides what learning takes, which must fit
- * into half of it.
+ * Returns the number of rows, out of `count`, from which the rotation is
+ * learned: at most ROTATION_ROWS, in at most a quarter of the memory.  Raises
+ * an error if the rest of the memory needed for learning exceeds half of
+ * maintenance_work_mem.
  */
 static int64
 choose_rotation_rows(const IvfpqTraining *training, int64 count)
@@ -426,12 +441,13 @@ choose_rotation_rows(const IvfpqTraining *training, int64 count)
 }
 
 /*
- * Learns the rotation from raw rows of the sample, outliers left out; mean,
- * scale and the number of sub-quantizers are known.
+ * Learns the rotation from raw rows of the sample, without outliers.  The
+ * mean, the scale and the number of sub-quantizers are known already.
  *
- * Codes are made of residuals, so residuals decide.  Those to a few centroids
- * made for this are as good as those to the index's, which do not exist yet:
- * from here on all vectors are rotated, those that lists are made of, too.
+ * Codes are made of residuals, so the rotation is learned from residuals.  The
+ * index's centroids do not exist yet, because they will be made of rotated
+ * vectors.  So a few centroids are trained for this step only.  Residuals to
+ * them serve as well as residuals to the index's centroids.
  */
 static void
 learn_rotation(IvfpqTraining *training, IvfpqParallel *parallel,
@@ -473,7 +489,7 @@ learn_rotation(IvfpqTraining *training, IvfpqParallel *parallel,
 	}
 	else
 	{
-		/* all rows are outliers, of which nothing can be learned */
+		/* all rows are outliers, from which nothing can be learned */
 		memset(rows, 0, dims * sizeof(float));
 		n = 1;
 	}
@@ -492,10 +508,7 @@ learn_rotation(IvfpqTraining *training, IvfpqParallel *parallel,
 	training->gv.rotation_error = gv_rotation_error(dims);
 }
 
-/*
- * Computes the residuals of the rows [n] in each of their lists; returns how
- * many.
- */
+/* Computes the residuals of rows [n] to their lists.  Returns their number. */
 static int64
 residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 			 float *residuals)
@@ -529,7 +542,7 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 	return count;
 }
 
-/* Trains codebooks, from residuals of the sample. */
+/* Trains codebooks on residuals of the sample. */
 static void
 train_codebooks(IvfpqTraining *training, IvfpqParallel *parallel,
 				const IvfpqSample *sample)
@@ -558,7 +571,7 @@ train_codebooks(IvfpqTraining *training, IvfpqParallel *parallel,
 	training->gv.codebooks = training->codebooks;
 }
 
-/* Trains lists and codebooks by the backend's own engine. */
+/* Trains lists and codebooks with the backend's own engine. */
 static void
 train_here(IvfpqTraining *training, IvfpqParallel *parallel,
 		   IvfpqSample *sample, IvfpqReader *reader, int lists)
@@ -579,7 +592,8 @@ train_here(IvfpqTraining *training, IvfpqParallel *parallel,
 
 /*
  * Returns whether gpuvecd can train on the sample, and encode its rows.  It
- * cannot if the record of one must bound nothing, which gpuvecd cannot know.
+ * cannot if there is a row whose distances no refine record can bound, because
+ * gpuvecd cannot detect such rows.
  */
 static bool
 may_send_sample(const IvfpqSample *sample)
@@ -593,7 +607,7 @@ may_send_sample(const IvfpqSample *sample)
 	return true;
 }
 
-/* Notes that this participant could not send; the first reason counts. */
+/* Records that sending rows failed, and the reason if none is recorded yet. */
 static void
 fail(Sent *sent, IvfpqBuilder *builder)
 {
@@ -602,7 +616,7 @@ fail(Sent *sent, IvfpqBuilder *builder)
 				sizeof(sent->reason));
 }
 
-/* IvfpqRowSink: sends raw rows [n][dims]. */
+/* IvfpqRowSink.  Sends raw rows [n][dims] to gpuvecd. */
 static bool
 send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
@@ -622,7 +636,7 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 	return at + n < sent->most;
 }
 
-/* Reads and sends a participant's part. */
+/* Does a participant's part of send_read_rows: reads rows and sends them. */
 static void
 send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
 		  IvfpqBuilder *builder)
@@ -636,9 +650,9 @@ send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
 }
 
 /*
- * Has rows read and sent by all participants, after the n first ones of the
- * sample, which *builder has, until it has nrows.  Returns false if the build
- * by gpuvecd has failed.
+ * Makes all participants read rows and send them, until gpuvecd has nrows
+ * rows.  The first n rows of the sample have been sent already.  Returns false
+ * if the build by gpuvecd has failed.
  */
 static bool
 send_read_rows(IvfpqReader *reader, IvfpqParallel *parallel,
@@ -669,7 +683,7 @@ send_read_rows(IvfpqReader *reader, IvfpqParallel *parallel,
 	return !failed;
 }
 
-/* Does a worker's part of send_read_rows. */
+/* Joins the leader in send_read_rows.  A worker calls this. */
 void
 IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 {
@@ -687,8 +701,10 @@ IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 }
 
 /*
- * Sends the queries, then the sample: first rows in random order, of which
- * codebooks are made, then, unless these are all, rows that are read.
+ * Sends the queries, and then the sample in random order, because codebooks
+ * are trained on the residuals of the sample's first rows.  If more rows are
+ * needed, participants read and send them.  Returns false if gpuvecd has
+ * failed.
  */
 static bool
 send_sample(IvfpqReader *reader, IvfpqParallel *parallel,
@@ -709,7 +725,7 @@ send_sample(IvfpqReader *reader, IvfpqParallel *parallel,
 		 send_read_rows(reader, parallel, builder, n, nrows));
 }
 
-/* Has gpuvecd train, and gets the model. */
+/* Makes gpuvecd train, and gets the model from it. */
 static bool
 get_model(IvfpqTraining *training, IvfpqParallel *parallel,
 		  IvfpqBuilder *builder)
@@ -738,11 +754,11 @@ get_model(IvfpqTraining *training, IvfpqParallel *parallel,
 }
 
 /*
- * Trains `lists` lists by gpuvecd, on about reader->rows_needed rows, or on
- * the sample if that is the whole table; neither it nor the queries are
- * transformed yet.  On success training->builder is there to encode rows.
- * Returns false if gpuvecd is not to be asked, or failed.  Injection points
- * are named for the step before them.
+ * Trains `lists` lists with gpuvecd, on about reader->rows_needed rows, or on
+ * the sample if it is the whole table.  The sample and the queries must not be
+ * transformed yet.  On success sets training->builder, which encodes rows.
+ * Returns false if gpuvecd is not used or has failed.  Each injection point is
+ * named for the step before it.
  */
 static bool
 train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
@@ -794,13 +810,17 @@ train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
 }
 
 /*
- * Trains from the table, unless it has too few rows (training->nlists = 0), or
- * nearly all are equal (->waits, too).  training->gv.dims is set to the rows'
- * dims: dims or, if that is 0, those of the first row; 0 when there are none.
- * A row of other dims is an error, but not with in_place, which trains an
- * index in use; the caller goes on without parallel workers then.  gpuvecd's
- * builder does not rotate, so an index with a rotation is trained and built
- * here.  *parallel begins if there are rows enough; the caller ends it.
+ * Trains an index.  If the table has too few rows, leaves training->nlists 0.
+ * If nearly all of its rows are equal, does the same and sets training->waits.
+ *
+ * Sets training->gv.dims to `dims` or, if that is 0, to the dimensions of the
+ * first row, or to 0 if there are no rows.  If in_place is true, the index is
+ * in use while it is trained, and the caller goes on without parallel workers
+ * afterwards.  Otherwise a row of other dimensions is an error.
+ *
+ * gpuvecd's builder does not rotate, so the backend trains and builds an index
+ * with a rotation.  If there are enough rows, this function begins *parallel,
+ * and the caller ends it.
  */
 void
 IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
@@ -819,7 +839,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 	training->lists_per_row = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
 	if (IvfpqServerIsWanted() && !rotate)
 	{
-		/* gpuvecd gets rows as they are read; these give mean, scale, queries */
+		/* gpuvecd gets rows as they are read, so a small sample is enough */
 		sample.capacity = REMOTE_SAMPLE;
 		sample.sparing = true;
 	}
@@ -849,7 +869,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 	if (training->waits)
 		return;
 
-	/* in place, workers only read and cluster rows */
+	/* in place, launch workers only if rows are to be read or clustered */
 	lists = choose_lists(&sample, training->rows);
 	if (!in_place || IvfpqServerIsWanted() || IvfpqParents(lists) > 1)
 	{

@@ -1,6 +1,6 @@
 /*
  * train.h
- *		From a sample of the table to centroids and codebooks (train.c).
+ *		Training of centroids and codebooks on a sample of the table (train.c).
  */
 #ifndef IVFPQ_TRAIN_H
 #define IVFPQ_TRAIN_H
@@ -14,12 +14,13 @@
 #include "client/client.h"
 #include "engine/gv_engine.h"
 
-/* Rows of the sample that k-means needs for a list. */
+/* Rows of the sample that k-means needs for each list. */
 #define IVFPQ_SAMPLES_PER_LIST	64
 
 /*
- * k-means: iterations, and the most that a list of the sample may hold, times
- * the mean; lists of the whole table then keep below four times it.
+ * k-means runs IVFPQ_ITERATIONS iterations, and splits a list with more than
+ * IVFPQ_MAX_IMBALANCE times the mean number of the sample's rows.  Then a list
+ * of the finished index has less than four times the mean number of rows.
  */
 #define IVFPQ_ITERATIONS		10
 #define IVFPQ_MAX_IMBALANCE		2.0
@@ -32,31 +33,32 @@
 /* Neighbors of each query that calibration looks for. */
 #define IVFPQ_GROUND_TRUTH_ROWS	100
 
-/* The result of training; all participants share its arrays (cluster.c). */
+/* The result of training.  All participants share its arrays (cluster.c). */
 typedef struct IvfpqTraining
 {
 	GvModel		gv;
 	int			nlists;			/* 0 = too few rows to train */
 	int			nparents;
-	int			lists_per_row;	/* lists that hold a row: 1 or 2 */
+	int			lists_per_row;	/* lists that each row is stored in: 1 or 2 */
 	float	   *parents;		/* [nparents][dims] */
 	int32	   *parent_offsets; /* [nparents + 1] first list of each parent */
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *mean;			/* [dims] */
 	float	   *rotation;		/* [dims][dims], or NULL */
 	float	   *codebooks;		/* [16 * dims] */
-	int			nqueries;		/* for calibration: */
-	float	   *queries;		/* [nqueries][dims] moved rows */
-	float	   *held_out;		/* [nqueries][dims] the rows themselves */
-	uint64	   *query_ids;		/* [nqueries] their TIDs */
-	int			depth;			/* rows near each query to look for */
-	double		rows;			/* estimate of the rows to index */
-	double		others;			/* of these, those unlike the most frequent */
-	bool		waits;			/* others are too few: there is no training */
-	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
+	int			nqueries;		/* number of calibration queries */
+	float	   *queries;		/* [nqueries][dims] rows moved a little */
+	float	   *held_out;		/* [nqueries][dims] the rows before the move */
+	uint64	   *query_ids;		/* [nqueries] TIDs of the rows */
+	int			depth;			/* number of rows to find near each query */
+	double		rows;			/* estimated number of rows to index */
+	double		others;			/* estimated number of rows that differ from
+								 * the most frequent row */
+	bool		waits;			/* not trained, because `others` are too few */
+	IvfpqBuilder *builder;		/* NULL: gpuvecd did not train */
 } IvfpqTraining;
 
-/* Takes rows [n][dims] with their TIDs; returns false to get no more. */
+/* Takes rows [n][dims] with their TIDs.  Returns false to get no more rows. */
 typedef bool (*IvfpqRowSink) (void *arg, const float *rows,
 							  const uint64 *ids, int n);
 
@@ -68,51 +70,55 @@ typedef struct IvfpqSample
 	IndexInfo  *indexInfo;
 	IvfpqType  *type;
 	int			dims;			/* 0 = not known yet */
-	int64		capacity;		/* rows to take; 0 = those that fit memory */
-	int			least;			/* rows to see, or all if fewer */
+	int64		capacity;		/* maximum number of rows to take; 0 = as many
+								 * as fit into memory */
+	int			least;			/* minimum of `seen`, if the table has that
+								 * many rows */
 	bool		lenient;		/* rows of other dims are no error */
 	bool		sparing;		/* read no more of the table than needed */
 	bool		whole;			/* the sample is the whole table */
 	int64		count;
-	double		seen;			/* rows that could have been taken */
-	double		skip;			/* rows to pass over before the next */
+	double		seen;			/* rows that the sample was drawn from */
+	double		skip;			/* rows to skip before the next is taken */
 	float	   *rows;			/* [capacity][dims] */
-	uint64	   *ids;			/* [capacity] their TIDs */
-	int64		ndistinct;		/* rows, the first ones, that all differ */
-	int32	   *counts;			/* [ndistinct] how often each is there */
+	uint64	   *ids;			/* [capacity] TIDs of the rows */
+	int64		ndistinct;		/* number of distinct rows, which come first */
+	int32	   *counts;			/* [ndistinct] how often each row occurs */
 	ReservoirStateData reservoir;
-	MemoryContext tmp;			/* of one row's vector */
+	MemoryContext tmp;			/* holds one row's vector */
 } IvfpqSample;
 
 /*
- * Reads a second, larger sample by all participants, from enough blocks to
- * hold the rows needed (sample.c).
+ * A reader of a second, larger sample.  All participants read parts of it,
+ * from enough blocks to hold the rows needed (sample.c).
  */
 typedef struct IvfpqReader
 {
 	IvfpqTraining *training;
-	IvfpqSample *sample;		/* of the same table */
+	IvfpqSample *sample;		/* a sample of the same table */
 	int64		rows_needed;
 	bool		transform;		/* transform rows before they are passed on */
 
-	/* while it runs: */
+	/* set while the reader reads: */
 	const struct IvfpqReaderShared *shared;
-	bool		boundable;		/* only rows that refine records can bound */
+	bool		boundable;		/* leave out rows whose distances no refine
+								 * record can bound */
 	IvfpqRowSink sink;
 	void	   *sink_arg;
-	bool		enough;			/* the sink needs no more */
+	bool		enough;			/* the sink needs no more rows */
 	int			nbatch;
 	float	   *batch;			/* [IVFPQ_READ_ROWS][dims] */
 	uint64		ids[IVFPQ_READ_ROWS];
 } IvfpqReader;
 
-/* Rows taken out of a sample, of which calibration queries are made. */
+/* The rows taken out of a sample to make calibration queries of them. */
 typedef struct IvfpqHeldOut
 {
-	int			n;				/* queries */
-	int			taken;			/* rows, the sample's first ones; queries
-								 * beyond are of the same rows again */
-	int			depth;			/* rows near each query to look for */
+	int			n;				/* number of queries */
+	int			taken;			/* rows taken from the front of the sample; if
+								 * they are fewer than n, they are used
+								 * repeatedly */
+	int			depth;			/* number of rows to find near each query */
 } IvfpqHeldOut;
 
 static inline GvTree

@@ -1,23 +1,24 @@
 /*
  * truth.c
- *		Ground truth of calibration queries: their nearest rows, found by exact
- *		distance while a pass over the table goes on.
+ *		Ground truth of calibration queries: their nearest rows, which are
+ *		found by exact distance during a pass over the table.
  *
- * Calibration queries are rows moved a little (train.c); a query's own row,
- * and rows that equal it, are left out of its answer.  At later levels the
- * rows themselves are queries.  Or a user gives queries.  The pass that places
- * the rows of a build, or one for gpuvec_calibrate, offers every row to all
- * queries.
+ * A calibration query is a row moved a little (train.c).  The query's own row,
+ * and rows that equal this row, are left out of the query's answer.  At later
+ * levels the rows themselves are the queries.  A user may also give queries.
+ * The pass that places the rows of a build, or a pass of gpuvec_calibrate,
+ * offers every row to all queries.
  *
- * The first ten and the first hundred rows are all looked for.  Of the first
- * ten thousand a sample is enough: of one row in a hundred, drawn by their
- * TIDs, the hundred nearest lie there.  So each level looks for the same
- * number of neighbors, in a smaller part of the table, and with fewer queries,
- * because each costs more.
+ * For the first ten and the first hundred rows, all exact neighbors are found.
+ * For the first ten thousand rows a sample is enough: if one row in a hundred
+ * is drawn by its TID, the hundred drawn rows nearest to a query lie roughly
+ * among the query's ten thousand nearest rows.  So each level looks for the
+ * same number of neighbors, in a smaller part of the table than the previous
+ * level.  Later levels have fewer queries, because each query costs more.
  *
- * Each participant of a build knows the neighbors among its own rows, and
- * calibration needs those among all; participants pass them to one another by
- * temporary files.
+ * Each participant of a build finds the neighbors among its own rows.  To get
+ * the neighbors among all rows, participants pass the rows that they found to
+ * one another, through temporary files.
  */
 #include "postgres.h"
 
@@ -27,17 +28,17 @@
 #include "am/build/truth.h"
 #include "am/common/enginecall.h"
 
-/* Rows of the second level offered at once. */
+/* Rows of the second level that are offered at once. */
 #define SAMPLED_ROWS	256
 
 /*
- * Scores of equal vectors differ by no more than these fractions of
- * themselves, and of the vector's square.
+ * Scores of equal vectors differ by at most SAME_SCORE times the score plus
+ * SAME_SQUARE times the square of the vector.
  */
 #define SAME_SCORE		1e-6
 #define SAME_SQUARE		1e-12
 
-/* Fraction of the queries that have to have neighbors besides copies. */
+/* Minimum fraction of the queries that must have neighbors besides copies. */
 #define LEAST_KNOWN		0.1
 
 const int	ivfpq_depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
@@ -50,9 +51,9 @@ const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS] = {
 };
 
 /*
- * Begins to look for the rows nearest to each query of a training, `depth` of
- * them.  A query's own row and its copies are among these.  Memory from the
- * current context.
+ * Begins to look for the training->depth rows nearest to each query of a
+ * training, including the query's own row and its copies.  Memory comes from
+ * the current context.
  */
 IvfpqCalibration *
 IvfpqCalibrationBegin(const IvfpqTraining *training)
@@ -80,8 +81,8 @@ IvfpqCalibrationBegin(const IvfpqTraining *training)
 }
 
 /*
- * Offers transformed rows [n][dims] to the queries of a level: in the end,
- * every row of the index to those of level 0, once.
+ * Offers transformed rows [n][dims] to the queries of a level.  Every row of
+ * the index must be offered once to the queries of level 0.
  */
 void
 IvfpqCalibrationOffer(IvfpqCalibration *calibration, int level,
@@ -96,8 +97,8 @@ IvfpqCalibrationOffer(IvfpqCalibration *calibration, int level,
 }
 
 /*
- * Takes rows that gpuvecd found to be among the nearest so far; ids are the
- * batch's TIDs.
+ * Takes rows that gpuvecd found to be among the nearest so far.  ids are the
+ * TIDs of all rows in the batch that gpuvecd has compared.
  */
 void
 IvfpqCalibrationTake(IvfpqCalibration *calibration,
@@ -108,7 +109,7 @@ IvfpqCalibrationTake(IvfpqCalibration *calibration,
 					 neighbors[i].score, ids[neighbors[i].row]);
 }
 
-/* Offers the sampled rows that wait. */
+/* Offers the sampled rows that have not been offered yet. */
 static void
 flush_sampled(IvfpqCalibration *calibration)
 {
@@ -125,7 +126,7 @@ flush_sampled(IvfpqCalibration *calibration)
 	{
 		int			kept = 0;
 
-		/* rows that later levels look at move to the front */
+		/* move the rows that this level looks at to the front */
 		for (int i = 0; i < n; i++)
 		{
 			if (!IvfpqLevelHas(level, ids[i]))
@@ -140,9 +141,7 @@ flush_sampled(IvfpqCalibration *calibration)
 	}
 }
 
-/*
- * Offers a raw row [dims] that IvfpqLevelHas at the second level; each once.
- */
+/* Offers a raw row [dims] of level 1 (IvfpqLevelHas).  Called once per row. */
 void
 IvfpqCalibrationSample(IvfpqCalibration *calibration, const float *row,
 					   uint64 id)
@@ -157,8 +156,8 @@ IvfpqCalibrationSample(IvfpqCalibration *calibration, const float *row,
 }
 
 /*
- * This participant has offered all its rows: offers the sampled ones that
- * still wait, and writes the rows that it found, for the other participants.
+ * Offers the sampled rows that are left, and passes the nearest rows found to
+ * other participants.  Called when this participant has offered all its rows.
  */
 void
 IvfpqCalibrationFlush(IvfpqCalibration *calibration, IvfpqParallel *parallel)
@@ -183,7 +182,7 @@ IvfpqCalibrationFlush(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 	IvfpqTempFileDone(&file);
 }
 
-/* Takes the rows that all other participants found. */
+/* Takes the nearest rows that the other participants found. */
 static void
 take_others(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 {
@@ -217,8 +216,8 @@ take_others(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 }
 
 /*
- * Returns whether a row with this TID and score is the one that query q of a
- * level was made of, or its copy.
+ * Returns whether a row with this TID and score is the row that query q was
+ * made of, or a copy of that row.
  */
 static bool
 is_own(const IvfpqCalibration *calibration, const IvfpqLevelTruth *truth,
@@ -230,11 +229,12 @@ is_own(const IvfpqCalibration *calibration, const IvfpqLevelTruth *truth,
 }
 
 /*
- * Counts the rows of a level that are known to be the nearest to a query, of
- * those found.  If the heap is full, and its last rows lie equally far, there
- * may be more rows at that distance, as of a vector that thousands of rows
- * have.  Such rows are left out: which of them a search finds is chance, and
- * finding some would hide that rows between them are missed.
+ * Returns how many of the rows found for a query are certain to be the
+ * nearest.  If as many rows were found as asked for, and the last two rows are
+ * equally far, the table may have thousands more at that distance, all with
+ * the same vector.  All rows at that distance are left out: a search finds
+ * some by chance, and counting them would hide that the search misses other
+ * neighbors.
  */
 static int
 count_known(const IvfpqLevelTruth *truth, const GvTopK *top)
@@ -250,8 +250,9 @@ count_known(const IvfpqLevelTruth *truth, const GvTopK *top)
 }
 
 /*
- * Sets *truth to that of query q: a level's rows nearest to it but the one that
- * it was made of and that one's copies.  Returns the number of these neighbors.
+ * Sets *truth to the ground truth of query q of a level: the nearest rows that
+ * the level looks at, except the row that the query was made of and copies of
+ * that row.  Returns the number of these neighbors.
  */
 int
 IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level,
@@ -274,9 +275,9 @@ IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level,
 }
 
 /*
- * All participants have offered their rows: determines the ground truth of
- * each query.  Where nearly no query has neighbors besides copies, more rows
- * are copies than are looked for, and copies count as neighbors, too.
+ * Determines the ground truth of each query.  Called when all participants
+ * have offered their rows.  If hardly any query has neighbors besides copies,
+ * rows have more copies than we look for, and copies count as neighbors.
  */
 void
 IvfpqCalibrationSettle(IvfpqCalibration *calibration, IvfpqParallel *parallel)
@@ -306,7 +307,7 @@ IvfpqCalibrationSettle(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 			IvfpqCheckStatus(gv_exact(gv->metric, gv->dims, query, 1, row, 1,
 									  &training->query_ids[q], &own,
 									  &ivfpq_stop));
-			/* scores of copies may have been rounded otherwise */
+			/* scores of copies may have been rounded differently */
 			truth->margin[q] =
 				(float) Min(SAME_SCORE * fabsf(truth->own[q]) +
 							SAME_SQUARE * gv_square(row, gv->dims), FLT_MAX);

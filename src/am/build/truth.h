@@ -12,29 +12,28 @@
 #include "am/build/train.h"
 #include "engine/gv_engine.h"
 
-/* The depths and the recalls whose pairs are the targets. */
+/* Depths and recalls.  Each pair of a depth and a recall is a target. */
 extern const int ivfpq_depths[IVFPQ_DEPTHS];
 extern const double ivfpq_recalls[IVFPQ_TARGETS];
 
 #define IVFPQ_LEVELS			3
 
 /*
- * A level of calibration.  Each looks for the IVFPQ_GROUND_TRUTH_ROWS rows
- * nearest to a query among one of `stride` rows: among the first stride x
- * IVFPQ_GROUND_TRUTH_ROWS of all, by and large.
+ * A level of calibration samples one row in every `stride` rows, and finds the
+ * IVFPQ_GROUND_TRUTH_ROWS sampled rows nearest to a query.  Roughly, these lie
+ * among the stride * IVFPQ_GROUND_TRUTH_ROWS nearest rows of the table.
  */
 typedef struct IvfpqLevel
 {
 	int			stride;
-	int			nqueries;		/* the first ones, at most */
-	int			first;			/* its depths, of ivfpq_depths: first .. end -
-								 * 1 */
+	int			nqueries;		/* maximum; the first queries are used */
+	int			first;			/* depths: ivfpq_depths[first .. end - 1] */
 	int			end;
 } IvfpqLevel;
 
 extern const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS];
 
-/* Returns where a level's depths end that an index is calibrated for. */
+/* Returns the index in ivfpq_depths after a level's last calibrated depth. */
 static inline int
 IvfpqLevelEnd(const IvfpqMetaData *meta, int level)
 {
@@ -46,21 +45,21 @@ typedef struct IvfpqLevelTruth
 {
 	int			nqueries;
 	const float *queries;		/* [nqueries][dims] transformed */
-	GvTopK	   *nearest;		/* [nqueries] nearest rows so far */
+	GvTopK	   *nearest;		/* [nqueries] nearest rows found so far */
 
-	/* when all rows have been offered: */
-	float	   *own;			/* [nqueries] scores of their own rows */
-	float	   *margin;			/* [nqueries] how near to these copies' scores
-								 * are */
-	int			nknown;			/* queries that have neighbors */
-	bool		has_copies;		/* copies are neighbors, too */
+	/* set when all rows have been offered: */
+	float	   *own;			/* [nqueries] score of each query's own row */
+	float	   *margin;			/* [nqueries] copies have scores that differ
+								 * from `own` by no more than this */
+	int			nknown;			/* number of queries that have neighbors */
+	bool		has_copies;		/* copies count as neighbors */
 } IvfpqLevelTruth;
 
 typedef struct IvfpqCalibration
 {
-	const IvfpqTraining *training;	/* whose queries these are */
+	const IvfpqTraining *training;	/* has the queries */
 	IvfpqLevelTruth levels[IVFPQ_LEVELS];
-	int			nsampled;		/* rows of the second level that wait */
+	int			nsampled;		/* number of sampled rows not offered yet */
 	float	   *sampled;		/* [SAMPLED_ROWS][dims] */
 	uint64	   *sampled_ids;	/* [SAMPLED_ROWS] */
 } IvfpqCalibration;
@@ -71,13 +70,13 @@ typedef struct IvfpqGroundTruth
 	int			nneighbors;
 	uint64		neighbors[IVFPQ_GROUND_TRUTH_ROWS]; /* ids, nearest first */
 	float		scores[IVFPQ_GROUND_TRUTH_ROWS];
-	int			nown;			/* its own row and that row's copies */
+	int			nown;			/* the query's own row and its copies */
 	uint64		own[GV_MAX_DEPTH];	/* ids */
 } IvfpqGroundTruth;
 
 /*
- * Returns whether a level looks at a row.  Each level's rows are among those
- * of the level before.
+ * Returns whether a level samples a row.  If it does, all previous levels
+ * sample the row, too.
  */
 static inline bool
 IvfpqLevelHas(int level, uint64 id)

@@ -1,15 +1,15 @@
 /*
  * bulkrerank.c
- *		Reranks the candidates of a round: queries in blocks, rows in heap
- *		order.
+ *		Reranks the candidates of a round, with queries in blocks and rows in
+ *		heap order.
  *
- * A distance takes two vectors from memory, a row's and a query's, which takes
- * longer than to compute it.  Queries of a block are neighbors, and their
- * vectors stay in the processor's cache while the rows that are candidates of
- * any of them come in heap order.  Each row is fetched once, and reranked for
- * all queries of the block that have it among their candidates.  Neighbors
- * share candidates, so that hardly more rows are fetched than for all queries
- * at once.
+ * To compute a distance, the vectors of a row and a query are read from
+ * memory, which takes longer than the computation.  The queries of a block are
+ * neighbors.  Their vectors stay in the processor's cache, while the rows that
+ * are candidates of any of these queries come in heap order.  Each row is
+ * fetched once for a block, and reranked for all queries of the block that
+ * have it among their candidates.  Neighbors share candidates, so that not
+ * many more rows are fetched than with a single block of all queries.
  */
 #include "postgres.h"
 
@@ -24,8 +24,8 @@
 #include "page/bufcache.h"
 
 /*
- * Sort key of a row that is to be reranked for a query: the row's id, and the
- * query's number in the portion.
+ * A sort key says that a row must be reranked for a query.  The row's id is in
+ * the high bits, and the query's number in the portion is in the low bits.
  */
 #define ROW_SHIFT		16
 #define ROW_KEY(id, query)	((id) << ROW_SHIFT | (uint64) (query))
@@ -35,16 +35,19 @@
 StaticAssertDecl(IVFPQ_BULK_PORTION <= 1 << ROW_SHIFT,
 				 "a query's number fits in a key");
 
-/* Bytes of a block's vectors, at most: a part of a core's own cache. */
+/*
+ * Maximum size in bytes of a block's vectors, which must fit in part of a
+ * core's cache.
+ */
 #define BLOCK_BYTES		(512 * 1024)
 
-/* Rows whose pages are prefetched together. */
+/* Number of rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
 
-/* How many keys ahead a key's query is prefetched. */
+/* The memory of a key's query is prefetched this many keys ahead. */
 #define PREFETCHED		4
 
-/* Distances between two checks for interrupts. */
+/* Number of distances between two checks for interrupts. */
 #define DISTANCES_AT_ONCE	1024
 
 /* A row that has been fetched. */
@@ -52,13 +55,14 @@ typedef struct Fetched
 {
 	IvfpqBulkRow row;
 	Datum		value;
-	const float *vector;		/* [the queries' dims] the same, where
-								 * real_distance may take it; else NULL.  Its
-								 * elements have not been checked */
-	double		square;			/* <vector, vector>, where a cosine takes it */
+	const float *vector;		/* [dims of the queries] the elements of
+								 * `value`, some of which may be NaN or
+								 * infinite; NULL if real_distance cannot take
+								 * them */
+	double		square;			/* <vector, vector>, if is_cosine */
 } Fetched;
 
-/* Notes the bounds that refine records give of a search's candidates. */
+/* Notes a search's candidates, with lower bounds from their refine records. */
 static void
 take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 {
@@ -75,7 +79,7 @@ take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 						  query->is_boundable ? query->vector : NULL, ids, n,
 						  bounds);
 	bulk->report.counts[IVFPQ_COUNT_REFINED] += n;
-	/* the records of a dead row and of another may name one row */
+	/* the record of a dead row may lead to the same row as another record */
 	n = IvfpqDistinct(ids, (int) n, (int) n, first);
 	query->bounds = MemoryContextAllocHuge(bulk->round, Max(n, 1) *
 										   sizeof(IvfpqBulkBound));
@@ -123,7 +127,9 @@ IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search, int number,
 	query->ncandidates = kept;
 }
 
-/* Orders by ascending distance, ties by id, as a scan returns rows. */
+/*
+ * Comparator for the order in which scans return rows: by distance, then id.
+ */
 static int
 compare_rows(const void *a, const void *b)
 {
@@ -134,7 +140,7 @@ compare_rows(const void *a, const void *b)
 	return c != 0 ? c : (x->id > y->id) - (x->id < y->id);
 }
 
-/* Lets the first of a heap of n rows sink to its place. */
+/* Moves the first row of a heap of n rows down to its place. */
 static void
 sink(IvfpqBulkRow *rows, int n)
 {
@@ -155,7 +161,7 @@ sink(IvfpqBulkRow *rows, int n)
 	rows[at] = top;
 }
 
-/* Keeps the row if it is among the nearest k of the query of that number. */
+/* Keeps the row if it is among the k nearest rows of query `number`. */
 static void
 keep_row(IvfpqBulk *bulk, int number, const IvfpqBulkRow *row)
 {
@@ -184,7 +190,6 @@ keep_row(IvfpqBulk *bulk, int number, const IvfpqBulkRow *row)
 		bulk->farthest[number] = rows[0].distance;
 }
 
-/* Forgets the rows that were kept for the active queries [n]. */
 static void
 forget_rows(IvfpqBulk *bulk, const int *active, int n)
 {
@@ -201,7 +206,7 @@ IvfpqBulkSort(IvfpqBulkQuery *query)
 	qsort(query->rows, query->nrows, sizeof(IvfpqBulkRow), compare_rows);
 }
 
-/* Returns the distance by the operator's function. */
+/* Computes a row's distance from query `number` by the operator's function. */
 static double
 call_distance(IvfpqBulk *bulk, int number, const Fetched *fetched)
 {
@@ -222,10 +227,12 @@ call_distance(IvfpqBulk *bulk, int number, const Fetched *fetched)
 }
 
 /*
- * Reranks a row for a query.  The operator's function checks every element of
- * both vectors.  Where our own function computes the distance, the queries'
- * elements have been checked before, and a row's are finite if its distance
- * is.
+ * Reranks a row for query `number`.
+ *
+ * The operator's function checks that all elements of both vectors are finite.
+ * Our own functions do not.  The queries' elements were checked before, and a
+ * finite distance shows that the row's elements are finite, too.  If the
+ * distance is not finite, the operator's function is called instead.
  */
 static void
 rerank_for(IvfpqBulk *bulk, int number, Fetched *fetched)
@@ -247,14 +254,19 @@ rerank_for(IvfpqBulk *bulk, int number, Fetched *fetched)
 		if (!isfinite(distance))
 			distance = call_distance(bulk, number, fetched);
 	}
-	/* most rows are farther; NaN is not.  The query itself is not read */
+
+	/*
+	 * Most rows are farther than the k rows kept, and are skipped here,
+	 * before other data of the query is read from memory.  If either distance
+	 * is NaN, the comparison is false, and the row is not skipped.
+	 */
 	if (distance > bulk->farthest[number])
 		return;
 	fetched->row.distance = distance;
 	keep_row(bulk, number, &fetched->row);
 }
 
-/* Fetches the row of that id.  Returns false if there is none to rerank. */
+/* Fetches the row with this id.  Returns false if there is none to rerank. */
 static bool
 fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 {
@@ -263,7 +275,7 @@ fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 	bulk->report.counts[IVFPQ_COUNT_RERANKED]++;
 	if (!IvfpqRerankFetch(&bulk->rerank, id, &fetched->value))
 		return false;
-	/* once for all queries */
+	/* detoast the vector once for all queries */
 	oldcontext = MemoryContextSwitchTo(bulk->rerank.context);
 	fetched->value = PointerGetDatum(PG_DETOAST_DATUM(fetched->value));
 	MemoryContextSwitchTo(oldcontext);
@@ -272,7 +284,7 @@ fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 	fetched->vector = NULL;
 	if (bulk->real_distance == NULL)
 		return true;
-	/* NULL: the operator's function says what is wrong */
+	/* if vector is NULL, the operator's function reports what is wrong */
 	fetched->vector = IvfpqRealFloats(DatumGetArrayTypeP(fetched->value),
 									  bulk->queries.dims);
 	if (fetched->vector != NULL && bulk->is_cosine)
@@ -281,8 +293,8 @@ fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 }
 
 /*
- * Reranks a row for the queries of keys [n], which are all the row's.  The
- * keys of other rows follow, up to `end`.
+ * Reranks the row that all keys [n] belong to, for the query of each key.
+ * Keys of other rows follow, up to `end`.
  */
 static void
 rerank_row(IvfpqBulk *bulk, const uint64 *keys, int64 n, const uint64 *end)
@@ -313,7 +325,7 @@ rerank_row(IvfpqBulk *bulk, const uint64 *keys, int64 n, const uint64 *end)
 		IvfpqRerankDone(&bulk->rerank);
 }
 
-/* Returns how many of the keys [n] have the row of the first one. */
+/* Returns how many of the sorted keys [n] belong to the first key's row. */
 static int64
 count_same(const uint64 *keys, int64 n)
 {
@@ -325,8 +337,8 @@ count_same(const uint64 *keys, int64 n)
 }
 
 /*
- * Reranks rows for queries, as keys [n] say.  Sorts the keys, by way of
- * scratch [n].
+ * Reranks the row of each of the keys [n] for the query of that key.  Sorts
+ * the keys first, with scratch [n] as working memory.
  */
 static void
 bulk_rerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
@@ -367,7 +379,7 @@ swap_bounds(IvfpqBulkBound *a, IvfpqBulkBound *b)
 }
 
 /*
- * Brings the least m of bounds [n > m] to the front, in no order (Hoare's
+ * Moves the m < n smallest of bounds [n] to the front, unsorted (Hoare's
  * FIND).
  */
 static void
@@ -401,11 +413,11 @@ select_bounds(IvfpqBulkBound *bounds, int n, int m)
 }
 
 /*
- * Chooses the candidates of a query that have to be fetched next, and puts
- * them at number nfetched.  Returns how many.  Without bounds, these are all
- * that are left.  While rows are missing, they are one candidate for each,
- * those of the least bounds; after that, all that may be nearer than the
- * farthest row.
+ * Chooses the candidates of a query that must be fetched next, moves them to
+ * index nfetched, and returns their number.  Without bounds, chooses all
+ * candidates that are left.  If m of the k rows are missing, chooses the m
+ * candidates with the least bounds.  If no row is missing, chooses all
+ * candidates that may be nearer than the farthest row.
  */
 static int
 choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
@@ -423,12 +435,13 @@ choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 		return missing;
 	}
 	for (int i = 0; i < nleft; i++)
-		if (!(left[i].bound > query->rows[0].distance)) /* it may be NaN */
+		/* the distance may be NaN */
+		if (!(left[i].bound > query->rows[0].distance))
 			swap_bounds(&left[i], &left[chosen++]);
 	return chosen;
 }
 
-/* Reranks the candidates of the active queries [n], a block. */
+/* Reranks the candidates of the active queries [n], which are one block. */
 static void
 rerank_block(IvfpqBulk *bulk, const int *active, int n)
 {
@@ -466,7 +479,7 @@ IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
 									  bulk->queries.dims, 1);
 	uint64	   *order = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
 
-	/* sort them by their nearest lists */
+	/* sort the queries by their nearest lists */
 	for (int i = 0; i < n; i++)
 		order[i] = (uint64) bulk->asked[active[i]].nearest << 32 | active[i];
 	IvfpqSortBits(order, order + n, n, 32);
@@ -477,7 +490,7 @@ IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
 		rerank_block(bulk, active + first, Min(at_a_time, n - first));
 }
 
-/* Reranks rows [nrows], ascending, for each of the active queries [n]. */
+/* Reranks the sorted rows ids [nrows] for each of the active queries [n]. */
 static void
 rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 			   const int *active, int n)

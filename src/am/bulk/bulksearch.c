@@ -1,21 +1,23 @@
 /*
  * bulksearch.c
- *		The nearest rows of many queries at once: gpuvec_search, and the same
+ *		Finds the nearest rows of many queries at once, for gpuvec_search and
  *		for other code of this backend.
  *
- * Queries are taken in portions, as many as memory allows, and a portion is
- * searched in rounds.  A round is to many queries what a batch is to a scan:
- * it has the search parameters for a number of rows (params.c).  The first
- * round is for the rows requested.  Queries that it left short of rows,
- * because the snapshot does not see enough of the candidates, go on to the
- * next round, which is for more.  Where a scan would make a full pass, all
- * rows are reranked.  Each round reranks its candidates again, since few
- * queries see a second round.
+ * Queries are taken in portions, each with as many queries as memory allows.
+ * A portion is searched in rounds.  A round corresponds to a batch of a scan:
+ * it takes the search parameters for a number of rows (params.c).  The first
+ * round searches for the number of rows requested.  It may find fewer rows for
+ * a query, if the snapshot does not see enough of the query's candidates.  The
+ * next round searches for more rows, but only for the queries that are not
+ * answered yet.  Where a scan would make a full pass, all rows are reranked.
+ * Each round reranks its candidates again, which costs little, since few
+ * queries take part in a second round.
  *
- * In a round queries go through the search IVFPQ_TOGETHER at a time, in the
- * order of their nearest lists, so that those side by side have lists in
- * common.  A round takes its queries in slices, as many as memory allows; the
- * rows of a slice are reranked together (bulkrerank.c).
+ * In a round, IVFPQ_TOGETHER queries at a time go through the search, in the
+ * order of their nearest lists, so that queries that are searched together
+ * have lists in common.  A round takes its queries in slices, each with as
+ * many queries as memory allows, and reranks the candidates of a slice
+ * together (bulkrerank.c).
  *
  * gpuvec_search computes an expression of the index as the table's owner, as
  * gpuvec_recall does (am/README, "Rights").
@@ -54,22 +56,28 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Queries that the query log gets, the last of all. */
+/* A call adds only its last queries to the query log, at most this many. */
 #define MOST_KEPT		1000
 
-/* Rows that a second round is for, at least. */
+/* A second round searches for at least this many rows. */
 #define SECOND_ROUND	100
 
-/* The factor from a round's rows to the next one's, as in a scan's batches. */
+/* As in a scan, each round multiplies the number of rows by this factor. */
 #define ROUND_GROWTH	4.0
 
-/* Queries whose nearest lists are searched for together. */
+/* Number of queries whose nearest lists are found together. */
 #define NEAR_TOGETHER	256
 
-/* Tables, or scratch, of the searches that are under way together. */
+/*
+ * Maximum bytes for the look-up tables of searches that run together, and also
+ * for their scratch memory.
+ */
 #define TOGETHER_BYTES	((Size) 8 * 1024 * 1024)
 
-/* Nanoseconds that a query answered by gpuvecd takes here, without its rows. */
+/*
+ * Nanoseconds that this session takes for a query that gpuvecd answers,
+ * without the time to rerank rows.
+ */
 #define ANSWER_NS		5000.0
 
 /* A round: its search parameters and its queries. */
@@ -77,26 +85,29 @@ typedef struct Round
 {
 	IvfpqBulk  *bulk;
 	IvfpqSearchParams params;
-	bool		is_last;		/* it takes all lists that may be read */
+	bool		is_last;		/* the round reads all lists that may be read */
 
-	/* of the slice under way: */
-	int		   *active;			/* [nactive] numbers of its queries */
+	/* of the current slice: */
+	int		   *active;			/* [nactive] numbers of the slice's queries */
 	int			nactive;
-	int		   *left;			/* [nleft] those gpuvecd did not answer */
+	int		   *left;			/* [nleft] numbers of the queries that gpuvecd
+								 * did not answer */
 	int			nleft;
-	GvTopK	   *lists;			/* [nleft] nearest lists of these */
-	uint64	   *order;			/* [nleft] nearest list, then index in left */
-	uint64	   *scratch;		/* [nleft] to sort them */
+	GvTopK	   *lists;			/* [nleft] nearest lists of the queries in
+								 * `left` */
+	uint64	   *order;			/* [nleft] sort keys of the queries in `left`:
+								 * the nearest list, then the index in left */
+	uint64	   *scratch;		/* [nleft] working memory to sort `order` */
 } Round;
 
 PG_FUNCTION_INFO_V1(gpuvec_search);
 
 /*
- * Sets *params to what a round for that many rows takes, and *is_last if the
- * round reads all lists that may be read.  Returns false if all rows should be
- * reranked instead, where a scan would make a full pass (scan/depth.c).  Where
- * all rows of `ndrained` lists were candidates already, the round needs more
- * lists.
+ * Sets *params to the search parameters of a round for `rows` rows, and sets
+ * *is_last if the round reads all lists that may be read.  If all rows of
+ * `ndrained` lists were candidates already, the round takes more lists.
+ * Returns false if all rows should be reranked instead, as in the full pass of
+ * a scan (scan/depth.c).
  */
 static bool
 bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
@@ -114,7 +125,7 @@ bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
 					   Min(rows, PG_INT32_MAX));
 	if (params->read_all)
 		return false;
-	/* the last condition is that of a depth which calibration does not know */
+	/* in the last case, calibration did not reach the recall at this depth */
 	is_rest = params->recall_unreached ||
 		IvfpqDepthIsTooLarge(index, meta, params->candidates) ||
 		(ivfpq_order == IVFPQ_ORDER_STRICT && !params->calibrated &&
@@ -126,9 +137,10 @@ bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
 	*is_last = params->probes == most;
 
 	/*
-	 * Ask for one candidate more than there are postings, so that a short
-	 * result proves that there are no others.  If concurrent inserts make it
-	 * find that one, the next round counts again.
+	 * Ask for one candidate more than there are postings, so that a search
+	 * that finds fewer proves that there are no more.  If concurrent inserts
+	 * make a search find this candidate, the next round counts the postings
+	 * again.
 	 */
 	if (params->candidates > IVFPQ_FEW_CANDIDATES)
 	{
@@ -139,11 +151,12 @@ bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
 	return true;
 }
 
-/* Returns the bytes that a query takes in a slice of a round. */
+/* Returns the bytes that one query takes in a slice of a round. */
 static Size
 bulk_slice_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
-	Size		candidate = 2 * sizeof(uint64); /* keys, and to sort them */
+	Size		candidate = 2 * sizeof(uint64); /* sort keys, and scratch to
+												 * sort them */
 
 	if (bulk->model->meta.refine != IVFPQ_REFINE_NONE)
 		candidate += sizeof(IvfpqBulkBound);
@@ -156,7 +169,7 @@ bulk_slice_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 		(Size) params->probes * (sizeof(uint64) + sizeof(float));
 }
 
-/* Returns the bytes that a search takes. */
+/* Returns the bytes that one search takes. */
 static Size
 search_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
@@ -168,7 +181,10 @@ search_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 		capacity * (sizeof(float) + sizeof(uint64));
 }
 
-/* Finds the nearest lists of the queries left, and sorts these by them. */
+/*
+ * Finds the nearest lists of the queries in round->left, and sorts these
+ * queries by their nearest list.
+ */
 static void
 find_lists(Round *round)
 {
@@ -189,13 +205,13 @@ find_lists(Round *round)
 	for (int i = 0; i < round->nleft; i++)
 	{
 		round->order[i] = (uint64) i;
-		if (round->lists[i].count > 0)	/* else the index is damaged */
+		if (round->lists[i].count > 0)	/* otherwise the index is damaged */
 			round->order[i] |= round->lists[i].ids[0] << 32;
 	}
 	IvfpqSortBits(round->order, round->scratch, round->nleft, 32);
 }
 
-/* Has the session find the candidates of the slice's queries left. */
+/* Finds the candidates of the queries in round->left, in this session. */
 static void
 find_candidates(Round *round)
 {
@@ -235,8 +251,9 @@ find_candidates(Round *round)
 }
 
 /*
- * Callback: takes gpuvecd's answer to the i-th query of the slice, or leaves
- * the query to the session.
+ * Callback of IvfpqSearchBulkRemote.  Takes gpuvecd's answer to query i of the
+ * slice.  If there is none, adds the query to round->left, so that this
+ * session answers it.
  */
 static void
 take_answer(void *arg, IvfpqSearch *search, int i, bool found)
@@ -251,7 +268,7 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 		round->left[round->nleft++] = round->active[i];
 }
 
-/* Returns the vectors of the slice's queries in one array, in their order. */
+/* Returns the slice's transformed vectors, in the order of round->active. */
 static const float *
 slice_vectors(const Round *round)
 {
@@ -260,7 +277,7 @@ slice_vectors(const Round *round)
 	int			same = 0;
 	float	   *vectors;
 
-	/* reranking in the first round leaves queries in another order */
+	/* reranking in an earlier round may have changed the order of queries */
 	while (same < round->nactive && round->active[same] == same)
 		same++;
 	if (same == round->nactive)
@@ -274,8 +291,8 @@ slice_vectors(const Round *round)
 }
 
 /*
- * Searches for the slice's queries, and reranks the candidates.  Pending rows
- * come first.  Where gpuvecd has no answer, the session finds the candidates.
+ * Reranks pending rows and the candidates of the slice's queries.  This
+ * session searches for the queries that gpuvecd does not answer.
  */
 static void
 search_slice(Round *round)
@@ -323,12 +340,15 @@ search_slice(Round *round)
 }
 
 /*
- * Searches for the active queries [n], in slices.  Returns how many are not
- * answered yet; these are then the first.  Sets *ndrained to the round's
- * probes if all rows of one of these queries' lists were candidates.
+ * Searches for the active queries [n], in slices.  Moves the queries that are
+ * not answered yet to the front of `active`, and returns their number.  If all
+ * rows in the lists of an unanswered query were candidates, sets *ndrained to
+ * the number of probes.
  *
- * A query is answered when it has the rows that it asked for, and the round's
- * quota, as far as the snapshot sees it, has them, too.
+ * A query is answered when it has k rows, unless so many of its candidates are
+ * invisible that IvfpqDepthVisibleQuota lowers the round's quota below k.  In
+ * the last round, a query is also answered when all rows in its lists were
+ * candidates.
  */
 static int
 search_round(Round *round, int *active, int n, int *ndrained)
@@ -370,7 +390,6 @@ search_round(Round *round, int *active, int n, int *ndrained)
 	return nleft;
 }
 
-/* Searches for all queries of the portion. */
 static void
 search_portion(IvfpqBulk *bulk)
 {
@@ -386,7 +405,7 @@ search_portion(IvfpqBulk *bulk)
 		active[i] = i;
 	for (; n > 0; rows = Max(rows * ROUND_GROWTH, SECOND_ROUND))
 	{
-		/* as in a scan, a small round always fits in memory */
+		/* as in a scan, a round of few candidates needs no check of memory */
 		if (!bulk_params(bulk, rows, ndrained, params, &round.is_last) ||
 			(params->candidates > IVFPQ_FEW_CANDIDATES &&
 			 bulk_slice_bytes(bulk, params) + search_bytes(bulk, params) >
@@ -400,7 +419,6 @@ search_portion(IvfpqBulk *bulk)
 	}
 }
 
-/* Adds the next query to the portion. */
 static void
 add_query(IvfpqBulk *bulk)
 {
@@ -419,7 +437,7 @@ add_query(IvfpqBulk *bulk)
 	{
 		oldcontext = MemoryContextSwitchTo(bulk->round);
 		value = IvfpqCastVector(&bulk->cast, vector, dims);
-		/* as the type has it: halfvec rounds */
+		/* use the elements as the type stores them, because halfvec rounds */
 		if (bulk->type.has_toreal)
 			vector = IvfpqValueFloats(&bulk->type, value, &dims);
 		MemoryContextSwitchTo(oldcontext);
@@ -438,8 +456,9 @@ add_query(IvfpqBulk *bulk)
 }
 
 /*
- * Answers a portion of the queries, from number `first` on, into bulk->asked.
- * A portion is as many queries as memory allows.  Returns how many.
+ * Answers the next portion of the queries, which begins with query `first` and
+ * has as many queries as memory allows.  Leaves the answers in bulk->asked.
+ * Returns the number of queries.
  */
 static int
 bulk_next(IvfpqBulk *bulk, int first)
@@ -480,16 +499,18 @@ bulk_next(IvfpqBulk *bulk, int first)
 		add_query(bulk);
 	}
 	MemoryContextSwitchTo(oldcontext);
-	/* not in the portion's memory, which searches would keep */
+
+	/*
+	 * searches keep memory for later portions, so it must not be in
+	 * bulk->portion
+	 */
 	search_portion(bulk);
 	for (int i = 0; i < n; i++)
 		IvfpqBulkSort(&bulk->asked[i]);
 	return n;
 }
 
-/*
- * Reads the pending rows.  If they are too many, all rows are to be reranked.
- */
+/* Reads the pending rows.  If they are too many, sets bulk->everything. */
 static void
 read_pending(IvfpqBulk *bulk)
 {
@@ -509,7 +530,7 @@ read_pending(IvfpqBulk *bulk)
 	bulk->everything = n > IVFPQ_MIN_RERANKED;
 	if (n == 0 || bulk->everything)
 		return;
-	/* a page may have been read twice */
+	/* remove duplicates, because a page may have been read twice */
 	qsort(bulk->pending, n, sizeof(uint64), IvfpqCompareNumbers);
 	bulk->pending_set = tidset_create(CurrentMemoryContext, (uint32) n, NULL);
 	for (int64 i = 0; i < n; i++)
@@ -524,7 +545,8 @@ read_pending(IvfpqBulk *bulk)
 
 /*
  * Raises an error unless the queries have the dimensions of the index's rows.
- * Pending rows that do not have them are passed over, as in a scan.
+ * Sets pending_dims if pending rows of other dimensions must be skipped, as in
+ * a scan.
  */
 static void
 check_dims(IvfpqBulk *bulk)
@@ -541,15 +563,15 @@ check_dims(IvfpqBulk *bulk)
 }
 
 /*
- * Prepares to answer queries.  Reads pending rows before any list, since rows
- * move from there to lists.
+ * Prepares to answer queries.  Reads the pending rows before any list, because
+ * rows move from the pending list to lists.
  */
 static void
 bulk_begin(IvfpqBulk *bulk)
 {
 	const IvfpqMetaData *meta = &bulk->model->meta;
 	Oid			type;
-	Oid			operator = InvalidOid;	/* that the index serves */
+	Oid			operator = InvalidOid;	/* the index's operator */
 	Size		bytes;
 
 	IvfpqTypeInit(&bulk->type, bulk->index);
@@ -579,7 +601,7 @@ bulk_begin(IvfpqBulk *bulk)
 	}
 	read_pending(bulk);
 
-	/* tables are as long as vectors, so the searches may be few */
+	/* run fewer searches than IVFPQ_TOGETHER if they take much memory */
 	bytes = gv_table_bytes(bulk->model->gv.m) + meta->dims * sizeof(float);
 	bulk->nsearches = (int) Max(Min(IVFPQ_TOGETHER, TOGETHER_BYTES / bytes),
 								1);
@@ -594,8 +616,9 @@ bulk_begin(IvfpqBulk *bulk)
 }
 
 /*
- * Answers all queries: sink gets the rows of each, nearest first.  Call as the
- * table's owner, if the index has expressions.
+ * Answers all queries.  Calls `sink` with the rows of each query, the nearest
+ * first.  If the index has expressions, the caller must act as the table's
+ * owner.
  */
 static void
 bulk_answer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg)
@@ -623,8 +646,9 @@ bulk_answer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg)
 }
 
 /*
- * Counts the work as a scan for each query; with `more` it belongs to the call
- * that was counted last.  Call as the user that asked, whose recall it was.
+ * Counts the work as one scan for each query.  If `more` is true, adds the
+ * work to that of the previous call.  Must run as the calling user, because
+ * the target recall is that user's setting.
  */
 static void
 bulk_count(IvfpqBulk *bulk, bool more)
@@ -640,8 +664,9 @@ bulk_count(IvfpqBulk *bulk, bool more)
 }
 
 /*
- * Returns whether the index has all rows that the snapshot sees.  One that was
- * built where rows had changed in place has only the rows' last versions.
+ * Returns whether the index has all rows that the snapshot sees.  If the index
+ * was built after rows had changed in place, it has only the last versions of
+ * these rows, and an older snapshot may see older versions.
  */
 static bool
 bulk_is_whole(Relation index)
@@ -652,8 +677,8 @@ bulk_is_whole(Relation index)
 }
 
 /*
- * Raises an error unless the caller may have this index searched, and the
- * index has all rows that the snapshot sees.
+ * Raises an error unless the caller may search this index, and the index has
+ * all rows that the snapshot sees.
  */
 static void
 check_searchable(Relation heap, Relation index)
@@ -678,7 +703,10 @@ check_searchable(Relation heap, Relation index)
 				 errhint("Try again when the transactions that were running when it was built have ended.")));
 }
 
-/* Puts the rows of a query, counted from 0, into the result. */
+/*
+ * IvfpqBulkSink callback.  Puts the rows of a query into the result, where
+ * queries are counted from 1.
+ */
 static void
 put_answer(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 {
@@ -723,7 +751,7 @@ gpuvec_search(PG_FUNCTION_ARGS)
 		bulk_answer(&bulk, put_answer, rsinfo);
 		IvfpqActAsCaller(&caller);
 
-		/* the query log takes queries of the user that asked */
+		/* nothing is logged while acting as the owner */
 		if (ivfpq_keep_queries && bulk.model->meta.nlists > 0)
 			for (int i = Max(queries.n - MOST_KEPT, 0); i < queries.n; i++)
 				IvfpqLogQuery(bulk.index, queries.vectors +
@@ -731,7 +759,7 @@ gpuvec_search(PG_FUNCTION_ARGS)
 		bulk_count(&bulk, false);
 		UnregisterSnapshot(bulk.snapshot);
 	}
-	/* locks stay, as those of a SELECT do */
+	/* keep the locks, as a SELECT does */
 	relation_close(bulk.index, NoLock);
 	table_close(bulk.heap, NoLock);
 	return (Datum) 0;
@@ -758,7 +786,8 @@ IvfpqBulkCost(Relation heap, Relation index, double n, int dims, int k,
 	IvfpqBulk	bulk = {.heap = heap, .index = index, .k = k};
 	const IvfpqMetaData *meta;
 	double		row = IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS;
-	double		pending;		/* rows, each reranked for every query */
+	double		pending;		/* number of pending rows, later the time of
+								 * reranking them */
 	double		postings;
 	IvfpqSearchParams params;
 	bool		is_last;

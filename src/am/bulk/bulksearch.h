@@ -1,7 +1,8 @@
 /*
  * bulksearch.h
- *		The nearest rows of many queries at once: for other code of this
- *		backend, and between the two files that search and rerank.
+ *		Finding the nearest rows of many queries at once: the interface for
+ *		other code of this backend, and the one between bulksearch.c and
+ *		bulkrerank.c.
  */
 #ifndef IVFPQ_BULKSEARCH_H
 #define IVFPQ_BULKSEARCH_H
@@ -18,39 +19,42 @@
 #include "am/types/queries.h"
 #include "am/types/sqldistance.h"
 
-/* The largest k.  A scan whose LIMIT is larger is as good. */
+/* The largest k.  For more rows, scans with a LIMIT are as good. */
 #define IVFPQ_BULK_MOST_K	10000
 
-/* Queries of a portion, at most: bulkrerank.c numbers them in 16 bits. */
+/* Maximum size of a portion: bulkrerank.c numbers queries in 16 bits. */
 #define IVFPQ_BULK_PORTION	65536
 
 typedef struct IvfpqBulkRow
 {
 	double		distance;
-	uint64		id;				/* of the index's entry: ties go by it */
-	ItemPointerData tid;		/* where the row is */
+	uint64		id;				/* id of the index entry; rows of equal
+								 * distance are ordered by id */
+	ItemPointerData tid;		/* of the row's tuple */
 } IvfpqBulkRow;
 
-/* Gets the rows [n] of a query, counted from 0, nearest first. */
+/* Receives the rows [n] of query `query` (from 0), the nearest row first. */
 typedef void (*IvfpqBulkSink) (void *arg, int64 query,
 							   const IvfpqBulkRow *rows, int n);
 
-/* Queries of one index. */
+/* A request to find the nearest rows of many queries in one index. */
 typedef struct IvfpqBulkRequest
 {
-	Relation	heap;			/* the caller's user may see all its rows */
+	Relation	heap;			/* the current user may see all rows of the
+								 * table */
 	Relation	index;			/* IvfpqBulkServes returned true for it */
 	Snapshot	snapshot;		/* registered */
-	const float *vectors;		/* [n][dims] finite */
+	const float *vectors;		/* [n][dims], all finite */
 	int			n;
 	int			dims;
 	int			k;
-	bool		more;			/* gpuvec_last_scan adds it to the call before */
+	bool		more;			/* in gpuvec_last_scan, add the work of this
+								 * request to that of the previous request */
 	IvfpqBulkSink sink;
 	void	   *arg;
 } IvfpqBulkRequest;
 
-/* A row with a lower bound of its distance. */
+/* A candidate, with a lower bound of its distance. */
 typedef struct IvfpqBulkBound
 {
 	double		bound;
@@ -59,22 +63,29 @@ typedef struct IvfpqBulkBound
 
 typedef struct IvfpqBulkQuery
 {
-	Datum		value;			/* of the column's type; 0: not made yet */
-	const float *vector;		/* [dims] transformed; NULL: untrained */
-	bool		is_boundable;	/* refine records prove bounds for it */
-	IvfpqBulkRow *rows;			/* [k] nearest so far: a heap, the farthest
-								 * first, until IvfpqBulkSort; part of
-								 * IvfpqBulk.rows */
+	Datum		value;			/* the query in the column's type; 0 = not
+								 * made yet */
+	const float *vector;		/* [dims] the transformed query; NULL if the
+								 * index is untrained */
+	bool		is_boundable;	/* bounds from refine records hold for this
+								 * query */
+	IvfpqBulkRow *rows;			/* [k] the nearest rows so far, a part of
+								 * IvfpqBulk.rows; a heap with the farthest
+								 * row first, until IvfpqBulkSort sorts them */
 	int			nrows;
 
-	/* of the round under way */
-	uint32		nearest;		/* list */
-	uint64	   *ids;			/* [ncandidates] of rows, or NULL: bounds */
+	/* of the current round: */
+	uint32		nearest;		/* the nearest list */
+	uint64	   *ids;			/* [ncandidates] ids of the candidates; NULL
+								 * if `bounds` has them */
 	int			ncandidates;
-	bool		is_drained;		/* they are all rows of its lists */
-	IvfpqBulkBound *bounds;		/* [ncandidates], or NULL */
-	int			nfetched;		/* rows of ids or bounds that were fetched */
-	int			invisible;		/* of these, those the snapshot does not see */
+	bool		is_drained;		/* all rows of the query's lists are
+								 * candidates */
+	IvfpqBulkBound *bounds;		/* [ncandidates] the candidates; NULL if `ids`
+								 * has them */
+	int			nfetched;		/* candidates that were fetched */
+	int			invisible;		/* fetched candidates that the snapshot does
+								 * not see */
 } IvfpqBulkQuery;
 
 typedef struct IvfpqBulk
@@ -84,88 +95,94 @@ typedef struct IvfpqBulk
 	Snapshot	snapshot;
 	IvfpqModel *model;
 	IvfpqType	type;
-	IvfpqCast	cast;			/* of queries to this type */
-	IvfpqQueries queries;		/* all that were asked */
+	IvfpqCast	cast;			/* casts queries to this type */
+	IvfpqQueries queries;		/* all queries of the request */
 	int			k;
 	FmgrInfo	distance;
-	IvfpqRealDistance real_distance;	/* what that computes, or NULL */
-	bool		is_cosine;		/* it is a cosine, computed with `squares` */
+	IvfpqRealDistance real_distance;	/* the engine's function that computes
+										 * the operator's distance, or NULL */
+	bool		is_cosine;		/* real_distance is the cosine, which uses
+								 * `squares` */
 	IvfpqRerank rerank;
-	int			pending_dims;	/* pending rows may have others; 0 = no */
+	int			pending_dims;	/* dimensions that pending rows must have; 0 =
+								 * any */
 	bool		warned_mismatched;
 
-	uint64	   *pending;		/* [npending] rows, ascending */
+	uint64	   *pending;		/* [npending] ids of the pending rows,
+								 * ascending */
 	int64		npending;
-	bool		everything;		/* all rows are reranked: the index is
-								 * untrained, or too many rows are pending */
-	tidset_hash *pending_set;	/* the same rows, if there are any */
+	bool		everything;		/* rerank all rows, because the index is
+								 * untrained or has too many pending rows */
+	tidset_hash *pending_set;	/* the ids in `pending`; NULL if there are
+								 * none */
 
-	IvfpqSearch *searches;		/* [nsearches], when trained */
+	IvfpqSearch *searches;		/* [nsearches]; NULL if untrained */
 	int			nsearches;		/* at most IVFPQ_TOGETHER */
-	MemoryContext portion;		/* reset with every portion */
-	MemoryContext round;		/* reset with every slice of a round */
-	IvfpqBulkQuery *asked;		/* [nasked] of the portion */
+	MemoryContext portion;		/* memory of one portion at a time */
+	MemoryContext round;		/* memory of a slice of a round, reset after
+								 * each slice */
+	IvfpqBulkQuery *asked;		/* [nasked] queries of the portion */
 	int			nasked;
 
 	/*
-	 * The inputs of every distance, [nasked], apart from the queries: queries
-	 * come in no order, and are more than the processor's cache holds.
+	 * The data that distances are computed from, for all queries of the
+	 * portion.  They are in arrays of their own, so that computing a distance
+	 * does not read `asked`: queries are visited in no particular order, and
+	 * do not all fit in the processor's cache.
 	 */
-	const float *floats;		/* [dims] each as it was asked */
-	float	   *vectors;		/* [dims] each transformed; NULL: untrained */
-	double	   *squares;		/* <floats, floats>, where a cosine takes it */
-	double	   *farthest;		/* rows [0].distance; NaN: fewer than k rows */
-	IvfpqBulkRow *rows;			/* [k] each */
+	const float *floats;		/* [nasked][dims] the queries as they were
+								 * asked */
+	float	   *vectors;		/* [nasked][dims] the transformed queries;
+								 * NULL if the index is untrained */
+	double	   *squares;		/* [nasked] <floats, floats>, if is_cosine */
+	double	   *farthest;		/* [nasked] distance of the query's farthest
+								 * row; NaN while the query has fewer than k
+								 * rows */
+	IvfpqBulkRow *rows;			/* [nasked][k] the nearest rows so far */
 	IvfpqScanReport report;
 } IvfpqBulk;
 
-/* bulksearch.c: for code that knows the caller's rights */
+/* bulksearch.c: for code that has checked the user's rights */
 
 /*
- * Returns whether the index, a valid one, has all rows of the table that the
- * snapshot sees, of that many dimensions, and runs no code of its owner.  Rows
- * without a place (NULL, a zero vector under cosine) do not count.
+ * Returns whether a valid index is trained, has vectors of `dims` dimensions
+ * and neither expressions nor a predicate, and has all rows of the table that
+ * the snapshot sees, except those that no index holds (NULL, or a zero vector
+ * under cosine).
  */
 extern bool IvfpqBulkServes(Relation heap, Relation index, int dims);
 
 /*
- * Estimates the nanoseconds that n queries for k rows take.  Sets *rows to an
- * estimate of the index's rows.
+ * Estimates the total time of n queries for k rows each, in nanoseconds.  Sets
+ * *rows to an estimate of the index's rows.
  */
 extern double IvfpqBulkCost(Relation heap, Relation index, double n, int dims,
 							int k, double *rows);
 
-/* Searches as gpuvec_search does. */
+/* Answers a request as gpuvec_search does, and gives the rows to its sink. */
 extern void IvfpqBulkFind(const IvfpqBulkRequest *request);
 
-/* bulkrerank.c: queries are named by their number in the portion */
+/* bulkrerank.c: queries are identified by their numbers in the portion */
 
 /*
- * Notes the candidates of a search for the query of that number.  `nearest` is
- * its nearest list; `candidates` is how many the search was asked for.
+ * Notes the candidates that a search has found for query `number`.  `nearest`
+ * is the query's nearest list.  The search was asked for `candidates`
+ * candidates.
  */
 extern void IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search,
 						  int number, uint32 nearest, int candidates);
 
-/*
- * Reranks the candidates noted for the active queries [n], and brings these
- * into another order.
- */
+/* Reranks the candidates of the active queries [n].  Reorders `active`. */
 extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);
 
 /*
- * Reranks pending rows for the active queries [n], in place of the rows kept
- * so far.
+ * Forgets the rows kept for the active queries [n], and reranks pending rows.
  */
 extern void IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n);
 
-/*
- * Reranks all rows of the index for the active queries [n], in place of the
- * rows kept so far.
- */
+/* Forgets the rows kept for the active queries [n], and reranks all rows. */
 extern void IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n);
 
-/* Brings a query's rows into the order of the answer. */
 extern void IvfpqBulkSort(IvfpqBulkQuery *query);
 
 #endif							/* IVFPQ_BULKSEARCH_H */

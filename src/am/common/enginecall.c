@@ -2,9 +2,9 @@
  * enginecall.c
  *		Calls of the engine from a backend: interrupts, statuses and memory.
  *
- * The engine returns a status and never jumps.  Long calls ask ivfpq_stop
- * whether to stop, and IvfpqCheckStatus raises the error, if there is one,
- * when the call has returned.
+ * The engine returns a status and never jumps out of a call.  Long calls ask
+ * ivfpq_stop whether to stop.  When the call has returned, IvfpqCheckStatus
+ * raises the error, if there is one.
  */
 #include "postgres.h"
 
@@ -14,20 +14,20 @@
 #include "am/common/enginecall.h"
 
 /*
- * True after an interrupt raised an error during an engine call, until
- * IvfpqCheckStatus throws the error again.  PostgreSQL's error stack keeps the
- * error meanwhile; a copy would need memory.
+ * True if an interrupt raised an error during an engine call.  PostgreSQL's
+ * error stack keeps the error until IvfpqCheckStatus throws it again.  We do
+ * not copy the error, because a copy would need memory.
  */
 static bool raised = false;
 
 /*
- * GvStop's callback: serves interrupts, and returns whether one of them raised
- * an error.
+ * GvStop callback.  Processes interrupts, and returns whether one of them
+ * raised an error.
  *
- * All kinds of interrupts are served.  A statement may have to end for more
- * reasons than a cancel, such as a parallel worker that failed or a timeout of
- * the transaction.  And other backends may wait for this one to serve an
- * interrupt, as DROP DATABASE does.
+ * All kinds of interrupts are processed.  A statement may have to end for
+ * other reasons than a cancel request, such as a parallel worker that failed
+ * or a timeout of the transaction.  Besides, other backends may be waiting
+ * until this backend processes an interrupt, as DROP DATABASE does.
  */
 static bool
 interrupted(void *arg)
@@ -52,9 +52,10 @@ interrupted(void *arg)
 const GvStop ivfpq_stop = {interrupted, NULL};
 
 /*
- * Raises an error unless the status of an engine call is GV_OK.  Call this
- * right after the engine: an error that an interrupt raised meanwhile comes
- * first.  No other function turns statuses into errors.
+ * Raises an error unless the status of an engine call is GV_OK.  If an
+ * interrupt raised an error during the call, throws that error instead,
+ * regardless of the status.  So call this right after the engine has returned.
+ * No other function turns statuses into errors.
  */
 void
 IvfpqCheckStatus(GvStatus status)
@@ -89,7 +90,10 @@ IvfpqCheckStatus(GvStatus status)
 	}
 }
 
-/* Allocates memory aligned to GV_ALIGN; the caller frees *chunk. */
+/*
+ * Returns `size` bytes of memory aligned to GV_ALIGN.  *chunk is set to the
+ * allocation itself, which the caller frees.
+ */
 void *
 IvfpqAllocScratch(Size size, void **chunk)
 {
@@ -97,7 +101,7 @@ IvfpqAllocScratch(Size size, void **chunk)
 	return (void *) TYPEALIGN(GV_ALIGN, *chunk);
 }
 
-/* Empties *top and sets its capacity; memory that is too small grows. */
+/* Empties *top and sets its capacity, allocating new memory if needed. */
 void
 IvfpqTopKResize(GvTopK *top, int capacity)
 {
@@ -118,9 +122,9 @@ IvfpqTopKResize(GvTopK *top, int capacity)
 }
 
 /*
- * IvfpqListReader.wants: returns whether a posting of a block may satisfy the
- * condition.  Checks the abbreviated keys, too, because the heads of many
- * blocks rule out too little.
+ * IvfpqListReader.wants callback.  Returns whether any posting of a block may
+ * satisfy the condition.  The heads of the keys alone rule out too few blocks,
+ * so the abbreviated keys are tested, too.
  */
 bool
 IvfpqWantsBlock(const void *condition, const IvfpqSlotHeader *header,

@@ -1,7 +1,7 @@
 /*
  * enginecall.h
- *		Calls of the engine from a backend, and TIDs as the engine has them
- *		(enginecall.c).
+ *		Calls of the engine from a backend, and TIDs in the form that the
+ *		engine uses (enginecall.c).
  */
 #ifndef IVFPQ_ENGINECALL_H
 #define IVFPQ_ENGINECALL_H
@@ -21,10 +21,10 @@ extern bool IvfpqWantsBlock(const void *condition,
 							const IvfpqSlotHeader *header,
 							const char *keys);
 
-/* TIDs as numbers, "ids": the block above the offset. */
+/* An "id" is a TID as a number: the block number, then the offset number. */
 #define IVFPQ_ID_SHIFT			16
 
-/* The id of no row: its block is InvalidBlockNumber. */
+/* An id that no row has, because its block is InvalidBlockNumber. */
 #define IVFPQ_NO_ROW			UINT64CONST(0xFFFFFFFFFFFF)
 
 static inline uint64
@@ -34,7 +34,7 @@ IvfpqTidToId(const ItemPointerData *tid)
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
 
-/* The id of a TID given as words [3], as the engine has TIDs. */
+/* Returns the id of a TID in the engine's form, words [3]. */
 static inline uint64
 IvfpqWordsToId(const uint16 *words)
 {
@@ -47,12 +47,12 @@ IvfpqIdToTid(uint64 id, ItemPointer tid)
 	ItemPointerSet(tid, (BlockNumber) (id >> 16), (OffsetNumber) (id & 0xFFFF));
 }
 
-/* Sets of ids (tidset_insert and its kin), by PostgreSQL's simplehash. */
+/* Sets of ids, made by simplehash: tidset_insert() and other functions. */
 typedef struct TidSetEntry
 {
 	uint64		id;
 	char		status;
-	bool		matched;		/* the scan's filter and key quals do not
+	bool		matched;		/* neither the scan's filter nor its key quals
 								 * reject the row; see depth.c */
 	bool		invisible;		/* the snapshot does not see the row */
 } TidSetEntry;

@@ -1,11 +1,11 @@
 /*
  * identity.c
- *		The indexes of the database, opening one that a user names, checking
- *		the user's rights, and acting as the owner of the index's table.
+ *		Lists and opens indexes, checks the user's rights on them, and acts as
+ *		the owner of an index's table.
  *
- * Expressions and predicate of an index are its owner's code.  This library
- * computes them for another user, or on its own behalf, only between
- * IvfpqActAsOwner and IvfpqActAsCaller, and with an IndexInfo from
+ * The expressions and the predicate of an index are code of the owner.  This
+ * library evaluates them for another user, or on its own behalf, only between
+ * IvfpqActAsOwner and IvfpqActAsCaller, and only with an IndexInfo from
  * IvfpqIndexInfo.  See am/README, "Rights".
  */
 #include "postgres.h"
@@ -43,12 +43,13 @@
 #include "am/common/options.h"
 #include "pgcompat.h"
 
-/* The search_path of the owner's code, the same as in PostgreSQL 17. */
+/* The search_path for the owner's code, which PostgreSQL 17 uses, too. */
 #define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
 
 /*
- * Returns the OIDs of the gpuivfpq indexes of the database, the oldest first;
- * with `temporary` those of temporary tables, too, of all sessions.
+ * Returns the OIDs of the database's gpuivfpq indexes in ascending order, so
+ * that older indexes usually come first.  If `temporary` is true, includes
+ * indexes of temporary tables, also those of other sessions.
  */
 List *
 IvfpqListIndexes(bool temporary)
@@ -79,8 +80,8 @@ IvfpqListIndexes(bool temporary)
 }
 
 /*
- * Opens a gpuivfpq index that can be read.  Raises an error if the OID belongs
- * to anything else.  The caller closes the index.
+ * Opens a gpuivfpq index, which the caller closes.  Raises an error if the OID
+ * belongs to anything else, or if this session cannot read the index.
  */
 Relation
 IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
@@ -122,8 +123,8 @@ IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
 }
 
 /*
- * Opens a gpuivfpq index and, before it, its table: PostgreSQL takes locks in
- * that order.  The caller closes both.
+ * Opens a gpuivfpq index and its table.  Locks the table first, because
+ * PostgreSQL takes locks in that order.  The caller closes both.
  */
 Relation
 IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
@@ -136,7 +137,7 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 		*table = table_open(tableid, lockmode);
 	index = IvfpqOpenIndex(relid, lockmode);
 
-	/* the index may have been dropped, and its OID reused */
+	/* the index may have been dropped, and its OID reused, before we locked */
 	if (*table == NULL || IndexGetRelation(relid, false) != tableid)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
@@ -146,12 +147,13 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 }
 
 /*
- * Opens an index and its table under ShareUpdateExclusiveLock, for work that
- * keeps VACUUM away.  The caller closes both.
+ * Opens an index and its table under ShareUpdateExclusiveLock, for work during
+ * which VACUUM must not run.  The caller closes both.
  *
- * check raises an error unless the current user may do that work.  It is
- * called before that lock is requested, because autovacuum is canceled for
- * every session that waits for it, and once more under the lock.
+ * The function `check` raises an error unless the current user may do the
+ * work.  It is called before ShareUpdateExclusiveLock is requested, because
+ * autovacuum is canceled for any session that waits for that lock.  It is
+ * called once more when the lock is held.
  */
 Relation
 IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
@@ -160,7 +162,7 @@ IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
 	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, table);
 
 	check(*table, index);
-	/* to wait for a stronger lock while holding this one could deadlock */
+	/* waiting for a stronger lock while holding this one could deadlock */
 	relation_close(index, AccessShareLock);
 	table_close(*table, AccessShareLock);
 
@@ -169,7 +171,7 @@ IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
 	return index;
 }
 
-/* Raises an error unless the current user may see what the index holds. */
+/* Raises an error unless the current user may see the index's contents. */
 void
 IvfpqCheckInspect(Relation index)
 {
@@ -202,11 +204,11 @@ IvfpqCheckSelect(Relation table, Relation index)
 	if (key != 0)
 		columns = bms_add_member(NULL,
 								 key - FirstLowInvalidHeapAttributeNumber);
-	/* not the relcache's, which runs code to simplify expressions */
+	/* the relcache would run code to simplify the expressions */
 	indexInfo = IvfpqIndexInfo(index);
 	pull_varattnos((Node *) indexInfo->ii_Expressions, 1, &columns);
 	pull_varattnos((Node *) indexInfo->ii_Predicate, 1, &columns);
-	/* an index that reads no column still tells that there are rows */
+	/* an index that reads no column still reveals that rows exist */
 	if (bms_is_empty(columns) &&
 		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
 								  ACLMASK_ANY) != ACLCHECK_OK)
@@ -229,9 +231,9 @@ IvfpqCheckSelect(Relation table, Relation index)
 }
 
 /*
- * Raises an error if the index may have no pages, or only some of them.
- * CREATE INDEX and REINDEX CONCURRENTLY make an index visible before they
- * build it, and leave it behind if the build fails.
+ * Raises an error if some or all pages of the index may be missing.  CREATE
+ * INDEX CONCURRENTLY and REINDEX CONCURRENTLY make an index visible before
+ * they build it, and leave it behind if the build fails.
  */
 void
 IvfpqCheckBuilt(Relation index)
@@ -257,8 +259,8 @@ IvfpqCheckValid(Relation index)
 }
 
 /*
- * Error context callback: adds a hint to errors about a name that was not
- * found, because the safe path may not lead to it.
+ * Error context callback.  If a name was not found, adds a hint to the error,
+ * because the safe search_path may not contain the name's schema.
  */
 static void
 explain_path(void *arg)
@@ -275,10 +277,11 @@ explain_path(void *arg)
 
 /*
  * Switches to the table's owner, to a security-restricted operation, and to a
- * search_path that leads to no object of the caller's.  PostgreSQL sets such a
- * path itself from 17 on; this does on every version.  Parallel workers that
- * start meanwhile inherit all three.  An error ends the switch, too.
- * *caller has to live until IvfpqActAsCaller.
+ * search_path in which the caller's objects do not hide other objects.
+ * PostgreSQL itself sets such a path from version 17 on; this function does so
+ * on every version.  Parallel workers that are started before IvfpqActAsCaller
+ * inherit the user, the operation and the path.  An error restores the
+ * caller's state, too.  The struct *caller must live until IvfpqActAsCaller.
  */
 void
 IvfpqActAsOwner(IvfpqIdentity *caller, Relation table)
@@ -304,10 +307,7 @@ IvfpqActAsCaller(const IvfpqIdentity *caller)
 	SetUserIdAndSecContext(caller->userid, caller->sec_context);
 }
 
-/*
- * Returns the node in a column of the index's row of pg_index, or NULL if the
- * column is NULL.
- */
+/* Returns the node tree in a column of the index's pg_index row, or NULL. */
 static void *
 stored_node(Relation index, AttrNumber column)
 {
@@ -319,13 +319,14 @@ stored_node(Relation index, AttrNumber column)
 }
 
 /*
- * Replaces the relcache's expressions and predicate by those that pg_index
- * stores.  The relcache simplifies them: it replaces SQL functions by their
- * bodies, and it looked up the names in these bodies when this backend first
- * asked, as another user and with any search_path.
+ * Replaces the expressions and the predicate of an IndexInfo, which come from
+ * the relcache, by those that pg_index stores.  The relcache simplifies
+ * expressions: it replaces SQL functions by their bodies.  The names in these
+ * bodies were looked up when this backend first needed the expressions,
+ * perhaps as another user and with any search_path.
  *
- * The relcache may also have made dummies of the expressions, a NULL of each
- * type.  Dummies stay, because they run no code.
+ * The expressions may also be dummies, which are NULL constants of the right
+ * types.  Dummies stay, because they run no code.
  */
 void
 IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)
@@ -347,8 +348,8 @@ IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)
 }
 
 /*
- * Builds an IndexInfo like BuildIndexInfo, but with expressions and predicate
- * as pg_index stores them, and without running any code to simplify them.
+ * Builds an IndexInfo like BuildIndexInfo, but takes the expressions and the
+ * predicate as pg_index stores them, and runs no code to simplify them.
  */
 IndexInfo *
 IvfpqIndexInfo(Relation index)
@@ -362,8 +363,8 @@ IvfpqIndexInfo(Relation index)
 }
 
 /*
- * check_functions_in_node's callback: returns whether a function is in a
- * language that looks names up when it runs.
+ * check_functions_in_node callback.  Returns whether a function is in a
+ * language that looks names up when the function runs.
  */
 static bool
 is_interpreted(Oid funcid, void *context)
@@ -379,8 +380,9 @@ is_interpreted(Oid funcid, void *context)
 }
 
 /*
- * Expression walker: returns whether the expression calls such a function, or
- * checks the constraints of a domain, which may call one.
+ * Expression walker.  Returns whether the expression calls a function for
+ * which is_interpreted() is true.  Constraints of a domain may call such a
+ * function, so returns true for an expression that checks them.
  */
 static bool
 has_interpreted(Node *node, void *context)
@@ -395,12 +397,15 @@ has_interpreted(Node *node, void *context)
 }
 
 /*
- * Returns whether an index's stored expressions, or with `predicate` also its
- * predicate, call functions in SQL, PL/pgSQL or the like.
+ * Returns whether an index's stored expressions call functions in SQL,
+ * PL/pgSQL or other such languages.  If `predicate` is true, examines the
+ * index's predicate, too.
  *
- * A session can lead such functions astray: by the search_path when they run,
- * and by the one when they were compiled, because PL/pgSQL remembers what it
- * found then.  Functions in C are superusers' and name what they call.
+ * By setting search_path, a session can make such a function use other objects
+ * than its author intended.  The search_path matters when the function runs.
+ * It also matters when PL/pgSQL compiles the function, because PL/pgSQL
+ * remembers the objects that it found then.  Functions in C are created by
+ * superusers and do not depend on search_path.
  */
 bool
 IvfpqIsInterpreted(Relation index, bool predicate)
@@ -414,8 +419,9 @@ IvfpqIsInterpreted(Relation index, bool predicate)
 
 /*
  * Returns whether a parallel worker may evaluate an index's expressions and
- * predicate.  The planner's own PlannerInfo cannot tell: it knows what the
- * planner has found in the statement, which need not name these functions.
+ * predicate.  The PlannerInfo of the statement cannot be used, because it
+ * records only functions of the statement, and the index's functions may not
+ * be among them.
  */
 bool
 IvfpqIsParallelSafe(List *expressions, List *predicate)
@@ -428,9 +434,10 @@ IvfpqIsParallelSafe(List *expressions, List *predicate)
 }
 
 /*
- * Returns whether the current user may have the index's code run as the
- * table's owner.  Other users may not if their session could change what that
- * code does.
+ * Returns whether the index's code may be run as the table's owner for the
+ * current user.  For a user who is not the owner, it may be run only if it
+ * calls no interpreted functions, because the user's session could change what
+ * such functions do.
  */
 bool
 IvfpqMayAct(Relation table, Relation index)
@@ -439,7 +446,7 @@ IvfpqMayAct(Relation table, Relation index)
 		!IvfpqIsInterpreted(index, true);
 }
 
-/* Raises an error unless IvfpqMayAct. */
+/* Raises an error if IvfpqMayAct returns false. */
 void
 IvfpqCheckActing(Relation table, Relation index)
 {
@@ -455,9 +462,9 @@ IvfpqCheckActing(Relation table, Relation index)
 }
 
 /*
- * Raises an error unless the current user may have a function read the table's
- * rows as its owner.  Policies do not apply there: a user from whom they hide
- * rows gets an error with this message and this hint.
+ * Raises an error unless the current user may call a function that reads the
+ * table's rows as its owner, to whom policies do not apply.  If policies hide
+ * rows from the current user, raises an error with `message` and `hint`.
  */
 void
 IvfpqCheckMeasurable(Relation table, Relation index, const char *message,

@@ -1,6 +1,6 @@
 /*
  * identity.h
- *		Finding and opening indexes, rights on them, and acting as the owner
+ *		Lists and opens indexes, checks rights on them, and acts as the owner
  *		of an index's table (identity.c).
  */
 #ifndef IVFPQ_IDENTITY_H
@@ -28,7 +28,7 @@ extern Relation IvfpqOpenToChange(Oid relid,
 												 Relation index),
 								  Relation *table);
 
-/* These raise an error unless the index, or the current user, is fit. */
+/* These functions raise an error if the index or the user fails a check. */
 extern void IvfpqCheckInspect(Relation index);
 extern void IvfpqCheckSelect(Relation table, Relation index);
 extern void IvfpqCheckBuilt(Relation index);

@@ -1,10 +1,10 @@
 /*
  * model.c
- *		The model of an index, which training fixed, in memory; and how many
- *		rows the index has.
+ *		The model of an index in memory, and the number of rows in an index.
  *
- * The small parts of a model (metapage, mean, codebooks, parent_offsets) are
- * cached with the relation.  Centroids and a rotation stay on pages.
+ * Training fixes the model.  Its small parts (metapage, mean, codebooks,
+ * parent_offsets) are cached in the index's relcache entry.  Centroids and a
+ * rotation stay on pages.
  */
 #include "postgres.h"
 
@@ -23,10 +23,10 @@
 StaticAssertDecl(IVFPQ_MAX_ROTATED == GV_MAX_ROTATED,
 				 "what can be rotated can be stored");
 
-/* Number of indexes whose counted rows a backend remembers. */
+/* Number of indexes for which a backend remembers the number of rows. */
 #define NCOUNTED		64
 
-/* The rows of an index, counted, and the state of the index at that time. */
+/* A count of an index's rows, and the index's state when they were counted. */
 typedef struct Counted
 {
 	Oid			index;
@@ -70,8 +70,9 @@ set_pointers(IvfpqModel *model)
 
 /*
  * Reads the model that *meta describes into the current memory context.  The
- * metapage need not show it yet.  Raises an error unless the parents' lists
- * are those of the index, in order.
+ * metapage need not contain *meta yet.  Raises an error unless parent_offsets
+ * divides all lists of the index, in order, among the parents, with at least
+ * one list for each parent.
  */
 IvfpqModel *
 IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
@@ -121,7 +122,10 @@ IvfpqModelGet(Relation index)
 	IvfpqModel *model;
 
 	IvfpqMetaRead(index, &meta);
-	/* IvfpqMetaRead has not checked this: page/ knows no metrics */
+
+	/*
+	 * IvfpqMetaRead does not check the metric, as page/ does not interpret it
+	 */
 	if (meta.metric < GV_L2 || meta.metric > GV_COSINE)
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "there is no metric %u",
 					   meta.metric);
@@ -129,8 +133,8 @@ IvfpqModelGet(Relation index)
 		cached->meta.nlists != meta.nlists)
 	{
 		/*
-		 * Read it completely before it is cached: an error on the way must
-		 * leave nothing in rd_indexcxt.
+		 * Read the model completely before it is cached: an error on the way
+		 * must leave nothing in rd_indexcxt.
 		 */
 		model = IvfpqModelLoad(index, &meta);
 		cached = MemoryContextAllocHuge(index->rd_indexcxt, model_size(&meta));
@@ -161,9 +165,9 @@ IvfpqRotationLoad(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Transforms a raw vector [dims] into the engine's space.  A rotation is read
- * in shared buffers, where it lies: it is too large to be copied for each
- * query, or to be kept by each backend.
+ * Transforms a raw vector [dims] into the engine's space.  If the index has a
+ * rotation, reads it in place in shared buffers, because it is too large to be
+ * copied for each query or kept by each backend.
  */
 void
 IvfpqTransform(Relation index, const IvfpqModel *model, const float *raw,
@@ -192,8 +196,8 @@ IvfpqTransform(Relation index, const IvfpqModel *model, const float *raw,
 }
 
 /*
- * Raises an error unless blocks have the keys of the index's columns.
- * Otherwise abbreviated keys would be read where there are none.
+ * Raises an error unless the blocks of the index have the keys of its columns.
+ * Otherwise scans would read abbreviated keys where there are none.
  */
 void
 IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
@@ -204,7 +208,7 @@ IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
 					   "its keys are not those of its columns");
 }
 
-/* Sets *totals to the sums over the directory. */
+/* Sets *totals to the sums over all directory entries. */
 void
 IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
 			  IvfpqListTotals *totals)
@@ -231,7 +235,7 @@ IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
 	}
 }
 
-/* Returns the number of rows in lists, from the directory. */
+/* Returns the number of rows in lists, according to the directory. */
 int64
 IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
 {
@@ -242,9 +246,10 @@ IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Returns the number of rows in lists.  A backend counts them once, and again
- * when VACUUM has changed the catalog's figures, so rows that came since are
- * missing.
+ * Returns the number of rows in lists.  A backend remembers the number, and
+ * counts again when the model, the calibration or the figures in pg_class have
+ * changed.  VACUUM changes these figures.  Rows that were inserted since the
+ * last count are missing.
  */
 static double
 count_once(Relation index, const IvfpqMetaData *meta)
@@ -258,7 +263,8 @@ count_once(Relation index, const IvfpqMetaData *meta)
 		memory->reltuples != form->reltuples ||
 		memory->relpages != form->relpages)
 	{
-		memory->index = InvalidOid; /* invalid, should counting fail */
+		memory->index = InvalidOid; /* so that the entry is invalid if
+									 * counting fails */
 		memory->rows = IvfpqCountRows(index, meta);
 		memory->build_id = meta->build_id;
 		memory->rows_at_calibration = meta->rows_at_calibration;
@@ -270,10 +276,10 @@ count_once(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Estimates the number of rows in the index: by statistics or, if there are
- * none, as the number at calibration.  Statistics may be older than
- * calibration, so if they say far fewer rows, as they do after VACUUM has
- * removed many, the rows are counted.
+ * Estimates the number of rows in the index from the statistics or, if there
+ * are none, from the number of rows at calibration.  If the statistics show
+ * far fewer rows than at calibration, the rows are counted.  Either VACUUM has
+ * removed many rows, or the statistics are older than the calibration.
  */
 double
 IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
@@ -288,14 +294,15 @@ IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Estimates the fraction of the index's rows that new snapshots see, as far as
- * ANALYZE knows.  The others are deleted, but VACUUM has not removed them.
- * Returns 1 if these are too few to matter.
+ * Estimates the fraction of the index's rows that new snapshots see, from the
+ * statistics of ANALYZE.  The other rows are deleted, but VACUUM has not
+ * removed them yet.  Returns 1 if the deleted rows are too few to matter.
  */
 double
 IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
 {
-	Relation	rel = heap;		/* VACUUM counts an index's dead rows, too */
+	Relation	rel = heap;		/* VACUUM's figure for an index includes dead
+								 * rows */
 	double		most = Max(meta->rows_at_calibration,
 						   index->rd_rel->reltuples);
 	double		growth;
@@ -307,7 +314,7 @@ IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
 	if (rel->rd_rel->reltuples < 0 ||
 		rel->rd_rel->reltuples >= IVFPQ_ENOUGH_LEFT * most)
 		return 1;
-	/* pages that came since count in proportion, as they do in plans */
+	/* like the planner, assume that new pages are as full as older pages */
 	growth = RelationGetNumberOfBlocks(rel) /
 		(double) Max(rel->rd_rel->relpages, 1);
 	visible = rel->rd_rel->reltuples * Max(growth, 1);
@@ -316,8 +323,8 @@ IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
 }
 
 /*
- * Returns whether the index has at least `rows` rows.  Statistics may be old,
- * so if they say no, the rows are counted.
+ * Returns whether the index has at least `rows` rows.  Counts the rows if the
+ * statistics show fewer, because statistics may be old.
  */
 bool
 IvfpqHasRows(Relation index, const IvfpqMetaData *meta, double rows)

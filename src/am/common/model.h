@@ -1,7 +1,6 @@
 /*
  * model.h
- *		The model of an index in memory, and how many rows the index has
- *		(model.c).
+ *		The model of an index in memory, and the number of its rows (model.c).
  */
 #ifndef IVFPQ_MODEL_H
 #define IVFPQ_MODEL_H
@@ -12,8 +11,9 @@
 typedef struct IvfpqModel
 {
 	IvfpqMetaData meta;
-	GvModel		gv;				/* when meta.nlists > 0; without rotation */
-	IvfpqLayout layout;			/* of blocks, when meta.nlists > 0 */
+	GvModel		gv;				/* valid if meta.nlists > 0; without the
+								 * rotation */
+	IvfpqLayout layout;			/* of blocks; valid if meta.nlists > 0 */
 	const int32 *parent_offsets;	/* [nparents + 1] first list of each
 									 * parent */
 	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks,
@@ -29,17 +29,18 @@ extern void IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
 								const IvfpqKeyForm *columns);
 
 /*
- * Calibration's results hold while at least this fraction of the rows at
- * calibration is left.  They include a margin: calibration asks for more than
- * the recall, to be safe from chance.
+ * The results of calibration hold while the index still has at least this
+ * fraction of the rows that it had at calibration.  They hold for somewhat
+ * fewer rows because calibration aims above the target recall, to allow for
+ * chance.
  */
 #define IVFPQ_ENOUGH_LEFT	0.8
 
 /* Sums over the directory's entries. */
 typedef struct IvfpqListTotals
 {
-	int64		rows;			/* by their primary postings */
-	int64		live;			/* postings */
+	int64		rows;			/* rows, counted by their primary postings */
+	int64		live;			/* live postings */
 	int64		dead;
 	int64		longest;		/* live postings of the longest list */
 	int			longest_list;

@@ -1,7 +1,7 @@
 /*
  * options.c
- *		Options of CREATE INDEX, and the defaults and limits that follow from
- *		them; the values of settings, which gpuvec.c defines for PostgreSQL.
+ *		Options of CREATE INDEX, the defaults and limits that follow from them,
+ *		and the variables of settings, which gpuvec.c defines for PostgreSQL.
  */
 #include "postgres.h"
 
@@ -19,26 +19,24 @@
 #include "page/page.h"
 
 /*
- * With fewer rows an index stays untrained, unless option train_rows or lists
- * is smaller.
+ * An index with fewer rows than this stays untrained, unless option train_rows
+ * or lists is smaller.
  */
 #define LEAST_ROWS		1000
 
 /*
- * Lists have ROWS_A_LIST rows each until there are MANY_LISTS.  From
- * VERY_MANY_ROWS on their number grows as the square root of rows.
+ * By default, an index has one list for every ROWS_A_LIST rows, but at most
+ * MANY_LISTS lists.  This maximum holds up to VERY_MANY_ROWS rows, and beyond
+ * that grows as the square root of the number of rows.
  */
 #define ROWS_A_LIST		100.0
 #define MANY_LISTS		1e5
 #define VERY_MANY_ROWS	1e8
 
-/*
- * Default of option train_rows, the number of rows with which an index trains
- * itself.
- */
+/* Default of train_rows: with that many rows, an index trains itself. */
 #define TRAIN_ROWS		10000
 
-/* An entry of ivfpqoptions' table: an option named like its field. */
+/* An entry in the table of options: an option named like its field. */
 #define INT_OPTION(name) \
 	{.optname = #name, .opttype = RELOPT_TYPE_INT, \
 	 .offset = offsetof(IvfpqOptions, name)}
@@ -68,8 +66,9 @@ static relopt_enum_elt_def calibrated_for_values[] = {
 };
 
 /*
- * Registers the options of CREATE INDEX.  Call once a process.  Options that
- * only scans read take a lock under which queries go on.
+ * Registers the options of CREATE INDEX.  Call this once in each process.  An
+ * option that takes effect without a rebuild can be changed under a lock that
+ * does not block queries.
  */
 void
 IvfpqInitOptions(void)
@@ -118,8 +117,8 @@ IvfpqInitOptions(void)
 }
 
 /*
- * amoptions: parses options and, if validate, checks how they go together.
- * Core checks their ranges.
+ * amoptions callback.  Parses options.  If `validate` is true, checks that
+ * they are consistent with each other.  Core checks the range of each option.
  */
 bytea *
 ivfpqoptions(Datum reloptions, bool validate)
@@ -155,10 +154,7 @@ ivfpqoptions(Datum reloptions, bool validate)
 	return (bytea *) options;
 }
 
-/*
- * Returns whether the index is of this access method.  No other one has
- * ivfpqoptions.
- */
+/* Returns whether an index is ours: only gpuivfpq has ivfpqoptions. */
 bool
 IvfpqIsOurs(Relation index)
 {
@@ -167,8 +163,9 @@ IvfpqIsOurs(Relation index)
 }
 
 /*
- * Returns the same for an index that the planner has locked.  A hypothetical
- * index, which an extension shows to EXPLAIN, is in no catalog: false.
+ * Like IvfpqIsOurs, for the OID of an index that the planner has locked.
+ * Returns false for a hypothetical index, which is in no catalog, because an
+ * extension has made it up for EXPLAIN.
  */
 bool
 IvfpqIsOursByOid(Oid indexoid)
@@ -184,7 +181,7 @@ IvfpqIsOursByOid(Oid indexoid)
 	return ours;
 }
 
-/* Returns the index's options, or defaults if CREATE INDEX named none. */
+/* Returns the index's options, or defaults if CREATE INDEX specified none. */
 const IvfpqOptions *
 IvfpqGetOptions(Relation index)
 {
@@ -194,10 +191,7 @@ IvfpqGetOptions(Relation index)
 		&defaults;
 }
 
-/*
- * Returns the number of rows below which an index is not trained, not even by
- * request.
- */
+/* Returns the least number of rows with which an index can be trained. */
 int
 IvfpqLeastRows(Relation index)
 {
@@ -210,8 +204,8 @@ IvfpqLeastRows(Relation index)
 }
 
 /*
- * Returns the number of rows with which an index trains itself, enough for all
- * its lists.
+ * Returns the number of rows with which an index trains itself.  This is at
+ * least the number of its lists.
  */
 int
 IvfpqTrainRows(Relation index)
@@ -221,10 +215,7 @@ IvfpqTrainRows(Relation index)
 	return Max(options->train_rows, options->lists);
 }
 
-/*
- * Returns the default number of lists for a number of rows; see am/README,
- * "Defaults".
- */
+/* Returns the default number of lists (am/README, "Defaults"). */
 int
 IvfpqDefaultLists(double rows)
 {

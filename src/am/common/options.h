@@ -35,12 +35,12 @@ typedef enum IvfpqOrder
 
 typedef enum IvfpqUseIndex
 {
-	IVFPQ_USE_AUTO,				/* where it costs least */
-	IVFPQ_USE_ALWAYS,			/* in place of other methods' indexes */
+	IVFPQ_USE_AUTO,				/* use the index where it costs least */
+	IVFPQ_USE_ALWAYS,			/* use it in place of other methods' indexes */
 	IVFPQ_USE_NEVER
 } IvfpqUseIndex;
 
-/* Settings; of numbers, 0 = not set. */
+/* Settings.  For probes, candidates and max_probes, 0 means not set. */
 extern int	ivfpq_probes;
 extern int	ivfpq_candidates;
 extern int	ivfpq_order;

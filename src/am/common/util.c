@@ -1,13 +1,13 @@
 /*
  * util.c
- *		Snapshots under which a background worker reads rows; and sorts of
- *		rows.
+ *		Snapshots for background workers that read rows, and sorts of rows.
  *
- * Reading rows takes an active snapshot, for values out of line and for the
- * functions of an index.  In a session this is the statement's, and stays.  A
- * worker runs no statement.  It takes newer snapshots as it goes on, and has
- * none while it computes: VACUUM, of any table, spares what the oldest
- * snapshot sees, and clustering may take hours.
+ * Reading rows requires an active snapshot, for values stored out of line and
+ * for the functions of an index.  In a session, the snapshot of the statement
+ * is active and stays active.  A worker runs no statement.  It takes a newer
+ * snapshot from time to time, and has none while it only computes.  Otherwise
+ * VACUUM of any table would have to keep the rows that the worker's snapshot
+ * sees, and clustering may take hours.
  */
 #include "postgres.h"
 
@@ -17,7 +17,7 @@
 #include "am/common/util.h"
 #include "pgcompat.h"
 
-/* True in a worker, on whose active snapshot no caller relies. */
+/* True in a worker, where no caller relies on the active snapshot. */
 static bool ours = false;
 
 /* Declares that this process is a worker and may be without a snapshot. */
@@ -28,8 +28,8 @@ IvfpqSnapshotsAreOurs(void)
 }
 
 /*
- * Takes a snapshot, in a worker, because rows are going to be read.  At READ
- * COMMITTED this is a new one, in parallel mode, too.
+ * In a worker, takes a snapshot, because rows are going to be read.  At READ
+ * COMMITTED this is a new snapshot, even in parallel mode.
  */
 void
 IvfpqSnapshotTake(void)
@@ -38,7 +38,7 @@ IvfpqSnapshotTake(void)
 		PushActiveSnapshot(GetTransactionSnapshot());
 }
 
-/* Drops the snapshot, in a worker, because no rows are read for a while. */
+/* In a worker, drops the snapshot, as no rows will be read for a while. */
 void
 IvfpqSnapshotDrop(void)
 {
@@ -47,7 +47,7 @@ IvfpqSnapshotDrop(void)
 	IvfpqSnapshotForget();
 }
 
-/* Drops, in a worker, the snapshot that reading a catalog leaves behind. */
+/* In a worker, drops the snapshot that is left after reading a catalog. */
 void
 IvfpqSnapshotForget(void)
 {
@@ -55,10 +55,7 @@ IvfpqSnapshotForget(void)
 		InvalidateCatalogSnapshot();
 }
 
-/*
- * Replaces the snapshot, in a worker, by a newer one: rows have been read, and
- * more will be.
- */
+/* In a worker, replaces the snapshot by a newer one between reads of rows. */
 void
 IvfpqSnapshotRenew(void)
 {
@@ -67,9 +64,10 @@ IvfpqSnapshotRenew(void)
 }
 
 /*
- * Begins a sort by `first`, then by `second`, which may be InvalidOid: types,
- * INT8OID or FLOAT8OID.  The sort uses 64 kB at least.  The current context has
- * to live until IvfpqSortEnd.
+ * Begins a sort by one or two keys.  `first` and `second` are the types of the
+ * keys, INT8OID or FLOAT8OID.  `second` is InvalidOid if there is one key
+ * only.  The sort uses at least 64 kB, even if memory_kb is less.  The current
+ * context must live until IvfpqSortEnd.
  */
 void
 IvfpqSortBegin(IvfpqSort *sort, Oid first, Oid second, Size payload_bytes,
@@ -116,8 +114,8 @@ IvfpqSortBegin(IvfpqSort *sort, Oid first, Oid second, Size payload_bytes,
 }
 
 /*
- * Puts a row into the sort; `second` and `payload` do not matter where it has
- * none.
+ * Puts a row into the sort.  Ignores `second` if the sort has one key only,
+ * and `payload` if its rows have no payload.
  */
 void
 IvfpqSortPut(IvfpqSort *sort, Datum first, Datum second, const void *payload)
@@ -149,8 +147,8 @@ IvfpqSortPerform(IvfpqSort *sort)
 }
 
 /*
- * Reads the next row.  Its payload is valid until the next call.  Returns
- * false if there is none.
+ * Reads the next row into sort->keys and sort->payload.  The payload is valid
+ * until the next call.  Returns false if there are no more rows.
  */
 bool
 IvfpqSortNext(IvfpqSort *sort)
@@ -171,7 +169,7 @@ IvfpqSortNext(IvfpqSort *sort)
 	return true;
 }
 
-/* Ends the sort, with its files; does nothing if there is none. */
+/* Ends the sort and removes its files.  Does nothing if no sort has begun. */
 void
 IvfpqSortEnd(IvfpqSort *sort)
 {

@@ -1,7 +1,7 @@
 /*
  * util.h
- *		Snapshots under which a background worker reads rows, phases of a
- *		build's progress, growing arrays, and sorts of rows (util.c).
+ *		Snapshots for background workers that read rows, phases of a build's
+ *		progress, growing arrays, and sorts of rows (util.c).
  */
 #ifndef IVFPQ_UTIL_H
 #define IVFPQ_UTIL_H
@@ -16,10 +16,7 @@ extern void IvfpqSnapshotDrop(void);
 extern void IvfpqSnapshotForget(void);
 extern void IvfpqSnapshotRenew(void);
 
-/*
- * Build phases for pg_stat_progress_create_index.  Core owns
- * PROGRESS_CREATEIDX_SUBPHASE_INITIALIZE = 1.
- */
+/* Build phases for pg_stat_progress_create_index.  Core owns phase 1. */
 #define IVFPQ_PHASE_SAMPLING	2
 #define IVFPQ_PHASE_CLUSTERING	3
 #define IVFPQ_PHASE_CODES		4
@@ -28,9 +25,9 @@ extern void IvfpqSnapshotRenew(void);
 #define IVFPQ_PHASE_CALIBRATING	7
 
 /*
- * Makes capacity for one more item in an array that has n, by doubling it.
- * The array is NULL, and its capacity 0, at first; the current context owns
- * its memory then.
+ * Makes capacity for one more item in an array that has n items, by doubling
+ * the array.  If the array is NULL and its capacity is 0, allocates it in the
+ * current context.
  */
 #define IvfpqGrow(array, n, capacity) \
 	do { \
@@ -46,18 +43,19 @@ extern void IvfpqSnapshotRenew(void);
 	} while (0)
 
 /*
- * A sort of rows by one or two keys, on disk if there are many.  A key is an
- * int8 or a float8; a row may have a payload, of the same size in all rows.
- * Rows are put in any order.  After IvfpqSortPerform, IvfpqSortNext reads them
- * in ascending order, and returns false at their end.
+ * A sort of rows by one or two keys, int8 or float8, on disk if there are many
+ * rows.  Rows may have a payload, of the same size in each row.  Rows are put
+ * into the sort in any order.  After IvfpqSortPerform, IvfpqSortNext reads
+ * them in ascending order.
  */
 typedef struct IvfpqSort
 {
 	Tuplesortstate *state;		/* NULL: there is no sort */
 	int			nkeys;
-	TupleTableSlot *in;			/* a row to be put; NULL: keys alone are
-								 * sorted as Datums */
-	TupleTableSlot *out;		/* a row that was read */
+	TupleTableSlot *in;			/* slot of a row that is put into the sort;
+								 * NULL if a row is just one key, sorted as a
+								 * Datum */
+	TupleTableSlot *out;		/* slot of the row that was read last */
 	bytea	   *item;			/* the payload of `in`, or NULL */
 
 	/* the row that was read last: */

@@ -1,13 +1,13 @@
 /*
  * insert.c
- *		Inserts: one row into its lists, or onto the pending list of an
- *		untrained index.
+ *		Inserts a row into its lists or, while the index is untrained, appends
+ *		it to the pending list.
  *
- * Rows come one at a time (README, "Inserts").  What the rows of a statement
- * share is looked up once and kept with the statement's IndexInfo: the vector
- * type, the keys and the model.  The metapage is read for every row, because
- * training in place may come between two rows, and the first row of an index
- * may decide on its dimensions.
+ * Rows come one at a time (README, "Inserts").  The vector type, the keys and
+ * the model are the same for all rows of a statement, so they are looked up
+ * once and kept with the statement's IndexInfo.  The metapage is read for
+ * every row, because the index may be trained in place between two rows, and
+ * because the first row of an index may determine the dimensions of all rows.
  */
 #include "postgres.h"
 
@@ -28,23 +28,23 @@
 #include "page/refinepage.h"
 
 /*
- * What the rows of a statement share: indexInfo->ii_AmCache, which lives in
- * ii_Context.  It points to nothing of the relcache entry, which an
- * invalidation may rebuild between two rows.
+ * The state that all rows of a statement share, in indexInfo->ii_AmCache.  It
+ * is allocated in ii_Context.  It has no pointer into the index's relcache
+ * entry, because an invalidation may rebuild that entry between two rows.
  */
 typedef struct InsertState
 {
 	IvfpqType	type;
 	IvfpqKeys	keys;
-	IvfpqModel *model;			/* with the metapage as of this row; NULL
+	IvfpqModel *model;			/* its `meta` is read again for each row; NULL
 								 * before the first row */
 	MemoryContext context;		/* indexInfo->ii_Context */
-	MemoryContext row_context;	/* in it; reset after each row */
+	MemoryContext row_context;	/* child of `context`; reset after each row */
 } InsertState;
 
 /*
- * Looks up what the rows of a statement share.  ii_AmCache is set only when
- * that is complete, so an error leaves nothing behind.
+ * Looks up the state that the rows of a statement share.  Sets ii_AmCache
+ * last, so that an error leaves no unfinished state behind.
  */
 static InsertState *
 begin_insert(Relation index, IndexInfo *indexInfo)
@@ -64,9 +64,10 @@ begin_insert(Relation index, IndexInfo *indexInfo)
 }
 
 /*
- * Brings state->model up to date.  Reads the metapage, once unless the index
- * was trained since the row before; the model stays while the build_id and the
- * lists are those that it was read for.
+ * Reads the metapage, and brings state->model up to date.  If build_id or the
+ * number of lists has changed, the index was trained after the previous row,
+ * and the model is read again.  Otherwise only the metapage in the model is
+ * replaced.
  */
 static void
 refresh_model(InsertState *state, Relation index)
@@ -97,9 +98,11 @@ refresh_model(InsertState *state, Relation index)
 }
 
 /*
- * Adds a row to the pending list, unless it has other dimensions than rows
- * before it.  If the metapage does not give these, the row's inserter must not
- * have expressions computed for rows that the inserter may not see.
+ * Appends a row to the pending list, or raises an error if the row has other
+ * dimensions than the rows before it.  If the metapage does not give the
+ * dimensions, IvfpqRowDims gets them from pending rows, and computes the
+ * index's expressions for these rows.  The inserting user may have no right to
+ * see the pending rows, so this is done only if IvfpqMayAct permits it.
  */
 static void
 insert_pending(Relation heap, Relation index, const IvfpqType *type,
@@ -126,9 +129,10 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 }
 
 /*
- * Indexes a row whose vector, the first of its values, is not NULL.  The
- * metapage says which dimensions the vector must have: a changed option is for
- * the next build.  Zero vectors under cosine are not indexed.
+ * Indexes a row whose vector, values[0], is not NULL.  The vector must have
+ * the dimensions in the metapage, even if the option `dims` was changed,
+ * because the option takes effect only at the next build.  A zero vector under
+ * cosine is not indexed.
  */
 static void
 insert_row(InsertState *state, Relation heap, Relation index,
@@ -164,8 +168,9 @@ insert_row(InsertState *state, Relation heap, Relation index,
 }
 
 /*
- * aminsert.  NULLs are not indexed, whatever the row's keys are.  An error ends
- * the statement, and with it the IndexInfo: there is nothing to clean up.
+ * aminsert callback.  A row whose vector is NULL is not indexed, whatever its
+ * keys are.  After an error nothing has to be cleaned up, because the error
+ * ends the statement and frees the IndexInfo.
  */
 bool
 ivfpqinsert(Relation index, Datum *values, bool *isnull,
@@ -187,11 +192,12 @@ ivfpqinsert(Relation index, Datum *values, bool *isnull,
 }
 
 /*
- * Encodes a transformed vector and appends it to its lists, one WAL record for
- * each posting.  The refine record that the postings point to comes first; it
- * bounds nothing unless the raw vector is boundable.  A row that is pending
- * leaves the pending list with its first posting.  `keys` are read if the
- * index has keys.
+ * Encodes a transformed vector and appends one posting to each of its lists.
+ * Each posting is one WAL record.  The refine record, to which the postings
+ * point, is written before them.  If the raw vector is not boundable, the
+ * error in the refine record is infinite.  If `pending` is not NULL, the row
+ * is pending, and the WAL record of its first posting also removes it from the
+ * pending list.  `keys` is read only if the index has keys.
  */
 void
 IvfpqInsertPostings(Relation index, const IvfpqModel *model,
@@ -199,7 +205,7 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 					const IvfpqKeyAbbrevs *keys,
 					const IvfpqPendingPlace *pending)
 {
-	static const int32 first_two[2] = {0, 1};	/* of centroids */
+	static const int32 first_two[2] = {0, 1};	/* indexes into `centroids` */
 	const IvfpqMetaData *meta = &model->meta;
 	int			dims = meta->dims;
 	int			code_bytes = gv_code_bytes(model->gv.m);
@@ -215,7 +221,7 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 	int			npostings = 1;
 	ItemPointerData refine = {0};
 
-	/* the nearest list, and the one that complements it */
+	/* find the nearest list and, if rows have two lists, the secondary list */
 	IvfpqQueryInit(&query, model, GV_L2);
 	IvfpqQuerySet(&query, vector);
 	IvfpqNearestLists(index, model, &query, NULL, 1, &nearest);

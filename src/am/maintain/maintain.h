@@ -1,6 +1,7 @@
 /*
  * maintain.h
- *		An index in use: rows come and go, it is trained, and checked.
+ *		Changing and checking an index that is in use: inserts, VACUUM,
+ *		training in place, and verification.
  */
 #ifndef IVFPQ_MAINTAIN_H
 #define IVFPQ_MAINTAIN_H
@@ -11,7 +12,10 @@
 #include "am/common/model.h"
 #include "am/types/keys.h"
 
-/* Beyond this many times the rows at training an index should be rebuilt. */
+/*
+ * An index should be rebuilt when its number of rows has grown by more than
+ * this factor since it was trained.
+ */
 #define IVFPQ_MAX_GROWTH		4
 
 /* insert.c */
@@ -38,16 +42,19 @@ extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 /* traininplace.c */
 typedef struct IvfpqTrainResult
 {
-	int			nlists;			/* of the index afterwards; 0 = untrained */
-	bool		trained;		/* it was untrained before */
-	double		rows;			/* then: rows of the table to be indexed,
-								 * about */
-	bool		waits;			/* nearly all of these rows are equal */
-	int64		moved;			/* rows that went to lists */
-	int64		kept;			/* rows that stay pending, because no snapshot
-								 * sees them yet, or any more */
-	int64		mismatched;		/* rows that stay pending because of their
-								 * dimensions */
+	int			nlists;			/* number of lists after the call; 0 = the
+								 * index is still untrained */
+	bool		trained;		/* true if this call trained the index */
+	double		rows;			/* estimated number of rows to index, if the
+								 * index was untrained */
+	bool		waits;			/* not trained because nearly all rows are
+								 * equal */
+	int64		moved;			/* rows that were put into lists */
+	int64		kept;			/* rows that stay pending because our snapshot
+								 * does not see them: they may be uncommitted,
+								 * or dead */
+	int64		mismatched;		/* rows that stay pending because they have
+								 * other dimensions than the index */
 } IvfpqTrainResult;
 
 extern void IvfpqTrainOrFlush(Relation heap, Relation index,
@@ -56,8 +63,9 @@ extern void IvfpqTrainOrFlush(Relation heap, Relation index,
 /*
  * verifymirror.c
  *
- * An IvfpqProblem reports an error, or else a warning: a problem on a block,
- * or InvalidBlockNumber, of a list, or IVFPQ_NO_LIST.
+ * An IvfpqProblem reports one problem: an error or, if `error` is false, a
+ * warning.  blkno is InvalidBlockNumber if the problem is not on a single
+ * block, and list is IVFPQ_NO_LIST if it is not in a single list.
  */
 typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
 							  uint32 list, const char *problem);

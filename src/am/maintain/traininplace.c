@@ -1,24 +1,24 @@
 /*
  * traininplace.c
- *		Trains an index that is in use, and flushes its pending rows to lists:
- *		gpuvec_train, and the same for the background worker.
+ *		Trains an index that is in use, and flushes its pending rows to lists,
+ *		for gpuvec_train and for the background worker.
  *
  * An untrained index answers from its pending list.  Training gives it
- * centroids, codes and lists while scans and inserts go on.  It writes all of
- * these to pages that no reader finds.  Then one WAL record, of the metapage,
- * publishes them in place of the pending pages.  A crash before that record
- * leaves the index as it was, with pages that the next attempt or VACUUM
- * frees.
+ * centroids, codes and lists while scans and inserts go on.  All of these are
+ * written to pages that no reader can find.  Then one WAL record, which
+ * changes the metapage only, publishes the new pages in place of the frozen
+ * pending pages.  A crash before that record leaves the index as it was,
+ * except for unused pages, which the next attempt or VACUUM frees.
  *
- * Rows that our snapshot does not see stay pending: they may be uncommitted,
- * or dead to us and alive to older snapshots.  The TOAST values of the latter
- * may be gone, so such rows are not even read.
+ * Rows that our snapshot does not see stay pending.  Such a row may be
+ * uncommitted, or it may be dead to us and alive to older snapshots.  The row
+ * is not even read, because the TOAST values of a dead row may be gone.
  *
- * Rows that came while the index was trained, and rows that training could
- * not see, are flushed one by one.  One WAL record takes a row from the
- * pending list and appends its first posting to a list, a second record
- * appends the secondary posting.  A crash in between leaves the row with one
- * posting, which is legal.
+ * Rows that were inserted while the index was trained, and rows that training
+ * could not see, are flushed one by one.  One WAL record removes a row from
+ * the pending list and appends its first posting to a list.  A second WAL
+ * record appends the secondary posting.  A crash between the two records
+ * leaves the row with one posting, which is legal.
  */
 #include "postgres.h"
 
@@ -50,17 +50,17 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Rows that training reads under one snapshot. */
+/* Number of rows that training reads under one snapshot. */
 #define ROWS_A_SNAPSHOT		1024
 
-/* Rows that are pending, read from the table under snapshots of their own. */
+/* Reads pending rows from the table, under snapshots of its own. */
 typedef struct RowReader
 {
 	Relation	heap;
 	Relation	index;
 	IvfpqType	type;
 	IvfpqKeys	keys;
-	IvfpqRerank fetch;			/* between begin_rows and end_rows */
+	IvfpqRerank fetch;			/* valid between begin_rows and end_rows */
 } RowReader;
 
 /* The state of training in place. */
@@ -68,7 +68,7 @@ typedef struct InPlace
 {
 	RowReader	rows;
 	IvfpqTraining training;
-	IvfpqParallel parallel;		/* trains; after that the leader is alone */
+	IvfpqParallel parallel;		/* has workers only during training */
 
 	/* the trained index */
 	IvfpqMetaData meta;
@@ -84,10 +84,10 @@ typedef struct InPlace
 PG_FUNCTION_INFO_V1(gpuvec_train);
 
 /*
- * Begins to read rows under a new snapshot.  The caller takes another one
- * after ROWS_A_SNAPSHOT rows, or a page of the pending list: each row is
- * judged by itself, so rows need not share a snapshot, and VACUUM spares all
- * that an old one sees.
+ * Begins to read rows under a new snapshot.  Callers take a new snapshot after
+ * ROWS_A_SNAPSHOT rows, or after each page of the pending list, because an old
+ * snapshot keeps VACUUM from removing dead rows.  Rows need not share a
+ * snapshot, because each row is handled independently of other rows.
  */
 static void
 begin_rows(RowReader *rows)
@@ -97,7 +97,7 @@ begin_rows(RowReader *rows)
 					 GetActiveSnapshot());
 }
 
-/* Lets go of what begin_rows took. */
+/* Ends the reading that begin_rows began, and releases its snapshot. */
 static void
 end_rows(RowReader *rows)
 {
@@ -107,10 +107,11 @@ end_rows(RowReader *rows)
 }
 
 /*
- * Fetches a row, and sets *visible to whether the snapshot sees it.  Returns
- * its raw vector, and its keys in *keys if the index has keys, both good until
- * IvfpqRerankDone; or NULL unless the row is visible and lists of `dims`
- * dimensions can take it.
+ * Fetches a row, and sets *visible to whether the snapshot sees the row.
+ * Returns the row's raw vector if the row is visible and can be indexed with
+ * `dims` dimensions, otherwise NULL.  If a vector is returned and the index
+ * has keys, sets *keys to the row's keys.  The vector and the keys are valid
+ * until IvfpqRerankDone.
  */
 static const float *
 fetch_row(RowReader *rows, uint64 id, int dims, bool *visible,
@@ -129,9 +130,9 @@ fetch_row(RowReader *rows, uint64 id, int dims, bool *visible,
 }
 
 /*
- * Assigns the rows of the frozen part to their lists, in heap order, each
- * once.  Those that the snapshot does not see, or lists cannot take, are kept
- * pending.
+ * Assigns the rows of the frozen part of the pending list to their lists.
+ * Reads each row once, in heap order.  Rows that the snapshot does not see,
+ * and rows that cannot be indexed, are kept pending.
  */
 static void
 assign_rows(InPlace *state)
@@ -175,8 +176,9 @@ assign_rows(InPlace *state)
 }
 
 /*
- * Takes the steps from a trained model to a trained index (README, "Training
- * in Place").  Each injection point is named for the step that is done.
+ * Freezes the pending list, writes the lists of the trained model, and
+ * publishes them in the metapage (README, "Training in Place").  Each
+ * injection point is named after the step that has just been done.
  */
 static void
 write_and_publish(InPlace *state)
@@ -199,15 +201,15 @@ write_and_publish(InPlace *state)
 	IvfpqInjectionPoint("train: published");
 	IvfpqPendingFree(index, &state->frozen);
 
-	/* cached plans take the index for one that reads the whole table */
+	/* replan, because cached plans expect the index to read all rows */
 	CacheInvalidateRelcache(state->rows.heap);
 }
 
 /*
- * Raises an error if the transaction does not see most of the rows.  Training
- * samples the rows that the transaction's snapshot sees.  If that snapshot is
- * old, as it may be from REPEATABLE READ on, training would take a large table
- * for a small one, and make lists for that.
+ * Raises an error if the transaction sees fewer than half of the pending rows.
+ * Training samples rows under the transaction's snapshot, which may be old at
+ * REPEATABLE READ or above.  With an old snapshot, training would
+ * underestimate the number of rows and make too few lists.
  */
 static void
 check_snapshot(Relation index, const IvfpqTraining *training)
@@ -230,9 +232,9 @@ check_snapshot(Relation index, const IvfpqTraining *training)
 }
 
 /*
- * Trains an untrained index, if its table has enough rows.  The caller holds
- * ShareUpdateExclusiveLock on the table, acts as its owner and has an active
- * snapshot.  Progress is shown as that of an index build.
+ * Trains an untrained index if its table has enough rows.  The caller holds
+ * ShareUpdateExclusiveLock on the table, acts as the table's owner and has an
+ * active snapshot.  Progress is reported as for CREATE INDEX.
  */
 static void
 train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
@@ -262,7 +264,7 @@ train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 	IvfpqSnapshotTake();
 
 	indexInfo = IvfpqIndexInfo(index);
-	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
+	indexInfo->ii_Concurrent = true;	/* read rows as a snapshot sees them */
 	IvfpqTypeInit(&state.rows.type, index);
 	IvfpqKeysInit(&state.rows.keys, index);
 
@@ -290,7 +292,7 @@ train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 	MemoryContextDelete(context);
 }
 
-/* Appends a row to its lists if the snapshot sees it and lists can take it. */
+/* Appends a pending row to its lists, if it is visible and can be indexed. */
 static void
 flush_row(RowReader *rows, const IvfpqModel *model, ItemPointer tid,
 		  const IvfpqPendingPlace *place, IvfpqTrainResult *result)
@@ -322,9 +324,9 @@ flush_row(RowReader *rows, const IvfpqModel *model, ItemPointer tid,
 }
 
 /*
- * Flushes the pending list of a trained index, page by page, each under a
- * snapshot of its own.  The caller holds ShareUpdateExclusiveLock on the table
- * and acts as its owner.
+ * Flushes the pending list of a trained index, page by page, with a snapshot
+ * for each page.  The caller holds ShareUpdateExclusiveLock on the table and
+ * acts as the table's owner.
  */
 static void
 flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
@@ -357,7 +359,7 @@ flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
 		}
 		end_rows(&rows);
 
-		/* so that the next VACUUM asks no worker to read them again */
+		/* mark the page, so that VACUUM does not start a worker for it */
 		mismatched = result->mismatched - mismatched;
 		if (mismatched > 0 && result->kept == kept && !reader.mismatched)
 			IvfpqPendingSetMismatched(index, &reader.place, (int) mismatched);
@@ -370,8 +372,8 @@ flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
 
 /*
  * Trains the index if it is untrained, then flushes its pending rows.  The
- * caller holds ShareUpdateExclusiveLock on the table, acts as its owner and
- * has an active snapshot.
+ * caller holds ShareUpdateExclusiveLock on the table, acts as the table's
+ * owner and has an active snapshot.
  */
 void
 IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
@@ -403,7 +405,7 @@ check_may_train(Relation heap, Relation index)
 	IvfpqCheckValid(index);
 }
 
-/* Reports why no row was moved, or why some rows were not. */
+/* Tells the user why no row was moved, or why some rows stay pending. */
 static void
 report_result(Relation index, const IvfpqTrainResult *result)
 {
@@ -432,8 +434,7 @@ report_result(Relation index, const IvfpqTrainResult *result)
 
 /*
  * gpuvec_train(index regclass): trains an untrained index, or flushes the
- * pending rows of a trained one.  Returns the number of rows that went to
- * lists.
+ * pending rows of a trained index.  Returns the number of rows put into lists.
  */
 Datum
 gpuvec_train(PG_FUNCTION_ARGS)

@@ -3,10 +3,10 @@
  *		VACUUM: flags dead postings, rewrites lists, frees space, and asks for
  *		a worker if the index needs one.
  *
- * One pass over small-list and refine pages in physical order asks about every
- * TID.  So VACUUM reads the file once, front to back, and comes to every slot.
- * On the way it frees slots that a crash left without a list.  Then it rewrites
- * lists that have enough dead postings.
+ * VACUUM makes one pass over the small-list pages and refine pages, in
+ * physical order, and calls the callback for every TID.  So it visits every
+ * slot, and also frees slots that a crash left without a list.  After the pass
+ * it rewrites the lists that have enough dead postings.
  */
 #include "postgres.h"
 
@@ -24,7 +24,7 @@
 #include "page/refinepage.h"
 #include "pgcompat.h"
 
-/* The list that a slot belongs to, and its entry. */
+/* The list that a slot belongs to, and the list's directory entry. */
 typedef struct SlotOwner
 {
 	uint32		list;
@@ -33,7 +33,7 @@ typedef struct SlotOwner
 
 typedef struct Vacuum
 {
-	/* PostgreSQL's arguments */
+	/* arguments from PostgreSQL */
 	BufferAccessStrategy strategy;
 	IndexBulkDeleteCallback callback;
 	void	   *callback_state;
@@ -42,14 +42,16 @@ typedef struct Vacuum
 	Relation	index;
 	IvfpqMetaData meta;
 	IvfpqLayout layout;
-	IvfpqReclaim reclaim;		/* of what training left */
+	IvfpqReclaim reclaim;		/* frees pages that a crash during training
+								 * left behind */
 	char	   *page;			/* [BLCKSZ] copy of a small-list page */
-	SlotOwner  *owners;			/* [slots_per_page] of that page */
+	SlotOwner  *owners;			/* [slots_per_page] owners of the slots of
+								 * `page` */
 } Vacuum;
 
 /*
- * Asks about every posting that a block had when its list's entry was read,
- * and flags those that are dead.
+ * Calls the callback for every posting that the block had when its list's
+ * entry was read, and flags the dead postings.
  */
 static void
 vacuum_block(Vacuum *vacuum, IvfpqAddress address, IvfpqSlotHeader *slot,
@@ -83,10 +85,11 @@ vacuum_block(Vacuum *vacuum, IvfpqAddress address, IvfpqSlotHeader *slot,
 }
 
 /*
- * Vacuums one page.  A small-list page is copied twice: first to learn which
- * lists its slots belong to, then, after the entries of these lists were read,
- * for its contents.  So the second copy has every posting that an entry counts.
- * Slots taken in between hold only rows newer than this VACUUM.
+ * Vacuums one page.  A small-list page is copied twice: first to find out
+ * which lists its slots belong to, then, after the directory entries of these
+ * lists were read, for its contents.  So the second copy has every posting
+ * that an entry counts.  A slot that was free in the first copy is skipped,
+ * because it can hold only rows newer than this VACUUM.
  */
 static void
 vacuum_page(Vacuum *vacuum, BlockNumber blkno)
@@ -137,12 +140,12 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 }
 
 /*
- * ambulkdelete.  CREATE INDEX CONCURRENTLY also calls it, to learn all TIDs.
+ * ambulkdelete callback.  CREATE INDEX CONCURRENTLY also calls it, to get all
+ * TIDs.
  *
- * An index of an older format is passed over, so that its table can be
- * vacuumed and frozen.  The index keeps TIDs of removed rows, but nothing
- * reads them: scans and INSERT refuse the index, and REINDEX reads the table
- * only.
+ * An index of an older format is skipped, so that its table can be vacuumed
+ * and frozen.  The index keeps TIDs of removed rows, but nothing reads them:
+ * scans and INSERT refuse the index, and REINDEX reads only the table.
  */
 IndexBulkDeleteResult *
 ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
@@ -186,7 +189,7 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 		IvfpqVacuumDelayPoint();
 		vacuum_page(&vacuum, blkno);
 	}
-	/* this leaves lists with few dead postings as they are */
+	/* lists with few dead postings stay as they are */
 	for (int list = 0; list < vacuum.meta.nlists; list++)
 	{
 		IvfpqVacuumDelayPoint();
@@ -199,9 +202,10 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 }
 
 /*
- * amvacuumcleanup.  Brings the upper levels of the free space map and the
- * sizes up to date, and asks for a worker to train.  Without an ambulkdelete
- * before, the number of entries stays as it was.
+ * amvacuumcleanup callback.  Updates the free space map's upper levels and the
+ * number of pages, and asks for a worker if the index needs one.  If
+ * ambulkdelete was not called before, there are no stats to update, and the
+ * number of index entries in the catalog stays as it was.
  */
 IndexBulkDeleteResult *
 ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)

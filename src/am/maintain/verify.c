@@ -3,28 +3,33 @@
  *		gpuvec_verify_index: checks the pages of an index, and that it has
  *		every row.
  *
- * First the pages are checked, with all TIDs on the way; then the table is
- * read under a snapshot that was taken before.  So every row that the snapshot
- * shows must be among the TIDs: an insert makes its entry before it commits,
- * and VACUUM removes no entry of a row that a snapshot sees.  Both streams are
- * sorted and merged.  Nothing here keeps inserts, deletes or VACUUM from going
- * on.
+ * First the pages are checked, and all TIDs on them are collected.  Then the
+ * table is read under a snapshot that was taken before the pages were checked.
+ * Every row that this snapshot sees must be among the TIDs, because an insert
+ * makes its index entry before it commits, and VACUUM does not remove the
+ * entry of a row that a snapshot sees.  The TIDs of the index and those of the
+ * table are sorted and merged.  Inserts, deletes and VACUUM go on during the
+ * check.
  *
- * Abbreviated keys are compared the same way.  Postings in the index and rows
- * that the snapshot sees are sorted together, by TID and the row first.  The
- * first number of each pair is TID * 2 for a row, and 1 more for a posting;
- * the second is a digest that stands for the abbreviated keys.
+ * Digests of the abbreviated keys are compared by a sort, too.  A row that the
+ * snapshot sees is sorted as (TID * 2, digest of its keys), and a posting as
+ * (TID * 2 + 1, digest of its keys).  So each row comes directly before its
+ * postings.
  *
- * Refine records must bound their rows.  A scan in strict order returns a row
- * when bounds prove that no other can come before it.  A record whose numbers
- * are changed, but are numbers, is noticed by nothing else, and rows are
- * returned in a wrong order.  So the row of each record is fetched: the lower
- * bound of its distance from itself must be 0.  That is so where x^ is no
- * farther away than the error, from which both bounds follow.  The bounds rest
- * on the rotation, which must be orthogonal.
+ * A refine record must give correct bounds for the distances of its row.  A
+ * scan in strict order returns a row as soon as bounds prove that no other row
+ * can come before it.  If the numbers in a record are changed to other valid
+ * numbers, no other check finds the damage, and scans return rows in a wrong
+ * order.  So the row of each record is fetched, and the record's lower bound
+ * for the distance between the row and itself must be 0.  This lower bound is
+ * 0 if the record's approximation x^ is no farther from the row than the
+ * record's error.  Then the bounds of all distances are correct, because they
+ * are computed from x^ and the error.  The bounds also depend on the rotation,
+ * so the rotation is checked to be orthogonal.
  *
- * A record's TID is its row's as long as a snapshot that is older than the
- * page's copy sees the row: VACUUM frees records before TIDs are used again.
+ * If the snapshot sees the row at a record's TID, the record belongs to that
+ * row: the snapshot is older than the copy of the record's page, and VACUUM
+ * frees the records of dead rows before their TIDs are used again.
  */
 #include "postgres.h"
 
@@ -64,19 +69,20 @@
 #define VERIFY_PROBLEM		3
 #define VERIFY_NCOLUMNS		4
 
-/* Refine records, and what leads to them. */
+/* State of the check of refine records. */
 typedef struct VerifyRecords
 {
-	IvfpqSort	postings;		/* refine address; TID */
-	bool		more;			/* the next one in it is this: */
+	IvfpqSort	postings;		/* (refine address, TID) of all postings */
+	bool		more;			/* there is a next posting, which has
+								 * `address` and `tid` */
 	uint64		address;
 	uint64		tid;
 
-	/* comparing records with their rows */
+	/* comparison of records with their rows */
 	bool		compares;
 	IvfpqModel *model;
-	IvfpqRerank rows;			/* fetches them */
-	float	   *vector;			/* [dims] of one */
+	IvfpqRerank rows;			/* fetches the rows */
+	float	   *vector;			/* [dims] transformed vector of one row */
 } VerifyRecords;
 
 typedef struct Verify
@@ -84,31 +90,32 @@ typedef struct Verify
 	Relation	heap;
 	Relation	index;
 	ReturnSetInfo *result;
-	bool		valid;			/* the index, when the check began */
+	bool		valid;			/* the index was valid when the check began */
 	IvfpqType	type;
 	IvfpqKeys	keys;
 
 	/* pages */
-	IvfpqMetaData meta;			/* as it was checked */
-	int			lists_per_row;	/* lists that should hold a row */
+	IvfpqMetaData meta;			/* the metapage that was checked */
+	int			lists_per_row;	/* number of lists that should hold each row */
 	bool		damaged;		/* an error was reported */
 	bool		pending_damaged;	/* the pending list cannot be read to its
 									 * end */
 	VerifyRecords records;
 
 	/* the table's rows */
-	int			dims;			/* that all should have; 0 = any */
-	bool		dims_checked;	/* of all rows, when they were inserted */
+	int			dims;			/* dimensions that rows should have; 0 = any */
+	bool		dims_checked;	/* the dimensions of all rows were checked at
+								 * insertion */
 	MemoryContext tmp;			/* reset after every row */
 
-	/* what is compared */
-	IvfpqSort	entries;		/* TIDs in the index * 4 + IvfpqPlace */
-	IvfpqSort	rows;			/* TIDs of rows to be found there */
-	IvfpqSort	digests;		/* if there are keys: TID * 2, and 1 for a
-								 * posting; digest */
-	IvfpqSort	pending;		/* TIDs pending when all was read; none until
-								 * a row asks */
-	bool		more_pending;	/* the next one in it is this: */
+	/* the sorts that are compared */
+	IvfpqSort	entries;		/* TID * 4 + IvfpqPlace of all index entries */
+	IvfpqSort	rows;			/* TIDs of rows that the index should have */
+	IvfpqSort	digests;		/* if the index has keys: (TID * 2, digest) of
+								 * rows, (TID * 2 + 1, digest) of postings */
+	IvfpqSort	pending;		/* TIDs pending after all pages were read;
+								 * filled by is_still_pending */
+	bool		more_pending;	/* there is a next pending TID, pending_id */
 	uint64		pending_id;
 } Verify;
 
@@ -117,7 +124,7 @@ PG_FUNCTION_INFO_V1(gpuvec_verify_index);
 static void report_row(Verify *verify, bool error, uint64 id,
 					   const char *fmt,...) pg_attribute_printf(4, 5);
 
-/* IvfpqChecker.report, and IvfpqProblem: adds one row to the result. */
+/* IvfpqChecker.report and IvfpqProblem callback.  Adds a row to the result. */
 static void
 report(void *arg, bool error, BlockNumber blkno, uint32 list,
 	   const char *problem)
@@ -138,8 +145,8 @@ report(void *arg, bool error, BlockNumber blkno, uint32 list,
 }
 
 /*
- * Reports a problem of a row of the table.  The text goes on after the row's
- * name.
+ * Reports a problem of one row of the table.  The message names the row and
+ * continues with the formatted text.
  */
 static void
 report_row(Verify *verify, bool error, uint64 id, const char *fmt,...)
@@ -161,7 +168,7 @@ report_row(Verify *verify, bool error, uint64 id, const char *fmt,...)
 	pfree(problem);
 }
 
-/* Begins a sort by one int8 or, with `second`, by two. */
+/* Begins a sort of int8 values, or of pairs of them if `second` is true. */
 static void
 begin_sort(IvfpqSort *sort, bool second)
 {
@@ -203,7 +210,7 @@ forget_entries(void *arg)
 	begin_sort(&verify->entries, false);
 }
 
-/* Reads the next posting by refine record. */
+/* Reads the next posting in the order of refine addresses. */
 static void
 next_posting(VerifyRecords *records)
 {
@@ -216,9 +223,11 @@ next_posting(VerifyRecords *records)
 }
 
 /*
- * Returns whether a record bounds distances of its row.  A record does not
- * matter if the snapshot does not see the row, or if the row has no place in
- * lists: then the record is another row's, which is noticed elsewhere.
+ * Returns whether a record gives correct bounds for the distances of its row.
+ * Also returns true if the snapshot does not see the row.  If the snapshot
+ * sees a row that cannot be indexed, the TID in the record is wrong.  The
+ * result is true then, too, because check_row reports the row whose record
+ * this should be.
  */
 static bool
 bounds_row(Verify *verify, const IvfpqRecord *record)
@@ -262,10 +271,12 @@ bounds_row(Verify *verify, const IvfpqRecord *record)
 }
 
 /*
- * IvfpqChecker.records.  Notes postings that point to an earlier page, which
- * is no refine page, or to the record of another row.  Whether that is wrong
- * depends on whether the row is visible, which is not known yet.  Then
- * compares the page's records with their rows.
+ * IvfpqChecker.records callback, called for refine pages in ascending order.
+ * Collects the postings that have no record.  The address of such a posting is
+ * on an earlier page, which is not a refine page, or is a slot of this page
+ * that is free or has the record of another row.  Whether a missing record is
+ * an error depends on whether the posting's row is visible, which is not known
+ * yet.  Then compares the page's records with their rows.
  */
 static void
 take_records(void *arg, BlockNumber blkno, Page page, int n)
@@ -295,7 +306,7 @@ take_records(void *arg, BlockNumber blkno, Page page, int n)
 		char	   *problem;
 
 		CHECK_FOR_INTERRUPTS();
-		/* what lies beyond the table is reported already */
+		/* a TID beyond the end of the table has already been reported */
 		if (!ItemPointerIsValid(&record->tid) ||
 			ItemPointerGetBlockNumber(&record->tid) >= heap_blocks ||
 			bounds_row(verify, record))
@@ -310,8 +321,8 @@ take_records(void *arg, BlockNumber blkno, Page page, int n)
 }
 
 /*
- * Returns whether the rotation of an index, whose pages are sound, is
- * orthogonal, as it was written.
+ * Returns whether the rotation of an index is orthogonal, as every rotation is
+ * when it is written.  The pages of the rotation must be undamaged.
  */
 static bool
 is_orthogonal(Relation index, const IvfpqMetaData *meta)
@@ -329,10 +340,11 @@ is_orthogonal(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Checks metapage, arrays and the pending list.  Returns false if not even the
- * metapage makes sense.  Pending rows come before lists, because a row may
- * move from there to a list.  If the index was trained meanwhile, all rows
- * did, so everything is read again.
+ * Checks the metapage, the arrays and the pending list.  Returns false if the
+ * metapage is so damaged that nothing else can be checked.  The pending list
+ * is read before the lists, because in the opposite order a row that moves to
+ * lists could be missed.  If the index was trained meanwhile, all rows have
+ * moved, so everything is read again.
  */
 static bool
 check_model(IvfpqChecker *checker)
@@ -362,8 +374,9 @@ check_model(IvfpqChecker *checker)
 }
 
 /*
- * Checks all pages.  Returns false if the metapage makes no sense.  Refine
- * records of a valid index are compared with rows that the snapshot sees.
+ * Checks all pages.  Returns false if the metapage is so damaged that rows
+ * cannot be compared.  Refine records of a valid index are compared with the
+ * rows that the snapshot sees.
  */
 static bool
 check_pages(Verify *verify, Snapshot snapshot)
@@ -395,13 +408,14 @@ check_pages(Verify *verify, Snapshot snapshot)
 		!is_orthogonal(index, meta))
 		report(verify, true, meta->rotation, IVFPQ_NO_LIST,
 			   "the rotation is not orthogonal");
-	/* lists may be damaged, but the model that bounds rest on is sound */
+
+	/* bounds depend only on the model, so damaged lists do not matter */
 	records->compares = verify->valid && !verify->damaged &&
 		meta->nlists > 0 && meta->refine != IVFPQ_REFINE_NONE;
 	for (int list = 0; list < meta->nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
 
-	/* all postings are taken; from here on their records come */
+	/* all postings are collected; now their records are checked */
 	IvfpqSortPerform(&records->postings);
 	next_posting(records);
 	if (records->compares)
@@ -413,7 +427,7 @@ check_pages(Verify *verify, Snapshot snapshot)
 	IvfpqCheckSlabs(&checker);
 	if (records->compares)
 		IvfpqRerankEnd(&records->rows);
-	/* records on pages younger than the check have not come */
+	/* pages that were added after the check began are not checked */
 	for (; records->more; next_posting(records))
 		if (records->address >> 16 < checker.nblocks)
 			put(&verify->entries, records->tid * 4 + IVFPQ_NO_RECORD, 0);
@@ -423,9 +437,13 @@ check_pages(Verify *verify, Snapshot snapshot)
 }
 
 /*
- * Called for every visible row that the index's predicate admits.  Reports a
- * row that has other dimensions than the index: queries leave it out, or fail
- * where the metapage says that there is none.
+ * Called for every visible row that satisfies the index's predicate.  Collects
+ * the row's TID and the digest of its keys.
+ *
+ * Reports a row that has other dimensions than the index.  This is a warning
+ * if queries skip such a row.  It is an error if the metapage says that the
+ * dimensions of all rows were checked, because then queries fail on such a
+ * row.
  */
 static void
 row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
@@ -463,16 +481,19 @@ row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 }
 
 /*
- * Returns whether a row is still pending after lists were read.  Rows are
- * asked about in ascending order.  One that is found in a list has left the
- * pending list before, and none comes back, so one reading of the pending list
- * after that serves all rows.
+ * Returns whether a row is still pending after the lists were read.  Callers
+ * must ask about rows in ascending order.
+ *
+ * The pending list is read again only once, at the first call, when all lists
+ * have been read.  This is enough for all rows: unless the index is damaged, a
+ * row that was found in a list had left the pending list before, and no row
+ * returns to the pending list.
  */
 static bool
 is_still_pending(Verify *verify, uint64 id)
 {
 	if (verify->pending_damaged)
-		return true;			/* as it was when it was checked */
+		return true;			/* the pending list cannot be read again */
 	if (verify->pending.state == NULL)
 	{
 		IvfpqFrozen whole = {.tail = InvalidBlockNumber};
@@ -492,8 +513,9 @@ is_still_pending(Verify *verify, uint64 id)
 }
 
 /*
- * Reports a row unless the index holds it as it should: once pending, or once
- * in every list that is to hold it.  count [4] by IvfpqPlace.
+ * Reports a row unless the index holds it as it should: either pending once,
+ * or with one posting in each list that should hold it.  count [4] says how
+ * many times the row was found in each IvfpqPlace.
  */
 static void
 check_row(Verify *verify, uint64 id, const int64 *count)
@@ -506,7 +528,7 @@ check_row(Verify *verify, uint64 id, const int64 *count)
 
 	if (pending == 1 && first == 1 && !is_still_pending(verify, id))
 	{
-		/* it moved while we read; its second list may have been read before */
+		/* the row moved meanwhile, perhaps after we read its second list */
 		sound = secondary <= verify->lists_per_row - 1;
 		pending = 0;
 	}
@@ -531,8 +553,8 @@ check_row(Verify *verify, uint64 id, const int64 *count)
 }
 
 /*
- * Compares rows with entries.  Every row must be among the entries; other
- * entries are of dead rows.
+ * Compares the rows of the table with the entries of the index.  Every row
+ * must have an entry.  Entries without a row belong to dead rows.
  */
 static void
 compare_rows(Verify *verify)
@@ -563,7 +585,10 @@ compare_rows(Verify *verify)
 	}
 }
 
-/* Reports each row, once, of which a posting has other keys. */
+/*
+ * Reports each row that has a posting whose keys differ from the row's keys.
+ * A row with two such postings is reported only once.
+ */
 static void
 compare_keys(Verify *verify)
 {
@@ -594,8 +619,8 @@ compare_keys(Verify *verify)
 }
 
 /*
- * gpuvec_verify_index(index regclass, mirror boolean): verifies pages, then
- * rows, all as the table's owner.
+ * gpuvec_verify_index(index regclass, mirror boolean): verifies pages, rows
+ * and, if `mirror` is true, gpuvecd's mirror, all as the table's owner.
  */
 Datum
 gpuvec_verify_index(PG_FUNCTION_ARGS)
@@ -631,7 +656,7 @@ gpuvec_verify_index(PG_FUNCTION_ARGS)
 		report(&verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
 			   "the index is not valid, its rows are not compared with the table's");
 
-	/* what a build has written so far, or had when it failed, is no index */
+	/* skip the pages of a build that is in progress or has failed */
 	if (index->rd_index->indisready && check_pages(&verify, snapshot) &&
 		verify.valid)
 	{
@@ -643,7 +668,7 @@ gpuvec_verify_index(PG_FUNCTION_ARGS)
 		verify.dims = verify.dims_checked ? meta.dims :
 			IvfpqRowDims(heap, index, &meta);
 
-		/* rows as the snapshot sees them, with the TIDs that indexes know */
+		/* read the visible rows, with the TIDs of their index entries */
 		indexInfo->ii_Concurrent = true;
 		table_index_build_scan(heap, index, indexInfo, true, false,
 							   row_callback, &verify,

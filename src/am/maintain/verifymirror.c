@@ -3,12 +3,13 @@
  *		Compares gpuvecd's mirror of an index with the index's pages, for
  *		gpuvec_verify_index.
  *
- * A mirror may be behind, and that is no fault.  A list that was rewritten, or
- * in which postings died, since the mirror got it is not compared.  Of a list
- * that only grew the postings that the mirror has are compared.
+ * A mirror may be behind the index, and that is not an error.  A list is not
+ * compared if it was rewritten, or if postings in it died, after the mirror
+ * got it.  If a list only grew, the postings that the mirror has are compared.
  *
- * Refine records are compared where nothing frees them meanwhile: when the
- * table's lock shows that there is no VACUUM, and so never on a standby.
+ * Refine records are compared only while a lock on the table shows that no
+ * VACUUM runs, because VACUUM frees records.  They are not compared on a
+ * standby, where a lock does not exclude the VACUUM of the primary.
  */
 #include "postgres.h"
 
@@ -25,14 +26,14 @@
 #include "page/metapage.h"
 #include "page/refinepage.h"
 
-/* Lists asked for at once; gpuvecd sends as many of them as it likes. */
+/* Maximum number of lists in a request.  The answer may have fewer lists. */
 #define LISTS_AT_ONCE	4096
 
-/* Elements of an array, and refine records, asked for at once. */
+/* Maximum numbers of array elements and of refine records in a request. */
 #define VALUES_AT_ONCE	(1024 * 1024)
 #define RECORDS_AT_ONCE	1024
 
-/* The row whose record is at an address, by a posting that leads there. */
+/* The TID of a posting and the address of its refine record. */
 typedef struct NotedPosting
 {
 	ItemPointerData address;
@@ -49,19 +50,21 @@ typedef struct MirrorCheck
 	/* lists */
 	IvfpqListReader reader;
 	int			code_bytes;
-	uint64	   *keys;			/* [keys_bytes], space to align a block's */
+	uint64	   *keys;			/* [keys_bytes] aligned copy of block keys */
 	Size		keys_bytes;
 	int			next;			/* list to be compared next */
-	int			block;			/* of it, from this one on */
+	int			block;			/* first block of list `next` to be compared */
 
 	/* refine records */
-	bool		records;		/* they are compared */
-	NotedPosting *noted;		/* [capacity] postings whose records are due */
+	bool		records;		/* records can be compared, because the table
+								 * is locked */
+	NotedPosting *noted;		/* [capacity] postings whose records will be
+								 * compared next */
 	int64		nnoted;
 	int64		capacity;
 } MirrorCheck;
 
-/* Reports, as a warning, why the mirror cannot be read. */
+/* Reports a warning that says why the mirror is not compared. */
 static void
 not_compared(const MirrorCheck *check, const char *reason)
 {
@@ -73,7 +76,7 @@ not_compared(const MirrorCheck *check, const char *reason)
 				  problem);
 }
 
-/* Reports, as an error, what the mirror has otherwise than the pages. */
+/* Reports an error: a part of the mirror differs from the pages. */
 static void
 report_difference(const MirrorCheck *check, BlockNumber blkno, uint32 list,
 				  const char *what)
@@ -86,8 +89,8 @@ report_difference(const MirrorCheck *check, BlockNumber blkno, uint32 list,
 }
 
 /*
- * Compares an array of the model, which begins on page `page`.  Returns false
- * if the mirror cannot be read.
+ * Compares an array of the model, which begins on page `page`, with the same
+ * array in the mirror.  Returns false if the mirror cannot be read.
  */
 static bool
 check_array(const MirrorCheck *check, GvArray array, const char *name,
@@ -145,10 +148,12 @@ compare_noted(const void *a, const void *b)
 }
 
 /*
- * Compares the records of the postings noted.  Returns false if the mirror
- * cannot be read.  The record of a dead row may be gone, if a VACUUM was ended
- * before it came to the lists: then there is none on the page, or another
- * row's.
+ * Compares the refine records of the noted postings, and forgets these
+ * postings.  Returns false if the mirror cannot be read.
+ *
+ * If a VACUUM was interrupted, the record of a dead row may be gone although
+ * the row still has a posting.  Then the slot on the page is free, or has the
+ * record of another row, and the record is not compared.
  */
 static bool
 check_records(MirrorCheck *check)
@@ -164,7 +169,7 @@ check_records(MirrorCheck *check)
 	if (check->nnoted == 0)
 		return true;
 
-	/* each row once, though it has two postings */
+	/* keep each row once, even if it has two postings */
 	qsort(check->noted, check->nnoted, sizeof(NotedPosting), compare_noted);
 	for (int64 i = 0; i < check->nnoted; i++)
 		if (i == 0 ||
@@ -219,9 +224,10 @@ check_records(MirrorCheck *check)
 }
 
 /*
- * Returns whether the keys of posting i of the view are those in check->keys,
- * and the heads there cover them.  Heads of pages may cover more, for postings
- * that came since.
+ * Returns whether posting i has the same keys in the view and in check->keys,
+ * and whether the key heads in check->keys include these keys.  The key heads
+ * in the view are not compared, because they may include keys of later
+ * postings as well.
  */
 static bool
 same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
@@ -241,7 +247,9 @@ same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
 	return true;
 }
 
-/* Returns whether posting i of the view is the one of block b of the chunk. */
+/*
+ * Returns whether posting i is equal in the view and in the chunk's block b.
+ */
 static bool
 same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
 			 const GvListChunk *chunk, int b, int i)
@@ -263,9 +271,9 @@ same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
 }
 
 /*
- * Compares the first `count` postings of a block with block b of the chunk.
- * Returns how many are not there as they are on the page.  Notes those that
- * are live, if records are compared.
+ * Compares the first `count` postings of a block with the postings of block b
+ * of the chunk.  Returns the number of postings that differ.  If records are
+ * compared, notes the live postings of the block.
  */
 static int
 compare_block(MirrorCheck *check, const IvfpqBlockView *view, int count,
@@ -296,8 +304,9 @@ compare_block(MirrorCheck *check, const IvfpqBlockView *view, int count,
 }
 
 /*
- * Compares a chunk with its list.  Differences count only if no posting of the
- * list died and the list was not rewritten until the end.
+ * Compares a chunk with its list.  Differences count only if the list was
+ * not rewritten, and no posting in it died, between the time of *state and the
+ * end of the comparison.
  */
 static void
 check_chunk(MirrorCheck *check, const GvListChunk *chunk,
@@ -340,9 +349,10 @@ check_chunk(MirrorCheck *check, const GvListChunk *chunk,
 }
 
 /*
- * Checks the lists of one answer.  Returns false at the end, or if the check
- * cannot go on.  A chunk that comes alone may be a part of its list; the
- * rest, if only of no blocks, begins the next answer.
+ * Checks the lists of one answer.  Returns false after the last list, or if
+ * the check cannot continue.  If an answer has only one chunk, the chunk may
+ * be only a part of its list.  Then the next request asks for the rest of that
+ * list, even if no block is left.
  */
 static bool
 check_lists(MirrorCheck *check)
@@ -361,7 +371,7 @@ check_lists(MirrorCheck *check)
 		not_compared(check, reason);
 		return false;
 	}
-	/* as long as a chunk is the one that must come next */
+	/* stop at the first chunk that is out of order or too large */
 	while (IvfpqMirrorNext(&chunks, &chunk, &state) &&
 		   chunk.list == check->next && chunk.list < nlists &&
 		   chunk.first == check->block &&
@@ -422,7 +432,7 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 					(int64) meta->nlists * meta->dims);
 	while (more)
 	{
-		/* nothing frees records while one answer is checked */
+		/* the lock keeps VACUUM from freeing records during the comparison */
 		check.records = has_records &&
 			ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
 		more = check_lists(&check);

@@ -3,24 +3,27 @@
  *		A background worker that trains indexes, and flushes their pending
  *		rows, when VACUUM asks for it.
  *
- * Neither runs inside VACUUM itself: VACUUM protects no snapshot, and to
- * cancel it would lose more than the training (README).  The worker must not
- * queue for the table's lock, which VACUUM still has: a waiter has autovacuum
- * canceled.  So it tries once a second, for an hour, each time in a
- * transaction of its own.
+ * Training and flushing do not run inside VACUUM itself, because VACUUM does
+ * not hold a snapshot that protects the rows' TOAST values, and because
+ * canceling VACUUM would lose more than the training (README).  VACUUM still
+ * has the table's lock when the worker starts.  The worker must not wait for
+ * that lock, because a session that waits for a lock of autovacuum cancels
+ * autovacuum.  So the worker tries to get the lock once a second, for an hour,
+ * each time in a transaction of its own.
  *
- * A worker needs a worker slot.  A database has one for all its indexes that
- * call no interpreted code, and one for each owner whose indexes do; there are
- * gpuvec.max_training_workers of them in all.  VACUUM starts no second worker
- * for the same slot.  A process remembers how it compiled code that it ran
- * (identity.c), and code may run for long.  So a worker runs the code of one
- * owner, and an owner's code has one worker.
+ * A worker needs a worker slot.  A database has one slot for all its indexes
+ * that call no interpreted code, and one slot for each owner whose indexes
+ * call such code.  At most gpuvec.max_training_workers slots are in use in all
+ * databases together.  VACUUM does not start a second worker for the same
+ * slot.  A worker runs the interpreted code of only one owner, because a
+ * process remembers how it compiled such code (identity.c).  An owner's code
+ * is run by only one worker, because the code may run for a long time.
  *
- * Worker slots are locks in the server's lock table, so that nothing has to be
- * preloaded and a worker that dies releases its slot.  They are locks of the
- * default method, because a function of an index may release all advisory
- * locks of its session.  An abort releases them, also those of the session, so
- * the worker acquires its slot again after each error.
+ * Worker slots are locks in the server's lock table, so nothing has to be
+ * preloaded, and a worker that dies releases its slot.  They are locks of the
+ * default lock method, because a function of an index may release all advisory
+ * locks of its session.  A transaction that aborts releases even session locks
+ * of this method, so the worker acquires its slot again after each error.
  */
 #include "postgres.h"
 
@@ -64,36 +67,39 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* How often, and how many times, to try to get the lock of a table. */
+/* Time between two attempts to lock a table, and the number of attempts. */
 #define RETRY_MS		1000
 #define MAX_TRIES		3600
 
 /*
- * Retries reserved for the index that we were asked for, before others are
- * served: a VACUUM that goes through partitions would come after us, and
- * cancel us in the next one.
+ * Number of times that we retry the index that we were asked for, before we
+ * serve other indexes.  VACUUM may be going through the partitions of a table.
+ * If we served a later partition's index, VACUUM would wait for us there, and
+ * cancel us.
  */
 #define ASKED_RETRIES	10
 
 /*
- * Sub-object of the locks of a slot: databases and roles have none such, so
- * nobody else locks it.
+ * Sub-object number in the tags of a slot's locks.  Nobody else takes a lock
+ * with this tag, because databases and roles have no sub-objects.
  */
 #define SLOT_PART		0xFF91
 
-/* As many owners as a worker's arguments have space for. */
+/* Number of owners that a worker's arguments have space for. */
 #define MAX_OWNERS		27
 
-/* Goes to a worker in bgw_extra, and from that worker to the next one. */
+/* A worker's arguments, in bgw_extra.  The next worker gets them, too. */
 typedef struct WorkerArgs
 {
 	Oid			database;
-	Oid			owner;			/* whose interpreted code it runs; invalid: it
-								 * serves indexes that have none */
+	Oid			owner;			/* owner whose interpreted code the worker
+								 * runs; InvalidOid: the worker serves indexes
+								 * without such code */
 	Oid			next;			/* index that the next worker begins with */
-	Oid			next_owner;		/* that index's owner, in the same sense */
+	Oid			next_owner;		/* the next worker's `owner` */
 	int			nowners;
-	Oid			owners[MAX_OWNERS]; /* of this worker and those before */
+	Oid			owners[MAX_OWNERS]; /* [nowners] `owner` of this worker and of
+									 * the workers before it */
 } WorkerArgs;
 
 StaticAssertDecl(sizeof(WorkerArgs) <= BGW_EXTRALEN,
@@ -102,44 +108,52 @@ StaticAssertDecl(sizeof(WorkerArgs) <= BGW_EXTRALEN,
 typedef enum SlotState
 {
 	SLOT_FREE,
-	SLOT_OURS,					/* a worker here serves such indexes */
-	SLOT_OWNERS,				/* one of another database runs the owner's
-								 * code */
-	SLOT_TAKEN					/* others have all */
+	SLOT_OURS,					/* a worker of this database has the slot */
+	SLOT_OWNERS,				/* a worker of another database runs the
+								 * owner's code */
+	SLOT_TAKEN					/* other workers have all slots */
 } SlotState;
 
-/* The outcome for an index, or the greatest outcome for several. */
+/* The result of trying an index.  For several indexes, the highest result. */
 typedef enum Outcome
 {
-	NOTHING,					/* it has no work that can be done now */
-	LOCKED,						/* its table is locked, by VACUUM perhaps */
-	SERVED						/* something was done, or is to be done */
+	NOTHING,					/* there is no work that can be done now */
+	LOCKED,						/* the table is locked, perhaps by VACUUM */
+	SERVED						/* the index was served or, if we have no
+								 * slot, could be served */
 } Outcome;
 
-/* An index that this worker has served, or has failed to. */
+/* An index that this worker has tried to serve. */
 typedef struct Tried
 {
 	Oid			index;			/* hash key */
-	int64		vacuums;		/* of its table, before; -1: unreadable */
+	int64		vacuums;		/* number of VACUUMs of the table before the
+								 * attempt; -1: the index could not be read,
+								 * and is not tried again */
 } Tried;
 
-static Oid	asked = InvalidOid; /* the index to begin with */
-static int	asked_retries = ASKED_RETRIES;	/* that are left */
+static Oid	asked = InvalidOid; /* the index that we were asked for */
+static int	asked_retries = ASKED_RETRIES;	/* retries left for `asked` */
 static WorkerArgs args;
 static int	slot = -1;			/* our worker slot, or -1 */
 static HTAB *tried;				/* of Tried */
 
-/* The index that is served. */
+/* The index that is being served. */
 static struct
 {
-	Oid			heap;			/* invalid: none is */
+	Oid			heap;			/* its table; InvalidOid if no index is being
+								 * served */
 	char		name[2 * NAMEDATALEN];
 	char		owner[NAMEDATALEN];
 }			serving;
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
-/* Returns whether the index has many times the rows it was trained on. */
+/*
+ * Returns whether the number of rows has grown by more than the factor
+ * IVFPQ_MAX_GROWTH since the index was trained, and has more than doubled
+ * since a rebuild was last advised.  Sets *rows to the number of rows.
+ */
 static bool
 has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
 {
@@ -151,9 +165,10 @@ has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
 }
 
 /*
- * Returns whether the index has work for a worker.  The estimate of pending
- * rows is an upper bound that saves reading them; so is table_rows, unless
- * negative, of all rows.
+ * Returns whether the index has work for a worker.  Rows are counted only if
+ * an upper bound of their number is high enough.  For pending rows the upper
+ * bound is IvfpqPendingEstimate.  For all rows it is table_rows; if table_rows
+ * is negative, there is no upper bound, and the rows are always counted.
  */
 static bool
 has_work(Relation index, double table_rows)
@@ -173,7 +188,7 @@ has_work(Relation index, double table_rows)
 		has_outgrown(index, &meta, &rows);
 }
 
-/* Takes one lock of a worker slot.  Returns false if it is not free. */
+/* Takes a lock of a worker slot.  Returns false if another process has it. */
 static bool
 lock_slot(Oid database, Oid class, Oid object, bool session)
 {
@@ -194,13 +209,15 @@ unlock_slot(Oid database, Oid class, Oid object, bool session)
 }
 
 /*
- * Acquires a worker slot, until the transaction ends or, with `session`, until
- * the slot is released or a transaction aborts.  Sets *number to the slot's
- * number, or to -1 if there is none now.
+ * Acquires a worker slot.  The slot is held until the transaction ends or, if
+ * `session` is true, until the slot is released or a transaction aborts.  Sets
+ * *number to the slot's number, or to -1 if no slot is available now.
  *
- * A slot is three locks: the owner's in this database (without an owner, the
- * database's own), the owner's in all databases, and one of
- * max_training_workers, which has the number.
+ * A slot with an owner consists of three locks.  The first lock is for the
+ * owner in this database, and the second for the owner in all databases.  The
+ * third is one of gpuvec.max_training_workers locks, and its number is the
+ * slot's number.  A slot without an owner has a lock for the database in place
+ * of the first two locks.
  */
 static SlotState
 acquire_slot(Oid owner, bool session, int *number)
@@ -228,7 +245,7 @@ acquire_slot(Oid owner, bool session, int *number)
 	return state;
 }
 
-/* Releases a worker slot, if there is one, and sets its number to -1. */
+/* Releases a worker slot if *number is not -1, and sets *number to -1. */
 static void
 release_slot(Oid owner, bool session, int *number)
 {
@@ -241,10 +258,7 @@ release_slot(Oid owner, bool session, int *number)
 	*number = -1;
 }
 
-/*
- * Returns whether a worker for that owner would get a slot now.  Call in a
- * transaction.
- */
+/* Returns the state of an owner's slot.  Must be called in a transaction. */
 static SlotState
 check_slot(Oid owner)
 {
@@ -256,8 +270,8 @@ check_slot(Oid owner)
 }
 
 /*
- * Returns whose worker slot serves an index: its owner's, if it calls
- * interpreted code.
+ * Returns the owner of the worker slot that serves an index: the index's owner
+ * if the index calls interpreted code, otherwise InvalidOid.
  */
 static Oid
 slot_owner(Relation index)
@@ -267,9 +281,11 @@ slot_owner(Relation index)
 }
 
 /*
- * Returns whether this worker may serve the index.  If not, and no index is
- * chosen yet, the next worker begins with this one, unless there is a worker
- * for its owner, or was, or no slot is free, or there were too many owners.
+ * Returns whether this worker may serve the index.  If not, lets the next
+ * worker begin with this index if all of the following hold: no index has been
+ * chosen for the next worker yet; neither this worker nor a worker before it
+ * has run the owner's code; the arguments have space for another owner; and a
+ * slot is free.
  */
 static bool
 slot_is_for(Relation index)
@@ -292,8 +308,8 @@ slot_is_for(Relation index)
 }
 
 /*
- * Starts a worker that begins with an index.  Returns false if the server has
- * none free.
+ * Starts a worker that begins with the given index.  Returns false if the
+ * server has no free background worker.
  */
 static bool
 start_worker(Oid indexoid, const WorkerArgs *its_args)
@@ -318,9 +334,9 @@ start_worker(Oid indexoid, const WorkerArgs *its_args)
 }
 
 /*
- * Starts a background worker for an index that VACUUM is through with, if the
- * index has work and no worker will do it.  Temporary indexes get none: no
- * other process can read them.
+ * Starts a background worker for an index that VACUUM has finished, if the
+ * index has work that no running worker will do.  A temporary index gets no
+ * worker, because no other process can read it.
  */
 void
 IvfpqAskForWorker(IndexVacuumInfo *info)
@@ -355,7 +371,10 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 				 errhint("Set max_worker_processes higher, or call gpuvec_train.")));
 }
 
-/* Logs what was done to the index that is served, which a line names. */
+/*
+ * Logs what was done to the index that is being served.  Every message names
+ * the index, so the error context, which also names it, is hidden.
+ */
 static void
 log_result(const IvfpqTrainResult *result, TimestampTz begun)
 {
@@ -388,9 +407,10 @@ log_result(const IvfpqTrainResult *result, TimestampTz begun)
 }
 
 /*
- * Logs that the index that is served has outgrown its training, once and at
- * every doubling after that, and recalibrates it.  Targets for queries that
- * only a user can name are left alone.
+ * If the index that is being served has outgrown its training, logs advice to
+ * rebuild it, and recalibrates it.  Repeats this each time the number of rows
+ * has doubled.  An index that was calibrated for a user's queries is not
+ * recalibrated, because only the user can name these queries.
  */
 static void
 advise_rebuild(Relation heap, Relation index)
@@ -415,8 +435,9 @@ advise_rebuild(Relation heap, Relation index)
 }
 
 /*
- * Error context callback: names the index that is served; and its owner, if a
- * limit on the owner's code ends us.
+ * Error context callback.  Names the index that is being served.  If a limit
+ * on the owner's code ends the worker, the message says so and the detail
+ * names the owner.
  */
 static void
 add_context(void *arg)
@@ -439,8 +460,8 @@ add_context(void *arg)
 }
 
 /*
- * Trains the index or flushes its pending rows, and calibrates it if it has
- * outgrown its training.  The caller has locked the table.
+ * Trains the index or flushes its pending rows, and recalibrates the index if
+ * it has outgrown its training.  The caller has locked the table.
  */
 static void
 serve_index(Relation heap, Relation index)
@@ -476,7 +497,10 @@ serve_index(Relation heap, Relation index)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* Remembers that an index was tried; call before that is done. */
+/*
+ * Records that an index was tried, and sets its Tried.vacuums.  Called before
+ * the index is served, because serving it may fail.
+ */
 static void
 remember_tried(Oid indexoid, int64 vacuums)
 {
@@ -486,10 +510,12 @@ remember_tried(Oid indexoid, int64 vacuums)
 }
 
 /*
- * Serves an index if it has work for us and its table can be locked, or, with
- * just_look, only says so.  Waits for no lock.  An index is tried once, and
- * again after each VACUUM of its table, which started no worker because it
- * found us here.
+ * Serves an index if it has work for this worker and its table can be locked
+ * without waiting.  If just_look is true, does not serve the index, but
+ * returns SERVED if it could be served.
+ *
+ * An index is tried once, and again after each VACUUM of its table, because
+ * such a VACUUM does not start another worker while this worker is running.
  */
 static Outcome
 try_index(Oid indexoid, bool just_look)
@@ -505,8 +531,8 @@ try_index(Oid indexoid, bool just_look)
 		return NOTHING;
 
 	/*
-	 * Look for work, as far as that can be seen without a lock on the table.
-	 * A session that has the index locked rebuilds or drops it.
+	 * Look for work, as far as that is possible without a lock on the table.
+	 * If the index cannot be locked, a session is rebuilding or dropping it.
 	 */
 	if (!ConditionalLockRelationOid(indexoid, AccessShareLock))
 		return NOTHING;
@@ -520,7 +546,11 @@ try_index(Oid indexoid, bool just_look)
 	if (!has_ours)
 		return NOTHING;
 
-	/* VACUUM, which may be about to ask, does not exclude readers */
+	/*
+	 * An index that was tried is tried again only after a VACUUM.  If even
+	 * AccessShareLock is not available, the table is not locked by VACUUM,
+	 * because VACUUM's lock does not conflict with AccessShareLock.
+	 */
 	if (known != NULL && !ConditionalLockRelationOid(heapoid, AccessShareLock))
 		return NOTHING;
 	if (!ConditionalLockRelationOid(heapoid, ShareUpdateExclusiveLock))
@@ -535,7 +565,10 @@ try_index(Oid indexoid, bool just_look)
 	heap = table_open(heapoid, NoLock);
 	index = index_open(indexoid, RowExclusiveLock);
 	remember_tried(indexoid, vacuums);
-	/* before the table was locked, the index's code may have changed hands */
+
+	/*
+	 * check again: the code or owner may have changed before we had the lock
+	 */
 	if (slot_is_for(index))
 		serve_index(heap, index);
 	index_close(index, NoLock);
@@ -544,11 +577,13 @@ try_index(Oid indexoid, bool just_look)
 }
 
 /*
- * Ends the work on an index after an error; the worker goes on.
+ * Ends the work on an index after an error.  Then the worker can continue with
+ * other indexes.
  *
- * As a rule a session that waits for the table has canceled the work.  If that
- * session runs VACUUM, it must find our worker slot released when it gets the
- * table, so that it starts a worker.
+ * Usually the work was canceled for a session that waits for the table.  If
+ * that session runs VACUUM, it must find our worker slot free when it gets the
+ * table's lock, so that it starts a worker.  So we release the slot before we
+ * release the table's lock.
  */
 static void
 recover(Oid indexoid)
@@ -589,7 +624,10 @@ recover(Oid indexoid)
 	RESUME_INTERRUPTS();
 }
 
-/* Handles SIGINT as a session does, and has the cancellation heeded. */
+/*
+ * SIGINT handler.  Cancels the work as in a session, and starts the time limit
+ * within which an owner's code must react to the cancel request.
+ */
 static void
 cancel(SIGNAL_ARGS)
 {
@@ -597,11 +635,11 @@ cancel(SIGNAL_ARGS)
 	IvfpqTakeCancel();
 }
 
-/* Heeds interrupts and rereads the configuration, between transactions. */
+/* Processes interrupts and rereads the configuration, between transactions. */
 static void
 process_interrupts(void)
 {
-	/* what was to be canceled has ended */
+	/* the work that was to be canceled has ended */
 	QueryCancelPending = false;
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
@@ -611,7 +649,9 @@ process_interrupts(void)
 	}
 }
 
-/* Tries an index in a transaction of its own. */
+/*
+ * Calls try_index in its own transaction.  Errors are logged and not raised.
+ */
 static Outcome
 try_safely(Oid indexoid, bool just_look)
 {
@@ -636,9 +676,10 @@ try_safely(Oid indexoid, bool just_look)
 }
 
 /*
- * Goes through all indexes of the database, first the one that we were asked
- * for.  Serves them if we have a worker slot, else only looks for work.
- * Leaves out temporary indexes, since those of other sessions cannot be read.
+ * Tries all indexes of the database, first the index that we were asked for,
+ * and returns the highest result.  If we have a worker slot, indexes are
+ * served; otherwise we only look for work.  Temporary indexes are left out,
+ * because those of other sessions cannot be read.
  */
 static Outcome
 go_through(void)
@@ -674,8 +715,9 @@ go_through(void)
 }
 
 /*
- * Serves all indexes until none has work, or until our worker slot is lost.
- * Returns false if we have waited for a table for too long.
+ * Serves the indexes of the database until no index has work, or until our
+ * worker slot is lost.  Returns false if we have waited for a table for too
+ * long.
  */
 static bool
 serve_database(void)
@@ -701,10 +743,10 @@ serve_database(void)
 }
 
 /*
- * Replaces the settings of the database, which are meant for sessions, by
- * autovacuum's, for its reasons: at SERIALIZABLE every row that is read counts
- * against writers, a time-out would end each try, and an index's functions
- * must find what they name.
+ * Overrides per-database settings in the same way as an autovacuum worker.  At
+ * SERIALIZABLE every row that is read could conflict with writers.  A timeout
+ * would end each attempt.  The functions of an index must find the objects
+ * that they name, whatever the database's search_path is.
  */
 static void
 set_own_settings(void)
@@ -724,7 +766,7 @@ set_own_settings(void)
 	for (int i = 0; i < (int) lengthof(settings); i++)
 		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET,
 						PGC_S_OVERRIDE);
-	/* an owner's code has one process */
+	/* an owner's code must run in one process, so no parallel workers */
 	if (OidIsValid(args.owner))
 		SetConfigOption("max_parallel_maintenance_workers", "0", PGC_SUSET,
 						PGC_S_OVERRIDE);
@@ -735,8 +777,8 @@ set_own_settings(void)
 }
 
 /*
- * Releases the locks of a process that ends between transactions: PostgreSQL
- * releases them with a transaction, and would leave ours behind.
+ * Releases our locks if the process ends between transactions.  PostgreSQL
+ * would release locks of the default method only when a transaction ends.
  */
 static void
 release_at_exit(int code, Datum arg)
@@ -745,7 +787,10 @@ release_at_exit(int code, Datum arg)
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 }
 
-/* Entry of the worker.  arg: OID of the index; bgw_extra: its WorkerArgs. */
+/*
+ * Main function of the worker.  `arg` is the OID of the index to begin with,
+ * and bgw_extra has the WorkerArgs.
+ */
 void
 gpuvec_train_worker(Datum arg)
 {
@@ -767,9 +812,10 @@ gpuvec_train_worker(Datum arg)
 	set_own_settings();
 
 	/*
-	 * Count as an autovacuum worker: a session that has waited for our table
-	 * for deadlock_timeout cancels us, and DROP DATABASE ends us.  As there,
-	 * this is set for good, and before other processes see us.
+	 * Mark this process as an autovacuum worker.  Then a session that has
+	 * waited for our table for deadlock_timeout cancels us, and DROP DATABASE
+	 * ends us.  As in an autovacuum worker, the flag is set before other
+	 * processes see us, and it stays set.
 	 */
 	MyProc->statusFlags |= PROC_IS_AUTOVACUUM;
 	BackgroundWorkerInitializeConnectionByOid(args.database, InvalidOid,
@@ -778,10 +824,7 @@ gpuvec_train_worker(Datum arg)
 	IvfpqLimitInit();
 	before_shmem_exit(release_at_exit, (Datum) 0);
 
-	/*
-	 * A VACUUM that found us at work started no worker.  So look once more
-	 * after the slot is released.
-	 */
+	/* after releasing the slot, look again: VACUUM may have found us busy */
 	while (again && acquire_slot(args.owner, true, &slot) == SLOT_FREE)
 	{
 		again = serve_database();

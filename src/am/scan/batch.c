@@ -1,15 +1,19 @@
 /*
  * batch.c
- *		More rows for a scan: the next batch of candidates, whose rows are
- *		reranked or bounded; or the full pass, which finds all remaining rows.
+ *		Gets more rows for a scan: from the next batch, whose candidates are
+ *		reranked or bounded, or from the full pass, which finds all remaining
+ *		rows.
  *
  * The full pass takes TIDs from the index in heap order, reranks each row
- * once, and sorts rows by distance; both sorts go to disk beyond work_mem.  A
- * filtered scan may instead read the table, or the rows that another index
- * names: conditions come first then, and only rows that match are reranked.
- * Such rows are named by where they are, while a posting may name the head of
- * a HOT chain.  So a filtered scan notes the places of the rows that it
- * returns.
+ * once, and sorts the rows by distance.  The sort of the TIDs and the sort of
+ * the rows go to disk if they need more than work_mem.  A filtered scan may
+ * instead read the table, or the rows that another index finds.  It then tests
+ * the conditions first, and reranks only rows that match.
+ *
+ * A posting may hold the TID of the root of a HOT chain.  A full pass that
+ * does not read postings identifies each row by the TID of the row's own
+ * tuple.  So a filtered scan notes the TIDs of the tuples that it returns, and
+ * such a full pass leaves these tuples out.
  */
 #include "postgres.h"
 
@@ -25,10 +29,10 @@
 #include "page/injection.h"
 #include "page/pending.h"
 
-/* Rows whose pages are prefetched together. */
+/* Number of rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
 
-/* IvfpqScanSink: a reranked row goes into the queue. */
+/* IvfpqScanSink callback.  Puts a reranked row into the queue. */
 static void
 queue_reranked(IvfpqScanRun *run, uint64 id, double distance)
 {
@@ -36,9 +40,7 @@ queue_reranked(IvfpqScanRun *run, uint64 id, double distance)
 	IvfpqRowsAdd(&run->rows, id, distance, distance, false);
 }
 
-/*
- * Reranks rows [count] unless they were before, and puts them into the queue.
- */
+/* Reranks and queues the rows ids [count] that were not reranked before. */
 static void
 rerank_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 {
@@ -51,7 +53,12 @@ rerank_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 
 		if (found)
 			continue;
-		/* rerank_row() changes these if the row says otherwise */
+
+		/*
+		 * If counts_matching is true, assume that the row is rejected,
+		 * otherwise that the row matches.  If the assumption is wrong,
+		 * rerank_row() changes both fields.
+		 */
 		entry->matched = !run->rows.counts_matching;
 		entry->invisible = false;
 		ids[kept++] = ids[i];
@@ -61,8 +68,8 @@ rerank_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 }
 
 /*
- * Puts the rows whose refine records are at these addresses [count] into the
- * queue with their bounds, unless they were in it before.
+ * Reads the refine records at the addresses ids [count], and puts their rows
+ * into the queue with bounds.  Leaves out rows that were in the queue before.
  */
 static void
 bound_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
@@ -92,13 +99,13 @@ bound_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 	pfree(bounds);
 	if (IvfpqRerankReadsFromDisk(run->rerank))
 		IvfpqRowsPrefetch(&run->rows, added);
-	/* count page reads anew: those so far were of the index */
+	/* count page reads anew, without the reads of refine pages above */
 	IvfpqRerankPrefetch(run->rerank, NULL, 0, false);
 }
 
 /*
- * Reranks all pending rows.  Returns false if they are too many, or memory is
- * too small, and a full pass is better.
+ * Reranks all pending rows.  Returns false if there are too many of them, or
+ * if memory is short, so that a full pass is better.
  */
 static bool
 rerank_pending(IvfpqScanRun *run)
@@ -128,15 +135,17 @@ rerank_pending(IvfpqScanRun *run)
 	IvfpqPendingClose(&reader);
 	run->rerank->dims = 0;
 	run->rerank->recheck_all_keys = recheck_all_keys;
-	run->rows.fetched = run->rows.invisible = 0;	/* no candidates */
+	run->rows.fetched = run->rows.invisible = 0;	/* pending rows are not
+													 * candidates */
 	return fits;
 }
 
 /*
- * Returns whether the batch has to be searched for again, with capacity for
- * more candidates, and raises params->candidates then.  Other sessions may
- * insert rows after the limit was chosen; the search then leaves some out.  A
- * later batch would find these, but out of order.
+ * Returns whether the batch must be searched again, with capacity for more
+ * candidates.  If so, raises params->candidates.  Other sessions may insert
+ * rows after the number of candidates was limited to the number of postings,
+ * and the search then leaves out some rows.  A later batch would find these
+ * rows, but out of order.
  */
 static bool
 lists_have_grown(IvfpqScanRun *run)
@@ -145,7 +154,7 @@ lists_have_grown(IvfpqScanRun *run)
 	int			candidates = (int) Min(run->depth.wanted,
 									   2 * (int64) params->candidates);
 
-	/* a search with conditions on keys may have asked for fewer */
+	/* a search with key quals may look for fewer than params->candidates */
 	if (run->search.found_all || candidates == params->candidates ||
 		run->search.candidates.capacity <
 		params->candidates * run->model->meta.lists_per_row ||
@@ -156,9 +165,10 @@ lists_have_grown(IvfpqScanRun *run)
 }
 
 /*
- * Finds the batch's candidates; `last`: in all lists that may be probed.  Sets
- * run->exhausted if no other rows are left.  Returns false if key quals show
- * that only a full pass reaches the recall.
+ * Finds the candidates of the batch.  `last` is true if the batch searches all
+ * lists that may be probed.  Sets run->exhausted if no rows are left for
+ * another batch.  Returns false if only a full pass can reach the target
+ * recall with these key quals.
  */
 static bool
 find_candidates(IvfpqScanRun *run, bool last)
@@ -191,10 +201,11 @@ find_candidates(IvfpqScanRun *run, bool last)
 }
 
 /*
- * Reranks the batch's candidates, or bounds them, and sets the quota of rows
- * that may leave the queue before the next batch: those that match within the
- * depth.  Rows that are only bounded have not been tested yet; those that are
- * rejected later count as having left the queue.
+ * Reranks or bounds the candidates of the batch.  Sets the quota, the number
+ * of rows that may leave the queue before the next batch, to the number of
+ * matching rows within the depth.  Rows that are only bounded have not been
+ * tested yet.  If such a row is rejected later, it still counts as having left
+ * the queue.
  */
 static void
 take_candidates(IvfpqScanRun *run)
@@ -221,8 +232,8 @@ take_candidates(IvfpqScanRun *run)
 
 /*
  * Puts the rows of the next batch into the queue.  Returns false if a full
- * pass is better.  Pending rows are read before any list: rows move from the
- * pending list to lists, never back, so that none is missed.
+ * pass is better.  Pending rows are read before any list.  No row is missed
+ * that way, because rows move from the pending list to lists, and never back.
  */
 static bool
 read_batch(IvfpqScanRun *run)
@@ -248,13 +259,13 @@ read_batch(IvfpqScanRun *run)
 	return true;
 }
 
-/* Gets the next batch of candidates, or all remaining rows. */
+/* Reads the next batch, or does the full pass if that is better. */
 void
 IvfpqScanNextBatch(IvfpqScanRun *run)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(run->batches);
 
-	/* the order of the queue's rows will change */
+	/* stop prefetching, because the order of the queue's rows will change */
 	if (run->rerank != NULL && IvfpqRerankIsPrefetching(run->rerank))
 		IvfpqRerankReleasePages(run->rerank);
 	if (IvfpqRadiusIsRead(run))
@@ -268,7 +279,7 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 	MemoryContextSwitchTo(oldcontext);
 }
 
-/* IvfpqScanSink: a reranked row goes into the full pass's sort. */
+/* IvfpqScanSink callback.  Puts a reranked row into the full pass's sort. */
 static void
 sort_row(IvfpqScanRun *run, uint64 id, double distance)
 {
@@ -276,7 +287,7 @@ sort_row(IvfpqScanRun *run, uint64 id, double distance)
 				 Int64GetDatum((int64) id), NULL);
 }
 
-/* Puts rows [n] of ascending ids into the sort. */
+/* Puts the rows ids [n], which are in ascending order, into the sort. */
 static void
 sort_rows(IvfpqScanRun *run, uint64 *ids, int n)
 {
@@ -289,7 +300,7 @@ sort_rows(IvfpqScanRun *run, uint64 *ids, int n)
 	}
 	for (int i = 0; i < n; i++)
 	{
-		/* without conditions no row is fetched */
+		/* run->rerank is NULL if there are no conditions to test */
 		if (run->rerank != NULL &&
 			!IvfpqRerankFetch(run->rerank, ids[i], &value))
 			continue;
@@ -300,8 +311,8 @@ sort_rows(IvfpqScanRun *run, uint64 *ids, int n)
 }
 
 /*
- * Moves the reranked rows of the queue into the sort, and forgets the bounded
- * ones, so that the pass finds them again.
+ * Moves the reranked rows of the queue into the sort.  Forgets the bounded
+ * rows, so that the full pass finds them again.
  */
 static void
 empty_queue(IvfpqScanRun *run)
@@ -318,8 +329,9 @@ empty_queue(IvfpqScanRun *run)
 }
 
 /*
- * Sorts all rows of the index that were not reranked before; with key quals
- * only those that may satisfy them.  Reads them in heap order.
+ * Puts into the sort all rows of the index that were not reranked before.
+ * Leaves out rows that cannot satisfy the key quals.  Reads the rows in heap
+ * order.
  */
 static void
 pass_over_index(IvfpqScanRun *run, int sort_kb)
@@ -347,8 +359,9 @@ pass_over_index(IvfpqScanRun *run, int sort_kb)
 }
 
 /*
- * Sorts a row of the table, named by where it is, if it matches and was not
- * returned.
+ * Puts a row of the table into the sort if the row matches and was not
+ * returned before.  In the sort, the TID of the row's own tuple identifies the
+ * row.
  */
 static void
 offer_row(IvfpqScanRun *run, TupleTableSlot *row)
@@ -373,8 +386,9 @@ offer_row(IvfpqScanRun *run, TupleTableSlot *row)
 }
 
 /*
- * Sorts all rows that match and were not returned, those of the queue
- * included: from the rows that another index names, or from the whole table.
+ * Puts into the sort all matching rows that were not returned before,
+ * including those in the queue.  If by_bitmap is set, reads only the rows that
+ * another index finds, otherwise the whole table.
  */
 static void
 pass_over_table(IvfpqScanRun *run, bool by_bitmap)
@@ -389,19 +403,19 @@ pass_over_table(IvfpqScanRun *run, bool by_bitmap)
 }
 
 /*
- * Sorts all rows not returned yet, those in the queue included.  From here on
- * rows come from the sort.
+ * Does the full pass: puts into the sort all rows that were not returned
+ * before, including those in the queue.  After that, rows come from the sort.
  */
 void
 IvfpqFullPassBegin(IvfpqScanRun *run)
 {
-	/* each of the two sorts may have half of what the scan does not hold */
+	/* each of the two sorts may have half of the memory that is left */
 	double		left = (double) get_hash_memory_limit() -
 	MemoryContextMemAllocated(run->context, true);
 	int			sort_kb = (int) Min(work_mem, Max(0, left / 2 / 1024));
 	IvfpqRestSource rest = IvfpqDepthRest(run, true);
 
-	/* without a filter IVFPQ_REST_TABLE means all TIDs of the index */
+	/* without a filter, IVFPQ_REST_TABLE means all TIDs of the index */
 	bool		by_index = rest == IVFPQ_REST_LISTS ||
 	run->filter == &ivfpq_no_filter;
 
@@ -425,7 +439,7 @@ IvfpqFullPassBegin(IvfpqScanRun *run)
 	IvfpqSortPerform(&run->pass.sort);
 }
 
-/* Sets *row to the nearest row that is left; false at the end. */
+/* Sets *row to the next row of the sort.  Returns false if there is none. */
 bool
 IvfpqFullPassNext(IvfpqScanRun *run, IvfpqNextRow *row)
 {
@@ -440,10 +454,11 @@ IvfpqFullPassNext(IvfpqScanRun *run, IvfpqNextRow *row)
 }
 
 /*
- * Fetches the row that leaves the queue into the filter's slot, and notes
- * where it is.  id comes from a posting or, if the table was read, is the
- * row's own TID.  Returns false if the row is gone, which cannot happen under
- * a snapshot.
+ * Fetches a row that has left the queue or the sort into the filter's slot.
+ * `id` is the TID of the row's tuple if the full pass has read the table or a
+ * bitmap.  Otherwise it is a posting's TID, and the TID of the row's tuple is
+ * noted.  Returns false if the row is gone, which cannot happen under a
+ * snapshot.
  */
 bool
 IvfpqFilterFetch(IvfpqScanRun *run, IndexScanDesc desc, uint64 id)

@@ -1,44 +1,50 @@
 /*
  * depth.c
- *		How deep the next batch of a scan goes, its search parameters, and
- *		when another source of rows is better.
+ *		Decides the depth and the search parameters of the next batch of a
+ *		scan, and whether another source of rows is better.
  *
- * Calibration gives the search parameters for the nearest n rows.  Of these
- * only some match: they satisfy the filter, and the snapshot sees them.  So
- * where ten rows are needed and the selectivity is a tenth, the scan searches
- * for a hundred rows.  The selectivity is the planner's estimate at first, and
- * later what the batches show.  In a plain scan it is 1, unless statistics or
- * the rows fetched say otherwise.  With key quals all depths count the rows
- * that satisfy them.
+ * Calibration gives the search parameters for the nearest n rows.  Only some
+ * of these rows match, which means that they satisfy the filter and that the
+ * snapshot sees them.  If ten rows are needed and the selectivity is a tenth,
+ * the scan must search for a hundred rows.  At first, the selectivity is the
+ * planner's estimate.  Later it is computed from the rows of the batches so
+ * far.  In a plain scan it is 1, unless statistics or the rows fetched show
+ * otherwise.  With key quals, all depths count only rows that satisfy the key
+ * quals.
  *
- * The first batch goes for the rows of LIMIT, if that is known, each later one
- * for the next of the depths that calibration knows.  So statements that
- * differ in OFFSET alone return parts of one order.
+ * The batches of a plain scan search down to the depths of IvfpqBatchRows: the
+ * first batch to the smallest depth that is not below LIMIT, if LIMIT is
+ * known, and each later batch to the next depth.  These depths do not depend
+ * on OFFSET, so statements that differ only in OFFSET see the rows in the same
+ * order.
  *
- * The quota of a batch is the number of rows that match among the nearest n,
- * by the scores of its candidates.  So it does not matter whether rows that
- * match are near the query or far from it.
+ * The quota of a batch is the number of matching rows among the nearest n
+ * rows, as ranked by the scores of the candidates.  So it does not matter
+ * whether the matching rows are near the query or far from it.
  *
  * The search parameters for n rows reach the target recall even among the last
- * of these rows, and exceed it among all n.  Rows that match are most likely
- * spread over all n, so the parameters for fewer rows suffice to find them.
- * Where most of them lie beyond those fewer rows, the quota is smaller.  A
- * later batch returns the last rows alone, and takes the parameters for n.
+ * of these n rows, and exceed it among all n.  Matching rows are most likely
+ * spread over all n rows, so the search parameters for fewer rows suffice to
+ * find them.  If most of the matching rows lie beyond those fewer rows, the
+ * quota is made smaller.  A later batch returns only the last of its n rows,
+ * so it takes the search parameters for n.
  *
- * Rows that a batch missed are found by the next one, out of order.  Where
- * they are more than 1 - recall of those returned, calibration does not hold
- * for the query, and batches take more.
+ * Rows that a batch has missed are found by the next batch, out of order.  If
+ * they are more than a fraction of 1 - recall of the rows returned,
+ * calibration does not hold for this query, and later batches take the search
+ * parameters for more rows.
  *
- * A radius ends a scan.  Rows leave the queue nearest first: when one is
- * outside, and the quota of the batch is not used up, the batch has read
- * everything within, at the target recall.  Where few rows match a filter, no
- * row may leave the queue at all.  So when the quota of a batch is used up,
- * some of its candidates about the last rank of its depth are reranked,
- * whether they match or not.  If all of these are outside, fewer rows than the
- * depth are within.  A batch that was not deep enough has reranked more rows
- * than its depth.  If most of these are outside, those within are nearly all
- * that there are.  Otherwise these ranks tell how fast distances grow, and so
- * an estimate of the rows within.
+ * A radius ends a scan.  Rows leave the queue nearest first.  If a row outside
+ * of the radius leaves the queue before the quota of the batch is used up, the
+ * batch has read everything within the radius, at the target recall.  But if
+ * few rows match a filter, it may happen that no row leaves the queue.  So
+ * when the quota is used up, some candidates around the last rank of the depth
+ * are reranked, whether they match or not.  If all of them are outside, fewer
+ * rows than the depth are within the radius.  Otherwise the batch was not deep
+ * enough, and the number of rows within the radius is estimated.  If most of
+ * the rows reranked so far are outside, few of the rows not fetched yet are
+ * within the radius.  Otherwise the distances at two ranks show how fast
+ * distances grow.
  */
 #include "postgres.h"
 
@@ -60,59 +66,70 @@
 #include "client/client.h"
 #include "page/injection.h"
 
-/* Rows needed, where that is not known. */
+/* Assumed number of rows needed, if the real number is not known. */
 #define DEFAULT_ROWS_NEEDED		10
 
 /*
- * Rows that are read beyond those that seem to be needed, in standard
- * deviations of the rows that match: a further batch costs more.
+ * If n rows are needed, a batch searches for n + MARGIN * sqrt(n) matching
+ * rows, because the number of matching rows found varies by about sqrt(n).
+ * The margin costs less than another batch would.
  */
 #define MARGIN				1.2
 
 /*
- * Matching rows in the quota beyond the ranks asked of calibration, for each
- * one in the nearer half of those ranks.
+ * The calibrated ranks are the ranks up to the depth that the search
+ * parameters are calibrated for.  If matching rows are spread over the depth,
+ * the quota counts all matching rows in these ranks, and at most MOST_BEHIND *
+ * h matching rows beyond them, where h matching rows are in the first half of
+ * the calibrated ranks.
  */
 #define MOST_BEHIND			2.0
 
 /*
- * Matching rows count as spread if at least one of LEAST_NEARER lies in that
- * half; one of LEAST_NEARER_OF_FEW if the planner expected more than FAR_FEWER
- * times as many.
+ * If m rows match within the depth, they are taken to be spread over the depth
+ * if at least m / LEAST_NEARER of them lie in the first half of the calibrated
+ * ranks.  If the planner expected more than FAR_FEWER * m matching rows, at
+ * least m / LEAST_NEARER_OF_FEW of them must lie there.
  */
 #define LEAST_NEARER		8
 #define LEAST_NEARER_OF_FEW	3
 #define FAR_FEWER			4
 
 /*
- * The first batch trusts the planner's estimate if its depth is then at most
- * MOST_FIRST times the rows needed.  Otherwise it is a trial of at most
- * MOST_TRIED times the rows needed.
+ * The depth of the first batch follows from the planner's estimate of the
+ * selectivity if this depth is at most MOST_FIRST * n, where n rows are
+ * needed.  Otherwise the batch is a trial, whose depth is at most MOST_TRIED *
+ * n.
  */
 #define MOST_FIRST			150
 #define MOST_TRIED			10
 
 /*
- * The depth of a later batch, in multiples of the depth of the one before.
+ * Least and greatest depth of a later batch, as multiples of the previous
+ * batch's depth.
  */
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
 
 /*
- * Rows that match, from which on the selectivity is known: SOME_MATCHED if the
- * planner's estimate is about right, MANY_MATCHED if not.  From FEW_MATCHED on
- * the count itself is the estimate.
+ * The selectivity is known well once SOME_MATCHED rows have matched, if the
+ * planner's estimate is about right, or MANY_MATCHED rows, if the estimate is
+ * wrong.  Once FEW_MATCHED rows have matched, the selectivity is computed from
+ * the number of matching rows alone.
  */
 #define SOME_MATCHED			2
 #define FEW_MATCHED			5
 #define MANY_MATCHED			8
 
-/* Rejected rows, from which on another index may be used. */
+/* Another index may be used once this many rows were rejected. */
 #define LEAST_REJECTED		500
 
 /*
- * Batches may take this fraction of the time that the best other way takes;
- * more where the selectivity is known well, and less for a trial.
+ * Limits of a batch's time, as fractions of the time of the best other source.
+ * BATCHES_FRACTION holds in general, and SURE_BATCHES_FRACTION if the
+ * selectivity is known well.  If the selectivity is not known well, a batch
+ * may be a trial that measures it.  The limit is TRIAL_FRACTION if the first
+ * batch is a trial, and MORE_TRIAL_FRACTION if a later batch is a trial.
  */
 #define BATCHES_FRACTION		0.25
 #define SURE_BATCHES_FRACTION	0.6
@@ -120,74 +137,81 @@
 #define MORE_TRIAL_FRACTION	0.15
 
 /*
- * A full pass reads the remaining rows when the rows out of order, of those
- * returned, exceed MOST_OUT_OF_ORDER * (1 - recall); fewer than LEAST_RETURNED
- * rows tell nothing.  Until then batches are scaled up, at most by MOST_SCALE.
+ * A full pass reads the remaining rows if the rows out of order exceed
+ * MOST_OUT_OF_ORDER * (1 - recall) of the rows returned.  This is tested only
+ * after LEAST_RETURNED rows were returned.  Until the full pass, if rows were
+ * out of order, a batch for n rows takes the search parameters for up to
+ * MOST_SCALE * n rows.
  */
 #define MOST_OUT_OF_ORDER			2.0
 #define LEAST_RETURNED		100
 #define MOST_SCALE			16.0
 
-/* A later batch takes the search parameters for this many times its rows. */
+/* A later batch for n rows takes the parameters for LATER_SCALE * n rows. */
 #define LATER_SCALE			1.6
 
 /*
- * Where calibration knows nothing of a depth, a full pass comes when the quota
- * would reach this times (1 - recall) of the rows.
+ * At a depth at which calibration did not reach the recall, a full pass
+ * replaces the batch if the quota would exceed MOST_UNKNOWN * (1 - recall) of
+ * all rows, or MOST_UNKNOWN_FILTERED * (1 - recall) in a filtered scan.
  */
 #define MOST_UNKNOWN		1.0
 #define MOST_UNKNOWN_FILTERED	2.0
 
 /*
- * Ranks that tell how far a radius reaches: the last, and others at the depth
- * divided by NEARER_PART.  The snapshot has to see LEAST_SEEN of the rows
- * there.
+ * The number of rows within a radius is estimated from the distances at two
+ * ranks: the last rank of the depth, and that rank divided by NEARER_PART.  Of
+ * the rows reranked around each rank, the snapshot must see at least
+ * LEAST_SEEN.
  */
 #define NEARER_PART		4
 #define LEAST_SEEN		3
 
 /*
- * The depth that is searched with a radius, in multiples of the rows that seem
- * to be within; and of the depth before where nothing tells those.
+ * With a radius, the depth of a batch is at most RADIUS_MARGIN times the
+ * estimated number of rows within the radius.  If there is no estimate, the
+ * depth is at most USUAL_GROWTH times the previous batch's depth.
  */
 #define RADIUS_MARGIN	1.4
 #define USUAL_GROWTH	4
 
 /*
- * If at most WITHIN_PART of the rows counted are within, there are hardly
- * others; fewer than LEAST_COUNTED rows tell nothing.
+ * If at most WITHIN_PART of the rows counted are within the radius, few of the
+ * rows not fetched yet are within it.  This is tested only after LEAST_COUNTED
+ * rows were counted.
  */
 #define LEAST_COUNTED	10
 #define WITHIN_PART		(1.0 / 3)
 
-/* A batch is limited to this many candidates where it has no other limit. */
+/* A batch that has no other limit is limited to this many candidates. */
 #define ALL_CANDIDATES	(PG_INT32_MAX / 4)
 
-/* Memory per probed list, and per posting of an answer of gpuvecd. */
+/* Bytes for each probed list, and for each posting in an answer of gpuvecd. */
 #define LIST_BYTES		(64 + 2 * sizeof(IvfpqDirEntry))
 #define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
 
-/* Nanoseconds, in addition to those of params.h. */
-#define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
-#define PAGE_NS				180.0	/* a page of the table, in its order */
+/* Times in nanoseconds, in addition to those of params.h. */
+#define CANDIDATE_NS		250.0	/* a candidate, besides scanning lists */
+#define PAGE_NS				180.0	/* a page of a sequential scan */
 #define ROW_NS				70.0	/* a row on such a page */
-#define KEYS_NS				6.0 /* a posting's keys in its list */
-#define MATCH_NS			150.0	/* a row that another index names */
-#define SORT_NS				200.0	/* a row sorted */
-#define TOAST_NS			4000.0	/* a vector out of line */
-#define COLD_PAGE_NS		5000.0	/* a page read from a file, in order */
-#define COLD_FETCH_NS		20000.0 /* a page read from a file, for one row */
+#define KEYS_NS				6.0 /* testing a posting's keys */
+#define MATCH_NS			150.0	/* a row that another index finds */
+#define SORT_NS				200.0	/* sorting a row */
+#define TOAST_NS			4000.0	/* reading a toasted vector */
+#define COLD_PAGE_NS		5000.0	/* page of a sequential scan, from disk */
+#define COLD_FETCH_NS		20000.0 /* page of a single row, from disk */
 
-/* Rows that match, as far as they are known. */
+/* Counts of rows in the batches so far, and estimates from them. */
 typedef struct Matching
 {
-	double		looked;			/* the nearest rows, as far as seen */
-	double		matched;		/* of these, those matching and admitted */
-	double		selectivity;	/* likely, of the rows beyond these */
-	bool		is_sure;		/* the selectivity is not off by much */
+	double		looked;			/* number of nearest rows examined */
+	double		matched;		/* number of examined rows that match and pass
+								 * late_qual */
+	double		selectivity;	/* estimated selectivity of the rows that were
+								 * not examined */
+	bool		is_sure;		/* the selectivity is known well */
 } Matching;
 
-/* Returns whether a filter chooses rows. */
 static bool
 is_filtered(const IvfpqScanRun *run)
 {
@@ -195,10 +219,10 @@ is_filtered(const IvfpqScanRun *run)
 }
 
 /*
- * Returns whether rows that match lie among all others by chance.  If not,
- * they may be far from the query because of what they have in common, in lists
- * that hardly any other row of their distance is in.  Then the search finds
- * fewer of them than calibration says.
+ * Returns whether matching rows are probably spread at random among all rows.
+ * Otherwise matching rows may resemble each other, and so be clustered in
+ * lists of their own, far from the query.  A search finds fewer of these rows
+ * than calibration predicts.
  */
 static bool
 matches_are_spread(const IvfpqScanRun *run)
@@ -217,7 +241,7 @@ matches_are_spread(const IvfpqScanRun *run)
 		depth->matched;
 }
 
-/* Sets *matching to what the batches so far have shown. */
+/* Sets *matching from the counts of the batches so far. */
 static void
 count_matching(const IvfpqScanRun *run, Matching *matching)
 {
@@ -232,7 +256,7 @@ count_matching(const IvfpqScanRun *run, Matching *matching)
 	{
 		matching->looked = rows->popped;
 		matching->matched = rows->returned;
-		if (!is_filtered(run))	/* invisible rows did not leave the queue */
+		if (!is_filtered(run))	/* popped does not count invisible rows */
 			matching->looked += (double) rows->invisible;
 	}
 	else if (rows->popped > 0)
@@ -245,16 +269,13 @@ count_matching(const IvfpqScanRun *run, Matching *matching)
 		matching->selectivity = guess;
 	else if (matching->matched >= FEW_MATCHED)
 		matching->selectivity = matching->matched / matching->looked;
-	else						/* the next one may just be missing */
+	else						/* assume that the next row matches */
 		matching->selectivity = (matching->matched + 1) / matching->looked;
 	matching->selectivity =
 		Max(Min(matching->selectivity, 1), IVFPQ_LEAST_SELECTIVITY);
 }
 
-/*
- * Returns the number of rows that the scan is to have returned by the end of
- * the next batch.
- */
+/* Returns how many rows in total the scan needs after the next batch. */
 static double
 needed_rows(const IvfpqScanRun *run)
 {
@@ -270,7 +291,7 @@ needed_rows(const IvfpqScanRun *run)
 	return rows_needed;
 }
 
-/* Estimates the depth at which the rows needed match. */
+/* Estimates the depth within which enough rows match. */
 static double
 needed_depth(const IvfpqScanRun *run, const Matching *matching)
 {
@@ -284,10 +305,12 @@ needed_depth(const IvfpqScanRun *run, const Matching *matching)
 }
 
 /*
- * Returns whether the rows needed are taken as spread over the depth.  They
- * are not with a radius, where the last rows of the depth end the scan; with
- * refine records, which do not tell the rank of a row that matches; and in a
- * later batch, which returns the last rows.
+ * Returns whether the rows needed are assumed to be spread over the depth.
+ * With a radius they are not, because the last rows of the depth end the scan.
+ * In a later batch they are not, because it returns only the last rows of its
+ * depth.  Without a filter and key quals, all rows of the depth are returned.
+ * In a filtered scan with refine records, the rank of a matching row is not
+ * known.
  */
 static bool
 needed_are_spread(const IvfpqScanRun *run)
@@ -300,8 +323,8 @@ needed_are_spread(const IvfpqScanRun *run)
 }
 
 /*
- * Returns whether rows out of order exceed `factor` times those expected,
- * beyond chance.
+ * Returns whether the number of rows out of order is significantly above
+ * `factor` times the expected number.
  */
 static bool
 is_out_of_order_beyond(const IvfpqScanRun *run, double factor)
@@ -313,16 +336,17 @@ is_out_of_order_beyond(const IvfpqScanRun *run, double factor)
 }
 
 /*
- * Returns the number of rows to ask calibration for if a batch is to return
- * the nearest `rows`.  They are more in a later batch, which returns the last
- * rows alone, and where rows were out of order.  But they do not exceed the
- * rows that calibration knows, unless `rows` does.
+ * Returns the number of rows whose search parameters a batch uses to return
+ * the nearest `rows` rows.  This number is larger than `rows` in a later batch,
+ * which returns only the last of the rows, and after too many rows were out of
+ * order.  If calibration reached the recall at the depth `rows`, it also
+ * reached the recall at the depth returned.
  */
 static double
 with_margin(const IvfpqScanRun *run, double rows)
 {
 	double		expected = (1 - run->query.recall) *
-	(double) run->rows.returned;	/* rows out of order */
+	(double) run->rows.returned;	/* rows expected out of order */
 	double		scale = run->rows.returned > 0 ? LATER_SCALE : 1;
 	double		known;
 
@@ -337,8 +361,9 @@ with_margin(const IvfpqScanRun *run, double rows)
 }
 
 /*
- * Returns whether too many rows were out of order, so that a full pass is to
- * bring the next ones.  There is none where gpuvec.max_probes limits lists.
+ * Returns whether so many rows were out of order that a full pass must return
+ * the next rows.  If gpuvec.max_probes limits the lists, there is no such full
+ * pass.
  */
 bool
 IvfpqDepthNeedsFullPass(const IvfpqScanRun *run)
@@ -349,10 +374,7 @@ IvfpqDepthNeedsFullPass(const IvfpqScanRun *run)
 		is_out_of_order_beyond(run, MOST_OUT_OF_ORDER);
 }
 
-/*
- * Sets *params for a batch of this depth, which counts rows that satisfy the
- * key quals.
- */
+/* Sets *params for a batch of this depth. */
 static void
 params_at(const IvfpqScanRun *run, double depth, IvfpqSearchParams *params)
 {
@@ -384,7 +406,7 @@ rerank_ns(const IvfpqScanRun *run)
 		(dims * sizeof(float) > TOAST_TUPLE_THRESHOLD ? TOAST_NS : 0);
 }
 
-/* Estimates the time to fetch a row by its TID and test the filter. */
+/* Estimates the time to fetch a row by its TID and test the filter on it. */
 static double
 fetch_ns(const IvfpqScanRun *run)
 {
@@ -427,7 +449,7 @@ table_rows(const IvfpqScanRun *run)
 			   IvfpqRowsAbout(run->index, &run->model->meta));
 }
 
-/* Estimates the number of rows of the index, which may have a predicate. */
+/* Estimates the number of rows of the index, which may be partial. */
 static double
 index_rows(const IvfpqScanRun *run)
 {
@@ -439,7 +461,7 @@ index_rows(const IvfpqScanRun *run)
 	return rows;
 }
 
-/* Estimates the time to find all rows that match by reading the table. */
+/* Estimates the time to read the table and find all matching rows in it. */
 static double
 table_ns(const IvfpqScanRun *run, double selectivity)
 {
@@ -450,7 +472,10 @@ table_ns(const IvfpqScanRun *run, double selectivity)
 		(rerank_ns(run) + SORT_NS);
 }
 
-/* Estimates the time to find them by the keys of all lists. */
+/*
+ * Estimates the time to find all matching rows by testing the keys of all
+ * postings.
+ */
 static double
 lists_ns(const IvfpqScanRun *run, double selectivity)
 {
@@ -462,7 +487,7 @@ lists_ns(const IvfpqScanRun *run, double selectivity)
 		 selectivity * (rerank_ns(run) + SORT_NS));
 }
 
-/* Estimates the time to find them by another index. */
+/* Estimates the time to find all matching rows through another index. */
 static double
 bitmap_ns(const IvfpqScanRun *run, double selectivity)
 {
@@ -473,9 +498,9 @@ bitmap_ns(const IvfpqScanRun *run, double selectivity)
 }
 
 /*
- * Estimates the time to find the remaining rows, and sets *source to their
- * best source.  The other index counts only if `must` is set, or once
- * LEAST_REJECTED rows were rejected.
+ * Estimates the time to find the remaining rows from the best source other
+ * than batches, and sets *source to that source.  Another index is considered
+ * only if `must` is set, or once LEAST_REJECTED rows were rejected.
  */
 static double
 rest_ns(const IvfpqScanRun *run, const Matching *matching, bool must,
@@ -501,8 +526,8 @@ rest_ns(const IvfpqScanRun *run, const Matching *matching, bool must,
 }
 
 /*
- * Halves `depth` until a batch takes at most the fraction `allowed` of the
- * time `rest`, but not below IVFPQ_FIRST_WITHIN.
+ * Halves `depth` until a batch of that depth takes at most the fraction
+ * `allowed` of the time `rest`.  Does not go below IVFPQ_FIRST_WITHIN.
  */
 static double
 depth_within(const IvfpqScanRun *run, const Matching *matching, double depth,
@@ -514,9 +539,7 @@ depth_within(const IvfpqScanRun *run, const Matching *matching, double depth,
 	return depth;
 }
 
-/*
- * Estimates the number of rows within the radius, whether they match or not.
- */
+/* Estimates the number of rows within the radius, matching or not. */
 static double
 likely_within(const IvfpqScanRun *run)
 {
@@ -535,8 +558,9 @@ likely_within(const IvfpqScanRun *run)
 }
 
 /*
- * The depth of the next batch, where `needed` suffices for the rows needed:
- * no deeper than what is likely within the radius.
+ * Returns the depth of the next batch.  `needed` is the estimated depth of the
+ * rows needed.  With a radius, the likely number of rows within the radius
+ * also limits the depth.
  */
 static double
 radius_depth(const IvfpqScanRun *run, double needed)
@@ -553,9 +577,12 @@ radius_depth(const IvfpqScanRun *run, double needed)
 }
 
 /*
- * The depth of a filtered scan's first batch, where the estimate is `needed`.
- * Where another index may bring the rest, the batch is deep enough that it may
- * reject LEAST_REJECTED rows, after which that index is asked.
+ * Returns the depth of the first batch of a filtered scan.  `needed` is the
+ * estimated depth of the rows needed.  If it is too deep for a first batch and
+ * another index can find the remaining rows, the batch is just deep enough to
+ * reject LEAST_REJECTED rows, because that index is considered only after so
+ * many rows were rejected.  Without such an index, the batch is a trial that
+ * costs little.
  */
 static double
 first_depth(const IvfpqScanRun *run, const Matching *matching, double needed)
@@ -575,9 +602,9 @@ first_depth(const IvfpqScanRun *run, const Matching *matching, double needed)
 }
 
 /*
- * The depth of a filtered scan's later batch; 0 if another source of the rest
- * is better.  Where the selectivity is not known, a batch that costs little
- * may tell it.
+ * Returns the depth of a later batch of a filtered scan, or 0 if another
+ * source of the remaining rows is better.  If the selectivity is not known
+ * well, the batch may be a trial that costs little.
  */
 static double
 later_depth(const IvfpqScanRun *run, const Matching *matching, double needed)
@@ -600,7 +627,7 @@ later_depth(const IvfpqScanRun *run, const Matching *matching, double needed)
 		most * matching->selectivity >= SOME_MATCHED ? most : 0;
 }
 
-/* The depth of the next batch; 0 if another source of the rest is better. */
+/* Returns the depth of the next batch, or 0 if another source is better. */
 static double
 next_depth(const IvfpqScanRun *run, const Matching *matching)
 {
@@ -622,21 +649,32 @@ IvfpqDepthNext(IvfpqScanRun *run)
 
 	count_matching(run, &matching);
 	depth = next_depth(run, &matching);
-	/* another source is better: only gpuvec.max_probes can exclude that */
+
+	/*
+	 * if another source is better, this batch is done only if
+	 * gpuvec.max_probes excludes that source
+	 */
 	if (depth == 0)
 		depth = LEAST_GROWTH * run->depth.rows;
 	params_at(run, radius_depth(run, depth), &run->depth.params);
 }
 
 /*
- * Returns whether the next batch would return too many rows at a depth that
- * calibration does not know.  Strict order leaves out rows nearer than those
- * returned, and a condition that has rejected most rows so far may need just
- * these.  Those that a full pass finds too late lie among the rows returned
- * before it, so they are at most that fraction of all.  Where calibration
- * knows the depth, the recall holds for such a condition, too; otherwise only
- * the first rows are exempt: those of the first two batches of a scan that
- * knows no limit, or of one if no row may be missed.
+ * Returns whether the next batch would return too many rows at a depth at
+ * which calibration did not reach the recall.
+ *
+ * A scan in strict order leaves out rows that are nearer than rows returned
+ * before.  If a condition has rejected most rows so far, the rows left out may
+ * be the only ones that satisfy it.  A full pass leaves out only rows that are
+ * nearer than the last row returned before the pass.  So the fraction of rows
+ * left out is at most the fraction of rows returned before the pass, and this
+ * function limits that fraction.
+ *
+ * At a depth at which calibration reached the recall, the recall holds for
+ * such a condition, too.  At other depths, the limit does not apply to the
+ * first rows.  In a filtered scan these are the rows of the first batch.  In
+ * other scans they are as many rows as the first two batches of a scan without
+ * LIMIT return, or the first such batch alone if the target recall is 1.
  */
 static bool
 is_unknown(const IvfpqScanRun *run)
@@ -664,7 +702,7 @@ is_unknown(const IvfpqScanRun *run)
 
 /*
  * Returns whether a batch of this many candidates would rerank such a large
- * fraction of the rows that a full pass is better.
+ * fraction of the table that a full pass is better.
  */
 bool
 IvfpqDepthIsTooLarge(Relation index, const IvfpqMetaData *meta,
@@ -676,9 +714,11 @@ IvfpqDepthIsTooLarge(Relation index, const IvfpqMetaData *meta,
 
 /*
  * Returns whether a full pass is better than the batch that run->depth.params
- * describes, in a scan without a filter.  It is when the batch is too large,
- * or where calibration did not reach the recall at this depth, unless key
- * quals are answered from all lists then.
+ * describes, in a scan without a filter.  The first batch is always done.  A
+ * full pass is better than a later batch if the batch has too many candidates,
+ * or if calibration did not reach the target recall at its depth.  With key
+ * quals only the number of candidates counts, because a batch can then take
+ * all lists.
  */
 static bool
 full_pass_is_better(const IvfpqScanRun *run)
@@ -693,8 +733,8 @@ full_pass_is_better(const IvfpqScanRun *run)
 }
 
 /*
- * Chooses the source of the next rows: IVFPQ_REST_NONE is the batch that
- * run->depth.params describes, which `must` excludes.
+ * Chooses the source of the next rows.  IVFPQ_REST_NONE means the batch that
+ * run->depth.params describes.  If `must` is set, that batch is not chosen.
  */
 IvfpqRestSource
 IvfpqDepthRest(const IvfpqScanRun *run, bool must)
@@ -713,7 +753,6 @@ IvfpqDepthRest(const IvfpqScanRun *run, bool must)
 		IVFPQ_REST_NONE;
 }
 
-/* Bytes of a set of n rows. */
 static double
 set_bytes(double n)
 {
@@ -722,17 +761,21 @@ set_bytes(double n)
 }
 
 /*
- * Returns whether a batch of that size may begin: all that a scan holds, with
- * what the batch adds to it, stays within what a hash table may take.
+ * Returns whether a batch of this size may begin.  The memory that the scan
+ * holds, plus the memory that the batch adds, must not exceed
+ * get_hash_memory_limit().
  */
 bool
 IvfpqDepthFits(const IvfpqScanRun *run, int probes, int64 candidates)
 {
 	double		postings = (double) candidates *
 	run->model->meta.lists_per_row;
-	double		found;			/* the best postings */
-	double		search;			/* scratch, and the rows of these postings */
-	double		rows;			/* in the queue, and in the set, which grows */
+	double		found;			/* bytes of the postings found, the lists
+								 * probed and gpuvecd's answers */
+	double		search;			/* bytes of the search's scratch and its table
+								 * of distinct rows */
+	double		rows;			/* bytes of the queue and rows.seen; most are
+								 * used while rows.seen is enlarged */
 	Size		row_bytes = sizeof(IvfpqQueuedRow);
 
 	if (candidates <= IVFPQ_FEW_CANDIDATES)
@@ -743,7 +786,7 @@ IvfpqDepthFits(const IvfpqScanRun *run, int probes, int64 candidates)
 	search = gv_scan_scratch(run->model->gv.m,
 							 (int32) Min(postings, PG_INT32_MAX)) +
 		set_bytes(candidates);
-	if (run->search.addresses)	/* bounds, and what is prefetched */
+	if (run->search.addresses)	/* for bounds and prefetching */
 		row_bytes += sizeof(IvfpqQueuedRow) + sizeof(IvfpqNextRow) +
 			sizeof(IvfpqRowBounds) + 2 * sizeof(uint64);
 	rows = candidates * row_bytes +
@@ -753,8 +796,9 @@ IvfpqDepthFits(const IvfpqScanRun *run, int probes, int64 candidates)
 }
 
 /*
- * Returns depth.wanted, capped by the postings in that many lists, plus one: a
- * short result then proves that there are no more.
+ * Returns depth.wanted, but at most the number of postings in the `probes`
+ * nearest lists, plus one.  Because of this additional candidate, a search
+ * that finds fewer candidates proves that there are no more.
  */
 static int
 limit_candidates(IvfpqScanRun *run, int probes)
@@ -769,9 +813,9 @@ limit_candidates(IvfpqScanRun *run, int probes)
 }
 
 /*
- * Sets the goal of the next batch among rows that satisfy the key quals: as
- * the search parameters say or, in the last batch, all of them in most_probes
- * lists.
+ * Sets the goal of the next batch of a scan with key quals from the search
+ * parameters.  The last batch must find all rows that satisfy the key quals
+ * and are in the most_probes nearest lists.
  */
 static void
 aim_keys(IvfpqScanRun *run, int most_probes, bool is_last)
@@ -798,14 +842,15 @@ aim_keys(IvfpqScanRun *run, int most_probes, bool is_last)
 
 /*
  * Limits the probes of a batch to the lists that may be probed, and sets *most
- * to their number.  If the batch before found all rows of its lists, ndrained
- * is their number, else 0.  Then more lists are probed, even if a damaged
- * calibration says otherwise.
+ * to the number of these lists.  If the previous batch found all rows of its
+ * lists, ndrained is the number of these lists, else 0.  This batch then
+ * probes more than ndrained lists, even if a damaged calibration says
+ * otherwise.
  *
- * With is_rest another source of the next rows is better, and the function
- * returns false.  A full pass would read lists that may not be probed, if
- * gpuvec.max_probes is set; then all lists that may be probed are the last
- * batch instead.
+ * If another source of the next rows is better (is_rest), returns false,
+ * unless gpuvec.max_probes is set.  In that case a full pass would read lists
+ * that may not be probed, so instead one last batch takes all lists that may
+ * be probed.
  */
 bool
 IvfpqDepthLimitProbes(IvfpqSearchParams *params, Relation index,
@@ -834,9 +879,9 @@ IvfpqDepthLimitProbes(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * Limits run->depth.params to the lists that may be probed and to the postings
- * that these have.  Sets *last if no more lists may be probed.  Returns false
- * when a full pass is better.
+ * Limits run->depth.params to the lists that may be probed, and to the number
+ * of postings in them.  Sets *last if the batch probes all lists that may be
+ * probed.  Returns false if a full pass is better.
  */
 bool
 IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
@@ -865,11 +910,11 @@ IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
 }
 
 /*
- * Returns the rows of its quota that a batch is good for, when so far
- * `invisible` of `fetched` candidates were invisible.  Candidates beyond the
- * quota, which are there because scores are not exact, make up for them; half
- * of that surplus may be lost.  If more is lost, the quota shrinks to the
- * fraction that the snapshot sees.
+ * Returns how many rows of its quota a batch may return, if `invisible` of
+ * `fetched` candidates were invisible so far.  A batch has more candidates
+ * than its quota, because scores are not exact.  This surplus makes up for
+ * invisible candidates as long as at most half of it is lost.  If more is
+ * lost, the quota shrinks to the fraction that the snapshot sees.
  */
 double
 IvfpqDepthVisibleQuota(int64 quota, int64 candidates, int64 fetched,
@@ -886,22 +931,23 @@ IvfpqDepthVisibleQuota(int64 quota, int64 candidates, int64 fetched,
 }
 
 /*
- * Counts the rows that match within the batch's depth, and returns its quota,
- * the rows that may leave the queue; ids [count] are its candidates, the best
- * first.
+ * Counts the matching rows within the depth of the batch, whose candidates are
+ * ids [count], the best first.  Returns the quota of the batch, which is the
+ * number of rows that may leave the queue.
  */
 int64
 IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids, int64 count)
 {
 	IvfpqScanDepth *depth = &run->depth;
 	int64		n = (int64) Min(depth->rows, count);
-	int64		sure = (int64) depth->rows; /* ranks asked of calibration */
+	int64		sure = (int64) depth->rows; /* number of calibrated ranks */
 	int64		quota = depth->params.quota;
 	bool		ignores_invisible = !is_filtered(run) &&
 	IvfpqDepthVisibleQuota(quota, run->search.candidates.count,
 						   run->rows.fetched, run->rows.invisible) >= quota;
 	int64		matched = 0;
-	int64		nearer = 0;		/* in the nearer half of those */
+	int64		nearer = 0;		/* matching rows among the first sure / 2
+								 * candidates */
 	int64		within = 0;
 
 	if (ignores_invisible && !run->rows.counts_matching)
@@ -923,14 +969,17 @@ IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids, int64 count)
 	}
 	depth->matched = matched;
 	depth->matched_near = nearer;
-	if (!is_filtered(run))		/* not rejected by rechecks of keys */
+	if (!is_filtered(run))		/* only rechecks of keys reject rows */
 		return matched;
 	if (!matches_are_spread(run))
 		return nearer;
 	return Min(matched, within + (int64) (MOST_BEHIND * nearer));
 }
 
-/* Counts a row that was reranked or bounded, and whether it is within. */
+/*
+ * Counts a row that was reranked or bounded.  If its distance or lower bound,
+ * `distance`, is within the radius, counts it in counted_within, too.
+ */
 void
 IvfpqRadiusCount(IvfpqScanRun *run, double distance)
 {
@@ -940,8 +989,8 @@ IvfpqRadiusCount(IvfpqScanRun *run, double distance)
 }
 
 /*
- * Notes the rows that IvfpqRadiusIsRead reranks; ids [n] are the best
- * candidates of the batch, up to its depth.
+ * Chooses the rows that IvfpqRadiusIsRead will rerank from ids [n], the best
+ * candidates up to the depth of the batch.
  */
 void
 IvfpqRadiusProbeRanks(IvfpqScanRun *run, const uint64 *ids, int64 n)
@@ -960,7 +1009,7 @@ IvfpqRadiusProbeRanks(IvfpqScanRun *run, const uint64 *ids, int64 n)
 		   IVFPQ_PROBED_RANKS * sizeof(uint64));
 }
 
-/* qsort comparator */
+/* qsort comparator for doubles */
 static int
 compare_doubles(const void *a, const void *b)
 {
@@ -968,8 +1017,9 @@ compare_doubles(const void *a, const void *b)
 }
 
 /*
- * Reranks rows [n], whether they match or not, and sorts their distances.
- * Returns the number that the snapshot sees.
+ * Reranks the rows ids [n], whether they match or not, and sets `distances` to
+ * their distances in ascending order.  Returns the number of rows that the
+ * snapshot sees, which is also the number of distances.
  */
 static int
 rerank_probed(IvfpqScanRun *run, const uint64 *ids, int n, double *distances)
@@ -988,10 +1038,10 @@ rerank_probed(IvfpqScanRun *run, const uint64 *ids, int n, double *distances)
 }
 
 /*
- * Estimates the rows within distance `most`, if `depth` rows are within `last`
- * and depth / NEARER_PART within `nearer`.  Where distances are above 0, ranks
- * grow by a power of them.  Otherwise they grow faster, by equal factors for
- * equal steps.
+ * Estimates the number of rows within distance `most`, if `depth` rows are
+ * within distance `last`, and depth / NEARER_PART rows are within distance
+ * `nearer`.  If `nearer` is above 0, the number of rows is assumed to grow as
+ * a power of the distance, otherwise exponentially.
  */
 static double
 rows_within(double most, double depth, double nearer, double last)
@@ -1006,8 +1056,9 @@ rows_within(double most, double depth, double nearer, double last)
 }
 
 /*
- * Returns whether everything within the radius has been read, when the quota
- * of the batch is used up.  If not, sets the estimated number of rows within.
+ * Returns whether all rows within the radius have been read.  Called when the
+ * quota of the batch is used up.  If rows may be left, sets radius.est_within
+ * to the estimated number of rows within the radius.
  */
 bool
 IvfpqRadiusIsRead(IvfpqScanRun *run)

@@ -3,24 +3,25 @@
  *		The ordered scan: its callbacks, its start, and its next row.
  *
  * Candidates come in batches.  Each batch takes more candidates from more
- * lists than the one before (depth.c), reranks those not reranked before, and
- * returns the rows of its quota.  The other rows wait in a queue for the next
- * batch (roworder.c).  So the access method needs no LIMIT and imposes none.
+ * lists than the one before (depth.c), reranks the candidates that were not
+ * reranked before, and returns as many rows as its quota allows.  The other
+ * rows wait in a queue for the next batch (roworder.c).  So the access method
+ * does not need to know a LIMIT, and imposes none.
  *
- * With refine records a batch reranks nothing: rows enter the queue with
- * bounds of their distances.  A row is fetched and reranked only when it is
- * first in the queue, which most rows of a batch never are.  It is returned
- * unfetched if it has an upper bound and no other row can be nearer.
+ * With refine records a batch reranks nothing.  Instead, rows enter the queue
+ * with bounds of their distances.  A row is fetched and reranked only when it
+ * is first in the queue, and most rows of a batch never become first.  A row
+ * that has an upper bound is returned unfetched if no other row can be nearer.
  *
- * When a batch would rerank or return too many rows, or take too much memory,
- * or the index is untrained, the scan ends with one pass over all remaining
- * rows (batch.c), so that its worst case is about a sequential scan and a
- * sort.
+ * The scan ends with one pass over all remaining rows (batch.c) if the index
+ * is untrained, or if a batch would rerank or return too many rows or take too
+ * much memory.  So the worst case costs about as much as a sequential scan and
+ * a sort.
  *
- * A scan also learns how many rows its statement needs, from the executor
- * ("Limits" below): for LIMIT $1 and LIMIT (SELECT ...), too.  Nodes between
- * the Limit and the scan may drop or multiply rows.  So the number is a hint,
- * and recall does not depend on it.
+ * A scan also learns from the executor how many rows its statement needs
+ * ("Limits" below), even for LIMIT $1 and LIMIT (SELECT ...).  Nodes between
+ * the Limit and the scan may drop or multiply rows.  So the number is only a
+ * hint, and recall does not depend on it.
  */
 #include "postgres.h"
 
@@ -49,37 +50,37 @@ const IvfpqScanFilter ivfpq_no_filter = {
 };
 
 /*
- * Limits.  The hook walks the finished plan when a statement starts, and notes
- * each of our index scans with the Limit above it.  The Limit has computed its
- * numbers before it asks for its first row, and again after each rescan; so
- * the scan reads them when it starts.
+ * Limits.  When a statement starts, the hook walks the finished plan, and
+ * notes each of our index scans with the Limit node above it.  The Limit
+ * computes its numbers before it requests its first row, and again after each
+ * rescan, so a scan can read these numbers when it starts.
  *
  * amrescan does not get the plan node, but it gets the node's array of order
- * keys, which is no other node's.  Notes live in the memory of the statement,
- * as plan and scan do, and are freed with it.
+ * keys, which belongs to no other node.  Notes live in the memory of the
+ * statement, as the plan and the scan do, and are freed with that memory.
  */
 
-/* An index scan of ours. */
+/* A note of one of our index scans. */
 typedef struct Note
 {
 	dlist_node	node;
 	const IndexScanState *scan;
-	const LimitState *limit;	/* the next one above, or NULL */
+	const LimitState *limit;	/* the next Limit above the scan, or NULL */
 	MemoryContextCallback callback;
 } Note;
 
-/* The state of a walk. */
+/* The state of a walk over a plan. */
 typedef struct Walk
 {
 	PlanState  *above;			/* the node above, or NULL */
-	const LimitState *limit;	/* limits that node's rows, or NULL */
-	MemoryContext context;		/* of the statement */
+	const LimitState *limit;	/* the Limit on the rows of `above`, or NULL */
+	MemoryContext context;		/* memory of the statement */
 } Walk;
 
 static dlist_head notes = DLIST_STATIC_INIT(notes);
 static ExecutorStart_hook_type previous_start = NULL;
 
-/* MemoryContextCallback: the statement is over. */
+/* Memory context callback.  Removes a note at the end of its statement. */
 static void
 forget(void *arg)
 {
@@ -91,7 +92,7 @@ take_note(const IndexScanState *scan, const Walk *walk)
 {
 	Note	   *note;
 
-	/* EXPLAIN opens no index */
+	/* EXPLAIN without ANALYZE does not open the index */
 	if (scan->iss_RelationDesc == NULL || scan->iss_NumOrderByKeys == 0 ||
 		scan->iss_RelationDesc->rd_indam->amgettuple != ivfpqgettuple)
 		return;
@@ -104,7 +105,6 @@ take_note(const IndexScanState *scan, const Walk *walk)
 	MemoryContextRegisterResetCallback(walk->context, &note->callback);
 }
 
-/* Returns whether a node is among others [n]. */
 static bool
 is_among(const PlanState *node, PlanState **others, int n)
 {
@@ -117,10 +117,10 @@ is_among(const PlanState *node, PlanState **others, int n)
 }
 
 /*
- * Returns whether `above` needs about as many rows of the node below it as it
- * returns itself.  These are fewer nodes than those below which a scan may be
- * (src/planner/plancheck.c): ProjectSet, for example, hands on rows one by
- * one, but makes several of one.
+ * Returns whether `above` needs about as many rows from its child `node` as it
+ * returns itself.  Not all nodes that may be above a scan
+ * (src/planner/plancheck.c) do so.  For example, ProjectSet may return several
+ * rows for each row of its child.
  */
 static bool
 hands_on(PlanState *above, PlanState *node)
@@ -152,7 +152,7 @@ hands_on(PlanState *above, PlanState *node)
 	}
 }
 
-/* Takes notes of a node and of those below it. */
+/* Notes the index scans at this plan node and below it. */
 static bool
 walk_plan(PlanState *node, void *context)
 {
@@ -169,7 +169,7 @@ walk_plan(PlanState *node, void *context)
 	return planstate_tree_walker(node, walk_plan, &below);
 }
 
-/* ExecutorStart_hook */
+/* ExecutorStart_hook.  Notes the index scans of a statement that starts. */
 static void
 start_statement(QueryDesc *query, int eflags)
 {
@@ -185,9 +185,7 @@ start_statement(QueryDesc *query, int eflags)
 	(void) walk_plan(query->planstate, &walk);
 }
 
-/*
- * Sets the limit and the planner's estimate of the scan with these order keys.
- */
+/* Sets the scan's limit and planned_rows from the note of its plan node. */
 static void
 find_limit(IvfpqScan *scan, ScanKey orderbys)
 {
@@ -208,8 +206,9 @@ find_limit(IvfpqScan *scan, ScanKey orderbys)
 }
 
 /*
- * Returns the number of rows of a Limit, without those of OFFSET; 0 if that is
- * not known.  WITH TIES counts as one row more, though any number may follow.
+ * Returns the number of rows that a Limit node returns, not counting those
+ * that OFFSET skips, or 0 if the number is not known.  WITH TIES counts as one
+ * more row, though any number of rows may be tied.
  */
 static double
 limit_rows(const LimitState *limit)
@@ -220,7 +219,7 @@ limit_rows(const LimitState *limit)
 		(limit->limitOption == LIMIT_OPTION_WITH_TIES);
 }
 
-/* Installs the hook; to be called once in a process. */
+/* Installs the hook.  Must be called once in a process. */
 void
 IvfpqInitLimit(void)
 {
@@ -228,7 +227,7 @@ IvfpqInitLimit(void)
 	ExecutorStart_hook = start_statement;
 }
 
-/* ambeginscan */
+/* ambeginscan callback. */
 IndexScanDesc
 ivfpqbeginscan(Relation index, int nkeys, int norderbys)
 {
@@ -245,8 +244,8 @@ ivfpqbeginscan(Relation index, int nkeys, int norderbys)
 }
 
 /*
- * Ends the run: reports it, releases its pins, files and relations, and frees
- * its memory.  Fields that live as long as the descriptor stay.
+ * Ends the run: reports its work, releases its pins, files and relations, and
+ * frees its memory.  Keeps the fields that live as long as the descriptor.
  */
 static void
 end_run(IvfpqScan *scan)
@@ -266,9 +265,10 @@ end_run(IvfpqScan *scan)
 }
 
 /*
- * Copies keys [n] of a rescan.  As in GiST, a key keeps the data that its
- * operator's function has stored with it.  Otherwise every rescan would make
- * that data again, in memory that only the end of the statement frees.
+ * Copies the scan keys given [n], which were passed to a rescan, to keys [n].
+ * As in GiST, a key keeps the data that its operator's function has cached in
+ * it.  Otherwise every rescan would make the data again, and would use more
+ * memory until the end of the statement.
  */
 static void
 take_keys(IvfpqScan *scan, ScanKey keys, const ScanKeyData *given, int n)
@@ -281,13 +281,13 @@ take_keys(IvfpqScan *scan, ScanKey keys, const ScanKeyData *given, int n)
 		keys[i] = given[i];
 		if (scan->keys_set && function.fn_oid == wanted.fn_oid)
 			keys[i].sk_func = function;
-		else if (OidIsValid(wanted.fn_oid)) /* IS NULL has none */
+		else if (OidIsValid(wanted.fn_oid)) /* IS NULL has no function */
 			fmgr_info_copy(&keys[i].sk_func, &wanted,
 						   GetMemoryChunkContext(scan));
 	}
 }
 
-/* amrescan */
+/* amrescan callback. */
 void
 ivfpqrescan(IndexScanDesc desc, ScanKey keys, int nkeys,
 			ScanKey orderbys, int norderbys)
@@ -297,7 +297,7 @@ ivfpqrescan(IndexScanDesc desc, ScanKey keys, int nkeys,
 	end_run(scan);
 	if (keys != NULL)
 		take_keys(scan, desc->keyData, keys, desc->numberOfKeys);
-	/* the node, and so its limit, is the same at every rescan */
+	/* the plan node, and so its Limit, is the same at every rescan */
 	if (orderbys != NULL && !scan->keys_set)
 		find_limit(scan, orderbys);
 	if (orderbys != NULL)
@@ -305,7 +305,7 @@ ivfpqrescan(IndexScanDesc desc, ScanKey keys, int nkeys,
 	scan->keys_set = true;
 }
 
-/* amendscan */
+/* amendscan callback. */
 void
 ivfpqendscan(IndexScanDesc desc)
 {
@@ -318,8 +318,7 @@ ivfpqendscan(IndexScanDesc desc)
 }
 
 /*
- * Makes the scan return only rows that satisfy the filter; to be called before
- * the first row.
+ * Sets the scan's filter.  Must be called before the first row is requested.
  */
 void
 IvfpqScanSetFilter(IndexScanDesc desc, const IvfpqScanFilter *filter)
@@ -329,8 +328,8 @@ IvfpqScanSetFilter(IndexScanDesc desc, const IvfpqScanFilter *filter)
 }
 
 /*
- * Returns whether the query is NULL, and so are all distances; known once the
- * first row was requested.
+ * Returns whether the query, and so each distance, is NULL.  This is known
+ * only after the first row was requested.
  */
 bool
 IvfpqScanIsOfNull(IndexScanDesc desc)
@@ -349,7 +348,7 @@ begin_keys(IvfpqScanRun *run, IndexScanDesc desc)
 	{
 		ScanKey		scan_key = &desc->keyData[i];
 
-		/* IS NOT NULL on the vector is true of all rows */
+		/* IS NOT NULL on the vector is true for all rows of the index */
 		keys->any |= scan_key->sk_attno > 1 ||
 			(scan_key->sk_flags & SK_SEARCHNOTNULL) == 0;
 	}
@@ -365,9 +364,10 @@ begin_keys(IvfpqScanRun *run, IndexScanDesc desc)
 }
 
 /*
- * Checks the query's dimensions if the index's declaration gives none: for an
- * untrained index they must be those of its rows.  Sets query.pending_dims if
- * pending rows of other dimensions are to be left out.
+ * Checks the dimensions of the query, if the index's declaration does not fix
+ * them.  While the index is untrained, the query must have the dimensions of
+ * the index's rows.  Sets query.pending_dims if pending rows of other
+ * dimensions must be left out.
  */
 static void
 check_row_dims(IvfpqScanRun *run, Relation heap, ScanKey key)
@@ -377,7 +377,7 @@ check_row_dims(IvfpqScanRun *run, Relation heap, ScanKey key)
 	int			expected;
 	int			dims;
 
-	/* nearly all scans end here */
+	/* nearly all scans return here */
 	if (meta->nlists > 0 && (meta->dims_flags & IVFPQ_DIMS_CHECKED))
 		return;
 	IvfpqTypeInit(&type, run->index);
@@ -396,11 +396,14 @@ check_row_dims(IvfpqScanRun *run, Relation heap, ScanKey key)
 }
 
 /*
- * Prepares to search for the query.  An operator of another type than the
- * column's may round the query to that type, and then bounds are of no use;
- * operators of real[] do not round.  Nor are bounds of use if the operator
- * loses the query's digits or overflows, or if the transformation loses them
- * (IvfpqIsBoundable, IvfpqQueryIsBoundable).
+ * Prepares to search for the query.  If bounds of distances are sure to be
+ * correct, also prepares to compute bounds.
+ *
+ * An operator of another type than the column's may round the query to that
+ * type, and then the bounds might be wrong.  Operators of real[] do not round.
+ * The bounds might also be wrong if the operator overflows or loses precision
+ * (IvfpqIsBoundable), or if the transformation loses precision
+ * (IvfpqQueryIsBoundable).
  */
 static void
 start_search(IvfpqScanRun *run, ScanKey key)
@@ -422,8 +425,8 @@ start_search(IvfpqScanRun *run, ScanKey key)
 	run->search.addresses = run->model->meta.refine != IVFPQ_REFINE_NONE;
 
 	/*
-	 * the record of a dead row's posting may be another row's: see README,
-	 * "Keys"
+	 * A dead row's posting may lead to the refine record of another row, so
+	 * all keys must be rechecked.  See README, "Keys".
 	 */
 	run->rerank->recheck_all_keys = run->search.addresses;
 	if (run->keys.any)
@@ -436,7 +439,7 @@ start_search(IvfpqScanRun *run, ScanKey key)
 		run->query.bound_query = transformed;
 }
 
-/* Starts the run: the first call after a rescan. */
+/* Starts the run, when the first row after a rescan is requested. */
 static void
 start_run(IndexScanDesc desc)
 {
@@ -483,7 +486,7 @@ start_run(IndexScanDesc desc)
 	}
 	run->rows.counts_matching = is_filtered || run->keys.quals.nrechecks > 0;
 	run->rows.needs_distance = is_filtered || run->keys.any;
-	/* no row has to be fetched, and any order will do */
+	/* rows may come in any order, and no row has to be fetched */
 	if (run->query.is_null && !run->rows.needs_distance)
 	{
 		IvfpqFullPassBegin(run);
@@ -511,9 +514,9 @@ start_run(IndexScanDesc desc)
 }
 
 /*
- * Counts a row that left the queue, and returns whether the filter admits it.
- * A row that it refuses does not count as returned, so no other row is out of
- * order because of it.
+ * Counts a row that has left the queue, and returns whether the filter admits
+ * it.  A row that the filter rejects does not count as returned, so the order
+ * of later rows is not checked against it.
  */
 static bool
 is_admitted(IvfpqScanRun *run, IndexScanDesc desc, const IvfpqNextRow *row)
@@ -526,7 +529,9 @@ is_admitted(IvfpqScanRun *run, IndexScanDesc desc, const IvfpqNextRow *row)
 		 filter->late_qual(filter->arg, row->lower));
 }
 
-/* Sets *row to the next row to return; false at the end. */
+/*
+ * Sets *row to the scan's next row.  Returns false if there are no more rows.
+ */
 static bool
 next_row(IvfpqScanRun *run, IndexScanDesc desc, IvfpqNextRow *row)
 {
@@ -545,8 +550,8 @@ next_row(IvfpqScanRun *run, IndexScanDesc desc, IvfpqNextRow *row)
 		else if (IvfpqIsOutside(&run->filter->radius, row->lower))
 		{
 			/*
-			 * All other rows, except those of distance NaN, are outside, too,
-			 * and those within have been read.
+			 * All rows within the radius have been read.  The remaining rows
+			 * are outside, too, except rows whose distance is NaN.
 			 */
 			run->exhausted = true;
 			if (!run->filter->radius.with_nan)
@@ -561,7 +566,7 @@ next_row(IvfpqScanRun *run, IndexScanDesc desc, IvfpqNextRow *row)
 	}
 }
 
-/* amgettuple */
+/* amgettuple callback. */
 bool
 ivfpqgettuple(IndexScanDesc desc, ScanDirection dir)
 {
@@ -580,7 +585,7 @@ ivfpqgettuple(IndexScanDesc desc, ScanDirection dir)
 
 	if (found)
 	{
-		/* the executor fetches the row by itself, from this page */
+		/* the executor fetches this row next: tell it where the page is */
 		if (run->rerank != NULL && desc->xs_heapfetch != NULL)
 			IvfpqRerankGivePage(run->rerank, desc->xs_heapfetch, row.id);
 		IvfpqIdToTid(row.id, &desc->xs_heaptid);

@@ -2,16 +2,17 @@
  * querylog.c
  *		The query log: the last queries of each index, for gpuvec_live_queries.
  *
- * Each index has a ring of them in a segment of dynamic shared memory, which
- * the first scan that finds none makes; the main shared memory has a table of
- * rings.  If there are too many rings, or they take too much memory, the one
- * that was idle longest is evicted.  Its segment is taken over if it is as
- * large, because a segment that is freed stays as long as a session that was
- * attached to it asks nothing.
+ * The queries of an index are kept in a ring, which is a segment of dynamic
+ * shared memory.  The first scan that finds no ring for its index makes one.
+ * The main shared memory has a table of the rings.  If there are too many
+ * rings, or if they take too much memory, the ring that was idle longest is
+ * evicted.  If its segment has the size of the new ring, the new ring takes
+ * the segment over, because a freed segment stays in memory until all sessions
+ * detach from it, and a session does so only at its next query.
  *
- * A scan never fails for this, and never waits: a ring that another session
- * writes or reads is passed over, and an error while a ring is made or
- * attached goes to the log.
+ * A scan never fails because of the query log, and never waits for a ring.  If
+ * another session is writing or reading the ring, the query is not logged.  If
+ * an error occurs while a ring is made or attached, the error goes to the log.
  */
 #include "postgres.h"
 
@@ -38,29 +39,35 @@
 
 #define RING_QUERIES	1000
 #define MAX_RINGS		64
-#define MAX_BYTES		((Size) 256 * 1024 * 1024)	/* of all rings */
+#define MAX_BYTES		((Size) 256 * 1024 * 1024)	/* of all rings together */
 
-/* How long a session waits after it could not make a ring. */
+/*
+ * How long a session that failed to make a ring waits before it tries again.
+ */
 #define RETRY_MS		60000
 
-/* A ring of other dimensions is evicted when it was idle for this long. */
+/*
+ * A ring must be idle this long before a ring of other dimensions evicts it.
+ */
 #define LEAST_IDLE_MS	60000
 
-/* A segment. */
+/* The queries of one index, in a segment of dynamic shared memory. */
 typedef struct Ring
 {
-	LWLock		lock;			/* of what follows */
+	LWLock		lock;			/* protects the fields below */
 	int			dims;
-	uint64		nasked;			/* ever; query i is at i % RING_QUERIES */
+	uint64		nasked;			/* queries added so far; query i is at i %
+								 * RING_QUERIES */
 	TimestampTz asked[RING_QUERIES];
 	float		queries[FLEXIBLE_ARRAY_MEMBER]; /* [RING_QUERIES][dims] */
 } Ring;
 
-/* An entry of the table. */
+/* An entry of the table of rings. */
 typedef struct RingSlot
 {
-	pg_atomic_uint64 ticket;	/* of the ring, unique for ever; 0 = none */
-	pg_atomic_uint64 used;		/* when it was asked last, TimestampTz */
+	pg_atomic_uint64 ticket;	/* unique number of the ring, never used
+								 * again; 0 = there is no ring */
+	pg_atomic_uint64 used;		/* time of the last query, TimestampTz */
 	Oid			database;
 	Oid			table;
 	Oid			index;
@@ -70,30 +77,30 @@ typedef struct RingSlot
 
 typedef struct QueryLog
 {
-	LWLock	   *lock;			/* of tickets and slots, but atomics can be
-								 * read without */
-	uint64		tickets;		/* the last one */
+	LWLock	   *lock;			/* protects tickets and slots, but atomics may
+								 * be read without it */
+	uint64		tickets;		/* the last ticket issued */
 	RingSlot	slots[MAX_RINGS];
 } QueryLog;
 
 /* A ring that this process is attached to. */
 typedef struct Attached
 {
-	uint64		ticket;			/* 0 = none */
+	uint64		ticket;			/* ticket of the ring; 0 = not attached */
 	Oid			index;
 	dsm_segment *segment;
 	Ring	   *ring;
 } Attached;
 
-/* The index that a ring is to be opened for. */
+/* Argument of open_ring(): the index whose ring is opened. */
 typedef struct Opening
 {
 	Relation	index;
 	int			dims;
 } Opening;
 
-static QueryLog *shared = NULL; /* NULL without preloading */
-static Attached attached[MAX_RINGS];	/* by slot */
+static QueryLog *shared = NULL; /* NULL if not preloaded */
+static Attached attached[MAX_RINGS];	/* indexed by slot */
 static TimestampTz retry_at = 0;
 
 PG_FUNCTION_INFO_V1(gpuvec_live_queries);
@@ -125,7 +132,7 @@ IvfpqQueryLogInit(void)
 	IvfpqShare(&part);
 }
 
-/* Returns whether this process is attached to the ring that a slot has now. */
+/* Returns whether this process is attached to a slot's ring. */
 static bool
 is_attached(int slot)
 {
@@ -143,7 +150,7 @@ detach_ring(int slot)
 }
 
 /*
- * Frees the ring that a slot has; processes that are attached to it find out.
+ * Frees a slot's ring.  Processes attached to it see that its ticket is gone.
  */
 static void
 free_slot(int slot)
@@ -158,7 +165,7 @@ free_slot(int slot)
 	detach_ring(slot);
 }
 
-/* Returns the slot of an index's ring, or -1. */
+/* Returns the slot of an index's ring, or -1 if it has no ring. */
 static int
 find_slot(Relation index)
 {
@@ -175,8 +182,8 @@ find_slot(Relation index)
 }
 
 /*
- * Frees rings of indexes of this database that were dropped.  Takes the lock,
- * but reads the catalog without it.
+ * Frees the rings of dropped indexes of this database.  Takes the lock, but
+ * does not hold it while reading the catalog.
  */
 static void
 free_dropped(void)
@@ -205,8 +212,8 @@ free_dropped(void)
 }
 
 /*
- * Sets *free to a free slot, or -1.  Returns whether there is one, and memory
- * for this number of bytes.
+ * Returns whether there is a free slot, and memory for this many bytes.  Sets
+ * *free to a free slot, or to -1 if there is none.
  */
 static bool
 has_memory(Size bytes, int *free)
@@ -224,8 +231,8 @@ has_memory(Size bytes, int *free)
 }
 
 /*
- * Returns the slot whose ring was idle longest, of rings of this size (0: of
- * any); or -1.
+ * Returns the slot of the ring that was idle longest among rings of this size,
+ * or among all rings if `bytes` is 0.  Returns -1 if there is no such ring.
  */
 static int
 find_idle(Size bytes)
@@ -245,7 +252,10 @@ find_idle(Size bytes)
 	return idle;
 }
 
-/* Notes that this process is attached to a slot's ring, until it ends. */
+/*
+ * Notes that this process is attached to the ring of a slot, and keeps the
+ * segment mapped until the process ends.
+ */
 static void
 keep_attached(int slot, dsm_segment *segment)
 {
@@ -257,7 +267,7 @@ keep_attached(int slot, dsm_segment *segment)
 	attached[slot].ring = dsm_segment_address(segment);
 }
 
-/* Attaches to the ring in a slot. */
+/* Attaches this process to the ring of a slot. */
 static void
 attach_ring(int slot)
 {
@@ -273,8 +283,8 @@ attach_ring(int slot)
 }
 
 /*
- * Gives a slot's ring, in this segment, to an index by a new ticket.  This
- * process stays attached to it.
+ * Assigns a slot's ring to this index, and issues a new ticket for it.
+ * `segment` is the segment of the ring.  This process stays attached to it.
  */
 static void
 give_ring(int slot, Relation index, dsm_segment *segment)
@@ -291,8 +301,9 @@ give_ring(int slot, Relation index, dsm_segment *segment)
 }
 
 /*
- * Gives another index's ring, of as many dimensions, to this index.  A process
- * that is about to write to it finds out under the ring's lock.
+ * Assigns to this index the ring of another index whose queries have the same
+ * dimensions.  A process that is about to add a query of the other index
+ * notices the change by the ticket, which it compares under the ring's lock.
  */
 static void
 take_over(int slot, Relation index)
@@ -308,8 +319,9 @@ take_over(int slot, Relation index)
 }
 
 /*
- * Makes the ring of an index: a new one, or one that was another's.  Raises an
- * error if no ring was idle for long enough to be evicted.
+ * Makes a ring for an index, in a new segment or in one taken over from
+ * another index.  Raises an error if no ring was idle long enough to be
+ * evicted.
  */
 static void
 make_ring(Relation index, int dims)
@@ -351,10 +363,7 @@ make_ring(Relation index, int dims)
 	give_ring(slot, index, segment);
 }
 
-/*
- * Attaches to the ring of an index, which may have to be made; *arg is an
- * Opening.
- */
+/* Attaches to an index's ring, making it if needed.  `arg` is an Opening. */
 static void
 open_ring(void *arg)
 {
@@ -380,9 +389,9 @@ open_ring(void *arg)
 }
 
 /*
- * Opens the ring of an index, but an error goes to the log only, unless the
- * statement was to end anyway: there may be no memory.  Does nothing in
- * parallel mode, which has no subtransactions.
+ * Opens the ring of an index.  This may fail for lack of memory, so an error
+ * only goes to the log, unless it cancels the statement.  Does nothing in
+ * parallel mode, where subtransactions are not allowed.
  */
 static void
 try_ring(Relation index, int dims)
@@ -404,8 +413,9 @@ try_ring(Relation index, int dims)
 }
 
 /*
- * Returns the slot of the index's ring, if this process is attached to it, or
- * -1.  Detaches it from rings that others have freed.
+ * Returns the slot of the index's ring if this process is attached to that
+ * ring, or -1.  Also detaches this process from rings that other processes
+ * have freed.
  */
 static int
 find_attached(Oid index, int dims)
@@ -457,8 +467,8 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 }
 
 /*
- * Returns a copy of the ring of an index, or NULL.  Scans pass the ring over
- * meanwhile.
+ * Returns a copy of the ring of an index, or NULL if there is none.  During
+ * the copying, scans of the index do not log their queries.
  */
 static Ring *
 copy_ring(Relation index)
@@ -482,7 +492,10 @@ copy_ring(Relation index)
 	return copy;
 }
 
-/* Opens an index and its table; ERROR unless the user may see its queries. */
+/*
+ * Opens an index and its table.  Raises an error unless the current user owns
+ * the table, because only the owner may see the index's queries.
+ */
 static Relation
 open_owned(Oid relid, Relation *table)
 {
@@ -502,7 +515,7 @@ open_owned(Oid relid, Relation *table)
 	return index;
 }
 
-/* gpuvec_live_queries(index regclass): the last query first */
+/* gpuvec_live_queries(index regclass): returns the newest query first */
 Datum
 gpuvec_live_queries(PG_FUNCTION_ARGS)
 {
@@ -538,8 +551,8 @@ gpuvec_live_queries(PG_FUNCTION_ARGS)
 }
 
 /*
- * gpuvec_forget_queries(index regclass): returns whether there was anything to
- * forget
+ * gpuvec_forget_queries(index regclass): frees the index's ring, and returns
+ * whether there was one
  */
 Datum
 gpuvec_forget_queries(PG_FUNCTION_ARGS)

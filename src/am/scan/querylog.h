@@ -7,12 +7,13 @@
 
 #include "utils/relcache.h"
 
-/* For _PG_init, while the library is preloaded. */
+/* Requests shared memory.  Called by _PG_init if the library is preloaded. */
 extern void IvfpqQueryLogInit(void);
 
 /*
- * Keeps the query of a scan that begins, unless it is this library that asks,
- * to measure (gpuvec_recall).  Call only if ivfpq_keep_queries is on.
+ * Adds a query to the query log when its scan begins, unless this library runs
+ * the scan itself to measure the recall (gpuvec_recall).  Must be called only
+ * if ivfpq_keep_queries is on.
  */
 extern void IvfpqLogQuery(Relation index, const float *query, int dims);
 

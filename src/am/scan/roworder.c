@@ -1,31 +1,34 @@
 /*
  * roworder.c
- *		Rows of a scan, from candidates until they are returned in order.
+ *		The rows of a scan, from candidates until they are returned in order.
  *
- * Rows wait in a queue, reranked, or known by bounds of their distance.  The
- * nearest leaves the queue first.  A bounded row that leaves it is reranked
- * and goes back, unless its upper bound is below the lower bounds of all
- * others: then it is returned as it is, since the executor fetches it anyway,
- * and the access method would only do so once more.  Two facts are unknown
- * then:
+ * Rows wait in a queue.  Each of them was reranked, or only bounds of its
+ * distance are known.  The nearest row leaves the queue first.  A bounded row
+ * that leaves the queue is reranked and put back, unless its upper bound is
+ * below the lower bounds of all other rows.  In that case the row is returned
+ * without being fetched, because the executor fetches it anyway, and the
+ * access method would only fetch it twice.
  *
- * Its distance is between its bounds.  No row that waits is nearer than the
- * upper one.  A row that a later batch brings, whose lower bound is below
- * that, is reranked, and if it may still be the nearer one, then the row
- * returned last is reranked, too.  No more has to be known: rows returned
- * before that one are no farther away.
+ * So the scan does not know the exact distance of such a row.  When the row is
+ * returned, no row in the queue is nearer than its upper bound.  If a later
+ * batch brings a row whose lower bound is below that upper bound, the later
+ * row is reranked.  If the later row may still be nearer than the row returned
+ * last, the row returned last is reranked, too.  No other distances have to be
+ * known, because rows returned earlier are not farther away than that row.
  *
- * Its visibility: the executor passes over a row that the snapshot does not
- * see, and does not say so.  Such a row does not count as returned.  So where
- * that matters, before the quota of a batch counts as used up and before a row
- * is called out of order, the scan checks the visibility itself.
+ * The scan does not know either whether the snapshot sees such a row.  The
+ * executor skips an invisible row without reporting this to the scan.  An
+ * invisible row does not count as returned.  So the scan itself checks the
+ * visibility where it matters, which is before the quota of a batch counts as
+ * used up, and before a row counts as out of order.
  *
- * A row that was reranked is visible.  All this serves the order and the
- * quotas of batches, both of which end with the last batch: from then on rows
- * need not be remembered.
+ * A row that was reranked is visible.  Distances and visibility matter only
+ * for the order of rows and for the quotas of batches.  After the last batch
+ * neither matters, so rows need not be remembered.
  *
- * Memory of queued rows is taken by the batch, and freed when the scan ends,
- * because a row's entry in the set of rows seen stays as long.
+ * Each batch reserves the memory of its queued rows.  This memory is not freed
+ * row by row, but when the full pass begins or the scan ends.  A row's entry
+ * in the set of rows seen stays until the scan ends.
  */
 #include "postgres.h"
 
@@ -36,9 +39,9 @@
 #include "am/scan/scan.h"
 
 /*
- * pairingheap comparator: ascending distance, ties by TID; the nearest row is
- * the heap's first.  A bounded row may be as near as its bound, so it comes
- * before reranked ones.
+ * pairingheap comparator.  Orders rows by ascending distance and then by TID,
+ * so that the nearest row is the first of the heap.  A bounded row may be as
+ * near as its lower bound, so it comes before reranked rows of that distance.
  */
 static int
 compare_queued(const pairingheap_node *a, const pairingheap_node *b, void *arg)
@@ -56,10 +59,7 @@ compare_queued(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	return (x->id < y->id) - (x->id > y->id);
 }
 
-/*
- * Initializes the queue and the set of rows seen; memory comes from the
- * current context and run->context.
- */
+/* Creates the queue in the current context, and `seen` in run->context. */
 void
 IvfpqRowsInit(IvfpqScanRun *run)
 {
@@ -68,8 +68,8 @@ IvfpqRowsInit(IvfpqScanRun *run)
 }
 
 /*
- * Reserves memory for the next batch, no more than n rows; no row of earlier
- * batches is prefetched any more.
+ * Reserves memory for the rows of the next batch, at most n.  Ends prefetching
+ * of rows of earlier batches.
  */
 void
 IvfpqRowsReserve(IvfpqScanRows *rows, int64 n)
@@ -79,7 +79,7 @@ IvfpqRowsReserve(IvfpqScanRows *rows, int64 n)
 									  MCXT_ALLOC_HUGE);
 }
 
-/* Adds a row to the queue, in the memory reserved for it. */
+/* Adds a row to the queue, in memory that IvfpqRowsReserve has reserved. */
 void
 IvfpqRowsAdd(IvfpqScanRows *rows, uint64 id, double lower, double upper,
 			 bool bounded)
@@ -93,7 +93,7 @@ IvfpqRowsAdd(IvfpqScanRows *rows, uint64 id, double lower, double upper,
 	pairingheap_add(rows->queue, &row->node);
 }
 
-/* Takes the first row out of the queue; NULL if there is none. */
+/* Takes the first row out of the queue.  Returns NULL if it is empty. */
 IvfpqQueuedRow *
 IvfpqRowsPop(IvfpqScanRows *rows)
 {
@@ -103,7 +103,7 @@ IvfpqRowsPop(IvfpqScanRows *rows)
 								 pairingheap_remove_first(rows->queue));
 }
 
-/* qsort comparator: in the order in which rows leave the queue. */
+/* qsort comparator for the order in which rows leave the queue */
 static int
 compare_rows(const void *a, const void *b)
 {
@@ -112,7 +112,7 @@ compare_rows(const void *a, const void *b)
 }
 
 /*
- * Notes in which order the batch's rows [n], which were added last, will leave
+ * Notes the order in which the batch's rows, the n rows added last, will leave
  * the queue, so that their pages can be prefetched.
  */
 void
@@ -135,9 +135,9 @@ IvfpqRowsPrefetch(IvfpqScanRows *rows, int64 n)
 }
 
 /*
- * Fetches and reranks a row.  Returns false if the snapshot does not see it, if
- * the filter or the key quals reject it, or if it has other dimensions, which
- * counts as invisible.
+ * Fetches and reranks a row.  Returns false if the snapshot does not see the
+ * row, if the filter or the key quals reject it, or if it has other
+ * dimensions.  A row of other dimensions counts as invisible.
  */
 static bool
 rerank_row(IvfpqScanRun *run, uint64 id, double *distance)
@@ -150,7 +150,11 @@ rerank_row(IvfpqScanRun *run, uint64 id, double *distance)
 	run->rows.rejected += rejected;
 	run->rows.fetched++;
 	run->rows.invisible += !reranked && !rejected;
-	/* no change if what rerank_rows() put into the entry holds */
+
+	/*
+	 * A row of a full pass has no entry in `seen`.  The entry of another row
+	 * is correct already if what the caller assumed about the row is true.
+	 */
 	if (run->pass.active ||
 		(run->rows.counts_matching ? rejected : reranked))
 		return reranked;
@@ -161,8 +165,8 @@ rerank_row(IvfpqScanRun *run, uint64 id, double *distance)
 }
 
 /*
- * Reranks rows [count] in heap order and hands those that the snapshot sees
- * and that match to `sink`.  Reorders ids.
+ * Reranks the rows ids [count] in heap order, and calls `sink` for each row
+ * that matches and that the snapshot sees.  Sorts ids.
  */
 void
 IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count,
@@ -182,11 +186,10 @@ IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count,
 }
 
 /*
- * Returns whether the rows of the batch's quota have left the queue, or so
- * many rows were out of order that a full pass is to follow.  With refine
- * records the rows fetched so far, once half of the quota has left the queue,
- * tell which fraction of the candidates the snapshot sees, and the quota
- * shrinks to that.
+ * Returns whether all rows of the batch's quota have left the queue, or so
+ * many rows were out of order that a full pass must follow.  With refine
+ * records, once half of the quota has left the queue, the quota shrinks if the
+ * snapshot sees too few of the rows fetched so far (IvfpqDepthVisibleQuota).
  */
 static bool
 is_quota_popped(const IvfpqScanRun *run)
@@ -203,14 +206,15 @@ is_quota_popped(const IvfpqScanRun *run)
 }
 
 /*
- * Returns whether a bounded row may be returned without being reranked.  No
- * other row may be nearer, and only the executor may need the row: a filter
- * needs its distance, and key quals are rechecked on the row (README, "Keys").
+ * Returns whether a bounded row may be returned without being reranked.  This
+ * requires that no other row can be nearer, and that only the executor needs
+ * the row.  A filter needs the row's distance, and key quals are rechecked on
+ * the row (README, "Keys").
  */
 static bool
 is_decided(const IvfpqScanRows *rows, const IvfpqQueuedRow *row)
 {
-	double		others = get_float8_infinity(); /* least of lower bounds */
+	double		others = get_float8_infinity(); /* least lower bound */
 
 	if (rows->needs_distance)
 		return false;
@@ -221,10 +225,11 @@ is_decided(const IvfpqScanRows *rows, const IvfpqQueuedRow *row)
 }
 
 /*
- * Reranks bounded rows, beginning with `row`, which has left the queue; each
- * goes back with its distance.  Returns the first row that leaves the queue
- * reranked or decided, or whose lower bound ends the scan.  Returns NULL if
- * the queue is empty, or if rows that the filter rejects use up the quota.
+ * Reranks bounded rows, beginning with `row`, which has left the queue.  Each
+ * reranked row goes back into the queue with its distance.  Returns the first
+ * row to leave the queue that was reranked, that can be returned by its
+ * bounds, or whose lower bound is outside of the radius.  Returns NULL if the
+ * queue is empty, or if rows that the filter rejects use up the quota.
  */
 static IvfpqQueuedRow *
 pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
@@ -233,7 +238,7 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 	const IvfpqRadius *radius = &run->filter->radius;
 	double		distance;
 
-	/* pages of the rows that leave the queue next, up to the quota */
+	/* prefetch pages of the rows that leave the queue next, up to the quota */
 	if (rows->nprefetched < rows->nprefetch &&
 		!IvfpqRerankIsPrefetching(run->rerank))
 		IvfpqRerankPrefetch(run->rerank,
@@ -243,7 +248,7 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 	for (; row != NULL && row->bounded; row = IvfpqRowsPop(rows))
 	{
 		CHECK_FOR_INTERRUPTS();
-		/* only then may a row whose conditions were not tested end the scan */
+		/* an untested row may end the scan only if ends_on_any_row is set */
 		if (radius->ends_on_any_row && IvfpqIsOutside(radius, row->lower))
 			break;
 		if (rows->nprefetched < rows->nprefetch &&
@@ -275,9 +280,8 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 }
 
 /*
- * Sets *next to the nearest row, which leaves the queue.  Returns false when
- * the queue is empty or, where a filter rejects rows that leave it, when the
- * quota is used up.
+ * Sets *next to the nearest row, taken out of the queue.  Returns false if the
+ * queue is empty, or if rows that the filter rejects use up the quota.
  */
 bool
 IvfpqRowsNext(IvfpqScanRun *run, IvfpqNextRow *next)
@@ -296,7 +300,7 @@ IvfpqRowsNext(IvfpqScanRun *run, IvfpqNextRow *next)
 }
 
 /*
- * Counts a row that is returned, and remembers it as far as later rows need.
+ * Counts a row as returned.  Remembers it if later rows are compared with it.
  */
 void
 IvfpqRowReturned(IvfpqScanRun *run, const IvfpqNextRow *row)
@@ -311,7 +315,7 @@ IvfpqRowReturned(IvfpqScanRun *run, const IvfpqNextRow *row)
 		rows->nbefore_last = rows->nunchecked;
 		return;
 	}
-	/* rows that still wait are no nearer, and no others follow */
+	/* after the last batch, no later row can be nearer than `row` */
 	if (run->exhausted)
 		return;
 	if (rows->nunchecked == rows->capacity)
@@ -328,9 +332,10 @@ IvfpqRowReturned(IvfpqScanRun *run, const IvfpqNextRow *row)
 }
 
 /*
- * Fetches the rows that were returned unfetched.  The executor passed over
- * those that the snapshot does not see; they count as invisible candidates,
- * not as returned.  Returns whether there are any.
+ * Fetches the rows that were returned without being fetched.  The executor has
+ * skipped those that the snapshot does not see, so they count as invisible
+ * candidates, and not as returned.  Returns whether there are any invisible
+ * rows.
  */
 static bool
 check_returned(IvfpqScanRun *run)
@@ -363,8 +368,8 @@ check_returned(IvfpqScanRun *run)
 }
 
 /*
- * Returns whether the batch has returned its quota.  Rows returned unfetched
- * count only if the snapshot sees them.
+ * Returns whether the batch has returned all rows of its quota.  A row that
+ * was returned without being fetched counts only if the snapshot sees it.
  */
 bool
 IvfpqRowsQuotaIsUsed(IvfpqScanRun *run)
@@ -373,7 +378,7 @@ IvfpqRowsQuotaIsUsed(IvfpqScanRun *run)
 		(!check_returned(run) || is_quota_popped(run));
 }
 
-/* Reranks a row unless that was done.  Returns false if it is invisible. */
+/* Reranks a row if it is only bounded.  Returns false if it is invisible. */
 static bool
 rerank_bounded(IvfpqScanRun *run, IvfpqNextRow *row)
 {
@@ -390,9 +395,10 @@ rerank_bounded(IvfpqScanRun *run, IvfpqNextRow *row)
 }
 
 /*
- * Returns whether a row that left the queue is not to be returned, because it
- * is nearer than one that was, and order is strict.  The row may be reranked
- * for that; then it is not returned either if the snapshot does not see it.
+ * Returns whether a row that has left the queue must not be returned, because
+ * order is strict and the row is nearer than one that was returned before.
+ * The row may have to be reranked to find out.  If that shows that the
+ * snapshot does not see the row, it must not be returned either.
  */
 bool
 IvfpqRowIsOutOfOrder(IvfpqScanRun *run, IvfpqNextRow *row)

@@ -1,12 +1,12 @@
 /*
  * scan.h
- *		The state of an ordered scan, and the functions that its files call in
- *		each other.
+ *		The state of an ordered scan, and the functions that the files of a
+ *		scan share.
  *
- * Calls go one way: ivfpqscan.c (callbacks, the next row) -> batch.c (the next
- * batch, or the pass over the rest) -> roworder.c (rows that wait, and rows
- * that were returned) -> depth.c (how deep to search, and when to read
- * everything) -> am/search.
+ * Calls go one way: ivfpqscan.c (the callbacks, and the next row) -> batch.c
+ * (the next batch, or the full pass) -> roworder.c (the queue of rows, and the
+ * rows returned) -> depth.c (how deep to search, and when to read everything)
+ * -> am/search.
  */
 #ifndef IVFPQ_SCAN_H
 #define IVFPQ_SCAN_H
@@ -22,33 +22,31 @@
 #include "am/search/rerank.h"
 #include "am/search/search.h"
 
-/*
- * Up to this many candidates, or pending rows, are reranked however small the
- * table is.
- */
+/* A scan may always rerank this many candidates or pending rows. */
 #define IVFPQ_MIN_RERANKED		20000
 
 /*
- * A batch that has more candidates has at most this fraction of the table's
- * rows; otherwise a full pass is better (depth.c).
+ * A batch may have more than IVFPQ_MIN_RERANKED candidates only if they are at
+ * most this fraction of the table's rows.  Otherwise a full pass is better
+ * (depth.c).
  */
 #define IVFPQ_RERANKED_FRACTION	0.05
 
-/* A batch may have this many candidates however little memory there is. */
+/* A batch of at most this many candidates needs no check of memory. */
 #define IVFPQ_FEW_CANDIDATES	1000
 
-/* A row that waits in the queue: reranked, or known by bounds only. */
+/* A row in the queue.  If it is not reranked yet, it has only bounds. */
 typedef struct IvfpqQueuedRow
 {
 	pairingheap_node node;
-	/* bounds of its distance, equal after reranking */
+	/* bounds of the distance; both equal the distance after reranking */
 	double		lower;
 	double		upper;
 	uint64		id;
-	bool		bounded;		/* not reranked yet */
+	bool		bounded;		/* not reranked yet: only bounds are known */
 } IvfpqQueuedRow;
 
-/* A row that leaves the queue, or the sort of the full pass. */
+/* A row that was taken from the queue, or from the sort of the full pass. */
 typedef struct IvfpqNextRow
 {
 	uint64		id;
@@ -57,141 +55,176 @@ typedef struct IvfpqNextRow
 	bool		reranked;
 } IvfpqNextRow;
 
-/* The query, and the order of the rows returned. */
+/* The query, and the order in which rows must be returned. */
 typedef struct IvfpqScanQuery
 {
-	bool		is_null;		/* and so are all distances: any order will do */
-	bool		strict;			/* rows found out of order are left out */
-	double		recall;			/* target */
-	const float *bound_query;	/* [dims] the transformed query, to bound
-								 * distances; NULL: bounds are of no use */
-	int			pending_dims;	/* that pending rows must have; 0 = any */
-	bool	   *warned_mismatched;	/* whether a warning of others was given */
+	bool		is_null;		/* the query and all distances are NULL, so
+								 * rows may come in any order */
+	bool		strict;			/* leave out rows found out of order */
+	double		recall;			/* target recall */
+	const float *bound_query;	/* [dims] the transformed query, to compute
+								 * bounds of distances; NULL if the bounds
+								 * might be wrong */
+	int			pending_dims;	/* dimensions that pending rows must have; 0 =
+								 * any */
+	bool	   *warned_mismatched;	/* whether a warning about rows of other
+									 * dimensions was given */
 } IvfpqScanQuery;
 
-/* Key quals. */
+/* The key quals of a scan, and how many rows satisfy them. */
 typedef struct IvfpqScanKeys
 {
 	bool		any;
-	double		selectivity;	/* near the query, as far as known; else 1 */
+	double		selectivity;	/* fraction of the rows near the query that
+								 * satisfy the key quals; 1 if not known */
 	IvfpqKeys	columns;
 	IvfpqKeyQuals quals;
-	IvfpqKeyGoal goal;			/* of the batch under way */
+	IvfpqKeyGoal goal;			/* of the current batch */
 } IvfpqScanKeys;
 
-/* Rows reranked about a rank, to see whether the radius reaches that far. */
+/*
+ * Number of rows around a rank that are reranked to see whether rows of that
+ * rank are within the radius.
+ */
 #define IVFPQ_PROBED_RANKS	8
 
-/* How far a radius reaches (depth.c). */
+/* Counts to estimate the number of rows within the radius (depth.c). */
 typedef struct IvfpqScanRadius
 {
-	int			nprobed;		/* 0 or IVFPQ_PROBED_RANKS */
-	uint64		last[IVFPQ_PROBED_RANKS];	/* up to the rank of the depth */
-	uint64		nearer[IVFPQ_PROBED_RANKS]; /* about a fraction of that rank */
-	double		est_within;		/* rows within, estimated from these; 0 = not
-								 * known */
-	int64		counted;		/* rows reranked, or bounded */
-	int64		counted_within; /* of these, those within */
+	int			nprobed;		/* number of ids in `last` and in `nearer`: 0
+								 * or IVFPQ_PROBED_RANKS */
+	uint64		last[IVFPQ_PROBED_RANKS];	/* ids of the last candidates
+											 * within the depth */
+	uint64		nearer[IVFPQ_PROBED_RANKS]; /* ids of the candidates around
+											 * rank depth / NEARER_PART */
+	double		est_within;		/* number of rows within the radius, estimated
+								 * from last and nearer; 0 = not known */
+	int64		counted;		/* rows that were reranked or bounded */
+	int64		counted_within; /* counted rows that are within the radius */
 } IvfpqScanRadius;
 
-/* How deep batches go. */
+/* The depth of the batches, and the result of the current batch. */
 typedef struct IvfpqScanDepth
 {
-	double		rows_needed;	/* by LIMIT or the planner; 0 = not known */
-	double		planned_rows;	/* the planner's estimate; 0 = none */
+	double		rows_needed;	/* rows that the statement needs, according to
+								 * LIMIT or the planner; 0 = not known */
+	double		planned_rows;	/* the planner's estimate of the rows that the
+								 * scan returns; 0 = none */
 	double		visible;		/* fraction of the index's rows that the
-								 * snapshot sees, by statistics */
-	int			batches;		/* done */
-	IvfpqSearchParams params;	/* of the batch under way */
-	int			wanted;			/* its candidates before they are limited to
-								 * the postings of its lists */
-	double		rows;			/* the batch's depth: its nearest rows,
-								 * whether they match or not, of those that
-								 * satisfy the key quals */
+								 * snapshot sees, estimated from statistics */
+	int			batches;		/* number of batches done */
+	IvfpqSearchParams params;	/* search parameters of the current batch */
+	int			wanted;			/* candidates of the batch, not yet limited to
+								 * the number of postings in its lists */
+	double		rows;			/* depth of the batch: the number of nearest
+								 * rows that it covers, including rows that
+								 * the filter rejects, but not rows that fail
+								 * the key quals */
 	int64		matched;		/* rows within the depth that match */
-	int64		matched_near;	/* of these, those in the nearer half of the
-								 * ranks asked of calibration */
-	int			ndrained;		/* lists of the batch, if it found all their
-								 * rows; else 0 */
+	int64		matched_near;	/* matching rows in the first half of the
+								 * calibrated ranks (depth.c) */
+	int			ndrained;		/* number of lists probed, if all their rows
+								 * were candidates; else 0 */
 	IvfpqScanRadius radius;
 } IvfpqScanDepth;
 
-/* Rows, from candidates until they are returned (roworder.c). */
+/* The rows of a scan, from candidates to rows returned (roworder.c). */
 typedef struct IvfpqScanRows
 {
-	bool		counts_matching;	/* the quota counts rows that match, which
-									 * only the rows tell */
-	bool		needs_distance; /* no row is returned by its bounds alone */
-	tidset_hash *seen;			/* rows reranked, bounded or invisible */
+	bool		counts_matching;	/* the quota counts only rows that match,
+									 * and a row must be fetched to see
+									 * whether it matches */
+	bool		needs_distance; /* rows are always reranked before they are
+								 * returned */
+	tidset_hash *seen;			/* rows that were reranked, bounded or found
+								 * invisible */
 	int64		fetched;		/* candidates fetched */
-	int64		invisible;		/* of these, those the snapshot does not see */
+	int64		invisible;		/* fetched candidates that the snapshot does
+								 * not see */
 	int64		rejected;		/* rows that failed a qual before their
 								 * distance was computed */
 
 	/* the queue: */
 	pairingheap *queue;
-	IvfpqQueuedRow *next_slot;	/* memory of the batch's rows, still free */
-	uint64	   *prefetch;		/* [nprefetch] the batch's rows in the order
-								 * in which they leave the queue */
+	IvfpqQueuedRow *next_slot;	/* next free element of the memory reserved
+								 * for the rows of the batch */
+	uint64	   *prefetch;		/* [nprefetch] ids of the batch's rows, in the
+								 * order in which they will leave the queue */
 	int64		nprefetch;
-	int64		nprefetched;	/* of these, those that have left it */
-	int64		quota;			/* rows that may leave the queue so far */
-	int64		popped;			/* rows that have left it */
+	int64		nprefetched;	/* number of elements of `prefetch` whose rows
+								 * have left the queue */
+	int64		quota;			/* rows that may leave the queue by the end of
+								 * the batch, including those of earlier
+								 * batches */
+	int64		popped;			/* rows that have left the queue */
 
-	/* rows returned, as far as the order of later ones depends on them: */
+	/* the rows returned, to check the order of later rows: */
 	int64		returned;
 	int64		out_of_order;	/* rows left out to keep the order */
 	bool		has_last;
-	IvfpqNextRow last;			/* the last one known to be visible */
-	IvfpqNextRow *unchecked;	/* [capacity] returned without being fetched */
+	IvfpqNextRow last;			/* the last row returned that is known to be
+								 * visible */
+	IvfpqNextRow *unchecked;	/* [capacity] rows that were returned without
+								 * being fetched, and may be invisible */
 	int			nunchecked;
-	int			nbefore_last;	/* of these, those returned before `last` */
+	int			nbefore_last;	/* number of rows in `unchecked` that were
+								 * returned before `last` */
 	int			capacity;
-	tidset_hash *returned_tids; /* with a filter: where the rows returned are,
-								 * which may be another tuple of the HOT chain
-								 * than the posting names */
+	tidset_hash *returned_tids; /* TIDs of the tuples returned by a filtered
+								 * scan, because a posting may hold the TID of
+								 * another tuple of the same HOT chain */
 } IvfpqScanRows;
 
-/* The pass over all remaining rows (batch.c). */
+/* The full pass over all remaining rows (batch.c). */
 typedef struct IvfpqFullPass
 {
-	bool		active;			/* rows come from `sort` */
-	IvfpqRestSource source;		/* the sort's; IVFPQ_REST_NONE before */
-	IvfpqSort	sort;			/* by distance, then by TID */
+	bool		active;			/* the pass has begun, and rows come from
+								 * `sort` */
+	IvfpqRestSource source;		/* where the sort's rows come from;
+								 * IVFPQ_REST_NONE before the pass begins */
+	IvfpqSort	sort;			/* sorted by distance, then by TID */
 } IvfpqFullPass;
 
-/* A scan from its first row to its last; all zero before. */
+/*
+ * The state of a scan from its first row to its last.  All fields are zero
+ * before the first row is requested.
+ */
 typedef struct IvfpqScanRun
 {
-	Relation	index;			/* NULL before the first row */
+	Relation	index;			/* NULL until the first row is requested */
 	const IvfpqScanFilter *filter;
-	MemoryContext context;		/* of all that follows */
-	MemoryContext batches;		/* in context: queue and candidates */
+	MemoryContext context;		/* memory of the fields below */
+	MemoryContext batches;		/* child of context, for the queue and the
+								 * candidates */
 	IvfpqModel *model;
-	bool		exhausted;		/* no further batch can bring rows */
+	bool		exhausted;		/* another batch would find no more rows */
 	IvfpqScanQuery query;
 	IvfpqScanKeys keys;
-	IvfpqSearch search;			/* when trained */
-	IvfpqRerank *rerank;		/* NULL if no row is fetched */
+	IvfpqSearch search;			/* initialized only if the index is trained */
+	IvfpqRerank *rerank;		/* NULL if no row has to be fetched */
 	IvfpqScanDepth depth;
 	IvfpqScanRows rows;
 	IvfpqFullPass pass;
-	IvfpqScanReport report;		/* except the counts that other fields have */
+	IvfpqScanReport report;		/* work done; IvfpqScanReportOf adds the
+								 * counts that are kept in other fields */
 } IvfpqScanRun;
 
 /* scan->opaque */
 typedef struct IvfpqScan
 {
 	Relation	index;
-	MemoryContext context;		/* of the run; each rescan resets it */
-	bool		keys_set;		/* scan keys hold functions of an earlier
-								 * rescan */
-	const LimitState *limit;	/* limits the scan's rows, or NULL */
-	double		planned_rows;	/* the planner's estimate; 0 = none */
+	MemoryContext context;		/* memory of the run; each rescan resets it */
+	bool		keys_set;		/* the descriptor's scan keys hold functions
+								 * from an earlier rescan */
+	const LimitState *limit;	/* the Limit node that limits the scan's rows,
+								 * or NULL */
+	double		planned_rows;	/* the planner's estimate of the rows that the
+								 * scan returns; 0 = none */
 	bool		warned_mismatched;
 	const IvfpqScanFilter *filter;	/* never NULL */
 	IvfpqScanRun run;
-	IvfpqScanReport last_report;	/* of the run before */
+	IvfpqScanReport last_report;	/* report of the run that the last rescan
+									 * ended */
 } IvfpqScan;
 
 /* ivfpqscan.c */
@@ -238,7 +271,7 @@ extern void IvfpqRadiusProbeRanks(IvfpqScanRun *run, const uint64 *ids,
 								  int64 n);
 extern bool IvfpqRadiusIsRead(IvfpqScanRun *run);
 
-/* depth.c: for gpuvec_search, too */
+/* depth.c: used by gpuvec_search, too */
 extern bool IvfpqDepthIsTooLarge(Relation index, const IvfpqMetaData *meta,
 								 int candidates);
 extern bool IvfpqDepthLimitProbes(IvfpqSearchParams *params, Relation index,

@@ -1,7 +1,7 @@
 /*
  * scanfilter.h
- *		Filtered scans: the callbacks and estimates that the node which runs
- *		one (src/planner/customscan.c) gives the access method.
+ *		Filtered scans: the callbacks and estimates that the executor node of a
+ *		filtered scan (src/planner/customscan.c) gives to the access method.
  */
 #ifndef IVFPQ_SCANFILTER_H
 #define IVFPQ_SCANFILTER_H
@@ -13,89 +13,96 @@
 
 #include "am/search/rerank.h"
 
-/* The custom scan that runs filtered scans. */
+/* Name of the custom scan node that runs filtered scans. */
 #define IVFPQ_CUSTOM_NAME	"GpuvecScan"
 
-/* The source of the remaining rows when batches end. */
+/* Where the remaining rows come from when batches end. */
 typedef enum IvfpqRestSource
 {
 	IVFPQ_REST_NONE,			/* batches were enough */
 	IVFPQ_REST_TABLE,			/* all rows of the table */
-	IVFPQ_REST_BITMAP,			/* the rows that another index names */
-	IVFPQ_REST_LISTS			/* the rows that the index's keys name */
+	IVFPQ_REST_BITMAP,			/* the rows in a bitmap of another index */
+	IVFPQ_REST_LISTS			/* the rows whose keys in the lists satisfy
+								 * the key quals */
 } IvfpqRestSource;
 
 /*
- * The greatest depth of the first batch of a scan with a radius.  No batch is
- * halved below this depth to save time.
+ * The greatest depth of the first batch of a scan with a radius.  If a batch
+ * of any scan would take too long, its depth is halved, but not below this
+ * value.
  */
 #define IVFPQ_FIRST_WITHIN	20
 
 /*
- * A distance beyond which no row is needed (depth.c).  The filter refuses
- * rows outside by itself; the scan may read beyond the radius.
+ * A radius: a distance beyond which the statement needs no row (depth.c).  The
+ * filter itself rejects rows outside of the radius, so the scan may read
+ * beyond it.
  */
 typedef struct IvfpqRadius
 {
 	bool		is_set;
-	bool		is_empty;		/* no row is within */
-	double		most;			/* the greatest distance within */
-	bool		with_nan;		/* NaN is within, too */
-	bool		ends_on_any_row;	/* a row outside that fails the conditions
-									 * may end the scan, too */
+	bool		is_empty;		/* no distance is within the radius */
+	double		most;			/* the greatest distance that is within the
+								 * radius */
+	bool		with_nan;		/* a distance of NaN counts as within the
+								 * radius */
+	bool		ends_on_any_row;	/* a row outside of the radius may end the
+									 * scan even if it fails the other
+									 * conditions */
 } IvfpqRadius;
 
 /* The planner's estimates of a filtered scan. */
 typedef struct IvfpqFilterGoal
 {
-	double		rows_needed;	/* 0 = not known */
-	double		selectivity;	/* fraction of the index's rows, or of those
-								 * that satisfy the key quals, that match */
+	double		rows_needed;	/* rows that the statement needs; 0 = not
+								 * known */
+	double		selectivity;	/* fraction of rows that match, counting only
+								 * rows that satisfy the key quals */
 	double		key_selectivity;	/* fraction of the index's rows that
 									 * satisfy the key quals */
-	double		qual_ns;		/* the time that early_qual takes for a row */
-	double		bitmap_rows;	/* the number of next_bitmap_row's rows */
+	double		qual_ns;		/* time of early_qual for a row, in
+								 * nanoseconds */
+	double		bitmap_rows;	/* rows that next_bitmap_row returns */
 } IvfpqFilterGoal;
 
 /*
- * A filter.  Rows are the table's, in a slot of its kind.  While a callback
- * runs no lock is held and no request to gpuvecd is under way, because
- * conditions may themselves search.
+ * A filter.  Rows are passed in slots of the table's slot type
+ * (table_slot_callbacks).  While a callback runs, no lock is held and no
+ * request to gpuvecd is under way, because conditions may run searches
+ * themselves.
  */
 typedef struct IvfpqScanFilter
 {
 	/*
-	 * Returns whether a candidate matches; called before its distance is
-	 * computed.
+	 * Returns whether a candidate matches.  Called before its distance is
+	 * known.
 	 */
 	IvfpqEarlyQual early_qual;
 
-	/*
-	 * Returns whether a row that left the queue matches; the row is in `row`.
-	 */
+	/* Returns whether the row in slot `row`, which left the queue, matches. */
 	bool		(*late_qual) (void *arg, double distance);
 
 	/*
-	 * Returns the next of all rows that may match, in any order; NULL at
-	 * their end.  The first call starts from the beginning.  NULL: no other
-	 * index knows these rows.
+	 * Returns the next row that may match, in any order, or NULL if there are
+	 * no more.  The first call of a scan starts from the first row.  The
+	 * pointer itself is NULL if no other index can find these rows.
 	 */
 	TupleTableSlot *(*next_bitmap_row) (void *arg);
 
-	void	   *arg;			/* first argument of all three */
-	TupleTableSlot *row;		/* the argument of late_qual */
-	double		recall;			/* target */
-	bool		any_order;		/* rows may come in any order */
+	void	   *arg;			/* first argument of all three callbacks */
+	TupleTableSlot *row;		/* slot of the row that late_qual tests */
+	double		recall;			/* target recall */
+	bool		any_order;		/* rows may be returned in any order */
 	IvfpqRadius radius;
 	IvfpqFilterGoal goal;
 } IvfpqScanFilter;
 
-/* The filter of a plain scan, which has no callbacks: every row matches. */
+/* The filter of a plain scan.  It has no callbacks, and every row matches. */
 extern const IvfpqScanFilter ivfpq_no_filter;
 
 /*
  * Returns whether a distance is beyond the radius.  NaN sorts above all other
- * distances, so a radius of NaN contains every distance.
+ * distances, so if the radius is NaN, no distance is beyond it.
  */
 static inline bool
 IvfpqIsOutside(const IvfpqRadius *radius, double distance)

@@ -1,23 +1,26 @@
 /*
  * scanstats.c
- *		Statistics of scans: gpuvec_last_scan, of this session's last one, and
- *		gpuvec_stat_indexes, sums over the scans of each index.
+ *		Statistics of scans: gpuvec_last_scan shows the last scan of this
+ *		session, and gpuvec_stat_indexes shows sums over the scans of each
+ *		index.
  *
- * Where the library is preloaded counters are in the main shared memory; where
- * it is not, and the server has named segments (from 17 on), in one of those;
- * else there are none.  The server's own kinds of statistics (from 18 on) are
- * no better: they want the library preloaded, too, and a server that is
- * started without it then drops all statistics that it has saved, those of
- * tables, by which autovacuum goes, among them.
+ * If the library is preloaded, the counters are in the main shared memory.  If
+ * not, they are in a named segment, which servers from version 17 on have.
+ * Older servers without preloading have no counters.  The server's own custom
+ * statistics (from version 18 on) are no better.  They require preloading,
+ * too.  Moreover, a server that is then started without the library drops all
+ * statistics that it has saved, even those of tables, on which autovacuum
+ * relies.
  *
- * An index has its slot in a set that a hash of its OID chooses.  If all slots
- * of the set are taken, the one that was used longest ago goes to the new
- * index.  Scans add under a shared lock, and take the exclusive one for a
- * slot.
+ * Slots are divided into sets.  The set in which an index has its slot follows
+ * from a hash of the OIDs of the index and its database.  If all slots of the
+ * set are taken, a new index gets the slot that was used longest ago.  Scans
+ * add to counters under a shared lock, and take the exclusive lock only to
+ * assign a slot.
  *
- * Counts that include rows which policies or a view hide are shown only to
- * users to whom a SELECT shows all rows (am/README, "Rights"), and sums also
- * to members of pg_read_all_stats.
+ * Some counts include rows that policies or a view hide.  These counts are
+ * shown only to users to whom a SELECT shows all rows (am/README, "Rights").
+ * Their sums are also shown to members of pg_read_all_stats.
  */
 #include "postgres.h"
 
@@ -47,15 +50,16 @@
 #define NSETS		512
 #define SET_SLOTS	8
 
-/* Name of the segment; changes with its layout. */
+/* Name of the segment.  It must change when the layout changes. */
 #define NAME		"gpuvec counters 2"
 
 typedef struct Slot
 {
-	Oid			database;		/* InvalidOid: free */
+	Oid			database;		/* InvalidOid: the slot is free */
 	Oid			index;
-	TimestampTz since;			/* when it was taken or set back */
-	pg_atomic_uint64 used;		/* when it was counted in last, TimestampTz */
+	TimestampTz since;			/* when the slot was assigned or last reset */
+	pg_atomic_uint64 used;		/* when a scan was last counted here,
+								 * TimestampTz */
 	pg_atomic_uint64 counts[IVFPQ_NCOUNTERS];
 } Slot;
 
@@ -66,7 +70,7 @@ typedef struct Counters
 	Slot		slots[NSETS * SET_SLOTS];
 } Counters;
 
-/* Columns of gpuvec_last_scan, in its order. */
+/* Columns of gpuvec_last_scan, in their order. */
 enum
 {
 	REPORT_INDEX,
@@ -93,7 +97,7 @@ enum
 	REPORT_NCOLUMNS
 };
 
-/* The columns of the counts, in the order of IvfpqCount; scans have none. */
+/* The column of each IvfpqCount; the number of scans has none */
 static const int columns[] = {
 	-1, REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_MATCHED,
 	REPORT_RERANKED, REPORT_RETURNED, REPORT_OUT_OF_ORDER, REPORT_FULL_PASS,
@@ -103,9 +107,9 @@ static const int columns[] = {
 
 StaticAssertDecl(lengthof(columns) == IVFPQ_NCOUNTS, "a count has no column");
 
-static IvfpqScanReport last;	/* index is InvalidOid until a scan has ended */
-static Counters *shared = NULL; /* NULL: not there, or not opened yet */
-static bool is_tried = false;	/* to open a segment */
+static IvfpqScanReport last;	/* index is InvalidOid until a scan ends */
+static Counters *shared = NULL; /* NULL: none, or not opened yet */
+static bool is_tried = false;	/* an attempt to open a segment has ended */
 
 PG_FUNCTION_INFO_V1(gpuvec_last_scan);
 PG_FUNCTION_INFO_V1(gpuvec_index_counters);
@@ -170,7 +174,7 @@ IvfpqCountersOpen(void)
 	if (shared != NULL || is_tried || IsInParallelMode())
 		return;
 	error = IvfpqAttempt(open_segment, NULL);
-	is_tried = true;			/* unless it was canceled */
+	is_tried = true;			/* not reached after a cancellation */
 	if (error == NULL)
 		return;
 	ereport(LOG,
@@ -202,10 +206,7 @@ find_slot(Oid index)
 	return NULL;
 }
 
-/*
- * Sets the counters of a slot to zero, as of now.  The caller holds the
- * exclusive lock.
- */
+/* Resets the counters of a slot.  The caller holds the exclusive lock. */
 static void
 clear_slot(Slot *slot)
 {
@@ -215,8 +216,8 @@ clear_slot(Slot *slot)
 }
 
 /*
- * Returns the slot of an index, which may have to be taken.  The caller holds
- * the exclusive lock.
+ * Returns the slot of an index, and assigns one if the index has none.  The
+ * caller holds the exclusive lock.
  */
 static Slot *
 take_slot(Oid index)
@@ -237,7 +238,7 @@ take_slot(Oid index)
 	return slot;
 }
 
-/* Adds the work of scans that have ended to the counters. */
+/* Adds the work of scans to the counters, after these scans have ended. */
 static void
 count_work(const IvfpqScanReport *report)
 {
@@ -286,10 +287,11 @@ IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 }
 
 /*
- * Sets *report to the work of a scan so far or, before its first row, to that
- * of the run before a rescan.  A pass counts as one over the whole table unless
- * another index names the rows, or keys do.  While there are no lists, keys
- * name all rows.
+ * Sets *report to the work that a scan has done so far.  Before the first row
+ * of a rescan, this is the work of the previous run.  A full pass counts as a
+ * pass over the table, unless another index or the keys in the lists select
+ * the rows that it reads.  Keys cannot select rows of an untrained index,
+ * because it has no lists.
  */
 void
 IvfpqScanReportOf(const IvfpqScan *scan, IvfpqScanReport *report)
@@ -316,7 +318,7 @@ IvfpqScanReportOf(const IvfpqScan *scan, IvfpqScanReport *report)
 		 (source == IVFPQ_REST_LISTS && run->model->meta.nlists == 0));
 }
 
-/* Remembers and counts the work of a scan that ends. */
+/* Counts the work of an ended scan, and remembers it for gpuvec_last_scan. */
 void
 IvfpqReportScan(const IvfpqScanReport *report)
 {
@@ -325,8 +327,9 @@ IvfpqReportScan(const IvfpqScanReport *report)
 }
 
 /*
- * Remembers and counts the work of searches that were made at once.  With
- * `more` it is added to the work that was remembered last.
+ * Counts the work of many queries that were answered together, and remembers
+ * it for gpuvec_last_scan.  If `more` is true, adds the work to the report
+ * that was remembered last.
  */
 void
 IvfpqReportBulk(const IvfpqScanReport *report, bool more)
@@ -336,7 +339,8 @@ IvfpqReportBulk(const IvfpqScanReport *report, bool more)
 	last = *report;
 	if (more)
 	{
-		last.probes = before.probes;	/* of the first batch */
+		last.probes = before.probes;	/* report the parameters of the first
+										 * batch */
 		last.candidates = before.candidates;
 		if (before.engine[0] != '\0')
 			IvfpqReportEngine(&last, before.engine);
@@ -350,9 +354,10 @@ IvfpqReportBulk(const IvfpqScanReport *report, bool more)
 
 /*
  * Returns whether a SELECT of the indexed column would show the current user
- * all rows.  The scan may have run in a view or a function, with the rights of
- * its owner.  Returns false for an index that was dropped: nothing is known
- * about its rows.
+ * all rows.  A user who has run a scan need not have that right, because the
+ * scan may have run in a view or a function, with the rights of its owner.
+ * Returns false for an index that was dropped, because nothing is known about
+ * its rows.
  */
 bool
 IvfpqSeesAllRows(Oid index)
@@ -375,8 +380,8 @@ IvfpqSeesAllRows(Oid index)
 }
 
 /*
- * gpuvec_last_scan(): columns are NULL where rows are hidden, or where gpuvecd
- * had no part in the scan
+ * gpuvec_last_scan(): counts are NULL if rows are hidden from the user;
+ * columns about gpuvecd are NULL if it had no part in the scan
  */
 Datum
 gpuvec_last_scan(PG_FUNCTION_ARGS)
@@ -393,7 +398,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_CANDIDATES] = Int32GetDatum(last.candidates);
 	for (int c = IVFPQ_COUNT_BATCHES; c < IVFPQ_NCOUNTS; c++)
 		values[columns[c]] = Int64GetDatum(last.counts[c]);
-	/* two columns are of other types */
+	/* these two columns have other types */
 	values[REPORT_BATCHES] =
 		Int32GetDatum((int32) last.counts[IVFPQ_COUNT_BATCHES]);
 	values[REPORT_FULL_PASS] =
@@ -411,7 +416,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	if (!OidIsValid(last.index))
 		memset(nulls, true, sizeof(nulls));
 	else if (!IvfpqSeesAllRows(last.index))
-		/* they count rows that a policy or a view's condition hides, too */
+		/* counts include rows that a policy or a view's condition hides */
 		for (int c = IVFPQ_COUNT_BATCHES; c < IVFPQ_COUNT_QUEUED_US; c++)
 			nulls[columns[c]] = true;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
@@ -419,9 +424,9 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns whether the current user may see counts of rows.  From the part that
- * a scan adds to them its user could tell how many rows that a policy hides
- * satisfy a condition.
+ * Returns whether the current user may see counts of rows.  From the
+ * difference that a scan makes to the counts, a user could tell how many
+ * hidden rows satisfy a condition.
  */
 static bool
 may_see_rows(Oid index)
@@ -431,8 +436,9 @@ may_see_rows(Oid index)
 }
 
 /*
- * gpuvec_index_counters(index oid): all NULL where nothing is counted, all but
- * scans and since where rows are hidden
+ * gpuvec_index_counters(index oid): all columns are NULL if scans are not
+ * counted; all except scans and since are NULL if rows are hidden from the
+ * user
  */
 Datum
 gpuvec_index_counters(PG_FUNCTION_ARGS)
@@ -458,7 +464,10 @@ gpuvec_index_counters(PG_FUNCTION_ARGS)
 													  values, nulls)));
 }
 
-/* gpuvec_stat_reset(index regclass): all indexes of this database if NULL */
+/*
+ * gpuvec_stat_reset(index regclass): resets the counters of an index, or of
+ * all indexes of this database if NULL
+ */
 Datum
 gpuvec_stat_reset(PG_FUNCTION_ARGS)
 {

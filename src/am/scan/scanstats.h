@@ -11,23 +11,25 @@
 
 typedef struct IvfpqCounts
 {
-	int64		counts[IVFPQ_NCOUNTERS];	/* by IvfpqCount */
-	TimestampTz since;			/* 0 = no scan yet */
+	int64		counts[IVFPQ_NCOUNTERS];	/* indexed by IvfpqCount */
+	TimestampTz since;			/* when counting began; 0 = no scan was
+								 * counted yet */
 } IvfpqCounts;
 
-/* For _PG_init, while the library is preloaded. */
+/* Requests shared memory.  Called by _PG_init if the library is preloaded. */
 extern void IvfpqCountersInit(void);
 
 /*
- * Opens the counters, if there can be any.  A scan must not fail for this: an
- * error goes to the log, unless the statement was to end anyway.  Does nothing
- * in parallel mode, which has no subtransactions.
+ * Opens the counters, if this server can have any.  A scan must not fail
+ * because of its counters, so an error is only logged, unless it cancels the
+ * statement.  Does nothing in parallel mode, where subtransactions are not
+ * allowed.
  */
 extern void IvfpqCountersOpen(void);
 
 /*
- * Sets *counts to those of an index of this database.  Returns false if scans
- * are not counted.
+ * Sets *counts to the counters of an index of this database.  Returns false if
+ * nothing is counted.
  */
 extern bool IvfpqCountersGet(Oid index, IvfpqCounts *counts);
 

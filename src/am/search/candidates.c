@@ -1,22 +1,23 @@
 /*
  * candidates.c
  *		From nearest lists to candidates: the session's engine scans the lists.
- *		Joins pages and engine; no lock is held while the engine works.
  *
- * A search looks up its nearest lists (IvfpqSearchNearest), opens a scan
- * (IvfpqSearchOpen), offers the postings of lists to it, and ends with the
- * best rows as candidates (IvfpqSearchTake).  The query's look-up table is
- * made when it is first needed, and so not if gpuvecd answers and its mirror
- * lacks nothing.
+ * A search finds its nearest lists (IvfpqSearchNearest), opens a scan
+ * (IvfpqSearchOpen), offers the postings of lists to the scan, and ends with
+ * the best rows as candidates (IvfpqSearchTake).  No lock is held while the
+ * engine works.  The query's look-up table is made when it is first needed, so
+ * no table is made if gpuvecd answers from an up-to-date mirror.
  *
  * Many searches.  IvfpqSearchTogether reads a list once for all searches that
- * probe it.  It takes as long to copy a list's blocks from their pages as to
- * scan them; here that is shared.  Some lists at a time, a chunk, are copied
- * to memory that stays in the processor's cache.  A chunk is scanned for one
- * search after the other, whose table then comes into the innermost cache once
- * a chunk.  The more lists searches have in common the better.  The nearest
- * lists of each search are read first, since the postings found there turn
- * away most postings of the others.  So a list may be read twice.
+ * probe it, because copying a list's blocks from their pages takes as long as
+ * scanning them.  Lists are copied in chunks of a few lists, to memory that
+ * stays in the processor's cache.  Each chunk is scanned for one search after
+ * another, so that a search's look-up table is brought into the innermost
+ * cache only once per chunk.  The more lists the searches have in common, the
+ * more this saves.  The nearest lists of each search are read first, because
+ * the postings found there rule out most postings of the other lists.  So a
+ * list may be read twice: first for the searches of which it is one of the
+ * nearest lists, and then for the other searches that probe it.
  */
 #include "postgres.h"
 
@@ -34,25 +35,27 @@
 StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 				 "the engine tries as many blocks at once");
 
-/* Scratch that a search keeps for the next batch. */
+/* Maximum bytes of scratch memory that a search keeps for its next batch. */
 #define MOST_SCRATCH	(256 * 1024)
 
-/* Half of the memory that searches may leave in the process's heap. */
+/* Size in bytes of the block that keep_heap allocates and frees. */
 #define KEPT_HEAP		(512 * 1024)
 
 #define GOLDEN_RATIO	UINT64CONST(0x9E3779B97F4A7C15)
 
 /*
- * Lists that are read before others, for each of many searches: at least
- * LEAST_NEAR, or 1 / NEAR_PART of its lists.
+ * If many searches run together, the nearest lists of each search are read
+ * before all other lists.  The nearest are LEAST_NEAR lists, or 1 / NEAR_PART
+ * of the search's lists if that is more.
  */
 #define LEAST_NEAR	4
 #define NEAR_PART	8
 
 /*
- * A list of one of many searches, as a number: whether it is not among the
- * nearest, the list, the search, and its place among the search's lists.  The
- * first two name a reading of a list.
+ * A pair of a search and one of its lists, packed into a number.  Its parts,
+ * from the highest bit down: 1 if the list is not one of the search's nearest,
+ * the list, the search, and the list's place among the search's lists.  Pairs
+ * that agree in the first two parts share one reading of the list.
  */
 #define PAIR_FAR_SHIFT		56
 #define PAIR_LIST_SHIFT		32
@@ -69,41 +72,48 @@ StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
 				 "no room for the place");
 
 /*
- * Lists of a chunk, and bytes of their blocks, at most but for a few blocks.
+ * Maximum number of lists in a chunk, and maximum size of their blocks in
+ * bytes.  If IVFPQ_OPTIMISTIC_BLOCKS blocks need more memory than that, a
+ * chunk holds this number of blocks.
  */
 #define CHUNK_LISTS		32
 #define CHUNK_BYTES		(256 * 1024)
 
-/* A list of a chunk. */
+/* A list in a chunk. */
 typedef struct ChunkList
 {
-	int			first;			/* its blocks: first .. end - 1; */
-	int			again;			/* postings from here on may be repeats */
+	int			first;			/* its blocks are first .. end - 1 */
+	int			again;			/* postings of the blocks from `again` on may
+								 * be repeats */
 	int			end;
-	int			postings;		/* live ones */
-	int			places[IVFPQ_TOGETHER]; /* [n] among each search's lists; -1:
-										 * it is none of them */
+	int			postings;		/* live postings in its blocks */
+	int			places[IVFPQ_TOGETHER]; /* [n] the list's place among each
+										 * search's lists, or -1 if the search
+										 * does not probe it */
 } ChunkList;
 
 typedef struct Chunk
 {
-	IvfpqSearch *searches;		/* [n] that lists are scanned for */
+	IvfpqSearch *searches;		/* [n] the searches for which lists are
+								 * scanned */
 	int			n;
-	int			capacity;		/* blocks that there is memory for */
+	int			capacity;		/* blocks for which there is memory */
 	int			nblocks;
 	GvBlock    *blocks;			/* [capacity] */
-	char	   *bodies;			/* [capacity] of each T, row ids, codes */
+	char	   *bodies;			/* [capacity] T, row ids and codes of each
+								 * block */
 	Size		body_bytes;
 	int			nlists;
 	ChunkList	lists[CHUNK_LISTS];
 } Chunk;
 
 /*
- * Lets the process's heap keep some memory.  A search takes and frees some
- * hundred kilobytes, which malloc would request from the kernel for each
- * search, page fault by page fault: 7 % of a short search.  After a mapped
- * block is freed, glibc lets the heap keep twice its size (mallopt(3),
- * "Dynamic adjustment"); other libraries lose nothing by it.
+ * Lets the process's heap keep some memory.  A search allocates and frees some
+ * hundred kilobytes.  Without this call, malloc would request this memory from
+ * the kernel again for each search, and the page faults would take 7 % of a
+ * short search.  Once a block that malloc has mapped is freed, glibc lets the
+ * heap keep up to twice the block's size (mallopt(3), "Dynamic adjustment").
+ * With other libraries the call does no harm.
  */
 static void
 keep_heap(void)
@@ -115,7 +125,7 @@ keep_heap(void)
 	kept = true;
 }
 
-/* Prepares to search a trained index; memory from the current context. */
+/* Prepares to search a trained index.  Allocates in the current context. */
 void
 IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 {
@@ -129,8 +139,8 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 }
 
 /*
- * IvfpqListReader.wants: returns whether a block has postings that may satisfy
- * the condition, or belongs to the sample.
+ * IvfpqListReader.wants callback.  Returns whether a block has postings that
+ * may satisfy the condition, or belongs to the sample.
  */
 static bool
 wants_block(const void *arg, const IvfpqSlotHeader *header, const char *keys)
@@ -156,7 +166,7 @@ void
 IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 {
 	IvfpqQuerySet(&search->query, query);
-	search->remote.nknown = 0;	/* of the last query */
+	search->remote.nknown = 0;	/* drop the last query's known records */
 	search->lists_read = 0;
 	search->postings_read = 0;
 	search->matched = 0;
@@ -172,9 +182,9 @@ IvfpqSearchNearest(IvfpqSearch *search, int probes)
 }
 
 /*
- * Counts the postings in the `probes` nearest lists, dead ones included, by
- * the directory.  No search finds more, even where damage has made these
- * numbers wrong.
+ * Returns the number of postings, including dead ones, that the directory
+ * records for the `probes` nearest lists.  A search of these lists reads no
+ * more postings, even if damage has made the directory's numbers wrong.
  */
 int64
 IvfpqSearchCount(IvfpqSearch *search, int probes)
@@ -235,9 +245,7 @@ engine_block(const IvfpqSearch *search, const IvfpqBlockView *view)
 	return block;
 }
 
-/*
- * Adds the block that the reader has just copied to the sample, if it belongs.
- */
+/* Scans a copied block for the sample, if the sample includes the block. */
 static void
 sample_block(IvfpqSearch *search, float base, const GvBlock *block)
 {
@@ -245,7 +253,7 @@ sample_block(IvfpqSearch *search, float base, const GvBlock *block)
 	IvfpqBlockSample *sample = &search->sample;
 	GvBlock		taken = *block;
 
-	/* postings that come again would count twice */
+	/* postings of a second reading would count twice */
 	if (!sample->is_open || reader->reread ||
 		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_POSTINGS))
 		return;
@@ -255,8 +263,8 @@ sample_block(IvfpqSearch *search, float base, const GvBlock *block)
 }
 
 /*
- * Offers the live postings of a block of the i-th nearest list, which the
- * search's reader has just copied, to the open search.
+ * Offers the live postings of a block to the open search.  search->reader has
+ * just copied the block from the i-th nearest list.
  */
 void
 IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
@@ -274,7 +282,7 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 		sample_block(search, search->lists.scores[i], &block);
 }
 
-/* Offers the postings of the i-th nearest list, which is open. */
+/* Offers the postings of the i-th nearest list, which the reader has open. */
 static void
 read_list(IvfpqSearch *search, int i)
 {
@@ -314,7 +322,7 @@ read_list(IvfpqSearch *search, int i)
 	search->counts[search->ncounts++].matched = search->scan.matched - matched;
 }
 
-/* Offers every posting of the i-th nearest list. */
+/* Opens the i-th nearest list, and offers all its postings. */
 void
 IvfpqSearchList(IvfpqSearch *search, int i)
 {
@@ -322,7 +330,7 @@ IvfpqSearchList(IvfpqSearch *search, int i)
 	read_list(search, i);
 }
 
-/* Offers the postings of nearest lists first .. end - 1. */
+/* Offers the postings of the nearest lists first .. end - 1. */
 void
 IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 {
@@ -337,8 +345,8 @@ IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 }
 
 /*
- * Brings everything offered so far into search->candidates.  More may be
- * offered afterwards.
+ * Collects in search->candidates the best of all postings offered so far.
+ * More postings may be offered afterwards.
  */
 void
 IvfpqSearchSettle(IvfpqSearch *search)
@@ -348,8 +356,8 @@ IvfpqSearchSettle(IvfpqSearch *search)
 }
 
 /*
- * Goes on with the open search for the best `capacity` postings.  Returns
- * false if some of these may have been left out already.
+ * Raises the capacity of the open search and continues it.  Returns false if
+ * some of the best `capacity` postings may have been left out already.
  */
 bool
 IvfpqSearchWiden(IvfpqSearch *search, int capacity)
@@ -368,20 +376,20 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 }
 
 /*
- * Finds which of numbers [n] come for the first time: puts their places,
- * ascending and no more than `most`, into first [n] and returns how many.
+ * Finds the first occurrence of each number in numbers [n].  Writes the
+ * positions of these occurrences, ascending and no more than `most`, to first
+ * [n], and returns their number.
  *
- * A search asks that of its candidates, a hundred or so, and would spend more
- * time with making a set of them than with anything else that it does to them.
- * So this is no set but a table of places, in which each number is looked for
- * from the slot of its hash on.
+ * A search calls this function for a hundred candidates or so, and building a
+ * set of their ids would take longer than all other work on them.  So the
+ * function uses a plain hash table of positions, with linear probing.
  */
 int
 IvfpqDistinct(const uint64 *numbers, int n, int most, int *first)
 {
 	int			bits = pg_ceil_log2_32(Max(n, 1)) + 1;
 	uint32		mask = ((uint32) 1 << bits) - 1;
-	int		   *table;			/* a place and 1, or 0 */
+	int		   *table;			/* a position + 1, or 0 if the slot is free */
 	int			count = 0;
 
 	if (n == 0)
@@ -404,9 +412,10 @@ IvfpqDistinct(const uint64 *numbers, int n, int most, int *first)
 }
 
 /*
- * Keeps a row's better posting only, and at most n rows.  Fewer than n rows do
- * not prove that there are no others: dead rows' postings may lead to the
- * record of another row, and crowd out postings behind them.
+ * Keeps only the better posting of each row, and at most n rows.  If fewer
+ * than n rows remain, the lists may still have other rows: a dead row's
+ * posting may lead to the record of another row, and so seem to be a repeat,
+ * and it may have displaced a farther posting.
  */
 void
 IvfpqSearchDistinct(IvfpqSearch *search, int n)
@@ -426,7 +435,7 @@ IvfpqSearchDistinct(IvfpqSearch *search, int n)
 	pfree(first);
 }
 
-/* Ends a search: the best rows offered, at most `candidates`, remain. */
+/* Ends a search.  Leaves the best `candidates` rows in search->candidates. */
 void
 IvfpqSearchTake(IvfpqSearch *search, int candidates)
 {
@@ -436,13 +445,14 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 	search->found_all = search->candidates.count < search->candidates.capacity;
 
 	/*
-	 * these have enough rows, even if all are primary and secondary postings
+	 * This many postings contain enough rows, even if both postings of each
+	 * row are among them.
 	 */
 	gv_topk_first(&search->candidates,
 				  (int) Min((int64) candidates * lists_per_row, PG_INT32_MAX));
 	if (search->scan_bytes > MOST_SCRATCH)
 	{
-		/* leave the memory to the rows */
+		/* free the memory, because fetching the rows will need some */
 		pfree(search->scan_memory);
 		search->scan_memory = NULL;
 		search->scan_bytes = 0;
@@ -451,7 +461,7 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 		IvfpqSearchDistinct(search, candidates);
 }
 
-/* Reserves memory for the counts of the postings of each list. */
+/* Reserves memory for the counts of nlists lists. */
 void
 IvfpqCountsReserve(IvfpqSearch *search, int nlists)
 {
@@ -466,7 +476,7 @@ IvfpqCountsReserve(IvfpqSearch *search, int nlists)
 
 /*
  * Sums the counts of the n nearest lists, which hold the fraction `part` of
- * the rows needed.  ivfpqsearch.c has the reason for the weights.
+ * the rows needed.  See ivfpqsearch.c for the reason for the weights.
  */
 IvfpqListSums
 IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
@@ -487,8 +497,9 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 }
 
 /*
- * Returns the lists of searches [n] as pairs, the nearest of all searches
- * first, then by list.
+ * Returns pairs, one for each list of each of searches [n].  Pairs in which
+ * the list is one of the search's nearest come first.  Both the nearest and
+ * the other pairs are sorted by list.
  */
 static uint64 *
 sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
@@ -535,7 +546,10 @@ make_chunk(IvfpqSearch *searches, int n)
 	return chunk;
 }
 
-/* Begins with the list of these pairs: its blocks are added next. */
+/*
+ * Adds a list to the chunk.  pairs [npairs] are the pairs of this list, one
+ * for each search that probes it.  add_block adds the list's blocks next.
+ */
 static void
 begin_list(Chunk *chunk, const uint64 *pairs, int npairs)
 {
@@ -549,8 +563,8 @@ begin_list(Chunk *chunk, const uint64 *pairs, int npairs)
 }
 
 /*
- * Adds a copy of a block to the list that was begun last; with `again`, its
- * postings may have come before.
+ * Adds a copy of a block to the chunk's last list.  If `again` is true, the
+ * block's postings may be repeats of postings added before.
  */
 static void
 add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
@@ -615,7 +629,10 @@ offer_chunk(Chunk *chunk)
 	chunk->nblocks = chunk->nlists = 0;
 }
 
-/* Copies a list, which is open, for the searches that probe it. */
+/*
+ * Copies the list that the reader has open into the chunk, for the searches of
+ * pairs [npairs].  Offers the chunk's postings whenever it is full.
+ */
 static void
 copy_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 		  int npairs)
@@ -647,7 +664,7 @@ copy_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 			add_block(chunk, &views[b], reader->reread);
 		if (IvfpqListReaderConfirm(reader, views))
 			continue;
-		/* take them out again */
+		/* The blocks changed while they were copied: take them out. */
 		chunk->nblocks -= n;
 		list->end -= n;
 		list->again = again;
@@ -658,9 +675,9 @@ copy_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 }
 
 /*
- * Fills the candidates of searches [n <= IVFPQ_TOGETHER] of one index, without
- * conditions, whose nearest lists have been found.  They are the candidates
- * that IvfpqSearchRun finds in these lists.
+ * Fills the candidates of searches [n <= IVFPQ_TOGETHER] of one index.  The
+ * searches have no conditions, and their nearest lists have been found.  The
+ * candidates are those that IvfpqSearchRun finds in these lists.
  */
 void
 IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)

@@ -4,13 +4,16 @@
  *
  * TIDs.  Rows move from the pending list to lists, never back, and an
  * untrained index may be trained at any moment.  So a reader of all TIDs reads
- * pending rows first, and only then asks the metapage which lists there are.
+ * pending rows first, and only then reads from the metapage which lists there
+ * are.
  *
  * Dimensions.  If the declaration of an index does not give the dimensions,
- * the first row decides, and the metapage says so (page/pending.c).  A build
+ * those of the first row are used, and the metapage records them
+ * (page/pending.c).  Even so, pending rows may have other dimensions: a build
  * also makes dead rows of other dimensions pending, because older snapshots
- * may see them.  If the metapage does not give the dimensions, most of the
- * rows that came first do, and pending rows of other dimensions are left out.
+ * may see them.  If the metapage does not give the dimensions, those of the
+ * majority of the first rows are used, and pending rows of other dimensions
+ * are left out.
  */
 #include "postgres.h"
 
@@ -29,17 +32,17 @@
 #include "page/metapage.h"
 #include "page/pending.h"
 
-/* Rows whose dimensions are looked at, at most. */
+/* Maximum number of rows whose dimensions are examined. */
 #define MAX_VOTES	100
 
-/* Reads pending rows for their dimensions. */
+/* The state of reading pending rows to find their dimensions or visibility. */
 typedef struct PendingRows
 {
 	IvfpqType	type;
-	IvfpqRerank rows;			/* fetches them */
+	IvfpqRerank rows;			/* fetches the rows */
 	IvfpqPendingReader reader;
-	int			count;			/* TIDs of the reader's page */
-	int			next;			/* of these, the next one to be returned */
+	int			count;			/* number of TIDs on the reader's page */
+	int			next;			/* position of the next TID on that page */
 	Snapshot	snapshot;
 	MemoryContext context;
 	MemoryContext oldcontext;
@@ -54,7 +57,7 @@ put_tids(IvfpqSort *tids, const ItemPointerData *from, int count, uint32 live)
 						 0, NULL);
 }
 
-/* Puts the pending rows on pages before `end` into the sort. */
+/* Puts the rows of pending pages before page `end` into the sort. */
 static void
 put_pending(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
 			BlockNumber end)
@@ -72,8 +75,8 @@ put_pending(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Puts the rows in lists into the sort; with a condition on keys, only those
- * whose abbreviated keys satisfy it.
+ * Puts the rows in lists into the sort.  With a condition on keys, leaves out
+ * rows whose abbreviated keys do not satisfy it.
  */
 static void
 put_lists(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
@@ -107,10 +110,10 @@ put_lists(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Sorts the TIDs of all entries that are not dead.  The caller reads them by
- * IvfpqNextTid, and ends the sort.  With a condition on keys, rows in lists are
- * left out unless their abbreviated keys satisfy it.  Pending rows are not left
- * out, because they have no abbreviated keys.
+ * Sorts the TIDs of all entries that are not dead.  The caller reads them with
+ * IvfpqNextTid, and ends the sort.  With a condition on keys, leaves out those
+ * rows in lists whose abbreviated keys do not satisfy it.  Pending rows have
+ * no abbreviated keys, so none of them is left out.
  */
 void
 IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
@@ -121,14 +124,14 @@ IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
 	IvfpqSortBegin(tids, INT8OID, InvalidOid, 0, memory_kb);
 	IvfpqMetaRead(index, &meta);
 	put_pending(tids, index, &meta, InvalidBlockNumber);
-	/* training may have moved pending rows to lists: see above */
+	/* training may have moved pending rows to lists: see the file's header */
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists > 0)
 		put_lists(tids, index, &meta, condition);
 	IvfpqSortPerform(tids);
 }
 
-/* Sorts the TIDs of the frozen part of the pending list, like IvfpqSortTids. */
+/* Like IvfpqSortTids, for the frozen part of the pending list. */
 void
 IvfpqSortFrozen(IvfpqSort *tids, Relation index, const IvfpqFrozen *frozen,
 				int memory_kb)
@@ -144,9 +147,9 @@ IvfpqSortFrozen(IvfpqSort *tids, Relation index, const IvfpqFrozen *frozen,
 }
 
 /*
- * Sets *id to the next TID above it: 0 at first, which is no TID.  Returns
- * false if there is none.  An entry that was read twice, and the two postings
- * of a row, come once.
+ * Sets *id to the next TID above *id, or returns false if there is none.  The
+ * caller sets *id to 0 at first, which is no TID.  A TID is returned once,
+ * even if its entry was read twice or its row has two postings.
  */
 bool
 IvfpqNextTid(IvfpqSort *tids, uint64 *id)
@@ -163,7 +166,7 @@ IvfpqNextTid(IvfpqSort *tids, uint64 *id)
 	return true;
 }
 
-/* Begins with the oldest pending row, under a snapshot of this moment. */
+/* Opens the pending list at its oldest row, with the latest snapshot. */
 static void
 begin_pending(PendingRows *pending, Relation heap, Relation index,
 			  const IvfpqMetaData *meta)
@@ -211,8 +214,8 @@ next_tid(PendingRows *pending, ItemPointer tid)
 }
 
 /*
- * Sets *tid to the next visible pending row, and *dims to its dimensions.
- * Returns false at the end.
+ * Sets *tid to the next pending row that the snapshot sees, and *dims to its
+ * dimensions.  Returns false at the end.
  */
 static bool
 next_dims(PendingRows *pending, ItemPointer tid, int *dims)
@@ -229,9 +232,9 @@ next_dims(PendingRows *pending, ItemPointer tid, int *dims)
 }
 
 /*
- * Returns the dimensions of the index's rows: those of the metapage or, if it
- * gives none, those of most of the first visible pending rows; 0 if there are
- * no rows.
+ * Returns the dimensions of the index's rows.  If the metapage does not give
+ * them, returns those of the majority of the first visible pending rows, or 0
+ * if no pending row is visible.
  */
 int
 IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
@@ -257,8 +260,8 @@ IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 
 /*
  * Sets *dims to the dimensions of the index's rows, and returns the number of
- * visible pending rows of other dimensions.  *first gets the first of these,
- * and *first_dims its dimensions.
+ * visible pending rows of other dimensions.  If the number is not 0, sets
+ * *first and *first_dims to the TID and the dimensions of the first such row.
  */
 int64
 IvfpqFindMismatched(Relation heap, Relation index, const IvfpqMetaData *meta,
@@ -287,8 +290,8 @@ IvfpqFindMismatched(Relation heap, Relation index, const IvfpqMetaData *meta,
 
 /*
  * Returns whether a query of an untrained index must have the dimensions that
- * a row decided on.  It need not before a row is committed, nor when all rows
- * are gone.
+ * the metapage gives.  Dimensions that were taken from a row are required only
+ * while some pending row is committed and not deleted.
  */
 bool
 IvfpqDimsBind(Relation heap, Relation index, const IvfpqMetaData *meta)
@@ -307,13 +310,15 @@ IvfpqDimsBind(Relation heap, Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Lets the next row decide on the dimensions if no snapshot will ever see a
- * pending row: then the rows that decided were rolled back or deleted.
+ * If all pending rows were rolled back or deleted, so that no snapshot will
+ * ever see one of them, resets the dimensions, and the next row sets them.
+ * Returns true if the dimensions may have changed, and false if some snapshot
+ * may see a pending row.
  *
- * If the pending rows that are not dead are all of transactions that may yet
- * be rolled back, waits for one of these transactions, as a unique index does;
- * tid is the row that is inserted.  Returns true if the dimensions may have
- * changed, and false if there is a row that may be seen.
+ * If all pending rows that are not dead belong to transactions that may still
+ * be rolled back, waits for one of these transactions, as a unique index does,
+ * and returns true.  An error during the wait names tid, the row that is being
+ * inserted.
  */
 bool
 IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
@@ -333,7 +338,10 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
 	pending.rows.want_all_dead = true;
 	while (dead && next_tid(&pending, &other))
 	{
-		/* no expression is computed: the inserter may not see the row */
+		/*
+		 * Pass NULL, so that no expression is computed on a row that the
+		 * inserter may be unable to see.
+		 */
 		if (!IvfpqRerankFetch(&pending.rows, IvfpqTidToId(&other), NULL))
 			dead = pending.rows.all_dead;
 		else if (TransactionIdIsValid(dirty.xmin))

@@ -1,7 +1,6 @@
 /*
  * heaptids.h
- *		All TIDs of an index, in heap order, and the dimensions of its rows
- *		(heaptids.c).
+ *		TIDs of an index in heap order, and dimensions of rows (heaptids.c).
  */
 #ifndef IVFPQ_HEAPTIDS_H
 #define IVFPQ_HEAPTIDS_H
@@ -11,14 +10,14 @@
 #include "page/page.h"
 #include "page/pending.h"
 
-/* TIDs as int8 (IvfpqTidToId) */
+/* Sort and return TIDs, which are int8 in the sort (IvfpqTidToId). */
 extern void IvfpqSortTids(IvfpqSort *tids, Relation index,
 						  const GvCondition *condition, int memory_kb);
 extern void IvfpqSortFrozen(IvfpqSort *tids, Relation index,
 							const IvfpqFrozen *frozen, int memory_kb);
 extern bool IvfpqNextTid(IvfpqSort *tids, uint64 *id);
 
-/* Dimensions */
+/* Find or check the dimensions of rows. */
 extern int	IvfpqRowDims(Relation heap, Relation index,
 						 const IvfpqMetaData *meta);
 extern int64 IvfpqFindMismatched(Relation heap, Relation index,

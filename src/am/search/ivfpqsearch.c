@@ -2,37 +2,46 @@
  * ivfpqsearch.c
  *		A search from a query to candidates, without and with key quals.
  *
- * Without key quals a search is one request to gpuvecd or, where that does not
- * answer, one scan of the nearest lists.
+ * Without key quals a search is one request to gpuvecd.  If gpuvecd does not
+ * answer, the search is one scan of the nearest lists.
  *
  * Key quals.  Calibration gives the probes for the nearest n rows.  The ten
- * nearest rows that match are among the nearest 10 / selectivity, but only
- * lists tell the selectivity near the query.  So lists are read nearest first,
- * and those read tell the selectivity, until they are the probes that
- * calibration gives for n = rows / selectivity.  It is one pass: postings found
- * are kept, and the next lists are added.
+ * nearest rows that match are among the nearest 10 / selectivity rows, but the
+ * selectivity near the query is known only from the lists there.  So lists are
+ * read nearest first, and the selectivity is estimated from the lists read so
+ * far.  Reading ends when the number of lists read reaches calibration's
+ * probes for n = rows / selectivity.  No list is read again: the postings
+ * found are kept when the next lists are added.
  *
- * Weights.  The nearest n rows are not spread evenly over the lists read.  Of P
- * lists that hold a fraction r of them, the first i hold about
- * 1 - (1 - r)^(i / P).  So the i-th list counts (1 - r)^(i / P), and keys that
- * correlate with vectors are counted where the rows are.
+ * Weights.  The nearest n rows are not spread evenly over the lists read.  If
+ * P lists hold a fraction r of these rows, the first i lists hold about
+ *		1 - (1 - r)^(i / P)
+ * of them.  So the postings of the i-th list get the weight
+ *		(1 - r)^(i / P)
+ * With these weights, keys that correlate with vectors are counted mostly
+ * where the nearest rows are.
  *
- * Sample.  Keys may correlate with the distance, too, so that the more rows
- * match the farther they are.  Then the postings of a list that match are its
- * far ones: among the 1,000 rows nearest to the query there may be none, though
- * their lists have hundreds.  So all postings of some blocks are scored,
- * whether they match or not.  The number of these that are nearer than the last
- * of the rows needed tells the number of all that are.
+ * Sample.  Keys may also correlate with the distance, so that farther rows
+ * match more often.  Then the lists mislead: perhaps none of the 1,000 rows
+ * nearest to the query matches, though their lists have hundreds of matching
+ * rows.  So all postings of a sample of the blocks are scored, whether they
+ * match or not.  If `nearer` of these postings are no farther than the last of
+ * the `matched` nearest matching postings, the selectivity is about
+ *		matched / (GV_SAMPLED_ONE_OF * nearer)
  *
- * By chance the sample may have a few more of them than expected.  So it counts
- * only where it says that the selectivity is smaller than lists tell, by more
- * than single postings deviate by chance; or, where to read more lists is to
- * ask gpuvecd again, by more than all that chance does.  Then it also tells how
- * far away candidates may be.  But a block is taken whole, and near copies are
- * often many of one block, which by chance is taken or is not: the variance of
- * their number is the sum of the squares of each block's.  Only what is beyond
- * that is beyond doubt; a deviation that is not makes a search read more lists,
- * because it would otherwise read too few.
+ * Let `expected` be the number of near postings that corresponds to the
+ * selectivity in the lists.  The sample is used, and tells how far away
+ * candidates may be, if it has more near postings than chance explains:
+ *		nearer - expected > CHANCE * sqrt(nearer)
+ * The difference is beyond doubt if
+ *		nearer - expected > DOUBT * sqrt(variance)
+ * The variance is the sum, over blocks, of the square of each block's number
+ * of near postings, because a block is sampled as a whole and often has many
+ * near-duplicates of a row.  A difference that is not beyond doubt still makes
+ * a search read more lists, because it would read too few if the difference is
+ * real.  If reading more lists means another request to gpuvecd, the root is
+ * sqrt(variance + expected^2 / rows) in both tests, because the last of the
+ * `rows` rows needed may by chance be nearer or farther than usual.
  */
 #include "postgres.h"
 
@@ -46,106 +55,120 @@
 #include "am/search/params.h"
 #include "am/search/search.h"
 
-/* The most lists that are added at once, in multiples of those read. */
+/* Maximum number of lists to add, as a multiple of the lists read so far. */
 #define MOST_GROWTH		1
 
 /*
- * Lists are ranked beyond those that seem to be needed: at first, when nothing
- * is known of the selectivity, and later.
+ * More lists are ranked than are read next.  Before the first lists are read,
+ * RANKED_AT_FIRST times the lists to read are ranked.  Later, RANKED_LATER
+ * times the lists that the estimated selectivity needs are ranked.
  */
 #define RANKED_AT_FIRST	1.5
 #define RANKED_LATER	1.25
 
 /*
- * The first lists are those for the estimated selectivity times this.
+ * The first lists to read are those that a search at FIRST_FACTOR times the
+ * estimated selectivity needs.
  */
 #define FIRST_FACTOR		4
 
 /*
- * A further request to gpuvecd takes longer than reading lists that are not
- * needed.  So, once the selectivity is known, it is asked for ASKED_BEYOND
- * times the lists needed, and for all of these as soon as TELLING_POSTINGS
- * postings that match were counted.  It is asked for ASKED_GUESSED times the
- * candidates that the planner's estimate yields.
+ * Another request to gpuvecd takes longer than reading some lists that are not
+ * needed.  So gpuvecd is asked for ASKED_BEYOND times the lists needed.  While
+ * fewer than TELLING_POSTINGS matching postings have been counted, a request
+ * adds at most MOST_GROWTH times the lists read so far.  The first request is
+ * for ASKED_GUESSED times the candidates needed at the selectivity that the
+ * planner estimates.
  */
 #define ASKED_BEYOND	1.5
 #define ASKED_GUESSED	1.1
 #define TELLING_POSTINGS	64
 
 /*
- * Candidates kept, in multiples of those for an even selectivity: far rows may
- * match more often than near ones.
+ * Keep KEPT_BEYOND times the candidates that would be needed if near and far
+ * rows matched equally often, because far rows may match more often.
  */
 #define KEPT_BEYOND		1.5
 
 /*
- * KEPT_SPARSE times as many are kept, up to MOST_SPARSE, where the first lists
- * show a selectivity below SPARSE, so that they cost little.
+ * If the selectivity in the first lists is at most SPARSE, the number of
+ * candidates to keep is multiplied by KEPT_SPARSE, unless the product exceeds
+ * MOST_SPARSE.  The additional candidates cost little, because few postings
+ * match.
  */
 #define SPARSE			0.1
 #define KEPT_SPARSE		10
 #define MOST_SPARSE		5000
 
 /*
- * Where more than this fraction of the lists is needed, all are read: the last
- * may be those of a dense group of rows, far from others, that match.
+ * If more than the fraction NEARLY_ALL of the lists is needed, all lists are
+ * read, because the farthest lists may have a dense group of matching rows.
  */
 #define NEARLY_ALL		0.75
 
 /*
- * The selectivity grows with the distance if it is this much larger overall.
+ * The selectivity is assumed to grow with the distance if its unweighted
+ * estimate exceeds GROWS times the weighted estimate, in which near lists
+ * count most.
  */
 #define GROWS			1.5
 
-/* A dense group has probably begun where it is this much larger. */
+/*
+ * If the unweighted estimate is more than GROWS_FAR times the weighted
+ * estimate, the last lists read probably belong to a dense group (NEARLY_ALL).
+ */
 #define GROWS_FAR		3.0
 
-/* The limits of the fraction of the rows that lists read are taken to hold. */
+/* Limits of KeyedReading.part. */
 #define LEAST_PART		0.5
 #define MOST_PART		0.999
 
-/* The best postings of the sample that are kept. */
+/* Number of the sample's best postings that are kept. */
 #define SAMPLE_KEPT		1024
 
 /*
- * Standard deviations that single postings rarely differ by, standard
- * deviations that are beyond doubt, and a number of postings that tells nothing.
+ * Tests of the sample, in standard deviations (see the file's header).  A
+ * sample with at most FEW near postings is not used.
  */
 #define CHANCE			2.0
 #define DOUBT			3.0
 #define FEW				4
 
-/* A search with key quals while lists are read. */
+/* The state of a search with key quals while it reads lists. */
 typedef struct KeyedReading
 {
 	IvfpqSearch *search;
 	IvfpqKeyGoal *goal;
-	double		part;			/* fraction of the rows that lists read are
-								 * taken to hold */
+	double		part;			/* fraction of the nearest rows that the lists
+								 * read are assumed to hold */
 
 	/* lists read so far */
-	bool		by_server;		/* by gpuvecd */
-	int			asked;			/* rows requested from it */
-	bool	   *is_read;		/* [nlists] read by the session */
-	int			next;			/* of search->lists, to be read by it */
+	bool		by_server;		/* gpuvecd reads the lists */
+	int			asked;			/* rows requested from gpuvecd */
+	bool	   *is_read;		/* [nlists] lists that the session has read */
+	int			next;			/* place in search->lists of the list that the
+								 * session reads next */
 	int			nread;
-	bool		left_out;		/* postings were, before more were kept */
+	bool		left_out;		/* postings may have been left out before the
+								 * number of candidates to keep was raised */
 
-	/* estimates by these */
+	/* estimates from the lists read */
 	IvfpqListSums sums;
-	double		flat_selectivity;	/* of all postings read, unweighted */
-	bool		grows;			/* the selectivity, with the distance */
-	bool		is_sure;		/* it does not grow by chance */
-	IvfpqSearchParams params;	/* for the selectivity */
+	double		flat_selectivity;	/* among all postings read, unweighted */
+	bool		grows;			/* the selectivity grows with the distance */
+	bool		is_sure;		/* the growth is beyond doubt */
+	IvfpqSearchParams params;	/* for goal->selectivity */
 } KeyedReading;
 
 /*
- * Fills search->candidates with the best rows of the `probes` nearest lists,
- * by the score of their better posting, ties by id.  All postings of a row
- * carry the same address, so that it names the row as well as its TID does.
+ * Fills search->candidates with the best rows of the `probes` nearest lists.
+ * A row has the score of its better posting; rows with the same score are
+ * ordered by id.  All postings of a row carry the same address, so an address
+ * identifies a row just as a TID does.
+ *
  * gpuvecd and the session's engine find the same candidates in the same lists.
- * But the last of the nearest lists may differ, because gpuvecd does not
- * choose lists by codes of centroids.
+ * But they may disagree on which lists are the last of the `probes` nearest,
+ * because gpuvecd does not choose lists by codes of centroids.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
@@ -166,10 +189,7 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 	IvfpqSearchTake(search, candidates);
 }
 
-/*
- * Sets *params to what a search for goal->rows matching rows needs at this
- * selectivity.
- */
+/* Sets *params for a search for goal->rows matching rows at a selectivity. */
 static void
 get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal,
 		   double selectivity,
@@ -185,7 +205,7 @@ get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal,
 		params->probes = goal->most_probes;
 }
 
-/* Returns the candidates that a search keeps, enough for any selectivity. */
+/* Returns how many candidates to keep, enough for any selectivity. */
 int
 IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 {
@@ -197,7 +217,7 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 	{
 		IvfpqSearchParams params;
 
-		/* the same candidates as get_params finds, for half the work */
+		/* This yields the same candidates as get_params, for half the work. */
 		IvfpqParamsForRows(&params, search->index, &search->model->meta,
 						   goal->recall,
 						   Min(goal->rows / selectivity, PG_INT32_MAX));
@@ -206,7 +226,7 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 	return (int) Min(ceil(KEPT_BEYOND * most), PG_INT32_MAX / 4);
 }
 
-/* Returns whether so many rows are needed that all lists are compared. */
+/* Returns whether all lists must be compared, because many rows are needed. */
 static bool
 is_deep(const KeyedReading *reading)
 {
@@ -214,7 +234,10 @@ is_deep(const KeyedReading *reading)
 		reading->goal->rows / reading->goal->selectivity > IVFPQ_PARENTS_ROWS;
 }
 
-/* Ranks lists that were not read, at least `more` if there are. */
+/*
+ * Fills search->lists with the nearest lists that were not read yet: at least
+ * `more` of them, unless fewer are left.
+ */
 static void
 rank_lists(KeyedReading *reading, int more)
 {
@@ -256,7 +279,7 @@ read_lists(KeyedReading *reading, int more)
 	reading->nread = search->ncounts;
 }
 
-/* Begins a search's sample. */
+/* Starts the scan that scores all postings of the sample's blocks. */
 static void
 sample_begin(IvfpqSearch *search)
 {
@@ -277,9 +300,10 @@ sample_begin(IvfpqSearch *search)
 }
 
 /*
- * Returns how many postings the n best rows of the candidates have, if a row
- * has no more than lists_per_row, and sets *score to the score of the last of
- * these rows.  Returns 0 if there are fewer rows.
+ * Counts the candidates' postings, best first, until n rows have a posting
+ * among them.  Returns the count, and sets *score to the score of the last
+ * posting counted.  Returns 0 if the candidates have fewer than n rows.  No
+ * row has more than lists_per_row postings.
  */
 static int
 nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
@@ -288,7 +312,7 @@ nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
 	tidset_hash *seen = tidset_create(CurrentMemoryContext, 32, NULL);
 	int			postings = 0;
 
-	/* apart, for more may be offered to the candidates */
+	/* sort a copy, because more postings may be offered to the candidates */
 	IvfpqTopKResize(&best, (int) Max(Min(n * lists_per_row,
 										 candidates->count), 1));
 	for (int i = 0; i < candidates->count; i++)
@@ -311,8 +335,9 @@ nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
 }
 
 /*
- * Returns the sample's count: of the postings of the nearest `rows` rows that
- * match, and of those of the sample that are not beyond the last one.
+ * Compares the sample with the nearest `rows` rows that match.  In the result,
+ * `matched` counts the postings of these rows, and `nearer` counts the
+ * sample's postings that are no farther than the last of these postings.
  */
 static IvfpqNearCount
 sample_count(IvfpqSearch *search, double rows)
@@ -342,13 +367,12 @@ sample_count(IvfpqSearch *search, double rows)
 }
 
 /*
- * Returns the selectivity among the nearest rows: as a sample's count tells if
- * that is smaller than lists tell, else `selectivity`, which lists tell.
- * *beyond_doubt tells whether it is smaller beyond doubt.
+ * Returns the selectivity among the nearest rows.  This is `selectivity`, as
+ * measured in the lists, unless the sample shows a selectivity that is smaller
+ * by more than chance.  *beyond_doubt says whether it is smaller beyond doubt.
  *
- * by_chance: 0, or the rows whose last one tells what is near.  How far off
- * that one of n rows is varies by 1 / sqrt(n) of it, and whole blocks bring
- * more; only what is beyond that is taken for a smaller selectivity then.
+ * by_chance is the number of rows needed if more lists mean another request to
+ * gpuvecd, else 0.  See the file's header for the tests.
  */
 static double
 sampled_selectivity(const IvfpqNearCount *count, double selectivity,
@@ -372,8 +396,9 @@ sampled_selectivity(const IvfpqNearCount *count, double selectivity,
 }
 
 /*
- * Returns the greatest score of the nearest `rows` rows, where each has
- * lists_per_row postings, as the sample tells.
+ * Uses the sample to estimate the score of the last of the nearest `rows`
+ * rows, matching or not.  Each row has lists_per_row postings.  Returns
+ * GV_SCORE_MAX if the sample kept too few postings.
  */
 static float
 sample_reach(IvfpqSearch *search, double rows, double lists_per_row)
@@ -388,10 +413,12 @@ sample_reach(IvfpqSearch *search, double rows, double lists_per_row)
 }
 
 /*
- * Estimates the selectivity near the query, and sets the search parameters for
- * it.  Where enough lists seem to be read, the sample counts as well.  If rows
- * farther away surely match more often, they may be a dense group
- * (NEARLY_ALL), whose lists are anywhere: then all lists are read.
+ * Estimates the selectivity near the query from the lists read so far, and
+ * sets the search parameters for it.  If the lists read are enough for these
+ * parameters, uses the sample as well.  Sets goal->is_far if it is probable
+ * (GROWS_FAR), or beyond doubt by the sample, that farther rows match more
+ * often.  Then all lists must be read, because any list may have a dense group
+ * of matching rows (NEARLY_ALL).
  */
 static void
 estimate_selectivity(KeyedReading *reading)
@@ -433,9 +460,7 @@ estimate_selectivity(KeyedReading *reading)
 	get_params(search, goal, goal->selectivity, &reading->params);
 }
 
-/*
- * Returns the candidates needed: the selectivity's fraction of all candidates.
- */
+/* Returns the number of params.candidates that are expected to match. */
 static int
 candidates_needed(const KeyedReading *reading)
 {
@@ -444,14 +469,14 @@ candidates_needed(const KeyedReading *reading)
 								  reading->flat_selectivity));
 }
 
-/* Returns the number of lists times `factor`, but no more than may be read. */
+/* Returns factor * probes, but no more lists than may be read. */
 static int
 scale_lists(const KeyedReading *reading, double factor, int probes)
 {
 	return (int) Min(ceil(factor * probes), reading->goal->most_probes);
 }
 
-/* Returns the number of rows times `factor`, but no more than are kept. */
+/* Returns factor * rows, but no more rows than are kept. */
 static int
 scale_rows(const IvfpqKeyGoal *goal, double factor, int rows)
 {
@@ -459,10 +484,11 @@ scale_rows(const IvfpqKeyGoal *goal, double factor, int rows)
 }
 
 /*
- * Returns the number of lists to ask gpuvecd for at first, by the estimated
- * selectivity.  The selectivity of an earlier batch has precedence over the
- * planner's estimate.  That of other searches does not count: rows must not
- * depend on earlier statements of a session.
+ * Returns the number of lists to ask gpuvecd for in the first request, and
+ * sets reading->asked.  Both depend on an estimate of the selectivity: the
+ * selectivity that an earlier batch of the scan found or, if there is none,
+ * the planner's estimate.  Selectivities in other searches are not used,
+ * because the rows found must not depend on earlier statements of a session.
  */
 static int
 ask_first(KeyedReading *reading)
@@ -482,9 +508,9 @@ ask_first(KeyedReading *reading)
 }
 
 /*
- * Returns the number of lists to ask for after an answer has told the
- * selectivity; 0 if those read are enough.  They are not where more rows than
- * were requested may be candidates.
+ * Returns the number of lists for the next request to gpuvecd, or 0 if no
+ * request is needed.  If the answer had all the rows requested, but more rows
+ * may be candidates, the same lists are requested again with more rows.
  */
 static int
 ask_next(KeyedReading *reading)
@@ -508,11 +534,12 @@ ask_next(KeyedReading *reading)
 }
 
 /*
- * Has gpuvecd search enough lists: those for the estimated selectivity, and
- * more in another search if the selectivity turns out to need them.  Returns
- * false when gpuvecd does not answer, or where the selectivity surely grows
- * with the distance, which a mirror does not tell well; then the session's own
- * search is better.
+ * Requests a search of enough lists from gpuvecd: first the lists for the
+ * estimated selectivity, and then more lists if the selectivity turns out to
+ * need them.  Returns false if gpuvecd does not answer, or if it is beyond
+ * doubt that the selectivity grows with the distance.  In that case the
+ * session's own search is better, because a mirror's sample gives only a poor
+ * estimate of the growth.
  */
 static bool
 read_remote(KeyedReading *reading)
@@ -539,7 +566,7 @@ read_remote(KeyedReading *reading)
 		if (reading->params.read_all || goal->is_far)
 			break;
 		probes = ask_next(reading);
-		/* the request would not grow */
+		/* Stop if the next request would not be larger than this one. */
 		if (reading->nread <= before && reading->asked <= rows)
 			break;
 	}
@@ -551,8 +578,8 @@ read_remote(KeyedReading *reading)
 }
 
 /*
- * Reads `more` lists, then as many as the selectivity needs.  After the first
- * lists, keeps more candidates if few postings match.
+ * Reads `more` lists, and then as many as the selectivity needs.  If few
+ * postings of the first lists match, more candidates are kept from then on.
  */
 static void
 read_until_enough(KeyedReading *reading, int more)
@@ -584,8 +611,9 @@ read_until_enough(KeyedReading *reading, int more)
 }
 
 /*
- * Searches by the session's own engine, from the selectivity that `first` has,
- * until enough lists are read.
+ * Searches by the session's own engine until enough lists are read.  *first is
+ * the goal as the caller set it; its selectivity determines how many lists are
+ * read first.
  */
 static void
 read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
@@ -600,7 +628,8 @@ read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
 	reading->nread = 0;
 	reading->by_server = false;
 	search->ncounts = 0;
-	/* an earlier answer knows no records of the postings scanned here */
+
+	/* an earlier answer's records do not belong to the postings read here */
 	search->remote.nknown = 0;
 	search->lists.count = 0;
 	IvfpqCountsReserve(search, nlists);
@@ -618,7 +647,7 @@ read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
 
 	/*
 	 * Drop the rows beyond the candidates needed, unless farther rows match
-	 * more often, or all rows that match may have been found.
+	 * more often, or all matching rows may have been found.
 	 */
 	candidates = goal->candidates;
 	if (!reading->grows && reading->nread < goal->most_probes)
@@ -627,10 +656,12 @@ read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
 }
 
 /*
- * Counts the candidates among the rows found, the best first: those needed or,
- * where the selectivity grows with the distance, all that are within the reach
- * of the unfiltered candidates.  A mirror's sample does not tell this reach;
- * then all rows found are candidates.
+ * Returns how many of the rows found, counted from the best, are candidates.
+ * If the selectivity does not grow with the distance, these are the candidates
+ * needed.  If it grows, all rows up to the distance that a search without key
+ * quals would reach (sample_reach) are candidates, too.  A mirror's sample
+ * does not give this distance, so after gpuvecd's search all rows found are
+ * candidates.
  */
 static int
 count_candidates(const KeyedReading *reading)
@@ -654,9 +685,9 @@ count_candidates(const KeyedReading *reading)
 
 /*
  * Fills search->candidates with the best rows that satisfy search->condition,
- * enough for goal->rows at goal->recall.  They are all rows that match, and
- * goal->is_all is set, if all lists that may be probed were read and fewer
- * than goal->candidates were found.
+ * enough for goal->rows at goal->recall.  Sets goal->is_all if these are all
+ * rows that match: all lists that may be probed were read, and fewer than
+ * goal->candidates rows were found.
  */
 void
 IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)

@@ -1,21 +1,23 @@
 /*
  * nearestlists.c
- *		The lists nearest to a vector, through two levels of centroids.
+ *		The lists nearest to a vector, found through two levels of centroids.
  *
- * All parents are compared with the vector, then the children of the nearest
- * parents until enough lists have been compared; or all lists, where that is
- * hardly more work.  Where few of those lists are needed, their codes are
- * scored first, and only the nearest by score are compared by their centroids.
+ * All parents are compared with the vector.  Then the children of the nearest
+ * parents are compared, until the number of lists compared is large enough.
+ * If that is hardly less work than comparing all lists, all lists are
+ * compared.  If few of the children are needed, their codes are scored first,
+ * and only those with the best scores are compared by their centroids.
  *
- * Codes.  A centroid takes 1.5 kB at d = 384.  So each one is stored a second
- * time, as if it were a posting in its parent's list: T and a code of the
- * index's own codebooks, 78 bytes.  The scanner of lists takes these, with the
- * look-up table that the query needs anyway.
+ * Codes.  A centroid takes 1.5 kB at d = 384.  So each centroid is stored a
+ * second time, as if it were a posting in its parent's list: T and a code of
+ * the index's own codebooks, 78 bytes.  The engine scans these codes like a
+ * list, with the look-up table that the query needs anyway.
  *
  * Many vectors.  The hundred centroids that are compared with a vector lie on
- * as many pages, and to look a page up takes longer than to compare its
- * centroids.  So each page is read once for many vectors, except the children
- * of parents where codes choose nothing.
+ * about a hundred pages, and looking a page up takes longer than comparing its
+ * centroids.  So each page is read once for many vectors.  The exception is a
+ * search without codes: it reads the children of the parents separately for
+ * each vector.
  */
 #include "postgres.h"
 
@@ -28,44 +30,52 @@
 #include "page/array.h"
 
 /*
- * Lists to compare for every list needed, and the least fraction of all lists
- * to compare: a list's parent may rank well behind the list itself (README,
- * "Nearest lists").  Calibration finds the coarse fraction of each index.
+ * At least LISTS_PER_PROBE lists are compared for every list needed, and at
+ * least LEAST_FRACTION of all lists, because a list's parent may rank well
+ * behind the list itself (README, "Nearest lists").  For a calibrated index,
+ * LISTS_PER_PROBE_CALIBRATED and the coarse fraction that calibration found
+ * are used instead.
  */
 #define LISTS_PER_PROBE		10
 #define LEAST_FRACTION			0.25
 #define LISTS_PER_PROBE_CALIBRATED	2
 
 /*
- * Lists compared by their centroids for every list needed, and some more,
- * because codes are not exact.
+ * If lists are chosen by the codes of their centroids, CENTROIDS_PER_PROBE *
+ * probes + MORE_CENTROIDS lists are chosen.  They are then compared by the
+ * centroids themselves, because codes are inexact.
  */
 #define CENTROIDS_PER_PROBE	2
 #define MORE_CENTROIDS		16
 
-/* Where these are more than one of this many lists, codes save nothing. */
+/*
+ * If more than 1 / MOST_FRACTION of the lists to compare would be chosen by
+ * codes, codes save nothing.  Then all lists to compare are compared by their
+ * centroids.
+ */
 #define MOST_FRACTION			2
 
 /*
- * Where fewer lists than this are compared for each list needed, by one vector,
- * the nearest are selected at the end: otherwise the next list would often enter the heap,
- * at a place that no processor predicts.
+ * If one vector is compared with fewer than SORTED_PER_LIST lists for each
+ * list needed, all compared lists are kept, and the nearest are selected at
+ * the end.  If a heap kept only the nearest lists, many lists would be
+ * inserted into it, and the branches of an insertion are hard to predict.
  */
 #define SORTED_PER_LIST		5
 
-/* Centroids on their way into the processor's cache. */
+/* Number of centroids that are being prefetched at any time. */
 #define PREFETCHED_CENTROIDS	4
 
-/* Bytes for the parents and chosen lists of vectors that go together. */
+/* Maximum bytes for the parents and chosen lists of a group of vectors. */
 #define MOST_BYTES		((Size) 4 * 1024 * 1024)
 
-/* A list that codes have chosen for a vector, as a number. */
+/* A list and the vector for which it was chosen by codes, as one number. */
 #define PLACE_LIST_SHIFT	32
 #define PLACE(list, vector)	((list) << PLACE_LIST_SHIFT | (uint64) (vector))
 #define PLACE_LIST(place)	((place) >> PLACE_LIST_SHIFT)
 #define PLACE_VECTOR(place) ((uint32) (place))
 
-/* Prepares *query for vectors of an index; memory from the current context. */
+/* Prepares *query.  Allocates memory in the current context. */
 void
 IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model, GvMetric metric)
 {
@@ -86,7 +96,7 @@ IvfpqQuerySet(IvfpqQuery *query, const float *vector)
 	query->tabled = false;
 }
 
-/* Returns the query's look-up table, made when it is needed. */
+/* Returns the query's look-up table, which the first call computes. */
 const float *
 IvfpqQueryTable(IvfpqQuery *query)
 {
@@ -97,8 +107,8 @@ IvfpqQueryTable(IvfpqQuery *query)
 }
 
 /*
- * Keeps the scores of lists that are compared with the query from now on,
- * because its lists will be ranked again.
+ * Keeps the scores of the lists that are compared with the query from now on,
+ * because the query's lists will be ranked again.
  */
 void
 IvfpqQueryKeepScores(IvfpqQuery *query, int nlists)
@@ -118,8 +128,8 @@ IvfpqQueryDropScores(IvfpqQuery *query)
 
 /*
  * Returns the number of lists to compare with a query to find its `probes`
- * nearest ones: all of them in a deep search, and where going through the
- * parents would be hardly less work.
+ * nearest lists.  A deep search compares all lists.  All lists are also
+ * compared if going through the parents would save hardly any work.
  */
 int
 IvfpqListsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
@@ -139,8 +149,9 @@ IvfpqListsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 }
 
 /*
- * Returns how many of these are compared by their centroids: those that codes
- * choose or, where that would be hardly fewer, all.
+ * Returns the number of lists to compare by their centroids: the lists to be
+ * chosen by codes or, if codes would save hardly any work, all lists to
+ * compare.
  */
 int
 IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
@@ -152,9 +163,9 @@ IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 }
 
 /*
- * Offers centroids first .. end - 1 of an array to tops [n], by their scores
- * for vectors [n].  With `fetches`, prefetches the next page while one is
- * compared.
+ * Compares the centroids first .. end - 1 of an array with vectors [n].
+ * Offers each centroid, with its score for vector i, to tops[i].  If `fetches`
+ * is true, prefetches the next page while one page is compared.
  */
 static void
 compare_array(Relation index, const GvModel *gv, BlockNumber block, int first,
@@ -178,7 +189,10 @@ compare_array(Relation index, const GvModel *gv, BlockNumber block, int first,
 	IvfpqArrayClose(&reader);
 }
 
-/* Sorts all parents, nearest first; memory from the current context. */
+/*
+ * Sorts all parents by their scores for a vector, nearest first.  Memory comes
+ * from the current context.
+ */
 void
 IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
 				 const float *vector, GvTopK *parents)
@@ -194,10 +208,7 @@ IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
 	gv_topk_sort(parents);
 }
 
-/*
- * Returns how many of the nearest parents have at least `ncompared` lists
- * together.
- */
+/* Returns the number of nearest parents that together have ncompared lists. */
 static int
 count_parents(const IvfpqModel *model, const GvTopK *parents, int ncompared)
 {
@@ -213,7 +224,7 @@ count_parents(const IvfpqModel *model, const GvTopK *parents, int ncompared)
 	return n;
 }
 
-/* Offers a parent's lists to the scan of codes, given the parent's score. */
+/* Scans the codes of a parent's lists.  `score` is the parent's score. */
 static void
 offer_parent(IvfpqArrayReader *reader, const IvfpqModel *model, GvScan *scan,
 			 int parent, float score)
@@ -241,10 +252,7 @@ offer_parent(IvfpqArrayReader *reader, const IvfpqModel *model, GvScan *scan,
 		}
 }
 
-/*
- * Fills `chosen` with the lists of parents [nparents] that are the nearest by
- * their codes.
- */
+/* Uses codes to fill `chosen` with the best lists of parents [nparents]. */
 static void
 choose_by_codes(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 				const GvTopK *parents, int nparents, GvTopK *chosen)
@@ -274,8 +282,10 @@ choose_by_codes(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 }
 
 /*
- * Offers lists at places [nplaces], in their order, by their centroids: each to
- * the top of its vector.
+ * Compares the vector of each of places [nplaces] with the centroid of the
+ * place's list, and offers the list, with this score, to the vector's element
+ * of `tops`.  Places are sorted by list, so that each centroid is looked up
+ * once.
  */
 static void
 compare_places(Relation index, const IvfpqModel *model, IvfpqQuery *query,
@@ -318,9 +328,9 @@ compare_places(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 }
 
 /*
- * Offers those lists of each vector's nearest parents that codes choose,
- * ncentroids for each of vectors [n], by their centroids.  Lists whose scores
- * are known are not compared again.
+ * For each of vectors [n], uses codes to choose ncentroids of the lists of its
+ * nearest parents.  Offers these lists, with the scores of their centroids, to
+ * tops [n].  A list whose score for the query is known is not compared again.
  */
 static void
 compare_chosen(Relation index, const IvfpqModel *model, IvfpqQuery *query,
@@ -351,7 +361,7 @@ compare_chosen(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 				places[nplaces++] = PLACE(list, i);
 		}
 	}
-	/* by list, because near lists often share a page */
+	/* sort by list, because near lists often share a page */
 	if (n == 1)
 		IvfpqSortNumbers(places, nplaces);
 	else
@@ -363,8 +373,9 @@ compare_chosen(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 }
 
 /*
- * Offers ncompared lists, or ncentroids of them, which codes choose, through
- * the parents of vectors [n].
+ * Offers lists of the nearest parents of each of vectors [n] to tops [n].
+ * Each vector gets at least ncompared lists.  But if ncentroids is less than
+ * ncompared, each vector gets only ncentroids of these lists, chosen by codes.
  */
 static void
 compare_through_parents(Relation index, const IvfpqModel *model,
@@ -414,10 +425,11 @@ compare_through_parents(Relation index, const IvfpqModel *model,
 }
 
 /*
- * Fills lists [n], which have their memory and one capacity, with the lists
- * nearest to vectors [n], nearest first.  The vectors are transformed; *query
- * tells whether the search is deep, and is overwritten.  If vectors is NULL, n
- * is 1, and the query itself is meant, which stays.
+ * Fills lists [n] with the lists nearest to transformed vectors [n], nearest
+ * first.  The caller has allocated the elements of lists, all with the same
+ * capacity.  query->deep says whether the search is deep.  If vectors is NULL,
+ * n is 1, and the lists nearest to the query's own vector are found.
+ * Otherwise the query's own vector is overwritten.
  */
 void
 IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
@@ -440,7 +452,7 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 		gv_topk_reset(&lists[i]);
 	if (sorts)
 	{
-		/* a spare place, because a full GvTopK would become a heap */
+		/* one more place, because a full GvTopK would become a heap */
 		IvfpqTopKResize(&all, noffered + 1);
 		tops = &all;
 	}
@@ -475,8 +487,8 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 }
 
 /*
- * Encodes centroids [n], up to a block of them, of a parent, and puts T and
- * codes into a block.
+ * Encodes n <= GV_BLOCK centroids of a parent, from number `first` on, and
+ * writes their T and codes to a block.
  */
 static void
 encode_block(const GvModel *model, const GvTree *tree, int parent, int first,
@@ -504,8 +516,8 @@ encode_block(const GvModel *model, const GvTree *tree, int parent, int first,
 
 /*
  * Writes the codes of a tree's centroids to the pages that *meta names.  T is
- * that of L2 also where the metric is the inner product, because inserts look
- * for the nearest lists by L2.
+ * computed for L2 even if the metric is the inner product, because inserts
+ * look for the nearest lists by L2.
  */
 void
 IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,

@@ -3,17 +3,17 @@
  *		Search parameters: the probes and candidates of a scan for its first
  *		n rows.
  *
- * A setting comes before an option, and an option before the calibration's
- * value for the target recall.  An index that was not calibrated takes values
- * that reached recall@10 of .95 on real embeddings.  See src/am/README,
- * "Defaults".
+ * A setting takes precedence over an option, and an option over calibration's
+ * value for the target recall.  For an index that was not calibrated, formulas
+ * give values that reached a recall@10 of .95 on real embeddings.  See
+ * src/am/README, "Defaults".
  *
- * The limit on an index owner's code that a worker runs stands here, too.  A
- * function of an index may wait forever, and may catch a cancellation.  So the
- * process ends itself, as pg_terminate_backend would have it end: no code can
- * catch that.  A timer checks whether a row was finished since its last check.
- * A worker has a snapshot only while it reads rows (util.c), so the time in
- * which it clusters or writes does not count.
+ * This file also limits the time that an index owner's code takes in a worker.
+ * A function of an index may wait forever, and may catch a cancellation.  So
+ * the process terminates itself as pg_terminate_backend would, which no code
+ * can catch.  A timer checks whether a row was finished since the timer's last
+ * check.  A worker has a snapshot only while it reads rows (util.c), so the
+ * time in which it clusters or writes does not count.
  */
 #include "postgres.h"
 
@@ -31,15 +31,15 @@
 #include "am/search/params.h"
 
 /*
- * Without calibration, each batch has CANDIDATES_GROWTH times the candidates
- * and rows, and PROBES_GROWTH times the probes, of the one before.
+ * Without calibration, each batch multiplies the candidates and rows of the
+ * previous batch by CANDIDATES_GROWTH, and the probes by PROBES_GROWTH.
  */
 #define CANDIDATES_GROWTH	4.0
 #define PROBES_GROWTH		2.0
 
 /*
- * Beyond the targets: the least growth of the parameters, and the recall up to
- * which they grow.
+ * Extrapolation to recalls above the targets (IvfpqBeyondTargets): the minimum
+ * exponent, and the recall beyond which parameters do not grow.
  */
 #define LEAST_SLOPE			0.3
 #define HIGHEST				0.9999
@@ -47,53 +47,61 @@
 #define MOST_CANDIDATES		(PG_INT32_MAX / 4)
 
 /*
- * Candidates where a recall is out of reach at a depth: about those that
- * calibration tried there, and at least this fraction of the table's rows.
+ * If a recall is out of reach at a depth, a search takes OUT_OF_REACH
+ * candidates, about the most that calibration tries, or OUT_OF_REACH_FRACTION
+ * of the table's rows if that is more.
  */
 #define OUT_OF_REACH		20000
 #define OUT_OF_REACH_FRACTION	0.05
 
 /*
- * Calibration is asked for one row of SPREAD, but for all up to NOT_SPREAD
- * rows: calibration queries are rows moved a little, and these depths depend
- * on chance more.
+ * If the rows needed are spread over the nearest n rows, calibration is looked
+ * up at the depth max(n / SPREAD, min(n, NOT_SPREAD)).  Calibration's queries
+ * are slightly perturbed rows, and its results at smaller depths depend more
+ * on chance.
  */
 #define SPREAD				1.6
 #define NOT_SPREAD			100
 
 /*
- * The same where keys alone tell the rows needed.  If recall falls by equal
- * steps for equal factors of the rank, its mean over n rows is the recall of
- * rank n / e.  The mean over the last fifth, which calibration tells, is the
- * recall of rank .9 n.  The rest is a margin, because calibration queries are
- * few.  For ten rows, and between ten and a hundred, the factor is larger:
- * each list read costs a larger fraction of these short queries.
+ * If keys alone determine which rows are needed, these divisors replace
+ * SPREAD.  If recall falls linearly with the logarithm of the rank, its mean
+ * over n rows is the recall of rank n / e.  Calibration at depth m gives the
+ * mean over the last fifth of m rows, which is the recall of rank .9 m.  So m
+ * would be n / (.9 e).  The m used is less, because calibration's results have
+ * a margin for its few queries.  Up to a depth of 100, the divisor is
+ * KEYS_SPREAD_NEAR, because each additional list is a larger fraction of the
+ * cost of these short searches.
  */
 #define KEYS_SPREAD			3.0
 #define KEYS_SPREAD_NEAR	4.0
 
 /*
- * Candidates beyond those that are expected to satisfy the key quals, in
- * standard deviations of these.
+ * If n postings are expected to satisfy the key quals, KEYS_MARGIN standard
+ * deviations of n are added to the number of candidates.
  */
 #define KEYS_MARGIN			2.0
 
-/* Calibration's minimum, for unusual rows, whose scores tell less. */
+/*
+ * Minimum number of candidates, as in calibration.  Rows unlike the training
+ * sample would be missed with fewer, because their scores are less exact.
+ */
 #define LEAST_CANDIDATES	40
 
-/* The depth of the second batch, the last that every calibration has. */
+/* Index of the second depth.  Every calibration has at least two depths. */
 #define SECOND		1
 
-/* How often the timer checks, and how long a cancellation may be unheeded. */
+/* Interval of the timer, and the time that a cancellation may take. */
 #define LOOK_MS			200
 #define CANCEL_MS		1000
 
 /* The search parameters that calibration found for a recall. */
 typedef struct Known
 {
-	int			nreached;		/* depths, from the first, at which the recall
-								 * is reached */
-	int			ndepths;		/* depths at which anything is known */
+	int			nreached;		/* number of depths, counted from the
+								 * smallest, that reach the recall */
+	int			ndepths;		/* number of depths, counted from the
+								 * smallest, that have parameters at all */
 	IvfpqTarget targets[IVFPQ_DEPTHS];
 } Known;
 
@@ -104,15 +112,15 @@ int			ivfpq_training_timeout = 60000;
 volatile uint32 ivfpq_rows_done = 0;
 
 static TimeoutId timer;
-static int	timeout_ms;			/* 0: none */
-static uint32 rows_seen;		/* at the last check */
-static TimestampTz row_since;	/* the present row has been computed */
-static TimestampTz cancel_since;	/* a cancellation is known; 0: there is
-									 * none */
+static int	timeout_ms;			/* 0: there is no limit */
+static uint32 rows_seen;		/* ivfpq_rows_done at the last check */
+static TimestampTz row_since;	/* when the current row was begun */
+static TimestampTz cancel_since;	/* when the timer saw a cancellation; 0 =
+									 * it saw none */
 static volatile sig_atomic_t canceled = false;
 static volatile IvfpqLimitHit hit = IVFPQ_LIMIT_NONE;
 
-/* Returns the probes without calibration. */
+/* Returns the probes for an index without calibration. */
 int
 IvfpqFormulaProbes(const IvfpqMetaData *meta)
 {
@@ -123,8 +131,9 @@ IvfpqFormulaProbes(const IvfpqMetaData *meta)
 }
 
 /*
- * Returns the candidates without calibration.  The more dimensions share a
- * sub-quantizer, the less the score tells.
+ * Returns the candidates for an index without calibration.  The more
+ * dimensions share a sub-quantizer, the less exact scores are, so the more
+ * candidates are needed.
  */
 int
 IvfpqFormulaCandidates(const IvfpqMetaData *meta)
@@ -135,8 +144,9 @@ IvfpqFormulaCandidates(const IvfpqMetaData *meta)
 }
 
 /*
- * Extrapolates a parameter to a recall beyond a known one, where .95 takes
- * `lower` and the known one `upper`: the parameter is a power of 1 - recall.
+ * Extrapolates a parameter to a recall above a known recall.  The parameter is
+ * `lower` at a recall of .95 (IVFPQ_LOWER_RECALL), and `upper` at the known
+ * recall.  We assume that it is proportional to a power of 1 - recall.
  */
 double
 IvfpqBeyondTargets(double recall, double known, double lower, double upper)
@@ -148,10 +158,7 @@ IvfpqBeyondTargets(double recall, double known, double lower, double upper)
 					   Max(slope, LEAST_SLOPE));
 }
 
-/*
- * Returns the index of the smallest target that is not below the recall, or of
- * the last one.
- */
+/* Returns the index of the smallest target >= recall, or the last index. */
 static int
 target_index(double recall)
 {
@@ -163,11 +170,15 @@ target_index(double recall)
 }
 
 /*
- * Sets *target to the search parameters for the recall at a depth: those of
- * the smallest target that is not below it or, beyond the targets that
- * calibration could prove, more than those of the highest one.  Returns false
- * when the recall is out of reach; then *target is the highest target reached,
- * if any, for users that set one of the two parameters and need the other.
+ * Sets *target to the search parameters for the recall at a depth.  These are
+ * the parameters of the smallest target that is not below the recall.  If
+ * calibration did not reach such a target, the parameters are extrapolated
+ * from the highest target that it reached.
+ *
+ * Returns false if the recall is out of reach.  Then *target has the
+ * parameters of the highest target reached, or 0 candidates if none was
+ * reached.  They are used if a user set one of the two parameters and needs
+ * the other.
  */
 static bool
 find_target(const IvfpqMetaData *meta, int depth, double recall,
@@ -201,9 +212,9 @@ find_target(const IvfpqMetaData *meta, int depth, double recall,
 }
 
 /*
- * Sets *known for the recall.  The first two depths count even if their
- * targets are below the recall; the others only as long as the recall is
- * reached.
+ * Sets *known for the recall.  The first two depths are used even if
+ * calibration did not reach the recall there.  Larger depths are used only as
+ * long as calibration reached the recall.
  */
 static void
 find_targets(const IvfpqMetaData *meta, double recall, Known *known)
@@ -221,7 +232,7 @@ find_targets(const IvfpqMetaData *meta, double recall, Known *known)
 	}
 }
 
-/* Returns the rows up to which calibration reached the recall. */
+/* Returns the number of rows up to which calibration reached the recall. */
 double
 IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
 {
@@ -231,7 +242,7 @@ IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
 	return known.nreached > 0 ? depths[known.nreached - 1] : 0;
 }
 
-/* Interpolates between from and to, in equal factors; fraction is 0 .. 1. */
+/* Interpolates geometrically between from and to; fraction is 0 .. 1. */
 static double
 between(double from, double to, double fraction)
 {
@@ -239,8 +250,9 @@ between(double from, double to, double fraction)
 }
 
 /*
- * Interpolates the search parameters for `rows` between known depths, in equal
- * factors; beyond them, as if all rows took all lists and all candidates.
+ * Interpolates the search parameters for `rows` geometrically between known
+ * depths.  Beyond the known depths, interpolates towards the depth of all
+ * rows, where we assume that all lists are probed and all rows are candidates.
  */
 static void
 interpolate(const Known *known, const IvfpqMetaData *meta, double all,
@@ -271,8 +283,7 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 }
 
 /*
- * Returns the fraction of the rows at calibration that are left, if it is small
- * enough to matter; else 1.
+ * Returns the fraction of rows left since calibration, or 1 if few are gone.
  */
 static double
 fraction_left(Relation index, const IvfpqMetaData *meta)
@@ -287,11 +298,11 @@ fraction_left(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Sets the search parameters for `rows`.  If only the fraction `left` remains
- * of the rows at calibration, these rows are spread over rows / left of those.
- * They need the probes for rows / left, and the fraction `left` of its
- * candidates.  Neither is less than for `rows` themselves, because the rows
- * left may all be near the query.
+ * Sets the search parameters for the nearest `rows`.  If only the fraction
+ * `left` of the rows at calibration remains, these rows were among the nearest
+ * rows / left at that time.  So they need the probes for rows / left, and
+ * `left` times the candidates for rows / left.  Neither parameter is less than
+ * for `rows`, because the remaining rows may all be near the query.
  */
 static void
 calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
@@ -319,13 +330,14 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 {
 	const IvfpqOptions *options = IvfpqGetOptions(index);
 	int			named_probes = ivfpq_probes > 0 ? ivfpq_probes :
-	options->probes;			/* by the user; 0 = not */
+	options->probes;			/* set by the user; 0 = not set */
 	int			named_candidates = ivfpq_candidates > 0 ? ivfpq_candidates :
 	options->candidates;
 	double		all = (double) meta->rows_at_calibration;
 	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
 	double		left = fraction_left(index, meta);
-	double		looked = rows / left;	/* depth to ask calibration for */
+	double		looked = rows / left;	/* depth at which to look up
+										 * calibration */
 	double		probes_factor = 1;
 	double		probes;
 	double		candidates;
@@ -352,8 +364,9 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 	if (unreached)
 	{
 		/*
-		 * The most that calibration tried, which comes nearest to the recall.
-		 * The scan decides whether to read everything instead.
+		 * Use the largest parameters that calibration tried, to come as near
+		 * to the recall as possible.  The scan decides whether to read
+		 * everything instead.
 		 */
 		probes = meta->nlists;
 		candidates = Max(Min(Max(OUT_OF_REACH, OUT_OF_REACH_FRACTION * all),
@@ -364,7 +377,7 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 	if (named_candidates > 0)
 		candidates = named_candidates * factor;
 
-	/* the formulas reach what every calibration tells */
+	/* without calibration, assume that the formulas reach IVFPQ_SURE_RECALL */
 	reached = meta->rows_at_calibration == 0 ?
 		recall <= IVFPQ_SURE_RECALL :
 		known.nreached > (looked > depths[0] ? SECOND : 0);
@@ -380,15 +393,15 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * Returns the rows that calibration is asked for if the rows needed are spread
- * over the nearest `rows`; by_keys: the keys in the lists tell where they are.
+ * Returns the depth at which to look up calibration for rows that are spread
+ * over the nearest `rows`.  by_keys: only keys determine the rows needed.
  */
 double
 IvfpqSpreadRows(double rows, bool by_keys)
 {
 	if (by_keys)
 	{
-		/* both are equal at a depth of 100 */
+		/* makes both terms below equal at a depth of 100 */
 		double		beyond = NOT_SPREAD * (KEYS_SPREAD_NEAR / KEYS_SPREAD - 1);
 
 		return Max(Min(rows, IVFPQ_FIRST_ROWS),
@@ -398,9 +411,9 @@ IvfpqSpreadRows(double rows, bool by_keys)
 }
 
 /*
- * Sets the search parameters for rows that are spread over the nearest `rows`:
- * the probes for `spread` (IvfpqSpreadRows), but the candidates for `rows`, so
- * that the last of them are among these, too.
+ * Sets the search parameters for rows that are spread over the nearest `rows`.
+ * The probes are those for `spread` rows (IvfpqSpreadRows), the candidates
+ * those for `rows`, so that even the last row needed is a candidate.
  */
 void
 IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
@@ -419,8 +432,7 @@ IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * Estimates the candidates that satisfy the key quals, by their selectivity,
- * with a margin for chance.
+ * Estimates how many candidates satisfy key quals, with a margin for chance.
  */
 int
 IvfpqKeyCandidates(int candidates, double selectivity)
@@ -432,10 +444,11 @@ IvfpqKeyCandidates(int candidates, double selectivity)
 }
 
 /*
- * Returns the quota of a batch if rows_needed are needed: the next depth that
- * calibration knows, 10, 100, ..., and beyond the last one in factors of four.
- * Without calibration, or with candidates set by the user, it grows from 10 on
- * in factors of four.
+ * Returns the quota of a batch that must reach rows_needed: the smallest depth
+ * >= rows_needed.  The depths are those of calibration, 10, 100, ...  Beyond
+ * calibration's last depth, each depth is four times the previous depth.
+ * Without calibration, or if the user set the candidates, this holds from the
+ * depth 10 on.
  */
 double
 IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)
@@ -454,10 +467,7 @@ IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)
 	return rows;
 }
 
-/*
- * Sets the search parameters of a batch, 0 the first, of a scan that knows no
- * limit.
- */
+/* Sets the parameters of batch 0, 1, ... of a scan without a known limit. */
 void
 IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 					const IvfpqMetaData *meta,
@@ -470,10 +480,7 @@ IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 	IvfpqParamsForRows(params, index, meta, recall, Min(rows, PG_INT32_MAX));
 }
 
-/*
- * The timer's handler, which runs as a signal handler: ends the process if the
- * limit is hit.
- */
+/* Timer callback, in a signal handler.  Ends the process if a limit is hit. */
 static void
 look(void)
 {
@@ -492,13 +499,13 @@ look(void)
 		hit = IVFPQ_LIMIT_ROW;
 	else
 		return;
-	/* as die() does */
+	/* do what die() does */
 	InterruptPending = true;
 	ProcDiePending = true;
 	SetLatch(MyLatch);
 }
 
-/* Registers the timer: once in a process, before the other calls. */
+/* Registers the timer.  Called once per process, before other functions. */
 void
 IvfpqLimitInit(void)
 {
@@ -506,8 +513,8 @@ IvfpqLimitInit(void)
 }
 
 /*
- * Begins the limit: from here on each row has to be finished within
- * gpuvec.training_timeout, and a cancellation heeded within CANCEL_MS.
+ * Begins the limit.  From now on each row must be finished within
+ * gpuvec.training_timeout, and a cancellation obeyed within CANCEL_MS.
  */
 void
 IvfpqLimitBegin(void)
@@ -522,21 +529,21 @@ IvfpqLimitBegin(void)
 						 LOOK_MS);
 }
 
-/* Notes that a cancellation has come; called in a signal handler. */
+/* Notes that a cancellation has come.  Called in a signal handler. */
 void
 IvfpqLimitCancel(void)
 {
 	canceled = true;
 }
 
-/* Ends the limit: no more of that code is run. */
+/* Ends the limit.  The owner's code is not run after this. */
 void
 IvfpqLimitEnd(void)
 {
 	disable_timeout(timer, false);
 }
 
-/* Returns the limit for which the process ends, if it does. */
+/* Returns the limit that ends the process, or IVFPQ_LIMIT_NONE. */
 IvfpqLimitHit
 IvfpqLimitIsHit(void)
 {

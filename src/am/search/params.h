@@ -7,44 +7,51 @@
 
 #include "page/page.h"
 
-/* The highest recall that every calibration tells. */
+/* The highest recall for which every calibration finds search parameters. */
 #define IVFPQ_SURE_RECALL		0.99
 
-/* Parameters for recalls beyond that are extrapolated from it and this one. */
+/*
+ * Search parameters for recalls above IVFPQ_SURE_RECALL are extrapolated from
+ * this target and the highest target that calibration reached.
+ */
 #define IVFPQ_LOWER_RECALL		0.95
 
-/* The quota of the first batch of a scan that knows no limit. */
+/* The quota of the first batch of a scan whose limit is not known. */
 #define IVFPQ_FIRST_ROWS		10
 
 /*
- * A search for up to this many rows goes through parents; for more all lists
- * are compared.
+ * A search for up to this many rows compares the lists of the nearest parents
+ * only.  A search for more rows compares all lists.
  */
 #define IVFPQ_PARENTS_ROWS	100
 
-/* The least selectivity that is told from zero. */
+/* Smaller selectivities are raised to this value: we divide by them. */
 #define IVFPQ_LEAST_SELECTIVITY		1e-9
 
 /*
- * Nanoseconds of one core, for weighing one way against another: with AVX-512,
- * pages in shared buffers but not in the processor's cache.
+ * Times of one core in nanoseconds, by which the costs of different ways of
+ * finding rows are compared.  They were measured with AVX-512, and with pages
+ * that are in shared buffers but not in the processor's cache.
  */
-#define IVFPQ_LOOKUP_NS			0.06	/* a sub-quantizer of a posting,
-										 * reading it, too */
-#define IVFPQ_FETCH_NS			400.0	/* a row of the heap */
-#define IVFPQ_DIMENSION_NS		0.8 /* of that row's distance */
-#define IVFPQ_RECORD_NS			300.0	/* a refine record instead */
+#define IVFPQ_LOOKUP_NS			0.06	/* one sub-quantizer of a posting,
+										 * including the time to read it */
+#define IVFPQ_FETCH_NS			400.0	/* fetching a row of the heap */
+#define IVFPQ_DIMENSION_NS		0.8 /* one dimension of that row's distance */
+#define IVFPQ_RECORD_NS			300.0	/* reading a refine record instead of
+										 * fetching a row */
 #define IVFPQ_RECORD_DIMENSION_NS	0.4
 
 typedef struct IvfpqSearchParams
 {
 	int			probes;
 	int			candidates;
-	int64		quota;			/* rows returned by the end of the batch */
+	int64		quota;			/* rows that the scan has returned by the end
+								 * of this batch */
 	bool		read_all;		/* read all lists and rerank all rows */
 	bool		recall_unreached;	/* calibration did not reach the recall at
 									 * this depth */
-	bool		calibrated;		/* calibration reached the recall at it */
+	bool		calibrated;		/* calibration reached the recall at this
+								 * depth */
 	bool		beyond_parents; /* the depth exceeds IVFPQ_PARENTS_ROWS */
 } IvfpqSearchParams;
 
@@ -67,25 +74,26 @@ extern void IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 								const IvfpqMetaData *meta, double recall,
 								int batch);
 
-/* setting gpuvec.training_timeout, milliseconds; 0 = none */
+/* setting gpuvec.training_timeout in milliseconds; 0 = no limit */
 extern int	ivfpq_training_timeout;
 
-/* Rows that this process has read; for IvfpqRowDone only. */
+/* Number of rows that this process has read.  Only IvfpqRowDone changes it. */
 extern volatile uint32 ivfpq_rows_done;
 
-/* Notes that a row was read, and what the index has of it was computed. */
+/* Notes that a row was read and its indexed values were computed. */
 static inline void
 IvfpqRowDone(void)
 {
 	ivfpq_rows_done++;
 }
 
-/* The limit for which the process ends. */
+/* The limit that an index owner's code has hit.  It ends the process. */
 typedef enum IvfpqLimitHit
 {
 	IVFPQ_LIMIT_NONE,
-	IVFPQ_LIMIT_ROW,			/* no row was read for too long */
-	IVFPQ_LIMIT_CANCEL			/* a cancellation was not heeded in time */
+	IVFPQ_LIMIT_ROW,			/* one row took too long */
+	IVFPQ_LIMIT_CANCEL			/* the code did not react to a cancellation in
+								 * time */
 } IvfpqLimitHit;
 
 extern void IvfpqLimitInit(void);

@@ -2,12 +2,12 @@
  * refinerecord.c
  *		Refine records: making them from rows, and bounding distances by them.
  *
- * The engine bounds distances in its own space; here its bounds become those
- * of the operator's own result, which may have been summed in fp32 (pgvector)
- * or double.  So the operator returns no less for a row than the row's lower
- * bound, and a row need not be fetched before its bound is the least of all.
- * With records in half precision it returns no more than the upper bound
- * either, and a row that no other can come before need not be fetched at all.
+ * The engine bounds distances in its own space.  This file turns the engine's
+ * bounds into bounds of the operator's own result, which may have been summed
+ * in fp32 (pgvector) or in double.  The operator's result for a row is no less
+ * than the row's lower bound.  So a row is fetched only when no other row has
+ * a smaller lower bound.  Records in half precision also give an upper bound.
+ * So a row that no other row can precede need not be fetched at all.
  */
 #include "postgres.h"
 
@@ -20,23 +20,24 @@
 #include "am/common/options.h"
 #include "am/search/search.h"
 
-/* Rounding to fp32: relative error of one operation. */
+/* The relative error of one operation that rounds to fp32. */
 #define UNIT_ROUNDOFF	(1.0 / 16777216.0)
 
-/* The loss of a sum of squares, of products where terms underflow in fp32. */
+/*
+ * Terms that underflow in fp32 change a distance, the root of a sum of
+ * squares, by at most LEAST_LENGTH, and an inner product by at most
+ * LEAST_PRODUCT.
+ */
 #define LEAST_LENGTH	1e-20
 #define LEAST_PRODUCT	1e-37
 
-/* A longer distance may overflow in fp32, where it is squared. */
+/* A longer distance may overflow in fp32 when it is squared. */
 #define MOST_LENGTH		1e18
 
-/* Records read and bounded at once. */
+/* Maximum number of records that are read and bounded together. */
 #define CHUNK			64
 
-/*
- * Raises an error if the rows of an index with refine records have too many
- * dimensions.
- */
+/* Raises an error if `dims` is too large for the index's refine records. */
 void
 IvfpqRecordCheckDims(Relation index, int dims)
 {
@@ -50,7 +51,7 @@ IvfpqRecordCheckDims(Relation index, int dims)
 				 errhint("Create the index without refine.")));
 }
 
-/* Allocates a record of this kind. */
+/* Allocates a refine record of the given kind. */
 IvfpqRecord *
 IvfpqRecordAlloc(IvfpqRefine refine, int dims)
 {
@@ -58,15 +59,17 @@ IvfpqRecordAlloc(IvfpqRefine refine, int dims)
 }
 
 /*
- * Makes the errors [n] of records of transformed vectors [n][dims] allow for
- * the rotation.  Its rho, gv_rotation_error, is below 1e-4; with q', x' as they
- * were rotated and Q q, Q x as they ought to have been,
+ * Increases errors [n] of the records of vectors [n][dims], because the
+ * rotation that transformed the vectors is not exact.  rho, gv_rotation_error,
+ * is below 1e-4.  Let q', x' be the vectors as they were rotated, and Q q, Q x
+ * the vectors that an exact rotation would give.  Then
  *		||q' - x'| - |q - x||	<= rho (|q| + |x|)
  *		|<q', x'> - <q, x>|		<= (2 rho + rho^2) |q| |x|
- * and |x| <= |x'| / (1 - rho), likewise |q|.  3 rho |x'| in the record are
- * enough for the row's part of the first and for all of the second, where the
- * engine's bound multiplies a record's error by |q'|; operator_bound allows
- * for the query's part of the first.
+ * and |x| <= |x'| / (1 - rho), likewise for |q|.  So 3 rho |x'| is added to
+ * the record's error.  This is enough for the row's part of the first
+ * difference.  It is also enough for all of the second difference, because
+ * there the engine's bound multiplies a record's error by |q'|.
+ * operator_bound allows for the query's part of the first difference.
  */
 void
 IvfpqRecordAllow(const GvModel *gv, const float *vectors, int64 n,
@@ -82,15 +85,15 @@ IvfpqRecordAllow(const GvModel *gv, const float *vectors, int64 n,
 		double		error = errors[i] + 3 * (double) gv->rotation_error *
 		sqrt(-gv_distance_ip(vector, vector, dims));
 
-		/* rounded to float, and up */
+		/* round up, because the error is stored as a float */
 		errors[i] = (float) (error * (1 + 2 * UNIT_ROUNDOFF));
 	}
 }
 
 /*
- * Makes the record of a row from its transformed vector [dims].  A record of a
- * vector that is not boundable (IvfpqIsBoundable) bounds nothing, so that the
- * row is always reranked.
+ * Makes the record of a row from its transformed vector [dims].  The record of
+ * a vector that is not boundable (IvfpqIsBoundable) gets an infinite error and
+ * bounds nothing, so that the row is always reranked.
  */
 void
 IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
@@ -117,10 +120,13 @@ IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
 }
 
 /*
- * Returns whether the query [dims], as the engine has it, is near enough to the
- * vector asked for to bound inner products.  What scaling made subnormal is off
- * by up to 2^-150 an element, which a long row multiplies.  Of a rotated query
- * rho |q'| covers that, unless it is tiny.
+ * Returns whether inner products with a query can be bounded.  `asked` [dims]
+ * is the user's query, and `query` [dims] is that query transformed for the
+ * engine.  Elements that scaling made subnormal are off by up to 2^-150 each,
+ * and the product with a row multiplies this error by the row's length.  So
+ * the inner products cannot be bounded if scaling changed an element.  If the
+ * query is rotated, the allowance of rho |q'| covers this error, unless the
+ * query is tiny.
  */
 bool
 IvfpqQueryIsBoundable(const GvModel *gv, const float *asked, const float *query)
@@ -137,17 +143,20 @@ IvfpqQueryIsBoundable(const GvModel *gv, const float *asked, const float *query)
 
 /*
  * Returns the bound of the operator's result that follows from the engine's
- * bound on |q - x| or -<q, x>; side = -1 for a lower bound, 1 for an upper one.
+ * bound on |q - x| or -<q, x>.  side is -1 for a lower, 1 for an upper bound.
  *
- * The engine's q and x are rounded: each by u times its length, and |x| <= |q|
- * + |q - x|.  For what a rotation loses see IvfpqRecordAllow, for what
- * underflows in a query IvfpqQueryIsBoundable.  The operator may sum in fp32,
- * with an error of dims roundings; of an inner product the engine's bound
- * covers that, of a cosine it is absolute.  Vectors too short or too long for
- * sums in fp32 do not come here with a bound: IvfpqIsBoundable has told them
- * apart.  But by L2 they do, for a distance that overflows is above every lower
- * bound, and one that loses digits is no more above an upper one than
- * LEAST_LENGTH.
+ * Errors of the engine: q and x are rounded, each by up to UNIT_ROUNDOFF times
+ * its length, where |x| <= |q| + |q - x|.  IvfpqRecordAllow covers the error
+ * of a rotation, and IvfpqQueryIsBoundable covers underflow in a query.
+ *
+ * Errors of the operator: it may sum in fp32, with `dims` roundings.  For an
+ * inner product the engine's bound covers these roundings.  For a cosine their
+ * error is absolute.
+ *
+ * Sums in fp32 underflow or overflow if vectors are too short or too long.
+ * For the inner product and the cosine, IvfpqIsBoundable excludes such
+ * vectors.  For L2, an overflow gives infinity, which is above every lower
+ * bound, and underflow changes the distance by at most LEAST_LENGTH.
  */
 static double
 operator_bound(const GvModel *gv, double bound, double query_length, int side)
@@ -188,7 +197,7 @@ no_bound(void)
 	return bound;
 }
 
-/* Returns bounds of the operator's result by the engine's lower bound. */
+/* Turns the engine's lower bound into bounds of the operator's result. */
 static IvfpqRowBounds
 lower_bound(const GvModel *gv, float least, double query_length)
 {
@@ -198,7 +207,7 @@ lower_bound(const GvModel *gv, float least, double query_length)
 	return bound;
 }
 
-/* Computes bounds [n <= CHUNK] by records of 8 bits a dimension. */
+/* Computes bounds[n], n <= CHUNK, from records with 8 bits a dimension. */
 static void
 bound_bytes(const GvModel *gv, const float *query, double query_length,
 			const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
@@ -219,7 +228,7 @@ bound_bytes(const GvModel *gv, const float *query, double query_length,
 		bounds[i] = lower_bound(gv, least[i], query_length);
 }
 
-/* Computes bounds [n <= CHUNK] by records in half precision. */
+/* Computes bounds[n], n <= CHUNK, from records in half precision. */
 static void
 bound_half(const GvModel *gv, const float *query, double query_length,
 		   const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
@@ -239,7 +248,7 @@ bound_half(const GvModel *gv, const float *query, double query_length,
 	}
 }
 
-/* IvfpqRecordBounds of the records at ids [n <= CHUNK], on pages. */
+/* Like IvfpqRecordBounds, but reads n <= CHUNK records from their pages. */
 static int
 bound_chunk(const IvfpqSearch *search, const float *query,
 			double query_length, uint64 *ids, int n, IvfpqRowBounds *bounds,
@@ -261,7 +270,7 @@ bound_chunk(const IvfpqSearch *search, const float *query,
 		(memory + i * IvfpqRecordSlotBytes(code_bytes));
 
 		if (!ItemPointerIsValid(&record->tid))
-			continue;			/* free: the row is dead */
+			continue;			/* the slot is free: the row is dead */
 		records[count] = record;
 		bounds[count] = no_bound();
 		ids[count++] = IvfpqTidToId(&record->tid);
@@ -273,9 +282,11 @@ bound_chunk(const IvfpqSearch *search, const float *query,
 }
 
 /*
- * Takes the addresses out of ids [n] that gpuvecd's answer told about, and puts
- * their rows and bounds into rows and bounds.  Returns how many; *left are left
- * in ids.  Candidates keep the answer's order, so one pass finds all.
+ * Removes from ids [n] the addresses of records that gpuvecd's answer
+ * describes.  Puts their rows' TIDs into rows and their bounds into bounds,
+ * and returns their number.  Sets *left to the number of addresses that remain
+ * in ids.  Candidates are in the order of the answer, so one pass finds all
+ * records.
  */
 static int64
 take_known(const IvfpqSearch *search, const float *query,
@@ -304,7 +315,7 @@ take_known(const IvfpqSearch *search, const float *query,
 	return count;
 }
 
-/* IvfpqRecordBounds of the records at ids [n], page by page. */
+/* Like IvfpqRecordBounds, for records on pages only.  Puts TIDs into rows. */
 static int64
 read_bounds(const IvfpqSearch *search, const float *query,
 			double query_length, uint64 *ids, int64 n, uint64 *rows,
@@ -333,12 +344,14 @@ read_bounds(const IvfpqSearch *search, const float *query,
 }
 
 /*
- * Bounds the operator's results by the refine records at the addresses ids
- * [n], the search's candidates: from gpuvecd's answer, as far as it has them,
- * else from pages.  query [dims] is transformed, or NULL if nothing is known
- * of the operator's results for it.  Replaces ids by the TIDs of the rows, puts
- * their bounds into bounds, and returns how many these are.  Records of dead
- * rows are left out.
+ * Computes bounds of the operator's results from refine records.  ids [n] are
+ * the addresses of the records of the search's candidates.  Records that
+ * gpuvecd's answer describes are taken from the answer, and other records are
+ * read from their pages.  query [dims] is transformed, or NULL if nothing is
+ * known about the operator's results for the query.
+ *
+ * Replaces ids by the TIDs of the rows, puts their bounds into bounds, and
+ * returns the number of rows.  Records of dead rows are left out.
  */
 int64
 IvfpqRecordBounds(const IvfpqSearch *search, const float *query, uint64 *ids,

@@ -2,31 +2,32 @@
  * remote.c
  *		From a query to candidates, by gpuvecd and its mirror of the index.
  *
- * A mirror is behind at times.  An answer says which lists were probed and in
- * what state the mirror had each: (gen, nitems, del_seq).  Unless it is brief
- * (below) their directory entries are read when the answer is there, which is
- * after the scan's snapshot was taken and the pending rows were read; so all
- * rows that the snapshot sees are in the lists as these entries show them.  A
- * list is
+ * At times a mirror is behind its index.  An answer says which lists were
+ * probed and in what state the mirror had each: (gen, nitems, del_seq).  When
+ * a full answer has come, the directory entries of these lists are read.  At
+ * that time the scan's snapshot has been taken and the pending rows have been
+ * read, so all rows that the snapshot sees are in the lists as these entries
+ * show them.  A list is
  *
  *		current		the entry equals the state: postings found are kept
- *		grown		it has more postings, gen and del_seq are the same:
- *					postings found are kept, the others are scanned here
- *		stale		anything else: postings found are dropped, the list is
+ *		grown		the entry has more postings, and the same gen and del_seq:
+ *					postings found are kept, new postings are scanned here
+ *		stale		in all other cases: postings found are dropped, the list is
  *					scanned here
  *
- * The best of all these are the session's own result, pair for pair, if
- * nothing was dropped.  Otherwise postings of the lists that stand may be
- * missing, those behind the last pair of the answer, whose places the dropped
- * ones had.  None of them is before that pair; so if, even so, there are as
- * many pairs as were needed, and all no later than that one, no missing one
- * would have come among them.  If not, the answer is of no use.
+ * If nothing was dropped, the best of all these postings are exactly the
+ * postings that the session's own search would find.  If postings were
+ * dropped, the answer also lacks postings of the other lists, which gpuvecd
+ * would have returned instead.  All missing postings rank after the answer's
+ * last posting.  So they do not matter if enough of the postings that are left
+ * rank no later than that posting.  Otherwise the answer cannot be used.
  *
- * A search under a condition needs many lists.  So it takes the version of the
- * directory (page/metapage.c), after its snapshot and the pending rows as well,
- * and sends it along.  If that is what the mirror was known to be when it was
- * searched, the answer is brief: all lists are current, and it says of them no
- * more than sums.  README, "Coherence", has the proof.
+ * A search with a condition needs many lists.  To avoid reading their entries,
+ * the search reads the version of the directory (page/metapage.c), also after
+ * its snapshot was taken and the pending rows were read, and sends it along.
+ * If the mirror was known to be of this version when it was searched, the
+ * answer is brief: all lists are current, and the answer has only sums over
+ * them.  README, "Coherence", has the proof.
  */
 #include "postgres.h"
 
@@ -38,12 +39,12 @@
 #include "page/metapage.h"
 
 /*
- * An answer is given up when more postings would have to be scanned than these
- * and half of the probed lists have: then it saves hardly any work.
+ * An answer is not worth using if the postings left to scan are more than
+ * FEW_POSTINGS and more than half of the probed lists' postings.
  */
 #define FEW_POSTINGS		4096
 
-/* The mirror's state of a list, compared with the index's. */
+/* Status of a list in the mirror, compared with the list's directory entry. */
 enum
 {
 	LIST_CURRENT,
@@ -51,7 +52,7 @@ enum
 	LIST_STALE
 };
 
-/* Returns whether a list of the mirror is current, grown or stale. */
+/* Returns a list's status; `mirrored` is the list's state in the mirror. */
 static uint8
 get_list_status(const GvListState *mirrored, const IvfpqDirEntry *entry)
 {
@@ -62,9 +63,9 @@ get_list_status(const GvListState *mirrored, const IvfpqDirEntry *entry)
 }
 
 /*
- * Makes the probed lists search->lists, and compares the mirror's states of
- * them with the index's.  Returns false if too many postings would have to be
- * scanned; *behind tells whether there are any.
+ * Sets search->lists to the probed lists, and compares their states in the
+ * mirror with their directory entries.  *behind says whether some list is not
+ * current.  Returns false if too many postings would have to be scanned here.
  */
 static bool
 compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
@@ -114,8 +115,9 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 }
 
 /*
- * Returns how many of the mirror's postings of a list that is being read are
- * valid: the first ones, or none once the list is stale, which it stays.
+ * Returns how many of the first postings of the reader's open list are in the
+ * mirror, and so need not be scanned here.  If the list has become stale, sets
+ * *status and returns 0.  A stale list stays stale.
  */
 static uint32
 valid_postings(const GvListState *mirrored, const IvfpqListReader *reader,
@@ -127,8 +129,8 @@ valid_postings(const GvListState *mirrored, const IvfpqListReader *reader,
 }
 
 /*
- * Notes how many postings the i-th list has, and how many of these satisfy the
- * condition; `more` of them were scanned here.
+ * Notes how many postings the i-th list has, and how many of them satisfy the
+ * condition.  `more` counts the postings that were scanned here.
  */
 static void
 note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
@@ -152,10 +154,12 @@ note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
 }
 
 /*
- * Offers the postings of the i-th list that the mirror does not have to the
- * search.  The list may become stale after its entry was read, even in the
- * midst of this, when the reader starts anew: then all postings are offered,
- * some maybe twice, which the reader tells and the heap unites.
+ * Scans the postings of the i-th list that the mirror lacks.
+ *
+ * The list may become stale after its entry was read, even while it is scanned
+ * here.  Then the reader starts over, and all postings are offered, some
+ * perhaps twice.  The reader says when postings may be repeats, and the heap
+ * then keeps each posting only once.
  */
 static void
 scan_missing(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
@@ -174,7 +178,8 @@ scan_missing(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 	while (reader->nleft > have && IvfpqListNext(reader, &view))
 	{
 		have = valid_postings(mirrored, reader, status);
-		if (reader->nleft < have)	/* it begins with postings that stand */
+		if (reader->nleft < have)	/* the mirror has the block's first
+									 * postings */
 			view.live &= PG_UINT32_MAX << (have - reader->nleft);
 		IvfpqSearchBlock(search, i, &view);
 	}
@@ -189,11 +194,14 @@ scan_missing(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 }
 
 /*
- * Notes what the answer says of the refine records of its hits, in their order.
- * Not to be called if postings were scanned here: VACUUM frees the slot of a
- * dead row's record before it marks the row's postings, and a new row may take
- * it, so that one address stands in a mirrored list for the dead row and in a
- * newer posting for the new one.  The page tells which row it belongs to.
+ * Notes what the answer says about the refine records of its hits, in the
+ * order of the hits.
+ *
+ * This must not be called if postings were scanned here.  VACUUM frees the
+ * slot of a dead row's record before it marks the row's postings, and a new
+ * row may take the slot.  Then a mirrored list has the address for the dead
+ * row, and a newer posting has the same address for the new row.  Only the
+ * page shows to which row the record belongs.
  */
 static void
 take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
@@ -226,7 +234,9 @@ take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
 	remote->nknown = n;
 }
 
-/* Takes the answer's hits as they are: they are all that there is to find. */
+/*
+ * Makes the answer's hits the candidates.  All probed lists must be current.
+ */
 static void
 take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 {
@@ -241,8 +251,9 @@ take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 }
 
 /*
- * Merges those hits of the answer that stand with what was scanned here.
- * Returns false if pairs that the answer does not have may belong among them.
+ * Adds the answer's hits, except those in stale lists, to the postings that
+ * were scanned here.  Returns false if the answer may lack some of the best
+ * postings.
  */
 static bool
 merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
@@ -272,8 +283,8 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 }
 
 /*
- * Takes a full answer, whose lists have been compared.  Returns false if pairs
- * that it does not have may belong among the best.
+ * Sets the candidates from a full answer, after compare_states.  Returns false
+ * if the answer may lack some of the best postings.
  */
 static bool
 take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
@@ -306,9 +317,11 @@ take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
 }
 
 /*
- * Finds the best postings by an answer and by what it lacks.  Returns false if
- * the answer does not tell them.  Has the mirror catch up if it is behind, or
- * if the answer could have been brief, so that the next one will be.
+ * Sets the candidates from an answer, and from postings that the mirror lacks.
+ * Returns false if the answer cannot be used.  Requests that the mirror catch
+ * up if it is behind, if the answer cannot be used, or if the session sent a
+ * version but the answer is not brief.  Once the mirror has caught up, answers
+ * are brief.
  */
 static bool
 use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
@@ -356,7 +369,7 @@ IvfpqReportEngine(IvfpqScanReport *report, const char *engine)
 	strlcpy(report->engine, engine, sizeof(report->engine));
 }
 
-/* Notes that gpuvecd is not asked, and the reason. */
+/* Notes that gpuvecd is not asked, and why. */
 void
 IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
 {
@@ -378,9 +391,9 @@ microseconds_since(instr_time began)
 }
 
 /*
- * Adds a message to gpuvecd to the report: what became of it, how long it took,
- * and the numbers of the answer, or of the first one.  n searches were answered
- * together.  If no answer came, head is NULL.
+ * Adds a request to gpuvecd to the report: its outcome, its duration, and the
+ * times in the head of its first answer (NULL if no answer came).  n is the
+ * number of searches that were answered together.
  */
 static void
 report_answer(IvfpqScanReport *report, IvfpqServed served, int64 trip_us,
@@ -403,11 +416,14 @@ report_answer(IvfpqScanReport *report, IvfpqServed served, int64 trip_us,
 }
 
 /*
- * Finds the best `capacity` postings of the `probes` nearest lists by gpuvecd,
- * as the session's engine would, and puts them into search->candidates.  With a
- * condition on keys these are postings that satisfy it; then the search gets
- * ncounts, sums, for which lists count as `part` says, and near_count, of the
- * postings up to that rank.  Returns false if the session has to find them.
+ * Requests the best `capacity` postings of the `probes` nearest lists from
+ * gpuvecd, and puts them into search->candidates.  They are the postings that
+ * the session's engine would find.  Returns false if the session has to find
+ * them.
+ *
+ * With a condition on keys, finds only postings that satisfy it, and also sets
+ * search->ncounts, search->sums (`part` gives the weights of lists), and
+ * search->near_count (for the nearest `rank` postings).
  */
 bool
 IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
@@ -429,12 +445,12 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	instr_time	began;
 	int64		trip_us;
 
-	/* to read the version is less work than to read the lists' entries */
+	/* reading the version is less work than reading the lists' entries */
 	if (search->condition != NULL &&
 		(BlockNumber) probes >= IvfpqDirectoryPages(meta))
 		question.version = IvfpqDirectoryVersion(search->index, meta);
 
-	/* mirrors name postings as scans do */
+	/* ids of hits are addresses if there are refine records, else TIDs */
 	search->remote.nknown = 0;
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
@@ -453,12 +469,12 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 }
 
 /*
- * Has gpuvecd search for many queries [n][dims], transformed, for each of them
- * as IvfpqSearchRun does.  Calls `take` with each query's number, and with true
- * if the search's candidates are those of its `probes` nearest lists: the
- * session has to find those of the others.  The versions of the directory and
- * of the mirror tell whether they are the same, since pending rows were read
- * before.
+ * Requests a search for each of transformed queries [n][dims] from gpuvecd,
+ * like IvfpqSearchRun.  Calls `take` for each query, with the query's number.
+ * `found` says whether gpuvecd found the candidates in the `probes` nearest
+ * lists; if not, the session has to find them.  The caller must have read the
+ * pending rows before, so that the version of the directory that is read here
+ * tells whether the mirror has all rows that the snapshot sees.
  */
 void
 IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,

@@ -9,27 +9,27 @@
  * as a number (IvfpqTidToId), or comes from a scan of the whole table.
  *
  * A row that a scan returns is fetched once more, by the executor.  The
- * executor's fetch begins with the page's pin (IvfpqRerankGivePage), as the
- * scan's own fetches do.  It would look for the page in PostgreSQL's hash
- * table otherwise, which takes half a microsecond a row.
+ * executor's fetch is given the page's pin (IvfpqRerankGivePage), as the
+ * scan's own fetches are.  Otherwise it would look for the page in
+ * PostgreSQL's hash table of buffers, which takes half a microsecond a row.
  *
  * Rows are brought into the processor's cache before they are fetched.  This
- * takes no lock, because nothing but the processor's cache depends on what is
- * read there.
+ * takes no lock, because the data that are read affect only the cache.
  *
- * To fetch a row takes three accesses to memory, each of which says where the
- * next one goes: the page's buffer, the row's line pointer, the row.  One
- * after the other they take longer than to compute a distance.  So those of
- * several rows are under way at once.  For rows that come soon, the pages are
- * looked up where they were found lately (bufcache.c).  For rows that come
- * next, the pages are pinned and the line pointers read.
+ * Fetching a row takes three accesses to memory: to the page's buffer, the
+ * row's line pointer, and the row.  Each access depends on the result of the
+ * previous access, so that together they take longer than computing a
+ * distance.  So the accesses for several rows are made at the same time.  For
+ * rows that come soon, pages are looked up in the buffers where they were
+ * found recently (bufcache.c).  For rows that come next, the pages are pinned
+ * and the line pointers are read.
  *
- * A scan of the whole table looks at a few bytes of each row, for a
- * condition.  Rows as wide as vectors lie far apart, so no processor guesses
- * where the scan goes on, and the scan waits for memory most of the time.  So
- * while the rows of a page are tested, those of the next page are prefetched,
- * and so are the line pointers of the page after that, which say where its
- * rows are.
+ * A scan of the whole table reads a few bytes of each row to test a condition.
+ * Rows with vectors lie so far apart that the hardware prefetcher cannot
+ * predict the next address, and the scan would wait for memory most of the
+ * time.  So while the rows of a page are tested, the rows of the next page are
+ * prefetched.  The line pointers of the page after next are prefetched as
+ * well, because they say where that page's rows are.
  */
 #include "postgres.h"
 
@@ -52,12 +52,12 @@
 #include "pgcompat.h"
 
 /*
- * Rows prefetched per step.  A miss of the TLB costs as much as one of the
- * cache, and the processor works on several of both at once.
+ * Number of rows prefetched per step.  A TLB miss costs as much as a cache
+ * miss, and the processor handles several misses in parallel.
  */
 #define ROWS_TOGETHER	4
 
-/* Rows whose pages are looked up at once, before the first row is fetched. */
+/* Number of rows whose pages are looked up before the first row is fetched. */
 #define ROWS_SOUGHT		64
 
 #define ROW_BYTES		128		/* the row's header, and its first columns */
@@ -67,7 +67,7 @@ StaticAssertDecl(IVFPQ_HELD_PAGES == 2 * ROWS_TOGETHER,
 				 "those that are fetched, and the next ones");
 
 /*
- * Begins to fetch rows of an index's table; memory comes from the current
+ * Begins to fetch rows of an index's table.  Memory comes from the current
  * context, which must live until IvfpqRerankEnd.
  */
 void
@@ -109,8 +109,8 @@ block_of(const IvfpqPrefetchRow *rows, int64 i)
 }
 
 /*
- * Sets *at to where a page has a row's line pointer.  Returns false if no page
- * could have it.
+ * Sets *at to the offset of a row's line pointer in its page.  Returns false
+ * if no page can have this line pointer.
  */
 static bool
 find_line_pointer(uint64 id, int *at)
@@ -121,7 +121,7 @@ find_line_pointer(uint64 id, int *at)
 		*at + sizeof(ItemIdData) <= BLCKSZ;
 }
 
-/* Prefetches what pins the pages of ROWS_TOGETHER rows from number i on. */
+/* Prefetches the data of hold() for ROWS_TOGETHER rows, from number i on. */
 static void
 look_up(const IvfpqPrefetchRow *rows, int64 i)
 {
@@ -134,7 +134,7 @@ look_up(const IvfpqPrefetchRow *rows, int64 i)
 							  sizeof(ItemIdData));
 }
 
-/* Sets [*from, *end) to where a row is on a page, or both to NULL. */
+/* Sets *from and *end to the limits of a row on its page, or to NULL. */
 static void
 find_row(Buffer buffer, uint64 id, const char **from, const char **end)
 {
@@ -154,8 +154,8 @@ find_row(Buffer buffer, uint64 id, const char **from, const char **end)
 }
 
 /*
- * Pins the pages of ROWS_TOGETHER rows from number i on, as far as it is known
- * where these are, and prefetches the rows.
+ * Pins the pages of ROWS_TOGETHER rows, from number i on, and prefetches the
+ * rows.  Skips a page whose buffer is not known.
  */
 static void
 hold(IvfpqPrefetchRow *rows, int64 i)
@@ -170,7 +170,7 @@ hold(IvfpqPrefetchRow *rows, int64 i)
 	for (int r = 0; r < n; r++)
 		find_row(rows->held[(i + r) % IVFPQ_HELD_PAGES], rows->ids[i + r],
 				 &from[r], &end[r]);
-	/* the first byte of each, so that their TLB misses overlap */
+	/* fetch the first byte of each row, so that the TLB misses overlap */
 	for (int r = 0; r < n; r++)
 		__builtin_prefetch(from[r], 0, 2);
 	for (int r = 0; r < n; r++)
@@ -178,9 +178,8 @@ hold(IvfpqPrefetchRow *rows, int64 i)
 }
 
 /*
- * Advances past the row of that id, and has further rows prefetched.  Returns
- * the row's page, pinned for the caller, or InvalidBuffer if it is not known
- * where the page is.
+ * Advances past the row with this id, and prefetches further rows.  Returns
+ * the row's page, pinned for the caller, or InvalidBuffer if no pin is held.
  */
 static Buffer
 take_page(IvfpqPrefetchRow *rows, uint64 id)
@@ -205,7 +204,7 @@ take_page(IvfpqPrefetchRow *rows, uint64 id)
 	return InvalidBuffer;
 }
 
-/* Releases the pages that are held, and forgets the rows. */
+/* Releases the pages that are held, and clears *rows. */
 static void
 end_prefetch_row(IvfpqPrefetchRow *rows)
 {
@@ -217,12 +216,12 @@ end_prefetch_row(IvfpqPrefetchRow *rows)
 
 /*
  * Prefetches the pages of rows [n] that may be fetched, in this order, before
- * IvfpqRerankReleasePages; ids must stay as they are until then.  fetches_all
- * says that ids ascend and that all the rows will be fetched: they are brought
- * into the processor's cache, too, and a few of their pages are pinned.
+ * IvfpqRerankReleasePages.  ids must not change until then.  If fetches_all is
+ * true, ids ascend and all the rows will be fetched.  Then the rows are also
+ * brought into the processor's cache, and a few of their pages are pinned.
  *
- * Only of a heap's rows is it known which pages they are on, so rows of other
- * tables are not prefetched.
+ * Rows of a table that is not a heap are not prefetched, because their TIDs
+ * need not contain page numbers.
  */
 void
 IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids, int64 n,
@@ -243,7 +242,7 @@ IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids, int64 n,
 	hold(rows, 0);
 }
 
-/* Releases pages between batches, and ends prefetching. */
+/* Releases all pages, as is done between batches, and ends prefetching. */
 void
 IvfpqRerankReleasePages(IvfpqRerank *rerank)
 {
@@ -253,10 +252,7 @@ IvfpqRerankReleasePages(IvfpqRerank *rerank)
 	table_index_fetch_reset(rerank->fetch);
 }
 
-/*
- * Returns whether most rows come from files, so that it helps to prefetch
- * their pages.
- */
+/* Returns whether most rows are read from files, so that prefetching helps. */
 bool
 IvfpqRerankReadsFromDisk(const IvfpqRerank *rerank)
 {
@@ -265,9 +261,9 @@ IvfpqRerankReadsFromDisk(const IvfpqRerank *rerank)
 
 /*
  * Raises an error if the table cannot have a row with this TID, which a
- * damaged index may name.  The table cannot have been truncated since the
- * entry was read, because that takes a lock which the running statement
- * excludes.
+ * damaged index may contain.  The table cannot have been truncated since the
+ * entry was read, because truncation takes a lock that conflicts with the lock
+ * of the running statement.
  */
 static void
 check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
@@ -287,9 +283,9 @@ check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
 }
 
 /*
- * Makes a page the current one of a heap's fetch, which would look for it in
- * the hash table otherwise.  The fetch takes over the page's pin: `held`, or
- * one that is taken here if that is InvalidBuffer.
+ * Sets the current page of a heap fetch, so that the fetch need not look it up
+ * in the hash table of buffers.  The fetch takes over the pin of `held`.  If
+ * held is InvalidBuffer, the page is pinned here.
  */
 static void
 give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
@@ -310,8 +306,8 @@ give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
 }
 
 /*
- * Fetches the row that an index entry points to into rerank->slot.  Returns
- * whether the snapshot sees one.
+ * Fetches an index entry's row into rerank->slot.  Returns whether the
+ * snapshot sees a row there.
  */
 static bool
 fetch_row(IvfpqRerank *rerank, uint64 id)
@@ -332,7 +328,7 @@ fetch_row(IvfpqRerank *rerank, uint64 id)
 								   &rerank->all_dead : NULL);
 }
 
-/* Computes the values of all columns of an index with expressions. */
+/* Computes the values of all columns of an index that has expressions. */
 static void
 index_values(IvfpqRerank *rerank, TupleTableSlot *row, Datum *values,
 			 bool *isnulls)
@@ -356,7 +352,7 @@ indexed_value(IvfpqRerank *rerank, TupleTableSlot *row, bool *isnull)
 	return values[0];
 }
 
-/* Frees what was computed of a row. */
+/* Frees what was computed for a row. */
 static void
 forget_row(IvfpqRerank *rerank)
 {
@@ -366,9 +362,9 @@ forget_row(IvfpqRerank *rerank)
 }
 
 /*
- * Returns whether a row's keys satisfy the key quals: all of them, or those
- * that abbreviated keys do not decide.  Does not touch the vector unless it is
- * an expression.
+ * Returns whether a row's keys satisfy the key quals: all key quals if
+ * all_keys is true, else only those that must be rechecked.  The vector is not
+ * read, unless the index has expressions.
  */
 static bool
 keys_match(IvfpqRerank *rerank, TupleTableSlot *row, bool all_keys)
@@ -390,7 +386,10 @@ keys_match(IvfpqRerank *rerank, TupleTableSlot *row, bool all_keys)
 		{
 			int			column = quals->rows[i].scan_key->sk_attno - 1;
 
-			/* the only qual on a vector is IS NOT NULL, and it is not */
+			/*
+			 * column 0 is the vector: its only qual is IS NOT NULL, and a row
+			 * whose vector is NULL is not in the index
+			 */
 			if (column > 0)
 				values[column] =
 					slot_getattr(row,
@@ -412,10 +411,7 @@ row_matches(IvfpqRerank *rerank, TupleTableSlot *row, bool all_keys)
 		 rerank->early_qual(rerank->early_qual_arg, row));
 }
 
-/*
- * Returns the type of the index's vectors.  Most scans do not need it, so the
- * first call looks it up.
- */
+/* Returns the type of the index's vectors.  The first call looks it up. */
 static IvfpqType *
 vector_type(IvfpqRerank *rerank)
 {
@@ -432,7 +428,8 @@ vector_type(IvfpqRerank *rerank)
 
 /*
  * Returns whether the indexed value of the row at tid has rerank->dims
- * dimensions, and warns if it has not.  *value may be detoasted.  Call in
+ * dimensions.  If it does not, raises a warning, unless *rerank->warned says
+ * that this was done before.  *value may be detoasted.  Must be called in
  * rerank->context.
  */
 static bool
@@ -466,11 +463,11 @@ has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
 /*
  * Fetches the row that an index entry points to.  Returns false if the
  * snapshot sees no row there, if the row is rejected (rerank->rejected), or if
- * its indexed value is NULL or of other dimensions than rerank->dims.  Else
- * *value is the indexed value, good until IvfpqRerankDone.
+ * its indexed value is NULL or of other dimensions than rerank->dims.
+ * Otherwise *value is the indexed value, which is valid until IvfpqRerankDone.
  *
- * If value is NULL, returns whether the snapshot sees a row there, and neither
- * computes nor keeps anything of it.
+ * If value is NULL, only returns whether the snapshot sees a row there: no
+ * value is computed, and the row is not kept.
  */
 bool
 IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
@@ -503,8 +500,8 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 }
 
 /*
- * Fetches a row like IvfpqRerankFetch, and returns its vector as floats,
- * *dims of them, or NULL.  Good until IvfpqRerankDone.
+ * Fetches a row like IvfpqRerankFetch, and returns its vector [*dims] as
+ * floats, or NULL.  The vector is valid until IvfpqRerankDone.
  */
 const float *
 IvfpqRerankFetchVector(IvfpqRerank *rerank, IvfpqType *type, uint64 id,
@@ -522,7 +519,7 @@ IvfpqRerankFetchVector(IvfpqRerank *rerank, IvfpqType *type, uint64 id,
 	return vector;
 }
 
-/* Makes the abbreviated keys of the row fetched, if the index has keys. */
+/* Makes the abbreviated keys, if any, of the row that was fetched last. */
 void
 IvfpqRerankMakeKeys(IvfpqRerank *rerank, IvfpqKeys *keys,
 					IvfpqKeyAbbrevs *abbrevs)
@@ -544,7 +541,7 @@ IvfpqRerankMakeKeys(IvfpqRerank *rerank, IvfpqKeys *keys,
 	MemoryContextSwitchTo(oldcontext);
 }
 
-/* Releases the row fetched, and all memory in rerank->context. */
+/* Releases the row that was fetched last, and resets rerank->context. */
 void
 IvfpqRerankDone(IvfpqRerank *rerank)
 {
@@ -561,8 +558,8 @@ compute_distance(const IvfpqRerank *rerank, Datum value)
 }
 
 /*
- * Reranks the row that an index entry points to: fetches it like
- * IvfpqRerankFetch, sets *distance, and releases it.
+ * Reranks the row that an index entry points to.  Fetches it like
+ * IvfpqRerankFetch, sets *distance, and releases the row.
  */
 bool
 IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
@@ -581,7 +578,7 @@ IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 
 /*
  * Advances the prefetcher past a row that only the executor will fetch.
- * Releases the page of the row fetched last.
+ * Releases the page of the row that was fetched last.
  */
 void
 IvfpqRerankSkip(IvfpqRerank *rerank, uint64 id)
@@ -594,7 +591,7 @@ IvfpqRerankSkip(IvfpqRerank *rerank, uint64 id)
 	table_index_fetch_reset(rerank->fetch);
 }
 
-/* Gives a row's page to the fetch by which the executor will fetch the row. */
+/* Gives a row's page to the executor's fetch, which fetches the row next. */
 void
 IvfpqRerankGivePage(const IvfpqRerank *rerank, IndexFetchTableData *fetch,
 					uint64 id)
@@ -605,8 +602,8 @@ IvfpqRerankGivePage(const IvfpqRerank *rerank, IndexFetchTableData *fetch,
 }
 
 /*
- * Prepares for rows of the table that do not come by the index, and may not be
- * in it: those of IvfpqRerankTableNext, or of another source.
+ * Prepares to test rows of the table that do not come from the index, and may
+ * not be in it.  They come from IvfpqRerankTableNext or from another source.
  */
 void
 IvfpqRerankTableBegin(IvfpqRerank *rerank)
@@ -621,7 +618,7 @@ IvfpqRerankTableBegin(IvfpqRerank *rerank)
 											  rerank->estate);
 }
 
-/* Pins a page, if there is one, and prefetches its line pointers. */
+/* Pins a page of the table, if it exists, and prefetches line pointers. */
 static void
 hold_page(IvfpqRerankTable *table, Relation heap, BlockNumber blkno)
 {
@@ -658,8 +655,9 @@ fetch_held_rows(IvfpqRerankTable *table)
 }
 
 /*
- * Returns the next row of the table that the snapshot sees, in rerank->slot,
- * or NULL at the end, which ends the scan.  Between rows a page is pinned.
+ * Returns the next row of the table that the snapshot sees, in rerank->slot.
+ * At the end, ends the scan and returns NULL.  A page stays pinned between
+ * calls.
  */
 TupleTableSlot *
 IvfpqRerankTableNext(IvfpqRerank *rerank)
@@ -673,7 +671,8 @@ IvfpqRerankTableNext(IvfpqRerank *rerank)
 
 		/*
 		 * PostgreSQL reads a larger table through a ring of buffers.  Pages
-		 * that are read in any other way would evict those of others.
+		 * that are prefetched here would not go through the ring, and would
+		 * evict the pages of other tables.
 		 */
 		table->nblocks = rerank->is_heap &&
 			nblocks <= (BlockNumber) NBuffers / 4 ? nblocks : 0;
@@ -705,10 +704,10 @@ IvfpqRerankTableNext(IvfpqRerank *rerank)
 }
 
 /*
- * Returns whether a row of the table is in the index's predicate and satisfies
- * all key quals and the early qual; sets rerank->rejected if the quals decide.
- * The predicate comes first: it may imply a policy, and no other qual may see
- * rows that the policy hides.
+ * Returns whether a row of the table satisfies the index's predicate, all key
+ * quals and the early qual.  Sets rerank->rejected if the quals are not
+ * satisfied.  The predicate is tested first: it may imply a policy, and no
+ * other qual may see rows that the policy hides.
  */
 bool
 IvfpqRerankTableMatches(IvfpqRerank *rerank, TupleTableSlot *row)
@@ -732,9 +731,10 @@ IvfpqRerankTableMatches(IvfpqRerank *rerank, TupleTableSlot *row)
 }
 
 /*
- * Reranks a row of the table for which IvfpqRerankTableMatches is true.
- * Returns false if the row is not in the index: NULL, without a place under
- * the metric, or of other dimensions.  Without a distance function *distance
+ * Reranks a row of the table for which IvfpqRerankTableMatches returned true.
+ * Returns false if the row is not in the index, because its value is NULL, has
+ * other dimensions, or cannot be indexed under the metric (for example, the
+ * zero vector under cosine distance).  Without a distance function *distance
  * is 0.
  */
 bool
@@ -764,7 +764,7 @@ IvfpqRerankTableRow(IvfpqRerank *rerank, TupleTableSlot *row,
 	return is_indexed;
 }
 
-/* Ends fetching. */
+/* Ends fetching, and frees what IvfpqRerankBegin allocated. */
 void
 IvfpqRerankEnd(IvfpqRerank *rerank)
 {

@@ -2,9 +2,9 @@
  * search.h
  *		From a query to candidates.
  *
- * ivfpqsearch.c asks gpuvecd (remote.c) or has the session's engine scan lists
- * (candidates.c), which nearestlists.c finds.  refinerecord.c bounds the rows
- * of candidates.
+ * ivfpqsearch.c asks gpuvecd (remote.c).  If no answer comes, the session's
+ * engine scans the lists (candidates.c) that nearestlists.c finds.
+ * refinerecord.c bounds the distances of the candidates' rows.
  */
 #ifndef IVFPQ_SEARCH_H
 #define IVFPQ_SEARCH_H
@@ -22,14 +22,16 @@
 /* A transformed vector, a query or a row, whose nearest lists are needed. */
 typedef struct IvfpqQuery
 {
-	GvModel		gv;				/* the index's; of rows for L2 in any case */
+	GvModel		gv;				/* the index's model; its metric is L2 if the
+								 * vector is a row */
 	float	   *vector;			/* [dims] */
-	float	   *table;			/* gv_table's, once IvfpqQueryTable made it */
+	float	   *table;			/* look-up table (gv_table), if `tabled` */
 	bool		tabled;
-	bool		deep;			/* all lists are compared: more than
+	bool		deep;			/* compare all lists, because more than
 								 * IVFPQ_PARENTS_ROWS rows are needed */
-	float	   *list_scores;	/* [nlists] of those compared by centroids,
-								 * else NaN; NULL: not kept */
+	float	   *list_scores;	/* [nlists] scores of lists that were compared
+								 * by their centroids, NaN for other lists;
+								 * NULL: scores are not kept */
 } IvfpqQuery;
 
 extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
@@ -51,43 +53,41 @@ extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  const float *const *vectors, int n,
 							  GvTopK *lists);
 
-/* builds: the codes of centroids */
+/* for builds: writes the codes of centroids */
 extern void IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 							const GvModel *model, const GvTree *tree,
 							bool shared);
 
-/*
- * Searches.  IvfpqRemote is remote.c's part of one.
- */
+/* The state of a search, in which remote.c fills in IvfpqRemote. */
 
-/*
- * Counts of the work of scans.  All are sums, and what is counted for several
- * scans is the sum of their counts.
- */
+/* Counters of the work of a scan, or of several scans, added up. */
 typedef enum IvfpqCount
 {
 	/* columns of gpuvec_stat_indexes, in this order */
 	IVFPQ_COUNT_SCANS,
 	IVFPQ_COUNT_BATCHES,
-	IVFPQ_COUNT_LISTS,			/* read */
-	IVFPQ_COUNT_POSTINGS,		/* read */
+	IVFPQ_COUNT_LISTS,			/* lists read */
+	IVFPQ_COUNT_POSTINGS,		/* postings read */
 	IVFPQ_COUNT_MATCHED,		/* postings that satisfy the key quals; only
 								 * these are scored */
 	IVFPQ_COUNT_RERANKED,		/* rows fetched from the heap */
 	IVFPQ_COUNT_RETURNED,		/* rows returned */
-	IVFPQ_COUNT_OUT_OF_ORDER,	/* rows left out to keep the order */
+	IVFPQ_COUNT_OUT_OF_ORDER,	/* rows omitted, because farther rows had been
+								 * returned before */
 	IVFPQ_COUNT_FULL_PASSES,	/* scans that ended in a pass over the whole
 								 * table */
 	IVFPQ_NCOUNTERS,
 
 	IVFPQ_COUNT_REFINED = IVFPQ_NCOUNTERS,	/* refine records read */
-	IVFPQ_COUNT_STALE_LISTS,	/* read again: the mirror's were stale */
-	IVFPQ_COUNT_TAIL_POSTINGS,	/* scored here: the mirror lacked them */
+	IVFPQ_COUNT_STALE_LISTS,	/* lists that the session read because they
+								 * were stale in the mirror */
+	IVFPQ_COUNT_TAIL_POSTINGS,	/* postings that the mirror lacked and the
+								 * session scored */
 
-	/* these tell nothing about rows */
-	IVFPQ_COUNT_QUEUED_US,		/* waiting in gpuvecd */
+	/* times in microseconds; they reveal nothing about hidden rows */
+	IVFPQ_COUNT_QUEUED_US,		/* time spent waiting in gpuvecd */
 	IVFPQ_COUNT_ENGINE_US,
-	IVFPQ_COUNT_TRIP_US,		/* from question to answer */
+	IVFPQ_COUNT_TRIP_US,		/* time from the request to the answer */
 	IVFPQ_NCOUNTS
 } IvfpqCount;
 
@@ -95,47 +95,52 @@ typedef enum IvfpqCount
 typedef struct IvfpqScanReport
 {
 	Oid			index;
-	double		recall;			/* target */
+	double		recall;			/* target recall */
 	int			probes;			/* of the first batch */
 	int			candidates;
-	bool		asks_keys;		/* there are key quals */
-	int			source;			/* IvfpqRestSource of its last rows */
+	bool		asks_keys;		/* the query has key quals */
+	int			source;			/* source of the last rows (IvfpqRestSource) */
 	int64		counts[IVFPQ_NCOUNTS];
 
-	/* the part of gpuvecd */
-	char		engine[16];		/* that answered so far; "" = none yet */
-	const char *fallback;		/* why gpuvecd last did not, or NULL */
-	bool		asked;			/* at least once, */
-	bool		answered;		/* and it answered */
-	uint32		batch_size;		/* searches answered together, the last time */
+	/* gpuvecd's part in the scan */
+	char		engine[16];		/* engine of all answers so far: "session",
+								 * the name of an engine of gpuvecd, or
+								 * "mixed"; "" = no answer yet */
+	const char *fallback;		/* why gpuvecd did not answer the last search,
+								 * or NULL */
+	bool		asked;			/* gpuvecd was asked at least once */
+	bool		answered;		/* gpuvecd answered at least once */
+	uint32		batch_size;		/* searches in the batch that gpuvecd answered
+								 * last */
 } IvfpqScanReport;
 
-/* A refine record, as an answer describes it. */
+/* A posting's refine record, as gpuvecd's answer describes it. */
 typedef struct IvfpqKnownRecord
 {
 	uint64		address;
-	uint64		tid;			/* of the row */
-	float		bound;			/* the engine's */
+	uint64		tid;			/* of the record's row */
+	float		bound;			/* lower bound of the row's distance, as the
+								 * engine computes it */
 	bool		is_known;
 } IvfpqKnownRecord;
 
 typedef struct IvfpqRemote
 {
-	IvfpqKnownRecord *known;	/* [nknown] of the last search's candidates,
-								 * in their order, and of other postings */
+	IvfpqKnownRecord *known;	/* [nknown] records of the last answer's
+								 * postings, in the answer's order; all
+								 * candidates are among these postings */
 	int			nknown;
 	int			known_capacity;
-	IvfpqDirEntry *entries;		/* [capacity] of the probed lists, as now */
-	uint8	   *list_status;	/* [capacity] of the mirror's states of these;
-								 * a brief answer has neither */
+
+	/* lists that the last answer probed; not set by a brief answer */
+	IvfpqDirEntry *entries;		/* [capacity] read after the answer came */
+	uint8	   *list_status;	/* [capacity] LIST_CURRENT, LIST_GREW or
+								 * LIST_STALE */
 	int			capacity;
-	uint32		nearest;		/* list, of the last answer */
+	uint32		nearest;		/* nearest list that the last answer probed */
 } IvfpqRemote;
 
-/*
- * Postings of a list that was read, and those of them that satisfy the key
- * quals.
- */
+/* Numbers of postings in a list: all, and those that satisfy the key quals. */
 typedef struct IvfpqListCount
 {
 	int64		postings;
@@ -143,8 +148,8 @@ typedef struct IvfpqListCount
 } IvfpqListCount;
 
 /*
- * Sums of these over lists that were read, and the same where the nearest lists
- * count most (ivfpqsearch.c).
+ * Sums of IvfpqListCount over the lists that were read.  In the weighted sums
+ * the nearest lists count most (ivfpqsearch.c).
  */
 typedef struct IvfpqListSums
 {
@@ -155,28 +160,32 @@ typedef struct IvfpqListSums
 } IvfpqListSums;
 
 /*
- * The rank of matching postings in the sample: of its postings, `nearer` are
- * no farther than the nearest `matched` ones that satisfy the key quals.
+ * Result of comparing the sample with the postings that satisfy the key quals:
+ * `nearer` postings of the sample, matching or not, are no farther from the
+ * query than the last of the `matched` nearest matching postings.
  */
 typedef struct IvfpqNearCount
 {
 	double		matched;		/* 0: nothing is known */
 	double		nearer;
-	double		variance;		/* of that, by clumps */
+	double		variance;		/* variance of `nearer`: sum, over blocks, of
+								 * the square of each block's number */
 } IvfpqNearCount;
 
 /*
- * The best of all postings, whether they satisfy the key quals or not, in a
- * sample of the blocks read (ivfpqsearch.c).
+ * A sample of the blocks that are read.  All postings of a sampled block are
+ * scored, whether they satisfy the key quals or not, and the best postings are
+ * kept (ivfpqsearch.c).
  */
 typedef struct IvfpqBlockSample
 {
 	bool		is_open;
 	GvScan		scan;
-	GvTopK		best;			/* ids: GV_BLOCK times the number of the
-								 * block, and which of its postings */
-	uint32		nblocks;		/* taken into the sample */
-	void	   *memory;			/* of the scan's scratch */
+	GvTopK		best;			/* ids are GV_BLOCK * number of the block in
+								 * the sample + number of the posting in the
+								 * block */
+	uint32		nblocks;		/* blocks taken into the sample */
+	void	   *memory;			/* for the scan's scratch */
 } IvfpqBlockSample;
 
 typedef struct IvfpqSearch
@@ -184,38 +193,40 @@ typedef struct IvfpqSearch
 	Relation	index;
 	const IvfpqModel *model;
 	bool		addresses;		/* ids of candidates are addresses of refine
-								 * records, else TIDs */
-	IvfpqScanReport *report;	/* gets the part of gpuvecd; not needed by
-								 * those who never ask it */
+								 * records; false: they are TIDs */
+	IvfpqScanReport *report;	/* notes gpuvecd's part in the scan; may be
+								 * NULL if gpuvecd is never asked */
 
 	/* the query, and its nearest lists */
 	IvfpqQuery	query;
 	GvTopK		lists;
 
-	/* found in these */
-	GvTopK		candidates;		/* best postings, then best rows */
-	bool		found_all;		/* fewer were found than could be kept */
+	/* what was found in the lists */
+	GvTopK		candidates;		/* the best postings; at the end of the
+								 * search, the best rows */
+	bool		found_all;		/* fewer postings were found than could be
+								 * kept */
 
 	/* reading and scanning lists */
 	IvfpqListReader reader;
 	GvScan		scan;
 	void	   *scan_memory;
-	Size		scan_bytes;		/* of the scan's scratch */
+	Size		scan_bytes;		/* bytes of scratch in scan_memory */
 
 	/* work done for the query so far */
 	int64		lists_read;
 	int64		postings_read;
-	int64		matched;		/* postings read that satisfy the condition */
+	int64		matched;		/* postings read that satisfy the key quals */
 
 	/* with key quals */
-	const GvCondition *condition;	/* NULL: there are none */
-	IvfpqListCount *counts;		/* [counts_capacity] of lists that were read
-								 * here, or that a full answer names */
+	const GvCondition *condition;	/* NULL: there are no key quals */
+	IvfpqListCount *counts;		/* [counts_capacity] counts of lists that were
+								 * read here or that a full answer names */
 	int			counts_capacity;
-	int			ncounts;		/* lists that were read */
+	int			ncounts;		/* number of lists that were read */
 	IvfpqBlockSample sample;
-	IvfpqListSums sums;			/* of lists that gpuvecd read, */
-	IvfpqNearCount near_count;	/* and of its sample */
+	IvfpqListSums sums;			/* of the lists that gpuvecd read */
+	IvfpqNearCount near_count;	/* from gpuvecd's sample */
 
 	IvfpqRemote remote;
 } IvfpqSearch;
@@ -231,7 +242,7 @@ extern void IvfpqSearchQuery(IvfpqSearch *search, const float *query);
 extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
 extern int64 IvfpqSearchCount(IvfpqSearch *search, int probes);
 
-/* one search, from Open to Take */
+/* one search, from IvfpqSearchOpen to IvfpqSearchTake */
 extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view);
@@ -247,8 +258,8 @@ extern void IvfpqCountsReserve(IvfpqSearch *search, int nlists);
 extern IvfpqListSums IvfpqSumCounts(const IvfpqListCount *counts, int n,
 									double part);
 
-/* many searches, for which each list is read once */
-#define IVFPQ_TOGETHER	64		/* searches, at most */
+/* many searches that share the reading of lists */
+#define IVFPQ_TOGETHER	64		/* maximum number of searches */
 
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
@@ -275,24 +286,27 @@ extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
 typedef struct IvfpqKeyGoal
 {
 	/* in */
-	double		recall;			/* target, */
-	double		rows;			/* for the nearest rows that match */
-	bool		is_spread;		/* these are spread among the nearest rows;
-								 * out: unless the sample says otherwise */
-	bool		by_keys;		/* key quals are the only condition */
+	double		recall;			/* target recall */
+	double		rows;			/* number of nearest matching rows needed */
+	bool		is_spread;		/* in: assume that matching rows are spread
+								 * over the nearest rows; out: false if the
+								 * sample disproves this */
+	bool		by_keys;		/* key quals are the query's only condition */
 	int			most_probes;
 	double		guess;			/* the planner's estimate of the selectivity
-								 * of all rows; 0 = none */
+								 * among all rows; 0 = none */
 	bool		reads_all;		/* read all lists, whatever the selectivity */
 
 	/* in and out */
-	double		selectivity;	/* of the key quals near the query: an
-								 * estimate; as measured */
-	int			candidates;		/* kept at most; more if few postings match */
+	double		selectivity;	/* selectivity near the query; in: an
+								 * estimate; out: the value measured in the
+								 * lists read */
+	int			candidates;		/* maximum number of candidates to keep;
+								 * raised if few postings match */
 
 	/* out */
-	bool		is_far;			/* matching rows form a far cluster, so all
-								 * lists must be read */
+	bool		is_far;			/* matching rows form a far cluster, so that
+								 * all lists must be read */
 	bool		is_all;			/* all rows that match were found */
 	bool		everything;		/* only a full pass reaches the recall */
 } IvfpqKeyGoal;
@@ -324,7 +338,7 @@ extern bool IvfpqQueryIsBoundable(const GvModel *gv, const float *asked,
 extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, IvfpqRowBounds *bounds);
 
-/* A refine record in half precision, for the engine. */
+/* Returns a half-precision refine record in the form that the engine takes. */
 static inline GvHalfRecord
 IvfpqHalfRecord(const IvfpqRecord *record)
 {

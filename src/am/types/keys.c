@@ -1,36 +1,38 @@
 /*
  * keys.c
- *		Keys: the columns of an index behind the vector, abbreviated keys of
- *		their values, and key quals, the conditions that a scan has on them.
+ *		Keys, which are the columns of an index that follow the vector column:
+ *		their abbreviated keys, and key quals, a scan's conditions on keys.
  *
- * The abbreviated key of an integer, and of a type stored as one, is its
- * distance from the least value of the type.  The abbreviated key of a float
- * is its bits, changed so that they ascend as btree orders: -0 is 0, and every
- * NaN is above infinity.  A numeric has the abbreviated key of the nearest
- * double precision, an enum its OID, other types a hash.
+ * Abbreviated keys.  The abbreviated key of an integer, or of a type that is
+ * stored as an integer, is its distance from the least value of the type.  The
+ * abbreviated key of a float is its bits, changed so that they ascend in
+ * btree's order: -0 is equal to 0, and every NaN is above infinity.  A numeric
+ * has the abbreviated key of the nearest double precision value, an enum has
+ * its OID, and other types have a hash.
  *
- * Sets have signatures of 64 bits.  An array has a bit for each element that
- * is not NULL, which is all that && and @> compare.  A document has one for
- * each scalar in it, which stands for its value and the nearest key around it:
- * @> goes down two documents in step, so that a scalar it finds is below the
- * same key in both.
+ * Signatures.  Arrays and jsonb documents are sets and have signatures of 64
+ * bits.  The signature of an array has a bit for each element that is not
+ * NULL, because && and @> compare only such elements.  The signature of a
+ * document has a bit for each scalar in the document.  The scalar's value and
+ * the nearest object key around it determine the bit.  The object key may be
+ * included because @> descends into both documents at the same time, so that a
+ * scalar found in both is below the same object key in both.
  *
- * A comparison with a value becomes a key range: the abbreviated keys that
- * satisfy it, with perhaps too many of them, never too few.  The value need
- * not be one that the key can have: an int4 is compared with 5,000,000,000, a
- * real with 0.1.  So the value becomes a range bound first: the abbreviated
- * key nearest to it, and the side of the value that this is on.
+ * Key ranges.  A comparison with a value becomes a key range.  The range
+ * contains all abbreviated keys that satisfy the comparison, and perhaps more.
+ * The value may be one that the key cannot have: an int4 may be compared with
+ * 5,000,000,000, and a real with 0.1.  So the value first becomes a range
+ * bound: the abbreviated key nearest to the value, and the side of the value
+ * on which that abbreviated key is.
  *
- * If a range has too many abbreviated keys, or may have, the condition is
- * rechecked on the row by its own function, as the executor would.  A
- * condition that is not understood here is rechecked, too.  That an operator's
- * strategy says what it does follows from its class (validate.c); nothing else
- * is known of operators.
+ * Rechecks.  If a range may contain too many abbreviated keys, the condition
+ * is rechecked on the row: its own function is called, as the executor would
+ * do.  A condition that this file does not understand is also rechecked.  We
+ * rely on operator classes (validate.c) for one fact about operators: that an
+ * operator does what its strategy number says.
  *
- * page/README, "Format", tells how abbreviated keys lie in blocks, and
- * am/search/README how a search uses them.  planner/clauses.c finds a
- * statement's conditions on keys, and maintain/verify.c compares abbreviated
- * keys with the table's values.
+ * page/README, "Format", describes how blocks store abbreviated keys, and
+ * am/search/README describes how a search uses them.
  */
 #include "postgres.h"
 
@@ -61,59 +63,66 @@
 #include "page/page.h"
 
 /*
- * Time zones are less than a week apart from UTC, whatever a user sets.
- * Comparisons of local with absolute time are rechecked.
+ * Time zones differ from UTC by less than a week, whatever a user sets.  So
+ * when local time is compared with absolute time, the key range is widened by
+ * this much at both ends, and the comparison is rechecked.
  */
 #define ZONE_USECS		(8 * USECS_PER_DAY)
 
 /*
- * Sets of more values become a range and are rechecked: each block is compared
- * with all values of a set.
+ * Maximum number of values in the set of a condition.  A larger set is
+ * replaced by a range and rechecked, because each block is compared with all
+ * values.
  */
 #define MOST_VALUES		65536
 
-/* A type whose abbreviated keys ascend, or are the value. */
+/*
+ * A type that can be a key without a support function.  Its abbreviated keys
+ * ascend as its values do or, for enums, are the values themselves.
+ */
 typedef struct OrderedType
 {
 	Oid			type;
 	int			width;			/* bytes of an abbreviated key */
 	bool		is_exact;
 	bool		is_integer;
-	int64		least;			/* of integers */
+	int64		least;			/* least value, of integer types */
 	int64		greatest;
 } OrderedType;
 
-/* Abbreviated keys low .. high of a key; none if low is above high. */
+/* The abbreviated keys low .. high of a key; none if low is above high. */
 typedef struct KeyRange
 {
 	uint64		low;
 	uint64		high;
-	bool		is_exact;		/* all their values satisfy the comparison */
+	bool		is_exact;		/* all values in the range satisfy the
+								 * comparison */
 } KeyRange;
 
 /* The place of a value among a key's abbreviated keys. */
 typedef struct RangeBound
 {
-	uint64		abbrev;			/* nearest to the value */
-	int			side;			/* -1, 0, 1: that key's value is below the
-								 * value, equal to it, above it */
+	uint64		abbrev;			/* the abbreviated key nearest to the value */
+	int			side;			/* -1, 0, 1: abbrev stands for a value that is
+								 * below, equal to, above the value */
 } RangeBound;
 
-/* An argument of equality. */
+/* A value with which a key is tested for equality, and its abbreviated key. */
 typedef struct Argument
 {
 	uint64		abbrev;
 	Datum		value;
 } Argument;
 
-/* A condition on a key: a scan key taken apart. */
+/* A condition on a key, taken from a scan key. */
 typedef struct KeyQual
 {
 	IvfpqKey   *key;
-	int			column;			/* of the key, counted from 0 */
+	int			column;			/* number of the key, counted from 0 */
 	int			strategy;
-	Oid			subtype;		/* of its values */
-	bool		is_exact;		/* abbreviated keys decide it */
+	Oid			subtype;		/* type of the values that the key is compared
+								 * with */
+	bool		is_exact;		/* abbreviated keys suffice for the test */
 } KeyQual;
 
 static const OrderedType ordered_types[] = {
@@ -145,7 +154,7 @@ ordered_type(Oid type)
 	return NULL;
 }
 
-/* Returns whether a class of the type needs no support function. */
+/* Returns whether an operator class for the type needs no support function. */
 bool
 IvfpqIsOrderedKey(Oid type)
 {
@@ -153,8 +162,8 @@ IvfpqIsOrderedKey(Oid type)
 }
 
 /*
- * Initializes a key whose class has no support function, so that its type must
- * be one of ordered_types.
+ * Initializes a key whose class has no support function.  Its type must be one
+ * of ordered_types.
  */
 static void
 init_ordered(IvfpqKey *key, Relation index, int attno)
@@ -194,7 +203,7 @@ init_key(IvfpqKey *key, Relation index, int attno)
 				 errmsg("column %d of index \"%s\" is a second vector",
 						attno, RelationGetRelationName(index)),
 				 errhint("Give each vector an index of its own.")));
-	/* text of other bytes could be equal */
+	/* texts with different bytes could be equal, but have different hashes */
 	if (OidIsValid(collation) && !get_collation_isdeterministic(collation))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -253,8 +262,8 @@ IvfpqKeysInit(IvfpqKeys *keys, Relation index)
 }
 
 /*
- * Returns a value of an integer key's type, or of another type of its family,
- * as an integer.
+ * Returns a value as an integer.  The value has the type of an integer key, or
+ * another type of that key's operator family.
  */
 static int64
 key_integer(Oid type, Datum value)
@@ -275,10 +284,7 @@ key_integer(Oid type, Datum value)
 	}
 }
 
-/*
- * Returns the abbreviated key of an integer between the key's least and
- * greatest.
- */
+/* Returns the abbreviated key of an integer in least .. greatest. */
 static uint64
 key_integer_abbrev(const IvfpqKey *key, int64 value)
 {
@@ -311,8 +317,9 @@ key_float8_abbrev(float8 value)
 }
 
 /*
- * Returns the abbreviated key of a value, not NULL, of the key's type.  Uses
- * memory: call in a context that is reset between rows.
+ * Returns the abbreviated key of a value, which must have the key's type and
+ * not be NULL.  May leave memory allocated, so call this in a context that is
+ * reset between rows.
  */
 static uint64
 key_abbrev(IvfpqKey *key, Datum value)
@@ -348,9 +355,9 @@ key_abbrev(IvfpqKey *key, Datum value)
 }
 
 /*
- * Sets *abbrevs to the abbreviated keys of an index tuple's values [1 +
- * nkeys]; the vector, the first value, is not read.  Memory as with
- * key_abbrev.
+ * Sets *abbrevs to the abbreviated keys of values [1 + nkeys] of an index
+ * tuple.  Does not read the first value, the vector.  Allocates as
+ * key_abbrev() does.
  */
 void
 IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,
@@ -384,7 +391,7 @@ gpuvec_array_signature(PG_FUNCTION_ARGS)
 	Datum		element;
 	bool		isnull;
 
-	/* the elements' hash function is looked up once a caller and type */
+	/* look up the hash function once for each call site and element type */
 	if (type == NULL || type->type_id != ARR_ELEMTYPE(array))
 	{
 		type = lookup_type_cache(ARR_ELEMTYPE(array),
@@ -409,8 +416,8 @@ gpuvec_array_signature(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the bits of all scalars in a container of a document.  The container
- * is the value of a key, whose hash is `key`.
+ * Returns the signature of all scalars in a container of a document.  `key` is
+ * the hash of the nearest object key around the container, or 0 at the root.
  */
 static uint64
 container_bits(JsonbContainer *container, uint32 key)
@@ -452,7 +459,7 @@ gpuvec_jsonb_signature(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64((int64) signature);
 }
 
-/* Returns the range of all abbreviated keys of a key. */
+/* Returns the range that contains every abbreviated key of this width. */
 static KeyRange
 full_range(const IvfpqKey *key, bool is_exact)
 {
@@ -481,14 +488,15 @@ float4_bound(float8 value)
 	float4		nearest = (float4) value;
 
 	bound.abbrev = key_float4_abbrev(nearest);
-	/* with NaN neither comparison is true */
+	/* if the value is NaN, neither comparison is true and the side is 0 */
 	bound.side = nearest < value ? -1 : nearest > value;
 	return bound;
 }
 
 /*
- * Returns the key range for which the strategy holds with a value between two
- * bounds.  These are the same, unless it is not known where the value is.
+ * Returns the key range for a comparison by `strategy` with a value that lies
+ * between two range bounds, which are equal if the value's exact place is
+ * known.
  */
 static KeyRange
 between(const IvfpqKey *key, int strategy, RangeBound from, RangeBound to,
@@ -519,8 +527,8 @@ between(const IvfpqKey *key, int strategy, RangeBound from, RangeBound to,
 }
 
 /*
- * Returns a date or time in microseconds.  A date that no timestamp can be is
- * after all timestamps, and before infinity.
+ * Returns a date or time in microseconds.  A date that is too late to be a
+ * timestamp is placed after all timestamps and before infinity.
  */
 static int64
 microseconds(Oid type, Datum value)
@@ -538,8 +546,8 @@ microseconds(Oid type, Datum value)
 }
 
 /*
- * Returns the range bound of a time among a key's values, which are in days or
- * microseconds.
+ * Returns the range bound of a time, which is in microseconds.  The key's
+ * values are in days or in microseconds, depending on its type.
  */
 static RangeBound
 time_bound(const IvfpqKey *key, int64 time)
@@ -563,7 +571,7 @@ time_bound(const IvfpqKey *key, int64 time)
 	return bound;
 }
 
-/* Adds to a finite time; the result is clamped to finite times. */
+/* Adds `by` to a finite time.  The result is clamped to finite times. */
 static int64
 moved_time(int64 time, int64 by)
 {
@@ -573,8 +581,8 @@ moved_time(int64 time, int64 by)
 }
 
 /*
- * Returns the key range for which the strategy holds with a date or time of
- * another type than the key's.
+ * Returns the key range for a comparison by `strategy` with a date or time
+ * whose type, `subtype`, differs from the key's type.
  */
 static KeyRange
 time_range(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
@@ -596,8 +604,9 @@ time_range(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
 }
 
 /*
- * Returns the hash of a value as a key range.  The value may be of any type of
- * the family that has a hash function.
+ * Returns the key range for equality with a value of type `subtype`.  The
+ * range contains only the hash of the value.  If the key's family has no hash
+ * function for that type, the range contains all abbreviated keys.
  */
 static KeyRange
 hash_key_range(IvfpqKey *key, Oid subtype, Datum value)
@@ -635,8 +644,8 @@ is_time(Oid type)
 }
 
 /*
- * Returns the key range for which the strategy holds with a value, not NULL,
- * of type subtype.
+ * Returns the key range for a comparison by `strategy` with a value of type
+ * `subtype`, which must not be NULL.
  */
 static KeyRange
 key_range(IvfpqKey *key, int strategy, Oid subtype, Datum value)
@@ -668,8 +677,9 @@ key_range(IvfpqKey *key, int strategy, Oid subtype, Datum value)
 }
 
 /*
- * Adds a test to the condition, or merges it with another test of the same
- * key.  Returns false if the condition is full.
+ * Adds a test to the condition, or merges it with an earlier test of the same
+ * key.  If the two tests exclude each other, sets quals->never.  Returns false
+ * if the condition is full.
  */
 static bool
 add_test(IvfpqKeyQuals *quals, const GvKeyTest *test)
@@ -703,7 +713,7 @@ add_test(IvfpqKeyQuals *quals, const GvKeyTest *test)
 	return true;
 }
 
-/* Adds a condition that the abbreviated keys of a key range satisfy. */
+/* Adds the condition that the key is in a range.  Sets qual->is_exact. */
 static void
 add_range(IvfpqKeyQuals *quals, KeyQual *qual, KeyRange range)
 {
@@ -712,7 +722,7 @@ add_range(IvfpqKeyQuals *quals, KeyQual *qual, KeyRange range)
 	bool		is_all = range.low == all.low && range.high == all.high;
 
 	quals->never |= range.low > range.high;
-	/* one hash can be told from others, but hashes have no order */
+	/* hashes have no order, so only a range of a single hash can be tested */
 	if (is_all || (qual->key->kind != IVFPQ_KEY_ORDERED &&
 				   range.low != range.high))
 		test.kind = GV_TEST_NOT_NULL;
@@ -724,7 +734,11 @@ add_range(IvfpqKeyQuals *quals, KeyQual *qual, KeyRange range)
 	qual->is_exact = add_test(quals, &test) && range.is_exact;
 }
 
-/* Adds a condition that abbreviated keys [n], which ascend, satisfy. */
+/*
+ * Adds the condition that the abbreviated key is one of abbrevs [n], which
+ * must be in ascending order.  Removes duplicates from abbrevs.  The condition
+ * may keep a pointer to this array.  Sets qual->is_exact.
+ */
 static void
 add_set(IvfpqKeyQuals *quals, KeyQual *qual, uint64 *abbrevs, int n,
 		bool is_exact)
@@ -763,9 +777,9 @@ compare_arguments(const void *a, const void *b)
 }
 
 /*
- * Adds the condition of equality with one of these arguments, each of which
- * has one abbreviated key.  The row qual gets the arguments in the order of
- * these keys.
+ * Adds the condition that the key is equal to one of the arguments [n].  Each
+ * argument has a single abbreviated key.  Stores the arguments in the row
+ * qual, in the order of these abbreviated keys.
  */
 static void
 add_points(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row,
@@ -786,7 +800,10 @@ add_points(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row,
 	add_set(quals, qual, abbrevs, n, is_exact);
 }
 
-/* Adds the condition that holds with one of the row qual's arguments. */
+/*
+ * Adds the condition that the comparison by qual->strategy is true for at
+ * least one of the row qual's arguments.
+ */
 static void
 add_values(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row)
 {
@@ -815,9 +832,10 @@ add_values(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row)
 	}
 
 	/*
-	 * A comparison that is not equality has a range that begins or ends where
-	 * the key's abbreviated keys do, at the same end for all arguments.  So
-	 * exact ranges leave no gap between them, and their hull is exact, too.
+	 * If the comparison is not equality, either the ranges of all arguments
+	 * begin at the key's first abbreviated key, or all these ranges end at
+	 * the key's last abbreviated key.  Exact ranges therefore have no gap
+	 * between them, and their hull is exact, too.
 	 */
 	if (are_points)
 		add_points(quals, qual, row, arguments, n, hull.is_exact);
@@ -827,8 +845,8 @@ add_values(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row)
 }
 
 /*
- * Returns whether the scan key's operator holds for a value and one of these
- * arguments [n].
+ * Returns whether the scan key's operator is true for a value and at least one
+ * of the arguments [n].
  */
 static bool
 holds_with_one(ScanKey scan_key, Datum value, const Datum *arguments, int n)
@@ -853,12 +871,14 @@ holds_with_one(ScanKey scan_key, Datum value, const Datum *arguments, int n)
 }
 
 /*
- * Adds the condition that holds with one of these values of an enum.  The
- * members have an order that their OIDs may not have, so the members for which
- * the condition holds become a set.
+ * Adds the condition that the scan key's operator is true for the key, an
+ * enum, and at least one of the values [n].  The order of an enum's members
+ * can differ from the order of their OIDs, which are their abbreviated keys.
+ * So we find all members that satisfy the condition, and test whether the key
+ * is one of them.
  *
- * Another session may have added members, and rows that have them, since this
- * transaction locked the table.  So invalidations are accepted first.
+ * Another session may have added members, and rows with them, since this
+ * transaction locked the table.  So accept invalidations first.
  */
 static void
 add_members(IvfpqKeyQuals *quals, KeyQual *qual, ScanKey scan_key,
@@ -887,7 +907,7 @@ add_members(IvfpqKeyQuals *quals, KeyQual *qual, ScanKey scan_key,
 	add_set(quals, qual, members, nfound, true);
 }
 
-/* Adds a condition of sets that holds with one of these values. */
+/* Adds the condition that a set overlaps or contains one of the values [n]. */
 static void
 add_signatures(IvfpqKeyQuals *quals, KeyQual *qual, const Datum *values, int n)
 {
@@ -917,7 +937,8 @@ add_signatures(IvfpqKeyQuals *quals, KeyQual *qual, const Datum *values, int n)
 }
 
 /*
- * Adds a condition IS [NOT] NULL.  Returns whether abbreviated keys decide it.
+ * Adds an IS NULL or IS NOT NULL condition.  Returns whether abbreviated keys
+ * are enough to test the condition.
  */
 static bool
 add_null_test(IvfpqKeyQuals *quals, ScanKey scan_key)
@@ -927,7 +948,10 @@ add_null_test(IvfpqKeyQuals *quals, ScanKey scan_key)
 
 	if (scan_key->sk_attno == 1)
 	{
-		/* such a scan costs too much to be planned (planner/cost.c) */
+		/*
+		 * cannot happen: we make no path for IS NULL, and core's path costs
+		 * too much (planner/cost.c)
+		 */
 		if (is_null)
 			elog(ERROR, "an index has no rows whose vector is NULL");
 		return true;
@@ -936,7 +960,7 @@ add_null_test(IvfpqKeyQuals *quals, ScanKey scan_key)
 	return add_test(quals, &test);
 }
 
-/* Sets the row qual's arguments to those of its scan key, without NULLs. */
+/* Sets the row qual's arguments to those of the scan key, except NULLs. */
 static void
 read_arguments(ScanKey scan_key, IvfpqRowQual *row)
 {
@@ -966,8 +990,8 @@ read_arguments(ScanKey scan_key, IvfpqRowQual *row)
 }
 
 /*
- * Takes a scan key apart and adds its condition.  Returns whether abbreviated
- * keys decide it.
+ * Adds the condition of the row qual's scan key.  Returns whether abbreviated
+ * keys are enough to test the condition.
  */
 static bool
 add_scan_key(IvfpqKeyQuals *quals, IvfpqRowQual *row)
@@ -998,8 +1022,9 @@ add_scan_key(IvfpqKeyQuals *quals, IvfpqRowQual *row)
 }
 
 /*
- * Makes key quals of scan keys [n].  These are not copied, nor are their
- * arguments.  Memory is of the current context.
+ * Makes key quals from scan_keys [n].  The key quals point to the scan keys
+ * and to their arguments, so these must live as long as *quals.  Allocates
+ * memory in the current context.
  */
 void
 IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys, ScanKey scan_keys,
@@ -1031,7 +1056,7 @@ IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys, ScanKey scan_keys,
 	pfree(decided);
 }
 
-/* Returns whether the condition holds for a row's value, not NULL. */
+/* Returns whether a row's value, not NULL, satisfies the row qual. */
 static bool
 row_holds(const IvfpqKeyQuals *quals, const IvfpqRowQual *row, Datum value)
 {
@@ -1061,9 +1086,10 @@ row_holds(const IvfpqKeyQuals *quals, const IvfpqRowQual *row, Datum value)
 }
 
 /*
- * Returns whether a row with these values of the index's columns satisfies all
- * key quals or, with only_rechecks, those that abbreviated keys do not decide.
- * Uses memory: call in a context that is reset between rows.
+ * Returns whether a row satisfies all key quals.  If only_rechecks is true,
+ * tests only the key quals that must be rechecked.  `values` and `isnull` are
+ * those of the index's columns.  May leave memory allocated, so call this in a
+ * context that is reset between rows.
  */
 bool
 IvfpqKeyQualsMatch(const IvfpqKeyQuals *quals, const Datum *values,

@@ -1,11 +1,11 @@
 /*
  * queries.c
- *		Queries that a user gives to a function: an array of vectors, or a
- *		table and its column.
+ *		Queries that a user passes to a function: an array of vectors, or the
+ *		name of a table and of its column of vectors.
  *
- * A table is read by a SELECT of the caller's, through SPI.  So it may be a
- * view or a foreign table, rights and policies are those of any SELECT, and
- * whatever casts to real[] is a vector.
+ * The table is read through SPI, by a SELECT that runs as the caller.  So the
+ * table may be a view or a foreign table, rights and policies apply as in any
+ * SELECT, and the column may have any type that can be cast to real[].
  */
 #include "postgres.h"
 
@@ -22,20 +22,20 @@
 
 #define FETCH_ROWS	100			/* rows of a table fetched at a time */
 
-/* Queries of a table, while they are read. */
+/* The state of reading queries from a table. */
 typedef struct Reading
 {
-	MemoryContext context;		/* of the vectors */
+	MemoryContext context;		/* in which vectors are allocated */
 	float	   *vectors;		/* [capacity][dims] */
 	int			capacity;
 	int			n;
-	int			dims;			/* of the first */
+	int			dims;			/* dimensions of the first query */
 } Reading;
 
 /*
- * Returns a real[][] as queries, which point into it.  An array of one
- * dimension is one query.  Raises an error if there is a NULL, a NaN or an
- * infinity among the elements.
+ * Returns the queries in a real[][].  The result points into the array.  An
+ * array of one dimension is one query.  Raises an error if any element is
+ * NULL, NaN or infinite.
  */
 IvfpqQueries
 IvfpqQueriesOfArray(ArrayType *array)
@@ -71,7 +71,10 @@ IvfpqQueriesOfArray(ArrayType *array)
 	return queries;
 }
 
-/* Opens a cursor over `most` rows of a table, drawn at random, as real[]. */
+/*
+ * Opens a cursor on a column of a table, cast to real[].  It returns at most
+ * `most` rows, drawn at random from those in which the column is not NULL.
+ */
 static Portal
 open_table(Oid relid, const char *column, int most)
 {
@@ -96,7 +99,7 @@ open_table(Oid relid, const char *column, int most)
 									 0);
 }
 
-/* Appends a vector to the queries that are read. */
+/* Appends a vector to the queries read so far. */
 static void
 add_vector(Reading *reading, Datum value)
 {
@@ -131,7 +134,7 @@ add_vector(Reading *reading, Datum value)
 		pfree(array);
 }
 
-/* Reads the queries of a table's column, at most `most`. */
+/* Reads at most `most` queries from a column of a table. */
 static IvfpqQueries
 read_table(Oid relid, const char *column, int most)
 {
@@ -166,13 +169,14 @@ read_table(Oid relid, const char *column, int most)
 }
 
 /*
- * Reads the queries that a function's arguments name, from number `first` on:
- * queries real[], queries_table regclass, queries_column name.  At most `most`
- * are drawn from a table.  Returns false if the arguments name none.  Raises
- * an error if the array or table that they name has none.
+ * Reads the queries that the user has passed to a function.  The function has
+ * three arguments for them, from number `first` on: queries real[],
+ * queries_table regclass, queries_column name.  At most `most` queries are
+ * drawn from a table.  Returns false if all three arguments are NULL.  Raises
+ * an error if the array or the table contains no queries.
  *
- * This runs the caller's SELECT, so call it as the caller, and before anything
- * is opened that the SELECT might change.
+ * This runs a SELECT with the caller's rights.  So call it while acting as the
+ * caller, and before opening anything that the SELECT might change.
  */
 bool
 IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
@@ -208,9 +212,9 @@ IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
 }
 
 /*
- * Makes queries fit to search an index with.  Raises an error unless they have
- * the dimensions of its rows (0 = there are none).  Leaves out zero vectors
- * under cosine, which a NOTICE reports.
+ * Prepares queries for a search of an index.  Raises an error unless they have
+ * `dims` dimensions, as the index's rows do (0 = the index has no rows).
+ * Under cosine, leaves out zero vectors and reports this by a NOTICE.
  */
 void
 IvfpqQueriesFit(IvfpqQueries *queries, const IvfpqType *type, int dims)

@@ -1,6 +1,6 @@
 /*
  * queries.h
- *		Queries that a user gives to a function, as vectors (queries.c).
+ *		Queries that a user passes to a function (queries.c).
  */
 #ifndef IVFPQ_QUERIES_H
 #define IVFPQ_QUERIES_H
@@ -14,7 +14,7 @@ typedef struct IvfpqQueries
 {
 	const float *vectors;		/* [n][dims] */
 	int			n;
-	int			dims;			/* 0 if there are none */
+	int			dims;			/* 0 if there are no queries */
 } IvfpqQueries;
 
 extern IvfpqQueries IvfpqQueriesOfArray(ArrayType *array);

@@ -1,31 +1,34 @@
 /*
  * sqldistance.c
- *		SQL's distance functions: of real[], and of pgvector's types and what
- *		casts turn into these.
+ *		SQL's distance functions: those for real[], and those for two different
+ *		types of vectors.
  *
- * The left argument of real[]'s functions is a real[].  The right one may also
- * be an array of double precision, smallint, integer, bigint or numeric.  Its
- * elements are rounded to real first, as a cast to real[] would, so that a
- * query gives the same distances whichever way a driver sends it.
+ * The functions for real[] take a real[] on the left.  On the right they also
+ * take an array of double precision, smallint, integer, bigint or numeric.
+ * The elements of such an array are rounded to real first, as a cast to real[]
+ * would do, so that a query gives the same distances whichever type a driver
+ * sends.
  *
- * The mixed functions have other pairs of types: (vector, real[]),
- * (halfvec, vector) and so on, where a cast turns one into the other.
- * pgvector casts vector to real[] implicitly.  Without operators of just these
- * types, v <-> ARRAY[...] would be taken by the operator of real[], which no
- * index on v supports.
+ * The mixed functions take two different types, such as (vector, real[]) or
+ * (halfvec, vector), if there is a cast from one to the other.  They are
+ * needed because pgvector casts vector to real[] implicitly.  Without an
+ * operator for exactly these types, v <-> ARRAY[...] would call the operator
+ * for real[], which no index on v supports.
  *
- * The planner replaces such an operator by the cast and pgvector's own
- * operator, v <-> ARRAY[...]::vector, which every index on v supports,
- * pgvector's too.  A call that is not replaced does the same, step by step.
- * There is one exception: if a real[] comes from a table and the other value
- * does not, as in ORDER BY e <-> '[1,2,3]'::vector, that value is cast to
- * real[] instead, for an index on e.
+ * The planner replaces a mixed operator by a cast and pgvector's own operator,
+ * as in v <-> ARRAY[...]::vector.  Every index on v supports this, including
+ * pgvector's indexes.  If a call is not replaced, the mixed function itself
+ * calls the cast and the operator.  There is one exception: if a real[] comes
+ * from a table and the other value does not, as in ORDER BY e <->
+ * '[1,2,3]'::vector, the other value is cast to real[] instead, so that an
+ * index on e supports it.
  *
- * Nothing here knows how pgvector stores its types.  The value is converted by
- * pgvector's own cast, and the distance is pgvector's own operator, both
- * looked up in the catalogs.  An array that pgvector does not cast, such as
- * smallint[] and bigint[], becomes a real[] first.  IvfpqCastVector converts
- * queries that are no arguments of an operator by the same casts.
+ * This file does not rely on how pgvector stores its types.  pgvector's own
+ * cast converts the value, and pgvector's own operator computes the distance;
+ * both are looked up in the catalogs.  An array that pgvector does not cast,
+ * such as smallint[] or bigint[], is converted to real[] first.
+ * IvfpqCastVector uses the same casts for queries that are not arguments of an
+ * operator.
  */
 #include "postgres.h"
 
@@ -53,17 +56,17 @@
 #include "am/types/vector.h"
 #include "engine/gv_engine.h"
 
-/* Larger values are not remembered: comparing would cost too much. */
+/* Larger values are not remembered: comparing them would cost too much. */
 #define MEMO_MAX_BYTES	(256 * 1024)
 
 /*
- * The last value that a function converted, and the result.  It is kept with
- * the function's FmgrInfo, because a scan passes the same query thousands of
- * times.
+ * The last value that a function converted, and the result of the conversion.
+ * The memo is kept with the function's FmgrInfo, because a scan passes the
+ * same query thousands of times.
  */
 typedef struct Memo
 {
-	struct varlena *source;		/* NULL = holds nothing */
+	struct varlena *source;		/* NULL = the memo is empty */
 	void	   *result;
 } Memo;
 
@@ -73,12 +76,13 @@ typedef struct MixedPlan
 	int			source;			/* argument to convert, 0 or 1 */
 	Oid			target;			/* type of the other argument */
 	bool		by_real;		/* source becomes real[] before the cast */
-	Oid			cast;			/* function from that to target */
+	Oid			cast;			/* function that casts source (or the real[]
+								 * made from it) to target */
 	int			cast_nargs;		/* 1 .. 3 */
-	Oid			operator;		/* (target, target) */
+	Oid			operator;		/* computes the distance of (target, target) */
 } MixedPlan;
 
-/* The state of a mixed function's call site, in fn_mcxt. */
+/* The state of one call site of a mixed function, allocated in fn_mcxt. */
 typedef struct MixedCall
 {
 	MixedPlan	plan;
@@ -99,9 +103,9 @@ PG_FUNCTION_INFO_V1(gpuvec_mixed_ip_support);
 PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine_support);
 
 /*
- * Returns whether a value is the one remembered.  Bytes are compared, so a
- * value that only points to others (TOAST, expanded) never matches: what it
- * points to can change.
+ * Returns whether a value is equal to the value in the memo.  Compares bytes.
+ * So a value that is only a pointer (to TOAST, or to an expanded object) never
+ * matches, because the data behind the pointer can change.
  */
 static bool
 memo_matches(const Memo *memo, const struct varlena *value)
@@ -112,9 +116,9 @@ memo_matches(const Memo *memo, const struct varlena *value)
 }
 
 /*
- * Remembers a value and its result, copies of both in context, in place of
- * those that the memo held.  Values that cannot be compared cheaply are not
- * kept.
+ * Replaces the contents of the memo by copies of a value and its result, which
+ * are allocated in `context`.  Does nothing if memo_matches() could not
+ * compare the value cheaply.
  */
 static void
 memo_set(Memo *memo, MemoryContext context,
@@ -141,9 +145,10 @@ memo_set(Memo *memo, MemoryContext context,
 }
 
 /*
- * Returns the floats of a numeric[], remembered from call to call, because
- * their conversion takes longer than anything else here.  The array is
- * detoasted and at most MEMO_MAX_BYTES long; the result belongs to flinfo.
+ * Returns the elements of a numeric[] as floats.  The floats are remembered
+ * from call to call, because the conversion takes longer than anything else in
+ * this file.  The array must be detoasted and at most MEMO_MAX_BYTES long.
+ * The result belongs to flinfo, so the caller must not free it.
  */
 static const float *
 numeric_floats(FmgrInfo *flinfo, ArrayType *array, int *dims)
@@ -169,9 +174,9 @@ numeric_floats(FmgrInfo *flinfo, ArrayType *array, int *dims)
 }
 
 /*
- * Computes the distance of a real[] (argument 0) and an array of any number
- * type that IvfpqArrayFloats takes (argument 1).  Raises an error if their
- * dimensions differ.  Leaves no memory behind.
+ * Computes the distance between argument 0, a real[], and argument 1, an array
+ * of any number type that IvfpqArrayFloats takes.  Raises an error if their
+ * dimensions differ.  Frees all memory that it allocates, except the memo.
  */
 static float8
 compute_distance(FunctionCallInfo fcinfo, IvfpqRealDistance function)
@@ -206,21 +211,21 @@ compute_distance(FunctionCallInfo fcinfo, IvfpqRealDistance function)
 	return distance;
 }
 
-/* gpuvec_l2_distance(real[], real[] or other): Euclidean distance */
+/* gpuvec_l2_distance(real[], array of numbers): Euclidean distance */
 Datum
 gpuvec_l2_distance(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_FLOAT8(compute_distance(fcinfo, gv_distance_l2));
 }
 
-/* gpuvec_negative_inner_product(real[], real[] or other) */
+/* gpuvec_negative_inner_product(real[], array of numbers) */
 Datum
 gpuvec_negative_inner_product(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_FLOAT8(compute_distance(fcinfo, gv_distance_ip));
 }
 
-/* gpuvec_cosine_distance(real[], real[] or other): 1 - cosine, or NaN */
+/* gpuvec_cosine_distance(real[], array of numbers): 1 - cosine, or NaN */
 Datum
 gpuvec_cosine_distance(PG_FUNCTION_ARGS)
 {
@@ -228,8 +233,8 @@ gpuvec_cosine_distance(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the engine's function by which one of the functions above computes a
- * distance, or NULL if it is none of them.
+ * Returns the engine's function that computes the distance for one of the
+ * three SQL functions above.  Returns NULL if `function` is another function.
  */
 IvfpqRealDistance
 IvfpqRealDistanceOf(const FmgrInfo *function)
@@ -243,10 +248,7 @@ IvfpqRealDistanceOf(const FmgrInfo *function)
 	return NULL;
 }
 
-/*
- * Returns the function that casts one type to another.  Raises an error if
- * there is none.
- */
+/* Returns the function that casts source to target, or raises an error. */
 static Oid
 cast_function(Oid source, Oid target)
 {
@@ -263,8 +265,8 @@ cast_function(Oid source, Oid target)
 }
 
 /*
- * Returns operator name (type, type) in the schema of type.  Raises an error
- * if there is none.
+ * Returns the operator called `name` that takes (type, type), from the schema
+ * of the type.  Raises an error if there is none.
  */
 static Oid
 distance_operator(const char *name, Oid type)
@@ -293,9 +295,9 @@ distance_operator(const char *name, Oid type)
 }
 
 /*
- * Plans how a mixed function, of operator name, computes the distance.  The
- * types come from the function's row of pg_proc, since an index scan passes no
- * expression.
+ * Plans how a mixed function computes the distance.  `name` is the name of its
+ * operator.  The argument types come from the function's row in pg_proc,
+ * because an index scan passes no expression from which they could be taken.
  */
 static void
 init_plan(MixedPlan *plan, Oid function, const char *name)
@@ -311,8 +313,8 @@ init_plan(MixedPlan *plan, Oid function, const char *name)
 			 function, ntypes);
 
 	/*
-	 * The array is converted or, if there is none, the argument that pgvector
-	 * casts implicitly.
+	 * Convert the array.  If neither argument is an array, convert the
+	 * argument that pgvector casts implicitly to the other's type.
 	 */
 	if (type_is_array(types[0]))
 		plan->source = 0;
@@ -334,7 +336,7 @@ init_plan(MixedPlan *plan, Oid function, const char *name)
 	pfree(types);
 }
 
-/* Calls a cast of nargs arguments. */
+/* Calls a cast function, which has nargs arguments. */
 static Datum
 call_cast(FmgrInfo *cast, int nargs, Datum value)
 {
@@ -346,7 +348,7 @@ call_cast(FmgrInfo *cast, int nargs, Datum value)
 	fcinfo->args[0].isnull = false;
 	fcinfo->args[1].value = Int32GetDatum(-1);	/* type modifier */
 	fcinfo->args[1].isnull = false;
-	fcinfo->args[2].value = BoolGetDatum(false);	/* explicit cast? */
+	fcinfo->args[2].value = BoolGetDatum(false);	/* implicit cast */
 	fcinfo->args[2].isnull = false;
 	result = FunctionCallInvoke(fcinfo);
 	if (fcinfo->isnull)
@@ -354,10 +356,7 @@ call_cast(FmgrInfo *cast, int nargs, Datum value)
 	return result;
 }
 
-/*
- * Casts the source argument of a call; the result is palloc'd in the current
- * context.
- */
+/* Casts the source argument of a call.  The result is palloc'd. */
 static Datum
 cast_source(MixedCall *call, Datum value)
 {
@@ -384,8 +383,8 @@ cast_source(MixedCall *call, Datum value)
 }
 
 /*
- * Computes the distance that operator name gives once the source argument is
- * cast.  Leaves no memory behind but the last value cast, in fn_mcxt.
+ * Casts the source argument and computes the distance with the operator called
+ * `name`.  Leaves no memory allocated except for the memo in fn_mcxt.
  */
 static Datum
 mixed_distance(FunctionCallInfo fcinfo, const char *name)
@@ -405,7 +404,7 @@ mixed_distance(FunctionCallInfo fcinfo, const char *name)
 		fmgr_info_cxt(call->plan.cast, &call->cast, flinfo->fn_mcxt);
 		fmgr_info_cxt(get_opcode(call->plan.operator), &call->distance,
 					  flinfo->fn_mcxt);
-		/* only now: an error above must leave nothing half made */
+		/* set this last, so that an error above leaves no incomplete state */
 		flinfo->fn_extra = call;
 	}
 
@@ -428,21 +427,21 @@ mixed_distance(FunctionCallInfo fcinfo, const char *name)
 	return distance;
 }
 
-/* gpuvec_l2_distance(vector, real[]) and its like */
+/* gpuvec_l2_distance(vector, real[]) and other mixed types */
 Datum
 gpuvec_mixed_l2(PG_FUNCTION_ARGS)
 {
 	return mixed_distance(fcinfo, "<->");
 }
 
-/* gpuvec_negative_inner_product(vector, real[]) and its like */
+/* gpuvec_negative_inner_product(vector, real[]) and other mixed types */
 Datum
 gpuvec_mixed_ip(PG_FUNCTION_ARGS)
 {
 	return mixed_distance(fcinfo, "<#>");
 }
 
-/* gpuvec_cosine_distance(vector, real[]) and its like */
+/* gpuvec_cosine_distance(vector, real[]) and other mixed types */
 Datum
 gpuvec_mixed_cosine(PG_FUNCTION_ARGS)
 {
@@ -450,8 +449,8 @@ gpuvec_mixed_cosine(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns operator name (real[], real[]) by which gpuivfpq orders, in whatever
- * schema it is, or InvalidOid if there is none.
+ * Returns the operator called `name` that takes (real[], real[]) and by which
+ * gpuivfpq can order, from any schema, or InvalidOid if there is none.
  */
 static Oid
 real_operator(const char *name)
@@ -484,8 +483,9 @@ real_operator(const char *name)
 }
 
 /*
- * Turns the plan round if the argument to convert is a real[] from a table and
- * the other one is not from a table: the other one becomes a real[].
+ * Reverses the plan if the argument to convert is a real[] from a table and
+ * the other argument is not from a table.  Then the other argument is
+ * converted to real[] instead, so that an index on the table can be used.
  */
 static void
 prefer_real_column(MixedPlan *plan, const char *name, List *args)
@@ -509,9 +509,10 @@ prefer_real_column(MixedPlan *plan, const char *name, List *args)
 }
 
 /*
- * Planner support: replaces a call of a mixed function, of operator name, by
- * the cast and pgvector's operator, or that of real[].  Declines other
- * requests.
+ * Planner support function of a mixed function, whose operator is called
+ * `name`.  Replaces a call of the mixed function by a cast and an operator:
+ * pgvector's operator or, if prefer_real_column() has reversed the plan, the
+ * operator for real[].  Returns NULL for other requests.
  */
 static Node *
 mixed_support(Node *rawreq, const char *name)
@@ -580,9 +581,9 @@ gpuvec_mixed_cosine_support(PG_FUNCTION_ARGS)
 }
 
 /*
- * Prepares to make values of a type of vectors: real[], or one that real[] can
- * be cast to.  Memory is of the current context, which must live as long as
- * *cast.
+ * Prepares *cast to convert vectors to values of a type, which is real[] or a
+ * type to which real[] can be cast.  Allocates memory in the current context,
+ * which must live as long as *cast.
  */
 void
 IvfpqCastBegin(IvfpqCast *cast, Oid type)
@@ -592,7 +593,7 @@ IvfpqCastBegin(IvfpqCast *cast, Oid type)
 		fmgr_info(cast_function(FLOAT4ARRAYOID, type), &cast->function);
 }
 
-/* Returns a vector as a value of that type, in the current context. */
+/* Returns a vector as a value of the type of *cast, palloc'd. */
 Datum
 IvfpqCastVector(IvfpqCast *cast, const float *vector, int dims)
 {
@@ -603,7 +604,7 @@ IvfpqCastVector(IvfpqCast *cast, const float *vector, int dims)
 	return call_cast(&cast->function, cast->function.fn_nargs, real);
 }
 
-/* Returns one vector as a value of a type, in the current context. */
+/* Returns a single vector as a value of a type, palloc'd. */
 Datum
 IvfpqCastReal(Oid type, const float *vector, int dims)
 {
@@ -614,8 +615,9 @@ IvfpqCastReal(Oid type, const float *vector, int dims)
 }
 
 /*
- * gpuvec_vectors_to_real(vector[]) and its like -> real[][]: a cast by which
- * functions that are given queries take arrays of pgvector's types.
+ * gpuvec_vectors_to_real(vector[]) -> real[][], and the same for arrays of
+ * pgvector's other types.  With this cast, a function that takes queries as
+ * real[][] also takes arrays of pgvector's types.
  */
 Datum
 gpuvec_vectors_to_real(PG_FUNCTION_ARGS)

@@ -1,7 +1,7 @@
 /*
  * sqldistance.h
- *		SQL's distance functions, and vectors as values of any type that has
- *		them (sqldistance.c).
+ *		SQL's distance functions, and the conversion of vectors to values of
+ *		any type of vectors (sqldistance.c).
  */
 #ifndef IVFPQ_SQLDISTANCE_H
 #define IVFPQ_SQLDISTANCE_H
@@ -13,11 +13,12 @@ typedef double (*IvfpqRealDistance) (const float *a, const float *b,
 
 extern IvfpqRealDistance IvfpqRealDistanceOf(const FmgrInfo *function);
 
-/* Makes values of a type of vectors. */
+/* Converts vectors to values of one type. */
 typedef struct IvfpqCast
 {
-	bool		is_real;		/* the type is real[], else */
-	FmgrInfo	function;		/* casts real[] to it */
+	bool		is_real;		/* the type is real[], and `function` is
+								 * unused */
+	FmgrInfo	function;		/* casts real[] to the type */
 } IvfpqCast;
 
 extern void IvfpqCastBegin(IvfpqCast *cast, Oid type);

@@ -1,16 +1,17 @@
 /*
  * vector.c
- *		Vectors: the operator class of an index, values, arrays and queries as
- *		floats, what an index can hold, and its centroids.
+ *		Vectors: operator classes, conversion of values, arrays and queries to
+ *		floats, tests whether an index can hold a vector, and centroids.
  *
- * Support function 1 of the operator class, the type's cast to real[], turns a
- * value into floats.  Callers that read all rows of a table would spend most
- * of their time in that cast, because pgvector's makes an array of Datums
- * first.  Its types have their elements behind a head of their own, and
- * IvfpqTypeStudy finds out whether these can be read there: it knows the cast
- * by its name, in the extension `vector`, and the first value is read both
- * ways.  If the two differ, or if a value is not as long as it should be, the
- * cast is called as before.
+ * Support function 1 of the operator class is the type's cast to real[], which
+ * converts a value to floats.  Callers that read all rows of a table would
+ * spend most of their time in that cast, because pgvector's cast makes an
+ * array of Datums first.  In pgvector's types, the elements follow a short
+ * header.  So we read the elements there, but only if IvfpqTypeStudy has
+ * recognized pgvector's cast by its name and by its extension, `vector`, and
+ * if the first value, read in both ways, gives the same floats.  Otherwise all
+ * values are cast.  A value that does not have the expected length is cast,
+ * too.
  */
 #include "postgres.h"
 
@@ -36,13 +37,16 @@
 #include "am/types/vector.h"
 #include "page/array.h"
 
-/* A vector's square between these keeps its digits in fp32, term by term. */
+/*
+ * If the square of a vector's length is between these limits, the sum of
+ * squares in fp32, term by term, neither overflows nor loses digits.
+ */
 #define LEAST_SQUARE	(64.0 * FLT_MIN)
 #define MOST_SQUARE		1e38
 
-#define HASHED_DIMS		256		/* hashed at a time */
+#define HASHED_DIMS		256		/* dimensions hashed at a time */
 
-/* A value of pgvector's types, not toasted. */
+/* A value of one of pgvector's types, not toasted, as pgvector stores it. */
 typedef struct Stored
 {
 	int32		header;
@@ -51,22 +55,25 @@ typedef struct Stored
 	char		elements[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
 } Stored;
 
-/* Returns an ordering operator of a type by its family, or InvalidOid. */
+/*
+ * Returns a family's ordering operator for (type, type) with this strategy
+ * number, or InvalidOid if there is none.
+ */
 static Oid
 ordering_operator(Oid family, Oid type, int strategy)
 {
 	Oid			op = get_opfamily_member(family, type, type, (int16) strategy);
 
-	/* classes of keys give the same numbers to operators that search */
+	/* the classes of keys use the same numbers for search operators */
 	if (!OidIsValid(op) || !OidIsValid(get_op_opfamily_sortfamily(op, family)))
 		return InvalidOid;
 	return op;
 }
 
 /*
- * Returns the distance by which a family orders a type, and sets *strategy to
- * its number.  Returns InvalidOid if the family orders no values of the type.
- * The family of an index's first column has exactly one.
+ * Returns the family's ordering operator for (type, type), which computes the
+ * distance, and sets *strategy to its strategy number.  Returns InvalidOid if
+ * there is none.  The family of an index's first column has exactly one.
  */
 Oid
 IvfpqDistanceOperator(Oid family, Oid type, int *strategy)
@@ -81,10 +88,7 @@ IvfpqDistanceOperator(Oid family, Oid type, int *strategy)
 	return InvalidOid;
 }
 
-/*
- * Returns whether a column of an open index, counted from 1, is a vector by
- * its operator class.
- */
+/* Returns whether a column, counted from 1, has a vector's operator class. */
 bool
 IvfpqIsVectorColumn(Relation index, int attno)
 {
@@ -96,9 +100,9 @@ IvfpqIsVectorColumn(Relation index, int attno)
 }
 
 /*
- * Returns the metric of an index.  It is named by the one strategy for which
- * the family of the first column has an ordering operator of the class's own
- * type.
+ * Returns the metric of an index, which is given by the strategy number of its
+ * ordering operator.  Raises an error unless the family of the first column
+ * has exactly one ordering operator for two arguments of the class's own type.
  */
 static GvMetric
 index_metric(Relation index)
@@ -136,9 +140,8 @@ index_metric(Relation index)
 }
 
 /*
- * Fills *type from the operator class of an open index.  Support function 1
- * is looked up in the current memory context, which must live as long as
- * *type does.
+ * Fills *type from the operator class of an open index.  Looks up support
+ * function 1 in the current context, which must live as long as *type.
  */
 void
 IvfpqTypeInit(IvfpqType *type, Relation index)
@@ -164,9 +167,10 @@ IvfpqTypeInit(IvfpqType *type, Relation index)
 }
 
 /*
- * Returns the dimensions that the index's declaration fixes, by option or by
- * type; or 0 if rows are to decide, which only real[] allows.  Raises an error
- * if the two contradict each other, or if there is neither and must be one.
+ * Returns the dimensions that the option dims or the column's type fixes.
+ * Returns 0 if neither fixes them, so that the rows determine them; this is
+ * allowed for real[] only.  Raises an error if the option and the type
+ * contradict each other, or if required dimensions are missing.
  */
 int
 IvfpqIndexDims(Relation index, const IvfpqType *type)
@@ -195,9 +199,9 @@ IvfpqIndexDims(Relation index, const IvfpqType *type)
 }
 
 /*
- * Finds out how values are stored, for a caller that will read many.  Their
- * cast tells, by its name and if it belongs to the extension `vector`; other
- * casts may do anything.
+ * Finds out how values of the type are stored, for a caller that will read
+ * many of them.  Recognizes pgvector's casts by their names and by their
+ * extension, `vector`.  Assumes nothing about values with another cast.
  */
 void
 IvfpqTypeStudy(IvfpqType *type)
@@ -221,10 +225,7 @@ IvfpqTypeStudy(IvfpqType *type)
 		type->stored = IVFPQ_STORED_HALF;
 }
 
-/*
- * Raises an error unless the array has the shape of a vector and no NULL in
- * it.
- */
+/* Raises an error unless the array has a vector's shape, without NULLs. */
 static void
 check_shape(ArrayType *array)
 {
@@ -275,8 +276,9 @@ check_finite(const float *values, int n)
 }
 
 /*
- * Returns the elements [n] of an array of another number type rounded to real,
- * palloc'd.  The array has no NULLs.  A double that is too small becomes 0.
+ * Returns the elements [n] of an array, which is not a real[], rounded to
+ * real.  The result is palloc'd.  The array must not contain NULLs.  A double
+ * that is too small becomes 0.
  */
 static float4 *
 round_elements(ArrayType *array, int n)
@@ -335,10 +337,11 @@ round_elements(ArrayType *array, int n)
 }
 
 /*
- * Returns the elements of a detoasted array of numbers as floats, *dims of
- * them.  The result points into the array if that is a real[], else to
- * palloc'd memory.  Raises an error if the array is no vector: one dimension,
- * at least one element, at most IVFPQ_MAX_DIMS, no NULL, all finite.
+ * Returns the elements of a detoasted array of numbers as floats, and sets
+ * *dims to their number.  The result points into the array if that is a
+ * real[], else to palloc'd memory.  Raises an error unless the array is a
+ * vector: one dimension, and 1 to IVFPQ_MAX_DIMS elements, all of them finite
+ * and not NULL.
  */
 const float *
 IvfpqArrayFloats(ArrayType *array, int *dims)
@@ -358,8 +361,9 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 }
 
 /*
- * Returns the elements of a detoasted real[], which may not be finite; or NULL
- * unless it has the shape of a vector of `dims` dimensions (0 = any).
+ * Returns the elements of a detoasted real[], without checking that they are
+ * finite.  Returns NULL if the array does not have the shape of a vector of
+ * `dims` dimensions (0 = any) or contains NULLs.
  */
 const float *
 IvfpqRealFloats(ArrayType *array, int dims)
@@ -387,7 +391,7 @@ IvfpqMakeReal(const float *vector, int dims)
 	return result;
 }
 
-/* Returns a value of the index's type, not NULL, as a real[], not toasted. */
+/* Converts a value, not NULL, of the index's type to a detoasted real[]. */
 static ArrayType *
 as_real(IvfpqType *type, Datum value)
 {
@@ -398,8 +402,9 @@ as_real(IvfpqType *type, Datum value)
 }
 
 /*
- * Returns a value's floats as they are stored, *dims of them; or NULL if it
- * does not look like a value of its type.
+ * Returns the floats of a value that is stored as type->stored says, and sets
+ * *dims to their number.  Returns NULL if the value does not have the expected
+ * form.
  */
 static const float *
 stored_floats(const IvfpqType *type, Datum value, int *dims)
@@ -422,9 +427,9 @@ stored_floats(const IvfpqType *type, Datum value, int *dims)
 }
 
 /*
- * Returns whether floats are those of the value's cast.  The first value that
- * is read tells whether pgvector's types are what they were when this was
- * written.
+ * Returns whether the floats are equal to those that the value's cast returns.
+ * We compare them for the first value that is read, because pgvector may have
+ * changed its types since this was written.
  */
 static bool
 is_cast(IvfpqType *type, Datum value, const float *floats, int dims)
@@ -437,9 +442,9 @@ is_cast(IvfpqType *type, Datum value, const float *floats, int dims)
 }
 
 /*
- * Returns a value of the index's type, not NULL, as floats, *dims of them.
- * The result points into the value or to palloc'd memory: call in a context
- * that is reset between rows.
+ * Converts a value of the index's type, which must not be NULL, to floats, and
+ * sets *dims to their number.  The result points into the value or to palloc'd
+ * memory, so call this in a context that is reset between rows.
  */
 const float *
 IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
@@ -464,10 +469,10 @@ IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
 }
 
 /*
- * Returns a query, not NULL, as floats, *dims of them.  subtype is the scan
- * key's: InvalidOid or the index's type, or an array of numbers, which the
- * family's other operators have on their right.  Memory as with
- * IvfpqValueFloats.
+ * Converts a query, which must not be NULL, to floats, and sets *dims to their
+ * number.  `subtype` is that of the scan key.  It is InvalidOid or the index's
+ * type, or else an array of numbers, because the family has operators with
+ * such an array on the right.  Allocates memory as IvfpqValueFloats does.
  */
 const float *
 IvfpqQueryFloats(IvfpqType *type, Oid subtype, Datum value, int *dims)
@@ -495,8 +500,9 @@ IvfpqQueryFloats(IvfpqType *type, Oid subtype, Datum value, int *dims)
 }
 
 /*
- * Returns whether a value, not NULL, is a vector of `dims` dimensions (0 =
- * any), and raises no error if it is none.  Memory as with IvfpqValueFloats.
+ * Returns whether a value, which must not be NULL, is a vector of `dims`
+ * dimensions (0 = any).  Does not raise an error if the value is not a vector.
+ * Allocates memory as IvfpqValueFloats does.
  */
 bool
 IvfpqIsVector(IvfpqType *type, Datum value, int dims)
@@ -508,8 +514,8 @@ IvfpqIsVector(IvfpqType *type, Datum value, int dims)
 }
 
 /*
- * Returns a hash of a vector's numbers, the same for 0 and -0.  Vectors with
- * the same 64 bits count as equal.
+ * Returns a hash of a vector's numbers, in which 0 and -0 are the same.
+ * Callers treat vectors with the same hash as equal.
  */
 uint64
 IvfpqVectorHash(const float *vector, int dims, uint64 seed)
@@ -540,8 +546,8 @@ IvfpqCheckDims(int expected, int dims)
 }
 
 /*
- * Returns whether a value, not NULL, has `dims` dimensions (0 = any).  Memory
- * as with IvfpqValueFloats.
+ * Returns whether a value, which must not be NULL, has `dims` dimensions (0 =
+ * any).  Allocates memory as IvfpqValueFloats does.
  */
 bool
 IvfpqHasDims(IvfpqType *type, Datum value, int dims)
@@ -555,8 +561,8 @@ IvfpqHasDims(IvfpqType *type, Datum value, int dims)
 }
 
 /*
- * Returns whether the metric can place the vector.  Cosine cannot place one of
- * zeros; such rows are not indexed, like NULLs.
+ * Returns whether a vector can be indexed under the metric.  Under cosine, a
+ * row with a vector of zeros is not indexed, like a row with NULL.
  */
 bool
 IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
@@ -570,12 +576,13 @@ IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
 }
 
 /*
- * Returns the vector of a row that a scan of the table reads.  Returns NULL if
- * there is none, or if the metric cannot place it.
+ * Returns the vector of a row that a scan of the table has read, or NULL if
+ * the row has no vector that can be indexed under the metric.
  *
- * Rows have *dims dimensions; if that is 0, it becomes those of this row.
- * Other dimensions are an error or, with `lenient`, NULL is returned.  The
- * vector is valid until the next call, because each call resets the context.
+ * All rows must have *dims dimensions.  If *dims is 0, it is set to the
+ * dimensions of this row.  If the row has other dimensions, this raises an
+ * error or, if `lenient`, returns NULL.  The vector is valid until the next
+ * call, because each call resets the context.
  */
 const float *
 IvfpqRowVector(IvfpqType *type, Datum value, bool isnull, int *dims,
@@ -601,9 +608,10 @@ IvfpqRowVector(IvfpqType *type, Datum value, bool isnull, int *dims,
 }
 
 /*
- * Returns whether a value, not NULL, has a place in the index, whose rows have
- * `dims` dimensions (0 = any).  A zero vector has none under cosine, nor has
- * one of other dimensions.  Memory as with IvfpqValueFloats.
+ * Returns whether the index can hold a value, which must not be NULL.  The
+ * rows of the index have `dims` dimensions (0 = any).  The index cannot hold a
+ * vector of other dimensions or, if the metric is cosine, a vector of zeros.
+ * Allocates memory as IvfpqValueFloats does.
  */
 bool
 IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
@@ -619,10 +627,11 @@ IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
 }
 
 /*
- * Returns whether refine records can bound the vector's distance: whether the
- * operator's result for the vector and another such is off by rounding alone.
- * pgvector's operators sum squares and products in fp32.  Those of very short
- * vectors lose their digits there, and those of very long ones overflow.
+ * Returns whether the vector is boundable.  Refine records can bound the
+ * distance between two boundable vectors, because the operator's result for
+ * them has no error other than rounding.  pgvector's operators sum squares and
+ * products in fp32.  Very short vectors lose their digits there, and the sums
+ * of very long vectors overflow.
  */
 bool
 IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
@@ -636,10 +645,7 @@ IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
 		(type->metric == GV_IP || square > LEAST_SQUARE);
 }
 
-/*
- * Returns the inverse [dims][dims] of an index's rotation, which is its
- * transpose; palloc'd.
- */
+/* Returns the inverse of a rotation (its transpose) [dims][dims], palloc'd. */
 static float *
 load_inverse(Relation index, const IvfpqMetaData *meta)
 {
@@ -658,8 +664,10 @@ load_inverse(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Moves a centroid, as pages have it, back from the engine's space.
- * back [dims][dims] undoes the rotation, or is NULL; turned [dims] is scratch.
+ * Transforms a centroid [dims] from the engine's space, in which pages store
+ * it, to the space of the index's rows.  `back` [dims][dims] is the inverse of
+ * the rotation, or NULL if there is no rotation.  `turned` [dims] is scratch
+ * memory.  The result is written to `to` [dims].
  */
 static void
 untransform(const GvModel *model, const float *back, float *turned,
@@ -681,9 +689,9 @@ untransform(const GvModel *model, const float *back, float *turned,
 
 /*
  * Returns all centroids [*n][dims] of an index in the space of its rows,
- * palloc'd.  By cosine they are means of vectors of length 1.  Returns NULL,
- * and *n is 0, before the index is trained.  Raises an error if its vectors
- * have another number of dimensions.
+ * palloc'd.  If the metric is cosine, centroids are means of vectors of length
+ * 1.  If the index is not trained, sets *n to 0 and returns NULL.  Raises an
+ * error if the index's vectors have other dimensions.
  */
 float *
 IvfpqCentroids(Relation index, int dims, int *n)

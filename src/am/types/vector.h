@@ -1,7 +1,7 @@
 /*
  * vector.h
- *		Vectors: operator classes, values and arrays as floats, what an index
- *		can hold, its centroids (vector.c).
+ *		Vectors: operator classes, conversion to floats, whether an index can
+ *		hold a vector, and centroids (vector.c).
  */
 #ifndef IVFPQ_VECTOR_H
 #define IVFPQ_VECTOR_H
@@ -12,37 +12,40 @@
 
 #include "engine/gv_engine.h"
 
-/* Strategy numbers of the ordering operators: they name the metric. */
+/* Strategy numbers of the ordering operators.  Each stands for a metric. */
 #define IVFPQ_L2_STRATEGY		1
 #define IVFPQ_IP_STRATEGY		2
 #define IVFPQ_COSINE_STRATEGY	3
 #define IVFPQ_NSTRATEGIES		3
 
 /*
- * Support function 1, of (type, int4, bool): the value as real[].  Absent
- * for real[] itself.  pgvector's own cast functions have this form.
+ * Support function 1 takes (type, int4, bool) and returns the value as a
+ * real[], as pgvector's own cast functions do.  A class for real[] itself has
+ * no support function 1.
  */
 #define IVFPQ_TOREAL_PROC		1
 
-/* How values of a type are stored, as far as that is known. */
+/* How values of a type are stored, as far as we know. */
 typedef enum IvfpqStored
 {
-	IVFPQ_STORED_SOMEHOW,		/* only the cast knows */
+	IVFPQ_STORED_SOMEHOW,		/* unknown: only the cast can read a value */
 	IVFPQ_STORED_FLOATS,		/* vector */
 	IVFPQ_STORED_HALF			/* halfvec */
 } IvfpqStored;
 
-/* The type of an index's vectors, by their operator class. */
+/* The type of an index's vectors, as their operator class determines it. */
 typedef struct IvfpqType
 {
 	GvMetric	metric;
 	Oid			type;			/* the operator class's input type */
 	Oid			collation;
-	bool		has_toreal;		/* false: type is real[] */
+	bool		has_toreal;		/* false if the type is real[] */
 	FmgrInfo	toreal;			/* support function 1 */
-	int			typmod_dims;	/* of the column's type modifier, or 0 */
+	int			typmod_dims;	/* dimensions given by the column's type
+								 * modifier, or 0 */
 	IvfpqStored stored;
-	bool		is_stored_so;	/* one value has been compared with its cast */
+	bool		is_stored_so;	/* reading a value as `stored` says gave the
+								 * same floats as its cast */
 } IvfpqType;
 
 /* Operator classes */
@@ -64,7 +67,7 @@ extern const float *IvfpqQueryFloats(IvfpqType *type, Oid subtype,
 extern bool IvfpqIsVector(IvfpqType *type, Datum value, int dims);
 extern uint64 IvfpqVectorHash(const float *vector, int dims, uint64 seed);
 
-/* What an index can hold */
+/* Tests whether an index can hold a vector */
 extern void IvfpqCheckDims(int expected, int dims);
 extern bool IvfpqHasDims(IvfpqType *type, Datum value, int dims);
 extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
