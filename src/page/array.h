@@ -39,7 +39,7 @@ static inline int
 IvfpqCodeBlockFloats(const IvfpqMetaData *meta)
 {
 	return IVFPQ_BLOCK_POSTINGS +
-		IvfpqCodeBytes(meta->pq_dim) * IVFPQ_BLOCK_POSTINGS /
+		(meta->pq_dim + 1) / 2 * IVFPQ_BLOCK_POSTINGS /
 		(int) sizeof(float4);
 }
 

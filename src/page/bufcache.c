@@ -146,12 +146,6 @@ IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 
 #endif
 
-static int *
-cold_pages_of(Relation rel)
-{
-	return &cold_pages[rel->rd_rel->relkind == RELKIND_INDEX];
-}
-
 /* Returns the number of pages that this backend has read from files. */
 int64
 IvfpqCountReads(void)
@@ -162,12 +156,12 @@ IvfpqCountReads(void)
 /*
  * Notes whether the page of rel that was just read came from a file.
  * *had_read is the result of IvfpqCountReads before the read, and is updated
- * to the current result.
+ * to the current result.  Returns what IvfpqPrefetchHelps returns afterwards.
  */
-void
+bool
 IvfpqPrefetchNotice(Relation rel, int64 *had_read)
 {
-	int		   *cold = cold_pages_of(rel);
+	int		   *cold = &cold_pages[rel->rd_rel->relkind == RELKIND_INDEX];
 	int64		has_read = IvfpqCountReads();
 
 	if (has_read != *had_read)
@@ -175,13 +169,14 @@ IvfpqPrefetchNotice(Relation rel, int64 *had_read)
 	else if (*cold > 0)
 		(*cold)--;
 	*had_read = has_read;
+	return *cold > 0;
 }
 
 /* Returns whether pages of the relation may have to be read from files. */
 bool
 IvfpqPrefetchHelps(Relation rel)
 {
-	return *cold_pages_of(rel) > 0;
+	return cold_pages[rel->rd_rel->relkind == RELKIND_INDEX] > 0;
 }
 
 static BlockNumber
@@ -221,45 +216,19 @@ IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
 }
 
 /*
- * Prefetches pages until effective_io_concurrency pages are being read.  If
- * the index is damaged, the numbers may name pages that do not exist.
- * Prefetching stops at such a page, and whoever reads the page reports it.
- */
-static void
-ask(IvfpqPrefetch *prefetch)
-{
-	Oid			tablespace = prefetch->rel->rd_rel->reltablespace;
-
-	if (prefetch->most < 0)
-		prefetch->most = get_tablespace_io_concurrency(tablespace);
-	while (prefetch->count < prefetch->most && prefetch->asked < prefetch->n)
-	{
-		BlockNumber blkno = block_of(prefetch, prefetch->asked);
-
-		if (blkno >= prefetch->nblocks)
-			prefetch->nblocks = RelationGetNumberOfBlocks(prefetch->rel);
-		if (blkno >= prefetch->nblocks)
-			return;
-		PrefetchBuffer(prefetch->rel, MAIN_FORKNUM, blkno);
-		prefetch->asked = pass_page(prefetch, prefetch->asked);
-		prefetch->count++;
-	}
-}
-
-/*
  * Prefetches pages that come after page blkno, which the caller is about to
  * read.  The call does no harm if none of the numbers belongs to page blkno.
  */
 void
 IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno)
 {
+	Relation	rel = prefetch->rel;
 	int64		i = prefetch->next;
 
 	if (blkno == prefetch->current)
 		return;
 	prefetch->current = blkno;
-	IvfpqPrefetchNotice(prefetch->rel, &prefetch->had_read);
-	if (!IvfpqPrefetchHelps(prefetch->rel))
+	if (!IvfpqPrefetchNotice(rel, &prefetch->had_read))
 		return;
 
 	while (i < prefetch->n && block_of(prefetch, i) != blkno)
@@ -276,7 +245,28 @@ IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno)
 		prefetch->asked = prefetch->next;
 		prefetch->count = 0;
 	}
-	ask(prefetch);
+
+	/* prefetch until effective_io_concurrency pages are being read */
+	if (prefetch->most < 0)
+		prefetch->most =
+			get_tablespace_io_concurrency(rel->rd_rel->reltablespace);
+	while (prefetch->count < prefetch->most && prefetch->asked < prefetch->n)
+	{
+		BlockNumber asked = block_of(prefetch, prefetch->asked);
+
+		/*
+		 * If the index is damaged, the numbers may name pages that do not
+		 * exist.  Prefetching stops at such a page, and whoever reads the
+		 * page reports it.
+		 */
+		if (asked >= prefetch->nblocks)
+			prefetch->nblocks = RelationGetNumberOfBlocks(rel);
+		if (asked >= prefetch->nblocks)
+			return;
+		PrefetchBuffer(rel, MAIN_FORKNUM, asked);
+		prefetch->asked = pass_page(prefetch, prefetch->asked);
+		prefetch->count++;
+	}
 }
 
 /* Ends prefetching, after the last page was read. */

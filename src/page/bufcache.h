@@ -85,7 +85,7 @@ extern void IvfpqPrefetchEnd(IvfpqPrefetch *prefetch);
  * prefetching helps.
  */
 extern int64 IvfpqCountReads(void);
-extern void IvfpqPrefetchNotice(Relation rel, int64 *had_read);
+extern bool IvfpqPrefetchNotice(Relation rel, int64 *had_read);
 extern bool IvfpqPrefetchHelps(Relation rel);
 
 #endif							/* IVFPQ_BUFCACHE_H */

@@ -68,7 +68,7 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
 	layout->refine = refine;
 	layout->keys = *keys;
 	layout->keys_at = FIXED_BYTES(refine);
-	layout->code_bytes = IvfpqCodeBytes(pq_dim);
+	layout->code_bytes = (pq_dim + 1) / 2;
 	layout->codes = layout->keys_at + IvfpqKeysBytes(keys);
 	layout->body_bytes = layout->codes +
 		IVFPQ_BLOCK_POSTINGS * layout->code_bytes;
@@ -153,18 +153,11 @@ IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form)
 	return true;
 }
 
-/* Returns the number of bytes that the heads of keys take in a block. */
-int
-IvfpqKeyHeadsBytes(const IvfpqKeyForm *form)
-{
-	return form->nkeys * (int) sizeof(IvfpqKeyHead);
-}
-
 /* Returns the offset of posting i's abbreviated key k in a block's keys. */
 static int
 key_abbrev_at(const IvfpqKeyForm *form, int k, int i)
 {
-	int			at = IvfpqKeyHeadsBytes(form);
+	int			at = form->nkeys * (int) sizeof(IvfpqKeyHead);
 
 	for (int before = 0; before < k; before++)
 		at += IVFPQ_BLOCK_POSTINGS * form->width[before];
@@ -308,32 +301,6 @@ IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 }
 
 /*
- * Writes the abbreviated keys of posting i, and the heads that change because
- * of them.  Keys and heads are in part 0, whose body is `body`.
- */
-static pg_attribute_always_inline void
-put_keys(const IvfpqLayout *layout, const char *body, int i,
-		 const IvfpqKeyAbbrevs *abbrevs, PutBytes put, const void *to)
-{
-	const IvfpqKeyForm *form = &layout->keys;
-	const IvfpqKeyHead *heads = (const IvfpqKeyHead *)
-	(body + layout->keys_at);
-
-	for (int k = 0; k < form->nkeys; k++)
-	{
-		IvfpqKeyHead head = IvfpqKeyHeadWith(form, k, &heads[k], i, abbrevs);
-		IvfpqKeyBytes bytes;
-
-		if (i == 0 || memcmp(&head, &heads[k], sizeof(head)) != 0)
-			put(to, 0, layout->keys_at + k * (int) sizeof(head), &head,
-				sizeof(head));
-		put(to, 0, layout->keys_at + key_abbrev_at(form, k, i),
-			IvfpqKeyAbbrevBytes(abbrevs->abbrev[k], form->width[k], &bytes),
-			form->width[k]);
-	}
-}
-
-/*
  * Writes posting i of a block.  Each byte of the posting is written, so that
  * bytes left by an earlier owner of the slot do no harm.  `body` is the body
  * of part 0, which has the heads of keys.
@@ -344,6 +311,9 @@ put_posting(const IvfpqLayout *layout, const char *body, int i,
 {
 	int			tids = IVFPQ_BLOCK_POSTINGS * (int) sizeof(ItemPointerData);
 	int			ts = IVFPQ_BLOCK_POSTINGS * (int) sizeof(float4);
+	const IvfpqKeyForm *form = &layout->keys;
+	const IvfpqKeyHead *heads = (const IvfpqKeyHead *)
+	(body + layout->keys_at);
 	int			at = layout->codes + i;
 	int			part = 0;
 
@@ -353,8 +323,23 @@ put_posting(const IvfpqLayout *layout, const char *body, int i,
 	if (layout->refine)
 		put(to, 0, tids + ts + i * (int) sizeof(ItemPointerData),
 			&posting->refine, sizeof(ItemPointerData));
-	if (layout->keys.nkeys > 0)
-		put_keys(layout, body, i, posting->keys, put, to);
+
+	/* abbreviated keys, and the heads that change because of them */
+	for (int k = 0; k < form->nkeys; k++)
+	{
+		IvfpqKeyHead head = IvfpqKeyHeadWith(form, k, &heads[k], i,
+											 posting->keys);
+		IvfpqKeyBytes bytes;
+
+		if (i == 0 || memcmp(&head, &heads[k], sizeof(head)) != 0)
+			put(to, 0, layout->keys_at + k * (int) sizeof(head), &head,
+				sizeof(head));
+		put(to, 0, layout->keys_at + key_abbrev_at(form, k, i),
+			IvfpqKeyAbbrevBytes(posting->keys->abbrev[k], form->width[k],
+								&bytes),
+			form->width[k]);
+	}
+
 	/* no division here, because this runs for every byte of an index */
 	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_POSTINGS)
 	{

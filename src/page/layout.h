@@ -82,13 +82,6 @@ typedef struct IvfpqBlockView
 								 * `keys` are valid */
 } IvfpqBlockView;
 
-/* Returns the number of bytes of one posting's code. */
-static inline int
-IvfpqCodeBytes(int pq_dim)
-{
-	return (pq_dim + 1) / 2;
-}
-
 /* the layout of blocks */
 extern int	IvfpqMaxPqDim(const IvfpqKeyForm *keys);
 extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
@@ -99,7 +92,6 @@ extern int	IvfpqDefaultPqDim(int dims, bool refine,
 
 /* keys in a block: heads, then abbreviated keys */
 extern bool IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form);
-extern int	IvfpqKeyHeadsBytes(const IvfpqKeyForm *form);
 extern int	IvfpqKeysBytes(const IvfpqKeyForm *form);
 extern const void *IvfpqKeyAbbrevBytes(uint64 abbrev, int width,
 									   IvfpqKeyBytes *bytes);

@@ -65,28 +65,16 @@
 /* About this many pages of lists are prefetched from files together. */
 #define MOST_PAGES		256
 
-/* Returns the number of bytes of a slot that come before its keys. */
-static inline int
-before_keys(const IvfpqLayout *layout)
-{
-	return (int) sizeof(IvfpqSlotHeader) + layout->keys_at;
-}
-
 /*
  * Returns the ordinal of the block to read next.  Blocks are read from the
  * newest to the oldest, which has ordinal 0, and nleft > 0 postings are left.
+ * All older blocks are full, so ordinal * IVFPQ_BLOCK_POSTINGS postings are
+ * left after this block.
  */
 static inline uint32
 newest_ordinal(uint32 nleft)
 {
 	return (nleft - 1) / IVFPQ_BLOCK_POSTINGS;
-}
-
-/* Returns the number of postings in the block that newest_ordinal returns. */
-static inline int
-newest_postings(uint32 nleft)
-{
-	return (nleft - 1) % IVFPQ_BLOCK_POSTINGS + 1;
 }
 
 /* Returns the address of the next older block of the list. */
@@ -119,16 +107,36 @@ drop_prefetched(IvfpqListReader *reader)
 }
 
 /*
- * Pins the page that will be read next.  Up to nblocks of its slots, from
- * `address` on, will be fetched into the processor's cache.  They hold the
- * list's next blocks if the list was written as a whole.
+ * Pins the page that will be read after the slot with header `last`: the page
+ * of the next older block or, after the oldest block, the page of the newest
+ * block of the following list.  The slots from that block's slot on, as many
+ * as the list has blocks left, will be fetched into the processor's cache.
+ * They hold these blocks if the list was written as a whole.
  */
 static void
-prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
+prefetch_next(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 {
 	const IvfpqLayout *layout = &reader->layout;
 	uint32		slots = layout->slots_per_page;
+	const IvfpqDirEntry *following = reader->following;
+	IvfpqAddress address;
+	uint32		nblocks;
 	Page		page;
+
+	if (last->list != reader->list || last->gen != reader->entry.gen ||
+		layout->nparts > 1 || (last->ordinal == 0 && following == NULL))
+		return;
+	if (last->ordinal > 0)
+	{
+		address = older_block(last);
+		nblocks = last->ordinal;
+	}
+	else
+	{
+		address = following->head;
+		nblocks = (following->nitems + IVFPQ_BLOCK_POSTINGS - 1) /
+			IVFPQ_BLOCK_POSTINGS;
+	}
 
 	drop_prefetched(reader);
 	if (nblocks == 0 || address.slot >= slots ||
@@ -150,27 +158,6 @@ prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	IvfpqBufHintFetch(reader->index, address.page + 1, 0, 0);
 }
 
-/*
- * Pins the page that will be read after the slot with header `last`: the page
- * of the next older block or, after the oldest block, the page of the newest
- * block of the following list.
- */
-static void
-prefetch_next(IvfpqListReader *reader, const IvfpqSlotHeader *last)
-{
-	const IvfpqDirEntry *following = reader->following;
-
-	if (last->list != reader->list || last->gen != reader->entry.gen ||
-		reader->layout.nparts > 1)
-		return;
-	if (last->ordinal > 0)
-		prefetch_page(reader, older_block(last), last->ordinal);
-	else if (following != NULL)
-		prefetch_page(reader, following->head,
-					  (following->nitems + IVFPQ_BLOCK_POSTINGS - 1) /
-					  IVFPQ_BLOCK_POSTINGS);
-}
-
 /* Pins a page of the list, or returns InvalidBuffer if it does not exist. */
 static Buffer
 pin_page(IvfpqListReader *reader, BlockNumber blkno)
@@ -185,41 +172,6 @@ pin_page(IvfpqListReader *reader, BlockNumber blkno)
 	if (!IvfpqBlockExists(reader->index, blkno))
 		return InvalidBuffer;
 	return IvfpqBufHintRead(reader->index, blkno, reader->strategy);
-}
-
-/* Fetches a slot of the next page into the cache, while blocks are copied. */
-static void
-fetch_slot(IvfpqListReader *reader)
-{
-	const char *end;
-
-	if (reader->fetch_at == NULL)
-		return;
-	end = Min(reader->fetch_at + reader->layout.slot_bytes,
-			  reader->fetch_end);
-	if (!reader->passing)
-		IvfpqFetch(reader->fetch_at, end);
-	else if (end - reader->fetch_at >= reader->layout.codes)
-	{
-		/*
-		 * the caller did not need the last block, so probably only the header
-		 * and the keys of this block will be read
-		 */
-		IvfpqFetch(reader->fetch_at,
-				   reader->fetch_at + sizeof(IvfpqSlotHeader));
-		IvfpqFetch(reader->fetch_at + before_keys(&reader->layout),
-				   reader->fetch_at + sizeof(IvfpqSlotHeader) +
-				   reader->layout.codes);
-	}
-	reader->fetch_at = end;
-}
-
-/* Moves the place to a block on another page. */
-static void
-go_to(IvfpqFetchPlace *place, Relation index, IvfpqAddress next)
-{
-	place->next = next;
-	place->page = IvfpqBufHintFetch(index, next.page, 0, 0);
 }
 
 /*
@@ -269,7 +221,8 @@ next_to_fetch(IvfpqFetchPlace *place, Relation index,
 		if (entry->nitems == 0 || entry->head.slot >= slots)
 			continue;
 		place->nblocks = newest_ordinal(entry->nitems) + 1;
-		go_to(place, index, entry->head);
+		place->next = entry->head;
+		place->page = IvfpqBufHintFetch(index, place->next.page, 0, 0);
 	}
 	if (place->page != NULL)
 		slot = place->page + MAXALIGN(SizeOfPageHeaderData) +
@@ -277,34 +230,12 @@ next_to_fetch(IvfpqFetchPlace *place, Relation index,
 	place->nblocks--;
 	if (++place->next.slot == slots && place->nblocks > 0)
 	{
-		IvfpqAddress behind = {.page = place->next.page + 1};
-
-		go_to(place, index, behind);
+		/* the list probably goes on at the beginning of the next page */
+		place->next.page++;
+		place->next.slot = 0;
+		place->page = IvfpqBufHintFetch(index, place->next.page, 0, 0);
 	}
 	return slot;
-}
-
-/*
- * Fetches a later block into the processor's cache during an optimistic read,
- * but only the bytes before the block's keys and codes.  Returns the address
- * of the codes, which the scan fetches while it works, or NULL if the address
- * is not known.
- */
-static const uint8 *
-fetch_ahead(IvfpqListReader *reader)
-{
-	const IvfpqLayout *layout = &reader->layout;
-	const char *slot = next_to_fetch(&reader->fetching, reader->index, layout);
-
-	if (slot == NULL && reader->fetch_at < reader->fetch_end)
-	{
-		slot = reader->fetch_at;
-		reader->fetch_at += layout->slot_bytes;
-	}
-	if (slot == NULL)
-		return NULL;
-	IvfpqFetch(slot, slot + before_keys(layout));
-	return (const uint8 *) slot + sizeof(IvfpqSlotHeader) + layout->codes;
 }
 
 /* Prepares a reader of lists, with memory from the current context. */
@@ -364,46 +295,37 @@ IvfpqListOpen(IvfpqListReader *reader, uint32 list)
 }
 
 /*
- * Copies a slot.  If the heads of the block's keys show that the caller needs
- * none of its postings, copies only the slot's header and the heads.
- */
-static void
-copy_slot(IvfpqListReader *reader, const char *from, char *to, uint32 slot)
-{
-	const IvfpqLayout *layout = &reader->layout;
-	int			heads = before_keys(layout);
-
-	reader->copied |= 1U << slot;
-	if (reader->wants == NULL || layout->keys.nkeys == 0 ||
-		((const IvfpqSlotHeader *) from)->part != 0 ||
-		reader->wants(reader->wants_arg, (const IvfpqSlotHeader *) from,
-					  from + heads))
-		memcpy(to, from, layout->slot_bytes);
-	else
-	{
-		memcpy(to, from, sizeof(IvfpqSlotHeader));
-		memcpy(to + heads, from + heads, IvfpqKeyHeadsBytes(&layout->keys));
-		reader->passed |= 1U << slot;
-	}
-}
-
-/*
  * Copies a slot of a locked page to the same place of reader->page.  Then
  * follows the list, and copies its older blocks as well, as long as they are
- * on this page.  Returns the header of the last slot that was copied.
+ * on this page.  If the heads of a block's keys show that the caller needs
+ * none of its postings, copies only the slot's header and the heads.  Returns
+ * the header of the last slot that was copied.
  */
 static const IvfpqSlotHeader *
 copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
 {
 	const IvfpqLayout *layout = &reader->layout;
-	IvfpqSlotHeader *header;
+	int			heads = (int) sizeof(IvfpqSlotHeader) + layout->keys_at;
 
 	reader->copied = reader->passed = 0;
 	for (;;)
 	{
-		header = IvfpqSlabSlot((Page) reader->page, layout, slot);
-		copy_slot(reader, (const char *) IvfpqSlabSlot(page, layout, slot),
-				  (char *) header, slot);
+		const IvfpqSlotHeader *from = IvfpqSlabSlot(page, layout, slot);
+		IvfpqSlotHeader *header = IvfpqSlabSlot((Page) reader->page, layout,
+												slot);
+
+		reader->copied |= 1U << slot;
+		if (reader->wants == NULL || layout->keys.nkeys == 0 ||
+			from->part != 0 ||
+			reader->wants(reader->wants_arg, from, (const char *) from + heads))
+			memcpy(header, from, layout->slot_bytes);
+		else
+		{
+			memcpy(header, from, sizeof(IvfpqSlotHeader));
+			memcpy((char *) header + heads, (const char *) from + heads,
+				   layout->keys.nkeys * sizeof(IvfpqKeyHead));
+			reader->passed |= 1U << slot;
+		}
 		if (header->list != reader->list ||
 			header->gen != reader->entry.gen || header->ordinal == 0 ||
 			header->prev_page != blkno ||
@@ -415,45 +337,36 @@ copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
 }
 
 /*
- * Makes sure that reader->page has a copy of the slot.  Returns false if the
- * page does not exist or is not a small-list page.
- */
-static bool
-copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
-{
-	const IvfpqSlotHeader *last = NULL;
-	Buffer		buf;
-
-	if (reader->cached == blkno && (reader->copied >> slot & 1) != 0)
-		return true;
-	reader->cached = InvalidBlockNumber;
-	buf = pin_page(reader, blkno);
-	if (!BufferIsValid(buf))
-		return false;
-	LockBuffer(buf, BUFFER_LOCK_SHARE);
-	if (IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB))
-		last = copy_slots(reader, BufferGetPage(buf), blkno, slot);
-	UnlockReleaseBuffer(buf);
-	if (last == NULL)
-		return false;
-	reader->cached = blkno;
-	if (reader->looks_ahead)
-		prefetch_next(reader, last);
-	return true;
-}
-
-/*
- * Returns the copy of a slot, or NULL if the slot does not hold this part of
- * the block that will be read next.
+ * Returns a copy of a slot, or NULL if the slot does not hold this part of the
+ * block that will be read next.  Copies the slot to reader->page, with other
+ * blocks of its page, unless they were copied before.
  */
 static IvfpqSlotHeader *
 copy_part(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
 {
 	IvfpqSlotHeader *header;
 
-	if (slot >= (uint32) reader->layout.slots_per_page ||
-		!copy_page(reader, blkno, slot))
+	if (slot >= (uint32) reader->layout.slots_per_page)
 		return NULL;
+	if (reader->cached != blkno || (reader->copied >> slot & 1) == 0)
+	{
+		const IvfpqSlotHeader *last = NULL;
+		Buffer		buf;
+
+		reader->cached = InvalidBlockNumber;
+		buf = pin_page(reader, blkno);
+		if (!BufferIsValid(buf))
+			return NULL;
+		LockBuffer(buf, BUFFER_LOCK_SHARE);
+		if (IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB))
+			last = copy_slots(reader, BufferGetPage(buf), blkno, slot);
+		UnlockReleaseBuffer(buf);
+		if (last == NULL)
+			return NULL;
+		reader->cached = blkno;
+		if (reader->looks_ahead)
+			prefetch_next(reader, last);
+	}
 	header = IvfpqSlabSlot((Page) reader->page, &reader->layout, slot);
 	if (header->list != reader->list || header->gen != reader->entry.gen ||
 		header->ordinal != newest_ordinal(reader->nleft) ||
@@ -480,7 +393,7 @@ copy_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body,
 	if (slot == NULL)
 		return false;
 	*header = *slot;
-	*body = IvfpqSlabBody(slot);
+	*body = (char *) (slot + 1);
 	*passed = (reader->passed >> reader->next.slot & 1) != 0;
 	if (reader->layout.nparts == 1 || *passed)
 		return true;
@@ -491,34 +404,10 @@ copy_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body,
 		slot = copy_part(reader, slot->next_part, 0, p);
 		if (slot == NULL)
 			return false;
-		memcpy(reader->body + p * part_bytes, IvfpqSlabBody(slot), part_bytes);
+		memcpy(reader->body + p * part_bytes, slot + 1, part_bytes);
 	}
 	*body = reader->body;
 	return true;
-}
-
-/*
- * Begins to read the list again, because a block was not where it should be.
- * Raises an error if this happens for the second time under the same gen.
- */
-static void
-handle_mismatch(IvfpqListReader *reader)
-{
-	BlockNumber blkno = reader->next.page;
-	uint32		gen = reader->entry.gen;
-	uint32		ordinal = newest_ordinal(reader->nleft);
-	bool		again = reader->reread;
-
-	IvfpqDirEntryRead(reader->index, reader->meta, reader->list,
-					  &reader->entry);
-	start_reading(reader);
-	if (again && reader->entry.gen == gen)
-		IvfpqCorrupted(reader->index,
-					   blkno == InvalidBlockNumber ?
-					   IvfpqDirectoryPage(reader->meta, reader->list) : blkno,
-					   "block %u of list %u is not there", ordinal,
-					   reader->list);
-	reader->reread = true;
 }
 
 /*
@@ -547,16 +436,41 @@ check_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
 bool
 IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 {
+	const IvfpqLayout *layout = &reader->layout;
 	IvfpqSlotHeader header;
 	char	   *body;
 	bool		passed;
-	int			count;
 
 	reader->noptimistic = 0;
 	reader->copies_next = false;
-	fetch_slot(reader);
+
+	/* fetch a slot of the page that is read next into the cache */
+	if (reader->fetch_at != NULL)
+	{
+		const char *slot = reader->fetch_at;
+		const char *end = Min(slot + layout->slot_bytes, reader->fetch_end);
+
+		if (!reader->passing)
+			IvfpqFetch(slot, end);
+		else if (end - slot >= layout->codes)
+		{
+			/*
+			 * the caller did not need the last block, so probably only the
+			 * header and the keys of this block will be read
+			 */
+			IvfpqFetch(slot, slot + sizeof(IvfpqSlotHeader));
+			IvfpqFetch(slot + sizeof(IvfpqSlotHeader) + layout->keys_at,
+					   slot + sizeof(IvfpqSlotHeader) + layout->codes);
+		}
+		reader->fetch_at = end;
+	}
+
 	for (;;)
 	{
+		BlockNumber blkno = reader->next.page;
+		uint32		gen = reader->entry.gen;
+		uint32		ordinal;
+
 		CHECK_FOR_INTERRUPTS();
 		if (reader->nleft == 0)
 		{
@@ -565,43 +479,54 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 				drop_prefetched(reader);
 			return false;
 		}
-		if (reader->next.page != InvalidBlockNumber &&
+		if (blkno != InvalidBlockNumber &&
 			copy_block(reader, &header, &body, &passed))
 			break;
-		handle_mismatch(reader);
+
+		/*
+		 * A block is not where it should be, so read the list again.  If this
+		 * happens for the second time under the same gen, it is damage.
+		 */
+		ordinal = newest_ordinal(reader->nleft);
+		IvfpqDirEntryRead(reader->index, reader->meta, reader->list,
+						  &reader->entry);
+		start_reading(reader);
+		if (reader->reread && reader->entry.gen == gen)
+			IvfpqCorrupted(reader->index,
+						   blkno == InvalidBlockNumber ?
+						   IvfpqDirectoryPage(reader->meta, reader->list) :
+						   blkno,
+						   "block %u of list %u is not there", ordinal,
+						   reader->list);
+		reader->reread = true;
 	}
 
-	count = newest_postings(reader->nleft);
-	IvfpqBodyView(&reader->layout, body, count, &header, view);
+	IvfpqBodyView(layout, body,
+				  reader->nleft - header.ordinal * IVFPQ_BLOCK_POSTINGS,
+				  &header, view);
 	view->passed_over = reader->passing = passed;
 	if (reader->meta->pq_dim % 2 != 0 && !passed)
 		check_nibbles(reader, view);
-	reader->nleft -= count;
+	reader->nleft = header.ordinal * IVFPQ_BLOCK_POSTINGS;
 	reader->next = older_block(&header);
 	return true;
 }
 
 /*
- * Returns whether blocks may be read optimistically: the caller needs all of
- * them, and each has one part.
- */
-static bool
-is_optimistic(const IvfpqListReader *reader)
-{
-	return reader->wants == NULL && reader->layout.nparts == 1;
-}
-
-/*
- * Reads the next blocks of the list optimistically, from the newest to the
- * oldest, as many as are on one page, but at most IVFPQ_OPTIMISTIC_BLOCKS.
- * Returns their number, or 0 if the next block has to be copied.  Until
- * IvfpqListReaderConfirm, other processes may write anything to the blocks.
+ * Sets views [IVFPQ_OPTIMISTIC_BLOCKS] to the next blocks of the list, from
+ * the newest to the oldest, and returns their number, or 0 after the oldest
+ * block.  The views are valid until the next call.
  *
- * All decisions are made from copies of the headers, because an address must
- * not change between being checked and being used.
+ * If reader->noptimistic is 0 afterwards, the only view is a copy, as from
+ * IvfpqListNext, and need not be confirmed.
+ *
+ * If reader->noptimistic is greater than 0, the views show the blocks in
+ * place, as many as are on one page, and no lock is held.  The caller has to
+ * call IvfpqListReaderConfirm next.  What the caller has read of the blocks is
+ * valid only if IvfpqListReaderConfirm returns true.
  */
-static int
-next_optimistic(IvfpqListReader *reader, IvfpqBlockView *views)
+int
+IvfpqListReaderNext(IvfpqListReader *reader, IvfpqBlockView *views)
 {
 	const IvfpqLayout *layout = &reader->layout;
 	IvfpqAddress next = reader->next;
@@ -610,14 +535,17 @@ next_optimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 	bool		more = true;
 	Page		page;
 
-	if (nleft == 0 || next.slot >= (uint32) layout->slots_per_page)
-		return 0;
+	/* IvfpqListNext also deals with a wrong address, and with the list's end */
+	if (!reader->looks_ahead || reader->reread || reader->copies_next ||
+		reader->wants != NULL || layout->nparts > 1 ||
+		nleft == 0 || next.slot >= (uint32) layout->slots_per_page)
+		return IvfpqListNext(reader, views);
 	CHECK_FOR_INTERRUPTS();
 	if (!BufferIsValid(reader->optimistic))
 	{
 		reader->optimistic = pin_page(reader, next.page);
 		if (!BufferIsValid(reader->optimistic))
-			return 0;
+			return IvfpqListNext(reader, views);
 
 		/*
 		 * On a standby the page may be all zero, because redo is restoring it
@@ -631,23 +559,31 @@ next_optimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 			LockBuffer(reader->optimistic, BUFFER_LOCK_UNLOCK);
 		}
 	}
+
+	/*
+	 * Until IvfpqListReaderConfirm, other processes may write anything to the
+	 * blocks.  So make all decisions from copies of the headers, because an
+	 * address must not change between being checked and being used.
+	 */
 	page = BufferGetPage(reader->optimistic);
 	while (more && n < IVFPQ_OPTIMISTIC_BLOCKS)
 	{
 		IvfpqSlotHeader *slot = IvfpqSlabSlot(page, layout, next.slot);
 		IvfpqSlotHeader *header = &reader->headers[n];
-		int			count = newest_postings(nleft);
+		uint32		ordinal = newest_ordinal(nleft);
 
 		*header = *slot;
 		pg_compiler_barrier();
 		if (header->list != reader->list ||
 			header->gen != reader->entry.gen ||
-			header->ordinal != newest_ordinal(nleft) || header->part != 0)
+			header->ordinal != ordinal || header->part != 0)
 			break;
-		IvfpqBodyView(layout, IvfpqSlabBody(slot), count, header, &views[n]);
+		IvfpqBodyView(layout, (const char *) (slot + 1),
+					  nleft - ordinal * IVFPQ_BLOCK_POSTINGS, header,
+					  &views[n]);
 		reader->slots[n++] = next.slot;
-		nleft -= count;
-		more = header->ordinal > 0 && header->prev_page == next.page &&
+		nleft = ordinal * IVFPQ_BLOCK_POSTINGS;
+		more = ordinal > 0 && header->prev_page == next.page &&
 			header->prev_slot < (uint32) layout->slots_per_page;
 		next = older_block(header);
 	}
@@ -655,55 +591,31 @@ next_optimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 		drop_optimistic(reader);
 	else if (!more)
 		prefetch_next(reader, &reader->headers[n - 1]);
+
+	/*
+	 * For each of these blocks, fetch a later block into the processor's
+	 * cache, but only the bytes before its keys and codes.  The scan fetches
+	 * the codes while it works.
+	 */
 	for (int i = 0; i < n; i++)
-		views[i].ahead = fetch_ahead(reader);
+	{
+		const char *ahead = next_to_fetch(&reader->fetching, reader->index,
+										  layout);
+
+		if (ahead == NULL && reader->fetch_at < reader->fetch_end)
+		{
+			ahead = reader->fetch_at;
+			reader->fetch_at += layout->slot_bytes;
+		}
+		if (ahead == NULL)
+			continue;			/* views[i].ahead is NULL */
+		IvfpqFetch(ahead, ahead + sizeof(IvfpqSlotHeader) + layout->keys_at);
+		views[i].ahead = (const uint8 *) ahead + sizeof(IvfpqSlotHeader) +
+			layout->codes;
+	}
 	reader->noptimistic = n;
 	IvfpqInjectionPoint("list: tried");
-	return n;
-}
-
-/*
- * Sets views [IVFPQ_OPTIMISTIC_BLOCKS] to the next blocks of the list, from
- * the newest to the oldest, and returns their number, or 0 after the oldest
- * block.  The views are valid until the next call.
- *
- * If reader->noptimistic is 0 afterwards, the only view is a copy, as from
- * IvfpqListNext, and need not be confirmed.
- *
- * If reader->noptimistic is greater than 0, the views show the blocks in
- * place, and no lock is held.  The caller has to call IvfpqListReaderConfirm
- * next.  What the caller has read of the blocks is valid only if
- * IvfpqListReaderConfirm returns true.
- */
-int
-IvfpqListReaderNext(IvfpqListReader *reader, IvfpqBlockView *views)
-{
-	int			n = 0;
-
-	if (reader->looks_ahead && !reader->reread && !reader->copies_next &&
-		is_optimistic(reader))
-		n = next_optimistic(reader, views);
-	if (n == 0 && IvfpqListNext(reader, views))
-		n = 1;
-	return n;
-}
-
-/*
- * Compares the copied header of a block with the header that is in its slot
- * now.  Returns whether the block is still there, with the same postings.
- */
-static bool
-is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
-{
-	/*
-	 * `secondary` is not compared, because a bit may have been set for a
-	 * posting that the entry does not count
-	 */
-	return header->list == now->list && header->gen == now->gen &&
-		header->ordinal == now->ordinal && header->part == now->part &&
-		header->dead == now->dead &&
-		header->prev_page == now->prev_page &&
-		header->prev_slot == now->prev_slot;
+	return n > 0 ? n : IvfpqListNext(reader, views);
 }
 
 /*
@@ -726,15 +638,29 @@ IvfpqListReaderConfirm(IvfpqListReader *reader, const IvfpqBlockView *views)
 	pg_read_barrier();			/* the blocks are read before this */
 	LockBuffer(reader->optimistic, BUFFER_LOCK_SHARE);
 	valid = IvfpqPageIs(page, IVFPQ_KIND_SLAB);
+
+	/*
+	 * Each block must still be there, with the same postings.  `secondary` is
+	 * not compared, because a bit may have been set for a posting that the
+	 * entry does not count.
+	 */
 	for (int i = 0; i < reader->noptimistic && valid; i++)
-		valid = is_unchanged(&reader->headers[i],
-							 IvfpqSlabSlot(page, &reader->layout,
-										   reader->slots[i]));
+	{
+		const IvfpqSlotHeader *header = &reader->headers[i];
+		const IvfpqSlotHeader *now = IvfpqSlabSlot(page, &reader->layout,
+												   reader->slots[i]);
+
+		valid = header->list == now->list && header->gen == now->gen &&
+			header->ordinal == now->ordinal && header->part == now->part &&
+			header->dead == now->dead &&
+			header->prev_page == now->prev_page &&
+			header->prev_slot == now->prev_slot;
+	}
 	for (int i = 0; i < reader->noptimistic && valid; i++)
 	{
 		if (reader->meta->pq_dim % 2 != 0)
 			check_nibbles(reader, &views[i]);
-		reader->nleft -= newest_postings(reader->nleft);
+		reader->nleft = reader->headers[i].ordinal * IVFPQ_BLOCK_POSTINGS;
 		reader->next = older_block(&reader->headers[i]);
 	}
 	LockBuffer(reader->optimistic, BUFFER_LOCK_UNLOCK);
@@ -859,27 +785,6 @@ read_first_pages(const IvfpqListReader *reader, int first, int end,
 	return nolder;
 }
 
-/* Sorts pages [n], and reads them into shared buffers without using them. */
-static void
-read_pages(Relation index, uint64 *pages, int n)
-{
-	IvfpqPrefetch prefetch;
-
-	IvfpqSortNumbers(pages, n);
-	IvfpqPrefetchBegin(&prefetch, index, pages, n, 32);
-	for (int i = 0; i < n; i++)
-	{
-		BlockNumber blkno = (BlockNumber) (pages[i] >> 32);
-
-		CHECK_FOR_INTERRUPTS();
-		if (!IvfpqBlockExists(index, blkno))
-			break;
-		IvfpqPrefetchTo(&prefetch, blkno);
-		ReleaseBuffer(ReadBuffer(index, blkno));
-	}
-	IvfpqPrefetchEnd(&prefetch);
-}
-
 /*
  * Reads the pages of at least one of the reader's lists, from list `first` on,
  * into shared buffers, about MOST_PAGES pages in all.  Returns the first list
@@ -889,17 +794,33 @@ read_pages(Relation index, uint64 *pages, int n)
 static int
 prefetch_lists(const IvfpqListReader *reader, int first)
 {
+	Relation	index = reader->index;
 	int			end = first;
 	int			npages = 0;
 	int			nolder;
 	uint64	   *older;
+	IvfpqPrefetch prefetch;
 
 	do
 		npages += list_pages(&reader->layout, &reader->entries[end++]);
 	while (end < reader->nlists && npages < MOST_PAGES);
 	older = palloc(npages * sizeof(uint64));
 	nolder = read_first_pages(reader, first, end, older);
-	read_pages(reader->index, older, nolder);
+
+	/* read the other pages into shared buffers, without using them */
+	IvfpqSortNumbers(older, nolder);
+	IvfpqPrefetchBegin(&prefetch, index, older, nolder, 32);
+	for (int i = 0; i < nolder; i++)
+	{
+		BlockNumber blkno = (BlockNumber) (older[i] >> 32);
+
+		CHECK_FOR_INTERRUPTS();
+		if (!IvfpqBlockExists(index, blkno))
+			break;
+		IvfpqPrefetchTo(&prefetch, blkno);
+		ReleaseBuffer(ReadBuffer(index, blkno));
+	}
+	IvfpqPrefetchEnd(&prefetch);
 	pfree(older);
 	return end;
 }
@@ -922,8 +843,8 @@ IvfpqListReaderStart(IvfpqListReader *reader, const uint64 *lists, int n)
 						reader->entries);
 
 	memset(&reader->fetching, 0, sizeof(reader->fetching));
-	if (!is_optimistic(reader))
-		return;
+	if (reader->wants != NULL || reader->layout.nparts > 1)
+		return;					/* no block is read optimistically */
 	reader->fetching.entry = reader->entries;
 	reader->fetching.end = reader->entries + n;
 	reader->fetching.located = reader->entries;
@@ -945,8 +866,8 @@ void
 IvfpqListReaderOpen(IvfpqListReader *reader, int i)
 {
 	/* prefetch pages of further lists, if pages have come from files lately */
-	IvfpqPrefetchNotice(reader->index, &reader->had_read);
-	if (i >= reader->nprefetched && IvfpqPrefetchHelps(reader->index))
+	if (IvfpqPrefetchNotice(reader->index, &reader->had_read) &&
+		i >= reader->nprefetched)
 		reader->nprefetched = prefetch_lists(reader, i);
 
 	reader->list = (uint32) reader->lists[i];

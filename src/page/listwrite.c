@@ -45,6 +45,7 @@
 #include "page/listwrite.h"
 #include "page/metapage.h"
 #include "page/pending.h"
+#include "pgcompat.h"
 
 /* Pages from the free space map that are tried before the file is extended. */
 #define MAX_TRIES	8
@@ -204,7 +205,7 @@ block_allocate(Relation index, const IvfpqLayout *layout, BlockPages *block)
 		}
 		if (!found)
 		{
-			block->buffers[p] = IvfpqExtend(index);
+			block->buffers[p] = IvfpqExtendRelation(index);
 			block->slots[p] = 0;
 			block->init[p] = true;
 		}
@@ -313,7 +314,7 @@ append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
 		if (block->init[p])
 			slab_init(page, layout);
 		headers[p] = IvfpqSlabSlot(page, layout, block->slots[p]);
-		parts[p] = IvfpqSlabBody(headers[p]);
+		parts[p] = (char *) (headers[p] + 1);
 		if (used == 0)
 			occupy_slot(headers[p], list, entry->gen, ordinal, entry->head, p,
 						p + 1 < layout->nparts ?
@@ -332,67 +333,58 @@ append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
 }
 
 /*
- * Appends a posting to the newest block of a list.  The block is not full, and
- * the caller has locked the directory page exclusively.  All pages stay
- * locked.  Because the changes are known beforehand, IvfpqPatchLog writes the
- * WAL record, which covers the directory page and the block's pages.
- */
-static void
-patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
-		   Buffer dirbuf, const IvfpqPosting *posting, BlockPages *block)
-{
-	Page		page = BufferGetPage(dirbuf);
-	const IvfpqDirEntry *from = IvfpqDirEntryGet(page, list);
-	IvfpqDirEntry entry = *from;
-	IvfpqPatch	patches[1 + IVFPQ_MAX_PARTS];
-	const IvfpqSlotHeader *header = NULL;
-	int			slots_at[IVFPQ_MAX_PARTS];
-
-	block_lock(index, layout, entry.head, list, entry.gen,
-			   entry.nitems / IVFPQ_BLOCK_POSTINGS, block);
-	for (int p = layout->nparts - 1; p >= 0; p--)
-	{
-		Page		part = BufferGetPage(block->buffers[p]);
-
-		header = IvfpqSlabSlot(part, layout, block->slots[p]);
-		slots_at[p] = (int) ((const char *) header - part);
-		IvfpqPatchInit(&patches[1 + p], block->buffers[p]);
-	}
-	IvfpqBodyPatch(layout, header, slots_at,
-				   entry.nitems % IVFPQ_BLOCK_POSTINGS, posting, patches + 1);
-
-	entry.nitems++;
-	entry.nfirst += !posting->secondary;
-	IvfpqPatchInit(&patches[0], dirbuf);
-	IvfpqPatchAdd(&patches[0], (const char *) from - page, &entry,
-				  offsetof(IvfpqDirEntry, del_seq));
-	IvfpqPatchLog(index, patches, 1 + layout->nparts);
-}
-
-/*
  * Appends a posting to a list.  If the row is pending, also removes the row
  * from its pending page.  Writes one WAL record, which covers the directory
  * page, the pages of the newest block or of a new block, and the pending page
  * if there is one.
  */
 void
-IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
+IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
+				const IvfpqLayout *layout, uint32 list,
 				const IvfpqPosting *posting, const IvfpqPendingPlace *pending)
 {
-	IvfpqLayout layout;
 	BlockPages	block;
 	Buffer		dirbuf;
 	Buffer		pendbuf = InvalidBuffer;
+	Page		page;
 	IvfpqDirEntry *entry;
-
-	if (!IvfpqLayoutGet(&layout, meta))
-		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
-	entry = IvfpqDirEntryGet(BufferGetPage(dirbuf), list);
+	page = BufferGetPage(dirbuf);
+	entry = IvfpqDirEntryGet(page, list);
 	if (pending == NULL && entry->nitems % IVFPQ_BLOCK_POSTINGS > 0)
-		patch_list(index, &layout, list, dirbuf, posting, &block);
+	{
+		/*
+		 * The newest block is not full, so all changes are known beforehand,
+		 * and IvfpqPatchLog can write the WAL record.
+		 */
+		IvfpqDirEntry changed = *entry;
+		IvfpqPatch	patches[1 + IVFPQ_MAX_PARTS];
+		const IvfpqSlotHeader *header = NULL;	/* that of part 0 */
+		int			slots_at[IVFPQ_MAX_PARTS];
+
+		block_lock(index, layout, changed.head, list, changed.gen,
+				   changed.nitems / IVFPQ_BLOCK_POSTINGS, &block);
+		for (int p = layout->nparts - 1; p >= 0; p--)
+		{
+			Page		part = BufferGetPage(block.buffers[p]);
+
+			header = IvfpqSlabSlot(part, layout, block.slots[p]);
+			slots_at[p] = (int) ((const char *) header - part);
+			IvfpqPatchInit(&patches[1 + p], block.buffers[p]);
+		}
+		IvfpqBodyPatch(layout, header, slots_at,
+					   changed.nitems % IVFPQ_BLOCK_POSTINGS, posting,
+					   patches + 1);
+
+		changed.nitems++;
+		changed.nfirst += !posting->secondary;
+		IvfpqPatchInit(&patches[0], dirbuf);
+		IvfpqPatchAdd(&patches[0], (const char *) entry - page, &changed,
+					  offsetof(IvfpqDirEntry, del_seq));
+		IvfpqPatchLog(index, patches, 1 + layout->nparts);
+	}
 	else
 	{
 		GenericXLogState *state = GenericXLogStart(index);
@@ -401,7 +393,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 								 list);
 		if (pending != NULL)
 			pendbuf = IvfpqPendingRemove(index, pending, &posting->tid, state);
-		append_postings(index, &layout, list, entry, posting, 1, state,
+		append_postings(index, layout, list, entry, posting, 1, state,
 						&block);
 		GenericXLogFinish(state);
 	}
@@ -409,7 +401,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 	if (BufferIsValid(pendbuf))
 		UnlockReleaseBuffer(pendbuf);
 	UnlockReleaseBuffer(dirbuf);
-	block_release(index, &layout, &block);
+	block_release(index, layout, &block);
 }
 
 /*
@@ -472,9 +464,12 @@ put_slab(IvfpqWriter *writer)
 	writer->slab_blkno = InvalidBlockNumber;
 }
 
-/* Writes writer->body as a block, and returns the block's address. */
+/*
+ * Writes writer->body as a block, and returns the block's address.  Bit i of
+ * `secondary` is set if posting i is secondary.
+ */
 static IvfpqAddress
-write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
+write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal, uint32 secondary)
 {
 	const IvfpqLayout *layout = &writer->layout;
 	IvfpqAddress here = {InvalidBlockNumber, 0};
@@ -518,8 +513,8 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 					p + 1 < layout->nparts ? coming_page(writer, 0) :
 					InvalidBlockNumber);
 		if (p == 0)
-			header->secondary = writer->secondary;
-		memcpy(IvfpqSlabBody(header), writer->body + p * layout->part_bytes,
+			header->secondary = secondary;
+		memcpy(header + 1, writer->body + p * layout->part_bytes,
 			   layout->part_bytes);
 	}
 	return here;
@@ -554,10 +549,10 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 			next(arg, &posting);
 			IvfpqBodySet(layout, &header, parts, i, &posting);
 		}
-		writer->secondary = header.secondary;
 		entry->nfirst += count - pg_popcount32(header.secondary);
 		left -= count;
-		here = write_block(writer, list, left / IVFPQ_BLOCK_POSTINGS);
+		here = write_block(writer, list, left / IVFPQ_BLOCK_POSTINGS,
+						   header.secondary);
 		if (entry->nitems == 0)
 			entry->head = here;
 		entry->nitems += count;
@@ -656,9 +651,9 @@ IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
  */
 void
 IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
-			  IvfpqAddress address, uint32 list, uint32 gen, uint32 dead)
+			  const IvfpqLayout *layout, IvfpqAddress address, uint32 list,
+			  uint32 gen, uint32 dead)
 {
-	IvfpqLayout layout;
 	Buffer		dirbuf;
 	Buffer		buf;
 	GenericXLogState *state;
@@ -666,8 +661,6 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	IvfpqSlotHeader *header;
 	Page		page;
 
-	if (!IvfpqLayoutGet(&layout, meta))
-		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
 	buf = IvfpqReadPage(index, address.page, BUFFER_LOCK_EXCLUSIVE,
@@ -677,7 +670,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	page = GenericXLogRegisterBuffer(state, dirbuf, 0);
 	entry = IvfpqDirEntryGet(page, list);
 	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = IvfpqSlabSlot(page, &layout, address.slot);
+	header = IvfpqSlabSlot(page, layout, address.slot);
 	if (header->list != list || header->gen != gen || entry->gen != gen)
 		IvfpqCorrupted(index, address.page,
 					   "slot %u changed hands during VACUUM", address.slot);
@@ -786,36 +779,6 @@ flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqDirEntry *chain)
 }
 
 /*
- * Adds posting i of a block to the batch.  If the batch then fills the newest
- * block of the chain, writes the batch.
- */
-static void
-batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
-			  IvfpqListReader *reader, IvfpqDirEntry *chain)
-{
-	int			code_bytes = reader->layout.code_bytes;
-	uint8	   *code = batch->codes + batch->n * code_bytes;
-
-	for (int p = 0; p < code_bytes; p++)
-		code[p] = view->codes[p * IVFPQ_BLOCK_POSTINGS + i];
-	batch->postings[batch->n].tid = view->tids[i];
-	batch->postings[batch->n].t = view->t[i];
-	batch->postings[batch->n].code = code;
-	batch->postings[batch->n].secondary = (view->secondary & (1U << i)) != 0;
-	if (view->refine)
-		batch->postings[batch->n].refine = view->refine[i];
-	if (view->keys)
-	{
-		IvfpqKeyAbbrevsGet(&reader->layout.keys, view->keys, i,
-						   &batch->keys[batch->n]);
-		batch->postings[batch->n].keys = &batch->keys[batch->n];
-	}
-	batch->n++;
-	if ((chain->nitems + batch->n) % IVFPQ_BLOCK_POSTINGS == 0)
-		flush_batch(batch, reader, chain);
-}
-
-/*
  * Appends to `chain` the list's live postings at position `from` and after it.
  * Returns the position at which the next call has to begin.
  */
@@ -823,17 +786,42 @@ static uint32
 copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
 		  IvfpqDirEntry *chain)
 {
+	const IvfpqKeyForm *form = &reader->layout.keys;
+	int			code_bytes = reader->layout.code_bytes;
 	IvfpqBlockView view;
 	Batch		batch;
 
-	batch.codes = palloc(IVFPQ_BLOCK_POSTINGS * reader->layout.code_bytes);
+	batch.codes = palloc(IVFPQ_BLOCK_POSTINGS * code_bytes);
 	batch.n = 0;
 	IvfpqListOpen(reader, list);
 	while (reader->nleft > from && IvfpqListNext(reader, &view))
 	{
 		for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
-			if ((view.live & (1U << i)) && reader->nleft + i >= from)
-				batch_posting(&batch, &view, i, reader, chain);
+		{
+			IvfpqPosting *posting = &batch.postings[batch.n];
+			IvfpqKeyAbbrevs *keys = &batch.keys[batch.n];
+			uint8	   *code = batch.codes + batch.n * code_bytes;
+
+			if (!(view.live & (1U << i)) || reader->nleft + i < from)
+				continue;
+			for (int p = 0; p < code_bytes; p++)
+				code[p] = view.codes[p * IVFPQ_BLOCK_POSTINGS + i];
+			posting->tid = view.tids[i];
+			posting->t = view.t[i];
+			posting->code = code;
+			posting->secondary = (view.secondary & (1U << i)) != 0;
+			if (view.refine)
+				posting->refine = view.refine[i];
+			if (view.keys)
+			{
+				IvfpqKeyAbbrevsGet(form, view.keys, i, keys);
+				posting->keys = keys;
+			}
+			batch.n++;
+			/* write the postings that fill the newest block of the chain */
+			if ((chain->nitems + batch.n) % IVFPQ_BLOCK_POSTINGS == 0)
+				flush_batch(&batch, reader, chain);
+		}
 		CHECK_FOR_INTERRUPTS();
 	}
 	flush_batch(&batch, reader, chain);
@@ -842,44 +830,16 @@ copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
 }
 
 /*
- * Switches the list's entry to `chain` if the list still has nitems postings.
- * Returns whether the entry was switched.  Always sets *old to the previous
- * value of the entry.  Writes one WAL record, which covers the directory page
- * only.
- */
-static bool
-switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
-			uint32 nitems, const IvfpqDirEntry *chain, IvfpqDirEntry *old)
-{
-	Buffer		dirbuf;
-	bool		same;
-
-	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
-						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
-	*old = *IvfpqDirEntryGet(BufferGetPage(dirbuf), list);
-	same = old->nitems == nitems;
-	if (same)
-	{
-		GenericXLogState *state = GenericXLogStart(index);
-		Page		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
-		IvfpqDirEntry *entry = IvfpqDirEntryGet(page, list);
-
-		*entry = *chain;
-		entry->del_seq = old->del_seq + 1;
-		GenericXLogFinish(state);
-	}
-	UnlockReleaseBuffer(dirbuf);
-	return same;
-}
-
-/*
  * Rewrites a list without its dead postings, if enough postings are dead and
  * the rewrite frees blocks.  In further rounds copies the postings that other
- * processes append meanwhile.  The caller is the only VACUUM and holds no lock
- * on any page.  Returns whether the list was rewritten.
+ * processes append meanwhile.  When there are none, switches the list's entry
+ * to the new chain by one WAL record, which covers the directory page only.
+ * The caller is the only VACUUM and holds no lock on any page.  Returns
+ * whether the list was rewritten.
  */
 bool
-IvfpqListRewrite(Relation index, const IvfpqMetaData *meta, uint32 list,
+IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
+				 const IvfpqLayout *layout, uint32 list,
 				 BufferAccessStrategy strategy)
 {
 	IvfpqListReader reader;
@@ -897,13 +857,30 @@ IvfpqListRewrite(Relation index, const IvfpqMetaData *meta, uint32 list,
 	memset(&chain, 0, sizeof(chain));
 	chain.gen = old.gen + 1;
 	chain.head.page = InvalidBlockNumber;
-	IvfpqListReaderInit(&reader, index, meta, NULL, strategy);
+	IvfpqListReaderInit(&reader, index, meta, layout, strategy);
 	for (int round = 0; round < MAX_CATCH_UP && !switched; round++)
 	{
+		Buffer		dirbuf;
+
 		done = copy_live(&reader, list, done, &chain);
-		switched = switch_list(index, meta, list, done, &chain, &old);
+		dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
+							   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY,
+							   NULL);
+		old = *IvfpqDirEntryGet(BufferGetPage(dirbuf), list);
+		switched = old.nitems == done;
+		if (switched)
+		{
+			GenericXLogState *state = GenericXLogStart(index);
+			Page		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
+			IvfpqDirEntry *entry = IvfpqDirEntryGet(page, list);
+
+			*entry = chain;
+			entry->del_seq = old.del_seq + 1;
+			GenericXLogFinish(state);
+		}
+		UnlockReleaseBuffer(dirbuf);
 	}
-	free_chain(index, &reader.layout, list, switched ? &old : &chain);
+	free_chain(index, layout, list, switched ? &old : &chain);
 	IvfpqListReaderFree(&reader);
 	return switched;
 }

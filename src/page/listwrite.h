@@ -7,7 +7,10 @@
 
 #include "page/page.h"
 
-/* Returns slot number `slot` of a small-list page. */
+/*
+ * Returns slot number `slot` of a small-list page.  The slot's header is
+ * followed by a part of a block's body.
+ */
 static inline IvfpqSlotHeader *
 IvfpqSlabSlot(Page page, const IvfpqLayout *layout, uint32 slot)
 {
@@ -16,16 +19,10 @@ IvfpqSlabSlot(Page page, const IvfpqLayout *layout, uint32 slot)
 								(Size) slot * layout->slot_bytes);
 }
 
-/* Returns the part of a block's body that a slot holds. */
-static inline char *
-IvfpqSlabBody(IvfpqSlotHeader *slot)
-{
-	return (char *) slot + sizeof(IvfpqSlotHeader);
-}
-
 /* Inserts and flushing: appending a posting. */
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
-							uint32 list, const IvfpqPosting *posting,
+							const IvfpqLayout *layout, uint32 list,
+							const IvfpqPosting *posting,
 							const IvfpqPendingPlace *pending);
 
 /* Builds and training: writing whole lists, and the directory. */
@@ -44,7 +41,6 @@ typedef struct IvfpqWriter
 	char	   *slab;			/* [BLCKSZ] page of slots being filled */
 	uint32		slot;			/* next free slot of that page */
 	char	   *body;			/* [nparts][part_bytes] block being filled */
-	uint32		secondary;		/* bit i: posting i is secondary */
 } IvfpqWriter;
 
 extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,
@@ -65,11 +61,12 @@ extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
 extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
 								BlockNumber blkno, Page page);
 extern void IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
-						  IvfpqAddress address, uint32 list, uint32 gen,
-						  uint32 dead);
+						  const IvfpqLayout *layout, IvfpqAddress address,
+						  uint32 list, uint32 gen, uint32 dead);
 extern void IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
 							 IvfpqAddress address, uint32 list, uint32 gen);
 extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
-							 uint32 list, BufferAccessStrategy strategy);
+							 const IvfpqLayout *layout, uint32 list,
+							 BufferAccessStrategy strategy);
 
 #endif							/* IVFPQ_LISTWRITE_H */

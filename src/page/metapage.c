@@ -179,21 +179,6 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 }
 
 /*
- * Copies *meta to a metapage that the caller has locked.  If `init` is true,
- * initializes the page first.
- */
-static void
-write_meta(Buffer buf, const IvfpqMetaData *meta, bool init)
-{
-	Page		page = BufferGetPage(buf);
-
-	if (init)
-		IvfpqPageInit(page, IVFPQ_KIND_META);
-	memcpy(PageGetContents(page), meta, sizeof(*meta));
-	MarkBufferDirty(buf);
-}
-
-/*
  * Adds the metapage to an empty fork.  The metapage of the main fork is
  * WAL-logged later, with the rest of the build.  The metapage of an init fork
  * is logged here, because no other WAL record ever covers it.
@@ -209,7 +194,9 @@ IvfpqMetaCreate(Relation index, ForkNumber fork, const IvfpqMetaData *meta)
 			 RelationGetRelationName(index));
 
 	START_CRIT_SECTION();
-	write_meta(buf, meta, true);
+	IvfpqPageInit(BufferGetPage(buf), IVFPQ_KIND_META);
+	memcpy(PageGetContents(BufferGetPage(buf)), meta, sizeof(*meta));
+	MarkBufferDirty(buf);
 	if (fork == INIT_FORKNUM)
 		log_newpage_buffer(buf, true);
 	END_CRIT_SECTION();
@@ -224,7 +211,8 @@ IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta)
 
 	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
 						IVFPQ_KIND_META, NULL);
-	write_meta(buf, meta, false);
+	memcpy(PageGetContents(BufferGetPage(buf)), meta, sizeof(*meta));
+	MarkBufferDirty(buf);
 	UnlockReleaseBuffer(buf);
 }
 

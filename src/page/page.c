@@ -146,13 +146,6 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 	return buf;
 }
 
-/* Adds a page to the file.  Returns it exclusively locked and all zero. */
-Buffer
-IvfpqExtend(Relation index)
-{
-	return IvfpqExtendRelation(index);
-}
-
 /*
  * Returns a page for any use, exclusively locked.  The page comes from the
  * free space map or, if none is found there, from extending the file.  The
@@ -183,7 +176,7 @@ IvfpqGetFreePage(Relation index)
 			return buf;
 		UnlockReleaseBuffer(buf);
 	}
-	return IvfpqExtend(index);
+	return IvfpqExtendRelation(index);
 }
 
 /*

@@ -41,7 +41,6 @@ extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 							IvfpqPageKind kind, BufferAccessStrategy strategy);
 
 /* single pages, which are exclusively locked */
-extern Buffer IvfpqExtend(Relation index);
 extern Buffer IvfpqGetFreePage(Relation index);
 extern void IvfpqFreePage(Relation index, Buffer buf);
 

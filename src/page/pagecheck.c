@@ -802,59 +802,18 @@ IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent)
 }
 
 /*
- * Returns the header of page blkno, or NULL if it is not the page of the
- * pending list with sequence number `seq`.
- */
-static const IvfpqPendingHeader *
-check_pending_page(IvfpqChecker *checker, BlockNumber blkno, uint64 seq)
-{
-	const IvfpqPendingHeader *header;
-
-	if (IvfpqIsFixedPage(&checker->meta, blkno) ||
-		!copy_page(checker, blkno) ||
-		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_PENDING))
-		return NULL;
-	header = (const IvfpqPendingHeader *) PageGetContents((Page) checker->page);
-	if (header->seq != seq || header->count > (uint32) IVFPQ_PENDING_PER_PAGE)
-		return NULL;
-	note_reached(checker, blkno, 0);
-	return header;
-}
-
-/*
- * Checks the TIDs of the pending page in checker->page, and keeps those that
- * point to rows of the table.
- */
-static void
-check_pending_tids(Reading *reading, BlockNumber blkno,
-				   const IvfpqPendingHeader *header)
-{
-	const ItemPointerData *tids = (const ItemPointerData *) (header + 1);
-
-	for (uint32 i = 0; i < header->count; i++)
-	{
-		if (is_in_table(reading->checker, &tids[i]))
-		{
-			IvfpqFound	found = {.tid = tids[i], .place = IVFPQ_PENDING};
-
-			keep_found(reading, &found);
-		}
-		else
-			problem(reading->checker, blkno,
-					"pending entry %u points to (%u,%u), which is not in the table",
-					i, ItemPointerGetBlockNumberNoCheck(&tids[i]),
-					ItemPointerGetOffsetNumberNoCheck(&tids[i]));
-	}
-}
-
-/*
- * Follows the pending list from the head that *ends gives.  The list must pass
- * the tail that *ends gives, but may go on, because pages may have been added.
+ * Follows the pending list from the head that *ends gives, and keeps the TIDs
+ * that point to rows of the table.  The list must pass the tail that *ends
+ * gives, but may go on, because pages may have been added.
  */
 static void
 read_pending(Reading *reading, const IvfpqMetaData *ends, bool silent)
 {
 	IvfpqChecker *checker = reading->checker;
+	Page		page = (Page) checker->page;
+	const IvfpqPendingHeader *header =
+	(const IvfpqPendingHeader *) PageGetContents(page);
+	const ItemPointerData *tids = (const ItemPointerData *) (header + 1);
 	BlockNumber blkno = ends->pending_head;
 	BlockNumber last = InvalidBlockNumber;
 	uint64		seq = ends->pending_head_seq;
@@ -862,16 +821,28 @@ read_pending(Reading *reading, const IvfpqMetaData *ends, bool silent)
 
 	while (blkno != InvalidBlockNumber)
 	{
-		const IvfpqPendingHeader *header = check_pending_page(checker, blkno,
-															  seq);
-
-		if (header == NULL)
+		if (IvfpqIsFixedPage(&checker->meta, blkno) ||
+			!copy_page(checker, blkno) ||
+			!IvfpqPageIs(page, IVFPQ_KIND_PENDING) || header->seq != seq ||
+			header->count > (uint32) IVFPQ_PENDING_PER_PAGE)
 		{
 			problem(checker, blkno,
 					"it is not the next page of the pending list");
 			return;
 		}
-		check_pending_tids(reading, blkno, header);
+		note_reached(checker, blkno, 0);
+		for (uint32 i = 0; i < header->count; i++)
+		{
+			IvfpqFound	found = {.tid = tids[i], .place = IVFPQ_PENDING};
+
+			if (is_in_table(checker, &tids[i]))
+				keep_found(reading, &found);
+			else
+				problem(checker, blkno,
+						"pending entry %u points to (%u,%u), which is not in the table",
+						i, ItemPointerGetBlockNumberNoCheck(&tids[i]),
+						ItemPointerGetOffsetNumberNoCheck(&tids[i]));
+		}
 		/* pass TIDs on page by page, so that they do not fill the memory */
 		if (!silent && reading->nfound > 0)
 			checker->take(checker->arg, reading->found, reading->nfound);
@@ -942,25 +913,6 @@ are_finite(const IvfpqRecord *record, int dims)
 	return true;
 }
 
-/* Checks a refine record's TID and numbers.  The row may be gone. */
-static void
-check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
-			 const IvfpqRecord *record)
-{
-	if (!is_in_table(checker, &record->tid))
-		problem(checker, blkno,
-				"refine record %d is of (%u,%u), which is not in the table",
-				slot + 1, ItemPointerGetBlockNumberNoCheck(&record->tid),
-				ItemPointerGetOffsetNumberNoCheck(&record->tid));
-	if (!isfinite(record->min) || !(record->step >= 0) ||
-		!isfinite(record->step) || !(record->error >= 0) ||
-		(checker->meta.refine == IVFPQ_REFINE_HALF &&
-		 (record->min != 0 || record->step != 0 ||
-		  !are_finite(record, checker->meta.dims))))
-		problem(checker, blkno, "numbers of refine record %d are out of range",
-				slot + 1);
-}
-
 /* Checks the refine page in checker->page, and passes it to the caller. */
 static void
 check_record_page(IvfpqChecker *checker, BlockNumber blkno)
@@ -980,7 +932,19 @@ check_record_page(IvfpqChecker *checker, BlockNumber blkno)
 			InvalidOffsetNumber)
 			continue;
 		nused++;
-		check_record(checker, blkno, i, record);
+		/* the row may be gone, but the table must have its block */
+		if (!is_in_table(checker, &record->tid))
+			problem(checker, blkno,
+					"refine record %d is of (%u,%u), which is not in the table",
+					i + 1, ItemPointerGetBlockNumberNoCheck(&record->tid),
+					ItemPointerGetOffsetNumberNoCheck(&record->tid));
+		if (!isfinite(record->min) || !(record->step >= 0) ||
+			!isfinite(record->step) || !(record->error >= 0) ||
+			(checker->meta.refine == IVFPQ_REFINE_HALF &&
+			 (record->min != 0 || record->step != 0 ||
+			  !are_finite(record, checker->meta.dims))))
+			problem(checker, blkno,
+					"numbers of refine record %d are out of range", i + 1);
 	}
 	if (nused != counted)
 		problem(checker, blkno, "%d refine records are in use, it counts %d",

@@ -160,43 +160,6 @@ IvfpqPendingClose(IvfpqPendingReader *reader)
 }
 
 /*
- * Copies the TIDs of page reader->next, and goes to the next page.  Returns
- * false if the page does not exist or does not have sequence number
- * reader->next_seq.
- */
-static bool
-copy_pending(IvfpqPendingReader *reader, int *count)
-{
-	IvfpqPendingHeader *header;
-	Buffer		buf;
-	Page		page;
-	bool		found = false;
-
-	if (!IvfpqBlockExists(reader->index, reader->next))
-		return false;
-	buf = ReadBuffer(reader->index, reader->next);
-	LockBuffer(buf, BUFFER_LOCK_SHARE);
-	page = BufferGetPage(buf);
-	header = pending_get(page);
-	if (pending_is(page, reader->next_seq))
-	{
-		reader->place.page = reader->next;
-		reader->place.seq = header->seq;
-		reader->lsn = PageGetLSN(page);
-		reader->mismatched =
-			(IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_MISMATCHED) != 0;
-		*count = header->count;
-		memcpy(reader->tids, pending_tids(page),
-			   header->count * sizeof(ItemPointerData));
-		reader->next = header->next;
-		reader->next_seq = header->next_seq;
-		found = true;
-	}
-	UnlockReleaseBuffer(buf);
-	return found;
-}
-
-/*
  * Copies the next page's TIDs into reader->tids, and sets *count to their
  * number.  Returns false at the end of the list.
  *
@@ -211,18 +174,42 @@ IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 {
 	while (reader->next != InvalidBlockNumber)
 	{
+		BlockNumber blkno = reader->next;
+		bool		found = false;
 		IvfpqMetaData meta;
-		BlockNumber missed = reader->next;
 
 		CHECK_FOR_INTERRUPTS();
-		if (copy_pending(reader, count))
+		if (IvfpqBlockExists(reader->index, blkno))
+		{
+			Buffer		buf = ReadBuffer(reader->index, blkno);
+			Page		page = BufferGetPage(buf);
+			IvfpqPendingHeader *header = pending_get(page);
+
+			LockBuffer(buf, BUFFER_LOCK_SHARE);
+			found = pending_is(page, reader->next_seq);
+			if (found)
+			{
+				reader->place.page = blkno;
+				reader->place.seq = header->seq;
+				reader->lsn = PageGetLSN(page);
+				reader->mismatched =
+					(IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_MISMATCHED) != 0;
+				*count = header->count;
+				memcpy(reader->tids, pending_tids(page),
+					   header->count * sizeof(ItemPointerData));
+				reader->next = header->next;
+				reader->next_seq = header->next_seq;
+			}
+			UnlockReleaseBuffer(buf);
+		}
+		if (found)
 			return true;
 
 		/* this is damage unless the head has moved since the last restart */
 		IvfpqMetaRead(reader->index, &meta);
 		if (meta.pending_head_seq == reader->restarted_at &&
 			meta.build_id == reader->build_id)
-			IvfpqCorrupted(reader->index, missed,
+			IvfpqCorrupted(reader->index, blkno,
 						   "it is not the next page of the pending list");
 		reader->restarted = true;
 		reader->restarted_at = meta.pending_head_seq;
@@ -279,30 +266,6 @@ IvfpqPendingEstimate(Relation index)
 	}
 	UnlockReleaseBuffer(metabuf);
 	return count;
-}
-
-/*
- * Appends the TID to a tail page that the caller has locked exclusively.
- * Returns false if the page is full.  Writes one WAL record, which covers this
- * page only.
- */
-static bool
-append_to_tail(Relation index, Buffer buf, ItemPointer tid)
-{
-	GenericXLogState *state;
-	Page		page;
-	IvfpqPendingHeader *header;
-
-	if (pending_get(BufferGetPage(buf))->count >=
-		(uint32) IVFPQ_PENDING_PER_PAGE)
-		return false;
-	state = GenericXLogStart(index);
-	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = pending_get(page);
-	pending_tids(page)[header->count++] = *tid;
-	IvfpqPageSpecial(page)->flags &= ~IVFPQ_PENDING_MISMATCHED;
-	GenericXLogFinish(state);
-	return true;
 }
 
 /*
@@ -468,8 +431,9 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
  * compared, because the row is dead to nearly all snapshots.
  *
  * Inserters take a share lock on the metapage, and lock the tail one after
- * another.  An inserter that finds the tail full, or inserts the first row,
- * locks the metapage exclusively and checks again.
+ * another.  The WAL record that appends the TID covers the tail only.  An
+ * inserter that finds the tail full, or inserts the first row, locks the
+ * metapage exclusively and checks again.
  */
 int
 IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
@@ -504,7 +468,17 @@ IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
 		{
 			tailbuf = IvfpqReadPage(index, tail, BUFFER_LOCK_EXCLUSIVE,
 									IVFPQ_KIND_PENDING, NULL);
-			done = append_to_tail(index, tailbuf, tid);
+			if (pending_get(BufferGetPage(tailbuf))->count <
+				(uint32) IVFPQ_PENDING_PER_PAGE)
+			{
+				GenericXLogState *state = GenericXLogStart(index);
+				Page		page = GenericXLogRegisterBuffer(state, tailbuf, 0);
+
+				pending_tids(page)[pending_get(page)->count++] = *tid;
+				IvfpqPageSpecial(page)->flags &= ~IVFPQ_PENDING_MISMATCHED;
+				GenericXLogFinish(state);
+				done = true;
+			}
 		}
 		if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
 		{
@@ -801,30 +775,6 @@ write_page(Compaction *to)
 	IvfpqInjectionPoint("compact: page");
 }
 
-/* Writes the frozen TIDs to new pages, which are numbered from to->seq on. */
-static void
-write_pages(Compaction *to)
-{
-	IvfpqPendingReader reader;
-	int			count;
-
-	pending_open_frozen(&reader, to->index, to->frozen);
-	while (reader.next != to->frozen->tail &&
-		   IvfpqPendingNext(&reader, &count))
-	{
-		IvfpqVacuumDelayPoint();
-		for (int i = 0; i < count; i++)
-		{
-			if (to->count == IVFPQ_PENDING_PER_PAGE)
-				write_page(to);
-			to->tids[to->count++] = reader.tids[i];
-			to->mismatched &= reader.mismatched;
-		}
-	}
-	write_page(to);
-	IvfpqPendingClose(&reader);
-}
-
 /*
  * Rewrites the pending list without holes.  When the new pages are written,
  * one WAL record, which covers the metapage only, makes the first new page the
@@ -849,6 +799,7 @@ IvfpqPendingCompact(Relation index)
 		return;
 	IvfpqInjectionPoint("compact: sealed");
 
+	/* count the TIDs, which says how many pages they need */
 	pending_open_frozen(&reader, index, &frozen);
 	while (reader.next != frozen.tail && IvfpqPendingNext(&reader, &count))
 		ntids += count;
@@ -862,7 +813,22 @@ IvfpqPendingCompact(Relation index)
 		to.seq = head_seq;
 		to.buf = take_page(index, to.seq);
 		head = BufferGetBlockNumber(to.buf);
-		write_pages(&to);
+
+		pending_open_frozen(&reader, index, &frozen);
+		while (reader.next != frozen.tail &&
+			   IvfpqPendingNext(&reader, &count))
+		{
+			IvfpqVacuumDelayPoint();
+			for (int i = 0; i < count; i++)
+			{
+				if (to.count == IVFPQ_PENDING_PER_PAGE)
+					write_page(&to);
+				to.tids[to.count++] = reader.tids[i];
+				to.mismatched &= reader.mismatched;
+			}
+		}
+		write_page(&to);
+		IvfpqPendingClose(&reader);
 		pfree(to.tids);
 	}
 
@@ -876,54 +842,6 @@ IvfpqPendingCompact(Relation index)
 	UnlockReleaseBuffer(metabuf);
 	IvfpqInjectionPoint("compact: switched");
 	IvfpqPendingFree(index, &frozen);
-}
-
-/*
- * Removes the dead TIDs from page *blkno, whose sequence number is *seq, and
- * returns their number.  Sets *left to the number of TIDs that remain, and
- * *blkno and *seq to the next page.  If any TID is dead, writes one WAL
- * record, which covers this page only.
- */
-static int
-vacuum_page(Relation index, BlockNumber *blkno, uint64 *seq,
-			IndexBulkDeleteCallback callback, void *callback_state,
-			int *left)
-{
-	Buffer		buf;
-	GenericXLogState *state;
-	IvfpqPendingHeader *header;
-	ItemPointerData *tids;
-	Page		page;
-	int			kept = 0;
-	int			removed;
-
-	buf = IvfpqReadPage(index, *blkno, BUFFER_LOCK_EXCLUSIVE,
-						IVFPQ_KIND_PENDING, NULL);
-	if (!pending_is(BufferGetPage(buf), *seq))
-		IvfpqCorrupted(index, *blkno,
-					   "it is not the next page of the pending list");
-	state = GenericXLogStart(index);
-	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = pending_get(page);
-	tids = pending_tids(page);
-	for (uint32 i = 0; i < header->count; i++)
-	{
-		if (!ItemPointerIsValid(&tids[i]))
-			IvfpqCorrupted(index, *blkno, "TID %u is not valid", i);
-		if (!callback(&tids[i], callback_state))
-			tids[kept++] = tids[i];
-	}
-	removed = header->count - kept;
-	header->count = kept;
-	*blkno = header->next;
-	*seq = header->next_seq;
-	*left = kept;
-	if (removed > 0)
-		GenericXLogFinish(state);
-	else
-		GenericXLogAbort(state);
-	UnlockReleaseBuffer(buf);
-	return removed;
 }
 
 /*
@@ -997,6 +915,8 @@ IvfpqPendingTrim(Relation index)
  * For VACUUM.  Calls the callback for every pending TID, removes the TIDs that
  * are dead, and frees pages that are not needed.  Returns the number of TIDs
  * that were removed, and sets *nleft to the number of TIDs that remain.
+ * Writes one WAL record for each page that has dead TIDs, which covers this
+ * page only.
  */
 int64
 IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
@@ -1014,12 +934,42 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 	seq = meta.pending_head_seq;
 	while (blkno != InvalidBlockNumber)
 	{
-		int			left;
+		Buffer		buf;
+		GenericXLogState *state;
+		IvfpqPendingHeader *header;
+		ItemPointerData *tids;
+		Page		page;
+		int			kept = 0;
+		int			ndead;
 
 		IvfpqVacuumDelayPoint();
-		removed += vacuum_page(index, &blkno, &seq, callback, callback_state,
-							   &left);
-		*nleft += left;
+		buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_PENDING, NULL);
+		if (!pending_is(BufferGetPage(buf), seq))
+			IvfpqCorrupted(index, blkno,
+						   "it is not the next page of the pending list");
+		state = GenericXLogStart(index);
+		page = GenericXLogRegisterBuffer(state, buf, 0);
+		header = pending_get(page);
+		tids = pending_tids(page);
+		for (uint32 i = 0; i < header->count; i++)
+		{
+			if (!ItemPointerIsValid(&tids[i]))
+				IvfpqCorrupted(index, blkno, "TID %u is not valid", i);
+			if (!callback(&tids[i], callback_state))
+				tids[kept++] = tids[i];
+		}
+		ndead = header->count - kept;
+		header->count = kept;
+		blkno = header->next;
+		seq = header->next_seq;
+		if (ndead > 0)
+			GenericXLogFinish(state);
+		else
+			GenericXLogAbort(state);
+		UnlockReleaseBuffer(buf);
+		removed += ndead;
+		*nleft += kept;
 		npages++;
 	}
 	npages -= IvfpqPendingTrim(index);

@@ -96,69 +96,16 @@ put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
 }
 
 /*
- * Puts a record on the head page of the chain, which the caller has locked
- * exclusively, and sets *address to the record's address.  Returns false if
- * the page is full.  Writes one WAL record, which covers this page only.
- */
-static bool
-append_to_head(Relation index, Buffer buf, int code_bytes,
-			   const IvfpqRecord *record, ItemPointer address)
-{
-	Page		page = BufferGetPage(buf);
-	const IvfpqRecordHeader *header = IvfpqRecordPageHeader(page);
-	uint16		nused = header->nused + 1;
-	IvfpqPatch	patch;
-	uint32		slot;
-
-	if (!header->chained)
-		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
-					   "it is first of the refine pages with free slots, but says that it is none");
-	if (header->nused >= IvfpqRecordSlots(code_bytes))
-		return false;
-	slot = find_free(index, BufferGetBlockNumber(buf), page, code_bytes);
-	IvfpqPatchInit(&patch, buf);
-	IvfpqPatchAdd(&patch, (const char *) &header->nused - page, &nused,
-				  sizeof(nused));
-	IvfpqPatchAdd(&patch, (char *) IvfpqRecordGet(page, code_bytes, slot) - page,
-				  record, offsetof(IvfpqRecord, codes) + code_bytes);
-	IvfpqPatchLog(index, &patch, 1);
-	ItemPointerSet(address, BufferGetBlockNumber(buf), slot + 1);
-	return true;
-}
-
-/*
- * Starts the empty chain with a new page that holds the refine record, and
- * sets *address to the record's address.  The caller has locked the metapage
- * exclusively.  Writes one WAL record, which covers the metapage and the new
- * page.
- */
-static void
-append_page(Relation index, Buffer metabuf, int code_bytes,
-			const IvfpqRecord *record, ItemPointer address)
-{
-	Buffer		buf = IvfpqGetFreePage(index);
-	BlockNumber blkno = BufferGetBlockNumber(buf);
-	GenericXLogState *state = GenericXLogStart(index);
-	Page		page;
-
-	page = GenericXLogRegisterBuffer(state, metabuf, 0);
-	IvfpqMetaGet(index, page)->refine_head = blkno;
-	page = GenericXLogRegisterBuffer(state, buf, GENERIC_XLOG_FULL_IMAGE);
-	init_page(page);
-	IvfpqRecordPageHeader(page)->chained = 1;
-	put_record(index, blkno, page, code_bytes, record, address);
-	GenericXLogFinish(state);
-	UnlockReleaseBuffer(buf);
-}
-
-/*
  * Writes a row's refine record, and sets *address to the record's address.
  *
  * Inserters take a share lock on the metapage, and lock the head page of the
- * chain one after another.  An inserter that finds the head page full, or the
- * chain empty, locks the metapage exclusively and checks again.  If the head
- * page is still full, the inserter removes it from the chain by one WAL
- * record, which covers the metapage and that page, and tries the next page.
+ * chain one after another.  The WAL record of the refine record covers the
+ * head page only.  An inserter that finds the head page full, or the chain
+ * empty, locks the metapage exclusively and checks again.  If the head page is
+ * still full, the inserter removes it from the chain by one WAL record, which
+ * covers the metapage and that page, and tries the next page.  If the chain is
+ * still empty, the inserter starts it with a new page that holds the refine
+ * record; this WAL record covers the metapage and the new page.
  */
 void
 IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
@@ -170,40 +117,78 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 	while (!done)
 	{
 		Buffer		metabuf;
-		BlockNumber head;
+		Buffer		buf;
+		BlockNumber blkno;
 
 		CHECK_FOR_INTERRUPTS();
 		metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, mode, IVFPQ_KIND_META,
 								NULL);
-		head = IvfpqMetaGet(index, BufferGetPage(metabuf))->refine_head;
-		if (head != InvalidBlockNumber)
+		blkno = IvfpqMetaGet(index, BufferGetPage(metabuf))->refine_head;
+		if (blkno != InvalidBlockNumber)
 		{
-			Buffer		buf = IvfpqReadPage(index, head,
-											BUFFER_LOCK_EXCLUSIVE,
-											IVFPQ_KIND_REFINE, NULL);
+			const IvfpqRecordHeader *header;
+			Page		page;
 
-			done = append_to_head(index, buf, code_bytes, record, address);
-			if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
+			buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
+								IVFPQ_KIND_REFINE, NULL);
+			page = BufferGetPage(buf);
+			header = IvfpqRecordPageHeader(page);
+			if (!header->chained)
+				IvfpqCorrupted(index, blkno,
+							   "it is first of the refine pages with free slots, but says that it is none");
+			if (header->nused < IvfpqRecordSlots(code_bytes))
 			{
+				/* put the record on the head page */
+				uint32		slot = find_free(index, blkno, page, code_bytes);
+				uint16		nused = header->nused + 1;
+				IvfpqPatch	patch;
+
+				IvfpqPatchInit(&patch, buf);
+				IvfpqPatchAdd(&patch, (const char *) &header->nused - page,
+							  &nused, sizeof(nused));
+				IvfpqPatchAdd(&patch,
+							  (char *) IvfpqRecordGet(page, code_bytes, slot) - page,
+							  record, offsetof(IvfpqRecord, codes) + code_bytes);
+				IvfpqPatchLog(index, &patch, 1);
+				ItemPointerSet(address, blkno, slot + 1);
+				done = true;
+			}
+			else if (mode == BUFFER_LOCK_EXCLUSIVE)
+			{
+				/* remove the full head page from the chain */
 				GenericXLogState *state = GenericXLogStart(index);
 				IvfpqMetaData *meta;
-				IvfpqRecordHeader *header;
-				Page		page;
+				IvfpqRecordHeader *full;
 
 				page = GenericXLogRegisterBuffer(state, metabuf, 0);
 				meta = IvfpqMetaGet(index, page);
 				page = GenericXLogRegisterBuffer(state, buf, 0);
-				header = IvfpqRecordPageHeader(page);
-				meta->refine_head = header->next;
-				header->next = InvalidBlockNumber;
-				header->chained = 0;
+				full = IvfpqRecordPageHeader(page);
+				meta->refine_head = full->next;
+				full->next = InvalidBlockNumber;
+				full->chained = 0;
 				GenericXLogFinish(state);
 			}
 			UnlockReleaseBuffer(buf);
 		}
 		else if (mode == BUFFER_LOCK_EXCLUSIVE)
 		{
-			append_page(index, metabuf, code_bytes, record, address);
+			/* start the empty chain with a new page */
+			GenericXLogState *state;
+			Page		page;
+
+			buf = IvfpqGetFreePage(index);
+			blkno = BufferGetBlockNumber(buf);
+			state = GenericXLogStart(index);
+			page = GenericXLogRegisterBuffer(state, metabuf, 0);
+			IvfpqMetaGet(index, page)->refine_head = blkno;
+			page = GenericXLogRegisterBuffer(state, buf,
+											 GENERIC_XLOG_FULL_IMAGE);
+			init_page(page);
+			IvfpqRecordPageHeader(page)->chained = 1;
+			put_record(index, blkno, page, code_bytes, record, address);
+			GenericXLogFinish(state);
+			UnlockReleaseBuffer(buf);
 			done = true;
 		}
 		UnlockReleaseBuffer(metabuf);
@@ -301,50 +286,13 @@ IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 }
 
 /*
- * Frees slots of a page, and adds the page to the chain unless it is there
- * already.  Writes one WAL record, which covers the metapage and the page.
- */
-static void
-free_slots(Relation index, int code_bytes, BlockNumber blkno,
-		   const uint32 *slots, int nslots)
-{
-	Buffer		metabuf;
-	Buffer		buf;
-	GenericXLogState *state;
-	IvfpqMetaData *meta;
-	IvfpqRecordHeader *header;
-	Page		page;
-
-	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
-							IVFPQ_KIND_META, NULL);
-	buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
-						IVFPQ_KIND_REFINE, NULL);
-	state = GenericXLogStart(index);
-	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
-	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = IvfpqRecordPageHeader(page);
-	for (int i = 0; i < nslots; i++)
-		ItemPointerSetInvalid(&IvfpqRecordGet(page, code_bytes, slots[i])->tid);
-	if (header->nused < nslots)
-		IvfpqCorrupted(index, blkno, "it counts %u used slots of at least %d",
-					   header->nused, nslots);
-	header->nused -= nslots;
-	if (!header->chained)
-	{
-		header->chained = 1;
-		header->next = meta->refine_head;
-		meta->refine_head = blkno;
-	}
-	GenericXLogFinish(state);
-	UnlockReleaseBuffer(buf);
-	UnlockReleaseBuffer(metabuf);
-}
-
-/*
  * For VACUUM.  If the page is a refine page, calls the callback for each row
  * that has a record there, and frees the slots of the rows that are dead.
  * Nothing else frees slots.  So a slot that is in use when the page is copied
  * is still in use when the page is locked later.
+ *
+ * A page with freed slots is added to the chain unless it is there already.
+ * Writes one WAL record, which covers the metapage and the page.
  */
 void
 IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
@@ -352,15 +300,15 @@ IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 				  IndexBulkDeleteCallback callback, void *callback_state)
 {
 	int			nslots = IvfpqRecordSlots(code_bytes);
-	char	   *page = palloc(BLCKSZ);
+	char	   *copy = palloc(BLCKSZ);
 	uint32	   *dead = palloc(nslots * sizeof(uint32));
 	int			ndead = 0;
 
-	if (IvfpqRecordPageCopy(index, blkno, strategy, page))
+	if (IvfpqRecordPageCopy(index, blkno, strategy, copy))
 	{
 		for (int i = 0; i < nslots; i++)
 		{
-			ItemPointer tid = &IvfpqRecordGet((Page) page, code_bytes, i)->tid;
+			ItemPointer tid = &IvfpqRecordGet((Page) copy, code_bytes, i)->tid;
 
 			if (ItemPointerIsValid(tid) && callback(tid, callback_state))
 				dead[ndead++] = i;
@@ -368,10 +316,42 @@ IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 	}
 	if (ndead > 0)
 	{
-		free_slots(index, code_bytes, blkno, dead, ndead);
+		Buffer		metabuf;
+		Buffer		buf;
+		GenericXLogState *state;
+		IvfpqMetaData *meta;
+		IvfpqRecordHeader *header;
+		Page		page;
+
+		metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+								IVFPQ_KIND_META, NULL);
+		buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_REFINE, NULL);
+		state = GenericXLogStart(index);
+		meta = IvfpqMetaGet(index,
+							GenericXLogRegisterBuffer(state, metabuf, 0));
+		page = GenericXLogRegisterBuffer(state, buf, 0);
+		header = IvfpqRecordPageHeader(page);
+		for (int i = 0; i < ndead; i++)
+			ItemPointerSetInvalid(&IvfpqRecordGet(page, code_bytes,
+												  dead[i])->tid);
+		if (header->nused < ndead)
+			IvfpqCorrupted(index, blkno,
+						   "it counts %u used slots of at least %d",
+						   header->nused, ndead);
+		header->nused -= ndead;
+		if (!header->chained)
+		{
+			header->chained = 1;
+			header->next = meta->refine_head;
+			meta->refine_head = blkno;
+		}
+		GenericXLogFinish(state);
+		UnlockReleaseBuffer(buf);
+		UnlockReleaseBuffer(metabuf);
 		IvfpqInjectionPoint("refine: freed");
 	}
-	pfree(page);
+	pfree(copy);
 	pfree(dead);
 }
 
@@ -390,21 +370,11 @@ IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index,
 }
 
 /*
- * Writes builder->page to its block.  Until then the block is a new page, and
- * a crash may leave it new.  If pages are to be logged, writes one WAL record,
- * which covers this page only.
- */
-static void
-write_page(IvfpqRecordBuilder *builder)
-{
-	IvfpqFillPage(builder->index, builder->blkno, (Page) builder->page,
-				  builder->log);
-	builder->blkno = InvalidBlockNumber;
-}
-
-/*
  * Writes a row's refine record, and sets *address to the record's address.  No
- * page is locked or pinned between calls, so a caller may be slow.
+ * page is locked or pinned between calls, so a caller may be slow.  A page is
+ * filled in memory and written to its block when it is full; if pages are to
+ * be logged, that is one WAL record for each page.  Until then the block is a
+ * new page, and a crash may leave it new.
  *
  * Pages are reserved in runs.  Each run is as long as all earlier runs
  * together, up to MOST_RESERVED pages.  Participants of a parallel build need
@@ -432,7 +402,11 @@ IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 			   builder->code_bytes, record, address);
 	if (IvfpqRecordPageHeader((Page) builder->page)->nused ==
 		IvfpqRecordSlots(builder->code_bytes))
-		write_page(builder);
+	{
+		IvfpqFillPage(builder->index, builder->blkno, (Page) builder->page,
+					  builder->log);
+		builder->blkno = InvalidBlockNumber;
+	}
 }
 
 /*
@@ -456,7 +430,8 @@ IvfpqRecordBuilderFinish(IvfpqRecordBuilder *builder, pg_atomic_uint32 *head)
 
 		header->chained = 1;
 		header->next = pg_atomic_exchange_u32(head, builder->blkno);
-		write_page(builder);
+		IvfpqFillPage(builder->index, builder->blkno, (Page) builder->page,
+					  builder->log);
 	}
 
 	first = builder->next;

@@ -44,52 +44,44 @@ IvfpqCompareNumbers(const void *a, const void *b)
 }
 
 /*
- * Sorts array `from` [n] into array `to` [n] by one digit: the digit_bits bits
- * that begin at `bit`.  Numbers with the same digit keep their order.
- */
-static pg_attribute_always_inline void
-sort_digit(const uint64 *from, uint64 *to, int64 n, int bit, int digit_bits)
-{
-	int64		places[1 << MOST_DIGIT_BITS];	/* 2^digit_bits in use */
-	const uint64 mask = (UINT64CONST(1) << digit_bits) - 1;
-	int64		next = 0;
-
-	memset(places, 0, sizeof(int64) << digit_bits);
-	for (int64 i = 0; i < n; i++)
-		places[from[i] >> bit & mask]++;
-	for (uint64 digit = 0; digit <= mask; digit++)
-	{
-		int64		count = places[digit];
-
-		places[digit] = next;
-		next += count;
-	}
-	for (int64 i = 0; i < n; i++)
-		to[places[from[i] >> bit & mask]++] = from[i];
-}
-
-/*
- * Sorts numbers [n] by their bits from `bit` on, one digit after another,
- * beginning with the lowest digit.  `varying` has the bits in which the
- * numbers differ; digits that have none of these bits are skipped.  scratch
- * [n] is overwritten.
+ * Sorts numbers [n] by their bits from `bit` on, one digit of digit_bits bits
+ * after another, beginning with the lowest digit.  `varying` has the bits in
+ * which the numbers differ; digits that have none of these bits are skipped.
+ * scratch [n] is overwritten.
  */
 static pg_attribute_always_inline void
 sort_digits(uint64 *numbers, uint64 *scratch, int64 n, int bit, int digit_bits,
 			uint64 varying)
 {
+	int64		places[1 << MOST_DIGIT_BITS];	/* 2^digit_bits in use */
+	const uint64 mask = (UINT64CONST(1) << digit_bits) - 1;
 	uint64	   *from = numbers;
 	uint64	   *to = scratch;
 
 	for (; bit < 64; bit += digit_bits)
-		if ((varying >> bit & ((UINT64CONST(1) << digit_bits) - 1)) != 0)
-		{
-			uint64	   *sorted = to;
+	{
+		uint64	   *sorted = to;
+		int64		next = 0;
 
-			sort_digit(from, to, n, bit, digit_bits);
-			to = from;
-			from = sorted;
+		if ((varying >> bit & mask) == 0)
+			continue;
+
+		/* numbers with the same digit keep their order */
+		memset(places, 0, sizeof(int64) << digit_bits);
+		for (int64 i = 0; i < n; i++)
+			places[from[i] >> bit & mask]++;
+		for (uint64 digit = 0; digit <= mask; digit++)
+		{
+			int64		count = places[digit];
+
+			places[digit] = next;
+			next += count;
 		}
+		for (int64 i = 0; i < n; i++)
+			to[places[from[i] >> bit & mask]++] = from[i];
+		to = from;
+		from = sorted;
+	}
 	if (from != numbers)
 		memcpy(numbers, from, n * sizeof(uint64));
 }

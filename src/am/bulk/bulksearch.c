@@ -658,7 +658,7 @@ bulk_count(IvfpqBulk *bulk, bool more)
 	report->index = RelationGetRelid(bulk->index);
 	report->recall = ivfpq_recall;
 	report->counts[IVFPQ_COUNT_SCANS] = bulk->queries.n;
-	IvfpqReportBulk(report, more);
+	IvfpqReportScan(report, more);
 	for (int i = 0; i < bulk->queries.n; i++)
 		pgstat_count_index_scan(bulk->index);
 }

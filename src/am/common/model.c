@@ -39,22 +39,25 @@ typedef struct Counted
 
 static Counted counted[NCOUNTED];
 
-static Size
-model_size(const IvfpqMetaData *meta)
+/*
+ * Allocates a model for *meta, in one chunk, into which the model's pointers
+ * point.  Copies the layout and the values from *from, unless `from` is NULL.
+ */
+static IvfpqModel *
+make_model(MemoryContext context, const IvfpqMetaData *meta,
+		   const IvfpqModel *from)
 {
 	Size		nvalues = 0;
+	Size		bytes;
+	IvfpqModel *model;
 
 	if (meta->nlists > 0)
 		nvalues = (Size) meta->dims * (1 + GV_CODEWORDS) + meta->nparents + 1;
-	return offsetof(IvfpqModel, values) + nvalues * sizeof(float);
-}
-
-/* Points the model's pointers into its own chunk. */
-static void
-set_pointers(IvfpqModel *model)
-{
-	const IvfpqMetaData *meta = &model->meta;
-
+	bytes = offsetof(IvfpqModel, values) + nvalues * sizeof(float);
+	model = MemoryContextAllocHuge(context, bytes);
+	if (from != NULL)
+		memcpy(model, from, bytes);
+	model->meta = *meta;
 	model->gv.metric = (GvMetric) meta->metric;
 	model->gv.dims = meta->dims;
 	model->gv.m = meta->pq_dim;
@@ -66,6 +69,7 @@ set_pointers(IvfpqModel *model)
 		gv_rotation_error(meta->dims) : 0;
 	model->parent_offsets = (const int32 *) (model->values +
 											 (Size) meta->dims * (1 + GV_CODEWORDS));
+	return model;
 }
 
 /*
@@ -77,13 +81,11 @@ set_pointers(IvfpqModel *model)
 IvfpqModel *
 IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
 {
-	IvfpqModel *model = palloc_extended(model_size(meta), MCXT_ALLOC_HUGE);
+	IvfpqModel *model = make_model(CurrentMemoryContext, meta, NULL);
 	int			dims = meta->dims;
 	int			nparents = meta->nparents;
 	const int32 *offsets;
 
-	model->meta = *meta;
-	set_pointers(model);
 	if (meta->nlists == 0)
 		return model;
 
@@ -137,19 +139,13 @@ IvfpqModelGet(Relation index)
 		 * must leave nothing in rd_indexcxt.
 		 */
 		model = IvfpqModelLoad(index, &meta);
-		cached = MemoryContextAllocHuge(index->rd_indexcxt, model_size(&meta));
-		memcpy(cached, model, model_size(&meta));
+		cached = make_model(index->rd_indexcxt, &meta, model);
 		pfree(model);
 		if (index->rd_amcache)
 			pfree(index->rd_amcache);
 		index->rd_amcache = cached;
 	}
-
-	model = palloc_extended(model_size(&meta), MCXT_ALLOC_HUGE);
-	memcpy(model, cached, model_size(&meta));
-	model->meta = meta;
-	set_pointers(model);
-	return model;
+	return make_model(CurrentMemoryContext, &meta, cached);
 }
 
 /* Returns the rotation [dims][dims] of an index that has one, palloc'd. */

@@ -43,61 +43,6 @@ typedef struct InsertState
 } InsertState;
 
 /*
- * Looks up the state that the rows of a statement share.  Sets ii_AmCache
- * last, so that an error leaves no unfinished state behind.
- */
-static InsertState *
-begin_insert(Relation index, IndexInfo *indexInfo)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(indexInfo->ii_Context);
-	InsertState *state = palloc0(sizeof(InsertState));
-
-	IvfpqTypeInit(&state->type, index);
-	IvfpqKeysInit(&state->keys, index);
-	state->context = indexInfo->ii_Context;
-	state->row_context = AllocSetContextCreate(state->context,
-											   "gpuivfpq insert",
-											   ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(oldcontext);
-	indexInfo->ii_AmCache = state;
-	return state;
-}
-
-/*
- * Reads the metapage, and brings state->model up to date.  If build_id or the
- * number of lists has changed, the index was trained after the previous row,
- * and the model is read again.  Otherwise only the metapage in the model is
- * replaced.
- */
-static void
-refresh_model(InsertState *state, Relation index)
-{
-	MemoryContext oldcontext;
-	IvfpqModel *model;
-
-	if (state->model != NULL)
-	{
-		IvfpqMetaData meta;
-
-		IvfpqMetaRead(index, &meta);
-		if (meta.build_id == state->model->meta.build_id &&
-			meta.nlists == state->model->meta.nlists)
-		{
-			state->model->meta = meta;
-			return;
-		}
-	}
-	oldcontext = MemoryContextSwitchTo(state->context);
-	model = IvfpqModelGet(index);
-	MemoryContextSwitchTo(oldcontext);
-	if (model->meta.nlists > 0)
-		IvfpqModelCheckKeys(index, model, &state->keys.form);
-	if (state->model != NULL)
-		pfree(state->model);
-	state->model = model;
-}
-
-/*
  * Appends a row to the pending list, or raises an error if the row has other
  * dimensions than the rows before it.  If the metapage does not give the
  * dimensions, IvfpqRowDims gets them from pending rows, and computes the
@@ -139,15 +84,43 @@ insert_row(InsertState *state, Relation heap, Relation index,
 		   const Datum *values, const bool *isnull, ItemPointer tid)
 {
 	IvfpqType  *type = &state->type;
-	const IvfpqModel *model;
+	IvfpqModel *model = state->model;
+	bool		is_current = false;
 	IvfpqKeyAbbrevs abbrevs;
 	const float *raw;
 	float	   *vector;
 	int			dims;
 
 	raw = IvfpqValueFloats(type, values[0], &dims);
-	refresh_model(state, index);
-	model = state->model;
+
+	/*
+	 * Read the metapage.  If build_id or the number of lists has changed, the
+	 * index was trained after the previous row, and the model is read again.
+	 * Otherwise only the metapage in the model is replaced.
+	 */
+	if (model != NULL)
+	{
+		IvfpqMetaData meta;
+
+		IvfpqMetaRead(index, &meta);
+		is_current = meta.build_id == model->meta.build_id &&
+			meta.nlists == model->meta.nlists;
+		if (is_current)
+			model->meta = meta;
+	}
+	if (!is_current)
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(state->context);
+
+		model = IvfpqModelGet(index);
+		MemoryContextSwitchTo(oldcontext);
+		if (model->meta.nlists > 0)
+			IvfpqModelCheckKeys(index, model, &state->keys.form);
+		if (state->model != NULL)
+			pfree(state->model);
+		state->model = model;
+	}
+
 	if (model->meta.dims > 0 &&
 		(model->meta.nlists > 0 ||
 		 !(model->meta.dims_flags & IVFPQ_DIMS_BY_ROW)))
@@ -183,7 +156,19 @@ ivfpqinsert(Relation index, Datum *values, bool *isnull,
 	if (isnull[0])
 		return false;
 	if (state == NULL)
-		state = begin_insert(index, indexInfo);
+	{
+		oldcontext = MemoryContextSwitchTo(indexInfo->ii_Context);
+		state = palloc0(sizeof(InsertState));
+		IvfpqTypeInit(&state->type, index);
+		IvfpqKeysInit(&state->keys, index);
+		state->context = indexInfo->ii_Context;
+		state->row_context = AllocSetContextCreate(state->context,
+												   "gpuivfpq insert",
+												   ALLOCSET_DEFAULT_SIZES);
+		MemoryContextSwitchTo(oldcontext);
+		/* do this last, so that an error leaves no unfinished state behind */
+		indexInfo->ii_AmCache = state;
+	}
 	oldcontext = MemoryContextSwitchTo(state->row_context);
 	insert_row(state, heap, index, values, isnull, tid);
 	MemoryContextSwitchTo(oldcontext);
@@ -257,8 +242,8 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 		IvfpqPosting posting = {.tid = *tid, .code = codes + i * code_bytes,
 		.t = t[i], .secondary = i > 0, .refine = refine, .keys = keys};
 
-		IvfpqListAppend(index, meta, (uint32) lists[i], &posting,
-						i == 0 ? pending : NULL);
+		IvfpqListAppend(index, meta, &model->layout, (uint32) lists[i],
+						&posting, i == 0 ? pending : NULL);
 		if (pending != NULL)
 			IvfpqInjectionPoint("drain: copy");
 	}

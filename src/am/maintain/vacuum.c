@@ -57,7 +57,7 @@ static void
 vacuum_block(Vacuum *vacuum, IvfpqAddress address, IvfpqSlotHeader *slot,
 			 const IvfpqDirEntry *entry)
 {
-	ItemPointerData *tids = (ItemPointerData *) IvfpqSlabBody(slot);
+	ItemPointerData *tids = (ItemPointerData *) (slot + 1);
 	int64		count = (int64) entry->nitems -
 	(int64) slot->ordinal * IVFPQ_BLOCK_POSTINGS;
 	uint32		dead = 0;
@@ -77,8 +77,8 @@ vacuum_block(Vacuum *vacuum, IvfpqAddress address, IvfpqSlotHeader *slot,
 	}
 	if (dead != 0)
 	{
-		IvfpqMarkDead(vacuum->index, &vacuum->meta, address, slot->list,
-					  slot->gen, dead);
+		IvfpqMarkDead(vacuum->index, &vacuum->meta, &vacuum->layout, address,
+					  slot->list, slot->gen, dead);
 		vacuum->stats->tuples_removed +=
 			pg_popcount32(dead & ~slot->secondary);
 	}
@@ -193,7 +193,8 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 	for (int list = 0; list < vacuum.meta.nlists; list++)
 	{
 		IvfpqVacuumDelayPoint();
-		IvfpqListRewrite(index, &vacuum.meta, list, info->strategy);
+		IvfpqListRewrite(index, &vacuum.meta, &vacuum.layout, list,
+						 info->strategy);
 	}
 	IvfpqReclaimEnd(&vacuum.reclaim);
 	pfree(vacuum.page);

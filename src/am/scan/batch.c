@@ -12,12 +12,11 @@
  *
  * A posting may hold the TID of the root of a HOT chain.  A full pass that
  * does not read postings identifies each row by the TID of the row's own
- * tuple.  So a filtered scan notes the TIDs of the tuples that it returns, and
- * such a full pass leaves these tuples out.
+ * tuple.  So a filtered scan notes the TIDs of the tuples that it returns
+ * (ivfpqscan.c), and such a full pass leaves these tuples out.
  */
 #include "postgres.h"
 
-#include "access/tableam.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
@@ -31,14 +30,6 @@
 
 /* Number of rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
-
-/* IvfpqScanSink callback.  Puts a reranked row into the queue. */
-static void
-queue_reranked(IvfpqScanRun *run, uint64 id, double distance)
-{
-	IvfpqRadiusCount(run, distance);
-	IvfpqRowsAdd(&run->rows, id, distance, distance, false);
-}
 
 /* Reranks and queues the rows ids [count] that were not reranked before. */
 static void
@@ -64,7 +55,7 @@ rerank_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 		ids[kept++] = ids[i];
 	}
 	IvfpqRowsReserve(&run->rows, kept);
-	IvfpqRowsRerank(run, ids, kept, queue_reranked);
+	IvfpqRowsRerank(run, ids, kept);
 }
 
 /*
@@ -90,10 +81,7 @@ bound_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 		tidset_insert(run->rows.seen, ids[i], &found);
 		if (found)
 			continue;
-		IvfpqRowsAdd(&run->rows, ids[i], bounds[i].least, bounds[i].most,
-					 true);
-		if (run->filter->radius.ends_on_any_row)
-			IvfpqRadiusCount(run, bounds[i].least);
+		IvfpqRowsAdd(run, ids[i], bounds[i].least, bounds[i].most, true);
 		added++;
 	}
 	pfree(bounds);
@@ -141,30 +129,6 @@ rerank_pending(IvfpqScanRun *run)
 }
 
 /*
- * Returns whether the batch must be searched again, with capacity for more
- * candidates.  If so, raises params->candidates.  Other sessions may insert
- * rows after the number of candidates was limited to the number of postings,
- * and the search then leaves out some rows.  A later batch would find these
- * rows, but out of order.
- */
-static bool
-lists_have_grown(IvfpqScanRun *run)
-{
-	IvfpqSearchParams *params = &run->depth.params;
-	int			candidates = (int) Min(run->depth.wanted,
-									   2 * (int64) params->candidates);
-
-	/* a search with key quals may look for fewer than params->candidates */
-	if (run->search.found_all || candidates == params->candidates ||
-		run->search.candidates.capacity <
-		params->candidates * run->model->meta.lists_per_row ||
-		!IvfpqDepthFits(run, params->probes, candidates))
-		return false;
-	params->candidates = candidates;
-	return true;
-}
-
-/*
  * Finds the candidates of the batch.  `last` is true if the batch searches all
  * lists that may be probed.  Sets run->exhausted if no rows are left for
  * another batch.  Returns false if only a full pass can reach the target
@@ -178,69 +142,69 @@ find_candidates(IvfpqScanRun *run, bool last)
 	IvfpqKeyGoal aim = *goal;
 	bool		is_drained;
 
-	if (!run->keys.any)
+	/*
+	 * Other sessions may insert rows after the number of candidates was
+	 * limited to the number of postings, and the search then leaves out some
+	 * rows.  A later batch would find these rows, but out of order.  So
+	 * search again, with capacity for more candidates.
+	 */
+	for (;;)
 	{
-		do
+		int			more = (int) Min(run->depth.wanted,
+									 2 * (int64) params->candidates);
+
+		if (run->keys.any)
+		{
+			*goal = aim;
+			goal->candidates = params->candidates;
+			IvfpqSearchKeys(&run->search, goal);
+		}
+		else
 			IvfpqSearchRun(&run->search, params->probes, params->candidates);
-		while (lists_have_grown(run));
-		is_drained = run->search.found_all &&
-			run->search.candidates.count < params->candidates;
-		run->depth.ndrained = is_drained ? params->probes : 0;
-		run->exhausted = last && is_drained;
-		return true;
+
+		/* a search with key quals may look for fewer than params->candidates */
+		if (run->search.found_all || more == params->candidates ||
+			run->search.candidates.capacity <
+			params->candidates * run->model->meta.lists_per_row ||
+			!IvfpqDepthFits(run, params->probes, more))
+			break;
+		params->candidates = more;
 	}
-	do
+	if (run->keys.any)
 	{
-		*goal = aim;
-		goal->candidates = params->candidates;
-		IvfpqSearchKeys(&run->search, goal);
-	} while (lists_have_grown(run));
-	run->keys.selectivity = goal->selectivity;
-	run->exhausted = goal->is_all;
-	return !goal->everything;
+		run->keys.selectivity = goal->selectivity;
+		run->exhausted = goal->is_all;
+		return !goal->everything;
+	}
+	is_drained = run->search.found_all &&
+		run->search.candidates.count < params->candidates;
+	run->depth.ndrained = is_drained ? params->probes : 0;
+	run->exhausted = last && is_drained;
+	return true;
 }
 
 /*
- * Reranks or bounds the candidates of the batch.  Sets the quota, the number
- * of rows that may leave the queue before the next batch, to the number of
- * matching rows within the depth.  Rows that are only bounded have not been
- * tested yet.  If such a row is rejected later, it still counts as having left
- * the queue.
+ * Puts the rows of the next batch into the queue, or does the full pass if
+ * that is better.  Sets the quota, the number of rows that may leave the queue
+ * before the next batch, to the number of matching rows within the depth.
  */
-static void
-take_candidates(IvfpqScanRun *run)
+void
+IvfpqScanNextBatch(IvfpqScanRun *run)
 {
-	GvTopK	   *candidates = &run->search.candidates;
-	int64		quota = run->depth.params.quota;
-	int64		n = Min(candidates->count, quota);
-	uint64	   *ordered;
-
-	run->depth.rows = quota;
-	run->rows.quota = quota;
-	if (run->search.addresses)
-	{
-		bound_rows(run, candidates->ids, candidates->count);
-		return;
-	}
-	ordered = palloc_extended(Max(n, 1) * sizeof(uint64), MCXT_ALLOC_HUGE);
-	memcpy(ordered, candidates->ids, n * sizeof(uint64));
-	rerank_rows(run, candidates->ids, candidates->count);
-	run->rows.quota = IvfpqDepthQuota(run, ordered, n);
-	IvfpqRadiusProbeRanks(run, ordered, n);
-	pfree(ordered);
-}
-
-/*
- * Puts the rows of the next batch into the queue.  Returns false if a full
- * pass is better.  Pending rows are read before any list.  No row is missed
- * that way, because rows move from the pending list to lists, and never back.
- */
-static bool
-read_batch(IvfpqScanRun *run)
-{
+	MemoryContext oldcontext = MemoryContextSwitchTo(run->batches);
 	IvfpqSearchParams *params = &run->depth.params;
+	GvTopK	   *candidates = &run->search.candidates;
 	bool		last;
 
+	/* stop prefetching, because the order of the queue's rows will change */
+	if (run->rerank != NULL && IvfpqRerankIsPrefetching(run->rerank))
+		IvfpqRerankReleasePages(run->rerank);
+	if (IvfpqRadiusIsRead(run))
+	{
+		run->exhausted = true;
+		MemoryContextSwitchTo(oldcontext);
+		return;
+	}
 	IvfpqDepthNext(run);
 	run->search.query.deep = params->beyond_parents ||
 		params->quota > IVFPQ_PARENTS_ROWS;
@@ -249,83 +213,43 @@ read_batch(IvfpqScanRun *run)
 		run->report.probes = params->probes;
 		run->report.candidates = params->candidates;
 	}
+
+	/*
+	 * Pending rows are read before any list.  No row is missed that way,
+	 * because rows move from the pending list to lists, and never back.
+	 */
 	if (params->read_all ||
 		(run->depth.batches == 0 && !rerank_pending(run)) ||
 		!IvfpqDepthLimit(run, &last) ||
 		!find_candidates(run, last))
-		return false;
-	take_candidates(run);
-	run->depth.batches++;
-	return true;
-}
-
-/* Reads the next batch, or does the full pass if that is better. */
-void
-IvfpqScanNextBatch(IvfpqScanRun *run)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(run->batches);
-
-	/* stop prefetching, because the order of the queue's rows will change */
-	if (run->rerank != NULL && IvfpqRerankIsPrefetching(run->rerank))
-		IvfpqRerankReleasePages(run->rerank);
-	if (IvfpqRadiusIsRead(run))
-		run->exhausted = true;
-	else if (!read_batch(run))
 	{
 		MemoryContextSwitchTo(oldcontext);
 		IvfpqFullPassBegin(run);
 		return;
 	}
+
+	run->depth.rows = params->quota;
+	run->rows.quota = params->quota;
+
+	/*
+	 * Rows that are only bounded have not been tested yet.  If such a row is
+	 * rejected later, it still counts as having left the queue.
+	 */
+	if (run->search.addresses)
+		bound_rows(run, candidates->ids, candidates->count);
+	else
+	{
+		int64		n = Min(candidates->count, params->quota);
+		uint64	   *ordered = palloc_extended(Max(n, 1) * sizeof(uint64),
+											  MCXT_ALLOC_HUGE);
+
+		memcpy(ordered, candidates->ids, n * sizeof(uint64));
+		rerank_rows(run, candidates->ids, candidates->count);
+		run->rows.quota = IvfpqDepthQuota(run, ordered, n);
+		pfree(ordered);
+	}
+	run->depth.batches++;
 	MemoryContextSwitchTo(oldcontext);
-}
-
-/* IvfpqScanSink callback.  Puts a reranked row into the full pass's sort. */
-static void
-sort_row(IvfpqScanRun *run, uint64 id, double distance)
-{
-	IvfpqSortPut(&run->pass.sort, Float8GetDatum(distance),
-				 Int64GetDatum((int64) id), NULL);
-}
-
-/* Puts the rows ids [n], which are in ascending order, into the sort. */
-static void
-sort_rows(IvfpqScanRun *run, uint64 *ids, int n)
-{
-	Datum		value;
-
-	if (!run->query.is_null)
-	{
-		IvfpqRowsRerank(run, ids, n, sort_row);
-		return;
-	}
-	for (int i = 0; i < n; i++)
-	{
-		/* run->rerank is NULL if there are no conditions to test */
-		if (run->rerank != NULL &&
-			!IvfpqRerankFetch(run->rerank, ids[i], &value))
-			continue;
-		if (run->rerank != NULL)
-			IvfpqRerankDone(run->rerank);
-		sort_row(run, ids[i], 0);
-	}
-}
-
-/*
- * Moves the reranked rows of the queue into the sort.  Forgets the bounded
- * rows, so that the full pass finds them again.
- */
-static void
-empty_queue(IvfpqScanRun *run)
-{
-	IvfpqQueuedRow *row;
-
-	while ((row = IvfpqRowsPop(&run->rows)) != NULL)
-	{
-		if (row->bounded)
-			tidset_delete(run->rows.seen, row->id);
-		else
-			sort_row(run, row->id, row->lower);
-	}
 }
 
 /*
@@ -340,54 +264,40 @@ pass_over_index(IvfpqScanRun *run, int sort_kb)
 	uint64		ids[ROWS_AT_ONCE];
 	uint64		id = 0;
 	int			n = 0;
+	bool		more = true;
 
 	IvfpqSortTids(&tids, run->index, run->keys.any ?
 				  &run->keys.quals.condition : NULL, sort_kb);
-	while (IvfpqNextTid(&tids, &id))
+	while (more)
 	{
-		if (tidset_lookup(run->rows.seen, id) != NULL)
+		more = IvfpqNextTid(&tids, &id);
+		if (more && tidset_lookup(run->rows.seen, id) == NULL)
+			ids[n++] = id;
+		if (more && n < ROWS_AT_ONCE)
 			continue;
-		ids[n++] = id;
-		if (n == ROWS_AT_ONCE)
+		if (!run->query.is_null)
+			IvfpqRowsRerank(run, ids, n);
+		for (int i = 0; i < n && run->query.is_null; i++)
 		{
-			sort_rows(run, ids, n);
-			n = 0;
+			Datum		value;
+
+			/* run->rerank is NULL if there are no conditions to test */
+			if (run->rerank != NULL &&
+				!IvfpqRerankFetch(run->rerank, ids[i], &value))
+				continue;
+			if (run->rerank != NULL)
+				IvfpqRerankDone(run->rerank);
+			IvfpqRowsSort(run, ids[i], 0);
 		}
+		n = 0;
 	}
-	sort_rows(run, ids, n);
 	IvfpqSortEnd(&tids);
 }
 
 /*
- * Puts a row of the table into the sort if the row matches and was not
- * returned before.  In the sort, the TID of the row's own tuple identifies the
- * row.
- */
-static void
-offer_row(IvfpqScanRun *run, TupleTableSlot *row)
-{
-	uint64		id;
-	double		distance;
-
-	CHECK_FOR_INTERRUPTS();
-	if (!IvfpqRerankTableMatches(run->rerank, row))
-	{
-		run->rows.rejected += run->rerank->rejected;
-		return;
-	}
-	id = IvfpqTidToId(&row->tts_tid);
-	if (run->rows.returned_tids != NULL &&
-		tidset_lookup(run->rows.returned_tids, id) != NULL)
-		return;
-	run->report.counts[IVFPQ_COUNT_RERANKED]++;
-	if (IvfpqRerankTableRow(run->rerank, row, &distance) &&
-		!IvfpqIsOutside(&run->filter->radius, distance))
-		sort_row(run, id, distance);
-}
-
-/*
- * Puts into the sort all matching rows that were not returned before,
- * including those in the queue.  If by_bitmap is set, reads only the rows that
+ * Puts into the sort all matching rows of the table that were not returned
+ * before, including those in the queue.  In the sort, the TID of a row's own
+ * tuple identifies the row.  If by_bitmap is set, reads only the rows that
  * another index finds, otherwise the whole table.
  */
 static void
@@ -399,7 +309,24 @@ pass_over_table(IvfpqScanRun *run, bool by_bitmap)
 	IvfpqRerankTableBegin(run->rerank);
 	while ((row = by_bitmap ? filter->next_bitmap_row(filter->arg) :
 			IvfpqRerankTableNext(run->rerank)) != NULL)
-		offer_row(run, row);
+	{
+		uint64		id = IvfpqTidToId(&row->tts_tid);
+		double		distance;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!IvfpqRerankTableMatches(run->rerank, row))
+		{
+			run->rows.rejected += run->rerank->rejected;
+			continue;
+		}
+		if (run->rows.returned_tids != NULL &&
+			tidset_lookup(run->rows.returned_tids, id) != NULL)
+			continue;
+		run->report.counts[IVFPQ_COUNT_RERANKED]++;
+		if (IvfpqRerankTableRow(run->rerank, row, &distance) &&
+			!IvfpqIsOutside(&run->filter->radius, distance))
+			IvfpqRowsSort(run, id, distance);
+	}
 }
 
 /*
@@ -416,13 +343,23 @@ IvfpqFullPassBegin(IvfpqScanRun *run)
 	IvfpqRestSource rest = IvfpqDepthRest(run, true);
 
 	/* without a filter, IVFPQ_REST_TABLE means all TIDs of the index */
-	bool		by_index = rest == IVFPQ_REST_LISTS ||
-	run->filter == &ivfpq_no_filter;
+	bool		by_index = rest == IVFPQ_REST_LISTS || !run->is_filtered;
+	IvfpqQueuedRow *row;
 
 	IvfpqSortBegin(&run->pass.sort, FLOAT8OID, INT8OID, 0, sort_kb);
 	run->pass.source = rest;
-	if (by_index)
-		empty_queue(run);
+
+	/*
+	 * Keep the reranked rows of the queue.  Forget the bounded rows, so that
+	 * the full pass finds them again.
+	 */
+	while (by_index && (row = IvfpqRowsPop(&run->rows)) != NULL)
+	{
+		if (row->bounded)
+			tidset_delete(run->rows.seen, row->id);
+		else
+			IvfpqRowsSort(run, row->id, row->lower);
+	}
 	MemoryContextDelete(run->batches);
 	run->pass.active = true;
 	run->exhausted = true;
@@ -437,45 +374,4 @@ IvfpqFullPassBegin(IvfpqScanRun *run)
 	else
 		pass_over_table(run, rest == IVFPQ_REST_BITMAP);
 	IvfpqSortPerform(&run->pass.sort);
-}
-
-/* Sets *row to the next row of the sort.  Returns false if there is none. */
-bool
-IvfpqFullPassNext(IvfpqScanRun *run, IvfpqNextRow *row)
-{
-	const IvfpqSort *sort = &run->pass.sort;
-
-	if (!IvfpqSortNext(&run->pass.sort))
-		return false;
-	row->lower = row->upper = DatumGetFloat8(sort->keys[0]);
-	row->id = (uint64) DatumGetInt64(sort->keys[1]);
-	row->reranked = true;
-	return true;
-}
-
-/*
- * Fetches a row that has left the queue or the sort into the filter's slot.
- * `id` is the TID of the row's tuple if the full pass has read the table or a
- * bitmap.  Otherwise it is a posting's TID, and the TID of the row's tuple is
- * noted.  Returns false if the row is gone, which cannot happen under a
- * snapshot.
- */
-bool
-IvfpqFilterFetch(IvfpqScanRun *run, IndexScanDesc desc, uint64 id)
-{
-	TupleTableSlot *row = run->filter->row;
-	bool		found;
-
-	IvfpqIdToTid(id, &desc->xs_heaptid);
-	if (run->pass.active && run->pass.source != IVFPQ_REST_LISTS)
-		return table_tuple_fetch_row_version(desc->heapRelation,
-											 &desc->xs_heaptid,
-											 desc->xs_snapshot, row);
-	if (!index_fetch_heap(desc, row))
-		return false;
-	if (run->rows.returned_tids == NULL)
-		run->rows.returned_tids = tidset_create(run->context, 16, NULL);
-	tidset_insert(run->rows.returned_tids, IvfpqTidToId(&row->tts_tid),
-				  &found);
-	return true;
 }

@@ -212,12 +212,6 @@ typedef struct Matching
 	bool		is_sure;		/* the selectivity is known well */
 } Matching;
 
-static bool
-is_filtered(const IvfpqScanRun *run)
-{
-	return run->filter != &ivfpq_no_filter;
-}
-
 /*
  * Returns whether matching rows are probably spread at random among all rows.
  * Otherwise matching rows may resemble each other, and so be clustered in
@@ -230,7 +224,7 @@ matches_are_spread(const IvfpqScanRun *run)
 	const IvfpqScanDepth *depth = &run->depth;
 	double		expected;
 
-	if (!is_filtered(run) || run->search.addresses ||
+	if (!run->is_filtered || run->search.addresses ||
 		run->filter->radius.is_set)
 		return true;
 	expected = run->filter->goal.selectivity * depth->visible * depth->rows;
@@ -256,7 +250,7 @@ count_matching(const IvfpqScanRun *run, Matching *matching)
 	{
 		matching->looked = rows->popped;
 		matching->matched = rows->returned;
-		if (!is_filtered(run))	/* popped does not count invisible rows */
+		if (!run->is_filtered)	/* popped does not count invisible rows */
 			matching->looked += (double) rows->invisible;
 	}
 	else if (rows->popped > 0)
@@ -282,26 +276,13 @@ needed_rows(const IvfpqScanRun *run)
 	const IvfpqMetaData *meta = &run->model->meta;
 	double		rows_needed = run->depth.rows_needed;
 
-	if (!is_filtered(run))
+	if (!run->is_filtered)
 		rows_needed = IvfpqBatchRows(run->index, meta, rows_needed);
 	else if (rows_needed <= 0)
 		rows_needed = DEFAULT_ROWS_NEEDED;
 	while (rows_needed <= run->rows.returned)
 		rows_needed = IvfpqBatchRows(run->index, meta, rows_needed + 1);
 	return rows_needed;
-}
-
-/* Estimates the depth within which enough rows match. */
-static double
-needed_depth(const IvfpqScanRun *run, const Matching *matching)
-{
-	double		rows_needed = needed_rows(run);
-
-	if (!is_filtered(run) && matching->selectivity >= 1)
-		return rows_needed;
-	return Max((rows_needed + MARGIN * sqrt(rows_needed)) /
-			   matching->selectivity,
-			   IVFPQ_FIRST_ROWS);
 }
 
 /*
@@ -317,7 +298,7 @@ needed_are_spread(const IvfpqScanRun *run)
 {
 	if (run->rows.returned > 0)
 		return false;
-	if (!is_filtered(run))
+	if (!run->is_filtered)
 		return run->keys.any;
 	return !run->search.addresses && !run->filter->radius.is_set;
 }
@@ -333,31 +314,6 @@ is_out_of_order_beyond(const IvfpqScanRun *run, double factor)
 	(double) run->rows.returned;
 
 	return run->rows.out_of_order > most + 2 * sqrt(most) + 1;
-}
-
-/*
- * Returns the number of rows whose search parameters a batch uses to return
- * the nearest `rows` rows.  This number is larger than `rows` in a later batch,
- * which returns only the last of the rows, and after too many rows were out of
- * order.  If calibration reached the recall at the depth `rows`, it also
- * reached the recall at the depth returned.
- */
-static double
-with_margin(const IvfpqScanRun *run, double rows)
-{
-	double		expected = (1 - run->query.recall) *
-	(double) run->rows.returned;	/* rows expected out of order */
-	double		scale = run->rows.returned > 0 ? LATER_SCALE : 1;
-	double		known;
-
-	if (run->query.strict && run->rows.out_of_order > 0 &&
-		run->query.recall < 1 && is_out_of_order_beyond(run, 1))
-		scale = Max(Min(run->rows.out_of_order / expected, MOST_SCALE),
-					scale);
-	if (scale == 1)
-		return rows;
-	known = IvfpqKnownRows(&run->model->meta, run->query.recall);
-	return rows > known ? rows * scale : Min(rows * scale, known);
 }
 
 /*
@@ -378,20 +334,41 @@ IvfpqDepthNeedsFullPass(const IvfpqScanRun *run)
 static void
 params_at(const IvfpqScanRun *run, double depth, IvfpqSearchParams *params)
 {
+	double		expected = (1 - run->query.recall) *
+	(double) run->rows.returned;	/* rows expected out of order */
+	double		scale = run->rows.returned > 0 ? LATER_SCALE : 1;
 	double		among;
 	double		spread;
 
 	depth = Min(depth, ALL_CANDIDATES);
-	among = with_margin(run, depth / run->keys.selectivity);
+
+	/*
+	 * Take the parameters for more rows in a later batch, which returns only
+	 * the last of its rows, and after too many rows were out of order.  If
+	 * calibration reached the recall for the rows of this depth, take at most
+	 * the rows for which it reached the recall.
+	 */
+	if (run->query.strict && run->rows.out_of_order > 0 &&
+		run->query.recall < 1 && is_out_of_order_beyond(run, 1))
+		scale = Max(Min(run->rows.out_of_order / expected, MOST_SCALE),
+					scale);
+	among = depth / run->keys.selectivity;
+	if (scale != 1)
+	{
+		double		known = IvfpqKnownRows(&run->model->meta,
+										   run->query.recall);
+
+		among = among > known ? among * scale : Min(among * scale, known);
+	}
 	spread = among;
 	if (needed_are_spread(run))
-		spread = IvfpqSpreadRows(among, !is_filtered(run));
+		spread = IvfpqSpreadRows(among, !run->is_filtered);
 	IvfpqParamsForMatches(params, run->index, &run->model->meta,
 						  run->query.recall, among, spread);
 	if (run->keys.any)
 		params->candidates = IvfpqKeyCandidates(params->candidates,
 												run->keys.selectivity);
-	if (is_filtered(run))
+	if (run->is_filtered)
 		params->candidates = Max(params->candidates, (int) depth);
 	params->quota = (int64) depth;
 }
@@ -473,31 +450,6 @@ table_ns(const IvfpqScanRun *run, double selectivity)
 }
 
 /*
- * Estimates the time to find all matching rows by testing the keys of all
- * postings.
- */
-static double
-lists_ns(const IvfpqScanRun *run, double selectivity)
-{
-	double		rows = index_rows(run);
-
-	return rows * run->model->meta.lists_per_row * KEYS_NS +
-		run->keys.selectivity * rows *
-		(SORT_NS + fetch_ns(run) +
-		 selectivity * (rerank_ns(run) + SORT_NS));
-}
-
-/* Estimates the time to find all matching rows through another index. */
-static double
-bitmap_ns(const IvfpqScanRun *run, double selectivity)
-{
-	double		rows = run->keys.selectivity * selectivity * index_rows(run);
-
-	return Max(run->filter->goal.bitmap_rows, rows) *
-		(MATCH_NS + fetch_ns(run)) + rows * (rerank_ns(run) + SORT_NS);
-}
-
-/*
  * Estimates the time to find the remaining rows from the best source other
  * than batches, and sets *source to that source.  Another index is considered
  * only if `must` is set, or once LEAST_REJECTED rows were rejected.
@@ -507,19 +459,30 @@ rest_ns(const IvfpqScanRun *run, const Matching *matching, bool must,
 		IvfpqRestSource *source)
 {
 	double		rest = table_ns(run, matching->selectivity);
-	double		lists = lists_ns(run, matching->selectivity);
+	double		rows = index_rows(run);
+	double		matched;
+	double		lists;
 	double		bitmap;
 
+	/* the time to test the keys of all postings */
+	lists = rows * run->model->meta.lists_per_row * KEYS_NS +
+		run->keys.selectivity * rows *
+		(SORT_NS + fetch_ns(run) +
+		 matching->selectivity * (rerank_ns(run) + SORT_NS));
 	*source = IVFPQ_REST_TABLE;
 	if (run->keys.any && lists < rest)
 	{
 		*source = IVFPQ_REST_LISTS;
 		rest = lists;
 	}
+
+	/* the time to find the rows through another index */
 	if (run->filter->next_bitmap_row == NULL ||
 		(!must && run->rows.rejected < LEAST_REJECTED))
 		return rest;
-	bitmap = bitmap_ns(run, matching->selectivity);
+	matched = run->keys.selectivity * matching->selectivity * rows;
+	bitmap = Max(run->filter->goal.bitmap_rows, matched) *
+		(MATCH_NS + fetch_ns(run)) + matched * (rerank_ns(run) + SORT_NS);
 	if (bitmap < rest)
 		*source = IVFPQ_REST_BITMAP;
 	return Min(bitmap, rest);
@@ -539,24 +502,6 @@ depth_within(const IvfpqScanRun *run, const Matching *matching, double depth,
 	return depth;
 }
 
-/* Estimates the number of rows within the radius, matching or not. */
-static double
-likely_within(const IvfpqScanRun *run)
-{
-	const IvfpqScanRadius *radius = &run->depth.radius;
-	double		by_ranks = radius->est_within > 0 ? radius->est_within :
-	USUAL_GROWTH / RADIUS_MARGIN * run->depth.rows;
-	double		counted;
-
-	if (radius->counted < LEAST_COUNTED)
-		return by_ranks;
-	counted = (double) radius->counted_within / radius->counted *
-		Max(run->rows.fetched - run->rows.invisible, radius->counted);
-	if (radius->counted_within <= WITHIN_PART * radius->counted)
-		return counted;
-	return Max(counted, by_ranks);
-}
-
 /*
  * Returns the depth of the next batch.  `needed` is the estimated depth of the
  * rows needed.  With a radius, the likely number of rows within the radius
@@ -565,15 +510,31 @@ likely_within(const IvfpqScanRun *run)
 static double
 radius_depth(const IvfpqScanRun *run, double needed)
 {
+	const IvfpqScanRadius *radius = &run->depth.radius;
 	double		depth = run->depth.rows;
+	double		within;			/* rows within the radius, matching or not */
 
 	if (!run->filter->radius.is_set)
 		return needed;
 	if (run->depth.batches == 0)
 		return Min(needed, IVFPQ_FIRST_WITHIN);
+
+	/* estimate by ranks and, if enough rows were counted, by the counts */
+	within = radius->est_within > 0 ? radius->est_within :
+		USUAL_GROWTH / RADIUS_MARGIN * depth;
+	if (radius->counted >= LEAST_COUNTED)
+	{
+		double		counted = (double) radius->counted_within /
+		radius->counted *
+		Max(run->rows.fetched - run->rows.invisible, radius->counted);
+
+		if (radius->counted_within <= WITHIN_PART * radius->counted)
+			within = counted;
+		else
+			within = Max(counted, within);
+	}
 	return Min(needed, Max(LEAST_GROWTH * depth,
-						   Min(RADIUS_MARGIN * likely_within(run),
-							   MOST_GROWTH * depth)));
+						   Min(RADIUS_MARGIN * within, MOST_GROWTH * depth)));
 }
 
 /*
@@ -631,9 +592,13 @@ later_depth(const IvfpqScanRun *run, const Matching *matching, double needed)
 static double
 next_depth(const IvfpqScanRun *run, const Matching *matching)
 {
-	double		needed = needed_depth(run, matching);
+	double		needed = needed_rows(run);
 
-	if (is_filtered(run))
+	/* enough rows must match within the depth */
+	if (run->is_filtered || matching->selectivity < 1)
+		needed = Max((needed + MARGIN * sqrt(needed)) / matching->selectivity,
+					 IVFPQ_FIRST_ROWS);
+	if (run->is_filtered)
 		return run->depth.batches == 0 ? first_depth(run, matching, needed) :
 			later_depth(run, matching, needed);
 	return run->depth.batches == 0 ? needed :
@@ -684,7 +649,7 @@ is_unknown(const IvfpqScanRun *run)
 	double		fraction = 1 - run->query.recall;
 	bool		is_first = run->depth.batches == 0;
 
-	if (!is_filtered(run))
+	if (!run->is_filtered)
 	{
 		double		first_rows = 0;
 
@@ -694,7 +659,7 @@ is_unknown(const IvfpqScanRun *run)
 	}
 	if (!run->query.strict || params->calibrated || is_first)
 		return false;
-	fraction *= is_filtered(run) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
+	fraction *= run->is_filtered ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
 	return fraction <= 0 ||
 		!IvfpqHasRows(run->index, meta,
 					  params->quota / run->keys.selectivity / fraction);
@@ -713,40 +678,33 @@ IvfpqDepthIsTooLarge(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Returns whether a full pass is better than the batch that run->depth.params
- * describes, in a scan without a filter.  The first batch is always done.  A
- * full pass is better than a later batch if the batch has too many candidates,
- * or if calibration did not reach the target recall at its depth.  With key
- * quals only the number of candidates counts, because a batch can then take
- * all lists.
- */
-static bool
-full_pass_is_better(const IvfpqScanRun *run)
-{
-	const IvfpqSearchParams *params = &run->depth.params;
-
-	if (run->depth.batches > 0 && params->recall_unreached && !run->keys.any)
-		return true;
-	return run->depth.batches > 0 &&
-		IvfpqDepthIsTooLarge(run->index, &run->model->meta,
-							 params->candidates);
-}
-
-/*
  * Chooses the source of the next rows.  IVFPQ_REST_NONE means the batch that
  * run->depth.params describes.  If `must` is set, that batch is not chosen.
  */
 IvfpqRestSource
 IvfpqDepthRest(const IvfpqScanRun *run, bool must)
 {
+	const IvfpqSearchParams *params = &run->depth.params;
 	bool		leaves = must || is_unknown(run) ||
 	IvfpqDepthNeedsFullPass(run);
 	Matching	matching;
 	IvfpqRestSource source;
 
-	if (!is_filtered(run))
-		return !leaves && !full_pass_is_better(run) ? IVFPQ_REST_NONE :
+	if (!run->is_filtered)
+	{
+		/*
+		 * A full pass is better than a later batch if the batch has too many
+		 * candidates, or if calibration did not reach the target recall at
+		 * its depth.  With key quals only the number of candidates counts,
+		 * because a batch can then take all lists.
+		 */
+		if (!leaves && run->depth.batches > 0)
+			leaves = (params->recall_unreached && !run->keys.any) ||
+				IvfpqDepthIsTooLarge(run->index, &run->model->meta,
+									 params->candidates);
+		return !leaves ? IVFPQ_REST_NONE :
 			run->keys.any ? IVFPQ_REST_LISTS : IVFPQ_REST_TABLE;
+	}
 	count_matching(run, &matching);
 	(void) rest_ns(run, &matching, must, &source);
 	return leaves || next_depth(run, &matching) == 0 ? source :
@@ -796,51 +754,6 @@ IvfpqDepthFits(const IvfpqScanRun *run, int probes, int64 candidates)
 }
 
 /*
- * Returns depth.wanted, but at most the number of postings in the `probes`
- * nearest lists, plus one.  Because of this additional candidate, a search
- * that finds fewer candidates proves that there are no more.
- */
-static int
-limit_candidates(IvfpqScanRun *run, int probes)
-{
-	int64		postings;
-
-	if (run->depth.wanted <= IVFPQ_FEW_CANDIDATES)
-		return run->depth.wanted;
-	postings = IvfpqSearchCount(&run->search, probes);
-	IvfpqInjectionPoint("scan: counted");
-	return (int) Min(run->depth.wanted, postings + 1);
-}
-
-/*
- * Sets the goal of the next batch of a scan with key quals from the search
- * parameters.  The last batch must find all rows that satisfy the key quals
- * and are in the most_probes nearest lists.
- */
-static void
-aim_keys(IvfpqScanRun *run, int most_probes, bool is_last)
-{
-	IvfpqKeyGoal *goal = &run->keys.goal;
-	double		rows = IvfpqRowsAbout(run->index, &run->model->meta);
-
-	goal->recall = run->query.recall;
-	goal->rows = Max(run->depth.params.quota, 1);
-	goal->most_probes = most_probes;
-	goal->selectivity = run->keys.selectivity;
-	goal->guess = 0;
-	if (!is_filtered(run) && run->depth.planned_rows > 0 && rows > 0)
-		goal->guess = Min(Max(run->depth.planned_rows / rows,
-							  IVFPQ_LEAST_SELECTIVITY), 1);
-	goal->is_spread = needed_are_spread(run);
-	goal->is_far = false;
-	goal->by_keys = !is_filtered(run);
-	goal->reads_all = is_last;
-	run->depth.wanted = is_last ? ALL_CANDIDATES :
-		IvfpqKeyCapacity(&run->search, goal);
-	goal->candidates = limit_candidates(run, most_probes);
-}
-
-/*
  * Limits the probes of a batch to the lists that may be probed, and sets *most
  * to the number of these lists.  If the previous batch found all rows of its
  * lists, ndrained is the number of these lists, else 0.  This batch then
@@ -881,7 +794,8 @@ IvfpqDepthLimitProbes(IvfpqSearchParams *params, Relation index,
 /*
  * Limits run->depth.params to the lists that may be probed, and to the number
  * of postings in them.  Sets *last if the batch probes all lists that may be
- * probed.  Returns false if a full pass is better.
+ * probed.  With key quals, also sets the goal of the batch.  Returns false if
+ * a full pass is better.
  */
 bool
 IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
@@ -889,6 +803,7 @@ IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
 	IvfpqScanDepth *depth = &run->depth;
 	IvfpqSearchParams *params = &depth->params;
 	bool		is_rest = IvfpqDepthRest(run, false) != IVFPQ_REST_NONE;
+	int			probes;			/* lists whose postings may be candidates */
 	int			most;
 
 	if (!IvfpqDepthLimitProbes(params, run->index, &run->model->meta,
@@ -896,15 +811,43 @@ IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
 							   &most))
 		return false;
 	*last = params->probes == most;
+	probes = params->probes;
+	depth->wanted = params->candidates;
 	if (run->keys.any)
 	{
-		aim_keys(run, most, is_rest);
-		params->candidates = run->keys.goal.candidates;
+		IvfpqKeyGoal *goal = &run->keys.goal;
+		double		rows = IvfpqRowsAbout(run->index, &run->model->meta);
+
+		goal->recall = run->query.recall;
+		goal->rows = Max(params->quota, 1);
+		probes = most;
+		goal->most_probes = most;
+		goal->selectivity = run->keys.selectivity;
+		goal->guess = 0;
+		if (!run->is_filtered && depth->planned_rows > 0 && rows > 0)
+			goal->guess = Min(Max(depth->planned_rows / rows,
+								  IVFPQ_LEAST_SELECTIVITY), 1);
+		goal->is_spread = needed_are_spread(run);
+		goal->is_far = false;
+		goal->by_keys = !run->is_filtered;
+		/* the last batch must find all rows that satisfy the key quals */
+		goal->reads_all = is_rest;
+		depth->wanted = is_rest ? ALL_CANDIDATES :
+			IvfpqKeyCapacity(&run->search, goal);
 	}
-	else
+
+	/*
+	 * Take at most the number of postings in these lists, plus one.  Because
+	 * of this additional candidate, a search that finds fewer candidates
+	 * proves that there are no more.
+	 */
+	params->candidates = depth->wanted;
+	if (depth->wanted > IVFPQ_FEW_CANDIDATES)
 	{
-		depth->wanted = params->candidates;
-		params->candidates = limit_candidates(run, params->probes);
+		int64		postings = IvfpqSearchCount(&run->search, probes);
+
+		IvfpqInjectionPoint("scan: counted");
+		params->candidates = (int) Min(depth->wanted, postings + 1);
 	}
 	return IvfpqDepthFits(run, params->probes, params->candidates);
 }
@@ -933,16 +876,18 @@ IvfpqDepthVisibleQuota(int64 quota, int64 candidates, int64 fetched,
 /*
  * Counts the matching rows within the depth of the batch, whose candidates are
  * ids [count], the best first.  Returns the quota of the batch, which is the
- * number of rows that may leave the queue.
+ * number of rows that may leave the queue.  Also chooses the rows that
+ * IvfpqRadiusIsRead will rerank.
  */
 int64
 IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids, int64 count)
 {
 	IvfpqScanDepth *depth = &run->depth;
+	IvfpqScanRadius *radius = &depth->radius;
 	int64		n = (int64) Min(depth->rows, count);
 	int64		sure = (int64) depth->rows; /* number of calibrated ranks */
 	int64		quota = depth->params.quota;
-	bool		ignores_invisible = !is_filtered(run) &&
+	bool		ignores_invisible = !run->is_filtered &&
 	IvfpqDepthVisibleQuota(quota, run->search.candidates.count,
 						   run->rows.fetched, run->rows.invisible) >= quota;
 	int64		matched = 0;
@@ -950,11 +895,23 @@ IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids, int64 count)
 								 * candidates */
 	int64		within = 0;
 
+	radius->nprobed = 0;
+	if (run->filter->radius.is_set && run->filter->radius.ends_on_any_row &&
+		count >= NEARER_PART * IVFPQ_PROBED_RANKS / 2)
+	{
+		radius->nprobed = IVFPQ_PROBED_RANKS;
+		memcpy(radius->last, ids + count - IVFPQ_PROBED_RANKS,
+			   IVFPQ_PROBED_RANKS * sizeof(uint64));
+		memcpy(radius->nearer,
+			   ids + Max(count / NEARER_PART - IVFPQ_PROBED_RANKS / 2, 0),
+			   IVFPQ_PROBED_RANKS * sizeof(uint64));
+	}
+
 	if (ignores_invisible && !run->rows.counts_matching)
 		return depth->matched = (int64) depth->rows;
 	if (needed_are_spread(run))
 		sure = (int64) (IvfpqSpreadRows(depth->rows / run->keys.selectivity,
-										!is_filtered(run)) *
+										!run->is_filtered) *
 						run->keys.selectivity);
 	for (int64 i = 0; i < n; i++)
 	{
@@ -969,44 +926,11 @@ IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids, int64 count)
 	}
 	depth->matched = matched;
 	depth->matched_near = nearer;
-	if (!is_filtered(run))		/* only rechecks of keys reject rows */
+	if (!run->is_filtered)		/* only rechecks of keys reject rows */
 		return matched;
 	if (!matches_are_spread(run))
 		return nearer;
 	return Min(matched, within + (int64) (MOST_BEHIND * nearer));
-}
-
-/*
- * Counts a row that was reranked or bounded.  If its distance or lower bound,
- * `distance`, is within the radius, counts it in counted_within, too.
- */
-void
-IvfpqRadiusCount(IvfpqScanRun *run, double distance)
-{
-	run->depth.radius.counted++;
-	run->depth.radius.counted_within += !IvfpqIsOutside(&run->filter->radius,
-														distance);
-}
-
-/*
- * Chooses the rows that IvfpqRadiusIsRead will rerank from ids [n], the best
- * candidates up to the depth of the batch.
- */
-void
-IvfpqRadiusProbeRanks(IvfpqScanRun *run, const uint64 *ids, int64 n)
-{
-	IvfpqScanRadius *radius = &run->depth.radius;
-
-	radius->nprobed = 0;
-	if (!run->filter->radius.is_set || !run->filter->radius.ends_on_any_row ||
-		n < NEARER_PART * IVFPQ_PROBED_RANKS / 2)
-		return;
-	radius->nprobed = IVFPQ_PROBED_RANKS;
-	memcpy(radius->last, ids + n - IVFPQ_PROBED_RANKS,
-		   IVFPQ_PROBED_RANKS * sizeof(uint64));
-	memcpy(radius->nearer,
-		   ids + Max(n / NEARER_PART - IVFPQ_PROBED_RANKS / 2, 0),
-		   IVFPQ_PROBED_RANKS * sizeof(uint64));
 }
 
 /* qsort comparator for doubles */
@@ -1038,24 +962,6 @@ rerank_probed(IvfpqScanRun *run, const uint64 *ids, int n, double *distances)
 }
 
 /*
- * Estimates the number of rows within distance `most`, if `depth` rows are
- * within distance `last`, and depth / NEARER_PART rows are within distance
- * `nearer`.  If `nearer` is above 0, the number of rows is assumed to grow as
- * a power of the distance, otherwise exponentially.
- */
-static double
-rows_within(double most, double depth, double nearer, double last)
-{
-	double		steps;
-
-	if (!(nearer < last))
-		return depth;
-	steps = nearer > 0 ? log(most / last) / log(last / nearer) :
-		(most - last) / (last - nearer);
-	return depth * pow(NEARER_PART, steps);
-}
-
-/*
  * Returns whether all rows within the radius have been read.  Called when the
  * quota of the batch is used up.  If rows may be left, sets radius.est_within
  * to the estimated number of rows within the radius.
@@ -1080,9 +986,23 @@ IvfpqRadiusIsRead(IvfpqScanRun *run)
 	{
 		nnearer = rerank_probed(run, radius->nearer, radius->nprobed, nearer);
 		if (nnearer >= LEAST_SEEN && isfinite(asked->most))
-			radius->est_within = rows_within(asked->most, run->depth.rows,
-											 nearer[nnearer / 2],
-											 last[nlast / 2]);
+		{
+			/*
+			 * depth.rows rows are within distance `outer`, and depth.rows /
+			 * NEARER_PART rows are within distance `inner`.  If `inner` is
+			 * above 0, the number of rows is assumed to grow as a power of
+			 * the distance, otherwise exponentially.
+			 */
+			double		inner = nearer[nnearer / 2];
+			double		outer = last[nlast / 2];
+			double		steps = 0;
+
+			if (inner < outer)
+				steps = inner > 0 ?
+					log(asked->most / outer) / log(outer / inner) :
+					(asked->most - outer) / (outer - inner);
+			radius->est_within = run->depth.rows * pow(NEARER_PART, steps);
+		}
 	}
 	IvfpqRerankReleasePages(run->rerank);
 	return is_read;

@@ -26,6 +26,7 @@
 #include "postgres.h"
 
 #include "access/relscan.h"
+#include "access/tableam.h"
 #include "executor/executor.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
@@ -87,24 +88,6 @@ forget(void *arg)
 	dlist_delete(&((Note *) arg)->node);
 }
 
-static void
-take_note(const IndexScanState *scan, const Walk *walk)
-{
-	Note	   *note;
-
-	/* EXPLAIN without ANALYZE does not open the index */
-	if (scan->iss_RelationDesc == NULL || scan->iss_NumOrderByKeys == 0 ||
-		scan->iss_RelationDesc->rd_indam->amgettuple != ivfpqgettuple)
-		return;
-	note = MemoryContextAllocZero(walk->context, sizeof(Note));
-	note->scan = scan;
-	note->limit = walk->limit;
-	note->callback.func = forget;
-	note->callback.arg = note;
-	dlist_push_head(&notes, &note->node);
-	MemoryContextRegisterResetCallback(walk->context, &note->callback);
-}
-
 static bool
 is_among(const PlanState *node, PlanState **others, int n)
 {
@@ -158,14 +141,29 @@ walk_plan(PlanState *node, void *context)
 {
 	const Walk *walk = context;
 	Walk		below = {node, NULL, walk->context};
+	const IndexScanState *scan = IsA(node, IndexScanState) ?
+	(IndexScanState *) node : NULL;
 
 	check_stack_depth();
 	if (IsA(node, LimitState))
 		below.limit = (LimitState *) node;
 	else if (walk->above != NULL && hands_on(walk->above, node))
 		below.limit = walk->limit;
-	if (IsA(node, IndexScanState))
-		take_note((IndexScanState *) node, &below);
+
+	/* EXPLAIN without ANALYZE does not open the index */
+	if (scan != NULL && scan->iss_RelationDesc != NULL &&
+		scan->iss_NumOrderByKeys != 0 &&
+		scan->iss_RelationDesc->rd_indam->amgettuple == ivfpqgettuple)
+	{
+		Note	   *note = MemoryContextAllocZero(walk->context, sizeof(Note));
+
+		note->scan = scan;
+		note->limit = below.limit;
+		note->callback.func = forget;
+		note->callback.arg = note;
+		dlist_push_head(&notes, &note->node);
+		MemoryContextRegisterResetCallback(walk->context, &note->callback);
+	}
 	return planstate_tree_walker(node, walk_plan, &below);
 }
 
@@ -183,40 +181,6 @@ start_statement(QueryDesc *query, int eflags)
 		return;
 	walk.context = query->estate->es_query_cxt;
 	(void) walk_plan(query->planstate, &walk);
-}
-
-/* Sets the scan's limit and planned_rows from the note of its plan node. */
-static void
-find_limit(IvfpqScan *scan, ScanKey orderbys)
-{
-	dlist_iter	iter;
-
-	scan->limit = NULL;
-	scan->planned_rows = 0;
-	dlist_foreach(iter, &notes)
-	{
-		const Note *note = dlist_container(Note, node, iter.cur);
-
-		if (note->scan->iss_OrderByKeys != orderbys)
-			continue;
-		scan->limit = note->limit;
-		scan->planned_rows = note->scan->ss.ps.plan->plan_rows;
-		return;
-	}
-}
-
-/*
- * Returns the number of rows that a Limit node returns, not counting those
- * that OFFSET skips, or 0 if the number is not known.  WITH TIES counts as one
- * more row, though any number of rows may be tied.
- */
-static double
-limit_rows(const LimitState *limit)
-{
-	if (limit == NULL || limit->lstate == LIMIT_INITIAL || limit->noCount)
-		return 0;
-	return (double) limit->count +
-		(limit->limitOption == LIMIT_OPTION_WITH_TIES);
 }
 
 /* Installs the hook.  Must be called once in a process. */
@@ -255,7 +219,7 @@ end_run(IvfpqScan *scan)
 	if (run->index != NULL)
 	{
 		IvfpqScanReportOf(scan, &scan->last_report);
-		IvfpqReportScan(&scan->last_report);
+		IvfpqReportScan(&scan->last_report, false);
 	}
 	IvfpqSortEnd(&run->pass.sort);
 	if (run->rerank)
@@ -297,9 +261,28 @@ ivfpqrescan(IndexScanDesc desc, ScanKey keys, int nkeys,
 	end_run(scan);
 	if (keys != NULL)
 		take_keys(scan, desc->keyData, keys, desc->numberOfKeys);
-	/* the plan node, and so its Limit, is the same at every rescan */
+
+	/*
+	 * Find the note of the plan node.  The plan node, and so its Limit, is
+	 * the same at every rescan.
+	 */
 	if (orderbys != NULL && !scan->keys_set)
-		find_limit(scan, orderbys);
+	{
+		dlist_iter	iter;
+
+		scan->limit = NULL;
+		scan->planned_rows = 0;
+		dlist_foreach(iter, &notes)
+		{
+			const Note *note = dlist_container(Note, node, iter.cur);
+
+			if (note->scan->iss_OrderByKeys != orderbys)
+				continue;
+			scan->limit = note->limit;
+			scan->planned_rows = note->scan->ss.ps.plan->plan_rows;
+			break;
+		}
+	}
 	if (orderbys != NULL)
 		take_keys(scan, desc->orderByData, orderbys, desc->numberOfOrderBys);
 	scan->keys_set = true;
@@ -337,92 +320,54 @@ IvfpqScanIsOfNull(IndexScanDesc desc)
 	return ((IvfpqScan *) desc->opaque)->run.query.is_null;
 }
 
-/* Prepares the key quals.  Returns false if no row satisfies them. */
-static bool
-begin_keys(IvfpqScanRun *run, IndexScanDesc desc)
-{
-	IvfpqScanKeys *keys = &run->keys;
-
-	keys->selectivity = 1;
-	for (int i = 0; i < desc->numberOfKeys; i++)
-	{
-		ScanKey		scan_key = &desc->keyData[i];
-
-		/* IS NOT NULL on the vector is true for all rows of the index */
-		keys->any |= scan_key->sk_attno > 1 ||
-			(scan_key->sk_flags & SK_SEARCHNOTNULL) == 0;
-	}
-	if (!keys->any)
-		return true;
-	IvfpqKeysInit(&keys->columns, run->index);
-	IvfpqModelCheckKeys(run->index, run->model, &keys->columns.form);
-	IvfpqKeyQualsMake(&keys->quals, &keys->columns, desc->keyData,
-					  desc->numberOfKeys);
-	keys->selectivity = Min(Max(run->filter->goal.key_selectivity,
-								IVFPQ_LEAST_SELECTIVITY), 1);
-	return !keys->quals.never;
-}
-
 /*
- * Checks the dimensions of the query, if the index's declaration does not fix
- * them.  While the index is untrained, the query must have the dimensions of
- * the index's rows.  Sets query.pending_dims if pending rows of other
- * dimensions must be left out.
+ * Checks the dimensions of the query and, if the index is trained, prepares to
+ * search for the query.
  */
 static void
-check_row_dims(IvfpqScanRun *run, Relation heap, ScanKey key)
+start_search(IvfpqScanRun *run, Relation heap, ScanKey key)
 {
 	const IvfpqMetaData *meta = &run->model->meta;
-	IvfpqType	type;
-	int			expected;
-	int			dims;
-
-	/* nearly all scans return here */
-	if (meta->nlists > 0 && (meta->dims_flags & IVFPQ_DIMS_CHECKED))
-		return;
-	IvfpqTypeInit(&type, run->index);
-	if (type.typmod_dims > 0)
-		return;
-	expected = IvfpqRowDims(heap, run->index, meta);
-	if (meta->nlists == 0 && expected > 0)
-	{
-		(void) IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument,
-								&dims);
-		if (dims != expected && IvfpqDimsBind(heap, run->index, meta))
-			IvfpqCheckDims(expected, dims);
-	}
-	if (!(meta->dims_flags & IVFPQ_DIMS_CHECKED))
-		run->query.pending_dims = expected;
-}
-
-/*
- * Prepares to search for the query.  If bounds of distances are sure to be
- * correct, also prepares to compute bounds.
- *
- * An operator of another type than the column's may round the query to that
- * type, and then the bounds might be wrong.  Operators of real[] do not round.
- * The bounds might also be wrong if the operator overflows or loses precision
- * (IvfpqIsBoundable), or if the transformation loses precision
- * (IvfpqQueryIsBoundable).
- */
-static void
-start_search(IvfpqScanRun *run, ScanKey key)
-{
 	IvfpqType	type;
 	const float *vector;
 	float	   *transformed;
 	int			dims;
 
 	IvfpqTypeInit(&type, run->index);
+
+	/*
+	 * If the declaration of the index does not fix the dimensions, its rows
+	 * do.  While the index is untrained, the query must have the dimensions
+	 * of these rows.  Pending rows of other dimensions may have to be left
+	 * out.  The rows of nearly all trained indexes were checked before.
+	 */
+	if (type.typmod_dims <= 0 &&
+		(meta->nlists == 0 || !(meta->dims_flags & IVFPQ_DIMS_CHECKED)))
+	{
+		int			expected = IvfpqRowDims(heap, run->index, meta);
+
+		if (meta->nlists == 0 && expected > 0)
+		{
+			(void) IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument,
+									&dims);
+			if (dims != expected && IvfpqDimsBind(heap, run->index, meta))
+				IvfpqCheckDims(expected, dims);
+		}
+		if (!(meta->dims_flags & IVFPQ_DIMS_CHECKED))
+			run->query.pending_dims = expected;
+	}
+	if (meta->nlists == 0)
+		return;
+
 	vector = IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument, &dims);
-	IvfpqCheckDims(run->model->meta.dims, dims);
+	IvfpqCheckDims(meta->dims, dims);
 	if (ivfpq_keep_queries)
 		IvfpqLogQuery(run->index, vector, dims);
 	transformed = palloc(dims * sizeof(float));
 	IvfpqTransform(run->index, run->model, vector, transformed);
 	IvfpqSearchInit(&run->search, run->index, run->model);
 	run->search.report = &run->report;
-	run->search.addresses = run->model->meta.refine != IVFPQ_REFINE_NONE;
+	run->search.addresses = meta->refine != IVFPQ_REFINE_NONE;
 
 	/*
 	 * A dead row's posting may lead to the refine record of another row, so
@@ -432,6 +377,15 @@ start_search(IvfpqScanRun *run, ScanKey key)
 	if (run->keys.any)
 		IvfpqSearchCondition(&run->search, &run->keys.quals.condition);
 	IvfpqSearchQuery(&run->search, transformed);
+
+	/*
+	 * Prepare to compute bounds of distances, if they are sure to be correct.
+	 * An operator of another type than the column's may round the query to
+	 * that type, and then the bounds might be wrong.  Operators of real[] do
+	 * not round.  The bounds might also be wrong if the operator overflows or
+	 * loses precision (IvfpqIsBoundable), or if the transformation loses
+	 * precision (IvfpqQueryIsBoundable).
+	 */
 	if ((!type.has_toreal || !OidIsValid(key->sk_subtype) ||
 		 key->sk_subtype == type.type) &&
 		IvfpqIsBoundable(&type, vector, dims) &&
@@ -445,8 +399,9 @@ start_run(IndexScanDesc desc)
 {
 	IvfpqScan  *scan = (IvfpqScan *) desc->opaque;
 	IvfpqScanRun *run = &scan->run;
+	IvfpqScanKeys *keys = &run->keys;
 	const IvfpqScanFilter *filter = scan->filter;
-	bool		is_filtered = filter != &ivfpq_no_filter;
+	const LimitState *limit = scan->limit;
 	ScanKey		key = desc->orderByData;
 
 	if (desc->numberOfOrderBys != 1)
@@ -460,8 +415,9 @@ start_run(IndexScanDesc desc)
 	IvfpqCountersOpen();
 	run->index = scan->index;
 	run->filter = filter;
+	run->is_filtered = filter != &ivfpq_no_filter;
 	run->context = scan->context;
-	run->query.recall = is_filtered ? filter->recall : ivfpq_recall;
+	run->query.recall = run->is_filtered ? filter->recall : ivfpq_recall;
 	run->query.strict = ivfpq_order == IVFPQ_ORDER_STRICT &&
 		!filter->any_order;
 	run->query.is_null = (key->sk_flags & SK_ISNULL) != 0;
@@ -472,20 +428,48 @@ start_run(IndexScanDesc desc)
 										 ALLOCSET_DEFAULT_SIZES);
 	IvfpqRowsInit(run);
 	run->depth.planned_rows = scan->planned_rows;
-	run->depth.rows_needed = limit_rows(scan->limit);
+
+	/*
+	 * Rows that OFFSET skips do not count.  WITH TIES counts as one more row,
+	 * though any number of rows may be tied.
+	 */
+	if (limit != NULL && limit->lstate != LIMIT_INITIAL && !limit->noCount)
+		run->depth.rows_needed = (double) limit->count +
+			(limit->limitOption == LIMIT_OPTION_WITH_TIES);
 	if (run->depth.rows_needed == 0)
 		run->depth.rows_needed = filter->goal.rows_needed;
 	run->depth.visible = IvfpqVisibleFraction(run->index, &run->model->meta,
 											  desc->heapRelation);
-	if (!begin_keys(run, desc) ||
+
+	keys->selectivity = 1;
+	for (int i = 0; i < desc->numberOfKeys; i++)
+	{
+		ScanKey		scan_key = &desc->keyData[i];
+
+		/* IS NOT NULL on the vector is true for all rows of the index */
+		keys->any |= scan_key->sk_attno > 1 ||
+			(scan_key->sk_flags & SK_SEARCHNOTNULL) == 0;
+	}
+	if (keys->any)
+	{
+		IvfpqKeysInit(&keys->columns, run->index);
+		IvfpqModelCheckKeys(run->index, run->model, &keys->columns.form);
+		IvfpqKeyQualsMake(&keys->quals, &keys->columns, desc->keyData,
+						  desc->numberOfKeys);
+		keys->selectivity = Min(Max(filter->goal.key_selectivity,
+									IVFPQ_LEAST_SELECTIVITY), 1);
+	}
+
+	/* end the scan at once if no row satisfies the key quals or the radius */
+	if (keys->quals.never ||
 		(filter->radius.is_set &&
 		 (filter->radius.is_empty || run->query.is_null)))
 	{
 		run->exhausted = true;
 		return;
 	}
-	run->rows.counts_matching = is_filtered || run->keys.quals.nrechecks > 0;
-	run->rows.needs_distance = is_filtered || run->keys.any;
+	run->rows.counts_matching = run->is_filtered || keys->quals.nrechecks > 0;
+	run->rows.needs_distance = run->is_filtered || keys->any;
 	/* rows may come in any order, and no row has to be fetched */
 	if (run->query.is_null && !run->rows.needs_distance)
 	{
@@ -498,8 +482,8 @@ start_run(IndexScanDesc desc)
 					 desc->xs_snapshot);
 	run->rerank->early_qual = filter->early_qual;
 	run->rerank->early_qual_arg = filter->arg;
-	if (run->keys.any)
-		run->rerank->quals = &run->keys.quals;
+	if (keys->any)
+		run->rerank->quals = &keys->quals;
 	if (run->query.is_null)
 	{
 		IvfpqFullPassBegin(run);
@@ -508,62 +492,36 @@ start_run(IndexScanDesc desc)
 	run->rerank->distance = &key->sk_func;
 	run->rerank->collation = key->sk_collation;
 	run->rerank->query = key->sk_argument;
-	check_row_dims(run, desc->heapRelation, key);
-	if (run->model->meta.nlists > 0)
-		start_search(run, key);
+	start_search(run, desc->heapRelation, key);
 }
 
 /*
- * Counts a row that has left the queue, and returns whether the filter admits
- * it.  A row that the filter rejects does not count as returned, so the order
- * of later rows is not checked against it.
+ * Fetches a row that has left the queue or the sort into the filter's slot,
+ * and returns whether the filter admits the row.  `id` is the TID of the row's
+ * tuple if the full pass has read the table or a bitmap.  Otherwise it is a
+ * posting's TID, and the TID of the row's tuple is noted.  A row that is gone,
+ * which cannot happen under a snapshot, is not admitted.
  */
 static bool
-is_admitted(IvfpqScanRun *run, IndexScanDesc desc, const IvfpqNextRow *row)
+is_admitted(IvfpqScanRun *run, IndexScanDesc desc, uint64 id, double distance)
 {
 	const IvfpqScanFilter *filter = run->filter;
+	TupleTableSlot *row = filter->row;
+	bool		found;
 
-	run->rows.popped++;
-	return filter == &ivfpq_no_filter ||
-		(IvfpqFilterFetch(run, desc, row->id) &&
-		 filter->late_qual(filter->arg, row->lower));
-}
-
-/*
- * Sets *row to the scan's next row.  Returns false if there are no more rows.
- */
-static bool
-next_row(IvfpqScanRun *run, IndexScanDesc desc, IvfpqNextRow *row)
-{
-	for (;;)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!run->exhausted && IvfpqRowsQuotaIsUsed(run))
-			IvfpqScanNextBatch(run);
-		else if (!(run->pass.active ? IvfpqFullPassNext(run, row) :
-				   IvfpqRowsNext(run, row)))
-		{
-			if (run->exhausted)
-				return false;
-			IvfpqScanNextBatch(run);
-		}
-		else if (IvfpqIsOutside(&run->filter->radius, row->lower))
-		{
-			/*
-			 * All rows within the radius have been read.  The remaining rows
-			 * are outside, too, except rows whose distance is NaN.
-			 */
-			run->exhausted = true;
-			if (!run->filter->radius.with_nan)
-				return false;
-		}
-		else if (!IvfpqRowIsOutOfOrder(run, row) &&
-				 is_admitted(run, desc, row))
-		{
-			IvfpqRowReturned(run, row);
-			return true;
-		}
-	}
+	IvfpqIdToTid(id, &desc->xs_heaptid);
+	if (run->pass.active && run->pass.source != IVFPQ_REST_LISTS)
+		return table_tuple_fetch_row_version(desc->heapRelation,
+											 &desc->xs_heaptid,
+											 desc->xs_snapshot, row) &&
+			filter->late_qual(filter->arg, distance);
+	if (!index_fetch_heap(desc, row))
+		return false;
+	if (run->rows.returned_tids == NULL)
+		run->rows.returned_tids = tidset_create(run->context, 16, NULL);
+	tidset_insert(run->rows.returned_tids, IvfpqTidToId(&row->tts_tid),
+				  &found);
+	return filter->late_qual(filter->arg, distance);
 }
 
 /* amgettuple callback. */
@@ -574,20 +532,54 @@ ivfpqgettuple(IndexScanDesc desc, ScanDirection dir)
 	IvfpqScanRun *run = &scan->run;
 	MemoryContext oldcontext;
 	IvfpqNextRow row;
-	bool		found;
+	bool		found = false;
 
 	Assert(ScanDirectionIsForward(dir));
 	oldcontext = MemoryContextSwitchTo(scan->context);
 	if (run->index == NULL)
 		start_run(desc);
-	found = next_row(run, desc, &row);
+	while (!found)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!run->exhausted && IvfpqRowsQuotaIsUsed(run))
+			IvfpqScanNextBatch(run);
+		else if (!IvfpqRowsNext(run, &row))
+		{
+			if (run->exhausted)
+				break;
+			IvfpqScanNextBatch(run);
+		}
+		else if (IvfpqIsOutside(&run->filter->radius, row.lower))
+		{
+			/*
+			 * All rows within the radius have been read.  The remaining rows
+			 * are outside, too, except rows whose distance is NaN.
+			 */
+			run->exhausted = true;
+			if (!run->filter->radius.with_nan)
+				break;
+		}
+		else if (!IvfpqRowIsOutOfOrder(run, &row))
+		{
+			/*
+			 * A row that the filter rejects does not count as returned, so
+			 * the order of later rows is not checked against it.
+			 */
+			run->rows.popped++;
+			found = !run->is_filtered ||
+				is_admitted(run, desc, row.id, row.lower);
+			if (found)
+				IvfpqRowReturned(run, &row);
+		}
+	}
 	MemoryContextSwitchTo(oldcontext);
 
 	if (found)
 	{
 		/* the executor fetches this row next: tell it where the page is */
 		if (run->rerank != NULL && desc->xs_heapfetch != NULL)
-			IvfpqRerankGivePage(run->rerank, desc->xs_heapfetch, row.id);
+			IvfpqRerankGivePage(run->rerank, desc->xs_heapfetch, row.id,
+								InvalidBuffer);
 		IvfpqIdToTid(row.id, &desc->xs_heaptid);
 		desc->xs_recheck = false;
 		desc->xs_recheckorderby = false;

@@ -212,25 +212,6 @@ free_dropped(void)
 }
 
 /*
- * Returns whether there is a free slot, and memory for this many bytes.  Sets
- * *free to a free slot, or to -1 if there is none.
- */
-static bool
-has_memory(Size bytes, int *free)
-{
-	Size		taken = bytes;
-
-	*free = -1;
-	for (int i = 0; i < MAX_RINGS; i++)
-	{
-		taken += shared->slots[i].bytes;
-		if (pg_atomic_read_u64(&shared->slots[i].ticket) == 0)
-			*free = i;
-	}
-	return *free >= 0 && taken <= MAX_BYTES;
-}
-
-/*
  * Returns the slot of the ring that was idle longest among rings of this size,
  * or among all rings if `bytes` is 0.  Returns -1 if there is no such ring.
  */
@@ -301,24 +282,6 @@ give_ring(int slot, Relation index, dsm_segment *segment)
 }
 
 /*
- * Assigns to this index the ring of another index whose queries have the same
- * dimensions.  A process that is about to add a query of the other index
- * notices the change by the ticket, which it compares under the ring's lock.
- */
-static void
-take_over(int slot, Relation index)
-{
-	Ring	   *ring;
-
-	attach_ring(slot);
-	ring = attached[slot].ring;
-	LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
-	ring->nasked = 0;
-	give_ring(slot, index, attached[slot].segment);
-	LWLockRelease(&ring->lock);
-}
-
-/*
  * Makes a ring for an index, in a new segment or in one taken over from
  * another index.  Raises an error if no ring was idle long enough to be
  * evicted.
@@ -332,13 +295,37 @@ make_ring(Relation index, int dims)
 	dsm_segment *segment;
 	Ring	   *ring;
 
-	while (!has_memory(bytes, &slot))
+	for (;;)
 	{
-		int			idle = find_idle(bytes);
+		Size		taken = bytes;
+		int			idle;
 
+		/* find a free slot, and see whether there is memory for the ring */
+		slot = -1;
+		for (int i = 0; i < MAX_RINGS; i++)
+		{
+			taken += shared->slots[i].bytes;
+			if (pg_atomic_read_u64(&shared->slots[i].ticket) == 0)
+				slot = i;
+		}
+		if (slot >= 0 && taken <= MAX_BYTES)
+			break;
+
+		/*
+		 * Take over the ring of another index whose queries have the same
+		 * dimensions.  A process that is about to add a query of the other
+		 * index notices the change by the ticket, which it compares under the
+		 * ring's lock.
+		 */
+		idle = find_idle(bytes);
 		if (idle >= 0)
 		{
-			take_over(idle, index);
+			attach_ring(idle);
+			ring = attached[idle].ring;
+			LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
+			ring->nasked = 0;
+			give_ring(idle, index, attached[idle].segment);
+			LWLockRelease(&ring->lock);
 			return;
 		}
 		idle = find_idle(0);
@@ -389,30 +376,6 @@ open_ring(void *arg)
 }
 
 /*
- * Opens the ring of an index.  This may fail for lack of memory, so an error
- * only goes to the log, unless it cancels the statement.  Does nothing in
- * parallel mode, where subtransactions are not allowed.
- */
-static void
-try_ring(Relation index, int dims)
-{
-	Opening		opening = {index, dims};
-	ErrorData  *error;
-
-	if (IsInParallelMode() || GetCurrentStatementStartTimestamp() < retry_at)
-		return;
-	error = IvfpqAttempt(open_ring, &opening);
-	if (error == NULL)
-		return;
-	retry_at = TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
-										   RETRY_MS);
-	ereport(LOG,
-			(errmsg("gpuvec: queries of index \"%s\" are not kept: %s",
-					RelationGetRelationName(index), error->message)));
-	FreeErrorData(error);
-}
-
-/*
  * Returns the slot of the index's ring if this process is attached to that
  * ring, or -1.  Also detaches this process from rings that other processes
  * have freed.
@@ -444,9 +407,28 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 	if (shared == NULL || InSecurityRestrictedOperation())
 		return;
 	slot = find_attached(RelationGetRelid(index), dims);
-	if (slot < 0)
+
+	/*
+	 * Open the ring.  This may fail for lack of memory, so an error only goes
+	 * to the log, unless it cancels the statement.  In parallel mode,
+	 * subtransactions are not allowed.
+	 */
+	if (slot < 0 && !IsInParallelMode() &&
+		GetCurrentStatementStartTimestamp() >= retry_at)
 	{
-		try_ring(index, dims);
+		Opening		opening = {index, dims};
+		ErrorData  *error = IvfpqAttempt(open_ring, &opening);
+
+		if (error != NULL)
+		{
+			retry_at =
+				TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
+											RETRY_MS);
+			ereport(LOG,
+					(errmsg("gpuvec: queries of index \"%s\" are not kept: %s",
+							RelationGetRelationName(index), error->message)));
+			FreeErrorData(error);
+		}
 		slot = find_attached(RelationGetRelid(index), dims);
 	}
 	if (slot < 0)
@@ -464,32 +446,6 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 							(uint64) GetCurrentStatementStartTimestamp());
 	}
 	LWLockRelease(&ring->lock);
-}
-
-/*
- * Returns a copy of the ring of an index, or NULL if there is none.  During
- * the copying, scans of the index do not log their queries.
- */
-static Ring *
-copy_ring(Relation index)
-{
-	Ring	   *copy = NULL;
-	int			slot;
-
-	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-	slot = find_slot(index);
-	if (slot >= 0)
-	{
-		Size		bytes = shared->slots[slot].bytes;
-
-		attach_ring(slot);
-		copy = palloc(bytes);
-		LWLockAcquire(&attached[slot].ring->lock, LW_SHARED);
-		memcpy(copy, attached[slot].ring, bytes);
-		LWLockRelease(&attached[slot].ring->lock);
-	}
-	LWLockRelease(shared->lock);
-	return copy;
 }
 
 /*
@@ -522,10 +478,29 @@ gpuvec_live_queries(PG_FUNCTION_ARGS)
 	Relation	table;
 	Relation	index = open_owned(PG_GETARG_OID(0), &table);
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	Ring	   *ring;
+	Ring	   *ring = NULL;
+	int			slot;
 
 	InitMaterializedSRF(fcinfo, 0);
-	ring = copy_ring(index);
+
+	/*
+	 * Copy the ring.  During the copying, scans of the index do not log their
+	 * queries.
+	 */
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(index);
+	if (slot >= 0)
+	{
+		Size		bytes = shared->slots[slot].bytes;
+
+		attach_ring(slot);
+		ring = palloc(bytes);
+		LWLockAcquire(&attached[slot].ring->lock, LW_SHARED);
+		memcpy(ring, attached[slot].ring, bytes);
+		LWLockRelease(&attached[slot].ring->lock);
+	}
+	LWLockRelease(shared->lock);
+
 	for (uint64 i = 0; ring && i < Min(ring->nasked, RING_QUERIES); i++)
 	{
 		int			place = (int) ((ring->nasked - 1 - i) % RING_QUERIES);

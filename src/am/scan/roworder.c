@@ -79,18 +79,37 @@ IvfpqRowsReserve(IvfpqScanRows *rows, int64 n)
 									  MCXT_ALLOC_HUGE);
 }
 
-/* Adds a row to the queue, in memory that IvfpqRowsReserve has reserved. */
+/*
+ * Adds a row to the queue, in memory that IvfpqRowsReserve has reserved.  Also
+ * counts whether the row, or its lower bound, is within the radius.  A bounded
+ * row was not tested, so it counts only if any row may end the scan.
+ */
 void
-IvfpqRowsAdd(IvfpqScanRows *rows, uint64 id, double lower, double upper,
+IvfpqRowsAdd(IvfpqScanRun *run, uint64 id, double lower, double upper,
 			 bool bounded)
 {
-	IvfpqQueuedRow *row = rows->next_slot++;
+	const IvfpqRadius *asked = &run->filter->radius;
+	IvfpqScanRadius *radius = &run->depth.radius;
+	IvfpqQueuedRow *row = run->rows.next_slot++;
 
 	row->lower = lower;
 	row->upper = upper;
 	row->id = id;
 	row->bounded = bounded;
-	pairingheap_add(rows->queue, &row->node);
+	pairingheap_add(run->rows.queue, &row->node);
+	if (!bounded || asked->ends_on_any_row)
+	{
+		radius->counted++;
+		radius->counted_within += !IvfpqIsOutside(asked, lower);
+	}
+}
+
+/* Puts a reranked row into the full pass's sort. */
+void
+IvfpqRowsSort(IvfpqScanRun *run, uint64 id, double distance)
+{
+	IvfpqSortPut(&run->pass.sort, Float8GetDatum(distance),
+				 Int64GetDatum((int64) id), NULL);
 }
 
 /* Takes the first row out of the queue.  Returns NULL if it is empty. */
@@ -165,12 +184,12 @@ rerank_row(IvfpqScanRun *run, uint64 id, double *distance)
 }
 
 /*
- * Reranks the rows ids [count] in heap order, and calls `sink` for each row
- * that matches and that the snapshot sees.  Sorts ids.
+ * Reranks the rows ids [count] in heap order.  Puts each row that matches and
+ * that the snapshot sees into the queue or, in the full pass, into the sort.
+ * Sorts ids.
  */
 void
-IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count,
-				IvfpqScanSink sink)
+IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count)
 {
 	double		distance;
 
@@ -179,8 +198,12 @@ IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count,
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (rerank_row(run, ids[i], &distance))
-			sink(run, ids[i], distance);
+		if (!rerank_row(run, ids[i], &distance))
+			continue;
+		if (run->pass.active)
+			IvfpqRowsSort(run, ids[i], distance);
+		else
+			IvfpqRowsAdd(run, ids[i], distance, distance, false);
 	}
 	IvfpqRerankReleasePages(run->rerank);
 }
@@ -206,25 +229,6 @@ is_quota_popped(const IvfpqScanRun *run)
 }
 
 /*
- * Returns whether a bounded row may be returned without being reranked.  This
- * requires that no other row can be nearer, and that only the executor needs
- * the row.  A filter needs the row's distance, and key quals are rechecked on
- * the row (README, "Keys").
- */
-static bool
-is_decided(const IvfpqScanRows *rows, const IvfpqQueuedRow *row)
-{
-	double		others = get_float8_infinity(); /* least lower bound */
-
-	if (rows->needs_distance)
-		return false;
-	if (!pairingheap_is_empty(rows->queue))
-		others = pairingheap_container(IvfpqQueuedRow, node,
-									   pairingheap_first(rows->queue))->lower;
-	return row->upper < others;
-}
-
-/*
  * Reranks bounded rows, beginning with `row`, which has left the queue.  Each
  * reranked row goes back into the queue with its distance.  Returns the first
  * row to leave the queue that was reranked, that can be returned by its
@@ -236,6 +240,7 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 {
 	IvfpqScanRows *rows = &run->rows;
 	const IvfpqRadius *radius = &run->filter->radius;
+	double		others;			/* least lower bound of the other rows */
 	double		distance;
 
 	/* prefetch pages of the rows that leave the queue next, up to the quota */
@@ -254,7 +259,16 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 		if (rows->nprefetched < rows->nprefetch &&
 			rows->prefetch[rows->nprefetched] == row->id)
 			rows->nprefetched++;
-		if (is_decided(rows, row))
+
+		/*
+		 * Return the row without reranking it if no other row can be nearer,
+		 * and only the executor needs the row.  A filter needs the row's
+		 * distance, and key quals are rechecked on the row (README, "Keys").
+		 */
+		others = pairingheap_is_empty(rows->queue) ? get_float8_infinity() :
+			pairingheap_container(IvfpqQueuedRow, node,
+								  pairingheap_first(rows->queue))->lower;
+		if (!rows->needs_distance && row->upper < others)
 		{
 			IvfpqRerankSkip(run->rerank, row->id);
 			return row;
@@ -280,14 +294,26 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 }
 
 /*
- * Sets *next to the nearest row, taken out of the queue.  Returns false if the
- * queue is empty, or if rows that the filter rejects use up the quota.
+ * Sets *next to the nearest row, taken out of the queue or, in the full pass,
+ * out of the sort.  Returns false if there is none, or if rows that the filter
+ * rejects use up the quota.
  */
 bool
 IvfpqRowsNext(IvfpqScanRun *run, IvfpqNextRow *next)
 {
-	IvfpqQueuedRow *row = IvfpqRowsPop(&run->rows);
+	const IvfpqSort *sort = &run->pass.sort;
+	IvfpqQueuedRow *row;
 
+	if (run->pass.active)
+	{
+		if (!IvfpqSortNext(&run->pass.sort))
+			return false;
+		next->lower = next->upper = DatumGetFloat8(sort->keys[0]);
+		next->id = (uint64) DatumGetInt64(sort->keys[1]);
+		next->reranked = true;
+		return true;
+	}
+	row = IvfpqRowsPop(&run->rows);
 	if (row != NULL && row->bounded)
 		row = pop_bounded(run, row);
 	if (row == NULL)

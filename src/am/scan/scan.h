@@ -4,9 +4,9 @@
  *		scan share.
  *
  * Calls go one way: ivfpqscan.c (the callbacks, and the next row) -> batch.c
- * (the next batch, or the full pass) -> roworder.c (the queue of rows, and the
- * rows returned) -> depth.c (how deep to search, and when to read everything)
- * -> am/search.
+ * (the next batch, or the full pass) -> roworder.c (the rows in the queue or
+ * the sort, and the rows returned) -> depth.c (how deep to search, and when to
+ * read everything) -> am/search.
  */
 #ifndef IVFPQ_SCAN_H
 #define IVFPQ_SCAN_H
@@ -88,7 +88,10 @@ typedef struct IvfpqScanKeys
  */
 #define IVFPQ_PROBED_RANKS	8
 
-/* Counts to estimate the number of rows within the radius (depth.c). */
+/*
+ * Counts of rows (roworder.c) from which depth.c estimates how many rows are
+ * within the radius.
+ */
 typedef struct IvfpqScanRadius
 {
 	int			nprobed;		/* number of ids in `last` and in `nearer`: 0
@@ -193,6 +196,7 @@ typedef struct IvfpqScanRun
 {
 	Relation	index;			/* NULL until the first row is requested */
 	const IvfpqScanFilter *filter;
+	bool		is_filtered;	/* the filter is not ivfpq_no_filter */
 	MemoryContext context;		/* memory of the fields below */
 	MemoryContext batches;		/* child of context, for the queue and the
 								 * candidates */
@@ -238,20 +242,16 @@ extern void IvfpqInitLimit(void);
 /* batch.c */
 extern void IvfpqScanNextBatch(IvfpqScanRun *run);
 extern void IvfpqFullPassBegin(IvfpqScanRun *run);
-extern bool IvfpqFullPassNext(IvfpqScanRun *run, IvfpqNextRow *row);
-extern bool IvfpqFilterFetch(IvfpqScanRun *run, IndexScanDesc desc, uint64 id);
 
 /* roworder.c */
-typedef void (*IvfpqScanSink) (IvfpqScanRun *run, uint64 id, double distance);
-
 extern void IvfpqRowsInit(IvfpqScanRun *run);
 extern void IvfpqRowsReserve(IvfpqScanRows *rows, int64 n);
-extern void IvfpqRowsAdd(IvfpqScanRows *rows, uint64 id, double lower,
+extern void IvfpqRowsAdd(IvfpqScanRun *run, uint64 id, double lower,
 						 double upper, bool bounded);
+extern void IvfpqRowsSort(IvfpqScanRun *run, uint64 id, double distance);
 extern void IvfpqRowsPrefetch(IvfpqScanRows *rows, int64 n);
 extern IvfpqQueuedRow *IvfpqRowsPop(IvfpqScanRows *rows);
-extern void IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count,
-							IvfpqScanSink sink);
+extern void IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count);
 extern bool IvfpqRowsNext(IvfpqScanRun *run, IvfpqNextRow *next);
 extern bool IvfpqRowsQuotaIsUsed(IvfpqScanRun *run);
 extern bool IvfpqRowIsOutOfOrder(IvfpqScanRun *run, IvfpqNextRow *row);
@@ -266,9 +266,6 @@ extern bool IvfpqDepthNeedsFullPass(const IvfpqScanRun *run);
 extern IvfpqRestSource IvfpqDepthRest(const IvfpqScanRun *run, bool must);
 extern int64 IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids,
 							 int64 count);
-extern void IvfpqRadiusCount(IvfpqScanRun *run, double distance);
-extern void IvfpqRadiusProbeRanks(IvfpqScanRun *run, const uint64 *ids,
-								  int64 n);
 extern bool IvfpqRadiusIsRead(IvfpqScanRun *run);
 
 /* depth.c: used by gpuvec_search, too */
@@ -284,7 +281,6 @@ extern double IvfpqDepthVisibleQuota(int64 quota, int64 candidates,
 extern void IvfpqScanReportOf(const IvfpqScan *scan,
 							  IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
-extern void IvfpqReportScan(const IvfpqScanReport *report);
-extern void IvfpqReportBulk(const IvfpqScanReport *report, bool more);
+extern void IvfpqReportScan(const IvfpqScanReport *report, bool more);
 
 #endif							/* IVFPQ_SCAN_H */

@@ -183,29 +183,6 @@ IvfpqCountersOpen(void)
 	FreeErrorData(error);
 }
 
-static Slot *
-set_of(Oid index)
-{
-	uint32		hash = murmurhash32(index ^ murmurhash32(MyDatabaseId));
-
-	return &shared->slots[hash % NSETS * SET_SLOTS];
-}
-
-/*
- * Returns the slot of an index of this database, or NULL.  The caller holds
- * the lock.
- */
-static Slot *
-find_slot(Oid index)
-{
-	Slot	   *set = set_of(index);
-
-	for (int i = 0; i < SET_SLOTS; i++)
-		if (set[i].index == index && set[i].database == MyDatabaseId)
-			return &set[i];
-	return NULL;
-}
-
 /* Resets the counters of a slot.  The caller holds the exclusive lock. */
 static void
 clear_slot(Slot *slot)
@@ -216,18 +193,22 @@ clear_slot(Slot *slot)
 }
 
 /*
- * Returns the slot of an index, and assigns one if the index has none.  The
- * caller holds the exclusive lock.
+ * Returns the slot of an index of this database.  If the index has none,
+ * assigns one if `assign` is set, otherwise returns NULL.  The caller holds
+ * the lock, exclusively if `assign` is set.
  */
 static Slot *
-take_slot(Oid index)
+find_slot(Oid index, bool assign)
 {
-	Slot	   *set = set_of(index);
-	Slot	   *slot = find_slot(index);
+	uint32		hash = murmurhash32(index ^ murmurhash32(MyDatabaseId));
+	Slot	   *set = &shared->slots[hash % NSETS * SET_SLOTS];
+	Slot	   *slot = &set[0];
 
-	if (slot != NULL)
-		return slot;
-	slot = &set[0];
+	for (int i = 0; i < SET_SLOTS; i++)
+		if (set[i].index == index && set[i].database == MyDatabaseId)
+			return &set[i];
+	if (!assign)
+		return NULL;
 	for (int i = 1; i < SET_SLOTS && slot->database != InvalidOid; i++)
 		if (set[i].database == InvalidOid ||
 			pg_atomic_read_u64(&set[i].used) < pg_atomic_read_u64(&slot->used))
@@ -236,33 +217,6 @@ take_slot(Oid index)
 	slot->index = index;
 	clear_slot(slot);
 	return slot;
-}
-
-/* Adds the work of scans to the counters, after these scans have ended. */
-static void
-count_work(const IvfpqScanReport *report)
-{
-	Slot	   *slot;
-
-	IvfpqCountScans(report->counts[IVFPQ_COUNT_SCANS],
-					report->counts[IVFPQ_COUNT_OUT_OF_ORDER],
-					report->counts[IVFPQ_COUNT_FULL_PASSES] > 0);
-	if (shared == NULL)
-		return;
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	slot = find_slot(report->index);
-	if (slot == NULL)
-	{
-		LWLockRelease(&shared->lock);
-		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		slot = take_slot(report->index);
-	}
-	for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
-		if (report->counts[c] != 0)
-			pg_atomic_fetch_add_u64(&slot->counts[c], report->counts[c]);
-	pg_atomic_write_u64(&slot->used,
-						(uint64) GetCurrentStatementStartTimestamp());
-	LWLockRelease(&shared->lock);
 }
 
 bool
@@ -275,7 +229,7 @@ IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 	if (shared == NULL)
 		return false;
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	slot = find_slot(index);
+	slot = find_slot(index, false);
 	if (slot != NULL)
 	{
 		counts->since = slot->since;
@@ -318,29 +272,25 @@ IvfpqScanReportOf(const IvfpqScan *scan, IvfpqScanReport *report)
 		 (source == IVFPQ_REST_LISTS && run->model->meta.nlists == 0));
 }
 
-/* Counts the work of an ended scan, and remembers it for gpuvec_last_scan. */
-void
-IvfpqReportScan(const IvfpqScanReport *report)
-{
-	last = *report;
-	count_work(&last);
-}
-
 /*
- * Counts the work of many queries that were answered together, and remembers
- * it for gpuvec_last_scan.  If `more` is true, adds the work to the report
- * that was remembered last.
+ * Counts the work of an ended scan, or of many queries that were answered
+ * together, and remembers it for gpuvec_last_scan.  If `more` is true, adds
+ * the work to the report that was remembered last.
  */
 void
-IvfpqReportBulk(const IvfpqScanReport *report, bool more)
+IvfpqReportScan(const IvfpqScanReport *report, bool more)
 {
-	IvfpqScanReport before = last;
+	Slot	   *slot;
 
-	last = *report;
-	if (more)
+	if (!more)
+		last = *report;
+	else
 	{
-		last.probes = before.probes;	/* report the parameters of the first
-										 * batch */
+		IvfpqScanReport before = last;
+
+		last = *report;
+		/* report the parameters of the first batch */
+		last.probes = before.probes;
 		last.candidates = before.candidates;
 		if (before.engine[0] != '\0')
 			IvfpqReportEngine(&last, before.engine);
@@ -349,7 +299,26 @@ IvfpqReportBulk(const IvfpqScanReport *report, bool more)
 		for (int c = 0; c < IVFPQ_NCOUNTS; c++)
 			last.counts[c] += before.counts[c];
 	}
-	count_work(report);
+
+	IvfpqCountScans(report->counts[IVFPQ_COUNT_SCANS],
+					report->counts[IVFPQ_COUNT_OUT_OF_ORDER],
+					report->counts[IVFPQ_COUNT_FULL_PASSES] > 0);
+	if (shared == NULL)
+		return;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	slot = find_slot(report->index, false);
+	if (slot == NULL)
+	{
+		LWLockRelease(&shared->lock);
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		slot = find_slot(report->index, true);
+	}
+	for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
+		if (report->counts[c] != 0)
+			pg_atomic_fetch_add_u64(&slot->counts[c], report->counts[c]);
+	pg_atomic_write_u64(&slot->used,
+						(uint64) GetCurrentStatementStartTimestamp());
+	LWLockRelease(&shared->lock);
 }
 
 /*
@@ -424,18 +393,6 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns whether the current user may see counts of rows.  From the
- * difference that a scan makes to the counts, a user could tell how many
- * hidden rows satisfy a condition.
- */
-static bool
-may_see_rows(Oid index)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		IvfpqSeesAllRows(index);
-}
-
-/*
  * gpuvec_index_counters(index oid): all columns are NULL if scans are not
  * counted; all except scans and since are NULL if rows are hidden from the
  * user
@@ -449,7 +406,14 @@ gpuvec_index_counters(PG_FUNCTION_ARGS)
 	IvfpqCounts counts;
 	Oid			index = PG_GETARG_OID(0);
 	bool		known = IvfpqCountersGet(index, &counts);
-	bool		seen = known && may_see_rows(index);
+
+	/*
+	 * From the difference that a scan makes to the counts, a user could tell
+	 * how many hidden rows satisfy a condition.
+	 */
+	bool		seen = known &&
+	(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+	 IvfpqSeesAllRows(index));
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");

@@ -38,7 +38,7 @@ StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 /* Maximum bytes of scratch memory that a search keeps for its next batch. */
 #define MOST_SCRATCH	(256 * 1024)
 
-/* Size in bytes of the block that keep_heap allocates and frees. */
+/* Bytes of the block by which IvfpqSearchInit lets the heap keep memory. */
 #define KEPT_HEAP		(512 * 1024)
 
 #define GOLDEN_RATIO	UINT64CONST(0x9E3779B97F4A7C15)
@@ -107,29 +107,24 @@ typedef struct Chunk
 	ChunkList	lists[CHUNK_LISTS];
 } Chunk;
 
-/*
- * Lets the process's heap keep some memory.  A search allocates and frees some
- * hundred kilobytes.  Without this call, malloc would request this memory from
- * the kernel again for each search, and the page faults would take 7 % of a
- * short search.  Once a block that malloc has mapped is freed, glibc lets the
- * heap keep up to twice the block's size (mallopt(3), "Dynamic adjustment").
- * With other libraries the call does no harm.
- */
-static void
-keep_heap(void)
-{
-	static bool kept = false;
-
-	if (!kept)
-		pfree(palloc(KEPT_HEAP));
-	kept = true;
-}
-
 /* Prepares to search a trained index.  Allocates in the current context. */
 void
 IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 {
-	keep_heap();
+	static bool heap_is_kept = false;
+
+	/*
+	 * Let the process's heap keep some memory.  A search allocates and frees
+	 * some hundred kilobytes.  If malloc requested this memory from the
+	 * kernel again for each search, page faults would take 7 % of a short
+	 * search.  Once a block that malloc has mapped is freed, glibc lets the
+	 * heap keep up to twice the block's size (mallopt(3), "Dynamic
+	 * adjustment").  With other libraries this does no harm.
+	 */
+	if (!heap_is_kept)
+		pfree(palloc(KEPT_HEAP));
+	heap_is_kept = true;
+
 	memset(search, 0, sizeof(*search));
 	search->index = index;
 	search->model = model;
@@ -245,41 +240,34 @@ engine_block(const IvfpqSearch *search, const IvfpqBlockView *view)
 	return block;
 }
 
-/* Scans a copied block for the sample, if the sample includes the block. */
-static void
-sample_block(IvfpqSearch *search, float base, const GvBlock *block)
-{
-	const IvfpqListReader *reader = &search->reader;
-	IvfpqBlockSample *sample = &search->sample;
-	GvBlock		taken = *block;
-
-	/* postings of a second reading would count twice */
-	if (!sample->is_open || reader->reread ||
-		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_POSTINGS))
-		return;
-	taken.rowids = NULL;
-	taken.first_id = (uint64) GV_BLOCK * sample->nblocks++;
-	IvfpqCheckStatus(gv_scan(&sample->scan, base, &taken, 1));
-}
-
 /*
- * Offers the live postings of a block to the open search.  search->reader has
- * just copied the block from the i-th nearest list.
+ * Offers the live postings of a block to the open search, and also to the
+ * sample if the sample includes the block.  search->reader has just copied the
+ * block from the i-th nearest list.
  */
 void
 IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 {
+	const IvfpqListReader *reader = &search->reader;
+	IvfpqBlockSample *sample = &search->sample;
 	GvBlock		block = engine_block(search, view);
 
 	search->postings_read += pg_popcount32(view->live);
 	if (view->passed_over)
 		return;
 	(void) IvfpqQueryTable(&search->query);
-	search->candidates.unique = search->reader.reread;
+	search->candidates.unique = reader->reread;
 	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
 							 1));
-	if (search->condition != NULL)
-		sample_block(search, search->lists.scores[i], &block);
+
+	/* leave out a second reading, whose postings would count twice */
+	if (search->condition == NULL || !sample->is_open || reader->reread ||
+		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_POSTINGS))
+		return;
+	block.rowids = NULL;
+	block.first_id = (uint64) GV_BLOCK * sample->nblocks++;
+	IvfpqCheckStatus(gv_scan(&sample->scan, search->lists.scores[i], &block,
+							 1));
 }
 
 /* Offers the postings of the i-th nearest list, which the reader has open. */
@@ -353,26 +341,6 @@ IvfpqSearchSettle(IvfpqSearch *search)
 {
 	IvfpqCheckStatus(gv_scan_finish(&search->scan));
 	search->matched += search->scan.matched;
-}
-
-/*
- * Raises the capacity of the open search and continues it.  Returns false if
- * some of the best `capacity` postings may have been left out already.
- */
-bool
-IvfpqSearchWiden(IvfpqSearch *search, int capacity)
-{
-	GvTopK		found;
-
-	IvfpqSearchSettle(search);
-	found = search->candidates;
-	memset(&search->candidates, 0, sizeof(GvTopK));
-	IvfpqSearchOpen(search, capacity);
-	for (int i = 0; i < found.count; i++)
-		gv_topk_push(&search->candidates, found.scores[i], found.ids[i]);
-	pfree(found.scores);
-	pfree(found.ids);
-	return found.count < found.capacity;
 }
 
 /*
@@ -527,25 +495,6 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 	return pairs;
 }
 
-/* Makes an empty chunk for searches [n]. */
-static Chunk *
-make_chunk(IvfpqSearch *searches, int n)
-{
-	Chunk	   *chunk = palloc(sizeof(Chunk));
-	Size		codes = gv_code_bytes(searches[0].model->gv.m) * GV_BLOCK;
-
-	chunk->searches = searches;
-	chunk->n = n;
-	chunk->body_bytes = TYPEALIGN(GV_ALIGN, codes + GV_BLOCK *
-								  (sizeof(float) + sizeof(ItemPointerData)));
-	chunk->capacity = (int) Max(CHUNK_BYTES / chunk->body_bytes,
-								IVFPQ_OPTIMISTIC_BLOCKS);
-	chunk->blocks = palloc(chunk->capacity * sizeof(GvBlock));
-	chunk->bodies = palloc(chunk->capacity * chunk->body_bytes);
-	chunk->nblocks = chunk->nlists = 0;
-	return chunk;
-}
-
 /*
  * Adds a list to the chunk.  pairs [npairs] are the pairs of this list, one
  * for each search that probes it.  add_block adds the list's blocks next.
@@ -688,10 +637,20 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	uint64	   *pairs = sort_pairs(searches, n, &npairs);
 	uint64	   *lists = palloc_extended(Max(npairs, 1) * sizeof(uint64),
 										MCXT_ALLOC_HUGE);
-	Chunk	   *chunk = make_chunk(searches, n);
+	Chunk	   *chunk = palloc(sizeof(Chunk));
 	int			nlists = 0;
 	int			first = 0;
 
+	chunk->searches = searches;
+	chunk->n = n;
+	chunk->body_bytes = TYPEALIGN(GV_ALIGN, GV_BLOCK *
+								  (gv_code_bytes(searches[0].model->gv.m) +
+								   sizeof(float) + sizeof(ItemPointerData)));
+	chunk->capacity = (int) Max(CHUNK_BYTES / chunk->body_bytes,
+								IVFPQ_OPTIMISTIC_BLOCKS);
+	chunk->blocks = palloc(chunk->capacity * sizeof(GvBlock));
+	chunk->bodies = palloc(chunk->capacity * chunk->body_bytes);
+	chunk->nblocks = chunk->nlists = 0;
 	for (int s = 0; s < n; s++)
 	{
 		(void) IvfpqQueryTable(&searches[s].query);

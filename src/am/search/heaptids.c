@@ -75,41 +75,6 @@ put_pending(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Puts the rows in lists into the sort.  With a condition on keys, leaves out
- * rows whose abbreviated keys do not satisfy it.
- */
-static void
-put_lists(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
-		  const GvCondition *condition)
-{
-	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
-	IvfpqListReader reader;
-	IvfpqBlockView view;
-
-	IvfpqListReaderInit(&reader, index, meta, NULL, strategy);
-	if (condition != NULL)
-		reader.wants = IvfpqWantsBlock;
-	reader.wants_arg = condition;
-	for (int list = 0; list < meta->nlists; list++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		IvfpqListOpen(&reader, list);
-		while (IvfpqListNext(&reader, &view))
-		{
-			uint32		live = view.live;
-
-			if (view.passed_over)
-				continue;
-			if (condition != NULL)
-				live &= gv_match(condition, view.keys);
-			put_tids(tids, view.tids, IVFPQ_BLOCK_POSTINGS, live);
-		}
-	}
-	IvfpqListReaderFree(&reader);
-	FreeAccessStrategy(strategy);
-}
-
-/*
  * Sorts the TIDs of all entries that are not dead.  The caller reads them with
  * IvfpqNextTid, and ends the sort.  With a condition on keys, leaves out those
  * rows in lists whose abbreviated keys do not satisfy it.  Pending rows have
@@ -120,6 +85,9 @@ IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
 			  int memory_kb)
 {
 	IvfpqMetaData meta;
+	BufferAccessStrategy strategy;
+	IvfpqListReader reader;
+	IvfpqBlockView view;
 
 	IvfpqSortBegin(tids, INT8OID, InvalidOid, 0, memory_kb);
 	IvfpqMetaRead(index, &meta);
@@ -127,7 +95,30 @@ IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
 	/* training may have moved pending rows to lists: see the file's header */
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists > 0)
-		put_lists(tids, index, &meta, condition);
+	{
+		strategy = GetAccessStrategy(BAS_BULKREAD);
+		IvfpqListReaderInit(&reader, index, &meta, NULL, strategy);
+		if (condition != NULL)
+			reader.wants = IvfpqWantsBlock;
+		reader.wants_arg = condition;
+		for (int list = 0; list < meta.nlists; list++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			IvfpqListOpen(&reader, list);
+			while (IvfpqListNext(&reader, &view))
+			{
+				uint32		live = view.live;
+
+				if (view.passed_over)
+					continue;
+				if (condition != NULL)
+					live &= gv_match(condition, view.keys);
+				put_tids(tids, view.tids, IVFPQ_BLOCK_POSTINGS, live);
+			}
+		}
+		IvfpqListReaderFree(&reader);
+		FreeAccessStrategy(strategy);
+	}
 	IvfpqSortPerform(tids);
 }
 

@@ -234,125 +234,93 @@ is_deep(const KeyedReading *reading)
 		reading->goal->rows / reading->goal->selectivity > IVFPQ_PARENTS_ROWS;
 }
 
-/*
- * Fills search->lists with the nearest lists that were not read yet: at least
- * `more` of them, unless fewer are left.
- */
-static void
-rank_lists(KeyedReading *reading, int more)
-{
-	IvfpqSearch *search = reading->search;
-	GvTopK	   *lists = &search->lists;
-	double		n = RANKED_AT_FIRST * more;
-	int			kept = 0;
-
-	if (reading->nread > 0)
-		n = Max(Min(RANKED_LATER * reading->params.probes,
-					RANKED_AT_FIRST * (reading->nread + more)),
-				reading->nread + more);
-	search->query.deep = is_deep(reading);
-	IvfpqSearchNearest(search, (int) Min(n, reading->goal->most_probes));
-	for (int i = 0; i < lists->count; i++)
-	{
-		if (reading->is_read[lists->ids[i]])
-			continue;
-		lists->scores[kept] = lists->scores[i];
-		lists->ids[kept++] = lists->ids[i];
-	}
-	lists->count = kept;
-	reading->next = 0;
-}
-
 /* Reads the next `more` lists, or all that are left. */
 static void
 read_lists(KeyedReading *reading, int more)
 {
 	IvfpqSearch *search = reading->search;
+	GvTopK	   *lists = &search->lists;
 	int			end;
 
-	if (reading->next + more > search->lists.count)
-		rank_lists(reading, more);
-	end = Min(reading->next + more, search->lists.count);
+	if (reading->next + more > lists->count)
+	{
+		double		n = RANKED_AT_FIRST * more;
+		int			kept = 0;
+
+		/* rank lists; keep those not read yet, `more` or all that are left */
+		if (reading->nread > 0)
+			n = Max(Min(RANKED_LATER * reading->params.probes,
+						RANKED_AT_FIRST * (reading->nread + more)),
+					reading->nread + more);
+		search->query.deep = is_deep(reading);
+		IvfpqSearchNearest(search, (int) Min(n, reading->goal->most_probes));
+		for (int i = 0; i < lists->count; i++)
+		{
+			if (reading->is_read[lists->ids[i]])
+				continue;
+			lists->scores[kept] = lists->scores[i];
+			lists->ids[kept++] = lists->ids[i];
+		}
+		lists->count = kept;
+		reading->next = 0;
+	}
+	end = Min(reading->next + more, lists->count);
 	IvfpqSearchLists(search, reading->next, end);
 	for (; reading->next < end; reading->next++)
-		reading->is_read[search->lists.ids[reading->next]] = true;
+		reading->is_read[lists->ids[reading->next]] = true;
 	reading->nread = search->ncounts;
-}
-
-/* Starts the scan that scores all postings of the sample's blocks. */
-static void
-sample_begin(IvfpqSearch *search)
-{
-	IvfpqBlockSample *sample = &search->sample;
-	Size		bytes = gv_scan_scratch(search->model->gv.m, SAMPLE_KEPT);
-
-	if (sample->memory == NULL)
-		sample->memory = palloc(bytes + GV_ALIGN);
-	IvfpqTopKResize(&sample->best, SAMPLE_KEPT);
-	sample->scan.model = &search->model->gv;
-	sample->scan.table = search->query.table;
-	sample->scan.best = &sample->best;
-	sample->nblocks = 0;
-	sample->scan.reach = GV_SCORE_MAX;
-	sample->scan.scratch = (void *) TYPEALIGN(GV_ALIGN, sample->memory);
-	IvfpqCheckStatus(gv_scan_begin(&sample->scan));
-	sample->is_open = true;
-}
-
-/*
- * Counts the candidates' postings, best first, until n rows have a posting
- * among them.  Returns the count, and sets *score to the score of the last
- * posting counted.  Returns 0 if the candidates have fewer than n rows.  No
- * row has more than lists_per_row postings.
- */
-static int
-nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
-{
-	GvTopK		best = {0};
-	tidset_hash *seen = tidset_create(CurrentMemoryContext, 32, NULL);
-	int			postings = 0;
-
-	/* sort a copy, because more postings may be offered to the candidates */
-	IvfpqTopKResize(&best, (int) Max(Min(n * lists_per_row,
-										 candidates->count), 1));
-	for (int i = 0; i < candidates->count; i++)
-		gv_topk_push(&best, candidates->scores[i], candidates->ids[i]);
-	gv_topk_sort(&best);
-	while (postings < best.count && seen->members < n)
-	{
-		bool		found;
-
-		tidset_insert(seen, best.ids[postings++], &found);
-	}
-	if (postings > 0)
-		*score = best.scores[postings - 1];
-	if (seen->members < n)
-		postings = 0;
-	tidset_destroy(seen);
-	pfree(best.scores);
-	pfree(best.ids);
-	return postings;
 }
 
 /*
  * Compares the sample with the nearest `rows` rows that match.  In the result,
  * `matched` counts the postings of these rows, and `nearer` counts the
- * sample's postings that are no farther than the last of these postings.
+ * sample's postings that are no farther than the last of these postings.  Both
+ * are 0 if the candidates have fewer rows.
  */
 static IvfpqNearCount
 sample_count(IvfpqSearch *search, double rows)
 {
 	const IvfpqBlockSample *sample = &search->sample;
+	const GvTopK *candidates = &search->candidates;
+	int			lists_per_row = search->model->meta.lists_per_row;
 	IvfpqNearCount count = {0};
+	GvTopK		best = {0};
+	tidset_hash *seen;
+	int			postings = 0;
 	float		last = 0;
 	uint8	   *counts;
 
 	IvfpqCheckStatus(gv_scan_finish(&search->scan));
 	IvfpqCheckStatus(gv_scan_finish(&search->sample.scan));
-	count.matched = nth_row(&search->candidates, rows,
-							search->model->meta.lists_per_row, &last);
+
+	/*
+	 * Count the candidates' postings, best first, until `rows` rows have one
+	 * of them.  No row has more than lists_per_row postings.  Sort a copy,
+	 * because more postings may be offered to the candidates.
+	 */
+	seen = tidset_create(CurrentMemoryContext, 32, NULL);
+	IvfpqTopKResize(&best, (int) Max(Min(rows * lists_per_row,
+										 candidates->count), 1));
+	for (int i = 0; i < candidates->count; i++)
+		gv_topk_push(&best, candidates->scores[i], candidates->ids[i]);
+	gv_topk_sort(&best);
+	while (postings < best.count && seen->members < rows)
+	{
+		bool		found;
+
+		tidset_insert(seen, best.ids[postings++], &found);
+	}
+	if (postings > 0 && seen->members >= rows)
+	{
+		count.matched = postings;
+		last = best.scores[postings - 1];
+	}
+	tidset_destroy(seen);
+	pfree(best.scores);
+	pfree(best.ids);
 	if (count.matched == 0)
 		return count;
+
 	counts = palloc0(Max(sample->nblocks, 1));
 	for (int i = 0; i < sample->best.count; i++)
 		if (sample->best.scores[i] <= last)
@@ -393,23 +361,6 @@ sampled_selectivity(const IvfpqNearCount *count, double selectivity,
 		return selectivity;
 	*beyond_doubt = beyond > DOUBT * sqrt(variance);
 	return count->matched / (GV_SAMPLED_ONE_OF * count->nearer);
-}
-
-/*
- * Uses the sample to estimate the score of the last of the nearest `rows`
- * rows, matching or not.  Each row has lists_per_row postings.  Returns
- * GV_SCORE_MAX if the sample kept too few postings.
- */
-static float
-sample_reach(IvfpqSearch *search, double rows, double lists_per_row)
-{
-	GvTopK	   *best = &search->sample.best;
-	double		nth = ceil(rows * lists_per_row / GV_SAMPLED_ONE_OF);
-
-	if (nth >= best->count)
-		return GV_SCORE_MAX;
-	gv_topk_sort(best);
-	return best->scores[(int) nth];
 }
 
 /*
@@ -469,42 +420,11 @@ candidates_needed(const KeyedReading *reading)
 								  reading->flat_selectivity));
 }
 
-/* Returns factor * probes, but no more lists than may be read. */
+/* Returns factor * n, but at most `most` lists or rows. */
 static int
-scale_lists(const KeyedReading *reading, double factor, int probes)
+scale(double factor, int n, int most)
 {
-	return (int) Min(ceil(factor * probes), reading->goal->most_probes);
-}
-
-/* Returns factor * rows, but no more rows than are kept. */
-static int
-scale_rows(const IvfpqKeyGoal *goal, double factor, int rows)
-{
-	return (int) Min(ceil(factor * rows), goal->candidates);
-}
-
-/*
- * Returns the number of lists to ask gpuvecd for in the first request, and
- * sets reading->asked.  Both depend on an estimate of the selectivity: the
- * selectivity that an earlier batch of the scan found or, if there is none,
- * the planner's estimate.  Selectivities in other searches are not used,
- * because the rows found must not depend on earlier statements of a session.
- */
-static int
-ask_first(KeyedReading *reading)
-{
-	const IvfpqKeyGoal *goal = reading->goal;
-	double		guess = goal->selectivity >= 1 ? goal->guess : 0;
-	IvfpqSearchParams params;
-
-	get_params(reading->search, goal, guess > 0 ? guess : goal->selectivity,
-			   &params);
-	reading->asked = goal->candidates;
-	if (guess > 0)
-		reading->asked = scale_rows(goal, ASKED_GUESSED,
-									IvfpqKeyCandidates(params.candidates,
-													   guess));
-	return scale_lists(reading, ASKED_BEYOND, params.probes);
+	return (int) Min(ceil(factor * n), most);
 }
 
 /*
@@ -519,35 +439,50 @@ ask_next(KeyedReading *reading)
 	const GvTopK *found = &reading->search->candidates;
 	int			probes = reading->params.probes;
 	int			rows = reading->grows ? goal->candidates :
-	scale_rows(goal, 1, candidates_needed(reading));
+	Min(candidates_needed(reading), goal->candidates);
 
 	if (probes > reading->nread)
-		probes = scale_lists(reading, ASKED_BEYOND, probes);
+		probes = scale(ASKED_BEYOND, probes, goal->most_probes);
 	else if (rows > reading->asked && found->count == found->capacity)
 		probes = reading->nread;
 	else
 		return 0;
-	reading->asked = Max(scale_rows(goal, KEPT_BEYOND, rows), reading->asked);
+	reading->asked = Max(scale(KEPT_BEYOND, rows, goal->candidates),
+						 reading->asked);
 	if (reading->sums.matched < TELLING_POSTINGS)
 		probes = Min(probes, (1 + MOST_GROWTH) * reading->nread);
 	return probes;
 }
 
 /*
- * Requests a search of enough lists from gpuvecd: first the lists for the
+ * Requests a search of enough lists from gpuvecd: first the lists for an
  * estimated selectivity, and then more lists if the selectivity turns out to
  * need them.  Returns false if gpuvecd does not answer, or if it is beyond
  * doubt that the selectivity grows with the distance.  In that case the
  * session's own search is better, because a mirror's sample gives only a poor
  * estimate of the growth.
+ *
+ * The estimate is the selectivity that an earlier batch of the scan found or,
+ * if there is none, the planner's estimate.  Selectivities in other searches
+ * are not used, because the rows found must not depend on earlier statements
+ * of a session.
  */
 static bool
 read_remote(KeyedReading *reading)
 {
 	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
-	int			probes = ask_first(reading);
+	double		guess = goal->selectivity >= 1 ? goal->guess : 0;
+	IvfpqSearchParams params;
+	int			probes;
 
+	get_params(search, goal, guess > 0 ? guess : goal->selectivity, &params);
+	probes = scale(ASKED_BEYOND, params.probes, goal->most_probes);
+	reading->asked = goal->candidates;
+	if (guess > 0)
+		reading->asked = scale(ASKED_GUESSED,
+							   IvfpqKeyCandidates(params.candidates, guess),
+							   goal->candidates);
 	reading->by_server = true;
 	while (probes > 0)
 	{
@@ -578,36 +513,23 @@ read_remote(KeyedReading *reading)
 }
 
 /*
- * Reads `more` lists, and then as many as the selectivity needs.  If few
- * postings of the first lists match, more candidates are kept from then on.
+ * Raises the capacity of the open search and continues it.  Returns false if
+ * some of the best `capacity` postings may have been left out already.
  */
-static void
-read_until_enough(KeyedReading *reading, int more)
+static bool
+widen(IvfpqSearch *search, int capacity)
 {
-	IvfpqSearch *search = reading->search;
-	IvfpqKeyGoal *goal = reading->goal;
+	GvTopK		found;
 
-	while (more > 0)
-	{
-		int			before = reading->nread;
-
-		read_lists(reading, more);
-		if (reading->nread == before)
-			break;
-		estimate_selectivity(reading);
-		if (reading->params.read_all)
-			break;
-		if (before == 0 && reading->flat_selectivity <= SPARSE &&
-			goal->candidates <= MOST_SPARSE / KEPT_SPARSE)
-		{
-			goal->candidates *= KEPT_SPARSE;
-			reading->left_out =
-				!IvfpqSearchWiden(search, goal->candidates *
-								  search->model->meta.lists_per_row);
-		}
-		more = Min(reading->params.probes - reading->nread,
-				   MOST_GROWTH * reading->nread);
-	}
+	IvfpqSearchSettle(search);
+	found = search->candidates;
+	memset(&search->candidates, 0, sizeof(GvTopK));
+	IvfpqSearchOpen(search, capacity);
+	for (int i = 0; i < found.count; i++)
+		gv_topk_push(&search->candidates, found.scores[i], found.ids[i]);
+	pfree(found.scores);
+	pfree(found.ids);
+	return found.count < found.capacity;
 }
 
 /*
@@ -619,8 +541,12 @@ static void
 read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
 {
 	IvfpqSearch *search = reading->search;
-	const IvfpqKeyGoal *goal = reading->goal;
+	IvfpqKeyGoal *goal = reading->goal;
+	IvfpqBlockSample *sample = &search->sample;
+	int			lists_per_row = search->model->meta.lists_per_row;
 	int			nlists = search->model->meta.nlists;
+	float	   *list_scores;
+	int			more;
 	int			candidates;
 	IvfpqSearchParams least;
 
@@ -633,16 +559,55 @@ read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
 	search->remote.nknown = 0;
 	search->lists.count = 0;
 	IvfpqCountsReserve(search, nlists);
-	IvfpqQueryKeepScores(&search->query, nlists);
-	IvfpqSearchOpen(search,
-					goal->candidates * search->model->meta.lists_per_row);
-	sample_begin(search);
+
+	/* keep the scores of lists, because lists will be ranked again */
+	list_scores = palloc_extended(nlists * sizeof(float), MCXT_ALLOC_HUGE);
+	for (int i = 0; i < nlists; i++)
+		list_scores[i] = NAN;
+	search->query.list_scores = list_scores;
+	IvfpqSearchOpen(search, goal->candidates * lists_per_row);
+
+	/* start the scan that scores all postings of the sample's blocks */
+	if (sample->memory == NULL)
+		sample->memory = palloc(gv_scan_scratch(search->model->gv.m,
+												SAMPLE_KEPT) + GV_ALIGN);
+	IvfpqTopKResize(&sample->best, SAMPLE_KEPT);
+	sample->scan.model = &search->model->gv;
+	sample->scan.table = search->query.table;
+	sample->scan.best = &sample->best;
+	sample->nblocks = 0;
+	sample->scan.reach = GV_SCORE_MAX;
+	sample->scan.scratch = (void *) TYPEALIGN(GV_ALIGN, sample->memory);
+	IvfpqCheckStatus(gv_scan_begin(&sample->scan));
+	sample->is_open = true;
+
 	get_params(search, first, Min(FIRST_FACTOR * first->selectivity, 1),
 			   &least);
-	read_until_enough(reading, goal->reads_all ? goal->most_probes :
-					  least.probes);
-	search->sample.is_open = false;
-	IvfpqQueryDropScores(&search->query);
+	more = goal->reads_all ? goal->most_probes : least.probes;
+	while (more > 0)
+	{
+		int			before = reading->nread;
+
+		read_lists(reading, more);
+		if (reading->nread == before)
+			break;
+		estimate_selectivity(reading);
+		if (reading->params.read_all)
+			break;
+		/* if few postings of the first lists match, keep more candidates */
+		if (before == 0 && reading->flat_selectivity <= SPARSE &&
+			goal->candidates <= MOST_SPARSE / KEPT_SPARSE)
+		{
+			goal->candidates *= KEPT_SPARSE;
+			reading->left_out = !widen(search,
+									   goal->candidates * lists_per_row);
+		}
+		more = Min(reading->params.probes - reading->nread,
+				   MOST_GROWTH * reading->nread);
+	}
+	sample->is_open = false;
+	pfree(list_scores);
+	search->query.list_scores = NULL;
 	pfree(reading->is_read);
 
 	/*
@@ -659,24 +624,33 @@ read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
  * Returns how many of the rows found, counted from the best, are candidates.
  * If the selectivity does not grow with the distance, these are the candidates
  * needed.  If it grows, all rows up to the distance that a search without key
- * quals would reach (sample_reach) are candidates, too.  A mirror's sample
- * does not give this distance, so after gpuvecd's search all rows found are
- * candidates.
+ * quals would reach are candidates, too.  The sample gives an estimate of this
+ * distance.  A mirror's sample does not give it, so after gpuvecd's search all
+ * rows found are candidates.
  */
 static int
 count_candidates(const KeyedReading *reading)
 {
 	IvfpqSearch *search = reading->search;
 	const GvTopK *found = &search->candidates;
+	GvTopK	   *best = &search->sample.best;
 	int			n = Min(candidates_needed(reading), found->count);
-	float		reach;
+	double		nth;			/* posting of the sample at this distance */
+	float		reach = GV_SCORE_MAX;
 
 	if (!reading->grows)
 		return n;
 	if (reading->by_server)
 		return found->count;
-	reach = sample_reach(search, reading->params.candidates,
-						 search->model->meta.lists_per_row);
+
+	/* each row has lists_per_row postings; the sample may have kept too few */
+	nth = ceil((double) reading->params.candidates *
+			   search->model->meta.lists_per_row / GV_SAMPLED_ONE_OF);
+	if (nth < best->count)
+	{
+		gv_topk_sort(best);
+		reach = best->scores[(int) nth];
+	}
 	for (; n < found->count; n++)
 		if (found->scores[n] > reach)
 			break;

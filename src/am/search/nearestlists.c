@@ -107,26 +107,6 @@ IvfpqQueryTable(IvfpqQuery *query)
 }
 
 /*
- * Keeps the scores of the lists that are compared with the query from now on,
- * because the query's lists will be ranked again.
- */
-void
-IvfpqQueryKeepScores(IvfpqQuery *query, int nlists)
-{
-	query->list_scores = palloc_extended(nlists * sizeof(float),
-										 MCXT_ALLOC_HUGE);
-	for (int i = 0; i < nlists; i++)
-		query->list_scores[i] = NAN;
-}
-
-void
-IvfpqQueryDropScores(IvfpqQuery *query)
-{
-	pfree(query->list_scores);
-	query->list_scores = NULL;
-}
-
-/*
  * Returns the number of lists to compare with a query to find its `probes`
  * nearest lists.  A deep search compares all lists.  All lists are also
  * compared if going through the parents would save hardly any work.
@@ -208,55 +188,15 @@ IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
 	gv_topk_sort(parents);
 }
 
-/* Returns the number of nearest parents that together have ncompared lists. */
-static int
-count_parents(const IvfpqModel *model, const GvTopK *parents, int ncompared)
-{
-	int			seen = 0;
-	int			n = 0;
-
-	while (n < parents->count && seen < ncompared)
-	{
-		int			p = (int) parents->ids[n++];
-
-		seen += model->parent_offsets[p + 1] - model->parent_offsets[p];
-	}
-	return n;
-}
-
-/* Scans the codes of a parent's lists.  `score` is the parent's score. */
-static void
-offer_parent(IvfpqArrayReader *reader, const IvfpqModel *model, GvScan *scan,
-			 int parent, float score)
-{
-	static const float no_t[GV_BLOCK] = {0};
-	int			list = model->parent_offsets[parent];
-	int			end = model->parent_offsets[parent + 1];
-	const float *run;
-	int			count;
-
-	reader->next = IvfpqCodeBlock(parent, list);
-	reader->nvectors = reader->next + (end - list + GV_BLOCK - 1) / GV_BLOCK;
-	while ((run = IvfpqArrayNext(reader, &count)) != NULL)
-		for (; count > 0; count--, list += GV_BLOCK, run += reader->dims)
-		{
-			int			n = Min(GV_BLOCK, end - list);
-			GvBlock		block = {
-				.codes = (const uint8 *) (run + GV_BLOCK),
-				.t = scan->model->metric == GV_IP ? no_t : run,
-				.first_id = list,
-				.live = UINT32_MAX >> (GV_BLOCK - n)
-			};
-
-			IvfpqCheckStatus(gv_scan(scan, score, &block, 1));
-		}
-}
-
-/* Uses codes to fill `chosen` with the best lists of parents [nparents]. */
+/*
+ * Uses codes to fill `chosen` with the best lists of the nearest nparents of
+ * `parents`.
+ */
 static void
 choose_by_codes(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 				const GvTopK *parents, int nparents, GvTopK *chosen)
 {
+	static const float no_t[GV_BLOCK] = {0};
 	const IvfpqMetaData *meta = &model->meta;
 	char	   *memory = palloc_extended(gv_scan_scratch(query->gv.m,
 														 chosen->capacity) +
@@ -274,8 +214,31 @@ choose_by_codes(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 	IvfpqArrayOpen(&reader, index, meta->codes, IvfpqCodeBlockFloats(meta), 0);
 	IvfpqCheckStatus(gv_scan_begin(&scan));
 	for (int i = 0; i < nparents; i++)
-		offer_parent(&reader, model, &scan, (int) parents->ids[i],
-					 parents->scores[i]);
+	{
+		int			parent = (int) parents->ids[i];
+		int			list = model->parent_offsets[parent];
+		int			end = model->parent_offsets[parent + 1];
+		const float *run;
+		int			count;
+
+		reader.next = IvfpqCodeBlock(parent, list);
+		reader.nvectors = reader.next +
+			(end - list + GV_BLOCK - 1) / GV_BLOCK;
+		while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
+			for (; count > 0; count--, list += GV_BLOCK, run += reader.dims)
+			{
+				int			n = Min(GV_BLOCK, end - list);
+				GvBlock		block = {
+					.codes = (const uint8 *) (run + GV_BLOCK),
+					.t = query->gv.metric == GV_IP ? no_t : run,
+					.first_id = list,
+					.live = UINT32_MAX >> (GV_BLOCK - n)
+				};
+
+				IvfpqCheckStatus(gv_scan(&scan, parents->scores[i], &block,
+										 1));
+			}
+	}
 	IvfpqCheckStatus(gv_scan_finish(&scan));
 	IvfpqArrayClose(&reader);
 	pfree(memory);
@@ -328,54 +291,11 @@ compare_places(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 }
 
 /*
- * For each of vectors [n], uses codes to choose ncentroids of the lists of its
- * nearest parents.  Offers these lists, with the scores of their centroids, to
- * tops [n].  A list whose score for the query is known is not compared again.
- */
-static void
-compare_chosen(Relation index, const IvfpqModel *model, IvfpqQuery *query,
-			   const GvTopK *parents, int ncompared, int ncentroids,
-			   const float *const *vectors, int n, GvTopK *tops)
-{
-	Size		capacity = (Size) n * ncentroids;
-	uint64	   *places = palloc_extended(2 * capacity * sizeof(uint64),
-										 MCXT_ALLOC_HUGE);
-	int64		nplaces = 0;
-	GvTopK		chosen = {0};
-
-	IvfpqTopKResize(&chosen, ncentroids);
-	for (int i = 0; i < n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (vectors[i] != query->vector)
-			IvfpqQuerySet(query, vectors[i]);
-		choose_by_codes(index, model, query, &parents[i],
-						count_parents(model, &parents[i], ncompared), &chosen);
-		for (int c = 0; c < chosen.count; c++)
-		{
-			uint64		list = chosen.ids[c];
-
-			if (query->list_scores != NULL && !isnan(query->list_scores[list]))
-				gv_topk_push(&tops[i], query->list_scores[list], list);
-			else
-				places[nplaces++] = PLACE(list, i);
-		}
-	}
-	/* sort by list, because near lists often share a page */
-	if (n == 1)
-		IvfpqSortNumbers(places, nplaces);
-	else
-		IvfpqSortBits(places, places + capacity, nplaces, PLACE_LIST_SHIFT);
-	compare_places(index, model, query, places, nplaces, vectors, tops);
-	pfree(chosen.scores);
-	pfree(chosen.ids);
-	pfree(places);
-}
-
-/*
- * Offers lists of the nearest parents of each of vectors [n] to tops [n].
- * Each vector gets at least ncompared lists.  But if ncentroids is less than
- * ncompared, each vector gets only ncentroids of these lists, chosen by codes.
+ * Offers lists of the nearest parents of each of vectors [n] to tops [n], with
+ * the scores of their centroids.  Each vector gets at least ncompared lists.
+ * But if ncentroids is less than ncompared, each vector gets only ncentroids
+ * of these lists, chosen by codes.  A chosen list whose score for the query is
+ * known is not compared again.
  */
 static void
 compare_through_parents(Relation index, const IvfpqModel *model,
@@ -389,6 +309,12 @@ compare_through_parents(Relation index, const IvfpqModel *model,
 										 MCXT_ALLOC_HUGE);
 	uint64	   *ids = palloc_extended(n * nparents * sizeof(uint64),
 									  MCXT_ALLOC_HUGE);
+	bool		by_codes = ncentroids < ncompared;
+	Size		capacity = (Size) n * ncentroids;
+	uint64	   *places = NULL;	/* [2][capacity] chosen lists, not compared
+								 * yet; the second half is for sorting */
+	int64		nplaces = 0;
+	GvTopK		chosen = {0};
 
 	for (int i = 0; i < n; i++)
 	{
@@ -401,24 +327,59 @@ compare_through_parents(Relation index, const IvfpqModel *model,
 	for (int i = 0; i < n; i++)
 		gv_topk_sort(&parents[i]);
 
-	if (ncentroids < ncompared)
-		compare_chosen(index, model, query, parents, ncompared, ncentroids,
-					   vectors, n, tops);
-	else
-		for (int i = 0; i < n; i++)
+	if (by_codes)
+	{
+		places = palloc_extended(2 * capacity * sizeof(uint64),
+								 MCXT_ALLOC_HUGE);
+		IvfpqTopKResize(&chosen, ncentroids);
+	}
+	for (int i = 0; i < n; i++)
+	{
+		int			nlists = 0;
+		int			nnear = 0;
+
+		/* take the nearest parents that together have ncompared lists */
+		while (nnear < parents[i].count && nlists < ncompared)
 		{
-			int			nnear = count_parents(model, &parents[i], ncompared);
+			int			p = (int) parents[i].ids[nnear++];
 
-			for (int j = 0; j < nnear; j++)
-			{
-				int			p = (int) parents[i].ids[j];
-
+			nlists += model->parent_offsets[p + 1] - model->parent_offsets[p];
+			if (!by_codes)
 				compare_array(index, &query->gv, meta->centroids,
 							  model->parent_offsets[p],
 							  model->parent_offsets[p + 1], true,
 							  vectors + i, 1, tops + i);
-			}
 		}
+		if (!by_codes)
+			continue;
+
+		CHECK_FOR_INTERRUPTS();
+		if (vectors[i] != query->vector)
+			IvfpqQuerySet(query, vectors[i]);
+		choose_by_codes(index, model, query, &parents[i], nnear, &chosen);
+		for (int c = 0; c < chosen.count; c++)
+		{
+			uint64		list = chosen.ids[c];
+
+			if (query->list_scores != NULL && !isnan(query->list_scores[list]))
+				gv_topk_push(&tops[i], query->list_scores[list], list);
+			else
+				places[nplaces++] = PLACE(list, i);
+		}
+	}
+	if (by_codes)
+	{
+		/* sort by list, because near lists often share a page */
+		if (n == 1)
+			IvfpqSortNumbers(places, nplaces);
+		else
+			IvfpqSortBits(places, places + capacity, nplaces,
+						  PLACE_LIST_SHIFT);
+		compare_places(index, model, query, places, nplaces, vectors, tops);
+		pfree(chosen.scores);
+		pfree(chosen.ids);
+		pfree(places);
+	}
 	pfree(ids);
 	pfree(scores);
 	pfree(parents);
@@ -487,34 +448,6 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 }
 
 /*
- * Encodes n <= GV_BLOCK centroids of a parent, from number `first` on, and
- * writes their T and codes to a block.
- */
-static void
-encode_block(const GvModel *model, const GvTree *tree, int parent, int first,
-			 int n, float *block)
-{
-	int			code_bytes = gv_code_bytes(model->m);
-	uint8	   *codes = palloc(GV_BLOCK * code_bytes);
-	uint8	   *bytes = (uint8 *) (block + GV_BLOCK);
-	float		t[GV_BLOCK];
-	int32		parents[GV_BLOCK];
-
-	for (int i = 0; i < n; i++)
-		parents[i] = parent;
-	IvfpqCheckStatus(gv_encode(model, tree->centroids +
-							   (Size) first * model->dims, tree->parents,
-							   parents, n, 1, codes, t));
-	for (int i = 0; i < n; i++)
-	{
-		block[i] = t[i];
-		for (int p = 0; p < code_bytes; p++)
-			bytes[p * GV_BLOCK + i] = codes[i * code_bytes + p];
-	}
-	pfree(codes);
-}
-
-/*
  * Writes the codes of a tree's centroids to the pages that *meta names.  T is
  * computed for L2 even if the metric is the inner product, because inserts
  * look for the nearest lists by L2.
@@ -527,6 +460,10 @@ IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 	int64		nvalues = IvfpqCodeBlocks(meta) * floats;
 	float	   *blocks = palloc_extended(nvalues * sizeof(float),
 										 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	int			code_bytes = gv_code_bytes(model->m);
+	uint8	   *codes = palloc(GV_BLOCK * code_bytes);
+	float		t[GV_BLOCK];
+	int32		parents[GV_BLOCK];
 	GvModel		gv = *model;
 
 	gv.metric = GV_L2;
@@ -537,10 +474,25 @@ IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 		float	   *block = blocks + IvfpqCodeBlock(p, list) * floats;
 
 		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < GV_BLOCK; i++)
+			parents[i] = p;
 		for (; list < end; list += GV_BLOCK, block += floats)
-			encode_block(&gv, tree, p, list, Min(GV_BLOCK, end - list),
-						 block);
+		{
+			int			n = Min(GV_BLOCK, end - list);
+			uint8	   *bytes = (uint8 *) (block + GV_BLOCK);
+
+			IvfpqCheckStatus(gv_encode(&gv, tree->centroids +
+									   (Size) list * gv.dims, tree->parents,
+									   parents, n, 1, codes, t));
+			for (int i = 0; i < n; i++)
+			{
+				block[i] = t[i];
+				for (int b = 0; b < code_bytes; b++)
+					bytes[b * GV_BLOCK + i] = codes[i * code_bytes + b];
+			}
+		}
 	}
 	IvfpqArrayWrite(index, meta->codes, blocks, nvalues, shared);
+	pfree(codes);
 	pfree(blocks);
 }

@@ -158,17 +158,6 @@ IvfpqBeyondTargets(double recall, double known, double lower, double upper)
 					   Max(slope, LEAST_SLOPE));
 }
 
-/* Returns the index of the smallest target >= recall, or the last index. */
-static int
-target_index(double recall)
-{
-	int			t = 0;
-
-	while (t < IVFPQ_TARGETS - 1 && recalls[t] < recall)
-		t++;
-	return t;
-}
-
 /*
  * Sets *target to the search parameters for the recall at a depth.  These are
  * the parameters of the smallest target that is not below the recall.  If
@@ -185,9 +174,11 @@ find_target(const IvfpqMetaData *meta, int depth, double recall,
 			IvfpqTarget *target)
 {
 	const IvfpqTarget *targets = meta->targets[depth];
-	const IvfpqTarget *lower = &targets[target_index(IVFPQ_LOWER_RECALL)];
-	int			t = target_index(recall);
+	const IvfpqTarget *lower = targets;
+	int			t = 0;
 
+	while (t < IVFPQ_TARGETS - 1 && recalls[t] < recall)
+		t++;
 	if (recall > IVFPQ_SURE_RECALL)
 		while (t < IVFPQ_TARGETS - 1 && targets[t].candidates == 0)
 			t++;
@@ -199,6 +190,9 @@ find_target(const IvfpqMetaData *meta, int depth, double recall,
 	*target = targets[t];
 	if (recall <= IVFPQ_SURE_RECALL || recalls[t] < IVFPQ_SURE_RECALL)
 		return false;
+	while (lower < &targets[t] &&
+		   recalls[lower - targets] < IVFPQ_LOWER_RECALL)
+		lower++;
 	target->probes = (int) Min(IvfpqBeyondTargets(recall, recalls[t],
 												  lower->probes,
 												  target->probes),
@@ -242,13 +236,6 @@ IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
 	return known.nreached > 0 ? depths[known.nreached - 1] : 0;
 }
 
-/* Interpolates geometrically between from and to; fraction is 0 .. 1. */
-static double
-between(double from, double to, double fraction)
-{
-	return from * pow(to / Max(from, 1), fraction);
-}
-
 /*
  * Interpolates the search parameters for `rows` geometrically between known
  * depths.  Beyond the known depths, interpolates towards the depth of all
@@ -259,6 +246,7 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 			double rows, double *probes, double *candidates)
 {
 	int			d = 0;
+	const IvfpqTarget *start;
 	double		from;
 	double		to;
 	double		fraction;
@@ -270,6 +258,7 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 	*candidates = known->targets[Min(d, known->ndepths - 1)].candidates;
 	if (d == 0)
 		return;
+	start = &known->targets[d - 1];
 	from = depths[d - 1];
 	to = d < known->ndepths ? depths[d] : Max(all, from * CANDIDATES_GROWTH);
 	end.probes = meta->nlists;
@@ -277,49 +266,11 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 	if (d < known->ndepths)
 		end = known->targets[d];
 	fraction = Min(log(rows / from) / log(to / from), 1);
-	*probes = between(known->targets[d - 1].probes, end.probes, fraction);
-	*candidates = Max(between(known->targets[d - 1].candidates,
-							  end.candidates, fraction), rows);
-}
-
-/*
- * Returns the fraction of rows left since calibration, or 1 if few are gone.
- */
-static double
-fraction_left(Relation index, const IvfpqMetaData *meta)
-{
-	double		all = (double) meta->rows_at_calibration;
-	double		rows;
-
-	if (all == 0)
-		return 1;
-	rows = Max(IvfpqRowsAbout(index, meta), 1);
-	return rows < IVFPQ_ENOUGH_LEFT * all ? rows / all : 1;
-}
-
-/*
- * Sets the search parameters for the nearest `rows`.  If only the fraction
- * `left` of the rows at calibration remains, these rows were among the nearest
- * rows / left at that time.  So they need the probes for rows / left, and
- * `left` times the candidates for rows / left.  Neither parameter is less than
- * for `rows`, because the remaining rows may all be near the query.
- */
-static void
-calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
-				  double rows, double left, double *probes, double *candidates)
-{
-	double		fewer_probes;
-	double		spread;
-
-	interpolate(known, meta, all, rows, probes, candidates);
-	if (left == 1)
-		return;
-	fewer_probes = *probes;
-	interpolate(known, meta, all, rows / left, probes, &spread);
-	*probes = Max(*probes, fewer_probes);
-	spread = IvfpqKeyCandidates((int) Min(ceil(spread), MOST_CANDIDATES),
-								left);
-	*candidates = Max(*candidates, spread);
+	*probes = start->probes *
+		pow(end.probes / Max((double) start->probes, 1), fraction);
+	*candidates = start->candidates *
+		pow(end.candidates / Max((double) start->candidates, 1), fraction);
+	*candidates = Max(*candidates, rows);
 }
 
 /* Sets the search parameters for the nearest `rows`. */
@@ -335,9 +286,10 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 	options->candidates;
 	double		all = (double) meta->rows_at_calibration;
 	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
-	double		left = fraction_left(index, meta);
-	double		looked = rows / left;	/* depth at which to look up
-										 * calibration */
+	double		remaining = all;
+	double		left = 1;		/* fraction of rows left since calibration, or
+								 * 1 if few are gone */
+	double		looked;			/* depth at which to look up calibration */
 	double		probes_factor = 1;
 	double		probes;
 	double		candidates;
@@ -345,18 +297,43 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 	bool		reached;
 	bool		unreached;
 
+	if (all != 0)
+		remaining = Max(IvfpqRowsAbout(index, meta), 1);
+	if (remaining < IVFPQ_ENOUGH_LEFT * all)
+		left = remaining / all;
+	looked = rows / left;
 	find_targets(meta, recall, &known);
 	if (known.ndepths == 0 || named_probes > 0)
 		probes_factor = pow(PROBES_GROWTH,
 							log(factor) / log(CANDIDATES_GROWTH));
-	if (known.ndepths > 0)
-		calibrated_params(&known, meta,
-						  Max(meta->rows_at_calibration, index->rd_rel->reltuples),
-						  rows, left, &probes, &candidates);
-	else
+	if (known.ndepths == 0)
 	{
 		probes = IvfpqFormulaProbes(meta) * probes_factor;
 		candidates = IvfpqFormulaCandidates(meta) * factor;
+	}
+	else
+	{
+		double		most = Max(meta->rows_at_calibration,
+							   index->rd_rel->reltuples);
+
+		interpolate(&known, meta, most, rows, &probes, &candidates);
+		if (left != 1)
+		{
+			double		more_probes;
+			double		more;
+
+			/*
+			 * These rows were among the nearest rows / left at calibration.
+			 * So they need the probes for rows / left, and `left` times the
+			 * candidates for rows / left.  Neither parameter is less than for
+			 * `rows`, because the remaining rows may all be near the query.
+			 */
+			interpolate(&known, meta, most, looked, &more_probes, &more);
+			probes = Max(more_probes, probes);
+			more = IvfpqKeyCandidates((int) Min(ceil(more), MOST_CANDIDATES),
+									  left);
+			candidates = Max(candidates, more);
+		}
 	}
 	unreached = named_probes == 0 && known.nreached > 0 &&
 		known.nreached < meta->calibrated_depths &&

@@ -37,6 +37,9 @@
 /* Maximum number of records that are read and bounded together. */
 #define CHUNK			64
 
+/* The bounds of a row about which nothing is known. */
+static const IvfpqRowBounds no_bound = {-INFINITY, INFINITY};
+
 /* Raises an error if `dims` is too large for the index's refine records. */
 void
 IvfpqRecordCheckDims(Relation index, int dims)
@@ -188,131 +191,49 @@ operator_bound(const GvModel *gv, double bound, double query_length, int side)
 	return isnan(result) ? side * get_float8_infinity() : result;
 }
 
-/* Returns the bounds of a row about which nothing is known. */
-static IvfpqRowBounds
-no_bound(void)
-{
-	IvfpqRowBounds bound = {-get_float8_infinity(), get_float8_infinity()};
-
-	return bound;
-}
-
-/* Turns the engine's lower bound into bounds of the operator's result. */
-static IvfpqRowBounds
-lower_bound(const GvModel *gv, float least, double query_length)
-{
-	IvfpqRowBounds bound = no_bound();
-
-	bound.least = operator_bound(gv, least, query_length, -1);
-	return bound;
-}
-
-/* Computes bounds[n], n <= CHUNK, from records with 8 bits a dimension. */
-static void
-bound_bytes(const GvModel *gv, const float *query, double query_length,
-			const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
-{
-	GvRefine	refine[CHUNK] = {0};
-	float		least[CHUNK];
-
-	for (int i = 0; i < n; i++)
-	{
-		refine[i].min = records[i]->min;
-		refine[i].step = records[i]->step;
-		refine[i].error = records[i]->error;
-		refine[i].codes = records[i]->codes;
-	}
-	IvfpqCheckStatus(gv_refine_bound(gv->metric, gv->dims, query, refine, n,
-									 least));
-	for (int i = 0; i < n; i++)
-		bounds[i] = lower_bound(gv, least[i], query_length);
-}
-
-/* Computes bounds[n], n <= CHUNK, from records in half precision. */
-static void
-bound_half(const GvModel *gv, const float *query, double query_length,
-		   const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
-{
-	GvHalfRecord half_records[CHUNK] = {0};
-	GvRange		ranges[CHUNK];
-
-	for (int i = 0; i < n; i++)
-		half_records[i] = IvfpqHalfRecord(records[i]);
-	IvfpqCheckStatus(gv_half_range(gv->metric, gv->dims, query, half_records,
-								   n, ranges));
-	for (int i = 0; i < n; i++)
-	{
-		bounds[i].least = operator_bound(gv, ranges[i].least, query_length,
-										 -1);
-		bounds[i].most = operator_bound(gv, ranges[i].most, query_length, 1);
-	}
-}
-
-/* Like IvfpqRecordBounds, but reads n <= CHUNK records from their pages. */
-static int
-bound_chunk(const IvfpqSearch *search, const float *query,
-			double query_length, uint64 *ids, int n, IvfpqRowBounds *bounds,
-			char *memory, IvfpqPrefetch *prefetch)
-{
-	const IvfpqModel *model = search->model;
-	IvfpqRefine refine = model->meta.refine;
-	int			code_bytes = IvfpqRecordCodeBytes(refine, model->meta.dims);
-	ItemPointerData addresses[CHUNK] = {0};
-	const IvfpqRecord *records[CHUNK];
-	int			count = 0;
-
-	for (int i = 0; i < n; i++)
-		IvfpqIdToTid(ids[i], &addresses[i]);
-	IvfpqRecordRead(search->index, code_bytes, addresses, n, memory, prefetch);
-	for (int i = 0; i < n; i++)
-	{
-		const IvfpqRecord *record = (const IvfpqRecord *)
-		(memory + i * IvfpqRecordSlotBytes(code_bytes));
-
-		if (!ItemPointerIsValid(&record->tid))
-			continue;			/* the slot is free: the row is dead */
-		records[count] = record;
-		bounds[count] = no_bound();
-		ids[count++] = IvfpqTidToId(&record->tid);
-	}
-	if (count > 0 && query != NULL)
-		(refine == IVFPQ_REFINE_HALF ? bound_half : bound_bytes)
-			(&model->gv, query, query_length, records, count, bounds);
-	return count;
-}
-
 /*
- * Removes from ids [n] the addresses of records that gpuvecd's answer
- * describes.  Puts their rows' TIDs into rows and their bounds into bounds,
- * and returns their number.  Sets *left to the number of addresses that remain
- * in ids.  Candidates are in the order of the answer, so one pass finds all
- * records.
+ * Computes bounds[n], n <= CHUNK, from records with 8 bits a dimension or in
+ * half precision.  The caller has set bounds to no_bound.
  */
-static int64
-take_known(const IvfpqSearch *search, const float *query,
-		   double query_length, uint64 *ids, int64 n, uint64 *rows,
-		   IvfpqRowBounds *bounds, int64 *left)
+static void
+bound_records(const GvModel *gv, IvfpqRefine refine, const float *query,
+			  double query_length, const IvfpqRecord *const *records, int n,
+			  IvfpqRowBounds *bounds)
 {
-	const IvfpqRemote *remote = &search->remote;
-	const GvModel *gv = &search->model->gv;
-	int64		count = 0;
-	int			k = 0;
-
-	*left = 0;
-	for (int64 i = 0; i < n; i++)
+	if (refine == IVFPQ_REFINE_HALF)
 	{
-		while (k < remote->nknown && remote->known[k].address != ids[i])
-			k++;
-		if (k == remote->nknown || !remote->known[k].is_known)
+		GvHalfRecord half_records[CHUNK] = {0};
+		GvRange		ranges[CHUNK];
+
+		for (int i = 0; i < n; i++)
+			half_records[i] = IvfpqHalfRecord(records[i]);
+		IvfpqCheckStatus(gv_half_range(gv->metric, gv->dims, query,
+									   half_records, n, ranges));
+		for (int i = 0; i < n; i++)
 		{
-			ids[(*left)++] = ids[i];
-			continue;
+			bounds[i].least = operator_bound(gv, ranges[i].least, query_length,
+											 -1);
+			bounds[i].most = operator_bound(gv, ranges[i].most, query_length,
+											1);
 		}
-		rows[count] = remote->known[k].tid;
-		bounds[count++] = query == NULL ? no_bound() :
-			lower_bound(gv, remote->known[k].bound, query_length);
 	}
-	return count;
+	else
+	{
+		GvRefine	byte_records[CHUNK] = {0};
+		float		least[CHUNK];
+
+		for (int i = 0; i < n; i++)
+		{
+			byte_records[i].min = records[i]->min;
+			byte_records[i].step = records[i]->step;
+			byte_records[i].error = records[i]->error;
+			byte_records[i].codes = records[i]->codes;
+		}
+		IvfpqCheckStatus(gv_refine_bound(gv->metric, gv->dims, query,
+										 byte_records, n, least));
+		for (int i = 0; i < n; i++)
+			bounds[i].least = operator_bound(gv, least[i], query_length, -1);
+	}
 }
 
 /* Like IvfpqRecordBounds, for records on pages only.  Puts TIDs into rows. */
@@ -331,12 +252,31 @@ read_bounds(const IvfpqSearch *search, const float *query,
 	IvfpqPrefetchBegin(&prefetch, search->index, ids, n, IVFPQ_ID_SHIFT);
 	for (int64 done = 0; done < n; done += CHUNK)
 	{
-		int			some = (int) Min(CHUNK, n - done);
+		int			nread = (int) Min(CHUNK, n - done);
+		int			found = 0;
+		ItemPointerData addresses[CHUNK] = {0};
+		const IvfpqRecord *records[CHUNK];
 
 		CHECK_FOR_INTERRUPTS();
-		memcpy(rows + count, ids + done, some * sizeof(uint64));
-		count += bound_chunk(search, query, query_length, rows + count, some,
-							 bounds + count, memory, &prefetch);
+		for (int i = 0; i < nread; i++)
+			IvfpqIdToTid(ids[done + i], &addresses[i]);
+		IvfpqRecordRead(search->index, code_bytes, addresses, nread, memory,
+						&prefetch);
+		for (int i = 0; i < nread; i++)
+		{
+			const IvfpqRecord *record = (const IvfpqRecord *)
+			(memory + i * IvfpqRecordSlotBytes(code_bytes));
+
+			if (!ItemPointerIsValid(&record->tid))
+				continue;		/* the slot is free: the row is dead */
+			records[found] = record;
+			bounds[count + found] = no_bound;
+			rows[count + found++] = IvfpqTidToId(&record->tid);
+		}
+		if (found > 0 && query != NULL)
+			bound_records(&search->model->gv, meta->refine, query,
+						  query_length, records, found, bounds + count);
+		count += found;
 	}
 	IvfpqPrefetchEnd(&prefetch);
 	pfree(memory);
@@ -357,17 +297,40 @@ int64
 IvfpqRecordBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
 				  int64 n, IvfpqRowBounds *bounds)
 {
+	const IvfpqRemote *remote = &search->remote;
 	uint64	   *rows = palloc_extended(Max(n, 1) * sizeof(uint64),
 									   MCXT_ALLOC_HUGE);
 	double		query_length = 0;
-	int64		count;
-	int64		left;
+	int64		count = 0;
+	int64		left = 0;
+	int			k = 0;
 
 	if (query != NULL)
 		query_length = sqrt(-gv_distance_ip(query, query,
 											search->model->meta.dims));
-	count = take_known(search, query, query_length, ids, n, rows, bounds,
-					   &left);
+
+	/*
+	 * Take the records that the answer describes, and leave the addresses of
+	 * other records in ids [left].  Candidates are in the order of the
+	 * answer, so one pass finds all records.
+	 */
+	for (int64 i = 0; i < n; i++)
+	{
+		while (k < remote->nknown && remote->known[k].address != ids[i])
+			k++;
+		if (k == remote->nknown || !remote->known[k].is_known)
+		{
+			ids[left++] = ids[i];
+			continue;
+		}
+		rows[count] = remote->known[k].tid;
+		bounds[count] = no_bound;
+		if (query != NULL)
+			bounds[count].least = operator_bound(&search->model->gv,
+												 remote->known[k].bound,
+												 query_length, -1);
+		count++;
+	}
 	if (left > 0)
 		count += read_bounds(search, query, query_length, ids, left,
 							 rows + count, bounds + count);

@@ -235,22 +235,6 @@ take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
 }
 
 /*
- * Makes the answer's hits the candidates.  All probed lists must be current.
- */
-static void
-take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
-{
-	GvTopK	   *top = &search->candidates;
-
-	for (int i = 0; i < answer->head.nhits; i++)
-	{
-		top->scores[i] = answer->hits[i].score;
-		top->ids[i] = IvfpqWordsToId(answer->hits[i].rowid);
-	}
-	top->count = answer->head.nhits;
-}
-
-/*
  * Adds the answer's hits, except those in stale lists, to the postings that
  * were scanned here.  Returns false if the answer may lack some of the best
  * postings.
@@ -283,40 +267,6 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 }
 
 /*
- * Sets the candidates from a full answer, after compare_states.  Returns false
- * if the answer may lack some of the best postings.
- */
-static bool
-take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
-		  double part)
-{
-	IvfpqListCount none = {0};
-	bool		whole = true;
-
-	search->ncounts = 0;
-	if (search->condition != NULL)
-		IvfpqCountsReserve(search, answer->head.nprobed);
-	for (int i = 0; i < search->lists.count; i++)
-		if (search->remote.list_status[i] != LIST_CURRENT)
-			scan_missing(search, i, answer);
-		else
-			note_count(search, answer, i, none);
-	if (behind)
-	{
-		IvfpqSearchSettle(search);
-		whole = merge_hits(search, answer);
-	}
-	else
-	{
-		take_hits(search, answer);
-		take_records(search, answer);
-	}
-	if (search->condition != NULL)
-		search->sums = IvfpqSumCounts(search->counts, search->ncounts, part);
-	return whole;
-}
-
-/*
  * Sets the candidates from an answer, and from postings that the mirror lacks.
  * Returns false if the answer cannot be used.  Requests that the mirror catch
  * up if it is behind, if the answer cannot be used, or if the session sent a
@@ -328,6 +278,8 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
 		   const IvfpqQuestion *question)
 {
 	const GvSearchReply *head = &answer->head;
+	GvTopK	   *top = &search->candidates;
+	IvfpqListCount none = {0};
 	bool		behind = false;
 	bool		useful = head->is_brief ||
 	compare_states(search, answer, &behind);
@@ -349,11 +301,38 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
 			search->sums.matched = head->matches;
 			search->sums.weighted_postings = head->weighted_nitems;
 			search->sums.weighted_matched = head->weighted_matches;
-			take_hits(search, answer);
-			take_records(search, answer);
 		}
 		else
-			useful = take_full(search, answer, behind, question->part);
+		{
+			/* scan the postings that the mirror lacks, and count all */
+			search->ncounts = 0;
+			if (search->condition != NULL)
+				IvfpqCountsReserve(search, head->nprobed);
+			for (int i = 0; i < search->lists.count; i++)
+				if (search->remote.list_status[i] != LIST_CURRENT)
+					scan_missing(search, i, answer);
+				else
+					note_count(search, answer, i, none);
+			if (search->condition != NULL)
+				search->sums = IvfpqSumCounts(search->counts, search->ncounts,
+											  question->part);
+		}
+		if (behind)
+		{
+			IvfpqSearchSettle(search);
+			useful = merge_hits(search, answer);
+		}
+		else
+		{
+			/* all probed lists are current, so the hits are the candidates */
+			for (int i = 0; i < head->nhits; i++)
+			{
+				top->scores[i] = answer->hits[i].score;
+				top->ids[i] = IvfpqWordsToId(answer->hits[i].rowid);
+			}
+			top->count = head->nhits;
+			take_records(search, answer);
+		}
 	}
 	if (!useful || behind || (question->version != 0 && !head->is_brief))
 		IvfpqAskStale(search->index, &search->model->meta, !useful);
@@ -380,31 +359,23 @@ IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
 	report->fallback = IvfpqServerIsWanted() ? reason : NULL;
 }
 
-static int64
-microseconds_since(instr_time began)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, began);
-	return INSTR_TIME_GET_MICROSEC(now);
-}
-
 /*
- * Adds a request to gpuvecd to the report: its outcome, its duration, and the
- * times in the head of its first answer (NULL if no answer came).  n is the
- * number of searches that were answered together.
+ * Adds a request to gpuvecd to the report: its outcome, its duration from
+ * began to ended, and the times in the head of its first answer (NULL if no
+ * answer came).  n is the number of searches that were answered together.
  */
 static void
-report_answer(IvfpqScanReport *report, IvfpqServed served, int64 trip_us,
-			  const char *engine, const GvSearchReply *head, int n)
+report_answer(IvfpqScanReport *report, IvfpqServed served, instr_time began,
+			  instr_time ended, const char *engine, const GvSearchReply *head,
+			  int n)
 {
 	IvfpqReportEngine(report, served == IVFPQ_SERVED ? engine : "session");
 	report->fallback = NULL;
 	if (served == IVFPQ_NOT_ASKED)
 		return;
 	report->asked = true;
-	report->counts[IVFPQ_COUNT_TRIP_US] += trip_us;
+	INSTR_TIME_SUBTRACT(ended, began);
+	report->counts[IVFPQ_COUNT_TRIP_US] += INSTR_TIME_GET_MICROSEC(ended);
 	if (served != IVFPQ_SERVED)
 		report->fallback = IvfpqServedName(served);
 	if (head == NULL)
@@ -443,7 +414,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	IvfpqAnswer answer = {0};
 	IvfpqServed served;
 	instr_time	began;
-	int64		trip_us;
+	instr_time	ended;
 
 	/* reading the version is less work than reading the lists' entries */
 	if (search->condition != NULL &&
@@ -455,7 +426,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
 	served = IvfpqAskSearch(search->index, meta, &question, &answer);
-	trip_us = microseconds_since(began);
+	INSTR_TIME_SET_CURRENT(ended);
 
 	if (served == IVFPQ_SERVED)
 	{
@@ -463,7 +434,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 		if (!use_answer(search, &answer, &question))
 			served = IVFPQ_STALE;
 	}
-	report_answer(search->report, served, trip_us, answer.engine, head,
+	report_answer(search->report, served, began, ended, answer.engine, head,
 				  head != NULL ? head->batch : 0);
 	return served == IVFPQ_SERVED;
 }
@@ -499,6 +470,7 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 		IvfpqAnswers answers = {0};
 		IvfpqAnswer answer;
 		instr_time	began;
+		instr_time	ended;
 
 		INSTR_TIME_SET_CURRENT(began);
 		if (batch == 0)
@@ -512,8 +484,9 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 		}
 		if (served == IVFPQ_SERVED)
 			head = (const GvSearchReply *) answers.next;
-		report_answer(search->report, served, microseconds_since(began),
-					  answers.engine, head, answers.nleft);
+		INSTR_TIME_SET_CURRENT(ended);
+		report_answer(search->report, served, began, ended, answers.engine,
+					  head, answers.nleft);
 		for (int i = first; i < Min(first + batch, n); i++)
 		{
 			bool		found = answers.nleft > 0 &&

@@ -102,12 +102,6 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 	IvfpqRerankPrefetch(rerank, NULL, 0, false);
 }
 
-static inline BlockNumber
-block_of(const IvfpqPrefetchRow *rows, int64 i)
-{
-	return (BlockNumber) (rows->ids[i] >> IVFPQ_ID_SHIFT);
-}
-
 /*
  * Sets *at to the offset of a row's line pointer in its page.  Returns false
  * if no page can have this line pointer.
@@ -130,27 +124,9 @@ look_up(const IvfpqPrefetchRow *rows, int64 i)
 
 	for (; i < end; i++)
 		if (find_line_pointer(rows->ids[i], &at))
-			IvfpqBufHintFetch(rows->heap, block_of(rows, i), at,
-							  sizeof(ItemIdData));
-}
-
-/* Sets *from and *end to the limits of a row on its page, or to NULL. */
-static void
-find_row(Buffer buffer, uint64 id, const char **from, const char **end)
-{
-	const char *page;
-	ItemIdData	item;
-	int			at;
-
-	*from = *end = NULL;
-	if (!BufferIsValid(buffer) || !find_line_pointer(id, &at))
-		return;
-	page = (const char *) BufferGetPage(buffer);
-	memcpy(&item, page + at, sizeof(item));
-	if (item.lp_off + item.lp_len > BLCKSZ)
-		return;
-	*from = page + item.lp_off;
-	*end = *from + item.lp_len;
+			IvfpqBufHintFetch(rows->heap,
+							  (BlockNumber) (rows->ids[i] >> IVFPQ_ID_SHIFT),
+							  at, sizeof(ItemIdData));
 }
 
 /*
@@ -160,16 +136,31 @@ find_row(Buffer buffer, uint64 id, const char **from, const char **end)
 static void
 hold(IvfpqPrefetchRow *rows, int64 i)
 {
-	const char *from[ROWS_TOGETHER];
-	const char *end[ROWS_TOGETHER];
+	const char *from[ROWS_TOGETHER] = {NULL};	/* NULL: not on a held page */
+	const char *end[ROWS_TOGETHER] = {NULL};
 	int			n = (int) Max(Min(ROWS_TOGETHER, rows->n - i), 0);
 
 	for (int r = 0; r < n; r++)
 		rows->held[(i + r) % IVFPQ_HELD_PAGES] =
-			IvfpqBufHintPin(rows->heap, block_of(rows, i + r));
+			IvfpqBufHintPin(rows->heap,
+							(BlockNumber) (rows->ids[i + r] >> IVFPQ_ID_SHIFT));
 	for (int r = 0; r < n; r++)
-		find_row(rows->held[(i + r) % IVFPQ_HELD_PAGES], rows->ids[i + r],
-				 &from[r], &end[r]);
+	{
+		Buffer		buffer = rows->held[(i + r) % IVFPQ_HELD_PAGES];
+		const char *page;
+		ItemIdData	item;
+		int			at;
+
+		if (!BufferIsValid(buffer) ||
+			!find_line_pointer(rows->ids[i + r], &at))
+			continue;
+		page = (const char *) BufferGetPage(buffer);
+		memcpy(&item, page + at, sizeof(item));
+		if (item.lp_off + item.lp_len > BLCKSZ)
+			continue;
+		from[r] = page + item.lp_off;
+		end[r] = from[r] + item.lp_len;
+	}
 	/* fetch the first byte of each row, so that the TLB misses overlap */
 	for (int r = 0; r < n; r++)
 		__builtin_prefetch(from[r], 0, 2);
@@ -260,16 +251,18 @@ IvfpqRerankReadsFromDisk(const IvfpqRerank *rerank)
 }
 
 /*
- * Raises an error if the table cannot have a row with this TID, which a
- * damaged index may contain.  The table cannot have been truncated since the
- * entry was read, because truncation takes a lock that conflicts with the lock
- * of the running statement.
+ * Sets *tid to the TID of a row that is fetched next, and prefetches the pages
+ * of rows after it.  Raises an error if the table cannot have a row with this
+ * TID, which a damaged index may contain.  The table cannot have been
+ * truncated since the entry was read, because truncation takes a lock that
+ * conflicts with the lock of the running statement.
  */
 static void
-check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
+prefetch_to(IvfpqRerank *rerank, uint64 id, ItemPointer tid)
 {
-	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
+	BlockNumber blkno = (BlockNumber) (id >> IVFPQ_ID_SHIFT);
 
+	IvfpqIdToTid(id, tid);
 	if (blkno >= rerank->heap_blocks)
 		rerank->heap_blocks = RelationGetNumberOfBlocks(rerank->heap);
 	if (blkno >= rerank->heap_blocks || !ItemPointerIsValid(tid))
@@ -280,19 +273,24 @@ check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
 						ItemPointerGetOffsetNumberNoCheck(tid),
 						RelationGetRelationName(rerank->heap)),
 				 errhint("Rebuild it with REINDEX; gpuvec_verify_index says where it is damaged.")));
+	IvfpqPrefetchTo(&rerank->prefetch, blkno);
 }
 
 /*
- * Sets the current page of a heap fetch, so that the fetch need not look it up
- * in the hash table of buffers.  The fetch takes over the pin of `held`.  If
- * held is InvalidBuffer, the page is pinned here.
+ * Gives a row's page to a fetch of the executor or of the scan, which fetches
+ * the row next, so that the fetch need not look the page up in the hash table
+ * of buffers.  The fetch takes over the pin of `held`.  If held is
+ * InvalidBuffer, the page is pinned here.
  */
-static void
-give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
-		  Buffer held)
+void
+IvfpqRerankGivePage(const IvfpqRerank *rerank, IndexFetchTableData *scan,
+					uint64 id, Buffer held)
 {
 	IndexFetchHeapData *fetch = (IndexFetchHeapData *) scan;
+	BlockNumber blkno = (BlockNumber) (id >> IVFPQ_ID_SHIFT);
 
+	if (!rerank->is_heap)
+		return;
 	if (BufferIsValid(fetch->xs_cbuf) &&
 		BufferGetBlockNumber(fetch->xs_cbuf) == blkno)
 	{
@@ -301,31 +299,8 @@ give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
 		return;
 	}
 	if (!BufferIsValid(held))
-		held = IvfpqBufHintRead(heap, blkno, NULL);
-	IvfpqGiveHeapPage(heap, fetch, held);
-}
-
-/*
- * Fetches an index entry's row into rerank->slot.  Returns whether the
- * snapshot sees a row there.
- */
-static bool
-fetch_row(IvfpqRerank *rerank, uint64 id)
-{
-	ItemPointerData tid;
-	bool		call_again = false;
-
-	IvfpqIdToTid(id, &tid);
-	check_tid(rerank, &tid);
-	IvfpqPrefetchTo(&rerank->prefetch, ItemPointerGetBlockNumber(&tid));
-	if (rerank->is_heap)
-		give_page(rerank->heap, rerank->fetch,
-				  ItemPointerGetBlockNumber(&tid),
-				  take_page(&rerank->prefetch_row, id));
-	return table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
-								   rerank->slot, &call_again,
-								   rerank->want_all_dead ?
-								   &rerank->all_dead : NULL);
+		held = IvfpqBufHintRead(rerank->heap, blkno, NULL);
+	IvfpqGiveHeapPage(rerank->heap, fetch, held);
 }
 
 /* Computes the values of all columns of an index that has expressions. */
@@ -362,53 +337,50 @@ forget_row(IvfpqRerank *rerank)
 }
 
 /*
- * Returns whether a row's keys satisfy the key quals: all key quals if
- * all_keys is true, else only those that must be rechecked.  The vector is not
- * read, unless the index has expressions.
+ * Returns whether a row satisfies the key quals and the early qual.  Of the
+ * key quals, tests all if all_keys is true, else only those that must be
+ * rechecked.  Their test does not read the vector, unless the index has
+ * expressions.
  */
-static bool
-keys_match(IvfpqRerank *rerank, TupleTableSlot *row, bool all_keys)
-{
-	const IvfpqKeyQuals *quals = rerank->quals;
-	int			n = all_keys ? quals->nrows : quals->nrechecks;
-	Datum		values[INDEX_MAX_KEYS] = {0};
-	bool		isnulls[INDEX_MAX_KEYS] = {0};
-	MemoryContext oldcontext;
-	bool		matches;
-
-	if (n == 0)
-		return true;
-	oldcontext = MemoryContextSwitchTo(rerank->context);
-	if (rerank->indexInfo != NULL)
-		index_values(rerank, row, values, isnulls);
-	else
-		for (int i = 0; i < n; i++)
-		{
-			int			column = quals->rows[i].scan_key->sk_attno - 1;
-
-			/*
-			 * column 0 is the vector: its only qual is IS NOT NULL, and a row
-			 * whose vector is NULL is not in the index
-			 */
-			if (column > 0)
-				values[column] =
-					slot_getattr(row,
-								 rerank->index->rd_index->indkey.values[column],
-								 &isnulls[column]);
-		}
-	matches = IvfpqKeyQualsMatch(quals, values, isnulls, !all_keys);
-	MemoryContextSwitchTo(oldcontext);
-	forget_row(rerank);
-	return matches;
-}
-
-/* Returns whether a row satisfies the key quals and the early qual. */
 static bool
 row_matches(IvfpqRerank *rerank, TupleTableSlot *row, bool all_keys)
 {
-	return (rerank->quals == NULL || keys_match(rerank, row, all_keys)) &&
-		(rerank->early_qual == NULL ||
-		 rerank->early_qual(rerank->early_qual_arg, row));
+	const IvfpqKeyQuals *quals = rerank->quals;
+	int			n = 0;			/* number of key quals to test */
+
+	if (quals != NULL)
+		n = all_keys ? quals->nrows : quals->nrechecks;
+	if (n > 0)
+	{
+		const int16 *columns = rerank->index->rd_index->indkey.values;
+		Datum		values[INDEX_MAX_KEYS] = {0};
+		bool		isnulls[INDEX_MAX_KEYS] = {0};
+		MemoryContext oldcontext = MemoryContextSwitchTo(rerank->context);
+		bool		matches;
+
+		if (rerank->indexInfo != NULL)
+			index_values(rerank, row, values, isnulls);
+		else
+			for (int i = 0; i < n; i++)
+			{
+				int			column = quals->rows[i].scan_key->sk_attno - 1;
+
+				/*
+				 * column 0 is the vector: its only qual is IS NOT NULL, and a
+				 * row whose vector is NULL is not in the index
+				 */
+				if (column > 0)
+					values[column] = slot_getattr(row, columns[column],
+												  &isnulls[column]);
+			}
+		matches = IvfpqKeyQualsMatch(quals, values, isnulls, !all_keys);
+		MemoryContextSwitchTo(oldcontext);
+		forget_row(rerank);
+		if (!matches)
+			return false;
+	}
+	return rerank->early_qual == NULL ||
+		rerank->early_qual(rerank->early_qual_arg, row);
 }
 
 /* Returns the type of the index's vectors.  The first call looks it up. */
@@ -474,11 +446,18 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 {
 	MemoryContext oldcontext;
 	ItemPointerData tid;
+	bool		call_again = false;
 	bool		isnull;
 	bool		is_indexed;
 
 	rerank->rejected = false;
-	if (!fetch_row(rerank, id))
+	prefetch_to(rerank, id, &tid);
+	IvfpqRerankGivePage(rerank, rerank->fetch, id,
+						take_page(&rerank->prefetch_row, id));
+	if (!table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
+								 rerank->slot, &call_again,
+								 rerank->want_all_dead ?
+								 &rerank->all_dead : NULL))
 		return false;
 	if (value != NULL)
 		rerank->rejected = !row_matches(rerank, rerank->slot,
@@ -489,7 +468,7 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 		return value == NULL;
 	}
 
-	IvfpqIdToTid(id, &tid);
+	IvfpqIdToTid(id, &tid);		/* the fetch may have changed it */
 	oldcontext = MemoryContextSwitchTo(rerank->context);
 	*value = indexed_value(rerank, rerank->slot, &isnull);
 	is_indexed = !isnull && has_dims(rerank, value, &tid);
@@ -549,14 +528,6 @@ IvfpqRerankDone(IvfpqRerank *rerank)
 	ExecClearTuple(rerank->slot);
 }
 
-static double
-compute_distance(const IvfpqRerank *rerank, Datum value)
-{
-	return DatumGetFloat8(FunctionCall2Coll(rerank->distance,
-											rerank->collation,
-											value, rerank->query));
-}
-
 /*
  * Reranks the row that an index entry points to.  Fetches it like
  * IvfpqRerankFetch, sets *distance, and releases the row.
@@ -570,7 +541,9 @@ IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 	if (!IvfpqRerankFetch(rerank, id, &value))
 		return false;
 	oldcontext = MemoryContextSwitchTo(rerank->context);
-	*distance = compute_distance(rerank, value);
+	*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
+												 rerank->collation, value,
+												 rerank->query));
 	MemoryContextSwitchTo(oldcontext);
 	IvfpqRerankDone(rerank);
 	return true;
@@ -585,20 +558,8 @@ IvfpqRerankSkip(IvfpqRerank *rerank, uint64 id)
 {
 	ItemPointerData tid;
 
-	IvfpqIdToTid(id, &tid);
-	check_tid(rerank, &tid);
-	IvfpqPrefetchTo(&rerank->prefetch, ItemPointerGetBlockNumber(&tid));
+	prefetch_to(rerank, id, &tid);
 	table_index_fetch_reset(rerank->fetch);
-}
-
-/* Gives a row's page to the executor's fetch, which fetches the row next. */
-void
-IvfpqRerankGivePage(const IvfpqRerank *rerank, IndexFetchTableData *fetch,
-					uint64 id)
-{
-	if (rerank->is_heap)
-		give_page(rerank->heap, fetch, (BlockNumber) (id >> IVFPQ_ID_SHIFT),
-				  InvalidBuffer);
 }
 
 /*
@@ -629,29 +590,6 @@ hold_page(IvfpqRerankTable *table, Relation heap, BlockNumber blkno)
 	table->held = IvfpqBufHintRead(heap, blkno, NULL);
 	page = (const char *) BufferGetPage(table->held);
 	IvfpqFetch(page, page + POINTERS_BYTES);
-}
-
-/* Prefetches the rows of the page that is held, and releases the page. */
-static void
-fetch_held_rows(IvfpqRerankTable *table)
-{
-	Page		page;
-	OffsetNumber n;
-
-	if (!BufferIsValid(table->held))
-		return;
-	page = BufferGetPage(table->held);
-	n = Min(PageGetMaxOffsetNumber(page), MaxHeapTuplesPerPage);
-	for (OffsetNumber i = FirstOffsetNumber; i <= n; i++)
-	{
-		ItemIdData	item = *PageGetItemId(page, i);
-		const char *row = (const char *) page + item.lp_off;
-
-		if (item.lp_off + item.lp_len <= BLCKSZ)
-			IvfpqFetch(row, row + Min(item.lp_len, ROW_BYTES));
-	}
-	ReleaseBuffer(table->held);
-	table->held = InvalidBuffer;
 }
 
 /*
@@ -697,7 +635,24 @@ IvfpqRerankTableNext(IvfpqRerank *rerank)
 		table->current = blkno;
 		if (!BufferIsValid(table->held))
 			hold_page(table, rerank->heap, blkno + 1);
-		fetch_held_rows(table);
+		if (BufferIsValid(table->held))
+		{
+			/* prefetch the rows of the page that is held */
+			Page		page = BufferGetPage(table->held);
+			OffsetNumber n = Min(PageGetMaxOffsetNumber(page),
+								 MaxHeapTuplesPerPage);
+
+			for (OffsetNumber i = FirstOffsetNumber; i <= n; i++)
+			{
+				ItemIdData	item = *PageGetItemId(page, i);
+				const char *start = (const char *) page + item.lp_off;
+
+				if (item.lp_off + item.lp_len <= BLCKSZ)
+					IvfpqFetch(start, start + Min(item.lp_len, ROW_BYTES));
+			}
+			ReleaseBuffer(table->held);
+			table->held = InvalidBuffer;
+		}
 		hold_page(table, rerank->heap, blkno + 2);
 	}
 	return rerank->slot;
@@ -753,7 +708,9 @@ IvfpqRerankTableRow(IvfpqRerank *rerank, TupleTableSlot *row,
 	}
 	else if (is_indexed && has_dims(rerank, &value, &row->tts_tid))
 	{
-		*distance = compute_distance(rerank, value);
+		*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
+													 rerank->collation, value,
+													 rerank->query));
 		is_indexed = !isnan(*distance) ||
 			IvfpqHasPlace(vector_type(rerank), value, rerank->dims);
 	}

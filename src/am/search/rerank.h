@@ -128,7 +128,8 @@ extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance);
 /* Serve the executor, which fetches some rows itself. */
 extern void IvfpqRerankSkip(IvfpqRerank *rerank, uint64 id);
 extern void IvfpqRerankGivePage(const IvfpqRerank *rerank,
-								IndexFetchTableData *fetch, uint64 id);
+								IndexFetchTableData *scan, uint64 id,
+								Buffer held);
 
 /* Read and test rows of the table that need not be in the index. */
 extern void IvfpqRerankTableBegin(IvfpqRerank *rerank);

@@ -38,8 +38,6 @@ extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
 						   GvMetric metric);
 extern void IvfpqQuerySet(IvfpqQuery *query, const float *vector);
 extern const float *IvfpqQueryTable(IvfpqQuery *query);
-extern void IvfpqQueryKeepScores(IvfpqQuery *query, int nlists);
-extern void IvfpqQueryDropScores(IvfpqQuery *query);
 
 extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes,
 								bool deep);
@@ -249,7 +247,6 @@ extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
-extern bool IvfpqSearchWiden(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 
 extern int	IvfpqDistinct(const uint64 *numbers, int n, int most, int *first);

@@ -161,43 +161,18 @@ IvfpqIsOrderedKey(Oid type)
 	return ordered_type(type) != NULL;
 }
 
-/*
- * Initializes a key whose class has no support function.  Its type must be one
- * of ordered_types.
- */
-static void
-init_ordered(IvfpqKey *key, Relation index, int attno)
-{
-	const OrderedType *type = ordered_type(key->type);
-
-	if (type == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("column %d of index \"%s\" cannot be a key: type %s is not supported",
-						attno, RelationGetRelationName(index),
-						format_type_be(key->type)),
-				 errhint("Leave the column out: the executor asks conditions that an index has no column for.")));
-	key->kind = IVFPQ_KEY_ORDERED;
-	key->width = type->width;
-	key->is_exact = type->is_exact;
-	key->is_integer = type->is_integer;
-	key->least = type->least;
-	key->greatest = type->greatest;
-	if (key->type == ANYENUMOID)
-		key->type = getBaseType(TupleDescAttr(RelationGetDescr(index),
-											  attno - 1)->atttypid);
-}
-
 static void
 init_key(IvfpqKey *key, Relation index, int attno)
 {
 	Oid			collation = index->rd_indcollation[attno - 1];
+	const OrderedType *type;
+	int			strategy;
 	int			procnum;
 
 	key->type = index->rd_opcintype[attno - 1];
 	key->family = index->rd_opfamily[attno - 1];
 	key->collation = collation;
-	if (IvfpqIsVectorColumn(index, attno))
+	if (OidIsValid(IvfpqDistanceOperator(key->family, key->type, &strategy)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("column %d of index \"%s\" is a second vector",
@@ -225,9 +200,27 @@ init_key(IvfpqKey *key, Relation index, int attno)
 	}
 	else
 	{
-		init_ordered(key, index, attno);
+		type = ordered_type(key->type);
+		if (type == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("column %d of index \"%s\" cannot be a key: type %s is not supported",
+							attno, RelationGetRelationName(index),
+							format_type_be(key->type)),
+					 errhint("Leave the column out: the executor asks conditions that an index has no column for.")));
+		key->kind = IVFPQ_KEY_ORDERED;
+		key->width = type->width;
+		key->is_exact = type->is_exact;
+		key->is_integer = type->is_integer;
+		key->least = type->least;
+		key->greatest = type->greatest;
+		if (key->type == ANYENUMOID)
+			key->type = getBaseType(TupleDescAttr(RelationGetDescr(index),
+												  attno - 1)->atttypid);
 		return;
 	}
+
+	/* the support function is called for each value */
 	key->is_exact = false;
 	fmgr_info_copy(&key->function, index_getprocinfo(index, attno, procnum),
 				   CurrentMemoryContext);
@@ -284,13 +277,6 @@ key_integer(Oid type, Datum value)
 	}
 }
 
-/* Returns the abbreviated key of an integer in least .. greatest. */
-static uint64
-key_integer_abbrev(const IvfpqKey *key, int64 value)
-{
-	return (uint64) value - (uint64) key->least;
-}
-
 static uint64
 key_float4_abbrev(float4 value)
 {
@@ -325,7 +311,7 @@ static uint64
 key_abbrev(IvfpqKey *key, Datum value)
 {
 	if (key->is_integer)
-		return key_integer_abbrev(key, key_integer(key->type, value));
+		return (uint64) key_integer(key->type, value) - (uint64) key->least;
 
 	switch (key->kind)
 	{
@@ -476,19 +462,7 @@ integer_bound(const IvfpqKey *key, int64 value)
 	RangeBound	bound;
 	int64		nearest = Min(Max(value, key->least), key->greatest);
 
-	bound.abbrev = key_integer_abbrev(key, nearest);
-	bound.side = nearest < value ? -1 : nearest > value;
-	return bound;
-}
-
-static RangeBound
-float4_bound(float8 value)
-{
-	RangeBound	bound;
-	float4		nearest = (float4) value;
-
-	bound.abbrev = key_float4_abbrev(nearest);
-	/* if the value is NaN, neither comparison is true and the side is 0 */
+	bound.abbrev = (uint64) nearest - (uint64) key->least;
 	bound.side = nearest < value ? -1 : nearest > value;
 	return bound;
 }
@@ -666,7 +640,14 @@ key_range(IvfpqKey *key, int strategy, Oid subtype, Datum value)
 	else if (key->is_integer && (same || (is_int(key->type) && is_int(subtype))))
 		bound = integer_bound(key, key_integer(subtype, value));
 	else if (key->type == FLOAT4OID && subtype == FLOAT8OID)
-		bound = float4_bound(DatumGetFloat8(value));
+	{
+		float8		exact = DatumGetFloat8(value);
+		float4		nearest = (float4) exact;
+
+		bound.abbrev = key_float4_abbrev(nearest);
+		/* if the value is NaN, neither comparison is true and the side is 0 */
+		bound.side = nearest < exact ? -1 : nearest > exact;
+	}
 	else if (key->type == FLOAT8OID && subtype == FLOAT4OID)
 		bound.abbrev = key_float8_abbrev(DatumGetFloat4(value));
 	else if (same)
@@ -777,30 +758,6 @@ compare_arguments(const void *a, const void *b)
 }
 
 /*
- * Adds the condition that the key is equal to one of the arguments [n].  Each
- * argument has a single abbreviated key.  Stores the arguments in the row
- * qual, in the order of these abbreviated keys.
- */
-static void
-add_points(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row,
-		   Argument *arguments, int n, bool is_exact)
-{
-	uint64	   *abbrevs = palloc(n * sizeof(uint64));
-
-	qsort(arguments, n, sizeof(Argument), compare_arguments);
-	row->narguments = n;
-	row->arguments = palloc(n * sizeof(Datum));
-	row->abbrevs = palloc(n * sizeof(uint64));
-	for (int i = 0; i < n; i++)
-	{
-		row->arguments[i] = arguments[i].value;
-		row->abbrevs[i] = arguments[i].abbrev;
-		abbrevs[i] = arguments[i].abbrev;
-	}
-	add_set(quals, qual, abbrevs, n, is_exact);
-}
-
-/*
  * Adds the condition that the comparison by qual->strategy is true for at
  * least one of the row qual's arguments.
  */
@@ -811,6 +768,7 @@ add_values(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row)
 	bool		are_points = qual->strategy == BTEqualStrategyNumber;
 	KeyRange	hull = nothing;
 	int			n = 0;
+	uint64	   *abbrevs;
 
 	for (int i = 0; i < row->narguments; i++)
 	{
@@ -831,16 +789,36 @@ add_values(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row)
 		hull.is_exact &= range.is_exact;
 	}
 
-	/*
-	 * If the comparison is not equality, either the ranges of all arguments
-	 * begin at the key's first abbreviated key, or all these ranges end at
-	 * the key's last abbreviated key.  Exact ranges therefore have no gap
-	 * between them, and their hull is exact, too.
-	 */
 	if (are_points)
-		add_points(quals, qual, row, arguments, n, hull.is_exact);
+	{
+		/*
+		 * The key must be equal to an argument, and each argument has a
+		 * single abbreviated key.  Store the arguments in the row qual, in
+		 * the order of these abbreviated keys.
+		 */
+		qsort(arguments, n, sizeof(Argument), compare_arguments);
+		abbrevs = palloc(n * sizeof(uint64));
+		row->narguments = n;
+		row->arguments = palloc(n * sizeof(Datum));
+		row->abbrevs = palloc(n * sizeof(uint64));
+		for (int i = 0; i < n; i++)
+		{
+			row->arguments[i] = arguments[i].value;
+			row->abbrevs[i] = arguments[i].abbrev;
+			abbrevs[i] = arguments[i].abbrev;
+		}
+		add_set(quals, qual, abbrevs, n, hull.is_exact);
+	}
 	else
+	{
+		/*
+		 * If the comparison is not equality, either the ranges of all
+		 * arguments begin at the key's first abbreviated key, or all these
+		 * ranges end at the key's last abbreviated key.  Exact ranges
+		 * therefore have no gap between them, and their hull is exact, too.
+		 */
 		add_range(quals, qual, hull);
+	}
 	pfree(arguments);
 }
 

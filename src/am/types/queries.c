@@ -71,34 +71,6 @@ IvfpqQueriesOfArray(ArrayType *array)
 	return queries;
 }
 
-/*
- * Opens a cursor on a column of a table, cast to real[].  It returns at most
- * `most` rows, drawn at random from those in which the column is not NULL.
- */
-static Portal
-open_table(Oid relid, const char *column, int most)
-{
-	char	   *name = get_rel_name(relid);
-	StringInfoData sql;
-
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
-	column = quote_identifier(column);
-	initStringInfo(&sql);
-	appendStringInfo(&sql,
-					 "SELECT q.v::pg_catalog.float4[] FROM "
-					 "(SELECT t.%s AS v FROM %s AS t WHERE t.%s IS NOT NULL "
-					 "ORDER BY pg_catalog.random() LIMIT %d) AS q",
-					 column,
-					 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-												name),
-					 column, most);
-	return SPI_cursor_open_with_args(NULL, sql.data, 0, NULL, NULL, NULL, true,
-									 0);
-}
-
 /* Appends a vector to the queries read so far. */
 static void
 add_vector(Reading *reading, Datum value)
@@ -134,16 +106,37 @@ add_vector(Reading *reading, Datum value)
 		pfree(array);
 }
 
-/* Reads at most `most` queries from a column of a table. */
+/*
+ * Reads queries from a column of a table: at most `most` rows, drawn at random
+ * from those in which the column is not NULL.
+ */
 static IvfpqQueries
 read_table(Oid relid, const char *column, int most)
 {
 	Reading		reading = {.context = CurrentMemoryContext};
 	IvfpqQueries queries;
+	char	   *name;
+	StringInfoData sql;
 	Portal		cursor;
 
 	SPI_connect();
-	cursor = open_table(relid, column, most);
+	name = get_rel_name(relid);
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	column = quote_identifier(column);
+	initStringInfo(&sql);
+	appendStringInfo(&sql,
+					 "SELECT q.v::pg_catalog.float4[] FROM "
+					 "(SELECT t.%s AS v FROM %s AS t WHERE t.%s IS NOT NULL "
+					 "ORDER BY pg_catalog.random() LIMIT %d) AS q",
+					 column,
+					 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+												name),
+					 column, most);
+	cursor = SPI_cursor_open_with_args(NULL, sql.data, 0, NULL, NULL, NULL,
+									   true, 0);
 	for (SPI_cursor_fetch(cursor, true, FETCH_ROWS); SPI_processed > 0;
 		 SPI_cursor_fetch(cursor, true, FETCH_ROWS))
 	{

@@ -88,70 +88,54 @@ IvfpqDistanceOperator(Oid family, Oid type, int *strategy)
 	return InvalidOid;
 }
 
-/* Returns whether a column, counted from 1, has a vector's operator class. */
-bool
-IvfpqIsVectorColumn(Relation index, int attno)
-{
-	int			strategy;
-
-	return OidIsValid(IvfpqDistanceOperator(index->rd_opfamily[attno - 1],
-											index->rd_opcintype[attno - 1],
-											&strategy));
-}
-
-/*
- * Returns the metric of an index, which is given by the strategy number of its
- * ordering operator.  Raises an error unless the family of the first column
- * has exactly one ordering operator for two arguments of the class's own type.
- */
-static GvMetric
-index_metric(Relation index)
-{
-	Oid			family = index->rd_opfamily[0];
-	Oid			type = index->rd_opcintype[0];
-	int			found;
-
-	(void) IvfpqDistanceOperator(family, type, &found);
-	for (int strategy = found + 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
-		if (OidIsValid(ordering_operator(family, type, strategy)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-					 errmsg("operator family of index \"%s\" has operators of more than one metric",
-							RelationGetRelationName(index)),
-					 errhint("Give every metric an operator class and family of its own.")));
-
-	switch (found)
-	{
-		case IVFPQ_L2_STRATEGY:
-			return GV_L2;
-		case IVFPQ_IP_STRATEGY:
-			return GV_IP;
-		case IVFPQ_COSINE_STRATEGY:
-			return GV_COSINE;
-		default:
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-					 errmsg("the first column of index \"%s\" is not a vector: its operator family orders no values of type %s",
-							RelationGetRelationName(index),
-							format_type_be(type)),
-					 errhint("Put the vector first; the columns behind it are keys.")));
-	}
-	return GV_L2;				/* keep compiler quiet */
-}
-
 /*
  * Fills *type from the operator class of an open index.  Looks up support
- * function 1 in the current context, which must live as long as *type.
+ * function 1 in the current context, which must live as long as *type.  Raises
+ * an error unless the family of the first column has exactly one ordering
+ * operator for two arguments of the class's own type.
  */
 void
 IvfpqTypeInit(IvfpqType *type, Relation index)
 {
 	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(index), 0);
 	int32		typmod = att->atttypmod;
+	int			found = 0;		/* the ordering operator's strategy number,
+								 * which gives the metric */
 
 	memset(type, 0, sizeof(*type));
-	type->metric = index_metric(index);
 	type->type = index->rd_opcintype[0];
+	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
+	{
+		if (!OidIsValid(ordering_operator(index->rd_opfamily[0], type->type,
+										  strategy)))
+			continue;
+		if (found != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+					 errmsg("operator family of index \"%s\" has operators of more than one metric",
+							RelationGetRelationName(index)),
+					 errhint("Give every metric an operator class and family of its own.")));
+		found = strategy;
+	}
+	switch (found)
+	{
+		case IVFPQ_L2_STRATEGY:
+			type->metric = GV_L2;
+			break;
+		case IVFPQ_IP_STRATEGY:
+			type->metric = GV_IP;
+			break;
+		case IVFPQ_COSINE_STRATEGY:
+			type->metric = GV_COSINE;
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+					 errmsg("the first column of index \"%s\" is not a vector: its operator family orders no values of type %s",
+							RelationGetRelationName(index),
+							format_type_be(type->type)),
+					 errhint("Put the vector first; the columns behind it are keys.")));
+	}
 	type->collation = index->rd_indcollation[0];
 	type->has_toreal = (type->type != FLOAT4ARRAYOID);
 	if (!type->has_toreal)
@@ -223,34 +207,6 @@ IvfpqTypeStudy(IvfpqType *type)
 		type->stored = IVFPQ_STORED_FLOATS;
 	else if (name != NULL && strcmp(name, "halfvec_to_float4") == 0)
 		type->stored = IVFPQ_STORED_HALF;
-}
-
-/* Raises an error unless the array has a vector's shape, without NULLs. */
-static void
-check_shape(ArrayType *array)
-{
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("vector must be a one-dimensional array, not %d-dimensional",
-						ARR_NDIM(array)),
-				 errhint("Store one vector in a row.")));
-	if (ARR_NDIM(array) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("vector must have at least one dimension"),
-				 errhint("Use NULL for a missing vector.")));
-	if (ARR_DIMS(array)[0] > IVFPQ_MAX_DIMS)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("vector cannot have more than %d dimensions",
-						IVFPQ_MAX_DIMS),
-				 errdetail("It has %d dimensions.", ARR_DIMS(array)[0])));
-	if (array_contains_nulls(array))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("NULL element not allowed in vector"),
-				 errhint("Use NULL in place of the whole array for a missing vector.")));
 }
 
 /* Raises an error unless all values [n] are finite. */
@@ -349,8 +305,29 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 	const float4 *values;
 	int			n;
 
-	check_shape(array);
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("vector must be a one-dimensional array, not %d-dimensional",
+						ARR_NDIM(array)),
+				 errhint("Store one vector in a row.")));
+	if (ARR_NDIM(array) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("vector must have at least one dimension"),
+				 errhint("Use NULL for a missing vector.")));
 	n = ARR_DIMS(array)[0];
+	if (n > IVFPQ_MAX_DIMS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("vector cannot have more than %d dimensions",
+						IVFPQ_MAX_DIMS),
+				 errdetail("It has %d dimensions.", n)));
+	if (array_contains_nulls(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("NULL element not allowed in vector"),
+				 errhint("Use NULL in place of the whole array for a missing vector.")));
 	if (ARR_ELEMTYPE(array) == FLOAT4OID)
 		values = (const float4 *) ARR_DATA_PTR(array);
 	else
@@ -427,21 +404,6 @@ stored_floats(const IvfpqType *type, Datum value, int *dims)
 }
 
 /*
- * Returns whether the floats are equal to those that the value's cast returns.
- * We compare them for the first value that is read, because pgvector may have
- * changed its types since this was written.
- */
-static bool
-is_cast(IvfpqType *type, Datum value, const float *floats, int dims)
-{
-	int			cast_dims;
-	const float *cast = IvfpqArrayFloats(as_real(type, value), &cast_dims);
-
-	return cast_dims == dims &&
-		memcmp(cast, floats, dims * sizeof(float)) == 0;
-}
-
-/*
  * Converts a value of the index's type, which must not be NULL, to floats, and
  * sets *dims to their number.  The result points into the value or to palloc'd
  * memory, so call this in a context that is reset between rows.
@@ -455,7 +417,15 @@ IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
 		floats = stored_floats(type, value, dims);
 	if (floats != NULL && !type->is_stored_so)
 	{
-		type->is_stored_so = is_cast(type, value, floats, *dims);
+		/*
+		 * Compare the first value with its cast, because pgvector may have
+		 * changed its types since this was written.
+		 */
+		int			cast_dims;
+		const float *cast = IvfpqArrayFloats(as_real(type, value), &cast_dims);
+
+		type->is_stored_so = cast_dims == *dims &&
+			memcmp(cast, floats, cast_dims * sizeof(float)) == 0;
 		if (!type->is_stored_so)
 		{
 			type->stored = IVFPQ_STORED_SOMEHOW;
@@ -645,53 +615,12 @@ IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
 		(type->metric == GV_IP || square > LEAST_SQUARE);
 }
 
-/* Returns the inverse of a rotation (its transpose) [dims][dims], palloc'd. */
-static float *
-load_inverse(Relation index, const IvfpqMetaData *meta)
-{
-	int			dims = meta->dims;
-	float	   *inverse = IvfpqRotationLoad(index, meta);
-
-	for (int i = 0; i < dims; i++)
-		for (int j = 0; j < i; j++)
-		{
-			float		value = inverse[(Size) i * dims + j];
-
-			inverse[(Size) i * dims + j] = inverse[(Size) j * dims + i];
-			inverse[(Size) j * dims + i] = value;
-		}
-	return inverse;
-}
-
 /*
- * Transforms a centroid [dims] from the engine's space, in which pages store
- * it, to the space of the index's rows.  `back` [dims][dims] is the inverse of
- * the rotation, or NULL if there is no rotation.  `turned` [dims] is scratch
- * memory.  The result is written to `to` [dims].
- */
-static void
-untransform(const GvModel *model, const float *back, float *turned,
-			const float *centroid, float *to)
-{
-	if (back != NULL)
-	{
-		gv_rotate(model->dims, back, model->dims, centroid, turned);
-		centroid = turned;
-	}
-	for (int i = 0; i < model->dims; i++)
-	{
-		double		value = centroid[i] / (double) model->scale +
-		model->mean[i];
-
-		to[i] = (float) Max(Min(value, FLT_MAX), -FLT_MAX);
-	}
-}
-
-/*
- * Returns all centroids [*n][dims] of an index in the space of its rows,
- * palloc'd.  If the metric is cosine, centroids are means of vectors of length
- * 1.  If the index is not trained, sets *n to 0 and returns NULL.  Raises an
- * error if the index's vectors have other dimensions.
+ * Returns all centroids [*n][dims] of an index, palloc'd, transformed from the
+ * engine's space, in which pages store them, to the space of the index's rows.
+ * If the metric is cosine, centroids are means of vectors of length 1.  If the
+ * index is not trained, sets *n to 0 and returns NULL.  Raises an error if the
+ * index's vectors have other dimensions.
  */
 float *
 IvfpqCentroids(Relation index, int dims, int *n)
@@ -701,10 +630,10 @@ IvfpqCentroids(Relation index, int dims, int *n)
 	IvfpqArrayReader reader;
 	const float *run;
 	float	   *centroids;
-	float	   *back = NULL;
+	float	   *to;
+	float	   *back = NULL;	/* [dims][dims] inverse of the rotation */
 	float	   *turned;
 	int			count;
-	Size		read = 0;
 
 	*n = meta->nlists;
 	if (meta->nlists == 0)
@@ -714,14 +643,40 @@ IvfpqCentroids(Relation index, int dims, int *n)
 								MCXT_ALLOC_HUGE);
 	turned = palloc(dims * sizeof(float));
 	if (meta->rotated)
-		back = load_inverse(index, meta);
+	{
+		/* the inverse of a rotation is its transpose */
+		back = IvfpqRotationLoad(index, meta);
+		for (int i = 0; i < dims; i++)
+			for (int j = 0; j < i; j++)
+			{
+				float		value = back[(Size) i * dims + j];
+
+				back[(Size) i * dims + j] = back[(Size) j * dims + i];
+				back[(Size) j * dims + i] = value;
+			}
+	}
 	IvfpqArrayOpen(&reader, index, meta->centroids, dims, meta->nlists);
+	to = centroids;
 	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		for (int i = 0; i < count; i++)
-			untransform(&model->gv, back, turned, run + (Size) i * dims,
-						centroids + read++ * dims);
+		for (int i = 0; i < count; i++, run += dims, to += dims)
+		{
+			const float *centroid = run;
+
+			if (back != NULL)
+			{
+				gv_rotate(dims, back, dims, run, turned);
+				centroid = turned;
+			}
+			for (int d = 0; d < dims; d++)
+			{
+				double		value = centroid[d] / (double) model->gv.scale +
+				model->gv.mean[d];
+
+				to[d] = (float) Max(Min(value, FLT_MAX), -FLT_MAX);
+			}
+		}
 	}
 	IvfpqArrayClose(&reader);
 	if (back != NULL)

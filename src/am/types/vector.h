@@ -50,7 +50,6 @@ typedef struct IvfpqType
 
 /* Operator classes */
 extern Oid	IvfpqDistanceOperator(Oid family, Oid type, int *strategy);
-extern bool IvfpqIsVectorColumn(Relation index, int attno);
 extern void IvfpqTypeInit(IvfpqType *type, Relation index);
 extern void IvfpqTypeStudy(IvfpqType *type);
 extern int	IvfpqIndexDims(Relation index, const IvfpqType *type);
