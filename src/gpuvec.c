@@ -12,6 +12,7 @@
 #include "utils/guc.h"
 
 #include "am/common/options.h"
+#include "am/maintain/maintain.h"
 #include "am/scan/querylog.h"
 #include "am/scan/scan.h"
 #include "am/scan/scanstats.h"

@@ -17,6 +17,8 @@
 #include "am/common/util.h"
 #include "pgcompat.h"
 
+volatile uint32 ivfpq_rows_done = 0;
+
 /* True in a worker, where no caller relies on the active snapshot. */
 static bool ours = false;
 

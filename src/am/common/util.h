@@ -1,7 +1,8 @@
 /*
  * util.h
- *		Snapshots for background workers that read rows, phases of a build's
- *		progress, growing arrays, and sorts of rows (util.c).
+ *		Snapshots for background workers that read rows, a count of these rows,
+ *		phases of a build's progress, growing arrays, and sorts of rows
+ *		(util.c).
  */
 #ifndef IVFPQ_UTIL_H
 #define IVFPQ_UTIL_H
@@ -15,6 +16,16 @@ extern void IvfpqSnapshotTake(void);
 extern void IvfpqSnapshotDrop(void);
 extern void IvfpqSnapshotForget(void);
 extern void IvfpqSnapshotRenew(void);
+
+/* Number of rows that this process has read.  Only IvfpqRowDone changes it. */
+extern volatile uint32 ivfpq_rows_done;
+
+/* Notes that a row was read and its indexed values were computed. */
+static inline void
+IvfpqRowDone(void)
+{
+	ivfpq_rows_done++;
+}
 
 /* Build phases for pg_stat_progress_create_index.  Core owns phase 1. */
 #define IVFPQ_PHASE_SAMPLING	2

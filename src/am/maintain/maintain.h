@@ -37,6 +37,10 @@ extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
 												 IndexBulkDeleteResult *stats);
 
 /* worker.c */
+
+/* setting gpuvec.training_timeout in milliseconds; 0 = no limit */
+extern int	ivfpq_training_timeout;
+
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
 /* traininplace.c */

@@ -24,6 +24,12 @@
  * default lock method, because a function of an index may release all advisory
  * locks of its session.  A transaction that aborts releases even session locks
  * of this method, so the worker acquires its slot again after each error.
+ *
+ * The worker limits the time that an index owner's code takes.  A function of an index may wait forever, and may catch a cancellation.  So
+ * the process terminates itself as pg_terminate_backend would, which no code
+ * can catch.  A timer checks whether a row was finished since the timer's last
+ * check.  A worker has a snapshot only while it reads rows (util.c), so the
+ * time in which it clusters or writes does not count.
  */
 #include "postgres.h"
 
@@ -53,6 +59,7 @@
 #include "utils/ps_status.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -84,6 +91,13 @@
  * with this tag, because databases and roles have no sub-objects.
  */
 #define SLOT_PART		0xFF91
+
+/*
+ * Interval of the timer that limits the time of an owner's code, and the time
+ * in which the code must react to a cancellation.
+ */
+#define LOOK_MS			200
+#define CANCEL_MS		1000
 
 /* Number of owners that a worker's arguments have space for. */
 #define MAX_OWNERS		27
@@ -132,11 +146,32 @@ typedef struct Tried
 								 * and is not tried again */
 } Tried;
 
+/* The limit that an owner's code has hit.  It ends the process. */
+typedef enum LimitHit
+{
+	NO_LIMIT,
+	ROW_LIMIT,					/* one row took too long */
+	CANCEL_LIMIT				/* the code did not react to a cancellation in
+								 * time */
+} LimitHit;
+
+int			ivfpq_training_timeout = 60000;
+
 static Oid	asked = InvalidOid; /* the index that we were asked for */
 static int	asked_retries = ASKED_RETRIES;	/* retries left for `asked` */
 static WorkerArgs args;
 static int	slot = -1;			/* our worker slot, or -1 */
 static HTAB *tried;				/* of Tried */
+
+/* the limit on an owner's code */
+static TimeoutId timer;
+static int	timeout_ms;			/* 0: there is no limit */
+static uint32 rows_seen;		/* ivfpq_rows_done at the last check */
+static TimestampTz row_since;	/* when the current row was begun */
+static TimestampTz cancel_since;	/* when the timer saw a cancellation; 0 =
+									 * it saw none */
+static volatile sig_atomic_t canceled = false;
+static volatile LimitHit hit = NO_LIMIT;
 
 /* The index that is being served. */
 static struct
@@ -434,6 +469,48 @@ advise_rebuild(Relation heap, Relation index)
 	IvfpqMetaAdvised(index, rows);
 }
 
+/* Timer callback, in a signal handler.  Ends the process if a limit is hit. */
+static void
+check_limit(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (rows_seen != ivfpq_rows_done || !ActiveSnapshotSet())
+		row_since = now;
+	rows_seen = ivfpq_rows_done;
+	if (canceled && cancel_since == 0)
+		cancel_since = now;
+	if (canceled &&
+		TimestampDifferenceExceeds(cancel_since, now, CANCEL_MS))
+		hit = CANCEL_LIMIT;
+	else if (timeout_ms > 0 &&
+			 TimestampDifferenceExceeds(row_since, now, timeout_ms))
+		hit = ROW_LIMIT;
+	else
+		return;
+	/* do what die() does */
+	InterruptPending = true;
+	ProcDiePending = true;
+	SetLatch(MyLatch);
+}
+
+/*
+ * Begins the limit.  From now on each row must be finished within
+ * gpuvec.training_timeout, and a cancellation obeyed within CANCEL_MS.
+ */
+static void
+begin_limit(void)
+{
+	timeout_ms = ivfpq_training_timeout;
+	rows_seen = ivfpq_rows_done;
+	row_since = GetCurrentTimestamp();
+	cancel_since = 0;
+	canceled = false;
+	enable_timeout_every(timer,
+						 TimestampTzPlusMilliseconds(row_since, LOOK_MS),
+						 LOOK_MS);
+}
+
 /*
  * Error context callback.  Names the index that is being served.  If a limit
  * on the owner's code ends the worker, the message says so and the detail
@@ -442,15 +519,13 @@ advise_rebuild(Relation heap, Relation index)
 static void
 add_context(void *arg)
 {
-	IvfpqLimitHit hit = IvfpqLimitIsHit();
-
-	if (hit == IVFPQ_LIMIT_ROW)
+	if (hit == ROW_LIMIT)
 		errmsg("gpuvec: training of index \"%s\" ended, its code finished no row within gpuvec.training_timeout",
 			   serving.name);
-	else if (hit == IVFPQ_LIMIT_CANCEL)
+	else if (hit == CANCEL_LIMIT)
 		errmsg("gpuvec: training of index \"%s\" ended, its code did not heed a cancellation",
 			   serving.name);
-	if (hit != IVFPQ_LIMIT_NONE)
+	if (hit != NO_LIMIT)
 	{
 		errdetail("The code is that of role \"%s\". The next VACUUM of the table has training begun again.",
 				  serving.owner);
@@ -484,13 +559,13 @@ serve_index(Relation heap, Relation index)
 	error_context_stack = &context;
 	IvfpqActAsOwner(&caller, heap);
 	if (OidIsValid(args.owner))
-		IvfpqLimitBegin();
+		begin_limit();
 	begun = GetCurrentTimestamp();
 	IvfpqTrainOrFlush(heap, index, &result);
 	log_result(&result, begun);
 	advise_rebuild(heap, index);
 	if (OidIsValid(args.owner))
-		IvfpqLimitEnd();
+		disable_timeout(timer, false);
 	IvfpqActAsCaller(&caller);
 	error_context_stack = context.previous;
 	serving.heap = InvalidOid;
@@ -588,18 +663,18 @@ try_index(Oid indexoid, bool just_look)
 static void
 recover(Oid indexoid)
 {
-	bool		canceled = OidIsValid(serving.heap) &&
+	bool		was_canceled = OidIsValid(serving.heap) &&
 	geterrcode() == ERRCODE_QUERY_CANCELED;
 
 	HOLD_INTERRUPTS();
-	IvfpqLimitEnd();
+	disable_timeout(timer, false);
 	if (!OidIsValid(serving.heap))
 		remember_tried(indexoid, -1);
 	MemoryContextSwitchTo(TopMemoryContext);
-	if (!canceled)
+	if (!was_canceled)
 		EmitErrorReport();
 	FlushErrorState();
-	if (canceled)
+	if (was_canceled)
 	{
 		LOCKTAG		tag;
 		bool		waited_for;
@@ -631,7 +706,7 @@ recover(Oid indexoid)
 static void
 cancel(SIGNAL_ARGS)
 {
-	IvfpqLimitCancel();
+	canceled = true;
 	IvfpqTakeCancel();
 }
 
@@ -821,7 +896,7 @@ gpuvec_train_worker(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(args.database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
 	IvfpqSnapshotsAreOurs();
-	IvfpqLimitInit();
+	timer = RegisterTimeout(USER_TIMEOUT, check_limit);
 	before_shmem_exit(release_at_exit, (Datum) 0);
 
 	/* after releasing the slot, look again: VACUUM may have found us busy */

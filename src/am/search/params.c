@@ -7,24 +7,12 @@
  * value for the target recall.  For an index that was not calibrated, formulas
  * give values that reached a recall@10 of .95 on real embeddings.  See
  * src/am/README, "Defaults".
- *
- * This file also limits the time that an index owner's code takes in a worker.
- * A function of an index may wait forever, and may catch a cancellation.  So
- * the process terminates itself as pg_terminate_backend would, which no code
- * can catch.  A timer checks whether a row was finished since the timer's last
- * check.  A worker has a snapshot only while it reads rows (util.c), so the
- * time in which it clusters or writes does not count.
  */
 #include "postgres.h"
 
 #include <math.h>
 
-#include "miscadmin.h"
-#include "storage/latch.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
-#include "utils/timeout.h"
-#include "utils/timestamp.h"
 
 #include "am/common/model.h"
 #include "am/common/options.h"
@@ -91,10 +79,6 @@
 /* Index of the second depth.  Every calibration has at least two depths. */
 #define SECOND		1
 
-/* Interval of the timer, and the time that a cancellation may take. */
-#define LOOK_MS			200
-#define CANCEL_MS		1000
-
 /* The search parameters that calibration found for a recall. */
 typedef struct Known
 {
@@ -107,18 +91,6 @@ typedef struct Known
 
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
-
-int			ivfpq_training_timeout = 60000;
-volatile uint32 ivfpq_rows_done = 0;
-
-static TimeoutId timer;
-static int	timeout_ms;			/* 0: there is no limit */
-static uint32 rows_seen;		/* ivfpq_rows_done at the last check */
-static TimestampTz row_since;	/* when the current row was begun */
-static TimestampTz cancel_since;	/* when the timer saw a cancellation; 0 =
-									 * it saw none */
-static volatile sig_atomic_t canceled = false;
-static volatile IvfpqLimitHit hit = IVFPQ_LIMIT_NONE;
 
 /* Returns the probes for an index without calibration. */
 int
@@ -455,74 +427,4 @@ IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 	for (; batch > 0; batch--)
 		rows = IvfpqBatchRows(index, meta, rows + 1);
 	IvfpqParamsForRows(params, index, meta, recall, Min(rows, PG_INT32_MAX));
-}
-
-/* Timer callback, in a signal handler.  Ends the process if a limit is hit. */
-static void
-look(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (rows_seen != ivfpq_rows_done || !ActiveSnapshotSet())
-		row_since = now;
-	rows_seen = ivfpq_rows_done;
-	if (canceled && cancel_since == 0)
-		cancel_since = now;
-	if (canceled &&
-		TimestampDifferenceExceeds(cancel_since, now, CANCEL_MS))
-		hit = IVFPQ_LIMIT_CANCEL;
-	else if (timeout_ms > 0 &&
-			 TimestampDifferenceExceeds(row_since, now, timeout_ms))
-		hit = IVFPQ_LIMIT_ROW;
-	else
-		return;
-	/* do what die() does */
-	InterruptPending = true;
-	ProcDiePending = true;
-	SetLatch(MyLatch);
-}
-
-/* Registers the timer.  Called once per process, before other functions. */
-void
-IvfpqLimitInit(void)
-{
-	timer = RegisterTimeout(USER_TIMEOUT, look);
-}
-
-/*
- * Begins the limit.  From now on each row must be finished within
- * gpuvec.training_timeout, and a cancellation obeyed within CANCEL_MS.
- */
-void
-IvfpqLimitBegin(void)
-{
-	timeout_ms = ivfpq_training_timeout;
-	rows_seen = ivfpq_rows_done;
-	row_since = GetCurrentTimestamp();
-	cancel_since = 0;
-	canceled = false;
-	enable_timeout_every(timer,
-						 TimestampTzPlusMilliseconds(row_since, LOOK_MS),
-						 LOOK_MS);
-}
-
-/* Notes that a cancellation has come.  Called in a signal handler. */
-void
-IvfpqLimitCancel(void)
-{
-	canceled = true;
-}
-
-/* Ends the limit.  The owner's code is not run after this. */
-void
-IvfpqLimitEnd(void)
-{
-	disable_timeout(timer, false);
-}
-
-/* Returns the limit that ends the process, or IVFPQ_LIMIT_NONE. */
-IvfpqLimitHit
-IvfpqLimitIsHit(void)
-{
-	return hit;
 }

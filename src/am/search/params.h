@@ -1,6 +1,6 @@
 /*
  * params.h
- *		Search parameters, and the limit on an index owner's code (params.c).
+ *		Search parameters (params.c).
  */
 #ifndef IVFPQ_PARAMS_H
 #define IVFPQ_PARAMS_H
@@ -73,33 +73,5 @@ extern double IvfpqBatchRows(Relation index, const IvfpqMetaData *meta,
 extern void IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 								const IvfpqMetaData *meta, double recall,
 								int batch);
-
-/* setting gpuvec.training_timeout in milliseconds; 0 = no limit */
-extern int	ivfpq_training_timeout;
-
-/* Number of rows that this process has read.  Only IvfpqRowDone changes it. */
-extern volatile uint32 ivfpq_rows_done;
-
-/* Notes that a row was read and its indexed values were computed. */
-static inline void
-IvfpqRowDone(void)
-{
-	ivfpq_rows_done++;
-}
-
-/* The limit that an index owner's code has hit.  It ends the process. */
-typedef enum IvfpqLimitHit
-{
-	IVFPQ_LIMIT_NONE,
-	IVFPQ_LIMIT_ROW,			/* one row took too long */
-	IVFPQ_LIMIT_CANCEL			/* the code did not react to a cancellation in
-								 * time */
-} IvfpqLimitHit;
-
-extern void IvfpqLimitInit(void);
-extern void IvfpqLimitBegin(void);
-extern void IvfpqLimitCancel(void);
-extern void IvfpqLimitEnd(void);
-extern IvfpqLimitHit IvfpqLimitIsHit(void);
 
 #endif							/* IVFPQ_PARAMS_H */

@@ -46,6 +46,7 @@
 
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
+#include "am/common/util.h"
 #include "am/search/params.h"
 #include "am/search/rerank.h"
 #include "page/bufcache.h"

@@ -448,6 +448,19 @@ pg_snprintf(char *text, size_t size, const char *fmt,...)
 	return n;
 }
 
+char *
+psprintf(const char *fmt,...)
+{
+	char		text[1024];
+	va_list		args;
+	int			n;
+
+	va_start(args, fmt);
+	n = vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	return memcpy(palloc(n + 1), text, n + 1);
+}
+
 int
 pg_vsnprintf(char *text, size_t size, const char *fmt, va_list args)
 {
