@@ -471,24 +471,25 @@ find_document(const Rewrite *rewrite, List **names, bool *is_text)
 	{
 		OpExpr	   *step = (OpExpr *) node;
 		Const	   *name;
+		Oid			opcode;
 
 		if (!is_opclause(step) || list_length(step->args) != 2)
 			return NULL;
 		name = lsecond(step->args);
 		if (!IsA(name, Const) || name->constisnull)
 			return NULL;
-		switch (get_opcode(step->opno))
+		opcode = get_opcode(step->opno);
+		/* only the outermost operator can be these: text has no fields */
+		if (opcode == F_JSONB_OBJECT_FIELD_TEXT ||
+			opcode == F_JSONB_EXTRACT_PATH_TEXT)
+			*is_text = true;
+		switch (opcode)
 		{
 			case F_JSONB_OBJECT_FIELD_TEXT:
-				*is_text = true;	/* only the outermost operator can be ->>,
-									 * because text has no fields */
-				/* FALLTHROUGH */
 			case F_JSONB_OBJECT_FIELD:
 				*names = lcons(TextDatumGetCString(name->constvalue), *names);
 				break;
 			case F_JSONB_EXTRACT_PATH_TEXT:
-				*is_text = true;
-				/* FALLTHROUGH */
 			case F_JSONB_EXTRACT_PATH:
 				if (!add_path_names(name, names))
 					return NULL;

@@ -92,12 +92,12 @@ column_is_read(const Reader *reader, AttrNumber number)
 	switch (nodeTag(plan))
 	{
 		case T_Limit:
-			/* WITH TIES compares columns */
-			if (((Limit *) plan)->limitOption != LIMIT_OPTION_COUNT)
-				return true;
-			/* FALLTHROUGH */
 		case T_Material:
 		case T_Memoize:
+			/* WITH TIES compares columns */
+			if (IsA(plan, Limit) &&
+				((Limit *) plan)->limitOption != LIMIT_OPTION_COUNT)
+				return true;
 			/* these nodes pass on the column under the same number */
 			entry = get_tle_by_resno(plan->targetlist, number);
 			return entry == NULL || !entry->resjunk ||
