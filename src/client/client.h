@@ -10,18 +10,18 @@
 #ifndef IVFPQ_CLIENT_H
 #define IVFPQ_CLIENT_H
 
-#include "client/look.h"
-#include "client/mirror/mirror.h"
-#include "client/state/served.h"
-#include "client/state/sharedpart.h"
-#include "client/work/builder.h"
-#include "client/work/remoteset.h"
+#include "client/mirrorqueue.h"
+#include "client/remotebuild.h"
+#include "client/remoteset.h"
+#include "client/servershared.h"
+#include "client/settings.h"
+#include "client/views.h"
 
-/* init.c: for _PG_init, while the library is preloaded. */
+/* servershared.c: for _PG_init, while the library is preloaded. */
 extern void IvfpqClientInit(void);
 
 /*
- * ask.c: a search.  Pointers are good until the next one.
+ * remotesearch.c: a search.  Pointers are good until the next one.
  */
 typedef struct IvfpqAnswer
 {
@@ -58,7 +58,7 @@ extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 								  const IvfpqQuestion *question,
 								  IvfpqAnswer *answer);
 
-/* askmany.c: many searches at once, of one question but for its query. */
+/* remotesearch.c: many searches at once, of one question but for its query. */
 typedef struct IvfpqAnswers
 {
 	GvSearchRequest request;	/* as of one search */

@@ -1,6 +1,61 @@
 /*
- * wanted.c
- *		Mirror requests, and how far they are.
+ * mirrorqueue.c
+ *		What names the mirror of an index, and what its postings' keys are.
+ */
+#include "postgres.h"
+
+#include "client/servershared.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "client/mirrorqueue.h"
+#include "pgcompat.h"
+
+/* The key that names the mirror of an index. */
+GvMirrorKey
+IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqStorage storage = IvfpqStorageOf(index);
+	GvMirrorKey key = {storage.database, storage.tablespace, storage.number,
+	RelationGetRelid(index), meta->build_id};
+
+	return key;
+}
+
+/* Do these name the same mirror? */
+bool
+IvfpqSameKey(const GvMirrorKey *a, const GvMirrorKey *b)
+{
+	return a->relation == b->relation && a->database == b->database &&
+		a->tablespace == b->tablespace && a->build_id == b->build_id;
+}
+
+/* May gpuvecd have a mirror of the index? */
+bool
+IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
+{
+	return index->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
+		meta->build_id != 0 && meta->nlists > 0 && !IvfpqIsUncommitted(index);
+}
+
+/* Which keys the postings of the index's mirror have. */
+GvKeyForm
+IvfpqMirrorKeys(const IvfpqMetaData *meta)
+{
+	GvKeyForm	form = {0};
+
+	StaticAssertStmt(sizeof(form.kind) == sizeof(meta->key_kinds) &&
+					 sizeof(form.width) == sizeof(meta->key_widths),
+					 "engine and pages have as many keys");
+	memcpy(form.kind, meta->key_kinds, sizeof(form.kind));
+	memcpy(form.width, meta->key_widths, sizeof(form.width));
+	while (form.kind[form.nkeys] != 0)
+		form.nkeys++;
+	return form;
+}
+
+/* ----
+ * Mirror requests, and how far they are.
  *
  * A request is a ticket: an entry's `asked` is the last one, `done` and
  * `refused` say up to which ticket requests have been served or have failed.
@@ -11,12 +66,6 @@
  * again when gpuvecd was restarted, and so that two indexes that memory does
  * not hold side by side do not evict each other all the time.
  */
-#include "postgres.h"
-
-#include "miscadmin.h"
-#include "utils/timestamp.h"
-
-#include "client/mirror/wanted.h"
 
 /* After a failure: 1 s, 2 s, 4 s ... */
 #define FIRST_PAUSE_MS		1000
@@ -555,4 +604,112 @@ IvfpqMirrorRequestsPrune(const GvMirrorStatus *mirrors, int nmirrors,
 		}
 	}
 	LWLockRelease(ivfpq_shared->lock);
+}
+
+/* ----
+ * Have an index mirrored, and wait for it.
+ */
+
+/* How often to look whether gpuvecd is still there. */
+#define LOOK_MS				200
+
+/* How long it may take gpuvecd to come up. */
+#define START_US			INT64CONST(30000000)
+
+/* ERROR unless there can be mirrors. */
+static void
+check_server(void)
+{
+	IvfpqServerState state = IvfpqSharedState();
+
+	if (ivfpq_shared == NULL || state == IVFPQ_STATE_OFF)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no gpuvecd"),
+				 ivfpq_shared == NULL && !IvfpqPreloadHelps() &&
+				 ivfpq_server == IVFPQ_SERVER_AUTO ?
+				 errdetail("This machine shows no card that it could use.") :
+				 ivfpq_shared == NULL && ivfpq_server != IVFPQ_SERVER_OFF ?
+				 errhint("Add gpuvec to shared_preload_libraries and restart the server.") :
+				 errhint("It is turned off by gpuvec.server.")));
+	if (state != IVFPQ_STATE_UP && state != IVFPQ_STATE_STARTING)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("gpuvecd is not running"),
+				 errdetail("State is \"%s\".", IvfpqStateName()),
+				 errhint("Look into the server's log.")));
+}
+
+/* Wait until it is up; ERROR if it is not to be. */
+static void
+wait_for_server(void)
+{
+	int64		deadline = IvfpqNow() + START_US;
+
+	check_server();
+	while (IvfpqSharedState() != IVFPQ_STATE_UP)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT |
+						 WL_EXIT_ON_PM_DEATH, LOOK_MS, IvfpqWaitEvent());
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		check_server();
+		if (IvfpqNow() > deadline)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("gpuvecd does not come up"),
+					 errhint("Look into the server's log.")));
+	}
+}
+
+/*
+ * Is the request fulfilled?  ERROR if it failed.
+ */
+static bool
+is_done(const GvMirrorKey *key, uint64 ticket, int64 *postings)
+{
+	IvfpqMirrorRequest request;
+
+	if (!IvfpqMirrorRequestGet(key, &request))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the index was changed while it was mirrored"),
+				 errhint("Try again.")));
+	*postings = request.postings;
+	if (request.done >= ticket)
+		return true;
+	if (request.refused >= ticket)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("could not mirror the index: %s", request.error)));
+	return false;
+}
+
+/*
+ * Have a mirror brought, or brought up to date, and wait for that; returns
+ * the postings that it holds.  ERROR if it cannot be.  No loader brings the
+ * mirror of an index that the caller has locked exclusively.
+ */
+int64
+IvfpqPrewarm(const GvMirrorKey *key)
+{
+	uint64		ticket;
+	int64		postings;
+
+	wait_for_server();
+	ticket = IvfpqRequestMirror(key, true, true);
+	if (ticket == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many indexes are being mirrored"),
+				 errhint("Try again later.")));
+	ConditionVariablePrepareToSleep(&ivfpq_shared->changed);
+	while (!is_done(key, ticket, &postings))
+	{
+		(void) ConditionVariableTimedSleep(&ivfpq_shared->changed, LOOK_MS,
+										   IvfpqWaitEvent());
+		check_server();
+	}
+	ConditionVariableCancelSleep();
+	return postings;
 }

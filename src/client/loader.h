@@ -1,18 +1,18 @@
 /*
- * load.h
+ * loader.h
  *		Bringing a mirror to gpuvecd.  Private to src/client.
  *
  * The rhythm is: lock the index, recheck that it is the one, copy a message's
  * worth into memory, unlock; then send.  So a session that waits for the index
  * waits for milliseconds, and never for gpuvecd.
  */
-#ifndef IVFPQ_LOAD_H
-#define IVFPQ_LOAD_H
+#ifndef IVFPQ_LOADER_H
+#define IVFPQ_LOADER_H
 
+#include "client/mirrorqueue.h"
+#include "client/msgring.h"
 #include "storage/bufmgr.h"
 
-#include "client/channel/ring.h"
-#include "client/mirror/mirror.h"
 #include "page/listread.h"
 
 typedef enum IvfpqLoadResult
@@ -65,21 +65,10 @@ typedef struct IvfpqLoad
 } IvfpqLoad;
 
 /* load.c */
-extern IvfpqLoadResult IvfpqLoadMirror(IvfpqLoad *load, bool whole);
-extern IvfpqLoadResult IvfpqLoadSend(IvfpqLoad *load, GvMessageType type,
-									 const void *head, Size head_bytes,
-									 Size bytes);
-extern IvfpqLoadResult IvfpqLoadAsk(IvfpqLoad *load, GvMessageType type,
-									const void *head, Size head_bytes,
-									const void *tail, Size tail_bytes,
-									uint32 length);
 
-/* lock.c */
-extern bool IvfpqDatabaseIsFree(void);
-extern IvfpqLoadResult IvfpqLoadLock(IvfpqLoad *load);
-extern void IvfpqLoadUnlock(IvfpqLoad *load);
+/* loader.c */
 
-/* piece.c */
+/* loader.c */
 typedef enum IvfpqChunkResult
 {
 	IVFPQ_CHUNK_DONE,			/* in the message, or nothing to do */
@@ -97,17 +86,7 @@ typedef struct IvfpqLongList
 	IvfpqAddress *addresses;	/* [nblocks] */
 } IvfpqLongList;
 
-extern void IvfpqMessageBegin(IvfpqLoad *load);
-extern IvfpqChunkResult IvfpqMessageAdd(IvfpqLoad *load, int32 list,
-										const GvListState *have);
-extern void IvfpqLongBegin(IvfpqLoad *load, IvfpqLongList *longlist,
-						   int32 list);
-extern bool IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist);
 
-/* loadrecords.c */
-extern void IvfpqRecordsNote(IvfpqLoad *load, const IvfpqBlockView *view);
-extern void IvfpqRecordsRead(IvfpqLoad *load);
-extern IvfpqLoadResult IvfpqRecordsSend(IvfpqLoad *load);
-extern IvfpqLoadResult IvfpqRecordsSendAll(IvfpqLoad *load);
+/* loader.c */
 
-#endif							/* IVFPQ_LOAD_H */
+#endif							/* IVFPQ_LOADER_H */

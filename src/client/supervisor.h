@@ -8,7 +8,7 @@
 
 #include "protocol/gv_protocol.h"
 
-/* child.c: the process gpuvecd */
+/* serverprocess.c: the process gpuvecd */
 extern bool IvfpqChildStart(void);
 extern int	IvfpqChildPid(void);
 extern int	IvfpqChildLog(void);
@@ -18,14 +18,11 @@ extern void IvfpqChildLogEnd(int status);
 extern void IvfpqChildTerminate(void);
 extern void IvfpqChildStop(int *status);
 
-/* program.c */
+/* serverprocess.c */
 extern bool IvfpqFindProgram(char *path);
 
-/* orphans.c */
-extern void IvfpqDropOrphans(const GvMirrorStatus *mirrors, int nmirrors,
-							 int64 timeout_us);
+/* supervisor.c */
 
-/* launch.c: loaders */
-extern int64 IvfpqLaunchLoaders(bool *ended);
+/* supervisor.c: loaders */
 
 #endif							/* IVFPQ_SUPERVISOR_H */

@@ -1,7 +1,25 @@
 /*
- * channel.h
- *		A socket to gpuvecd, the requests on their way through it, and what
- *		became of them.  Private to src/client.
+ * serverconn.h
+ *		Where gpuvecd listens, and whose it is (serverconn.c).  Private to
+ *		src/client.
+ */
+#ifndef IVFPQ_SERVERCONN_H
+#define IVFPQ_SERVERCONN_H
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "client/settings.h"
+#include "storage/latch.h"
+
+#include "protocol/gv_protocol.h"
+
+extern void IvfpqPlaceInit(void);
+extern bool IvfpqServerIsExternal(void);
+
+/* ----
+ * A socket to gpuvecd, the requests on their way through it, and what
+ * became of them.  Private to src/client.
  *
  * Answers come in the order of the requests.  Searches, loaders and the
  * supervisor have one request on its way, builds and sets several.  Nothing
@@ -11,13 +29,6 @@
  * that makes no sense.  So a channel is never out of step, and gpuvecd never
  * works for a session that has gone.
  */
-#ifndef IVFPQ_CHANNEL_H
-#define IVFPQ_CHANNEL_H
-
-#include "storage/latch.h"
-
-#include "client/state/served.h"
-#include "protocol/gv_protocol.h"
 
 /* Requests that may be on their way. */
 #define IVFPQ_MAX_REQUESTS		4
@@ -99,12 +110,11 @@ IvfpqAnswerLength(const IvfpqChannel *channel)
 	return ((const GvMessage *) channel->in)->length;
 }
 
-/* channel.c */
+/* serverconn.c */
 extern void IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context);
 extern void IvfpqChannelClose(IvfpqChannel *channel, IvfpqServed served,
 							  const char *reason);
 extern IvfpqServed IvfpqChannelReject(IvfpqChannel *channel);
-extern bool IvfpqChannelReserve(IvfpqChannel *channel, Size size);
 extern IvfpqRequest *IvfpqChannelAdd(IvfpqChannel *channel,
 									 GvMessageType type,
 									 const void *head, Size head_bytes,
@@ -123,15 +133,15 @@ extern IvfpqServed IvfpqChannelExchange(IvfpqChannel *channel,
 										const void *tail, Size tail_bytes,
 										uint32 length);
 
-/* connect.c; and the channel of the process, for one request at a time */
+/* serverconn.c; and the channel of the process, for one request at a time */
 extern bool IvfpqChannelOpen(IvfpqChannel *channel, GvRole role);
 extern IvfpqChannel *IvfpqConnect(GvRole role, int64 deadline);
 extern void IvfpqDisconnect(void);
 extern pgsocket IvfpqOwnSocket(void);
 extern bool IvfpqServerAnswers(const char **reason);
 
-/* status.c */
+/* serverconn.c */
 extern IvfpqServed IvfpqAskStatus(IvfpqChannel *channel, GvStatusReply *head,
 								  GvMirrorStatus **mirrors);
 
-#endif							/* IVFPQ_CHANNEL_H */
+#endif							/* IVFPQ_SERVERCONN_H */

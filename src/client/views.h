@@ -1,12 +1,12 @@
 /*
- * look.h
+ * views.h
  *		The status of gpuvecd and of its mirrors, by its own answer and by
- *		shared memory (look.c).
+ *		shared memory (views.c).
  */
-#ifndef IVFPQ_LOOK_H
-#define IVFPQ_LOOK_H
+#ifndef IVFPQ_VIEWS_H
+#define IVFPQ_VIEWS_H
 
-#include "client/mirror/mirror.h"
+#include "client/mirrorqueue.h"
 
 /* A status; filled by IvfpqGetServerStatus. */
 typedef struct IvfpqServerStatus
@@ -29,9 +29,8 @@ typedef struct IvfpqServerStatus
 	GvMirrorStatus *mirrors;	/* [nmirrors] */
 } IvfpqServerStatus;
 
-extern bool IvfpqAskHow(GvStatusReply *status, GvMirrorStatus **mirrors);
 extern void IvfpqGetServerStatus(IvfpqServerStatus *status);
 extern const char *IvfpqGetMirrorState(const IvfpqServerStatus *status,
 									   const GvMirrorKey *key, char **error);
 
-#endif							/* IVFPQ_LOOK_H */
+#endif							/* IVFPQ_VIEWS_H */

@@ -1,23 +1,179 @@
 /*
- * channel.c
- *		A socket to gpuvecd: requests out, answers in, and the waiting.
+ * serverconn.c
+ *		Where gpuvecd listens, and whose it is.
  *
- * Memory follows what was really sent, and that is bounded by what was asked
- * for.
+ * One that the supervisor starts is the server's own user's, and its socket
+ * lies in the data directory.  One that PostgreSQL does not start
+ * (gpuvec.server = external) is found in a folder that both know, and may be
+ * another user's, whom gpuvec.server_owner names.  In that folder nobody else
+ * may be able to put a socket.
  */
 #include "postgres.h"
 
+#include <pwd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/servershared.h"
+#include "client/settings.h"
 #include "miscadmin.h"
+#include "port.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
-#include "client/channel/channel.h"
-#include "client/state/state.h"
+#include "client/serverconn.h"
 #include "pgcompat.h"
+
+/* Who runs it; found while the library is preloaded. */
+static uid_t owner;
+
+/* Has PostgreSQL nothing to do with its start and its end? */
+bool
+IvfpqServerIsExternal(void)
+{
+	return ivfpq_server == IVFPQ_SERVER_EXTERNAL;
+}
+
+/* See settings.h. */
+bool
+IvfpqFindUser(const char *name, uid_t *uid)
+{
+	struct passwd *user;
+	char	   *end;
+	unsigned long long number;
+
+	if (name[0] == '\0')
+	{
+		*uid = geteuid();
+		return true;
+	}
+	errno = 0;
+	number = strtoull(name, &end, 10);
+	if (name[0] >= '0' && name[0] <= '9' && *end == '\0')
+	{
+		*uid = (uid_t) number;
+		/* the last one means no user to the system */
+		return errno == 0 && number < PG_UINT32_MAX;
+	}
+	user = getpwnam(name);
+	if (user == NULL)
+		return false;
+	*uid = user->pw_uid;
+	return true;
+}
+
+/* See settings.h. */
+bool
+IvfpqFolderFits(const char *folder)
+{
+	return strlen(folder) + sizeof("/" GV_SOCKET_PATH) <=
+		sizeof(((struct sockaddr_un *) NULL)->sun_path);
+}
+
+/*
+ * Look at the settings, which stay as they are, while the library is
+ * preloaded.
+ */
+void
+IvfpqPlaceInit(void)
+{
+	owner = geteuid();
+	if (!IvfpqServerIsExternal())
+		return;
+	if (ivfpq_server_directory[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("gpuvec.server is external, and gpuvec.server_directory is empty"),
+				 errhint("Set it to the folder that gpuvecd's option --socket names.")));
+	/* a name that no user has is not accepted, and warned of */
+	if (!IvfpqFindUser(ivfpq_server_owner, &owner))
+		owner = geteuid();
+}
+
+/* Does it run as who it should? */
+static bool
+is_server_owner(uid_t uid)
+{
+	return uid == owner;
+}
+
+/* Say why there is no way to it; false. */
+static bool
+pg_attribute_printf(2, 3)
+refuse(const char **reason, const char *format,...)
+{
+	static char text[200];
+	va_list		args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	*reason = text;
+
+	return false;
+}
+
+/* Can nobody but its owner and root put a socket into the folder? */
+static bool
+is_safe(const char **reason)
+{
+	struct stat status;
+
+	if (stat(ivfpq_server_directory, &status) != 0)
+		return refuse(reason, "its folder cannot be looked at: %s",
+					  strerror(errno));
+	if (!S_ISDIR(status.st_mode))
+		return refuse(reason, "its folder is no folder");
+	if (status.st_uid != owner && status.st_uid != 0)
+		return refuse(reason, "its folder is user %u's, neither gpuvec.server_owner's nor root's",
+					  (unsigned) status.st_uid);
+	if ((status.st_mode & 022) != 0)
+		return refuse(reason, "its folder has mode %03o: the group or others may write to it",
+					  (unsigned) status.st_mode & 07777);
+	return true;
+}
+
+/* The socket's address; false, and why, if it is not to be trusted. */
+static bool
+find_socket(struct sockaddr_un *address, const char **reason)
+{
+	memset(address, 0, sizeof(*address));
+	address->sun_family = AF_UNIX;
+	if (!IvfpqServerIsExternal())
+	{
+		strlcpy(address->sun_path, GV_SOCKET_PATH, sizeof(address->sun_path));
+		return true;
+	}
+	snprintf(address->sun_path, sizeof(address->sun_path), "%s/%s",
+			 ivfpq_server_directory, GV_SOCKET_PATH);
+	return is_safe(reason);
+}
+
+/* Why connect() has failed. */
+static const char *
+connect_problem(int error)
+{
+	const char *reason;
+
+	if (!IvfpqServerIsExternal())
+		return "it does not listen";
+	if (error == ENOENT)
+		return "there is no socket in its folder";
+	if (error == ECONNREFUSED)
+		return "nobody listens at the socket in its folder";
+	(void) refuse(&reason, "the socket in its folder cannot be connected to: %s",
+				  strerror(error));
+	return reason;
+}
+
+/* ----
+ * A socket to gpuvecd: requests out, answers in, and the waiting.
+ *
+ * Memory follows what was really sent, and that is bounded by what was asked
+ * for.
+ */
 
 #define SOCKET_EVENT		2	/* in the set of events */
 
@@ -208,8 +364,8 @@ send_requests(IvfpqChannel *channel)
  * Makes the buffer hold `size` bytes of an answer; bytes received stay.
  * False: there is no memory.
  */
-bool
-IvfpqChannelReserve(IvfpqChannel *channel, Size size)
+static bool
+channel_reserve(IvfpqChannel *channel, Size size)
 {
 	char	   *in;
 
@@ -249,7 +405,7 @@ check_header(IvfpqChannel *channel)
 		(void) IvfpqChannelReject(channel);
 		return false;
 	}
-	if (IvfpqChannelReserve(channel, sizeof(*header) + header->length))
+	if (channel_reserve(channel, sizeof(*header) + header->length))
 		return true;
 	IvfpqChannelClose(channel, IVFPQ_BROKEN, "no memory for its answer");
 	return false;
@@ -569,4 +725,283 @@ IvfpqChannelExchange(IvfpqChannel *channel, GvMessageType type,
 	if (served == IVFPQ_SERVED && IvfpqAnswerLength(channel) != length)
 		return IvfpqChannelReject(channel);
 	return served;
+}
+
+/* ----
+ * A channel is connected; and the one that each process has.
+ *
+ * Where the socket is: state/socketplace.c.  The channel of a process, for one
+ * request at a time, stays open between requests.  Another one is opened when
+ * it is not fit for the next: in another role, in the midst of a request that
+ * an error ended, or to a gpuvecd that has been replaced.
+ */
+
+/* The time after a failure to connect in which there is no other try, */
+#define HOLD_OFF_US			100000
+
+/* and the time after gpuvecd refused. */
+#define REFUSED_HOLD_OFF_US 1000000
+
+/* Bytes of the memory for answers that are kept between requests. */
+#define KEPT_CAPACITY			(256 * 1024)
+
+/* Say why it is not open. */
+static void
+stay_closed(IvfpqChannel *channel, IvfpqServed served, const char *reason)
+{
+	channel->served = served;
+	channel->refusal = 0;
+	strlcpy(channel->reason, reason, sizeof(channel->reason));
+}
+
+/* A socket to gpuvecd that does not block; PGINVALID_SOCKET, and why. */
+static pgsocket
+open_socket(const char **reason)
+{
+	struct sockaddr_un address;
+	pgsocket	sock;
+	uid_t		uid;
+	gid_t		gid;
+
+	if (!find_socket(&address, reason))
+		return PGINVALID_SOCKET;
+	*reason = "no file descriptor is free";
+	if (!AcquireExternalFD())
+		return PGINVALID_SOCKET;
+	*reason = "there is no socket for it";
+	sock = socket(AF_UNIX, SOCK_STREAM, 0);
+	if (sock == PGINVALID_SOCKET)
+	{
+		ReleaseExternalFD();
+		return PGINVALID_SOCKET;
+	}
+	(void) fcntl(sock, F_SETFD, FD_CLOEXEC);
+	if (pg_set_noblock(sock) &&
+		connect(sock, (struct sockaddr *) &address, sizeof(address)) == 0)
+	{
+		*reason = "it is another user's";
+		if (getpeereid(sock, &uid, &gid) == 0 && is_server_owner(uid))
+			return sock;
+	}
+	else
+		*reason = connect_problem(errno);
+	closesocket(sock);
+	ReleaseExternalFD();
+	return PGINVALID_SOCKET;
+}
+
+/* The things to wait for; an error closes the channel. */
+static void
+make_events(IvfpqChannel *channel)
+{
+	PG_TRY();
+	{
+		channel->events = IvfpqCreateWaitEventSet(3);
+		AddWaitEventToSet(channel->events, WL_LATCH_SET, PGINVALID_SOCKET,
+						  MyLatch, NULL);
+		AddWaitEventToSet(channel->events, WL_EXIT_ON_PM_DEATH,
+						  PGINVALID_SOCKET, NULL, NULL);
+		AddWaitEventToSet(channel->events, WL_SOCKET_READABLE, channel->sock,
+						  NULL, NULL);
+	}
+	PG_CATCH();
+	{
+		IvfpqChannelClose(channel, IVFPQ_DOWN, "it cannot be waited for");
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/* Say who we are, and hear who that is. */
+static bool
+greet(IvfpqChannel *channel)
+{
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
+		channel->role, (uint32) MyProcPid,
+	ivfpq_shared ? ivfpq_shared->incarnation : 0};
+	GvWelcome  *welcome = &channel->welcome;
+
+	if (IvfpqChannelExchange(channel, GV_MSG_HELLO, &hello, sizeof(hello),
+							 NULL, 0, sizeof(*welcome)) != IVFPQ_SERVED)
+	{
+		IvfpqChannelClose(channel, channel->served, channel->reason);
+		return false;
+	}
+	memcpy(welcome, IvfpqAnswerBody(channel), sizeof(*welcome));
+	welcome->engine[sizeof(welcome->engine) - 1] = '\0';
+	welcome->release[sizeof(welcome->release) - 1] = '\0';
+	return true;
+}
+
+/* Connect a closed channel and say hello; false: it is closed. */
+bool
+IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
+{
+	const char *reason = "no memory for its answers";
+
+	channel->pid = MyProcPid;
+	channel->role = role;
+	channel->most = role == GV_ROLE_BUILDER || role == GV_ROLE_SET ?
+		IVFPQ_MAX_REQUESTS : 1;
+	channel->refusal = 0;
+	if (channel_reserve(channel, IVFPQ_LEAST_CAPACITY))
+		channel->sock = open_socket(&reason);
+	if (!IvfpqChannelIsOpen(channel))
+	{
+		stay_closed(channel, IVFPQ_DOWN, reason);
+		return false;
+	}
+	make_events(channel);
+	return greet(channel);
+}
+
+/* ---- the channel of this process */
+
+static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
+
+/* Not connected, and not again before this */
+static int64 not_before;
+static uint64 hold_instance;	/* unless this is not the server's any more */
+static struct
+{
+	IvfpqServed served;
+	uint32		refusal;
+	char		reason[sizeof(own.reason)];
+}			held;				/* why */
+
+/* Close it, if it is open. */
+void
+IvfpqDisconnect(void)
+{
+	IvfpqChannelClose(&own, IVFPQ_DOWN, "it was left");
+}
+
+/* The socket to wait for, between requests, to notice the channel's end. */
+pgsocket
+IvfpqOwnSocket(void)
+{
+	return own.sock;
+}
+
+static uint64
+server_instance(void)
+{
+	return ivfpq_shared ? pg_atomic_read_u64(&ivfpq_shared->instance) : 0;
+}
+
+/* Can the next request go through it as it is? */
+static bool
+is_fit(GvRole role, uint64 instance)
+{
+	return IvfpqChannelIsOpen(&own) &&
+		own.made == own.answered &&
+		own.pid == MyProcPid && own.role == role &&
+		(instance == 0 || own.welcome.instance == instance);
+}
+
+/* Answers need not all be as long as the last one; false: no memory. */
+static bool
+shrink(void)
+{
+	if (own.capacity <= KEPT_CAPACITY)
+		return true;
+	pfree(own.in);
+	own.in = NULL;
+	own.capacity = 0;
+	return channel_reserve(&own, IVFPQ_LEAST_CAPACITY);
+}
+
+/* There was no connecting: do not try again for a while. */
+static void
+hold_off(int64 us, uint64 instance)
+{
+	held.served = own.served;
+	held.refusal = own.refusal;
+	strlcpy(held.reason, own.reason, sizeof(held.reason));
+	not_before = IvfpqNow() + us;
+	hold_instance = instance;
+}
+
+/*
+ * The channel of this process, to be used until then.  It is closed when
+ * gpuvecd cannot be reached, and whatever is asked tells why.
+ */
+IvfpqChannel *
+IvfpqConnect(GvRole role, int64 deadline)
+{
+	uint64		instance = server_instance();
+
+	own.context = TopMemoryContext;
+	own.deadline = deadline;
+	if (is_fit(role, instance) && shrink())
+		return &own;
+	IvfpqDisconnect();
+	if (IvfpqNow() < not_before && hold_instance == instance)
+	{
+		stay_closed(&own, held.served, held.reason);
+		own.refusal = held.refusal;
+	}
+	else if (!IvfpqChannelOpen(&own, role))
+	{
+		if (own.refusal != 0)
+			hold_off(REFUSED_HOLD_OFF_US, instance);
+		else if (own.served == IVFPQ_DOWN)
+			hold_off(HOLD_OFF_US, instance);
+	}
+	return &own;
+}
+
+/*
+ * Is gpuvecd there, for work that may take long?  If not, why, or NULL if
+ * it is not to be started.
+ */
+bool
+IvfpqServerAnswers(const char **reason)
+{
+	IvfpqServerState state = IvfpqSharedState();
+
+	*reason = NULL;
+	if (state == IVFPQ_STATE_UP)
+	{
+		if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
+			return true;
+		*reason = "it does not answer";
+	}
+	else if (state != IVFPQ_STATE_OFF)
+		*reason = "it is not running";
+	return false;
+}
+
+/* ----
+ * What gpuvecd says of itself.
+ */
+
+/*
+ * Ask for the status: *head, and *mirrors [head->nmirrors] in the current
+ * memory context.
+ */
+IvfpqServed
+IvfpqAskStatus(IvfpqChannel *channel, GvStatusReply *head,
+			   GvMirrorStatus **mirrors)
+{
+	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_STATUS, NULL, 0,
+										 NULL, 0, GV_MAX_MESSAGE);
+	const char *body;
+	uint32		length;
+	Size		size;
+
+	if (served != IVFPQ_SERVED)
+		return served;
+	body = IvfpqAnswerBody(channel);
+	length = IvfpqAnswerLength(channel);
+	if (length >= sizeof(*head))
+		memcpy(head, body, sizeof(*head));
+	if (length < sizeof(*head) || head->nmirrors < 0 ||
+		length - sizeof(*head) != head->nmirrors * sizeof(GvMirrorStatus))
+		return IvfpqChannelReject(channel);
+	head->device[sizeof(head->device) - 1] = '\0';
+	size = head->nmirrors * sizeof(GvMirrorStatus);
+	*mirrors = palloc(Max(size, 1));
+	memcpy(*mirrors, body + sizeof(*head), size);
+	return IVFPQ_SERVED;
 }

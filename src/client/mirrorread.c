@@ -1,5 +1,5 @@
 /*
- * readmirror.c
+ * mirrorread.c
  *		What gpuvecd holds of an index, for checks.
  *
  * A session that reads a mirror speaks as a loader does, so the session's next
@@ -7,9 +7,9 @@
  */
 #include "postgres.h"
 
-#include "client/channel/channel.h"
-#include "client/mirror/mirror.h"
-#include "client/state/state.h"
+#include "client/mirrorqueue.h"
+#include "client/serverconn.h"
+#include "client/servershared.h"
 
 /* A message of many megabytes takes its time. */
 #define LEAST_TIMEOUT_US	10000000

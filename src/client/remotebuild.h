@@ -1,13 +1,14 @@
 /*
- * builder.h
+ * remotebuild.h
  *		Builds by gpuvecd: it trains an index and encodes its rows.
  *
  * Functions that return false have failed for the rest of the build.  Encoded
  * rows go to the sink in the order in which they were added.
  */
-#ifndef IVFPQ_BUILDER_H
-#define IVFPQ_BUILDER_H
+#ifndef IVFPQ_REMOTEBUILD_H
+#define IVFPQ_REMOTEBUILD_H
 
+#include "client/msgring.h"
 #include "port/atomics.h"
 #include "utils/rel.h"
 
@@ -26,7 +27,7 @@ typedef struct IvfpqTicket
 
 /*
  * The state that participants of a build share, in memory that all of them
- * see (buildjoin.c).
+ * see (remotebuild.c).
  */
 typedef struct IvfpqSharing
 {
@@ -89,4 +90,39 @@ extern void IvfpqBuilderFailed(Relation index, const char *reason,
 extern void IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason);
 extern void IvfpqBuilderEnd(IvfpqBuilder *builder);
 
-#endif							/* IVFPQ_BUILDER_H */
+/* ----
+ * A build by gpuvecd from the inside.  Private to src/client.
+ */
+
+#define IVFPQ_BUILDER_SLOTS	4
+
+/* A slot of the ring, which has its rows [batch_rows][dims]. */
+typedef struct IvfpqSlot
+{
+	uint64	   *ids;			/* [batch_rows] */
+	int			n;
+	bool		sampled;		/* the rows are gpuvecd's, of its sample */
+	int64		first;			/* number of the first of them */
+} IvfpqSlot;
+
+struct IvfpqBuilder
+{
+	IvfpqChannel channel;
+	GvBuilderSpec spec;
+	GvTrained	trained;
+	uint64		id;				/* under which others join it */
+	IvfpqRing	ring;
+	IvfpqSlot	slots[IVFPQ_BUILDER_SLOTS]; /* of it */
+	uint64	   *sample_ids;		/* [sample_rows] of the sample */
+	int64		nsample;		/* of these, that gpuvecd is known to have */
+	IvfpqSharing *sharing;		/* who has these encoded; or NULL */
+	IvfpqEncodedSink sink;
+	void	   *sink_arg;
+	MemoryContextCallback callback;
+};
+
+/* remotebuild.c: has the answer to a slot */
+
+/* remotebuild.c */
+
+#endif							/* IVFPQ_REMOTEBUILD_H */

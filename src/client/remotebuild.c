@@ -1,6 +1,270 @@
 /*
  * remotebuild.c
- *		A build by gpuvecd: rows go there, lists and codes come back.
+ *		A build by gpuvecd begins, or is joined.
+ */
+#include "postgres.h"
+
+#include "client/servershared.h"
+#include "miscadmin.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+
+#include "client/remotebuild.h"
+#include "page/page.h"
+
+static bool builder_take(void *arg, uint64 number,
+							 const IvfpqRequest *request);
+
+#define SLOT_BYTES		((Size) 4 << 20)	/* rows of a slot */
+#define MOST_ROWS		8192
+
+/* The context of the build is gone, perhaps by an error. */
+static void
+close_late(void *arg)
+{
+	IvfpqBuilderEnd(arg);
+}
+
+/* Say what is to be built. */
+static bool
+begin(IvfpqBuilder *builder, const float *mean)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	GvBuildReply reply;
+
+	if (IvfpqChannelExchange(&builder->channel, GV_MSG_BUILD,
+							 spec, sizeof(*spec), mean,
+							 spec->dims * sizeof(float),
+							 sizeof(reply)) != IVFPQ_SERVED)
+		return false;
+	memcpy(&reply, IvfpqAnswerBody(&builder->channel), sizeof(reply));
+	builder->id = reply.id;
+	return true;
+}
+
+/* A builder that is not connected yet, in the current context. */
+static IvfpqBuilder *
+make_builder(const GvBuilderSpec *spec)
+{
+	IvfpqBuilder *builder = palloc0(sizeof(IvfpqBuilder));
+
+	IvfpqChannelInit(&builder->channel, CurrentMemoryContext);
+	builder->callback.func = close_late;
+	builder->callback.arg = builder;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext,
+									   &builder->callback);
+	builder->spec = *spec;
+	return builder;
+}
+
+/* Memory for the ring, even when there is no connection. */
+static void
+make_slots(IvfpqBuilder *builder)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+
+	if (!IvfpqRingOpen(&builder->ring, &builder->channel, IVFPQ_BUILDER_SLOTS,
+					   (Size) spec->batch_rows * spec->dims * sizeof(float),
+					   false))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	builder->ring.take = builder_take;
+	builder->ring.take_arg = builder;
+	for (int i = 0; i < IVFPQ_BUILDER_SLOTS; i++)
+		builder->slots[i].ids = palloc(spec->batch_rows * sizeof(uint64));
+}
+
+/*
+ * Begin a build by gpuvecd; spec->batch_rows is found here.  NULL, and an
+ * error or a notice where something failed, when it is not to be asked or
+ * cannot.  The builder lives in the current context, which closes it.
+ */
+IvfpqBuilder *
+IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
+				  const float *mean)
+{
+	Size		row = spec->dims * sizeof(float);
+	IvfpqBuilder *builder;
+	const char *reason;
+
+	if (!IvfpqServerIsWanted())
+		return NULL;
+	if (!IvfpqServerAnswers(&reason))
+	{
+		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
+			IvfpqBuilderFailed(index, reason ? reason : "there is none",
+							   false);
+		return NULL;
+	}
+	builder = make_builder(spec);
+	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
+	if (!IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER) ||
+		!begin(builder, mean))
+	{
+		IvfpqBuilderFailed(index, builder->channel.reason, false);
+		return NULL;
+	}
+	make_slots(builder);
+	return builder;
+}
+
+/* The ticket with which others join the build. */
+IvfpqTicket
+IvfpqBuilderTicket(const IvfpqBuilder *builder)
+{
+	IvfpqTicket ticket = {builder->id, builder->spec, builder->trained};
+
+	return ticket;
+}
+
+/*
+ * Join the leader's build, in another process.  When that fails the builder is
+ * not open, which is found out when rows are added, too.  `sharing` is NULL
+ * before it is trained.
+ */
+IvfpqBuilder *
+IvfpqBuilderJoin(const IvfpqTicket *ticket, IvfpqSharing *sharing)
+{
+	IvfpqBuilder *builder = make_builder(&ticket->spec);
+	GvJoinRequest request = {ticket->id};
+
+	builder->trained = ticket->trained;
+	builder->sharing = sharing;
+	make_slots(builder);
+	if (IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER))
+		(void) IvfpqChannelExchange(&builder->channel, GV_MSG_JOIN, &request,
+									sizeof(request), NULL, 0, 0);
+	return builder;
+}
+
+/* ----
+ * What the participants of a build by gpuvecd share: how to join it, and
+ * who has which rows of the sample encoded.
+ *
+ * gpuvecd has the rows of the sample from training.  So a pass over the table
+ * leaves them out, and participants claim batches of them instead, by their
+ * numbers.  Batches that got no answer are lost; another pass over
+ * the table finds their rows.
+ */
+
+static int64
+count_batches(int64 nsample, int batch_rows)
+{
+	return (nsample + batch_rows - 1) / batch_rows;
+}
+
+/* Bytes for what participants share of the leader's build. */
+Size
+IvfpqSharingSize(const IvfpqBuilder *builder)
+{
+	int64		n = builder->nsample;
+
+	return add_size(offsetof(IvfpqSharing, ids),
+					add_size(mul_size(2 * sizeof(uint64), n),
+							 count_batches(n, builder->spec.batch_rows)));
+}
+
+/* The batches' flags, behind both arrays of ids. */
+static bool *
+answered_flags(IvfpqSharing *sharing)
+{
+	return (bool *) (sharing->ids + 2 * sharing->nsample);
+}
+
+/*
+ * Fill it in.  From now on the leader and who joins claim rows of the sample,
+ * so that these are not to be added.
+ */
+void
+IvfpqSharingInit(IvfpqSharing *sharing, IvfpqBuilder *builder)
+{
+	int64		n = builder->nsample;
+
+	memset(sharing, 0, offsetof(IvfpqSharing, ids));
+	sharing->ticket = IvfpqBuilderTicket(builder);
+	pg_atomic_init_u32(&sharing->failed, 0);
+	pg_atomic_init_u64(&sharing->next, 0);
+	sharing->nsample = n;
+	sharing->npassed = n;
+	memcpy(sharing->ids, builder->sample_ids, n * sizeof(uint64));
+	memcpy(sharing->ids + n, builder->sample_ids, n * sizeof(uint64));
+	IvfpqSortNumbers(sharing->ids + n, n);
+	memset(answered_flags(sharing), 0,
+		   count_batches(n, builder->spec.batch_rows));
+	builder->sharing = sharing;
+}
+
+/* Claim a batch of the sample; returns how many rows, 0: there is none. */
+static int
+sharing_claim(IvfpqSharing *sharing, int64 *first)
+{
+	int			batch_rows = sharing->ticket.spec.batch_rows;
+
+	*first = (int64) pg_atomic_fetch_add_u64(&sharing->next, batch_rows);
+	return (int) Max(0, Min(sharing->nsample - *first, batch_rows));
+}
+
+/* A participant has the answer to the batch that begins with this row. */
+static void
+sharing_answered(IvfpqSharing *sharing, int64 first)
+{
+	answered_flags(sharing)[first / sharing->ticket.spec.batch_rows] = true;
+}
+
+/*
+ * All participants have done what they could: are rows of the sample lost?
+ * Then the next pass over the table is for these only.
+ */
+bool
+IvfpqSharingRecover(IvfpqSharing *sharing)
+{
+	const bool *answered = answered_flags(sharing);
+	uint64	   *lost = sharing->ids + sharing->nsample;
+	int64		nlost = 0;
+
+	for (int64 i = 0; i < sharing->nsample; i++)
+		if (!answered[i / sharing->ticket.spec.batch_rows])
+			lost[nlost++] = sharing->ids[i];
+	IvfpqSortNumbers(lost, nlost);
+	sharing->npassed = nlost;
+	sharing->recovering = nlost > 0;
+	return sharing->recovering;
+}
+
+/*
+ * Is a row that a pass over the table comes to to be added?  *at, 0 when the
+ * pass begins, is where the last one was looked for.
+ */
+bool
+IvfpqSharingWants(const IvfpqSharing *sharing, uint64 id, int64 *at)
+{
+	const uint64 *ids = sharing->ids + sharing->nsample;
+	int64		n = sharing->npassed;
+	int64		low = *at;
+
+	/* rows come in the order of the table, by and large */
+	if (low > 0 && ids[low - 1] >= id)
+	{
+		int64		high = low - 1;
+
+		for (low = 0; low < high;)
+		{
+			int64		middle = low + (high - low) / 2;
+
+			if (ids[middle] < id)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+	}
+	while (low < n && ids[low] < id)
+		low++;
+	*at = low;
+	return (low < n && ids[low] == id) == sharing->recovering;
+}
+
+/* ----
+ * A build by gpuvecd: rows go there, lists and codes come back.
  *
  * Rows are gathered in slots, a ring of them.  A full slot is on its way until
  * its answer has come, and keeps its rows as long: when gpuvecd fails, who
@@ -9,16 +273,9 @@
  * next is filled.
  *
  * Rows of the sample need not be sent again: between slots with rows there are
- * some that only name them (buildjoin.c).  Who builds has to read these
+ * some that only name them (remotebuild.c).  Who builds has to read these
  * anew when gpuvecd fails.
  */
-#include "postgres.h"
-
-#include "miscadmin.h"
-#include "utils/memutils.h"
-
-#include "client/state/state.h"
-#include "client/work/remotebuild.h"
 
 #define ARRAY_FLOATS	(GV_MAX_MESSAGE / 4)
 
@@ -160,7 +417,7 @@ take_encoded(IvfpqBuilder *builder, IvfpqSlot *slot)
 		return false;
 	builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
 	if (slot->sampled)
-		IvfpqSharingAnswered(builder->sharing, slot->first);
+		sharing_answered(builder->sharing, slot->first);
 	return true;
 }
 
@@ -187,8 +444,8 @@ take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot,
 }
 
 /* See IvfpqSlotAnswered. */
-bool
-IvfpqBuilderTake(void *arg, uint64 number, const IvfpqRequest *request)
+static bool
+builder_take(void *arg, uint64 number, const IvfpqRequest *request)
 {
 	IvfpqBuilder *builder = arg;
 	IvfpqSlot  *slot = slot_of(builder, number);
@@ -230,7 +487,7 @@ dispatch_sampled(IvfpqBuilder *builder, bool *some)
 
 	Assert(slot->n == 0);
 	if (sharing != NULL)
-		request.n = IvfpqSharingClaim(sharing, &request.first);
+		request.n = sharing_claim(sharing, &request.first);
 	*some = request.n > 0;
 	if (!*some)
 		return true;

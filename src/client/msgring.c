@@ -1,5 +1,5 @@
 /*
- * ring.c
+ * msgring.c
  *		A ring of slots for messages, in memory that gpuvecd shares or not; in
  *		slots that it shares answers may lie, too.
  */
@@ -11,7 +11,7 @@
 
 #include "storage/fd.h"
 
-#include "client/channel/ring.h"
+#include "client/msgring.h"
 
 /* Before a slot's bytes: header and head, aligned. */
 #define HEAD_BYTES		64

@@ -1,18 +1,17 @@
 /*
  * supervisor.c
- *		The background worker that runs gpuvecd: starts it, asks it again and
- *		again whether it is well, restarts it when it is not, and launches
- *		loaders.  One that others start it only asks.
- *
- * It is in no database and reads no page.  It never waits for gpuvecd longer
- * than PING_US at a time.  An error here ends it, and the gpuvecd that it
- * started with it; the postmaster starts it again.
+ *		The supervisor starts loaders where mirrors are requested: one for a
+ *		database, and not too many.
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "client/mirrorqueue.h"
+#include "client/serverconn.h"
+#include "client/servershared.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
@@ -24,12 +23,204 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "client/channel/channel.h"
-#include "client/mirror/wanted.h"
-#include "client/state/socketplace.h"
-#include "client/state/state.h"
-#include "client/supervise/supervisor.h"
+#include "client/supervisor.h"
 #include "pgcompat.h"
+
+/* A database's loaders start so far apart. */
+#define PAUSE_US			200000
+
+/* When no background worker is free. */
+#define RETRY_US			5000000
+
+typedef struct Slot
+{
+	Oid			database;		/* of the last one */
+	int64		launched;		/* when that was */
+	BackgroundWorkerHandle *handle; /* NULL: it does not run */
+} Slot;
+
+static Slot slots[IVFPQ_MAX_LOADERS];
+
+/* Frees the slots of loaders that have ended; true if there were any. */
+static bool
+reap(void)
+{
+	bool		any = false;
+
+	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
+	{
+		bool		connected;
+		pid_t		pid;
+
+		if (slots[i].handle == NULL ||
+			GetBackgroundWorkerPid(slots[i].handle, &pid) != BGWH_STOPPED)
+			continue;
+		pfree(slots[i].handle);
+		slots[i].handle = NULL;
+		any = true;
+		LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+		connected = ivfpq_shared->loader_connected[i];
+		LWLockRelease(ivfpq_shared->lock);
+		if (!connected)
+		{
+			/*
+			 * dropped, most likely; sessions that need a mirror request it
+			 * again
+			 */
+			ereport(LOG,
+					(errmsg("gpuvec loader found no way into database %u",
+							slots[i].database)));
+			IvfpqMirrorRequestForgetDatabase(slots[i].database);
+		}
+	}
+	return any;
+}
+
+/*
+ * The slot to start a loader of the database in, or NULL.  *when: try again
+ * then, if that is earlier.  *none_free: it has to wait for another
+ * database's.
+ */
+static Slot *
+choose_slot(Oid database, int64 now, int64 *when, bool *none_free)
+{
+	Slot	   *free_slot = NULL;
+
+	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
+	{
+		Slot	   *slot = &slots[i];
+
+		if (slot->database == database)
+		{
+			if (slot->handle != NULL)
+				return NULL;
+			if (now < slot->launched + PAUSE_US)
+			{
+				*when = Min(*when, slot->launched + PAUSE_US);
+				return NULL;
+			}
+		}
+		if (slot->handle == NULL)
+			free_slot = slot;
+	}
+	if (free_slot == NULL)
+		*none_free = true;
+	return free_slot;
+}
+
+/* Start a loader; false when no background worker is free. */
+static bool
+launch(Slot *slot, Oid database, int64 now)
+{
+	static bool complained = false;
+	BackgroundWorker worker;
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	bool		registered;
+
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	ivfpq_shared->loader_connected[slot - slots] = false;
+	LWLockRelease(ivfpq_shared->lock);
+	IvfpqFillLoader(&worker, database, (int) (slot - slots));
+	registered = RegisterDynamicBackgroundWorker(&worker, &slot->handle);
+	MemoryContextSwitchTo(old);
+	if (!registered)
+	{
+		slot->handle = NULL;
+		if (!complained)
+			ereport(LOG,
+					(errmsg("no background worker is free to load gpuvec mirrors"),
+					 errhint("Set max_worker_processes higher.")));
+		complained = true;
+		return false;
+	}
+	complained = false;
+	slot->database = database;
+	slot->launched = now;
+	return true;
+}
+
+/*
+ * Start the loaders that are needed.  Returns when to look again, unless
+ * something is asked for, or a loader ends, before.  *ended: one has just
+ * ended.
+ */
+static int64
+launch_loaders(bool *ended)
+{
+	Oid			databases[IVFPQ_NREQUESTS];
+	int64		now = IvfpqNow();
+	int64		when = PG_INT64_MAX;
+	TimestampTz time = GetCurrentTimestamp();
+	TimestampTz next = DT_NOEND;
+	bool		none_free = false;
+	int			n;
+
+	*ended = reap();
+	n = IvfpqMirrorRequestsDue(databases, time, &next);
+	if (next != DT_NOEND)
+		when = now + (next - time);
+	for (int i = 0; i < n; i++)
+	{
+		Slot	   *slot = choose_slot(databases[i], now, &when, &none_free);
+
+		if (slot != NULL && !launch(slot, databases[i], now))
+		{
+			when = Min(when, now + RETRY_US);
+			break;
+		}
+	}
+	pg_atomic_write_u32(&ivfpq_shared->loaders_awaited, none_free);
+	return when;
+}
+
+/* ----
+ * The supervisor has gpuvecd let go of mirrors that nobody can search any
+ * more.
+ */
+
+/* A mirror's index has gone, and its file with it. */
+static bool
+is_orphan(const GvMirrorKey *key)
+{
+	IvfpqStorage storage = {key->database, key->tablespace, key->relation};
+	char		path[MAXPGPATH];
+	struct stat st;
+
+	IvfpqStoragePath(storage, path, sizeof(path));
+	if (stat(path, &st) == 0)
+		return st.st_size == 0;
+	return errno == ENOENT || errno == ENOTDIR;
+}
+
+/* Let go of mirrors whose indexes were dropped, or have new files. */
+static void
+drop_orphans(const GvMirrorStatus *mirrors, int nmirrors,
+				 int64 timeout_us)
+{
+	for (int i = 0; i < nmirrors; i++)
+	{
+		GvKeyRequest request = {mirrors[i].key};
+		IvfpqChannel *channel;
+
+		if (!is_orphan(&mirrors[i].key))
+			continue;
+		channel = IvfpqConnect(GV_ROLE_SUPERVISOR, IvfpqNow() + timeout_us);
+		if (IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
+								 sizeof(request), NULL, 0, 0) != IVFPQ_SERVED)
+			return;
+		IvfpqMirrorRequestForget(&mirrors[i].key);
+	}
+}
+
+/* ----
+ * The background worker that runs gpuvecd: starts it, asks it again and
+ * again whether it is well, restarts it when it is not, and launches
+ * loaders.  One that others start it only asks.
+ *
+ * It is in no database and reads no page.  It never waits for gpuvecd longer
+ * than PING_US at a time.  An error here ends it, and the gpuvecd that it
+ * started with it; the postmaster starts it again.
+ */
 
 #define SECOND				INT64CONST(1000000)
 
@@ -265,7 +456,7 @@ ask_status(IvfpqChannel *channel, GvStatusReply *told)
 		meet_server(&channel->welcome);
 	IvfpqSharedSetServer(&self.info);
 	IvfpqMirrorRequestsPrune(mirrors, status.nmirrors, then);
-	IvfpqDropOrphans(mirrors, status.nmirrors, PING_US);
+	drop_orphans(mirrors, status.nmirrors, PING_US);
 	return IVFPQ_SERVED;
 }
 
@@ -513,7 +704,7 @@ do_what_is_due(void)
 	}
 	if (IvfpqSharedState() == IVFPQ_STATE_UP && !self.suspended)
 	{
-		next = Min(next, IvfpqLaunchLoaders(&ended));
+		next = Min(next, launch_loaders(&ended));
 
 		/*
 		 * Look at what there is now and what is not needed any more; not

@@ -1,10 +1,10 @@
 /*
- * served.h
+ * settings.h
  *		The settings of gpuvecd, whether it is wanted, and what became of what
  *		it was asked.
  */
-#ifndef IVFPQ_SERVED_H
-#define IVFPQ_SERVED_H
+#ifndef IVFPQ_SETTINGS_H
+#define IVFPQ_SETTINGS_H
 
 /* Settings (gpuvec.c). */
 typedef enum IvfpqEngineSetting
@@ -106,4 +106,4 @@ extern void IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass);
 /* A cause in a word, as gpuvec_stat names it. */
 extern const char *IvfpqServedName(IvfpqServed served);
 
-#endif							/* IVFPQ_SERVED_H */
+#endif							/* IVFPQ_SETTINGS_H */

@@ -1,5 +1,5 @@
 /*
- * ring.h
+ * msgring.h
  *		Slots of memory in which messages are made: one is filled while others
  *		are on their way.  Private to src/client.
  *
@@ -9,10 +9,10 @@
  * Once all are answered a caller may name slots for answers (IvfpqRingOffset);
  * which of them are free is his to know.
  */
-#ifndef IVFPQ_RING_H
-#define IVFPQ_RING_H
+#ifndef IVFPQ_MSGRING_H
+#define IVFPQ_MSGRING_H
 
-#include "client/channel/channel.h"
+#include "client/serverconn.h"
 
 /*
  * Has the answer to a slot; false: it makes no sense.  Where there is none
@@ -47,4 +47,4 @@ extern bool IvfpqRingSend(IvfpqRing *ring, GvMessageType type,
 						  const void *head, Size head_bytes, Size bytes,
 						  uint32 max_length);
 
-#endif							/* IVFPQ_RING_H */
+#endif							/* IVFPQ_MSGRING_H */

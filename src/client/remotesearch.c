@@ -1,5 +1,5 @@
 /*
- * ask.c
+ * remotesearch.c
  *		A search by gpuvecd, or the reason why there is none.
  *
  * The caller's own engine answers whenever this does not.  A session remembers
@@ -7,12 +7,12 @@
  */
 #include "postgres.h"
 
+#include "client/serverconn.h"
+#include "client/servershared.h"
 #include "miscadmin.h"
 
-#include "client/asking.h"
-#include "client/channel/channel.h"
-#include "client/mirror/wanted.h"
-#include "client/state/state.h"
+#include "client/mirrorqueue.h"
+#include "client/remotesearch.h"
 
 /* How long a session believes that there is no mirror. */
 #define MISSING_US			1000000
@@ -46,8 +46,8 @@ typedef struct Memory
 
 static Memory memories[NMEMORIES];
 
-void
-IvfpqAskCount(IvfpqServed served)
+static void
+ask_count(IvfpqServed served)
 {
 	if (ivfpq_shared == NULL)
 		return;
@@ -71,8 +71,8 @@ recall(const GvMirrorKey *key)
 }
 
 /* IVFPQ_SERVED: ask gpuvecd; else why not. */
-IvfpqServed
-IvfpqAskDecide(Relation index, const IvfpqMetaData *meta,
+static IvfpqServed
+ask_decide(Relation index, const IvfpqMetaData *meta,
 			   const GvSearchRequest *request)
 {
 	const GvMirrorKey *key = &request->key;
@@ -162,8 +162,8 @@ check_lists(const IvfpqMetaData *meta, const IvfpqAnswer *answer)
  * Does an answer hold what it says, and nothing that was not asked for?  It is
  * the first of `length` bytes; returns how many it takes, 0 = no.
  */
-Size
-IvfpqCheckAnswer(const char *body, Size length, const GvSearchRequest *request,
+static Size
+check_answer(const char *body, Size length, const GvSearchRequest *request,
 				 const IvfpqMetaData *meta, IvfpqAnswer *answer)
 {
 	bool		bounds = IvfpqMirrorHasRecords(meta);
@@ -279,8 +279,8 @@ exchange(IvfpqChannel *channel, const GvSearchRequest *request,
 }
 
 /* Remembers the outcome of a request that was sent after `begun`. */
-void
-IvfpqAskNote(const GvMirrorKey *key, IvfpqServed served, int64 begun,
+static void
+ask_note(const GvMirrorKey *key, IvfpqServed served, int64 begun,
 			 uint64 before, uint64 epoch)
 {
 	if (served == IVFPQ_SERVED)
@@ -308,7 +308,7 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 
 	answer->engine = channel->welcome.engine;
 	if (served == IVFPQ_SERVED &&
-		IvfpqCheckAnswer(IvfpqAnswerBody(channel), IvfpqAnswerLength(channel),
+		check_answer(IvfpqAnswerBody(channel), IvfpqAnswerLength(channel),
 						 request, meta, answer) != IvfpqAnswerLength(channel))
 		served = IvfpqChannelReject(channel);
 	*reason = channel->reason;
@@ -317,13 +317,13 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 		IvfpqCountLatency(IvfpqNow() - begun);
 		note_company(channel, &answer->head);
 	}
-	IvfpqAskNote(&request->key, served, begun, before, epoch);
+	ask_note(&request->key, served, begun, before, epoch);
 	return served;
 }
 
 /* The user may want an error rather than the session's own engine. */
-void
-IvfpqAskComplain(IvfpqServed served, const char *reason)
+static void
+ask_complain(IvfpqServed served, const char *reason)
 {
 	const char *detail = reason[0] == '\0' ? NULL : reason;
 
@@ -391,13 +391,13 @@ IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 		.rank = question->rank
 	};
 	const char *reason = "";
-	IvfpqServed served = IvfpqAskDecide(index, meta, &request);
+	IvfpqServed served = ask_decide(index, meta, &request);
 
 	if (served == IVFPQ_SERVED)
 		served = ask(&request, meta, question, answer, &reason);
-	IvfpqAskCount(served);
+	ask_count(served);
 	if (served != IVFPQ_SERVED)
-		IvfpqAskComplain(served, reason);
+		ask_complain(served, reason);
 	return served;
 }
 
@@ -416,7 +416,7 @@ IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)
 		return;
 	if (useless)
 	{
-		IvfpqAskCount(IVFPQ_STALE);
+		ask_count(IVFPQ_STALE);
 		pg_atomic_fetch_sub_u64(&ivfpq_shared->served[IVFPQ_SERVED], 1);
 	}
 	memory = recall(&key);
@@ -425,4 +425,152 @@ IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)
 		return;
 	memory->stale_until = now + STALE_US;
 	(void) IvfpqRequestMirror(&key, false, false);
+}
+
+/* ----
+ * Many searches by gpuvecd in one message, or the reason why there are
+ * none.
+ *
+ * The connection is another than that of single searches, with a thread of
+ * gpuvecd's own behind it; the process has one of either at a time.
+ */
+
+/* Searches that have the patience of one. */
+#define OF_ONE_PATIENCE		256
+
+/* When the last answer was there. */
+static int64 idle_since;
+
+/* The request as that of one search. */
+static GvSearchRequest
+single_request(Relation index, const IvfpqMetaData *meta,
+			   const IvfpqQuestion *question)
+{
+	GvSearchRequest request = {
+		.key = IvfpqMirrorKey(index, meta),
+		.dims = meta->dims,
+		.probes = question->probes,
+		.compare = Max(question->compare, 1),
+		.capacity = question->capacity,
+		.version = question->version
+	};
+
+	return request;
+}
+
+/*
+ * Searches that go into a message; 0: gpuvecd is not to be asked, and why is
+ * counted.
+ */
+int
+IvfpqAskBulkCapacity(Relation index, const IvfpqMetaData *meta,
+					 const IvfpqQuestion *question, IvfpqServed *served)
+{
+	GvSearchRequest request = single_request(index, meta, question);
+	int			most = gv_searches_most(meta->dims, question->probes,
+										question->capacity);
+
+	*served = most == 0 ? IVFPQ_NOT_ASKED :
+		ask_decide(index, meta, &request);
+	if (*served == IVFPQ_SERVED)
+		return most;
+	ask_count(*served);
+	ask_complain(*served, "");
+	return 0;
+}
+
+/*
+ * A connection for many searches.  gpuvecd closes one that is idle, so that is
+ * not used when it is half as old.
+ */
+static IvfpqChannel *
+connect_bulk(int64 deadline)
+{
+	if (IvfpqNow() - idle_since > GV_BULK_IDLE_MS * INT64CONST(1000) / 2)
+		IvfpqDisconnect();
+	return IvfpqConnect(GV_ROLE_BULK, deadline);
+}
+
+/* Are all answers what they should be? */
+static bool
+check_answers(const IvfpqChannel *channel, const IvfpqMetaData *meta,
+			  const IvfpqAnswers *answers)
+{
+	IvfpqAnswers copy = *answers;
+	IvfpqAnswer answer;
+
+	while (copy.nleft > 0)
+		if (!IvfpqNextAnswer(&copy, meta, &answer))
+			return false;
+	return copy.next == copy.end;
+}
+
+/*
+ * Search for transformed queries [n][dims], no more than IvfpqAskBulkCapacity;
+ * the question's own is not looked at.  IVFPQ_SERVED: IvfpqNextAnswer has what
+ * gpuvecd found, until it is asked anything else.
+ */
+IvfpqServed
+IvfpqAskBulk(Relation index, const IvfpqMetaData *meta,
+			 const IvfpqQuestion *question, const float *queries, int n,
+			 IvfpqAnswers *answers)
+{
+	GvSearchRequest single = single_request(index, meta, question);
+	GvSearchesRequest request = {
+		.key = single.key,
+		.n = n,
+		.dims = single.dims,
+		.probes = single.probes,
+		.compare = single.compare,
+		.capacity = single.capacity,
+		.version = single.version
+	};
+	Size		most = n * gv_answer_bytes(request.probes, request.capacity,
+										   request.capacity);
+	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
+	uint64		before = IvfpqCountServed();
+	int64		begun = IvfpqNow();
+	IvfpqChannel *channel =
+	connect_bulk(begun + (int64) ivfpq_request_timeout *
+				 1000 * (1 + n / OF_ONE_PATIENCE));
+	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_SEARCHES, &request,
+										 sizeof(request),
+										 (const char *) queries,
+										 (Size) n * meta->dims *
+										 sizeof(float), (uint32) most);
+
+	idle_since = IvfpqNow();
+	if (served == IVFPQ_SERVED)
+	{
+		answers->request = single;
+		answers->engine = channel->welcome.engine;
+		answers->nleft = n;
+		answers->next = IvfpqAnswerBody(channel);
+		answers->end = answers->next + IvfpqAnswerLength(channel);
+		if (!check_answers(channel, meta, answers))
+			served = IvfpqChannelReject(channel);
+	}
+	ask_note(&single.key, served, begun, before, epoch);
+	ask_count(served);
+	if (served != IVFPQ_SERVED)
+		ask_complain(served, channel->reason);
+	return served;
+}
+
+/* The next answer, in the order of the queries; false: it makes no sense. */
+bool
+IvfpqNextAnswer(IvfpqAnswers *answers, const IvfpqMetaData *meta,
+				IvfpqAnswer *answer)
+{
+	Size		length = answers->end - answers->next;
+	Size		used = check_answer(answers->next, length,
+										&answers->request, meta, answer);
+
+	answer->engine = answers->engine;
+	used = TYPEALIGN(8, used);
+	if (used == 0 || used > length)
+		return false;
+	answers->next += used;
+	answers->nleft--;
+	return true;
 }

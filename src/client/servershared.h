@@ -1,21 +1,21 @@
 /*
- * state.h
+ * servershared.h
  *		What all processes know of gpuvecd: its state, what became of searches,
  *		and mirror requests.  Private to src/client.
  *
  * It is there only when the library is preloaded; a crash of the cluster
  * clears it.
  */
-#ifndef IVFPQ_STATE_H
-#define IVFPQ_STATE_H
+#ifndef IVFPQ_SERVERSHARED_H
+#define IVFPQ_SERVERSHARED_H
 
+#include "client/settings.h"
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 
-#include "client/state/served.h"
 #include "protocol/gv_protocol.h"
 
 /* How gpuvecd is.  The names are those of gpuvec_stat. */
@@ -132,10 +132,9 @@ typedef struct IvfpqShared
 	IvfpqMirrorRequest requests[IVFPQ_NREQUESTS];
 } IvfpqShared;
 
-/* state.c; NULL without preloading */
+/* servershared.c; NULL without preloading */
 extern IvfpqShared *ivfpq_shared;
 
-extern void IvfpqStateInit(void);
 extern bool IvfpqSeesDevice(void);
 extern bool IvfpqPreloadHelps(void);
 extern const char *IvfpqUnservedHint(void);
@@ -152,4 +151,20 @@ extern double IvfpqLatencyQuantile(double fraction);
 /* A monotonic clock. */
 extern int64 IvfpqNow(void);
 
-#endif							/* IVFPQ_STATE_H */
+/* ----
+ * Parts of the main shared memory, while the library is preloaded
+ * (servershared.c).
+ */
+
+typedef struct IvfpqSharedPart
+{
+	const char *name;			/* of the memory and of its lock's tranche */
+	Size		size;
+	void	  **address;		/* where each process finds it */
+	/* called once, when all of it is zero; the lock is the part's */
+	void		(*init) (void *memory, LWLock *lock);
+} IvfpqSharedPart;
+
+extern void IvfpqShare(const IvfpqSharedPart *part);
+
+#endif							/* IVFPQ_SERVERSHARED_H */

@@ -1,5 +1,5 @@
 /*
- * state.c
+ * servershared.c
  *		Shared memory: the state of gpuvecd, and counters.
  *
  * All that every search reads or counts is atomic; the rest is under one
@@ -13,9 +13,13 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "portability/instr_time.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
 
-#include "client/state/sharedpart.h"
-#include "client/state/state.h"
+#include "client/client.h"
+#include "client/serverconn.h"
+#include "client/servershared.h"
 #include "pgcompat.h"
 
 /* Sessions that wait in vain count together when no further apart. */
@@ -70,8 +74,8 @@ static const IvfpqSharedPart part = {
 };
 
 /* While the library is preloaded: ask for memory. */
-void
-IvfpqStateInit(void)
+static void
+state_init(void)
 {
 	IvfpqShare(&part);
 }
@@ -151,7 +155,7 @@ IvfpqStateName(void)
 	return names[state];
 }
 
-/* See served.h. */
+/* See settings.h. */
 bool
 IvfpqServerIsWanted(void)
 {
@@ -164,7 +168,7 @@ IvfpqServerIsWanted(void)
 		 pg_atomic_read_u32(&ivfpq_shared->has_device) != 0);
 }
 
-/* See served.h. */
+/* See settings.h. */
 bool
 IvfpqServerHasDevice(void)
 {
@@ -174,7 +178,7 @@ IvfpqServerHasDevice(void)
 		pg_atomic_read_u32(&ivfpq_shared->has_device) != 0;
 }
 
-/* See served.h. */
+/* See settings.h. */
 const char *
 IvfpqServedName(IvfpqServed served)
 {
@@ -211,7 +215,7 @@ IvfpqSharedGetServer(IvfpqServerInfo *server)
 	LWLockRelease(ivfpq_shared->lock);
 }
 
-/* See served.h. */
+/* See settings.h. */
 void
 IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass)
 {
@@ -224,7 +228,7 @@ IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->full_passes, 1);
 }
 
-/* See served.h. */
+/* See settings.h. */
 int64
 IvfpqServerMemory(bool of_one)
 {
@@ -346,4 +350,99 @@ IvfpqLatencyQuantile(double fraction)
 		seen += counts[i];
 	}
 	return class_start(IVFPQ_NLATENCIES - 1);
+}
+
+/* ----
+ * The one place that asks for main shared memory.
+ */
+
+#define MAX_PARTS	3
+
+static const IvfpqSharedPart *parts[MAX_PARTS];
+static int	nparts = 0;
+
+static shmem_request_hook_type prev_shmem_request = NULL;
+static shmem_startup_hook_type prev_shmem_startup = NULL;
+
+static void
+request_memory(void)
+{
+	if (prev_shmem_request)
+		prev_shmem_request();
+	for (int i = 0; i < nparts; i++)
+	{
+		RequestAddinShmemSpace(MAXALIGN(parts[i]->size));
+		RequestNamedLWLockTranche(parts[i]->name, 1);
+	}
+}
+
+static void
+attach_memory(void)
+{
+	if (prev_shmem_startup)
+		prev_shmem_startup();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	for (int i = 0; i < nparts; i++)
+	{
+		const IvfpqSharedPart *part = parts[i];
+		bool		found;
+
+		*part->address = ShmemInitStruct(part->name, part->size, &found);
+		if (!found)
+		{
+			memset(*part->address, 0, part->size);
+			part->init(*part->address,
+					   &GetNamedLWLockTranche(part->name)->lock);
+		}
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/* While the library is preloaded: have a part made. */
+void
+IvfpqShare(const IvfpqSharedPart *part)
+{
+	Assert(process_shared_preload_libraries_in_progress);
+	if (nparts == 0)
+	{
+		prev_shmem_request = shmem_request_hook;
+		shmem_request_hook = request_memory;
+		prev_shmem_startup = shmem_startup_hook;
+		shmem_startup_hook = attach_memory;
+	}
+	Assert(nparts < MAX_PARTS);
+	parts[nparts++] = part;
+}
+
+/* ----
+ * What happens while the library is preloaded.
+ */
+
+/* The postmaster starts the supervisor, and again when it ends. */
+static void
+register_supervisor(void)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = 5;
+	strlcpy(worker.bgw_library_name, "gpuvec",
+			sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "gpuvec_supervisor_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "gpuvec supervisor", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "gpuvec supervisor", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+/* Ask for shared memory and for the supervisor. */
+void
+IvfpqClientInit(void)
+{
+	IvfpqPlaceInit();
+	state_init();
+	if (ivfpq_server != IVFPQ_SERVER_OFF && !IsBinaryUpgrade)
+		register_supervisor();
 }

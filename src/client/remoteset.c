@@ -16,11 +16,11 @@
  */
 #include "postgres.h"
 
+#include "client/msgring.h"
+#include "client/servershared.h"
 #include "utils/memutils.h"
 
-#include "client/channel/ring.h"
-#include "client/state/state.h"
-#include "client/work/remoteset.h"
+#include "client/remoteset.h"
 
 #define NSLOTS			4
 #define SLOT_BYTES		((Size) 4 << 20)	/* items of a slot, at most */
