@@ -30,7 +30,7 @@ IvfpqShared *ivfpq_shared = NULL;
 /*
  * When the server starts, and when it has ended all processes after a crash:
  * each of these begins another incarnation, for which no mirror of the one
- * before is valid (server/life.c).
+ * before is valid (server/socketdir.c).
  */
 static void
 init_shared(void *memory, LWLock *lock)

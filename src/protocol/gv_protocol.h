@@ -11,7 +11,7 @@
  * A client speaks first and waits for the answer before it speaks again; to
  * give up it closes.  Every message is a GvMessage and `length` bytes.  The
  * first is a GvHello, within 5 seconds, which names the cluster's incarnation
- * (server/life.c) and the client's role:
+ * (server/socketdir.c) and the client's role:
  *
  *	supervisor	says which incarnation gpuvecd serves: PING, STATUS, DROP
  *	session		asks: GV_MSG_SEARCH, PING, STATUS

@@ -497,13 +497,13 @@ may_include('src/cpu includes C standard, intrinsics, engine and cpu headers onl
 	'src/cpu/code/planted.c', '#include "page/page.h"');
 may_include('test/oracle includes C standard, engine, cpu and its own headers only',
 	qr{^test/oracle/}, qr{$STANDARD|^(?:engine|cpu|test/oracle)/}, 0,
-	'test/oracle/planted.c', '#include "server/gv_server.h"');
+	'test/oracle/planted.c', '#include "server/server.h"');
 must_not('none but the oracle includes it: the release has none of it',
 	qr{.}, qr{^test/oracle/}, qr{^\s*#\s*include\s*"test/oracle/},
 	'src/server/planted.c', '#include "test/oracle/gv_oracle.h"');
 may_include('src/protocol includes C standard and engine headers only',
 	qr{^src/protocol/}, qr{$STANDARD|^(?:engine|protocol)/}, 0,
-	'src/protocol/planted.c', '#include "server/gv_server.h"');
+	'src/protocol/planted.c', '#include "server/server.h"');
 may_include('src/server includes system, engine, protocol and server headers only',
 	qr{^src/server/}, qr{$SYSTEM|^(?:engine|protocol|server)/}, 0,
 	'src/server/planted.c', '#include "cpu/gv_cpu.h"');

@@ -10,7 +10,7 @@
 #include <stdarg.h>
 
 #include "fuzz.h"
-#include "server/gv_server.h"
+#include "server/server.h"
 
 static jmp_buf ended;
 

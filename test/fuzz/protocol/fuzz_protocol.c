@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "server/gv_server.h"
 #include "server/scripts.h"
+#include "server/server.h"
 #include "test/oracle/gv_oracle.h"
 
 #define BUDGET		((int64_t) 64 << 20)
@@ -176,7 +176,7 @@ wire_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
 	return 0;
 }
 
-/* ---- gpuvecd.c's, folder.c's, loop.c's and log.c's */
+/* ---- gpuvecd.c's, socketdir.c's, eventloop.c's and gpuvecd.c's */
 
 void
 gv_log(const char *level, const char *format,...)

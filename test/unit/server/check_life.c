@@ -13,7 +13,7 @@
 #include "client.h"
 
 #define LOCK_WAIT_MS	10000	/* as gpuvecd.c has it */
-#define HELLO_MS		5000	/* as loop.c has it */
+#define HELLO_MS		5000	/* as eventloop.c has it */
 
 /* Start with one option and wait for the end; the log must have this. */
 static void

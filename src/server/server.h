@@ -1,12 +1,12 @@
 /*
- * gv_server.h
+ * server.h
  *		gpuvecd from the inside: what its files share.
  *
  * One thread, the loop, waits for all sessions and answers their searches in
  * batches; each loader, builder and set has a thread of its own.  They meet in
- * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A
+ * the registries of mirrors (registry.c) and of builds (buildjob.c) only.  A
  * mirror lies on one device, numbered as in gv_mirror.h, or has members on
- * several; a batch has one; a build (buildparts.c) and a set (dividedset.c)
+ * several; a batch has one; a build (buildjob.c) and a set (setjob.c)
  * may have several.
  *
  * Locks: the registries' mutexes, and those of builds and sets, are held for a
@@ -88,14 +88,14 @@ extern GvServer gv_server;
 #define gv_count(counter, n) \
 	((void) __atomic_add_fetch(&gv_server.counter, (n), __ATOMIC_RELAXED))
 
-/* log.c: a line "LEVEL: text" */
+/* gpuvecd.c: a line "LEVEL: text" */
 extern void gv_log(const char *level, const char *format,...)
 			__attribute__((format(printf, 2, 3)));
 
 extern void gv_system_error(const char *format,...)
 			__attribute__((format(printf, 1, 2), noreturn));
 
-/* folder.c: where clients find us */
+/* socketdir.c: where clients find us */
 extern bool gv_folder_fits(const char *path);
 extern bool gv_folder_user(const char *name, uid_t *uid);
 extern void gv_folder_enter(const char *path, bool is_shared);
@@ -104,7 +104,7 @@ extern int	gv_folder_listen(void);
 extern void gv_folder_leave(void);
 extern bool gv_folder_admits(int fd);
 
-/* loop.c */
+/* eventloop.c */
 extern int	gv_loop_run(int listener);
 extern void gv_loop_wake(void);
 extern bool gv_loop_stops(void);
@@ -118,7 +118,7 @@ extern GvRefusalCode gv_status_refusal(GvStatus status);
 extern bool gv_server_failed(void);
 
 /*
- * connection.c: one client.  `in` holds a message, or the beginning of one,
+ * clientconn.c: one client.  `in` holds a message, or the beginning of one,
  * `out` an answer that is made or partly sent.  A loader's message may lie
  * elsewhere.
  */
@@ -155,7 +155,7 @@ typedef struct GvConnection
 								 * many searches, work on a set */
 	struct GvConnection *next;	/* the loop's list of its own */
 	struct GvConnection *previous;
-	struct GvConnection *next_supervisor;	/* life.c's */
+	struct GvConnection *next_supervisor;	/* socketdir.c's */
 } GvConnection;
 
 typedef enum GvReceived
@@ -185,7 +185,7 @@ extern bool gv_connection_is_stuck(const GvConnection *connection);
 /* Ends the engine's work when its client goes, or when the engine failed. */
 extern GvStop gv_connection_stop(GvConnection *connection);
 
-/* life.c: which incarnation of a cluster we serve. */
+/* socketdir.c: which incarnation of a cluster we serve. */
 extern bool gv_incarnation_admits(GvConnection *connection,
 								  const GvHello *hello);
 extern void gv_incarnation_supervised(GvConnection *connection);
@@ -220,7 +220,7 @@ extern void gv_refuse(GvConnection *connection, GvRefusalCode code,
 					  const char *reason);
 
 /*
- * messages.c: what clients may say, when, and which function answers it.
+ * clientconn.c: what clients may say, when, and which function answers it.
  */
 typedef enum GvWhen
 {
@@ -276,7 +276,7 @@ typedef struct GvMirrorMember
 } GvMirrorMember;
 
 /*
- * mirrors.c: a mirror in the registry.  `lock` protects what stands between it
+ * registry.c: a mirror in the registry.  `lock` protects what stands between it
  * and `next`; the rest from there on is the registry's.  Members go, and
  * others move up, under both locks only, so who has either may read which
  * there are.
@@ -334,14 +334,14 @@ extern void gv_mirrors_abandon(uint64_t owner);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t capacity);
 
-/* parts.c: their members on devices. */
+/* registry.c: their members on devices. */
 extern int32_t gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted);
 extern bool gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth);
 extern void gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings);
 extern bool gv_mirrors_evict_for(GvMirrorEntry *entry,
 								 const int64_t *growth);
 
-/* room.c: memory for them, and for builds and sets. */
+/* registry.c: memory for them, and for builds and sets. */
 extern bool gv_mirrors_evict(int32_t device);
 extern bool gv_mirrors_reserve(int32_t device, int64_t bytes);
 extern void gv_mirrors_unreserve(int32_t device, int64_t bytes);
@@ -398,49 +398,34 @@ extern GvMirrorEntry *gv_session_acquire(const GvConnection *asker,
 extern bool gv_session_lock(GvMirrorEntry *entry, bool wait);
 extern void gv_session_refuse(GvConnection **askers, int n,
 							  GvRefusalCode code);
-extern void *gv_session_put(const GvMirrorEntry *entry, const GvSearch *found,
-							bool is_brief, GvSearchReply *reply);
 extern void gv_session_begin(GvWorker *worker, GvMirrorEntry *entry);
 extern void gv_session_finish(GvWorker *worker);
 
-/* turns.c: searches that wait, and batches that are under way. */
+/* eventloop.c: searches that wait, and batches that are under way. */
 extern GvStatus gv_batches_open(void);
 extern void gv_batches_close(void);
 extern void gv_batches_add(GvConnection *connection);
-extern bool gv_batches_withdraw(GvConnection *connection);
-extern int	gv_batches_available(void);
 extern void gv_batches_go_on(int clients);
-extern void gv_batches_end(void);
 extern bool gv_batches_busy(void);
-extern bool gv_batches_searching(void);
 
-/* loaderthread.c: a thread takes the connection of all but a session over. */
+/* clientconn.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);
 extern bool gv_thread_start(void *(*main) (void *), void *arg,
 							pthread_t *joined);
 extern void gv_thread_serve(GvConnection *connection,
 							void (*answer) (GvConnection *connection));
-extern void gv_loader_begin(GvConnection *connection);
-extern void gv_loader_drop(GvConnection *connection);
 
-/* watch.c: how long the engine is at work, and the end of one that hangs. */
-extern bool gv_watchdog_start(int patience_s);
+/* eventloop.c: how long the engine is at work, and the end of one that hangs. */
 extern void gv_watchdog_round(bool begins);
-extern void gv_watchdog_batch(int32_t device, uint64_t began_ns);
 extern int	gv_watchdog_bulk_begin(uint64_t began_ns);
 extern void gv_watchdog_bulk_end(int number);
 extern int64_t gv_watchdog_oldest_ms(void);
 
-/* shared.c: memory that a loader or a set shares with us. */
-extern ssize_t gv_shared_receive(GvConnection *connection, void *bytes,
-								 size_t length);
-extern void gv_shared_take(GvConnection *connection);
-extern bool gv_shared_open(GvConnection *connection);
+/* clientconn.c: memory that a loader or a set shares with us. */
 extern void *gv_shared_at(const GvConnection *connection, int64_t offset,
 						  int64_t bytes);
-extern void gv_shared_release(GvConnection *connection);
 
-/* buildthread.c: what that thread does for a builder. */
+/* buildjob.c: what that thread does for a builder. */
 extern void gv_build_serve(GvConnection *connection);
 extern void gv_build_begin(GvConnection *connection);
 extern void gv_build_join(GvConnection *connection);
@@ -453,28 +438,15 @@ extern void gv_build_calib_mirror(GvConnection *connection);
 extern void gv_build_chunks(GvConnection *connection);
 extern void gv_build_try(GvConnection *connection);
 
-/* manysearches.c: what it does for who has many searches made at once. */
+/* searchjob.c: what it does for who has many searches made at once. */
 extern void gv_bulk_serve(GvConnection *connection);
 extern void gv_bulk_search(GvConnection *connection);
 
-/* dividedset.c: a set on one device, or its tasks on several. */
+/* setjob.c: a set on one device, or its tasks on several. */
 typedef struct GvDividedSet GvDividedSet;
 
-extern GvStatus gv_divided_begin(const GvSetSpec *spec,
-								 GvDividedSet **divided);
-extern GvStatus gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec);
-extern void gv_divided_end(GvDividedSet *divided);
-extern GvStatus gv_divided_put(GvDividedSet *divided, GvSetInput input,
-							   const void *items, int64_t n,
-							   const GvStop *stop);
-extern GvStatus gv_divided_run(GvDividedSet *divided, GvSetDone *done,
-							   const GvStop *stop);
-extern GvStatus gv_divided_get(GvDividedSet *divided, GvSetOutput output,
-							   int64_t first, int64_t n, void *items);
-extern void gv_divided_devices(const GvDividedSet *divided, char *line,
-							   size_t size);
 
-/* setwork.c: what it does for work on a set. */
+/* setjob.c: what it does for work on a set. */
 extern void gv_setwork_serve(GvConnection *connection);
 extern void gv_setwork_begin(GvConnection *connection);
 extern void gv_setwork_put(GvConnection *connection);
@@ -483,7 +455,7 @@ extern void gv_setwork_get(GvConnection *connection);
 extern void gv_setwork_ask(GvConnection *connection);
 
 /*
- * trial.c: the mirror of an index that is being built, searched to calibrate
+ * buildjob.c: the mirror of an index that is being built, searched to calibrate
  * it.
  */
 typedef struct GvCalibMirror
@@ -496,15 +468,6 @@ typedef struct GvCalibMirror
 	GvSearch	searches[GV_MAX_TRIES];
 } GvCalibMirror;
 
-extern GvStatus gv_calib_mirror_begin(GvCalibMirror *calib,
-									  const GvBuilderSpec *spec,
-									  const GvTrained *trained, GvBuilder *builder,
-									  int64_t postings);
-extern void gv_calib_mirror_chunks(GvCalibMirror *calib,
-								   GvConnection *connection);
-extern void gv_calib_mirror_search(GvCalibMirror *calib,
-								   GvConnection *connection);
-extern void gv_calib_mirror_end(GvCalibMirror *calib);
 
 /* A build's builder on a device: the first one trains, others are copies. */
 typedef struct GvBuildPart
@@ -517,7 +480,7 @@ typedef struct GvBuildPart
 } GvBuildPart;
 
 /*
- * builds.c: an index in the making.  `lock` is held for a few instructions,
+ * buildjob.c: an index in the making.  `lock` is held for a few instructions,
  * and protects what stands between it and `trained`.  A builder is used by the
  * thread that has taken it; the thread that has taken the first builder may
  * use the fields from `trained` on.  `next` and users are the registry's.  id
@@ -550,33 +513,18 @@ typedef struct GvBuild
 	int			users;			/* connections */
 } GvBuild;
 
-extern GvBuild *gv_builds_begin(const GvBuilderSpec *spec);
-extern GvBuild *gv_builds_join(uint64_t id);
-extern void gv_builds_leave(GvBuild *build, bool joined);
 
-/* buildparts.c: its builders, and who has which */
-extern GvStatus gv_build_make(GvBuild *build, const float *mean);
-extern void gv_build_trained_now(GvBuild *build);
-extern void gv_build_break(GvBuild *build);
-extern GvBuildPart *gv_build_take(GvBuild *build, bool any);
-extern void gv_build_extend(GvBuild *build, const GvBuildPart *part);
-extern GvBuildPart *gv_build_lose(GvBuild *build, GvBuildPart *part);
-extern void gv_build_give(GvBuild *build, GvBuildPart *part, uint16_t type,
-						  uint64_t spent_ns, int64_t nencoded);
-extern void gv_build_log(GvBuild *build);
-extern void gv_build_end(GvBuild *build);
+/* buildjob.c: its builders, and who has which */
 
 /*
- * pieces.c: the chunks that loaders bring; and what they share with
- * readback.c.
+ * mirrorload.c: the chunks that loaders bring; and what they share with
+ * mirrorload.c.
  */
 extern void gv_chunks_array(GvConnection *connection);
 extern void gv_chunks_lists(GvConnection *connection);
 extern void gv_chunks_refine(GvConnection *connection);
 extern void gv_chunks_ready(GvConnection *connection);
 extern void gv_chunks_current(GvConnection *connection);
-extern GvMirrorEntry *gv_chunks_acquire(GvConnection *connection,
-										const GvMirrorKey *key);
 extern void gv_chunks_conclude(GvConnection *connection, GvStatus status,
 							   const char *wrong);
 extern bool gv_chunks_check(const GvConnection *connection,
@@ -599,7 +547,7 @@ gv_blocks_of(uint32_t nitems)
 	return ((int64_t) nitems + GV_BLOCK - 1) / GV_BLOCK;
 }
 
-/* readback.c: what they read back. */
+/* mirrorload.c: what they read back. */
 extern void gv_read_states(GvConnection *connection);
 extern void gv_read_blocks(GvConnection *connection);
 extern void gv_read_values(GvConnection *connection);

@@ -1,7 +1,7 @@
 /*
- * gv_registry.h
- *		The registry of mirrors from the inside: what mirrors.c, parts.c and
- *		room.c share.
+ * registry.h
+ *		The registry of mirrors from the inside: what registry.c, registry.c and
+ *		registry.c share.
  *
  * All of it is protected by its mutex.  Functions here expect it to be locked;
  * destroying a mirror, and so evicting one or freeing memory, releases it for
@@ -10,7 +10,7 @@
 #ifndef GV_REGISTRY_H
 #define GV_REGISTRY_H
 
-#include "server/gv_server.h"
+#include "server/server.h"
 
 /* A device's memory, and how much of it is reserved. */
 typedef struct GvDeviceMemory
@@ -82,22 +82,10 @@ gv_now_ms(void)
 	return (int64_t) (gv_now_ns() / 1000000);
 }
 
-/* parts.c */
-extern int64_t gv_registry_bytes(const GvMirrorEntry *entry);
-extern GvMirrorMember *gv_registry_member(GvMirrorEntry *entry,
-										  int32_t device);
-extern void gv_registry_recharge(GvMirrorEntry *entry);
+/* registry.c */
 
-/* mirrors.c */
-extern bool gv_registry_unlink(GvMirrorEntry *entry);
-extern void gv_registry_destroy(GvMirrorEntry *entry, const char *reason);
+/* registry.c */
 
-/* room.c */
-extern int64_t gv_registry_most(int32_t device);
-extern int64_t gv_registry_available(int32_t device);
-extern void gv_registry_settle(GvMirrorEntry *entry, bool searched);
-extern bool gv_registry_can_free_up(int32_t device, int64_t bytes);
-extern bool gv_registry_free_up(int32_t device, int64_t bytes);
-extern bool gv_registry_place(GvMirrorEntry *entry, GvTriedPlaces *tried);
+/* registry.c */
 
 #endif							/* GV_REGISTRY_H */
