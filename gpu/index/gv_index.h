@@ -14,7 +14,7 @@
 
 extern "C"
 {
-#include "engine/mirror/gv_crew.h"
+#include "engine/mirror/gv_parallel.h"
 }
 
 #include "gpu/common/gv_batch.h"

@@ -46,7 +46,6 @@
 #include <stdint.h>
 
 #include "engine/gv_keys.h"
-#include "engine/gv_sample.h"
 
 #define GV_BLOCK		32		/* postings in a block */
 #define GV_CODEWORDS	16		/* codewords of a 4-bit sub-quantizer */

@@ -531,7 +531,7 @@ must_not('one file of gpu speaks to cuBLAS',
 must_not('no CUDA header outside gpu',
 	qr{^src/}, qr{^$}, qr{^\s*#\s*include[^\n]*(?:cuda|cublas|cub/|thrust|nvml|\.cuh)},
 	'src/server/planted.c', '#include <cuda_runtime.h>');
-must_not('threads in gpuvecd only, whose is gv_crew.c, too',
+must_not('threads in gpuvecd only, whose is gv_parallel.c, too',
 	qr{^src/}, qr{^src/(?:server|client)/|^src/engine/mirror/gv_crew\.[ch]$}, qr{\bpthread_|<(?:pthread|threads)\.h>|\bfork\s*\(},
 	'src/cpu/code/planted.c', 'pthread_create(');
 must_not('versions of PostgreSQL are told apart in pgcompat.h only',

@@ -6,7 +6,7 @@
  * several devices there is one more layer between it and here, for mirrors on
  * several of them.
  */
-#include "engine/mirror/gv_spread.h"
+#include "engine/mirror/gv_multi.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -49,7 +49,7 @@ typedef struct GvMirrorSpec
 /*
  * The placement of a mirror, if not on its specification's device.  With
  * several devices each has a member: a shard, where none has memory for the
- * whole, or a replica, so that more is searched at a time (gv_spread.h).
+ * whole, or a replica, so that more is searched at a time (gv_multi.h).
  */
 typedef enum GvPlacementMode
 {
@@ -199,7 +199,7 @@ typedef struct GvBound
  * Arrays that come back are the searcher's memory, where the engine left them
  * without another copy: they are good until that searcher searches again.
  *
- * Shards are searched in steps (gv_spread.h).  With `limited` the sample is
+ * Shards are searched in steps (gv_multi.h).  With `limited` the sample is
  * compared with a score, `limit`, in the place of the hit's, however many hits
  * there are.  With `given` nhits hits of whatever mirror are the caller's, and
  * only their bounds are requested; of one call all searches are such, or none.

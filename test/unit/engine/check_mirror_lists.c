@@ -7,7 +7,7 @@
  */
 #include "mirrors.h"
 
-#include "engine/mirror/gv_spread.h"
+#include "engine/mirror/gv_multi.h"
 
 #ifdef UNIT_CARD
 /* gpu/coarse/gv_coarse.h: how many queries of a searcher went each way */

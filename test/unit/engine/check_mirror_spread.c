@@ -10,8 +10,8 @@
 #include "mirrors.h"
 #include "records.h"
 
-#include "engine/mirror/gv_crew.h"
-#include "engine/mirror/gv_spread.h"
+#include "engine/mirror/gv_multi.h"
+#include "engine/mirror/gv_parallel.h"
 
 #define MOST_NOTED	256
 

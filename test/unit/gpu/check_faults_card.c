@@ -14,7 +14,7 @@
 #include "searches.h"
 #include "../engine/mirrors.h"
 
-#include "engine/mirror/gv_spread.h"
+#include "engine/mirror/gv_multi.h"
 
 /* Of emulate/; not there on a device. */
 extern unsigned gv_emulated_hung __attribute__((weak));

@@ -6,7 +6,7 @@
  */
 #include "../engine/mirrors.h"
 
-#include "engine/mirror/gv_crew.h"
+#include "engine/mirror/gv_parallel.h"
 
 /* gpu/coarse/gv_coarse.h, gpu/index/gv_index.h */
 extern void gv_gpu_approximate_from(int64_t terms);

@@ -1,5 +1,5 @@
 /*
- * gv_spread.h
+ * gv_multi.h
  *		Mirrors that lie on several devices, whatever the engine.
  *
  * An engine's mirror is on one device.  Where several devices were found,
@@ -23,8 +23,8 @@
  * search of a replica is the engine's own: it goes to the replica on the
  * searcher's device.
  */
-#ifndef GV_SPREAD_H
-#define GV_SPREAD_H
+#ifndef GV_GV_MULTI_H
+#define GV_GV_MULTI_H
 
 #include "engine/mirror/gv_mirror.h"
 
@@ -68,7 +68,7 @@ gv_record_owner(const GvPlacedMirror *mirror, const uint16_t *address)
 				   GV_PAGE_RUN % (uint32_t) mirror->placement.ndevices) : 0;
 }
 
-/* gv_spread.c */
+/* gv_multi.c */
 extern const GvMirrorBackend gv_devices_mirrors;
 extern const GvMirrorBackend *gv_devices_engine;	/* that makes parts */
 
@@ -81,7 +81,7 @@ extern GvStatus gv_devices_create(const GvMirrorSpec *spec,
 extern int32_t gv_devices_usage(const GvMirror *mirror, GvDeviceUsage *usage);
 extern GvStatus gv_devices_drop_replica(GvMirror *mirror, int32_t device);
 
-/* gv_spreadsearch.c: functions of gv_devices_mirrors */
+/* gv_multisearch.c: functions of gv_devices_mirrors */
 extern GvStatus gv_devices_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_devices_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_devices_begin(GvSearcher *searcher, GvMirror *mirror,
@@ -95,28 +95,20 @@ extern GvSearcher *gv_devices_own(GvSearcher *searcher, int32_t device);
 #endif
 
 /*
- * gv_spreadhits.c: the processor may fetch what is soon read.  Answers of
+ * gv_multisearch.c: the processor may fetch what is soon read.  Answers of
  * shards lie apart, with others that are not needed between them, so that by
  * itself it prefetches none.
  */
-extern void gv_shards_expect(const void *from, size_t bytes);
 
 /*
- * gv_spreadhits.c, of one search: the first nhits hits of all shards, asked
+ * gv_multisearch.c, of one search: the first nhits hits of all shards, asked
  * [ndevices][n], into hits [nhits], with as much scratch behind them; hits in
  * order by the owners of their records, sorted [nhits], how many each has,
  * counts [ndevices], and whose each is, owners [nhits]
  */
-extern void gv_shards_merge_hits(const GvSearch *asked, int32_t n,
-								 int32_t ndevices, GvHit *hits, int32_t nhits,
-								 GvHit *beside);
-extern void gv_shards_sort_hits(const GvPlacedMirror *mirror,
-								const GvHit *hits, int32_t nhits,
-								GvHit *sorted, uint8_t *owners,
-								int32_t *counts);
 
 /*
- * gv_spreadmerge.c: what shards are asked, asked [ndevices][n], and how their
+ * gv_multisearch.c: what shards are asked, asked [ndevices][n], and how their
  * answers are merged
  */
 typedef struct GvShardRange
@@ -141,21 +133,5 @@ typedef struct GvShardAnswers
 	char	   *others;			/* by ranges */
 } GvShardAnswers;
 
-extern GvStatus gv_shards_merge(const GvPlacedMirror *mirror,
-								GvSearch *asked, GvSearch *searches,
-								int32_t n, GvShardAnswers *answers);
-extern int32_t gv_shards_ask_nearer(const GvPlacedMirror *mirror,
-									const GvSearch *searches, int32_t n,
-									GvSearch *asked);
-extern void gv_shards_add_nearer(const GvPlacedMirror *mirror,
-								 const GvSearch *asked, GvSearch *searches,
-								 int32_t n);
-extern void gv_shards_ask_bounds(const GvPlacedMirror *mirror,
-								 GvSearch *searches, int32_t n,
-								 GvSearch *asked, GvShardAnswers *answers,
-								 int64_t *nhits);
-extern void gv_shards_take_bounds(const GvPlacedMirror *mirror,
-								  GvSearch *asked, GvSearch *searches,
-								  int32_t n, GvShardAnswers *answers);
 
-#endif							/* GV_SPREAD_H */
+#endif							/* GV_GV_MULTI_H */

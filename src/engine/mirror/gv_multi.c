@@ -1,15 +1,15 @@
 /*
- * gv_spread.c
+ * gv_multi.c
  *		Mirrors on several devices: made, changed and read, member by member.
  *
  * A change of what all members have goes to all.  A replica that finds no
  * memory is given up, so that all that are left have the same; only when none
  * of them has any the change is refused, and it may have reached none.
  */
-#include "engine/mirror/gv_spread.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/mirror/gv_multi.h"
 
 const GvMirrorBackend *gv_devices_engine;
 

@@ -1,11 +1,11 @@
 /*
- * gv_crew.h
+ * gv_parallel.h
  *		Threads that help with what thousands of searches cost the host.
  *
  * They live as long as that takes.  gpuvecd only.
  */
-#ifndef GV_CREW_H
-#define GV_CREW_H
+#ifndef GV_GV_PARALLEL_H
+#define GV_GV_PARALLEL_H
 
 #include <pthread.h>
 #include <stdint.h>
@@ -42,4 +42,4 @@ extern void gv_helpers_end(GvHelpers *helpers);
 extern void gv_parallel_for(int nhelpers, void (*task) (void *, int32_t),
 							void *what, int32_t n);
 
-#endif							/* GV_CREW_H */
+#endif							/* GV_GV_PARALLEL_H */

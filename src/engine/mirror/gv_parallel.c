@@ -1,14 +1,13 @@
 /*
- * gv_crew.c
- *		See gv_crew.h.
+ * gv_parallel.c
+ *		See gv_parallel.h.
  */
-#include "engine/mirror/gv_crew.h"
-
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/gv_test.h"
+#include "engine/mirror/gv_parallel.h"
 
 #define CORES_A_HELPER	4		/* helpers are few: others work here, too */
 #define STACK_BYTES		(1024 * 1024)	/* a CUDA driver wants some of it */
