@@ -38,11 +38,8 @@ typedef struct IvfpqEdges
  * it is no graph; rows with a NULL are left out with a NOTICE, and silently
  * edges from a key to itself.
  */
-extern void IvfpqReadEdges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
-						   int32 *numbers, int nwanted);
 
 /* Sort what was read.  IvfpqNextEdge then begins with the shortest edge. */
-extern void IvfpqSortEdges(IvfpqEdges *edges);
 
 /*
  * The next edge by ascending distance, as PostgreSQL orders: NaN last; false
@@ -51,8 +48,6 @@ extern void IvfpqSortEdges(IvfpqEdges *edges);
 extern bool IvfpqNextEdge(IvfpqEdges *edges, IvfpqEdge *edge);
 
 /* Begin with the shortest edge again. */
-extern void IvfpqRewindEdges(IvfpqEdges *edges);
 
-extern void IvfpqEndEdges(IvfpqEdges *edges);
 
 #endif							/* IVFPQ_PATH_H */

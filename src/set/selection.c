@@ -19,7 +19,7 @@
 
 #include "am/common/enginecall.h"
 #include "engine/gv_select.h"
-#include "set/common/work.h"
+#include "set/localset.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_select);
 PG_FUNCTION_INFO_V1(gpuvec_quantiles);

@@ -8,12 +8,12 @@
 
 #include "funcapi.h"
 
-#include "set/common/common.h"
-#include "set/common/tablerows.h"
-#include "set/common/work.h"
+#include "set/localset.h"
+#include "set/setargs.h"
+#include "set/settable.h"
 
 /*
- * indexlists.c: lists of a table's rows, from the centroids of an index.
+ * graphlists.c: lists of a table's rows, from the centroids of an index.
  */
 typedef struct IvfpqLists
 {
@@ -25,13 +25,9 @@ typedef struct IvfpqLists
 
 extern Relation IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric);
 extern IvfpqLists *IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric);
-extern void IvfpqListsNearest(const IvfpqLists *lists, const float *vectors,
-							  int nvectors, int64 *found);
-extern void IvfpqListsDistances(const IvfpqLists *lists, int64 list,
-								double *distances);
 
 /*
- * neighbors.c: exact neighbors of any number of queries, in as many
+ * exactsearch.c: exact neighbors of any number of queries, in as many
  * readings of the table as memory asks for.
  */
 typedef struct IvfpqNeighbors
@@ -58,7 +54,7 @@ typedef struct IvfpqNeighbors
 extern void IvfpqFindNeighbors(const IvfpqNeighbors *wanted);
 
 /*
- * pairrows.c: what graphs and joins return, a row for each pair or, in arrays,
+ * graph.c: what graphs and joins return, a row for each pair or, in arrays,
  * one for each key.
  *
  * IvfpqPutNeighbors: those of a key, nearest first, given their positions
@@ -68,14 +64,12 @@ extern void IvfpqFindNeighbors(const IvfpqNeighbors *wanted);
  */
 typedef struct IvfpqPairRows IvfpqPairRows;
 
-extern IvfpqPairRows *IvfpqPairRowsBegin(const ReturnSetInfo *rsinfo,
-										 bool in_arrays);
 extern void IvfpqPutNeighbors(IvfpqPairRows *rows, int64 key,
 							  const int64 *keys, const int64 *positions,
 							  const double *distances, int k);
 
 /*
- * pairs.c: the body of graphs and joins: the nearest rows of one table to
+ * graph.c: the body of graphs and joins: the nearest rows of one table to
  * every row of another, or of the same.
  */
 typedef struct IvfpqPairs
@@ -88,16 +82,15 @@ typedef struct IvfpqPairs
 	int			k;
 } IvfpqPairs;
 
-extern void IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method);
 
 /*
- * searched.c: the same by searches through an index, if there is one and that
+ * graphsearch.c: the same by searches through an index, if there is one and that
  * is better.  The queries have been surveyed, other rows not.
  */
 extern bool IvfpqFindPairsBySearch(const IvfpqPairs *pairs);
 
 /*
- * sampled.c: some rows whose exact neighbors are known, and how many of
+ * graphlists.c: some rows whose exact neighbors are known, and how many of
  * them an approximate answer has.
  */
 typedef struct IvfpqSampled
@@ -118,12 +111,12 @@ extern void IvfpqSampledNote(IvfpqSampled *sampled, int64 query,
 							 const double *distances);
 extern void IvfpqSampledEnd(const IvfpqSampled *sampled, const char *how);
 
-/* probes.c: how many lists have to be near, by a sample */
+/* graphlists.c: how many lists have to be near, by a sample */
 extern int	IvfpqProbesFor(const IvfpqSampled *sampled,
 						   const IvfpqLists *lists, double recall);
 
 /*
- * starts.c: seeds, the first centroids of k-means.
+ * clustering.c: seeds, the first centroids of k-means.
  */
 typedef struct IvfpqKmeansSeeds IvfpqKmeansSeeds;
 
@@ -133,7 +126,7 @@ extern void IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position,
 extern const int64 *IvfpqKmeansSeedsEnd(IvfpqKmeansSeeds *seeds);
 
 /*
- * scale.c: vectors of very large or very small numbers, for k-means.
+ * clustering.c: vectors of very large or very small numbers, for k-means.
  */
 typedef struct IvfpqMagnitude
 {

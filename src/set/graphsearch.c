@@ -1,10 +1,10 @@
 /*
- * searched.c
+ * graphsearch.c
  *		Graphs and joins of which each row is searched for through an index, as
  *		gpuvec_search does it, many at a time.
  *
  * An index reads some hundred rows for each, while comparing list by list
- * (indexlists.c) has to read all rows, and more than once.  So the comparison
+ * (graphlists.c) has to read all rows, and more than once.  So the comparison
  * list by list is left to GPUs, and to calls with enough rows to share its
  * cost.
  *
@@ -21,8 +21,8 @@
 #include "miscadmin.h"
 #include "utils/float.h"
 
-#include "am/common/options.h"
 #include "am/bulk/bulksearch.h"
+#include "am/common/options.h"
 #include "am/search/params.h"
 #include "client/client.h"
 #include "set/set.h"

@@ -1,5 +1,5 @@
 /*
- * work.c
+ * localset.c
  *		Work on sets by gpuvecd or by this session's engine.
  */
 #include "postgres.h"
@@ -10,7 +10,7 @@
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "client/client.h"
-#include "set/common/work.h"
+#include "set/localset.h"
 
 /*
  * Work that takes a processor less than a tenth of a second or so stays here:
@@ -87,7 +87,7 @@ pays(const GvSetSpec *spec)
 	return false;
 }
 
-/* Where to try first, see work.h. */
+/* Where to try first, see localset.h. */
 IvfpqWorkPlace
 IvfpqWorkChoose(const GvSetSpec *spec)
 {
@@ -97,7 +97,7 @@ IvfpqWorkChoose(const GvSetSpec *spec)
 	return IVFPQ_WORK_HERE;
 }
 
-/* Begin, see work.h. */
+/* Begin, see localset.h. */
 IvfpqWork *
 IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
@@ -201,7 +201,7 @@ server_bytes(const GvSetSpec *spec)
 }
 
 /*
- * How many queries at a time, see work.h.  The engine's memory that does not
+ * How many queries at a time, see localset.h.  The engine's memory that does not
  * depend on their number is not counted, or where memory is scarce they would
  * come one by one.  Queries that are rows take less than others, but a GPU
  * more than is known here.
@@ -231,7 +231,7 @@ IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 	return low;
 }
 
-/* See work.h. */
+/* See localset.h. */
 bool
 IvfpqWorkKeeps(int64 nrows, int dims)
 {
@@ -242,7 +242,7 @@ IvfpqWorkKeeps(int64 nrows, int dims)
 		nrows * row <= IvfpqServerMemory(true) / SERVER_MOST;
 }
 
-/* The memory in which rows may be kept, see work.h. */
+/* The memory in which rows may be kept, see localset.h. */
 Size
 IvfpqWorkSpareMemory(void)
 {

@@ -1,5 +1,5 @@
 /*
- * work.h
+ * localset.h
  *		A piece of work on a set (engine/gv_set.h), done by this session or by
  *		gpuvecd.
  *
@@ -8,8 +8,8 @@
  * this session; the outputs that it has are those that it would get.  Errors
  * of this session's own engine are raised, as is an interrupt.
  */
-#ifndef IVFPQ_WORK_H
-#define IVFPQ_WORK_H
+#ifndef IVFPQ_LOCALSET_H
+#define IVFPQ_LOCALSET_H
 
 #include "engine/gv_set.h"
 
@@ -67,4 +67,4 @@ extern bool IvfpqWorkKeeps(int64 nrows, int dims);
  */
 extern Size IvfpqWorkSpareMemory(void);
 
-#endif							/* IVFPQ_WORK_H */
+#endif							/* IVFPQ_LOCALSET_H */

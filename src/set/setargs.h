@@ -1,16 +1,16 @@
 /*
- * common.h
- *		What all functions over sets share: their arguments (argument.c), what
- *		they show while they run (progress.c), and vectors that are kept
- *		(store.c).  Tables are read by tablerows.h, work is done by work.h.
+ * setargs.h
+ *		What all functions over sets share: their arguments (setargs.c), what
+ *		they show while they run (setargs.c), and vectors that are kept
+ *		(clustering.c).  Tables are read by settable.h, work is done by localset.h.
  */
-#ifndef IVFPQ_SET_COMMON_H
-#define IVFPQ_SET_COMMON_H
+#ifndef IVFPQ_SETARGS_H
+#define IVFPQ_SETARGS_H
 
 #include "engine/gv_set.h"
 
 /*
- * argument.c: what users pass.
+ * setargs.c: what users pass.
  */
 typedef enum IvfpqMethod
 {
@@ -27,7 +27,7 @@ extern void IvfpqCheckSameDims(const char *one, int one_dims,
 							   const char *other, int other_dims);
 
 /*
- * progress.c: what gpuvec_progress shows of this session.  A slot begins
+ * setargs.c: what gpuvec_progress shows of this session.  A slot begins
  * with zeros, which name nothing.
  */
 typedef enum IvfpqProgressCommand
@@ -57,16 +57,10 @@ extern void IvfpqProgressDone(int64 done);
 extern void IvfpqProgressEnd(void);
 
 /*
- * store.c: vectors that are read again and again, in memory or, beyond
+ * clustering.c: vectors that are read again and again, in memory or, beyond
  * maintenance_work_mem, in a temporary file.
  */
 typedef struct IvfpqStore IvfpqStore;
 
-extern IvfpqStore *IvfpqStoreBegin(void);
-extern void IvfpqStoreAdd(IvfpqStore *store, const float *vector, int dims);
-extern int64 IvfpqStoreRows(const IvfpqStore *store);
-extern int	IvfpqStoreRead(IvfpqStore *store, int64 first, int64 n,
-						   const float **vectors);
-extern void IvfpqStoreEnd(IvfpqStore *store);
 
-#endif							/* IVFPQ_SET_COMMON_H */
+#endif							/* IVFPQ_SETARGS_H */

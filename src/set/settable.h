@@ -1,5 +1,5 @@
 /*
- * tablerows.h
+ * settable.h
  *		Tables that set functions read: opened as a SELECT opens them, and read
  *		in the order in which they are stored.
  *
@@ -7,18 +7,18 @@
  * It is the same in every reading of one opened table, because all use one
  * snapshot and begin with the table or where its position is known.
  *
- * Opening and rows one by one are tablerows.c's; after a survey of all of them
- * survey.c has vectors by their positions.
+ * Opening and rows one by one are settable.c's; after a survey of all of them
+ * settable.c has vectors by their positions.
  */
-#ifndef IVFPQ_TABLEROWS_H
-#define IVFPQ_TABLEROWS_H
+#ifndef IVFPQ_SETTABLE_H
+#define IVFPQ_SETTABLE_H
 
 #include "access/tableam.h"
 #include "utils/rel.h"
 #include "utils/snapshot.h"
 
 #include "am/types/vector.h"
-#include "set/common/work.h"
+#include "set/localset.h"
 
 /* Bytes of the batches in which vectors are handed on, about. */
 #define IVFPQ_BATCH_BYTES	(4 * 1024 * 1024)
@@ -92,7 +92,6 @@ extern void IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 						   const char *vector);
 
 /* Let the first row come next, or that of a mark. */
-extern void IvfpqTableBegin(IvfpqTable *table, const IvfpqMark *mark);
 
 /*
  * The next row: its vector is in table->vector, its TID in table->slot.  Past
@@ -144,4 +143,4 @@ extern int	IvfpqTableBatch(const IvfpqTable *table);
 /* Done with the table; says how many rows were left out. */
 extern void IvfpqTableClose(IvfpqTable *table);
 
-#endif							/* IVFPQ_TABLEROWS_H */
+#endif							/* IVFPQ_SETTABLE_H */
