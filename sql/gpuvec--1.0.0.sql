@@ -926,9 +926,9 @@ COMMENT ON COLUMN gpuvec_mirrors.last_used IS 'when it was searched last';
 COMMENT ON COLUMN gpuvec_mirrors.error IS
 	'why it could not be loaded, the last time';
 COMMENT ON COLUMN gpuvec_mirrors.shards IS
-	'cards that the mirror is divided among; 1: none has a part only';
+	'cards that each replica is divided among; 1: none has a part only';
 COMMENT ON COLUMN gpuvec_mirrors.replicas IS
-	'cards of which each has all of the mirror';
+	'how many times gpuvecd has the mirror';
 
 GRANT SELECT ON gpuvec_mirrors TO PUBLIC;
 

@@ -353,8 +353,9 @@ define_server_settings(void)
 							   &ivfpq_devices, "", context, 0, NULL, NULL,
 							   NULL);
 	DefineCustomIntVariable("gpuvec.replicas",
-							"Sets how many cards have a mirror, each all of it.",
-							"Fewer where not so many have room for it.",
+							"Sets how many replicas of a mirror gpuvecd has.",
+							"Each is on one card or, in shards, on several; "
+							"fewer where not so many have room for it.",
 							&ivfpq_replicas, 1, 1, GV_MAX_DEVICES, context, 0,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("gpuvec.matmul",

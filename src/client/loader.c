@@ -1,14 +1,34 @@
 /*
  * loader.c
- *		Lists, read from pages, as chunks of a message.
+ *		A background worker that brings mirrors of a database's indexes to
+ *		gpuvecd and refreshes them.
  *
- * A list is read from its newest block to the oldest, as everyone does; the
- * blocks go to their places in the chunk.  When VACUUM rewrites the list
- * meanwhile, what was read is thrown away and the list read again.
+ * For each message the loader locks the index, copies as much into memory as a
+ * message holds, unlocks the index, and only then sends (client/README,
+ * "Loading Mirrors").  While gpuvecd works on a message, the loader reads the
+ * contents of the next one.  If a lock is not free, the loader tries again
+ * later: if it waited, it would block sessions that request the lock after it.
  *
- * Dead flags may be newer than the state that the chunk names, never older,
- * because the entry is read first.  That is harmless: a copy that VACUUM has
- * marked is not visible.
+ * The loader reads a list from its newest block to its oldest, like all
+ * readers, and copies each block to its place in the chunk.  If VACUUM
+ * rewrites the list meanwhile, the loader discards what it read and reads the
+ * list again.  The dead flags that it copies may be newer than the state that
+ * the chunk names, never older, because the directory entry is read first.
+ * Newer flags are harmless, because a posting that VACUUM has marked is not
+ * visible.
+ *
+ * A refine record is written before the postings that point to it, and read
+ * here after them.  So the loader sends, ahead of the postings, either the
+ * record for which the postings were written or the record of a later row in
+ * the same slot.  A mirror may keep the record of a dead row although the slot
+ * has been reused.  Only postings of the dead row lead to that record.  Before
+ * the TID can belong to another row, VACUUM has marked these postings as dead,
+ * and a scan notices this by the list's del_seq.
+ *
+ * The worker also runs on a hot standby, since it writes nothing.  The worker
+ * ends when it has had nothing to do for a while, and at once if a session
+ * wants the database for itself, because a database can be neither dropped nor
+ * copied while a loader is connected to it.
  */
 #include "postgres.h"
 
@@ -20,7 +40,9 @@
 #include "commands/defrem.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -32,376 +54,225 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "client/loader.h"
+#include "client/msgring.h"
 #include "page/array.h"
+#include "page/listread.h"
 #include "page/metapage.h"
 #include "page/refinepage.h"
 #include "pgcompat.h"
 
-static void records_note(IvfpqLoad *load, const IvfpqBlockView *view);
-static IvfpqLoadResult load_send(IvfpqLoad *load, GvMessageType type,
-									 const void *head, Size head_bytes,
-									 Size bytes);
-static IvfpqLoadResult load_ask(IvfpqLoad *load, GvMessageType type,
-									const void *head, Size head_bytes,
-									const void *tail, Size tail_bytes,
-									uint32 length);
+/*
+ * Time limit for one message.  It must be shorter than the time that DROP
+ * DATABASE waits for other sessions to leave.
+ */
+#define MESSAGE_US			INT64CONST(4000000)
 
-/* A list of no more blocks is sent whole when postings died. */
+/* Number of lists whose states are requested at once. */
+#define STATES_RANGE		65536
+
+/* Number of lists that are counted under one lock of the index. */
+#define COUNTED_LISTS		16384
+
+/* Maximum bytes of a message, if two fit into maintenance_work_mem. */
+#define MESSAGE_BYTES		(4 * 1024 * 1024)
+
+/* One slot is filled while gpuvecd reads the other. */
+#define NSLOTS				2
+
+/* If postings died, a list of at most this many blocks is sent whole. */
 #define SMALL_LIST			16
 
-/* How often a list is read again because it changed. */
+/* How many times a list is read before its changes count as corruption. */
 #define MAX_ATTEMPTS		10
 
-/* Where the arrays of a chunk are. */
-typedef struct Chunk
+/* Interval and number of attempts to lock the index, once a load has begun. */
+#define RETRY_MS			50
+#define MAX_TRIES			200
+
+/* Number of refine records that are read from pages at once. */
+#define RECORDS_AT_ONCE		64
+
+StaticAssertDecl(sizeof(ItemPointerData) ==
+				 sizeof(((GvRefineItem *) NULL)->address),
+				 "an address is three 16-bit words");
+
+/*
+ * How often a loader looks for work, and after how long without work it ends.
+ */
+#define LOOK_MS				50
+#define IDLE_US				1000000
+
+/* A loader ends after this time if another database waits for a loader. */
+#define TURN_US				1000000
+
+/*
+ * After a catch-up, a mirror does not catch up again for CATCH_UP_REST times
+ * the duration of that catch-up, but for at least CATCH_UP_PAUSE_MS and at
+ * most CATCH_UP_MOST_MS.
+ */
+#define CATCH_UP_REST		10
+#define CATCH_UP_PAUSE_MS	200
+#define CATCH_UP_MOST_MS	60000
+
+/* Pause after gpuvecd had no memory for a mirror. */
+#define NO_MEMORY_PAUSE_MS	30000
+
+typedef enum IvfpqLoadResult
 {
-	GvChunk    *head;
-	uint32	   *live;
-	char	   *t;
-	char	   *rowids;
-	char	   *keys;
-	char	   *codes;
+	IVFPQ_LOAD_DONE,
+	IVFPQ_LOAD_GONE,			/* the index is gone */
+	IVFPQ_LOAD_ABSENT,			/* catch-up: the mirror is gone */
+	IVFPQ_LOAD_YIELD,			/* a session wants the database for itself */
+	IVFPQ_LOAD_LOCKED,			/* the index is locked, nothing was begun */
+	IVFPQ_LOAD_NO_MEMORY,		/* gpuvecd has no memory */
+	IVFPQ_LOAD_FAILED			/* see `error` */
+} IvfpqLoadResult;
+
+/* A load or a catch-up of one mirror. */
+typedef struct IvfpqLoad
+{
+	GvMirrorKey key;
+	char		name[NAMEDATALEN];	/* of the index */
+	char		error[160];		/* reason, unless IVFPQ_LOAD_DONE */
+	bool		fresh;			/* a whole mirror was loaded */
+	int64		postings;		/* number of postings in the lists that this
+								 * pass has read so far, whether sent or not */
+	int64		expected;		/* postings of a whole pass */
+
+	/* opened and read again under each lock */
+	Relation	index;			/* NULL: not locked */
+	IvfpqMetaData meta;
+
+	/* valid during the whole load */
+	MemoryContext context;
+	BufferAccessStrategy strategy;
+	IvfpqListReader reader;
+	int			code_bytes;
 	Size		keys_bytes;		/* of a block */
-	int			code_bytes;		/* likewise */
-} Chunk;
+	IvfpqChannel *channel;
+	IvfpqRing	ring;			/* [NSLOTS] */
 
-static uint32
-count_blocks(uint32 nitems)
+	/* the message: GvListsRequest with chunks, an array, or refine records */
+	Size		capacity;		/* maximum bytes of a message, or 0 before the
+								 * load has begun */
+	char	   *message;		/* [capacity], in the slot being filled */
+	Size		used;
+	int			nchunks;
+
+	/* refine records of the postings in the message */
+	bool		note_records;	/* whether to send them */
+	ItemPointerData *addresses; /* [addresses_capacity] */
+	int64		naddresses;
+	int64		addresses_capacity;
+	char	   *records;		/* [naddresses] GvRefineItem; NULL: not read */
+} IvfpqLoad;
+
+/* Result of adding a list to the message. */
+typedef enum IvfpqChunkResult
 {
-	return (uint32) (((uint64) nitems + GV_BLOCK - 1) / GV_BLOCK);
-}
-
-static GvListState
-state_of(const IvfpqDirEntry *entry)
-{
-	GvListState state = {entry->gen, entry->nitems, entry->del_seq};
-
-	return state;
-}
-
-/*
- * Lay out a chunk of blocks `first` to first + nblocks - 1 at the message's
- * end; false when it does not fit.  It counts once it is finished.
- */
-static bool
-begin_chunk(IvfpqLoad *load, Chunk *chunk, const GvChunk *head)
-{
-	char	   *at = load->message + load->used;
-	int64		n = head->nblocks;
-
-	if (load->used + gv_chunk_bytes(head, load->code_bytes,
-									load->keys_bytes) > load->capacity)
-		return false;
-	chunk->head = (GvChunk *) at;
-	*chunk->head = *head;
-	chunk->live = (uint32 *) (at + sizeof(GvChunk));
-	chunk->t = (char *) (chunk->live + n);
-	chunk->rowids = chunk->t + n * GV_BLOCK * sizeof(float);
-	chunk->keys = chunk->rowids + n * GV_BLOCK * sizeof(ItemPointerData);
-	chunk->keys_bytes = load->keys_bytes;
-	chunk->codes = chunk->keys + n * load->keys_bytes;
-	chunk->code_bytes = load->code_bytes * GV_BLOCK;
-	return true;
-}
-
-static void
-finish_chunk(IvfpqLoad *load, const Chunk *chunk)
-{
-	load->used += gv_chunk_bytes(chunk->head, load->code_bytes,
-								 load->keys_bytes);
-	load->nchunks++;
-}
-
-/* Put a block of the list into the chunk, whole. */
-static void
-put_block(IvfpqLoad *load, Chunk *chunk, uint32 ordinal,
-		  const IvfpqBlockView *view)
-{
-	Size		i = ordinal - chunk->head->first;
-
-	records_note(load, view);
-	chunk->live[i] = view->live;
-	memcpy(chunk->t + i * GV_BLOCK * sizeof(float), view->t,
-		   GV_BLOCK * sizeof(float));
-	memcpy(chunk->rowids + i * GV_BLOCK * sizeof(ItemPointerData),
-		   view->refine ? view->refine : view->tids,
-		   GV_BLOCK * sizeof(ItemPointerData));
-	if (chunk->keys_bytes > 0)
-		memcpy(chunk->keys + i * chunk->keys_bytes, view->keys,
-			   chunk->keys_bytes);
-	memcpy(chunk->codes + i * chunk->code_bytes, view->codes,
-		   chunk->code_bytes);
-}
-
-/*
- * Read the open list down to block `lowest`: blocks from chunk->head->first on
- * go to `chunk`, the live bits of those below live->head->nblocks to `live`
- * (which may be NULL).  False when the list changed underneath.
- */
-static bool
-read_blocks(IvfpqLoad *load, Chunk *chunk, Chunk *live, uint32 lowest)
-{
-	uint32		expected = count_blocks(load->reader.entry.nitems);
-	IvfpqBlockView view;
-
-	while (expected > lowest)
-	{
-		uint32		ordinal;
-
-		if (!IvfpqListNext(&load->reader, &view))
-			return false;
-		ordinal = load->reader.nleft / GV_BLOCK;
-		if (load->reader.reread || ordinal != expected - 1)
-			return false;
-		expected = ordinal;
-		if (live != NULL && ordinal < (uint32) live->head->nblocks)
-			live->live[ordinal] = view.live;
-		if (ordinal >= (uint32) chunk->head->first)
-			put_block(load, chunk, ordinal, &view);
-	}
-	return true;
-}
-
-/* Begin a message of chunks. */
-static void
-message_begin(IvfpqLoad *load)
-{
-	load->used = sizeof(GvListsRequest);
-	load->nchunks = 0;
-	load->naddresses = 0;
-}
+	IVFPQ_CHUNK_DONE,			/* added, or nothing to add */
+	IVFPQ_CHUNK_FULL,			/* does not fit into the message */
+	IVFPQ_CHUNK_CHANGED			/* the list changed while it was read */
+} IvfpqChunkResult;
 
 /* The chunks that bring a mirror's list up to date. */
 typedef struct ListPlan
 {
-	bool		died;			/* send `live` first, because a tail has to
-								 * come to the same del_seq */
-	GvChunk		live;
-	GvChunk		blocks;
-	uint32		lowest;			/* block that has to be read */
+	bool		died;			/* if set, `live` is sent first, to give the
+								 * list the del_seq that `blocks` requires */
+	GvChunk		live;			/* live bits of blocks that the mirror has */
+	GvChunk		blocks;			/* whole blocks that the mirror lacks */
+	uint32		lowest;			/* oldest block that has to be read */
 } ListPlan;
 
 /*
- * Compare the list's entry with the state that the mirror has it in; false
- * when they agree.
+ * A list that is longer than a message.  The addresses of its blocks are
+ * collected first, because the blocks are read from the newest to the oldest
+ * but must be sent from the oldest to the newest.
  */
-static bool
-make_plan(ListPlan *plan, int32 list, const IvfpqDirEntry *entry,
-		  const GvListState *have)
+typedef struct IvfpqLongList
 {
-	GvListState state = state_of(entry);
-	uint32		nblocks = count_blocks(entry->nitems);
-	bool		died = entry->del_seq != have->del_seq;
-	bool		whole = entry->gen != have->gen ||
-	entry->nitems < have->nitems || (died && nblocks <= SMALL_LIST);
+	int32		list;
+	GvListState state;			/* of the list when it was begun */
+	uint32		nblocks;
+	uint32		next;			/* block to send next */
+	IvfpqAddress *addresses;	/* [nblocks] */
+} IvfpqLongList;
 
-	if (memcmp(&state, have, sizeof(state)) == 0)
-		return false;
-	memset(plan, 0, sizeof(*plan));
-	plan->blocks.list = list;
-	plan->blocks.first = whole ? 0 : (int32) (have->nitems / GV_BLOCK);
-	plan->blocks.nblocks = (int32) nblocks - plan->blocks.first;
-	plan->blocks.state = state;
-	plan->died = died && !whole;
-	plan->lowest = plan->died ? 0 : (uint32) plan->blocks.first;
-	plan->live.list = list;
-	plan->live.flags = GV_CHUNK_LIVE;
-	plan->live.nblocks = (int32) count_blocks(have->nitems);
-	plan->live.state = state;
-	plan->live.state.nitems = have->nitems;
-	return true;
+/* Translates the outcome of the last request into a result of the load. */
+static IvfpqLoadResult
+judge(IvfpqLoad *load)
+{
+	const IvfpqChannel *channel = load->channel;
+
+	if (channel->served == IVFPQ_ANSWERED)
+		return IVFPQ_LOAD_DONE;
+	snprintf(load->error, sizeof(load->error), "gpuvecd: %s",
+			 channel->reason);
+	if (channel->served == IVFPQ_NOT_MIRRORED)
+		return IVFPQ_LOAD_ABSENT;
+	if (channel->refusal == GV_REFUSED_NO_MEMORY)
+	{
+		strlcpy(load->error, "gpuvecd has no room for it",
+				sizeof(load->error));
+		return IVFPQ_LOAD_NO_MEMORY;
+	}
+	return IVFPQ_LOAD_FAILED;
 }
 
-/* Clear the bits of postings that the mirror does not have. */
+/* Sets the deadline for the next message. */
 static void
-cut_live(Chunk *live)
+start_clock(IvfpqLoad *load)
 {
-	uint32		rest = live->head->state.nitems % GV_BLOCK;
+	load->channel->deadline = IvfpqNow() + MESSAGE_US;
+}
 
-	if (rest != 0)
-		live->live[live->head->nblocks - 1] &= (1U << rest) - 1;
+/* Waits for the answer to the message that was sent last. */
+static IvfpqLoadResult
+await_answer(IvfpqLoad *load)
+{
+	start_clock(load);
+	return IvfpqRingAwait(&load->ring, 0) ? IVFPQ_LOAD_DONE : judge(load);
 }
 
 /*
- * Read the open list as planned into one or two chunks at the message's end,
- * which count if the result is IVFPQ_CHUNK_DONE.
+ * Sends a head and `bytes` bytes of load->message without waiting for the
+ * answer, which must be empty.  Sets load->message to the next slot.
  */
-static IvfpqChunkResult
-add_planned(IvfpqLoad *load, const ListPlan *plan)
+static IvfpqLoadResult
+load_send(IvfpqLoad *load, GvMessageType type, const void *head,
+		  Size head_bytes, Size bytes)
 {
-	Chunk		live;
-	Chunk		blocks;
-	Size		used = load->used;
-	int			nchunks = load->nchunks;
-	int64		naddresses = load->naddresses;
-	IvfpqChunkResult result = IVFPQ_CHUNK_FULL;
+	start_clock(load);
+	if (!IvfpqRingSend(&load->ring, type, head, head_bytes, bytes, 0))
+		return judge(load);
+	load->message = IvfpqRingSlot(&load->ring, load->ring.filled);
+	return IVFPQ_LOAD_DONE;
+}
 
-	if (!plan->died || begin_chunk(load, &live, &plan->live))
-	{
-		if (plan->died)
-			finish_chunk(load, &live);
-		if (begin_chunk(load, &blocks, &plan->blocks))
-			result = read_blocks(load, &blocks, plan->died ? &live : NULL,
-								 plan->lowest) ?
-				IVFPQ_CHUNK_DONE : IVFPQ_CHUNK_CHANGED;
-	}
-	if (result != IVFPQ_CHUNK_DONE)
-	{
-		load->used = used;
-		load->nchunks = nchunks;
-		load->naddresses = naddresses;
+/*
+ * Sends a head and a tail that is outside the ring, and waits for the answer,
+ * which must have `length` bytes.
+ */
+static IvfpqLoadResult
+load_ask(IvfpqLoad *load, GvMessageType type, const void *head,
+		 Size head_bytes, const void *tail, Size tail_bytes,
+		 uint32 length)
+{
+	IvfpqLoadResult result = await_answer(load);
+
+	if (result != IVFPQ_LOAD_DONE)
 		return result;
-	}
-	if (plan->died)
-		cut_live(&live);
-	finish_chunk(load, &blocks);
-	return result;
-}
-
-/* VACUUM rewrites a list now and then, not each time that we read it. */
-static void
-count_attempt(const IvfpqLoad *load, int32 list, int *attempts)
-{
-	CHECK_FOR_INTERRUPTS();
-	if (++*attempts > MAX_ATTEMPTS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("could not read list %d of index \"%s\"", list,
-						RelationGetRelationName(load->index))));
+	start_clock(load);
+	(void) IvfpqChannelExchange(load->channel, type, head, head_bytes, tail,
+								tail_bytes, length);
+	return judge(load);
 }
 
 /*
- * Add to the message what the mirror, which has the list in state *have,
- * lacks of it.  The index is locked.
- */
-static IvfpqChunkResult
-message_add(IvfpqLoad *load, int32 list, const GvListState *have)
-{
-	int			attempts = 0;
-	ListPlan		plan;
-	IvfpqChunkResult result;
-
-	do
-	{
-		count_attempt(load, list, &attempts);
-		IvfpqListOpen(&load->reader, (uint32) list);
-		if (!make_plan(&plan, list, &load->reader.entry, have))
-			return IVFPQ_CHUNK_DONE;
-		result = add_planned(load, &plan);
-	} while (result == IVFPQ_CHUNK_CHANGED);
-	return result;
-}
-
-/*
- * Note where all blocks of the open list are; false when it changed
- * underneath.
- */
-static bool
-find_blocks(IvfpqLoad *load, IvfpqLongList *longlist)
-{
-	IvfpqListReader *reader = &load->reader;
-	IvfpqBlockView view;
-
-	for (uint32 i = longlist->nblocks; i > 0; i--)
-	{
-		longlist->addresses[i - 1] = reader->next;
-		if (!IvfpqListNext(reader, &view) || reader->reread ||
-			reader->nleft != (i - 1) * GV_BLOCK)
-			return false;
-	}
-	return true;
-}
-
-/*
- * Begin with a list that no message holds: find where its blocks are, because
- * they have to be sent from the oldest to the newest.  The index is locked;
- * the addresses are in load->context.
- */
-static void
-long_begin(IvfpqLoad *load, IvfpqLongList *longlist, int32 list)
-{
-	int			attempts = 0;
-
-	memset(longlist, 0, sizeof(*longlist));
-	longlist->list = list;
-	do
-	{
-		count_attempt(load, list, &attempts);
-		if (longlist->addresses != NULL)
-			pfree(longlist->addresses);
-		IvfpqListOpen(&load->reader, (uint32) list);
-		longlist->state = state_of(&load->reader.entry);
-		longlist->nblocks = count_blocks(longlist->state.nitems);
-		longlist->addresses =
-			MemoryContextAllocHuge(load->context, Max(longlist->nblocks, 1) *
-								   sizeof(IvfpqAddress));
-	} while (!find_blocks(load, longlist));
-}
-
-/* Blocks of a long list that a message holds. */
-static uint32
-blocks_a_message(const IvfpqLoad *load)
-{
-	GvChunk		one = {.nblocks = 1};
-	int64		block = gv_chunk_bytes(&one, load->code_bytes,
-									   load->keys_bytes) - sizeof(one);
-
-	return (uint32) ((load->capacity - sizeof(GvListsRequest) -
-					  sizeof(GvChunk)) / block);
-}
-
-/*
- * Make a message of the list's next blocks.  The index is locked.  False when
- * the list was rewritten since it was begun.
- */
-static bool
-long_next(IvfpqLoad *load, IvfpqLongList *longlist)
-{
-	IvfpqListReader *reader = &load->reader;
-	uint32		end = Min(longlist->nblocks,
-						  longlist->next + blocks_a_message(load));
-	GvChunk		head = {.list = longlist->list, .state = longlist->state};
-	Chunk		chunk;
-	IvfpqBlockView view;
-
-	head.first = (int32) longlist->next;
-	head.nblocks = (int32) (end - longlist->next);
-	head.state.nitems = Min(longlist->state.nitems, end * GV_BLOCK);
-	message_begin(load);
-	if (!begin_chunk(load, &chunk, &head))
-		elog(ERROR, "a piece does not fit a message");
-	IvfpqListOpen(reader, (uint32) longlist->list);
-	if (reader->entry.gen != longlist->state.gen)
-		return false;
-	for (uint32 i = longlist->next; i < end; i++)
-	{
-		reader->next = longlist->addresses[i];
-		reader->nleft = Min(longlist->state.nitems, (i + 1) * GV_BLOCK);
-		if (!IvfpqListNext(reader, &view) || reader->reread ||
-			reader->nleft != i * GV_BLOCK)
-			return false;
-		put_block(load, &chunk, i, &view);
-	}
-	finish_chunk(load, &chunk);
-	longlist->next = end;
-	return true;
-}
-
-/* ----
- * An index under a loader's lock.
- *
- * A loader waits for no lock: a waiter would stand in the way of others.  It
- * tries, and tries again later.
- */
-
-/* How often, and how long, to try once a load is begun. */
-#define RETRY_MS			50
-#define MAX_TRIES			200
-
-/*
- * No session wants to drop, rename or copy the database, for which sessions in
- * it have to end.  In a transaction.
+ * Returns false if a session wants to drop, rename or copy the database, for
+ * which all other sessions in the database have to end.  The caller is in a
+ * transaction, which holds the lock taken here until the transaction ends.
  */
 static bool
 database_is_free(void)
@@ -413,22 +284,16 @@ database_is_free(void)
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
-static void
-nap(void)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 RETRY_MS, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/* Is the open relation the index that the mirror is to be of? */
+/*
+ * Returns whether the open relation is still the index whose mirror is loaded.
+ * If it is, sets load->meta and load->name.
+ */
 static bool
 is_the_one(IvfpqLoad *load)
 {
 	IvfpqStorage storage = IvfpqStorageOf(load->index);
 
-	/* an OID may have been used again for anything */
+	/* the OID may have been reused for any relation */
 	if (load->index->rd_rel->relkind != RELKIND_INDEX ||
 		load->index->rd_rel->relam != get_index_am_oid("gpuivfpq", true) ||
 		!load->index->rd_index->indisvalid ||
@@ -446,10 +311,10 @@ is_the_one(IvfpqLoad *load)
 }
 
 /*
- * Begin a transaction and lock the index in it.  IVFPQ_LOAD_DONE: load->index
- * is open, load->meta as of now.  Otherwise no transaction is left.  Waits for
- * the lock only once the load has begun; before, a locked index would keep
- * other mirrors waiting.
+ * Begins a transaction and locks the index in it.  On IVFPQ_LOAD_DONE,
+ * load->index is open and load->meta is current.  Otherwise no transaction is
+ * left.  Before the load has begun, tries the lock only once, since a locked
+ * index would otherwise keep other mirrors waiting.
  */
 static IvfpqLoadResult
 load_lock(IvfpqLoad *load)
@@ -457,7 +322,12 @@ load_lock(IvfpqLoad *load)
 	for (int tries = 0; tries < MAX_TRIES; tries++)
 	{
 		if (tries > 0)
-			nap();
+		{
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT |
+							 WL_EXIT_ON_PM_DEATH, RETRY_MS, PG_WAIT_EXTENSION);
+			ResetLatch(MyLatch);
+			CHECK_FOR_INTERRUPTS();
+		}
 		StartTransactionCommand();
 		if (!database_is_free())
 		{
@@ -477,7 +347,7 @@ load_lock(IvfpqLoad *load)
 		load->index = try_relation_open(load->key.index, NoLock);
 		if (load->index != NULL && is_the_one(load))
 		{
-			/* pages need no snapshot, and VACUUM would spare what it sees */
+			/* pages need no snapshot, and a snapshot would hold VACUUM back */
 			InvalidateCatalogSnapshot();
 			load->reader.index = load->index;
 			return IVFPQ_LOAD_DONE;
@@ -493,7 +363,7 @@ load_lock(IvfpqLoad *load)
 	return IVFPQ_LOAD_FAILED;
 }
 
-/* End the transaction, and unlock the index. */
+/* Unlocks the index and ends the transaction. */
 static void
 load_unlock(IvfpqLoad *load)
 {
@@ -503,25 +373,9 @@ load_unlock(IvfpqLoad *load)
 	CommitTransactionCommand();
 }
 
-/* ----
- * Refine records on their way to a mirror.
- *
- * A record is written before the postings that name it, and read here after
- * them; so what goes to gpuvecd ahead of its postings is the record they were
- * written for, or that of a later row.  A mirror may keep the record of a row
- * that is dead by now, whose slot another row has: the postings that lead
- * there are the dead row's, and before its TID can belong to another row
- * VACUUM has marked them, which a scan sees by their list's del_seq.
+/*
+ * Converts a record to the form that gpuvecd receives.  *item must be zeroed.
  */
-
-/* Records read from pages at once. */
-#define CHUNK			64
-
-StaticAssertDecl(sizeof(ItemPointerData) ==
-				 sizeof(((GvRefineItem *) NULL)->address),
-				 "an address is three 16-bit words");
-
-/* Bring a record into the form that travels; zeroed memory. */
 static void
 make_item(GvRefineItem *item, const ItemPointerData *address,
 		  const IvfpqRecord *record, int dims)
@@ -534,7 +388,10 @@ make_item(GvRefineItem *item, const ItemPointerData *address,
 	memcpy(item->codes, record->codes, dims);
 }
 
-/* Remember whose records have to go with a block's live postings. */
+/*
+ * Adds the addresses of the refine records of a block's live postings to
+ * load->addresses.
+ */
 static void
 records_note(IvfpqLoad *load, const IvfpqBlockView *view)
 {
@@ -566,42 +423,36 @@ compare_addresses(const void *a, const void *b)
 	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
 }
 
-/* Sort what is noted; each once. */
-static void
-sort_addresses(IvfpqLoad *load)
-{
-	int64		n = 0;
-
-	qsort(load->addresses, load->naddresses, sizeof(ItemPointerData),
-		  compare_addresses);
-	for (int64 i = 0; i < load->naddresses; i++)
-		if (i == 0 || compare_addresses(&load->addresses[i],
-										&load->addresses[n - 1]) != 0)
-			load->addresses[n++] = load->addresses[i];
-	load->naddresses = n;
-}
-
-/* Read the records that are noted.  The index is locked. */
+/*
+ * Reads the records at load->addresses, each only once, into load->records.
+ * The index must be locked.
+ */
 static void
 records_read(IvfpqLoad *load)
 {
 	int			dims = load->meta.dims;
 	Size		stride = gv_refine_stride(dims);
-	Size		slot_bytes;
+	Size		slot_bytes = IvfpqRecordSlotBytes(dims);
+	int64		ndistinct = 0;
 	char	   *slots;
 
 	if (load->naddresses == 0)
 		return;
-	sort_addresses(load);
-	slot_bytes = IvfpqRecordSlotBytes(dims);
-	slots = palloc(CHUNK * slot_bytes);
+	qsort(load->addresses, load->naddresses, sizeof(ItemPointerData),
+		  compare_addresses);
+	for (int64 i = 0; i < load->naddresses; i++)
+		if (i == 0 || compare_addresses(&load->addresses[i],
+										&load->addresses[ndistinct - 1]) != 0)
+			load->addresses[ndistinct++] = load->addresses[i];
+	load->naddresses = ndistinct;
+	slots = palloc(RECORDS_AT_ONCE * slot_bytes);
 	load->records = MemoryContextAllocExtended(load->context,
 											   load->naddresses * stride,
 											   MCXT_ALLOC_HUGE |
 											   MCXT_ALLOC_ZERO);
-	for (int64 done = 0; done < load->naddresses; done += CHUNK)
+	for (int64 done = 0; done < load->naddresses; done += RECORDS_AT_ONCE)
 	{
-		int			n = (int) Min(CHUNK, load->naddresses - done);
+		int			n = (int) Min(RECORDS_AT_ONCE, load->naddresses - done);
 
 		CHECK_FOR_INTERRUPTS();
 		IvfpqRecordRead(load->index, dims, load->addresses + done, n, slots,
@@ -614,7 +465,7 @@ records_read(IvfpqLoad *load)
 	pfree(slots);
 }
 
-/* Send what was read, and forget it. */
+/* Sends the records that were read, and forgets them. */
 static IvfpqLoadResult
 records_send(IvfpqLoad *load)
 {
@@ -629,7 +480,7 @@ records_send(IvfpqLoad *load)
 		GvListsRequest request = {load->key, (int32) n, 0};
 
 		result = load_ask(load, GV_MSG_REFINE, &request, sizeof(request),
-							  load->records + done * stride, n * stride, 0);
+						  load->records + done * stride, n * stride, 0);
 	}
 	if (load->records)
 		pfree(load->records);
@@ -638,7 +489,10 @@ records_send(IvfpqLoad *load)
 	return result;
 }
 
-/* Add the records of a page to the message; false when it is full. */
+/*
+ * Adds the records of a page to the message, and their number to *n.  Returns
+ * false if the message has no space for a full page of records.
+ */
 static bool
 add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int64 *n)
 {
@@ -665,8 +519,9 @@ add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int64 *n)
 }
 
 /*
- * Under one lock, read refine pages from *blkno on until a message is full,
- * and send it; *blkno becomes InvalidBlockNumber after the last one.
+ * Locks the index once, reads refine pages from block *blkno on until the
+ * message is full, and sends the message.  Sets *blkno to the next block to
+ * read, or to InvalidBlockNumber after the last page.
  */
 static IvfpqLoadResult
 send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
@@ -694,10 +549,9 @@ send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
 		return IVFPQ_LOAD_DONE;
 	request.nchunks = (int32) n;
 	return load_send(load, GV_MSG_REFINE, &request, sizeof(request),
-						 n * gv_refine_stride(load->meta.dims));
+					 n * gv_refine_stride(load->meta.dims));
 }
 
-/* Send all records there are. */
 static IvfpqLoadResult
 records_send_all(IvfpqLoad *load)
 {
@@ -711,99 +565,297 @@ records_send_all(IvfpqLoad *load)
 	return result;
 }
 
-/* ----
- * A whole mirror, or what one lacks.
- *
- * While gpuvecd works on a message, the next one is being read: the answer is
- * awaited only before something else is sent.
- */
-
-/*
- * How long gpuvecd may take for a message; shorter than DROP DATABASE waits.
- */
-#define MESSAGE_US			INT64CONST(4000000)
-
-/* Lists whose states are asked for together. */
-#define STATES_RANGE		65536
-
-/* Lists that are counted while the index is locked. */
-#define COUNTED_LISTS		16384
-
-/* Bytes of a message, if maintenance_work_mem allows for two. */
-#define MESSAGE_BYTES		(4 * 1024 * 1024)
-
-#define NSLOTS				2
-
-/* The outcome of a request, as a result of the load. */
-static IvfpqLoadResult
-judge(IvfpqLoad *load)
+static GvListState
+state_of(const IvfpqDirEntry *entry)
 {
-	const IvfpqChannel *channel = load->channel;
+	GvListState state = {entry->gen, entry->nitems, entry->del_seq};
 
-	if (channel->served == IVFPQ_SERVED)
-		return IVFPQ_LOAD_DONE;
-	snprintf(load->error, sizeof(load->error), "gpuvecd: %s",
-			 channel->reason);
-	if (channel->served == IVFPQ_NOT_MIRRORED)
-		return IVFPQ_LOAD_ABSENT;
-	if (channel->refusal == GV_REFUSED_NO_MEMORY)
-	{
-		strlcpy(load->error, "gpuvecd has no room for it",
-				sizeof(load->error));
-		return IVFPQ_LOAD_NO_MEMORY;
-	}
-	return IVFPQ_LOAD_FAILED;
+	return state;
 }
 
-/* Give gpuvecd its time for what comes now. */
+/*
+ * Begins a chunk at the message's end.  Returns NULL if the chunk does not
+ * fit.  The chunk is part of the message only after finish_chunk().
+ */
+static GvChunk *
+begin_chunk(IvfpqLoad *load, const GvChunk *head)
+{
+	GvChunk    *chunk = (GvChunk *) (load->message + load->used);
+
+	if (load->used + gv_chunk_bytes(head, load->code_bytes,
+									load->keys_bytes) > load->capacity)
+		return NULL;
+	*chunk = *head;
+	return chunk;
+}
+
 static void
-start_clock(IvfpqLoad *load)
+finish_chunk(IvfpqLoad *load, const GvChunk *chunk)
 {
-	load->channel->deadline = IvfpqNow() + MESSAGE_US;
+	load->used += gv_chunk_bytes(chunk, load->code_bytes, load->keys_bytes);
+	load->nchunks++;
 }
 
-/* Receive the answer to what was sent last. */
-static IvfpqLoadResult
-await_answer(IvfpqLoad *load)
+/* Copies a block of the list into the chunk. */
+static void
+put_block(IvfpqLoad *load, GvChunk *chunk, uint32 ordinal,
+		  const IvfpqBlockView *view)
 {
-	start_clock(load);
-	return IvfpqRingAwait(&load->ring, 0) ? IVFPQ_LOAD_DONE : judge(load);
+	GvBlock		block = {
+		.codes = view->codes,
+		.t = view->t,
+		.rowids = (const uint16 *) (view->refine ? view->refine : view->tids),
+		.live = view->live,
+		.keys = view->keys
+	};
+
+	records_note(load, view);
+	gv_chunk_put(chunk, load->code_bytes, load->keys_bytes,
+				 ordinal - chunk->first, &block);
+}
+
+/* Returns the live bits of a chunk [nblocks]. */
+static uint32 *
+live_of(GvChunk *chunk)
+{
+	return gv_chunk_arrays(chunk, 0).live;
 }
 
 /*
- * Send `bytes` of load->message, behind a head, whose answer says nothing but
- * that it is done.  load->message is another's place then.
+ * Reads the open list from its end down to block `lowest`.  Copies to `chunk`
+ * all blocks whose number is at least chunk->first.  Unless `live` is NULL,
+ * copies to `live` the live bits of the blocks below live->nblocks.  Returns
+ * false if the list changed meanwhile.
  */
-static IvfpqLoadResult
-load_send(IvfpqLoad *load, GvMessageType type, const void *head,
-			  Size head_bytes, Size bytes)
+static bool
+read_blocks(IvfpqLoad *load, GvChunk *chunk, GvChunk *live, uint32 lowest)
 {
-	start_clock(load);
-	if (!IvfpqRingSend(&load->ring, type, head, head_bytes, bytes, 0))
-		return judge(load);
-	load->message = IvfpqRingSlot(&load->ring, load->ring.filled);
-	return IVFPQ_LOAD_DONE;
+	uint32		expected = (uint32) gv_blocks_of(load->reader.entry.nitems);
+	IvfpqBlockView view;
+
+	while (expected > lowest)
+	{
+		uint32		ordinal;
+
+		if (!IvfpqListNext(&load->reader, &view))
+			return false;
+		ordinal = load->reader.nleft / GV_BLOCK;
+		if (load->reader.reread || ordinal != expected - 1)
+			return false;
+		expected = ordinal;
+		if (live != NULL && ordinal < (uint32) live->nblocks)
+			live_of(live)[ordinal] = view.live;
+		if (ordinal >= (uint32) chunk->first)
+			put_block(load, chunk, ordinal, &view);
+	}
+	return true;
 }
 
-/* Send what lies elsewhere and receive its answer, of this length. */
-static IvfpqLoadResult
-load_ask(IvfpqLoad *load, GvMessageType type, const void *head,
-			 Size head_bytes, const void *tail, Size tail_bytes,
-			 uint32 length)
+static void
+message_begin(IvfpqLoad *load)
 {
-	IvfpqLoadResult result = await_answer(load);
-
-	if (result != IVFPQ_LOAD_DONE)
-		return result;
-	start_clock(load);
-	(void) IvfpqChannelExchange(load->channel, type, head, head_bytes, tail,
-								tail_bytes, length);
-	return judge(load);
+	load->used = sizeof(GvListsRequest);
+	load->nchunks = 0;
+	load->naddresses = 0;
 }
 
 /*
- * Send the chunks that are in the message, after the refine records of their
- * postings.
+ * Compares the list's directory entry with *have, the state of the list in the
+ * mirror.  Returns false if the two agree.  Otherwise sets *plan and returns
+ * true.
+ */
+static bool
+make_plan(ListPlan *plan, int32 list, const IvfpqDirEntry *entry,
+		  const GvListState *have)
+{
+	GvListState state = state_of(entry);
+	uint32		nblocks = (uint32) gv_blocks_of(entry->nitems);
+	bool		died = entry->del_seq != have->del_seq;
+	bool		whole = entry->gen != have->gen ||
+	entry->nitems < have->nitems || (died && nblocks <= SMALL_LIST);
+
+	if (memcmp(&state, have, sizeof(state)) == 0)
+		return false;
+	memset(plan, 0, sizeof(*plan));
+	plan->blocks.list = list;
+	plan->blocks.first = whole ? 0 : (int32) (have->nitems / GV_BLOCK);
+	plan->blocks.nblocks = (int32) nblocks - plan->blocks.first;
+	plan->blocks.state = state;
+	plan->died = died && !whole;
+	plan->lowest = plan->died ? 0 : (uint32) plan->blocks.first;
+	plan->live.list = list;
+	plan->live.flags = GV_CHUNK_LIVE;
+	plan->live.nblocks = (int32) gv_blocks_of(have->nitems);
+	plan->live.state = state;
+	plan->live.state.nitems = have->nitems;
+	return true;
+}
+
+/*
+ * Reads the open list into the one or two planned chunks at the message's end.
+ * The chunks are part of the message only if IVFPQ_CHUNK_DONE is returned.
+ */
+static IvfpqChunkResult
+add_planned(IvfpqLoad *load, const ListPlan *plan)
+{
+	GvChunk    *live = NULL;
+	GvChunk    *blocks = NULL;
+	uint32		rest = plan->live.state.nitems % GV_BLOCK;
+	Size		used = load->used;
+	int			nchunks = load->nchunks;
+	int64		naddresses = load->naddresses;
+	IvfpqChunkResult result = IVFPQ_CHUNK_FULL;
+
+	if (plan->died)
+		live = begin_chunk(load, &plan->live);
+	if (live != NULL)
+		finish_chunk(load, live);
+	if (live != NULL || !plan->died)
+		blocks = begin_chunk(load, &plan->blocks);
+	if (blocks != NULL)
+		result = read_blocks(load, blocks, live, plan->lowest) ?
+			IVFPQ_CHUNK_DONE : IVFPQ_CHUNK_CHANGED;
+	if (result != IVFPQ_CHUNK_DONE)
+	{
+		load->used = used;
+		load->nchunks = nchunks;
+		load->naddresses = naddresses;
+		return result;
+	}
+	/* clear the live bits of postings that the mirror does not have */
+	if (live != NULL && rest != 0)
+		live_of(live)[live->nblocks - 1] &= (1U << rest) - 1;
+	finish_chunk(load, blocks);
+	return result;
+}
+
+/*
+ * Counts an attempt to read a list, and raises an error after too many: VACUUM
+ * rewrites a list now and then, but not each time that we read it.
+ */
+static void
+count_attempt(const IvfpqLoad *load, int32 list, int *attempts)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (++*attempts > MAX_ATTEMPTS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("could not read list %d of index \"%s\"", list,
+						RelationGetRelationName(load->index))));
+}
+
+/*
+ * Adds to the message the part of a list that the mirror lacks.  *have is the
+ * state of the list in the mirror.  The index must be locked.
+ */
+static IvfpqChunkResult
+message_add(IvfpqLoad *load, int32 list, const GvListState *have)
+{
+	int			attempts = 0;
+	ListPlan	plan;
+	IvfpqChunkResult result;
+
+	do
+	{
+		count_attempt(load, list, &attempts);
+		IvfpqListOpen(&load->reader, (uint32) list);
+		if (!make_plan(&plan, list, &load->reader.entry, have))
+			return IVFPQ_CHUNK_DONE;
+		result = add_planned(load, &plan);
+	} while (result == IVFPQ_CHUNK_CHANGED);
+	return result;
+}
+
+/*
+ * Collects the addresses of all blocks of the open list.  Returns false if the
+ * list changed meanwhile.
+ */
+static bool
+find_blocks(IvfpqLoad *load, IvfpqLongList *longlist)
+{
+	IvfpqListReader *reader = &load->reader;
+	IvfpqBlockView view;
+
+	for (uint32 i = longlist->nblocks; i > 0; i--)
+	{
+		longlist->addresses[i - 1] = reader->next;
+		if (!IvfpqListNext(reader, &view) || reader->reread ||
+			reader->nleft != (i - 1) * GV_BLOCK)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Begins a list that is longer than a message: collects the addresses of its
+ * blocks in load->context.  The index must be locked.
+ */
+static void
+long_begin(IvfpqLoad *load, IvfpqLongList *longlist, int32 list)
+{
+	int			attempts = 0;
+
+	memset(longlist, 0, sizeof(*longlist));
+	longlist->list = list;
+	do
+	{
+		count_attempt(load, list, &attempts);
+		if (longlist->addresses != NULL)
+			pfree(longlist->addresses);
+		IvfpqListOpen(&load->reader, (uint32) list);
+		longlist->state = state_of(&load->reader.entry);
+		longlist->nblocks = (uint32) gv_blocks_of(longlist->state.nitems);
+		longlist->addresses =
+			MemoryContextAllocHuge(load->context, Max(longlist->nblocks, 1) *
+								   sizeof(IvfpqAddress));
+	} while (!find_blocks(load, longlist));
+}
+
+/*
+ * Makes a message of the next blocks of a long list.  The index must be
+ * locked.  Returns false if the list was rewritten since long_begin().
+ */
+static bool
+long_next(IvfpqLoad *load, IvfpqLongList *longlist)
+{
+	IvfpqListReader *reader = &load->reader;
+	GvChunk		one = {.nblocks = 1};
+	int64		block_bytes = gv_chunk_bytes(&one, load->code_bytes,
+											 load->keys_bytes) - sizeof(one);
+	uint32		most = (uint32) ((load->capacity - sizeof(GvListsRequest) -
+								  sizeof(GvChunk)) / block_bytes);
+	uint32		end = Min(longlist->nblocks, longlist->next + most);
+	GvChunk		head = {.list = longlist->list, .state = longlist->state};
+	GvChunk    *chunk;
+	IvfpqBlockView view;
+
+	head.first = (int32) longlist->next;
+	head.nblocks = (int32) (end - longlist->next);
+	head.state.nitems = Min(longlist->state.nitems, end * GV_BLOCK);
+	message_begin(load);
+	chunk = begin_chunk(load, &head);
+	if (chunk == NULL)
+		elog(ERROR, "a piece does not fit a message");
+	IvfpqListOpen(reader, (uint32) longlist->list);
+	if (reader->entry.gen != longlist->state.gen)
+		return false;
+	for (uint32 i = longlist->next; i < end; i++)
+	{
+		reader->next = longlist->addresses[i];
+		reader->nleft = Min(longlist->state.nitems, (i + 1) * GV_BLOCK);
+		if (!IvfpqListNext(reader, &view) || reader->reread ||
+			reader->nleft != i * GV_BLOCK)
+			return false;
+		put_block(load, chunk, i, &view);
+	}
+	finish_chunk(load, chunk);
+	longlist->next = end;
+	return true;
+}
+
+/*
+ * Sends the refine records of the postings in the message, and then its
+ * chunks.  The records must come first; the head of this file says why.
  */
 static IvfpqLoadResult
 send_chunks(IvfpqLoad *load)
@@ -819,7 +871,9 @@ send_chunks(IvfpqLoad *load)
 	return load_send(load, GV_MSG_LISTS, NULL, 0, load->used);
 }
 
-/* Send an array of the model, `count` elements from page `first` on. */
+/*
+ * Sends an array of the model, whose `count` elements begin on page `first`.
+ */
 static IvfpqLoadResult
 send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 {
@@ -836,7 +890,7 @@ send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 
 		if (result != IVFPQ_LOAD_DONE)
 			return result;
-		/* as vectors of one element, so that any slice can be read */
+		/* read vectors of one element, so that slices may begin anywhere */
 		IvfpqArrayOpen(&reader, load->index, first, 1, done + request.count);
 		reader.next = done;
 		while (filled < request.count)
@@ -850,14 +904,13 @@ send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 		IvfpqArrayClose(&reader);
 		load_unlock(load);
 		result = load_send(load, GV_MSG_ARRAY, &request, sizeof(request),
-							   request.count * sizeof(float));
+						   request.count * sizeof(float));
 		if (result != IVFPQ_LOAD_DONE)
 			return result;
 	}
 	return IVFPQ_LOAD_DONE;
 }
 
-/* Send a list that no message holds. */
 static IvfpqLoadResult
 send_long_list(IvfpqLoad *load, int32 list)
 {
@@ -873,7 +926,7 @@ send_long_list(IvfpqLoad *load, int32 list)
 			long_begin(load, &longlist, list);
 		if (!long_next(load, &longlist))
 		{
-			/* rewritten meanwhile: once more, from its first block */
+			/* the list was rewritten meanwhile: begin it again */
 			load_unlock(load);
 			pfree(longlist.addresses);
 			longlist.list = -1;
@@ -891,8 +944,10 @@ send_long_list(IvfpqLoad *load, int32 list)
 }
 
 /*
- * Under one lock, read of lists *list to end - 1 as many as a message takes,
- * and send it.  have [end - *list]: what the mirror has of them.
+ * Locks the index once, and reads the parts of lists *list .. end - 1 that the
+ * mirror lacks, as far as they fit into one message.  Sends the message, and
+ * sets *list to the first list that was not read.  have [end - *list] are the
+ * states of the lists in the mirror.
  */
 static IvfpqLoadResult
 send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
@@ -921,23 +976,9 @@ send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 	return send_chunks(load);
 }
 
-/* The states that the mirror has lists first to first + count - 1 in. */
-static IvfpqLoadResult
-get_states(IvfpqLoad *load, int32 first, int32 count, GvListState *states)
-{
-	GvRangeRequest request = {load->key, first, count, 0, 0};
-	uint32		bytes = count * sizeof(GvListState);
-	IvfpqLoadResult result = load_ask(load, GV_MSG_STATES, &request,
-										  sizeof(request), NULL, 0, bytes);
-
-	if (result == IVFPQ_LOAD_DONE)
-		memcpy(states, IvfpqAnswerBody(load->channel), bytes);
-	return result;
-}
-
 /*
- * Bring all lists to what they are; `fresh`: the mirror has nothing of them
- * yet.
+ * Sends the parts of all lists that the mirror lacks.  `fresh` means that the
+ * mirror has no blocks yet.
  */
 static IvfpqLoadResult
 send_lists(IvfpqLoad *load, bool fresh)
@@ -950,7 +991,7 @@ send_lists(IvfpqLoad *load, bool fresh)
 								  Min(nlists, STATES_RANGE) *
 								  sizeof(GvListState));
 	load->postings = 0;
-	/* to a mirror that has nothing yet all records come at once */
+	/* a new mirror gets all records at once, from records_send_all() */
 	load->note_records = !fresh && IvfpqMirrorHasRecords(&load->meta);
 	for (int32 first = 0; first < nlists && result == IVFPQ_LOAD_DONE;
 		 first += STATES_RANGE)
@@ -959,7 +1000,15 @@ send_lists(IvfpqLoad *load, bool fresh)
 		int32		list = first;
 
 		if (!fresh)
-			result = get_states(load, first, end - first, have);
+		{
+			GvRangeRequest request = {load->key, first, end - first, 0, 0};
+			uint32		bytes = (end - first) * sizeof(GvListState);
+
+			result = load_ask(load, GV_MSG_LIST_STATES, &request,
+							  sizeof(request), NULL, 0, bytes);
+			if (result == IVFPQ_LOAD_DONE)
+				memcpy(have, IvfpqAnswerBody(load->channel), bytes);
+		}
 		while (list < end && result == IVFPQ_LOAD_DONE)
 		{
 			result = send_some_lists(load, &list, end, have + (list - first));
@@ -974,7 +1023,7 @@ send_lists(IvfpqLoad *load, bool fresh)
 	return result;
 }
 
-/* Which version of the directory is there now? */
+/* Reads the current version of the directory. */
 static IvfpqLoadResult
 get_version(IvfpqLoad *load, uint64 *version)
 {
@@ -988,11 +1037,12 @@ get_version(IvfpqLoad *load, uint64 *version)
 }
 
 /*
- * Bring what the mirror lacks of lists.  If the directory is the same before
- * and behind, then all the time lists were what the mirror has now: say so.
+ * Sends the parts of all lists that the mirror lacks.  If the directory's
+ * version is the same before and after, no list has changed meanwhile, and
+ * gpuvecd is told that the mirror has this version.
  */
 static IvfpqLoadResult
-catch_up(IvfpqLoad *load)
+refresh(IvfpqLoad *load)
 {
 	GvCurrentRequest request = {.key = load->key};
 	uint64		version = 0;
@@ -1004,15 +1054,15 @@ catch_up(IvfpqLoad *load)
 		result = get_version(load, &version);
 	if (result == IVFPQ_LOAD_DONE && version != 0 &&
 		version == request.version)
-		result = load_ask(load, GV_MSG_CURRENT, &request, sizeof(request),
-							  NULL, 0, 0);
+		result = load_ask(load, GV_MSG_MARK_CURRENT, &request, sizeof(request),
+						  NULL, 0, 0);
 	return result;
 }
 
 /*
- * Count the postings that the lists hold now.  The index is locked, and after
- * some lists each time unlocked for a moment; it is still locked if the result
- * is IVFPQ_LOAD_DONE.
+ * Sets load->expected to the number of postings in all lists.  The index must
+ * be locked, and is still locked afterwards if the result is IVFPQ_LOAD_DONE.
+ * Unlocks the index for a moment after every COUNTED_LISTS lists.
  */
 static IvfpqLoadResult
 count_postings(IvfpqLoad *load)
@@ -1038,7 +1088,10 @@ count_postings(IvfpqLoad *load)
 	return result;
 }
 
-/* Begin a mirror, and bring its model.  *exists: there is one already. */
+/*
+ * Begins a mirror and sends its model.  Sets *exists if the mirror already
+ * exists.
+ */
 static IvfpqLoadResult
 send_model(IvfpqLoad *load, bool *exists)
 {
@@ -1063,7 +1116,7 @@ send_model(IvfpqLoad *load, bool *exists)
 		request.spec.refine_records = load->expected / meta->lists_per_row;
 	}
 	result = load_ask(load, GV_MSG_BEGIN, &request, sizeof(request),
-						  NULL, 0, 0);
+					  NULL, 0, 0);
 	*exists = load->channel->refusal == GV_REFUSED_EXISTS;
 	if (*exists)
 		return IVFPQ_LOAD_DONE;
@@ -1082,7 +1135,7 @@ send_model(IvfpqLoad *load, bool *exists)
 	return result;
 }
 
-/* A mirror that is not there yet; if it is, *exists. */
+/* Loads a whole mirror.  If the mirror already exists, only sets *exists. */
 static IvfpqLoadResult
 bring_all(IvfpqLoad *load, bool *exists)
 {
@@ -1094,18 +1147,18 @@ bring_all(IvfpqLoad *load, bool *exists)
 	result = send_lists(load, true);
 	if (result == IVFPQ_LOAD_DONE && IvfpqMirrorHasRecords(&load->meta))
 		result = records_send_all(load);
-	/* what has changed meanwhile */
+	/* lists may have changed meanwhile */
 	if (result == IVFPQ_LOAD_DONE)
-		result = catch_up(load);
+		result = refresh(load);
 	if (result == IVFPQ_LOAD_DONE)
 		result = load_ask(load, GV_MSG_READY, &request, sizeof(request),
-							  NULL, 0, 0);
+						  NULL, 0, 0);
 	return result;
 }
 
 /*
- * Let go of mirrors of the pages that the index had before, rather than when
- * the supervisor sees that their files have gone.
+ * Drops mirrors of files that the index had before, without waiting until the
+ * supervisor notices that these files are gone.
  */
 static IvfpqLoadResult
 drop_older(IvfpqLoad *load)
@@ -1118,12 +1171,15 @@ drop_older(IvfpqLoad *load)
 	{
 		IvfpqMirrorRequestForget(&request.key);
 		result = load_ask(load, GV_MSG_DROP, &request, sizeof(request),
-							  NULL, 0, 0);
+						  NULL, 0, 0);
 	}
 	return result;
 }
 
-/* Looks at the index for the first time; allocates memory for the rest. */
+/*
+ * Looks at the index for the first time and allocates memory for the load.  If
+ * `whole` is set, also counts the postings.
+ */
 static IvfpqLoadResult
 prepare(IvfpqLoad *load, bool whole)
 {
@@ -1149,8 +1205,9 @@ prepare(IvfpqLoad *load, bool whole)
 }
 
 /*
- * Connect, and make memory for messages.  `share` is set for a whole mirror;
- * changes are too few for shared memory to pay.
+ * Connects to gpuvecd and allocates memory for messages.  `share` is set if a
+ * whole mirror is loaded, because the few changes of a catch-up are not worth
+ * setting up shared memory.
  */
 static IvfpqLoadResult
 open_ring(IvfpqLoad *load, bool share)
@@ -1169,8 +1226,9 @@ open_ring(IvfpqLoad *load, bool share)
 }
 
 /*
- * Bring the mirror of load->key to gpuvecd; not `whole`: only what it lacks.
- * Everything it needs is in load->context, the caller's.  May throw.
+ * Loads the mirror of load->key if `whole` is set, and otherwise only lets the
+ * mirror catch up.  All memory comes from load->context, which the caller
+ * owns.  May raise an error.
  */
 static IvfpqLoadResult
 load_mirror(IvfpqLoad *load, bool whole)
@@ -1188,63 +1246,14 @@ load_mirror(IvfpqLoad *load, bool whole)
 		result = bring_all(load, &exists);
 	}
 	if (result == IVFPQ_LOAD_DONE && exists)
-		result = catch_up(load);
+		result = refresh(load);
 	load->fresh = !exists;
 	return result;
 }
 
-/* ----
- * A background worker that brings mirrors of a database's indexes to
- * gpuvecd, and what they lack.
- *
- * It works where there can be no writing, too: on a hot standby.  It ends
- * soon after there is nothing to do, and at once when a session wants the
- * database for itself, because a database with a session in it can be
- * neither dropped nor copied.
- */
-
-/* How often to look for work, and how long. */
-#define LOOK_MS				50
-#define IDLE_US				1000000
-
-/* How long it stays when another database waits for a loader. */
-#define TURN_US				1000000
-
-/*
- * A mirror rests at least this many times as long as catching up took, within
- * these limits.
- */
-#define CATCH_UP_REST		10
-#define CATCH_UP_PAUSE_MS	200
-#define CATCH_UP_MOST_MS	60000
-
-/* The time before gpuvecd is asked again after it had no memory. */
-#define NO_MEMORY_PAUSE_MS	30000
-
 extern PGDLLEXPORT void gpuvec_loader_main(Datum arg);
 
-/* How a loader of a database is started. */
-void
-IvfpqFillLoader(BackgroundWorker *worker, Oid database, int slot)
-{
-	memset(worker, 0, sizeof(*worker));
-	worker->bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker->bgw_start_time = BgWorkerStart_ConsistentState;
-	worker->bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker->bgw_library_name, "gpuvec",
-			sizeof(worker->bgw_library_name));
-	strlcpy(worker->bgw_function_name, "gpuvec_loader_main",
-			sizeof(worker->bgw_function_name));
-	snprintf(worker->bgw_name, BGW_MAXLEN, "gpuvec loader of database %u",
-			 database);
-	strlcpy(worker->bgw_type, "gpuvec loader", BGW_MAXLEN);
-	worker->bgw_main_arg = Int32GetDatum(slot);
-	memcpy(worker->bgw_extra, &database, sizeof(Oid));
-	worker->bgw_notify_pid = MyProcPid;
-}
-
-/* Load, and let an error be a result. */
+/* Runs load_mirror() and turns an error into IVFPQ_LOAD_FAILED. */
 static IvfpqLoadResult
 load_safely(IvfpqLoad *load, bool whole)
 {
@@ -1264,7 +1273,12 @@ load_safely(IvfpqLoad *load, bool whole)
 		FlushErrorState();
 		AbortCurrentTransaction();
 		strlcpy(load->error, error->message, sizeof(load->error));
-		/* it may be cut in a character, and is read in other databases, too */
+
+		/*
+		 * The message may be cut within a character, and sessions in
+		 * databases with other encodings read it, too, so replace all bytes
+		 * that are not ASCII.
+		 */
 		for (char *c = load->error; *c != '\0'; c++)
 			if (IS_HIGHBIT_SET(*c))
 				*c = '?';
@@ -1272,23 +1286,16 @@ load_safely(IvfpqLoad *load, bool whole)
 	}
 	PG_END_TRY();
 
-	/* gpuvecd throws an unfinished mirror away with the connection */
+	/* gpuvecd discards an unfinished mirror when the connection ends */
 	if (result != IVFPQ_LOAD_DONE)
 		IvfpqDisconnect();
 	return result;
 }
 
-static void
-log_done(const IvfpqLoad *load, int64 us)
-{
-	ereport(load->fresh ? LOG : DEBUG1,
-			(errmsg("gpuvec: %s index \"%s\": %lld copies in %d lists, %.0f ms",
-					load->fresh ? "mirrored" : "caught up with", load->name,
-					(long long) load->postings, load->meta.nlists,
-					us / 1000.0)));
-}
-
-/* Have it tried again, not before so long; once told, it is not told again. */
+/*
+ * Records the failure.  The mirror is not tried again before pause_ms have
+ * passed.  The error is logged only if it differs from the last one.
+ */
 static void
 note_failed(const IvfpqLoad *load, int pause_ms)
 {
@@ -1298,7 +1305,9 @@ note_failed(const IvfpqLoad *load, int pause_ms)
 						load->key.index, load->error)));
 }
 
-/* Tell everyone what became of it. */
+/*
+ * Records the result in the request and wakes the sessions that wait for it.
+ */
 static void
 report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 {
@@ -1310,7 +1319,11 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 			IvfpqMirrorRequestDone(&load->key, load->postings,
 								   (int) Min(Max(rest, CATCH_UP_PAUSE_MS),
 											 CATCH_UP_MOST_MS));
-			log_done(load, us);
+			ereport(load->fresh ? LOG : DEBUG1,
+					(errmsg("gpuvec: %s index \"%s\": %lld copies in %d lists, %.0f ms",
+							load->fresh ? "mirrored" : "caught up with",
+							load->name, (long long) load->postings,
+							load->meta.nlists, us / 1000.0)));
 			break;
 		case IVFPQ_LOAD_GONE:
 			IvfpqMirrorRequestForget(&load->key);
@@ -1332,7 +1345,7 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 	}
 }
 
-/* Serve one request; false when the loader is to end. */
+/* Serves one request.  Returns false if the loader has to end. */
 static bool
 serve(const IvfpqMirrorRequest *request)
 {
@@ -1355,7 +1368,7 @@ serve(const IvfpqMirrorRequest *request)
 	return result != IVFPQ_LOAD_YIELD;
 }
 
-/* Wait a moment; false when a session wants the database for itself. */
+/* Waits for LOOK_MS.  Returns false if a session wants the database. */
 static bool
 wait_a_moment(void)
 {
@@ -1376,6 +1389,7 @@ wait_a_moment(void)
 	return alone;
 }
 
+/* Exit callback.  Releases the requests that this loader has taken. */
 static void
 release_all(int code, Datum arg)
 {
@@ -1383,7 +1397,10 @@ release_all(int code, Datum arg)
 	IvfpqMirrorRequestRelease("the loader was ended");
 }
 
-/* Entry of the worker.  arg: its slot; bgw_extra: OID of its database. */
+/*
+ * Entry point of the worker, which supervisor.c names.  arg is the number of
+ * the loader's slot, and bgw_extra holds the OID of the database.
+ */
 void
 gpuvec_loader_main(Datum arg)
 {
@@ -1398,7 +1415,7 @@ gpuvec_loader_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	IvfpqSetNoTransactionTimeout();
 
-	/* its sessions go on where no new ones are allowed */
+	/* the database may allow no new connections, but its sessions may go on */
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);

@@ -1,6 +1,24 @@
 /*
  * mirrorqueue.c
- *		What names the mirror of an index, and what its postings' keys are.
+ *		Mirror requests: the names of mirrors, and the entries that say which
+ *		mirrors are requested and loaded.
+ *
+ * Each mirror that is or was requested has an entry in shared memory.
+ * Sessions make requests, loaders take entries and report, and the supervisor
+ * looks for entries with work that is due.
+ *
+ * Every request gets a ticket, a number that grows.  An entry's `asked` is the
+ * ticket of its last request.  Requests with tickets up to `done` have been
+ * served, and later requests with tickets up to `refused` have failed.  A
+ * loader takes an entry, works without the lock, and reports the result.  The
+ * entry may be requested again meanwhile.
+ *
+ * The entry stays after its mirror has become ready, so that the mirror can be
+ * loaded again after a restart of gpuvecd, and so that two indexes that do not
+ * fit into memory together do not keep evicting each other.
+ *
+ * Exported functions take ivfpq_shared->lock themselves.  Static functions on
+ * entries expect that the caller holds the lock.
  */
 #include "postgres.h"
 
@@ -11,7 +29,23 @@
 #include "client/mirrorqueue.h"
 #include "pgcompat.h"
 
-/* The key that names the mirror of an index. */
+/* Pauses after failures: 1 s, 2 s, 4 s, ... */
+#define FIRST_PAUSE_MS		1000
+#define MAX_PAUSE_MS		(10 * 60 * 1000)
+
+/* Minimum time between a mirror's load and its next load after an eviction. */
+#define RELOAD_PAUSE_MS		60000
+
+/* A locked index is tried again every LOCKED_PAUSE_MS, for MAX_LOCKED_MS. */
+#define LOCKED_PAUSE_MS		50
+#define MAX_LOCKED_MS		10000
+
+/* Interval at which a waiting session checks that gpuvecd still runs. */
+#define LOOK_MS				200
+
+/* Time that gpuvecd may take to start. */
+#define START_US			INT64CONST(30000000)
+
 GvMirrorKey
 IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
 {
@@ -22,15 +56,7 @@ IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
 	return key;
 }
 
-/* Do these name the same mirror? */
-bool
-IvfpqSameKey(const GvMirrorKey *a, const GvMirrorKey *b)
-{
-	return a->relation == b->relation && a->database == b->database &&
-		a->tablespace == b->tablespace && a->build_id == b->build_id;
-}
-
-/* May gpuvecd have a mirror of the index? */
+/* Returns whether gpuvecd may have a mirror of the index. */
 bool
 IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
 {
@@ -38,7 +64,7 @@ IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
 		meta->build_id != 0 && meta->nlists > 0 && !IvfpqIsUncommitted(index);
 }
 
-/* Which keys the postings of the index's mirror have. */
+/* Returns the form of the keys that postings have in the index's mirror. */
 GvKeyForm
 IvfpqMirrorKeys(const IvfpqMetaData *meta)
 {
@@ -54,31 +80,7 @@ IvfpqMirrorKeys(const IvfpqMetaData *meta)
 	return form;
 }
 
-/* ----
- * Mirror requests, and how far they are.
- *
- * A request is a ticket: an entry's `asked` is the last one, `done` and
- * `refused` say up to which ticket requests have been served or have failed.
- * A loader takes an entry, works without the lock, and reports; an entry may
- * be asked for again meanwhile.
- *
- * An entry of a mirror that was ready stays, so that the mirror is loaded
- * again when gpuvecd was restarted, and so that two indexes that memory does
- * not hold side by side do not evict each other all the time.
- */
-
-/* After a failure: 1 s, 2 s, 4 s ... */
-#define FIRST_PAUSE_MS		1000
-#define MAX_PAUSE_MS		(10 * 60 * 1000)
-
-/* A mirror that was given up is not loaded again so soon after it was. */
-#define RELOAD_PAUSE_MS		60000
-
-/* A locked index is tried again after, and given up after so long. */
-#define LOCKED_PAUSE_MS		50
-#define MAX_LOCKED_MS		10000
-
-/* The entry of a key, or NULL. */
+/* Returns the entry of a key; NULL if there is none. */
 static IvfpqMirrorRequest *
 find(const GvMirrorKey *key)
 {
@@ -87,13 +89,13 @@ find(const GvMirrorKey *key)
 		IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 
 		if (request->state != IVFPQ_REQUEST_FREE &&
-			IvfpqSameKey(&request->key, key))
+			gv_same_key(&request->key, key))
 			return request;
 	}
 	return NULL;
 }
 
-/* How gladly an entry gives its slot away; 0 = not at all. */
+/* Returns an entry's eviction priority; 0 means that the entry must stay. */
 static int
 expendable(const IvfpqMirrorRequest *request)
 {
@@ -106,13 +108,13 @@ expendable(const IvfpqMirrorRequest *request)
 		case IVFPQ_REQUEST_FAILED:
 			return 2;
 		case IVFPQ_REQUEST_READY:
-			return request->catch_up || request->loader != 0 ? 0 : 1;
+			return request->refresh || request->loader != 0 ? 0 : 1;
 		default:
 			return 0;
 	}
 }
 
-/* A new entry, or NULL when all slots are taken. */
+/* Adds an entry.  Returns NULL if all existing entries must stay. */
 static IvfpqMirrorRequest *
 add(const GvMirrorKey *key)
 {
@@ -141,8 +143,8 @@ later(TimestampTz time, int64 ms)
 }
 
 /*
- * Note that the mirror is to be loaded; one that failed when its time has
- * come.  True if there is something new to do.
+ * Queues the mirror for loading.  After a failure, does nothing until
+ * retry_at, unless `now` is set.  Returns whether there is new work.
  */
 static bool
 ask_load(IvfpqMirrorRequest *request, bool now)
@@ -152,7 +154,7 @@ ask_load(IvfpqMirrorRequest *request, bool now)
 
 	if (request->loader != 0)
 	{
-		request->catch_up = true;
+		request->refresh = true;
 		return false;
 	}
 	if (request->state == IVFPQ_REQUEST_FAILED && request->retry_at > time &&
@@ -167,24 +169,26 @@ ask_load(IvfpqMirrorRequest *request, bool now)
 	return news;
 }
 
-/* Note that the mirror, which is there, lacks something. */
+/* Notes that a mirror is outdated.  Returns whether there is new work. */
 static bool
 ask_catch_up(IvfpqMirrorRequest *request)
 {
-	bool		news = !request->catch_up && request->loader == 0;
+	bool		news = !request->refresh && request->loader == 0;
 
 	if (request->state == IVFPQ_REQUEST_FAILED)
 		return ask_load(request, false);
 	if (request->state == IVFPQ_REQUEST_FREE ||
 		request->state == IVFPQ_REQUEST_EVICTED)
 		request->state = IVFPQ_REQUEST_READY;
-	request->catch_up = true;
+	request->refresh = true;
 	return news && request->state == IVFPQ_REQUEST_READY;
 }
 
 /*
- * Requests a mirror: to be loaded, or, if it is there, to catch up; at once,
- * or when its turn comes.  Returns a ticket; 0 = no slot is free.
+ * Requests that a mirror is loaded, if `load` is set, or else that an existing
+ * mirror catches up.  If `now` is set, the mirror is loaded at once, even
+ * shortly after a failure or an eviction.  Returns the ticket, or 0 if no slot
+ * is free.
  */
 uint64
 IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now)
@@ -198,7 +202,7 @@ IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now)
 	if (request == NULL)
 		request = add(key);
 	else if (request->loader == 0)
-		request->key.index = key->index;	/* ALTER TABLE may keep pages */
+		request->key.index = key->index;	/* ALTER TABLE may change it */
 	if (request != NULL)
 	{
 		ticket = ++ivfpq_shared->tickets;
@@ -211,7 +215,7 @@ IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now)
 	return ticket;
 }
 
-/* Copy the entry of a key; false if there is none. */
+/* Copies the entry of a key.  Returns false if there is none. */
 bool
 IvfpqMirrorRequestGet(const GvMirrorKey *key, IvfpqMirrorRequest *request)
 {
@@ -225,7 +229,9 @@ IvfpqMirrorRequestGet(const GvMirrorKey *key, IvfpqMirrorRequest *request)
 	return found != NULL;
 }
 
-/* Copies all entries to requests [IVFPQ_NREQUESTS]; returns how many. */
+/*
+ * Copies all entries to requests [IVFPQ_NREQUESTS] and returns their number.
+ */
 int
 IvfpqMirrorRequestsCopy(IvfpqMirrorRequest *requests)
 {
@@ -239,17 +245,21 @@ IvfpqMirrorRequestsCopy(IvfpqMirrorRequest *requests)
 	return n;
 }
 
-/* Is there anything to do, now or later? */
+/* Returns whether a loader has something to do for the entry, now or later. */
 static bool
 has_work(const IvfpqMirrorRequest *request)
 {
 	if (request->loader != 0)
 		return false;
 	return request->state == IVFPQ_REQUEST_WAITING ||
-		(request->state == IVFPQ_REQUEST_READY && request->catch_up);
+		(request->state == IVFPQ_REQUEST_READY && request->refresh);
 }
 
-/* A database has work that is due since then: those who wait longest first. */
+/*
+ * Inserts a database, whose work has been due since `due`, into databases [n],
+ * which are sorted by since [n], longest waiting first.  The array has each
+ * database only once, with the earliest time.  Returns the new n.
+ */
 static int
 note_due(Oid *databases, TimestampTz *since, int n, Oid database,
 		 TimestampTz due)
@@ -273,9 +283,9 @@ note_due(Oid *databases, TimestampTz *since, int n, Oid database,
 }
 
 /*
- * Databases [IVFPQ_NREQUESTS] with work that is due, each once, those first
- * that wait longest; returns how many.  *next: when there will be more, if
- * that is earlier.
+ * Stores in databases [IVFPQ_NREQUESTS] the databases with work that is due,
+ * each once, longest waiting first, and returns their number.  Lowers *next to
+ * the time at which more work becomes due, if that is earlier.
  */
 int
 IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now, TimestampTz *next)
@@ -301,8 +311,8 @@ IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now, TimestampTz *next)
 }
 
 /*
- * For a loader: take the entry of its database that is due longest, and copy
- * it.
+ * Takes for this loader the entry of its database that has been due longest,
+ * and copies the entry.  Returns false if no entry is due.
  */
 bool
 IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request)
@@ -325,7 +335,7 @@ IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request)
 		*request = *first;
 		first->loader = MyProcPid;
 		first->taken = first->asked;
-		first->catch_up = false;
+		first->refresh = false;
 		if (first->state != IVFPQ_REQUEST_READY)
 		{
 			first->state = IVFPQ_REQUEST_LOADING;
@@ -336,7 +346,7 @@ IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request)
 	return first != NULL;
 }
 
-/* The entry of a key that this loader has taken, or NULL. */
+/* Returns the entry of a key if this loader has taken it, or NULL. */
 static IvfpqMirrorRequest *
 find_own(const GvMirrorKey *key)
 {
@@ -345,7 +355,7 @@ find_own(const GvMirrorKey *key)
 	return request != NULL && request->loader == MyProcPid ? request : NULL;
 }
 
-/* For a loader: so far it is. */
+/* Records how many postings this loader has loaded so far. */
 void
 IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
 						   int64 expected)
@@ -363,8 +373,8 @@ IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
 }
 
 /*
- * For a loader: the mirror is ready, or has caught up.  It shall not be asked
- * to do so again for a while.
+ * Records that this loader has loaded the mirror or brought it up to date.
+ * The mirror does not catch up again before pause_ms have passed.
  */
 void
 IvfpqMirrorRequestDone(const GvMirrorKey *key, int64 postings, int pause_ms)
@@ -392,7 +402,7 @@ IvfpqMirrorRequestDone(const GvMirrorKey *key, int64 postings, int pause_ms)
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 }
 
-/* Note a failure under the lock. */
+/* Marks the entry as failed and sets its retry time. */
 static void
 set_failed(IvfpqMirrorRequest *request, const char *error, int pause_ms)
 {
@@ -401,7 +411,7 @@ set_failed(IvfpqMirrorRequest *request, const char *error, int pause_ms)
 
 	request->state = IVFPQ_REQUEST_FAILED;
 	request->loader = 0;
-	request->catch_up = false;
+	request->refresh = false;
 	request->refused = request->asked;
 	request->failures++;
 	request->locked_since = 0;
@@ -410,9 +420,9 @@ set_failed(IvfpqMirrorRequest *request, const char *error, int pause_ms)
 }
 
 /*
- * For a loader: it did not work; who asks again is not heard for pause_ms or
- * more.  True if the error is another than last time, and worth
- * a line in the log.
+ * Records that this loader has failed.  The mirror is not tried again for at
+ * least pause_ms.  Returns whether the error differs from the last one, so
+ * that it should be logged.
  */
 bool
 IvfpqMirrorRequestFailed(const GvMirrorKey *key, const char *error,
@@ -434,8 +444,9 @@ IvfpqMirrorRequestFailed(const GvMirrorKey *key, const char *error,
 }
 
 /*
- * For a loader: the index is locked.  Others come first, and then it is tried
- * again; false when it has been locked for too long.
+ * Puts the entry back because this loader has found the index locked.  Other
+ * entries have their turn before this entry is tried again.  If the index has
+ * been locked for too long, returns false, and the loader keeps the entry.
  */
 bool
 IvfpqMirrorRequestPutBack(const GvMirrorKey *key)
@@ -457,7 +468,7 @@ IvfpqMirrorRequestPutBack(const GvMirrorKey *key)
 		request->loader = 0;
 		request->retry_at = later(now, LOCKED_PAUSE_MS);
 		if (request->state == IVFPQ_REQUEST_READY)
-			request->catch_up = true;
+			request->refresh = true;
 		else
 			request->state = IVFPQ_REQUEST_WAITING;
 	}
@@ -465,7 +476,7 @@ IvfpqMirrorRequestPutBack(const GvMirrorKey *key)
 	return again;
 }
 
-/* For a loader: gpuvecd has given the mirror up. */
+/* Records that this loader has found that gpuvecd evicted the mirror. */
 void
 IvfpqMirrorRequestEvicted(const GvMirrorKey *key)
 {
@@ -477,7 +488,7 @@ IvfpqMirrorRequestEvicted(const GvMirrorKey *key)
 	{
 		request->state = IVFPQ_REQUEST_EVICTED;
 		request->loader = 0;
-		request->catch_up = false;
+		request->refresh = false;
 		request->refused = request->asked;
 		strlcpy(request->error, "gpuvecd gave the mirror up",
 				sizeof(request->error));
@@ -487,8 +498,8 @@ IvfpqMirrorRequestEvicted(const GvMirrorKey *key)
 }
 
 /*
- * Another mirror of the same index, by its OID: of pages that it had before.
- * False if none is known.
+ * Finds an entry with the key's index OID, but for a file that the index had
+ * before.  Returns false if there is none.
  */
 bool
 IvfpqMirrorRequestOlder(const GvMirrorKey *key, GvMirrorKey *older)
@@ -503,7 +514,7 @@ IvfpqMirrorRequestOlder(const GvMirrorKey *key, GvMirrorKey *older)
 		found = request->state != IVFPQ_REQUEST_FREE &&
 			request->key.database == key->database &&
 			request->key.index == key->index &&
-			!IvfpqSameKey(&request->key, key);
+			!gv_same_key(&request->key, key);
 		if (found)
 			*older = request->key;
 	}
@@ -511,7 +522,7 @@ IvfpqMirrorRequestOlder(const GvMirrorKey *key, GvMirrorKey *older)
 	return found;
 }
 
-/* This mirror cannot be requested any more. */
+/* Removes the entry of a mirror whose index, or its file, is gone. */
 void
 IvfpqMirrorRequestForget(const GvMirrorKey *key)
 {
@@ -525,7 +536,7 @@ IvfpqMirrorRequestForget(const GvMirrorKey *key)
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 }
 
-/* Nor can any mirror of this database, where no loader gets in. */
+/* Removes all entries of a database to which no loader can connect. */
 void
 IvfpqMirrorRequestForgetDatabase(Oid database)
 {
@@ -537,7 +548,7 @@ IvfpqMirrorRequestForgetDatabase(Oid database)
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 }
 
-/* A loader ends, for whatever reason: what it had taken is not done. */
+/* When a loader ends, marks the entries that it has taken as failed. */
 void
 IvfpqMirrorRequestRelease(const char *error)
 {
@@ -555,8 +566,8 @@ IvfpqMirrorRequestRelease(const char *error)
 }
 
 /*
- * gpuvecd is new and has no mirror: every mirror that was ready, or was to be,
- * is requested again at once.
+ * Queues for loading, without a pause, all mirrors that were ready or are
+ * waiting, because a new gpuvecd has no mirrors.
  */
 void
 IvfpqMirrorRequestsRestart(void)
@@ -579,8 +590,9 @@ IvfpqMirrorRequestsRestart(void)
 }
 
 /*
- * gpuvecd had these mirrors when it was asked, then: note which others it
- * gave up.
+ * Marks as evicted the ready mirrors that gpuvecd did not report in mirrors
+ * [nmirrors].  gpuvecd was asked at the time `then`, so its report may lack
+ * mirrors that became ready later.
  */
 void
 IvfpqMirrorRequestsPrune(const GvMirrorStatus *mirrors, int nmirrors,
@@ -595,28 +607,18 @@ IvfpqMirrorRequestsPrune(const GvMirrorStatus *mirrors, int nmirrors,
 		if (request->state != IVFPQ_REQUEST_READY || request->loader != 0 ||
 			request->ready_at >= then)
 			continue;
-		while (j < nmirrors && !IvfpqSameKey(&mirrors[j].key, &request->key))
+		while (j < nmirrors && !gv_same_key(&mirrors[j].key, &request->key))
 			j++;
 		if (j == nmirrors)
 		{
 			request->state = IVFPQ_REQUEST_EVICTED;
-			request->catch_up = false;
+			request->refresh = false;
 		}
 	}
 	LWLockRelease(ivfpq_shared->lock);
 }
 
-/* ----
- * Have an index mirrored, and wait for it.
- */
-
-/* How often to look whether gpuvecd is still there. */
-#define LOOK_MS				200
-
-/* How long it may take gpuvecd to come up. */
-#define START_US			INT64CONST(30000000)
-
-/* ERROR unless there can be mirrors. */
+/* Raises an error unless gpuvecd is up or starting. */
 static void
 check_server(void)
 {
@@ -640,11 +642,18 @@ check_server(void)
 				 errhint("Look into the server's log.")));
 }
 
-/* Wait until it is up; ERROR if it is not to be. */
-static void
-wait_for_server(void)
+/*
+ * Requests that a mirror is loaded or brought up to date, and waits until a
+ * loader has done so.  Raises an error if the loader fails.  Returns the
+ * number of the mirror's postings.  The caller must not hold a lock on the
+ * index that keeps the loader out.
+ */
+int64
+IvfpqPrewarm(const GvMirrorKey *key)
 {
 	int64		deadline = IvfpqNow() + START_US;
+	uint64		ticket;
+	IvfpqMirrorRequest request;
 
 	check_server();
 	while (IvfpqSharedState() != IVFPQ_STATE_UP)
@@ -660,43 +669,6 @@ wait_for_server(void)
 					 errmsg("gpuvecd does not come up"),
 					 errhint("Look into the server's log.")));
 	}
-}
-
-/*
- * Is the request fulfilled?  ERROR if it failed.
- */
-static bool
-is_done(const GvMirrorKey *key, uint64 ticket, int64 *postings)
-{
-	IvfpqMirrorRequest request;
-
-	if (!IvfpqMirrorRequestGet(key, &request))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the index was changed while it was mirrored"),
-				 errhint("Try again.")));
-	*postings = request.postings;
-	if (request.done >= ticket)
-		return true;
-	if (request.refused >= ticket)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("could not mirror the index: %s", request.error)));
-	return false;
-}
-
-/*
- * Have a mirror brought, or brought up to date, and wait for that; returns
- * the postings that it holds.  ERROR if it cannot be.  No loader brings the
- * mirror of an index that the caller has locked exclusively.
- */
-int64
-IvfpqPrewarm(const GvMirrorKey *key)
-{
-	uint64		ticket;
-	int64		postings;
-
-	wait_for_server();
 	ticket = IvfpqRequestMirror(key, true, true);
 	if (ticket == 0)
 		ereport(ERROR,
@@ -704,12 +676,23 @@ IvfpqPrewarm(const GvMirrorKey *key)
 				 errmsg("too many indexes are being mirrored"),
 				 errhint("Try again later.")));
 	ConditionVariablePrepareToSleep(&ivfpq_shared->changed);
-	while (!is_done(key, ticket, &postings))
+	for (;;)
 	{
+		if (!IvfpqMirrorRequestGet(key, &request))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("the index was changed while it was mirrored"),
+					 errhint("Try again.")));
+		if (request.done >= ticket)
+			break;
+		if (request.refused >= ticket)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("could not mirror the index: %s", request.error)));
 		(void) ConditionVariableTimedSleep(&ivfpq_shared->changed, LOOK_MS,
 										   IvfpqWaitEvent());
 		check_server();
 	}
 	ConditionVariableCancelSleep();
-	return postings;
+	return request.postings;
 }

@@ -1,9 +1,10 @@
 /*
  * mirrorread.c
- *		What gpuvecd holds of an index, for checks.
+ *		Reads the contents of a mirror back from gpuvecd, for checks.
  *
- * A session that reads a mirror speaks as a loader does, so the session's next
- * search opens a new connection.
+ * A session that reads a mirror connects as a loader does, so the session's
+ * next search opens a new connection.  If the result is not IVFPQ_ANSWERED,
+ * *reason explains it.  Answers are valid until the process's next request.
  */
 #include "postgres.h"
 
@@ -11,7 +12,7 @@
 #include "client/serverconn.h"
 #include "client/servershared.h"
 
-/* A message of many megabytes takes its time. */
+/* Time limit for one request.  The answer may have many megabytes. */
 #define LEAST_TIMEOUT_US	10000000
 
 static IvfpqChannel *
@@ -21,13 +22,12 @@ connect_as_loader(void)
 }
 
 /*
- * Ask for lists first .. first + count - 1 of the index's mirror, of the first
- * of them the blocks from number `block` on.  One chunk alone may be a part of
- * its list, see GV_MSG_BLOCKS.  *chunks is good until the process' next
- * request; it begins with list `first`.  Otherwise *reason says what kept us
- * from it.
+ * Asks for lists first .. first + count - 1 of the index's mirror, but only
+ * for the blocks of list `first` from number `block` on.  Sets *chunks to the
+ * answer, which begins with list `first`.  If the answer has a single chunk,
+ * this chunk may hold only a part of the list (GV_MSG_READ_LISTS).
  */
-IvfpqServed
+IvfpqOutcome
 IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 				int count, int block, IvfpqMirrorChunks *chunks,
 				const char **reason)
@@ -36,12 +36,12 @@ IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 	block, 0};
 	GvKeyForm	form = IvfpqMirrorKeys(meta);
 	IvfpqChannel *channel = connect_as_loader();
-	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_BLOCKS, &request,
-										 sizeof(request), NULL, 0,
-										 GV_MAX_MESSAGE);
+	IvfpqOutcome served = IvfpqChannelAsk(channel, GV_MSG_READ_LISTS, &request,
+										  sizeof(request), NULL, 0,
+										  GV_MAX_MESSAGE);
 
 	*reason = channel->reason;
-	if (served != IVFPQ_SERVED)
+	if (served != IVFPQ_ANSWERED)
 		return served;
 	chunks->next = IvfpqAnswerBody(channel);
 	chunks->end = chunks->next + IvfpqAnswerLength(channel);
@@ -50,8 +50,8 @@ IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 	return served;
 }
 
-/* Ask for elements first .. first + count - 1 of an array of the model. */
-IvfpqServed
+/* Asks for elements first .. first + count - 1 of an array of the model. */
+IvfpqOutcome
 IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta, GvArray array,
 				  int64 first, int64 count, const char **values,
 				  const char **reason)
@@ -59,17 +59,17 @@ IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta, GvArray array,
 	GvArrayRequest request = {IvfpqMirrorKey(index, meta), array, 0, first,
 	count};
 	IvfpqChannel *channel = connect_as_loader();
-	IvfpqServed served = IvfpqChannelExchange(channel, GV_MSG_VALUES,
-											  &request, sizeof(request),
-											  NULL, 0, count * sizeof(float));
+	IvfpqOutcome served = IvfpqChannelExchange(channel, GV_MSG_READ_ARRAY,
+											   &request, sizeof(request),
+											   NULL, 0, count * sizeof(float));
 
 	*reason = channel->reason;
 	*values = IvfpqAnswerBody(channel);
 	return served;
 }
 
-/* Ask for the refine records at addresses [n]. */
-IvfpqServed
+/* Asks for the refine records at addresses [n]. */
+IvfpqOutcome
 IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 				   const ItemPointerData *addresses, int n,
 				   const char **items, const char **reason)
@@ -77,11 +77,11 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 	GvListsRequest request = {IvfpqMirrorKey(index, meta), n, 0};
 	Size		length = n * gv_refine_stride(meta->dims);
 	IvfpqChannel *channel = connect_as_loader();
-	IvfpqServed served = IvfpqChannelExchange(channel, GV_MSG_RECORDS,
-											  &request, sizeof(request),
-											  addresses,
-											  n * sizeof(ItemPointerData),
-											  (uint32) length);
+	IvfpqOutcome served = IvfpqChannelExchange(channel, GV_MSG_READ_REFINE,
+											   &request, sizeof(request),
+											   addresses,
+											   n * sizeof(ItemPointerData),
+											   (uint32) length);
 
 	*reason = channel->reason;
 	*items = IvfpqAnswerBody(channel);
@@ -89,15 +89,14 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * The next chunk of an answer, its arrays where they are in it; false at the
- * end, or when what comes makes no sense.
+ * Reads the next chunk of an answer without copying its arrays.  Returns false
+ * at the end, or if the chunk is malformed.
  */
 bool
 IvfpqMirrorNext(IvfpqMirrorChunks *chunks, GvListChunk *chunk,
 				GvListState *state)
 {
 	const GvChunk *header = (const GvChunk *) chunks->next;
-	const char *arrays = chunks->next + sizeof(GvChunk);
 	int64		bytes;
 
 	if (chunks->end - chunks->next < (int64) sizeof(GvChunk))
@@ -106,19 +105,7 @@ IvfpqMirrorNext(IvfpqMirrorChunks *chunks, GvListChunk *chunk,
 	if (header->nblocks < 0 || header->flags != 0 ||
 		chunks->end - chunks->next < bytes)
 		return false;
-
-	chunk->list = header->list;
-	chunk->first = header->first;
-	chunk->nblocks = header->nblocks;
-	chunk->live = (const uint32 *) arrays;
-	arrays += header->nblocks * sizeof(uint32);
-	chunk->t = (const float *) arrays;
-	arrays += (Size) header->nblocks * GV_BLOCK * sizeof(float);
-	chunk->rowids = (const uint16 *) arrays;
-	arrays += (Size) header->nblocks * GV_BLOCK * 3 * sizeof(uint16);
-	chunk->keys = chunks->keys_bytes > 0 ? arrays : NULL;
-	arrays += header->nblocks * chunks->keys_bytes;
-	chunk->codes = (const uint8 *) arrays;
+	*chunk = gv_chunk_open(header, chunks->keys_bytes);
 	*state = header->state;
 	chunks->next += bytes;
 	return true;

@@ -1,7 +1,11 @@
 /*
  * msgring.c
- *		A ring of slots for messages, in memory that gpuvecd shares or not; in
- *		slots that it shares answers may lie, too.
+ *		A ring of slots for messages, in memory that may be shared with
+ *		gpuvecd.
+ *
+ * A slot has HEAD_BYTES for the header and the head of its message, then the
+ * payload.  Header and head end where the payload begins, so that in shared
+ * memory the whole message is contiguous.
  */
 #include "postgres.h"
 
@@ -13,7 +17,6 @@
 
 #include "client/msgring.h"
 
-/* Before a slot's bytes: header and head, aligned. */
 #define HEAD_BYTES		64
 
 StaticAssertDecl(sizeof(GvMessage) + sizeof(GvArrayRequest) <= HEAD_BYTES &&
@@ -26,7 +29,7 @@ slot_bytes(const IvfpqRing *ring)
 	return HEAD_BYTES + TYPEALIGN(HEAD_BYTES, ring->payload_bytes);
 }
 
-/* Where a slot's bytes lie. */
+/* Returns the payload of a slot. */
 char *
 IvfpqRingSlot(const IvfpqRing *ring, uint64 number)
 {
@@ -34,16 +37,16 @@ IvfpqRingSlot(const IvfpqRing *ring, uint64 number)
 		HEAD_BYTES;
 }
 
-/* Where gpuvecd finds that in the memory shared with it, or -1. */
+/*
+ * Returns the payload's offset in shared memory, or -1 if no memory is shared.
+ */
 int64
 IvfpqRingOffset(const IvfpqRing *ring, uint64 number)
 {
 	return ring->is_shared ? IvfpqRingSlot(ring, number) - ring->slots : -1;
 }
 
-/* ---- memory */
-
-/* Memory of a size that cannot change; its descriptor, or -1. */
+/* Creates shareable memory of fixed size.  Returns its descriptor, or -1. */
 static int
 make_memory(Size bytes)
 {
@@ -52,7 +55,11 @@ make_memory(Size bytes)
 
 	if (fd < 0)
 		return -1;
-	/* all of it now, because who has none later gets a signal */
+
+	/*
+	 * allocate all memory now, because a page that is missing later raises
+	 * SIGBUS
+	 */
 	if (posix_fallocate(fd, 0, (off_t) bytes) == 0 &&
 		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
 		return fd;
@@ -60,7 +67,7 @@ make_memory(Size bytes)
 	return -1;
 }
 
-/* The memory's descriptor, which is not needed once it is shared. */
+/* Closes the descriptor of the slots' memory, which stays mapped. */
 static void
 close_fd(IvfpqRing *ring)
 {
@@ -71,7 +78,9 @@ close_fd(IvfpqRing *ring)
 	ReleaseExternalFD();
 }
 
-/* Get memory for slots that can be shared, if there is such memory. */
+/*
+ * Allocates the slots in memory that can be shared.  On failure does nothing.
+ */
 static void
 make_shared(IvfpqRing *ring)
 {
@@ -97,17 +106,21 @@ make_shared(IvfpqRing *ring)
 	ring->is_shared = true;
 }
 
-/* Share the slots with gpuvecd; false: they are not, and given back. */
+/* Shares the slots with gpuvecd, or frees them and returns false. */
 static bool
 share_memory(IvfpqRing *ring)
 {
-	GvMemoryRequest request = {ring->nslots * slot_bytes(ring)};
+	GvAttachShmRequest request = {ring->nslots * slot_bytes(ring)};
 
-	/* what no message takes along would go with another channel's first */
+	/*
+	 * If the channel is closed, do not give it the descriptor: the channel
+	 * would keep the descriptor, and send it with the first message after
+	 * being opened again.
+	 */
 	if (IvfpqChannelIsOpen(ring->channel))
 		ring->channel->passed_fd = ring->memory_fd;
-	if (IvfpqChannelExchange(ring->channel, GV_MSG_MEMORY, &request,
-							 sizeof(request), NULL, 0, 0) != IVFPQ_SERVED)
+	if (IvfpqChannelExchange(ring->channel, GV_MSG_ATTACH_SHM, &request,
+							 sizeof(request), NULL, 0, 0) != IVFPQ_ANSWERED)
 	{
 		IvfpqRingClose(ring);
 		return false;
@@ -116,7 +129,10 @@ share_memory(IvfpqRing *ring)
 	return true;
 }
 
-/* Give back what the memory context would not; of a zeroed ring nothing. */
+/*
+ * Closes the descriptor and unmaps the shared memory, which the memory context
+ * does not free.  Does nothing for a zeroed ring.
+ */
 void
 IvfpqRingClose(IvfpqRing *ring)
 {
@@ -131,14 +147,14 @@ IvfpqRingClose(IvfpqRing *ring)
 }
 
 /*
- * Make the slots, shared if that is wanted and can be; a channel that is
- * closed gets them, too, in the current context.  False: the channel failed,
- * or it is closed because there is no memory.
+ * Allocates the slots.  If `share` is set and sharing is possible, the slots
+ * are shared with gpuvecd.  Otherwise they are in the current memory context,
+ * even if the channel is closed.  Returns false if the channel has failed.  If
+ * there is no memory, closes the channel and returns false.
  */
 bool
 IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
-			  Size payload_bytes,
-			  bool share)
+			  Size payload_bytes, bool share)
 {
 	memset(ring, 0, sizeof(*ring));
 	ring->memory_fd = -1;
@@ -147,7 +163,7 @@ IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
 	ring->payload_bytes = payload_bytes;
 	if (share)
 		make_shared(ring);
-	/* gpuvecd may have no memory for this, but perhaps for the rest */
+	/* if gpuvecd only refused to map the memory, the work can still go on */
 	if (ring->is_shared && !share_memory(ring) &&
 		(channel->served != IVFPQ_REFUSED || !IvfpqChannelIsOpen(channel)))
 		return false;
@@ -160,56 +176,35 @@ IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
 	return ring->slots != NULL;
 }
 
-/* ---- messages */
-
-/* Move what can be moved without waiting; false: it failed. */
-bool
-IvfpqRingMove(IvfpqRing *ring)
+/* Processes the answer to the oldest slot (IvfpqAnswered). */
+static bool
+ring_take(void *arg, const IvfpqRequest *request)
 {
-	IvfpqChannel *channel = ring->channel;
+	IvfpqRing  *ring = arg;
 
-	while (IvfpqChannelMove(channel))
-	{
-		const IvfpqRequest *request =
-		&channel->requests[channel->answered % IVFPQ_MAX_REQUESTS];
-
-		if (channel->served != IVFPQ_SERVED)
-			return false;
-		if (ring->take && !ring->take(ring->take_arg, ring->answered, request))
-		{
-			(void) IvfpqChannelReject(channel);
-			return false;
-		}
-		ring->answered++;
-		IvfpqChannelTaken(channel);
-	}
-	return IvfpqChannelIsOpen(channel);
+	if (ring->take && !ring->take(ring->take_arg, ring->answered, request))
+		return false;
+	ring->answered++;
+	return true;
 }
 
 /*
- * Wait until no more than `most` slots are on their way, and, where only one
- * may be, until it is out; false: it failed.
+ * Processes all answers that have come, and waits until no more than `most`
+ * slots are unanswered and, in a channel for one request at a time, all
+ * messages are sent.  Returns false after a refusal, or if the channel is
+ * closed.
  */
 bool
 IvfpqRingAwait(IvfpqRing *ring, uint64 most)
 {
-	const IvfpqChannel *channel = ring->channel;
-
-	while (IvfpqRingMove(ring))
-	{
-		if (ring->filled - ring->answered <= most &&
-			(channel->most > 1 || channel->sent == channel->made))
-			return true;
-		if (IvfpqChannelWait(ring->channel) == 0)
-			return false;
-	}
-	return false;
+	return IvfpqChannelMove(ring->channel) &&
+		IvfpqChannelAwait(ring->channel, most);
 }
 
 /*
- * The slot being filled goes on its way: `bytes` of it, behind the head, in a
- * message whose answer has at most this length.  The next one is free then, to
- * be filled; false: it failed.
+ * Sends a message of the head and the first `bytes` bytes of the slot being
+ * filled.  The answer may have at most max_length bytes.  After sending, waits
+ * until the next slot can be filled.  Returns false on failure.
  */
 bool
 IvfpqRingSend(IvfpqRing *ring, GvMessageType type,
@@ -217,22 +212,27 @@ IvfpqRingSend(IvfpqRing *ring, GvMessageType type,
 			  uint32 max_length)
 {
 	char	   *slot = IvfpqRingSlot(ring, ring->filled);
+	IvfpqRequest *request;
 
 	if (ring->is_shared)
 	{
 		GvMessage	header = {(uint32) (head_bytes + bytes), type, 0};
 		char	   *start = slot - head_bytes - sizeof(header);
-		GvHereRequest here = {start - ring->slots};
+		GvInShmRequest here = {start - ring->slots};
 
 		memcpy(start, &header, sizeof(header));
 		if (head_bytes > 0)
 			memcpy(start + sizeof(header), head, head_bytes);
-		(void) IvfpqChannelAdd(ring->channel, GV_MSG_HERE, &here, sizeof(here),
-							   NULL, 0, max_length);
+		request = IvfpqChannelAdd(ring->channel, GV_MSG_IN_SHM, &here,
+								  sizeof(here), NULL, 0, max_length);
 	}
 	else
-		(void) IvfpqChannelAdd(ring->channel, type, head, head_bytes, slot,
-							   bytes, max_length);
+		request = IvfpqChannelAdd(ring->channel, type, head, head_bytes, slot,
+								  bytes, max_length);
 	ring->filled++;
+	if (request == NULL)
+		return false;
+	request->take = ring_take;
+	request->take_arg = ring;
 	return IvfpqRingAwait(ring, ring->nslots - 1);
 }

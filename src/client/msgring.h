@@ -1,13 +1,13 @@
 /*
  * msgring.h
- *		Slots of memory in which messages are made: one is filled while others
+ *		A ring of slots in which messages are made: one is filled while others
  *		are on their way.  Private to src/client.
  *
- * A slot that was sent is kept until it is answered, and the next one is free
- * before it is filled.  Where the role allows that and there is such memory,
- * gpuvecd shares the slots, so that they are not copied through the socket.
- * Once all are answered a caller may name slots for answers (IvfpqRingOffset);
- * which of them are free is his to know.
+ * A slot that was sent stays unchanged until it is answered, and only then can
+ * it be filled again.  The slots may be in memory shared with gpuvecd, so that
+ * messages are not copied through the socket.  When all messages are answered,
+ * the caller may request that gpuvecd writes answers into shared slots
+ * (IvfpqRingOffset); the caller keeps track of which slots are free.
  */
 #ifndef IVFPQ_MSGRING_H
 #define IVFPQ_MSGRING_H
@@ -15,8 +15,8 @@
 #include "client/serverconn.h"
 
 /*
- * Has the answer to a slot; false: it makes no sense.  Where there is none
- * the answers are empty.
+ * Processes the answer to a slot.  Returns false if the answer is invalid.  A
+ * ring whose answers are empty does not need this callback.
  */
 typedef bool (*IvfpqSlotAnswered) (void *arg, uint64 number,
 								   const IvfpqRequest *request);
@@ -25,13 +25,13 @@ typedef struct IvfpqRing
 {
 	IvfpqChannel *channel;
 	int			nslots;			/* up to IVFPQ_MAX_REQUESTS */
-	Size		payload_bytes;	/* bytes of a slot */
+	Size		payload_bytes;	/* maximum payload of a slot */
 	char	   *slots;			/* [nslots] heads and payloads */
 	bool		is_shared;
-	int			memory_fd;		/* of the slots until they are shared; or -1 */
-	uint64		answered;		/* slots before this one are done with */
-	uint64		filled;			/* slots before this one are full; it is being
-								 * filled */
+	int			memory_fd;		/* descriptor to share the slots by, or -1 */
+	uint64		answered;		/* slots before this one are answered */
+	uint64		filled;			/* number of the slot being filled; all
+								 * earlier slots are sent */
 	IvfpqSlotAnswered take;		/* or NULL */
 	void	   *take_arg;
 } IvfpqRing;
@@ -41,7 +41,6 @@ extern bool IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
 extern void IvfpqRingClose(IvfpqRing *ring);
 extern char *IvfpqRingSlot(const IvfpqRing *ring, uint64 number);
 extern int64 IvfpqRingOffset(const IvfpqRing *ring, uint64 number);
-extern bool IvfpqRingMove(IvfpqRing *ring);
 extern bool IvfpqRingAwait(IvfpqRing *ring, uint64 most);
 extern bool IvfpqRingSend(IvfpqRing *ring, GvMessageType type,
 						  const void *head, Size head_bytes, Size bytes,

@@ -1,6 +1,17 @@
 /*
  * remotebuild.c
- *		A build by gpuvecd begins, or is joined.
+ *		A build by gpuvecd: we send rows, and gpuvecd returns model and codes.
+ *
+ * Rows are collected in the slots of a ring.  A full slot is sent, and keeps
+ * its rows until it is answered: if gpuvecd fails, the caller encodes those
+ * rows itself and goes on.  While rows are added, we send and receive as much
+ * as the socket takes, so gpuvecd works on one slot while the next is filled.
+ *
+ * gpuvecd still has the rows of the sample from training, so they are not sent
+ * again.  A pass over the table skips these rows.  Instead, participants claim
+ * batches of the sample: after each slot with rows, they send a slot that only
+ * names the numbers of a batch's rows.  If gpuvecd fails, the batches without
+ * an answer are lost, and another pass over the table finds their rows.
  */
 #include "postgres.h"
 
@@ -9,295 +20,54 @@
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 
+#include "client/msgring.h"
 #include "client/remotebuild.h"
 #include "page/page.h"
 
-static bool builder_take(void *arg, uint64 number,
-							 const IvfpqRequest *request);
-
-#define SLOT_BYTES		((Size) 4 << 20)	/* rows of a slot */
+/* Maximum bytes of rows, and maximum number of rows, in a slot. */
+#define SLOT_BYTES		((Size) 4 << 20)
 #define MOST_ROWS		8192
 
-/* The context of the build is gone, perhaps by an error. */
-static void
-close_late(void *arg)
-{
-	IvfpqBuilderEnd(arg);
-}
+#define NSLOTS			4
 
-/* Say what is to be built. */
-static bool
-begin(IvfpqBuilder *builder, const float *mean)
-{
-	const GvBuilderSpec *spec = &builder->spec;
-	GvBuildReply reply;
-
-	if (IvfpqChannelExchange(&builder->channel, GV_MSG_BUILD,
-							 spec, sizeof(*spec), mean,
-							 spec->dims * sizeof(float),
-							 sizeof(reply)) != IVFPQ_SERVED)
-		return false;
-	memcpy(&reply, IvfpqAnswerBody(&builder->channel), sizeof(reply));
-	builder->id = reply.id;
-	return true;
-}
-
-/* A builder that is not connected yet, in the current context. */
-static IvfpqBuilder *
-make_builder(const GvBuilderSpec *spec)
-{
-	IvfpqBuilder *builder = palloc0(sizeof(IvfpqBuilder));
-
-	IvfpqChannelInit(&builder->channel, CurrentMemoryContext);
-	builder->callback.func = close_late;
-	builder->callback.arg = builder;
-	MemoryContextRegisterResetCallback(CurrentMemoryContext,
-									   &builder->callback);
-	builder->spec = *spec;
-	return builder;
-}
-
-/* Memory for the ring, even when there is no connection. */
-static void
-make_slots(IvfpqBuilder *builder)
-{
-	const GvBuilderSpec *spec = &builder->spec;
-
-	if (!IvfpqRingOpen(&builder->ring, &builder->channel, IVFPQ_BUILDER_SLOTS,
-					   (Size) spec->batch_rows * spec->dims * sizeof(float),
-					   false))
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
-	builder->ring.take = builder_take;
-	builder->ring.take_arg = builder;
-	for (int i = 0; i < IVFPQ_BUILDER_SLOTS; i++)
-		builder->slots[i].ids = palloc(spec->batch_rows * sizeof(uint64));
-}
-
-/*
- * Begin a build by gpuvecd; spec->batch_rows is found here.  NULL, and an
- * error or a notice where something failed, when it is not to be asked or
- * cannot.  The builder lives in the current context, which closes it.
- */
-IvfpqBuilder *
-IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
-				  const float *mean)
-{
-	Size		row = spec->dims * sizeof(float);
-	IvfpqBuilder *builder;
-	const char *reason;
-
-	if (!IvfpqServerIsWanted())
-		return NULL;
-	if (!IvfpqServerAnswers(&reason))
-	{
-		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-			IvfpqBuilderFailed(index, reason ? reason : "there is none",
-							   false);
-		return NULL;
-	}
-	builder = make_builder(spec);
-	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
-	if (!IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER) ||
-		!begin(builder, mean))
-	{
-		IvfpqBuilderFailed(index, builder->channel.reason, false);
-		return NULL;
-	}
-	make_slots(builder);
-	return builder;
-}
-
-/* The ticket with which others join the build. */
-IvfpqTicket
-IvfpqBuilderTicket(const IvfpqBuilder *builder)
-{
-	IvfpqTicket ticket = {builder->id, builder->spec, builder->trained};
-
-	return ticket;
-}
-
-/*
- * Join the leader's build, in another process.  When that fails the builder is
- * not open, which is found out when rows are added, too.  `sharing` is NULL
- * before it is trained.
- */
-IvfpqBuilder *
-IvfpqBuilderJoin(const IvfpqTicket *ticket, IvfpqSharing *sharing)
-{
-	IvfpqBuilder *builder = make_builder(&ticket->spec);
-	GvJoinRequest request = {ticket->id};
-
-	builder->trained = ticket->trained;
-	builder->sharing = sharing;
-	make_slots(builder);
-	if (IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER))
-		(void) IvfpqChannelExchange(&builder->channel, GV_MSG_JOIN, &request,
-									sizeof(request), NULL, 0, 0);
-	return builder;
-}
-
-/* ----
- * What the participants of a build by gpuvecd share: how to join it, and
- * who has which rows of the sample encoded.
- *
- * gpuvecd has the rows of the sample from training.  So a pass over the table
- * leaves them out, and participants claim batches of them instead, by their
- * numbers.  Batches that got no answer are lost; another pass over
- * the table finds their rows.
- */
-
-static int64
-count_batches(int64 nsample, int batch_rows)
-{
-	return (nsample + batch_rows - 1) / batch_rows;
-}
-
-/* Bytes for what participants share of the leader's build. */
-Size
-IvfpqSharingSize(const IvfpqBuilder *builder)
-{
-	int64		n = builder->nsample;
-
-	return add_size(offsetof(IvfpqSharing, ids),
-					add_size(mul_size(2 * sizeof(uint64), n),
-							 count_batches(n, builder->spec.batch_rows)));
-}
-
-/* The batches' flags, behind both arrays of ids. */
-static bool *
-answered_flags(IvfpqSharing *sharing)
-{
-	return (bool *) (sharing->ids + 2 * sharing->nsample);
-}
-
-/*
- * Fill it in.  From now on the leader and who joins claim rows of the sample,
- * so that these are not to be added.
- */
-void
-IvfpqSharingInit(IvfpqSharing *sharing, IvfpqBuilder *builder)
-{
-	int64		n = builder->nsample;
-
-	memset(sharing, 0, offsetof(IvfpqSharing, ids));
-	sharing->ticket = IvfpqBuilderTicket(builder);
-	pg_atomic_init_u32(&sharing->failed, 0);
-	pg_atomic_init_u64(&sharing->next, 0);
-	sharing->nsample = n;
-	sharing->npassed = n;
-	memcpy(sharing->ids, builder->sample_ids, n * sizeof(uint64));
-	memcpy(sharing->ids + n, builder->sample_ids, n * sizeof(uint64));
-	IvfpqSortNumbers(sharing->ids + n, n);
-	memset(answered_flags(sharing), 0,
-		   count_batches(n, builder->spec.batch_rows));
-	builder->sharing = sharing;
-}
-
-/* Claim a batch of the sample; returns how many rows, 0: there is none. */
-static int
-sharing_claim(IvfpqSharing *sharing, int64 *first)
-{
-	int			batch_rows = sharing->ticket.spec.batch_rows;
-
-	*first = (int64) pg_atomic_fetch_add_u64(&sharing->next, batch_rows);
-	return (int) Max(0, Min(sharing->nsample - *first, batch_rows));
-}
-
-/* A participant has the answer to the batch that begins with this row. */
-static void
-sharing_answered(IvfpqSharing *sharing, int64 first)
-{
-	answered_flags(sharing)[first / sharing->ticket.spec.batch_rows] = true;
-}
-
-/*
- * All participants have done what they could: are rows of the sample lost?
- * Then the next pass over the table is for these only.
- */
-bool
-IvfpqSharingRecover(IvfpqSharing *sharing)
-{
-	const bool *answered = answered_flags(sharing);
-	uint64	   *lost = sharing->ids + sharing->nsample;
-	int64		nlost = 0;
-
-	for (int64 i = 0; i < sharing->nsample; i++)
-		if (!answered[i / sharing->ticket.spec.batch_rows])
-			lost[nlost++] = sharing->ids[i];
-	IvfpqSortNumbers(lost, nlost);
-	sharing->npassed = nlost;
-	sharing->recovering = nlost > 0;
-	return sharing->recovering;
-}
-
-/*
- * Is a row that a pass over the table comes to to be added?  *at, 0 when the
- * pass begins, is where the last one was looked for.
- */
-bool
-IvfpqSharingWants(const IvfpqSharing *sharing, uint64 id, int64 *at)
-{
-	const uint64 *ids = sharing->ids + sharing->nsample;
-	int64		n = sharing->npassed;
-	int64		low = *at;
-
-	/* rows come in the order of the table, by and large */
-	if (low > 0 && ids[low - 1] >= id)
-	{
-		int64		high = low - 1;
-
-		for (low = 0; low < high;)
-		{
-			int64		middle = low + (high - low) / 2;
-
-			if (ids[middle] < id)
-				low = middle + 1;
-			else
-				high = middle;
-		}
-	}
-	while (low < n && ids[low] < id)
-		low++;
-	*at = low;
-	return (low < n && ids[low] == id) == sharing->recovering;
-}
-
-/* ----
- * A build by gpuvecd: rows go there, lists and codes come back.
- *
- * Rows are gathered in slots, a ring of them.  A full slot is on its way until
- * its answer has come, and keeps its rows as long: when gpuvecd fails, who
- * builds does those itself and goes on.  Bytes move whenever a row is added,
- * as many as the socket takes, so gpuvecd gets on with one slot while the
- * next is filled.
- *
- * Rows of the sample need not be sent again: between slots with rows there are
- * some that only name them (remotebuild.c).  Who builds has to read these
- * anew when gpuvecd fails.
- */
-
+/* Maximum number of elements of an array that one request asks for. */
 #define ARRAY_FLOATS	(GV_MAX_MESSAGE / 4)
 
-/* Often enough that the socket, which holds some 200 kB, is never empty. */
+/*
+ * We send and receive each time that this many rows were added.  Then the
+ * socket, which holds some 200 kB, never runs empty.
+ */
 #define ROWS_A_MOVE		64
 
-static IvfpqSlot *
-slot_of(IvfpqBuilder *builder, uint64 number)
+/* The state of a slot.  Its rows [batch_rows][dims] are in the ring. */
+typedef struct Slot
 {
-	return &builder->slots[number % IVFPQ_BUILDER_SLOTS];
-}
+	uint64	   *ids;			/* [batch_rows] */
+	int			n;
+	bool		sampled;		/* it only names rows of the sample */
+	int64		first;			/* if sampled: number of the first row */
+} Slot;
 
-/* A slot's rows [batch_rows][dims]. */
-static float *
-rows_of(const IvfpqBuilder *builder, uint64 number)
+struct IvfpqBuilder
 {
-	return (float *) IvfpqRingSlot(&builder->ring, number);
-}
+	IvfpqChannel channel;
+	GvBuilderSpec spec;
+	GvTrained	trained;
+	uint64		id;				/* of the build in gpuvecd */
+	IvfpqRing	ring;
+	Slot		slots[NSLOTS];	/* of the ring */
+	uint64	   *sample_ids;		/* [sample_rows] TIDs of the sample */
+	int64		nsample;		/* rows of the sample that gpuvecd has */
+	IvfpqBuildShared *sharing;	/* with other participants; NULL: none yet */
+	IvfpqEncodedSink sink;
+	void	   *sink_arg;
+	MemoryContextCallback callback;
+};
 
 /*
- * gpuvecd does not build the index, say why; or `partly` what it has not done
- * for one of those who build it, and perhaps does for others.
+ * Raises an error or a notice, as gpuvec.on_gpu_error says, because gpuvecd
+ * cannot build the index.  `partly` means that gpuvecd has failed for one
+ * participant only, and perhaps not for others.
  */
 void
 IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
@@ -322,21 +92,20 @@ IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
 				 errdetail("It is built without a card, which takes longer.")));
 }
 
-/* Is there a connection, as far as we know? */
+/* Returns whether the connection is open, as far as we know. */
 bool
 IvfpqBuilderIsOpen(const IvfpqBuilder *builder)
 {
 	return IvfpqChannelIsOpen(&builder->channel);
 }
 
-/* Why it failed. */
 const char *
 IvfpqBuilderReason(const IvfpqBuilder *builder)
 {
 	return builder->channel.reason;
 }
 
-/* It failed for a participant, and so for all. */
+/* Closes the connection, because the build has failed for a participant. */
 void
 IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason)
 {
@@ -349,15 +118,121 @@ IvfpqBuilderEnd(IvfpqBuilder *builder)
 	IvfpqBuilderLose(builder, "the build ended");
 }
 
-/* Does the answer to a slot tell what has become of its rows? */
-static bool
-is_encoding(const IvfpqRequest *request)
+static int64
+count_batches(int64 nsample, int batch_rows)
 {
-	return request->header.type == GV_MSG_ENCODE ||
-		request->header.type == GV_MSG_SAMPLED;
+	return (nsample + batch_rows - 1) / batch_rows;
 }
 
-/* The most bytes that the answer about n rows that are encoded may have. */
+/* Returns the size of the IvfpqBuildShared for this build. */
+Size
+IvfpqSharingSize(const IvfpqBuilder *builder)
+{
+	int64		n = builder->nsample;
+
+	return add_size(offsetof(IvfpqBuildShared, ids),
+					add_size(mul_size(2 * sizeof(uint64), n),
+							 count_batches(n, builder->spec.batch_rows)));
+}
+
+/* Returns the batches' flags, which are behind both arrays of TIDs. */
+static bool *
+answered_flags(IvfpqBuildShared *sharing)
+{
+	return (bool *) (sharing->ids + 2 * sharing->nsample);
+}
+
+/*
+ * Initializes the shared state.  From now on, all participants claim batches
+ * of the sample, so rows of the sample must not be added.
+ */
+void
+IvfpqSharingInit(IvfpqBuildShared *sharing, IvfpqBuilder *builder)
+{
+	int64		n = builder->nsample;
+
+	memset(sharing, 0, offsetof(IvfpqBuildShared, ids));
+	sharing->ticket = IvfpqBuilderTicket(builder);
+	pg_atomic_init_u32(&sharing->failed, 0);
+	pg_atomic_init_u64(&sharing->next, 0);
+	sharing->nsample = n;
+	sharing->npassed = n;
+	memcpy(sharing->ids, builder->sample_ids, n * sizeof(uint64));
+	memcpy(sharing->ids + n, builder->sample_ids, n * sizeof(uint64));
+	IvfpqSortNumbers(sharing->ids + n, n);
+	memset(answered_flags(sharing), 0,
+		   count_batches(n, builder->spec.batch_rows));
+	builder->sharing = sharing;
+}
+
+/*
+ * Called when all participants have finished.  Returns whether rows of the
+ * sample are lost.  If so, the next pass over the table is for these rows
+ * only.
+ */
+bool
+IvfpqSharingRecover(IvfpqBuildShared *sharing)
+{
+	const bool *answered = answered_flags(sharing);
+	uint64	   *lost = sharing->ids + sharing->nsample;
+	int64		nlost = 0;
+
+	for (int64 i = 0; i < sharing->nsample; i++)
+		if (!answered[i / sharing->ticket.spec.batch_rows])
+			lost[nlost++] = sharing->ids[i];
+	IvfpqSortNumbers(lost, nlost);
+	sharing->npassed = nlost;
+	sharing->recovering = nlost > 0;
+	return sharing->recovering;
+}
+
+/*
+ * Returns whether a pass over the table has to add the row with this TID.  *at
+ * is the position where the last call ended, and must be 0 when the pass
+ * begins.
+ */
+bool
+IvfpqSharingWants(const IvfpqBuildShared *sharing, uint64 id, int64 *at)
+{
+	const uint64 *ids = sharing->ids + sharing->nsample;
+	int64		n = sharing->npassed;
+	int64		low = *at;
+
+	/* rows mostly come in the order of TIDs, so bisect only to go back */
+	if (low > 0 && ids[low - 1] >= id)
+	{
+		int64		high = low - 1;
+
+		for (low = 0; low < high;)
+		{
+			int64		middle = low + (high - low) / 2;
+
+			if (ids[middle] < id)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+	}
+	while (low < n && ids[low] < id)
+		low++;
+	*at = low;
+	return (low < n && ids[low] == id) == sharing->recovering;
+}
+
+static Slot *
+slot_of(IvfpqBuilder *builder, uint64 number)
+{
+	return &builder->slots[number % NSLOTS];
+}
+
+/* Returns a slot's rows [batch_rows][dims]. */
+static float *
+rows_of(const IvfpqBuilder *builder, uint64 number)
+{
+	return (float *) IvfpqRingSlot(&builder->ring, number);
+}
+
+/* Returns the maximum length of an answer with n encoded rows. */
 static uint32
 most_encoded(const IvfpqBuilder *builder, int n)
 {
@@ -369,7 +244,9 @@ most_encoded(const IvfpqBuilder *builder, int n)
 						PG_UINT32_MAX);
 }
 
-/* Do the numbers in the arrays lie where they must? */
+/*
+ * Returns whether all list, query and row numbers of the answer are in range.
+ */
 static bool
 check_numbers(const IvfpqBuilder *builder, const GvEncoded *encoded, int n)
 {
@@ -387,11 +264,15 @@ check_numbers(const IvfpqBuilder *builder, const GvEncoded *encoded, int n)
 	return true;
 }
 
-/* Where the arrays of an answer about a slot lie; false: it makes no sense. */
+/*
+ * Passes encoded rows to the sink.  Returns false if the answer is malformed.
+ */
 static bool
-open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
+take_encoded(IvfpqBuilder *builder, const Slot *slot)
 {
 	const GvBuilderSpec *spec = &builder->spec;
+	IvfpqBuildShared *sharing = builder->sharing;
+	GvEncoded	encoded;
 	uint32		length = IvfpqAnswerLength(&builder->channel);
 	GvEncodeReply *reply =
 	(GvEncodeReply *) IvfpqAnswerBody(&builder->channel);
@@ -402,28 +283,23 @@ open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
 		length != sizeof(*reply) +
 		gv_encoded_bytes(spec, slot->n, reply->nneighbors))
 		return false;
-	gv_encoded_open(spec, reply + 1, slot->n, reply->nneighbors, encoded);
-	encoded->nneighbors = reply->nneighbors;
-	return check_numbers(builder, encoded, slot->n);
-}
-
-/* Rows have been encoded; false: the answer makes no sense. */
-static bool
-take_encoded(IvfpqBuilder *builder, IvfpqSlot *slot)
-{
-	GvEncoded	encoded;
-
-	if (!open_answer(builder, slot, &encoded))
+	gv_encoded_open(spec, reply + 1, slot->n, reply->nneighbors, &encoded);
+	encoded.nneighbors = reply->nneighbors;
+	if (!check_numbers(builder, &encoded, slot->n))
 		return false;
 	builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
 	if (slot->sampled)
-		sharing_answered(builder->sharing, slot->first);
+		answered_flags(sharing)[slot->first / spec->batch_rows] = true;
 	return true;
 }
 
-/* Rows for training are there; false: the answer makes no sense. */
+/*
+ * If a slot's rows belong to the sample, stores their TIDs in sample_ids, at
+ * the numbers that gpuvecd gave to the rows.  Returns false if the answer is
+ * malformed.
+ */
 static bool
-take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot,
+take_numbers(IvfpqBuilder *builder, Slot *slot,
 			 const IvfpqRequest *request)
 {
 	const GvRowsRequest *head = (const GvRowsRequest *) request->head;
@@ -443,14 +319,16 @@ take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot,
 	return true;
 }
 
-/* See IvfpqSlotAnswered. */
+/* The ring's callback for answers (IvfpqSlotAnswered). */
 static bool
 builder_take(void *arg, uint64 number, const IvfpqRequest *request)
 {
 	IvfpqBuilder *builder = arg;
-	IvfpqSlot  *slot = slot_of(builder, number);
+	Slot	   *slot = slot_of(builder, number);
+	bool		encoded = request->header.type == GV_MSG_ENCODE_ROWS ||
+	request->header.type == GV_MSG_ENCODE_SAMPLE;
 
-	if (!(is_encoding(request) ? take_encoded(builder, slot) :
+	if (!(encoded ? take_encoded(builder, slot) :
 		  take_numbers(builder, slot, request)))
 		return false;
 	slot->n = 0;
@@ -458,12 +336,123 @@ builder_take(void *arg, uint64 number, const IvfpqRequest *request)
 	return true;
 }
 
-/* The slot being filled goes on its way. */
+/* Memory context callback.  Closes the connection of the context's builder. */
+static void
+close_late(void *arg)
+{
+	IvfpqBuilderEnd(arg);
+}
+
+/* Makes a builder in the current context; it is not connected yet. */
+static IvfpqBuilder *
+make_builder(const GvBuilderSpec *spec)
+{
+	IvfpqBuilder *builder = palloc0(sizeof(IvfpqBuilder));
+
+	IvfpqChannelInit(&builder->channel, CurrentMemoryContext);
+	builder->callback.func = close_late;
+	builder->callback.arg = builder;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext,
+									   &builder->callback);
+	builder->spec = *spec;
+	return builder;
+}
+
+/*
+ * Allocates the ring and its slots, which are needed even without a
+ * connection: rows that were added stay there until the caller takes them.
+ */
+static void
+make_slots(IvfpqBuilder *builder)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+
+	if (!IvfpqRingOpen(&builder->ring, &builder->channel, NSLOTS,
+					   (Size) spec->batch_rows * spec->dims * sizeof(float),
+					   false))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	builder->ring.take = builder_take;
+	builder->ring.take_arg = builder;
+	for (int i = 0; i < NSLOTS; i++)
+		builder->slots[i].ids = palloc(spec->batch_rows * sizeof(uint64));
+}
+
+/*
+ * Begins a build by gpuvecd and chooses its batch_rows.  Returns NULL if the
+ * settings do not choose gpuvecd, or if gpuvecd cannot build.  In the second
+ * case, IvfpqBuilderFailed has reported the reason.  The builder is in the
+ * current memory context, and a reset of the context closes the connection.
+ */
+IvfpqBuilder *
+IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
+				  const float *mean)
+{
+	Size		row = spec->dims * sizeof(float);
+	IvfpqBuilder *builder;
+	GvBuildReply reply;
+	const char *reason;
+
+	if (!IvfpqServerIsWanted())
+		return NULL;
+	if (!IvfpqServerAnswers(&reason))
+	{
+		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
+			IvfpqBuilderFailed(index, reason ? reason : "there is none",
+							   false);
+		return NULL;
+	}
+	builder = make_builder(spec);
+	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
+	if (!IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER) ||
+		IvfpqChannelExchange(&builder->channel, GV_MSG_BUILD,
+							 &builder->spec, sizeof(builder->spec),
+							 mean, row, sizeof(reply)) != IVFPQ_ANSWERED)
+	{
+		IvfpqBuilderFailed(index, builder->channel.reason, false);
+		return NULL;
+	}
+	memcpy(&reply, IvfpqAnswerBody(&builder->channel), sizeof(reply));
+	builder->id = reply.id;
+	make_slots(builder);
+	return builder;
+}
+
+/* Returns the ticket with which other participants join the build. */
+IvfpqBuildHandle
+IvfpqBuilderTicket(const IvfpqBuilder *builder)
+{
+	IvfpqBuildHandle ticket = {builder->id, builder->spec, builder->trained};
+
+	return ticket;
+}
+
+/*
+ * Joins the leader's build from another process.  If that fails, the returned
+ * builder is not open, and adding rows fails, too.  `sharing` is NULL before
+ * training.
+ */
+IvfpqBuilder *
+IvfpqBuilderJoin(const IvfpqBuildHandle *ticket, IvfpqBuildShared *sharing)
+{
+	IvfpqBuilder *builder = make_builder(&ticket->spec);
+	GvJoinRequest request = {ticket->id};
+
+	builder->trained = ticket->trained;
+	builder->sharing = sharing;
+	make_slots(builder);
+	if (IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER))
+		(void) IvfpqChannelExchange(&builder->channel, GV_MSG_JOIN, &request,
+									sizeof(request), NULL, 0, 0);
+	return builder;
+}
+
+/* Sends the slot being filled. */
 static bool
 dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 {
 	IvfpqRing  *ring = &builder->ring;
-	IvfpqSlot  *slot = slot_of(builder, ring->filled);
+	Slot	   *slot = slot_of(builder, ring->filled);
 	GvRowsRequest request = {kind, slot->n};
 
 	if (slot->n == 0)
@@ -471,23 +460,32 @@ dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 	slot->sampled = false;
 	return IvfpqRingSend(ring, type, &request, sizeof(request),
 						 (Size) slot->n * builder->spec.dims * sizeof(float),
-						 type == GV_MSG_ENCODE ?
+						 type == GV_MSG_ENCODE_ROWS ?
 						 most_encoded(builder, slot->n) :
 						 sizeof(GvRowsReply));
 }
 
-/* Rows of the sample go on their way by their numbers, if some are left. */
+/*
+ * Claims a batch of the sample, and requests that gpuvecd encodes the batch.
+ * Sets *some to whether there was an unclaimed batch.
+ */
 static bool
 dispatch_sampled(IvfpqBuilder *builder, bool *some)
 {
-	IvfpqSharing *sharing = builder->sharing;
+	IvfpqBuildShared *sharing = builder->sharing;
 	IvfpqRing  *ring = &builder->ring;
-	IvfpqSlot  *slot = slot_of(builder, ring->filled);
-	GvSampledRequest request = {0, 0, 0};
+	Slot	   *slot = slot_of(builder, ring->filled);
+	int			batch_rows = builder->spec.batch_rows;
+	GvEncodeSampleRequest request = {0, 0, 0};
 
 	Assert(slot->n == 0);
 	if (sharing != NULL)
-		request.n = sharing_claim(sharing, &request.first);
+	{
+		request.first = (int64) pg_atomic_fetch_add_u64(&sharing->next,
+														batch_rows);
+		request.n = (int32) Max(0, Min(sharing->nsample - request.first,
+									   batch_rows));
+	}
 	*some = request.n > 0;
 	if (!*some)
 		return true;
@@ -496,13 +494,13 @@ dispatch_sampled(IvfpqBuilder *builder, bool *some)
 	slot->first = request.first;
 	memcpy(slot->ids, sharing->ids + request.first,
 		   slot->n * sizeof(uint64));
-	return IvfpqRingSend(ring, GV_MSG_SAMPLED, &request, sizeof(request), 0,
-						 most_encoded(builder, slot->n));
+	return IvfpqRingSend(ring, GV_MSG_ENCODE_SAMPLE, &request, sizeof(request),
+						 0, most_encoded(builder, slot->n));
 }
 
 /*
- * Send raw rows [n][dims], of rows with these TIDs if they are for the
- * sample, that training needs; false: it failed.
+ * Sends raw rows [n][dims] that training needs.  ids [n] are the rows' TIDs,
+ * and are used only for rows of the sample.
  */
 bool
 IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
@@ -513,7 +511,7 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 	for (int64 done = 0; done < n;)
 	{
 		uint64		number = builder->ring.filled;
-		IvfpqSlot  *slot = slot_of(builder, number);
+		Slot	   *slot = slot_of(builder, number);
 		int			some = (int) Min(n - done,
 									 builder->spec.batch_rows - slot->n);
 
@@ -524,24 +522,24 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 		slot->n += some;
 		done += some;
 		if (slot->n == builder->spec.batch_rows ?
-			!dispatch(builder, GV_MSG_ROWS, kind) :
-			slot->n % ROWS_A_MOVE == 0 && !IvfpqRingMove(&builder->ring))
+			!dispatch(builder, GV_MSG_TRAIN_ROWS, kind) :
+			slot->n % ROWS_A_MOVE == 0 && !IvfpqChannelMove(&builder->channel))
 			return false;
 	}
 	return true;
 }
 
-/* All rows of a kind have been given and have come; false: it failed. */
+/* Sends the last rows of a kind and waits until gpuvecd has all of them. */
 bool
 IvfpqBuilderTrainEnd(IvfpqBuilder *builder, GvRows kind)
 {
-	return dispatch(builder, GV_MSG_ROWS, kind) &&
+	return dispatch(builder, GV_MSG_TRAIN_ROWS, kind) &&
 		IvfpqRingAwait(&builder->ring, 0);
 }
 
 /*
- * TIDs of rows that go to the sample are to be put there, [sample_rows], which
- * all who build may share.
+ * Sets the array [sample_rows] in which the TIDs of the sample's rows are
+ * stored.  All participants may share the array.
  */
 void
 IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids)
@@ -549,23 +547,25 @@ IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids)
 	builder->sample_ids = ids;
 }
 
-/* The sample has n rows, those of other participants included. */
+/*
+ * Sets the number of rows in the sample, including rows that others have sent.
+ */
 void
 IvfpqBuilderSampled(IvfpqBuilder *builder, int64 n)
 {
 	builder->nsample = n;
 }
 
-/* Ask, while no slot is on its way; false: it failed. */
+/* Sends a request and waits for the answer.  No slot may be under way. */
 static bool
 ask(IvfpqBuilder *builder, GvMessageType type, const void *request,
 	Size bytes, Size length)
 {
 	return IvfpqChannelExchange(&builder->channel, type, request, bytes,
-								NULL, 0, (uint32) length) == IVFPQ_SERVED;
+								NULL, 0, (uint32) length) == IVFPQ_ANSWERED;
 }
 
-/* Have it train; false: it failed. */
+/* Lets gpuvecd train the index. */
 bool
 IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained)
 {
@@ -587,7 +587,7 @@ IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained)
 	return true;
 }
 
-/* Get an array of what was trained, whole; false: it failed. */
+/* Copies a whole array of the trained model to `values`. */
 bool
 IvfpqBuilderArray(IvfpqBuilder *builder, GvArray array, void *values)
 {
@@ -596,11 +596,11 @@ IvfpqBuilderArray(IvfpqBuilder *builder, GvArray array, void *values)
 
 	for (int64 first = 0; first < length; first += ARRAY_FLOATS)
 	{
-		GvTrainedRequest request = {array, 0, first,
+		GvGetModelRequest request = {array, 0, first,
 		Min(ARRAY_FLOATS, length - first)};
 		Size		bytes = request.count * sizeof(float);
 
-		if (!ask(builder, GV_MSG_TRAINED, &request, sizeof(request), bytes))
+		if (!ask(builder, GV_MSG_GET_MODEL, &request, sizeof(request), bytes))
 			return false;
 		memcpy((float *) values + first, IvfpqAnswerBody(&builder->channel),
 			   bytes);
@@ -608,7 +608,6 @@ IvfpqBuilderArray(IvfpqBuilder *builder, GvArray array, void *values)
 	return true;
 }
 
-/* Where encoded rows shall go. */
 void
 IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink, void *sink_arg)
 {
@@ -616,36 +615,36 @@ IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink, void *sink_arg)
 	builder->sink_arg = sink_arg;
 }
 
-/* Add a raw row [dims] to be encoded; false: it failed, the row is kept. */
+/*
+ * Adds a raw row [dims] to be encoded.  The row is kept for
+ * IvfpqBuilderUnanswered() even if this fails.
+ */
 bool
 IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
 {
 	int			dims = builder->spec.dims;
 	uint64		number = builder->ring.filled;
-	IvfpqSlot  *slot = slot_of(builder, number);
+	Slot	   *slot = slot_of(builder, number);
 	bool		some;
 
 	memcpy(rows_of(builder, number) + (Size) slot->n * dims, row,
 		   dims * sizeof(float));
 	slot->ids[slot->n++] = id;
 	if (slot->n == builder->spec.batch_rows)
-		return dispatch(builder, GV_MSG_ENCODE, 0) &&
+		return dispatch(builder, GV_MSG_ENCODE_ROWS, 0) &&
 			dispatch_sampled(builder, &some);
 	if (slot->n % ROWS_A_MOVE == 0)
-		return IvfpqRingMove(&builder->ring);
+		return IvfpqChannelMove(&builder->channel);
 	return true;
 }
 
-/*
- * All rows have been added: have those of the sample encoded that are not
- * claimed, and wait for what is on its way; false: it failed.
- */
+/* Sends the last rows and batches of the sample, and waits for answers. */
 bool
 IvfpqBuilderFlush(IvfpqBuilder *builder)
 {
 	bool		some = true;
 
-	if (!dispatch(builder, GV_MSG_ENCODE, 0))
+	if (!dispatch(builder, GV_MSG_ENCODE_ROWS, 0))
 		return false;
 	while (some)
 		if (!dispatch_sampled(builder, &some))
@@ -654,8 +653,8 @@ IvfpqBuilderFlush(IvfpqBuilder *builder)
 }
 
 /*
- * After a failure: the next rows that were added and not answered.  False when
- * there are no more.
+ * After a failure, returns the rows of the next slot that was not answered.
+ * Returns false if there are no more rows.
  */
 bool
 IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
@@ -666,12 +665,12 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 	while (ring->answered <= ring->filled)
 	{
 		uint64		number = ring->answered++;
-		IvfpqSlot  *slot = slot_of(builder, number);
+		Slot	   *slot = slot_of(builder, number);
 
 		*rows = rows_of(builder, number);
 		*ids = slot->ids;
 		*n = slot->sampled ? 0 : slot->n;
-		slot->n = 0;			/* the ring may come to it again */
+		slot->n = 0;			/* the ring may use this slot again */
 		slot->sampled = false;
 		if (*n > 0)
 			return true;
@@ -679,10 +678,7 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 	return false;
 }
 
-/*
- * Has gpuvecd begin a calibration mirror of the index that is built; false: it
- * failed.
- */
+/* Lets gpuvecd begin a calibration mirror of the index that is built. */
 bool
 IvfpqBuilderCalibMirror(IvfpqBuilder *builder, int64 postings)
 {
@@ -691,41 +687,31 @@ IvfpqBuilderCalibMirror(IvfpqBuilder *builder, int64 postings)
 	return ask(builder, GV_MSG_CALIB_MIRROR, &request, sizeof(request), 0);
 }
 
-/* Give it lists, a message of GV_MSG_CHUNKS; false: it failed. */
+/* Sends chunks of whole lists to the calibration mirror. */
 bool
-IvfpqBuilderChunks(IvfpqBuilder *builder, const char *message, Size bytes)
+IvfpqBuilderLists(IvfpqBuilder *builder, int nchunks, const char *chunks,
+				  Size bytes)
 {
-	return IvfpqChannelExchange(&builder->channel, GV_MSG_CHUNKS, NULL, 0,
-								message, bytes, 0) == IVFPQ_SERVED;
+	GvListsRequest request = {.nchunks = nchunks};
+
+	return IvfpqChannelExchange(&builder->channel, GV_MSG_LISTS, &request,
+								sizeof(request), chunks, bytes,
+								0) == IVFPQ_ANSWERED;
 }
 
 /*
- * Search what it was given; nhits [request->n] and row ids of 6 bytes are
- * good until the next question; false: it failed.
+ * Searches the calibration mirror, which has no refine records.  The answers
+ * [question->n] are valid until the next request.
  */
 bool
-IvfpqBuilderTry(IvfpqBuilder *builder, const GvTryRequest *request,
-				const float *queries, Size bytes, const int32 **nhits,
-				const char **rowids)
+IvfpqBuilderSearch(IvfpqBuilder *builder, const IvfpqRemoteQuery *question,
+				   IvfpqRemoteResult *answers)
 {
-	IvfpqChannel *channel = &builder->channel;
-	Size		head = request->n * sizeof(int32);
-	Size		most = head + (Size) request->n * request->capacity * 6;
-	Size		total = 0;
+	GvMirrorKey key = {0};
+	GvSearchRequest request = IvfpqSearchRequest(&key, builder->spec.dims,
+												 question);
 
-	if (IvfpqChannelAsk(channel, GV_MSG_TRY, request, sizeof(*request),
-						queries, bytes, (uint32) most) != IVFPQ_SERVED)
-		return false;
-	*nhits = (const int32 *) IvfpqAnswerBody(channel);
-	*rowids = IvfpqAnswerBody(channel) + head;
-	for (int i = 0; i < request->n && IvfpqAnswerLength(channel) >= head; i++)
-	{
-		if ((*nhits)[i] < 0 || (*nhits)[i] > request->capacity)
-			break;
-		total += (*nhits)[i];
-	}
-	if (IvfpqAnswerLength(channel) == head + total * 6)
-		return true;
-	(void) IvfpqChannelReject(channel);
-	return false;
+	return IvfpqSearchExchange(&builder->channel, &request, question,
+							   builder->trained.nlists, false,
+							   answers) == IVFPQ_ANSWERED;
 }

@@ -1,82 +1,110 @@
 /*
  * remotesearch.c
- *		A search by gpuvecd, or the reason why there is none.
+ *		Searches by gpuvecd: for one query, or for many in one message.
  *
- * The caller's own engine answers whenever this does not.  A session remembers
- * a refusal for a while, so that it does not ask in vain for every query.
+ * If a function here returns no answer, the caller searches with its own
+ * engine.  A session remembers for a while that a mirror is missing or did not
+ * answer in time, so that not every query asks gpuvecd in vain.
+ *
+ * A message of many queries needs a connection with another role
+ * (GV_ROLE_BULK), because gpuvecd serves this connection in a separate thread.
+ * A process has one connection at a time, in either role.
  */
 #include "postgres.h"
 
+#include "client/client.h"
 #include "client/serverconn.h"
 #include "client/servershared.h"
 #include "miscadmin.h"
 
-#include "client/mirrorqueue.h"
-#include "client/remotesearch.h"
-
-/* How long a session believes that there is no mirror. */
+/* How long a session remembers that there is no mirror. */
 #define MISSING_US			1000000
 
-/* How long it does not ask for a mirror when a search waited in vain. */
-#define SILENT_US			INT64CONST(1000000)
-#define MOST_SILENT_US		INT64CONST(60000000)
+/*
+ * After a first time-out, a session does not search in the mirror for
+ * AVOID_US, and after several time-outs in a row for at most MAX_AVOID_US.
+ */
+#define AVOID_US			INT64CONST(1000000)
+#define MAX_AVOID_US		INT64CONST(60000000)
 
-/* How often a session says that a mirror lacks something. */
+/* Interval between a session's requests that a mirror catches up. */
 #define STALE_US			200000
 
-/* Searches alone in their batches, after which the next may be, too. */
-#define ALONE_LONG			16
+/*
+ * After this many searches that were alone in their batches, the next one is
+ * expected to be alone, too.
+ */
+#define SOLO_SEARCHES		16
 
-/* Indexes that a session remembers something about, at most. */
-#define NMEMORIES			16
+/* Number of mirrors that a session remembers something about. */
+#define NHINTS			16
 
-/* This session's memory of a mirror. */
-typedef struct Memory
+/* Number of queries that add one gpuvec.request_timeout to the time limit. */
+#define QUERIES_PER_TIMEOUT	256
+
+/* The facts that this session remembers about a mirror; times are IvfpqNow. */
+typedef struct MirrorHint
 {
 	GvMirrorKey key;
-	IvfpqServed missing;		/* IVFPQ_SERVED: it is there */
-	uint64		epoch;			/* `missing` is good for */
+
+	/* IVFPQ_NOT_MIRRORED or IVFPQ_LOADING; IVFPQ_ANSWERED: neither */
+	IvfpqOutcome missing;
+	uint64		epoch;			/* `missing` holds in this epoch only */
 	int64		missing_until;
-	int64		stale_until;	/* not to be asked to catch up before */
-	int			silences;		/* searches in a row that waited in vain */
-	int64		silent_until;	/* not to be asked again before */
-	int			silent_ms;		/* unless with more patience than this, */
-	uint64		instance;		/* or by another run of gpuvecd */
-} Memory;
 
-static Memory memories[NMEMORIES];
+	int64		stale_until;	/* no request to catch up before this time */
 
+	/*
+	 * After a time-out, the session does not search in the mirror before
+	 * avoid_until, unless gpuvec.request_timeout was raised above avoid_ms or
+	 * gpuvecd's instance has changed.
+	 */
+	int			timeouts;		/* time-outs in a row */
+	int64		avoid_until;
+	int			avoid_ms;		/* request_timeout at the last time-out */
+	uint64		instance;		/* gpuvecd's instance at that time-out */
+} MirrorHint;
+
+static MirrorHint hints[NHINTS];
+
+/* When the last answer to many queries came (IvfpqNow). */
+static int64 idle_since;
+
+/* Counts a message by its outcome. */
 static void
-ask_count(IvfpqServed served)
+count_outcome(IvfpqOutcome served)
 {
 	if (ivfpq_shared == NULL)
 		return;
 	pg_atomic_fetch_add_u64(&ivfpq_shared->served[served], 1);
-	if (served == IVFPQ_SERVED)
+	if (served == IVFPQ_ANSWERED)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->answers, 1);
 }
 
-/* Returns the memory of a mirror; overwrites another mirror's in its slot. */
-static Memory *
-recall(const GvMirrorKey *key)
+/* Returns a mirror's hint.  Clears the hint if another mirror had the slot. */
+static MirrorHint *
+mirror_hint(const GvMirrorKey *key)
 {
-	Memory	   *memory = &memories[(key->relation ^ key->build_id) % NMEMORIES];
+	MirrorHint *hint = &hints[(key->relation ^ key->build_id) % NHINTS];
 
-	if (!IvfpqSameKey(&memory->key, key))
+	if (!gv_same_key(&hint->key, key))
 	{
-		memset(memory, 0, sizeof(*memory));
-		memory->key = *key;
+		memset(hint, 0, sizeof(*hint));
+		hint->key = *key;
 	}
-	return memory;
+	return hint;
 }
 
-/* IVFPQ_SERVED: ask gpuvecd; else why not. */
-static IvfpqServed
-ask_decide(Relation index, const IvfpqMetaData *meta,
-			   const GvSearchRequest *request)
+/*
+ * Decides whether to ask gpuvecd.  Returns IVFPQ_ANSWERED if so, and otherwise
+ * the outcome that says why not.
+ */
+static IvfpqOutcome
+decide(Relation index, const IvfpqMetaData *meta,
+	   const GvSearchRequest *request)
 {
 	const GvMirrorKey *key = &request->key;
-	Memory	   *memory;
+	MirrorHint *hint;
 
 	if (!IvfpqServerIsWanted() || !IvfpqCanMirror(index, meta) ||
 		request->probes < 1 || request->probes > GV_MAX_PROBES ||
@@ -87,157 +115,180 @@ ask_decide(Relation index, const IvfpqMetaData *meta,
 		return IVFPQ_DOWN;
 	if (pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return IVFPQ_SUSPENDED;
-	memory = recall(key);
-	if (memory->silences > 0 &&
-		memory->instance == pg_atomic_read_u64(&ivfpq_shared->instance) &&
-		ivfpq_request_timeout <= memory->silent_ms &&
-		IvfpqNow() < memory->silent_until)
+	hint = mirror_hint(key);
+	if (hint->timeouts > 0 &&
+		hint->instance == pg_atomic_read_u64(&ivfpq_shared->instance) &&
+		ivfpq_request_timeout <= hint->avoid_ms &&
+		IvfpqNow() < hint->avoid_until)
 		return IVFPQ_SUSPENDED;
-	if (memory->missing != IVFPQ_SERVED &&
-		memory->epoch == pg_atomic_read_u64(&ivfpq_shared->epoch) &&
-		IvfpqNow() < memory->missing_until)
-		return memory->missing;
-	return IVFPQ_SERVED;
-}
-
-/* There is no mirror, or it is not ready: remember that; ask for one. */
-static void
-note_missing(const GvMirrorKey *key, IvfpqServed served, uint64 epoch)
-{
-	Memory	   *memory = recall(key);
-
-	memory->missing = served;
-	memory->epoch = epoch;
-	memory->missing_until = IvfpqNow() + MISSING_US;
-	if (served == IVFPQ_NOT_MIRRORED && ivfpq_auto_mirror)
-		(void) IvfpqRequestMirror(key, true, false);
+	if (hint->missing != IVFPQ_ANSWERED &&
+		hint->epoch == pg_atomic_read_u64(&ivfpq_shared->epoch) &&
+		IvfpqNow() < hint->missing_until)
+		return hint->missing;
+	return IVFPQ_ANSWERED;
 }
 
 /*
- * A search waited in vain: let this session not ask for the mirror for a
- * while, each time for longer.  Another mirror may be on a device that
- * answers.
+ * Remembers the outcome of a search in a mirror.  `begun`, `before` and
+ * `epoch` are the time, the result of IvfpqCountAnswers and the value of
+ * ivfpq_shared->epoch that the caller read before it sent the search.
+ *
+ * If the mirror is missing, requests it.  After a time-out, this session does
+ * not search in the mirror for a while, and for a longer while after each
+ * further time-out in a row.  The session still searches in other mirrors,
+ * which may be on a device that answers.
  */
 static void
-note_silence(const GvMirrorKey *key, int64 begun, uint64 served)
+record_outcome(const GvMirrorKey *key, IvfpqOutcome served, int64 begun,
+			   uint64 before, uint64 epoch)
 {
-	Memory	   *memory = recall(key);
+	MirrorHint *hint = mirror_hint(key);
 
-	memory->instance = pg_atomic_read_u64(&ivfpq_shared->instance);
-	memory->silent_until = IvfpqNow() +
-		Min(SILENT_US << Min(memory->silences, 6), MOST_SILENT_US);
-	memory->silent_ms = ivfpq_request_timeout;
-	memory->silences++;
-	IvfpqNoteSilence(begun, served);
-}
-
-/* Do the sums of an answer make sense? */
-static bool
-check_sums(const GvSearchReply *head)
-{
-	return head->matches >= 0 && head->nearer >= 0 &&
-		head->nearer_squares >= 0 && head->nitems >= head->matches &&
-		head->weighted_matches >= 0 &&
-		head->weighted_nitems >= head->weighted_matches;
-}
-
-/* Do its lists, and what hits say of these? */
-static bool
-check_lists(const IvfpqMetaData *meta, const IvfpqAnswer *answer)
-{
-	const GvSearchReply *head = &answer->head;
-
-	for (int i = 0; i < head->nprobed; i++)
-		if (answer->probed[i].list < 0 ||
-			answer->probed[i].list >= meta->nlists ||
-			(answer->matches && answer->matches[i] < 0))
-			return false;
-	for (int i = 0; i < head->nhits; i++)
-		if (answer->hits[i].probe >= (uint32) head->nprobed)
-			return false;
-	return true;
+	switch (served)
+	{
+		case IVFPQ_ANSWERED:
+			hint->timeouts = 0;
+			break;
+		case IVFPQ_TIMED_OUT:
+			hint->instance = pg_atomic_read_u64(&ivfpq_shared->instance);
+			hint->avoid_until = IvfpqNow() +
+				Min(AVOID_US << Min(hint->timeouts, 6), MAX_AVOID_US);
+			hint->avoid_ms = ivfpq_request_timeout;
+			hint->timeouts++;
+			IvfpqReportTimeout(begun, before);
+			break;
+		case IVFPQ_NOT_MIRRORED:
+		case IVFPQ_LOADING:
+			hint->missing = served;
+			hint->epoch = epoch;
+			hint->missing_until = IvfpqNow() + MISSING_US;
+			if (served == IVFPQ_NOT_MIRRORED && ivfpq_auto_mirror)
+				(void) IvfpqRequestMirror(key, true, false);
+			break;
+		default:
+			break;
+	}
 }
 
 /*
- * Does an answer hold what it says, and nothing that was not asked for?  It is
- * the first of `length` bytes; returns how many it takes, 0 = no.
+ * Checks one answer, which begins at `body`, `length` bytes before the end of
+ * the message.  The answer has to be complete and no larger than requested,
+ * and its numbers that callers use as indexes have to be in range.  Sets
+ * *answer, and returns the bytes of the answer, or 0 if it is invalid.
  */
 static Size
-check_answer(const char *body, Size length, const GvSearchRequest *request,
-				 const IvfpqMetaData *meta, IvfpqAnswer *answer)
+take_answer(const char *body, Size length, const GvSearchRequest *request,
+			int nlists, bool has_records, IvfpqRemoteResult *answer)
 {
-	bool		bounds = IvfpqMirrorHasRecords(meta);
 	const GvSearchReply *head = (const GvSearchReply *) body;
-	bool		matches;
-	int			nlists;
-	Size		used;
+	bool		brief;
+	GvAnswerArrays arrays;
+	int64		bytes;
 
 	if (length < sizeof(*head) ||
 		head->nprobed < 0 || head->nprobed > request->probes ||
 		head->nhits < 0 || head->nhits > request->capacity ||
-		(head->is_brief && request->version == 0))
+		head->nbounds != (has_records ? (uint32) head->nhits : 0) ||
+		(head->is_brief && request->version == 0) ||
+		head->matches < 0 || head->nearer < 0 || head->nearer_squares < 0 ||
+		head->nitems < head->matches ||
+		!(head->weighted_matches >= 0 &&
+		  head->weighted_nitems >= head->weighted_matches))
 		return 0;
-	nlists = head->is_brief ? 0 : head->nprobed;
-	matches = request->ntests > 0 && !head->is_brief;
-	used = sizeof(*head) +
-		nlists * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit) +
-		head->nbounds * sizeof(GvBound) +
-		(matches ? nlists * sizeof(int32) : 0);
-	if (used > length ||
-		head->nbounds != (bounds ? (uint32) head->nhits : 0))
+	brief = head->is_brief != 0;
+	bytes = gv_answer_bytes(request, head);
+	if (bytes > (int64) length)
 		return 0;
+	arrays = gv_answer_arrays((GvSearchReply *) head);
+	for (int i = 0; i < head->nprobed && !brief; i++)
+		if (arrays.probed[i].list < 0 || arrays.probed[i].list >= nlists ||
+			(request->ntests > 0 && arrays.matches[i] < 0))
+			return 0;
+	for (int i = 0; i < head->nhits; i++)
+		if (arrays.hits[i].probe >= (uint32) head->nprobed)
+			return 0;
 	answer->head = *head;
-	answer->probed = head->is_brief ? NULL : (const GvProbeReply *) (head + 1);
-	answer->hits = (const GvHit *) ((const GvProbeReply *) (head + 1) + nlists);
-	answer->bounds = bounds ? (const GvBound *) (answer->hits + head->nhits) :
-		NULL;
-	answer->matches = matches ?
-		(const int32 *) (body + used) - nlists : NULL;
-	return check_sums(head) && (head->is_brief || check_lists(meta, answer)) ?
-		used : 0;
+	answer->probed = brief ? NULL : arrays.probed;
+	answer->hits = arrays.hits;
+	answer->bounds = has_records ? arrays.bounds : NULL;
+	answer->matches = request->ntests > 0 && !brief ? arrays.matches : NULL;
+	return bytes;
 }
 
 /*
- * A session that was alone for a while polls for its answers: that
- * takes no processor from others who search.  With 64 sessions on 16 cores to
- * do so after a single lone batch cost 7 % of their queries; one session's are
- * 7 us faster.
+ * Lets the session poll for its answers after SOLO_SEARCHES searches that were
+ * alone in their batches, because then polling takes no processor from other
+ * sessions.  It makes the searches of a single session 7 us faster.  But 64
+ * sessions on 16 cores lost 7 % of their throughput when they polled after
+ * only one search alone.
  */
 static void
-note_company(IvfpqChannel *channel, const GvSearchReply *head)
+choose_polling(IvfpqChannel *channel, const GvSearchReply *head)
 {
 	static int	alone = 0;
 
-	if (head->batch > 1 || head->engine_us >= IVFPQ_SOON_US)
+	if (head->batch > 1 || head->engine_us >= IVFPQ_BUSY_POLL_US)
 		alone = 0;
-	else if (alone < ALONE_LONG)
+	else if (alone < SOLO_SEARCHES)
 		alone++;
-	channel->soon = alone == ALONE_LONG;
+	channel->busy_poll = alone == SOLO_SEARCHES;
 }
 
-/* How many values the sets of a condition have. */
-static int64
-count_values(const GvCondition *condition)
+/* Returns the GvSearchRequest of a question. */
+GvSearchRequest
+IvfpqSearchRequest(const GvMirrorKey *key, int dims,
+				   const IvfpqRemoteQuery *question)
 {
-	int64		n = 0;
+	const GvCondition *condition = question->condition;
+	int64		nvalues = 0;
+	GvSearchRequest request = {
+		.key = *key,
+		.n = question->n,
+		.dims = dims,
+		.probes = question->probes,
+		.compare = Max(question->compare, 1),
+		.capacity = question->capacity,
+		.ntests = condition ? condition->ntests : 0,
+		.rank = question->rank,
+		.version = question->version,
+		.part = question->part
+	};
 
-	for (int i = 0; condition != NULL && i < condition->ntests; i++)
+	for (int i = 0; i < request.ntests; i++)
 		if (condition->tests[i].kind == GV_TEST_SET)
-			n += condition->tests[i].nvalues;
-	return n;
+			nvalues += condition->tests[i].nvalues;
+	request.nvalues = (int32) Min(nvalues, PG_INT32_MAX);
+	return request;
 }
 
-/* Returns the bytes behind a request with a condition, *bytes of them. */
+/*
+ * Returns how many queries a question like this one may have.  question->n is
+ * ignored.  has_records says whether the mirror has refine records.
+ */
+int
+IvfpqMaxQueries(const IvfpqMetaData *meta, const IvfpqRemoteQuery *question,
+				bool has_records)
+{
+	GvMirrorKey none = {0};
+	GvSearchRequest request = IvfpqSearchRequest(&none, meta->dims, question);
+
+	return gv_queries_most(&request, has_records);
+}
+
+/*
+ * Returns the tail of a request with a condition: tests, values and queries.
+ * *bytes is the size of the queries on entry, and is set to the size of the
+ * tail.
+ */
 static char *
-make_tail(const GvSearchRequest *request, const IvfpqQuestion *question,
+make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question,
 		  Size *bytes)
 {
-	Size		query_bytes = request->dims * sizeof(float);
-	Size		values_at = request->ntests * sizeof(GvTestRequest);
-	Size		query_at = values_at + request->nvalues * sizeof(uint64);
-	char	   *tail = palloc0(query_at + query_bytes);
+	Size		tests_bytes = gv_tests_bytes(request);
+	char	   *tail = palloc_extended(tests_bytes + *bytes,
+									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	GvTestRequest *tests = (GvTestRequest *) tail;
-	uint64	   *values = (uint64 *) (tail + values_at);
+	uint64	   *values = (uint64 *) (tests + request->ntests);
 
 	for (int i = 0; i < request->ntests; i++)
 	{
@@ -253,77 +304,93 @@ make_tail(const GvSearchRequest *request, const IvfpqQuestion *question,
 		memcpy(values, test->values, test->nvalues * sizeof(uint64));
 		values += test->nvalues;
 	}
-	memcpy(tail + query_at, question->query, query_bytes);
-	*bytes = query_at + query_bytes;
+	memcpy(tail + tests_bytes, question->queries, *bytes);
+	*bytes += tests_bytes;
 	return tail;
 }
 
-/* Sends the request and receives its answer, of at most `most` bytes. */
-static IvfpqServed
-exchange(IvfpqChannel *channel, const GvSearchRequest *request,
-		 const IvfpqQuestion *question, uint32 most)
+/*
+ * Sends a question's request and receives the answers [question->n].  nlists
+ * and has_records describe the index.
+ */
+IvfpqOutcome
+IvfpqSearchExchange(IvfpqChannel *channel, const GvSearchRequest *request,
+					const IvfpqRemoteQuery *question, int nlists,
+					bool has_records, IvfpqRemoteResult *answers)
 {
-	Size		bytes = request->dims * sizeof(float);
-	char	   *tail = NULL;
-	IvfpqServed served;
+	Size		bytes = (Size) request->n * request->dims * sizeof(float);
+	char	   *made = request->ntests == 0 ? NULL :
+	make_tail(request, question, &bytes);
+	IvfpqOutcome served =
+	IvfpqChannelAsk(channel, GV_MSG_SEARCH, request, sizeof(*request),
+					made ? made : (const char *) question->queries, bytes,
+					(uint32) (request->n *
+							  gv_answer_most(request, has_records)));
+	const char *next;
+	Size		left;
+	Size		used = 1;
 
-	if (request->ntests > 0)
-		tail = make_tail(request, question, &bytes);
-	served = IvfpqChannelAsk(channel, GV_MSG_SEARCH, request,
-							 sizeof(*request),
-							 tail ? tail : (const char *) question->query,
-							 bytes, most);
-	if (tail)
-		pfree(tail);
-	return served;
+	if (made)
+		pfree(made);
+	if (served != IVFPQ_ANSWERED)
+		return served;
+	next = IvfpqAnswerBody(channel);
+	left = IvfpqAnswerLength(channel);
+	for (int i = 0; i < request->n && used > 0; i++)
+	{
+		used = take_answer(next, left, request, nlists, has_records,
+						   &answers[i]);
+		answers[i].engine = channel->welcome.engine;
+		next += used;
+		left -= used;
+	}
+	return used > 0 && left == 0 ? IVFPQ_ANSWERED :
+		IvfpqChannelReject(channel);
 }
 
-/* Remembers the outcome of a request that was sent after `begun`. */
-static void
-ask_note(const GvMirrorKey *key, IvfpqServed served, int64 begun,
-			 uint64 before, uint64 epoch)
-{
-	if (served == IVFPQ_SERVED)
-		recall(key)->silences = 0;
-	else if (served == IVFPQ_TIMED_OUT)
-		note_silence(key, begun, before);
-	else if (served == IVFPQ_NOT_MIRRORED || served == IVFPQ_LOADING)
-		note_missing(key, served, epoch);
-}
-
-/* Ask; *reason why it is not served. */
-static IvfpqServed
+/* Asks gpuvecd.  *reason explains any outcome other than IVFPQ_ANSWERED. */
+static IvfpqOutcome
 ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
-	const IvfpqQuestion *question, IvfpqAnswer *answer, const char **reason)
+	const IvfpqRemoteQuery *question, IvfpqRemoteResult *answers,
+	const char **reason)
 {
-	uint32		most = sizeof(GvSearchReply) +
-	request->probes * (sizeof(GvProbeReply) + sizeof(int32)) +
-	request->capacity * (sizeof(GvHit) + sizeof(GvBound));
+	bool		bulk = request->n > 1;
 	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
-	uint64		before = IvfpqCountServed();
+	uint64		before = IvfpqCountAnswers();
 	int64		begun = IvfpqNow();
-	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SESSION, begun +
-										 (int64) ivfpq_request_timeout * 1000);
-	IvfpqServed served = exchange(channel, request, question, most);
+	IvfpqChannel *channel;
+	IvfpqOutcome served;
 
-	answer->engine = channel->welcome.engine;
-	if (served == IVFPQ_SERVED &&
-		check_answer(IvfpqAnswerBody(channel), IvfpqAnswerLength(channel),
-						 request, meta, answer) != IvfpqAnswerLength(channel))
-		served = IvfpqChannelReject(channel);
+	/*
+	 * gpuvecd closes a bulk client's connection that was idle for
+	 * GV_BULK_IDLE_MS, so we use a connection again only within half of that
+	 * time.
+	 */
+	if (bulk && begun - idle_since > GV_BULK_IDLE_MS * INT64CONST(1000) / 2)
+		IvfpqDisconnect();
+	channel = IvfpqConnect(bulk ? GV_ROLE_BULK : GV_ROLE_SESSION, begun +
+						   (int64) ivfpq_request_timeout * 1000 *
+						   (1 + request->n / QUERIES_PER_TIMEOUT));
+	served = IvfpqSearchExchange(channel, request, question, meta->nlists,
+								 IvfpqMirrorHasRecords(meta), answers);
 	*reason = channel->reason;
-	if (served == IVFPQ_SERVED)
+	if (bulk)
+		idle_since = IvfpqNow();
+	else if (served == IVFPQ_ANSWERED)
 	{
 		IvfpqCountLatency(IvfpqNow() - begun);
-		note_company(channel, &answer->head);
+		choose_polling(channel, &answers->head);
 	}
-	ask_note(&request->key, served, begun, before, epoch);
+	record_outcome(&request->key, served, begun, before, epoch);
 	return served;
 }
 
-/* The user may want an error rather than the session's own engine. */
+/*
+ * Raises an error if the request failed and gpuvec.on_gpu_error asks for an
+ * error.  Otherwise the session's own engine will answer.
+ */
 static void
-ask_complain(IvfpqServed served, const char *reason)
+report_failure(IvfpqOutcome served, const char *reason)
 {
 	const char *detail = reason[0] == '\0' ? NULL : reason;
 
@@ -369,208 +436,51 @@ ask_complain(IvfpqServed served, const char *reason)
 }
 
 /*
- * Search an index's mirror.  IVFPQ_SERVED: *answer is what gpuvecd found.
- * Anything else: why the caller has to search himself; an error if the user
- * wants that.
+ * Searches in an index's mirror.  If that works, sets answers [question->n],
+ * in the order of the queries, and returns IVFPQ_ANSWERED.  Otherwise returns
+ * the reason why the caller has to search by itself or, if gpuvec.on_gpu_error
+ * says so, raises an error for a failure.
  */
-IvfpqServed
-IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
-			   const IvfpqQuestion *question, IvfpqAnswer *answer)
+IvfpqOutcome
+IvfpqRemoteSearch(Relation index, const IvfpqMetaData *meta,
+				  const IvfpqRemoteQuery *question, IvfpqRemoteResult *answers)
 {
-	const GvCondition *condition = question->condition;
-	GvSearchRequest request = {
-		.key = IvfpqMirrorKey(index, meta),
-		.dims = meta->dims,
-		.probes = question->probes,
-		.compare = Max(question->compare, 1),
-		.capacity = question->capacity,
-		.ntests = condition ? condition->ntests : 0,
-		.nvalues = (int32) Min(count_values(condition), PG_INT32_MAX),
-		.version = question->version,
-		.part = question->part,
-		.rank = question->rank
-	};
+	GvMirrorKey key = IvfpqMirrorKey(index, meta);
+	GvSearchRequest request = IvfpqSearchRequest(&key, meta->dims, question);
 	const char *reason = "";
-	IvfpqServed served = ask_decide(index, meta, &request);
+	IvfpqOutcome served = decide(index, meta, &request);
 
-	if (served == IVFPQ_SERVED)
-		served = ask(&request, meta, question, answer, &reason);
-	ask_count(served);
-	if (served != IVFPQ_SERVED)
-		ask_complain(served, reason);
+	if (served == IVFPQ_ANSWERED)
+		served = ask(&request, meta, question, answers, &reason);
+	count_outcome(served);
+	if (served != IVFPQ_ANSWERED)
+		report_failure(served, reason);
 	return served;
 }
 
 /*
- * An answer showed that the mirror lacks something; when `useless`, too much
- * to use the answer, and the caller searches itself.
+ * Reports that an answer came from a mirror older than the index, and requests
+ * that the mirror catches up.  If `useless` is set, the caller cannot use the
+ * answer and searches by itself, and the search is counted as stale.
  */
 void
-IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)
+IvfpqMirrorMarkStale(Relation index, const IvfpqMetaData *meta, bool useless)
 {
 	GvMirrorKey key = IvfpqMirrorKey(index, meta);
-	Memory	   *memory;
+	MirrorHint *hint;
 	int64		now;
 
 	if (ivfpq_shared == NULL)
 		return;
 	if (useless)
 	{
-		ask_count(IVFPQ_STALE);
-		pg_atomic_fetch_sub_u64(&ivfpq_shared->served[IVFPQ_SERVED], 1);
+		count_outcome(IVFPQ_STALE);
+		pg_atomic_fetch_sub_u64(&ivfpq_shared->served[IVFPQ_ANSWERED], 1);
 	}
-	memory = recall(&key);
+	hint = mirror_hint(&key);
 	now = IvfpqNow();
-	if (now < memory->stale_until)
+	if (now < hint->stale_until)
 		return;
-	memory->stale_until = now + STALE_US;
+	hint->stale_until = now + STALE_US;
 	(void) IvfpqRequestMirror(&key, false, false);
-}
-
-/* ----
- * Many searches by gpuvecd in one message, or the reason why there are
- * none.
- *
- * The connection is another than that of single searches, with a thread of
- * gpuvecd's own behind it; the process has one of either at a time.
- */
-
-/* Searches that have the patience of one. */
-#define OF_ONE_PATIENCE		256
-
-/* When the last answer was there. */
-static int64 idle_since;
-
-/* The request as that of one search. */
-static GvSearchRequest
-single_request(Relation index, const IvfpqMetaData *meta,
-			   const IvfpqQuestion *question)
-{
-	GvSearchRequest request = {
-		.key = IvfpqMirrorKey(index, meta),
-		.dims = meta->dims,
-		.probes = question->probes,
-		.compare = Max(question->compare, 1),
-		.capacity = question->capacity,
-		.version = question->version
-	};
-
-	return request;
-}
-
-/*
- * Searches that go into a message; 0: gpuvecd is not to be asked, and why is
- * counted.
- */
-int
-IvfpqAskBulkCapacity(Relation index, const IvfpqMetaData *meta,
-					 const IvfpqQuestion *question, IvfpqServed *served)
-{
-	GvSearchRequest request = single_request(index, meta, question);
-	int			most = gv_searches_most(meta->dims, question->probes,
-										question->capacity);
-
-	*served = most == 0 ? IVFPQ_NOT_ASKED :
-		ask_decide(index, meta, &request);
-	if (*served == IVFPQ_SERVED)
-		return most;
-	ask_count(*served);
-	ask_complain(*served, "");
-	return 0;
-}
-
-/*
- * A connection for many searches.  gpuvecd closes one that is idle, so that is
- * not used when it is half as old.
- */
-static IvfpqChannel *
-connect_bulk(int64 deadline)
-{
-	if (IvfpqNow() - idle_since > GV_BULK_IDLE_MS * INT64CONST(1000) / 2)
-		IvfpqDisconnect();
-	return IvfpqConnect(GV_ROLE_BULK, deadline);
-}
-
-/* Are all answers what they should be? */
-static bool
-check_answers(const IvfpqChannel *channel, const IvfpqMetaData *meta,
-			  const IvfpqAnswers *answers)
-{
-	IvfpqAnswers copy = *answers;
-	IvfpqAnswer answer;
-
-	while (copy.nleft > 0)
-		if (!IvfpqNextAnswer(&copy, meta, &answer))
-			return false;
-	return copy.next == copy.end;
-}
-
-/*
- * Search for transformed queries [n][dims], no more than IvfpqAskBulkCapacity;
- * the question's own is not looked at.  IVFPQ_SERVED: IvfpqNextAnswer has what
- * gpuvecd found, until it is asked anything else.
- */
-IvfpqServed
-IvfpqAskBulk(Relation index, const IvfpqMetaData *meta,
-			 const IvfpqQuestion *question, const float *queries, int n,
-			 IvfpqAnswers *answers)
-{
-	GvSearchRequest single = single_request(index, meta, question);
-	GvSearchesRequest request = {
-		.key = single.key,
-		.n = n,
-		.dims = single.dims,
-		.probes = single.probes,
-		.compare = single.compare,
-		.capacity = single.capacity,
-		.version = single.version
-	};
-	Size		most = n * gv_answer_bytes(request.probes, request.capacity,
-										   request.capacity);
-	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
-	uint64		before = IvfpqCountServed();
-	int64		begun = IvfpqNow();
-	IvfpqChannel *channel =
-	connect_bulk(begun + (int64) ivfpq_request_timeout *
-				 1000 * (1 + n / OF_ONE_PATIENCE));
-	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_SEARCHES, &request,
-										 sizeof(request),
-										 (const char *) queries,
-										 (Size) n * meta->dims *
-										 sizeof(float), (uint32) most);
-
-	idle_since = IvfpqNow();
-	if (served == IVFPQ_SERVED)
-	{
-		answers->request = single;
-		answers->engine = channel->welcome.engine;
-		answers->nleft = n;
-		answers->next = IvfpqAnswerBody(channel);
-		answers->end = answers->next + IvfpqAnswerLength(channel);
-		if (!check_answers(channel, meta, answers))
-			served = IvfpqChannelReject(channel);
-	}
-	ask_note(&single.key, served, begun, before, epoch);
-	ask_count(served);
-	if (served != IVFPQ_SERVED)
-		ask_complain(served, channel->reason);
-	return served;
-}
-
-/* The next answer, in the order of the queries; false: it makes no sense. */
-bool
-IvfpqNextAnswer(IvfpqAnswers *answers, const IvfpqMetaData *meta,
-				IvfpqAnswer *answer)
-{
-	Size		length = answers->end - answers->next;
-	Size		used = check_answer(answers->next, length,
-										&answers->request, meta, answer);
-
-	answer->engine = answers->engine;
-	used = TYPEALIGN(8, used);
-	if (used == 0 || used > length)
-		return false;
-	answers->next += used;
-	answers->nleft--;
-	return true;
 }

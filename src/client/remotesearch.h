@@ -1,13 +1,70 @@
 /*
  * remotesearch.h
- *		What all ways of asking for searches have in common (remotesearch.c): whether to
- *		ask, what an answer may be, and what is remembered of it.  Private to
- *		src/client.
+ *		Searches by gpuvecd, and their answers.
  */
 #ifndef IVFPQ_REMOTESEARCH_H
 #define IVFPQ_REMOTESEARCH_H
 
-#include "client/client.h"
+#include "utils/rel.h"
 
+#include "client/settings.h"
+#include "page/page.h"
+#include "protocol/gv_protocol.h"
+
+struct IvfpqChannel;
+
+/*
+ * n queries to search for in one index.  The other fields have the same
+ * meaning as the fields of GvSearchRequest.
+ */
+typedef struct IvfpqRemoteQuery
+{
+	const float *queries;		/* [n][dims], transformed */
+	int			n;				/* 1 .. IvfpqMaxQueries */
+	const GvCondition *condition;	/* on the index's keys, or NULL */
+	int			probes;
+	int			compare;
+	int			capacity;
+	uint64		version;
+
+	/* used only with a condition */
+	double		part;
+	int			rank;
+} IvfpqRemoteQuery;
+
+/* The answer to one query.  Its pointers are valid until the next request. */
+typedef struct IvfpqRemoteResult
+{
+	GvSearchReply head;
+	const char *engine;			/* gpuvecd's engine: "cpu" or "cuda" */
+	const GvProbeReply *probed; /* [head.nprobed]; NULL if head.is_brief */
+	const GvHit *hits;			/* [head.nhits] ascending by (S, row id), each
+								 * with a probe below head.nprobed */
+	const GvBound *bounds;		/* [head.nhits]; NULL if mirrors have no
+								 * refine records */
+	const int32 *matches;		/* [head.nprobed] for each list, the number of
+								 * postings that satisfy the condition, 0 ..
+								 * 2^31 - 1; NULL if there is no condition or
+								 * head.is_brief is set */
+} IvfpqRemoteResult;
+
+extern int	IvfpqMaxQueries(const IvfpqMetaData *meta,
+							const IvfpqRemoteQuery *question,
+							bool has_records);
+extern IvfpqOutcome IvfpqRemoteSearch(Relation index,
+									  const IvfpqMetaData *meta,
+									  const IvfpqRemoteQuery *question,
+									  IvfpqRemoteResult *answers);
+extern void IvfpqMirrorMarkStale(Relation index, const IvfpqMetaData *meta,
+								 bool useless);
+
+/* for channels other than the process's own */
+extern GvSearchRequest IvfpqSearchRequest(const GvMirrorKey *key, int dims,
+										  const IvfpqRemoteQuery *question);
+extern IvfpqOutcome IvfpqSearchExchange(struct IvfpqChannel *channel,
+										const GvSearchRequest *request,
+										const IvfpqRemoteQuery *question,
+										int nlists, bool has_records,
+										IvfpqRemoteResult *answers);
 
 #endif							/* IVFPQ_REMOTESEARCH_H */

@@ -1,18 +1,18 @@
 /*
  * remoteset.c
- *		Work on a set of rows by gpuvecd (engine/gv_set.h): inputs go there,
- *		outputs come back.
+ *		Work on a set of rows by gpuvecd (engine/gv_set.h): we send inputs, and
+ *		gpuvecd returns outputs.
  *
- * Items are gathered in slots, a ring of them, each a message.  A full slot is
- * on its way until it is answered, and the next one is filled meanwhile.
- * Where there is much to bring the slots lie in memory that gpuvecd shares,
- * else they go through the socket.  Nothing is kept of what has been answered:
- * after a failure the caller begins again.
+ * Items are collected in the slots of a ring.  A full slot is sent as a
+ * message and is under way until it is answered; meanwhile the next slot is
+ * filled.  If there is much to send, the slots are in memory shared with
+ * gpuvecd; otherwise they go through the socket.  The items of an answered
+ * slot are not kept, so after a failure the caller begins again.
  *
- * When outputs are asked for all inputs are answered, so gpuvecd writes
- * outputs into the slots that it shares, one after the other: one that is
- * being copied, and two that are on their way.  It can still write there
- * later, so what counts is the copy, which is looked at.
+ * When outputs are requested, all inputs have been answered and the slots are
+ * free.  gpuvecd writes outputs into shared slots, one after the other: while
+ * one slot is being copied, two are under way.  gpuvecd could change a slot
+ * later, so only our copy is checked and used.
  */
 #include "postgres.h"
 
@@ -23,12 +23,15 @@
 #include "client/remoteset.h"
 
 #define NSLOTS			4
-#define SLOT_BYTES		((Size) 4 << 20)	/* items of a slot, at most */
+#define SLOT_BYTES		((Size) 4 << 20)	/* bytes of items in a slot */
 
-/* To bring less than this, memory to share is not worth while. */
+/* Below this many input bytes, setting up shared memory does not pay off. */
 #define LEAST_SHARED	((int64) 8 << 20)
 
-/* Often enough that the socket, which holds some 200 kB, is never empty. */
+/*
+ * We send and receive each time that this many bytes were added.  Then the
+ * socket, which holds some 200 kB, never runs empty.
+ */
 #define MOVE_BYTES		((Size) 64 << 10)
 
 StaticAssertDecl(NSLOTS * (SLOT_BYTES + BLCKSZ) <= GV_MAX_SHARED,
@@ -38,17 +41,17 @@ struct IvfpqRemoteSet
 {
 	IvfpqChannel channel;
 	GvSetSpec	spec;
-	int64		nrows;			/* given, in this pass */
+	int64		nrows;			/* rows put in this pass */
 	GvSetDone	done;
 	bool		failed;
-	bool		keeps;			/* rows: there is another way */
+	bool		keeps;			/* gpuvecd keeps the rows (spec.own) */
 
 	IvfpqRing	ring;
-	GvSetInput	input;			/* what the slot being filled holds */
-	Size		used;			/* bytes of it */
+	GvSetInput	input;			/* kind of items in the slot being filled */
+	Size		used;			/* bytes used in that slot */
 
 	uint64		ngot;			/* requests for outputs that are answered */
-	GvGetRequest prefetched[2]; /* on their way, first come first */
+	GvGetRequest prefetched[2]; /* requests not answered yet, oldest first */
 	int			nprefetched;
 
 	MemoryContextCallback callback;
@@ -64,14 +67,16 @@ release(void *arg)
 	IvfpqRingClose(&set->ring);
 }
 
-/* Why it failed. */
 const char *
 IvfpqRemoteSetReason(const IvfpqRemoteSet *set)
 {
 	return set->channel.reason;
 }
 
-/* gpuvecd should have done the work and could not: as the user wants it. */
+/*
+ * Raises an error, if gpuvec.on_gpu_error says so, because gpuvecd should have
+ * done the work and could not.
+ */
 static void
 complain(const char *reason)
 {
@@ -83,8 +88,9 @@ complain(const char *reason)
 }
 
 /*
- * The end of a function: did it work?  If not, nothing else will.  That there
- * is no memory for a set that keeps rows is no failure: it need not.
+ * Counts and reports a failure of a public function.  Returns `worked`.  After
+ * a failure all later calls fail, too.  Lack of memory is no failure if the
+ * set keeps rows, because the caller can work without keeping them.
  */
 static bool
 conclude(IvfpqRemoteSet *set, bool worked)
@@ -100,7 +106,7 @@ conclude(IvfpqRemoteSet *set, bool worked)
 	return false;
 }
 
-/* Bytes that are to be brought, in all passes. */
+/* Returns the bytes of all inputs, in all passes. */
 static int64
 bytes_to_bring(const GvSetSpec *spec)
 {
@@ -114,30 +120,11 @@ bytes_to_bring(const GvSetSpec *spec)
 	return bytes + spec->k * gv_set_input_bytes(spec, GV_SET_SEEDS);
 }
 
-/* Make the ring; false: it failed. */
-static bool
-make_ring(IvfpqRemoteSet *set)
-{
-	int64		total = bytes_to_bring(&set->spec);
-
-	return IvfpqRingOpen(&set->ring, &set->channel, NSLOTS,
-						 (Size) Min((int64) SLOT_BYTES, total),
-						 total >= LEAST_SHARED);
-}
-
-/* Say what is to be done; false: it failed. */
-static bool
-begin(IvfpqRemoteSet *set)
-{
-	return IvfpqChannelExchange(&set->channel, GV_MSG_SET, &set->spec,
-								sizeof(set->spec), NULL, 0, 0) == IVFPQ_SERVED;
-}
-
-/* See remoteset.h. */
 IvfpqRemoteSet *
 IvfpqRemoteSetBegin(const GvSetSpec *spec)
 {
 	IvfpqRemoteSet *set;
+	int64		total;
 	const char *reason;
 
 	if (!IvfpqServerIsWanted())
@@ -154,14 +141,21 @@ IvfpqRemoteSetBegin(const GvSetSpec *spec)
 	set->callback.func = release;
 	set->callback.arg = set;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, &set->callback);
-	if (conclude(set, IvfpqChannelOpen(&set->channel, GV_ROLE_SET) &&
-				 begin(set) && make_ring(set)))
+	total = bytes_to_bring(spec);
+	if (conclude(set,
+				 IvfpqChannelOpen(&set->channel, GV_ROLE_SET) &&
+				 IvfpqChannelExchange(&set->channel, GV_MSG_SET, spec,
+									  sizeof(*spec), NULL, 0,
+									  0) == IVFPQ_ANSWERED &&
+				 IvfpqRingOpen(&set->ring, &set->channel, NSLOTS,
+							   (Size) Min((int64) SLOT_BYTES, total),
+							   total >= LEAST_SHARED)))
 		return set;
 	IvfpqRemoteSetEnd(set);
 	return NULL;
 }
 
-/* The work is over, or given up. */
+/* Ends the work, whether it is finished or not. */
 void
 IvfpqRemoteSetEnd(IvfpqRemoteSet *set)
 {
@@ -177,7 +171,7 @@ IvfpqRemoteSetEnd(IvfpqRemoteSet *set)
 	set->channel.capacity = 0;
 }
 
-/* The slot being filled goes on its way; false: it failed. */
+/* Sends the slot being filled.  Returns false if that failed. */
 static bool
 dispatch(IvfpqRemoteSet *set)
 {
@@ -191,7 +185,10 @@ dispatch(IvfpqRemoteSet *set)
 	return IvfpqRingSend(&set->ring, GV_MSG_PUT, &put, sizeof(put), used, 0);
 }
 
-/* Put as many of n items into the slot being filled as go; -1: it failed. */
+/*
+ * Puts some of n items into the slot being filled, or sends the slot if it is
+ * full.  Returns the number of items put, or -1 on failure.
+ */
 static int64
 fill(IvfpqRemoteSet *set, const char *items, int64 n, int64 item)
 {
@@ -207,65 +204,58 @@ fill(IvfpqRemoteSet *set, const char *items, int64 n, int64 item)
 		   some * item);
 	set->used += some * item;
 	if (before / MOVE_BYTES != set->used / MOVE_BYTES &&
-		set->ring.answered < set->ring.filled && !IvfpqRingMove(&set->ring))
+		set->ring.answered < set->ring.filled &&
+		!IvfpqChannelMove(&set->channel))
 		return -1;
 	return some;
 }
 
-static bool
-put(IvfpqRemoteSet *set, GvSetInput input, const char *items, int64 n)
-{
-	int64		item = gv_set_input_bytes(&set->spec, input);
-
-	if (set->input != input && !dispatch(set))
-		return false;
-	set->input = input;
-	while (n > 0)
-	{
-		int64		some = fill(set, items, n, item);
-
-		if (some < 0)
-			return false;
-		items += some * item;
-		n -= some;
-	}
-	return true;
-}
-
-/* Give it more items of an input; they may be on their way for a while. */
+/* Adds items of an input.  Does not wait until gpuvecd has them. */
 bool
 IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
 				  int64 n)
 {
-	Assert(gv_set_input_bytes(&set->spec, input) > 0);
+	int64		item = gv_set_input_bytes(&set->spec, input);
+	int64		done = 0;
+	bool		worked = IvfpqChannelIsOpen(&set->channel);
+
+	Assert(item > 0);
 	if (input == GV_SET_ROWS)
 		set->nrows += n;
-	return conclude(set, IvfpqChannelIsOpen(&set->channel) &&
-					put(set, input, items, n));
+	if (worked && set->input != input)
+		worked = dispatch(set);
+	set->input = input;
+	while (worked && done < n)
+	{
+		int64		some = fill(set, (const char *) items + done * item,
+								n - done, item);
+
+		worked = some >= 0;
+		done += some;
+	}
+	return conclude(set, worked);
 }
 
-static bool
-ask(IvfpqRemoteSet *set, const GvSetSpec *spec)
+/* Asks a question about the rows that the set keeps, like gv_set_ask. */
+bool
+IvfpqRemoteSetAsk(IvfpqRemoteSet *set, const GvSetSpec *spec)
 {
-	if (!dispatch(set) || !IvfpqRingAwait(&set->ring, 0) ||
-		IvfpqChannelExchange(&set->channel, GV_MSG_ASK, spec, sizeof(*spec),
-							 NULL, 0, 0) != IVFPQ_SERVED)
+	if (!conclude(set,
+				  IvfpqChannelIsOpen(&set->channel) && dispatch(set) &&
+				  IvfpqRingAwait(&set->ring, 0) &&
+				  IvfpqChannelExchange(&set->channel, GV_MSG_ASK, spec,
+									   sizeof(*spec), NULL, 0,
+									   0) == IVFPQ_ANSWERED))
 		return false;
 	set->spec = *spec;
 	memset(&set->done, 0, sizeof(set->done));
 	return true;
 }
 
-/* Ask a set that began with no queries what comes next, as gv_set_ask does. */
-bool
-IvfpqRemoteSetAsk(IvfpqRemoteSet *set, const GvSetSpec *spec)
-{
-	return conclude(set, IvfpqChannelIsOpen(&set->channel) && ask(set, spec));
-}
-
 /*
- * Does what a run is said to have come to make sense?  Each is a pass, and it
- * is known which is the last, or there might be no end.
+ * Returns whether the reply to a run is possible.  Each run is one pass, and
+ * the reply must say after the right pass that it was the last one.  Otherwise
+ * gpuvecd could make us run passes for ever.
  */
 static bool
 check_done(const IvfpqRemoteSet *set, const GvSetDone *reply)
@@ -279,32 +269,26 @@ check_done(const IvfpqRemoteSet *set, const GvSetDone *reply)
 		reply->found <= (clusters ? set->spec.k : 0);
 }
 
-static bool
-run(IvfpqRemoteSet *set)
-{
-	GvSetDone	done;
-
-	if (!dispatch(set) || !IvfpqRingAwait(&set->ring, 0) ||
-		IvfpqChannelExchange(&set->channel, GV_MSG_RUN, NULL, 0, NULL, 0,
-							 sizeof(done)) != IVFPQ_SERVED)
-		return false;
-	memcpy(&done, IvfpqAnswerBody(&set->channel), sizeof(done));
-	if (!check_done(set, &done))
-	{
-		(void) IvfpqChannelReject(&set->channel);
-		return false;
-	}
-	set->done = done;
-	return true;
-}
-
-/* All is there: have it go on until it is finished, or wants rows again. */
+/* Runs the set on its inputs until it is finished or needs the rows again. */
 bool
 IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done)
 {
-	if (!conclude(set, IvfpqChannelIsOpen(&set->channel) && run(set)))
+	IvfpqChannel *channel = &set->channel;
+	bool		worked = IvfpqChannelIsOpen(channel) && dispatch(set) &&
+	IvfpqRingAwait(&set->ring, 0) &&
+	IvfpqChannelExchange(channel, GV_MSG_RUN, NULL, 0, NULL, 0,
+						 sizeof(*done)) == IVFPQ_ANSWERED;
+
+	if (worked)
+	{
+		memcpy(done, IvfpqAnswerBody(channel), sizeof(*done));
+		worked = check_done(set, done);
+		if (!worked)
+			(void) IvfpqChannelReject(channel);
+	}
+	if (!conclude(set, worked))
 		return false;
-	*done = set->done;
+	set->done = *done;
 	if (done->again)
 		set->nrows = 0;
 	if (done->finished && ivfpq_shared)
@@ -313,8 +297,8 @@ IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done)
 }
 
 /*
- * Callers look things up by positions, add up sizes and go on with centroids:
- * are they such?
+ * Returns whether the items are valid.  Callers rely on that, because they use
+ * positions as indexes, add up sizes and compute with centroids.
  */
 static bool
 check_items(const IvfpqRemoteSet *set, GvSetOutput output, const void *items,
@@ -339,7 +323,7 @@ check_items(const IvfpqRemoteSet *set, GvSetOutput output, const void *items,
 	return true;
 }
 
-/* Items of an output that one request may ask for. */
+/* Returns how many items of an output one request may ask for. */
 static int64
 items_at_once(const IvfpqRemoteSet *set, GvSetOutput output)
 {
@@ -349,7 +333,10 @@ items_at_once(const IvfpqRemoteSet *set, GvSetOutput output)
 	return bytes / gv_set_output_bytes(&set->spec, output);
 }
 
-/* The request that is the `later`-th after those that are answered. */
+/*
+ * Makes a request for n items.  `later` is the number of unanswered requests
+ * before this one, and determines the slot for the answer.
+ */
 static GvGetRequest
 make_request(const IvfpqRemoteSet *set, int later, GvSetOutput output,
 			 int64 first, int64 n)
@@ -360,7 +347,7 @@ make_request(const IvfpqRemoteSet *set, int later, GvSetOutput output,
 	return request;
 }
 
-/* How long its answer is. */
+/* Returns the length of a request's answer; 0 if the items come in a slot. */
 static uint32
 answer_bytes(const IvfpqRemoteSet *set, const GvGetRequest *request)
 {
@@ -370,61 +357,54 @@ answer_bytes(const IvfpqRemoteSet *set, const GvGetRequest *request)
 	return request->offset >= 0 ? 0 : (uint32) (request->n * item);
 }
 
-/* Wait for the answer to the first request on its way; false: it failed. */
+/* Sends a request without waiting.  Returns false if the channel is closed. */
 static bool
-await_answer(IvfpqChannel *channel, uint32 length)
+send_request(IvfpqRemoteSet *set, const GvGetRequest *request)
 {
-	while (!IvfpqChannelMove(channel))
-		if (!IvfpqChannelIsOpen(channel) || IvfpqChannelWait(channel) == 0)
-			return false;
-	if (channel->served != IVFPQ_SERVED)
+	return IvfpqChannelAdd(&set->channel, GV_MSG_GET, request,
+						   sizeof(*request), NULL, 0,
+						   answer_bytes(set, request)) != NULL;
+}
+
+/*
+ * Copies n items of an output to `items`; n is at most items_at_once().  Sends
+ * the request for the items, unless IvfpqRemoteSetPrefetch has sent it
+ * already, and waits for the answer.  Later prefetched requests stay under
+ * way.  Returns false on failure.
+ */
+static bool
+get(IvfpqRemoteSet *set, GvSetOutput output, int64 first, int64 n, char *items)
+{
+	IvfpqChannel *channel = &set->channel;
+	GvGetRequest request = make_request(set, 0, output, first, n);
+
+	if (set->nprefetched > 0)
+	{
+		if (memcmp(&request, &set->prefetched[0], sizeof(request)) != 0)
+			elog(ERROR, "other items were asked for before");
+		set->prefetched[0] = set->prefetched[1];
+		set->nprefetched--;
+	}
+	else if (!send_request(set, &request))
 		return false;
-	if (IvfpqAnswerLength(channel) != length)
+	if (!IvfpqChannelAwait(channel, set->nprefetched))
+		return false;
+	if (IvfpqAnswerLength(channel) != answer_bytes(set, &request))
 	{
 		(void) IvfpqChannelReject(channel);
 		return false;
 	}
-	IvfpqChannelTaken(channel);
-	return true;
-}
-
-/* Have a request answered, which may be on its way; false: it failed. */
-static bool
-have_answered(IvfpqRemoteSet *set, const GvGetRequest *request)
-{
-	uint32		length = answer_bytes(set, request);
-
-	if (set->nprefetched == 0)
-		return IvfpqChannelExchange(&set->channel, GV_MSG_GET, request,
-									sizeof(*request), NULL, 0,
-									length) == IVFPQ_SERVED;
-	if (memcmp(request, &set->prefetched[0], sizeof(*request)) != 0)
-		elog(ERROR, "other items were asked for before");
-	set->prefetched[0] = set->prefetched[1];
-	set->nprefetched--;
-	return await_answer(&set->channel, length);
-}
-
-/* Get n items, no more than a request may ask for; false: it failed. */
-static bool
-get(IvfpqRemoteSet *set, GvSetOutput output, int64 first, int64 n, char *items)
-{
-	GvGetRequest request = make_request(set, 0, output, first, n);
-
-	if (!have_answered(set, &request))
-		return false;
 	memcpy(items, request.offset >= 0 ? IvfpqRingSlot(&set->ring, set->ngot) :
-		   IvfpqAnswerBody(&set->channel),
+		   IvfpqAnswerBody(channel),
 		   n * gv_set_output_bytes(&set->spec, output));
 	set->ngot++;
-	/* the copy, which gpuvecd cannot change any more */
+	/* check the copy, which gpuvecd cannot change */
 	if (check_items(set, output, items, n))
 		return true;
-	(void) IvfpqChannelReject(&set->channel);
+	(void) IvfpqChannelReject(channel);
 	return false;
 }
 
-/* Ask for items already, see remoteset.h. */
 void
 IvfpqRemoteSetPrefetch(IvfpqRemoteSet *set, GvSetOutput output, int64 first,
 					   int64 n)
@@ -434,15 +414,13 @@ IvfpqRemoteSetPrefetch(IvfpqRemoteSet *set, GvSetOutput output, int64 first,
 
 	if (n > items_at_once(set, output) ||
 		set->nprefetched == lengthof(set->prefetched) ||
-		IvfpqChannelAdd(&set->channel, GV_MSG_GET, &request, sizeof(request),
-						NULL, 0, answer_bytes(set, &request)) == NULL)
+		!send_request(set, &request))
 		return;
 	set->prefetched[set->nprefetched++] = request;
-	/* what has come meanwhile, if it has, is there at the next call, too */
-	(void) IvfpqChannelMove(&set->channel);
+	(void) IvfpqChannelAwait(&set->channel, set->nprefetched);
 }
 
-/* Get items first .. first + n - 1 of an output of work that is finished. */
+/* Copies items first .. first + n - 1 of an output of a finished set. */
 bool
 IvfpqRemoteSetGet(IvfpqRemoteSet *set, GvSetOutput output, int64 first,
 				  int64 n, void *items)

@@ -1,14 +1,14 @@
 /*
  * remoteset.h
- *		Work on sets of rows by gpuvecd, as engine/gv_set.h describes it.
+ *		Work that gpuvecd does on sets of rows (engine/gv_set.h).
  *
- * Inputs and outputs are as there, of any length.  NULL: gpuvecd is not to be
- * asked, or cannot.  Functions that return false have failed for good, and
- * _Reason says why: the caller begins again with its own engine, and ends the
- * set in any case.  With gpuvec.on_gpu_error = error, all this is an error
- * instead where gpuvecd should have done it.  The set lives in the context in
- * which it was begun, which ends it as well.  While it waits it heeds
- * interrupts.
+ * IvfpqRemoteSetBegin returns NULL if the settings do not choose gpuvecd, or
+ * if gpuvecd cannot do the work.  When another function returns false, the set
+ * has failed, IvfpqRemoteSetReason says why, and the caller begins the work
+ * again with its own engine.  With gpuvec.on_gpu_error = error, these failures
+ * raise an error.  The caller must end the set in any case.  A reset of the
+ * memory context in which the set was begun ends the set, too.  Waits can be
+ * interrupted.
  */
 #ifndef IVFPQ_REMOTESET_H
 #define IVFPQ_REMOTESET_H
@@ -26,9 +26,9 @@ extern bool IvfpqRemoteSetGet(IvfpqRemoteSet *set, GvSetOutput output,
 							  int64 first, int64 n, void *items);
 
 /*
- * Ask for items that the next calls of Get will ask for, in this order and as
- * many at a time: they come while the caller does other things.  Nothing else
- * may be asked for before.
+ * Requests n items, so that they arrive while the caller does other things.
+ * The next calls of IvfpqRemoteSetGet must get the requested items, with the
+ * same `first` and n and in the order of the requests.
  */
 extern void IvfpqRemoteSetPrefetch(IvfpqRemoteSet *set, GvSetOutput output,
 								   int64 first, int64 n);

@@ -1,12 +1,22 @@
 /*
  * serverconn.c
- *		Where gpuvecd listens, and whose it is.
+ *		The connection to gpuvecd: where its socket is, requests and answers,
+ *		and the channel that each process keeps.
  *
- * One that the supervisor starts is the server's own user's, and its socket
- * lies in the data directory.  One that PostgreSQL does not start
- * (gpuvec.server = external) is found in a folder that both know, and may be
- * another user's, whom gpuvec.server_owner names.  In that folder nobody else
- * may be able to put a socket.
+ * A gpuvecd that the supervisor starts runs as the server's own user, and its
+ * socket is in the data directory.  A gpuvecd that PostgreSQL does not start
+ * (gpuvec.server = external) has its socket in gpuvec.server_directory, and
+ * may run as another user, whom gpuvec.server_owner names.  No third user may
+ * be able to put a socket there, so the folder is checked before each connect,
+ * and the peer's user is checked afterwards.
+ *
+ * The buffer for answers grows to the length in an answer's header, which may
+ * not exceed the maximum length that the request allows.
+ *
+ * A process has one channel of its own, for one request at a time, which stays
+ * open between requests.  The channel is closed and opened again if the next
+ * request needs another role, if an error interrupted the last request, or if
+ * gpuvecd has been restarted.
  */
 #include "postgres.h"
 
@@ -26,17 +36,55 @@
 #include "client/serverconn.h"
 #include "pgcompat.h"
 
-/* Who runs it; found while the library is preloaded. */
+/* Position of the socket in a channel's WaitEventSet. */
+#define SOCKET_EVENT		2
+
+/* Initial size of the buffer for answers. */
+#define MIN_CAPACITY		(16 * 1024)
+
+/* A larger buffer is not kept between requests. */
+#define KEPT_CAPACITY		(256 * 1024)
+
+/*
+ * Microseconds to wait before connecting again, after a failure to connect and
+ * after gpuvecd refused the connection.
+ */
+#define HOLD_OFF_US			100000
+#define REFUSED_HOLD_OFF_US	1000000
+
+/* The user that runs gpuvecd; set while the library is preloaded. */
 static uid_t owner;
 
-/* Has PostgreSQL nothing to do with its start and its end? */
+/* The channel of this process. */
+static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
+
+/*
+ * The last failure to connect the channel of this process.  Before the time
+ * `until`, requests fail with the same outcome, without another attempt.
+ */
+static struct
+{
+	int64		until;			/* IvfpqNow */
+	uint64		instance;		/* gpuvecd's instance at the failure; once it
+								 * has changed, we connect even before `until` */
+	IvfpqOutcome served;
+	uint32		refusal;
+	char		reason[sizeof(own.reason)];
+}			held;
+
+/*
+ * Returns whether gpuvecd is started and stopped by others, not by PostgreSQL.
+ */
 bool
 IvfpqServerIsExternal(void)
 {
 	return ivfpq_server == IVFPQ_SERVER_EXTERNAL;
 }
 
-/* See settings.h. */
+/*
+ * Finds a user by name or number; an empty name means the user who runs the
+ * server.  Returns false if there is no such user.
+ */
 bool
 IvfpqFindUser(const char *name, uid_t *uid)
 {
@@ -54,7 +102,7 @@ IvfpqFindUser(const char *name, uid_t *uid)
 	if (name[0] >= '0' && name[0] <= '9' && *end == '\0')
 	{
 		*uid = (uid_t) number;
-		/* the last one means no user to the system */
+		/* (uid_t) -1 is no user: system calls take it for "unchanged" */
 		return errno == 0 && number < PG_UINT32_MAX;
 	}
 	user = getpwnam(name);
@@ -64,7 +112,7 @@ IvfpqFindUser(const char *name, uid_t *uid)
 	return true;
 }
 
-/* See settings.h. */
+/* Returns whether the path of a socket in the folder is short enough. */
 bool
 IvfpqFolderFits(const char *folder)
 {
@@ -73,8 +121,8 @@ IvfpqFolderFits(const char *folder)
 }
 
 /*
- * Look at the settings, which stay as they are, while the library is
- * preloaded.
+ * Sets `owner` from the settings, while the library is preloaded.  These
+ * settings change only at server start.
  */
 void
 IvfpqPlaceInit(void)
@@ -87,19 +135,12 @@ IvfpqPlaceInit(void)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("gpuvec.server is external, and gpuvec.server_directory is empty"),
 				 errhint("Set it to the folder that gpuvecd's option --socket names.")));
-	/* a name that no user has is not accepted, and warned of */
+	/* the setting's check hook does not accept a name that no user has */
 	if (!IvfpqFindUser(ivfpq_server_owner, &owner))
 		owner = geteuid();
 }
 
-/* Does it run as who it should? */
-static bool
-is_server_owner(uid_t uid)
-{
-	return uid == owner;
-}
-
-/* Say why there is no way to it; false. */
+/* Sets *reason, which is valid until the next call, and returns false. */
 static bool
 pg_attribute_printf(2, 3)
 refuse(const char **reason, const char *format,...)
@@ -115,7 +156,10 @@ refuse(const char **reason, const char *format,...)
 	return false;
 }
 
-/* Can nobody but its owner and root put a socket into the folder? */
+/*
+ * Returns whether nobody but `owner` and root can put a socket into the
+ * folder; if not, *reason says why.
+ */
 static bool
 is_safe(const char **reason)
 {
@@ -135,58 +179,18 @@ is_safe(const char **reason)
 	return true;
 }
 
-/* The socket's address; false, and why, if it is not to be trusted. */
-static bool
-find_socket(struct sockaddr_un *address, const char **reason)
-{
-	memset(address, 0, sizeof(*address));
-	address->sun_family = AF_UNIX;
-	if (!IvfpqServerIsExternal())
-	{
-		strlcpy(address->sun_path, GV_SOCKET_PATH, sizeof(address->sun_path));
-		return true;
-	}
-	snprintf(address->sun_path, sizeof(address->sun_path), "%s/%s",
-			 ivfpq_server_directory, GV_SOCKET_PATH);
-	return is_safe(reason);
-}
-
-/* Why connect() has failed. */
-static const char *
-connect_problem(int error)
-{
-	const char *reason;
-
-	if (!IvfpqServerIsExternal())
-		return "it does not listen";
-	if (error == ENOENT)
-		return "there is no socket in its folder";
-	if (error == ECONNREFUSED)
-		return "nobody listens at the socket in its folder";
-	(void) refuse(&reason, "the socket in its folder cannot be connected to: %s",
-				  strerror(error));
-	return reason;
-}
-
-/* ----
- * A socket to gpuvecd: requests out, answers in, and the waiting.
- *
- * Memory follows what was really sent, and that is bounded by what was asked
- * for.
+/*
+ * Sets the outcome of a request.  The reason may be channel->reason itself.
  */
-
-#define SOCKET_EVENT		2	/* in the set of events */
-
-/* Sets the outcome of a request; the reason may be the channel's own. */
 static void
-conclude(IvfpqChannel *channel, IvfpqServed served, const char *reason)
+set_outcome(IvfpqChannel *channel, IvfpqOutcome served, const char *reason)
 {
 	channel->served = served;
 	if (reason != channel->reason)
 		strlcpy(channel->reason, reason, sizeof(channel->reason));
 }
 
-/* A closed channel, whose answers will be in this context. */
+/* Initializes a closed channel, whose answers will be in the context. */
 void
 IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context)
 {
@@ -197,9 +201,12 @@ IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context)
 	channel->served = IVFPQ_DOWN;
 }
 
-/* Close it, if it is open, and keep the reason; the first one counts. */
+/*
+ * Closes the channel and sets its outcome.  A channel that is closed already
+ * keeps its outcome, because the first reason is the one to report.
+ */
 void
-IvfpqChannelClose(IvfpqChannel *channel, IvfpqServed served,
+IvfpqChannelClose(IvfpqChannel *channel, IvfpqOutcome served,
 				  const char *reason)
 {
 	if (channel->events != NULL)
@@ -210,26 +217,25 @@ IvfpqChannelClose(IvfpqChannel *channel, IvfpqServed served,
 	closesocket(channel->sock);
 	ReleaseExternalFD();
 	channel->sock = PGINVALID_SOCKET;
-	channel->soon = false;
+	channel->busy_poll = false;
 	channel->made = channel->sent = channel->answered = 0;
 	channel->received = 0;
 	channel->passed_fd = -1;
-	conclude(channel, served, reason);
+	set_outcome(channel, served, reason);
 }
 
-/* Close it because of what an answer says. */
-IvfpqServed
+/* Closes the channel because the contents of an answer are invalid. */
+IvfpqOutcome
 IvfpqChannelReject(IvfpqChannel *channel)
 {
 	IvfpqChannelClose(channel, IVFPQ_BROKEN, "its answer makes no sense");
 	return IVFPQ_BROKEN;
 }
 
-/* ---- requests */
-
 /*
- * Make a request, the tail of which is not copied.  There is a place for it;
- * NULL when the channel is closed.
+ * Adds a request without sending it.  Copies the head, but not the tail, which
+ * must stay valid until it is sent.  Fewer than IVFPQ_MAX_REQUESTS requests
+ * must be unanswered.  Returns NULL if the channel is closed.
  */
 IvfpqRequest *
 IvfpqChannelAdd(IvfpqChannel *channel, GvMessageType type,
@@ -239,9 +245,10 @@ IvfpqChannelAdd(IvfpqChannel *channel, GvMessageType type,
 	IvfpqRequest *request = &channel->requests[channel->made %
 											   IVFPQ_MAX_REQUESTS];
 
-	/* what lies behind would be sent in its place */
+	/* a longer head would overwrite the memory behind request->head */
 	if (head_bytes > sizeof(request->head))
-		elog(ERROR, "the head of message %d has %zu bytes", (int) type, head_bytes);
+		elog(ERROR, "the head of message %d has %zu bytes", (int) type,
+			 head_bytes);
 	if (!IvfpqChannelIsOpen(channel))
 		return NULL;
 	Assert(channel->made - channel->answered < IVFPQ_MAX_REQUESTS);
@@ -255,75 +262,59 @@ IvfpqChannelAdd(IvfpqChannel *channel, GvMessageType type,
 	request->tail_bytes = tail_bytes;
 	request->sent = 0;
 	request->max_length = max_length;
+	request->take = NULL;
 	channel->made++;
 	return request;
 }
 
-/* Adds the unsent rest of a part `before` bytes into the message. */
-static int
-add_part(struct iovec *parts, int nparts, const void *bytes, Size length,
-		 Size before, Size sent)
+/*
+ * Sends as much of a request as the socket takes, and channel->passed_fd with
+ * it.  Returns whether the whole request is sent.  If gpuvecd has closed the
+ * connection, leaves the channel open, because there may be a refusal to read;
+ * receive() notices the end of the connection.
+ */
+static bool
+send_some(IvfpqChannel *channel, IvfpqRequest *request)
 {
-	Size		skip = sent > before ? sent - before : 0;
-
-	if (skip >= length)
-		return nparts;
-	parts[nparts].iov_base = (char *) bytes + skip;
-	parts[nparts].iov_len = length - skip;
-	return nparts + 1;
-}
-
-/* As sendmsg; a descriptor goes along if there is one to be passed. */
-static ssize_t
-send_message(IvfpqChannel *channel, struct msghdr *message)
-{
+	Size		bytes = sizeof(request->header) + request->head_bytes +
+	request->tail_bytes;
 	union
 	{
 		struct cmsghdr head;
 		char		bytes[CMSG_SPACE(sizeof(int))];
 	}			control;
-	ssize_t		sent;
 
-	if (channel->passed_fd >= 0)
+	while (request->sent < bytes)
 	{
-		memset(&control, 0, sizeof(control));
-		control.head.cmsg_level = SOL_SOCKET;
-		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(&control.head), &channel->passed_fd, sizeof(int));
-		message->msg_control = control.bytes;
-		message->msg_controllen = sizeof(control.bytes);
-	}
-	sent = sendmsg(channel->sock, message, MSG_NOSIGNAL);
-	if (sent > 0)
-		channel->passed_fd = -1;
-	return sent;
-}
-
-/*
- * Send what the socket takes; true when the request is out.  When gpuvecd has
- * gone there may be a refusal to read, so that is found out there.
- */
-static bool
-send_some(IvfpqChannel *channel, IvfpqRequest *request)
-{
-	Size		head = sizeof(request->header);
-	Size		tail = head + request->head_bytes;
-
-	while (request->sent < tail + request->tail_bytes)
-	{
-		struct iovec parts[3];
-		struct msghdr message = {.msg_iov = parts};
+		struct iovec parts[] = {
+			{&request->header, sizeof(request->header)},
+			{request->head, request->head_bytes},
+			{(char *) request->tail, request->tail_bytes}
+		};
+		struct msghdr message = {.msg_iov = parts,
+		.msg_iovlen = lengthof(parts)};
+		Size		skip = request->sent;
 		ssize_t		sent;
-		int			n = 0;
 
-		n = add_part(parts, n, &request->header, head, 0, request->sent);
-		n = add_part(parts, n, request->head, request->head_bytes, head,
-					 request->sent);
-		n = add_part(parts, n, request->tail, request->tail_bytes, tail,
-					 request->sent);
-		message.msg_iovlen = n;
-		sent = send_message(channel, &message);
+		for (int i = 0; i < (int) lengthof(parts); i++)
+		{
+			Size		some = Min(skip, parts[i].iov_len);
+
+			parts[i].iov_base = (char *) parts[i].iov_base + some;
+			parts[i].iov_len -= some;
+			skip -= some;
+		}
+		if (channel->passed_fd >= 0)
+		{
+			memset(&control, 0, sizeof(control));
+			control.head.cmsg_level = SOL_SOCKET;
+			control.head.cmsg_type = SCM_RIGHTS;
+			control.head.cmsg_len = CMSG_LEN(sizeof(int));
+			memcpy(CMSG_DATA(&control.head), &channel->passed_fd, sizeof(int));
+			message.msg_control = control.bytes;
+			message.msg_controllen = sizeof(control.bytes);
+		}
+		sent = sendmsg(channel->sock, &message, MSG_NOSIGNAL);
 		if (sent < 0 && errno == EINTR)
 			continue;
 		if (sent < 0)
@@ -334,6 +325,7 @@ send_some(IvfpqChannel *channel, IvfpqRequest *request)
 								  "the connection ended");
 			return false;
 		}
+		channel->passed_fd = -1;
 		request->sent += sent;
 		if (ivfpq_shared)
 			pg_atomic_fetch_add_u64(&ivfpq_shared->sent, sent);
@@ -341,14 +333,15 @@ send_some(IvfpqChannel *channel, IvfpqRequest *request)
 	return true;
 }
 
-/* Is there a request that may be sent, or a part of one? */
+/* Returns whether a request, or a part of one, is to be sent now. */
 static bool
 has_to_send(const IvfpqChannel *channel)
 {
 	return channel->sent < channel->made &&
-		channel->sent - channel->answered < (uint64) channel->most;
+		channel->sent - channel->answered < (uint64) channel->max_in_flight;
 }
 
+/* Sends requests, in order, as far as the socket takes them. */
 static void
 send_requests(IvfpqChannel *channel)
 {
@@ -358,11 +351,9 @@ send_requests(IvfpqChannel *channel)
 		channel->sent++;
 }
 
-/* ---- answers */
-
 /*
- * Makes the buffer hold `size` bytes of an answer; bytes received stay.
- * False: there is no memory.
+ * Enlarges the buffer to `size` bytes and keeps the bytes received.  Returns
+ * false if there is no memory.
  */
 static bool
 channel_reserve(IvfpqChannel *channel, Size size)
@@ -385,8 +376,9 @@ channel_reserve(IvfpqChannel *channel, Size size)
 }
 
 /*
- * The header of an answer is there: does it make sense?  Before a request is
- * out it may be refused, not answered.
+ * Checks the header of an answer, and makes room for the whole answer.  If
+ * that fails, closes the channel and returns false.  Before a request is
+ * completely sent, gpuvecd may refuse it but not answer it.
  */
 static bool
 check_header(IvfpqChannel *channel)
@@ -394,10 +386,10 @@ check_header(IvfpqChannel *channel)
 	const GvMessage *header = (const GvMessage *) channel->in;
 	const IvfpqRequest *request = &channel->requests[channel->answered %
 													 IVFPQ_MAX_REQUESTS];
-	bool		is_out = channel->sent > channel->answered;
+	bool		is_sent = channel->sent > channel->answered;
 
 	if (header->request != request->header.type ||
-		!((header->type == GV_MSG_OK && is_out &&
+		!((header->type == GV_MSG_OK && is_sent &&
 		   header->length <= request->max_length) ||
 		  (header->type == GV_MSG_REFUSED &&
 		   header->length == sizeof(GvRefusal))))
@@ -411,8 +403,8 @@ check_header(IvfpqChannel *channel)
 	return false;
 }
 
-/* The outcome of a search that is refused with this code. */
-static IvfpqServed
+/* Returns the outcome of a request that is refused with this code. */
+static IvfpqOutcome
 refused_as(uint32 code)
 {
 	switch (code)
@@ -435,14 +427,15 @@ refused_as(uint32 code)
 }
 
 /*
- * A refusal.  It is the end where several requests are on their way, and of
- * one that was not out yet.
+ * Sets the outcome from a refusal.  Closes the channel if several requests may
+ * be under way, if the refused request is not completely sent, or if the
+ * outcome is IVFPQ_BROKEN.
  */
 static void
 take_refusal(IvfpqChannel *channel)
 {
 	GvRefusal  *refusal = (GvRefusal *) (channel->in + sizeof(GvMessage));
-	bool		several = channel->most > 1;
+	bool		several = channel->max_in_flight > 1;
 	const char *reason = refusal->reason;
 
 	refusal->reason[sizeof(refusal->reason) - 1] = '\0';
@@ -457,46 +450,16 @@ take_refusal(IvfpqChannel *channel)
 		IvfpqChannelClose(channel, channel->served, channel->reason);
 }
 
-/* Bytes came, `before` were there: is the answer whole? */
-static bool
-is_whole(IvfpqChannel *channel, Size before)
-{
-	Size		head = sizeof(GvMessage);
-
-	if (channel->received < head ||
-		(before < head && !check_header(channel)))
-		return false;
-	if (channel->received > head + IvfpqAnswerLength(channel))
-		IvfpqChannelClose(channel, IVFPQ_BROKEN, "its answer is too long");
-	return IvfpqChannelIsOpen(channel) &&
-		channel->received == head + IvfpqAnswerLength(channel);
-}
-
 /*
- * How much to read now.  Where several requests are on their way it is no more
- * than the answer at hand; else nothing can lie behind that.
- */
-static Size
-bytes_to_read(const IvfpqChannel *channel)
-{
-	Size		whole = sizeof(GvMessage);
-
-	if (channel->most == 1)
-		return channel->capacity - channel->received;
-	if (channel->received >= whole)
-		whole += IvfpqAnswerLength(channel);
-	return whole - channel->received;
-}
-
-/*
- * Receives the bytes that are there.  An answer that is likely to come at once
- * is polled for before we sleep, unless the latch is set: waking up takes a
- * good part of the time that a GPU takes to search.
+ * Receives available bytes, like recv().  If the answer is expected soon,
+ * polls for up to IVFPQ_BUSY_POLL_US unless the latch is set, because waking
+ * up takes a noticeable part of the time of a search by a GPU.
  */
 static ssize_t
 receive_some(IvfpqChannel *channel, Size bytes)
 {
-	int64		until = channel->soon ? IvfpqNow() + IVFPQ_SOON_US : 0;
+	int64		until = channel->busy_poll ? IvfpqNow() + IVFPQ_BUSY_POLL_US :
+	0;
 	ssize_t		received;
 
 	do
@@ -508,21 +471,31 @@ receive_some(IvfpqChannel *channel, Size bytes)
 }
 
 /*
- * Receive what there is of the answer to the oldest request; true when it is
- * whole.  A refusal is an answer, too: `served` tells.
+ * Receives available bytes of the answer to the oldest request.  Returns
+ * whether the answer is complete.  The answer may be a refusal;
+ * channel->served tells whether it is.
  */
 static bool
 receive(IvfpqChannel *channel)
 {
+	const Size	head = sizeof(GvMessage);
+
 	while (IvfpqChannelIsOpen(channel))
 	{
 		Size		before = channel->received;
-		Size		bytes = bytes_to_read(channel);
-		ssize_t		received;
+		Size		whole = before < head ? head :
+		head + IvfpqAnswerLength(channel);
 
-		if (bytes == 0)
-			return true;		/* it was whole before, and is not taken yet */
-		received = receive_some(channel, bytes);
+		/*
+		 * If several requests may be under way, other answers may follow, so
+		 * read only this answer.  Otherwise nothing may follow, and the read
+		 * may fill the buffer.
+		 */
+		Size		bytes = (channel->max_in_flight > 1 ? whole :
+							 channel->capacity) -
+		before;
+		ssize_t		received = receive_some(channel, bytes);
+
 		if (received < 0 && errno == EINTR)
 			continue;
 		if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -535,15 +508,30 @@ receive(IvfpqChannel *channel)
 		if (ivfpq_shared)
 			pg_atomic_fetch_add_u64(&ivfpq_shared->received, received);
 		channel->received += received;
-		if (is_whole(channel, before))
+		if (channel->received >= head)
 		{
-			channel->refusal = 0;
-			conclude(channel, IVFPQ_SERVED, "");
-			if (((GvMessage *) channel->in)->type == GV_MSG_REFUSED)
-				take_refusal(channel);
-			return true;
+			if (before < head && !check_header(channel))
+				return false;
+			whole = head + IvfpqAnswerLength(channel);
+			if (channel->received > whole)
+			{
+				IvfpqChannelClose(channel, IVFPQ_BROKEN,
+								  "its answer is too long");
+				return false;
+			}
+			if (channel->received == whole)
+			{
+				channel->refusal = 0;
+				set_outcome(channel, IVFPQ_ANSWERED, "");
+				if (((GvMessage *) channel->in)->type == GV_MSG_REFUSED)
+					take_refusal(channel);
+				return true;
+			}
 		}
-		/* less than the buffer takes: that was all, do not ask again */
+
+		/*
+		 * a short read took all available bytes, so do not call recv() again
+		 */
 		if ((Size) received < bytes)
 			return false;
 	}
@@ -551,34 +539,50 @@ receive(IvfpqChannel *channel)
 }
 
 /*
- * Move what can be moved without waiting; true when the answer to the oldest
- * request is there, to be taken (IvfpqChannelTaken).
+ * Processes answers that can be received without waiting, while more than
+ * `pending` requests are unanswered.  Returns false if the channel is closed
+ * or a request was refused; channel->served tells which of the two happened.
+ */
+static bool
+take_answers(IvfpqChannel *channel, uint64 pending)
+{
+	while (channel->made - channel->answered > pending && receive(channel))
+	{
+		const IvfpqRequest *request = &channel->requests[channel->answered %
+														 IVFPQ_MAX_REQUESTS];
+		bool		served = channel->served == IVFPQ_ANSWERED;
+
+		if (served && request->take != NULL &&
+			!request->take(request->take_arg, request))
+			(void) IvfpqChannelReject(channel);
+		if (IvfpqChannelIsOpen(channel))
+		{
+			channel->received = 0;
+			channel->answered++;
+		}
+		if (!served)
+			return false;
+	}
+	return IvfpqChannelIsOpen(channel);
+}
+
+/*
+ * Sends and receives as much as is possible without waiting.  Returns false in
+ * the same cases as take_answers().
  */
 bool
 IvfpqChannelMove(IvfpqChannel *channel)
 {
 	send_requests(channel);
-	return channel->answered < channel->made && receive(channel);
+	return take_answers(channel, 0);
 }
-
-/* The answer is done with, and its request. */
-void
-IvfpqChannelTaken(IvfpqChannel *channel)
-{
-	if (!IvfpqChannelIsOpen(channel))
-		return;
-	channel->received = 0;
-	channel->answered++;
-}
-
-/* ---- waiting */
 
 /*
- * The latch was set.  Serving an interrupt may end in an error; then the
- * rest of the answer is never read.
+ * Resets the latch and processes interrupts.  If these throw an error, the
+ * channel is closed, because the rest of the answer will never be read.
  */
 static void
-heed_latch(IvfpqChannel *channel)
+process_latch(IvfpqChannel *channel)
 {
 	ResetLatch(MyLatch);
 	PG_TRY();
@@ -593,10 +597,20 @@ heed_latch(IvfpqChannel *channel)
 	PG_END_TRY();
 }
 
-/* Are there descriptors for a socket, and for what waits for it? */
-static bool
-can_connect(void)
+/*
+ * Pings gpuvecd through the channel of the process, and closes *channel if
+ * there is no answer.  If gpuvecd refuses the connection, it is alive.  If
+ * this process has no descriptors left for a connection, does nothing.
+ */
+static void
+check_alive(IvfpqChannel *channel)
 {
+	uint64		before = IvfpqCountAnswers();
+	int64		begun = IvfpqNow();
+	IvfpqChannel *other;
+	IvfpqOutcome served;
+
+	/* a connection needs two descriptors: its socket and its WaitEventSet */
 	bool		one = AcquireExternalFD();
 	bool		two = one && AcquireExternalFD();
 
@@ -604,81 +618,61 @@ can_connect(void)
 		ReleaseExternalFD();
 	if (one)
 		ReleaseExternalFD();
-	return two;
-}
-
-/*
- * Nothing has moved for long: does gpuvecd live?  If not, close.  One that
- * refuses a connection lives; and if we cannot make one, that is no silence of
- * gpuvecd's.
- */
-static void
-check_life(IvfpqChannel *channel)
-{
-	uint64		before = IvfpqCountServed();
-	int64		begun = IvfpqNow();
-	IvfpqChannel *other;
-	IvfpqServed served;
-
-	if (!can_connect())
+	if (!two)
 		return;
 	other = IvfpqConnect(GV_ROLE_SESSION, begun +
 						 (int64) ivfpq_request_timeout * 1000);
 	served = IvfpqChannelExchange(other, GV_MSG_PING, NULL, 0, NULL, 0, 0);
-	if (served == IVFPQ_SERVED || served == IVFPQ_REFUSED)
+	if (served == IVFPQ_ANSWERED || served == IVFPQ_REFUSED)
 		return;
 	if (served == IVFPQ_TIMED_OUT)
-		IvfpqNoteSilence(begun, before);
+		IvfpqReportTimeout(begun, before);
 	IvfpqChannelClose(channel, served, served == IVFPQ_TIMED_OUT ?
 					  "it does not answer" : "it is gone");
 }
 
-/* How long to sleep at most, ms; 0: it is too late, or we are to end. */
-static long
-time_left(const IvfpqChannel *channel)
-{
-	int64		left;
-
-	if (channel->deadline == 0)
-		return ivfpq_request_timeout;
-	left = channel->deadline - IvfpqNow();
-	if (left <= 0 || ShutdownRequestPending)
-		return 0;
-	return (long) ((left + 999) / 1000);
-}
-
 /*
- * Wait until there is something to receive, or the socket takes more if there
- * is something to be sent; returns which of them, 0: closed.  Without a
- * deadline an answer may take any time, as long as gpuvecd lives.
+ * Waits until there is something to receive, or until the socket takes more of
+ * a request that is to be sent.  Returns WL_SOCKET_READABLE,
+ * WL_SOCKET_WRITEABLE or both; 0 if the channel was closed.  Without a
+ * deadline, waits as long as gpuvecd is alive.  Checks whether gpuvecd is
+ * alive whenever nothing has come for gpuvec.request_timeout, however often
+ * the latch is set meanwhile.
  */
-uint32
-IvfpqChannelWait(IvfpqChannel *channel)
+static uint32
+wait_for_socket(IvfpqChannel *channel)
 {
-	uint32		what = WL_SOCKET_READABLE |
+	uint32		events = WL_SOCKET_READABLE |
 	(has_to_send(channel) ? WL_SOCKET_WRITEABLE : 0);
+	int64		check_at = IvfpqNow() + (int64) ivfpq_request_timeout * 1000;
 
 	while (IvfpqChannelIsOpen(channel))
 	{
-		long		ms = time_left(channel);
+		int64		left = (channel->deadline != 0 ? channel->deadline :
+							check_at) - IvfpqNow();
 		WaitEvent	event;
 
-		if (ms == 0)
+		if (channel->deadline == 0 && left <= 0)
+		{
+			check_alive(channel);
+			check_at = IvfpqNow() + (int64) ivfpq_request_timeout * 1000;
+			continue;
+		}
+
+		/* do not wait for the deadline if this process has to shut down */
+		if (channel->deadline != 0 && (left <= 0 || ShutdownRequestPending))
 		{
 			IvfpqChannelClose(channel, IVFPQ_TIMED_OUT,
 							  has_to_send(channel) ? "it takes no message" :
 							  "nothing came in time");
 			break;
 		}
-		ModifyWaitEvent(channel->events, SOCKET_EVENT, what, NULL);
-		if (WaitEventSetWait(channel->events, ms, &event, 1,
-							 IvfpqWaitEvent()) == 0)
-		{
-			if (channel->deadline == 0)
-				check_life(channel);
-		}
-		else if (event.events & WL_LATCH_SET)
-			heed_latch(channel);
+		ModifyWaitEvent(channel->events, SOCKET_EVENT, events, NULL);
+		if (WaitEventSetWait(channel->events, (long) ((left + 999) / 1000),
+							 &event, 1, IvfpqWaitEvent()) == 0)
+			continue;
+		if (event.events & WL_LATCH_SET)
+			process_latch(channel);
 		else
 			return event.events;
 	}
@@ -686,85 +680,91 @@ IvfpqChannelWait(IvfpqChannel *channel)
 }
 
 /*
- * Send a request and receive its answer, of at most this length, while there
- * is nothing else on its way.  IVFPQ_SERVED: it is there.
+ * Sends and receives until no more than `pending` requests are unanswered and,
+ * in a channel for one request at a time, all requests are sent.  The last
+ * answer stays in the buffer.  Returns false in the same cases as
+ * take_answers().
  */
-IvfpqServed
+bool
+IvfpqChannelAwait(IvfpqChannel *channel, uint64 pending)
+{
+	/*
+	 * If a request is sent only now, do not call recv() for its answer before
+	 * waiting, because the answer takes a while.  But call recv() if we poll
+	 * for the answer.
+	 */
+	bool		may_be_there = channel->busy_poll ||
+	channel->sent > channel->answered;
+
+	while (IvfpqChannelIsOpen(channel))
+	{
+		uint32		events;
+
+		send_requests(channel);
+		if (may_be_there && !take_answers(channel, pending))
+			return false;
+		/* an error of sendmsg() closes the channel and drops its requests */
+		if (channel->made - channel->answered <= pending &&
+			(channel->max_in_flight > 1 || channel->sent == channel->made))
+			return IvfpqChannelIsOpen(channel);
+		events = wait_for_socket(channel);
+		may_be_there = (events & WL_SOCKET_READABLE) != 0;
+	}
+	return false;
+}
+
+/*
+ * Sends a request and waits for its answer, which has at most max_length
+ * bytes.  No other request may be under way.  If the result is IVFPQ_ANSWERED,
+ * IvfpqAnswerBody returns the answer.
+ */
+IvfpqOutcome
 IvfpqChannelAsk(IvfpqChannel *channel, GvMessageType type,
 				const void *head, Size head_bytes,
 				const void *tail, Size tail_bytes, uint32 max_length)
 {
-	uint32		ready = channel->soon ? WL_SOCKET_READABLE : 0;
-
 	Assert(channel->made == channel->answered);
 	if (IvfpqChannelAdd(channel, type, head, head_bytes, tail, tail_bytes,
-						max_length) == NULL)
-		return channel->served;
-	send_requests(channel);
-	while (!((ready & WL_SOCKET_READABLE) && receive(channel)))
-	{
-		ready = IvfpqChannelWait(channel);
-		if (ready == 0)
-			return channel->served;
-		if (ready & WL_SOCKET_WRITEABLE)
-			send_requests(channel);
-	}
-	IvfpqChannelTaken(channel);
+						max_length) != NULL)
+		(void) IvfpqChannelAwait(channel, 0);
 	return channel->served;
 }
 
-/* The same, and the answer has exactly this length. */
-IvfpqServed
+/* Like IvfpqChannelAsk, for an answer of exactly `length` bytes. */
+IvfpqOutcome
 IvfpqChannelExchange(IvfpqChannel *channel, GvMessageType type,
 					 const void *head, Size head_bytes,
 					 const void *tail, Size tail_bytes, uint32 length)
 {
-	IvfpqServed served = IvfpqChannelAsk(channel, type, head, head_bytes,
-										 tail, tail_bytes, length);
+	IvfpqOutcome served = IvfpqChannelAsk(channel, type, head, head_bytes,
+										  tail, tail_bytes, length);
 
-	if (served == IVFPQ_SERVED && IvfpqAnswerLength(channel) != length)
+	if (served == IVFPQ_ANSWERED && IvfpqAnswerLength(channel) != length)
 		return IvfpqChannelReject(channel);
 	return served;
 }
 
-/* ----
- * A channel is connected; and the one that each process has.
- *
- * Where the socket is: state/socketplace.c.  The channel of a process, for one
- * request at a time, stays open between requests.  Another one is opened when
- * it is not fit for the next: in another role, in the midst of a request that
- * an error ended, or to a gpuvecd that has been replaced.
+/*
+ * Connects a nonblocking socket to gpuvecd, and reserves its descriptor
+ * (AcquireExternalFD).  On failure, returns PGINVALID_SOCKET with a reason.
  */
-
-/* The time after a failure to connect in which there is no other try, */
-#define HOLD_OFF_US			100000
-
-/* and the time after gpuvecd refused. */
-#define REFUSED_HOLD_OFF_US 1000000
-
-/* Bytes of the memory for answers that are kept between requests. */
-#define KEPT_CAPACITY			(256 * 1024)
-
-/* Say why it is not open. */
-static void
-stay_closed(IvfpqChannel *channel, IvfpqServed served, const char *reason)
-{
-	channel->served = served;
-	channel->refusal = 0;
-	strlcpy(channel->reason, reason, sizeof(channel->reason));
-}
-
-/* A socket to gpuvecd that does not block; PGINVALID_SOCKET, and why. */
 static pgsocket
 open_socket(const char **reason)
 {
-	struct sockaddr_un address;
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	pgsocket	sock;
 	uid_t		uid;
 	gid_t		gid;
 
-	if (!find_socket(&address, reason))
-		return PGINVALID_SOCKET;
+	if (!IvfpqServerIsExternal())
+		strlcpy(address.sun_path, GV_SOCKET_PATH, sizeof(address.sun_path));
+	else
+	{
+		snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s",
+				 ivfpq_server_directory, GV_SOCKET_PATH);
+		if (!is_safe(reason))
+			return PGINVALID_SOCKET;
+	}
 	*reason = "no file descriptor is free";
 	if (!AcquireExternalFD())
 		return PGINVALID_SOCKET;
@@ -780,17 +780,24 @@ open_socket(const char **reason)
 		connect(sock, (struct sockaddr *) &address, sizeof(address)) == 0)
 	{
 		*reason = "it is another user's";
-		if (getpeereid(sock, &uid, &gid) == 0 && is_server_owner(uid))
+		if (getpeereid(sock, &uid, &gid) == 0 && uid == owner)
 			return sock;
 	}
+	else if (!IvfpqServerIsExternal())
+		*reason = "it does not listen";
+	else if (errno == ENOENT)
+		*reason = "there is no socket in its folder";
+	else if (errno == ECONNREFUSED)
+		*reason = "nobody listens at the socket in its folder";
 	else
-		*reason = connect_problem(errno);
+		(void) refuse(reason, "the socket in its folder cannot be connected to: %s",
+					  strerror(errno));
 	closesocket(sock);
 	ReleaseExternalFD();
 	return PGINVALID_SOCKET;
 }
 
-/* The things to wait for; an error closes the channel. */
+/* Makes the channel's WaitEventSet.  An error closes the channel. */
 static void
 make_events(IvfpqChannel *channel)
 {
@@ -812,17 +819,34 @@ make_events(IvfpqChannel *channel)
 	PG_END_TRY();
 }
 
-/* Say who we are, and hear who that is. */
-static bool
-greet(IvfpqChannel *channel)
+/*
+ * Connects a closed channel and says hello.  Returns false if the channel is
+ * closed; its outcome tells why.
+ */
+bool
+IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 {
-	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-		channel->role, (uint32) MyProcPid,
+	const char *reason = "no memory for its answers";
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
+		(uint32) MyProcPid,
 	ivfpq_shared ? ivfpq_shared->incarnation : 0};
 	GvWelcome  *welcome = &channel->welcome;
 
+	channel->pid = MyProcPid;
+	channel->role = role;
+	channel->max_in_flight = role == GV_ROLE_BUILDER || role == GV_ROLE_SET ?
+		IVFPQ_MAX_REQUESTS : 1;
+	channel->refusal = 0;
+	if (channel_reserve(channel, MIN_CAPACITY))
+		channel->sock = open_socket(&reason);
+	if (!IvfpqChannelIsOpen(channel))
+	{
+		set_outcome(channel, IVFPQ_DOWN, reason);
+		return false;
+	}
+	make_events(channel);
 	if (IvfpqChannelExchange(channel, GV_MSG_HELLO, &hello, sizeof(hello),
-							 NULL, 0, sizeof(*welcome)) != IVFPQ_SERVED)
+							 NULL, 0, sizeof(*welcome)) != IVFPQ_ANSWERED)
 	{
 		IvfpqChannelClose(channel, channel->served, channel->reason);
 		return false;
@@ -833,112 +857,67 @@ greet(IvfpqChannel *channel)
 	return true;
 }
 
-/* Connect a closed channel and say hello; false: it is closed. */
-bool
-IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
-{
-	const char *reason = "no memory for its answers";
-
-	channel->pid = MyProcPid;
-	channel->role = role;
-	channel->most = role == GV_ROLE_BUILDER || role == GV_ROLE_SET ?
-		IVFPQ_MAX_REQUESTS : 1;
-	channel->refusal = 0;
-	if (channel_reserve(channel, IVFPQ_LEAST_CAPACITY))
-		channel->sock = open_socket(&reason);
-	if (!IvfpqChannelIsOpen(channel))
-	{
-		stay_closed(channel, IVFPQ_DOWN, reason);
-		return false;
-	}
-	make_events(channel);
-	return greet(channel);
-}
-
-/* ---- the channel of this process */
-
-static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
-
-/* Not connected, and not again before this */
-static int64 not_before;
-static uint64 hold_instance;	/* unless this is not the server's any more */
-static struct
-{
-	IvfpqServed served;
-	uint32		refusal;
-	char		reason[sizeof(own.reason)];
-}			held;				/* why */
-
-/* Close it, if it is open. */
+/* Closes the channel of the process, if it is open. */
 void
 IvfpqDisconnect(void)
 {
 	IvfpqChannelClose(&own, IVFPQ_DOWN, "it was left");
 }
 
-/* The socket to wait for, between requests, to notice the channel's end. */
+/*
+ * Returns the socket of the process's channel, on which a caller can wait
+ * between requests to notice the end of the connection.
+ */
 pgsocket
 IvfpqOwnSocket(void)
 {
 	return own.sock;
 }
 
-static uint64
-server_instance(void)
-{
-	return ivfpq_shared ? pg_atomic_read_u64(&ivfpq_shared->instance) : 0;
-}
-
-/* Can the next request go through it as it is? */
-static bool
-is_fit(GvRole role, uint64 instance)
-{
-	return IvfpqChannelIsOpen(&own) &&
-		own.made == own.answered &&
-		own.pid == MyProcPid && own.role == role &&
-		(instance == 0 || own.welcome.instance == instance);
-}
-
-/* Answers need not all be as long as the last one; false: no memory. */
-static bool
-shrink(void)
-{
-	if (own.capacity <= KEPT_CAPACITY)
-		return true;
-	pfree(own.in);
-	own.in = NULL;
-	own.capacity = 0;
-	return channel_reserve(&own, IVFPQ_LEAST_CAPACITY);
-}
-
-/* There was no connecting: do not try again for a while. */
+/*
+ * Remembers that connecting failed, so that it is not tried again for `us`
+ * microseconds, unless gpuvecd's instance changes before.
+ */
 static void
 hold_off(int64 us, uint64 instance)
 {
+	held.until = IvfpqNow() + us;
+	held.instance = instance;
 	held.served = own.served;
 	held.refusal = own.refusal;
 	strlcpy(held.reason, own.reason, sizeof(held.reason));
-	not_before = IvfpqNow() + us;
-	hold_instance = instance;
 }
 
 /*
- * The channel of this process, to be used until then.  It is closed when
- * gpuvecd cannot be reached, and whatever is asked tells why.
+ * Returns the channel of the process for one request, which has to be answered
+ * before the deadline.  If gpuvecd cannot be reached, the channel is closed,
+ * and the request will fail with the reason.
  */
 IvfpqChannel *
 IvfpqConnect(GvRole role, int64 deadline)
 {
-	uint64		instance = server_instance();
+	uint64		instance = ivfpq_shared ?
+	pg_atomic_read_u64(&ivfpq_shared->instance) : 0;
 
 	own.context = TopMemoryContext;
 	own.deadline = deadline;
-	if (is_fit(role, instance) && shrink())
+	/* few answers need a large buffer */
+	if (own.capacity > KEPT_CAPACITY)
+	{
+		pfree(own.in);
+		own.in = NULL;
+		own.capacity = 0;
+	}
+	if (IvfpqChannelIsOpen(&own) &&
+		own.made == own.answered &&
+		own.pid == MyProcPid && own.role == role &&
+		(instance == 0 || own.welcome.instance == instance) &&
+		channel_reserve(&own, MIN_CAPACITY))
 		return &own;
 	IvfpqDisconnect();
-	if (IvfpqNow() < not_before && hold_instance == instance)
+	if (IvfpqNow() < held.until && held.instance == instance)
 	{
-		stay_closed(&own, held.served, held.reason);
+		set_outcome(&own, held.served, held.reason);
 		own.refusal = held.refusal;
 	}
 	else if (!IvfpqChannelOpen(&own, role))
@@ -952,8 +931,8 @@ IvfpqConnect(GvRole role, int64 deadline)
 }
 
 /*
- * Is gpuvecd there, for work that may take long?  If not, why, or NULL if
- * it is not to be started.
+ * Returns whether gpuvecd is up and not suspended, for work that may take
+ * long.  If not, *reason says why, or is NULL if gpuvecd is turned off.
  */
 bool
 IvfpqServerAnswers(const char **reason)
@@ -972,25 +951,21 @@ IvfpqServerAnswers(const char **reason)
 	return false;
 }
 
-/* ----
- * What gpuvecd says of itself.
- */
-
 /*
- * Ask for the status: *head, and *mirrors [head->nmirrors] in the current
- * memory context.
+ * Asks gpuvecd for its status.  Sets *head, and *mirrors to an array
+ * [head->nmirrors] in the current memory context.
  */
-IvfpqServed
-IvfpqAskStatus(IvfpqChannel *channel, GvStatusReply *head,
-			   GvMirrorStatus **mirrors)
+IvfpqOutcome
+IvfpqFetchStatus(IvfpqChannel *channel, GvStatusReply *head,
+				 GvMirrorStatus **mirrors)
 {
-	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_STATUS, NULL, 0,
-										 NULL, 0, GV_MAX_MESSAGE);
+	IvfpqOutcome served = IvfpqChannelAsk(channel, GV_MSG_STATUS, NULL, 0,
+										  NULL, 0, GV_MAX_MESSAGE);
 	const char *body;
 	uint32		length;
 	Size		size;
 
-	if (served != IVFPQ_SERVED)
+	if (served != IVFPQ_ANSWERED)
 		return served;
 	body = IvfpqAnswerBody(channel);
 	length = IvfpqAnswerLength(channel);
@@ -1003,5 +978,5 @@ IvfpqAskStatus(IvfpqChannel *channel, GvStatusReply *head,
 	size = head->nmirrors * sizeof(GvMirrorStatus);
 	*mirrors = palloc(Max(size, 1));
 	memcpy(*mirrors, body + sizeof(*head), size);
-	return IVFPQ_SERVED;
+	return IVFPQ_ANSWERED;
 }

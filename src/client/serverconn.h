@@ -1,7 +1,20 @@
 /*
  * serverconn.h
- *		Where gpuvecd listens, and whose it is (serverconn.c).  Private to
- *		src/client.
+ *		The connection to gpuvecd.  Private to src/client.
+ *
+ * A channel is a socket to gpuvecd, with the requests that are under way and
+ * the outcome of the last request.  Answers come in the order of the requests.
+ * Searches, loaders and the supervisor use the channel of their process, which
+ * has one request at a time and a deadline.  Each build and each set has a
+ * channel of its own, with several requests under way.  This channel has no
+ * deadline: an answer may take any time as long as gpuvecd answers pings.
+ *
+ * No error is raised because of what gpuvecd does or does not do: `served` is
+ * the outcome of a request, and `reason` explains it.  If an error, such as a
+ * cancel, is raised during a wait, the channel is closed before the error
+ * propagates.  A time-out and an invalid answer close the channel, too.  So
+ * an answer is never taken for that of another request, and gpuvecd notices
+ * when nobody waits for its work.
  */
 #ifndef IVFPQ_SERVERCONN_H
 #define IVFPQ_SERVERCONN_H
@@ -14,32 +27,13 @@
 
 #include "protocol/gv_protocol.h"
 
-extern void IvfpqPlaceInit(void);
-extern bool IvfpqServerIsExternal(void);
-
-/* ----
- * A socket to gpuvecd, the requests on their way through it, and what
- * became of them.  Private to src/client.
- *
- * Answers come in the order of the requests.  Searches, loaders and the
- * supervisor have one request on its way, builds and sets several.  Nothing
- * here throws because of what gpuvecd does or does not do: `served` says what
- * became of a request, `reason` why.  An error thrown while waiting, such as a
- * cancel, closes the channel before it goes on; so do a time-out and an answer
- * that makes no sense.  So a channel is never out of step, and gpuvecd never
- * works for a session that has gone.
- */
-
-/* Requests that may be on their way. */
+/* Maximum number of requests under way in a channel. */
 #define IVFPQ_MAX_REQUESTS		4
 
-/* Memory for answers, from the beginning. */
-#define IVFPQ_LEAST_CAPACITY		(16 * 1024)
+/* How long to poll for an answer before sleeping, in microseconds. */
+#define IVFPQ_BUSY_POLL_US			60
 
-/* So long, in microseconds, an answer is looked for without sleeping. */
-#define IVFPQ_SOON_US			60
-
-/* Room for the head of any request. */
+/* As large as the largest head of a request. */
 typedef union IvfpqHead
 {
 	GvBeginRequest begin;
@@ -47,46 +41,56 @@ typedef union IvfpqHead
 	GvSearchRequest search;
 } IvfpqHead;
 
-/* A request: header, head and tail. */
-typedef struct IvfpqRequest
+/*
+ * Processes the answer to a request, which IvfpqAnswerBody returns.  Returns
+ * false if the answer is invalid.
+ */
+typedef struct IvfpqRequest IvfpqRequest;
+typedef bool (*IvfpqAnswered) (void *arg, const IvfpqRequest *request);
+
+/* A request consists of a header, a head and a tail. */
+struct IvfpqRequest
 {
 	GvMessage	header;
 	char		head[sizeof(IvfpqHead)];
 	Size		head_bytes;
-	const char *tail;			/* stays where it is until it is sent */
+	const char *tail;			/* not copied */
 	Size		tail_bytes;
-	Size		sent;			/* bytes of all three */
-	uint32		max_length;		/* of its answer */
-} IvfpqRequest;
+	Size		sent;			/* bytes of the request that are sent */
+	uint32		max_length;		/* maximum length of the answer */
+	IvfpqAnswered take;			/* or NULL */
+	void	   *take_arg;
+};
 
 typedef struct IvfpqChannel
 {
 	pgsocket	sock;			/* PGINVALID_SOCKET: closed */
 	WaitEventSet *events;		/* latch, postmaster's death, socket */
-	int			pid;			/* whose it is */
+	int			pid;			/* of the process that connected it */
 	GvRole		role;
 	GvWelcome	welcome;
 
-	/* how long to wait, IvfpqNow; 0: for ever, as long as gpuvecd lives */
+	/* deadline of an answer (IvfpqNow), or 0 to wait while gpuvecd is alive */
 	int64		deadline;
-	bool		soon;			/* answers are likely to come at once */
+	bool		busy_poll;		/* answers are expected within
+								 * IVFPQ_BUSY_POLL_US */
 
-	/* the requests, a ring of them */
+	/* a ring of requests, which are numbered */
 	IvfpqRequest requests[IVFPQ_MAX_REQUESTS];
-	int			most;			/* that may be on their way */
+	int			max_in_flight;	/* maximum number under way */
 	uint64		answered;		/* requests before this one are answered */
 	uint64		sent;			/* requests before this one are sent */
-	uint64		made;
-	int			passed_fd;		/* goes along with the next bytes; -1 = none */
+	uint64		made;			/* requests before this one are made */
+	int			passed_fd;		/* passed with the next bytes; -1 = none */
 
-	/* the answer that comes in */
-	MemoryContext context;		/* has its memory */
-	char	   *in;				/* [capacity] a GvMessage and what follows */
+	/* the answer that is being received */
+	MemoryContext context;		/* in which `in` is allocated */
+	char	   *in;				/* [capacity] a GvMessage and its body */
 	Size		capacity;
 	Size		received;
 
-	/* what became of the last request, or why the channel is closed */
-	IvfpqServed served;
+	/* the outcome of the last request, or why the channel is closed */
+	IvfpqOutcome served;
 	uint32		refusal;		/* GvRefusalCode; 0 = not refused */
 	char		reason[sizeof(((GvRefusal *) NULL)->reason) + 16];
 } IvfpqChannel;
@@ -97,7 +101,7 @@ IvfpqChannelIsOpen(const IvfpqChannel *channel)
 	return channel->sock != PGINVALID_SOCKET;
 }
 
-/* An answer, which is good until the channel's next request. */
+/* Returns the body of an answer, valid until the channel's next request. */
 static inline const char *
 IvfpqAnswerBody(const IvfpqChannel *channel)
 {
@@ -110,38 +114,42 @@ IvfpqAnswerLength(const IvfpqChannel *channel)
 	return ((const GvMessage *) channel->in)->length;
 }
 
-/* serverconn.c */
+/* where gpuvecd is */
+extern void IvfpqPlaceInit(void);
+extern bool IvfpqServerIsExternal(void);
+extern bool IvfpqServerAnswers(const char **reason);
+
+/* channels */
 extern void IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context);
-extern void IvfpqChannelClose(IvfpqChannel *channel, IvfpqServed served,
+extern void IvfpqChannelClose(IvfpqChannel *channel, IvfpqOutcome served,
 							  const char *reason);
-extern IvfpqServed IvfpqChannelReject(IvfpqChannel *channel);
+extern bool IvfpqChannelOpen(IvfpqChannel *channel, GvRole role);
+extern IvfpqOutcome IvfpqChannelReject(IvfpqChannel *channel);
 extern IvfpqRequest *IvfpqChannelAdd(IvfpqChannel *channel,
 									 GvMessageType type,
 									 const void *head, Size head_bytes,
 									 const void *tail, Size tail_bytes,
 									 uint32 max_length);
 extern bool IvfpqChannelMove(IvfpqChannel *channel);
-extern void IvfpqChannelTaken(IvfpqChannel *channel);
-extern uint32 IvfpqChannelWait(IvfpqChannel *channel);
-extern IvfpqServed IvfpqChannelAsk(IvfpqChannel *channel, GvMessageType type,
-								   const void *head, Size head_bytes,
-								   const void *tail, Size tail_bytes,
-								   uint32 max_length);
-extern IvfpqServed IvfpqChannelExchange(IvfpqChannel *channel,
-										GvMessageType type,
-										const void *head, Size head_bytes,
-										const void *tail, Size tail_bytes,
-										uint32 length);
+extern bool IvfpqChannelAwait(IvfpqChannel *channel, uint64 pending);
+extern IvfpqOutcome IvfpqChannelAsk(IvfpqChannel *channel, GvMessageType type,
+									const void *head, Size head_bytes,
+									const void *tail, Size tail_bytes,
+									uint32 max_length);
+extern IvfpqOutcome IvfpqChannelExchange(IvfpqChannel *channel,
+										 GvMessageType type,
+										 const void *head, Size head_bytes,
+										 const void *tail, Size tail_bytes,
+										 uint32 length);
 
-/* serverconn.c; and the channel of the process, for one request at a time */
-extern bool IvfpqChannelOpen(IvfpqChannel *channel, GvRole role);
+/* the channel of the process, for one request at a time */
 extern IvfpqChannel *IvfpqConnect(GvRole role, int64 deadline);
 extern void IvfpqDisconnect(void);
 extern pgsocket IvfpqOwnSocket(void);
-extern bool IvfpqServerAnswers(const char **reason);
 
-/* serverconn.c */
-extern IvfpqServed IvfpqAskStatus(IvfpqChannel *channel, GvStatusReply *head,
-								  GvMirrorStatus **mirrors);
+/* for any channel */
+extern IvfpqOutcome IvfpqFetchStatus(IvfpqChannel *channel,
+									 GvStatusReply *head,
+									 GvMirrorStatus **mirrors);
 
 #endif							/* IVFPQ_SERVERCONN_H */

@@ -1,10 +1,15 @@
 /*
  * serverprocess.c
- *		The process gpuvecd, child of the supervisor.
+ *		The process gpuvecd, a child of the supervisor: how its program is
+ *		found and executed, its log, and its end.
  *
- * It is a program of its own, in a session of its own: whatever happens to
- * it, PostgreSQL goes on.  It ends when the supervisor does, however that
- * ends.  Its output comes through a pipe and goes to the server's log.
+ * gpuvecd is a separate program in a session of its own (setsid), so that
+ * PostgreSQL goes on whatever happens to gpuvecd.  gpuvecd ends when the
+ * supervisor ends, even if the supervisor is killed.  The supervisor reads
+ * gpuvecd's output from a pipe and writes it to the server's log.
+ *
+ * The program may have been installed with the extension or separately.
+ * client/README, "Supervisor", lists the folders in which it is looked for.
  */
 #include "postgres.h"
 
@@ -16,11 +21,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/servershared.h"
-#include "client/supervisor.h"
-#include "miscadmin.h"
-#include "port.h"
-
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
@@ -28,23 +28,31 @@
 #include "miscadmin.h"
 #include "port.h"
 
+#include "client/serverprocess.h"
 #include "client/servershared.h"
-#include "client/supervisor.h"
 #include "engine/gv_engine.h"
 
-/* The time that it has between SIGTERM and SIGKILL, and after that. */
+/*
+ * How long to wait for gpuvecd's end after each signal, and how often to
+ * check.
+ */
 #define TERM_MS			2000
 #define KILL_MS			2000
 #define POLL_MS			10
 
-/* File descriptors that may be open where there is no close_range(). */
+/* Without close_range(), all descriptors below this number are closed. */
 #define MAX_DESCRIPTORS 65536
+
+#define PROGRAM			"gpuvecd"
+
+/* Used if the postmaster has no PATH, as under Debian's pg_ctlcluster. */
+#define USUAL_PATH		"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 
 typedef struct Child
 {
-	int			pid;			/* 0: there is none */
-	int			log;			/* read end of its pipe, -1: closed */
-	char		line[1024];		/* of the log, not yet complete */
+	int			pid;			/* 0: not running */
+	int			log;			/* read end of its pipe; -1: closed */
+	char		line[1024];		/* incomplete line of its output */
 	int			length;
 } Child;
 
@@ -56,14 +64,118 @@ IvfpqChildPid(void)
 	return child.pid;
 }
 
-/* To wait for; -1: nothing comes any more. */
+/* Returns the read end of gpuvecd's pipe, or -1 if it is closed. */
 int
 IvfpqChildLog(void)
 {
 	return child.log;
 }
 
-/* ---- between fork and exec: only what a signal handler may do */
+/* Returns whether we may execute the file; if not, errno says why. */
+static bool
+is_program(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) != 0)
+		return false;
+	if (!S_ISREG(st.st_mode))
+	{
+		errno = EACCES;
+		return false;
+	}
+	return access(path, X_OK) == 0;
+}
+
+/*
+ * Sets path to the program in the folder.  Returns whether the program exists.
+ */
+static bool
+is_in(const char *folder, char *path)
+{
+	join_path_components(path, folder, PROGRAM);
+	return is_program(path);
+}
+
+/*
+ * Looks for the program in the folders of the postmaster's PATH.  Skips
+ * relative folders, because they would be in the data directory.
+ */
+static bool
+is_in_search_path(char *path)
+{
+	const char *next = getenv("PATH");
+
+	if (next == NULL)
+		next = USUAL_PATH;
+	while (*next != '\0')
+	{
+		size_t		length = strcspn(next, ":");
+		char		folder[MAXPGPATH];
+
+		if (is_absolute_path(next) && length < sizeof(folder))
+		{
+			strlcpy(folder, next, length + 1);
+			if (is_in(folder, path))
+				return true;
+		}
+		next += length + (next[length] == ':');
+	}
+	return false;
+}
+
+/*
+ * Writes the path of the program to path [MAXPGPATH].  If there is no program,
+ * logs the failure and returns false.  If gpuvec.server_path is set, only that
+ * file is tried.
+ */
+static bool
+find_program(char *path)
+{
+	char		folder[MAXPGPATH];
+	Dl_info		library;
+
+	if (ivfpq_server_path[0] != '\0')
+	{
+		strlcpy(path, ivfpq_server_path, MAXPGPATH);
+		if (is_program(path))
+			return true;
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not execute \"%s\": %m", path),
+				 errhint("gpuvec.server_path names it.")));
+		return false;
+	}
+
+	/* "bin" beside the folder of our library */
+	if (dladdr((const void *) &IvfpqChildStart, &library) != 0 &&
+		library.dli_fname != NULL && is_absolute_path(library.dli_fname))
+	{
+		strlcpy(folder, library.dli_fname, sizeof(folder));
+		get_parent_directory(folder);
+		get_parent_directory(folder);
+		join_path_components(folder, folder, "bin");
+		if (is_in(folder, path))
+			return true;
+	}
+
+	/* the folder of "postgres" */
+	strlcpy(folder, my_exec_path, sizeof(folder));
+	get_parent_directory(folder);
+	if (is_in(folder, path) || is_in_search_path(path))
+		return true;
+	ereport(LOG,
+			(errcode(ERRCODE_UNDEFINED_FILE),
+			 errmsg("could not find the program \"%s\"", PROGRAM),
+			 errdetail("It is neither in \"bin\" beside the folder of gpuvec's library, nor beside \"postgres\", nor in the server's PATH."),
+			 errhint("Install it, as by the package gpuvecd, or name it by gpuvec.server_path; with gpuvec.server = off nobody looks for it.")));
+	return false;
+}
+
+/*
+ * The functions from here to run_program() run between fork and exec, so they
+ * do only what a signal handler may do.
+ */
 
 static void
 reset_signals(void)
@@ -88,7 +200,7 @@ close_descriptors(void)
 		(void) close(fd);
 }
 
-/* Be what the out-of-memory killer takes first, rather than the postmaster. */
+/* Lets the out-of-memory killer choose gpuvecd before the postmaster. */
 static void
 offer_to_oom(void)
 {
@@ -101,7 +213,11 @@ offer_to_oom(void)
 	}
 }
 
-/* Become gpuvecd. */
+/*
+ * Executes gpuvecd in the child process.  Exits instead if the supervisor,
+ * whose PID is `parent`, ended before prctl() took effect, since no signal
+ * would end gpuvecd then.
+ */
 static void
 run_program(char *const *argv, int log, int parent)
 {
@@ -126,9 +242,7 @@ run_program(char *const *argv, int log, int parent)
 	_exit(127);
 }
 
-/* ---- the supervisor's side */
-
-/* Start it; false, and a line in the log, when that is not possible. */
+/* Starts gpuvecd.  If that fails, logs the reason and returns false. */
 bool
 IvfpqChildStart(void)
 {
@@ -157,7 +271,7 @@ IvfpqChildStart(void)
 	int			ends[2];
 	int			pid;
 
-	if (!IvfpqFindProgram(path))
+	if (!find_program(path))
 		return false;
 	snprintf(memory, sizeof(memory), "%d", ivfpq_gpu_memory);
 	snprintf(replicas, sizeof(replicas), "%d", ivfpq_replicas);
@@ -186,7 +300,6 @@ IvfpqChildStart(void)
 	return true;
 }
 
-/* One line to the server's log. */
 static void
 log_line(char *line)
 {
@@ -216,7 +329,10 @@ log_line(char *line)
 	ereport(level, (errmsg_internal("gpuvecd: %s", line + strspn(line, " "))));
 }
 
-/* Log the complete lines; a line that is too long is cut. */
+/*
+ * Logs the complete lines in the buffer.  A line longer than the buffer is
+ * split.
+ */
 static void
 log_lines(void)
 {
@@ -239,7 +355,7 @@ log_lines(void)
 	}
 }
 
-/* Log what it has printed; true if there was something. */
+/* Logs the output of gpuvecd that has come.  Returns whether any has come. */
 bool
 IvfpqChildReadLog(void)
 {
@@ -271,7 +387,16 @@ IvfpqChildReadLog(void)
 	return any;
 }
 
-/* Has it ended?  *status is waitpid's. */
+static void
+forget_child(void)
+{
+	if (child.log >= 0)
+		(void) close(child.log);
+	child.log = -1;
+	child.pid = 0;
+}
+
+/* Returns whether gpuvecd has ended, with *status as set by waitpid(). */
 bool
 IvfpqChildEnded(int *status)
 {
@@ -283,16 +408,12 @@ IvfpqChildEnded(int *status)
 	if (pid == 0 || (pid < 0 && errno == EINTR))
 		return false;
 	if (pid < 0)
-		*status = 0;			/* it has been waited for */
+		*status = 0;			/* somebody else has reaped the process */
 	(void) IvfpqChildReadLog();
-	if (child.log >= 0)
-		(void) close(child.log);
-	child.log = -1;
-	child.pid = 0;
+	forget_child();
 	return true;
 }
 
-/* Say how it ended. */
 void
 IvfpqChildLogEnd(int status)
 {
@@ -306,6 +427,10 @@ IvfpqChildLogEnd(int status)
 						WEXITSTATUS(status))));
 }
 
+/*
+ * Waits up to `ms` milliseconds for gpuvecd's end.  Returns whether it has
+ * ended.
+ */
 static bool
 wait_for_end(int ms, int *status)
 {
@@ -321,9 +446,7 @@ wait_for_end(int ms, int *status)
 	return true;
 }
 
-/*
- * Ask it to end, even when it was stopped.  A signal handler may call this.
- */
+/* Makes gpuvecd end, even if it is stopped.  Safe in a signal handler. */
 void
 IvfpqChildTerminate(void)
 {
@@ -335,8 +458,8 @@ IvfpqChildTerminate(void)
 }
 
 /*
- * End it, gently first.  One that even SIGKILL does not end, because a driver
- * holds it, is left to itself.
+ * Ends gpuvecd, first by SIGTERM, then by SIGKILL.  If the process does not
+ * end even then, because a driver blocks it, we leave it alone.
  */
 void
 IvfpqChildStop(int *status)
@@ -350,128 +473,6 @@ IvfpqChildStop(int *status)
 	if (wait_for_end(KILL_MS, status))
 		return;
 	ereport(LOG, (errmsg("gpuvecd (PID %d) does not end", child.pid)));
-	if (child.log >= 0)
-		(void) close(child.log);
-	child.log = -1;
-	child.pid = 0;
+	forget_child();
 	*status = 0;
-}
-
-/* ----
- * Where the program gpuvecd lies.
- *
- * It may come with the extension, as by `make install` or in an image that is
- * mounted in some folder, or by itself, as from a package.
- */
-
-#define PROGRAM			"gpuvecd"
-
-/* The PATH of a postmaster that has none, as pg_ctlcluster starts it. */
-#define USUAL_PATH		"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
-
-/* A program that we may run; if not, errno says why. */
-static bool
-is_program(const char *path)
-{
-	struct stat st;
-
-	if (stat(path, &st) != 0)
-		return false;
-	if (!S_ISREG(st.st_mode))
-	{
-		errno = EACCES;
-		return false;
-	}
-	return access(path, X_OK) == 0;
-}
-
-/* Is it in this folder? */
-static bool
-is_in(const char *folder, char *path)
-{
-	join_path_components(path, folder, PROGRAM);
-	return is_program(path);
-}
-
-/* Beside the folder that our library was loaded from: lib and bin. */
-static bool
-is_beside_library(char *path)
-{
-	char		folder[MAXPGPATH];
-	Dl_info		library;
-
-	if (dladdr((const void *) &IvfpqFindProgram, &library) == 0 ||
-		library.dli_fname == NULL || !is_absolute_path(library.dli_fname))
-		return false;
-	strlcpy(folder, library.dli_fname, sizeof(folder));
-	get_parent_directory(folder);
-	get_parent_directory(folder);
-	join_path_components(folder, folder, "bin");
-	return is_in(folder, path);
-}
-
-static bool
-is_beside_postgres(char *path)
-{
-	char		folder[MAXPGPATH];
-
-	strlcpy(folder, my_exec_path, sizeof(folder));
-	get_parent_directory(folder);
-	return is_in(folder, path);
-}
-
-/*
- * In a folder of the postmaster's PATH.  Not in one that is relative: that
- * would be one in the data directory.
- */
-static bool
-is_in_search_path(char *path)
-{
-	const char *next = getenv("PATH");
-
-	if (next == NULL)
-		next = USUAL_PATH;
-	while (*next != '\0')
-	{
-		size_t		length = strcspn(next, ":");
-		char		folder[MAXPGPATH];
-
-		if (is_absolute_path(next) && length < sizeof(folder))
-		{
-			strlcpy(folder, next, length + 1);
-			if (is_in(folder, path))
-				return true;
-		}
-		next += length + (next[length] == ':');
-	}
-	return false;
-}
-
-/*
- * The program to start, in path[MAXPGPATH]; false, and a line in the log, if
- * there is none.  Who names one means that one: no other is looked for.
- */
-bool
-IvfpqFindProgram(char *path)
-{
-	if (ivfpq_server_path[0] != '\0')
-	{
-		strlcpy(path, ivfpq_server_path, MAXPGPATH);
-		if (is_program(path))
-			return true;
-		ereport(LOG,
-				(errcode_for_file_access(),
-				 errmsg("could not execute \"%s\": %m", path),
-				 errhint("gpuvec.server_path names it.")));
-		return false;
-	}
-	if (is_beside_library(path) || is_beside_postgres(path) ||
-		is_in_search_path(path))
-		return true;
-	ereport(LOG,
-			(errcode(ERRCODE_UNDEFINED_FILE),
-			 errmsg("could not find the program \"%s\"", PROGRAM),
-			 errdetail("It is neither in \"bin\" beside the folder of gpuvec's library, nor beside \"postgres\", nor in the server's PATH."),
-			 errhint("Install it, as by the package gpuvecd, or name it by gpuvec.server_path; with gpuvec.server = off nobody looks for it.")));
-	return false;
 }

@@ -1,9 +1,10 @@
 /*
  * servershared.c
- *		Shared memory: the state of gpuvecd, and counters.
+ *		Shared memory: the state of gpuvecd, and statistics.
  *
- * All that every search reads or counts is atomic; the rest is under one
- * LWLock, which no process holds while it waits for anything.
+ * Only this file requests main shared memory from PostgreSQL.  Other modules
+ * register their parts of it with IvfpqShare.  servershared.h has the rules of
+ * locking.
  */
 #include "postgres.h"
 
@@ -22,15 +23,78 @@
 #include "client/servershared.h"
 #include "pgcompat.h"
 
-/* Sessions that wait in vain count together when no further apart. */
-#define SILENCE_US	INT64CONST(10000000)
+/* If two sessions report a time-out within this time, gpuvecd is suspended. */
+#define REPORTS_US	INT64CONST(10000000)
+
+/* Maximum number of parts of shared memory. */
+#define MAX_PARTS	3
 
 IvfpqShared *ivfpq_shared = NULL;
 
+static const IvfpqSharedPart *parts[MAX_PARTS];
+static int	nparts = 0;
+
+static shmem_request_hook_type prev_shmem_request = NULL;
+static shmem_startup_hook_type prev_shmem_startup = NULL;
+
+/* shmem_request_hook */
+static void
+request_memory(void)
+{
+	if (prev_shmem_request)
+		prev_shmem_request();
+	for (int i = 0; i < nparts; i++)
+	{
+		RequestAddinShmemSpace(MAXALIGN(parts[i]->size));
+		RequestNamedLWLockTranche(parts[i]->name, 1);
+	}
+}
+
+/* shmem_startup_hook */
+static void
+attach_memory(void)
+{
+	if (prev_shmem_startup)
+		prev_shmem_startup();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	for (int i = 0; i < nparts; i++)
+	{
+		const IvfpqSharedPart *part = parts[i];
+		bool		found;
+
+		*part->address = ShmemInitStruct(part->name, part->size, &found);
+		if (!found)
+		{
+			memset(*part->address, 0, part->size);
+			part->init(*part->address,
+					   &GetNamedLWLockTranche(part->name)->lock);
+		}
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
 /*
- * When the server starts, and when it has ended all processes after a crash:
- * each of these begins another incarnation, for which no mirror of the one
- * before is valid (server/socketdir.c).
+ * Registers a part of shared memory during preloading.  *part must stay valid.
+ */
+void
+IvfpqShare(const IvfpqSharedPart *part)
+{
+	Assert(process_shared_preload_libraries_in_progress);
+	if (nparts == 0)
+	{
+		prev_shmem_request = shmem_request_hook;
+		shmem_request_hook = request_memory;
+		prev_shmem_startup = shmem_startup_hook;
+		shmem_startup_hook = attach_memory;
+	}
+	Assert(nparts < MAX_PARTS);
+	parts[nparts++] = part;
+}
+
+/*
+ * Initializes IvfpqShared, when the server starts and after a crash of the
+ * cluster.  Both events begin a new incarnation, in which mirrors of earlier
+ * incarnations are not valid (server/README, "Incarnations").
  */
 static void
 init_shared(void *memory, LWLock *lock)
@@ -41,7 +105,7 @@ init_shared(void *memory, LWLock *lock)
 					   ivfpq_server == IVFPQ_SERVER_OFF ?
 					   IVFPQ_STATE_OFF : IVFPQ_STATE_STARTING);
 	pg_atomic_init_u32(&shared->suspended, 0);
-	pg_atomic_init_u32(&shared->doubted, 0);
+	pg_atomic_init_u32(&shared->check_requested, 0);
 	pg_atomic_init_u32(&shared->has_device, 0);
 	pg_atomic_init_u32(&shared->loaders_awaited, 0);
 	pg_atomic_init_u64(&shared->instance, 0);
@@ -50,7 +114,7 @@ init_shared(void *memory, LWLock *lock)
 							  sizeof(shared->incarnation)))
 			elog(ERROR, "could not get random numbers");
 	pg_atomic_init_u64(&shared->epoch, 1);
-	for (int i = 0; i < IVFPQ_NSERVED; i++)
+	for (int i = 0; i < IVFPQ_NOUTCOMES; i++)
 		pg_atomic_init_u64(&shared->served[i], 0);
 	pg_atomic_init_u64(&shared->answers, 0);
 	pg_atomic_init_u64(&shared->scans, 0);
@@ -73,14 +137,38 @@ static const IvfpqSharedPart part = {
 	.init = init_shared
 };
 
-/* While the library is preloaded: ask for memory. */
+/*
+ * Makes the postmaster start the supervisor, and start it again when it ends.
+ */
 static void
-state_init(void)
+register_supervisor(void)
 {
-	IvfpqShare(&part);
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = 5;
+	strlcpy(worker.bgw_library_name, "gpuvec",
+			sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "gpuvec_supervisor_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "gpuvec supervisor", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "gpuvec supervisor", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
 }
 
-/* Microseconds of a clock that only goes on. */
+/* Requests shared memory and the supervisor during preloading. */
+void
+IvfpqClientInit(void)
+{
+	IvfpqPlaceInit();
+	IvfpqShare(&part);
+	if (ivfpq_server != IVFPQ_SERVER_OFF && !IsBinaryUpgrade)
+		register_supervisor();
+}
+
+/* Returns the time of a monotonic clock in microseconds. */
 int64
 IvfpqNow(void)
 {
@@ -90,7 +178,7 @@ IvfpqNow(void)
 	return (int64) INSTR_TIME_GET_MICROSEC(now);
 }
 
-/* Does there seem to be a device? */
+/* Returns whether the machine seems to have a device. */
 bool
 IvfpqSeesDevice(void)
 {
@@ -99,8 +187,8 @@ IvfpqSeesDevice(void)
 }
 
 /*
- * Not preloaded: would there be a gpuvecd if the library were?  With
- * gpuvec.server = auto only if there seems to be a device.
+ * Returns whether gpuvecd would be started if the library were preloaded.
+ * With gpuvec.server = auto, gpuvecd is only started if there is a device.
  */
 bool
 IvfpqPreloadHelps(void)
@@ -111,8 +199,8 @@ IvfpqPreloadHelps(void)
 }
 
 /*
- * The hint for a session that wants an error where gpuvecd does not serve it:
- * the log tells nothing of a server that is not started.
+ * Returns the hint for an error that says that gpuvecd does not serve the
+ * session.  The hint mentions the log only if there is a supervisor.
  */
 const char *
 IvfpqUnservedHint(void)
@@ -126,7 +214,6 @@ IvfpqUnservedHint(void)
 	return "Look into the server's log, or set gpuvec.on_gpu_error to fallback.";
 }
 
-/* How gpuvecd is. */
 IvfpqServerState
 IvfpqSharedState(void)
 {
@@ -135,7 +222,7 @@ IvfpqSharedState(void)
 	return (IvfpqServerState) pg_atomic_read_u32(&ivfpq_shared->state);
 }
 
-/* The state in a word. */
+/* Returns the name of the state, as gpuvec_stat shows it. */
 const char *
 IvfpqStateName(void)
 {
@@ -155,7 +242,10 @@ IvfpqStateName(void)
 	return names[state];
 }
 
-/* See settings.h. */
+/*
+ * Returns whether the settings, and the device that gpuvecd has, choose
+ * gpuvecd as the engine.  gpuvecd may be down nevertheless.
+ */
 bool
 IvfpqServerIsWanted(void)
 {
@@ -168,7 +258,9 @@ IvfpqServerIsWanted(void)
 		 pg_atomic_read_u32(&ivfpq_shared->has_device) != 0);
 }
 
-/* See settings.h. */
+/*
+ * Returns whether gpuvecd is the chosen engine, answers, and runs on a device.
+ */
 bool
 IvfpqServerHasDevice(void)
 {
@@ -178,12 +270,11 @@ IvfpqServerHasDevice(void)
 		pg_atomic_read_u32(&ivfpq_shared->has_device) != 0;
 }
 
-/* See settings.h. */
 const char *
-IvfpqServedName(IvfpqServed served)
+IvfpqOutcomeName(IvfpqOutcome served)
 {
-	static const char *const names[IVFPQ_NSERVED] = {
-		[IVFPQ_SERVED] = "served",
+	static const char *const names[IVFPQ_NOUTCOMES] = {
+		[IVFPQ_ANSWERED] = "served",
 		[IVFPQ_NOT_ASKED] = "not asked",
 		[IVFPQ_DOWN] = "down",
 		[IVFPQ_SUSPENDED] = "suspended",
@@ -215,7 +306,10 @@ IvfpqSharedGetServer(IvfpqServerInfo *server)
 	LWLockRelease(ivfpq_shared->lock);
 }
 
-/* See settings.h. */
+/*
+ * Counts, for gpuvec_stat, index scans and the rows that they returned out of
+ * order.  full_pass says whether one of the scans ended with a full pass.
+ */
 void
 IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass)
 {
@@ -228,7 +322,11 @@ IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->full_passes, 1);
 }
 
-/* See settings.h. */
+/*
+ * Returns how many bytes mirrors may use, as reported by gpuvecd.  Counts all
+ * devices or, if of_one is set, only the device that has most.  Returns 0 if
+ * the number is unknown.
+ */
 int64
 IvfpqServerMemory(bool of_one)
 {
@@ -243,44 +341,46 @@ IvfpqServerMemory(bool of_one)
 }
 
 /*
- * Searches that it has answered, of all sessions: whatever the answers were
- * good for, so that it never is what it was before.
+ * Returns the number of searches of all sessions that gpuvecd has answered.
+ * Answers that were too old count, too, so that the number never decreases.
+ * If two calls return the same number, gpuvecd answered no search in between.
  */
 uint64
-IvfpqCountServed(void)
+IvfpqCountAnswers(void)
 {
 	return ivfpq_shared == NULL ? 0 :
 		pg_atomic_read_u64(&ivfpq_shared->answers);
 }
 
 /*
- * It has not answered this session since `since`, when it had answered
- * `served` searches.  That concerns others only if it was long by the server's
- * setting, whatever the session's own, and if no other was answered meanwhile.
- * Then the supervisor is to look; and when the same has just happened to
- * another session each uses its own engine until it has.
+ * Reports that gpuvecd has not answered this session since the time `since`,
+ * when IvfpqCountAnswers returned `served`.  Does nothing if the wait was
+ * shorter than gpuvec.server_timeout, or if gpuvecd answered another session
+ * meanwhile.  Otherwise makes the supervisor check gpuvecd.  If another
+ * session has reported a time-out within REPORTS_US, all sessions use their
+ * own engine until the supervisor has checked gpuvecd.
  */
 void
-IvfpqNoteSilence(int64 since, uint64 served)
+IvfpqReportTimeout(int64 since, uint64 served)
 {
-	IvfpqSilence silence = {MyProcPid, IvfpqNow(), served};
-	IvfpqSilence *last;
+	IvfpqTimeoutReport report = {MyProcPid, IvfpqNow(), served};
+	IvfpqTimeoutReport *last;
 
-	if (ivfpq_shared == NULL || IvfpqCountServed() != served ||
-		silence.noted - since < (int64) ivfpq_server_timeout * 1000)
+	if (ivfpq_shared == NULL || IvfpqCountAnswers() != served ||
+		report.noted - since < (int64) ivfpq_server_timeout * 1000)
 		return;
-	last = &ivfpq_shared->silence;
+	last = &ivfpq_shared->timeout_report;
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
 	if (last->pid != 0 && last->pid != MyProcPid && last->served == served &&
-		silence.noted - last->noted < SILENCE_US)
+		report.noted - last->noted < REPORTS_US)
 		pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
-	*last = silence;
+	*last = report;
 	LWLockRelease(ivfpq_shared->lock);
-	pg_atomic_write_u32(&ivfpq_shared->doubted, 1);
+	pg_atomic_write_u32(&ivfpq_shared->check_requested, 1);
 	IvfpqWakeSupervisor();
 }
 
-/* There is something to do for the supervisor. */
+/* Sets the latch of the supervisor, if it runs. */
 void
 IvfpqWakeSupervisor(void)
 {
@@ -293,7 +393,7 @@ IvfpqWakeSupervisor(void)
 	LWLockRelease(ivfpq_shared->lock);
 }
 
-/* The class of a latency: its highest bit and the two below. */
+/* Returns a latency's class, from its highest bit and the two bits below. */
 static int
 latency_class(int64 us)
 {
@@ -306,7 +406,7 @@ latency_class(int64 us)
 	return (octave - 1) * 4 + (int) ((value >> (octave - 2)) & 3);
 }
 
-/* The least latency of a class. */
+/* Returns the least latency of a class. */
 static double
 class_start(int class)
 {
@@ -322,8 +422,9 @@ IvfpqCountLatency(int64 us)
 }
 
 /*
- * Microseconds that this fraction of the searches stayed below, give or take
- * what a class is wide; -1 when there was none.
+ * Returns the microseconds within which this fraction of the searches was
+ * answered, accurate to the width of a class.  Returns -1 if there were no
+ * searches.
  */
 double
 IvfpqLatencyQuantile(double fraction)
@@ -343,106 +444,11 @@ IvfpqLatencyQuantile(double fraction)
 	{
 		double		start = class_start(i);
 
-		/* spread evenly within the class */
+		/* assume that latencies are spread evenly within the class */
 		if (seen + counts[i] >= fraction * total && counts[i] > 0)
 			return start + (class_start(i + 1) - start) *
 				(fraction * total - seen) / counts[i];
 		seen += counts[i];
 	}
 	return class_start(IVFPQ_NLATENCIES - 1);
-}
-
-/* ----
- * The one place that asks for main shared memory.
- */
-
-#define MAX_PARTS	3
-
-static const IvfpqSharedPart *parts[MAX_PARTS];
-static int	nparts = 0;
-
-static shmem_request_hook_type prev_shmem_request = NULL;
-static shmem_startup_hook_type prev_shmem_startup = NULL;
-
-static void
-request_memory(void)
-{
-	if (prev_shmem_request)
-		prev_shmem_request();
-	for (int i = 0; i < nparts; i++)
-	{
-		RequestAddinShmemSpace(MAXALIGN(parts[i]->size));
-		RequestNamedLWLockTranche(parts[i]->name, 1);
-	}
-}
-
-static void
-attach_memory(void)
-{
-	if (prev_shmem_startup)
-		prev_shmem_startup();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	for (int i = 0; i < nparts; i++)
-	{
-		const IvfpqSharedPart *part = parts[i];
-		bool		found;
-
-		*part->address = ShmemInitStruct(part->name, part->size, &found);
-		if (!found)
-		{
-			memset(*part->address, 0, part->size);
-			part->init(*part->address,
-					   &GetNamedLWLockTranche(part->name)->lock);
-		}
-	}
-	LWLockRelease(AddinShmemInitLock);
-}
-
-/* While the library is preloaded: have a part made. */
-void
-IvfpqShare(const IvfpqSharedPart *part)
-{
-	Assert(process_shared_preload_libraries_in_progress);
-	if (nparts == 0)
-	{
-		prev_shmem_request = shmem_request_hook;
-		shmem_request_hook = request_memory;
-		prev_shmem_startup = shmem_startup_hook;
-		shmem_startup_hook = attach_memory;
-	}
-	Assert(nparts < MAX_PARTS);
-	parts[nparts++] = part;
-}
-
-/* ----
- * What happens while the library is preloaded.
- */
-
-/* The postmaster starts the supervisor, and again when it ends. */
-static void
-register_supervisor(void)
-{
-	BackgroundWorker worker;
-
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
-	worker.bgw_restart_time = 5;
-	strlcpy(worker.bgw_library_name, "gpuvec",
-			sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "gpuvec_supervisor_main",
-			sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_name, "gpuvec supervisor", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "gpuvec supervisor", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
-}
-
-/* Ask for shared memory and for the supervisor. */
-void
-IvfpqClientInit(void)
-{
-	IvfpqPlaceInit();
-	state_init();
-	if (ivfpq_server != IVFPQ_SERVER_OFF && !IsBinaryUpgrade)
-		register_supervisor();
 }

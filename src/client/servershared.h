@@ -1,10 +1,12 @@
 /*
  * servershared.h
- *		What all processes know of gpuvecd: its state, what became of searches,
- *		and mirror requests.  Private to src/client.
+ *		Shared memory: the state of gpuvecd, statistics, mirror requests.
+ *		Private to src/client, except for IvfpqShare.
  *
- * It is there only when the library is preloaded; a crash of the cluster
- * clears it.
+ * Fields that every search reads or counts are atomic.  One LWLock protects
+ * the others, and no process waits for anything while it holds the LWLock.
+ * Without preloading there is no shared memory (ivfpq_shared is NULL) and no
+ * gpuvecd.  A crash of the cluster clears shared memory.
  */
 #ifndef IVFPQ_SERVERSHARED_H
 #define IVFPQ_SERVERSHARED_H
@@ -18,123 +20,137 @@
 
 #include "protocol/gv_protocol.h"
 
-/* How gpuvecd is.  The names are those of gpuvec_stat. */
+/* The state of gpuvecd; IvfpqStateName has the names. */
 typedef enum IvfpqServerState
 {
-	IVFPQ_STATE_OFF,			/* it is not to be started */
+	IVFPQ_STATE_OFF,			/* the settings do not allow gpuvecd */
 	IVFPQ_STATE_STARTING,
 	IVFPQ_STATE_UP,
-	IVFPQ_STATE_DOWN,			/* it ended; the supervisor starts it again */
-	IVFPQ_STATE_NO_DEVICE,		/* gpuvec.server = auto, and there is none */
-	IVFPQ_STATE_MISMATCH		/* it speaks another version of the protocol */
+	IVFPQ_STATE_DOWN,			/* not running; the supervisor tries again */
+	IVFPQ_STATE_NO_DEVICE,		/* gpuvec.server = auto, and no device */
+	IVFPQ_STATE_MISMATCH		/* gpuvecd has another protocol version */
 } IvfpqServerState;
 
-/* Mirrors that all processes together may request. */
+/* Maximum number of mirror requests, of all processes together. */
 #define IVFPQ_NREQUESTS		256
 
 typedef enum IvfpqMirrorRequestState
 {
 	IVFPQ_REQUEST_FREE,			/* the slot is not used */
-	IVFPQ_REQUEST_WAITING,		/* to be loaded */
-	IVFPQ_REQUEST_LOADING,		/* a loader is at it */
+	IVFPQ_REQUEST_WAITING,		/* waits for a loader */
+	IVFPQ_REQUEST_LOADING,		/* a loader is working on it */
 	IVFPQ_REQUEST_READY,
-	IVFPQ_REQUEST_FAILED,		/* may be asked for again from `retry_at` on */
-	IVFPQ_REQUEST_EVICTED		/* was ready; gpuvecd gave it up */
+	IVFPQ_REQUEST_FAILED,		/* may be requested again at `retry_at` */
+	IVFPQ_REQUEST_EVICTED		/* was ready; gpuvecd evicted it */
 } IvfpqMirrorRequestState;
 
 typedef struct IvfpqMirrorRequest
 {
 	GvMirrorKey key;
 	IvfpqMirrorRequestState state;
-	bool		catch_up;		/* it is ready and lacks something */
-	int			loader;			/* pid, while one is at it; else 0 */
+	bool		refresh;		/* the mirror may be older than the index */
+	int			loader;			/* PID of the loader at work; 0 = none */
 	uint64		asked;			/* ticket of the last request */
-	uint64		taken;			/* `asked` when a loader took it */
-	uint64		done;			/* every request up to this one is fulfilled */
-	uint64		refused;		/* the same of requests that failed */
-	int			failures;		/* since it was last ready */
-	TimestampTz retry_at;		/* not before */
-	TimestampTz locked_since;	/* found locked since then; 0 = is not */
-	TimestampTz ready_at;		/* when it was loaded; 0 = never */
-	int64		postings;		/* loaded */
-	int64		expected;		/* postings to load */
-	char		error[160];		/* of the last failure; "" = none */
+	uint64		taken;			/* value of `asked` when a loader took it */
+	uint64		done;			/* every request up to this ticket is done */
+	uint64		refused;		/* every request up to this ticket failed */
+	int			failures;		/* failures since it was last ready */
+	TimestampTz retry_at;		/* no loader takes it before this time */
+	TimestampTz locked_since;	/* first found locked then; 0 = not locked */
+	TimestampTz ready_at;		/* when it was last loaded; 0 = never */
+	int64		postings;		/* loaded so far */
+	int64		expected;		/* postings to load in all */
+	char		error[160];		/* message of the last failure; "" = none */
 } IvfpqMirrorRequest;
 
 /* Loaders that may run at the same time. */
 #define IVFPQ_MAX_LOADERS	2
 
 /*
- * Microseconds from request to answer, four classes an octave: class i holds
- * those of IvfpqLatencyClass() = i.
+ * Number of classes of latencies, which are the microseconds from request to
+ * answer.  There are four classes for each factor of two (latency_class).
  */
 #define IVFPQ_NLATENCIES	128
 
-/* gpuvecd's last report of itself. */
+/* The last known status of gpuvecd. */
 typedef struct IvfpqServerInfo
 {
-	int			pid;			/* 0 = does not run */
+	int			pid;			/* 0 = not running */
 	char		engine[16];
 	char		device[128];
-	int64		memory;			/* for mirrors, bytes */
-	int64		most;			/* the same of the device that has most */
-	int64		used;
+	int64		memory;			/* bytes that mirrors may use; 0 = unknown */
+	int64		most;			/* likewise, on the device that has most */
+	int64		used;			/* bytes in use */
 	int64		restarts;
 	TimestampTz started;		/* 0 = never */
-	uint64		instance;		/* of the last one that we met; 0 = none */
-	char		problem[200];	/* why an external one is not to be reached;
-								 * "" = it is, or why is not known */
-	bool		is_others;		/* the problem: it serves another cluster */
+	uint64		instance;		/* GvWelcome.instance; 0 = not known yet */
+	char		problem[200];	/* why an external gpuvecd cannot be reached;
+								 * "" if it can be reached, or if we do not
+								 * know why not */
+	bool		is_others;		/* it serves another cluster */
 } IvfpqServerInfo;
 
-/* A session that waited gpuvec.server_timeout in vain. */
-typedef struct IvfpqSilence
+/* A session that waited for gpuvec.server_timeout without an answer. */
+typedef struct IvfpqTimeoutReport
 {
-	int			pid;			/* 0 = there was none */
-	int64		noted;			/* when, IvfpqNow */
-	uint64		served;			/* searches of all sessions, until then */
-} IvfpqSilence;
+	int			pid;			/* 0 = none yet */
+	int64		noted;			/* when it was reported (IvfpqNow) */
+	uint64		served;			/* IvfpqCountAnswers at that time */
+} IvfpqTimeoutReport;
 
 typedef struct IvfpqShared
 {
 	/* read or changed by every search */
 	pg_atomic_uint32 state;		/* IvfpqServerState */
-	pg_atomic_uint32 suspended; /* 1: it answers no session in time */
-	pg_atomic_uint32 doubted;	/* 1: the supervisor is to see whether it does */
-	pg_atomic_uint32 has_device;	/* 1: its engine is "cuda" */
-	pg_atomic_uint32 loaders_awaited;	/* 1: a database has none, and needs
-										 * one, but others have all */
-	pg_atomic_uint64 instance;	/* of its run; 0 = none */
-	uint64		incarnation;	/* of this memory, random; does not change */
-	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
-	pg_atomic_uint64 served[IVFPQ_NSERVED];
-	pg_atomic_uint64 answers;	/* of gpuvecd to searches, useless ones, too;
-								 * only grows */
-	pg_atomic_uint64 scans;		/* of indexes, however they were searched */
-	pg_atomic_uint64 out_of_order;	/* of them all */
-	pg_atomic_uint64 full_passes;	/* scans that ended with one */
-	pg_atomic_uint64 sets;		/* whose work gpuvecd has finished */
-	pg_atomic_uint64 sets_failed;	/* whose work it failed to finish */
-	pg_atomic_uint64 sent;		/* bytes, by all clients */
-	pg_atomic_uint64 received;
-	pg_atomic_uint64 latency[IVFPQ_NLATENCIES];
+	pg_atomic_uint32 suspended; /* 1: sessions do not use gpuvecd */
+	pg_atomic_uint32 check_requested;	/* 1: check whether gpuvecd answers */
+	pg_atomic_uint32 has_device;	/* 1: gpuvecd's engine is "cuda" */
+	pg_atomic_uint32 loaders_awaited;	/* 1 if a database needs a loader, but
+										 * all loaders work for other
+										 * databases */
+	pg_atomic_uint64 instance;	/* instance of gpuvecd's run; 0 = none */
+	uint64		incarnation;	/* random, of this memory; never changes */
+	pg_atomic_uint64 epoch;		/* incremented after each load and catch-up */
+	pg_atomic_uint64 served[IVFPQ_NOUTCOMES];
+	pg_atomic_uint64 answers;	/* searches that gpuvecd answered, even if the
+								 * answers were too old; never decreases */
+	pg_atomic_uint64 scans;		/* index scans, by any engine */
+	pg_atomic_uint64 out_of_order;	/* rows that scans returned out of order */
+	pg_atomic_uint64 full_passes;	/* scans that ended with a full pass */
+	pg_atomic_uint64 sets;		/* sets that gpuvecd finished */
+	pg_atomic_uint64 sets_failed;	/* sets that gpuvecd failed to finish */
+	pg_atomic_uint64 sent;		/* bytes sent to gpuvecd by all processes */
+	pg_atomic_uint64 received;	/* bytes received from gpuvecd */
+	pg_atomic_uint64 latency[IVFPQ_NLATENCIES]; /* searches in each class */
 
-	/* the rest is under `lock` */
+	/* the fields from here on are protected by `lock` */
 	LWLock	   *lock;
-	ConditionVariable changed;	/* some IvfpqMirrorRequest is done or has
-								 * failed */
-	Latch	   *supervisor;		/* NULL: there is none */
+	ConditionVariable changed;	/* some IvfpqMirrorRequest is done or failed */
+	Latch	   *supervisor;		/* NULL: the supervisor is not running */
 	IvfpqServerInfo server;
-	IvfpqSilence silence;		/* the last one */
-	bool		loader_connected[IVFPQ_MAX_LOADERS];	/* it got into its
-														 * database */
-	uint64		tickets;		/* the last one handed out */
+	IvfpqTimeoutReport timeout_report;	/* the last report */
+	bool		loader_connected[IVFPQ_MAX_LOADERS];	/* to its database */
+	uint64		tickets;		/* the last ticket given to a request */
 	IvfpqMirrorRequest requests[IVFPQ_NREQUESTS];
 } IvfpqShared;
 
-/* servershared.c; NULL without preloading */
+/* A part of main shared memory, which belongs to one module. */
+typedef struct IvfpqSharedPart
+{
+	const char *name;			/* name of the memory and of its lock */
+	Size		size;
+	void	  **address;		/* each process stores the address here */
+
+	/* initializes the part once; `memory` is zeroed, `lock` the part's own */
+	void		(*init) (void *memory, LWLock *lock);
+} IvfpqSharedPart;
+
+extern void IvfpqShare(const IvfpqSharedPart *part);
+
+/* NULL without preloading */
 extern IvfpqShared *ivfpq_shared;
 
+/* whether there is a gpuvecd, and why not */
 extern bool IvfpqSeesDevice(void);
 extern bool IvfpqPreloadHelps(void);
 extern const char *IvfpqUnservedHint(void);
@@ -142,29 +158,15 @@ extern IvfpqServerState IvfpqSharedState(void);
 extern const char *IvfpqStateName(void);
 extern void IvfpqSharedSetServer(const IvfpqServerInfo *server);
 extern void IvfpqSharedGetServer(IvfpqServerInfo *server);
-extern uint64 IvfpqCountServed(void);
-extern void IvfpqNoteSilence(int64 since, uint64 served);
+
+/* searches that gpuvecd does not answer in time */
+extern uint64 IvfpqCountAnswers(void);
+extern void IvfpqReportTimeout(int64 since, uint64 served);
 extern void IvfpqWakeSupervisor(void);
+
+/* the clock, and the statistics of latencies */
+extern int64 IvfpqNow(void);
 extern void IvfpqCountLatency(int64 us);
 extern double IvfpqLatencyQuantile(double fraction);
-
-/* A monotonic clock. */
-extern int64 IvfpqNow(void);
-
-/* ----
- * Parts of the main shared memory, while the library is preloaded
- * (servershared.c).
- */
-
-typedef struct IvfpqSharedPart
-{
-	const char *name;			/* of the memory and of its lock's tranche */
-	Size		size;
-	void	  **address;		/* where each process finds it */
-	/* called once, when all of it is zero; the lock is the part's */
-	void		(*init) (void *memory, LWLock *lock);
-} IvfpqSharedPart;
-
-extern void IvfpqShare(const IvfpqSharedPart *part);
 
 #endif							/* IVFPQ_SERVERSHARED_H */

@@ -1,25 +1,27 @@
 /*
  * settings.h
- *		The settings of gpuvecd, whether it is wanted, and what became of what
- *		it was asked.
+ *		The settings of gpuvecd, functions that say whether to use gpuvecd, and
+ *		the outcomes of requests to gpuvecd.
+ *
+ * Without preloading there is no gpuvecd, but the functions here may be
+ * called.
  */
 #ifndef IVFPQ_SETTINGS_H
 #define IVFPQ_SETTINGS_H
 
-/* Settings (gpuvec.c). */
 typedef enum IvfpqEngineSetting
 {
-	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a device */
-	IVFPQ_ENGINE_CPU,			/* always in the session */
-	IVFPQ_ENGINE_GPU			/* gpuvecd, be it the oracle */
+	IVFPQ_ENGINE_AUTO,			/* gpuvecd if it has a device */
+	IVFPQ_ENGINE_CPU,			/* always the session itself */
+	IVFPQ_ENGINE_GPU			/* gpuvecd, even if it has no device */
 } IvfpqEngineSetting;
 
 typedef enum IvfpqServerSetting
 {
-	IVFPQ_SERVER_AUTO,			/* cuda if there is a device, else no server */
+	IVFPQ_SERVER_AUTO,			/* cuda if there is a device, else off */
 	IVFPQ_SERVER_CUDA,
-	IVFPQ_SERVER_CPU,			/* the test build's: test/oracle */
-	IVFPQ_SERVER_EXTERNAL,		/* others start it */
+	IVFPQ_SERVER_CPU,			/* test/oracle, in the test build only */
+	IVFPQ_SERVER_EXTERNAL,		/* PostgreSQL does not start gpuvecd */
 	IVFPQ_SERVER_OFF
 } IvfpqServerSetting;
 
@@ -29,12 +31,6 @@ typedef enum IvfpqErrorSetting
 	IVFPQ_ON_ERROR_ERROR
 } IvfpqErrorSetting;
 
-extern int	ivfpq_engine;
-extern int	ivfpq_on_gpu_error;
-extern int	ivfpq_request_timeout;	/* ms */
-extern int	ivfpq_server_timeout;	/* ms */
-extern bool ivfpq_auto_mirror;
-
 typedef enum IvfpqMatmulSetting
 {
 	IVFPQ_MATMUL_AUTO,
@@ -42,68 +38,66 @@ typedef enum IvfpqMatmulSetting
 	IVFPQ_MATMUL_CUBLAS
 } IvfpqMatmulSetting;
 
-/* At server start only; they have their defaults without preloading. */
+/* Settings of a session (gpuvec.c). */
+extern int	ivfpq_engine;
+extern int	ivfpq_on_gpu_error;
+extern int	ivfpq_request_timeout;	/* ms */
+extern int	ivfpq_server_timeout;	/* ms */
+extern bool ivfpq_auto_mirror;
+
+/* Settings fixed at server start; without preloading, the defaults. */
 extern int	ivfpq_server;
 extern int	ivfpq_gpu_memory;	/* MB, 0 = what the engine proposes */
 extern char *ivfpq_devices;
-extern int	ivfpq_replicas;		/* of a mirror, each on a device */
+extern int	ivfpq_replicas;		/* number of replicas of a mirror, each on
+								 * other devices */
 extern int	ivfpq_matmul;
-extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
+extern int	ivfpq_simd;			/* a GvSimd, for gpuvecd and for sessions */
 
-/* Of one that others start: its folder, and who runs it; empty: as we are. */
+/*
+ * If gpuvec.server is "external", the folder of the socket and the user that
+ * runs gpuvecd.  An empty name means the server's own user.
+ */
 extern char *ivfpq_server_directory;
 extern char *ivfpq_server_owner;
 
-/* When it starts next; empty: where IvfpqFindProgram() finds it. */
+/*
+ * Path of the program gpuvecd, for its next start.  If the path is empty, the
+ * supervisor looks for the program (find_program in serverprocess.c).
+ */
 extern char *ivfpq_server_path;
 
-/*
- * A user by name or number, or who we are if it is empty; false: there is
- * none.  And whether the path of a socket in a folder is not too long.
- */
+/* The outcome of a request to gpuvecd; gpuvec_stat counts searches by it. */
+typedef enum IvfpqOutcome
+{
+	IVFPQ_ANSWERED,
+	IVFPQ_NOT_ASKED,			/* because of the settings or the index */
+	IVFPQ_DOWN,					/* gpuvecd is not running */
+	IVFPQ_SUSPENDED,			/* gpuvecd did not answer sessions in time */
+	IVFPQ_NOT_MIRRORED,			/* gpuvecd has no mirror of the index */
+	IVFPQ_LOADING,				/* the mirror is not complete yet */
+	IVFPQ_TIMED_OUT,
+	IVFPQ_BROKEN,				/* the connection ended, or an answer was
+								 * invalid */
+	IVFPQ_REFUSED,				/* gpuvecd refused: wrong protocol version,
+								 * too many connections, or too little memory */
+	IVFPQ_ENGINE_FAILED,
+	IVFPQ_STALE					/* the mirror's answer was too old to use */
+} IvfpqOutcome;
+
+#define IVFPQ_NOUTCOMES	11
+
+/* for the check hooks of settings (serverconn.c) */
 extern bool IvfpqFindUser(const char *name, uid_t *uid);
 extern bool IvfpqFolderFits(const char *folder);
 
-/*
- * The outcome of a search that gpuvecd might have done.  The names are
- * counters of gpuvec_stat.
- */
-typedef enum IvfpqServed
-{
-	IVFPQ_SERVED,
-	IVFPQ_NOT_ASKED,			/* engine, server or index are not for it */
-	IVFPQ_DOWN,					/* it is not there */
-	IVFPQ_SUSPENDED,			/* it did not answer a session in time */
-	IVFPQ_NOT_MIRRORED,			/* it has no mirror of the index */
-	IVFPQ_LOADING,				/* it has not all of it yet */
-	IVFPQ_TIMED_OUT,
-	IVFPQ_BROKEN,				/* the connection ended, or made no sense */
-	IVFPQ_REFUSED,				/* version, connections, memory */
-	IVFPQ_ENGINE_FAILED,
-	IVFPQ_STALE					/* the mirror was too old to be of use */
-} IvfpqServed;
-
-#define IVFPQ_NSERVED	11
-
-/* Returns whether gpuvecd, as it is or should be, is the engine of choice. */
+/* the choice between gpuvecd and the session (servershared.c) */
 extern bool IvfpqServerIsWanted(void);
-
-/* Returns whether it is that, answers, and runs on a device. */
 extern bool IvfpqServerHasDevice(void);
-
-/*
- * Bytes that it said it has, on all its devices, or on the one that has most;
- * 0: it is not known.
- */
 extern int64 IvfpqServerMemory(bool of_one);
 
-/*
- * Count scans of an index for gpuvec_stat: rows that came out of
- * order, and whether one ended with a full pass.
- */
+/* statistics (servershared.c) */
 extern void IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass);
-
-/* A cause in a word, as gpuvec_stat names it. */
-extern const char *IvfpqServedName(IvfpqServed served);
+extern const char *IvfpqOutcomeName(IvfpqOutcome served);
 
 #endif							/* IVFPQ_SETTINGS_H */

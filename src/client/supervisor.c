@@ -1,7 +1,17 @@
 /*
  * supervisor.c
- *		The supervisor starts loaders where mirrors are requested: one for a
- *		database, and not too many.
+ *		The background worker that runs gpuvecd, or only checks an external
+ *		one, and starts loaders.
+ *
+ * The worker does not connect to a database and does not read pages.  It never
+ * waits for gpuvecd longer than PING_US at a time.  An error here ends the
+ * worker and the gpuvecd that it started.  The postmaster starts the worker
+ * again.
+ *
+ * The worker starts a loader for each database in which mirrors are requested,
+ * but at most IVFPQ_MAX_LOADERS at a time.  It also makes gpuvecd drop mirrors
+ * that cannot be searched any more, because their indexes were dropped or have
+ * new files.
  */
 #include "postgres.h"
 
@@ -14,6 +24,7 @@
 #include "client/servershared.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -23,257 +34,85 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "client/supervisor.h"
+#include "client/serverprocess.h"
 #include "pgcompat.h"
 
-/* A database's loaders start so far apart. */
+/* Minimum interval between two starts of loaders for the same database. */
 #define PAUSE_US			200000
 
-/* When no background worker is free. */
+/* Pause after no background worker was free for a loader. */
 #define RETRY_US			5000000
-
-typedef struct Slot
-{
-	Oid			database;		/* of the last one */
-	int64		launched;		/* when that was */
-	BackgroundWorkerHandle *handle; /* NULL: it does not run */
-} Slot;
-
-static Slot slots[IVFPQ_MAX_LOADERS];
-
-/* Frees the slots of loaders that have ended; true if there were any. */
-static bool
-reap(void)
-{
-	bool		any = false;
-
-	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
-	{
-		bool		connected;
-		pid_t		pid;
-
-		if (slots[i].handle == NULL ||
-			GetBackgroundWorkerPid(slots[i].handle, &pid) != BGWH_STOPPED)
-			continue;
-		pfree(slots[i].handle);
-		slots[i].handle = NULL;
-		any = true;
-		LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
-		connected = ivfpq_shared->loader_connected[i];
-		LWLockRelease(ivfpq_shared->lock);
-		if (!connected)
-		{
-			/*
-			 * dropped, most likely; sessions that need a mirror request it
-			 * again
-			 */
-			ereport(LOG,
-					(errmsg("gpuvec loader found no way into database %u",
-							slots[i].database)));
-			IvfpqMirrorRequestForgetDatabase(slots[i].database);
-		}
-	}
-	return any;
-}
-
-/*
- * The slot to start a loader of the database in, or NULL.  *when: try again
- * then, if that is earlier.  *none_free: it has to wait for another
- * database's.
- */
-static Slot *
-choose_slot(Oid database, int64 now, int64 *when, bool *none_free)
-{
-	Slot	   *free_slot = NULL;
-
-	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
-	{
-		Slot	   *slot = &slots[i];
-
-		if (slot->database == database)
-		{
-			if (slot->handle != NULL)
-				return NULL;
-			if (now < slot->launched + PAUSE_US)
-			{
-				*when = Min(*when, slot->launched + PAUSE_US);
-				return NULL;
-			}
-		}
-		if (slot->handle == NULL)
-			free_slot = slot;
-	}
-	if (free_slot == NULL)
-		*none_free = true;
-	return free_slot;
-}
-
-/* Start a loader; false when no background worker is free. */
-static bool
-launch(Slot *slot, Oid database, int64 now)
-{
-	static bool complained = false;
-	BackgroundWorker worker;
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	bool		registered;
-
-	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	ivfpq_shared->loader_connected[slot - slots] = false;
-	LWLockRelease(ivfpq_shared->lock);
-	IvfpqFillLoader(&worker, database, (int) (slot - slots));
-	registered = RegisterDynamicBackgroundWorker(&worker, &slot->handle);
-	MemoryContextSwitchTo(old);
-	if (!registered)
-	{
-		slot->handle = NULL;
-		if (!complained)
-			ereport(LOG,
-					(errmsg("no background worker is free to load gpuvec mirrors"),
-					 errhint("Set max_worker_processes higher.")));
-		complained = true;
-		return false;
-	}
-	complained = false;
-	slot->database = database;
-	slot->launched = now;
-	return true;
-}
-
-/*
- * Start the loaders that are needed.  Returns when to look again, unless
- * something is asked for, or a loader ends, before.  *ended: one has just
- * ended.
- */
-static int64
-launch_loaders(bool *ended)
-{
-	Oid			databases[IVFPQ_NREQUESTS];
-	int64		now = IvfpqNow();
-	int64		when = PG_INT64_MAX;
-	TimestampTz time = GetCurrentTimestamp();
-	TimestampTz next = DT_NOEND;
-	bool		none_free = false;
-	int			n;
-
-	*ended = reap();
-	n = IvfpqMirrorRequestsDue(databases, time, &next);
-	if (next != DT_NOEND)
-		when = now + (next - time);
-	for (int i = 0; i < n; i++)
-	{
-		Slot	   *slot = choose_slot(databases[i], now, &when, &none_free);
-
-		if (slot != NULL && !launch(slot, databases[i], now))
-		{
-			when = Min(when, now + RETRY_US);
-			break;
-		}
-	}
-	pg_atomic_write_u32(&ivfpq_shared->loaders_awaited, none_free);
-	return when;
-}
-
-/* ----
- * The supervisor has gpuvecd let go of mirrors that nobody can search any
- * more.
- */
-
-/* A mirror's index has gone, and its file with it. */
-static bool
-is_orphan(const GvMirrorKey *key)
-{
-	IvfpqStorage storage = {key->database, key->tablespace, key->relation};
-	char		path[MAXPGPATH];
-	struct stat st;
-
-	IvfpqStoragePath(storage, path, sizeof(path));
-	if (stat(path, &st) == 0)
-		return st.st_size == 0;
-	return errno == ENOENT || errno == ENOTDIR;
-}
-
-/* Let go of mirrors whose indexes were dropped, or have new files. */
-static void
-drop_orphans(const GvMirrorStatus *mirrors, int nmirrors,
-				 int64 timeout_us)
-{
-	for (int i = 0; i < nmirrors; i++)
-	{
-		GvKeyRequest request = {mirrors[i].key};
-		IvfpqChannel *channel;
-
-		if (!is_orphan(&mirrors[i].key))
-			continue;
-		channel = IvfpqConnect(GV_ROLE_SUPERVISOR, IvfpqNow() + timeout_us);
-		if (IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
-								 sizeof(request), NULL, 0, 0) != IVFPQ_SERVED)
-			return;
-		IvfpqMirrorRequestForget(&mirrors[i].key);
-	}
-}
-
-/* ----
- * The background worker that runs gpuvecd: starts it, asks it again and
- * again whether it is well, restarts it when it is not, and launches
- * loaders.  One that others start it only asks.
- *
- * It is in no database and reads no page.  It never waits for gpuvecd longer
- * than PING_US at a time.  An error here ends it, and the gpuvecd that it
- * started with it; the postmaster starts it again.
- */
 
 #define SECOND				INT64CONST(1000000)
 
-/* How long it may take to answer the supervisor. */
+/* Time that gpuvecd may take to answer the supervisor. */
 #define PING_US				SECOND
 
-/* How often it is asked: when all is well, when not, when it just started. */
+/*
+ * Interval between status requests: while gpuvecd works, while it does not,
+ * and for NEW_US after it was started.
+ */
 #define PING_WELL_US		(10 * SECOND)
 #define PING_ILL_US			SECOND
 #define PING_NEW_US			(SECOND / 10)
 #define NEW_US				(10 * SECOND)
 
-/* After so long without an answer it is replaced; at its start, so long. */
+/* gpuvecd is replaced if it does not answer, or come up, within this time. */
 #define REPLACE_US			(30 * SECOND)
 #define REPLACE_NEW_US		(120 * SECOND)
 
-/* A shorter run, or one that never got up, failed: the next start waits. */
+/*
+ * After a run that was shorter than QUICK_US, or in which gpuvecd never came
+ * up, the next start waits for 1 s, 2 s, 4 s, ... MAX_BACKOFF_US.
+ */
 #define QUICK_US			(10 * SECOND)
-#define MAX_BACKOFF			6	/* 2^6 s, or rather: */
+#define MAX_BACKOFF			6	/* 2^6 s is more than MAX_BACKOFF_US */
 #define MAX_BACKOFF_US		(60 * SECOND)
 
 /*
- * It answers the supervisor, but not sessions: after so many rounds, each
- * twice as long as the last, in which it ended no batch, it is replaced.
+ * gpuvecd is replaced after this many relapses if it finished no batch
+ * meanwhile.  A relapse means that gpuvecd answered the supervisor, which
+ * ended a suspension, but soon afterwards did not answer sessions again.
  */
 #define MAX_RELAPSES		5
 
-/* Exit codes of gpuvecd. */
+/* Exit code with which gpuvecd reports that it has found no device. */
 #define EXIT_NO_DEVICE		3
 
 extern PGDLLEXPORT void gpuvec_supervisor_main(Datum arg);
 
+/* A slot for a loader.  Describes the last loader even after it has ended. */
+typedef struct Slot
+{
+	Oid			database;		/* database that it loads mirrors of */
+	int64		launched;		/* when it was started */
+	BackgroundWorkerHandle *handle; /* NULL: it has ended */
+} Slot;
+
 typedef struct Supervisor
 {
 	IvfpqServerInfo info;
-	bool		give_up;		/* there is no device: do not start it again */
-	int64		start_at;		/* when it is to be started */
-	int64		started;		/* when it was; of an external one since when
-								 * it is looked for */
-	int			failures;		/* quick ends in a row */
-	int64		ping_at;		/* when to ask */
-	int64		answered;		/* when it answered last, or was started */
-	bool		suspended;		/* sessions' time-outs are being looked into */
-	int			relapses;		/* time-outs soon after all seemed well */
-	int64		resumed;		/* when all seemed well */
-	bool		doubted;		/* a session waited long, and in vain */
-	int64		batches;		/* it had ended when it told last */
-	int64		batches_then;	/* it had ended at the first time-out */
-	char		told[200];		/* the log: why an external one is away */
+	bool		give_up;		/* there is no device: never start gpuvecd */
+	int64		start_at;		/* when to start gpuvecd next */
+	int64		started;		/* when gpuvecd was started or, if it is
+								 * external, when we began to look for it */
+	int			failures;		/* consecutive failed runs of gpuvecd */
+	int64		ping_at;		/* when to ask gpuvecd for its status */
+	int64		answered;		/* when gpuvecd last answered or was started */
+	bool		suspended;		/* sessions are told not to use gpuvecd */
+	int			relapses;		/* consecutive relapses, see MAX_RELAPSES */
+	int64		resumed;		/* when the last suspension ended */
+	bool		check_requested;	/* a session waited for server_timeout */
+	int64		batches;		/* that gpuvecd had finished at its last
+								 * status */
+	int64		batches_then;	/* `batches` before the first relapse; -1 =
+								 * not known */
+	char		told[200];		/* IvfpqServerInfo.problem logged last */
 	MemoryContext scratch;		/* reset after every round */
 } Supervisor;
 
 static Supervisor self;
+static Slot slots[IVFPQ_MAX_LOADERS];
 
 static void
 set_state(IvfpqServerState state)
@@ -281,9 +120,7 @@ set_state(IvfpqServerState state)
 	pg_atomic_write_u32(&ivfpq_shared->state, state);
 }
 
-/* ---- start and end */
-
-/* It has ended, and what was known of it is no longer true. */
+/* Records that gpuvecd has ended or cannot be reached. */
 static void
 forget_server(void)
 {
@@ -291,7 +128,7 @@ forget_server(void)
 	pg_atomic_write_u64(&ivfpq_shared->instance, 0);
 	pg_atomic_write_u32(&ivfpq_shared->suspended, 0);
 	self.suspended = false;
-	self.doubted = false;
+	self.check_requested = false;
 	self.info.pid = 0;
 	self.info.used = 0;
 	IvfpqSharedSetServer(&self.info);
@@ -321,8 +158,9 @@ start_server(int64 now)
 }
 
 /*
- * An external one is not to be reached, or its connection has ended: it is
- * asked again and again, at first very often, since it may be just starting.
+ * Records that an external gpuvecd cannot be reached, or that its connection
+ * has ended.  We keep trying to connect, at first very often, since gpuvecd
+ * may be starting.
  */
 static void
 lose_server(const char *problem, bool is_others)
@@ -330,7 +168,7 @@ lose_server(const char *problem, bool is_others)
 	int64		now = IvfpqNow();
 	bool		was_up = IvfpqSharedState() == IVFPQ_STATE_UP;
 
-	/* while it restarts it is away for a moment */
+	/* do not log a failure at first, since gpuvecd may be restarting */
 	if (was_up ||
 		(now - self.started > SECOND && strcmp(self.told, problem) != 0))
 	{
@@ -353,7 +191,7 @@ lose_server(const char *problem, bool is_others)
 						  PING_ILL_US);
 }
 
-/* Did one that is gone have a device? */
+/* Returns whether the gpuvecd that answered last had a device. */
 static bool
 has_seen_device(void)
 {
@@ -361,8 +199,9 @@ has_seen_device(void)
 }
 
 /*
- * It has ended: when is it to be started again?  Where a device was seen it
- * may come back, even if there seems to be none now.
+ * Records how gpuvecd ended, and decides when to start it again.  If gpuvecd
+ * finds no device but had one before, it is started again, since the device
+ * may return.
  */
 static void
 note_end(int status)
@@ -397,7 +236,7 @@ note_end(int status)
 	self.start_at = now + pause;
 }
 
-/* It is of no use any more: end it, unless that is up to others. */
+/* Ends gpuvecd, which does not work any more, unless it is external. */
 static void
 replace_server(const char *why)
 {
@@ -410,9 +249,41 @@ replace_server(const char *why)
 	note_end(status);
 }
 
-/* ---- is it well? */
+/* Returns whether the file of a mirror's index is missing or empty. */
+static bool
+is_orphan(const GvMirrorKey *key)
+{
+	IvfpqStorage storage = {key->database, key->tablespace, key->relation};
+	char		path[MAXPGPATH];
+	struct stat st;
 
-/* It answers, and is another than before. */
+	IvfpqStoragePath(storage, path, sizeof(path));
+	if (stat(path, &st) == 0)
+		return st.st_size == 0;
+	return errno == ENOENT || errno == ENOTDIR;
+}
+
+/* Drops mirrors whose indexes were dropped or have new files. */
+static void
+drop_orphans(const GvMirrorStatus *mirrors, int nmirrors)
+{
+	for (int i = 0; i < nmirrors; i++)
+	{
+		GvKeyRequest request = {mirrors[i].key};
+		IvfpqChannel *channel;
+
+		if (!is_orphan(&mirrors[i].key))
+			continue;
+		channel = IvfpqConnect(GV_ROLE_SUPERVISOR, IvfpqNow() + PING_US);
+		if (IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
+								 sizeof(request), NULL, 0,
+								 0) != IVFPQ_ANSWERED)
+			return;
+		IvfpqMirrorRequestForget(&mirrors[i].key);
+	}
+}
+
+/* Records that a new gpuvecd answers. */
 static void
 meet_server(const GvWelcome *welcome)
 {
@@ -436,16 +307,16 @@ meet_server(const GvWelcome *welcome)
 			(errmsg("gpuvecd is up, engine \"%s\"", self.info.engine)));
 }
 
-/* Ask for everything. */
-static IvfpqServed
+/* Asks gpuvecd for its status and mirrors, and acts on both. */
+static IvfpqOutcome
 ask_status(IvfpqChannel *channel, GvStatusReply *told)
 {
 	GvStatusReply status;
 	GvMirrorStatus *mirrors;
 	TimestampTz then = GetCurrentTimestamp();
-	IvfpqServed served = IvfpqAskStatus(channel, &status, &mirrors);
+	IvfpqOutcome served = IvfpqFetchStatus(channel, &status, &mirrors);
 
-	if (served != IVFPQ_SERVED)
+	if (served != IVFPQ_ANSWERED)
 		return served;
 	*told = status;
 	strlcpy(self.info.device, status.device, sizeof(self.info.device));
@@ -456,11 +327,11 @@ ask_status(IvfpqChannel *channel, GvStatusReply *told)
 		meet_server(&channel->welcome);
 	IvfpqSharedSetServer(&self.info);
 	IvfpqMirrorRequestsPrune(mirrors, status.nmirrors, then);
-	drop_orphans(mirrors, status.nmirrors, PING_US);
-	return IVFPQ_SERVED;
+	drop_orphans(mirrors, status.nmirrors);
+	return IVFPQ_ANSWERED;
 }
 
-/* Sessions are not to wait for it, for this reason. */
+/* Tells sessions not to use gpuvecd, and logs the reason. */
 static void
 suspend(const char *why)
 {
@@ -474,14 +345,16 @@ suspend(const char *why)
 }
 
 /*
- * It answers us, from a thread of its own; but a session has waited in vain.
- * Is it all the time at the same batches?  Then it is as good as silent until
- * they are done.  It ends by itself if its device never ends them.
+ * Returns whether a session has waited in vain and gpuvecd's oldest batch is
+ * older than gpuvec.server_timeout.  gpuvecd has answered us nevertheless,
+ * because a separate thread serves us.  If, in addition, no batch has ended
+ * since the last status, tells sessions not to use gpuvecd until these batches
+ * have ended.  gpuvecd ends by itself if its device never finishes them.
  */
 static bool
 is_stuck(const GvStatusReply *status, int64 now)
 {
-	bool		waits = (self.doubted || self.suspended) &&
+	bool		waits = (self.check_requested || self.suspended) &&
 	status->oldest_ms >= ivfpq_server_timeout;
 	bool		moves = status->batches != self.batches;
 
@@ -495,13 +368,13 @@ is_stuck(const GvStatusReply *status, int64 now)
 	return true;
 }
 
-/* It answered. */
+/* Records that gpuvecd answers, and lets sessions use it again. */
 static void
 note_answer(int64 now)
 {
 	self.answered = now;
 	self.ping_at = now + PING_WELL_US;
-	self.doubted = false;
+	self.check_requested = false;
 	if (!self.suspended)
 		return;
 	self.suspended = false;
@@ -511,7 +384,7 @@ note_answer(int64 now)
 		ereport(LOG, (errmsg("gpuvecd answers again")));
 }
 
-/* It is of another version than we. */
+/* Records that gpuvecd speaks another version of the protocol. */
 static void
 note_mismatch(int64 now)
 {
@@ -530,9 +403,8 @@ note_mismatch(int64 now)
 						  PING_WELL_US);
 }
 
-/* It did not. */
 static void
-note_silence(const IvfpqChannel *channel, int64 now)
+note_timeout(const IvfpqChannel *channel, int64 now)
 {
 	bool		is_new = IvfpqSharedState() != IVFPQ_STATE_UP;
 
@@ -551,22 +423,22 @@ note_silence(const IvfpqChannel *channel, int64 now)
 		replace_server("it does not answer");
 }
 
-/* Ask whether it is well. */
+/* Asks gpuvecd for its status and acts on the result. */
 static void
 ping_server(void)
 {
 	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SUPERVISOR,
 										 IvfpqNow() + PING_US);
 	GvStatusReply status;
-	IvfpqServed served = ask_status(channel, &status);
+	IvfpqOutcome served = ask_status(channel, &status);
 
 	if (ShutdownRequestPending)
 		return;
-	if (served == IVFPQ_SERVED)
+	if (served == IVFPQ_ANSWERED)
 	{
 		if (!is_stuck(&status, IvfpqNow()))
 			note_answer(IvfpqNow());
-		/* what was said after that may have ended the connection */
+		/* dropping mirrors may have ended the connection */
 		if (IvfpqServerIsExternal() && IvfpqOwnSocket() == PGINVALID_SOCKET)
 			self.ping_at = IvfpqNow();
 	}
@@ -576,31 +448,33 @@ ping_server(void)
 			 (!IvfpqServerIsExternal() ||
 			  IvfpqSharedState() == IVFPQ_STATE_UP))
 	{
-		/* it lives; what it is at is not known */
+		/* gpuvecd is alive, but we do not know whether it finishes batches */
 		note_answer(IvfpqNow());
 		self.ping_at = self.answered + PING_ILL_US;
 		self.batches_then = -1;
 	}
 	else
-		note_silence(channel, IvfpqNow());
+		note_timeout(channel, IvfpqNow());
 }
 
 /*
- * A session waited in vain: see at once what is the matter.  When a second one
- * did, all search themselves from then on.  The ping that ends this comes at
- * once; but when it has ended and the same happens again, because it answers
- * us and not them, only after a while.
+ * Acts on reports of sessions that waited in vain.  After the first report, we
+ * ask gpuvecd for its status at once.  After the second report, all sessions
+ * search by themselves (IvfpqReportTimeout) until gpuvecd has answered us.  We
+ * ask for that answer at once, too, but after a pause if this is a relapse,
+ * because then gpuvecd answers us but not the sessions.
  */
 static void
-heed_silence(int64 now)
+process_reports(int64 now)
 {
-	bool		doubted = pg_atomic_exchange_u32(&ivfpq_shared->doubted, 0) != 0;
+	bool		check_requested =
+	pg_atomic_exchange_u32(&ivfpq_shared->check_requested, 0) != 0;
 
 	if (self.suspended)
 		return;
-	if (doubted)
+	if (check_requested)
 	{
-		self.doubted = true;
+		self.check_requested = true;
 		self.ping_at = now;
 	}
 	if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
@@ -624,9 +498,165 @@ heed_silence(int64 now)
 			now + (SECOND << Min(self.relapses - 1, MAX_RELAPSES));
 }
 
-/* ---- the worker */
+/*
+ * Frees the slots of loaders that have ended.  Returns whether a loader has
+ * ended.
+ */
+static bool
+reap(void)
+{
+	bool		any = false;
 
-/* The supervisor ends, by whatever way runs callbacks. */
+	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
+	{
+		bool		connected;
+		pid_t		pid;
+
+		if (slots[i].handle == NULL ||
+			GetBackgroundWorkerPid(slots[i].handle, &pid) != BGWH_STOPPED)
+			continue;
+		pfree(slots[i].handle);
+		slots[i].handle = NULL;
+		any = true;
+		LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+		connected = ivfpq_shared->loader_connected[i];
+		LWLockRelease(ivfpq_shared->lock);
+		if (!connected)
+		{
+			/*
+			 * Most likely the database was dropped.  If it was not, sessions
+			 * that need a mirror will request the mirror again.
+			 */
+			ereport(LOG,
+					(errmsg("gpuvec loader found no way into database %u",
+							slots[i].database)));
+			IvfpqMirrorRequestForgetDatabase(slots[i].database);
+		}
+	}
+	return any;
+}
+
+/*
+ * Returns the slot in which to start a loader of the database, or NULL if no
+ * loader should be started now.  If it is too early for another loader of the
+ * database, lowers *when to the time at which it may start.  If other
+ * databases have all loaders, sets *none_free.
+ */
+static Slot *
+choose_slot(Oid database, int64 now, int64 *when, bool *none_free)
+{
+	Slot	   *free_slot = NULL;
+
+	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
+	{
+		Slot	   *slot = &slots[i];
+
+		if (slot->database == database)
+		{
+			if (slot->handle != NULL)
+				return NULL;
+			if (now < slot->launched + PAUSE_US)
+			{
+				*when = Min(*when, slot->launched + PAUSE_US);
+				return NULL;
+			}
+		}
+		if (slot->handle == NULL)
+			free_slot = slot;
+	}
+	if (free_slot == NULL)
+		*none_free = true;
+	return free_slot;
+}
+
+/*
+ * Starts a loader, which gets the number of its slot as its argument, and the
+ * OID of its database in bgw_extra.  Returns false if no background worker is
+ * free.
+ */
+static bool
+launch(Slot *slot, Oid database, int64 now)
+{
+	static bool complained = false;
+	int			number = (int) (slot - slots);
+	BackgroundWorker worker;
+	MemoryContext old;
+	bool		registered;
+
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	ivfpq_shared->loader_connected[number] = false;
+	LWLockRelease(ivfpq_shared->lock);
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "gpuvec",
+			sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "gpuvec_loader_main",
+			sizeof(worker.bgw_function_name));
+	snprintf(worker.bgw_name, BGW_MAXLEN, "gpuvec loader of database %u",
+			 database);
+	strlcpy(worker.bgw_type, "gpuvec loader", BGW_MAXLEN);
+	worker.bgw_main_arg = Int32GetDatum(number);
+	memcpy(worker.bgw_extra, &database, sizeof(Oid));
+	worker.bgw_notify_pid = MyProcPid;
+
+	/* the handle must outlive this round */
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	registered = RegisterDynamicBackgroundWorker(&worker, &slot->handle);
+	MemoryContextSwitchTo(old);
+	if (!registered)
+	{
+		slot->handle = NULL;
+		if (!complained)
+			ereport(LOG,
+					(errmsg("no background worker is free to load gpuvec mirrors"),
+					 errhint("Set max_worker_processes higher.")));
+		complained = true;
+		return false;
+	}
+	complained = false;
+	slot->database = database;
+	slot->launched = now;
+	return true;
+}
+
+/*
+ * Starts the loaders that are needed.  Returns the time of the next call,
+ * unless a mirror is requested or a loader ends before that time.  Sets *ended
+ * to whether a loader has ended since the last call.
+ */
+static int64
+launch_loaders(bool *ended)
+{
+	Oid			databases[IVFPQ_NREQUESTS];
+	int64		now = IvfpqNow();
+	int64		when = PG_INT64_MAX;
+	TimestampTz time = GetCurrentTimestamp();
+	TimestampTz next = DT_NOEND;
+	bool		none_free = false;
+	int			n;
+
+	*ended = reap();
+	n = IvfpqMirrorRequestsDue(databases, time, &next);
+	if (next != DT_NOEND)
+		when = now + (next - time);
+	for (int i = 0; i < n; i++)
+	{
+		Slot	   *slot = choose_slot(databases[i], now, &when, &none_free);
+
+		if (slot != NULL && !launch(slot, databases[i], now))
+		{
+			when = Min(when, now + RETRY_US);
+			break;
+		}
+	}
+	pg_atomic_write_u32(&ivfpq_shared->loaders_awaited, none_free);
+	return when;
+}
+
+/* Exit callback. gpuvecd ends with the supervisor. */
 static void
 end_server(int code, Datum arg)
 {
@@ -641,7 +671,7 @@ end_server(int code, Datum arg)
 	IvfpqChildStop(&status);
 }
 
-/* SIGQUIT: an immediate shutdown, or another process crashed. */
+/* Handles SIGQUIT, after an immediate shutdown or a crash of a process. */
 static void
 crash_exit(SIGNAL_ARGS)
 {
@@ -649,56 +679,29 @@ crash_exit(SIGNAL_ARGS)
 	_exit(2);
 }
 
-static void
-become_supervisor(void)
-{
-	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	ivfpq_shared->supervisor = MyLatch;
-	self.info = ivfpq_shared->server;
-	LWLockRelease(ivfpq_shared->lock);
-	self.started = IvfpqNow();
-	before_shmem_exit(end_server, (Datum) 0);
-	self.scratch = AllocSetContextCreate(TopMemoryContext, "gpuvec supervisor",
-										 ALLOCSET_DEFAULT_SIZES);
-}
-
-/* The process is there, if that is ours to see to. */
-static void
-run_server(int64 now)
-{
-	int			status;
-
-	if (IvfpqServerIsExternal())
-		return;
-	if (IvfpqChildEnded(&status))
-		note_end(status);
-	if (IvfpqChildPid() == 0 && !self.give_up && now >= self.start_at)
-		start_server(now);
-}
-
-/* Is there one that can be asked, as far as we know? */
-static bool
-has_server(void)
-{
-	return IvfpqServerIsExternal() || IvfpqChildPid() != 0;
-}
-
-/* Everything that is due; returns when there is more. */
+/* Does everything that is due.  Returns the time of the next call. */
 static int64
 do_what_is_due(void)
 {
 	int64		now = IvfpqNow();
 	int64		next = now + PING_WELL_US;
+	int			status;
 	bool		ended;
 
-	run_server(now);
-	if (has_server())
+	if (!IvfpqServerIsExternal())
 	{
-		heed_silence(now);
+		if (IvfpqChildEnded(&status))
+			note_end(status);
+		if (IvfpqChildPid() == 0 && !self.give_up && now >= self.start_at)
+			start_server(now);
+	}
+	if (IvfpqServerIsExternal() || IvfpqChildPid() != 0)
+	{
+		process_reports(now);
 		if (now >= self.ping_at)
 		{
 			ping_server();
-			/* what woke us in the midst of that is still to be looked at */
+			/* ping_server() may have reset the latch while it waited */
 			SetLatch(MyLatch);
 		}
 	}
@@ -707,9 +710,9 @@ do_what_is_due(void)
 		next = Min(next, launch_loaders(&ended));
 
 		/*
-		 * Look at what there is now and what is not needed any more; not
-		 * quite yet, because it may have ended for a DROP DATABASE, and the
-		 * files are still there.
+		 * Ask for the status soon, to see new mirrors and drop orphans.  Do
+		 * not ask at once, because the loader may have ended for a DROP
+		 * DATABASE that has not removed the files yet.
 		 */
 		if (ended)
 			self.ping_at = Min(self.ping_at, now + SECOND);
@@ -723,7 +726,10 @@ do_what_is_due(void)
 	return next;
 }
 
-/* Sleep until then, or until something happens. */
+/*
+ * Sleeps until `when`, or until the latch is set, gpuvecd prints something, or
+ * the connection to an external gpuvecd ends.
+ */
 static void
 sleep_until(int64 when)
 {
@@ -744,26 +750,25 @@ sleep_until(int64 when)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
-		/* what it could not be started for may be mended */
+		/* with the new settings gpuvecd may be able to start */
 		self.start_at = 0;
 	}
 	if (IvfpqServerIsExternal())
 	{
-		/* between requests it says nothing but that it ends */
+		/* between requests, the socket is readable if the connection ended */
 		if (happened & WL_SOCKET_READABLE)
 			lose_server("the connection ended", false);
 		return;
 	}
-	/* what it prints at its start may mean that it is ready */
+	/* output of a gpuvecd that is starting may mean that it is ready */
 	if ((happened & WL_SOCKET_READABLE) && IvfpqChildReadLog() &&
 		IvfpqSharedState() == IVFPQ_STATE_STARTING)
 		self.ping_at = IvfpqNow();
-	/* its end of the pipe closes a moment before it can be waited for */
+	/* the pipe closes a moment before waitpid() finds the process ended */
 	if (log >= 0 && IvfpqChildLog() < 0)
 		pg_usleep(1000);
 }
 
-/* Entry of the supervisor. */
 void
 gpuvec_supervisor_main(Datum arg)
 {
@@ -773,7 +778,14 @@ gpuvec_supervisor_main(Datum arg)
 	pqsignal(SIGQUIT, crash_exit);
 	BackgroundWorkerUnblockSignals();
 
-	become_supervisor();
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	ivfpq_shared->supervisor = MyLatch;
+	self.info = ivfpq_shared->server;
+	LWLockRelease(ivfpq_shared->lock);
+	self.started = IvfpqNow();
+	before_shmem_exit(end_server, (Datum) 0);
+	self.scratch = AllocSetContextCreate(TopMemoryContext, "gpuvec supervisor",
+										 ALLOCSET_DEFAULT_SIZES);
 	while (!ShutdownRequestPending)
 	{
 		MemoryContext old = MemoryContextSwitchTo(self.scratch);
@@ -785,6 +797,6 @@ gpuvec_supervisor_main(Datum arg)
 			sleep_until(when);
 	}
 
-	/* a status of 0 would mean: never start me again */
+	/* after a status of 0 the postmaster would not restart us */
 	proc_exit(1);
 }

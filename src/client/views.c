@@ -1,6 +1,11 @@
 /*
  * views.c
- *		The status of gpuvecd and of its mirrors.
+ *		The status of gpuvecd and of its mirrors, and the functions gpuvec_stat
+ *		and gpuvec_mirrors, which show it to users.
+ *
+ * If gpuvecd does not answer, the functions show only what is in shared
+ * memory. gpuvec_stat is for everyone.  A mirror is shown to members of
+ * pg_read_all_stats and, in its own database, to the owner of its table.
  */
 #include "postgres.h"
 
@@ -28,35 +33,60 @@
 #include "page/metapage.h"
 #include "pgcompat.h"
 
-/* How long gpuvecd may take to tell. */
+/* How long gpuvecd may take to answer. */
 #define STATUS_US			1000000
 
+#define STAT_COLUMNS		33
+#define MIRROR_COLUMNS		14
+
+/* A row under construction; gpuvec_stat has the most columns. */
+typedef struct Row
+{
+	int			n;
+	Datum		values[STAT_COLUMNS];
+	bool		nulls[STAT_COLUMNS];
+} Row;
+
+/* A mirror that gpuvecd has, or that is requested, or both. */
+typedef struct Mirror
+{
+	const GvMirrorKey *key;
+	const GvMirrorStatus *status;	/* NULL: gpuvecd does not have it */
+	const IvfpqMirrorRequest *request;	/* NULL: it is not requested */
+	Relation	index;			/* NULL: not of this database, or locked */
+	int64		behind;			/* postings that the index has and the mirror
+								 * lacks, or -1 if unknown */
+} Mirror;
+
+PG_FUNCTION_INFO_V1(gpuvec_stat);
+PG_FUNCTION_INFO_V1(gpuvec_mirrors);
+
 /*
- * Asks gpuvecd for its status; false when it does not answer, and then *reply
- * is all 0 and there are no mirrors.  With ivfpq_shared only.
+ * Asks gpuvecd for its status.  If gpuvecd does not answer, returns false,
+ * with *status all zero and no mirrors.  ivfpq_shared must not be NULL.
  */
 static bool
-ask_how(GvStatusReply *status, GvMirrorStatus **mirrors)
+ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 {
-	uint64		before = IvfpqCountServed();
+	uint64		before = IvfpqCountAnswers();
 	int64		begun = IvfpqNow();
-	IvfpqServed served;
+	IvfpqOutcome served;
 
 	memset(status, 0, sizeof(*status));
 	*mirrors = NULL;
 	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
 		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return false;
-	served = IvfpqAskStatus(IvfpqConnect(GV_ROLE_SESSION, begun + STATUS_US),
-							status, mirrors);
+	served = IvfpqFetchStatus(IvfpqConnect(GV_ROLE_SESSION, begun + STATUS_US),
+							  status, mirrors);
 	if (served == IVFPQ_TIMED_OUT)
-		IvfpqNoteSilence(begun, before);
-	if (served != IVFPQ_SERVED)
+		IvfpqReportTimeout(begun, before);
+	if (served != IVFPQ_ANSWERED)
 		memset(status, 0, sizeof(*status));
-	return served == IVFPQ_SERVED;
+	return served == IVFPQ_ANSWERED;
 }
 
-/* Fills *status; memory from the current context. */
+/* Sets *status, whose strings and array are in the current memory context. */
 void
 IvfpqGetServerStatus(IvfpqServerStatus *status)
 {
@@ -72,7 +102,7 @@ IvfpqGetServerStatus(IvfpqServerStatus *status)
 	status->engine = status->device = status->problem = "";
 	if (!status->preloaded)
 		return;
-	status->up = ask_how(&reply, &status->mirrors);
+	status->up = ask_status(&reply, &status->mirrors);
 	status->nmirrors = status->up ? reply.nmirrors : 0;
 	IvfpqSharedGetServer(&server);
 	status->problem = pstrdup(server.problem);
@@ -86,8 +116,9 @@ IvfpqGetServerStatus(IvfpqServerStatus *status)
 }
 
 /*
- * How the mirror of an index is: "ready", "loading", "waiting", "failed" (why
- * is in *error), "evicted", or NULL: there is none, and none is asked for.
+ * Returns the state of an index's mirror: "ready", "loading", "waiting",
+ * "failed" (*error says why) or "evicted".  Returns NULL if there is neither a
+ * mirror nor a request.
  */
 const char *
 IvfpqGetMirrorState(const IvfpqServerStatus *status, const GvMirrorKey *key,
@@ -97,7 +128,7 @@ IvfpqGetMirrorState(const IvfpqServerStatus *status, const GvMirrorKey *key,
 
 	*error = NULL;
 	for (int i = 0; i < status->nmirrors; i++)
-		if (IvfpqSameKey(&status->mirrors[i].key, key))
+		if (gv_same_key(&status->mirrors[i].key, key))
 			return status->mirrors[i].ready ? "ready" : "loading";
 	if (!status->preloaded || !IvfpqMirrorRequestGet(key, &request))
 		return NULL;
@@ -117,21 +148,7 @@ IvfpqGetMirrorState(const IvfpqServerStatus *status, const GvMirrorKey *key,
 	}
 }
 
-/* ----
- * gpuvec_stat and gpuvec_mirrors: what users see of gpuvecd.
- *
- * When gpuvecd does not answer they show what shared memory knows.  Numbers
- * of gpuvec_stat are for everyone; a mirror is shown to members of
- * pg_read_all_stats and, in its own database, to the owner of its table.
- */
-
-#define STAT_COLUMNS		33
-#define MIRROR_COLUMNS		14
-
-PG_FUNCTION_INFO_V1(gpuvec_stat);
-PG_FUNCTION_INFO_V1(gpuvec_mirrors);
-
-/* Without preloading there is nothing to see. */
+/* Returns whether the library is preloaded; if not, raises a notice. */
 static bool
 is_preloaded(void)
 {
@@ -146,16 +163,6 @@ is_preloaded(void)
 			 errdetail("It is turned off by gpuvec.server.")));
 	return false;
 }
-
-/* ---- gpuvec_stat */
-
-/* A row under construction. */
-typedef struct Row
-{
-	int			n;
-	Datum		values[STAT_COLUMNS];
-	bool		nulls[STAT_COLUMNS];
-} Row;
 
 static void
 put(Row *row, Datum value)
@@ -180,12 +187,23 @@ put_text(Row *row, const char *text)
 		put(row, CStringGetTextDatum(text));
 }
 
-/* A number that is known only if `known`. */
+/*
+ * The next four functions add a value to the row, or null if it is not known.
+ */
 static void
-put_known(Row *row, bool known, int64 value)
+put_int64(Row *row, bool known, int64 value)
 {
 	if (known)
 		put(row, Int64GetDatum(value));
+	else
+		put_null(row);
+}
+
+static void
+put_int32(Row *row, bool known, int32 value)
+{
+	if (known)
+		put(row, Int32GetDatum(value));
 	else
 		put_null(row);
 }
@@ -200,53 +218,45 @@ put_double(Row *row, bool known, double value)
 }
 
 static void
-put_server(Row *row, const IvfpqServerInfo *server)
+put_time(Row *row, bool known, TimestampTz value)
 {
-	if (server->pid != 0)
-		put(row, Int32GetDatum(server->pid));
+	if (known)
+		put(row, TimestampTzGetDatum(value));
 	else
 		put_null(row);
-	put_text(row, IvfpqStateName());
-	put_text(row, server->engine);
-	put_text(row, server->device);
-	if (server->started != 0)
-		put(row, TimestampTzGetDatum(server->started));
-	else
-		put_null(row);
-	put(row, Int64GetDatum(server->restarts));
 }
 
-/* Searches by who answered them, and why it was not gpuvecd. */
+static void
+put_counter(Row *row, pg_atomic_uint64 *counter)
+{
+	put(row, Int64GetDatum((int64) pg_atomic_read_u64(counter)));
+}
+
+/*
+ * Adds to the row the number of searches by gpuvecd, the number of searches by
+ * sessions, and how many of the latter were done because gpuvecd could not
+ * search, in all and for each cause.
+ */
 static void
 put_searches(Row *row)
 {
-	static const IvfpqServed causes[] = {
+	static const IvfpqOutcome causes[] = {
 		IVFPQ_DOWN, IVFPQ_SUSPENDED, IVFPQ_NOT_MIRRORED, IVFPQ_LOADING,
 		IVFPQ_TIMED_OUT, IVFPQ_BROKEN, IVFPQ_REFUSED, IVFPQ_ENGINE_FAILED,
 		IVFPQ_STALE
 	};
-	int64		counts[IVFPQ_NSERVED];
+	int64		counts[IVFPQ_NOUTCOMES];
 	int64		fallbacks = 0;
 
-	for (int i = 0; i < IVFPQ_NSERVED; i++)
+	for (int i = 0; i < IVFPQ_NOUTCOMES; i++)
 		counts[i] = (int64) pg_atomic_read_u64(&ivfpq_shared->served[i]);
 	for (int i = 0; i < (int) lengthof(causes); i++)
 		fallbacks += counts[causes[i]];
-	put(row, Int64GetDatum(counts[IVFPQ_SERVED]));
+	put(row, Int64GetDatum(counts[IVFPQ_ANSWERED]));
 	put(row, Int64GetDatum(counts[IVFPQ_NOT_ASKED] + fallbacks));
 	put(row, Int64GetDatum(fallbacks));
 	for (int i = 0; i < (int) lengthof(causes); i++)
 		put(row, Int64GetDatum(counts[causes[i]]));
-}
-
-/* Scans of indexes, and what of them has to do with recall and time. */
-static void
-put_scans(Row *row)
-{
-	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->scans)));
-	put(row,
-		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->out_of_order)));
-	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->full_passes)));
 }
 
 /* gpuvec_stat() */
@@ -264,48 +274,44 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (!is_preloaded())
 		return (Datum) 0;
-	known = ask_how(&status, &mirrors);
+	known = ask_status(&status, &mirrors);
 	IvfpqSharedGetServer(&server);
 	p50 = IvfpqLatencyQuantile(0.5);
 
-	put_server(&row, &server);
+	put_int32(&row, server.pid != 0, server.pid);
+	put_text(&row, IvfpqStateName());
+	put_text(&row, server.engine);
+	put_text(&row, server.device);
+	put_time(&row, server.started != 0, server.started);
+	put(&row, Int64GetDatum(server.restarts));
 	put_searches(&row);
-	put_known(&row, known, status.batches);
+	put_int64(&row, known, status.batches);
 	put_double(&row, known && status.batches > 0,
 			   (double) status.searches / Max(status.batches, 1));
-	put_known(&row, known, status.largest_batch);
-	put(&row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sent)));
-	put(&row,
-		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->received)));
-	put_known(&row, known, status.nmirrors);
-	put_known(&row, known, status.used);
-	put_known(&row, server.memory > 0, server.memory);
+	put_int64(&row, known, status.largest_batch);
+	put_counter(&row, &ivfpq_shared->sent);
+	put_counter(&row, &ivfpq_shared->received);
+	put_int64(&row, known, status.nmirrors);
+	put_int64(&row, known, status.used);
+	put_int64(&row, server.memory > 0, server.memory);
 	put_double(&row, p50 >= 0, p50);
 	put_double(&row, p50 >= 0, IvfpqLatencyQuantile(0.99));
-	put(&row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sets)));
-	put(&row,
-		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sets_failed)));
-	put_scans(&row);
+	put_counter(&row, &ivfpq_shared->sets);
+	put_counter(&row, &ivfpq_shared->sets_failed);
+	put_counter(&row, &ivfpq_shared->scans);
+	put_counter(&row, &ivfpq_shared->out_of_order);
+	put_counter(&row, &ivfpq_shared->full_passes);
 	Assert(row.n == STAT_COLUMNS);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values,
 						 row.nulls);
 	return (Datum) 0;
 }
 
-/* ---- gpuvec_mirrors */
-
-/* A mirror as gpuvecd has it, or as it is requested, or both. */
-typedef struct Mirror
-{
-	const GvMirrorKey *key;
-	const GvMirrorStatus *status;	/* NULL: gpuvecd does not have it */
-	const IvfpqMirrorRequest *request;	/* NULL: it is not asked for now */
-	Relation	index;			/* NULL: not of this database, or locked */
-	int64		behind;			/* postings that the index has and the mirror
-								 * has not; -1: not known */
-} Mirror;
-
-/* The mirror's index, locked; NULL if that is not possible at once. */
+/*
+ * Opens and locks the mirror's index.  Returns NULL if the index is not in
+ * this database, if the index's lock is not free, or if the index's storage
+ * has changed.
+ */
 static Relation
 open_index(const GvMirrorKey *key)
 {
@@ -357,7 +363,8 @@ state_name(const Mirror *mirror)
 }
 
 /*
- * Set mirror->behind, if index and mirror are of one build.  For IvfpqAttempt.
+ * Sets mirror->behind, if the index and the mirror are from the same build.
+ * Callback of IvfpqAttempt.
  */
 static void
 count_behind(void *arg)
@@ -381,8 +388,9 @@ count_behind(void *arg)
 }
 
 /*
- * The same, if it can be known.  An index that is damaged must not hide the
- * others' mirrors.  Parallel mode has no subtransactions.
+ * Sets mirror->behind, to -1 if the number cannot be known.  A damaged index
+ * must not hide the mirrors of other indexes, so an error is caught, except in
+ * parallel mode, which has no subtransactions.
  */
 static void
 try_behind(Mirror *mirror)
@@ -397,8 +405,9 @@ try_behind(Mirror *mirror)
 		(void) IvfpqAttempt(count_behind, mirror);
 }
 
+/* Returns how many percent of a mirror's postings are loaded. */
 static double
-count_percent(const Mirror *mirror)
+loaded_percent(const Mirror *mirror)
 {
 	int64		postings;
 	int64		expected;
@@ -434,35 +443,22 @@ put_mirror(Row *row, const Mirror *mirror)
 	else
 		put_null(row);
 	put_text(row, state_name(mirror));
-	if (status)
-		put(row, Int32GetDatum(status->device));
-	else
-		put_null(row);
-	put_known(row, status, status ? status->bytes : 0);
-	if (status)
-		put(row, Int32GetDatum(status->nlists));
-	else
-		put_null(row);
-	put_known(row, status, status ? status->postings : 0);
-	put_known(row, mirror->behind >= 0, mirror->behind);
-	put(row, Float8GetDatum(count_percent(mirror)));
-	put_known(row, status, status ? status->searches : 0);
-	if (status)
-		put(row, TimestampTzGetDatum(GetCurrentTimestamp() -
-									 status->idle_ms * 1000));
-	else
-		put_null(row);
+	put_int32(row, status, status ? status->device : 0);
+	put_int64(row, status, status ? status->bytes : 0);
+	put_int32(row, status, status ? status->nlists : 0);
+	put_int64(row, status, status ? status->postings : 0);
+	put_int64(row, mirror->behind >= 0, mirror->behind);
+	put(row, Float8GetDatum(loaded_percent(mirror)));
+	put_int64(row, status, status ? status->searches : 0);
+	put_time(row, status,
+			 status ? GetCurrentTimestamp() - status->idle_ms * 1000 : 0);
 	put_text(row, mirror->request ? mirror->request->error : "");
-	for (int i = 0; i < 2; i++)
-		if (status)
-			put(row, Int32GetDatum(i == 0 ? status->shards :
-								   status->replicas));
-		else
-			put_null(row);
+	put_int32(row, status, status ? status->shards : 0);
+	put_int32(row, status, status ? status->replicas : 0);
 	Assert(row->n == MIRROR_COLUMNS);
 }
 
-/* Add a mirror's row, if the user may see it. */
+/* Adds a mirror's row, if the user may see it. */
 static void
 show_mirror(ReturnSetInfo *rsinfo, Mirror *mirror)
 {
@@ -494,7 +490,7 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (!is_preloaded())
 		return (Datum) 0;
-	(void) ask_how(&status, &mirrors);
+	(void) ask_status(&status, &mirrors);
 	requests = palloc(IVFPQ_NREQUESTS * sizeof(IvfpqMirrorRequest));
 	nrequests = IvfpqMirrorRequestsCopy(requests);
 	shown = palloc0(IVFPQ_NREQUESTS * sizeof(bool));
@@ -504,7 +500,7 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 		Mirror		mirror = {.key = &mirrors[i].key, .status = &mirrors[i]};
 
 		for (int j = 0; j < nrequests; j++)
-			if (IvfpqSameKey(&requests[j].key, &mirrors[i].key))
+			if (gv_same_key(&requests[j].key, &mirrors[i].key))
 			{
 				mirror.request = &requests[j];
 				shown[j] = true;

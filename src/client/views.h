@@ -1,31 +1,30 @@
 /*
  * views.h
- *		The status of gpuvecd and of its mirrors, by its own answer and by
- *		shared memory (views.c).
+ *		The status of gpuvecd and of its mirrors, taken from gpuvecd's answer
+ *		and from shared memory.
  */
 #ifndef IVFPQ_VIEWS_H
 #define IVFPQ_VIEWS_H
 
 #include "client/mirrorqueue.h"
 
-/* A status; filled by IvfpqGetServerStatus. */
 typedef struct IvfpqServerStatus
 {
-	bool		preloaded;		/* else there is no gpuvecd, */
-	bool		preload_helps;	/* preloading would start one */
-	bool		has_device;		/* a device seems to be there */
-	const char *state;			/* in a word, as gpuvec_stat has it */
-	bool		is_external;	/* others start it */
-	const char *problem;		/* why it is not to be reached; may be "" */
-	bool		is_others;		/* the problem: it serves another cluster */
-	bool		up;
-	int			pid;			/* 0 = does not run */
+	bool		preloaded;		/* if not, there is no gpuvecd */
+	bool		preload_helps;	/* preloading would start gpuvecd */
+	bool		has_device;		/* the machine seems to have a device */
+	const char *state;			/* name of the state, as in gpuvec_stat */
+	bool		is_external;	/* PostgreSQL does not start gpuvecd */
+	const char *problem;		/* why gpuvecd cannot be reached, or "" */
+	bool		is_others;		/* it serves another cluster */
+	bool		up;				/* gpuvecd has answered */
+	int			pid;			/* 0 = not running */
 	const char *engine;
 	const char *device;
 	int64		restarts;
-	int64		memory;			/* for mirrors, bytes; 0 = not known */
-	int64		used;
-	int			nmirrors;		/* that it told of */
+	int64		memory;			/* bytes that mirrors may use; 0 = unknown */
+	int64		used;			/* bytes in use */
+	int			nmirrors;
 	GvMirrorStatus *mirrors;	/* [nmirrors] */
 } IvfpqServerStatus;
 

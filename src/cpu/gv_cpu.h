@@ -1,6 +1,6 @@
 /*
  * gv_cpu.h
- *		What all modules of the engine for processors share.
+ *		Functions that all modules of the engine for processors share.
  */
 #ifndef GV_CPU_H
 #define GV_CPU_H
@@ -9,20 +9,26 @@
 
 #include "engine/gv_engine.h"
 
-/* Work between two questions to the GvStop: multiplications, below 20 ms. */
+/*
+ * Number of multiplications between two polls of a GvStop; these take less
+ * than 20 ms.
+ */
 #define GV_CPU_SLICE	(INT64_C(1) << 24)
 
-/* Of arrays on the stack that kernels read and write by whole registers. */
+/* For arrays on the stack that kernels read and write by whole registers. */
 #define GV_CPU_ALIGNED	__attribute__((aligned(GV_ALIGN)))
 
-/* A GvStop and the work done since it was last asked. */
+/* A GvStop, and the number of multiplications since it was last polled. */
 typedef struct GvPoll
 {
-	const GvStop *stop;			/* NULL: never */
+	const GvStop *stop;			/* NULL: the call is never stopped */
 	int64_t		work;
 } GvPoll;
 
-/* Count `work` multiplications; true when the caller must give up. */
+/*
+ * Adds `work` multiplications, and polls the GvStop if it is time.  Returns
+ * true if the caller must give up.
+ */
 static inline bool
 gv_poll(GvPoll *poll, int64_t work)
 {
@@ -33,7 +39,7 @@ gv_poll(GvPoll *poll, int64_t work)
 	return poll->stop->requested(poll->stop->arg);
 }
 
-/* splitmix64: the next 64 random bits. */
+/* Returns the next 64 random bits, by splitmix64. */
 static inline uint64_t
 gv_random(uint64_t *state)
 {
@@ -44,14 +50,19 @@ gv_random(uint64_t *state)
 	return z ^ (z >> 31);
 }
 
-/* A random number below n, 1 <= n; the bias of 2^-64 n does no harm. */
+/*
+ * Returns a random number below n, n >= 1.  The bias of 2^-64 n does no harm.
+ */
 static inline int64_t
 gv_random_below(uint64_t *state, int64_t n)
 {
 	return (int64_t) (gv_random(state) % (uint64_t) n);
 }
 
-/* Round to float, values beyond its range to the largest of their sign. */
+/*
+ * Rounds to float.  A value beyond the range of float becomes the largest
+ * float with its sign.
+ */
 static inline float
 gv_clamp(double value)
 {
@@ -62,14 +73,20 @@ gv_clamp(double value)
 	return (float) value;
 }
 
-/* The score of an overflow or of NaN is GV_SCORE_MAX. */
+/*
+ * Returns the score for a value: GV_SCORE_MAX if the value is NaN or has
+ * overflowed, else the value.
+ */
 static inline float
 gv_score(float value)
 {
 	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
 }
 
-/* Advance *next by `bytes` rounded up to GV_ALIGN; returns what it was. */
+/*
+ * Advances *next by `bytes`, rounded up to GV_ALIGN.  Returns the old value of
+ * *next.
+ */
 static inline size_t
 gv_carve(size_t *next, size_t bytes)
 {
@@ -79,7 +96,10 @@ gv_carve(size_t *next, size_t bytes)
 	return start;
 }
 
-/* Memory for n elements, aligned as scratch has to be; NULL: there is none. */
+/*
+ * Allocates memory for n elements, aligned as scratch must be.  Returns NULL
+ * if there is none.
+ */
 static inline void *
 gv_cpu_take(int64_t n, size_t bytes)
 {

@@ -1,10 +1,12 @@
 /*
  * gv_call.h
- *		How an operation of the contracts begins; and the time.
+ *		Checks of arguments at the beginning of the engine's operations, and
+ *		the engine's clock.
  *
- * A call fails where a test wants it to, and is refused where its arguments
- * break the contract, so that what follows may trust them.  The sizes of
- * arrays it cannot know.
+ * If a test injected a status, GV_CALL makes the operation return this status.
+ * Otherwise GV_CALL makes the operation return GV_INVALID if arguments break
+ * the contract, so that the rest of the operation may trust its arguments.
+ * The sizes of arrays cannot be checked.
  */
 #ifndef GV_CALL_H
 #define GV_CALL_H
@@ -13,7 +15,7 @@
 
 #include "engine/gv_fault.h"
 
-/* The first statement of an operation that returns a GvStatus. */
+/* Must be the first statement of an operation that returns a GvStatus. */
 #define GV_CALL(fault, is_valid) \
 	do \
 	{ \
@@ -31,7 +33,7 @@ gv_valid_scratch(const void *scratch)
 	return scratch != NULL && (uintptr_t) scratch % GV_ALIGN == 0;
 }
 
-/* No GvStop at all means: do not stop. */
+/* NULL is valid and means that the call is never stopped. */
 static inline bool
 gv_valid_stop(const GvStop *stop)
 {
@@ -79,7 +81,7 @@ gv_valid_topk(const GvTopK *top)
 		top->scores != NULL && top->ids != NULL;
 }
 
-/* A clock that only goes on. */
+/* Returns the time of a monotonic clock, in seconds. */
 static inline double
 gv_seconds(void)
 {

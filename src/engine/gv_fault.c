@@ -1,6 +1,10 @@
 /*
  * gv_fault.c
- *		Calls that fail because a test wants them to: see gv_fault.h.
+ *		Fault injection: makes calls and allocations fail when a test requests
+ *		it.
+ *
+ * The counters are atomic, because several threads may call an engine.  This
+ * file is part of the test build only.
  */
 #include "engine/gv_fault.h"
 
@@ -9,7 +13,6 @@
 GvFault		gv_engine_calls;
 GvAllocations gv_allocations;
 
-/* From now on the n-th call reports `status`. */
 void
 gv_fault_set(GvFault *fault, int64_t n, GvStatus status)
 {
@@ -17,7 +20,6 @@ gv_fault_set(GvFault *fault, int64_t n, GvStatus status)
 	__atomic_store_n(&fault->countdown, n, __ATOMIC_RELEASE);
 }
 
-/* See gv_fault.h. */
 bool
 gv_fault_count(GvFault *fault, GvStatus *status)
 {
@@ -27,7 +29,6 @@ gv_fault_count(GvFault *fault, GvStatus *status)
 	return true;
 }
 
-/* See gv_fault.h. */
 void
 gv_fault_hang(void)
 {
@@ -37,7 +38,6 @@ gv_fault_hang(void)
 		nanosleep(&pause, NULL);
 }
 
-/* See gv_fault.h. */
 bool
 gv_allocation_fails(void)
 {
@@ -55,7 +55,6 @@ gv_allocation_fails(void)
 	return false;
 }
 
-/* See gv_engine.h. */
 void
 gv_engine_fault(int64_t n, GvStatus status)
 {

@@ -1,10 +1,11 @@
 /*
  * gv_fault.h
- *		A call or an allocation that fails because a test wants it to, also
- *		among threads.
+ *		Fault injection: makes calls and allocations fail when a test requests
+ *		it.
  *
- * In the test build; in the release no call is one that fails, and a GvFault
- * need not be there.
+ * Several threads may call an engine at the same time, and exactly one of
+ * their calls fails.  Fault injection exists in the test build only.  In the
+ * release no fault is ever due, and a GvFault need not even be declared.
  */
 #ifndef GV_FAULT_H
 #define GV_FAULT_H
@@ -13,31 +14,46 @@
 
 #ifdef GV_TEST_BUILD
 
-/* In the place of a status: the call never ends. */
+/* Used in place of a status: the call does not fail, but never returns. */
 #define GV_HANGS	6
 
-/* Calls until one reports status; 0 or less: none will. */
+/*
+ * A fault.  Each call decrements the countdown if it is above 0, and the call
+ * that brings it to 0 reports `status`.
+ */
 typedef struct GvFault
 {
 	int64_t		countdown;
 	int			status;
 } GvFault;
 
-/* That of gv_engine.h and gv_select.h: gv_engine_fault. */
+/*
+ * The fault of the operations in gv_engine.h and gv_select.h; see
+ * gv_engine_fault.
+ */
 extern GvFault gv_engine_calls;
 
+/* The fault of the calls in gv_set.h; see gv_set_fault. */
+extern GvFault gv_set_calls;
+
+/* Makes the n-th call from now on report `status`. */
 extern void gv_fault_set(GvFault *fault, int64_t n, GvStatus status);
 
-/* Count down, from above 0; is this the call? */
+/*
+ * Decrements the countdown, which must be above 0.  If this call is the one
+ * that must fail, sets *status and returns true.
+ */
 extern bool gv_fault_count(GvFault *fault, GvStatus *status);
 
-/* Never return. */
+/* Never returns. */
 extern void gv_fault_hang(void);
 
-/* Count down gv_allocations; is this the allocation that shall fail? */
+/*
+ * Counts gv_allocations down, and returns whether this allocation must fail.
+ */
 extern bool gv_allocation_fails(void);
 
-/* Is this the call that shall fail?  One of several threads is told. */
+/* Returns true for exactly one call, the one at which the fault is due. */
 static inline bool
 gv_fault_strikes(GvFault *fault, GvStatus *status)
 {
@@ -45,7 +61,7 @@ gv_fault_strikes(GvFault *fault, GvStatus *status)
 		gv_fault_count(fault, status);
 }
 
-/* The same, and if it shall hang it does so here. */
+/* Like gv_fault_strikes, but never returns if the fault is GV_HANGS. */
 static inline bool
 gv_fault_is_due(GvFault *fault, GvStatus *status)
 {

@@ -1,36 +1,38 @@
 /*
  * gv_select.h
- *		The k smallest of each row of a matrix, and quantiles of an array.
+ *		The k smallest values of each row of a matrix, and quantiles of an
+ *		array.
  *
- * The conventions of gv_engine.h hold: arrays that the caller brings, scratch
- * aligned to 64 bytes, a status, a GvStop polled at least every 100 ms, the
- * same answer from every method and every engine.
+ * The conventions of gv_engine.h hold: the caller passes arrays and scratch
+ * aligned to 64 bytes, calls return a status and poll a GvStop at least every
+ * 100 ms, and every method of every engine gives the same answer.
  *
  * The order
- *	Values ascend; equal ones follow by position.  NaN comes last and equals
- *	NaN, whatever its sign and payload; -0 equals 0.  Values are returned by
- *	their key alone: NaN as the positive quiet NaN, -0 as 0, all others as they
- *	were.
+ * Values ascend, ties by position.  NaN comes last and equals NaN, whatever
+ * its sign and payload; -0 equals 0.  Returned values are made from their
+ * keys, so NaN is returned as the positive quiet NaN, -0 is returned as 0, and
+ * all other values are unchanged.
  *
- * An item is gv_select_key(value) << 32 | position.  As a position occurs once
- * in a row, no two items are equal, and the order of items is the order above.
- * So methods need to know nothing of ties: a pivot or splitter taken from the
- * items has items on both sides, equal values spread over buckets as others
- * do, and exactly k - 1 items are below the k-th, which fit their memory.
+ * An item is gv_select_key(value) << 32 | position.  Because a position occurs
+ * once in a row, no two items are equal, and the order of items is the order
+ * above.  So methods need not handle ties: a pivot or splitter that is one of
+ * the items has items on both sides, equal values are distributed over several
+ * buckets like different ones, and exactly k - 1 items are below the k-th, so
+ * the selected items fit into the memory for them.
  *
- * Methods, n = columns, times a row
- *	warp	one pass behind a threshold: n + k log(n / k) steps where the row
- *			is in random order, six times n where it descends; memory for 2 k
- *			items.  Johnson, Douze, Jegou, "Billion-scale similarity search
- *			with GPUs", 2017, section 4.2
- *	sample	n log(256) steps and a pass to gather, again for every further
- *			level (below 2^16 values none, below 2^24 about one); at most 16
- *			levels, whatever the input; memory for k + 2^16 items.  Ribizel,
- *			Anzt, "Approximate and Exact Selection on GPUs", 2019
+ * Methods, with their steps for a row of n = columns values
+ *	warp	one pass that drops values above a threshold: n + k log(n / k)
+ *			steps where the row is in random order, six times n where it
+ *			descends; memory for 2 k items.  Johnson, Douze, Jegou,
+ *			"Billion-scale similarity search with GPUs", 2017, section 4.2
+ *	sample	n log(256) steps and a pass to gather, and the same for every
+ *			further level (below 2^16 values none, below 2^24 about one); at
+ *			most 16 levels, whatever the input; memory for k + 2^16 items.
+ *			Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019
  *	multi	quickselect, 3 n steps, at most 72 n; memory for n items.  Komarov,
  *			Dashti, D'Souza, "Fast k-NNG construction with GPU-based quick
  *			multi-select", 2014
- * All then sort k items.
+ * All methods then sort k items.
  */
 #ifndef GV_SELECT_H
 #define GV_SELECT_H
@@ -40,11 +42,11 @@
 #include "engine/gv_engine.h"
 
 #define GV_WARP_MAX_K		2048
-#define GV_SELECT_MAX_N		(INT64_C(1) << 31)	/* values in a row */
+#define GV_SELECT_MAX_N		(INT64_C(1) << 31)	/* values in a row, at most */
 
 typedef enum GvSelectMethod
 {
-	GV_SELECT_AUTO,				/* what gv_select_choose says */
+	GV_SELECT_AUTO,				/* gv_select_choose decides */
 	GV_SELECT_WARP,				/* k <= GV_WARP_MAX_K */
 	GV_SELECT_SAMPLE,
 	GV_SELECT_MULTI
@@ -60,7 +62,7 @@ typedef struct GvSelect
 	GvSelectMethod method;
 } GvSelect;
 
-/* Keys ascend as values do. */
+/* Returns the key of a value.  Keys ascend as values do. */
 static inline uint32_t
 gv_select_key(float value)
 {
@@ -72,7 +74,7 @@ gv_select_key(float value)
 	return bits ^ (-(bits >> 31) | UINT32_C(0x80000000));
 }
 
-/* The value that has this key. */
+/* Returns the value that has this key. */
 static inline float
 gv_select_value(uint32_t key)
 {
@@ -83,34 +85,41 @@ gv_select_value(uint32_t key)
 	return value;
 }
 
-/* "auto", "warp", "sample", "multi" */
+/* Returns "auto", "warp", "sample" or "multi". */
 extern const char *gv_select_name(GvSelectMethod method);
 
 /*
- * select: of each row of values [rows][columns] the k first in the order
- * above, in that order: their positions [rows][k] in the row, from 0, and what
- * they are, selected [rows][k].
- *
- * gv_select_choose: the method that the spec means, AUTO for an invalid one.
- * gv_select_scratch: 0 for an invalid one.
+ * Returns the method that will be used for the spec, or GV_SELECT_AUTO if the
+ * spec is invalid.
  */
 extern GvSelectMethod gv_select_choose(const GvSelect *spec);
+
+/*
+ * Selects the first k values of each row of values [rows][columns], in the
+ * order above.  Stores their positions in the row, from 0, in positions
+ * [rows][k], and their values in selected [rows][k].  gv_select_scratch
+ * returns 0 for an invalid spec.
+ */
 extern size_t gv_select_scratch(const GvSelect *spec);
 extern GvStatus gv_select(const GvSelect *spec, const float *values,
 						  uint32_t *positions, float *selected,
 						  void *scratch, const GvStop *stop);
 
 /*
- * quantiles: the values that would stand at ranks [nranks], from 0, in any
- * order, also repeated, if values [n], n <= GV_SELECT_MAX_N, were sorted ->
- * quantiles [nranks].  Exact: one level of SampleSelect, then quickselect in
- * the buckets that have a requested rank; memory for n items.
+ * Sets quantiles [nranks] to the values that would stand at ranks [nranks] if
+ * values [n], n <= GV_SELECT_MAX_N, were sorted.  Ranks count from 0, are in
+ * any order, and may repeat.
  *
- * Approximate: of the splitters of one level the one whose rank is nearest;
- * that rank is ranks[i] + rank_errors[i], exactly.  Memory for 4,096 items.
- * An error is at most the size of the largest bucket: n / 256 items on
- * average, and more than n / 64 with a probability below 10^-5 unless the
- * input was made for it; it is 0 for n <= 4,096.  Exact errors are all 0.
+ * Exact quantiles take one level of SampleSelect, then quickselect in the
+ * buckets that contain a requested rank, and memory for n items.  All
+ * rank_errors are 0.
+ *
+ * An approximate quantile is the splitter of one level whose rank is nearest
+ * to ranks[i]; its rank is exactly ranks[i] + rank_errors[i].  This takes
+ * memory for 4,096 items.  An error is at most the size of the largest bucket:
+ * n / 256 items on average, and more than n / 64 with a probability below
+ * 10^-5 unless the input was constructed to cause larger errors.  The error is
+ * 0 for n <= 4,096.
  */
 extern size_t gv_quantiles_scratch(int64_t n, int32_t nranks,
 								   bool approximate);

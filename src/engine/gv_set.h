@@ -1,63 +1,74 @@
 /*
  * gv_set.h
- *		The engine API's part for sets: work on all rows of a set, which come
- *		one batch after the other: exact search, k-means, and selection where
- *		not everything comes at once.
+ *		The engine API's part for sets: exact search, k-means and selection
+ *		over all rows of a set, which come in batches.
  *
- * A set is one piece of work: made for a GvSetSpec, given its inputs, run, and
- * asked for its outputs.  Like those of gv_builder.h these operations keep
- * state and take memory (malloc, or a device's), may report GV_NO_MEMORY (the
- * set can only be dropped then) and GV_FAILED (the engine is beyond repair),
- * and never print, exit or jump out.  Backends call them with gv_cpu_sets,
- * gpuvecd with any engine.
+ * A set is one piece of work.  It is created for a GvSetSpec, gets its inputs,
+ * is run, and then its outputs are read.  Unlike the operations of
+ * gv_engine.h, and like those of gv_builder.h, these operations keep state and
+ * take memory, from malloc or on a device.  They may report GV_NO_MEMORY,
+ * after which the set can only be dropped, and GV_FAILED, which means that the
+ * engine is beyond repair.  They never print, exit or jump out.  Backends call
+ * them with gv_cpu_sets, and gpuvecd calls them with any engine.
  *
- * Threads: one at a time for each set; different sets may work side by side.
+ * Threads: only one thread at a time may use a set.  Different threads may use
+ * different sets at the same time.
  *
- * Inputs go in whole before rows: queries, their own positions if need be,
- * lists, ranks, first centroids.  Rows are numbered from 0 as they come.
- * Numbers are finite, except that values of selections may be anything.
+ * All inputs other than the rows have to be complete before the first row
+ * comes: queries, their own positions, lists, ranks, seeds.  Rows are numbered
+ * from 0 in the order in which they come; a row's number is its position.  All
+ * numbers have to be finite, except for the values of selections.
  *
- * GV_SET_EXACT		of each query the k nearest rows, by (distance, position)
+ * GV_SET_EXACT		the k nearest rows of each query, by (distance, position)
  *		inputs		QUERIES float [nqueries][dims]
- *					SELF int64 [nqueries], only with `self`: the row at that
- *						position is none of the query's neighbors
- *					With `own` neither comes: queries are the rows from `first`
- *					on, and none is its own neighbor.
- *					ROWS float [..][dims], nrows at most
- *		outputs		POSITIONS int64 [nqueries][k], -1 where there are fewer
- *					DISTANCES double [nqueries][k], NaN there
- *		Exact: gv_set_distance, in double, in the order of operations stated
- *		there, on every engine; NaN comes last, its bits are any.  An engine
- *		may compute in less precision only to discard, with a proven bound.
- *		Source of the blocked form: Johnson, Douze, Jegou, 2017, section 5.1.
+ *					SELF int64 [nqueries], only if `self` is set: the row at
+ *						that position is not a neighbor of the query
+ *					If `own` is set, these two inputs do not come: the queries
+ *						are the nqueries rows from position `first` on, and no
+ *						query is a neighbor of itself.
+ *					ROWS float [..][dims], at most nrows
+ *		outputs		POSITIONS int64 [nqueries][k], -1 if there are fewer rows
+ *					DISTANCES double [nqueries][k], NaN if there are fewer
+ *		Distances are exact.  Every engine returns the distances that
+ *		gv_set_distance computes in double, in the order of operations that is
+ *		stated there.  A distance that is NaN comes last, and the bits of the
+ *		NaN are unspecified.  An engine may compute in less precision only to
+ *		discard rows, with a proven bound.  The search by blocks follows
+ *		Johnson, Douze, Jegou, 2017, section 5.1.
  *
- *		With nlists > 0 queries are compared only with the rows of near lists:
+ *		If nlists > 0, a query is compared only with the rows of near lists:
  *		inputs		LISTS float [nlists][dims], centroids
- *		A vector is of the list whose centroid is nearest to it (of GV_SET_IP
- *		by GV_SET_L2); near a list are the `probes` lists whose centroids are
- *		nearest to its own, by the metric, itself among them unless others come
- *		before it.  Both as above, exact, by (distance, number).  A
- *		query's neighbors are the k nearest of the rows of lists near its
- *		own; all else is as above, the same on every engine.
+ *		A vector belongs to the list whose centroid is nearest to the vector
+ *		(for GV_SET_IP by GV_SET_L2).  The lists near a list are the `probes`
+ *		lists whose centroids are nearest to its own centroid by the metric.
+ *		Centroids are ordered by (distance, number), with exact distances as
+ *		above.  So a list is near itself, unless `probes` other lists precede
+ *		it.  A query's neighbors are the k nearest of the rows in lists near
+ *		the query's list.  Everything else is as above, and the results are
+ *		the same on every engine.
  *
- *		A set that was made with `own` keeps all its rows, GV_SET_OWN_BYTES at
- *		most, and may be asked again about them, gv_set_ask; made with
- *		nqueries 0 it is asked for the first time once they have come.
+ *		A set that is created with `own` keeps all its rows, which may take at
+ *		most GV_SET_OWN_BYTES, and can be asked about the rows again
+ *		(gv_set_ask).  If the set is created with nqueries = 0, it only keeps
+ *		the rows, and gv_set_ask asks the first question after all rows have
+ *		come.
  *
- * GV_SET_KMEANS	Lloyd's iterations from the centroids given
+ * GV_SET_KMEANS	Lloyd's iterations, beginning with the centroids SEEDS
  *		inputs		SEEDS float [k][dims]
- *					ROWS float [nrows][dims], in every pass
+ *					ROWS float [nrows][dims], again in each pass
  *		outputs		CENTROIDS float [found][dims], SIZES int64 [found]
- *		One pass over the rows is one call of gv_set_run.  A pass assigns rows
- *		as gv_assign does, and sums up from 0, in double and in the order of
- *		rows, each cluster's rows and gv_assign's squared distances; its error
- *		is the sum of the clusters' errors, from the first to the last.  Then
- *		centroids become means, sum / size rounded to fp32; see gv_set_reseed
- *		for those without rows.  After `iterations` of
- *		that a last pass only assigns: sizes and the last error are of the
- *		centroids returned, in their old order without those of no rows.
- *		Bit for bit the same on every engine.  Lloyd, "Least squares
- *		quantization in PCM", 1982.
+ *		Each call of gv_set_run is one pass over the rows.  A pass assigns the
+ *		rows as gv_assign does.  For each cluster it adds up the rows, and
+ *		gv_assign's squared distances (the cluster's error), from 0, in double,
+ *		in the order of the rows.  The error of the pass is the sum of the
+ *		clusters' errors, from the first to the last.  Then each centroid
+ *		becomes the mean, sum / size rounded to fp32, and gv_set_reseed
+ *		replaces the centroids of clusters without rows.  After `iterations`
+ *		of these passes one more pass only assigns the rows, so that the sizes
+ *		and the last error belong to the centroids that are returned.
+ *		Centroids keep their order, and centroids without rows are not
+ *		returned.  The result is the same on every engine, bit for bit.  Lloyd,
+ *		"Least squares quantization in PCM", 1982.
  *
  * GV_SET_SELECT	gv_select of one row of values
  *		inputs		ROWS float [nrows]
@@ -67,8 +78,8 @@
  *		inputs		RANKS int64 [nqueries], 0 .. nrows - 1
  *					ROWS float [nrows]
  *		outputs		VALUES float [nqueries], RANK_ERRORS int64 [nqueries]
- *		Exact ones are the same on every engine; of approximate ones it is
- *		only true on each that the error is what is reported.
+ *		Exact quantiles are the same on every engine.  Approximate ones differ
+ *		between engines, but their rank errors are always exact.
  */
 #ifndef GV_SET_H
 #define GV_SET_H
@@ -102,25 +113,37 @@ typedef enum GvSetMetric
 #define GV_SET_MAX_PASSES	1001
 #define GV_SET_OWN_BYTES	((int64_t) 16 << 30)
 
+/*
+ * The properties of a set.  A field whose comment begins with a kind of work
+ * is 0 for the kinds that the comment does not name.
+ */
 typedef struct GvSetSpec
 {
 	int32_t		kind;			/* GvSetKind */
 	int32_t		device;			/* as in GvMirrorSpec; 0 for processors */
-	int32_t		metric;			/* GvSetMetric, of EXACT; else 0 */
-	int32_t		dims;			/* 1 .. GV_MAX_DIMS; 1 of selections */
-	int32_t		k;				/* neighbors, clusters, values; QUANTILES: 0 */
-	int32_t		method;			/* GvSelectMethod, of SELECT; else 0 */
-	int32_t		iterations;		/* of KMEANS, >= 0; else 0 */
-	uint8_t		self;			/* EXACT: SELF comes; else 0 */
-	uint8_t		balanced;		/* of KMEANS; else 0 */
-	uint8_t		approximate;	/* of QUANTILES; else 0 */
-	uint8_t		own;			/* EXACT: queries are rows, self is 0; else 0 */
-	int32_t		nlists;			/* of EXACT; 0: all rows are compared; else 0 */
-	int32_t		probes;			/* 1 .. nlists; 0 without lists */
-	int64_t		nqueries;		/* EXACT: queries, with own 0 as well,
-								 * QUANTILES: ranks; else 0 */
-	int64_t		nrows;			/* that will come; of EXACT at most */
-	int64_t		first;			/* with own: the first query's row; else 0 */
+	int32_t		metric;			/* EXACT: a GvSetMetric */
+	int32_t		dims;			/* 1 .. GV_MAX_DIMS; 1 for SELECT and
+								 * QUANTILES */
+	int32_t		k;				/* number of neighbors (EXACT), clusters
+								 * (KMEANS) or values (SELECT); 0 for
+								 * QUANTILES */
+	int32_t		method;			/* SELECT: a GvSelectMethod */
+	int32_t		iterations;		/* KMEANS: number of iterations, >= 0 */
+	uint8_t		self;			/* EXACT: 1 if the input SELF comes, or 0 */
+	uint8_t		balanced;		/* KMEANS: 1 if sizes are balanced, or 0 */
+	uint8_t		approximate;	/* QUANTILES: 1 if errors are allowed, or 0 */
+	uint8_t		own;			/* EXACT: 1 if the queries are rows of the
+								 * set, or 0; if 1, `self` must be 0 */
+	int32_t		nlists;			/* EXACT: number of lists, or 0 to compare
+								 * each query with all rows */
+	int32_t		probes;			/* number of lists near each list, 1 ..
+								 * nlists; 0 if there are no lists */
+	int64_t		nqueries;		/* EXACT: number of queries, 0 only if `own`
+								 * is 1; QUANTILES: number of ranks */
+	int64_t		nrows;			/* number of rows that will come; for EXACT,
+								 * the largest number that may come */
+	int64_t		first;			/* position of the first query if `own` is 1;
+								 * otherwise 0 */
 } GvSetSpec;
 
 typedef enum GvSetInput
@@ -150,20 +173,24 @@ typedef enum GvSetOutput
 /* The outcome of a run. */
 typedef struct GvSetDone
 {
-	double		error;			/* of KMEANS: the sum of squared distances to
-								 * the centroids that the pass began with,
-								 * reseeded ones among them */
-	int32_t		passes;			/* so far */
-	int32_t		found;			/* of KMEANS once finished: centroids */
-	uint8_t		finished;		/* outputs are there; else run again */
-	uint8_t		again;			/* and before that bring all rows again */
+	double		error;			/* KMEANS: sum of the rows' squared distances
+								 * to the centroids with which the pass began,
+								 * of which some may have been reseeded */
+	int32_t		passes;			/* passes so far */
+	int32_t		found;			/* KMEANS, if finished: number of centroids */
+	uint8_t		finished;		/* 1 if outputs can be read; 0 if gv_set_run
+								 * must be called again */
+	uint8_t		again;			/* 1 if all rows must be put again before the
+								 * next run */
 	uint8_t		unused[6];		/* 0 */
 } GvSetDone;
 
 /*
- * One kind of work by one engine; state is the engine's.  Arguments are
- * checked: an input that there is, in order, no more of it than the spec says;
- * outputs of a set that has finished.
+ * One kind of work, as one engine does it.  `state` belongs to the engine.
+ * gv_set.c checks the arguments of each call before the engine is called.  So
+ * an engine gets only inputs that this kind of work has, in order, and not
+ * more items than the spec says, and outputs are read only after the set has
+ * finished.  `first` is the number of the first item.
  */
 typedef struct GvSetOps
 {
@@ -175,7 +202,7 @@ typedef struct GvSetOps
 	GvStatus	(*run) (void *state, GvSetDone *done, const GvStop *stop);
 	GvStatus	(*get) (void *state, GvSetOutput output, int64_t first,
 						int64_t n, void *items);
-	GvStatus	(*ask) (void *state, const GvSetSpec *spec);	/* or NULL */
+	GvStatus	(*ask) (void *state, const GvSetSpec *spec);	/* EXACT */
 } GvSetOps;
 
 typedef struct GvSetBackend
@@ -184,61 +211,70 @@ typedef struct GvSetBackend
 	const GvSetOps *kinds[GV_NSETS];
 } GvSetBackend;
 
-extern const GvSetBackend gv_cpu_sets;	/* processors, the oracle */
-extern const GvSetBackend gv_cuda_sets; /* gpu/, where it is built */
+extern const GvSetBackend gv_cpu_sets;	/* for processors, and the oracle */
+extern const GvSetBackend gv_cuda_sets; /* gpu/, in programs with CUDA */
 
 /*
- * gv_sets_open: take this engine from now on, once a process and after
- * gv_mirrors_open took the one of the same name.  Without it: gv_cpu_sets.
+ * Selects the engine for the rest of the process.  Must be called only once,
+ * and after gv_mirrors_open has selected the engine of the same name.  A
+ * process that does not call gv_sets_open uses gv_cpu_sets.
  */
 extern GvStatus gv_sets_open(const GvSetBackend *engine);
 
 /*
- * Bytes of one item of an input or output, a row or a query or a rank, and how
- * many of an output there are; 0 where the kind has none.  found counts for
- * KMEANS only.
+ * Return the bytes of one item (a row, a query, a rank) of an input or output,
+ * and how many items an output has.  Return 0 if this kind of work has no such
+ * input or output.  `found` is GvSetDone.found, for KMEANS only.
  */
 extern int64_t gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input);
 extern int64_t gv_set_output_bytes(const GvSetSpec *spec, GvSetOutput output);
 extern int64_t gv_set_output_length(const GvSetSpec *spec,
 									GvSetOutput output, int32_t found);
 
-/* gv_set_size: about how many bytes a set takes; 0: invalid spec. */
+/* Returns about how many bytes a set takes, or 0 if the spec is invalid. */
 extern int64_t gv_set_size(const GvSetSpec *spec);
 
 extern GvStatus gv_set_create(const GvSetSpec *spec, GvSet **set);
 extern void gv_set_drop(GvSet *set);
 
 /*
- * gv_set_put: n more items of an input, in the order of their numbers; they
- * need not outlive the call.  GV_INVALID out of order, for too many, and for
- * numbers that are not finite.
+ * Adds the next n items of an input.  The items need not outlive the call.
+ * Returns GV_INVALID if this input may not come at this time, if there are too
+ * many items, or if numbers are not finite.
  */
 extern GvStatus gv_set_put(GvSet *set, GvSetInput input, const void *items,
 						   int64_t n, const GvStop *stop);
 
-/* gv_set_run: all is there: go on until done->finished or done->again. */
+/*
+ * Works on the inputs, which must be complete.  The caller calls gv_set_run
+ * again until done->finished is set.  Whenever done->again is set, the caller
+ * puts all rows again before the next call.
+ */
 extern GvStatus gv_set_run(GvSet *set, GvSetDone *done, const GvStop *stop);
 
-/* gv_set_get: items first .. first + n - 1 of an output. */
+/* Copies items first .. first + n - 1 of an output of a finished set. */
 extern GvStatus gv_set_get(GvSet *set, GvSetOutput output, int64_t first,
 						   int64_t n, void *items);
 
 /*
- * gv_set_ask: ask a set that keeps its rows, which has finished or was asked
- * nothing yet, something else: with spec, of the same device, dims and nrows,
- * all else is as of a new set whose rows are there.
+ * Asks a set about the rows that it keeps.  The set must have finished, or
+ * must have been created without queries.  spec must have the device, dims and
+ * nrows of the set.  After the call the set is like a new set of this spec
+ * whose rows have come already: the caller puts the other inputs, runs the
+ * set, and gets the outputs.
  */
 extern GvStatus gv_set_ask(GvSet *set, const GvSetSpec *spec);
 
 /*
- * The distance by which exact search orders.  Pearson's is one minus the
- * correlation of two vectors, all of it in double, sums being eight
- * interleaved partial sums added pairwise as in the other distances:
+ * Return the distance by which exact search orders rows: gv_set_distance for
+ * any metric, gv_distance_pearson for Pearson's.  Pearson's distance is one
+ * minus the correlation of two vectors, computed in double.  Each sum consists
+ * of eight interleaved partial sums that are added pairwise, as in the other
+ * distances:
  *		mean(x)		= sum of x_i / dims
  *		dot(x, y)	= sum of (x_i - mean(x)) (y_i - mean(y))
  *		correlation	= dot(a, b) / sqrt(dot(a, a) dot(b, b)), -1 .. 1
- * It is NaN where one of the vectors does not vary.
+ * The distance is NaN if all elements of one of the vectors are equal.
  */
 extern double gv_set_distance(GvSetMetric metric, const float *a,
 							  const float *b, int32_t dims);
@@ -246,21 +282,33 @@ extern double gv_distance_pearson(const float *a, const float *b,
 								  int32_t dims);
 
 /*
- * For engines: reseeds clusters that have lost their rows, or in a balanced
- * set most of them.
+ * For engines: gives new centroids to clusters that have no rows or, in a
+ * balanced set, few rows.  Returns the number of clusters that got a new
+ * centroid.
  *
- * Between a pass and the next, with the clusters' sizes and errors [k] of that
- * pass and centroids [k][dims] that already are means (of no rows: as before).
- * Takers, ascending: clusters of no rows; of a balanced set those of fewer
- * than a quarter of the mean size, nrows / k.  Givers: in the order of
- * descending errors, or of descending sizes in a balanced set, ties by number,
- * those whose farthest row is at a distance above 0, and in a balanced set of
- * more than the mean size.
- * The i-th taker's centroid becomes the farthest row of the i-th giver,
- * farthest [k][dims] (the first of those equally far, by gv_assign's distance,
- * which is in far_distances [k]; 0 and any row where no row is farther);
- * takers beyond the givers stay as they are.  A cluster that takes does not
- * give.  Returns how many have taken.  order [k] is for its use.
+ * An engine calls this between two passes of k-means.  sizes [k] and errors
+ * [k] are results of the first of the two passes.  centroids [k][dims] are the
+ * new means already, except that clusters without rows still have their old
+ * centroids.
+ *
+ * Some clusters take a row and others give one.  The i-th cluster that takes
+ * gets the farthest row of the i-th cluster that gives as its centroid.  If
+ * more clusters take than give, the last ones that take keep their centroids.
+ * No cluster both takes and gives.
+ *
+ *	takes		a cluster without rows or, in a balanced set, with fewer rows
+ *				than a quarter of the mean size, which is nrows / k.  Clusters
+ *				take in ascending order of numbers.
+ *	gives		a cluster whose farthest row has a distance above 0, and which,
+ *				in a balanced set, has more rows than the mean size.  Clusters
+ *				give in descending order of errors or, in a balanced set, of
+ *				sizes; then in the order of numbers.
+ *
+ * farthest [k][dims] are the clusters' farthest rows, and far_distances [k]
+ * are the distances of these rows, as gv_assign computes them.  If several
+ * rows of a cluster are equally far, the first one counts.  If no row of a
+ * cluster has a distance above 0, its far_distances is 0, and its farthest row
+ * may be any row.  order [k] is scratch.
  */
 extern int32_t gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
 							 const double *errors, const float *far_distances,
@@ -268,7 +316,7 @@ extern int32_t gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
 							 int32_t *order);
 
 #ifdef GV_TEST_BUILD
-/* Fault injection, as gv_mirror_fault. */
+/* Injects faults, like gv_mirror_fault. */
 extern void gv_set_fault(int64_t n, GvStatus status);
 #endif
 

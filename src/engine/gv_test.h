@@ -1,10 +1,11 @@
 /*
  * gv_test.h
- *		Numbers that tests set, and what is done for tests alone.
+ *		Numbers that tests can change, and code for tests only.
  *
  * GV_TUNABLE stands before the type of a number that functions of the test
- * build set (make TEST_BUILD=1 defines GV_TEST_BUILD).  The release has its
- * first value as a constant.  GV_TEST_ONLY(statement;) is in the test build.
+ * build can change (make TEST_BUILD=1 defines GV_TEST_BUILD).  In the release
+ * the number is a constant, its initial value.  GV_TEST_ONLY(statement;) is
+ * compiled in the test build only.
  */
 #ifndef GV_TEST_H
 #define GV_TEST_H

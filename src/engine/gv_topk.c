@@ -1,18 +1,25 @@
 /*
  * gv_topk.c
- *		The nearest (score, id) pairs seen so far, as a heap once they are as
- *		many as requested.
+ *		The k best (score, id) pairs, and lists grouped by parent.
  *
- * The farthest pair is the root, so that one comparison rejects most pairs
- * and a nearer one takes the root's place.
+ * A GvTopK keeps the best pairs seen so far.  Once it is full it is a heap
+ * with the farthest pair at the root, so that one comparison rejects most
+ * pairs, and a nearer pair replaces the root.  Quickselect orders the first n
+ * pairs, or all.
+ *
+ * gv_group_lists rearranges a tree's lists so that each parent's lists are
+ * contiguous.
+ *
+ * Engines and their callers share these functions.
  */
 #include <string.h>
 
 #include "engine/gv_engine.h"
 
-#define INSERTION	16			/* pairs that insertion sort takes */
+#define INSERTION	16			/* insertion sort is used for at most this
+								 * many pairs */
 
-/* Is pair a before pair b in the order of results? */
+/* Returns whether pair a precedes pair b in the order of results. */
 static inline bool
 before(float a_score, uint64_t a_id, float b_score, uint64_t b_id)
 {
@@ -21,7 +28,7 @@ before(float a_score, uint64_t a_id, float b_score, uint64_t b_id)
 	return a_id < b_id;
 }
 
-/* Put the pair at `hole` or below it, in a heap of count pairs. */
+/* Places the pair at `hole` or below it, in a heap of `count` pairs. */
 static void
 sift_down(GvTopK *top, int32_t count, int32_t hole, float score, uint64_t id)
 {
@@ -43,7 +50,7 @@ sift_down(GvTopK *top, int32_t count, int32_t hole, float score, uint64_t id)
 	top->ids[hole] = id;
 }
 
-/* Make a heap of what is there in any order. */
+/* Turns the pairs, which may be in any order, into a heap. */
 static void
 make_heap(GvTopK *top)
 {
@@ -54,8 +61,8 @@ make_heap(GvTopK *top)
 }
 
 /*
- * With `unique`: returns whether the id is there already.  If so, the nearer
- * of its two scores stays.
+ * Returns whether the id is present already, for a GvTopK that is `unique`.
+ * If so, keeps the nearer of the id's two scores.
  */
 static bool
 merge_held(GvTopK *top, float score, uint64_t id)
@@ -76,17 +83,12 @@ merge_held(GvTopK *top, float score, uint64_t id)
 	return false;
 }
 
-/* Forget all pairs. */
 void
 gv_topk_reset(GvTopK *top)
 {
 	top->count = 0;
 }
 
-/*
- * Offer a pair.  NaN and overflow count as GV_SCORE_MAX.  Not after
- * gv_topk_sort, which leaves no heap, unless gv_topk_reset came between.
- */
 void
 gv_topk_push(GvTopK *top, float score, uint64_t id)
 {
@@ -122,7 +124,7 @@ swap(GvTopK *top, int32_t i, int32_t j)
 	top->ids[j] = id;
 }
 
-/* Is pair i before pair j? */
+/* Returns whether pair i precedes pair j. */
 static inline bool
 pair_before(const GvTopK *top, int32_t i, int32_t j)
 {
@@ -169,8 +171,10 @@ sort_heap(GvTopK *top)
 }
 
 /*
- * Put one pair where sorting would put it, and those before it first; returns
- * where.  The loop has no branch, because none could be predicted.
+ * Partitions the pairs around a pivot, the median of three.  Moves the pivot
+ * to its place in sorted order, moves the pairs that precede the pivot before
+ * it, and returns the pivot's place.  The loop has no branch, because the
+ * outcome of the comparison cannot be predicted.
  */
 static int32_t
 split(GvTopK *top)
@@ -182,7 +186,7 @@ split(GvTopK *top)
 	uint64_t	id;
 	int32_t		i;
 
-	/* the median of three comes first */
+	/* move the median of three to the front */
 	if (pair_before(top, middle, last))
 		swap(top, middle, last);
 	if (pair_before(top, 0, last))
@@ -208,8 +212,9 @@ split(GvTopK *top)
 }
 
 /*
- * Orders the first `wanted` pairs of a range by quickselect; by a heap when
- * its splits were uneven too often.
+ * Orders the first `wanted` pairs of a range by quickselect.  Falls back to
+ * heapsort after `splits` splits, because quickselect needs that many splits
+ * only if too many of them were uneven.
  */
 static void
 sort_part(GvTopK part, int32_t wanted, int splits)
@@ -236,14 +241,6 @@ sort_part(GvTopK part, int32_t wanted, int splits)
 	insertion_sort(&part);
 }
 
-/* Order the pairs ascending; a second call finds them ordered. */
-void
-gv_topk_sort(GvTopK *top)
-{
-	gv_topk_first(top, top->count);
-}
-
-/* Leave only the first n pairs, ascending, or all if they are fewer. */
 void
 gv_topk_first(GvTopK *top, int32_t n)
 {
@@ -257,11 +254,13 @@ gv_topk_first(GvTopK *top, int32_t n)
 		top->count = n;
 }
 
-/* ----
- * Lists are put in order parent by parent.
- */
+void
+gv_topk_sort(GvTopK *top)
+{
+	gv_topk_first(top, top->count);
+}
 
-/* See gv_engine.h: a counting sort. */
+/* Sorts the lists by owner, by a counting sort. */
 int32_t
 gv_group_lists(int32_t dims, int32_t nlists, const float *centroids,
 			   const int32_t *owners, int32_t nparents, float *parents,
@@ -283,7 +282,11 @@ gv_group_lists(int32_t dims, int32_t nlists, const float *centroids,
 		parent_offsets[p] = next;
 		next += count;
 	}
-	/* offset p becomes the end of p's lists, where p + 1's begin */
+
+	/*
+	 * offset p becomes the end of parent p's lists, where the next parent's
+	 * lists begin
+	 */
 	for (i = 0; i < nlists; i++)
 		memcpy(grouped + (size_t) parent_offsets[owners[i]]++ * (size_t) dims,
 			   centroids + (size_t) i * (size_t) dims, bytes);

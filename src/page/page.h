@@ -18,6 +18,7 @@
 #include "utils/rel.h"
 
 #include "page/layout.h"
+#include "page/sort.h"
 
 /* The place of a pending row. */
 typedef struct IvfpqPendingPlace
@@ -51,10 +52,5 @@ extern void IvfpqFillPage(Relation index, BlockNumber blkno, Page page,
 						  bool log);
 extern void IvfpqPutPage(Relation index, BlockNumber blkno, Page page,
 						 bool shared);
-
-/* sort.c: sorting uint64 numbers, which may be TIDs (IvfpqTidToId) */
-extern int	IvfpqCompareNumbers(const void *a, const void *b);
-extern void IvfpqSortNumbers(uint64 *numbers, Size n);
-extern void IvfpqSortBits(uint64 *numbers, uint64 *scratch, int64 n, int bit);
 
 #endif							/* IVFPQ_PAGE_H */

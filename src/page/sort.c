@@ -12,7 +12,7 @@
  */
 #include "postgres.h"
 
-#include "page/page.h"
+#include "page/sort.h"
 
 /* qsort with inlined comparisons */
 #define ST_SORT sort_numbers

@@ -1,14 +1,12 @@
 /*
  * gv_protocol.c
- *		Code that both ends of the protocol share.
- *
- * In gpuvecd and in the extension alike.
+ *		Code that both ends of the protocol, gpuvecd and the extension, share.
  */
 #include "protocol/gv_protocol.h"
 
 #include <stddef.h>
 
-/* Structs travel as they are, so they must have no holes. */
+/* Structs are sent as they are in memory, so they must have no holes. */
 #define SIZE_IS(type, bytes) \
 	_Static_assert(sizeof(type) == (bytes), #type " has padding")
 
@@ -31,19 +29,18 @@ SIZE_IS(GvChunk, 28);
 SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvCurrentRequest, 32);
 SIZE_IS(GvRangeRequest, 40);
-SIZE_IS(GvMemoryRequest, 8);
-SIZE_IS(GvHereRequest, 8);
+SIZE_IS(GvAttachShmRequest, 8);
+SIZE_IS(GvInShmRequest, 8);
 SIZE_IS(GvBuilderSpec, 80);
 SIZE_IS(GvBuildReply, 8);
 SIZE_IS(GvJoinRequest, 8);
 SIZE_IS(GvRowsRequest, 8);
 SIZE_IS(GvRowsReply, 8);
-SIZE_IS(GvSampledRequest, 16);
+SIZE_IS(GvEncodeSampleRequest, 16);
 SIZE_IS(GvTrainReply, 8);
-SIZE_IS(GvTrainedRequest, 24);
+SIZE_IS(GvGetModelRequest, 24);
 SIZE_IS(GvEncodeReply, 8);
 SIZE_IS(GvCalibMirrorRequest, 8);
-SIZE_IS(GvTryRequest, 16);
 SIZE_IS(GvSetSpec, 64);
 SIZE_IS(GvPutRequest, 16);
 SIZE_IS(GvSetDone, 24);
@@ -51,7 +48,7 @@ SIZE_IS(GvGetRequest, 32);
 SIZE_IS(GvStatusReply, 312);
 SIZE_IS(GvMirrorStatus, 104);
 
-/* A refusal's name, for views and logs. */
+/* Returns a refusal's name, for views and logs. */
 const char *
 gv_refusal_name(uint32_t code)
 {

@@ -1,75 +1,80 @@
 /*
  * gv_protocol.h
- *		What backends and gpuvecd say to each other.
+ *		The messages between backends and gpuvecd.
  *
- * A unix stream socket, for the user of the cluster only.  Both ends run on
- * one host, so numbers are in the host's own byte order, and structs travel as
- * they are, those of the engine among them: every field is aligned, nothing is
- * padding.  In the engine's the device is gpuvecd's to choose: clients leave
- * it 0.
+ * Messages go through a unix stream socket, which only the cluster's user may
+ * use.  Both ends run on one host, so numbers are in the host's byte order,
+ * and structs, including those of the engine, are sent as they are in memory:
+ * every field is aligned, and there is no padding.  In the engine's structs,
+ * clients set the device to 0, because gpuvecd chooses it.
  *
- * A client speaks first and waits for the answer before it speaks again; to
- * give up it closes.  Every message is a GvMessage and `length` bytes.  The
- * first is a GvHello, within 5 seconds, which names the cluster's incarnation
- * (server/socketdir.c) and the client's role:
+ * A client sends a request and waits for the answer before it sends the next
+ * one; to give up, it closes the connection.  Every message is a GvMessage and
+ * `length` bytes.  The first message has to come within 5 seconds.  It is a
+ * GvHello, which names the cluster's incarnation (server/socketdir.c) and the
+ * client's role:
  *
- *	supervisor	says which incarnation gpuvecd serves: PING, STATUS, DROP
- *	session		asks: GV_MSG_SEARCH, PING, STATUS
- *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,
- *				CURRENT, STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a
- *				session may
- *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
- *				SAMPLED, CALIB_MIRROR, CHUNKS, TRY, PING; or helps with one: first GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, CHUNKS and PING
- *	bulk		many searches in one message: GV_MSG_SEARCHES, and PING
- *	set			has work on a set of rows done (engine/gv_set.h): GV_MSG_SET,
- *				PUT, RUN, GET, ASK, MEMORY, HERE, and PING
+ *	supervisor	names the incarnation that gpuvecd serves: PING, STATUS, DROP
+ *	session		searches for one query at a time: SEARCH, PING, STATUS
+ *	loader		loads mirrors: BEGIN, ARRAY, LISTS, REFINE, READY,
+ *				MARK_CURRENT, LIST_STATES, READ_LISTS, READ_ARRAY,
+ *				READ_REFINE, ATTACH_SHM, IN_SHM, DROP, PING, STATUS
+ *	builder		builds an index: BUILD, TRAIN_ROWS, TRAIN, GET_MODEL,
+ *				ENCODE_ROWS, ENCODE_SAMPLE, CALIB_MIRROR, then LISTS and
+ *				SEARCH of that mirror, and PING; or joins a build: first JOIN,
+ *				then TRAIN_ROWS, ENCODE_ROWS, ENCODE_SAMPLE, LISTS and PING
+ *	bulk		searches for many queries at a time: SEARCH, and PING
+ *	set			requests work on a set of rows (engine/gv_set.h): SET, PUT,
+ *				RUN, GET, ASK, ATTACH_SHM, IN_SHM, and PING
  *
- * Builders and sets may speak on before they are answered; answers come in the
- * order of the requests.  A refusal ends them.
+ * Builders and sets may send requests before earlier ones are answered;
+ * answers come in the order of the requests.  A refusal ends their connection.
  *
- * The server answers GV_MSG_OK and what stands beside the request below, or
- * GV_MSG_REFUSED with a GvRefusal.  After that other connections go on, except
- * for GV_REFUSED_PROTOCOL: who breaks the rules is cut off.
+ * gpuvecd answers with GV_MSG_OK and the data that is listed below after
+ * "OK:", or with GV_MSG_REFUSED and a GvRefusal.  After a refusal, the
+ * connection goes on, unless the client broke the rules (GV_REFUSED_PROTOCOL)
+ * or was not let in.  Other connections are not affected.
  *
- * Lengths are checked against what the type allows before anything is
- * allocated, contents before anything is done with them.
+ * gpuvecd checks a message's length before it allocates memory for the
+ * message, and the contents before it uses them.
  */
 #ifndef GV_PROTOCOL_H
 #define GV_PROTOCOL_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "engine/gv_set.h"
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 14
+#define GV_PROTOCOL_VERSION 15
 
 /*
- * In the data directory, or the folder of a gpuvecd that PostgreSQL does not
- * start.  Base backups skip names that begin so.  In the data directory paths
- * are relative, because sun_path has room for 107 bytes only.
+ * These files are in the data directory, or in the folder of a gpuvecd that
+ * PostgreSQL does not start.  Base backups skip files whose names have this
+ * prefix.  In the data directory, the paths are relative, because sun_path
+ * holds only 107 bytes.
  */
 #define GV_SOCKET_PATH		"pgsql_tmp.gpuvec.sock"
 #define GV_LOCK_PATH		"pgsql_tmp.gpuvec.lock"
 
-/* The longest message of any kind, header not counted. */
+/*
+ * The longest message of any type, without its header.  Only the answer to a
+ * request of one query may be longer.
+ */
 #define GV_MAX_MESSAGE		(16 * 1024 * 1024)
 
-/* The most memory that a loader or a set may share with gpuvecd. */
+/* Maximum bytes of memory that a loader or a set may share with gpuvecd. */
 #define GV_MAX_SHARED		(64 * 1024 * 1024)
 
-/* The most that a search may ask for. */
+/* Limits of a search. */
 #define GV_MAX_PROBES		(1 << 18)
 #define GV_MAX_HITS			(1 << 19)
 #define GV_MAX_VALUES		(1 << 16)	/* of all sets of a condition */
 
-/* Searches of one message, at most. */
-#define GV_MAX_SEARCHES		(1 << 14)
-
-/* The most queries in one GV_MSG_TRY. */
-#define GV_MAX_TRIES		256
-#define GV_MAX_TRIED_HITS	(1 << 21)
+/* Maximum number of queries in one GV_MSG_SEARCH. */
+#define GV_MAX_QUERIES		(1 << 14)
 
 typedef enum GvMessageType
 {
@@ -78,91 +83,91 @@ typedef enum GvMessageType
 	GV_MSG_STATUS,				/* nothing; OK: GvStatusReply and a
 								 * GvMirrorStatus for each mirror */
 	GV_MSG_SEARCH,				/* GvSearchRequest, GvTestRequest [ntests],
-								 * uint64 values [nvalues] of their sets one
-								 * after another, float [dims]; OK:
-								 * GvSearchReply, unless it is brief
-								 * GvProbeReply [nprobed], GvHit [nhits], if
-								 * the mirror has refine records GvBound
-								 * [nhits], and, if ntests is not 0 and it is
-								 * not brief, int32 matches [nprobed] */
+								 * uint64 [nvalues] with the values of their
+								 * sets one after another, float [n][dims]
+								 * with transformed queries; OK: n answers,
+								 * each a GvSearchReply and its arrays
+								 * (gv_answer_arrays) */
 
 	GV_MSG_BEGIN,				/* GvBeginRequest; OK: nothing.  An unfinished
-								 * mirror of the key is thrown away; one that
-								 * is ready is refused (GV_REFUSED_EXISTS) */
+								 * mirror of the key is dropped; if there is a
+								 * ready one, the request is refused
+								 * (GV_REFUSED_EXISTS) */
 	GV_MSG_ARRAY,				/* GvArrayRequest, values; OK: nothing */
 	GV_MSG_LISTS,				/* GvListsRequest, then chunks, each a GvChunk
-								 * and its arrays; OK: nothing */
-	GV_MSG_READY,				/* GvKeyRequest; OK: nothing.  From now on it
-								 * is searched */
-	GV_MSG_CURRENT,				/* GvCurrentRequest; OK: nothing.  The
-								 * mirror's lists are those of this version of
-								 * the index's directory, until a chunk comes.
-								 * Of no effect unless this connection asked
-								 * for STATES from list 0 on, and no other has
-								 * asked or sent a chunk since */
-	GV_MSG_STATES,				/* GvRangeRequest; OK: GvListState [count] of
-								 * lists first .. first + count - 1 */
-	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first +
-								 * count - 1; OK: chunks as in LISTS, of as
-								 * many of these lists as fit, at least one.
-								 * An answer with one chunk alone may have a
-								 * part of the list; its rest begins behind
-								 * the chunk */
-	GV_MSG_REFINE,				/* GvListsRequest with npieces items, then
-								 * GvRefineItems, gv_refine_stride apart; OK:
+								 * and its arrays (gv_chunk_arrays); OK:
 								 * nothing */
+	GV_MSG_READY,				/* GvKeyRequest; OK: nothing.  Opens the
+								 * mirror to searches */
+	GV_MSG_MARK_CURRENT,		/* GvCurrentRequest; OK: nothing.  Says that
+								 * the mirror has the lists of this version of
+								 * the directory, until a chunk comes.  Has no
+								 * effect unless this connection has asked for
+								 * LIST_STATES from list 0 on and, since then,
+								 * no other connection has asked for
+								 * LIST_STATES from list 0 on or sent a chunk */
+	GV_MSG_LIST_STATES,			/* GvRangeRequest; OK: GvListState [count] of
+								 * lists first .. first + count - 1 */
+	GV_MSG_READ_LISTS,			/* GvRangeRequest: lists first .. first +
+								 * count - 1; OK: chunks as in LISTS, of as
+								 * many lists as fit, at least one.  A single
+								 * chunk may be only a part of its list; the
+								 * rest of the list begins after the chunk's
+								 * last block */
+	GV_MSG_REFINE,				/* GvListsRequest, whose nchunks is the number
+								 * of items, then GvRefineItems,
+								 * gv_refine_stride apart; OK: nothing */
 	GV_MSG_DROP,				/* GvKeyRequest; OK: nothing, even if there
 								 * was no mirror */
-	GV_MSG_VALUES,				/* GvArrayRequest; OK: the array's values */
-	GV_MSG_RECORDS,				/* GvListsRequest with npieces addresses, then
-								 * uint16 [npieces][3]; OK: a GvRefineItem for
-								 * each, see gv_mirror_get_refine */
-	GV_MSG_MEMORY,				/* GvMemoryRequest, and with it the descriptor
-								 * of a memfd whose size is sealed; OK:
-								 * nothing. Of several the last one counts */
-	GV_MSG_HERE,				/* GvHereRequest: an ARRAY, LISTS or REFINE,
-								 * of a set a PUT, header and all, lies in
-								 * that memory, where it stays until it is
-								 * answered; OK: nothing. GV_REFUSED_NO_MIRROR
-								 * where this connection shares none */
+	GV_MSG_READ_ARRAY,			/* GvArrayRequest; OK: the array's values */
+	GV_MSG_READ_REFINE,			/* GvListsRequest, whose nchunks is the number
+								 * of addresses, then addresses uint16
+								 * [nchunks][3]; OK: a GvRefineItem for each
+								 * address (gv_mirror_get_refine) */
+	GV_MSG_ATTACH_SHM,			/* GvAttachShmRequest, and with it the
+								 * descriptor of a memfd whose size is sealed;
+								 * OK: nothing.  The memory replaces that of
+								 * an earlier message */
+	GV_MSG_IN_SHM,				/* GvInShmRequest: a loader's ARRAY, LISTS or
+								 * REFINE, or a set's PUT, is in the shared
+								 * memory, including its header.  The client
+								 * must not change the message before the
+								 * answer; OK: nothing.  Refused with
+								 * GV_REFUSED_NO_MIRROR if this connection
+								 * shares no memory */
 
 	GV_MSG_BUILD,				/* GvBuilderSpec, float mean [dims]; OK:
-								 * GvBuildReply.  Once a connection */
-	GV_MSG_ROWS,				/* GvRowsRequest, float [n][dims]; OK:
+								 * GvBuildReply.  May be sent only once in a
+								 * connection */
+	GV_MSG_TRAIN_ROWS,			/* GvRowsRequest, float [n][dims]; OK:
 								 * GvRowsReply */
 	GV_MSG_TRAIN,				/* nothing; OK: GvTrainReply */
-	GV_MSG_TRAINED,				/* GvTrainedRequest; OK: the array's values */
-	GV_MSG_ENCODE,				/* GvRowsRequest, float [n][dims]; OK:
+	GV_MSG_GET_MODEL,			/* GvGetModelRequest; OK: the array's values */
+	GV_MSG_ENCODE_ROWS,			/* GvRowsRequest, float [n][dims]; OK:
 								 * GvEncodeReply and its arrays */
-	GV_MSG_SAMPLED,				/* GvSampledRequest; OK: as ENCODE, of rows
-								 * that came for the sample */
-	GV_MSG_CALIB_MIRROR,		/* GvCalibMirrorRequest; OK: nothing.  From
-								 * now on there is a mirror, with empty lists,
-								 * of what was trained; once a build */
-	GV_MSG_CHUNKS,				/* GvListsRequest, its key 0, then chunks of
-								 * that mirror as in LISTS, each a whole list;
-								 * OK: nothing */
-	GV_MSG_TRY,					/* GvTryRequest, transformed queries float
-								 * [n][dims]; OK: int32 nhits [n], then row
-								 * ids uint16 [][3] of all hits, ascending by
-								 * (S, row id) for each query */
-	GV_MSG_JOIN,				/* GvJoinRequest; OK: nothing.  Instead of
-								 * BUILD */
+	GV_MSG_ENCODE_SAMPLE,		/* GvEncodeSampleRequest; OK: as for
+								 * ENCODE_ROWS.  Encodes rows that came for
+								 * the sample */
+	GV_MSG_CALIB_MIRROR,		/* GvCalibMirrorRequest; OK: nothing.  Creates
+								 * a mirror with the trained model and empty
+								 * lists, in place of the build's earlier
+								 * calibration mirror.  Only the build can use
+								 * this mirror: in a builder's LISTS and
+								 * SEARCH the key is 0 */
+	GV_MSG_JOIN,				/* GvJoinRequest; OK: nothing.  Comes instead
+								 * of BUILD */
 
-	GV_MSG_SET,					/* GvSetSpec; OK: nothing.  The set of an
-								 * earlier one is given up */
+	GV_MSG_SET,					/* GvSetSpec; OK: nothing.  Begins a set, and
+								 * drops the set of an earlier SET */
 	GV_MSG_PUT,					/* GvPutRequest, items of that input; OK:
 								 * nothing */
 	GV_MSG_RUN,					/* nothing; OK: GvSetDone */
-	GV_MSG_GET,					/* GvGetRequest; OK: items of that output, or
-								 * nothing: they are in shared memory */
+	GV_MSG_GET,					/* GvGetRequest; OK: items of the output, or
+								 * nothing, if the items are in shared memory */
 
-	GV_MSG_SEARCHES,			/* GvSearchesRequest, transformed queries
-								 * float [n][dims]; OK: n answers as of SEARCH
-								 * without tests, each padded to 8 bytes */
-
-	GV_MSG_ASK,					/* GvSetSpec; OK: nothing.  The next question
-								 * to a set that began with no queries */
+	GV_MSG_ASK,					/* GvSetSpec; OK: nothing.  Asks a question
+								 * about the rows that the set keeps
+								 * (gv_set_ask) */
 
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
@@ -170,7 +175,7 @@ typedef enum GvMessageType
 
 typedef struct GvMessage
 {
-	uint32_t	length;			/* of what follows */
+	uint32_t	length;			/* bytes that follow */
 	uint16_t	type;			/* GvMessageType */
 	uint16_t	request;		/* in an answer: type of the request; else 0 */
 } GvMessage;
@@ -185,7 +190,7 @@ typedef enum GvRole
 	GV_ROLE_SUPERVISOR
 } GvRole;
 
-/* The first two stay what they are in every version. */
+/* The first two fields stay the same in every version. */
 typedef struct GvHello
 {
 	uint32_t	magic;
@@ -197,28 +202,28 @@ typedef struct GvHello
 
 typedef struct GvWelcome
 {
-	uint64_t	instance;		/* random, of this run of the server */
+	uint64_t	instance;		/* random number of this run of gpuvecd */
 	uint32_t	pid;
 	uint32_t	unused;			/* 0 */
 	char		engine[16];		/* "cpu", "cuda" */
-	char		release[16];	/* of gpuvec */
+	char		release[16];	/* version of gpuvec */
 } GvWelcome;
 
-/* Why a request was refused.  Append; names are in gv_protocol.c. */
+/* Reasons for refusals; new ones are appended.  Names: gv_refusal_name. */
 typedef enum GvRefusalCode
 {
 	GV_REFUSED_PROTOCOL = 1,	/* malformed, out of order, or not allowed */
 	GV_REFUSED_VERSION,			/* another protocol version */
 	GV_REFUSED_FULL,			/* too many connections */
-	GV_REFUSED_NO_MIRROR,		/* there is none of that key */
-	GV_REFUSED_LOADING,			/* there is, but it is not ready */
+	GV_REFUSED_NO_MIRROR,		/* there is no mirror of that key */
+	GV_REFUSED_LOADING,			/* the mirror is not ready */
 	GV_REFUSED_EXISTS,			/* a ready mirror of the key is there */
 	GV_REFUSED_NO_MEMORY,		/* the engine or the budget has no memory */
 	GV_REFUSED_FAILED,			/* the engine failed; the server will restart */
-	GV_REFUSED_INCARNATION		/* it serves another, or none yet */
+	GV_REFUSED_INCARNATION		/* not the one that gpuvecd serves */
 } GvRefusalCode;
 
-#define GV_NREFUSALS	10		/* and 0, which is none */
+#define GV_NREFUSALS	10		/* including 0, which is none */
 
 typedef struct GvRefusal
 {
@@ -226,7 +231,7 @@ typedef struct GvRefusal
 	char		reason[252];	/* for the log; ends with 0 */
 } GvRefusal;
 
-/* Which index: its storage and what was built there. */
+/* The identity of an index: its storage, and the build in that storage. */
 typedef struct GvMirrorKey
 {
 	uint32_t	database;
@@ -236,7 +241,7 @@ typedef struct GvMirrorKey
 	uint64_t	build_id;
 } GvMirrorKey;
 
-/* As in the index's directory. */
+/* The state of a list, as in the index's directory. */
 typedef struct GvListState
 {
 	uint32_t	gen;
@@ -244,51 +249,42 @@ typedef struct GvListState
 	uint32_t	del_seq;
 } GvListState;
 
-typedef struct GvSearchRequest
-{
-	GvMirrorKey key;
-	int32_t		dims;
-	int32_t		probes;			/* 1 .. GV_MAX_PROBES */
-	int32_t		compare;
-	int32_t		capacity;		/* 1 .. GV_MAX_HITS */
-	int32_t		ntests;			/* 0 .. GV_MAX_TESTS, of the mirror's keys; 0:
-								 * all postings match */
-	int32_t		nvalues;		/* 0 .. GV_MAX_VALUES */
-	uint64_t	version;		/* of the directory; where it is the mirror's,
-								 * the answer is brief.  0: none */
-	double		part;			/* 0 .. 1, below 1: lists [n] count less and
-								 * less, the i-th (1 - part) ^ (i / n) */
-	int32_t		rank;			/* as in GvSearch */
-	int32_t		unused;			/* 0 */
-} GvSearchRequest;
-
 /*
- * n searches as in GvSearchRequest; n is at most gv_searches_most.  A client
- * in GV_ROLE_BULK that says nothing for GV_BULK_IDLE_MS is closed: it keeps a
- * thread and a device's memory.
+ * n searches of one mirror, which differ only in the query.  n is at most
+ * gv_queries_most(), and 1 from a session.  A bulk client that sends nothing for
+ * GV_BULK_IDLE_MS is disconnected, because it occupies a thread and device
+ * memory.
  */
 #define GV_BULK_IDLE_MS		2000
 
-typedef struct GvSearchesRequest
+typedef struct GvSearchRequest
 {
 	GvMirrorKey key;
-	int32_t		n;				/* 1 or more */
+	int32_t		n;				/* queries */
 	int32_t		dims;
 	int32_t		probes;			/* 1 .. GV_MAX_PROBES */
-	int32_t		compare;
+	int32_t		compare;		/* as in GvSearch */
 	int32_t		capacity;		/* 1 .. GV_MAX_HITS */
-	int32_t		unused;			/* 0 */
-	uint64_t	version;		/* as in GvSearchRequest */
-} GvSearchesRequest;
+	int32_t		ntests;			/* number of tests of the mirror's keys, 0 ..
+								 * GV_MAX_TESTS; without tests, all postings
+								 * match */
+	int32_t		nvalues;		/* 0 .. GV_MAX_VALUES */
+	int32_t		rank;			/* as in GvSearch */
+	uint64_t	version;		/* if the mirror has this version of the
+								 * directory, the answer is brief; with 0, the
+								 * answer is never brief */
+	double		part;			/* 0 <= part < 1: weighted sums multiply the
+								 * i-th of n lists by (1 - part) ^ (i / n) */
+} GvSearchRequest;
 
-/* A GvKeyTest on its way. */
+/* A GvKeyTest in a message. */
 typedef struct GvTestRequest
 {
 	int32_t		key;
 	int32_t		kind;			/* GvTestKind */
 	uint64_t	low;
 	uint64_t	high;
-	int32_t		nvalues;		/* of GV_TEST_SET; else 0 */
+	int32_t		nvalues;		/* of GV_TEST_SET; others: 0 */
 	int32_t		unused;			/* 0 */
 } GvTestRequest;
 
@@ -297,23 +293,24 @@ typedef struct GvSearchReply
 	int32_t		nprobed;
 	int32_t		nhits;
 	int64_t		postings;		/* as in GvSearch */
-	uint32_t	batch;			/* searches answered together with this one */
-	uint32_t	queued_us;		/* from the whole request to the batch's begin */
-	uint32_t	engine_us;		/* the batch */
-	uint32_t	nbounds;		/* nhits, or 0 of a mirror without records */
+	uint32_t	batch;			/* queries answered together, this one
+								 * included */
+	uint32_t	queued_us;		/* time that the request waited */
+	uint32_t	engine_us;		/* time that the batch took */
+	uint32_t	nbounds;		/* nhits, or 0 if the mirror has no records */
 	uint32_t	is_brief;		/* 0 or 1 */
-	int32_t		nearest;		/* list, of those searched, or 0 */
+	int32_t		nearest;		/* nearest list searched; 0 if there is none */
 
-	/* with a condition, of the lists searched; else 0 */
-	int64_t		nitems;			/* postings that the mirror has of them */
-	int64_t		matches;		/* those that satisfy the condition */
-	double		weighted_nitems;	/* the same as each list counts */
-	double		weighted_matches;
+	/* sums over the lists searched, or 0 if the search has no condition */
+	int64_t		nitems;			/* postings in the mirror */
+	int64_t		matches;		/* postings that satisfy the condition */
+	double		weighted_nitems;	/* nitems of each list, weighted (part) */
+	double		weighted_matches;	/* likewise matches */
 	int64_t		nearer;			/* as in GvSearch */
 	int64_t		nearer_squares;
 } GvSearchReply;
 
-/* A list that was searched, and what of it the mirror had. */
+/* A list that was searched, and its state in the mirror. */
 typedef struct GvProbeReply
 {
 	int32_t		list;
@@ -332,7 +329,7 @@ typedef struct GvArrayRequest
 	GvMirrorKey key;
 	int32_t		array;			/* GvArray */
 	int32_t		unused;			/* 0 */
-	int64_t		first;			/* element */
+	int64_t		first;			/* first element */
 	int64_t		count;			/* elements, 4 bytes each */
 } GvArrayRequest;
 
@@ -344,24 +341,26 @@ typedef struct GvListsRequest
 } GvListsRequest;
 
 /*
- * A GvListChunk on its way; behind it, each aligned to 4 bytes by nature:
+ * The header of a chunk of a list.  Its arrays follow, all aligned to 4 bytes,
+ * as gv_chunk_arrays finds them:
  *		uint32 live [nblocks]
  *		float t [nblocks][32]						\
  *		uint16 rowids [nblocks][32][3]				 > unless GV_CHUNK_LIVE
  *		keys [nblocks], of a mirror that has them	 |
  *		uint8 codes [nblocks][code_bytes][32]		/
  * A list that is longer than a message comes in several chunks, ascending.
- * `state` is the list's once the chunk is in, its nitems the postings up to
- * the chunk's end.  A chunk with first > 0 must come to a list of the same gen
- * and del_seq, one with GV_CHUNK_LIVE to one of the same gen and nitems,
- * whole; bits of `live` beyond nitems must be 0.
+ * `state` is the state of the list after the chunk is added; its nitems is the
+ * number of postings up to the chunk's end.  If first > 0, the list must have
+ * the same gen and del_seq before.  With GV_CHUNK_LIVE, the chunk must be of
+ * the whole list, which must have the same gen and nitems before.  Bits of
+ * `live` beyond nitems must be 0.
  */
 #define GV_CHUNK_LIVE	1		/* `live` only */
 
 typedef struct GvChunk
 {
 	int32_t		list;
-	int32_t		first;
+	int32_t		first;			/* number of the first block */
 	int32_t		nblocks;		/* may be 0: the list ends at `first` */
 	uint32_t	flags;
 	GvListState state;
@@ -381,26 +380,26 @@ typedef struct GvCurrentRequest
 typedef struct GvRangeRequest
 {
 	GvMirrorKey key;
-	int32_t		first;			/* list */
+	int32_t		first;			/* first list */
 	int32_t		count;
-	int32_t		block;			/* of BLOCKS: of list `first`, its blocks from
-								 * this one on; else 0 */
+	int32_t		block;			/* in READ_LISTS, the first block to read of
+								 * list `first`; in other messages 0 */
 	int32_t		unused;			/* 0 */
 } GvRangeRequest;
 
-typedef struct GvMemoryRequest
+typedef struct GvAttachShmRequest
 {
-	uint64_t	bytes;			/* .. GV_MAX_SHARED */
-} GvMemoryRequest;
+	uint64_t	bytes;			/* up to GV_MAX_SHARED */
+} GvAttachShmRequest;
 
-typedef struct GvHereRequest
+typedef struct GvInShmRequest
 {
 	uint64_t	offset;			/* of the header; a multiple of 8 */
-} GvHereRequest;
+} GvInShmRequest;
 
 typedef struct GvBuildReply
 {
-	uint64_t	id;				/* random; who knows it may join */
+	uint64_t	id;				/* random; whoever knows it may join */
 } GvBuildReply;
 
 typedef struct GvJoinRequest
@@ -410,22 +409,22 @@ typedef struct GvJoinRequest
 
 typedef struct GvRowsRequest
 {
-	int32_t		kind;			/* GvRows; 0 in GV_MSG_ENCODE */
-	int32_t		n;				/* 1 or more; of GV_MSG_ENCODE at most
+	int32_t		kind;			/* GvRows; 0 in GV_MSG_ENCODE_ROWS */
+	int32_t		n;				/* 1 or more; of GV_MSG_ENCODE_ROWS at most
 								 * batch_rows */
 } GvRowsRequest;
 
 typedef struct GvRowsReply
 {
-	int64_t		first;			/* number of the first of them, of its kind */
+	int64_t		first;			/* number of the first row among its kind */
 } GvRowsReply;
 
-typedef struct GvSampledRequest
+typedef struct GvEncodeSampleRequest
 {
-	int64_t		first;			/* row, as they came */
+	int64_t		first;			/* number of the first row in the sample */
 	int32_t		n;				/* 1 .. batch_rows */
 	int32_t		unused;			/* 0 */
-} GvSampledRequest;
+} GvEncodeSampleRequest;
 
 typedef struct GvTrainReply
 {
@@ -433,16 +432,16 @@ typedef struct GvTrainReply
 	int32_t		nparents;
 } GvTrainReply;
 
-typedef struct GvTrainedRequest
+typedef struct GvGetModelRequest
 {
 	int32_t		array;			/* GvArray */
 	int32_t		unused;			/* 0 */
-	int64_t		first;			/* element */
+	int64_t		first;			/* first element */
 	int64_t		count;
-} GvTrainedRequest;
+} GvGetModelRequest;
 
 /*
- * A GvEncoded on its way; behind it, as gv_encoded_open finds them,
+ * The header of a GvEncoded; its arrays follow as gv_encoded_open finds them:
  *		int32 lists [n][copies]
  *		float t [n][copies]
  *		float min [n], step [n], error [n]			if there are refine records
@@ -458,18 +457,8 @@ typedef struct GvEncodeReply
 
 typedef struct GvCalibMirrorRequest
 {
-	int64_t		postings;		/* no more are to come */
+	int64_t		postings;		/* maximum number that will come */
 } GvCalibMirrorRequest;
-
-/* n searches as in GvSearchRequest. */
-typedef struct GvTryRequest
-{
-	int32_t		n;				/* 1 .. GV_MAX_TRIES */
-	int32_t		probes;			/* 1 .. GV_MAX_PROBES */
-	int32_t		compare;
-	int32_t		capacity;		/* 1 .. GV_MAX_HITS; n times that is at most
-								 * GV_MAX_TRIED_HITS */
-} GvTryRequest;
 
 typedef struct GvPutRequest
 {
@@ -485,29 +474,28 @@ typedef struct GvGetRequest
 	int64_t		first;
 	int64_t		n;				/* items, 1 or more, and at most what a
 								 * message holds */
-	int64_t		offset;			/* where they are written to in the memory
-								 * that the connection shares, a multiple of
-								 * 8; -1: they are the answer */
+	int64_t		offset;			/* where in the memory that the connection
+								 * shares to put the items, a multiple of 8;
+								 * -1 to put the items into the answer */
 } GvGetRequest;
 
 typedef struct GvStatusReply
 {
 	uint64_t	instance;
 	char		device[128];
-	int64_t		memory;			/* that mirrors may have of all devices,
-								 * bytes: less where shards bring searchers */
-	int64_t		most;			/* the same of the device that has most */
+	int64_t		memory;			/* bytes that mirrors may have on all devices */
+	int64_t		most;			/* likewise, on the device that has most */
 	int64_t		used;
 	int64_t		searches;		/* answered with results */
 	int64_t		batches;
 	int64_t		largest_batch;
-	int64_t		sets;			/* whose work was finished */
+	int64_t		sets;			/* finished sets */
 	int64_t		refusals[GV_NREFUSALS];
 	int64_t		received;		/* bytes */
 	int64_t		sent;
 	int64_t		evictions;
-	int64_t		oldest_ms;		/* that the oldest of the batches under way
-								 * has taken so far */
+	int64_t		oldest_ms;		/* how long the oldest of the batches under
+								 * way has taken */
 	int32_t		connections;
 	int32_t		nmirrors;
 } GvStatusReply;
@@ -522,57 +510,188 @@ typedef struct GvMirrorStatus
 	int32_t		nlists;
 	int32_t		nparents;
 	int32_t		refine_slots;
-	int32_t		device;			/* the first, its number as GvDevice has it */
-	int32_t		shards;			/* devices that it is divided among, or 1 */
-	int32_t		replicas;		/* devices that have it whole, or 1 */
+	int32_t		device;			/* GvDevice.number of the first */
+	int32_t		shards;			/* devices that a replica is divided among */
+	int32_t		replicas;
 	int64_t		bytes;
-	int64_t		postings;		/* it holds, dead ones included */
-	int64_t		expected;		/* postings, when loading began */
+	int64_t		postings;		/* in it, including dead ones */
+	int64_t		expected;		/* postings, as estimated when loading began */
 	int64_t		searches;
 	int64_t		idle_ms;		/* since it was last searched or changed */
 } GvMirrorStatus;
 
 extern const char *gv_refusal_name(uint32_t code);
 
-/* Bytes of an answer among those of GV_MSG_SEARCHES. */
-static inline int64_t
-gv_answer_bytes(int64_t nprobed, int64_t nhits, int64_t nbounds)
+/*
+ * Returns whether both keys name the same mirror.  The OID of the index is not
+ * compared, because ALTER TABLE may give an index another OID and keep its
+ * pages.
+ */
+static inline bool
+gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
 {
-	int64_t		bytes = (int64_t) sizeof(GvSearchReply) +
-	nprobed * (int64_t) sizeof(GvProbeReply) +
-	nhits * (int64_t) sizeof(GvHit) + nbounds * (int64_t) sizeof(GvBound);
+	return a->relation == b->relation && a->database == b->database &&
+		a->tablespace == b->tablespace && a->build_id == b->build_id;
+}
+
+/* Returns the bytes of a request's tests and their values. */
+static inline size_t
+gv_tests_bytes(const GvSearchRequest *request)
+{
+	return (size_t) request->ntests * sizeof(GvTestRequest) +
+		(size_t) request->nvalues * sizeof(uint64_t);
+}
+
+/*
+ * Returns the bytes of an answer with this head, a multiple of 8.  A brief
+ * answer has neither lists nor matches.  Without tests there are no matches.
+ */
+static inline int64_t
+gv_answer_bytes(const GvSearchRequest *request, const GvSearchReply *head)
+{
+	int64_t		nlists = head->is_brief ? 0 : head->nprobed;
+	int64_t		bytes = (int64_t) sizeof(*head) +
+	nlists * (int64_t) sizeof(GvProbeReply) +
+	head->nhits * (int64_t) sizeof(GvHit) +
+	head->nbounds * (int64_t) sizeof(GvBound) +
+	(request->ntests > 0 ? nlists * (int64_t) sizeof(int32_t) : 0);
 
 	return (bytes + 7) / 8 * 8;
 }
 
-/*
- * Returns how many searches fit into a message, and their answers into one;
- * may be 0.
- */
-static inline int32_t
-gv_searches_most(int32_t dims, int32_t probes, int32_t capacity)
+/* The arrays of an answer, in their order. */
+typedef struct GvAnswerArrays
 {
-	int64_t		bytes = gv_answer_bytes(probes, capacity, capacity);
-	int64_t		most;
+	GvProbeReply *probed;		/* [nprobed] */
+	GvHit	   *hits;			/* [nhits] */
+	GvBound    *bounds;			/* [nbounds] */
+	int32_t    *matches;		/* [nprobed] */
+} GvAnswerArrays;
 
-	if (bytes < 4 * (int64_t) dims)
-		bytes = 4 * (int64_t) dims;
-	most = (GV_MAX_MESSAGE - (int64_t) sizeof(GvSearchesRequest)) / bytes;
-	return (int32_t) (most < GV_MAX_SEARCHES ? most : GV_MAX_SEARCHES);
+static inline GvAnswerArrays
+gv_answer_arrays(GvSearchReply *head)
+{
+	GvAnswerArrays arrays;
+
+	arrays.probed = (GvProbeReply *) (head + 1);
+	arrays.hits = (GvHit *) (arrays.probed +
+							 (head->is_brief ? 0 : head->nprobed));
+	arrays.bounds = (GvBound *) (arrays.hits + head->nhits);
+	arrays.matches = (int32_t *) (arrays.bounds + head->nbounds);
+	return arrays;
 }
 
 /*
- * Bytes of a chunk: header and arrays, for codes of code_bytes each, and keys
- * of keys_bytes a block.
+ * Returns the maximum bytes of an answer to one query.  has_records says
+ * whether the mirror has refine records; if so, the answer has bounds.
+ */
+static inline int64_t
+gv_answer_most(const GvSearchRequest *request, bool has_records)
+{
+	GvSearchReply head = {
+		.nprobed = request->probes,
+		.nhits = request->capacity,
+		.nbounds = has_records ? (uint32_t) request->capacity : 0
+	};
+
+	return gv_answer_bytes(request, &head);
+}
+
+/*
+ * Returns how many queries a request like this one may have so that both the
+ * request and its answer fit into a message.  Returns at least 1.
+ */
+static inline int32_t
+gv_queries_most(const GvSearchRequest *request, bool has_records)
+{
+	int64_t		query = 4 * (int64_t) request->dims;
+	int64_t		answer = gv_answer_most(request, has_records);
+	int64_t		most = (GV_MAX_MESSAGE - (int64_t) sizeof(*request) -
+						(int64_t) gv_tests_bytes(request)) /
+	(answer > query ? answer : query);
+
+	if (most > GV_MAX_QUERIES)
+		most = GV_MAX_QUERIES;
+	return most > 1 ? (int32_t) most : 1;
+}
+
+/* Returns how many blocks a list of nitems postings has. */
+static inline int64_t
+gv_blocks_of(uint32_t nitems)
+{
+	return ((int64_t) nitems + GV_BLOCK - 1) / GV_BLOCK;
+}
+
+/*
+ * Returns the bytes of a chunk with its arrays, for code_bytes per code and
+ * keys_bytes per block for keys.
  */
 static inline int64_t
 gv_chunk_bytes(const GvChunk *chunk, int32_t code_bytes, size_t keys_bytes)
 {
-	int64_t		block = 4;
+	int64_t		block = sizeof(uint32_t);
 
 	if ((chunk->flags & GV_CHUNK_LIVE) == 0)
-		block += 32 * (4 + 6 + (int64_t) code_bytes) + (int64_t) keys_bytes;
+		block += (int64_t) (GV_BLOCK * (sizeof(float) + 3 * sizeof(uint16_t) +
+										(size_t) code_bytes) + keys_bytes);
 	return (int64_t) sizeof(GvChunk) + chunk->nblocks * block;
+}
+
+/* The arrays of a chunk, in their order. */
+typedef struct GvChunkArrays
+{
+	uint32_t   *live;
+	float	   *t;				/* t and the next: NULL with GV_CHUNK_LIVE */
+	uint16_t   *rowids;
+	char	   *keys;			/* NULL if the index has none */
+	uint8_t    *codes;
+} GvChunkArrays;
+
+static inline GvChunkArrays
+gv_chunk_arrays(GvChunk *chunk, size_t keys_bytes)
+{
+	size_t		nblocks = (size_t) chunk->nblocks;
+	GvChunkArrays arrays = {.live = (uint32_t *) (chunk + 1)};
+	char	   *keys;
+
+	if ((chunk->flags & GV_CHUNK_LIVE) != 0)
+		return arrays;
+	arrays.t = (float *) (arrays.live + nblocks);
+	arrays.rowids = (uint16_t *) (arrays.t + nblocks * GV_BLOCK);
+	keys = (char *) (arrays.rowids + nblocks * GV_BLOCK * 3);
+	arrays.keys = keys_bytes > 0 ? keys : NULL;
+	arrays.codes = (uint8_t *) keys + nblocks * keys_bytes;
+	return arrays;
+}
+
+/* Returns a chunk as the engine reads it. */
+static inline GvListChunk
+gv_chunk_open(const GvChunk *chunk, size_t keys_bytes)
+{
+	GvChunkArrays arrays = gv_chunk_arrays((GvChunk *) chunk, keys_bytes);
+
+	return (GvListChunk)
+	{
+		chunk->list, chunk->first, chunk->nblocks, arrays.live, arrays.t,
+			arrays.rowids, arrays.keys, arrays.codes
+	};
+}
+
+/* Copies a block to the chunk, as the chunk's i-th block. */
+static inline void
+gv_chunk_put(GvChunk *chunk, int32_t code_bytes, size_t keys_bytes, size_t i,
+			 const GvBlock *block)
+{
+	GvChunkArrays arrays = gv_chunk_arrays(chunk, keys_bytes);
+	size_t		bytes = GV_BLOCK * (size_t) code_bytes;
+
+	arrays.live[i] = block->live;
+	memcpy(arrays.t + i * GV_BLOCK, block->t, GV_BLOCK * sizeof(float));
+	memcpy(arrays.rowids + i * GV_BLOCK * 3, block->rowids,
+		   GV_BLOCK * 3 * sizeof(uint16_t));
+	if (keys_bytes > 0)
+		memcpy(arrays.keys + i * keys_bytes, block->keys, keys_bytes);
+	memcpy(arrays.codes + i * bytes, block->codes, bytes);
 }
 
 #endif							/* GV_PROTOCOL_H */

@@ -1,86 +1,132 @@
 /*
  * buildjob.c
- *		The builders of a build: one that trains, and copies of it that encode
- *		on other devices.
+ *		Builds: indexes that are trained, encoded and calibrated for sessions.
  *
- * An engine's builder does one thing at a time.  So a thread takes a builder
- * for each message, and releases it afterwards.  Batches of rows go to any
- * builder that is free, a copy before the first one, which alone has the
- * sample and does all the rest.
+ * A build has a thread for its owner, and one for each connection that has
+ * joined the build to have more rows encoded.  A thread answers one message at
+ * a time; meanwhile its client sends the next rows, which wait in the socket.
+ * While a device encodes the rows of one thread, other threads use other
+ * devices, or receive and send.  The memory that the engine takes for a build
+ * is charged to the budgets of the devices, as that of mirrors is.
  *
- * A copy is made once threads have waited for builders as long as it takes to
- * make one: a build of few rows never waits so long, and of many it does not
- * matter when it begins.  Nothing fails for the sake of a copy.
+ * A build exists until all its connections have ended, so no connection has to
+ * know about the others.  After the owner has gone, nobody can join the build,
+ * even if other connections are still open: otherwise joining would depend on
+ * when we notice their ends.
+ *
+ * A builder of the engine does one thing at a time, so a thread takes a
+ * builder for each message and releases it afterwards.  The first builder
+ * trains.  Copies of it encode on other devices (server/README, "Builds by
+ * gpuvecd").  Rows to encode go to any free builder, preferably to a copy,
+ * because only the first builder has the sample and does all other work.  If a
+ * copy fails, the build goes on.
+ *
+ * To calibrate the index that is being built, the owner searches it in a
+ * calibration mirror.  This mirror has the trained model, and each list is
+ * added to it when the list's pages are written.  It never becomes ready, so
+ * only the build can use it.
  */
+#include "server/server.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "server/server.h"
+#define ARRAY_VALUES	(1 << 20)	/* copied from the builder at once */
 
-static GvStatus calib_mirror_begin(GvCalibMirror *calib,
-									  const GvBuilderSpec *spec,
-									  const GvTrained *trained, GvBuilder *builder,
-									  int64_t postings);
-static void calib_mirror_chunks(GvCalibMirror *calib,
-								   GvConnection *connection);
-static void calib_mirror_search(GvCalibMirror *calib,
-								   GvConnection *connection);
-static void calib_mirror_end(GvCalibMirror *calib);
+/*
+ * A builder of a build, on one device.  The build's first builder trains, and
+ * the others are copies of it.
+ */
+typedef struct BuildPart
+{
+	GvBuilder  *builder;		/* NULL if there is none or it was dropped */
+	int32_t		device;
+	int64_t		charged;		/* bytes charged to the device's budget */
+	int64_t		nencoded;		/* rows that it has encoded */
+	bool		taken;			/* a thread has it, or it was dropped */
+} BuildPart;
 
-/* Make the engine's first builder, on a device that has the memory. */
+/*
+ * A build of an index.  `lock` is held for a few instructions, and protects
+ * the fields from `parts` to is_broken.  A builder is used only by the thread
+ * that has taken it.  The thread that has taken the first builder may use the
+ * fields from `trained` to `tried`.  `mutex` protects `next` and `users`.
+ * `id` and `spec` do not change once the first builder has been created;
+ * spec.device is that builder's device.
+ */
+typedef struct Build
+{
+	uint64_t	id;
+	GvBuilderSpec spec;
+	uint64_t	begun_ns;		/* when the build was begun */
+	pthread_mutex_t lock;
+	pthread_cond_t given;		/* signaled when a builder is released or the
+								 * build breaks */
+	BuildPart	parts[GV_MAX_DEVICES];
+	int			nparts;
+	uint64_t	waited_ns;		/* time that threads waited for builders since
+								 * we last tried to add a builder */
+	uint64_t	extended_ns;	/* when the last builder was added */
+	uint64_t	spent_ns[GV_MSG_OK];	/* time spent on messages of each
+										 * type, without waiting for builders */
+	bool		is_trained;
+	bool		is_broken;		/* the first builder cannot be used any more,
+								 * so the build can only be dropped */
+
+	GvTrained	trained;
+	int64_t		nrows[2];		/* rows that have come of each GvRows */
+	GvDeviceSet tried;			/* devices on which we have tried to create a
+								 * builder */
+
+	struct Build *next;
+	int			users;			/* connections */
+} Build;
+
+/* The state of a connection's thread. */
+typedef struct Building
+{
+	Build	   *build;			/* NULL: not begun */
+	bool		joined;			/* another client began the build */
+	BuildPart  *part;			/* taken for the message at hand, or NULL */
+	int64_t		nencoded;		/* rows encoded for that message */
+} Building;
+
+/*
+ * The builds under way.  The mutex protects the list and each build's `users`.
+ */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static Build *builds;
+
+/* The builders of a build */
+
+/* The arguments of create_builder. */
+typedef struct NewBuilder
+{
+	GvBuilderSpec *spec;		/* with the builder's device */
+	const float *mean;			/* of the rows; NULL: make a copy of `first` */
+	GvBuilder  *first;
+	GvBuilder  *builder;		/* the builder that was created */
+} NewBuilder;
+
+/* Creates a builder, for gv_job_create. */
 static GvStatus
-build_make(GvBuild *build, const float *mean)
+create_builder(void *arg)
 {
-	GvBuildPart *part = &build->parts[0];
-	GvTriedDevices tried = 0;
-	GvStatus	status = GV_NO_MEMORY;
-	int64_t		bytes = gv_builder_size(&build->spec);
+	NewBuilder *new = arg;
 
-	while (status == GV_NO_MEMORY &&
-		   gv_mirrors_place_work(bytes, &build->spec.device, &tried))
-	{
-		do
-			status = gv_builder_create(&build->spec, mean, &part->builder);
-		while (status == GV_NO_MEMORY &&
-			   gv_mirrors_evict(build->spec.device));
-		if (status == GV_OK)
-			break;
-		gv_mirrors_end_work(1u << build->spec.device);
-		gv_mirrors_unreserve(build->spec.device, bytes);
-	}
-	if (status != GV_OK)
-		return status;
-	part->device = build->spec.device;
-	part->charged = bytes;
-	build->tried = 1u << part->device;
-	build->nparts = 1;
-	return GV_OK;
+	return new->mean != NULL ?
+		gv_builder_create(new->spec, new->mean, &new->builder) :
+		gv_builder_copy(new->first, new->spec, &new->builder);
 }
 
-/* The thread that has the first builder has trained it. */
-static void
-build_trained_now(GvBuild *build)
-{
-	pthread_mutex_lock(&build->lock);
-	build->is_trained = true;
-	pthread_mutex_unlock(&build->lock);
-}
-
-/* The first builder is out of memory: nobody can use the build any more. */
-static void
-build_break(GvBuild *build)
-{
-	pthread_mutex_lock(&build->lock);
-	build->is_broken = true;
-	pthread_cond_broadcast(&build->given);
-	pthread_mutex_unlock(&build->lock);
-}
-
-/* Locked: takes the first builder, or any, if it is free. */
-static GvBuildPart *
-find_free(GvBuild *build, bool any)
+/*
+ * Returns a free builder: the first one or, if `any` is set, preferably a
+ * copy.  Returns NULL if none is free.  The caller holds the build's lock.
+ */
+static BuildPart *
+find_free(Build *build, bool any)
 {
 	int			i;
 
@@ -90,13 +136,16 @@ find_free(GvBuild *build, bool any)
 	return NULL;
 }
 
-/* Takes the first builder, or any one; NULL: the build is broken. */
-static GvBuildPart *
-build_take(GvBuild *build, bool any)
+/*
+ * Waits for the first builder or, if `any` is set, for any builder, and takes
+ * it.  Returns NULL if the build is broken.
+ */
+static BuildPart *
+build_acquire(Build *build, bool any)
 {
 	uint64_t	begun_ns = gv_now_ns();
 	uint64_t	now_ns;
-	GvBuildPart *part = NULL;
+	BuildPart  *part = NULL;
 
 	pthread_mutex_lock(&build->lock);
 	while (!build->is_broken && (part = find_free(build, any)) == NULL)
@@ -104,7 +153,7 @@ build_take(GvBuild *build, bool any)
 	if (part != NULL)
 		part->taken = true;
 	now_ns = gv_now_ns();
-	/* time spent making another builder is no waiting for one */
+	/* the time spent on making another builder does not count as waiting */
 	if (begun_ns < build->extended_ns)
 		begun_ns = build->extended_ns;
 	if (build->is_trained)
@@ -114,46 +163,38 @@ build_take(GvBuild *build, bool any)
 }
 
 /*
- * Returns whether another builder is worth while now; if so, its caller makes
- * one.
+ * Adds a copy of the first builder, which the caller has taken, if threads
+ * have waited long enough for builders.  Returns whether a copy was added.  If
+ * there is no memory for a copy, or the copy fails, the build goes on without
+ * it.
  */
 static bool
-wants_more(GvBuild *build)
-{
-	bool		wanted;
-
-	pthread_mutex_lock(&build->lock);
-	wanted = build->is_trained && build->nparts < gv_ndevices() &&
-		build->waited_ns >= (uint64_t) gv_server.worth_ns;
-	if (wanted)
-		build->waited_ns = 0;
-	pthread_mutex_unlock(&build->lock);
-	return wanted;
-}
-
-/* Make a copy of the first builder; false: there is no memory for one. */
-static bool
-add_part(GvBuild *build)
+build_extend(Build *build)
 {
 	GvBuilderSpec spec = gv_builder_copy_spec(&build->spec,
 											  build->spec.device);
-	GvBuildPart part = {.charged = gv_builder_size(&spec)};
+	NewBuilder	new = {.spec = &spec, .first = build->parts[0].builder};
+	BuildPart	part = {.charged = gv_builder_size(&spec)};
 	double		begun = gv_seconds();
+	bool		pays;
 	GvStatus	status;
 
-	if (!gv_mirrors_place_more(part.charged, build->spec.device, &part.device,
-							   &build->tried))
+	pthread_mutex_lock(&build->lock);
+	pays = build->is_trained && build->nparts < gv_ndevices() &&
+		build->waited_ns >= (uint64_t) gv_server.copy_builder_after_ns;
+	if (pays)
+		build->waited_ns = 0;
+	pthread_mutex_unlock(&build->lock);
+	if (!pays)
 		return false;
-	spec.device = part.device;
-	status = gv_builder_copy(build->parts[0].builder, &spec, &part.builder);
+	status = gv_job_create(part.charged, build->spec.device, &spec.device,
+						   &build->tried, create_builder, &new);
+	if (status == GV_FAILED)
+		(void) gv_status_refusal(status);
 	if (status != GV_OK)
-	{
-		gv_mirrors_end_work(1u << part.device);
-		gv_mirrors_unreserve(part.device, part.charged);
-		if (status == GV_FAILED)
-			(void) gv_status_refusal(status);
 		return false;
-	}
+	part.builder = new.builder;
+	part.device = spec.device;
 	gv_log("DEBUG", "device %d takes part in a build after %.1f ms",
 		   gv_server.numbers[part.device], 1000 * (gv_seconds() - begun));
 	pthread_mutex_lock(&build->lock);
@@ -165,32 +206,12 @@ add_part(GvBuild *build)
 	return true;
 }
 
-/* Takes a builder to encode rows; after the first one copies may be made. */
-static void
-build_extend(GvBuild *build, const GvBuildPart *part)
-{
-	while (part == &build->parts[0] && wants_more(build))
-		if (!add_part(build))
-			break;
-}
-
 /*
- * A copy turns out to have no memory to encode with: gives it up, and takes
- * another builder; see build_take.
+ * Counts a message's time and rows.  Releases the builder, unless part is
+ * NULL.
  */
-static GvBuildPart *
-build_lose(GvBuild *build, GvBuildPart *part)
-{
-	gv_builder_drop(part->builder);
-	part->builder = NULL;		/* and is never given back */
-	gv_mirrors_end_work(1u << part->device);
-	gv_mirrors_unreserve(part->device, part->charged);
-	return build_take(build, true);
-}
-
-/* Releases a builder, if any, after a message of that type. */
 static void
-build_give(GvBuild *build, GvBuildPart *part, uint16_t type,
+build_release(Build *build, BuildPart *part, uint16_t type,
 			  uint64_t spent_ns, int64_t nencoded)
 {
 	pthread_mutex_lock(&build->lock);
@@ -205,108 +226,132 @@ build_give(GvBuild *build, GvBuildPart *part, uint16_t type,
 }
 
 static double
-seconds_spent(const GvBuild *build, GvMessageType type)
+seconds_spent(const Build *build, GvMessageType type)
 {
 	return (double) build->spent_ns[type] / 1e9;
 }
 
 /*
- * Locked: ", 5000 on device 0" of each builder, where there are several;
- * returns how many in all.
+ * Logs the times of the phases after training, summed over all connections,
+ * and how many rows each device has encoded, if there are several.
  */
-static int64_t
-name_parts(const GvBuild *build, char *line, size_t size)
+static void
+build_log(Build *build)
 {
+	char		devices[GV_MAX_DEVICES * 40] = "";
 	size_t		used = 0;
 	int64_t		n = 0;
 	int			i;
 
-	line[0] = '\0';
-
+	pthread_mutex_lock(&build->lock);
 	for (i = 0; i < build->nparts; i++)
 	{
-		const GvBuildPart *part = &build->parts[i];
+		const BuildPart *part = &build->parts[i];
 
 		n += part->nencoded;
-		if (used < size && build->nparts > 1)
-			used += (size_t) snprintf(line + used, size - used,
+		if (used < sizeof(devices) && build->nparts > 1)
+			used += (size_t) snprintf(devices + used, sizeof(devices) - used,
 									  ", %lld on device %d",
 									  (long long) part->nencoded,
 									  gv_server.numbers[part->device]);
 	}
-	return n;
-}
-
-/* Logs the time of the phases after training, of all connections so far. */
-static void
-build_log(GvBuild *build)
-{
-	char		parts[GV_MAX_DEVICES * 40];
-	int64_t		n;
-
-	pthread_mutex_lock(&build->lock);
 	if (build->is_trained)
-	{
-		n = name_parts(build, parts, sizeof(parts));
 		gv_log("DEBUG", "encoded %lld rows in %.2f s%s; trial: lists %.2f s, "
 			   "searches %.2f", (long long) n,
-			   seconds_spent(build, GV_MSG_ENCODE) +
-			   seconds_spent(build, GV_MSG_SAMPLED), parts,
+			   seconds_spent(build, GV_MSG_ENCODE_ROWS) +
+			   seconds_spent(build, GV_MSG_ENCODE_SAMPLE), devices,
 			   seconds_spent(build, GV_MSG_CALIB_MIRROR) +
-			   seconds_spent(build, GV_MSG_CHUNKS),
-			   seconds_spent(build, GV_MSG_TRY));
-	}
+			   seconds_spent(build, GV_MSG_LISTS),
+			   seconds_spent(build, GV_MSG_SEARCH));
 	pthread_mutex_unlock(&build->lock);
 }
 
-/* Nobody uses it any more: give back what it has. */
-static void
-build_end(GvBuild *build)
+/* Copies the builder's trained model to a mirror that the caller uses. */
+static GvStatus
+copy_model(GvBuilder *builder, GvMirrorEntry *entry)
 {
-	GvTriedDevices devices = 0;
-	int			i;
+	void	   *values = malloc(4 * (size_t) ARRAY_VALUES);
+	GvStatus	status = values != NULL ? GV_OK : GV_NO_MEMORY;
+	int			array;
 
-	for (i = 0; i < build->nparts; i++)
-		if (build->parts[i].builder != NULL)
-			devices |= 1u << build->parts[i].device;
-	gv_mirrors_end_work(devices);
-	for (i = 0; i < build->nparts; i++)
+	for (array = 0; array < GV_NARRAYS; array++)
 	{
-		GvBuildPart *part = &build->parts[i];
+		int64_t		length = gv_array_length(&entry->spec, (GvArray) array);
+		int64_t		first;
 
-		if (part->builder == NULL)
-			continue;
-		gv_builder_drop(part->builder);
-		gv_mirrors_unreserve(part->device, part->charged);
+		for (first = 0; first < length && status == GV_OK;
+			 first += ARRAY_VALUES)
+		{
+			int64_t		n = length - first < ARRAY_VALUES ? length - first :
+			ARRAY_VALUES;
+
+			status = gv_builder_get_array(builder, (GvArray) array, first, n,
+										  values);
+			if (status != GV_OK)
+				break;
+			pthread_rwlock_wrlock(&entry->lock);
+			status = gv_mirror_put_array(entry->mirror, (GvArray) array,
+										 first, n, values);
+			pthread_rwlock_unlock(&entry->lock);
+		}
 	}
+	free(values);
+	return status;
 }
 
-/* ----
- * Builds that are under way, by their ids: each has an owner, and others
- * may join it to have rows encoded.
- *
- * A build lives until all of them are gone, so none of them has to know what
- * becomes of the others.  But it cannot be joined any more once its owner is
- * gone: that does not hang on when a helper's end is noticed.
+/* Messages */
+
+/*
+ * Refuses a message because of the status of its builder.  If the builder has
+ * run out of memory, or the device rejected one of its calls, it is the first
+ * builder, because encode() drops a copy in these cases and takes another
+ * builder.  The first builder cannot be used any more, so the build is broken.
  */
-
-/* The builds, and under the same mutex their users. */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static GvBuild *builds;
-
-/* A build of this spec with one user, its owner; NULL: there is no memory. */
-static GvBuild *
-builds_begin(const GvBuilderSpec *spec)
+static void
+refuse_failed(GvConnection *connection, GvStatus status)
 {
-	GvBuild    *build = calloc(1, sizeof(GvBuild));
+	Build	   *build = ((const Building *) connection->job)->build;
 
-	if (build == NULL)
-		return NULL;
-	if (getrandom(&build->id, sizeof(build->id), 0) !=
+	if (gv_is_survivable(status))
+	{
+		pthread_mutex_lock(&build->lock);
+		build->is_broken = true;
+		pthread_cond_broadcast(&build->given);
+		pthread_mutex_unlock(&build->lock);
+	}
+	gv_reply_status(connection, status, NULL);
+}
+
+/*
+ * Answers GV_MSG_BUILD: begins a build, whose owner is the client, and creates
+ * the first builder, on a device that has the memory.
+ */
+static void
+begin_build(GvConnection *connection)
+{
+	Building   *building = connection->job;
+	const GvBuilderSpec *spec = gv_payload(connection);
+	size_t		length = gv_message(connection)->length;
+	NewBuilder	new = {.mean = (const float *) (spec + 1)};
+	Build	   *build;
+	BuildPart  *part;
+	GvBuildReply *reply;
+	GvStatus	status;
+
+	if (spec->device != 0 || spec->unused != 0 ||
+		gv_builder_size(spec) == 0 ||
+		length != sizeof(*spec) + 4 * (size_t) spec->dims)
+	{
+		gv_refuse_protocol(connection, "a build out of range");
+		return;
+	}
+	build = calloc(1, sizeof(*build));
+	if (build == NULL || getrandom(&build->id, sizeof(build->id), 0) !=
 		(ssize_t) sizeof(build->id))
 	{
 		free(build);
-		return NULL;
+		gv_reply_status(connection, GV_NO_MEMORY, NULL);
+		return;
 	}
 	pthread_mutex_init(&build->lock, NULL);
 	pthread_cond_init(&build->given, NULL);
@@ -317,155 +362,65 @@ builds_begin(const GvBuilderSpec *spec)
 	build->next = builds;
 	builds = build;
 	pthread_mutex_unlock(&mutex);
-	return build;
+	/* from here on gv_buildjob_serve drops the build */
+	building->build = build;
+
+	part = &build->parts[0];
+	part->charged = gv_builder_size(spec);
+	new.spec = &build->spec;
+	status = gv_job_create(part->charged, -1, &build->spec.device,
+						   &build->tried, create_builder, &new);
+	if (status != GV_OK)
+	{
+		gv_reply_status(connection, status, NULL);
+		return;
+	}
+	part->builder = new.builder;
+	part->device = build->spec.device;
+	/* other devices may have memory for a copy later */
+	build->tried = 1u << part->device;
+	build->nparts = 1;
+	reply = gv_reply(connection, sizeof(*reply));
+	if (reply != NULL)
+		reply->id = connection->owner = build->id;
 }
 
-/* Use a build; NULL: there is none of that id. */
-static GvBuild *
-builds_join(uint64_t id)
+/* Answers GV_MSG_JOIN. */
+static void
+join_build(GvConnection *connection)
 {
-	GvBuild    *build;
+	Building   *building = connection->job;
+	const GvJoinRequest *request = gv_payload(connection);
+	Build	   *build;
 
 	pthread_mutex_lock(&mutex);
-	for (build = builds; build != NULL && build->id != id;)
+	for (build = builds; build != NULL && build->id != request->id;)
 		build = build->next;
 	if (build != NULL)
 		build->users++;
 	pthread_mutex_unlock(&mutex);
-	return build;
-}
-
-/* Take the owner's build off the list, where others find it. */
-static void
-forget(GvBuild *build)
-{
-	GvBuild   **link = &builds;
-
-	while (*link != build)
-		link = &(*link)->next;
-	*link = build->next;
-}
-
-/* Use it no more; the last one gives back what it has. */
-static void
-builds_leave(GvBuild *build, bool joined)
-{
-	bool		last;
-
-	pthread_mutex_lock(&mutex);
-	if (!joined)
-		forget(build);
-	last = --build->users == 0;
-	pthread_mutex_unlock(&mutex);
-	if (!last)
-		return;
-	calib_mirror_end(&build->calib_mirror);
-	build_end(build);
-	pthread_cond_destroy(&build->given);
-	pthread_mutex_destroy(&build->lock);
-	free(build);
-}
-
-/* ----
- * A builder's thread: it has an index trained and its rows encoded, one
- * message at a time.
- *
- * Its client sends on meanwhile, so the next rows wait in the socket.  What
- * the engine takes for it comes out of the budgets of mirrors.  A build has
- * such a thread for its owner and for each connection that joined it; while
- * one has rows encoded by a device, the others have theirs by another one
- * (buildjob.c), or receive and send.
- */
-
-/* The state of a builder's thread. */
-typedef struct Building
-{
-	GvConnection *connection;
-	GvBuild    *build;			/* NULL: not begun */
-	bool		joined;			/* another client began it */
-	GvBuildPart *part;			/* taken for the message at hand, or NULL */
-	int64_t		nencoded;		/* rows of that message */
-} Building;
-
-static void
-break_rules(Building *building, const char *wrong)
-{
-	gv_chunks_conclude(building->connection, GV_OK, wrong);
-}
-
-/* Answer nothing but what became of it. */
-static void
-conclude(Building *building, GvStatus status)
-{
-	if (gv_is_survivable(status))
-		build_break(building->build);
-	gv_chunks_conclude(building->connection, status, NULL);
-}
-
-/* Create the engine's builder and answer. */
-static void
-create(Building *building, const float *mean)
-{
-	GvBuild    *build = building->build;
-	GvStatus	status = build_make(build, mean);
-	GvBuildReply *reply;
-
-	if (status != GV_OK)
-	{
-		gv_chunks_conclude(building->connection, status, NULL);
-		return;
-	}
-	reply = gv_reply(building->connection, sizeof(*reply));
-	if (reply != NULL)
-		reply->id = build->id;
-}
-
-/* See GV_MSG_BUILD. */
-void
-gv_build_begin(GvConnection *connection)
-{
-	Building   *building = connection->work;
-	const GvBuilderSpec *spec = gv_payload(building->connection);
-	size_t		length = gv_message(building->connection)->length;
-
-	if (spec->device != 0 || spec->unused != 0 ||
-		gv_builder_size(spec) == 0 ||
-		length != sizeof(*spec) + 4 * (size_t) spec->dims)
-	{
-		break_rules(building, "a build out of range");
-		return;
-	}
-	building->build = builds_begin(spec);
-	if (building->build != NULL)
-		create(building, (const float *) (spec + 1));
-	else
-		gv_chunks_conclude(building->connection, GV_NO_MEMORY, NULL);
-}
-
-/* See GV_MSG_JOIN. */
-void
-gv_build_join(GvConnection *connection)
-{
-	Building   *building = connection->work;
-	const GvJoinRequest *request = gv_payload(building->connection);
-
 	building->joined = true;
-	building->build = builds_join(request->id);
-	gv_chunks_conclude(building->connection, GV_OK,
-					   building->build == NULL ? "no such build" : NULL);
+	building->build = build;
+	connection->owner = request->id;
+	gv_reply_status(connection, GV_OK, build == NULL ? "no such build" : NULL);
 }
 
-/* Do n rows fill the rest of the message?  If not, it has been refused. */
+/*
+ * Returns the message's rows.  They are rows to encode if `trained` is set,
+ * and otherwise rows to train on.  If rows of this kind may not come now, or
+ * if they do not fill the message, refuses the message and returns NULL.
+ */
 static const float *
-rows_of(Building *building, bool trained)
+rows_of(GvConnection *connection, bool trained)
 {
-	const GvRowsRequest *request = gv_payload(building->connection);
-	const GvBuilderSpec *spec = &building->build->spec;
-	int64_t		bytes = (int64_t) gv_message(building->connection)->length -
+	const Build *build = ((const Building *) connection->job)->build;
+	const GvRowsRequest *request = gv_payload(connection);
+	const GvBuilderSpec *spec = &build->spec;
+	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	const char *wrong = NULL;
 
-	if (building->build->is_trained != trained)
+	if (build->is_trained != trained)
 		wrong = "rows out of order";
 	else if (request->n < 1 ||
 			 bytes != (int64_t) request->n * spec->dims * 4 ||
@@ -474,18 +429,18 @@ rows_of(Building *building, bool trained)
 		wrong = "malformed rows";
 	if (wrong == NULL)
 		return (const float *) (request + 1);
-	break_rules(building, wrong);
+	gv_refuse_protocol(connection, wrong);
 	return NULL;
 }
 
-/* See GV_MSG_ROWS. */
-void
-gv_build_rows(GvConnection *connection)
+/* Answers GV_MSG_TRAIN_ROWS. */
+static void
+put_rows(GvConnection *connection)
 {
-	Building   *building = connection->work;
-	const GvRowsRequest *request = gv_payload(building->connection);
-	const float *rows = rows_of(building, false);
-	GvBuild    *build = building->build;
+	Building   *building = connection->job;
+	const GvRowsRequest *request = gv_payload(connection);
+	const float *rows = rows_of(connection, false);
+	Build	   *build = building->build;
 	GvRowsReply *reply;
 	GvStatus	status;
 
@@ -495,75 +450,64 @@ gv_build_rows(GvConnection *connection)
 								 request->n);
 	if (status != GV_OK)
 	{
-		conclude(building, status);
+		refuse_failed(connection, status);
 		return;
 	}
-	reply = gv_reply(building->connection, sizeof(*reply));
+	reply = gv_reply(connection, sizeof(*reply));
 	if (reply != NULL)
 		reply->first = build->nrows[request->kind];
 	build->nrows[request->kind] += request->n;
 }
 
-static double
-thread_seconds_spent(const GvBuild *build, GvMessageType type)
-{
-	return (double) build->spent_ns[type] / 1e9;
-}
-
-/* For who asks where the time of a build goes. */
+/* Answers GV_MSG_TRAIN. */
 static void
-log_training(const GvBuild *build, uint64_t came_ns)
+train(GvConnection *connection)
 {
+	Building   *building = connection->job;
+	Build	   *build = building->build;
 	const GvTrainTimes *times = &build->trained.times;
+	GvStop		stop = gv_connection_stop(connection);
+	uint64_t	came_ns = gv_now_ns();	/* when all rows were there */
+	GvTrainReply *reply;
+	GvStatus	status;
 
+	if (build->is_trained)
+	{
+		gv_refuse_protocol(connection, "trained again");
+		return;
+	}
+	status = gv_builder_train(building->part->builder, &build->trained, &stop);
+	if (status != GV_OK)
+	{
+		refuse_failed(connection, status);
+		return;
+	}
+	pthread_mutex_lock(&build->lock);
+	build->is_trained = true;
+	pthread_mutex_unlock(&build->lock);
 	gv_log("DEBUG", "trained %d lists on %lld rows of %d dimensions: "
 		   "rows came in %.2f s, %.2f of them spent on taking them in; "
 		   "lists %.2f s in %d passes, of it splits %.2f; parents %.2f; "
 		   "codebooks %.2f", build->trained.nlists,
 		   (long long) build->nrows[GV_SAMPLE], build->spec.dims,
 		   (double) (came_ns - build->begun_ns) / 1e9,
-		   thread_seconds_spent(build, GV_MSG_ROWS), times->lists, times->passes,
+		   seconds_spent(build, GV_MSG_TRAIN_ROWS), times->lists,
+		   times->passes,
 		   times->splits, times->parents, times->codebooks);
-}
-
-/* See GV_MSG_TRAIN. */
-void
-gv_build_train(GvConnection *connection)
-{
-	Building   *building = connection->work;
-	GvBuild    *build = building->build;
-	GvStop		stop = gv_connection_stop(building->connection);
-	uint64_t	came_ns = gv_now_ns();
-	GvTrainReply *reply;
-	GvStatus	status;
-
-	if (build->is_trained)
-	{
-		break_rules(building, "trained again");
-		return;
-	}
-	status = gv_builder_train(building->part->builder, &build->trained, &stop);
-	if (status != GV_OK)
-	{
-		conclude(building, status);
-		return;
-	}
-	build_trained_now(build);
-	log_training(build, came_ns);
-	reply = gv_reply(building->connection, sizeof(*reply));
+	reply = gv_reply(connection, sizeof(*reply));
 	if (reply == NULL)
 		return;
 	reply->nlists = build->trained.nlists;
 	reply->nparents = build->trained.nparents;
 }
 
-/* See GV_MSG_TRAINED. */
-void
-gv_build_trained(GvConnection *connection)
+/* Answers GV_MSG_GET_MODEL. */
+static void
+get_model(GvConnection *connection)
 {
-	Building   *building = connection->work;
-	const GvTrainedRequest *request = gv_payload(building->connection);
-	GvBuild    *build = building->build;
+	Building   *building = connection->job;
+	const GvGetModelRequest *request = gv_payload(connection);
+	Build	   *build = building->build;
 	GvArray		array = (GvArray) request->array;
 	void	   *values;
 	GvStatus	status;
@@ -576,71 +520,80 @@ gv_build_trained(GvConnection *connection)
 												 &build->trained, array) -
 		request->count)
 	{
-		break_rules(building, "values out of range");
+		gv_refuse_protocol(connection, "values out of range");
 		return;
 	}
-	values = gv_reply(building->connection, 4 * (size_t) request->count);
+	values = gv_reply(connection, 4 * (size_t) request->count);
 	if (values == NULL)
 		return;
 	status = gv_builder_get_array(building->part->builder, array, request->first,
 								  request->count, values);
 	if (status != GV_OK)
-		conclude(building, status);
+		refuse_failed(connection, status);
 }
 
 /*
- * Encodes with the builder that we have, or with another one if a copy has no
- * memory for it.
+ * Encodes rows [n] or, if rows is NULL, n rows of the sample from number
+ * `first` on.  Uses the builder that the thread has taken.  If the builder is
+ * a copy that cannot encode, for lack of memory or because the device rejects
+ * a call, drops the copy, and waits for another builder.
  */
 static GvStatus
-encode(Building *building, const float *rows, int64_t first, int32_t n,
+encode(GvConnection *connection, const float *rows, int64_t first, int32_t n,
 	   GvEncoded *encoded)
 {
-	GvBuild    *build = building->build;
-	GvStop		stop = gv_connection_stop(building->connection);
+	Building   *building = connection->job;
+	Build	   *build = building->build;
+	GvStop		stop = gv_connection_stop(connection);
 	GvStatus	status = GV_NO_MEMORY;
 
 	while (building->part != NULL)
 	{
-		GvBuilder  *builder = building->part->builder;
+		BuildPart  *part = building->part;
 
 		status = rows != NULL ?
-			gv_builder_encode(builder, rows, n, encoded, &stop) :
-			gv_builder_encode_sample(builder, first, n, encoded, &stop);
-		if (!gv_is_survivable(status) || building->part == &build->parts[0])
+			gv_builder_encode(part->builder, rows, n, encoded, &stop) :
+			gv_builder_encode_sample(part->builder, first, n, encoded, &stop);
+		if (!gv_is_survivable(status) || part == &build->parts[0])
 			break;
-		building->part = build_lose(build, building->part);
+		gv_builder_drop(part->builder);
+		part->builder = NULL;	/* it stays taken, so no thread finds it */
+		gv_job_end(1u << part->device);
+		gv_mirrors_unreserve(part->device, part->charged);
+		building->part = build_acquire(build, true);
 	}
 	return status;
 }
 
 /*
- * Encode rows [n] that came, or with NULL those of the sample from number
- * `first` on.  The engine fills an answer allocated for the most neighbors
- * possible; then the arrays behind them move up.
+ * Encodes rows like encode(), and answers with the results.  The answer is
+ * allocated for the maximum number of neighbors.  After encoding, the arrays
+ * behind the neighbors are moved up.
  */
 static void
-give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
+give_encoded(GvConnection *connection, const float *rows, int64_t first,
+			 int32_t n)
 {
+	Building   *building = connection->job;
 	const GvBuilderSpec *spec = &building->build->spec;
 	GvEncodeReply *reply;
 	GvEncoded	encoded;
 	GvEncoded	moved;
-	const uint8_t *behind;		/* neighbors: records, if any, and codes */
+	const uint8_t *behind;		/* records, if any, and codes */
 	int64_t		most;
 	size_t		bytes;
 	GvStatus	status;
 
 	most = gv_builder_most_neighbors(spec, n);
 	bytes = sizeof(*reply) + gv_encoded_bytes(spec, n, most);
-	reply = gv_reply(building->connection, bytes);
+	reply = gv_reply(connection, bytes);
 	if (reply == NULL)
 		return;
 	gv_encoded_open(spec, reply + 1, n, most, &encoded);
-	status = encode(building, rows, first, n, &encoded);
+	status = encode(connection, rows, first, n, &encoded);
 	if (status != GV_OK)
 	{
-		conclude(building, status);
+		refuse_failed(connection, status);
 		return;
 	}
 	building->nencoded = n;
@@ -650,371 +603,220 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 	behind = encoded.records != NULL ? encoded.records : encoded.codes;
 	memmove(moved.records != NULL ? moved.records : moved.codes, behind,
 			bytes - (size_t) (behind - (uint8_t *) reply));
-	gv_reply_cut(building->connection, sizeof(*reply) +
+	gv_reply_cut(connection, sizeof(*reply) +
 				 gv_encoded_bytes(spec, n, encoded.nneighbors));
 }
 
-/* See GV_MSG_ENCODE. */
-void
-gv_build_encoded(GvConnection *connection)
+/* Answers GV_MSG_ENCODE_ROWS. */
+static void
+encode_rows(GvConnection *connection)
 {
-	Building   *building = connection->work;
-	const GvRowsRequest *request = gv_payload(building->connection);
-	const float *rows = rows_of(building, true);
+	const GvRowsRequest *request = gv_payload(connection);
+	const float *rows = rows_of(connection, true);
 
 	if (rows != NULL)
-		give_encoded(building, rows, 0, request->n);
+		give_encoded(connection, rows, 0, request->n);
 }
 
-/* See GV_MSG_SAMPLED. */
-void
-gv_build_sampled(GvConnection *connection)
+/* Answers GV_MSG_ENCODE_SAMPLE. */
+static void
+encode_sample(GvConnection *connection)
 {
-	Building   *building = connection->work;
-	const GvSampledRequest *request = gv_payload(building->connection);
-	const GvBuild *build = building->build;
+	const Build *build = ((const Building *) connection->job)->build;
+	const GvEncodeSampleRequest *request = gv_payload(connection);
 
 	if (!build->is_trained || request->first < 0 || request->n < 1 ||
 		request->n > build->spec.batch_rows || request->unused != 0)
-		break_rules(building, "rows out of range");
+		gv_refuse_protocol(connection, "rows out of range");
 	else
-		give_encoded(building, NULL, request->first, request->n);
-}
-
-/* See GV_MSG_CALIB_MIRROR. */
-void
-gv_build_calib_mirror(GvConnection *connection)
-{
-	Building   *building = connection->work;
-	const GvCalibMirrorRequest *request = gv_payload(building->connection);
-	GvBuild    *build = building->build;
-
-	if (!build->is_trained || build->calib_mirror.mirror != NULL)
-		break_rules(building, "nothing to try, or again");
-	else
-		gv_chunks_conclude(building->connection,
-						   calib_mirror_begin(&build->calib_mirror,
-												 &build->spec,
-												 &build->trained,
-												 building->part->builder,
-												 request->postings), NULL);
-}
-
-/* See GV_MSG_CHUNKS. */
-void
-gv_build_chunks(GvConnection *connection)
-{
-	Building   *building = connection->work;
-
-	calib_mirror_chunks(&building->build->calib_mirror, connection);
-}
-
-/* See GV_MSG_TRY. */
-void
-gv_build_try(GvConnection *connection)
-{
-	Building   *building = connection->work;
-
-	calib_mirror_search(&building->build->calib_mirror, connection);
-}
-
-/* Is it the turn of such a message?  If not, it has been refused. */
-static bool
-check_order(Building *building, GvWhen when)
-{
-	const char *wrong = NULL;
-
-	if (when == GV_ANY_TIME)
-		return true;
-	if ((when == GV_BEFORE_WORK) != (building->build == NULL))
-		wrong = when == GV_BEFORE_WORK ? "a second build" :
-			"no build has begun";
-	else if (building->joined && when == GV_OWN_WORK)
-		wrong = "this is for the build's owner";
-	if (wrong != NULL)
-		break_rules(building, wrong);
-	return wrong == NULL;
+		give_encoded(connection, NULL, request->first, request->n);
 }
 
 /*
- * Answers a request about the build with a builder of it; notes how long that
- * takes, waiting not included.
+ * Answers GV_MSG_CALIB_MIRROR: begins the build's calibration mirror in place
+ * of an earlier one.  A failure leaves no mirror behind.
  */
 static void
-answer_with_part(Building *building)
+begin_calib_mirror(GvConnection *connection)
 {
-	GvConnection *connection = building->connection;
-	GvBuild    *build = building->build;
+	Building   *building = connection->job;
+	const GvCalibMirrorRequest *request = gv_payload(connection);
+	Build	   *build = building->build;
+	GvMirrorKey key = gv_calibration_key(build->id);
+	GvMirrorSpec spec = {
+		.metric = build->spec.metric,
+		.dims = build->spec.dims,
+		.m = build->spec.m,
+		.nlists = build->trained.nlists,
+		.nparents = build->trained.nparents,
+		.postings = request->postings
+	};
+	GvMirrorEntry *entry = NULL;
+	GvRefusalCode refusal = GV_REFUSED_PROTOCOL;
+
+	gv_mirrors_drop(&key);
+	if (build->is_trained)
+		refusal = gv_mirrors_begin(&key, &spec, build->id);
+	if (refusal == 0)
+		entry = gv_mirrors_acquire(&key, build->id, &refusal);
+	if (entry != NULL)
+	{
+		refusal = gv_status_refusal(copy_model(building->part->builder, entry));
+		gv_mirrors_release(entry, 0);
+	}
+	if (refusal == 0)
+	{
+		gv_reply(connection, 0);
+		return;
+	}
+	gv_mirrors_drop(&key);
+	gv_refuse(connection, refusal, gv_refusal_name(refusal));
+}
+
+/*
+ * Returns whether a message is about the build's calibration mirror, for which
+ * no builder is needed.
+ */
+static bool
+is_of_mirror(uint16_t type)
+{
+	return type == GV_MSG_LISTS || type == GV_MSG_SEARCH;
+}
+
+/*
+ * Answers a request about the build.  Takes a builder first if the request
+ * needs one.  Counts the time that the answer takes, without the wait for the
+ * builder.
+ */
+static void
+answer_with_build(GvConnection *connection)
+{
+	Building   *building = connection->job;
+	Build	   *build = building->build;
 	uint16_t	type = gv_message(connection)->type;
+	bool		is_alone = is_of_mirror(type);
 	uint64_t	begun_ns;
 
 	building->nencoded = 0;
-	building->part = build_take(build, type == GV_MSG_ENCODE);
+	building->part = is_alone ? NULL :
+		build_acquire(build, type == GV_MSG_ENCODE_ROWS);
 	begun_ns = gv_now_ns();
-	if (building->part == NULL)
-		gv_chunks_conclude(connection, GV_NO_MEMORY, NULL);
+	if (building->part == NULL && !is_alone)
+		gv_reply_status(connection, GV_NO_MEMORY, NULL);
 	else
 	{
-		if (type == GV_MSG_ENCODE || type == GV_MSG_SAMPLED)
-			build_extend(build, building->part);
+		/* copies are made by the thread that has the first builder */
+		if (type == GV_MSG_ENCODE_ROWS || type == GV_MSG_ENCODE_SAMPLE)
+			while (building->part == &build->parts[0] && build_extend(build))
+				;
 		gv_message_answer(connection);
 	}
-	build_give(build, building->part, type, gv_now_ns() - begun_ns,
+	build_release(build, building->part, type, gv_now_ns() - begun_ns,
 				  building->nencoded);
 }
 
+/* Answers the message at hand, or refuses it if it may not come now. */
 static void
 answer(GvConnection *connection)
 {
-	Building   *building = connection->work;
-	GvWhen		when = gv_message_kind(gv_message(connection))->when;
+	const Building *building = connection->job;
+	uint16_t	type = gv_message(connection)->type;
+	GvJobPhase	phase = gv_message_kind(gv_message(connection))->phase;
 
-	if (!check_order(building, when))
-		return;
-	if (when == GV_DURING_WORK || when == GV_OWN_WORK)
-		answer_with_part(building);
-	else
+	if (phase == GV_ANY_TIME)
 		gv_message_answer(connection);
-}
-
-/* Serve a builder until its connection ends. */
-void
-gv_build_serve(GvConnection *connection)
-{
-	Building	building = {.connection = connection};
-
-	connection->work = &building;
-	gv_thread_serve(connection, answer);
-	if (building.build == NULL)
-		return;
-	if (!building.joined)
-		build_log(building.build);
-	builds_leave(building.build, building.joined);
-}
-
-/* ----
- * Calibration mirrors.  An index that is being built is searched to
- * calibrate it: in a mirror that no session sees, of the trained model,
- * filled with lists as their pages are written.
- */
-
-#define ARRAY_VALUES	(1 << 20)	/* brought over at once */
-
-/* Bring an array from the builder to the mirror. */
-static GvStatus
-copy_array(GvCalibMirror *calib, GvBuilder *builder, GvArray array,
-		   void *values)
-{
-	int64_t		length = gv_array_length(&calib->spec, array);
-	GvStatus	status = GV_OK;
-	int64_t		first;
-
-	for (first = 0; first < length && status == GV_OK; first += ARRAY_VALUES)
+	else if (phase == GV_BEFORE_JOB)
 	{
-		int64_t		n = length - first < ARRAY_VALUES ? length - first :
-		ARRAY_VALUES;
-
-		status = gv_builder_get_array(builder, array, first, n, values);
-		if (status == GV_OK)
-			status = gv_mirror_put_array(calib->mirror, array, first, n,
-										 values);
+		if (building->build != NULL)
+			gv_refuse_protocol(connection, "a second build");
+		else
+			gv_message_answer(connection);
 	}
-	return status;
-}
-
-static GvStatus
-copy_arrays(GvCalibMirror *calib, GvBuilder *builder)
-{
-	void	   *values = malloc(4 * (size_t) ARRAY_VALUES);
-	GvStatus	status = values != NULL ? GV_OK : GV_NO_MEMORY;
-	int			array;
-
-	for (array = 0; array < GV_NARRAYS && status == GV_OK; array++)
-		status = copy_array(calib, builder, (GvArray) array, values);
-	free(values);
-	return status;
-}
-
-/* The mirror with all that was trained, and means to search it. */
-static GvStatus
-make(GvCalibMirror *calib, GvBuilder *builder)
-{
-	GvStatus	status;
-
-	do
-		status = gv_mirror_create(&calib->spec, &calib->mirror);
-	while (status == GV_NO_MEMORY && gv_mirrors_evict(calib->spec.device));
-	if (status != GV_OK)
-	{
-		calib->mirror = NULL;
-		return status;
-	}
-	status = copy_arrays(calib, builder);
-	if (status == GV_OK)
-		status = gv_mirrors_searcher(calib->spec.device, &calib->searcher);
-	return status;
+	else if (building->build == NULL)
+		gv_refuse_protocol(connection, "no build has begun");
+	else if (building->joined && phase == GV_JOB_OWNER)
+		gv_refuse_protocol(connection, "this is for the build's owner");
+	/* LISTS and SEARCH begin with a key */
+	else if (is_of_mirror(type) && !gv_is_calibration(gv_payload(connection)))
+		gv_refuse_protocol(connection, "another mirror than the build's");
+	else
+		answer_with_build(connection);
 }
 
 /*
- * Begin, where there is none yet; GV_INVALID when there is.  A failure leaves
- * nothing behind.
+ * Serves a builder until its connection ends, which then leaves its build.
+ * After the owner has left, nobody can join the build.  The last connection
+ * that leaves frees the build, with its builders and its calibration mirror.
  */
-static GvStatus
-calib_mirror_begin(GvCalibMirror *calib, const GvBuilderSpec *spec,
-					  const GvTrained *trained, GvBuilder *builder, int64_t postings)
+void
+gv_buildjob_serve(GvConnection *connection)
 {
-	int64_t		bytes;
-	GvStatus	status;
+	Building	building = {NULL};
+	Build	   *build;
+	Build	  **link = &builds;
+	GvMirrorKey key;
+	GvDeviceSet devices = 0;
+	bool		last;
+	int			i;
 
-	if (calib->mirror != NULL)
-		return GV_INVALID;
-	memset(&calib->spec, 0, sizeof(calib->spec));
-	calib->spec.device = spec->device;
-	calib->spec.metric = spec->metric;
-	calib->spec.dims = spec->dims;
-	calib->spec.m = spec->m;
-	calib->spec.nlists = trained->nlists;
-	calib->spec.nparents = trained->nparents;
-	calib->spec.postings = postings;
-	bytes = gv_mirror_size(&calib->spec);
-	if (bytes == 0)
-		return GV_INVALID;
-	if (!gv_mirrors_reserve(spec->device, bytes))
-		return GV_NO_MEMORY;
-	calib->charged = bytes;
-	status = make(calib, builder);
-	if (status != GV_OK)
-		calib_mirror_end(calib);
-	return status;
-}
-
-/* See GV_MSG_CHUNKS. */
-static void
-calib_mirror_chunks(GvCalibMirror *calib, GvConnection *connection)
-{
-	const GvListsRequest *request = gv_payload(connection);
-	const char *next = (const char *) (request + 1);
-	const char *wrong = NULL;
-	GvStatus	status = GV_OK;
-	int32_t		i;
-
-	if (calib->searcher == NULL || !gv_chunks_check(connection, &calib->spec))
-		wrong = "malformed pieces, or no trial";
-	for (i = 0; wrong == NULL && status == GV_OK && i < request->nchunks; i++)
-	{
-		const GvChunk *chunk = (const GvChunk *) next;
-		GvListChunk open = gv_chunks_open(&calib->spec, chunk);
-
-		if (chunk->first != 0 || chunk->flags != 0)
-			wrong = "a piece that is no whole list";
-		else if (chunk->state.nitems > calib->spec.postings - calib->npostings)
-			wrong = "more copies than there was room made for";
-		else
-			status = gv_mirror_put_list(calib->mirror, &open);
-		calib->npostings += chunk->state.nitems;
-		next += gv_chunks_bytes(&calib->spec, chunk);
-	}
-	gv_chunks_conclude(connection, status, wrong);
-}
-
-/* May n queries be searched for so?  They fill the message. */
-static bool
-check_tries(const GvCalibMirror *calib, const GvConnection *connection)
-{
-	const GvTryRequest *request = gv_payload(connection);
-	int64_t		bytes = (int64_t) gv_message(connection)->length -
-	(int64_t) sizeof(*request);
-
-	return calib->searcher != NULL &&
-		request->n >= 1 && request->n <= GV_MAX_TRIES &&
-		request->probes >= 1 && request->probes <= GV_MAX_PROBES &&
-		request->compare >= 1 &&
-		request->capacity >= 1 && request->capacity <= GV_MAX_HITS &&
-		(int64_t) request->n * request->capacity <= GV_MAX_TRIED_HITS &&
-		bytes == (int64_t) request->n * calib->spec.dims * 4;
-}
-
-/* Search for all queries. */
-static GvStatus
-search(GvCalibMirror *calib, const GvTryRequest *request)
-{
-	const float *queries = (const float *) (request + 1);
-	int32_t		capacity = request->capacity;
-	int32_t		i;
-
-	/* no more come back than there are */
-	if (capacity > calib->npostings)
-		capacity = calib->npostings > 0 ? (int32_t) calib->npostings : 1;
-
-	for (i = 0; i < request->n; i++)
-	{
-		GvSearch   *one = &calib->searches[i];
-
-		memset(one, 0, sizeof(*one));
-		one->query = queries + (size_t) i * (size_t) calib->spec.dims;
-		one->probes = request->probes < calib->spec.nlists ?
-			request->probes : calib->spec.nlists;
-		one->compare = request->compare;
-		one->capacity = capacity;
-	}
-	return gv_mirror_search(calib->searcher, calib->mirror, calib->searches,
-							request->n);
-}
-
-/* Make the answer of what was found. */
-static void
-give_hits(const GvCalibMirror *calib, GvConnection *connection, int32_t n)
-{
-	int64_t		total = 0;
-	int32_t    *nhits;
-	uint16_t   *rowids;
-	int32_t		i;
-	int32_t		j;
-
-	for (i = 0; i < n; i++)
-		total += calib->searches[i].nhits;
-	nhits = gv_reply(connection, 4 * (size_t) n + 6 * (size_t) total);
-	if (nhits == NULL)
+	connection->job = &building;
+	gv_thread_serve(connection, answer);
+	build = building.build;
+	if (build == NULL)
 		return;
-	rowids = (uint16_t *) (nhits + n);
-	for (i = 0; i < n; i++)
+	if (!building.joined)
+		build_log(build);
+	pthread_mutex_lock(&mutex);
+	if (!building.joined)
 	{
-		const GvSearch *one = &calib->searches[i];
-
-		nhits[i] = one->nhits;
-		for (j = 0; j < one->nhits; j++, rowids += 3)
-			memcpy(rowids, one->hits[j].rowid, 6);
+		while (*link != build)
+			link = &(*link)->next;
+		*link = build->next;
 	}
-}
-
-/* See GV_MSG_TRY. */
-static void
-calib_mirror_search(GvCalibMirror *calib, GvConnection *connection)
-{
-	const GvTryRequest *request = gv_payload(connection);
-	GvStatus	status;
-
-	if (!check_tries(calib, connection))
-	{
-		gv_chunks_conclude(connection, GV_OK, "a search out of range");
+	last = --build->users == 0;
+	pthread_mutex_unlock(&mutex);
+	if (!last)
 		return;
+	key = gv_calibration_key(build->id);
+	gv_mirrors_drop(&key);
+	for (i = 0; i < build->nparts; i++)
+		if (build->parts[i].builder != NULL)
+			devices |= 1u << build->parts[i].device;
+	gv_job_end(devices);
+	for (i = 0; i < build->nparts; i++)
+	{
+		BuildPart  *part = &build->parts[i];
+
+		if (part->builder == NULL)
+			continue;
+		gv_builder_drop(part->builder);
+		gv_mirrors_unreserve(part->device, part->charged);
 	}
-	status = search(calib, request);
-	if (status == GV_OK)
-		give_hits(calib, connection, request->n);
-	else
-		gv_chunks_conclude(connection, status, NULL);
+	pthread_cond_destroy(&build->given);
+	pthread_mutex_destroy(&build->lock);
+	free(build);
 }
 
-/* Frees the calibration mirror, if there is one. */
-static void
-calib_mirror_end(GvCalibMirror *calib)
-{
-	if (calib->searcher != NULL)
-		gv_mirrors_searcher_drop(calib->spec.device, calib->searcher);
-	calib->searcher = NULL;
-	gv_mirror_drop(calib->mirror);
-	calib->mirror = NULL;
-	gv_mirrors_unreserve(calib->spec.device, calib->charged);
-	calib->charged = 0;
-}
+/* A builder's specification, and a mean vector. */
+#define BUILD	sizeof(GvBuilderSpec) + 1, sizeof(GvBuilderSpec) + 4 * GV_MAX_DIMS
+
+const GvMessageKind gv_build_messages[] = {
+	{GV_MSG_BUILD, GV_BY(BUILDER), BUILD, GV_BEFORE_JOB, false, begin_build},
+	{GV_MSG_JOIN, GV_BY(BUILDER), GV_ONE(GvJoinRequest), GV_BEFORE_JOB, false,
+	join_build},
+	{GV_MSG_TRAIN_ROWS, GV_BY(BUILDER), GV_BEYOND(GvRowsRequest),
+		GV_DURING_JOB,
+	false, put_rows},
+	{GV_MSG_TRAIN, GV_BY(BUILDER), 0, 0, GV_JOB_OWNER, false, train},
+	{GV_MSG_GET_MODEL, GV_BY(BUILDER), GV_ONE(GvGetModelRequest), GV_JOB_OWNER,
+	false, get_model},
+	{GV_MSG_ENCODE_ROWS, GV_BY(BUILDER), GV_BEYOND(GvRowsRequest),
+		GV_DURING_JOB,
+	false, encode_rows},
+	{GV_MSG_ENCODE_SAMPLE, GV_BY(BUILDER), GV_ONE(GvEncodeSampleRequest),
+		GV_DURING_JOB,
+	false, encode_sample},
+	{GV_MSG_CALIB_MIRROR, GV_BY(BUILDER), GV_ONE(GvCalibMirrorRequest),
+	GV_JOB_OWNER, false, begin_calib_mirror},
+	{0}
+};

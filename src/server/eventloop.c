@@ -1,15 +1,22 @@
 /*
  * eventloop.c
- *		The watchdog: how long the engine has been at one call, and the end of
- *		a process whose engine does not come back.
+ *		The thread that serves sessions: the loop waits for all sessions at
+ *		once and answers their searches in batches.
  *
- * A device may hang, and then a batch is never done, nor a call that waits for
- * it.  The loop says when it goes to work and when it is back, and of each
- * device when the batch that ends next was begun; a thread that does nothing
- * else looks at that.  With several devices the loop goes on while one hangs,
- * so each device is looked at by itself.  So is each batch of many searches in
- * one message, for which threads of their own wait.
+ * While a batch is searched, the loop reads the requests that will form the
+ * next batch.  A search takes three system calls: a read, a write, and a wait,
+ * which the whole batch shares.  server/README, "The loop", says when a batch
+ * begins, and when the loop waits for a device instead of polling it.  Only
+ * the loop's thread uses the state of batches.
+ *
+ * If a device hangs, its batches are never done, and a call that waits for the
+ * device never returns.  So a separate thread, the watchdog, ends the process
+ * if one of the following takes too long: a round of the loop, the oldest
+ * batch of a device, or a batch of many queries in one message, for which
+ * another thread waits.
  */
+#include "server/server.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -21,36 +28,110 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "server/server.h"
+#define ACCEPTS			64		/* connections accepted at a time */
+#define PAUSE_MS		200		/* after a failure to accept a connection */
+#define HELLO_MS		5000	/* within which a client has to say hello */
+#define LOOK_MS			500		/* between checks for clients that are late */
+#define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
+#define LOOKS			10		/* looks of the watchdog within timeout_s */
 
-#define LOOKS	10				/* in the time after which we end */
+/*
+ * Number of looks at a batch for a message of many queries.  The batch may
+ * have 4 times as many queries as a batch of sessions.
+ */
+#define MANY_LOOKS		(4 * LOOKS)
 
-/* Of batches of many searches, which may be four times as large. */
-#define MANY_LOOKS	(4 * LOOKS)
-
-/* The batch last seen, and how many times in a row. */
+/* The watchdog's observations of one of the times in `watchdog`. */
 typedef struct Look
 {
-	uint64_t	began;
-	int			n;
+	uint64_t	began;			/* the time that it saw last */
+	int			n;				/* looks since then that saw the same time */
 } Look;
 
-/* Times as of gv_now_ns; 0: nothing is under way. */
+typedef struct DeviceBatches
+{
+	GvBatchSlot *slots[GV_BATCH_SLOTS];
+	int			asked;			/* searches in the batches under way */
+} DeviceBatches;
+
 static struct
 {
-	uint64_t	round;			/* since then the loop is at work */
-	uint64_t	batches[GV_MAX_DEVICES];
-	uint64_t	bulk[GV_MAX_LOADERS];	/* batches, of any devices */
-	int			patience_s;
+	int			epoll;
+	int			listener;
+	int			wake;			/* an eventfd */
+	bool		paused;			/* not accepting, for lack of descriptors */
+	uint64_t	paused_until;	/* when to accept again, at the latest */
+	bool		is_short;		/* the shortage of descriptors was logged */
+	uint64_t	connections;	/* number of connections accepted so far */
+	GvConnection *first;		/* list of connections that the loop owns */
+	int			connected;		/* number of these connections */
+	int			unauthenticated;	/* connections without a hello yet */
+	bool		partial;		/* clients may be within a message or an
+								 * answer */
+	uint64_t	look_ns;		/* when to check for late clients again */
+}			loop = {.wake = -1};
+
+static struct
+{
+	DeviceBatches devices[GV_MAX_DEVICES];
+	int32_t		ndevices;
+	GvBatchSlot *batches[GV_BATCH_SLOTS * GV_MAX_DEVICES];	/* [under_way], the
+															 * oldest first */
+	int			under_way;
+	int			asked;			/* searches in these batches */
+	GvConnection *queue[GV_MAX_BATCH];	/* [queued], whose searches wait */
+	int			queued;
+	int			waiting[GV_MAX_DEVICES];	/* for each device, searches in
+											 * the queue whose mirrors have a
+											 * member on the device */
+	bool		counted;		/* `waiting` is valid */
+	bool		changed;		/* a batch that had to wait in the last
+								 * begin_batches() may be able to begin */
+}			searches;
+
+/* Atomic times from gv_now_ns(), or 0 where nothing is under way. */
+static struct
+{
+	uint64_t	round;			/* when the loop's current round began */
+	uint64_t	batches[GV_MAX_DEVICES];	/* for each device, when its
+											 * oldest batch under way began */
+	uint64_t	bulk[GV_MAX_CLIENT_THREADS];	/* when the batches of other
+												 * threads began, unordered */
+	int			timeout_s;
 }			watchdog;
 
-static void
-store(uint64_t *time, uint64_t ns)
+/* Used by the signal handler, which runs in the loop's thread. */
+static volatile sig_atomic_t stop_asked;
+static volatile sig_atomic_t searching; /* the engine is at work, or about to
+										 * be */
+
+uint64_t
+gv_now_ns(void)
 {
-	__atomic_store_n(time, ns, __ATOMIC_RELAXED);
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t) now.tv_sec * 1000000000 + (uint64_t) now.tv_nsec;
 }
 
-/* How long is that ago? */
+void
+gv_loop_wake(void)
+{
+	uint64_t	one = 1;
+
+	if (write(loop.wake, &one, sizeof(one)) < 0)
+		return;					/* the counter is full, so the loop wakes */
+}
+
+bool
+gv_loop_stops(void)
+{
+	return stop_asked != 0;
+}
+
+/* ---- the watchdog */
+
+/* Returns the age of a time, or 0 if nothing is under way. */
 static int64_t
 age_ms(const uint64_t *time, uint64_t now)
 {
@@ -59,30 +140,23 @@ age_ms(const uint64_t *time, uint64_t now)
 	return then == 0 || then > now ? 0 : (int64_t) ((now - then) / 1000000);
 }
 
-/* The loop goes to work, or is back. */
 void
 gv_watchdog_round(bool begins)
 {
-	store(&watchdog.round, begins ? gv_now_ns() : 0);
-}
-
-/* The batch of a device that ends next was begun then; 0: there is none. */
-static void
-watchdog_batch(int32_t device, uint64_t began_ns)
-{
-	store(&watchdog.batches[device], began_ns);
+	__atomic_store_n(&watchdog.round, begins ? gv_now_ns() : 0,
+					 __ATOMIC_RELAXED);
 }
 
 /*
- * A batch of many searches begins, and ends.  There are no more of them than
- * threads; returns what gv_watchdog_bulk_end is told.
+ * A client's thread has at most one batch under way, so there is a free
+ * element.
  */
 int
 gv_watchdog_bulk_begin(uint64_t began_ns)
 {
 	int			i;
 
-	for (i = 0; i < GV_MAX_LOADERS; i++)
+	for (i = 0; i < GV_MAX_CLIENT_THREADS; i++)
 	{
 		uint64_t	none = 0;
 
@@ -97,11 +171,10 @@ gv_watchdog_bulk_begin(uint64_t began_ns)
 void
 gv_watchdog_bulk_end(int number)
 {
-	if (number < GV_MAX_LOADERS)
-		store(&watchdog.bulk[number], 0);
+	if (number < GV_MAX_CLIENT_THREADS)
+		__atomic_store_n(&watchdog.bulk[number], 0, __ATOMIC_RELAXED);
 }
 
-/* How long the oldest of the loop's that is under way has been so. */
 int64_t
 gv_watchdog_oldest_ms(void)
 {
@@ -119,9 +192,9 @@ gv_watchdog_oldest_ms(void)
 }
 
 /*
- * Returns whether the engine hangs: as many observations as allowed have seen
- * the same call.  Observations are counted rather than time, in which this
- * process may have been stopped.
+ * Returns whether the engine hangs, because the last `most` looks have seen
+ * the same time.  We count looks and do not use the clock, because this
+ * process may have been stopped meanwhile.
  */
 static bool
 hangs(const uint64_t *time, Look *look, int most)
@@ -133,13 +206,13 @@ hangs(const uint64_t *time, Look *look, int most)
 	return look->n >= most;
 }
 
-/* Look at everything, and say what hangs; true: something does. */
+/* Looks at all times of `watchdog`.  Logs and returns whether any hangs. */
 static bool
 look_around(void)
 {
 	static Look round;
 	static Look batches[GV_MAX_DEVICES];
-	static Look bulk[GV_MAX_LOADERS];
+	static Look bulk[GV_MAX_CLIENT_THREADS];
 	bool		found = false;
 	int32_t		device;
 	int			i;
@@ -150,98 +223,45 @@ look_around(void)
 			found = true;
 			gv_log("FATAL", "device %d has not finished a batch in %d s; "
 				   "a new process is needed", gv_server.numbers[device],
-				   watchdog.patience_s);
+				   watchdog.timeout_s);
 		}
-	for (i = 0; i < GV_MAX_LOADERS; i++)
+	for (i = 0; i < GV_MAX_CLIENT_THREADS; i++)
 		if (hangs(&watchdog.bulk[i], &bulk[i], MANY_LOOKS) && !found)
 		{
 			found = true;
 			gv_log("FATAL", "many searches have not ended in %d s; a new "
 				   "process is needed",
-				   watchdog.patience_s * (MANY_LOOKS / LOOKS));
+				   watchdog.timeout_s * (MANY_LOOKS / LOOKS));
 		}
 	if (hangs(&watchdog.round, &round, LOOKS) && !found)
 	{
 		found = true;
 		gv_log("FATAL", "the engine has not come back in %d s; a new "
-			   "process is needed", watchdog.patience_s);
+			   "process is needed", watchdog.timeout_s);
 	}
 	return found;
 }
 
+/* Ends the process once something has taken longer than timeout_s. */
 static void *
 watchdog_main(void *arg)
 {
-	int64_t		ms = (int64_t) watchdog.patience_s * 1000 / LOOKS;
+	int64_t		ms = (int64_t) watchdog.timeout_s * 1000 / LOOKS;
 	struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
 
 	while (!look_around())
 		nanosleep(&pause, NULL);
-	/* no other thread can: the one that hangs may hold any lock */
+
+	/*
+	 * end without taking locks, because the thread that hangs may hold any
+	 * lock
+	 */
 	gv_folder_leave();
 	_exit(GV_EXIT_FAILED);
 }
 
-/* From now on end when something takes longer than this; 0: never. */
-static bool
-watchdog_start(int patience_s)
-{
-	watchdog.patience_s = patience_s;
+/* ---- batches */
 
-	return patience_s == 0 || gv_thread_start(watchdog_main, NULL, NULL);
-}
-
-/* ----
- * Searches that wait, and the batches that are under way.
- *
- * While a device has a batch, requests are read, and wait: the more go
- * together, the less each of them takes.  As soon as the batch is done the
- * next begins, and only then answers are written.  A device has a second batch
- * slot, for when as many wait as are under way: no search waits for a batch
- * that is smaller than its own would be.  Batches end in the order in which
- * they began.  A search of a mirror that several devices have goes to the one
- * with the fewest searches.
- *
- * A batch is waited for only where it is the only one and no client is left
- * that could ask for more; else devices are asked whether they are done,
- * between which the loop serves clients.
- *
- * All this is the loop's thread.
- */
-
-#define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
-
-typedef struct DeviceBatches
-{
-	GvWorker   *slots[GV_BATCH_SLOTS];
-	int			oldest;			/* of the slots that are under way */
-	int			under_way;
-	int			asked;			/* searches in these */
-	int			waiting;		/* searches in the queue */
-} DeviceBatches;
-
-static struct
-{
-	DeviceBatches devices[GV_MAX_DEVICES];
-	int32_t		ndevices;
-	int32_t		next;			/* device that is asked first */
-	int			under_way;		/* batches, of all devices */
-	int			asked;			/* searches in them */
-	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
-	int			queued;
-}			searches;
-
-/* For the signal handler, which runs in this thread. */
-static volatile sig_atomic_t searching;
-
-/* Is the engine at work, or about to be? */
-static bool
-batches_searching(void)
-{
-	return searching != 0;
-}
-
-/* Allocates memory for all batch slots of all devices. */
 GvStatus
 gv_batches_open(void)
 {
@@ -250,11 +270,17 @@ gv_batches_open(void)
 	int			i;
 
 	searches.ndevices = gv_ndevices();
-
 	for (device = 0; device < searches.ndevices; device++)
 		for (i = 0; i < GV_BATCH_SLOTS && status == GV_OK; i++)
-			status = gv_worker_open(device, false,
-									&searches.devices[device].slots[i]);
+		{
+			GvBatchSlot *slot = calloc(1, sizeof(GvBatchSlot));
+
+			searches.devices[device].slots[i] = slot;
+			if (slot == NULL)
+				return GV_NO_MEMORY;
+			slot->device = device;
+			status = gv_searcher(device, &slot->searcher);
+		}
 	return status;
 }
 
@@ -266,61 +292,32 @@ gv_batches_close(void)
 
 	for (device = 0; device < searches.ndevices; device++)
 		for (i = 0; i < GV_BATCH_SLOTS; i++)
-			gv_worker_close(searches.devices[device].slots[i]);
-}
+		{
+			GvBatchSlot *slot = searches.devices[device].slots[i];
 
-/* Does anything wait or run? */
-bool
-gv_batches_busy(void)
-{
-	return searches.under_way > 0 || searches.queued > 0;
-}
-
-/* How many more searches may wait. */
-static int
-batches_available(void)
-{
-	return GV_MAX_BATCH - searches.queued;
+			if (slot != NULL)
+				gv_searcher_drop(slot->searcher);
+			free(slot);
+		}
 }
 
 /*
- * Of the devices that have a mirror, the one with least to do; -1: none has.
+ * The queue has room, because the loop takes at most as many events at a time
+ * as the queue has room for searches.
  */
-static int32_t
-choose_device(const GvMirrorKey *key)
-{
-	int32_t		devices[GV_MAX_DEVICES];
-	int32_t		n = gv_mirrors_devices(key, devices);
-	int32_t		best = n > 0 ? devices[0] : -1;
-	int32_t		i;
-
-	for (i = 1; i < n; i++)
-	{
-		const DeviceBatches *dev = &searches.devices[devices[i]];
-
-		if (dev->asked + dev->waiting <
-			searches.devices[best].asked + searches.devices[best].waiting)
-			best = devices[i];
-	}
-	return best;
-}
-
-/* Queues a client's search, for which there is memory. */
 void
 gv_batches_add(GvConnection *connection)
 {
-	const GvSearchRequest *request = gv_payload(connection);
-
-	connection->whole_ns = gv_now_ns();
-	connection->asked = true;
-	connection->device = choose_device(&request->key);
+	connection->search_pending = true;
 	searches.queue[searches.queued++] = connection;
-
-	if (connection->device >= 0)
-		searches.devices[connection->device].waiting++;
+	searches.counted = false;
+	searches.changed = true;
 }
 
-/* Its search waits no more; false: it is under way. */
+/*
+ * Takes a client's search out of the queue.  Returns false if the search is
+ * not in the queue, because its batch is under way.
+ */
 static bool
 batches_withdraw(GvConnection *connection)
 {
@@ -330,63 +327,48 @@ batches_withdraw(GvConnection *connection)
 		i++;
 	if (i == searches.queued)
 		return false;
-	if (connection->device >= 0)
-		searches.devices[connection->device].waiting--;
 	searches.queued--;
-
+	searches.counted = false;
+	searches.changed = true;
 	memmove(&searches.queue[i], &searches.queue[i + 1],
 			(size_t) (searches.queued - i) * sizeof(searches.queue[0]));
-	connection->asked = false;
+	connection->search_pending = false;
 	return true;
 }
 
-/* The most that a search's answer may need. */
-static size_t
-reply_bytes(const GvSearchRequest *request)
-{
-	return (size_t) request->probes *
-		(sizeof(GvProbeReply) + (request->ntests > 0 ? sizeof(int32_t) : 0)) +
-		(size_t) request->capacity * (sizeof(GvHit) + sizeof(GvBound));
-}
-
 /*
- * Out of the queue: its i-th search, and with it all behind it for the same
- * mirror and device whose answers fit into a reasonable amount of memory; how
- * many.
+ * Moves the i-th search of the queue to `askers`, and with it the later
+ * searches of the same mirror, as long as all answers fit into MOST_REPLY
+ * bytes.  Returns the number of searches moved.
  */
 static int
 take_batch(int i, GvConnection **askers)
 {
 	const GvSearchRequest *first = gv_payload(searches.queue[i]);
-	int32_t		device = searches.queue[i]->device;
-	size_t		bytes = 0;
+	int64_t		bytes = 0;
 	int			left = i;
 	int			n = 0;
 
 	for (; i < searches.queued; i++)
 	{
 		const GvSearchRequest *request = gv_payload(searches.queue[i]);
-		size_t		more = reply_bytes(request);
+		int64_t		more = gv_answer_most(request, true);
 
 		if (gv_same_key(&request->key, &first->key) &&
-			searches.queue[i]->device == device &&
 			(n == 0 || bytes + more <= MOST_REPLY))
 		{
 			askers[n++] = searches.queue[i];
-
 			bytes += more;
-			if (searches.queue[i]->device >= 0)
-				searches.devices[searches.queue[i]->device].waiting--;
 		}
 		else
 			searches.queue[left++] = searches.queue[i];
 	}
 	searches.queued = left;
-
+	searches.counted = false;
 	return n;
 }
 
-/* The askers have their answers. */
+/* Sends the answers, as much of them as the clients take. */
 static void
 send_answers(GvConnection **askers, int n)
 {
@@ -394,317 +376,357 @@ send_answers(GvConnection **askers, int n)
 
 	for (i = 0; i < n; i++)
 	{
-		askers[i]->asked = false;
+		askers[i]->search_pending = false;
 		(void) gv_loop_answer(askers[i]);
 	}
 }
 
-/* Tells the watchdog since when a device's oldest batch is under way. */
-static void
-watchdog_oldest(const DeviceBatches *dev)
-{
-	watchdog_batch((int32_t) (dev - searches.devices),
-					  dev->under_way == 0 ? 0 :
-					  dev->slots[dev->oldest]->began_ns);
-}
-
 /*
- * Ends a device's oldest batch; returns its slot, whose askers wait for
- * answers.
+ * Takes a batch's slots, or gives them back, and counts the batch's searches.
+ * Tells the watchdog when the oldest batch of each of its devices began.
  */
-static GvWorker *
-end_oldest(DeviceBatches *dev)
-{
-	GvWorker   *slot = dev->slots[dev->oldest];
-
-	gv_session_finish(slot);
-	dev->oldest = (dev->oldest + 1) % GV_BATCH_SLOTS;
-	dev->under_way--;
-	watchdog_oldest(dev);
-	dev->asked -= slot->nasked;
-	searches.asked -= slot->nasked;
-
-	searching = --searches.under_way > 0;
-	return slot;
-}
-
 static void
-finish_oldest(DeviceBatches *dev)
+count_batch(GvBatchSlot *batch, bool begins)
 {
-	GvWorker   *slot = end_oldest(dev);
+	int			n = begins ? batch->nasked : -batch->nasked;
+	int32_t		s;
 
-	send_answers(slot->askers, slot->nasked);
-}
+	searches.asked += n;
+	for (s = 0; s < batch->nslots; s++)
+	{
+		GvBatchSlot *slot = batch->slots[s];
+		DeviceBatches *dev = &searches.devices[slot->device];
+		uint64_t	oldest_ns = 0;
+		int			i;
 
-/* Refuses all searches of the mirror that the i-th in the queue asks for. */
-static void
-refuse_batch(int i, GvRefusalCode refusal)
-{
-	GvConnection *askers[GV_MAX_BATCH];
-	int			n = take_batch(i, askers);
+		slot->batch = begins ? batch : NULL;
+		dev->asked += n;
+		for (i = 0; i < GV_BATCH_SLOTS; i++)
+		{
+			const GvBatchSlot *other = dev->slots[i]->batch;
 
-	searching = searches.under_way > 0;
-
-	gv_session_refuse(askers, n, refusal);
-	send_answers(askers, n);
+			if (other != NULL &&
+				(oldest_ns == 0 || other->began_ns < oldest_ns))
+				oldest_ns = other->began_ns;
+		}
+		__atomic_store_n(&watchdog.batches[slot->device], oldest_ns,
+						 __ATOMIC_RELAXED);
+	}
 }
 
 /*
- * Begin the search that is i-th in the queue, and all that go with it; false
- * if another thread changes their mirror, or wants to, and we do not wait.
+ * Ends the i-th batch under way and returns it.  The caller sends the answers
+ * of the batch's askers.
+ */
+static GvBatchSlot *
+end_batch(int i)
+{
+	GvBatchSlot *batch = searches.batches[i];
+
+	gv_batch_finish(batch);
+	count_batch(batch, false);
+	searches.under_way--;
+	memmove(&searches.batches[i], &searches.batches[i + 1],
+			(size_t) (searches.under_way - i) * sizeof(searches.batches[0]));
+	searches.changed = true;
+	searching = searches.under_way > 0;
+	return batch;
+}
+
+/*
+ * Returns how many searches in the queue are for mirrors with a member on a
+ * device.
+ */
+static int
+count_queued(int32_t device)
+{
+	const GvMirrorKey *last = NULL;
+	GvDeviceSet devices = 0;
+	int			i;
+
+	if (searches.ndevices == 1)
+		return searches.queued;
+	if (!searches.counted)
+		memset(searches.waiting, 0, sizeof(searches.waiting));
+	for (i = 0; i < searches.queued && !searches.counted; i++)
+	{
+		const GvSearchRequest *request = gv_payload(searches.queue[i]);
+		int32_t		d;
+
+		/* searches of the same mirror mostly follow each other */
+		if (last == NULL || !gv_same_key(last, &request->key))
+			devices = gv_mirrors_devices(&request->key);
+		last = &request->key;
+		for (d = 0; d < searches.ndevices; d++)
+			searches.waiting[d] += (int) (devices >> d & 1);
+	}
+	searches.counted = true;
+	return searches.waiting[device];
+}
+
+/*
+ * Returns whether a device may begin another batch: it has a free slot, and at
+ * least as many searches wait for the device as its largest batch has.
  */
 static bool
-begin_batch(int i, bool wait)
+may_begin(int32_t device)
+{
+	bool		is_free = false;
+	int			largest = 0;
+	int			i;
+
+	for (i = 0; i < GV_BATCH_SLOTS; i++)
+	{
+		const GvBatchSlot *batch = searches.devices[device].slots[i]->batch;
+
+		if (batch == NULL)
+			is_free = true;
+		else if (batch->nasked > largest)
+			largest = batch->nasked;
+	}
+	return is_free && (largest == 0 || count_queued(device) >= largest);
+}
+
+/* Returns the number of batches that a device has under way. */
+static int
+count_batches(const DeviceBatches *dev)
+{
+	int			n = 0;
+	int			i;
+
+	for (i = 0; i < GV_BATCH_SLOTS; i++)
+		n += dev->slots[i]->batch != NULL;
+	return n;
+}
+
+/*
+ * Chooses the replica for a batch: one whose devices all may begin a batch,
+ * and none of whose devices is in *kept.  Of several such replicas chooses the
+ * one with the fewest searches under way.  Returns the number of its first
+ * member.  The caller has locked the mirror.
+ *
+ * If there is no such replica, returns -1 and, if *kept is empty, sets *kept
+ * to the devices of the replica with the fewest batches under way.  While
+ * these devices are kept, that number cannot rise, and it falls when one of
+ * the batches ends.  So the search begins in the end if devices are kept for
+ * it each time that it has to wait.
+ */
+static int32_t
+choose_replica(const GvMirrorEntry *entry, GvDeviceSet *kept)
+{
+	int32_t		best = -1;
+	int			best_asked = 0;
+	GvDeviceSet keep = 0;
+	int			fewest = 0;
+	int32_t		first;
+	int32_t		s;
+
+	for (first = 0; first < entry->nmembers; first += entry->nshards)
+	{
+		GvDeviceSet devices = 0;
+		bool		may = true;
+		int			asked = 0;
+		int			under_way = 0;
+
+		for (s = 0; s < entry->nshards; s++)
+		{
+			int32_t		device = entry->members[first + s].device;
+			const DeviceBatches *dev = &searches.devices[device];
+
+			devices |= 1u << device;
+			may = may && may_begin(device);
+			asked += dev->asked;
+			under_way += count_batches(dev);
+		}
+		if (may && (devices & *kept) == 0 && (best < 0 || asked < best_asked))
+		{
+			best = first;
+			best_asked = asked;
+		}
+		if (keep == 0 || under_way < fewest)
+		{
+			keep = devices;
+			fewest = under_way;
+		}
+	}
+	if (best < 0 && *kept == 0)
+		*kept = keep;
+	return best;
+}
+
+/*
+ * Begins a batch of the i-th search in the queue and of the later searches
+ * that go with it (take_batch), or refuses these searches if their mirror
+ * cannot be used.  Returns false if the searches have to stay in the queue,
+ * because the batch has to wait for slots (choose_replica) or for another
+ * thread that changes the mirror.  If `wait` is set, waits here for that
+ * thread.
+ */
+static bool
+begin_batch(int i, GvDeviceSet *kept, bool wait)
 {
 	GvRefusalCode refusal;
-	GvMirrorEntry *entry = gv_session_acquire(searches.queue[i], &refusal);
-	DeviceBatches *dev;
-	GvWorker   *slot;
+	GvMirrorEntry *entry = gv_search_acquire(searches.queue[i], &refusal);
+	GvBatchSlot *slots[GV_MAX_DEVICES];
+	GvBatchSlot *batch;
+	int32_t		first;
+	int32_t		s;
 
 	if (entry == NULL)
 	{
-		refuse_batch(i, refusal);
+		GvConnection *askers[GV_MAX_BATCH];
+		int			n = take_batch(i, askers);
+
+		for (i = 0; i < n; i++)
+			gv_refuse(askers[i], refusal, gv_refusal_name(refusal));
+		searching = searches.under_way > 0;
+		send_answers(askers, n);
 		return true;
 	}
 	searching = 1;
-	if (!gv_session_lock(entry, wait))
+
+	/*
+	 * While the loop holds locks of mirrors, it must not wait for a mirror's
+	 * lock: it might wait behind a thread that wants to change the mirror and
+	 * itself waits for the loop.
+	 */
+	if ((wait ? pthread_rwlock_rdlock(&entry->lock) :
+		 pthread_rwlock_tryrdlock(&entry->lock)) != 0)
 	{
+		gv_mirrors_release(entry, 0);
+		searches.changed = true;
+		return false;
+	}
+	first = choose_replica(entry, kept);
+	if (first < 0)
+	{
+		pthread_rwlock_unlock(&entry->lock);
 		gv_mirrors_release(entry, 0);
 		return false;
 	}
-	/* the mirror may be elsewhere than when the search came */
-	dev = &searches.devices[gv_mirrors_device(entry,
-											  searches.queue[i]->device)];
-	if (dev->under_way == GV_BATCH_SLOTS)
+
+	/* each device has a free slot; the first device's slot has the batch */
+	for (s = 0; s < entry->nshards; s++)
 	{
-		finish_oldest(dev);
-		searching = 1;
+		const DeviceBatches *dev =
+		&searches.devices[entry->members[first + s].device];
+		int			free_slot = 0;
+
+		while (dev->slots[free_slot]->batch != NULL)
+			free_slot++;
+		slots[s] = dev->slots[free_slot];
 	}
-	slot = dev->slots[(dev->oldest + dev->under_way) % GV_BATCH_SLOTS];
-	slot->nasked = take_batch(i, slot->askers);
-	gv_session_begin(slot, entry);
-	if (slot->entry != NULL)
+	batch = slots[0];
+	memcpy(batch->slots, slots, (size_t) entry->nshards * sizeof(slots[0]));
+	batch->nslots = entry->nshards;
+	batch->nasked = take_batch(i, batch->askers);
+	gv_batch_begin(batch, entry);
+	if (batch->entry != NULL)
 	{
-		dev->under_way++;
-		dev->asked += slot->nasked;
-		watchdog_oldest(dev);
-		searches.under_way++;
-		searches.asked += slot->nasked;
+		searches.batches[searches.under_way++] = batch;
+		count_batch(batch, true);
 	}
 	else
 	{
 		searching = searches.under_way > 0;
-
-		send_answers(slot->askers, slot->nasked);
+		send_answers(batch->askers, batch->nasked);
 	}
 	return true;
 }
 
 /*
- * Is it time for another batch of a device?  Who asks for a mirror that is on
- * none hears that at once.
- */
-static bool
-may_begin(int32_t device)
-{
-	const DeviceBatches *dev;
-	const GvWorker *newest;
-
-	if (device < 0)
-		return true;
-	dev = &searches.devices[device];
-	if (dev->under_way == 0)
-		return true;
-	newest = dev->slots[(dev->oldest + dev->under_way - 1) % GV_BATCH_SLOTS];
-	return dev->under_way < GV_BATCH_SLOTS && dev->waiting >= newest->nasked;
-}
-
-/* Has this search to wait for one of the mirrors [n]? */
-static bool
-wants_one_of(const GvMirrorKey *const *mirrors, int n,
-			 const GvSearchRequest *request)
-{
-	int			i;
-
-	for (i = 0; i < n; i++)
-		if (gv_same_key(mirrors[i], &request->key))
-			return true;
-	return false;
-}
-
-/*
- * Begin what may begin.  A mirror that is being changed is tried once, however
- * many wait for it.
+ * Begins all batches that may begin, the oldest search first.  If a search has
+ * to wait for slots, later searches get no slots on the devices for which the
+ * search waits.  Otherwise batches on single devices could for ever take the
+ * slots that a batch needs on several devices at the same time.  A mirror
+ * whose searches have to wait is tried once, however many they are.
  */
 static void
 begin_batches(void)
 {
-	const GvMirrorKey *locked[GV_MAX_BATCH];
-	int			nlocked = 0;
+	const GvMirrorKey *waiting[GV_MAX_BATCH];
+	GvDeviceSet kept = 0;
+	int			nwaiting = 0;
 	int			i = 0;
 
+	if (!searches.changed)
+		return;
+	searches.changed = false;
 	while (i < searches.queued)
 	{
 		const GvSearchRequest *request = gv_payload(searches.queue[i]);
+		int			j = 0;
 
-		/* a thread that stops us from here on does not wait for the engine */
+		/* from here on a signal ends the process at once */
 		searching = 1;
-		if (gv_loop_stops())
+		if (stop_asked)
 			return;
-		if (!may_begin(searches.queue[i]->device) ||
-			wants_one_of(locked, nlocked, request))
+		while (j < nwaiting && !gv_same_key(waiting[j], &request->key))
+			j++;
+		if (j < nwaiting)
 			i++;
-		else if (!begin_batch(i, false))
+		else if (!begin_batch(i, &kept, false))
 		{
-			locked[nlocked++] = &request->key;
+			waiting[nwaiting++] = &request->key;
 			i++;
 		}
 	}
-	/* there is nothing else to do than wait for who changes the mirror */
+
+	/*
+	 * All slots are free, so the search can only be waiting for its mirror's
+	 * lock.  There is nothing else to do, so wait for this lock.
+	 */
 	if (searches.under_way == 0 && searches.queued > 0)
-		(void) begin_batch(0, true);
+		(void) begin_batch(0, &kept, true);
 	searching = searches.under_way > 0;
 }
 
-/*
- * The next device with a batch that is done or, with `wait`, has one at all.
- */
-static DeviceBatches *
-next_done(bool wait)
-{
-	int32_t		i;
-
-	for (i = 0; i < searches.ndevices; i++)
-	{
-		int32_t		device = (searches.next + i) % searches.ndevices;
-		DeviceBatches *dev = &searches.devices[device];
-
-		if (dev->under_way > 0 &&
-			(wait ||
-			 gv_mirror_done(dev->slots[dev->oldest]->searcher)))
-		{
-			searches.next = (device + 1) % searches.ndevices;
-
-			return dev;
-		}
-	}
-	return NULL;
-}
-
-/*
- * Begin what may begin, and end a batch if one is done, or if there is nothing
- * to do but wait for the only one: `clients` are connected, and no others will
- * ask for anything.
- */
 void
 gv_batches_go_on(int clients)
 {
 	GvConnection *askers[GV_MAX_BATCH];
-	DeviceBatches *dev;
-	GvWorker   *slot;
+	GvBatchSlot *batch;
+	bool		wait;
+	int			i = 0;
 	int			n;
 
 	begin_batches();
-	dev = next_done(searches.under_way == 1 &&
-					searches.asked + searches.queued == clients);
-	if (dev == NULL)
+	wait = searches.under_way == 1 &&
+		searches.asked + searches.queued == clients;
+	/* choose the oldest batch that is done or, if we wait, the only one */
+	while (i < searches.under_way && !wait &&
+		   !gv_mirror_done(searches.batches[i]->searcher))
+		i++;
+	if (i == searches.under_way)
 		return;
-	slot = end_oldest(dev);
-	/* a batch that begins now may take its slot */
-	n = slot->nasked;
-	memcpy(askers, slot->askers, n * sizeof(askers[0]));
+	batch = end_batch(i);
+	/* copy the askers, because begin_batches() may use the slot again */
+	n = batch->nasked;
+	memcpy(askers, batch->askers, n * sizeof(askers[0]));
 	if (!gv_server_failed())
 		begin_batches();
 	send_answers(askers, n);
 }
 
-/* End all that is under way. */
-static void
-batches_end(void)
-{
-	int32_t		device;
+/* ---- the loop */
 
-	for (device = 0; device < searches.ndevices; device++)
-		while (searches.devices[device].under_way > 0)
-			finish_oldest(&searches.devices[device]);
-}
-
-/* ----
- * The thread that serves sessions: it waits for all of them at once, and
- * has the searches that it finds answered as a batch (eventloop.c).
- *
- * While a batch is searched requests are read, and the next one gathers; so
- * batches are as large as the load makes them, and an idle server adds
- * nothing.  A session costs three system calls a search: the wait (shared by a
- * batch), a read, a write.  A session that does not read its answer is not
- * read from, and delays no other.
+/*
+ * Ends the process at once while the engine searches: a search may take long,
+ * and nobody needs its result.  Otherwise the loop ends.
  */
-
-#define ACCEPTS			64		/* at a time */
-#define PAUSE_MS		200		/* when no connection can be accepted */
-#define HELLO_MS		5000	/* that a client has to say who it is */
-#define LOOK_MS			500		/* how often we look for those who did not */
-
-static struct
-{
-	int			epoll;
-	int			listener;
-	int			wake;			/* an eventfd */
-	bool		paused;			/* not listening, for want of descriptors, */
-	uint64_t	paused_until;	/* before this, if none gets free */
-	bool		is_short;		/* of these, and has said so */
-	uint64_t	connections;	/* there were */
-	GvConnection *first;		/* of those that are here */
-	int			connected;		/* how many these are */
-	int			strangers;		/* of these, that said no hello yet */
-	bool		partial;		/* some may be within a message or an answer */
-	uint64_t	look_ns;		/* when to look for both next */
-}			loop = {.wake = -1};
-
-/* For the signal handler, which runs in this thread. */
-static volatile sig_atomic_t stop_asked;
-
-uint64_t
-gv_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t) now.tv_sec * 1000000000 + (uint64_t) now.tv_nsec;
-}
-
-/* Make the loop look around; from any thread, or a signal handler. */
-void
-gv_loop_wake(void)
-{
-	uint64_t	one = 1;
-
-	if (write(loop.wake, &one, sizeof(one)) < 0)
-		return;					/* it is full of ones, which will do */
-}
-
-/* A search may take long; its result is not needed any more. */
 static void
 on_stop(int signal)
 {
 	int			saved_errno = errno;
 
 	stop_asked = 1;
-	(void) gv_restart_pass_on(signal);
-	if (batches_searching())
+	if (searching)
 	{
 		gv_folder_leave();
 		_exit(0);
 	}
 	gv_loop_wake();
 	errno = saved_errno;
-}
-
-/* Is the end near? */
-bool
-gv_loop_stops(void)
-{
-	return stop_asked != 0;
 }
 
 static void
@@ -722,7 +744,7 @@ set_signals(void)
 	sigaction(SIGPIPE, &action, NULL);
 }
 
-/* Watch a descriptor for `events`; `what` comes back with them. */
+/* Makes epoll watch a descriptor for `events`, and return `what` with them. */
 static bool
 watch(int operation, int fd, uint32_t events, void *what)
 {
@@ -734,7 +756,6 @@ watch(int operation, int fd, uint32_t events, void *what)
 	return epoll_ctl(loop.epoll, operation, fd, &event) == 0;
 }
 
-/* Put a connection into the loop's list. */
 static void
 remember(GvConnection *connection)
 {
@@ -746,7 +767,6 @@ remember(GvConnection *connection)
 	loop.connected++;
 }
 
-/* Take a connection out of the loop's list. */
 static void
 forget(GvConnection *connection)
 {
@@ -759,7 +779,7 @@ forget(GvConnection *connection)
 	loop.connected--;
 }
 
-/* The pause is over. */
+/* Accepts connections again if that was paused. */
 static void
 listen_again(void)
 {
@@ -773,12 +793,11 @@ close_connection(GvConnection *connection)
 {
 	forget(connection);
 	if (connection->role == 0)
-		loop.strangers--;
+		loop.unauthenticated--;
 	gv_connection_close(connection);
 	listen_again();
 }
 
-/* Has a session that was let in not gone yet?  In this thread. */
 bool
 gv_loop_has_sessions(void)
 {
@@ -793,27 +812,6 @@ gv_loop_has_sessions(void)
 }
 
 static void
-add_connection(int fd)
-{
-	GvConnection *connection;
-
-	connection = gv_folder_admits(fd) ?
-		gv_connection_open(fd, ++loop.connections) : NULL;
-	if (connection == NULL)
-	{
-		close(fd);
-		return;
-	}
-	remember(connection);
-	loop.strangers++;
-	connection->surplus =
-		__atomic_load_n(&gv_server.connections, __ATOMIC_RELAXED) >
-		gv_server.max_connections;
-	if (!watch(EPOLL_CTL_ADD, fd, EPOLLIN, connection))
-		close_connection(connection);
-}
-
-static void
 accept_connections(void)
 {
 	int			i;
@@ -821,30 +819,41 @@ accept_connections(void)
 	for (i = 0; i < ACCEPTS; i++)
 	{
 		int			fd = accept4(loop.listener, NULL, NULL, SOCK_CLOEXEC);
+		GvConnection *connection;
 
-		if (fd >= 0)
-		{
-			loop.is_short = false;
-			add_connection(fd);
-		}
-		else if (errno == EAGAIN || errno == EWOULDBLOCK)
+		if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
+			continue;
+		if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 			return;
-		else if (errno != EINTR && errno != ECONNABORTED)
+		if (fd < 0)
 		{
 			if (!loop.is_short)
 				gv_log("WARNING", "could not accept a connection: %s",
 					   strerror(errno));
 			loop.is_short = true;
-			/* it would wake us at once, again and again */
+			/* the waiting connection would wake the loop again and again */
 			loop.paused = watch(EPOLL_CTL_DEL, loop.listener, 0, NULL);
-
 			loop.paused_until = gv_now_ns() + PAUSE_MS * UINT64_C(1000000);
 			return;
 		}
+		loop.is_short = false;
+		connection = gv_folder_admits(fd) ?
+			gv_connection_open(fd, ++loop.connections) : NULL;
+		if (connection == NULL)
+		{
+			close(fd);
+			continue;
+		}
+		remember(connection);
+		loop.unauthenticated++;
+		connection->over_limit =
+			__atomic_load_n(&gv_server.connections, __ATOMIC_RELAXED) >
+			gv_server.max_connections;
+		if (!watch(EPOLL_CTL_ADD, fd, EPOLLIN, connection))
+			close_connection(connection);
 	}
 }
 
-/* Send an answer, or as much as the client takes; false: it is gone. */
 bool
 gv_loop_answer(GvConnection *connection)
 {
@@ -852,7 +861,7 @@ gv_loop_answer(GvConnection *connection)
 	bool		later = flushed == GV_FLUSH_LATER;
 
 	if (flushed == GV_FLUSH_BROKEN ||
-		(flushed == GV_FLUSHED && connection->ending) ||
+		(flushed == GV_FLUSHED && connection->close_after_send) ||
 		(later != connection->writing &&
 		 !watch(EPOLL_CTL_MOD, connection->fd, later ? EPOLLOUT : EPOLLIN,
 				connection)))
@@ -870,20 +879,21 @@ gv_loop_answer(GvConnection *connection)
 }
 
 /*
- * A client has been greeted; all but sessions go on with a thread of their
- * own.
+ * Sends the answer to a hello.  If the client was let in and is not a session,
+ * starts a thread for the client.  The thread then owns the connection.
  */
 static void
 give_thread(GvConnection *connection)
 {
 	if (connection->role != 0)
-		loop.strangers--;
-	if (!gv_loop_answer(connection) || connection->role == GV_ROLE_SESSION)
+		loop.unauthenticated--;
+	/* a client has no role yet if there was no memory to let it in */
+	if (!gv_loop_answer(connection) || connection->role == 0 ||
+		connection->role == GV_ROLE_SESSION)
 		return;
-	/* from its start on the thread owns the connection */
 	forget(connection);
 	if (!watch(EPOLL_CTL_DEL, connection->fd, 0, NULL) ||
-		!gv_loader_start(connection))
+		!gv_client_start(connection))
 	{
 		gv_log("WARNING", "could not start a thread for a client");
 		remember(connection);
@@ -891,26 +901,17 @@ give_thread(GvConnection *connection)
 	}
 }
 
-/* Answer a message, or put it in the queue of searches. */
-static void
-take_message(GvConnection *connection)
-{
-	bool		greeted = connection->role == 0;
-
-	gv_message_answer(connection);
-	if (greeted)
-		give_thread(connection);
-	else if (!connection->asked)
-		gv_loop_answer(connection);
-}
-
-/* A client wrote, or reads at last, or is gone. */
+/*
+ * Serves a client that has sent data, can take more of its answer, or is gone.
+ */
 static void
 serve(GvConnection *connection, uint32_t events)
 {
-	if (connection->asked)
+	bool		greets = connection->role == 0;
+
+	if (connection->search_pending)
 	{
-		/* a session that gave up waiting shall not keep others waiting */
+		/* the search of a session that is gone must not delay others */
 		if ((events & (EPOLLHUP | EPOLLERR)) != 0 &&
 			batches_withdraw(connection))
 			close_connection(connection);
@@ -927,7 +928,11 @@ serve(GvConnection *connection, uint32_t events)
 			loop.partial |= connection->in_used > 0;
 			break;
 		case GV_RECEIVED_WHOLE:
-			take_message(connection);
+			gv_message_answer(connection);
+			if (greets)
+				give_thread(connection);
+			else if (!connection->search_pending)
+				gv_loop_answer(connection);
 			break;
 		case GV_RECEIVED_WRONG:
 			gv_loop_answer(connection);
@@ -938,83 +943,42 @@ serve(GvConnection *connection, uint32_t events)
 	}
 }
 
-/* Is a client within a message, or an answer, and has been for too long? */
-static bool
-is_stuck(const GvConnection *connection)
-{
-	if (connection->asked || connection->in_used == 0)
-		return false;
-	loop.partial = true;
-	if (!gv_connection_is_stuck(connection))
-		return false;
-	gv_log("LOG", "closed a connection whose client had not %s in %d s",
-		   connection->writing ? "read an answer" : "ended a message",
-		   gv_server.message_s);
-	return true;
-}
-
 /*
- * A client takes one of a limited number of places, and is to say soon what
- * for; after that it may be idle for days, but not within a message.
+ * Closes connections of clients that did not say hello in time or are stuck,
+ * since connections are limited.  A client may be idle for days between
+ * messages.
  */
 static void
-drop_strangers(void)
+drop_late_clients(void)
 {
-	uint64_t	now;
+	uint64_t	now = gv_now_ns();
 	GvConnection *connection;
 	GvConnection *next;
 
-	if ((loop.strangers == 0 && !loop.partial) ||
-		(now = gv_now_ns()) < loop.look_ns)
+	if (now < loop.look_ns)
 		return;
 	loop.look_ns = now + LOOK_MS * UINT64_C(1000000);
 	loop.partial = false;
 	for (connection = loop.first; connection != NULL; connection = next)
 	{
+		bool		in_message = !connection->search_pending &&
+		connection->in_used > 0;
+
 		next = connection->next;
-		if ((connection->role == 0 &&
-			 now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000)) ||
-			is_stuck(connection))
+		loop.partial |= in_message;
+		if (connection->role == 0 &&
+			now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000))
 			close_connection(connection);
+		else if (in_message && gv_connection_is_stuck(connection))
+		{
+			gv_log("LOG", "closed a connection whose client had not %s in "
+				   "%d s", connection->writing ? "read an answer" :
+				   "ended a message", gv_server.message_s);
+			close_connection(connection);
+		}
 	}
 }
 
-/* How long to wait for clients, ms; -1: until one comes. */
-static int
-patience(void)
-{
-	if (gv_batches_busy())
-		return 0;
-	if (loop.paused)
-		return PAUSE_MS;
-	return loop.strangers > 0 || loop.partial ? LOOK_MS : -1;
-}
-
-/* A round: what clients want, and what the engine has done. */
-static void
-serve_events(const struct epoll_event *events, int n)
-{
-	int			i;
-
-	for (i = 0; i < n; i++)
-	{
-		void	   *what = events[i].data.ptr;
-
-		if (what == &loop.listener)
-			accept_connections();
-		else if (what != &loop.wake)
-			serve(what, events[i].events);
-	}
-	gv_batches_go_on(loop.connected);
-	drop_strangers();
-	if (loop.paused && gv_now_ns() >= loop.paused_until)
-		listen_again();
-}
-
-/*
- * Serve until a signal comes, the engine breaks, or another incarnation of the
- * cluster begins (gv_incarnation_is_over); the exit status.
- */
 int
 gv_loop_run(int listener)
 {
@@ -1037,7 +1001,8 @@ gv_loop_run(int listener)
 		gv_log("FATAL", "could not wait for events: %s", strerror(errno));
 		return GV_EXIT_SYSTEM;
 	}
-	if (!watchdog_start(gv_server.patience_s))
+	watchdog.timeout_s = gv_server.batch_timeout_s;
+	if (watchdog.timeout_s > 0 && !gv_thread_start(watchdog_main, NULL, NULL))
 	{
 		gv_log("FATAL", "could not start a thread");
 		return GV_EXIT_SYSTEM;
@@ -1047,23 +1012,50 @@ gv_loop_run(int listener)
 		   gv_server.device);
 	while (!stop_asked && !gv_server_failed() && !gv_incarnation_is_over())
 	{
-		/* no more events than searches that may wait */
-		int			available = batches_available();
+		/*
+		 * take no more events than the queue has room for, because each event
+		 * may be a search
+		 */
+		int			available = GV_MAX_BATCH - searches.queued;
+
+		/* do not wait while there are searches; otherwise wait for a client */
+		int			wait_ms = searches.under_way > 0 ||
+		searches.queued > 0 ? 0 : loop.paused ? PAUSE_MS :
+		loop.unauthenticated > 0 || loop.partial ? LOOK_MS : -1;
 		int			n = available == 0 ? 0 :
-		epoll_wait(loop.epoll, events, available, patience());
+		epoll_wait(loop.epoll, events, available, wait_ms);
+		int			i;
 
 		gv_watchdog_round(true);
+		for (i = 0; i < n; i++)
+		{
+			void	   *what = events[i].data.ptr;
+
+			if (what == &loop.listener)
+				accept_connections();
+			else if (what != &loop.wake)
+				serve(what, events[i].events);
+		}
 		if (n >= 0)
-			serve_events(events, n);
+			gv_batches_go_on(loop.connected);
+		if (loop.unauthenticated > 0 || loop.partial)
+			drop_late_clients();
+		if (loop.paused && gv_now_ns() >= loop.paused_until)
+			listen_again();
 		gv_watchdog_round(false);
 	}
-	/* a broken engine might never end what it has begun */
+	/* a broken engine might never end the batches under way */
 	if (gv_server_failed())
 		return GV_EXIT_FAILED;
-	/* nor is anybody left whom it is for */
+	/* the clients of the last incarnation have gone, so nobody waits */
 	if (gv_incarnation_is_over())
 		return 0;
-	batches_end();
+	while (searches.under_way > 0)
+	{
+		GvBatchSlot *batch = end_batch(0);
+
+		send_answers(batch->askers, batch->nasked);
+	}
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);

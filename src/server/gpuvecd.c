@@ -1,11 +1,17 @@
 /*
  * gpuvecd.c
- *		Lines for the parent of gpuvecd: "LEVEL: text" on standard error.
+ *		The program: its options, its log, its engine, and how it ends.
+ *
+ * The current folder of gpuvecd is a PostgreSQL data directory or a folder of
+ * its own.  It uses only its lock file and its socket there.  It logs lines
+ * "LEVEL: text" to standard error, which its parent reads.
  */
+#include "server/server.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,107 +20,69 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/gv_fault.h"
 #include "engine/mirror/gv_engines.h"
-#include "server/server.h"
 
-/* Print a line; a reader that does not read loses it, and delays nothing. */
-void
-gv_log(const char *level, const char *format,...)
-{
-	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-	char		line[512];
-	va_list		args;
-	int			length;
-	int			more;
-
-	length = snprintf(line, sizeof(line) - 1, "%s: ", level);
-	va_start(args, format);
-	more = vsnprintf(line + length, sizeof(line) - 1 - (size_t) length,
-					 format, args);
-	va_end(args);
-	length += more < 0 ? 0 : more;
-	if (length > (int) sizeof(line) - 2)
-		length = sizeof(line) - 2;
-	line[length++] = '\n';
-	/* one write, which a pipe takes whole when there is room at all */
-	if (poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0 &&
-		write(STDERR_FILENO, line, (size_t) length) < 0)
-		return;
-}
-
-/* The system has refused something: the end. */
-void
-gv_system_error(const char *format,...)
-{
-	int			saved_errno = errno;
-	char		what[400];
-	va_list		args;
-
-	va_start(args, format);
-	vsnprintf(what, sizeof(what), format, args);
-	va_end(args);
-	gv_log("FATAL", "could not %s: %s", what, strerror(saved_errno));
-	exit(GV_EXIT_SYSTEM);
-}
-
-/* ----
- * The server's program: options, engine, and how it ends.
- *
- * It works in a PostgreSQL data directory, or in a folder of its own, but
- * reads nothing there: its lock and its socket are all that it touches.
- */
-
-#define PATIENCE_S		60		/* the heaviest batch takes a GPU some 40 */
+#define PATIENCE_S		60		/* the heaviest batch takes a GPU some 40 s */
 
 /*
- * When work is worth another device.  Such a task of a set, in products, takes
- * a GPU 9 ms, and a processor .1 s.  To begin on another device takes 10 ms or
- * so.
+ * Values of GvServer.min_products_per_device, for GPUs and processors, and of
+ * copy_builder_after_ns, which decide when work is worth another device.  A
+ * GPU takes 9 ms for MIN_PRODUCTS products, and a processor 0.1 s for
+ * MIN_CPU_PRODUCTS products.  Beginning work on another device takes about 10
+ * ms.
  */
-#define LEAST_TASK	2e12
-#define LEAST_CPU_TASK 2e9
-#define WORTH_NS		20000000
-#define AT_ONCE_CPU		64		/* GvServer.at_once of an engine that makes
-								 * one search after another */
-#define SPARE_FILES		64		/* descriptors that are no connections */
+#define MIN_PRODUCTS		2e12
+#define MIN_CPU_PRODUCTS	2e9
+#define COPY_BUILDER_AFTER_NS		20000000
+
+#define AT_ONCE_CPU		64		/* GvServer.at_once of an engine that searches
+								 * for one query after another */
+#define SPARE_FILES		64		/* descriptors not used for connections */
+#define MOST_REJECTIONS	8		/* different rejected calls that are logged */
+
+/* Makes the n-th call of the engine, counted from 1, report a status. */
+typedef struct Fault
+{
+	int64_t		n;				/* 0: none */
+	int64_t		status;
+} Fault;
 
 typedef struct Options
 {
 	const char *engine;
 	const char *data;
 	const char *socket;			/* NULL: in the data directory */
-	const char *owner;			/* NULL: who we are */
+	const char *owner;			/* NULL: the effective user */
 	const char *devices;
 	GvMatmulSetting matmul;
 	GvSimd		simd;
 	int64_t		memory_mb;
-	int			max_connections;
-	int			replicas;
-	int			keep_s;
-	int			patience_s;		/* -1: as the engine is */
-	int			message_s;
-	int			parent;			/* 0: no process's end is ours */
-#ifdef GV_TEST_BUILD
-	int64_t		fault_call;
-	int			fault_status;
-	int64_t		build_fault_call;
-	int			build_fault_status;
-	int64_t		set_fault_call;
-	int			set_fault_status;
-	int			memory_fault;
-	bool		memory_faults;
-#endif
+	int64_t		max_connections;
+	int64_t		replicas;
+	int64_t		keep_s;
+	int64_t		patience_s;		/* -1: the engine's default */
+	int64_t		message_s;
+	int64_t		parent;			/* we end with this process; 0: none */
+
+	/* of the test build only */
+	Fault		fault;
+	Fault		build_fault;
+	Fault		set_fault;
+	int64_t		memory_fault;
+	int64_t		memory_faults;
 } Options;
 
 GvServer	gv_server;
 
-#define MOST_REJECTIONS	8		/* that the log tells of */
-
-static bool told;				/* the log, that the engine failed */
-static bool failed;
+/* Both are atomic. */
+static bool failed;				/* the engine has failed */
+static bool told;				/* a thread has logged the failure, or is
+								 * about to do so */
 
 static const char usage[] =
 "gpuvecd " GPUVEC_RELEASE ", the search server of gpuvec\n"
@@ -137,8 +105,8 @@ static const char usage[] =
 "  --memory MB             for mirrors on each card (0: what the engine\n"
 "                          proposes)\n"
 "  --devices LIST          numbers of the cards to use, with commas (all)\n"
-"  --replicas N            cards that have a mirror, each all of it, where there is\n"
-"                          room for that (1)\n"
+"  --replicas N            replicas of a mirror, each on one card or, in shards, on\n"
+"                          several, where there is room for that (1)\n"
 "  --matmul own|cublas|auto\n"
 "                          who multiplies matrices on a card: gpuvecd itself, or\n"
 "                          cuBLAS; auto, the default: cuBLAS from 512 dimensions\n"
@@ -172,9 +140,52 @@ static const char usage[] =
 "--socket it serves the one cluster that connects there, and begins anew when\n"
 "that does.\n"
 "Exit status: 0 ended by a signal; 2 wrong usage; 3 no such engine or card;\n"
-"4 another gpuvecd runs there; 5 the engine failed, start again; 6 system.\n";
+"4 another gpuvecd runs there; 5 the engine failed, start again; 6 system;\n"
+"7 without --socket: another life of the cluster has come.\n";
 
-/* ---- the engine's statuses */
+/* ---- the log, and the engine's statuses */
+
+/*
+ * If nobody reads what we print, the line is lost, because we do not wait for
+ * a reader.
+ */
+void
+gv_log(const char *level, const char *format,...)
+{
+	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+	char		line[512];
+	va_list		args;
+	int			length;
+	int			more;
+
+	length = snprintf(line, sizeof(line) - 1, "%s: ", level);
+	va_start(args, format);
+	more = vsnprintf(line + length, sizeof(line) - 1 - (size_t) length,
+					 format, args);
+	va_end(args);
+	length += more < 0 ? 0 : more;
+	if (length > (int) sizeof(line) - 2)
+		length = sizeof(line) - 2;
+	line[length++] = '\n';
+	/* one write, because a pipe takes a line as a whole or not at all */
+	if (poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0 &&
+		write(STDERR_FILENO, line, (size_t) length) < 0)
+		return;
+}
+
+void
+gv_system_error(const char *format,...)
+{
+	int			saved_errno = errno;
+	char		what[400];
+	va_list		args;
+
+	va_start(args, format);
+	vsnprintf(what, sizeof(what), format, args);
+	va_end(args);
+	gv_log("FATAL", "could not %s: %s", what, strerror(saved_errno));
+	exit(GV_EXIT_SYSTEM);
+}
 
 bool
 gv_server_failed(void)
@@ -183,8 +194,8 @@ gv_server_failed(void)
 }
 
 /*
- * A call was rejected: say which, once.  Whoever asked for it asks again, in
- * vain perhaps for ever.
+ * Logs which call the device rejected.  Logs each call only once, because the
+ * client that requested it may repeat the request for ever.
  */
 static void
 tell_rejection(void)
@@ -208,7 +219,6 @@ tell_rejection(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* How to refuse what the engine could not do; GV_FAILED ends the process. */
 GvRefusalCode
 gv_status_refusal(GvStatus status)
 {
@@ -222,7 +232,7 @@ gv_status_refusal(GvStatus status)
 			tell_rejection();
 			return GV_REFUSED_FAILED;
 		case GV_FAILED:
-			/* the loop may end the process as soon as it knows */
+			/* log first: the loop may end the process once `failed` is set */
 			if (!__atomic_exchange_n(&told, true, __ATOMIC_ACQ_REL))
 			{
 				gv_log("FATAL", "the engine failed; a new process is needed");
@@ -245,7 +255,7 @@ bad_option(const char *option, const char *value)
 	exit(GV_EXIT_USAGE);
 }
 
-/* A whole number from least to most, or the end. */
+/* Returns an option's value, an integer from least to most, or exits. */
 static int64_t
 number(const char *option, const char *value, int64_t least, int64_t most)
 {
@@ -259,25 +269,47 @@ number(const char *option, const char *value, int64_t least, int64_t most)
 	return n;
 }
 
-/* One of the levels of instructions, which this processor has. */
-static GvSimd
-parse_simd(const char *name, const char *value)
+/* An option, and the field of Options that its value sets. */
+typedef struct Option
+{
+	const char *name;
+	void		(*parse) (const struct Option *option, const char *value,
+						  void *field);
+	size_t		offset;			/* of the field */
+	int64_t		min;			/* of a number */
+	int64_t		max;			/* of a number, or of a fault's status */
+} Option;
+
+static void
+parse_text(const Option *option, const char *value, void *field)
+{
+	*(const char **) field = value;
+}
+
+static void
+parse_number(const Option *option, const char *value, void *field)
+{
+	*(int64_t *) field = number(option->name, value, option->min, option->max);
+}
+
+/* Exits if the processor does not have the level. */
+static void
+parse_simd(const Option *option, const char *value, void *field)
 {
 	GvSimd		level = GV_SIMD_AUTO;
 
 	while (strcmp(value, gv_simd_name(level)) != 0)
 		if (++level == GV_NSIMD)
-			bad_option(name, value);
-	if (!gv_simd_has(level))
-	{
-		fprintf(stderr, "gpuvecd: this processor has no %s\n", value);
-		exit(GV_EXIT_USAGE);
-	}
-	return level;
+			bad_option(option->name, value);
+	*(GvSimd *) field = level;
+	if (gv_simd_has(level))
+		return;
+	fprintf(stderr, "gpuvecd: this processor has no %s\n", value);
+	exit(GV_EXIT_USAGE);
 }
 
-static GvMatmulSetting
-parse_matmul(const char *name, const char *value)
+static void
+parse_matmul(const Option *option, const char *value, void *field)
 {
 	static const char *const names[] = {
 		[GV_MATMUL_AUTO] = "auto",
@@ -288,110 +320,88 @@ parse_matmul(const char *name, const char *value)
 
 	while (strcmp(value, names[matmul]) != 0)
 		if (matmul++ == GV_MATMUL_CUBLAS)
-			bad_option(name, value);
-	return matmul;
+			bad_option(option->name, value);
+	*(GvMatmulSetting *) field = matmul;
 }
 
-#ifdef GV_TEST_BUILD
-
-/* "N:STATUS" */
+/* Exits if the folder's name is empty or too long for a socket's path. */
 static void
-parse_fault(const char *name, const char *value, int64_t *fault_call,
-			int *fault_status)
+parse_socket(const Option *option, const char *value, void *field)
 {
-	char		call[24];
-	const char *colon = strchr(value, ':');
-
-	if (colon == NULL || colon - value >= (long) sizeof(call))
-		bad_option(name, value);
-	snprintf(call, sizeof(call), "%.*s", (int) (colon - value), value);
-	*fault_call = number(name, call, 1, INT64_MAX);
-	*fault_status = (int) number(name, colon + 1, GV_INVALID,
-								 strcmp(name, "fault") == 0 ? GV_HANGS :
-								 GV_FAILED);
-}
-
-/* Those that the test build has besides. */
-static void
-set_test_option(Options *options, const char *name, const char *value)
-{
-	if (strcmp(name, "fault") == 0)
-		parse_fault(name, value, &options->fault_call,
-					&options->fault_status);
-	else if (strcmp(name, "build-fault") == 0)
-		parse_fault(name, value, &options->build_fault_call,
-					&options->build_fault_status);
-	else if (strncmp(name, "memory-fault", 12) == 0)
-	{
-		options->memory_fault = (int) number(name, value, 1, INT32_MAX);
-		options->memory_faults = name[12] == 's';
-	}
-	else
-		parse_fault(name, value, &options->set_fault_call,
-					&options->set_fault_status);
-}
-
-#endif
-
-/* A folder that is named, and where a socket's path is not too long. */
-static void
-check_folder_path(const char *path)
-{
-	if (path[0] == '\0')
-		bad_option("socket", path);
-	if (gv_folder_fits(path))
+	if (value[0] == '\0')
+		bad_option(option->name, value);
+	*(const char **) field = value;
+	if (strlen(value) + sizeof("/" GV_SOCKET_PATH) <=
+		sizeof(((struct sockaddr_un *) NULL)->sun_path))
 		return;
 	fprintf(stderr, "gpuvecd: the path of a socket in the folder \"%s\" would be "
-			"too long\nTry gpuvecd --help.\n", path);
+			"too long\nTry gpuvecd --help.\n", value);
 	exit(GV_EXIT_USAGE);
 }
 
-static void
-set_option(Options *options, const char *name, const char *value)
-{
-	if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0)
-	{
-		printf("%s", name[0] == 'h' ? usage : "gpuvecd " GPUVEC_RELEASE "\n");
-		exit(0);
-	}
-	else if (strcmp(name, "engine") == 0)
-		options->engine = value;
-	else if (strcmp(name, "data") == 0)
-		options->data = value;
-	else if (strcmp(name, "socket") == 0)
-	{
-		check_folder_path(value);
-		options->socket = value;
-	}
-	else if (strcmp(name, "owner") == 0)
-		options->owner = value;
-	else if (strcmp(name, "devices") == 0)
-		options->devices = value;
-	else if (strcmp(name, "matmul") == 0)
-		options->matmul = parse_matmul(name, value);
-	else if (strcmp(name, "simd") == 0)
-		options->simd = parse_simd(name, value);
-	else if (strcmp(name, "memory") == 0)
-		options->memory_mb = number(name, value, 0, INT64_C(1) << 40);
-	else if (strcmp(name, "max-connections") == 0)
-		options->max_connections = (int) number(name, value, 1, 1 << 20);
-	else if (strcmp(name, "replicas") == 0)
-		options->replicas = (int) number(name, value, 1, GV_MAX_DEVICES);
-	else if (strcmp(name, "keep") == 0)
-		options->keep_s = (int) number(name, value, 0, 1 << 30);
-	else if (strcmp(name, "patience") == 0)
-		options->patience_s = (int) number(name, value, 0, 1 << 30);
-	else if (strcmp(name, "message") == 0)
-		options->message_s = (int) number(name, value, 1, 1 << 20);
-	else if (strcmp(name, "parent") == 0)
-		options->parent = (int) number(name, value, 1, INT32_MAX);
 #ifdef GV_TEST_BUILD
-	else
-		set_test_option(options, name, value);
-#endif
+
+/* Parses a value of the form "N:STATUS". */
+static void
+parse_fault(const Option *option, const char *value, void *field)
+{
+	Fault	   *fault = field;
+	char		n[24];
+	const char *colon = strchr(value, ':');
+
+	if (colon == NULL || colon - value >= (long) sizeof(n))
+		bad_option(option->name, value);
+	snprintf(n, sizeof(n), "%.*s", (int) (colon - value), value);
+	fault->n = number(option->name, n, 1, INT64_MAX);
+	fault->status = number(option->name, colon + 1, GV_INVALID, option->max);
 }
 
-/* Returns the engine of that name; NULL: this program has none. */
+#endif
+
+static void
+print_and_exit(const Option *option, const char *value, void *field)
+{
+	printf("%s", option->name[0] == 'h' ? usage :
+		   "gpuvecd " GPUVEC_RELEASE "\n");
+	exit(0);
+}
+
+#define TEXT_AT(field)		.parse = parse_text, .offset = offsetof(Options, field)
+#define NUMBER_AT(field, least, most) \
+	.parse = parse_number, .offset = offsetof(Options, field), .min = least, \
+	.max = most
+#define FAULT_AT(field, most) \
+	.parse = parse_fault, .offset = offsetof(Options, field), .max = most
+
+static const Option known[] = {
+	{"engine", TEXT_AT(engine)},
+	{"data", TEXT_AT(data)},
+	{"socket", .parse = parse_socket, .offset = offsetof(Options, socket)},
+	{"owner", TEXT_AT(owner)},
+	{"memory", NUMBER_AT(memory_mb, 0, INT64_C(1) << 40)},
+	{"devices", TEXT_AT(devices)},
+	{"replicas", NUMBER_AT(replicas, 1, GV_MAX_DEVICES)},
+	{"matmul", .parse = parse_matmul, .offset = offsetof(Options, matmul)},
+	{"simd", .parse = parse_simd, .offset = offsetof(Options, simd)},
+	{"max-connections", NUMBER_AT(max_connections, 1, 1 << 20)},
+	{"keep", NUMBER_AT(keep_s, 0, 1 << 30)},
+	{"patience", NUMBER_AT(patience_s, 0, 1 << 30)},
+	{"message", NUMBER_AT(message_s, 1, 1 << 20)},
+	{"parent", NUMBER_AT(parent, 1, INT32_MAX)},
+#ifdef GV_TEST_BUILD
+	{"fault", FAULT_AT(fault, GV_HANGS)},
+	{"build-fault", FAULT_AT(build_fault, GV_FAILED)},
+	{"set-fault", FAULT_AT(set_fault, GV_FAILED)},
+	{"memory-fault", NUMBER_AT(memory_fault, 1, INT32_MAX)},
+	{"memory-faults", NUMBER_AT(memory_faults, 1, INT32_MAX)},
+#endif
+	{"help", .parse = print_and_exit},
+	{"version", .parse = print_and_exit},
+};
+
+#define NKNOWN	(sizeof(known) / sizeof(known[0]))
+
+/* Returns the engine of that name, or NULL if this program has none. */
 static const GvEngine *
 find_engine(const char *name)
 {
@@ -406,32 +416,7 @@ find_engine(const char *name)
 static Options
 parse_options(int argc, char **argv)
 {
-	static const struct option known[] = {
-		{"engine", required_argument, NULL, 1},
-		{"data", required_argument, NULL, 1},
-		{"socket", required_argument, NULL, 1},
-		{"owner", required_argument, NULL, 1},
-		{"memory", required_argument, NULL, 1},
-		{"devices", required_argument, NULL, 1},
-		{"matmul", required_argument, NULL, 1},
-		{"simd", required_argument, NULL, 1},
-		{"max-connections", required_argument, NULL, 1},
-		{"replicas", required_argument, NULL, 1},
-		{"keep", required_argument, NULL, 1},
-		{"patience", required_argument, NULL, 1},
-		{"message", required_argument, NULL, 1},
-		{"parent", required_argument, NULL, 1},
-#ifdef GV_TEST_BUILD
-		{"fault", required_argument, NULL, 1},
-		{"build-fault", required_argument, NULL, 1},
-		{"set-fault", required_argument, NULL, 1},
-		{"memory-fault", required_argument, NULL, 1},
-		{"memory-faults", required_argument, NULL, 1},
-#endif
-		{"help", no_argument, NULL, 1},
-		{"version", no_argument, NULL, 1},
-		{NULL, 0, NULL, 0}
-	};
+	struct option names[NKNOWN + 1] = {0};
 	Options		options = {
 		.engine = "auto",
 		.data = ".",
@@ -443,10 +428,19 @@ parse_options(int argc, char **argv)
 		.message_s = 60
 	};
 	int			which;
+	size_t		i;
 	int			c;
 
-	while ((c = getopt_long(argc, argv, "", known, &which)) == 1)
-		set_option(&options, known[which].name, optarg);
+	for (i = 0; i < NKNOWN; i++)
+	{
+		names[i].name = known[i].name;
+		names[i].has_arg = known[i].parse == print_and_exit ? no_argument :
+			required_argument;
+		names[i].val = 1;
+	}
+	while ((c = getopt_long(argc, argv, "", names, &which)) == 1)
+		known[which].parse(&known[which], optarg,
+						   (char *) &options + known[which].offset);
 	if (c != -1 || optind < argc)
 	{
 		if (c == -1)
@@ -463,11 +457,14 @@ parse_options(int argc, char **argv)
 
 /* ---- start */
 
-/* Die with the process that started us; do it now if that is gone already. */
+/*
+ * Arranges that this process gets a signal when its parent ends.  Exits if the
+ * parent has ended already.
+ */
 static void
-follow_parent(int parent)
+follow_parent(int parent, int signal)
 {
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	prctl(PR_SET_PDEATHSIG, signal);
 	if (getppid() != parent)
 	{
 		gv_log("LOG", "process %d, which should have started us, is gone",
@@ -476,7 +473,105 @@ follow_parent(int parent)
 	}
 }
 
-/* The engine that the option asks for; not in this program: the end. */
+/* Ends the process.  A signal handler. */
+static void
+end_at_once(int signal)
+{
+	gv_folder_leave();
+	_exit(0);
+}
+
+/*
+ * Handles the signals that end this process, until the loop handles them.  The
+ * first process of a container ignores signals that it does not handle.  The
+ * signals may be blocked, because a process inherits the mask of the process
+ * that starts it.
+ *
+ * SIGHUP and SIGPIPE are ignored from the beginning, because the parent of
+ * fork_server() never reaches the loop, and must not end before the server.
+ */
+static void
+heed_signals(void)
+{
+	struct sigaction action;
+	sigset_t	signals;
+
+	memset(&action, 0, sizeof(action));
+	sigemptyset(&action.sa_mask);
+	action.sa_handler = SIG_IGN;
+	sigaction(SIGHUP, &action, NULL);
+	sigaction(SIGPIPE, &action, NULL);
+	action.sa_handler = end_at_once;
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	sigprocmask(SIG_UNBLOCK, &signals, NULL);
+}
+
+/*
+ * Forks, and returns in the child, which serves one incarnation of the
+ * cluster.  The parent is the process that the user has started.  It waits for
+ * the child, and forks another one when the child ends because the next
+ * incarnation has come.  It exits with the status of the last child or, if a
+ * signal ended that child, with 128 plus the signal's number.  The parent has
+ * neither threads nor a device.  If it is killed, the child is killed, too.
+ *
+ * The parent blocks the signals that end gpuvecd, and waits for them, so that
+ * none is lost.  If a signal comes after a child has ended and before the next
+ * child is forked, the parent passes the signal on to the next child.
+ */
+static void
+fork_server(void)
+{
+	sigset_t	signals;
+	bool		stops = false;	/* a signal was passed on */
+	int			status;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGCHLD);
+	/* if this process ignored SIGCHLD, it could not wait */
+	(void) signal(SIGCHLD, SIG_DFL);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
+	do
+	{
+		pid_t		server = fork();
+
+		if (server < 0)
+			gv_system_error("start a process");
+		if (server == 0)
+		{
+			follow_parent(gv_server.pid, SIGKILL);
+			sigprocmask(SIG_UNBLOCK, &signals, NULL);
+			return;
+		}
+		status = 0;
+		while (waitpid(server, &status, WNOHANG) == 0)
+		{
+			int			got = sigwaitinfo(&signals, NULL);
+
+			if (got != SIGTERM && got != SIGINT)
+				continue;
+			stops = true;
+			(void) kill(server, got);
+		}
+		if (WIFSIGNALED(status))
+		{
+			gv_log("FATAL", "the server was ended by signal %d",
+				   WTERMSIG(status));
+			exit(128 + WTERMSIG(status));
+		}
+	} while (WEXITSTATUS(status) == GV_EXIT_INCARNATION && !stops);
+	/* the next incarnation has come, but a signal ends us */
+	if (WEXITSTATUS(status) == GV_EXIT_INCARNATION)
+		exit(0);
+	exit(WEXITSTATUS(status));
+}
+
+/* Returns the engine that the option asks for, or exits. */
 static const GvEngine *
 choose_engine(const char *name)
 {
@@ -492,8 +587,9 @@ choose_engine(const char *name)
 }
 
 /*
- * The names of all devices, and behind each the numbers of those
- * that are called so, where there are several devices.
+ * Writes the names and numbers of the devices, such as "A (0, 1), B (2)".
+ * Adjacent devices of the same name share the name.  A single device has no
+ * number.
  */
 static void
 name_devices(const GvDevice *devices, int32_t n, char *names, size_t size)
@@ -517,7 +613,7 @@ name_devices(const GvDevice *devices, int32_t n, char *names, size_t size)
 	}
 }
 
-/* Take over what was found. */
+/* Sets up budgets, numbers and names of the devices. */
 static void
 use_devices(const GvDevice *devices, int32_t n, const Options *options)
 {
@@ -531,74 +627,80 @@ use_devices(const GvDevice *devices, int32_t n, const Options *options)
 		gv_server.numbers[i] = devices[i].number;
 	}
 	name_devices(devices, n, gv_server.device, sizeof(gv_server.device));
-	gv_mirrors_init(devices, budgets, n, options->keep_s);
+	gv_mirrors_init(devices, budgets, n, (int) options->keep_s);
 }
 
-/* Of those that cannot be used: why; the others do their work. */
-static void
-warn_of_devices(const GvDevice *devices, int32_t n)
-{
-	for (; n < GV_MAX_DEVICES && devices[n].name[0] != '\0'; n++)
-		gv_log("WARNING", "left out: %s", devices[n].name);
-}
-
-/* When work is worth another device. */
-static void
-set_worth(bool on_cpu)
-{
-#ifdef GV_TEST_BUILD
-	if (getenv("GPUVEC_DIVIDE") != NULL)
-		return;
-#endif
-	gv_server.least_task = on_cpu ? LEAST_CPU_TASK : LEAST_TASK;
-	gv_server.worth_ns = WORTH_NS;
-}
-
+/*
+ * Opens the engine and its devices, and sets the fields of gv_server that
+ * depend on them.  Exits if that fails.
+ */
 static void
 open_engine(const GvEngine *engine, const Options *options)
 {
 	GvDevice	devices[GV_MAX_DEVICES];
 	int32_t		ndevices;
+	int32_t		i;
+	bool		divides_always = false;
 	GvStatus	status;
 
 	gv_simd_use(options->simd);
 	gv_matmul_use(options->matmul);
 #ifdef GV_TEST_BUILD
-	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
-	gv_builder_fault(options->build_fault_call,
-					 (GvStatus) options->build_fault_status);
-	gv_set_fault(options->set_fault_call, (GvStatus) options->set_fault_status);
-	gv_allocations.after = options->memory_faults;
-	gv_allocations.due = options->memory_fault;
+	gv_mirror_fault(options->fault.n, (GvStatus) options->fault.status);
+	gv_builder_fault(options->build_fault.n,
+					 (GvStatus) options->build_fault.status);
+	gv_set_fault(options->set_fault.n, (GvStatus) options->set_fault.status);
+	gv_allocations.after = options->memory_faults > 0;
+	gv_allocations.due = (int) (options->memory_faults > 0 ?
+								options->memory_faults : options->memory_fault);
 #endif
 	status = gv_mirrors_open(engine->mirrors, options->devices, devices,
 							 &ndevices);
 	if (status == GV_OK)
-		warn_of_devices(devices, ndevices);
-	if (status == GV_OK)
+	{
+		/*
+		 * the devices that were left out follow the others, with the reasons
+		 * as names
+		 */
+		for (i = ndevices; i < GV_MAX_DEVICES && devices[i].name[0] != '\0';
+			 i++)
+			gv_log("WARNING", "left out: %s", devices[i].name);
 		status = gv_builders_open(engine->builders);
+	}
 	if (status == GV_OK)
-		status = gv_sets_open(engine->sets);
+		status = gv_setjob_open(engine->sets);
 	if (status != GV_OK)
 	{
 		gv_log("FATAL", "no engine: %s", devices[0].name);
-		/* a device may be free, well or back in a while */
+
+		/*
+		 * GV_EXIT_FAILED means: try again, because a device may be free or
+		 * work later
+		 */
 		exit(status == GV_INVALID ? GV_EXIT_NO_ENGINE : GV_EXIT_FAILED);
 	}
 	gv_server.engine = engine->mirrors->name;
-	gv_server.replicas = options->replicas;
-	/* a processor does not hang, and a batch may take it minutes */
-	gv_server.message_s = options->message_s;
-	gv_server.patience_s = options->patience_s >= 0 ? options->patience_s :
-		engine->on_cpu ? 0 : PATIENCE_S;
+	gv_server.replicas = (int32_t) options->replicas;
+	gv_server.message_s = (int) options->message_s;
+	/* a processor does not hang, but may take minutes for a batch */
+	gv_server.batch_timeout_s = options->patience_s >= 0 ?
+		(int) options->patience_s : engine->on_cpu ? 0 : PATIENCE_S;
 	gv_server.at_once = engine->on_cpu ? AT_ONCE_CPU : GV_MAX_AT_ONCE;
-	set_worth(engine->on_cpu);
+#ifdef GV_TEST_BUILD
+	divides_always = getenv("GPUVEC_DIVIDE") != NULL;
+#endif
+	if (!divides_always)
+	{
+		gv_server.min_products_per_device = engine->on_cpu ?
+			MIN_CPU_PRODUCTS : MIN_PRODUCTS;
+		gv_server.copy_builder_after_ns = COPY_BUILDER_AFTER_NS;
+	}
 	use_devices(devices, ndevices, options);
 }
 
-/* As many connections as asked for, or as there may be open files. */
+/* Limits connections by the option and by the limit of open files. */
 static void
-limit_connections(int wanted)
+limit_connections(int64_t wanted)
 {
 	struct rlimit limit;
 	int64_t		most = wanted;
@@ -624,7 +726,30 @@ limit_connections(int wanted)
 	gv_server.max_connections = (int) most;
 }
 
-/* Whom the options name, or who we are. */
+/* Finds a user by name or number.  Returns false if there is none. */
+static bool
+find_user(const char *name, uid_t *uid)
+{
+	struct passwd *user;
+	char	   *end;
+	unsigned long long number;
+
+	errno = 0;
+	number = strtoull(name, &end, 10);
+	if (name[0] >= '0' && name[0] <= '9' && *end == '\0')
+	{
+		*uid = (uid_t) number;
+		/* system calls take UINT32_MAX for no user */
+		return errno == 0 && number < UINT32_MAX;
+	}
+	user = getpwnam(name);
+	if (user == NULL)
+		return false;
+	*uid = user->pw_uid;
+	return true;
+}
+
+/* Returns the user that may connect: --owner or the effective user. */
 static uid_t
 choose_owner(const Options *options)
 {
@@ -636,18 +761,15 @@ choose_owner(const Options *options)
 				"Try gpuvecd --help.\n");
 		exit(GV_EXIT_USAGE);
 	}
-	if (options->owner != NULL && !gv_folder_user(options->owner, &owner))
+	if (options->owner != NULL && !find_user(options->owner, &owner))
 		bad_option("owner", options->owner);
 	return owner;
 }
 
-/* Who and where we are. */
+/* Sets up the identity of this process, and enters its folder. */
 static void
 settle(const Options *options)
 {
-	if (options->parent != 0)
-		follow_parent(options->parent);
-	gv_server.pid = getpid();
 	gv_server.owner = choose_owner(options);
 	gv_server.release = GPUVEC_RELEASE;
 	if (getrandom(&gv_server.instance, sizeof(gv_server.instance), 0) !=
@@ -662,11 +784,15 @@ main(int argc, char **argv)
 {
 	Options		options = parse_options(argc, argv);
 	const GvEngine *engine = choose_engine(options.engine);
-	int			home = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	int			listener;
 	int			status;
 
-	gv_restart_heed_signals(SIG_UNBLOCK);
+	gv_server.pid = getpid();
+	heed_signals();
+	if (options.parent != 0)
+		follow_parent((int) options.parent, SIGTERM);
+	if (options.socket != NULL)
+		fork_server();
 	settle(&options);
 	open_engine(engine, &options);
 	limit_connections(options.max_connections);
@@ -675,21 +801,21 @@ main(int argc, char **argv)
 		gv_system_error("listen at " GV_SOCKET_PATH);
 	status = gv_loop_run(listener);
 #ifdef GV_TEST_BUILD
-	if (options.memory_fault > 0)
+	if (options.memory_fault > 0 || options.memory_faults > 0)
 		gv_log("LOG", "allocations left: %d",
 			   __atomic_load_n(&gv_allocations.due, __ATOMIC_RELAXED));
 #endif
 	gv_folder_leave();
 	if (gv_incarnation_is_over() && status == 0)
-		_exit(gv_restart(home, argv));
+		_exit(gv_loop_stops() ? 0 : GV_EXIT_INCARNATION);
 
 	/*
-	 * Tidy up only if that is safe: a broken engine might never return, and
-	 * other threads may still be at work, with a device that hangs: to give
-	 * its memory back would wait for that, and keep the lock.
+	 * Tidy up only if that is safe.  A broken engine might never return.  If
+	 * another thread still uses a device that hangs, freeing the device's
+	 * memory might never return either, and we would keep the lock.
 	 */
 	if (status == GV_EXIT_FAILED ||
-		__atomic_load_n(&gv_server.loaders, __ATOMIC_ACQUIRE) > 0)
+		__atomic_load_n(&gv_server.client_threads, __ATOMIC_ACQUIRE) > 0)
 		_exit(status);
 	gv_batches_close();
 	return status;

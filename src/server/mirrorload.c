@@ -1,20 +1,26 @@
 /*
  * mirrorload.c
- *		The chunks that loaders bring: checks them and adds them to a mirror.
+ *		Loading: contents that loaders add to a mirror, or read from a mirror.
  *
- * A mirror is locked for one chunk at a time, so that searches go on while it
- * is loaded and brought up to date.
+ * Chunks are checked before they are added to the mirror.  A mirror is locked
+ * for one chunk at a time, so that searches go on while a loader fills the
+ * mirror or brings it up to date.  Loaders read the states of lists to find
+ * out what a mirror lacks, and read its contents to compare them with the
+ * index.
  */
-#include <string.h>
-
 #include "server/server.h"
 
-/* The mirror that a loader names, or NULL: refused. */
+#include <string.h>
+
+/*
+ * Returns the mirror that a request names, for the caller to release.  If
+ * there is none, refuses the request and returns NULL.
+ */
 static GvMirrorEntry *
-chunks_acquire(GvConnection *connection, const GvMirrorKey *key)
+acquire(GvConnection *connection, const GvMirrorKey *key)
 {
 	GvRefusalCode refusal;
-	GvMirrorEntry *entry = gv_mirrors_acquire(key, connection->number,
+	GvMirrorEntry *entry = gv_mirrors_acquire(key, connection->owner,
 											  &refusal);
 
 	if (entry == NULL)
@@ -22,66 +28,71 @@ chunks_acquire(GvConnection *connection, const GvMirrorKey *key)
 	return entry;
 }
 
-/* Say OK, or refuse; `wrong` for who broke the rules. */
-void
-gv_chunks_conclude(GvConnection *connection, GvStatus status, const char *wrong)
+/* Answers GV_MSG_BEGIN. */
+static void
+begin_mirror(GvConnection *connection)
 {
-	GvRefusalCode refusal;
+	const GvBeginRequest *request = gv_payload(connection);
+	GvRefusalCode refusal = GV_REFUSED_PROTOCOL;
 
-	if (wrong != NULL)
-		gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
-	else if (status == GV_OK)
-		gv_reply(connection, 0);
-	else
-	{
-		refusal = gv_status_refusal(status);
+	/* only builds begin calibration mirrors */
+	if (request->spec.device == 0 && !gv_is_calibration(&request->key))
+		refusal = gv_mirrors_begin(&request->key, &request->spec,
+								   connection->number);
+	if (refusal != 0)
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
-	}
+	else
+		gv_reply(connection, 0);
 }
+
+/* Answers GV_MSG_DROP. */
+static void
+drop_mirror(GvConnection *connection)
+{
+	const GvKeyRequest *request = gv_payload(connection);
+
+	gv_mirrors_drop(&request->key);
+	gv_reply(connection, 0);
+}
+
+/* Arrays */
 
 /*
- * Do the parent offsets that came go on ascending, from 0 to the number of
- * lists?
+ * Returns NULL if these elements of an array may come now, and otherwise an
+ * error message.  All elements have to come in order, each once, before the
+ * mirror is ready.  Parent offsets have to ascend, from 0 to the number of
+ * lists.
  */
-static bool
-check_parent_offsets(GvMirrorEntry *entry, int64_t first, int64_t n,
-					 const int32_t *parent_offsets)
-{
-	int64_t		i;
-
-	for (i = 0; i < n; i++)
-	{
-		if (first + i == 0 ? parent_offsets[i] != 0 :
-			parent_offsets[i] <= entry->last_parent_offset)
-			return false;
-		if (first + i == entry->spec.nparents &&
-			parent_offsets[i] != entry->spec.nlists)
-			return false;
-		entry->last_parent_offset = parent_offsets[i];
-	}
-	return true;
-}
-
-/* Elements come one after another, once, while the mirror is not ready. */
 static const char *
 check_array(GvMirrorEntry *entry, const GvArrayRequest *request)
 {
+	const int32_t *offsets = (const int32_t *) (request + 1);
+	int64_t		i;
+
 	if (entry->ready)
 		return "the mirror has its arrays";
 	if (request->first != entry->filled[request->array] ||
-		request->count > gv_array_length(&entry->spec, (GvArray) request->array) -
+		request->count > gv_array_length(&entry->spec,
+										 (GvArray) request->array) -
 		request->first)
 		return "an array out of order";
-	if (request->array == GV_PARENT_OFFSETS &&
-		!check_parent_offsets(entry, request->first, request->count,
-							  (const int32_t *) (request + 1)))
-		return "the parents' lists do not follow each other";
+	for (i = 0; request->array == GV_PARENT_OFFSETS && i < request->count; i++)
+	{
+		int64_t		number = request->first + i;
+
+		if ((number == 0 ? offsets[i] != 0 :
+			 offsets[i] <= entry->last_parent_offset) ||
+			(number == entry->spec.nparents &&
+			 offsets[i] != entry->spec.nlists))
+			return "the parents' lists do not follow each other";
+		entry->last_parent_offset = offsets[i];
+	}
 	return NULL;
 }
 
-/* See GV_MSG_ARRAY. */
-void
-gv_chunks_array(GvConnection *connection)
+/* Answers GV_MSG_ARRAY. */
+static void
+put_array(GvConnection *connection)
 {
 	const GvArrayRequest *request = gv_payload(connection);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
@@ -94,10 +105,10 @@ gv_chunks_array(GvConnection *connection)
 		request->unused != 0 || request->count < 1 || bytes % 4 != 0 ||
 		request->count != bytes / 4)
 	{
-		gv_chunks_conclude(connection, GV_OK, "a malformed array");
+		gv_refuse_protocol(connection, "a malformed array");
 		return;
 	}
-	entry = chunks_acquire(connection, &request->key);
+	entry = acquire(connection, &request->key);
 	if (entry == NULL)
 		return;
 	pthread_rwlock_wrlock(&entry->lock);
@@ -110,15 +121,15 @@ gv_chunks_array(GvConnection *connection)
 		entry->filled[request->array] += request->count;
 	pthread_rwlock_unlock(&entry->lock);
 	gv_mirrors_release(entry, 0);
-	gv_chunks_conclude(connection, status, wrong);
+	gv_reply_status(connection, status, wrong);
 }
 
-/* See GV_MSG_READY. */
-void
-gv_chunks_ready(GvConnection *connection)
+/* Answers GV_MSG_READY. */
+static void
+make_ready(GvConnection *connection)
 {
 	const GvKeyRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = acquire(connection, &request->key);
 	const char *wrong = NULL;
 	int32_t		array;
 
@@ -127,27 +138,28 @@ gv_chunks_ready(GvConnection *connection)
 	if (entry->ready)
 		wrong = "the mirror is ready already";
 	for (array = 0; array < GV_NARRAYS; array++)
-		if (entry->filled[array] != gv_array_length(&entry->spec, (GvArray) array))
+		if (entry->filled[array] != gv_array_length(&entry->spec,
+													(GvArray) array))
 			wrong = "the mirror is not complete";
 	if (wrong == NULL)
 		gv_mirrors_ready(entry);
 	gv_mirrors_release(entry, 0);
-	gv_chunks_conclude(connection, GV_OK, wrong);
+	gv_reply_status(connection, GV_OK, wrong);
 }
 
-/* See GV_MSG_CURRENT. */
-void
-gv_chunks_current(GvConnection *connection)
+/* Answers GV_MSG_MARK_CURRENT. */
+static void
+mark_current(GvConnection *connection)
 {
 	const GvCurrentRequest *request = gv_payload(connection);
 	GvMirrorEntry *entry;
 
 	if (request->version == 0)
 	{
-		gv_chunks_conclude(connection, GV_OK, "no version");
+		gv_refuse_protocol(connection, "no version");
 		return;
 	}
-	entry = chunks_acquire(connection, &request->key);
+	entry = acquire(connection, &request->key);
 	if (entry == NULL)
 		return;
 	pthread_rwlock_wrlock(&entry->lock);
@@ -155,38 +167,23 @@ gv_chunks_current(GvConnection *connection)
 		entry->version = request->version;
 	pthread_rwlock_unlock(&entry->lock);
 	gv_mirrors_release(entry, 0);
-	gv_chunks_conclude(connection, GV_OK, NULL);
+	gv_reply_status(connection, GV_OK, NULL);
 }
 
-/* Where the arrays of a chunk of such a mirror are. */
-GvListChunk
-gv_chunks_open(const GvMirrorSpec *spec, const GvChunk *chunk)
+/* Lists */
+
+/* Returns the size in bytes of a chunk for a mirror with this spec. */
+static int64_t
+bytes_of(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
-	GvListChunk open = {
-		.list = chunk->list,
-		.first = chunk->first,
-		.nblocks = chunk->nblocks
-	};
-	size_t		postings = (size_t) chunk->nblocks * GV_BLOCK;
-	size_t		keys_bytes = gv_keys_bytes(&spec->keys);
-	const char *next = (const char *) (chunk + 1);
-
-	open.live = (const uint32_t *) next;
-	if ((chunk->flags & GV_CHUNK_LIVE) != 0)
-		return open;
-	next += (size_t) chunk->nblocks * sizeof(uint32_t);
-	open.t = (const float *) next;
-	next += postings * sizeof(float);
-	open.rowids = (const uint16_t *) next;
-	next += postings * 3 * sizeof(uint16_t);
-	if (keys_bytes > 0)
-		open.keys = next;
-	next += (size_t) chunk->nblocks * keys_bytes;
-	open.codes = (const uint8_t *) next;
-	return open;
+	return gv_chunk_bytes(chunk, gv_code_bytes(spec->m),
+						  gv_keys_bytes(&spec->keys));
 }
 
-/* Is a chunk well-formed, whatever the list holds?  It is all there. */
+/*
+ * Returns whether a chunk is well-formed, whatever its list holds in the
+ * mirror.  The caller has checked that the message has all bytes of the chunk.
+ */
 static bool
 check_chunk(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
@@ -200,15 +197,15 @@ check_chunk(const GvMirrorSpec *spec, const GvChunk *chunk)
 		return false;
 	if ((chunk->flags & GV_CHUNK_LIVE) != 0 && chunk->first != 0)
 		return false;
-	/* what is in place already is full */
+	/* without new blocks, the list has to end with a full block */
 	if (chunk->nblocks == 0)
 		return tail == 0;
 	return tail == 0 || live[chunk->nblocks - 1] >> tail == 0;
 }
 
-/* Do nchunks chunks fill the message to its last byte? */
-bool
-gv_chunks_check(const GvConnection *connection, const GvMirrorSpec *spec)
+/* Returns whether well-formed chunks fill the message to its last byte. */
+static bool
+check_chunks(const GvConnection *connection, const GvMirrorSpec *spec)
 {
 	const GvListsRequest *request = gv_payload(connection);
 	const char *next = (const char *) (request + 1);
@@ -225,7 +222,7 @@ gv_chunks_check(const GvConnection *connection, const GvMirrorSpec *spec)
 
 		if (left < (int64_t) sizeof(*chunk) || chunk->nblocks < 0)
 			return false;
-		bytes = gv_chunks_bytes(spec, chunk);
+		bytes = bytes_of(spec, chunk);
 		if (bytes > left || !check_chunk(spec, chunk))
 			return false;
 		next += bytes;
@@ -234,7 +231,10 @@ gv_chunks_check(const GvConnection *connection, const GvMirrorSpec *spec)
 	return left == 0;
 }
 
-/* Locked: does the chunk fit to what the list holds? */
+/*
+ * Returns whether a chunk fits what its list holds, so that it can be added.
+ * The caller holds the mirror's lock.
+ */
 static bool
 chunk_follows(const GvMirrorEntry *entry, const GvChunk *chunk)
 {
@@ -251,8 +251,8 @@ chunk_follows(const GvMirrorEntry *entry, const GvChunk *chunk)
 }
 
 /*
- * Estimates the bytes by which each member of a mirror grows with a chunk,
- * into growth [GV_MAX_DEVICES].
+ * Sets growth [GV_MAX_DEVICES] to the estimated bytes by which each shard of a
+ * mirror grows with a chunk.
  */
 static void
 chunk_growth(GvMirrorEntry *entry, const GvChunk *chunk, int64_t *growth)
@@ -260,47 +260,27 @@ chunk_growth(GvMirrorEntry *entry, const GvChunk *chunk, int64_t *growth)
 	int32_t		shard = gv_mirror_list_shard(entry->mirror, chunk->list);
 	int64_t		blocks = (int64_t) chunk->first + chunk->nblocks;
 	GvChunk		one = {.nblocks = 1};
-	int32_t		i;
 
 	pthread_rwlock_rdlock(&entry->lock);
 	blocks -= gv_blocks_of(entry->states[chunk->list].nitems);
 	pthread_rwlock_unlock(&entry->lock);
 	if (blocks < 0)
 		blocks = 0;
-	for (i = 0; i < GV_MAX_DEVICES; i++)
-		growth[i] = shard >= 0 && shard != i ? 0 : blocks *
-			(gv_chunks_bytes(&entry->spec, &one) - (int64_t) sizeof(one));
-}
-
-/* The same of n items. */
-static void
-items_growth(const GvMirrorEntry *entry, const GvRefineItem *items, int32_t n,
-			 int64_t *growth)
-{
-	int64_t		stride = (int64_t) gv_refine_stride(entry->spec.dims);
-	int32_t		i;
-	int32_t		p;
-
 	memset(growth, 0, GV_MAX_DEVICES * sizeof(*growth));
-	for (i = 0; i < n; i++)
-	{
-		int32_t		shard = gv_mirror_record_shard
-		(entry->mirror, gv_refine_item(items, entry->spec.dims, i)->address);
-
-		for (p = 0; p < GV_MAX_DEVICES; p++)
-			growth[p] += shard >= 0 && shard != p ? 0 : stride;
-	}
+	growth[shard] = blocks *
+		(bytes_of(&entry->spec, &one) - (int64_t) sizeof(one));
 }
 
 /*
- * Adds a well-formed chunk, which a connection has sent and for which there is
- * memory; *wrong is told when it does not follow.
+ * Adds a well-formed chunk that connection `sender` has sent.  The caller has
+ * reserved memory for the chunk.  Sets *wrong to a message if the chunk does
+ * not fit what its list holds.
  */
 static GvStatus
 apply_chunk(GvMirrorEntry *entry, uint64_t sender, const GvChunk *chunk,
 			const char **wrong)
 {
-	GvListChunk open = gv_chunks_open(&entry->spec, chunk);
+	GvListChunk open = gv_chunk_open(chunk, gv_keys_bytes(&entry->spec.keys));
 	GvStatus	status = GV_OK;
 
 	pthread_rwlock_wrlock(&entry->lock);
@@ -317,27 +297,31 @@ apply_chunk(GvMirrorEntry *entry, uint64_t sender, const GvChunk *chunk,
 			(int64_t) entry->states[chunk->list].nitems;
 		entry->states[chunk->list] = chunk->state;
 	}
-	/* in here, because others who change the mirror report too */
+
+	/*
+	 * report the change under the lock, because other threads report changes,
+	 * too
+	 */
 	gv_mirrors_changed(entry, entry->nitems);
 	pthread_rwlock_unlock(&entry->lock);
 	return status;
 }
 
-/* See GV_MSG_LISTS. */
-void
-gv_chunks_lists(GvConnection *connection)
+/* Answers GV_MSG_LISTS. */
+static void
+put_lists(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = acquire(connection, &request->key);
 	const char *next = (const char *) (request + 1);
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
-	bool		fits;			/* else others would be evicted in vain */
+	bool		fits;			/* if not, eviction cannot free the memory */
 	int32_t		i;
 
 	if (entry == NULL)
 		return;
-	if (!gv_chunks_check(connection, &entry->spec))
+	if (!check_chunks(connection, &entry->spec))
 		wrong = "malformed pieces";
 	for (i = 0; wrong == NULL && status == GV_OK && i < request->nchunks; i++)
 	{
@@ -347,74 +331,80 @@ gv_chunks_lists(GvConnection *connection)
 		do
 		{
 			chunk_growth(entry, chunk, growth);
-			fits = gv_mirrors_grow(entry, growth);
+			fits = gv_mirrors_reserve_growth(entry, growth);
 			status = fits ? apply_chunk(entry, connection->number, chunk,
 										&wrong) : GV_NO_MEMORY;
 		} while (fits && status == GV_NO_MEMORY &&
 				 gv_mirrors_evict_for(entry, growth));
-		next += gv_chunks_bytes(&entry->spec, chunk);
+		next += bytes_of(&entry->spec, chunk);
 	}
 	gv_mirrors_release(entry, 0);
-	gv_chunks_conclude(connection, status, wrong);
+	gv_reply_status(connection, status, wrong);
 }
 
-/* Adds items, for which there is memory. */
-static GvStatus
-apply_items(GvMirrorEntry *entry, const GvRefineItem *items, int32_t n)
-{
-	GvStatus	status;
+/* Refine records */
 
-	pthread_rwlock_wrlock(&entry->lock);
-	status = gv_mirror_put_refine(entry->mirror, items, n);
-	gv_mirrors_changed(entry, entry->nitems);
-	pthread_rwlock_unlock(&entry->lock);
-	return status;
-}
-
-/* See GV_MSG_REFINE. */
-void
-gv_chunks_refine(GvConnection *connection)
+/* Answers GV_MSG_REFINE. */
+static void
+put_refine(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
-	const char *wrong = NULL;
-	GvStatus	status = GV_OK;
 	const GvRefineItem *items = (const GvRefineItem *) (request + 1);
-	int64_t		growth[GV_MAX_DEVICES];
-	bool		fits;			/* as above */
+	int64_t		growth[GV_MAX_DEVICES] = {0};	/* by shard: estimated bytes */
+	int64_t		stride;
+	GvStatus	status = GV_OK;
+	bool		fits;			/* as in put_lists */
+	int32_t		i;
 
 	if (entry == NULL)
 		return;
+	stride = (int64_t) gv_refine_stride(entry->spec.dims);
 	if (request->unused != 0 || request->nchunks < 0 ||
-		entry->spec.refine_slots == 0 ||
-		bytes != request->nchunks *
-		(int64_t) gv_refine_stride(entry->spec.dims))
-		wrong = "malformed refine records";
-	else
-		do
+		entry->spec.refine_slots == 0 || bytes != request->nchunks * stride)
+	{
+		gv_mirrors_release(entry, 0);
+		gv_refuse_protocol(connection, "malformed refine records");
+		return;
+	}
+	for (i = 0; i < request->nchunks; i++)
+	{
+		const GvRefineItem *item = gv_refine_item(items, entry->spec.dims, i);
+
+		growth[gv_mirror_record_shard(entry->mirror, item->address)] += stride;
+	}
+	do
+	{
+		status = GV_NO_MEMORY;
+		fits = gv_mirrors_reserve_growth(entry, growth);
+		if (fits)
 		{
-			items_growth(entry, items, request->nchunks, growth);
-			fits = gv_mirrors_grow(entry, growth);
-			status = fits ? apply_items(entry, items, request->nchunks) :
-				GV_NO_MEMORY;
-		} while (fits && status == GV_NO_MEMORY && gv_mirrors_evict_for(entry, growth));
+			pthread_rwlock_wrlock(&entry->lock);
+			status = gv_mirror_put_refine(entry->mirror, items,
+										  request->nchunks);
+			gv_mirrors_changed(entry, entry->nitems);
+			pthread_rwlock_unlock(&entry->lock);
+		}
+	} while (fits && status == GV_NO_MEMORY &&
+			 gv_mirrors_evict_for(entry, growth));
 	gv_mirrors_release(entry, 0);
-	gv_chunks_conclude(connection, status, wrong);
+	gv_reply_status(connection, status, NULL);
 }
 
-/* ----
- * What loaders read of a mirror: states of lists, and, to compare them
- * with the index, its contents.
- */
+/* Reading back */
 
-/* A range of lists of a mirror, from a block up to the last; NULL: refused. */
+/*
+ * Returns the mirror that a request for a range of lists names, or refuses the
+ * request and returns NULL.  The range may have up to `most` lists, and the
+ * number of its first block may be up to `last_block`.
+ */
 static GvMirrorEntry *
 acquire_range(GvConnection *connection, int64_t most, int32_t last_block)
 {
 	const GvRangeRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = acquire(connection, &request->key);
 
 	if (entry == NULL)
 		return NULL;
@@ -429,9 +419,9 @@ acquire_range(GvConnection *connection, int64_t most, int32_t last_block)
 	return NULL;
 }
 
-/* See GV_MSG_STATES. */
-void
-gv_read_states(GvConnection *connection)
+/* Answers GV_MSG_LIST_STATES. */
+static void
+read_states(GvConnection *connection)
 {
 	const GvRangeRequest *request = gv_payload(connection);
 	GvMirrorEntry *entry = acquire_range(connection,
@@ -445,7 +435,11 @@ gv_read_states(GvConnection *connection)
 	if (states != NULL)
 	{
 		pthread_rwlock_rdlock(&entry->lock);
-		/* others who read may do the same */
+
+		/*
+		 * use an atomic store, because other threads with the shared lock
+		 * store seen_by, too
+		 */
 		if (request->first == 0)
 			__atomic_store_n(&entry->seen_by, connection->number,
 							 __ATOMIC_RELAXED);
@@ -457,8 +451,9 @@ gv_read_states(GvConnection *connection)
 }
 
 /*
- * Locked: the chunk of a list from block `first` on, without its arrays, cut
- * to at most `capacity` bytes.
+ * Returns the header of a chunk that has the list's blocks from number `first`
+ * on, or as many of them as fit into `capacity` bytes.  The caller holds the
+ * mirror's lock.
  */
 static GvChunk
 chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first,
@@ -467,7 +462,7 @@ chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first,
 	GvChunk		one = {.nblocks = 1};
 	GvChunk		chunk = {.list = list, .first = first,
 	.state = entry->states[list]};
-	int64_t		block = gv_chunks_bytes(&entry->spec, &one) -
+	int64_t		block = bytes_of(&entry->spec, &one) -
 	(int64_t) sizeof(one);
 	int64_t		most = (capacity - (int64_t) sizeof(chunk)) / block;
 	int64_t		nblocks = gv_blocks_of(chunk.state.nitems) - first;
@@ -481,107 +476,64 @@ chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first,
 	return chunk;
 }
 
-/* Locked: copy a chunk's blocks to `next`, in a chunk's order. */
-static GvStatus
-read_blocks(GvMirrorEntry *entry, const GvChunk *chunk, char *next)
-{
-	size_t		n = (size_t) chunk->nblocks;
-	size_t		t_bytes = GV_BLOCK * sizeof(float);
-	size_t		rowid_bytes = GV_BLOCK * 3 * sizeof(uint16_t);
-	size_t		keys_bytes = gv_keys_bytes(&entry->spec.keys);
-	size_t		code_bytes = (size_t) gv_code_bytes(entry->spec.m) * GV_BLOCK;
-	char	   *t = next + n * sizeof(uint32_t);
-	char	   *rowids = t + n * t_bytes;
-	char	   *keys = rowids + n * rowid_bytes;
-	char	   *codes = keys + n * keys_bytes;
-	size_t		i;
-
-	for (i = 0; i < n; i++)
-	{
-		GvBlock		view;
-		GvStatus	status = gv_mirror_get_block(entry->mirror, chunk->list,
-												 chunk->first + (int32_t) i,
-												 &view);
-
-		if (status != GV_OK)
-			return status;
-		memcpy(next + i * sizeof(uint32_t), &view.live, sizeof(uint32_t));
-		memcpy(t + i * t_bytes, view.t, t_bytes);
-		memcpy(rowids + i * rowid_bytes, view.rowids, rowid_bytes);
-		if (keys_bytes > 0)
-			memcpy(keys + i * keys_bytes, view.keys, keys_bytes);
-		memcpy(codes + i * code_bytes, view.codes, code_bytes);
-	}
-	return GV_OK;
-}
-
 /*
- * Copy list i of a range to `next` if it fits into `capacity` bytes, or is the
- * first; *bytes is 0 if not.  The lock is exclusive because get_block changes
- * a mirror.
+ * Copies list i of a range to `next`, as a chunk, and sets *bytes.  If the
+ * list does not fit into `capacity` bytes, copies the part of it that fits if
+ * i is 0; otherwise copies nothing and sets *bytes to 0.  Locks the mirror
+ * exclusively, because gv_mirror_get_block changes a mirror.
  */
 static GvStatus
 read_list(GvMirrorEntry *entry, const GvRangeRequest *request, int32_t i,
 		  char *next, int64_t capacity, int64_t *bytes)
 {
+	GvChunk    *chunk = (GvChunk *) next;
 	GvStatus	status = GV_OK;
-	GvChunk		chunk;
+	int32_t		b;
 
 	*bytes = 0;
-	if (capacity < (int64_t) sizeof(chunk))
+	if (capacity < (int64_t) sizeof(*chunk))
 		return GV_OK;
 	pthread_rwlock_wrlock(&entry->lock);
-	chunk = chunk_of(entry, request->first + i, i == 0 ? request->block : 0,
-					 capacity);
-	if (i == 0 || chunk.state.nitems == entry->states[chunk.list].nitems)
+	*chunk = chunk_of(entry, request->first + i, i == 0 ? request->block : 0,
+					  capacity);
+	if (i == 0 || chunk->state.nitems == entry->states[chunk->list].nitems)
 	{
-		memcpy(next, &chunk, sizeof(chunk));
-		*bytes = gv_chunks_bytes(&entry->spec, &chunk);
-		status = read_blocks(entry, &chunk, next + sizeof(chunk));
+		*bytes = bytes_of(&entry->spec, chunk);
+		for (b = 0; b < chunk->nblocks && status == GV_OK; b++)
+		{
+			GvBlock		block;
+
+			status = gv_mirror_get_block(entry->mirror, chunk->list,
+										 chunk->first + b, &block);
+			if (status == GV_OK)
+				gv_chunk_put(chunk, gv_code_bytes(entry->spec.m),
+							 gv_keys_bytes(&entry->spec.keys), (size_t) b,
+							 &block);
+		}
 	}
 	pthread_rwlock_unlock(&entry->lock);
 	return status;
 }
 
-/* Bytes of an answer with these lists, or with as many as fit. */
-static int64_t
-range_bytes(GvMirrorEntry *entry, const GvRangeRequest *request)
-{
-	int64_t		bytes = 0;
-	int32_t		i;
-
-	pthread_rwlock_rdlock(&entry->lock);
-	for (i = 0; i < request->count && bytes < GV_MAX_MESSAGE; i++)
-	{
-		GvChunk		chunk = chunk_of(entry, request->first + i,
-									 i == 0 ? request->block : 0,
-									 GV_MAX_MESSAGE);
-
-		bytes += gv_chunks_bytes(&entry->spec, &chunk);
-	}
-	pthread_rwlock_unlock(&entry->lock);
-	return bytes < GV_MAX_MESSAGE ? bytes : GV_MAX_MESSAGE;
-}
-
-/* Give out what was read into the reply, if it could be. */
+/* Releases the mirror.  If reading failed, replaces the reply by a refusal. */
 static void
 conclude_reading(GvConnection *connection, GvMirrorEntry *entry,
 				 GvStatus status)
 {
 	gv_mirrors_release(entry, 0);
 	if (status != GV_OK)
-		gv_chunks_conclude(connection, status, NULL);
+		gv_reply_status(connection, status, NULL);
 }
 
-/* See GV_MSG_BLOCKS. */
-void
-gv_read_blocks(GvConnection *connection)
+/* Answers GV_MSG_READ_LISTS. */
+static void
+read_lists(GvConnection *connection)
 {
 	const GvRangeRequest *request = gv_payload(connection);
 	GvMirrorEntry *entry = acquire_range(connection, INT32_MAX,
 										 INT32_MAX / GV_BLOCK);
 	GvStatus	status = GV_OK;
-	int64_t		capacity;
+	int64_t		capacity = 0;
 	int64_t		used = 0;
 	int64_t		bytes = 1;
 	char	   *out;
@@ -589,7 +541,23 @@ gv_read_blocks(GvConnection *connection)
 
 	if (entry == NULL)
 		return;
-	capacity = range_bytes(entry, request);
+
+	/*
+	 * compute the bytes of all lists, or of as many lists as fit into a
+	 * message
+	 */
+	pthread_rwlock_rdlock(&entry->lock);
+	for (i = 0; i < request->count && capacity < GV_MAX_MESSAGE; i++)
+	{
+		GvChunk		chunk = chunk_of(entry, request->first + i,
+									 i == 0 ? request->block : 0,
+									 GV_MAX_MESSAGE);
+
+		capacity += bytes_of(&entry->spec, &chunk);
+	}
+	pthread_rwlock_unlock(&entry->lock);
+	if (capacity > GV_MAX_MESSAGE)
+		capacity = GV_MAX_MESSAGE;
 	out = gv_reply(connection, (size_t) capacity);
 	if (out != NULL)
 	{
@@ -604,12 +572,12 @@ gv_read_blocks(GvConnection *connection)
 	conclude_reading(connection, entry, status);
 }
 
-/* See GV_MSG_VALUES. */
-void
-gv_read_values(GvConnection *connection)
+/* Answers GV_MSG_READ_ARRAY. */
+static void
+read_array(GvConnection *connection)
 {
 	const GvArrayRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = acquire(connection, &request->key);
 	GvStatus	status = GV_OK;
 	void	   *values;
 
@@ -623,7 +591,7 @@ gv_read_values(GvConnection *connection)
 		request->count)
 	{
 		gv_mirrors_release(entry, 0);
-		gv_chunks_conclude(connection, GV_OK, "values out of range");
+		gv_refuse_protocol(connection, "values out of range");
 		return;
 	}
 	values = gv_reply(connection, (size_t) request->count * 4);
@@ -637,12 +605,12 @@ gv_read_values(GvConnection *connection)
 	conclude_reading(connection, entry, status);
 }
 
-/* See GV_MSG_RECORDS. */
-void
-gv_read_records(GvConnection *connection)
+/* Answers GV_MSG_READ_REFINE. */
+static void
+read_refine(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	GvStatus	status = GV_OK;
@@ -651,12 +619,13 @@ gv_read_records(GvConnection *connection)
 	if (entry == NULL)
 		return;
 	if (request->unused != 0 || request->nchunks < 1 ||
-		entry->spec.refine_slots == 0 || bytes != request->nchunks * INT64_C(6) ||
+		entry->spec.refine_slots == 0 ||
+		bytes != request->nchunks * INT64_C(6) ||
 		request->nchunks >
 		GV_MAX_MESSAGE / (int64_t) gv_refine_stride(entry->spec.dims))
 	{
 		gv_mirrors_release(entry, 0);
-		gv_chunks_conclude(connection, GV_OK, "malformed addresses");
+		gv_refuse_protocol(connection, "malformed addresses");
 		return;
 	}
 	items = gv_reply(connection, (size_t) request->nchunks *
@@ -671,3 +640,32 @@ gv_read_records(GvConnection *connection)
 	}
 	conclude_reading(connection, entry, status);
 }
+
+const GvMessageKind gv_mirror_messages[] = {
+	{GV_MSG_BEGIN, GV_BY(LOADER), GV_ONE(GvBeginRequest), GV_ANY_TIME, false,
+	begin_mirror},
+	{GV_MSG_ARRAY, GV_BY(LOADER), GV_FROM(GvArrayRequest), GV_ANY_TIME, true,
+	put_array},
+	{GV_MSG_LISTS, GV_BY(LOADER) | GV_BY(BUILDER), GV_FROM(GvListsRequest),
+	GV_DURING_JOB, true, put_lists},
+	{GV_MSG_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest), GV_ANY_TIME, true,
+	put_refine},
+	{GV_MSG_READY, GV_BY(LOADER), GV_ONE(GvKeyRequest), GV_ANY_TIME, false,
+	make_ready},
+	{GV_MSG_MARK_CURRENT, GV_BY(LOADER), GV_ONE(GvCurrentRequest), GV_ANY_TIME,
+	false, mark_current},
+	{GV_MSG_LIST_STATES, GV_BY(LOADER), GV_ONE(GvRangeRequest), GV_ANY_TIME,
+		false,
+	read_states},
+	{GV_MSG_READ_LISTS, GV_BY(LOADER), GV_ONE(GvRangeRequest), GV_ANY_TIME,
+		false,
+	read_lists},
+	{GV_MSG_READ_ARRAY, GV_BY(LOADER), GV_ONE(GvArrayRequest), GV_ANY_TIME,
+		false,
+	read_array},
+	{GV_MSG_READ_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest), GV_ANY_TIME,
+	false, read_refine},
+	{GV_MSG_DROP, GV_BY(LOADER) | GV_BY(SUPERVISOR), GV_ONE(GvKeyRequest),
+	GV_ANY_TIME, false, drop_mirror},
+	{0}
+};

@@ -1,602 +1,142 @@
 /*
  * registry.c
- *		Memory of the devices: who gets it, where, and who is evicted.
+ *		The registry: which mirrors there are, on which devices, who uses them,
+ *		and how much of the devices' budgets they take.
  *
- * Every device has a budget of its own.  Searchers of its batch slots are
- * beside it.  All other searchers may take memory that mirrors could have:
- * those that searches of shards need on devices beside their first one, and
- * those of many searches in one message, of calibration mirrors and of
- * loaders.  Eviction takes replicas of mirrors that have others, then mirrors
- * that are not in use, and none in vain.
+ * Every device has a budget, which mirrors, builds and sets share.  The budget
+ * does not include the searchers of the device's batch slots, but searchers
+ * for messages of many queries take memory that mirrors could have.
+ *
+ * A mirror has replicas, each of one or more shards, and each shard is on a
+ * device that has no other member of the mirror.  The shards of a replica
+ * exist together or not at all.  A replica that is not the mirror's only one
+ * may be evicted alone.  Eviction takes such replicas first, then mirrors that
+ * are not in use, and nothing if that would not be enough.  Memory is freed
+ * before its bytes are reserved for others, because a device has no more than
+ * that.
+ *
+ * A mirror that is in use (users > 0) is not freed: a thread that removes the
+ * mirror from the registry waits until all users have released it.  A thread
+ * that waits in this way uses no other mirror, and eviction removes only
+ * mirrors that are not in use, so threads do not wait in a circle.
+ *
+ * The mutex protects all of the registry.  The callers of static functions
+ * hold it, unless a comment says otherwise.  Destroying or evicting a mirror,
+ * and so freeing memory, releases the mutex for a while.
  */
+#include "server/server.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/registry.h"
+/* The memory account of a device, in bytes. */
+typedef struct GvDeviceMemory
+{
+	int64_t		budget;			/* for mirrors, builds and sets */
+	int64_t		used;			/* charged of the budget */
+	int			jobs;			/* number of builds and sets on the device */
+	int64_t		memory;			/* that mirrors and searchers have together */
+	int64_t		searcher;		/* that one searcher may take */
+	int32_t		extras;			/* number of searchers for messages of many
+								 * queries */
+} GvDeviceMemory;
 
-static GvMirrorMember *registry_member(GvMirrorEntry *entry,
-										  int32_t device);
-static void registry_recharge(GvMirrorEntry *entry);
-static bool registry_unlink(GvMirrorEntry *entry);
-static void registry_destroy(GvMirrorEntry *entry, const char *reason);
+typedef struct GvRegistry
+{
+	pthread_mutex_t mutex;
+	pthread_cond_t released;	/* a mirror was released */
+	GvMirrorEntry *first;
+	int32_t		ndevices;
+	GvDeviceMemory devices[GV_MAX_DEVICES];
+	int64_t		evictions;
+	int64_t		evict_grace_ms; /* mirrors used in this time are not evicted */
+} GvRegistry;
+
+static GvRegistry registry = {
+	.mutex = PTHREAD_MUTEX_INITIALIZER,
+	.released = PTHREAD_COND_INITIALIZER
+};
 
 /*
- * Locked: may this one be evicted, for the sake of others on a device?
- * Whoever uses it, one of several replicas may.
+ * Returns the OID that names a mirror in the log.  The caller need not hold
+ * the mutex.  A session that acquires the mirror may change the OID meanwhile,
+ * because ALTER TABLE may give an index another OID and keep its pages.
  */
-static bool
-evictable(const GvMirrorEntry *entry, int32_t device, int64_t now)
+static inline uint32_t
+registry_index(const GvMirrorEntry *entry)
 {
-	return entry->ready && entry->growing == 0 &&
-		registry_member((GvMirrorEntry *) entry, device) != NULL &&
-		(gv_registry_is_spare(entry) ||
-		 (entry->users == 0 && now - entry->used_ms >= gv_registry.keep_ms));
+	return __atomic_load_n(&entry->key.index, __ATOMIC_RELAXED);
 }
 
-/* Locked: does a go rather than b? */
-static bool
-goes_before(const GvMirrorEntry *a, const GvMirrorEntry *b)
+static inline int64_t
+now_ms(void)
 {
-	bool		spare = gv_registry_is_spare(a);
-
-	return spare != gv_registry_is_spare(b) ? spare : a->used_ms < b->used_ms;
+	return (int64_t) (gv_now_ns() / 1000000);
 }
 
 /*
- * Locked: of a device's mirrors that may go one to spare or, without that, the
- * one that has been idle longest.
+ * Sets the devices [ndevices] and their budgets [ndevices], in bytes for all
+ * mirrors of a device.  Mirrors used within keep_s are not evicted.
  */
+void
+gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
+				int32_t ndevices, int keep_s)
+{
+	int32_t		i;
+
+	registry.ndevices = ndevices;
+	for (i = 0; i < ndevices; i++)
+	{
+		registry.devices[i].budget = budgets[i];
+		registry.devices[i].memory = devices[i].memory + devices[i].kept;
+		registry.devices[i].searcher = devices[i].searcher;
+	}
+	registry.evict_grace_ms = (int64_t) keep_s * 1000;
+}
+
+/* Returns the mirror of a key, or NULL. */
 static GvMirrorEntry *
-idlest(int32_t device)
+find(const GvMirrorKey *key)
 {
-	int64_t		now = gv_now_ms();
-	GvMirrorEntry *found = NULL;
-	GvMirrorEntry *entry;
+	GvMirrorEntry *entry = registry.first;
 
-	for (entry = gv_registry.first; entry != NULL; entry = entry->next)
-		if (evictable(entry, device, now) &&
-			(found == NULL || goes_before(entry, found)))
-			found = entry;
-	return found;
+	while (entry != NULL && !gv_same_key(&entry->key, key))
+		entry = entry->next;
+	return entry;
 }
 
 /*
- * Locked: a replica goes, and others of the mirror stay; false: it could not.
- * The registry's lock is let go meanwhile, and the mirror's waited for: who
- * has that waits for no other.
+ * Takes a mirror out of the list.  Returns false if another thread has taken
+ * it out already.
  */
 static bool
-evict_replica(GvMirrorEntry *entry, int32_t device)
+unlink_entry(GvMirrorEntry *entry)
 {
-	bool		gone;
+	GvMirrorEntry **link = &registry.first;
 
-	entry->users++;
-	gv_registry_unlock();
-	pthread_rwlock_wrlock(&entry->lock);
-	if (gv_mirror_drop_replica(entry->mirror, device) == GV_OK)
-		gv_log("LOG", "gave up the replica of index %u on device %d: others "
-			   "need its memory", gv_registry_index(entry),
-			   gv_server.numbers[device]);
-	gv_registry_lock();
-	registry_recharge(entry);
-	/* another thread may have been faster */
-	gone = registry_member(entry, device) == NULL;
-	pthread_rwlock_unlock(&entry->lock);
-	entry->users--;
-	pthread_cond_broadcast(&gv_registry.released);
-	return gone;
-}
-
-/* Locked: evict that one, from there; false if there is none. */
-static bool
-evict_one(int32_t device)
-{
-	GvMirrorEntry *victim = idlest(device);
-
-	if (victim == NULL)
+	while (*link != NULL && *link != entry)
+		link = &(*link)->next;
+	if (*link == NULL)
 		return false;
-	if (gv_registry_is_spare(victim))
-	{
-		bool		done = evict_replica(victim, device);
-
-		gv_registry.evictions += done;
-		return done;
-	}
-	registry_unlink(victim);
-	gv_registry.evictions++;
-	registry_destroy(victim, "others need its memory");
+	*link = entry->next;
 	return true;
 }
 
-/*
- * Locked: bytes that mirrors may have besides searchers of the devices in
- * `guests`, and `extras` more.
- */
-static int64_t
-most_beside(int32_t device, GvTriedDevices guests, int32_t extras)
-{
-	const GvDeviceMemory *mem = &gv_registry.devices[device];
-	int64_t		most = mem->memory - mem->searcher *
-	(GV_BATCH_SLOTS * (1 + __builtin_popcount(guests)) + extras);
-
-	/* searchers of its batch slots are not in the budget */
-	return (guests == 0 && extras == 0) || most > mem->budget ?
-		mem->budget : most;
-}
+/* Members of a mirror */
 
 /*
- * Locked: devices whose searchers are there, or will be once a mirror is
- * ready.
+ * Returns whether the mirror has several replicas, so that one can be evicted.
  */
-static GvTriedDevices
-guests_of(int32_t device)
+static inline bool
+is_spare(const GvMirrorEntry *entry)
 {
-	const GvDeviceMemory *mem = &gv_registry.devices[device];
-	GvTriedDevices guests = mem->guests;
-	int32_t		i;
-
-	for (i = 0; i < gv_registry.ndevices; i++)
-		if (mem->coming[i] > 0)
-			guests |= 1u << i;
-	return guests;
+	return entry->nmembers > entry->nshards;
 }
 
-/* Locked: bytes that mirrors may have. */
-static int64_t
-registry_most(int32_t device)
-{
-	return most_beside(device, guests_of(device),
-					   gv_registry.devices[device].extras);
-}
-
-/* Locked: bytes that are not reserved. */
-static int64_t
-registry_available(int32_t device)
-{
-	return registry_most(device) - gv_registry.devices[device].used;
-}
-
-/* Locked: would these bytes be free without all that may be evicted? */
-static bool
-registry_can_free_up(int32_t device, int64_t bytes)
-{
-	int64_t		now = gv_now_ms();
-	int64_t		available = registry_available(device);
-	const GvMirrorEntry *entry;
-
-	for (entry = gv_registry.first; entry != NULL && available < bytes;
-		 entry = entry->next)
-		if (evictable(entry, device, now))
-			available +=
-				registry_member((GvMirrorEntry *) entry, device)->charged;
-	return available >= bytes;
-}
-
-/*
- * Locked: frees `bytes` more of a device's budget and charges nothing;
- * false without evicting anything when that would not do.
- */
-static bool
-registry_free_up(int32_t device, int64_t bytes)
-{
-	if (!registry_can_free_up(device, bytes))
-		return false;
-	while (registry_available(device) < bytes)
-		if (!evict_one(device))
-			return false;
-	return true;
-}
-
-/*
- * Locked: is device a better than b for these bytes, a member of the same size
- * on either?  One with enough memory is, or that has more; else the one whose
- * mirror has been idle longer.
- */
-static bool
-is_better(int32_t a, int32_t b, int64_t bytes)
-{
-	const GvMirrorEntry *idle_a;
-	const GvMirrorEntry *idle_b;
-
-	if (registry_available(a) >= bytes || registry_available(b) >= bytes)
-		return registry_available(a) > registry_available(b);
-	idle_a = idlest(a);
-	idle_b = idlest(b);
-	return idle_a != NULL && idle_b != NULL &&
-		idle_a->used_ms < idle_b->used_ms;
-}
-
-/* Evicts one because a device has no memory; false if none may be. */
-bool
-gv_mirrors_evict(int32_t device)
-{
-	bool		done;
-
-	gv_registry_lock();
-	done = evict_one(device);
-	gv_registry_unlock();
-	return done;
-}
-
-/* Bytes of one of nshards shards on a device; 1: of the whole mirror. */
-static int64_t
-shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
-{
-	GvPlacement placement = {GV_SHARDS, nshards, {0}};
-	int32_t		i;
-
-	for (i = 0; i < nshards; i++)
-		placement.devices[i] = (device + i) % gv_registry.ndevices;
-	return gv_mirror_member_size(spec, &placement, 0);
-}
-
-/*
- * Locked: memory that one of nshards members of a mirror, searched from device
- * `first`, takes on a device, with the searchers that it needs there.
- */
-static int64_t
-member_memory(const GvMirrorEntry *entry, int32_t device, int32_t nshards,
-			  int32_t first)
-{
-	GvTriedDevices guests = guests_of(device);
-	int32_t		extras = gv_registry.devices[device].extras;
-	int64_t		bytes = shard_size(&entry->spec, device, nshards);
-
-	if (nshards > 1 && first >= 0 && first != device)
-		bytes += most_beside(device, guests, extras) -
-			most_beside(device, guests | 1u << first, extras);
-	return bytes;
-}
-
-/*
- * Locked: adds a member on a device where memory is freed; false: there is
- * none.
- */
-static bool
-add_member(GvMirrorEntry *entry, int32_t device, int32_t nshards)
-{
-	int64_t		bytes = shard_size(&entry->spec, device, nshards);
-	int32_t		first = entry->nmembers > 0 ? entry->members[0].device :
-	device;
-	bool		promised = nshards > 1 && first != device;
-
-	if (!registry_free_up(device,
-							 member_memory(entry, device, nshards, first)))
-		return false;
-	gv_registry.devices[device].coming[first] += promised;
-	gv_registry.devices[device].used += bytes;
-	entry->members[entry->nmembers++] = (GvMirrorMember)
-	{
-		device, bytes, bytes, 0, promised
-	};
-	entry->spec.device = entry->members[0].device;
-	return true;
-}
-
-/*
- * Locked: ends a mirror's reservation for searchers: either it is searched
- * from now on, and they stay, or it is gone.
- */
-static void
-registry_settle(GvMirrorEntry *entry, bool searched)
-{
-	int32_t		first = entry->members[0].device;
-	int32_t		i;
-
-	for (i = 0; i < entry->nmembers; i++)
-	{
-		GvMirrorMember *member = &entry->members[i];
-		GvDeviceMemory *mem = &gv_registry.devices[member->device];
-
-		if (!member->promised)
-			continue;
-		member->promised = false;
-		mem->coming[first]--;
-		if (searched)
-			mem->guests |= 1u << first;
-	}
-}
-
-/*
- * Locked: the device with most memory where the mirror is not yet, of those
- * that have enough without evicting, or with it; -1: there is none.
- */
-static int32_t
-most_available(GvMirrorEntry *entry, int32_t nshards, bool others_go)
-{
-	int32_t		best = -1;
-	int32_t		i;
-
-	for (i = 0; i < gv_registry.ndevices; i++)
-	{
-		int64_t		size =
-		member_memory(entry, i, nshards, entry->nmembers > 0 ?
-					  entry->members[0].device : -1);
-
-		if (registry_member(entry, i) == NULL &&
-			(best < 0 ||
-			 registry_available(i) > registry_available(best)) &&
-			(others_go ? registry_can_free_up(i, size) :
-			 registry_available(i) >= size))
-			best = i;
-	}
-	return best;
-}
-
-/*
- * Locked: choose one of the devices that were not tried, by what the mirror
- * would take of each, and frees memory there; false if there is none.
- * Replicas go where memory is free: nothing is evicted for a mirror that
- * exists already.
- */
-static bool
-place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
-{
-	int32_t		best = -1;
-	int32_t		i;
-
-	for (i = 0; i < gv_registry.ndevices; i++)
-	{
-		int64_t		size = shard_size(&entry->spec, i, 1);
-
-		if ((*tried & 1u << i) != 0 || !registry_can_free_up(i, size) ||
-			(best >= 0 && !is_better(i, best, size)))
-			continue;
-		best = i;
-	}
-	if (best < 0)
-		return false;
-	*tried |= 1u << best;
-	entry->mode = GV_REPLICAS;
-	if (!add_member(entry, best, 1))
-		return false;
-	while (entry->nmembers < gv_server.replicas &&
-		   (best = most_available(entry, 1, false)) >= 0)
-		(void) add_member(entry, best, 1);
-	return true;
-}
-
-/*
- * Locked: can nshards devices free memory for a shard each, one of them the
- * first one?  Searches go there, and bring searchers to the others.
- */
-static bool
-can_be_first(const GvMirrorEntry *entry, int32_t nshards, int32_t first)
-{
-	int32_t		able = 0;
-	int32_t		i;
-
-	if (!registry_can_free_up(first, member_memory(entry, first, nshards, first)))
-		return false;
-	for (i = 0; i < gv_registry.ndevices; i++)
-		able += registry_can_free_up(i, member_memory(entry, i, nshards, first));
-	return able >= nshards;
-}
-
-/*
- * Locked: one shard each on the fewest devices that can free memory for them,
- * those with most; false if there are none.  Others than were tried.
- */
-static bool
-place_shards(GvMirrorEntry *entry, int32_t *tried)
-{
-	int32_t		n;
-
-	entry->mode = GV_SHARDS;
-	for (n = *tried < 2 ? 2 : *tried + 1; n <= gv_registry.ndevices; n++)
-	{
-		int32_t		next = -1;
-		int32_t		i;
-
-		/*
-		 * not the one with most memory, where others cannot bear its
-		 * searchers
-		 */
-		for (i = 0; i < gv_registry.ndevices; i++)
-			if ((next < 0 ||
-				 registry_available(i) > registry_available(next)) &&
-				can_be_first(entry, n, i))
-				next = i;
-		if (next < 0)
-			continue;
-		*tried = n;
-		while (entry->nmembers < n && next >= 0 && add_member(entry, next, n))
-			next = most_available(entry, n, true);
-		/* others may have been faster, where memory was given back */
-		return entry->nmembers == n;
-	}
-	return false;
-}
-
-/*
- * Locked: place a mirror, whole if any device can have it so, and charge its
- * bytes; false if there is no place that was not tried.  Bytes charged are
- * given back with the mirror.
- */
-static bool
-registry_place(GvMirrorEntry *entry, GvTriedPlaces *tried)
-{
-	GvTriedDevices before = tried->whole;
-
-	return place_whole(entry, &tried->whole) ||
-		(tried->whole == before && place_shards(entry, &tried->shards));
-}
-
-/* Take bytes of a budget for something that is no mirror; false: too few. */
-bool
-gv_mirrors_reserve(int32_t device, int64_t bytes)
-{
-	bool		fits;
-
-	gv_registry_lock();
-	fits = registry_free_up(device, bytes);
-	if (fits)
-		gv_registry.devices[device].used += bytes;
-	gv_registry_unlock();
-	return fits;
-}
-
-void
-gv_mirrors_unreserve(int32_t device, int64_t bytes)
-{
-	gv_registry_lock();
-	gv_registry.devices[device].used -= bytes;
-	gv_registry_unlock();
-}
-
-/*
- * A searcher besides those of batch slots, for which mirrors may be evicted.
- * The caller holds no mirror's lock.
- */
-GvStatus
-gv_mirrors_searcher(int32_t device, GvSearcher **searcher)
-{
-	GvDeviceMemory *mem = &gv_registry.devices[device];
-	GvTriedDevices guests;
-	int64_t		bytes;
-	GvStatus	status = GV_NO_MEMORY;
-	bool		fits;
-
-	gv_registry_lock();
-	guests = guests_of(device);
-	bytes = most_beside(device, guests, mem->extras) -
-		most_beside(device, guests, mem->extras + 1);
-	fits = bytes <= 0 || registry_free_up(device, bytes);
-	mem->extras += fits;
-	gv_registry_unlock();
-	if (fits)
-		status = gv_searcher(device, searcher);
-	if (fits && status != GV_OK)
-		gv_mirrors_searcher_drop(device, NULL);
-	return status;
-}
-
-/* Give it back; NULL: it could not be made. */
-void
-gv_mirrors_searcher_drop(int32_t device, GvSearcher *searcher)
-{
-	gv_searcher_drop(searcher);
-	gv_registry_lock();
-	gv_registry.devices[device].extras--;
-	gv_registry_unlock();
-}
-
-/* How many of one kind a device bears: it has few, where they take memory. */
-int32_t
-gv_mirrors_searchers_most(int32_t device)
-{
-	return gv_registry.devices[device].searcher > 0 ? GV_MAX_EXTRAS :
-		GV_MAX_LOADERS;
-}
-
-/* Locked: bytes of a device are a build's or a set's from now on. */
-static void
-begin_work(int32_t device, int64_t bytes, GvTriedDevices *tried)
-{
-	gv_registry.devices[device].used += bytes;
-	gv_registry.devices[device].works++;
-	*tried |= 1u << device;
-}
-
-/*
- * Where a build or a set goes: to a device that was not tried, with the least
- * such work, and of those to the one that a mirror of that size would go to.
- * The bytes are charged there; false if no device has the memory.
- */
-bool
-gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)
-{
-	int32_t		best = -1;
-	bool		fits;
-	int32_t		i;
-
-	gv_registry_lock();
-	for (i = 0; i < gv_registry.ndevices; i++)
-	{
-		int			more = best < 0 ? -1 :
-		gv_registry.devices[i].works - gv_registry.devices[best].works;
-
-		if ((*tried & 1u << i) == 0 && registry_can_free_up(i, bytes) &&
-			(more < 0 || (more == 0 && is_better(i, best, bytes))))
-			best = i;
-	}
-	fits = best >= 0 && registry_free_up(best, bytes);
-	if (best >= 0)
-		*tried |= 1u << best;
-	if (fits)
-	{
-		begin_work(best, bytes, tried);
-		*device = best;
-	}
-	gv_registry_unlock();
-	return fits;
-}
-
-/*
- * Where more of the work goes that device `beside` has: likewise, but only to
- * one that has no more works than that has besides this one, and memory for
- * which nothing is evicted, since the work can do without it.
- */
-bool
-gv_mirrors_place_more(int64_t bytes, int32_t beside, int32_t *device,
-					  GvTriedDevices *tried)
-{
-	const GvDeviceMemory *devices = gv_registry.devices;
-	int32_t		best = -1;
-	int32_t		i;
-
-	gv_registry_lock();
-	for (i = 0; i < gv_registry.ndevices; i++)
-	{
-		int			more = best < 0 ? -1 :
-		devices[i].works - devices[best].works;
-
-		if ((*tried & 1u << i) == 0 && registry_available(i) >= bytes &&
-			devices[i].works < devices[beside].works &&
-			(more < 0 || (more == 0 &&
-						  registry_available(i) >
-						  registry_available(best))))
-			best = i;
-	}
-	if (best >= 0)
-	{
-		begin_work(best, bytes, tried);
-		*device = best;
-	}
-	gv_registry_unlock();
-	return best >= 0;
-}
-
-/*
- * Nothing more is done there for a work; its memory is to be given back, and
- * its bytes.  For all devices at once, because who comes meanwhile has to find
- * all of them idle, or none.
- */
-void
-gv_mirrors_end_work(GvTriedDevices devices)
-{
-	int32_t		i;
-
-	gv_registry_lock();
-	for (i = 0; i < gv_registry.ndevices; i++)
-		if ((devices & 1u << i) != 0)
-			gv_registry.devices[i].works--;
-	gv_registry_unlock();
-}
-
-/* ----
- * The members of mirrors, shards and replicas: on which devices they are,
- * how much of the budgets there they use, and which replicas are evicted.
- *
- * Shards are there together or not at all.  A replica is worth less than
- * anything that has no other: it is evicted where others need its memory, or
- * where it finds none to grow, and the mirror stays.
- */
-
-/* Locked: a mirror's member on a device, or NULL. */
+/* Returns a mirror's member on a device, or NULL. */
 static GvMirrorMember *
-registry_member(GvMirrorEntry *entry, int32_t device)
+find_member(GvMirrorEntry *entry, int32_t device)
 {
 	int32_t		i;
 
@@ -606,9 +146,8 @@ registry_member(GvMirrorEntry *entry, int32_t device)
 	return NULL;
 }
 
-/* Locked: bytes that all members take. */
 static int64_t
-registry_bytes(const GvMirrorEntry *entry)
+mirror_bytes(const GvMirrorEntry *entry)
 {
 	int64_t		bytes = 0;
 	int32_t		i;
@@ -618,7 +157,10 @@ registry_bytes(const GvMirrorEntry *entry)
 	return bytes;
 }
 
-/* Locked: charges a member what it takes; nothing if it exists no more. */
+/*
+ * Charges a member the bytes that it takes, but at least the bytes that are
+ * reserved for it.  Charges nothing if the engine has dropped the member.
+ */
 static void
 charge_member(GvMirrorMember *member, bool there)
 {
@@ -628,16 +170,17 @@ charge_member(GvMirrorMember *member, bool there)
 		charge = member->reserved;
 	if (!there)
 		charge = 0;
-	gv_registry.devices[member->device].used += charge - member->charged;
+	registry.devices[member->device].used += charge - member->charged;
 	member->charged = charge;
 }
 
 /*
- * Locked, and nobody else changes the mirror: notes what its members take now,
- * and charges them that.  Members that the engine has dropped are removed.
+ * Charges a mirror's members the bytes that they take now, as the engine says.
+ * Removes members that the engine has dropped.  The caller makes sure that no
+ * other thread changes the mirror meanwhile.
  */
 static void
-registry_recharge(GvMirrorEntry *entry)
+recharge(GvMirrorEntry *entry)
 {
 	GvDeviceUsage now[GV_MAX_DEVICES];
 	int32_t		n = gv_mirror_usage(entry->mirror, now);
@@ -660,51 +203,541 @@ registry_recharge(GvMirrorEntry *entry)
 }
 
 /*
- * Where a mirror, which the caller has locked, is searched: on the requested
- * device, or else on its first.
+ * Waits until a mirror that was taken out of the list is not in use, frees the
+ * mirror, and gives back its bytes.  Releases the mutex meanwhile.  Logs the
+ * reason, unless that is NULL.
  */
-int32_t
-gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted)
+static void
+destroy_entry(GvMirrorEntry *entry, const char *reason)
 {
-	int32_t		n = gv_registry_searched(entry);
+	int64_t		bytes;
 	int32_t		i;
 
-	for (i = 0; i < n; i++)
-		if (entry->members[i].device == wanted)
-			return wanted;
-	return entry->members[0].device;
+	while (entry->users > 0)
+		pthread_cond_wait(&registry.released, &registry.mutex);
+	bytes = mirror_bytes(entry);
+	pthread_mutex_unlock(&registry.mutex);
+	if (reason != NULL)
+		gv_log("LOG", "dropped the mirror of index %u, %lld MB: %s",
+			   registry_index(entry), (long long) (bytes >> 20), reason);
+	gv_mirror_drop(entry->mirror);
+	pthread_rwlock_destroy(&entry->lock);
+	free(entry->states);
+	pthread_mutex_lock(&registry.mutex);
+	for (i = 0; i < entry->nmembers; i++)
+		registry.devices[entry->members[i].device].used -=
+			entry->members[i].charged;
+	free(entry);
+}
+
+/* Accounts of the devices */
+
+/*
+ * Returns the bytes that mirrors, builds and sets may have on a device that
+ * has `extras` searchers for messages of many queries.
+ */
+static int64_t
+most_beside(int32_t device, int32_t extras)
+{
+	const GvDeviceMemory *mem = &registry.devices[device];
+	int64_t		most = mem->memory -
+	mem->searcher * (GV_BATCH_SLOTS + extras);
+
+	/* searchers of batch slots are not in the budget */
+	return extras == 0 || most > mem->budget ? mem->budget : most;
+}
+
+/* Returns the bytes that mirrors, builds and sets may have on a device. */
+static int64_t
+most_bytes(int32_t device)
+{
+	return most_beside(device, registry.devices[device].extras);
 }
 
 /*
- * Evicts others from a mirror's devices, because it finds no memory there for
- * growth [GV_MAX_DEVICES] of its members, where that is not 0; false if none
- * may be evicted.  It is in use.
+ * Returns the bytes of a device that are not charged; negative if the budget
+ * is exceeded.
+ */
+static int64_t
+available_bytes(int32_t device)
+{
+	return most_bytes(device) - registry.devices[device].used;
+}
+
+/* Eviction */
+
+/*
+ * Returns whether a mirror, or its replica on the device, may be evicted to
+ * free memory on the device.  One of several replicas may be evicted even
+ * while the mirror is in use.
+ */
+static bool
+evictable(const GvMirrorEntry *entry, int32_t device, int64_t now)
+{
+	return entry->ready && entry->growing == 0 &&
+		find_member((GvMirrorEntry *) entry, device) != NULL &&
+		(is_spare(entry) ||
+		 (entry->users == 0 && now -
+		  entry->used_ms >= registry.evict_grace_ms));
+}
+
+/*
+ * Returns the mirror that a device evicts next.  Mirrors with several replicas
+ * are evicted before other mirrors.  Within both groups, the mirror that has
+ * been idle longest is evicted first.  Returns NULL if no mirror may be
+ * evicted.
+ */
+static GvMirrorEntry *
+idlest(int32_t device)
+{
+	int64_t		now = now_ms();
+	GvMirrorEntry *found = NULL;
+	GvMirrorEntry *entry;
+
+	for (entry = registry.first; entry != NULL; entry = entry->next)
+		if (evictable(entry, device, now) &&
+			(found == NULL ||
+			 (is_spare(entry) != is_spare(found) ? is_spare(entry) :
+			  entry->used_ms < found->used_ms)))
+			found = entry;
+	return found;
+}
+
+/*
+ * Evicts a mirror's replicas that have a member on one of the devices, except
+ * the last replica.  Logs the reason.  Releases the mutex and waits for the
+ * mirror's lock, but not in a circle, because a thread that holds a mirror's
+ * lock waits for no other mirror's lock.
+ */
+static void
+evict_replicas(GvMirrorEntry *entry, GvDeviceSet devices, const char *reason)
+{
+	int32_t		i;
+
+	entry->users++;
+	pthread_mutex_unlock(&registry.mutex);
+	pthread_rwlock_wrlock(&entry->lock);
+	for (i = 0; i < registry.ndevices; i++)
+		if ((devices & 1u << i) != 0 &&
+			gv_mirror_drop_replica(entry->mirror, i) == GV_OK)
+			gv_log("LOG", "gave up the replica of index %u on device %d: %s",
+				   registry_index(entry), gv_server.numbers[i], reason);
+	pthread_mutex_lock(&registry.mutex);
+	recharge(entry);
+	pthread_rwlock_unlock(&entry->lock);
+	entry->users--;
+	pthread_cond_broadcast(&registry.released);
+}
+
+/*
+ * Evicts the next mirror or replica from a device.  Returns false if there is
+ * no mirror or replica that may be evicted.  Releases the mutex meanwhile.
+ */
+static bool
+evict_one(int32_t device)
+{
+	GvMirrorEntry *victim = idlest(device);
+
+	if (victim == NULL)
+		return false;
+	if (is_spare(victim))
+	{
+		bool		done;
+
+		evict_replicas(victim, 1u << device, "others need its memory");
+		/* this thread holds the mutex again, so the victim is still there */
+		done = find_member(victim, device) == NULL;
+		registry.evictions += done;
+		return done;
+	}
+	unlink_entry(victim);
+	registry.evictions++;
+	destroy_entry(victim, "others need its memory");
+	return true;
+}
+
+/*
+ * Returns whether `bytes` of a device are available, or would be if all
+ * mirrors and replicas were evicted that may be evicted.
+ */
+static bool
+can_free_up(int32_t device, int64_t bytes)
+{
+	int64_t		now = now_ms();
+	int64_t		available = available_bytes(device);
+	const GvMirrorEntry *entry;
+
+	for (entry = registry.first; entry != NULL && available < bytes;
+		 entry = entry->next)
+		if (evictable(entry, device, now))
+			available +=
+				find_member((GvMirrorEntry *) entry, device)->charged;
+	return available >= bytes;
+}
+
+/*
+ * Frees `bytes` of a device's budget without charging them.  If so many bytes
+ * cannot be freed, evicts nothing and returns false.  Releases the mutex while
+ * it evicts.
+ */
+static bool
+free_up(int32_t device, int64_t bytes)
+{
+	if (!can_free_up(device, bytes))
+		return false;
+	while (available_bytes(device) < bytes)
+		if (!evict_one(device))
+			return false;
+	return true;
+}
+
+/* The placement of mirrors */
+
+/*
+ * Returns whether device a is better than b for a member of this size.  If one
+ * of the devices has enough memory available, the device with more memory
+ * available is better.  Otherwise, the device is better whose next mirror to
+ * evict has been idle longer.
+ */
+static bool
+is_better(int32_t a, int32_t b, int64_t bytes)
+{
+	const GvMirrorEntry *idle_a;
+	const GvMirrorEntry *idle_b;
+
+	if (available_bytes(a) >= bytes || available_bytes(b) >= bytes)
+		return available_bytes(a) > available_bytes(b);
+	idle_a = idlest(a);
+	idle_b = idlest(b);
+	return idle_a != NULL && idle_b != NULL &&
+		idle_a->used_ms < idle_b->used_ms;
+}
+
+/*
+ * Returns the bytes that one of a mirror's nshards shards takes on a device.
+ * With nshards = 1 the shard is the whole mirror.
+ */
+static int64_t
+shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
+{
+	GvPlacement placement = {nshards, 1, {0}};
+	int32_t		i;
+
+	for (i = 0; i < nshards; i++)
+		placement.devices[i] = (device + i) % registry.ndevices;
+	return gv_mirror_member_size(spec, &placement, 0);
+}
+
+/*
+ * Returns the best device for one more shard of a mirror, of all devices that
+ * have no member of the mirror, are not in `skip`, and have enough memory.  If
+ * others_go is set, memory that can be freed by eviction counts, too.  Sets
+ * *able to the number of these devices.  Returns -1 if there is none.
+ */
+static int32_t
+choose_device(GvMirrorEntry *entry, GvDeviceSet skip, bool others_go,
+			  int32_t *able)
+{
+	int32_t		best = -1;
+	int32_t		i;
+
+	*able = 0;
+	for (i = 0; i < registry.ndevices; i++)
+	{
+		int64_t		bytes = shard_size(&entry->spec, i, entry->nshards);
+
+		if ((skip & 1u << i) != 0 || find_member(entry, i) != NULL ||
+			(others_go ? !can_free_up(i, bytes) :
+			 available_bytes(i) < bytes))
+			continue;
+		(*able)++;
+		if (best < 0 || is_better(i, best, bytes))
+			best = i;
+	}
+	return best;
+}
+
+/*
+ * Frees memory on a device, charges the memory, and adds a member on the
+ * device.  Returns false if the memory cannot be freed.
+ */
+static bool
+add_member(GvMirrorEntry *entry, int32_t device)
+{
+	int64_t		bytes = shard_size(&entry->spec, device, entry->nshards);
+
+	if (!free_up(device, bytes))
+		return false;
+	registry.devices[device].used += bytes;
+	entry->members[entry->nmembers++] = (GvMirrorMember)
+	{
+		device, bytes, bytes, 0
+	};
+	entry->spec.device = entry->members[0].device;
+	return true;
+}
+
+/*
+ * Adds replicas, up to gv_server.replicas in all, while memory for all shards
+ * of another replica is available without evicting others.
+ */
+static void
+add_replicas(GvMirrorEntry *entry)
+{
+	int32_t		able;
+	int32_t		i;
+
+	while (entry->nmembers / entry->nshards < gv_server.replicas)
+	{
+		(void) choose_device(entry, 0, false, &able);
+		if (able < entry->nshards)
+			return;
+		/* evicts nothing, so the mutex is not released */
+		for (i = 0; i < entry->nshards; i++)
+			(void) add_member(entry, choose_device(entry, 0, false, &able));
+	}
+}
+
+/*
+ * Places a mirror in the fewest shards for which devices can free memory, adds
+ * replicas, and charges the bytes of all members until the mirror is
+ * destroyed.  A calibration mirror is neither divided, because its build can
+ * do without it, nor replicated, because only one thread searches it.  Skips
+ * the places in *tried, and adds the new place to *tried.  Returns false if
+ * there is no other place, or if other threads took the memory that was freed.
+ */
+static bool
+place(GvMirrorEntry *entry, GvTriedPlaces *tried)
+{
+	bool		is_own = gv_is_calibration(&entry->key);
+	int32_t		most = is_own ? 1 : registry.ndevices;
+	int32_t		able;
+	int32_t		n;
+
+	for (n = tried->shards + 1; n <= most; n++)
+	{
+		GvDeviceSet skip = n == 1 ? tried->whole : 0;
+
+		entry->nshards = n;
+		(void) choose_device(entry, skip, true, &able);
+		if (able < n)
+			continue;
+		if (n > 1)
+			tried->shards = n;
+		while (entry->nmembers < n)
+		{
+			int32_t		device = choose_device(entry, skip, true, &able);
+
+			if (n == 1 && device >= 0)
+				tried->whole |= 1u << device;
+			/* other threads may have taken the memory that was freed */
+			if (device < 0 || !add_member(entry, device))
+				return false;
+		}
+		if (!is_own)
+			add_replicas(entry);
+		return true;
+	}
+	return false;
+}
+
+/* Memory of builds, sets and searchers */
+
+/*
+ * Charges bytes of a device's budget for something that is not a mirror.
+ * Returns false if so many bytes cannot be freed.
+ */
+bool
+gv_mirrors_reserve(int32_t device, int64_t bytes)
+{
+	bool		fits;
+
+	pthread_mutex_lock(&registry.mutex);
+	fits = free_up(device, bytes);
+	if (fits)
+		registry.devices[device].used += bytes;
+	pthread_mutex_unlock(&registry.mutex);
+	return fits;
+}
+
+void
+gv_mirrors_unreserve(int32_t device, int64_t bytes)
+{
+	pthread_mutex_lock(&registry.mutex);
+	registry.devices[device].used -= bytes;
+	pthread_mutex_unlock(&registry.mutex);
+}
+
+/*
+ * Makes a searcher for messages of many queries.  If the memory that is kept
+ * for searchers is not enough for another searcher, mirrors may be evicted.
+ * The caller holds no mirror's lock.
+ */
+GvStatus
+gv_mirrors_searcher(int32_t device, GvSearcher **searcher)
+{
+	GvDeviceMemory *mem = &registry.devices[device];
+	int64_t		bytes;
+	GvStatus	status = GV_NO_MEMORY;
+	bool		fits;
+
+	pthread_mutex_lock(&registry.mutex);
+	bytes = most_beside(device, mem->extras) -
+		most_beside(device, mem->extras + 1);
+	fits = bytes <= 0 || free_up(device, bytes);
+	mem->extras += fits;
+	pthread_mutex_unlock(&registry.mutex);
+	if (fits)
+		status = gv_searcher(device, searcher);
+	if (fits && status != GV_OK)
+		gv_mirrors_searcher_drop(device, NULL);
+	return status;
+}
+
+/*
+ * Drops a searcher that gv_mirrors_searcher has made, and its account.  If
+ * searcher is NULL, drops the account only.
+ */
+void
+gv_mirrors_searcher_drop(int32_t device, GvSearcher *searcher)
+{
+	gv_searcher_drop(searcher);
+	pthread_mutex_lock(&registry.mutex);
+	registry.devices[device].extras--;
+	pthread_mutex_unlock(&registry.mutex);
+}
+
+/*
+ * Returns how many searchers for messages of many queries a device may have.
+ * The number is small if a searcher takes memory.
+ */
+int32_t
+gv_mirrors_searchers_most(int32_t device)
+{
+	return registry.devices[device].searcher > 0 ? GV_MAX_EXTRAS :
+		GV_MAX_CLIENT_THREADS;
+}
+
+/*
+ * Chooses a device for a build or a set: of the devices that were not tried,
+ * the one with the fewest builds and sets, and of several such devices the
+ * best one for a mirror of that size.  If `beside` is not -1, the build or set
+ * is on the device `beside` already, and can do without another device.  Then
+ * nothing is evicted, and only a device with fewer builds and sets than
+ * `beside` is chosen.  Returns -1 if there is no device.
+ */
+static int32_t
+choose_for_job(int64_t bytes, int32_t beside, GvDeviceSet tried)
+{
+	const GvDeviceMemory *devices = registry.devices;
+	int32_t		best = -1;
+	int32_t		i;
+
+	for (i = 0; i < registry.ndevices; i++)
+	{
+		int			more = best < 0 ? -1 : devices[i].jobs - devices[best].jobs;
+
+		if ((tried & 1u << i) != 0 ||
+			(beside < 0 ? !can_free_up(i, bytes) :
+			 available_bytes(i) < bytes ||
+			 devices[i].jobs >= devices[beside].jobs))
+			continue;
+		if (more < 0 || (more == 0 && is_better(i, best, bytes)))
+			best = i;
+	}
+	return best;
+}
+
+/*
+ * Creates a part of a build or a set by create(arg), on a device that
+ * choose_for_job() chooses: sets *device, charges the bytes there, and counts
+ * the build or set.  If the device turns out to have no memory, tries the
+ * others.
+ */
+GvStatus
+gv_job_create(int64_t bytes, int32_t beside, int32_t *device,
+			  GvDeviceSet *tried, GvStatus (*create) (void *), void *arg)
+{
+	GvStatus	status = GV_NO_MEMORY;
+	int32_t		chosen;
+
+	pthread_mutex_lock(&registry.mutex);
+	while (status == GV_NO_MEMORY &&
+		   (chosen = choose_for_job(bytes, beside, *tried)) >= 0)
+	{
+		*tried |= 1u << chosen;
+		if (!free_up(chosen, bytes))
+			continue;
+		registry.devices[chosen].used += bytes;
+		registry.devices[chosen].jobs++;
+		*device = chosen;
+		do
+		{
+			pthread_mutex_unlock(&registry.mutex);
+			status = create(arg);
+			pthread_mutex_lock(&registry.mutex);
+		} while (status == GV_NO_MEMORY && beside < 0 && evict_one(chosen));
+		if (status == GV_OK)
+			break;
+		registry.devices[chosen].used -= bytes;
+		registry.devices[chosen].jobs--;
+	}
+	pthread_mutex_unlock(&registry.mutex);
+	return status;
+}
+
+/*
+ * Notes that a build or a set has ended on these devices.  The caller then
+ * frees the memory of the build or set, and gives back the bytes.  All devices
+ * are noted at once, so that another thread finds either all of these devices
+ * idle or none of them.
+ */
+void
+gv_job_end(GvDeviceSet devices)
+{
+	int32_t		i;
+
+	pthread_mutex_lock(&registry.mutex);
+	for (i = 0; i < registry.ndevices; i++)
+		if ((devices & 1u << i) != 0)
+			registry.devices[i].jobs--;
+	pthread_mutex_unlock(&registry.mutex);
+}
+
+/* Growth of mirrors */
+
+/*
+ * Called if the engine found no memory in any replica of a mirror for the
+ * shards to grow by growth [GV_MAX_DEVICES] bytes.  Chooses the first replica
+ * for which anything can be evicted, and evicts another mirror or replica from
+ * each device where a shard of this replica has to grow.  Evicts nothing for
+ * further replicas, because the mirror can do without them.  Returns false if
+ * nothing was evicted.  The caller uses the mirror.
  */
 bool
 gv_mirrors_evict_for(GvMirrorEntry *entry, const int64_t *growth)
 {
 	int32_t		devices[GV_MAX_DEVICES];
 	bool		done = false;
-	int32_t		n = 0;
+	int32_t		n;
 	int32_t		i;
 
-	gv_registry_lock();
+	pthread_mutex_lock(&registry.mutex);
 	entry->growing++;
-	for (i = 0; i < entry->nmembers; i++)
-		if (growth[i] > 0)
-			devices[n++] = entry->members[i].device;
-	gv_registry_unlock();
+	n = entry->nmembers;
 	for (i = 0; i < n; i++)
-		done |= gv_mirrors_evict(devices[i]);
-	gv_registry_lock();
+		devices[i] = entry->members[i].device;
+	for (i = 0; i < n && (!done || i % entry->nshards != 0); i++)
+		if (growth[i % entry->nshards] > 0)
+			done |= evict_one(devices[i]);
 	entry->growing--;
-	gv_registry_unlock();
+	pthread_mutex_unlock(&registry.mutex);
 	return done;
 }
 
 /*
- * Locked: bytes that a member's device has to free for the member to grow by
- * `growth` bytes.
+ * Returns the bytes that must be charged to a member, in addition to its
+ * charge, if it grows by `growth` bytes.
  */
 static int64_t
 lacking(const GvMirrorMember *member, int64_t growth)
@@ -715,135 +748,101 @@ lacking(const GvMirrorMember *member, int64_t growth)
 }
 
 /*
- * Locked: frees memory on a device for a mirror's member to grow by `growth`
- * bytes, and charges it; false when there is none.
+ * Returns whether there is memory for all shards of a replica, which begins
+ * with member `first`, to grow by growth [nshards] bytes: memory that is
+ * available or, if others_go is set, that eviction can free.  A shard whose
+ * charge covers the growth needs none, even on a device whose budget is
+ * exceeded.
  */
 static bool
-charge_growth(GvMirrorEntry *entry, int32_t device, int64_t growth)
+can_grow(const GvMirrorEntry *entry, int32_t first, const int64_t *growth,
+		 bool others_go)
 {
-	GvMirrorMember *member = registry_member(entry, device);
-	int64_t		more = member == NULL ? 0 : lacking(member, growth);
+	int32_t		i;
 
-	if (more == 0)
-		return true;
-	if (!registry_free_up(device, more))
-		return false;
-	/* the lock was let go, perhaps */
-	member = registry_member(entry, device);
-	if (member != NULL)
+	for (i = 0; i < entry->nshards; i++)
 	{
-		gv_registry.devices[device].used += more;
-		member->charged += more;
+		const GvMirrorMember *member = &entry->members[first + i];
+		int64_t		more = lacking(member, growth[i]);
+
+		if (more > 0 &&
+			(others_go ? !can_free_up(member->device, more) :
+			 available_bytes(member->device) < more))
+			return false;
 	}
 	return true;
 }
 
-/* Evicts the replicas on these devices, for which there is no memory. */
-static void
-evict_replicas(GvMirrorEntry *entry, GvTriedDevices devices)
-{
-	int32_t		i;
-
-	pthread_rwlock_wrlock(&entry->lock);
-	for (i = 0; i < gv_registry.ndevices; i++)
-		if ((devices & 1u << i) != 0 &&
-			gv_mirror_drop_replica(entry->mirror, i) == GV_OK)
-			gv_log("LOG", "gave up the replica of index %u on device %d: it "
-				   "has no room to grow", gv_registry_index(entry),
-				   gv_server.numbers[i]);
-	gv_registry_lock();
-	registry_recharge(entry);
-	gv_registry_unlock();
-	pthread_rwlock_unlock(&entry->lock);
-}
-
 /*
- * Locked: frees memory for all members to grow, and charges it; or for none.
- */
-static bool
-grow_members(GvMirrorEntry *entry, const int64_t *growth)
-{
-	int32_t		devices[GV_MAX_DEVICES];
-	int32_t		n = entry->nmembers;
-	int32_t		i;
-
-	for (i = 0; i < n; i++)
-		devices[i] = entry->members[i].device;
-	for (i = 0; i < n && charge_growth(entry, devices[i], growth[i]); i++)
-		;
-	if (i == n)
-		return true;
-	for (i = 0; i < entry->nmembers; i++)
-		charge_member(&entry->members[i], true);
-	return false;
-}
-
-/*
- * Locked: finds the replicas to evict so that one, or all that are left, can
- * grow: those without memory.  Where none has it others are evicted for one
- * only.  false: there is no memory for one.
- */
-static bool
-choose_replicas(const GvMirrorEntry *entry, int64_t growth,
-				GvTriedDevices *full)
-{
-	int32_t		left = 0;
-	int32_t		i;
-
-	*full = 0;
-	for (i = 0; i < entry->nmembers; i++)
-	{
-		const GvMirrorMember *member = &entry->members[i];
-
-		if (registry_available(member->device) < lacking(member, growth))
-			*full |= 1u << member->device;
-		else
-			left++;
-	}
-	for (i = 0; left == 0 && i < entry->nmembers; i++)
-	{
-		const GvMirrorMember *member = &entry->members[i];
-
-		if (!registry_can_free_up(member->device, lacking(member, growth)))
-			continue;
-		*full &= ~(1u << member->device);
-		left++;
-	}
-	return left > 0;
-}
-
-/*
- * Frees memory for a mirror's members to grow by growth [GV_MAX_DEVICES], in
- * the order of its members, and charges it; false when there is none.
- * gv_mirrors_changed says how much they grew indeed.  Replicas grow alike:
- * those without memory are evicted as long as one has it, and other mirrors
- * are evicted for the last one only.
+ * Frees memory for the shards of each replica to grow by growth
+ * [GV_MAX_DEVICES] bytes, and charges it.  Evicts the replicas for which no
+ * memory is available.  If no replica has memory, one replica stays, and other
+ * mirrors are evicted for it.  If the other mirrors cannot be evicted either,
+ * returns false and charges nothing.  gv_mirrors_changed corrects the charge
+ * to what the members take.
  */
 bool
-gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth)
+gv_mirrors_reserve_growth(GvMirrorEntry *entry, const int64_t *growth)
 {
-	GvTriedDevices full = 0;
-	bool		fits = true;
+	int32_t		devices[GV_MAX_DEVICES];
+	GvDeviceSet full = 0;
+	int32_t		left = 0;
+	bool		fits;
+	int32_t		n;
+	int32_t		i;
 
-	gv_registry_lock();
+	pthread_mutex_lock(&registry.mutex);
 	entry->growing++;
-	if (gv_registry_is_spare(entry))
-		fits = choose_replicas(entry, growth[0], &full);
-	if (fits && full != 0)
+	for (i = 0; i < entry->nmembers; i += entry->nshards)
 	{
-		gv_registry_unlock();
-		evict_replicas(entry, full);
-		gv_registry_lock();
+		if (can_grow(entry, i, growth, false))
+			left++;
+		else
+			full |= 1u << entry->members[i].device;
 	}
-	fits = fits && grow_members(entry, growth);
+	for (i = 0; left == 0 && i < entry->nmembers; i += entry->nshards)
+		if (can_grow(entry, i, growth, true))
+		{
+			full &= ~(1u << entry->members[i].device);
+			left++;
+		}
+	fits = left > 0;
+	if (fits && full != 0)
+		evict_replicas(entry, full, "it has no room to grow");
+
+	/*
+	 * Charge all members.  Freeing memory may release the mutex, and other
+	 * threads may evict replicas meanwhile, so look members up by device.
+	 */
+	n = entry->nmembers;
+	for (i = 0; i < n; i++)
+		devices[i] = entry->members[i].device;
+	for (i = 0; i < n && fits; i++)
+	{
+		GvMirrorMember *member = find_member(entry, devices[i]);
+		int64_t		more = member == NULL ? 0 :
+		lacking(member, growth[i % entry->nshards]);
+
+		if (more == 0)
+			continue;
+		fits = free_up(devices[i], more);
+		member = find_member(entry, devices[i]);
+		if (fits && member != NULL)
+		{
+			registry.devices[devices[i]].used += more;
+			member->charged += more;
+		}
+	}
+	for (i = 0; i < entry->nmembers && !fits; i++)
+		charge_member(&entry->members[i], true);
 	entry->growing--;
-	gv_registry_unlock();
+	pthread_mutex_unlock(&registry.mutex);
 	return fits;
 }
 
 /*
- * Notes that the mirror has been changed, under its lock, and has that many
- * postings.
+ * Notes that the mirror has been changed, and how many postings it has.  The
+ * caller holds the mirror's lock.
  */
 void
 gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings)
@@ -851,142 +850,38 @@ gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings)
 	int32_t		before;
 	int32_t		lost;
 
-	gv_registry_lock();
+	pthread_mutex_lock(&registry.mutex);
 	before = entry->nmembers;
 	entry->postings = postings;
-	registry_recharge(entry);
-	lost = before - entry->nmembers;
-	gv_registry_unlock();
+	recharge(entry);
+	lost = (before - entry->nmembers) / entry->nshards;
+	pthread_mutex_unlock(&registry.mutex);
 	if (lost > 0)
 		gv_log("LOG", "gave up replicas of index %u: %d, whose devices have no "
-			   "memory", gv_registry_index(entry), lost);
+			   "memory", registry_index(entry), lost);
 }
 
-/* ----
- * The registry: which mirrors there are, where, who uses them, and how
- * much of their devices' budgets they use.
- *
- * A mirror that is in use (users > 0) is not freed: a thread that takes it out
- * of the registry waits until it is let go.  A thread that waits so uses no
- * other mirror, and eviction takes only mirrors that are not in use, so
- * threads do not wait in a circle.  Memory is freed before its bytes are
- * reserved for others, because a device has no more than that.
- */
-
-GvRegistry	gv_registry = {
-	.mutex = PTHREAD_MUTEX_INITIALIZER,
-	.released = PTHREAD_COND_INITIALIZER
-};
+/* Mirrors from their beginning to their end */
 
 /*
- * devices [ndevices], budgets [ndevices]: bytes for all mirrors of each
- * device; what was used since keep_s is not evicted.
- */
-void
-gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
-				int32_t ndevices, int keep_s)
-{
-	int32_t		i;
-
-	gv_registry.ndevices = ndevices;
-	for (i = 0; i < ndevices; i++)
-	{
-		gv_registry.devices[i].budget = budgets[i];
-		gv_registry.devices[i].memory = devices[i].memory + devices[i].kept;
-		gv_registry.devices[i].searcher = devices[i].searcher;
-	}
-	gv_registry.keep_ms = (int64_t) keep_s * 1000;
-}
-
-/* Locked: the mirror of a key, or NULL. */
-static GvMirrorEntry *
-find(const GvMirrorKey *key)
-{
-	GvMirrorEntry *entry = gv_registry.first;
-
-	while (entry != NULL && !gv_same_key(&entry->key, key))
-		entry = entry->next;
-	return entry;
-}
-
-/* Locked: take a mirror out of the list; false if it is out already. */
-static bool
-registry_unlink(GvMirrorEntry *entry)
-{
-	GvMirrorEntry **link = &gv_registry.first;
-
-	while (*link != NULL && *link != entry)
-		link = &(*link)->next;
-	if (*link == NULL)
-		return false;
-	*link = entry->next;
-	return true;
-}
-
-/*
- * Locked: free a mirror that is out of the list, once it is not in use.  The
- * lock is let go meanwhile.  A reason is worth a line in the log.
- */
-static void
-registry_destroy(GvMirrorEntry *entry, const char *reason)
-{
-	int64_t		bytes;
-	int32_t		i;
-
-	while (entry->users > 0)
-		pthread_cond_wait(&gv_registry.released, &gv_registry.mutex);
-	bytes = registry_bytes(entry);
-	gv_registry_unlock();
-	if (reason != NULL)
-		gv_log("LOG", "dropped the mirror of index %u, %lld MB: %s",
-			   gv_registry_index(entry), (long long) (bytes >> 20), reason);
-	gv_mirror_drop(entry->mirror);
-	pthread_rwlock_destroy(&entry->lock);
-	free(entry->states);
-	gv_registry_lock();
-	for (i = 0; i < entry->nmembers; i++)
-		gv_registry.devices[entry->members[i].device].used -=
-			entry->members[i].charged;
-	registry_settle(entry, false);
-	free(entry);
-}
-
-/*
- * On which devices the mirror of a key can be searched, into devices
- * [GV_MAX_DEVICES], as far as that is known without a lock for long: it may go
- * at any time.  How many; shards are searched from one.
- */
-int32_t
-gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices)
-{
-	const GvMirrorEntry *entry;
-	int32_t		n = 0;
-	int32_t		i;
-
-	devices[0] = 0;
-	if (gv_registry.ndevices == 1)
-		return 1;
-	gv_registry_lock();
-	entry = find(key);
-	if (entry != NULL)
-		n = gv_registry_searched(entry);
-	for (i = 0; i < n; i++)
-		devices[i] = entry->members[i].device;
-	gv_registry_unlock();
-	return n;
-}
-
-/*
- * The mirror of a key, to be let go soon by gv_mirrors_release.  One that is
- * not ready is there for its owner only.  NULL: refused, see *refusal.
+ * Returns the mirror of a key.  The mirror is then in use until
+ * gv_mirrors_release.  If there is no such mirror, or if it is not ready and
+ * has another owner, sets *refusal and returns NULL.  If the key names a
+ * calibration mirror, returns the calibration mirror of this owner.
  */
 GvMirrorEntry *
 gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 				   GvRefusalCode *refusal)
 {
+	GvMirrorKey own;
 	GvMirrorEntry *entry;
 
-	gv_registry_lock();
+	if (gv_is_calibration(key))
+	{
+		own = gv_calibration_key(owner);
+		key = &own;
+	}
+	pthread_mutex_lock(&registry.mutex);
 	entry = find(key);
 	if (entry == NULL)
 		*refusal = GV_REFUSED_NO_MIRROR;
@@ -998,28 +893,50 @@ gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 	else
 	{
 		entry->users++;
-		entry->used_ms = gv_now_ms();
+		entry->used_ms = now_ms();
 		__atomic_store_n(&entry->key.index, key->index, __ATOMIC_RELAXED);
 	}
-	gv_registry_unlock();
+	pthread_mutex_unlock(&registry.mutex);
 	return entry;
 }
 
-/* Release a mirror, in which `searches` searches were made. */
+/*
+ * Returns the devices that have members of a key's mirror.  The set is empty
+ * if the key has no mirror.  The members may change at any time.
+ */
+GvDeviceSet
+gv_mirrors_devices(const GvMirrorKey *key)
+{
+	const GvMirrorEntry *entry;
+	GvDeviceSet devices = 0;
+	int32_t		i;
+
+	pthread_mutex_lock(&registry.mutex);
+	entry = find(key);
+	for (i = 0; entry != NULL && i < entry->nmembers; i++)
+		devices |= 1u << entry->members[i].device;
+	pthread_mutex_unlock(&registry.mutex);
+	return devices;
+}
+
+/* Releases a mirror, and counts its searches. */
 void
 gv_mirrors_release(GvMirrorEntry *entry, int64_t searches)
 {
-	gv_registry_lock();
+	pthread_mutex_lock(&registry.mutex);
 	entry->searches += searches;
-	entry->used_ms = gv_now_ms();
+	entry->used_ms = now_ms();
 	entry->users--;
-	pthread_cond_broadcast(&gv_registry.released);
-	gv_registry_unlock();
+	pthread_cond_broadcast(&registry.released);
+	pthread_mutex_unlock(&registry.mutex);
 }
 
-/* An entry that is in no list yet, without its mirror. */
+/*
+ * Returns an entry that is in no list yet, and has neither a mirror nor an
+ * owner, or NULL.  The caller does not hold the mutex.
+ */
 static GvMirrorEntry *
-new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
+new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec)
 {
 	GvMirrorEntry *entry = calloc(1, sizeof(GvMirrorEntry));
 	pthread_rwlockattr_t attr;
@@ -1034,9 +951,8 @@ new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
 	}
 	entry->key = *key;
 	entry->spec = *spec;
-	entry->owner = owner;
-	entry->used_ms = gv_now_ms();
-	/* batches follow each other closely: a loader must get its turn */
+	entry->used_ms = now_ms();
+	/* batches follow each other closely, but a loader must not starve */
 	pthread_rwlockattr_init(&attr);
 	pthread_rwlockattr_setkind_np
 		(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
@@ -1045,49 +961,31 @@ new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
 	return entry;
 }
 
-/* Locked: place a new entry, and put it in the list. */
+/*
+ * Creates the engine's mirror of an entry.  Evicts other mirrors if a device
+ * turns out to have no memory.  Then gives the entry its owner.  The caller
+ * uses the entry and does not hold the mutex.
+ */
 static GvRefusalCode
-enter(GvMirrorEntry *entry, GvTriedPlaces *tried)
+create(GvMirrorEntry *entry, uint64_t owner)
 {
-	GvMirrorEntry *old = find(&entry->key);
-
-	while (old != NULL && !old->ready)
-	{
-		registry_unlink(old);
-		registry_destroy(old, "another loader begins anew");
-		old = find(&entry->key);
-	}
-	if (old != NULL)
-		return GV_REFUSED_EXISTS;
-	if (!registry_place(entry, tried))
-		return GV_REFUSED_NO_MEMORY;
-	/* freeing memory released the lock now and then */
-	if (find(&entry->key) != NULL)
-		return GV_REFUSED_EXISTS;
-	entry->users = 1;
-	entry->next = gv_registry.first;
-	gv_registry.first = entry;
-	return 0;
-}
-
-static GvRefusalCode
-create(GvMirrorEntry *entry)
-{
-	GvPlacement placement = {.mode = entry->mode, .ndevices = entry->nmembers};
+	GvPlacement placement = {.nshards = entry->nshards,
+	.nreplicas = entry->nmembers / entry->nshards};
 	GvStatus	status;
-	int32_t		lacking;
+	uint32_t	lacking;
 	int32_t		i;
 
 	for (i = 0; i < entry->nmembers; i++)
 		placement.devices[i] = entry->members[i].device;
 	do
 	{
-		int64_t		growth[GV_MAX_DEVICES];
+		int64_t		growth[GV_MAX_DEVICES] = {0};
 
 		status = gv_mirror_create_on(&entry->spec, &placement, &entry->mirror,
 									 &lacking);
-		for (i = 0; i < GV_MAX_DEVICES; i++)
-			growth[i] = lacking < 0 || lacking == i;
+		for (i = 0; i < entry->nmembers; i++)
+			if ((lacking >> i & 1) != 0)
+				growth[i % entry->nshards] = 1;
 		if (status != GV_NO_MEMORY || !gv_mirrors_evict_for(entry, growth))
 			break;
 	} while (true);
@@ -1096,44 +994,66 @@ create(GvMirrorEntry *entry)
 		entry->mirror = NULL;
 		return gv_status_refusal(status);
 	}
-	gv_registry_lock();
-	registry_recharge(entry);
-	gv_registry_unlock();
+	pthread_mutex_lock(&registry.mutex);
+	recharge(entry);
+	entry->owner = owner;
+	pthread_mutex_unlock(&registry.mutex);
 	return 0;
 }
 
-/* Begin a mirror where that was not tried; 0 or why not. */
+/*
+ * Begins a mirror in a place that was not tried.  Returns 0, or the reason of
+ * the failure.  The caller does not hold the mutex.
+ *
+ * The entry is in the list before the mirror is created, so that no other
+ * thread begins the same mirror.  Until then the entry has no owner, so that
+ * no other thread of its build can acquire the entry.
+ */
 static GvRefusalCode
 begin_somewhere(const GvMirrorKey *key, const GvMirrorSpec *spec,
 				uint64_t owner, GvTriedPlaces *tried)
 {
-	GvMirrorEntry *entry;
-	GvRefusalCode refusal;
+	GvMirrorEntry *entry = new_entry(key, spec);
+	GvMirrorEntry *old;
+	GvRefusalCode refusal = 0;
 
-	entry = new_entry(key, spec, owner);
 	if (entry == NULL)
 		return GV_REFUSED_NO_MEMORY;
-	gv_registry_lock();
-	refusal = enter(entry, tried);
+	pthread_mutex_lock(&registry.mutex);
+	while ((old = find(key)) != NULL && !old->ready)
+	{
+		unlink_entry(old);
+		destroy_entry(old, "another loader begins anew");
+	}
+	if (old != NULL)
+		refusal = GV_REFUSED_EXISTS;
+	else if (!place(entry, tried))
+		refusal = GV_REFUSED_NO_MEMORY;
+	/* freeing memory may have released the mutex */
+	else if (find(key) != NULL)
+		refusal = GV_REFUSED_EXISTS;
 	if (refusal != 0)
 	{
-		registry_destroy(entry, NULL);
-		gv_registry_unlock();
+		destroy_entry(entry, NULL);
+		pthread_mutex_unlock(&registry.mutex);
 		return refusal;
 	}
-	gv_registry_unlock();
-	refusal = create(entry);
-	gv_registry_lock();
+	entry->users = 1;
+	entry->next = registry.first;
+	registry.first = entry;
+	pthread_mutex_unlock(&registry.mutex);
+	refusal = create(entry, owner);
+	pthread_mutex_lock(&registry.mutex);
 	entry->users--;
-	pthread_cond_broadcast(&gv_registry.released);
-	/* if another loader has thrown it out meanwhile, that one frees it */
-	if (refusal != 0 && registry_unlink(entry))
-		registry_destroy(entry, NULL);
-	gv_registry_unlock();
+	pthread_cond_broadcast(&registry.released);
+	/* if another loader has removed the entry, that loader frees it */
+	if (refusal != 0 && unlink_entry(entry))
+		destroy_entry(entry, NULL);
+	pthread_mutex_unlock(&registry.mutex);
 	return refusal;
 }
 
-/* Begin a mirror; 0 or why not. */
+/* Begins a mirror.  Returns 0, or the reason of the failure. */
 GvRefusalCode
 gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 				 uint64_t owner)
@@ -1153,130 +1073,128 @@ gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 	return refusal;
 }
 
-/* Where a mirror is, for the log; nothing where there is one device. */
-static void
-name_place(const GvMirrorEntry *entry, char *line, size_t size)
-{
-	size_t		used;
-	int32_t		i;
-
-	line[0] = '\0';
-
-	if (gv_registry.ndevices == 1)
-		return;
-	used = (size_t) snprintf(line, size, entry->nmembers == 1 ? " on device" :
-							 entry->mode == GV_SHARDS ?
-							 " in shards on devices" :
-							 " in replicas on devices");
-	for (i = 0; i < entry->nmembers && used < size; i++)
-		used += (size_t) snprintf(line + used, size - used, "%s %d",
-								  i > 0 ? "," : "",
-								  gv_server.numbers[entry->members[i].device]);
-}
-
-/* From now on it is searched, and charged what it takes and no more. */
+/*
+ * Lets sessions search a mirror.  From now on the mirror is charged the bytes
+ * that it takes, instead of the bytes that were reserved when it was begun.
+ */
 void
 gv_mirrors_ready(GvMirrorEntry *entry)
 {
 	int64_t		postings;
 	int64_t		bytes;
-	char		where[32 + 12 * GV_MAX_DEVICES];
+	char		where[32 + 12 * GV_MAX_DEVICES] = "";	/* for the log */
+	size_t		used = 0;
 	int32_t		i;
 
-	gv_registry_lock();
+	pthread_mutex_lock(&registry.mutex);
 	entry->ready = true;
-	registry_settle(entry, true);
 	for (i = 0; i < entry->nmembers; i++)
 		entry->members[i].reserved = 0;
-	registry_recharge(entry);
+	recharge(entry);
 	postings = entry->postings;
-	bytes = registry_bytes(entry);
-	name_place(entry, where, sizeof(where));
-	gv_registry_unlock();
+	bytes = mirror_bytes(entry);
+	if (registry.ndevices > 1)
+		used = (size_t) snprintf(where, sizeof(where),
+								 entry->nmembers == 1 ? " on device" :
+								 !is_spare(entry) ? " in shards on devices" :
+								 entry->nshards == 1 ?
+								 " in replicas on devices" :
+								 " in replicas of shards on devices");
+	for (i = 0; i < entry->nmembers && used > 0 && used < sizeof(where); i++)
+		used += (size_t) snprintf(where + used, sizeof(where) - used, "%s %d",
+								  i > 0 ? "," : "",
+								  gv_server.numbers[entry->members[i].device]);
+	pthread_mutex_unlock(&registry.mutex);
 	gv_log("LOG", "index %u is mirrored%s: %lld copies, %lld MB",
-		   gv_registry_index(entry), where, (long long) postings,
+		   registry_index(entry), where, (long long) postings,
 		   (long long) (bytes >> 20));
 }
 
-/* Drop the mirror of a key, if there is one. */
 void
 gv_mirrors_drop(const GvMirrorKey *key)
 {
 	GvMirrorEntry *entry;
 
-	gv_registry_lock();
+	pthread_mutex_lock(&registry.mutex);
 	entry = find(key);
-	if (entry != NULL && registry_unlink(entry))
-		registry_destroy(entry, NULL);
-	gv_registry_unlock();
+	if (entry != NULL && unlink_entry(entry))
+		destroy_entry(entry, NULL);
+	pthread_mutex_unlock(&registry.mutex);
 }
 
-/* A connection has ended: drop what it began and did not finish. */
+/* Drops the mirrors that an owner who has gone has left unfinished. */
 void
 gv_mirrors_abandon(uint64_t owner)
 {
 	GvMirrorEntry *entry;
 
-	gv_registry_lock();
+	pthread_mutex_lock(&registry.mutex);
 	do
 	{
-		entry = gv_registry.first;
+		entry = registry.first;
 		while (entry != NULL && (entry->ready || entry->owner != owner))
 			entry = entry->next;
-		if (entry != NULL && registry_unlink(entry))
-			registry_destroy(entry, "its loader is gone");
+		if (entry != NULL && unlink_entry(entry))
+			destroy_entry(entry, "its loader is gone");
 	} while (entry != NULL);
-	gv_registry_unlock();
+	pthread_mutex_unlock(&registry.mutex);
 }
 
 /*
- * The registry's part of a status, and the first `capacity` mirrors; returns
- * how many there are.
+ * Writes the status of the first `capacity` mirrors to `mirrors` and, unless
+ * reply is NULL, the registry's part of a server's status to *reply.  Returns
+ * how many mirrors there are.
  */
 int32_t
 gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 				  int32_t capacity)
 {
-	int64_t		now = gv_now_ms();
+	int64_t		now = now_ms();
 	const GvMirrorEntry *entry;
 	int32_t		n = 0;
 	int32_t		i;
 
-	gv_registry_lock();
-	for (entry = gv_registry.first; entry != NULL; entry = entry->next, n++)
+	pthread_mutex_lock(&registry.mutex);
+	for (entry = registry.first; entry != NULL; entry = entry->next)
 	{
-		if (n >= capacity)
+		/* calibration mirrors belong to their builds */
+		if (gv_is_calibration(&entry->key))
 			continue;
-		mirrors[n].key = entry->key;
-		mirrors[n].ready = entry->ready;
-		mirrors[n].metric = entry->spec.metric;
-		mirrors[n].dims = entry->spec.dims;
-		mirrors[n].m = entry->spec.m;
-		mirrors[n].nlists = entry->spec.nlists;
-		mirrors[n].nparents = entry->spec.nparents;
-		mirrors[n].refine_slots = entry->spec.refine_slots;
-		mirrors[n].device = gv_server.numbers[entry->spec.device];
-		mirrors[n].shards = entry->mode == GV_SHARDS ? entry->nmembers : 1;
-		mirrors[n].replicas = entry->mode == GV_REPLICAS ? entry->nmembers : 1;
-		mirrors[n].bytes = registry_bytes(entry);
-		mirrors[n].postings = entry->postings;
-		mirrors[n].expected = entry->spec.postings;
-		mirrors[n].searches = entry->searches;
-		mirrors[n].idle_ms = now > entry->used_ms ? now - entry->used_ms : 0;
+		if (n < capacity)
+			mirrors[n] = (GvMirrorStatus)
+		{
+			.key = entry->key,
+				.ready = entry->ready,
+				.metric = entry->spec.metric,
+				.dims = entry->spec.dims,
+				.m = entry->spec.m,
+				.nlists = entry->spec.nlists,
+				.nparents = entry->spec.nparents,
+				.refine_slots = entry->spec.refine_slots,
+				.device = gv_server.numbers[entry->spec.device],
+				.shards = entry->nshards,
+				.replicas = entry->nmembers / entry->nshards,
+				.bytes = mirror_bytes(entry),
+				.postings = entry->postings,
+				.expected = entry->spec.postings,
+				.searches = entry->searches,
+				.idle_ms = now > entry->used_ms ? now - entry->used_ms : 0
+		};
+		n++;
 	}
 	if (reply != NULL)
 	{
-		for (i = 0; i < gv_registry.ndevices; i++)
+		for (i = 0; i < registry.ndevices; i++)
 		{
-			int64_t		memory = registry_most(i);
+			int64_t		memory = most_bytes(i);
 
 			reply->memory += memory;
 			if (memory > reply->most)
 				reply->most = memory;
-			reply->used += gv_registry.devices[i].used;
+			reply->used += registry.devices[i].used;
 		}
-		reply->evictions = gv_registry.evictions;
+		reply->evictions = registry.evictions;
 	}
-	gv_registry_unlock();
+	pthread_mutex_unlock(&registry.mutex);
 	return n;
 }

@@ -1,20 +1,20 @@
 /*
  * server.h
- *		gpuvecd from the inside: what its files share.
+ *		The declarations that the files of gpuvecd share, by file.
  *
- * One thread, the loop, waits for all sessions and answers their searches in
- * batches; each loader, builder and set has a thread of its own.  They meet in
- * the registries of mirrors (registry.c) and of builds (buildjob.c) only.  A
- * mirror lies on one device, numbered as in gv_mirror.h, or has members on
- * several; a batch has one; a build (buildjob.c) and a set (setjob.c)
- * may have several.
+ * One thread, the loop (eventloop.c), waits for all sessions and answers their
+ * searches in batches.  Each loader, builder, set and bulk client has a thread
+ * of its own.  Threads share the registries of mirrors (registry.c) and of
+ * builds (buildjob.c), and may share a build.  A mirror is on one
+ * device, numbered as in gv_mirror.h, or has members on several.  A batch uses
+ * the devices of one replica; a build (buildjob.c) and a set (setjob.c) may use
+ * several devices.
  *
- * Locks: the registries' mutexes, and those of builds and sets, are held for a
- * few instructions and never while another lock is waited for.  A builder is
- * waited for with none held.  A mirror's lock is held shared for a batch of
- * searches and exclusively for one change, by a thread that uses the mirror
- * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is held
- * while a socket is waited for.
+ * Locks: the mutexes of the registries and of builds are held for a few
+ * instructions, and never while the thread waits for another lock or for a
+ * builder.  A thread that uses a mirror (gv_mirrors_acquire), so that it
+ * cannot be freed, holds the mirror's lock shared for a batch of searches, and
+ * exclusive for one change.  No thread with a lock waits for a socket.
  */
 #ifndef GV_SERVER_H
 #define GV_SERVER_H
@@ -31,47 +31,53 @@
 
 #include "engine/gv_set.h"
 #include "engine/mirror/gv_builder.h"
+#include "engine/mirror/gv_parallel.h"
 #include "protocol/gv_protocol.h"
 
-#define GV_MAX_BATCH	1024	/* searches answered together */
-#define GV_BATCH_SLOTS		2	/* batches of a device at a time, each with a
-								 * searcher */
+#define GV_MAX_BATCH	1024	/* searches in a batch */
+#define GV_BATCH_SLOTS	2		/* batches that a device has at a time, each
+								 * with a searcher */
 #define GV_MAX_EXTRAS	2		/* searchers of a device for messages of many
-								 * searches */
-#define GV_MAX_AT_ONCE	4096	/* searches of one message in a call of the
-								 * engine */
-#define GV_MAX_LOADERS	256		/* threads of all but sessions */
+								 * queries */
+#define GV_MAX_AT_ONCE	4096	/* queries of one message that the engine
+								 * searches for in one call */
+#define GV_MAX_CLIENT_THREADS	256 /* threads of all clients but sessions */
 
 /* Exit statuses; users and the supervisor go by them. */
 #define GV_EXIT_USAGE		2
 #define GV_EXIT_NO_ENGINE	3	/* no device, or no CUDA in this program */
 #define GV_EXIT_LOCKED		4	/* another gpuvecd runs in the folder */
 #define GV_EXIT_FAILED		5	/* the engine broke, hangs, or could not begin
-								 * now: restart me */
+								 * now, so restart gpuvecd */
 #define GV_EXIT_SYSTEM		6	/* the operating system refused something */
+#define GV_EXIT_INCARNATION 7	/* the cluster's next incarnation has come,
+								 * for which a new process is needed */
+
+/* ---- gpuvecd.c: the program */
 
 /* All threads may read this once the server runs; counters are atomic. */
 typedef struct GvServer
 {
 	uint64_t	instance;
-	int			pid;
-	uid_t		owner;			/* who may connect */
+	int			pid;			/* of the process that was started */
+	uid_t		owner;			/* the user that may connect */
 	const char *release;
 	const char *engine;
-	char		device[128];	/* GvDevice.name, of all */
+	char		device[128];	/* GvDevice.name of all devices */
 	int32_t		numbers[GV_MAX_DEVICES];	/* GvDevice.number of each */
 	int			max_connections;
 	int32_t		replicas;		/* of a mirror, where there is memory for them */
-	int			patience_s;		/* with the engine; 0: without end */
-	int			message_s;		/* that a message takes from its first byte to
-								 * its last, at most */
-	int32_t		at_once;		/* searches of one message in a call of the
-								 * engine; then loaders have their turn, and
-								 * the client may have canceled */
-	double		least_task;		/* of a set, in products of numbers, that is
-								 * worth another device */
-	int64_t		worth_ns;		/* time that builds have to wait for a device
-								 * before another one is worth it */
+	int			batch_timeout_s;	/* time limit for the engine; 0: none */
+	int			message_s;		/* time limit for a message, from its first
+								 * byte to its last */
+	int32_t		at_once;		/* queries of one message in one call of the
+								 * engine; between calls loaders have their
+								 * turn, and we notice cancels */
+
+	/* when a set, and a build, uses another device */
+	double		min_products_per_device;	/* of numbers */
+	int64_t		copy_builder_after_ns;	/* that threads wait for builders */
+
 	int64_t		searches;
 	int64_t		batches;
 	int64_t		largest_batch;
@@ -79,8 +85,8 @@ typedef struct GvServer
 	int64_t		refusals[GV_NREFUSALS];
 	int64_t		received;
 	int64_t		sent;
-	int32_t		connections;	/* but the supervisor's */
-	int32_t		loaders;
+	int32_t		connections;	/* without the supervisors' */
+	int32_t		client_threads;
 } GvServer;
 
 extern GvServer gv_server;
@@ -88,72 +94,64 @@ extern GvServer gv_server;
 #define gv_count(counter, n) \
 	((void) __atomic_add_fetch(&gv_server.counter, (n), __ATOMIC_RELAXED))
 
-/* gpuvecd.c: a line "LEVEL: text" */
+/* Prints a line "LEVEL: text" on standard error. */
 extern void gv_log(const char *level, const char *format,...)
 			__attribute__((format(printf, 2, 3)));
 
+/* Logs "could not ...", with errno, and exits with GV_EXIT_SYSTEM. */
 extern void gv_system_error(const char *format,...)
 			__attribute__((format(printf, 1, 2), noreturn));
 
-/* socketdir.c: where clients find us */
-extern bool gv_folder_fits(const char *path);
-extern bool gv_folder_user(const char *name, uid_t *uid);
-extern void gv_folder_enter(const char *path, bool is_shared);
-extern void gv_folder_note_incarnation(uint64_t incarnation);
-extern int	gv_folder_listen(void);
-extern void gv_folder_leave(void);
-extern bool gv_folder_admits(int fd);
-
-/* eventloop.c */
-extern int	gv_loop_run(int listener);
-extern void gv_loop_wake(void);
-extern bool gv_loop_stops(void);
-extern bool gv_loop_has_sessions(void);
-
 /*
- * gpuvecd.c.  After GV_FAILED the process ends soon; gv_status_refusal sees to
- * that, in whatever thread.
+ * Returns the code with which to refuse a request after this status of the
+ * engine, or 0 for GV_OK.  After GV_FAILED in any thread, gv_server_failed
+ * returns true, and the process ends soon.
  */
 extern GvRefusalCode gv_status_refusal(GvStatus status);
 extern bool gv_server_failed(void);
 
+/* ---- clientconn.c: one client */
+
 /*
- * clientconn.c: one client.  `in` holds a message, or the beginning of one,
- * `out` an answer that is made or partly sent.  A loader's message may lie
- * elsewhere.
+ * `in` holds a message or the beginning of a message.  `out` holds an answer,
+ * which may be partly sent.  A loader's or set's message may be in shared
+ * memory.
  */
 typedef struct GvConnection
 {
 	int			fd;
 	uint32_t	role;			/* GvRole; 0 before HELLO */
 	uint64_t	opened_ns;
-	uint64_t	begun_ns;		/* when the message in `in` began to come, or,
-								 * while it is writing, the answer to go */
-	int			idle_ms;		/* it may be between messages; -1: for ever */
-	uint64_t	number;			/* which, of all that there were */
-	bool		surplus;		/* there are too many: refuse it */
-	bool		ending;			/* close it once the answer is sent */
+	uint64_t	begun_ns;		/* when the message in `in` began to come or,
+								 * while `writing`, when we began to send */
+	int			idle_ms;		/* time limit between messages; -1: none */
+	bool		pipelines;		/* the client may send before it is answered,
+								 * because it is a builder or a set */
+	uint64_t	number;			/* counts connections, from 1 */
+	uint64_t	owner;			/* owner of the mirrors that the connection
+								 * begins: `number`, or its build's id */
+	bool		over_limit;		/* there are too many: refuse it */
+	bool		close_after_send;	/* close it once the answer is sent */
 	bool		writing;		/* waits for its client to read */
-	bool		asked;			/* its search waits or is under way: `in` is
+	bool		search_pending; /* a search waits or is under way, so `in` is
 								 * in use */
-	int32_t		device;			/* that its search is to go to, or -1 */
-	char	   *in;
+	bool		searches;		/* its thread is counted in searchjob.c */
+	char	   *in;				/* [in_capacity] */
 	size_t		in_used;
 	size_t		in_capacity;
-	char	   *out;
+	char	   *out;			/* [out_capacity] */
 	size_t		out_used;
 	size_t		out_sent;
 	size_t		out_capacity;
-	uint64_t	whole_ns;		/* when the request was whole */
+	uint64_t	received_ns;	/* when the request was complete */
 	int			passed_fd;		/* descriptor that came along, or -1 */
-	char	   *shared;			/* [shared_bytes] the client's memory, or NULL */
-	size_t		shared_bytes;
-	char	   *place;			/* in it: the message at hand, header and all;
-								 * NULL: that is in `in` */
-	GvMessage	here;			/* its header, as it was checked */
-	void	   *work;			/* its thread's: a loader's GvWorker, a build,
-								 * many searches, work on a set */
-	struct GvConnection *next;	/* the loop's list of its own */
+	char	   *shm;			/* [shm_bytes] the client's memory, or NULL */
+	size_t		shm_bytes;
+	char	   *shm_message;	/* the message at hand in shared memory, or
+								 * NULL if it is in `in` */
+	GvMessage	shm_header;		/* checked copy of that message's header */
+	void	   *job;			/* state of its thread: a build or a set */
+	struct GvConnection *next;	/* in the loop's list */
 	struct GvConnection *previous;
 	struct GvConnection *next_supervisor;	/* socketdir.c's */
 } GvConnection;
@@ -173,157 +171,281 @@ typedef enum GvFlushed
 	GV_FLUSH_BROKEN				/* the client is gone */
 } GvFlushed;
 
+/* If there is no memory, returns NULL, and the caller keeps the socket. */
 extern GvConnection *gv_connection_open(int fd, uint64_t number);
 extern void gv_connection_close(GvConnection *connection);
-extern GvReceived gv_connection_receive(GvConnection *connection, bool wait);
-extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
-extern bool gv_loop_answer(GvConnection *connection);
 
+/*
+ * Reads until a message is whole or, without `wait`, until there is nothing to
+ * read.  The last message must have been answered.
+ */
+extern GvReceived gv_connection_receive(GvConnection *connection, bool wait);
+
+/*
+ * Sends the rest of the answer.  When the whole answer is sent, the request is
+ * done, and the next request may come.
+ */
+extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
+
+/*
+ * Returns whether the client has closed the socket, even if there are still
+ * messages to read.
+ */
 extern bool gv_connection_is_gone(const GvConnection *connection);
+
+/* Returns whether a client is too slow to send a message or read an answer. */
 extern bool gv_connection_is_stuck(const GvConnection *connection);
 
-/* Ends the engine's work when its client goes, or when the engine failed. */
+/*
+ * Returns a GvStop that ends the engine's work when the client goes or the
+ * engine has failed.
+ */
 extern GvStop gv_connection_stop(GvConnection *connection);
 
-/* socketdir.c: which incarnation of a cluster we serve. */
-extern bool gv_incarnation_admits(GvConnection *connection,
-								  const GvHello *hello);
-extern void gv_incarnation_supervised(GvConnection *connection);
-extern void gv_incarnation_unsupervised(GvConnection *connection);
-extern bool gv_incarnation_is_over(void);
-extern bool gv_restart_pass_on(int signal);
-extern int	gv_restart(int home, char **argv);
-extern void gv_restart_heed_signals(int how);
-
+/* Returns the header of the message at hand. */
 static inline const GvMessage *
 gv_message(const GvConnection *connection)
 {
-	return connection->place != NULL ? &connection->here :
+	return connection->shm_message != NULL ? &connection->shm_header :
 		(const GvMessage *) connection->in;
 }
 
-/* The bytes behind the message's header. */
+/* Returns the bytes after the message's header. */
 static inline void *
 gv_payload(const GvConnection *connection)
 {
-	return (connection->place != NULL ? connection->place : connection->in) +
+	return (connection->shm_message != NULL ? connection->shm_message :
+			connection->in) +
 		sizeof(GvMessage);
 }
 
 /*
- * Answers.  gv_reply allocates `length` bytes behind an OK and returns where
- * they go, or refuses and returns NULL; gv_reply_cut shortens them.
+ * Make answers.  gv_reply makes an OK, and returns the `length` bytes after
+ * the OK for the caller to fill.  If there is no memory, it refuses and
+ * returns NULL.  gv_reply_cut reduces the number of these bytes to `length`.
+ * gv_refuse replaces any answer made so far, and ends the connection of a
+ * client that broke the rules or cannot be served.
  */
 extern void *gv_reply(GvConnection *connection, size_t length);
 extern void gv_reply_cut(GvConnection *connection, size_t length);
 extern void gv_refuse(GvConnection *connection, GvRefusalCode code,
 					  const char *reason);
 
+static inline void
+gv_refuse_protocol(GvConnection *connection, const char *wrong)
+{
+	gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
+}
+
 /*
- * clientconn.c: what clients may say, when, and which function answers it.
+ * Answers OK, or refuses because of the status or, if `wrong` is not NULL,
+ * because the client broke the rules.
  */
-typedef enum GvWhen
+extern void gv_reply_status(GvConnection *connection, GvStatus status,
+							const char *wrong);
+
+/*
+ * Returns the bytes at an offset in the memory that a set's client shares.
+ * Returns NULL if not all of the bytes are in this memory, or if no memory is
+ * shared.
+ */
+extern void *gv_shared_at(const GvConnection *connection, int64_t offset,
+						  int64_t bytes);
+
+/*
+ * When a builder or a set may send a message.  Other clients may send messages
+ * at any time.
+ */
+typedef enum GvJobPhase
 {
 	GV_ANY_TIME,
-	GV_BEFORE_WORK,				/* while the connection has no build */
-	GV_DURING_WORK,				/* once it has one, or a set */
-	GV_OWN_WORK					/* likewise, and has not joined it */
-} GvWhen;
+	GV_BEFORE_JOB,				/* while the connection has no build */
+	GV_DURING_JOB,				/* once it has a build or a set */
+	GV_JOB_OWNER				/* once it has begun (not joined) a build */
+} GvJobPhase;
 
+/* The rules for one type of message. */
 typedef struct GvMessageKind
 {
-	uint32_t	roles;			/* that send it, a bit each */
-	uint32_t	least;			/* bytes behind the header */
-	uint32_t	most;
-	GvWhen		when;
+	uint16_t	type;			/* GvMessageType */
+	uint32_t	roles;			/* that may send it, a bit each (GV_BY) */
+	uint32_t	min;			/* bytes after the header */
+	uint32_t	max;
+	GvJobPhase	phase;
 	bool		in_memory;		/* it may lie in shared memory */
-	void		(*answer) (GvConnection *connection);	/* NULL: HERE, which
+	void		(*answer) (GvConnection *connection);	/* NULL: IN_SHM, which
 														 * names another */
 } GvMessageKind;
 
-/* The kind that it is of; NULL: of none, or its length is wrong. */
+#define GV_BY(role)		(1U << GV_ROLE_##role)
+
+/*
+ * Values of GvMessageKind.min and max: for one struct alone, for a struct with
+ * any amount of data behind it, and for a struct with at least one byte of
+ * data behind it.
+ */
+#define GV_ONE(type)	sizeof(type), sizeof(type)
+#define GV_FROM(type)	sizeof(type), GV_MAX_MESSAGE
+#define GV_BEYOND(type)	sizeof(type) + 1, GV_MAX_MESSAGE
+
+/*
+ * The messages that searchjob.c, mirrorload.c, buildjob.c and setjob.c answer.
+ * An element of type 0 ends a table.
+ */
+extern const GvMessageKind gv_search_messages[];
+extern const GvMessageKind gv_mirror_messages[];
+extern const GvMessageKind gv_build_messages[];
+extern const GvMessageKind gv_set_messages[];
+
+/*
+ * Returns a message's kind, or NULL if its type or its length is not allowed.
+ */
 extern const GvMessageKind *gv_message_kind(const GvMessage *message);
 
-/* May it speak on before it is answered? */
-static inline bool
-gv_role_speaks_on(uint32_t role)
-{
-	return role == GV_ROLE_BUILDER || role == GV_ROLE_SET;
-}
-
-static inline bool
-gv_role_sends(uint32_t role, const GvMessageKind *kind)
-{
-	return (kind->roles & (1U << role)) != 0;
-}
-
-/* Answer the message at hand, which has been checked. */
+/* Answers the message at hand, which has been checked. */
 static inline void
 gv_message_answer(GvConnection *connection)
 {
 	gv_message_kind(gv_message(connection))->answer(connection);
 }
 
-/* A member of a mirror, a shard or a replica, on one device. */
+/*
+ * Starts a thread, which then owns the connection.  If the thread cannot be
+ * started, returns false, and the caller still owns the connection.
+ */
+extern bool gv_client_start(GvConnection *connection);
+
+/*
+ * Answers a client's messages until the client goes, in the client's own
+ * thread.
+ */
+extern void gv_thread_serve(GvConnection *connection,
+							void (*answer) (GvConnection *connection));
+
+/* ---- socketdir.c: where clients find us, and whom we serve */
+
+/* Makes the folder the current one and locks it, or exits. */
+extern void gv_folder_enter(const char *path, bool is_shared);
+
+/*
+ * Returns the listening socket, in the folder that was entered.  If the socket
+ * cannot be made, returns -1 and sets errno.
+ */
+extern int	gv_folder_listen(void);
+
+/* Removes the socket.  Safe in any thread and signal handler, at any time. */
+extern void gv_folder_leave(void);
+
+/* Returns whether the peer of a socket is gv_server.owner. */
+extern bool gv_folder_admits(int fd);
+
+/*
+ * Returns whether a client with this hello is admitted.  If not, the client
+ * has been refused, or this process is about to end and does not answer the
+ * client.  Called in the loop's thread.
+ */
+extern bool gv_incarnation_admits(GvConnection *connection,
+								  const GvHello *hello);
+
+/*
+ * Note that a connection's client has turned out to be a supervisor, and that
+ * such a client has gone.  Connections of supervisors are not counted.
+ */
+extern void gv_incarnation_supervised(GvConnection *connection);
+extern void gv_incarnation_unsupervised(GvConnection *connection);
+
+/*
+ * Returns whether another incarnation has come, so that this process must end.
+ * Called in the loop's thread.
+ */
+extern bool gv_incarnation_is_over(void);
+
+/* ---- registry.c: the mirrors, and who may use the devices' memory */
+
+/*
+ * A member of a mirror.  A member is one shard of one replica, on one device.
+ */
 typedef struct GvMirrorMember
 {
 	int32_t		device;
-	int64_t		reserved;		/* bytes it may take in any case */
-	int64_t		charged;		/* bytes of the budget that are its */
-	int64_t		bytes;			/* that it takes */
-	bool		promised;		/* of shards: memory for searchers of the
-								 * first member's device, until they exist */
+	int64_t		reserved;		/* bytes that are charged at least */
+	int64_t		charged;		/* bytes of the budget */
+	int64_t		bytes;			/* that the engine takes for it */
 } GvMirrorMember;
 
 /*
- * registry.c: a mirror in the registry.  `lock` protects what stands between it
- * and `next`; the rest from there on is the registry's.  Members go, and
- * others move up, under both locks only, so who has either may read which
- * there are.
+ * A mirror in the registry.  `lock` protects the fields from `mirror` to
+ * last_parent_offset.  The registry's mutex protects `owner` and the fields
+ * from `next` on.  Members are removed only under both locks, so a thread that
+ * holds one of the locks may read which members there are.
  */
 typedef struct GvMirrorEntry
 {
 	GvMirrorKey key;
 	GvMirrorSpec spec;			/* its device: see `members` */
-	GvPlacementMode mode;
-	uint64_t	owner;			/* the connection that began it */
+	uint64_t	owner;			/* the connection or the build that began the
+								 * mirror, or 0 until `mirror` has been
+								 * created */
 	pthread_rwlock_t lock;
 	GvMirror   *mirror;
 	GvListState *states;		/* [nlists] */
-	uint64_t	version;		/* of the directory that they are; 0: none */
-	uint64_t	seen_by;		/* connection that asked for them, and no
-								 * other has changed them since; 0: none */
-	int64_t		nitems;			/* of all lists */
-	int64_t		filled[GV_NARRAYS]; /* elements that came */
+	uint64_t	version;		/* of the directory with these states, or 0 if
+								 * not known */
+	uint64_t	seen_by;		/* connection that was the last to read the
+								 * states, or 0 after a change by another
+								 * connection */
+	int64_t		nitems;			/* postings in all lists */
+	int64_t		filled[GV_NARRAYS]; /* elements that have come */
 	int32_t		last_parent_offset;
 
 	struct GvMirrorEntry *next;
-	int			users;			/* threads that hold it */
-	int			growing;		/* of them, those that free memory for it */
+	int			users;			/* number of threads that use it */
+	int			growing;		/* of these, threads that free memory for it */
 	bool		ready;
+	int32_t		nshards;		/* of a replica */
 	int32_t		nmembers;
-	GvMirrorMember members[GV_MAX_DEVICES]; /* [nparts] */
-	int64_t		postings;		/* as nitems */
+	GvMirrorMember members[GV_MAX_DEVICES]; /* [nmembers], by replicas */
+	int64_t		postings;		/* a copy of nitems */
 	int64_t		searches;
 	int64_t		used_ms;		/* when it was last searched or changed */
 } GvMirrorEntry;
 
-/* Devices that were tried for something, a bit each. */
-typedef uint32_t GvTriedDevices;
+/* A set of devices, a bit each. */
+typedef uint32_t GvDeviceSet;
 
-/* Where it was tried to place a mirror. */
+/* The places that were tried for a mirror. */
 typedef struct GvTriedPlaces
 {
-	GvTriedDevices whole;
-	int32_t		shards;			/* the most so far */
+	GvDeviceSet whole;
+	int32_t		shards;			/* largest number of shards */
 } GvTriedPlaces;
+
+/*
+ * The first function returns the key of a build's calibration mirror.  The
+ * second returns whether a key is the key of a calibration mirror.  The keys
+ * of indexes differ from these, because no index has a file of number 0.
+ */
+static inline GvMirrorKey
+gv_calibration_key(uint64_t build)
+{
+	return (GvMirrorKey)
+	{
+		0, 0, 0, 0, build
+	};
+}
+
+static inline bool
+gv_is_calibration(const GvMirrorKey *key)
+{
+	return key->relation == 0;
+}
 
 extern void gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
 							int32_t ndevices, int keep_s);
-extern int32_t gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices);
 extern GvMirrorEntry *gv_mirrors_acquire(const GvMirrorKey *key,
 										 uint64_t owner,
 										 GvRefusalCode *refusal);
+extern GvDeviceSet gv_mirrors_devices(const GvMirrorKey *key);
 extern void gv_mirrors_release(GvMirrorEntry *entry, int64_t searches);
 extern GvRefusalCode gv_mirrors_begin(const GvMirrorKey *key,
 									  const GvMirrorSpec *spec,
@@ -334,34 +456,25 @@ extern void gv_mirrors_abandon(uint64_t owner);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t capacity);
 
-/* registry.c: their members on devices. */
-extern int32_t gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted);
-extern bool gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth);
+extern bool gv_mirrors_reserve_growth(GvMirrorEntry *entry,
+									  const int64_t *growth);
 extern void gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings);
 extern bool gv_mirrors_evict_for(GvMirrorEntry *entry,
 								 const int64_t *growth);
 
-/* registry.c: memory for them, and for builds and sets. */
-extern bool gv_mirrors_evict(int32_t device);
 extern bool gv_mirrors_reserve(int32_t device, int64_t bytes);
 extern void gv_mirrors_unreserve(int32_t device, int64_t bytes);
 extern GvStatus gv_mirrors_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_mirrors_searcher_drop(int32_t device, GvSearcher *searcher);
 extern int32_t gv_mirrors_searchers_most(int32_t device);
-extern bool gv_mirrors_place_work(int64_t bytes, int32_t *device,
-								  GvTriedDevices *tried);
-extern bool gv_mirrors_place_more(int64_t bytes, int32_t beside,
-								  int32_t *device, GvTriedDevices *tried);
-extern void gv_mirrors_end_work(GvTriedDevices devices);
+extern GvStatus gv_job_create(int64_t bytes, int32_t beside, int32_t *device,
+							  GvDeviceSet *tried,
+							  GvStatus (*create) (void *), void *arg);
+extern void gv_job_end(GvDeviceSet devices);
 
-static inline bool
-gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
-{
-	return a->database == b->database && a->tablespace == b->tablespace &&
-		a->relation == b->relation && a->build_id == b->build_id;
-}
+/* ---- searchjob.c: searches */
 
-/* The condition of a search; values are in its message. */
+/* The condition of a request.  The values of its tests stay in the message. */
 typedef struct GvAskedCondition
 {
 	GvCondition condition;
@@ -369,191 +482,116 @@ typedef struct GvAskedCondition
 } GvAskedCondition;
 
 /*
- * session.c: the means to search a device's mirrors, and the batch under way.
+ * A batch slot of a device, with its searcher.  A batch has a slot on each
+ * device of the replica that it searches.  The first of these slots holds the
+ * batch: its fields from `nslots` on, which are large, belong to the batch.
  */
-typedef struct GvWorker
+typedef struct GvBatchSlot
 {
 	int32_t		device;
-	bool		is_extra;		/* its searcher belongs to no batch slot */
 	GvSearcher *searcher;
-	GvMirrorEntry *entry;		/* whose lock is ours; NULL: nothing is under
-								 * way */
+	struct GvBatchSlot *batch;	/* the batch that has this slot, or NULL if
+								 * the slot is free */
+	int32_t		nslots;
+	struct GvBatchSlot *slots[GV_MAX_DEVICES];	/* [nslots], this one first */
+	GvMirrorEntry *entry;		/* locked; NULL: no batch is under way */
 	uint64_t	began_ns;
-	int			n;				/* searches */
-	int			nasked;			/* and those that could be none */
-	GvConnection *askers[GV_MAX_BATCH]; /* [nasked] of the n first, then */
+	int			n;				/* number of searches under way */
+	int			nasked;			/* number of these searches, plus searches
+								 * that were refused at once */
+	GvConnection *askers[GV_MAX_BATCH]; /* [nasked], refused ones last */
 	GvSearch	searches[GV_MAX_BATCH]; /* [n] */
 	GvAskedCondition conditions[GV_MAX_BATCH];	/* [n] */
-} GvWorker;
+} GvBatchSlot;
 
-extern GvStatus gv_worker_open(int32_t device, bool is_extra,
-							   GvWorker **worker);
-extern void gv_worker_close(GvWorker *worker);
-extern void gv_session_hello(GvConnection *connection);
-extern void gv_session_status(GvConnection *connection);
-extern void gv_session_ping(GvConnection *connection);
-extern void gv_session_search(GvConnection *connection);
-extern GvMirrorEntry *gv_session_acquire(const GvConnection *asker,
-										 GvRefusalCode *refusal);
-extern bool gv_session_lock(GvMirrorEntry *entry, bool wait);
-extern void gv_session_refuse(GvConnection **askers, int n,
-							  GvRefusalCode code);
-extern void gv_session_begin(GvWorker *worker, GvMirrorEntry *entry);
-extern void gv_session_finish(GvWorker *worker);
+/* Must be called when a client's thread ends, whether it has searched or not. */
+extern void gv_search_leave(GvConnection *connection);
 
-/* eventloop.c: searches that wait, and batches that are under way. */
+/*
+ * Returns the mirror that a search names, for the caller to release.  If the
+ * mirror does not exist or cannot be searched, sets *refusal and returns NULL.
+ */
+extern GvMirrorEntry *gv_search_acquire(const GvConnection *asker,
+										GvRefusalCode *refusal);
+
+/*
+ * Begins the searches of batch->askers [nasked] in a mirror, on the replica
+ * that is on the devices of batch->slots.  The caller has acquired and locked
+ * the mirror, which stays locked until the searches end, so that the list
+ * states in an answer are those of the lists searched.  If batch->entry is not
+ * NULL afterwards, the caller has to call gv_batch_finish.  Otherwise all
+ * askers have their answers, and the mirror is unlocked and released.
+ */
+extern void gv_batch_begin(GvBatchSlot *batch, GvMirrorEntry *entry);
+
+/* Waits for the batch under way, and prepares the answers to its searches. */
+extern void gv_batch_finish(GvBatchSlot *batch);
+
+/* ---- eventloop.c: the thread of sessions, and the watchdog */
+
+/* Returns monotonic time. */
+extern uint64_t gv_now_ns(void);
+
+/*
+ * Serves until a signal comes, the engine breaks, or another incarnation of
+ * the cluster begins (gv_incarnation_is_over).  Returns the exit status.
+ */
+extern int	gv_loop_run(int listener);
+
+/* Makes the loop run a round.  Safe in any thread and signal handler. */
+extern void gv_loop_wake(void);
+
+/* Returns whether a signal has asked the process to end. */
+extern bool gv_loop_stops(void);
+
+/* Returns whether a session is connected.  Called in the loop's thread. */
+extern bool gv_loop_has_sessions(void);
+
+/*
+ * Sends an answer, or as much of the answer as the client takes.  Returns
+ * false if the connection is closed.
+ */
+extern bool gv_loop_answer(GvConnection *connection);
+
+/* Opens all batch slots of all devices. */
 extern GvStatus gv_batches_open(void);
 extern void gv_batches_close(void);
+
+/* Adds a client's search to the queue, which must have room for it. */
 extern void gv_batches_add(GvConnection *connection);
+
+/*
+ * Begins all batches that may begin.  Ends the oldest batch that is done, if
+ * any, begins the next batches, and sends the answers.  If only one batch is
+ * under way and all `clients` connected clients wait for answers, waits until
+ * that batch is done.
+ */
 extern void gv_batches_go_on(int clients);
-extern bool gv_batches_busy(void);
 
-/* clientconn.c: a thread takes the connection of all but a session over. */
-extern bool gv_loader_start(GvConnection *connection);
-extern bool gv_thread_start(void *(*main) (void *), void *arg,
-							pthread_t *joined);
-extern void gv_thread_serve(GvConnection *connection,
-							void (*answer) (GvConnection *connection));
-
-/* eventloop.c: how long the engine is at work, and the end of one that hangs. */
+/* Notes that a round of the loop begins or ends. */
 extern void gv_watchdog_round(bool begins);
+
+/*
+ * Note that a batch for a message of many queries begins, and that the batch
+ * ends.  The first function returns the number to pass to the second function.
+ */
 extern int	gv_watchdog_bulk_begin(uint64_t began_ns);
 extern void gv_watchdog_bulk_end(int number);
+
+/* Returns how long the oldest round or batch of the loop has taken so far. */
 extern int64_t gv_watchdog_oldest_ms(void);
 
-/* clientconn.c: memory that a loader or a set shares with us. */
-extern void *gv_shared_at(const GvConnection *connection, int64_t offset,
-						  int64_t bytes);
+/* ---- buildjob.c: builds */
 
-/* buildjob.c: what that thread does for a builder. */
-extern void gv_build_serve(GvConnection *connection);
-extern void gv_build_begin(GvConnection *connection);
-extern void gv_build_join(GvConnection *connection);
-extern void gv_build_rows(GvConnection *connection);
-extern void gv_build_train(GvConnection *connection);
-extern void gv_build_trained(GvConnection *connection);
-extern void gv_build_encoded(GvConnection *connection);
-extern void gv_build_sampled(GvConnection *connection);
-extern void gv_build_calib_mirror(GvConnection *connection);
-extern void gv_build_chunks(GvConnection *connection);
-extern void gv_build_try(GvConnection *connection);
+/* Serves a builder until its connection ends. */
+extern void gv_buildjob_serve(GvConnection *connection);
 
-/* searchjob.c: what it does for who has many searches made at once. */
-extern void gv_bulk_serve(GvConnection *connection);
-extern void gv_bulk_search(GvConnection *connection);
+/* ---- setjob.c: work on sets */
 
-/* setjob.c: a set on one device, or its tasks on several. */
-typedef struct GvDividedSet GvDividedSet;
+/* Like gv_sets_open, but divides sets among the devices. */
+extern GvStatus gv_setjob_open(const GvSetBackend *opened);
 
-
-/* setjob.c: what it does for work on a set. */
-extern void gv_setwork_serve(GvConnection *connection);
-extern void gv_setwork_begin(GvConnection *connection);
-extern void gv_setwork_put(GvConnection *connection);
-extern void gv_setwork_run(GvConnection *connection);
-extern void gv_setwork_get(GvConnection *connection);
-extern void gv_setwork_ask(GvConnection *connection);
-
-/*
- * buildjob.c: the mirror of an index that is being built, searched to calibrate
- * it.
- */
-typedef struct GvCalibMirror
-{
-	GvMirrorSpec spec;
-	GvMirror   *mirror;			/* NULL: there is none yet */
-	int64_t		charged;		/* bytes of the budget */
-	GvSearcher *searcher;
-	int64_t		npostings;		/* that came */
-	GvSearch	searches[GV_MAX_TRIES];
-} GvCalibMirror;
-
-
-/* A build's builder on a device: the first one trains, others are copies. */
-typedef struct GvBuildPart
-{
-	GvBuilder  *builder;		/* NULL: there is none, or none any more */
-	int32_t		device;
-	int64_t		charged;		/* bytes of the budget */
-	int64_t		nencoded;		/* rows */
-	bool		taken;			/* a thread has it */
-} GvBuildPart;
-
-/*
- * buildjob.c: an index in the making.  `lock` is held for a few instructions,
- * and protects what stands between it and `trained`.  A builder is used by the
- * thread that has taken it; the thread that has taken the first builder may
- * use the fields from `trained` on.  `next` and users are the registry's.  id
- * and spec do not change once it has begun; spec.device is the first
- * builder's.
- */
-typedef struct GvBuild
-{
-	uint64_t	id;
-	GvBuilderSpec spec;
-	uint64_t	begun_ns;		/* when the build was begun */
-	pthread_mutex_t lock;
-	pthread_cond_t given;		/* a builder was released, or the build is
-								 * broken */
-	GvBuildPart parts[GV_MAX_DEVICES];
-	int			nparts;
-	uint64_t	waited_ns;		/* by threads, since the last builder was
-								 * added */
-	uint64_t	extended_ns;	/* when that was */
-	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
-	bool		is_trained;
-	bool		is_broken;		/* out of memory: it can only be dropped */
-
-	GvTrained	trained;
-	int64_t		nrows[2];		/* that came, of each GvRows */
-	GvTriedDevices tried;		/* for builders */
-	GvCalibMirror calib_mirror;
-
-	struct GvBuild *next;
-	int			users;			/* connections */
-} GvBuild;
-
-
-/* buildjob.c: its builders, and who has which */
-
-/*
- * mirrorload.c: the chunks that loaders bring; and what they share with
- * mirrorload.c.
- */
-extern void gv_chunks_array(GvConnection *connection);
-extern void gv_chunks_lists(GvConnection *connection);
-extern void gv_chunks_refine(GvConnection *connection);
-extern void gv_chunks_ready(GvConnection *connection);
-extern void gv_chunks_current(GvConnection *connection);
-extern void gv_chunks_conclude(GvConnection *connection, GvStatus status,
-							   const char *wrong);
-extern bool gv_chunks_check(const GvConnection *connection,
-							const GvMirrorSpec *spec);
-extern GvListChunk gv_chunks_open(const GvMirrorSpec *spec,
-								  const GvChunk *chunk);
-
-/* Bytes of a chunk of such a mirror. */
-static inline int64_t
-gv_chunks_bytes(const GvMirrorSpec *spec, const GvChunk *chunk)
-{
-	return gv_chunk_bytes(chunk, gv_code_bytes(spec->m),
-						  gv_keys_bytes(&spec->keys));
-}
-
-/* Returns how many blocks a list of that many postings has. */
-static inline int64_t
-gv_blocks_of(uint32_t nitems)
-{
-	return ((int64_t) nitems + GV_BLOCK - 1) / GV_BLOCK;
-}
-
-/* mirrorload.c: what they read back. */
-extern void gv_read_states(GvConnection *connection);
-extern void gv_read_blocks(GvConnection *connection);
-extern void gv_read_values(GvConnection *connection);
-extern void gv_read_records(GvConnection *connection);
-
-/* Monotonic time. */
-extern uint64_t gv_now_ns(void);
+/* Serves a set until its connection ends. */
+extern void gv_setjob_serve(GvConnection *connection);
 
 #endif							/* GV_SERVER_H */

@@ -1,383 +1,318 @@
 /*
  * setjob.c
- *		A set on one device, or an exact search whose queries are divided among
- *		several.
+ *		Work on sets of rows (engine/gv_set.h) for sessions: how a set is
+ *		divided among devices, and the messages of its client.
  *
- * Each device has a task: the queries from one position to another, and all
- * rows and lists.  A query's result depends on no other query, so outputs,
- * joined by position, are those of one device, bit for bit.  The other kinds
- * of sets stay whole: sums are made in the order of rows.
+ * Each set has a thread, which answers one message at a time.  Meanwhile the
+ * client sends the next messages, which wait in the socket, or in memory that
+ * the client shares.  Results can go to the shared memory, too.  Sets have
+ * nothing in common, so their threads do not wait for each other.
  *
- * The caller does the first task's part of a call.  Each further one has a
- * thread, which does its part meanwhile, and the caller waits for all of them.
- * Once one has failed the others are told to stop.
+ * gv_setjob_open puts the operations in this file between gv_set.c and the
+ * engine.  A set of ours has one or several tasks.  A task is a set of the
+ * engine's on a device of its own, and its memory is charged to the device's
+ * budget.  Each task has a range of the queries, and all rows and lists.  A
+ * query's result does not depend on other queries, so the outputs of all tasks
+ * together are those of one device, bit for bit.  Only exact searches are
+ * divided.  Other kinds of work add up in the order of the rows, and so have
+ * one task.
+ *
+ * All tasks take part in a call at the same time, one in the set's thread and
+ * the others in helper threads.  When one task has failed, the others are told
+ * to stop.
  */
+#include "server/server.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/server.h"
+#include "engine/gv_fault.h"
 
-static void divided_end(GvDividedSet *divided);
-
-/* A task: a set on a device, and the thread that works on it. */
+/* A task of a set, on one device. */
 typedef struct Task
 {
-	GvDividedSet *whole;
-	GvSetSpec	spec;			/* device, and how many queries */
-	int64_t		first;			/* number of the first of them */
-	GvSet	   *set;			/* NULL: there is none */
-	int64_t		charged;		/* bytes of the budget */
-	GvSetDone	done;
-	GvStatus	status;			/* of its part of the last call */
-	pthread_t	thread;			/* but the first's */
-	bool		has_thread;
-	uint64_t	ncalls;			/* that its thread has seen */
+	GvSetSpec	spec;			/* with the task's device and queries */
+	int64_t		first;			/* number of the task's first query */
+	void	   *state;			/* the engine's set; NULL: not created yet */
+	int64_t		charged;		/* bytes charged to the device's budget */
+	GvSetDone	done;			/* set by a run */
 } Task;
 
-/* The call that all tasks do, each its part. */
+/* A set, as the operations in this file keep it. */
+typedef struct DividedSet
+{
+	GvSetSpec	spec;			/* of all tasks together */
+	const GvSetOps *engine;		/* the engine's operations for this kind */
+	int64_t		kept_bytes;		/* bytes charged for kept rows if the set
+								 * began without queries, or 0 */
+	int			ntasks;
+	Task		tasks[GV_MAX_DEVICES];	/* [ntasks] */
+
+	/* for the log */
+	GvSetDone	done;			/* after the last run that succeeded */
+	uint64_t	begun_ns;
+	uint64_t	put_ns;			/* time spent on inputs */
+	uint64_t	run_ns;			/* time spent on runs */
+	int64_t		nrows;			/* rows that came */
+} DividedSet;
+
+/* A call in which all tasks take part. */
 typedef struct Call
 {
-	GvStatus	(*act) (Task *task, const GvStop *stop);
-	const GvStop *client;
-	GvSetInput	input;			/* these four of a put */
+	DividedSet *set;
+	GvStatus	(*act) (const struct Call *call, Task *task,
+						const GvStop *stop);	/* does one task's part */
+	const GvStop *client;		/* ends the call when the client is gone */
+	bool		fails;			/* a task has failed; atomic */
+	GvStatus	statuses[GV_MAX_DEVICES];	/* [ntasks] of the tasks' parts */
+
+	GvSetInput	input;			/* put: the input and its items */
 	const char *items;
-	int64_t		first;			/* the number of the first item */
+	GvSetOutput output;			/* get: the output, and where items go */
+	char	   *found;
+	int64_t		first;			/* put or get: number of the first item */
 	int64_t		n;
 } Call;
 
-/*
- * `mutex` protects ncalls, nleft and ends; the call at hand is written when
- * nobody works on one.
- */
-struct GvDividedSet
+/* The state of a client's thread. */
+typedef struct Work
 {
 	GvSetSpec	spec;
-	int64_t		kept;			/* bytes of rows, where nothing was asked at
-								 * first */
-	int64_t		came[GV_NSET_INPUTS];	/* items */
-	Call		call;
-	bool		fails;			/* a task has failed; atomic */
-	pthread_mutex_t mutex;
-	pthread_cond_t begun;		/* a call, or the end */
-	pthread_cond_t over;		/* all threads have done their parts */
-	uint64_t	ncalls;
-	int			nleft;			/* threads that have not */
-	bool		ends;
-	int			n;				/* tasks */
-	Task		tasks[GV_MAX_DEVICES];
-};
+	GvSet	   *set;			/* NULL: the client has none */
+	GvSetDone	done;			/* after the last run */
+} Work;
 
-/* GvStop: the client is gone, or what others do is in vain. */
-static bool
-is_in_vain(void *arg)
-{
-	const GvDividedSet *divided = arg;
-	const GvStop *client = divided->call.client;
+/* The engine to which the operations in this file pass calls on. */
+static const GvSetBackend *engine;
 
-	return __atomic_load_n(&divided->fails, __ATOMIC_RELAXED) ||
-		client->requested(client->arg);
-}
-
-/* A task's part of the call at hand. */
-static void
-do_part(Task *task)
-{
-	GvDividedSet *divided = task->whole;
-	GvStop		stop = {is_in_vain, divided};
-
-	task->status = divided->call.act(task, &stop);
-	if (task->status == GV_OK)
-		return;
-	__atomic_store_n(&divided->fails, true, __ATOMIC_RELAXED);
-	/* the process has to end even if other tasks never do */
-	if (task->status == GV_FAILED)
-		(void) gv_status_refusal(GV_FAILED);
-}
-
-/* The thread of a task. */
-static void *
-task_main(void *arg)
-{
-	Task	   *task = arg;
-	GvDividedSet *divided = task->whole;
-
-	pthread_mutex_lock(&divided->mutex);
-	for (;;)
-	{
-		while (task->ncalls == divided->ncalls && !divided->ends)
-			pthread_cond_wait(&divided->begun, &divided->mutex);
-		if (divided->ends)
-			break;
-		task->ncalls = divided->ncalls;
-		pthread_mutex_unlock(&divided->mutex);
-		do_part(task);
-		pthread_mutex_lock(&divided->mutex);
-		if (--divided->nleft == 0)
-			pthread_cond_signal(&divided->over);
-	}
-	pthread_mutex_unlock(&divided->mutex);
-	return NULL;
-}
+/* Tasks and devices */
 
 /*
- * Returns the status of the call: that other tasks were stopped tells the
- * least.
- */
-static GvStatus
-conclude(const GvDividedSet *divided)
-{
-	GvStatus	status = GV_OK;
-	int			i;
-
-	for (i = 0; i < divided->n; i++)
-	{
-		GvStatus	one = divided->tasks[i].status;
-
-		if (one == GV_FAILED)
-			return GV_FAILED;
-		if (one != GV_OK && (status == GV_OK || status == GV_CANCELED))
-			status = one;
-	}
-	return status;
-}
-
-/* Have all tasks do a call. */
-static GvStatus
-do_all(GvDividedSet *divided, const Call *call)
-{
-	divided->call = *call;
-	if (divided->n > 1)
-	{
-		pthread_mutex_lock(&divided->mutex);
-		divided->ncalls++;
-		divided->nleft = divided->n - 1;
-		pthread_cond_broadcast(&divided->begun);
-		pthread_mutex_unlock(&divided->mutex);
-	}
-	do_part(&divided->tasks[0]);
-	if (divided->n > 1)
-	{
-		pthread_mutex_lock(&divided->mutex);
-		while (divided->nleft > 0)
-			pthread_cond_wait(&divided->over, &divided->mutex);
-		pthread_mutex_unlock(&divided->mutex);
-	}
-	return conclude(divided);
-}
-
-/* ---- which devices */
-
-/*
- * How many tasks of a set are worth a device each.  Another device takes
- * memory for a batch of rows, and all rows are copied to it, beside the
- * first's copies; it saves its fraction of the products of queries with rows,
- * or with centroids.
+ * Returns how many tasks a set should have.  Each further device costs memory
+ * for a batch of rows, and all rows have to be copied to it, too.  In return,
+ * each device computes only its fraction of the products of queries with rows.
  */
 static int
 count_tasks(const GvSetSpec *spec)
 {
 	double		queries = (double) spec->nqueries;
-	double		met = (double) spec->nrows;
+	double		products = queries * (double) spec->nrows * spec->dims;
 	double		most = (double) gv_ndevices();
-	double		products;
 
 	if (spec->kind != GV_SET_EXACT)
 		return 1;
-	/* each would assign all rows to lists: two take as long as one */
-	if (spec->nlists > 0 && gv_server.least_task > 0)
+
+	/*
+	 * In a set with lists, each task would assign all rows to lists, so two
+	 * tasks take as long as one.  Tests divide sets with lists nevertheless,
+	 * with min_products_per_device = 0.
+	 */
+	if (spec->nlists > 0 && gv_server.min_products_per_device > 0)
 		return 1;
-	if (spec->nlists > 0)
-		met = met * spec->probes / spec->nlists + spec->nlists;
-	products = queries * met * spec->dims;
 	if (most > queries)
 		most = queries;
-	if (products < most * gv_server.least_task)
-		most = products / gv_server.least_task;
+	if (products < most * gv_server.min_products_per_device)
+		most = products / gv_server.min_products_per_device;
 	return most < 1 ? 1 : (int) most;
 }
 
-/* Give up all tasks, and the memory that they have. */
+/* Drops all tasks, and gives their memory back. */
 static void
-drop_tasks(GvDividedSet *divided)
+drop_tasks(DividedSet *set)
 {
-	GvTriedDevices devices = 0;
+	GvDeviceSet devices = 0;
 	int			i;
 
-	pthread_mutex_lock(&divided->mutex);
-	divided->ends = true;
-	pthread_cond_broadcast(&divided->begun);
-	pthread_mutex_unlock(&divided->mutex);
-	for (i = 0; i < divided->n; i++)
-		if (divided->tasks[i].set != NULL)
-			devices |= 1u << divided->tasks[i].spec.device;
-	gv_mirrors_end_work(devices);
-	for (i = 0; i < divided->n; i++)
+	for (i = 0; i < set->ntasks; i++)
+		if (set->tasks[i].state != NULL)
+			devices |= 1u << set->tasks[i].spec.device;
+	gv_job_end(devices);
+	for (i = 0; i < set->ntasks; i++)
 	{
-		Task	   *task = &divided->tasks[i];
+		const Task *task = &set->tasks[i];
 
-		if (task->has_thread)
-			pthread_join(task->thread, NULL);
-		if (task->set == NULL)
+		if (task->state == NULL)
 			continue;
-		gv_set_drop(task->set);
+		set->engine->drop(task->state);
 		gv_mirrors_unreserve(task->spec.device, task->charged);
 	}
-	divided->n = 0;
-	divided->ends = false;
+	set->ntasks = 0;
 }
 
-/*
- * Makes the engine's set of a task, on a device that has the memory; for the
- * first task mirrors may be evicted.
- */
+/* Creates the engine's set of a task, for gv_job_create. */
 static GvStatus
-make_set(Task *task, GvTriedDevices *tried)
+create_task(void *arg)
 {
-	const Task *first = task->whole->tasks;
-	GvStatus	status = GV_NO_MEMORY;
-	int32_t    *device = &task->spec.device;
-	int64_t		bytes = gv_set_size(&task->spec);
+	Task	   *task = arg;
+	GvStatus	status;
 
-	while (status == GV_NO_MEMORY &&
-		   (task == first ? gv_mirrors_place_work(bytes, device, tried) :
-			gv_mirrors_place_more(bytes, first->spec.device, device, tried)))
-	{
-		do
-			status = gv_set_create(&task->spec, &task->set);
-		while (status == GV_NO_MEMORY && task == first &&
-			   gv_mirrors_evict(*device));
-		if (status == GV_OK)
-			break;
-		gv_mirrors_end_work(1u << *device);
-		gv_mirrors_unreserve(*device, bytes);
-	}
-	task->charged = bytes;
-	return status;
+	return gv_fault_is_due(&gv_set_calls, &status) ? status :
+		engine->kinds[task->spec.kind]->create(&task->spec, &task->state);
 }
 
-/* Make n tasks, all or none. */
+/* Makes n tasks.  If one of the tasks cannot be made, makes none. */
 static GvStatus
-make_tasks(GvDividedSet *divided, int n)
+make_tasks(DividedSet *set, int n)
 {
-	int64_t		nqueries = divided->spec.nqueries;
-	GvTriedDevices tried = 0;
+	int64_t		nqueries = set->spec.nqueries;
+	GvDeviceSet tried = 0;
 	GvStatus	status = GV_OK;
 
-	while (divided->n < n && status == GV_OK)
+	while (set->ntasks < n && status == GV_OK)
 	{
-		int			i = divided->n++;
-		Task	   *task = &divided->tasks[i];
+		int			i = set->ntasks++;
+		Task	   *task = &set->tasks[i];
 
 		*task = (Task)
 		{
-			.whole = divided,
-				.spec = divided->spec,
-				.first = nqueries * i / n,
-				.ncalls = divided->ncalls
+			.spec = set->spec,
+				.first = nqueries * i / n
 		};
 		task->spec.nqueries = nqueries * (i + 1) / n - task->first;
 		if (task->spec.own)
 			task->spec.first += task->first;
-		status = make_set(task, &tried);
-		if (status == GV_OK && i > 0)
-		{
-			task->has_thread = gv_thread_start(task_main, task,
-											   &task->thread);
-			status = task->has_thread ? GV_OK : GV_NO_MEMORY;
-		}
+		task->charged = set->engine->size(&task->spec);
+		/* mirrors are evicted for the first task only */
+		status = gv_job_create(task->charged,
+							   i == 0 ? -1 : set->tasks[0].spec.device,
+							   &task->spec.device, &tried, create_task, task);
 	}
 	if (status != GV_OK)
-		drop_tasks(divided);
+		drop_tasks(set);
 	return status;
 }
 
-/* Begins a set, on fewer devices than it is worth where memory is short. */
-static GvStatus
-divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
+/* Calls */
+
+/*
+ * A GvStop: returns whether the call is in vain, because the client is gone or
+ * another task has failed.
+ */
+static bool
+is_in_vain(void *arg)
 {
-	GvDividedSet *made = calloc(1, sizeof(*made));
+	const Call *call = arg;
+
+	return __atomic_load_n(&call->fails, __ATOMIC_RELAXED) ||
+		(call->client != NULL && call->client->requested(call->client->arg));
+}
+
+/* Does the i-th task's part of a call in which several tasks take part. */
+static void
+do_part(void *arg, int32_t i)
+{
+	Call	   *call = arg;
+	GvStop		stop = {is_in_vain, call};
+	GvStatus	status;
+
+	if (!gv_fault_is_due(&gv_set_calls, &status))
+		status = call->act(call, &call->set->tasks[i], &stop);
+	call->statuses[i] = status;
+	if (status == GV_OK)
+		return;
+	__atomic_store_n(&call->fails, true, __ATOMIC_RELAXED);
+	/* let the process end soon, because the other tasks may never end */
+	if (status == GV_FAILED)
+		(void) gv_status_refusal(GV_FAILED);
+}
+
+/*
+ * Does all tasks' parts of a call, in parallel or one after another.  Returns
+ * the greatest status of the parts, which is GV_OK if all parts succeeded.
+ * GV_CANCELED is less than any failure, because other tasks are stopped after
+ * a failure.  GV_FAILED and GV_REJECTED, which have to be logged, are greater
+ * than GV_NO_MEMORY.
+ */
+static GvStatus
+do_all(Call *call, bool parallel)
+{
+	DividedSet *set = call->set;
+	GvStatus	status = GV_OK;
+	int			i;
+
+	if (set->ntasks == 1)
+		return call->act(call, &set->tasks[0], call->client);
+	gv_parallel_for(parallel ? set->ntasks - 1 : 0, do_part, call,
+					set->ntasks);
+	for (i = 0; i < set->ntasks; i++)
+		if (call->statuses[i] > status)
+			status = call->statuses[i];
+	return status;
+}
+
+/* The operations of sets */
+
+static int64_t
+divided_size(const GvSetSpec *spec)
+{
+	return engine->kinds[spec->kind]->size(spec);
+}
+
+/*
+ * Creates a set.  If memory is short, uses fewer devices than count_tasks()
+ * returns.
+ */
+static GvStatus
+divided_create(const GvSetSpec *spec, void **state)
+{
+	DividedSet *made = calloc(1, sizeof(*made));
 	int			n = count_tasks(spec);
 	GvStatus	status;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	pthread_mutex_init(&made->mutex, NULL);
-	pthread_cond_init(&made->begun, NULL);
-	pthread_cond_init(&made->over, NULL);
+	made->engine = engine->kinds[spec->kind];
+	made->begun_ns = gv_now_ns();
 	do
 		status = make_tasks(made, n);
 	while (status == GV_NO_MEMORY && --n >= 1);
-	if (status == GV_OK && spec->kind == GV_SET_EXACT && spec->nqueries == 0)
-		made->kept = made->tasks[0].charged;
-	if (status == GV_OK)
-		*divided = made;
-	else
-		divided_end(made);
-	return status;
+	if (status != GV_OK)
+	{
+		free(made);
+		return status;
+	}
+	if (spec->kind == GV_SET_EXACT && spec->nqueries == 0)
+		made->kept_bytes = made->tasks[0].charged;
+	*state = made;
+	return GV_OK;
 }
 
 /*
- * Ask a set that began with no queries, and so has one task.  The rows that it
- * keeps count in its memory.
+ * Drops a set.  Logs which devices did the work, and how long inputs and runs
+ * took.
  */
-static GvStatus
-divided_ask(GvDividedSet *divided, const GvSetSpec *spec)
-{
-	Task	   *task = &divided->tasks[0];
-	GvSetSpec	asked = *spec;
-	int64_t		bytes = gv_set_size(spec);
-	int64_t		more;
-	GvStatus	status;
-
-	if (divided->kept == 0 || bytes == 0)
-		return GV_INVALID;
-	if (!spec->own)
-		bytes += divided->kept;
-	more = bytes - task->charged;
-	if (more > 0 && !gv_mirrors_reserve(task->spec.device, more))
-		return GV_NO_MEMORY;
-	/* an engine need not give back what the question before took */
-	if (more > 0)
-		task->charged = bytes;
-	asked.device = task->spec.device;
-	status = gv_set_ask(task->set, &asked);
-	if (status == GV_OK)
-	{
-		divided->spec = task->spec = asked;
-		memset(divided->came, 0, sizeof(divided->came));
-	}
-	return status;
-}
-
 static void
-divided_end(GvDividedSet *divided)
+divided_drop(void *state)
 {
-	drop_tasks(divided);
-	pthread_cond_destroy(&divided->over);
-	pthread_cond_destroy(&divided->begun);
-	pthread_mutex_destroy(&divided->mutex);
-	free(divided);
-}
-
-/* "device 0", or "devices 0, 1": their numbers. */
-static void
-divided_devices(const GvDividedSet *divided, char *line, size_t size)
-{
+	DividedSet *set = state;
+	char		devices[80];
 	size_t		used = 0;
 	int			i;
 
-	for (i = 0; i < divided->n && used < size; i++)
-		used += (size_t) snprintf(line + used, size - used, "%s%d",
-								  i > 0 ? ", " : divided->n > 1 ? "devices " :
-								  "device ", gv_server.numbers
-								  [divided->tasks[i].spec.device]);
+	for (i = 0; i < set->ntasks && used < sizeof(devices); i++)
+		used += (size_t) snprintf(devices + used, sizeof(devices) - used,
+								  "%s%d", i > 0 ? ", " :
+								  set->ntasks > 1 ? "devices " : "device ",
+								  gv_server.numbers
+								  [set->tasks[i].spec.device]);
+	gv_log("DEBUG", "set work of kind %d: %lld rows, %s after %.3f s, of "
+		   "them %.3f taking in, %.3f in %d passes; %s", set->spec.kind,
+		   (long long) set->nrows,
+		   set->done.finished ? "finished" : "given up",
+		   (double) (gv_now_ns() - set->begun_ns) / 1e9,
+		   (double) set->put_ns / 1e9, (double) set->run_ns / 1e9,
+		   set->done.passes, devices);
+	drop_tasks(set);
+	free(set);
 }
 
-/* ---- calls */
-
-/* Cut a range of a whole's items to those that a task has. */
+/*
+ * Cuts a range of n items, which begins with *first, to the task's own items,
+ * which are own_n items from own_first on.  Returns false if no items are
+ * left.
+ */
 static bool
 cut(int64_t *first, int64_t *n, int64_t own_first, int64_t own_n)
 {
@@ -391,166 +326,210 @@ cut(int64_t *first, int64_t *n, int64_t own_first, int64_t own_n)
 	return *n > 0;
 }
 
-static GvStatus
-put_part(Task *task, const GvStop *stop)
+/* Returns whether an input has an item for each query. */
+static bool
+is_of_queries(GvSetInput input)
 {
-	const Call *call = &task->whole->call;
+	return input == GV_SET_QUERIES || input == GV_SET_SELF;
+}
+
+/* Puts the items that belong to a task. */
+static GvStatus
+put_part(const Call *call, Task *task, const GvStop *stop)
+{
 	int64_t		first = call->first;
 	int64_t		n = call->n;
+	int64_t		own_first = is_of_queries(call->input) ? task->first : 0;
 
-	if ((call->input == GV_SET_QUERIES || call->input == GV_SET_SELF) &&
-		!cut(&first, &n, task->first, task->spec.nqueries))
+	if (is_of_queries(call->input) &&
+		!cut(&first, &n, own_first, task->spec.nqueries))
 		return GV_OK;
-	return gv_set_put(task->set, call->input, call->items +
-					  (first - call->first) *
-					  gv_set_input_bytes(&task->spec, call->input), n,
-					  stop);
+	return call->set->engine->put(task->state, call->input, call->items +
+								  (first - call->first) *
+								  gv_set_input_bytes(&task->spec,
+													 call->input),
+								  first - own_first, n, stop);
 }
 
-/* See gv_set_put. */
+/*
+ * Passes an input to the tasks.  Rows and lists go to all of them.  Queries
+ * mostly go to one task, so it does not pay to start threads for them.
+ */
 static GvStatus
-divided_put(GvDividedSet *divided, GvSetInput input, const void *items,
-			   int64_t n, const GvStop *stop)
+divided_put(void *state, GvSetInput input, const void *items, int64_t first,
+			int64_t n, const GvStop *stop)
 {
-	Call		call = {put_part, stop, input, items, divided->came[input], n};
+	DividedSet *set = state;
+	Call		call = {.set = set, .act = put_part, .client = stop,
+	.input = input, .items = items, .first = first, .n = n};
+	uint64_t	begun_ns = gv_now_ns();
+	GvStatus	status = do_all(&call, !is_of_queries(input));
 
-	/* those beyond the last are no task's */
-	if ((input == GV_SET_QUERIES || input == GV_SET_SELF) &&
-		n > divided->spec.nqueries - divided->came[input])
-		return GV_INVALID;
-	divided->came[input] += n;
-	return do_all(divided, &call);
-}
-
-static GvStatus
-run_part(Task *task, const GvStop *stop)
-{
-	return gv_set_run(task->set, &task->done, stop);
-}
-
-/* See gv_set_run. */
-static GvStatus
-divided_run(GvDividedSet *divided, GvSetDone *done, const GvStop *stop)
-{
-	Call		call = {run_part, stop, 0, NULL, 0, 0};
-	GvStatus	status = do_all(divided, &call);
-
-	if (status == GV_OK)
-		*done = divided->tasks[0].done;
+	set->put_ns += gv_now_ns() - begun_ns;
+	if (input == GV_SET_ROWS)
+		set->nrows += n;
 	return status;
 }
 
-/* See gv_set_get.  Outputs of a set that is divided are k for each query. */
 static GvStatus
-divided_get(GvDividedSet *divided, GvSetOutput output, int64_t first,
-			   int64_t n, void *items)
+run_part(const Call *call, Task *task, const GvStop *stop)
 {
-	int64_t		item = gv_set_output_bytes(&divided->spec, output);
-	int64_t		k = divided->spec.k;
-	GvStatus	status = GV_OK;
-	int			i;
+	return call->set->engine->run(task->state, &task->done, stop);
+}
 
-	if (divided->n == 1)
-		return gv_set_get(divided->tasks[0].set, output, first, n, items);
-	for (i = 0; i < divided->n && status == GV_OK; i++)
+static GvStatus
+divided_run(void *state, GvSetDone *done, const GvStop *stop)
+{
+	DividedSet *set = state;
+	Call		call = {.set = set, .act = run_part, .client = stop};
+	uint64_t	begun_ns = gv_now_ns();
+	GvStatus	status = do_all(&call, true);
+
+	set->run_ns += gv_now_ns() - begun_ns;
+	if (status == GV_OK)
+		*done = set->done = set->tasks[0].done;
+	return status;
+}
+
+/* If there are several tasks, an output has k items for each query. */
+static GvStatus
+get_part(const Call *call, Task *task, const GvStop *stop)
+{
+	int64_t		k = call->set->spec.k;
+	int64_t		first = call->first;
+	int64_t		n = call->n;
+
+	if (call->set->ntasks > 1 &&
+		!cut(&first, &n, task->first * k, task->spec.nqueries * k))
+		return GV_OK;
+	return call->set->engine->get(task->state, call->output,
+								  first - task->first * k, n, call->found +
+								  (first - call->first) *
+								  gv_set_output_bytes(&task->spec,
+													  call->output));
+}
+
+static GvStatus
+divided_get(void *state, GvSetOutput output, int64_t first, int64_t n,
+			void *items)
+{
+	Call		call = {.set = state, .act = get_part, .output = output,
+	.found = items, .first = first, .n = n};
+
+	return do_all(&call, false);
+}
+
+/*
+ * Asks a set that began without queries, and so has one task.  Reserves memory
+ * for the question in addition to the memory for the rows that the set keeps.
+ */
+static GvStatus
+divided_ask(void *state, const GvSetSpec *spec)
+{
+	DividedSet *set = state;
+	Task	   *task = &set->tasks[0];
+	GvSetSpec	asked = *spec;
+	int64_t		bytes = set->engine->size(spec);
+	int64_t		more;
+	GvStatus	status;
+
+	if (set->kept_bytes == 0)
+		return GV_INVALID;
+	/* the size of a set whose queries are rows includes the kept rows */
+	if (!spec->own)
+		bytes += set->kept_bytes;
+	more = bytes - task->charged;
+	if (more > 0 && !gv_mirrors_reserve(task->spec.device, more))
+		return GV_NO_MEMORY;
+
+	/*
+	 * do not give memory back, because the engine may keep the memory that it
+	 * had
+	 */
+	if (more > 0)
+		task->charged = bytes;
+	asked.device = task->spec.device;
+	status = set->engine->ask(task->state, &asked);
+	if (status == GV_OK)
 	{
-		const Task *task = &divided->tasks[i];
-		int64_t		own = first;
-		int64_t		some = n;
-
-		if (cut(&own, &some, task->first * k, task->spec.nqueries * k))
-			status = gv_set_get(task->set, output,
-								own - task->first * k, some,
-								(char *) items + (own - first) * item);
+		set->spec = task->spec = asked;
+		memset(&set->done, 0, sizeof(set->done));
 	}
 	return status;
 }
 
-/* ----
- * A set's thread: it has work on a set of rows done (engine/gv_set.h),
- * one message at a time.
- *
- * Its client sends on meanwhile, so the next rows wait in the socket, or in
- * memory that it shares, to which results may go, too.  The engine's memory
- * comes out of the budgets of mirrors.  Different sets have nothing in common:
- * their threads work side by side.  Which devices do the work: setjob.c.
- */
+static const GvSetOps divided = {
+	.size = divided_size,
+	.create = divided_create,
+	.drop = divided_drop,
+	.put = divided_put,
+	.run = divided_run,
+	.get = divided_get,
+	.ask = divided_ask,
+};
 
-/* The state of a set's thread. */
-typedef struct Work
-{
-	GvConnection *connection;
-	GvSetSpec	spec;
-	GvDividedSet *set;			/* NULL: there is none */
-	GvSetDone	done;			/* what its last run has come to */
-	int64_t		nrows;			/* that came */
-	uint64_t	begun_ns;
-	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
-} Work;
+static const GvSetBackend divided_sets = {
+	.name = "divided",
+	.kinds = {&divided, &divided, &divided, &divided},
+};
 
-/* Give up the set, if there is one. */
-static void
-drop(Work *work)
+GvStatus
+gv_setjob_open(const GvSetBackend *opened)
 {
-	if (work->set != NULL)
-		divided_end(work->set);
-	work->set = NULL;
+	engine = opened;
+	return gv_sets_open(&divided_sets);
 }
 
-/* See GV_MSG_SET. */
-void
-gv_setwork_begin(GvConnection *connection)
-{
-	Work	   *work = connection->work;
-	const GvSetSpec *spec = gv_payload(work->connection);
+/* Messages */
 
-	drop(work);
+/* Answers GV_MSG_SET. */
+static void
+begin_set(GvConnection *connection)
+{
+	Work	   *work = connection->job;
+	GvStatus	status = GV_INVALID;
+
+	gv_set_drop(work->set);
 	*work = (Work)
 	{
-		.connection = connection,
-			.spec = *spec,
-			.begun_ns = gv_now_ns()
+		.spec = *(const GvSetSpec *) gv_payload(connection)
 	};
-	if (spec->device != 0 || gv_set_size(&work->spec) <= 0)
-		gv_chunks_conclude(connection, GV_OK, "a set out of range");
-	else
-		gv_chunks_conclude(connection,
-						   divided_begin(&work->spec, &work->set), NULL);
+	/* the client does not choose the device */
+	if (work->spec.device == 0)
+		status = gv_set_create(&work->spec, &work->set);
+	gv_reply_status(connection, status, status == GV_INVALID ?
+					"a set out of range" : NULL);
 }
 
-/* See GV_MSG_ASK. */
-void
-gv_setwork_ask(GvConnection *connection)
+/* Answers GV_MSG_ASK. */
+static void
+ask_set(GvConnection *connection)
 {
-	Work	   *work = connection->work;
+	Work	   *work = connection->job;
 	const GvSetSpec *spec = gv_payload(connection);
-	GvStatus	status = spec->device == 0 ?
-	divided_ask(work->set, spec) : GV_INVALID;
+	GvStatus	status = gv_set_ask(work->set, spec);
 
 	if (status == GV_OK)
 	{
 		work->spec = *spec;
-		work->done = (GvSetDone)
-		{
-			0
-		};
+		memset(&work->done, 0, sizeof(work->done));
 	}
-	gv_chunks_conclude(connection, status, status == GV_INVALID ?
-					   "nothing to ask, or not yet" : NULL);
+	gv_reply_status(connection, status, status == GV_INVALID ?
+					"nothing to ask, or not yet" : NULL);
 }
 
 /*
- * See GV_MSG_PUT.  Whether it is the input's turn, and whether items are good,
- * is the engine's to say.
+ * Answers GV_MSG_PUT.  gv_set_put checks whether the input may come at this
+ * time, and whether its items are valid.
  */
-void
-gv_setwork_put(GvConnection *connection)
+static void
+put_items(GvConnection *connection)
 {
-	Work	   *work = connection->work;
-	const GvPutRequest *request = gv_payload(work->connection);
-	GvPutRequest told = *request;	/* the client can still write there */
-	GvStop		stop = gv_connection_stop(work->connection);
-	int64_t		bytes = (int64_t) gv_message(work->connection)->length -
+	Work	   *work = connection->job;
+	const GvPutRequest *request = gv_payload(connection);
+	GvPutRequest told = *request;	/* the client may change *request */
+	GvStop		stop = gv_connection_stop(connection);
+	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	int64_t		item = 0;
 	GvStatus	status;
@@ -560,70 +539,50 @@ gv_setwork_put(GvConnection *connection)
 	if (item == 0 || told.unused != 0 || told.n < 1 ||
 		told.n > bytes / item || told.n * item != bytes)
 	{
-		gv_chunks_conclude(work->connection, GV_OK, "malformed items");
+		gv_refuse_protocol(connection, "malformed items");
 		return;
 	}
-	status = divided_put(work->set, (GvSetInput) told.input, request + 1,
-							told.n, &stop);
-	gv_chunks_conclude(work->connection, status, status == GV_INVALID ?
-					   "items out of turn, too many, or not finite" : NULL);
-	if (told.input == GV_SET_ROWS)
-		work->nrows += told.n;
+	status = gv_set_put(work->set, (GvSetInput) told.input, request + 1,
+						told.n, &stop);
+	gv_reply_status(connection, status, status == GV_INVALID ?
+					"items out of turn, too many, or not finite" : NULL);
 }
 
-/* See GV_MSG_RUN. */
-void
-gv_setwork_run(GvConnection *connection)
+/* Answers GV_MSG_RUN. */
+static void
+run_set(GvConnection *connection)
 {
-	Work	   *work = connection->work;
-	GvStop		stop = gv_connection_stop(work->connection);
-	GvStatus	status = divided_run(work->set, &work->done, &stop);
+	Work	   *work = connection->job;
+	GvStop		stop = gv_connection_stop(connection);
+	GvStatus	status = gv_set_run(work->set, &work->done, &stop);
 	GvSetDone  *reply;
 
 	if (status != GV_OK)
 	{
-		gv_chunks_conclude(work->connection, status, status == GV_INVALID ?
-						   "not all is there, or it is finished" : NULL);
+		gv_reply_status(connection, status, status == GV_INVALID ?
+						"not all is there, or it is finished" : NULL);
 		return;
 	}
 	if (work->done.finished)
 		gv_count(sets, 1);
-	reply = gv_reply(work->connection, sizeof(*reply));
+	reply = gv_reply(connection, sizeof(*reply));
 	if (reply != NULL)
 		*reply = work->done;
 }
 
 /*
- * Where the answer's items go, in the client's memory or behind an OK, which
- * is made; NULL: nowhere, the request has been refused.
+ * Answers GV_MSG_GET.  The items go to `offset` in the client's shared memory
+ * or, if `offset` is -1, behind the answer's header.
  */
-static void *
-place_for(GvConnection *connection, int64_t offset, int64_t bytes)
+static void
+get_items(GvConnection *connection)
 {
-	void	   *items;
-
-	if (offset == -1)
-		return gv_reply(connection, (size_t) bytes);
-	items = gv_shared_at(connection, offset, bytes);
-	if (items == NULL)
-		gv_chunks_conclude(connection, GV_OK, "a place outside the memory");
-	else
-	{
-		gv_count(sent, bytes);
-		gv_reply(connection, 0);
-	}
-	return items;
-}
-
-/* See GV_MSG_GET. */
-void
-gv_setwork_get(GvConnection *connection)
-{
-	Work	   *work = connection->work;
-	const GvGetRequest *request = gv_payload(work->connection);
+	Work	   *work = connection->job;
+	const GvGetRequest *request = gv_payload(connection);
 	GvSetOutput output = (GvSetOutput) request->output;
 	int64_t		item = 0;
 	int64_t		length = 0;
+	int64_t		bytes;
 	void	   *items;
 	GvStatus	status;
 
@@ -637,61 +596,63 @@ gv_setwork_get(GvConnection *connection)
 		request->n < 1 || request->n > GV_MAX_MESSAGE / item ||
 		request->first > length - request->n)
 	{
-		gv_chunks_conclude(work->connection, GV_OK, "an output out of range");
+		gv_refuse_protocol(connection, "an output out of range");
 		return;
 	}
-	items = place_for(connection, request->offset, request->n * item);
-	if (items == NULL)
-		return;
-	status = divided_get(work->set, output, request->first, request->n,
-							items);
+	bytes = request->n * item;
+	if (request->offset == -1)
+	{
+		items = gv_reply(connection, (size_t) bytes);
+		if (items == NULL)
+			return;				/* it was refused */
+	}
+	else
+	{
+		items = gv_shared_at(connection, request->offset, bytes);
+		if (items == NULL)
+		{
+			gv_refuse_protocol(connection, "a place outside the memory");
+			return;
+		}
+		gv_count(sent, bytes);
+		gv_reply(connection, 0);
+	}
+	status = gv_set_get(work->set, output, request->first, request->n, items);
 	if (status != GV_OK)
-		gv_chunks_conclude(work->connection, status, NULL);
+		gv_reply_status(connection, status, NULL);
 }
 
-/* Answer a request; its time is noted. */
+/* Answers the message at hand, or refuses it if it may not come now. */
 static void
 answer(GvConnection *connection)
 {
 	const GvMessageKind *kind = gv_message_kind(gv_message(connection));
-	uint16_t	type = gv_message(connection)->type;
-	Work	   *work = connection->work;
-	uint64_t	begun_ns = gv_now_ns();
+	const Work *work = connection->job;
 
-	if (kind->when == GV_DURING_WORK && work->set == NULL)
-		gv_chunks_conclude(connection, GV_OK, "no set has begun");
+	if (kind->phase == GV_DURING_JOB && work->set == NULL)
+		gv_refuse_protocol(connection, "no set has begun");
 	else
 		kind->answer(connection);
-	work->spent_ns[type] += gv_now_ns() - begun_ns;
 }
 
-/* For who asks where such work is done, and where its time goes. */
-static void
-log_work(const Work *work)
-{
-	char		devices[80];
-
-	if (work->set == NULL)
-		return;
-	divided_devices(work->set, devices, sizeof(devices));
-	gv_log("DEBUG", "set work of kind %d: %lld rows, %s after %.3f s, of "
-		   "them %.3f taking in, %.3f in %d passes; %s", work->spec.kind,
-		   (long long) work->nrows,
-		   work->done.finished ? "finished" : "given up",
-		   (double) (gv_now_ns() - work->begun_ns) / 1e9,
-		   (double) work->spent_ns[GV_MSG_PUT] / 1e9,
-		   (double) work->spent_ns[GV_MSG_RUN] / 1e9, work->done.passes,
-		   devices);
-}
-
-/* Serve a set until its connection ends. */
+/* Serves a set until its connection ends. */
 void
-gv_setwork_serve(GvConnection *connection)
+gv_setjob_serve(GvConnection *connection)
 {
-	Work		work = {.connection = connection};
+	Work		work = {.set = NULL};
 
-	connection->work = &work;
+	connection->job = &work;
 	gv_thread_serve(connection, answer);
-	log_work(&work);
-	drop(&work);
+	gv_set_drop(work.set);
 }
+
+const GvMessageKind gv_set_messages[] = {
+	{GV_MSG_SET, GV_BY(SET), GV_ONE(GvSetSpec), GV_ANY_TIME, false, begin_set},
+	{GV_MSG_PUT, GV_BY(SET), GV_BEYOND(GvPutRequest), GV_DURING_JOB, true,
+	put_items},
+	{GV_MSG_RUN, GV_BY(SET), 0, 0, GV_DURING_JOB, false, run_set},
+	{GV_MSG_GET, GV_BY(SET), GV_ONE(GvGetRequest), GV_DURING_JOB, false,
+	get_items},
+	{GV_MSG_ASK, GV_BY(SET), GV_ONE(GvSetSpec), GV_DURING_JOB, false, ask_set},
+	{0}
+};

@@ -1,6 +1,22 @@
 /*
  * clustering.c
- *		Vectors that are read again and again.
+ *		gpuvec_kmeans, which clusters the vectors of a table, and k-means of
+ *		vectors in memory.
+ *
+ * Every iteration needs all rows.  So the table is read once, and its vectors
+ * are kept in a store, which is a file if they do not fit into memory.
+ *
+ * The initial centroids (seeds) are k rows drawn at random without
+ * replacement.  A row's rank is a hash of its vector and of the user's seed
+ * number, and the rows with the k smallest ranks are chosen.  Equal vectors
+ * have equal ranks, and of rows with equal ranks only one is chosen, so the
+ * seeds are different vectors.  The choice depends only on the seed number and
+ * the rows, and requires only one reading of the table.
+ *
+ * The engine squares distances in single precision.  If squares would overflow
+ * or underflow, all vectors are multiplied by a power of two before the engine
+ * gets them, and the centroids that the engine returns are divided by that
+ * power.
  */
 #include "postgres.h"
 
@@ -10,41 +26,105 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "set/setargs.h"
-#include "set/settable.h"
 #include "storage/buffile.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/tuplestore.h"
 
 #include "am/types/sqldistance.h"
+#include "page/sort.h"
 #include "set/set.h"
 
-struct IvfpqStore
-{
-	int			dims;			/* 0: nothing came */
-	int64		nrows;
-	int64		capacity;		/* rows that memory holds; of a file: of a
-								 * batch */
-	float	   *vectors;		/* [capacity][dims] */
-	BufFile    *file;			/* with all rows, or NULL */
-};
+/*
+ * Elements should be less than 2^MOST_EXPONENT.  Then squared distances are
+ * less than 2^126, with up to 16,000 dimensions.  If two elements of about
+ * 2^LEAST_EXPONENT differ in the last bit, their squared distance is 2^-126,
+ * so elements should not be smaller.
+ */
+#define MOST_EXPONENT	55
+#define LEAST_EXPONENT	(-39)
 
-static IvfpqStore *
-store_begin(void)
+/* Largest number of centroids that are fetched from a set at a time. */
+#define RESULTS			4096
+
+/*
+ * Vectors that are read repeatedly.  They are in memory or, if they need more
+ * than maintenance_work_mem, in a temporary file.
+ */
+typedef struct VectorStore
 {
-	return palloc0(sizeof(IvfpqStore));
-}
+	int			dims;			/* 0: the store is empty */
+	int64		nrows;
+	int64		capacity;		/* number of rows that `vectors` can hold */
+	float	   *vectors;		/* [capacity][dims] all rows or, if there is a
+								 * file, a buffer */
+	BufFile    *file;			/* has all rows, if not NULL */
+} VectorStore;
+
+/* A row that may become a seed. */
+typedef struct SeedRow
+{
+	uint64		rank;
+	int64		position;
+} SeedRow;
+
+/* The choice of k seeds among rows that come one by one. */
+typedef struct Seeds
+{
+	int			k;
+	uint64		seed;			/* the user's seed number */
+	uint64		limit;			/* ranks above this are not among the k
+								 * smallest */
+	SeedRow    *rows;			/* [capacity] the rows with the k smallest
+								 * ranks so far, and some rows with larger
+								 * ranks */
+	int64		n;
+	int64		capacity;		/* at least 2k */
+} Seeds;
+
+/* The magnitude of vectors, from which their scale is computed. */
+typedef struct Magnitude
+{
+	int			most;			/* largest exponent of all elements */
+	int64		sum;			/* sum of each vector's largest exponent */
+	int64		n;				/* vectors that are not 0 */
+} Magnitude;
+
+/* A clustering of the rows of a table, or of vectors in memory. */
+typedef struct KMeans
+{
+	GvSetSpec	spec;
+	VectorStore store;
+	const int64 *seeds;			/* [k] positions of the seeds in the store */
+	IvfpqLocalSet *work;
+	int			exponent;		/* the engine gets rows times 2^exponent */
+	float	   *scaled;			/* [a batch][dims] buffer for scaled rows, if
+								 * the exponent is not 0 */
+	GvSetDone	done;			/* after the last pass */
+
+	/* of a table: the function's result */
+	ReturnSetInfo *rsinfo;		/* NULL: the vectors were in memory */
+	int			reported;		/* number of passes whose error was reported */
+	int64		taken;			/* number of centroids that were returned */
+
+	/* of vectors in memory: the result */
+	float	   *centroids;		/* [k][dims] */
+} KMeans;
+
+PG_FUNCTION_INFO_V1(gpuvec_kmeans);
 
 static Size
-row_bytes(const IvfpqStore *store)
+row_bytes(const VectorStore *store)
 {
 	return store->dims * sizeof(float);
 }
 
-/* Moves the rows in memory to a file, to which later rows go, too. */
+/*
+ * Moves the store's rows to a temporary file.  Rows that are added later go to
+ * the file, too.
+ */
 static void
-spill(IvfpqStore *store)
+spill(VectorStore *store)
 {
 	store->file = BufFileCreateTemp(false);
 	for (int64 i = 0; i < store->nrows; i++)
@@ -58,26 +138,9 @@ spill(IvfpqStore *store)
 	store->vectors = palloc(store->capacity * row_bytes(store));
 }
 
-/* Room for a row more: twice as much memory, or a file. */
+/* Adds a vector.  All vectors have the same number of dimensions. */
 static void
-ensure_capacity(IvfpqStore *store)
-{
-	Size		limit = (Size) maintenance_work_mem * 1024;
-	int64		most = Max(limit / row_bytes(store), 1);
-
-	if (store->nrows == most)
-		spill(store);
-	else
-	{
-		store->capacity = Min(2 * store->capacity, most);
-		store->vectors = repalloc_huge(store->vectors,
-									   store->capacity * row_bytes(store));
-	}
-}
-
-/* All vectors have the same number of dimensions. */
-static void
-store_add(IvfpqStore *store, const float *vector, int dims)
+store_add(VectorStore *store, const float *vector, int dims)
 {
 	if (store->dims == 0)
 	{
@@ -86,7 +149,19 @@ store_add(IvfpqStore *store, const float *vector, int dims)
 		store->vectors = palloc(row_bytes(store));
 	}
 	if (store->file == NULL && store->nrows == store->capacity)
-		ensure_capacity(store);
+	{
+		int64		most = Max((Size) maintenance_work_mem * 1024 /
+							   row_bytes(store), 1);
+
+		if (store->nrows == most)
+			spill(store);
+		else
+		{
+			store->capacity = Min(2 * store->capacity, most);
+			store->vectors = repalloc_huge(store->vectors,
+										   store->capacity * row_bytes(store));
+		}
+	}
 	if (store->file != NULL)
 	{
 		memcpy(store->vectors, vector, row_bytes(store));
@@ -97,18 +172,13 @@ store_add(IvfpqStore *store, const float *vector, int dims)
 	store->nrows++;
 }
 
-static int64
-store_rows(const IvfpqStore *store)
-{
-	return store->nrows;
-}
-
 /*
- * Up to n rows from number `first` on; returns how many there are at *vectors,
- * at least one, until the next reading.
+ * Reads at most n rows, beginning with row number `first`, and sets *vectors
+ * to them.  Returns the number of rows that were read, which is at least one.
+ * *vectors is valid until the next call.
  */
 static int
-store_read(IvfpqStore *store, int64 first, int64 n, const float **vectors)
+store_read(VectorStore *store, int64 first, int64 n, const float **vectors)
 {
 	int64		most = Max(IVFPQ_BATCH_BYTES / row_bytes(store), 1);
 
@@ -131,52 +201,24 @@ store_read(IvfpqStore *store, int64 first, int64 n, const float **vectors)
 }
 
 static void
-store_end(IvfpqStore *store)
+store_end(VectorStore *store)
 {
 	if (store->file != NULL)
 		BufFileClose(store->file);
 	if (store->vectors != NULL)
 		pfree(store->vectors);
-	pfree(store);
 }
 
-/* ----
- * The seeds of k-means, its first centroids.
- *
- * A row's rank is a hash of its vector and the seed, and those of the k
- * smallest ranks are taken: k rows drawn at random without replacement, which
- * are different vectors, since equal ones have the same rank.  So the choice
- * hangs on the seed and on what the rows are, and one reading is enough.
- */
-
-typedef struct SeedRow
+static void
+begin_seeds(Seeds *seeds, int k, int seed)
 {
-	uint64		rank;
-	int64		position;
-} SeedRow;
-
-struct IvfpqKmeansSeeds
-{
-	int			k;
-	uint64		seed;
-	uint64		limit;			/* larger ranks are none of the k smallest */
-	SeedRow    *rows;			/* [capacity] the smallest so far, and others */
-	int64		n;
-	int64		capacity;		/* 2k at least */
-};
-
-IvfpqKmeansSeeds *
-IvfpqKmeansSeedsBegin(int k, int seed)
-{
-	IvfpqKmeansSeeds *seeds = palloc0(sizeof(IvfpqKmeansSeeds));
-
+	memset(seeds, 0, sizeof(*seeds));
 	seeds->k = k;
 	seeds->seed = (uint32) seed;
 	seeds->limit = PG_UINT64_MAX;
 	seeds->capacity = Max(2 * (int64) k, 1024);
 	seeds->rows = palloc_extended(seeds->capacity * sizeof(SeedRow),
 								  MCXT_ALLOC_HUGE);
-	return seeds;
 }
 
 static int
@@ -191,9 +233,12 @@ compare_ranks(const void *a, const void *b)
 	return x->position < y->position ? -1 : x->position > y->position;
 }
 
-/* Keep the k smallest ranks, of equal ones the first row. */
+/*
+ * Keeps only the rows with the k smallest ranks.  Of rows with equal ranks,
+ * keeps only the first one.
+ */
 static void
-compact(IvfpqKmeansSeeds *seeds)
+compact(Seeds *seeds)
 {
 	int64		kept = 0;
 
@@ -207,11 +252,12 @@ compact(IvfpqKmeansSeeds *seeds)
 		seeds->limit = seeds->rows[kept - 1].rank;
 }
 
-/* The row at that position has that vector. */
-void
-IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position,
-					  const float *vector,
-					  int dims)
+/*
+ * Makes the row at a position, which has this vector, a candidate for a seed,
+ * unless its rank is too large.
+ */
+static void
+offer_seed(Seeds *seeds, int64 position, const float *vector, int dims)
 {
 	uint64		rank = hash_bytes_extended((const unsigned char *) vector,
 										   dims * (int) sizeof(float),
@@ -227,11 +273,11 @@ IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position,
 }
 
 /*
- * All rows were offered: the positions [k] of those taken, ascending.  Where
- * there are fewer different vectors, some come again.
+ * Returns the positions [k] of the chosen rows, ascending.  If there are fewer
+ * than k different vectors, some positions occur more than once.
  */
-const int64 *
-IvfpqKmeansSeedsEnd(IvfpqKmeansSeeds *seeds)
+static const int64 *
+end_seeds(Seeds *seeds)
 {
 	int64	   *positions = palloc_extended(seeds->k * sizeof(int64),
 											MCXT_ALLOC_HUGE);
@@ -239,31 +285,13 @@ IvfpqKmeansSeedsEnd(IvfpqKmeansSeeds *seeds)
 	compact(seeds);
 	for (int i = 0; i < seeds->k; i++)
 		positions[i] = seeds->rows[i % seeds->n].position;
-	qsort(positions, seeds->k, sizeof(int64), IvfpqCompareSigned);
+	IvfpqSortNumbers((uint64 *) positions, seeds->k);
 	pfree(seeds->rows);
-	pfree(seeds);
 	return positions;
 }
 
-/* ----
- * Vectors whose squared distances single precision cannot hold.
- *
- * k-means squares distances in single precision.  Where these would overflow,
- * or be lost below its smallest numbers, vectors go to the engine times a
- * power of two, and centroids come back without it.
- */
-
-/*
- * Elements should be below 2 to the power of this: with MOST_EXPONENT, at
- * 16,000 dimensions, squared distances are less than 2^126.  With
- * LEAST_EXPONENT those of elements that differ by the last bit are 2^-126.
- */
-#define MOST_EXPONENT	55
-#define LEAST_EXPONENT	(-39)
-
-/* Note one more vector. */
-void
-IvfpqMagnitudeNote(IvfpqMagnitude *magnitude, const float *vector, int dims)
+static void
+note_magnitude(Magnitude *magnitude, const float *vector, int dims)
 {
 	float		largest = 0.0f;
 	int			exponent;
@@ -280,13 +308,15 @@ IvfpqMagnitudeNote(IvfpqMagnitude *magnitude, const float *vector, int dims)
 }
 
 /*
- * The exponent of the power of two for such vectors, mostly 0.  Too large ones
- * become no smaller than is needed, for small elements lose bits by it, nor so
- * small that an average vector is lost; then the largest ones overflow.  Too
- * small ones grow, as long as the largest allows.
+ * Returns the exponent of the power of two by which vectors are multiplied.
+ * For most tables the exponent is 0.  If vectors are too large, they are made
+ * no smaller than is necessary, because small elements lose bits.  They are
+ * never made so small that an average vector would underflow, even if the
+ * largest vectors then still overflow.  If vectors are too small, they are
+ * made larger, as far as the largest vector allows.
  */
-int
-IvfpqMagnitudeScale(const IvfpqMagnitude *magnitude)
+static int
+exponent_for(const Magnitude *magnitude)
 {
 	int			headroom = MOST_EXPONENT - magnitude->most;
 	int			average;
@@ -301,9 +331,9 @@ IvfpqMagnitudeScale(const IvfpqMagnitude *magnitude)
 	return 0;
 }
 
-/* n numbers times a power of two; to may be from, which costs nothing by 1. */
-void
-IvfpqScale(const float *from, int64 n, int exponent, float *to)
+/* Multiplies n numbers by 2^exponent.  `to` may be the same as `from`. */
+static void
+scale(const float *from, int64 n, int exponent, float *to)
 {
 	double		factor = ldexp(1.0, exponent);
 
@@ -313,61 +343,40 @@ IvfpqScale(const float *from, int64 n, int exponent, float *to)
 		to[i] = (float) (from[i] * factor);
 }
 
-/* ----
- * gpuvec_kmeans: clusters of a table's vectors.
- *
- * The table is read once, into a store, since every iteration reads all rows.
+/*
+ * Returns n vectors of the store, multiplied by the scale for the engine.  The
+ * returned vectors are valid until the next call.
  */
-
-/* Centroids that are fetched from the engine at a time, at most. */
-#define RESULTS			4096
-
-PG_FUNCTION_INFO_V1(gpuvec_kmeans);
-
-typedef struct KMeans
-{
-	ReturnSetInfo *rsinfo;
-	GvSetSpec	spec;
-	IvfpqStore *store;
-	const int64 *seeds;			/* [k] rows that are the first centroids */
-	IvfpqWork  *work;
-	int			exponent;		/* the engine gets rows times 2^exponent */
-	float	   *scaled;			/* [a batch][dims] where it is not 0 */
-	int			reported;		/* passes of which the error was told */
-	int64		taken;			/* centroids that were returned */
-} KMeans;
-
-/* n vectors of the store as the engine gets them, until the next ones. */
 static const float *
-scale(const KMeans *run, const float *vectors, int64 n)
+scaled(const KMeans *run, const float *vectors, int64 n)
 {
 	if (run->exponent == 0)
 		return vectors;
-	IvfpqScale(vectors, n * run->spec.dims, run->exponent, run->scaled);
+	scale(vectors, n * run->spec.dims, run->exponent, run->scaled);
 	return run->scaled;
 }
 
-/* Read the table and choose first centroids. */
+/* Reads the table into the store, and chooses the seeds and the scale. */
 static void
 read_rows(KMeans *run, IvfpqTable *table, int seed)
 {
-	IvfpqKmeansSeeds *seeds = IvfpqKmeansSeedsBegin(run->spec.k, seed);
-	IvfpqMagnitude magnitude = {0};
+	Seeds		seeds;
+	Magnitude	magnitude = {0};
 
-	run->store = store_begin();
+	begin_seeds(&seeds, run->spec.k, seed);
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_ROWS, 0);
 	while (IvfpqTableNext(table))
 	{
 		const float *vector = IvfpqTableFloats(table);
 
-		IvfpqMagnitudeNote(&magnitude, vector, table->dims);
-		IvfpqKmeansSeedsOffer(seeds, table->next - 1, vector, table->dims);
-		store_add(run->store, vector, table->dims);
+		note_magnitude(&magnitude, vector, table->dims);
+		offer_seed(&seeds, table->next - 1, vector, table->dims);
+		store_add(&run->store, vector, table->dims);
 		if (table->next % 4096 == 0)
 			IvfpqProgressDone(table->next);
 	}
 	run->spec.dims = table->dims;
-	run->spec.nrows = store_rows(run->store);
+	run->spec.nrows = run->store.nrows;
 	if (run->spec.k > run->spec.nrows)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -375,12 +384,13 @@ read_rows(KMeans *run, IvfpqTable *table, int seed)
 						run->spec.k, RelationGetRelationName(table->rel),
 						(long long) run->spec.nrows),
 				 errhint("There can be no more clusters than rows.")));
-	run->seeds = IvfpqKmeansSeedsEnd(seeds);
-	run->exponent = IvfpqMagnitudeScale(&magnitude);
+	run->seeds = end_seeds(&seeds);
+	run->exponent = exponent_for(&magnitude);
 	if (run->exponent != 0)
 		run->scaled = palloc(IVFPQ_BATCH_BYTES);
 }
 
+/* Passes the seeds to the set.  Returns false if gpuvecd failed. */
 static bool
 put_seeds(KMeans *run)
 {
@@ -388,15 +398,20 @@ put_seeds(KMeans *run)
 
 	for (int i = 0; i < run->spec.k; i++)
 	{
-		store_read(run->store, run->seeds[i], 1, &vector);
-		if (!IvfpqWorkPut(run->work, GV_SET_SEEDS, scale(run, vector, 1), 1))
+		store_read(&run->store, run->seeds[i], 1, &vector);
+		if (!IvfpqLocalSetPut(run->work, GV_SET_SEEDS, scaled(run, vector, 1),
+							  1))
 			return false;
 	}
 	return true;
 }
 
+/*
+ * Passes all rows to the set, for the next pass.  Returns false if gpuvecd
+ * failed.
+ */
 static bool
-put_rows(KMeans *run, int passes)
+put_rows(KMeans *run)
 {
 	int64		nrows = run->spec.nrows;
 	int64		n;
@@ -405,20 +420,26 @@ put_rows(KMeans *run, int passes)
 	{
 		const float *vectors;
 
-		n = store_read(run->store, put, nrows - put, &vectors);
-		if (!IvfpqWorkPut(run->work, GV_SET_ROWS, scale(run, vectors, n), n))
+		n = store_read(&run->store, put, nrows - put, &vectors);
+		if (!IvfpqLocalSetPut(run->work, GV_SET_ROWS, scaled(run, vectors, n),
+							  n))
 			return false;
-		IvfpqProgressDone(passes * nrows + put + n);
+		IvfpqProgressDone(run->done.passes * nrows + put + n);
 	}
 	return true;
 }
 
-/* Tell the error of a pass, once also if gpuvecd failed and all began anew. */
+/*
+ * Reports the error of the last pass to the user.  If gpuvecd failed, this
+ * session does the passes again, but does not report their errors again.
+ */
 static void
-report(KMeans *run, const GvSetDone *done)
+report(KMeans *run)
 {
+	const GvSetDone *done = &run->done;
+
 	IvfpqProgressDone(done->passes * run->spec.nrows);
-	if (done->passes <= run->reported)
+	if (run->rsinfo == NULL || done->passes <= run->reported)
 		return;
 	run->reported = done->passes;
 	ereport(NOTICE,
@@ -429,27 +450,34 @@ report(KMeans *run, const GvSetDone *done)
 						   ldexp(done->error, -2 * run->exponent))));
 }
 
+/* Does all passes over the rows.  Returns false if gpuvecd failed. */
 static bool
-run_passes(KMeans *run, GvSetDone *done)
+run_passes(KMeans *run)
 {
-	memset(done, 0, sizeof(*done));
-	done->again = true;
-	while (!done->finished)
+	run->done = (GvSetDone)
 	{
-		if (done->again && !put_rows(run, done->passes))
+		.again = true
+	};
+	while (!run->done.finished)
+	{
+		if ((run->done.again && !put_rows(run)) ||
+			!IvfpqLocalSetRun(run->work, &run->done))
 			return false;
-		if (!IvfpqWorkRun(run->work, done))
-			return false;
-		report(run, done);
+		report(run);
 	}
 	return true;
 }
 
-/* Rows (centroid_id, centroid, size), of those not returned yet. */
+/*
+ * Adds a row (centroid_id, centroid, size) to the result of the SQL function
+ * for each centroid that was not returned yet.  Returns false if gpuvecd
+ * failed.
+ */
 static bool
-take_results(KMeans *run, int found)
+take_results(KMeans *run)
 {
 	int			dims = run->spec.dims;
+	int			found = run->done.found;
 	int64		batch = Max(Min(IVFPQ_BATCH_BYTES / sizeof(float) / dims,
 								RESULTS), 1);
 	float	   *centroids = palloc(batch * dims * sizeof(float));
@@ -459,18 +487,19 @@ take_results(KMeans *run, int found)
 	{
 		int64		n = Min(batch, found - run->taken);
 
-		if (!IvfpqWorkGet(run->work, GV_SET_CENTROIDS, run->taken, n,
-						  centroids) ||
-			!IvfpqWorkGet(run->work, GV_SET_SIZES, run->taken, n, sizes))
+		if (!IvfpqLocalSetGet(run->work, GV_SET_CENTROIDS, run->taken, n,
+							  centroids) ||
+			!IvfpqLocalSetGet(run->work, GV_SET_SIZES, run->taken, n, sizes))
 			return false;
-		IvfpqScale(centroids, n * dims, -run->exponent, centroids);
+		scale(centroids, n * dims, -run->exponent, centroids);
 		for (int64 i = 0; i < n; i++)
 		{
 			Datum		values[3];
 			bool		nulls[3] = {false};
 
 			values[0] = Int32GetDatum((int32) ++run->taken);
-			values[1] = PointerGetDatum(IvfpqMakeReal(centroids + i * dims, dims));
+			values[1] = PointerGetDatum(IvfpqMakeReal(centroids + i * dims,
+													  dims));
 			values[2] = Int64GetDatum(sizes[i]);
 			tuplestore_putvalues(run->rsinfo->setResult, run->rsinfo->setDesc,
 								 values, nulls);
@@ -480,28 +509,69 @@ take_results(KMeans *run, int found)
 	return true;
 }
 
-/* Do it all; false: gpuvecd failed. */
+/*
+ * Clusters the rows at gpuvecd or in this session.  Returns false if gpuvecd
+ * failed.
+ */
 static bool
-try_to_cluster(KMeans *run, IvfpqWorkPlace place)
+try_to_cluster(KMeans *run, IvfpqLocalSetPlace place)
 {
-	GvSetDone	done;
 	bool		worked;
 
-	run->work = IvfpqWorkBegin(&run->spec, place);
-	worked = put_seeds(run) && run_passes(run, &done) &&
-		take_results(run, done.found);
-	IvfpqWorkEnd(run->work);
+	run->work = IvfpqLocalSetBegin(&run->spec, place);
+	worked = put_seeds(run) && run_passes(run) &&
+		(run->rsinfo != NULL ? take_results(run) :
+		 IvfpqLocalSetGet(run->work, GV_SET_CENTROIDS, 0, run->done.found,
+						  run->centroids));
+	IvfpqLocalSetEnd(run->work);
 	return worked;
 }
 
+/*
+ * Clusters the rows at gpuvecd if that is worthwhile.  Otherwise, or if
+ * gpuvecd fails, clusters the rows in this session.
+ */
 static void
 cluster(KMeans *run)
 {
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_CLUSTERING,
 						 (run->spec.iterations + 1) * run->spec.nrows);
-	if (!try_to_cluster(run, IvfpqWorkChoose(&run->spec)))
-		try_to_cluster(run, IVFPQ_WORK_HERE);
-	store_end(run->store);
+	if (!try_to_cluster(run, IvfpqLocalSetChoose(&run->spec)))
+		(void) try_to_cluster(run, IVFPQ_WORK_HERE);
+}
+
+int
+IvfpqCluster (float *vectors, int n, int dims, int k, int iterations, int seed,
+			  float *centroids)
+{
+	KMeans		run = {.centroids = centroids};
+	Magnitude	magnitude = {0};
+	Seeds		seeds;
+	int			exponent;
+
+	run.spec = (GvSetSpec)
+	{
+		.kind = GV_SET_KMEANS, .dims = dims, .k = k,
+			.iterations = iterations, .nrows = n
+	};
+	run.store = (VectorStore)
+	{
+		.dims = dims, .nrows = n, .vectors = vectors
+	};
+	for (int i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		note_magnitude(&magnitude, vectors + (Size) i * dims, dims);
+	}
+	exponent = exponent_for(&magnitude);
+	scale(vectors, (int64) n * dims, exponent, vectors);
+	begin_seeds(&seeds, k, seed);
+	for (int i = 0; i < n; i++)
+		offer_seed(&seeds, i, vectors + (Size) i * dims, dims);
+	run.seeds = end_seeds(&seeds);
+	cluster(&run);
+	scale(centroids, (int64) run.done.found * dims, -exponent, centroids);
+	return run.done.found;
 }
 
 /*
@@ -529,6 +599,7 @@ gpuvec_kmeans(PG_FUNCTION_ARGS)
 	IvfpqProgressBegin(IVFPQ_PROGRESS_KMEANS, relid);
 	read_rows(&run, &table, PG_GETARG_INT32(4));
 	cluster(&run);
+	store_end(&run.store);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);
 	return (Datum) 0;

@@ -1,10 +1,13 @@
 /*
  * exactsearch.c
- *		Exact search for any number of queries.
+ *		Exact search for any number of queries, and gpuvec_exact_search.
+ *		Graphs and joins use the search, too.
  *
- * Queries are taken in tiles, as many as memory allows (IvfpqWorkQueries); the
- * table is read once for each tile.  If gpuvecd fails, what it has not
- * answered is cut into tiles for this session.
+ * The queries are divided into tiles, each as large as memory allows
+ * (IvfpqLocalSetQueries).  The table is read once for each tile, unless
+ * gpuvecd keeps its rows.  If gpuvecd fails, or has no memory, the queries
+ * that it has not answered are divided into new tiles, which are searched in
+ * the next way (enum Way).
  */
 #include "postgres.h"
 
@@ -19,15 +22,16 @@
 #include "am/types/queries.h"
 #include "set/set.h"
 
-/* Neighbors that are fetched from the engine at a time, about. */
+/* Approximate number of neighbors that are fetched from a set at a time. */
 #define RESULTS			65536
 
-/* A neighbor's key or TID is prefetched this many neighbors ahead. */
+/* A key or TID is prefetched this many neighbors before it is used. */
 #define PREFETCHED		64
 
 /*
- * Work that this session's engine gets at a time, so that its progress shows:
- * about this many products of numbers, but some rows in any case.
+ * This session's engine gets the rows chunk by chunk, so that the user sees
+ * progress.  Comparing a chunk with a tile's queries takes about PRODUCTS
+ * multiplications, but a chunk has at least LEAST_ROWS rows.
  */
 #define PRODUCTS		((int64) 8000000000)
 #define LEAST_ROWS		1024
@@ -35,30 +39,44 @@
 /* Ways to search, in the order in which they are tried. */
 typedef enum Way
 {
-	WAY_ASKED,					/* gpuvecd has the rows (table->work) */
-	WAY_OWN,					/* it gets them, queries are among them */
-	WAY_PLAIN,					/* it gets both */
-	WAY_HERE					/* this session */
+	WAY_KEPT,					/* gpuvecd keeps the rows (table->work) */
+	WAY_SENT,					/* gpuvecd gets rows and queries */
+	WAY_HERE					/* this session searches */
 } Way;
 
+/* A tile of the queries, and the memory that all tiles use in turn. */
 typedef struct Tile
 {
 	const IvfpqNeighbors *wanted;
-	IvfpqWork  *work;
-	bool		is_asked;		/* rows are there */
-	bool		is_own;			/* queries are among them */
-	int64		first;			/* number of its first query */
-	int64		nqueries;
-	int64		taken;			/* queries whose neighbors the sink has */
-	int64		done_before;	/* rows read for tiles before this one */
+	Way			way;
+	GvSetSpec	spec;			/* its nqueries are those of this tile */
+	IvfpqLocalSet *work;
+	int64		first;			/* number of the tile's first query */
+	int64		taken;			/* queries whose neighbors the sink has got */
+	int64		done_before;	/* rows that were read for earlier tiles */
+
 	float	   *batch;			/* [batch_rows][dims] */
 	int			batch_rows;
-	int			rows_at_a_time; /* to compare with these queries */
+	int			rows_at_a_time; /* rows of one IvfpqLocalSetPut */
 	int64	   *positions;		/* [result_queries][k] */
-	double	   *distances;		/* the same */
+	double	   *distances;		/* [result_queries][k] */
 	int64		result_queries;
 } Tile;
 
+/* State of gpuvec_exact_search, for its sink put_answer(). */
+typedef struct Answer
+{
+	ReturnSetInfo *rsinfo;
+	const IvfpqTable *table;
+	int			k;
+} Answer;
+
+PG_FUNCTION_INFO_V1(gpuvec_exact_search);
+
+/*
+ * Passes the vectors of the tile's queries to the set.  Returns false if
+ * gpuvecd failed.
+ */
 static bool
 put_queries(Tile *tile)
 {
@@ -66,24 +84,30 @@ put_queries(Tile *tile)
 	const float *vectors;
 	int64		n;
 
-	if (tile->is_own)
+	if (tile->spec.own)
 		return true;
 	if (wanted->from == NULL)
-		return IvfpqWorkPut(tile->work, GV_SET_QUERIES,
-							wanted->vectors + tile->first * wanted->rows->dims,
-							tile->nqueries);
-	for (int64 put = 0; put < tile->nqueries; put += n)
+		return IvfpqLocalSetPut(tile->work, GV_SET_QUERIES,
+								wanted->vectors +
+								tile->first * wanted->rows->dims,
+								tile->spec.nqueries);
+	for (int64 put = 0; put < tile->spec.nqueries; put += n)
 	{
+		int64		left = tile->spec.nqueries - put;
+
 		n = IvfpqTableRead(wanted->from, tile->first + put,
-						   (int) Min(tile->batch_rows, tile->nqueries - put),
-						   tile->batch, &vectors);
-		if (!IvfpqWorkPut(tile->work, GV_SET_QUERIES, vectors, n))
+						   (int) Min(tile->batch_rows, left), tile->batch,
+						   &vectors);
+		if (!IvfpqLocalSetPut(tile->work, GV_SET_QUERIES, vectors, n))
 			return false;
 	}
 	return true;
 }
 
-/* The rows that queries are themselves. */
+/*
+ * If a query must not be returned as its own neighbor, passes each query's
+ * position among the rows to the set.  Returns false if gpuvecd failed.
+ */
 static bool
 put_selves(Tile *tile)
 {
@@ -91,32 +115,27 @@ put_selves(Tile *tile)
 	int64		numbers[1024];
 	int64		n;
 
-	if (!wanted->self || tile->is_own)
+	if (!tile->spec.self)
 		return true;
 	if (wanted->selves != NULL)
-		return IvfpqWorkPut(tile->work, GV_SET_SELF,
-							wanted->selves + tile->first, tile->nqueries);
-	for (int64 put = 0; put < tile->nqueries; put += n)
+		return IvfpqLocalSetPut(tile->work, GV_SET_SELF,
+								wanted->selves + tile->first,
+								tile->spec.nqueries);
+	for (int64 put = 0; put < tile->spec.nqueries; put += n)
 	{
-		n = Min((int64) lengthof(numbers), tile->nqueries - put);
+		n = Min((int64) lengthof(numbers), tile->spec.nqueries - put);
 		for (int64 i = 0; i < n; i++)
 			numbers[i] = tile->first + put + i;
-		if (!IvfpqWorkPut(tile->work, GV_SET_SELF, numbers, n))
+		if (!IvfpqLocalSetPut(tile->work, GV_SET_SELF, numbers, n))
 			return false;
 	}
 	return true;
 }
 
-static bool
-put_lists(Tile *tile)
-{
-	const IvfpqNeighbors *wanted = tile->wanted;
-
-	return wanted->lists == NULL ||
-		IvfpqWorkPut(tile->work, GV_SET_LISTS, wanted->lists->centroids,
-					 wanted->lists->n);
-}
-
+/*
+ * Passes all rows of the table to the set, unless gpuvecd's set keeps the rows
+ * already.  Returns false if gpuvecd failed.
+ */
 static bool
 put_rows(Tile *tile)
 {
@@ -124,9 +143,8 @@ put_rows(Tile *tile)
 	const float *vectors;
 	int64		n;
 
-	if (tile->is_asked)
+	if (tile->way == WAY_KEPT)
 	{
-		/* they are there */
 		IvfpqProgressDone(tile->done_before + rows->nrows);
 		return true;
 	}
@@ -135,7 +153,7 @@ put_rows(Tile *tile)
 		n = IvfpqTableRead(rows, put,
 						   (int) Min(tile->rows_at_a_time, rows->nrows - put),
 						   tile->batch, &vectors);
-		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, vectors, n))
+		if (!IvfpqLocalSetPut(tile->work, GV_SET_ROWS, vectors, n))
 			return false;
 		IvfpqProgressDone(tile->done_before + put + n);
 	}
@@ -143,8 +161,9 @@ put_rows(Tile *tile)
 }
 
 /*
- * Hand on n queries' neighbors.  A sink looks up keys or TIDs of rows, which
- * lie anywhere in memory: each would be waited for.
+ * Passes the neighbors of n queries to the sink.  A sink looks up the
+ * neighbors' keys or TIDs, which are scattered over memory.  Without a
+ * prefetch each look-up would be a cache miss.
  */
 static void
 hand_on(const Tile *tile, int64 n)
@@ -168,203 +187,170 @@ hand_on(const Tile *tile, int64 n)
 	}
 }
 
-/* Those of some queries, from `first` on, are taken next. */
-static void
-prefetch(const Tile *tile, int64 first)
-{
-	int			k = tile->wanted->k;
-	int64		n = Min(tile->result_queries, tile->nqueries - first);
-
-	if (n <= 0)
-		return;
-	IvfpqWorkPrefetch(tile->work, GV_SET_POSITIONS, first * k, n * k);
-	IvfpqWorkPrefetch(tile->work, GV_SET_DISTANCES, first * k, n * k);
-}
-
-/* Hand on what was not handed on yet. */
+/*
+ * Fetches the tile's results, a part at a time, and passes them to the sink.
+ * gpuvecd sends the next part while the sink processes the current one.
+ * Returns false if gpuvecd failed.
+ */
 static bool
 take_results(Tile *tile)
 {
 	int			k = tile->wanted->k;
 
-	while (tile->taken < tile->nqueries)
+	while (tile->taken < tile->spec.nqueries)
 	{
-		int64		nleft = tile->nqueries - tile->taken;
+		int64		nleft = tile->spec.nqueries - tile->taken;
 		int64		n = Min(tile->result_queries, nleft);
+		int64		next = tile->taken + n;
+		int64		nnext = Min(tile->result_queries, nleft - n);
 
-		if (!IvfpqWorkGet(tile->work, GV_SET_POSITIONS, tile->taken * k, n * k,
-						  tile->positions) ||
-			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES, tile->taken * k, n * k,
-						  tile->distances))
+		if (!IvfpqLocalSetGet(tile->work, GV_SET_POSITIONS, tile->taken * k,
+							  n * k,
+							  tile->positions) ||
+			!IvfpqLocalSetGet(tile->work, GV_SET_DISTANCES, tile->taken * k,
+							  n * k,
+							  tile->distances))
 			return false;
-		prefetch(tile, tile->taken + n);
+		if (nnext > 0)
+		{
+			IvfpqLocalSetPrefetch(tile->work, GV_SET_POSITIONS, next * k,
+								  nnext * k);
+			IvfpqLocalSetPrefetch(tile->work, GV_SET_DISTANCES, next * k,
+								  nnext * k);
+		}
 		hand_on(tile, n);
 		tile->taken += n;
 	}
 	return true;
 }
 
-/* Search; tile->taken says how far it came before gpuvecd failed. */
+/*
+ * Searches for the tile's queries.  Sets tile->taken to the number of queries
+ * that were answered, which are not all queries if gpuvecd failed.
+ */
 static void
-search_tile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
+search_tile(Tile *tile)
 {
-	GvSetSpec	tile_spec = *spec;
+	const IvfpqNeighbors *wanted = tile->wanted;
+	bool		is_kept = tile->way == WAY_KEPT;
 	GvSetDone	done;
 
-	tile_spec.nqueries = tile->nqueries;
-	if (tile->is_own)
-		tile_spec.first = tile->first;
+	if (tile->spec.own)
+		tile->spec.first = tile->first;
 	tile->rows_at_a_time = tile->batch_rows;
-	if (place == IVFPQ_WORK_HERE)
+	if (tile->way == WAY_HERE)
 		tile->rows_at_a_time = (int) Min(tile->batch_rows,
-										 Max(PRODUCTS / spec->dims /
-											 tile->nqueries, LEAST_ROWS));
+										 Max(PRODUCTS / tile->spec.dims /
+											 tile->spec.nqueries, LEAST_ROWS));
 	tile->taken = 0;
-	tile->work = tile->is_asked ? tile->wanted->rows->work :
-		IvfpqWorkBegin(&tile_spec, place);
-	(void) ((!tile->is_asked || IvfpqWorkAsk(tile->work, &tile_spec)) &&
-			put_queries(tile) && put_selves(tile) && put_lists(tile) &&
-			put_rows(tile) && IvfpqWorkRun(tile->work, &done) &&
+	tile->work = is_kept ? wanted->rows->work :
+		IvfpqLocalSetBegin(&tile->spec, tile->way == WAY_HERE ?
+						   IVFPQ_WORK_HERE :
+						   IVFPQ_WORK_SERVER);
+	(void) ((!is_kept || IvfpqLocalSetAsk(tile->work, &tile->spec)) &&
+			put_queries(tile) && put_selves(tile) &&
+			(wanted->lists == NULL ||
+			 IvfpqLocalSetPut(tile->work, GV_SET_LISTS,
+							  wanted->lists->centroids,
+							  wanted->lists->n)) &&
+			put_rows(tile) && IvfpqLocalSetRun(tile->work, &done) &&
 			take_results(tile));
-	if (!tile->is_asked)
-		IvfpqWorkEnd(tile->work);
+	if (!is_kept)
+		IvfpqLocalSetEnd(tile->work);
 }
 
-/* Are queries rows of the table that is searched? */
-static bool
-are_rows(const IvfpqNeighbors *wanted)
-{
-	return wanted->self && wanted->selves == NULL &&
-		wanted->from == wanted->rows;
-}
-
-/* Is it a way to search? */
-static bool
-is_way(const IvfpqNeighbors *wanted, const GvSetSpec *spec, Way way)
-{
-	switch (way)
-	{
-		case WAY_ASKED:
-			return wanted->rows->work != NULL;
-		case WAY_OWN:
-
-			/*
-			 * where lists are near a GPU has most rows at once in any case
-			 */
-			return are_rows(wanted) && wanted->lists != NULL &&
-				IvfpqWorkKeeps(wanted->rows->nrows, wanted->rows->dims) &&
-				IvfpqWorkChoose(spec) == IVFPQ_WORK_SERVER;
-		case WAY_PLAIN:
-			return IvfpqWorkChoose(spec) == IVFPQ_WORK_SERVER;
-		case WAY_HERE:
-			break;
-	}
-	return true;
-}
-
-/* Search all from tile->first on, or as far as gpuvecd comes. */
+/*
+ * Searches in one way for all queries from tile->first on, and stops if
+ * gpuvecd fails.  Sets tile->first to the first query without an answer.
+ * `all` describes the search for all queries.
+ */
 static void
-search_tiles(Tile *tile, GvSetSpec *spec, Way way)
+search_tiles(Tile *tile, const GvSetSpec *all, Way way)
 {
-	IvfpqTable *rows = tile->wanted->rows;
-	IvfpqWorkPlace place = way == WAY_HERE ? IVFPQ_WORK_HERE :
-	IVFPQ_WORK_SERVER;
-	int64		nleft = spec->nqueries - tile->first;
+	const IvfpqNeighbors *wanted = tile->wanted;
+	IvfpqTable *rows = wanted->rows;
+	int64		nleft = all->nqueries - tile->first;
 	int64		at_a_time;
 	int64		ntiles;
 
-	tile->is_asked = way == WAY_ASKED;
-	tile->is_own = way <= WAY_OWN && are_rows(tile->wanted);
-	spec->nrows = tile->is_asked ? rows->work_rows : rows->nrows;
-	spec->own = tile->is_own;
-	spec->self = tile->wanted->self && !tile->is_own;
-	at_a_time = IvfpqWorkQueries(spec, place);
+	tile->way = way;
+	tile->spec = *all;
+	if (way == WAY_KEPT)
+	{
+		tile->spec.nrows = rows->work_rows;
+		tile->spec.own = wanted->self && wanted->selves == NULL &&
+			wanted->from == rows;
+	}
+	tile->spec.self = wanted->self && !tile->spec.own;
+	at_a_time = IvfpqLocalSetQueries(&tile->spec, way == WAY_HERE ?
+									 IVFPQ_WORK_HERE : IVFPQ_WORK_SERVER);
 	ntiles = (nleft + at_a_time - 1) / at_a_time;
 
-	/* tiles of one size, for the last reading costs as much as any */
+	/*
+	 * Each tile, even a small one, costs one reading of the table.  So make
+	 * all tiles equally large.
+	 */
 	at_a_time = (nleft + ntiles - 1) / ntiles;
 	tile->done_before = 0;
-	IvfpqProgressPhaseOf(tile->wanted->phase,
-						 ntiles * tile->wanted->rows->nrows);
-	while (tile->first < spec->nqueries)
+	IvfpqProgressPhaseOf(wanted->phase, ntiles * rows->nrows);
+	while (tile->first < all->nqueries)
 	{
-		tile->nqueries = Min(at_a_time, spec->nqueries - tile->first);
-		search_tile(tile, spec, place);
+		tile->spec.nqueries = Min(at_a_time, all->nqueries - tile->first);
+		search_tile(tile);
 		tile->first += tile->taken;
-		if (tile->taken < tile->nqueries)
+		if (tile->taken < tile->spec.nqueries)
 			return;
-		tile->done_before += tile->wanted->rows->nrows;
+		tile->done_before += rows->nrows;
 	}
 }
 
-static void
-init_tile(Tile *tile, const IvfpqNeighbors *wanted)
-{
-	IvfpqTable *rows = wanted->rows;
-
-	memset(tile, 0, sizeof(*tile));
-	tile->wanted = wanted;
-	tile->batch_rows = IvfpqTableBatch(rows);
-	tile->batch = palloc((Size) tile->batch_rows * rows->dims * sizeof(float));
-	tile->result_queries = Max(RESULTS / wanted->k, 1);
-	tile->positions = palloc_extended(tile->result_queries * wanted->k *
-									  sizeof(int64), MCXT_ALLOC_HUGE);
-	tile->distances = palloc_extended(tile->result_queries * wanted->k *
-									  sizeof(double), MCXT_ALLOC_HUGE);
-}
-
-/* Find neighbors, see set.h. */
 void
 IvfpqFindNeighbors(const IvfpqNeighbors *wanted)
 {
+	IvfpqTable *rows = wanted->rows;
 	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = wanted->metric,
-		.dims = wanted->rows->dims, .k = wanted->k,
-	.nqueries = wanted->nqueries, .nrows = wanted->rows->nrows};
+		.dims = rows->dims, .k = wanted->k, .nqueries = wanted->nqueries,
+	.nrows = rows->nrows};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuvec neighbors",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	Tile		tile;
+	Tile		tile = {.wanted = wanted};
 
 	if (wanted->lists != NULL)
 	{
 		spec.nlists = wanted->lists->n;
 		spec.probes = wanted->probes;
 	}
-	init_tile(&tile, wanted);
-	for (Way way = WAY_ASKED; tile.first < wanted->nqueries; way++)
+	tile.batch_rows = IvfpqTableBatch(rows);
+	tile.batch = palloc((Size) tile.batch_rows * rows->dims * sizeof(float));
+	tile.result_queries = Max(RESULTS / wanted->k, 1);
+	tile.positions = palloc_extended(tile.result_queries * wanted->k *
+									 sizeof(int64), MCXT_ALLOC_HUGE);
+	tile.distances = palloc_extended(tile.result_queries * wanted->k *
+									 sizeof(double), MCXT_ALLOC_HUGE);
+
+	if (rows->work != NULL)
+		search_tiles(&tile, &spec, WAY_KEPT);
+	if (tile.first < wanted->nqueries)
 	{
-		if (way == WAY_HERE)
-		{
-			/* a set of this session takes the memory of vectors */
-			IvfpqTableForget(wanted->rows);
-			if (wanted->from != NULL)
-				IvfpqTableForget(wanted->from);
-		}
-		if (is_way(wanted, &spec, way))
-			search_tiles(&tile, &spec, way);
-		if (tile.first < wanted->nqueries)
-			IvfpqTableStopAsking(wanted->rows);
+		IvfpqTableStopAsking(rows);
+		if (IvfpqLocalSetChoose(&spec) == IVFPQ_WORK_SERVER)
+			search_tiles(&tile, &spec, WAY_SENT);
+	}
+	if (tile.first < wanted->nqueries)
+	{
+		/* this session's set needs the memory of kept vectors */
+		IvfpqTableForget(rows);
+		if (wanted->from != NULL)
+			IvfpqTableForget(wanted->from);
+		search_tiles(&tile, &spec, WAY_HERE);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }
 
-/* ----
- * gpuvec_exact_search: the nearest rows of a table to some vectors, with
- * no index.
- */
-
-PG_FUNCTION_INFO_V1(gpuvec_exact_search);
-
-typedef struct Answer
-{
-	ReturnSetInfo *rsinfo;
-	const IvfpqTable *table;
-	int			k;
-} Answer;
-
-/* Rows (query, tid, distance) of one query. */
+/* Sink of IvfpqFindNeighbors: returns rows (query, tid, distance). */
 static void
 put_answer(void *arg, int64 query, const int64 *positions,
 		   const double *distances)
@@ -376,7 +362,7 @@ put_answer(void *arg, int64 query, const int64 *positions,
 		Datum		values[3];
 		bool		nulls[3] = {false};
 
-		/* there may be a million of them */
+		/* k may be a million */
 		CHECK_FOR_INTERRUPTS();
 		values[0] = Int32GetDatum((int32) query + 1);
 		values[1] = PointerGetDatum(&answer->table->tids[positions[i]]);
@@ -386,26 +372,11 @@ put_answer(void *arg, int64 query, const int64 *positions,
 	}
 }
 
-static void
-search(IvfpqTable *table, const IvfpqQueries *queries, int k, GvSetMetric metric,
-	   ReturnSetInfo *rsinfo)
-{
-	Answer		answer = {rsinfo, table, (int) Min((int64) k, table->nrows)};
-	IvfpqNeighbors wanted = {.rows = table, .metric = metric, .k = answer.k,
-		.nqueries = queries->n, .vectors = queries->vectors,
-		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = put_answer, .arg = &answer};
-
-	if (table->nrows == 0 || queries->n == 0)
-		return;
-	IvfpqCheckSameDims("the queries", queries->dims,
-					   RelationGetRelationName(table->rel), table->dims);
-	IvfpqFindNeighbors(&wanted);
-}
-
 /*
  * gpuvec_exact_search(rel regclass, vector_column name, queries real[][],
  *		k integer, metric text)
+ *
+ * Returns the nearest rows of a table to some vectors, without an index.
  */
 Datum
 gpuvec_exact_search(PG_FUNCTION_ARGS)
@@ -417,6 +388,11 @@ gpuvec_exact_search(PG_FUNCTION_ARGS)
 	int			k = PG_GETARG_INT32(3);
 	GvSetMetric metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(4));
 	IvfpqTable	table;
+	Answer		answer = {.rsinfo = rsinfo, .table = &table};
+	IvfpqNeighbors wanted = {.rows = &table, .metric = metric,
+		.nqueries = queries.n, .vectors = queries.vectors,
+		.phase = IVFPQ_PROGRESS_SEARCHING,
+	.sink = put_answer, .arg = &answer};
 
 	IvfpqCheckRange("k", k, 1, GV_SET_MAX_K,
 					"k is how many neighbors of each query are wanted.");
@@ -424,7 +400,13 @@ gpuvec_exact_search(PG_FUNCTION_ARGS)
 	IvfpqTableOpen(&table, relid, NULL, column);
 	IvfpqProgressBegin(IVFPQ_PROGRESS_EXACT, relid);
 	IvfpqTableSurvey(&table, 0, false);
-	search(&table, &queries, k, metric, rsinfo);
+	if (table.nrows > 0 && queries.n > 0)
+	{
+		IvfpqCheckSameDims("the queries", queries.dims,
+						   RelationGetRelationName(table.rel), table.dims);
+		wanted.k = answer.k = (int) Min((int64) k, table.nrows);
+		IvfpqFindNeighbors(&wanted);
+	}
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);
 	return (Datum) 0;

@@ -1,11 +1,24 @@
 /*
  * graphlists.c
- *		Lists of a table's rows, from the centroids of a gpuivfpq index.
+ *		Comparing list by list, for graphs and joins: the lists of a table's
+ *		rows, a sample of queries whose exact neighbors are known, and the
+ *		number of near lists (probes) that a target recall needs.
  *
- * An index has lists of some hundred rows, so that a scan reads few of them.
- * Where every row is a query, larger ones are better: all queries of a list
- * are compared with all rows of a list at a time.  So centroids are merged, by
- * k-means over them, until lists have about a thousand rows.
+ * The lists come from a gpuivfpq index.  An index has lists of some hundred
+ * rows, so that a scan reads few rows.  Here every row is a query, and all
+ * queries of one list are compared with all rows of another list at a time, so
+ * larger lists are better.  Therefore k-means over the centroids of the index
+ * merges its lists until a list has about a thousand rows.
+ *
+ * The sample is spread evenly over the queries, and its exact neighbors are
+ * found under the same snapshot.  The sample is used to choose the number of
+ * probes, and to report the recall.
+ *
+ * With n probes, a neighbor is found if its list is among the n lists nearest
+ * to the query's list.  So if all lists are ranked by their distances from the
+ * query's list, the rank of the neighbor's list says how many probes find the
+ * neighbor.  The ranks for all neighbors in the sample give the recall for
+ * every number of probes.
  */
 #include "postgres.h"
 
@@ -24,16 +37,59 @@
 #include "am/types/vector.h"
 #include "set/set.h"
 
-/* Rows of a list, on an average. */
+/* Average number of rows in a list. */
 #define ROWS_OF_LIST	1000
 
-/* Of k-means over centroids, and the seed of its first ones. */
+/* Iterations of k-means over the centroids, and its random seed. */
 #define ITERATIONS		5
 #define SEED			0
 
 /*
- * Is it an index on that column, of all rows?  RelationGetIndexPredicate would
- * run the owner's code, to simplify a predicate.
+ * The sample has SAMPLE queries, or fewer if so many queries and their
+ * neighbors would take more than SAMPLE_BYTES.
+ */
+#define SAMPLE			200
+#define SAMPLE_BYTES	(16 * 1024 * 1024)
+
+/*
+ * Ranks are found for at most JUDGED neighbors of each query.  If k is larger
+ * than JUDGED, these neighbors are spread evenly over the k neighbors.
+ */
+#define JUDGED			100
+
+/*
+ * The sample's recall minus STANDARD_ERRORS standard errors has to reach the
+ * target recall.  That difference is the lower end of the one-sided 95 %
+ * confidence interval.
+ */
+#define STANDARD_ERRORS	1.645
+
+/* A neighbor of a query in the sample. */
+typedef struct Neighbor
+{
+	int64		position;		/* the neighbor's position; -1 if there is no
+								 * neighbor */
+	int64		list;			/* the neighbor's list */
+	int64		rank;			/* of that list, from 0 */
+} Neighbor;
+
+/* The ranks of the lists of the neighbors of all queries in the sample. */
+typedef struct Ranks
+{
+	const IvfpqRecallSample *sampled;
+	const IvfpqLists *lists;
+	int			judged;			/* neighbors of each query */
+	Neighbor   *neighbors;		/* [sampled->n][judged] */
+	Neighbor  **by_position;	/* [n] neighbors that exist, sorted by
+								 * position */
+	int			n;
+} Ranks;
+
+/*
+ * Returns whether this is a valid gpuivfpq index on this column that is not
+ * partial.  Looks for a predicate in the catalog, because
+ * RelationGetIndexPredicate would run the owner's code to simplify the
+ * predicate.
  */
 static bool
 holds_column(Relation index, AttrNumber column)
@@ -45,7 +101,6 @@ holds_column(Relation index, AttrNumber column)
 		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
 }
 
-/* Open the index to use; NULL if there is none. */
 Relation
 IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric)
 {
@@ -72,35 +127,12 @@ IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric)
 	return NULL;
 }
 
-static void
-report_no_index(const IvfpqTable *rows, GvSetMetric metric)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_OBJECT),
-			 errmsg("table \"%s\" has no gpuivfpq index for metric %s on column \"%s\"",
-					RelationGetRelationName(rows->rel),
-					IvfpqMetricName(metric),
-					get_attname(RelationGetRelid(rows->rel),
-								rows->vector_column, false)),
-			 metric == GV_SET_PEARSON ?
-			 errhint("No index orders by correlation; use method exact.") :
-			 errhint("Create one, not partial, with the operator class of that metric, or use method exact.")));
-}
-
-/* Those of the index; of one without any there is one, of all rows. */
-static void
-read_centroids(Relation index, IvfpqLists *lists)
-{
-	lists->centroids = IvfpqCentroids(index, lists->dims, &lists->n);
-	if (lists->n > 0)
-		return;
-	lists->n = 1;
-	lists->centroids = palloc0(lists->dims * sizeof(float));
-}
-
-/* Centroids as input of some work, some at a time. */
+/*
+ * Passes all centroids, as rows, to a set, a batch at a time.  Returns false
+ * if gpuvecd failed.
+ */
 static bool
-put_centroids(IvfpqWork *work, const IvfpqLists *lists)
+put_centroids(IvfpqLocalSet *work, const IvfpqLists *lists)
 {
 	int			most = (int) Max(IVFPQ_BATCH_BYTES / sizeof(float) /
 								 lists->dims, 1);
@@ -109,90 +141,13 @@ put_centroids(IvfpqWork *work, const IvfpqLists *lists)
 	for (int put = 0; put < lists->n; put += n)
 	{
 		n = Min(most, lists->n - put);
-		if (!IvfpqWorkPut(work, GV_SET_ROWS,
-						  lists->centroids + (Size) put * lists->dims, n))
+		if (!IvfpqLocalSetPut(work, GV_SET_ROWS,
+							  lists->centroids + (Size) put * lists->dims, n))
 			return false;
 	}
 	return true;
 }
 
-/* k-means over centroids; false: gpuvecd failed. */
-static bool
-try_to_merge(const IvfpqLists *lists, const GvSetSpec *spec,
-			 const int64 *seeds, IvfpqWorkPlace place, IvfpqLists *merged)
-{
-	IvfpqWork  *work = IvfpqWorkBegin(spec, place);
-	GvSetDone	done = {.again = true};
-	bool		worked = true;
-
-	for (int i = 0; worked && i < spec->k; i++)
-		worked = IvfpqWorkPut(work, GV_SET_SEEDS,
-							  lists->centroids + seeds[i] * lists->dims, 1);
-	while (worked && !done.finished)
-	{
-		worked = (!done.again || put_centroids(work, lists)) &&
-			IvfpqWorkRun(work, &done);
-		IvfpqProgressDone(done.passes * spec->nrows);
-	}
-	worked = worked && IvfpqWorkGet(work, GV_SET_CENTROIDS, 0, done.found,
-									merged->centroids);
-	IvfpqWorkEnd(work);
-	merged->n = done.found;
-	return worked;
-}
-
-/* Make k-means possible; returns the power of two that they grow by. */
-static int
-scale_centroids(IvfpqLists *lists)
-{
-	IvfpqMagnitude magnitude = {0};
-	int			exponent;
-
-	for (int i = 0; i < lists->n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		IvfpqMagnitudeNote(&magnitude,
-						   lists->centroids + (Size) i * lists->dims,
-						   lists->dims);
-	}
-	exponent = IvfpqMagnitudeScale(&magnitude);
-	IvfpqScale(lists->centroids, (int64) lists->n * lists->dims, exponent,
-			   lists->centroids);
-	return exponent;
-}
-
-/* Fewer lists: k of them, about. */
-static void
-merge(IvfpqLists *lists, int k)
-{
-	GvSetSpec	spec = {.kind = GV_SET_KMEANS, .dims = lists->dims, .k = k,
-	.iterations = ITERATIONS, .nrows = lists->n};
-	IvfpqKmeansSeeds *seeds = IvfpqKmeansSeedsBegin(k, SEED);
-	IvfpqLists	merged = *lists;
-	const int64 *firsts;
-	int			exponent = scale_centroids(lists);
-
-	for (int i = 0; i < lists->n; i++)
-		IvfpqKmeansSeedsOffer(seeds, i,
-							  lists->centroids + (Size) i * lists->dims,
-							  lists->dims);
-	firsts = IvfpqKmeansSeedsEnd(seeds);
-	merged.centroids = palloc_extended((Size) k * lists->dims * sizeof(float),
-									   MCXT_ALLOC_HUGE);
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_CLUSTERING,
-						 (spec.iterations + 1) * spec.nrows);
-	if (!try_to_merge(lists, &spec, firsts, IvfpqWorkChoose(&spec), &merged))
-		try_to_merge(lists, &spec, firsts, IVFPQ_WORK_HERE, &merged);
-	IvfpqScale(merged.centroids, (int64) merged.n * merged.dims, -exponent,
-			   merged.centroids);
-	pfree(lists->centroids);
-	*lists = merged;
-}
-
-/*
- * Lists of a table's rows, about a thousand in each but no more than its index
- * has; ERROR if no index serves.
- */
 IvfpqLists *
 IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric)
 {
@@ -201,122 +156,122 @@ IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric)
 	Relation	index = IvfpqListsIndex(rows, metric);
 
 	if (index == NULL)
-		report_no_index(rows, metric);
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("table \"%s\" has no gpuivfpq index for metric %s on column \"%s\"",
+						RelationGetRelationName(rows->rel),
+						IvfpqMetricName(metric),
+						get_attname(RelationGetRelid(rows->rel),
+									rows->vector_column, false)),
+				 metric == GV_SET_PEARSON ?
+				 errhint("No index orders by correlation; use method exact.") :
+				 errhint("Create one, not partial, with the operator class of that metric, or use method exact.")));
 	lists->metric = metric;
 	lists->dims = rows->dims;
-	read_centroids(index, lists);
+	lists->centroids = IvfpqCentroids(index, lists->dims, &lists->n);
 	index_close(index, NoLock);
+	if (lists->n == 0)
+	{
+		/* the index is not trained: make one list of all rows */
+		lists->n = 1;
+		lists->centroids = palloc0(lists->dims * sizeof(float));
+	}
 	if (lists->n > most)
-		merge(lists, (int) most);
+	{
+		float	   *merged = palloc_extended((Size) most * lists->dims *
+											 sizeof(float), MCXT_ALLOC_HUGE);
+
+		lists->n = IvfpqCluster (lists->centroids, lists->n, lists->dims,
+								 (int) most, ITERATIONS, SEED, merged);
+
+		pfree(lists->centroids);
+		lists->centroids = merged;
+	}
 	return lists;
 }
 
-/* The centroids nearest to vectors; false: gpuvecd failed. */
+/*
+ * Sets found [nqueries] to the number of the centroid nearest to each vector.
+ * Returns false if gpuvecd failed.
+ */
 static bool
 try_to_find(const IvfpqLists *lists, const GvSetSpec *spec,
-			const float *vectors, IvfpqWorkPlace place, int64 *found)
+			const float *vectors, IvfpqLocalSetPlace place, int64 *found)
 {
-	IvfpqWork  *work = IvfpqWorkBegin(spec, place);
+	IvfpqLocalSet *work = IvfpqLocalSetBegin(spec, place);
 	GvSetDone	done;
 	bool		worked;
 
-	worked = IvfpqWorkPut(work, GV_SET_QUERIES, vectors, spec->nqueries) &&
-		put_centroids(work, lists) && IvfpqWorkRun(work, &done) &&
-		IvfpqWorkGet(work, GV_SET_POSITIONS, 0, spec->nqueries, found);
-	IvfpqWorkEnd(work);
+	worked = IvfpqLocalSetPut(work, GV_SET_QUERIES, vectors, spec->nqueries) &&
+		put_centroids(work, lists) && IvfpqLocalSetRun(work, &done) &&
+		IvfpqLocalSetGet(work, GV_SET_POSITIONS, 0, spec->nqueries, found);
+	IvfpqLocalSetEnd(work);
 	return worked;
 }
 
-/* The list of each vector, as gv_set.h has it. */
+/*
+ * Sets found [nvectors] to the number of each vector's list.  gv_set.h defines
+ * to which list a vector belongs.
+ */
 static void
 lists_nearest(const IvfpqLists *lists, const float *vectors, int nvectors,
-				  int64 *found)
+			  int64 *found)
 {
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,
 		.metric = lists->metric == GV_SET_IP ? GV_SET_L2 : lists->metric,
 		.dims = lists->dims, .k = 1, .nqueries = nvectors,
 	.nrows = lists->n};
 
-	if (!try_to_find(lists, &spec, vectors, IvfpqWorkChoose(&spec), found))
+	if (!try_to_find(lists, &spec, vectors, IvfpqLocalSetChoose(&spec), found))
 		(void) try_to_find(lists, &spec, vectors, IVFPQ_WORK_HERE, found);
 }
 
-/* How far all lists are from a list, [n], by which others are near to it. */
-static void
-lists_distances(const IvfpqLists *lists, int64 list, double *distances)
-{
-	const float *own = lists->centroids + list * lists->dims;
-
-	for (int i = 0; i < lists->n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		distances[i] = gv_set_distance(lists->metric, own,
-									   lists->centroids +
-									   (Size) i * lists->dims, lists->dims);
-	}
-}
-
-/* ----
- * How good approximate neighbors are: some rows, evenly spread over the
- * table, whose exact neighbors are found under the same snapshot.
+/*
+ * Sink of IvfpqFindNeighbors: stores the exact neighbors of a query in the
+ * sample.
  */
-
-/* Rows to compare, and fewer if they take more than SAMPLE_BYTES. */
-#define SAMPLE			200
-#define SAMPLE_BYTES	(16 * 1024 * 1024)
-
-/* Which rows, and their vectors. */
-static void
-read_sample(IvfpqSampled *sampled)
-{
-	IvfpqTable *queries = sampled->pairs->queries;
-	int64		nqueries = queries->nrows;
-	int			n = sampled->n;
-
-	for (int i = 0; i < n; i++)
-	{
-		int64		position = nqueries / n * i + nqueries % n * i / n;
-
-		sampled->positions[i] = position;
-		memcpy(sampled->vectors + (Size) i * queries->dims,
-			   IvfpqTableVector(queries, position),
-			   queries->dims * sizeof(float));
-	}
-}
-
 static void
 take_exact(void *arg, int64 query, const int64 *positions,
 		   const double *distances)
 {
-	IvfpqSampled *sampled = arg;
+	IvfpqRecallSample *sampled = arg;
 	int			k = sampled->pairs->k;
 
 	memcpy(sampled->neighbors + query * k, positions, k * sizeof(int64));
 	memcpy(sampled->distances + query * k, distances, k * sizeof(double));
 }
 
-/* Choose rows and find their exact neighbors. */
-IvfpqSampled *
-IvfpqSampledBegin(const IvfpqPairs *pairs)
+IvfpqRecallSample *
+IvfpqRecallSampleBegin(const IvfpqPairs *pairs)
 {
 	int			dims = pairs->rows->dims;
-	IvfpqSampled *sampled = palloc0(sizeof(IvfpqSampled));
+	IvfpqRecallSample *sampled = palloc0(sizeof(IvfpqRecallSample));
 	Size		bytes = dims * sizeof(float) +
 	pairs->k * (sizeof(int64) + sizeof(double));
 	int64		n = Max(Min(SAMPLE_BYTES / bytes, SAMPLE), 1);
+	int64		nqueries = pairs->queries->nrows;
 	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.k = pairs->k, .self = pairs->self, .phase = IVFPQ_PROGRESS_RECALL,
 	.sink = take_exact, .arg = sampled};
 
 	sampled->pairs = pairs;
-	sampled->n = (int) Min(n, pairs->queries->nrows);
+	sampled->n = (int) Min(n, nqueries);
 	sampled->positions = palloc(sampled->n * sizeof(int64));
 	sampled->vectors = palloc((Size) sampled->n * dims * sizeof(float));
 	sampled->neighbors = palloc((Size) sampled->n * pairs->k *
 								sizeof(int64));
 	sampled->distances = palloc((Size) sampled->n * pairs->k *
 								sizeof(double));
-	read_sample(sampled);
+	for (int i = 0; i < sampled->n; i++)
+	{
+		int64		position = nqueries / sampled->n * i +
+		nqueries % sampled->n * i / sampled->n;
+
+		sampled->positions[i] = position;
+		memcpy(sampled->vectors + (Size) i * dims,
+			   IvfpqTableVector(pairs->queries, position),
+			   dims * sizeof(float));
+	}
 	wanted.nqueries = sampled->n;
 	wanted.vectors = sampled->vectors;
 	wanted.selves = pairs->self ? sampled->positions : NULL;
@@ -325,12 +280,13 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 }
 
 /*
- * Counts the distances [k] found for a query, NaN where there is no neighbor;
- * they ascend, and queries come ascending.  A distance equal to the largest of
- * the exact ones counts as found.  Queries without neighbors add nothing.
+ * See set.h.  A row counts as found if its distance is not larger than that of
+ * the last exact neighbor.  So a row that is equally far may take the place of
+ * an exact neighbor.  A query without exact neighbors does not count.
  */
 void
-IvfpqSampledNote(IvfpqSampled *sampled, int64 query, const double *distances)
+IvfpqRecallSampleNote(IvfpqRecallSample *sampled, int64 query,
+					  const double *distances)
 {
 	int			k = sampled->pairs->k;
 	const double *exact;
@@ -351,9 +307,8 @@ IvfpqSampledNote(IvfpqSampled *sampled, int64 query, const double *distances)
 	sampled->noted++;
 }
 
-/* Tell the user; how rows were found is a sentence. */
 void
-IvfpqSampledEnd(const IvfpqSampled *sampled, const char *how)
+IvfpqRecallSampleEnd(const IvfpqRecallSample *sampled, const char *how)
 {
 	if (sampled->possible > 0)
 		ereport(NOTICE,
@@ -364,44 +319,6 @@ IvfpqSampledEnd(const IvfpqSampled *sampled, const char *how)
 				 errdetail("%s", how)));
 }
 
-/* ----
- * How many lists have to be near so that a graph or join has the recall
- * that is asked for.
- *
- * Of a sample the exact neighbors are known (graphlists.c).  A neighbor is
- * found if its list is among those near to the list of its row; so its list's
- * rank among these says how many probes that takes, and ranks of all
- * neighbors say the recall for every number of probes.
- */
-
-/* Neighbors of a row whose ranks are found, evenly spread if k is more. */
-#define JUDGED			100
-
-/*
- * The sample's recall less STANDARD_ERRORS standard errors has to reach the
- * target recall: it is the lower end of a one-sided interval of 95 %.
- */
-#define STANDARD_ERRORS	1.645
-
-/* A neighbor of a row of the sample. */
-typedef struct Neighbor
-{
-	int64		position;		/* its row; -1: there is none */
-	int			row;			/* of the sample */
-	int64		list;
-	int64		rank;			/* of its list, from 0 */
-} Neighbor;
-
-typedef struct Ranks
-{
-	const IvfpqSampled *sampled;
-	const IvfpqLists *lists;
-	int			judged;			/* neighbors of a row */
-	Neighbor   *neighbors;		/* [sampled->n][judged] by row */
-	Neighbor  **by_position;	/* those there are, [n], by position */
-	int			n;
-} Ranks;
-
 static int
 compare_positions(const void *a, const void *b)
 {
@@ -411,11 +328,14 @@ compare_positions(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Which neighbors count: not those whose distance is NaN. */
+/*
+ * Chooses the neighbors whose ranks are found.  Neighbors whose distance is
+ * NaN do not count.
+ */
 static void
 choose_neighbors(Ranks *ranks)
 {
-	const IvfpqSampled *sampled = ranks->sampled;
+	const IvfpqRecallSample *sampled = ranks->sampled;
 	int64		k = sampled->pairs->k;
 
 	ranks->judged = (int) Min(k, JUDGED);
@@ -431,7 +351,6 @@ choose_neighbors(Ranks *ranks)
 			Size		item = row * k + i * k / ranks->judged;
 
 			memset(neighbor, 0, sizeof(*neighbor));
-			neighbor->row = row;
 			neighbor->position = isnan(sampled->distances[item]) ? -1 :
 				sampled->neighbors[item];
 			if (neighbor->position >= 0)
@@ -441,7 +360,10 @@ choose_neighbors(Ranks *ranks)
 		  compare_positions);
 }
 
-/* The lists of neighbors first .. first + n - 1, given their vectors. */
+/*
+ * Finds the lists of the neighbors by_position[first .. first + n - 1], whose
+ * vectors [n] are given.
+ */
 static void
 find_some_lists(Ranks *ranks, int first, int n, const float *vectors)
 {
@@ -454,7 +376,7 @@ find_some_lists(Ranks *ranks, int first, int n, const float *vectors)
 	pfree(found);
 }
 
-/* The lists of neighbors. */
+/* Finds the lists of all neighbors, a batch at a time. */
 static void
 find_lists(Ranks *ranks)
 {
@@ -473,7 +395,7 @@ find_lists(Ranks *ranks)
 			find_some_lists(ranks, first, batch, vectors);
 			first = i;
 		}
-		/* several rows may have the same neighbor */
+		/* several queries may have the same neighbor */
 		if (i == 0 || position != ranks->by_position[i - 1]->position)
 			vector = IvfpqTableVector(rows, position);
 		memcpy(vectors + (Size) (i - first) * rows->dims, vector,
@@ -484,8 +406,9 @@ find_lists(Ranks *ranks)
 }
 
 /*
- * The rank of a list among those near to another, which are n so far away, by
- * (distance, number), NaN behind all others.
+ * Returns the rank of a list, counted from 0, among n lists that are ordered
+ * by (distance, number).  Distances that are NaN come last.  Counts the lists
+ * before this one, which takes less time than a sort.
  */
 static int64
 rank_among(const double *distances, int n, int64 list)
@@ -505,22 +428,34 @@ rank_among(const double *distances, int n, int64 list)
 	return rank;
 }
 
-/* The ranks of lists. */
+/*
+ * Finds the rank of each neighbor's list among all lists, which are ordered by
+ * their distances from the list of the neighbor's query.
+ */
 static void
 find_ranks(Ranks *ranks)
 {
-	const IvfpqSampled *sampled = ranks->sampled;
-	int			nlists = ranks->lists->n;
+	const IvfpqRecallSample *sampled = ranks->sampled;
+	const IvfpqLists *lists = ranks->lists;
+	int			nlists = lists->n;
 	int64	   *own = palloc(sampled->n * sizeof(int64));
 	double	   *distances = palloc_extended(nlists * sizeof(double),
 											MCXT_ALLOC_HUGE);
 
-	lists_nearest(ranks->lists, sampled->vectors, sampled->n, own);
+	lists_nearest(lists, sampled->vectors, sampled->n, own);
 	for (int row = 0; row < sampled->n; row++)
 	{
 		Neighbor   *neighbors = ranks->neighbors + row * ranks->judged;
 
-		lists_distances(ranks->lists, own[row], distances);
+		for (int i = 0; i < nlists; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			distances[i] = gv_set_distance(lists->metric, lists->centroids +
+										   own[row] * lists->dims,
+										   lists->centroids +
+										   (Size) i * lists->dims,
+										   lists->dims);
+		}
 		for (int i = 0; i < ranks->judged; i++)
 			if (neighbors[i].position >= 0)
 				neighbors[i].rank = rank_among(distances, nlists,
@@ -530,7 +465,7 @@ find_ranks(Ranks *ranks)
 	pfree(distances);
 }
 
-/* Is the target recall reached with this number of probes? */
+/* Returns whether the sample reaches a recall with this number of probes. */
 static bool
 suffices(const Ranks *ranks, int probes, double recall)
 {
@@ -568,7 +503,9 @@ suffices(const Ranks *ranks, int probes, double recall)
 	return mean - STANDARD_ERRORS * sqrt(variance / n) >= recall;
 }
 
-/* The least number of lists with which the neighbors have that recall. */
+/*
+ * Returns the least number of probes with which the sample reaches a recall.
+ */
 static int
 least_lists(const Ranks *ranks, double recall)
 {
@@ -588,13 +525,13 @@ least_lists(const Ranks *ranks, double recall)
 }
 
 /*
- * The number of lists with which neighbors have that recall; all of them for
- * 1, so that the answer is exact.  So few rows cannot tell what a recall takes
- * that is higher than indexes are calibrated for: that grows as a scan's lists
- * do.
+ * See set.h.  For recall 1 all lists are probed, so that the answer is exact.
+ * Indexes are calibrated up to IVFPQ_SURE_RECALL.  For a higher recall the
+ * sample is too small, too, so the number of probes is extrapolated, as it is
+ * for a scan.
  */
 int
-IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
+IvfpqProbesFor(const IvfpqRecallSample *sampled, const IvfpqLists *lists,
 			   double recall)
 {
 	Ranks		ranks = {.sampled = sampled, .lists = lists};
@@ -607,10 +544,13 @@ IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
 	find_ranks(&ranks);
 	probes = least_lists(&ranks, Min(recall, IVFPQ_SURE_RECALL));
 	if (recall > IVFPQ_SURE_RECALL)
+	{
+		int			lower = least_lists(&ranks, IVFPQ_LOWER_RECALL);
+
 		probes = (int) Min(ceil(IvfpqBeyondTargets(recall, IVFPQ_SURE_RECALL,
-												   least_lists(&ranks, IVFPQ_LOWER_RECALL),
-												   probes)),
+												   lower, probes)),
 						   lists->n);
+	}
 	pfree(ranks.neighbors);
 	pfree(ranks.by_position);
 	return probes;

@@ -1,6 +1,9 @@
 /*
  * localset.c
- *		Work on sets by gpuvecd or by this session's engine.
+ *		Work on sets of rows, by gpuvecd or by this session's engine.
+ *
+ * gpuvecd gets the work if sending the inputs takes less time than a processor
+ * would need for the work.
  */
 #include "postgres.h"
 
@@ -13,46 +16,62 @@
 #include "set/localset.h"
 
 /*
- * Work that takes a processor less than a tenth of a second or so stays here:
- * products of numbers in it.
+ * Work that needs fewer multiplications than this stays in this session,
+ * because a processor takes less than about 0.1 s for the work.
  */
 #define LEAST_PRODUCTS	1e9
 
-/* A search that reads each row for fewer queries costs more to send. */
+/*
+ * For fewer queries than this, sending the rows takes longer than comparing
+ * them with the queries.
+ */
 #define LEAST_QUERIES	8
 
-/* Finding quantiles takes longer than sending this many values. */
+/*
+ * For at least this many values, finding quantiles takes longer than sending
+ * the values.
+ */
 #define LEAST_VALUES	(1 << 20)
 
 /*
- * Queries and results that gpuvecd gets at a time: 1 / SERVER_DIVISOR of its
- * memory, or SERVER_BYTES if that is more, but at most 1 / SERVER_MOST, since
- * it refuses work that it has no memory for.  Rows that it keeps may have 1 /
- * SERVER_MOST, too.
+ * The queries that gpuvecd gets at a time, and their results, take 1 /
+ * SERVER_DIVISOR of gpuvecd's memory, or SERVER_BYTES if that is more.  The
+ * queries and results never take more than 1 / SERVER_MOST of the memory,
+ * because gpuvecd refuses work for which it has no memory.  Rows that gpuvecd
+ * keeps may take another 1 / SERVER_MOST.
  */
 #define SERVER_DIVISOR	16
 #define SERVER_BYTES	((int64) 1 << 30)
 #define SERVER_MOST		4
 
-struct IvfpqWork
+struct IvfpqLocalSet
 {
-	IvfpqWorkPlace place;
-	GvSet	   *set;			/* of this session, or NULL */
-	IvfpqRemoteSet *remote;		/* of gpuvecd; NULL: it cannot */
+	IvfpqLocalSetPlace place;
+	GvSet	   *set;			/* this session's set; NULL if gpuvecd works */
+	IvfpqRemoteSet *remote;		/* gpuvecd's set; NULL if gpuvecd does not
+								 * take the work, or if this session does the
+								 * work */
 	MemoryContextCallback callback;
 };
 
-/* The engine's memory is not PostgreSQL's. */
+/*
+ * Memory context callback: frees this session's set, whose memory belongs to
+ * no memory context.
+ */
 static void
 drop_set(void *arg)
 {
-	IvfpqWork  *work = arg;
+	IvfpqLocalSet *work = arg;
 
 	gv_set_drop(work->set);
 	work->set = NULL;
 }
 
-/* Products of an exact search, rows with queries and both with centroids. */
+/*
+ * Returns the number of multiplications that an exact search needs to compare
+ * rows with queries and, if there are lists, rows and queries with the lists'
+ * centroids.
+ */
 static double
 search_products(const GvSetSpec *spec)
 {
@@ -65,7 +84,10 @@ search_products(const GvSetSpec *spec)
 			(rows + queries) * spec->nlists) * spec->dims;
 }
 
-/* Is it more work than sending the rows? */
+/*
+ * Returns whether doing the work in this session takes longer than sending its
+ * inputs to gpuvecd.
+ */
 static bool
 pays(const GvSetSpec *spec)
 {
@@ -80,16 +102,15 @@ pays(const GvSetSpec *spec)
 			return numbers * spec->k * (spec->iterations + 1) >=
 				LEAST_PRODUCTS;
 		case GV_SET_SELECT:
-			return false;		/* it takes less than to send them */
+			return false;		/* selecting is faster than sending */
 		case GV_SET_QUANTILES:
 			return spec->nrows >= LEAST_VALUES;
 	}
 	return false;
 }
 
-/* Where to try first, see localset.h. */
-IvfpqWorkPlace
-IvfpqWorkChoose(const GvSetSpec *spec)
+IvfpqLocalSetPlace
+IvfpqLocalSetChoose(const GvSetSpec *spec)
 {
 	if (IvfpqServerIsWanted() &&
 		(ivfpq_engine == IVFPQ_ENGINE_GPU || pays(spec)))
@@ -97,11 +118,10 @@ IvfpqWorkChoose(const GvSetSpec *spec)
 	return IVFPQ_WORK_HERE;
 }
 
-/* Begin, see localset.h. */
-IvfpqWork *
-IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place)
+IvfpqLocalSet *
+IvfpqLocalSetBegin(const GvSetSpec *spec, IvfpqLocalSetPlace place)
 {
-	IvfpqWork  *work = palloc0(sizeof(IvfpqWork));
+	IvfpqLocalSet *work = palloc0(sizeof(IvfpqLocalSet));
 
 	work->place = place;
 	work->callback.func = drop_set;
@@ -114,9 +134,11 @@ IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place)
 	return work;
 }
 
-/* Returns whether gpuvecd has done its part. */
+/*
+ * Returns `done`.  If `done` is false, logs why gpuvecd has not done the work.
+ */
 static bool
-note(const IvfpqWork *work, bool done)
+note(const IvfpqLocalSet *work, bool done)
 {
 	if (!done)
 		ereport(DEBUG1,
@@ -127,7 +149,8 @@ note(const IvfpqWork *work, bool done)
 }
 
 bool
-IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items, int64 n)
+IvfpqLocalSetPut(IvfpqLocalSet *work, GvSetInput input, const void *items,
+				 int64 n)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (work->place == IVFPQ_WORK_SERVER)
@@ -138,7 +161,7 @@ IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items, int64 n)
 }
 
 bool
-IvfpqWorkAsk(IvfpqWork *work, const GvSetSpec *spec)
+IvfpqLocalSetAsk(IvfpqLocalSet *work, const GvSetSpec *spec)
 {
 	CHECK_FOR_INTERRUPTS();
 	Assert(work->place == IVFPQ_WORK_SERVER);
@@ -147,7 +170,7 @@ IvfpqWorkAsk(IvfpqWork *work, const GvSetSpec *spec)
 }
 
 bool
-IvfpqWorkRun(IvfpqWork *work, GvSetDone *done)
+IvfpqLocalSetRun(IvfpqLocalSet *work, GvSetDone *done)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (work->place == IVFPQ_WORK_SERVER)
@@ -158,8 +181,8 @@ IvfpqWorkRun(IvfpqWork *work, GvSetDone *done)
 }
 
 bool
-IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first, int64 n,
-			 void *items)
+IvfpqLocalSetGet(IvfpqLocalSet *work, GvSetOutput output, int64 first, int64 n,
+				 void *items)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (work->place == IVFPQ_WORK_SERVER)
@@ -170,14 +193,15 @@ IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first, int64 n,
 }
 
 void
-IvfpqWorkPrefetch(IvfpqWork *work, GvSetOutput output, int64 first, int64 n)
+IvfpqLocalSetPrefetch(IvfpqLocalSet *work, GvSetOutput output, int64 first,
+					  int64 n)
 {
 	if (work->remote != NULL)
 		IvfpqRemoteSetPrefetch(work->remote, output, first, n);
 }
 
 void
-IvfpqWorkEnd(IvfpqWork *work)
+IvfpqLocalSetEnd(IvfpqLocalSet *work)
 {
 	if (work->remote != NULL)
 		IvfpqRemoteSetEnd(work->remote);
@@ -186,8 +210,9 @@ IvfpqWorkEnd(IvfpqWork *work)
 }
 
 /*
- * Bytes of queries and results that gpuvecd may get.  Work with lists stays on
- * one device.
+ * Returns how many bytes of queries and results gpuvecd may get at a time.
+ * Work with lists, and work whose queries are rows that gpuvecd keeps, uses
+ * one device only, so one device's memory is the limit.
  */
 static int64
 server_bytes(const GvSetSpec *spec)
@@ -195,19 +220,20 @@ server_bytes(const GvSetSpec *spec)
 	int64		memory = IvfpqServerMemory(spec->nlists > 0 || spec->own);
 
 	if (memory <= 0)
-		return SERVER_BYTES;	/* it is not known yet */
+		return SERVER_BYTES;	/* gpuvecd's memory is not known yet */
 	return Min(Max(memory / SERVER_DIVISOR, SERVER_BYTES),
 			   memory / SERVER_MOST);
 }
 
 /*
- * How many queries at a time, see localset.h.  The engine's memory that does not
- * depend on their number is not counted, or where memory is scarce they would
- * come one by one.  Queries that are rows take less than others, but a GPU
- * more than is known here.
+ * See localset.h.  We do not count memory that does not depend on the number
+ * of queries.  Otherwise, with little memory, queries would be answered one by
+ * one.  Queries that are rows of the set are counted like other queries.
+ * Although their vectors take no further memory, a GPU needs other memory for
+ * these queries, whose size is not known here.
  */
 int64
-IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
+IvfpqLocalSetQueries(const GvSetSpec *spec, IvfpqLocalSetPlace place)
 {
 	int64		limit = place == IVFPQ_WORK_SERVER ? server_bytes(spec) :
 	(int64) maintenance_work_mem * 1024;
@@ -231,20 +257,12 @@ IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 	return low;
 }
 
-/* See localset.h. */
 bool
-IvfpqWorkKeeps(int64 nrows, int dims)
+IvfpqLocalSetKeeps(int64 nrows, int dims)
 {
 	int64		row = dims * sizeof(float);
 
 	return (ivfpq_engine == IVFPQ_ENGINE_GPU ? IvfpqServerIsWanted() :
 			IvfpqServerHasDevice()) && nrows <= GV_SET_OWN_BYTES / row &&
 		nrows * row <= IvfpqServerMemory(true) / SERVER_MOST;
-}
-
-/* The memory in which rows may be kept, see localset.h. */
-Size
-IvfpqWorkSpareMemory(void)
-{
-	return IvfpqServerIsWanted() ? IvfpqMemoryLimit() : 0;
 }

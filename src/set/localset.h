@@ -1,70 +1,76 @@
 /*
  * localset.h
- *		A piece of work on a set (engine/gv_set.h), done by this session or by
- *		gpuvecd.
+ *		Work on a set of rows (engine/gv_set.h), by this session or by gpuvecd.
  *
- * gpuvecd may fail at any time.  Then Put, Run or Get returns false, the work
- * can only be ended, and the caller begins it anew, all inputs included, in
- * this session; the outputs that it has are those that it would get.  Errors
- * of this session's own engine are raised, as is an interrupt.
+ * gpuvecd may fail at any time.  Then IvfpqLocalSetPut, Ask, Run or Get
+ * returns false, and the caller can only end the work.  The caller begins the
+ * work again in this session and passes all inputs again.  The outputs that
+ * the caller has already got stay valid, because both engines give the same
+ * outputs.  If this session's own engine fails, or the session is interrupted,
+ * these functions raise an error.
  */
 #ifndef IVFPQ_LOCALSET_H
 #define IVFPQ_LOCALSET_H
 
 #include "engine/gv_set.h"
 
-typedef struct IvfpqWork IvfpqWork;
+typedef struct IvfpqLocalSet IvfpqLocalSet;
 
-typedef enum IvfpqWorkPlace
+typedef enum IvfpqLocalSetPlace
 {
 	IVFPQ_WORK_SERVER,			/* gpuvecd */
 	IVFPQ_WORK_HERE				/* this session */
-} IvfpqWorkPlace;
+} IvfpqLocalSetPlace;
 
-/* Where work should be tried first. */
-extern IvfpqWorkPlace IvfpqWorkChoose(const GvSetSpec *spec);
-
-/* Begin; the memory context of the time ends it, or IvfpqWorkEnd. */
-extern IvfpqWork *IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place);
+/* Returns where to try the work first. */
+extern IvfpqLocalSetPlace IvfpqLocalSetChoose(const GvSetSpec *spec);
 
 /*
- * As gv_set_put, gv_set_ask, gv_set_run and gv_set_get, but for what is said
- * above; only gpuvecd is asked again.
+ * Begins work on a set.  The work ends when the caller calls IvfpqLocalSetEnd,
+ * or else with the current memory context.
  */
-extern bool IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items,
-						 int64 n);
-extern bool IvfpqWorkAsk(IvfpqWork *work, const GvSetSpec *spec);
-extern bool IvfpqWorkRun(IvfpqWork *work, GvSetDone *done);
-extern bool IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first,
-						 int64 n, void *items);
+extern IvfpqLocalSet *IvfpqLocalSetBegin(const GvSetSpec *spec,
+										 IvfpqLocalSetPlace place);
+extern void IvfpqLocalSetEnd(IvfpqLocalSet *work);
 
 /*
- * Items that the next calls of IvfpqWorkGet will ask for, in this order: of
- * gpuvecd they come meanwhile.
+ * Like gv_set_put, gv_set_ask, gv_set_run and gv_set_get, but return false if
+ * gpuvecd fails (see above).  IvfpqLocalSetAsk is for work at gpuvecd only.
  */
-extern void IvfpqWorkPrefetch(IvfpqWork *work, GvSetOutput output,
-							  int64 first, int64 n);
-extern void IvfpqWorkEnd(IvfpqWork *work);
+extern bool IvfpqLocalSetPut(IvfpqLocalSet *work, GvSetInput input,
+							 const void *items,
+							 int64 n);
+extern bool IvfpqLocalSetAsk(IvfpqLocalSet *work, const GvSetSpec *spec);
+extern bool IvfpqLocalSetRun(IvfpqLocalSet *work, GvSetDone *done);
+extern bool IvfpqLocalSetGet(IvfpqLocalSet *work, GvSetOutput output,
+							 int64 first,
+							 int64 n, void *items);
 
 /*
- * How many queries of an exact search may be asked together: what they take of
- * this session fits maintenance_work_mem, of gpuvecd a sixteenth of its memory
- * or a gigabyte, a quarter at most; at least one, no more than spec->nqueries.
+ * Announces the items that a later call of IvfpqLocalSetGet will ask for, so
+ * that gpuvecd sends them meanwhile.  Announced items have to be fetched in
+ * the order of their announcements, before any other items.
  */
-extern int64 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place);
+extern void IvfpqLocalSetPrefetch(IvfpqLocalSet *work, GvSetOutput output,
+								  int64 first, int64 n);
 
 /*
- * May gpuvecd be given nrows rows to keep, for as long as something is asked
- * of them, a quarter of a device's memory?  It has to have one, or the user
- * wants it in any case: processors take memory of the host for them.
+ * Returns how many queries of an exact search one set may have: at least one,
+ * and at most spec->nqueries.  For a set in this session, the queries and
+ * their results fit into maintenance_work_mem.  For a set at gpuvecd, they
+ * take a sixteenth of gpuvecd's memory, or a gigabyte if that is more, but at
+ * most a quarter of the memory.
  */
-extern bool IvfpqWorkKeeps(int64 nrows, int dims);
+extern int64 IvfpqLocalSetQueries(const GvSetSpec *spec,
+								  IvfpqLocalSetPlace place);
 
 /*
- * Bytes that a session has for vectors meanwhile: maintenance_work_mem where
- * gpuvecd is to do the work, nothing where the session's own engine takes
- * that.
+ * Returns whether gpuvecd may keep this many rows, so that a set can be asked
+ * about them several times.  The rows may take a quarter of a device's memory,
+ * and GV_SET_OWN_BYTES at most.  If gpuvecd has no device, it would keep the
+ * rows in the host's memory, so in this case the function returns true only if
+ * gpuvec.engine = gpu.
  */
-extern Size IvfpqWorkSpareMemory(void);
+extern bool IvfpqLocalSetKeeps(int64 nrows, int dims);
 
 #endif							/* IVFPQ_LOCALSET_H */

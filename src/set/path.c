@@ -1,9 +1,31 @@
 /*
  * path.c
- *		The edges of a graph that is in a table (path.h).
+ *		gpuvec_smoothest_path, which finds, among all paths between two keys of
+ *		a graph, one whose largest step is as small as possible.
  *
- * One pass over the table gives each key a number, by a hash table that is
- * gone afterwards, and puts (distance, two numbers) into a sort.
+ * The idea is that of Johnson, Douze, Jegou, "Billion-scale similarity search
+ * with GPUs", 2017, section 6.6.  We make the result unique.  Among the paths
+ * whose largest step is smallest, only paths with the fewest steps are
+ * considered.  Of these we take the path whose first key is smallest; if first
+ * keys are equal, the second key decides, and so on.
+ *
+ * 1. One pass over the graph's table numbers the keys from 0, in the order in
+ *    which they occur.  The pass looks up keys in a hash table, which is freed
+ *    afterwards.  For each edge the pass puts (distance, numbers of both ends)
+ *    into a sort.  The sort stays within maintenance_work_mem, and goes to
+ *    disk if it needs more.  All further steps work with numbers instead of
+ *    keys, and use the numbers as indexes into arrays.
+ * 2. By ascending distance, each edge joins the trees that contain its ends
+ *    (Kruskal), until source and target are in one tree.  The distance of the
+ *    last edge is the path's largest step, the bottleneck.
+ * 3. Edges that are not longer than the bottleneck, and are connected to
+ *    source and target, go into an array of neighbors: each end of an edge
+ *    becomes a neighbor of the other end.
+ * 4. A breadth-first search from the target gives each key its number of steps
+ *    to the target, until the search reaches the source.
+ * 5. The path begins at the source.  Each step goes to the smallest neighbor
+ *    that is one step nearer to the target.
+ * 6. The edges are read once more, for the distances of the path's steps.
  */
 #include "postgres.h"
 
@@ -13,6 +35,7 @@
 #include "catalog/pg_type_d.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
+#include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -21,11 +44,16 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/tuplesort.h"
 #include "utils/tuplestore.h"
 
-#include "set/path.h"
+#include "pgcompat.h"
 #include "set/set.h"
 
+#define NO_KEY			(-1)
+#define MAX_KEYS		PG_INT32_MAX
+
+/* Number of rows or edges from one report of progress to the next. */
 #define PROGRESS_EVERY	4096
 
 enum
@@ -45,36 +73,80 @@ static const char *const column_names[NCOLUMNS] = {
 typedef struct GraphColumn
 {
 	AttrNumber	number;
-	Oid			type;			/* of a domain: what it is over */
+	Oid			type;			/* the base type, if it is a domain */
 } GraphColumn;
 
+/* An entry of the hash table of keys. */
 typedef struct NumberedKey
 {
 	int64		key;
 	int32		number;
-	char		status;
+	char		status;			/* simplehash's */
 } NumberedKey;
 
-static inline uint32
-hash_key(int64 key)
+typedef struct Edge
 {
-	return hash_combine(murmurhash32((uint32) (key >> 32)),
-						murmurhash32((uint32) key));
-}
+	int32		ends[2];		/* numbers of two different keys */
+	double		distance;
+} Edge;
+
+/* The edges of a graph in a table, which are read by ascending distance. */
+typedef struct Edges
+{
+	int32		nkeys;
+	int64	   *keys;			/* [nkeys] the key that has each number */
+	int64		nedges;
+	int64		nread;			/* edges read since the last rewind */
+	Tuplesortstate *sort;		/* of (distance, numbers of both ends) */
+	TupleTableSlot *slot;		/* for the sort's output */
+} Edges;
+
+/* State of the search for a path; keys are represented by their numbers. */
+typedef struct PathGraph
+{
+	Edges		edges;
+	int32		source;
+	int32		target;
+	double		bottleneck;
+	int32	   *parents;		/* [nkeys] each key's parent in its tree of
+								 * joined keys; for a root, minus the number
+								 * of keys in the tree */
+	int64	   *bounds;			/* [nkeys] at first, the number of edges at
+								 * each key; later, the end of each key's
+								 * neighbors in `neighbors`, which is also the
+								 * beginning of the next key's neighbors */
+	int32	   *neighbors;		/* [bounds[nkeys - 1]] */
+	int32	   *levels;			/* [nkeys] steps to the target; -1 if the key
+								 * was not reached */
+	int32	   *waiting;		/* [nkeys] at first, keys in the order in
+								 * which they were reached; later, each key's
+								 * step on the path, or -1 if the path does
+								 * not contain the key */
+	int32		nsteps;
+	int32	   *path;			/* [nsteps + 1] the keys on the path */
+	double	   *distances;		/* [nsteps + 1] element i is the distance from
+								 * path[i - 1] to path[i] */
+} PathGraph;
 
 #define SH_PREFIX		keytable
 #define SH_ELEMENT_TYPE NumberedKey
 #define SH_KEY_TYPE		int64
 #define SH_KEY			key
-#define SH_HASH_KEY(table, key) hash_key(key)
+#define SH_HASH_KEY(table, key) \
+	hash_combine(murmurhash32((uint32) ((key) >> 32)), \
+				 murmurhash32((uint32) (key)))
 #define SH_EQUAL(table, a, b)	((a) == (b))
 #define SH_SCOPE		static inline
 #define SH_DECLARE
 #define SH_DEFINE
 #include "lib/simplehash.h"
-#include "pgcompat.h"
 
-/* Open the table and find its columns; ERROR if it is no graph. */
+PG_FUNCTION_INFO_V1(gpuvec_smoothest_path);
+
+/*
+ * Opens the table and finds its columns.  Raises an ERROR if the table does
+ * not have the columns of a graph.
+ */
 static Relation
 open_graph(Oid relid, GraphColumn *columns)
 {
@@ -95,15 +167,7 @@ open_graph(Oid relid, GraphColumn *columns)
 	return rel;
 }
 
-/* Without a sign of zero, so that equal distances look alike. */
-static double
-get_distance(Datum value, Oid type)
-{
-	if (type == FLOAT4OID)
-		return DatumGetFloat4(value) + 0.0;
-	return DatumGetFloat8(value) + 0.0;
-}
-
+/* Returns a key's number.  A key that is new gets the next number. */
 static int32
 number_key(keytable_hash *table, int64 key)
 {
@@ -112,19 +176,19 @@ number_key(keytable_hash *table, int64 key)
 
 	if (!found)
 	{
-		if (table->members > IVFPQ_MAX_KEYS)
+		if (table->members > MAX_KEYS)
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("a graph can have at most %d keys",
-							IVFPQ_MAX_KEYS)));
+							MAX_KEYS)));
 		entry->number = table->members - 1;
 	}
 	return entry->number;
 }
 
-/* Put an edge into the sort; in is a slot of its row type. */
+/* Puts an edge into the sort.  `in` is a slot of the sort's row type. */
 static void
-put_edge(IvfpqEdges *edges, TupleTableSlot *in, int32 a, int32 b,
+put_edge(Edges *edges, TupleTableSlot *in, int32 a, int32 b,
 		 double distance)
 {
 	ExecClearTuple(in);
@@ -136,9 +200,13 @@ put_edge(IvfpqEdges *edges, TupleTableSlot *in, int32 a, int32 b,
 	edges->nedges++;
 }
 
-/* Number the keys of all rows and put their edges into the sort. */
+/*
+ * Numbers the keys of all rows, and puts the rows' edges into the sort.  Rows
+ * with a NULL are left out, and a NOTICE says how many.  Edges from a key to
+ * itself are left out, too, without a NOTICE.
+ */
 static void
-read_rows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
+read_rows(Edges *edges, keytable_hash *table, Relation rel,
 		  const GraphColumn *columns)
 {
 	TupleTableSlot *row = table_slot_create(rel, NULL);
@@ -154,6 +222,7 @@ read_rows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 	{
 		Datum		values[NCOLUMNS];
 		bool		any_null = false;
+		double		distance;
 		int32		a;
 		int32		b;
 
@@ -172,14 +241,16 @@ read_rows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 			nskipped++;
 			continue;
 		}
+		/* adding 0 turns -0 into 0, so that equal distances have equal bits */
+		distance = (columns[COLUMN_DISTANCE].type == FLOAT4OID ?
+					DatumGetFloat4(values[COLUMN_DISTANCE]) :
+					DatumGetFloat8(values[COLUMN_DISTANCE])) + 0.0;
 		a = number_key(table, IvfpqKeyNumber(values[COLUMN_KEY],
 											 columns[COLUMN_KEY].type));
 		b = number_key(table, IvfpqKeyNumber(values[COLUMN_NEIGHBOR],
 											 columns[COLUMN_NEIGHBOR].type));
 		if (a != b)
-			put_edge(edges, in, a, b,
-					 get_distance(values[COLUMN_DISTANCE],
-								  columns[COLUMN_DISTANCE].type));
+			put_edge(edges, in, a, b, distance);
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(in);
@@ -192,9 +263,9 @@ read_rows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 							   RelationGetRelationName(rel))));
 }
 
-/* The sort, and the slot that shows what comes out of it. */
+/* Begins the sort, and makes the slot for the sort's output. */
 static void
-begin_sort(IvfpqEdges *edges)
+begin_sort(Edges *edges)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(2);
 	AttrNumber	column = 1;
@@ -211,9 +282,15 @@ begin_sort(IvfpqEdges *edges)
 									   NULL, TUPLESORT_RANDOMACCESS);
 }
 
+/*
+ * Reads the graph's table under the active snapshot.  Sets numbers [nwanted]
+ * to the numbers of the keys wanted [nwanted], or to NO_KEY if no row has the
+ * key.  Raises an ERROR if the relation is not a table, if it is not a graph,
+ * or if the caller may not read it.
+ */
 static void
-read_edges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
-			   int32 *numbers, int nwanted)
+read_edges(Edges *edges, Oid relid, const int64 *wanted,
+		   int32 *numbers, int nwanted)
 {
 	GraphColumn columns[NCOLUMNS];
 	Relation	rel = open_graph(relid, columns);
@@ -228,7 +305,7 @@ read_edges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
 	for (int i = 0; i < nwanted; i++)
 	{
 		entry = keytable_lookup(table, wanted[i]);
-		numbers[i] = entry ? entry->number : IVFPQ_NO_KEY;
+		numbers[i] = entry ? entry->number : NO_KEY;
 	}
 	edges->nkeys = table->members;
 	edges->keys = MemoryContextAllocHuge(CurrentMemoryContext,
@@ -243,15 +320,12 @@ read_edges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
 	keytable_destroy(table);
 }
 
-static void
-sort_edges(IvfpqEdges *edges)
-{
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SORTING, edges->nedges);
-	tuplesort_performsort(edges->sort);
-}
-
-bool
-IvfpqNextEdge(IvfpqEdges *edges, IvfpqEdge *edge)
+/*
+ * Reads the next edge by ascending distance, in PostgreSQL's order, where NaN
+ * is last.  Returns false after the last edge.
+ */
+static bool
+next_edge(Edges *edges, Edge *edge)
 {
 	int64		ends;
 
@@ -268,69 +342,22 @@ IvfpqNextEdge(IvfpqEdges *edges, IvfpqEdge *edge)
 	return true;
 }
 
+/* Makes next_edge() begin with the shortest edge again. */
 static void
-rewind_edges(IvfpqEdges *edges)
+rewind_edges(Edges *edges)
 {
 	tuplesort_rescan(edges->sort);
 	edges->nread = 0;
 }
 
-static void
-end_edges(IvfpqEdges *edges)
-{
-	ExecDropSingleTupleTableSlot(edges->slot);
-	tuplesort_end(edges->sort);
-}
-
-/* ----
- * gpuvec_smoothest_path: the path between two keys of a graph whose
- * largest step is smallest.
- *
- * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
- * 2017, section 6.6, made unique: of the paths whose largest step is smallest
- * those of the fewest steps, of these the one whose first key is smallest,
- * then the second, and so on.
- *
- * 1. Edges join their ends by ascending distance (Kruskal) until source and
- *    target are one: that edge's distance is the largest step, the bottleneck.
- * 2. Edges no longer than that, of the part with source and target in it, go
- *    into an array, each at both its ends.
- * 3. A search in breadth from the target gives each key its steps from there,
- *    until the source is met.
- * 4. From the source on, the path goes to the smallest key that is a step
- *    nearer to the target.
- * 5. Edges are read once more for the distances of the steps.
- */
-
-typedef struct PathGraph
-{
-	IvfpqEdges	edges;
-	int32		source;
-	int32		target;
-	double		bottleneck;
-	int32	   *parents;		/* [nkeys] joined keys as trees: towards the
-								 * root, which has minus the number of keys */
-	int64	   *bounds;			/* [nkeys] edges at a key; then where the
-								 * key's neighbors end; they begin where those
-								 * of the number before end */
-	int32	   *neighbors;		/* [bounds[nkeys - 1]] */
-	int32	   *levels;			/* [nkeys] steps to the target, -1: not met */
-	int32	   *waiting;		/* [nkeys] numbers in the order they are met;
-								 * then each one's step on the path, or -1 */
-	int32		nsteps;
-	int32	   *path;			/* [nsteps + 1] numbers */
-	double	   *distances;		/* [nsteps + 1] of step i from i - 1 to i */
-} PathGraph;
-
-PG_FUNCTION_INFO_V1(gpuvec_smoothest_path);
-
-/* n elements of that size; more than 1 GB if need be. */
+/* Allocates n elements of `size` bytes, which may be more than 1 GB. */
 static void *
 alloc_array(int64 n, Size size)
 {
 	return MemoryContextAllocHuge(CurrentMemoryContext, Max(n, 1) * size);
 }
 
+/* Allocates n numbers and sets all of them to `value`. */
 static int32 *
 alloc_numbers(int32 n, int32 value)
 {
@@ -341,7 +368,10 @@ alloc_numbers(int32 n, int32 value)
 	return numbers;
 }
 
-/* The root of the tree that a key is in; halves the way there. */
+/*
+ * Returns the root of a key's tree.  Halves the path from the key to the root
+ * on the way, so that later calls are faster.
+ */
 static int32
 find_root(int32 *parents, int32 i)
 {
@@ -356,7 +386,7 @@ find_root(int32 *parents, int32 i)
 	return i;
 }
 
-/* Make one tree of two keys' trees. */
+/* Joins the trees of two keys: the smaller tree gets the larger one's root. */
 static void
 join_trees(int32 *parents, int32 a, int32 b)
 {
@@ -377,20 +407,22 @@ join_trees(int32 *parents, int32 a, int32 b)
 }
 
 /*
- * Join edges until there is a path, and all others of the same distance;
- * counts edges at each key.  False if there is no path.
+ * Joins the trees of each edge's two ends, by ascending distance, until source
+ * and target are connected.  Then also joins the ends of further edges that
+ * have the same distance.  Sets `bounds` to the number of joined edges at each
+ * key.  Returns false if there is no path.
  */
 static bool
 find_bottleneck(PathGraph *graph)
 {
-	IvfpqEdge	edge;
+	Edge		edge;
 	bool		joined = false;
 
 	graph->parents = alloc_numbers(graph->edges.nkeys, -1);
 	graph->bounds = alloc_array(graph->edges.nkeys, sizeof(int64));
 	memset(graph->bounds, 0, graph->edges.nkeys * sizeof(int64));
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_JOINING, graph->edges.nedges);
-	while (IvfpqNextEdge(&graph->edges, &edge))
+	while (next_edge(&graph->edges, &edge))
 	{
 		if (joined && float8_gt(edge.distance, graph->bottleneck))
 			break;
@@ -407,16 +439,19 @@ find_bottleneck(PathGraph *graph)
 	return joined;
 }
 
-/* Note both ends' neighbors of each edge that may be on the path. */
+/* Collects the neighbors of each key along edges that may be on the path. */
 static void
 collect_neighbors(PathGraph *graph)
 {
 	int32		root = find_root(graph->parents, graph->source);
 	int64	   *bounds = graph->bounds;
 	int64		total = 0;
-	IvfpqEdge	edge;
+	Edge		edge;
 
-	/* where each key's neighbors begin; none outside this part */
+	/*
+	 * Set bounds to the beginning of each key's neighbors.  Keys that are not
+	 * connected to the source get no neighbors.
+	 */
 	for (int32 i = 0; i < graph->edges.nkeys; i++)
 	{
 		int64		count = bounds[i];
@@ -428,9 +463,12 @@ collect_neighbors(PathGraph *graph)
 	}
 	graph->neighbors = alloc_array(total, sizeof(int32));
 
-	/* each goes to its key's beginning, which thereby moves to the end */
+	/*
+	 * Put each neighbor at its key's bound and advance the bound.  Afterwards
+	 * the bound is the end of the key's neighbors.
+	 */
 	rewind_edges(&graph->edges);
-	while (IvfpqNextEdge(&graph->edges, &edge) &&
+	while (next_edge(&graph->edges, &edge) &&
 		   !float8_gt(edge.distance, graph->bottleneck))
 	{
 		if (find_root(graph->parents, edge.ends[0]) != root)
@@ -440,7 +478,9 @@ collect_neighbors(PathGraph *graph)
 	}
 }
 
-/* How many neighbors a key has, and where they are. */
+/*
+ * Sets *neighbors to the neighbors of key i, and returns how many there are.
+ */
 static int64
 get_neighbors(const PathGraph *graph, int32 i, const int32 **neighbors)
 {
@@ -450,7 +490,10 @@ get_neighbors(const PathGraph *graph, int32 i, const int32 **neighbors)
 	return graph->bounds[i] - begin;
 }
 
-/* Count steps from the target until the source is met. */
+/*
+ * Sets `levels` to each key's number of steps to the target, until the source
+ * is reached.
+ */
 static void
 count_steps(PathGraph *graph)
 {
@@ -479,23 +522,26 @@ count_steps(PathGraph *graph)
 	graph->nsteps = levels[graph->source];
 }
 
-/* Of the keys that are a step nearer to the target, the smallest. */
+/*
+ * Returns the smallest key among the neighbors of `from` that are one step
+ * nearer to the target.
+ */
 static int32
 next_on_path(const PathGraph *graph, int32 from)
 {
 	const int64 *keys = graph->edges.keys;
 	const int32 *neighbors;
 	int64		count = get_neighbors(graph, from, &neighbors);
-	int32		best = IVFPQ_NO_KEY;
+	int32		best = NO_KEY;
 
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (graph->levels[neighbors[i]] == graph->levels[from] - 1 &&
-			(best == IVFPQ_NO_KEY || keys[neighbors[i]] < keys[best]))
+			(best == NO_KEY || keys[neighbors[i]] < keys[best]))
 			best = neighbors[i];
 	}
-	Assert(best != IVFPQ_NO_KEY);
+	Assert(best != NO_KEY);
 	return best;
 }
 
@@ -509,8 +555,9 @@ walk_path(PathGraph *graph)
 }
 
 /*
- * Distances of the path's steps: of several edges between two keys the first,
- * which is the shortest.
+ * Sets `distances` to the distances of the path's steps.  If there are several
+ * edges between two keys, we take the first one that is read, because it is
+ * the shortest.
  */
 static void
 measure_steps(PathGraph *graph)
@@ -518,7 +565,7 @@ measure_steps(PathGraph *graph)
 	int32	   *steps = graph->waiting;
 	bool	   *known = alloc_array((int64) graph->nsteps + 1, sizeof(bool));
 	int32		nknown = 0;
-	IvfpqEdge	edge;
+	Edge		edge;
 
 	memset(known, 0, graph->nsteps + 1);
 	graph->distances = alloc_array((int64) graph->nsteps + 1, sizeof(double));
@@ -527,7 +574,7 @@ measure_steps(PathGraph *graph)
 	for (int32 i = 0; i <= graph->nsteps; i++)
 		steps[graph->path[i]] = i;
 	rewind_edges(&graph->edges);
-	while (nknown < graph->nsteps && IvfpqNextEdge(&graph->edges, &edge))
+	while (nknown < graph->nsteps && next_edge(&graph->edges, &edge))
 	{
 		int32		a = steps[edge.ends[0]];
 		int32		b = steps[edge.ends[1]];
@@ -540,7 +587,7 @@ measure_steps(PathGraph *graph)
 	}
 }
 
-/* Fill path and distances; false if there is no path. */
+/* Sets path and distances.  Returns false if there is no path. */
 static bool
 find_path(PathGraph *graph)
 {
@@ -550,7 +597,8 @@ find_path(PathGraph *graph)
 		walk_path(graph);
 		return true;
 	}
-	sort_edges(&graph->edges);
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SORTING, graph->edges.nedges);
+	tuplesort_performsort(graph->edges.sort);
 	if (!find_bottleneck(graph))
 		return false;
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_WALKING, graph->edges.nread);
@@ -561,7 +609,7 @@ find_path(PathGraph *graph)
 	return true;
 }
 
-/* Rows (step, key, distance). */
+/* Returns a row (step, key, distance) for each key on the path. */
 static void
 return_path(ReturnSetInfo *rsinfo, const PathGraph *graph)
 {
@@ -585,7 +633,8 @@ return_path(ReturnSetInfo *rsinfo, const PathGraph *graph)
 /*
  * gpuvec_smoothest_path(graph regclass, source bigint, target bigint)
  *
- * No rows where no path is; ERROR for a key that no row has.
+ * Returns no rows if there is no path.  Raises an ERROR if no row has the
+ * source, or if no row has the target.
  */
 Datum
 gpuvec_smoothest_path(PG_FUNCTION_ARGS)
@@ -604,7 +653,7 @@ gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 	IvfpqProgressBegin(IVFPQ_PROGRESS_PATH, relid);
 	read_edges(&graph.edges, relid, wanted, numbers, 2);
 	for (int i = 0; i < 2; i++)
-		if (numbers[i] == IVFPQ_NO_KEY)
+		if (numbers[i] == NO_KEY)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("key %lld is in no row of table \"%s\"",
@@ -615,7 +664,8 @@ gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 	if (find_path(&graph))
 		return_path((ReturnSetInfo *) fcinfo->resultinfo, &graph);
 	IvfpqProgressEnd();
-	end_edges(&graph.edges);
+	ExecDropSingleTupleTableSlot(graph.edges.slot);
+	tuplesort_end(graph.edges.sort);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 	return (Datum) 0;

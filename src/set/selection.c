@@ -1,11 +1,11 @@
 /*
  * selection.c
- *		gpuvec_select and gpuvec_quantiles: the smallest elements of a real[],
- *		and elements by rank (engine/gv_select.h).
+ *		gpuvec_select returns the smallest elements of a real[], and
+ *		gpuvec_quantiles the elements at given ranks (engine/gv_select.h).
  *
- * Unlike vectors, these arrays may hold NaN, which comes last, and infinities.
- * A position is the element's subscript, so that vals[pos] is val also where
- * the array does not begin at 1.
+ * Unlike vectors, these arrays may contain infinities and NaN, which sorts
+ * last.  gpuvec_select's column pos is the element's subscript in the array,
+ * so that vals[pos] is val even if the array does not begin at 1.
  */
 #include "postgres.h"
 
@@ -25,8 +25,8 @@ PG_FUNCTION_INFO_V1(gpuvec_select);
 PG_FUNCTION_INFO_V1(gpuvec_quantiles);
 
 /*
- * How many elements an array has; ERROR if it has several dimensions or a NULL
- * in it.  `name` is the argument's.
+ * Returns the number of elements of an array.  Raises an ERROR if the array
+ * has several dimensions or a NULL element.  `name` is the argument's name.
  */
 static int
 count_elements(ArrayType *array, const char *name)
@@ -45,7 +45,10 @@ count_elements(ArrayType *array, const char *name)
 	return ARR_NDIM(array) == 0 ? 0 : ARR_DIMS(array)[0];
 }
 
-/* The method of that name. */
+/*
+ * Returns the selection method with this name.  Raises an ERROR if the name is
+ * unknown.
+ */
 static GvSelectMethod
 find_method(const char *name)
 {
@@ -76,7 +79,7 @@ check_k(int k, GvSelectMethod method)
 				 errhint("Use method auto, sample or multi.")));
 }
 
-/* Memory for n elements of that size, aligned as the engine wants it. */
+/* Allocates n elements of `size` bytes, aligned as the engine requires. */
 static void *
 alloc_aligned(Size n, Size size)
 {
@@ -86,8 +89,10 @@ alloc_aligned(Size n, Size size)
 }
 
 /*
- * Have gpuvecd do it, if that pays: of SELECT the positions and values, of
- * QUANTILES the errors of ranks and values.  False: it is to be done here.
+ * Asks gpuvecd to do the work, if that is worthwhile.  Sets `values` to the
+ * elements that were found, and `numbers` to their positions (GV_SET_SELECT)
+ * or rank errors (GV_SET_QUANTILES).  Returns false if this session has to do
+ * the work.
  */
 static bool
 ask_server(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
@@ -96,24 +101,24 @@ ask_server(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
 	GvSetOutput output = spec->kind == GV_SET_SELECT ? GV_SET_POSITIONS :
 	GV_SET_RANK_ERRORS;
 	int64		n = gv_set_output_length(spec, output, 0);
-	IvfpqWork  *work;
+	IvfpqLocalSet *work;
 	GvSetDone	done;
 	bool		answered;
 
-	if (IvfpqWorkChoose(spec) == IVFPQ_WORK_HERE)
+	if (IvfpqLocalSetChoose(spec) == IVFPQ_WORK_HERE)
 		return false;
-	work = IvfpqWorkBegin(spec, IVFPQ_WORK_SERVER);
+	work = IvfpqLocalSetBegin(spec, IVFPQ_WORK_SERVER);
 	answered = (ranks == NULL ||
-				IvfpqWorkPut(work, GV_SET_RANKS, ranks, spec->nqueries)) &&
-		IvfpqWorkPut(work, GV_SET_ROWS, elements, spec->nrows) &&
-		IvfpqWorkRun(work, &done) &&
-		IvfpqWorkGet(work, output, 0, n, numbers) &&
-		IvfpqWorkGet(work, GV_SET_VALUES, 0, n, values);
-	IvfpqWorkEnd(work);
+				IvfpqLocalSetPut(work, GV_SET_RANKS, ranks, spec->nqueries)) &&
+		IvfpqLocalSetPut(work, GV_SET_ROWS, elements, spec->nrows) &&
+		IvfpqLocalSetRun(work, &done) &&
+		IvfpqLocalSetGet(work, output, 0, n, numbers) &&
+		IvfpqLocalSetGet(work, GV_SET_VALUES, 0, n, values);
+	IvfpqLocalSetEnd(work);
 	return answered;
 }
 
-/* The k smallest elements and where they are, from 0. */
+/* Selects the k smallest elements and their positions, which count from 0. */
 static void
 select_elements(const GvSelect *spec, const float4 *elements, int64 *positions,
 				float4 *selected)
@@ -133,7 +138,10 @@ select_elements(const GvSelect *spec, const float4 *elements, int64 *positions,
 		positions[i] = found[i];
 }
 
-/* The elements of these ranks, from 0, and how far their ranks are. */
+/*
+ * Finds the elements at the given ranks, which count from 0.  Sets rank_errors
+ * to each element's rank minus the rank that was requested.
+ */
 static void
 find_quantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
 			   bool approximate, float4 *quantiles, int64 *rank_errors)
@@ -150,28 +158,11 @@ find_quantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
 								  &ivfpq_stop));
 }
 
-/* Rows (pos, val); subscript is that of the array's first element. */
-static void
-return_selected(ReturnSetInfo *rsinfo, const int64 *positions,
-				const float4 *selected, int k, int subscript)
-{
-	for (int i = 0; i < k; i++)
-	{
-		Datum		values[2];
-		bool		nulls[2] = {false};
-
-		CHECK_FOR_INTERRUPTS();
-		values[0] = Int32GetDatum(subscript + (int32) positions[i]);
-		values[1] = Float4GetDatum(selected[i]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 nulls);
-	}
-}
-
 /*
  * gpuvec_select(vals real[], k integer, method text)
  *
- * k beyond the number of elements means all of them, as with LIMIT.
+ * Returns rows (pos, val), the smallest element first.  If there are fewer
+ * than k elements, returns all of them, as LIMIT does.
  */
 Datum
 gpuvec_select(PG_FUNCTION_ARGS)
@@ -194,11 +185,23 @@ gpuvec_select(PG_FUNCTION_ARGS)
 	selected = alloc_aligned(spec.k, sizeof(float4));
 	select_elements(&spec, (const float4 *) ARR_DATA_PTR(array), positions,
 					selected);
-	return_selected(rsinfo, positions, selected, spec.k, ARR_LBOUND(array)[0]);
+	for (int i = 0; i < spec.k; i++)
+	{
+		Datum		row[2];
+		bool		nulls[2] = {false};
+
+		CHECK_FOR_INTERRUPTS();
+		row[0] = Int32GetDatum(ARR_LBOUND(array)[0] + (int32) positions[i]);
+		row[1] = Float4GetDatum(selected[i]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row, nulls);
+	}
 	return (Datum) 0;
 }
 
-/* SQL's ranks, from 1, as the engine's, from 0; ERROR for one out of range. */
+/*
+ * Converts the user's ranks, which count from 1, to the engine's ranks, which
+ * count from 0.  Raises an ERROR if a rank is not between 1 and n.
+ */
 static int64 *
 read_ranks(ArrayType *array, int nranks, int n)
 {
@@ -219,29 +222,11 @@ read_ranks(ArrayType *array, int nranks, int n)
 	return ranks;
 }
 
-/* Rows (rank, val, rank_error), in the order of ranks. */
-static void
-return_quantiles(ReturnSetInfo *rsinfo, const int64 *ranks,
-				 const float4 *quantiles, const int64 *rank_errors, int nranks)
-{
-	for (int i = 0; i < nranks; i++)
-	{
-		Datum		values[3];
-		bool		nulls[3] = {false};
-
-		CHECK_FOR_INTERRUPTS();
-		values[0] = Int64GetDatum(ranks[i] + 1);
-		values[1] = Float4GetDatum(quantiles[i]);
-		values[2] = Int64GetDatum(rank_errors[i]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 nulls);
-	}
-}
-
 /*
  * gpuvec_quantiles(vals real[], ranks bigint[], approximate boolean)
  *
- * An empty array of values has no ranks: it gives no rows, whatever is asked.
+ * Returns rows (rank, val, rank_error), in the order of the ranks.  If vals is
+ * empty, returns no rows, whatever the ranks are.
  */
 Datum
 gpuvec_quantiles(PG_FUNCTION_ARGS)
@@ -264,6 +249,16 @@ gpuvec_quantiles(PG_FUNCTION_ARGS)
 	rank_errors = alloc_aligned(nranks, sizeof(int64));
 	find_quantiles((const float4 *) ARR_DATA_PTR(array), n, ranks, nranks,
 				   approximate, quantiles, rank_errors);
-	return_quantiles(rsinfo, ranks, quantiles, rank_errors, nranks);
+	for (int i = 0; i < nranks; i++)
+	{
+		Datum		row[3];
+		bool		nulls[3] = {false};
+
+		CHECK_FOR_INTERRUPTS();
+		row[0] = Int64GetDatum(ranks[i] + 1);
+		row[1] = Float4GetDatum(quantiles[i]);
+		row[2] = Int64GetDatum(rank_errors[i]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row, nulls);
+	}
 	return (Datum) 0;
 }

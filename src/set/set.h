@@ -1,7 +1,7 @@
 /*
  * set.h
- *		What functions over sets of rows have of each other, by the file that
- *		has it.
+ *		Types and functions that several whole-table functions share, grouped
+ *		by the file that defines the functions.
  */
 #ifndef IVFPQ_SET_H
 #define IVFPQ_SET_H
@@ -12,8 +12,12 @@
 #include "set/setargs.h"
 #include "set/settable.h"
 
+/* exactsearch.c: exact neighbors of any number of queries */
+
 /*
- * graphlists.c: lists of a table's rows, from the centroids of an index.
+ * Lists of a table's rows.  A search that uses lists compares a query only
+ * with the rows of the lists that are near the query's own list.  gv_set.h
+ * defines which lists are near each other.
  */
 typedef struct IvfpqLists
 {
@@ -23,121 +27,124 @@ typedef struct IvfpqLists
 	float	   *centroids;		/* [n][dims] */
 } IvfpqLists;
 
-extern Relation IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric);
-extern IvfpqLists *IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric);
-
-/*
- * exactsearch.c: exact neighbors of any number of queries, in as many
- * readings of the table as memory asks for.
- */
 typedef struct IvfpqNeighbors
 {
 	IvfpqTable *rows;			/* surveyed, not empty */
 	GvSetMetric metric;
 	int			k;				/* 1 .. rows->nrows */
 	int64		nqueries;		/* at least one */
-	IvfpqTable *from;			/* whose rows are the queries; or NULL and */
+	IvfpqTable *from;			/* the table whose rows are the queries; NULL
+								 * if the queries are in `vectors` */
 	const float *vectors;		/* [nqueries][rows->dims] */
-	bool		self;			/* a query is no neighbor of its own: */
-	const int64 *selves;		/* [nqueries] its position in rows, or NULL:
-								 * its number */
-	const IvfpqLists *lists;	/* then only rows of near lists count, or */
-	int			probes;			/* NULL; see gv_set.h */
-	IvfpqProgressPhase phase;	/* which this is of the command */
+	bool		self;			/* the queries are rows of `rows`, and a query
+								 * is not returned as its own neighbor */
+	const int64 *selves;		/* [nqueries] if `self`: the position of each
+								 * query in `rows`; NULL if a query's position
+								 * is its number */
+	const IvfpqLists *lists;	/* NULL to compare with all rows */
+	int			probes;			/* number of lists near each list, if `lists`
+								 * is not NULL */
+	IvfpqProgressPhase phase;	/* in which progress is reported */
 
-	/* gets k neighbors of each query, ascending; position -1: no more */
+	/*
+	 * receives the k neighbors of one query, nearest first; a position of -1
+	 * means that there are no more neighbors
+	 */
 	void		(*sink) (void *arg, int64 query, const int64 *positions,
 						 const double *distances);
 	void	   *arg;
 } IvfpqNeighbors;
 
+/*
+ * Finds the neighbors and passes them to the sink, in the order of the
+ * queries.  Reads the table once for each group of queries that fits into
+ * memory.  May free the vectors that a survey kept (IvfpqTableForget).
+ */
 extern void IvfpqFindNeighbors(const IvfpqNeighbors *wanted);
 
 /*
- * graph.c: what graphs and joins return, a row for each pair or, in arrays,
- * one for each key.
- *
- * IvfpqPutNeighbors: those of a key, nearest first, given their positions
- * among `keys`, k or up to the first that is -1; or without positions the
- * first k keys.  A key that has none gives a row with empty arrays, or no
- * pairs.
- */
-typedef struct IvfpqPairRows IvfpqPairRows;
-
-extern void IvfpqPutNeighbors(IvfpqPairRows *rows, int64 key,
-							  const int64 *keys, const int64 *positions,
-							  const double *distances, int k);
-
-/*
- * graph.c: the body of graphs and joins: the nearest rows of one table to
- * every row of another, or of the same.
+ * graph.c: a graph or join, which finds the nearest rows of one table to each
+ * row of another table, or of the same table.
  */
 typedef struct IvfpqPairs
 {
-	IvfpqPairRows *result;		/* gets each query's neighbors */
-	IvfpqTable *queries;		/* both with keys */
-	IvfpqTable *rows;			/* the same one for a graph */
-	bool		self;			/* then no row is its own neighbor */
+	IvfpqTable *queries;		/* both tables have keys */
+	IvfpqTable *rows;			/* for a graph, the same as `queries` */
+	bool		self;			/* true for a graph, where a row is not its
+								 * own neighbor */
 	GvSetMetric metric;
 	int			k;
+	struct IvfpqPairRows *result;	/* receives each query's neighbors */
 } IvfpqPairs;
 
+/* graphlists.c: lists of a table's rows, from the centroids of an index */
 
 /*
- * graphsearch.c: the same by searches through an index, if there is one and that
- * is better.  The queries have been surveyed, other rows not.
+ * Opens a gpuivfpq index that is not partial, for this metric and the table's
+ * vector column.  Returns NULL if the table has no such index.
  */
-extern bool IvfpqFindPairsBySearch(const IvfpqPairs *pairs);
+extern Relation IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric);
 
 /*
- * graphlists.c: some rows whose exact neighbors are known, and how many of
- * them an approximate answer has.
+ * Returns lists of about a thousand rows each, but not more lists than the
+ * index for this metric has.  Raises an ERROR if the table has no index that
+ * IvfpqListsIndex can open.
  */
-typedef struct IvfpqSampled
+extern IvfpqLists *IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric);
+
+/* A sample of the queries with their exact neighbors. */
+typedef struct IvfpqRecallSample
 {
 	const IvfpqPairs *pairs;
-	int			n;				/* rows of the sample */
-	int64	   *positions;		/* [n] ascending, of pairs->queries */
+	int			n;				/* queries in the sample */
+	int64	   *positions;		/* [n] ascending, in pairs->queries */
 	float	   *vectors;		/* [n][dims] */
-	int64	   *neighbors;		/* [n][k] positions, exact; -1: no more */
-	double	   *distances;		/* [n][k] of these */
-	int			noted;			/* rows that are done with */
-	int64		hits;			/* of their neighbors */
-	int64		possible;
-} IvfpqSampled;
+	int64	   *neighbors;		/* [n][k] positions of the exact neighbors; -1
+								 * where a query has fewer than k */
+	double	   *distances;		/* [n][k] distances of the exact neighbors;
+								 * NaN where a query has fewer than k */
 
-extern IvfpqSampled *IvfpqSampledBegin(const IvfpqPairs *pairs);
-extern void IvfpqSampledNote(IvfpqSampled *sampled, int64 query,
-							 const double *distances);
-extern void IvfpqSampledEnd(const IvfpqSampled *sampled, const char *how);
+	/* counted by IvfpqRecallSampleNote */
+	int			noted;			/* queries of the sample that were counted or
+								 * passed over */
+	int64		hits;			/* exact neighbors of these queries that were
+								 * found */
+	int64		possible;		/* all exact neighbors of these queries */
+} IvfpqRecallSample;
 
-/* graphlists.c: how many lists have to be near, by a sample */
-extern int	IvfpqProbesFor(const IvfpqSampled *sampled,
+/* Chooses a sample and finds its exact neighbors. */
+extern IvfpqRecallSample *IvfpqRecallSampleBegin(const IvfpqPairs *pairs);
+
+/*
+ * If the query is in the sample, counts how many of its exact neighbors were
+ * found.  `distances` [k] are the ascending distances of the neighbors that
+ * were found, followed by NaN if fewer than k were found.  The caller has to
+ * pass the queries in ascending order.
+ */
+extern void IvfpqRecallSampleNote(IvfpqRecallSample *sampled, int64 query,
+								  const double *distances);
+
+/*
+ * Reports the recall to the user.  `how` is a sentence that says how the
+ * neighbors were found.
+ */
+extern void IvfpqRecallSampleEnd(const IvfpqRecallSample *sampled,
+								 const char *how);
+
+/*
+ * Returns the smallest number of probes that almost certainly reaches a
+ * recall.
+ */
+extern int	IvfpqProbesFor(const IvfpqRecallSample *sampled,
 						   const IvfpqLists *lists, double recall);
 
 /*
- * clustering.c: seeds, the first centroids of k-means.
+ * clustering.c: clusters n vectors [n][dims] in memory by k-means.  May
+ * multiply the vectors, in place, by a power of two.  Sets centroids
+ * [k][dims], and returns the number of centroids, which is at most k.  k must
+ * not be larger than n.
  */
-typedef struct IvfpqKmeansSeeds IvfpqKmeansSeeds;
-
-extern IvfpqKmeansSeeds *IvfpqKmeansSeedsBegin(int k, int seed);
-extern void IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position,
-								  const float *vector, int dims);
-extern const int64 *IvfpqKmeansSeedsEnd(IvfpqKmeansSeeds *seeds);
-
-/*
- * clustering.c: vectors of very large or very small numbers, for k-means.
- */
-typedef struct IvfpqMagnitude
-{
-	int			most;			/* largest exponent of an element */
-	int64		sum;			/* of the largest exponents of vectors */
-	int64		n;				/* vectors that are not 0 */
-} IvfpqMagnitude;
-
-extern void IvfpqMagnitudeNote(IvfpqMagnitude *magnitude,
-							   const float *vector, int dims);
-extern int	IvfpqMagnitudeScale(const IvfpqMagnitude *magnitude);
-extern void IvfpqScale(const float *from, int64 n, int exponent, float *to);
+extern int IvfpqCluster (float *vectors, int n, int dims, int k,
+						 int iterations, int seed, float *centroids);
 
 #endif							/* IVFPQ_SET_H */

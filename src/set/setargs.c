@@ -1,6 +1,11 @@
 /*
  * setargs.c
- *		Arguments of set functions, names of metrics and methods, ranges.
+ *		Arguments of whole-table functions, and their progress.
+ *
+ * A session reports progress in the slot that PostgreSQL has for the progress
+ * of its command, and gpuvec_progress reads the slots.  A slot identifies the
+ * command by a number.  PostgreSQL does not use our number, so its own
+ * progress views do not show our commands.
  */
 #include "postgres.h"
 
@@ -31,7 +36,47 @@ static const char *const method_names[] = {
 	[IVFPQ_METHOD_INDEX] = "index",
 };
 
-/* Where a name stands among n names, or -1. */
+/* Our command's number: "GVEC" in ASCII. */
+#define SET_COMMAND		((ProgressCommandType) 0x47564543)
+
+/* Numbers of the parameters in the slot. */
+enum
+{
+	PARAM_COMMAND,
+	PARAM_PHASE,
+	PARAM_DONE,
+	PARAM_TOTAL
+};
+
+static const char *const command_names[] = {
+	[IVFPQ_PROGRESS_EXACT] = "exact search",
+	[IVFPQ_PROGRESS_GRAPH] = "k-NN graph",
+	[IVFPQ_PROGRESS_JOIN] = "k-NN join",
+	[IVFPQ_PROGRESS_KMEANS] = "k-means",
+	[IVFPQ_PROGRESS_PATH] = "smoothest path",
+};
+
+static const char *const phase_names[] = {
+	[IVFPQ_PROGRESS_KEYS] = "reading keys",
+	[IVFPQ_PROGRESS_ROWS] = "reading rows",
+	[IVFPQ_PROGRESS_SEARCHING] = "searching",
+	[IVFPQ_PROGRESS_RECALL] = "measuring recall",
+	[IVFPQ_PROGRESS_CLUSTERING] = "clustering",
+	[IVFPQ_PROGRESS_SORTING] = "sorting edges",
+	[IVFPQ_PROGRESS_JOINING] = "joining edges",
+	[IVFPQ_PROGRESS_WALKING] = "finding the path",
+};
+
+/*
+ * True while this session's slot shows one of our commands.  After an error
+ * PostgreSQL clears the slot but not this flag.  That does no harm, because
+ * the next command sets the flag first.
+ */
+static bool is_shown = false;
+
+PG_FUNCTION_INFO_V1(gpuvec_progress);
+
+/* Returns the index of a name among n names, or -1. */
 static int
 find_name(const char *name, const char *const *names, int n)
 {
@@ -77,7 +122,6 @@ IvfpqMethodArgument(const text *name)
 	return (IvfpqMethod) method;
 }
 
-/* ERROR unless an argument is in its range. */
 void
 IvfpqCheckRange(const char *name, int value, int least, int most,
 				const char *hint)
@@ -90,7 +134,6 @@ IvfpqCheckRange(const char *name, int value, int least, int most,
 				 errhint("%s", hint)));
 }
 
-/* ERROR unless two sets of vectors, as they are called, can be compared. */
 void
 IvfpqCheckSameDims(const char *one, int one_dims, const char *other,
 				   int other_dims)
@@ -103,53 +146,6 @@ IvfpqCheckSameDims(const char *one, int one_dims, const char *other,
 				 errhint("Only vectors of the same number of dimensions can be compared.")));
 }
 
-/* ----
- * How far set functions are, in the slot that PostgreSQL has for the
- * progress of each session's command, and the function that reads it.
- *
- * The slot names a command by a number.  Ours is none of PostgreSQL's, so its
- * own views pass over such sessions.
- */
-
-/* "GVEC" in ASCII */
-#define SET_COMMAND		((ProgressCommandType) 0x47564543)
-
-/* Parameters in the slot. */
-enum
-{
-	PARAM_COMMAND,
-	PARAM_PHASE,
-	PARAM_DONE,
-	PARAM_TOTAL
-};
-
-static const char *const command_names[] = {
-	[IVFPQ_PROGRESS_EXACT] = "exact search",
-	[IVFPQ_PROGRESS_GRAPH] = "k-NN graph",
-	[IVFPQ_PROGRESS_JOIN] = "k-NN join",
-	[IVFPQ_PROGRESS_KMEANS] = "k-means",
-	[IVFPQ_PROGRESS_PATH] = "smoothest path",
-};
-
-static const char *const phase_names[] = {
-	[IVFPQ_PROGRESS_KEYS] = "reading keys",
-	[IVFPQ_PROGRESS_ROWS] = "reading rows",
-	[IVFPQ_PROGRESS_SEARCHING] = "searching",
-	[IVFPQ_PROGRESS_RECALL] = "measuring recall",
-	[IVFPQ_PROGRESS_CLUSTERING] = "clustering",
-	[IVFPQ_PROGRESS_SORTING] = "sorting edges",
-	[IVFPQ_PROGRESS_JOINING] = "joining edges",
-	[IVFPQ_PROGRESS_WALKING] = "finding the path",
-};
-
-/* Is the slot ours at the moment?  An error takes it away, not this. */
-static bool is_shown = false;
-
-PG_FUNCTION_INFO_V1(gpuvec_progress);
-
-/*
- * Begin a command; not shown within one that PostgreSQL shows, such as COPY.
- */
 void
 IvfpqProgressBegin(IvfpqProgressCommand command, Oid relid)
 {
@@ -161,7 +157,6 @@ IvfpqProgressBegin(IvfpqProgressCommand command, Oid relid)
 	pgstat_progress_update_param(PARAM_COMMAND, command);
 }
 
-/* Begin a phase; total is 0 where it is not known. */
 void
 IvfpqProgressPhaseOf(IvfpqProgressPhase phase, int64 total)
 {
@@ -172,7 +167,6 @@ IvfpqProgressPhaseOf(IvfpqProgressPhase phase, int64 total)
 		pgstat_progress_update_multi_param(lengthof(params), params, values);
 }
 
-/* Reports how much of the phase's total is done. */
 void
 IvfpqProgressDone(int64 done)
 {
@@ -189,8 +183,10 @@ IvfpqProgressEnd(void)
 }
 
 /*
- * The name of a number; NULL if there is none yet, or another release of
- * gpuvec put it there.
+ * Sets a column to the name that belongs to a number.  Sets the column to NULL
+ * if no name belongs to the number.  This happens if the session has not set
+ * the number yet, or if it runs another release of gpuvec, whose numbers are
+ * different.
  */
 static void
 put_name(Datum *value, bool *isnull, const char *const *names, int n,
@@ -201,7 +197,10 @@ put_name(Datum *value, bool *isnull, const char *const *names, int n,
 		*value = CStringGetTextDatum(names[number]);
 }
 
-/* Columns that the user may not see stay NULL, as in PostgreSQL's views. */
+/*
+ * Sets the columns of a row of gpuvec_progress.  As in PostgreSQL's views,
+ * columns that the user may not see are NULL.
+ */
 static void
 fill_row(const PgBackendStatus *entry, Datum *values, bool *nulls)
 {
@@ -217,7 +216,7 @@ fill_row(const PgBackendStatus *entry, Datum *values, bool *nulls)
 	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) &&
 		!has_privs_of_role(GetUserId(), entry->st_userid))
 		return;
-	/* another database's tables have names of their own */
+	/* in another database the OID may belong to another table */
 	nulls[2] = entry->st_databaseid != MyDatabaseId;
 	values[2] = ObjectIdGetDatum(entry->st_progress_command_target);
 	put_name(&values[3], &nulls[3], command_names, lengthof(command_names),

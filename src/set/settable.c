@@ -1,10 +1,20 @@
 /*
  * settable.c
- *		Opening tables for set functions, and reading them row by row.
+ *		Tables that whole-table functions read: opening a table, the first
+ *		reading of all its rows (the survey), and reading vectors by their
+ *		positions.
  *
- * A role that may SELECT the columns from the table may have them read here,
- * no other: so views, whose rows are not stored, partitioned tables, and
- * tables of which policies hide rows are refused.
+ * We read rows as they are stored, so we have to check the caller's rights
+ * here.  The caller needs the right to SELECT the columns.  Views and
+ * partitioned tables store no rows, so they are refused, and so are tables
+ * whose policies hide rows from the caller.
+ *
+ * A table is read several times: for a sample, for the queries, and for each
+ * tile of queries.  Most of the time of a reading goes into converting vectors
+ * of pgvector's types to floats.  So the survey keeps vectors, as many as the
+ * caller's memory holds, or sends them to gpuvecd, which keeps them.  For
+ * vectors that are not kept the survey marks blocks, so that a single row can
+ * be read without reading all rows before it.
  */
 #include "postgres.h"
 
@@ -21,7 +31,6 @@
 #include "miscadmin.h"
 #include "optimizer/plancat.h"
 #include "parser/parse_coerce.h"
-#include "set/setargs.h"
 #include "storage/bufmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -30,9 +39,37 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 
+#include "am/common/util.h"
+#include "page/sort.h"
+#include "set/setargs.h"
 #include "set/settable.h"
 
-/* The hint for a relation of another kind. */
+/*
+ * Rows that have fewer bytes than this are not worth a connection to gpuvecd.
+ */
+#define LEAST_SENT		(1 << 18)
+
+/* Number of rows that the survey sends at a time. */
+#define SENT_ROWS		32
+
+/* Least number of rows from one marked block to the next. */
+#define MARKED_ROWS		256
+
+/* Bytes of a huge page on common processors. */
+#define LARGE_PAGE		(2 * 1024 * 1024)
+
+/* State of a survey, which keeps vectors or sends them. */
+typedef struct Survey
+{
+	IvfpqTable *table;
+	Size		keep_bytes;		/* limit on the bytes of kept vectors */
+	bool		send;			/* send vectors if gpuvecd can keep them */
+	int64		most;			/* number of vectors to keep */
+	float	   *batch;			/* [SENT_ROWS][dims] to be sent */
+	int			n;				/* rows in the batch */
+} Survey;
+
+/* Returns the hint for a kind of relation that is refused. */
 static const char *
 kind_hint(char relkind)
 {
@@ -49,7 +86,10 @@ kind_hint(char relkind)
 	}
 }
 
-/* ERROR unless all rows of a relation may be seen; by FORCE, not by owners. */
+/*
+ * Raises an ERROR if policies hide rows of the relation from the current user.
+ * If row-level security is forced, policies may hide rows from the owner, too.
+ */
 static void
 check_policies(Relation rel)
 {
@@ -66,7 +106,9 @@ check_policies(Relation rel)
 			 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
 }
 
-/* ERROR unless the relation's rows can be read as they are stored. */
+/*
+ * Raises an ERROR unless the relation's rows can be read as they are stored.
+ */
 static void
 check_relation(Relation rel)
 {
@@ -96,7 +138,6 @@ check_relation(Relation rel)
 	check_policies(rel);
 }
 
-/* Open what has rows that the caller may read, see settable.h. */
 Relation
 IvfpqTableRelation(Oid relid)
 {
@@ -110,7 +151,6 @@ IvfpqTableRelation(Oid relid)
 	return rel;
 }
 
-/* The column of that name, see settable.h. */
 AttrNumber
 IvfpqTableColumn(Relation rel, const char *name, Oid *type)
 {
@@ -129,7 +169,11 @@ IvfpqTableColumn(Relation rel, const char *name, Oid *type)
 	if (result != ACLCHECK_OK)
 		aclcheck_error(result, get_relkind_objtype(rel->rd_rel->relkind),
 					   RelationGetRelationName(rel));
-	/* a column of 18 that is computed when it is read */
+
+	/*
+	 * A virtual generated column, which PostgreSQL 18 introduced, is not
+	 * stored, but computed when the column is read.
+	 */
 	if (column > 0 &&
 		TupleDescAttr(RelationGetDescr(rel), column - 1)->attgenerated == 'v')
 		ereport(ERROR,
@@ -141,10 +185,12 @@ IvfpqTableColumn(Relation rel, const char *name, Oid *type)
 }
 
 /*
- * Can vectors of this type be read, and how?  Besides real[] these are types
- * of extensions that a function of pgvector's form casts to it.  Types that
- * users make do not count, or a table could run its owner's code; arrays of
- * those are base types, too.
+ * Returns whether vectors of this type can be read, and describes the type in
+ * *found.  Besides real[], we can read base types that have a cast to real[]
+ * by a function with pgvector's arguments.  Only a superuser can create a base
+ * type.  Types that any user can create are refused, because the cast could
+ * run the code of the table's owner.  An array of a type that any user can
+ * create counts as a base type, so all other arrays are refused as well.
  */
 static bool
 find_vector_type(Oid type, IvfpqType *found)
@@ -167,21 +213,6 @@ find_vector_type(Oid type, IvfpqType *found)
 	return true;
 }
 
-static void
-find_vector_column(IvfpqTable *table, const char *name)
-{
-	Oid			type;
-
-	table->vector_column = IvfpqTableColumn(table->rel, name, &type);
-	if (!find_vector_type(type, &table->type))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("column \"%s\" has type %s, which is no vector", name,
-						format_type_be(type)),
-				 errhint("Vectors are of type real[], vector or halfvec.")));
-}
-
-/* The same for a key's, see settable.h. */
 AttrNumber
 IvfpqTableKeyColumn(Relation rel, const char *name, Oid *type)
 {
@@ -196,7 +227,6 @@ IvfpqTableKeyColumn(Relation rel, const char *name, Oid *type)
 	return column;
 }
 
-/* A key as a number, see settable.h. */
 int64
 IvfpqKeyNumber(Datum key, Oid type)
 {
@@ -207,17 +237,24 @@ IvfpqKeyNumber(Datum key, Oid type)
 	return DatumGetInt64(key);
 }
 
-/* Open a table, see settable.h. */
 void
 IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 			   const char *vector)
 {
+	Oid			type;
+
 	memset(table, 0, sizeof(*table));
 	table->rel = IvfpqTableRelation(relid);
 	if (key != NULL)
 		table->key_column = IvfpqTableKeyColumn(table->rel, key,
 												&table->key_type);
-	find_vector_column(table, vector);
+	table->vector_column = IvfpqTableColumn(table->rel, vector, &type);
+	if (!find_vector_type(type, &table->type))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column \"%s\" has type %s, which is no vector",
+						vector, format_type_be(type)),
+				 errhint("Vectors are of type real[], vector or halfvec.")));
 	table->snapshot = RegisterSnapshot(GetActiveSnapshot());
 	table->slot = table_slot_create(table->rel, NULL);
 	table->home = CurrentMemoryContext;
@@ -237,15 +274,17 @@ end_scan(IvfpqTable *table)
 }
 
 /*
- * Begin at a mark or, for NULL, at the table's first page, wherever other
- * scans are.  The caller's memory context may end before the scan does.
+ * Begins a reading at a mark or, if mark is NULL, at the table's first page.
+ * The reading is not synchronized with other scans, because it has to begin at
+ * the given block.  The scan lives in table->home, because the caller's memory
+ * context may end before the scan does.
  */
 static void
 table_begin(IvfpqTable *table, const IvfpqMark *mark)
 {
 	MemoryContext old = MemoryContextSwitchTo(table->home);
 
-	/* a scan has a ring of buffers of its own: it is kept from mark to mark */
+	/* a rescan keeps the scan's ring of buffers */
 	if (table->scan != NULL)
 		table_rescan(table->scan, NULL);
 	else
@@ -255,19 +294,19 @@ table_begin(IvfpqTable *table, const IvfpqMark *mark)
 	table->nulls = 0;
 	if (table->rel->rd_tableam == GetHeapamTableAmRoutine())
 	{
-		/* once more is from the block that it began with, if nobody says so */
+		/* set the first block even if it is 0: a rescan keeps the old one */
 		BlockNumber first = mark != NULL ? mark->block : 0;
 		BlockNumber nblocks = ((HeapScanDesc) table->scan)->rs_nblocks;
 
-		/* to the last page, for it would go on with the first */
+		/* stop at the last page; otherwise the scan would wrap around */
 		heap_setscanlimits(table->scan, first, nblocks - first);
 	}
 	MemoryContextSwitchTo(old);
 }
 
 /*
- * The next row that has a vector, see settable.h.  One that is stored out of
- * line is not fetched yet.
+ * See settable.h.  A vector that is stored out of line is fetched only by
+ * IvfpqTableFloats.
  */
 bool
 IvfpqTableNext(IvfpqTable *table)
@@ -289,13 +328,13 @@ IvfpqTableNext(IvfpqTable *table)
 		}
 		table->nulls++;
 	}
-	/* one that began at a mark has not seen all of them */
+	/* a reading that began at a mark has not seen all rows */
 	table->nskipped = Max(table->nskipped, table->nulls);
 	end_scan(table);
 	return false;
 }
 
-/* Of an error in a vector: which row has it. */
+/* Error context callback: names the row whose vector is being read. */
 static void
 tell_row(void *arg)
 {
@@ -308,7 +347,6 @@ tell_row(void *arg)
 			   RelationGetRelationName(table->rel));
 }
 
-/* The current row's vector, see settable.h. */
 const float *
 IvfpqTableFloats(IvfpqTable *table)
 {
@@ -336,7 +374,6 @@ IvfpqTableFloats(IvfpqTable *table)
 	return vector;
 }
 
-/* The key in a slot, see settable.h. */
 int64
 IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot)
 {
@@ -352,190 +389,85 @@ IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot)
 	return IvfpqKeyNumber(key, table->key_type);
 }
 
-/* Done with the table, see settable.h. */
-void
-IvfpqTableClose(IvfpqTable *table)
-{
-	IvfpqTableForget(table);
-	end_scan(table);
-	ExecDropSingleTupleTableSlot(table->slot);
-	UnregisterSnapshot(table->snapshot);
-	MemoryContextDelete(table->context);
-	if (table->nskipped > 0)
-		ereport(NOTICE,
-				(errmsg_plural("%lld row of table \"%s\" without a vector was left out",
-							   "%lld rows of table \"%s\" without a vector were left out",
-							   (unsigned long) table->nskipped,
-							   (long long) table->nskipped,
-							   RelationGetRelationName(table->rel))));
-	relation_close(table->rel, NoLock);
-}
-
-/* ----
- * What set functions know of a table's rows after they have read all of
- * them once, and vectors by their positions.
- *
- * A table is read several times: for a sample, for queries, and for each tile
- * of queries.  To turn a value into floats takes most of it, where it is of
- * pgvector's types, so vectors are kept as far as the caller's memory goes, or
- * are sent to gpuvecd at once, which keeps them.  Of others it is known in
- * which block they are, about, so that a row here and there does not cost all
- * that are before it.
- */
-
-/* To send fewer bytes is not worth a connection. */
-#define LEAST_SENT		(1 << 18)
-#define SENT_ROWS		32		/* at a time */
-
-/* Rows from one marked block to the next, at least. */
-#define MARKED_ROWS		256
-
-/* Of the usual processors. */
-#define LARGE_PAGE		(2 * 1024 * 1024)
-
-/* For qsort of int64; a long sort must end, too. */
-int
-IvfpqCompareSigned(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	CHECK_FOR_INTERRUPTS();
-	return x < y ? -1 : x > y;
-}
-
-static void
-report_key_twice(const IvfpqTable *table, int64 key)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_CARDINALITY_VIOLATION),
-			 errmsg("key %lld occurs more than once in table \"%s\"",
-					(long long) key, RelationGetRelationName(table->rel)),
-			 errhint("Name a column whose values are unique, such as the primary key.")));
-}
-
-/*
- * A bit for each key from the least to the greatest, in no more memory than to
- * sort them takes; false: they are too far from each other.
- */
-static bool
-check_close_keys(const IvfpqTable *table)
-{
-	int64		least = table->keys[0];
-	int64		greatest = least;
-	uint64		nwords;
-	uint64	   *seen;
-
-	for (int64 i = 1; i < table->nrows; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		least = Min(least, table->keys[i]);
-		greatest = Max(greatest, table->keys[i]);
-	}
-	nwords = ((uint64) greatest - (uint64) least) / 64 + 1;
-	if (nwords > (uint64) table->nrows)
-		return false;
-	seen = palloc_extended(nwords * sizeof(uint64),
-						   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	for (int64 i = 0; i < table->nrows; i++)
-	{
-		uint64		at = (uint64) table->keys[i] - (uint64) least;
-		uint64		bit = UINT64CONST(1) << at % 64;
-
-		CHECK_FOR_INTERRUPTS();
-		if (seen[at / 64] & bit)
-			report_key_twice(table, table->keys[i]);
-		seen[at / 64] |= bit;
-	}
-	pfree(seen);
-	return true;
-}
-
-/* ERROR if two rows have the same key. */
+/* Raises an ERROR if two rows have the same key. */
 static void
 check_keys(const IvfpqTable *table)
 {
-	Size		bytes = table->nrows * sizeof(int64);
-	int64	   *sorted;
+	int64		n = table->nrows;
+	uint64	   *sorted;
 	int64		i = 1;
 
-	while (i < table->nrows && table->keys[i - 1] < table->keys[i])
+	/* keys often ascend, and then no two of them are equal */
+	while (i < n && table->keys[i - 1] < table->keys[i])
 		i++;
-	/* they ascend, as they often do, or are close to each other */
-	if (i >= table->nrows || check_close_keys(table))
+	if (i >= n)
 		return;
-	sorted = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	memcpy(sorted, table->keys, bytes);
-	qsort(sorted, table->nrows, sizeof(int64), IvfpqCompareSigned);
-	for (i = 1; i < table->nrows; i++)
+
+	/* sort them as unsigned numbers: only equal keys matter */
+	sorted = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
+	memcpy(sorted, table->keys, n * sizeof(uint64));
+	IvfpqSortBits(sorted, sorted + n, n, 0);
+	CHECK_FOR_INTERRUPTS();
+	for (i = 1; i < n; i++)
 		if (sorted[i - 1] == sorted[i])
-			report_key_twice(table, sorted[i]);
+			ereport(ERROR,
+					(errcode(ERRCODE_CARDINALITY_VIOLATION),
+					 errmsg("key %lld occurs more than once in table \"%s\"",
+							(long long) sorted[i],
+							RelationGetRelationName(table->rel)),
+					 errhint("Name a column whose values are unique, such as the primary key.")));
 	pfree(sorted);
 }
 
 /*
- * Let the system give large pages to an array that is long: each that is
- * touched first costs it about the same, small or large, and what is looked up
- * anywhere in them is found sooner.
+ * Asks the kernel for huge pages for a large array.  This saves page faults,
+ * because a fault costs about the same for a small and a huge page, and random
+ * accesses miss the TLB less often.
  */
-static void *
-in_large_pages(void *items, Size bytes)
+static void
+advise_huge_pages(void *items, Size bytes)
 {
 #ifdef MADV_HUGEPAGE
 	char	   *first = (char *) TYPEALIGN(LARGE_PAGE, items);
 	char	   *end = (char *) TYPEALIGN_DOWN(LARGE_PAGE,
 											  (char *) items + bytes);
 
-	/* without them it is as good */
+	/* ignore failures: the array works with small pages, too */
 	if (end > first)
 		(void) madvise(first, end - first, MADV_HUGEPAGE);
 #endif
-	return items;
 }
 
-/* An array of nrows items, which is full, grows. */
-static void *
-grow(void *items, int64 nrows, Size size)
-{
-	int64		capacity = nrows == 0 ? 1024 : 2 * nrows;
-
-	if (nrows == 0)
-		return palloc(capacity * size);
-	return in_large_pages(repalloc_huge(items, capacity * size),
-						  capacity * size);
-}
-
-/* Is an array of n items that grow() made full? */
-static bool
-is_full_at(int64 n)
-{
-	return n == 0 || (n >= 1024 && (n & (n - 1)) == 0);
-}
-
+/* Appends the current row's key or TID. */
 static void
 note_row(IvfpqTable *table)
 {
 	int64		i = table->nrows;
-	bool		is_full = is_full_at(i);
+	bool		is_full = i == table->capacity;
 
 	if (table->key_column != InvalidAttrNumber)
 	{
+		IvfpqGrow(table->keys, i, table->capacity);
 		if (is_full)
-			table->keys = grow(table->keys, i, sizeof(int64));
+			advise_huge_pages(table->keys, table->capacity * sizeof(int64));
 		table->keys[i] = IvfpqTableKey(table, table->slot);
 	}
 	else
 	{
+		IvfpqGrow(table->tids, i, table->capacity);
 		if (is_full)
-			table->tids = grow(table->tids, i, sizeof(ItemPointerData));
+			advise_huge_pages(table->tids,
+							  table->capacity * sizeof(ItemPointerData));
 		table->tids[i] = table->slot->tts_tid;
 	}
 	table->nrows++;
 }
 
 /*
- * Mark the current row's block, if the row is the first of it and enough came
- * since the last mark.  Only a heap's reading can begin at a block.
+ * Marks the current row's block if the row is the first of its block, and
+ * there were enough rows since the last mark.  *block must be the previous
+ * row's block, and is set to the current row's block.  Must be called for
+ * heaps only, because only the reading of a heap can begin at a block.
  */
 static void
 note_mark(IvfpqTable *table, BlockNumber *block)
@@ -549,48 +481,47 @@ note_mark(IvfpqTable *table, BlockNumber *block)
 		(table->nmarks > 0 &&
 		 position < table->marks[table->nmarks - 1].position + MARKED_ROWS))
 		return;
-	if (is_full_at(table->nmarks))
-		table->marks = grow(table->marks, table->nmarks, sizeof(IvfpqMark));
+	IvfpqGrow(table->marks, table->nmarks, table->marks_capacity);
 	mark = &table->marks[table->nmarks++];
 	mark->position = position;
 	mark->block = *block;
 }
 
 /*
- * Allocates memory for vectors that are kept: first for as many as the table's
- * pages may hold, for most tables all, then twice as many; no more than
- * `most`.
+ * Adds a vector to the kept ones.  `most` is the largest number of vectors to
+ * keep.  Memory is first allocated for as many vectors as the table's pages
+ * can hold, which is enough for most tables, and is doubled whenever it is
+ * full.
  */
-static void
-ensure_capacity(IvfpqTable *table, int64 most)
-{
-	Size		bytes = table->dims * sizeof(float);
-	int64		stored = (int64) RelationGetNumberOfBlocks(table->rel) *
-	BLCKSZ / bytes;
-
-	table->kept_capacity =
-		Min(Max(Max(stored, 2 * table->kept_capacity), 1024), most);
-	bytes *= table->kept_capacity;
-	table->kept = in_large_pages(table->kept == NULL ?
-								 palloc_extended(bytes, MCXT_ALLOC_HUGE) :
-								 repalloc_huge(table->kept, bytes), bytes);
-}
-
-/* Keep one more vector; memory holds `most`. */
 static void
 keep(IvfpqTable *table, const float *vector, int64 most)
 {
+	Size		bytes = table->dims * sizeof(float);
+
 	if (table->nkept == table->kept_capacity)
-		ensure_capacity(table, most);
-	memcpy(table->kept + table->nkept * table->dims, vector,
-		   table->dims * sizeof(float));
+	{
+		int64		stored = (int64) RelationGetNumberOfBlocks(table->rel) *
+		BLCKSZ / bytes;
+		Size		size;
+
+		table->kept_capacity =
+			Min(Max(Max(stored, 2 * table->kept_capacity), 1024), most);
+		size = table->kept_capacity * bytes;
+		table->kept = table->kept == NULL ?
+			palloc_extended(size, MCXT_ALLOC_HUGE) :
+			repalloc_huge(table->kept, size);
+		advise_huge_pages(table->kept, size);
+	}
+	memcpy(table->kept + table->nkept * table->dims, vector, bytes);
 	table->nkept++;
 }
 
 /*
- * Estimates how many rows there may be: as many vectors of the first one's
- * stored size as the table's pages hold, but at most a quarter more than the
- * planner thinks.  If there are more, they are not sent.
+ * Estimates the largest number of rows that the table may have, so that
+ * gpuvecd can reserve memory for the rows.  The estimate is the number of
+ * vectors of the current vector's size that the table's pages can hold, but at
+ * most 1.25 times the planner's estimate.  If the table turns out to have more
+ * rows, gpuvecd's set cannot be used.
  */
 static int64
 most_rows(const IvfpqTable *table)
@@ -616,7 +547,10 @@ most_rows(const IvfpqTable *table)
 	return (int64) Max(Min(fit, 1.25 * nrows + MARKED_ROWS), 1);
 }
 
-/* Have gpuvecd keep rows, if it can keep as many as there may be. */
+/*
+ * Begins a set at gpuvecd that keeps nrows rows, if gpuvecd can keep that many
+ * rows and the rows are worth a connection.
+ */
 static void
 begin_to_send(IvfpqTable *table, int64 nrows)
 {
@@ -624,33 +558,24 @@ begin_to_send(IvfpqTable *table, int64 nrows)
 	.dims = table->dims, .k = 1, .own = 1, .nrows = nrows};
 
 	if (nrows * table->dims * (int64) sizeof(float) < LEAST_SENT ||
-		!IvfpqWorkKeeps(nrows, table->dims))
+		!IvfpqLocalSetKeeps(nrows, table->dims))
 		return;
-	table->work = IvfpqWorkBegin(&spec, IVFPQ_WORK_SERVER);
+	table->work = IvfpqLocalSetBegin(&spec, IVFPQ_WORK_SERVER);
 	table->work_rows = nrows;
 }
 
-/* See settable.h. */
 void
 IvfpqTableStopAsking(IvfpqTable *table)
 {
 	if (table->work != NULL)
-		IvfpqWorkEnd(table->work);
+		IvfpqLocalSetEnd(table->work);
 	table->work = NULL;
 }
 
-/* A first reading of all rows, and what becomes of their vectors. */
-typedef struct Survey
-{
-	IvfpqTable *table;
-	Size		keep_bytes;
-	bool		send;
-	int64		most;			/* to keep */
-	float	   *batch;			/* [SENT_ROWS][dims] to send, */
-	int			n;				/* rows in it */
-} Survey;
-
-/* Send what is gathered. */
+/*
+ * Sends the rows of the batch, if there are any, to gpuvecd's set.  Ends the
+ * set if gpuvecd fails, or if the table has more rows than the set can keep.
+ */
 static void
 send_batch(Survey *survey)
 {
@@ -658,56 +583,44 @@ send_batch(Survey *survey)
 
 	if (survey->n > 0 && table->work != NULL &&
 		(table->nrows > table->work_rows ||
-		 !IvfpqWorkPut(table->work, GV_SET_ROWS, survey->batch, survey->n)))
+		 !IvfpqLocalSetPut(table->work, GV_SET_ROWS, survey->batch,
+						   survey->n)))
 		IvfpqTableStopAsking(table);
 	survey->n = 0;
 }
 
-/* The first row says how long vectors are, and so what is to be done. */
+/*
+ * Sends the current row's vector to gpuvecd, or keeps the vector in this
+ * session.  The choice between the two is made at the first row, because only
+ * then the length of vectors is known.
+ */
 static void
-take_first(Survey *survey, const float *vector, int64 to_send)
+take_vector(Survey *survey)
 {
 	IvfpqTable *table = survey->table;
+	bool		is_first = table->nrows == 1;
+	int64		to_send = is_first && survey->send ? most_rows(table) : 0;
+	const float *vector = IvfpqTableFloats(table);
 	Size		bytes = table->dims * sizeof(float);
 
 	if (to_send > 0)
 		begin_to_send(table, to_send);
 	if (table->work != NULL)
 	{
-		survey->batch = palloc(SENT_ROWS * bytes);
-		memcpy(survey->batch, vector, bytes);
-		survey->n = 1;
-		send_batch(survey);
-	}
-	if (table->work == NULL)
-		survey->most = survey->keep_bytes / bytes;
-	if (survey->most > 0)
-		keep(table, vector, survey->most);
-}
-
-/* The current row's vector. */
-static void
-take_vector(Survey *survey)
-{
-	IvfpqTable *table = survey->table;
-	int64		to_send = table->nrows == 1 && survey->send ?
-	most_rows(table) : 0;
-	const float *vector = IvfpqTableFloats(table);
-
-	if (table->nrows == 1)
-		take_first(survey, vector, to_send);
-	else if (table->work == NULL)
-		keep(table, vector, survey->most);
-	else
-	{
-		memcpy(survey->batch + survey->n * table->dims, vector,
-			   table->dims * sizeof(float));
-		if (++survey->n == SENT_ROWS)
+		if (is_first)
+			survey->batch = palloc(SENT_ROWS * bytes);
+		memcpy(survey->batch + survey->n * table->dims, vector, bytes);
+		survey->n++;
+		/* send the first row at once, to see whether gpuvecd takes rows */
+		if (is_first || survey->n == SENT_ROWS)
 			send_batch(survey);
 	}
+	if (is_first && table->work == NULL)
+		survey->most = survey->keep_bytes / bytes;
+	if (table->nkept < survey->most)
+		keep(table, vector, survey->most);
 }
 
-/* Read all rows, see settable.h. */
 void
 IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes, bool send)
 {
@@ -735,7 +648,6 @@ IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes, bool send)
 		check_keys(table);
 }
 
-/* Give memory back, see settable.h. */
 void
 IvfpqTableForget(IvfpqTable *table)
 {
@@ -747,7 +659,7 @@ IvfpqTableForget(IvfpqTable *table)
 	table->kept_capacity = 0;
 }
 
-/* The last mark that is not behind a position; NULL: there is none. */
+/* Returns the last mark at or before a position, or NULL if there is none. */
 static const IvfpqMark *
 mark_before(const IvfpqTable *table, int64 position)
 {
@@ -766,7 +678,12 @@ mark_before(const IvfpqTable *table, int64 position)
 	return low == 0 ? NULL : &table->marks[low - 1];
 }
 
-/* The row at a position, one that there is, becomes the current one. */
+/*
+ * Makes the row at a position the current row.  The table must have a row at
+ * this position.  If the row follows shortly after the current row, reads on
+ * to it; otherwise begins a reading at the last mark before the row, if that
+ * is nearer.
+ */
 static void
 go_to(IvfpqTable *table, int64 position)
 {
@@ -786,7 +703,6 @@ go_to(IvfpqTable *table, int64 position)
 	while (table->next <= position);
 }
 
-/* The vector at a position, see settable.h. */
 const float *
 IvfpqTableVector(IvfpqTable *table, int64 position)
 {
@@ -796,7 +712,6 @@ IvfpqTableVector(IvfpqTable *table, int64 position)
 	return IvfpqTableFloats(table);
 }
 
-/* Vectors from a position on, see settable.h. */
 int
 IvfpqTableRead(IvfpqTable *table, int64 first, int most, float *buffer,
 			   const float **vectors)
@@ -816,11 +731,28 @@ IvfpqTableRead(IvfpqTable *table, int64 first, int most, float *buffer,
 	return most;
 }
 
-/* How many vectors make a batch. */
 int
 IvfpqTableBatch(const IvfpqTable *table)
 {
 	Size		bytes = table->dims * sizeof(float);
 
 	return (int) Max(IVFPQ_BATCH_BYTES / bytes, 1);
+}
+
+void
+IvfpqTableClose(IvfpqTable *table)
+{
+	IvfpqTableForget(table);
+	end_scan(table);
+	ExecDropSingleTupleTableSlot(table->slot);
+	UnregisterSnapshot(table->snapshot);
+	MemoryContextDelete(table->context);
+	if (table->nskipped > 0)
+		ereport(NOTICE,
+				(errmsg_plural("%lld row of table \"%s\" without a vector was left out",
+							   "%lld rows of table \"%s\" without a vector were left out",
+							   (unsigned long) table->nskipped,
+							   (long long) table->nskipped,
+							   RelationGetRelationName(table->rel))));
+	relation_close(table->rel, NoLock);
 }

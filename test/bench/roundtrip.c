@@ -49,8 +49,8 @@ typedef struct Question
 	float		query[DIMS];
 } Question;
 
-#define ANSWER_BYTES	(sizeof(GvMessage) + sizeof(GvSearchReply) + \
-						 sizeof(GvProbeReply) + HITS * sizeof(GvHit))
+#define ANSWER_BYTES	(sizeof(GvMessage) + (sizeof(GvSearchReply) + \
+						 sizeof(GvProbeReply) + HITS * sizeof(GvHit) + 7) / 8 * 8)
 
 static const GvMirrorKey key = {1, 2, 3, 4, 5};
 static volatile bool stop;
@@ -198,7 +198,7 @@ client_main(void *arg)
 {
 	Client	   *client = arg;
 	Question	question = {{sizeof(question) - sizeof(GvMessage),
-	GV_MSG_SEARCH, 0}, {key, DIMS, 1, 1, HITS}, {0}};
+	GV_MSG_SEARCH, 0}, {key, 1, DIMS, 1, 1, HITS}, {0}};
 	char		answer[ANSWER_BYTES] = {0};
 	const GvSearchReply *reply = (GvSearchReply *) (answer +
 													sizeof(GvMessage));

@@ -27,17 +27,20 @@ break_if_wanted(const char *file)
 
 extern "C"
 {
-extern GvStatus __real_gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
-									   GvSearch *searches, int32_t n);
+extern GvStatus __real_gv_mirror_begin_shards(GvSearcher *const *searchers,
+											  int32_t nshards,
+											  GvMirror *mirror,
+											  GvSearch *searches, int32_t n);
 extern GvStatus __real_gv_mirror_put_list(GvMirror *mirror,
 										  const GvListChunk *piece);
 
 GvStatus
-__wrap_gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
-					   GvSearch *searches, int32_t n)
+__wrap_gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
+							  GvMirror *mirror, GvSearch *searches, int32_t n)
 {
 	break_if_wanted("break.search");
-	return __real_gv_mirror_begin(searcher, mirror, searches, n);
+	return __real_gv_mirror_begin_shards(searchers, nshards, mirror, searches,
+										 n);
 }
 
 GvStatus

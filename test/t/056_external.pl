@@ -43,6 +43,14 @@ sub start_gpuvecd
 	return $pid;
 }
 
+# The process that serves, a child of the one that was started.
+sub child_of
+{
+	my ($pid) = @_;
+
+	return split ' ', slurp_file("/proc/$pid/task/$pid/children");
+}
+
 # End it; its status.
 sub end_gpuvecd
 {
@@ -264,22 +272,22 @@ for my $mode ('fast', 'immediate', 'immediate')
 }
 
 # -- gpuvecd is stopped for a while
-kill 'STOP', $gpuvecd;
+kill 'STOP', child_of($gpuvecd);
 $node->psql('postgres', "SET gpuvec.request_timeout = 400; SELECT answers('t', '<->', 8, 10, 1)") for 1, 2;
 soon($node, q{state = 'suspended'}, 'stopped: suspended');
 is_right(0, 'stopped');
-kill 'CONT', $gpuvecd;
+kill 'CONT', child_of($gpuvecd);
 soon($node, "state = 'up' AND pid = $gpuvecd", 'continued: up');
 is_right(1, 'continued');
 is(count_anew(), $anew, 'continued: the same life');
 
 # The cluster crashes while gpuvecd is stopped.
-kill 'STOP', $gpuvecd;
+kill 'STOP', child_of($gpuvecd);
 ok(crash($node), 'crashed while it is stopped: the server is back');
 soon($node, q{state = 'down'}, 'crashed while it is stopped: down');
 is_right(0, 'crashed while it is stopped');
 usleep(2_500_000);
-kill 'CONT', $gpuvecd;
+kill 'CONT', child_of($gpuvecd);
 soon($node, "state = 'up' AND pid = $gpuvecd", 'crashed while it was stopped: up');
 cmp_ok(count_anew(), '>', $anew, 'crashed while it was stopped: it has begun anew');
 $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});

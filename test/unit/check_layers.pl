@@ -490,7 +490,7 @@ check('spelling is American', [ 'src/am/planted.c', "/* of its n" . "eighbours *
 check('spelling is American', [ 'src/am/planted.c', "void\ninitialiseAll(void)" ], \&british, \%written);
 
 may_include('src/engine includes C standard and engine headers only, but for its threads',
-	qr{^src/engine/(?!mirror/gv_crew\.[ch]$)}, qr{$STANDARD|^engine/}, 0,
+	qr{^src/engine/(?!mirror/gv_parallel\.[ch]$)}, qr{$STANDARD|^engine/}, 0,
 	'src/engine/planted.c', '#include <unistd.h>');
 may_include('src/cpu includes C standard, intrinsics, engine and cpu headers only',
 	qr{^src/cpu/}, qr{$STANDARD|^(?:engine|cpu)/|^(?:immintrin|cpuid|arm_neon)\.h$}, 0,
@@ -520,7 +520,7 @@ may_include('src/planner and src/inspect reach what src/am does, and that',
 	qr{^src/(?:planner|inspect)/}, qr{^(?:am|page|planner|inspect)/|^engine/gv_engine\.h$|^client/client\.h$|^pgcompat\.h$}, 1,
 	'src/planner/planted.c', '#include "protocol/gv_protocol.h"');
 may_include('src/set reaches the engine, am and clients by their contracts',
-	qr{^src/set/}, qr{^set/|^engine/gv_(?:engine|select|set)\.h$|^am/|^client/client\.h$|^pgcompat\.h$}, 1,
+	qr{^src/set/}, qr{^set/|^engine/gv_(?:engine|select|set)\.h$|^am/|^page/sort\.h$|^client/client\.h$|^pgcompat\.h$}, 1,
 	'src/set/planted.c', '#include "page/page.h"');
 may_include('gpu includes C standard, intrinsics, threads, CUDA, engine and gpu headers, and none of PostgreSQL',
 	qr{^gpu/}, qr{$STANDARD|^(?:engine|gpu)/|^cpu/gv_\w+\.h$|^emmintrin\.h$|cuda|cub/|cooperative_groups|^emulated_\w+\.h$|^algorithm$|^(?:pthread|sched|signal|unistd)\.h$|^dlfcn\.h$|cublas}, 0,
@@ -532,7 +532,7 @@ must_not('no CUDA header outside gpu',
 	qr{^src/}, qr{^$}, qr{^\s*#\s*include[^\n]*(?:cuda|cublas|cub/|thrust|nvml|\.cuh)},
 	'src/server/planted.c', '#include <cuda_runtime.h>');
 must_not('threads in gpuvecd only, whose is gv_parallel.c, too',
-	qr{^src/}, qr{^src/(?:server|client)/|^src/engine/mirror/gv_crew\.[ch]$}, qr{\bpthread_|<(?:pthread|threads)\.h>|\bfork\s*\(},
+	qr{^src/}, qr{^src/(?:server|client)/|^src/engine/mirror/gv_parallel\.[ch]$}, qr{\bpthread_|<(?:pthread|threads)\.h>|\bfork\s*\(},
 	'src/cpu/code/planted.c', 'pthread_create(');
 must_not('versions of PostgreSQL are told apart in pgcompat.h only',
 	qr{.}, qr{^src/pgcompat\.h$}, qr{PG_VERSION_NUM|PG_MAJORVERSION|CATALOG_VERSION},

@@ -159,7 +159,7 @@ build_work(IvfpqBuild *build)
 {
 	IvfpqParallel *parallel = &build->parallel;
 	IvfpqParallelShared *shared = parallel->shared;
-	IvfpqSharing *sharing =
+	IvfpqBuildShared *sharing =
 	IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
 	Relation	index = build->index;
 	int64		npages;
@@ -519,7 +519,7 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 			IvfpqClusterHelp(&reader, parallel);
 		else if (shared->job == IVFPQ_JOB_BUILD)
 		{
-			IvfpqSharing *sharing =
+			IvfpqBuildShared *sharing =
 			IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
 
 			IvfpqTrainingOpen(&build.training, parallel);

@@ -16,10 +16,11 @@
  * backend's own engine.  If gpuvecd fails, this file places the rows that were
  * sent to gpuvecd and did not come back, and all rows after them, with the
  * same centroids and codebooks.  gpuvecd has the rows of the sample from
- * training, so a pass over the table may leave these rows out (IvfpqSharing).
- * If gpuvecd fails, another pass is needed for the rows of the sample that
- * gpuvecd has not encoded.  Keys are not sent to gpuvecd.  They are kept here
- * until their rows come back, in the order in which the rows were sent.
+ * training, so a pass over the table may leave these rows out
+ * (IvfpqBuildShared).  If gpuvecd fails, another pass is needed for the rows
+ * of the sample that gpuvecd has not encoded.  Keys are not sent to gpuvecd.
+ * They are kept here until their rows come back, in the order in which the
+ * rows were sent.
  *
  * As long as postings fit into memory, a counting sort orders their positions
  * by list, and the postings of a list stay in heap order.  Otherwise all
@@ -482,7 +483,7 @@ static void
 take_over(IvfpqBulkLoad *load)
 {
 	IvfpqBuilder *builder = load->builder;
-	IvfpqSharing *sharing = load->sharing;
+	IvfpqBuildShared *sharing = load->sharing;
 	int			dims = load->training->gv.dims;
 	const float *rows;
 	const uint64 *ids;
@@ -574,7 +575,7 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 IvfpqRowUse
 IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
 {
-	const IvfpqSharing *sharing = load->sharing;
+	const IvfpqBuildShared *sharing = load->sharing;
 	int			use = IVFPQ_ROW_NONE;
 
 	if (sharing == NULL || IvfpqSharingWants(sharing, id, &load->at))

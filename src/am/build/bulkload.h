@@ -83,7 +83,7 @@ typedef struct IvfpqBulkLoad
 	IvfpqRefine refine;
 	IvfpqBuilder *builder;		/* sends rows to gpuvecd; NULL: rows are
 								 * placed here */
-	IvfpqSharing *sharing;		/* says which rows gpuvecd has from training;
+	IvfpqBuildShared *sharing;	/* says which rows gpuvecd has from training;
 								 * or NULL */
 	int64		at;				/* position in the TIDs of `sharing`, during a
 								 * pass over the table */

@@ -55,7 +55,7 @@ typedef enum IvfpqParallelPart
 	IVFPQ_PARALLEL_FOUND,		/* int32 [nparents] lists of each parent */
 
 	IVFPQ_PARALLEL_SCAN,		/* ParallelTableScanDesc, if has_workers */
-	IVFPQ_PARALLEL_SHARING,		/* IvfpqSharing, if gpuvecd builds */
+	IVFPQ_PARALLEL_SHARING,		/* IvfpqBuildShared, if gpuvecd builds */
 	IVFPQ_PARALLEL_ENTRIES,		/* IvfpqDirEntry [nlists] */
 	IVFPQ_PARALLEL_PARTS		/* number of parts */
 } IvfpqParallelPart;

@@ -208,7 +208,7 @@ IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, Relation index,
 	if (!has_mirror(mirror))
 		return;
 	mirror->capacity = MESSAGE_BYTES;
-	mirror->message = palloc_extended(mirror->capacity, MCXT_ALLOC_HUGE);
+	mirror->chunks = palloc_extended(mirror->capacity, MCXT_ALLOC_HUGE);
 	if (parallel->me == 0 &&
 		!IvfpqBuilderCalibMirror(builder,
 								 pg_atomic_read_u64(&parallel->shared->npostings)))
@@ -221,49 +221,43 @@ IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
 {
 	if (mirror->builder == NULL || mirror->used == 0)
 		return;
-	if (!IvfpqBuilderChunks(mirror->builder, mirror->message, mirror->used))
+	if (!IvfpqBuilderLists(mirror->builder, mirror->nchunks, mirror->chunks,
+						   mirror->used))
 		give_up(mirror, true);
 	mirror->used = 0;
+	mirror->nchunks = 0;
 }
 
 /* Begins a list of npostings postings, which IvfpqCalibMirrorAdd will add. */
 void
 IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 {
-	int			nblocks = (npostings + GV_BLOCK - 1) / GV_BLOCK;
-	GvChunk		chunk = {list, 0, nblocks, 0, {0, npostings, 0}};
+	GvChunk		chunk = {list, 0, gv_blocks_of(npostings), 0, {0, npostings, 0}};
 	Size		bytes = gv_chunk_bytes(&chunk, mirror->code_bytes, 0);
+	Size		most = GV_MAX_MESSAGE - sizeof(GvListsRequest);
 	char	   *next;
 
 	if (mirror->used + bytes > mirror->capacity)
 		IvfpqCalibMirrorFlush(mirror);
 	if (mirror->builder == NULL)
 		return;
-	if (mirror->used == 0)
-	{
-		mirror->used = sizeof(GvListsRequest);
-		memset(mirror->message, 0, mirror->used);
-	}
-	if (mirror->used + bytes > GV_MAX_MESSAGE)
+	if (bytes > most)
 	{
 		/* this list has most of the rows, and is too large for a message */
 		give_up(mirror, false);
 		return;
 	}
-	if (mirror->used + bytes > mirror->capacity)
+	if (bytes > mirror->capacity)
 	{
-		mirror->capacity = GV_MAX_MESSAGE;
-		mirror->message = repalloc_huge(mirror->message, mirror->capacity);
+		mirror->capacity = most;
+		mirror->chunks = repalloc_huge(mirror->chunks, mirror->capacity);
 	}
-	((GvListsRequest *) mirror->message)->nchunks++;
-	next = mirror->message + mirror->used;
+	next = mirror->chunks + mirror->used;
+	mirror->nchunks++;
 	mirror->used += bytes;
 	memset(next, 0, bytes);
 	memcpy(next, &chunk, sizeof(chunk));
-	mirror->live = (uint32 *) (next + sizeof(chunk));
-	mirror->t = (float *) (mirror->live + nblocks);
-	mirror->tids = (ItemPointerData *) (mirror->t + (Size) nblocks * GV_BLOCK);
-	mirror->codes = (uint8 *) (mirror->tids + (Size) nblocks * GV_BLOCK);
+	mirror->arrays = gv_chunk_arrays((GvChunk *) next, 0);
 	mirror->count = 0;
 }
 
@@ -276,11 +270,11 @@ IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
 
 	if (mirror->builder == NULL)
 		return;
-	codes = mirror->codes + (Size) (i / GV_BLOCK) * mirror->code_bytes *
-		GV_BLOCK + i % GV_BLOCK;
-	mirror->live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
-	mirror->t[i] = posting->t;
-	mirror->tids[i] = posting->tid;
+	codes = mirror->arrays.codes + (Size) (i / GV_BLOCK) *
+		mirror->code_bytes * GV_BLOCK + i % GV_BLOCK;
+	mirror->arrays.live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
+	mirror->arrays.t[i] = posting->t;
+	memcpy(mirror->arrays.rowids + 3 * i, &posting->tid, sizeof(posting->tid));
 	for (int b = 0; b < mirror->code_bytes; b++)
 		codes[(Size) b * GV_BLOCK] = posting->code[b];
 	mirror->count++;
@@ -543,59 +537,62 @@ measure_remote(IvfpqRecallGrid *grid)
 	const IvfpqMetaData *meta = &grid->search.model->meta;
 	const IvfpqGridSpec *spec = &grid->spec;
 	uint64	   *ids = grid->sorted.ids;
-	int			most = Min(GV_MAX_TRIES, GV_MAX_TRIED_HITS / grid->capacity);
+	IvfpqRemoteQuery question = {
+		.probes = grid->probes[grid->nsteps - 1],
+		.capacity = grid->capacity
+	};
 	IvfpqGroundTruth *truths;
+	IvfpqRemoteResult *answers;
+	int			most;
 
 	if (grid->mirror == NULL || !has_mirror(grid->mirror) ||
 		grid->capacity > GV_MAX_HITS)
 		return false;
+
+	/*
+	 * as many as the largest step allows; then all steps have the same
+	 * queries
+	 */
+	most = Min(spec->nqueries, IvfpqMaxQueries(meta, &question, false));
 	truths = palloc(most * sizeof(IvfpqGroundTruth));
+	answers = palloc(most * sizeof(IvfpqRemoteResult));
 	for (int first = 0; first < spec->nqueries; first += most)
 	{
-		int			n = Min(most, spec->nqueries - first);
-		const float *queries = calibration->levels[spec->level].queries +
-		(Size) first * meta->dims;
-
-		for (int i = 0; i < n; i++)
+		question.n = Min(most, spec->nqueries - first);
+		question.queries = calibration->levels[spec->level].queries +
+			(Size) first * meta->dims;
+		for (int i = 0; i < question.n; i++)
 			grid->nneighbors[first + i] =
 				IvfpqCalibrationGroundTruth(calibration, spec->level,
 											first + i, &truths[i]);
 		for (int step = 0; step < grid->nsteps; step++)
 		{
-			GvTryRequest request = {
-				n, grid->probes[step],
-				IvfpqListsToCompare(meta, grid->probes[step],
-									grid->search.query.deep),
-				grid->capacity
-			};
-			const int32 *nhits;
-			const char *rowids;
-			const ItemPointerData *tids;
-
-			if (!IvfpqBuilderTry(grid->mirror->builder, &request, queries,
-								 (Size) n * meta->dims * sizeof(float),
-								 &nhits, &rowids))
+			question.probes = grid->probes[step];
+			question.compare = IvfpqListsToCompare(meta, question.probes,
+												   grid->search.query.deep);
+			if (!IvfpqBuilderSearch(grid->mirror->builder, &question, answers))
 			{
 				give_up(grid->mirror, true);
-				pfree(truths);
-				return false;
+				break;
 			}
-
-			/* the hits come query by query, nearest first */
-			tids = (const ItemPointerData *) rowids;
-			for (int i = 0; i < n; i++)
+			for (int i = 0; i < question.n; i++)
 			{
-				for (int j = 0; j < nhits[i]; j++)
-					ids[j] = IvfpqTidToId(tids++);
+				const IvfpqRemoteResult *answer = &answers[i];
+
+				for (int j = 0; j < answer->head.nhits; j++)
+					ids[j] = IvfpqWordsToId(answer->hits[j].rowid);
 				if (truths[i].nneighbors > 0)
 					note_found(grid, &truths[i], first + i, step, ids,
-							   nhits[i]);
+							   answer->head.nhits);
 			}
 			CHECK_FOR_INTERRUPTS();
 		}
+		if (grid->mirror->builder == NULL)
+			break;
 	}
 	pfree(truths);
-	return true;
+	pfree(answers);
+	return grid->mirror->builder != NULL;
 }
 
 /*

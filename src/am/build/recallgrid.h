@@ -16,16 +16,14 @@ typedef struct IvfpqCalibMirror
 {
 	Relation	index;
 	IvfpqBuilder *builder;		/* NULL: there is no mirror */
-	IvfpqSharing *sharing;		/* state shared with other participants; or
+	IvfpqBuildShared *sharing;	/* state shared with other participants; or
 								 * NULL */
 	int			code_bytes;
-	char	   *message;		/* [capacity] GvListsRequest and chunks */
+	char	   *chunks;			/* [capacity] of lists, to be sent together */
 	Size		capacity;
-	Size		used;			/* bytes used of `message`; 0: it is empty */
-	uint32	   *live;			/* last chunk's arrays, in the message */
-	float	   *t;
-	ItemPointerData *tids;
-	uint8	   *codes;
+	Size		used;			/* bytes used of `chunks` */
+	int			nchunks;
+	GvChunkArrays arrays;		/* the last chunk's arrays */
 	uint32		count;			/* postings added to this chunk */
 } IvfpqCalibMirror;
 

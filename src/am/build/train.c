@@ -99,7 +99,7 @@
 /* State of the participants that send rows (IVFPQ_PARALLEL_SENT). */
 typedef struct Sent
 {
-	IvfpqTicket ticket;
+	IvfpqBuildHandle ticket;
 	uint64		most;			/* number of rows to send */
 	pg_atomic_uint64 nsent;		/* number of rows sent; may exceed `most` */
 	pg_atomic_uint32 failed;	/* 1: a participant could not send */

@@ -109,7 +109,7 @@ check_array(const MirrorCheck *check, GvArray array, const char *name,
 		const char *reason;
 
 		if (IvfpqMirrorValues(check->index, check->meta, array, first, count,
-							  &values, &reason) != IVFPQ_SERVED)
+							  &values, &reason) != IVFPQ_ANSWERED)
 		{
 			IvfpqArrayClose(&reader);
 			not_compared(check, reason);
@@ -189,7 +189,7 @@ check_records(MirrorCheck *check)
 			addresses[i] = noted[i].address;
 		IvfpqRecordRead(check->index, dims, addresses, n, slots, NULL);
 		if (IvfpqMirrorRecords(check->index, check->meta, addresses, n,
-							   &items, &reason) != IVFPQ_SERVED)
+							   &items, &reason) != IVFPQ_ANSWERED)
 		{
 			not_compared(check, reason);
 			pfree(slots);
@@ -366,7 +366,7 @@ check_lists(MirrorCheck *check)
 
 	if (IvfpqMirrorRead(check->index, check->meta, check->next,
 						Min(nlists - check->next, LISTS_AT_ONCE),
-						check->block, &chunks, &reason) != IVFPQ_SERVED)
+						check->block, &chunks, &reason) != IVFPQ_ANSWERED)
 	{
 		not_compared(check, reason);
 		return false;

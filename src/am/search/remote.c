@@ -68,7 +68,8 @@ get_list_status(const GvListState *mirrored, const IvfpqDirEntry *entry)
  * current.  Returns false if too many postings would have to be scanned here.
  */
 static bool
-compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
+compare_states(IvfpqSearch *search, const IvfpqRemoteResult *answer,
+			   bool *behind)
 {
 	IvfpqRemote *remote = &search->remote;
 	int			n = answer->head.nprobed;
@@ -133,7 +134,7 @@ valid_postings(const GvListState *mirrored, const IvfpqListReader *reader,
  * condition.  `more` counts the postings that were scanned here.
  */
 static void
-note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
+note_count(IvfpqSearch *search, const IvfpqRemoteResult *answer, int i,
 		   IvfpqListCount more)
 {
 	IvfpqListCount count = {0};
@@ -162,7 +163,7 @@ note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
  * then keeps each posting only once.
  */
 static void
-scan_missing(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
+scan_missing(IvfpqSearch *search, int i, const IvfpqRemoteResult *answer)
 {
 	const GvListState *mirrored = &answer->probed[i].state;
 	IvfpqListReader *reader = &search->reader;
@@ -204,7 +205,7 @@ scan_missing(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
  * page shows to which row the record belongs.
  */
 static void
-take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
+take_records(IvfpqSearch *search, const IvfpqRemoteResult *answer)
 {
 	IvfpqRemote *remote = &search->remote;
 	int			n = answer->head.nhits;
@@ -240,7 +241,7 @@ take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
  * postings.
  */
 static bool
-merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
+merge_hits(IvfpqSearch *search, const IvfpqRemoteResult *answer)
 {
 	GvTopK	   *top = &search->candidates;
 	const GvHit *hit = answer->hits;
@@ -274,8 +275,8 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
  * are brief.
  */
 static bool
-use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
-		   const IvfpqQuestion *question)
+use_answer(IvfpqSearch *search, const IvfpqRemoteResult *answer,
+		   const IvfpqRemoteQuery *question)
 {
 	const GvSearchReply *head = &answer->head;
 	GvTopK	   *top = &search->candidates;
@@ -335,7 +336,7 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
 		}
 	}
 	if (!useful || behind || (question->version != 0 && !head->is_brief))
-		IvfpqAskStale(search->index, &search->model->meta, !useful);
+		IvfpqMirrorMarkStale(search->index, &search->model->meta, !useful);
 	return useful;
 }
 
@@ -365,19 +366,19 @@ IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
  * answer came).  n is the number of searches that were answered together.
  */
 static void
-report_answer(IvfpqScanReport *report, IvfpqServed served, instr_time began,
+report_answer(IvfpqScanReport *report, IvfpqOutcome served, instr_time began,
 			  instr_time ended, const char *engine, const GvSearchReply *head,
 			  int n)
 {
-	IvfpqReportEngine(report, served == IVFPQ_SERVED ? engine : "session");
+	IvfpqReportEngine(report, served == IVFPQ_ANSWERED ? engine : "session");
 	report->fallback = NULL;
 	if (served == IVFPQ_NOT_ASKED)
 		return;
 	report->asked = true;
 	INSTR_TIME_SUBTRACT(ended, began);
 	report->counts[IVFPQ_COUNT_TRIP_US] += INSTR_TIME_GET_MICROSEC(ended);
-	if (served != IVFPQ_SERVED)
-		report->fallback = IvfpqServedName(served);
+	if (served != IVFPQ_ANSWERED)
+		report->fallback = IvfpqOutcomeName(served);
 	if (head == NULL)
 		return;
 	report->answered = true;
@@ -401,8 +402,9 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 				  int rank)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
-	IvfpqQuestion question = {
-		.query = search->query.vector,
+	IvfpqRemoteQuery question = {
+		.queries = search->query.vector,
+		.n = 1,
 		.condition = search->condition,
 		.probes = probes,
 		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
@@ -411,8 +413,8 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 		.rank = rank
 	};
 	const GvSearchReply *head = NULL;
-	IvfpqAnswer answer = {0};
-	IvfpqServed served;
+	IvfpqRemoteResult answer = {0};
+	IvfpqOutcome served;
 	instr_time	began;
 	instr_time	ended;
 
@@ -425,10 +427,10 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	search->remote.nknown = 0;
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
-	served = IvfpqAskSearch(search->index, meta, &question, &answer);
+	served = IvfpqRemoteSearch(search->index, meta, &question, &answer);
 	INSTR_TIME_SET_CURRENT(ended);
 
-	if (served == IVFPQ_SERVED)
+	if (served == IVFPQ_ANSWERED)
 	{
 		head = &answer.head;
 		if (!use_answer(search, &answer, &question))
@@ -436,7 +438,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	}
 	report_answer(search->report, served, began, ended, answer.engine, head,
 				  head != NULL ? head->batch : 0);
-	return served == IVFPQ_SERVED;
+	return served == IVFPQ_ANSWERED;
 }
 
 /*
@@ -455,46 +457,41 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 					  void *arg)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
-	IvfpqQuestion question = {
+	IvfpqRemoteQuery question = {
 		.probes = probes,
 		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
 		.capacity = candidates * meta->lists_per_row,
 	};
-	IvfpqServed served;
-	int			batch = IvfpqAskBulkCapacity(search->index, meta, &question,
-											 &served);
+	IvfpqOutcome served = IVFPQ_ANSWERED;
+	int			batch = Min(n, IvfpqMaxQueries(meta, &question,
+											   IvfpqMirrorHasRecords(meta)));
+	IvfpqRemoteResult *answers = palloc0(batch * sizeof(IvfpqRemoteResult));
 
 	for (int first = 0; first < n; first += batch)
 	{
-		const GvSearchReply *head = NULL;
-		IvfpqAnswers answers = {0};
-		IvfpqAnswer answer;
 		instr_time	began;
 		instr_time	ended;
 
+		question.queries = queries + (Size) first * meta->dims;
+		question.n = Min(batch, n - first);
 		INSTR_TIME_SET_CURRENT(began);
-		if (batch == 0)
-			batch = n;
-		else if (served == IVFPQ_SERVED)
+		if (served == IVFPQ_ANSWERED)
 		{
 			question.version = IvfpqDirectoryVersion(search->index, meta);
-			served = IvfpqAskBulk(search->index, meta, &question,
-								  queries + (Size) first * meta->dims,
-								  Min(batch, n - first), &answers);
+			served = IvfpqRemoteSearch(search->index, meta, &question,
+									   answers);
 		}
-		if (served == IVFPQ_SERVED)
-			head = (const GvSearchReply *) answers.next;
 		INSTR_TIME_SET_CURRENT(ended);
-		report_answer(search->report, served, began, ended, answers.engine,
-					  head, answers.nleft);
-		for (int i = first; i < Min(first + batch, n); i++)
+		report_answer(search->report, served, began, ended, answers->engine,
+					  served == IVFPQ_ANSWERED ? &answers->head : NULL,
+					  question.n);
+		for (int i = 0; i < question.n; i++)
 		{
-			bool		found = answers.nleft > 0 &&
-			IvfpqNextAnswer(&answers, meta, &answer);
+			bool		found = served == IVFPQ_ANSWERED;
 
-			IvfpqSearchQuery(search, queries + (Size) i * meta->dims);
+			IvfpqSearchQuery(search, question.queries + (Size) i * meta->dims);
 			if (found)
-				found = use_answer(search, &answer, &question);
+				found = use_answer(search, &answers[i], &question);
 			if (found)
 			{
 				search->found_all = search->candidates.count <
@@ -502,7 +499,8 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 				if (meta->lists_per_row > 1)
 					IvfpqSearchDistinct(search, candidates);
 			}
-			take(arg, search, i, found);
+			take(arg, search, first + i, found);
 		}
 	}
+	pfree(answers);
 }

@@ -6,15 +6,15 @@
  * gv_cpu_sqdist, ties to the smaller number.  Most of the work is a cheaper
  * filter: |x - c|^2 = |x|^2 + |c|^2 - 2 <x, c> with the products from a
  * blocked matrix product.  The filter keeps every centroid that, within the
- * bound of its rounding errors, might win; only these few are rescored.  So
- * the answer depends neither on blocking nor on how far the data lie from
- * the origin: an offset costs time, not accuracy.
+ * bound of the filter's rounding errors, might be the nearest, and only these
+ * few are rescored.  So the answer depends neither on blocking nor on how far
+ * the data are from the origin: a large offset costs time, not accuracy.
  *
- * The bound.  With u = 2^-24, a product <x, c> of the tiles below has an
- * error below (dims + 4) u |x| |c| (gv_estimate_error), and 16-lane sums one
- * below (dims / 16 + 6) u times the sum of magnitudes.  With slack =
- * (dims + 64) u, more than both together,
- *		|c|^2 (1 - 2 slack) - 2 <x, c>  >
+ * The bound.  With u = 2^-24, a product <x, c> of the tiles below has an error
+ * below (dims + 4) u |x| |c| (gv_estimate_error), and 16-lane sums have an
+ * error below (dims / 16 + 6) u times the sum of magnitudes.  Let slack =
+ * (dims + 64) u, which is more than both together.  Then
+ *	|c|^2 (1 - 2 slack) - 2 <x, c>  >
  *		best (1 + 2 slack) - |x|^2 (1 - 2 slack) + (something denormal)
  * proves that c is farther than the best centroid rescored so far.
  */
@@ -27,10 +27,11 @@
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
 #define SLICE		GV_CPU_SLICE_DIMS
-#define FEW_ROWS	4			/* below this a tile does not pay */
+#define FEW_ROWS	4			/* with fewer rows than this a tile does not
+								 * pay */
 #define HUGE_SQUARE	GV_CPU_HUGE_SQUARE
 
-/* Vectors of a tile and the best centroid of each so far. */
+/* The vectors of a tile, and the best centroid found so far for each. */
 typedef struct Tile
 {
 	int32_t		dims;
@@ -40,10 +41,14 @@ typedef struct Tile
 	int32_t    *nearest;		/* [nrows] */
 	float		best[TILE_ROWS];	/* squared distance to nearest */
 	double		square[TILE_ROWS];	/* |x|^2 */
-	float		limit[TILE_ROWS];	/* of the filter: above it, no winner */
+	float		limit[TILE_ROWS];	/* limit of the filter: a centroid above
+									 * it is not the nearest */
 } Tile;
 
-/* Rescores centroid c for a row of the tile; true when it is nearer. */
+/*
+ * Rescores centroid c for a row of the tile.  Returns true if c is nearer than
+ * the best centroid so far.
+ */
 static bool
 rerank(Tile *tile, int row, const float *centroid, int32_t c)
 {
@@ -73,8 +78,9 @@ set_limit(Tile *tile, int row)
 }
 
 /*
- * Start a tile of n rows: only the centroids in `nearest`, which are
- * estimates, are rescored; everything else may win.
+ * Begins a tile of n rows.  `nearest` has an estimate of each row's nearest
+ * centroid, or -1.  Rescores only these estimates, to set the filter's limits;
+ * any other centroid may still be the nearest.
  */
 static void
 start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,
@@ -106,7 +112,10 @@ start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,
 	}
 }
 
-/* See gv_assign.h.  By fours, because what is stored has strides. */
+/*
+ * Copies four centroids at a time, because the elements of one centroid go to
+ * addresses that are TILE_CENTS apart.
+ */
 void
 gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
 			int32_t len, float *restrict panel)
@@ -139,7 +148,10 @@ gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
 		panel[d] = 0.0f;
 }
 
-/* The products of a tile, by either kernel. */
+/*
+ * Computes the products of a tile, by the kernel for estimates or by the other
+ * one.
+ */
 static void
 multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
 			  int32_t dims, bool estimates, float *products)
@@ -162,7 +174,6 @@ multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
 	}
 }
 
-/* See gv_assign.h. */
 void
 gv_cpu_products(const float *x, int nrows, const float *centroids,
 				int ncents, int32_t dims, float *products)
@@ -170,7 +181,6 @@ gv_cpu_products(const float *x, int nrows, const float *centroids,
 	multiply_tile(x, nrows, centroids, ncents, dims, false, products);
 }
 
-/* See gv_assign.h. */
 void
 gv_cpu_estimates(const float *x, int nrows, const float *centroids,
 				 int ncents, int32_t dims, float *products)
@@ -178,7 +188,6 @@ gv_cpu_estimates(const float *x, int nrows, const float *centroids,
 	multiply_tile(x, nrows, centroids, ncents, dims, true, products);
 }
 
-/* See gv_assign.h. */
 void
 gv_cpu_lower_squares(const float *centroids, int ncents, int32_t dims,
 					 float *squares)
@@ -199,9 +208,9 @@ gv_cpu_lower_squares(const float *centroids, int ncents, int32_t dims,
 }
 
 /*
- * Rescores for one row the centroids c0 .. c0 + ncents - 1 that its filter
- * lets through.  The most promising one goes first, so that the others meet
- * a tight limit.
+ * Rescores for one row those of the centroids c0 .. c0 + ncents - 1 that the
+ * row's filter lets through.  The most promising centroid is rescored first,
+ * so that the others are compared with a tight limit.
  */
 static void
 filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
@@ -241,7 +250,10 @@ filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
 	}
 }
 
-/* Compare the tile's rows with ncents centroids, c0 the first's number. */
+/*
+ * Compares the tile's rows with `ncents` centroids by the filter.  c0 is the
+ * number of the first centroid.
+ */
 static void
 filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 {
@@ -257,7 +269,7 @@ filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 				   products + row * TILE_CENTS);
 }
 
-/* Compare the tile's rows with ncents centroids, one by one. */
+/* Rescores all of `ncents` centroids for all rows of the tile. */
 static void
 rerank_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 {
@@ -270,7 +282,6 @@ rerank_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 						  c0 + c);
 }
 
-/* See gv_assign.h. */
 GvStatus
 gv_cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
 						int32_t k, const float *x /* [n][dims] */ , int64_t n,
@@ -308,7 +319,6 @@ gv_cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
 	return GV_OK;
 }
 
-/* See gv_assign.h. */
 GvStatus
 gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 			  const float *x, int64_t n, int32_t *nearest, float *sqdist,
@@ -322,7 +332,6 @@ gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 								   stop);
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
 		  int64_t n, int32_t *nearest, float *sqdist, const GvStop *stop)

@@ -1,13 +1,12 @@
 /*
  * coarse.c
- *		The list scores of a query: its distance to a slice of centroids.
+ *		The list scores of a query: its distances to a slice of the centroids.
  */
 #include "cpu/simd/gv_kernels.h"
 #include "engine/gv_call.h"
 
 #define RUN		64				/* centroids compared at a time */
 
-/* See gv_engine.h. */
 GvStatus
 gv_coarse(const GvModel *model, const float *query,
 		  const float *centroids /* [n][dims] */ , int32_t n,

@@ -2,9 +2,10 @@
  * eigen.c
  *		Eigenvectors of a symmetric matrix, and a matrix made orthogonal.
  *
- * Pairs of the matrix's rows are turned in their plane until all rows are at
- * right angles; a row is then its eigenvector times the eigenvalue (one-sided
- * Jacobi: Hestenes, "Inversion of matrices by biorthogonalization", 1958).
+ * Each pair of the matrix's rows is rotated in the plane of the two rows,
+ * until all rows are at right angles.  A row is then its eigenvector times the
+ * eigenvalue (one-sided Jacobi: Hestenes, "Inversion of matrices by
+ * biorthogonalization", 1958).
  */
 #include <math.h>
 #include <string.h>
@@ -12,12 +13,16 @@
 #include "cpu/code/gv_eigen.h"
 
 #define LANES			GV_CPU_LANES64
-#define SWEEPS			16		/* at most; some ten do */
-#define RIGHT_ANGLE		1e-6	/* cosine of rows that need not be turned */
-#define LEAST_FRACTION		1e-7	/* of the mean eigenvalue, added to each,
-									 * so that every one has a direction */
+#define SWEEPS			16		/* at most; about ten are enough */
+#define RIGHT_ANGLE		1e-6	/* rows with a smaller cosine stay as is */
+#define LEAST_FRACTION		1e-7	/* of the mean eigenvalue; added to each
+									 * eigenvalue, so that every eigenvector
+									 * has a direction */
 
-/* The product of two rows, in lanes that a compiler can keep in registers. */
+/*
+ * Returns the product of two rows, summed in lanes that a compiler can keep in
+ * registers.
+ */
 static double
 row_product(const double *a, const double *b, int32_t n)
 {
@@ -34,12 +39,13 @@ row_product(const double *a, const double *b, int32_t n)
 }
 
 /*
- * Turn rows a and b until they are at right angles, the longer one becoming a;
- * squares are theirs.  False: they were so already.
+ * Rotates rows a and b until they are at right angles and a is the longer one.
+ * *a_square and *b_square are their squared lengths, before and after.
+ * Returns false if nothing had to be done.
  *
- * With t the tangent, a + t b and b - t a are at right angles where
- * t^2 + t (|a|^2 - |b|^2) / <a, b> = 1.  The two roots have the product -1; the
- * one with the sign of <a, b> makes a longer.
+ * With t the tangent, a + t b and b - t a are at right angles if
+ * t^2 + t (|a|^2 - |b|^2) / <a, b> = 1.  The two roots have the product -1;
+ * the one with the sign of <a, b> makes a longer.
  */
 static bool
 turn_rows(double *restrict a, double *restrict b, int32_t n, double *a_square,
@@ -77,7 +83,10 @@ turn_rows(double *restrict a, double *restrict b, int32_t n, double *a_square,
 	return true;
 }
 
-/* Turn all pairs of rows until nothing is left to do. */
+/*
+ * Rotates all pairs of rows until no pair needs it, or SWEEPS times.  Returns
+ * false if the caller must give up.
+ */
 static bool
 turn_all(double *rows, double *squares, int32_t dims, GvPoll *poll)
 {
@@ -102,7 +111,6 @@ turn_all(double *rows, double *squares, int32_t dims, GvPoll *poll)
 	return true;
 }
 
-/* See gv_eigen.h. */
 bool
 gv_cpu_eigen(const float *c, int32_t dims, double *values, float *vectors,
 			 double *rows, GvPoll *poll)
@@ -135,7 +143,10 @@ gv_cpu_eigen(const float *c, int32_t dims, double *values, float *vectors,
 	return true;
 }
 
-/* c [n][n] = the products of rows of a and b [n][n], summed in double. */
+/*
+ * Computes c [n][n], the products of the rows of a [n][n] with those of b
+ * [n][n], summed in double.  Returns false if the caller must give up.
+ */
 static bool
 multiply(const float *a, const float *b, int32_t n, float *c, GvPoll *poll)
 {
@@ -154,8 +165,9 @@ multiply(const float *a, const float *b, int32_t n, float *c, GvPoll *poll)
 }
 
 /*
- * See gv_eigen.h.  Each step, x <- (3 - x x') / 2 x, squares what is missing
- * (Newton and Schulz: Higham, "Functions of Matrices", 2008, chapter 8).
+ * Each step, x <- (3 - x x') / 2 x, squares the distance from an orthogonal
+ * matrix (Newton and Schulz: Higham, "Functions of Matrices", 2008, chapter
+ * 8).
  */
 bool
 gv_cpu_orthogonalize(float *x, int32_t dims, int steps, float *spare,

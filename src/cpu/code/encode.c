@@ -1,11 +1,11 @@
 /*
  * encode.c
- *		Product quantization: codes, and what they add to T.
+ *		Product quantization: computes codes, and the number T of each posting.
  *
- * Many postings are encoded by tiles, as codebooks are trained (pq.c): vectors
- * side by side, one a lane.  The one or two postings of an inserted row would
- * leave most lanes idle; so each is compared with all codewords of a
- * sub-quantizer side by side.
+ * Many postings are encoded in tiles, as in the training of codebooks (pq.c):
+ * the vectors are side by side, one in each lane.  The one or two postings of
+ * an inserted row would leave most lanes idle.  So each of these postings is
+ * compared with all codewords of a sub-quantizer, which are side by side.
  */
 #include <string.h>
 
@@ -14,10 +14,12 @@
 
 #define TILE_ROWS	GV_CPU_WORD_ROWS	/* postings encoded at a time */
 #define TILE_DIMS	64			/* dimensions transposed at a time */
-#define ALONE		4			/* postings that are encoded one by one, */
-#define ALONE_DIMS	16			/* if no sub-quantizer has more dimensions */
+#define ALONE		4			/* at most this many postings are encoded one
+								 * by one */
+#define ALONE_DIMS	16			/* postings are encoded one by one only if no
+								 * sub-quantizer has more dimensions */
 
-/* Postings that are encoded together, and their codes and T. */
+/* Postings that are encoded together, with their codes and T. */
 typedef struct Tile
 {
 	int			n;				/* <= TILE_ROWS */
@@ -25,10 +27,10 @@ typedef struct Tile
 	const float *centroids[TILE_ROWS];	/* [dims] */
 	uint8_t    *codes[TILE_ROWS];
 	float	   *t[TILE_ROWS];
-	double		terms[TILE_ROWS];	/* T so far */
+	double		terms[TILE_ROWS];	/* the sums for T so far */
 } Tile;
 
-/* How many are computed with: whole registers, which are as quick as parts. */
+/* Rounds up to whole registers, which take no longer than parts of them. */
 static inline int
 padded(int n)
 {
@@ -36,8 +38,8 @@ padded(int n)
 }
 
 /*
- * The residuals of dimensions first .. first + len - 1, side by side, and
- * zeros up to whole registers.
+ * Computes the residuals of dimensions first .. first + len - 1, side by side.
+ * The last register is filled up with zeros.
  */
 static void
 find_residuals(const Tile *tile, int32_t first, int32_t len,
@@ -61,7 +63,10 @@ find_residuals(const Tile *tile, int32_t first, int32_t len,
 	}
 }
 
-/* Posting i has this code of sub-quantizer j, which adds to its T. */
+/*
+ * Stores the code of posting i for sub-quantizer j, and adds the codeword's
+ * terms to the posting's T.
+ */
 static inline void
 keep_code(const GvModel *model, int32_t j, int32_t code, Tile *tile, int i)
 {
@@ -77,7 +82,7 @@ keep_code(const GvModel *model, int32_t j, int32_t code, Tile *tile, int i)
 		tile->terms[i] += word[d] * (word[d] + 2.0 * centroid[d]);
 }
 
-/* Codes of sub-quantizer j for a tile, and what they add to T. */
+/* Finds the codes of a tile for sub-quantizer j. */
 static void
 encode_sub(const GvModel *model, int32_t j, Tile *tile)
 {
@@ -104,7 +109,10 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 		keep_code(model, j, code[i], tile, i);
 }
 
-/* The same, one posting after the other; of ALONE_DIMS dimensions at most. */
+/*
+ * Like encode_sub, one posting after the other.  The sub-quantizer has at most
+ * ALONE_DIMS dimensions.
+ */
 static void
 encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)
 {
@@ -144,7 +152,6 @@ encode_tile(const GvModel *model, Tile *tile)
 	tile->n = 0;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_encode(const GvModel *model, const float *x /* [n][dims] */ ,
 		  const float *centroids /* [..][dims] */ ,

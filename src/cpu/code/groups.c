@@ -1,12 +1,12 @@
 /*
  * groups.c
- *		Lists by groups, through which rows are placed.
+ *		Groups of lists, through which rows are placed.
  *
- * The children of each parent are clustered once more, into groups of so many
- * that a group is about a panel of the blocked product.  Then every list
- * belongs to the two groups whose centers are nearest: a row between two
- * groups finds the lists of both sides in either.  So a few groups are enough,
- * however many there are.
+ * The lists of each parent are clustered once more, into groups of about as
+ * many lists as a panel of the blocked product has.  Then every list is put
+ * into the two groups whose centers are nearest, so a row between two groups
+ * finds the lists of both sides in either group.  Therefore a row has to try
+ * only a few groups, however many there are.
  */
 #include <math.h>
 #include <string.h>
@@ -14,32 +14,35 @@
 #include "cpu/code/gv_nearest.h"
 #include "engine/gv_call.h"
 
-#define GROUP_LISTS		48		/* of each parent: at least, and */
-#define GROUP_FACTOR		0.25	/* of the square root of all, about */
+#define GROUP_LISTS		48		/* lists in a group, on average, at least */
+#define GROUP_FACTOR		0.25	/* the same number over the square root of
+									 * the number of all lists, at least */
 #define ITERATIONS		10
 #define MAX_IMBALANCE		2.0
 #define SEED			UINT64_C(0x67707576656331)
 
 /*
- * State of one call; the arrays lie in the caller's memory, some in scratch.
+ * State of one call.  The arrays are in the caller's memory, some of them in
+ * scratch.
  */
 typedef struct Grouping
 {
 	const GvTree *tree;
 	GvGroups   *groups;
-	int			each;			/* groups that a list belongs to */
+	int			each;			/* groups to which a list belongs */
 	float	   *centers;		/* [most_groups][dims] */
 	int32_t    *starts;			/* [most_groups + 1] */
 	int32_t    *lists;			/* [GV_LIST_GROUPS * nlists] */
 	int32_t    *others;			/* [GV_LIST_GROUPS * nlists] */
 	int32_t    *owners;			/* [nlists][each] */
 	void	   *scratch;		/* of k-means */
-	GvNearest	nearest;		/* of GV_NEAREST_ROWS lists */
+	GvNearest	nearest;		/* groups near to each of GV_NEAREST_ROWS
+								 * lists */
 	GvPanel		panel;
 	GvPoll		poll;
 } Grouping;
 
-/* Groups to make of n lists of one parent. */
+/* Returns the number of groups to make of n lists of one parent. */
 static int32_t
 groups_of(const GvTree *tree, int32_t n)
 {
@@ -49,8 +52,9 @@ groups_of(const GvTree *tree, int32_t n)
 }
 
 /*
- * Groups that a row tries: 2 nlists^(1/5), because its nearest lists are in
- * ever more of them.  In whole numbers, which are the same everywhere.
+ * Returns the number of groups that a row tries: 2 nlists^(1/5).  It grows
+ * because, with more lists, a row's nearest lists are in more groups.
+ * Computed in whole numbers, which are the same on all machines.
  */
 static int
 groups_to_try(int32_t nlists)
@@ -71,7 +75,7 @@ spec_of(const GvTree *tree, int32_t n)
 	return spec;
 }
 
-/* Groups of all parents, at most. */
+/* Returns the number of groups of all parents, at most. */
 static size_t
 most_groups(const GvTree *tree)
 {
@@ -84,7 +88,10 @@ most_groups(const GvTree *tree)
 	return n;
 }
 
-/* Lay out the memory that stays, or with NULL only computes its size. */
+/*
+ * Lays out the memory that stays, and returns its size.  If `memory` is NULL,
+ * only computes the size.
+ */
 static size_t
 carve_groups(Grouping *g, const GvTree *tree, char *memory)
 {
@@ -107,12 +114,15 @@ carve_groups(Grouping *g, const GvTree *tree, char *memory)
 	return next;
 }
 
-/* Likewise what the call alone needs. */
+/*
+ * Lays out the scratch of the call, and returns its size.  If `memory` is
+ * NULL, only computes the size.
+ */
 static size_t
 carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 {
 	size_t		next = 0;
-	size_t		most = 0;		/* bytes of k-means' scratch */
+	size_t		most = 0;		/* bytes of scratch for k-means */
 	size_t		owners = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
 								  tree->nlists);
 	size_t		scratch;
@@ -137,7 +147,7 @@ carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 	return next;
 }
 
-/* See gv_engine.h; 0 for an invalid tree. */
+/* Returns 0 for an invalid tree. */
 size_t
 gv_groups_bytes(const GvTree *tree)
 {
@@ -146,7 +156,7 @@ gv_groups_bytes(const GvTree *tree)
 	return gv_valid_tree(tree) ? carve_groups(&g, tree, NULL) : 0;
 }
 
-/* Likewise. */
+/* Returns 0 for an invalid tree. */
 size_t
 gv_groups_scratch(const GvTree *tree)
 {
@@ -155,7 +165,7 @@ gv_groups_scratch(const GvTree *tree)
 	return gv_valid_tree(tree) ? carve_scratch(&g, tree, NULL) : 0;
 }
 
-/* The groups' centers, parent by parent. */
+/* Finds the centers of the groups, parent by parent. */
 static GvStatus
 make_centers(Grouping *g)
 {
@@ -181,7 +191,10 @@ make_centers(Grouping *g)
 	return GV_OK;
 }
 
-/* The groups that each list belongs to. */
+/*
+ * Finds the groups to which each list belongs.  Returns false if the caller
+ * must give up.
+ */
 static bool
 find_owners(Grouping *g)
 {
@@ -221,7 +234,10 @@ find_owners(Grouping *g)
 	return true;
 }
 
-/* Leave out groups that have no list: a row that tries only such has none. */
+/*
+ * Removes groups without lists, because a row that tries only such groups
+ * would find no list.
+ */
 static void
 drop_empty(Grouping *g)
 {
@@ -247,7 +263,7 @@ drop_empty(Grouping *g)
 	g->groups->ngroups = kept;
 }
 
-/* The first group of list l before `group`, or -1. */
+/* Returns the first group of list l with a number below `group`, or -1. */
 static int32_t
 group_before(const Grouping *g, int32_t l, int32_t group)
 {
@@ -259,7 +275,7 @@ group_before(const Grouping *g, int32_t l, int32_t group)
 	return -1;
 }
 
-/* The lists of each group, ascending: a counting sort. */
+/* Collects the lists of each group, ascending, by a counting sort. */
 static void
 group_lists(Grouping *g)
 {
@@ -285,7 +301,6 @@ group_lists(Grouping *g)
 	g->starts[0] = 0;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_groups_make(const GvTree *tree, GvGroups *groups, void *memory,
 			   void *scratch, const GvStop *stop)

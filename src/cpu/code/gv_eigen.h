@@ -1,10 +1,10 @@
 /*
  * gv_eigen.h
- *		Eigenvectors of a symmetric matrix, and a matrix made orthogonal
- *		(eigen.c), for opq.c.
+ *		Eigenvectors of a symmetric matrix, and a matrix made orthogonal; used
+ *		by opq.c.
  *
- * Every level of instructions gives the same bits.  Both return false when the
- * caller must give up.
+ * Every level of instructions gives the same bits.  Both functions return
+ * false if the caller must give up.
  */
 #ifndef GV_EIGEN_H
 #define GV_EIGEN_H
@@ -12,16 +12,17 @@
 #include "cpu/simd/gv_kernels.h"
 
 /*
- * Of c [dims][dims], symmetric, not negative and not zero: eigenvalues [dims],
- * descending, and their eigenvectors, rows of vectors [dims][dims], nearly
- * orthogonal; rows [dims][dims] are for work.
+ * Computes the eigenvalues [dims] of c [dims][dims], descending, and the
+ * eigenvectors as rows of vectors [dims][dims], nearly orthogonal.  c is
+ * symmetric, not zero, and has no negative eigenvalue.  rows [dims][dims] is
+ * scratch.
  */
 extern bool gv_cpu_eigen(const float *c, int32_t dims, double *values,
 						 float *vectors, double *rows, GvPoll *poll);
 
 /*
- * x [dims][dims] is nearly orthogonal: make it so as far as fp32 can;
- * spare [2 * dims * dims].
+ * Makes x [dims][dims], which is nearly orthogonal, as orthogonal as fp32
+ * permits.  spare [2 * dims * dims] is scratch.
  */
 extern bool gv_cpu_orthogonalize(float *x, int32_t dims, int steps,
 								 float *spare, GvPoll *poll);

@@ -1,60 +1,67 @@
 /*
  * gv_nearest.h
- *		The t nearest of the centroids that each of many vectors is offered.
+ *		The t nearest of the centroids that are offered to each of many
+ *		vectors.
  *
- * A vector is offered centroids by panels; what a panel's estimates rank among
- * its nearest so far is kept, a few more than are needed.  In the end these
- * are rescored, and nearest.c proves that nothing else would be nearer: so the
- * answer is that of gv_cpu_sqdist, ties to the smaller number, whatever the
- * order of the offers.  A vector for which the proof fails, because too many
- * lie equally near, is to be rescored with all that it was offered.
+ * A vector is offered centroids panel by panel.  It keeps those centroids that
+ * a panel's estimates rank among its nearest so far, and a few more than are
+ * needed.  In the end the kept centroids are rescored, and nearest.c proves
+ * that no other is nearer.  So the answer is that of gv_cpu_sqdist, ties to
+ * the smaller number, whatever the order of the offers.  The proof fails for a
+ * vector if too many centroids are equally near; then all centroids that it
+ * was offered must be rescored.
  */
 #ifndef GV_NEAREST_H
 #define GV_NEAREST_H
 
 #include "cpu/code/gv_assign.h"
 
-#define GV_NEAREST_ROWS		(4 * GV_CPU_TILE_ROWS)	/* offered at a time */
-#define GV_NEAREST_FETCHED	512 /* bytes of a vector */
-#define GV_NEAREST_CAPACITY		GV_CPU_COMPARED /* of a row, for what it keeps */
+#define GV_NEAREST_ROWS		(4 * GV_CPU_TILE_ROWS)	/* vectors offered
+													 * centroids at a time */
+#define GV_NEAREST_FETCHED	512 /* bytes of a vector that are prefetched */
+#define GV_NEAREST_CAPACITY		GV_CPU_COMPARED /* centroids that a row keeps,
+												 * at most */
 
-/* State of n vectors; the arrays lie in the caller's scratch. */
+/* State of n vectors.  The arrays are in the caller's scratch. */
 typedef struct GvNearest
 {
 	int32_t		dims;
-	int			wanted;			/* t */
-	int			kept;			/* some more than that */
-	int32_t    *counts;			/* [n] of what follows */
-	float	   *limits;			/* [n] what is not below it is not kept */
+	int			wanted;			/* t, the number of centroids needed */
+	int			kept;			/* number that a row keeps, somewhat more than
+								 * t */
+	int32_t    *counts;			/* [n] centroids that each row has now */
+	float	   *limits;			/* [n] estimates not below it are not kept */
 	float	   *values;			/* [n][GV_NEAREST_CAPACITY] estimates, less
-								 * |x|^2; when rescored, squared distances */
-	int32_t    *ids;			/* [n][GV_NEAREST_CAPACITY]; when rescored the
-								 * nearest first, -1: none */
+								 * |x|^2; squared distances after rescoring */
+	int32_t    *ids;			/* [n][GV_NEAREST_CAPACITY]; after rescoring
+								 * the nearest first, -1: none */
 } GvNearest;
 
 /*
- * Centroids offered: all, or with `members` those of these numbers.  A
- * centroid that was offered before to some rows has others[i], a number that
- * is among what these rows have tried.
+ * Centroids that are offered to rows: centroids 0 .. n - 1 or, with `members`,
+ * those with these numbers.  others[i] is the other group of the i-th
+ * centroid, if that group was offered before this one.  A row that has tried
+ * that group was offered the centroid already.
  */
 typedef struct GvOffered
 {
 	const float *centroids;		/* [..][dims] */
 	int32_t		n;
 	const int32_t *members;		/* [n], or NULL: 0 .. n - 1 */
-	const int32_t *others;		/* [n], -1: none; NULL: none has */
-	const int32_t *tried;		/* [..][GV_TRIED_GROUPS], -1: none, by rows */
-	int			ntried;			/* of these, at most */
+	const int32_t *others;		/* [n]; -1: none.  NULL: all are -1 */
+	const int32_t *tried;		/* [..][GV_TRIED_GROUPS] groups that each row
+								 * tries; -1: none */
+	int			ntried;			/* groups that a row tries, at most */
 } GvOffered;
 
-/* Memory for a panel of centroids and its sources: [dims] each. */
+/* Memory for a panel of centroids, and for copies of the centroids in it. */
 typedef struct GvPanel
 {
 	float	   *some;			/* [GV_CPU_TILE_CENTS][dims] */
-	float	   *slices;			/* gv_nearest_slices (dims) */
+	float	   *slices;			/* [gv_nearest_slices(dims)] */
 } GvPanel;
 
-/* Floats of the slices of a panel. */
+/* Returns the number of floats in the slices of a panel. */
 static inline size_t
 gv_nearest_slices(int32_t dims)
 {
@@ -63,7 +70,10 @@ gv_nearest_slices(int32_t dims)
 	return (size_t) n * GV_CPU_SLICE_DIMS * GV_CPU_TILE_CENTS;
 }
 
-/* Have a vector fetched: its first bytes, then it is a stream. */
+/*
+ * Prefetches the first bytes of a vector.  The processor prefetches the rest
+ * by itself, because the bytes are read in order.
+ */
 static inline void
 gv_nearest_fetch(const float *x, int32_t dims)
 {
@@ -76,7 +86,7 @@ gv_nearest_fetch(const float *x, int32_t dims)
 		gv_fetch(at + byte);
 }
 
-/* The i-th nearest of a row. */
+/* Returns the i-th nearest centroid of a row. */
 static inline int32_t
 gv_nearest_id(const GvNearest *nearest, int64_t row, int i)
 {
@@ -84,20 +94,21 @@ gv_nearest_id(const GvNearest *nearest, int64_t row, int i)
 }
 
 /*
- * Lays out the memory for n rows, or with NULL only computes its size; and for
- * a panel.
+ * Lay out the memory of a GvNearest for n rows, or of a panel, in `scratch`
+ * from *next on, and advance *next.  If `scratch` is NULL, only advance *next.
  */
 extern void gv_nearest_carve(GvNearest *nearest, int32_t dims, int wanted,
 							 int64_t n, char *scratch, size_t *next);
 extern void gv_panel_carve(GvPanel *panel, int32_t dims, char *scratch,
 						   size_t *next);
 
-/* Begin: the first n rows have nothing. */
+/* Begins with n rows, which have no centroids yet. */
 extern void gv_nearest_begin(GvNearest *nearest, int64_t n);
 
 /*
- * Offer nrows <= GV_NEAREST_ROWS vectors x [nrows][dims] some centroids; what
- * they keep is that of rows [nrows].
+ * Offers centroids to the vectors x [nrows][dims], nrows <= GV_NEAREST_ROWS.
+ * rows [nrows] has their numbers in the GvNearest.  Returns false if the
+ * caller must give up.
  */
 extern bool gv_nearest_offer(GvNearest *nearest, const float *x,
 							 const int32_t *rows, int nrows,
@@ -105,16 +116,18 @@ extern bool gv_nearest_offer(GvNearest *nearest, const float *x,
 							 GvPoll *poll);
 
 /*
- * All has been offered to a row: gets ready to rescore, some rows ahead of
- * that, so that the memory of what it has kept is there by then.
+ * Prepares to rescore a row to which everything has been offered, and
+ * prefetches the centroids that the row has kept.  Callers do this some rows
+ * ahead, so that the centroids are in the cache when the row is rescored.
  */
 extern void gv_nearest_prepare(GvNearest *nearest, int64_t row,
 							   const float *centroids);
 
 /*
- * All has been offered to a row, whose vector x [dims] is: rescores what it
- * has kept.  False: that may not be the nearest ones; then the row has none,
- * and is to be rescored with all that it was offered.
+ * gv_nearest_rescore rescores the centroids that a row has kept, after
+ * everything has been offered.  x [dims] is the row's vector.  Returns false
+ * if these may not include the nearest ones.  Then the row has no centroids,
+ * and gv_nearest_rerank must be called with everything that was offered to it.
  */
 extern bool gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 							   const float *centroids);

@@ -1,7 +1,7 @@
 /*
  * gv_scan.h
- *		What waits in the scratch of a GvScan: postings to be scored, and pairs
- *		among which the best are.
+ *		The buffers in the scratch of a GvScan: postings to be scored, and the
+ *		pairs among which the best are.
  */
 #ifndef GV_SCAN_H
 #define GV_SCAN_H
@@ -12,36 +12,39 @@
 
 /*
  * Pairs that may be among the best `capacity` of all that were kept, in no
- * order.  Scores are counted in bins of equal width, which tell the score of
- * the last of the best to within a bin.
+ * order.  Scores are counted in bins of equal width.  The bins show, to within
+ * a bin, the score of the last of the best.
  */
 typedef struct GvKept
 {
 	int32_t		capacity;
-	int32_t		allocated;		/* pairs that there is memory for */
+	int32_t		allocated;		/* pairs for which there is memory */
 	int32_t		count;
-	float		worst;			/* what is above is not among the best */
-	int32_t		nadded;			/* since they were counted anew */
-	int32_t		last;			/* bin of the last one; -1: not counted */
+	float		worst;			/* pairs above this score are not among the
+								 * best */
+	int32_t		nadded;			/* pairs added since all were last counted */
+	int32_t		last;			/* bin of the last of the best; -1: not
+								 * counted */
 	int32_t		nbest;			/* pairs in bins 0 .. last */
-	float		least;			/* where bin 0 begins */
-	float		scale;			/* bins a unit of score */
-	float	   *scores;			/* [capacity] */
-	uint64_t   *ids;			/* [capacity] */
+	float		least;			/* score at which bin 0 begins */
+	float		scale;			/* bins for a unit of score */
+	float	   *scores;			/* [allocated] */
+	uint64_t   *ids;			/* [allocated] */
 	int32_t		bins[GV_KEPT_BINS];
 } GvKept;
 
 /*
- * Postings that are worth scoring, and the most gathered, and pairs, by then:
- * those of optimistic reads come to fewer than are worth it.
+ * GV_ENOUGH is the number of postings from which on it is worth scoring them.
+ * GV_KEPT_MOST is the largest number of postings gathered, or of their pairs,
+ * at a time: fewer than GV_ENOUGH, and then those of an optimistic read.
  */
 #define GV_ENOUGH		64
 #define GV_KEPT_MOST	(GV_ENOUGH + GV_OPTIMISTIC_BLOCKS * GV_BLOCK)
 
-/* match.c */
+/* These are in match.c. */
 extern bool gv_condition_fits(const GvCondition *condition);
 
-/* keep.c */
+/* These are in keep.c. */
 extern int32_t gv_kept_allocation(int32_t capacity);
 extern void gv_kept_reset(GvKept *kept, float worst);
 extern void gv_keep(GvKept *kept, const float *scores, const uint64_t *ids,

@@ -2,23 +2,27 @@
  * keep.c
  *		The best of the pairs that a scan finds, kept without an order.
  *
- * A heap costs every pair that enters it a dozen comparisons that no processor
- * predicts.  Here a pair is appended and counted in a bin, a range of scores.
- * The bins say in which of them the last needed pair is, so a pair above that
- * bin is rejected at once, and those kept are filtered again when the memory
- * is full.  A few pairs too many are left in the end, for a heap to decide.
+ * A heap needs a dozen comparisons for each pair that enters it, and no
+ * processor predicts their outcome.  Here a pair is appended, and counted in a
+ * bin, which is a range of scores.  The bins show in which of them the last
+ * needed pair is.  So a pair above that bin is rejected at once, and the kept
+ * pairs are filtered again when the memory is full.  In the end a few pairs
+ * too many are left, from which a heap chooses.
  *
- * A score's bin is found by operations that never put a greater score in a
- * smaller bin, whatever their rounding.
+ * A score's bin is computed so that a greater score is never in a smaller bin,
+ * whatever the rounding.
  */
 #include <math.h>
 
 #include "cpu/code/gv_scan.h"
 
-/* When the best are in bins below this, the bins are too wide. */
+/* If the best pairs are all in bins below this one, the bins are too wide. */
 #define USED_BINS	(GV_KEPT_BINS / 16)
 
-/* Pairs to have memory for, where `capacity` are needed. */
+/*
+ * Returns the number of pairs to allocate memory for, if `capacity` are
+ * needed.
+ */
 int32_t
 gv_kept_allocation(int32_t capacity)
 {
@@ -28,7 +32,7 @@ gv_kept_allocation(int32_t capacity)
 					   capacity + 2 * GV_KEPT_MOST : more);
 }
 
-/* Begins again; pairs above `worst` are not needed. */
+/* Begins again without pairs.  Pairs above `worst` are not needed. */
 void
 gv_kept_reset(GvKept *kept, float worst)
 {
@@ -48,8 +52,9 @@ bin_of(const GvKept *kept, float score)
 }
 
 /*
- * No score of bins 0 .. bin is above this: place < bin + 1, with two relative
- * errors of 2^-24 in it, and those of this function.
+ * Returns a number that is not below any score in bins 0 .. bin.  Such a score
+ * has place < bin + 1.  The margins cover the two relative errors of 2^-24 in
+ * place, and the errors of this function.
  */
 static float
 end_of(const GvKept *kept, int32_t bin)
@@ -63,7 +68,10 @@ end_of(const GvKept *kept, int32_t bin)
 	return end < GV_SCORE_MAX ? (float) end : GV_SCORE_MAX;
 }
 
-/* Rejects the bins behind the one that has the last of the best. */
+/*
+ * Lowers kept->worst, to reject all bins after the one that has the last of
+ * the best pairs.
+ */
 static void
 lower_worst(GvKept *kept)
 {
@@ -79,7 +87,7 @@ lower_worst(GvKept *kept)
 	kept->worst = end < kept->worst ? end : kept->worst;
 }
 
-/* Removes the pairs that are not needed any more. */
+/* Removes pairs that are above kept->worst. */
 static void
 sweep(GvKept *kept)
 {
@@ -97,7 +105,10 @@ sweep(GvKept *kept)
 	kept->count = n;
 }
 
-/* Removes those, and counts the rest in bins of its range. */
+/*
+ * Removes pairs that are above kept->worst, and counts the others in new bins
+ * that cover their range of scores.
+ */
 static void
 count_anew(GvKept *kept)
 {
@@ -125,7 +136,10 @@ count_anew(GvKept *kept)
 	lower_worst(kept);
 }
 
-/* Count pairs first .. count - 1, and what follows from them. */
+/*
+ * Counts pairs first .. count - 1.  Lowers kept->worst if the counts permit
+ * it, and counts all pairs again if the bins are too wide.
+ */
 static void
 count_more(GvKept *kept, int32_t first)
 {
@@ -145,8 +159,9 @@ count_more(GvKept *kept, int32_t first)
 }
 
 /*
- * Keep n <= GV_KEPT_MOST pairs, their scores <= GV_SCORE_MAX.  Where there is
- * no memory because too many are alike, `best` gets all that waited.
+ * Keeps n <= GV_KEPT_MOST pairs with scores <= GV_SCORE_MAX.  If there is no
+ * memory, because too many scores are alike, all pairs kept before move to
+ * `best`.
  */
 void
 gv_keep(GvKept *kept, const float *scores, const uint64_t *ids, int32_t n,

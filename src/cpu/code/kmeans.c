@@ -3,14 +3,14 @@
  *		Lloyd's k-means with even clusters.
  *
  * A pass assigns the rows, rebalances the clusters, and moves each centroid to
- * the mean of its rows.  Rebalancing splits the biggest clusters: into the
- * places of empty ones while there are any, then, as long as one is bigger
- * than max_imbalance allows, into the places of the smallest, whose rows find
- * other clusters in the next pass.  Some last passes only assign and
- * rebalance, so that the sizes asked for hold for the centroids that are
- * returned.
+ * the mean of its rows.  Rebalancing splits the biggest clusters.  The new
+ * clusters take the places of empty ones while there are any.  Then, as long
+ * as a cluster is bigger than max_imbalance allows, they take the places of
+ * the smallest clusters, whose rows find other clusters in the next pass.  A
+ * few last passes only assign and rebalance, so that the returned centroids
+ * have clusters of the requested sizes.
  *
- * Rows at distance 0 of each other cannot be told apart and stay together.
+ * Rows at distance 0 from each other cannot be told apart and stay together.
  * Source: Lloyd, "Least squares quantization in PCM", 1982.
  */
 #include <string.h>
@@ -18,29 +18,33 @@
 #include "cpu/code/gv_assign.h"
 #include "engine/gv_call.h"
 
-#define FULL_ROWS	128			/* a centroid: early passes thin to these */
-#define RUN_ROWS	128			/* consecutive rows that they take or leave */
-#define LAST_PASSES	12			/* at most, to reach even sizes */
-#define SEED_DRAWS	32			/* members drawn to find a distant one */
-#define SPLIT_STEPS	4			/* iterations of a split */
+#define FULL_ROWS	128			/* rows for each centroid that early passes
+								 * use */
+#define RUN_ROWS	128			/* consecutive rows that early passes use or
+								 * skip */
+#define LAST_PASSES	12			/* passes to reach even sizes, at most */
+#define SEED_DRAWS	32			/* rows drawn to find one far from another */
+#define SPLIT_STEPS	4			/* iterations to split a cluster */
 #define CHUNK		512			/* dimensions summed at a time */
 
 /*
- * The rows of cluster c are order[start[c]] .. + count[c] - 1.  Rows that no
- * cluster has (not taken in this pass, or of a dissolved cluster) are absent.
+ * The rows of cluster c are order[start[c]] .. order[start[c] + count[c] - 1].
+ * Rows without a cluster are in none of them: those that this pass does not
+ * use, and those of a dissolved cluster.
  */
 typedef struct Clusters
 {
 	const GvKmeans *spec;
 	const float *x;				/* [n][dims] */
 	float	   *centroids;		/* [k][dims] */
-	int32_t		k;				/* at most one a row */
-	int64_t		nrows;			/* taken in this pass */
-	int32_t    *nearest;		/* [n], -1 for a row not taken */
+	int32_t		k;				/* centroids to make, at most n */
+	int64_t		nrows;			/* rows that this pass uses */
+	int32_t    *nearest;		/* [n], -1 for a row that is not used */
 	int64_t    *order;			/* [n] */
 	int64_t    *start;			/* [k] */
 	int64_t    *count;			/* [k] */
-	uint8_t    *stuck;			/* [k] its rows cannot be told apart */
+	uint8_t    *stuck;			/* [k] whether the cluster's rows cannot be
+								 * told apart */
 	uint64_t	random;
 	GvPoll		poll;
 	bool		canceled;
@@ -58,7 +62,10 @@ centroid_of(const Clusters *cl, int32_t c)
 	return cl->centroids + (size_t) c * cl->spec->dims;
 }
 
-/* Squared distance of a row and a vector; notices a wish to stop. */
+/*
+ * Returns the squared distance of a row from a vector.  Sets cl->canceled if
+ * the caller must give up.
+ */
 static float
 distance(Clusters *cl, int64_t row, const float *vector)
 {
@@ -67,7 +74,10 @@ distance(Clusters *cl, int64_t row, const float *vector)
 	return gv_score(gv_cpu_sqdist(row_of(cl, row), vector, cl->spec->dims));
 }
 
-/* Lays out the scratch, or with NULL only computes its size. */
+/*
+ * Lays out the scratch and returns its size.  If `scratch` is NULL, only
+ * computes the size.
+ */
 static size_t
 carve_clusters(Clusters *cl, const GvKmeans *spec, char *scratch)
 {
@@ -100,14 +110,14 @@ valid_spec(const GvKmeans *spec)
 		spec->max_imbalance > 1.0;	/* false for NaN */
 }
 
-/* See gv_engine.h; 0 for an invalid spec. */
+/* Returns 0 for an invalid spec. */
 size_t
 gv_kmeans_scratch(const GvKmeans *spec)
 {
 	return valid_spec(spec) ? carve_clusters(NULL, spec, NULL) : 0;
 }
 
-/* The first centroids: k random rows, drawn without repetition. */
+/* Sets the first centroids to k random rows, drawn without repetition. */
 static void
 draw_centroids(Clusters *cl)
 {
@@ -128,7 +138,7 @@ draw_centroids(Clusters *cl)
 	}
 }
 
-/* Group the rows by nearest[]: a counting sort. */
+/* Groups the rows by nearest[], by a counting sort. */
 static void
 group_rows(Clusters *cl)
 {
@@ -154,8 +164,8 @@ group_rows(Clusters *cl)
 }
 
 /*
- * Assign one run of rows in every `step` and group them.  A row's previous
- * cluster is the estimate of its next.
+ * Assigns one run of rows in every `step` runs, and groups these rows.  A
+ * row's previous cluster is the estimate of its next cluster.
  */
 static void
 assign_rows(Clusters *cl, int64_t step)
@@ -219,8 +229,9 @@ move_centroid(Clusters *cl, int32_t c)
 }
 
 /*
- * Two rows of cluster c that lie apart, the second the farthest from the
- * first among some drawn ones.  False when its rows cannot be told apart.
+ * Finds two rows of cluster c that are apart.  The second is the farthest from
+ * the first among some rows drawn at random.  Returns false if the cluster's
+ * rows cannot be told apart.
  */
 static bool
 find_seeds(Clusters *cl, int32_t c, int64_t *a, int64_t *b)
@@ -236,7 +247,7 @@ find_seeds(Clusters *cl, int32_t c, int64_t *a, int64_t *b)
 		int64_t		row;
 		float		dist;
 
-		/* all of them only when the drawn ones do not differ */
+		/* compare all rows only if those drawn do not differ */
 		if (i >= SEED_DRAWS && farthest > 0.0f)
 			break;
 		row = i < SEED_DRAWS ?
@@ -253,8 +264,8 @@ find_seeds(Clusters *cl, int32_t c, int64_t *a, int64_t *b)
 }
 
 /*
- * Reorder the rows of cluster c: first those nearer to its own centroid, then
- * those nearer to the centroid of cluster `other`.  Returns how many are
+ * Reorders the rows of cluster c: first those nearer to its own centroid, then
+ * those nearer to the centroid of cluster `other`.  Returns the number of the
  * first.
  */
 static int64_t
@@ -281,8 +292,9 @@ partition(Clusters *cl, int32_t c, int64_t count, int32_t other)
 }
 
 /*
- * Split cluster c, whose rows a and b differ, with cluster `other`, whose
- * place is free: a few steps of 2-means from a and b.
+ * Splits cluster c, whose rows a and b differ.  Cluster `other`, whose place
+ * is free, gets some of the rows.  Takes a few steps of 2-means, which begin
+ * with a and b.
  */
 static void
 split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
@@ -298,8 +310,9 @@ split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
 		int64_t		nfirst = partition(cl, c, count, other);
 
 		/*
-		 * Means that rounding let coincide tell nothing apart; the reordered
-		 * rows are then divided as the step before divided their number.
+		 * If rounding made the two means equal, this step cannot divide the
+		 * rows.  The numbers of rows are then those of the step before,
+		 * although the rows are reordered.
 		 */
 		if (nfirst == 0 || nfirst == count)
 			break;
@@ -311,7 +324,9 @@ split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
 	}
 }
 
-/* The biggest cluster that may yet be split; -1 if there is none. */
+/*
+ * Returns the biggest cluster that may still be split, or -1 if there is none.
+ */
 static int32_t
 biggest(const Clusters *cl)
 {
@@ -338,9 +353,10 @@ smallest(const Clusters *cl)
 }
 
 /*
- * Fill empty clusters and divide oversized ones, see above.  Returns whether
- * any was split.  At most k splits: those of a pass are an approximation
- * anyway, because the next one assigns the rows anew.
+ * Fills empty clusters and splits oversized ones, as the head of this file
+ * says.  Returns whether any cluster was split.  Splits at most k clusters,
+ * because the splits of a pass are an approximation anyway: the next pass
+ * assigns the rows again.
  */
 static bool
 rebalance(Clusters *cl)
@@ -363,7 +379,8 @@ rebalance(Clusters *cl)
 		if (cl->count[small] > 0 &&
 			((double) cl->count[big] <= limit ||
 			 cl->count[small] > cl->count[big] / 4 * 3))
-			break;				/* none empty, and all of a size */
+			break;				/* no cluster is empty, and all have about the
+								 * same size */
 		if (find_seeds(cl, big, &a, &b))
 		{
 			split(cl, big, small, a, b);
@@ -376,7 +393,10 @@ rebalance(Clusters *cl)
 	return changed;
 }
 
-/* Close the gaps that empty clusters leave; returns how many remain. */
+/*
+ * Closes the gaps that empty clusters leave.  Returns how many clusters
+ * remain.
+ */
 static int32_t
 drop_empty(Clusters *cl)
 {
@@ -395,7 +415,6 @@ drop_empty(Clusters *cl)
 	return found;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 		  float *centroids /* [k][dims] */ , int32_t *found,

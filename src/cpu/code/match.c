@@ -1,13 +1,14 @@
 /*
  * match.c
- *		Conditions on keys: gv_keys.h says what they mean.
+ *		Conditions on keys (gv_keys.h defines their meaning).
  *
- * Heads are tested first, a few words; abbreviated keys only of blocks that
- * may have a posting, and only as long as one is left.
+ * A block's heads are tested first, because they are only a few words.  Its
+ * abbreviated keys are tested only if the heads show that a posting may match,
+ * and only as long as a posting is left.
  */
 #include "cpu/code/gv_scan.h"
 
-/* Returns whether it fits the key's width. */
+/* Returns whether an abbreviated key fits the key's width. */
 static bool
 fits(uint64_t abbrev, int width)
 {
@@ -80,7 +81,6 @@ valid_test(const GvKeyTest *test, GvKeyKind kind, int width)
 	return false;
 }
 
-/* See gv_keys.h. */
 bool
 gv_form_valid(const GvKeyForm *form)
 {
@@ -88,9 +88,8 @@ gv_form_valid(const GvKeyForm *form)
 }
 
 /*
- * Returns whether a condition is within the contract, but for the order of
- * sets, which takes time to check.  Scans, of which there may be one for each
- * list, ask this.
+ * Returns whether a condition meets the contract.  Does not check the order of
+ * sets, because that takes time, and there may be a scan for each list.
  */
 bool
 gv_condition_fits(const GvCondition *condition)
@@ -113,7 +112,6 @@ gv_condition_fits(const GvCondition *condition)
 	return true;
 }
 
-/* See gv_keys.h. */
 bool
 gv_condition_valid(const GvCondition *condition)
 {
@@ -128,7 +126,10 @@ gv_condition_valid(const GvCondition *condition)
 	return true;
 }
 
-/* The first of a set's values that is not below; nvalues: none. */
+/*
+ * Returns the number of the first value in a set that is not below `abbrev`,
+ * or nvalues if there is none.
+ */
 static int32_t
 first_from(const GvKeyTest *test, uint64_t abbrev)
 {
@@ -148,8 +149,8 @@ first_from(const GvKeyTest *test, uint64_t abbrev)
 }
 
 /*
- * Returns whether an ordered key's abbreviated keys, low <= high, may satisfy
- * a test.
+ * Returns whether the abbreviated keys of an ordered key may satisfy a test.
+ * The caller checks that head->low <= head->high.
  */
 static bool
 may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
@@ -169,7 +170,10 @@ may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
 	}
 }
 
-/* Hashes or signatures whose bits are in head->low. */
+/*
+ * Returns whether hashes or signatures may satisfy a test.  head->low has the
+ * bits of all of them (GvKeyHead).
+ */
 static bool
 may_match_bits(const GvKeyTest *test, const GvKeyHead *head)
 {
@@ -194,7 +198,6 @@ may_match_bits(const GvKeyTest *test, const GvKeyHead *head)
 	}
 }
 
-/* See gv_keys.h. */
 bool
 gv_may_match(const GvCondition *condition, const void *keys)
 {
@@ -216,7 +219,6 @@ gv_may_match(const GvCondition *condition, const void *keys)
 	return true;
 }
 
-/* See gv_keys.h. */
 uint32_t
 gv_match(const GvCondition *condition, const void *keys)
 {

@@ -1,17 +1,17 @@
 /*
  * nearest.c
- *		The t nearest of the centroids that each of many vectors is offered:
- *		see gv_nearest.h.
+ *		The t nearest of the centroids that are offered to each of many vectors
+ *		(see gv_nearest.h).
  *
- * The proof.  A centroid that was not kept, or not any more, has an estimate
- * of at least the last one kept, E: estimates that are kept only fall.  Let
- * `best` be the t-th least squared distance after rescoring.  By assign.c a
- * centroid is farther than that when
- *		|c|^2 (1 - 2 slack) - 2 <x, c>  >
+ * The proof.  Let E be the greatest estimate that is kept.  A centroid that
+ * was not kept, or was dropped later, has an estimate of at least E, because
+ * the kept estimates only fall.  Let `best` be the t-th least squared distance
+ * after rescoring.  By assign.c a centroid is farther than that if
+ *	|c|^2 (1 - 2 slack) - 2 <x, c>  >
  *		best (1 + 2 slack) - |x|^2 (1 - 2 slack) + (something denormal)
- * whose left side is the estimate; so E above the right side is enough.
- * Estimates differ from level to level of instructions, and so may what is
- * kept; what is nearest does not.
+ * The left side is the estimate, so it is enough that E is above the right
+ * side.  Estimates differ between levels of instructions, and so may the
+ * centroids that are kept; the nearest centroids do not differ.
  */
 #include <math.h>
 #include <string.h>
@@ -22,10 +22,10 @@
 #define TILE_CENTS	GV_CPU_TILE_CENTS
 #define SLICE		GV_CPU_SLICE_DIMS
 #define CAPACITY		GV_NEAREST_CAPACITY
-#define AHEAD		2			/* rows */
-#define SPARE		3			/* kept beyond what is needed, and a quarter */
+#define AHEAD		2			/* rows to prefetch ahead */
+#define SPARE		3			/* kept beyond what is needed and a quarter of
+								 * that */
 
-/* See gv_nearest.h. */
 void
 gv_nearest_carve(GvNearest *nearest, int32_t dims, int wanted, int64_t n,
 				 char *scratch, size_t *next)
@@ -47,7 +47,6 @@ gv_nearest_carve(GvNearest *nearest, int32_t dims, int wanted, int64_t n,
 	}
 }
 
-/* See gv_nearest.h. */
 void
 gv_panel_carve(GvPanel *panel, int32_t dims, char *scratch, size_t *next)
 {
@@ -62,7 +61,6 @@ gv_panel_carve(GvPanel *panel, int32_t dims, char *scratch, size_t *next)
 	}
 }
 
-/* See gv_nearest.h. */
 void
 gv_nearest_begin(GvNearest *nearest, int64_t n)
 {
@@ -76,9 +74,9 @@ gv_nearest_begin(GvNearest *nearest, int64_t n)
 }
 
 /*
- * A row keeps its least estimates, as many as it may; no other is less than
- * the greatest of these, which becomes its limit.  Quickselect, with sets of
- * bits.
+ * Reduces what a row keeps to its nearest->kept least estimates.  The greatest
+ * of these becomes the row's limit, because no dropped estimate is less.  This
+ * is quickselect on sets of bits.
  */
 static void
 cut(GvNearest *nearest, int64_t row)
@@ -119,8 +117,9 @@ cut(GvNearest *nearest, int64_t row)
 }
 
 /*
- * Has a centroid been offered before to a row that has tried these?  By fours,
- * for which there are vector instructions everywhere.
+ * Returns whether a centroid with this other group was offered before to a row
+ * that has tried these groups.  Compares four at a time, because all
+ * processors have vector instructions for that.
  */
 static inline bool
 is_again(int32_t other, const int32_t *tried /* [GV_TRIED_GROUPS] */ ,
@@ -138,7 +137,10 @@ is_again(int32_t other, const int32_t *tried /* [GV_TRIED_GROUPS] */ ,
 	return (again[0] | again[1] | again[2] | again[3]) != 0;
 }
 
-/* Prefetches a row's state, some rows before it is offered more. */
+/*
+ * Prefetches a row's state, some rows before more centroids are offered to the
+ * row.
+ */
 static inline void
 fetch_state(const GvNearest *nearest, int64_t row, const GvOffered *offered)
 {
@@ -160,8 +162,8 @@ fetch_kept(const GvNearest *nearest, int64_t row)
 }
 
 /*
- * Offer a row the centroids first .. first + n - 1, n <= TILE_CENTS, whose
- * products with it are known.
+ * Offers a row the centroids first .. first + n - 1, n <= TILE_CENTS, whose
+ * products with the row have been computed.
  */
 static inline void
 keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
@@ -181,7 +183,8 @@ keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
 		float		value = squares[c] - 2.0f * products[c];
 
 		if (value != value)
-			value = -HUGE_VALF; /* what overflows might be near */
+			value = -HUGE_VALF; /* after an overflow the centroid might be
+								 * near */
 		if (!(value < limit) ||
 			(offered->others != NULL &&
 			 is_again(offered->others[first + c],
@@ -202,7 +205,7 @@ keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
 	nearest->counts[row] = count;
 }
 
-/* Centroids first .. first + n - 1 of those offered, as a panel. */
+/* Makes a panel of centroids first .. first + n - 1 of those offered. */
 static void
 make_panel(const GvOffered *offered, int32_t first, int n, int32_t dims,
 		   GvPanel *panel, float *squares)
@@ -225,7 +228,7 @@ make_panel(const GvOffered *offered, int32_t first, int n, int32_t dims,
 					panel->slices + (size_t) d * TILE_CENTS);
 }
 
-/* Offer nrows <= TILE_ROWS vectors n centroids, which are a panel. */
+/* Offers the n centroids of a panel to nrows <= TILE_ROWS vectors. */
 static void
 offer_panel(GvNearest *nearest, const float *x, const int32_t *rows,
 			int nrows, const GvOffered *offered, int32_t first, int n,
@@ -252,7 +255,6 @@ offer_panel(GvNearest *nearest, const float *x, const int32_t *rows,
 	}
 }
 
-/* See gv_nearest.h. */
 bool
 gv_nearest_offer(GvNearest *nearest, const float *x, const int32_t *rows,
 				 int nrows, const GvOffered *offered, GvPanel *panel,
@@ -279,7 +281,10 @@ gv_nearest_offer(GvNearest *nearest, const float *x, const int32_t *rows,
 	return true;
 }
 
-/* Puts a rescored centroid where it belongs among a row's nearest; once. */
+/*
+ * Inserts a rescored centroid at its place among a row's nearest, unless it is
+ * there already.
+ */
 static void
 insert(GvNearest *nearest, int64_t row, float value, int32_t id)
 {
@@ -308,7 +313,10 @@ insert(GvNearest *nearest, int64_t row, float value, int32_t id)
 	nearest->counts[row] = n + 1;
 }
 
-/* Rescores n centroids of these numbers for a row. */
+/*
+ * Rescores n centroids for a row, those with the numbers `ids` or, if `ids` is
+ * NULL, the first n.
+ */
 static void
 rerank(GvNearest *nearest, int64_t row, const float *x,
 	   const float *centroids, const int32_t *ids, int32_t n)
@@ -327,7 +335,6 @@ rerank(GvNearest *nearest, int64_t row, const float *x,
 		nearest->ids[row * CAPACITY + i] = -1;
 }
 
-/* See gv_nearest.h. */
 void
 gv_nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
 {
@@ -341,7 +348,6 @@ gv_nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
 						 nearest->dims);
 }
 
-/* See gv_nearest.h. */
 bool
 gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 				   const float *centroids)
@@ -357,12 +363,15 @@ gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 	n = nearest->counts[row];
 	memcpy(ids, nearest->ids + row * CAPACITY, sizeof(int32_t) * n);
 	nearest->counts[row] = 0;
-	/* estimates for a vector that long may be infinite, and were not kept */
+
+	/*
+	 * for a longer vector, estimates may be infinite, and were then not kept
+	 */
 	if (square < GV_CPU_HUGE_SQUARE)
 	{
 		rerank(nearest, row, x, centroids, ids, n);
 		if (nearest->limits[row] == HUGE_VALF)
-			return true;		/* it has kept all */
+			return true;		/* the row has kept all centroids */
 		best = nearest->values[row * CAPACITY + nearest->wanted - 1];
 		if (best < GV_CPU_HUGE_SQUARE && nearest->limits[row] >
 			(float) (best * (1.0 + 2.0 * slack) -
@@ -373,7 +382,6 @@ gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 	return false;
 }
 
-/* See gv_nearest.h. */
 void
 gv_nearest_rerank(GvNearest *nearest, int64_t row, const float *x,
 				  const GvOffered *offered)

@@ -2,14 +2,15 @@
  * opq.c
  *		A rotation before product quantization.
  *
- * A sub-quantizer has as many codewords as any other, whether its dimensions
- * vary much or hardly, and cannot use what they have in common with dimensions
- * of others.  Rotated first, vectors keep their distances, and their
- * dimensions can be made to fit: principal components, distributed so that the
- * products of the variances of all sub-quantizers are about the same.  This is
- * the parametric solution of Ge, He, Ke, Sun, "Optimized product
- * quantization", 2013.  Going on from it as they do, codebooks and rotation in
- * turns, gains nothing here (test/bench/RESULTS.md).
+ * All sub-quantizers have the same number of codewords, whether their
+ * dimensions vary much or hardly, and a sub-quantizer cannot use the
+ * correlation of its dimensions with those of others.  A rotation leaves
+ * distances as they are, and can give the vectors better dimensions: principal
+ * components, distributed so that the products of the variances of all
+ * sub-quantizers are about the same.  This is the parametric solution of Ge,
+ * He, Ke, Sun, "Optimized product quantization", 2013.  They then improve
+ * codebooks and rotation in turns, which gains nothing here
+ * (test/bench/RESULTS.md).
  */
 #include <math.h>
 #include <string.h>
@@ -20,23 +21,27 @@
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
-#define CHUNK		1024		/* vectors whose columns are summed at once */
-#define STEPS		2			/* that make eigenvectors orthogonal */
+#define CHUNK		1024		/* vectors whose columns are summed together */
+#define STEPS		2			/* steps that make eigenvectors orthogonal */
 
-/* All that learning needs; the arrays lie in the caller's scratch. */
+/* State of learning.  The arrays are in the caller's scratch. */
 typedef struct Learning
 {
 	GvModel		model;
-	float	   *columns;		/* [dims][CHUNK] of vectors */
+	float	   *columns;		/* [dims][CHUNK] columns of some vectors */
 	float	   *covariance;		/* [dims][dims] times n */
-	double	   *rows;			/* [dims][dims] for work */
+	double	   *rows;			/* [dims][dims] scratch of gv_cpu_eigen */
 	double	   *values;			/* [dims] eigenvalues */
-	int32_t    *order;			/* [dims] */
-	float	   *vectors;		/* [dims][dims] */
+	int32_t    *order;			/* [dims] component in each row of the
+								 * rotation */
+	float	   *vectors;		/* [dims][dims] eigenvectors */
 	GvPoll		poll;
 } Learning;
 
-/* Lays out the scratch, or with NULL only computes its size. */
+/*
+ * Lays out the scratch and returns its size.  If `scratch` is NULL, only
+ * computes the size.
+ */
 static size_t
 carve(Learning *learning, int32_t dims, char *scratch)
 {
@@ -67,14 +72,17 @@ is_valid(int32_t dims, int32_t m)
 	return gv_valid_shape(dims, m) && dims <= GV_MAX_ROTATED;
 }
 
-/* See gv_engine.h; 0 for invalid arguments. */
+/* Returns 0 for invalid arguments. */
 size_t
 gv_learn_rotation_scratch(int32_t dims, int32_t m)
 {
 	return is_valid(dims, m) ? carve(NULL, dims, NULL) : 0;
 }
 
-/* The covariance += what the products of columns [dims][len] say. */
+/*
+ * Adds the products of columns [dims][len] to the covariance.  Returns false
+ * if the caller must give up.
+ */
 static bool
 add_products(Learning *learning, int32_t len)
 {
@@ -105,7 +113,10 @@ add_products(Learning *learning, int32_t len)
 	return true;
 }
 
-/* The covariance of x [n][dims], times n. */
+/*
+ * Computes the covariance of x [n][dims], times n.  Returns false if the
+ * caller must give up.
+ */
 static bool
 find_covariance(Learning *learning, const float *x, int64_t n)
 {
@@ -129,7 +140,7 @@ find_covariance(Learning *learning, const float *x, int64_t n)
 	return true;
 }
 
-/* May it be decomposed? */
+/* Returns whether the covariance can be decomposed. */
 static bool
 tells(const Learning *learning)
 {
@@ -144,16 +155,17 @@ tells(const Learning *learning)
 }
 
 /*
- * Distributes the components, the next largest to the sub-quantizer with the
- * least product of variances so far that is not full: row i of the rotation is
- * component order [i].
+ * Distributes the components, in descending order of their variances.  Each
+ * goes to the sub-quantizer that is not full and has the least product of
+ * variances so far.  Row i of the rotation is component order[i].
  */
 static void
 hand_out(Learning *learning)
 {
 	const GvModel *model = &learning->model;
 	double		least = learning->values[model->dims - 1];
-	double		products[GV_MAX_ROTATED] = {0}; /* their logarithms */
+	double		products[GV_MAX_ROTATED] = {0}; /* logarithms of the products
+												 * of variances */
 	int32_t		counts[GV_MAX_ROTATED] = {0};
 	int32_t		i;
 	int32_t		j;
@@ -168,12 +180,18 @@ hand_out(Learning *learning)
 				(best < 0 || products[j] < products[best]))
 				best = j;
 		learning->order[gv_sub_start(model, best) + counts[best]++] = i;
-		/* in units of the least, so that none makes a product smaller */
+
+		/*
+		 * divide by the least variance, so that no component lowers a product
+		 */
 		products[best] += log(learning->values[i] / least);
 	}
 }
 
-/* From the covariance to the rotation, which is orthogonal as fp32 allows. */
+/*
+ * Computes the rotation from the covariance, orthogonal as far as fp32
+ * permits.  Returns false if the caller must give up.
+ */
 static bool
 find_rotation(Learning *learning, float *rotation)
 {
@@ -191,7 +209,7 @@ find_rotation(Learning *learning, float *rotation)
 								(float *) learning->rows, &learning->poll);
 }
 
-/* Is it what gv_rotation_error promises? */
+/* Returns whether the rotation's error is within gv_rotation_error. */
 static bool
 keeps_promise(const Learning *learning, const float *rotation)
 {
@@ -204,7 +222,6 @@ keeps_promise(const Learning *learning, const float *rotation)
 	return gv_is_rotation(dims, defect);
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_learn_rotation(int32_t dims, int32_t m, const float *x /* [n][dims] */ ,
 				  int64_t n, float *rotation, void *scratch,

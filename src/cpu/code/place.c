@@ -2,16 +2,16 @@
  * place.c
  *		The lists of many vectors, through groups of lists (groups.c).
  *
- * Rows are compared with the centers of all groups, and with the lists of the
- * nearest ones only.  (row, group) pairs are sorted by group, so that a
+ * Rows are compared with the centers of all groups, but only with the lists of
+ * the nearest groups.  (row, group) pairs are sorted by group, so that a
  * group's lists are compared with all their rows in one blocked product.
  *
- * The second list of a row is chosen by the SOAR rule: among the nearest
- * lists the one that minimizes |r'|^2 + lambda (<r', r> / |r|)^2, where r and
- * r' are the residuals in the first list and in the other.  A residual at
- * right angles to the first misleads for other queries than the first does.
- * Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR: Improved indexing for
- * approximate nearest neighbor search", 2023.
+ * The second list of a row is chosen by the SOAR rule: among the nearest lists
+ * it is the one that minimizes |r'|^2 + lambda (<r', r> / |r|)^2, where r and
+ * r' are the residuals in the first list and in the other.  If the two
+ * residuals are at right angles, the second list misleads for other queries
+ * than the first does.  Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR:
+ * Improved indexing for approximate nearest neighbor search", 2023.
  */
 #include <string.h>
 
@@ -19,28 +19,33 @@
 #include "engine/gv_call.h"
 
 #define LAMBDA		1.5
-#define AHEAD		2			/* rows that are fetched meanwhile, or their
-								 * lists */
+#define AHEAD		2			/* rows that are prefetched, or rows whose
+								 * lists are, while one is processed */
 
-/* State of one call; the arrays lie in the caller's scratch. */
+/* State of one call.  The arrays are in the caller's scratch. */
 typedef struct Placing
 {
 	const GvGroups *groups;
 	const float *x;				/* [n][dims] */
 	int64_t		n;
-	int			tried;			/* groups of each row */
-	GvNearest	centers;		/* the groups of GV_NEAREST_ROWS rows */
-	GvNearest	lists;			/* of all rows */
-	int32_t    *groups_of;		/* [n][GV_TRIED_GROUPS] the nearest of each
-								 * row, -1: none */
-	int64_t    *starts;			/* [ngroups + 1] of each group's pairs */
-	int32_t    *rows;			/* [n * tried] rows, grouped */
-	float	   *some;			/* [n or GV_NEAREST_ROWS][dims] */
+	int			tried;			/* groups that each row tries */
+	GvNearest	centers;		/* groups near to GV_NEAREST_ROWS rows */
+	GvNearest	lists;			/* lists near to each of all rows */
+	int32_t    *groups_of;		/* [n][GV_TRIED_GROUPS] the nearest groups of
+								 * each row; -1: none */
+	int64_t    *starts;			/* [ngroups + 1] where each group's pairs
+								 * begin */
+	int32_t    *rows;			/* [n * tried] rows of the pairs, ordered by
+								 * group */
+	float	   *some;			/* [n or GV_NEAREST_ROWS][dims] rows' copies */
 	GvPanel		panel;
 	GvPoll		poll;
 } Placing;
 
-/* Lays out the scratch, or with NULL only computes its size. */
+/*
+ * Lays out the scratch and returns its size.  If `scratch` is NULL, only
+ * computes the size.
+ */
 static size_t
 carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
 	  char *scratch)
@@ -85,7 +90,7 @@ valid_groups(const GvGroups *groups, int64_t nrows, int32_t lists_per_row)
 		lists_per_row >= 1 && lists_per_row <= 2;
 }
 
-/* See gv_engine.h; 0 for invalid arguments. */
+/* Returns 0 for invalid arguments. */
 size_t
 gv_place_scratch(const GvGroups *groups, int64_t n, int32_t lists_per_row)
 {
@@ -101,7 +106,7 @@ row_of(const Placing *p, int64_t row)
 	return p->x + (size_t) row * p->groups->dims;
 }
 
-/* The lists of a group, to be offered to rows by their numbers. */
+/* Returns the lists of a group, to be offered to rows. */
 static GvOffered
 lists_of(const Placing *p, int32_t group)
 {
@@ -115,7 +120,10 @@ lists_of(const Placing *p, int32_t group)
 	return offered;
 }
 
-/* The nearest groups of rows first .. first + n - 1, n <= GV_NEAREST_ROWS. */
+/*
+ * Finds the nearest groups of rows first .. first + n - 1, n <=
+ * GV_NEAREST_ROWS.
+ */
 static bool
 find_groups(Placing *p, int64_t first, int n)
 {
@@ -147,7 +155,7 @@ find_groups(Placing *p, int64_t first, int n)
 	return true;
 }
 
-/* Group the (row, group) pairs by group: a counting sort. */
+/* Orders the (row, group) pairs by group, by a counting sort. */
 static void
 group_pairs(Placing *p)
 {
@@ -177,7 +185,10 @@ group_pairs(Placing *p)
 	p->starts[0] = 0;
 }
 
-/* A row's nearest lists, when all of its groups have been offered. */
+/*
+ * Finds a row's nearest lists, after those of all its groups have been
+ * offered.
+ */
 static bool
 rescore_lists(Placing *p, int64_t row)
 {
@@ -197,7 +208,7 @@ rescore_lists(Placing *p, int64_t row)
 	return true;
 }
 
-/* Offer every row the lists of its groups. */
+/* Offers every row the lists of its groups, and finds its nearest lists. */
 static bool
 find_lists(Placing *p)
 {
@@ -243,7 +254,6 @@ find_lists(Placing *p)
 	return true;
 }
 
-/* See gv_engine.h. */
 int32_t
 gv_soar(int32_t dims, const float *x, const float *first,
 		const float *const *others, int32_t n)
@@ -277,7 +287,7 @@ gv_soar(int32_t dims, const float *x, const float *first,
 	return best;
 }
 
-/* The second list of a row; -1 when there is only one. */
+/* Returns the second list of a row, or -1 if there is only one list. */
 static int32_t
 second_list(const Placing *p, int64_t row)
 {
@@ -298,7 +308,6 @@ second_list(const Placing *p, int64_t row)
 	return best < 0 ? -1 : gv_nearest_id(&p->lists, row, best + 1);
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_place(const GvGroups *groups, const float *x, int64_t n,
 		 int32_t lists_per_row,

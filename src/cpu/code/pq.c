@@ -1,38 +1,41 @@
 /*
  * pq.c
- *		Product quantization: codebooks.  Codes are found in encode.c, look-up
- *		tables made by the kernels.
+ *		Product quantization: codebooks.  encode.c finds codes, and the kernels
+ *		make look-up tables.
  *
- * A tile of vectors lies transposed, a dimension's values side by side, so
- * that its distances to a codeword are independent sums and the nearest
- * codewords are found without branches, which could not be predicted.
- * Source: Jegou, Douze, Schmid, "Product quantization for nearest neighbor
- * search", 2011.
+ * A tile of vectors is transposed, so that the values of a dimension are side
+ * by side.  Then the distances of the vectors to a codeword are independent
+ * sums, and the nearest codewords are found without branches, which could not
+ * be predicted.  Source: Jegou, Douze, Schmid, "Product quantization for
+ * nearest neighbor search", 2011.
  */
 #include <string.h>
 
 #include "cpu/simd/gv_words.h"
 #include "engine/gv_call.h"
 
-#define ITERATIONS	12			/* of a codebook's k-means */
-#define MAX_ROWS	16384		/* residuals a codebook is trained on */
-#define TRIES		8			/* to draw an initial codeword not yet held */
+#define ITERATIONS	12			/* iterations of a codebook's k-means */
+#define MAX_ROWS	16384		/* residuals that train a codebook, at most */
+#define TRIES		8			/* tries to draw a new initial codeword */
 #define TILE_ROWS	GV_CPU_WORD_ROWS	/* vectors compared at a time */
 
-/* One sub-quantizer in training; the arrays lie in the caller's scratch. */
+/* One sub-quantizer in training.  The arrays are in the caller's scratch. */
 typedef struct Trainer
 {
-	int32_t		dims;			/* of this sub-quantizer */
+	int32_t		dims;			/* dimensions of this sub-quantizer */
 	int32_t		nrows;			/* <= MAX_ROWS */
-	float	   *data;			/* [dims][nrows] */
-	float	   *dist;			/* [nrows] to the nearest codeword */
-	uint8_t    *code;			/* [nrows] of the nearest codeword */
-	float	   *words;			/* [GV_CODEWORDS][dims], in the output */
-	double	   *sums;			/* [GV_CODEWORDS][dims] */
+	float	   *data;			/* [dims][nrows] the residuals */
+	float	   *dist;			/* [nrows] squared distance to the nearest
+								 * codeword */
+	uint8_t    *code;			/* [nrows] number of the nearest codeword */
+	float	   *words;			/* [GV_CODEWORDS][dims] the codewords, in the
+								 * output */
+	double	   *sums;			/* [GV_CODEWORDS][dims] sums of each
+								 * codeword's rows */
 	int32_t		counts[GV_CODEWORDS];
 } Trainer;
 
-/* Codeword k becomes the vector of a row. */
+/* Sets codeword k to the vector of a row. */
 static void
 set_word(Trainer *trainer, int k, int32_t row)
 {
@@ -43,7 +46,7 @@ set_word(Trainer *trainer, int k, int32_t row)
 			trainer->data[(size_t) d * trainer->nrows + row];
 }
 
-/* Squared distance of a row to codeword k. */
+/* Returns the squared distance of a row from codeword k. */
 static float
 word_distance(const Trainer *trainer, int32_t row, int k)
 {
@@ -61,7 +64,10 @@ word_distance(const Trainer *trainer, int32_t row, int k)
 	return gv_score(sum);
 }
 
-/* Codewords from random rows, distinct ones if they are easily drawn. */
+/*
+ * Sets the codewords to random rows, which are distinct if such rows are
+ * easily drawn.
+ */
 static void
 draw_words(Trainer *trainer, uint64_t *random)
 {
@@ -86,7 +92,10 @@ draw_words(Trainer *trainer, uint64_t *random)
 	}
 }
 
-/* Find each row's nearest codeword; sums and counts of each codeword. */
+/*
+ * Finds each row's nearest codeword, and the sum and number of each codeword's
+ * rows.
+ */
 static void
 assign_rows(Trainer *trainer)
 {
@@ -124,8 +133,9 @@ assign_rows(Trainer *trainer)
 }
 
 /*
- * Codeword k, which no row chose, becomes the row farthest from its own
- * codeword; when every row equals its codeword, it repeats codeword `held`.
+ * Sets codeword k, which no row chose, to the row farthest from its own
+ * codeword.  If every row equals its codeword, codeword k becomes a copy of
+ * codeword `held`.
  */
 static void
 refill_word(Trainer *trainer, int k, int held)
@@ -146,7 +156,10 @@ refill_word(Trainer *trainer, int k, int held)
 		return;
 	}
 
-	/* rows near the new codeword are no longer far: equal rows need one */
+	/*
+	 * rows near the new codeword are no longer far, so equal rows get only
+	 * one
+	 */
 	set_word(trainer, k, farthest);
 	for (row = 0; row < trainer->nrows; row++)
 	{
@@ -157,7 +170,7 @@ refill_word(Trainer *trainer, int k, int held)
 	}
 }
 
-/* Codewords become the means of their rows. */
+/* Sets each codeword to the mean of its rows. */
 static void
 move_words(Trainer *trainer)
 {
@@ -182,7 +195,7 @@ move_words(Trainer *trainer)
 			refill_word(trainer, k, held);
 }
 
-/* Most dimensions of a sub-quantizer, and rows used of n. */
+/* Returns the largest number of dimensions that a sub-quantizer has. */
 static inline int32_t
 most_dims(int32_t dims, int32_t m)
 {
@@ -195,7 +208,10 @@ training_rows(int64_t n)
 	return n < MAX_ROWS ? (int32_t) n : MAX_ROWS;
 }
 
-/* Lays out the scratch, or with NULL only computes its size. */
+/*
+ * Lays out the scratch and returns its size.  If `scratch` is NULL, only
+ * computes the size.
+ */
 static size_t
 carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 			  char *scratch)
@@ -219,7 +235,7 @@ carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 	return next;
 }
 
-/* See gv_engine.h; 0 for invalid arguments. */
+/* Returns 0 for invalid arguments. */
 size_t
 gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
 {
@@ -228,7 +244,7 @@ gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
 	return carve_trainer(NULL, dims, m, n, NULL);
 }
 
-/* trainer->data from n residuals, thinned out evenly to nrows of them. */
+/* Fills trainer->data with nrows of n residuals, taken at even intervals. */
 static void
 gather_rows(Trainer *trainer, const float *residuals, int32_t stride,
 			int64_t n)
@@ -239,7 +255,7 @@ gather_rows(Trainer *trainer, const float *residuals, int32_t stride,
 
 	for (row = 0; row < nrows; row++)
 	{
-		/* n / nrows * row, in two parts so that no product overflows */
+		/* n * row / nrows, in two parts so that no product overflows */
 		int64_t		from = n / nrows * row + n % nrows * row / nrows;
 		const float *x = residuals + (size_t) from * stride;
 
@@ -248,7 +264,10 @@ gather_rows(Trainer *trainer, const float *residuals, int32_t stride,
 	}
 }
 
-/* Train one sub-quantizer on the rows gathered in trainer->data. */
+/*
+ * Trains one sub-quantizer on the rows in trainer->data.  Returns false if the
+ * caller must give up.
+ */
 static bool
 train_words(Trainer *trainer, uint64_t seed, GvPoll *poll)
 {
@@ -267,7 +286,6 @@ train_words(Trainer *trainer, uint64_t seed, GvPoll *poll)
 	return true;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_codebooks(int32_t dims, int32_t m, int64_t n,
 			 const float *residuals /* [n][dims] */ , uint64_t seed,

@@ -3,8 +3,9 @@
  *		Refine records: vectors in 8 bits a dimension, or in half precision,
  *		and the bounds on a distance that they prove.
  *
- * The sums run in fp32, sixteen side by side; what is made of a sum, and all
- * margins, in double, rounded outwards at the end.  gv_engine.h states them.
+ * Sums are in fp32, sixteen side by side.  All that is computed from a sum,
+ * and all margins, are in double, and are rounded outwards at the end.
+ * gv_engine.h states the bounds.
  */
 #include <math.h>
 
@@ -15,13 +16,14 @@
 #define LEVELS	255				/* steps from the smallest to the largest */
 
 /*
- * A longer element or query, and sums from here on, bound nothing: they might
- * overflow, or have been cut to the range of floats by gv_transform.
+ * Elements and queries with larger magnitudes, and sums from HUGE_SUM on,
+ * bound nothing, because they might overflow or gv_transform might have cut
+ * them to the range of floats.
  */
 #define HUGE_LENGTH	1e18
 #define HUGE_SUM	1e37
 
-/* The numbers from which all bounds of a query follow. */
+/* A query, with the numbers from which all its bounds follow. */
 typedef struct Query
 {
 	const float *q;				/* [dims] */
@@ -41,7 +43,7 @@ add_lanes(const float *sums /* [LANES] */ )
 	return total;
 }
 
-/* The largest float that is not above the value. */
+/* Returns the largest float that is not above the value. */
 static float
 round_down(double value)
 {
@@ -55,14 +57,14 @@ round_down(double value)
 	return rounded;
 }
 
-/* The smallest float that is not below the value. */
+/* Returns the smallest float that is not below the value. */
 static float
 round_up(double value)
 {
 	return -round_down(-value);
 }
 
-/* One vector; see gv_refine_encode. */
+/* Encodes one vector (see gv_refine_encode). */
 static void
 encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 	   float *min, float *step, float *error)
@@ -91,13 +93,12 @@ encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 		square += diff * diff;
 	}
 
-	/* far more than a sum in double can err by */
+	/* this is far more than the error of a sum in double */
 	*error = round_up(sqrt(square) * (1.0 + 1e-9));
 	if (!(most < HUGE_LENGTH && least > -HUGE_LENGTH))
 		*error = HUGE_VALF;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
 				 float *min, float *step, float *error)
@@ -112,7 +113,7 @@ gv_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
 	return GV_OK;
 }
 
-/* |q - x^| - error, at least 0. */
+/* Returns |q - x^| - error, lowered by the margins; at least 0. */
 static float
 distance_bound(const Query *query, const GvRefine *record)
 {
@@ -127,10 +128,10 @@ distance_bound(const Query *query, const GvRefine *record)
 	if (!(sum < HUGE_SUM) || square <= 0.0)
 		return 0.0f;
 	bound = sqrt(square) * (1.0 - 1e-9) - record->error;
-	return bound > 0.0 ? round_down(bound) : 0.0f;	/* NaN: 0 */
+	return bound > 0.0 ? round_down(bound) : 0.0f;	/* 0 if the bound is NaN */
 }
 
-/* -<q, x^> - |q| error. */
+/* Returns -<q, x^> - |q| error, lowered by the margins. */
 static float
 product_bound(const Query *query, const GvRefine *record)
 {
@@ -163,7 +164,6 @@ valid_records(const GvRefine *records, int64_t n)
 	return true;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 				const GvRefine *records, int64_t n, float *bounds)
@@ -182,7 +182,7 @@ gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 	return GV_OK;
 }
 
-/* One vector; see gv_half_encode. */
+/* Encodes one vector (see gv_half_encode), and returns its error. */
 static float
 encode_half(int32_t dims, const float *restrict x,
 			uint16_t *restrict half_vector)
@@ -203,7 +203,6 @@ encode_half(int32_t dims, const float *restrict x,
 	return huge ? HUGE_VALF : round_up(sqrt(square) * (1.0 + 1e-9));
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_half_encode(int32_t dims, const float *x, int64_t n, uint16_t *half_vectors,
 			   float *error)
@@ -218,7 +217,7 @@ gv_half_encode(int32_t dims, const float *x, int64_t n, uint16_t *half_vectors,
 	return GV_OK;
 }
 
-/* |q - x^| +- error, at least 0. */
+/* Returns the range |q - x^| +- error, widened by the margins; at least 0. */
 static GvRange
 distance_range(const Query *query, const GvHalfRecord *record)
 {
@@ -242,7 +241,7 @@ distance_range(const Query *query, const GvHalfRecord *record)
 	return range;
 }
 
-/* -<q, x^> +- |q| error. */
+/* Returns the range -<q, x^> +- |q| error, widened by the margins. */
 static GvRange
 product_range(const Query *query, const GvHalfRecord *record)
 {
@@ -279,7 +278,6 @@ valid_half(const GvHalfRecord *records, int64_t n)
 	return true;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_half_range(GvMetric metric, int32_t dims, const float *query,
 			  const GvHalfRecord *records, int64_t n, GvRange *ranges)

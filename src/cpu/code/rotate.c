@@ -1,26 +1,26 @@
 /*
  * rotate.c
- *		Vectors times an orthogonal matrix, and what that costs in accuracy.
+ *		Products of vectors with an orthogonal matrix, and the errors of these
+ *		products.
  *
- * A rotation R is rounded from an orthogonal matrix Q.  With f >= |R R' - 1|,
- * by the sum of squares, singular values of R are within f of 1, so
- * |R x - Q x| <= f |x| for the Q nearest to R.  Sums in double lose less than
- * 1e-11 |x|; rounding them to fp32 costs u = 2^-24 of what they are, and where
- * that underflows less than FLT_MIN.  gv_learn_rotation sees to f <= rho / 2.
+ * A rotation R is an orthogonal matrix Q, rounded.  Let f >= |R R' - 1|, the
+ * root of the sum of squares.  Then the singular values of R are within f of
+ * 1, so |R x - Q x| <= f |x| for the Q nearest to R.  Sums in double lose less
+ * than 1e-11 |x|.  Rounding a sum to fp32 loses at most u = 2^-24 times the
+ * sum or, if it underflows, less than FLT_MIN.  gv_learn_rotation ensures that
+ * f <= rho / 2.
  */
 #include <math.h>
 
 #include "cpu/simd/gv_kernels.h"
 #include "engine/gv_call.h"
 
-/* See gv_engine.h. */
 float
 gv_rotation_error(int32_t dims)
 {
 	return (float) ((sqrt(dims) + 8.0) / (1 << 22));
 }
 
-/* See gv_engine.h. */
 double
 gv_rotation_defect(int32_t dims, const float *rotation, int32_t row)
 {
@@ -37,14 +37,12 @@ gv_rotation_defect(int32_t dims, const float *rotation, int32_t row)
 	return defect;
 }
 
-/* See gv_engine.h. */
 bool
 gv_is_rotation(int32_t dims, double defect)
 {
 	return defect <= gv_rotation_error(dims) * gv_rotation_error(dims) / 4.0;
 }
 
-/* See gv_engine.h. */
 void
 gv_rotate(int32_t dims, const float *rows, int32_t n, const float *x, float *y)
 {

@@ -3,45 +3,52 @@
  *		The score S of the live postings of lists' blocks.
  *
  * A condition on keys is tested before anything else of a block is read.  Once
- * there is a worst score to beat, the filter (simd/table.c) leaves out most
- * postings that do not.  The rest, of all lists, are gathered side by side
- * until they fill registers, and then scored together; their pairs are kept
- * without an order (keep.c) until the scan is finished.
+ * there is a worst score to beat, the filter (simd/table.c) rejects most of
+ * the postings that do not beat it.  The rest, from all lists, are gathered
+ * side by side until they fill registers, and are then scored together.  Their
+ * pairs are kept without an order (keep.c) until the scan is finished.
  *
- * Postings of an optimistic read wait behind those that count, unscored or,
- * where nothing is gathered, scored, and are dropped when their blocks turn
- * out to have changed.  No address is made of what a block holds.
+ * Postings of an optimistic read are buffered behind those that count.  If
+ * postings are gathered, they are not yet scored there; else they are.  They
+ * are dropped if their blocks turn out to have changed.  No byte of a block is
+ * ever used to compute an address.
  */
 #include "cpu/code/gv_scan.h"
 #include "engine/gv_call.h"
 
-/* Postings gathered at least, however few pairs are needed. */
+/*
+ * Number of postings that are gathered before they are scored, at least, even
+ * if fewer pairs are needed.
+ */
 #define LEAST		16
 
-/* Longer codes are not gathered. */
+/* Codes with more bytes than this are not gathered. */
 #define MOST_BYTES	512
 
-/* The scratch of a GvScan. */
+/* The scratch of a GvScan.  Postings wait in it to be scored. */
 typedef struct Waiting
 {
 	GvKept		kept;
 	const GvFilter *filter;
-	bool		cuts;			/* there is a filter: for postings above
-								 * `worst` */
+	bool		cuts;			/* the filter is used, and rejects postings
+								 * above `worst` */
 	float		worst;
 	GvCut		cut;
-	bool		gathers;		/* else postings are scored as they come */
-	int32_t		enough;			/* postings gathered to score them */
-	int32_t		n;				/* postings that wait, */
-	int32_t		nsure;			/* those that count, while others are read */
-	int64_t		sure_matched;	/* optimistically, and GvScan.matched without
-								 * these */
-	float		bases[GV_KEPT_MOST];	/* base + T; scored: S */
+	bool		gathers;		/* false: each block's postings are scored at
+								 * once */
+	int32_t		enough;			/* postings are scored when this many are
+								 * gathered */
+	int32_t		n;				/* postings that wait */
+	int32_t		nsure;			/* postings that waited before the optimistic
+								 * read */
+	int64_t		sure_matched;	/* GvScan.matched before the optimistic read */
+	float		bases[GV_KEPT_MOST];	/* base + T of each posting, or S if
+										 * it is scored */
 	uint64_t	ids[GV_KEPT_MOST];
 	uint8_t    *codes;			/* [code_bytes][GV_GATHERED_STRIDE] */
 } Waiting;
 
-/* A block's posting i as a 48-bit row id. */
+/* Returns the row id of a block's posting i, which has 48 bits. */
 static inline uint64_t
 row_id(const GvBlock *block, int i)
 {
@@ -54,8 +61,8 @@ row_id(const GvBlock *block, int i)
 }
 
 /*
- * Lays out the arrays of a Waiting in memory at `start`; NULL: only computes
- * their size.
+ * Lays out the arrays of a Waiting in memory at `start`, and returns their
+ * size.  If `start` is NULL, only computes the size.
  */
 static size_t
 lay_out(int32_t m, int32_t capacity, char *start)
@@ -85,7 +92,7 @@ lay_out(int32_t m, int32_t capacity, char *start)
 	return next;
 }
 
-/* See gv_engine.h; 0 for invalid arguments. */
+/* Returns 0 for invalid arguments. */
 size_t
 gv_scan_scratch(int32_t m, int32_t capacity)
 {
@@ -102,7 +109,6 @@ valid_scan(const GvScan *scan)
 		gv_valid_scratch(scan->scratch);
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_scan_begin(GvScan *scan)
 {
@@ -125,7 +131,7 @@ gv_scan_begin(GvScan *scan)
 	return GV_OK;
 }
 
-/* Has the filter reject what is above the worst that is kept. */
+/* Sets the filter to reject postings above the worst score that is kept. */
 static void
 renew_cut(Waiting *waiting)
 {
@@ -160,7 +166,7 @@ score_waiting(const GvScan *scan, Waiting *waiting)
 	renew_cut(waiting);
 }
 
-/* Gathers the postings of a block that `wanted` has a bit for. */
+/* Gathers those postings of a block whose bit is set in `wanted`. */
 static void
 gather(const GvScan *scan, Waiting *waiting, float base, const GvBlock *block,
 	   uint32_t wanted)
@@ -178,8 +184,8 @@ gather(const GvScan *scan, Waiting *waiting, float base, const GvBlock *block,
 }
 
 /*
- * Scores the postings of a block that `wanted` has a bit for, into scores and
- * ids [GV_BLOCK]; returns how many.
+ * Scores those postings of a block whose bit is set in `wanted`, into scores
+ * and ids [GV_BLOCK].  Returns their number.
  */
 static int32_t
 score_block(const GvScan *scan, float base, const GvBlock *block,
@@ -201,8 +207,8 @@ score_block(const GvScan *scan, float base, const GvBlock *block,
 }
 
 /*
- * Returns the live postings of a block that satisfy the condition, and counts
- * them.
+ * Returns the set of a block's live postings that satisfy the condition, and
+ * adds their number to scan->matched.
  */
 static inline uint32_t
 find_matching(GvScan *scan, const GvBlock *block)
@@ -217,7 +223,10 @@ find_matching(GvScan *scan, const GvBlock *block)
 	return matching;
 }
 
-/* Offers postings that may have been offered before. */
+/*
+ * Offers postings that may have been offered before, to a GvTopK that is
+ * `unique`.
+ */
 static void
 scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 {
@@ -238,7 +247,7 @@ scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 	}
 }
 
-/* Have the processor fetch codes [code_bytes][GV_BLOCK]. */
+/* Prefetches codes [code_bytes][GV_BLOCK]. */
 static void
 fetch_codes(const uint8_t *codes, int32_t code_bytes)
 {
@@ -250,9 +259,10 @@ fetch_codes(const uint8_t *codes, int32_t code_bytes)
 }
 
 /*
- * Has the live postings of a block that satisfy the condition wait.  A filter
- * that has nothing else to fetch fetches what it reads, which is in the cache
- * by then.
+ * Adds the live postings of a block that satisfy the condition to those that
+ * wait, except the ones that the filter rejects.  The filter prefetches the
+ * codes of a later block.  If there is none, it prefetches the codes that it
+ * reads itself, which does no harm.
  */
 static void
 take_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
@@ -276,7 +286,7 @@ take_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
 								  waiting->ids + waiting->n);
 }
 
-/* Scores what waits, where that is worth it. */
+/* Scores the postings that wait if there are enough of them. */
 static inline void
 score_enough(const GvScan *scan, Waiting *waiting)
 {
@@ -305,7 +315,7 @@ valid_blocks(const GvScan *scan, const GvBlock *blocks, int32_t nblocks)
 	return true;
 }
 
-/* Moves all that waits to scan->best. */
+/* Scores the postings that wait, and moves all pairs to scan->best. */
 static void
 finish(const GvScan *scan)
 {
@@ -316,7 +326,7 @@ finish(const GvScan *scan)
 	renew_cut(waiting);
 }
 
-/* Blocks of a list with this base come next. */
+/* Prepares for blocks of a list with this base. */
 static void
 begin_blocks(const GvScan *scan, Waiting *waiting, float base)
 {
@@ -326,7 +336,6 @@ begin_blocks(const GvScan *scan, Waiting *waiting, float base)
 	waiting->cut.base = base;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 {
@@ -351,7 +360,6 @@ gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 	return GV_OK;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_scan_optimistic(GvScan *scan, float base, const GvBlock *blocks,
 				   int32_t nblocks)
@@ -371,7 +379,6 @@ gv_scan_optimistic(GvScan *scan, float base, const GvBlock *blocks,
 	return GV_OK;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_scan_commit(GvScan *scan, bool valid)
 {
@@ -389,7 +396,6 @@ gv_scan_commit(GvScan *scan, bool valid)
 	return GV_OK;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_scan_finish(GvScan *scan)
 {

@@ -1,24 +1,27 @@
 /*
  * transform.c
- *		From raw vectors into the space the engine works in.
+ *		Moves raw vectors into the space in which the engine works.
  *
- * Centring takes away the offset that would cost fp32 digits, and the scale,
- * a power of two so that it rounds nothing, keeps squares far from the ends
- * of the range.  A rotation comes last (rotate.c).
+ * Subtracting the mean removes an offset that would cost fp32 digits.  The
+ * scale is a power of two, so that it rounds nothing, and keeps squares far
+ * from the ends of the range.  A rotation comes last (rotate.c).
  */
 #include <math.h>
 
 #include "cpu/gv_cpu.h"
 
 #define CHUNK	1024			/* dimensions summed at a time, on the stack */
-#define PROBES	255				/* rows that tell the usual length */
-#define OUTLIER	16.0			/* times that length: left out of the fit */
+#define PROBES	255				/* rows from which the usual length is found */
+#define OUTLIER	16.0			/* rows longer than this many times the usual
+								 * length are not used */
 
-/* Limits of the scale's exponent: 2^-126 is the smallest normal float. */
+/*
+ * Limit of the scale's exponent, because 2^-126 is the smallest normal float.
+ */
 #define MAX_EXPONENT	126
 
 /*
- * The number a row is multiplied by to give x': 1 / |x| for cosine (0 for a
+ * Returns the factor that makes x' from a row: 1 / |x| for cosine (0 for a
  * vector of length zero), else 1.
  */
 static double
@@ -32,7 +35,6 @@ row_factor(GvMetric metric, const float *x, int32_t dims)
 	return square > 0.0 ? 1.0 / sqrt(square) : 0.0;
 }
 
-/* See gv_engine.h. */
 int64_t
 gv_transform(const GvModel *model, const float *x, int64_t n, float *y)
 {
@@ -63,9 +65,9 @@ gv_transform(const GvModel *model, const float *x, int64_t n, float *y)
 }
 
 /*
- * The squared length beyond which a row counts as an outlier: some times the
- * median of rows spread over the sample.  One of 1e38 would otherwise
- * cost all rows their digits.
+ * Returns the squared length above which a row is an outlier: OUTLIER^2 times
+ * the median of rows spread over the sample.  A single row with elements of
+ * 1e38 would otherwise cost all rows their digits.
  */
 static double
 outlier_square(int32_t dims, const float *x, int64_t n)
@@ -89,7 +91,7 @@ outlier_square(int32_t dims, const float *x, int64_t n)
 	return squares[count - 1];
 }
 
-/* The mean of dimensions first .. first + len - 1, len <= CHUNK. */
+/* Computes the mean of dimensions first .. first + len - 1, len <= CHUNK. */
 static void
 mean_of_chunk(GvMetric metric, int32_t dims, const float *x, int64_t n,
 			  double outlier, int32_t first, int32_t len, float *mean)
@@ -114,7 +116,7 @@ mean_of_chunk(GvMetric metric, int32_t dims, const float *x, int64_t n,
 		mean[first + i] = gv_clamp(sums[i] / (double) count);
 }
 
-/* The mean over the rows that are no outliers of |x' - mean|^2. */
+/* Returns the mean of |x' - mean|^2 over the rows that are not outliers. */
 static double
 mean_square(GvMetric metric, int32_t dims, const float *x, int64_t n,
 			double outlier, const float *mean)
@@ -144,7 +146,6 @@ mean_square(GvMetric metric, int32_t dims, const float *x, int64_t n,
 	return count > 0 ? total / (double) count : 0.0;
 }
 
-/* See gv_engine.h. */
 void
 gv_fit_transform(GvMetric metric, int32_t dims, const float *x, int64_t n,
 				 float *mean, float *scale)

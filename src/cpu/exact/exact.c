@@ -2,9 +2,9 @@
  * exact.c
  *		The nearest of many rows to each of many queries, exactly.
  *
- * Each score is the one that gv_coarse would give.  Most pairs never get that
- * far: a blocked product, with a bound on its rounding errors as in assign.c,
- * proves that they cannot be among the nearest any more.
+ * Each score is the one that gv_coarse would give.  For most pairs no score is
+ * computed: a blocked product, whose rounding errors are bounded as in
+ * assign.c, proves that they cannot be among the nearest.
  */
 #include <math.h>
 
@@ -15,19 +15,22 @@
 #define TILE_ROWS		GV_CPU_TILE_CENTS
 #define HUGE_SQUARE		GV_CPU_HUGE_SQUARE
 
-/* Up to TILE_QUERIES queries and what is nearest to them so far. */
+/* Up to TILE_QUERIES queries, and the rows nearest to each so far. */
 typedef struct Tile
 {
 	GvMetric	metric;
 	int32_t		dims;
-	int			n;				/* queries */
+	int			n;				/* number of queries */
 	double		slack;			/* see assign.c */
 	const float *queries;		/* [n][dims] */
 	double		squares[TILE_QUERIES];	/* |q|^2 */
 	GvTopK	   *best;			/* [n] */
 } Tile;
 
-/* Put a row's exact score before a query's nearest. */
+/*
+ * Computes the exact score of a row for a query, and offers it to the query's
+ * nearest rows.
+ */
 static void
 rerank(const Tile *tile, int query, const float *row, uint64_t id)
 {
@@ -42,9 +45,9 @@ rerank(const Tile *tile, int query, const float *row, uint64_t id)
 }
 
 /*
- * The limit of a query's filtered values: rows with |x|^2 (1 - 2 slack) - 2
- * <q, x>, or for GV_IP -2 slack |q| |x| - 2 <q, x>, above it are farther than
- * all rows kept.
+ * Returns the limit of a query's filter: rows with a value above the limit are
+ * farther than all rows kept.  The value of a row x is
+ * |x|^2 (1 - 2 slack) - 2 <q, x> or, for GV_IP, -2 slack |q| |x| - 2 <q, x>.
  */
 static float
 query_limit(const Tile *tile, int query)
@@ -63,8 +66,9 @@ query_limit(const Tile *tile, int query)
 }
 
 /*
- * For GV_IP: -2 slack |x| of rows, and infinity as gv_cpu_lower_squares.  FLT_MIN
- * is more than what squares lose that are too small for a float.
+ * Computes -2 slack |x| of rows, for GV_IP, and infinities in the cases in
+ * which gv_cpu_lower_squares has them.  FLT_MIN is more than the error of
+ * squares that are too small for a float.
  */
 static void
 lower_lengths(const Tile *tile, const float *rows, int nrows, float *lengths)
@@ -84,8 +88,8 @@ lower_lengths(const Tile *tile, const float *rows, int nrows, float *lengths)
 }
 
 /*
- * Offer nrows rows, whose products with the query are known, to it; squares,
- * or for GV_IP lengths, are lowered.
+ * Offers nrows rows to a query; `products` has their products with the query.
+ * `squares` are lowered squares or, for GV_IP, lengths made by lower_lengths.
  */
 static void
 filter_query(const Tile *tile, int query, const float *rows, int nrows,
@@ -116,7 +120,7 @@ filter_query(const Tile *tile, int query, const float *rows, int nrows,
 	}
 }
 
-/* Offer nrows <= TILE_ROWS rows to the queries of the tile. */
+/* Offers nrows <= TILE_ROWS rows to the queries of the tile. */
 static void
 filter_tile(const Tile *tile, const float *rows, int nrows,
 			const uint64_t *ids)
@@ -147,7 +151,6 @@ valid_tops(const GvTopK *tops, int32_t n)
 	return tops != NULL && n >= 1;
 }
 
-/* See gv_engine.h. */
 GvStatus
 gv_exact(GvMetric metric, int32_t dims,
 		 const float *queries /* [nqueries][dims] */ , int32_t nqueries,

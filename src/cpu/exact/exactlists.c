@@ -1,16 +1,16 @@
 /*
  * exactlists.c
- *		Exact search of only the rows of near lists.
+ *		Exact search among the rows of near lists only.
  *
- * Rows and queries lie by lists (gv_nearlists.h).  A tile of queries of one
- * list is compared with the panels of lists near to it, the nearest first, so
- * that limits fall before most rows come.
+ * Rows and queries are ordered by list (gv_nearlists.h).  A tile of queries of
+ * one list is compared with the panels of the lists near to that list, the
+ * nearest list first, so that limits fall before most rows are compared.
  */
 #include "cpu/exact/gv_exactset.h"
 
 #include <string.h>
 
-/* A panel of rows of one list. */
+/* Makes panel number `panel` from n rows of one list. */
 static void
 gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
 {
@@ -27,9 +27,10 @@ gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
 }
 
 /*
- * The panels of the block's lists from `from` on, as many lists as fit the
- * memory, at least one, since no list has more rows than the block.  Returns
- * the first list that is left, -1 when canceled.
+ * Makes the panels of the block's lists from `from` on, of as many lists as
+ * fit the memory.  At least one list fits, because no list has more rows than
+ * the block.  Returns the first list that is left, or -1 if the caller must
+ * give up.
  */
 static int32_t
 gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
@@ -61,7 +62,10 @@ gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
 	return list;
 }
 
-/* A tile of queries, which are placed, and the rows of a list. */
+/*
+ * Compares a tile of queries, which gv_exact_place has placed, with the rows
+ * of a list.
+ */
 static bool
 pair_list(GvExact *exact, GvPairing *pairing, int32_t list, GvPoll *poll)
 {
@@ -85,7 +89,10 @@ pair_list(GvExact *exact, GvPairing *pairing, int32_t list, GvPoll *poll)
 	return true;
 }
 
-/* The queries of a list and the rows of near lists from .. to - 1. */
+/*
+ * Compares the queries of a list with the rows of those near lists that are in
+ * from .. to - 1.
+ */
 static bool
 pair_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 {
@@ -113,7 +120,6 @@ pair_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 	return true;
 }
 
-/* Search what rows have been gathered, see gv_exactset.h. */
 GvStatus
 gv_exact_search_lists(GvExact *exact, const GvStop *stop)
 {
@@ -145,7 +151,6 @@ gv_exact_search_lists(GvExact *exact, const GvStop *stop)
 	return GV_OK;
 }
 
-/* Gather rows [n], see gv_exactset.h. */
 GvStatus
 gv_exact_put_listed(GvExact *exact, const float *rows, int64_t n,
 					const GvStop *stop)

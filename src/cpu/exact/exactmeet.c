@@ -1,15 +1,15 @@
 /*
  * exactmeet.c
- *		A panel of rows and a tile of queries: which pairs are rescored.
+ *		Compares a panel of rows with a tile of queries, and rescores pairs.
  */
 #include "cpu/exact/gv_exactset.h"
 
 #include <math.h>
 #include <string.h>
 
-#define MANY_LEFT		8		/* least rows for which twins pay */
+#define MANY_LEFT		8		/* rows left from which on it pays to look for
+								 * twins */
 
-/* Rescores a pair, see gv_exactset.h. */
 bool
 gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 				int64_t position, GvReranked *reranked)
@@ -20,7 +20,12 @@ gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 
 	if (gv_exact_is_self(exact, query, position))
 		return false;
-	/* rows do not come in their order, so that many would be rescored */
+
+	/*
+	 * All distances of this query are NaN, so the smallest positions count.
+	 * Rows do not come in the order of their positions, so without this test
+	 * many would be rescored.
+	 */
 	if (exact->lists != NULL && last.distance != last.distance &&
 		last.position < position && exact->prefiltered[query].is_null)
 		return false;
@@ -35,20 +40,22 @@ gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 	return nearest[0].position != last.position;
 }
 
-/* The limit of a query's estimates, by the neighbors that it has found. */
+/*
+ * Returns the limit of a query's estimates, which follows from the neighbors
+ * that the query has found.
+ */
 static float
 limit_of(const GvExact *exact, int64_t query)
 {
 	const GvPrefiltered *prefiltered = &exact->prefiltered[query];
 
-	/* earlier rows may come later; all are as far */
+	/* rows with smaller positions may still come, and all have distance NaN */
 	if (exact->lists != NULL && prefiltered->is_null)
 		return HUGE_VALF;
 	return gv_prefilter_limit(&exact->prefilter, prefiltered,
 							  gv_exact_knn(exact, query)[0]);
 }
 
-/* With the first rows, see gv_exactset.h. */
 bool
 gv_exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 {
@@ -71,7 +78,10 @@ gv_exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 	return true;
 }
 
-/* Find for each row of a panel the first one that has the same bits. */
+/*
+ * Finds for each row of a panel its twin: the first row of the panel that has
+ * the same bits.
+ */
 static void
 find_twins(GvExact *exact, const GvPairing *pairing)
 {
@@ -83,7 +93,10 @@ find_twins(GvExact *exact, const GvPairing *pairing)
 	{
 		int			twin = 0;
 
-		/* such rows have the same square, and few other rows do */
+		/*
+		 * rows with the same bits have the same square, and few other rows
+		 * have it
+		 */
 		while (twin < row &&
 			   (pairing->squares[twin] != pairing->squares[row] ||
 				memcmp(rows + pairing->places[twin] * bytes,
@@ -95,9 +108,9 @@ find_twins(GvExact *exact, const GvPairing *pairing)
 }
 
 /*
- * A row was rescored and the query's last neighbor is the same: was it too
- * far away?  Then so is every later one that has the same bits, for it comes
- * behind this one.
+ * Returns whether a row that was rescored, and did not change the query's last
+ * neighbor, was too far away.  If so, every later row with the same bits is
+ * too far, too, because it comes after this one.
  */
 static bool
 is_refused(const GvExact *exact, int64_t query, int64_t position)
@@ -106,11 +119,14 @@ is_refused(const GvExact *exact, int64_t query, int64_t position)
 		!gv_exact_is_self(exact, query, position);
 }
 
-/* Rescores the rows of a panel that the prefilter of one query keeps. */
+/*
+ * Rescores the rows of a panel that the prefilter of one query lets through.
+ * Returns false if the caller must give up.
+ */
 static bool
 sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
 {
-	uint64_t	refused = 0;	/* rows whose twins need not be rescored */
+	uint64_t	refused = 0;	/* twins whose other rows are not rescored */
 	const float *products = exact->products + i * GV_PREFILTER_ROWS;
 	int64_t		query = pairing->queries[i];
 	float	   *limit = &exact->limits[query];
@@ -129,7 +145,10 @@ sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
 
 		if ((refused >> twin & 1) != 0)
 			continue;
-		/* the limit may have fallen since */
+
+		/*
+		 * the limit may have fallen since the estimates were compared with it
+		 */
 		if (pairing->squares[row] - 2.0f * products[row] > *limit)
 			continue;
 		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_KNN_WORK))
@@ -145,7 +164,6 @@ sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
 	return true;
 }
 
-/* A panel and a tile of queries, see gv_exactset.h. */
 bool
 gv_exact_pairs(GvExact *exact, const GvPairing *pairing, GvPoll *poll)
 {
@@ -171,7 +189,6 @@ gv_exact_pairs(GvExact *exact, const GvPairing *pairing, GvPoll *poll)
 	return true;
 }
 
-/* The queries of a tile, see gv_exactset.h. */
 void
 gv_exact_place(GvExact *exact, const int64_t *queries, int n)
 {

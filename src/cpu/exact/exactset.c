@@ -1,28 +1,31 @@
 /*
  * exactset.c
- *		Exact search over rows that come by batches.
+ *		Exact search over rows that come in batches.
  *
- * Rows become panels, a block of them at a time, and all queries are
- * multiplied with them, a tile at a time: what the prefilter (gv_screen.h)
- * cannot discard is rescored by gv_set_distance.  A query's limit falls with
- * its first rows, so of n rows in random order about k (1 + log(n / k)) are
- * rescored.
+ * A block of rows at a time is made into panels, and all queries are
+ * multiplied with the panels, a tile of queries at a time.  Pairs that the
+ * prefilter (gv_screen.h) cannot discard are rescored by gv_set_distance.  A
+ * query's limit falls with its first rows, so of n rows in random order about
+ * k (1 + log(n / k)) are rescored.
  *
- * With lists see exactlists.c; where all lists are near they make no
- * difference.
+ * exactlists.c handles lists.  If all lists are near, lists make no difference
+ * and are ignored.
  *
- * Memory, besides queries and what they have found: a block.
+ * The memory that is needed, besides the queries and their neighbors, is that
+ * of a block.
  */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/exact/gv_exactset.h"
 
-#define BLOCK_FLOATS	(1 << 21)	/* of its panels, for large dims */
+#define BLOCK_FLOATS	(1 << 21)	/* floats in a block's panels, about, for
+									 * large dims */
 #define BLOCK_PANELS	8
-#define FEW_QUERIES		4		/* below this panels do not pay */
+#define FEW_QUERIES		4		/* with fewer queries than this panels do not
+								 * pay */
 
-/* Do lists make a difference? */
+/* Returns whether lists make a difference. */
 static bool
 has_lists(const GvSetSpec *spec)
 {
@@ -48,7 +51,7 @@ panels_of(const GvSetSpec *spec)
 	return most < BLOCK_PANELS ? most : BLOCK_PANELS;
 }
 
-/* See gv_set_size. */
+/* Implements gv_set_size. */
 static int64_t
 cpu_size(const GvSetSpec *spec)
 {
@@ -65,7 +68,7 @@ cpu_size(const GvSetSpec *spec)
 		(spec->own ? spec->nrows * vector : 0);
 }
 
-/* Forget what was asked, but not the rows that are kept. */
+/* Frees the state of a question, but not the rows that are kept. */
 static void
 drop_question(GvExact *exact)
 {
@@ -94,7 +97,7 @@ cpu_drop(void *state)
 	free(exact);
 }
 
-/* The memory of what is asked; false: there is none. */
+/* Allocates the memory for a question.  Returns false if there is none. */
 static bool
 take_memory(GvExact *exact)
 {
@@ -129,7 +132,10 @@ take_memory(GvExact *exact)
 		(exact->lists != NULL || !has_lists(spec));
 }
 
-/* Begin a question, of rows that may be there; false: there is no memory. */
+/*
+ * Begins a question.  Rows may be there already.  Returns false if there is no
+ * memory.
+ */
 static bool
 begin_question(GvExact *exact, const GvSetSpec *spec)
 {
@@ -148,7 +154,7 @@ begin_question(GvExact *exact, const GvSetSpec *spec)
 	return true;
 }
 
-/* See gv_set_create. */
+/* Implements gv_set_create. */
 static GvStatus
 cpu_create(const GvSetSpec *spec, void **state)
 {
@@ -169,7 +175,7 @@ cpu_create(const GvSetSpec *spec, void **state)
 	return GV_OK;
 }
 
-/* See gv_set_ask. */
+/* Implements gv_set_ask. */
 static GvStatus
 cpu_ask(void *state, const GvSetSpec *spec)
 {
@@ -182,7 +188,10 @@ cpu_ask(void *state, const GvSetSpec *spec)
 	return begin_question(exact, spec) ? GV_OK : GV_NO_MEMORY;
 }
 
-/* Vectors [n], the first of which has number `first`, where they are kept. */
+/*
+ * Copies vectors [n] to their places in `to`.  `first` is the number of the
+ * first one.
+ */
 static bool
 copy_vectors(const GvExact *exact, float *to, const float *vectors,
 			 int64_t first, int64_t n, GvPoll *poll)
@@ -200,7 +209,7 @@ copy_vectors(const GvExact *exact, float *to, const float *vectors,
 	return true;
 }
 
-/* Nothing is found yet of queries [n], from `first` on. */
+/* Removes the neighbors of queries first .. first + n - 1. */
 static bool
 reset_nearest(GvExact *exact, int64_t first, int64_t n, GvPoll *poll)
 {
@@ -226,9 +235,10 @@ put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
 }
 
 /*
- * The limit of the fp32 square of a row's distance to a query.  The square is
- * off by (dims / 16 + 6) u of itself, unless it overflows, because no term is
- * negative; the limit has twice that, and FLT_MIN for underflow.
+ * Returns the limit of the fp32 square of a row's distance to a query.  The
+ * relative error of the square is (dims / 16 + 6) u, unless the square
+ * overflows, because no term is negative.  The limit allows for twice that,
+ * and has FLT_MIN for underflow.
  */
 static float
 direct_limit(const GvExact *exact, int64_t query)
@@ -240,7 +250,7 @@ direct_limit(const GvExact *exact, int64_t query)
 	return limit < 1e36 ? (float) limit : HUGE_VALF;
 }
 
-/* n <= GV_PREFILTER_ROWS rows and one query. */
+/* Rescores n <= GV_PREFILTER_ROWS rows for one query. */
 static void
 rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 			int n)
@@ -268,7 +278,7 @@ rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 	}
 }
 
-/* Rows [n] and all queries, fewer than FEW_QUERIES. */
+/* Rescores rows [n] for all queries, which are fewer than FEW_QUERIES. */
 static GvStatus
 rerank_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			const GvStop *stop)
@@ -290,7 +300,7 @@ rerank_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	return GV_OK;
 }
 
-/* The panels of a block of n rows. */
+/* Makes the panels of a block of n rows. */
 static bool
 make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 {
@@ -312,7 +322,7 @@ make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 	return true;
 }
 
-/* A block of n rows and all queries. */
+/* Compares a block of n rows with all queries. */
 static bool
 prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 				GvPoll *poll)
@@ -351,7 +361,7 @@ prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	return true;
 }
 
-/* Search rows [n], the first of which has position `first`. */
+/* Searches rows [n], the first of which has position `first`. */
 static GvStatus
 search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			const GvStop *stop)
@@ -388,7 +398,7 @@ put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 		GV_OK : GV_CANCELED;
 }
 
-/* Search the rows that were kept, among which queries may be. */
+/* Searches the rows that were kept.  The queries may be among them. */
 static GvStatus
 search_kept(GvExact *exact, const GvStop *stop)
 {
@@ -400,7 +410,7 @@ search_kept(GvExact *exact, const GvStop *stop)
 	return search_rows(exact, exact->rows, 0, exact->nrows, stop);
 }
 
-/* See gv_set_put. */
+/* Implements gv_set_put. */
 static GvStatus
 cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t n, const GvStop *stop)
@@ -421,7 +431,10 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* See gv_set_run: what rows are left, and neighbors in their order. */
+/*
+ * Implements gv_set_run: searches the rows that are left, and orders the
+ * neighbors.
+ */
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -442,7 +455,10 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/* The neighbor that is item `item` of the outputs; free places are -1. */
+/*
+ * Returns the neighbor that is item number `item` of the outputs.  A free
+ * place has position -1.
+ */
 static GvKnn
 neighbor(const GvExact *exact, int64_t item)
 {
@@ -456,7 +472,7 @@ neighbor(const GvExact *exact, int64_t item)
 	return found.position != GV_NO_ROW ? found : none;
 }
 
-/* See gv_set_get. */
+/* Implements gv_set_get. */
 static GvStatus
 cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		void *items)

@@ -1,10 +1,11 @@
 /*
  * gv_knn.h
- *		The rows nearest to one query so far: its neighbors.
+ *		The neighbors of one query: the rows nearest to it so far.
  *
- * A heap with the last of them on top, by distance, NaN behind all numbers,
- * ties by position.  It is full from the start, of free places behind every
- * row, so a row costs one comparison, or log(n) of them where it enters.
+ * The neighbors are a heap with the last of them on top.  They are ordered by
+ * distance, NaN after all numbers, ties by position.  The heap is full from
+ * the start: its free places come after every row.  So a row costs one
+ * comparison, and log(n) comparisons if it enters.
  */
 #ifndef GV_KNN_H
 #define GV_KNN_H
@@ -13,17 +14,17 @@
 
 #define GV_NO_ROW	INT64_MAX	/* position of a free place */
 
-/* The work of putting a pair into a large heap, for gv_poll. */
+/* The work of pushing a pair to a large heap, for gv_poll. */
 #define GV_KNN_WORK	256
 
 /* One neighbor. */
 typedef struct GvKnn
 {
-	double		distance;		/* NaN of a free place */
+	double		distance;		/* NaN in a free place */
 	int64_t		position;
 } GvKnn;
 
-/* knn.c */
+/* These are in knn.c. */
 extern void gv_knn_reset(GvKnn *heap, int64_t n);
 extern void gv_knn_push(GvKnn *heap, int64_t n, double distance,
 						int64_t position);

@@ -1,17 +1,20 @@
 /*
  * gv_screen.h
- *		Which pairs of a query and a row are certainly farther apart than what
- *		the query has already: a test in fp32, with its proof in screen.c.
+ *		A test in fp32 that discards pairs of a query and a row if they are
+ *		certainly farther apart than the neighbors that the query has.
+ *		screen.c proves it.
  *
- * Vectors are placed first: in double, then rounded to fp32,
- *		y = ((x - shift) factor - mean) scale
- * with shift and factor those of the vector: 0 and 1, for cosine what makes
- * its length one, for Pearson also its mean component; mean [dims] and scale
- * those of the first rows, so that neither an offset nor a range costs digits.
- * Queries of GV_SET_IP are only scaled.
+ * Vectors are placed first: computed in double, then rounded to fp32.
+ *	y = ((x - shift) factor - mean) scale
+ * Here shift and factor belong to the vector.  They are 0 and 1, except that
+ * for cosine and Pearson the factor makes the vector's length one, and for
+ * Pearson the shift is the mean of the vector's components.  mean [dims] and
+ * scale belong to the first rows, so that neither an offset nor a range costs
+ * digits.  Queries of GV_SET_IP are only scaled.
  *
- * A row becomes a number `square`, a query a `limit` that falls with what it
- * has found, and square - 2 <query, row> > limit, in fp32, discards a pair.
+ * A row has a number `square`.  A query has a `limit`, which falls as the
+ * query finds neighbors.  A pair is discarded if square - 2 <query, row> >
+ * limit, in fp32.
  */
 #ifndef GV_SCREEN_H
 #define GV_SCREEN_H
@@ -20,7 +23,7 @@
 #include "cpu/simd/gv_kernels.h"
 #include "engine/gv_set.h"
 
-#define GV_PREFILTER_ROWS		GV_CPU_TILE_CENTS	/* of a panel */
+#define GV_PREFILTER_ROWS		GV_CPU_TILE_CENTS	/* rows of a panel */
 
 typedef struct GvPrefilter
 {
@@ -30,8 +33,8 @@ typedef struct GvPrefilter
 	float	   *mean;			/* [dims] */
 	double		scale;			/* a power of two */
 	double		mean_length;	/* |mean| scale */
-	double		slack;			/* of fp32, and */
-	double		slack64;		/* of double: see screen.c */
+	double		slack;			/* slack of fp32, and */
+	double		slack64;		/* slack of double: see screen.c */
 } GvPrefilter;
 
 /* A query, and how it is placed. */
@@ -40,12 +43,16 @@ typedef struct GvPrefiltered
 	double		shift;
 	double		factor;
 	double		square;			/* |y|^2 */
-	double		unit;			/* IP: products of y are this much larger */
-	double		offset;			/* IP: <query, mean> times unit */
-	bool		is_null;		/* all its distances are NaN */
+	double		unit;			/* GV_SET_IP: products of y are larger by this
+								 * factor */
+	double		offset;			/* GV_SET_IP: <query, mean> times unit */
+	bool		is_null;		/* all distances of the query are NaN */
 } GvPrefiltered;
 
-/* Floats of a panel: slices [GV_CPU_SLICE_DIMS][GV_PREFILTER_ROWS]. */
+/*
+ * Returns the number of floats in a panel, which consists of slices
+ * [GV_CPU_SLICE_DIMS][GV_PREFILTER_ROWS].
+ */
 static inline size_t
 gv_prefilter_panel(int32_t dims)
 {
@@ -54,35 +61,38 @@ gv_prefilter_panel(int32_t dims)
 	return (size_t) nslices * GV_CPU_SLICE_DIMS * GV_PREFILTER_ROWS;
 }
 
-/* Begin: mean has room for dims numbers. */
+/* Begins a prefilter.  `mean` is memory for dims numbers. */
 extern void gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric,
 							   int32_t dims, float *mean);
 
-/* Find mean and scale from rows [n][dims]; placed [n][dims] is for its use. */
+/* Finds mean and scale from rows [n][dims].  placed [n][dims] is scratch. */
 extern void gv_prefilter_fit(GvPrefilter *prefilter, const float *rows,
 							 int64_t n,
 							 float *placed);
 
-/* The filter's numbers of a query; placed [dims] is scratch. */
+/*
+ * Returns the numbers that the prefilter needs of a query.  placed [dims] is
+ * scratch.
+ */
 extern GvPrefiltered gv_prefilter_query(const GvPrefilter *prefilter,
 										const float *query,
 										float *placed);
 
-/* The query itself, to be multiplied with panels. */
+/* Places a query, to be multiplied with panels. */
 extern void gv_prefilter_place(const GvPrefilter *prefilter,
 							   const GvPrefiltered *prefiltered,
 							   const float *query,
 							   float *placed);
 
 /*
- * n <= GV_PREFILTER_ROWS rows become a panel and squares [GV_PREFILTER_ROWS], beyond
- * n any that are not NaN; placed [n][dims] is for its use.
+ * Makes a panel and squares [GV_PREFILTER_ROWS] from n <= GV_PREFILTER_ROWS
+ * rows.  From place n on, squares are not NaN.  placed [n][dims] is scratch.
  */
 extern void gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows,
 							  int n,
 							  float *placed, float *panel, float *squares);
 
-/* The limit of a query whose farthest neighbor is `last`. */
+/* Returns the limit of a query whose farthest neighbor is `last`. */
 extern float gv_prefilter_limit(const GvPrefilter *prefilter,
 								const GvPrefiltered *prefiltered, GvKnn last);
 

@@ -1,12 +1,12 @@
 /*
  * knn.c
- *		The rows nearest to one query so far: see gv_knn.h.
+ *		The rows nearest to one query so far (see gv_knn.h).
  */
 #include "cpu/exact/gv_knn.h"
 
 #include <math.h>
 
-/* Does a come before b? */
+/* Returns whether a comes before b. */
 static inline bool
 is_before(GvKnn a, GvKnn b)
 {
@@ -20,7 +20,7 @@ is_before(GvKnn a, GvKnn b)
 	return a.position < b.position;
 }
 
-/* Put a pair where the top of a heap of n was. */
+/* Removes the top of a heap of n pairs, and inserts `moved`. */
 static void
 replace_top(GvKnn *heap, int64_t n, GvKnn moved)
 {
@@ -40,7 +40,7 @@ replace_top(GvKnn *heap, int64_t n, GvKnn moved)
 	heap[place] = moved;
 }
 
-/* No rows yet, n free places. */
+/* Makes a heap of n free places. */
 void
 gv_knn_reset(GvKnn *heap, int64_t n)
 {
@@ -53,7 +53,7 @@ gv_knn_reset(GvKnn *heap, int64_t n)
 	}
 }
 
-/* Keep a row if it comes before one that is kept, which is dropped. */
+/* Keeps a row if it comes before the last row kept, which is then dropped. */
 void
 gv_knn_push(GvKnn *heap, int64_t n, double distance, int64_t position)
 {
@@ -64,8 +64,8 @@ gv_knn_push(GvKnn *heap, int64_t n, double distance, int64_t position)
 }
 
 /*
- * Order a heap: the nearest row first, free places last.  A heap no more.
- * False: the GvStop asked for the end.
+ * Orders the pairs: the nearest row first, free places last.  They are no heap
+ * afterwards.  Returns false if the caller must give up.
  */
 bool
 gv_knn_sort(GvKnn *heap, int64_t n, GvPoll *poll)

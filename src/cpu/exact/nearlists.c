@@ -1,9 +1,9 @@
 /*
  * nearlists.c
- *		Lists of queries and rows: see gv_nearlists.h.
+ *		Lists of queries and rows (see gv_nearlists.h).
  *
- * Nearest lists are found by an exact search among centroids, as they are
- * defined.
+ * The nearest lists are defined by an exact search among centroids, and are
+ * found by it.
  */
 #include "cpu/exact/gv_nearlists.h"
 
@@ -11,12 +11,15 @@
 
 #include "cpu/exact/gv_exactset.h"
 
-#define BLOCK_FLOATS	(1 << 23)	/* of a block's rows, about */
-#define ROWS_OF_LIST	1024	/* of a block, more do not help */
-#define ASKED_VECTORS	4096	/* at a time */
-#define ASKED_RESULTS	(1 << 20)	/* at a time, about */
+#define BLOCK_FLOATS	(1 << 23)	/* floats of the rows of a block */
+#define ROWS_OF_LIST	1024	/* rows of a list; more do not help */
+#define ASKED_VECTORS	4096	/* vectors searched for at a time */
+#define ASKED_RESULTS	(1 << 20)	/* results of a search, about */
 
-/* Rows of a block; in panels each has a whole slice at least. */
+/*
+ * Returns the number of rows in a block.  In a panel each row takes at least a
+ * whole slice.
+ */
 static int64_t
 block_rows(const GvSetSpec *spec)
 {
@@ -31,14 +34,14 @@ block_rows(const GvSetSpec *spec)
 	return rows < spec->nrows ? rows : spec->nrows;
 }
 
-/* See gv_nearlists.h: half of a panel may be empty, on an average. */
+/* Allows for panels that are half empty, on average. */
 int32_t
 gv_near_lists_panels(const GvSetSpec *spec)
 {
 	return (int32_t) (2 * (block_rows(spec) / GV_PREFILTER_ROWS + 1));
 }
 
-/* Exact search among centroids, for n vectors. */
+/* Returns the spec of an exact search among centroids, for n vectors. */
 static GvSetSpec
 search_spec(const GvSetSpec *spec, GvSetMetric metric, int32_t k, int64_t n)
 {
@@ -48,7 +51,10 @@ search_spec(const GvSetSpec *spec, GvSetMetric metric, int32_t k, int64_t n)
 	return search;
 }
 
-/* How many vectors are asked at a time, k centroids of each being needed. */
+/*
+ * Returns the number of vectors to search for at a time, if k centroids are
+ * needed for each.
+ */
 static int64_t
 asked_at_a_time(int32_t k)
 {
@@ -59,7 +65,7 @@ asked_at_a_time(int32_t k)
 	return most < ASKED_VECTORS ? most : ASKED_VECTORS;
 }
 
-/* Bytes of such a search and its results. */
+/* Returns the bytes of such a search and its results. */
 static int64_t
 search_size(const GvSetSpec *spec, int32_t k)
 {
@@ -77,7 +83,6 @@ found_of(const GvSetSpec *spec)
 	return spec->nqueries > rows ? spec->nqueries : rows;
 }
 
-/* See gv_nearlists.h. */
 int64_t
 gv_near_lists_size(const GvSetSpec *spec)
 {
@@ -96,7 +101,6 @@ gv_near_lists_size(const GvSetSpec *spec)
 		(asked > asked_near ? asked : asked_near);
 }
 
-/* See gv_nearlists.h. */
 void
 gv_near_lists_drop(GvNearLists *lists)
 {
@@ -114,7 +118,6 @@ gv_near_lists_drop(GvNearLists *lists)
 	free(lists);
 }
 
-/* See gv_nearlists.h. */
 GvNearLists *
 gv_near_lists_make(const GvSetSpec *spec)
 {
@@ -144,7 +147,6 @@ gv_near_lists_make(const GvSetSpec *spec)
 	return NULL;
 }
 
-/* See gv_nearlists.h. */
 void
 gv_near_lists_put(GvNearLists *lists, const float *centroids, int64_t first,
 				  int64_t n)
@@ -155,7 +157,6 @@ gv_near_lists_put(GvNearLists *lists, const float *centroids, int64_t first,
 		   sizeof(float) * (size_t) (n * dims));
 }
 
-/* See gv_nearlists.h. */
 int64_t
 gv_near_lists_add(GvNearLists *lists, const float *rows, int64_t n)
 {
@@ -170,7 +171,6 @@ gv_near_lists_add(GvNearLists *lists, const float *rows, int64_t n)
 	return n;
 }
 
-/* See gv_nearlists.h. */
 void
 gv_near_lists_next(GvNearLists *lists)
 {
@@ -178,7 +178,7 @@ gv_near_lists_next(GvNearLists *lists)
 	lists->nrows = 0;
 }
 
-/* The centroids nearest to each of some vectors, found [n][k]. */
+/* Finds the centroids nearest to each of some vectors -> found [n][k]. */
 static GvStatus
 ask_some(const GvNearLists *lists, const GvSetSpec *search,
 		 const float *vectors, int32_t *found, const GvStop *stop)
@@ -213,7 +213,7 @@ ask_some(const GvNearLists *lists, const GvSetSpec *search,
 	return status;
 }
 
-/* The same for any number of vectors [n][dims]. */
+/* Like ask_some, for any number of vectors [n][dims]. */
 static GvStatus
 ask(const GvNearLists *lists, GvSetMetric metric, int32_t k,
 	const float *vectors, int64_t n, int32_t *found, const GvStop *stop)
@@ -233,7 +233,7 @@ ask(const GvNearLists *lists, GvSetMetric metric, int32_t k,
 	return status;
 }
 
-/* The list of each vector, into lists->found. */
+/* Finds the list of each vector, and stores it in lists->found. */
 static GvStatus
 find_lists(GvNearLists *lists, const float *vectors, int64_t n,
 		   const GvStop *stop)
@@ -244,7 +244,10 @@ find_lists(GvNearLists *lists, const float *vectors, int64_t n,
 			   lists->found, stop);
 }
 
-/* Counts how many of lists->found [n] are of each list, as offsets. */
+/*
+ * Computes from lists->found [n] where each list begins, if vectors are
+ * ordered by list.
+ */
 static void
 count(const GvNearLists *lists, int64_t n, int64_t *starts)
 {
@@ -258,7 +261,9 @@ count(const GvNearLists *lists, int64_t n, int64_t *starts)
 		starts[list + 1] += starts[list];
 }
 
-/* Queries by list, and which lists are near. */
+/*
+ * Orders the queries by list, and finds the lists that are near to each list.
+ */
 static GvStatus
 sort_queries(GvNearLists *lists, const float *queries, const GvStop *stop)
 {
@@ -276,14 +281,13 @@ sort_queries(GvNearLists *lists, const float *queries, const GvStop *stop)
 	count(lists, spec->nqueries, starts);
 	for (i = 0; i < spec->nqueries; i++)
 		lists->query_order[starts[lists->found[i]]++] = i;
-	/* each start is its list's end now */
+	/* each start has become the end of its list */
 	memmove(starts + 1, starts, sizeof(int64_t) * (size_t) spec->nlists);
 	starts[0] = 0;
 	lists->has_queries = true;
 	return GV_OK;
 }
 
-/* See gv_nearlists.h. */
 GvStatus
 gv_near_lists_sort(GvNearLists *lists, const float *queries,
 				   const GvStop *stop)

@@ -1,37 +1,40 @@
 /*
  * screen.c
- *		Which pairs of a query and a row are certainly too far apart: see
- *		gv_screen.h.
+ *		Discards pairs of a query and a row that are certainly too far apart
+ *		(see gv_screen.h).
  *
- * u = 2^-24, v = 2^-53.  Placed vectors p(q) and p(x), exact, and as stored, a
- * and b: |a - p(q)| <= u |a| + h, where h is 0 but for cosine and Pearson,
- * whose factors have an error in double.  g bounds the products' error
- * (gv_estimate_error): P = <a, b> +- g |a| |b|.  slack = g + 8 u exceeds g by
- * all roundings of what follows, and slack64 = (dims + 64) v those of a
- * distance in double, relative or, for cosine and Pearson, absolute.
+ * Let u = 2^-24 and v = 2^-53.  Let p(q) and p(x) be the placed vectors,
+ * exact, and a and b the same vectors as stored.  |a - p(q)| <= u |a| + h,
+ * where h is 0 except for cosine and Pearson, whose factors have an error in
+ * double.  g bounds the error of products (gv_estimate_error):
+ * P = <a, b> +- g |a| |b|.  slack = g + 8 u exceeds g by all roundings of the
+ * steps below, and slack64 = (dims + 64) v covers those of a distance in
+ * double, relative or, for cosine and Pearson, absolute.
  *
- * L2, cosine, Pearson.  D = |p(q) - p(x)| is the distance times the scale, or
- * sqrt(2 distance) times it.  Let R be what D exceeds only if the distance in
- * double exceeds the farthest kept one, plus 2 h.  D > R where
- *		|a - b| > R + u (|a| + |b|).
- * By 2 s t <= s^2 + t^2 the square of the right side is at most
- *		R^2 (1 + 2 u) + (|a|^2 + |b|^2) (u + 2 u^2),
- * and that of the left at least |a|^2 + |b|^2 - 2 P - g (|a|^2 + |b|^2); so
- *		|b|^2 (1 - slack) - 2 P > R^2 (1 + 4 u) - |a|^2 (1 - slack) + tiny
- * is enough.  The left side, in fp32, is off by less than 4 u (|a|^2 + |b|^2),
- * the right side by u (R^2 + |a|^2).
+ * L2, cosine, Pearson.  D = |p(q) - p(x)| is the distance times the scale or,
+ * for cosine and Pearson, sqrt(2 distance) times the scale.  Let R be 2 h more
+ * than a number that D exceeds only if the distance in double exceeds the
+ * farthest one kept.  D exceeds that number if
+ *	|a - b| > R + u (|a| + |b|).
+ * Because 2 s t <= s^2 + t^2, the square of the right side is at most
+ *	R^2 (1 + 2 u) + (|a|^2 + |b|^2) (u + 2 u^2),
+ * and the square of the left side is at least
+ * |a|^2 + |b|^2 - 2 P - g (|a|^2 + |b|^2).  So it is enough that
+ *	|b|^2 (1 - slack) - 2 P > R^2 (1 + 4 u) - |a|^2 (1 - slack) + tiny.
+ * In fp32, the left side is off by less than 4 u (|a|^2 + |b|^2), and the
+ * right side by less than u (R^2 + |a|^2).
  *
- * Inner product.  a = f q, f a power of two, 1/2 <= |a| < 2, exact; with
- * z = f scale, <q, x> z = <a, p(x)> + <q, mean> z.  The negative product in
- * double exceeds the last one, W, where
- *		-P - (g + u) |a| |b| - <q, mean> z - slack64 |q| |x| z > W z;
- * as |x| scale <= |b| (1 + u) + |mean| scale,
- *		-(4 g + 32 u) |b| - 2 P > 2 (W z + <q, mean> z) + 8 slack64 (..) + tiny
- * is enough, and 32 u |b| covers fp32's roundings of the left side.
+ * Inner product.  Let a = f q, which is exact because f is a power of two,
+ * such that 1/2 <= |a| < 2.  With z = f scale, <q, x> z = <a, p(x)> + <q,
+ * mean> z.  The negative product in double exceeds the last one kept, W, if
+ *	-P - (g + u) |a| |b| - <q, mean> z - slack64 |q| |x| z > W z.
+ * Because |x| scale <= |b| (1 + u) + |mean| scale, it is enough that
+ *	-(4 g + 32 u) |b| - 2 P > 2 (W z + <q, mean> z) + 8 slack64 (..) + tiny,
+ * where 32 u |b| covers the fp32 roundings of the left side.
  *
- * tiny, FLT_MIN, is for what underflows: numbers of a, b and products are then
- * off by 2^-150 each, together by less than FLT_MIN + u (|a|^2 + |b|^2), as
- * squares from HUGE_SQUARE on are let through.
+ * tiny is FLT_MIN and covers underflow.  Numbers of a and b, and products, are
+ * then off by 2^-150 each, together by less than FLT_MIN + u (|a|^2 + |b|^2),
+ * because squares from HUGE_SQUARE on are let through.
  */
 #include <math.h>
 
@@ -42,7 +45,6 @@
 #define UNIT64		(1.0 / 9007199254740992.0)	/* v */
 #define HUGE_SQUARE	1e36
 
-/* See gv_screen.h. */
 void
 gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric, int32_t dims,
 				   float *mean)
@@ -55,7 +57,10 @@ gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric, int32_t dims,
 	prefilter->slack64 = (dims + 64) * UNIT64;
 }
 
-/* Is the distance one of directions, of vectors made one long? */
+/*
+ * Returns whether the distance is one of directions: vectors are scaled to
+ * length one.
+ */
 static bool
 of_directions(const GvPrefilter *prefilter)
 {
@@ -64,8 +69,8 @@ of_directions(const GvPrefilter *prefilter)
 }
 
 /*
- * Shift and factor of a row, or of a query that is not GV_SET_IP's; false: all
- * its distances are NaN.
+ * Finds the shift and factor of a row, or of a query of another metric than
+ * GV_SET_IP.  Returns false if all distances of the vector are NaN.
  */
 static bool
 find_factor(const GvPrefilter *prefilter, const float *x, double *shift,
@@ -88,7 +93,7 @@ find_factor(const GvPrefilter *prefilter, const float *x, double *shift,
 	return square > 0.0;
 }
 
-/* Place a vector; what overflows is infinite. */
+/* Places a vector.  Numbers that overflow become infinite. */
 static void
 place(const GvPrefilter *prefilter, const float *x, double shift,
 	  double factor,
@@ -103,7 +108,6 @@ place(const GvPrefilter *prefilter, const float *x, double shift,
 							 scale);
 }
 
-/* See gv_screen.h. */
 void
 gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n,
 				 float *placed)
@@ -131,7 +135,10 @@ gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n,
 	prefilter->is_fitted = true;
 }
 
-/* A power of two that brings x to a length of 1/2 to 1, and its products. */
+/*
+ * Finds the power of two that brings a query x of GV_SET_IP to a length of 1/2
+ * to 1, and the numbers that follow from it.
+ */
 static void
 scale_query(const GvPrefilter *prefilter, const float *x,
 			GvPrefiltered *prefiltered)
@@ -147,7 +154,6 @@ scale_query(const GvPrefilter *prefilter, const float *x,
 		prefiltered->unit;
 }
 
-/* See gv_screen.h. */
 GvPrefiltered
 gv_prefilter_query(const GvPrefilter *prefilter, const float *query,
 				   float *placed)
@@ -165,7 +171,6 @@ gv_prefilter_query(const GvPrefilter *prefilter, const float *query,
 	return prefiltered;
 }
 
-/* See gv_screen.h. */
 void
 gv_prefilter_place(const GvPrefilter *prefilter,
 				   const GvPrefiltered *prefiltered,
@@ -181,7 +186,7 @@ gv_prefilter_place(const GvPrefilter *prefilter,
 			placed[i] = (float) (query[i] * prefiltered->factor);
 }
 
-/* Returns the number by which a placed row is compared. */
+/* Returns the number `square` of a placed row. */
 static float
 row_square(const GvPrefilter *prefilter, const float *placed)
 {
@@ -194,7 +199,6 @@ row_square(const GvPrefilter *prefilter, const float *placed)
 	return (float) (square * (1.0 - prefilter->slack));
 }
 
-/* See gv_screen.h. */
 void
 gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 				  float *placed, float *panel, float *squares)
@@ -211,7 +215,10 @@ gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 		double		factor;
 		bool		has_place = find_factor(prefilter, row, &shift, &factor);
 
-		/* its distances, NaN, come behind all that is kept, see limit */
+		/*
+		 * without a direction, its distances are NaN and come after all that
+		 * is kept (see gv_prefilter_limit)
+		 */
 		place(prefilter, row, shift, factor, to);
 		squares[i] = has_place ? row_square(prefilter, to) : HUGE_VALF;
 	}
@@ -223,7 +230,9 @@ gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 					panel + (size_t) first * GV_PREFILTER_ROWS);
 }
 
-/* The limit for placed vectors' squared distances: see above. */
+/*
+ * Returns the limit for L2, cosine and Pearson, as the head of this file says.
+ */
 static double
 square_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
 			 double last)
@@ -243,7 +252,7 @@ square_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
 		prefiltered->square * (1.0 - prefilter->slack) + FLT_MIN;
 }
 
-/* The limit for inner products. */
+/* Returns the limit for inner products, as the head of this file says. */
 static double
 product_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
 			  double last)
@@ -259,8 +268,9 @@ product_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
 }
 
 /*
- * See gv_screen.h.  Where the last neighbor is at a number, rows at NaN are
- * too far, as are later ones of those where it is at NaN.
+ * If the last neighbor's distance is a number, rows at distance NaN are too
+ * far.  If all distances of the query are NaN and no place is free, all later
+ * rows are too far.
  */
 float
 gv_prefilter_limit(const GvPrefilter *prefilter,

@@ -1,10 +1,10 @@
 /*
  * gv_items.h
- *		Items: what gv_select.h makes of values and their positions, no two of
- *		them equal, to be split, picked from and sorted.
+ *		Items, which gv_select.h makes of values and their positions: how to
+ *		split, pick and sort them.  No two items are equal.
  *
- * Functions of bool return false when the GvStop asked for the end; items are
- * all still there then, in any order.
+ * Functions that return bool return false if the caller must give up.  All
+ * items are then still there, in any order.
  */
 #ifndef GV_ITEMS_H
 #define GV_ITEMS_H
@@ -12,7 +12,7 @@
 #include "cpu/gv_cpu.h"
 #include "engine/gv_select.h"
 
-/* Items that are handled between two looks at the poll. */
+/* Number of items that are handled between two polls. */
 #define GV_ITEMS_SLICE	4096
 
 static inline uint64_t
@@ -33,7 +33,7 @@ gv_item_position(uint64_t item)
 	return (uint32_t) item;
 }
 
-/* The items of values [n], of which the first has that position. */
+/* Makes items of values [n], the first of which has position `first`. */
 static inline void
 gv_items_load(const float *values, int64_t n, int64_t first, uint64_t *items)
 {
@@ -44,10 +44,11 @@ gv_items_load(const float *values, int64_t n, int64_t first, uint64_t *items)
 }
 
 /*
- * gv_items_pick: put the item of that rank, from 0, where sorting would put
- * it, and all smaller ones before it.  Takes 3 n steps, at most 72 n.
+ * gv_items_pick puts the item of the given rank, counted from 0, where sorting
+ * would put it, and all smaller items before it.  It takes 3 n steps, at most
+ * 72 n.
  *
- * gv_items_sort: sort them; n log n steps, at most 72 n.
+ * gv_items_sort sorts the items.  It takes n log n steps, at most 72 n.
  */
 extern bool gv_items_pick(uint64_t *items, int64_t n, int64_t rank,
 						  GvPoll *poll);

@@ -1,19 +1,19 @@
 /*
  * gv_splitters.h
- *		SampleSelect's splitters: a sample of items that divides all of them
- *		into buckets.
+ *		SampleSelect's splitters: a sample of items that divides all items into
+ *		buckets.
  *
- * Bucket b holds the items from sorted[b - 1] on (b > 0) that are below
- * sorted[b] (b < GV_BUCKETS - 1).  The tree has the same splitters as a
- * complete binary tree in an array, children of node i at 2 i + 1 and 2 i + 2,
- * so that an item finds its bucket without a branch:
+ * Bucket b has the items that are not below sorted[b - 1] (if b > 0) and are
+ * below sorted[b] (if b < GV_BUCKETS - 1).  `tree` has the same splitters as a
+ * complete binary tree in an array, in which the children of node i are 2 i +
+ * 1 and 2 i + 2.  So an item's bucket is found without a branch:
  *
- *		i = 0; 8 times: i = 2 i + 1 + (item >= tree[i]); bucket = i - 255
+ *	i = 0; 8 times: i = 2 i + 1 + (item >= tree[i]); bucket = i - 255
  *
- * As items are distinct, sorted[b] is the first item of bucket b + 1, and how
- * many items the buckets before hold is its rank.
+ * Items are distinct, so sorted[b] is the first item of bucket b + 1, and its
+ * rank is the number of items in the buckets before that one.
  *
- * Functions of bool return false when the GvStop asked for the end.
+ * Functions that return bool return false if the caller must give up.
  */
 #ifndef GV_SPLITTERS_H
 #define GV_SPLITTERS_H
@@ -25,14 +25,17 @@
 #define GV_NSPLITTERS	(GV_BUCKETS - 1)
 #define GV_SAMPLE_ITEMS	(16 * GV_BUCKETS)
 
-/* The most items that are sorted or picked from without being divided. */
+/*
+ * Number of items that are sorted or picked from without being divided, at
+ * most.
+ */
 #define GV_UNDIVIDED_ITEMS (1 << 16)
 
 typedef struct GvSplitters
 {
 	uint64_t	sorted[GV_NSPLITTERS];
 	uint64_t	tree[GV_NSPLITTERS];
-	int64_t		counts[GV_BUCKETS]; /* items in each bucket */
+	int64_t		counts[GV_BUCKETS]; /* number of items in each bucket */
 } GvSplitters;
 
 /* The items of a row from `first` to `last`, both included. */
@@ -61,7 +64,7 @@ gv_in_range(const GvItemRange *range, uint64_t item)
 	return item - range->first <= range->last - range->first;
 }
 
-/* The range of all items of n values. */
+/* Returns the range of all items of n values. */
 static inline GvItemRange
 gv_whole_range(int64_t n)
 {
@@ -72,16 +75,17 @@ gv_whole_range(int64_t n)
 }
 
 /*
- * gv_splitters_make: splitters for the items of values [n] in the range, more
- * than GV_SAMPLE_ITEMS of them, on the level'th level of division, from 0.
- * The sample takes one item at random of each of GV_SAMPLE_ITEMS equal
- * stretches of them; scratch [GV_SAMPLE_ITEMS].  From level GV_SAMPLED_LEVELS
- * on the range is divided evenly: as 64 bits are 8 times 8, no input takes
- * more than 8 levels of that.
+ * gv_splitters_make makes splitters for those items of values [n] that are in
+ * the range, more than GV_SAMPLE_ITEMS.  `level` is the level of division,
+ * from 0.  The items are divided into GV_SAMPLE_ITEMS stretches of equal
+ * length, and the sample takes one item at random from each.  scratch
+ * [GV_SAMPLE_ITEMS].  From level GV_SAMPLED_LEVELS on the range is divided
+ * evenly.  As 64 bits are 8 times 8, no input takes more than 8 such levels.
  *
- * gv_splitters_count: how many of them fall in each bucket.
+ * gv_splitters_count counts the items of the range in each bucket.
  *
- * gv_splitters_enter: from a range to the bucket in it that holds rank.
+ * gv_splitters_enter narrows a range to its bucket that has the item of the
+ * given rank.
  */
 extern bool gv_splitters_make(GvSplitters *splitters, const float *values,
 							  int64_t n, const GvItemRange *range, int level,
@@ -92,7 +96,10 @@ extern bool gv_splitters_count(GvSplitters *splitters, const float *values,
 extern void gv_splitters_enter(const GvSplitters *splitters, int64_t rank,
 							   GvItemRange *range);
 
-/* The place, below n, that stretch j of a sample takes; tests need it, too. */
+/*
+ * Returns the place, below n, from which the sample takes an item in stretch
+ * j.  Tests call it, too.
+ */
 static inline int64_t
 gv_sample_place(uint64_t *state, int64_t j, int64_t n)
 {
@@ -105,7 +112,7 @@ gv_sample_place(uint64_t *state, int64_t j, int64_t n)
 #define GV_SAMPLE_SEED(level)	(UINT64_C(0x5A3D) + (uint64_t) (level))
 #define GV_SAMPLED_LEVELS		8
 
-/* sampleselect.c */
+/* These are in sampleselect.c. */
 extern size_t gv_sampleselect_scratch(int64_t k);
 extern bool gv_sampleselect(const float *values, int64_t n, int64_t k,
 							void *scratch, GvPoll *poll);

@@ -2,11 +2,12 @@
  * items.c
  *		Quickselect and quicksort of distinct 64-bit items, in place.
  *
- * The pivot is one of the items: of nine, evenly spread, the median of three
- * medians of three.  Whatever the input, eight of them are smaller or greater,
- * so both sides get some.  Where splits turn out uneven again and again, as in
- * inputs made for it, the pivot becomes the middle of the range of numbers
- * that the items span: it halves the range, so 64 splits are enough.
+ * The pivot is one of the items: of nine items, evenly spread, the median of
+ * three medians of three.  Whatever the input, some of the other eight are
+ * smaller and some are greater, so neither side is empty.  If splits are
+ * uneven again and again, as in inputs made for that purpose, the pivot
+ * becomes the middle of the range of numbers that the items span.  Such a
+ * pivot halves the range, so 64 splits are enough.
  *
  * Sources: Hoare, "Algorithm 65: Find", 1961; Bentley, McIlroy, "Engineering a
  * sort function", 1993 (the nine); the middle of the range: Govindaraju et
@@ -15,7 +16,7 @@
  */
 #include "cpu/select/gv_items.h"
 
-#define INSERTION	16			/* items that insertion sort takes */
+#define INSERTION	16			/* items that insertion sort sorts, at most */
 #define PATIENCE	8			/* uneven splits before the range is halved */
 
 static inline uint64_t
@@ -36,7 +37,7 @@ median(uint64_t a, uint64_t b, uint64_t c)
 	return greater(smaller(a, b), smaller(greater(a, b), c));
 }
 
-/* A pivot of more than INSERTION items. */
+/* Returns a pivot for more than INSERTION items. */
 static uint64_t
 ninther(const uint64_t *items, int64_t n)
 {
@@ -50,7 +51,10 @@ ninther(const uint64_t *items, int64_t n)
 	return median(medians[0], medians[1], medians[2]);
 }
 
-/* The middle of the range, rounded up, so that the least item is below it. */
+/*
+ * Sets *pivot to the middle of the range that the items span, rounded up, so
+ * that the least item is below it.
+ */
 static bool
 middle(const uint64_t *items, int64_t n, uint64_t *pivot, GvPoll *poll)
 {
@@ -75,8 +79,9 @@ middle(const uint64_t *items, int64_t n, uint64_t *pivot, GvPoll *poll)
 }
 
 /*
- * Put items below the pivot first; how many there are, -1 to end.  The loop
- * has no branch, because none could be predicted.
+ * Moves the items below the pivot to the front.  Returns their number, or -1
+ * if the caller must give up.  The inner loop has no branch, because the
+ * outcome of the comparison cannot be predicted.
  */
 static int64_t
 split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
@@ -102,7 +107,10 @@ split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
 	return nbefore;
 }
 
-/* Split n > INSERTION items; 1 .. n - 1 come before the pivot, -1 to end. */
+/*
+ * Splits n > INSERTION items by a pivot that it chooses.  Returns the number
+ * of items below the pivot, 1 .. n - 1, or -1 if the caller must give up.
+ */
 static int64_t
 split_somewhere(uint64_t *items, int64_t n, int *patience, GvPoll *poll)
 {
@@ -159,7 +167,10 @@ gv_items_pick(uint64_t *items, int64_t n, int64_t rank, GvPoll *poll)
 	return true;
 }
 
-/* The shorter part first, so that calls are no deeper than log2 n. */
+/*
+ * Sorts items.  Calls itself for the shorter part only, so that calls are no
+ * deeper than log2 n.
+ */
 static bool
 sort_part(uint64_t *items, int64_t n, int patience, GvPoll *poll)
 {

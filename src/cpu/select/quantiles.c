@@ -1,13 +1,14 @@
 /*
  * quantiles.c
- *		Several ranks of one array at once, exactly or nearly.
+ *		Finds several ranks of one array at once, exactly or approximately.
  *
- * One level of SampleSelect counts the buckets, whose ranges of ranks are then
- * known.  That is all for an approximate answer: a splitter's rank is how many
- * items are in the buckets before it.  Exactly: what is in buckets that have a
- * requested rank is copied, bucket by bucket, and quickselect finds all ranks
- * of a bucket, the middle one first.  No further level is needed, because
- * quickselect takes some steps an item, whatever they are.
+ * One level of SampleSelect counts the items of each bucket, from which the
+ * buckets' ranges of ranks follow.  That is enough for an approximate answer:
+ * the rank of a splitter is the number of items in the buckets before it.  For
+ * an exact answer, the items of the buckets that contain a requested rank are
+ * copied, bucket by bucket, and quickselect finds all ranks in a bucket, the
+ * middle one first.  No further level is needed, because quickselect takes a
+ * few steps for an item, whatever the items are.
  *
  * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019;
  * several ranks by halves: Chambers, "Algorithm 410: Partial sorting", 1971.
@@ -17,14 +18,14 @@
 
 #define CHUNK	256
 
-/* Ranks are sorted as items: rank << 32 | its place among those requested. */
+/* Requested ranks are sorted as items: rank << 32 | number of the request. */
 static inline int64_t
 rank_of(uint64_t wanted)
 {
 	return (int64_t) (wanted >> 32);
 }
 
-/* The operation. */
+/* State of one call. */
 typedef struct Quantiles
 {
 	const float *values;		/* [n] */
@@ -32,14 +33,18 @@ typedef struct Quantiles
 	uint64_t   *wanted;			/* [nranks], sorted */
 	int32_t		nranks;
 	uint64_t   *items;			/* [n]; approximate: [GV_SAMPLE_ITEMS] */
-	uint8_t    *buckets;		/* [n] of each value; only when exact */
+	uint8_t    *buckets;		/* [n] bucket of each value; only for exact
+								 * answers */
 	GvSplitters *splitters;
 	float	   *quantiles;		/* [nranks] */
 	int64_t    *rank_errors;	/* [nranks] */
 	GvPoll		poll;
 } Quantiles;
 
-/* Lay out scratch, if any; how large it is. */
+/*
+ * Lays out the scratch and returns its size.  If `scratch` is NULL, only
+ * computes the size.
+ */
 static size_t
 lay_out(Quantiles *q, bool approximate, char *scratch)
 {
@@ -63,7 +68,7 @@ lay_out(Quantiles *q, bool approximate, char *scratch)
 	return bytes;
 }
 
-/* See gv_select.h; 0 for invalid arguments. */
+/* Returns 0 for invalid arguments. */
 size_t
 gv_quantiles_scratch(int64_t n, int32_t nranks, bool approximate)
 {
@@ -84,9 +89,9 @@ answer(Quantiles *q, uint64_t wanted, uint64_t item, int64_t rank)
 }
 
 /*
- * Finds ranks wanted [first .. last - 1], all of them of items [n], the first
- * of which has rank `base`.  The middle rank divides items and ranks, so calls
- * are no deeper than log2 of the ranks.
+ * Finds ranks wanted[first .. last - 1].  All are ranks of items [n], the
+ * first of which has rank `base`.  The middle rank divides items and ranks, so
+ * calls are no deeper than log2 of the number of ranks.
  */
 static bool
 pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
@@ -115,7 +120,10 @@ pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
 	return true;
 }
 
-/* Of GV_UNDIVIDED_ITEMS values at most: buckets would not pay. */
+/*
+ * Finds the ranks without buckets, which would not pay for at most
+ * GV_UNDIVIDED_ITEMS values.
+ */
 static bool
 pick_from_all(Quantiles *q)
 {
@@ -123,7 +131,7 @@ pick_from_all(Quantiles *q)
 	return pick_ranks(q, 0, q->nranks, q->items, q->n, 0);
 }
 
-/* The bucket of each value, and how many are in each. */
+/* Finds the bucket of each value, and counts the items in each bucket. */
 static bool
 fill_buckets(Quantiles *q)
 {
@@ -144,8 +152,9 @@ fill_buckets(Quantiles *q)
 }
 
 /*
- * The first rank of each bucket, starts [GV_BUCKETS], and where the items of
- * it go, -1 for a bucket of which no rank is requested.
+ * Sets starts [GV_BUCKETS] to the first rank of each bucket, and places
+ * [GV_BUCKETS] to where the bucket's items go, or -1 if no rank in the bucket
+ * is requested.
  */
 static void
 assign_places(const Quantiles *q, int64_t *starts, int64_t *places)
@@ -169,7 +178,10 @@ assign_places(const Quantiles *q, int64_t *starts, int64_t *places)
 	}
 }
 
-/* Copy the items of buckets that have a place; places become their ends. */
+/*
+ * Copies the items of buckets that have a place.  Each of these places becomes
+ * the end of its bucket.
+ */
 static bool
 distribute(Quantiles *q, int64_t *places)
 {
@@ -187,7 +199,7 @@ distribute(Quantiles *q, int64_t *places)
 	return true;
 }
 
-/* Exact ranks of more than GV_UNDIVIDED_ITEMS values. */
+/* Finds exact ranks of more than GV_UNDIVIDED_ITEMS values. */
 static bool
 pick_from_buckets(Quantiles *q)
 {
@@ -220,7 +232,10 @@ pick_from_buckets(Quantiles *q)
 	return true;
 }
 
-/* The splitter whose rank is nearest, the smaller of two as near. */
+/*
+ * Answers each rank by the splitter with the nearest rank, or by the smaller
+ * one of two that are equally near.
+ */
 static bool
 answer_by_splitters(Quantiles *q)
 {
@@ -238,7 +253,7 @@ answer_by_splitters(Quantiles *q)
 	{
 		int64_t		wanted = rank_of(q->wanted[i]);
 
-		/* go on while the next splitter is nearer */
+		/* advance while the next splitter is nearer */
 		while (s + 1 < GV_NSPLITTERS &&
 			   2 * wanted > 2 * rank + q->splitters->counts[s + 1])
 			rank += q->splitters->counts[++s];
@@ -258,7 +273,6 @@ valid_ranks(const int64_t *ranks, int32_t nranks, int64_t n)
 	return ranks != NULL && nranks >= 1;
 }
 
-/* See gv_select.h. */
 GvStatus
 gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
 			 int32_t nranks, bool approximate, float *quantiles,

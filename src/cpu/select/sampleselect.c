@@ -1,11 +1,11 @@
 /*
  * sampleselect.c
- *		SampleSelect of one row: its k first items, in order.
+ *		SampleSelect of one row: its first k items, in order.
  *
- * Where the paper copies the bucket that holds the k-th item before it goes on
- * with it, the bucket here is a range of items, and what is in it is read
- * again.  So memory stays the same whatever the input, and the first level,
- * which mostly is the last, writes nothing.
+ * The paper copies the bucket that has the k-th item before it divides that
+ * bucket.  Here the bucket is a range of items, and the items in the range are
+ * read again.  So the memory is the same whatever the input, and the first
+ * level, which mostly is the last, writes nothing.
  *
  * Source: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019.
  */
@@ -14,8 +14,9 @@
 #define CHUNK	256
 
 /*
- * Scratch: the result [k], and the last bucket [GV_UNDIVIDED_ITEMS]; each has
- * space for one more, because gather writes before it knows.
+ * The scratch has the result [k] and the last bucket [GV_UNDIVIDED_ITEMS].
+ * Each has space for one more item, because gather() writes an item before it
+ * knows whether the item belongs there.
  */
 size_t
 gv_sampleselect_scratch(int64_t k)
@@ -27,7 +28,10 @@ gv_sampleselect_scratch(int64_t k)
 	return bytes;
 }
 
-/* The range, of GV_UNDIVIDED_ITEMS at most, that holds that rank. */
+/*
+ * Finds the range, of at most GV_UNDIVIDED_ITEMS items, that has the item of
+ * the given rank.
+ */
 static bool
 narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
 	   GvItemRange *range, GvPoll *poll)
@@ -49,8 +53,8 @@ narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
 }
 
 /*
- * Items below the range into before [range->nbefore], those in it into inside
- * [range->count].
+ * Copies the items below the range to before [range->nbefore], and those in
+ * the range to inside [range->count].
  */
 static bool
 gather(const float *values, int64_t n, const GvItemRange *range,
@@ -80,7 +84,7 @@ gather(const float *values, int64_t n, const GvItemRange *range,
 	return true;
 }
 
-/* The k first items of values [n], k <= n, go to scratch [k]. */
+/* Stores the first k items of values [n], k <= n, in scratch [k]. */
 bool
 gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 				GvPoll *poll)

@@ -1,28 +1,34 @@
 /*
  * select.c
- *		The k first of each row: WarpSelect, quick multi-select, and which
- *		method is chosen.
+ *		The first k items of each row: WarpSelect, quick multi-select, and the
+ *		choice of the method.
  *
- * WarpSelect keeps, as the paper's queues do, a threshold: the k-th item of
- * those seen.  A row's items below it wait behind the k best, and when k are
- * waiting quickselect leaves the best of both and lowers the threshold.
+ * WarpSelect keeps a threshold, as the paper's queues do: the k-th of the
+ * items seen so far.  A row's items below the threshold are appended to the k
+ * best.  When k are appended, quickselect keeps the best of all, and the
+ * threshold falls.
  */
 #include "cpu/select/gv_splitters.h"
 #include "cpu/simd/gv_kernels.h"
 #include "engine/gv_call.h"
 
 #define CHUNK		GV_CPU_COMPARED
-#define WAITING		64			/* items that wait before a cut, at least */
+#define WAITING		64			/* items appended to the k best before
+								 * quickselect, at least */
 
 /*
- * AUTO: WarpSelect while one value in SPARSE is wanted, because most stay
- * above its threshold then; else quickselect, which walks no tree, unless its
- * copy of a row would take more than 128 MB.
+ * GV_SELECT_AUTO takes WarpSelect if at most one value in SPARSE is selected,
+ * because most values are then above its threshold.  Otherwise it takes
+ * quickselect, which searches no tree, unless quickselect's copy of a row
+ * would take more than 128 MB.
  */
 #define SPARSE		16
 #define LONG_ROW	(INT64_C(1) << 24)
 
-/* WarpSelect's items: the k best, the waiting, and those of a chunk. */
+/*
+ * Returns the number of WarpSelect's items: the k best, those appended, and
+ * those of a chunk.
+ */
 static size_t
 warp_items(const GvSelect *spec)
 {
@@ -30,9 +36,10 @@ warp_items(const GvSelect *spec)
 }
 
 /*
- * Append items of values first .. end - 1 of a row, a chunk at most, to
- * `count` items if they are below the threshold; how many there are then.  What
- * equals it is above it: an equal value comes later in the row.
+ * Appends items of values first .. end - 1 of a row, at most a chunk, to
+ * `count` items if they are below the threshold.  Returns the new number of
+ * items.  An item with the threshold's value is above it, because it comes
+ * later in the row.
  */
 static int64_t
 take_below(const float *row, int64_t first, int64_t end, uint64_t threshold,
@@ -50,7 +57,11 @@ take_below(const float *row, int64_t first, int64_t end, uint64_t threshold,
 		}
 		return count;
 	}
-	/* a NaN on either side has to be looked at more closely */
+
+	/*
+	 * the kernel also sets the bits of NaN values, or all bits if the
+	 * threshold is NaN, so compare the items
+	 */
 	for (maybe = gv_kernels->below(row + first, gv_item_value(threshold));
 		 maybe != 0; maybe &= maybe - 1)
 	{
@@ -108,7 +119,6 @@ multi_row(const GvSelect *spec, const float *row, uint64_t *items,
 		gv_items_sort(items, spec->k, poll);
 }
 
-/* See gv_select.h. */
 const char *
 gv_select_name(GvSelectMethod method)
 {
@@ -133,7 +143,6 @@ valid_spec(const GvSelect *spec)
 		(spec->method != GV_SELECT_WARP || spec->k <= GV_WARP_MAX_K);
 }
 
-/* See gv_select.h. */
 GvSelectMethod
 gv_select_choose(const GvSelect *spec)
 {
@@ -146,7 +155,6 @@ gv_select_choose(const GvSelect *spec)
 	return spec->columns <= LONG_ROW ? GV_SELECT_MULTI : GV_SELECT_SAMPLE;
 }
 
-/* See gv_select.h. */
 size_t
 gv_select_scratch(const GvSelect *spec)
 {
@@ -164,7 +172,10 @@ gv_select_scratch(const GvSelect *spec)
 	return 0;
 }
 
-/* The k first items of a row go to items [k], all of scratch. */
+/*
+ * Stores the first k items of a row in items [k], which is the method's
+ * scratch.
+ */
 static bool
 select_row(const GvSelect *spec, const float *row, uint64_t *items,
 		   GvPoll *poll)
@@ -180,7 +191,6 @@ select_row(const GvSelect *spec, const float *row, uint64_t *items,
 	}
 }
 
-/* See gv_select.h. */
 GvStatus
 gv_select(const GvSelect *spec, const float *values, uint32_t *positions,
 		  float *selected, void *scratch, const GvStop *stop)

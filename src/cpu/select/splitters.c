@@ -1,15 +1,19 @@
 /*
  * splitters.c
- *		SampleSelect's splitters: the sample, the search tree, the histogram.
+ *		SampleSelect's splitters: the sample, the search tree, and the
+ *		histogram.
  *
- * Source: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019; the
+ * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019; the
  * tree is that of Sanders, Winkel, "Super Scalar Sample Sort", 2004.
  */
 #include "cpu/select/gv_splitters.h"
 
 #define CHUNK	256				/* items made at a time */
 
-/* The tree of the sorted ones: each level has every second of the rest. */
+/*
+ * Makes the tree of the sorted splitters.  The lowest level has every second
+ * splitter, and each level above it every second one of the rest.
+ */
 static void
 plant(GvSplitters *splitters)
 {
@@ -27,7 +31,7 @@ plant(GvSplitters *splitters)
 	}
 }
 
-/* A sample of a range that is all values [n]. */
+/* Takes a sample of a range that covers all of values [n]. */
 static void
 sample_whole(const float *values, int64_t n, uint64_t state, uint64_t *sample)
 {
@@ -41,7 +45,10 @@ sample_whole(const float *values, int64_t n, uint64_t state, uint64_t *sample)
 	}
 }
 
-/* A sample of a part of them, which have to be counted to be found. */
+/*
+ * Takes a sample of a range that covers a part of the values, which must be
+ * counted to find the places.
+ */
 static bool
 sample_range(const float *values, int64_t n, const GvItemRange *range,
 			 uint64_t state, uint64_t *sample, GvPoll *poll)
@@ -66,7 +73,7 @@ sample_range(const float *values, int64_t n, const GvItemRange *range,
 	return true;
 }
 
-/* Splitters that cut a range of 64-bit numbers in equal parts. */
+/* Sets splitters that divide a range of 64-bit numbers into equal parts. */
 static void
 divide_evenly(GvSplitters *splitters, const GvItemRange *range)
 {

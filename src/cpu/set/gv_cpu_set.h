@@ -1,6 +1,6 @@
 /*
  * gv_cpu_set.h
- *		The kinds of gv_cpu_sets that are in this module.
+ *		Those kinds of gv_cpu_sets that are in src/cpu/set.
  */
 #ifndef GV_CPU_SET_H
 #define GV_CPU_SET_H

@@ -1,7 +1,9 @@
 /*
  * kmeansset.c
- *		k-means over rows that come by batches: passes as gv_set.h defines
- *		them, which hold the clusters and not the rows.
+ *		k-means over rows that come in batches.
+ *
+ * Passes are as gv_set.h defines them.  The state has the clusters, but not
+ * the rows.
  */
 #include <string.h>
 
@@ -14,17 +16,18 @@ typedef struct Clusters
 {
 	GvSetSpec	spec;
 	float	   *centroids;		/* [k][dims] */
-	double	   *sums;			/* [k][dims] of rows, in this pass */
+	double	   *sums;			/* [k][dims] sums of the rows of this pass */
 	int64_t    *sizes;			/* [k] */
-	double	   *errors;			/* [k] sums of squared distances */
-	float	   *far_distances;	/* [k] of the farthest row, 0 without any */
-	float	   *farthest;		/* [k][dims] that row */
-	int32_t    *order;			/* [k] for gv_set_reseed */
+	double	   *errors;			/* [k] sums of the squared distances of rows */
+	float	   *far_distances;	/* [k] squared distance of the farthest row; 0
+								 * if there is none */
+	float	   *farthest;		/* [k][dims] the farthest row */
+	int32_t    *order;			/* [k] scratch of gv_set_reseed */
 	int32_t		nearest[BATCH];
 	float		sqdist[BATCH];
 } Clusters;
 
-/* See gv_set_size. */
+/* Implements gv_set_size. */
 static int64_t
 cpu_size(const GvSetSpec *spec)
 {
@@ -47,7 +50,10 @@ cpu_drop(void *state)
 	free(clusters);
 }
 
-/* Before a pass: no cluster has rows, so its sum is not read. */
+/*
+ * Begins a pass.  No cluster has rows, so its sum will not be read before it
+ * is set.
+ */
 static void
 start_pass(Clusters *clusters)
 {
@@ -58,7 +64,7 @@ start_pass(Clusters *clusters)
 	memset(clusters->far_distances, 0, sizeof(float) * k);
 }
 
-/* See gv_set_create. */
+/* Implements gv_set_create. */
 static GvStatus
 cpu_create(const GvSetSpec *spec, void **state)
 {
@@ -88,7 +94,7 @@ cpu_create(const GvSetSpec *spec, void **state)
 	return GV_OK;
 }
 
-/* Add a row to the cluster that it was assigned to. */
+/* Adds a row to the cluster to which it was assigned. */
 static void
 add_row(Clusters *clusters, const float *row, int32_t c, float sqdist)
 {
@@ -98,7 +104,7 @@ add_row(Clusters *clusters, const float *row, int32_t c, float sqdist)
 
 	if (clusters->sizes[c]++ == 0)
 		for (d = 0; d < dims; d++)
-			sum[d] = 0.0 + row[d];	/* 0, not -0 */
+			sum[d] = 0.0 + row[d];	/* turns -0 into 0 */
 	else
 		for (d = 0; d < dims; d++)
 			sum[d] += row[d];
@@ -111,7 +117,7 @@ add_row(Clusters *clusters, const float *row, int32_t c, float sqdist)
 	}
 }
 
-/* See gv_set_put. */
+/* Implements gv_set_put. */
 static GvStatus
 cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t n, const GvStop *stop)
@@ -134,7 +140,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		const float *batch = rows + done * dims;
 		int64_t		i;
 
-		/* gv_cpu_assign counts from 0 each time */
+		/* gv_cpu_assign begins a count of its own in each call */
 		if (gv_poll(&poll, some * dims * (clusters->spec.k + (int64_t) 8)) ||
 			gv_cpu_assign(dims, clusters->centroids, clusters->spec.k, batch,
 						  some, clusters->nearest, clusters->sqdist,
@@ -147,7 +153,10 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* Sets centroids to the means of their rows; false: stopped. */
+/*
+ * Sets centroids to the means of their rows.  Returns false if the caller must
+ * give up.
+ */
 static bool
 move_centroids(Clusters *clusters, const GvStop *stop)
 {
@@ -171,7 +180,10 @@ move_centroids(Clusters *clusters, const GvStop *stop)
 	return true;
 }
 
-/* Close the gaps that clusters without rows leave; returns how many stay. */
+/*
+ * Closes the gaps that clusters without rows leave.  Returns how many clusters
+ * remain.
+ */
 static int32_t
 close_gaps(Clusters *clusters)
 {
@@ -192,7 +204,7 @@ close_gaps(Clusters *clusters)
 	return found;
 }
 
-/* See gv_set_run: the end of a pass. */
+/* Implements gv_set_run: ends a pass. */
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -220,7 +232,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/* See gv_set_get. */
+/* Implements gv_set_get. */
 static GvStatus
 cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		void *items)

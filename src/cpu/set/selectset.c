@@ -1,7 +1,9 @@
 /*
  * selectset.c
- *		Selections of values that come by batches: they are kept until all are
- *		there, and then gv_select and gv_quantiles do it.
+ *		Selections of values that come in batches.
+ *
+ * The values are kept until all have come.  Then gv_select or gv_quantiles
+ * makes the selection.
  */
 #include <string.h>
 
@@ -13,12 +15,12 @@
 typedef struct Selection
 {
 	GvSetSpec	spec;
-	int64_t		n;				/* outputs */
+	int64_t		n;				/* number of outputs */
 	float	   *values;			/* [nrows] */
-	int64_t    *ranks;			/* [n], of QUANTILES */
+	int64_t    *ranks;			/* [n], for GV_SET_QUANTILES */
 	float	   *selected;		/* [n] */
-	uint32_t   *positions;		/* [n], of SELECT */
-	int64_t    *rank_errors;	/* [n], of QUANTILES */
+	uint32_t   *positions;		/* [n], for GV_SET_SELECT */
+	int64_t    *rank_errors;	/* [n], for GV_SET_QUANTILES */
 } Selection;
 
 static bool
@@ -47,7 +49,7 @@ scratch_bytes(const GvSetSpec *spec)
 		gv_select_scratch(&select);
 }
 
-/* See gv_set_size. */
+/* Implements gv_set_size. */
 static int64_t
 cpu_size(const GvSetSpec *spec)
 {
@@ -70,7 +72,7 @@ cpu_drop(void *state)
 	free(selection);
 }
 
-/* See gv_set_create. */
+/* Implements gv_set_create. */
 static GvStatus
 cpu_create(const GvSetSpec *spec, void **state)
 {
@@ -97,7 +99,7 @@ cpu_create(const GvSetSpec *spec, void **state)
 	return GV_OK;
 }
 
-/* See gv_set_put. */
+/* Implements gv_set_put. */
 static GvStatus
 cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t n, const GvStop *stop)
@@ -124,7 +126,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* See gv_set_run: all at once. */
+/* Implements gv_set_run: does everything in one pass. */
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -150,7 +152,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	return status;
 }
 
-/* See gv_set_get. */
+/* Implements gv_set_get. */
 static GvStatus
 cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		void *items)

@@ -1,7 +1,7 @@
 /*
  * sets.c
- *		The table of the operations on sets for processors, the oracle of every
- *		other engine's.
+ *		The table of set operations on processors, which are the oracle for
+ *		those of every other engine.
  */
 #include "cpu/exact/gv_exactset.h"
 #include "cpu/set/gv_cpu_set.h"

@@ -1,11 +1,11 @@
 /*
  * avx2.c
- *		The kernels in AVX2, with FMA: gv_kernels.h says what they do.
+ *		The kernels in AVX2, with FMA (gv_kernels.h describes them).
  *
  * Two registers hold the sixteen partial sums of a distance or the sixteen
  * entries of a sub-quantizer; one holds a byte column of 32 postings.
- * Multiplications and additions stay apart, because a fused one would round
- * differently, except in estimates.
+ * Multiplications and additions are separate, because a fused one would round
+ * differently; only estimates are fused.
  */
 #ifdef __x86_64__
 
@@ -19,9 +19,9 @@
 #define LANES		GV_CPU_LANES
 #define HALF		8			/* floats in a register */
 #define CENTS		GV_CPU_TILE_CENTS
-#define DRAIN		128			/* columns that 16-bit sums take */
+#define DRAIN		128			/* columns that 16-bit sums can take */
 
-/* Sixteen floats; the sums of a distance. */
+/* Sixteen floats, such as the partial sums of a distance. */
 typedef struct Wide
 {
 	__m256		low;
@@ -51,7 +51,7 @@ store(float *x, Wide wide)
 	_mm256_storeu_ps(x + HALF, wide.high);
 }
 
-/* Lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
+/* Adds the lanes: lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
 static inline AVX2 float
 add_lanes(Wide sums)
 {
@@ -147,7 +147,10 @@ compare64(const float *a, const float *b, int32_t dims, bool product)
 	return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-/* Four dimensions of one row and 8 centroids, added up as prescribed. */
+/*
+ * Multiplies four dimensions of one row with 8 centroids, and adds up the
+ * products in the prescribed order.
+ */
 static inline AVX2 __m256
 multiply_four(const float *x, const float *panel)
 {
@@ -161,7 +164,7 @@ multiply_four(const float *x, const float *panel)
 						 _mm256_add_ps(xy[2], xy[3]));
 }
 
-/* The same of 16 centroids, added to sums. */
+/* Like multiply_four, for 16 centroids.  Adds the results to *sums. */
 static inline AVX2 void
 multiply_wide(const float *x, const float *panel, Wide *sums)
 {
@@ -169,7 +172,10 @@ multiply_wide(const float *x, const float *panel, Wide *sums)
 	sums->high = _mm256_add_ps(sums->high, multiply_four(x, panel + HALF));
 }
 
-/* nrows <= 4 rows and 16 centroids: what the registers hold. */
+/*
+ * Multiplies nrows <= 4 rows with 16 centroids.  The registers hold all of
+ * these sums.
+ */
 static inline AVX2 void
 multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 			  const float *panel, float *products)
@@ -197,7 +203,7 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 		store(products + r * CENTS, sums[r]);
 }
 
-/* nrows <= 4 rows and 16 centroids, fused. */
+/* Like multiply_some, but fuses multiplications and additions. */
 static inline AVX2 void
 estimate_some(const float *x, int32_t stride, int nrows, int32_t len,
 			  const float *panel, float *products)
@@ -298,18 +304,24 @@ nearest_word(const float *x, const float *words, int32_t dims)
 	return __builtin_ctz(low | high << HALF);
 }
 
-/* Entries of eight postings, by the low four bits of each lane. */
+/*
+ * Looks up the entries of eight postings, by the low four bits of each lane.
+ */
 static inline AVX2 __m256
 look_up(Wide entries, __m256i codes)
 {
 	__m256		low = _mm256_permutevar8x32_ps(entries.low, codes);
 	__m256		high = _mm256_permutevar8x32_ps(entries.high, codes);
-	__m256i		which = _mm256_slli_epi32(codes, 28);	/* bit 3 as sign */
+	__m256i		which = _mm256_slli_epi32(codes, 28);	/* bit 3 becomes the
+														 * sign */
 
 	return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(which));
 }
 
-/* A block's postings: what the registers hold. */
+/*
+ * Adds up the entries of n postings, at most a block.  The registers hold all
+ * of these sums.
+ */
 static inline AVX2 void
 sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 		 int n, float *sums)
@@ -342,8 +354,9 @@ sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 }
 
 /*
- * Sums of bytes under way: of each 16-bit lane's lower byte, with its upper
- * one times 256 on top (mod 2^16), and of its upper byte.
+ * Sums of bytes, by 16-bit lanes.  `upper` has the sum of the lanes' upper
+ * bytes.  `both` has the sum of their lower bytes, plus 256 times the sum of
+ * their upper bytes (mod 2^16).
  */
 typedef struct ByteSums
 {
@@ -364,7 +377,10 @@ load_bytes(const uint8_t *bytes)
 	return _mm256_loadu_si256((const void *) bytes);
 }
 
-/* One column, whose entries are at `bytes` and 64 behind. */
+/*
+ * Adds the entries of one column.  The bytes for its low nibbles are at
+ * `bytes`, and those for its high nibbles 64 bytes further on.
+ */
 static inline AVX2 void
 add_column(ByteSums *sums, const uint8_t *column, const uint8_t *bytes)
 {
@@ -377,7 +393,9 @@ add_column(ByteSums *sums, const uint8_t *column, const uint8_t *bytes)
 	add_bytes(sums, _mm256_shuffle_epi8(load_bytes(bytes + 64), high));
 }
 
-/* Adds what the 16-bit sums hold to total [4], eight postings each. */
+/*
+ * Adds the 16-bit sums to total [4], which has eight postings in each element.
+ */
 static inline AVX2 void
 drain(const ByteSums *sums, __m256i *total)
 {
@@ -433,7 +451,7 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 			add_column(&sums, codes + p * GV_BLOCK + GV_BLOCK,
 					   bytes + p * 64 + 32);
 		}
-		if (p < end)			/* the last column, alone */
+		if (p < end)			/* the last column has no partner */
 		{
 			gv_fetch(ahead + p * GV_BLOCK);
 			add_column(&sums, codes + p * GV_BLOCK,
@@ -447,7 +465,7 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 	return kept;
 }
 
-/* Sixteen elements of x^. */
+/* Returns sixteen elements of the x^ of a refine record. */
 static inline AVX2 Wide
 decode(const GvRefine *record, const uint8_t *codes)
 {
@@ -477,7 +495,7 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 	size->high = _mm256_add_ps(size->high, _mm256_andnot_ps(sign, high));
 }
 
-/* Sixteen elements of the x^ of half-precision records. */
+/* Returns sixteen elements of the x^ of a half-precision record. */
 static inline AVX2 Wide
 from_half(const uint16_t *half_vector)
 {
@@ -490,7 +508,7 @@ from_half(const uint16_t *half_vector)
 }
 
 #define KERNELS		gv_avx2_kernels
-#define AT_ONCE		LANES		/* centroids that multiply_some takes */
+#define AT_ONCE		LANES		/* centroids of multiply_some */
 #define ESTIMATE_AT_ONCE	LANES
 #define SUM_AT_ONCE	GV_BLOCK
 #include "cpu/simd/gv_wide_records.h"

@@ -1,11 +1,11 @@
 /*
  * avx512.c
- *		The kernels in AVX-512 (F, BW): gv_kernels.h says what they do.
+ *		The kernels in AVX-512 (F, BW) (gv_kernels.h describes them).
  *
  * A register holds the sixteen partial sums of a distance, the sixteen entries
  * of a sub-quantizer, or two byte columns of 32 postings.  Multiplications and
- * additions stay apart, because a fused one would round differently; but where
- * nothing but an estimate is wanted.
+ * additions are separate, because a fused one would round differently; only
+ * estimates are fused.
  */
 #ifdef __x86_64__
 
@@ -17,9 +17,9 @@
 #define AVX512		__attribute__((target("avx512f,avx512bw")))
 #define LANES		GV_CPU_LANES
 #define CENTS		GV_CPU_TILE_CENTS
-#define DRAIN		64			/* pairs of columns that 16-bit sums take */
+#define DRAIN		64			/* column pairs that 16-bit sums can take */
 
-/* The first n numbers of x, n <= 16, and zeros. */
+/* Returns the first n numbers of x, followed by zeros if n < 16. */
 static inline AVX512 __m512
 load_some(const float *x, int32_t n)
 {
@@ -27,7 +27,7 @@ load_some(const float *x, int32_t n)
 		_mm512_maskz_loadu_ps((__mmask16) ((1U << n) - 1), x);
 }
 
-/* Lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
+/* Adds the lanes: lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
 static inline AVX512 float
 add_lanes(__m512 sums)
 {
@@ -50,7 +50,7 @@ add_term(__m512 sums, __m512 q, __m512 x, bool product)
 						 _mm512_mul_ps(diff, diff));
 }
 
-/* nrows <= 4 rows, read side by side. */
+/* Compares q with nrows <= 4 rows, which are read side by side. */
 static inline AVX512 void
 compare_some(const float *q, const float *rows, int nrows, int32_t dims,
 			 bool product, float *out)
@@ -92,7 +92,7 @@ residual_products(const float *x, const float *a, const float *b,
 	_mm512_storeu_ps(sums, acc);
 }
 
-/* Eight terms of a sum in double, one a lane. */
+/* Returns eight terms of a sum in double, one in each lane. */
 static inline AVX512 __m512d
 terms64(__m256 a, __m256 b, bool product)
 {
@@ -128,7 +128,10 @@ compare64(const float *a, const float *b, int32_t dims, bool product)
 	return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-/* Four dimensions of one row and 16 centroids, added up as prescribed. */
+/*
+ * Multiplies four dimensions of one row with 16 centroids, and adds up the
+ * products in the prescribed order.
+ */
 static inline AVX512 __m512
 multiply_four(const float *x, const float *panel)
 {
@@ -142,7 +145,7 @@ multiply_four(const float *x, const float *panel)
 						 _mm512_add_ps(xy[2], xy[3]));
 }
 
-/* The same of 32 centroids, added to sums [2]. */
+/* Like multiply_four, for 32 centroids.  Adds the results to sums [2]. */
 static inline AVX512 void
 multiply_two(const float *x, const float *panel, __m512 *sums)
 {
@@ -150,7 +153,10 @@ multiply_two(const float *x, const float *panel, __m512 *sums)
 	sums[1] = _mm512_add_ps(sums[1], multiply_four(x, panel + LANES));
 }
 
-/* nrows <= 4 rows and 32 centroids: what registers hold, with the panel. */
+/*
+ * Multiplies nrows <= 4 rows with 32 centroids.  The registers hold all of
+ * these sums and the panel's numbers.
+ */
 static inline AVX512 void
 multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 			  const float *panel, float *products)
@@ -184,7 +190,10 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 	}
 }
 
-/* nrows <= 4 rows and all 64 centroids of a panel, fused. */
+/*
+ * Multiplies nrows <= 4 rows with all 64 centroids of a panel, and fuses
+ * multiplications and additions.
+ */
 static inline AVX512 void
 estimate_some(const float *x, int32_t stride, int nrows, int32_t len,
 			  const float *panel, float *products)
@@ -255,8 +264,8 @@ below(const float *values, float limit)
 }
 
 /*
- * Dimension d of all codewords: lane k takes number k dims + d of those that
- * `dims` registers hold.
+ * Returns dimension d of all codewords.  Lane k takes number k dims + d of the
+ * words' numbers, which fill `dims` registers.
  */
 static inline AVX512 __m512
 word_dimension(const float *words, int32_t dims, int32_t d)
@@ -295,14 +304,16 @@ nearest_word(const float *x, const float *words, int32_t dims)
 	return __builtin_ctz(_mm512_cmp_ps_mask(sums, least, _CMP_NGT_UQ));
 }
 
-/* Entries of sixteen postings, by the low four bits of each lane. */
+/*
+ * Looks up the entries of sixteen postings, by the low four bits of each lane.
+ */
 static inline AVX512 __m512
 look_up(const float *entries, __m512i codes)
 {
 	return _mm512_permutexvar_ps(codes, _mm512_loadu_ps(entries));
 }
 
-/* n postings, GV_BLOCK or twice as many. */
+/* Adds up the entries of n postings; n is GV_BLOCK or 2 * GV_BLOCK. */
 static inline AVX512 void
 sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 		 int n, float *sums)
@@ -334,8 +345,9 @@ sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 }
 
 /*
- * Sums of bytes under way: of each 16-bit lane's lower byte, with its upper
- * one times 256 on top (mod 2^16), and of its upper byte.
+ * Sums of bytes, by 16-bit lanes.  `upper` has the sum of the lanes' upper
+ * bytes.  `both` has the sum of their lower bytes, plus 256 times the sum of
+ * their upper bytes (mod 2^16).
  */
 typedef struct ByteSums
 {
@@ -350,7 +362,10 @@ add_bytes(ByteSums *sums, __m512i bytes)
 	sums->upper = _mm512_add_epi16(sums->upper, _mm512_srli_epi16(bytes, 8));
 }
 
-/* Two columns, whose entries are at `bytes`. */
+/*
+ * Adds the entries of two columns.  The bytes for the low nibbles are at
+ * `bytes`, and those for the high nibbles 64 bytes further on.
+ */
 static inline AVX512 void
 add_columns(ByteSums *sums, __m512i codes, const uint8_t *bytes)
 {
@@ -362,7 +377,7 @@ add_columns(ByteSums *sums, __m512i codes, const uint8_t *bytes)
 	add_bytes(sums, _mm512_shuffle_epi8(_mm512_loadu_si512(bytes + 64), high));
 }
 
-/* A column's sums plus those of its neighbor. */
+/* Adds the sums of the two columns that are in the halves of a register. */
 static inline AVX512 __m256i
 add_halves(__m512i sums)
 {
@@ -370,7 +385,10 @@ add_halves(__m512i sums)
 							_mm512_extracti64x4_epi64(sums, 1));
 }
 
-/* Adds the 16-bit sums to total [2], of postings 0 .. 15 and 16 .. 31. */
+/*
+ * Adds the 16-bit sums to total [2], which has postings 0 .. 15 and 16 .. 31.
+ * The numbers below are those of postings.
+ */
 static inline AVX512 void
 drain(const ByteSums *sums, __m512i *total)
 {
@@ -418,7 +436,7 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 			add_columns(&sums, _mm512_loadu_si512(codes + p * GV_BLOCK),
 						bytes + p * 64);
 		}
-		if (p < end)			/* the last column, alone */
+		if (p < end)			/* the last column has no partner */
 		{
 			const void *last = codes + p * GV_BLOCK;
 
@@ -434,7 +452,10 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 		compare_sums(total[1], t + LANES, cut) << LANES;
 }
 
-/* Sixteen elements of x^, n of them from codes and the rest anything. */
+/*
+ * Returns sixteen elements of x^, from element i on.  The first n come from
+ * the record's codes, and the others are undefined.
+ */
 static inline AVX512 __m512
 decode(const GvRefine *record, int32_t i, int32_t n)
 {
@@ -489,8 +510,8 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 }
 
 /*
- * Sixteen elements of the x^ of half-precision records, n of them there and
- * the rest 0.
+ * Returns sixteen elements of the x^ of a half-precision record.  The first n
+ * come from half_vector, and the others are 0.
  */
 static inline AVX512 __m512
 from_half(const uint16_t *half_vector, int32_t n)
@@ -544,7 +565,7 @@ half_products(const float *q, const uint16_t *half_vector, int32_t dims,
 
 #define LEVEL		AVX512
 #define KERNELS		gv_avx512_kernels
-#define AT_ONCE		(2 * LANES) /* centroids that multiply_some takes */
+#define AT_ONCE		(2 * LANES) /* centroids of multiply_some */
 #define ESTIMATE_AT_ONCE	CENTS
 #define SUM_AT_ONCE	(2 * GV_BLOCK)
 #include "cpu/simd/gv_avx_table.h"

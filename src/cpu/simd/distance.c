@@ -1,7 +1,7 @@
 /*
  * distance.c
- *		Distances between two vectors, in one fixed order of additions, that of
- *		the kernels.
+ *		Distances between two vectors.  Numbers are added in one fixed order,
+ *		which is that of the kernels.
  */
 #include <math.h>
 
@@ -10,7 +10,10 @@
 
 #define LANES64	GV_CPU_LANES64
 
-/* See gv_engine.h.  The loop has no branch a value, so vectors do it. */
+/*
+ * The loop has no branch for each value, so that compilers use vector
+ * instructions.
+ */
 bool
 gv_is_finite(const float *x, int64_t n)
 {
@@ -22,7 +25,6 @@ gv_is_finite(const float *x, int64_t n)
 	return bad == 0;
 }
 
-/* See gv_kernels.h. */
 float
 gv_cpu_dot(const float *a, const float *b, int32_t dims)
 {
@@ -32,7 +34,6 @@ gv_cpu_dot(const float *a, const float *b, int32_t dims)
 	return product;
 }
 
-/* See gv_kernels.h. */
 float
 gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
 {
@@ -42,21 +43,18 @@ gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
 	return square;
 }
 
-/* Euclidean distance of raw vectors. */
 double
 gv_distance_l2(const float *a, const float *b, int32_t dims)
 {
 	return sqrt(gv_kernels->sqdist64(a, b, dims));
 }
 
-/* Negative inner product of raw vectors. */
 double
 gv_distance_ip(const float *a, const float *b, int32_t dims)
 {
 	return -gv_kernels->dot64(a, b, dims);
 }
 
-/* See gv_engine.h. */
 double
 gv_square(const float *a, int32_t dims)
 {
@@ -64,9 +62,10 @@ gv_square(const float *a, int32_t dims)
 }
 
 /*
- * Cosine distance of raw vectors, 0 to 2; NaN when either has length zero.
- * Squared lengths of finite floats neither overflow nor vanish in double, nor
- * does their product; its root gives 0 for a vector and itself.
+ * Returns the cosine distance of raw vectors, 0 to 2, or NaN if either has
+ * length zero.  Squared lengths of finite floats neither overflow nor vanish
+ * in double, and neither does their product.  The root of the product is such
+ * that a vector has distance 0 from itself.
  */
 double
 gv_distance_cosine_of(const float *a, double a_square, const float *b,
@@ -82,7 +81,6 @@ gv_distance_cosine_of(const float *a, double a_square, const float *b,
 	return 1.0 - cosine;
 }
 
-/* See gv_engine.h. */
 double
 gv_distance_cosine(const float *a, const float *b, int32_t dims)
 {
@@ -90,7 +88,6 @@ gv_distance_cosine(const float *a, const float *b, int32_t dims)
 								 dims);
 }
 
-/* See gv_kernels.h. */
 double
 gv_cpu_mean64(const float *a, int32_t dims)
 {
@@ -106,7 +103,6 @@ gv_cpu_mean64(const float *a, int32_t dims)
 	return gv_add_lanes64(sums) / dims;
 }
 
-/* See gv_kernels.h. */
 double
 gv_cpu_centered_dot64(const float *a, double a_mean, const float *b,
 					  double b_mean, int32_t dims)
@@ -125,8 +121,8 @@ gv_cpu_centered_dot64(const float *a, double a_mean, const float *b,
 }
 
 /*
- * See gv_set.h.  NaN comes of 0 / 0: the mean of equal numbers is that number,
- * because their sums are exact in double.
+ * The result is NaN, from 0 / 0, if all numbers of a vector are equal.  Their
+ * mean is then exactly that number, because their sums are exact in double.
  */
 double
 gv_distance_pearson(const float *a, const float *b, int32_t dims)
@@ -145,7 +141,6 @@ gv_distance_pearson(const float *a, const float *b, int32_t dims)
 	return 1.0 - correlation;
 }
 
-/* See gv_set.h. */
 double
 gv_set_distance(GvSetMetric metric, const float *a, const float *b,
 				int32_t dims)

@@ -1,9 +1,10 @@
 /*
  * gv_avx2_images.h
- *		Abbreviated keys in AVX2: avx2.c includes it.
+ *		Abbreviated keys in AVX2; included by avx2.c.
  *
- * A register holds 32 bytes of abbreviated keys: those of a block are in one
- * for each byte of their width.
+ * A register holds 32 bytes of abbreviated keys.  If keys have `width` bytes,
+ * the keys of a block fill `width` registers.  A lane is the part of a
+ * register that holds one key.
  */
 #define ALWAYS	inline __attribute__((always_inline))
 
@@ -13,7 +14,7 @@ load_abbrevs(const void *abbrevs, int r)
 	return _mm256_loadu_si256((const __m256i *) abbrevs + r);
 }
 
-/* A value in each place of a register. */
+/* Returns a register that has the value in each lane. */
 static ALWAYS AVX2 __m256i
 spread(uint64_t value, int width)
 {
@@ -31,7 +32,7 @@ equal_abbrevs(__m256i a, __m256i b, int width)
 		width == 4 ? _mm256_cmpeq_epi32(a, b) : _mm256_cmpeq_epi64(a, b);
 }
 
-/* a - b, places apart. */
+/* Returns a - b for each lane. */
 static ALWAYS AVX2 __m256i
 subtract(__m256i a, __m256i b, int width)
 {
@@ -40,7 +41,11 @@ subtract(__m256i a, __m256i b, int width)
 		width == 4 ? _mm256_sub_epi32(a, b) : _mm256_sub_epi64(a, b);
 }
 
-/* a <= b, unsigned: a is the lesser of both; 64 bits have no such thing. */
+/*
+ * Returns a <= b for each lane, unsigned: a is the minimum of a and b.  There
+ * is no minimum of 64-bit lanes, so these are compared with their signs
+ * flipped.
+ */
 static ALWAYS AVX2 __m256i
 not_above(__m256i a, __m256i b, int width)
 {
@@ -58,7 +63,10 @@ not_above(__m256i a, __m256i b, int width)
 	return _mm256_xor_si256(above, _mm256_set1_epi64x(-1));
 }
 
-/* Register r's places that are not 0, as bits of the block's postings. */
+/*
+ * Returns the lanes of register r that are not 0, as bits of the block's
+ * postings.
+ */
 static ALWAYS AVX2 uint32_t
 take_bits(__m256i places, int r, int width)
 {
@@ -81,7 +89,9 @@ take_bits(__m256i places, int r, int width)
 	return bits << r * (GV_BLOCK / width);
 }
 
-/* A test other than that of a set; a range's low is not above its high. */
+/*
+ * Applies a test that is not GV_TEST_SET.  In a range, low is not above high.
+ */
 static ALWAYS AVX2 uint32_t
 compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 {
@@ -105,7 +115,10 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
 }
 
-/* Few values: each is compared with all abbreviated keys. */
+/*
+ * Looks for abbreviated keys among few values: each value is compared with all
+ * keys.
+ */
 static ALWAYS AVX2 uint32_t
 compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
@@ -130,9 +143,10 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 }
 
 /*
- * Returns which of abbreviated keys wide [GV_BLOCK] are among values [n], n >=
- * 1.  All are looked for side by side, half of what is left at a time; signs
- * are turned so that 64 bits compare as if they had none.
+ * Returns which of the abbreviated keys wide [GV_BLOCK] are among values [n],
+ * n >= 1.  This is a binary search for all keys side by side.  Each step
+ * halves the values that are left.  Signs are flipped so that 64-bit numbers
+ * compare as unsigned ones.
  */
 static AVX2 uint32_t
 find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)

@@ -1,13 +1,17 @@
 /*
  * gv_avx512_images.h
- *		Abbreviated keys in AVX-512: avx512.c includes it.
+ *		Abbreviated keys in AVX-512; included by avx512.c.
  *
- * A register holds 64 bytes of abbreviated keys.  Those of one byte fill half
- * of one: what is compared in the other half is cut off.
+ * A register holds 64 bytes of abbreviated keys.  Keys of one byte fill half
+ * of a register; the results of comparisons in the other half are cut off.  A
+ * lane is the part of a register that holds one key.
  */
 #define ALWAYS	inline __attribute__((always_inline))
 
-/* Registers of a block's abbreviated keys, and keys in each. */
+/*
+ * Number of registers that a block's abbreviated keys fill, and of keys in
+ * each.
+ */
 #define REGISTERS(width)	((width) > 1 ? (width) / 2 : 1)
 #define IN_REGISTER(width)	(GV_BLOCK / REGISTERS(width))
 
@@ -21,7 +25,7 @@ load_abbrevs(const void *abbrevs, int r, int width)
 		_mm512_loadu_si512(from);
 }
 
-/* A value in each place of a register. */
+/* Returns a register that has the value in each lane. */
 static ALWAYS AVX512 __m512i
 spread(uint64_t value, int width)
 {
@@ -49,7 +53,7 @@ not_above(__m512i a, __m512i b, int width)
 		(uint32_t) _mm512_cmple_epu64_mask(a, b);
 }
 
-/* A test other than that of a set. */
+/* Applies a test that is not GV_TEST_SET. */
 static ALWAYS AVX512 uint32_t
 compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 {
@@ -73,7 +77,10 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
 }
 
-/* Few values: each is compared with all abbreviated keys. */
+/*
+ * Looks for abbreviated keys among few values: each value is compared with all
+ * keys.
+ */
 static ALWAYS AVX512 uint32_t
 compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
@@ -95,8 +102,9 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 }
 
 /*
- * Returns which of abbreviated keys wide [GV_BLOCK] are among values [n], n >=
- * 1.  All are looked for side by side, half of what is left at a time.
+ * Returns which of the abbreviated keys wide [GV_BLOCK] are among values [n],
+ * n >= 1.  This is a binary search for all keys side by side.  Each step
+ * halves the values that are left.
  */
 static AVX512 uint32_t
 find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)

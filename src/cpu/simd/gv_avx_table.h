@@ -1,12 +1,12 @@
 /*
  * gv_avx_table.h
- *		What AVX2 and AVX-512 have in common: of a query's table, and postings
- *		gathered, in registers of 32 bytes.
+ *		Functions that AVX2 and AVX-512 share: for a query's table and for
+ *		gathering postings, in registers of 32 bytes.
  *
- * Included by the files of these levels, which have LEVEL, the attribute of
+ * Included by the files of these levels, which define LEVEL, the attribute of
  * their functions.
  */
-/* One dimension of eight words, which lie `dims` apart. */
+/* Loads one dimension of eight words, which are `dims` apart. */
 static inline LEVEL __m256
 load_words(const float *words, int32_t dims)
 {
@@ -17,7 +17,7 @@ load_words(const float *words, int32_t dims)
 		_mm256_i32gather_ps(words, places, sizeof(float));
 }
 
-/* Two dimensions of eight words of two. */
+/* Loads both dimensions of eight words that have two dimensions. */
 static inline LEVEL void
 load_pairs(const float *words, __m256 *first, __m256 *second)
 {
@@ -30,7 +30,7 @@ load_pairs(const float *words, __m256 *first, __m256 *second)
 	*second = _mm256_shuffle_ps(low, high, 0xDD);
 }
 
-/* See portable.c; eight entries at a time. */
+/* Like find_entries in portable.c, but computes eight entries at a time. */
 static inline LEVEL void
 find_entries(const float *query, const float *words, int32_t dims,
 			 float weight, float *entries)
@@ -58,7 +58,7 @@ find_entries(const float *query, const float *words, int32_t dims,
 	}
 }
 
-/* See portable.c. */
+/* Like find_range in portable.c. */
 static inline LEVEL void
 find_range(const float *entries, float *least, float *most)
 {
@@ -77,7 +77,7 @@ find_range(const float *entries, float *least, float *most)
 	*most = _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(high4, high4, 1), high4));
 }
 
-/* Eight entries' levels; they may be above the last. */
+/* Computes the levels of eight entries.  They may be above the last level. */
 static inline LEVEL __m256i
 find_levels(const float *entries, float least, float inverse)
 {
@@ -87,7 +87,7 @@ find_levels(const float *entries, float least, float inverse)
 	return _mm256_cvttps_epi32(_mm256_mul_ps(above, _mm256_set1_ps(inverse)));
 }
 
-/* See portable.c; what is packed into bytes is at most 255. */
+/* Like put_bytes in portable.c.  Packing limits the levels to 255. */
 static inline LEVEL void
 put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
 {
@@ -101,7 +101,7 @@ put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
 						_mm256_permutevar8x32_epi32(packed, order));
 }
 
-/* See gv_take_places. */
+/* Like gv_take_places, but returns a register. */
 static inline LEVEL __m128i
 take_places(uint32_t *bits)
 {
@@ -111,7 +111,11 @@ take_places(uint32_t *bits)
 	return _mm_set_epi64x((long long) places[1], (long long) places[0]);
 }
 
-/* Bytes of a column come to where `places` has their numbers, if any. */
+/*
+ * Stores in chosen [16] the bytes of a column that `places` selects.  Each
+ * half of `places` is for a half of the column.  A posting's number is in one
+ * half; in the other half its highest bit is set, so that the shuffle gives 0.
+ */
 static inline LEVEL void
 choose(const uint8_t *column, __m256i places, uint8_t *chosen)
 {
@@ -124,9 +128,9 @@ choose(const uint8_t *column, __m256i places, uint8_t *chosen)
 }
 
 /*
- * Sixteen postings at a time.  A shuffle leaves a zero where a number's
- * highest bit is set, as in each half of a column that of postings in the
- * other half is.
+ * Gathers sixteen postings at a time.  `low` and `high` have the postings'
+ * numbers in the two halves of a column.  The highest bit is set in the
+ * numbers of postings that are in the other half.
  */
 static LEVEL void
 gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,

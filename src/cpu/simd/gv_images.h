@@ -1,16 +1,19 @@
 /*
  * gv_images.h
- *		Sets of values among a block's abbreviated keys, for levels whose
- *		registers compare 32 bytes or more.
+ *		Looks for a block's abbreviated keys in sets of values, for levels
+ *		whose registers compare 32 bytes or more.
  *
- * Included by a level's file, which has LEVEL, compare_abbrevs, compare_values
- * for sets of few values, and find_abbrevs for those of many.
+ * Included by a level's file, which defines LEVEL, compare_abbrevs,
+ * compare_values for sets of few values, and find_abbrevs for sets of many.
  */
 
-/* Values that are compared with all abbreviated keys, one after another. */
+/*
+ * Number of values, at most, that are compared with all abbreviated keys, one
+ * value after another.
+ */
 #define FEW_VALUES(width)	((width) == 8 ? 24 : 64)
 
-/* Abbreviated keys, each in 64 bits. */
+/* Converts abbreviated keys to 64 bits each. */
 static inline LEVEL void
 widen(const void *abbrevs, int width, uint64_t *wide)
 {
@@ -26,7 +29,7 @@ widen(const void *abbrevs, int width, uint64_t *wide)
 		memcpy(wide, abbrevs, sizeof(uint64_t) * GV_BLOCK);
 }
 
-/* Abbreviated keys of more than a byte, looked for in values [n], n >= 1. */
+/* Looks for abbreviated keys of more than a byte among values [n], n >= 1. */
 static LEVEL uint32_t
 abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
 				int32_t n)
@@ -37,7 +40,10 @@ abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
 	return find_abbrevs(wide, values, n);
 }
 
-/* An abbreviated key of one byte has 256 values: a bit for each. */
+/*
+ * Looks for abbreviated keys of one byte among values.  Such keys have only
+ * 256 values, so an array says which of these are in the set.
+ */
 static LEVEL uint32_t
 bytes_in_many(const uint8_t *abbrevs, const uint64_t *values, int32_t n)
 {
@@ -79,7 +85,10 @@ abbrevs_in(const void *abbrevs, int width, const uint64_t *values, int32_t n)
 	return abbrevs_in_many(abbrevs, width, values, n);
 }
 
-/* Widths are constants where abbreviated keys are compared. */
+/*
+ * Applies a test.  Calls the functions that compare keys with constant widths,
+ * so that the compiler makes a version for each width.
+ */
 static LEVEL uint32_t
 match(const GvKeyTest *test, int width, const void *abbrevs)
 {

@@ -3,14 +3,14 @@
  *		The innermost loops of src/cpu, in a table for each level of
  *		instructions that a processor may have.
  *
- * Everything that takes time comes down to these few loops.  Their portable
- * versions define them: every other one gives the same bits, because it adds
- * the same numbers in the same order, so an index does not depend on the
- * processor that built it nor an answer on the one that found it.
- * test/unit/engine/check_levels.c compares them.
+ * These few loops take nearly all of the time.  Their portable versions define
+ * them.  Every other version gives the same bits, because it adds the same
+ * numbers in the same order.  So neither an index nor an answer depends on the
+ * processor that made it.  test/unit/engine/check_levels.c compares the
+ * versions.
  *
- * Any memory but abbreviated keys may be unaligned; none is read beyond the
- * shapes stated here.
+ * All memory except abbreviated keys may be unaligned.  Nothing is read beyond
+ * the shapes stated here.
  */
 #ifndef GV_KERNELS_H
 #define GV_KERNELS_H
@@ -19,31 +19,37 @@
 
 #include "cpu/gv_cpu.h"
 
-/* arm64, but for the rare one whose registers have another order of lanes */
+/*
+ * arm64, except the rare big-endian one, whose registers have another order of
+ * lanes
+ */
 #if defined(__aarch64__) && !defined(__AARCH64EB__)
 #define GV_HAS_NEON
 #endif
 
 /*
- * A look-up table in bytes, behind the fp32 one of gv_table.  With q an entry
- * here and a the fp32 one, and sums over the sub-quantizers of any posting,
- *		sum of a, added up in fp32  >=  step * (sum of q) - lift.
+ * A look-up table in bytes, stored behind the fp32 table of gv_table.  Let q
+ * be an entry of this table and a the entry of the fp32 table.  For sums over
+ * the sub-quantizers of any posting,
+ *	sum of a, added up in fp32  >=  step * (sum of q) - lift.
  * Sub-quantizer j has its 16 bytes twice, at 128 (j / 4) + 64 (j % 2) +
- * 32 (j / 2 % 2): for 32 postings in a register, or for a byte column and the
- * next one in a register of 64.  Behind the last are zeros up to a whole 128.
+ * 32 (j / 2 % 2).  So they serve 32 postings in a register, or a byte column
+ * and the next one in a register of 64 bytes.  Behind the last bytes are zeros
+ * up to a multiple of 128.
  */
 typedef struct GvFilter
 {
-	bool		usable;			/* false: the bytes are undefined */
+	bool		usable;			/* false: `bytes` is undefined */
 	float		step;
 	float		lift;
-	uint8_t		unused[52];		/* so that bytes are aligned to 64 */
+	uint8_t		unused[52];		/* so that `bytes` is aligned to 64 */
 	uint8_t		bytes[];
 } GvFilter;
 
 /*
- * The bound that a posting's sum of bytes exceeds if the posting is left out:
- * (reach - (base + T)) * inverse, in fp32, in this order.
+ * The bound of a posting's sum of bytes: a posting whose sum exceeds it is
+ * left out.  The bound is (reach - (base + T)) * inverse, in fp32, in this
+ * order.
  */
 typedef struct GvCut
 {
@@ -54,59 +60,68 @@ typedef struct GvCut
 
 typedef struct GvKernels
 {
-	/* is filter worth a call: quicker than sum_postings? */
+	/* true if `filter` is quicker than sum_postings, so that it pays */
 	bool		filters;
 
-	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu_dot */
+	/*
+	 * Products [n] and squared distances [n] of q [dims] with rows [n][dims],
+	 * as gv_cpu_dot and gv_cpu_sqdist compute them.
+	 */
 	void		(*dots) (const float *q, const float *rows, int32_t n,
 						 int32_t dims, float *products);
 	void		(*sqdists) (const float *q, const float *rows, int32_t n,
 							int32_t dims, float *squares);
 
-	/* what (x - a) (x - b) [dims] add up to, in sums [GV_CPU_LANES] */
+	/* Partial sums [GV_CPU_LANES] of (x - a) (x - b), over dims dimensions. */
 	void		(*residual_products) (const float *x, const float *a,
 									  const float *b, int32_t dims,
 									  float *sums);
 
-	/* the same of two vectors, in double: gv_distance_l2 and _ip */
+	/*
+	 * Product and squared distance of two vectors, in double; for
+	 * gv_distance_ip and gv_distance_l2.
+	 */
 	double		(*dot64) (const float *a, const float *b, int32_t dims);
 	double		(*sqdist64) (const float *a, const float *b, int32_t dims);
 
 	/*
-	 * products [nrows][GV_CPU_TILE_CENTS] += those of x, rows of `len`
-	 * numbers that lie `stride` apart, and a panel
-	 * [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS] of centroids, with zeros from
-	 * dimension len on; by fours, (x0 c0 + x1 c1) + (x2 c2 + x3 c3).
+	 * Adds to products [nrows][GV_CPU_TILE_CENTS] the products of x with a
+	 * panel.  The rows of x have `len` numbers and are `stride` apart.  The
+	 * panel [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS] has centroids, with zeros
+	 * from dimension len on.  Four dimensions are added at a time, (x0 c0 +
+	 * x1 c1) + (x2 c2 + x3 c3).
 	 */
 	void		(*multiply) (const float *x, int32_t stride, int nrows,
 							 int32_t len, const float *panel,
 							 float *products);
 
 	/*
-	 * The same with an error that callers have to allow for: each level sums
-	 * up in an order of its own, dimensions of this panel first and then what
-	 * products hold; a panel needs no zeros.  Over all panels a product's
-	 * error is below gv_estimate_error (dims) |x| |c|, unless some underflow.
+	 * Like multiply, with an error for which callers must allow.  Each level
+	 * adds in an order of its own: first the dimensions of this panel, and
+	 * then the number in products.  The panel needs no zeros.  Over all
+	 * panels a product's error is below gv_estimate_error(dims) |x| |c|,
+	 * unless terms underflow.
 	 */
 	void		(*estimate) (const float *x, int32_t stride, int nrows,
 							 int32_t len, const float *panel,
 							 float *products);
 
 	/*
-	 * Bit c: squares [c] - 2 products [c], in fp32, is not above limit; of
-	 * GV_CPU_TILE_CENTS centroids.  NaN is above nothing.
+	 * Bit c is set if squares[c] - 2 products[c], in fp32, is not above
+	 * limit, for GV_CPU_TILE_CENTS centroids.  NaN is not above any limit.
 	 */
 	uint64_t	(*within) (const float *squares, const float *products,
 						   float limit);
 
-	/* bit i: values [i] is not limit or above; of GV_CPU_COMPARED values */
+	/* Bit i is set unless values[i] >= limit, for GV_CPU_COMPARED values. */
 	uint64_t	(*below) (const float *values, float limit);
 
 	/*
-	 * dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] += squared distances of nrows
-	 * vectors x, whose dimensions lie `stride` apart, to the first len of
-	 * dims dimensions of words [GV_CODEWORDS][dims]; and the nearest words
-	 * code [nrows], ties to the smaller number, with their distances best.
+	 * add_distances adds to dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] the squared
+	 * distances of nrows vectors x, whose dimensions are `stride` apart, from
+	 * words [GV_CODEWORDS][dims], over their first len dimensions.
+	 * nearest_words finds the nearest words code [nrows], ties to the smaller
+	 * number, and their distances best [nrows].
 	 */
 	void		(*add_distances) (const float *x, size_t stride, int nrows,
 								  const float *words, int32_t dims,
@@ -114,51 +129,56 @@ typedef struct GvKernels
 	void		(*nearest_words) (const float *dist, int nrows, float *best,
 								  int32_t *code);
 
-	/* the nearest of words [GV_CODEWORDS][dims] to x [dims], as by these */
+	/*
+	 * Returns the nearest of words [GV_CODEWORDS][dims] to x [dims], the same
+	 * one that add_distances and nearest_words find.
+	 */
 	int32_t		(*nearest_word) (const float *x, const float *words,
 								 int32_t dims);
 
-	/* the entries of a table and its filter: gv_table */
+	/* Makes the entries of a table and its filter, for gv_table. */
 	void		(*table) (const GvModel *model, const float *query,
 						  float *table);
 
 	/*
-	 * sums [n] of postings' entries ("The score S"), whose codes stand in
-	 * columns that lie `stride` apart; those of more postings are read and
-	 * summed, up to a whole number of GV_BLOCK.
+	 * Computes the sums [n] of postings' entries ("The score S").  The codes
+	 * are in columns that are `stride` apart.  The kernel reads and adds up n
+	 * postings, rounded up to a multiple of GV_BLOCK.
 	 */
 	void		(*sum_postings) (const float *table, int32_t m,
 								 const uint8_t *codes, int32_t stride,
 								 int32_t n, float *sums);
 
 	/*
-	 * The codes of those postings of a block that `wanted` has a bit for,
-	 * side by side, to columns that lie GV_GATHERED_STRIDE apart; of each
-	 * column GV_BLOCK bytes may be written.
+	 * Copies the codes of those postings of a block whose bit is set in
+	 * `wanted`, side by side, to columns that are GV_GATHERED_STRIDE apart.
+	 * May write GV_BLOCK bytes in each column.
 	 */
 	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
 						   uint32_t wanted, uint8_t *gathered);
 
 	/*
-	 * The postings that may not be left out; unused and dead ones are any.
-	 * Meanwhile as many bytes `ahead` as the codes are may be fetched into
-	 * the cache: memory then works while sums are added up, where a burst of
-	 * fetches has the processor wait for the first ones.
+	 * Returns the postings that may not be left out.  Bits of unused and dead
+	 * postings are undefined.  Meanwhile the kernel may prefetch from `ahead`
+	 * as many bytes as the codes have.  Then memory works while sums are
+	 * added up, whereas a burst of prefetches would make the processor wait
+	 * for the first ones.
 	 */
 	uint32_t	(*filter) (const uint8_t *bytes, int32_t m,
 						   const uint8_t *codes, const float *t,
 						   const GvCut *cut, const uint8_t *ahead);
 
 	/*
-	 * Bit i: key i of abbrevs [GV_BLOCK], each of `width` bytes, satisfies a
-	 * test; one that is not of NULL.
+	 * Bit i is set if key i of abbrevs [GV_BLOCK], each of `width` bytes,
+	 * satisfies a test.  The test is not one for NULL.
 	 */
 	uint32_t	(*match) (const GvKeyTest *test, int width,
 						  const void *abbrevs);
 
 	/*
 	 * Sums over a refine record x^ and q [dims]: squares of q - x^, or
-	 * products, and the products' magnitudes; each in GV_CPU_LANES sums.
+	 * products and the products' magnitudes.  Each is in GV_CPU_LANES partial
+	 * sums.
 	 */
 	void		(*record_squares) (const float *q, const GvRefine *record,
 								   int32_t dims, float *sums);
@@ -166,7 +186,7 @@ typedef struct GvKernels
 									int32_t dims, float *sums,
 									float *magnitudes);
 
-	/* the same of the x^ that half-precision values [dims] stand for */
+	/* Like the record kernels, for the x^ of half-precision values [dims]. */
 	void		(*half_squares) (const float *q, const uint16_t *half_vector,
 								 int32_t dims, float *sums);
 	void		(*half_products) (const float *q, const uint16_t *half_vector,
@@ -176,14 +196,15 @@ typedef struct GvKernels
 
 #define GV_CPU_LANES		16	/* interleaved partial sums in fp32 */
 #define GV_CPU_LANES64		8	/* interleaved partial sums in double */
-#define GV_CPU_TILE_CENTS	64	/* centroids of a tile or panel */
-#define GV_CPU_SLICE_DIMS	64	/* dimensions of a panel */
+#define GV_CPU_TILE_CENTS	64	/* centroids in a tile or panel */
+#define GV_CPU_SLICE_DIMS	64	/* dimensions in a slice of a panel */
 #define GV_CPU_COMPARED		64	/* values compared with a limit at a time */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
-#define GV_GATHERED_STRIDE	192 /* for postings gathered from several blocks */
-#define GV_FETCHED			64	/* bytes that a processor fetches at once */
+#define GV_GATHERED_STRIDE	192 /* stride of postings gathered from several
+								 * blocks */
+#define GV_FETCHED			64	/* bytes that a processor fetches at a time */
 
-/* Have the processor fetch what is `at` a place into its second cache. */
+/* Prefetches the line at an address into the second-level cache. */
 static inline void
 gv_fetch(const uint8_t *at)
 {
@@ -191,8 +212,9 @@ gv_fetch(const uint8_t *at)
 }
 
 /*
- * A panel's products add up with as many roundings as it has dimensions, and
- * panels with one each; 1.001 is for products of errors.
+ * Returns g, such that the error of an estimated product is below g |x| |c|.
+ * There is a rounding for each dimension of a panel, and one for each panel.
+ * The factor 1.001 covers products of errors.
  */
 static inline double
 gv_estimate_error(int32_t dims)
@@ -202,7 +224,7 @@ gv_estimate_error(int32_t dims)
 	return (summed + dims / GV_CPU_SLICE_DIMS + 2) * 1.001 / 16777216.0;
 }
 
-/* Partial sums in double, added pairwise: l takes l + 4, l + 2, l + 1. */
+/* Adds partial sums in double pairwise: l takes l + 4, l + 2, l + 1. */
 static inline double
 gv_add_lanes64(double *sums /* [GV_CPU_LANES64] */ )
 {
@@ -215,7 +237,7 @@ gv_add_lanes64(double *sums /* [GV_CPU_LANES64] */ )
 	return sums[0];
 }
 
-/* An element of the x^ of a refine record. */
+/* Returns an element of the x^ of a refine record. */
 static inline float
 gv_refine_decode(float min, float step, uint8_t code)
 {
@@ -223,9 +245,10 @@ gv_refine_decode(float min, float step, uint8_t code)
 }
 
 /*
- * Returns the value of a half-precision number, as processors' own
- * instructions say: also infinity or NaN, which gv_to_half does not make.  A
- * float of the same bits has its value times 2^-112, a subnormal one, too.
+ * Returns the value of a half-precision number, like the processors' own
+ * instructions.  These accept infinity and NaN, too, which gv_to_half does not
+ * make.  A float with the same bits has the number's value times 2^-112, even
+ * if the number is subnormal.
  */
 static inline float
 gv_half_value(uint16_t half)
@@ -244,7 +267,8 @@ gv_half_value(uint16_t half)
 }
 
 /*
- * The numbers of the first bits, at most 16, taken out of *bits; then zeros.
+ * Takes the first bits out of *bits, at most 16, and stores their numbers as
+ * bytes in `places`.  The rest of `places` is 0.
  */
 static inline void
 gv_take_places(uint32_t *bits, uint64_t *places /* [2] */ )
@@ -256,10 +280,10 @@ gv_take_places(uint32_t *bits, uint64_t *places /* [2] */ )
 		places[n / 8] |= (uint64_t) __builtin_ctz(*bits) << n % 8 * 8;
 }
 
-/* Those in use: gv_simd_use. */
+/* The kernels in use, which gv_simd_use chooses. */
 extern const GvKernels *gv_kernels;
 
-extern const GvKernels gv_portable_kernels; /* portable.c */
+extern const GvKernels gv_portable_kernels; /* in portable.c */
 #ifdef __x86_64__
 extern const GvKernels gv_avx2_kernels;
 extern const GvKernels gv_avx512_kernels;
@@ -269,20 +293,23 @@ extern const GvKernels gv_neon_kernels;
 #endif
 
 /*
- * distance.c.  <a, b> and |a - b|^2 in fp32: dimension i goes to partial sum
- * i mod 16, each sum ascending; then l takes l + 8, l + 4, l + 2, l + 1.
- * They may overflow; gv_score turns that into GV_SCORE_MAX.
+ * Return <a, b> and |a - b|^2 in fp32 (distance.c).  Dimension i is added to
+ * partial sum i mod 16, in ascending order.  Then l takes l + 8, l + 4, l + 2,
+ * l + 1.  Results may overflow; gv_score turns that into GV_SCORE_MAX.
  */
 extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
 extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
 
-/* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
+/*
+ * Return the mean of a, and <a - a_mean, b - b_mean>, in double, for Pearson's
+ * distance.
+ */
 extern double gv_cpu_mean64(const float *a, int32_t dims);
 extern double gv_cpu_centered_dot64(const float *a, double a_mean,
 									const float *b, double b_mean,
 									int32_t dims);
 
-/* table.c: the table in bytes, where it lies and what is made of it */
+/* These are in table.c, and handle the table in bytes. */
 #ifdef GV_TEST_BUILD
 extern void gv_filter_make(float *table, int32_t m);
 #endif
@@ -291,9 +318,9 @@ extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
 
 #define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see table.c */
 #define GV_FILTER_LEVELS	255
-#define GV_FILTER_HUGE		1e37	/* from here on sums might overflow */
+#define GV_FILTER_HUGE		1e37	/* from here on, sums might overflow */
 
-/* Where the bytes of sub-quantizer j begin. */
+/* Returns where the bytes of sub-quantizer j begin. */
 static inline size_t
 gv_filter_place(int32_t j)
 {

@@ -1,19 +1,20 @@
 /*
  * gv_level.h
- *		What the kernels of all levels have in common: many rows by fours, a
- *		query's table, and the table of kernels.
+ *		Kernels that all levels have in common: four rows at a time, a query's
+ *		table, and the table of kernels.
  *
- * Included at the end of a level's file, once, because functions cannot be
- * shared between levels.  The file has compare_some, residual_products,
+ * Included once, at the end of a level's file, because functions cannot be
+ * shared between levels.  The file defines compare_some, residual_products,
  * compare64, multiply_some, estimate_some, within, below, nearest_word,
  * find_entries, find_range, put_bytes, sum_some, gather, filter,
- * record_squares, record_products, compare_abbrevs, compare_values and
- * find_abbrevs, and these macros:
- *		LEVEL		the attribute that functions of the level have
- *		KERNELS		the name of its table
- *		AT_ONCE		centroids that multiply_some multiplies with
- *		ESTIMATE_AT_ONCE	those of estimate_some
- *		SUM_AT_ONCE	postings that sum_some adds up at most, GV_BLOCK at least
+ * record_squares, record_products, half_squares, half_products,
+ * compare_abbrevs, compare_values and find_abbrevs, and these macros:
+ *	LEVEL				the attribute of the level's functions
+ *	KERNELS				the name of the level's table
+ *	AT_ONCE				centroids that multiply_some handles in one call
+ *	ESTIMATE_AT_ONCE	centroids that estimate_some handles in one call
+ *	SUM_AT_ONCE			postings that sum_some adds up in one call, at most; at
+ *						least GV_BLOCK
  */
 #include "cpu/simd/gv_images.h"
 #include "cpu/simd/gv_words.h"

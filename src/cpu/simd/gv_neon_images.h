@@ -1,14 +1,15 @@
 /*
  * gv_neon_images.h
- *		Abbreviated keys in NEON: neon.c includes it.
+ *		Abbreviated keys in NEON; included by neon.c.
  *
- * A register holds 16 bytes of abbreviated keys: those of a block are in two
- * for each byte of their width.  Comparisons come down to a byte for each key,
- * and then to a bit.
+ * A register holds 16 bytes of abbreviated keys.  If keys have `width` bytes,
+ * the keys of a block fill 2 * width registers.  A lane is the part of a
+ * register that holds one key.  The result of a comparison is reduced to a
+ * byte for each key, and then to a bit.
  */
 #define ALWAYS	inline __attribute__((always_inline))
 
-/* Registers of a block's abbreviated keys. */
+/* Number of registers that a block's abbreviated keys fill. */
 #define REGISTERS(width)	(2 * (width))
 
 static ALWAYS uint8x16_t
@@ -17,7 +18,7 @@ load_abbrevs(const void *abbrevs, int r)
 	return vld1q_u8((const uint8_t *) abbrevs + 16 * r);
 }
 
-/* A value in each place of a register. */
+/* Returns a register that has the value in each lane. */
 static ALWAYS uint8x16_t
 spread(uint64_t value, int width)
 {
@@ -42,7 +43,7 @@ equal_abbrevs(uint8x16_t a, uint8x16_t b, int width)
 										  vreinterpretq_u64_u8(b)));
 }
 
-/* a <= b, unsigned */
+/* Returns a <= b for each lane, unsigned. */
 static ALWAYS uint8x16_t
 not_above(uint8x16_t a, uint8x16_t b, int width)
 {
@@ -59,8 +60,8 @@ not_above(uint8x16_t a, uint8x16_t b, int width)
 }
 
 /*
- * Bits of places [REGISTERS(width)], each all ones or zeros: every other byte
- * goes until a key has one.
+ * Returns a bit for each lane of places [REGISTERS(width)], which is all ones
+ * or all zeros.  Drops every other byte until each key has one byte.
  */
 static ALWAYS uint32_t
 take_bits(uint8x16_t *places, int width)
@@ -74,7 +75,7 @@ take_bits(uint8x16_t *places, int width)
 	return bits_of_pair(places[0], places[1]);
 }
 
-/* A test other than that of a set. */
+/* Applies a test that is not GV_TEST_SET. */
 static ALWAYS uint32_t
 compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 {
@@ -99,7 +100,10 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
 }
 
-/* Few values: each is compared with all abbreviated keys. */
+/*
+ * Looks for abbreviated keys among few values: each value is compared with all
+ * keys.
+ */
 static ALWAYS uint32_t
 compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
@@ -123,9 +127,10 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 }
 
 /*
- * Returns which of abbreviated keys wide [GV_BLOCK] are among values [n], n >=
- * 1.  All are looked for side by side, half of what is left at a time: no
- * register gathers, but loads that do not wait for each other take turns.
+ * Returns which of the abbreviated keys wide [GV_BLOCK] are among values [n],
+ * n >= 1.  This is a binary search for all keys side by side.  Each step
+ * halves the values that are left.  NEON has no gather, but the loads for
+ * different keys do not wait for each other.
  */
 static uint32_t
 find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)

@@ -1,9 +1,9 @@
 /*
  * gv_neon_table.h
- *		Codewords in NEON: the nearest one, a query's table, and postings
- *		gathered; neon.c includes it.
+ *		Codewords in NEON: the nearest one, a query's table, and gathering
+ *		postings.  Included by neon.c.
  */
-/* One dimension of four words, which lie `dims` apart. */
+/* Loads one dimension of four words, which are `dims` apart. */
 static inline float32x4_t
 load_words(const float *words, int32_t dims)
 {
@@ -48,7 +48,7 @@ nearest_word(const float *x, const float *words, int32_t dims)
 	return __builtin_ctz(~bits_of_pair(places, places));
 }
 
-/* See portable.c; four entries at a time. */
+/* Like find_entries in portable.c, but computes four entries at a time. */
 static inline void
 find_entries(const float *query, const float *words, int32_t dims,
 			 float weight, float *entries)
@@ -76,7 +76,7 @@ find_entries(const float *query, const float *words, int32_t dims,
 	}
 }
 
-/* b where it is less than a. */
+/* Returns b where it is less than a, else a. */
 static inline float32x4_t
 lesser(float32x4_t a, float32x4_t b)
 {
@@ -89,7 +89,7 @@ greater(float32x4_t a, float32x4_t b)
 	return vbslq_f32(vcgtq_f32(b, a), b, a);
 }
 
-/* See portable.c. */
+/* Like find_range in portable.c. */
 static inline void
 find_range(const float *entries, float *least, float *most)
 {
@@ -106,8 +106,8 @@ find_range(const float *entries, float *least, float *most)
 }
 
 /*
- * See portable.c.  A conversion makes 0 of what is below or no number, and
- * what is narrowed is at most 255.
+ * Like put_bytes in portable.c.  The conversion turns negative numbers and NaN
+ * into 0, and narrowing limits the levels to 255.
  */
 static inline void
 put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
@@ -130,7 +130,7 @@ put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
 	vst1q_u8(bytes + GV_CODEWORDS, vcombine_u8(low, high));
 }
 
-/* Sixteen postings at a time; a look-up has a whole column to look in. */
+/* Gathers sixteen postings at a time.  One look-up covers a whole column. */
 static void
 gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
 	   uint8_t *gathered)

@@ -1,10 +1,10 @@
 /*
  * gv_portable_records.h
- *		Refine records, of bytes and in half precision: what portable.c does of
- *		them, and all levels have to.
+ *		Sums over refine records, of bytes and in half precision.  Included by
+ *		portable.c, so these functions define the kernels of all levels.
  */
 
-/* |q - x^|^2 in fp32. */
+/* Computes the partial sums of |q - x^|^2 in fp32. */
 static void
 record_squares(const float *restrict q, const GvRefine *record,
 			   int32_t dims, float *restrict sums)
@@ -33,7 +33,10 @@ record_squares(const float *restrict q, const GvRefine *record,
 	}
 }
 
-/* <q, x^> in fp32, and the sum of its terms' magnitudes. */
+/*
+ * Computes the partial sums of <q, x^> in fp32, and those of the terms'
+ * magnitudes.
+ */
 static void
 record_products(const float *restrict q, const GvRefine *record,
 				int32_t dims, float *restrict sums,
@@ -65,7 +68,7 @@ record_products(const float *restrict q, const GvRefine *record,
 	}
 }
 
-/* The same in half precision. */
+/* The following two are like the functions above, for half precision. */
 static void
 half_squares(const float *restrict q, const uint16_t *restrict half_vector,
 			 int32_t dims, float *restrict sums)

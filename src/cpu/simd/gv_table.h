@@ -1,10 +1,10 @@
 /*
  * gv_table.h
- *		A query's look-up table and its filter, of what a level of instructions
- *		makes of one sub-quantizer.
+ *		A query's look-up table and its filter, made by functions of a level
+ *		for one sub-quantizer.
  *
  * Included by portable.c and by gv_level.h, because functions cannot be shared
- * between levels.  The including file has LEVEL, the attribute of its
+ * between levels.  The including file defines LEVEL, the attribute of its
  * functions, and find_entries, find_range and put_bytes, which are described
  * in portable.c.
  */
@@ -15,13 +15,16 @@
 
 #include "cpu/simd/gv_kernels.h"
 
-/* Make the filter of a table whose entries [m][GV_CODEWORDS] are there. */
+/*
+ * Makes the filter of a table whose entries [m][GV_CODEWORDS] are there
+ * already.
+ */
 static LEVEL void
 make_filter(float *table, int32_t m)
 {
 	GvFilter   *filter = (GvFilter *) gv_filter_of(table, m);
-	double		offset = 0.0;	/* sum of lo_j */
-	double		size = 0.0;		/* M */
+	double		offset = 0.0;	/* sum of lo_j (see table.c) */
+	double		size = 0.0;		/* M (see table.c) */
 	float		range = 0.0f;
 	float		least;
 	float		most;
@@ -54,7 +57,7 @@ make_filter(float *table, int32_t m)
 			filter->bytes[gv_filter_place(j) + i] = 0;
 }
 
-/* See gv_table. */
+/* Makes a query's look-up table and its filter (see gv_table). */
 static LEVEL void
 make_table(const GvModel *model, const float *query, float *table)
 {

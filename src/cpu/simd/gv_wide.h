@@ -1,14 +1,14 @@
 /*
  * gv_wide.h
- *		Rows compared sixteen dimensions at a time, where that takes several
- *		registers.
+ *		Compares rows sixteen dimensions at a time, for levels on which this
+ *		takes several registers.
  *
- * Included by the files of levels of which that is so.  They have LEVEL, the
- * attribute of their functions, LANES, the type Wide, sixteen floats, and its
- * zero, load, add_terms and add_lanes.
+ * Included by the files of these levels.  They define LEVEL, the attribute of
+ * their functions, LANES, the type Wide, which has sixteen floats, and its
+ * functions zero, load, add_terms and add_lanes.
  */
 
-/* The first n numbers of x, 0 < n < 16, and zeros. */
+/* Returns the first n numbers of x, 0 < n < 16, followed by zeros. */
 static LEVEL Wide
 load_rest(const float *x, int32_t n)
 {
@@ -18,7 +18,7 @@ load_rest(const float *x, int32_t n)
 	return load(rest);
 }
 
-/* nrows <= 4 rows, read side by side. */
+/* Compares q with nrows <= 4 rows, which are read side by side. */
 static inline LEVEL void
 compare_some(const float *q, const float *rows, int nrows, int32_t dims,
 			 bool product, float *out)

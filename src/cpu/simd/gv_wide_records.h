@@ -1,14 +1,14 @@
 /*
  * gv_wide_records.h
- *		Refine records, sixteen dimensions at a time, where that takes several
- *		registers.
+ *		Sums over refine records, sixteen dimensions at a time, for levels on
+ *		which this takes several registers.
  *
- * Included by the files of levels of which that is so, which have what
- * gv_wide.h asks for and its load_rest, and for sixteen elements of x^ decode
- * and from_half; add_record adds terms of a product, and their magnitudes.
+ * Included by the files of these levels.  They have included gv_wide.h, and
+ * define store, and decode and from_half, which make sixteen elements of x^,
+ * and add_record, which adds the terms of a product, and their magnitudes.
  */
 
-/* The last n < 16 elements, and zeros. */
+/* Returns the last n < 16 elements, followed by zeros. */
 static LEVEL Wide
 decode_rest(const GvRefine *record, const uint8_t *codes, int32_t n)
 {
@@ -54,7 +54,7 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 	store(magnitudes, size);
 }
 
-/* The last n < 16 elements, and zeros. */
+/* Returns the last n < 16 elements, followed by zeros. */
 static LEVEL Wide
 from_half_rest(const uint16_t *half_vector, int32_t n)
 {

@@ -1,18 +1,22 @@
 /*
  * gv_words.h
- *		The nearest codewords of vectors that lie transposed: one source for
- *		every level of instructions.
+ *		The nearest codewords of transposed vectors: one source for every level
+ *		of instructions.
  *
- * Loops over rows that do not depend on each other, and have no branches:
- * compilers make of them what a level has (-O3).  Each level's file has its
- * own copy, because functions cannot be shared between levels.
+ * The loops are over rows that do not depend on each other, and have no
+ * branches.  So compilers use the instructions that a level has (-O3).  Each
+ * level's file has its own copy, because functions cannot be shared between
+ * levels.
  */
 #ifndef GV_WORDS_H
 #define GV_WORDS_H
 
 #include "cpu/simd/gv_kernels.h"
 
-/* dist [nrows] += squared differences of one dimension to a codeword's. */
+/*
+ * Adds to dist [nrows] the squared differences of one dimension of the rows
+ * from a codeword's.
+ */
 static inline void
 gv_add_dimension(const float *restrict x /* [nrows] */ , int nrows,
 				 float word, float *restrict dist)
@@ -28,8 +32,8 @@ gv_add_dimension(const float *restrict x /* [nrows] */ , int nrows,
 }
 
 /*
- * dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] += squared distances of nrows vectors
- * to the codewords, over the first len of their dims dimensions.
+ * Adds to dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] the squared distances of nrows
+ * vectors from the codewords, over the first len of their dims dimensions.
  */
 static inline void
 gv_add_distances(const float *x /* [len][stride] */ , size_t stride,
@@ -46,7 +50,10 @@ gv_add_distances(const float *x /* [len][stride] */ , size_t stride,
 							 dist + k * GV_CPU_WORD_ROWS);
 }
 
-/* Where codeword k is nearer than the best so far, it becomes the best. */
+/*
+ * Makes codeword k the best of each row for which it is nearer than the best
+ * so far.
+ */
 static inline void
 gv_keep_nearer(const float *restrict dist /* [nrows] */ , int nrows,
 			   int32_t k, float *restrict best, int32_t *restrict code)
@@ -64,7 +71,10 @@ gv_keep_nearer(const float *restrict dist /* [nrows] */ , int nrows,
 	}
 }
 
-/* The nearest codewords, ties to the smaller number, and their distances. */
+/*
+ * Finds the nearest codewords, ties to the smaller number, and their
+ * distances.
+ */
 static inline void
 gv_nearest_words(const float *dist /* [GV_CODEWORDS][GV_CPU_WORD_ROWS] */ ,
 				 int nrows, float *best /* [nrows] */ ,

@@ -1,12 +1,13 @@
 /*
  * half.c
- *		float32 to half precision and back, by integer arithmetic.
+ *		Conversion of float32 to half precision and back, by integer
+ *		arithmetic.
  */
 #include <string.h>
 
 #include "engine/gv_engine.h"
 
-#define HALF_MAX	0x7BFF		/* 65504, the largest finite half */
+#define HALF_MAX	0x7BFF		/* 65504, the largest finite value */
 
 static uint16_t
 to_half(float x)
@@ -21,16 +22,16 @@ to_half(float x)
 	memcpy(&bits, &x, sizeof(bits));
 	sign = bits >> 16 & 0x8000;
 	value = bits & 0x7FFFFFFF;
-	if (value >= 0x47800000)	/* 65536, infinity, NaN */
+	if (value >= 0x47800000)	/* from 65536 on; also infinity and NaN */
 		return (uint16_t) (sign | HALF_MAX);
-	if (value < 0x33000000)		/* below half of the smallest half */
+	if (value < 0x33000000)		/* below half of the smallest value */
 		return (uint16_t) sign;
 
-	/* drop 13 bits of the mantissa, more where the half is subnormal */
+	/* drop 13 bits of the mantissa, or more if the result is subnormal */
 	if (value >= 0x38800000)
 	{
 		shift = 13;
-		value -= 0x38000000;	/* 112 << 23: the difference of the biases */
+		value -= 0x38000000;	/* 112 << 23, the difference of the biases */
 	}
 	else
 	{
@@ -63,7 +64,6 @@ from_half(uint16_t half)
 	return x;
 }
 
-/* See gv_engine.h. */
 void
 gv_to_half(const float *x, int64_t n, uint16_t *half)
 {
@@ -73,7 +73,6 @@ gv_to_half(const float *x, int64_t n, uint16_t *half)
 		half[i] = to_half(x[i]);
 }
 
-/* See gv_engine.h. */
 void
 gv_from_half(const uint16_t *half, int64_t n, float *x)
 {

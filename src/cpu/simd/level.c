@@ -1,10 +1,10 @@
 /*
  * level.c
- *		Which of the tables of kernels is in use.
+ *		The choice among the tables of kernels.
  *
- * A processor never reaches instructions that it lacks: only their table names
- * the functions that have them, and it is taken only where the processor has
- * them and the system saves their registers.
+ * A processor never executes instructions that it lacks.  Only their own table
+ * names the functions that have these instructions, and that table is used
+ * only if the processor has them and the system saves their registers.
  */
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -16,8 +16,8 @@ const GvKernels *gv_kernels = &gv_portable_kernels;
 
 #ifdef __x86_64__
 /*
- * Returns whether the processor converts half precision to floats.  clang
- * cannot ask by name.
+ * Returns whether the processor converts half precision to floats.  clang has
+ * no name for this feature that __builtin_cpu_supports would accept.
  */
 static bool
 has_f16c(void)
@@ -32,7 +32,7 @@ has_f16c(void)
 }
 #endif
 
-/* The kernels of a level, or NULL where the processor lacks it. */
+/* Returns the kernels of a level, or NULL if the processor lacks the level. */
 static const GvKernels *
 kernels_of(GvSimd level)
 {
@@ -52,7 +52,6 @@ kernels_of(GvSimd level)
 	return level == GV_SIMD_PORTABLE ? &gv_portable_kernels : NULL;
 }
 
-/* See gv_engine.h. */
 const char *
 gv_simd_name(GvSimd level)
 {
@@ -67,14 +66,12 @@ gv_simd_name(GvSimd level)
 	return names[level];
 }
 
-/* See gv_engine.h. */
 bool
 gv_simd_has(GvSimd level)
 {
 	return level == GV_SIMD_AUTO || kernels_of(level) != NULL;
 }
 
-/* See gv_engine.h. */
 void
 gv_simd_use(GvSimd level)
 {

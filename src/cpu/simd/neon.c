@@ -1,12 +1,12 @@
 /*
  * neon.c
- *		The kernels in NEON, which every arm64 has: gv_kernels.h says what they
- *		do.
+ *		The kernels in NEON, which every arm64 has (gv_kernels.h describes
+ *		them).
  *
  * Four registers hold the sixteen partial sums of a distance or the sixteen
  * entries of a sub-quantizer; two hold a byte column of 32 postings.
- * Multiplications and additions stay apart, because a fused one would round
- * differently, except in estimates.
+ * Multiplications and additions are separate, because a fused one would round
+ * differently; only estimates are fused.
  */
 #include "cpu/simd/gv_kernels.h"
 
@@ -15,14 +15,14 @@
 #include <arm_neon.h>
 #include <string.h>
 
-#define LEVEL					/* no attribute: what all processors have */
+#define LEVEL					/* no attribute: all processors have NEON */
 #define LANES		GV_CPU_LANES
 #define FOUR		4			/* floats in a register */
 #define NFOURS		(LANES / FOUR)
 #define CENTS		GV_CPU_TILE_CENTS
-#define DRAIN		128			/* columns that 16-bit sums take */
+#define DRAIN		128			/* columns that 16-bit sums can take */
 
-/* Sixteen floats; the sums of a distance. */
+/* Sixteen floats, such as the partial sums of a distance. */
 typedef struct Wide
 {
 	float32x4_t fours[NFOURS];
@@ -59,7 +59,7 @@ store(float *x, Wide wide)
 		vst1q_f32(x + h * FOUR, wide.fours[h]);
 }
 
-/* Lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
+/* Adds the lanes: lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
 static inline float
 add_lanes(Wide sums)
 {
@@ -117,7 +117,7 @@ residual_products(const float *x, const float *a, const float *b,
 	store(sums, acc);
 }
 
-/* Two terms in double, of the lower or the upper half of a and b. */
+/* Returns two terms in double, from the lower or the upper half of a and b. */
 static inline float64x2_t
 term64(float32x4_t a, float32x4_t b, bool upper, bool product)
 {
@@ -130,7 +130,7 @@ term64(float32x4_t a, float32x4_t b, bool upper, bool product)
 	return product ? vmulq_f64(x, y) : vmulq_f64(diff, diff);
 }
 
-/* The terms of eight dimensions, to sums [4]. */
+/* Adds the terms of eight dimensions to sums [4]. */
 static inline void
 add_terms64(float64x2_t * sums, const float *a, const float *b, bool product)
 {
@@ -168,7 +168,10 @@ compare64(const float *a, const float *b, int32_t dims, bool product)
 								vaddq_f64(sums[1], sums[3])));
 }
 
-/* Four dimensions of one row and 4 centroids, added up as prescribed. */
+/*
+ * Multiplies four dimensions of one row with 4 centroids, and adds up the
+ * products in the prescribed order.
+ */
 static inline float32x4_t
 multiply_four(float32x4_t x, const float *panel)
 {
@@ -180,7 +183,7 @@ multiply_four(float32x4_t x, const float *panel)
 	return vaddq_f32(vaddq_f32(x0, x1), vaddq_f32(x2, x3));
 }
 
-/* The same of 8 centroids, added to sums [2]. */
+/* Like multiply_four, for 8 centroids.  Adds the results to sums [2]. */
 static inline void
 multiply_eight(float32x4_t x, const float *panel, float32x4_t *sums)
 {
@@ -188,7 +191,10 @@ multiply_eight(float32x4_t x, const float *panel, float32x4_t *sums)
 	sums[1] = vaddq_f32(sums[1], multiply_four(x, panel + FOUR));
 }
 
-/* nrows <= 4 rows and 8 centroids: what registers hold, with the panel. */
+/*
+ * Multiplies nrows <= 4 rows with 8 centroids.  The registers hold all of
+ * these sums and the panel's numbers.
+ */
 static inline void
 multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 			  const float *panel, float *products)
@@ -222,7 +228,10 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 	}
 }
 
-/* nrows <= 4 rows and 16 centroids, fused. */
+/*
+ * Multiplies nrows <= 4 rows with 16 centroids, and fuses multiplications and
+ * additions.
+ */
 static inline void
 estimate_some(const float *x, int32_t stride, int nrows, int32_t len,
 			  const float *panel, float *products)
@@ -253,7 +262,11 @@ estimate_some(const float *x, int32_t stride, int nrows, int32_t len,
 	}
 }
 
-/* Of places that are all ones or zeros, a bit for each of eight in turn. */
+/*
+ * Keeps one bit of each byte of `places`, which is all ones or all zeros.  It
+ * is a different bit in each of eight consecutive bytes, so that adding these
+ * up gives all eight bits.
+ */
 static inline uint8x16_t
 weigh(uint8x16_t places)
 {
@@ -262,7 +275,7 @@ weigh(uint8x16_t places)
 	return vandq_u8(places, vreinterpretq_u8_u64(weights));
 }
 
-/* Bits of 32 places, one byte each. */
+/* Returns a bit for each of 32 bytes. */
 static inline uint32_t
 bits_of_pair(uint8x16_t a, uint8x16_t b)
 {
@@ -272,7 +285,9 @@ bits_of_pair(uint8x16_t a, uint8x16_t b)
 	return vgetq_lane_u32(vreinterpretq_u32_u8(vpaddq_u8(sums, sums)), 0);
 }
 
-/* Bits of places [4], sixteen in each. */
+/*
+ * Returns a bit for each of the bytes of places [4], sixteen in each register.
+ */
 static inline uint64_t
 bits_of(const uint8x16_t *places)
 {
@@ -283,7 +298,7 @@ bits_of(const uint8x16_t *places)
 	return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sums, sums)), 0);
 }
 
-/* Sixteen places of 4 bytes, in one byte each. */
+/* Reduces sixteen lanes of 4 bytes to one byte each. */
 static inline uint8x16_t
 narrow(const uint32x4_t * places /* [4] */ )
 {
@@ -339,8 +354,9 @@ below(const float *values, float limit)
 }
 
 /*
- * Entries of sixteen postings, added to their sums: looked up byte by byte, in
- * planes that have byte b of all entries of the sub-quantizer.
+ * Looks up the entries of sixteen postings, and adds them to the postings'
+ * sums.  Entries are looked up byte by byte: planes.val[b] has byte b of all
+ * entries of the sub-quantizer.
  */
 static inline void
 add_entries(Wide *sums, uint8x16x4_t planes, uint8x16_t codes)
@@ -365,7 +381,7 @@ add_entries(Wide *sums, uint8x16x4_t planes, uint8x16_t codes)
 	}
 }
 
-/* n postings, GV_BLOCK or twice as many. */
+/* Adds up the entries of n postings; n is GV_BLOCK or 2 * GV_BLOCK. */
 static inline void
 sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 		 int n, float *sums)
@@ -398,7 +414,8 @@ sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 }
 
 /*
- * Sums in 16 bits of one column, whose entries are at `bytes` and 64 behind.
+ * Adds the entries of one column to 16-bit sums.  The bytes for its low
+ * nibbles are at `bytes`, and those for its high nibbles 64 bytes further on.
  */
 static inline void
 add_column(uint16x8_t * sums /* [4] */ , const uint8_t *column,
@@ -455,7 +472,7 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 			add_column(sums, codes + p * GV_BLOCK + GV_BLOCK,
 					   bytes + p * 64 + 32);
 		}
-		if (p < end)			/* the last column, alone */
+		if (p < end)			/* the last column has no partner */
 		{
 			gv_fetch(ahead + p * GV_BLOCK);
 			add_column(sums, codes + p * GV_BLOCK,
@@ -473,7 +490,7 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 	return ~bits_of_pair(narrow(total), narrow(total + 4));
 }
 
-/* Sixteen elements of x^. */
+/* Returns sixteen elements of the x^ of a refine record. */
 static inline Wide
 decode(const GvRefine *record, const uint8_t *codes)
 {
@@ -508,7 +525,7 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 	}
 }
 
-/* Sixteen elements of the x^ of half-precision records. */
+/* Returns sixteen elements of the x^ of a half-precision record. */
 static inline Wide
 from_half(const uint16_t *halves)
 {
@@ -525,7 +542,7 @@ from_half(const uint16_t *halves)
 }
 
 #define KERNELS		gv_neon_kernels
-#define AT_ONCE		(2 * FOUR)	/* centroids that multiply_some takes */
+#define AT_ONCE		(2 * FOUR)	/* centroids of multiply_some */
 #define ESTIMATE_AT_ONCE	LANES
 #define SUM_AT_ONCE	(2 * GV_BLOCK)
 #include "cpu/simd/gv_wide_records.h"

@@ -1,17 +1,18 @@
 /*
  * portable.c
- *		The kernels in plain C, which define all others: see gv_kernels.h.
+ *		The kernels in plain C, which define all others (see gv_kernels.h).
  *
- * Partial sums are independent, so compilers keep them in vector registers
- * without leave to reorder anything.  Dimension i always goes to partial sum
- * i mod (number of sums), also in the last, incomplete round.
+ * Partial sums are independent of each other, so compilers keep them in vector
+ * registers without having to reorder any addition.  Dimension i is always
+ * added to partial sum i mod (number of sums), also in the last, incomplete
+ * round.
  */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/simd/gv_words.h"
 
-#define LEVEL					/* no attribute: what all processors have */
+#define LEVEL					/* no attribute: runs on all processors */
 #define LANES		GV_CPU_LANES
 #define LANES64		GV_CPU_LANES64
 #define CENTS		GV_CPU_TILE_CENTS
@@ -19,7 +20,7 @@
 #define STEP		4			/* dimensions multiplied at a time */
 #define SPAN		8			/* postings summed at a time */
 
-/* Add the sums pairwise: l takes l + 8, then l + 4, l + 2, l + 1. */
+/* Adds the sums pairwise: l takes l + 8, then l + 4, l + 2, l + 1. */
 static inline float
 add_lanes(float *sums /* [LANES] */ )
 {
@@ -144,9 +145,9 @@ sqdist64(const float *a, const float *b, int32_t dims)
 }
 
 /*
- * Add to out the products of one vector with CENTS centroids over STEP
- * dimensions.  Four of them: enough additions for each load and store of
- * out, and few enough factors to stay in sixteen registers.
+ * Adds to `out` the products of one vector with CENTS centroids over STEP
+ * dimensions.  STEP is four: there are enough additions for each load and
+ * store of `out`, and few enough factors for sixteen registers.
  */
 static inline void
 multiply_step(const float *x /* [STEP] */ ,
@@ -164,7 +165,7 @@ multiply_step(const float *x /* [STEP] */ ,
 			(x2 * y[2 * CENTS + c] + x3 * y[3 * CENTS + c]);
 }
 
-/* The same over len dimensions, 1 <= len <= SLICE. */
+/* Like multiply_step, over len dimensions, 1 <= len <= SLICE. */
 static void
 multiply_row(const float *x, int32_t len,
 			 const float *panel /* [SLICE][CENTS] */ , float *out)
@@ -195,7 +196,7 @@ multiply(const float *x, int32_t stride, int nrows, int32_t len,
 					 products + row * CENTS);
 }
 
-/* A panel's products come together before they are added. */
+/* Adds up a panel's products before it adds their sum to `products`. */
 static void
 estimate(const float *x, int32_t stride, int nrows, int32_t len,
 		 const float *panel, float *products)
@@ -229,7 +230,10 @@ within(const float *squares, const float *products, float limit)
 	return found;
 }
 
-/* Mostly there is none, which compilers see quickly. */
+/*
+ * The first loop, for which compilers use vector instructions, finds out
+ * whether any bit has to be set.  Mostly none has.
+ */
 static uint64_t
 below(const float *values, float limit)
 {
@@ -283,7 +287,7 @@ nearest_word(const float *x, const float *words, int32_t dims)
 	return nearest;
 }
 
-/* Entries [GV_CODEWORDS] of one sub-quantizer: "The score S". */
+/* Computes the entries [GV_CODEWORDS] of one sub-quantizer ("The score S"). */
 static inline void
 find_entries(const float *restrict query /* [dims] */ ,
 			 const float *restrict words /* [GV_CODEWORDS][dims] */ ,
@@ -300,7 +304,7 @@ find_entries(const float *restrict query /* [dims] */ ,
 		entries[k] = weight * sums[k];
 }
 
-/* The least and the most of a sub-quantizer's entries. */
+/* Finds the least and the greatest of a sub-quantizer's entries. */
 static inline void
 find_range(const float *restrict entries, float *least, float *most)
 {
@@ -322,8 +326,8 @@ find_range(const float *restrict entries, float *least, float *most)
 }
 
 /*
- * A sub-quantizer's bytes, twice.  Of a damaged index entries may be no
- * numbers, which no integer is.
+ * Stores a sub-quantizer's bytes, twice.  In a damaged index entries may be
+ * NaN, which must not be converted to an integer.
  */
 static inline void
 put_bytes(const float *restrict entries, float least, float inverse,
@@ -344,7 +348,10 @@ put_bytes(const float *restrict entries, float least, float inverse,
 #include "cpu/simd/gv_table.h"
 
 #ifdef GV_TEST_BUILD
-/* Make the filter of a table whose entries [m][GV_CODEWORDS] are there. */
+/*
+ * Makes the filter of a table whose entries [m][GV_CODEWORDS] are there
+ * already.
+ */
 void
 gv_filter_make(float *table, int32_t m)
 {
@@ -353,8 +360,9 @@ gv_filter_make(float *table, int32_t m)
 #endif
 
 /*
- * sums[i] of SPAN postings, whose codes are `codes`[..][i].  Entries are added
- * one by one, not in pairs first, because S is defined so.
+ * Computes sums[i] of SPAN postings, whose codes are codes[..][i].  Entries
+ * are added one by one, not in pairs first, because the score S is defined in
+ * that way.
  */
 static inline void
 sum_span(const float *restrict table, int32_t m,
@@ -393,7 +401,7 @@ sum_postings(const float *table, int32_t m, const uint8_t *codes,
 {
 	int32_t		i;
 
-	/* a stride that compilers know saves them a register */
+	/* a constant stride saves compilers a register */
 	for (i = 0; i < n; i += SPAN)
 		if (stride == GV_BLOCK)
 			sum_span(table, m, codes + i, GV_BLOCK, sums + i);
@@ -438,7 +446,7 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
 	return kept;
 }
 
-/* Abbreviated keys, each in 64 bits. */
+/* Converts abbreviated keys to 64 bits each. */
 static void
 widen(const void *abbrevs, int width, uint64_t *wide)
 {

@@ -1,9 +1,9 @@
 /*
  * gv_builder.c
- *		Builders' operations by the engine that was taken, and code that
- *		engines share.
+ *		Builders: argument checks and dispatch to the engine.
  *
- * The engine itself checks arguments that depend on a builder's state.
+ * All operations go to the engine that was passed to gv_builders_open.
+ * Arguments that depend on a builder's state are checked by the engine itself.
  */
 #include "engine/mirror/gv_builder.h"
 
@@ -14,14 +14,16 @@
 #define MAX_LISTS		(1 << 24)
 #define MAX_ITERATIONS	1000
 
-/* The one that gv_builders_open took, for the rest of the process. */
+/*
+ * The engine that was passed to gv_builders_open; it stays until the process
+ * ends.
+ */
 static const GvBuilderBackend *builders;
 
 #ifdef GV_TEST_BUILD
 
 static GvFault fault;
 
-/* From now on the n-th call reports `status`, see gv_builder.h. */
 void
 gv_builder_fault(int64_t n, GvStatus status)
 {
@@ -31,20 +33,14 @@ gv_builder_fault(int64_t n, GvStatus status)
 #endif
 
 static bool
-valid_shape(const GvBuilderSpec *spec)
+valid_spec(const GvBuilderSpec *spec)
 {
-	return gv_valid_metric(spec->metric) &&
+	return spec != NULL && gv_valid_metric(spec->metric) &&
 		gv_valid_shape(spec->dims, spec->m) &&
 		(spec->lists_per_row == 1 || spec->lists_per_row == 2) &&
 		spec->refine >= GV_RECORDS_NONE &&
 		spec->refine <= GV_RECORDS_HALF &&
-		spec->scale > 0 && spec->scale <= FLT_MAX;
-}
-
-static bool
-valid_spec(const GvBuilderSpec *spec)
-{
-	return spec != NULL && valid_shape(spec) &&
+		spec->scale > 0 && spec->scale <= FLT_MAX &&
 		spec->device >= 0 && spec->device < gv_ndevices() &&
 		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
 		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
@@ -71,7 +67,6 @@ valid_encoded(const GvEncoded *encoded)
 		(encoded->records == NULL) == bare;
 }
 
-/* Take an engine. */
 GvStatus
 gv_builders_open(const GvBuilderBackend *engine)
 {
@@ -120,7 +115,6 @@ gv_builder_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 	return builders->train(builder, trained, stop);
 }
 
-/* It encodes what it is given, and has no sample. */
 GvBuilderSpec
 gv_builder_copy_spec(const GvBuilderSpec *spec, int32_t device)
 {

@@ -1,34 +1,36 @@
 /*
  * gv_builder.h
- *		The engine API's part for builds: an index in the making.
+ *		The engine API's part for builds: an index under construction.
  *
- * gv_engine.h trains and encodes arrays that the caller brings each time.  A
- * device has to keep them: a builder holds a sample of the rows to come and,
- * once trained, centroids and codebooks, with which it encodes all rows that
- * pass by.  gpuvecd calls this; backends never do.
+ * gv_engine.h trains and encodes arrays that the caller passes in each call.
+ * A device has to keep its arrays, so there are builders.  A builder holds a
+ * sample of the rows to be indexed and, once trained, centroids and codebooks,
+ * with which it encodes all rows.  gpuvecd calls this API; backends never do.
  *
- * Like those of gv_mirror.h these operations keep state and take memory, and
- * may report GV_NO_MEMORY (the builder can only be dropped then) and GV_FAILED
- * (the engine is beyond repair: the process must be restarted).  They never
- * print, exit or jump out.
+ * Like the operations of gv_mirror.h, these operations keep state and allocate
+ * memory.  They may report GV_NO_MEMORY, after which the builder can only be
+ * dropped, and GV_FAILED, after which the process must be restarted because
+ * the engine is beyond repair.  They never print, exit or jump out.
  *
- * Threads: one at a time for each builder; different builders, and mirrors,
- * may work side by side.
+ * Threads: one thread at a time may use a builder; different builders, and
+ * mirrors, may be used concurrently.
  *
- * Exactness.  Rows are transformed as by gv_transform.  A row's first list
- * is the nearest centroid, as gv_assign finds it; its second the one that
- * gv_soar takes of the next GV_SOAR_LISTS - 1 nearest ones, ascending by
- * (squared distance, list).  Codes, T and refine records are gv_encode's,
- * gv_refine_encode's and gv_half_encode's, scores of neighbors gv_exact's.
- * All this bit for bit, on every engine.  Training is an engine's own, of the
- * quality of gv_kmeans and gv_codebooks; the same input in the same order
- * gives the same centroids again.
+ * Exactness.  Rows are transformed as by gv_transform.  A row's first list is
+ * the one with the nearest centroid, as gv_assign finds it.  The second list
+ * is the one that gv_soar chooses among the next GV_SOAR_LISTS - 1 nearest
+ * lists, ascending by (squared distance, list).  Codes, T and refine records
+ * are gv_encode's, gv_refine_encode's and gv_half_encode's, and scores of
+ * neighbors are gv_exact's.  All of these are the same on every engine, bit
+ * for bit.  Training differs between engines, but has the quality of gv_kmeans
+ * and gv_codebooks.  The same input in the same order gives the same centroids
+ * again.
  *
- * Several devices.  One trains; copies of its builder on others encode, each
- * its own batches.  A row is encoded to the same bits on all of them.  Which
- * rows are near to queries a copy says of its own rows only: they are all of
- * those that one builder would have named, and more, for the caller to choose
- * from.
+ * Several devices.  One device trains a builder.  Copies of the builder on
+ * other devices help to encode, and each of them gets other batches.  A row is
+ * encoded to the same bits on all devices.  A copy finds the neighbors of the
+ * queries among the rows that it has encoded.  So all copies together report
+ * every row that one builder would have reported, and more, and the caller
+ * must choose from them.
  */
 #ifndef GV_BUILDER_H
 #define GV_BUILDER_H
@@ -44,7 +46,7 @@ typedef struct GvBuilder GvBuilder;
 #define GV_MAX_DEPTH		512
 #define GV_MAX_BATCH_ROWS	(1 << 16)
 
-/* Rows of the sample whose residuals train the codebooks. */
+/* Number of rows of the sample whose residuals train the codebooks. */
 #define GV_CODEBOOK_ROWS	8192
 
 /* The properties of a builder that never change. */
@@ -54,41 +56,45 @@ typedef struct GvBuilderSpec
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
-	int32_t		lists_per_row;	/* lists of a row, 1 or 2 */
-	int32_t		refine;			/* GvRecords that are made as well */
+	int32_t		lists_per_row;	/* 1 or 2 */
+	int32_t		refine;			/* the kind of refine records to make, a
+								 * GvRecords */
 	int32_t		nlists;			/* requested, 1 .. 2^24 */
 	int32_t		nparents;		/* requested, 1 .. nlists */
-	int32_t		nqueries;		/* 0 .. GV_MAX_QUERIES, whose `depth` nearest
-								 * rows are looked for */
+	int32_t		nqueries;		/* 0 .. GV_MAX_QUERIES; for each query the
+								 * `depth` nearest rows are requested */
 	int32_t		depth;			/* 1 .. GV_MAX_DEPTH, or 0 without queries */
-	int32_t		batch_rows;		/* encoded at once, at most */
-	int32_t		iterations;		/* these three as in GvKmeans */
+	int32_t		batch_rows;		/* largest number of rows that one call
+								 * encodes */
+	int32_t		iterations;		/* this, max_imbalance and seed are as in
+								 * GvKmeans */
 	float		scale;			/* a power of two, see GvModel */
 	int32_t		unused;			/* 0 */
 	double		max_imbalance;
 	uint64_t	seed;
-	int64_t		sample_rows;	/* at most */
+	int64_t		sample_rows;	/* largest number of rows of the sample */
 } GvBuilderSpec;
 
-/* The use of rows. */
+/* The purpose for which rows are added. */
 typedef enum GvRows
 {
 	GV_SAMPLE,
 	GV_QUERIES
 } GvRows;
 
-/* Where the time of training went, in seconds. */
+/* Times of the parts of training, in seconds. */
 typedef struct GvTrainTimes
 {
 	double		lists;			/* k-means of the sample */
-	double		splits;			/* of that, dividing clusters that are too
-								 * big; 0 where it is not timed */
-	int32_t		passes;			/* over the whole sample; likewise */
+	double		splits;			/* the part of `lists` in which clusters that
+								 * were too large were split; 0 if not timed */
+	int32_t		passes;			/* passes of k-means over the whole sample; 0
+								 * if not counted */
 	double		parents;
 	double		codebooks;
 } GvTrainTimes;
 
-/* Seconds since *begun, which becomes now. */
+/* Returns the seconds since *begun, and sets *begun to the current time. */
 static inline double
 gv_lap(double *begun)
 {
@@ -107,41 +113,50 @@ typedef struct GvTrained
 	GvTrainTimes times;
 } GvTrained;
 
-/* A row that is among the nearest to a query of all rows encoded so far. */
+/*
+ * A row that is one of the `depth` rows nearest to a query, among all rows
+ * that the builder has encoded so far.
+ */
 typedef struct GvNeighbor
 {
 	int32_t		query;
-	int32_t		row;			/* of the batch */
-	float		score;			/* as of gv_exact */
+	int32_t		row;			/* number in the batch */
+	float		score;			/* as gv_exact computes it */
 } GvNeighbor;
 
-/* n rows encoded; all arrays are the caller's. */
+/* The result of encoding n rows.  All arrays are the caller's. */
 typedef struct GvEncoded
 {
-	int32_t    *lists;			/* [n][lists_per_row], -1: there is no second
-								 * one */
-	float	   *t;				/* [n][lists_per_row], 0 where there is no
-								 * list */
-	uint8_t    *codes;			/* [n][lists_per_row][gv_code_bytes(m)],
-								 * likewise */
-	float	   *min;			/* [n] refine records; or NULL, all four */
-	float	   *step;			/* [n], both 0 in half precision */
-	float	   *error;
-	uint8_t    *records;		/* [n][dims] their codes, or uint16_t
-								 * [n][dims] */
-	GvNeighbor *neighbors;		/* [gv_builder_most_neighbors], queries
-								 * ascending; those of one query in any order */
+	int32_t    *lists;			/* [n][lists_per_row]; -1 if the row has no
+								 * second list */
+	float	   *t;				/* [n][lists_per_row]; 0 if there is no list */
+	uint8_t    *codes;			/* [n][lists_per_row][gv_code_bytes(m)]; 0 if
+								 * there is no list */
+	float	   *min;			/* [n]; this and the next three arrays are the
+								 * refine records; all four are NULL if no
+								 * refine records are made */
+	float	   *step;			/* [n]; min and step are 0 for records in half
+								 * precision */
+	float	   *error;			/* [n] */
+	uint8_t    *records;		/* [n][dims] codes; for records in half
+								 * precision, uint16_t [n][dims] values */
+	GvNeighbor *neighbors;		/* [gv_builder_most_neighbors], ascending by
+								 * query; the order within a query is
+								 * undefined */
 	int32_t		nneighbors;		/* out */
 } GvEncoded;
 
-/* Neighbors that a batch of n rows has at most. */
+/* Returns the largest number of neighbors that a batch of n rows can have. */
 static inline int64_t
 gv_builder_most_neighbors(const GvBuilderSpec *spec, int32_t n)
 {
 	return (int64_t) spec->nqueries * (n < spec->depth ? n : spec->depth);
 }
 
-/* Bytes of a GvEncoded of n rows in one block of memory. */
+/*
+ * Returns the size of one block of memory, in bytes, for all arrays of a
+ * GvEncoded of n rows.
+ */
 static inline uint64_t
 gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbors)
 {
@@ -154,8 +169,8 @@ gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbors)
 }
 
 /*
- * Points it there: 4-byte words first, then 2-byte ones and bytes, so all are
- * aligned.
+ * Points the arrays of *encoded into one block of memory.  Arrays of 4-byte
+ * words come first, then 2-byte ones and bytes, so that all are aligned.
  */
 static inline void
 gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
@@ -188,7 +203,10 @@ gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
 	encoded->codes = (uint8_t *) next;
 }
 
-/* May a builder that was trained so encode n rows into these arrays? */
+/*
+ * Returns whether a builder, once trained, can encode n rows into these
+ * arrays.
+ */
 static inline bool
 gv_builder_can_encode(const GvBuilderSpec *spec, const GvTrained *trained,
 					  int32_t n, const GvEncoded *encoded)
@@ -197,7 +215,7 @@ gv_builder_can_encode(const GvBuilderSpec *spec, const GvTrained *trained,
 		(spec->refine != GV_RECORDS_NONE) == (encoded->min != NULL);
 }
 
-/* Elements of an array of a trained builder. */
+/* Returns the number of elements of a trained builder's array. */
 static inline int64_t
 gv_builder_array_length(const GvBuilderSpec *spec, const GvTrained *trained,
 						GvArray array)
@@ -211,7 +229,7 @@ gv_builder_array_length(const GvBuilderSpec *spec, const GvTrained *trained,
 	return gv_array_length(&mirror, array);
 }
 
-/* One engine, complete; the functions below call it. */
+/* The functions of one engine; the functions below call them. */
 typedef struct GvBuilderBackend
 {
 	const char *name;
@@ -235,69 +253,72 @@ typedef struct GvBuilderBackend
 								  const GvStop *stop);
 } GvBuilderBackend;
 
-extern const GvBuilderBackend gv_cuda_builders; /* gpu/, where it is built */
+extern const GvBuilderBackend gv_cuda_builders; /* in gpu/, if it is built */
 
 /*
- * gv_builders_open: take this engine from now on, once a process and after
- * gv_mirrors_open took the one of the same name.
+ * Sets the engine that this process uses.  Must be called only once, and after
+ * gv_mirrors_open was called with the engine of the same name.
  */
 extern GvStatus gv_builders_open(const GvBuilderBackend *engine);
 
-/* gv_builder_size: bytes that a builder takes, about; 0: invalid spec. */
+/* Returns about how many bytes a builder takes, or 0 for an invalid spec. */
 extern int64_t gv_builder_size(const GvBuilderSpec *spec);
 
-/* gv_builder_create: mean [dims] of the sample, see GvModel. */
+/* Creates a builder.  mean [dims] is the mean of the sample (see GvModel). */
 extern GvStatus gv_builder_create(const GvBuilderSpec *spec,
 								  const float *mean, GvBuilder **builder);
 extern void gv_builder_drop(GvBuilder *builder);
 
 /*
- * gv_builder_put_rows: add raw rows [n][dims] to the sample, or to the
- * queries.  GV_INVALID when one is not finite, there are more than the spec
- * says, or the builder is trained.
+ * Adds raw rows [n][dims] to the sample, or to the queries.  Returns
+ * GV_INVALID if a row is not finite, if there would be more rows than the spec
+ * says, or if the builder is trained already.
  */
 extern GvStatus gv_builder_put_rows(GvBuilder *builder, GvRows kind,
 									const float *rows, int32_t n);
 
 /*
- * gv_builder_train: lists from the sample, grouped by parents, and codebooks.
- * GV_INVALID without a sample, without all queries, or the second time.
+ * Trains lists, grouped by parents, and codebooks from the sample.  Returns
+ * GV_INVALID if there is no sample, if queries are missing, or if the builder
+ * is trained already.
  */
 extern GvStatus gv_builder_train(GvBuilder *builder, GvTrained *trained,
 								 const GvStop *stop);
 
 /*
- * gv_builder_copy: a builder on another device, or this one, that has what
- * this one was trained to, and its queries, but none of its rows.  spec is
- * that of gv_builder_copy_spec.  GV_INVALID when nothing is trained.
+ * Creates a copy of a builder on another device, or on the same one.  The copy
+ * has the builder's trained arrays and queries, but none of its rows, so it
+ * only encodes rows that are passed to it.  `spec` must come from
+ * gv_builder_copy_spec.  Returns GV_INVALID if the builder is not trained.
  */
 extern GvBuilderSpec gv_builder_copy_spec(const GvBuilderSpec *spec,
 										  int32_t device);
 extern GvStatus gv_builder_copy(GvBuilder *builder, const GvBuilderSpec *spec,
 								GvBuilder **copy);
 
-/* gv_builder_get_array: elements first .. first + n - 1, once trained. */
+/* Copies elements first .. first + n - 1 of an array of a trained builder. */
 extern GvStatus gv_builder_get_array(GvBuilder *builder, GvArray array,
 									 int64_t first, int64_t n, void *values);
 
 /*
- * gv_builder_encode: raw rows [n][dims], n <= batch_rows; see GvEncoded.
- * GV_INVALID when one is not finite or nothing is trained.
+ * Encodes raw rows [n][dims], n <= batch_rows, into *encoded (see GvEncoded).
+ * Returns GV_INVALID if a row is not finite or the builder is not trained.
  */
 extern GvStatus gv_builder_encode(GvBuilder *builder, const float *rows,
 								  int32_t n, GvEncoded *encoded,
 								  const GvStop *stop);
 
 /*
- * gv_builder_encode_sample: the same for rows first .. first + n - 1 of the
- * sample, numbered as they were put in.  GV_INVALID when there are no such.
+ * Like gv_builder_encode, for rows first .. first + n - 1 of the sample,
+ * numbered in the order in which they were added.  Returns GV_INVALID if the
+ * sample does not have all of these rows.
  */
 extern GvStatus gv_builder_encode_sample(GvBuilder *builder, int64_t first,
 										 int32_t n, GvEncoded *encoded,
 										 const GvStop *stop);
 
 #ifdef GV_TEST_BUILD
-/* Fault injection, as gv_mirror_fault. */
+/* Injects a fault, as gv_mirror_fault does. */
 extern void gv_builder_fault(int64_t n, GvStatus status);
 #endif
 

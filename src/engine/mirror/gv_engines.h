@@ -1,11 +1,11 @@
 /*
  * gv_engines.h
- *		The engines of a gpuvecd.
+ *		The table of the engines that a gpuvecd has.
  *
- * Which ones a program has is decided when it is linked, by the file that
- * defines the table: server/engines.c has CUDA or nothing, and is the
- * release's; test/oracle/oracle.c has the portable engine besides, and is the
- * test build's.
+ * A program has the engines of the file that it is linked with, because that
+ * file defines the table.  The release links server/engines.c, whose table has
+ * CUDA or no engine.  The test build links test/oracle/oracle.c, which adds
+ * the portable engine.
  */
 #ifndef GV_ENGINES_H
 #define GV_ENGINES_H
@@ -13,10 +13,11 @@
 #include "engine/gv_set.h"
 #include "engine/mirror/gv_builder.h"
 
-/* mirrors->name is what the option --engine says. */
+/* One engine.  The option --engine selects an engine by mirrors->name. */
 typedef struct GvEngine
 {
-	const GvMirrorBackend *mirrors; /* NULL behind the last engine */
+	const GvMirrorBackend *mirrors; /* NULL in the element after the last
+									 * engine */
 	const GvBuilderBackend *builders;
 	const GvSetBackend *sets;
 	bool		on_cpu;

@@ -1,31 +1,35 @@
 /*
  * gv_mirror.c
- *		Mirrors' operations by the engine that was taken.
+ *		Mirrors: argument checks and dispatch to the engine.
  *
- * The engine itself checks arguments that depend on a mirror's contents.  With
- * several devices there is one more layer between it and here, for mirrors on
- * several of them.
+ * Operations on mirrors and searchers go to the engine that was passed to
+ * gv_mirrors_open or, if there are several devices, to gv_devices_mirrors,
+ * which calls that engine.  The engine itself checks arguments that depend on
+ * a mirror's contents.
  */
-#include "engine/mirror/gv_multi.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/gv_call.h"
+#include "engine/mirror/gv_multi.h"
 
 #define MAX_LISTS	(1 << 24)
 
-/* The engine that gv_mirrors_open took, for the rest of the process. */
+/*
+ * Set by gv_mirrors_open, and kept until the process ends.  Before the call,
+ * and if it failed, mirrors is NULL and ndevices is 0.
+ */
 static const GvMirrorBackend *mirrors;
 static int32_t ndevices;
+
 static GvMatmulSetting matmul;
 
 #ifdef GV_TEST_BUILD
 
 static GvFault fault;
-static GvSearcher *hung;		/* its searches never end */
+static GvSearcher *hung;		/* a searcher whose searches never end, or
+								 * NULL; atomic */
 
-/* From now on the n-th call reports `status`, see gv_mirror.h. */
 void
 gv_mirror_fault(int64_t n, GvStatus status)
 {
@@ -38,7 +42,7 @@ gv_mirror_bytes(const GvMirror *mirror)
 	return mirror != NULL ? mirrors->bytes(mirror) : 0;
 }
 
-/* Did a test make it hang? */
+/* Returns whether a test made the searcher hang. */
 static bool
 is_hung(const GvSearcher *searcher)
 {
@@ -64,7 +68,10 @@ valid_spec(const GvMirrorSpec *spec)
 		spec->refine_records < INT64_C(1) << 48;
 }
 
-/* All the arrays of the blocks, or none of them: then `live` is the news. */
+/*
+ * Returns whether the chunk has all arrays of its blocks or, if only the live
+ * bits change, none except `live`.
+ */
 static bool
 valid_chunk(const GvListChunk *chunk)
 {
@@ -93,7 +100,6 @@ valid_search(const GvSearch *search)
 		 search->rank == 0);
 }
 
-/* Take an engine; what it runs on, or the reason why not, into `found`. */
 GvStatus
 gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 				GvDevice *found, int32_t *nfound)
@@ -110,7 +116,7 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 		return status;
 	}
 	gv_devices_engine = engine;
-	status = gv_devices_mirrors.open(devices, found, nfound);
+	status = engine->open(devices, found, nfound);
 	if (status == GV_OK)
 	{
 		mirrors = *nfound > 1 ? &gv_devices_mirrors : engine;
@@ -120,9 +126,9 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 }
 
 void
-gv_matmul_use(GvMatmulSetting wanted)
+gv_matmul_use(GvMatmulSetting setting)
 {
-	matmul = wanted;
+	matmul = setting;
 }
 
 GvMatmulSetting
@@ -137,7 +143,6 @@ gv_ndevices(void)
 	return ndevices;
 }
 
-/* See gv_mirror.h. */
 int32_t
 gv_parse_devices(const char *devices, int32_t *numbers)
 {
@@ -170,15 +175,18 @@ gv_parse_devices(const char *devices, int32_t *numbers)
 int64_t
 gv_mirror_size(const GvMirrorSpec *spec)
 {
-	return mirrors != NULL && valid_spec(spec) ? mirrors->size(spec) : 0;
+	return mirrors != NULL && valid_spec(spec) ?
+		gv_devices_engine->size(spec) : 0;
 }
 
+#ifdef GV_TEST_BUILD
 GvStatus
 gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
 	GV_CALL(fault, mirrors != NULL && valid_spec(spec) && mirror != NULL);
 	return mirrors->create(spec, mirror);
 }
+#endif
 
 static bool
 is_multi_device(void)
@@ -186,7 +194,10 @@ is_multi_device(void)
 	return mirrors == &gv_devices_mirrors;
 }
 
-/* Devices that there are, none twice; its first in the spec. */
+/*
+ * Returns whether the devices of the placement exist and are all different.
+ * Sets *placed to the spec, with the first of these devices as its device.
+ */
 static bool
 valid_placement(const GvMirrorSpec *spec, const GvPlacement *placement,
 				GvMirrorSpec *placed)
@@ -194,11 +205,12 @@ valid_placement(const GvMirrorSpec *spec, const GvPlacement *placement,
 	uint32_t	seen = 0;
 	int32_t		i;
 
-	if (spec == NULL || placement == NULL || placement->ndevices < 1 ||
-		placement->ndevices > ndevices ||
-		(placement->mode != GV_SHARDS && placement->mode != GV_REPLICAS))
+	if (spec == NULL || placement == NULL ||
+		placement->nshards < 1 || placement->nshards > ndevices ||
+		placement->nreplicas < 1 ||
+		placement->nreplicas > ndevices / placement->nshards)
 		return false;
-	for (i = 0; i < placement->ndevices; i++)
+	for (i = 0; i < gv_nmembers(placement); i++)
 	{
 		int32_t		device = placement->devices[i];
 
@@ -218,21 +230,19 @@ gv_mirror_member_size(const GvMirrorSpec *spec, const GvPlacement *placement,
 	GvMirrorSpec placed;
 
 	if (mirrors == NULL || !valid_placement(spec, placement, &placed) ||
-		member < 0 ||
-		member >= placement->ndevices)
+		member < 0 || member >= gv_nmembers(placement))
 		return 0;
-	return is_multi_device() ? gv_devices_size(&placed, placement, member) :
-		mirrors->size(&placed);
+	return gv_devices_size(&placed, placement, member);
 }
 
 GvStatus
 gv_mirror_create_on(const GvMirrorSpec *spec, const GvPlacement *placement,
-					GvMirror **mirror, int32_t *lacking)
+					GvMirror **mirror, uint32_t *lacking)
 {
 	GvMirrorSpec placed;
 
 	if (lacking != NULL)
-		*lacking = -1;
+		*lacking = UINT32_MAX;
 	GV_CALL(fault, mirrors != NULL &&
 			valid_placement(spec, placement, &placed) &&
 			mirror != NULL);
@@ -254,19 +264,15 @@ gv_mirror_usage(const GvMirror *mirror, GvDeviceUsage *usage)
 int32_t
 gv_mirror_list_shard(const GvMirror *mirror, int32_t list)
 {
-	const GvPlacedMirror *placed = (const GvPlacedMirror *) mirror;
-
-	return is_multi_device() && gv_has_shards(placed) ?
-		gv_list_owner(placed, list) : -1;
+	return is_multi_device() ?
+		gv_list_owner((const GvPlacedMirror *) mirror, list) : 0;
 }
 
 int32_t
 gv_mirror_record_shard(const GvMirror *mirror, const uint16_t *address)
 {
-	const GvPlacedMirror *placed = (const GvPlacedMirror *) mirror;
-
-	return is_multi_device() && gv_has_shards(placed) ?
-		gv_record_owner(placed, address) : -1;
+	return is_multi_device() ?
+		gv_record_owner((const GvPlacedMirror *) mirror, address) : 0;
 }
 
 GvStatus
@@ -299,7 +305,6 @@ gv_mirror_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	return mirrors->put_list(mirror, chunk);
 }
 
-/* See gv_mirror.h; an engine knows the spec that items have to fit. */
 bool
 gv_refine_items_valid(const GvMirrorSpec *spec, const GvRefineItem *items,
 					  int32_t n)
@@ -357,8 +362,8 @@ void
 gv_rejection(char *reason, size_t size)
 {
 	reason[0] = '\0';
-	if (mirrors != NULL && mirrors->rejection != NULL)
-		mirrors->rejection(reason, size);
+	if (mirrors != NULL && gv_devices_engine->rejection != NULL)
+		gv_devices_engine->rejection(reason, size);
 }
 
 GvStatus
@@ -376,8 +381,8 @@ gv_searcher_drop(GvSearcher *searcher)
 }
 
 GvStatus
-gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
-				int32_t n)
+gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
+					   GvMirror *mirror, GvSearch *searches, int32_t n)
 {
 	int32_t		i;
 
@@ -388,17 +393,21 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	{
 		if ((int) status != GV_HANGS)
 			return status;
-		__atomic_store_n(&hung, searcher, __ATOMIC_RELEASE);
+		__atomic_store_n(&hung, searchers[0], __ATOMIC_RELEASE);
 		return GV_OK;
 	}
 #endif
-	if (searcher == NULL || mirror == NULL || searches == NULL || n < 1)
+	if (nshards < 1 || searchers[0] == NULL || mirror == NULL ||
+		searches == NULL || n < 1)
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
 		if (!valid_search(&searches[i]) ||
 			searches[i].given != searches[0].given)
 			return GV_INVALID;
-	return mirrors->begin(searcher, mirror, searches, n);
+	if (is_multi_device())
+		return gv_devices_begin(searchers, nshards, mirror, searches, n);
+	return nshards == 1 ?
+		mirrors->begin(searchers[0], mirror, searches, n) : GV_INVALID;
 }
 
 bool
@@ -419,17 +428,8 @@ gv_mirror_finish(GvSearcher *searcher)
 	if (is_hung(searcher))
 		gv_fault_hang();
 #endif
-	/* what has begun ends in any case */
+	/* the search must be ended even if a test makes this call fail */
 	(void) gv_fault_is_due(&fault, &injected);
 	status = mirrors->finish(searcher);
 	return injected != GV_OK ? injected : status;
-}
-
-GvStatus
-gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
-				 int32_t n)
-{
-	GvStatus	status = gv_mirror_begin(searcher, mirror, searches, n);
-
-	return status == GV_OK ? gv_mirror_finish(searcher) : status;
 }

@@ -1,73 +1,84 @@
 /*
  * gv_mirror.h
- *		The engine API's part for mirrors: a copy of an index, searched whole.
+ *		The engine API's part for mirrors.  A mirror is a copy of an index,
+ *		which is searched in one call.
  *
- * gv_engine.h works on arrays that the caller brings each time.  A device has
- * to have them before the query comes: a mirror is an index's model and lists
- * in an engine's own memory, and a search takes a query all the way from
- * coarse search to the best postings.  gpuvecd calls this; backends never do.
+ * gv_engine.h works on arrays that the caller passes in each call.  A device
+ * must have the arrays before a query comes.  So a mirror has an index's model
+ * and lists in an engine's own memory, and one call does the whole search for
+ * a query, from the coarse search to the best postings.  gpuvecd calls this
+ * API; backends never do.
  *
- * Unlike gv_engine.h these operations keep state and take memory, and may
- * report GV_NO_MEMORY or, for a call that is a fault of ours, GV_REJECTED (the
- * mirror is as it was, after either), and GV_FAILED (the engine is
- * beyond repair: the process must be restarted).  They never print, exit
- * or jump out.
+ * Unlike those of gv_engine.h, these operations keep state and allocate
+ * memory.  They may report GV_NO_MEMORY or, if the device refused a call as
+ * invalid, GV_REJECTED.  After either status the mirror is unchanged, unless
+ * the comment on the operation says otherwise.  They may also report
+ * GV_FAILED, which means that the engine is beyond repair and the process must
+ * be restarted.  They never print, exit or jump out.
  *
- * Threads: changes of a mirror (put_array, put_list, drop) exclude all else on
- * that mirror; the caller locks.  Searches with different searchers, and
- * changes of different mirrors, may run side by side.
+ * Threads: a call that changes or reads a mirror (put_..., get_...,
+ * drop_replica, drop) excludes all other calls on that mirror, and the caller
+ * has to lock.  Searches with different searchers, and changes of different
+ * mirrors, may run concurrently.
  *
- * Results are those of the score S (gv_engine.h), so that candidates are the
- * same as those of gv_coarse, gv_table and gv_scan, pair for pair.
+ * Results have the score S (gv_engine.h), so candidates are the same as those
+ * of gv_coarse, gv_table and gv_scan, pair for pair.
  */
 #ifndef GV_MIRROR_H
 #define GV_MIRROR_H
 
 #include "engine/gv_engine.h"
 
-/* One mirror and one worker's memory, each an engine's own. */
+/*
+ * A mirror, and the memory for one thread's searches.  Each engine defines its
+ * own structs.
+ */
 typedef struct GvMirror GvMirror;
 typedef struct GvSearcher GvSearcher;
 
 /* The properties of a mirror that never change. */
 typedef struct GvMirrorSpec
 {
-	int32_t		device;			/* that holds it, all of it, or see
-								 * GvPlacement */
+	int32_t		device;			/* the device that has the whole mirror,
+								 * unless there is a GvPlacement */
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
 	int32_t		nlists;			/* 1 .. 2^24 */
 	int32_t		nparents;		/* 1 .. nlists */
-	int64_t		postings;		/* about how many there are to come */
-	int32_t		refine_slots;	/* refine records that fit a page of the
-								 * index, below 2^16; 0 = no refine records */
-	GvKeyForm	keys;			/* of its postings */
-	int64_t		refine_records; /* about how many there are to come */
+	int64_t		postings;		/* approximate number of postings to expect */
+	int32_t		refine_slots;	/* largest number of refine records on a page
+								 * of the index, below 2^16; 0 if the index
+								 * has no refine records */
+	GvKeyForm	keys;			/* of the postings */
+	int64_t		refine_records; /* approximate number of records to expect */
 } GvMirrorSpec;
 
 /*
- * The placement of a mirror, if not on its specification's device.  With
- * several devices each has a member: a shard, where none has memory for the
- * whole, or a replica, so that more is searched at a time (gv_multi.h).
+ * The placement of a mirror that is not on the device of its spec.  The mirror
+ * has R replicas, so that more searches run at a time.  Each replica has the
+ * whole mirror, divided into S shards.  S is above 1 if no device has memory
+ * for the whole mirror (gv_multi.h).  Member r * S + s is shard s of replica
+ * r.
  */
-typedef enum GvPlacementMode
-{
-	GV_SHARDS,
-	GV_REPLICAS
-} GvPlacementMode;
-
 typedef struct GvPlacement
 {
-	GvPlacementMode mode;		/* of one member: no matter which */
-	int32_t		ndevices;		/* 1 .. GV_MAX_DEVICES */
-	int32_t		devices[GV_MAX_DEVICES];	/* [ndevices], none twice */
+	int32_t		nshards;		/* S */
+	int32_t		nreplicas;		/* R; R * S is 1 .. GV_MAX_DEVICES */
+	int32_t		devices[GV_MAX_DEVICES];	/* [R][S], all different */
 } GvPlacement;
+
+/* Returns the number of members. */
+static inline int32_t
+gv_nmembers(const GvPlacement *placement)
+{
+	return placement->nreplicas * placement->nshards;
+}
 
 typedef struct GvDeviceUsage
 {
 	int32_t		device;
-	int64_t		bytes;			/* that it takes there now */
+	int64_t		bytes;			/* bytes that the mirror takes there now */
 } GvDeviceUsage;
 
 /* The arrays of the model, of 4-byte elements. */
@@ -81,7 +92,7 @@ typedef enum GvArray
 
 #define GV_NARRAYS		4
 
-/* Elements of an array. */
+/* Returns the number of elements of an array. */
 static inline int64_t
 gv_array_length(const GvMirrorSpec *spec, GvArray array)
 {
@@ -99,7 +110,10 @@ gv_array_length(const GvMirrorSpec *spec, GvArray array)
 	return 0;
 }
 
-/* Elements that an array may have; whether this one has, its engine knows. */
+/*
+ * Returns whether these arguments can be valid for some mirror.  The engine
+ * checks whether the array of the mirror in question has all of the elements.
+ */
 static inline bool
 gv_valid_values(GvArray array, int64_t first, int64_t n, const void *values)
 {
@@ -109,29 +123,32 @@ gv_valid_values(GvArray array, int64_t first, int64_t n, const void *values)
 }
 
 /*
- * Blocks of one list: with these in place the list holds its blocks
- * 0 .. first - 1 as before, these, and no others.  All but the last are full.
- * With codes, t, rowids and keys NULL only `live` is new, and the blocks are
- * there.
+ * Blocks of one list.  gv_mirror_put_list leaves the list's blocks before
+ * number `first` as they are, puts the blocks of the chunk behind them, and
+ * removes all other blocks of the list.  All blocks except the last are full.
+ * If codes, t, rowids and keys are NULL, the mirror has the blocks already,
+ * and only `live` is new.
  */
 typedef struct GvListChunk
 {
 	int32_t		list;
-	int32_t		first;			/* block number, 0 the oldest */
+	int32_t		first;			/* number of the first block; block 0 is the
+								 * oldest */
 	int32_t		nblocks;
 	const uint32_t *live;		/* [nblocks] bit i: posting i is live */
 	const float *t;				/* [nblocks][GV_BLOCK] */
 	const uint16_t *rowids;		/* [nblocks][GV_BLOCK][3] */
-	const void *keys;			/* [nblocks], each as gv_keys.h lays them out,
-								 * aligned to 4; NULL of an index without */
+	const void *keys;			/* [nblocks], each laid out as in gv_keys.h,
+								 * aligned to 4; NULL if there are no keys */
 	const uint8_t *codes;		/* [nblocks][gv_code_bytes(m)][GV_BLOCK] */
 } GvListChunk;
 
 /*
- * A refine record (GvRefine) on its way.  Its address is what postings of such
- * an index have for a row id: the index's page, as two words, and the slot on
- * it, from 1.  The record names the row itself; a third word of 0 there says
- * that the slot is free.
+ * A refine record (GvRefine) with its address.  If an index has refine
+ * records, each posting has the address of its record in place of the row id,
+ * and the record has the row id.  An address consists of the number of an
+ * index page, as two words, and the number of a slot on that page, counted
+ * from 1.  If the third word of rowid is 0, the slot is free.
  */
 typedef struct GvRefineItem
 {
@@ -143,7 +160,7 @@ typedef struct GvRefineItem
 	uint8_t		codes[];		/* [dims] */
 } GvRefineItem;
 
-/* Bytes from one item to the next. */
+/* Returns the bytes from one item to the next. */
 static inline size_t
 gv_refine_stride(int32_t dims)
 {
@@ -157,25 +174,27 @@ gv_refine_item(const GvRefineItem *items, int32_t dims, int32_t i)
 								   gv_refine_stride(dims) * (size_t) i);
 }
 
-/* A list that was searched, and its coarse score. */
+/* A list that was searched, and the coarse score of the list. */
 typedef struct GvProbe
 {
 	int32_t		list;
 	float		base;
 } GvProbe;
 
-/* A posting found.  A row id is as in GvBlock. */
+/* A posting that was found.  The row id is as in GvBlock. */
 typedef struct GvHit
 {
 	float		score;			/* S */
-	uint32_t	probe;			/* which of the probes holds it */
+	uint32_t	probe;			/* number of the probe whose list has the
+								 * posting */
 	uint16_t	rowid[3];
 	uint16_t	unused;			/* 0 */
 } GvHit;
 
 /*
- * The content of a hit's refine record: the row, and gv_refine_bound's bound.
- * known is 0 where there is no record of the hit's address, or a free one.
+ * The row that a hit's refine record names, and the bound that gv_refine_bound
+ * computes.  `known` is 0 if no record is stored at the hit's address, or if
+ * the slot there is free.
  */
 typedef struct GvBound
 {
@@ -185,65 +204,70 @@ typedef struct GvBound
 } GvBound;
 
 /*
- * One query.  The `probes` nearest lists are searched, found among `compare`
- * lists whose parents are nearest, or among all lists where an engine prefers
- * that; of their live postings that satisfy the condition the best `capacity`
- * come back, ascending by (S, row id).
+ * One query.  The `probes` nearest lists are searched.  They are found among
+ * the `compare` lists whose parents are nearest, or among all lists if the
+ * engine prefers that.  Of the live postings in these lists that satisfy the
+ * condition, the best `capacity` are returned, ascending by (S, row id).
  *
- * A sample tells how near those are that do not satisfy the condition: of the
- * blocks of the lists searched that gv_sampled takes, `nearer` is the number
- * of live postings, whether they satisfy it or not, whose score is not beyond
- * that of hit number `rank`, counted from 1; nearer_squares is the sum of the
- * squares of each block's number.
+ * A sample shows how near the postings that do not satisfy the condition are.
+ * The sample consists of the blocks of the searched lists that gv_sampled
+ * selects.  `nearer` is the number of live postings in these blocks whose
+ * score is not above the score of hit number `rank`, counted from 1.  Postings
+ * count whether they satisfy the condition or not.  nearer_squares is the sum
+ * of the squares of the blocks' contributions to `nearer`.
  *
- * Arrays that come back are the searcher's memory, where the engine left them
- * without another copy: they are good until that searcher searches again.
+ * Returned arrays are in the searcher's memory, where the engine left them, to
+ * save a copy.  They are valid until the searcher searches again.
  *
- * Shards are searched in steps (gv_multi.h).  With `limited` the sample is
- * compared with a score, `limit`, in the place of the hit's, however many hits
- * there are.  With `given` nhits hits of whatever mirror are the caller's, and
- * only their bounds are requested; of one call all searches are such, or none.
+ * The fields `limited`, `limit` and `given` serve the search of shards in
+ * steps (gv_multi.h).  If `limited` is true, the sample is compared with the
+ * score `limit` in place of a hit's score, however many hits there are.  If
+ * `given` is true, the caller passes nhits hits, which another mirror may have
+ * found, and requests only the bounds of these hits.  `given` must be the same
+ * for all searches of one call.
  */
 typedef struct GvSearch
 {
 	const float *query;			/* [dims], transformed */
 	int32_t		probes;			/* >= 1 */
-	int32_t		compare;		/* >= 1 */
+	int32_t		compare;		/* lists, >= 1 */
 	int32_t		capacity;		/* >= 1 */
-	bool		bounded;		/* bounds are requested; only of mirrors with
-								 * refine records */
-	const GvCondition *condition;	/* of the mirror's keys; NULL: none */
-	int32_t		rank;			/* 0: nothing is asked of the sample; else 1
-								 * .. capacity, and only with a condition */
-	bool		limited;		/* only with a rank */
+	bool		bounded;		/* bounds are requested; allowed only if the
+								 * mirror has refine records */
+	const GvCondition *condition;	/* on the mirror's keys; NULL if none */
+	int32_t		rank;			/* 0 if the sample is not used; otherwise 1 ..
+								 * capacity, allowed only with a condition */
+	bool		limited;		/* allowed only if rank > 0 */
 	float		limit;
-	bool		given;			/* only where bounds are requested */
+	bool		given;			/* allowed only if `bounded` */
 	int32_t		nprobed;		/* out */
 	GvProbe    *probed;			/* out [nprobed], nearest first */
-	int32_t		nhits;			/* out; in where they are given */
-	GvHit	   *hits;			/* likewise, [nhits] */
-	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
-	int64_t		postings;		/* out: live ones of the lists probed */
-	int32_t    *matches;		/* out [nprobed]: of each list's live postings
-								 * those that satisfy the condition; NULL
-								 * without one */
-	int64_t		nearer;			/* out: see above; 0 where there are fewer
-								 * hits than `rank`, or that is 0 */
-	int64_t		nearer_squares; /* out: likewise */
+	int32_t		nhits;			/* out; in, if `given` */
+	GvHit	   *hits;			/* out [nhits]; in, if `given` */
+	GvBound    *bounds;			/* out [nhits], of the hits; NULL if not
+								 * requested */
+	int64_t		postings;		/* out: live postings of the probed lists */
+	int32_t    *matches;		/* out [nprobed]: how many live postings of
+								 * each list satisfy the condition; NULL if
+								 * there is no condition */
+	int64_t		nearer;			/* out: see above; 0 if rank is 0, or if there
+								 * are fewer hits than `rank` and no limit */
+	int64_t		nearer_squares; /* out: see above; 0 if nearer is 0 */
 } GvSearch;
 
 /* A device that an engine runs on. */
 typedef struct GvDevice
 {
-	char		name[128];		/* the device's or the processor's; on
+	char		name[128];		/* name of the device or processor; on
 								 * failure, the reason */
-	int32_t		number;			/* as lists of devices name it */
-	int64_t		memory;			/* bytes that mirrors may have */
-	int64_t		kept;			/* besides, for searchers of its own */
-	int64_t		searcher;		/* bytes that one may take */
+	int32_t		number;			/* as in lists of devices */
+	int64_t		memory;			/* bytes that mirrors may use */
+	int64_t		kept;			/* further bytes, which are kept for the
+								 * device's searchers */
+	int64_t		searcher;		/* bytes that one searcher may take */
 } GvDevice;
 
-/* One engine, complete; the functions below call it. */
+/* The functions of one engine; the functions below call them. */
 typedef struct GvMirrorBackend
 {
 	const char *name;			/* "cpu", "cuda" */
@@ -275,25 +299,29 @@ typedef struct GvMirrorBackend
 	void		(*rejection) (char *text, size_t size); /* or NULL */
 } GvMirrorBackend;
 
-extern const GvMirrorBackend gv_cuda_mirrors;	/* gpu/, where it is built */
+extern const GvMirrorBackend gv_cuda_mirrors;	/* in gpu/, if it is built */
 
 /*
- * gv_mirrors_open: take this engine from now on, on these devices: numbers
- * separated by commas, or "" for all that it can use.  They come back in found
- * [GV_MAX_DEVICES], of which *nfound are filled; the names behind them, up to
- * the first that is empty, say why the rest cannot be used.  On failure the
- * first has the reason, and the status says whether it may pass, GV_FAILED and
- * GV_NO_MEMORY, or not, GV_INVALID.  Once a process.  The portable engine has
- * as many devices as are named, for tests, and divides its memory among them.
+ * Sets the engine that this process uses.  Must be called only once.
+ * `devices` is a list of device numbers separated by commas, or "" for all
+ * devices that the engine can use.  Describes the devices that can be used in
+ * the first *nfound elements of found [GV_MAX_DEVICES].  The names in the
+ * following elements, up to the first empty name, say why other devices cannot
+ * be used.
+ *
+ * On failure the first name says the reason.  The status says whether the
+ * cause may be temporary (GV_FAILED, GV_NO_MEMORY) or is permanent
+ * (GV_INVALID).  The portable engine is for tests; it has as many devices as
+ * `devices` names, and divides its memory among them.
  */
 extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
 								const char *devices, GvDevice *found,
 								int32_t *nfound);
 
 /*
- * The kernels that multiply matrices on a device: the engine's own, cuBLAS's,
- * or the best there.  gv_matmul_use: sets that from now on, before
- * gv_mirrors_open.
+ * The kernels that multiply matrices on a device: the engine's own kernels,
+ * cuBLAS's kernels, or, for each product, the kernels that are faster on that
+ * device.
  */
 typedef enum GvMatmulSetting
 {
@@ -302,151 +330,212 @@ typedef enum GvMatmulSetting
 	GV_MATMUL_CUBLAS
 } GvMatmulSetting;
 
-extern void gv_matmul_use(GvMatmulSetting matmul);
+/* Set and return the kernels to use.  Must be set before gv_mirrors_open. */
+extern void gv_matmul_use(GvMatmulSetting setting);
 extern GvMatmulSetting gv_matmul_used(void);
 
-/* gv_rejection: which call was the last to be GV_REJECTED; "": not known. */
+/*
+ * Writes to `text` which call was rejected last (GV_REJECTED), or "" if that
+ * is not known.
+ */
 extern void gv_rejection(char *text, size_t size);
 
-/* gv_ndevices: how many were found; 0 before. */
+/* Returns how many devices gv_mirrors_open found; 0 before it is called. */
 extern int32_t gv_ndevices(void);
 
 /*
- * For engines: the numbers of such a list into numbers [GV_MAX_DEVICES];
- * returns how many, or -1 when it is malformed, too long, or has one twice.
+ * Parses a list of devices, as gv_mirrors_open gets it, into numbers
+ * [GV_MAX_DEVICES].  Called by engines.  Returns how many numbers there are,
+ * or -1 if the list is malformed, is too long, or has a number twice.
  */
 extern int32_t gv_parse_devices(const char *devices, int32_t *numbers);
 
 /*
- * gv_mirror_size: bytes that a mirror will take, about; 0: invalid spec,
- * INT64_MAX: more than the device can ever hold.
+ * Returns about how many bytes a mirror will take.  Returns 0 for an invalid
+ * spec, and INT64_MAX if the mirror takes more bytes than the device can ever
+ * hold.
  */
 extern int64_t gv_mirror_size(const GvMirrorSpec *spec);
 
-/* gv_mirror_create: an empty mirror; all lists are empty, arrays zero. */
+#ifdef GV_TEST_BUILD
+
+/*
+ * Creates an empty mirror on the device of the spec: all lists are empty, and
+ * arrays are zero.
+ */
 extern GvStatus gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror);
+#endif
+
 extern void gv_mirror_drop(GvMirror *mirror);
 
 /*
- * The same on the devices of a placement, whatever device the spec names.
- * gv_mirror_member_size: what one of its members will take, as gv_mirror_size.
+ * gv_mirror_create_on creates an empty mirror on the devices of a placement.
+ * gv_mirror_member_size returns about how many bytes one member of this mirror
+ * will take.  Both ignore the device of the spec.
  *
- * gv_mirror_create_on: as gv_mirror_create.  A replica that finds no memory
- * then, or in a later change, is given up, and others move up in its place;
- * only when there is none left it is GV_NO_MEMORY, and the last one is left as
- * any mirror would be.  After GV_NO_MEMORY of shards some may have the values
- * of an array that others lack.  With GV_NO_MEMORY *lacking, unless NULL, is
- * the member that found none; -1: every one.
+ * If a member reports GV_NO_MEMORY or GV_REJECTED, at its creation or in a
+ * later change, its replica is dropped, and later replicas move up in its
+ * place.  The call fails, with the greatest of these statuses, only if this
+ * happens in all replicas.  After a change that failed in this way all
+ * replicas remain.  Each replica is in the state that a mirror on one device
+ * would have, except that some of its members may have new values of an array
+ * while other members still have the old values.
+ *
+ * On failure gv_mirror_create_on sets *lacking, unless lacking is NULL, to a
+ * bit for each member that could not be created, or to all bits if it is not
+ * known which.
  */
 extern int64_t gv_mirror_member_size(const GvMirrorSpec *spec,
 									 const GvPlacement *placement,
 									 int32_t member);
 extern GvStatus gv_mirror_create_on(const GvMirrorSpec *spec,
 									const GvPlacement *placement,
-									GvMirror **mirror, int32_t *lacking);
+									GvMirror **mirror, uint32_t *lacking);
 
 /*
- * gv_mirror_usage: the members that it has, into usage [GV_MAX_DEVICES];
- * returns how many.  A mirror on one device has one.
- *
- * gv_mirror_list_shard, gv_mirror_record_shard: which of them a list's blocks
- * go to, or a refine record by its address; -1: all.
- *
- * gv_mirror_drop_replica: a change, by which the replica on a device goes.
- * GV_INVALID when there is none, or no other.
+ * Describes a mirror's members in usage [GV_MAX_DEVICES], in the order of the
+ * placement, and returns the number of members.  A mirror on one device has
+ * one member.
  */
 extern int32_t gv_mirror_usage(const GvMirror *mirror, GvDeviceUsage *usage);
+
+/*
+ * Return the shard that has the blocks of a list, or the refine record with an
+ * address, in each replica.
+ */
 extern int32_t gv_mirror_list_shard(const GvMirror *mirror, int32_t list);
 extern int32_t gv_mirror_record_shard(const GvMirror *mirror,
 									  const uint16_t *address);
+
+/*
+ * Drops the replica that has a member on a device.  The call counts as a
+ * change of the mirror.  Returns GV_INVALID if the device has no member, or if
+ * the mirror has only one replica.
+ */
 extern GvStatus gv_mirror_drop_replica(GvMirror *mirror, int32_t device);
 
 /*
- * gv_mirror_put_array: elements first .. first + n - 1 of an array.
- * GV_INVALID when they are not all in it.
+ * Sets elements first .. first + n - 1 of an array.  Returns GV_INVALID if the
+ * array does not have all of these elements.
  */
 extern GvStatus gv_mirror_put_array(GvMirror *mirror, GvArray array,
 									int64_t first, int64_t n,
 									const void *values);
 
 /*
- * gv_mirror_put_list: GV_INVALID when the chunk leaves a gap, has `live` only
- * and the list has other blocks, or lacks the mirror's keys.
+ * Changes a list.  Returns GV_INVALID if the chunk would leave a gap behind
+ * the list's blocks, if the chunk has only `live` but does not end with the
+ * list's last block, or if the chunk lacks the mirror's keys.
  */
 extern GvStatus gv_mirror_put_list(GvMirror *mirror,
 								   const GvListChunk *chunk);
 
 /*
- * gv_mirror_put_refine: items [n], gv_refine_stride apart, ascending by
- * address, each in the place of what was there.  GV_INVALID, and none is in,
- * when they do not ascend, a slot is out of range, or the mirror has no refine
- * records.  After GV_NO_MEMORY some may be in.
+ * Stores items [n], which are gv_refine_stride bytes apart and ascend by
+ * address.  Each item replaces the item at its address.  Returns GV_INVALID
+ * and stores no item if the addresses do not ascend, if a slot is out of
+ * range, or if the mirror has no refine records.  After GV_NO_MEMORY some of
+ * the items may be stored.
  */
 extern GvStatus gv_mirror_put_refine(GvMirror *mirror,
 									 const GvRefineItem *items, int32_t n);
+
+/*
+ * Returns whether items ascend by address and their slots are in range.
+ * Engines call this, because they know the spec.
+ */
 extern bool gv_refine_items_valid(const GvMirrorSpec *spec,
 								  const GvRefineItem *items, int32_t n);
 
 /*
- * gv_mirror_get_array: elements as the mirror has them, for checks.
- * GV_INVALID when they are not all in the array.
+ * Copies elements first .. first + n - 1 of an array, for checks.  Returns
+ * GV_INVALID if the array does not have all of these elements.
  */
 extern GvStatus gv_mirror_get_array(GvMirror *mirror, GvArray array,
 									int64_t first, int64_t n, void *values);
 
 /*
- * gv_mirror_get_refine: the records at addresses [n][3], for checks, into
- * items [n], gv_refine_stride apart; zero, but for the address, where there is
- * none.  GV_INVALID when the mirror has no refine records.
+ * Copies the records at addresses [n][3] into items [n], which are
+ * gv_refine_stride bytes apart, for checks.  If there is no record at an
+ * address, its item is zero except for the address.  Returns GV_INVALID if the
+ * mirror has no refine records.
  */
 extern GvStatus gv_mirror_get_refine(GvMirror *mirror,
 									 const uint16_t *addresses, int32_t n,
 									 GvRefineItem *items);
 
 /*
- * gv_mirror_get_block: a block as the mirror has it, for checks; the view is
- * good until the mirror's next change or get_block.  GV_INVALID when there is
- * none.
+ * Points *view to a block as the mirror has it, for checks.  The view is valid
+ * until the mirror's next change or get_block.  Returns GV_INVALID if there is
+ * no such block.
  */
 extern GvStatus gv_mirror_get_block(GvMirror *mirror, int32_t list,
 									int32_t block, GvBlock *view);
 
-/* gv_searcher: memory for one thread's searches of a device's mirrors. */
+/* Creates the memory for one thread's searches of the mirrors on a device. */
 extern GvStatus gv_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_searcher_drop(GvSearcher *searcher);
 
 /*
- * gv_mirror_search: n queries of one mirror, whose arrays are complete.
- * Parent offsets that are no ascending cover of the lists are GV_INVALID, and
- * so are a mirror that has no member on the searcher's device and a condition
- * of other keys than its own.  Shards may be searched from any of their
- * devices.
+ * Begins to search a mirror for n queries.  The arrays of the mirror must be
+ * complete.  The search uses the replica whose shards are on the devices of
+ * searchers [nshards], in the same order.  Returns GV_INVALID if there is no
+ * such replica, if parent offsets do not ascend or do not cover the lists, or
+ * if a condition is on keys that the mirror does not have.
+ *
+ * The caller can do other work while the devices search.  From the time when
+ * gv_mirror_begin_shards returns GV_OK until gv_mirror_finish returns, the
+ * searches with their queries and conditions belong to the engine, the mirror
+ * must not be changed, and none of the searchers may begin another search.
+ * gv_mirror_done and gv_mirror_finish get the first of the searchers.
+ * gv_mirror_done returns whether gv_mirror_finish would return at once.  If
+ * there are several shards, only calls of these two functions advance a search
+ * from one step to the next (gv_multi.h).
  */
-extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
-								 GvSearch *searches, int32_t n);
-
-/*
- * The same in two calls, so that the caller can do something else while a
- * device works.  Between a begin that was GV_OK and its finish the searches
- * are the engine's, with their queries and conditions, the mirror must not be
- * changed, and the searcher begins nothing else.  gv_mirror_done: returns
- * whether finish would return at once.
- */
-extern GvStatus gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
-								GvSearch *searches, int32_t n);
+extern GvStatus gv_mirror_begin_shards(GvSearcher *const *searchers,
+									   int32_t nshards, GvMirror *mirror,
+									   GvSearch *searches, int32_t n);
 extern bool gv_mirror_done(GvSearcher *searcher);
 extern GvStatus gv_mirror_finish(GvSearcher *searcher);
+
+/* Begins searches on a replica of one shard. */
+static inline GvStatus
+gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+				int32_t n)
+{
+	return gv_mirror_begin_shards(&searcher, 1, mirror, searches, n);
+}
+
+/* Begins and finishes searches. */
+static inline GvStatus
+gv_mirror_search_shards(GvSearcher *const *searchers, int32_t nshards,
+						GvMirror *mirror, GvSearch *searches, int32_t n)
+{
+	GvStatus	status = gv_mirror_begin_shards(searchers, nshards, mirror,
+												searches, n);
+
+	return status == GV_OK ? gv_mirror_finish(searchers[0]) : status;
+}
+
+static inline GvStatus
+gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+				 int32_t n)
+{
+	return gv_mirror_search_shards(&searcher, 1, mirror, searches, n);
+}
 
 #ifdef GV_TEST_BUILD
 
 /*
- * Fault injection: from now on the n-th call of the operations above that
- * report a status (1 = the next) reports this one instead; 0 = none does.
- * GV_HANGS (gv_fault.h): it never ends, or what it has begun is never done.
+ * Injects a fault into the operations above that report a status: the n-th
+ * call from now on (1 is the next call) reports `status` instead.  If n is 0,
+ * no call fails.  If `status` is GV_HANGS (gv_fault.h), the call never
+ * returns, except that gv_mirror_begin does return, but its search is never
+ * done.
  */
 extern void gv_mirror_fault(int64_t n, GvStatus status);
 
-/* gv_mirror_bytes: what a mirror takes now, on all devices. */
+/* Returns the bytes that a mirror takes now on all devices together. */
 extern int64_t gv_mirror_bytes(const GvMirror *mirror);
 
 #endif

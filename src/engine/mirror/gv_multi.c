@@ -1,10 +1,13 @@
 /*
  * gv_multi.c
- *		Mirrors on several devices: made, changed and read, member by member.
+ *		Mirrors on several devices: creation, changes and reads, by member.
  *
- * A change of what all members have goes to all.  A replica that finds no
- * memory is given up, so that all that are left have the same; only when none
- * of them has any the change is refused, and it may have reached none.
+ * A change of arrays is applied to all members, and a change of lists or
+ * records to their owner in each replica.  If a member cannot apply a change,
+ * because it finds no memory or its device rejects a call, its replica is
+ * dropped, so that all remaining replicas have the same contents.  The change
+ * fails only if that happens in every replica.  Then no replica is dropped,
+ * and none has the whole change.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +16,15 @@
 
 const GvMirrorBackend *gv_devices_engine;
 
-/* One change of a member; the others are NULL. */
+/*
+ * A change of a list (chunk) or of records (items).  If chunk and items are
+ * NULL, it is a change of an array.
+ */
 typedef struct Change
 {
 	GvArray		array;
-	int64_t		first;
-	int64_t		n;				/* values, or items */
+	int64_t		first;			/* number of the first value */
+	int64_t		n;				/* number of values or items */
 	const void *values;
 	const GvListChunk *chunk;
 	const GvRefineItem *items;
@@ -37,33 +43,32 @@ apply(GvMirror *mirror, const Change *change)
 }
 
 /*
- * The specification of a member.  Engines expect half a block for the end of
- * each list, where there are postings, and a shard has such ends of its own
- * lists only.
+ * Returns the spec of a member.  If there are postings, engines reserve half a
+ * block more for each list, because the last block of a list is seldom full.
+ * A shard has only its own lists, so the half blocks of all other lists are
+ * subtracted from its postings here.
  */
 static GvMirrorSpec
 member_spec(const GvMirrorSpec *spec, const GvPlacement *placement,
 			int32_t member)
 {
 	GvMirrorSpec mine = *spec;
+	int32_t		nshards = placement->nshards;
 
 	mine.device = placement->devices[member];
-	if (placement->mode == GV_SHARDS)
+	if (nshards > 1)
 	{
-		int64_t		others = spec->nlists - spec->nlists / placement->ndevices;
+		int64_t		others = spec->nlists - spec->nlists / nshards;
 
-		mine.postings = (mine.postings + placement->ndevices - 1) /
-			placement->ndevices;
+		mine.postings = (mine.postings + nshards - 1) / nshards;
 		mine.postings -= others * GV_BLOCK / 2;
 		if (mine.postings < 1)
 			mine.postings = spec->postings > 0;
-		mine.refine_records = (mine.refine_records + placement->ndevices - 1) /
-			placement->ndevices;
+		mine.refine_records = (mine.refine_records + nshards - 1) / nshards;
 	}
 	return mine;
 }
 
-/* See gv_mirror_member_size. */
 int64_t
 gv_devices_size(const GvMirrorSpec *spec, const GvPlacement *placement,
 				int32_t member)
@@ -73,18 +78,23 @@ gv_devices_size(const GvMirrorSpec *spec, const GvPlacement *placement,
 	return gv_devices_engine->size(&mine);
 }
 
-/* Drops a member; those behind it move up. */
+/* Drops the members of a replica.  Later replicas move up in its place. */
 static void
-drop_member(GvPlacedMirror *mirror, int32_t member)
+drop_replica(GvPlacedMirror *mirror, int32_t replica)
 {
 	GvPlacement *placement = &mirror->placement;
-	size_t		behind = (size_t) (--placement->ndevices - member);
+	int32_t		first = replica * placement->nshards;
+	int32_t		next = first + placement->nshards;
+	size_t		nlater = (size_t) (gv_nmembers(placement) - next);
+	int32_t		i;
 
-	gv_devices_engine->drop(mirror->mirrors[member]);
-	memmove(&mirror->mirrors[member], &mirror->mirrors[member + 1],
-			behind * sizeof(mirror->mirrors[0]));
-	memmove(&placement->devices[member], &placement->devices[member + 1],
-			behind * sizeof(placement->devices[0]));
+	for (i = first; i < next; i++)
+		gv_devices_engine->drop(mirror->mirrors[i]);
+	memmove(&mirror->mirrors[first], &mirror->mirrors[next],
+			nlater * sizeof(mirror->mirrors[0]));
+	memmove(&placement->devices[first], &placement->devices[next],
+			nlater * sizeof(placement->devices[0]));
+	placement->nreplicas--;
 }
 
 static void
@@ -92,47 +102,63 @@ devices_drop(GvMirror *opaque)
 {
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 
-	while (mirror->placement.ndevices > 0)
-		drop_member(mirror, mirror->placement.ndevices - 1);
+	while (mirror->placement.nreplicas > 0)
+		drop_replica(mirror, mirror->placement.nreplicas - 1);
 	free(mirror);
 }
 
-/* See gv_mirror_create_on. */
+/*
+ * Creates the replicas one by one.  If a member cannot be created, drops the
+ * other members of its replica.
+ */
 GvStatus
 gv_devices_create(const GvMirrorSpec *spec, const GvPlacement *placement,
-				  GvMirror **mirror, int32_t *lacking)
+				  GvMirror **mirror, uint32_t *lacking)
 {
 	GvPlacedMirror *made = calloc(1, sizeof(GvPlacedMirror));
+	int32_t		nshards = placement->nshards;
 	GvStatus	status = GV_OK;
-	int32_t		i;
+	uint32_t	failed = 0;
+	int32_t		r;
+	int32_t		s;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->placement.mode = placement->mode;
-	for (i = 0; i < placement->ndevices; i++)
+	made->placement.nshards = nshards;
+	for (r = 0; r < placement->nreplicas &&
+		 (status == GV_OK || gv_is_survivable(status)); r++)
 	{
-		GvMirrorSpec mine = member_spec(spec, placement, i);
-		int32_t    *n = &made->placement.ndevices;
-		GvStatus	one = gv_devices_engine->create(&mine, &made->mirrors[*n]);
+		int32_t		first = gv_nmembers(&made->placement);
+		GvStatus	one = GV_OK;
 
-		if (one == GV_OK)
-			made->placement.devices[(*n)++] = mine.device;
-		else
-			status = one;
-		if (one != GV_OK &&
-			(placement->mode == GV_SHARDS || !gv_is_survivable(one)))
+		for (s = 0; s < nshards; s++)
 		{
-			if (lacking != NULL && placement->ndevices > 1)
-				*lacking = i;
-			break;
+			GvMirrorSpec mine = member_spec(spec, placement, r * nshards + s);
+
+			made->placement.devices[first + s] = mine.device;
+			one = gv_devices_engine->create(&mine, &made->mirrors[first + s]);
+			if (one != GV_OK)
+				break;
 		}
+		if (one == GV_OK)
+		{
+			made->placement.nreplicas++;
+			continue;
+		}
+		failed |= UINT32_C(1) << (r * nshards + s);
+		while (--s >= 0)
+			gv_devices_engine->drop(made->mirrors[first + s]);
+		/* report the greatest status, or one that ends the loop */
+		if (one > status || !gv_is_survivable(one))
+			status = one;
 	}
-	if (made->placement.ndevices > 0 && placement->mode == GV_REPLICAS &&
-		gv_is_survivable(status))
+	if (made->placement.nreplicas > 0 && gv_is_survivable(status))
 		status = GV_OK;
 	if (status != GV_OK)
 	{
+		if (lacking != NULL)
+			*lacking = failed;
 		devices_drop((GvMirror *) made);
 		return status;
 	}
@@ -143,47 +169,38 @@ gv_devices_create(const GvMirrorSpec *spec, const GvPlacement *placement,
 static GvStatus
 devices_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
-	GvPlacement alone = {GV_SHARDS, 1, {spec->device}};
+	GvPlacement alone = {1, 1, {spec->device}};
 
 	return gv_devices_create(spec, &alone, mirror, NULL);
 }
 
-/* See gv_mirror_usage. */
 int32_t
 gv_devices_usage(const GvMirror *opaque, GvDeviceUsage *usage)
 {
 	const GvPlacedMirror *mirror = (const GvPlacedMirror *) opaque;
 	int32_t		i;
 
-	for (i = 0; i < mirror->placement.ndevices; i++)
+	for (i = 0; i < gv_nmembers(&mirror->placement); i++)
 	{
 		usage[i].device = mirror->placement.devices[i];
 		usage[i].bytes = gv_devices_engine->bytes(mirror->mirrors[i]);
 	}
-	return mirror->placement.ndevices;
+	return gv_nmembers(&mirror->placement);
 }
 
-/* See gv_mirror_drop_replica. */
 GvStatus
 gv_devices_drop_replica(GvMirror *opaque, int32_t device)
 {
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+	int32_t		nmembers = gv_nmembers(&mirror->placement);
 	int32_t		i = 0;
 
-	while (i < mirror->placement.ndevices &&
-		   mirror->placement.devices[i] != device)
+	while (i < nmembers && mirror->placement.devices[i] != device)
 		i++;
-	if (mirror->placement.ndevices == 1 || i == mirror->placement.ndevices ||
-		gv_has_shards(mirror))
+	if (i == nmembers || mirror->placement.nreplicas == 1)
 		return GV_INVALID;
-	drop_member(mirror, i);
+	drop_replica(mirror, i / mirror->placement.nshards);
 	return GV_OK;
-}
-
-static int64_t
-devices_size(const GvMirrorSpec *spec)
-{
-	return gv_devices_engine->size(spec);
 }
 
 static int64_t
@@ -193,34 +210,57 @@ devices_bytes(const GvMirror *opaque)
 	int64_t		bytes = 0;
 	int32_t		i;
 
-	for (i = 0; i < mirror->placement.ndevices; i++)
+	for (i = 0; i < gv_nmembers(&mirror->placement); i++)
 		bytes += gv_devices_engine->bytes(mirror->mirrors[i]);
 	return bytes;
 }
 
-/* Makes a change in all members. */
-static GvStatus
-change_all(GvPlacedMirror *mirror, const Change *change)
-{
-	bool		lack[GV_MAX_DEVICES] = {false};
-	int32_t		ndevices = mirror->placement.ndevices;
-	int32_t		nlack = 0;
-	GvStatus	status = GV_OK;
-	int32_t		i;
+/*
+ * This value is used in place of an owner when an array is changed, because
+ * all shards have all arrays.
+ */
+#define ALL_SHARDS	(-1)
 
-	for (i = 0; i < ndevices; i++)
+/*
+ * Applies a change to the shard `owner` of each replica.  Then drops the
+ * replicas in which the change failed, unless it failed in all replicas.
+ */
+static GvStatus
+change_replicas(GvPlacedMirror *mirror, int32_t owner, const Change *change)
+{
+	const GvPlacement *placement = &mirror->placement;
+	bool		lack[GV_MAX_DEVICES] = {false};
+	int32_t		nreplicas = placement->nreplicas;
+	int32_t		nlack = 0;
+	GvStatus	refused = GV_OK;
+	int32_t		r;
+	int32_t		s;
+
+	for (r = 0; r < nreplicas; r++)
 	{
-		status = apply(mirror->mirrors[i], change);
-		lack[i] = gv_is_survivable(status);
-		if (status != GV_OK && (!lack[i] || gv_has_shards(mirror)))
-			return status;
-		nlack += lack[i];
+		for (s = 0; s < placement->nshards && !lack[r]; s++)
+		{
+			GvStatus	status;
+
+			if (owner != ALL_SHARDS && owner != s)
+				continue;
+			status = apply(mirror->mirrors[r * placement->nshards + s],
+						   change);
+			if (status == GV_OK)
+				continue;
+			if (!gv_is_survivable(status))
+				return status;
+			if (status > refused)
+				refused = status;
+			lack[r] = true;
+			nlack++;
+		}
 	}
-	if (nlack == ndevices)
-		return status;
-	for (i = ndevices - 1; i >= 0; i--)
-		if (lack[i])
-			drop_member(mirror, i);
+	if (nlack == nreplicas)
+		return refused;
+	for (r = nreplicas - 1; r >= 0; r--)
+		if (lack[r])
+			drop_replica(mirror, r);
 	return GV_OK;
 }
 
@@ -231,7 +271,7 @@ devices_put_array(GvMirror *opaque, GvArray array, int64_t first, int64_t n,
 	Change		change = {.array = array, .first = first, .n = n,
 	.values = values};
 
-	return change_all((GvPlacedMirror *) opaque, &change);
+	return change_replicas((GvPlacedMirror *) opaque, ALL_SHARDS, &change);
 }
 
 static GvStatus
@@ -240,10 +280,8 @@ devices_put_list(GvMirror *opaque, const GvListChunk *chunk)
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 	Change		change = {.chunk = chunk};
 
-	if (gv_has_shards(mirror))
-		return apply(mirror->mirrors[gv_list_owner(mirror, chunk->list)],
-					 &change);
-	return change_all(mirror, &change);
+	return change_replicas(mirror, gv_list_owner(mirror, chunk->list),
+						   &change);
 }
 
 static GvStatus
@@ -257,10 +295,6 @@ devices_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
 
 	if (!gv_refine_items_valid(&mirror->spec, items, n))
 		return GV_INVALID;
-	if (n == 0)
-		return GV_OK;
-	if (!gv_has_shards(mirror))
-		return change_all(mirror, &change);
 	for (i = 0; i < n && status == GV_OK; i += (int32_t) change.n)
 	{
 		int32_t		owner;
@@ -273,7 +307,7 @@ devices_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
 							   (items, dims, i + (int32_t) change.n)
 							   ->address) == owner)
 			change.n++;
-		status = apply(mirror->mirrors[owner], &change);
+		status = change_replicas(mirror, owner, &change);
 	}
 	return status;
 }
@@ -293,9 +327,8 @@ devices_get_block(GvMirror *opaque, int32_t list, int32_t block, GvBlock *view)
 {
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 
-	return gv_devices_engine->get_block(mirror->mirrors[gv_list_owner(mirror,
-																	  list)],
-										list, block, view);
+	return gv_devices_engine->get_block
+		(mirror->mirrors[gv_list_owner(mirror, list)], list, block, view);
 }
 
 static GvStatus
@@ -325,23 +358,12 @@ devices_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
 	return status;
 }
 
-static GvStatus
-devices_open(const char *devices, GvDevice *found, int32_t *nfound)
-{
-	return gv_devices_engine->open(devices, found, nfound);
-}
-
-static void
-devices_rejection(char *text, size_t size)
-{
-	if (gv_devices_engine->rejection != NULL)
-		gv_devices_engine->rejection(text, size);
-}
-
+/*
+ * The other functions of the table are NULL, because gv_mirror.c does not call
+ * them: it calls open, size and rejection of the engine itself, and
+ * gv_devices_begin in place of begin.
+ */
 const GvMirrorBackend gv_devices_mirrors = {
-	.name = "spread",
-	.open = devices_open,
-	.size = devices_size,
 	.create = devices_create,
 	.drop = devices_drop,
 	.bytes = devices_bytes,
@@ -353,8 +375,6 @@ const GvMirrorBackend gv_devices_mirrors = {
 	.get_refine = devices_get_refine,
 	.searcher = gv_devices_searcher,
 	.searcher_drop = gv_devices_searcher_drop,
-	.begin = gv_devices_begin,
 	.done = gv_devices_done,
 	.finish = gv_devices_finish,
-	.rejection = devices_rejection,
 };

@@ -1,61 +1,58 @@
 /*
  * gv_multi.h
- *		Mirrors that lie on several devices, whatever the engine.
+ *		Mirrors on several devices, for any engine.
  *
- * An engine's mirror is on one device.  Where several devices were found,
- * gv_mirrors_open puts gv_devices_mirrors in front of the engine: its mirrors
- * have members, each a mirror of the engine's on a device of its own.
+ * An engine's mirror is on one device.  If several devices were found,
+ * gv_mirrors_open puts gv_devices_mirrors in front of the engine.  A mirror of
+ * gv_devices_mirrors has R replicas of S shards each.  Each of these R * S
+ * members is a mirror of the engine, and no two are on the same device.  Every
+ * member has all arrays of the model, so each member finds the same lists with
+ * the same coarse scores.  The blocks of a list, and the refine records of a
+ * page, are on one shard of each replica.
  *
- *	shards		every member has all arrays, so each finds the same lists with
- *				the same bases; a list's blocks, and a page's refine records,
- *				are one shard's
- *	replicas	every member has everything
+ * A search goes to one replica.  If S is 1, the engine does the whole search.
+ * Otherwise the search takes up to three steps on the shards of the replica.
+ * A step begins when all shards have ended the step before:
  *
- * A search of shards goes through all shards, in up to three steps, of which
- * each begins on all shards when the one before has ended on all:
+ *	found		each shard finds the best postings of its lists, and these are
+ *				merged by (score, row id)
+ *	counted		only if searches request the sample: each shard compares its
+ *				part of the sample with the score of the merged hit number
+ *				`rank`, and the shards' counts are added up
+ *	bounded		only if searches request bounds: each merged hit goes to the
+ *				shard that has its record, which computes the bound
  *
- *	found		the best postings of each shard's lists; merged by (S, row id)
- *	counted		the sample by the score of the merged hit number `rank`, where
- *				searches ask for that; sums are added
- *	bounded		merged hits go to the shards that have their records
- *
- * So answers are those of one mirror that has everything, bit for bit.  A
- * search of a replica is the engine's own: it goes to the replica on the
- * searcher's device.
+ * So the answers are the same, bit for bit, as those of one mirror that has
+ * all shards' contents.
  */
 #ifndef GV_GV_MULTI_H
 #define GV_GV_MULTI_H
 
 #include "engine/mirror/gv_mirror.h"
 
-/* Pages in a row whose refine records are one shard's. */
+/* Number of consecutive pages whose refine records are on the same shard. */
 #define GV_PAGE_RUN		32
 
 typedef struct GvPlacedMirror
 {
-	GvMirrorSpec spec;			/* of all of it */
-	GvPlacement placement;		/* one member: whole, whatever its mode */
-	GvMirror   *mirrors[GV_MAX_DEVICES];	/* the engine's */
+	GvMirrorSpec spec;			/* of the whole mirror */
+	GvPlacement placement;		/* of the replicas that are left */
+	GvMirror   *mirrors[GV_MAX_DEVICES];	/* the members, which are mirrors
+											 * of the engine */
 } GvPlacedMirror;
 
-static inline bool
-gv_has_shards(const GvPlacedMirror *mirror)
-{
-	return mirror->placement.mode == GV_SHARDS &&
-		mirror->placement.ndevices > 1;
-}
-
 /*
- * Returns the member that has a list, or a record; 0 where every member has
- * all.
+ * Return the shard that has the blocks of a list, or the refine record with an
+ * address.
  */
 static inline int32_t
 gv_list_owner(const GvPlacedMirror *mirror, int32_t list)
 {
 	/*
-	 * neighbors in space have neighboring numbers: so probes go to all shards
+	 * lists near each other have adjacent numbers, so this spreads probes
+	 * over all shards
 	 */
-	return gv_has_shards(mirror) ? list % mirror->placement.ndevices : 0;
+	return list % mirror->placement.nshards;
 }
 
 static inline int32_t
@@ -63,75 +60,45 @@ gv_record_owner(const GvPlacedMirror *mirror, const uint16_t *address)
 {
 	uint32_t	page = (uint32_t) address[0] << 16 | address[1];
 
-	return gv_has_shards(mirror) ?
-		(int32_t) (page /
-				   GV_PAGE_RUN % (uint32_t) mirror->placement.ndevices) : 0;
+	return (int32_t) (page / GV_PAGE_RUN %
+					  (uint32_t) mirror->placement.nshards);
 }
 
-/* gv_multi.c */
+/* These are in gv_multi.c. */
 extern const GvMirrorBackend gv_devices_mirrors;
-extern const GvMirrorBackend *gv_devices_engine;	/* that makes parts */
+extern const GvMirrorBackend *gv_devices_engine;	/* the engine, even if
+													 * there is only one
+													 * device */
 
+/*
+ * Like gv_mirror_member_size, gv_mirror_create_on, gv_mirror_usage and
+ * gv_mirror_drop_replica.
+ */
 extern int64_t gv_devices_size(const GvMirrorSpec *spec,
 							   const GvPlacement *placement, int32_t member);
 extern GvStatus gv_devices_create(const GvMirrorSpec *spec,
 								  const GvPlacement *placement,
 								  GvMirror **mirror,
-								  int32_t *lacking);
+								  uint32_t *lacking);
 extern int32_t gv_devices_usage(const GvMirror *mirror, GvDeviceUsage *usage);
 extern GvStatus gv_devices_drop_replica(GvMirror *mirror, int32_t device);
 
-/* gv_multisearch.c: functions of gv_devices_mirrors */
+/*
+ * These functions are in gv_multisearch.c.  All are callbacks of
+ * gv_devices_mirrors, except gv_devices_begin, which gv_mirror.c calls
+ * directly, with the searchers of all shards.
+ */
 extern GvStatus gv_devices_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_devices_searcher_drop(GvSearcher *searcher);
-extern GvStatus gv_devices_begin(GvSearcher *searcher, GvMirror *mirror,
+extern GvStatus gv_devices_begin(GvSearcher *const *searchers,
+								 int32_t nsearchers, GvMirror *mirror,
 								 GvSearch *searches, int32_t n);
 extern bool gv_devices_done(GvSearcher *searcher);
 extern GvStatus gv_devices_finish(GvSearcher *searcher);
 
 #ifdef GV_TEST_BUILD
-/* The engine's own searcher, of a device. */
-extern GvSearcher *gv_devices_own(GvSearcher *searcher, int32_t device);
+/* Returns the engine's own searcher. */
+extern GvSearcher *gv_devices_own(GvSearcher *searcher);
 #endif
-
-/*
- * gv_multisearch.c: the processor may fetch what is soon read.  Answers of
- * shards lie apart, with others that are not needed between them, so that by
- * itself it prefetches none.
- */
-
-/*
- * gv_multisearch.c, of one search: the first nhits hits of all shards, asked
- * [ndevices][n], into hits [nhits], with as much scratch behind them; hits in
- * order by the owners of their records, sorted [nhits], how many each has,
- * counts [ndevices], and whose each is, owners [nhits]
- */
-
-/*
- * gv_multisearch.c: what shards are asked, asked [ndevices][n], and how their
- * answers are merged
- */
-typedef struct GvShardRange
-{
-	size_t		nhits;			/* of some searches in a row */
-	size_t		bytes;			/* of their answers */
-	size_t		first;			/* of those hits, among all */
-	size_t		at;				/* of those bytes */
-} GvShardRange;
-
-typedef struct GvShardAnswers
-{
-	GvShardRange *ranges;		/* [nranges], all searches */
-	int32_t		nranges;
-	int32_t		ranges_capacity;
-	char	   *memory;			/* what follows, and answers */
-	size_t		bytes;
-	GvHit	   *sorted;			/* [nhits] of all searches, of each by the
-								 * owners of records, */
-	int32_t    *counts;			/* [n][ndevices] hits of each owner */
-	uint8_t    *owners;			/* [nhits] by the order of hits */
-	char	   *others;			/* by ranges */
-} GvShardAnswers;
-
 
 #endif							/* GV_GV_MULTI_H */

@@ -1,16 +1,20 @@
 /*
  * gv_parallel.c
- *		See gv_parallel.h.
+ *		Threads, helper threads, and parallel loops.
+ *
+ * Helper threads are started for each use and joined at its end.
  */
 #include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "engine/gv_test.h"
 #include "engine/mirror/gv_parallel.h"
 
-#define CORES_A_HELPER	4		/* helpers are few: others work here, too */
-#define STACK_BYTES		(1024 * 1024)	/* a CUDA driver wants some of it */
+#define CORES_A_HELPER	4		/* there is one helper for this many cores,
+								 * because the host has other work */
+#define MOST_HELPERS	3		/* threads in addition to the caller's */
+#define STACK_BYTES		(1024 * 1024)	/* a CUDA driver uses part of the
+										 * stack */
 
 static GV_TUNABLE int32_t forced_helpers = -1;
 
@@ -22,39 +26,50 @@ gv_force_helpers(int32_t helpers)
 }
 #endif
 
+bool
+gv_thread_start(void *(*start) (void *), void *arg, pthread_t *joined)
+{
+	pthread_attr_t attr;
+	pthread_t	thread;
+	sigset_t	all;
+	sigset_t	before;
+	bool		started;
+
+	if (pthread_attr_init(&attr) != 0)
+		return false;
+	if (joined == NULL)
+		(void) pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	(void) pthread_attr_setstacksize(&attr, STACK_BYTES);
+	/* the thread inherits this mask */
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before);
+	started = pthread_create(joined != NULL ? joined : &thread, &attr, start,
+							 arg) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	return started;
+}
+
 int
 gv_parallel_helpers(int32_t ntasks)
 {
-	long		cores = sysconf(_SC_NPROCESSORS_ONLN);
-	long		helpers = forced_helpers >= 0 ? forced_helpers : cores /
-	CORES_A_HELPER;
+	long		helpers = sysconf(_SC_NPROCESSORS_ONLN) / CORES_A_HELPER;
 
-	if (helpers > GV_MOST_HELPERS)
-		helpers = GV_MOST_HELPERS;
+	if (forced_helpers >= 0)
+		helpers = forced_helpers;
+	if (helpers > MOST_HELPERS)
+		helpers = MOST_HELPERS;
 	return (int) (helpers < ntasks ? helpers : ntasks);
 }
 
 void
 gv_helpers_begin(GvHelpers *helpers, int nhelpers, void *(*help) (void *),
-				 void *what)
+				 void *arg)
 {
-	pthread_attr_t attr;
-	sigset_t	all;
-	sigset_t	before;
-
 	helpers->nhelpers = 0;
-	if (nhelpers == 0 || pthread_attr_init(&attr) != 0)
-		return;
-	(void) pthread_attr_setstacksize(&attr, STACK_BYTES);
-	/* signals are the caller's */
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &before);
 	while (helpers->nhelpers < nhelpers &&
-		   pthread_create(&helpers->threads[helpers->nhelpers], &attr, help,
-						  what) == 0)
+		   gv_thread_start(help, arg, &helpers->threads[helpers->nhelpers]))
 		helpers->nhelpers++;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
 }
 
 void
@@ -66,13 +81,14 @@ gv_helpers_end(GvHelpers *helpers)
 		(void) pthread_join(helpers->threads[i], NULL);
 }
 
-/* The state of a parallel loop, and the next task that nobody has taken. */
+/* The state of a parallel loop. */
 typedef struct ParallelFor
 {
 	void		(*task) (void *, int32_t);
-	void	   *what;
+	void	   *arg;
 	int32_t		n;
-	int32_t		next;
+	int32_t		next;			/* the next task that no thread has taken;
+								 * atomic */
 } ParallelFor;
 
 static void *
@@ -83,15 +99,15 @@ do_tasks(void *arg)
 
 	while ((i = __atomic_fetch_add(&loop->next, 1,
 								   __ATOMIC_RELAXED)) < loop->n)
-		loop->task(loop->what, i);
+		loop->task(loop->arg, i);
 	return NULL;
 }
 
 void
-gv_parallel_for(int nhelpers, void (*task) (void *, int32_t), void *what,
+gv_parallel_for(int nhelpers, void (*task) (void *, int32_t), void *arg,
 				int32_t n)
 {
-	ParallelFor loop = {task, what, n, 0};
+	ParallelFor loop = {task, arg, n, 0};
 	GvHelpers	helpers;
 
 	gv_helpers_begin(&helpers, nhelpers, do_tasks, &loop);

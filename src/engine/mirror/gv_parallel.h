@@ -1,45 +1,60 @@
 /*
  * gv_parallel.h
- *		Threads that help with what thousands of searches cost the host.
+ *		Threads of gpuvecd.
  *
- * They live as long as that takes.  gpuvecd only.
+ * Most of these threads are helpers.  Helpers do part of the work that
+ * thousands of searches cause on the host, or the tasks of a set on several
+ * devices.  A helper ends when the work for which it was started is done.
  */
 #ifndef GV_GV_PARALLEL_H
 #define GV_GV_PARALLEL_H
 
 #include <pthread.h>
-#include <stdint.h>
 
-#define GV_MOST_HELPERS		3	/* threads beside the caller's */
+#include "engine/gv_engine.h"
+
+/*
+ * Starts a thread that calls start(arg), with all signals blocked, because the
+ * first thread of the process handles signals.  Sets *joined to the thread,
+ * which the caller has to join; if joined is NULL, the thread is detached.
+ * Returns false if no thread can be started.
+ */
+extern bool gv_thread_start(void *(*start) (void *), void *arg,
+							pthread_t *joined);
 
 typedef struct GvHelpers
 {
 	int			nhelpers;
-	pthread_t	threads[GV_MOST_HELPERS];
+	pthread_t	threads[GV_MAX_DEVICES];
 } GvHelpers;
 
-/* gv_parallel_helpers: how many helpers ntasks tasks are worth. */
+/*
+ * Returns the number of helper threads to use for ntasks tasks that keep
+ * processors busy: at most three, in addition to the caller's thread.
+ */
 extern int	gv_parallel_helpers(int32_t ntasks);
 
 #ifdef GV_TEST_BUILD
-/* gv_force_helpers: sets the number of helpers; negative: as is best. */
+/*
+ * Sets the number of helpers to use.  A negative number restores the default.
+ */
 extern void gv_force_helpers(int32_t helpers);
 #endif
 
 /*
- * gv_helpers_begin: nhelpers threads do help(what); fewer, where there are no
- * more.  gv_helpers_end waits for them.
+ * Starts nhelpers threads, at most GV_MAX_DEVICES, that call help(arg).  If the
+ * system refuses a thread, there are fewer helpers, or none.  gv_helpers_end
+ * waits for all of them.
  */
 extern void gv_helpers_begin(GvHelpers *helpers, int nhelpers,
-							 void *(*help) (void *),
-							 void *what);
+							 void *(*help) (void *), void *arg);
 extern void gv_helpers_end(GvHelpers *helpers);
 
 /*
- * gv_parallel_for: task(what, i) for each i below n, by the caller and
- * nhelpers helpers.
+ * Calls task(arg, i) for each i below n, in the caller's thread and in
+ * nhelpers helpers.  Returns when all tasks are done.
  */
 extern void gv_parallel_for(int nhelpers, void (*task) (void *, int32_t),
-							void *what, int32_t n);
+							void *arg, int32_t n);
 
 #endif							/* GV_GV_PARALLEL_H */

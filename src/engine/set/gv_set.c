@@ -1,9 +1,16 @@
 /*
  * gv_set.c
- *		Operations on sets by the engine that was taken.
+ *		Sets: argument checks, dispatch to the engine, and the reseeding of
+ *		k-means clusters.
  *
- * They keep count of what has come, so that an engine gets every input whole
- * and in order.
+ * A GvSet counts the items of each input that have come.  So the functions
+ * here can refuse inputs that are out of order or too many, and calls that are
+ * too early, and an engine need not check arguments.  All operations go to the
+ * engine that gv_sets_open selected, or to gv_cpu_sets if gv_sets_open was not
+ * called.
+ *
+ * gv_set_reseed is called by engines.  It finds new centroids for clusters
+ * that have no rows after a pass of k-means.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,46 +23,50 @@ struct GvSet
 	GvSetSpec	spec;
 	const GvSetOps *ops;
 	void	   *state;
-	int64_t		came[GV_NSET_INPUTS];
-	GvSetDone	done;
-	bool		is_kept;		/* rows of this pass need not come */
-	bool		keeps;			/* rows for whatever is asked */
-	bool		is_broken;		/* it can only be dropped */
+	int64_t		came[GV_NSET_INPUTS];	/* items of each input so far */
+	GvSetDone	done;			/* after the last run */
+	bool		is_kept;		/* the engine still has the rows for the next
+								 * pass */
+	bool		keeps;			/* the set was created with `own`, so
+								 * gv_set_ask may be called */
+	bool		is_broken;		/* a call failed, so the set can only be
+								 * dropped */
 };
 
-/* The one that gv_sets_open took, for the rest of the process. */
-static const GvSetBackend *taken;
+/* The engine that gv_sets_open selected; NULL if it was not called. */
+static const GvSetBackend *selected;
 
 #ifdef GV_TEST_BUILD
 
-static GvFault fault;
+GvFault		gv_set_calls;
 
-/* From now on the n-th call reports `status`, see gv_set.h. */
 void
 gv_set_fault(int64_t n, GvStatus status)
 {
-	gv_fault_set(&fault, n, status);
+	gv_fault_set(&gv_set_calls, n, status);
 }
 
 #endif
 
-/* Take an engine. */
 GvStatus
 gv_sets_open(const GvSetBackend *engine)
 {
-	if (engine == NULL || taken != NULL)
+	if (engine == NULL || selected != NULL)
 		return GV_INVALID;
-	taken = engine;
+	selected = engine;
 	return GV_OK;
 }
 
 static const GvSetBackend *
 backend(void)
 {
-	return taken != NULL ? taken : &gv_cpu_sets;
+	return selected != NULL ? selected : &gv_cpu_sets;
 }
 
-/* Queries that are rows: as many, and kept, or else none. */
+/*
+ * Returns whether `own` and `first` are valid.  If `own` is set, the queries
+ * are rows of the set, and the rows must not be too many to be kept.
+ */
 static bool
 valid_own(const GvSetSpec *spec)
 {
@@ -154,7 +165,10 @@ gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input)
 	return 0;
 }
 
-/* How many items an input has, at most for the rows of an exact search. */
+/*
+ * Returns how many items an input has or, for the rows of an exact search, how
+ * many it may have.
+ */
 static int64_t
 input_length(const GvSetSpec *spec, GvSetInput input)
 {
@@ -231,7 +245,7 @@ gv_set_create(const GvSetSpec *spec, GvSet **set)
 	GvStatus	status;
 	GvSet	   *made;
 
-	GV_CALL(fault, set != NULL && valid_spec(spec));
+	GV_CALL(gv_set_calls, set != NULL && valid_spec(spec));
 	made = calloc(1, sizeof(*made));
 	if (made == NULL)
 		return GV_NO_MEMORY;
@@ -258,14 +272,14 @@ gv_set_drop(GvSet *set)
 	}
 }
 
-/* Rows are only to be kept, as yet. */
+/* Returns whether a set with this spec only keeps rows and has no queries. */
 static bool
 asks_nothing(const GvSetSpec *spec)
 {
 	return spec->kind == GV_SET_EXACT && spec->nqueries == 0;
 }
 
-/* Is everything there that comes before rows? */
+/* Returns whether all inputs other than the rows are complete. */
 static bool
 is_prepared(const GvSet *set)
 {
@@ -277,8 +291,11 @@ is_prepared(const GvSet *set)
 }
 
 /*
- * Returns whether this input comes next, and there are no more items than are
- * needed.
+ * Returns whether n items of this input may come next.  Rows may come when all
+ * other inputs are complete, unless the engine still has the rows.  Other
+ * inputs may come before the first row or, if the engine still has the rows,
+ * before the run.  Nothing may come beyond an input's length, or after the
+ * last pass.
  */
 static bool
 is_wanted(const GvSet *set, GvSetInput input, int64_t n)
@@ -291,71 +308,33 @@ is_wanted(const GvSet *set, GvSetInput input, int64_t n)
 		 set->done.passes == 0);
 }
 
-static bool
-are_ranks(const int64_t *ranks, int64_t n, int64_t nrows)
-{
-	for (int64_t i = 0; i < n; i++)
-		if (ranks[i] < 0 || ranks[i] >= nrows)
-			return false;
-	return true;
-}
-
-/* May these be items of that input? */
+/* Returns whether these numbers are allowed as items of this input. */
 static bool
 valid_items(const GvSetSpec *spec, GvSetInput input, const void *items,
 			int64_t n)
 {
+	const int64_t *ranks = items;
+	int64_t		i = 0;
+
 	if (items == NULL)
 		return n == 0;
 	if (input == GV_SET_SELF)
 		return true;
 	if (input == GV_SET_RANKS)
-		return are_ranks(items, n, spec->nrows);
+	{
+		while (i < n && ranks[i] >= 0 && ranks[i] < spec->nrows)
+			i++;
+		return i == n;
+	}
 	return spec->kind == GV_SET_SELECT || spec->kind == GV_SET_QUANTILES ||
 		gv_is_finite(items, n * spec->dims);
 }
 
-/* A set that could not do its work cannot go on. */
+/* Returns `status`, and marks the set as broken if `status` is a failure. */
 static GvStatus
 note(GvSet *set, GvStatus status)
 {
 	set->is_broken |= status != GV_OK;
-	return status;
-}
-
-/* Items that may be that input's. */
-static GvStatus
-put_items(GvSet *set, GvSetInput input, const void *items, int64_t n,
-		  const GvStop *stop)
-{
-	GvStatus	status;
-
-	if (!valid_items(&set->spec, input, items, n))
-		return GV_INVALID;
-	if (n == 0)
-		return GV_OK;
-	status = set->ops->put(set->state, input, items, set->came[input], n,
-						   stop);
-	set->came[input] += n;
-	return note(set, status);
-}
-
-/*
- * Ranks are checked in a copy, which the engine gets, because whoever sends
- * them may share the memory that they are in, and engines look up what they
- * say.
- */
-static GvStatus
-put_ranks(GvSet *set, const int64_t *ranks, int64_t n, const GvStop *stop)
-{
-	int64_t    *copy = malloc(sizeof(int64_t) * (size_t) (n + 1));
-	GvStatus	status;
-
-	if (copy == NULL)
-		return note(set, GV_NO_MEMORY);
-	memcpy(copy, ranks, sizeof(int64_t) * (size_t) n);
-	status = put_items(set, GV_SET_RANKS, copy, n, stop);
-	free(copy);
 	return status;
 }
 
@@ -364,18 +343,42 @@ gv_set_put(GvSet *set, GvSetInput input, const void *items, int64_t n,
 		   const GvStop *stop)
 {
 	GvStatus	status;
+	int64_t    *ranks = NULL;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (gv_fault_is_due(&gv_set_calls, &status))
 		return set != NULL ? note(set, status) : status;
 	if (set == NULL || (uint32_t) input >= GV_NSET_INPUTS ||
 		!is_wanted(set, input, n) || !gv_valid_stop(stop))
 		return GV_INVALID;
+
+	/*
+	 * The ranks may be in memory that a client of gpuvecd shares and could
+	 * still change after the check, and engines use ranks as positions.  So
+	 * copy the ranks, check the copy, and pass the copy to the engine.
+	 */
 	if (input == GV_SET_RANKS && items != NULL)
-		return put_ranks(set, items, n, stop);
-	return put_items(set, input, items, n, stop);
+	{
+		ranks = malloc(sizeof(int64_t) * (size_t) (n + 1));
+		if (ranks == NULL)
+			return note(set, GV_NO_MEMORY);
+		memcpy(ranks, items, sizeof(int64_t) * (size_t) n);
+		items = ranks;
+	}
+	if (!valid_items(&set->spec, input, items, n))
+		status = GV_INVALID;
+	else if (n == 0)
+		status = GV_OK;
+	else
+	{
+		status = note(set, set->ops->put(set->state, input, items,
+										 set->came[input], n, stop));
+		set->came[input] += n;
+	}
+	free(ranks);
+	return status;
 }
 
-/* Have the rows come that are queries? */
+/* Returns whether the rows that are the queries of this spec have come. */
 static bool
 has_own(const GvSet *set, const GvSetSpec *spec)
 {
@@ -389,7 +392,7 @@ gv_set_run(GvSet *set, GvSetDone *done, const GvStop *stop)
 	GvStatus	status;
 	bool		whole;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (gv_fault_is_due(&gv_set_calls, &status))
 		return set != NULL ? note(set, status) : status;
 	if (set == NULL || done == NULL || set->is_broken || set->done.finished ||
 		!gv_valid_stop(stop) || !is_prepared(set) || asks_nothing(&set->spec))
@@ -415,7 +418,7 @@ gv_set_get(GvSet *set, GvSetOutput output, int64_t first, int64_t n,
 	GvStatus	status;
 	int64_t		length;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (gv_fault_is_due(&gv_set_calls, &status))
 		return set != NULL ? note(set, status) : status;
 	if (set == NULL || (uint32_t) output >= GV_NSET_OUTPUTS ||
 		set->is_broken || !set->done.finished ||
@@ -435,7 +438,7 @@ gv_set_ask(GvSet *set, const GvSetSpec *spec)
 	int64_t		nrows;
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (gv_fault_is_due(&gv_set_calls, &status))
 		return set != NULL ? note(set, status) : status;
 	if (set == NULL || set->is_broken || !set->keeps ||
 		!(set->done.finished || asks_nothing(&set->spec)) ||
@@ -456,23 +459,21 @@ gv_set_ask(GvSet *set, const GvSetSpec *spec)
 	return GV_OK;
 }
 
-/* ----
- * Reseeding clusters that have lost their rows: see gv_set.h.
- *
- * Givers wait in a heap, the first on top, because most of them never give:
- * there are fewer takers.
+/*
+ * Clusters that give their farthest row.  They form a heap, whose top is the
+ * cluster that gives next.  We do not sort these clusters, because usually
+ * fewer clusters take a row, so that most of the heap is never needed.
  */
-
-/* By what givers are ordered, and what makes one. */
 typedef struct Givers
 {
 	const int64_t *sizes;		/* [k] */
-	const double *errors;		/* [k]; NULL: by sizes */
+	const double *errors;		/* [k] the heap is ordered by errors, or by
+								 * sizes if this is NULL */
 	int32_t    *heap;			/* [n] clusters */
 	int32_t		n;
 } Givers;
 
-/* Returns whether cluster a gives before b. */
+/* Returns whether cluster a gives before cluster b. */
 static bool
 gives_before(const Givers *givers, int32_t a, int32_t b)
 {
@@ -483,7 +484,7 @@ gives_before(const Givers *givers, int32_t a, int32_t b)
 	return a < b;
 }
 
-/* Let the cluster at a place of the heap sink to where it belongs. */
+/* Moves the cluster at a place of the heap down to its right place. */
 static void
 sink(Givers *givers, int32_t place)
 {
@@ -505,24 +506,12 @@ sink(Givers *givers, int32_t place)
 	givers->heap[place] = moved;
 }
 
-/* Take the first out of the heap, which is not empty. */
-static int32_t
-next_giver(Givers *givers)
-{
-	int32_t		first = givers->heap[0];
-
-	givers->heap[0] = givers->heap[--givers->n];
-	if (givers->n > 0)
-		sink(givers, 0);
-	return first;
-}
-
 static bool
 takes(const GvSetSpec *spec, int64_t size)
 {
 	int64_t		quarters = 4 * (int64_t) spec->k;
 
-	/* of a balanced set: quarters * size < nrows, which might overflow */
+	/* balanced: quarters * size < nrows, in a form that cannot overflow */
 	return size == 0 ||
 		(spec->balanced && size <= (spec->nrows - 1) / quarters);
 }
@@ -534,12 +523,10 @@ gives(const GvSetSpec *spec, int64_t size, float far_distance)
 		(!spec->balanced || size > spec->nrows / spec->k);
 }
 
-/* See gv_set.h. */
 int32_t
 gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
-			  const double *errors,
-			  const float *far_distances, const float *farthest,
-			  float *centroids, int32_t *order)
+			  const double *errors, const float *far_distances,
+			  const float *farthest, float *centroids, int32_t *order)
 {
 	Givers		givers = {sizes, spec->balanced ? NULL : errors, order, 0};
 	size_t		dims = (size_t) spec->dims;
@@ -554,9 +541,13 @@ gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
 	for (c = 0; c < spec->k && givers.n > 0; c++)
 		if (takes(spec, sizes[c]))
 		{
+			int32_t		giver = order[0];
+
+			/* remove the top of the heap */
+			order[0] = order[--givers.n];
+			sink(&givers, 0);
 			memcpy(centroids + (size_t) c * dims,
-				   farthest + (size_t) next_giver(&givers) * dims,
-				   sizeof(float) * dims);
+				   farthest + (size_t) giver * dims, sizeof(float) * dims);
 			ntaken++;
 		}
 	return ntaken;

@@ -132,7 +132,7 @@ copy_array(Bench *bench, GvArray array)
 	{
 		GvArrayRequest request = {bench->status.key, array, 0, done,
 		n - done < VALUES ? n - done : VALUES};
-		float	   *some = ask(GV_MSG_VALUES, &request, sizeof(request), NULL);
+		float	   *some = ask(GV_MSG_READ_ARRAY, &request, sizeof(request), NULL);
 
 		memcpy(values + done, some, (size_t) request.count * 4);
 		free(some);
@@ -186,16 +186,10 @@ static void
 take_piece(Bench *bench, const GvChunk *piece, int every)
 {
 	size_t		n = (size_t) piece->nblocks;
-	const char *next = (const char *) (piece + 1);
-	GvListChunk open = {.list = piece->list,.first = piece->first,
-	.nblocks = piece->nblocks};
+	GvListChunk open = gv_chunk_open(piece, 0);
 	size_t		code_bytes = (size_t) gv_code_bytes(bench->spec.m) * GV_BLOCK;
 	size_t		b;
 
-	open.live = (const uint32_t *) next;
-	open.t = (const float *) (next + n * 4);
-	open.rowids = (const uint16_t *) (next + n * (4 + 4 * GV_BLOCK));
-	open.codes = (const uint8_t *) (next + n * (4 + 10 * GV_BLOCK));
 	CHECKED(gv_mirror_put_list(bench->mirror, &open));
 	for (b = 0; b < n; b++)
 	{
@@ -219,7 +213,7 @@ copy_lists(Bench *bench)
 		GvRangeRequest request = {status->key, list, status->nlists - list, 0,
 		0};
 		size_t		length;
-		char	   *pieces = ask(GV_MSG_BLOCKS, &request, sizeof(request),
+		char	   *pieces = ask(GV_MSG_READ_LISTS, &request, sizeof(request),
 								 &length);
 		size_t		at = 0;
 
@@ -262,7 +256,7 @@ read_records(const Bench *bench, const BenchRecord *records, int32_t n)
 		addresses[3 * i + 1] = (uint16_t) (records[i].address >> 16);
 		addresses[3 * i + 2] = (uint16_t) records[i].address;
 	}
-	items = ask(GV_MSG_RECORDS, request, bytes, NULL);
+	items = ask(GV_MSG_READ_REFINE, request, bytes, NULL);
 	free(request);
 	return items;
 }

@@ -71,8 +71,8 @@ static struct
 ssize_t		wire_recv(int fd, void *to, size_t capacity, int flags);
 ssize_t		wire_recvmsg(int fd, struct msghdr *message, int flags);
 ssize_t		wire_send(int fd, const void *bytes, size_t n, int flags);
-int			wire_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
-								void *(*start) (void *), void *arg);
+bool		wire_gv_thread_start(void *(*start) (void *), void *arg,
+								 pthread_t *joined);
 
 ssize_t
 wire_recv(int fd, void *to, size_t capacity, int flags)
@@ -168,15 +168,14 @@ wire_send(int fd, const void *bytes, size_t n, int flags)
 }
 
 /* A client's thread runs to its end before anything else goes on. */
-int
-wire_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
-					void *(*start) (void *), void *arg)
+bool
+wire_gv_thread_start(void *(*start) (void *), void *arg, pthread_t *joined)
 {
 	(void) start(arg);
-	return 0;
+	return true;
 }
 
-/* ---- gpuvecd.c's, socketdir.c's, eventloop.c's and gpuvecd.c's */
+/* ---- gpuvecd.c's, and two of eventloop.c's (weak.h) */
 
 void
 gv_log(const char *level, const char *format,...)
@@ -187,6 +186,12 @@ gv_log(const char *level, const char *format,...)
 	va_start(args, format);
 	vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
+}
+
+void
+gv_system_error(const char *format,...)
+{
+	FAULT("the system has failed: %s", format);
 }
 
 bool
@@ -211,33 +216,6 @@ gv_now_ns(void)
 	return UINT64_C(1000000000000);
 }
 
-void
-gv_loop_wake(void)
-{
-}
-
-void
-gv_folder_note_incarnation(uint64_t incarnation)
-{
-}
-
-void
-gv_folder_leave(void)
-{
-}
-
-bool
-gv_loop_has_sessions(void)
-{
-	return false;
-}
-
-bool
-gv_loop_stops(void)
-{
-	return false;
-}
-
 bool
 gv_loop_answer(GvConnection *connection)
 {
@@ -257,14 +235,14 @@ answer_message(GvConnection *connection, bool *goes_on)
 		connection->role != GV_ROLE_SESSION)
 	{
 		(void) gv_loop_answer(connection);
-		if (!gv_loader_start(connection))
+		if (!gv_client_start(connection))
 			FAULT("no thread");
 		return false;
 	}
-	while (gv_batches_busy())
+	while (connection->search_pending)
 		gv_batches_go_on(1);
 	(void) gv_loop_answer(connection);
-	*goes_on = !connection->ending;
+	*goes_on = !connection->close_after_send;
 	return true;
 }
 
@@ -397,7 +375,7 @@ set_up(void)
 	gv_server.at_once = 2;		/* messages of more are searched in parts */
 	if (gv_mirrors_open(&gv_cpu_mirrors, "", devices, &ndevices) != GV_OK ||
 		gv_builders_open(&gv_cpu_builders) != GV_OK ||
-		gv_sets_open(&gv_cpu_sets) != GV_OK)
+		gv_setjob_open(&gv_cpu_sets) != GV_OK)
 		FAULT("no engine");
 	gv_mirrors_init(devices, &budget, 1, 3600);
 	if (gv_batches_open() != GV_OK)
@@ -415,8 +393,8 @@ set_up(void)
 	free(bytes);
 	free_script(&script);
 	loader_script(&script, &healthy, &index);
-	/* but for the search, STATES and DROP at the end */
-	bytes = join(&script, 0, script.n - 3, &size);
+	/* but for STATES and DROP at the end */
+	bytes = join(&script, 0, script.n - 2, &size);
 	converse(bytes, size, 0);
 	free(bytes);
 	free_script(&script);
@@ -427,7 +405,33 @@ set_up(void)
 	first_bytes = ask(first_answer, sizeof(first_answer));
 }
 
-/* Drop what the client under test left, and ask the other one. */
+/* Searches a mirror that the client under test left, whatever is in it. */
+static void
+search_left(const GvMirrorStatus *mirror)
+{
+	size_t		hello = sizeof(GvMessage) + sizeof(GvHello);
+	size_t		row = 4 * (size_t) mirror->dims;
+	GvSearchRequest request = {.key = mirror->key, .n = 1,
+		.dims = mirror->dims, .probes = 5, .compare = 5, .capacity = 10};
+	GvMessage	header = {sizeof(request) + (uint32_t) row, GV_MSG_SEARCH, 0};
+	char	   *bytes = malloc(hello + sizeof(header) + header.length);
+	char	   *next = bytes + hello;
+	float	   *query;
+	int32_t		i;
+
+	memcpy(bytes, question, hello);
+	memcpy(next, &header, sizeof(header));
+	memcpy(next + sizeof(header), &request, sizeof(request));
+	query = (float *) (next + sizeof(header) + sizeof(request));
+	for (i = 0; i < mirror->dims; i++)
+		query[i] = (float) (i % 5 - 2);
+	converse(bytes, hello + sizeof(header) + header.length, 0);
+	free(bytes);
+}
+
+/*
+ * Searches and drops what the client under test left, and asks the other one.
+ */
 static void
 look_around(void)
 {
@@ -440,15 +444,18 @@ look_around(void)
 	n = gv_mirrors_status(&reply, mirrors, 1000);
 	for (i = 0; i < n; i++)
 		if (!gv_same_key(&mirrors[i].key, &healthy))
+		{
+			search_left(&mirrors[i]);
 			gv_mirrors_drop(&mirrors[i].key);
+		}
 	memset(&reply, 0, sizeof(reply));
 	n = gv_mirrors_status(&reply, mirrors, 1000);
 	if (n != 1 || reply.used != mirrors[0].bytes)
 		FAULT("%d mirrors and %lld bytes are left, of which %lld are used",
 			  n, (long long) reply.used, (long long) mirrors[0].bytes);
-	if (gv_server.connections != 0 || gv_server.loaders != 0)
+	if (gv_server.connections != 0 || gv_server.client_threads != 0)
 		FAULT("%d connections, %d threads are left", gv_server.connections,
-			  gv_server.loaders);
+			  gv_server.client_threads);
 	if (ask(answer, sizeof(answer)) != first_bytes ||
 		memcmp(answer, first_answer, first_bytes) != 0)
 		FAULT("the healthy mirror answers otherwise");
@@ -529,9 +536,9 @@ keep_shared(FuzzKeep keep, const GvMirrorKey *key, const TestIndex *index)
 	loader_script(&script, key, index);
 	while (script.n > 3)
 		free(script.messages[--script.n]);
-	insert(&script, 1, GV_MSG_MEMORY, 1 << 16);
-	insert(&script, 3, GV_MSG_HERE, script.bytes[0] + script.bytes[1] +
-		   script.bytes[2] + sizeof(GvMessage) + sizeof(GvHereRequest));
+	insert(&script, 1, GV_MSG_ATTACH_SHM, 1 << 16);
+	insert(&script, 3, GV_MSG_IN_SHM, script.bytes[0] + script.bytes[1] +
+		   script.bytes[2] + sizeof(GvMessage) + sizeof(GvInShmRequest));
 	keep_script(keep, "loader-here", &script, script.n - 1);
 	free_script(&script);
 }
@@ -548,7 +555,7 @@ keep_fetched(FuzzKeep keep)
 		if (((GvMessage *) script.messages[i])->type == GV_MSG_GET)
 			((GvGetRequest *) (script.messages[i] +
 							   sizeof(GvMessage)))->offset = 64 * i;
-	insert(&script, 1, GV_MSG_MEMORY, 1 << 16);
+	insert(&script, 1, GV_MSG_ATTACH_SHM, 1 << 16);
 	keep_script(keep, "set-fetched", &script, script.n - 1);
 	free_script(&script);
 }
@@ -579,6 +586,9 @@ fuzz_seeds(FuzzKeep keep)
 	for (i = 0; i < 2; i++)
 	{
 		loader_script(&script, &key, &index);
+		/* one leaves its mirror */
+		if (i == 1)
+			free(script.messages[--script.n]);
 		keep_script(keep, i == 0 ? "loader-1" : "loader-2", &script, script.n);
 		free_script(&script);
 	}

@@ -1,12 +1,14 @@
 /*
  * check_mirror.c
- *		Mirrors against sorting everything; what they refuse; faults.
+ *		Mirrors: answers are compared with those of a sort of all postings;
+ *		invalid arguments are refused; injected faults are reported.
  */
 #include "mirrors.h"
 
 GvPlacement	unit_placement;
+UnitTeam	unit_team;
 
-/* Every block as it was put, and none more. */
+/* Checks that the mirror has all blocks as they were put, and no others. */
 static void
 check_blocks(GvMirror *mirror, const TestIndex *index)
 {
@@ -43,7 +45,7 @@ check_blocks(GvMirror *mirror, const TestIndex *index)
 	CHECK(nwrong == 0, "%d blocks", nwrong);
 }
 
-/* The arrays as they were put, whole and in part. */
+/* Checks that arrays, and parts of them, are read as they were put. */
 static void
 check_arrays(GvMirror *mirror, const TestIndex *index)
 {
@@ -93,7 +95,7 @@ test_shapes(GvSearcher *searcher)
 	for (i = 0; i < 15; i++)
 	{
 		const int32_t *s = shapes[i];
-		/* emulated threads take seconds for what threads do in microseconds */
+		/* emulated threads are about a million times slower than a device's */
 		int32_t		nlists = unit_small && s[2] > 100 ? 100 : s[2];
 		int32_t		mean = unit_small && s[4] < 0 ? s[4] / 5 : s[4];
 		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], nlists,
@@ -112,7 +114,7 @@ test_shapes(GvSearcher *searcher)
 		snprintf(what, sizeof(what), "shape %d", i);
 		check_searches(searcher, mirror, &index, what);
 		check_contents(mirror, &index);
-		CHECK(bytes > 0 && (UNIT_FLAT || unit_placement.ndevices > 0 ||
+		CHECK(bytes > 0 && (UNIT_FLAT || unit_placement.nshards > 0 ||
 							(size > bytes / 2 && size < bytes * 2)),
 			  "shape %d: size %lld, bytes %lld", i, (long long) size,
 			  (long long) bytes);
@@ -121,7 +123,7 @@ test_shapes(GvSearcher *searcher)
 	}
 }
 
-/* Change a list of index and mirror as loaders do. */
+/* Changes a list of index and mirror as loaders do. */
 static void
 change_list(GvMirror *mirror, TestIndex *index)
 {
@@ -139,7 +141,7 @@ change_list(GvMirror *mirror, TestIndex *index)
 				list->live[i] &= (uint32_t) unit_random();
 			chunk = index_chunk(index, number, 0, list->nblocks, true);
 			break;
-		case 1:					/* it is rewritten */
+		case 1:					/* the list is rewritten */
 			resize_list(index, list, nitems, 0);
 			chunk = index_chunk(index, number, 0, list->nblocks, false);
 			break;
@@ -159,7 +161,8 @@ change_list(GvMirror *mirror, TestIndex *index)
 }
 
 /*
- * Searches of what has just changed, so many that an engine may divide them.
+ * Searches right after changes.  There are so many searches that an engine may
+ * divide them.
  */
 static void
 check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
@@ -174,7 +177,7 @@ check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
 			change_list(mirror, index);
 		for (i = 0; i < 40; i++)
 			searches[i] = new_search(index, 8, 12, 20);
-		CHECK(gv_mirror_search(searcher, mirror, searches, 40) == GV_OK,
+		CHECK(unit_search(searcher, mirror, searches, 40) == GV_OK,
 			  "parts");
 		check_answers(index, searches, 40, "parts");
 		free_searches(searches, 40);
@@ -273,12 +276,12 @@ test_invalid_arrays(GvSearcher *searcher, GvMirror *mirror,
 	{
 		CHECK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3, wrong[i]) ==
 			  GV_OK, "starts");
-		INVALID(gv_mirror_search(searcher, mirror, &search, 1));
+		INVALID(unit_search(searcher, mirror, &search, 1));
 	}
 	CHECK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3,
 							  index->parent_offsets) ==
 		  GV_OK, "starts");
-	CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK, "starts");
+	CHECK(unit_search(searcher, mirror, &search, 1) == GV_OK, "starts");
 	free_searches(&search, 1);
 }
 
@@ -296,7 +299,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	int32_t		nfound;
 
 #define BAD_SEARCH(change) \
-	(bad = good, bad.change, gv_mirror_search(searcher, mirror, &bad, 1))
+	(bad = good, bad.change, unit_search(searcher, mirror, &bad, 1))
 #define BAD_SPEC(change) \
 	(spec = index->spec, spec.change, gv_mirror_create(&spec, &made))
 	INVALID(BAD_SEARCH(query = NULL));
@@ -315,10 +318,10 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(gv_mirror_get_array(mirror, GV_PARENT_OFFSETS, -1, 1, &bound));
 	INVALID(gv_mirror_get_array(mirror, (GvArray) 4, 0, 1, &bound));
 	INVALID(gv_mirror_get_array(mirror, GV_PARENT_OFFSETS, 0, 1, NULL));
-	INVALID(gv_mirror_search(NULL, mirror, &good, 1));
-	INVALID(gv_mirror_search(searcher, NULL, &good, 1));
-	INVALID(gv_mirror_search(searcher, mirror, NULL, 1));
-	INVALID(gv_mirror_search(searcher, mirror, &good, 0));
+	INVALID(unit_search(NULL, mirror, &good, 1));
+	INVALID(unit_search(searcher, NULL, &good, 1));
+	INVALID(unit_search(searcher, mirror, NULL, 1));
+	INVALID(unit_search(searcher, mirror, &good, 0));
 	INVALID(BAD_SPEC(device = -1));
 	INVALID(BAD_SPEC(device = gv_ndevices()));
 	INVALID(BAD_SPEC(metric = (GvMetric) 0));
@@ -348,7 +351,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	free_searches(&good, 1);
 }
 
-/* Keys that a mirror has not, or that a chunk or a condition lacks. */
+/* Chunks and conditions whose keys are not those of the mirror are refused. */
 static void
 test_invalid_keys(GvSearcher *searcher)
 {
@@ -376,21 +379,21 @@ test_invalid_keys(GvSearcher *searcher)
 	CHECK(gv_mirror_put_list(mirror, &good) == GV_OK, "a piece");
 	condition.form = with.spec.keys;
 	search.condition = &condition;
-	CHECK(gv_mirror_search(searcher, keyed, &search, 1) == GV_OK, "search");
-	INVALID(gv_mirror_search(searcher, bare, &search, 1));
+	CHECK(unit_search(searcher, keyed, &search, 1) == GV_OK, "search");
+	INVALID(unit_search(searcher, bare, &search, 1));
 	search.rank = 2;
-	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
+	INVALID(unit_search(searcher, keyed, &search, 1));
 	search.rank = 1;
-	CHECK(gv_mirror_search(searcher, keyed, &search, 1) == GV_OK, "rank");
+	CHECK(unit_search(searcher, keyed, &search, 1) == GV_OK, "rank");
 	search.rank = 0;
 	condition.form.nkeys--;
-	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
+	INVALID(unit_search(searcher, keyed, &search, 1));
 	condition.form = with.spec.keys;
 	condition.form.width[0] = condition.form.width[0] == 8 ? 4 : 8;
-	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
+	INVALID(unit_search(searcher, keyed, &search, 1));
 	condition.form = with.spec.keys;
 	test.key = 3;
-	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
+	INVALID(unit_search(searcher, keyed, &search, 1));
 	spec = with.spec;
 	spec.keys.width[1] = 3;
 	INVALID(gv_mirror_create(&spec, &mirror));
@@ -419,7 +422,7 @@ test_invalid(GvSearcher *searcher)
 	free_index(&index);
 }
 
-/* Everything once; the first status that is not GV_OK. */
+/* Does each operation once.  Returns the first status that is not GV_OK. */
 static GvStatus
 work(const TestIndex *index)
 {
@@ -437,14 +440,14 @@ work(const TestIndex *index)
 	if (status == GV_OK)
 		status = gv_searcher(0, &searcher);
 	if (status == GV_OK)
-		status = gv_mirror_search(searcher, mirror, &search, 1);
+		status = unit_search(searcher, mirror, &search, 1);
 	gv_searcher_drop(searcher);
 	gv_mirror_drop(mirror);
 	free_searches(&search, 1);
 	return status;
 }
 
-/* Each call fails once, with each status, and only that call. */
+/* Each call fails once with each status, and the calls after it succeed. */
 static void
 test_faults(void)
 {
@@ -491,8 +494,10 @@ test_mirror(void)
 	CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) == GV_NO_MEMORY &&
 		  found->name[0] != '\0', "a fault at the beginning");
 	test_device_lists();
-	/* four, or as many as this machine has of them */
-	if (gv_mirrors_open(unit_mirrors(), "0,1,2,3", found, &nfound) != GV_OK &&
+	/* six devices, or four, or all that this machine has */
+	if (gv_mirrors_open(unit_mirrors(), "0,1,2,3,4,5", found,
+						&nfound) != GV_OK &&
+		gv_mirrors_open(unit_mirrors(), "0,1,2,3", found, &nfound) != GV_OK &&
 		gv_mirrors_open(unit_mirrors(), "", found, &nfound) != GV_OK)
 	{
 		CHECK(false, "no engine: %s", found->name);

@@ -1,11 +1,11 @@
 /*
  * check_mirror_devices.c
- *		Mirrors on several devices, where an engine has them: each is searched
- *		on its own, side by side with the others, and on no other device.
+ *		Mirrors that are each on one of several devices.  They are searched one
+ *		by one and at the same time, and only on their own devices.
  */
 #include "mirrors.h"
 
-/* Lists of devices that say nothing, or the wrong thing. */
+/* Lists of devices: malformed ones are refused, others are parsed. */
 void
 test_device_lists(void)
 {
@@ -37,14 +37,14 @@ check_devices(const GvDevice *found, int32_t n)
 {
 	int32_t		i;
 
-	CHECK(n >= 1 && n <= 4 && gv_ndevices() == n, "%d devices", n);
+	CHECK(n >= 1 && n <= 6 && gv_ndevices() == n, "%d devices", n);
 	for (i = 0; i < n; i++)
 		CHECK(found[i].name[0] != '\0' && found[i].number == i &&
 			  found[i].memory > 1 << 20, "%d: %s, %lld bytes",
 			  found[i].number, found[i].name, (long long) found[i].memory);
 }
 
-/* Batches of all devices under way at once, ended last first. */
+/* All devices search at the same time; the last search is finished first. */
 static void
 check_side_by_side(GvSearcher **searchers, GvMirror **mirrors,
 				   const TestIndex *indexes, int32_t n)
@@ -68,7 +68,7 @@ check_side_by_side(GvSearcher **searchers, GvMirror **mirrors,
 	}
 	for (i = 0; i < n; i++)
 	{
-		check_answers(&indexes[i], searches[i], 3, "side by side");
+		check_answers(&indexes[i], searches[i], 3, "at the same time");
 		free_searches(searches[i], 3);
 	}
 }
@@ -97,7 +97,7 @@ test_mirror_devices(void)
 	for (i = 1; i < n; i++)
 		CHECK(gv_mirror_search(searchers[i], mirrors[0], &search,
 							   1) == GV_INVALID, "searched from device %d", i);
-	/* a list that grows while other devices have been used last */
+	/* a list of each mirror grows after another device was used */
 	for (i = 0; i < n; i++)
 	{
 		GvListChunk chunk;

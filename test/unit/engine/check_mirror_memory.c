@@ -1,11 +1,11 @@
 /*
  * check_mirror_memory.c
- *		Every allocation of the engine fails once, and then all that follow it:
- *		what is told is GV_NO_MEMORY, nothing is left behind, a mirror and its
- *		searcher go on as if they had not been asked, and results are right.
+ *		Each allocation of the engine fails, alone or with all later ones.
+ *		Calls then report GV_NO_MEMORY and leak nothing, a mirror and its
+ *		searcher still work, and results are right.
  *
- * Mirrors and searches, builders, sets, of either engine.  Allocations of the
- * tests themselves do not count: see test/memory/heap.c.
+ * Tests mirrors, searches, builders and sets of one engine.  Allocations of
+ * the tests themselves do not count (test/memory/heap.c).
  */
 #include <limits.h>
 
@@ -15,20 +15,21 @@
 
 #include "engine/gv_set.h"
 
-#define SEED		7			/* of each run, which all are the same */
+#define SEED		7			/* of random numbers, so that all runs of some
+								 * work are the same */
 #define NSEARCHES	5
 #define NROWS		60
 #define DIMS		4
 
-/* Something to do, from its beginning to its end. */
+/* Work that uses an engine, from the creation of objects to their end. */
 typedef GvStatus (*Work) (const void *arg);
 
-/* The calls that failed and were made again. */
+/* Number of calls that found no memory and were repeated. */
 static int	nagain;
 
 /*
- * status becomes that of a call, unless one before it failed; one without
- * memory is made again where there is some then.
+ * Makes a call and sets `status`, unless an earlier call failed.  If the call
+ * finds no memory, and only one allocation fails, repeats the call.
  */
 #define GO_ON(call) \
 	do { \
@@ -40,7 +41,10 @@ static int	nagain;
 		} \
 	} while (0)
 
-/* The work, with the n-th allocation failing; *left: what n had become. */
+/*
+ * Does the work while the n-th allocation fails, and with `after` all later
+ * ones.  Sets *left to what is left of n, which allocations count down.
+ */
 static GvStatus
 run(Work work, const void *arg, int n, bool after, int *left)
 {
@@ -57,8 +61,9 @@ run(Work work, const void *arg, int n, bool after, int *left)
 }
 
 /*
- * Each allocation of the work fails, alone and with all that follow it; on an
- * emulated device at small size, some.
+ * Repeats the work for each of its allocations: the allocation fails alone,
+ * and then together with all later ones.  On an emulated device at small size
+ * only some of the allocations fail.
  */
 static void
 fail_each(const char *what, Work work, const void *arg)
@@ -71,7 +76,7 @@ fail_each(const char *what, Work work, const void *arg)
 	int			live;
 	GvStatus	status;
 
-	/* what an engine keeps for ever is there then */
+	/* the first run allocates the memory that the engine never frees */
 	status = run(work, arg, 0, false, &left);
 	CHECK(status == GV_OK, "%s: status %d", what, status);
 	live = gv_allocations.live;
@@ -93,7 +98,7 @@ fail_each(const char *what, Work work, const void *arg)
 			  n, count, gv_allocations.live - live);
 		nfailed += status != GV_OK;
 	}
-	CHECK(nfailed + nagain > 0, "%s: it was not noticed", what);
+	CHECK(nfailed + nagain > 0, "%s: no failure was noticed", what);
 	CHECK(run(work, arg, 0, false, &left) == GV_OK, "%s, afterwards", what);
 	if (gv_allocations.live != live)
 		CHECK(false, "%s, afterwards: %d are left", what,
@@ -109,7 +114,7 @@ typedef struct MirrorCase
 	GvPlacement placement;
 } MirrorCase;
 
-/* What was found is right, bounds as well. */
+/* Checks the hits and bounds of n searches. */
 static void
 check_found(const MirrorCase *c, GvSearch *searches, int n)
 {
@@ -132,7 +137,6 @@ work_on_mirror(const void *arg)
 	const MirrorCase *c = arg;
 	GvSearch	searches[NSEARCHES];
 	GvMirror   *mirror = NULL;
-	GvSearcher *searcher = NULL;
 	GvStatus	status = GV_OK;
 	GvDeviceUsage usage[GV_MAX_DEVICES];
 	GvBlock		view;
@@ -148,37 +152,36 @@ work_on_mirror(const void *arg)
 	GO_ON(fill_mirror(mirror, &c->index));
 	GO_ON(gv_mirror_put_refine(mirror, (GvRefineItem *) c->records.items,
 							   c->records.npages * c->records.nslots));
-	/* a replica that found none is given up */
+	/* a replica that found no memory is dropped: ask which devices are left */
 	if (status == GV_OK)
 		(void) gv_mirror_usage(mirror, usage);
-	GO_ON(gv_searcher(usage[0].device, &searcher));
-	GO_ON(gv_mirror_search(searcher, mirror, searches, 1));
+	GO_ON(unit_open_team(usage, c->placement.nshards));
+	GO_ON(unit_search(unit_team.of[0], mirror, searches, 1));
 	if (status == GV_OK)
 		check_found(c, searches, 1);
-	GO_ON(gv_mirror_search(searcher, mirror, searches, NSEARCHES));
+	GO_ON(unit_search(unit_team.of[0], mirror, searches, NSEARCHES));
 	if (status == GV_OK)
 		check_found(c, searches, NSEARCHES);
 	GO_ON(gv_mirror_get_block(mirror, 0, 0, &view));
-	gv_searcher_drop(searcher);
+	unit_close_team();
 	gv_mirror_drop(mirror);
 	free_searches(searches, NSEARCHES);
 	return status;
 }
 
 static void
-fail_mirrors(const char *what, GvPlacementMode mode, int32_t ndevices,
-			 int nkeys)
+fail_mirrors(const char *what, int32_t nshards, int32_t nreplicas, int nkeys)
 {
 	MirrorCase	c = {
 		.index = make_index(GV_L2, DIMS, 2, 9, 3, 70, false),
-		.placement = {mode, ndevices, {0, 1}}
+		.placement = {nshards, nreplicas, {0, 1, 2, 3}}
 	};
 	int32_t		n;
 
 	resize_list(&c.index, &c.index.lists[0], 150, 0);
 	give_keys(&c.index, nkeys);
 	c.records = make_records(&c.index, 3, 20);
-	/* all slots come: those that are free, too */
+	/* items include the free slots */
 	unit_free(draw_records(&c.records, &n));
 	for (n = 0; n < c.records.npages * c.records.nslots; n++)
 	{
@@ -196,7 +199,7 @@ fail_mirrors(const char *what, GvPlacementMode mode, int32_t ndevices,
 
 /* ---- builders */
 
-/* What was made, the first time: of all later ones the same. */
+/* The result of a build; each build must have the result of the first one. */
 typedef struct Made
 {
 	GvTrained	trained;
@@ -242,7 +245,7 @@ typedef struct SetCase
 {
 	GvSetSpec	spec;
 	float	   *rows;			/* [NROWS][dims] */
-	char	   *right;			/* outputs of the first time; NULL: none yet */
+	char	   *right;			/* outputs of the first run, or NULL */
 	size_t		bytes;
 } SetCase;
 
@@ -252,7 +255,7 @@ put_set(GvSet *set, GvSetInput input, const void *items, int64_t n)
 	return n > 0 ? gv_set_put(set, input, items, n, NULL) : GV_OK;
 }
 
-/* The outputs, one behind the other; the caller's to free. */
+/* Returns all outputs, one after another.  The caller must free them. */
 static char *
 set_outputs(GvSet *set, const GvSetSpec *spec, const GvSetDone *done,
 			size_t *bytes, GvStatus *status)
@@ -366,17 +369,19 @@ test_memory(void)
 {
 	Made		made = {0};
 
-	/* the engine, unless a test before this one took it */
+	/* has no effect if an earlier test has opened the engine */
 	(void) gv_builders_open(&UNIT_BUILDERS);
 #ifdef UNIT_CARD
 	(void) gv_sets_open(&gv_cuda_sets);
 #endif
-	fail_mirrors("a mirror", GV_SHARDS, 1, 0);
-	fail_mirrors("a mirror with keys", GV_SHARDS, 1, 2);
+	fail_mirrors("a mirror", 1, 1, 0);
+	fail_mirrors("a mirror with keys", 1, 1, 2);
 	if (gv_ndevices() > 1)
 	{
-		fail_mirrors("shards", GV_SHARDS, 2, 2);
-		fail_mirrors("replicas", GV_REPLICAS, 2, 0);
+		fail_mirrors("shards", 2, 1, 2);
+		fail_mirrors("replicas", 1, 2, 0);
+		if (gv_ndevices() > 3)
+			fail_mirrors("replicas of shards", 2, 2, 0);
 	}
 	fail_each("a builder", work_on_builder, &made);
 	fail_sets();

@@ -5,11 +5,11 @@
 #include "mirrors.h"
 #include "records.h"
 
-/* A device selects few hits in another way than many. */
+/* Numbers of hits; a device selects few hits in another way than many. */
 #define FEW_HITS		100
 #define MANY_HITS		300
 
-/* Put some records, some of them free slots, over what there was. */
+/* Puts some records, of which some are free slots, in place of older ones. */
 static void
 change_records(GvMirror *mirror, Records *records)
 {
@@ -21,7 +21,7 @@ change_records(GvMirror *mirror, Records *records)
 	unit_free(items);
 }
 
-/* The bounds of n searches at once, of up to so many hits. */
+/* Checks the bounds of n searches in one call, for up to `most` hits each. */
 static void
 check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			 const Records *records, int n, int most)
@@ -35,7 +35,7 @@ check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 								 1 + (int32_t) (unit_random() % most));
 		searches[s].bounded = true;
 	}
-	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "search");
+	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "search");
 	for (s = 0; s < n; s++)
 	{
 		const GvSearch *search = &searches[s];
@@ -58,7 +58,10 @@ check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	unit_free(searches);
 }
 
-/* Bounds of hits that are given, found by nobody, of n searches at once. */
+/*
+ * Checks bounds of given hits, which no search has found, for n searches in
+ * one call with up to `most` hits each.
+ */
 static void
 check_given(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			const Records *records, int n, int most)
@@ -87,7 +90,7 @@ check_given(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			.given = true,.nhits = nhits,.hits = hits
 		};
 	}
-	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "given");
+	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "given");
 	for (s = 0; s < n; s++)
 		for (i = 0; i < searches[s].nhits; i++)
 			nwrong += !bound_is_right(index, records, searches[s].query,
@@ -97,15 +100,15 @@ check_given(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	searches[n / 2].given = false;
 	searches[n / 2].probes = searches[n / 2].compare = 1;
 	searches[n / 2].capacity = 1;
-	CHECK(n == 1 || gv_mirror_search(searcher, mirror, searches,
+	CHECK(n == 1 || unit_search(searcher, mirror, searches,
 									 n) == GV_INVALID, "some are given");
 	searches[n / 2].given = true;
 	searches[0].bounded = false;
-	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_INVALID,
-		  "given, and nothing wanted");
+	CHECK(unit_search(searcher, mirror, searches, n) == GV_INVALID,
+		  "given, and no bounds requested");
 	searches[0].bounded = true;
 	searches[0].nhits = -1;
-	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_INVALID,
+	CHECK(unit_search(searcher, mirror, searches, n) == GV_INVALID,
 		  "fewer hits than none");
 	for (s = 0; s < n; s++)
 		unit_free(searches[s].hits);
@@ -113,7 +116,7 @@ check_given(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	unit_free(searches);
 }
 
-/* All records there are, and some there are not, read back. */
+/* Reads all records back, and addresses at which there is no record. */
 static void
 check_records(GvMirror *mirror, const Records *records)
 {
@@ -180,11 +183,11 @@ test_mirror_records(GvSearcher *searcher)
 		{1, 1, 1}, {3, 40, 2}, {16, 7, 20}, {33, 30, 5}, {384, 10, 20},
 		{1100, 20, 7}
 	};
-	int			first = unit_small && unit_placement.ndevices > 0;
+	int			first = unit_small && unit_placement.nshards > 0;
 	int			i;
 	int			round;
 
-	/* at small size half of the shapes, each metric once, with all parts */
+	/* on several devices at small size: half of the shapes, each metric */
 	for (i = first; i < 6; i += 1 + first)
 	{
 		TestIndex	index = make_index(GV_L2 + i % 3, shapes[i][0], 1, 9, 3,
@@ -205,7 +208,7 @@ test_mirror_records(GvSearcher *searcher)
 						round == 0 ? FEW_HITS : MANY_HITS);
 			check_records(mirror, &records);
 		}
-		/* in a graph, beyond graphs, and in parts */
+		/* batches that a device replays as a graph, larger ones, and parts */
 		for (round = 0; round < 2 && shapes[i][0] < 100; round++)
 			check_bounds(searcher, mirror, &index, &records,
 						 i == 0 ? 40 : i == 2 ? 270 : 70,

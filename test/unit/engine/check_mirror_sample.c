@@ -1,13 +1,14 @@
 /*
  * check_mirror_sample.c
- *		What searches of mirrors tell of the sample: lists of many blocks, of
- *		which some are taken, all kinds of ranks, and batches of every size.
+ *		Searches of mirrors count the sample right: for lists of many blocks,
+ *		of which some are in the sample, all kinds of ranks, and batches of
+ *		every size.
  */
 #include "mirrors.h"
 
-/* Blocks of all lists that are taken. */
+/* Returns how many blocks of all lists are in the sample. */
 static int
-count_taken(const TestIndex *index)
+count_sampled(const TestIndex *index)
 {
 	int			n = 0;
 	int32_t		list;
@@ -20,8 +21,9 @@ count_taken(const TestIndex *index)
 }
 
 /*
- * n searches at once, twice, so that a device has made their steps and makes
- * them again; then the same with other ranks, and none.
+ * Checks n searches in one call.  Repeats the call, so that a device replays
+ * the steps that it recorded in the first call.  Then repeats it with other
+ * ranks, of which some have limits, and without ranks.
  */
 static void
 check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
@@ -40,7 +42,7 @@ check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	}
 	for (round = 0; round < 4; round++)
 	{
-		CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
+		CHECK(unit_search(searcher, mirror, searches, n) == GV_OK,
 			  "%d searches", n);
 		check_answers(index, searches, n, "sample");
 		for (i = 0; i < n; i++)
@@ -48,7 +50,7 @@ check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			nearer += searches[i].nearer;
 			if (searches[i].condition == NULL || round == 0)
 				continue;
-			/* some go on with a score that another search may have had */
+			/* some of the next searches get a limit in place of the rank */
 			if (searches[i].nhits > 0)
 				searches[i].limit = searches[i].hits[searches[i].nhits / 2].score;
 			searches[i].rank = round == 2 ? 0 :
@@ -62,7 +64,7 @@ check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	unit_free(searches);
 }
 
-/* Postings die, lists are emptied: what is taken is no less so. */
+/* Marks postings dead and empties lists; the sample has the same blocks. */
 static void
 thin_out(GvMirror *mirror, TestIndex *index)
 {
@@ -105,7 +107,7 @@ test_mirror_sample(GvSearcher *searcher)
 
 		index.spec.refine_slots = s[5];
 		give_keys(&index, 1 + i % 3);
-		CHECK(count_taken(&index) > 1, "shape %d has no sample", i);
+		CHECK(count_sampled(&index) > 1, "shape %d has no sample", i);
 		mirror = make_mirror(&index);
 		check_batch(searcher, mirror, &index, 1, nlists, 100);
 		check_batch(searcher, mirror, &index, 5, nlists / 2, 300);

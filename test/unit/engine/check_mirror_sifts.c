@@ -1,27 +1,28 @@
 /*
  * check_mirror_sifts.c
- *		The few best of many postings and of many lists, where an engine that
- *		sifts them has its borders: of what it processes at once, of its
- *		capacity, and of what it takes another way.
+ *		The few best of many postings and of many lists.  An engine may sift
+ *		them in rounds, so their numbers are near the size of a round, near the
+ *		sift's capacity, and near the number from which on another way is used.
  */
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-/* gpu/coarse/gv_coarse.h */
+/* of gpu/coarse/gv_coarse.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 #endif
 
-/* How good items are, by their places. */
+/* The distribution of scores over the items. */
 typedef enum Order
 {
 	ANY,
 	RISING,
 	FALLING,					/* the best come last, in every round */
-	EQUAL,						/* more than the capacity */
-	TIED,						/* the same of those behind a few better ones */
-	STEPS,						/* some hundreds of each, all over */
-	LOOSE,						/* a bound far beyond the best: 8 items side by
-								 * side of every 128 are never among these */
+	EQUAL,						/* more equal items than the capacity */
+	TIED,						/* likewise, and a few items are better */
+	STEPS,						/* 30 different scores, in any order */
+	LOOSE,						/* of every 128 items, 8 consecutive ones are
+								 * never among the best, so the sift's bound
+								 * is loose */
 	FEW,						/* few of the postings are live */
 	NONE,
 	TWINS,						/* all postings are of one row, and equal */
@@ -55,7 +56,8 @@ item_value(Order order, int i, int n)
 }
 
 /*
- * One list, whose n postings' scores are what its query's dimension adds to t.
+ * Returns an index with one list of n postings.  For the query 0 a posting's
+ * score is its t.
  */
 static TestIndex
 index_of_copies(Order order, int n, int nkeys)
@@ -78,8 +80,8 @@ index_of_copies(Order order, int n, int nkeys)
 }
 
 /*
- * n lists, one of which has postings, for a query at 0, whose scores their
- * centroids' squares are: put_values.
+ * Returns an index with n lists, of which one has postings.  For the query 0 a
+ * list's score is the square of its centroid, which put_values sets.
  */
 static TestIndex
 index_of_lists(int n, int nkeys)
@@ -100,7 +102,7 @@ put_values(TestIndex *index, Order order)
 		index->centroids[i] = sqrtf(item_value(order, i, n));
 }
 
-/* As make_mirror does, but by few calls. */
+/* Like make_mirror, but with fewer calls. */
 static GvMirror *
 make_mirror_at_once(const TestIndex *index)
 {
@@ -128,20 +130,21 @@ make_mirror_at_once(const TestIndex *index)
 	return mirror;
 }
 
-/* n searches of one call, whose queries are freed. */
+/* Checks n searches in one call, and frees their queries. */
 static void
 check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			   GvSearch *searches, int n, const char *what)
 {
-	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "%s",
+	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "%s",
 		  what);
 	check_answers(index, searches, n, what);
 	free_searches(searches, n);
 }
 
 /*
- * Few and many of an index's lists or postings; 257 are too many to be sifted,
- * 513 where there are conditions, 2,049 to be found without a sort.
+ * Requests few and many of an index's lists or postings.  A device sifts if at
+ * most 256 are requested, or 512 if there are conditions, and does not have to
+ * sort for at most 2,048.
  */
 static void
 check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
@@ -182,7 +185,7 @@ test_copies(GvSearcher *searcher, int n, int nkeys)
 	}
 }
 
-/* Lists are all there, and none is another's twin. */
+/* Lists have the orders up to LOOSE, because the others are of postings. */
 static void
 test_lists(GvSearcher *searcher, int n, int nkeys)
 {
@@ -199,7 +202,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 		check_wanted(searcher, &index, what);
 	}
 #ifdef UNIT_CARD
-	/* the same, left out by approximate scores, while few */
+	/* lists are discarded by approximate scores although they are few */
 	put_values(&index, ANY);
 	gv_gpu_approximate_from(0);
 	check_wanted(searcher, &index, "close lists");
@@ -208,7 +211,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 	free_index(&index);
 }
 
-/* Batches of n searches, each of which asks for another number of postings. */
+/* The searches of a batch request different numbers of postings. */
 static void
 test_mixed(GvSearcher *searcher)
 {
@@ -235,9 +238,11 @@ test_mixed(GvSearcher *searcher)
 }
 
 /*
- * Look-up tables of 2 KB for every 32 sub-quantizers: the longest that fit the
- * memory of a block of threads without asking, with the 1 KB that it has of
- * its own, and the next; for one query, and for more, which have more threads.
+ * Look-up tables have 2 KB for every 32 sub-quantizers.  A block of threads
+ * has 48 KB of shared memory unless it requests more, and kernels need 1 KB
+ * besides the table.  The tables are the longest that fit with and without
+ * that 1 KB, and the next longer ones, for one query and for several, which
+ * have more threads.
  */
 static void
 test_tables(GvSearcher *searcher)
@@ -265,11 +270,9 @@ test_tables(GvSearcher *searcher)
 void
 test_mirror_sifts(GvSearcher *searcher)
 {
-	/*
-	 * one round of a sift has 10,240 items; many orders, of rounds and rests
-	 */
+	/* a round of a sift has 10,240 items; these are whole rounds and parts */
 	static const int counts[] = {10241, 25000, 10240, 10239, 255};
-	/* who multiplies gives scores; what is done with them is the same */
+	/* sifting does not depend on the kernels that multiply matrices */
 	bool		once = unit_small &&
 		gv_matmul_used() == GV_MATMUL_CUBLAS;
 	int			i;

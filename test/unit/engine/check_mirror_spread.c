@@ -1,11 +1,11 @@
 /*
  * check_mirror_spread.c
- *		Mirrors on several devices against what one device answers: shards and
- *		replicas, members that have nothing, members without memory, faults of
- *		members.
+ *		Mirrors on several devices answer as a mirror on one device does: with
+ *		shards and replicas, with members that are empty, that find no memory,
+ *		or whose calls fail.
  *
- * The engine is taken through a table of this file's, which notes on what
- * device each mirror is, and refuses or breaks where a test asks it to.
+ * Calls of the engine go through functions in this file, which note the device
+ * of each mirror, and fail when a test requests it.
  */
 #include "mirrors.h"
 #include "records.h"
@@ -15,19 +15,28 @@
 
 #define MOST_NOTED	256
 
-/* Mirrors that there are, and where. */
+/* The engine's mirrors that exist, and their devices. */
 static struct
 {
 	GvMirror   *mirror;
 	int32_t		device;
 }			noted[MOST_NOTED];
 
-/* Bytes that a mirror may have on a device before it gets no more. */
+/*
+ * By device: a mirror that has more than this many bytes on the device gets no
+ * more memory there, and if the limit is 0 no mirror can be created.  Calls
+ * that fail for that report lacks[device], which is GV_NO_MEMORY unless a test
+ * sets it.
+ */
 static int64_t limits[GV_MAX_DEVICES];
+static GvStatus lacks[GV_MAX_DEVICES];
 
-/* The n-th call of a searcher's operations reports this. */
+/* If fault_call is n > 0, the n-th call of a searcher reports fault_status. */
 static int64_t fault_call;
 static GvStatus fault_status;
+
+/* If this is not GV_OK, all calls of finish report it. */
+static GvStatus finish_status;
 
 static bool
 is_due(GvStatus *status)
@@ -36,14 +45,16 @@ is_due(GvStatus *status)
 	return fault_call > 0 && --fault_call == 0;
 }
 
-static bool
-is_full(const GvMirror *mirror)
+/* Returns the status with which a change of the mirror must fail, or GV_OK. */
+static GvStatus
+refusal(const GvMirror *mirror)
 {
 	int			i = 0;
 
 	while (noted[i].mirror != mirror)
 		i++;
-	return UNIT_MIRRORS.bytes(mirror) > limits[noted[i].device];
+	return UNIT_MIRRORS.bytes(mirror) > limits[noted[i].device] ?
+		lacks[noted[i].device] : GV_OK;
 }
 
 static GvStatus
@@ -53,13 +64,13 @@ noting_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	int			i = 0;
 
 	if (limits[spec->device] == 0)
-		return GV_NO_MEMORY;
+		return lacks[spec->device];
 	status = UNIT_MIRRORS.create(spec, mirror);
 	while (status == GV_OK)
 	{
 		GvMirror   *none = NULL;
 
-		/* other threads make some, too */
+		/* other threads may create mirrors at the same time */
 		if (__atomic_compare_exchange_n(&noted[i].mirror, &none, *mirror,
 										false, __ATOMIC_RELAXED,
 										__ATOMIC_RELAXED))
@@ -86,14 +97,17 @@ noting_drop(GvMirror *mirror)
 static GvStatus
 limited_put_list(GvMirror *mirror, const GvListChunk *chunk)
 {
-	return is_full(mirror) && chunk->codes != NULL ? GV_NO_MEMORY :
-		UNIT_MIRRORS.put_list(mirror, chunk);
+	GvStatus	status = chunk->codes != NULL ? refusal(mirror) : GV_OK;
+
+	return status != GV_OK ? status : UNIT_MIRRORS.put_list(mirror, chunk);
 }
 
 static GvStatus
 limited_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
-	return is_full(mirror) ? GV_NO_MEMORY :
+	GvStatus	status = refusal(mirror);
+
+	return status != GV_OK ? status :
 		UNIT_MIRRORS.put_refine(mirror, items, n);
 }
 
@@ -121,10 +135,12 @@ faulty_finish(GvSearcher *searcher)
 	GvStatus	status = UNIT_MIRRORS.finish(searcher);
 	GvStatus	injected;
 
-	return is_due(&injected) ? injected : status;
+	if (is_due(&injected))
+		return injected;
+	return finish_status != GV_OK ? finish_status : status;
 }
 
-/* The engine, through the above. */
+/* Returns the engine with the functions above in place of its own. */
 const GvMirrorBackend *
 unit_mirrors(void)
 {
@@ -140,50 +156,66 @@ unit_mirrors(void)
 	table.begin = faulty_begin;
 	table.finish = faulty_finish;
 	for (i = 0; i < GV_MAX_DEVICES; i++)
+	{
 		limits[i] = INT64_MAX;
+		lacks[i] = GV_NO_MEMORY;
+	}
 	return &table;
 }
 
-/* n devices, in any order. */
+/* Returns a placement on devices drawn at random. */
 static GvPlacement
-draw_placement(GvPlacementMode mode, int32_t n)
+draw_placement(int32_t nshards, int32_t nreplicas)
 {
-	GvPlacement	placement = {mode, 0, {0}};
+	GvPlacement	placement = {nshards, nreplicas, {0}};
 	uint32_t	taken = 0;
+	int32_t		n = 0;
 
-	while (placement.ndevices < n)
+	while (n < gv_nmembers(&placement))
 	{
 		int32_t		device = (int32_t) (unit_random() %
 										(uint64_t) gv_ndevices());
 
 		if ((taken >> device & 1) == 0)
-			placement.devices[placement.ndevices++] = device;
+			placement.devices[n++] = device;
 		taken |= UINT32_C(1) << device;
 	}
 	return placement;
 }
 
-/* Everything that is checked of mirrors on one device. */
+/* Creates searchers for a replica of a placement, in unit_team. */
 static void
-test_as_one(GvPlacementMode mode, int32_t n)
+open_team(const GvPlacement *placement, int32_t replica)
 {
-	GvSearcher *searcher = NULL;
-	int32_t		member = (int32_t) (unit_random() % (uint64_t) n);
+	GvDeviceUsage usage[GV_MAX_DEVICES];
+	int32_t		i;
 
-	unit_placement = draw_placement(mode, n);
-	CHECK(gv_searcher(unit_placement.devices[member], &searcher) == GV_OK,
-		  "searcher");
-	if (mode == GV_SHARDS && !unit_small)
+	for (i = 0; i < placement->nshards; i++)
+		usage[i].device = placement->devices[replica * placement->nshards + i];
+	CHECK(unit_open_team(usage, placement->nshards) == GV_OK, "searchers");
+}
+
+/* Runs the tests of mirrors on one device on a replica drawn at random. */
+static void
+test_as_one(int32_t nshards, int32_t nreplicas)
+{
+	GvSearcher *searcher;
+
+	unit_placement = draw_placement(nshards, nreplicas);
+	open_team(&unit_placement,
+			  (int32_t) (unit_random() % (uint64_t) nreplicas));
+	searcher = unit_team.of[0];
+	if (nshards > 1 && !unit_small)
 		test_shapes(searcher);
 	test_changes(searcher, 0);
 	test_changes(searcher, 2);
 	test_mirror_records(searcher);
 	test_mirror_sample(searcher);
-	gv_searcher_drop(searcher);
-	unit_placement.ndevices = 0;
+	unit_close_team();
+	unit_placement.nshards = 0;
 }
 
-/* Bounded searches with conditions and ranks, in two calls, of an index. */
+/* Checks n searches, of which most are bounded and some have conditions. */
 static void
 check_bounded(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			  const Records *records, int n)
@@ -200,7 +232,7 @@ check_bounded(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 								 1 + (int32_t) (unit_random() % 400));
 		searches[s].bounded = unit_random() % 4 > 0;
 	}
-	CHECK(gv_mirror_begin(searcher, mirror, searches, n) == GV_OK, "begin");
+	CHECK(unit_begin(searcher, mirror, searches, n) == GV_OK, "begin");
 	while (!gv_mirror_done(searcher))
 		;
 	CHECK(gv_mirror_finish(searcher) == GV_OK, "finish");
@@ -215,7 +247,7 @@ check_bounded(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	unit_free(searches);
 }
 
-/* An index with records on many pages, and all of them put. */
+/* Returns an index with keys, and sets *records to records on many pages. */
 static TestIndex
 make_recorded(Records *records, int nkeys, int32_t mean)
 {
@@ -240,7 +272,8 @@ put_records(GvMirror *mirror, Records *records)
 }
 
 /*
- * Every member is where it was placed, takes memory, and owns what it is told.
+ * Checks that every member is on the device of the placement and takes memory,
+ * and which shard owns each list.
  */
 static void
 check_shards(const GvMirror *mirror, const TestIndex *index)
@@ -250,97 +283,172 @@ check_shards(const GvMirror *mirror, const TestIndex *index)
 	int64_t		bytes = 0;
 	int32_t		i;
 
-	CHECK(n == unit_placement.ndevices, "%d parts", n);
+	CHECK(n == gv_nmembers(&unit_placement), "%d members", n);
 	for (i = 0; i < n; i++)
 	{
 		CHECK(usage[i].device == unit_placement.devices[i] &&
 			  usage[i].bytes > 0,
-			  "part %d", i);
+			  "member %d", i);
 		CHECK(gv_mirror_member_size(&index->spec, &unit_placement, i) <
-			  gv_mirror_size(&index->spec), "size of part %d", i);
+			  gv_mirror_size(&index->spec), "size of member %d", i);
 		bytes += usage[i].bytes;
 	}
 	CHECK(bytes == gv_mirror_bytes(mirror), "bytes");
 	for (i = 0; i < index->spec.nlists; i++)
-		CHECK(gv_mirror_list_shard(mirror, i) == i % n, "list %d", i);
+		CHECK(gv_mirror_list_shard(mirror, i) == i % unit_placement.nshards,
+			  "list %d", i);
 }
 
-/* Records of pages that all shards have, and conditions with ranks. */
+/* Searchers that are not those of a replica, in its order, are refused. */
 static void
-test_shards(int32_t n)
+check_strangers(GvMirror *mirror, const TestIndex *index)
+{
+	GvSearch	search = new_search(index, 2, 9, 5);
+	int32_t		n = unit_team.n;
+	GvSearcher *first = unit_team.of[0];
+	GvSearcher *swapped[GV_MAX_DEVICES];
+	int32_t		i;
+
+	CHECK(gv_mirror_search(first, mirror, &search, 1) == GV_INVALID,
+		  "one shard of a replica");
+	CHECK(gv_mirror_search_shards(unit_team.of, n - 1, mirror, &search, 1) ==
+		  GV_INVALID, "too few searchers");
+	for (i = 0; i < n; i++)
+		swapped[i] = unit_team.of[n - 1 - i];
+	CHECK(gv_mirror_search_shards(swapped, n, mirror, &search, 1) ==
+		  GV_INVALID, "in another order");
+	swapped[0] = unit_team.of[0];
+	for (i = 1; i < n; i++)
+		swapped[i] = unit_team.of[i];
+	swapped[n - 1] = NULL;
+	CHECK(gv_mirror_search_shards(swapped, n, mirror, &search, 1) ==
+		  GV_INVALID, "no searcher");
+	free_searches(&search, 1);
+}
+
+/*
+ * Each replica answers searches with bounds, conditions and ranks.  Then the
+ * last replica is dropped, and the others still answer.
+ */
+static void
+test_shards(int32_t nshards, int32_t nreplicas)
 {
 	Records		records;
-	TestIndex	index = make_recorded(&records, 2, n == 2 ? 150 : 60);
+	TestIndex	index = make_recorded(&records, 2, nshards == 2 ? 150 : 60);
 	GvMirror   *mirror;
-	GvSearcher *searcher = NULL;
 	int			round;
+	int32_t		left;
 
-	unit_placement = draw_placement(GV_SHARDS, n);
+	unit_placement = draw_placement(nshards, nreplicas);
 	mirror = make_mirror(&index);
 	check_shards(mirror, &index);
-	CHECK(gv_mirror_drop_replica(mirror, unit_placement.devices[0]) ==
-		  GV_INVALID,
-		  "a shard is dropped");
-	for (round = 0; round < 4; round++)
+	for (left = nreplicas; left > 0; left--)
 	{
-		CHECK(put_records(mirror, &records) == GV_OK, "records");
-		CHECK(gv_searcher(unit_placement.devices[round % n], &searcher) ==
-			  GV_OK,
-			  "searcher");
-		check_bounded(searcher, mirror, &index, &records, 1);
-		check_bounded(searcher, mirror, &index, &records, 30);
-		check_bounded(searcher, mirror, &index, &records, 3);
-		gv_searcher_drop(searcher);
+		for (round = 0; round < 4; round++)
+		{
+			CHECK(put_records(mirror, &records) == GV_OK, "records");
+			open_team(&unit_placement, round % left);
+			check_bounded(unit_team.of[0], mirror, &index, &records, 1);
+			check_bounded(unit_team.of[0], mirror, &index, &records, 30);
+			check_bounded(unit_team.of[0], mirror, &index, &records, 3);
+			check_strangers(mirror, &index);
+			unit_close_team();
+		}
+		check_contents(mirror, &index);
+		/* drop the last replica, named by any of its devices */
+		unit_placement.nreplicas = left - 1;
+		CHECK(gv_mirror_drop_replica
+			  (mirror, unit_placement.devices
+			   [(left - 1) * nshards + (int32_t) (unit_random() %
+												  (uint64_t) nshards)]) ==
+			  (left > 1 ? GV_OK : GV_INVALID), "%d replicas", left);
 	}
-	check_contents(mirror, &index);
 	gv_mirror_drop(mirror);
-	unit_placement.ndevices = 0;
+	unit_placement.nshards = 0;
 	free_records(&records);
 	free_index(&index);
 }
 
-/* So many searches that threads share what is done with their answers. */
+/* All replicas search at the same time, and answer as one device does. */
+static void
+test_together(int32_t nshards, int32_t nreplicas)
+{
+	TestIndex	index = make_index(GV_L2, 9, 4, 30, 4, 60, true);
+	GvPlacement placement = draw_placement(nshards, nreplicas);
+	GvSearcher *searchers[GV_MAX_DEVICES];
+	GvSearch	searches[GV_MAX_DEVICES][3];
+	GvMirror   *mirror;
+	int32_t		i;
+	int			j;
+
+	unit_placement = placement;
+	mirror = make_mirror(&index);
+	for (i = 0; i < gv_nmembers(&placement); i++)
+		CHECK(gv_searcher(placement.devices[i], &searchers[i]) == GV_OK,
+			  "searcher %d", i);
+	for (i = 0; i < nreplicas; i++)
+	{
+		for (j = 0; j < 3; j++)
+			searches[i][j] = new_search(&index, 2 + 9 * j, 20, 5 << 4 * j);
+		CHECK(gv_mirror_begin_shards(&searchers[i * nshards], nshards, mirror,
+									 searches[i], 3) == GV_OK, "begin %d", i);
+	}
+	for (i = nreplicas - 1; i >= 0; i--)
+	{
+		CHECK(gv_mirror_finish(searchers[i * nshards]) == GV_OK, "finish %d",
+			  i);
+		check_answers(&index, searches[i], 3, "replicas at the same time");
+		free_searches(searches[i], 3);
+	}
+	for (i = 0; i < gv_nmembers(&placement); i++)
+		gv_searcher_drop(searchers[i]);
+	gv_mirror_drop(mirror);
+	unit_placement.nshards = 0;
+	free_index(&index);
+}
+
+/* There are so many searches that several threads merge the answers. */
 static void
 test_helpers(void)
 {
 	Records		records;
 	TestIndex	index = make_recorded(&records, 1, 20);
 	GvMirror   *mirror;
-	GvSearcher *searcher = NULL;
+	GvSearcher *searcher;
 
-	unit_placement = draw_placement(GV_SHARDS, gv_ndevices());
+	unit_placement = draw_placement(gv_ndevices(), 1);
 	mirror = make_mirror(&index);
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
-	CHECK(gv_searcher(unit_placement.devices[0], &searcher) == GV_OK,
-		  "searcher");
+	open_team(&unit_placement, 0);
+	searcher = unit_team.of[0];
 	gv_force_helpers(2);
 	check_bounded(searcher, mirror, &index, &records, 1100);
-	/* less of it, where there is memory for more */
+	/* fewer searches than the searcher has memory for */
 	check_bounded(searcher, mirror, &index, &records, 1030);
 	gv_force_helpers(-1);
-	gv_searcher_drop(searcher);
+	unit_close_team();
 	gv_mirror_drop(mirror);
-	unit_placement.ndevices = 0;
+	unit_placement.nshards = 0;
 	free_records(&records);
 	free_index(&index);
 }
 
-/* All lists of one shard are empty, then those of all but one. */
+/* The lists of one shard after another become empty, until all are empty. */
 static void
 test_empty_shards(int32_t n)
 {
 	Records		records;
 	TestIndex	index = make_recorded(&records, 1, 50);
 	GvMirror   *mirror;
-	GvSearcher *searcher = NULL;
+	GvSearcher *searcher;
 	int32_t		last = 0;
 	int32_t		list;
 
-	unit_placement = draw_placement(GV_SHARDS, n);
+	unit_placement = draw_placement(n, 1);
 	mirror = make_mirror(&index);
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
-	CHECK(gv_searcher(unit_placement.devices[n - 1], &searcher) == GV_OK,
-		  "searcher");
+	open_team(&unit_placement, 0);
+	searcher = unit_team.of[0];
 	for (last = 0; last < n; last++)
 	{
 		for (list = 0; list < index.spec.nlists; list++)
@@ -355,16 +463,16 @@ test_empty_shards(int32_t n)
 		check_bounded(searcher, mirror, &index, &records, 9);
 		check_searches(searcher, mirror, &index, "empty shards");
 	}
-	gv_searcher_drop(searcher);
+	unit_close_team();
 	gv_mirror_drop(mirror);
-	unit_placement.ndevices = 0;
+	unit_placement.nshards = 0;
 	free_records(&records);
 	free_index(&index);
 }
 
 /*
- * Each of the engine's calls for a search of shards fails, and the next is
- * well.
+ * Each of the engine's calls in a search of shards fails once.  The search
+ * then reports that status, and the next searches succeed.
  */
 static void
 test_member_faults(int32_t n)
@@ -375,43 +483,41 @@ test_member_faults(int32_t n)
 	int			status;
 	int			call;
 
-	unit_placement = draw_placement(GV_SHARDS, n);
+	unit_placement = draw_placement(n, 1);
 	mirror = make_mirror(&index);
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
 	for (status = GV_NO_MEMORY; status <= GV_FAILED; status++)
 		for (call = 2;; call++)
 		{
-			GvSearcher *searcher = NULL;
 			GvSearch	search = new_search(&index, 30, 30, 200);
 			GvStatus	got;
 			bool		struck;
 
 			search.bounded = true;
-			CHECK(gv_searcher(unit_placement.devices[0], &searcher) == GV_OK,
-				  "searcher");
+			open_team(&unit_placement, 0);
 			fault_call = call - 1;
 			fault_status = (GvStatus) status;
-			got = gv_mirror_search(searcher, mirror, &search, 1);
+			got = unit_search(unit_team.of[0], mirror, &search, 1);
 			struck = fault_call == 0;
 			CHECK(got == (struck ? (GvStatus) status : GV_OK),
-				  "call %d: %d in the place of %d", call, got, status);
+				  "call %d: %d instead of %d", call, got, status);
 			fault_call = 0;
-			check_bounded(searcher, mirror, &index, &records, 5);
-			gv_searcher_drop(searcher);
+			check_bounded(unit_team.of[0], mirror, &index, &records, 5);
+			unit_close_team();
 			free_searches(&search, 1);
 			if (!struck)
 				break;
 		}
 	gv_mirror_drop(mirror);
-	unit_placement.ndevices = 0;
+	unit_placement.nshards = 0;
 	free_records(&records);
 	free_index(&index);
 }
 
-/* Each replica that is left answers for all. */
+/* Each replica that is left answers, and all other devices are refused. */
 static void
 check_replicas(GvMirror *mirror, const TestIndex *index,
-			   const Records *records)
+			   const Records *records, int32_t nshards)
 {
 	GvDeviceUsage		usage[GV_MAX_DEVICES];
 	int32_t		n = gv_mirror_usage(mirror, usage);
@@ -421,14 +527,18 @@ check_replicas(GvMirror *mirror, const TestIndex *index,
 
 	for (i = 0; i < n; i++)
 		has |= UINT32_C(1) << usage[i].device;
+	for (i = 0; i < n; i += nshards)
+	{
+		CHECK(unit_open_team(&usage[i], nshards) == GV_OK, "searchers");
+		check_bounded(unit_team.of[0], mirror, index, records, 7);
+		unit_close_team();
+	}
 	for (i = 0; i < gv_ndevices(); i++)
 	{
 		GvSearch	search = new_search(index, 2, 9, 5);
 
 		CHECK(gv_searcher(i, &searcher) == GV_OK, "searcher %d", i);
-		if ((has >> i & 1) != 0)
-			check_bounded(searcher, mirror, index, records, 7);
-		else
+		if ((has >> i & 1) == 0)
 			CHECK(gv_mirror_search(searcher, mirror, &search,
 								   1) == GV_INVALID, "device %d has none", i);
 		gv_searcher_drop(searcher);
@@ -436,9 +546,12 @@ check_replicas(GvMirror *mirror, const TestIndex *index,
 	}
 }
 
-/* One replica and then another finds no memory; the last one stays. */
+/*
+ * A shard of one replica after another finds no memory for lists or records.
+ * The replica is dropped, unless it is the last one.
+ */
 static void
-test_replicas(int32_t n)
+test_replicas(int32_t nshards, int32_t nreplicas)
 {
 	Records		records;
 	TestIndex	index = make_recorded(&records, 1, 40);
@@ -446,57 +559,61 @@ test_replicas(int32_t n)
 	GvMirror   *mirror;
 	int32_t		left;
 
-	unit_placement = draw_placement(GV_REPLICAS, n);
+	unit_placement = draw_placement(nshards, nreplicas);
 	mirror = make_mirror(&index);
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
-	CHECK(gv_mirror_usage(mirror, usage) == n, "replicas");
-	CHECK(gv_mirror_list_shard(mirror, 1) == -1, "a list of one replica");
-	check_replicas(mirror, &index, &records);
-	for (left = n; left > 0; left--)
+	CHECK(gv_mirror_usage(mirror, usage) == nshards * nreplicas, "replicas");
+	check_replicas(mirror, &index, &records, nshards);
+	for (left = nreplicas; left > 0; left--)
 	{
-		/* the first, the last, or one between */
-		int32_t		device = usage[unit_random() % (uint64_t) left].device;
+		/* any shard of any replica */
+		int32_t		device = usage[unit_random() %
+								   (uint64_t) (left * nshards)].device;
+		int32_t		n = nshards * (left == 1 ? 1 : left - 1);
+		int32_t		i;
 
 		limits[device] = 1;
-		/* the last one is told by lists, which it keeps as they were */
+		/* the last replica is refused lists, and keeps those that it has */
 		CHECK((left % 2 > 0 ? fill_mirror(mirror, &index) :
 			   put_records(mirror, &records)) ==
 			  (left == 1 ? GV_NO_MEMORY : GV_OK), "%d left", left);
-		CHECK(gv_mirror_usage(mirror, usage) == (left == 1 ? 1 : left - 1),
-			  "replicas that are left");
+		CHECK(gv_mirror_usage(mirror, usage) == n, "replicas that are left");
+		for (i = 0; i < n && left > 1; i++)
+			CHECK(usage[i].device != device, "it is still there");
 		limits[device] = INT64_MAX;
 		if (left == 1)
 			CHECK(fill_mirror(mirror, &index) == GV_OK, "again");
-		check_replicas(mirror, &index, &records);
+		check_replicas(mirror, &index, &records, nshards);
 	}
 	CHECK(gv_mirror_drop_replica(mirror, usage[0].device) == GV_INVALID,
 		  "the last replica goes");
 	gv_mirror_drop(mirror);
-	unit_placement.ndevices = 0;
+	unit_placement.nshards = 0;
 	free_records(&records);
 	free_index(&index);
 }
 
-/* Where no member of a new mirror has memory, and where some have. */
+/* Members of a new mirror find no memory; invalid placements are refused. */
 static void
 test_creation(int32_t n)
 {
 	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
-	GvPlacement	placement = draw_placement(GV_SHARDS, n);
-	GvPlacement	alone = {GV_SHARDS, 1, {0}};
+	GvPlacement	placement = draw_placement(n, 1);
+	GvPlacement	alone = {1, 1, {0}};
 	GvDeviceUsage		usage[GV_MAX_DEVICES];
 	GvMirror   *mirror = NULL;
-	int32_t		lacking;
+	uint32_t	lacking;
 
 	limits[placement.devices[n - 1]] = 0;
 	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror,
-							  &lacking) == GV_NO_MEMORY && lacking == n - 1,
-		  "shards: part %d", lacking);
+							  &lacking) == GV_NO_MEMORY &&
+		  lacking == UINT32_C(1) << (n - 1), "shards: members %x", lacking);
 	alone.devices[0] = placement.devices[n - 1];
 	CHECK(gv_mirror_create_on(&index.spec, &alone, &mirror,
-							  &lacking) == GV_NO_MEMORY && lacking == -1,
-		  "alone: part %d", lacking);
-	placement.mode = GV_REPLICAS;
+							  &lacking) == GV_NO_MEMORY && lacking == 1,
+		  "alone: members %x", lacking);
+	placement.nshards = 1;
+	placement.nreplicas = n;
 	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror, NULL) ==
 		  GV_OK &&
 		  gv_mirror_usage(mirror, usage) == n - 1, "replicas");
@@ -515,15 +632,104 @@ test_creation(int32_t n)
 		CHECK(gv_mirror_create_on(&index.spec, &bad, &mirror, NULL) == GV_INVALID && \
 			  gv_mirror_member_size(&index.spec, &bad, 0) == 0, "accepted"); \
 	} while (0)
-	INVALID(ndevices = 0);
-	INVALID(ndevices = gv_ndevices() + 1);
-	INVALID(mode = (GvPlacementMode) 2);
+	INVALID(nreplicas = 0);
+	INVALID(nshards = 0);
+	INVALID(nreplicas = gv_ndevices() + 1);
+	INVALID(nshards = gv_ndevices() / n + 1);
+	INVALID(nshards = INT32_MAX);
 	INVALID(devices[0] = -1);
 	INVALID(devices[0] = gv_ndevices());
 	INVALID(devices[1] = bad.devices[0]);
 	CHECK(gv_mirror_member_size(&index.spec, &placement, -1) == 0 &&
 		  gv_mirror_member_size(&index.spec, &placement, n) == 0,
-			"no such part");
+		  "no such member");
+	free_index(&index);
+}
+
+/*
+ * Two replicas of two shards are created.  First a shard of each finds no
+ * memory, then only a shard of the first replica.
+ */
+static void
+test_creation_of_both(void)
+{
+	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
+	GvPlacement	placement = draw_placement(2, 2);
+	GvDeviceUsage		usage[GV_MAX_DEVICES];
+	GvMirror   *mirror = NULL;
+	uint32_t	lacking;
+
+	limits[placement.devices[1]] = 0;
+	limits[placement.devices[2]] = 0;
+	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror,
+							  &lacking) == GV_NO_MEMORY && lacking == 6,
+		  "members %x", lacking);
+	limits[placement.devices[2]] = INT64_MAX;
+	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror,
+							  &lacking) == GV_OK, "one replica");
+	CHECK(gv_mirror_usage(mirror, usage) == 2 &&
+		  usage[0].device == placement.devices[2] &&
+		  usage[1].device == placement.devices[3], "the other replica");
+	CHECK(fill_mirror(mirror, &index) == GV_OK, "fill");
+	gv_mirror_drop(mirror);
+	limits[placement.devices[1]] = INT64_MAX;
+	free_index(&index);
+}
+
+/*
+ * If two members fail in different ways, the greatest status is reported: of
+ * two replicas in either order, and of two shards if one fails to begin and
+ * the other to finish.
+ */
+static void
+test_greatest_status(void)
+{
+	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
+	GvSearch	search = new_search(&index, 2, 9, 5);
+	GvDeviceUsage usage[GV_MAX_DEVICES];
+	GvMirror   *mirror;
+	GvMirror   *none = NULL;
+	int			i;
+	int			r;
+
+	unit_placement = draw_placement(1, 2);
+	mirror = make_mirror(&index);
+	for (i = 0; i < 2; i++)
+	{
+		for (r = 0; r < 2; r++)
+		{
+			limits[unit_placement.devices[r]] = 0;
+			lacks[unit_placement.devices[r]] = r == i ? GV_REJECTED :
+				GV_NO_MEMORY;
+		}
+		CHECK(gv_mirror_create_on(&index.spec, &unit_placement, &none,
+								  NULL) == GV_REJECTED, "create, %d", i);
+		CHECK(fill_mirror(mirror, &index) == GV_REJECTED, "fill, %d", i);
+		CHECK(gv_mirror_usage(mirror, usage) == 2, "a replica is dropped");
+		for (r = 0; r < 2; r++)
+		{
+			limits[unit_placement.devices[r]] = INT64_MAX;
+			lacks[unit_placement.devices[r]] = GV_NO_MEMORY;
+		}
+	}
+	CHECK(fill_mirror(mirror, &index) == GV_OK, "fill");
+	gv_mirror_drop(mirror);
+
+	unit_placement = draw_placement(2, 1);
+	mirror = make_mirror(&index);
+	open_team(&unit_placement, 0);
+	fault_call = 2;
+	fault_status = GV_NO_MEMORY;
+	finish_status = GV_FAILED;
+	CHECK(unit_search(unit_team.of[0], mirror, &search, 1) == GV_FAILED,
+		  "begin and finish");
+	fault_call = 0;
+	finish_status = GV_OK;
+	check_searches(unit_team.of[0], mirror, &index, "after a failure");
+	unit_close_team();
+	gv_mirror_drop(mirror);
+	unit_placement.nshards = 0;
+	free_searches(&search, 1);
 	free_index(&index);
 }
 
@@ -532,23 +738,46 @@ test_mirror_spread(void)
 {
 	int32_t		n;
 
-	/* who multiplies makes no difference to what is done with the answers */
+	/* these tests do not depend on the kernels that multiply matrices */
 	if (unit_small && gv_matmul_used() == GV_MATMUL_CUBLAS)
 		return;
-	for (n = 2; n <= gv_ndevices(); n++)
+	if (gv_ndevices() > 1)
+		test_as_one(1, 1);
+	for (n = 2; n <= gv_ndevices() && n <= 4; n++)
 	{
-		/* at small size all that mirrors do is looked at with three */
+		/* at small size, run the tests of one device with three shards only */
 		if (!unit_small || n == 3)
-			test_as_one(GV_SHARDS, n);
-		test_shards(n);
+			test_as_one(n, 1);
+		test_shards(n, 1);
 		if (!unit_small || n == 3)
 			test_empty_shards(n);
 		test_member_faults(n);
-		test_replicas(n);
+		test_replicas(1, n);
+		test_together(1, n);
 		test_creation(n);
 	}
+	/* up to 3 replicas of 2 shards, and 2 of 3 */
+	for (n = 2; n <= 3 && 2 * n <= gv_ndevices(); n++)
+	{
+		test_as_one(2, n);
+		test_shards(2, n);
+		test_replicas(2, n);
+		test_together(2, n);
+		if (n == 3)
+		{
+			test_as_one(3, 2);
+			test_shards(3, 2);
+			test_replicas(3, 2);
+			test_together(3, 2);
+		}
+	}
+	if (gv_ndevices() > 3)
+		test_creation_of_both();
 	if (gv_ndevices() > 1)
+	{
+		test_greatest_status();
 		test_helpers();
-	if (gv_ndevices() > 1 && !unit_small)
-		test_as_one(GV_REPLICAS, 2);
+	}
+	if (gv_ndevices() > 1)
+		test_as_one(1, 3 < gv_ndevices() ? 3 : 2);
 }

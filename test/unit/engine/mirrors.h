@@ -1,10 +1,10 @@
 /*
  * mirrors.h
- *		Mirrors filled from a random index, and searches of them checked.
+ *		Functions that fill mirrors from a random index, and check searches.
  *
- * Of the portable engine, or of the one that UNIT_MIRRORS names when this is
- * compiled (test/unit/gpu); that one may compare all lists flat, and keep the
- * memory of lists that shrink.
+ * The mirrors are those of the portable engine or, if UNIT_MIRRORS is defined,
+ * of the engine that it names (test/unit/gpu).  The latter may compare a query
+ * with all lists, and may keep the memory of lists that shrink.
  */
 #ifndef MIRRORS_H
 #define MIRRORS_H
@@ -13,14 +13,14 @@
 #include "test/oracle/gv_oracle.h"
 
 #ifdef UNIT_MIRRORS
-#define UNIT_CARD				/* the CUDA engine, whatever it runs on */
+#define UNIT_CARD				/* the CUDA engine, emulated or on a device */
 #define UNIT_FLAT		true
 #else
 #define UNIT_MIRRORS	gv_cpu_mirrors
 #define UNIT_FLAT		false
 #endif
 
-/* Where test_mirror does not: other tests need an engine, too. */
+/* Opens an engine for tests of other things, if test_mirror does not run. */
 static inline void
 open_mirrors(void)
 {
@@ -67,15 +67,67 @@ fill_mirror(GvMirror *mirror, const TestIndex *index)
 	return status;
 }
 
-/* Where make_mirror makes mirrors, if nparts is not 0. */
+/* The placement of the mirrors that make_mirror makes, unless nshards is 0. */
 extern GvPlacement unit_placement;
+
+/*
+ * Searchers of the shards of a replica.  Tests pass on the first one only;
+ * unit_begin and unit_search take all of them if they get that one.
+ */
+typedef struct UnitTeam
+{
+	int32_t		n;
+	GvSearcher *of[GV_MAX_DEVICES];
+} UnitTeam;
+
+extern UnitTeam unit_team;
+
+static inline void
+unit_close_team(void)
+{
+	while (unit_team.n > 0)
+		gv_searcher_drop(unit_team.of[--unit_team.n]);
+}
+
+/* Creates searchers for the shards of a replica, which are on n devices. */
+static inline GvStatus
+unit_open_team(const GvDeviceUsage *usage, int32_t n)
+{
+	GvStatus	status = GV_OK;
+
+	unit_close_team();
+	for (; unit_team.n < n && status == GV_OK;
+		 unit_team.n += status == GV_OK)
+		status = gv_searcher(usage[unit_team.n].device,
+							 &unit_team.of[unit_team.n]);
+	return status;
+}
+
+static inline GvStatus
+unit_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+		   int32_t n)
+{
+	return unit_team.n > 1 && searcher == unit_team.of[0] ?
+		gv_mirror_begin_shards(unit_team.of, unit_team.n, mirror, searches,
+							   n) :
+		gv_mirror_begin(searcher, mirror, searches, n);
+}
+
+static inline GvStatus
+unit_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+			int32_t n)
+{
+	GvStatus	status = unit_begin(searcher, mirror, searches, n);
+
+	return status == GV_OK ? gv_mirror_finish(searcher) : status;
+}
 
 static inline GvMirror *
 make_mirror(const TestIndex *index)
 {
 	GvMirror   *mirror = NULL;
 
-	CHECK((unit_placement.ndevices == 0 ?
+	CHECK((unit_placement.nshards == 0 ?
 		   gv_mirror_create(&index->spec, &mirror) :
 		   gv_mirror_create_on(&index->spec, &unit_placement,
 							   &mirror, NULL)) == GV_OK, "create");
@@ -125,7 +177,8 @@ free_searches(GvSearch *searches, int n)
 }
 
 /*
- * Answers of one call, which are good until the next, against the reference.
+ * Compares the answers of one call, which the next call overwrites, with those
+ * of the reference.
  */
 static inline void
 check_answers(const TestIndex *index, const GvSearch *searches, int n,
@@ -139,7 +192,7 @@ check_answers(const TestIndex *index, const GvSearch *searches, int n,
 							  searches[i].compare, searches[i].capacity,
 							  &searches[i]),
 			  "%s: probes %d compare %d capacity %d: %d lists, %d hits, "
-			  "%ld copies, %d tests; rank %d: %ld, squares %ld", what, searches[i].probes,
+			  "%ld postings, %d tests; rank %d: %ld, squares %ld", what, searches[i].probes,
 			  searches[i].compare, searches[i].capacity, searches[i].nprobed,
 			  searches[i].nhits, (long) searches[i].postings,
 			  searches[i].condition == NULL ? 0 :
@@ -147,7 +200,7 @@ check_answers(const TestIndex *index, const GvSearch *searches, int n,
 			  (long) searches[i].nearer, (long) searches[i].nearer_squares);
 }
 
-/* Searches of every size together, and each alone. */
+/* Checks searches of every size, in one call and then each alone. */
 static inline void
 check_searches(GvSearcher *searcher, GvMirror *mirror,
 			   const TestIndex *index, const char *what)
@@ -166,13 +219,13 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 		searches[n++] = new_search(index, 1 + unit_random() % nlists,
 								   1 + unit_random() % nlists,
 								   1 << unit_random() % 12);
-	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "%s",
+	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "%s",
 		  what);
 	check_answers(index, searches, n, what);
 	/* engines may select few postings in another way than many */
 	for (i = 0; i < n; i++)
 	{
-		CHECK(gv_mirror_search(searcher, mirror, &searches[i], 1) == GV_OK,
+		CHECK(unit_search(searcher, mirror, &searches[i], 1) == GV_OK,
 			  "%s", what);
 		check_answers(index, &searches[i], 1, what);
 	}
@@ -180,21 +233,22 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 }
 
 /*
- * check_mirror_lists.c: n queries for up to `probes` of some lists at once, by
- * a searcher that the caller drops.
+ * check_mirror_lists.c: checks the lists that n queries in one call choose, up
+ * to `probes` each.  Returns the searcher, which the caller must drop.
  */
 extern GvSearcher *check_some_lists(GvMetric metric, int32_t dims,
 									int32_t nlists, int32_t probes, int n);
 
 /*
- * check_mirror.c: blocks and arrays as they were put, and parts of test_mirror
- * that mirrors on several devices go through, too.
+ * check_mirror.c: check_contents checks that blocks and arrays are read as
+ * they were put.  The others are parts of test_mirror that mirrors on several
+ * devices use, too.
  */
 extern void check_contents(GvMirror *mirror, const TestIndex *index);
 extern void test_changes(GvSearcher *searcher, int nkeys);
 extern void test_shapes(GvSearcher *searcher);
 
-/* Parts of test_mirror in files of their own. */
+/* Parts of test_mirror in other files. */
 extern const GvMirrorBackend *unit_mirrors(void);
 extern void test_mirror_spread(void);
 extern void test_mirror_records(GvSearcher *searcher);

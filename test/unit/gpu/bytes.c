@@ -171,7 +171,7 @@ device_mirror(const DeviceIndex *index)
 		.metric = GV_L2,.dims = index->dims,.m = index->m,
 		.nlists = index->lists,.nparents = 1,.postings = index->postings
 	};
-	GvPlacement	placement = {.mode = GV_SHARDS,.ndevices = index->devices};
+	GvPlacement	placement = {.nshards = index->devices,.nreplicas = 1};
 	GvMirror   *mirror;
 
 	if (index->records)

@@ -298,7 +298,7 @@ test_replays(void)
 							   1) == GV_OK, "turn %d", i);
 		check_answers(&index, &search, 1, "in turn");
 	}
-	gv_gpu_replay_counts(gv_devices_own(searcher, 0), &counts);
+	gv_gpu_replay_counts(gv_devices_own(searcher), &counts);
 	CHECK(counts.made == NREPLAYS && counts.again == 0 &&
 		  counts.replayed == 3 * NREPLAYS &&
 		  counts.launched == 4 * (NMIRRORS - NREPLAYS),
@@ -308,7 +308,7 @@ test_replays(void)
 		CHECK(gv_mirror_search(searcher, mirrors[NMIRRORS - 1 - i % 3],
 							   &search, 1) == GV_OK, "turn %d", i);
 	check_answers(&index, &search, 1, "new ones");
-	gv_gpu_replay_counts(gv_devices_own(searcher, 0), &counts);
+	gv_gpu_replay_counts(gv_devices_own(searcher), &counts);
 	CHECK(counts.made == NREPLAYS + 3 && counts.again == 3,
 		  "%d made, %d again", (int) counts.made, (int) counts.again);
 	for (i = 0; i < NMIRRORS; i++)

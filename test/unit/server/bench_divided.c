@@ -165,7 +165,7 @@ train(int fd, const GvBuilderSpec *spec, const float *rows, uint64_t *id)
 		GvRowsRequest request = {GV_SAMPLE, left < spec->batch_rows ?
 		(int32_t) left : spec->batch_rows};
 
-		CHECK(client_ask(fd, GV_MSG_ROWS, &request, sizeof(request),
+		CHECK(client_ask(fd, GV_MSG_TRAIN_ROWS, &request, sizeof(request),
 						 rows + done * spec->dims, (size_t) request.n *
 						 spec->dims * 4, NULL, NULL) == 0, "rows");
 	}
@@ -189,7 +189,7 @@ encode(const TestServer *server, const GvBuilderSpec *spec, const float *rows,
 	int			b;
 
 	for (b = 0; b < batches && got == 0; b++)
-		got = client_ask(fd, GV_MSG_ENCODE, &request, sizeof(request), rows +
+		got = client_ask(fd, GV_MSG_ENCODE_ROWS, &request, sizeof(request), rows +
 						 b % most * spec->batch_rows * spec->dims,
 						 (size_t) spec->batch_rows * spec->dims * 4, NULL,
 						 NULL);
@@ -205,7 +205,7 @@ hash_codes(int fd, const GvBuilderSpec *spec, const float *rows)
 	uint32_t	length = 0;
 	uint64_t	h;
 
-	CHECK(client_ask(fd, GV_MSG_ENCODE, &request, sizeof(request), rows,
+	CHECK(client_ask(fd, GV_MSG_ENCODE_ROWS, &request, sizeof(request), rows,
 					 (size_t) spec->batch_rows * spec->dims * 4, &payload,
 					 &length) == 0, "encode");
 	h = hash(0, payload, length);

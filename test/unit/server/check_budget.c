@@ -50,18 +50,18 @@ is_refused(int loader, const GvMirrorKey *other, const TestIndex *index,
 
 /* Young mirrors stay, and used ones; false: ask once more. */
 static bool
-check_kept(int loader, const GvMirrorKey *first, const GvMirrorKey *second,
-		   const TestIndex *index)
+check_kept(int loader, int session, const GvMirrorKey *first,
+		   const GvMirrorKey *second, const TestIndex *index)
 {
 	int64_t		touched = client_now_ms();
 
 	CHECK(load_all(loader, first, index) == 0, "first");
 	if (!is_refused(loader, second, index, touched, "young"))
 		return false;
-	CHECK(search_check(loader, first, index) == 0, "it is still there");
+	CHECK(search_check(session, first, index) == 0, "it is still there");
 	usleep(700000);
 	touched = client_now_ms();
-	CHECK(search_check(loader, first, index) == 0, "first");
+	CHECK(search_check(session, first, index) == 0, "first");
 	usleep(700000);
 	return is_refused(loader, second, index, touched, "used");
 }
@@ -71,6 +71,7 @@ static void
 test_eviction(const TestServer *server, const TestIndex *index)
 {
 	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey first = test_key(1);
 	GvMirrorKey second = test_key(2);
 	GvMirrorKey third = test_key(3);
@@ -79,7 +80,7 @@ test_eviction(const TestServer *server, const TestIndex *index)
 	int			tries = 1;
 	int			got;
 
-	while (!check_kept(loader, &first, &second, index) && tries++ < 10)
+	while (!check_kept(loader, session, &first, &second, index) && tries++ < 10)
 		CHECK(load_drop(loader, &second) == 0, "drop");
 	CHECK(tries <= 10, "ten times too slow");
 	used_bytes(loader, &before);
@@ -88,9 +89,9 @@ test_eviction(const TestServer *server, const TestIndex *index)
 	used_bytes(loader, &evictions);
 	CHECK(evictions == before + 1, "%lld evictions after %lld",
 		  (long long) evictions, (long long) before);
-	got = search_check(loader, &first, index);
+	got = search_check(session, &first, index);
 	CHECK(got == GV_REFUSED_NO_MIRROR, "evicted: %d", got);
-	CHECK(search_check(loader, &second, index) == 0, "second");
+	CHECK(search_check(session, &second, index) == 0, "second");
 	/* what is not ready is not evicted, however long it takes */
 	CHECK(load_drop(loader, &second) == 0, "drop");
 	CHECK(load_begin(loader, &third, index) == 0, "third");
@@ -99,6 +100,7 @@ test_eviction(const TestServer *server, const TestIndex *index)
 	CHECK(got == GV_REFUSED_NO_MEMORY, "while one is loading: %d", got);
 	CHECK(load_drop(loader, &third) == 0, "drop");
 	CHECK(used_bytes(loader, &evictions) == 0, "bytes are left");
+	close(session);
 	close(loader);
 }
 
@@ -110,6 +112,7 @@ static void
 test_growth(const TestServer *server)
 {
 	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey key = test_key(4);
 	GvMirrorKey idle = test_key(5);
 	TestIndex	small = make_index(GV_L2, 2, 1, 1, 1, 1, false);
@@ -133,14 +136,15 @@ test_growth(const TestServer *server)
 	CHECK(used_bytes(loader, &evictions) > 3 << 20, "it was not full yet");
 	CHECK(evictions == before, "evicted in vain");
 	resize_list(&index, &index.lists[list - 1], 0, 0);
-	CHECK(search_check(loader, &key, &index) == 0, "after a refusal");
+	CHECK(search_check(session, &key, &index) == 0, "after a refusal");
 	/* a list of the same length needs no more memory */
 	resize_list(&index, &index.lists[0], 4000, 0);
 	got = load_chunk(loader, &key, &index, 0, 0, index.lists[0].nblocks, 0);
 	CHECK(got == 0, "as long as before: %d", got);
-	CHECK(search_check(loader, &key, &index) == 0, "after a change");
+	CHECK(search_check(session, &key, &index) == 0, "after a change");
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	CHECK(load_drop(loader, &idle) == 0, "drop");
+	close(session);
 	close(loader);
 	free_index(&index);
 	free_index(&small);
@@ -151,6 +155,7 @@ static void
 test_too_large(const TestServer *server, const TestIndex *index)
 {
 	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey first = test_key(1);
 	GvMirrorKey key = test_key(5);
 	TestIndex	large = *index;
@@ -171,7 +176,8 @@ test_too_large(const TestServer *server, const TestIndex *index)
 	CHECK(got == GV_REFUSED_NO_MEMORY, "many copies: %d", got);
 	used_bytes(loader, &evictions);
 	CHECK(evictions == before, "evicted in vain");
-	CHECK(search_check(loader, &first, index) == 0, "first");
+	CHECK(search_check(session, &first, index) == 0, "first");
+	close(session);
 	close(loader);
 }
 
@@ -191,6 +197,7 @@ test_no_memory(void)
 	TestIndex	large = index;
 	TestSearch	search;
 	int			loader;
+	int			session;
 	int			got;
 	int			i;
 
@@ -199,6 +206,7 @@ test_no_memory(void)
 	server_launch(&server, options);
 	CHECK(server_ready(&server), "it does not start");
 	loader = client_open(&server, GV_ROLE_LOADER);
+	session = client_open(&server, GV_ROLE_SESSION);
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	large.spec.nlists = 10000000;
 	got = load_begin(loader, &other, &large);
@@ -216,24 +224,25 @@ test_no_memory(void)
 	search.request.probes = 100;
 	search.request.compare = 100;
 	search.request.capacity = GV_MAX_HITS;
-	CHECK(search_send(loader, &search), "send");
-	got = search_receive(loader, &index, &search);
+	CHECK(search_send(session, &search), "send");
+	got = search_receive(session, &index, &search);
 	CHECK(got == 0 || got == GV_REFUSED_NO_MEMORY, "search: %d", got);
 	free_search(&search);
+	close(session);
 	close(loader);
 	/*
 	 * The memory of what the loader began comes back a little later; until
-	 * then there may be none for a connection, its thread, or a search.
+	 * then there may be none for a connection or a search.
 	 */
 	got = -1;
 	for (i = 0; i < 1000 && (got == -1 || got == GV_REFUSED_NO_MEMORY); i++)
 	{
 		usleep(i > 0 ? 10000 : 0);
-		loader = client_open(&server, GV_ROLE_LOADER);
-		if (loader < 0)
+		session = client_open(&server, GV_ROLE_SESSION);
+		if (session < 0)
 			continue;
-		got = search_check(loader, &key, &index);
-		close(loader);
+		got = search_check(session, &key, &index);
+		close(session);
 	}
 	CHECK(got == 0, "afterwards: %d", got);
 	free_index(&index);

@@ -104,16 +104,16 @@ builder_prepare(int fd, const float *rows, uint64_t *id)
 	if (got != 0)
 		return got;
 	/* without waiting in between */
-	(void) (builder_send(fd, GV_MSG_ROWS, GV_QUERIES, rows, 2) &&
-			builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows, 50) &&
-			builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows + 50 * DIMS,
+	(void) (builder_send(fd, GV_MSG_TRAIN_ROWS, GV_QUERIES, rows, 2) &&
+			builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows, 50) &&
+			builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows + 50 * DIMS,
 					  ROWS - 50) &&
 			client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0));
-	got = builder_receive(fd, GV_MSG_ROWS, NULL, NULL);
+	got = builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
 	if (got == 0)
-		got = builder_receive(fd, GV_MSG_ROWS, NULL, NULL);
+		got = builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
 	if (got == 0)
-		got = builder_receive(fd, GV_MSG_ROWS, NULL, NULL);
+		got = builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
 	if (got == 0)
 		got = builder_receive(fd, GV_MSG_TRAIN, NULL, NULL);
 	return got;
@@ -153,13 +153,13 @@ check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
 {
 	GvBuilderSpec spec = builder_spec();
 	int64_t		n = gv_builder_array_length(&spec, trained, array);
-	GvTrainedRequest ask = {array, 0, 1, n - 1};
+	GvGetModelRequest ask = {array, 0, 1, n - 1};
 	char	   *right = malloc(4 * n);
 	void	   *values = NULL;
 	uint32_t	length = 0;
 
 	(void) gv_builder_get_array(own, array, 0, n, right);
-	CHECK(client_ask(fd, GV_MSG_TRAINED, &ask, sizeof(ask), NULL, 0, &values,
+	CHECK(client_ask(fd, GV_MSG_GET_MODEL, &ask, sizeof(ask), NULL, 0, &values,
 					 &length) == 0 && length == 4 * (n - 1) &&
 		  memcmp(values, right + 4, length) == 0, "array %d", array);
 	free(values);
@@ -222,14 +222,14 @@ check_build(const TestServer *server, const float *rows)
 	GvBuilder  *own = builder_own(rows, &trained);
 	int32_t		sizes[] = {40, 1, 9, 40};
 	const float *next = rows;
-	GvSampledRequest sampled = {0, 30, 0};
+	GvEncodeSampleRequest sampled = {0, 30, 0};
 	void	   *first = NULL;
 	uint32_t	first_length;
 	int			array;
 	int			i;
 
 	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
-	CHECK(client_ask(fd, GV_MSG_SAMPLED, &sampled, sizeof(sampled), NULL, 0,
+	CHECK(client_ask(fd, GV_MSG_ENCODE_SAMPLE, &sampled, sizeof(sampled), NULL, 0,
 					 &first, &first_length) == 0, "sampled");
 	if (first != NULL)
 		builder_check(own, NULL, 30, first, first_length);
@@ -237,14 +237,14 @@ check_build(const TestServer *server, const float *rows)
 	for (array = 0; array < GV_NARRAYS; array++)
 		check_array(fd, own, &trained, (GvArray) array);
 	for (i = 0; i < 4; next += sizes[i] * DIMS, i++)
-		CHECK(builder_send(fd, GV_MSG_ENCODE, 0, next, sizes[i]), "send");
+		CHECK(builder_send(fd, GV_MSG_ENCODE_ROWS, 0, next, sizes[i]), "send");
 	CHECK(client_message(fd, GV_MSG_PING, NULL, 0, NULL, 0), "ping");
 	for (next = rows, i = 0; i < 4; next += sizes[i] * DIMS, i++)
 	{
 		void	   *payload = NULL;
 		uint32_t	length;
 
-		CHECK(builder_receive(fd, GV_MSG_ENCODE, &payload, &length) == 0,
+		CHECK(builder_receive(fd, GV_MSG_ENCODE_ROWS, &payload, &length) == 0,
 			  "encode");
 		if (payload != NULL)
 			builder_check(own, next, sizes[i], payload, length);
@@ -275,18 +275,35 @@ check_build(const TestServer *server, const float *rows)
 								   bytes, NULL, NULL), #head); \
 	} while (0)
 
-/* With a calibration mirror, one wrong search. */
-#define TRY_CUT(change) \
+/*
+ * With a calibration mirror, one wrong search.  What is wrong with any is
+ * check_rules.c's.
+ */
+#define SEARCH_CUT(change) \
 	do { \
 		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
-		GvTryRequest wrong = {1, 1, 1, 1}; \
+		GvSearchRequest wrong = search; \
 		wrong.change; \
 		CHECK(builder_prepare(fd_, rows, NULL) == 0 && \
 			  client_ask(fd_, GV_MSG_CALIB_MIRROR, &calib, sizeof(calib), NULL, 0, \
 						 NULL, NULL) == 0, "prepare"); \
-		client_cut(fd_, client_ask(fd_, GV_MSG_TRY, &wrong, sizeof(wrong), \
+		client_cut(fd_, client_ask(fd_, GV_MSG_SEARCH, &wrong, sizeof(wrong), \
 								   rows, 4 * DIMS, NULL, NULL), #change); \
 	} while (0)
+
+/* Where there is no calibration mirror. */
+static void
+check_no_mirror(const TestServer *server, const float *rows,
+				GvMessageType type, const void *head, size_t head_bytes,
+				const void *tail, size_t bytes)
+{
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+
+	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
+	CHECK(client_ask(fd, type, head, head_bytes, tail, bytes, NULL, NULL) ==
+		  GV_REFUSED_NO_MIRROR && client_ended(fd), "message %d", type);
+	close(fd);
+}
 
 static void
 check_wrong(const TestServer *server, const float *rows)
@@ -297,19 +314,20 @@ check_wrong(const TestServer *server, const float *rows)
 	GvRowsRequest negative = {0, -1};
 	GvRowsRequest kind = {7, 1};
 	GvRowsRequest many = {0, 41};
-	GvTrainedRequest beyond = {GV_PARENT_OFFSETS, 0, 3, 2};
-	GvTrainedRequest before = {GV_PARENT_OFFSETS, 0, -1, 2};
-	GvTrainedRequest no_array = {4, 0, 0, 1};
-	GvTrainedRequest all = {GV_PARENT_OFFSETS, 0, 0, INT64_MAX};
-	GvSampledRequest sampled = {0, 1, 0};
-	GvSampledRequest beyond_sample = {ROWS - 1, 2, 0};
-	GvSampledRequest before_sample = {-1, 1, 0};
-	GvSampledRequest no_sample = {0, 0, 0};
-	GvSampledRequest much_sample = {0, 41, 0};
+	GvGetModelRequest beyond = {GV_PARENT_OFFSETS, 0, 3, 2};
+	GvGetModelRequest before = {GV_PARENT_OFFSETS, 0, -1, 2};
+	GvGetModelRequest no_array = {4, 0, 0, 1};
+	GvGetModelRequest all = {GV_PARENT_OFFSETS, 0, 0, INT64_MAX};
+	GvEncodeSampleRequest sampled = {0, 1, 0};
+	GvEncodeSampleRequest beyond_sample = {ROWS - 1, 2, 0};
+	GvEncodeSampleRequest before_sample = {-1, 1, 0};
+	GvEncodeSampleRequest no_sample = {0, 0, 0};
+	GvEncodeSampleRequest much_sample = {0, 41, 0};
 	GvCalibMirrorRequest calib = {ROWS};
 	GvCalibMirrorRequest no_calib = {-1};
 	GvListsRequest no_chunks = {.nchunks = 1};
-	GvTryRequest try = {1, 1, 1, 1};
+	GvSearchRequest search = {.n = 1,.dims = DIMS,.probes = 1,.compare = 1,
+	.capacity = 1};
 	float		nans[DIMS];
 	int			fd;
 	int			i;
@@ -327,39 +345,45 @@ check_wrong(const TestServer *server, const float *rows)
 	WRONG(batch_rows = 0);
 	WRONG(max_imbalance = NAN);
 	WRONG(sample_rows = INT64_MIN);
-	CUT(false, GV_MSG_ROWS, one, rows, 4 * DIMS);
-	CUT(false, GV_MSG_ENCODE, one, rows, 4 * DIMS);
-	CUT(false, GV_MSG_TRAINED, beyond, NULL, 0);
+	CUT(false, GV_MSG_TRAIN_ROWS, one, rows, 4 * DIMS);
+	CUT(false, GV_MSG_ENCODE_ROWS, one, rows, 4 * DIMS);
+	CUT(false, GV_MSG_GET_MODEL, beyond, NULL, 0);
 	CUT(true, GV_MSG_BUILD, request, rows, 4 * DIMS);
-	CUT(true, GV_MSG_ROWS, one, rows, 4 * DIMS);
-	CUT(true, GV_MSG_ENCODE, one, rows, 4 * DIMS - 4);
-	CUT(true, GV_MSG_ENCODE, one, rows, 4 * DIMS + 4);
-	CUT(true, GV_MSG_ENCODE, one, nans, 4 * DIMS);
-	CUT(true, GV_MSG_ENCODE, none, rows, 4 * DIMS);
-	CUT(true, GV_MSG_ENCODE, negative, rows, 4 * DIMS);
-	CUT(true, GV_MSG_ENCODE, kind, rows, 4 * DIMS);
-	CUT(true, GV_MSG_ENCODE, many, rows, 4 * DIMS * 41);
-	CUT(true, GV_MSG_TRAINED, beyond, NULL, 0);
-	CUT(true, GV_MSG_TRAINED, before, NULL, 0);
-	CUT(true, GV_MSG_TRAINED, no_array, NULL, 0);
-	CUT(true, GV_MSG_TRAINED, all, NULL, 0);
-	CUT(false, GV_MSG_SAMPLED, sampled, NULL, 0);
-	CUT(true, GV_MSG_SAMPLED, beyond_sample, NULL, 0);
-	CUT(true, GV_MSG_SAMPLED, before_sample, NULL, 0);
-	CUT(true, GV_MSG_SAMPLED, no_sample, NULL, 0);
-	CUT(true, GV_MSG_SAMPLED, much_sample, NULL, 0);
+	CUT(true, GV_MSG_TRAIN_ROWS, one, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE_ROWS, one, rows, 4 * DIMS - 4);
+	CUT(true, GV_MSG_ENCODE_ROWS, one, rows, 4 * DIMS + 4);
+	CUT(true, GV_MSG_ENCODE_ROWS, one, nans, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE_ROWS, none, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE_ROWS, negative, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE_ROWS, kind, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE_ROWS, many, rows, 4 * DIMS * 41);
+	CUT(true, GV_MSG_GET_MODEL, beyond, NULL, 0);
+	CUT(true, GV_MSG_GET_MODEL, before, NULL, 0);
+	CUT(true, GV_MSG_GET_MODEL, no_array, NULL, 0);
+	CUT(true, GV_MSG_GET_MODEL, all, NULL, 0);
+	CUT(false, GV_MSG_ENCODE_SAMPLE, sampled, NULL, 0);
+	CUT(true, GV_MSG_ENCODE_SAMPLE, beyond_sample, NULL, 0);
+	CUT(true, GV_MSG_ENCODE_SAMPLE, before_sample, NULL, 0);
+	CUT(true, GV_MSG_ENCODE_SAMPLE, no_sample, NULL, 0);
+	CUT(true, GV_MSG_ENCODE_SAMPLE, much_sample, NULL, 0);
 	CUT(false, GV_MSG_CALIB_MIRROR, calib, NULL, 0);
 	CUT(true, GV_MSG_CALIB_MIRROR, no_calib, NULL, 0);
-	CUT(true, GV_MSG_CHUNKS, no_chunks, NULL, 0);
-	CUT(true, GV_MSG_TRY, try, rows, 4 * DIMS);
-	TRY_CUT(n = 0);
-	TRY_CUT(n = 2);
-	TRY_CUT(n = GV_MAX_TRIES + 1);
-	TRY_CUT(probes = 0);
-	TRY_CUT(probes = GV_MAX_PROBES + 1);
-	TRY_CUT(compare = -1);
-	TRY_CUT(capacity = 0);
-	TRY_CUT(capacity = GV_MAX_HITS + 1);
+	CUT(false, GV_MSG_LISTS, no_chunks, NULL, 0);
+	CUT(false, GV_MSG_SEARCH, search, rows, 4 * DIMS);
+	check_no_mirror(server, rows, GV_MSG_LISTS, &no_chunks, sizeof(no_chunks),
+					NULL, 0);
+	check_no_mirror(server, rows, GV_MSG_SEARCH, &search, sizeof(search),
+					rows, 4 * DIMS);
+	SEARCH_CUT(n = 0);
+	SEARCH_CUT(n = 2);
+	SEARCH_CUT(n = GV_MAX_QUERIES + 1);
+	SEARCH_CUT(key = test_key(1));
+	SEARCH_CUT(dims = DIMS - 1);
+	SEARCH_CUT(probes = 0);
+	SEARCH_CUT(probes = GV_MAX_PROBES + 1);
+	SEARCH_CUT(compare = -1);
+	SEARCH_CUT(capacity = 0);
+	SEARCH_CUT(capacity = GV_MAX_HITS + 1);
 
 	fd = client_open(server, GV_ROLE_BUILDER);
 	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
@@ -370,7 +394,7 @@ check_wrong(const TestServer *server, const float *rows)
 							  NULL), "trained before the build");
 	fd = client_open(server, GV_ROLE_BUILDER);
 	CHECK(build(fd, &request, NULL) == 0, "build");
-	client_cut(fd, client_ask(fd, GV_MSG_ROWS, &kind, sizeof(kind), rows,
+	client_cut(fd, client_ask(fd, GV_MSG_TRAIN_ROWS, &kind, sizeof(kind), rows,
 							  4 * DIMS, NULL, NULL), "rows of no kind");
 }
 
@@ -417,8 +441,8 @@ check_abandoned(const TestServer *server)
 	request.depth = 0;
 	request.sample_rows = N;
 	CHECK(build(fd, &request, NULL) == 0, "build");
-	CHECK(builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows, N) &&
-		  builder_receive(fd, GV_MSG_ROWS, NULL, NULL) == 0 &&
+	CHECK(builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows, N) &&
+		  builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0 &&
 		  client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0), "train");
 	CHECK(used(server) > 0, "nothing is charged");
 	close(fd);
@@ -450,14 +474,14 @@ static int
 work(const TestServer *server, const float *rows)
 {
 	int			fd = client_open(server, GV_ROLE_BUILDER);
-	GvTrainedRequest ask = {GV_PARENT_OFFSETS, 0, 0, 1};
+	GvGetModelRequest ask = {GV_PARENT_OFFSETS, 0, 0, 1};
 	int			got = builder_prepare(fd, rows, NULL);
 
 	if (got == 0)
-		got = client_ask(fd, GV_MSG_TRAINED, &ask, sizeof(ask), NULL, 0, NULL,
+		got = client_ask(fd, GV_MSG_GET_MODEL, &ask, sizeof(ask), NULL, 0, NULL,
 						 NULL);
-	if (got == 0 && builder_send(fd, GV_MSG_ENCODE, 0, rows, 40))
-		got = builder_receive(fd, GV_MSG_ENCODE, NULL, NULL);
+	if (got == 0 && builder_send(fd, GV_MSG_ENCODE_ROWS, 0, rows, 40))
+		got = builder_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
 	if (fd >= 0)
 		close(fd);
 	return got;

@@ -19,7 +19,7 @@ check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
 	size_t		used = 0;
 	int32_t		i;
 
-	CHECK(client_ask(fd, GV_MSG_STATES, &request, sizeof(request), NULL, 0,
+	CHECK(client_ask(fd, GV_MSG_LIST_STATES, &request, sizeof(request), NULL, 0,
 					 &payload, &length) == 0 &&
 		  length == count * sizeof(GvListState), "states");
 	for (i = 0; payload != NULL && i < count; i++)
@@ -32,7 +32,7 @@ check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
 	}
 	free(payload);
 	payload = NULL;
-	CHECK(client_ask(fd, GV_MSG_BLOCKS, &request, sizeof(request), NULL, 0,
+	CHECK(client_ask(fd, GV_MSG_READ_LISTS, &request, sizeof(request), NULL, 0,
 					 &payload, &length) == 0, "blocks");
 	for (i = 0; payload != NULL && i < count; i++)
 	{
@@ -127,8 +127,8 @@ test_changes(const TestServer *server)
 		wrong.unused = i == 6;
 		close(loader);
 		loader = client_open(server, GV_ROLE_LOADER);
-		client_cut(loader, client_ask(loader, i % 2 == 0 ? GV_MSG_STATES :
-									 GV_MSG_BLOCKS, &wrong, sizeof(wrong),
+		client_cut(loader, client_ask(loader, i % 2 == 0 ? GV_MSG_LIST_STATES :
+									 GV_MSG_READ_LISTS, &wrong, sizeof(wrong),
 									 NULL, 0, NULL, NULL), "range");
 		loader = client_open(server, GV_ROLE_LOADER);
 	}
@@ -155,7 +155,7 @@ check_chunks(int fd, const GvMirrorKey *key, const TestIndex *index,
 		size_t		bytes;
 		char	   *expected;
 
-		CHECK(client_ask(fd, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
+		CHECK(client_ask(fd, GV_MSG_READ_LISTS, &request, sizeof(request), NULL,
 						 0, &payload, &length) == 0, "piece %d", nchunks);
 		if (payload == NULL)
 			return;
@@ -204,7 +204,7 @@ test_large(const TestServer *server)
 		CHECK(load_chunk(loader, &key, &index, 1, i, left < 500 ? left : 500,
 						 0) == 0, "long list");
 	}
-	CHECK(client_ask(loader, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
+	CHECK(client_ask(loader, GV_MSG_READ_LISTS, &request, sizeof(request), NULL,
 					 0, &payload, &length) == 0, "both");
 	CHECK(payload != NULL && length == (uint32_t)
 		  gv_chunk_bytes(payload, gv_code_bytes(800), keys_bytes), "the first only");
@@ -212,7 +212,7 @@ test_large(const TestServer *server)
 	payload = NULL;
 	request.first = 1;
 	request.count = 1;
-	CHECK(client_ask(loader, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
+	CHECK(client_ask(loader, GV_MSG_READ_LISTS, &request, sizeof(request), NULL,
 					 0, &payload, &length) == 0, "the long one");
 	if (payload != NULL)
 	{

@@ -131,7 +131,7 @@ take_batch(Table *table, int client, int batch)
 	GvEncoded	right;
 	GvEncoded	encoded;
 
-	CHECK(builder_receive(table->fds[client], GV_MSG_ENCODE, &payload,
+	CHECK(builder_receive(table->fds[client], GV_MSG_ENCODE_ROWS, &payload,
 						  &length) == 0, "encode");
 	if (payload == NULL)
 	{
@@ -182,7 +182,7 @@ check_build(const TestServer *server, const float *sample)
 		table.fds[c] = join_build(server, id);
 	for (b = 0; b < BATCHES; b++)
 		for (c = 0; c < CLIENTS; c++)
-			CHECK(builder_send(table.fds[c], GV_MSG_ENCODE, 0,
+			CHECK(builder_send(table.fds[c], GV_MSG_ENCODE_ROWS, 0,
 							   batch_of(&table, c, b), BATCH), "send");
 	for (b = 0; b < BATCHES; b++)
 		for (c = 0; c < CLIENTS; c++)
@@ -212,12 +212,12 @@ check_leavers(const TestServer *server, const float *sample)
 		fds[c] = join_build(server, id);
 	for (b = 0; b < 3; b++)
 		for (c = 0; c < CLIENTS; c++)
-			CHECK(builder_send(fds[c], GV_MSG_ENCODE, 0, sample, BATCH),
+			CHECK(builder_send(fds[c], GV_MSG_ENCODE_ROWS, 0, sample, BATCH),
 				  "send");
 	for (c = 0; c < CLIENTS - 1; c++)
 		close(fds[c]);
 	for (b = 0; b < 3; b++)
-		CHECK(builder_receive(fds[c], GV_MSG_ENCODE, NULL, NULL) == 0,
+		CHECK(builder_receive(fds[c], GV_MSG_ENCODE_ROWS, NULL, NULL) == 0,
 			  "who stays");
 	close(fds[c]);
 	builder_unused(server, "all are gone");
@@ -230,18 +230,18 @@ check_leavers(const TestServer *server, const float *sample)
 static int
 build_alone(const TestServer *server, const float *sample)
 {
-	GvSampledRequest sampled = {0, BATCH, 0};
+	GvEncodeSampleRequest sampled = {0, BATCH, 0};
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 	int			got = builder_prepare(fd, sample, NULL);
 	int			i;
 
 	for (i = 0; i < 3 && got == 0; i++)
 	{
-		(void) builder_send(fd, GV_MSG_ENCODE, 0, sample, BATCH);
-		got = builder_receive(fd, GV_MSG_ENCODE, NULL, NULL);
+		(void) builder_send(fd, GV_MSG_ENCODE_ROWS, 0, sample, BATCH);
+		got = builder_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
 	}
 	if (got == 0)
-		got = client_ask(fd, GV_MSG_SAMPLED, &sampled, sizeof(sampled), NULL,
+		got = client_ask(fd, GV_MSG_ENCODE_SAMPLE, &sampled, sizeof(sampled), NULL,
 						 0, NULL, NULL);
 	close(fd);
 	return got;

@@ -118,30 +118,32 @@ static void
 test_places(const TestServer *server, const TestIndex *index)
 {
 	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey keys[3] = {test_key(1), test_key(2), test_key(3)};
 	GvMirrorKey moved = keys[1];
 
 	CHECK(load_all(loader, &keys[0], index) == 0, "first");
 	CHECK(load_all(loader, &keys[1], index) == 0, "second");
 	usleep(1100000);
-	CHECK(search_check(loader, &keys[0], index) == 0, "first");
+	CHECK(search_check(session, &keys[0], index) == 0, "first");
 	CHECK(load_all(loader, &keys[2], index) == 0, "third");
 	CHECK(device_of(loader, &keys[2]) == 5 && device_of(loader, &keys[1]) < 0,
 		  "it is not in the place of the idle one");
 	check_memory(loader, 1);
-	CHECK(search_check(loader, &keys[0], index) == 0, "first, after all");
+	CHECK(search_check(session, &keys[0], index) == 0, "first, after all");
 	/* both idle: the one that has been so longer is evicted */
 	usleep(200000);
-	CHECK(search_check(loader, &keys[2], index) == 0, "third");
+	CHECK(search_check(session, &keys[2], index) == 0, "third");
 	usleep(1100000);
 	CHECK(load_all(loader, &moved, index) == 0, "second, again");
 	CHECK(device_of(loader, &moved) == 3 && device_of(loader, &keys[0]) < 0,
 		  "it is not in the place of the one idle longest");
 	check_memory(loader, 2);
-	CHECK(search_check(loader, &moved, index) == 0 &&
-		  search_check(loader, &keys[2], index) == 0, "both");
+	CHECK(search_check(session, &moved, index) == 0 &&
+		  search_check(session, &keys[2], index) == 0, "both");
 	CHECK(load_drop(loader, &moved) == 0, "drop");
 	CHECK(load_drop(loader, &keys[2]) == 0, "drop");
+	close(session);
 	close(loader);
 }
 
@@ -202,12 +204,14 @@ test_other(const TestIndex *index)
 	/* the call after the devices and four searchers are there */
 	TestServer	server = start_two("--fault", "6:3");
 	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			session = client_open(&server, GV_ROLE_SESSION);
 	GvMirrorKey key = test_key(8);
 
 	CHECK(load_all(loader, &key, index) == 0, "load");
 	CHECK(device_of(loader, &key) == 5, "on device %d",
 		  device_of(loader, &key));
-	CHECK(search_check(loader, &key, index) == 0, "search");
+	CHECK(search_check(session, &key, index) == 0, "search");
+	close(session);
 	close(loader);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_remove(&server);
@@ -381,10 +385,10 @@ test_hung(void)
 static bool
 send_bulk(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
-	GvSearchesRequest request = {.key = *key,.n = 2,.dims = 8,.probes = 2,
+	GvSearchRequest request = {.key = *key,.n = 2,.dims = 8,.probes = 2,
 	.compare = 3,.capacity = 5};
 
-	return client_message(fd, GV_MSG_SEARCHES, &request, sizeof(request),
+	return client_message(fd, GV_MSG_SEARCH, &request, sizeof(request),
 						  index->centroids, 2 * 8 * sizeof(float));
 }
 

@@ -62,12 +62,12 @@ work(const TestServer *server, GvMirrorKey key, TestIndex *index)
 		refusal = refusal == 0 ? one : refusal;
 	}
 	if (refusal == 0)
-		refusal = search_check(loader, &key, index);
+		refusal = search_check(sessions[0], &key, index);
 	if (refusal == 0)
 		refusal = load_chunk(loader, &key, index, 0, 0,
 							 index->lists[0].nblocks, GV_CHUNK_LIVE);
 	if (refusal == 0)
-		refusal = client_ask(loader, GV_MSG_BLOCKS, &range, sizeof(range),
+		refusal = client_ask(loader, GV_MSG_READ_LISTS, &range, sizeof(range),
 							 NULL, 0, NULL, NULL);
 	if (refusal == 0)
 		refusal = load_drop(loader, &key);

@@ -35,8 +35,8 @@ helper(const TestServer *server, uint64_t id)
 static void
 check_encode(int fd, GvBuilder *own, const float *rows, int32_t n)
 {
-	GvSampledRequest sampled = {0, n, 0};
-	GvMessageType type = rows != NULL ? GV_MSG_ENCODE : GV_MSG_SAMPLED;
+	GvEncodeSampleRequest sampled = {0, n, 0};
+	GvMessageType type = rows != NULL ? GV_MSG_ENCODE_ROWS : GV_MSG_ENCODE_SAMPLE;
 	void	   *payload = NULL;
 	uint32_t	length = 0;
 
@@ -72,8 +72,8 @@ check_turns(const TestServer *server, const float *rows)
 	gv_builder_drop(own);
 	close(owner);
 	/* what was begun goes on without its owner */
-	CHECK(builder_send(first, GV_MSG_ENCODE, 0, rows, 1) &&
-		  builder_receive(first, GV_MSG_ENCODE, NULL, NULL) == 0, "alone");
+	CHECK(builder_send(first, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
+		  builder_receive(first, GV_MSG_ENCODE_ROWS, NULL, NULL) == 0, "alone");
 	close(first);
 	close(second);
 	builder_unused(server, "all are gone");
@@ -86,7 +86,7 @@ check_same(int fd, const char *right)
 	char	   *payload = NULL;
 	size_t		head = sizeof(GvEncodeReply);
 
-	CHECK(builder_receive(fd, GV_MSG_ENCODE, (void **) &payload, NULL) == 0 &&
+	CHECK(builder_receive(fd, GV_MSG_ENCODE_ROWS, (void **) &payload, NULL) == 0 &&
 		  memcmp(payload + head, right + head, BATCH * 2 * 8) == 0, "batch");
 	free(payload);
 }
@@ -109,15 +109,15 @@ check_crowd(const TestServer *server, const float *rows)
 	{
 		void	   *payload = NULL;
 
-		CHECK(builder_send(owner, GV_MSG_ENCODE, 0, rows + BATCH * i * DIMS,
+		CHECK(builder_send(owner, GV_MSG_ENCODE_ROWS, 0, rows + BATCH * i * DIMS,
 						   BATCH) &&
-			  builder_receive(owner, GV_MSG_ENCODE, &payload, NULL) == 0,
+			  builder_receive(owner, GV_MSG_ENCODE_ROWS, &payload, NULL) == 0,
 			  "encode");
 		right[i] = payload;
 	}
 	for (h = 0; h < HELPERS; h++)
 		for (i = 0; i < 3; i++)
-			CHECK(builder_send(fds[h], GV_MSG_ENCODE, 0,
+			CHECK(builder_send(fds[h], GV_MSG_ENCODE_ROWS, 0,
 							   rows + BATCH * i * DIMS, BATCH), "send");
 	for (h = 0; h < HELPERS; h++)
 		for (i = 0; i < 3; i++)
@@ -136,8 +136,8 @@ check_rows(int fd, const float *rows, int64_t first, int32_t n)
 	void	   *payload = NULL;
 	uint32_t	length = 0;
 
-	CHECK(builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows + first * DIMS, n) &&
-		  builder_receive(fd, GV_MSG_ROWS, &payload, &length) == 0 &&
+	CHECK(builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows + first * DIMS, n) &&
+		  builder_receive(fd, GV_MSG_TRAIN_ROWS, &payload, &length) == 0 &&
 		  length == sizeof(GvRowsReply) &&
 		  ((GvRowsReply *) payload)->first == first, "numbers");
 	free(payload);
@@ -160,11 +160,12 @@ check_wrong(const TestServer *server, const float *rows)
 	GvRowsRequest sample = {GV_SAMPLE, 1};
 	GvRowsRequest encode = {0, 1};
 	GvRowsRequest many = {0, 41};
-	GvTrainedRequest array = {GV_PARENT_OFFSETS, 0, 0, 1};
-	GvSampledRequest beyond = {ROWS, 1, 0};
+	GvGetModelRequest array = {GV_PARENT_OFFSETS, 0, 0, 1};
+	GvEncodeSampleRequest beyond = {ROWS, 1, 0};
 	GvCalibMirrorRequest calib = {ROWS};
 	GvListsRequest chunks = {.nchunks = 1};
-	GvTryRequest try = {1, 1, 1, 1};
+	GvSearchRequest search = {.n = 1,.dims = DIMS,.probes = 1,.compare = 1,
+	.capacity = 1};
 	int			owner = client_open(server, GV_ROLE_BUILDER);
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 	int			helped;
@@ -172,10 +173,10 @@ check_wrong(const TestServer *server, const float *rows)
 
 	client_cut(fd, join(fd, 0), "no such build");
 	CHECK(builder_begin(owner, &id) == 0, "begin");
-	CHECK(builder_send(owner, GV_MSG_ROWS, GV_QUERIES, rows, 2) &&
-		  builder_receive(owner, GV_MSG_ROWS, NULL, NULL) == 0, "queries");
+	CHECK(builder_send(owner, GV_MSG_TRAIN_ROWS, GV_QUERIES, rows, 2) &&
+		  builder_receive(owner, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0, "queries");
 	fd = helper(server, id);
-	client_cut(fd, client_ask(fd, GV_MSG_ENCODE, &encode, sizeof(encode),
+	client_cut(fd, client_ask(fd, GV_MSG_ENCODE_ROWS, &encode, sizeof(encode),
 							  rows, 4 * DIMS, NULL, NULL), "not trained");
 	fd = helper(server, id);
 	check_rows(owner, rows, 0, 40);
@@ -186,13 +187,17 @@ check_wrong(const TestServer *server, const float *rows)
 		  builder_receive(owner, GV_MSG_TRAIN, NULL, NULL) == 0, "train");
 	CUT(GV_MSG_JOIN, again, NULL, 0);
 	CUT(GV_MSG_BUILD, build, rows, 4 * DIMS);
-	CUT(GV_MSG_ROWS, sample, rows, 4 * DIMS);
-	CUT(GV_MSG_TRAINED, array, NULL, 0);
+	CUT(GV_MSG_TRAIN_ROWS, sample, rows, 4 * DIMS);
+	CUT(GV_MSG_GET_MODEL, array, NULL, 0);
 	CUT(GV_MSG_CALIB_MIRROR, calib, NULL, 0);
-	CUT(GV_MSG_TRY, try, rows, 4 * DIMS);
-	CUT(GV_MSG_ENCODE, many, rows, 4 * DIMS * 41);
-	CUT(GV_MSG_SAMPLED, beyond, NULL, 0);
-	CUT(GV_MSG_CHUNKS, chunks, NULL, 0);
+	CUT(GV_MSG_SEARCH, search, rows, 4 * DIMS);
+	CUT(GV_MSG_ENCODE_ROWS, many, rows, 4 * DIMS * 41);
+	CUT(GV_MSG_ENCODE_SAMPLE, beyond, NULL, 0);
+	fd = helper(server, id);
+	CHECK(client_ask(fd, GV_MSG_LISTS, &chunks, sizeof(chunks), NULL, 0, NULL,
+					 NULL) == GV_REFUSED_NO_MIRROR && client_ended(fd),
+		  "no mirror");
+	close(fd);
 	fd = helper(server, id);
 	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
 							  NULL), "trained by another");
@@ -217,11 +222,11 @@ check_broken(const float *rows)
 
 	CHECK(builder_prepare(owner, rows, &id) == 0, "prepare");
 	fd = helper(&server, id);
-	CHECK(builder_send(fd, GV_MSG_ENCODE, 0, rows, 1) &&
-		  builder_receive(fd, GV_MSG_ENCODE, NULL, NULL) ==
+	CHECK(builder_send(fd, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
+		  builder_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL) ==
 		  GV_REFUSED_NO_MEMORY, "no memory");
-	CHECK(builder_send(owner, GV_MSG_ENCODE, 0, rows, 1) &&
-		  builder_receive(owner, GV_MSG_ENCODE, NULL, NULL) ==
+	CHECK(builder_send(owner, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
+		  builder_receive(owner, GV_MSG_ENCODE_ROWS, NULL, NULL) ==
 		  GV_REFUSED_NO_MEMORY, "nor for others");
 	close(fd);
 	close(owner);

@@ -1,7 +1,8 @@
 /*
  * check_lives.c
- *		gpuvecd serves one incarnation of one cluster, and restarts for the
- *		next: no client and no mirror of an earlier incarnation is there then.
+ *		gpuvecd serves one incarnation of one cluster, and has another child
+ *		process serve the next: no client and no mirror of an earlier
+ *		incarnation is there then.
  */
 #include <signal.h>
 #include <sys/socket.h>
@@ -12,6 +13,28 @@
 
 #define OTHER_INCARNATION	UINT64_C(0x0102030405060708)
 #define RESTART_MS		60000
+
+/* Start it as one that PostgreSQL does not start, in a folder of its own. */
+static TestServer
+launch(void)
+{
+	TestServer	server;
+	const char *options[] = {"--socket", server.folder, NULL};
+
+	server_folder(&server);
+	server_run(&server, options);
+	return server;
+}
+
+/* Likewise, and supervise it. */
+static TestServer
+start(void)
+{
+	TestServer	server = launch();
+
+	CHECK(server_ready(&server), "it does not start");
+	return server;
+}
 
 /* Hello on a new connection, which is closed again. */
 static int
@@ -77,13 +100,10 @@ check_others(const TestServer *server, uint64_t incarnation, int expected)
 static void
 test_first(void)
 {
-	static const char *const none[] = {NULL};
-	TestServer	server;
+	TestServer	server = launch();
 	int			first;
 	int			second;
 
-	server_folder(&server);
-	server_launch(&server, none);
 	CHECK(server_listens(&server), "it does not start");
 	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	check_others(&server, 0, GV_REFUSED_PROTOCOL);
@@ -129,7 +149,7 @@ test_first(void)
 static void
 test_other_versions(void)
 {
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = start();
 	uint32_t	hello[24] = {GV_PROTOCOL_MAGIC};
 	size_t		bytes;
 
@@ -158,9 +178,10 @@ test_next(void)
 {
 	TestIndex	index = make_index(GV_L2, 64, 64, 1, 1, -20000, false);
 	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = start();
 	TestSearch	search = make_search(&keys[0], &index);
 	uint64_t	instance = instance_of(server.supervisor);
+	int			child = server_child(&server);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	int			session = client_open(&server, GV_ROLE_SESSION);
 	int			builder = client_open(&server, GV_ROLE_BUILDER);
@@ -182,8 +203,9 @@ test_next(void)
 	CHECK(client_ended(loader) && client_ended(builder), "others");
 	(void) search_receive(session, &index, &search);
 	CHECK(client_ping(session) == -1, "a session goes on");
-	CHECK(waitpid(server.pid, NULL, WNOHANG) == 0, "it is another process");
+	CHECK(waitpid(server.pid, NULL, WNOHANG) == 0, "what was started ends");
 	server.supervisor = supervise(&server, OTHER_INCARNATION);
+	CHECK(server_child(&server) != child, "the same process serves");
 	CHECK(instance_of(server.supervisor) != instance, "the same instance");
 	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	close(loader);
@@ -193,10 +215,14 @@ test_next(void)
 	loader = client_socket(&server);
 	CHECK(client_hello(loader, GV_ROLE_LOADER, OTHER_INCARNATION) == 0,
 		  "hello");
-	CHECK(search_check(loader, &keys[0], &index) == GV_REFUSED_NO_MIRROR,
+	session = client_socket(&server);
+	CHECK(client_hello(session, GV_ROLE_SESSION, OTHER_INCARNATION) == 0,
+		  "hello");
+	CHECK(search_check(session, &keys[0], &index) == GV_REFUSED_NO_MIRROR,
 		  "a mirror has outlived it");
 	CHECK(load_all(loader, &keys[0], &index) == 0, "load");
-	CHECK(search_check(loader, &keys[0], &index) == 0, "search");
+	CHECK(search_check(session, &keys[0], &index) == 0, "search");
+	close(session);
 	close(loader);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_check_log(&server, "WARNING: another cluster was refused: each one "
@@ -215,16 +241,17 @@ test_stopped(void)
 {
 	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
 	GvMirrorKey key = test_key(1);
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = start();
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
 	GV_ROLE_SUPERVISOR, 1, OTHER_INCARNATION};
+	int			child = server_child(&server);
 	GvMessage	answer;
 	int			waiting[2];
 	int			late;
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	kill(server.pid, SIGSTOP);
+	kill(child, SIGSTOP);
 	/* a loader's last words, a session that says hello, and two supervisors */
 	CHECK(client_message(loader, GV_MSG_DROP, &key, sizeof(key), NULL, 0),
 		  "send");
@@ -240,7 +267,7 @@ test_stopped(void)
 	CHECK(client_message(waiting[1], GV_MSG_HELLO, &hello, sizeof(hello), NULL,
 						 0), "send");
 	shutdown(waiting[1], SHUT_WR);
-	kill(server.pid, SIGCONT);
+	kill(child, SIGCONT);
 	server.supervisor = supervise(&server, OTHER_INCARNATION);
 	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	check_others(&server, OTHER_INCARNATION, 0);
@@ -252,7 +279,7 @@ test_stopped(void)
 	CHECK(client_ended(waiting[1]), "a session of the life before");
 	close(waiting[1]);
 	late = client_socket(&server);
-	CHECK(client_hello(late, GV_ROLE_LOADER, OTHER_INCARNATION) == 0, "hello");
+	CHECK(client_hello(late, GV_ROLE_SESSION, OTHER_INCARNATION) == 0, "hello");
 	CHECK(search_check(late, &key, &index) == GV_REFUSED_NO_MIRROR, "a mirror");
 	close(late);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
@@ -260,7 +287,7 @@ test_stopped(void)
 	free_index(&index);
 }
 
-/* Asked to end while it restarts, it ends, whenever that is. */
+/* Asked to end while one child follows another, it ends, whenever that is. */
 static void
 test_end(void)
 {
@@ -269,7 +296,7 @@ test_end(void)
 
 	for (i = 0; i < rounds; i++)
 	{
-		TestServer	server = server_start(NULL, NULL);
+		TestServer	server = start();
 		int			fd = client_socket(&server);
 		GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
 		GV_ROLE_SUPERVISOR, 1, OTHER_INCARNATION};
@@ -285,6 +312,81 @@ test_end(void)
 	}
 }
 
+/* Who is killed leaves its socket behind. */
+static void
+remove_killed(TestServer *server)
+{
+	char		path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", server->folder, GV_SOCKET_PATH);
+	CHECK(unlink(path) == 0, "no socket");
+	server_remove(server);
+}
+
+/*
+ * The child goes with the process that was started, and the other way round;
+ * but neither goes when its terminal does.
+ */
+static void
+test_killed(void)
+{
+	TestServer	server = start();
+	int			session = client_open(&server, GV_ROLE_SESSION);
+
+	kill(server.pid, SIGHUP);
+	kill(server.pid, SIGPIPE);
+	kill(server_child(&server), SIGHUP);
+	usleep(100000);
+	CHECK(client_ping(session) == 0, "SIGHUP or SIGPIPE ends it");
+	CHECK(waitpid(server.pid, NULL, WNOHANG) == 0, "what was started ends");
+	kill(server.pid, SIGKILL);
+	CHECK(server_wait(&server) == 1000 + SIGKILL, "SIGKILL");
+	CHECK(client_ended(session), "the child is still there");
+	close(session);
+	remove_killed(&server);
+	server = start();
+	kill(server_child(&server), SIGKILL);
+	CHECK(server_wait(&server) == 128 + SIGKILL, "of the child");
+	server_check_log(&server, "FATAL: the server was ended by signal 9");
+	remove_killed(&server);
+}
+
+/* Who starts it may block the signals that end it: they end it all the same. */
+static void
+test_blocked(void)
+{
+	sigset_t	signals;
+	sigset_t	before;
+	int			i;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	for (i = 0; i < 2; i++)
+	{
+		TestServer	server;
+
+		sigprocmask(SIG_BLOCK, &signals, &before);
+		server = i == 0 ? start() : server_start(NULL, NULL);
+		sigprocmask(SIG_SETMASK, &before, NULL);
+		CHECK(server_stop(&server) == 0, "SIGTERM");
+		server_remove(&server);
+	}
+}
+
+/* Where it has no parent of its own, it ends, and says why. */
+static void
+test_without_socket(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+
+	close(server.supervisor);
+	server.supervisor = 0;
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == -1,
+		  "another incarnation");
+	CHECK(server_wait(&server) == 7, "exit status");
+	server_remove(&server);
+}
+
 void
 test_incarnations(void)
 {
@@ -293,4 +395,7 @@ test_incarnations(void)
 	test_next();
 	test_stopped();
 	test_end();
+	test_killed();
+	test_blocked();
+	test_without_socket();
 }

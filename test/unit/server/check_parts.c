@@ -170,12 +170,12 @@ test_shards(int ndevices, const char *megabytes, int32_t shards,
 {
 	TestServer	server = start(ndevices, megabytes, "2");
 	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			reader = client_open(&server, GV_ROLE_LOADER);
 	TestIndex	index = make_large(LARGE);
 	Records		records = {0};
 	GvMirrorKey key = test_key(1);
 	GvMirrorStatus told;
 	TestSearch	search;
+	int			bulk;
 
 	if (recorded)
 		records = make_records(&index, PAGES, SLOTS);
@@ -190,13 +190,14 @@ test_shards(int ndevices, const char *megabytes, int32_t shards,
 				   unit_small ? 2 : 20);
 	search = make_search(&key, &index);
 	search.records = recorded ? &records : NULL;
-	CHECK(search_send(reader, &search) &&
-		  search_receive(reader, &index, &search) == 0, "a loader's search");
+	bulk = client_open(&server, GV_ROLE_BULK);
+	CHECK(search_send(bulk, &search) &&
+		  search_receive(bulk, &index, &search) == 0, "a thread's search");
 	free_search(&search);
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	CHECK(used_bytes(loader) == 0, "%lld bytes are left",
 		  (long long) used_bytes(loader));
-	close(reader);
+	close(bulk);
 	close(loader);
 	stop(&server);
 	if (recorded)
@@ -210,6 +211,7 @@ test_growth(void)
 {
 	TestServer	server = start(2, "4", "1");
 	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			session = client_open(&server, GV_ROLE_SESSION);
 	TestIndex	index = make_large(LARGE);
 	TestIndex	small = make_large(SMALL);
 	GvMirrorKey key = test_key(1);
@@ -237,7 +239,7 @@ test_growth(void)
 	}
 	CHECK(got == GV_REFUSED_NO_MEMORY && i > 3, "after %d lists: %d", i, got);
 	for (i = 0; i < 10; i++)
-		CHECK(search_check(loader, &key, &index) == 0, "search");
+		CHECK(search_check(session, &key, &index) == 0, "search");
 	CHECK(load_begin(loader, &others[0], &small) == GV_REFUSED_NO_MEMORY,
 		  "while they are young");
 	usleep(IDLE_US);
@@ -255,7 +257,8 @@ test_growth(void)
 	CHECK(told_of(loader, &key).shards == 2 &&
 		  told_of(loader, &others[0]).ready == 0 &&
 		  told_of(loader, &others[1]).ready == 0, "in the place of both");
-	CHECK(search_check(loader, &key, &index) == 0, "search");
+	CHECK(search_check(session, &key, &index) == 0, "search");
+	close(session);
 	close(loader);
 	stop(&server);
 	free_index(&small);
@@ -313,6 +316,45 @@ test_lack(void)
 
 	CHECK(evicted_for(n + 1, &index, &small) != first,
 		  "for the next list, too, on device %d", first);
+	free_index(&small);
+	free_index(&index);
+}
+
+/*
+ * No replica has memory for a list, although the budgets have: others go for
+ * one of the replicas only.
+ */
+static void
+test_lack_of_replicas(void)
+{
+	char		fault[32];
+	TestServer	server;
+	TestIndex	index = make_large(SMALL);
+	TestIndex	small = make_large(IDLE);
+	GvMirrorKey key = test_key(1);
+	GvMirrorKey others[2] = {test_key(2), test_key(3)};
+	GvStatusReply *status;
+	int			loader;
+	int			i;
+
+	/* in the midst of the lists */
+	snprintf(fault, sizeof(fault), "%d:%d", 2 * IDLE + SMALL / 2,
+			 GV_NO_MEMORY);
+	server = start_faulty(2, "8", "2", fault);
+	loader = client_open(&server, GV_ROLE_LOADER);
+	for (i = 0; i < 2; i++)
+	{
+		CHECK(load_all(loader, &others[i], &small) == 0, "idle");
+		CHECK(told_of(loader, &others[i]).replicas == 2, "idle replicas");
+	}
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	CHECK(told_of(loader, &key).replicas == 2, "replicas");
+	status = load_status(loader);
+	CHECK(status->evictions == 1, "%lld evictions",
+		  (long long) status->evictions);
+	free(status);
+	close(loader);
+	stop(&server);
 	free_index(&small);
 	free_index(&index);
 }
@@ -391,6 +433,7 @@ test_replicas(void)
 {
 	TestServer	server = start(3, "4", "2");
 	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			session = client_open(&server, GV_ROLE_SESSION);
 	TestIndex	index = make_large(SMALL);
 	GvMirrorKey keys[3] = {test_key(1), test_key(2), test_key(3)};
 	int64_t		alone;
@@ -406,15 +449,16 @@ test_replicas(void)
 	check_replicas(loader, &keys[1], 1);
 	check_replicas(loader, &keys[0], 2);
 	/* though both have just been searched */
-	CHECK(search_check(loader, &keys[0], &index) == 0 &&
-		  search_check(loader, &keys[1], &index) == 0, "search");
+	CHECK(search_check(session, &keys[0], &index) == 0 &&
+		  search_check(session, &keys[1], &index) == 0, "search");
 	CHECK(load_all(loader, &keys[2], &index) == 0, "third");
 	check_replicas(loader, &keys[0], 1);
 	check_replicas(loader, &keys[1], 1);
 	check_replicas(loader, &keys[2], 1);
-	CHECK(search_check(loader, &keys[0], &index) == 0 &&
-		  search_check(loader, &keys[1], &index) == 0 &&
-		  search_check(loader, &keys[2], &index) == 0, "all three");
+	CHECK(search_check(session, &keys[0], &index) == 0 &&
+		  search_check(session, &keys[1], &index) == 0 &&
+		  search_check(session, &keys[2], &index) == 0, "all three");
+	close(session);
 	close(loader);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_check_log(&server, "LOG: index 2 is mirrored in replicas on devices 3, ");
@@ -429,6 +473,7 @@ test_full_replica(void)
 	TestServer	server = start(2, "4", "16");
 	int			builder = client_open(&server, GV_ROLE_BUILDER);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			session = client_open(&server, GV_ROLE_SESSION);
 	TestIndex	index = make_large(1100);
 	GvMirrorKey key = test_key(1);
 	int			i;
@@ -445,7 +490,7 @@ test_full_replica(void)
 		list->gen++;
 		CHECK(load_chunk(loader, &key, &index, i, 0, list->nblocks, 0) == 0,
 			  "list %d", i);
-		CHECK(search_check(loader, &key, &index) == 0, "search");
+		CHECK(search_check(session, &key, &index) == 0, "search");
 	}
 	check_replicas(loader, &key, 1);
 	check_together(&server, loader, &key, &index, NULL, 5);
@@ -455,6 +500,7 @@ test_full_replica(void)
 		usleep(10000);
 	CHECK(used_bytes(loader) == 0, "%lld bytes are left",
 		  (long long) used_bytes(loader));
+	close(session);
 	close(loader);
 	stop(&server);
 	free_index(&index);
@@ -466,6 +512,7 @@ test_growing_replica(void)
 {
 	TestServer	server = start(2, "4", "2");
 	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			session = client_open(&server, GV_ROLE_SESSION);
 	TestIndex	index = make_large(SMALL);
 	TestIndex	small = make_large(300);
 	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
@@ -487,8 +534,9 @@ test_growing_replica(void)
 	}
 	check_replicas(loader, &keys[0], 1);
 	CHECK(told_of(loader, &keys[1]).ready, "the other one has gone");
-	CHECK(search_check(loader, &keys[0], &index) == 0 &&
-		  search_check(loader, &keys[1], &small) == 0, "search");
+	CHECK(search_check(session, &keys[0], &index) == 0 &&
+		  search_check(session, &keys[1], &small) == 0, "search");
+	close(session);
 	close(loader);
 	stop(&server);
 	free_index(&small);
@@ -509,6 +557,7 @@ test_parts(void)
 	}
 	test_growth();
 	test_lack();
+	test_lack_of_replicas();
 	test_any_budget();
 	test_replicas();
 	test_full_replica();

@@ -107,16 +107,17 @@ test_headers(const TestServer *server)
 		check_header(server, role, sizeof(GvRefusal), GV_MSG_REFUSED, 0);
 		check_header(server, role, 0, UINT16_MAX, 0);
 		check_header(server, role, 0, GV_MSG_PING, GV_MSG_PING);
-		for (type = GV_MSG_HELLO; type <= GV_MSG_SEARCHES; type++)
+		for (type = GV_MSG_HELLO; type < GV_MSG_OK; type++)
 			for (i = 0; i < 6; i++)
 				check_header(server, role, wrong[i], (uint16_t) type, 0);
-		check_header(server, role, sizeof(GvSearchRequest) +
-					 sizeof(GvTestRequest) * GV_MAX_TESTS +
-					 sizeof(uint64_t) * GV_MAX_VALUES + 4 * GV_MAX_DIMS + 4,
-					 GV_MSG_SEARCH, 0);
 		check_header(server, role, sizeof(GvSearchRequest), GV_MSG_SEARCH,
 					 0);
 	}
+	/* longer than a session's search may be */
+	check_header(server, GV_ROLE_SESSION, sizeof(GvSearchRequest) +
+				 sizeof(GvTestRequest) * GV_MAX_TESTS +
+				 sizeof(uint64_t) * GV_MAX_VALUES + 4 * GV_MAX_DIMS + 4,
+				 GV_MSG_SEARCH, 0);
 	/* right messages at the wrong time, or from the wrong client */
 	check_header(server, 0, 0, GV_MSG_PING, 0);
 	check_header(server, 0, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
@@ -131,10 +132,12 @@ test_headers(const TestServer *server)
 	check_header(server, GV_ROLE_BULK, sizeof(GvHello), GV_MSG_HELLO, 0);
 	check_header(server, GV_ROLE_BULK, 0, GV_MSG_STATUS, 0);
 	check_header(server, GV_ROLE_BULK, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
-	check_header(server, GV_ROLE_BULK, sizeof(GvSearchRequest) + 4,
+	check_header(server, GV_ROLE_LOADER, sizeof(GvSearchRequest) + 4,
 				 GV_MSG_SEARCH, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvSearchesRequest) + 4,
-				 GV_MSG_SEARCHES, 0);
+	check_header(server, GV_ROLE_SET, sizeof(GvSearchRequest) + 4,
+				 GV_MSG_SEARCH, 0);
+	check_header(server, GV_ROLE_SUPERVISOR, sizeof(GvSearchRequest) + 4,
+				 GV_MSG_SEARCH, 0);
 	check_header(server, GV_ROLE_SET, 0, GV_MSG_STATUS, 0);
 	check_header(server, GV_ROLE_SET, 0, GV_MSG_TRAIN, 0);
 	check_header(server, GV_ROLE_SET, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
@@ -143,7 +146,7 @@ test_headers(const TestServer *server)
 	check_header(server, GV_ROLE_LOADER, 0, GV_MSG_RUN, 0);
 	check_header(server, GV_ROLE_BUILDER, sizeof(GvGetRequest), GV_MSG_GET,
 				 0);
-	check_header(server, GV_ROLE_BUILDER, sizeof(GvHereRequest), GV_MSG_HERE,
+	check_header(server, GV_ROLE_BUILDER, sizeof(GvInShmRequest), GV_MSG_IN_SHM,
 				 0);
 	check_header(server, GV_ROLE_LOADER, sizeof(GvBuilderSpec) + 4,
 				 GV_MSG_BUILD, 0);
@@ -156,11 +159,11 @@ test_headers(const TestServer *server)
 	check_header(server, GV_ROLE_SESSION, sizeof(GvKeyRequest),
 				 GV_MSG_READY, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvCurrentRequest),
-				 GV_MSG_CURRENT, 0);
+				 GV_MSG_MARK_CURRENT, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvRangeRequest),
-				 GV_MSG_STATES, 0);
+				 GV_MSG_LIST_STATES, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvRangeRequest),
-				 GV_MSG_BLOCKS, 0);
+				 GV_MSG_READ_LISTS, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvKeyRequest), GV_MSG_DROP,
 				 0);
 }
@@ -170,12 +173,13 @@ static void
 check_search(const TestServer *server, GvSearchRequest request,
 			 uint32_t floats, int expected)
 {
+	static const GvRole roles[] = {GV_ROLE_SESSION, GV_ROLE_BULK};
 	float	   *query = calloc(GV_MAX_DIMS + 1, sizeof(float));
-	int			role;
+	int			i;
 
-	for (role = GV_ROLE_SESSION; role <= GV_ROLE_LOADER; role++)
+	for (i = 0; i < 2; i++)
 	{
-		int			fd = client_open(server, (GvRole) role);
+		int			fd = client_open(server, roles[i]);
 		int			got = client_ask(fd, GV_MSG_SEARCH, &request,
 									 sizeof(request), query, 4 * floats,
 									 NULL, NULL);
@@ -194,7 +198,7 @@ static GvSearchRequest
 asking(GvMirrorKey key, int32_t dims, int32_t probes, int32_t compare,
 	   int32_t capacity)
 {
-	return (GvSearchRequest) {.key = key,.dims = dims,.probes = probes,
+	return (GvSearchRequest) {.key = key,.n = 1,.dims = dims,.probes = probes,
 	.compare = compare,.capacity = capacity};
 }
 
@@ -207,6 +211,7 @@ test_search_fields(const TestServer *server)
 	GvMirrorKey other = test_key(2);
 	GvSearchRequest request;
 	int			bad = GV_REFUSED_PROTOCOL;
+	int			fd;
 
 #define BAD_FIELD(change) \
 	(request = asking(key, 4, 1, 1, 1), request.change, \
@@ -241,8 +246,18 @@ test_search_fields(const TestServer *server)
 	BAD_FIELD(part = NAN);
 	BAD_FIELD(rank = -1);
 	BAD_FIELD(rank = 1);		/* without a condition */
-	BAD_FIELD(unused = 1);
+	BAD_FIELD(n = 0);
+	BAD_FIELD(n = -1);
+	BAD_FIELD(n = 0x40000001);	/* 4 bytes of queries, modulo 2^32 */
+	BAD_FIELD(n = GV_MAX_QUERIES + 1);
 #undef BAD_FIELD
+	/* many queries, of a session */
+	request = asking(key, 4, 1, 1, 1);
+	request.n = 2;
+	fd = client_open(server, GV_ROLE_SESSION);
+	client_cut(fd, client_ask(fd, GV_MSG_SEARCH, &request, sizeof(request),
+							  index.centroids, 32, NULL, NULL),
+			   "two queries of a session");
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	close(loader);
 	free_index(&index);

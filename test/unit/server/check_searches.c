@@ -41,9 +41,14 @@ test_shapes(const TestServer *server)
 		CHECK(result == 0, "shape %d: %d", i, result);
 		for (n = 0; n < 20; n++)
 		{
-			result = search_check(n % 5 == 0 ? loader : session, &key,
-								  &index);
+			/* a thread's own search, of one that is not closed as idle */
+			int			bulk = n % 5 == 0 ? client_open(server, GV_ROLE_BULK) :
+			-1;
+
+			result = search_check(bulk >= 0 ? bulk : session, &key, &index);
 			CHECK(result == 0, "shape %d: %d", i, result);
+			if (bulk >= 0)
+				close(bulk);
 		}
 		CHECK(load_drop(loader, &key) == 0, "shape %d", i);
 		result = search_check(session, &key, &index);
@@ -58,52 +63,71 @@ test_shapes(const TestServer *server)
 static bool
 same_answer(const GvSearchReply *a, const GvSearchReply *b, size_t bytes)
 {
-	return a->nprobed == b->nprobed && a->nhits == b->nhits &&
-		a->postings == b->postings && a->nbounds == b->nbounds &&
-		a->is_brief == b->is_brief &&
+	GvSearchReply head = *a;
+
+	head.batch = b->batch;
+	head.queued_us = b->queued_us;
+	head.engine_us = b->engine_us;
+	return memcmp(&head, b, sizeof(head)) == 0 &&
 		memcmp(a + 1, b + 1, bytes - sizeof(*a)) == 0;
 }
 
+/* The bytes behind a request of n queries; the caller frees them. */
+static char *
+bulk_tail(const TestSearch *search, const float *queries, size_t *bytes)
+{
+	size_t		tests = gv_tests_bytes(&search->request);
+	size_t		row = 4 * (size_t) search->request.dims;
+	char	   *one = search_tail(search, bytes);
+	char	   *tail;
+
+	*bytes = tests + row * (size_t) search->request.n;
+	tail = malloc(*bytes);
+	memcpy(tail, one, tests);
+	memcpy(tail + tests, queries, *bytes - tests);
+	free(one);
+	return tail;
+}
+
 /*
- * Many searches of one message have the answers that each of them has alone.
+ * Many queries of one message have the answers that each of them has alone.
  */
 static void
-check_bulk(const TestServer *server, int session, GvSearchesRequest *request,
+check_bulk(const TestServer *server, int session, const TestSearch *search,
 		   const float *queries)
 {
 	int			bulk = client_open(server, GV_ROLE_BULK);
-	size_t		row = 4 * (size_t) request->dims;
+	const GvSearchRequest *request = &search->request;
+	TestSearch	one = *search;
+	size_t		bytes;
+	char	   *tail = bulk_tail(search, queries, &bytes);
 	uint32_t	length = 0;
 	uint32_t	used = 0;
 	void	   *answers = NULL;
-	int			result = client_ask(bulk, GV_MSG_SEARCHES, request,
-									sizeof(*request), queries,
-									row * (size_t) request->n, &answers,
+	int			result = client_ask(bulk, GV_MSG_SEARCH, request,
+									sizeof(*request), tail, bytes, &answers,
 									&length);
 	int			i;
 
 	CHECK(result == 0, "searches: %d", result);
+	free(tail);
+	one.request.n = 1;
 	for (i = 0; result == 0 && i < request->n; i++)
 	{
-		GvSearchRequest one = {
-			.key = request->key,
-			.dims = request->dims,
-			.probes = request->probes,
-			.compare = request->compare,
-			.capacity = request->capacity,
-			.version = request->version
-		};
-		uint32_t	bytes;
+		uint32_t	answer_bytes;
 		void	   *answer;
 
-		result = client_ask(session, GV_MSG_SEARCH, &one, sizeof(one),
-							queries + (size_t) i * (size_t) request->dims, row,
-							&answer, &bytes);
+		one.query = (float *) queries + (size_t) i * (size_t) request->dims;
+		tail = search_tail(&one, &bytes);
+		result = client_ask(session, GV_MSG_SEARCH, &one.request,
+							sizeof(one.request), tail, bytes, &answer,
+							&answer_bytes);
+		free(tail);
 		CHECK(result == 0, "search: %d", result);
-		CHECK(used + (bytes + 7) / 8 * 8 <= length &&
+		CHECK(used + answer_bytes <= length &&
 			  same_answer((GvSearchReply *) ((char *) answers + used), answer,
-						  bytes), "answer %d of %d", i, request->n);
-		used += (bytes + 7) / 8 * 8;
+						  answer_bytes), "answer %d of %d", i, request->n);
+		used += answer_bytes;
 		free(answer);
 	}
 	CHECK(used == length, "%u bytes, not %u", length, used);
@@ -111,16 +135,18 @@ check_bulk(const TestServer *server, int session, GvSearchesRequest *request,
 	close(bulk);
 }
 
-/* A request of many searches that is refused, which ends the connection. */
+/* A request of many queries that is refused; is the connection ended? */
 static void
-refuse_bulk(const TestServer *server, GvSearchesRequest request, size_t bytes,
+refuse_bulk(const TestServer *server, GvSearchRequest request, size_t bytes,
 			const float *queries, int code)
 {
 	int			fd = client_open(server, GV_ROLE_BULK);
-	int			got = client_ask(fd, GV_MSG_SEARCHES, &request,
+	int			got = client_ask(fd, GV_MSG_SEARCH, &request,
 								 sizeof(request), queries, bytes, NULL, NULL);
 
 	CHECK(got == code, "many: %d, not %d", got, code);
+	CHECK(client_ping(fd) == (code == GV_REFUSED_PROTOCOL ? -1 : 0),
+		  "afterwards");
 	close(fd);
 }
 
@@ -161,7 +187,7 @@ check_all_memory(int loader, int64_t all)
 /* The bytes that searchers for n such clients at once take of `all`. */
 static int64_t
 searchers_memory(const TestServer *server, int loader, int64_t all, int n,
-				 const GvSearchesRequest *request, const float *queries)
+				 const GvSearchRequest *request, const float *queries)
 {
 	int64_t		taken;
 	int			bulk[8];
@@ -171,7 +197,7 @@ searchers_memory(const TestServer *server, int loader, int64_t all, int n,
 	for (i = 0; i < n; i++)
 	{
 		bulk[i] = client_open(server, GV_ROLE_BULK);
-		CHECK(client_message(bulk[i], GV_MSG_SEARCHES, request,
+		CHECK(client_message(bulk[i], GV_MSG_SEARCH, request,
 							 sizeof(*request), queries,
 							 4 * (size_t) request->n *
 							 (size_t) request->dims), "many %d", i);
@@ -197,7 +223,7 @@ searchers_memory(const TestServer *server, int loader, int64_t all, int n,
  */
 static void
 check_searchers(const TestServer *server, int loader, int64_t all,
-				const GvSearchesRequest *request, const float *queries)
+				const GvSearchRequest *request, const float *queries)
 {
 	int64_t		one = searchers_memory(server, loader, all, 1, request,
 									   queries);
@@ -212,11 +238,11 @@ check_searchers(const TestServer *server, int loader, int64_t all,
 
 /* One that is idle is closed, but not in the midst of a message. */
 static void
-check_idle(const TestServer *server, GvSearchesRequest *request,
+check_idle(const TestServer *server, GvSearchRequest *request,
 		   const float *queries)
 {
 	size_t		bytes = 4 * (size_t) request->n * (size_t) request->dims;
-	GvMessage	header = {sizeof(*request) + (uint32_t) bytes, GV_MSG_SEARCHES,
+	GvMessage	header = {sizeof(*request) + (uint32_t) bytes, GV_MSG_SEARCH,
 	0};
 	int			idle = client_open(server, GV_ROLE_BULK);
 	int			slow = client_open(server, GV_ROLE_BULK);
@@ -243,9 +269,10 @@ test_bulk(const TestServer *server)
 	int			session = client_open(server, GV_ROLE_SESSION);
 	TestIndex	index = make_index(GV_L2, 12, 6, 70, 8, 40, true);
 	GvMirrorKey key = test_key(300);
-	GvSearchesRequest request = {.key = key, .dims = 12, .probes = 9,
+	GvSearchRequest request = {.key = key, .dims = 12, .probes = 9,
 	.compare = 40, .capacity = 30};
-	GvSearchesRequest wrong;
+	GvSearchRequest wrong;
+	TestSearch	search;
 	int64_t		nsearches;
 	int64_t		all;
 	/* thousands take a sanitized device's emulated threads a minute */
@@ -253,16 +280,26 @@ test_bulk(const TestServer *server)
 	float	   *queries = unit_alloc((size_t) most * 12 * sizeof(float));
 	int			i;
 
+	give_keys(&index, 3);
 	for (i = 0; i < most * 12; i++)
 		queries[i] = index.centroids[unit_random() % (70 * 12)];
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	all = mirrors_memory(loader);
 	for (i = 1; i <= most; i = 3 * i + 1)
 	{
-		request.n = i;
-		request.probes = 1 + i % 80;
-		request.capacity = 1 << i % 9;
-		check_bulk(server, session, &request, queries);
+		search = make_search(&key, &index);
+		/* with a condition, and without */
+		if (i % 2 == 0)
+			search.request.ntests = search.request.nvalues =
+				search.request.rank = 0;
+		search.request.n = i;
+		search.request.probes = 1 + i % 80;
+		search.request.compare = 40;
+		search.request.capacity = 1 << i % 9;
+		if (search.request.rank > search.request.capacity)
+			search.request.rank = search.request.capacity;
+		check_bulk(server, session, &search, queries);
+		free_search(&search);
 	}
 
 	request.n = 2;
@@ -288,7 +325,7 @@ test_bulk(const TestServer *server)
 	wrong.capacity = 0;
 	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
 	wrong = request;
-	wrong.unused = 1;
+	wrong.ntests = 1;
 	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
 	CHECK(count_searches(loader) == nsearches, "refused searches count");
 
@@ -547,7 +584,7 @@ test_stuck(void)
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	int			session = client_open(&server, GV_ROLE_SESSION);
 	int			bulk = client_open(&server, GV_ROLE_BULK);
-	GvSearchesRequest request = {.key = key, .n = 2, .dims = 2, .probes = 10,
+	GvSearchRequest request = {.key = key, .n = 2, .dims = 2, .probes = 10,
 	.compare = 10, .capacity = GV_MAX_HITS};
 	GvMessage	header = {0, GV_MSG_PING, 0};
 	TestSearch	search;
@@ -560,7 +597,7 @@ test_stuck(void)
 	search.request.compare = 10;
 	search.request.capacity = GV_MAX_HITS;
 	CHECK(search_send(session, &search), "session");
-	CHECK(client_message(bulk, GV_MSG_SEARCHES, &request, sizeof(request),
+	CHECK(client_message(bulk, GV_MSG_SEARCH, &request, sizeof(request),
 						 index.centroids, 16), "many");
 	for (i = 0; i < 5; i++)
 	{

@@ -61,7 +61,8 @@ static const struct
 	{"faults", test_faults, ON_CPU},
 	{"starved", test_starved, ON_CPU},
 	{"lost_cards", test_lost_devices, ON_DEVICE},
-	{"guests", test_guests, ON_DEVICE},
+	{"slots", test_slots, ON_CPU},
+	{"placements", test_placements, ON_CPU},
 	{"fuzz", test_fuzz, ON_ALL},
 };
 

@@ -157,7 +157,7 @@ check_shared(const TestServer *server)
 	int			fd = client_open(server, GV_ROLE_SET);
 	TestMemory	memory = memory_make(F_SEAL_SHRINK);
 	TestSet		set = set_make(0);
-	GvHereRequest here = {4096};
+	GvInShmRequest here = {4096};
 	GvMessage	lists = {sizeof(GvListsRequest), GV_MSG_LISTS, 0};
 	int			got;
 
@@ -174,7 +174,7 @@ check_shared(const TestServer *server)
 	got = set_finish(fd, &set);
 	CHECK(got == 0, "%d", got);
 	memcpy(memory.bytes + here.offset, &lists, sizeof(lists));
-	client_cut(fd, client_ask(fd, GV_MSG_HERE, &here, sizeof(here), NULL, 0,
+	client_cut(fd, client_ask(fd, GV_MSG_IN_SHM, &here, sizeof(here), NULL, 0,
 							  NULL, NULL), "a loader's message");
 	memory_free(&memory);
 	set_free(&set);
@@ -354,8 +354,11 @@ check_fault(const TestSet *set, int n, GvStatus status)
 	server_remove(&server);
 }
 
-/* create; 3 times queries, themselves and rows; run; 4 times get */
-#define CALLS		15
+/*
+ * create, of the set and of its task; 3 times queries, themselves and rows;
+ * run; 4 times get
+ */
+#define CALLS		16
 
 static void
 check_set_faults(void)

@@ -43,6 +43,7 @@ static void
 test_whole(const TestServer *server, const TestIndex *index)
 {
 	int			fd = client_open(server, GV_ROLE_LOADER);
+	int			session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey key = test_key(7);
 	int			i;
 
@@ -60,10 +61,11 @@ test_whole(const TestServer *server, const TestIndex *index)
 		for (list = 0; list < index->spec.nlists; list++)
 			CHECK(bring_list(fd, &memory, &key, index, list) == 0, "list");
 		CHECK(load_ready(fd, &key) == 0, "ready");
-		CHECK(search_check(fd, &key, index) == 0, "found");
+		CHECK(search_check(session, &key, index) == 0, "found");
 		CHECK(load_drop(fd, &key) == 0, "drop");
 		memory_free(&memory);
 	}
+	close(session);
 	close(fd);
 }
 
@@ -131,7 +133,7 @@ test_wrong_places(const TestServer *server, const TestIndex *index)
 		{"too short", 0, {sizeof(lists) - 1, GV_MSG_LISTS, 0}},
 		{"an answer", 0, {sizeof(lists), GV_MSG_LISTS, GV_MSG_LISTS}},
 		{"a ping", 0, {0, GV_MSG_PING, 0}},
-		{"itself", 0, {sizeof(GvHereRequest), GV_MSG_HERE, 0}}
+		{"itself", 0, {sizeof(GvInShmRequest), GV_MSG_IN_SHM, 0}}
 	};
 	size_t		i;
 	int			fd;
@@ -139,7 +141,7 @@ test_wrong_places(const TestServer *server, const TestIndex *index)
 	for (i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++)
 	{
 		bool		inside = wrongs[i].offset < MEMORY_BYTES / 2;
-		GvHereRequest request = {wrongs[i].offset};
+		GvInShmRequest request = {wrongs[i].offset};
 
 		fd = client_open(server, GV_ROLE_LOADER);
 		CHECK(memory_pass(fd, MEMORY_BYTES, &memory.fd, 1) == 0, "memory");
@@ -153,7 +155,7 @@ test_wrong_places(const TestServer *server, const TestIndex *index)
 		else if (wrongs[i].offset == MEMORY_BYTES - 8)
 			memcpy(memory.bytes + MEMORY_BYTES - 8, &wrongs[i].header,
 				   sizeof(GvMessage));
-		client_cut(fd, client_ask(fd, GV_MSG_HERE, &request, sizeof(request),
+		client_cut(fd, client_ask(fd, GV_MSG_IN_SHM, &request, sizeof(request),
 								  NULL, 0, NULL, NULL), wrongs[i].what);
 	}
 	fd = client_open(server, GV_ROLE_LOADER);

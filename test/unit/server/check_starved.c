@@ -113,10 +113,15 @@ hold_round(const TestServer *server, uint32_t first, Answers *right,
 	}
 	if (loader >= 0)
 	{
-		got = same ? search_check(loader, &loaded, index) : 0;
+		int			session = client_open(server, GV_ROLE_SESSION);
+
+		got = !same ? 0 : session < 0 ? -1 :
+			search_check(session, &loaded, index);
 		CHECK(got == 0 || got == -1 || got == GV_REFUSED_NO_MEMORY,
 			  "%s: search: %d", what, got);
 		same = same && got == 0;
+		if (session >= 0)
+			close(session);
 		close(loader);
 	}
 	return same;

@@ -9,6 +9,7 @@
 
 #define ROWS	TEST_BUILD_ROWS
 #define DIMS	TEST_BUILD_DIMS
+#define MANY	64000
 
 /*
  * Rows 1 .. ROWS, each once, in one chunk for list 0 and one for list 1; the
@@ -29,19 +30,17 @@ make_chunks(size_t *bytes)
 	{
 		int32_t		nblocks = (sizes[p] + GV_BLOCK - 1) / GV_BLOCK;
 		GvChunk		chunk = {p, 0, nblocks, 0, {0, (uint32_t) sizes[p], 0}};
-		uint32_t   *live = (uint32_t *) (next + sizeof(chunk));
-		float	   *t = (float *) (live + nblocks);
-		uint16_t   *rowids = (uint16_t *) (t + nblocks * GV_BLOCK);
-		uint8_t    *codes = (uint8_t *) (rowids + 3 * nblocks * GV_BLOCK);
+		GvChunkArrays to;
 		int32_t		i;
 
 		memcpy(next, &chunk, sizeof(chunk));
+		to = gv_chunk_arrays((GvChunk *) next, 0);
 		for (i = 0; i < sizes[p]; i++, row++)
 		{
-			live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
-			t[i] = (float) (row * 37 % 11);
-			rowids[3 * i + 2] = (uint16_t) row;
-			codes[i / GV_BLOCK * 2 * GV_BLOCK + i % GV_BLOCK] =
+			to.live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
+			to.t[i] = (float) (row * 37 % 11);
+			to.rowids[3 * i + 2] = (uint16_t) row;
+			to.codes[i / GV_BLOCK * 2 * GV_BLOCK + i % GV_BLOCK] =
 				(uint8_t) (row * 7);
 		}
 		next += gv_chunk_bytes(&chunk, 2, 0);
@@ -76,13 +75,8 @@ own_mirror(GvBuilder *own, const GvTrained *trained, const char *chunks)
 	for (p = 0; p < 2; p++)
 	{
 		const GvChunk *chunk = (const GvChunk *) next;
-		size_t		postings = (size_t) chunk->nblocks * GV_BLOCK;
-		GvListChunk open = {.list = chunk->list,.nblocks = chunk->nblocks};
+		GvListChunk open = gv_chunk_open(chunk, 0);
 
-		open.live = (const uint32_t *) (chunk + 1);
-		open.t = (const float *) (open.live + chunk->nblocks);
-		open.rowids = (const uint16_t *) (open.t + postings);
-		open.codes = (const uint8_t *) (open.rowids + 3 * postings);
 		CHECK(gv_mirror_put_list(mirror, &open) == GV_OK, "own list");
 		next += gv_chunk_bytes(chunk, 2, 0);
 	}
@@ -91,85 +85,55 @@ own_mirror(GvBuilder *own, const GvTrained *trained, const char *chunks)
 
 /* Two queries at once find what the engine finds. */
 static void
-check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
+check_found(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 			int32_t capacity)
 {
-	GvTryRequest request = {2, probes, 1000, capacity};
+	GvSearchRequest request = {.n = 2,.dims = DIMS,.probes = probes,
+	.compare = 1000,.capacity = capacity};
 	void	   *payload = NULL;
 	uint32_t	length = 0;
-	const uint16_t *rowids;
-	const int32_t *nhits;
+	GvSearchReply *head;
 	GvSearcher *searcher;
 	int			q;
 
-	CHECK(client_ask(fd, GV_MSG_TRY, &request, sizeof(request), queries,
+	CHECK(client_ask(fd, GV_MSG_SEARCH, &request, sizeof(request), queries,
 					 sizeof(float) * 2 * DIMS, &payload, &length) == 0 &&
-		  payload != NULL, "try");
+		  payload != NULL, "search");
 	if (payload == NULL)
 		return;
 	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
-	nhits = payload;
-	rowids = (const uint16_t *) (nhits + 2);
+	head = payload;
 	for (q = 0; q < 2; q++)
 	{
 		GvSearch	search = {.query = queries + q * DIMS,
 			.probes = probes < 8 ? probes : 8,.compare = 1000,
 		.capacity = capacity < ROWS ? capacity : ROWS};
-		int			wrong = 0;
-		int32_t		i;
+		GvAnswerArrays found = gv_answer_arrays(head);
 
 		CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK,
 			  "own search");
-		CHECK(nhits[q] == search.nhits, "%d hits, not %d", nhits[q],
-			  search.nhits);
-		for (i = 0; i < nhits[q] && i < search.nhits; i++, rowids += 3)
-			wrong += memcmp(rowids, search.hits[i].rowid, 6) != 0;
-		CHECK(wrong == 0, "%d wrong hits", wrong);
+		CHECK(head->nhits == search.nhits && head->nprobed == search.nprobed &&
+			  head->nbounds == 0 && !head->is_brief && head->batch == 2,
+			  "%d hits of %d lists, not %d of %d", head->nhits, head->nprobed,
+			  search.nhits, search.nprobed);
+		CHECK(head->nhits == search.nhits &&
+			  memcmp(found.hits, search.hits,
+					 sizeof(GvHit) * (size_t) search.nhits) == 0, "hits");
+		head = (GvSearchReply *) ((char *) head +
+								  gv_answer_bytes(&request, head));
 	}
-	CHECK((const char *) rowids == (const char *) payload + length, "length");
+	CHECK((char *) head == (char *) payload + length, "length");
 	gv_searcher_drop(searcher);
 	free(payload);
 }
 
-/* The build's lists are searched; `helper` may be another that joined. */
-void
-check_calib_mirror(int fd, int helper, GvBuilder *own,
-				   const GvTrained *trained,
-			const float *queries)
+static int
+begin_mirror(int fd, int64_t postings)
 {
-	GvCalibMirrorRequest request = {ROWS};
-	size_t		bytes;
-	char	   *chunks = make_chunks(&bytes);
-	GvMirror   *mirror = own_mirror(own, trained, chunks);
+	GvCalibMirrorRequest request = {postings};
 
-	CHECK(client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL,
-					 0,
-					 NULL, NULL) == 0, "trial");
-	CHECK(client_ask(helper, GV_MSG_CHUNKS, chunks, bytes, NULL, 0, NULL,
-					 NULL) == 0, "pieces");
-	check_tries(fd, mirror, queries, 1, 10);
-	check_tries(fd, mirror, queries, 8, 1);
-	check_tries(fd, mirror, queries, GV_MAX_PROBES, ROWS + 500);
-	gv_mirror_drop(mirror);
-	free(chunks);
-}
-
-/* More postings than memory was reserved for. */
-void
-check_crowded_calib_mirror(const TestServer *server, const float *rows)
-{
-	GvCalibMirrorRequest request = {ROWS - 1};
-	int			fd = client_open(server, GV_ROLE_BUILDER);
-	size_t		bytes;
-	char	   *chunks = make_chunks(&bytes);
-
-	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
-	CHECK(client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL,
-					 0,
-					 NULL, NULL) == 0, "trial");
-	client_cut(fd, client_ask(fd, GV_MSG_CHUNKS, chunks, bytes, NULL, 0,
-							  NULL, NULL), "too many copies");
-	free(chunks);
+	return client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request),
+					  NULL, 0, NULL, NULL);
 }
 
 static int64_t
@@ -182,6 +146,91 @@ used_bytes(int fd)
 	return bytes;
 }
 
+/* The build's lists are searched; `helper` may be another that joined. */
+void
+check_calib_mirror(int fd, int helper, GvBuilder *own,
+				   const GvTrained *trained, const float *queries)
+{
+	size_t		bytes;
+	char	   *chunks = make_chunks(&bytes);
+	GvMirror   *mirror = own_mirror(own, trained, chunks);
+	int			round;
+
+	/* the second mirror is in place of the first */
+	for (round = 0; round < 2; round++)
+	{
+		CHECK(begin_mirror(fd, ROWS) == 0, "mirror");
+		CHECK(client_ask(helper, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
+						 NULL) == 0, "lists");
+		check_found(fd, mirror, queries, 1, 10);
+		check_found(fd, mirror, queries, 8, 1);
+		check_found(fd, mirror, queries, GV_MAX_PROBES, ROWS + 500);
+	}
+	gv_mirror_drop(mirror);
+	free(chunks);
+}
+
+/*
+ * More postings than memory was reserved for count, as in any mirror, and go
+ * with the build.  Nobody else sees the mirror, or can name it.
+ */
+void
+check_crowded_calib_mirror(const TestServer *server, const float *rows)
+{
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+	int			other = client_open(server, GV_ROLE_BUILDER);
+	int			session = client_open(server, GV_ROLE_SESSION);
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	/* a list of MANY postings, all of the same code */
+	GvChunk		chunk = {0, 0, MANY / GV_BLOCK, 0, {0, MANY, 0}};
+	size_t		bytes = sizeof(GvListsRequest) +
+	(size_t) gv_chunk_bytes(&chunk, 2, 0);
+	char	   *chunks = calloc(1, bytes);
+	GvListsRequest request = {.nchunks = 1};
+	uint64_t	id = 0;
+	GvMirrorKey keys[2] = {{0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}};
+	GvStatusReply *status;
+	int64_t		before;
+	int			i;
+
+	memcpy(chunks, &request, sizeof(request));
+	memcpy(chunks + sizeof(request), &chunk, sizeof(chunk));
+	CHECK(builder_prepare(fd, rows, &id) == 0 &&
+		  builder_prepare(other, rows, NULL) == 0, "prepare");
+	CHECK(begin_mirror(fd, 1) == 0, "mirror");
+	before = used_bytes(session);
+	for (i = 0; i < 2; i++)
+		CHECK(client_ask(fd, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
+						 NULL) == 0, "lists");
+	CHECK(used_bytes(session) >= before + MANY * 12, "%lld bytes, before %lld",
+		  (long long) used_bytes(session), (long long) before);
+	status = load_status(session);
+	CHECK(status->nmirrors == 0, "%d mirrors", status->nmirrors);
+	free(status);
+	keys[1].build_id = id;
+	for (i = 0; i < 2; i++)
+	{
+		GvSearchRequest search = {.key = keys[i],.n = 1,.dims = DIMS,
+		.probes = 1,.compare = 1,.capacity = 1};
+
+		CHECK(client_ask(session, GV_MSG_SEARCH, &search, sizeof(search),
+						 rows, sizeof(float) * DIMS, NULL, NULL) ==
+			  GV_REFUSED_NO_MIRROR, "another's mirror");
+		memcpy(chunks, &keys[i], sizeof(keys[i]));
+		CHECK(client_ask(loader, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
+						 NULL) == GV_REFUSED_NO_MIRROR, "another's lists");
+	}
+	CHECK(client_ask(other, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
+					 NULL) == GV_REFUSED_NO_MIRROR && client_ended(other),
+		  "lists of another build, none of its own");
+	close(other);
+	close(loader);
+	close(session);
+	close(fd);
+	free(chunks);
+	builder_unused(server, "a mirror with more than was announced");
+}
+
 /*
  * A build that somebody else has joined, in a server whose n-th engine call
  * finds no memory: if that is one of the calibration mirror's, nothing of it
@@ -190,7 +239,6 @@ used_bytes(int fd)
 static int
 begin_without_memory(int n, const float *rows)
 {
-	GvCalibMirrorRequest request = {ROWS};
 	GvJoinRequest join = {0};
 	char		fault[16];
 	TestServer	server;
@@ -209,14 +257,12 @@ begin_without_memory(int n, const float *rows)
 		  client_ask(helper, GV_MSG_JOIN, &join, sizeof(join), NULL, 0, NULL,
 					 NULL) == 0, "prepare");
 	before = used_bytes(session);
-	got = client_ask(owner, GV_MSG_CALIB_MIRROR, &request, sizeof(request),
-					 NULL, 0,
-					 NULL, NULL);
+	got = begin_mirror(owner, ROWS);
 	CHECK(got == 0 || (got == GV_REFUSED_NO_MEMORY &&
 					   used_bytes(session) == before), "call %d: %d", n, got);
 	close(owner);
-	CHECK(builder_send(helper, GV_MSG_ENCODE, 0, rows, 1) &&
-		  builder_receive(helper, GV_MSG_ENCODE, NULL, NULL) == 0,
+	CHECK(builder_send(helper, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
+		  builder_receive(helper, GV_MSG_ENCODE_ROWS, NULL, NULL) == 0,
 		  "the build goes on");
 	close(helper);
 	close(session);

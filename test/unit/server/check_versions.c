@@ -1,7 +1,11 @@
 /*
  * check_versions.c
- *		A mirror that is known to be current: its answers are brief, and say
- *		what full ones do; and when it is no longer.
+ *		Tests brief answers, which a mirror gives if it is known to be of the
+ *		version of the directory that the search names.
+ *
+ * A brief answer must say the same as a full one, apart from the lists.  The
+ * tests also check which messages make a mirror current, and which changes end
+ * that.
  */
 #include <unistd.h>
 
@@ -14,7 +18,7 @@ ask_states(int fd, const GvMirrorKey *key, int32_t first, int32_t count)
 {
 	GvRangeRequest request = {*key, first, count, 0, 0};
 
-	return client_ask(fd, GV_MSG_STATES, &request, sizeof(request), NULL, 0,
+	return client_ask(fd, GV_MSG_LIST_STATES, &request, sizeof(request), NULL, 0,
 					  NULL, NULL);
 }
 
@@ -23,12 +27,13 @@ say_current(int fd, const GvMirrorKey *key, uint64_t version)
 {
 	GvCurrentRequest request = {*key, version};
 
-	return client_ask(fd, GV_MSG_CURRENT, &request, sizeof(request), NULL, 0,
+	return client_ask(fd, GV_MSG_MARK_CURRENT, &request, sizeof(request), NULL, 0,
 					  NULL, NULL);
 }
 
 /*
- * The search's answer, of a directory of this version; the caller's to free.
+ * Searches, and names this version of the directory.  Returns the answer, which
+ * the caller frees.
  */
 static GvSearchReply *
 ask_version(int fd, TestSearch *search, uint64_t version, uint32_t *length)
@@ -45,7 +50,7 @@ ask_version(int fd, TestSearch *search, uint64_t version, uint32_t *length)
 	return payload;
 }
 
-/* Is a mirror taken for this version of the directory? */
+/* Returns whether gpuvecd takes the mirror to be of this version. */
 static bool
 is_version(int fd, const GvMirrorKey *key, const TestIndex *index,
 		   uint64_t version)
@@ -60,13 +65,16 @@ is_version(int fd, const GvMirrorKey *key, const TestIndex *index,
 	return is_brief;
 }
 
-/* Hits and bounds of both are the same, and all that their heads say. */
+/*
+ * Checks that both answers have the same hits and bounds, and the same heads
+ * apart from is_brief and the fields about the batch.
+ */
 static void
-compare_answers(const GvSearchReply *brief, uint32_t brief_bytes,
-				const GvSearchReply *full, uint32_t full_bytes)
+compare_answers(const GvSearchRequest *request, GvSearchReply *brief,
+				uint32_t brief_bytes, GvSearchReply *full, uint32_t full_bytes)
 {
-	size_t		probes = sizeof(GvProbeReply) * (size_t) full->nprobed;
-	size_t		matches = full_bytes - brief_bytes - probes;
+	GvAnswerArrays found = gv_answer_arrays(brief);
+	GvAnswerArrays expected = gv_answer_arrays(full);
 	GvSearchReply head = *brief;
 
 	CHECK(brief->is_brief == 1 && full->is_brief == 0, "brief, or not");
@@ -75,15 +83,19 @@ compare_answers(const GvSearchReply *brief, uint32_t brief_bytes,
 	head.queued_us = full->queued_us;
 	head.engine_us = full->engine_us;
 	CHECK(memcmp(&head, full, sizeof(head)) == 0, "heads");
-	CHECK(matches == 0 || matches == sizeof(int32_t) * (size_t) full->nprobed,
-		  "%zu bytes of matches", matches);
-	CHECK(brief_bytes - sizeof(head) ==
-		  sizeof(GvHit) * (size_t) full->nhits +
-		  sizeof(GvBound) * full->nbounds &&
-		  memcmp(brief + 1, (const char *) (full + 1) + probes,
-				 brief_bytes - sizeof(head)) == 0, "hits");
+	CHECK(gv_answer_bytes(request, brief) == brief_bytes &&
+		  gv_answer_bytes(request, full) == full_bytes &&
+		  (brief_bytes < full_bytes || full->nprobed == 0), "lengths");
+	CHECK(memcmp(found.hits, expected.hits,
+				 sizeof(GvHit) * (size_t) full->nhits) == 0 &&
+		  memcmp(found.bounds, expected.bounds,
+				 sizeof(GvBound) * full->nbounds) == 0, "hits");
 }
 
+/*
+ * Compares a brief answer with two full ones: to searches that name no version,
+ * and another version.
+ */
 static void
 check_brief(int session, const GvMirrorKey *key, const TestIndex *index)
 {
@@ -96,8 +108,8 @@ check_brief(int session, const GvMirrorKey *key, const TestIndex *index)
 
 	if (brief != NULL && full != NULL && other != NULL)
 	{
-		compare_answers(brief, bytes[0], full, bytes[1]);
-		compare_answers(brief, bytes[0], other, bytes[1]);
+		compare_answers(&search.request, brief, bytes[0], full, bytes[1]);
+		compare_answers(&search.request, brief, bytes[0], other, bytes[1]);
 	}
 	free(brief);
 	free(full);
@@ -105,7 +117,7 @@ check_brief(int session, const GvMirrorKey *key, const TestIndex *index)
 	free_search(&search);
 }
 
-/* Requests make a mirror current, and changes end that. */
+/* Tests which requests make a mirror current, and which changes end that. */
 static void
 test_changes(const TestServer *server)
 {
@@ -160,7 +172,7 @@ test_changes(const TestServer *server)
 	free_index(&index);
 }
 
-/* Brief answers of mirrors of all kinds. */
+/* Compares answers of mirrors with other metrics, sizes, records and keys. */
 static void
 test_answers(const TestServer *server)
 {

@@ -37,6 +37,7 @@ extern void server_folder(TestServer *server);
 extern void server_launch(TestServer *server, const char *const *options);
 extern void server_run(TestServer *server, const char *const *options);
 extern bool server_listens(TestServer *server);
+extern int	server_child(const TestServer *server);
 extern bool server_ready(TestServer *server);
 extern TestServer server_start(const char *option, const char *value);
 extern int	server_wait(TestServer *server);
@@ -185,7 +186,8 @@ extern int	set_check(int fd, const TestSet *set);
 
 /* check_trials.c */
 extern void check_calib_mirror(int fd, int helper, GvBuilder *own,
-						const GvTrained *trained, const float *queries);
+							   const GvTrained *trained,
+							   const float *queries);
 extern void check_crowded_calib_mirror(const TestServer *server,
 									   const float *rows);
 extern void check_failed_calib_mirrors(const float *rows);
@@ -209,7 +211,8 @@ extern void test_budget(void);
 extern void test_devices(void);
 extern void test_parts(void);
 extern void test_lost_devices(void);
-extern void test_guests(void);
+extern void test_slots(void);
+extern void test_placements(void);
 extern void test_builders(void);
 extern void test_joins(void);
 extern void test_sets(void);

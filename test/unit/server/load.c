@@ -65,28 +65,23 @@ chunk_bytes(const TestIndex *index, int32_t list, int32_t first,
 	size_t		keys_bytes = gv_keys_bytes(&index->spec.keys);
 	GvChunk		chunk = {list, first, nblocks, flags,
 	{held->gen, held->nitems, held->del_seq}};
+	GvChunkArrays to;
 	char	   *memory;
-	char	   *next;
 
 	if (first + nblocks < held->nblocks)
 		chunk.state.nitems = (uint32_t) (first + nblocks) * GV_BLOCK;
 	*bytes = gv_chunk_bytes(&chunk, gv_code_bytes(index->spec.m), keys_bytes);
 	memory = malloc(*bytes);
-	next = memory;
-	memcpy(next, &chunk, sizeof(chunk));
-	next += sizeof(chunk);
-	memcpy(next, arrays.live, nblocks * sizeof(uint32_t));
-	next += nblocks * sizeof(uint32_t);
+	memcpy(memory, &chunk, sizeof(chunk));
+	to = gv_chunk_arrays((GvChunk *) memory, keys_bytes);
+	memcpy(to.live, arrays.live, nblocks * sizeof(uint32_t));
 	if ((flags & GV_CHUNK_LIVE) != 0)
 		return memory;
-	memcpy(next, arrays.t, n * sizeof(float));
-	next += n * sizeof(float);
-	memcpy(next, arrays.rowids, n * 3 * sizeof(uint16_t));
-	next += n * 3 * sizeof(uint16_t);
+	memcpy(to.t, arrays.t, n * sizeof(float));
+	memcpy(to.rowids, arrays.rowids, n * 3 * sizeof(uint16_t));
 	if (keys_bytes > 0)
-		memcpy(next, arrays.keys, nblocks * keys_bytes);
-	next += nblocks * keys_bytes;
-	memcpy(next, arrays.codes, n * gv_code_bytes(index->spec.m));
+		memcpy(to.keys, arrays.keys, nblocks * keys_bytes);
+	memcpy(to.codes, arrays.codes, n * gv_code_bytes(index->spec.m));
 	return memory;
 }
 

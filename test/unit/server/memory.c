@@ -35,8 +35,8 @@ memory_free(TestMemory *memory)
 int
 memory_pass(int fd, uint64_t bytes, const int *fds, int n)
 {
-	GvMessage	header = {sizeof(GvMemoryRequest), GV_MSG_MEMORY, 0};
-	GvMemoryRequest request = {bytes};
+	GvMessage	header = {sizeof(GvAttachShmRequest), GV_MSG_ATTACH_SHM, 0};
+	GvAttachShmRequest request = {bytes};
 	struct iovec parts[2] = {
 		{&header, sizeof(header)}, {&request, sizeof(request)}
 	};
@@ -77,12 +77,12 @@ memory_ask(int fd, const TestMemory *memory, uint64_t offset, GvMessage header,
 		 const void *head, size_t head_bytes, const void *tail,
 		 size_t tail_bytes)
 {
-	GvHereRequest request = {offset};
+	GvInShmRequest request = {offset};
 	char	   *place = memory->bytes + offset;
 
 	memcpy(place, &header, sizeof(header));
 	memcpy(place + sizeof(header), head, head_bytes);
 	memcpy(place + sizeof(header) + head_bytes, tail, tail_bytes);
-	return client_ask(fd, GV_MSG_HERE, &request, sizeof(request), NULL, 0,
+	return client_ask(fd, GV_MSG_IN_SHM, &request, sizeof(request), NULL, 0,
 					  NULL, NULL);
 }

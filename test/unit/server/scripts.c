@@ -122,15 +122,17 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	add(script, GV_MSG_READY, key, sizeof(*key), NULL, 0);
 	add_chunks(script, key, index, GV_CHUNK_LIVE);
 	add_items(script, key, index);
-	add(script, GV_MSG_STATES, &range, sizeof(range), NULL, 0);
-	add(script, GV_MSG_CURRENT, &current, sizeof(current), NULL, 0);
-	add_search(script, key, index, VERSION);
-	add(script, unit_random() % 2 ? GV_MSG_STATES : GV_MSG_BLOCKS, &range,
+	add(script, GV_MSG_LIST_STATES, &range, sizeof(range), NULL, 0);
+	add(script, GV_MSG_MARK_CURRENT, &current, sizeof(current), NULL, 0);
+	add(script, unit_random() % 2 ? GV_MSG_LIST_STATES : GV_MSG_READ_LISTS, &range,
 		sizeof(range), NULL, 0);
 	add(script, GV_MSG_DROP, key, sizeof(*key), NULL, 0);
 }
 
-/* A builder's: it trains on the index's centroids, encodes and tries. */
+/*
+ * A builder's: it trains on the index's centroids, encodes, and searches its
+ * mirror.
+ */
 void
 builder_script(Script *script, const TestIndex *index)
 {
@@ -140,9 +142,10 @@ builder_script(Script *script, const TestIndex *index)
 	GvRowsRequest sample = {GV_SAMPLE, spec->nlists};
 	GvRowsRequest query = {GV_QUERIES, 1};
 	GvRowsRequest encode = {0, spec->nlists};
-	GvTrainedRequest array = {GV_CENTROIDS, 0, 0, spec->dims};
+	GvGetModelRequest array = {GV_CENTROIDS, 0, 0, spec->dims};
 	GvCalibMirrorRequest calib = {100};
-	GvTryRequest try = {1, 2, 2, 3};
+	GvSearchRequest search = {.n = 1, .dims = spec->dims, .probes = 2,
+	.compare = 2, .capacity = 3};
 	GvListsRequest chunks = {.nchunks = 1};
 	size_t		row = 4 * (size_t) spec->dims;
 	size_t		bytes;
@@ -152,16 +155,16 @@ builder_script(Script *script, const TestIndex *index)
 
 	add_hello(script, GV_ROLE_BUILDER);
 	add(script, GV_MSG_BUILD, &build, sizeof(build), mean, row);
-	add(script, GV_MSG_ROWS, &query, sizeof(query), index->centroids, row);
-	add(script, GV_MSG_ROWS, &sample, sizeof(sample), index->centroids,
+	add(script, GV_MSG_TRAIN_ROWS, &query, sizeof(query), index->centroids, row);
+	add(script, GV_MSG_TRAIN_ROWS, &sample, sizeof(sample), index->centroids,
 		row * spec->nlists);
 	add(script, GV_MSG_TRAIN, NULL, 0, NULL, 0);
-	add(script, GV_MSG_TRAINED, &array, sizeof(array), NULL, 0);
-	add(script, GV_MSG_ENCODE, &encode, sizeof(encode), index->centroids,
+	add(script, GV_MSG_GET_MODEL, &array, sizeof(array), NULL, 0);
+	add(script, GV_MSG_ENCODE_ROWS, &encode, sizeof(encode), index->centroids,
 		row * spec->nlists);
 	add(script, GV_MSG_CALIB_MIRROR, &calib, sizeof(calib), NULL, 0);
-	add(script, GV_MSG_CHUNKS, &chunks, sizeof(chunks), chunk, bytes);
-	add(script, GV_MSG_TRY, &try, sizeof(try), index->centroids, row);
+	add(script, GV_MSG_LISTS, &chunks, sizeof(chunks), chunk, bytes);
+	add(script, GV_MSG_SEARCH, &search, sizeof(search), index->centroids, row);
 	free(chunk);
 	free(mean);
 }
@@ -227,11 +230,11 @@ session_script(Script *script, const GvMirrorKey *key,
 	add_search(script, key, index, 0);
 }
 
-/* Many searches', of a mirror without keys or with them. */
+/* Many queries', without a condition and then with one, if there are keys. */
 void
 bulk_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 {
-	GvSearchesRequest request = {
+	GvSearchRequest request = {
 		.key = *key,
 		.n = 1 + (int32_t) (unit_random() % index->spec.nlists),
 		.dims = index->spec.dims,
@@ -243,11 +246,10 @@ bulk_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	size_t		bytes = 4 * (size_t) request.n * (size_t) request.dims;
 
 	add_hello(script, GV_ROLE_BULK);
-	add(script, GV_MSG_SEARCHES, &request, sizeof(request), index->centroids,
+	add(script, GV_MSG_SEARCH, &request, sizeof(request), index->centroids,
 		bytes);
 	add(script, GV_MSG_PING, NULL, 0, NULL, 0);
-	add(script, GV_MSG_SEARCHES, &request, sizeof(request), index->centroids,
-		bytes);
+	add_search(script, key, index, request.version);
 }
 
 /* It is empty then. */

@@ -15,6 +15,7 @@ make_search(const GvMirrorKey *key, const TestIndex *index)
 
 	search.request = (GvSearchRequest) {
 		.key = *key,
+		.n = 1,
 		.dims = spec->dims,
 		.probes = 1 + (int32_t) (unit_random() % (spec->nlists + 3)),
 		.compare = 1 + (int32_t) (unit_random() % (spec->nlists + 3)),
@@ -62,8 +63,7 @@ search_tail(const TestSearch *search, size_t *bytes)
 	uint64_t   *values;
 	size_t		i;
 
-	*bytes = sizeof(GvTestRequest) * ntests +
-		sizeof(uint64_t) * (size_t) request->nvalues + query_bytes;
+	*bytes = gv_tests_bytes(request) + query_bytes;
 	tests = calloc(1, *bytes);
 	values = (uint64_t *) (tests + ntests);
 	for (i = 0; i < ntests; i++)
@@ -148,9 +148,11 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 		reply->is_brief ||
 		reply->nearest != (reply->nprobed > 0 ? probed[0].list : 0) ||
 		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
-		length != sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
-		reply->nhits * sizeof(GvHit) + reply->nbounds * sizeof(GvBound) +
-		(search->request.ntests > 0 ? reply->nprobed * sizeof(int32_t) : 0))
+		length != (sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
+				   reply->nhits * sizeof(GvHit) +
+				   reply->nbounds * sizeof(GvBound) +
+				   (search->request.ntests > 0 ?
+					reply->nprobed * sizeof(int32_t) : 0) + 7) / 8 * 8)
 		return false;
 	probes = calloc(reply->nprobed + 1, sizeof(GvProbe));
 	right = reply->batch >= 1;

@@ -122,6 +122,26 @@ server_listens(TestServer *server)
 	return false;
 }
 
+/*
+ * The process that serves where that is a child of the one that was started
+ * (--socket); 0: there is none at the moment.
+ */
+int
+server_child(const TestServer *server)
+{
+	char		path[64];
+	char		children[64] = "";
+	int			fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", server->pid,
+			 server->pid);
+	fd = open(path, O_RDONLY);
+	CHECK(fd >= 0 && read(fd, children, sizeof(children) - 1) >= 0, "%s",
+		  path);
+	close(fd);
+	return atoi(children);
+}
+
 /* Likewise, and supervise it, so that others may come. */
 bool
 server_ready(TestServer *server)

@@ -1,0 +1,302 @@
+/*
+ * check_placements.c
+ *		Mirrors on R replicas of S shards each answer alike, bit for bit: what
+ *		each placement answers to sessions and to bulk clients, and what can be
+ *		read back from it, is compared with the bytes of a mirror on one
+ *		device, before and after its lists and records have changed.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define NCLIENTS	12
+#define NLISTS		3000		/* 2 kB each */
+#define PAGES		200			/* of refine records */
+#define SLOTS		9
+#define QUERIES		20			/* of a bulk client's message */
+
+/* A placement, and what makes the server choose it. */
+typedef struct Shape
+{
+	int32_t		shards;
+	int32_t		replicas;
+	const char *devices;
+	const char *megabytes;		/* of each */
+} Shape;
+
+static const Shape shapes[] = {
+	{1, 1, "0", "16"},			/* the others are compared with this one */
+	{1, 3, "0,1,2", "16"},
+	{3, 1, "0,1,2", "4"},
+	{2, 2, "0,1,2,3", "5"},
+	{2, 3, "0,1,2,3,4,5", "5"},
+	{3, 2, "0,1,2,3,4,5", "4"},
+};
+
+#define NSHAPES		((int) (sizeof(shapes) / sizeof(shapes[0])))
+
+/* All bytes that a server said, one answer after another. */
+typedef struct Said
+{
+	char	   *bytes;
+	size_t		used;
+	size_t		capacity;
+} Said;
+
+static void
+add(Said *said, const void *bytes, size_t n)
+{
+	if (said->used + n > said->capacity)
+	{
+		said->capacity = 2 * (said->used + n);
+		said->bytes = realloc(said->bytes, said->capacity);
+	}
+	memcpy(said->bytes + said->used, bytes, n);
+	said->used += n;
+}
+
+/* Adds the next answer, which must be no refusal, to what was said. */
+static void
+add_answer(Said *said, int fd, const GvSearchRequest *search)
+{
+	GvMessage	header;
+	char	   *payload = client_answer(fd, &header);
+	size_t		at = 0;
+
+	CHECK(payload != NULL && header.type == GV_MSG_OK, "no answer");
+	while (search != NULL && payload != NULL && at < header.length)
+	{
+		GvSearchReply *head = (GvSearchReply *) (payload + at);
+
+		/* how it was searched for, and how long that took */
+		head->batch = head->queued_us = head->engine_us = 0;
+		at += (size_t) gv_answer_bytes(search, head);
+	}
+	if (payload != NULL)
+		add(said, payload, header.length);
+	free(payload);
+}
+
+/* Sessions ask all at once, so that all replicas have something to do. */
+static void
+ask_sessions(Said *said, const TestServer *server, const GvMirrorKey *key,
+			 const TestIndex *index, const Records *records)
+{
+	int			fds[NCLIENTS];
+	TestSearch	searches[NCLIENTS];
+	int			round;
+	int			i;
+
+	for (i = 0; i < NCLIENTS; i++)
+		fds[i] = client_open(server, GV_ROLE_SESSION);
+	for (round = 0; round < (unit_small ? 3 : 20); round++)
+	{
+		for (i = 0; i < NCLIENTS; i++)
+		{
+			searches[i] = make_search(key, index);
+			searches[i].records = records;
+			CHECK(search_send(fds[i], &searches[i]), "send");
+		}
+		for (i = 0; i < NCLIENTS; i++)
+		{
+			add_answer(said, fds[i], &searches[i].request);
+			free_search(&searches[i]);
+		}
+	}
+	/* the first placement is compared with sorting everything */
+	for (i = 0; i < NCLIENTS; i++)
+	{
+		searches[i] = make_search(key, index);
+		searches[i].records = records;
+		CHECK(search_send(fds[i], &searches[i]) &&
+			  search_receive(fds[i], index, &searches[i]) == 0, "search");
+		free_search(&searches[i]);
+		close(fds[i]);
+	}
+}
+
+/* Bulk clients ask beside each other, with a condition. */
+static void
+ask_in_bulk(Said *said, const TestServer *server, const GvMirrorKey *key,
+			const TestIndex *index)
+{
+	TestSearch	search = make_search(key, index);
+	float	   *queries = index_floats((size_t) QUERIES * index->spec.dims,
+									   false);
+	size_t		query_bytes = sizeof(float) * (size_t) index->spec.dims;
+	size_t		bytes;
+	char	   *tail = search_tail(&search, &bytes);
+	size_t		tests_bytes = bytes - query_bytes;
+	int			fds[3];
+	int			i;
+
+	tail = realloc(tail, tests_bytes + QUERIES * query_bytes);
+	memcpy(tail + tests_bytes, queries, QUERIES * query_bytes);
+	search.request.n = QUERIES;
+	for (i = 0; i < 3; i++)
+	{
+		fds[i] = client_open(server, GV_ROLE_BULK);
+		CHECK(client_message(fds[i], GV_MSG_SEARCH, &search.request,
+							 sizeof(search.request), tail,
+							 tests_bytes + QUERIES * query_bytes), "send");
+	}
+	for (i = 0; i < 3; i++)
+	{
+		add_answer(said, fds[i], &search.request);
+		close(fds[i]);
+	}
+	free(tail);
+	unit_free(queries);
+	free_search(&search);
+}
+
+/* All that a loader can read: lists, arrays and records. */
+static void
+read_back(Said *said, int loader, const GvMirrorKey *key,
+		  const TestIndex *index, const Records *records)
+{
+	GvRangeRequest lists = {*key, 0, index->spec.nlists, 0, 0};
+	int32_t		n = records->npages * records->nslots;
+	GvListsRequest items = {*key, n, 0};
+	uint16_t   *addresses = malloc((size_t) n * 6);
+	int			array;
+	int32_t		i;
+
+	CHECK(client_message(loader, GV_MSG_READ_LISTS, &lists, sizeof(lists), NULL,
+						 0), "send");
+	add_answer(said, loader, NULL);
+	for (array = 0; array < GV_NARRAYS; array++)
+	{
+		GvArrayRequest values = {*key, array, 0, 0, 0};
+
+		(void) index_array(index, (GvArray) array, &values.count);
+		CHECK(client_message(loader, GV_MSG_READ_ARRAY, &values, sizeof(values),
+							 NULL, 0), "send");
+		add_answer(said, loader, NULL);
+	}
+	for (i = 0; i < n; i++)
+	{
+		addresses[3 * i] = 0;
+		addresses[3 * i + 1] = (uint16_t) (i / records->nslots);
+		addresses[3 * i + 2] = (uint16_t) (i % records->nslots + 1);
+	}
+	CHECK(client_message(loader, GV_MSG_READ_REFINE, &items, sizeof(items),
+						 addresses, (size_t) n * 6), "send");
+	add_answer(said, loader, NULL);
+	free(addresses);
+}
+
+static void
+put_records(int loader, const GvMirrorKey *key, Records *records)
+{
+	int32_t		n;
+	char	   *items = draw_records(records, &n);
+	GvListsRequest request = {*key, n, 0};
+
+	CHECK(client_ask(loader, GV_MSG_REFINE, &request, sizeof(request), items,
+					 records->stride * (size_t) n, NULL, NULL) == 0,
+		  "records");
+	unit_free(items);
+}
+
+/* Some lists are rewritten, grow, shrink or lose postings. */
+static void
+change_lists(int loader, const GvMirrorKey *key, TestIndex *index,
+			 const Records *records)
+{
+	int			i;
+
+	for (i = 0; i < 60; i++)
+	{
+		TestList   *list = &index->lists[unit_random() %
+										 (uint64_t) index->spec.nlists];
+
+		if (i % 3 == 0 && list->nblocks > 0)
+			list->live[0] &= (uint32_t) unit_random();
+		else
+			resize_list(index, list, (uint32_t) (unit_random() % 90), 0);
+		list->gen++;
+	}
+	make_addresses(index, records);
+	CHECK(load_lists(loader, key, index) == 0, "lists");
+}
+
+static void
+check_status(int loader, const Shape *shape)
+{
+	GvStatusReply *status = load_status(loader);
+	const GvMirrorStatus *told = (const GvMirrorStatus *) (status + 1);
+
+	CHECK(status->nmirrors == 1 && told->ready &&
+		  told->shards == shape->shards && told->replicas == shape->replicas,
+		  "%d x %d, %lld bytes, in the place of %d x %d", told->shards,
+		  told->replicas, (long long) told->bytes, shape->shards,
+		  shape->replicas);
+	free(status);
+}
+
+/* Returns what a placement says. */
+static Said
+say(const Shape *shape)
+{
+	const char *options[] = {"--devices", shape->devices, "--memory",
+	shape->megabytes, "--replicas", "3", NULL};
+	GvMirrorKey key = test_key(1);
+	Said		said = {NULL};
+	TestServer	server;
+	TestIndex	index;
+	Records		records;
+	int			loader;
+	int			round;
+
+	unit_seed = 77;				/* whichever placement it is */
+	index = make_index(GV_L2, 32, 32, NLISTS, 7, 47, false);
+	give_form(&index, (GvKeyForm) {1, {GV_KEY_ORDERED}, {4}});
+	records = make_records(&index, PAGES, SLOTS);
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	loader = client_open(&server, GV_ROLE_LOADER);
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	put_records(loader, &key, &records);
+	for (round = 0; round < 2; round++)
+	{
+		check_status(loader, shape);
+		ask_sessions(&said, &server, &key, &index, &records);
+		ask_in_bulk(&said, &server, &key, &index);
+		read_back(&said, loader, &key, &index, &records);
+		if (round == 0)
+		{
+			change_lists(loader, &key, &index, &records);
+			put_records(loader, &key, &records);
+		}
+	}
+	close(loader);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+	free_records(&records);
+	free_index(&index);
+	return said;
+}
+
+void
+test_placements(void)
+{
+	Said		one = say(&shapes[0]);
+	int			i;
+
+	CHECK(one.used > 10 << 20, "only %zu bytes", one.used);
+	for (i = 1; i < NSHAPES; i++)
+	{
+		Said		other = say(&shapes[i]);
+
+		CHECK(other.used == one.used &&
+			  memcmp(other.bytes, one.bytes, one.used) == 0,
+			  "%d x %d says something else", shapes[i].shards,
+			  shapes[i].replicas);
+		free(other.bytes);
+	}
+	free(one.bytes);
+}
