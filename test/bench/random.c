@@ -3,8 +3,8 @@
  *		The list scanner alone, on random data of any size: nothing but an
  *		engine is needed, so that a profiler can look at it, too.
  *
- * usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] [-d | -r DEVICES]
- *				 ROWS DIMS LISTS M PROBES CAPACITY BATCH...
+ * usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] [-d SHARDS]
+ *				 [-r REPLICAS] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
  *	-c	cuBLAS multiplies, whatever is best
  *	-o	each batch twice and once more, for a profiler (test/bench/kernels.py),
  *		which looks at the last third
@@ -13,11 +13,13 @@
  *		ask a range of it, each its own, that this share of the copies is in
  *	-s	centroids are that far apart, of 1.2: with .1 copies of all probed lists
  *		are as good, so that no limit from the nearest ones keeps many out
- *	-d	the mirror is divided among so many devices: answers have to be those of
- *		one, so the last column is the same without
- *	-r	so many devices have it, each all of it: also, how many queries one of
- *		them does alone, and all of them side by side, a thread each with LANES
- *		batches under way
+ *	-d	each replica of the mirror is divided among so many devices: answers have
+ *		to be those of one, so the last column is the same without
+ *	-r	so many replicas: also, how many queries one of them does alone, and all
+ *		of them side by side, a thread each with LANES batches under way
+ *
+ * GPUVEC_BENCH_LOCK names a file that is locked while batches are timed, so that
+ * several of these fill their mirrors at once and measure in turn.
  *
  * Each row has two copies, in random lists, and a refine record.  Queries lie
  * near centroids.  Answers mean nothing, but take as long as any to find: lists
@@ -25,10 +27,12 @@
  * vary as much as real ones.  Random data does not show how postings of one
  * list resemble each other; test/bench/scanner measures real ones.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "measure.h"
 
@@ -47,7 +51,8 @@ typedef struct Bench
 	GvMirrorSpec spec;
 	GvMirror   *mirror;
 	GvPlacement	spread;			/* its devices */
-	GvSearcher *searchers[MOST_LANES];	/* [nlanes], of the first */
+	GvSearcher *searchers[MOST_LANES][GV_MAX_DEVICES];	/* [nlanes], of the
+														 * first replica */
 	int			nlanes;
 	bool		once;
 	float	   *centroids;		/* [nlists][dims] */
@@ -323,25 +328,27 @@ measure(Bench *bench, int n)
 
 	/* memory is taken, and graphs are made, by the first ones */
 	for (int i = 0; i < 2 * bench->nlanes; i++)
-		CHECKED(gv_mirror_search(bench->searchers[i % bench->nlanes],
-								 bench->mirror, bench->searches, n));
+		CHECKED(gv_mirror_search_shards(bench->searchers[i % bench->nlanes],
+										bench->spread.nshards, bench->mirror,
+										bench->searches, n));
 	start = bench_now();
 	do
 	{
 		int			lane = begun % bench->nlanes;
-		GvSearcher *searcher = bench->searchers[lane];
+		GvSearcher *const *searchers = bench->searchers[lane];
 
 		if (began[lane] > 0)
 		{
-			CHECKED(gv_mirror_finish(searcher));
+			CHECKED(gv_mirror_finish(searchers[0]));
 			times[count++] = bench_now() - began[lane];
 			copies += (double) first[lane]->postings;
 		}
 		at = at + n > NQUERIES ? 0 : at;
 		first[lane] = bench->searches + at;
 		began[lane] = bench_now();
-		CHECKED(gv_mirror_begin(searcher, bench->mirror,
-								bench->searches + at, n));
+		CHECKED(gv_mirror_begin_shards(searchers, bench->spread.nshards,
+									   bench->mirror, bench->searches + at,
+									   n));
 		busy += bench_now() - began[lane];
 		begun++;
 		at += n;
@@ -349,15 +356,16 @@ measure(Bench *bench, int n)
 			 bench_now() - start < SECONDS);
 	for (int lane = 0; lane < bench->nlanes && lane < begun; lane++)
 	{
-		CHECKED(gv_mirror_finish(bench->searchers[lane]));
+		CHECKED(gv_mirror_finish(bench->searchers[lane][0]));
 		times[count++] = bench_now() - began[lane];
 		copies += (double) first[lane]->postings;
 	}
 	start = bench_now() - start;
 	bench_sort_times(times, count);
 	if (!bench->once)
-		CHECKED(gv_mirror_search(bench->searchers[0], bench->mirror,
-								 bench->searches, n));
+		CHECKED(gv_mirror_search_shards(bench->searchers[0],
+										bench->spread.nshards, bench->mirror,
+										bench->searches, n));
 	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f %08x\n", n,
 		   times[count / 2] * 1e6, times[count * 99 / 100] * 1e6,
 		   n * (double) count / start, busy / begun * 1e6, copies / count,
@@ -370,7 +378,7 @@ measure(Bench *bench, int n)
 typedef struct Driver
 {
 	const Bench *bench;
-	GvSearcher *searchers[MOST_LANES];	/* [nlanes] */
+	GvSearcher *searchers[MOST_LANES][GV_MAX_DEVICES];	/* [nlanes][nshards] */
 	GvSearch   *searches;		/* [NQUERIES] */
 	int			n;				/* of a batch */
 	int64_t		queries;		/* that were answered */
@@ -382,6 +390,7 @@ drive(void *arg)
 {
 	Driver	   *driver = arg;
 	int			nlanes = driver->bench->nlanes;
+	int			nshards = driver->bench->spread.nshards;
 	int			n = driver->n;
 	double		start = bench_now();
 	int			begun = 0;
@@ -390,17 +399,18 @@ drive(void *arg)
 	driver->queries = 0;
 	for (; bench_now() - start < SECONDS; begun++, at += n)
 	{
-		GvSearcher *searcher = driver->searchers[begun % nlanes];
+		GvSearcher *const *searchers = driver->searchers[begun % nlanes];
 
 		if (begun >= nlanes)
-			CHECKED(gv_mirror_finish(searcher));
+			CHECKED(gv_mirror_finish(searchers[0]));
 		at = at + n > NQUERIES ? 0 : at;
-		CHECKED(gv_mirror_begin(searcher, driver->bench->mirror,
-								driver->searches + at, n));
+		CHECKED(gv_mirror_begin_shards(searchers, nshards,
+									   driver->bench->mirror,
+									   driver->searches + at, n));
 		driver->queries += n;
 	}
 	for (int i = 0; i < nlanes && i < begun; i++)
-		CHECKED(gv_mirror_finish(driver->searchers[i]));
+		CHECKED(gv_mirror_finish(driver->searchers[i][0]));
 	return NULL;
 }
 
@@ -428,7 +438,8 @@ static void
 measure_replicas(const Bench *bench, int n)
 {
 	Driver		drivers[GV_MAX_DEVICES];
-	int			nreplicas = bench->spread.ndevices;
+	int			nreplicas = bench->spread.nreplicas;
+	int			nshards = bench->spread.nshards;
 	double		one[TURNS];
 	double		all[TURNS];
 
@@ -442,10 +453,12 @@ measure_replicas(const Bench *bench, int n)
 			   NQUERIES * sizeof(GvSearch));
 		for (int lane = 0; lane < bench->nlanes; lane++)
 		{
-			CHECKED(gv_searcher(bench->spread.devices[i],
-								&driver->searchers[lane]));
-			CHECKED(gv_mirror_search(driver->searchers[lane], bench->mirror,
-									 driver->searches, n));
+			for (int s = 0; s < nshards; s++)
+				CHECKED(gv_searcher(bench->spread.devices[i * nshards + s],
+									&driver->searchers[lane][s]));
+			CHECKED(gv_mirror_search_shards(driver->searchers[lane], nshards,
+											bench->mirror, driver->searches,
+											n));
 		}
 	}
 	for (int turn = 0; turn < TURNS; turn++)
@@ -460,8 +473,8 @@ measure_replicas(const Bench *bench, int n)
 		   all[TURNS / 2] / one[TURNS / 2]);
 	for (int i = 0; i < nreplicas; i++)
 	{
-		for (int lane = 0; lane < bench->nlanes; lane++)
-			gv_searcher_drop(drivers[i].searchers[lane]);
+		for (int j = 0; j < bench->nlanes * nshards; j++)
+			gv_searcher_drop(drivers[i].searchers[j / nshards][j % nshards]);
 		free(drivers[i].searches);
 	}
 }
@@ -480,7 +493,7 @@ static int
 usage(void)
 {
 	fprintf(stderr, "usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] "
-			"[-d | -r DEVICES] ROWS DIMS LISTS M PROBES CAPACITY BATCH...\n");
+			"[-d SHARDS] [-r REPLICAS] ROWS DIMS LISTS M PROBES CAPACITY BATCH...\n");
 	return 2;
 }
 
@@ -488,11 +501,12 @@ int
 main(int argc, char **argv)
 {
 	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1},.nlanes = 1,
-	.apart = 1.2f,.spread = {GV_REPLICAS, 1, {0}}};
+	.apart = 1.2f,.spread = {1, 1, {0}}};
 	GvDevice	found[GV_MAX_DEVICES];
 	GvDeviceUsage		parts[GV_MAX_DEVICES];
 	char		devices[] = "0,1,2,3,4,5,6,7";
 	int32_t		nfound;
+	const char *lock = getenv("GPUVEC_BENCH_LOCK");
 	char	  **args = argv + 1;
 	int			nargs = argc - 1;
 
@@ -529,18 +543,19 @@ main(int argc, char **argv)
 		args += 2;
 		nargs -= 2;
 	}
-	if (nargs > 1 && (strcmp(args[0], "-d") == 0 ||
-					  strcmp(args[0], "-r") == 0))
+	while (nargs > 1 && (strcmp(args[0], "-d") == 0 ||
+						 strcmp(args[0], "-r") == 0))
 	{
-		bench.spread.mode = args[0][1] == 'd' ? GV_SHARDS : GV_REPLICAS;
-		bench.spread.ndevices = atoi(args[1]);
+		*(args[0][1] == 'd' ? &bench.spread.nshards :
+		  &bench.spread.nreplicas) = atoi(args[1]);
 		args += 2;
 		nargs -= 2;
-		if (bench.spread.ndevices < 1 || bench.spread.ndevices > MOST_DEVICES)
-			return usage();
-		for (int i = 0; i < bench.spread.ndevices; i++)
-			bench.spread.devices[i] = i;
 	}
+	if (bench.spread.nshards < 1 || bench.spread.nreplicas < 1 ||
+		bench.spread.nshards > MOST_DEVICES / bench.spread.nreplicas)
+		return usage();
+	for (int i = 0; i < gv_nmembers(&bench.spread); i++)
+		bench.spread.devices[i] = i;
 	if (nargs < 7 || bench.nlanes < 1 || bench.nlanes > MOST_LANES ||
 		!are_batches(args + 6, nargs - 6))
 		return usage();
@@ -554,20 +569,24 @@ main(int argc, char **argv)
 		bench.spec.dims < 1 || bench.spec.refine_slots < 1)
 		return usage();
 	/* with one device nothing is between its engine and us */
-	devices[2 * bench.spread.ndevices - 1] = '\0';
+	devices[2 * gv_nmembers(&bench.spread) - 1] = '\0';
 	CHECKED(gv_mirrors_open(&BENCH_ENGINE, devices, found, &nfound));
 	CHECKED(gv_mirror_create_on(&bench.spec, &bench.spread, &bench.mirror,
 								NULL));
-	if (gv_mirror_usage(bench.mirror, parts) != bench.spread.ndevices)
+	if (gv_mirror_usage(bench.mirror, parts) != gv_nmembers(&bench.spread))
 		return usage();
 	for (int i = 0; i < bench.nlanes; i++)
-		CHECKED(gv_searcher(0, &bench.searchers[i]));
+		for (int s = 0; s < bench.spread.nshards; s++)
+			CHECKED(gv_searcher(s, &bench.searchers[i][s]));
 	put_model(&bench);
 	put_lists(&bench);
 	put_records(&bench);
 	make_queries(&bench, atoi(args[4]), atoi(args[5]));
-	printf("%s, %s: %s rows x %s, %s lists, m %s, %s probes, %s copies back\n",
-		   BENCH_ENGINE.name, found[0].name, args[0], args[1], args[2],
+	if (lock != NULL && lockf(open(lock, O_CREAT | O_RDWR, 0600), F_LOCK, 0) != 0)
+		return usage();
+	printf("%s, %s, %d x %d: %s rows x %s, %s lists, m %s, %s probes, %s copies back\n",
+		   BENCH_ENGINE.name, found[0].name, bench.spread.nshards,
+		   bench.spread.nreplicas, args[0], args[1], args[2],
 		   args[3], args[4], args[5]);
 	printf("%6s %10s %10s %12s %10s %8s %8s\n", "batch", "p50 us", "p99 us",
 		   "queries/s", "busy us", "copies", "answers");
@@ -577,7 +596,7 @@ main(int argc, char **argv)
 	{
 		set_conditions(&bench, false);
 		measure(&bench, atoi(args[i]));
-		if (bench.spread.mode == GV_REPLICAS && bench.spread.ndevices > 1)
+		if (bench.spread.nreplicas > 1)
 			measure_replicas(&bench, atoi(args[i]));
 		if (bench.selectivity == 0)
 			continue;

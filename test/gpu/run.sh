@@ -276,12 +276,15 @@ stage_cards() {
 	fi
 }
 
-# Two million rows: answers of one card and of shards on two have to be the same,
-# and replicas to be nearly twice as fast.
+# Two million rows: answers of one card and of shards on several have to be the
+# same, and replicas to be nearly as many times as fast.
 cards_replicas() {
-	local shape="2000000 96 4000 24 20 200 1 64 1024" spread
+	local shape="2000000 96 4000 24 20 200 1 64 1024 10000" spread spreads
 	build_random
-	for spread in "" "-d 2" "-r 2"; do
+	spreads=("" "-d 2" "-r 2")
+	[ "$(nvidia-smi -L | grep -c ^GPU)" -lt 4 ] ||
+		spreads+=("-d 2 -r 2" "-d 4" "-r 4")
+	for spread in "${spreads[@]}"; do
 		# shellcheck disable=SC2086
 		"$GV_TMP/card/random" -l 2 $spread $shape
 	done
@@ -300,7 +303,7 @@ stage_faults() {
 		case " \$* " in
 		*' -c '*) exec '$NVCC' "\$@" ;;
 		esac
-		exec '$NVCC' "\$@" '$dir/broken.o' -Xlinker --wrap=gv_mirror_begin \
+		exec '$NVCC' "\$@" '$dir/broken.o' -Xlinker --wrap=gv_mirror_begin_shards \
 			-Xlinker --wrap=gv_mirror_put_list
 	EOF
 	chmod +x "$dir/nvcc"

@@ -327,6 +327,48 @@ $node->safe_psql('postgres',
 is_same('d', 'replicas, after inserts');
 @jobs = map { begin_searches('d', 10) } (1 .. 6);
 is_right($_, 'replicas, many at once, after inserts') for @jobs;
+
+# -- two replicas of two shards each, on four cards
+SKIP:
+{
+	skip 'this machine has fewer than four cards', 1
+	  if $SERVER eq 'cuda' && (() = `nvidia-smi -L` =~ /^GPU/mg) < 4;
+
+	$node->append_conf('postgresql.conf',
+		"gpuvec.devices = '0,1,2,3'\ngpuvec.gpu_memory = '${megabytes}MB'\n");
+	$node->restart;
+	ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up, with four cards');
+	mirror('d', 'two by two');
+	is(parts_of('d'), '2|2', 'two by two: shards and replicas');
+	note($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
+	is_same('d', 'two by two');
+	$node->safe_psql('postgres',
+		"INSERT INTO d SELECT g, point(g, 16) FROM generate_series($large + 3001, $large + 4000) AS g");
+	is_same('d', 'two by two, after inserts');
+	@jobs = map { begin_searches('d', 10) } (1 .. 6);
+	is_right($_, 'two by two, many at once') for @jobs;
+
+	# one of the four fails in the midst of searches
+	append_to_file("$wrapper.fault", '2500:5');
+	begin_anew('two by two');
+	$pid = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+	cmp_ok($node->safe_psql('postgres', "SELECT gpuvec_prewarm('d_e')"),
+		'>', 0, 'before one of four fails: d is mirrored');
+	append_to_file("$wrapper.devices", '0,1,2');
+	@jobs = map { begin_searches('d', 100) } (1 .. 4);
+	ok(wait_until($node, "SELECT state = 'up' AND pid <> $pid FROM gpuvec_stat"), 'one of four fails');
+	is_right($_, 'one of four fails, many at once') for @jobs;
+	ok( wait_until(
+			$node, q{SELECT count(*) = 1 FROM gpuvec_mirrors WHERE state = 'ready'}),
+		'three are left');
+	is(parts_of('d'), '2|1', 'three are left: one replica');
+	is_same('d', 'three are left');
+	unlink "$wrapper.devices";
+	begin_anew('four again');
+	mirror('d', 'four again');
+	is(parts_of('d'), '2|2', 'four again: shards and replicas');
+	is_same('d', 'four again');
+}
 $node->stop;
 
 done_testing();
