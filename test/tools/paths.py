@@ -6,12 +6,14 @@ usage: paths.py [TREE] [--list PATH]
 Builds TREE (this one) with -O0 -finstrument-functions, so that inline functions
 count, too, and with paths.c in it, installs it into a private server
 (test/cluster.sh), and runs each of PATHS, warm: once before it is counted.
-Counted is the session's part alone, also where gpuvecd answers; that path has
-the test build, whose gpuvecd needs no card.  Prints a table for src/README;
---list prints the functions of one path, each with its file.
+Where gpuvecd answers, the session's part and gpuvecd's are counted apart; this
+path has the test build, whose gpuvecd needs no card, and gdb to look into it.
+Prints a table for src/README; --list prints the functions of one path, each
+with its file.
 """
 import argparse
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -54,6 +56,7 @@ SET plan_cache_mode = force_generic_plan;
 QUERY = "(SELECT v FROM asked LIMIT 1)"
 SCAN = "EXECUTE %%s('{%s}')" % ",".join(str(2 + i / 24) for i in range(24))
 BY_GPUVECD = "warm scan by gpuvecd"
+SLOTS = 65536   # of paths.c
 # name: statements, of which the last is counted
 PATHS = {
     "warm scan": [SCAN % "plain"],
@@ -91,6 +94,28 @@ def named(library, offsets):
             for name, path in zip(lines[::2], lines[1::2])}
 
 
+def within_gpuvecd(statements):
+    """{function: file} of what gpuvecd runs for the last statement."""
+    pid = psql(["SELECT pid FROM gpuvec_stat"])[0]
+    program = os.readlink("/proc/%s/exe" % pid)
+    with open("/proc/%s/maps" % pid) as maps:
+        base = int(next(line for line in maps if program in line).split("-")[0], 16)
+    with tempfile.TemporaryDirectory() as folder:
+        def gdb(command):
+            return "\\! gdb -p %s -batch -ex '%s' >>%s/gdb 2>&1" % (pid, command, folder)
+
+        script = ";\n".join([*BEGIN.strip("; \n").split(";\n"), *statements, ""])
+        script += "%s\n%s;\n%s\n%s\n" % (
+            gdb("set variable traces = 1"), statements[-1],
+            gdb("set variable traces = 0"),
+            gdb("dump binary value %s/seen seen" % folder))
+        subprocess.run(["psql", "-XqAt", "-d", "postgres"], input=script, text=True,
+                       stdout=subprocess.DEVNULL, check=True)
+        with open(folder + "/seen", "rb") as dump:
+            seen = struct.unpack("%dQ" % SLOTS, dump.read())
+    return named(program, ["%x" % (place - base) for place in seen if place])
+
+
 def count(listed, served):
     """Within test/cluster.sh: runs the paths, and prints.
 
@@ -109,12 +134,15 @@ def count(listed, served):
                      *statements[:-1], "SELECT paths_begin()", statements[-1],
                      "SELECT 'paths ' || paths_end()::text"])
         words = next(line for line in told if line.startswith("paths ")).split()
-        found = named(library, words[2:])
-        files = set(found.values())
-        print("| %s | %d | %d | %s |" % (name, len(found), len(files), words[1]))
-        if name == listed:
-            for function, path in sorted(found.items(), key=lambda f: f[::-1]):
-                print("    %-44s %s" % (function, path))
+        parts = {name: (named(library, words[2:]), words[1])}
+        if served:
+            parts[name + ", in gpuvecd"] = (within_gpuvecd(statements), "")
+        for part, (found, deepest) in parts.items():
+            print("| %s | %d | %d | %s |" % (part, len(found), len(set(found.values())),
+                                             deepest))
+            if part == listed:
+                for function, path in sorted(found.items(), key=lambda f: f[::-1]):
+                    print("    %-44s %s" % (function, path))
         sys.stdout.flush()
 
 
@@ -133,7 +161,7 @@ def main():
                              stdout=subprocess.PIPE, check=True).stdout.strip()
     with tempfile.TemporaryDirectory(prefix="gpuvec.paths.") as folder:
         os.chmod(folder, 0o755)
-        subprocess.run(["gcc", "-c", "-fPIC", "-O2", "-D_GNU_SOURCE", "-I", include, "-o",
+        subprocess.run(["gcc", "-c", "-fPIC", "-O2", "-g", "-D_GNU_SOURCE", "-I", include, "-o",
                         folder + "/paths.o",
                         os.path.join(ROOT, "test/tools/paths.c")], check=True)
         # COPT comes twice in a command that links: of an archive that is no harm
