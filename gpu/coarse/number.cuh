@@ -93,9 +93,9 @@ struct GvNumbering
 };
 
 /*
- * The same by all THREADS threads, of up to GV_MANY_PROBES: each has some
- * probes side by side, so that what is read of their lists is on its way at
- * once.
+ * The same by all THREADS threads: each has some probes side by side, of
+ * GV_MANY_PROBES at a time, so that what is read of their lists is in flight
+ * at once.
  */
 template <int THREADS, typename At>
 static __device__ __forceinline__ void
@@ -106,58 +106,64 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 	constexpr int each = GV_MANY_PROBES / THREADS;
 	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
 	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
-	int			first = threadIdx.x * each;
 	int			warp = threadIdx.x / GV_WARP;
-	uint32_t	nblocks[each];
-	uint32_t	mine = 0;
-	uint32_t	upto;
-	uint32_t	before = 0;
 	uint32_t	sum = 0;
 	int64_t		postings = 0;
 
-#pragma unroll
-	for (int e = 0; e < each; e++)
+	for (int done = 0; done < k; done += GV_MANY_PROBES)
 	{
-		int			i = first + e;
-		GvNearestList	near = i < k ? at(i) : GvNearestList {0, 0};
-		GvDeviceList	list = {};
+		int			first = done + threadIdx.x * each;
+		uint32_t	nblocks[each];
+		uint32_t	mine = 0;
+		uint32_t	upto;
+		uint32_t	before = sum;
+		int64_t		live = 0;
 
-		if (i < k)
+#pragma unroll
+		for (int e = 0; e < each; e++)
 		{
-			list = model.d_lists[near.list];
-			probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
-			if (batch.d_first != NULL)
-				batch.d_first[(int64_t) query * batch.probes + i] =
-					list.d_blocks;
+			int			i = first + e;
+			GvNearestList	near = i < k ? at(i) : GvNearestList {0, 0};
+			GvDeviceList	list = {};
+
+			if (i < k)
+			{
+				list = model.d_lists[near.list];
+				probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
+				if (batch.d_first != NULL)
+					batch.d_first[(int64_t) query * batch.probes + i] =
+						list.d_blocks;
+			}
+			nblocks[e] = list.nblocks;
+			mine += list.nblocks;
+			live += list.nlive;
 		}
-		nblocks[e] = list.nblocks;
-		mine += list.nblocks;
-		postings += list.nlive;
-	}
-	upto = gv_upto_lane(mine);
+		upto = gv_upto_lane(mine);
 #pragma unroll
-	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
-		postings += __shfl_xor_sync(GV_FULL_WARP, postings, mask);
-	if (threadIdx.x % GV_WARP == GV_WARP - 1)
-	{
-		numbering.nblocks[warp] = upto;
-		numbering.postings[warp] = postings;
-	}
-	__syncthreads();
-	postings = 0;
-	for (int w = 0; w < THREADS / GV_WARP; w++)
-	{
-		before += w < warp ? numbering.nblocks[w] : 0;
-		sum += numbering.nblocks[w];
-		postings += numbering.postings[w];
-	}
-	before += upto - mine;
+		for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
+			live += __shfl_xor_sync(GV_FULL_WARP, live, mask);
+		if (done > 0)
+			__syncthreads();
+		if (threadIdx.x % GV_WARP == GV_WARP - 1)
+		{
+			numbering.nblocks[warp] = upto;
+			numbering.postings[warp] = live;
+		}
+		__syncthreads();
+		for (int w = 0; w < THREADS / GV_WARP; w++)
+		{
+			before += w < warp ? numbering.nblocks[w] : 0;
+			sum += numbering.nblocks[w];
+			postings += numbering.postings[w];
+		}
+		before += upto - mine;
 #pragma unroll
-	for (int e = 0; e < each; e++)
-	{
-		if (first + e < k)
-			starts[first + e] = before;
-		before += nblocks[e];
+		for (int e = 0; e < each; e++)
+		{
+			if (first + e < k)
+				starts[first + e] = before;
+			before += nblocks[e];
+		}
 	}
 	if (threadIdx.x == 0)
 	{

@@ -10,7 +10,7 @@
  * bit and a bitonic sort of 1,024 items 15.  Scores that lie otherwise are for
  * those.
  *
- * An item is its key << 32 | its number, so no two are the same.
+ * An Item has a key, and before() as in warpselect.cuh.
  */
 #ifndef GV_BINS_CUH
 #define GV_BINS_CUH
@@ -20,10 +20,12 @@
 
 #include "gpu/common/bisect.cuh"
 #include "gpu/common/common.cuh"
+#include "gpu/common/warpselect.cuh"
 
 #define GV_BINS				2048
 #define GV_BINS_THREADS		512
 #define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS)	/* a thread's */
+#define GV_MOST_PICKED		20480	/* lists that bins take, all of them */
 #define GV_BIN_MOST			64	/* items of one, that counting is not too long
 								 * for */
 
@@ -63,6 +65,16 @@ struct GvBins
 	uint32_t	last;			/* bin that is taken */
 	uint32_t	taken;			/* items of all these */
 	uint32_t	crowded;		/* not 0: too many are in one of them */
+
+	/* By all threads, before a barrier. */
+	__device__ __forceinline__ void
+	clear()
+	{
+		for (int i = threadIdx.x; i < GV_BINS; i += GV_BINS_THREADS)
+			ends[i] = 0;
+		if (threadIdx.x == 0)
+			crowded = 0;
+	}
 };
 
 /* The least and the greatest key of all threads.  One barrier. */
@@ -134,13 +146,13 @@ gv_bins_sum(GvBins &bins, uint32_t k)
  * Items that lie by bins, whose ends are known, in order.  Begins and ends
  * with a barrier.  ROOM: there are not more.
  */
-template <int ROOM>
+template <int ROOM, typename Item>
 static __device__ __forceinline__ void
-gv_bins_order(const GvBins &bins, const GvBinScale &scale, uint64_t *items)
+gv_bins_order(const GvBins &bins, const GvBinScale &scale, Item *items)
 {
 	constexpr int own = (ROOM + GV_BINS_THREADS - 1) / GV_BINS_THREADS;
 	uint32_t	n = bins.taken;
-	uint64_t	mine[own];
+	Item		mine[own];
 	uint32_t	ranks[own];
 
 	__syncthreads();
@@ -150,15 +162,21 @@ gv_bins_order(const GvBins &bins, const GvBinScale &scale, uint64_t *items)
 		uint32_t	i = r * GV_BINS_THREADS + threadIdx.x;
 		uint32_t	bin;
 
-		mine[r] = 0;
+		mine[r] = {};
 		ranks[r] = i;
 		if (i >= n)
 			continue;
 		mine[r] = items[i];
-		bin = scale.bin((uint32_t) (mine[r] >> 32));
+		bin = scale.bin(mine[r].key);
 		ranks[r] = bin > 0 ? bins.ends[bin - 1] : 0;
 		for (uint32_t j = ranks[r], end = bins.ends[bin]; j < end; j++)
-			ranks[r] += items[j] < mine[r];
+		{
+			Item		other = items[j];
+
+			/* of equal ones, a row that is there twice, the first */
+			ranks[r] += j < i ? !mine[r].before(other) :
+				other.before(mine[r]);
+		}
 	}
 	__syncthreads();
 #pragma unroll
@@ -169,23 +187,20 @@ gv_bins_order(const GvBins &bins, const GvBinScale &scale, uint64_t *items)
 }
 
 /*
- * The k nearest of n items, 0 < k <= n, and a few more, in order, to items
- * [ROOM], which is shared, too; thread t has the keys of items i *
+ * The k nearest of n lists, 0 < k <= n, and a few more, in order, to items
+ * [ROOM], which is shared, too; thread t has the keys of lists i *
  * GV_BINS_THREADS + t.  False: scores do not lie so, and nothing was found.
  */
 template <int ROOM, int KEYS>
 static __device__ __forceinline__ bool
 gv_bins_nearest(const uint32_t (&keys)[KEYS], uint32_t n, uint32_t k,
-				GvBins &bins, uint64_t *items)
+				GvBins &bins, GvNearestList *items)
 {
 	uint32_t	least = 0xFFFFFFFFu;
 	uint32_t	most = 0;
 	GvBinScale	scale;
 
-	for (int i = threadIdx.x; i < GV_BINS; i += GV_BINS_THREADS)
-		bins.ends[i] = 0;
-	if (threadIdx.x == 0)
-		bins.crowded = 0;
+	bins.clear();
 #pragma unroll
 	for (int i = 0; i < KEYS; i++)
 		if (i * GV_BINS_THREADS + threadIdx.x < n)
@@ -210,11 +225,97 @@ gv_bins_nearest(const uint32_t (&keys)[KEYS], uint32_t n, uint32_t k,
 		uint32_t	bin = number < n ? scale.bin(keys[i]) : GV_BINS;
 
 		if (bin <= bins.last)
-			items[atomicAdd(&bins.ends[bin], 1u)] = (uint64_t) keys[i] << 32 |
-				number;
+			items[atomicAdd(&bins.ends[bin], 1u)] = {keys[i], number};
 	}
 	gv_bins_order<ROOM>(bins, scale, items);
 	return true;
+}
+
+/*
+ * Sorts items [n], of which the k smallest are wanted, 0 < k <= n <= ROOM, and
+ * those behind come in any order.  Begins and ends with a barrier.  False:
+ * scores do not lie so, and items are as they were.
+ */
+template <int ROOM, typename Item>
+static __device__ __forceinline__ bool
+gv_bins_sort(Item *items, uint32_t n, uint32_t k, GvBins &bins)
+{
+	constexpr int own = ROOM / GV_BINS_THREADS;
+	uint32_t	least = 0xFFFFFFFFu;
+	uint32_t	most = 0;
+	Item		mine[own];
+	GvBinScale	scale;
+
+	bins.clear();
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < own; r++)
+	{
+		uint32_t	i = r * GV_BINS_THREADS + threadIdx.x;
+
+		mine[r] = {};
+		if (i >= n)
+			continue;
+		mine[r] = items[i];
+		least = min(least, mine[r].key);
+		most = max(most, mine[r].key);
+	}
+	gv_bins_range(bins, &least, &most);
+	if (!scale.set(least, most))
+		return false;
+#pragma unroll
+	for (int r = 0; r < own; r++)
+		if (r * GV_BINS_THREADS + threadIdx.x < n)
+			atomicAdd(&bins.ends[scale.bin(mine[r].key)], 1u);
+	gv_bins_sum(bins, k);
+	if (bins.crowded)
+		return false;
+#pragma unroll
+	for (int r = 0; r < own; r++)
+	{
+		uint32_t	bin = r * GV_BINS_THREADS + threadIdx.x < n ?
+			scale.bin(mine[r].key) : GV_BINS;
+
+		if (bin <= bins.last)
+			items[atomicAdd(&bins.ends[bin], 1u)] = mine[r];
+	}
+	gv_bins_order<ROOM>(bins, scale, items);
+	return true;
+}
+
+/*
+ * Sorts items [n], however their scores lie; n is a power of two, 64 or more.
+ * At strides up to 32 a warp's pairs are 64 items of its own, so barriers are
+ * few.  Begins and ends with one.
+ */
+template <typename Item>
+static __device__ __forceinline__ void
+gv_bitonic_sort(Item *items, uint32_t n)
+{
+	__syncthreads();
+	for (uint32_t size = 2; size <= n; size *= 2)
+		for (uint32_t stride = size / 2; stride > 0; stride /= 2)
+		{
+			uint32_t	next = stride > 1 ? stride / 2 : size;
+
+			for (uint32_t pair = threadIdx.x; pair < n / 2;
+				 pair += GV_BINS_THREADS)
+			{
+				uint32_t	low = 2 * pair - (pair & (stride - 1));
+				Item		a = items[low];
+				Item		b = items[low + stride];
+
+				if (b.before(a) == ((low & size) == 0))
+				{
+					items[low] = b;
+					items[low + stride] = a;
+				}
+			}
+			if (stride > GV_WARP || next > GV_WARP)
+				__syncthreads();
+			else
+				__syncwarp();
+		}
 }
 
 #endif							/* GV_BINS_CUH */

@@ -91,6 +91,46 @@ struct GvLimit
 };
 
 /*
+ * Narrows a bound until at most p + spare keys do not exceed it, if they are
+ * not equal.  count_mine(key) returns how many of this thread's keys do not
+ * exceed key.
+ */
+template <typename CountMine>
+static __device__ __forceinline__ GvLimit
+gv_narrow_bound(GvLimit bound, uint32_t p, uint32_t spare,
+				const CountMine &count_mine, GvTalk &talk)
+{
+	for (int round = 0; bound.count > p + spare &&
+		 bound.lower + 1 < bound.key; round++)
+	{
+		uint32_t	middle = bound.lower + (bound.key - bound.lower) / 2;
+		uint32_t	count;
+
+		/* scores lie evenly between bounds, keys do not; but keys end */
+		if (round < GV_BY_VALUE)
+		{
+			uint32_t	value = gv_ordered(0.5f * gv_unordered(bound.lower) +
+										   0.5f * gv_unordered(bound.key));
+
+			if (value > bound.lower && value < bound.key)
+				middle = value;
+		}
+		count = talk.sum(count_mine(middle));
+		if (count >= p)
+		{
+			bound.key = middle;
+			bound.count = count;
+		}
+		else
+		{
+			bound.lower = middle;
+			bound.lower_count = count;
+		}
+	}
+	return bound;
+}
+
+/*
  * A bound of keys(0) .. keys(n - 1) with a count of at most p + spare.  When
  * more than that are equal, key is theirs and lower the number before it.
  */
@@ -117,37 +157,14 @@ gv_find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 	bound.lower_count = 0;
 	bound.key = talk.most(most);
 	bound.count = n;
-	for (int round = 0; bound.count > p + spare &&
-		 bound.lower + 1 < bound.key; round++)
+	return gv_narrow_bound(bound, p, spare, [&](uint32_t key)
 	{
-		uint32_t	middle = bound.lower + (bound.key - bound.lower) / 2;
-		uint32_t	count;
+		uint32_t	count = threadIdx.x < n && own <= key;
 
-		/* scores lie evenly between bounds, keys do not; but keys end */
-		if (round < GV_BY_VALUE)
-		{
-			uint32_t	value = gv_ordered(0.5f * gv_unordered(bound.lower) +
-										   0.5f * gv_unordered(bound.key));
-
-			if (value > bound.lower && value < bound.key)
-				middle = value;
-		}
-		count = threadIdx.x < n && own <= middle;
 		for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
-			count += keys(i) <= middle;
-		count = talk.sum(count);
-		if (count >= p)
-		{
-			bound.key = middle;
-			bound.count = count;
-		}
-		else
-		{
-			bound.lower = middle;
-			bound.lower_count = count;
-		}
-	}
-	return bound;
+			count += keys(i) <= key;
+		return count;
+	}, talk);
 }
 
 #endif							/* GV_BISECT_CUH */

@@ -30,7 +30,7 @@ struct GvDeviceTest
 	uint8_t		unused;
 };
 
-/* Beyond these sort.cu selects, and no graph can. */
+/* Beyond these select.cu sorts, and no graph can. */
 #define GV_MANY_PROBES		2048
 #define GV_MANY_POSTINGS		2048
 
@@ -39,8 +39,7 @@ struct GvFound
 	int32_t		nprobed;
 	int32_t		nhits;
 	int64_t		postings;			/* in the probed lists */
-	uint32_t	nblocks;		/* likewise; of batches of up to GV_MANY_PROBES
-								 * only */
+	uint32_t	nblocks;		/* likewise */
 };
 
 /* A search's question about the sample. */
@@ -93,6 +92,22 @@ gv_nruns(int32_t nlists)
 }
 
 /*
+ * The pieces that a query's items come in where queries alone do not fill the
+ * device, and what select.cu finds of each in its first pass.
+ */
+struct GvPieces
+{
+	uint32_t	n;				/* of a query; 0 and 1: there is no first pass */
+	uint32_t	least;			/* items of a piece that is worth a block */
+	uint32_t	capacity;		/* items that a piece may leave */
+	int32_t		by;				/* see gv_gpu_select_by */
+	uint32_t   *d_thresholds;	/* [queries][n] */
+	uint32_t   *d_counts;		/* [queries][n] items left; beyond the
+								 * capacity: not all are there */
+	void	   *d_items;		/* [queries][n][capacity] */
+};
+
+/*
  * A batch under way, passed to kernels by value.  n searches, whose arrays lie
  * side by side with memory for the largest of each.  in_ and out_ are the
  * host's memory, which the device reads once and writes once, across the bus;
@@ -122,17 +137,19 @@ struct GvBatch
 	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */
 	float	   *d_scores;		/* [n][postings]; dead: +infinity */
 	uint64_t   *d_ids;			/* [n][postings] gv_posting_id; NULL where
-								 * sort.cu finds the best postings */
+								 * the best postings are sorted out */
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
 	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them
 								 * out */
 	const uint8_t **d_records;	/* [n][capacity] refine records of d_hits;
-								 * NULL: no bounds follow, or the selection
-								 * does not say */
+								 * NULL: no bounds follow, or the best
+								 * postings are sorted out */
 	GvFound    *d_found;		/* [n] */
 	uint32_t   *d_whole;		/* [n] is a query's scan to be whole?  NULL:
 								 * each is (gv_listscan.h) */
 	GvApproximate		approx;
+	GvPieces	list_pieces;	/* of lists, while they are selected, */
+	GvPieces	posting_pieces; /* and of postings */
 	GvProbe    *out_probed;		/* [n][probes] */
 	uint4	   *out_hits;		/* GvHit [n][capacity] */
 	GvBound    *out_bounds;		/* [n][capacity], or NULL */

@@ -32,7 +32,6 @@
 #define GV_WARPSELECT_CUH
 
 #include <stdint.h>
-#include <stdint.h>
 
 #include <cuda_runtime.h>
 
@@ -81,57 +80,6 @@ struct GvNearestList
 	{
 		return {__shfl_sync(GV_FULL_WARP, key, lane),
 				__shfl_sync(GV_FULL_WARP, list, lane)};
-	}
-};
-
-/* A posting, its score, and which of at most 65,536 probes holds it. */
-struct GvNearestPosting
-{
-	uint32_t	key;			/* gv_ordered(S) */
-	uint32_t	high;			/* of the row id's 48 bits */
-	uint32_t	low;			/* its lowest 16, then the probe */
-
-	__device__ __forceinline__ bool
-	before(const GvNearestPosting &other) const
-	{
-		if (key != other.key)
-			return key < other.key;
-		return high < other.high || (high == other.high && low < other.low);
-	}
-
-	static __device__ __forceinline__ GvNearestPosting
-	worst()
-	{
-		return {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
-	}
-
-	static __device__ __forceinline__ GvNearestPosting
-	beyond(uint32_t key)
-	{
-		return {key, 0xFFFFFFFFu, 0xFFFFFFFFu};
-	}
-
-	static __device__ __forceinline__ GvNearestPosting
-	pick(bool yes, GvNearestPosting a, GvNearestPosting b)
-	{
-		return {yes ? a.key : b.key, yes ? a.high : b.high,
-				yes ? a.low : b.low};
-	}
-
-	__device__ __forceinline__ GvNearestPosting
-	across(int mask) const
-	{
-		return {__shfl_xor_sync(GV_FULL_WARP, key, mask),
-				__shfl_xor_sync(GV_FULL_WARP, high, mask),
-				__shfl_xor_sync(GV_FULL_WARP, low, mask)};
-	}
-
-	__device__ __forceinline__ GvNearestPosting
-	of(int lane) const
-	{
-		return {__shfl_sync(GV_FULL_WARP, key, lane),
-				__shfl_sync(GV_FULL_WARP, high, lane),
-				__shfl_sync(GV_FULL_WARP, low, lane)};
 	}
 };
 

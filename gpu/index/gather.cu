@@ -62,7 +62,7 @@ suits(const GvDeviceModel *model, const GvSearcher *searcher,
 	  const GvBatch *batch, bool small)
 {
 	return !small && gv_gpu_hopper_filters(model, batch, searcher) &&
-		gv_gpu_sifts_copies(batch);
+		gv_gpu_can_sift(batch);
 }
 
 /*

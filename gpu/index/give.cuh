@@ -82,31 +82,6 @@ gv_download_found(const GvBatch &batch, int query, GvFound found, int nhits)
 		batch.out_found[query] = found;
 }
 
-/* All probes of a query and how much was found, by one warp. */
-static __device__ __forceinline__ void
-gv_download_all(const GvDeviceModel &model, const GvBatch &batch, int query,
-			int nhits)
-{
-	int64_t		first = (int64_t) query * batch.probes;
-	GvFound		found = batch.d_found[query];
-	int64_t		postings = 0;
-
-	for (int p = threadIdx.x % GV_WARP; p < found.nprobed; p += GV_WARP)
-	{
-		GvProbe		probe = batch.d_probed[first + p];
-
-		postings += model.d_lists[probe.list].nlive;
-		if (gv_select_downloads(batch))
-			batch.out_probed[first + p] = probe;
-	}
-#pragma unroll
-	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
-		postings += __shfl_xor_sync(GV_FULL_WARP, postings, mask);
-	found.postings = postings;
-	if (threadIdx.x % GV_WARP == 0)
-		gv_download_found(batch, query, found, nhits);
-}
-
 /*
  * By all threads of a block: how many postings of each sampled block, of a
  * query's nblocks, are not beyond `last`, a warp a block.  The first thread

@@ -3,8 +3,8 @@
  *		Mirrors and searches of them on a device.
  *
  * Read search.cu first: it has the steps of a batch in order, table.cu,
- * best.cu, scan.cu, hopperscan.cu or keyscan.cu, sort.cu and bound.cu, which
- * given.cu has alone; parts.cu cuts it into
+ * best.cu or select.cu, scan.cu, hopperscan.cu or keyscan.cu, again best.cu or
+ * select.cu, and bound.cu, which given.cu has alone; parts.cu cuts it into
  * parts, replay.cu launches the steps of small ones at once, gather.cu scans
  * the lists of thousands of queries for all of them (gv_listscan.h).
  * mirror.cu, records.cu and pool.cu keep what is searched.
@@ -29,10 +29,7 @@ extern GvStatus gv_pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
 extern void gv_pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity);
 extern int64_t gv_pool_bytes(const GvPool *pool);
 
-/*
- * table.cu, best.cu, scan.cu, sort.cu, bound.cu: each one step of
- * a batch.
- */
+/* table.cu, best.cu, scan.cu, bound.cu: each one step of a batch */
 extern GvStatus gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
 extern GvStatus gv_gpu_probes(const GvDeviceModel *model, const GvBatch *batch,
@@ -41,16 +38,40 @@ extern GvStatus gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 							GvSearcher *searcher);
 extern GvStatus gv_gpu_select(const GvDeviceModel *model, const GvBatch *batch,
 							  GvSearcher *searcher);
-extern bool gv_gpu_sorts_postings(const GvBatch *batch);
-extern bool gv_gpu_sifts_copies(const GvBatch *batch);
+extern bool gv_gpu_can_sift(const GvBatch *batch);
 extern GvStatus gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
-extern GvStatus gv_gpu_sort_probes(const GvDeviceModel *model,
-								   const GvBatch *batch,
-								   GvSearcher *searcher);
-extern GvStatus gv_gpu_sort_postings(const GvDeviceModel *model,
-								   const GvBatch *batch,
-								   GvSearcher *searcher);
+
+/*
+ * select.cu: what best.cu does, for batches that best.cu cannot take or that
+ * select.cu is better for.  The memory of its first pass begins at byte *bytes
+ * of `memory`.
+ */
+extern bool gv_gpu_selects_lists(const GvDeviceModel *model,
+								 const GvBatch *batch);
+extern bool gv_gpu_selects_postings(const GvBatch *batch);
+extern bool gv_gpu_sorts_postings(const GvBatch *batch);
+extern GvStatus gv_gpu_select_lists(const GvDeviceModel *model,
+									const GvBatch *batch,
+									GvSearcher *searcher);
+extern GvStatus gv_gpu_select_postings(const GvDeviceModel *model,
+									   const GvBatch *batch,
+									   GvSearcher *searcher);
+extern void gv_gpu_place_pieces(const GvDeviceModel *model,
+								const GvSearcher *searcher, GvBatch *batch,
+								char *memory, size_t *bytes);
+
+#define GV_SELECT_LISTS		1
+#define GV_SELECT_POSTINGS	2
+
+#ifdef GV_TEST_BUILD
+/*
+ * select.cu takes lists, postings or both also where best.cu is better, or, by
+ * 0, nothing that best.cu can; negative: as is best.  A piece has so many
+ * items; 0: as is best.
+ */
+extern "C" void gv_gpu_select_by(int32_t what, int32_t piece);
+#endif
 
 /* keyscan.cu: the scan, of batches with conditions */
 extern GvStatus gv_gpu_keyscan(const GvDeviceModel *model,

@@ -270,7 +270,8 @@ gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
 	OWN(d_probed, n * batch->probes * sizeof(GvProbe));
 	OWN(d_hits, hit_bytes);
 	OWN(d_bounds, bound_bytes);
-	if (bound_bytes > 0 && gv_gpu_sifts_copies(batch))
+	gv_gpu_place_pieces(model, searcher, batch, common, &common_bytes);
+	if (bound_bytes > 0 && !gv_gpu_sorts_postings(batch))
 		COMMON(d_records, n * batch->capacity * sizeof(uint8_t *));
 	OWN(d_starts, n * (batch->probes + 1) * sizeof(uint32_t));
 	OWN(d_first, n * batch->probes * sizeof(uint8_t *));

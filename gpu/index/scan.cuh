@@ -206,7 +206,6 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 	int			npieces = model.shape.chunks * GV_CHUNK_BYTES / GV_CHUNK;
 	const uint4 *made = (const uint4 *) batch.d_tables +
 		(int64_t) query * npieces;
-	uint32_t	nblocks;
 	GvFound		found;
 
 	/* the table is older than the step before */
@@ -217,12 +216,10 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 	probes.load(batch, query, kept);
 	found = batch.d_found[query];
 	probes.nprobed = found.nprobed;
-	nblocks = batch.probes > GV_MANY_PROBES ? probes.starts[found.nprobed] :
-		found.nblocks;
-	if (first >= nblocks)
+	if (first >= found.nblocks)
 		return 0;
 	__syncthreads();
-	return nblocks;
+	return found.nblocks;
 }
 
 /* The id of posting i of a block: see gv_posting_id. */

@@ -248,7 +248,7 @@ stage_random() {
 		gv_note "kernels of a batch of $batch"
 		# not those that fill the mirror
 		ncu --clock-control none --metrics "$metrics" --csv --kernel-name \
-			regex:'^(table|halve_|coarse|product|hopper|choose|sift|probe|scan|copy|bound|bring|give|rough|aim|order|meeting|list_|rescore)' \
+			regex:'^(table|halve_|coarse|product|hopper|choose|sift|pick|thresholds|filter_|select_|scan|bound|bring|give|rough|aim|order|meeting|list_|rescore)' \
 			"$program" -o "${shape[@]}" "$batch" 2>/dev/null |
 			python3 "$GV_ROOT/test/bench/kernels.py"
 	done

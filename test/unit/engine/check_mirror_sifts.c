@@ -1,28 +1,37 @@
 /*
  * check_mirror_sifts.c
- *		The few best of many postings and of many lists.  An engine may sift
- *		them in rounds, so their numbers are near the size of a round, near the
- *		sift's capacity, and near the number from which on another way is used.
+ *		The best of many postings and of many lists, where an engine that
+ *		selects them has its borders: of what it processes at once, of its
+ *		capacity, and of what it takes another way; each way that it has.
  */
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-/* of gpu/coarse/gv_coarse.h */
+/* gpu/coarse/gv_coarse.h, gpu/index/gv_index.h */
 extern void gv_gpu_approximate_from(int64_t terms);
+extern void gv_gpu_select_by(int32_t what, int32_t piece);
+
+/* What selects, and items of a piece. */
+static const int32_t ways[][2] = {{0, 0}, {3, 0}, {3, 600}};
+#define NWAYS	3
+#else
+#define NWAYS	1
 #endif
 
-/* The distribution of scores over the items. */
+/* How good items are, by their places. */
 typedef enum Order
 {
 	ANY,
 	RISING,
 	FALLING,					/* the best come last, in every round */
-	EQUAL,						/* more equal items than the capacity */
-	TIED,						/* likewise, and a few items are better */
-	STEPS,						/* 30 different scores, in any order */
-	LOOSE,						/* of every 128 items, 8 consecutive ones are
-								 * never among the best, so the sift's bound
-								 * is loose */
+	EQUAL,						/* more than the capacity */
+	TIED,						/* the same of those behind a few better ones */
+	STEPS,						/* some hundreds of each, all over */
+	LOOSE,						/* a bound far beyond the best: 8 items side by
+								 * side of every 128 are never among these */
+	UNDEFINED,					/* NaN and infinity among others */
+	NEAR,						/* the best lie side by side, like those of the
+								 * nearest list */
 	FEW,						/* few of the postings are live */
 	NONE,
 	TWINS,						/* all postings are of one row, and equal */
@@ -50,14 +59,17 @@ item_value(Order order, int i, int n)
 			return (float) (unit_random() % 30) / 30.0f;
 		case LOOSE:
 			return i / 8 % 16 == 3 ? 0.05f + 0.95f * any : any;
+		case UNDEFINED:
+			return i % 3 == 0 ? NAN : i % 7 == 0 ? INFINITY : any;
+		case NEAR:
+			return i / 700 == 3 ? 0.1f * any : 0.2f + any;
 		default:
 			return any;
 	}
 }
 
 /*
- * Returns an index with one list of n postings.  For the query 0 a posting's
- * score is its t.
+ * One list, whose n postings' scores are what its query's dimension adds to t.
  */
 static TestIndex
 index_of_copies(Order order, int n, int nkeys)
@@ -80,8 +92,8 @@ index_of_copies(Order order, int n, int nkeys)
 }
 
 /*
- * Returns an index with n lists, of which one has postings.  For the query 0 a
- * list's score is the square of its centroid, which put_values sets.
+ * n lists, one of which has postings, for a query at 0, whose scores their
+ * centroids' squares are: put_values.
  */
 static TestIndex
 index_of_lists(int n, int nkeys)
@@ -102,7 +114,7 @@ put_values(TestIndex *index, Order order)
 		index->centroids[i] = sqrtf(item_value(order, i, n));
 }
 
-/* Like make_mirror, but with fewer calls. */
+/* As make_mirror does, but by few calls. */
 static GvMirror *
 make_mirror_at_once(const TestIndex *index)
 {
@@ -130,41 +142,87 @@ make_mirror_at_once(const TestIndex *index)
 	return mirror;
 }
 
-/* Checks n searches in one call, and frees their queries. */
+/* The answers of a call, to the last bit. */
+static uint64_t
+hash_answers(const GvSearch *searches, int n)
+{
+	uint64_t	hash = 1469598103934665603u;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		const uint8_t *parts[2] = {(const uint8_t *) searches[i].probed,
+		(const uint8_t *) searches[i].hits};
+		size_t		bytes[2] = {sizeof(GvProbe) * searches[i].nprobed,
+		sizeof(GvHit) * searches[i].nhits};
+		int			part;
+		size_t		b;
+
+		for (part = 0; part < 2; part++)
+			for (b = 0; b < bytes[part]; b++)
+				hash = (hash ^ parts[part][b]) * 1099511628211u;
+	}
+	return hash;
+}
+
+/* n searches of one call, each way, whose queries are freed. */
 static void
 check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			   GvSearch *searches, int n, const char *what)
 {
-	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "%s",
-		  what);
-	check_answers(index, searches, n, what);
+	uint64_t	first = 0;
+	int			way;
+
+	for (way = 0; way < NWAYS; way++)
+	{
+		uint64_t	hash;
+
+#ifdef UNIT_CARD
+		gv_gpu_select_by(ways[way][0], ways[way][1]);
+#endif
+		CHECK(unit_search(searcher, mirror, searches, n) == GV_OK,
+			  "%s, way %d", what, way);
+		hash = hash_answers(searches, n);
+		if (way == 0)
+			check_answers(index, searches, n, what);
+		else
+			CHECK(hash == first, "%s, way %d: other answers", what, way);
+		first = way == 0 ? hash : first;
+	}
+#ifdef UNIT_CARD
+	gv_gpu_select_by(-1, 0);
+#endif
 	free_searches(searches, n);
 }
 
 /*
- * Requests few and many of an index's lists or postings.  A device sifts if at
- * most 256 are requested, or 512 if there are conditions, and does not have to
- * sort for at most 2,048.
+ * Few and many of an index's lists or postings, at the borders of what is
+ * sorted by counting (128), sifted (256), has half of the memory of more (512)
+ * and is found without CUB (2,048); together in batches that end at a 0.
  */
 static void
 check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
 {
-	static const int32_t wanted[] = {1, 16, 255, 256, 257, 512, 513, 2048, 1030};
+	static const int32_t wanted[] = {1, 64, 255, 256, 0, 257, 0, 128, 129, 512,
+	0, 513, 0, 65, 1024, 1025, 0, 2048, 16, 1030, 0, 2049, 2048, 0};
 	int32_t		nlists = index->spec.nlists;
 	GvMirror   *mirror = make_mirror_at_once(index);
-	GvSearch	searches[9];
-	int			i;
+	GvSearch	searches[4];
+	int			n = 0;
+	size_t		i;
 
-	for (i = 0; i < 9; i++)
+	for (i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
 	{
-		searches[i] = new_search(index, nlists > 1 ? wanted[i] : 1, nlists,
+		if (wanted[i] == 0)
+		{
+			check_together(searcher, mirror, index, searches, n, what);
+			n = 0;
+			continue;
+		}
+		searches[n] = new_search(index, nlists > 1 ? wanted[i] : 1, nlists,
 								 nlists > 1 ? 10 : wanted[i]);
-		((float *) searches[i].query)[0] = 0.0f;
+		((float *) searches[n++].query)[0] = 0.0f;
 	}
-	check_together(searcher, mirror, index, searches, 4, what);
-	check_together(searcher, mirror, index, searches + 4, 1, what);
-	check_together(searcher, mirror, index, searches + 5, 3, what);
-	check_together(searcher, mirror, index, searches + 8, 1, what);
 	gv_mirror_drop(mirror);
 }
 
@@ -185,7 +243,7 @@ test_copies(GvSearcher *searcher, int n, int nkeys)
 	}
 }
 
-/* Lists have the orders up to LOOSE, because the others are of postings. */
+/* Lists are all there, and none is another's twin. */
 static void
 test_lists(GvSearcher *searcher, int n, int nkeys)
 {
@@ -202,7 +260,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 		check_wanted(searcher, &index, what);
 	}
 #ifdef UNIT_CARD
-	/* lists are discarded by approximate scores although they are few */
+	/* the same, left out by approximate scores, while few */
 	put_values(&index, ANY);
 	gv_gpu_approximate_from(0);
 	check_wanted(searcher, &index, "close lists");
@@ -211,7 +269,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 	free_index(&index);
 }
 
-/* The searches of a batch request different numbers of postings. */
+/* Batches of n searches, each of which asks for another number of postings. */
 static void
 test_mixed(GvSearcher *searcher)
 {
@@ -238,11 +296,9 @@ test_mixed(GvSearcher *searcher)
 }
 
 /*
- * Look-up tables have 2 KB for every 32 sub-quantizers.  A block of threads
- * has 48 KB of shared memory unless it requests more, and kernels need 1 KB
- * besides the table.  The tables are the longest that fit with and without
- * that 1 KB, and the next longer ones, for one query and for several, which
- * have more threads.
+ * Look-up tables of 2 KB for every 32 sub-quantizers: the longest that fit the
+ * memory of a block of threads without asking, with the 1 KB that it has of
+ * its own, and the next; for one query, and for more, which have more threads.
  */
 static void
 test_tables(GvSearcher *searcher)
@@ -270,9 +326,11 @@ test_tables(GvSearcher *searcher)
 void
 test_mirror_sifts(GvSearcher *searcher)
 {
-	/* a round of a sift has 10,240 items; these are whole rounds and parts */
+	/*
+	 * one round of a sift has 10,240 items; many orders, of rounds and rests
+	 */
 	static const int counts[] = {10241, 25000, 10240, 10239, 255};
-	/* sifting does not depend on the kernels that multiply matrices */
+	/* who multiplies gives scores; what is done with them is the same */
 	bool		once = unit_small &&
 		gv_matmul_used() == GV_MATMUL_CUBLAS;
 	int			i;

@@ -6,8 +6,8 @@
  *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * Names of parts leave out all others: mirrors bytes products hopper builders
- * select exact lists sets faults memory open
+ * Names of parts leave out all others: mirrors best bytes products hopper
+ * builders select exact lists sets faults memory open
  */
 #include "engine/mirror/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -223,6 +223,17 @@ test_mirrors(void)
 	test_arrive_card();
 }
 
+/* The selection of lists and postings, of which test_mirrors has all. */
+static void
+test_best(void)
+{
+	GvSearcher *searcher = NULL;
+
+	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
+	test_mirror_sifts(searcher);
+	gv_searcher_drop(searcher);
+}
+
 static void
 test_builders(void)
 {
@@ -267,6 +278,8 @@ main(int argc, char **argv)
 		test_mirrors();
 	else
 		open_mirrors();
+	if (argc > 1 && unit_is_wanted(argc, argv, "best"))
+		test_best();
 	if (unit_is_wanted(argc, argv, "bytes"))
 		test_bytes_card();
 	if (unit_is_wanted(argc, argv, "products"))

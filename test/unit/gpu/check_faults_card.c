@@ -33,6 +33,8 @@ typedef struct GvReplayCounts
 	int64_t		launched;
 } GvReplayCounts;
 
+/* gpu/index/gv_index.h */
+extern void gv_gpu_select_by(int32_t what, int32_t piece);
 extern void gv_gpu_replay_counts(const GvSearcher *searcher,
 								 GvReplayCounts *counts);
 
@@ -238,10 +240,9 @@ test_threads(void)
 
 /* Launch after launch is refused; what comes then is as it was. */
 static void
-test_refused_launches(void)
+check_refused_searches(void)
 {
 	Searched	searched;
-	Long		exact;
 	GvStatus	status = GV_REJECTED;
 	char		text[200];
 	int			n;
@@ -259,6 +260,19 @@ test_refused_launches(void)
 	gv_rejection(text, sizeof(text));
 	CHECK(strstr(text, ".cu:") != NULL, "\"%s\" names no call", text);
 	end_searches(&searched);
+}
+
+static void
+test_refused_launches(void)
+{
+	Long		exact;
+	GvStatus	status = GV_REJECTED;
+	int			n;
+
+	check_refused_searches();
+	gv_gpu_select_by(3, 32);	/* in two passes */
+	check_refused_searches();
+	gv_gpu_select_by(-1, 0);
 
 	begin_long(&exact, 100);
 	status = GV_REJECTED;

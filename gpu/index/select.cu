@@ -1,0 +1,1041 @@
+/*
+ * select.cu
+ *		The nearest lists of a query, and the best postings in them: the list
+ *		scanner's selection, in two passes.
+ *
+ * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
+ * 2017, sections 4.2 (WarpSelect) and 5.3 ("Multi-pass kernels").  As there an
+ * item beyond a threshold is dropped by one comparison, others wait in a queue
+ * without order, and a full queue is sorted and merged with the k smallest so
+ * far, whose k-th is the next threshold.  Here the queue and the k smallest
+ * are one array in the shared memory of a block of threads, and the threshold
+ * is found before any item is taken: all keys are read once, each thread keeps
+ * minima of some of its own, and a key that k minima do not exceed is no less
+ * than the k-th of all.  So the queue is sorted once, as a rule, and k may be
+ * 2,048 without a register more.
+ *
+ * Where queries do not fill the device each comes in pieces, and these in the
+ * first pass:
+ *
+ *		thresholds_kernel	c = k / pieces of a piece's keys do not exceed its
+ *							threshold, so k of all do not exceed the greatest
+ *							of the pieces' thresholds
+ *		filter_kernel		items that do not exceed that go to memory, some
+ *							dozens of each piece
+ *		select_kernel		a block a query sorts them: the second pass; or it
+ *							does all, if there is one piece
+ *
+ * Nothing is kept from one batch to the next, and no block waits for another.
+ *
+ * A piece has every n-th line of 32 items, because good ones lie side by side:
+ * lists are scanned in the order of their distance.  Ties are broken by row
+ * id, so items with a threshold's key are within it.  Where more items are
+ * within than fit, mostly for ties, the block takes THREADS at a time from the
+ * beginning and sorts as often as need be: slower, and right for any input,
+ * such as damaged lists that hold one row a thousand times.
+ *
+ * Beyond GV_MANY_PROBES and GV_MANY_POSTINGS, CUB's radix sort.
+ */
+#include <cub/device/device_radix_sort.cuh>
+
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/coarse/number.cuh"
+#include "gpu/common/bins.cuh"
+#include "gpu/common/bisect.cuh"
+#include "gpu/common/common.cuh"
+#include "gpu/common/sift.cuh"
+#include "gpu/index/give.cuh"
+#include "gpu/index/gv_index.h"
+#include "gpu/index/scan.cuh"
+
+#define THREADS			GV_BINS_THREADS
+#define KEYS			20		/* of a thread, in registers at once */
+#define GROUPS			8		/* of a thread's items, for a threshold */
+#define FEW				2048	/* items in shared memory, of up to a quarter
+								 * that are wanted */
+#define MANY			4096
+#define QUAD			4		/* threads that find an item's rank */
+#define NO_KEY			0xFFFFFFFFu
+#define ANY_KEY			(NO_KEY - 1)	/* all items are within it */
+#define MAX_PROBES		65536	/* NearestPosting has 16 bits for the
+								 * probe */
+#define MAX_POSTINGS	(INT64_C(1) << 31)	/* numbered by 32 bits */
+#define MAX_PIECES		64		/* two lanes of a warp have their counts */
+#define LEAST_PIECE		8192	/* items of memory that make a piece */
+
+static GV_TUNABLE int32_t select_by = -1;	/* see gv_gpu_select_by */
+static GV_TUNABLE int32_t least_piece = LEAST_PIECE;
+
+#ifdef GV_TEST_BUILD
+/* See gv_index.h. */
+void
+gv_gpu_select_by(int32_t what, int32_t piece)
+{
+	select_by = what;
+	least_piece = piece > 0 ? piece : LEAST_PIECE;
+}
+#endif
+
+/* -- sources: the items of a query, and what becomes of those selected */
+
+/*
+ * All lists.  Their scores are the last step's, and what is wanted is not sure
+ * to be there before that is over (gv_step_follows), unless there are pieces.
+ */
+struct ListItems
+{
+	typedef GvNearestList Item;
+	static constexpr bool IS_EARLY = false;
+	const float *scores;
+	uint32_t	n;
+	uint32_t	k;
+	GvNumbering *numbering;		/* shared */
+
+	static __host__ __device__ __forceinline__ const GvPieces &
+	pieces(const GvBatch &batch)
+	{
+		return batch.list_pieces;
+	}
+
+	__device__ __forceinline__ void
+	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
+	{
+		scores = batch.d_coarse + (int64_t) query * model.nlists;
+		n = model.nlists;
+		k = min(gv_early(&batch.d_wanted[query].probes), model.nlists);
+	}
+
+	/* Reads what the last step has left. */
+	__device__ __forceinline__ void
+	follow(const GvBatch &batch, int query)
+	{
+	}
+
+	__device__ __forceinline__ uint32_t
+	key(uint32_t i) const
+	{
+		return gv_ordered(__ldcg(scores + i));
+	}
+
+	/* An item without what has to be read for it, and with that. */
+	static __device__ __forceinline__ Item
+	mark(uint32_t key, uint32_t i)
+	{
+		return {key, i};
+	}
+
+	__device__ __forceinline__ Item
+	resolve(const Item &marked) const
+	{
+		return marked;
+	}
+
+	/* By all threads: the first `count` items are the k smallest. */
+	__device__ __forceinline__ void
+	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
+		   const Item *items, uint32_t count) const
+	{
+		gv_number_many<THREADS>(model, batch, query, (int) count,
+									  [&](int i)
+		{
+			return items[i];
+		}, *numbering);
+	}
+};
+
+/* A posting, its score, and which of at most MAX_PROBES probes holds it. */
+struct NearestPosting
+{
+	uint32_t	key;			/* gv_ordered(S) */
+	uint32_t	high;			/* of the row id's 48 bits */
+	uint32_t	low;			/* its lowest 16, then the probe */
+
+	__device__ __forceinline__ bool
+	before(const NearestPosting &other) const
+	{
+		if (key != other.key)
+			return key < other.key;
+		return high < other.high || (high == other.high && low < other.low);
+	}
+
+	static __device__ __forceinline__ NearestPosting
+	worst()
+	{
+		return {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
+	}
+};
+
+/* The postings of a query's probes. */
+struct PostingItems
+{
+	typedef NearestPosting Item;
+	static constexpr bool IS_EARLY = true;
+	const float *scores;
+	const uint64_t *ids;
+	uint32_t	n;
+	uint32_t	k;
+	GvFound		early;			/* the result of the choice of lists */
+	GvFound    *found;			/* the same, shared: registers are for keys */
+
+	static __host__ __device__ __forceinline__ const GvPieces &
+	pieces(const GvBatch &batch)
+	{
+		return batch.posting_pieces;
+	}
+
+	__device__ __forceinline__ void
+	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
+	{
+		early = gv_early_found(batch, query);
+		scores = batch.d_scores + (int64_t) query * batch.postings;
+		ids = batch.d_ids + (int64_t) query * batch.postings;
+		n = early.nblocks * GV_BLOCK;
+		k = gv_early(&batch.d_wanted[query].capacity);
+	}
+
+	__device__ __forceinline__ void
+	follow(const GvBatch &batch, int query)
+	{
+		/* without a scan the last step has numbered the lists */
+		if (threadIdx.x == 0)
+			*found = batch.postings == 0 ? batch.d_found[query] : early;
+		if (batch.postings == 0)
+			n = 0;
+		else if (batch.d_kept != NULL)
+			n = batch.d_kept[query];
+	}
+
+	__device__ __forceinline__ uint32_t
+	key(uint32_t i) const
+	{
+		uint32_t	key = gv_ordered(__ldcg(scores + i));
+
+		return key < gv_ordered(__int_as_float(0x7F800000)) ? key : NO_KEY;
+	}
+
+	static __device__ __forceinline__ Item
+	mark(uint32_t key, uint32_t i)
+	{
+		return {key, i, 0};
+	}
+
+	__device__ __forceinline__ Item
+	resolve(const Item &marked) const
+	{
+		uint64_t	id = ids[marked.high];
+
+		return {marked.key, (uint32_t) (id >> 32), (uint32_t) id};
+	}
+
+	/* The refine record of an item, if it has one. */
+	static __device__ __forceinline__ const uint8_t *
+	record_of(const GvDeviceModel &model, const Item &item)
+	{
+		const uint8_t *const *table = model.d_tables[item.high >> 16];
+
+		return table == NULL ? NULL :
+			gv_record_at(model, table[item.high & 0xFFFF], item.low >> 16);
+	}
+
+	/*
+	 * Hits, and where bounds follow the addresses of their refine records,
+	 * which come to L2 meanwhile.
+	 */
+	__device__ __forceinline__ void
+	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
+		   const Item *items, uint32_t count) const
+	{
+		int64_t		first_hit = (int64_t) query * batch.capacity;
+
+		if (gv_select_downloads(batch))
+			gv_download_probes(batch, query, found->nprobed);
+		for (uint32_t i = threadIdx.x; i < count; i += THREADS)
+		{
+			Item		item = items[i];
+			const uint8_t *record = batch.d_records == NULL ? NULL :
+				record_of(model, item);
+
+			gv_download_hit(batch, first_hit + i, item.key, item.high,
+							item.low >> 16, item.low & 0xFFFF);
+			if (batch.d_records != NULL)
+				batch.d_records[first_hit + i] = record;
+			for (int at = 0; record != NULL && at < model.record_bytes;
+				 at += GV_L2_LINE)
+				gv_bring_line(record + at);
+		}
+		if (threadIdx.x == 0)
+			gv_download_found(batch, query, *found, count);
+	}
+};
+
+/* -- reading keys, and a threshold of them */
+
+/* A block's share of a query's items. */
+struct PieceShare
+{
+	uint32_t	piece;
+	uint32_t	npieces;
+
+	/* Item number `slot` of this thread. */
+	__device__ __forceinline__ uint32_t
+	at(uint32_t slot) const
+	{
+		uint32_t	line = slot * (THREADS / GV_WARP) + threadIdx.x / GV_WARP;
+
+		return (line * npieces + piece) * GV_WARP + threadIdx.x % GV_WARP;
+	}
+
+	/* Slots of each thread, of n items. */
+	__device__ __forceinline__ uint32_t
+	nslots(uint32_t n) const
+	{
+		uint32_t	step = THREADS * npieces;
+
+		return (n + step - 1) / step;
+	}
+};
+
+/* How many pieces do n items come in? */
+static __device__ __forceinline__ uint32_t
+count_pieces(const GvPieces &pieces, uint32_t n)
+{
+	return pieces.n <= 1 ? 1 : max(1u, min(pieces.n, n / pieces.least));
+}
+
+/* A thread's keys from a slot on; NO_KEY where there is no item. */
+template <typename Source>
+static __device__ __forceinline__ void
+load_keys(const Source &source, const PieceShare &share, uint32_t first_slot,
+		  uint32_t (&keys)[KEYS])
+{
+#pragma unroll
+	for (int r = 0; r < KEYS; r++)
+	{
+		uint32_t	i = share.at(first_slot + r);
+
+		keys[r] = i < source.n ? source.key(i) : NO_KEY;
+	}
+}
+
+/*
+ * A key that at least c of the share's items do not exceed, and few more;
+ * ANY_KEY if there are not enough.  A thread keeps GROUPS minima, each of
+ * every GROUPS-th of its items, because neighbors are alike.  keys are those
+ * of the first slots and, in the end, of the last.
+ */
+template <typename Source>
+static __device__ __forceinline__ uint32_t
+find_threshold(const Source &source, const PieceShare &share, uint32_t c,
+			   uint32_t (&keys)[KEYS], uint32_t (*said)[GV_WARP])
+{
+	GvTalk		talk = {said, 0};
+	uint32_t	nslots = share.nslots(source.n);
+	uint32_t	minima[GROUPS];
+	uint32_t	least;
+	uint32_t	most = 0;
+	uint32_t	nreal = 0;
+	GvLimit		bound;
+
+#pragma unroll
+	for (int g = 0; g < GROUPS; g++)
+		minima[g] = NO_KEY;
+	for (uint32_t first = 0; first < nslots; first += KEYS)
+	{
+		if (first > 0)
+			load_keys(source, share, first, keys);
+#pragma unroll
+		for (int r = 0; r < KEYS; r++)
+			minima[r % GROUPS] = min(minima[r % GROUPS], keys[r]);
+	}
+	least = minima[0];
+#pragma unroll
+	for (int g = 0; g < GROUPS; g++)
+	{
+		least = min(least, minima[g]);
+		most = max(most, minima[g] == NO_KEY ? 0 : minima[g]);
+		nreal += minima[g] != NO_KEY;
+	}
+	bound.count = talk.sum(nreal);
+	if (bound.count < c)
+		return ANY_KEY;
+	bound.key = talk.most(most);
+	bound.lower = ~talk.most(~least) - 1;	/* no float has key 0 */
+	bound.lower_count = 0;
+	return gv_narrow_bound(bound, c, c / 8 + 1, [&](uint32_t key)
+	{
+		uint32_t	count = 0;
+
+#pragma unroll
+		for (int g = 0; g < GROUPS; g++)
+			count += minima[g] <= key;
+		return count;
+	}, talk).key;
+}
+
+/*
+ * Marks the share's items within a threshold, and returns how many there are,
+ * of which those beyond the capacity are not marked.  keys are all of a
+ * thread's, if they are not more than that.  *count is shared, and 0 before.
+ * Ends with a barrier.
+ */
+template <typename Source>
+static __device__ __forceinline__ uint32_t
+collect(const Source &source, const PieceShare &share, uint32_t threshold,
+		uint32_t (&keys)[KEYS], typename Source::Item *items,
+		uint32_t capacity, uint32_t *count)
+{
+	uint32_t	nslots = share.nslots(source.n);
+
+	for (uint32_t first = 0; first < nslots; first += KEYS)
+	{
+		uint32_t	mine = 0;
+		uint32_t	at;
+
+		if (nslots > KEYS)
+			load_keys(source, share, first, keys);
+#pragma unroll
+		for (int r = 0; r < KEYS; r++)
+			mine += keys[r] <= threshold;
+		at = gv_reserve(mine, count);
+		if (mine == 0)
+			continue;
+#pragma unroll
+		for (int r = 0; r < KEYS; r++)
+			if (keys[r] <= threshold)
+			{
+				if (at < capacity)
+					items[at] = Source::mark(keys[r], share.at(first + r));
+				at++;
+			}
+	}
+	__syncthreads();
+	return *count;
+}
+
+/* -- sorting n items in shared memory: all begin and end with a barrier */
+
+/* By counting which are before each, a quad of threads an item. */
+template <typename Item>
+static __device__ __forceinline__ void
+sort_by_counting(Item *items, uint32_t n)
+{
+	uint32_t	mine = threadIdx.x / QUAD;
+	Item		item = Item::worst();
+	uint32_t	rank = 0;
+
+	__syncthreads();
+	if (mine < n)
+		item = items[mine];
+#pragma unroll 4
+	for (uint32_t i = threadIdx.x % QUAD; i < n; i += QUAD)
+	{
+		Item		other = items[i];
+
+		/* of equal ones, a row that is there twice, the first */
+		rank += i < mine ? !item.before(other) : other.before(item);
+	}
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
+	__syncthreads();
+	if (mine < n && threadIdx.x % QUAD == 0)
+		items[rank] = item;
+	__syncthreads();
+}
+
+/*
+ * The k smallest of up to CAPACITY items, with memory for as many, sorted;
+ * those behind come in any order.
+ */
+template <int CAPACITY, typename Item>
+static __device__ __forceinline__ void
+sort_items(Item *items, uint32_t n, uint32_t k, GvBins &bins)
+{
+	uint32_t	size = 2 * GV_WARP;
+
+	if (n <= THREADS / QUAD)
+		sort_by_counting(items, n);
+	else if (!gv_bins_sort<CAPACITY>(items, n, min(k, n), bins))
+	{
+		while (size < n)
+			size *= 2;
+		for (uint32_t i = n + threadIdx.x; i < size; i += THREADS)
+			items[i] = Item::worst();
+		gv_bitonic_sort(items, size);
+	}
+}
+
+/* -- the first pass */
+
+/* Block (x, y): d_thresholds of piece x of query y. */
+template <typename Source>
+static __global__ void __launch_bounds__(THREADS, 2)
+thresholds_kernel(GvDeviceModel model, GvBatch batch)
+{
+	__shared__ uint32_t said[2][GV_WARP];
+	const GvPieces &pieces = Source::pieces(batch);
+	int			query = blockIdx.y;
+	uint32_t	keys[KEYS];
+	Source		source;
+	uint32_t	npieces;
+	uint32_t	threshold;
+
+	gv_step_follows();
+	source.begin(model, batch, query);
+	npieces = count_pieces(pieces, source.n);
+	if (npieces == 1 || blockIdx.x >= npieces)
+		return;
+
+	PieceShare		share = {blockIdx.x, npieces};
+
+	load_keys(source, share, 0, keys);
+	threshold = find_threshold(source, share,
+							   (source.k + npieces - 1) / npieces, keys, said);
+	if (threadIdx.x == 0)
+		pieces.d_thresholds[query * pieces.n + blockIdx.x] = threshold;
+}
+
+/*
+ * The greatest threshold of a query's pieces, and a number of each, this
+ * lane's of the first 32 and of the others: 0 where there are fewer.  By a
+ * warp.
+ */
+static __device__ __forceinline__ uint32_t
+greatest_of(const uint32_t *values, uint32_t npieces, uint32_t (&own)[2])
+{
+	uint32_t	lane = threadIdx.x % GV_WARP;
+
+	own[0] = lane < npieces ? values[lane] : 0;
+	own[1] = lane + GV_WARP < npieces ? values[lane + GV_WARP] : 0;
+	return __reduce_max_sync(GV_FULL_WARP, max(own[0], own[1]));
+}
+
+/*
+ * Block (x, y): what piece x of query y has within the threshold, and how
+ * much.  Keys are read before the thresholds are there, for they are older.
+ * Shared: items [pieces.capacity].
+ */
+template <typename Source>
+static __global__ void __launch_bounds__(THREADS, 2)
+filter_kernel(GvDeviceModel model, GvBatch batch)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t count;
+	typedef typename Source::Item Item;
+	Item	   *items = (Item *) memory;
+	const GvPieces &pieces = Source::pieces(batch);
+	int			query = blockIdx.y;
+	int64_t		place = (int64_t) query * pieces.n + blockIdx.x;
+	Item	   *left = (Item *) pieces.d_items + place * pieces.capacity;
+	uint32_t	keys[KEYS];
+	uint32_t	each[2];
+	Source		source;
+	uint32_t	npieces;
+	uint32_t	threshold;
+	uint32_t	n;
+
+	source.begin(model, batch, query);
+	npieces = count_pieces(pieces, source.n);
+
+	PieceShare		share = {blockIdx.x, npieces};
+
+	if (npieces > 1 && blockIdx.x < npieces)
+		load_keys(source, share, 0, keys);
+	gv_step_follows();
+	if (npieces == 1 || blockIdx.x >= npieces)
+		return;
+	if (threadIdx.x == 0)
+		count = 0;
+	threshold = greatest_of(pieces.d_thresholds + query * pieces.n, npieces,
+							each);
+	__syncthreads();
+	n = collect(source, share, threshold, keys, items, pieces.capacity,
+				&count);
+	if (threadIdx.x == 0)
+		pieces.d_counts[place] = n;
+	for (uint32_t i = threadIdx.x; i < min(n, pieces.capacity); i += THREADS)
+		left[i] = source.resolve(items[i]);
+}
+
+/* -- the second pass */
+
+/*
+ * What the first pass has left of a query, to items: how many, more than the
+ * capacity if these are not all; and the threshold that they are within.
+ */
+template <typename Item>
+static __device__ __forceinline__ uint32_t
+gather(const GvPieces &pieces, uint32_t npieces, int query, Item *items,
+	   uint32_t capacity, uint32_t *threshold)
+{
+	const Item *left = (const Item *) pieces.d_items +
+		(int64_t) query * pieces.n * pieces.capacity;
+	uint32_t	counts[2];
+	uint32_t	upto[2];
+	uint32_t	total;
+
+	*threshold = greatest_of(pieces.d_thresholds + query * pieces.n, npieces,
+							 counts);
+	if (greatest_of(pieces.d_counts + query * pieces.n, npieces, counts) >
+		pieces.capacity)
+		return capacity + 1;
+	upto[0] = gv_upto_lane(counts[0]);
+	upto[1] = gv_upto_lane(counts[1]) +
+		__shfl_sync(GV_FULL_WARP, upto[0], GV_WARP - 1);
+	total = __shfl_sync(GV_FULL_WARP, upto[1], GV_WARP - 1);
+	if (total > capacity)
+		return total;
+	for (uint32_t p = threadIdx.x / GV_WARP; p < npieces;
+		 p += THREADS / GV_WARP)
+	{
+		bool		is_first = p < GV_WARP;
+		uint32_t	end = __shfl_sync(GV_FULL_WARP, is_first ? upto[0] :
+									  upto[1], p % GV_WARP);
+		uint32_t	n = __shfl_sync(GV_FULL_WARP, is_first ? counts[0] :
+									counts[1], p % GV_WARP);
+
+		for (uint32_t i = threadIdx.x % GV_WARP; i < n; i += GV_WARP)
+			items[end - n + i] = left[(int64_t) p * pieces.capacity + i];
+	}
+	return total;
+}
+
+/*
+ * The k smallest items of query blockIdx.x, k + THREADS <= CAPACITY.
+ * Shared: items [CAPACITY].
+ */
+template <typename Source, int CAPACITY>
+static __global__ void __launch_bounds__(THREADS, CAPACITY == FEW ? 2 : 1)
+select_kernel(GvDeviceModel model, GvBatch batch)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t count;
+	__shared__ GvFound found;
+	__shared__ GvBins bins;
+	__shared__ GvNumbering numbering;
+	typedef typename Source::Item Item;
+	Item	   *items = (Item *) memory;
+	const GvPieces &pieces = Source::pieces(batch);
+	bool		is_early = Source::IS_EARLY || pieces.n > 1;
+	int			query = blockIdx.x;
+	uint32_t	threshold = ANY_KEY;
+	uint32_t	total = 0;
+	uint32_t	nslots;
+	uint32_t	slot;
+	Item		last = Item::worst();
+	PieceShare		all = {0, 1};
+	Source		source;
+
+	if constexpr (Source::IS_EARLY)
+		source.found = &found;
+	else
+		source.numbering = &numbering;
+	if (is_early)
+		source.begin(model, batch, query);
+	gv_step_follows();
+	if (!is_early)
+		source.begin(model, batch, query);
+	source.follow(batch, query);
+	if (threadIdx.x == 0)
+		count = 0;
+	__syncthreads();
+
+	/* 1. items within a threshold */
+	nslots = all.nslots(source.n);
+	if (source.k > 0)			/* a batch's spare places want none */
+	{
+		uint32_t	npieces = count_pieces(pieces, source.n);
+
+		if (npieces > 1)
+			total = gather(pieces, npieces, query, items, CAPACITY,
+						   &threshold);
+		else
+		{
+			uint32_t	keys[KEYS];
+
+			load_keys(source, all, 0, keys);
+			/* of few all are sorted */
+			if (source.n > 2 * source.k)
+				threshold = find_threshold(source, all, source.k, keys, said);
+			total = collect(source, all, threshold, keys, items, CAPACITY,
+							&count);
+			if (total <= CAPACITY)
+#pragma unroll 2
+				for (uint32_t i = threadIdx.x; i < total; i += THREADS)
+					items[i] = source.resolve(items[i]);
+		}
+	}
+
+	/*
+	 * 2. the k smallest of these; where they do not fit, of all, as many at a
+	 * time as fit behind the k smallest so far
+	 */
+	slot = total <= CAPACITY ? nslots : 0;
+	if (total > CAPACITY)
+	{
+		total = 0;
+		__syncthreads();
+		if (threadIdx.x == 0)
+			count = 0;
+	}
+	for (;;)
+	{
+		for (; slot < nslots && total + THREADS <= CAPACITY; slot++)
+		{
+			uint32_t	i = all.at(slot);
+			uint32_t	key = i < source.n ? source.key(i) : NO_KEY;
+			Item		item = Item::worst();
+			bool		is_taken;
+			uint32_t	at;
+
+			if (key <= threshold)
+				item = source.resolve(Source::mark(key, i));
+			is_taken = item.before(last);
+			__syncthreads();
+			at = gv_take_place(__ballot_sync(GV_FULL_WARP, is_taken), &count);
+			if (is_taken)
+				items[at] = item;
+			__syncthreads();
+			total = count;
+		}
+		sort_items<CAPACITY>(items, total, source.k, bins);
+		total = min(total, source.k);
+		if (slot >= nslots)
+			break;
+		if (total == source.k)
+			last = items[total - 1];
+		if (threadIdx.x == 0)
+			count = total;
+	}
+
+	/* 3. out */
+	source.finish(model, batch, query, items, total);
+}
+
+/* -- more than select_kernel has memory for: CUB's sort, query by query */
+
+typedef unsigned __int128 SortItem; /* key, row id, place, or key, list */
+
+#define KEY_BIT			80		/* of a posting; 32 of a list */
+#define ROWID_BIT		32
+#define SORT_BITS		112
+
+/* Sorts n items of `first` into `second`, both in searcher->d_sort. */
+template <typename Item>
+struct CubSort
+{
+	Item	   *first;
+	Item	   *second;
+	void	   *temporary;
+	size_t		temporary_bytes;
+
+	GvStatus
+	take_memory(GvSearcher *searcher, int64_t n)
+	{
+		size_t		item_bytes = (n * sizeof(Item) + 255) / 256 * 256;
+		char	   *memory;
+
+		GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(NULL, temporary_bytes,
+												   (const Item *) NULL,
+												   (Item *) NULL, n));
+		GV_TRY(gv_buffer_need(&searcher->d_sort,
+							  2 * item_bytes + temporary_bytes));
+		memory = (char *) searcher->d_sort.memory;
+		first = (Item *) memory;
+		second = (Item *) (memory + item_bytes);
+		temporary = memory + 2 * item_bytes;
+		return GV_OK;
+	}
+
+	GvStatus
+	run(int64_t n, int first_bit, int end_bit, cudaStream_t stream) const
+	{
+		size_t		bytes = temporary_bytes;
+
+		return gv_cuda_status(cub::DeviceRadixSort::SortKeys(temporary, bytes,
+															 (const Item *)
+															 first, second, n,
+															 first_bit,
+															 end_bit, stream));
+	}
+};
+
+static int
+blocks_for(int64_t n)
+{
+	return (int) ((n + THREADS - 1) / THREADS);
+}
+
+/* Lists ascend already, and the sort is stable. */
+static __global__ void
+list_items_kernel(const float *scores, int n, uint64_t *items)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n)
+		items[i] = (uint64_t) gv_ordered(scores[i]) << 32 | (uint32_t) i;
+}
+
+/* One block: the nearest lists, numbered. */
+static __global__ void __launch_bounds__(THREADS)
+number_kernel(GvDeviceModel model, GvBatch batch, int query,
+			  const uint64_t *items)
+{
+	__shared__ GvNumbering numbering;
+
+	gv_number_many<THREADS>(model, batch, query,
+							min(batch.d_wanted[query].probes, model.nlists),
+							[&](int i)
+	{
+		return GvNearestList {(uint32_t) (items[i] >> 32),
+							  (uint32_t) items[i]};
+	}, numbering);
+}
+
+static GvStatus
+sort_lists(const GvDeviceModel *model, const GvBatch *batch,
+		   GvSearcher *searcher)
+{
+	cudaStream_t stream = searcher->stream;
+	int64_t		n = model->nlists;
+	CubSort<uint64_t> sort;
+
+	GV_TRY(sort.take_memory(searcher, n));
+	for (int query = 0; query < batch->n; query++)
+	{
+		GV_LAUNCH(list_items_kernel, blocks_for(n), THREADS, 0, stream,
+				  batch->d_coarse + query * n, (int) n, sort.first);
+		GV_TRY(sort.run(n, 32, 64, stream));
+		GV_LAUNCH(number_kernel, 1, THREADS, 0, stream, *model, *batch, query,
+				  sort.second);
+		GV_CUDA_TRY(cudaGetLastError());
+	}
+	return GV_OK;
+}
+
+/* The block that a place of a query is in, and which probe that is of. */
+static __device__ __forceinline__ const uint8_t *
+block_at(const GvDeviceModel &model, const GvBatch &batch, int query,
+		 uint32_t place, int *probe)
+{
+	const uint32_t *starts = batch.d_starts +
+		(int64_t) query * (batch.probes + 1);
+	uint32_t	b = place / GV_BLOCK;
+	int			list;
+
+	*probe = gv_probe_of(starts, batch.d_found[query].nprobed, b);
+	list = batch.d_probed[(int64_t) query * batch.probes + *probe].list;
+	return model.d_lists[list].d_blocks +
+		(int64_t) (b - starts[*probe]) * model.shape.block_bytes;
+}
+
+/* An item a thread, of all n places that a query has memory for. */
+static __global__ void
+posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
+					 SortItem *items)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	uint32_t	key = NO_KEY;
+	uint64_t	rowid = 0;
+
+	if (i >= n)
+		return;
+	if (i / GV_BLOCK < batch.d_found[query].nblocks)
+		key = gv_ordered(batch.d_scores[(int64_t) query * batch.postings + i]);
+	if (key < gv_ordered(__int_as_float(0x7F800000)))
+	{
+		int			probe;
+		const uint8_t *block = block_at(model, batch, query, (uint32_t) i,
+										&probe);
+
+		rowid = gv_id_in(block, model.shape, i % GV_BLOCK, 0) >> 16;
+	}
+	items[i] = (SortItem) key << KEY_BIT | (SortItem) rowid << ROWID_BIT |
+		(uint32_t) i;
+}
+
+/* Hits; the last real one tells how many there are. */
+static __global__ void
+sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
+				   const SortItem *items)
+{
+	uint32_t	dead = gv_ordered(__int_as_float(0x7F800000));
+	int64_t		k = min((int64_t) batch.d_wanted[query].capacity, n);
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	uint64_t	rowid;
+	int			probe;
+
+	if (i == 0 && (k == 0 || (uint32_t) (items[0] >> KEY_BIT) >= dead))
+		batch.d_found[query].nhits = 0;
+	if (i >= k || (uint32_t) (items[i] >> KEY_BIT) >= dead)
+		return;
+	if (i + 1 == k || (uint32_t) (items[i + 1] >> KEY_BIT) >= dead)
+		batch.d_found[query].nhits = (int32_t) i + 1;
+	rowid = (uint64_t) (items[i] >> ROWID_BIT) & 0xFFFFFFFFFFFF;
+	(void) block_at(model, batch, query, (uint32_t) items[i], &probe);
+	gv_download_hit(batch, (int64_t) query * batch.capacity + i,
+					(uint32_t) (items[i] >> KEY_BIT), (uint32_t) (rowid >> 16),
+					(uint32_t) rowid & 0xFFFF, (uint32_t) probe);
+}
+
+/* Probes and counts of query blockIdx.x. */
+static __global__ void
+sorted_found_kernel(GvBatch batch)
+{
+	int			query = blockIdx.x;
+	GvFound		found = batch.d_found[query];
+
+	if (gv_select_downloads(batch))
+		gv_download_probes(batch, query, found.nprobed);
+	__syncthreads();
+	if (threadIdx.x == 0)
+		gv_download_found(batch, query, found, batch.postings > 0 ?
+						  found.nhits : 0);
+}
+
+static GvStatus
+sort_postings(const GvDeviceModel *model, const GvBatch *batch,
+			  GvSearcher *searcher)
+{
+	cudaStream_t stream = searcher->stream;
+	int64_t		n = batch->postings;
+	CubSort<SortItem> sort;
+
+	if (n > 0)
+		GV_TRY(sort.take_memory(searcher, n));
+	for (int query = 0; query < batch->n && n > 0; query++)
+	{
+		GV_LAUNCH(posting_items_kernel, blocks_for(n), THREADS, 0, stream,
+				  *model, *batch, query, n, sort.first);
+		GV_TRY(sort.run(n, ROWID_BIT, SORT_BITS, stream));
+		GV_LAUNCH(sorted_hits_kernel,
+				  blocks_for(n < batch->capacity ? n : batch->capacity),
+				  THREADS, 0, stream, *model, *batch, query, n, sort.second);
+		GV_CUDA_TRY(cudaGetLastError());
+	}
+	GV_LAUNCH(sorted_found_kernel, batch->n, THREADS, 0, stream, *batch);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* -- the steps of a batch */
+
+/*
+ * The pieces of nitems items of each of n queries, of which k are wanted, and
+ * places for what the first pass leaves.
+ */
+static void
+place_pieces(GvPieces *pieces, int nsms, int32_t n, int64_t nitems, int32_t k,
+			 size_t item_bytes, char *memory, size_t *bytes)
+{
+	int64_t		most = 2 * (int64_t) nsms / n;
+
+	if (most > nitems / least_piece)
+		most = nitems / least_piece;
+	if (most > MAX_PIECES)
+		most = MAX_PIECES;
+	if (most <= 1)
+		return;
+	pieces->n = (uint32_t) most;
+	pieces->least = (uint32_t) least_piece / 2;
+	pieces->capacity = (k <= FEW / 4 ? FEW : MANY) / 4;
+	gv_place(&pieces->d_thresholds, memory, bytes, n * most);
+	gv_place(&pieces->d_counts, memory, bytes, n * most);
+	gv_place((char **) &pieces->d_items, memory, bytes,
+			 n * most * pieces->capacity * (int64_t) item_bytes);
+}
+
+/*
+ * See gv_index.h.  Where a scan filters there are few scores, whatever there
+ * is memory for.
+ */
+void
+gv_gpu_place_pieces(const GvDeviceModel *model, const GvSearcher *searcher,
+					GvBatch *batch, char *memory, size_t *bytes)
+{
+	/* a test's graph is one way's */
+	batch->list_pieces.by = select_by;
+	if (select_by != 0 && model->nlists > GV_MOST_PICKED &&
+		batch->probes <= GV_MANY_PROBES &&
+		!gv_gpu_approximate_fits(model, batch))
+		place_pieces(&batch->list_pieces, searcher->nsms, batch->n,
+					 model->nlists, batch->probes, sizeof(GvNearestList),
+					 memory, bytes);
+	if (select_by != 0 && batch->tests == 0 &&
+		!gv_gpu_sorts_postings(batch) &&
+		!gv_gpu_hopper_filters(model, batch, searcher))
+		place_pieces(&batch->posting_pieces, searcher->nsms, batch->n,
+					 batch->postings, batch->capacity,
+					 sizeof(NearestPosting), memory, bytes);
+}
+
+template <typename Source>
+static GvStatus
+launch_passes(const GvDeviceModel *model, const GvBatch *batch,
+			  GvSearcher *searcher, int32_t k)
+{
+	const GvPieces &pieces = Source::pieces(*batch);
+	size_t		item_bytes = sizeof(typename Source::Item);
+	cudaStream_t stream = searcher->stream;
+
+	if (pieces.n > 1)
+	{
+		dim3		grid(pieces.n, batch->n);
+
+		GV_TRY(gv_launch_step(thresholds_kernel<Source>, grid, THREADS, 0,
+							  stream, model, batch));
+		GV_TRY(gv_launch_step(filter_kernel<Source>, grid, THREADS,
+							  pieces.capacity * item_bytes, stream, model,
+							  batch));
+	}
+	if (k <= FEW / 4)
+		return gv_launch_step(select_kernel<Source, FEW>, batch->n, THREADS,
+							  FEW * item_bytes, stream, model, batch);
+	return gv_launch_step(select_kernel<Source, MANY>, batch->n, THREADS,
+						  MANY * item_bytes, stream, model, batch);
+}
+
+/* See gv_index.h. */
+bool
+gv_gpu_selects_lists(const GvDeviceModel *model, const GvBatch *batch)
+{
+	return (select_by > 0 && (select_by & GV_SELECT_LISTS) != 0) ||
+		batch->list_pieces.n > 1 || batch->probes > GV_MANY_PROBES ||
+		(batch->probes > GV_SIFT_MOST && model->nlists > GV_MOST_PICKED);
+}
+
+/* See gv_index.h. */
+bool
+gv_gpu_selects_postings(const GvBatch *batch)
+{
+	return (select_by > 0 && (select_by & GV_SELECT_POSTINGS) != 0) ||
+		batch->posting_pieces.n > 1 || !gv_gpu_can_sift(batch);
+}
+
+/* Are the best postings more, or of more probes, than a block selects? */
+bool
+gv_gpu_sorts_postings(const GvBatch *batch)
+{
+	return batch->capacity > GV_MANY_POSTINGS || batch->probes > MAX_PROBES ||
+		batch->postings > MAX_POSTINGS;
+}
+
+/* d_probed, d_starts and d_found of a batch, from d_coarse. */
+GvStatus
+gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
+					GvSearcher *searcher)
+{
+	if (batch->probes > GV_MANY_PROBES)
+		return sort_lists(model, batch, searcher);
+	return launch_passes<ListItems>(model, batch, searcher, batch->probes);
+}
+
+/* d_hits and all that comes out of a batch but bounds, from d_scores. */
+GvStatus
+gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
+					   GvSearcher *searcher)
+{
+	if (gv_gpu_sorts_postings(batch))
+		return sort_postings(model, batch, searcher);
+	return launch_passes<PostingItems>(model, batch, searcher,
+										batch->capacity);
+}
