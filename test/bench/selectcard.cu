@@ -3,7 +3,7 @@
  *		k-selection alone, on a card: rows that lie there, by the way that is
  *		chosen or by each; answers against the portable engine's.
  *
- * usage: selectcard WORK..., of anchors, methods, hard, cliff, table
+ * usage: selectcard WORK..., of anchors, papers, methods, hard, cliff, table
  * build: test/bench/selectcard.py does, runs this and makes tables of it
  *
  * Prints a line for each measurement: work, input, rows, columns, k, way,
@@ -20,6 +20,7 @@
 #include "selectdata.cuh"
 
 #define MOST_VALUES		(INT64_C(1) << 27)
+#define PAPERS_VALUES	(INT64_C(1) << 31)	/* of the papers' shapes, 8 GB */
 #define MOST_WANTED		(INT64_C(1) << 24)	/* rows * k */
 #define LOOKED_AT		3		/* rows */
 
@@ -59,6 +60,27 @@ static const Shape hard[] = {
 	{10000, 10000, 10}, {10000, 10000, 100}, {1, 100000000, 10000}
 };
 
+/*
+ * The papers' own experiments.  Johnson, Douze, Jegou, section 6.1 and figure
+ * 3: 10,000 rows of 1,000 to 128,000, k 100 and 1,000.  Komarov, Dashti,
+ * D'Souza: figure 5, 2^13 rows of 2^13 to 2^16; figure 6, rows of 2^16, 2^13 to
+ * 2^15 of them (2^16 are 16 GB); figure 7, 2^27 values divided in rows of 2^12
+ * to 2^23; k 64 and 512.
+ */
+static const Shape papers[] = {
+	{10000, 1000, 100}, {10000, 1000, 1000}, {10000, 4000, 100},
+	{10000, 4000, 1000}, {10000, 16000, 100}, {10000, 16000, 1000},
+	{10000, 64000, 100}, {10000, 64000, 1000}, {10000, 128000, 100},
+	{10000, 128000, 1000},
+	{8192, 8192, 64}, {8192, 8192, 512}, {8192, 16384, 64},
+	{8192, 16384, 512}, {8192, 32768, 64}, {8192, 32768, 512},
+	{8192, 65536, 64}, {8192, 65536, 512}, {16384, 65536, 64},
+	{16384, 65536, 512}, {32768, 65536, 64}, {32768, 65536, 512},
+	{32768, 4096, 64}, {32768, 4096, 512}, {2048, 65536, 64},
+	{2048, 65536, 512}, {128, 1048576, 64}, {128, 1048576, 512},
+	{16, 8388608, 64}, {16, 8388608, 512}
+};
+
 /* Where a cliff would be. */
 static const Shape cliffs[] = {
 	{1000, 100000, 31}, {1000, 100000, 33}, {1000, 100000, 127},
@@ -85,7 +107,8 @@ struct Bench
 {
 	GvSelector *selector;
 	cudaStream_t stream;
-	float	   *d_values;		/* [MOST_VALUES] */
+	int64_t		nvalues;
+	float	   *d_values;		/* [nvalues] */
 	uint32_t   *d_positions;	/* [MOST_WANTED] */
 	float	   *d_selected;
 	const char *work;
@@ -245,7 +268,7 @@ run_hard(Bench *bench)
 				 (Input) input);
 			run_shapes(bench, &shape, 1, false);
 		}
-	fill(bench, MOST_VALUES, 1, RANDOM);
+	fill(bench, bench->nvalues, 1, RANDOM);
 }
 
 /* The classes of gpu/select/gv_select_table.h, each by its largest member. */
@@ -277,6 +300,8 @@ run(Bench *bench, const char *work)
 	bench->work = work;
 	if (strcmp(work, "anchors") == 0)
 		run_shapes(bench, anchors, sizeof(anchors) / sizeof(Shape), false);
+	else if (strcmp(work, "papers") == 0)
+		run_shapes(bench, papers, sizeof(papers) / sizeof(Shape), false);
 	else if (strcmp(work, "methods") == 0)
 		run_shapes(bench, anchors, sizeof(anchors) / sizeof(Shape), true);
 	else if (strcmp(work, "cliff") == 0)
@@ -298,13 +323,17 @@ main(int argc, char **argv)
 	NEED(cudaGetDeviceProperties(&properties, 0));
 	printf("card\t%s\n", properties.name);
 	NEED(cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking));
-	NEED(cudaMalloc((void **) &bench.d_values, sizeof(float) * MOST_VALUES));
+	bench.nvalues = MOST_VALUES;
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "papers") == 0)
+			bench.nvalues = PAPERS_VALUES;
+	NEED(cudaMalloc((void **) &bench.d_values, sizeof(float) * bench.nvalues));
 	NEED(cudaMalloc((void **) &bench.d_positions,
 					sizeof(uint32_t) * MOST_WANTED));
 	NEED(cudaMalloc((void **) &bench.d_selected,
 					sizeof(float) * MOST_WANTED));
 	need(gv_gpu_selector(&bench.selector) == GV_OK, "selector");
-	fill(&bench, MOST_VALUES, 1, RANDOM);
+	fill(&bench, bench.nvalues, 1, RANDOM);
 	for (int i = 1; i < argc; i++)
 		run(&bench, argv[i]);
 	gv_gpu_selector_drop(bench.selector);

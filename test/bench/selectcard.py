@@ -10,6 +10,7 @@ but nvcc, gcc and a card.  RAFT is what packpeers.py has put into a folder; it
 selects from the same values, and is timed in the same way.
 
 	selectcard.py					the shapes of the goals and of peers
+	selectcard.py --papers			the shapes of the papers' own experiments
 	selectcard.py --methods			each way at the same shapes
 	selectcard.py --hard			sorted, reversed, all equal, few values
 	selectcard.py --cliff			about powers of two
@@ -49,7 +50,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("methods", "hard", "cliff", "table"):
+    for name in ("papers", "methods", "hard", "cliff", "table"):
         parser.add_argument("--" + name, action="store_true")
     parser.add_argument("--arch", default=None,
                         help="the card's, such as 90a; asked for unless said")
@@ -221,7 +222,7 @@ def build(args):
 def main():
     args = parse_arguments()
     args.arch = args.arch or cardbuild.card_arch()
-    works = [name for name in ("methods", "hard", "cliff", "table")
+    works = [name for name in ("papers", "methods", "hard", "cliff", "table")
              if getattr(args, name)] or ["anchors"]
     card, lines = run(build(args), works)
     print("card:", card)

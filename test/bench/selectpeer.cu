@@ -23,14 +23,15 @@
 
 #include "selectdata.cuh"
 
-#define MOST_VALUES		(INT64_C(1) << 27)
+#define MOST_VALUES		(INT64_C(1) << 31)
 #define MOST_WANTED		(INT64_C(1) << 24)	/* rows * k */
 #define WORKSPACE		(INT64_C(2) << 30)	/* bytes, taken once */
 
 struct Peer
 {
 	raft::device_resources resources;
-	float	   *d_values;		/* [MOST_VALUES] */
+	int64_t		nvalues;		/* of the largest shape */
+	float	   *d_values;		/* [nvalues] */
 	float	   *d_selected;		/* [MOST_WANTED] */
 	int		   *d_positions;
 };
@@ -99,10 +100,17 @@ main(int argc, char **argv)
 	Peer		peer = {};
 
 	raft::resource::set_workspace_to_pool_resource(peer.resources, WORKSPACE);
-	need(cudaMalloc((void **) &peer.d_values, sizeof(float) * MOST_VALUES));
+	for (int i = 1; i + 2 < argc; i += 3)
+	{
+		int64_t		n = atoll(argv[i]) * atoll(argv[i + 1]);
+
+		if (n <= MOST_VALUES && n > peer.nvalues)
+			peer.nvalues = n;
+	}
+	need(cudaMalloc((void **) &peer.d_values, sizeof(float) * peer.nvalues));
 	need(cudaMalloc((void **) &peer.d_selected, sizeof(float) * MOST_WANTED));
 	need(cudaMalloc((void **) &peer.d_positions, sizeof(int) * MOST_WANTED));
-	fill_kernel<<<1024, 256>>>(peer.d_values, MOST_VALUES, 1, RANDOM);
+	fill_kernel<<<1024, 256>>>(peer.d_values, peer.nvalues, 1, RANDOM);
 	need(cudaDeviceSynchronize());
 	for (int i = 1; i + 2 < argc; i += 3)
 	{
