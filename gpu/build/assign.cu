@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/build/gv_build.h"
+#include "gpu/build/build.h"
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/gv_index.h"
 #include "gpu/product/gv_product.h"
@@ -144,7 +144,7 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 GvStatus
 gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 			   const float *d_rows, int64_t n, int32_t p, GvProbe *d_nearest,

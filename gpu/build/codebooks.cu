@@ -8,7 +8,7 @@
  * shared memory.  Sums of shares are added in their order, so the same
  * residuals give the same codebooks.
  */
-#include "gpu/build/gv_build.h"
+#include "gpu/build/build.h"
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 
@@ -240,7 +240,7 @@ codebooks_kernel(const float *residuals, int dims, int m, int n,
 	}
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 GvStatus
 gv_gpu_codebooks(const GvModel *model, int32_t n, const float *d_residuals,
 				 uint64_t seed, float *d_codebooks, cudaStream_t stream)

@@ -9,7 +9,7 @@
  */
 #include <math.h>
 
-#include "gpu/build/gv_build.h"
+#include "gpu/build/build.h"
 #include "gpu/common/half.cuh"
 #include "gpu/common/warpselect.cuh"
 

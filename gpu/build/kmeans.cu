@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/build/gv_build.h"
+#include "gpu/build/build.h"
 #include "gpu/common/gv_group.h"
 
 #define THREADS			256
@@ -408,7 +408,7 @@ run(Clusters *cl)
 }
 
 #ifdef GV_TEST_BUILD
-/* See gv_build.h. */
+/* See build.h. */
 extern "C" void
 gv_gpu_kmeans_follows(bool yes)
 {
@@ -416,7 +416,7 @@ gv_gpu_kmeans_follows(bool yes)
 }
 #endif
 
-/* See gv_build.h. */
+/* See build.h. */
 GvStatus
 gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 			  GvKmeansFound *found, GvFinder *finder, const GvStop *stop)

@@ -24,7 +24,7 @@
 
 #include <algorithm>
 
-#include "gpu/build/gv_build.h"
+#include "gpu/build/build.h"
 #include "gpu/common/gv_group.h"
 
 #define THREADS			256
@@ -43,7 +43,7 @@ static GV_TUNABLE int32_t forced_tried = 0;
 static GV_TUNABLE int64_t forced_block = 0;
 
 #ifdef GV_TEST_BUILD
-/* See gv_build.h. */
+/* See build.h. */
 extern "C" void
 gv_gpu_near_groups_force(int32_t from, int32_t tried, int64_t block)
 {
@@ -53,7 +53,7 @@ gv_gpu_near_groups_force(int32_t from, int32_t tried, int64_t block)
 }
 #endif
 
-/* See gv_build.h. */
+/* See build.h. */
 bool
 gv_near_groups_serve(int32_t k)
 {
@@ -92,7 +92,7 @@ block_of(int32_t dims, int64_t n, int32_t k, int32_t tried)
 	return std::min(block, n);
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 int64_t
 gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k)
 {
@@ -140,7 +140,7 @@ take_memory(GvNearGroups *near, int64_t n, int32_t k, int32_t most)
 							 (int32_t) places, near->stream);
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 void
 gv_near_groups_drop(GvNearGroups *near)
 {
@@ -167,7 +167,7 @@ gv_near_groups_drop(GvNearGroups *near)
 	free(near->counts);
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 GvStatus
 gv_near_groups_begin(GvNearGroups *near, const GvKmeans *kmeans,
 					 const float *d_centroids, int32_t k, GvFinder *finder,
@@ -288,7 +288,7 @@ members_kernel(const float *centroids, int dims, const uint32_t *groups,
 		members[place * dims + d] = from[d];
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 GvStatus
 gv_near_groups_set(GvNearGroups *near, const float *d_centroids, int32_t k,
 				   GvFinder *finder, const GvStop *stop)
@@ -391,7 +391,7 @@ try_groups(GvNearGroups *near, const float *d_rows, int64_t n, int32_t tried,
 	return GV_OK;
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 GvStatus
 gv_near_groups_assign(GvNearGroups *near, const float *d_rows, int64_t n,
 					  GvProbe *d_nearest, GvFinder *finder, const GvStop *stop)

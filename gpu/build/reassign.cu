@@ -11,7 +11,7 @@
  */
 #include <algorithm>
 
-#include "gpu/build/gv_build.h"
+#include "gpu/build/build.h"
 
 #define THREADS			256
 #define LEAST_PIECE		8192	/* orphans, or all if fewer, whatever k */
@@ -26,7 +26,7 @@ gather_kernel(const float *from, const uint32_t *order, int dims, float *to)
 		to[(int64_t) blockIdx.x * dims + d] = row[d];
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 GvStatus
 gv_gpu_gather(const float *d_from, const uint32_t *d_order, int32_t n,
 			  int32_t dims, float *d_to, cudaStream_t stream)
@@ -130,7 +130,7 @@ place_orphans(const GvReassign *re, const GvClustered *of, int32_t n,
 	return GV_OK;
 }
 
-/* See gv_build.h. */
+/* See build.h. */
 GvStatus
 gv_gpu_reassign(GvReassign *re, const GvClustered *of,
 				const uint32_t *changed, const uint32_t *places,

@@ -6,7 +6,7 @@
  * thousand rows, spread over the cluster, tell where its halves are: the next
  * pass assigns all of them anyway.
  */
-#include "gpu/build/gv_build.h"
+#include "gpu/build/build.h"
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 

@@ -40,7 +40,7 @@
 #ifndef GV_CLUSTERS_H
 #define GV_CLUSTERS_H
 
-#include "gpu/build/gv_build.h"
+#include "gpu/build/build.h"
 #include "gpu/product/gv_product.h"
 
 #define GV_CLOSE_CAPACITY		16	/* close centroids of a row that are

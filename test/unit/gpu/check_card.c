@@ -22,7 +22,7 @@ bool		unit_small;
 
 /* gpu/coarse/gv_coarse.h */
 extern void gv_gpu_approximate_from(int64_t terms);
-extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
+extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/build.h */
 extern void gv_gpu_near_groups_force(int32_t from, int32_t tried,
 									 int64_t block);
 extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */

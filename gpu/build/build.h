@@ -1,5 +1,5 @@
 /*
- * gv_build.h
+ * build.h
  *		What the files of the CUDA builders share.
  */
 #ifndef GV_BUILD_H
@@ -276,14 +276,6 @@ struct GvBuilder
 	GvBuffer	out;			/* pinned */
 	GvBuffer	d_nearest;			/* probes of rows, and of queries */
 };
-
-extern GvDeviceRows gv_build_rows(const GvBuilder *builder, float *d_rows,
-								int32_t n);
-extern GvStatus gv_build_lists(GvBuilder *builder, GvDeviceRows *rows,
-							   const GvStop *stop);
-
-/* train.cu: d_codebooks, d_centroids, parents, starts and `trained` */
-extern GvStatus gv_gpu_train(GvBuilder *builder, const GvStop *stop);
 
 /* splitmix64: the next 64 random bits. */
 static __host__ __device__ __forceinline__ uint64_t
