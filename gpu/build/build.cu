@@ -67,7 +67,6 @@ cuda_size(const GvBuilderSpec *spec)
 	if (scores < (INT64_C(1) << 29))
 		scores = INT64_C(1) << 29;
 	return spec->sample_rows * row + 6 * (int64_t) spec->nlists * row +
-		gv_near_groups_bytes(spec->dims, spec->sample_rows, spec->nlists) +
 		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +
 		2 * GV_CODEBOOK_ROWS * (2 * row + 5 * (int64_t) spec->m) +
 		gv_blas_bytes(spec->device, spec->dims);

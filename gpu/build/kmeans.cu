@@ -2,8 +2,7 @@
  * kmeans.cu
  *		Lloyd's k-means with even clusters, as src/cpu/code/kmeans.c has it.
  *
- *		assign	the nearest centroid of every row (assign.cu, exact; of very
- *				many those of near groups, neargroups.cu)
+ *		assign	the nearest centroid of every row (assign.cu, exact)
  *		group	rows by cluster, ascending: a stable radix sort
  *		move	each centroid to the mean of its rows
  *		rebalance	the biggest clusters are split, with the places of empty
@@ -54,8 +53,6 @@ struct Clusters
 	int32_t		nsplits;		/* of the last rebalancing */
 	uint32_t   *changed;		/* [k] clusters of which are others then, */
 	uint32_t   *places;			/* [k] and where their rows are listed */
-	bool		by_groups;		/* `near` is used; else targets and `re` */
-	GvNearGroups near;
 	GvReassign	re;
 	GvKmeansFound *found;
 };
@@ -86,8 +83,6 @@ take_memory(Clusters *cl)
 	if (cl->starts == NULL || cl->splits == NULL || cl->done == NULL ||
 		cl->sorted == NULL || cl->changed == NULL || cl->places == NULL)
 		return GV_NO_MEMORY;
-	if (cl->by_groups)
-		return GV_OK;
 	GV_TRY(gv_reassign_create(&cl->re, cl->spec->dims, n, cl->k, cl->stream));
 	return gv_targets_create(&cl->targets, GV_L2, cl->spec->dims, cl->k,
 							 cl->stream);
@@ -99,7 +94,6 @@ free_memory(Clusters *cl)
 	(void) cudaStreamSynchronize(cl->stream);
 	gv_targets_drop(&cl->targets);
 	gv_reassign_drop(&cl->re);
-	gv_near_groups_drop(&cl->near);
 	(void) cudaFree(cl->d_nearest);
 	for (int i = 0; i < 2; i++)
 	{
@@ -182,21 +176,11 @@ group_rows(Clusters *cl)
 	return gv_cuda_status(cudaStreamSynchronize(cl->stream));
 }
 
-/*
- * Compare all rows with centroids, all or those near to them, and group them.
- */
+/* Compare all rows with all centroids, and group them. */
 static GvStatus
 assign_rows(Clusters *cl)
 {
 	cl->found->passes++;
-	if (cl->by_groups)
-	{
-		GV_TRY(gv_near_groups_set(&cl->near, cl->d_centroids, cl->k,
-								  cl->finder, cl->stop));
-		GV_TRY(gv_near_groups_assign(&cl->near, cl->d_x, cl->spec->n,
-									 cl->d_nearest, cl->finder, cl->stop));
-		return group_rows(cl);
-	}
 	GV_TRY(gv_targets_set(&cl->targets, cl->d_centroids, cl->k));
 	GV_TRY(gv_gpu_assign(cl->finder, &cl->targets, cl->d_x, cl->spec->n, 1,
 						  cl->d_nearest, cl->stop));
@@ -334,8 +318,7 @@ follow_rebalance(Clusters *cl)
 	int32_t		nchanged;
 	int32_t		norphans;
 
-	if (!follows || cl->by_groups ||
-		!list_changed(cl, &nchanged, &norphans))
+	if (!follows || !list_changed(cl, &nchanged, &norphans))
 		return assign_rows(cl);
 	GV_TRY(gv_targets_set(&cl->targets, cl->d_centroids, cl->k));
 	GV_TRY(gv_gpu_reassign(&cl->re, &of, cl->changed, cl->places, nchanged,
@@ -387,9 +370,6 @@ run(Clusters *cl)
 
 	GV_TRY(take_memory(cl));
 	GV_TRY(draw_centroids(cl));
-	if (cl->by_groups)
-		GV_TRY(gv_near_groups_begin(&cl->near, cl->spec, cl->d_centroids,
-									cl->k, cl->finder, cl->stop));
 	for (int pass = 0; pass < cl->spec->iterations; pass++)
 	{
 		GV_TRY(assign_rows(cl));
@@ -428,7 +408,6 @@ gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 	cl.d_x = d_x;
 	cl.d_centroids = d_centroids;
 	cl.k = spec->n < spec->k ? (int32_t) spec->n : spec->k;
-	cl.by_groups = gv_near_groups_serve(cl.k);
 	cl.finder = finder;
 	cl.stop = stop;
 	cl.stream = finder->searcher.stream;

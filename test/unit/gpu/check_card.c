@@ -23,8 +23,6 @@ bool		unit_small;
 /* gpu/coarse/gv_coarse.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/build.h */
-extern void gv_gpu_near_groups_force(int32_t from, int32_t tried,
-									 int64_t block);
 extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
 extern void test_arrive_card(void); /* check_arrive_card.c */
 extern void test_bytes_card(void);	/* check_bytes_card.c */
@@ -138,82 +136,6 @@ test_following(void)
 	gv_gpu_kmeans_follows(true);
 }
 
-/* Squares of rows' distances to their nearest centroids. */
-static double
-squares(const Making *making)
-{
-	const float *rows = making->moved;
-	int			n = making->n;
-	int			dims = making->spec.dims;
-	double		sum = 0.0;
-	int			i;
-	int			c;
-	int			d;
-
-	for (i = 0; i < n; i++)
-	{
-		double		least = INFINITY;
-
-		for (c = 0; c < making->trained.nlists; c++)
-		{
-			double		square = 0.0;
-
-			for (d = 0; d < dims; d++)
-				square += pow(rows[i * dims + d] -
-							  making->centroids[c * dims + d], 2);
-			least = fmin(least, square);
-		}
-		sum += least;
-	}
-	return sum;
-}
-
-/*
- * K-means by near groups: where a row tries all groups it finds what comparing
- * everything does, where it tries few of them nearly as much.
- */
-static void
-test_near_groups(void)
-{
-	GvBuilderSpec spec = make_spec(GV_L2, 7, 3, 50);
-	int			n = 500;
-	int			dims = 7;
-	float	   *rows = clustered(n, dims, 9, 0.2f);
-	size_t		bytes = sizeof(float) * n * dims;
-	const int32_t tried[] = {0, 14, 2};	/* of 14 groups; 0: of none */
-	Making		makings[3];
-	double		sums[3];
-	int			i;
-
-	memset(rows, 0, bytes / 10);	/* some are equal */
-	for (i = 0; i < 3; i++)
-	{
-		float	   *same = unit_alloc(bytes);
-
-		memcpy(same, rows, bytes);
-		/* several blocks, and several pieces of a group's rows */
-		gv_gpu_near_groups_force(tried[i] > 0 ? 40 : 0, tried[i],
-								 tried[i] > 0 ? 132 : 0);
-		makings[i] = begin_making(spec, same, n, n);
-		CHECK(train_making(&makings[i]) == GV_OK, "train");
-		get_model(&makings[i]);
-		sums[i] = squares(&makings[i]);
-	}
-	gv_gpu_near_groups_force(0, 0, 0);
-	CHECK(makings[0].trained.nlists == makings[1].trained.nlists &&
-		  memcmp(makings[0].centroids, makings[1].centroids, sizeof(float) *
-				 dims * makings[0].trained.nlists) == 0,
-		  "other centroids by all groups");
-	CHECK(memcmp(makings[0].centroids, makings[2].centroids, sizeof(float) *
-				 dims * makings[2].trained.nlists) != 0,
-		  "few groups find all");
-	CHECK(sums[2] < 1.25 * sums[0], "squares %g, by few groups %g", sums[0],
-		  sums[2]);
-	for (i = 0; i < 3; i++)
-		end_making(&makings[i]);
-	unit_free(rows);
-}
-
 static void
 test_mirrors(void)
 {
@@ -241,7 +163,6 @@ test_builders(void)
 	gv_gpu_approximate_from(0);		/* few terms, but by the way of many */
 	test_builder();
 	test_following();
-	test_near_groups();
 }
 
 static void
