@@ -1,24 +1,93 @@
 /*
  * selectset.cu
- *		GV_SET_SELECT and GV_SET_QUANTILES on a device: the row comes in
- *		pieces, is selected from as a whole, and the answers are read back.
- *
- * A selector is made with the set and its memory goes with it.
+ *		k-selection on a device: the choice of the method, and GV_SET_SELECT
+ *		and GV_SET_QUANTILES, whose row comes in chunks and is selected from
+ *		as a whole.
  */
 #include <stdlib.h>
 
-#include "gpu/common/gv_cuda.h"
 #include "gpu/common/gv_group.h"
 #include "gpu/common/gv_sets.h"
-#include "gpu/select/gv_selection.h"
+#include "gpu/select/rows.cuh"
 
-#define PIECE		(INT64_C(1) << 24)	/* values between looks at stop */
+#define SPARSE		16			/* columns for each value wanted, at least, for
+								 * WarpSelect: as src/cpu/select */
+#define CHUNK		(INT64_C(1) << 24)	/* values between looks at stop */
+#define GRANULES	(INT64_C(16) << 20) /* bytes that a device may round
+										 * allocations up by */
+
+/* See select.h. */
+extern "C" GvStatus
+gv_gpu_selector(GvSelector **selector)
+{
+	GvSelector *made = (GvSelector *) calloc(1, sizeof(GvSelector));
+	GvStatus	status;
+	int			device;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	status = gv_cuda_status(cudaGetDevice(&device));
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaDeviceGetAttribute(
+									&made->nsms,
+									cudaDevAttrMultiProcessorCount, device));
+	if (status == GV_OK)
+		status = gv_gpu_overlaps(&made->overlap);
+	if (status != GV_OK)
+	{
+		free(made);
+		return status;
+	}
+	*selector = made;
+	return GV_OK;
+}
+
+extern "C" void
+gv_gpu_selector_drop(GvSelector *selector)
+{
+	if (selector == NULL)
+		return;
+	gv_buffer_free(&selector->d_work);
+	gv_buffer_free(&selector->d_small);
+	gv_buffer_free(&selector->d_sort);
+	free(selector);
+}
+
+/* See select.h. */
+extern "C" GvSelectMethod
+gv_gpu_select_choose(const GvSelect *spec)
+{
+	if (spec->method != GV_SELECT_AUTO)
+		return spec->method;
+	if (spec->k <= GV_WARP_MAX_K && spec->k <= spec->columns / SPARSE)
+		return GV_SELECT_WARP;
+	return gv_multi_fits(spec->columns, spec->k) ? GV_SELECT_MULTI :
+		GV_SELECT_SAMPLE;
+}
+
+/* See select.h. */
+extern "C" GvStatus
+gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
+				   const float *d_values, uint32_t *d_positions,
+				   float *d_selected, void *stream)
+{
+	GvSelectMethod method = gv_gpu_select_choose(spec);
+	GvRowsCall	call = {d_values, spec->columns, spec->rows, d_positions,
+	d_selected, spec->k};
+
+	if (method == GV_SELECT_WARP)
+		return gv_rows_warp(selector, &call, (cudaStream_t) stream);
+	if (method == GV_SELECT_MULTI && gv_multi_fits(spec->columns, spec->k))
+		return gv_rows_multi(selector, &call, (cudaStream_t) stream);
+	return gv_rows_sample(selector, &call, method == GV_SELECT_SAMPLE,
+						  (cudaStream_t) stream);
+}
+
+/* -- sets */
 
 struct SelectSet
 {
 	GvSetSpec	spec;
-	GvSelect	select;
-	GvRowsWay	way;
 	GvSelector *selector;
 	cudaStream_t stream;
 	float	   *d_values;		/* [nrows] */
@@ -29,31 +98,23 @@ struct SelectSet
 	int64_t    *rank_errors;
 };
 
-static GvSelect
-select_of(const GvSetSpec *spec)
-{
-	GvSelect	select = {1, spec->nrows, spec->k,
-	(GvSelectMethod) spec->method};
-
-	return select;
-}
-
+/* Bytes of a set's memory, of which sampleselect.cu takes most. */
 static int64_t
 select_size(const GvSetSpec *spec)
 {
-	GvSelect	select = select_of(spec);
-
 	return (int64_t) sizeof(float) * spec->nrows + INT64_C(8) * spec->k +
-		(int64_t) gv_gpu_rows_bytes(&select, gv_gpu_rows_choose(&select)) +
-		(INT64_C(32) << 20);
+		(int64_t) gv_sample_bytes(spec->k) + GRANULES;
 }
 
-/* Where the input is not made for it, a bucket a rank; all at most. */
+/*
+ * The same, with a bucket for each rank, all at most; if the input is made for
+ * it, buckets are larger and memory may not suffice.
+ */
 static int64_t
 quantiles_size(const GvSetSpec *spec)
 {
-	int64_t		bytes = (int64_t) sizeof(float) * spec->nrows +
-		(INT64_C(32) << 20) + 12 * spec->nqueries;
+	int64_t		bytes = (int64_t) sizeof(float) * spec->nrows + GRANULES +
+		16 * spec->nqueries;
 	int64_t		buckets = spec->nqueries < 128 ? 2 * spec->nqueries : 256;
 	int64_t		kept = (spec->nrows / 256 + 4096) * buckets;
 	int64_t		sorted = 2 * (int64_t) sizeof(uint64_t) * kept +
@@ -79,8 +140,6 @@ static GvStatus
 begin_select(SelectSet *set)
 {
 	GV_TRY(begin(set));
-	set->select = select_of(&set->spec);
-	set->way = gv_gpu_rows_choose(&set->select);
 	GV_CUDA_TRY(cudaMalloc((void **) &set->d_positions,
 						   sizeof(uint32_t) * (size_t) set->spec.k));
 	return gv_cuda_status(cudaMalloc((void **) &set->d_selected,
@@ -120,7 +179,7 @@ select_drop(void *state)
 	free(set);
 }
 
-/* Make a set, which the caller gets only where all of it is there. */
+/* Makes a set; if anything fails, there is none. */
 static GvStatus
 create(const GvSetSpec *spec, GvStatus (*fill) (SelectSet *), void **state)
 {
@@ -170,9 +229,9 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 		memcpy(set->ranks + first, items, sizeof(int64_t) * (size_t) n);
 		return GV_OK;
 	}
-	for (int64_t i = 0; i < n; i += PIECE)
+	for (int64_t i = 0; i < n; i += CHUNK)
 	{
-		int64_t		count = n - i < PIECE ? n - i : PIECE;
+		int64_t		count = n - i < CHUNK ? n - i : CHUNK;
 
 		if (is_stopped(stop))
 			return GV_CANCELED;
@@ -185,20 +244,20 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/*
- * The device is done in a few milliseconds: no stop is looked for meanwhile.
- */
+/* The device takes a few milliseconds, in which no stop is looked for. */
 static GvStatus
 select_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	SelectSet  *set = (SelectSet *) state;
+	GvSelect	spec = {1, set->spec.nrows, set->spec.k,
+	(GvSelectMethod) set->spec.method};
 
 	if (is_stopped(stop))
 		return GV_CANCELED;
 	GV_TRY(gv_choose_device(set->spec.device));
-	GV_TRY(gv_gpu_select_rows(set->selector, &set->select, set->way,
-							  set->d_values, set->d_positions,
-							  set->d_selected, set->stream));
+	GV_TRY(gv_gpu_select_rows(set->selector, &spec, set->d_values,
+							  set->d_positions, set->d_selected,
+							  set->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	done->passes++;
 	done->finished = 1;
@@ -222,11 +281,11 @@ quantiles_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/* Positions lie on the device in 32 bits, and go out in 64. */
+/* Reads positions, which have 32 bits on the device, as int64. */
 static GvStatus
 get_positions(SelectSet *set, int64_t first, int64_t n, int64_t *positions)
 {
-	/* to the upper half of what is to be filled, and from there down */
+	/* 32 bits go to the upper half of the output, and are widened in order */
 	uint32_t   *narrow = (uint32_t *) (positions + n) - n;
 
 	GV_CUDA_TRY(cudaMemcpyAsync(narrow, set->d_positions + first,

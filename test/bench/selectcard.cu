@@ -1,22 +1,22 @@
 /*
  * selectcard.cu
- *		k-selection alone, on a card: rows that lie there, by the way that is
+ *		k-selection alone, on a card: rows in its memory, by the method that is
  *		chosen or by each; answers against the portable engine's.
  *
- * usage: selectcard WORK..., of anchors, papers, methods, hard, cliff, table
+ * usage: selectcard WORK..., of anchors, papers, methods, hard
  * build: test/bench/selectcard.py does, runs this and makes tables of it
  *
- * Prints a line for each measurement: work, input, rows, columns, k, way,
+ * Prints a line for each measurement: work, input, rows, columns, k, method,
  * microseconds by launches, microseconds by a graph's launch (0: none), wrong
- * rows of those looked at, rows that a threshold did not hold for.  Times are
- * medians of REPEATS, each the mean of some calls in a row between two events.
+ * rows of those looked at.  Times are medians of REPEATS, each the mean of some
+ * calls in a row between two events.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu/common/gv_cuda.h"
-#include "gpu/select/gv_selection.h"
+#include "gpu/select/select.h"
 #include "selectdata.cuh"
 
 #define MOST_VALUES		(INT64_C(1) << 27)
@@ -81,28 +81,6 @@ static const Shape papers[] = {
 	{16, 8388608, 64}, {16, 8388608, 512}
 };
 
-/* Where a cliff would be. */
-static const Shape cliffs[] = {
-	{1000, 100000, 31}, {1000, 100000, 33}, {1000, 100000, 127},
-	{1000, 100000, 128}, {1000, 100000, 129}, {1000, 100000, 255},
-	{1000, 100000, 257}, {1000, 100000, 1023}, {1000, 100000, 1025},
-	{1000, 100000, 2048}, {1000, 100000, 2049}, {1000, 100000, 4096},
-	{1000, 100000, 4097}, {1000, 100000, 7281}, {1000, 100000, 7282},
-	{1000, 100000, 10000}, {10000, 1024, 31},
-	{10000, 1024, 33}, {10000, 1024, 127}, {10000, 1024, 128},
-	{10000, 1024, 129}, {10000, 1024, 184}, {10000, 1024, 255},
-	{10000, 1024, 257}, {10000, 1024, 376}, {10000, 1024, 377},
-	{10000, 1024, 504}, {10000, 1024, 512}, {10000, 1024, 513},
-	{10000, 1024, 1000}, {10000, 1023, 100}, {10000, 1025, 10},
-	{10000, 1025, 100}, {10000, 1025, 248}, {10000, 1025, 249},
-	{10000, 2048, 10}, {10000, 2048, 100}, {10000, 2049, 10},
-	{10000, 2049, 100}, {10000, 4096, 10}, {10000, 4096, 100},
-	{10000, 4097, 10}, {10000, 4097, 100}, {10000, 8192, 10},
-	{10000, 8192, 100}, {10000, 8193, 10}, {10000, 8193, 100},
-	{10000, 10240, 10}, {10000, 10241, 10}, {10000, 12000, 100},
-	{1000, 16384, 10}, {1000, 16384, 100}, {1000, 16385, 100}
-};
-
 struct Bench
 {
 	GvSelector *selector;
@@ -128,9 +106,9 @@ need(bool good, const char *what)
 #define NEED(call)	need((call) == cudaSuccess, #call)
 
 static void
-call(Bench *bench, const GvSelect *spec, GvRowsWay way)
+call(Bench *bench, const GvSelect *spec)
 {
-	need(gv_gpu_select_rows(bench->selector, spec, way, bench->d_values,
+	need(gv_gpu_select_rows(bench->selector, spec, bench->d_values,
 							bench->d_positions, bench->d_selected,
 							bench->stream) == GV_OK, "selection");
 }
@@ -148,7 +126,7 @@ time_steps(Bench *bench, Step step)
 
 /* The same of one call that was recorded; 0: it cannot be. */
 static float
-time_graph(Bench *bench, const GvSelect *spec, GvRowsWay way)
+time_graph(Bench *bench, const GvSelect *spec)
 {
 	cudaGraph_t graph;
 	cudaGraphExec_t made;
@@ -157,7 +135,7 @@ time_graph(Bench *bench, const GvSelect *spec, GvRowsWay way)
 	if (cudaStreamBeginCapture(bench->stream,
 							   cudaStreamCaptureModeThreadLocal) != cudaSuccess)
 		return us;
-	call(bench, spec, way);
+	call(bench, spec);
 	if (cudaStreamEndCapture(bench->stream, &graph) != cudaSuccess ||
 		cudaGraphInstantiate(&made, graph, 0) != cudaSuccess)
 	{
@@ -208,28 +186,25 @@ is_row_right(Bench *bench, const GvSelect *spec, int64_t row)
 
 /* One line. */
 static void
-measure(Bench *bench, const GvSelect *spec, GvRowsWay way, bool check)
+measure(Bench *bench, const GvSelect *spec)
 {
-	uint32_t	before;
-	uint32_t	after;
 	int			nwrong = 0;
 	float		us;
 	float		graph_us;
 
 	NEED(cudaMemset(bench->d_positions, 0xFF,
 					sizeof(uint32_t) * spec->rows * spec->k));
-	need(gv_gpu_rows_missed(bench->selector, &before) == GV_OK, "count");
-	call(bench, spec, way);
-	need(gv_gpu_rows_missed(bench->selector, &after) == GV_OK, "count");
-	for (int i = 0; check && i < LOOKED_AT && i < spec->rows; i++)
+	call(bench, spec);
+	NEED(cudaStreamSynchronize(bench->stream));
+	for (int i = 0; i < LOOKED_AT && i < spec->rows; i++)
 		nwrong += !is_row_right(bench, spec,
 								i == 0 ? 0 : (spec->rows - 1) / i);
-	us = time_steps(bench, [&] { call(bench, spec, way); });
-	graph_us = time_graph(bench, spec, way);
-	printf("%s\t%s\t%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\t%u\n", bench->work,
+	us = time_steps(bench, [&] { call(bench, spec); });
+	graph_us = time_graph(bench, spec);
+	printf("%s\t%s\t%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\n", bench->work,
 		   input_names[bench->input], (long long) spec->rows,
-		   (long long) spec->columns, spec->k, gv_gpu_rows_name(way), us,
-		   graph_us, nwrong, after - before);
+		   (long long) spec->columns, spec->k,
+		   gv_select_name(gv_gpu_select_choose(spec)), us, graph_us, nwrong);
 	fflush(stdout);
 }
 
@@ -251,10 +226,15 @@ run_shapes(Bench *bench, const Shape *shapes, int n, bool each)
 		GvSelect	spec = {shapes[i].rows, shapes[i].columns, shapes[i].k,
 		GV_SELECT_AUTO};
 
-		for (int way = 0; way < GV_NROWS_WAYS; way++)
-			if (each ? gv_gpu_rows_can(&spec, (GvRowsWay) way) :
-				way == gv_gpu_rows_choose(&spec))
-				measure(bench, &spec, (GvRowsWay) way, true);
+		if (!each)
+			measure(bench, &spec);
+		for (int method = GV_SELECT_WARP; each && method < GV_NSELECT;
+			 method++)
+		{
+			spec.method = (GvSelectMethod) method;
+			if (method != GV_SELECT_WARP || spec.k <= GV_WARP_MAX_K)
+				measure(bench, &spec);
+		}
 	}
 }
 
@@ -271,29 +251,6 @@ run_hard(Bench *bench)
 	fill(bench, bench->nvalues, 1, RANDOM);
 }
 
-/* The classes of gpu/select/gv_select_table.h, each by its largest member. */
-static void
-run_table(Bench *bench)
-{
-	static const int64_t rows[] = {1, 16, 256, 4096};
-	static const int64_t columns[] = {256, 1024, 4096, 16384, 65536, 1048576,
-	16777216, 134217728};
-	static const int32_t ks[] = {16, 128, 512, 2048, 4096, 8192, 65536};
-
-	for (int64_t r : rows)
-		for (int64_t c : columns)
-			for (int32_t k : ks)
-			{
-				GvSelect	spec = {r, c, k, GV_SELECT_AUTO};
-
-				if (k > c || r * c > MOST_VALUES || r * k > MOST_WANTED / 8)
-					continue;
-				for (int way = 0; way < GV_NROWS_WAYS; way++)
-					if (gv_gpu_rows_can(&spec, (GvRowsWay) way))
-						measure(bench, &spec, (GvRowsWay) way, false);
-			}
-}
-
 static void
 run(Bench *bench, const char *work)
 {
@@ -304,12 +261,8 @@ run(Bench *bench, const char *work)
 		run_shapes(bench, papers, sizeof(papers) / sizeof(Shape), false);
 	else if (strcmp(work, "methods") == 0)
 		run_shapes(bench, anchors, sizeof(anchors) / sizeof(Shape), true);
-	else if (strcmp(work, "cliff") == 0)
-		run_shapes(bench, cliffs, sizeof(cliffs) / sizeof(Shape), false);
 	else if (strcmp(work, "hard") == 0)
 		run_hard(bench);
-	else if (strcmp(work, "table") == 0)
-		run_table(bench);
 	else
 		need(false, work);
 }

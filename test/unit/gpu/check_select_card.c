@@ -1,16 +1,23 @@
 /*
  * check_select_card.c
- *		k-selection on a device (gpu/select/gv_selection.h), by every way,
- *		against gv_select and gv_quantiles of src/cpu.
+ *		k-selection on a device (gpu/select/select.h), by every method, against
+ *		gv_select and gv_quantiles of src/cpu.
  *
  * check_select.c holds those against qsort, on the same inputs;
  * check_selectsets_card.c has the sets that are made of it.
  */
-#include <float.h>
-
-#include "gpu/select/gv_selection.h"
+#include "gpu/select/select.h"
 #include "../engine/selections.h"
 #include "searches.h"
+
+/* hostrows.cu */
+extern GvStatus select_host(GvSelector *selector, const GvSelect *spec,
+							const float *values, uint32_t *positions,
+							float *selected);
+extern GvStatus quantiles_host(GvSelector *selector, const float *values,
+							   int64_t n, const int64_t *ranks, int32_t nranks,
+							   bool approximate, float *quantiles,
+							   int64_t *rank_errors);
 
 /* Rows to select from, and what must come out. */
 typedef struct Case
@@ -24,37 +31,44 @@ typedef struct Case
 
 static GvSelector *selector;
 
+/* Selects by each method that takes this k, and compares. */
 static void
-check_way(const Case *one, GvRowsWay way)
+check_methods(const Case *one)
 {
-	const GvSelect *spec = &one->spec;
-	int64_t		n = spec->rows * spec->k;
+	GvSelect	spec = one->spec;
+	int64_t		n = spec.rows * spec.k;
 	uint32_t   *positions = unit_alloc(sizeof(uint32_t) * n);
 	float	   *selected = unit_alloc(sizeof(float) * n);
-	GvStatus	status;
-	int64_t		nwrong = 0;
-	int64_t		i;
 
-	status = gv_gpu_select_host(selector, spec, way, one->values, positions,
-								selected);
-	for (i = 0; i < n; i++)
-		nwrong += positions[i] != one->positions[i] ||
-			!same_bits(selected[i], one->selected[i]);
-	CHECK(status == GV_OK && nwrong == 0,
-		  "%s: status %d, %ld wrong; rows %ld columns %ld k %d input %d",
-		  gv_gpu_rows_name(way), status, (long) nwrong, (long) spec->rows,
-		  (long) spec->columns, spec->k, one->input);
+	for (spec.method = GV_SELECT_WARP; spec.method < GV_NSELECT; spec.method++)
+	{
+		GvStatus	status;
+		int64_t		nwrong = 0;
+		int64_t		i;
+
+		if (spec.method == GV_SELECT_WARP && spec.k > GV_WARP_MAX_K)
+			continue;
+		status = select_host(selector, &spec, one->values, positions,
+							 selected);
+		for (i = 0; i < n; i++)
+			nwrong += positions[i] != one->positions[i] ||
+				!same_bits(selected[i], one->selected[i]);
+		CHECK(status == GV_OK && nwrong == 0,
+			  "%s: status %d, %ld wrong; rows %ld columns %ld k %d input %d",
+			  gv_select_name(spec.method), status, (long) nwrong,
+			  (long) spec.rows, (long) spec.columns, spec.k, one->input);
+	}
 	unit_free(positions);
 	unit_free(selected);
 }
 
-/* All ways that can, for one k. */
+/* All methods, for one k. */
 static void
 check_k(Case one, int32_t k)
 {
 	int64_t		n = one.spec.rows * k;
 	void	   *scratch;
-	int			way;
+	GvSelectMethod method;
 
 	one.spec.k = k;
 	one.positions = unit_alloc(sizeof(uint32_t) * n);
@@ -62,11 +76,11 @@ check_k(Case one, int32_t k)
 	scratch = unit_alloc(gv_select_scratch(&one.spec));
 	CHECK(gv_select(&one.spec, one.values, one.positions, one.selected,
 					scratch, NULL) == GV_OK, "the processor's");
-	for (way = 0; way < GV_NROWS_WAYS; way++)
-		if (gv_gpu_rows_can(&one.spec, way))
-			check_way(&one, way);
-	CHECK(gv_gpu_rows_can(&one.spec, gv_gpu_rows_choose(&one.spec)),
-		  "a way that cannot was chosen");
+	check_methods(&one);
+	method = gv_gpu_select_choose(&one.spec);
+	CHECK(method != GV_SELECT_AUTO && (method != GV_SELECT_WARP ||
+									   k <= GV_WARP_MAX_K),
+		  "auto is %d", method);
 	unit_free(scratch);
 	unit_free(one.positions);
 	unit_free(one.selected);
@@ -136,10 +150,7 @@ check_rows(void)
 		}
 }
 
-/*
- * Rows and ks of any length: of a warp, of a block, and such as are sampled
- * and yet a block's.
- */
+/* Rows and ks of any length: a block's, and such as must be divided. */
 static void
 check_any_rows(void)
 {
@@ -161,7 +172,7 @@ check_any_rows(void)
 	}
 }
 
-/* Of which values a row is made; the rest of it is `last`. */
+/* The values of a row; the rest of it is `last`. */
 typedef struct Zeros
 {
 	int64_t		rows;
@@ -173,7 +184,6 @@ typedef struct Zeros
 	int32_t		nplus;			/* +0 */
 	float		first;
 	float		last;
-	int32_t		misled;			/* the threshold, see check_missed */
 } Zeros;
 
 /* The first row in order, others in none. */
@@ -205,23 +215,18 @@ zeros_values(const Zeros *zeros)
 	return values;
 }
 
-/*
- * Bounds of exactly 0 among zeros of both signs: estimates between two values
- * that come to it, and what lies halfway between the keys of the least and the
- * greatest where a threshold is looked for.
- */
+/* Pivots of exactly 0, estimated between two values, among zeros of both signs. */
 static void
 check_zeros(void)
 {
 	static const Zeros all[] = {
-		{2, 516, 56, 30, 0, 30, 0, -7, 57, 0},
-		{3, 516, 56, 30, 0, 20, 20, -7, 57, 0},
-		{2, 516, 40, 30, 0, 0, 30, -7, 57, 0},
-		{4, 516, 56, 26, 2, 40, 1, -7, 57, 0},
-		{2, 1024, 56, 30, 0, 30, 0, -15, 241, 0},
-		{2, 200, 20, 10, 0, 30, 30, -1e-45f, 3e-45f, 0},
-		{2, 200, 100, 10, 0, 100, 80, -1e-45f, 1e-45f, 0},
-		{12, 8192, 300, 256, 3, 150, 0, -FLT_MAX, INFINITY, 60}
+		{2, 516, 56, 30, 0, 30, 0, -7, 57},
+		{3, 516, 56, 30, 0, 20, 20, -7, 57},
+		{2, 516, 40, 30, 0, 0, 30, -7, 57},
+		{4, 516, 56, 26, 2, 40, 1, -7, 57},
+		{2, 1024, 56, 30, 0, 30, 0, -15, 241},
+		{2, 200, 20, 10, 0, 30, 30, -1e-45f, 3e-45f},
+		{2, 200, 100, 10, 0, 100, 80, -1e-45f, 1e-45f}
 	};
 	size_t		i;
 
@@ -231,9 +236,7 @@ check_zeros(void)
 		Case		one = {{all[i].rows, all[i].columns, 1, GV_SELECT_AUTO},
 		values, NULL, NULL, IN_ZEROS};
 
-		gv_gpu_rows_mislead(all[i].misled);
 		check_k(one, all[i].k);
-		gv_gpu_rows_mislead(0);
 		unit_free(values);
 	}
 }
@@ -252,29 +255,6 @@ check_many_wanted(void)
 }
 
 /*
- * Thresholds that let many items pass, which are sorted by buckets, or would
- * be if values could be spread over any; all of them hold, those of rows that
- * come in order, too.
- */
-static void
-check_many_passed(void)
-{
-	static const Input inputs[] = {IN_UNIFORM, IN_SORTED, IN_REVERSED,
-	IN_ALL_EQUAL, IN_FEW_VALUES, IN_SPECIAL};
-	int64_t		n = unit_small ? 20000 : 300000;
-	const int64_t ks[] = {800, 2048, 10};
-	uint32_t	before;
-	uint32_t	after;
-	int			i;
-
-	CHECK(gv_gpu_rows_missed(selector, &before) == GV_OK, "count");
-	for (i = 0; i < (unit_small ? 4 : 6); i++)
-		check_input(inputs[i], 1, n, i % 4, ks, unit_small ? 1 : 3);
-	CHECK(gv_gpu_rows_missed(selector, &after) == GV_OK, "count");
-	CHECK(after == before, "%u missed", after - before);
-}
-
-/*
  * A row as long as they get, of which the processor says the first 1 % once:
  * what comes first of all are the first of these.
  */
@@ -287,7 +267,6 @@ check_long_row(Input input, int64_t n)
 		unit_alloc(sizeof(uint32_t) * (n / 100)),
 	unit_alloc(sizeof(float) * (n / 100)), input};
 	void	   *scratch = unit_alloc(gv_select_scratch(&one.spec));
-	int			way;
 	int			i;
 
 	CHECK(gv_select(&one.spec, values, one.positions, one.selected, scratch,
@@ -298,9 +277,7 @@ check_long_row(Input input, int64_t n)
 		if (ks[i] > n / 100)
 			continue;
 		one.spec.k = (int32_t) ks[i];
-		for (way = 0; way < GV_NROWS_WAYS; way++)
-			if (gv_gpu_rows_can(&one.spec, way))
-				check_way(&one, way);
+		check_methods(&one);
 	}
 	unit_free(scratch);
 	unit_free(one.positions);
@@ -336,37 +313,6 @@ check_many_rows(void)
 	}
 }
 
-/*
- * Thresholds that are too low or too high: the row is done again.  No
- * threshold is lower than the first of the sample, which k of some rows are
- * not after all the same; one that is too high lets too many pass in every
- * row.
- */
-static void
-check_missed(void)
-{
-	int64_t		n = unit_small ? 8192 : 100000;
-	uint32_t	nrows = unit_small ? 2 : device_is_emulated() ? 10 : 300;
-	const int64_t ks[] = {100};
-	uint32_t	before;
-	uint32_t	after;
-	int			way;
-
-	for (way = 0; way < 2; way++)
-	{
-		CHECK(gv_gpu_rows_missed(selector, &before) == GV_OK, "count");
-		gv_gpu_rows_mislead(way ? 10000 : -10000);
-		check_input(IN_UNIFORM, nrows, n, 0, ks, 1);
-		gv_gpu_rows_mislead(0);
-		CHECK(gv_gpu_rows_missed(selector, &after) == GV_OK, "count");
-		CHECK(after - before >= (way ? nrows / 2 : nrows),
-			  "%u missed, way %d", after - before, way);
-	}
-	check_input(IN_UNIFORM, nrows, n, 0, ks, 1);
-	CHECK(gv_gpu_rows_missed(selector, &before) == GV_OK, "count");
-	CHECK(before == after, "%u missed that nobody misled", before - after);
-}
-
 /* Exact and approximate ranks, repeated, in no order, and at both ends. */
 static void
 check_ranks(Input input, int64_t n, int32_t nranks)
@@ -390,9 +336,8 @@ check_ranks(Input input, int64_t n, int32_t nranks)
 			input == IN_SAMPLE_HOSTILE ? n : n / 64;
 		int32_t		nwrong = 0;
 
-		CHECK(gv_gpu_quantiles_host(selector, values, n, ranks, nranks,
-									approximate, quantiles,
-									errors) == GV_OK, "quantiles");
+		CHECK(quantiles_host(selector, values, n, ranks, nranks, approximate,
+							 quantiles, errors) == GV_OK, "quantiles");
 		for (i = 0; i < nranks; i++)
 		{
 			int64_t		rank = ranks[i] + errors[i];
@@ -436,10 +381,8 @@ test_select_card(void)
 	check_any_rows();
 	check_zeros();
 	check_many_wanted();
-	check_many_passed();
 	check_many_rows();
 	check_long_rows();
-	check_missed();
 	check_quantiles_device();
 	gv_gpu_selector_drop(selector);
 }

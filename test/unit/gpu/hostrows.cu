@@ -1,11 +1,12 @@
 /*
  * hostrows.cu
- *		In the test build: selections of rows that the host has, there and
- *		back.
+ *		Selections from arrays in the host's memory, for check_select_card.c:
+ *		the values are copied to the device and the answers back.
  */
-#include "gpu/select/rows.cuh"
+#include "gpu/common/gv_cuda.h"
+#include "gpu/select/select.h"
 
-/* The call's arrays on the device; NULL until taken. */
+/* A call's arrays on the device; NULL until allocated. */
 struct HostRows
 {
 	float	   *d_memory;		/* of the values, and some in front */
@@ -15,9 +16,9 @@ struct HostRows
 	cudaStream_t stream;
 };
 
-/* Bring values [n] to where they lie as with the host, modulo 16 bytes. */
+/* Copies values [n] to an address that is the host's modulo 16 bytes. */
 static GvStatus
-bring(HostRows *rows, const float *values, int64_t n)
+copy_values(HostRows *rows, const float *values, int64_t n)
 {
 	size_t		shift = (uintptr_t) values / sizeof(float) % 4;
 
@@ -47,14 +48,14 @@ drop(HostRows *rows)
 
 static GvStatus
 select_and_fetch(HostRows *rows, GvSelector *selector, const GvSelect *spec,
-				 GvRowsWay way, uint32_t *positions, float *selected)
+				 uint32_t *positions, float *selected)
 {
 	size_t		n = (size_t) spec->rows * (size_t) spec->k;
 
 	GV_CUDA_TRY(cudaMalloc((void **) &rows->d_positions,
 						   sizeof(uint32_t) * n));
 	GV_CUDA_TRY(cudaMalloc((void **) &rows->d_selected, sizeof(float) * n));
-	GV_TRY(gv_gpu_select_rows(selector, spec, way, rows->d_values,
+	GV_TRY(gv_gpu_select_rows(selector, spec, rows->d_values,
 							  rows->d_positions, rows->d_selected,
 							  rows->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(positions, rows->d_positions,
@@ -65,27 +66,28 @@ select_and_fetch(HostRows *rows, GvSelector *selector, const GvSelect *spec,
 	return gv_cuda_status(cudaStreamSynchronize(rows->stream));
 }
 
+/* gv_gpu_select_rows of values [rows][columns]. */
 extern "C" GvStatus
-gv_gpu_select_host(GvSelector *selector, const GvSelect *spec, GvRowsWay way,
-				   const float *values, uint32_t *positions, float *selected)
+select_host(GvSelector *selector, const GvSelect *spec, const float *values,
+			uint32_t *positions, float *selected)
 {
 	HostRows	rows = {};
-	GvStatus	status = bring(&rows, values, spec->rows * spec->columns);
+	GvStatus	status = copy_values(&rows, values, spec->rows * spec->columns);
 
 	if (status == GV_OK)
-		status = select_and_fetch(&rows, selector, spec, way, positions,
-								  selected);
+		status = select_and_fetch(&rows, selector, spec, positions, selected);
 	drop(&rows);
 	return status;
 }
 
+/* gv_gpu_quantiles of values [n]. */
 extern "C" GvStatus
-gv_gpu_quantiles_host(GvSelector *selector, const float *values, int64_t n,
-					  const int64_t *ranks, int32_t nranks, bool approximate,
-					  float *quantiles, int64_t *rank_errors)
+quantiles_host(GvSelector *selector, const float *values, int64_t n,
+			   const int64_t *ranks, int32_t nranks, bool approximate,
+			   float *quantiles, int64_t *rank_errors)
 {
 	HostRows	rows = {};
-	GvStatus	status = bring(&rows, values, n);
+	GvStatus	status = copy_values(&rows, values, n);
 
 	if (status == GV_OK)
 		status = gv_gpu_quantiles(selector, rows.d_values, n, ranks, nranks,

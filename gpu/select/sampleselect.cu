@@ -1,0 +1,922 @@
+/*
+ * sampleselect.cu
+ *		SampleSelect: the first k items of any rows, and several ranks of one
+ *		array, exactly or approximately.
+ *
+ * Source: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019.
+ *
+ * Section IV.B has three kernels: the sample kernel sorts a sample and takes
+ * splitters from it (plant), the count kernel finds each item's bucket in a
+ * search tree of splitters in array order and counts it in shared memory
+ * (count_items, after section IV.G), the filter kernel copies the bucket that
+ * has the wanted rank, and the recursion of section IV.E goes on with it.
+ * These differ here:
+ *
+ *	- Items are distinct (gv_select.h), so the equality buckets of section IV.C
+ *	  are not needed.
+ *	- The filter kernel copies what is in and before the bucket (section IV.I,
+ *	  top-k), and only when few more than k items are left.  Until then the row
+ *	  is read again and items outside the range are skipped, so that memory is
+ *	  the same for every input, and no oracles are stored.
+ *	- Only the first range, all items, is divided by splitters; a range within
+ *	  is divided evenly, in 2,048 parts.  As 64 bits are 11 times 5 and 9, no
+ *	  input takes more than 6 even divisions.
+ *	- One kernel does all levels: a launch for each would take longer than all
+ *	  else for short rows.
+ *
+ * Ranks of an array (quantiles) take one level.  The rank of a splitter is the
+ * number of items in the buckets before it: the nearest splitter is the
+ * approximate answer of section II.C.  For exact answers a second read gathers
+ * the buckets that have a wanted rank; they are sorted together, and a rank of
+ * the array is a rank of these less the items that were left out.
+ */
+#include <stdlib.h>
+
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_segmented_radix_sort.cuh>
+
+#include "gpu/common/gv_group.h"
+#include "gpu/select/rows.cuh"
+
+#define THREADS			512		/* of a block that counts */
+#define BLOCKS_A_SM		2		/* registers for enough loads in flight */
+#define TREE_BITS		8
+#define BUCKETS			(1 << TREE_BITS)
+#define SPLITTERS		(BUCKETS - 1)
+#define SAMPLED			(16 * BUCKETS)	/* items of a sample */
+#define DIGIT_BITS		11		/* of an even division */
+#define DIGITS			(1 << DIGIT_BITS)
+#define CHUNK_VALUES	8		/* loads in flight, of a thread */
+#define CHUNK			(THREADS * CHUNK_VALUES)	/* values of a block */
+#define MOST_MEMORY		(INT64_C(256) << 20)	/* bytes for rows at once */
+#define SIDE_BY_SIDE	4096	/* items of a row for each row: longer rows are
+								 * sorted one after the other */
+#define SAMPLE_BYTES	(sizeof(uint64_t) * SAMPLED)
+
+/* -- splitters, buckets, chunks of a row */
+
+/*
+ * Splitters of a sorted sample, ascending and as a search tree.  Bucket b has
+ * the items from sorted[b - 1] on that are below sorted[b].  The tree is that
+ * of src/cpu/select, and so is the sample: an item at random of each of 4,096
+ * equal stretches.
+ */
+struct Tree
+{
+	uint64_t	sorted[SPLITTERS];
+	uint64_t	nodes[SPLITTERS];	/* the children of i are 2 i + 1, 2 i + 2 */
+};
+
+/* Returns the position of the sample's item of stretch j in a row of n. */
+static __device__ __forceinline__ int64_t
+stretch_position(int64_t n, uint32_t j)
+{
+	int64_t		begin = j * n / SAMPLED;
+	int64_t		end = (j + 1) * n / SAMPLED;
+	uint64_t	hash = (j + UINT64_C(0x5A3D)) * UINT64_C(0x9E3779B97F4A7C15);
+
+	hash = (hash ^ hash >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+	return begin + (int64_t) ((hash >> 32) % (uint64_t) (end - begin));
+}
+
+/*
+ * Makes the tree of a row of n >= SAMPLED values, by all threads of a block;
+ * items [SAMPLED] is shared memory for the sample.  Ends with a barrier.
+ */
+static __device__ __forceinline__ void
+plant(const float *row, int64_t n, uint64_t *items, Tree *tree)
+{
+	for (uint32_t j = threadIdx.x; j < SAMPLED; j += THREADS)
+	{
+		int64_t		position = stretch_position(n, j);
+
+		items[j] = gv_row_item(row[position], position);
+	}
+	__syncthreads();
+	gv_block_sort(items, SAMPLED);
+	for (uint32_t i = threadIdx.x; i < SPLITTERS; i += THREADS)
+	{
+		uint32_t	level = 31 - __clz(i + 1);
+		uint32_t	reach = BUCKETS / 2 >> level;
+		uint32_t	j = i + 1 - (1u << level);
+		uint32_t	number = (2 * j + 1) * reach - 1;
+
+		tree->sorted[i] = items[(i + 1) * (SAMPLED / BUCKETS)];
+		tree->nodes[i] = items[(number + 1) * (SAMPLED / BUCKETS)];
+	}
+	__syncthreads();
+}
+
+static __device__ __forceinline__ uint32_t
+bucket_of(const Tree *tree, uint64_t item)
+{
+	uint32_t	i = 0;
+
+#pragma unroll
+	for (int level = 0; level < TREE_BITS; level++)
+		i = 2 * i + 1 + (item >= tree->nodes[i]);
+	return i - SPLITTERS;
+}
+
+/*
+ * Counts an item of each lane in its bucket.  If all lanes have the same
+ * bucket, as in rows of few values, one of them adds for all (section IV.G).
+ */
+static __device__ __forceinline__ void
+count_bucket(uint32_t *counts, uint32_t bucket, bool counts_for)
+{
+	uint32_t	lanes = __ballot_sync(GV_FULL_WARP, counts_for);
+	uint32_t	same;
+
+	if (lanes == 0)
+		return;
+	same = __shfl_sync(GV_FULL_WARP, bucket, __ffs((int) lanes) - 1);
+	if (!__any_sync(GV_FULL_WARP, counts_for && bucket != same))
+	{
+		if (threadIdx.x % GV_WARP == 0)
+			atomicAdd(&counts[same], (uint32_t) __popc(lanes));
+	}
+	else if (counts_for)
+		atomicAdd(&counts[bucket], 1u);
+}
+
+/* Returns the position of value r of this thread in a chunk. */
+static __device__ __forceinline__ int64_t
+chunk_position(int64_t first, int r)
+{
+	return first + r * THREADS + threadIdx.x;
+}
+
+/* Loads the chunk at `first` of a row of n, 0 beyond its end. */
+static __device__ __forceinline__ void
+load_chunk(const float *row, int64_t n, int64_t first,
+		   float (&values)[CHUNK_VALUES])
+{
+#pragma unroll
+	for (int r = 0; r < CHUNK_VALUES; r++)
+	{
+		int64_t		i = chunk_position(first, r);
+
+		values[r] = i < n ? __ldcs(&row[i]) : 0.0f;
+	}
+}
+
+/*
+ * Appends items of a chunk to d_items [capacity], those of mask, bit r for
+ * value r, by all threads of a block.  *count, in the device's memory, is
+ * their number so far.  Begins with a barrier.
+ */
+static __device__ __forceinline__ void
+append(const float (&values)[CHUNK_VALUES], int64_t first, uint32_t mask,
+	   uint32_t *count, uint64_t *d_items, uint32_t capacity)
+{
+	__shared__ uint32_t block_count;
+	__shared__ uint32_t block_at;
+	uint32_t	at;
+
+	__syncthreads();
+	if (threadIdx.x == 0)
+		block_count = 0;
+	__syncthreads();
+	at = gv_reserve(__popc(mask), &block_count);
+	__syncthreads();
+	if (threadIdx.x == 0 && block_count > 0)
+		block_at = atomicAdd(count, block_count);
+	__syncthreads();
+	at += block_count > 0 ? block_at : 0;
+#pragma unroll
+	for (int r = 0; r < CHUNK_VALUES; r++)
+		if (mask & 1u << r)
+		{
+			if (at < capacity)
+				d_items[at] = gv_row_item(values[r],
+										  chunk_position(first, r));
+			at++;
+		}
+}
+
+/* Sorts d_items [n] by CUB into the n items behind them. */
+static GvStatus
+sort_items(GvSelector *selector, uint64_t *d_items, int64_t n,
+		   cudaStream_t stream)
+{
+	size_t		bytes = 0;
+
+	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(NULL, bytes,
+											   (const uint64_t *) NULL,
+											   (uint64_t *) NULL, n));
+	GV_TRY(gv_buffer_need(&selector->d_sort, bytes));
+	return gv_cuda_status(cub::DeviceRadixSort::SortKeys(
+							  selector->d_sort.memory, bytes,
+							  (const uint64_t *) d_items, d_items + n, n, 0,
+							  64, stream));
+}
+
+/* -- the first k items of rows */
+
+/* What the blocks of a row share; zeros before a launch. */
+struct Shared
+{
+	uint32_t	counts[3][DIGITS];	/* in turn: one is counted in while the next
+									 * is cleared */
+	uint32_t	arrived;		/* at all barriers so far */
+	uint32_t	gathered;		/* items */
+};
+
+/* A launch's parameters, beside the rows. */
+struct Levels
+{
+	bool		is_sampled;		/* the first division is by splitters */
+	uint32_t	capacity;		/* items gathered of a row, k at least */
+	Shared	   *d_shared;		/* [teams] */
+	uint64_t   *d_items;		/* [teams][capacity], or [rows][2][capacity] if
+								 * a block cannot sort so many */
+};
+
+/* A range that contains the k-th item of a row. */
+struct Range
+{
+	uint64_t	first;
+	uint64_t	last;
+	uint32_t	count;			/* items in it */
+	uint32_t	before;			/* items below first */
+};
+
+/* Shared memory of a block, beside its items. */
+struct Block
+{
+	uint32_t	counts[DIGITS];
+	Tree		tree;
+	Range		range;
+	uint32_t	sums[THREADS / GV_WARP];
+};
+
+/* A block's place among the blocks of a row. */
+struct Member
+{
+	Shared	   *shared;
+	uint32_t	nmembers;
+	uint32_t	number;
+	uint32_t	waits;			/* so far */
+	uint32_t	turn;			/* of shared->counts */
+
+	/* Waits for all blocks of the row, and sees what they have written. */
+	__device__ __forceinline__ void
+	wait()
+	{
+		__syncthreads();
+		if (nmembers == 1)
+			return;
+		waits++;
+		if (threadIdx.x == 0)
+		{
+			__threadfence();
+			atomicAdd(&shared->arrived, 1u);
+			while (*(volatile uint32_t *) &shared->arrived < waits * nmembers)
+				;
+			__threadfence();
+		}
+		__syncthreads();
+	}
+};
+
+/* Returns the bits of an item's number in a part of an even division. */
+static __device__ __forceinline__ int
+part_bits(const Range &range)
+{
+	return max(0, 64 - __clzll((long long) (range.last - range.first)) -
+			   DIGIT_BITS);
+}
+
+/* Counts the items of this block's chunks in the range by buckets. */
+static __device__ __forceinline__ void
+count_items(const float *row, int64_t n, const Member &member, Block &block,
+			bool by_tree)
+{
+	Range		range = block.range;
+	int			bits = part_bits(range);
+
+#pragma unroll 1
+	for (int64_t first = (int64_t) member.number * CHUNK; first < n;
+		 first += (int64_t) member.nmembers * CHUNK)
+	{
+		float		values[CHUNK_VALUES];
+
+		load_chunk(row, n, first, values);
+#pragma unroll
+		for (int r = 0; r < CHUNK_VALUES; r++)
+		{
+			int64_t		i = chunk_position(first, r);
+			uint64_t	item = gv_row_item(values[r], i);
+			uint64_t	offset = item - range.first;
+			bool		inside = i < n && offset <= range.last - range.first;
+			uint32_t	bucket = 0;
+
+			if (inside)
+				bucket = by_tree ? bucket_of(&block.tree, item) :
+					(uint32_t) (offset >> bits);
+			count_bucket(block.counts, bucket, inside);
+		}
+	}
+}
+
+/* Narrows the range to its bucket that has the item of that rank. */
+static __device__ __forceinline__ void
+enter_bucket(Block &block, uint32_t rank, bool by_tree)
+{
+	constexpr int EACH = DIGITS / THREADS;
+	Range		range = block.range;
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	mine[EACH];
+	uint32_t	sum = 0;
+	uint32_t	upto;
+	uint32_t	before = range.before;
+
+#pragma unroll
+	for (int e = 0; e < EACH; e++)
+		sum += mine[e] = block.counts[threadIdx.x * EACH + e];
+	upto = gv_upto_lane(sum);
+	if (lane == GV_WARP - 1)
+		block.sums[threadIdx.x / GV_WARP] = upto;
+	__syncthreads();
+	for (uint32_t w = 0; w < threadIdx.x / GV_WARP; w++)
+		before += block.sums[w];
+	before += upto - sum;
+	if (rank >= before && rank < before + sum)
+	{
+		uint32_t	b = threadIdx.x * EACH;
+
+#pragma unroll
+		for (int e = 0; e < EACH; e++)
+		{
+			if (rank >= before && rank < before + mine[e])
+			{
+				b += e;
+				range.count = mine[e];
+				break;
+			}
+			before += mine[e];
+		}
+		range.before = before;
+		if (by_tree)
+		{
+			if (b > 0)
+				range.first = block.tree.sorted[b - 1];
+			if (b < SPLITTERS)
+				range.last = block.tree.sorted[b] - 1;
+		}
+		else
+		{
+			int			bits = part_bits(range);
+			uint64_t	end = ((uint64_t) b << bits) +
+				((UINT64_C(1) << bits) - 1);
+
+			range.last = range.first + min(end, range.last - range.first);
+			range.first += (uint64_t) b << bits;
+		}
+		block.range = range;
+	}
+	__syncthreads();
+}
+
+/* Divides the range once: one level. */
+static __device__ __forceinline__ void
+divide(const float *row, const GvRowsCall &call, Member &member, Block &block,
+	   bool by_tree)
+{
+	bool		alone = member.nmembers == 1;
+	uint32_t   *counts = member.shared->counts[member.turn];
+
+	member.turn = (member.turn + 1) % 3;
+	for (int i = threadIdx.x; i < DIGITS; i += THREADS)
+	{
+		block.counts[i] = 0;
+		if (!alone && member.number == 0)
+			member.shared->counts[member.turn][i] = 0;
+	}
+	__syncthreads();
+	count_items(row, call.columns, member, block, by_tree);
+	__syncthreads();
+	if (!alone)
+	{
+		for (int i = threadIdx.x; i < DIGITS; i += THREADS)
+			if (block.counts[i] > 0)
+				atomicAdd(&counts[i], block.counts[i]);
+		__threadfence();
+		member.wait();
+		for (int i = threadIdx.x; i < DIGITS; i += THREADS)
+			block.counts[i] = __ldcg(&counts[i]);
+		__syncthreads();
+	}
+	enter_bucket(block, (uint32_t) call.k - 1, by_tree);
+}
+
+/* Gathers this block's items up to and with `last` in d_items [capacity]. */
+static __device__ __forceinline__ void
+gather(const float *row, int64_t n, const Member &member, uint64_t last,
+	   uint64_t *d_items, uint32_t capacity)
+{
+#pragma unroll 1
+	for (int64_t first = (int64_t) member.number * CHUNK; first < n;
+		 first += (int64_t) member.nmembers * CHUNK)
+	{
+		float		values[CHUNK_VALUES];
+		uint32_t	mask = 0;
+
+		load_chunk(row, n, first, values);
+#pragma unroll
+		for (int r = 0; r < CHUNK_VALUES; r++)
+		{
+			int64_t		i = chunk_position(first, r);
+
+			if (i < n && gv_row_item(values[r], i) <= last)
+				mask |= 1u << r;
+		}
+		append(values, first, mask, &member.shared->gathered, d_items,
+			   capacity);
+	}
+}
+
+/* Selects from one row. */
+static __device__ __forceinline__ void
+select_row(const GvRowsCall &call, const Levels &levels, int64_t number,
+		   uint64_t *d_items, Member &member, Block &block, uint64_t *items)
+{
+	const float *row = call.d_values + number * call.columns;
+	bool		by_tree = levels.is_sampled && call.columns >= SAMPLED;
+	uint32_t	count;
+
+	if (by_tree && call.columns > levels.capacity)
+		plant(row, call.columns, items, &block.tree);
+	__syncthreads();
+	if (threadIdx.x == 0)
+		block.range = {0, GV_NO_ITEM, (uint32_t) call.columns, 0};
+	__syncthreads();
+	while (block.range.before + block.range.count > levels.capacity)
+	{
+		divide(row, call, member, block, by_tree);
+		by_tree = false;
+	}
+	count = block.range.before + block.range.count;
+	gather(row, call.columns, member, block.range.last, d_items,
+		   levels.capacity);
+	__threadfence();
+	member.wait();
+	if (member.number != 0)
+		return;
+	if (levels.capacity <= GV_ROWS_CAPACITY)
+	{
+		for (uint32_t i = threadIdx.x; i < count; i += THREADS)
+			items[i] = __ldcg(&d_items[i]);
+		__syncthreads();
+		gv_block_write(items, count, call, number);
+	}
+	else
+		for (uint32_t i = count + threadIdx.x; i < levels.capacity;
+			 i += THREADS)
+			d_items[i] = GV_NO_ITEM;
+	if (threadIdx.x == 0)
+		member.shared->gathered = 0;
+	__threadfence();
+	__syncthreads();
+}
+
+/*
+ * A block takes rows one after the other or, if rows are fewer than blocks,
+ * shares one with others, for which it waits: all blocks are resident.
+ * Shared: items [GV_ROWS_CAPACITY].
+ */
+static __global__ void __launch_bounds__(THREADS, BLOCKS_A_SM)
+sampleselect_kernel(GvRowsCall call, Levels levels)
+{
+	GV_SHARED(memory);
+	__shared__ Block block;
+	uint32_t	nrows = (uint32_t) call.rows;
+	uint32_t	nteams = min(nrows, gridDim.x);
+	uint32_t	nmembers = gridDim.x / nteams;
+	uint32_t	team = blockIdx.x / nmembers;
+	Member		member = {&levels.d_shared[team], nmembers,
+		blockIdx.x % nmembers, 0, 0};
+
+	for (uint32_t i = team; i < nrows && team < nteams; i += nteams)
+		select_row(call, levels, i, levels.d_items +
+				   (levels.capacity <= GV_ROWS_CAPACITY ?
+					(int64_t) team * GV_ROWS_CAPACITY :
+					2 * (int64_t) i * levels.capacity), member, block,
+				   (uint64_t *) memory);
+}
+
+/* Blocks of sampleselect_kernel that are resident; emulated ones take turns. */
+static GvStatus
+find_blocks(const GvSelector *selector, int *nblocks)
+{
+	size_t		bytes = sizeof(uint64_t) * GV_ROWS_CAPACITY;
+
+	GV_TRY(gv_allow_shared((const void *) sampleselect_kernel, bytes));
+#ifdef __CUDACC__
+	GV_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+					nblocks, sampleselect_kernel, THREADS, bytes));
+	*nblocks *= selector->nsms;
+	return *nblocks > 0 ? GV_OK : GV_FAILED;
+#else
+	*nblocks = 1;
+	return GV_OK;
+#endif
+}
+
+static GvStatus
+launch(GvRowsCall call, Levels levels, int nblocks, cudaStream_t stream)
+{
+	size_t		bytes = sizeof(uint64_t) * GV_ROWS_CAPACITY;
+
+#ifdef __CUDACC__
+	void	   *arguments[] = {&call, &levels};
+
+	return gv_cuda_status(cudaLaunchCooperativeKernel(
+							  (const void *) sampleselect_kernel,
+							  dim3(nblocks), dim3(THREADS), arguments, bytes,
+							  stream));
+#else
+	GV_LAUNCH(sampleselect_kernel, nblocks, THREADS, bytes, stream, call,
+			  levels);
+	return gv_cuda_status(cudaGetLastError());
+#endif
+}
+
+/* Stores where items of rows begin and end in ends [2][rows]; a thread a row. */
+static __global__ void __launch_bounds__(THREADS)
+ends_kernel(uint32_t *ends, uint32_t rows, uint32_t capacity)
+{
+	uint32_t	i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < rows)
+	{
+		ends[i] = 2 * i * capacity;
+		ends[rows + i] = 2 * i * capacity + capacity;
+	}
+}
+
+/* Writes the first k of each row's sorted items; a thread an item. */
+static __global__ void __launch_bounds__(THREADS)
+write_kernel(GvRowsCall call, const uint64_t *sorted, uint32_t capacity)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int64_t		row = i / call.k;
+
+	if (row < call.rows)
+		gv_write_item(call, row, i % call.k,
+					  sorted[2 * row * capacity + i % call.k]);
+}
+
+static unsigned
+blocks_for(int64_t n)
+{
+	return (unsigned) ((n + THREADS - 1) / THREADS);
+}
+
+/* Sorts many short rows side by side, a block of CUB's a row. */
+static GvStatus
+sort_side_by_side(GvSelector *selector, uint64_t *d_items, int64_t rows,
+				  uint32_t capacity, cudaStream_t stream)
+{
+	size_t		bytes = 0;
+	uint32_t   *d_ends;
+
+	GV_TRY(gv_buffer_need(&selector->d_small, 2 * sizeof(uint32_t) * rows));
+	d_ends = (uint32_t *) selector->d_small.memory;
+	GV_LAUNCH(ends_kernel, blocks_for(rows), THREADS, 0, stream, d_ends,
+			  (uint32_t) rows, capacity);
+	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(cub::DeviceSegmentedRadixSort::SortKeys(
+					NULL, bytes, (const uint64_t *) NULL, (uint64_t *) NULL,
+					2 * rows * capacity, (int) rows, d_ends, d_ends + rows));
+	GV_TRY(gv_buffer_need(&selector->d_sort, bytes));
+	return gv_cuda_status(cub::DeviceSegmentedRadixSort::SortKeys(
+							  selector->d_sort.memory, bytes,
+							  (const uint64_t *) d_items, d_items + capacity,
+							  2 * rows * capacity, (int) rows, d_ends,
+							  d_ends + rows, 0, 64, stream));
+}
+
+/* Sorts rows' items [rows][2][capacity] and writes the first k of each. */
+static GvStatus
+sort_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
+		  uint32_t capacity, cudaStream_t stream)
+{
+	if (call->rows > 1 && capacity / SIDE_BY_SIDE < call->rows)
+		GV_TRY(sort_side_by_side(selector, d_items, call->rows, capacity,
+								 stream));
+	else
+		for (int64_t i = 0; i < call->rows; i++)
+			GV_TRY(sort_items(selector, d_items + 2 * i * capacity, capacity,
+							  stream));
+	GV_LAUNCH(write_kernel, blocks_for(call->rows * call->k), THREADS, 0,
+			  stream, *call, (const uint64_t *) d_items + capacity, capacity);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Returns the items gathered of a row: as many as a block sorts, at least. */
+static int64_t
+capacity_for(int64_t k)
+{
+	if (k + k / 8 <= GV_ROWS_CAPACITY)
+		return GV_ROWS_CAPACITY;
+	return k + (k / 8 > 4096 ? k / 8 : 4096);
+}
+
+/* See rows.cuh. */
+size_t
+gv_sample_bytes(int64_t k)
+{
+	int64_t		capacity = capacity_for(k);
+	size_t		bytes = sizeof(Shared) + 2 * sizeof(uint64_t) * capacity +
+		(size_t) gv_sort_most_bytes(capacity, sizeof(uint64_t));
+
+	return bytes + bytes / 4;
+}
+
+/* See rows.cuh. */
+GvStatus
+gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
+			   cudaStream_t stream)
+{
+	int64_t		capacity = capacity_for(call->k);
+	bool		large = capacity > GV_ROWS_CAPACITY;
+	int64_t		row_bytes = 2 * (int64_t) sizeof(uint64_t) * capacity;
+	int64_t		step = large && call->rows > MOST_MEMORY / row_bytes ?
+		MOST_MEMORY / row_bytes : call->rows;
+	int			nblocks;
+	int64_t		nteams;
+
+	step = step > 1 ? step : 1;
+	GV_TRY(find_blocks(selector, &nblocks));
+	nteams = step < nblocks ? step : nblocks;
+	GV_TRY(gv_buffer_need(&selector->d_work, sizeof(Shared) * nteams +
+						  (large ? step : nteams) * row_bytes));
+	for (int64_t first = 0; first < call->rows; first += step)
+	{
+		Shared	   *d_shared = (Shared *) selector->d_work.memory;
+		Levels		levels = {is_sampled, (uint32_t) capacity, d_shared,
+			(uint64_t *) (d_shared + nteams)};
+		GvRowsCall	some = *call;
+
+		some.d_values += first * call->columns;
+		some.d_positions += first * call->k;
+		some.d_selected += first * call->k;
+		some.rows = call->rows - first < step ? call->rows - first : step;
+		GV_CUDA_TRY(cudaMemsetAsync(d_shared, 0, sizeof(Shared) * nteams,
+									stream));
+		GV_TRY(launch(some, levels, nblocks, stream));
+		if (large)
+			GV_TRY(sort_rows(selector, &some, levels.d_items,
+							 (uint32_t) capacity, stream));
+	}
+	return GV_OK;
+}
+
+/* -- ranks of an array */
+
+/* One level's buckets; the host reads counts and chooses the wanted ones. */
+struct Buckets
+{
+	uint64_t	sorted[SPLITTERS];
+	uint32_t	counts[BUCKETS];
+	uint32_t	wanted[BUCKETS];
+	uint32_t	gathered;
+};
+
+/* Makes items of an array; a thread each. */
+static __global__ void __launch_bounds__(THREADS)
+items_kernel(const float *values, int64_t n, uint64_t *items)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n)
+		items[i] = gv_row_item(values[i], i);
+}
+
+/*
+ * A block takes every gridDim.x-th chunk of an array and makes the splitters
+ * for itself.  Without items it counts the buckets; else it gathers the items
+ * of wanted buckets in items [capacity].  Shared: items [SAMPLED].
+ */
+static __global__ void __launch_bounds__(THREADS)
+bucket_kernel(const float *values, int64_t n, Buckets *buckets,
+			  uint64_t *items, uint32_t capacity)
+{
+	GV_SHARED(memory);
+	__shared__ Tree tree;
+	__shared__ uint32_t counts[BUCKETS];	/* or which are wanted */
+
+	if (threadIdx.x < BUCKETS)
+		counts[threadIdx.x] = items == NULL ? 0 : buckets->wanted[threadIdx.x];
+	plant(values, n, (uint64_t *) memory, &tree);
+#pragma unroll 1
+	for (int64_t first = (int64_t) blockIdx.x * CHUNK; first < n;
+		 first += (int64_t) gridDim.x * CHUNK)
+	{
+		float		some[CHUNK_VALUES];
+		uint32_t	mask = 0;
+
+		load_chunk(values, n, first, some);
+#pragma unroll
+		for (int r = 0; r < CHUNK_VALUES; r++)
+		{
+			int64_t		i = chunk_position(first, r);
+			uint32_t	b = bucket_of(&tree, gv_row_item(some[r], i));
+
+			if (items == NULL)
+				count_bucket(counts, b, i < n);
+			else if (i < n && counts[b])
+				mask |= 1u << r;
+		}
+		if (items != NULL)
+			append(some, first, mask, &buckets->gathered, items, capacity);
+	}
+	__syncthreads();
+	if (items != NULL)
+		return;
+	if (threadIdx.x < BUCKETS && counts[threadIdx.x] > 0)
+		atomicAdd(&buckets->counts[threadIdx.x], counts[threadIdx.x]);
+	if (blockIdx.x == 0 && threadIdx.x < SPLITTERS)
+		buckets->sorted[threadIdx.x] = tree.sorted[threadIdx.x];
+}
+
+/* Stores the values at some ranks of sorted items; a thread each. */
+static __global__ void __launch_bounds__(THREADS)
+pick_kernel(const uint64_t *sorted, const int64_t *ranks, int32_t nranks,
+			float *quantiles)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < nranks)
+		quantiles[i] = gv_item_value(sorted[ranks[i]]);
+}
+
+/* A call of gv_gpu_quantiles. */
+struct Quantiles
+{
+	GvSelector *selector;
+	const float *d_values;		/* [n] */
+	int64_t		n;
+	const int64_t *ranks;		/* [nranks] */
+	int32_t		nranks;
+	float	   *quantiles;		/* [nranks] */
+	int64_t    *rank_errors;	/* [nranks] */
+	cudaStream_t stream;
+	Buckets    *d_buckets;
+	Buckets		buckets;
+	int64_t		starts[BUCKETS + 1];	/* rank of each bucket's first item */
+	int64_t		kept[BUCKETS + 1];	/* ... among the gathered items */
+};
+
+/* Counts the buckets, or gathers items of the wanted ones. */
+static GvStatus
+run_level(const Quantiles *q, uint64_t *d_items, int64_t capacity)
+{
+	GV_CUDA_TRY(cudaMemcpyAsync(q->d_buckets, &q->buckets, sizeof(Buckets),
+								cudaMemcpyHostToDevice, q->stream));
+	GV_LAUNCH(bucket_kernel, BLOCKS_A_SM * q->selector->nsms, THREADS,
+			  SAMPLE_BYTES, q->stream, q->d_values, q->n, q->d_buckets,
+			  d_items, (uint32_t) capacity);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+static GvStatus
+count_buckets(Quantiles *q)
+{
+	GV_TRY(gv_buffer_need(&q->selector->d_small, sizeof(Buckets)));
+	q->d_buckets = (Buckets *) q->selector->d_small.memory;
+	GV_TRY(run_level(q, NULL, 0));
+	GV_CUDA_TRY(cudaMemcpyAsync(&q->buckets, q->d_buckets, sizeof(Buckets),
+								cudaMemcpyDeviceToHost, q->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(q->stream));
+	for (int b = 0; b < BUCKETS; b++)
+		q->starts[b + 1] = q->starts[b] + q->buckets.counts[b];
+	return GV_OK;
+}
+
+/* Returns the bucket that contains the item of that rank. */
+static int
+bucket_of_rank(const Quantiles *q, int64_t rank)
+{
+	int			low = 0;
+	int			high = BUCKETS - 1;
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+
+		if (q->starts[middle + 1] > rank)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+/* Gathers all items, or those of buckets that contain a rank; their number. */
+static GvStatus
+gather_items(Quantiles *q, int64_t *count)
+{
+	GvBuffer   *items = &q->selector->d_work;
+
+	*count = q->n;
+	if (q->n <= SAMPLED)
+	{
+		GV_TRY(gv_buffer_need(items, 2 * sizeof(uint64_t) * *count));
+		GV_LAUNCH(items_kernel, blocks_for(q->n), THREADS, 0, q->stream,
+				  q->d_values, q->n, (uint64_t *) items->memory);
+		return gv_cuda_status(cudaGetLastError());
+	}
+	GV_TRY(count_buckets(q));
+	for (int32_t i = 0; i < q->nranks; i++)
+		q->buckets.wanted[bucket_of_rank(q, q->ranks[i])] = 1;
+	for (int b = 0; b < BUCKETS; b++)
+		q->kept[b + 1] = q->kept[b] +
+			(q->buckets.wanted[b] ? q->buckets.counts[b] : 0);
+	*count = q->kept[BUCKETS];
+	GV_TRY(gv_buffer_need(items, 2 * sizeof(uint64_t) * *count));
+	return run_level(q, (uint64_t *) items->memory, *count);
+}
+
+/* Sorts the gathered items and reads those of the ranks. */
+static GvStatus
+answer_exactly(Quantiles *q)
+{
+	GvSelector *selector = q->selector;
+	size_t		rank_bytes = sizeof(int64_t) * (size_t) q->nranks;
+	size_t		bytes = sizeof(float) * (size_t) q->nranks;
+	uint64_t   *d_items;
+	int64_t    *d_ranks;
+	float	   *d_quantiles;
+	int64_t		count;
+
+	GV_TRY(gather_items(q, &count));
+	d_items = (uint64_t *) selector->d_work.memory;
+	GV_TRY(sort_items(selector, d_items, count, q->stream));
+
+	/* ranks among what was gathered; errors are 0, so their memory is free */
+	for (int32_t i = 0; i < q->nranks; i++)
+	{
+		int			b = bucket_of_rank(q, q->ranks[i]);
+
+		q->rank_errors[i] = q->ranks[i] - (q->starts[b] - q->kept[b]);
+	}
+	GV_TRY(gv_buffer_need(&selector->d_sort, rank_bytes + bytes));
+	d_ranks = (int64_t *) selector->d_sort.memory;
+	d_quantiles = (float *) (d_ranks + q->nranks);
+	GV_CUDA_TRY(cudaMemcpyAsync(d_ranks, q->rank_errors, rank_bytes,
+								cudaMemcpyHostToDevice, q->stream));
+	GV_LAUNCH(pick_kernel, blocks_for(q->nranks), THREADS, 0, q->stream,
+			  (const uint64_t *) d_items + count, (const int64_t *) d_ranks,
+			  q->nranks, d_quantiles);
+	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(cudaMemcpyAsync(q->quantiles, d_quantiles, bytes,
+								cudaMemcpyDeviceToHost, q->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(q->stream));
+	for (int32_t i = 0; i < q->nranks; i++)
+		q->rank_errors[i] = 0;
+	return GV_OK;
+}
+
+/* The splitter of nearest rank, the smaller of two as near (section II.C). */
+static GvStatus
+answer_by_splitters(Quantiles *q)
+{
+	GV_TRY(count_buckets(q));
+	for (int32_t i = 0; i < q->nranks; i++)
+	{
+		/* splitter s has rank starts[s + 1] */
+		int			s = bucket_of_rank(q, q->ranks[i]);
+
+		if (s == SPLITTERS ||
+			(s > 0 && q->ranks[i] - q->starts[s] <=
+			 q->starts[s + 1] - q->ranks[i]))
+			s--;
+		q->quantiles[i] =
+			gv_select_value((uint32_t) (q->buckets.sorted[s] >> 32));
+		q->rank_errors[i] = q->starts[s + 1] - q->ranks[i];
+	}
+	return GV_OK;
+}
+
+/* See select.h. */
+extern "C" GvStatus
+gv_gpu_quantiles(GvSelector *selector, const float *d_values, int64_t n,
+				 const int64_t *ranks, int32_t nranks, bool approximate,
+				 float *quantiles, int64_t *rank_errors, void *stream)
+{
+	Quantiles	q = {};
+
+	q.selector = selector;
+	q.d_values = d_values;
+	q.n = n;
+	q.ranks = ranks;
+	q.nranks = nranks;
+	q.quantiles = quantiles;
+	q.rank_errors = rank_errors;
+	q.stream = (cudaStream_t) stream;
+	return approximate && n > SAMPLED ? answer_by_splitters(&q) :
+		answer_exactly(&q);
+}

@@ -1,0 +1,197 @@
+/*
+ * warpselect.cu
+ *		WarpSelect over rows of a matrix.
+ *
+ * Source: Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
+ * 2017: section 4.2 is gpu/common/warpselect.cuh, which says where it differs;
+ * here is what surrounds it, the division of large rows.
+ *
+ * Section 4.2 gives a row to a warp and decomposes long rows recursively.
+ * Here the warps of a block take a row in turn, 32 values each.  If rows are
+ * fewer than fill the device, a row comes in pieces, one to a block, and the
+ * last block to finish merges what all pieces have found, which is the second
+ * level of the decomposition (the two-pass kernels of section 5.3).  A warp's
+ * k-th key is a bound for the whole row, so warps of a block share the least
+ * one through shared memory, and blocks of a row through the device's.
+ */
+#include "gpu/select/rows.cuh"
+
+#define AHEAD			4		/* loads in flight, of a thread */
+#define LEAST_PIECE		4096	/* values */
+#define MOST_PIECES		64		/* of a row: one block merges them */
+#define OFTEN			8		/* values of a thread between exchanges of the
+								 * bound */
+
+/* What the blocks of a row share; zeros before a launch. */
+struct RowState
+{
+	uint32_t	done;			/* blocks */
+	uint32_t	bound;			/* no key above ~bound is wanted */
+};
+
+/* Shares the k-th key with the block's warps and, with_row, other blocks. */
+template <typename Select>
+static __device__ __forceinline__ void
+share_bound(Select &select, uint32_t *block_key, uint32_t *row_bound,
+			bool with_row)
+{
+	uint32_t	key = select.bound.key;
+
+	if (threadIdx.x % GV_WARP == 0)
+	{
+		key = min(key, atomicMin(block_key, key));
+		if (with_row)
+			key = min(key, ~atomicMax(row_bound, ~key));
+	}
+	select.limit_key(__shfl_sync(GV_FULL_WARP, key, 0));
+}
+
+/* Offers values begin .. end - 1 of a row to the block's warps. */
+template <int WARPS, typename Select>
+static __device__ __forceinline__ void
+select_piece(const float *row, int64_t begin, int64_t end, Select &select,
+			 uint32_t *block_key, uint32_t *row_bound, bool alone)
+{
+	constexpr int STEP = WARPS * GV_WARP;
+	int64_t		i = begin + threadIdx.x;
+	float		values[AHEAD];
+	int			turn = 0;
+
+#pragma unroll
+	for (int a = 0; a < AHEAD; a++)
+		values[a] = i + a * STEP < end ? __ldcs(&row[i + a * STEP]) : 0.0f;
+	/* a single call of offer(): the sorting network is inlined into it */
+#pragma unroll 1
+	for (int64_t first = begin; first < end; first += STEP, i += STEP)
+	{
+		GvNearestList	item = GvNearestList::worst();
+
+		if (i < end)
+			item = {gv_row_key(values[0]), (uint32_t) i};
+#pragma unroll
+		for (int a = 1; a < AHEAD; a++)
+			values[a - 1] = values[a];
+		if (i + AHEAD * STEP < end)
+			values[AHEAD - 1] = __ldcs(&row[i + AHEAD * STEP]);
+		select.offer(item);
+		if (turn++ % OFTEN == 0)
+			share_bound(select, block_key, row_bound, !alone);
+	}
+	select.flush();
+}
+
+/*
+ * A block takes a piece of a row, a warp every WARPS-th 32 values of the piece.
+ * Shared: items [WARPS / 2][32 NW].
+ */
+template <int NW, int NT, int WARPS>
+static __global__ void __launch_bounds__(WARPS *GV_WARP)
+warpselect_kernel(GvRowsCall call, uint32_t pieces, RowState *states,
+				  GvNearestList *d_found)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t block_key;
+	__shared__ bool last;
+	GvNearestList *items = (GvNearestList *) memory;
+	int64_t		row = blockIdx.x / pieces;
+	uint32_t	piece = blockIdx.x % pieces;
+	int			warp = threadIdx.x / GV_WARP;
+	RowState   *state = &states[row];
+	GvNearestList *found = d_found + row * pieces * NW * GV_WARP;
+	GvWarpSelect<GvNearestList, NW, NT> select;
+
+	/* 1. the piece */
+	gv_step_begins();
+	if (threadIdx.x == 0)
+		block_key = GV_NO_KEY;
+	__syncthreads();
+	select.begin((int) call.k);
+	select_piece<WARPS>(call.d_values + row * call.columns,
+						call.columns * piece / pieces,
+						call.columns * (piece + 1) / pieces, select,
+						&block_key, &state->bound, pieces == 1);
+
+	/* 2. merge the block's warps and, by the row's last block, all pieces */
+#pragma unroll 1
+	for (bool again = pieces > 1;; again = false)
+	{
+		gv_block_merge(select, items);
+		if (!again)
+			break;
+		if (warp == 0)
+			select.store(found + (int64_t) piece * NW * GV_WARP);
+		__threadfence();
+		__syncthreads();
+		if (threadIdx.x == 0)
+			last = atomicAdd(&state->done, 1u) + 1 == pieces;
+		__syncthreads();
+		if (!last)
+			return;
+		__threadfence();
+		select.begin((int) call.k);
+#pragma unroll 1
+		for (uint32_t p = warp; p < pieces; p += WARPS)
+			select.absorb(found + (int64_t) p * NW * GV_WARP);
+	}
+
+	/* 3. the answers */
+	if (warp == 0)
+		select.store(items);
+	__syncthreads();
+	for (uint32_t i = threadIdx.x; i < call.k; i += WARPS * GV_WARP)
+		gv_write_item(call, row, i,
+					  (uint64_t) items[i].key << 32 | items[i].list);
+}
+
+/* Returns the pieces of a row: as many as fill the device twice, if few. */
+static int64_t
+pieces_of(const GvSelector *selector, const GvRowsCall *call)
+{
+	int64_t		pieces = 2 * (int64_t) selector->nsms / call->rows;
+
+	if (pieces > call->columns / LEAST_PIECE)
+		pieces = call->columns / LEAST_PIECE;
+	if (pieces > MOST_PIECES)
+		pieces = MOST_PIECES;
+	return pieces < 1 ? 1 : pieces;
+}
+
+template <int NW, int NT, int WARPS>
+static GvStatus
+launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
+{
+	size_t		queue_bytes = sizeof(GvNearestList) * NW * GV_WARP;
+	int64_t		pieces = pieces_of(selector, call);
+	size_t		found = queue_bytes * (size_t) (call->rows * pieces);
+	GvNearestList *d_found = NULL;
+	RowState   *d_states = NULL;
+
+	if (pieces > 1)
+	{
+		GV_TRY(gv_buffer_need(&selector->d_work, found +
+							  sizeof(RowState) * (size_t) call->rows));
+		d_found = (GvNearestList *) selector->d_work.memory;
+		d_states = (RowState *) ((char *) d_found + found);
+		GV_CUDA_TRY(cudaMemsetAsync(d_states, 0,
+									sizeof(RowState) * (size_t) call->rows,
+									stream));
+	}
+	/* nothing begins before a memset is over */
+	return gv_launch_early(selector->overlap && pieces == 1,
+						   warpselect_kernel<NW, NT, WARPS>,
+						   call->rows * pieces, WARPS * GV_WARP,
+						   queue_bytes * (WARPS / 2), stream, *call,
+						   (uint32_t) pieces, d_states, d_found);
+}
+
+/* See rows.cuh. */
+GvStatus
+gv_rows_warp(GvSelector *selector, const GvRowsCall *call,
+			 cudaStream_t stream)
+{
+	if (call->k <= 128)
+		return launch<4, 2, 8>(selector, call, stream);
+	if (call->k <= 512)
+		return launch<16, 4, 8>(selector, call, stream);
+	return launch<64, 8, 4>(selector, call, stream);
+}
