@@ -15,14 +15,12 @@
  * least 256.  The seed, whose scores go to memory, costs .15 us a row: 2,048
  * to begin with are as many chunks for 10^6 rows as 4,096.
  *
- * Of few queries the time that counts is a pass over all half copies.
- * fewqueries.cu needs nothing else.  Where that is not for them there are two
- * chunks, a seed from whose scores cuts are taken, and all else: four
- * launches, each of which may begin early, and one look at what came of them.
+ * For few queries the time of a pass over all half copies counts.  They have
+ * two chunks, a seed from whose scores cuts are taken, and all else: four
+ * launches, each of which may begin early, and one look at their results.
  */
 #include <string.h>
 
-#include "gpu/exact/few/gv_few.h"
 #include "gpu/exact/gv_exactset.h"
 
 #define MOST_GROWTH		7		/* rows of a chunk for each row before it */
@@ -145,24 +143,7 @@ clear_lists(const GvExactWork *work)
 										  work->stream));
 }
 
-/*
- * Returns how many queries the lists have, where steps have written that to
- * the host's memory; GV_CANCELED on a request to stop.
- */
-static GvStatus
-wait_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
-{
-	GvExactWork *work = search->work;
-
-	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
-	*nmatrix = (int32_t) work->counts[0];
-	*nslow = (int32_t) work->counts[1];
-	if (search->stop != NULL && search->stop->requested(search->stop->arg))
-		return GV_CANCELED;
-	return GV_OK;
-}
-
-/* The same, where steps have not: copies the counts first. */
+/* Returns how many queries the lists have; GV_CANCELED on a request to stop. */
 static GvStatus
 read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 {
@@ -171,7 +152,12 @@ read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 	GV_CUDA_TRY(cudaMemcpyAsync(work->counts, work->lists.d_counts,
 								2 * sizeof(uint32_t), cudaMemcpyDeviceToHost,
 								work->stream));
-	return wait_lists(search, nmatrix, nslow);
+	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+	*nmatrix = (int32_t) work->counts[0];
+	*nslow = (int32_t) work->counts[1];
+	if (search->stop != NULL && search->stop->requested(search->stop->arg))
+		return GV_CANCELED;
+	return GV_OK;
 }
 
 /* A request to stop is looked for between steps that are over. */
@@ -270,18 +256,6 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 	return GV_OK;
 }
 
-/* Search the nmatrix and nslow listed queries in slots first .. last - 1. */
-static GvStatus
-search_listed(const Search *search, int32_t nmatrix, int32_t nslow,
-			  int64_t first, int64_t last)
-{
-	if (nslow > 0)
-		GV_TRY(rerank_all(search, search->rows, nslow, first, last));
-	if (nmatrix > 0)
-		GV_TRY(search_matrix(search, nmatrix, first, last));
-	return GV_OK;
-}
-
 /*
  * Search the listed queries in slots first .. last - 1; counts: count those
  * of the matrix way in `went`.
@@ -295,7 +269,9 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 	GV_TRY(read_lists(search, &nmatrix, &nslow));
 	if (counts)
 		count_ways(0, nmatrix);
-	return search_listed(search, nmatrix, nslow, first, last);
+	if (nslow > 0)
+		GV_TRY(rerank_all(search, search->rows, nslow, first, last));
+	return nmatrix > 0 ? search_matrix(search, nmatrix, first, last) : GV_OK;
 }
 
 /*
@@ -458,34 +434,6 @@ search_few(const Search *search, int64_t seed)
 	return search_lists(search, 0, search->rows->n, true);
 }
 
-/*
- * Few queries, many rows: one pass, by fewqueries.cu, which makes half copies
- * of queries and finds void ones besides.
- */
-static GvStatus
-search_at_once(const Search *search, int64_t seed)
-{
-	GvExactWork *work = search->work;
-	const GvExactQueries *queries = search->queries;
-	GvExactPart part = {NULL, 0, (int32_t) queries->n};
-	GvExactNearest nearest = {*search->rows, *queries, part, work->filter,
-		work->found, &work->lists.d_counts[0], work->lists.d_matrix,
-	work->seen, search->space->dims, 1};
-	GvExactFew	few = {*search->space, nearest, work->lists, work->d_turn,
-	work->d_bests, work->d_scores, work->counts};
-	int32_t		nmatrix;
-	int32_t		nvoid;
-	double		since = begin(work);
-
-	GV_TRY(gv_gpu_exact_few(&few, work->nsms, seed, work->stream));
-	GV_TRY(note(work, GV_EXACT_FILTER, &since));
-	GV_TRY(wait_lists(search, &nmatrix, &nvoid));
-	count_ways(0, nmatrix);
-	if (nvoid > 0)
-		GV_TRY(rerank_first(search, nvoid));
-	return search_listed(search, nmatrix, 0, 0, search->rows->n);
-}
-
 /* See gv_exact.h. */
 GvStatus
 gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
@@ -495,8 +443,6 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 	Search		search = {work, space, rows, queries, stop};
 	int64_t		few = seed_for(&search, GV_EXACT_FEW_SEED);
 
-	if (gv_gpu_exact_few_fits(space, rows, queries, work, few))
-		return search_at_once(&search, few);
 	if (work->seen == 0)
 		GV_TRY(gv_gpu_exact_queries(space, queries, work->stream));
 	GV_TRY(search_voids(&search));

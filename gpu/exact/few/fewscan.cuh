@@ -1,7 +1,6 @@
 /*
  * fewscan.cuh
- *		Products of 16 rows of a warp and a few queries: what fewscan.cu and
- *		fewqueries.cu share.
+ *		Products of 16 rows of a warp and a few queries, for fewscan.cu.
  *
  * Tensor cores multiply 16 rows by GV_FEW_COLUMNS x 8 queries (mma.cuh), those
  * that there are not being zeros.  Dimensions may be in any order, as long as
@@ -15,7 +14,6 @@
 #include <stdint.h>
 
 #include "gpu/common/mma.cuh"
-#include "gpu/exact/few/gv_few.h"
 #include "gpu/exact/filter/exact.cuh"
 
 #define GV_FEW_ROWS		16		/* of a warp */

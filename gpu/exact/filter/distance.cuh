@@ -16,7 +16,7 @@
 
 #define LANES			8		/* partial sums of gv_set_distance */
 #define TEAMS			(GV_WARP / LANES)
-#define GV_EXACT_AHEAD	8		/* loads on their way, usually */
+#define AHEAD			8		/* loads in flight, of a row */
 
 /* Partial sums of a team, in its first lane in the order that counts. */
 static __device__ __forceinline__ double
@@ -28,8 +28,8 @@ add_lanes(double sum)
 	return __shfl_sync(GV_FULL_WARP, sum, 0, LANES);
 }
 
-/* f(a[i], b[i]) added up in double; AHEAD loads of each are on their way. */
-template <int AHEAD, typename Term>
+/* Returns the sum of f(a[i], b[i]) in double. */
+template <typename Term>
 static __device__ __forceinline__ double
 add_terms(const float *a, const float *b, int dims, const Term &term)
 {
@@ -55,32 +55,29 @@ add_terms(const float *a, const float *b, int dims, const Term &term)
 	return add_lanes(sum);
 }
 
-template <int AHEAD>
 static __device__ __forceinline__ double
 dot(const float *a, const float *b, int dims)
 {
-	return add_terms<AHEAD>(a, b, dims, [] (double x, double y)
+	return add_terms(a, b, dims, [] (double x, double y)
 	{
 		return __dmul_rn(x, y);
 	});
 }
 
-template <int AHEAD>
 static __device__ __forceinline__ double
 mean(const float *a, int dims)
 {
-	return __ddiv_rn(add_terms<AHEAD>(a, a, dims, [] (double x, double)
+	return __ddiv_rn(add_terms(a, a, dims, [] (double x, double)
 	{
 		return x;
 	}), (double) dims);
 }
 
-template <int AHEAD>
 static __device__ __forceinline__ double
 centered_dot(const float *a, double a_mean, const float *b, double b_mean,
 			int dims)
 {
-	return add_terms<AHEAD>(a, b, dims, [=] (double x, double y)
+	return add_terms(a, b, dims, [=] (double x, double y)
 	{
 		return __dmul_rn(__dadd_rn(x, -a_mean), __dadd_rn(y, -b_mean));
 	});
@@ -100,31 +97,31 @@ one_minus(double product, double squares)
 }
 
 /* By all teams of a warp: gv_set_distance to the last bit, but of NaN. */
-template <int METRIC, int AHEAD>
+template <int METRIC>
 static __device__ __forceinline__ double
 distance_of(const float *a, const float *b, int dims)
 {
 	if (METRIC == GV_SET_L2)
-		return __dsqrt_rn(add_terms<AHEAD>(a, b, dims, [] (double x, double y)
+		return __dsqrt_rn(add_terms(a, b, dims, [] (double x, double y)
 		{
 			double		diff = __dadd_rn(x, -y);
 
 			return __dmul_rn(diff, diff);
 		}));
 	if (METRIC == GV_SET_IP)
-		return -dot<AHEAD>(a, b, dims);
+		return -dot(a, b, dims);
 	if (METRIC == GV_SET_COSINE)
-		return one_minus(dot<AHEAD>(a, b, dims),
-						 __dmul_rn(dot<AHEAD>(a, a, dims),
-								   dot<AHEAD>(b, b, dims)));
+		return one_minus(dot(a, b, dims),
+						 __dmul_rn(dot(a, a, dims),
+								   dot(b, b, dims)));
 
-	double		a_mean = mean<AHEAD>(a, dims);
-	double		b_mean = mean<AHEAD>(b, dims);
+	double		a_mean = mean(a, dims);
+	double		b_mean = mean(b, dims);
 
-	double		a_square = centered_dot<AHEAD>(a, a_mean, a, a_mean, dims);
-	double		b_square = centered_dot<AHEAD>(b, b_mean, b, b_mean, dims);
+	double		a_square = centered_dot(a, a_mean, a, a_mean, dims);
+	double		b_square = centered_dot(b, b_mean, b, b_mean, dims);
 
-	return one_minus(centered_dot<AHEAD>(a, a_mean, b, b_mean, dims),
+	return one_minus(centered_dot(a, a_mean, b, b_mean, dims),
 					 __dmul_rn(a_square, b_square));
 }
 
@@ -139,14 +136,14 @@ struct GvExactPair
  * By all teams of a warp: of query number `query` and a slot.  A query's own
  * row becomes a free place.
  */
-template <int METRIC, int AHEAD = GV_EXACT_AHEAD>
+template <int METRIC>
 static __device__ __forceinline__ GvExactPair
 gv_exact_rerank(const GvExactRows &rows, const GvExactQueries &queries,
 				 int dims, int64_t position, int64_t query, uint32_t slot)
 {
 	int64_t		row = gv_exact_row(rows, slot);
 	double		distance =
-		distance_of<METRIC, AHEAD>(queries.d_queries + query * dims,
+		distance_of<METRIC>(queries.d_queries + query * dims,
 								   rows.d_rows + row * dims, dims);
 
 	if (queries.d_self != NULL && queries.d_self[query] == position + row)

@@ -16,7 +16,6 @@
  *				(cut.cu), and again filter, rerank, merge
  *	and where that are too many as well
  *		slowly	all rows are reranked
- *	Few queries may meet all slots of a batch at once (fewqueries.cu).
  * batch.cu has them in order, exactset.cu is behind gv_set.h.
  */
 #ifndef GV_EXACT_H
@@ -35,7 +34,6 @@ extern "C"
 #define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* slots of a matrix, at most */
 #define GV_EXACT_SEED	2048	/* slots that first cuts are from */
 #define GV_EXACT_FEW_SEED	32768	/* the same for few queries */
-#define GV_EXACT_FEW_WARPS	1280	/* of a scan that makes its own cuts */
 
 /* Numbers common to all vectors of a set. */
 struct GvExactFrame
@@ -164,12 +162,16 @@ extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
 									const GvExactPart *part, uint16_t *d_half_queries,
 									cudaStream_t stream);
 
+/* fewscan.cu: up to GV_EXACT_FEW queries; its shared bytes */
+extern size_t gv_exact_scan_bytes(const GvExactMatmul *matmul);
+extern GvStatus gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms,
+								  cudaStream_t stream);
+
 /* filterproduct.cu, hopperfilter.cu */
 extern GvStatus gv_gpu_exact_matmul(const GvExactMatmul *matmul,
 									 const GvBlas *blas, cudaStream_t stream);
 extern bool gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul,
 									 int32_t device);
-extern bool gv_gpu_exact_hopper_forbidden();
 extern GvStatus gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
 									cudaStream_t stream);
 /* cut.cu */
@@ -240,17 +242,6 @@ extern GvStatus gv_gpu_exact_nearest(const GvExactSpace *space,
 									 const GvExactNearest *nearest,
 									 cudaStream_t stream);
 
-/* Messages between blocks of fewqueries.cu; zeros between searches. */
-struct GvExactTurn
-{
-	uint32_t	arrived;		/* blocks whose bests are there */
-	uint32_t	ready;			/* are cuts? */
-	uint32_t	next;			/* tile to be taken */
-	uint32_t	finished;		/* queries */
-	uint32_t	nleft;			/* blocks that left without cuts */
-	uint32_t	left[GV_EXACT_FEW_WARPS];
-};
-
 /* merge.cu */
 extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
 								   const GvExactPart *part,
@@ -287,8 +278,6 @@ struct GvExactWork
 	GvExactFound found;
 	GvExactLists lists;
 	uint32_t   *counts;			/* pinned [2] */
-	GvExactTurn *d_turn;		/* of few queries */
-	float	   *d_bests;		/* [n][GV_EXACT_FEW_WARPS] of few queries */
 	int64_t		seen;			/* rows, before this batch */
 	bool		measures;		/* the host waits for each step: */
 	double		seconds[GV_EXACT_STEPS];

@@ -1,8 +1,8 @@
 /*
  * halve.cuh
  *		A vector as exact search's filter sees it: moved, scaled, in half
- *		precision, with what that can do to scores.  Warps of rows.cu and
- *		fewqueries.cu make it.
+ *		precision, with what that can do to scores.  Warps of rows.cu
+ *		make it.
  *
  * The bound e, for a vector v and its half copy v' (README has the proof),
  * of g = (half_dims + 32) 2^-22, all lengths rounded up:

@@ -29,20 +29,18 @@
 
 #define MORE_QUERIES	64		/* of fewer, filterproduct.cu wastes less */
 
-static bool forbidden;
+static GV_TUNABLE bool forbidden = false;
 
-/* For checks: other devices' way. */
+#ifdef GV_TEST_BUILD
+
+/* Other devices' way. */
 extern "C" void
 gv_gpu_exact_hopper_forbid(bool yes)
 {
 	forbidden = yes;
 }
 
-bool
-gv_gpu_exact_hopper_forbidden()
-{
-	return forbidden;
-}
+#endif
 
 #include "gpu/common/hopperring.cuh"
 

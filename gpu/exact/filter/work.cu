@@ -81,8 +81,6 @@ struct Plan
 	size_t		merged;
 	size_t		merged_positions;
 	size_t		ready;
-	size_t		turn;
-	size_t		bests;
 	size_t		list_counts;
 	size_t		list;			/* of the matrix way */
 	size_t		slow;
@@ -129,10 +127,6 @@ make_plan(const GvExactSpace *space, const GvExactAmount *amount)
 	plan.merged_positions = gv_carve(&plan.bytes,
 									 plan.piece * k * sizeof(int64_t));
 	plan.ready = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
-	plan.turn = gv_carve(&plan.bytes, sizeof(GvExactTurn));
-	/* of many queries the last piece may be few */
-	plan.bests = gv_carve(&plan.bytes, (n < GV_EXACT_FEW ? n : GV_EXACT_FEW) *
-						  GV_EXACT_FEW_WARPS * sizeof(float));
 	plan.list_counts = gv_carve(&plan.bytes, 2 * sizeof(uint32_t));
 	plan.list = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
 	plan.slow = gv_carve(&plan.bytes, n * sizeof(uint32_t));
@@ -188,10 +182,6 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	work->lists = {(uint32_t *) (memory + plan.list_counts),
 		(uint32_t *) (memory + plan.list),
 		(uint32_t *) (memory + plan.slow)};
-	work->d_turn = (GvExactTurn *) (memory + plan.turn);
-	work->d_bests = (float *) (memory + plan.bests);
-	GV_CUDA_TRY(cudaMemsetAsync(work->d_turn, 0, sizeof(GvExactTurn),
-								work->stream));
 	return gv_cuda_status(cudaMemsetAsync(work->found.d_ready, 0,
 										  plan.piece * sizeof(uint32_t),
 										  work->stream));

@@ -125,14 +125,11 @@ test_looks(void)
 			gv_gpu_exact_force(0, 256);
 			check_case(&many);
 			check_case(&few);
-			/* a scan by several blocks, and what other devices do */
+			/* a seed of several blocks */
 			gv_gpu_exact_force(0, 768);
 			few.batch = few.nrows + 1000;
 			few.nrows = 3300 + odd;
 			check_case(&few);
-			gv_gpu_exact_hopper_forbid(true);
-			check_case(&few);
-			gv_gpu_exact_hopper_forbid(false);
 		}
 	gv_gpu_exact_force(0, 0);
 }
@@ -152,9 +149,6 @@ test_far(void)
 	check_case(&many);
 	far = 1980.0;
 	check_case(&few);
-	gv_gpu_exact_hopper_forbid(true);
-	check_case(&few);
-	gv_gpu_exact_hopper_forbid(false);
 	far = 0.0;
 	gv_gpu_exact_force(0, 0);
 }
@@ -173,10 +167,6 @@ test_rounded(void)
 	few.metric = GV_SET_IP;
 	check_case(&many);
 	check_case(&few);
-	gv_gpu_exact_hopper_forbid(true);
-	check_case(&many);
-	check_case(&few);
-	gv_gpu_exact_hopper_forbid(false);
 	alike = false;
 }
 
