@@ -1,7 +1,7 @@
 /*
  * batch.cu
  *		One batch of rows for all queries: which slots are filtered at once,
- *		which queries take which way.  See gv_exact.h.
+ *		which queries take which way, and the memory that searches work in.
  *
  * Chunks.  Behind `seen` rows a query has its k nearest of these, and of the
  * next c rows in random order about k c / seen are nearer, and a few more
@@ -21,17 +21,36 @@
  */
 #include <string.h>
 
-#include "gpu/exact/gv_exactset.h"
+#include "gpu/exact/exact.h"
 
 #define MOST_GROWTH		7		/* rows of a chunk for each row before it */
 #define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */
-#define MOST_SCANNED	(96 * 1024) /* bytes of queries for fewscan.cu */
+#define LEAST_CAPACITY	256
+#define FEW_CAPACITY	2048
+#define MOST_PIECE		(1 << 17)	/* queries at once */
+#define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for what they find */
+#define MOST_SCORES		(INT64_C(1) << 26)
+#define LEAST_SCORES	(INT64_C(1) << 16)
+#define MOST_MATRIX		16384	/* queries of a matrix, */
+#define LEAST_MATRIX	128
+#define MATRIX_BYTES	(INT64_C(64) << 20)	/* of gathered half copies */
+
+static GV_TUNABLE int32_t forced_capacity = 0;	/* 0: as is best */
+static GV_TUNABLE int32_t forced_seed = 0;
 
 #ifdef GV_TEST_BUILD
 
 static int64_t went[2];
 
-/* See gv_exact.h. */
+/* Sets the slots that a query has memory for, and those of first cuts. */
+extern "C" void
+gv_gpu_exact_force(int32_t capacity, int32_t seed)
+{
+	forced_capacity = capacity;
+	forced_seed = seed;
+}
+
+/* Reads how many queries went by the matrix, first rows apart, and slowly. */
 extern "C" void
 gv_gpu_exact_ways(int64_t ways[2])
 {
@@ -40,11 +59,177 @@ gv_gpu_exact_ways(int64_t ways[2])
 
 #endif
 
-/* Count n queries that went by the matrix (0) or slowly (1). */
+/* Counts n queries that went by the matrix (0) or slowly (1). */
 static void
 count_ways(int way, int64_t n)
 {
 	GV_TEST_ONLY(__atomic_fetch_add(&went[way], n, __ATOMIC_RELAXED);)
+}
+
+/* -- memory */
+
+/*
+ * Slots that a query has memory for.  Of few queries three times what cuts
+ * from a seed let pass of all other rows.
+ */
+static uint32_t
+capacity_for(const GvExactAmount *amount)
+{
+	int64_t		capacity = 6 * (amount->k + 1);
+	int64_t		least = LEAST_CAPACITY;
+
+	if (forced_capacity > 0)
+		return (uint32_t) forced_capacity;
+	if (amount->capacity > 0)
+		least = amount->capacity;
+	else if (amount->n <= GV_EXACT_FEW)
+	{
+		int64_t		matching = 3 * (amount->k + 1) *
+			(amount->nrows / GV_EXACT_FEW_SEED + 1);
+
+		least = matching < amount->nrows ? matching : amount->nrows;
+		least = least > FEW_CAPACITY ? least : FEW_CAPACITY;
+	}
+	return (uint32_t) (capacity > least ? capacity : least);
+}
+
+/* Where everything lies in d_work. */
+struct Plan
+{
+	int32_t		piece;
+	int32_t		matrix;			/* queries of a matrix */
+	int64_t		nscores;
+	uint32_t	capacity;
+	size_t		scores;
+	size_t		gathered;
+	size_t		cuts;
+	size_t		counts;
+	size_t		slots;
+	size_t		distances;
+	size_t		other;
+	size_t		other_rows;
+	size_t		merged;
+	size_t		merged_positions;
+	size_t		ready;
+	size_t		list_counts;
+	size_t		list;			/* of the matrix way */
+	size_t		slow;
+	size_t		bytes;
+};
+
+static Plan
+make_plan(const GvExactSpace *space, const GvExactAmount *amount)
+{
+	Plan		plan = {};
+	int64_t		n = amount->n;
+	int64_t		k = amount->k;
+	int64_t		nrows = amount->nrows;
+	int64_t		each;
+	int64_t		piece;
+	int64_t		half_bytes = space->half_dims * (int64_t) sizeof(uint16_t);
+	int64_t		matrix = MATRIX_BYTES / half_bytes;
+	size_t		found;
+
+	plan.capacity = capacity_for(amount);
+	each = (int64_t) plan.capacity * 24 + k * 16;
+	piece = MOST_FOUND / each;
+	piece = piece < MOST_PIECE ? piece : MOST_PIECE;
+	piece = piece < n ? piece : n;
+	plan.piece = piece > 1 ? (int32_t) piece : 1;
+	plan.nscores = nrows < GV_EXACT_COLUMNS ? n * nrows : MOST_SCORES;
+	if (plan.nscores > MOST_SCORES)
+		plan.nscores = MOST_SCORES;
+	if (plan.nscores < LEAST_SCORES)
+		plan.nscores = LEAST_SCORES;
+	found = (size_t) plan.piece * plan.capacity;
+	matrix = matrix > LEAST_MATRIX ? matrix : LEAST_MATRIX;
+	matrix = matrix < MOST_MATRIX ? matrix : MOST_MATRIX;
+	plan.matrix = matrix < plan.piece ? (int32_t) matrix : plan.piece;
+	plan.scores = gv_carve(&plan.bytes, plan.nscores * sizeof(float));
+	plan.gathered = gv_carve(&plan.bytes, (size_t) plan.matrix * half_bytes);
+	plan.cuts = gv_carve(&plan.bytes, plan.piece * sizeof(float));
+	plan.counts = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
+	plan.slots = gv_carve(&plan.bytes, found * sizeof(uint32_t));
+	plan.distances = gv_carve(&plan.bytes, found * sizeof(double));
+	plan.other = gv_carve(&plan.bytes, found * sizeof(double));
+	plan.other_rows = gv_carve(&plan.bytes, found * sizeof(uint32_t));
+	plan.merged = gv_carve(&plan.bytes, plan.piece * k * sizeof(double));
+	plan.merged_positions = gv_carve(&plan.bytes,
+									 plan.piece * k * sizeof(int64_t));
+	plan.ready = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
+	plan.list_counts = gv_carve(&plan.bytes, 2 * sizeof(uint32_t));
+	plan.list = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
+	plan.slow = gv_carve(&plan.bytes, n * sizeof(uint32_t));
+	return plan;
+}
+
+/* See exact.h. */
+size_t
+gv_gpu_exact_work_bytes(int32_t device, const GvExactSpace *space,
+						const GvExactAmount *amount)
+{
+	return make_plan(space, amount).bytes +
+		(size_t) gv_blas_bytes(device, space->half_dims);
+}
+
+/* See exact.h. */
+GvStatus
+gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
+				  const GvExactAmount *amount)
+{
+	Plan		plan = make_plan(space, amount);
+	char	   *memory;
+	int			number;
+	bool		overlaps;
+
+	work->device = device;
+	GV_CUDA_TRY(cudaGetDevice(&number));
+	GV_CUDA_TRY(cudaDeviceGetAttribute(&work->nsms,
+									   cudaDevAttrMultiProcessorCount,
+									   number));
+	GV_TRY(gv_gpu_overlaps(&overlaps));
+	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
+										  cudaStreamNonBlocking));
+	GV_TRY(gv_blas_create(device, space->half_dims, work->stream,
+						  &work->blas));
+	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
+							   2 * sizeof(uint32_t)));
+	GV_TRY(gv_buffer_need(&work->d_work, plan.bytes));
+	memory = (char *) work->d_work.memory;
+	work->piece = plan.piece;
+	work->matrix = plan.matrix;
+	work->nscores = plan.nscores;
+	work->d_scores = (float *) (memory + plan.scores);
+	work->d_gathered = (uint16_t *) (memory + plan.gathered);
+	work->filter = {(float *) (memory + plan.cuts),
+		(uint32_t *) (memory + plan.counts),
+		(uint32_t *) (memory + plan.slots), plan.capacity, overlaps};
+	work->found = {(double *) (memory + plan.distances),
+		(double *) (memory + plan.other),
+		(uint32_t *) (memory + plan.other_rows),
+		(double *) (memory + plan.merged),
+		(int64_t *) (memory + plan.merged_positions),
+		(uint32_t *) (memory + plan.ready)};
+	work->lists = {(uint32_t *) (memory + plan.list_counts),
+		(uint32_t *) (memory + plan.list),
+		(uint32_t *) (memory + plan.slow)};
+	return gv_cuda_status(cudaMemsetAsync(work->found.d_ready, 0,
+										  plan.piece * sizeof(uint32_t),
+										  work->stream));
+}
+
+void
+gv_gpu_exact_work_drop(GvExactWork *work)
+{
+	if (work->stream != NULL)
+	{
+		(void) cudaStreamSynchronize(work->stream);
+		gv_blas_drop(work->blas);
+		(void) cudaStreamDestroy(work->stream);
+	}
+	if (work->counts != NULL)
+		(void) cudaFreeHost(work->counts);
+	gv_buffer_free(&work->d_work);
 }
 
 /* The arguments that all steps of one search share. */
@@ -59,29 +244,10 @@ struct Search
 
 /* -- steps */
 
-/* A step was launched: where time is measured, its own. */
-static GvStatus
-note(GvExactWork *work, GvExactStep step, double *since)
-{
-	if (!work->measures)
-		return GV_OK;
-	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
-	work->seconds[step] += gv_seconds() - *since;
-	*since = gv_seconds();
-	return GV_OK;
-}
-
-static double
-begin(const GvExactWork *work)
-{
-	return work->measures ? gv_seconds() : 0.0;
-}
-
 static GvStatus
 multiply(const GvExactWork *work, const GvExactMatmul *matmul)
 {
-	if (matmul->n <= GV_EXACT_FEW &&
-		gv_exact_scan_bytes(matmul) <= MOST_SCANNED)
+	if (gv_gpu_exact_scan_fits(matmul))
 		return gv_gpu_exact_scan(matmul, work->nsms, work->stream);
 	if (work->blas == NULL && gv_gpu_exact_hopper_fits(matmul, work->device))
 		return gv_gpu_exact_hopper(matmul, work->nsms, work->stream);
@@ -113,26 +279,11 @@ take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
 	 uint32_t *d_count, uint32_t *d_list)
 {
 	GvExactWork *work = search->work;
-	GvExactFilter *filter = &work->filter;
-	double		since = begin(work);
+	GvExactNearest nearest = {*rows, *search->queries, *part, work->filter,
+		work->found, d_count, d_list, work->seen, search->space->dims, 0};
 
-	if (gv_gpu_exact_nearest_fits(filter))
-	{
-		GvExactNearest nearest = {*rows, *search->queries, *part, *filter,
-			work->found, d_count, d_list, work->seen, 0, 0};
-
-		GV_TRY(gv_gpu_exact_nearest(search->space, &nearest, work->stream));
-		return note(work, GV_EXACT_RERANK, &since);
-	}
-	GV_TRY(gv_gpu_exact_overflows(part, filter, d_count, d_list,
-								  work->stream));
-	GV_TRY(gv_gpu_exact_rerank(search->space, rows, search->queries, part,
-								filter, &work->found, work->seen,
-								work->stream));
-	GV_TRY(note(work, GV_EXACT_RERANK, &since));
-	GV_TRY(gv_gpu_exact_merge(search->queries, part, filter, &work->found,
-							  work->seen, work->stream));
-	return note(work, GV_EXACT_MERGE, &since);
+	return gv_gpu_exact_nearest(&nearest, search->space->metric,
+								work->stream);
 }
 
 static GvStatus
@@ -143,7 +294,9 @@ clear_lists(const GvExactWork *work)
 										  work->stream));
 }
 
-/* Returns how many queries the lists have; GV_CANCELED on a request to stop. */
+/*
+ * Returns how many queries the lists have; GV_CANCELED on a request to stop.
+ */
 static GvStatus
 read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 {
@@ -206,7 +359,6 @@ search_matrix_part(const Search *search, const GvExactPart *part,
 {
 	GvExactWork *work = search->work;
 	GvExactMatmul matmul = matmul_of(search, first, last);
-	double		since = begin(work);
 
 	matmul.n = part->n;
 	matmul.d_queries = work->d_gathered;
@@ -218,7 +370,6 @@ search_matrix_part(const Search *search, const GvExactPart *part,
 	GV_TRY(multiply(work, &matmul));
 	GV_TRY(gv_gpu_exact_choose(search->space, search->queries, part, &matmul,
 							   search->rows->d_slack + first, work->stream));
-	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
 	return take(search, search->rows, part, &work->lists.d_counts[1],
 				work->lists.d_slow);
 }
@@ -283,16 +434,14 @@ look_first(const Search *search, const GvExactPart *part, int64_t last,
 {
 	GvExactWork *work = search->work;
 	GvExactMatmul matmul = matmul_of(search, 0, last);
-	double		since = begin(work);
 
 	matmul.n = part->n;
 	matmul.d_queries = search->queries->d_half_queries +
 		part->first * search->space->half_dims;
 	matmul.d_scores = work->d_scores;
 	GV_TRY(multiply(work, &matmul));
-	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &matmul,
-							  search->rows->d_slack, lists, work->stream));
-	return note(work, GV_EXACT_CHOOSE, &since);
+	return gv_gpu_exact_first(search->space, search->queries, part, &matmul,
+							  search->rows->d_slack, lists, work->stream);
 }
 
 /*
@@ -326,7 +475,6 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	GvExactWork *work = search->work;
 	GvExactMatmul matmul = matmul_of(search, first, last);
 	bool		begun = work->seen + first > 0;
-	double		since = begin(work);
 
 	if (!begun && gv_gpu_exact_first_fits(search->queries, last))
 		return search_first(search, part, last);
@@ -340,7 +488,6 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	if (begun)
 	{
 		GV_TRY(multiply(work, &matmul));
-		GV_TRY(note(work, GV_EXACT_FILTER, &since));
 		GV_TRY(take(search, search->rows, part, &work->lists.d_counts[0],
 					work->lists.d_matrix));
 	}
@@ -353,10 +500,9 @@ static int64_t
 seed_for(const Search *search, int64_t usual)
 {
 	int64_t		least = 4 * search->queries->k;
-	int32_t		forced = gv_gpu_exact_forced_seed();
 
-	if (forced > 0)
-		usual = forced;
+	if (forced_seed > 0)
+		usual = forced_seed;
 	usual = usual > least ? usual : least;
 	return (usual + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
 }
@@ -420,21 +566,18 @@ search_few(const Search *search, int64_t seed)
 	const GvExactQueries *queries = search->queries;
 	GvExactPart part = {NULL, 0, (int32_t) queries->n};
 	GvExactMatmul matmul;
-	double		since;
 
 	GV_TRY(look_first(search, &part, seed, &work->lists));
-	since = begin(work);
 	matmul = matmul_of(search, seed, search->rows->n);
 	matmul.n = part.n;
 	matmul.d_queries = queries->d_half_queries;
 	GV_TRY(multiply(work, &matmul));
-	GV_TRY(note(work, GV_EXACT_FILTER, &since));
 	GV_TRY(take(search, search->rows, &part, &work->lists.d_counts[0],
 				work->lists.d_matrix));
 	return search_lists(search, 0, search->rows->n, true);
 }
 
-/* See gv_exact.h. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 					const GvExactRows *rows, const GvExactQueries *queries,
@@ -469,7 +612,7 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 
 /* -- units */
 
-/* See gv_exact.h: as many as there is memory for, of halves and of scores. */
+/* See exact.h: as many as there is memory for, of halves and of scores. */
 int64_t
 gv_gpu_exact_part_most(const GvExactWork *work, const GvExactQueries *queries)
 {
@@ -488,10 +631,9 @@ static GvStatus
 begin_part(const Search *search, const GvExactPart *part, int64_t *done)
 {
 	GvExactWork *work = search->work;
-	int64_t		all = gv_gpu_exact_padded(search->rows->n);
+	int64_t		all = gv_exact_padded(search->rows->n);
 	int64_t		seed = seed_for(search, GV_EXACT_SEED);
 	GvExactMatmul matmul;
-	double		since = begin(work);
 
 	seed = seed < all ? seed : all;
 	matmul = matmul_of(search, 0, seed);
@@ -503,10 +645,10 @@ begin_part(const Search *search, const GvExactPart *part, int64_t *done)
 	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &matmul,
 							  search->rows->d_slack, NULL, work->stream));
 	*done = seed;
-	return note(work, GV_EXACT_CHOOSE, &since);
+	return GV_OK;
 }
 
-/* See gv_exact.h. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
 				  const GvExactRows *rows, const GvExactQueries *queries,
@@ -514,7 +656,6 @@ gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
 {
 	Search		search = {work, space, rows, queries, NULL};
 	int64_t		done = 0;
-	double		since;
 
 	GV_TRY(gv_gpu_exact_gather(space, queries, part, work->d_gathered,
 							   work->stream));
@@ -523,7 +664,6 @@ gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
 	else
 		GV_TRY(gv_gpu_exact_cuts(space, queries, part, &work->filter, lists,
 								 work->stream));
-	since = begin(work);
 	if (done < rows->n)
 	{
 		GvExactMatmul matmul = matmul_of(&search, done, rows->n);
@@ -531,12 +671,11 @@ gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
 		matmul.n = part->n;
 		matmul.d_queries = work->d_gathered;
 		GV_TRY(multiply(work, &matmul));
-		GV_TRY(note(work, GV_EXACT_FILTER, &since));
 	}
 	return take(&search, rows, part, &lists->d_counts[0], lists->d_matrix);
 }
 
-/* See gv_exact.h. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_others(GvExactWork *work, const GvExactSpace *space,
 					const GvExactRows *rows, const GvExactQueries *queries,

@@ -13,14 +13,11 @@
 #include <string.h>
 
 #include "gpu/common/gv_sets.h"
-#include "gpu/exact/gv_exactlists.h"
+#include "gpu/exact/exact.cuh"
 
 #define MOST_BATCH		(INT64_C(1) << 20)	/* rows */
 #define BATCH_BYTES		(INT64_C(512) << 20)	/* of rows in fp32 */
-#define LISTS_BYTES		(INT64_C(4) << 30)	/* the same for near lists, each of
-											 * which needs many rows */
-#define LISTS_BATCH		(INT64_C(1) << 27)
-#define OWN_THREADS		256
+#define THREADS			256
 
 struct Exact
 {
@@ -40,6 +37,7 @@ struct Exact
 	GvBuffer	d_set;			/* queries, and what is found of them */
 	GvBuffer	d_batch;		/* of rows all else */
 	float	   *d_queries;
+	float	   *d_centroids;	/* of near lists */
 	int64_t    *d_self;
 	float	   *d_rows;			/* a batch's, or all */
 };
@@ -54,15 +52,12 @@ kept_of(const GvSetSpec *spec)
 static int64_t
 batch_rows(const GvSetSpec *spec)
 {
-	bool		near = spec->nlists > 0;
-	int64_t		rows = (near ? LISTS_BYTES : BATCH_BYTES) /
-		(4 * (int64_t) spec->dims);
-	int64_t		most = near ? LISTS_BATCH : MOST_BATCH;
+	int64_t		rows = BATCH_BYTES / (4 * (int64_t) spec->dims);
 
-	if (near && gv_gpu_exact_forced_batch() > 0)
-		most = gv_gpu_exact_forced_batch();
-	if (rows > most)
-		rows = most;
+	if (spec->nlists > 0)
+		rows = gv_gpu_exact_lists_batch(spec->dims);
+	else if (rows > MOST_BATCH)
+		rows = MOST_BATCH;
 	return rows < spec->nrows ? rows : spec->nrows;
 }
 
@@ -71,39 +66,6 @@ static int64_t
 held_of(const GvSetSpec *spec)
 {
 	return spec->own ? spec->nrows : batch_rows(spec);
-}
-
-/* See gv_exact.h. */
-int64_t
-gv_gpu_exact_padded(int64_t n)
-{
-	return (n + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
-}
-
-static int64_t
-common_divisor(int64_t a, int64_t b)
-{
-	while (b != 0)
-	{
-		int64_t		rest = a % b;
-
-		a = b;
-		b = rest;
-	}
-	return a;
-}
-
-/* About .618 n, and without a common divisor with n. */
-int64_t
-gv_gpu_exact_stride(int64_t n)
-{
-	int64_t		stride = (int64_t) (0.6180339887 * (double) n);
-
-	if (stride < 1)
-		stride = 1;
-	while (common_divisor(n, stride) != 1)
-		stride++;
-	return stride;
 }
 
 /* Where everything lies. */
@@ -133,7 +95,7 @@ place(const GvSetSpec *spec)
 	size_t		half_bytes = (size_t) (spec->dims + 15) / 16 * 16 *
 		sizeof(uint16_t);
 	size_t		rows = (size_t) batch_rows(spec);
-	size_t		slots = (size_t) gv_gpu_exact_padded((int64_t) rows);
+	size_t		slots = (size_t) gv_exact_padded((int64_t) rows);
 	size_t	   *next = &places.set_bytes;
 
 	places.queries = gv_carve(next, spec->own ? 0 :
@@ -213,13 +175,26 @@ exact_drop(void *state)
 }
 
 /* Queries that are rows: which ones. */
-static __global__ void __launch_bounds__(OWN_THREADS)
+static __global__ void __launch_bounds__(THREADS)
 own_kernel(int64_t first, int64_t n, int64_t *d_self)
 {
-	int64_t		i = (int64_t) blockIdx.x * OWN_THREADS + threadIdx.x;
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 
 	if (i < n)
 		d_self[i] = first + i;
+}
+
+/* Stores that queries have no neighbors yet; a thread a place. */
+static __global__ void __launch_bounds__(THREADS)
+clear_kernel(GvExactQueries queries)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < queries.n * queries.k)
+	{
+		queries.d_distances[i] = GV_EXACT_NAN;
+		queries.d_positions[i] = INT64_MAX;
+	}
 }
 
 /* Memory for searches. */
@@ -230,12 +205,9 @@ make_work(Exact *exact)
 	GvExactAmount amount = amount_of(spec);
 
 	if (spec->nlists > 0)
-	{
-		GV_TRY(gv_gpu_exact_lists_create(spec, kept_of(spec), exact->capacity,
-										 &exact->lists));
-		exact->stream = exact->lists->asking.stream;
-		return GV_OK;
-	}
+		return gv_gpu_exact_lists_create(spec, kept_of(spec), exact->capacity,
+										 &exact->lists, &exact->d_centroids,
+										 &exact->stream);
 	GV_TRY(gv_gpu_exact_work(&exact->work, spec->device, &exact->space,
 							 &amount));
 	exact->stream = exact->work.stream;
@@ -274,10 +246,13 @@ make_question(Exact *exact)
 		(float *) (memory + places.bias), (float *) (memory + places.slack),
 	NULL};
 	if (spec->own)
-		GV_LAUNCH(own_kernel, gv_exact_blocks(spec->nqueries, OWN_THREADS),
-				  OWN_THREADS, 0, exact->stream, spec->first, spec->nqueries,
+		GV_LAUNCH(own_kernel, gv_exact_blocks(spec->nqueries, THREADS),
+				  THREADS, 0, exact->stream, spec->first, spec->nqueries,
 				  exact->d_self);
-	return gv_gpu_exact_clear(&exact->queries, exact->stream);
+	GV_LAUNCH(clear_kernel, gv_exact_blocks(spec->nqueries * kept_of(spec),
+											THREADS), THREADS, 0,
+			  exact->stream, exact->queries);
+	return gv_cuda_status(cudaGetLastError());
 }
 
 /* Make the memory of a set, and that of its queries if it has any. */
@@ -335,36 +310,24 @@ static GvStatus
 search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 {
 	GvExactRows *rows = &exact->rows;
-	cudaStream_t stream = exact->stream;
-	GvExactByList *lists = exact->lists;
-	double		since = 0.0;
 
 	rows->d_rows = d_rows;
 	rows->n = n;
 	rows->stride = gv_gpu_exact_stride(rows->n);
 	if (!exact->framed)
-	{
 		GV_TRY(gv_gpu_exact_frame(&exact->space, rows->d_rows, rows->n,
-								  stream));
-		if (lists != NULL)
-		{
-			GV_TRY(gv_gpu_exact_queries(&exact->space, &exact->queries,
-										stream));
-			GV_TRY(gv_gpu_exact_lists_begin(lists, &exact->queries, stop));
-		}
-		exact->framed = true;
-	}
-	if (lists != NULL)
-		GV_TRY(gv_gpu_exact_lists_rows(lists, rows, stop));
-	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_TO_HALF, stream, &since));
-	GV_TRY(gv_gpu_exact_rows(&exact->space, rows, stream));
-	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_TO_HALF, stream, &since));
-	if (lists != NULL)
-		GV_TRY(gv_gpu_exact_units(lists, &exact->space, rows, &exact->queries,
-								  exact->work.seen, stop));
+								  exact->stream));
+	exact->framed = true;
+	if (exact->lists != NULL)
+		GV_TRY(gv_gpu_exact_lists_search(exact->lists, &exact->space, rows,
+										 &exact->queries, exact->work.seen,
+										 stop));
 	else
+	{
+		GV_TRY(gv_gpu_exact_rows(&exact->space, rows, exact->stream));
 		GV_TRY(gv_gpu_exact_search(&exact->work, &exact->space, rows,
 								   &exact->queries, stop));
+	}
 	exact->work.seen += rows->n;
 	return GV_OK;
 }
@@ -427,7 +390,7 @@ exact_put(void *state, GvSetInput input, const void *items, int64_t first,
 	else
 	{
 		float	   *d_to = input == GV_SET_QUERIES ? exact->d_queries :
-			exact->lists->d_centroids;
+			exact->d_centroids;
 
 		GV_CUDA_TRY(cudaMemcpyAsync((char *) d_to + first * vector, items,
 									n * vector, cudaMemcpyDefault, stream));

@@ -34,7 +34,9 @@ gv_item_value(uint64_t item)
 	return gv_unordered((uint32_t) (item >> 32));
 }
 
-/* Returns the item that stays at i when it meets the one `stride` lanes off. */
+/*
+ * Returns the item that stays at i when it meets the one `stride` lanes off.
+ */
 static __device__ __forceinline__ uint64_t
 gv_lane_exchange(uint64_t item, uint32_t i, uint32_t size, uint32_t stride)
 {

@@ -64,7 +64,7 @@
 struct Tree
 {
 	uint64_t	sorted[SPLITTERS];
-	uint64_t	nodes[SPLITTERS];	/* the children of i are 2 i + 1, 2 i + 2 */
+	uint64_t	nodes[SPLITTERS];	/* children of i: 2 i + 1, 2 i + 2 */
 };
 
 /* Returns the position of the sample's item of stretch j in a row of n. */
@@ -217,8 +217,8 @@ sort_items(GvSelector *selector, uint64_t *d_items, int64_t n,
 /* What the blocks of a row share; zeros before a launch. */
 struct Shared
 {
-	uint32_t	counts[3][DIGITS];	/* in turn: one is counted in while the next
-									 * is cleared */
+	uint32_t	counts[3][DIGITS];	/* in turn: one is counted in while the
+									 * next is cleared */
 	uint32_t	arrived;		/* at all barriers so far */
 	uint32_t	gathered;		/* items */
 };
@@ -506,7 +506,9 @@ sampleselect_kernel(GvRowsCall call, Levels levels)
 				   (uint64_t *) memory);
 }
 
-/* Blocks of sampleselect_kernel that are resident; emulated ones take turns. */
+/*
+ * Blocks of sampleselect_kernel that are resident; emulated ones take turns.
+ */
 static GvStatus
 find_blocks(const GvSelector *selector, int *nblocks)
 {
@@ -543,7 +545,9 @@ launch(GvRowsCall call, Levels levels, int nblocks, cudaStream_t stream)
 #endif
 }
 
-/* Stores where items of rows begin and end in ends [2][rows]; a thread a row. */
+/*
+ * Stores where items of rows begin and end in ends [2][rows]; a thread a row.
+ */
 static __global__ void __launch_bounds__(THREADS)
 ends_kernel(uint32_t *ends, uint32_t rows, uint32_t capacity)
 {

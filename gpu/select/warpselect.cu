@@ -81,8 +81,8 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 }
 
 /*
- * A block takes a piece of a row, a warp every WARPS-th 32 values of the piece.
- * Shared: items [WARPS / 2][32 NW].
+ * A block takes a piece of a row, a warp every WARPS-th 32 values of the
+ * piece.  Shared: items [WARPS / 2][32 NW].
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)

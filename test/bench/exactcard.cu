@@ -10,7 +10,7 @@
 #include <chrono>
 #include <stdlib.h>
 
-#include "gpu/exact/gv_exactset.h"
+#include "gpu/exact/exact.h"
 #include "yard.cuh"
 
 struct Bench
@@ -100,7 +100,7 @@ bench_rows(Bench *bench, const float *d_rows)
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
-/* Search for queries [n], n as in bench_open; d_self as in gv_exact.h. */
+/* Search for queries [n], n as in bench_open; d_self as in exact.h. */
 extern "C" int32_t
 bench_search(Bench *bench, const float *d_queries, const int64_t *d_self)
 {
@@ -149,20 +149,4 @@ bench_yard(const Bench *bench)
 {
 	return yard_us(bench->work.stream, bench->queries.n,
 				   (int) bench->rows.n, bench->space.dims);
-}
-
-/* Does the host wait for each step, to measure them?  Sums start anew. */
-extern "C" void
-bench_measure(Bench *bench, bool yes)
-{
-	bench->work.measures = yes;
-	for (int i = 0; i < GV_EXACT_STEPS; i++)
-		bench->work.seconds[i] = 0.0;
-}
-
-extern "C" void
-bench_seconds(const Bench *bench, double *seconds)
-{
-	for (int i = 0; i < GV_EXACT_STEPS; i++)
-		seconds[i] = bench->work.seconds[i];
 }

@@ -9,8 +9,7 @@ usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph]
 
 Needs an NVIDIA card, nvcc, gcc and torch.  Compiles the engine first.  Prints
 queries/s with rows' half copies made each time and with halves that stay, the
-ratio to torch, where the time goes (each step waited for, so a little more in
-all), and how many queries needed a slower way.  Of 48 queries neighbors and
+ratio to torch, and how many queries needed a slower way.  Of 48 queries neighbors and
 distances are compared with brute force in double; the program fails where
 they differ.  --peers: what packpeers.py has put into FOLDER; "same" is the
 share of their neighbors that are ours.  --ways: the product of every card
@@ -30,8 +29,7 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["exact/**/*", "product/*", "common/*"]
-STEPS = ["filter", "choose", "measure", "merge"]
+KERNELS = ["exact/*", "product/*", "common/*"]
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 PRODUCTS = ["auto", "own", "cublas"]    # in the order of GvProducts
 SAMPLE = 48
@@ -51,8 +49,6 @@ def load(library):
     lib.bench_search.argtypes = [pointer, pointer, pointer]
     lib.bench_times.argtypes = [pointer, pointer, ctypes.c_int32, pointer]
     lib.bench_get.argtypes = [pointer, pointer, pointer]
-    lib.bench_measure.argtypes = [pointer, ctypes.c_bool]
-    lib.bench_seconds.argtypes = [pointer, pointer]
     lib.gv_gpu_exact_ways.argtypes = [pointer]
     lib.gv_gpu_exact_hopper_forbid.argtypes = [ctypes.c_bool]
     return lib
@@ -144,15 +140,6 @@ class Ours:
         must(self.lib.bench_get(self.bench, positions.data_ptr(),
                                 distances.data_ptr()), "results")
         return positions, distances
-
-    def shares(self, work):
-        """Seconds of each step."""
-        self.lib.bench_measure(self.bench, True)
-        work()
-        seconds = (ctypes.c_double * len(STEPS))()
-        self.lib.bench_seconds(self.bench, seconds)
-        self.lib.bench_measure(self.bench, False)
-        return list(seconds)
 
     def ways(self):
         ways = (ctypes.c_int64 * 2)()
@@ -263,9 +250,9 @@ def product_share(x, q, seconds):
     return terms / seconds / 1e12
 
 
-def print_yard(yard, ours, shares):
+def print_yard(yard, ours):
     print(f"  cuBLAS's bare product {1e3 * yard:.3f} ms: ours is "
-          f"{ours / yard:.2f} times that, its filter {shares[0] / yard:.2f}")
+          f"{ours / yard:.2f} times that")
 
 
 def run_batch(lib, what, metric, x, q, args):
@@ -278,15 +265,12 @@ def run_batch(lib, what, metric, x, q, args):
         ours.search(q)
     stays = timed(lambda: ours.search(q), args.repeats)
     each = timed(whole, args.repeats)
-    shares = ours.shares(lambda: ours.search(q))
     print(f"{what}: {len(q):,} queries, {metric}, k {k}")
     print(f"  halves stay {len(q) / stays:12,.0f} queries/s "
           f"{1e3 * stays:9.3f} ms {product_share(x, q, stays):5.0f} TFLOP/s")
     print(f"  made anew   {len(q) / each:12,.0f} queries/s "
           f"{1e3 * each:9.3f} ms")
-    print("  " + ", ".join(f"{step} {1e3 * s:.3f} ms" for step, s in
-                           zip(STEPS, shares)))
-    print_yard(ours.yard(), stays, shares)
+    print_yard(ours.yard(), stays)
     after = ours.ways()
     print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
           f"{after[1] - before[1]:,} slowly, of all runs")
@@ -313,14 +297,11 @@ def run_few(lib, what, x, q, args):
         some = q[:n].contiguous()
         seconds = timed(lambda: ours.search(some), 50)
         times = ours.times(some, 300)
-        shares = ours.shares(lambda: ours.search(some))
         print(f"{what}: {n} queries, half copies stay: {1e6 * seconds:.0f} us "
               f"({2e-12 * len(x) * x.shape[1] / seconds:.2f} TB/s), from C "
               f"{1e6 * statistics.median(times):.1f} and "
-              f"{1e6 * min(times):.1f} at least; " +
-              ", ".join(f"{step} {1e6 * s:.0f}" for step, s in
-                        zip(STEPS, shares)))
-        print_yard(ours.yard(), statistics.median(times), shares)
+              f"{1e6 * min(times):.1f} at least")
+        print_yard(ours.yard(), statistics.median(times))
         good &= check(ours, x, some, "l2")
         expected, _ = ours.get()
         ours.close()
@@ -336,14 +317,11 @@ def run_graph(lib, what, x, args):
     before = ours.ways()
     seconds = timed(lambda: ours.search(x, own), 1)
     after = ours.ways()
-    shares = ours.shares(lambda: ours.search(x, own))
     print(f"{what}: k-NN graph, k 10: {seconds:.3f} s "
-          f"{product_share(x, x, seconds):.0f} TFLOP/s; " +
-          ", ".join(f"{step} {1e3 * s:.1f} ms" for step, s in
-                    zip(STEPS, shares)))
-    print_yard(ours.yard(), seconds, shares)
+          f"{product_share(x, x, seconds):.0f} TFLOP/s")
+    print_yard(ours.yard(), seconds)
     print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
-          f"{after[1] - before[1]:,} slowly, of two runs")
+          f"{after[1] - before[1]:,} slowly")
     good = check(ours, x, x, "l2", own)
     expected, _ = ours.get()
     ours.close()

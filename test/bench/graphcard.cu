@@ -8,7 +8,6 @@
  */
 #include <stdlib.h>
 
-#include "gpu/exact/gv_exactlists.h"
 #include "gpu/common/gv_sets.h"
 #include "gpu/product/gv_product.h"
 

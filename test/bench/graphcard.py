@@ -3,13 +3,12 @@
 takes with the rows on the card, and how much of the exact graph it has.
 
 usage: graphcard.py [--rows N] [--dims D] [--lists L] [--probes P,P,..]
-                    [--iterations I] [--check] [--steps] [--peers FOLDER]
+                    [--iterations I] [--check] [--peers FOLDER]
 
 Rows have 24 latent dimensions and 4,096 centers.  Lists are made by k-means
 of a tenth of the rows, whose time counts; recall is of 1,000 rows, whose
 neighbors are sought among all rows.  --check first compares small graphs of
 all metrics with those of processors, bit for bit, and fails where they differ;
---steps says what each unit's steps take, with the host waiting behind each;
 --peers has cuVS' NN-descent make graphs of the same rows (packpeers.py), and
 compares them with the quickest of ours.
 cuBLAS's bare product stands beside exactcard.py's graph of all pairs instead:
@@ -27,10 +26,7 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["exact/**/*", "cluster/*", "product/*", "common/*"]
-STEPS = ["near lists", "lists of vectors", "sort", "halves", "units",
-         "other ways", "of these filter", "first cuts", "measure", "merge",
-         "gather", "filter", "first cuts", "measure", "merge"]
+KERNELS = ["exact/*", "cluster/*", "product/*", "common/*"]
 ROWS, QUERIES, SELF, LISTS = 0, 1, 2, 5
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 K = 10
@@ -49,7 +45,6 @@ def load(library):
     lib.graph_drop.argtypes = [pointer]
     lib.graph_kmeans.argtypes = [pointer, number, word, pointer, word, word,
                                  pointer, pointer]
-    lib.gv_gpu_exact_lists_watch.argtypes = [pointer, ctypes.c_bool]
     lib.gv_gpu_exact_lists_force.argtypes = [number, number]
     lib.gv_gpu_exact_force.argtypes = [word, word]
     lib.gv_gpu_exact_ways.argtypes = [pointer]
@@ -166,13 +161,7 @@ def recall_of(graph, some, truth):
     return hits / truth.numel()
 
 
-def print_steps(seconds, steps):
-    print("   " + ", ".join(f"{STEPS[i]} {seconds[i]:.3f}"
-                            for i in steps), flush=True)
-
-
-def run_graph(lib, rows, own, centroids, probes, args, truth, kmeans):
-    seconds = (ctypes.c_double * len(STEPS))()
+def run_graph(lib, rows, own, centroids, probes, truth, kmeans):
     began = time.perf_counter()
     graph = Graph(lib, "l2", rows, own, centroids, probes)
     made = time.perf_counter() - began
@@ -185,14 +174,6 @@ def run_graph(lib, rows, own, centroids, probes, args, truth, kmeans):
           f"k-means {took + kmeans:.3f}, and memory "
           f"{took + kmeans + made:.3f}; recall {recall:.4f}; other ways "
           f"{after[0] - before[0]:,} and {after[1] - before[1]:,}", flush=True)
-    for each in (False, True) if args.steps else ():
-        seconds = (ctypes.c_double * len(STEPS))()
-        lib.gv_gpu_exact_lists_watch(seconds, each)
-        graph = Graph(lib, "l2", rows, own, centroids, probes)
-        graph.run()
-        graph.close()
-        lib.gv_gpu_exact_lists_watch(None, False)
-        print_steps(seconds, range(6, 15) if each else range(6))
     return took + kmeans
 
 
@@ -204,7 +185,6 @@ def main():
     parser.add_argument("--probes", default="32,64,128")
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--steps", action="store_true")
     parser.add_argument("--peers", metavar="FOLDER")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -231,7 +211,7 @@ def main():
         centroids, kmeans = make_lists(lib, rows, nlists, args.iterations)
         print(f"  k-means {kmeans:.3f} s", flush=True)
         for probes in map(int, args.probes.split(",")):
-            ours.append(run_graph(lib, rows, own, centroids, probes, args,
+            ours.append(run_graph(lib, rows, own, centroids, probes,
                                   (some, truth), kmeans))
     if args.peers:
         print(cardpeers.open_peers(args.peers), flush=True)

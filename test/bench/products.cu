@@ -23,7 +23,7 @@
 
 #include "gpu/cluster/gv_clusters.h"
 #include "gpu/coarse/gv_coarse.h"
-#include "gpu/exact/filter/gv_exact.h"
+#include "gpu/exact/exact.h"
 #include "measure.h"
 #include "yard.cuh"
 

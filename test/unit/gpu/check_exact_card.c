@@ -10,7 +10,7 @@
 extern void test_exact_card(void);
 
 #define NLOOKS	(LOOK_COMING + 1)
-#define GV_EXACT_FEW	16		/* gpu/exact/filter/gv_exact.h */
+#define GV_EXACT_FEW	16		/* gpu/exact/exact.h */
 
 typedef struct Case
 {

@@ -7,7 +7,7 @@
 #include "searches.h"
 
 extern void test_lists_card(void);
-/* gpu/exact/gv_exactlists.h */
+/* gpu/exact/nearlists.cu */
 extern void gv_gpu_exact_lists_force(int64_t batch, int64_t unit);
 
 static const Look looks[] = {LOOK_MIXED, LOOK_TIES, LOOK_SAME, LOOK_ZEROS,

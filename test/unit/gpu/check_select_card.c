@@ -215,7 +215,10 @@ zeros_values(const Zeros *zeros)
 	return values;
 }
 
-/* Pivots of exactly 0, estimated between two values, among zeros of both signs. */
+/*
+ * Pivots of exactly 0, estimated between two values, among zeros of both
+ * signs.
+ */
 static void
 check_zeros(void)
 {

@@ -11,7 +11,7 @@
 
 #include "../engine/unit.h"
 
-/* gpu/common/gv_sets.h, gpu/exact/filter/gv_exact.h */
+/* gpu/common/gv_sets.h, gpu/exact */
 extern const GvSetOps gv_gpu_exact_set;
 extern void gv_gpu_exact_force(int32_t capacity, int32_t seed);
 extern void gv_gpu_exact_ways(int64_t ways[2]);

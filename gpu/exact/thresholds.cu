@@ -1,5 +1,5 @@
 /*
- * cut.cu
+ * thresholds.cu
  *		What scores have to reach: from a query's neighbors so far, or from the
  *		scores of many rows.
  *
@@ -10,7 +10,7 @@
  * k rows have S >= l, so the k nearest have, too, and reach A >= l - e(q).
  */
 #include "gpu/common/bisect.cuh"
-#include "gpu/exact/filter/exact.cuh"
+#include "gpu/exact/exact.cuh"
 
 #define THREADS			256
 #define MOST_THREADS	1024	/* of a block, while there are SMs enough */
@@ -34,7 +34,7 @@ cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
 
 	if (i >= part.n)
 		return;
-	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	query = gv_exact_query(part, i);
 	seen = queries.d_seen[query];
 	filter.d_counts[i] = 0;
 	filter.d_cuts[i] = gv_exact_first_cut(space, queries, seen, query);
@@ -57,20 +57,6 @@ voids_kernel(GvExactQueries queries, GvExactLists lists)
 		queries.d_seen[query].kind == GV_EXACT_VOID &&
 		queries.d_positions[query * queries.k + queries.k - 1] == INT64_MAX)
 		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
-}
-
-/* Queries with too many slots go another way, with none of them. */
-static __global__ void __launch_bounds__(THREADS)
-overflows_kernel(GvExactPart part, GvExactFilter filter, uint32_t *d_count,
-				 uint32_t *d_list)
-{
-	int			i = blockIdx.x * THREADS + threadIdx.x;
-
-	if (i >= part.n || filter.d_counts[i] <= filter.capacity)
-		return;
-	filter.d_counts[i] = 0;
-	gv_exact_put_into(d_count, d_list, part.d_list != NULL ?
-					  part.d_list[i] : part.first + i);
 }
 
 /* Keys for gv_find_bound: those of the largest A - 2 e(x) are least. */
@@ -105,7 +91,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 	GV_SHARED(memory);
 	__shared__ uint32_t said[2][GV_WARP];
 	int			i = blockIdx.x;
-	int64_t		query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	int64_t		query = gv_exact_query(part, i);
 	uint32_t	n = matmul.nslots;
 	/* one more, which may be the query's own row */
 	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
@@ -218,7 +204,7 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	float		cut;
 
 	gv_step_begins();
-	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	query = gv_exact_query(part, i);
 	seen = queries.d_seen[query];
 	best = best_of(scores, d_slack, n);
 	cut = gv_exact_first_cut(space, queries, seen, query);
@@ -288,17 +274,6 @@ gv_gpu_exact_voids(const GvExactQueries *queries, const GvExactLists *lists,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Queries whose slots found no room, to a list. */
-GvStatus
-gv_gpu_exact_overflows(const GvExactPart *part, const GvExactFilter *filter,
-					   uint32_t *d_count, uint32_t *d_list,
-					   cudaStream_t stream)
-{
-	GV_LAUNCH(overflows_kernel, gv_exact_blocks(part->n, THREADS), THREADS, 0,
-			  stream, *part, *filter, d_count, d_list);
-	return gv_cuda_status(cudaGetLastError());
-}
-
 /* Slots from a product's scores, and the cuts that they had to reach. */
 GvStatus
 gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
@@ -331,14 +306,14 @@ first_threads(const GvExactQueries *queries, int32_t n)
 	return threads;
 }
 
-/* See gv_exact.h. */
+/* See exact.h. */
 bool
 gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
 {
 	return nslots % 4 == 0 && 8 * (queries->k + 1) <= MOST_THREADS;
 }
 
-/* See gv_exact.h. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
 				   const GvExactPart *part, const GvExactMatmul *matmul,

@@ -25,9 +25,10 @@
  * the tensor cores; with a smaller ring one would wait for slices that the
  * other has no turn to leave.
  */
-#include "gpu/exact/filter/exact.cuh"
+#include "gpu/common/hopperring.cuh"
+#include "gpu/exact/exact.cuh"
 
-#define MORE_QUERIES	64		/* of fewer, filterproduct.cu wastes less */
+#define MORE_QUERIES	64		/* of fewer, filter.cu wastes less */
 
 static GV_TUNABLE bool forbidden = false;
 
@@ -41,8 +42,6 @@ gv_gpu_exact_hopper_forbid(bool yes)
 }
 
 #endif
-
-#include "gpu/common/hopperring.cuh"
 
 #define BOX				128		/* rows of a copy, and of a product */
 #define BOX_BYTES		(BOX * GV_HOPPER_ROW)
@@ -240,7 +239,7 @@ run_epilogue(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
 		for (int j = first; j < first + SOME; j++)
 #pragma unroll
 			for (int c = 0; c < 4; c++)
-				/* false for NaN: see cut.cu */
+				/* false for NaN: see thresholds.cu */
 				if (sums[j][c] >= 0.0f)
 					gv_exact_append(matmul.filter, query + c / 2 * 8,
 									matmul.first + row + j * 8 + column +
@@ -443,7 +442,7 @@ gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul, int32_t device)
 		gv_gpu_hopper_multiplies();
 }
 
-/* See gv_exact.h. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
 					cudaStream_t stream)

@@ -3,7 +3,7 @@
  *		What the files of exact search on the device share: rows and queries as
  *		the filter sees them, what may be among the nearest, and what is.
  *
- * The filter (see "Proof" in ../README).  A vector x is seen as
+ * The filter (see "Proof" in README).  A vector x is seen as
  *		r(x) = (u(x) - m) scale,	m a mean of rows, scale a power of two
  *		u(x) = x (L2, inner product), x / |x| (cosine), or x less its own mean,
  *		divided by its length (Pearson)
@@ -31,7 +31,7 @@
 
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
-#include "gpu/exact/filter/gv_exact.h"
+#include "gpu/exact/exact.h"
 
 #define GV_EXACT_CLAMP	1e38f	/* no score of a finite bias is so large */
 #define GV_EXACT_INFINITE __int_as_float(0x7F800000)
@@ -62,7 +62,8 @@ gv_exact_row(const GvExactRows &rows, uint32_t slot)
 
 /* The least A of a row that may be nearer to a query than distance `last`. */
 static __device__ __forceinline__ float
-gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)
+gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen,
+				double last)
 {
 	double		gamma = gv_exact_gamma(space.half_dims);
 	double		cut;
@@ -102,7 +103,8 @@ gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
 
 	if (seen.kind == GV_EXACT_PLAIN && last == last)
 		return gv_exact_cut_of(space, seen, last);
-	return seen.kind == GV_EXACT_VOID ? __int_as_float(0x7FC00000) : -GV_EXACT_INFINITE;
+	return seen.kind == GV_EXACT_VOID ? __int_as_float(0x7FC00000) :
+		-GV_EXACT_INFINITE;
 }
 
 /*
@@ -141,6 +143,13 @@ gv_exact_append(const GvExactFilter &filter, int i, uint32_t slot)
 
 	if (at < filter.capacity)
 		filter.d_slots[(int64_t) i * filter.capacity + at] = slot;
+}
+
+/* Returns the number of the i-th query of a part. */
+static __device__ __forceinline__ int64_t
+gv_exact_query(const GvExactPart &part, int64_t i)
+{
+	return part.d_list != NULL ? (int64_t) part.d_list[i] : part.first + i;
 }
 
 /* By a thread: a query goes another way. */

@@ -1,22 +1,21 @@
 /*
- * gv_exact.h
- *		Exact search on the device: arrays, and the launchers of its steps.
+ * exact.h
+ *		Exact search on the device: arrays, and the functions of its files.
  *
  *	rows	of a batch: half copies, biases (rows.cu)
- *	queries	likewise
+ *	queries	half copies, and what the filter knows of them (rows.cu)
  *	and for slots first .. last - 1 of a batch
- *		cuts	what each query's rows have to reach (cut.cu)
- *		filter	the slots that reach it: filterproduct.cu, hopperfilter.cu, or
- *				fewscan.cu for few queries
- *		measure	exact distances (measure.cu)
- *		merge	the nearest of these and of those before (merge.cu)
- *				or both at once (nearest.cu)
+ *		cuts	what each query's rows have to reach (thresholds.cu)
+ *		filter	the slots that reach it (filter.cu, hopperfilter.cu)
+ *		nearest	the nearest of these by exact distances, and of those before
+ *				(nearest.cu)
  *	Queries without a cut, or with more slots than fit, go
- *		matrix	all approximations to memory, a cut from these
- *				(cut.cu), and again filter, rerank, merge
- *	and where that are too many as well
+ *		matrix	all approximations to memory, a cut from these (thresholds.cu),
+ *				and again filter and nearest
+ *	and if too many slots reach that cut as well
  *		slowly	all rows are reranked
- * batch.cu has them in order, exactset.cu is behind gv_set.h.
+ * batch.cu has the steps in order.  nearlists.cu does the same for the rows of
+ * near lists alone, and exactset.cu is behind gv_set.h.
  */
 #ifndef GV_EXACT_H
 #define GV_EXACT_H
@@ -30,7 +29,7 @@ extern "C"
 
 #define GV_EXACT_NO_ROW	UINT32_C(0xFFFFFFFF)
 #define GV_EXACT_ALIGN	256		/* slots; the batch's last may be fewer */
-#define GV_EXACT_FEW	16		/* queries that fewscan.cu takes */
+#define GV_EXACT_FEW	16		/* queries that are few */
 #define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* slots of a matrix, at most */
 #define GV_EXACT_SEED	2048	/* slots that first cuts are from */
 #define GV_EXACT_FEW_SEED	32768	/* the same for few queries */
@@ -57,7 +56,7 @@ struct GvExactRows
 	const float *d_rows;		/* [n][dims] */
 	int64_t		n;				/* below 2^31 */
 	int64_t		stride;
-	uint16_t   *d_half_rows;		/* [n][half_dims], by slots */
+	uint16_t   *d_half_rows;	/* [n][half_dims], by slots */
 	float	   *d_bias;			/* [n], and -infinity up to GV_EXACT_ALIGN */
 	float	   *d_slack;		/* [n] e(x) */
 	const uint32_t *d_order;	/* [n] rows by slots; NULL: by the stride */
@@ -73,14 +72,14 @@ struct GvExactQuery
 	int32_t		kind;			/* GvExactKind */
 };
 
-/* Queries and what was found of them. */
+/* Queries and what was found for them. */
 struct GvExactQueries
 {
 	int64_t		n;
 	int64_t		k;				/* neighbors that there can be */
 	const float *d_queries;		/* [n][dims] */
 	const int64_t *d_self;		/* [n], or NULL */
-	uint16_t   *d_half_queries;		/* [n][half_dims] */
+	uint16_t   *d_half_queries;	/* [n][half_dims] */
 	GvExactQuery *d_seen;		/* [n] */
 	double	   *d_distances;	/* [n][k] in order; free places: NaN */
 	int64_t    *d_positions;	/* [n][k] free places: INT64_MAX */
@@ -107,7 +106,7 @@ struct GvExactFilter
 	bool		overlap;		/* some steps may be launched early */
 };
 
-/* Their distances, and room to order them. */
+/* Their distances, and memory to order them. */
 struct GvExactFound
 {
 	double	   *d_distances;	/* [n][capacity] */
@@ -147,7 +146,20 @@ gv_exact_blocks(int64_t n, int threads)
 	return (int) ((n + threads - 1) / threads);
 }
 
-/* rows.cu */
+/* Returns the slots that n rows have memory for. */
+static inline int64_t
+gv_exact_padded(int64_t n)
+{
+	return (n + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+}
+
+/* -- steps */
+
+/*
+ * rows.cu: the frame, from n rows; half copies, biases and slacks of rows;
+ * half copies of queries, for which nothing is found yet; half copies of a
+ * list of queries side by side.  _stride: of slots, for n rows.
+ */
 extern GvStatus gv_gpu_exact_frame(const GvExactSpace *space,
 								   const float *d_rows, int64_t n,
 								   cudaStream_t stream);
@@ -159,42 +171,48 @@ extern GvStatus gv_gpu_exact_queries(const GvExactSpace *space,
 									 cudaStream_t stream);
 extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
 									const GvExactQueries *queries,
-									const GvExactPart *part, uint16_t *d_half_queries,
+									const GvExactPart *part,
+									uint16_t *d_half_queries,
 									cudaStream_t stream);
+extern int64_t gv_gpu_exact_stride(int64_t n);
 
-/* fewscan.cu: up to GV_EXACT_FEW queries; its shared bytes */
-extern size_t gv_exact_scan_bytes(const GvExactMatmul *matmul);
+/*
+ * The filter's product.  filter.cu: _scan, of few queries, and _matmul, of
+ * any; hopperfilter.cu: _hopper, on devices of compute capability 9.0.
+ */
+extern bool gv_gpu_exact_scan_fits(const GvExactMatmul *matmul);
 extern GvStatus gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms,
 								  cudaStream_t stream);
-
-/* filterproduct.cu, hopperfilter.cu */
 extern GvStatus gv_gpu_exact_matmul(const GvExactMatmul *matmul,
-									 const GvBlas *blas, cudaStream_t stream);
+									const GvBlas *blas, cudaStream_t stream);
 extern bool gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul,
 									 int32_t device);
 extern GvStatus gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
 									cudaStream_t stream);
-/* cut.cu */
+
+/*
+ * thresholds.cu.  _cuts: cuts of a part from its neighbors, and with lists,
+ * where queries without a cut go.  _voids: lists the queries whose distances
+ * are all NaN.  _choose: cuts and slots from a product's scores; _first: the
+ * same before any neighbor is found, and with lists, empty ones.  If these
+ * cuts are for more slots, queries without one overflow, because
+ * hopperfilter.cu cannot compare sums with none.  _take_all: all of some
+ * slots.
+ */
 extern GvStatus gv_gpu_exact_cuts(const GvExactSpace *space,
 								  const GvExactQueries *queries,
 								  const GvExactPart *part,
 								  const GvExactFilter *filter,
 								  const GvExactLists *lists,
 								  cudaStream_t stream);
-extern GvStatus gv_gpu_exact_overflows(const GvExactPart *part,
-									   const GvExactFilter *filter,
-									   uint32_t *d_count, uint32_t *d_list,
-									   cudaStream_t stream);
+extern GvStatus gv_gpu_exact_voids(const GvExactQueries *queries,
+								   const GvExactLists *lists,
+								   cudaStream_t stream);
 extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
 									const GvExactQueries *queries,
 									const GvExactPart *part,
 									const GvExactMatmul *matmul,
 									const float *d_slack, cudaStream_t stream);
-/*
- * Cuts and slots from a product's scores, and with lists, empty ones.  If
- * these cuts are for more slots queries without one overflow, as hopper's sums
- * cannot be compared with none.
- */
 extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
 									int64_t nslots);
 extern GvStatus gv_gpu_exact_first(const GvExactSpace *space,
@@ -208,18 +226,6 @@ extern GvStatus gv_gpu_exact_take_all(const GvExactPart *part,
 									  const GvExactFilter *filter,
 									  uint32_t first, uint32_t nslots,
 									  cudaStream_t stream);
-extern GvStatus gv_gpu_exact_voids(const GvExactQueries *queries,
-								   const GvExactLists *lists,
-								   cudaStream_t stream);
-
-/* measure.cu */
-extern GvStatus gv_gpu_exact_rerank(const GvExactSpace *space,
-									 const GvExactRows *rows,
-									 const GvExactQueries *queries,
-									 const GvExactPart *part,
-									 const GvExactFilter *filter,
-									 const GvExactFound *found,
-									 int64_t position, cudaStream_t stream);
 
 /* The arguments of nearest.cu, which lists queries with too many slots. */
 struct GvExactNearest
@@ -232,36 +238,16 @@ struct GvExactNearest
 	uint32_t   *d_list_count;
 	uint32_t   *d_list;
 	int64_t		position;		/* of row 0 */
-	int32_t		dims;			/* this and the next it sets itself: */
-	int32_t		across;			/* blocks of a query */
+	int32_t		dims;
+	int32_t		across;			/* blocks of a query, which it sets itself */
 };
 
-/* nearest.cu: reranks and merges, where there are not too many slots */
-extern bool gv_gpu_exact_nearest_fits(const GvExactFilter *filter);
-extern GvStatus gv_gpu_exact_nearest(const GvExactSpace *space,
-									 const GvExactNearest *nearest,
+extern GvStatus gv_gpu_exact_nearest(GvExactNearest *nearest, int32_t metric,
 									 cudaStream_t stream);
 
-/* merge.cu */
-extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
-								   const GvExactPart *part,
-								   const GvExactFilter *filter,
-								   const GvExactFound *found, int64_t position,
-								   cudaStream_t stream);
-extern GvStatus gv_gpu_exact_clear(const GvExactQueries *queries,
-								   cudaStream_t stream);
+/* -- batch.cu */
 
-/* The steps whose time is measured, where it is. */
-enum GvExactStep
-{
-	GV_EXACT_FILTER,			/* products, and what they append */
-	GV_EXACT_CHOOSE,			/* all of the matrix way but distances */
-	GV_EXACT_RERANK,
-	GV_EXACT_MERGE,
-	GV_EXACT_STEPS
-};
-
-/* work.cu: memory for searches */
+/* Memory for searches. */
 struct GvExactWork
 {
 	int32_t		device;
@@ -279,8 +265,6 @@ struct GvExactWork
 	GvExactLists lists;
 	uint32_t   *counts;			/* pinned [2] */
 	int64_t		seen;			/* rows, before this batch */
-	bool		measures;		/* the host waits for each step: */
-	double		seconds[GV_EXACT_STEPS];
 };
 
 /* The sizes that memory for searches follows from. */
@@ -304,17 +288,61 @@ extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
 								  const GvExactAmount *amount);
 extern void gv_gpu_exact_work_drop(GvExactWork *work);
 
-#ifdef GV_TEST_BUILD
+/*
+ * Searches the rows of a batch, after those that work->seen counts, which the
+ * caller raises.  The first batch makes half copies of queries.
+ */
+extern GvStatus gv_gpu_exact_search(GvExactWork *work,
+									const GvExactSpace *space,
+									const GvExactRows *rows,
+									const GvExactQueries *queries,
+									const GvStop *stop);
 
 /*
- * Sets the slots that a query has memory for, and those that first cuts are
- * from; 0: as is best.
+ * For units of nearlists.cu: rows in an order, padded to GV_EXACT_ALIGN, and
+ * queries by a list, as many at once as _part_most says.  _part: launches,
+ * does not wait, and lists queries that need another way.  _others: searches
+ * these to the end.
  */
-extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
-extern int32_t gv_gpu_exact_forced_seed(void);
+extern int64_t gv_gpu_exact_part_most(const GvExactWork *work,
+									  const GvExactQueries *queries);
+extern GvStatus gv_gpu_exact_part(GvExactWork *work,
+								  const GvExactSpace *space,
+								  const GvExactRows *rows,
+								  const GvExactQueries *queries,
+								  const GvExactPart *part,
+								  const GvExactLists *lists);
+extern GvStatus gv_gpu_exact_others(GvExactWork *work,
+									const GvExactSpace *space,
+									const GvExactRows *rows,
+									const GvExactQueries *queries,
+									const GvExactLists *lists,
+									const uint32_t counts[2],
+									const GvStop *stop);
 
-#else
-#define gv_gpu_exact_forced_seed() 0
-#endif
+/* -- nearlists.cu */
+
+struct GvExactByList;
+
+/*
+ * _batch: rows of a batch, at most.  _create: for batches of up to `capacity`
+ * rows and `kept` neighbors of a query; *d_centroids [nlists][dims] is for the
+ * caller to fill, by *stream.  _search: a batch's rows, after `seen` of those
+ * before; all queries and centroids are there, and the frame is known.
+ */
+extern int64_t gv_gpu_exact_lists_batch(int32_t dims);
+extern size_t gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept,
+									   int64_t capacity);
+extern GvStatus gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
+										  int64_t capacity,
+										  GvExactByList **made,
+										  float **d_centroids,
+										  cudaStream_t *stream);
+extern void gv_gpu_exact_lists_drop(GvExactByList *lists);
+extern GvStatus gv_gpu_exact_lists_search(GvExactByList *lists,
+										  const GvExactSpace *space,
+										  GvExactRows *rows,
+										  const GvExactQueries *queries,
+										  int64_t seen, const GvStop *stop);
 
 #endif							/* GV_EXACT_H */

@@ -1,0 +1,330 @@
+/*
+ * filter.cu
+ *		Scores of queries and rows as every device can have them, and what
+ *		reaches a query's cut; or all scores, to memory.
+ *
+ * Many queries are multiplied by gpu/product.  Of up to GV_EXACT_FEW queries
+ * the rows are read once, which takes longer than all else: tensor cores
+ * multiply 16 rows of a warp by COLUMNS x 8 queries (mma.cuh), zeros in the
+ * place of missing ones.  Dimensions may be in any order that rows and queries
+ * share: of 32 dimensions lane t of a row has eight side by side, 16 bytes,
+ * and gives four of them to each of two products, so rows come to registers as
+ * they lie in memory.  A lane has 2 * AHEAD loads of rows in flight, a warp 4
+ * KB.
+ */
+#include "gpu/common/mma.cuh"
+#include "gpu/exact/exact.cuh"
+#include "gpu/product/product.cuh"
+
+#define TILES			(GV_RUN / 8)
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+#define BLOCKS			2		/* of an SM */
+#define ROWS			16		/* of a warp */
+#define TILE			8		/* queries of a product */
+#define COLUMNS			2		/* products side by side */
+#define DEPTH			32		/* dimensions of a lane's load of a row */
+#define AHEAD			4
+#define MOST_SCANNED	(96 * 1024) /* shared bytes of queries */
+
+/* -- many queries */
+
+/* The biases of a lane's rows of a run. */
+struct Biases
+{
+	float2		bias[TILES];
+};
+
+static __device__ __forceinline__ float
+bias_of(const GvExactMatmul &matmul, int row)
+{
+	return row < (int) matmul.nslots ? matmul.d_bias[row] :
+		__int_as_float(0xFF800000);
+}
+
+static __device__ __forceinline__ Biases
+biases_of(const GvExactMatmul &matmul, int run)
+{
+	int			row = run * GV_RUN + threadIdx.x % 4 * 2;
+	Biases		found;
+
+#pragma unroll
+	for (int j = 0; j < TILES; j++)
+		found.bias[j] = make_float2(bias_of(matmul, row + j * 8),
+									bias_of(matmul, row + j * 8 + 1));
+	return found;
+}
+
+/* Sums become scores in memory: see gpu/product/become.cuh. */
+struct Stored : GvNoRow
+{
+	GvExactMatmul matmul;
+
+	using Columns = Biases;
+
+	__device__ __forceinline__ Biases
+	columns(int run) const
+	{
+		return biases_of(matmul, run);
+	}
+
+	__device__ __forceinline__ void
+	take(const Biases &of, Row *, int query, int run,
+		 const float2 (&sums)[TILES]) const
+	{
+		int			row = run * GV_RUN + threadIdx.x % 4 * 2;
+		float	   *to = matmul.d_scores + (int64_t) query * matmul.nslots;
+
+		if (query >= matmul.n)
+			return;
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+		{
+			if (row + j * 8 < (int) matmul.nslots)
+				to[row + j * 8] = sums[j].x + of.bias[j].x;
+			if (row + j * 8 + 1 < (int) matmul.nslots)
+				to[row + j * 8 + 1] = sums[j].y + of.bias[j].y;
+		}
+	}
+};
+
+/* Slots of sums that reach the query's cut are appended, to be reranked. */
+struct Reaching
+{
+	GvExactMatmul matmul;
+
+	using Columns = Biases;
+	struct Row
+	{
+		float		cut;
+	};
+
+	/* rows that cannot be held reach everything but NaN */
+	__device__ __forceinline__ void
+	begin(Row *mine, int query) const
+	{
+		mine->cut = query < matmul.n ? matmul.filter.d_cuts[query] :
+			__int_as_float(0x7FC00000);
+	}
+
+	__device__ __forceinline__ void
+	end(Row *, int) const
+	{
+	}
+
+	__device__ __forceinline__ Biases
+	columns(int run) const
+	{
+		return biases_of(matmul, run);
+	}
+
+	__device__ __forceinline__ void
+	take(const Biases &of, const Row *mine, int query, int run,
+		 const float2 (&sums)[TILES]) const
+	{
+		uint32_t	slot = matmul.first + run * GV_RUN + threadIdx.x % 4 * 2;
+		float		cut = mine->cut;
+
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+		{
+			if (sums[j].x + of.bias[j].x >= cut)
+				gv_exact_append(matmul.filter, query, slot + j * 8);
+			if (sums[j].y + of.bias[j].y >= cut)
+				gv_exact_append(matmul.filter, query, slot + j * 8 + 1);
+		}
+	}
+};
+
+/* See exact.h. */
+GvStatus
+gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
+					cudaStream_t stream)
+{
+	GvMatmul	matmul = {exact->d_queries, exact->n, exact->d_half_rows,
+	(int32_t) exact->nslots, exact->half_dims};
+	/* devices of 9.0 have hopperfilter.cu */
+	GvMatmulContext by = {blas, false, 0, false, stream};
+
+	if (exact->d_scores != NULL)
+		return gv_gpu_matmul<false>(&by, &matmul, Stored {{}, *exact});
+	return gv_gpu_matmul<false>(&by, &matmul, Reaching {*exact});
+}
+
+/* -- few queries */
+
+/*
+ * Halves from a row or query of half_dims to the next in shared memory: no two
+ * meet in a bank, and there is memory for a multiple of DEPTH.
+ */
+static __host__ __device__ inline int
+stride_of(int half_dims)
+{
+	return (half_dims + 63) / 64 * 64 + 32;
+}
+
+/* By all threads of a block: queries [COLUMNS * TILE][stride], shared. */
+static __device__ __forceinline__ void
+load_queries(uint16_t *queries, const uint16_t *d_queries, int n,
+					 int half_dims)
+{
+	int			stride = stride_of(half_dims);
+
+	for (int i = threadIdx.x; i < COLUMNS * TILE * stride;
+		 i += blockDim.x)
+	{
+		int			q = i / stride;
+		int			d = i % stride;
+
+		queries[i] = q < n && d < half_dims ? d_queries[q * half_dims + d] : 0;
+	}
+}
+
+/* Products of two rows' pieces and those of a query of each tile. */
+static __device__ __forceinline__ void
+multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low,
+					  const uint4 &high, const uint16_t *query, int stride)
+{
+	uint32_t	first[4] = {low.x, high.x, low.y, high.y};
+	uint32_t	second[4] = {low.z, high.z, low.w, high.w};
+
+#pragma unroll
+	for (int j = 0; j < COLUMNS; j++)
+	{
+		uint4		q = *(const uint4 *) (query + j * TILE * stride);
+
+		gv_mma(sums[j], first, q.x, q.y);
+		gv_mma(sums[j], second, q.z, q.w);
+	}
+}
+
+/* A lane's part of a row, or of the last one. */
+static __device__ __forceinline__ const uint16_t *
+row_at(const GvExactMatmul &matmul, int64_t row)
+{
+	return matmul.d_half_rows + min(row, (int64_t) matmul.nslots - 1) *
+		matmul.half_dims + threadIdx.x % 4 * 8;
+}
+
+/* Scores of ROWS rows, as mma.cuh has D; queries: this lane's, shared. */
+static __device__ __forceinline__ void
+multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
+			  int64_t row, const uint16_t *query, int stride)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			left = matmul.half_dims - lane % 4 * 8;
+	const uint16_t *low_row = row_at(matmul, row + lane / 4);
+	const uint16_t *high_row = row_at(matmul, row + lane / 4 + 8);
+
+#pragma unroll 1
+	for (int d = 0; d < matmul.half_dims; d += AHEAD * DEPTH)
+	{
+		uint4		low[AHEAD];
+		uint4		high[AHEAD];
+
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++)
+		{
+			int			at = d + i * DEPTH;
+
+			low[i] = at < left ? *(const uint4 *) (low_row + at) :
+				make_uint4(0, 0, 0, 0);
+			high[i] = at < left ? *(const uint4 *) (high_row + at) :
+				make_uint4(0, 0, 0, 0);
+		}
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++)
+			if (d + i * DEPTH < matmul.half_dims)
+				multiply_pieces(sums, low[i], high[i],
+									  query + d + i * DEPTH, stride);
+	}
+}
+
+/* Stores the score of a query and a row, or appends the row if in reach. */
+static __device__ __forceinline__ void
+put_score(const GvExactMatmul &matmul, int q, int64_t row, float score,
+		  float cut)
+{
+	if (matmul.d_scores != NULL)
+	{
+		if (q < matmul.n)
+			matmul.d_scores[(int64_t) q * matmul.nslots + row] = score;
+	}
+	else if (score >= cut)
+		gv_exact_append(matmul.filter, q, matmul.first + (uint32_t) row);
+}
+
+/*
+ * ROWS rows of each warp of the grid, and as many again.
+ * Shared: the queries [COLUMNS * TILE][stride].
+ */
+static __global__ void __launch_bounds__(THREADS, BLOCKS)
+scan_rows_kernel(GvExactMatmul matmul)
+{
+	GV_SHARED(memory);
+	uint16_t   *queries = (uint16_t *) memory;
+	int			stride = stride_of(matmul.half_dims);
+	int			lane = threadIdx.x % GV_WARP;
+	const uint16_t *query = queries + lane / 4 * stride + lane % 4 * 8;
+	float		cuts[COLUMNS][2];	/* nothing reaches NaN */
+
+	gv_step_begins();
+	load_queries(queries, matmul.d_queries, matmul.n,
+						 matmul.half_dims);
+#pragma unroll
+	for (int i = 0; i < 2 * COLUMNS; i++)
+	{
+		int			q = i / 2 * TILE + lane % 4 * 2 + i % 2;
+
+		cuts[i / 2][i % 2] = q < matmul.n && matmul.d_scores == NULL ?
+			matmul.filter.d_cuts[q] : __int_as_float(0x7FC00000);
+	}
+	__syncthreads();
+	for (int64_t first = ((int64_t) blockIdx.x * WARPS +
+						  threadIdx.x / GV_WARP) * ROWS;
+		 first < matmul.nslots; first += (int64_t) gridDim.x * WARPS * ROWS)
+	{
+		float		sums[COLUMNS][4] = {};
+
+		multiply_rows(sums, matmul, first, query, stride);
+#pragma unroll
+		for (int h = 0; h < 2; h++)
+		{
+			int64_t		row = first + lane / 4 + 8 * h;
+			float		bias;
+
+			if (row >= matmul.nslots)
+				continue;
+			bias = matmul.d_bias[row];
+#pragma unroll
+			for (int i = 0; i < 2 * COLUMNS; i++)
+				put_score(matmul, i / 2 * TILE + lane % 4 * 2 + i % 2, row,
+						  sums[i / 2][2 * h + i % 2] + bias,
+						  cuts[i / 2][i % 2]);
+		}
+	}
+}
+
+static size_t
+query_bytes(const GvExactMatmul *matmul)
+{
+	return COLUMNS * TILE * stride_of(matmul->half_dims) * sizeof(uint16_t);
+}
+
+/* See exact.h. */
+bool
+gv_gpu_exact_scan_fits(const GvExactMatmul *matmul)
+{
+	return matmul->n <= GV_EXACT_FEW && query_bytes(matmul) <= MOST_SCANNED;
+}
+
+/* See exact.h. */
+GvStatus
+gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
+{
+	int			blocks = gv_exact_blocks(matmul->nslots, WARPS * ROWS);
+
+	return gv_launch_early(matmul->filter.overlap, scan_rows_kernel,
+						   min(blocks, BLOCKS * nsms), THREADS,
+						   query_bytes(matmul), stream, *matmul);
+}

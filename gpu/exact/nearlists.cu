@@ -1,0 +1,814 @@
+/*
+ * nearlists.cu
+ *		Exact search that compares a query only with the rows of near lists.
+ *
+ *	once	lists near each list, lists of queries: exact searches among the
+ *			centroids like any other, a piece of the vectors at a time; queries
+ *			in the order of lists, by a stable radix sort, which keeps vectors of
+ *			a list in their own order
+ *	and for a batch of rows
+ *		lists	of rows likewise; half copies in the order of lists
+ *		units	the queries of a list, or a part of them, and the rows of its
+ *				near lists, whose half copies are copied side by side, the
+ *				nearest list's first
+ *
+ * A unit is some seven launches of 5 to 50 us, and the host looks at the
+ * results of units only when all are done: queries that need another way are
+ * counted by parts, and their units are made once more.  Streams with memory
+ * of their own take units in turn, so that the last blocks of one run beside
+ * the first of the next.
+ *
+ * Most of a query's nearest rows are in its own list and the next.  So cuts
+ * are taken from the first slots of a unit, and all others are filtered with
+ * these at once.
+ */
+#include <stdlib.h>
+
+#include <cub/device/device_radix_sort.cuh>
+
+#include "gpu/common/gv_group.h"
+#include "gpu/exact/exact.cuh"
+
+#define THREADS			256
+#define TILE			64		/* slots of a block */
+#define STREAMS			3		/* units under way at once */
+#define BETWEEN			(64 * STREAMS)	/* units between two looks at stop */
+#define NO_SLOT			UINT32_MAX
+#define MOST_BATCH_BYTES	(INT64_C(4) << 30)	/* of rows in fp32: each list
+												 * needs many rows */
+#define MOST_BATCH		(INT64_C(1) << 27)	/* rows */
+#define MOST_PIECE		(1 << 17)	/* vectors asked for at once */
+#define MOST_PART		8192	/* queries of a unit */
+#define UNIT_BYTES		(INT64_C(256) << 20)	/* of half copies of a unit */
+#define CAPACITY		512		/* slots of a query: cuts are from near lists
+								 * alone, and let more pass than a chunk
+								 * does */
+
+static GV_TUNABLE int64_t forced_batch = 0; /* 0: as is best */
+static GV_TUNABLE int64_t forced_unit = 0;
+
+#ifdef GV_TEST_BUILD
+
+/* Sets the rows of a batch and of a unit, at most. */
+extern "C" void
+gv_gpu_exact_lists_force(int64_t batch, int64_t unit)
+{
+	forced_batch = batch;
+	forced_unit = unit;
+}
+
+#endif
+
+/* Vectors in the order of their lists, and in their own order in a list. */
+struct Groups
+{
+	uint32_t   *d_order;		/* [n] numbers of vectors */
+	uint32_t   *d_starts;		/* [nlists + 1] in d_order */
+};
+
+/* Queries of a list, few enough for what they find. */
+struct Part
+{
+	uint32_t	list;
+	uint32_t	first;			/* in the queries' order */
+	uint32_t	n;
+};
+
+/* Memory of a unit. */
+struct Stream
+{
+	GvExactWork work;
+	GvExactRows unit;			/* [unit_capacity] */
+	uint32_t   *d_order;		/* its order, to be written */
+};
+
+struct GvExactByList
+{
+	GvSetSpec	spec;
+	int64_t		capacity;		/* rows of a batch, at most */
+	int64_t		unit_capacity;	/* rows of a unit at once */
+	GvExactSpace space;			/* of centroids, when they are asked */
+	float	   *d_centroids;	/* [nlists][dims] */
+	GvExactRows centroids;
+	GvExactWork asking;
+	int64_t		piece;			/* vectors that are asked for at once */
+	GvExactQueries asked;		/* [piece], k 1 */
+	GvExactQueries near;		/* [nlists], k probes: d_positions is what
+								 * counts */
+	uint32_t   *d_offsets;		/* [nlists][probes + 1] a batch's rows in the
+								 * lists near a list, before each of these */
+	uint32_t   *d_totals;		/* [nlists] ... in all of them */
+	Groups		queries;
+	Groups		rows;
+	uint32_t   *d_keys;			/* [max of nqueries and capacity], like the
+								 * next two */
+	uint32_t   *d_sorted;
+	uint32_t   *d_numbers;
+	void	   *d_sort;
+	size_t		sort_bytes;
+	GvExactLists others;		/* by parts: counts [nparts][2], queries where
+								 * the part's are in their order */
+	Stream		streams[STREAMS];
+	char	   *d_memory;		/* of all arrays */
+	Part	   *parts;			/* [nparts] */
+	int64_t		nparts;
+	uint32_t   *starts;			/* [nlists + 1] of queries */
+	uint32_t   *totals;			/* [nlists] */
+	uint32_t   *counts;			/* [nparts][2] */
+};
+
+/* -- memory */
+
+/* Arrays of queries, but for the vectors themselves. */
+static void
+place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
+			  size_t *bytes)
+{
+	int64_t		pairs = queries->n * queries->k;
+
+	gv_place(&queries->d_half_queries, memory, bytes, queries->n * half_dims);
+	gv_place(&queries->d_seen, memory, bytes, queries->n);
+	gv_place(&queries->d_distances, memory, bytes, pairs);
+	gv_place(&queries->d_positions, memory, bytes, pairs);
+}
+
+static int64_t
+most_vectors(const GvExactByList *lists)
+{
+	return lists->spec.nqueries > lists->capacity ? lists->spec.nqueries :
+		lists->capacity;
+}
+
+/* All arrays; returns their bytes.  Without memory it only counts. */
+static size_t
+place_all(GvExactByList *lists, char *memory)
+{
+	const GvSetSpec *spec = &lists->spec;
+	int32_t		half_dims = lists->space.half_dims;
+	int64_t		nlists = spec->nlists;
+	int64_t		slots = gv_exact_padded(nlists);
+	int64_t		most = most_vectors(lists);
+	size_t		bytes = 0;
+
+	gv_place(&lists->space.d_mean, memory, &bytes, spec->dims);
+	gv_place(&lists->space.d_frame, memory, &bytes, 1);
+	gv_place(&lists->d_centroids, memory, &bytes, nlists * spec->dims);
+	gv_place(&lists->centroids.d_half_rows, memory, &bytes, slots * half_dims);
+	gv_place(&lists->centroids.d_bias, memory, &bytes, slots);
+	gv_place(&lists->centroids.d_slack, memory, &bytes, slots);
+	place_queries(&lists->asked, half_dims, memory, &bytes);
+	place_queries(&lists->near, half_dims, memory, &bytes);
+	gv_place(&lists->d_offsets, memory, &bytes, nlists * (spec->probes + 1));
+	gv_place(&lists->d_totals, memory, &bytes, nlists);
+	gv_place(&lists->queries.d_order, memory, &bytes, spec->nqueries);
+	gv_place(&lists->queries.d_starts, memory, &bytes, nlists + 1);
+	gv_place(&lists->rows.d_order, memory, &bytes, lists->capacity);
+	gv_place(&lists->rows.d_starts, memory, &bytes, nlists + 1);
+	gv_place(&lists->d_keys, memory, &bytes, most);
+	gv_place(&lists->d_sorted, memory, &bytes, most);
+	gv_place(&lists->d_numbers, memory, &bytes, most);
+	gv_place((char **) &lists->d_sort, memory, &bytes,
+			 (int64_t) lists->sort_bytes);
+	gv_place(&lists->others.d_counts, memory, &bytes, 2 * spec->nqueries);
+	gv_place(&lists->others.d_matrix, memory, &bytes, spec->nqueries);
+	gv_place(&lists->others.d_slow, memory, &bytes, spec->nqueries);
+	for (int i = 0; i < STREAMS; i++)
+	{
+		Stream *stream = &lists->streams[i];
+
+		gv_place(&stream->unit.d_half_rows, memory, &bytes,
+				 lists->unit_capacity * half_dims);
+		gv_place(&stream->unit.d_bias, memory, &bytes, lists->unit_capacity);
+		gv_place(&stream->unit.d_slack, memory, &bytes, lists->unit_capacity);
+		gv_place(&stream->d_order, memory, &bytes, lists->unit_capacity);
+	}
+	return bytes;
+}
+
+/* The shape of everything, without memory. */
+static void
+shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
+{
+	int32_t		half_dims = (spec->dims + 15) / 16 * 16;
+	int64_t		unit = UNIT_BYTES / (2 * (int64_t) half_dims);
+
+	if (forced_unit > 0)
+		unit = forced_unit;
+	lists->spec = *spec;
+	lists->capacity = capacity;
+	lists->unit_capacity =
+		gv_exact_padded(unit < capacity ? unit : capacity);
+	lists->space.metric = spec->metric;
+	lists->space.dims = spec->dims;
+	lists->space.half_dims = half_dims;
+	lists->centroids.n = spec->nlists;
+	lists->centroids.stride = gv_gpu_exact_stride(spec->nlists);
+	lists->piece = most_vectors(lists);
+	if (lists->piece > MOST_PIECE)
+		lists->piece = MOST_PIECE;
+	lists->asked.n = lists->piece;
+	lists->asked.k = 1;
+	lists->near.n = spec->nlists;
+	lists->near.k = spec->probes;
+}
+
+/* Amounts of searches: for near lists, for lists of vectors, in units. */
+static GvExactAmount
+nearest_amount(const GvExactByList *lists)
+{
+	return {lists->near.n, lists->near.k, lists->near.n, 0};
+}
+
+static GvExactAmount
+asked_amount(const GvExactByList *lists)
+{
+	return {lists->piece, 1, lists->spec.nlists, 0};
+}
+
+static GvExactAmount
+unit_amount(const GvExactByList *lists, int64_t kept)
+{
+	int64_t		n = lists->spec.nqueries;
+
+	return {n < MOST_PART ? n : MOST_PART, kept, lists->unit_capacity,
+		CAPACITY};
+}
+
+/* See exact.h. */
+int64_t
+gv_gpu_exact_lists_batch(int32_t dims)
+{
+	int64_t		rows = MOST_BATCH_BYTES / (4 * (int64_t) dims);
+	int64_t		most = forced_batch > 0 ? forced_batch : MOST_BATCH;
+
+	return rows < most ? rows : most;
+}
+
+/* See exact.h. */
+size_t
+gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t capacity)
+{
+	GvExactByList lists = {};
+	GvExactAmount near;
+	GvExactAmount asked;
+	GvExactAmount unit;
+
+	shape(&lists, spec, capacity);
+	near = nearest_amount(&lists);
+	asked = asked_amount(&lists);
+	unit = unit_amount(&lists, kept);
+	lists.sort_bytes = (size_t) gv_sort_most_bytes(most_vectors(&lists), 8);
+	return place_all(&lists, NULL) +
+		gv_gpu_exact_work_bytes(spec->device, &lists.space, &near) +
+		gv_gpu_exact_work_bytes(spec->device, &lists.space, &asked) +
+		STREAMS * gv_gpu_exact_work_bytes(spec->device, &lists.space, &unit);
+}
+
+/* Bytes that the largest sort wants. */
+static GvStatus
+find_sort_bytes(GvExactByList *lists)
+{
+	int64_t		n = most_vectors(lists);
+	size_t		keys = 0;
+
+	GV_TRY(gv_gpu_group_bytes(n, &lists->sort_bytes));
+	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(NULL, keys,
+											   (const uint32_t *) NULL,
+											   (uint32_t *) NULL, n));
+	if (keys > lists->sort_bytes)
+		lists->sort_bytes = keys;
+	return GV_OK;
+}
+
+static GvStatus
+make(GvExactByList *lists, int64_t kept)
+{
+	int64_t		nlists = lists->spec.nlists;
+	GvExactAmount asked = asked_amount(lists);
+	GvExactAmount unit = unit_amount(lists, kept);
+
+	GV_TRY(find_sort_bytes(lists));
+	GV_CUDA_TRY(cudaMalloc((void **) &lists->d_memory,
+						   place_all(lists, NULL)));
+	(void) place_all(lists, lists->d_memory);
+	lists->centroids.d_rows = lists->d_centroids;
+	lists->near.d_queries = lists->d_centroids;
+	lists->starts = (uint32_t *) malloc((nlists + 1) * sizeof(uint32_t));
+	lists->totals = (uint32_t *) malloc(nlists * sizeof(uint32_t));
+	if (lists->starts == NULL || lists->totals == NULL)
+		return GV_NO_MEMORY;
+	GV_TRY(gv_gpu_exact_work(&lists->asking, lists->spec.device, &lists->space,
+							 &asked));
+	for (int i = 0; i < STREAMS; i++)
+	{
+		GV_TRY(gv_gpu_exact_work(&lists->streams[i].work, lists->spec.device,
+								 &lists->space, &unit));
+		lists->streams[i].unit.d_order = lists->streams[i].d_order;
+	}
+	return GV_OK;
+}
+
+/* See exact.h. */
+GvStatus
+gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
+						  int64_t capacity, GvExactByList **made,
+						  float **d_centroids, cudaStream_t *stream)
+{
+	GvExactByList *lists = (GvExactByList *) calloc(1, sizeof(GvExactByList));
+	GvStatus	status;
+
+	if (lists == NULL)
+		return GV_NO_MEMORY;
+	shape(lists, spec, capacity);
+	status = make(lists, kept);
+	if (status != GV_OK)
+	{
+		gv_gpu_exact_lists_drop(lists);
+		return status;
+	}
+	*made = lists;
+	*d_centroids = lists->d_centroids;
+	*stream = lists->asking.stream;
+	return GV_OK;
+}
+
+void
+gv_gpu_exact_lists_drop(GvExactByList *lists)
+{
+	if (lists == NULL)
+		return;
+	gv_gpu_exact_work_drop(&lists->asking);
+	for (int i = 0; i < STREAMS; i++)
+		gv_gpu_exact_work_drop(&lists->streams[i].work);
+	(void) cudaFree(lists->d_memory);
+	free(lists->parts);
+	free(lists->starts);
+	free(lists->totals);
+	free(lists->counts);
+	free(lists);
+}
+
+/* -- lists */
+
+/* The lists of a piece of vectors become keys, beside their numbers. */
+static __global__ void __launch_bounds__(THREADS)
+keys_kernel(const int64_t *d_positions, int64_t first, int64_t n,
+			uint32_t *d_keys, uint32_t *d_numbers)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (i >= n)
+		return;
+	d_keys[first + i] = (uint32_t) d_positions[i];
+	d_numbers[first + i] = (uint32_t) (first + i);
+}
+
+/* Rows in the lists near each list, one after the other; a thread a list. */
+static __global__ void __launch_bounds__(THREADS)
+offsets_kernel(const int64_t *d_nearest, const uint32_t *d_starts,
+			   uint32_t nlists, int32_t probes, uint32_t *d_offsets,
+			   uint32_t *d_totals)
+{
+	int64_t		list = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	uint32_t   *offsets = d_offsets + list * (probes + 1);
+	uint32_t	sum = 0;
+
+	if (list >= nlists)
+		return;
+	for (int32_t i = 0; i < probes; i++)
+	{
+		int64_t		other = d_nearest[list * probes + i];
+
+		offsets[i] = sum;
+		sum += d_starts[other + 1] - d_starts[other];
+	}
+	offsets[probes] = sum;
+	d_totals[list] = sum;
+}
+
+/* Half copies of centroids, as a metric wants them. */
+static GvStatus
+see_centroids(GvExactByList *lists, int32_t metric)
+{
+	cudaStream_t stream = lists->asking.stream;
+
+	lists->space.metric = metric;
+	GV_TRY(gv_gpu_exact_frame(&lists->space, lists->d_centroids,
+							  lists->spec.nlists, stream));
+	return gv_gpu_exact_rows(&lists->space, &lists->centroids, stream);
+}
+
+/* near.d_positions. */
+static GvStatus
+find_nearest(GvExactByList *lists, const GvStop *stop)
+{
+	GvExactAmount amount = nearest_amount(lists);
+	GvExactWork work = {};
+	GvStatus	status;
+
+	GV_CUDA_TRY(cudaStreamSynchronize(lists->asking.stream));
+	status = gv_gpu_exact_work(&work, lists->spec.device, &lists->space,
+							   &amount);
+	if (status == GV_OK)
+		status = gv_gpu_exact_search(&work, &lists->space, &lists->centroids,
+									 &lists->near, stop);
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaStreamSynchronize(work.stream));
+	gv_gpu_exact_work_drop(&work);
+	return status;
+}
+
+/* Vectors [n][dims] by list. */
+static GvStatus
+group(GvExactByList *lists, const float *d_vectors, int64_t n,
+	  const Groups *groups, const GvStop *stop)
+{
+	cudaStream_t stream = lists->asking.stream;
+	GvGroup		group = {n, (uint32_t) lists->spec.nlists, lists->d_keys,
+		lists->d_numbers, lists->d_sorted, groups->d_order, groups->d_starts,
+	lists->d_sort, lists->sort_bytes};
+
+	for (int64_t done = 0; done < n; done += lists->piece)
+	{
+		GvExactQueries asked = lists->asked;
+
+		if (n - done < asked.n)
+			asked.n = n - done;
+		asked.d_queries = d_vectors + done * lists->spec.dims;
+		GV_TRY(gv_gpu_exact_search(&lists->asking, &lists->space,
+								   &lists->centroids, &asked, stop));
+		GV_LAUNCH(keys_kernel, gv_exact_blocks(asked.n, THREADS), THREADS, 0,
+				  stream, (const int64_t *) asked.d_positions, done, asked.n,
+				  lists->d_keys, lists->d_numbers);
+	}
+	GV_CUDA_TRY(cudaGetLastError());
+	return gv_gpu_group(&group, stream);
+}
+
+/* The queries' parts, from where their lists begin. */
+static GvStatus
+make_parts(GvExactByList *lists, const GvExactQueries *queries)
+{
+	uint32_t	most = (uint32_t)
+		gv_gpu_exact_part_most(&lists->streams[0].work, queries);
+	const uint32_t *starts = lists->starts;
+	int64_t		n = 0;
+
+	for (int32_t list = 0; list < lists->spec.nlists; list++)
+		n += (starts[list + 1] - starts[list] + most - 1) / most;
+	lists->parts = (Part *) malloc(n * sizeof(Part));
+	lists->counts = (uint32_t *) malloc(2 * n * sizeof(uint32_t));
+	if (lists->parts == NULL || lists->counts == NULL)
+		return GV_NO_MEMORY;
+	for (int32_t list = 0; list < lists->spec.nlists; list++)
+		for (uint32_t q = starts[list]; q < starts[list + 1]; q += most)
+			lists->parts[lists->nparts++] = {(uint32_t) list, q,
+				starts[list + 1] - q < most ? starts[list + 1] - q : most};
+	return GV_OK;
+}
+
+/* Finds lists near each list, and puts all queries in the order of lists. */
+static GvStatus
+begin_lists(GvExactByList *lists, const GvExactQueries *queries,
+			const GvStop *stop)
+{
+	cudaStream_t stream = lists->asking.stream;
+	int32_t		metric = lists->spec.metric;
+
+	GV_TRY(see_centroids(lists, metric));
+	GV_TRY(find_nearest(lists, stop));
+	/* by inner products long centroids would have all vectors */
+	if (metric == GV_SET_IP)
+		GV_TRY(see_centroids(lists, GV_SET_L2));
+	GV_TRY(group(lists, queries->d_queries, queries->n, &lists->queries,
+				 stop));
+	GV_CUDA_TRY(cudaMemcpyAsync(lists->starts, lists->queries.d_starts,
+								((size_t) lists->spec.nlists + 1) *
+								sizeof(uint32_t), cudaMemcpyDeviceToHost,
+								stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream));
+	return make_parts(lists, queries);
+}
+
+/* Puts a batch's rows in the order of lists, before their halves are made. */
+static GvStatus
+group_rows(GvExactByList *lists, GvExactRows *rows, const GvStop *stop)
+{
+	cudaStream_t stream = lists->asking.stream;
+	uint32_t	nlists = (uint32_t) lists->spec.nlists;
+
+	GV_TRY(group(lists, rows->d_rows, rows->n, &lists->rows, stop));
+	rows->d_order = lists->rows.d_order;
+	GV_LAUNCH(offsets_kernel, gv_exact_blocks(nlists, THREADS), THREADS, 0,
+			  stream, (const int64_t *) lists->near.d_positions,
+			  (const uint32_t *) lists->rows.d_starts, nlists,
+			  lists->spec.probes, lists->d_offsets, lists->d_totals);
+	GV_CUDA_TRY(cudaMemcpyAsync(lists->totals, lists->d_totals,
+								nlists * sizeof(uint32_t),
+								cudaMemcpyDeviceToHost, stream));
+	return gv_cuda_status(cudaStreamSynchronize(stream));
+}
+
+/* -- units */
+
+/* The arguments that all steps of a batch share. */
+struct Units
+{
+	GvExactByList *lists;
+	const GvExactSpace *space;
+	const GvExactRows *rows;	/* of the batch */
+	const GvExactQueries *queries;
+	const GvStop *stop;
+};
+
+/* The rows of lists near a list, from the first-th of them on. */
+struct Source
+{
+	GvExactRows rows;
+	const int64_t *d_nearest;		/* [probes] */
+	const uint32_t *d_offsets;	/* [probes + 1] */
+	const uint32_t *d_starts;	/* [nlists + 1] */
+	int32_t		probes;
+	uint32_t	first;
+};
+
+/* The batch's slot of a unit's row. */
+static __device__ __forceinline__ uint32_t
+slot_of(const Source &source, uint32_t i)
+{
+	int32_t		low = 0;
+	int32_t		high = source.probes - 1;
+	uint32_t	at = source.first + i;
+
+	/* the first list that ends behind it */
+	while (low < high)
+	{
+		int32_t		middle = (low + high) / 2;
+
+		if (source.d_offsets[middle + 1] <= at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return source.d_starts[source.d_nearest[low]] + at - source.d_offsets[low];
+}
+
+/*
+ * A block TILE slots of a unit; those up to GV_EXACT_ALIGN have zeros and a
+ * bias that reaches nothing.  pieces: of 16 bytes of a half copy.
+ */
+static __global__ void __launch_bounds__(THREADS)
+unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
+{
+	__shared__ uint32_t from[TILE];
+	uint32_t	first = blockIdx.x * TILE;
+	uint32_t	n = (uint32_t) unit.n;
+
+	if (threadIdx.x < TILE)
+	{
+		uint32_t	i = first + threadIdx.x;
+		uint32_t	slot = i < n ? slot_of(source, i) : NO_SLOT;
+
+		from[threadIdx.x] = slot;
+		unit.d_bias[i] = i < n ? source.rows.d_bias[slot] :
+			__int_as_float(0xFF800000);
+		unit.d_slack[i] = i < n ? source.rows.d_slack[slot] : 0.0f;
+		d_order[i] = i < n ? source.rows.d_order[slot] : 0;
+	}
+	__syncthreads();
+	for (int p = threadIdx.x; p < TILE * pieces; p += THREADS)
+	{
+		uint32_t	slot = from[p / pieces];
+
+		((uint4 *) unit.d_half_rows)[(int64_t) first * pieces + p] =
+			slot == NO_SLOT ? make_uint4(0, 0, 0, 0) :
+			((const uint4 *) source.rows.d_half_rows)
+			[(int64_t) slot * pieces + p % pieces];
+	}
+}
+
+/* The order of a unit's rows alone; a thread a row. */
+static __global__ void __launch_bounds__(THREADS)
+unit_order_kernel(Source source, uint32_t n, uint32_t *d_order)
+{
+	uint32_t	i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n)
+		d_order[i] = source.rows.d_order[slot_of(source, i)];
+}
+
+static Source
+source_of(const Units *units, uint32_t list, uint32_t first)
+{
+	const GvExactByList *lists = units->lists;
+	int32_t		probes = lists->spec.probes;
+
+	return {*units->rows, lists->near.d_positions + (int64_t) list * probes,
+		lists->d_offsets + (int64_t) list * (probes + 1),
+		lists->rows.d_starts, probes, first};
+}
+
+/* Copies n rows of the lists near a list side by side, for a stream. */
+static GvStatus
+gather(const Units *units, Stream *stream, uint32_t list, uint32_t first,
+	   uint32_t n)
+{
+	stream->unit.d_rows = units->rows->d_rows;
+	stream->unit.n = n;
+	GV_LAUNCH(unit_kernel, (int) (gv_exact_padded(n) / TILE), THREADS, 0,
+			  stream->work.stream, source_of(units, list, first),
+			  units->space->half_dims / 8, stream->unit, stream->d_order);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Where the queries of a part go that need another way. */
+static GvExactLists
+others_of(const GvExactByList *lists, int64_t part)
+{
+	uint32_t	first = lists->parts[part].first;
+
+	return {lists->others.d_counts + 2 * part, lists->others.d_matrix + first,
+		lists->others.d_slow + first};
+}
+
+/* Search the rows of the stream for a part's queries that need another way. */
+static GvStatus
+finish(const Units *units, Stream *stream, int64_t part,
+	   const uint32_t counts[2])
+{
+	GvExactLists others = others_of(units->lists, part);
+
+	if (counts[0] == 0 && counts[1] == 0)
+		return GV_OK;
+	return gv_gpu_exact_others(&stream->work, units->space, &stream->unit,
+							   units->queries, &others, counts, units->stop);
+}
+
+/*
+ * The same before the next rows come, where the stream cannot have all rows of
+ * the part at once.
+ */
+static GvStatus
+finish_now(const Units *units, Stream *stream, int64_t part)
+{
+	uint32_t   *d_counts = units->lists->others.d_counts + 2 * part;
+	uint32_t	counts[2];
+
+	GV_CUDA_TRY(cudaMemcpyAsync(counts, d_counts, sizeof(counts),
+								cudaMemcpyDeviceToHost, stream->work.stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
+	GV_TRY(finish(units, stream, part, counts));
+	GV_CUDA_TRY(cudaMemsetAsync(d_counts, 0, sizeof(counts),
+								stream->work.stream));
+	return units->stop != NULL && units->stop->requested(units->stop->arg) ?
+		GV_CANCELED : GV_OK;
+}
+
+/* A part's queries, and all rows near them. */
+static GvStatus
+search_part(const Units *units, int64_t number)
+{
+	GvExactByList *lists = units->lists;
+	const Part *of = &lists->parts[number];
+	Stream *stream = &lists->streams[number % STREAMS];
+	uint32_t	total = lists->totals[of->list];
+	GvExactPart part = {lists->queries.d_order + of->first, 0,
+	(int32_t) of->n};
+	GvExactLists others = others_of(lists, number);
+
+	for (uint32_t first = 0; first < total;
+		 first += (uint32_t) lists->unit_capacity)
+	{
+		uint32_t	n = total - first < lists->unit_capacity ? total - first :
+			(uint32_t) lists->unit_capacity;
+
+		GV_TRY(gather(units, stream, of->list, first, n));
+		GV_TRY(gv_gpu_exact_part(&stream->work, units->space, &stream->unit,
+								 units->queries, &part, &others));
+		if (total > lists->unit_capacity)
+			GV_TRY(finish_now(units, stream, number));
+	}
+	return GV_OK;
+}
+
+static GvStatus
+wait_for_streams(const Units *units)
+{
+	for (int i = 0; i < STREAMS; i++)
+		GV_CUDA_TRY(cudaStreamSynchronize(
+						units->lists->streams[i].work.stream));
+	return GV_OK;
+}
+
+/* Parts of which some queries need another way. */
+static GvStatus
+search_others(const Units *units)
+{
+	GvExactByList *lists = units->lists;
+	Stream *stream = &lists->streams[0];
+
+	GV_CUDA_TRY(cudaMemcpyAsync(lists->counts, lists->others.d_counts,
+								2 * lists->nparts * sizeof(uint32_t),
+								cudaMemcpyDeviceToHost, stream->work.stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
+	for (int64_t i = 0; i < lists->nparts; i++)
+	{
+		const uint32_t *counts = lists->counts + 2 * i;
+		uint32_t	list = lists->parts[i].list;
+
+		if (counts[0] == 0 && counts[1] == 0)
+			continue;
+		GV_TRY(gather(units, stream, list, 0, lists->totals[list]));
+		GV_TRY(finish(units, stream, i, counts));
+	}
+	return gv_cuda_status(cudaStreamSynchronize(stream->work.stream));
+}
+
+/*
+ * Queries whose distances are all NaN: of these the rows that come first are
+ * the nearest, of those near the first list, which is theirs.
+ */
+static GvStatus
+search_voids(const Units *units)
+{
+	GvExactByList *lists = units->lists;
+	GvExactWork *work = &lists->streams[0].work;
+	GvExactLists others = lists->others;
+	GvExactRows rows = *units->rows;
+	size_t		bytes = lists->sort_bytes;
+	uint32_t	total = lists->totals[0];
+	uint32_t	counts[2];
+
+	if ((units->space->metric != GV_SET_COSINE &&
+		 units->space->metric != GV_SET_PEARSON) || total == 0)
+		return GV_OK;
+	GV_CUDA_TRY(cudaMemsetAsync(others.d_counts, 0, sizeof(counts),
+								work->stream));
+	GV_TRY(gv_gpu_exact_voids(units->queries, &others, work->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(counts, others.d_counts, sizeof(counts),
+								cudaMemcpyDeviceToHost, work->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+	if (counts[1] == 0)
+		return GV_OK;
+	GV_LAUNCH(unit_order_kernel, gv_exact_blocks(total, THREADS), THREADS, 0,
+			  work->stream, source_of(units, 0, 0), total, lists->d_keys);
+	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(lists->d_sort, bytes,
+											   (const uint32_t *) lists->d_keys,
+											   lists->d_sorted,
+											   (int64_t) total, 0, 32,
+											   work->stream));
+	rows.d_order = lists->d_sorted;
+	/* one may be its own */
+	rows.n = total < units->queries->k + 1 ? total : units->queries->k + 1;
+	return gv_gpu_exact_others(work, units->space, &rows, units->queries,
+							   &others, counts, units->stop);
+}
+
+/*
+ * Prepare the streams, search the void queries, and clear the counts of
+ * queries that need another way.
+ */
+static GvStatus
+begin(const Units *units, int64_t seen)
+{
+	GvExactByList *lists = units->lists;
+	cudaStream_t stream = lists->streams[0].work.stream;
+
+	for (int i = 0; i < STREAMS; i++)
+		lists->streams[i].work.seen = seen;
+	GV_TRY(search_voids(units));
+	GV_CUDA_TRY(cudaMemsetAsync(lists->others.d_counts, 0,
+								2 * lists->nparts * sizeof(uint32_t), stream));
+	return gv_cuda_status(cudaStreamSynchronize(stream));
+}
+
+/* See exact.h. */
+GvStatus
+gv_gpu_exact_lists_search(GvExactByList *lists, const GvExactSpace *space,
+						  GvExactRows *rows, const GvExactQueries *queries,
+						  int64_t seen, const GvStop *stop)
+{
+	Units		units = {lists, space, rows, queries, stop};
+	cudaStream_t stream = lists->asking.stream;
+
+	if (lists->parts == NULL)
+	{
+		GV_TRY(gv_gpu_exact_queries(space, queries, stream));
+		GV_TRY(begin_lists(lists, queries, stop));
+	}
+	GV_TRY(group_rows(lists, rows, stop));
+	GV_TRY(gv_gpu_exact_rows(space, rows, stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream));
+	GV_TRY(begin(&units, seen));
+	for (int64_t i = 0; i < lists->nparts; i++)
+	{
+		GV_TRY(search_part(&units, i));
+		if (stop == NULL || i % BETWEEN != 0)
+			continue;
+		GV_TRY(wait_for_streams(&units));
+		if (stop->requested(stop->arg))
+			return GV_CANCELED;
+	}
+	GV_TRY(wait_for_streams(&units));
+	return search_others(&units);
+}
