@@ -31,6 +31,8 @@
 #	random		the list scanner alone, on random data: ARGUMENT... are those of
 #				test/bench/random.c; and where ncu is there, each kernel's time
 #				and what it uses of the card
+#	builds		training and encoding alone, on random data: ARGUMENT... are
+#				those of test/bench/builds.c
 #	bytes		what mirrors take of the card, beside a model: ARGUMENT... are
 #				those of test/bench/cardbytes.c, fill when left out
 #	scanner		the list scanner alone, on an index of word vectors
@@ -136,7 +138,7 @@ build_bench() {
 	local home
 	home=$(dirname "$(dirname "$(readlink -f "$NVCC")")")
 	build_unit engines
-	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
+	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -DGV_TEST_BUILD -I"$GV_ROOT/src" \
 		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/$1.cu" \
 		"$GV_TMP/card/engines.a" -lcublas -ldl -lm \
 		-Xlinker -rpath="$home/lib64" -o "$GV_TMP/card/$1"
@@ -212,6 +214,15 @@ stage_lists() {
 stage_products() {
 	build_bench products
 	"$GV_TMP/card/products" "${ARGUMENTS[@]}"
+}
+
+stage_builds() {
+	build_unit engines
+	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
+		-c "$GV_ROOT/test/bench/builds.c" -o "$GV_TMP/builds.o"
+	link "$GV_TMP/card/builds" "$GV_TMP/builds.o" "$GV_TMP/card/engines.a"
+	[ ${#ARGUMENTS[@]} != 0 ] || ARGUMENTS=(1000000 128 10000)
+	"$GV_TMP/card/builds" "${ARGUMENTS[@]}"
 }
 
 stage_bytes() {
