@@ -1,7 +1,7 @@
 /*
  * build.cu
- *		An index under construction in a device's memory: created, filled with a
- *		sample, trained, and used to encode rows.
+ *		An index under construction in a device's memory: created, filled with
+ *		a sample, trained, and used to encode rows.
  *
  *		train	lists		k-means of the sample
  *				parents		k-means of the lists, which the host then sorts by
@@ -10,9 +10,11 @@
  *		encode	transform, nearest lists, second list, codes and T, refine
  *				records, nearest rows of the queries; one copy in, one back
  *
- * All kernels run on one stream, whose priority is lower than that of searches,
- * and in pieces of a few milliseconds.  The host waits after each batch.
+ * All kernels run on one stream, whose priority is lower than that of
+ * searches, and in pieces of a few milliseconds.  The host waits after each
+ * batch.
  */
+#include <algorithm>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +55,10 @@ place_batch(const GvBuilderSpec *spec, int32_t n)
 	return places;
 }
 
-/* See gv_builder_size: the sample, twice for what training wants beside it. */
+/*
+ * See gv_builder_size: the sample, what lists and parents take, the larger
+ * k-means, and what encoding takes.
+ */
 static int64_t
 cuda_size(const GvBuilderSpec *spec)
 {
@@ -62,11 +67,17 @@ cuda_size(const GvBuilderSpec *spec)
 		(2 * row + GV_SOAR_LISTS * 8 +
 		 spec->lists_per_row * (8 + gv_code_bytes(spec->m)));
 	int64_t		scores = (int64_t) spec->nlists * 8;
+	int64_t		lists = std::min((int64_t) spec->nlists, spec->sample_rows);
+	int64_t		kmeans =
+		std::max(gv_gpu_kmeans_bytes(spec->dims, spec->sample_rows,
+									 spec->nlists),
+				 gv_gpu_kmeans_bytes(spec->dims, lists, spec->nparents));
 
 	/* assign.cu takes no more for scores, half copies and what is small */
 	if (scores < (INT64_C(1) << 29))
 		scores = INT64_C(1) << 29;
-	return spec->sample_rows * row + 6 * (int64_t) spec->nlists * row +
+	return spec->sample_rows * spec->dims * (int64_t) sizeof(float) +
+		(2 * (int64_t) spec->nlists + spec->nparents) * row + kmeans +
 		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +
 		2 * GV_CODEBOOK_ROWS * (2 * row + 5 * (int64_t) spec->m) +
 		gv_blas_bytes(spec->device, spec->dims);
@@ -274,58 +285,23 @@ find_lists(GvBuilder *builder, GvDeviceRows *rows, const GvStop *stop)
 	return gv_gpu_lists(rows, builder->stream);
 }
 
+/* k-means with the properties of the builder; see gv_gpu_kmeans. */
 static GvStatus
 run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
-		   float *d_centroids, GvKmeansFound *found, const GvStop *stop)
+		   float *d_centroids, int32_t *owners, GvKmeansFound *found,
+		   const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	GvKmeans	kmeans =
-		{spec->dims, n, k, spec->iterations, spec->max_imbalance,
-	spec->seed};
+	const GvSearcher *searcher = &builder->finder.searcher;
+	GvMatmulContext by = {searcher->blas, searcher->hopper, searcher->nsms,
+	false, searcher->stream};
+	GvKmeans	kmeans = {spec->dims, n, k, spec->iterations,
+	spec->max_imbalance, spec->seed};
 
-	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, found, &builder->finder,
-						 stop);
+	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, owners, found, &by, stop);
 }
 
-/* Which of the parents each list is nearest to. */
-static GvStatus
-find_owners(GvBuilder *builder, const float *d_parents, int32_t nparents,
-			int32_t *owners, const GvStop *stop)
-{
-	int32_t		nlists = builder->trained.nlists;
-	size_t		bytes = nlists * sizeof(GvProbe);
-	GvTargets	parents;
-	GvProbe    *near = (GvProbe *) malloc(bytes);
-	GvStatus	status;
-
-	if (near == NULL)
-		return GV_NO_MEMORY;
-	status = gv_targets_create(&parents, GV_L2, builder->spec.dims, nparents,
-							   builder->stream);
-	if (status == GV_OK)
-		status = gv_targets_set(&parents, d_parents, nparents);
-	if (status == GV_OK)
-		status = gv_buffer_need(&builder->d_nearest, bytes);
-	if (status == GV_OK)
-		status = gv_gpu_assign(&builder->finder, &parents,
-								builder->d_centroids, nlists, 1,
-								(GvProbe *) builder->d_nearest.memory, stop);
-	if (status == GV_OK)
-		status = gv_cuda_status(cudaMemcpyAsync(near,
-												builder->d_nearest.memory,
-												bytes, cudaMemcpyDeviceToHost,
-												builder->stream));
-	if (status == GV_OK)
-		status = gv_cuda_status(cudaStreamSynchronize(builder->stream));
-	for (int32_t i = 0; i < nlists && status == GV_OK; i++)
-		owners[i] = near[i].list;
-	(void) cudaStreamSynchronize(builder->stream);
-	gv_targets_drop(&parents);
-	free(near);
-	return status;
-}
-
-/* The host's part: bring the lists into the order of their parents. */
+/* Sorts the lists by their parents, on the host. */
 static GvStatus
 reorder(GvBuilder *builder, const float *d_parents, int32_t nparents,
 		const int32_t *owners, float *lists, float *grouped)
@@ -365,9 +341,8 @@ group(GvBuilder *builder, const GvStop *stop)
 		status = gv_device_alloc(&d_parents, builder->spec.nparents * dims);
 	if (status == GV_OK)
 		status = run_kmeans(builder, builder->d_centroids, nlists,
-							builder->spec.nparents, d_parents, &parents, stop);
-	if (status == GV_OK)
-		status = find_owners(builder, d_parents, parents.k, owners, stop);
+							builder->spec.nparents, d_parents, owners,
+							&parents, stop);
 	if (status == GV_OK)
 		status = reorder(builder, d_parents, parents.k, owners, lists,
 						 lists + values);
@@ -413,7 +388,8 @@ train(GvBuilder *builder, const GvStop *stop)
 
 	GV_TRY(gv_choose_device(builder->spec.device));
 	GV_TRY(run_kmeans(builder, builder->d_sample, builder->nsample,
-					  spec->nlists, builder->d_centroids, &found, stop));
+					  spec->nlists, builder->d_centroids, NULL, &found,
+					  stop));
 	times->lists = gv_lap(&begun);
 	times->splits = found.split_s;
 	times->passes = found.passes;

@@ -26,7 +26,7 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["exact/*", "cluster/*", "product/*", "common/*"]
+KERNELS = ["exact/*", "kmeans/*", "product/*", "common/*"]
 ROWS, QUERIES, SELF, LISTS = 0, 1, 2, 5
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 K = 10

@@ -1,7 +1,7 @@
 /*
  * kmeanscard.cu
  *		k-means over a set alone, on a card, with its rows there: what all passes
- *		take, and each step of them.  kmeanscard.py builds and runs it.
+ *		take, and each of them.  kmeanscard.py builds and runs it.
  *
  * usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS REPEATS CENTROIDS PRODUCTS
  *		ROWS, STARTS	files of float [n][dims] and [k][dims]
@@ -10,34 +10,17 @@
  * Prints lines of a word and numbers: yard milliseconds of cuBLAS's bare product
  * of rows and centroids (yard.cuh); put seconds; total seconds (of each
  * repetition but the first, which loads kernels); error and milliseconds of each
- * pass; milliseconds of each step, all passes together; hard rows; found.
+ * pass of the last one; found.
  * Errors of all repetitions must be the same to the last bit.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/cluster/gv_clusters.h"
 #include "gpu/common/gv_sets.h"
+#include "gpu/kmeans/kmeans.h"
 #include "gpu/product/gv_product.h"
 #include "yard.cuh"
-
-#define MOST_MARKS		65536
-
-/* When steps were over, on the card's clock. */
-struct Mark
-{
-	GvKmeansStep step;
-	cudaEvent_t event;
-};
-
-static Mark marks[MOST_MARKS];
-static int	nmarks;
-
-static const char *const names[GV_NKMEANS_STEPS] = {
-	"begin", "center", "halve", "bounds", "closest", "settle", "group", "sum",
-	"mend"
-};
 
 static void
 need(bool good, const char *what)
@@ -61,36 +44,6 @@ read_file(const char *name, size_t n)
 	return values;
 }
 
-static void
-mark(GvKmeansStep step, cudaStream_t stream)
-{
-	need(nmarks < MOST_MARKS, "room for marks");
-	marks[nmarks].step = step;
-	need(cudaEventCreate(&marks[nmarks].event) == cudaSuccess &&
-		 cudaEventRecord(marks[nmarks].event, stream) == cudaSuccess, "event");
-	nmarks++;
-}
-
-/* Milliseconds of each step, all passes together. */
-static void
-print_steps(void)
-{
-	double		ms[GV_NKMEANS_STEPS] = {};
-
-	for (int i = 1; i < nmarks; i++)
-	{
-		float		one;
-
-		need(cudaEventSynchronize(marks[i].event) == cudaSuccess &&
-			 cudaEventElapsedTime(&one, marks[i - 1].event,
-								  marks[i].event) == cudaSuccess, "time");
-		/* between two passes the host is at work */
-		ms[marks[i].step] += one;
-	}
-	for (int step = 0; step < GV_NKMEANS_STEPS; step++)
-		printf("step %s %.4f\n", names[step], ms[step]);
-}
-
 /* A set with all its rows. */
 static void *
 make_set(const GvSetSpec *spec, const float *rows, const float *starts)
@@ -111,7 +64,7 @@ make_set(const GvSetSpec *spec, const float *rows, const float *starts)
 
 /* All passes, errors [passes], which must be those of the first time. */
 static int32_t
-run_set(void *state, int repeat, bool watched, double *errors)
+run_set(void *state, int repeat, bool last_one, double *errors)
 {
 	GvSetDone	done = {};
 	double		begun = gv_seconds();
@@ -125,12 +78,12 @@ run_set(void *state, int repeat, bool watched, double *errors)
 		need(repeat == 0 || errors[done.passes - 1] == done.error,
 			 "an error that is always the same");
 		errors[done.passes - 1] = done.error;
-		if (watched)
+		if (last_one)
 			printf("pass %d %.17g %.4f\n", done.passes, done.error,
 				   (now - last) * 1e3);
 		last = now;
 	}
-	if (repeat > 0 && !watched)
+	if (repeat > 0 && !last_one)
 		printf("total %.6f\n", last - begun);
 	return done.found;
 }
@@ -142,14 +95,12 @@ write_centroids(void *state, const GvSetSpec *spec, int32_t found,
 	size_t		n = (size_t) found * spec->dims;
 	float	   *centroids = (float *) malloc(n * sizeof(float));
 	FILE	   *file = fopen(name, "wb");
-	uint32_t	nhard;
 
 	need(file != NULL && gv_gpu_kmeans_set.get(state, GV_SET_CENTROIDS, 0,
 											   found, centroids) == GV_OK &&
-		 gv_gpu_kmeans_hard(state, &nhard) == GV_OK &&
 		 fwrite(centroids, sizeof(float), n, file) == n &&
 		 fclose(file) == 0, name);
-	printf("hard %u\nfound %d\n", (unsigned) nhard, found);
+	printf("found %d\n", found);
 	free(centroids);
 }
 
@@ -191,20 +142,15 @@ main(int argc, char **argv)
 
 	printf("yard %.4f\n", yard_us(NULL, spec.nrows, spec.k, spec.dims) / 1e3);
 
-	/* the last one is watched */
 	for (int i = 0; i <= repeats + 1; i++)
 	{
-		bool		watched = i == repeats + 1;
+		bool		last = i == repeats + 1;
 		void	   *state = make_set(&spec, rows, starts);
 		int32_t		found;
 
-		gv_gpu_kmeans_watch(watched ? mark : NULL);
-		found = run_set(state, i, watched, errors);
-		if (watched)
-		{
-			print_steps();
+		found = run_set(state, i, last, errors);
+		if (last)
 			write_centroids(state, &spec, found, argv[8]);
-		}
 		gv_gpu_kmeans_set.drop(state);
 	}
 	free(rows);

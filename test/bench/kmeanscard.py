@@ -24,7 +24,7 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["cluster/*", "product/*", "common/*"]
+KERNELS = ["kmeans/*", "product/*", "common/*"]
 CHUNK = 1 << 17                 # rows that torch compares at once
 MOST_RATIO = 1.01               # of the errors
 
@@ -131,12 +131,10 @@ def run_ours(args, program, folder, rows, starts):
          names["starts"], str(args.lists), str(args.iterations),
          str(args.repeats), names["centroids"], args.matmul],
         check=True, stdout=subprocess.PIPE, text=True).stdout
-    found = {"put": [], "total": [], "pass": [], "step": {}}
+    found = {"put": [], "total": [], "pass": []}
     for line in output.splitlines():
         word, *rest = line.split()
-        if word == "step":
-            found["step"][rest[0]] = float(rest[1])
-        elif word == "pass":
+        if word == "pass":
             found["pass"].append((float(rest[1]), float(rest[2])))
         elif word == "yard":
             found["yard"] = float(rest[0])
@@ -150,15 +148,9 @@ def run_ours(args, program, folder, rows, starts):
     return found, centroids.reshape(-1, args.dims).cuda()
 
 
-def add_ratios(args, ours):
-    """Multiples of cuBLAS's bare product, of a pass."""
-    yard = ours["yard"] * (args.iterations + 1)
-    ours["ratios"] = {"closest": ours["step"]["closest"] / yard,
-                      "pass": 1e3 * min(ours["total"]) / yard}
-
-
 def print_table(args, ours, errors, peers):
     passes = args.iterations + 1
+    pass_ms = 1e3 * min(ours["total"]) / passes
     print("%s, %s: k-means, %d x %d, %d lists, %d iterations"
           % (torch.cuda.get_device_name(), time.strftime("%Y-%m-%d"),
              args.rows, args.dims, args.lists, args.iterations))
@@ -168,18 +160,10 @@ def print_table(args, ours, errors, peers):
     for name, seconds in peers.items():
         print("%-24s %9.4f %9.2f %12.4f"
               % (name, seconds, seconds / best, errors[name]))
-    print("a pass of ours, milliseconds (mean of %d):" % passes)
-    for step, ms in ours["step"].items():
-        if step != "begin":
-            print("    %-20s %9.4f" % (step, ms / passes))
-    products = 2 * args.rows * args.lists * args.dims * passes
-    print("    products at %.0f TFLOP/s; %d rows met all centroids exactly"
-          % (products / ours["step"]["closest"] / 1e9, ours["hard"]))
-    print("    cuBLAS's bare product %.4f ms: closest is %.2f times that, a "
-          "pass %.2f" % (ours["yard"], ours["ratios"]["closest"],
-                    ours["ratios"]["pass"]))
-    print("    first pass %.3f ms, last %.3f; rows to the card %.3f s"
-          % (ours["pass"][0][1], ours["pass"][-1][1], min(ours["put"])))
+    print("a pass of ours %.4f ms (mean of %d), %.2f times cuBLAS's bare "
+          "product, %.4f; first pass %.3f, last %.3f; rows to the card %.3f s"
+          % (pass_ms, passes, pass_ms / ours["yard"], ours["yard"],
+             ours["pass"][0][1], ours["pass"][-1][1], min(ours["put"])))
 
 
 def main():
@@ -193,7 +177,6 @@ def main():
         ours, centroids = run_ours(args, program, folder, rows, starts)
     peers, errors = time_peers(args, rows, starts)
     errors["gpuvec"] = error_of(rows, centroids)
-    add_ratios(args, ours)
     print_table(args, ours, errors, peers)
     if args.json:
         with open(args.json, "w") as file:

@@ -2,15 +2,14 @@
  * products.cu
  *		Products of half-precision matrices alone, on a card: cuBLAS's bare
  *		product (yard.cuh) beside those whose sums become scores of lists, rows
- *		that reach a cut, or close centroids; each by cuBLAS, by the loop that
+ *		that reach a cut, or candidates of k-means; each by cuBLAS, by the loop that
  *		every card has and by what only cards of compute capability 9.0 have.
  *
  * usage: products [ROWS COLUMNS DIMS]...
  *
  * Random numbers.  A row is a query and a column a list or a row of a set; or a
  * row is one of a set's and a column a centroid.  About one in a thousand columns
- * reaches a row's cut, and bounds of close centroids are as an earlier pass left
- * them.  Scores of lists are left out where they do not fit into YARD_SUMS, and
+ * reaches a row's cut, and bounds of candidates are as an earlier pass left them.  Scores of lists are left out where they do not fit into YARD_SUMS, and
  * what 9.0 has where rows are so few that searches do not take it.
  *
  * Times are of kernels, the median of ROUNDS rounds in which all take turns: the
@@ -21,9 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/cluster/gv_clusters.h"
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/exact/exact.h"
+#include "gpu/kmeans/kmeans.h"
 #include "measure.h"
 #include "yard.cuh"
 
@@ -97,14 +96,14 @@ make(Bench *bench)
 	GvClusters *cl = &bench->cl;
 	GvExactMatmul *exact = &bench->exact;
 	static float2 length = {1.0f, 0x1p-12f};
-	static float4 span = {2.0f, 0x1p-11f, 0.0f, 0.0f};
+	static float4 norm = {2.0f, 0x1p-11f, 0.0f, 0.0f};
 	float2	   *lengths = (float2 *) malloc(rows * sizeof(float2));
-	float4	   *spans = (float4 *) malloc(columns / GV_RUN * sizeof(float4));
+	float4	   *norms = (float4 *) malloc(columns / GV_RUN * sizeof(float4));
 
 	for (int64_t i = 0; i < rows; i++)
 		lengths[i] = length;
 	for (int64_t i = 0; i < columns / GV_RUN; i++)
-		spans[i] = span;
+		norms[i] = norm;
 	take(&d_rows, rows * half_dims);
 	take(&d_columns, columns * half_dims);
 	yard_noise_kernel<<<1024, 256>>>(d_rows, rows * half_dims, half_dims, 1);
@@ -144,21 +143,22 @@ make(Bench *bench)
 	cl->dims = bench->dims;
 	cl->half_dims = half_dims;
 	cl->k = bench->ncolumns;
+	cl->columns = (int32_t) columns;
 	cl->d_half_rows = d_rows;
 	cl->d_half_centroids = d_columns;
 	cl->d_squares = d_squares;
 	take(&cl->d_most, 1);
 	take(&cl->d_lengths, rows);
-	take(&cl->d_spans, columns / GV_RUN);
+	take(&cl->d_group_norms, columns / GV_RUN);
 	need(cudaMemcpy(cl->d_lengths, lengths, rows * sizeof(float2),
 					cudaMemcpyHostToDevice) == cudaSuccess &&
-		 cudaMemcpy(cl->d_spans, spans, columns / GV_RUN * sizeof(float4),
+		 cudaMemcpy(cl->d_group_norms, norms, columns / GV_RUN * sizeof(float4),
 					cudaMemcpyHostToDevice) == cudaSuccess, "copy");
-	cl->d_reach = filled(rows, 4.0f);
+	cl->d_bounds = filled(rows, 4.0f);
 	take(&cl->d_counts, rows);
-	take(&cl->d_close, rows * GV_CLOSE_CAPACITY);
+	take(&cl->d_candidates, rows * GV_KMEANS_CANDIDATES);
 	free(lengths);
-	free(spans);
+	free(norms);
 	need(cudaDeviceSynchronize() == cudaSuccess, "arrays");
 }
 
@@ -170,8 +170,8 @@ drop(Bench *bench)
 		(void *) bench->exact.d_queries, bench->model.d_half_centroids,
 		bench->model.d_squares, bench->d_sums, bench->batch.d_coarse,
 		bench->batch.approx.d_least, bench->cl.d_most, bench->cl.d_lengths,
-		bench->cl.d_spans, bench->cl.d_reach, bench->cl.d_counts,
-	bench->cl.d_close};
+		bench->cl.d_group_norms, bench->cl.d_bounds, bench->cl.d_counts,
+	bench->cl.d_candidates};
 
 	for (void *memory : all)
 		(void) cudaFree(memory);
@@ -210,14 +210,14 @@ reach_cuts(Bench *bench, By by)
 }
 
 static void
-find_close(Bench *bench, By by)
+find_candidates(Bench *bench, By by)
 {
 	GvMatmulContext product = {by == BY_CUBLAS ? bench->blas : NULL,
 	by == BY_HOPPER, bench->searcher.nsms, false, bench->stream};
 
 	gv_matmul_hopper(-1);
-	need(gv_gpu_candidates(&bench->cl, 0, bench->nrows, &product) == GV_OK,
-		 "close centroids");
+	need(gv_gpu_candidates(&bench->cl, bench->nrows, bench->ncolumns,
+						   &product) == GV_OK, "candidates");
 }
 
 static void
@@ -264,9 +264,9 @@ run(Bench *bench)
 		{"exact cublas", reach_cuts, BY_CUBLAS, true},
 		{"exact loop", reach_cuts, BY_LOOP, true},
 		{"exact 9.0", reach_cuts, BY_HOPPER, hopper && bench->nrows > 64},
-		{"kmeans cublas", find_close, BY_CUBLAS, true},
-		{"kmeans loop", find_close, BY_LOOP, true},
-		{"kmeans 9.0", find_close, BY_HOPPER, hopper &&
+		{"kmeans cublas", find_candidates, BY_CUBLAS, true},
+		{"kmeans loop", find_candidates, BY_LOOP, true},
+		{"kmeans 9.0", find_candidates, BY_HOPPER, hopper &&
 		bench->nrows > GV_SMALL_WHOLE},
 	};
 	cudaEvent_t begin;

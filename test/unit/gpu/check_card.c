@@ -22,7 +22,11 @@ bool		unit_small;
 
 /* gpu/coarse/gv_coarse.h */
 extern void gv_gpu_approximate_from(int64_t terms);
-extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/build.h */
+/* gpu/kmeans/kmeans.h */
+extern int32_t gv_kmeans_piece;
+extern int32_t gv_kmeans_columns;
+extern int32_t gv_kmeans_early;
+extern bool gv_kmeans_reassigns_all;
 extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
 extern void test_arrive_card(void); /* check_arrive_card.c */
 extern void test_bytes_card(void);	/* check_bytes_card.c */
@@ -102,38 +106,60 @@ test_refused_records(void)
 	free(items);
 }
 
+/* Trains a builder on these rows, for 280 lists of 5 dimensions. */
+static Making
+train_on(const float *rows, int32_t n)
+{
+	GvBuilderSpec spec = make_spec(GV_L2, 5, 3, 280);
+	float	   *same = unit_alloc(sizeof(float) * n * 5);
+	Making		making;
+
+	memcpy(same, rows, sizeof(float) * n * 5);
+	spec.iterations = 2;
+	spec.max_imbalance = 1.3;	/* few splits are left for the end */
+	making = begin_making(spec, same, n, n);
+	CHECK(train_making(&making) == GV_OK, "train");
+	get_model(&making);
+	return making;
+}
+
 /*
- * K-means that follows its rebalancings finds what comparing everything does.
+ * k-means of builds finds the same centroids when it compares everything after
+ * a rebalancing, by small pieces and several products a piece, and with bounds
+ * from a few centroids.
  */
 static void
-test_following(void)
+test_even_kmeans(void)
 {
-	GvBuilderSpec spec = make_spec(GV_L2, 7, 3, 60);
-	float	   *rows = clustered(700, 7, 9, 0.2f);
-	Making		makings[2];
+	int32_t		n = unit_small ? 700 : 2500;
+	float	   *rows = clustered(n, 5, 9, 0.2f);
+	int32_t		early = gv_kmeans_early;
+	Making		usual;
 	int			i;
 
-	spec.max_imbalance = 1.3;		/* few splits are left for the end */
-	for (i = 0; i < 2; i++)
+	memset(rows, 0, sizeof(float) * n); /* some are equal */
+	usual = train_on(rows, n);
+	for (i = 0; i < 3; i++)
 	{
-		float	   *same = unit_alloc(sizeof(float) * 700 * 7);
+		Making		other;
 
-		memcpy(same, rows, sizeof(float) * 700 * 7);
-		gv_gpu_kmeans_follows(i == 0);
-		makings[i] = begin_making(spec, same, 700, 700);
-		CHECK(train_making(&makings[i]) == GV_OK, "train");
-		get_model(&makings[i]);
+		gv_kmeans_reassigns_all = i == 0;
+		gv_kmeans_piece = i == 1 ? 197 : 0;
+		gv_kmeans_columns = i > 0;
+		gv_kmeans_early = i == 2 ? 280 : early;
+		other = train_on(rows, n);
+		CHECK(usual.trained.nlists == other.trained.nlists &&
+			  memcmp(usual.centroids, other.centroids, sizeof(float) * 5 *
+					 usual.trained.nlists) == 0, "other centroids: %d", i);
+		CHECK(i > 0 || usual.trained.times.passes < other.trained.times.passes,
+			  "%d and %d passes", usual.trained.times.passes,
+			  other.trained.times.passes);
+		end_making(&other);
 	}
-	CHECK(makings[0].trained.times.passes < makings[1].trained.times.passes,
-		  "%d and %d passes", makings[0].trained.times.passes,
-		  makings[1].trained.times.passes);
-	CHECK(makings[0].trained.nlists == makings[1].trained.nlists &&
-		  memcmp(makings[0].centroids, makings[1].centroids, sizeof(float) *
-				 7 * makings[0].trained.nlists) == 0, "other centroids");
-	for (i = 0; i < 2; i++)
-		end_making(&makings[i]);
+	gv_kmeans_columns = 0;
+	gv_kmeans_early = early;
+	end_making(&usual);
 	unit_free(rows);
-	gv_gpu_kmeans_follows(true);
 }
 
 static void
@@ -162,7 +188,7 @@ test_builders(void)
 	unit_seed = 1;				/* models vary in quality with it */
 	gv_gpu_approximate_from(0);		/* few terms, but by the way of many */
 	test_builder();
-	test_following();
+	test_even_kmeans();
 }
 
 static void

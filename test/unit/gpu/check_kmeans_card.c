@@ -11,9 +11,11 @@
 
 extern void test_kmeans_card(void);
 
-/* gpu/cluster/gv_clusters.h */
-extern void gv_gpu_kmeans_piece(int32_t rows);
-extern GvStatus gv_gpu_kmeans_hard(void *state, uint32_t *n);
+/* gpu/kmeans/kmeans.h */
+extern int32_t gv_kmeans_piece;
+extern int32_t gv_kmeans_columns;
+extern int32_t gv_kmeans_early;
+extern GvStatus gv_gpu_kmeans_overflowed(void *state, uint32_t *n);
 extern int64_t gv_blas_bytes(int32_t device, int32_t dims);	/* gpu/product */
 
 /* Rows, first centroids and what is to be made of them. */
@@ -93,7 +95,7 @@ begin_outcome(const GvSetSpec *spec)
 
 /* The outcome by an engine's own functions, all rows at once. */
 static Outcome *
-run_ops(const Work *work, const GvSetOps *ops, uint32_t *nhard)
+run_ops(const Work *work, const GvSetOps *ops, uint32_t *noverflowed)
 {
 	Outcome    *outcome = begin_outcome(&work->spec);
 	GvSetDone	done = {.again = 1};
@@ -115,8 +117,8 @@ run_ops(const Work *work, const GvSetOps *ops, uint32_t *nhard)
 				   outcome->centroids) == GV_OK, "centroids");
 	CHECK(ops->get(state, GV_SET_SIZES, 0, done.found,
 				   outcome->sizes) == GV_OK, "sizes");
-	if (nhard != NULL)
-		CHECK(gv_gpu_kmeans_hard(state, nhard) == GV_OK, "hard");
+	if (noverflowed != NULL)
+		CHECK(gv_gpu_kmeans_overflowed(state, noverflowed) == GV_OK, "overflowed");
 	ops->drop(state);
 	return outcome;
 }
@@ -244,7 +246,7 @@ test_shapes(void)
 	}
 }
 
-/* Few distinct rows: ties, clusters without rows, more close than is noted. */
+/* Few distinct rows: ties, clusters without rows, rows that overflow. */
 static void
 test_duplicates(void)
 {
@@ -327,35 +329,49 @@ test_far_seeds(void)
 	compare_engines(work);
 }
 
-/* In pieces of any size; 0 is what is best. */
+/*
+ * In pieces of any size; 0 is the usual one.  Then by several products a piece,
+ * the first of which only finds bounds.
+ */
 static void
 test_pieces(void)
 {
 	static const int32_t pieces[] = {1, 31, 128, 400, 0};
+	int32_t		early = gv_kmeans_early;
 	int			i;
 
 	for (i = 0; i < 5; i++)
 	{
-		gv_gpu_kmeans_piece(pieces[i]);
+		gv_kmeans_piece = pieces[i];
 		compare_engines(make_work(6, pieces[i] == 1 ? 40 : 401, 20, 3, false));
 	}
+	gv_kmeans_columns = 1;
+	for (i = 0; i < 2; i++)
+	{
+		gv_kmeans_piece = 300 * i;
+		gv_kmeans_early = i == 0 ? early : 500;
+		compare_engines(make_work(6, 901, 600, 1, false));
+	}
+	gv_kmeans_columns = 0;
+	gv_kmeans_piece = 0;
+	gv_kmeans_early = early;
 }
 
-/* Of ordinary rows few need more than the close centroids that are noted. */
+/* Few ordinary rows overflow. */
 static void
 test_filter(void)
 {
 	Work		work = make_work(32, 1000, 100, 3, false);
-	uint32_t	nhard = 0;
+	uint32_t	noverflowed = 0;
 	Outcome    *ours = run_ops(&work, gv_cuda_sets.kinds[GV_SET_KMEANS],
-							   &nhard);
+							   &noverflowed);
 
-	CHECK(nhard < 50, "%u of 4,000 rows are hard", (unsigned) nhard);
+	CHECK(noverflowed < 50, "%u of 4,000 rows overflowed", (unsigned) noverflowed);
 	end_outcome(ours);
 	memset(work.rows, 0, sizeof(float) * 1000 * 32);
 	memset(work.seeds, 0, sizeof(float) * 100 * 32);
-	ours = run_ops(&work, gv_cuda_sets.kinds[GV_SET_KMEANS], &nhard);
-	CHECK(nhard > 1000, "only %u of 4,000 rows are hard", (unsigned) nhard);
+	ours = run_ops(&work, gv_cuda_sets.kinds[GV_SET_KMEANS], &noverflowed);
+	CHECK(noverflowed > 1000, "only %u of 4,000 rows overflowed", (unsigned) noverflowed);
 	end_outcome(ours);
 	end_work(&work);
 }
@@ -366,7 +382,7 @@ test_stopped(void)
 	int			asked;
 	int			nstopped = 0;
 
-	gv_gpu_kmeans_piece(100);
+	gv_kmeans_piece = 100;
 	for (asked = 0; asked < 40; asked++)
 	{
 		Work		work = make_work(4, 350, 12, 2, false);
@@ -392,7 +408,7 @@ test_stopped(void)
 		gv_set_drop(set);
 		end_work(&work);
 	}
-	gv_gpu_kmeans_piece(0);
+	gv_kmeans_piece = 0;
 	CHECK(nstopped > 10 && nstopped < 40, "%d of 40 stopped", nstopped);
 }
 

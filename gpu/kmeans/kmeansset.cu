@@ -4,25 +4,21 @@
  *		in the device's memory.
  *
  * The host waits once a pass, for sizes, errors and farthest distances of the
- * clusters, 16 bytes each; which of them are reseeded is gv_set_reseed's to
- * say, which is given the clusters' numbers in the place of rows.
+ * clusters, 16 bytes each.  gv_set_reseed decides which clusters are reseeded;
+ * in place of rows it gets the numbers of the clusters that have them.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/cluster/gv_clusters.h"
-#include "gpu/common/gv_batch.h"
 #include "gpu/common/gv_group.h"
 #include "gpu/common/gv_sets.h"
-#include "gpu/product/gv_product.h"
+#include "gpu/kmeans/kmeans.h"
 
-#define MOST_PIECE		(INT64_C(1) << 20)	/* rows between two questions */
-#define MOST_TERMS		(INT64_C(1) << 41)	/* whether to stop */
-#define PUT_VALUES		(INT64_C(1) << 27)	/* the same */
+/* rows of a piece, and values of a copy: between them it is asked to stop */
+#define MOST_TERMS		(INT64_C(1) << 41)
+#define MOST_PIECE		(INT64_C(1) << 20)
 #define LEAST_PIECE		(INT64_C(1) << 14)
-
-/* see gv_gpu_kmeans_piece */
-static GV_TUNABLE int32_t forced_piece = 0;
+#define PUT_VALUES		(INT64_C(1) << 27)
 
 struct GvKmeansSet
 {
@@ -31,75 +27,52 @@ struct GvKmeansSet
 	cudaStream_t stream;
 	GvBlas	   *blas;			/* NULL: products by loops of ours */
 	char	   *d_memory;		/* of all arrays of cl */
+	float	   *d_rows;			/* [n][dims], those of cl */
 	GvBuffer	out;			/* pinned: the next three */
 	uint32_t   *starts;			/* [k + 1] */
 	double	   *errors;			/* [k] */
 	float	   *far;			/* [k] */
 	int64_t    *sizes;			/* [k]; at last of those found */
-	GvReseed	   *reseeds;			/* [k] */
+	GvReseed   *reseeds;		/* [k] */
 	int32_t    *order;			/* [k] for gv_set_reseed, then those found */
-	float	   *numbers;		/* [k] 0, 1, 2, ..., for farthest rows, */
-	float	   *takers;			/* [k] and the like for centroids: -1 */
+	float	   *numbers;		/* [k] 0, 1, 2, ...: in place of farthest
+								 * rows */
+	float	   *sources;		/* [k] in place of centroids: the cluster whose
+								 * farthest row a centroid becomes, or -1 */
 	int32_t		passes;
 };
 
-/* The shape of a set, without memory. */
+/* Sets the shape of a set, without memory. */
 static void
-shape(const GvSetSpec *spec, GvClusters *cl)
+set_shape(const GvSetSpec *spec, GvClusters *cl)
 {
 	int64_t		piece = MOST_TERMS / spec->k / spec->dims;
 
+	memset(cl, 0, sizeof(*cl));
 	if (piece < LEAST_PIECE)
 		piece = LEAST_PIECE;
 	if (piece > MOST_PIECE)
 		piece = MOST_PIECE;
-	if (forced_piece > 0)
-		piece = forced_piece;
-	if (piece > spec->nrows)
-		piece = spec->nrows;
-	memset(cl, 0, sizeof(*cl));
-	cl->n = spec->nrows;
-	cl->dims = spec->dims;
-	cl->half_dims = (spec->dims + 15) / 16 * 16;
-	cl->k = spec->k;
-	cl->padded_k = (spec->k + GV_CLOSE_LISTS - 1) / GV_CLOSE_LISTS * GV_CLOSE_LISTS;
-	cl->piece = (int32_t) piece;
+	gv_clusters_shape(cl, spec->nrows, spec->dims, spec->k, MOST_TERMS, piece,
+					  true);
 }
 
-/* All arrays; returns their bytes.  Without memory it only counts. */
+/* Gives all arrays their places; returns their bytes. */
 static size_t
-place_all(GvClusters *cl, char *memory)
+place_all(GvKmeansSet *set, char *memory)
 {
-	int64_t		n = cl->n;
+	GvClusters *cl = &set->cl;
 	int64_t		k = cl->k;
 	size_t		bytes = 0;
 
-	gv_place(&cl->d_rows, memory, &bytes, n * cl->dims);
+	gv_place(&set->d_rows, memory, &bytes, cl->n * cl->dims);
 	gv_place(&cl->d_centroids, memory, &bytes, k * cl->dims);
-	gv_place(&cl->d_middle, memory, &bytes, cl->dims);
-	gv_place(&cl->d_most, memory, &bytes, 1);
-	gv_place(&cl->d_half_rows, memory, &bytes, n * cl->half_dims);
-	gv_place(&cl->d_lengths, memory, &bytes, n);
-	gv_place(&cl->d_half_centroids, memory, &bytes, k * cl->half_dims);
-	gv_place(&cl->d_squares, memory, &bytes, cl->padded_k);
-	gv_place(&cl->d_spans, memory, &bytes, cl->padded_k / GV_RUN);
-	gv_place(&cl->d_nearest, memory, &bytes, n);
-	gv_place(&cl->d_sqdist, memory, &bytes, n);
-	gv_place(&cl->d_all, memory, &bytes, n);
-	gv_place(&cl->d_keys, memory, &bytes, n);
-	gv_place(&cl->d_order, memory, &bytes, n);
-	gv_place(&cl->d_starts, memory, &bytes, k + 1);
-	gv_place((char **) &cl->d_sort, memory, &bytes, (int64_t) cl->sort_bytes);
-	gv_place(&cl->d_reach, memory, &bytes, cl->piece);
-	gv_place(&cl->d_counts, memory, &bytes, cl->piece);
-	gv_place(&cl->d_close, memory, &bytes,
-			 (int64_t) cl->piece * GV_CLOSE_CAPACITY);
-	gv_place(&cl->d_hard, memory, &bytes, cl->piece);
-	gv_place(&cl->d_nhard, memory, &bytes, 2);
+	gv_clusters_place(cl, memory, &bytes);
 	gv_place(&cl->d_errors, memory, &bytes, k);
 	gv_place(&cl->d_far, memory, &bytes, k);
 	gv_place(&cl->d_far_rows, memory, &bytes, k);
 	gv_place(&cl->d_reseeds, memory, &bytes, k);
+	cl->d_rows = set->d_rows;
 	return bytes;
 }
 
@@ -107,13 +80,13 @@ place_all(GvClusters *cl, char *memory)
 static int64_t
 kmeans_size(const GvSetSpec *spec)
 {
-	GvClusters	cl;
+	GvKmeansSet set;
 
 	if (spec->nrows > INT32_MAX)
 		return INT64_MAX;
-	shape(spec, &cl);
-	cl.sort_bytes = (size_t) gv_sort_most_bytes(spec->nrows, 8);
-	return (int64_t) place_all(&cl, NULL) +
+	set_shape(spec, &set.cl);
+	set.cl.sort_bytes = (size_t) gv_sort_most_bytes(spec->nrows, 8);
+	return (int64_t) place_all(&set, NULL) +
 		gv_blas_bytes(spec->device, spec->dims);
 }
 
@@ -134,7 +107,7 @@ kmeans_drop(void *state)
 	free(set->reseeds);
 	free(set->order);
 	free(set->numbers);
-	free(set->takers);
+	free(set->sources);
 	free(set);
 }
 
@@ -153,9 +126,9 @@ make_host_memory(GvKmeansSet *set)
 	set->reseeds = (GvReseed *) calloc(k, sizeof(GvReseed));
 	set->order = (int32_t *) calloc(k, sizeof(int32_t));
 	set->numbers = (float *) calloc(k, sizeof(float));
-	set->takers = (float *) calloc(k, sizeof(float));
+	set->sources = (float *) calloc(k, sizeof(float));
 	if (set->sizes == NULL || set->reseeds == NULL || set->order == NULL ||
-		set->numbers == NULL || set->takers == NULL)
+		set->numbers == NULL || set->sources == NULL)
 		return GV_NO_MEMORY;
 	static_assert(GV_SET_MAX_CLUSTERS <= 1 << 24, "floats hold the numbers");
 	for (size_t c = 0; c < k; c++)
@@ -186,17 +159,14 @@ make_memory(GvKmeansSet *set)
 	GV_CUDA_TRY(cudaGetDevice(&device));
 	GV_TRY(gv_blas_create(set->spec.device, set->spec.dims, set->stream,
 						  &set->blas));
-	shape(&set->spec, cl);
+	set_shape(&set->spec, cl);
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&cl->nsms,
 									   cudaDevAttrMultiProcessorCount,
 									   device));
 	GV_TRY(gv_gpu_group_bytes(cl->n, &cl->sort_bytes));
-	GV_CUDA_TRY(cudaMalloc((void **) &set->d_memory, place_all(cl, NULL)));
-	(void) place_all(cl, set->d_memory);
-	GV_TRY(make_host_memory(set));
-	GV_CUDA_TRY(cudaMemsetAsync(cl->d_nhard, 0, 2 * sizeof(uint32_t),
-								set->stream));
-	return gv_gpu_number_rows(cl, set->stream);
+	GV_CUDA_TRY(cudaMalloc((void **) &set->d_memory, place_all(set, NULL)));
+	(void) place_all(set, set->d_memory);
+	return make_host_memory(set);
 }
 
 /* See gv_set_create. */
@@ -235,7 +205,7 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 	int64_t		dims = set->spec.dims;
 	int64_t		most = PUT_VALUES / dims;
 	float	   *d_to = input == GV_SET_SEEDS ? set->cl.d_centroids :
-		set->cl.d_rows;
+		set->d_rows;
 
 	GV_TRY(gv_choose_device(set->spec.device));
 	for (int64_t done = 0; done < n; done += most)
@@ -254,70 +224,18 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 }
 
 #ifdef GV_TEST_BUILD
-
-static GvKmeansWatch watch;		/* see gv_gpu_kmeans_watch */
-
-/* See gv_clusters.h. */
-extern "C" void
-gv_gpu_kmeans_watch(GvKmeansWatch by)
-{
-	watch = by;
-}
-
-/* See gv_clusters.h. */
-extern "C" void
-gv_gpu_kmeans_piece(int32_t rows)
-{
-	forced_piece = rows;
-}
-
-/* See gv_clusters.h. */
+/* See kmeans.h. */
 extern "C" GvStatus
-gv_gpu_kmeans_hard(void *state, uint32_t *n)
+gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
 {
 	GvKmeansSet *set = (GvKmeansSet *) state;
 
 	GV_TRY(gv_choose_device(set->spec.device));
-	GV_CUDA_TRY(cudaMemcpyAsync(n, set->cl.d_nhard + 1, sizeof(*n),
+	GV_CUDA_TRY(cudaMemcpyAsync(n, set->cl.d_noverflowed + 1, sizeof(*n),
 								cudaMemcpyDeviceToHost, set->stream));
 	return gv_cuda_status(cudaStreamSynchronize(set->stream));
 }
-
 #endif
-
-static void
-tell(const GvKmeansSet *set, GvKmeansStep step)
-{
-	GV_TEST_ONLY(if (watch != NULL) watch(step, set->stream);)
-}
-
-/* The nearest centroid of every row. */
-static GvStatus
-assign_rows(GvKmeansSet *set, const GvStop *stop)
-{
-	const GvClusters *cl = &set->cl;
-	GvMatmulContext by = {set->blas, gv_has_hopper(set->spec.device), cl->nsms,
-	false, set->stream};
-	bool		known = set->passes > 0;
-
-	for (int64_t done = 0; done < cl->n; done += cl->piece)
-	{
-		int32_t		n = cl->n - done < cl->piece ? (int32_t) (cl->n - done) :
-			cl->piece;
-
-		GV_TRY(gv_gpu_bounds(cl, done, n, known, set->stream));
-		tell(set, GV_KMEANS_BOUNDS);
-		GV_TRY(gv_gpu_candidates(cl, done, n, &by));
-		tell(set, GV_KMEANS_CLOSEST);
-		GV_TRY(gv_gpu_rescore_close(cl, done, n, known, set->stream));
-		tell(set, GV_KMEANS_RESCORE);
-		if (done + n < cl->n)
-			GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
-		if (is_stopped(stop))
-			return GV_CANCELED;
-	}
-	return GV_OK;
-}
 
 /* Sizes, errors and far distances come to the host; returns the error. */
 static GvStatus
@@ -352,13 +270,13 @@ reseed(GvKmeansSet *set)
 
 	spec.dims = 1;
 	for (int32_t c = 0; c < spec.k; c++)
-		set->takers[c] = -1.0f;
+		set->sources[c] = -1.0f;
 	if (gv_set_reseed(&spec, set->sizes, set->errors, set->far, set->numbers,
-					set->takers, set->order) == 0)
+					set->sources, set->order) == 0)
 		return GV_OK;
 	for (int32_t c = 0; c < spec.k; c++)
-		if (set->takers[c] >= 0.0f)
-			set->reseeds[n++] = {(uint32_t) c, (uint32_t) set->takers[c]};
+		if (set->sources[c] >= 0.0f)
+			set->reseeds[n++] = {(uint32_t) set->sources[c], (uint32_t) c};
 	GV_CUDA_TRY(cudaMemcpyAsync(set->cl.d_reseeds, set->reseeds,
 								(size_t) n * sizeof(GvReseed),
 								cudaMemcpyHostToDevice, set->stream));
@@ -388,21 +306,19 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	GvKmeansSet *set = (GvKmeansSet *) state;
 	const GvClusters *cl = &set->cl;
 	bool		last = set->passes == set->spec.iterations;
+	GvMatmulContext by = {set->blas, gv_has_hopper(set->spec.device), cl->nsms,
+	false, set->stream};
+	GvAssignment all = {cl->n, cl->d_all, cl->k, cl->d_all,
+	set->passes > 0 ? GV_BOUND_NEAREST : GV_BOUND_NONE, true};
 
 	GV_TRY(gv_choose_device(set->spec.device));
-	tell(set, GV_KMEANS_BEGIN);
 	if (set->passes == 0)
-		GV_TRY(gv_gpu_center(cl, set->stream));
-	tell(set, GV_KMEANS_CENTER);
-	GV_TRY(gv_gpu_to_half(cl, set->stream));
-	tell(set, GV_KMEANS_TO_HALF);
-	GV_TRY(assign_rows(set, stop));
+		GV_TRY(gv_gpu_kmeans_begin(cl, set->stream));
+	GV_TRY(gv_gpu_nearest(cl, &all, &by, stop));
 	GV_TRY(gv_gpu_group_clusters(cl, set->stream));
-	tell(set, GV_KMEANS_GROUP);
 	GV_TRY(gv_gpu_errors(cl, set->stream));
 	if (!last)
 		GV_TRY(gv_gpu_means(cl, set->stream));
-	tell(set, GV_KMEANS_SUM);
 	GV_TRY(bring_clusters(set, &done->error));
 	if (is_stopped(stop))
 		return GV_CANCELED;
@@ -413,7 +329,6 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 		done->found = close_gaps(set);
 	else
 		GV_TRY(reseed(set));
-	tell(set, GV_KMEANS_RESEED);
 	return GV_OK;
 }
 

@@ -1,0 +1,457 @@
+/*
+ * evenkmeans.cu
+ *		Lloyd's k-means with even clusters, for builds, as
+ *		src/cpu/code/kmeans.c has it.
+ *
+ *		assign		the nearest centroid of every row (nearest.cu, exact)
+ *		group		rows by cluster, ascending
+ *		move		each centroid to the mean of its rows
+ *		rebalance	the largest clusters are split; the places of empty
+ *					clusters and then of the smallest ones take their second
+ *					halves
+ *		reassign	after a rebalancing that follows the last move: rows of the
+ *					clusters that changed are compared with all centroids, and
+ *					all rows with the centroids that changed
+ *
+ * Unlike on the processor, a pass splits a cluster once at most, so that all
+ * splits run side by side; passes follow each other closely enough.  The host
+ * sees sizes only.  All sums have one order, so the same rows give the same
+ * centroids.
+ *
+ * Half copies of rows are made piece by piece in every pass, because those of
+ * a sample would take half as much memory as the sample.
+ */
+#include <algorithm>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/common/gv_group.h"
+#include "gpu/kmeans/kmeans.h"
+
+extern "C"
+{
+#include "engine/mirror/gv_builder.h"
+}
+
+#define THREADS			256
+#define LAST_PASSES		12		/* at most, to reach even sizes */
+
+/*
+ * A product keeps a device busy for about a millisecond, since searches wait
+ * for it.  A block of its threads has TILE_ROWS rows, so the rows of a piece
+ * fill all processors evenly.
+ */
+#define MOST_TERMS		(INT64_C(1) << 37)
+#define MOST_ROWS		(INT64_C(1) << 16)
+#define MOST_HALF		(INT64_C(64) << 20)	/* numbers of their half copies */
+#define TILE_ROWS		128
+
+GV_TUNABLE bool gv_kmeans_reassigns_all = false;
+
+/* A call, and its memory. */
+struct EvenKmeans
+{
+	const GvKmeans *spec;
+	GvClusters	cl;
+	const GvMatmulContext *by;
+	const GvStop *stop;
+	GvKmeansFound *found;
+	char	   *d_memory;		/* of the arrays of cl and the next five */
+	GvSplit    *d_splits;		/* [k] */
+	int32_t    *d_done;			/* [k] */
+	uint32_t   *d_changed;		/* [k] */
+	uint32_t   *d_offsets;		/* [k] */
+	uint32_t   *d_moved;		/* [n / 4] rows of clusters that changed */
+	uint32_t   *starts;			/* [k + 1], the host's */
+	GvSplit    *splits;			/* [k] */
+	int32_t    *done;			/* [k] */
+	uint32_t   *sorted;			/* [k] clusters by size; at last those kept */
+	int32_t		nsplits;		/* of the last rebalancing */
+	uint32_t   *changed;		/* [k] clusters that it changed, ascending */
+	uint32_t   *offsets;		/* [k] of their rows in d_moved */
+};
+
+/* Sets the shape; nsms 0: the largest that any device has. */
+static void
+set_shape(GvClusters *cl, int32_t dims, int64_t n, int32_t k, int nsms)
+{
+	int64_t		piece = std::min(MOST_ROWS, MOST_HALF / dims);
+
+	if (nsms > 0 && piece > TILE_ROWS * nsms)
+		piece -= piece % (TILE_ROWS * nsms);
+	cl->nsms = nsms;
+	gv_clusters_shape(cl, n, dims, k, MOST_TERMS, piece, false);
+}
+
+/* Gives all arrays their places; returns their bytes. */
+static size_t
+place_all(EvenKmeans *km, char *memory)
+{
+	int64_t		k = km->cl.k;
+	size_t		bytes = 0;
+
+	gv_clusters_place(&km->cl, memory, &bytes);
+	gv_place(&km->d_splits, memory, &bytes, k);
+	gv_place(&km->d_done, memory, &bytes, k);
+	gv_place(&km->d_changed, memory, &bytes, k);
+	gv_place(&km->d_offsets, memory, &bytes, k);
+	gv_place(&km->d_moved, memory, &bytes, km->cl.n / 4);
+	return bytes;
+}
+
+/* See kmeans.h.  The gaps of empty clusters are closed in more memory. */
+int64_t
+gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k)
+{
+	EvenKmeans	km = {};
+
+	if (k > n)
+		k = (int32_t) n;
+	set_shape(&km.cl, dims, n, k, 0);
+	km.cl.sort_bytes = (size_t) gv_sort_most_bytes(n, 8);
+	return (int64_t) place_all(&km, NULL) +
+		(int64_t) k * dims * (int64_t) sizeof(float);
+}
+
+static GvStatus
+make_memory(EvenKmeans *km)
+{
+	int64_t		k = km->cl.k;
+
+	GV_TRY(gv_gpu_group_bytes(km->cl.n, &km->cl.sort_bytes));
+	GV_CUDA_TRY(cudaMalloc((void **) &km->d_memory, place_all(km, NULL)));
+	(void) place_all(km, km->d_memory);
+	km->starts = (uint32_t *) calloc(k + 1, sizeof(uint32_t));
+	km->splits = (GvSplit *) calloc(k, sizeof(GvSplit));
+	km->done = (int32_t *) calloc(k, sizeof(int32_t));
+	km->sorted = (uint32_t *) calloc(k, sizeof(uint32_t));
+	km->changed = (uint32_t *) calloc(k, sizeof(uint32_t));
+	km->offsets = (uint32_t *) calloc(k, sizeof(uint32_t));
+	if (km->starts == NULL || km->splits == NULL || km->done == NULL ||
+		km->sorted == NULL || km->changed == NULL || km->offsets == NULL)
+		return GV_NO_MEMORY;
+	return GV_OK;
+}
+
+static void
+free_memory(EvenKmeans *km)
+{
+	(void) cudaStreamSynchronize(km->by->stream);
+	(void) cudaFree(km->d_memory);
+	free(km->starts);
+	free(km->splits);
+	free(km->done);
+	free(km->sorted);
+	free(km->changed);
+	free(km->offsets);
+}
+
+/* A block copies a row: to [n][dims] = from[order[i]]. */
+static __global__ void __launch_bounds__(THREADS)
+gather_kernel(const float *from, const uint32_t *order, int dims, float *to)
+{
+	const float *row = from + (int64_t) order[blockIdx.x] * dims;
+
+	for (int d = threadIdx.x; d < dims; d += THREADS)
+		to[(int64_t) blockIdx.x * dims + d] = row[d];
+}
+
+/* Copies vectors, whose numbers [n], n <= k, are the host's. */
+static GvStatus
+gather(EvenKmeans *km, const float *d_from, const uint32_t *numbers, int32_t n,
+	   float *d_to)
+{
+	cudaStream_t stream = km->by->stream;
+
+	GV_CUDA_TRY(cudaMemcpyAsync(km->d_changed, numbers, n * sizeof(uint32_t),
+								cudaMemcpyHostToDevice, stream));
+	GV_LAUNCH(gather_kernel, n, THREADS, 0, stream, d_from, km->d_changed,
+			  km->cl.dims, d_to);
+	GV_CUDA_TRY(cudaGetLastError());
+	return gv_cuda_status(cudaStreamSynchronize(stream));
+}
+
+/* Draws the first centroids: k random rows, none of them twice. */
+static GvStatus
+draw_centroids(EvenKmeans *km)
+{
+	int64_t		n = km->cl.n;
+	uint64_t	random = km->spec->seed;
+	uint32_t   *order = (uint32_t *) malloc(n * sizeof(uint32_t));
+	GvStatus	status;
+
+	if (order == NULL)
+		return GV_NO_MEMORY;
+	for (int64_t i = 0; i < n; i++)
+		order[i] = (uint32_t) i;
+	for (int64_t i = 0; i < km->cl.k; i++)
+	{
+		int64_t		j = i + (int64_t) (gv_device_random(&random) %
+									   (uint64_t) (n - i));
+
+		std::swap(order[i], order[j]);
+	}
+	status = gather(km, km->cl.d_rows, order, km->cl.k, km->cl.d_centroids);
+	free(order);
+	return status;
+}
+
+/* Groups the rows by cluster; the host gets the starts. */
+static GvStatus
+group_rows(EvenKmeans *km)
+{
+	GV_TRY(gv_gpu_group_clusters(&km->cl, km->by->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(km->starts, km->cl.d_starts,
+								(km->cl.k + 1) * sizeof(uint32_t),
+								cudaMemcpyDeviceToHost, km->by->stream));
+	return gv_cuda_status(cudaStreamSynchronize(km->by->stream));
+}
+
+/* Compares all rows with all centroids, and groups them. */
+static GvStatus
+assign_rows(EvenKmeans *km)
+{
+	const GvClusters *cl = &km->cl;
+	GvAssignment all = {cl->n, cl->d_all, cl->k, cl->d_all,
+		km->found->passes > 0 ? GV_BOUND_NEAREST : GV_BOUND_NONE, false};
+
+	GV_TRY(gv_gpu_nearest(cl, &all, km->by, km->stop));
+	km->found->passes++;
+	return group_rows(km);
+}
+
+static inline uint32_t
+count_of(const EvenKmeans *km, uint32_t c)
+{
+	return km->starts[c + 1] - km->starts[c];
+}
+
+/* Chooses the clusters to split, and the places of their second halves. */
+static void
+plan_splits(EvenKmeans *km)
+{
+	int32_t		k = km->cl.k;
+	double		limit = km->spec->max_imbalance * (double) km->cl.n / k;
+
+	for (int32_t c = 0; c < k; c++)
+		km->sorted[c] = (uint32_t) c;
+	std::sort(km->sorted, km->sorted + k,
+			  [km](uint32_t a, uint32_t b)
+			  {
+				  uint32_t	x = count_of(km, a);
+				  uint32_t	y = count_of(km, b);
+
+				  return x > y || (x == y && a < b);
+			  });
+	for (km->nsplits = 0; km->nsplits < k / 2; km->nsplits++)
+	{
+		uint32_t	big = km->sorted[km->nsplits];
+		uint32_t	small = km->sorted[k - 1 - km->nsplits];
+		uint32_t	most = count_of(km, big);
+		uint32_t	least = count_of(km, small);
+
+		if (most < 2 || (least > 0 && (most <= limit || least > most / 4 * 3)))
+			break;
+		km->splits[km->nsplits] = {(int32_t) big, (int32_t) small};
+	}
+}
+
+/* Splits clusters that are too large; *changed tells whether any was. */
+static GvStatus
+rebalance(EvenKmeans *km, uint64_t seed, bool *changed)
+{
+	cudaStream_t stream = km->by->stream;
+	double		begun = gv_seconds();
+	int32_t		n;
+
+	*changed = false;
+	plan_splits(km);
+	n = km->nsplits;
+	if (n == 0)
+		return GV_OK;
+	GV_CUDA_TRY(cudaMemcpyAsync(km->d_splits, km->splits, n * sizeof(GvSplit),
+								cudaMemcpyHostToDevice, stream));
+	GV_TRY(gv_gpu_split(&km->cl, km->d_splits, n, seed, km->d_done, stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(km->done, km->d_done, n * sizeof(int32_t),
+								cudaMemcpyDeviceToHost, stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream));
+	for (int32_t i = 0; i < n; i++)
+		*changed |= km->done[i] != 0;
+	km->found->split_s += gv_lap(&begun);
+	return GV_OK;
+}
+
+/*
+ * Lists the clusters that the last rebalancing changed, and the places of
+ * their rows in d_moved.  Returns false if they, or their rows, are more than
+ * a quarter, because then it is faster to compare everything.
+ */
+static bool
+list_changed(EvenKmeans *km, int32_t *nchanged, int64_t *nmoved)
+{
+	int32_t		most = std::max(km->cl.k / 4, 1);
+	int32_t		n = 0;
+
+	for (int32_t i = 0; i < km->nsplits; i++)
+	{
+		if (km->done[i] == 0)
+			continue;
+		if (n + 2 > most)
+			return false;
+		km->changed[n++] = (uint32_t) km->splits[i].big;
+		km->changed[n++] = (uint32_t) km->splits[i].small;
+	}
+	std::sort(km->changed, km->changed + n);
+	*nmoved = 0;
+	for (int32_t i = 0; i < n; i++)
+	{
+		km->offsets[i] = (uint32_t) *nmoved;
+		*nmoved += count_of(km, km->changed[i]);
+	}
+	*nchanged = n;
+	return *nmoved <= km->cl.n / 4;
+}
+
+/* A block copies the row numbers of a changed cluster to their place. */
+static __global__ void __launch_bounds__(THREADS)
+moved_kernel(GvClusters cl, const uint32_t *changed, const uint32_t *offsets,
+			 uint32_t *moved)
+{
+	uint32_t	start = cl.d_starts[changed[blockIdx.x]];
+	uint32_t	n = cl.d_starts[changed[blockIdx.x] + 1] - start;
+
+	for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+		moved[offsets[blockIdx.x] + i] = cl.d_order[start + i];
+}
+
+/*
+ * Assigns and groups the rows again after a rebalancing, and only that.  The
+ * result is that of comparing everything, ties included, because scores are
+ * exact: a row whose own centroid stayed is nearest to it or to one that
+ * changed.
+ */
+static GvStatus
+reassign_changed(EvenKmeans *km)
+{
+	const GvClusters *cl = &km->cl;
+	cudaStream_t stream = km->by->stream;
+	GvAssignment moved = {0, km->d_moved, cl->k, cl->d_all, GV_BOUND_NEAREST,
+	false};
+	GvAssignment all = {cl->n, cl->d_all, 0, km->d_changed, GV_BOUND_SQDIST,
+	false};
+	size_t		bytes;
+
+	if (gv_kmeans_reassigns_all || !list_changed(km, &all.k, &moved.n))
+		return assign_rows(km);
+	bytes = all.k * sizeof(uint32_t);
+	GV_CUDA_TRY(cudaMemcpyAsync(km->d_changed, km->changed, bytes,
+								cudaMemcpyHostToDevice, stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(km->d_offsets, km->offsets, bytes,
+								cudaMemcpyHostToDevice, stream));
+	GV_LAUNCH(moved_kernel, all.k, THREADS, 0, stream, *cl, km->d_changed,
+			  km->d_offsets, km->d_moved);
+	GV_CUDA_TRY(cudaGetLastError());
+	GV_TRY(gv_gpu_nearest(cl, &moved, km->by, km->stop));
+	GV_TRY(gv_gpu_nearest(cl, &all, km->by, km->stop));
+	return group_rows(km);
+}
+
+/* Closes the gaps that empty clusters leave. */
+static GvStatus
+drop_empty(EvenKmeans *km)
+{
+	const GvClusters *cl = &km->cl;
+	int64_t		values;
+	float	   *d_kept;
+	GvStatus	status;
+	int32_t		n = 0;
+
+	for (int32_t c = 0; c < cl->k; c++)
+		if (count_of(km, c) > 0)
+			km->sorted[n++] = (uint32_t) c;
+	km->found->k = n;
+	if (n == cl->k)
+		return GV_OK;
+	values = (int64_t) n * cl->dims;
+	GV_TRY(gv_device_alloc(&d_kept, values));
+	status = gather(km, cl->d_centroids, km->sorted, n, d_kept);
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaMemcpyAsync(cl->d_centroids, d_kept,
+												values * sizeof(float),
+												cudaMemcpyDeviceToDevice,
+												km->by->stream));
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaStreamSynchronize(km->by->stream));
+	(void) cudaFree(d_kept);
+	return status;
+}
+
+/* Brings each row's centroid to the host, by its number without gaps. */
+static GvStatus
+get_owners(EvenKmeans *km, int32_t *owners)
+{
+	int32_t		n = 0;
+
+	GV_CUDA_TRY(cudaMemcpyAsync(owners, km->cl.d_nearest,
+								km->cl.n * sizeof(int32_t),
+								cudaMemcpyDeviceToHost, km->by->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(km->by->stream));
+	for (int32_t c = 0; c < km->cl.k; c++)
+	{
+		km->done[c] = n;
+		n += count_of(km, c) > 0;
+	}
+	for (int64_t i = 0; i < km->cl.n; i++)
+		owners[i] = km->done[owners[i]];
+	return GV_OK;
+}
+
+static GvStatus
+run(EvenKmeans *km, int32_t *owners)
+{
+	uint64_t	seed = km->spec->seed;
+	bool		changed = true;
+
+	GV_TRY(make_memory(km));
+	GV_TRY(draw_centroids(km));
+	GV_TRY(gv_gpu_kmeans_begin(&km->cl, km->by->stream));
+	for (int pass = 0; pass < km->spec->iterations; pass++)
+	{
+		GV_TRY(assign_rows(km));
+		GV_TRY(gv_gpu_means(&km->cl, km->by->stream));
+		GV_TRY(rebalance(km, ++seed, &changed));
+	}
+	GV_TRY(assign_rows(km));
+	for (int pass = 0; pass < LAST_PASSES; pass++)
+	{
+		GV_TRY(rebalance(km, ++seed, &changed));
+		if (!changed)
+			break;
+		GV_TRY(reassign_changed(km));
+	}
+	GV_TRY(drop_empty(km));
+	return owners == NULL ? GV_OK : get_owners(km, owners);
+}
+
+/* See kmeans.h. */
+GvStatus
+gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
+			  int32_t *owners, GvKmeansFound *found,
+			  const GvMatmulContext *by, const GvStop *stop)
+{
+	EvenKmeans	km = {};
+	GvStatus	status;
+
+	km.spec = spec;
+	km.by = by;
+	km.stop = stop;
+	km.found = found;
+	memset(found, 0, sizeof(*found));
+	set_shape(&km.cl, spec->dims, spec->n,
+			  spec->n < spec->k ? (int32_t) spec->n : spec->k, by->nsms);
+	km.cl.d_rows = d_x;
+	km.cl.d_centroids = d_centroids;
+	status = run(&km, owners);
+	free_memory(&km);
+	return status;
+}

@@ -1,0 +1,288 @@
+/*
+ * kmeans.h
+ *		k-means on a device: rows and clusters in its memory, the steps of a
+ *		pass, and the proof of the filter.
+ *
+ *		nearest.cu		the nearest centroid of each row
+ *		update.cu		rows grouped; errors, means, reseeding and splits
+ *		evenkmeans.cu	k-means with even clusters, for builds
+ *		kmeansset.cu	k-means over a set
+ *
+ * Proof.  With m the middle and s a power of two, X = s (x - m) and
+ * C = s (c - m) are row and centroid moved, x' and c' their half copies, and
+ *		a = |C|^2 - 2 sum
+ * the approximate score, sum being what tensor cores make of <x', c'>.  With
+ * Q >= |X|, E >= |X - x'|, L >= |C|, F >= |C - c'| (measured, the latter two
+ * of the 32 centroids of a group together), approximate.cu's proof, with what
+ * gpu/product/gv_product.h says of sums, gives
+ *		|a - (|X - C|^2 - |X|^2)| <= 2 (E (L + F) + Q F) +
+ *			2 (Q + E)(L + F)(dims + 32) 2^-22 +
+ *			(Q + E + L + F)^2 (dims / 16 + 56) 2^-24
+ * of which the last is for |C|^2 and a in fp32; E and F include the rounding
+ * of x - m, 2^-24 of it.  gv_assign's score S of
+ * x and c, in fp32, has a relative error below (dims / 16 + 8) 2^-24, and
+ * loses dims 2^-149 to underflow, so
+ *		|a - (s^2 S - |X|^2)| <= eps,
+ * the sum of the above and of dims 2^-148 s^2.  Then
+ *		least (a + eps)
+ * of any centroids is no less than what the nearest has of s^2 S - |X|^2, and
+ * those whose a - eps is not larger are all that can be the nearest, ties
+ * included: the candidates.  Both are kept with Q^2 added, so that they are
+ * not negative, and the square in eps is taken as 2 (Q + E)^2 + 2 (L + F)^2,
+ * so that eps is made of two products and two sums.  A score S that is known
+ * from before is such a bound, too: s^2 S - |X|^2.  Where scores may overflow,
+ * eps is infinite, and all centroids are candidates.
+ */
+#ifndef GV_KMEANS_H
+#define GV_KMEANS_H
+
+#include "gpu/product/gv_product.h"
+
+#define GV_KMEANS_CANDIDATES	16	/* of a row, at most, or it overflows */
+#define GV_KMEANS_ALIGN		256	/* arrays of centroids that the filter reads
+								 * are padded to a multiple of this */
+
+/* A centroid that may be a row's nearest. */
+struct alignas(8) GvKmeansCandidate
+{
+	uint32_t	number;			/* among the centroids that are compared */
+	float		score;			/* a - eps + Q^2 */
+};
+
+/* The farthest row of one cluster becomes the centroid of another. */
+struct GvReseed
+{
+	uint32_t	from;
+	uint32_t	to;
+};
+
+/* A cluster is divided, and another one becomes its second half. */
+struct GvSplit
+{
+	int32_t		big;
+	int32_t		small;
+};
+
+/* Rows and clusters, passed to kernels by value. */
+struct GvClusters
+{
+	int64_t		n;				/* rows, less than 2^31 */
+	int32_t		dims;
+	int32_t		half_dims;		/* rounded up to 16 */
+	int32_t		k;				/* at most n */
+	int32_t		padded_k;		/* k rounded up to GV_KMEANS_ALIGN */
+	int32_t		piece;			/* rows assigned at once */
+	int32_t		columns;		/* centroids that a piece is multiplied with at
+								 * once, a multiple of GV_KMEANS_ALIGN */
+	bool		kept;			/* all rows have half copies, or only those of
+								 * a piece */
+	int			nsms;
+	const float *d_rows;		/* [n][dims] */
+	float	   *d_centroids;	/* [k][dims] */
+
+	/* moved, and in half precision */
+	float	   *d_middle;		/* [dims] */
+	uint32_t   *d_most;			/* the largest |x_i - m_i|, as a float's
+								 * bits */
+	uint16_t   *d_half_rows;	/* [n or piece][half_dims]; 0 beyond dims */
+	float2	   *d_lengths;		/* [n or piece] Q and E */
+	uint16_t   *d_half_centroids;	/* [k][half_dims] of those compared */
+	float	   *d_squares;		/* [padded_k] |C|^2; infinite beyond the last
+								 * one compared */
+	float4	   *d_group_norms;	/* [padded_k / GV_RUN] of 32 centroids: 2 (L +
+								 * F), 2 F, what the squares in eps take of
+								 * them, 0 */
+
+	/* which clusters rows are in */
+	uint32_t   *d_nearest;		/* [n] */
+	float	   *d_sqdist;		/* [n] */
+	uint32_t   *d_all;			/* [n] 0, 1, 2, ... */
+	uint32_t   *d_keys;			/* [n] clusters, ascending */
+	uint32_t   *d_order;		/* [n] their rows, ascending in each */
+	uint32_t   *d_starts;		/* [k + 1] of clusters in d_order */
+	void	   *d_sort;
+	size_t		sort_bytes;
+
+	/* of a piece */
+	float	   *d_bounds;		/* [piece] with Q^2 */
+	uint32_t   *d_counts;		/* [piece] candidates */
+	GvKmeansCandidate *d_candidates;	/* [piece][GV_KMEANS_CANDIDATES] */
+	uint32_t   *d_overflowed;	/* [piece] rows with more candidates */
+	uint32_t   *d_noverflowed;	/* [2] number of such rows of the piece, and in
+								 * the test build of all pieces so far */
+
+	/* of clusters; sets only */
+	double	   *d_errors;		/* [k] */
+	float	   *d_far;			/* [k] largest squared distance */
+	uint32_t   *d_far_rows;		/* [k] the row that has it */
+	GvReseed   *d_reseeds;		/* [k] */
+};
+
+/* The bounds that rows begin with. */
+enum GvKmeansBound
+{
+	GV_BOUND_NONE,				/* infinite: d_nearest is not set */
+	GV_BOUND_NEAREST,			/* the score of d_nearest, computed again */
+	GV_BOUND_SQDIST				/* d_sqdist, which is the score of d_nearest */
+};
+
+/*
+ * Rows and the centroids that they are compared with.  With a bound, a row's
+ * d_nearest takes part even if it is not among the centroids.
+ */
+struct GvAssignment
+{
+	int64_t		n;
+	const uint32_t *d_rows;		/* [n] their numbers; where half copies are
+								 * kept, d_all */
+	int32_t		k;
+	const uint32_t *d_centroids;	/* [k] their numbers, ascending */
+	GvKmeansBound bound;
+	bool		wait;			/* for each piece, before the next one is
+								 * launched */
+};
+
+/* -- nearest.cu */
+
+/*
+ * Sets the shape of *cl: `piece` rows are
+ * assigned at once, or all if there are fewer, by products of about `terms`
+ * terms.  `kept`: all rows have half copies from the beginning, not each piece
+ * in its turn.
+ */
+extern void gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims,
+							  int32_t k, int64_t terms, int64_t piece,
+							  bool kept);
+
+/*
+ * Gives the arrays that assignment and grouping need their places in memory,
+ * from *bytes on; without memory it only counts.
+ */
+extern void gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes);
+
+/* Before the first assignment: centroids and rows are there. */
+extern GvStatus gv_gpu_kmeans_begin(const GvClusters *cl,
+									cudaStream_t stream);
+
+/*
+ * Sets d_nearest and d_sqdist of rows to the nearest of the centroids, of
+ * equal ones to the first, as gv_assign finds them.
+ */
+extern GvStatus gv_gpu_nearest(const GvClusters *cl,
+							   const GvAssignment *assignment,
+							   const GvMatmulContext *by, const GvStop *stop);
+
+/*
+ * One step of gv_gpu_nearest, here for test/bench/products.cu: lowers bounds
+ * and notes candidates of the first n rows that have half copies, among the
+ * first k centroids that have.  k is a multiple of GV_KMEANS_ALIGN, or no
+ * other centroids have them.
+ */
+extern GvStatus gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
+								  const GvMatmulContext *by);
+
+/* -- update.cu */
+
+/* d_order and d_starts, from d_nearest */
+extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
+									  cudaStream_t stream);
+
+/* d_errors, d_far and d_far_rows of grouped rows */
+extern GvStatus gv_gpu_errors(const GvClusters *cl, cudaStream_t stream);
+
+/* d_centroids become the means of grouped rows; without rows they stay. */
+extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
+
+/* Reseeds clusters as d_reseeds [n] says. */
+extern GvStatus gv_gpu_reseed(const GvClusters *cl, int32_t n,
+							  cudaStream_t stream);
+
+/*
+ * Splits grouped clusters [n]; d_done [n] is 1 where they have rows that
+ * differ, else nothing changed.
+ */
+extern GvStatus gv_gpu_split(const GvClusters *cl, const GvSplit *d_splits,
+							 int32_t n, uint64_t seed, int32_t *d_done,
+							 cudaStream_t stream);
+
+/* -- evenkmeans.cu */
+
+/* The outcome of k-means, and how it was found. */
+struct GvKmeansFound
+{
+	int32_t		k;
+	int32_t		passes;			/* that compared everything */
+	double		split_s;		/* dividing clusters */
+};
+
+/*
+ * See gv_kmeans: d_x [n][dims] -> d_centroids [k][dims] and, unless owners is
+ * NULL, the host's owners [n], each row's nearest centroid.
+ */
+extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
+							  float *d_centroids, int32_t *owners,
+							  GvKmeansFound *found,
+							  const GvMatmulContext *by, const GvStop *stop);
+
+/* Bytes of a device's memory that it takes, at most, on any device. */
+extern int64_t gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k);
+
+#ifdef GV_TEST_BUILD
+
+/*
+ * Rows of a piece from now on, and centroids multiplied at once; 0: as usual.
+ */
+extern int32_t gv_kmeans_piece;
+extern int32_t gv_kmeans_columns;
+
+/* Centroids from which on the first pass looks for a bound first. */
+extern int32_t gv_kmeans_early;
+
+/* Compare everything after a rebalancing, too. */
+extern bool gv_kmeans_reassigns_all;
+
+/* Rows of a set so far that had more candidates than there is memory for. */
+extern "C" GvStatus gv_gpu_kmeans_overflowed(void *state, uint32_t *n);
+
+#endif
+
+/* -- for the files of k-means and of builds */
+
+/* Device memory of n elements. */
+template <typename T>
+static inline GvStatus
+gv_device_alloc(T **memory, int64_t n)
+{
+	return gv_cuda_status(cudaMalloc((void **) memory,
+									 (size_t) (n > 0 ? n : 1) * sizeof(T)));
+}
+
+static inline int
+gv_blocks_for(int64_t n, int threads)
+{
+	return (int) ((n + threads - 1) / threads);
+}
+
+/* splitmix64: the next 64 random bits. */
+static __host__ __device__ __forceinline__ uint64_t
+gv_device_random(uint64_t *state)
+{
+	uint64_t	z = (*state += UINT64_C(0x9E3779B97F4A7C15));
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+	return z ^ (z >> 31);
+}
+
+/* Round to float, values beyond its range to the largest of their sign. */
+static __device__ __forceinline__ float
+gv_device_clamp(double value)
+{
+	if (value > (double) FLT_MAX)
+		return FLT_MAX;
+	if (value < -(double) FLT_MAX)
+		return -FLT_MAX;
+	return (float) value;
+}
+
+#endif							/* GV_KMEANS_H */

@@ -1,0 +1,772 @@
+/*
+ * nearest.cu
+ *		The nearest centroid of each row, exactly, by a filter in half
+ *		precision (kmeans.h has the proof).
+ *
+ *		begin	once: the middle, the scale, half copies of rows that are kept
+ *		halve	half copies of centroids, and of a piece of rows
+ *		bounds	the score of the centroid that was nearest before is a bound,
+ *				and often the answer
+ *		candidates
+ *				the centroids that may be nearest: a matrix product of half
+ *				copies (gpu/product)
+ *		rescore	exact scores of the candidates, gv_assign's to the last bit; of
+ *				equal scores the smaller number comes first
+ *		brute force
+ *				rows with more candidates than there is memory for, four at a
+ *				time, against all centroids
+ *
+ * Distances do not change when everything is moved, but what half precision
+ * loses does: it is relative to lengths.  The middle is the mean of the first
+ * centroids.  The scale brings the largest number to at most 2^14, so that
+ * numbers 2^28 times smaller keep all of their bits.
+ *
+ * A row's bound falls as the row meets centroids, and the lower it starts, the
+ * fewer candidates there are.  For a row and a group of 32 centroids four
+ * lanes find the smallest score and take eps off once, from what is known of
+ * the group.  Only if the result is within the bound, in one of 128 groups
+ * when there are 4,096 clusters, the scores are looked at one by one.  So a
+ * score costs a product, a minimum and half an operation for eps.
+ */
+#include <algorithm>
+
+#include "gpu/coarse/score.cuh"
+#include "gpu/common/half.cuh"
+#include "gpu/kmeans/kmeans.h"
+#include "gpu/product/product.cuh"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+#define QUADS			(THREADS / GV_QUAD)
+#define STRANDS			8		/* partial sums of a mean */
+#define TILES			(GV_RUN / 8)	/* of products, in a group */
+#define BRUTE_ROWS		4		/* rows that a block compares at once */
+#define EARLY_PART		16		/* of the centroids */
+#define INFINITE		__int_as_float(0x7F800000)
+#define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
+
+GV_TUNABLE int32_t gv_kmeans_piece = 0;
+GV_TUNABLE int32_t gv_kmeans_columns = 0;
+GV_TUNABLE int32_t gv_kmeans_early = 1 << 15;
+
+/*
+ * Rows [n] that are assigned at once, and the centroids [k] that they are
+ * compared with, by their numbers.  The half copies of cl are theirs.
+ */
+struct Piece
+{
+	GvClusters	cl;
+	int			n;
+	const uint32_t *d_rows;
+	int			k;
+	const uint32_t *d_centroids;
+	GvKmeansBound bound;
+};
+
+/* -- half copies */
+
+/* s: a power of two that brings the largest number below 2^14, if it can. */
+static __device__ __forceinline__ float
+scale_of(const GvClusters &cl)
+{
+	int			exponent = 13 + 127 - (int) (*cl.d_most >> 23);
+
+	exponent = exponent < -50 ? -50 : exponent > 60 ? 60 : exponent;
+	return __uint_as_float((uint32_t) (exponent + 127) << 23);
+}
+
+/*
+ * The term of eps for (Q + E)^2 or (L + F)^2, `length` being the sum; infinite
+ * where a score with a vector of this length may overflow.
+ */
+static __device__ __forceinline__ float
+eps_of_length(const GvClusters &cl, float length, float scale)
+{
+	float		square = length * length;
+
+	if (!(square < 0x1p118f * (scale * scale)))
+		return INFINITE;
+	return 1.001f * 2.0f * square * (float) (cl.dims / 16 + 64) * 0x1p-24f;
+}
+
+/* The terms of eps that depend on the row alone. */
+static __device__ __forceinline__ float
+eps_of_row(const GvClusters &cl, float2 lengths, float scale)
+{
+	return eps_of_length(cl, lengths.x + lengths.y, scale) +
+		(float) cl.dims * 0x1p-148f * scale * scale + 1e-30f;
+}
+
+/*
+ * The mean of the centroids.  Block x has 32 dimensions, and STRANDS sums of
+ * each.
+ */
+static __global__ void __launch_bounds__(GV_WARP *STRANDS)
+middle_kernel(GvClusters cl)
+{
+	__shared__ double sums[STRANDS][GV_WARP];
+	int			lane = threadIdx.x % GV_WARP;
+	int			strand = threadIdx.x / GV_WARP;
+	int			d = blockIdx.x * GV_WARP + lane;
+	double		sum = 0.0;
+
+	if (d < cl.dims)
+	{
+#pragma unroll 4
+		for (int c = strand; c < cl.k; c += STRANDS)
+			sum += (double) cl.d_centroids[(int64_t) c * cl.dims + d];
+	}
+	sums[strand][lane] = sum;
+	__syncthreads();
+	if (strand > 0 || d >= cl.dims)
+		return;
+	for (int s = 1; s < STRANDS; s++)
+		sum += sums[s][lane];
+	cl.d_middle[d] = gv_device_clamp(sum / cl.k);
+}
+
+/* Numbers the rows. */
+static __global__ void __launch_bounds__(THREADS)
+number_kernel(GvClusters cl)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < cl.n)
+		cl.d_all[i] = (uint32_t) i;
+}
+
+/* The largest number of the moved rows.  A warp takes row after row. */
+static __global__ void __launch_bounds__(THREADS)
+most_kernel(GvClusters cl)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int64_t		nwarps = (int64_t) gridDim.x * WARPS;
+	float		most = 0.0f;
+
+	for (int64_t row = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+		 row < cl.n; row += nwarps)
+		for (int d = lane; d < cl.dims; d += GV_WARP)
+			most = fmaxf(most, fabsf(cl.d_rows[row * cl.dims + d] -
+									 cl.d_middle[d]));
+	for (int half = GV_WARP / 2; half > 0; half /= 2)
+		most = fmaxf(most, __shfl_xor_sync(GV_FULL_WARP, most, half));
+	/* floats that are not negative ascend as their bits do */
+	if (lane == 0)
+		atomicMax(cl.d_most, __float_as_uint(most));
+}
+
+/*
+ * By a warp: stores the half copy [half_dims] of a vector, moved and scaled.
+ * Returns at least the vector's length and, in y, the length of what rounding
+ * took off.
+ */
+static __device__ __forceinline__ float2
+to_half_vector(const GvClusters &cl, const float *from, float scale,
+			   uint16_t *to)
+{
+	GvHalfRounding<double> rounding = gv_to_half_vector<double,
+		true>([&](int d)
+	{
+		return d < cl.dims ? (from[d] - cl.d_middle[d]) * scale : 0.0f;
+	}, cl.half_dims, to);
+	float		length = (float) (sqrt(rounding.square) * (1.0 + 0x1p-21));
+
+	return make_float2(length, (float) (sqrt(rounding.error) *
+										(1.0 + 0x1p-20)) +
+					   length * 0x1p-22f + 1e-18f);
+}
+
+/* A warp has a row of the piece. */
+static __global__ void __launch_bounds__(THREADS)
+rows_to_half_kernel(Piece piece)
+{
+	const GvClusters &cl = piece.cl;
+	int64_t		i = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	float2		lengths;
+
+	if (i >= piece.n)
+		return;
+	lengths = to_half_vector(cl, cl.d_rows +
+							 (int64_t) piece.d_rows[i] * cl.dims,
+							 scale_of(cl), cl.d_half_rows + i * cl.half_dims);
+	if (threadIdx.x % GV_WARP == 0)
+		cl.d_lengths[i] = lengths;
+}
+
+/* A block has a group of centroids, and its warps one after the other. */
+static __global__ void __launch_bounds__(THREADS)
+centroids_to_half_kernel(Piece piece)
+{
+	__shared__ float lengths[GV_RUN];
+	__shared__ float lost[GV_RUN];
+	const GvClusters &cl = piece.cl;
+	float		scale = scale_of(cl);
+	float		length = 0.0f;
+	float		error = 0.0f;
+
+	for (int i = threadIdx.x / GV_WARP; i < GV_RUN; i += WARPS)
+	{
+		int64_t		c = (int64_t) blockIdx.x * GV_RUN + i;
+		float2		found = {0.0f, 0.0f};
+
+		if (c < piece.k)
+			found = to_half_vector(cl, cl.d_centroids +
+								   (int64_t) piece.d_centroids[c] * cl.dims,
+								   scale,
+								   cl.d_half_centroids + c * cl.half_dims);
+		if (threadIdx.x % GV_WARP == 0)
+		{
+			lengths[i] = found.x;
+			lost[i] = found.y;
+			/* a bit more than |C|^2, by less than 22 2^-24 of it */
+			cl.d_squares[c] = c < piece.k ? found.x * found.x : INFINITE;
+		}
+	}
+	__syncthreads();
+	if (threadIdx.x > 0)
+		return;
+	for (int i = 0; i < GV_RUN; i++)
+	{
+		length = fmaxf(length, lengths[i]);
+		error = fmaxf(error, lost[i]);
+	}
+	cl.d_group_norms[blockIdx.x] =
+		make_float4(2.0f * (length + error), 2.0f * error,
+					eps_of_length(cl, length + error, scale), 0.0f);
+}
+
+/* -- candidates */
+
+/* The epilogue (gpu/product/become.cuh) that turns sums into candidates. */
+struct CandidateEpilogue
+{
+	GvClusters	cl;				/* d_squares and d_group_norms are those of the
+								 * product's centroids, */
+	int			n;				/* rows of the piece */
+	int			k;				/* centroids of the product, */
+	int			first;			/* of which this is the first */
+
+	struct alignas(16) Row
+	{
+		float4		parts;		/* factors of a group's 2 (L + F) and 2 F,
+								 * eps's own part less Q^2, Q^2 */
+		int			bound;		/* with Q^2; a float's bits, which ascend as it
+								 * does because it is not negative */
+		uint32_t	count;		/* candidates */
+	};
+
+	struct Columns
+	{
+		float2		squares[TILES];
+		float4		norms;		/* of the group */
+	};
+
+	/* All centroids are too far from a row that does not exist. */
+	__device__ __forceinline__ void
+	begin(Row *mine, int row) const
+	{
+		float4		parts = {0.0f, 0.0f, 0.0f, 0.0f};
+		float		bound = 0.0f;
+		uint32_t	count = 0;
+
+		if (row < n)
+		{
+			float2		lengths = cl.d_lengths[row];
+			float		both = lengths.x + lengths.y;
+
+			parts.w = lengths.x * lengths.x;
+			parts.x = 1.001f * (lengths.y + both * (float) (cl.dims + 32) *
+								0x1p-22f);
+			parts.y = 1.001f * lengths.x;
+			parts.z = eps_of_row(cl, lengths, scale_of(cl)) - parts.w;
+			bound = cl.d_bounds[row];
+			count = cl.d_counts[row];
+		}
+		mine->parts = parts;
+		mine->bound = (int) __float_as_uint(bound);
+		mine->count = count;
+	}
+
+	__device__ __forceinline__ void
+	end(const Row *mine, int row) const
+	{
+		if (row >= n)
+			return;
+		cl.d_bounds[row] = __int_as_float(mine->bound);
+		cl.d_counts[row] = mine->count;
+	}
+
+	/* Squares and norms exist up to a multiple of GV_KMEANS_ALIGN. */
+	__device__ __forceinline__ Columns
+	columns(int run) const
+	{
+		const float *squares = cl.d_squares + run * GV_RUN +
+			threadIdx.x % 4 * 2;
+		Columns		found;
+
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+			found.squares[j] = *(const float2 *) (squares + j * 8);
+		found.norms = cl.d_group_norms[run];
+		return found;
+	}
+
+	__device__ __forceinline__ void
+	take(const Columns &of, Row *mine, int row, int run,
+		 const float2 (&sums)[TILES]) const
+	{
+		float4		parts = mine->parts;
+		float		bound = __int_as_float(mine->bound);
+		float		least = INFINITE;
+		/* eps - Q^2 */
+		float		shift = fmaf(parts.x, of.norms.x,
+								 fmaf(parts.y, of.norms.y,
+									  parts.z + of.norms.z));
+		float2		scores[TILES];
+
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+		{
+			/* the product is exact */
+			scores[j].x = fmaf(-2.0f, sums[j].x, of.squares[j].x);
+			scores[j].y = fmaf(-2.0f, sums[j].y, of.squares[j].y);
+			least = fminf(least, fminf(scores[j].x, scores[j].y));
+		}
+		if (__any_sync(GV_FULL_WARP, !(least - shift > bound)))
+			note(mine, row, shift, scores, least,
+				 run * GV_RUN + threadIdx.x % 4 * 2);
+	}
+
+	/*
+	 * Lowers a row's bound by the least score of its four lanes, and notes the
+	 * centroids within it.  The lane has scores of centroids `lane_first` and
+	 * the next one, of those 8 further, and so on.
+	 */
+	__device__ __forceinline__ void
+	note(Row *mine, int row, float shift, const float2 (&scores)[TILES],
+		 float least, int lane_first) const
+	{
+		float		bound = __int_as_float(mine->bound);
+		float		found;
+
+		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
+		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
+		found = least + (shift + 2.0f * mine->parts.w); /* a + eps + Q^2 */
+		if (found < bound)
+		{
+			bound = fmaxf(found, 0.0f);
+			if (threadIdx.x % 4 == 0)
+				atomicMin(&mine->bound, (int) __float_as_uint(bound));
+		}
+#pragma unroll
+		for (int i = 0; i < 2 * TILES; i++)
+		{
+			float		score = (i % 2 == 0 ? scores[i / 2].x :
+								 scores[i / 2].y) - shift;
+			int			c = lane_first + i / 2 * 8 + i % 2;
+
+			if (!(score > bound) && c < k && row < n)
+			{
+				uint32_t	at = atomicAdd(&mine->count, 1u);
+
+				if (at < GV_KMEANS_CANDIDATES)
+					cl.d_candidates[row * GV_KMEANS_CANDIDATES + at] =
+						{(uint32_t) (first + c), score};
+			}
+		}
+	}
+};
+
+/* See kmeans.h. */
+GvStatus
+gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
+				  const GvMatmulContext *by)
+{
+	GV_CUDA_TRY(cudaMemsetAsync(cl->d_counts, 0, n * sizeof(uint32_t),
+								by->stream));
+	for (int32_t first = 0; first < k; first += cl->columns)
+	{
+		int			some = std::min(cl->columns, k - first);
+		GvMatmul	matmul = {cl->d_half_rows, n,
+			cl->d_half_centroids + (int64_t) first * cl->half_dims, some,
+		cl->half_dims};
+		CandidateEpilogue epilogue = {*cl, n, some, first};
+
+		epilogue.cl.d_squares += first;
+		epilogue.cl.d_group_norms += first / GV_RUN;
+		GV_TRY(gv_gpu_matmul<true>(by, &matmul, epilogue));
+	}
+	return GV_OK;
+}
+
+/* -- exact scores */
+
+/*
+ * Floats that are not negative ascend as their bits do, so items ascend by
+ * (score, number).
+ */
+static __device__ __forceinline__ uint64_t
+item_of(float score, uint32_t number)
+{
+	return (uint64_t) __float_as_uint(score) << 32 | number;
+}
+
+/* What a row has before it is compared. */
+static __device__ __forceinline__ uint64_t
+known_item(const Piece &piece, uint32_t row)
+{
+	return piece.bound == GV_BOUND_NONE ? LAST_ITEM :
+		item_of(piece.cl.d_sqdist[row], piece.cl.d_nearest[row]);
+}
+
+static __device__ __forceinline__ void
+store_item(const GvClusters &cl, uint32_t row, uint64_t item)
+{
+	cl.d_nearest[row] = (uint32_t) item;
+	cl.d_sqdist[row] = __uint_as_float((uint32_t) (item >> 32));
+}
+
+/*
+ * By four lanes a row; all lanes of a warp call it.  The first has the score.
+ */
+static __device__ __forceinline__ float
+score_of(const GvClusters &cl, uint32_t row, uint32_t c)
+{
+	return gv_quad_score<false>(cl.d_rows + (int64_t) row * cl.dims,
+								cl.d_centroids + (int64_t) c * cl.dims,
+								cl.dims);
+}
+
+/*
+ * s^2 S - |X|^2 + Q^2: Q^2 is above |X|^2 by less than 2^-18 of it.  Infinite
+ * where that is not a number.
+ */
+static __device__ __forceinline__ float
+bound_of(const GvClusters &cl, float score, float length)
+{
+	float		scale = scale_of(cl);
+	float		bound = score * scale * scale * (1.0f + 0x1p-20f) +
+		length * length * 0x1p-18f + 1e-30f;
+
+	return bound < FLT_MAX ? bound : INFINITE;
+}
+
+/* Sets the bounds that the rows of a piece begin with, four lanes a row. */
+static __global__ void __launch_bounds__(THREADS)
+bounds_kernel(Piece piece)
+{
+	const GvClusters &cl = piece.cl;
+	int			i = blockIdx.x * QUADS + threadIdx.x / GV_QUAD;
+	uint32_t	row = piece.d_rows[min(i, piece.n - 1)];
+	bool		mine = threadIdx.x % GV_QUAD == 0 && i < piece.n;
+
+	if (piece.bound == GV_BOUND_NEAREST)
+	{
+		float		score = score_of(cl, row, cl.d_nearest[row]);
+
+		if (mine)
+			cl.d_sqdist[row] = score;
+	}
+	if (mine)
+		cl.d_bounds[i] = piece.bound == GV_BOUND_NONE ? INFINITE :
+			bound_of(cl, cl.d_sqdist[row], cl.d_lengths[i].x);
+}
+
+/*
+ * Finds the nearest candidates of the rows of a piece, four lanes a row, and
+ * lists the rows that have too many.
+ */
+static __global__ void __launch_bounds__(THREADS)
+rescore_kernel(Piece piece)
+{
+	const GvClusters &cl = piece.cl;
+	int			i = blockIdx.x * QUADS + threadIdx.x / GV_QUAD;
+	int			at = min(i, piece.n - 1);
+	uint32_t	row = piece.d_rows[at];
+	const GvKmeansCandidate *candidates = cl.d_candidates +
+		(int64_t) at * GV_KMEANS_CANDIDATES;
+	uint32_t	count = i < piece.n ? cl.d_counts[at] : 0;
+	bool		overflowed = count > GV_KMEANS_CANDIDATES;
+	float		bound = cl.d_bounds[at];
+	uint64_t	best = known_item(piece, row);
+	uint32_t	own = (uint32_t) best;	/* no centroid's number, if none */
+	uint32_t	j = 0;
+
+	if (overflowed)
+		count = 0;
+	for (;;)
+	{
+		uint32_t	c = own;
+		float		score;
+
+		/* Skip candidates beyond the current bound.  NaN is never skipped. */
+		for (; j < count; j++)
+		{
+			GvKmeansCandidate one = candidates[j];
+
+			c = piece.d_centroids[one.number];
+			if (!(one.score > bound) && c != own)
+				break;
+		}
+		if (!__any_sync(GV_FULL_WARP, j < count))
+			break;
+		score = score_of(cl, row, j < count ? c : 0);
+		if (threadIdx.x % GV_QUAD == 0 && j < count)
+			best = min(best, item_of(score, c));
+		j++;
+	}
+	if (threadIdx.x % GV_QUAD != 0 || i >= piece.n)
+		return;
+	if (overflowed)
+	{
+		cl.d_overflowed[atomicAdd(cl.d_noverflowed, 1u)] = row;
+		GV_TEST_ONLY(atomicAdd(cl.d_noverflowed + 1, 1u);)
+	}
+	else
+		store_item(cl, row, best);
+}
+
+/* A lane's sums of BRUTE_ROWS rows and a centroid. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void
+add_rows(const GvClusters &cl, const float *const (&rows)[BRUTE_ROWS],
+		 const float *centroid, float (&sums)[BRUTE_ROWS][4])
+{
+#pragma unroll 2
+	for (int d = threadIdx.x % GV_QUAD * 4; d < cl.dims; d += GV_SUMS)
+	{
+		float4		y = gv_load_four<ALIGNED>(centroid, d, cl.dims);
+
+#pragma unroll
+		for (int r = 0; r < BRUTE_ROWS; r++)
+			gv_add_four<false>(sums[r], gv_load_four<ALIGNED>(rows[r], d,
+															  cl.dims), y);
+	}
+}
+
+/*
+ * Compares rows that overflowed with all centroids.  A block takes BRUTE_ROWS
+ * rows after the other, and four lanes a centroid.
+ */
+template <bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS)
+brute_force_kernel(Piece piece)
+{
+	__shared__ unsigned long long best[BRUTE_ROWS];
+	const GvClusters &cl = piece.cl;
+	int			n = (int) *cl.d_noverflowed;
+
+	for (int first = blockIdx.x * BRUTE_ROWS; first < n;
+		 first += gridDim.x * BRUTE_ROWS)
+	{
+		const float *rows[BRUTE_ROWS];
+		uint64_t	mine[BRUTE_ROWS];
+
+		__syncthreads();
+		if (threadIdx.x < BRUTE_ROWS)
+			best[threadIdx.x] = LAST_ITEM;
+		__syncthreads();
+#pragma unroll
+		for (int r = 0; r < BRUTE_ROWS; r++)
+		{
+			uint32_t	row = cl.d_overflowed[min(first + r, n - 1)];
+
+			rows[r] = cl.d_rows + (int64_t) row * cl.dims;
+			mine[r] = known_item(piece, row);
+		}
+		for (int start = 0; start < piece.k; start += QUADS)
+		{
+			int			i = start + threadIdx.x / GV_QUAD;
+			uint32_t	c = piece.d_centroids[min(i, piece.k - 1)];
+			float		sums[BRUTE_ROWS][4] = {};
+
+			add_rows<ALIGNED>(cl, rows, cl.d_centroids +
+							  (int64_t) c * cl.dims, sums);
+#pragma unroll
+			for (int r = 0; r < BRUTE_ROWS; r++)
+			{
+				float		score = gv_add_sums<false>(sums[r]);
+
+				if (i < piece.k)
+					mine[r] = min(mine[r], item_of(score, c));
+			}
+		}
+#pragma unroll
+		for (int r = 0; r < BRUTE_ROWS; r++)
+			if (threadIdx.x % GV_QUAD == 0)
+				atomicMin(&best[r], (unsigned long long) mine[r]);
+		__syncthreads();
+		if (threadIdx.x < BRUTE_ROWS && first + (int) threadIdx.x < n)
+			store_item(cl, cl.d_overflowed[first + threadIdx.x],
+					   best[threadIdx.x]);
+	}
+}
+
+/* -- the host */
+
+/* See kmeans.h. */
+void
+gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims, int32_t k,
+				  int64_t terms, int64_t piece, bool kept)
+{
+	int64_t		columns;
+
+	if (gv_kmeans_piece > 0)
+		piece = gv_kmeans_piece;
+	if (piece > n)
+		piece = n;
+	columns = gv_kmeans_columns > 0 ? gv_kmeans_columns : terms / piece / dims;
+	if (columns > k)
+		columns = k;
+	cl->n = n;
+	cl->dims = dims;
+	cl->half_dims = (dims + 15) / 16 * 16;
+	cl->k = k;
+	cl->padded_k = (k + GV_KMEANS_ALIGN - 1) / GV_KMEANS_ALIGN *
+		GV_KMEANS_ALIGN;
+	cl->piece = (int32_t) piece;
+	cl->columns = (int32_t) (columns / GV_KMEANS_ALIGN + 1) * GV_KMEANS_ALIGN;
+	cl->kept = kept;
+}
+
+/* See kmeans.h. */
+void
+gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes)
+{
+	int64_t		n = cl->n;
+	int64_t		k = cl->k;
+	int64_t		piece = cl->piece;
+	int64_t		nhalf = cl->kept ? n : piece;
+
+	gv_place(&cl->d_middle, memory, bytes, cl->dims);
+	gv_place(&cl->d_most, memory, bytes, 1);
+	gv_place(&cl->d_half_rows, memory, bytes, nhalf * cl->half_dims);
+	gv_place(&cl->d_lengths, memory, bytes, nhalf);
+	gv_place(&cl->d_half_centroids, memory, bytes, k * cl->half_dims);
+	gv_place(&cl->d_squares, memory, bytes, cl->padded_k);
+	gv_place(&cl->d_group_norms, memory, bytes, cl->padded_k / GV_RUN);
+	gv_place(&cl->d_nearest, memory, bytes, n);
+	gv_place(&cl->d_sqdist, memory, bytes, n);
+	gv_place(&cl->d_all, memory, bytes, n);
+	gv_place(&cl->d_keys, memory, bytes, n);
+	gv_place(&cl->d_order, memory, bytes, n);
+	gv_place(&cl->d_starts, memory, bytes, k + 1);
+	gv_place((char **) &cl->d_sort, memory, bytes, (int64_t) cl->sort_bytes);
+	gv_place(&cl->d_bounds, memory, bytes, piece);
+	gv_place(&cl->d_counts, memory, bytes, piece);
+	gv_place(&cl->d_candidates, memory, bytes, piece * GV_KMEANS_CANDIDATES);
+	gv_place(&cl->d_overflowed, memory, bytes, piece);
+	gv_place(&cl->d_noverflowed, memory, bytes, 2);
+}
+
+/* The rows of an assignment from `first` on that are assigned at once. */
+static Piece
+piece_of(const GvClusters *cl, const GvAssignment *assignment, int64_t first)
+{
+	Piece		piece = {*cl,
+		(int) std::min((int64_t) cl->piece, assignment->n - first),
+		assignment->d_rows + first, assignment->k, assignment->d_centroids,
+	assignment->bound};
+
+	if (cl->kept)
+	{
+		piece.cl.d_half_rows += first * cl->half_dims;
+		piece.cl.d_lengths += first;
+	}
+	return piece;
+}
+
+static GvStatus
+rows_to_half(const Piece *piece, cudaStream_t stream)
+{
+	GV_LAUNCH(rows_to_half_kernel, gv_blocks_for(piece->n, WARPS), THREADS, 0,
+			  stream, *piece);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* See kmeans.h. */
+GvStatus
+gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream)
+{
+	Piece		all = {*cl, (int) cl->n, cl->d_all, 0, NULL, GV_BOUND_NONE};
+
+	GV_CUDA_TRY(cudaMemsetAsync(cl->d_noverflowed, 0, 2 * sizeof(uint32_t),
+								stream));
+	GV_LAUNCH(number_kernel, gv_blocks_for(cl->n, THREADS), THREADS, 0, stream,
+			  *cl);
+	GV_CUDA_TRY(cudaGetLastError());
+	GV_LAUNCH(middle_kernel, gv_blocks_for(cl->dims, GV_WARP),
+			  GV_WARP * STRANDS, 0, stream, *cl);
+	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(cudaMemsetAsync(cl->d_most, 0, sizeof(uint32_t), stream));
+	GV_LAUNCH(most_kernel,
+			  std::min(gv_blocks_for(cl->n, WARPS), 16 * cl->nsms), THREADS, 0,
+			  stream, *cl);
+	GV_CUDA_TRY(cudaGetLastError());
+	return cl->kept ? rows_to_half(&all, stream) : GV_OK;
+}
+
+/* Assigns a piece, of which rows have half copies. */
+static GvStatus
+assign_piece(const Piece *piece, const GvMatmulContext *by)
+{
+	const GvClusters *cl = &piece->cl;
+	cudaStream_t stream = by->stream;
+	int			early = (piece->k / EARLY_PART / GV_KMEANS_ALIGN + 1) *
+		GV_KMEANS_ALIGN;
+	int			quads = gv_blocks_for(piece->n, QUADS);
+	int			blocks = std::min(gv_blocks_for(piece->n, BRUTE_ROWS),
+								  4 * cl->nsms);
+
+	GV_LAUNCH(bounds_kernel, quads, THREADS, 0, stream, *piece);
+	GV_CUDA_TRY(cudaGetLastError());
+	/*
+	 * Without a bound, a row notes more candidates the more centroids there
+	 * are.  If they are very many, find a bound among a few of them first,
+	 * because many rows would overflow otherwise.
+	 */
+	if (piece->bound == GV_BOUND_NONE && piece->k >= gv_kmeans_early)
+		GV_TRY(gv_gpu_candidates(cl, piece->n, early, by));
+	GV_TRY(gv_gpu_candidates(cl, piece->n, piece->k, by));
+	GV_CUDA_TRY(cudaMemsetAsync(cl->d_noverflowed, 0, sizeof(uint32_t),
+								stream));
+	GV_LAUNCH(rescore_kernel, quads, THREADS, 0, stream, *piece);
+	GV_CUDA_TRY(cudaGetLastError());
+	/* the host does not know whether there are any */
+	if (cl->dims % 4 == 0)
+		GV_LAUNCH(brute_force_kernel<true>, blocks, THREADS, 0, stream,
+				  *piece);
+	else
+		GV_LAUNCH(brute_force_kernel<false>, blocks, THREADS, 0, stream,
+				  *piece);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* See kmeans.h. */
+GvStatus
+gv_gpu_nearest(const GvClusters *cl, const GvAssignment *assignment,
+			   const GvMatmulContext *by, const GvStop *stop)
+{
+	int			groups = (assignment->k + GV_KMEANS_ALIGN - 1) /
+		GV_KMEANS_ALIGN * (GV_KMEANS_ALIGN / GV_RUN);
+
+	for (int64_t done = 0; done < assignment->n; done += cl->piece)
+	{
+		Piece		piece = piece_of(cl, assignment, done);
+
+		if (done == 0)
+		{
+			GV_LAUNCH(centroids_to_half_kernel, groups, THREADS, 0, by->stream,
+					  piece);
+			GV_CUDA_TRY(cudaGetLastError());
+		}
+		if (!cl->kept)
+			GV_TRY(rows_to_half(&piece, by->stream));
+		GV_TRY(assign_piece(&piece, by));
+		if (assignment->wait && done + piece.n < assignment->n)
+			GV_CUDA_TRY(cudaStreamSynchronize(by->stream));
+		if (stop != NULL && stop->requested(stop->arg))
+			return GV_CANCELED;
+	}
+	return GV_OK;
+}
