@@ -1,8 +1,8 @@
 /*
  * assign.cu
- *		The nearest of some vectors to each of many rows, with what finds a
- *		query's lists (approximate.cu; coarse.cu and best.cu where that does
- *		not fit): the vectors are its lists, the rows its queries.
+ *		The vectors that are nearest to each of many rows, found as a search
+ *		finds its lists (by approximate.cu, or by coarse.cu and best.cu where
+ *		that does not pay): the vectors are the lists, the rows the queries.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 #define MOST_ROWS		(1 << 18)	/* of a piece, for the grid's numbers */
 #define MOST_HALF		(INT64_C(96) << 20) /* bytes of their half copies */
 
-/* Make memory for `capacity` vectors; half made, it can be dropped. */
+/* Makes memory for `capacity` vectors.  After a failure it can be dropped. */
 GvStatus
 gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
 				  int32_t capacity, cudaStream_t stream)
@@ -49,7 +49,7 @@ gv_targets_drop(GvTargets *targets)
 	gv_gpu_half_drop(&targets->mirror);
 }
 
-/* From now on these are the vectors [n][dims], which stay where they are. */
+/* Sets the vectors [n][dims], which are not copied. */
 GvStatus
 gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
 {
@@ -57,7 +57,7 @@ gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
 
 	mirror->model.nlists = n;
 	mirror->model.d_centroids = d_vectors;
-	/* limits only grow, and these are other vectors */
+	/* limits only grow, so those of other vectors must be cleared */
 	GV_CUDA_TRY(cudaMemsetAsync(mirror->model.d_limits, 0,
 								sizeof(GvHalfLimits), mirror->stream));
 	return gv_gpu_half_update(mirror, 0, (int64_t) n * mirror->model.dims);
@@ -81,7 +81,7 @@ wanted_kernel(GvWanted *wanted, int n, int p)
 		wanted[i] = {p, 1, 0.0};
 }
 
-/* Rows searched for at once, of which p vectors each are wanted. */
+/* Returns how many rows are searched for at once, for p vectors each. */
 static int32_t
 piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 {
@@ -102,7 +102,7 @@ piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 	return most > 1 ? (int32_t) most : 1;
 }
 
-/* Memory for pieces of n rows. */
+/* Makes memory for pieces of n rows. */
 static GvStatus
 prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 		GvBatch *batch)
@@ -116,8 +116,10 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 	size_t		half_queries =
 		gv_carve(&bytes, (size_t) n * model->half_dims * 2);
 	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
-	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(model->nlists) * 4);
-	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_WAYS * sizeof(unsigned));)
+	size_t		least = gv_carve(&bytes, (size_t) n *
+								 gv_nruns(model->nlists) * 4);
+	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_WAYS *
+										sizeof(unsigned));)
 	char	   *memory;
 
 	GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
@@ -158,7 +160,7 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 	for (int64_t done = 0; done < n; done += piece)
 	{
 		batch.n = n - done < piece ? (int32_t) (n - done) : piece;
-		/* only read */
+		/* kernels only read queries */
 		batch.d_queries = (float *) d_rows + done * model->dims;
 		batch.d_probed = d_nearest + done * p;
 		if (gv_gpu_approximate_fits(model, &batch))

@@ -21,7 +21,33 @@
 #include "gpu/build/build.h"
 #include "gpu/product/gv_product.h"
 
-/* Offsets of what comes back of a batch. */
+struct GvBuilder
+{
+	GvBuilderSpec spec;
+	GvModel		model;			/* without arrays */
+	cudaStream_t stream;
+	GvFinder	finder;
+	float	   *d_mean;
+	float	   *d_sample;		/* [sample_rows][dims] transformed */
+	int64_t		nsample;
+	float	   *d_queries;		/* [nqueries][dims] transformed */
+	int32_t		nqueries;
+	GvTrained	trained;		/* nlists 0: not trained */
+	float	   *d_codebooks;
+	float	   *d_centroids;	/* [nlists][dims] */
+	float	   *parents;		/* the host's [nparents][dims] */
+	int32_t    *parent_offsets; /* the host's [nparents + 1] */
+	GvTargets	lists;			/* the centroids */
+	GvTargets	nearest_rows;	/* the rows of a batch, for the queries */
+	GvTopK	   *best;			/* [nqueries] the rows nearest to each */
+	uint64_t	nencoded;		/* rows */
+	GvBuffer	d_in;			/* rows of a batch */
+	GvBuffer	d_out;			/* results of a batch, as Places has them */
+	GvBuffer	out;			/* pinned: the same, and nearest rows */
+	GvBuffer	d_nearest;		/* nearest lists of rows, rows of queries */
+};
+
+/* Offsets of the results of a batch that are copied back together. */
 struct Places
 {
 	size_t		lists;
@@ -171,9 +197,12 @@ make_memory(GvBuilder *builder, const float *mean)
 									   device));
 	GV_TRY(gv_device_alloc(&builder->d_mean, dims));
 	GV_TRY(gv_device_alloc(&builder->d_sample, spec->sample_rows * dims));
-	GV_TRY(gv_device_alloc(&builder->d_queries, (int64_t) spec->nqueries * dims));
-	GV_TRY(gv_device_alloc(&builder->d_codebooks, (int64_t) GV_CODEWORDS * dims));
-	GV_TRY(gv_device_alloc(&builder->d_centroids, (int64_t) spec->nlists * dims));
+	GV_TRY(gv_device_alloc(&builder->d_queries,
+						   (int64_t) spec->nqueries * dims));
+	GV_TRY(gv_device_alloc(&builder->d_codebooks,
+						   (int64_t) GV_CODEWORDS * dims));
+	GV_TRY(gv_device_alloc(&builder->d_centroids,
+						   (int64_t) spec->nlists * dims));
 	GV_TRY(gv_targets_create(&builder->lists, GV_L2, dims, spec->nlists,
 							 builder->stream));
 	GV_TRY(gv_targets_create(&builder->nearest_rows, spec->metric, dims,
@@ -209,7 +238,7 @@ cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	return GV_OK;
 }
 
-/* Rows in the device's memory as kernels see them; outputs are not set. */
+/* Returns rows as kernels see them, without their outputs. */
 static GvDeviceRows
 rows_of(const GvBuilder *builder, float *d_rows, int32_t n)
 {
@@ -230,7 +259,7 @@ rows_of(const GvBuilder *builder, float *d_rows, int32_t n)
 	return rows;
 }
 
-/* Bring raw rows to the device and transform them there. */
+/* Copies raw rows to the device and transforms them there. */
 static GvStatus
 bring_rows(GvBuilder *builder, const float *rows, int32_t n, float *d_rows)
 {
@@ -268,7 +297,7 @@ cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
-/* The lists of n transformed rows, n <= batch_rows. */
+/* Finds the lists of n transformed rows, n <= batch_rows. */
 static GvStatus
 find_lists(GvBuilder *builder, GvDeviceRows *rows, const GvStop *stop)
 {
@@ -324,7 +353,7 @@ reorder(GvBuilder *builder, const float *d_parents, int32_t nparents,
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
-/* Parents of the lists, which are brought into their order. */
+/* Finds parents of the lists, and sorts the lists by them. */
 static GvStatus
 group(GvBuilder *builder, const GvStop *stop)
 {
@@ -352,6 +381,7 @@ group(GvBuilder *builder, const GvStop *stop)
 	return status;
 }
 
+/* Trains codebooks from the residuals of the sample's first rows. */
 static GvStatus
 train_codebooks(GvBuilder *builder, const GvStop *stop)
 {
@@ -378,6 +408,7 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 	return status;
 }
 
+/* Sets d_codebooks, d_centroids, parents, parent_offsets and `trained`. */
 static GvStatus
 train(GvBuilder *builder, const GvStop *stop)
 {
@@ -451,8 +482,8 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 }
 
 /*
- * Floats from one device to another, by the host: not all devices reach
- * others.
+ * Copies floats from one device to another through the host, because not all
+ * devices reach each other.  values [n]: host memory.
  */
 static GvStatus
 bring_floats(GvBuilder *from, const float *d_from, GvBuilder *to, float *d_to,
@@ -468,7 +499,7 @@ bring_floats(GvBuilder *from, const float *d_from, GvBuilder *to, float *d_to,
 	return gv_cuda_status(cudaStreamSynchronize(to->stream));
 }
 
-/* Make a builder what another one is that is trained; values: host memory. */
+/* Copies what a builder has from training; values: host memory. */
 static GvStatus
 fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 {
@@ -509,7 +540,7 @@ cuda_copy(GvBuilder *builder, const GvBuilderSpec *spec, GvBuilder **copy)
 		return GV_INVALID;
 	if (most < GV_CODEWORDS)
 		most = GV_CODEWORDS;
-	/* zeros, which are a mean until it comes */
+	/* zeros, which serve as the mean until fill_copy has copied it */
 	values = (float *) calloc((size_t) most * spec->dims, sizeof(float));
 	if (values == NULL)
 		return GV_NO_MEMORY;
@@ -526,7 +557,7 @@ cuda_copy(GvBuilder *builder, const GvBuilderSpec *spec, GvBuilder **copy)
 	return status;
 }
 
-/* Start to look for the rows that are nearest to each query; *p of them. */
+/* Launches the search for the *p rows that are nearest to each query. */
 static GvStatus
 find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n,
 				int32_t *p, const GvStop *stop)
@@ -544,7 +575,10 @@ find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n,
 						  (GvProbe *) builder->d_nearest.memory, stop);
 }
 
-/* Of what was found in this batch, what is nearer than all before it. */
+/*
+ * Keeps the rows of this batch that are among the nearest to a query so far,
+ * and reports them.
+ */
 static void
 take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 				GvEncoded *encoded)
@@ -573,7 +607,7 @@ take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 	}
 }
 
-/* Point the kernels' outputs to their places. */
+/* Points the kernels' outputs to their places. */
 static void
 set_outputs(GvDeviceRows *rows, const Places *places, char *d_out)
 {
@@ -586,7 +620,7 @@ set_outputs(GvDeviceRows *rows, const Places *places, char *d_out)
 	rows->d_records = (uint8_t *) (d_out + places->records);
 }
 
-/* From the copy that came back to the caller's arrays. */
+/* Copies results from the pinned copy to the caller's arrays. */
 static void
 unpack_encoded(const GvBuilderSpec *spec, const Places *places,
 			   const char *out,
@@ -607,7 +641,7 @@ unpack_encoded(const GvBuilderSpec *spec, const Places *places,
 		   n * gv_record_code_bytes((GvRecords) spec->refine, spec->dims));
 }
 
-/* Encode n transformed rows in the device's memory. */
+/* Encodes n transformed rows in the device's memory. */
 static GvStatus
 encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	   const GvStop *stop)

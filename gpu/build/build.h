@@ -1,6 +1,7 @@
 /*
  * build.h
- *		What the files of the CUDA builders share.
+ *		What the files of the CUDA builders share: the search for the nearest
+ *		of some vectors, the steps that encode rows, codebooks.
  */
 #ifndef GV_BUILD_H
 #define GV_BUILD_H
@@ -12,21 +13,23 @@ extern "C"
 #include "engine/mirror/gv_builder.h"
 }
 
+/* -- assign.cu */
+
 /*
- * Vectors, to the nearest of which others are assigned (assign.cu): the part
- * of a mirror that a search for lists needs.
+ * The vectors among which the nearest ones are found, as the part of a mirror
+ * that a search for lists needs.
  */
 struct GvTargets
 {
-	GvMirror	mirror;			/* device, stream and `changed` of it */
-	int32_t		capacity;			/* vectors */
+	GvMirror	mirror;			/* model, device, stream, `changed` */
+	int32_t		capacity;		/* vectors */
 	GvDeviceList *d_lists;		/* [capacity] all empty */
 };
 
-/* The memory of such searches. */
+/* The memory of a search for the nearest vectors. */
 struct GvFinder
 {
-	GvSearcher	searcher;		/* stream and buffers */
+	GvSearcher	searcher;		/* stream, cuBLAS, d_sort, d_work */
 	GvBuffer	d_batch;		/* scores, starts, wanted, found */
 };
 
@@ -38,20 +41,23 @@ extern GvStatus gv_targets_set(GvTargets *targets, const float *d_vectors,
 							   int32_t n);
 
 /*
- * d_nearest [n][p]: for rows [n][dims] the p nearest targets, p at most their
- * number, ascending by (score, target), as gv_coarse gives scores.
+ * Sets d_nearest [n][p] to the p nearest targets of rows [n][dims], ascending
+ * by (score, target).  Scores are gv_coarse's; p is at most the number of
+ * targets.
  */
 extern GvStatus gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 							   const float *d_rows, int64_t n, int32_t p,
 							   GvProbe *d_nearest, const GvStop *stop);
 extern void gv_finder_drop(GvFinder *finder);
 
-/* codebooks.cu: see gv_codebooks; d_residuals [n][dims], of which *d_n */
+/* -- codebooks.cu: see gv_codebooks; d_residuals [n][dims] */
 extern GvStatus gv_gpu_codebooks(const GvModel *model, int32_t n,
 								 const float *d_residuals, uint64_t seed,
 								 float *d_codebooks, cudaStream_t stream);
 
-/* encode.cu: rows [n][dims] on their way to postings */
+/* -- encode.cu */
+
+/* Rows, and the arrays that the steps of encoding read and fill. */
 struct GvDeviceRows
 {
 	GvMetric	metric;
@@ -64,7 +70,7 @@ struct GvDeviceRows
 	const float *d_codebooks;
 	const float *d_centroids;
 	float	   *d_rows;			/* [n][dims] */
-	const GvProbe *d_nearest;		/* [n][near], nearest first */
+	const GvProbe *d_nearest;	/* [n][near], nearest first */
 	int32_t		near;
 	int32_t    *d_lists;		/* [n][lists_per_row] */
 	float	   *d_t;			/* [n][lists_per_row] */
@@ -84,32 +90,5 @@ extern GvStatus gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream);
 extern GvStatus gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream);
 extern GvStatus gv_gpu_half_records(const GvDeviceRows *rows,
 									cudaStream_t stream);
-
-/* build.cu */
-struct GvBuilder
-{
-	GvBuilderSpec spec;
-	GvModel		model;			/* without arrays */
-	cudaStream_t stream;
-	GvFinder	finder;
-	float	   *d_mean;
-	float	   *d_sample;		/* [sample_rows][dims] transformed */
-	int64_t		nsample;
-	float	   *d_queries;		/* [nqueries][dims] transformed */
-	int32_t		nqueries;
-	GvTrained	trained;		/* nlists 0: not yet */
-	float	   *d_codebooks;
-	float	   *d_centroids;	/* [nlists][dims] */
-	float	   *parents;		/* the host's [nparents][dims] */
-	int32_t    *parent_offsets;			/* [nparents + 1] */
-	GvTargets	lists;			/* centroids */
-	GvTargets	nearest_rows;		/* rows of a batch, for the queries */
-	GvTopK	   *best;			/* [nqueries] rows nearest to each */
-	uint64_t	nencoded;		/* rows */
-	GvBuffer	d_in;			/* rows of a batch */
-	GvBuffer	d_out;			/* what comes back of it */
-	GvBuffer	out;			/* pinned */
-	GvBuffer	d_nearest;			/* probes of rows, and of queries */
-};
 
 #endif							/* GV_BUILD_H */

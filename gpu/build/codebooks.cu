@@ -3,10 +3,10 @@
  *		16 codewords for each sub-quantizer: k-means in a few dimensions, as
  *		src/cpu/code/pq.c has it.
  *
- * A block has a sub-quantizer.  To find codes a thread has rows; to add them
- * up, a dimension and a share of the rows, with a sum for each codeword in
- * shared memory.  Sums of shares are added in their order, so the same
- * residuals give the same codebooks.
+ * A block has a sub-quantizer.  To find codes, a thread takes whole rows.  To
+ * add rows up, a thread has one dimension and a share of the rows, with a sum
+ * for each codeword in shared memory.  The sums of shares are added in order,
+ * so the same residuals give the same codebooks.
  */
 #include "gpu/build/build.h"
 #include "gpu/common/common.cuh"
@@ -55,7 +55,7 @@ word_distance(const Trainer &trainer, int row, int k)
 	return gv_device_score(sum);
 }
 
-/* Is word k the same as one before it?  For all threads. */
+/* Returns, to all threads, whether word k equals one before it. */
 static __device__ __forceinline__ bool
 is_repeated(const Trainer &trainer, int k)
 {
@@ -76,7 +76,7 @@ is_repeated(const Trainer &trainer, int k)
 	return repeated;
 }
 
-/* Codewords from random rows, distinct ones if they are easily drawn. */
+/* Draws codewords from random rows, distinct ones if few tries find them. */
 static __device__ __forceinline__ void
 draw_words(const Trainer &trainer, uint64_t random)
 {
@@ -90,7 +90,7 @@ draw_words(const Trainer &trainer, uint64_t random)
 		}
 }
 
-/* The nearest codeword of every row, and how many rows each has. */
+/* Finds the nearest codeword of every row, and counts the rows of each. */
 static __device__ __forceinline__ void
 assign_rows(const Trainer &trainer)
 {
@@ -120,8 +120,9 @@ assign_rows(const Trainer &trainer)
 }
 
 /*
- * Codewords that rows chose become their means.  As many dimensions at a time
- * as there are threads; where there are fewer, the rows are shared out.
+ * Moves codewords to the means of their rows; those without rows stay.  A
+ * thread has a dimension; if there are fewer dimensions than threads, several
+ * threads have the same one and each a share of the rows.
  */
 static __device__ __forceinline__ void
 move_words(const Trainer &trainer)
@@ -157,7 +158,10 @@ move_words(const Trainer &trainer)
 	}
 }
 
-/* The row farthest from its codeword, in all threads; -1: all are met. */
+/*
+ * Returns, to all threads, the row that is farthest from its codeword, or -1
+ * if all rows equal theirs.
+ */
 static __device__ __forceinline__ int
 find_farthest(const Trainer &trainer)
 {
@@ -187,8 +191,8 @@ find_farthest(const Trainer &trainer)
 }
 
 /*
- * Codeword k, which no row chose, becomes the row farthest from its own; when
- * every row is met exactly, it repeats codeword `held`.
+ * Sets codeword k, which has no rows, to the row that is farthest from its own
+ * codeword.  If all rows equal theirs, k repeats codeword `held`.
  */
 static __device__ __forceinline__ void
 refill_word(const Trainer &trainer, int k, int held)
@@ -204,7 +208,7 @@ refill_word(const Trainer &trainer, int k, int held)
 		return;
 	}
 	set_word(trainer, k, farthest);
-	/* rows near the new codeword are no longer far: equal ones need one */
+	/* so that equal rows do not become several codewords */
 	for (int row = threadIdx.x; row < trainer.n; row += THREADS)
 		trainer.dist[row] = fminf(trainer.dist[row],
 								  word_distance(trainer, row, k));

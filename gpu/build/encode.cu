@@ -1,11 +1,11 @@
 /*
  * encode.cu
- *		What is made of rows: moved into the engine's space, their lists,
- *		codes, T and refine records; bit for bit what src/cpu makes of them.
+ *		The steps that encode rows: transformation, lists, codes, T and refine
+ *		records, bit for bit as src/cpu computes them.
  *
- * Sums that gv_engine.h or src/cpu order are added in that order; all else is
- * spread over threads.  A row takes part in some hundred kernels' worth of
- * terms with centroids (assign.cu) for each one here, so these are simple.
+ * Sums whose order gv_engine.h or src/cpu prescribes are added in that order;
+ * all else is spread over threads.  These kernels are simple, because finding
+ * the nearest lists (assign.cu) takes some hundred times as many terms.
  */
 #include <math.h>
 
@@ -22,8 +22,9 @@
 #define HUGE_LENGTH		1e18	/* see src/cpu/code/refine.c */
 
 /*
- * y = (x' - mean) * scale in place, a warp a row.  The length of x is summed
- * as by gv_distance_ip: dimension i to sum i mod 8, then l + 4, l + 2, l + 1.
+ * y = (x' - mean) * scale in place.  A warp has a row.  The length of x is
+ * summed as by gv_distance_ip: dimension i goes to sum i mod 8; then lane l
+ * adds the sums of l + 4, l + 2 and l + 1.
  */
 static __global__ void __launch_bounds__(THREADS)
 transform_kernel(GvDeviceRows rows)
@@ -63,7 +64,10 @@ gv_gpu_transform(const GvDeviceRows *rows, cudaStream_t stream)
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Sums 16 apart in half a warp to one, in the order of gv_cpu_sqdist. */
+/*
+ * Adds the partial sums of the 16 lanes of half a warp, in the order of
+ * gv_cpu_sqdist.  All 16 lanes get the result.
+ */
 static __device__ __forceinline__ float
 add_lanes(float sum)
 {
@@ -74,8 +78,9 @@ add_lanes(float sum)
 }
 
 /*
- * The lists of a row, a warp each.  Half a warp weighs another list for the
- * second place, two at a time; all lanes then know both costs.
+ * Chooses the lists of a row, a warp each.  For the second list each half of
+ * the warp computes the cost of another candidate; then all lanes compare
+ * both.
  */
 static __global__ void __launch_bounds__(THREADS)
 lists_kernel(GvDeviceRows rows)
@@ -147,7 +152,7 @@ lists_kernel(GvDeviceRows rows)
 		rows.d_lists[(int64_t) i * 2 + 1] = best < 0 ? -1 : near[best].list;
 }
 
-/* d_lists, from d_nearest. */
+/* Sets d_lists, from d_nearest. */
 GvStatus
 gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream)
 {
@@ -156,7 +161,7 @@ gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream)
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* gv_difference. */
+/* As gv_difference. */
 static __device__ __forceinline__ float
 clamped_difference(float a, float b)
 {
@@ -167,7 +172,8 @@ clamped_difference(float a, float b)
 }
 
 /*
- * Residuals of postings, a warp each; of no posting, those of the row's first.
+ * Computes the residual of a posting, a warp each.  If a row has no second
+ * list, its first residual stands twice.
  */
 static __global__ void __launch_bounds__(THREADS)
 residuals_kernel(GvDeviceRows rows, float *d_residuals)
@@ -185,10 +191,11 @@ residuals_kernel(GvDeviceRows rows, float *d_residuals)
 	for (int d = lane; d < rows.dims; d += GV_WARP)
 		d_residuals[i * rows.dims + d] =
 			clamped_difference(rows.d_rows[row * rows.dims + d],
-							   rows.d_centroids[(int64_t) list * rows.dims + d]);
+							   rows.d_centroids[(int64_t) list * rows.dims +
+												d]);
 }
 
-/* d_residuals [n][lists_per_row][dims]. */
+/* Sets d_residuals [n][lists_per_row][dims]. */
 GvStatus
 gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 				 cudaStream_t stream)
@@ -206,7 +213,7 @@ sub_start(const GvDeviceRows &rows, int j)
 	return (int) ((int64_t) j * rows.dims / rows.m);
 }
 
-/* The nearest codeword of sub-quantizer j for a residual x - c. */
+/* Returns the codeword of sub-quantizer j nearest to the residual x - c. */
 static __device__ __forceinline__ int
 nearest_word(const GvDeviceRows &rows, int j, const float *x, const float *c)
 {
@@ -237,7 +244,7 @@ nearest_word(const GvDeviceRows &rows, int j, const float *x, const float *c)
 	return code;
 }
 
-/* A thread has a byte of a posting's code, that is two sub-quantizers. */
+/* A thread makes a byte of a posting's code, that is two sub-quantizers. */
 static __global__ void __launch_bounds__(THREADS)
 codes_kernel(GvDeviceRows rows)
 {
@@ -263,7 +270,10 @@ codes_kernel(GvDeviceRows rows)
 	rows.d_codes[at] = (uint8_t) code;
 }
 
-/* T of a posting, a thread each: one sum in double, by ascending dimension. */
+/*
+ * Computes T of a posting, a thread each: one sum in double, by ascending
+ * dimension.
+ */
 static __global__ void __launch_bounds__(THREADS)
 t_kernel(GvDeviceRows rows)
 {
@@ -295,7 +305,7 @@ t_kernel(GvDeviceRows rows)
 	rows.d_t[posting] = gv_device_clamp(terms);
 }
 
-/* d_codes and d_t, from d_lists. */
+/* Sets d_codes and d_t, from d_lists. */
 GvStatus
 gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
 {
@@ -310,7 +320,10 @@ gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* The least of a warp's values; of equal ones (-0 and 0) the first. */
+/*
+ * Returns the least of a warp's values, and of equal ones (-0 and 0) the one
+ * with the smallest place.
+ */
 static __device__ __forceinline__ float
 first_least(float value, int place)
 {
@@ -328,7 +341,7 @@ first_least(float value, int place)
 	return value;
 }
 
-/* The smallest float that is not below the value. */
+/* Returns the smallest float that is not below the value. */
 static __device__ __forceinline__ float
 round_up(double value)
 {
@@ -343,8 +356,8 @@ round_up(double value)
 }
 
 /*
- * A refine record, a warp each.  The squared error is one sum in double, by
- * ascending dimension: all lanes add the 32 terms that they have made.
+ * Makes a refine record, a warp each.  The squared error is one sum in double,
+ * by ascending dimension: each lane makes a term, and all lanes add all 32.
  */
 static __global__ void __launch_bounds__(THREADS)
 refine_kernel(GvDeviceRows rows)
@@ -394,7 +407,8 @@ refine_kernel(GvDeviceRows rows)
 			uint8_t		code = (uint8_t)
 				__dadd_rn(__dmul_rn(__dadd_rn((double) x[d], -(double) least),
 									levels), 0.5);
-			float		value = __fadd_rn(least, __fmul_rn(step, (float) code));
+			float		value = __fadd_rn(least,
+										  __fmul_rn(step, (float) code));
 			double		diff = __dadd_rn((double) x[d], -(double) value);
 
 			codes[d] = code;
@@ -424,7 +438,8 @@ gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream)
 }
 
 /*
- * A record of halves, a warp each; the squared error likewise.
+ * Makes a refine record in half precision, a warp each.  The squared error is
+ * summed as in refine_kernel.
  */
 static __global__ void __launch_bounds__(THREADS)
 half_records_kernel(GvDeviceRows rows)
@@ -446,7 +461,8 @@ half_records_kernel(GvDeviceRows rows)
 
 		if (d < rows.dims)
 		{
-			float		value = fminf(fmaxf(x[d], -GV_MOST_HALF), GV_MOST_HALF);
+			float		value = fminf(fmaxf(x[d], -GV_MOST_HALF),
+									  GV_MOST_HALF);
 			uint16_t	half = gv_to_half(value);
 			double		diff = __dadd_rn((double) x[d],
 										 -(double) gv_from_half(half));

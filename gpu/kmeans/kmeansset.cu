@@ -111,7 +111,7 @@ kmeans_drop(void *state)
 	free(set);
 }
 
-/* The host's memory. */
+/* Makes the host's memory. */
 static GvStatus
 make_host_memory(GvKmeansSet *set)
 {
@@ -141,7 +141,7 @@ make_host_memory(GvKmeansSet *set)
 	return GV_OK;
 }
 
-/* The stream and the device's memory. */
+/* Makes the stream and the device's memory. */
 static GvStatus
 make_memory(GvKmeansSet *set)
 {
@@ -237,7 +237,7 @@ gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
 }
 #endif
 
-/* Sizes, errors and far distances come to the host; returns the error. */
+/* Copies what is known of the clusters to the host, and adds their errors. */
 static GvStatus
 bring_clusters(GvKmeansSet *set, double *error)
 {
@@ -261,7 +261,7 @@ bring_clusters(GvKmeansSet *set, double *error)
 	return GV_OK;
 }
 
-/* Reseed clusters, by the rule of all engines. */
+/* Reseeds clusters, by the rule of all engines. */
 static GvStatus
 reseed(GvKmeansSet *set)
 {
@@ -272,7 +272,7 @@ reseed(GvKmeansSet *set)
 	for (int32_t c = 0; c < spec.k; c++)
 		set->sources[c] = -1.0f;
 	if (gv_set_reseed(&spec, set->sizes, set->errors, set->far, set->numbers,
-					set->sources, set->order) == 0)
+					  set->sources, set->order) == 0)
 		return GV_OK;
 	for (int32_t c = 0; c < spec.k; c++)
 		if (set->sources[c] >= 0.0f)
@@ -283,7 +283,7 @@ reseed(GvKmeansSet *set)
 	return gv_gpu_reseed(&set->cl, n, set->stream);
 }
 
-/* Those that have rows: order, sizes; returns how many. */
+/* Lists the clusters that have rows, and their sizes.  Returns how many. */
 static int32_t
 close_gaps(GvKmeansSet *set)
 {
@@ -332,7 +332,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/* See gv_set_get: centroids in runs that lie side by side. */
+/* See gv_set_get.  Centroids that lie side by side are copied together. */
 static GvStatus
 kmeans_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		   void *items)
