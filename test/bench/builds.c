@@ -14,8 +14,8 @@
  * of k-means of the lists and, of these, of splits; its passes; seconds of
  * parents, codebooks and encoding; and a checksum of all that was trained,
  * which two engines that find the same centroids have in common.  With
- * CLUSTERS also, for each repetition, seconds of ten iterations of k-means over
- * all rows as a set, without bringing them there, and the last error.
+ * CLUSTERS also, for each repetition, seconds of ten iterations of k-means
+ * over all rows as a set, without bringing them there, and the last error.
  */
 #include <math.h>
 #include <string.h>
