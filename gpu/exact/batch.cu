@@ -69,8 +69,8 @@ count_ways(int way, int64_t n)
 /* -- memory */
 
 /*
- * Slots that a query has memory for.  Of few queries three times what cuts
- * from a seed let pass of all other rows.
+ * Returns the slots that a query has memory for.  If queries are few, that is
+ * three times what cuts from a seed let pass of all other rows.
  */
 static uint32_t
 capacity_for(const GvExactAmount *amount)
@@ -93,7 +93,7 @@ capacity_for(const GvExactAmount *amount)
 	return (uint32_t) (capacity > least ? capacity : least);
 }
 
-/* Where everything lies in d_work. */
+/* Offsets of the arrays in d_work, and their sizes. */
 struct Plan
 {
 	int32_t		piece;
@@ -254,7 +254,9 @@ multiply(const GvExactWork *work, const GvExactMatmul *matmul)
 	return gv_gpu_exact_matmul(matmul, work->blas, work->stream);
 }
 
-/* A product of slots first .. last - 1, all else yet to be said. */
+/*
+ * Returns a product of slots first .. last - 1; the caller sets the queries.
+ */
 static GvExactMatmul
 matmul_of(const Search *search, int64_t first, int64_t last)
 {
@@ -271,8 +273,8 @@ matmul_of(const Search *search, int64_t first, int64_t last)
 }
 
 /*
- * Slots of a part are reranked and merged with its neighbors; queries with
- * too many go to a list.
+ * Reranks the slots of a part's queries and merges them with the neighbors so
+ * far.  Queries with too many slots are appended to d_list.
  */
 static GvStatus
 take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
@@ -295,7 +297,8 @@ clear_lists(const GvExactWork *work)
 }
 
 /*
- * Returns how many queries the lists have; GV_CANCELED on a request to stop.
+ * Waits for the stream and reads how many queries the lists have.  Returns
+ * GV_CANCELED on a request to stop.
  */
 static GvStatus
 read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
@@ -313,7 +316,7 @@ read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 	return GV_OK;
 }
 
-/* A request to stop is looked for between steps that are over. */
+/* Waits for the steps so far, if somebody may stop them, and asks. */
 static GvStatus
 pause_between(const Search *search)
 {
@@ -323,7 +326,7 @@ pause_between(const Search *search)
 	return search->stop->requested(search->stop->arg) ? GV_CANCELED : GV_OK;
 }
 
-/* All of slots first .. last - 1, for the slow ones. */
+/* Reranks slots first .. last - 1 for the n queries of the slow list. */
 static GvStatus
 rerank_all(const Search *search, const GvExactRows *rows, int32_t n,
 			int64_t first, int64_t last)
@@ -352,7 +355,7 @@ rerank_all(const Search *search, const GvExactRows *rows, int32_t n,
 	return GV_OK;
 }
 
-/* Some of the queries of the matrix way, as many as scores have memory for. */
+/* Searches as many queries of the matrix way as scores have memory for. */
 static GvStatus
 search_matrix_part(const Search *search, const GvExactPart *part,
 				   int64_t first, int64_t last)
@@ -374,7 +377,7 @@ search_matrix_part(const Search *search, const GvExactPart *part,
 				work->lists.d_slow);
 }
 
-/* Slots first .. last - 1 for n queries of the list. */
+/* Searches slots first .. last - 1 for the n queries of the matrix list. */
 static GvStatus
 search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 {
@@ -408,8 +411,8 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 }
 
 /*
- * Search the listed queries in slots first .. last - 1; counts: count those
- * of the matrix way in `went`.
+ * Searches slots first .. last - 1 for the listed queries.  counts: adds those
+ * of the matrix way to `went`.
  */
 static GvStatus
 search_lists(const Search *search, int64_t first, int64_t last, bool counts)
@@ -426,7 +429,8 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 }
 
 /*
- * Cuts of a part's queries from the batch's first slots, and which reach them.
+ * Makes cuts of a part's queries from slots 0 .. last - 1, and finds which of
+ * these reach them.
  */
 static GvStatus
 look_first(const Search *search, const GvExactPart *part, int64_t last,
@@ -445,7 +449,8 @@ look_first(const Search *search, const GvExactPart *part, int64_t last,
 }
 
 /*
- * The batch's first slots for a piece of the queries, none of which has a cut.
+ * Searches slots 0 .. last - 1 for a piece of the queries, none of which has a
+ * cut yet.
  */
 static GvStatus
 search_first(const Search *search, const GvExactPart *part, int64_t last)
@@ -467,7 +472,7 @@ search_first(const Search *search, const GvExactPart *part, int64_t last)
 	return search_lists(search, 0, last, true);
 }
 
-/* Slots first .. last - 1 for a piece of the queries. */
+/* Searches slots first .. last - 1 for a piece of the queries. */
 static GvStatus
 search_piece(const Search *search, const GvExactPart *part, int64_t first,
 			 int64_t last)
@@ -507,7 +512,7 @@ seed_for(const Search *search, int64_t usual)
 	return (usual + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
 }
 
-/* Slots of the chunk that begins at `first`; see above. */
+/* Returns the slots of the chunk at `first`; see the head of this file. */
 static int64_t
 chunk_at(const Search *search, int64_t first)
 {
@@ -528,8 +533,9 @@ chunk_at(const Search *search, int64_t first)
 }
 
 /*
- * Queries whose distances are all NaN, n of the slow ones: of these the rows
- * that come first are the nearest, and no filter finds them.
+ * Reranks the first rows for the n queries of the slow list, whose distances
+ * are all NaN: the rows that come first are their nearest, which no filter
+ * finds.
  */
 static GvStatus
 rerank_first(const Search *search, int32_t n)
@@ -541,7 +547,7 @@ rerank_first(const Search *search, int32_t n)
 	return rerank_all(search, &rows, n, 0, last < rows.n ? last : rows.n);
 }
 
-/* Find and search such queries; only cosine and Pearson have any. */
+/* Finds and searches such queries; only cosine and Pearson have any. */
 static GvStatus
 search_voids(const Search *search)
 {
@@ -558,7 +564,10 @@ search_voids(const Search *search)
 	return nslow > 0 ? rerank_first(search, nslow) : GV_OK;
 }
 
-/* Few queries, many rows: two passes, and one look at what came of them. */
+/*
+ * Searches many rows for few queries: two chunks, for which the host waits
+ * once.
+ */
 static GvStatus
 search_few(const Search *search, int64_t seed)
 {
@@ -612,7 +621,7 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 
 /* -- units */
 
-/* See exact.h: as many as there is memory for, of halves and of scores. */
+/* See exact.h: as many as halves and scores have memory for. */
 int64_t
 gv_gpu_exact_part_most(const GvExactWork *work, const GvExactQueries *queries)
 {
@@ -624,8 +633,8 @@ gv_gpu_exact_part_most(const GvExactWork *work, const GvExactQueries *queries)
 }
 
 /*
- * Cuts from the first slots, which are those of the nearest lists, and what of
- * these reaches them; how many slots that are.
+ * Makes cuts from the first slots, which are those of the nearest lists, and
+ * finds which of these reach them.  *done: the number of these slots.
  */
 static GvStatus
 begin_part(const Search *search, const GvExactPart *part, int64_t *done)

@@ -14,8 +14,11 @@
  *				and again filter and nearest
  *	and if too many slots reach that cut as well
  *		slowly	all rows are reranked
- * batch.cu has the steps in order.  nearlists.cu does the same for the rows of
- * near lists alone, and exactset.cu is behind gv_set.h.
+ * Johnson, Douze, Jegou, 2017, section 5.1, and Komarov, Dashti, D'Souza,
+ * 2014, write all distances to memory and select from there; here a filter
+ * with a proven error lets few rows pass, and scores go to memory only for
+ * cuts. batch.cu has the steps in order.  nearlists.cu does the same for the
+ * rows of near lists alone, and exactset.cu is behind gv_set.h.
  */
 #ifndef GV_EXACT_H
 #define GV_EXACT_H

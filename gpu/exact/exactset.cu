@@ -174,7 +174,7 @@ exact_drop(void *state)
 	free(exact);
 }
 
-/* Queries that are rows: which ones. */
+/* Stores which rows the queries are; a thread a query. */
 static __global__ void __launch_bounds__(THREADS)
 own_kernel(int64_t first, int64_t n, int64_t *d_self)
 {
@@ -197,7 +197,7 @@ clear_kernel(GvExactQueries queries)
 	}
 }
 
-/* Memory for searches. */
+/* Takes the memory for searches. */
 static GvStatus
 make_work(Exact *exact)
 {
@@ -214,7 +214,7 @@ make_work(Exact *exact)
 	return GV_OK;
 }
 
-/* The device's memory of what is asked. */
+/* Takes the memory of queries, of what is found, and of a batch. */
 static GvStatus
 make_question(Exact *exact)
 {
@@ -255,7 +255,7 @@ make_question(Exact *exact)
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Make the memory of a set, and that of its queries if it has any. */
+/* Takes the memory of a set, and that of its queries if it has any. */
 static GvStatus
 make(Exact *exact)
 {
@@ -305,7 +305,7 @@ exact_ask(void *state, const GvSetSpec *spec)
 	return make_question(exact);
 }
 
-/* Search a batch, the n rows from d_rows on. */
+/* Searches a batch, n rows from d_rows on. */
 static GvStatus
 search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 {
@@ -332,7 +332,7 @@ search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 	return GV_OK;
 }
 
-/* Search the rows that are there, a batch at a time. */
+/* Searches the rows that have come, a batch at a time. */
 static GvStatus
 search_held(Exact *exact, const GvStop *stop)
 {
@@ -413,7 +413,9 @@ exact_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/* Items of an output of k places, of which the first `kept` are known. */
+/*
+ * Reads items of an output of k places a query, of which the set keeps fewer.
+ */
 static GvStatus
 get_places(Exact *exact, const char *d_from, int64_t first, int64_t n,
 		   char *items)

@@ -29,7 +29,7 @@
 
 /* -- many queries */
 
-/* The biases of a lane's rows of a run. */
+/* The biases of a lane's rows in a run of GV_RUN rows. */
 struct Biases
 {
 	float2		bias[TILES];
@@ -154,8 +154,8 @@ gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 /* -- few queries */
 
 /*
- * Halves from a row or query of half_dims to the next in shared memory: no two
- * meet in a bank, and there is memory for a multiple of DEPTH.
+ * Returns the halves from one query to the next in shared memory: no two
+ * queries meet in a bank, and each has memory for a multiple of DEPTH.
  */
 static __host__ __device__ inline int
 stride_of(int half_dims)
@@ -163,7 +163,7 @@ stride_of(int half_dims)
 	return (half_dims + 63) / 64 * 64 + 32;
 }
 
-/* By all threads of a block: queries [COLUMNS * TILE][stride], shared. */
+/* Loads queries [COLUMNS * TILE][stride] into shared memory, with a block. */
 static __device__ __forceinline__ void
 load_queries(uint16_t *queries, const uint16_t *d_queries, int n,
 					 int half_dims)
@@ -180,7 +180,7 @@ load_queries(uint16_t *queries, const uint16_t *d_queries, int n,
 	}
 }
 
-/* Products of two rows' pieces and those of a query of each tile. */
+/* Adds products of two rows' pieces and a query's of each tile to sums. */
 static __device__ __forceinline__ void
 multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low,
 					  const uint4 &high, const uint16_t *query, int stride)
@@ -198,7 +198,7 @@ multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low,
 	}
 }
 
-/* A lane's part of a row, or of the last one. */
+/* Returns a lane's part of a row; beyond the last row, of that. */
 static __device__ __forceinline__ const uint16_t *
 row_at(const GvExactMatmul &matmul, int64_t row)
 {
@@ -206,7 +206,7 @@ row_at(const GvExactMatmul &matmul, int64_t row)
 		matmul.half_dims + threadIdx.x % 4 * 8;
 }
 
-/* Scores of ROWS rows, as mma.cuh has D; queries: this lane's, shared. */
+/* Computes sums of ROWS rows, in mma.cuh's layout D; query: this lane's. */
 static __device__ __forceinline__ void
 multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
 			  int64_t row, const uint16_t *query, int stride)
@@ -255,7 +255,7 @@ put_score(const GvExactMatmul &matmul, int q, int64_t row, float score,
 }
 
 /*
- * ROWS rows of each warp of the grid, and as many again.
+ * A warp takes ROWS rows, and every so many as the grid has warps.
  * Shared: the queries [COLUMNS * TILE][stride].
  */
 static __global__ void __launch_bounds__(THREADS, BLOCKS)

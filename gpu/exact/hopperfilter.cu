@@ -401,7 +401,8 @@ deal(const GvExactMatmul *matmul, int nsms)
 	work.matmul = *matmul;
 	work.nsteps = (matmul->half_dims + GV_HOPPER_SLICE - 1) /
 		GV_HOPPER_SLICE;
-	work.stages = (GV_RING_BYTES - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
+	work.stages = (GV_RING_BYTES -
+				   (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
 		(S::BYTES + S::BIAS_BYTES);
 	if (work.stages > MOST_STAGES)
 		work.stages = MOST_STAGES;

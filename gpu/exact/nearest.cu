@@ -35,7 +35,7 @@
 
 /* -- distances */
 
-/* Partial sums of a team, in its first lane in the order that counts. */
+/* Returns the sum of a team's partial sums, in the order of the head. */
 static __device__ __forceinline__ double
 add_lanes(double sum)
 {
@@ -100,7 +100,7 @@ centered_dot(const float *a, double a_mean, const float *b, double b_mean,
 	});
 }
 
-/* One minus a cosine, which is kept within -1 and 1. */
+/* Returns one minus a cosine, which is limited to -1 .. 1. */
 static __device__ __forceinline__ double
 one_minus(double product, double squares)
 {
@@ -113,7 +113,9 @@ one_minus(double product, double squares)
 	return __dadd_rn(1.0, -cosine);
 }
 
-/* By all teams of a warp: gv_set_distance to the last bit, but of NaN. */
+/*
+ * Returns gv_set_distance, bit for bit unless NaN; all teams of a warp call.
+ */
 template <int METRIC>
 static __device__ __forceinline__ double
 distance_of(const float *a, const float *b, int dims)
@@ -150,8 +152,8 @@ struct Pair
 };
 
 /*
- * By all teams of a warp: of query number `query` and a slot.  A query's own
- * row becomes a free place.
+ * Reranks a slot for query number `query`; all teams of a warp call.  A
+ * query's own row becomes a free place.
  */
 template <int METRIC>
 static __device__ __forceinline__ Pair
@@ -170,7 +172,10 @@ rerank_pair(const GvExactRows &rows, const GvExactQueries &queries,
 
 /* -- order */
 
-/* The first i of low .. high - 1 that is not before something, else high. */
+/*
+ * Returns the first i of low .. high - 1 for which before(i) is false, or
+ * high.
+ */
 template <typename Before>
 static __device__ __forceinline__ int64_t
 count_before(int64_t low, int64_t high, const Before &before)
@@ -188,8 +193,8 @@ count_before(int64_t low, int64_t high, const Before &before)
 }
 
 /*
- * By all threads of a block: shared arrays [size] in order, size a power of
- * two, by a bitonic network.  Threads meet before and behind.
+ * Sorts shared arrays [size], size a power of two, by a bitonic network and
+ * all threads of a block.  Begins and ends with a barrier.
  */
 static __device__ __forceinline__ void
 sort_rows(double *distances, uint32_t *rows, uint32_t size)
@@ -240,7 +245,7 @@ position_of(const MergeInputs &merge, int64_t i)
 		merge.position + merge.rows[i];
 }
 
-/* Item j of k neighbors and count rows to merged arrays [k], if it counts. */
+/* Stores item j of k neighbors and `count` rows in merged arrays [k]. */
 static __device__ __forceinline__ void
 place_item(const MergeInputs &merge, int64_t j, double *merged,
 			   int64_t *merged_positions)
@@ -282,7 +287,7 @@ place_item(const MergeInputs &merge, int64_t j, double *merged,
 
 /* -- one launch */
 
-/* Slots of the filter's i-th query; every across-th as many as teams. */
+/* Reranks this block's share of the slots of the filter's i-th query. */
 template <int METRIC>
 static __device__ __forceinline__ void
 rerank(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
@@ -308,7 +313,7 @@ rerank(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
 	}
 }
 
-/* All threads of a block: is it the last of the query's? */
+/* Returns whether this block is the last of its query's; all threads call. */
 static __device__ __forceinline__ bool
 is_last(const GvExactNearest &nearest, int i)
 {
@@ -334,7 +339,7 @@ is_last(const GvExactNearest &nearest, int i)
 	return last;
 }
 
-/* Merge a query's reranked rows, in order, with its neighbors so far. */
+/* Sorts a query's reranked rows and merges them with its neighbors so far. */
 static __device__ __forceinline__ void
 merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 	  double *distances, uint32_t *rows)
@@ -369,8 +374,8 @@ merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 }
 
 /*
- * Blocks i * across .. are the i-th query's.  Shared: distances, then rows,
- * [capacity], a power of two.
+ * Reranks, sorts and merges; blocks i * across .. are the i-th query's.
+ * Shared: distances, then rows, [capacity], a power of two.
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(FEW_THREADS)
@@ -412,7 +417,9 @@ rerank_kernel(GvExactNearest nearest)
 				   nearest.filter.d_counts[i]);
 }
 
-/* Queries with too many slots go another way, with none of them. */
+/*
+ * Lists queries with too many slots, and takes these away; a thread a query.
+ */
 static __global__ void __launch_bounds__(THREADS)
 overflows_kernel(GvExactPart part, GvExactFilter filter, uint32_t *d_count,
 				 uint32_t *d_list)
@@ -440,7 +447,7 @@ struct Rows
 	}
 };
 
-/* Run blockIdx.y of query blockIdx.x, filled up to a power of two. */
+/* Sorts run blockIdx.y of query blockIdx.x. */
 static __global__ void __launch_bounds__(THREADS)
 runs_kernel(GvExactFilter filter, double *d_distances)
 {
@@ -470,7 +477,7 @@ runs_kernel(GvExactFilter filter, double *d_distances)
 	}
 }
 
-/* Runs of `width` become such of twice that; a thread a row. */
+/* Merges pairs of runs of `width` rows; a thread a row. */
 static __global__ void __launch_bounds__(THREADS)
 pass_kernel(GvExactFilter filter, const double *d_distances,
 			double *d_to_distances, uint32_t *d_to_rows, uint32_t width,
@@ -515,7 +522,7 @@ struct Merge
 	int64_t    *d_merged_positions;
 };
 
-/* A thread a neighbor or a row, of `each` of a query. */
+/* Merges with the neighbors; `each` threads a query, one a neighbor or row. */
 static __global__ void __launch_bounds__(THREADS)
 merge_kernel(Merge merge, int64_t each)
 {
@@ -536,7 +543,7 @@ merge_kernel(Merge merge, int64_t each)
 					   merge.d_merged_positions + i * from.k);
 }
 
-/* A thread a neighbor: back to where they belong. */
+/* Copies merged neighbors back to their queries; a thread a neighbor. */
 static __global__ void __launch_bounds__(THREADS)
 put_back_kernel(Merge merge)
 {

@@ -4,8 +4,8 @@
  *
  *	once	lists near each list, lists of queries: exact searches among the
  *			centroids like any other, a piece of the vectors at a time; queries
- *			in the order of lists, by a stable radix sort, which keeps vectors of
- *			a list in their own order
+ *			in the order of lists, by a stable radix sort, which keeps vectors
+ *			of a list in their own order
  *	and for a batch of rows
  *		lists	of rows likewise; half copies in the order of lists
  *		units	the queries of a list, or a part of them, and the rows of its
@@ -119,7 +119,7 @@ struct GvExactByList
 
 /* -- memory */
 
-/* Arrays of queries, but for the vectors themselves. */
+/* Places the arrays of queries, except the vectors themselves. */
 static void
 place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
 			  size_t *bytes)
@@ -139,7 +139,7 @@ most_vectors(const GvExactByList *lists)
 		lists->capacity;
 }
 
-/* All arrays; returns their bytes.  Without memory it only counts. */
+/* Places all arrays and returns their bytes.  With NULL it only counts. */
 static size_t
 place_all(GvExactByList *lists, char *memory)
 {
@@ -185,7 +185,7 @@ place_all(GvExactByList *lists, char *memory)
 	return bytes;
 }
 
-/* The shape of everything, without memory. */
+/* Fills in all sizes; no memory is taken. */
 static void
 shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 {
@@ -212,7 +212,7 @@ shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 	lists->near.k = spec->probes;
 }
 
-/* Amounts of searches: for near lists, for lists of vectors, in units. */
+/* The amounts of three searches: near lists, lists of vectors, units. */
 static GvExactAmount
 nearest_amount(const GvExactByList *lists)
 {
@@ -264,7 +264,7 @@ gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t capacity)
 		STREAMS * gv_gpu_exact_work_bytes(spec->device, &lists.space, &unit);
 }
 
-/* Bytes that the largest sort wants. */
+/* Sets the bytes that the largest sort takes. */
 static GvStatus
 find_sort_bytes(GvExactByList *lists)
 {
@@ -350,7 +350,7 @@ gv_gpu_exact_lists_drop(GvExactByList *lists)
 
 /* -- lists */
 
-/* The lists of a piece of vectors become keys, beside their numbers. */
+/* Stores the lists of a piece of vectors as keys, and the vectors' numbers. */
 static __global__ void __launch_bounds__(THREADS)
 keys_kernel(const int64_t *d_positions, int64_t first, int64_t n,
 			uint32_t *d_keys, uint32_t *d_numbers)
@@ -363,7 +363,7 @@ keys_kernel(const int64_t *d_positions, int64_t first, int64_t n,
 	d_numbers[first + i] = (uint32_t) (first + i);
 }
 
-/* Rows in the lists near each list, one after the other; a thread a list. */
+/* Sums up the rows in the lists near each list; a thread a list. */
 static __global__ void __launch_bounds__(THREADS)
 offsets_kernel(const int64_t *d_nearest, const uint32_t *d_starts,
 			   uint32_t nlists, int32_t probes, uint32_t *d_offsets,
@@ -386,7 +386,7 @@ offsets_kernel(const int64_t *d_nearest, const uint32_t *d_starts,
 	d_totals[list] = sum;
 }
 
-/* Half copies of centroids, as a metric wants them. */
+/* Makes half copies of centroids for a metric. */
 static GvStatus
 see_centroids(GvExactByList *lists, int32_t metric)
 {
@@ -398,7 +398,7 @@ see_centroids(GvExactByList *lists, int32_t metric)
 	return gv_gpu_exact_rows(&lists->space, &lists->centroids, stream);
 }
 
-/* near.d_positions. */
+/* Finds the lists near each list: near.d_positions. */
 static GvStatus
 find_nearest(GvExactByList *lists, const GvStop *stop)
 {
@@ -418,7 +418,7 @@ find_nearest(GvExactByList *lists, const GvStop *stop)
 	return status;
 }
 
-/* Vectors [n][dims] by list. */
+/* Finds the lists of vectors [n][dims], and groups the vectors by list. */
 static GvStatus
 group(GvExactByList *lists, const float *d_vectors, int64_t n,
 	  const Groups *groups, const GvStop *stop)
@@ -445,7 +445,7 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 	return gv_gpu_group(&group, stream);
 }
 
-/* The queries' parts, from where their lists begin. */
+/* Divides the queries of each list in parts that have memory. */
 static GvStatus
 make_parts(GvExactByList *lists, const GvExactQueries *queries)
 {
@@ -521,7 +521,7 @@ struct Units
 	const GvStop *stop;
 };
 
-/* The rows of lists near a list, from the first-th of them on. */
+/* The rows of the lists near a list, from number `first` on. */
 struct Source
 {
 	GvExactRows rows;
@@ -532,7 +532,7 @@ struct Source
 	uint32_t	first;
 };
 
-/* The batch's slot of a unit's row. */
+/* Returns the batch's slot of row i of a unit. */
 static __device__ __forceinline__ uint32_t
 slot_of(const Source &source, uint32_t i)
 {
@@ -554,8 +554,9 @@ slot_of(const Source &source, uint32_t i)
 }
 
 /*
- * A block TILE slots of a unit; those up to GV_EXACT_ALIGN have zeros and a
- * bias that reaches nothing.  pieces: of 16 bytes of a half copy.
+ * Copies the rows of a unit side by side; a block takes TILE slots.  Slots
+ * beyond the last row, up to GV_EXACT_ALIGN, get zeros and a bias that reaches
+ * no cut.  pieces: a half copy has so many times 16 bytes.
  */
 static __global__ void __launch_bounds__(THREADS)
 unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
@@ -587,7 +588,7 @@ unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
 	}
 }
 
-/* The order of a unit's rows alone; a thread a row. */
+/* Stores only the order of a unit's rows; a thread a row. */
 static __global__ void __launch_bounds__(THREADS)
 unit_order_kernel(Source source, uint32_t n, uint32_t *d_order)
 {
@@ -621,7 +622,7 @@ gather(const Units *units, Stream *stream, uint32_t list, uint32_t first,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Where the queries of a part go that need another way. */
+/* Returns the lists of a part, for its queries that need another way. */
 static GvExactLists
 others_of(const GvExactByList *lists, int64_t part)
 {
@@ -631,7 +632,7 @@ others_of(const GvExactByList *lists, int64_t part)
 		lists->others.d_slow + first};
 }
 
-/* Search the rows of the stream for a part's queries that need another way. */
+/* Searches the rows of the stream for a part's queries of these lists. */
 static GvStatus
 finish(const Units *units, Stream *stream, int64_t part,
 	   const uint32_t counts[2])
@@ -645,8 +646,8 @@ finish(const Units *units, Stream *stream, int64_t part,
 }
 
 /*
- * The same before the next rows come, where the stream cannot have all rows of
- * the part at once.
+ * Does so before the stream's rows are overwritten, if it cannot have all rows
+ * of the part at once.
  */
 static GvStatus
 finish_now(const Units *units, Stream *stream, int64_t part)
@@ -664,7 +665,7 @@ finish_now(const Units *units, Stream *stream, int64_t part)
 		GV_CANCELED : GV_OK;
 }
 
-/* A part's queries, and all rows near them. */
+/* Searches all rows near a part's queries. */
 static GvStatus
 search_part(const Units *units, int64_t number)
 {
@@ -700,7 +701,7 @@ wait_for_streams(const Units *units)
 	return GV_OK;
 }
 
-/* Parts of which some queries need another way. */
+/* Repeats the units of parts whose queries need another way. */
 static GvStatus
 search_others(const Units *units)
 {
@@ -725,8 +726,9 @@ search_others(const Units *units)
 }
 
 /*
- * Queries whose distances are all NaN: of these the rows that come first are
- * the nearest, of those near the first list, which is theirs.
+ * Searches queries whose distances are all NaN.  They are of list 0, because
+ * all centroids are equally far, and the first rows near that list are their
+ * nearest.
  */
 static GvStatus
 search_voids(const Units *units)
@@ -765,7 +767,7 @@ search_voids(const Units *units)
 }
 
 /*
- * Prepare the streams, search the void queries, and clear the counts of
+ * Prepares the streams, searches the void queries, and clears the counts of
  * queries that need another way.
  */
 static GvStatus

@@ -1,8 +1,8 @@
 /*
  * rows.cu
  *		Rows and queries as exact search's filter sees them: moved, scaled, in
- *		half precision, with what that can do to scores; and the frame that both
- *		are seen in.
+ *		half precision, with what that can do to scores; and the frame that
+ *		both are seen in.
  *
  * The bound e, for a vector v and its half copy v' (README has the proof), of
  * g = (half_dims + 32) 2^-22, all lengths rounded up:
@@ -36,7 +36,7 @@ struct View
 	bool		varies;			/* false: u(x) is not defined */
 };
 
-/* By a warp. */
+/* Returns how a vector is seen; a warp calls. */
 static __device__ __forceinline__ View
 view_of(int metric, const float *x, int dims)
 {
@@ -79,8 +79,8 @@ struct Measures
 };
 
 /*
- * By a warp: the half copy [half_dims] of (u(x) - m) scale, or of u(x) scale
- * where it does not move.
+ * Makes the half copy [half_dims] of (u(x) - m) scale, or of u(x) scale if it
+ * is not moved, and measures it; a warp calls.
  */
 static __device__ __forceinline__ Measures
 to_half_vector(const GvExactSpace &space, const float *x, View view,
@@ -119,7 +119,9 @@ to_half_vector(const GvExactSpace &space, const float *x, View view,
 	return measures;
 }
 
-/* How a query is scaled: those of inner products to the length of rows. */
+/*
+ * Returns a query's scale, for inner products such that it is as long as rows.
+ */
 static __device__ __forceinline__ double
 query_scale(const GvExactSpace &space, const float *x)
 {
@@ -138,7 +140,7 @@ query_scale(const GvExactSpace &space, const float *x)
 	return ldexp(1.0, exponent);
 }
 
-/* By a warp: a query's half copy [half_dims], and what else is known of it. */
+/* Makes a query's half copy [half_dims] and its numbers; a warp calls. */
 static __device__ __forceinline__ GvExactQuery
 query_to_half(const GvExactSpace &space, const float *x,
 					 uint16_t *half_vector)
@@ -168,7 +170,7 @@ query_to_half(const GvExactSpace &space, const float *x,
 	return seen;
 }
 
-/* By a warp: nothing is found of a query yet. */
+/* Stores that nothing is found for a query yet; a warp calls. */
 static __device__ __forceinline__ void
 free_places(const GvExactQueries &queries, int64_t query)
 {
@@ -191,7 +193,7 @@ struct Sample
 	int			count;			/* of those that are defined */
 };
 
-/* d_mean, a thread a dimension. */
+/* Computes d_mean, a thread a dimension. */
 static __device__ __forceinline__ void
 find_mean(const GvExactSpace &space, const Sample &sample)
 {
@@ -207,7 +209,7 @@ find_mean(const GvExactSpace &space, const Sample &sample)
 	}
 }
 
-/* This lane's part of all squared lengths; a warp a row. */
+/* Returns this lane's part of the squared lengths; a warp takes a row. */
 static __device__ __forceinline__ double
 add_squares(const GvExactSpace &space, const Sample &sample)
 {
@@ -228,7 +230,7 @@ add_squares(const GvExactSpace &space, const Sample &sample)
 	return square;
 }
 
-/* d_frame, by a warp that knows the usual squared length of rows. */
+/* Stores d_frame, from the usual squared length of rows; one warp calls. */
 static __device__ __forceinline__ void
 put_frame(const GvExactSpace &space, double usual_square)
 {
@@ -247,7 +249,7 @@ put_frame(const GvExactSpace &space, double usual_square)
 }
 
 /*
- * Mean, its length, and a scale from a sample.  One block.
+ * Computes the mean, its length and a scale from a sample; one block.
  * Shared: views of the sample, and a number of each warp.
  */
 static __global__ void __launch_bounds__(FRAME_THREADS)
@@ -289,7 +291,10 @@ frame_kernel(GvExactSpace space, const float *d_rows, int64_t n)
 
 /* -- rows and queries */
 
-/* A warp a slot; beyond the last, biases alone. */
+/*
+ * Makes half copies, biases and slacks; a warp a slot.  Slots beyond the last
+ * row get a bias only.
+ */
 static __global__ void __launch_bounds__(THREADS)
 rows_kernel(GvExactSpace space, GvExactRows rows)
 {
@@ -332,7 +337,7 @@ rows_kernel(GvExactSpace space, GvExactRows rows)
 	rows.d_slack[slot] = (float) (slack * (1.0 + 1e-6));
 }
 
-/* A warp a query, of which nothing is found yet. */
+/* Makes half copies of queries and their free places; a warp a query. */
 static __global__ void __launch_bounds__(THREADS)
 queries_kernel(GvExactSpace space, GvExactQueries queries)
 {
@@ -351,7 +356,7 @@ queries_kernel(GvExactSpace space, GvExactQueries queries)
 		queries.d_seen[query] = seen;
 }
 
-/* Half copies of some queries side by side; a thread 16 bytes. */
+/* Copies half copies of some queries side by side; a thread 16 bytes. */
 static __global__ void __launch_bounds__(THREADS)
 gather_kernel(int pieces, const uint16_t *d_from, GvExactPart part,
 			  uint16_t *d_to)
@@ -364,7 +369,7 @@ gather_kernel(int pieces, const uint16_t *d_from, GvExactPart part,
 			[(int64_t) part.d_list[query] * pieces + i % pieces];
 }
 
-/* d_mean and d_frame, from n rows. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_frame(const GvExactSpace *space, const float *d_rows, int64_t n,
 				   cudaStream_t stream)
@@ -373,7 +378,7 @@ gv_gpu_exact_frame(const GvExactSpace *space, const float *d_rows, int64_t n,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Half copies, biases and slacks of rows. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_rows(const GvExactSpace *space, const GvExactRows *rows,
 				  cudaStream_t stream)
@@ -384,7 +389,7 @@ gv_gpu_exact_rows(const GvExactSpace *space, const GvExactRows *rows,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Half copies of queries, what else the filter knows of them, free places. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_queries(const GvExactSpace *space, const GvExactQueries *queries,
 					 cudaStream_t stream)
@@ -394,7 +399,7 @@ gv_gpu_exact_queries(const GvExactSpace *space, const GvExactQueries *queries,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* The half copies of a list of queries, side by side. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_gather(const GvExactSpace *space, const GvExactQueries *queries,
 					const GvExactPart *part, uint16_t *d_half_queries,

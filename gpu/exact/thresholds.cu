@@ -19,10 +19,11 @@
 #define INFINITE		GV_EXACT_INFINITE
 
 /*
- * A thread a query: its cut, and no slots.  With lists: those that have none
- * are entered where they are to go.  Nothing reaches their cuts then, nor ever
- * those of void queries: a cut of NaN, since infinity would be reached by rows
- * that cannot be held.  Else everything does.
+ * Stores each query's cut and clears its slots; a thread a query.  With lists,
+ * queries without a cut are listed for another way and get NaN, which no row
+ * reaches (rows that half precision cannot hold would reach infinity); without
+ * lists they get -infinity, which every row reaches.  The cut of void queries
+ * is NaN always.
  */
 static __global__ void __launch_bounds__(THREADS)
 cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
@@ -47,7 +48,7 @@ cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
 		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
 }
 
-/* Queries that are void and have free places yet, to the slow ones. */
+/* Lists void queries that have free places as slow; a thread a query. */
 static __global__ void __launch_bounds__(THREADS)
 voids_kernel(GvExactQueries queries, GvExactLists lists)
 {
@@ -83,7 +84,10 @@ struct Keys
 	}
 };
 
-/* A block a query.  Shared: keys [nslots] where there are not too many. */
+/*
+ * Chooses the cut and the slots of a query from scores; a block a query.
+ * Shared: keys [nslots], if these are not too many.
+ */
 static __global__ void __launch_bounds__(MOST_THREADS)
 choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 				   GvExactMatmul matmul, const float *d_slack)
@@ -152,7 +156,7 @@ add_score(Best *best, float score, float slack)
 	best->score = fmaxf(best->score, score);
 }
 
-/* Best of fours threadIdx.x, threadIdx.x + blockDim.x, ... of n scores. */
+/* Returns the best of scores 4 threadIdx.x .., every 4 blockDim.x. */
 static __device__ __forceinline__ Best
 best_of(const float *scores, const float *slack, uint32_t n)
 {
@@ -172,7 +176,7 @@ best_of(const float *scores, const float *slack, uint32_t n)
 	return best;
 }
 
-/* That a query is to go another way. */
+/* Makes a query overflow, so that it goes another way. */
 static __device__ __forceinline__ void
 give_up(const GvExactFilter &filter, int i)
 {
@@ -235,7 +239,9 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 		matmul.filter.d_cuts[i] = cut;
 }
 
-/* Slots first .. first + nslots - 1 for all queries; a thread a slot. */
+/*
+ * Stores slots first .. first + nslots - 1 for all queries; a thread a slot.
+ */
 static __global__ void __launch_bounds__(THREADS)
 take_all_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
 				uint32_t nslots)
@@ -251,7 +257,7 @@ take_all_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
 		filter.d_counts[i] = nslots;
 }
 
-/* d_cuts of a part, and where queries without one go; see cuts_kernel. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_cuts(const GvExactSpace *space, const GvExactQueries *queries,
 				  const GvExactPart *part, const GvExactFilter *filter,
@@ -274,7 +280,7 @@ gv_gpu_exact_voids(const GvExactQueries *queries, const GvExactLists *lists,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Slots from a product's scores, and the cuts that they had to reach. */
+/* See exact.h. */
 GvStatus
 gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 					const GvExactPart *part, const GvExactMatmul *matmul,
@@ -292,9 +298,9 @@ gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 }
 
 /*
- * Threads of a block, each of which offers one row for the bound of a query's
- * k nearest: eight for each of these, so that about one in 16 of them is not
- * the best of its thread.
+ * Returns the threads of a block.  Each offers one row for the bound of a
+ * query's k nearest, so there are eight for each of these: about one in 16 of
+ * the k nearest is then not the best row of its thread.
  */
 static int
 first_threads(const GvExactQueries *queries, int32_t n)
@@ -328,7 +334,7 @@ gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
 						   lists != NULL ? *lists : none);
 }
 
-/* All of some slots, up to capacity. */
+/* See exact.h; up to capacity. */
 GvStatus
 gv_gpu_exact_take_all(const GvExactPart *part, const GvExactFilter *filter,
 					  uint32_t first, uint32_t nslots, cudaStream_t stream)
