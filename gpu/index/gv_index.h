@@ -67,8 +67,8 @@ extern void gv_gpu_place_pieces(const GvDeviceModel *model,
 #ifdef GV_TEST_BUILD
 /*
  * select.cu takes lists, postings or both also where best.cu is better, or, by
- * 0, nothing that best.cu can; negative: as is best.  A piece has so many
- * items; 0: as is best.
+ * 0, nothing that best.cu can; negative: as is best.  A piece has `piece` items,
+ * however many pieces the device has use for; 0: as is best.
  */
 extern "C" void gv_gpu_select_by(int32_t what, int32_t piece);
 #endif

@@ -928,7 +928,10 @@ place_pieces(GvPieces *pieces, int nsms, int32_t n, int64_t nitems, int32_t k,
 			 size_t item_bytes, char *memory, size_t *bytes)
 {
 	int64_t		most = 2 * (int64_t) nsms / n;
+	int32_t		room = k <= FEW / 4 ? FEW : MANY;
 
+	if (least_piece != LEAST_PIECE)
+		most = MAX_PIECES;
 	if (most > nitems / least_piece)
 		most = nitems / least_piece;
 	if (most > MAX_PIECES)
@@ -937,7 +940,8 @@ place_pieces(GvPieces *pieces, int nsms, int32_t n, int64_t nitems, int32_t k,
 		return;
 	pieces->n = (uint32_t) most;
 	pieces->least = (uint32_t) least_piece / 2;
-	pieces->capacity = (k <= FEW / 4 ? FEW : MANY) / 4;
+	/* two pieces leave more than half of the k each */
+	pieces->capacity = (uint32_t) (k < room / 4 ? room / 4 : k);
 	gv_place(&pieces->d_thresholds, memory, bytes, n * most);
 	gv_place(&pieces->d_counts, memory, bytes, n * most);
 	gv_place((char **) &pieces->d_items, memory, bytes,

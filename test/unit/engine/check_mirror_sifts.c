@@ -11,9 +11,9 @@
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_select_by(int32_t what, int32_t piece);
 
-/* What selects, and items of a piece. */
-static const int32_t ways[][2] = {{0, 0}, {3, 0}, {3, 600}};
-#define NWAYS	3
+/* What selects, and items of a piece: of two pieces, and of more. */
+static const int32_t ways[][2] = {{0, 0}, {3, 0}, {3, 2500}, {3, 5000}};
+#define NWAYS	4
 #else
 #define NWAYS	1
 #endif
@@ -269,6 +269,58 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 	free_index(&index);
 }
 
+#ifdef UNIT_CARD
+/*
+ * Postings and lists in as many pieces as a query may come in, and in one more
+ * than a warp has lanes.
+ */
+static void
+test_pieces(GvSearcher *searcher)
+{
+	static const Order orders[] = {ANY, TIED, FEW};
+	static const int32_t pieces[] = {64, 33};
+	int			i;
+	int			j;
+
+	for (i = 0; i < 6; i++)
+	{
+		int			n = 10241;
+		Order		order = orders[i / 2];
+		bool		of_lists = order == TIED;
+		TestIndex	index = of_lists ? index_of_lists(n, 0) :
+			index_of_copies(order, n, 0);
+		GvMirror   *mirror;
+		GvSearch	searches[3];
+		uint64_t	hashes[2];
+
+		if (of_lists)
+			put_values(&index, order);
+		mirror = make_mirror_at_once(&index);
+		for (j = 0; j < 3; j++)
+		{
+			int32_t		k = j == 0 ? 500 : j == 1 ? 1 : 2048;
+
+			searches[j] = new_search(&index, of_lists ? k : 1,
+									 index.spec.nlists, of_lists ? 10 : k);
+			((float *) searches[j].query)[0] = 0.0f;
+		}
+		for (j = 0; j < 2; j++)
+		{
+			gv_gpu_select_by(j == 0 ? 0 : 3, n / pieces[i % 2]);
+			CHECK(unit_search(searcher, mirror, searches, 3) == GV_OK,
+				  "pieces, %d", i);
+			hashes[j] = hash_answers(searches, 3);
+		}
+		check_answers(&index, searches, 3, "pieces");
+		CHECK(hashes[0] == hashes[1], "pieces, %d: other answers", i);
+		gv_gpu_select_by(-1, 0);
+		free_searches(searches, 3);
+		gv_mirror_drop(mirror);
+		free_index(&index);
+	}
+}
+#endif
+
 /* Batches of n searches, each of which asks for another number of postings. */
 static void
 test_mixed(GvSearcher *searcher)
@@ -345,6 +397,9 @@ test_mirror_sifts(GvSearcher *searcher)
 			test_lists(searcher, counts[i], nkeys);
 		}
 	}
+#ifdef UNIT_CARD
+	test_pieces(searcher);
+#endif
 	test_mixed(searcher);
 	test_tables(searcher);
 }
