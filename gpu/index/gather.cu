@@ -16,13 +16,10 @@
 #include "gpu/index/gv_index.h"
 
 /*
- * As many queries must meet a list, on average, that its look-ups are worth
- * it; and lists must not be too many to be put in order by one block of
- * threads.
+ * Queries that must meet a list, on average, so that its look-ups are worth
+ * it.
  */
 #define LEAST_PAIRS		8
-#define MOST_LISTS		65536
-
 #define LEAST_QUERIES	1024	/* of a batch, that it is worth to look */
 #define PART_QUERIES	1280	/* of a part that is gathered: fewer launches,
 								 * and more to do for each, than by parts of
@@ -48,8 +45,7 @@ may_suit(const GvDeviceModel *model, const GvSearcher *searcher,
 		 const GvSearch *first, int32_t all)
 {
 	if (gather_by == 0 || !searcher->hopper || first->condition != NULL ||
-		first->rank > 0 || model->nlists > MOST_LISTS ||
-		model->dims > GV_ROUGH_DIMS * model->m)
+		first->rank > 0 || model->dims > GV_ROUGH_DIMS * model->m)
 		return false;
 	return gather_by > 0 ||
 		(all >= LEAST_QUERIES && (int64_t) all * first->probes >=
@@ -89,10 +85,10 @@ place_lists(const GvDeviceModel *model, char *work, size_t *bytes, int64_t n,
 	PLACE(d_counts, n);
 	PLACE(d_whole, n);
 	PLACE(d_near, n * GV_NEAR_CAPACITY);
-	PLACE(d_starts, model->nlists + 1);
+	PLACE(d_starts, model->nlists);
 	PLACE(d_pairs, npairs);
 	PLACE(d_groups, lists->most_groups);
-	PLACE(d_ngroups, 1);
+	PLACE(d_totals, 1);
 #undef PLACE
 }
 

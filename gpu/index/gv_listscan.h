@@ -81,11 +81,12 @@ struct GvListScan
 								 * room for: unknown */
 	uint32_t   *d_whole;		/* [n] GvBatch's */
 	GvNearScore *d_near;		/* [n][GV_NEAR_CAPACITY] */
-	uint32_t   *d_starts;		/* [nlists + 1] first how many meet each list,
+	uint32_t   *d_starts;		/* [nlists] first how many meet each list,
 								 * then where they are entered next */
 	GvPairing  *d_pairs;		/* [n * probes] by list */
 	GvPairGroup	   *d_groups;
-	uint32_t   *d_ngroups;
+	unsigned long long *d_totals;	/* pairs that have a place in d_pairs, and
+									 * times 2^32 groups that have one */
 };
 
 /* rough.cu */

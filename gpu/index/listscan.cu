@@ -235,7 +235,7 @@ list_scan_kernel(GvDeviceModel model, GvListScan lists)
 	int			q;
 	int			piece;
 
-	if (blockIdx.x >= *lists.d_ngroups)
+	if (blockIdx.x >= *lists.d_totals >> 32)
 		return;
 	list = model.d_lists[group.list];
 	if (threadIdx.x < GV_PAIRS_TOGETHER)

@@ -10,65 +10,34 @@
 #include "gpu/common/common.cuh"
 #include "gpu/index/gv_listscan.h"
 
-#define ORDER_THREADS	(GV_WARP * GV_WARP)
 #define PAIR_THREADS	256
 
 /*
- * One block, all lists: d_starts from counts to where the meetings of each
- * begin, and d_groups.  A thread has a list at a time, so that they are read
- * side by side; warps tell each other how many meetings and groups of them
- * they have.
+ * A thread a list: d_starts from its number of pairs to where they begin, and
+ * its groups.  A warp takes room for its lists' at once, so they lie in no
+ * order, on which nothing depends.
  */
-static __global__ void __launch_bounds__(ORDER_THREADS)
-order_kernel(GvDeviceModel model, GvListScan lists)
+static __global__ void __launch_bounds__(PAIR_THREADS)
+group_kernel(GvDeviceModel model, GvListScan lists)
 {
-	__shared__ uint32_t told[2][2][GV_WARP];
-	int			warp = threadIdx.x / GV_WARP;
-	int			lane = threadIdx.x % GV_WARP;
-	uint32_t	start = 0;		/* of all lists before, the same in all
-								 * threads */
-	uint32_t	at = 0;
-	int			turn = 0;
-	uint32_t	next = (int) threadIdx.x < model.nlists ?
-		lists.d_starts[threadIdx.x] : 0;	/* on its way */
+	uint32_t	list = blockIdx.x * PAIR_THREADS + threadIdx.x;
+	uint32_t	n = (int) list < model.nlists ? lists.d_starts[list] : 0;
+	uint32_t	ngroups = (n + GV_PAIRS_TOGETHER - 1) / GV_PAIRS_TOGETHER;
+	uint32_t	start = gv_upto_lane(n);
+	uint32_t	group = gv_upto_lane(ngroups);
+	unsigned long long before = 0;
 
-	for (int first = 0; first < model.nlists; first += ORDER_THREADS,
-		 turn ^= 1)
-	{
-		uint32_t	list = first + threadIdx.x;
-		uint32_t	n = next;
-		uint32_t	groups = (n + GV_PAIRS_TOGETHER - 1) / GV_PAIRS_TOGETHER;
-		uint32_t	upto_n = gv_upto_lane(n);
-		uint32_t	upto_groups = gv_upto_lane(groups);
-		uint32_t	mine;
-		uint32_t	to;
-
-		next = (int) list + ORDER_THREADS < model.nlists ?
-			lists.d_starts[list + ORDER_THREADS] : 0;
-		if (lane == GV_WARP - 1)
-		{
-			told[turn][0][warp] = upto_n;
-			told[turn][1][warp] = upto_groups;
-		}
-		__syncthreads();
-		mine = gv_upto_lane(told[turn][0][lane]);
-		to = gv_upto_lane(told[turn][1][lane]);
-		upto_n += start + (warp > 0 ?
-						   __shfl_sync(GV_FULL_WARP, mine, warp - 1) : 0);
-		upto_groups += at + (warp > 0 ?
-							 __shfl_sync(GV_FULL_WARP, to, warp - 1) : 0);
-		start += __shfl_sync(GV_FULL_WARP, mine, GV_WARP - 1);
-		at += __shfl_sync(GV_FULL_WARP, to, GV_WARP - 1);
-		if ((int) list < model.nlists)
-			lists.d_starts[list] = upto_n - n;
-		for (uint32_t i = 0; i < groups; i++)
-			lists.d_groups[upto_groups - groups + i] = {list,
-				upto_n - n + i * GV_PAIRS_TOGETHER,
-				min(n - i * GV_PAIRS_TOGETHER, (uint32_t) GV_PAIRS_TOGETHER),
-					0};
-	}
-	if (threadIdx.x == 0)
-		*lists.d_ngroups = at;
+	if (threadIdx.x % GV_WARP == GV_WARP - 1)
+		before = atomicAdd(lists.d_totals,
+						   (unsigned long long) group << 32 | start);
+	before = __shfl_sync(GV_FULL_WARP, before, GV_WARP - 1);
+	start += (uint32_t) before - n;
+	group += (uint32_t) (before >> 32) - ngroups;
+	if ((int) list < model.nlists)
+		lists.d_starts[list] = start;
+	for (uint32_t i = 0; i < ngroups; i++)
+		lists.d_groups[group + i] = {list, start + i * GV_PAIRS_TOGETHER,
+			min(n - i * GV_PAIRS_TOGETHER, (uint32_t) GV_PAIRS_TOGETHER), 0};
 }
 
 /* Of a part, a thread for a probe of a query. */
@@ -94,13 +63,14 @@ pair_kernel(GvBatch batch, GvListScan lists)
 		 {}};
 }
 
-/* Before any are entered: d_starts, d_groups and d_ngroups. */
+/* Before any are entered: d_starts, d_groups and d_totals. */
 GvStatus
 gv_gpu_order_pairs(const GvDeviceModel *model, const GvListScan *lists,
 			cudaStream_t stream)
 {
-	return gv_launch_early(false, order_kernel, 1, ORDER_THREADS, 0, stream,
-						   *model, *lists);
+	return gv_launch_early(false, group_kernel,
+						   (model->nlists + PAIR_THREADS - 1) / PAIR_THREADS,
+						   PAIR_THREADS, 0, stream, *model, *lists);
 }
 
 /* A part's d_pairs. */

@@ -68,7 +68,7 @@ round_word(const float *x, int n, float weight, float unit)
 	return word;
 }
 
-/* Block: ROWS sub-quantizers, a codeword a thread. */
+/* Block: ROWS sub-quantizers, a codeword a thread; and d_totals. */
 static __global__ void __launch_bounds__(THREADS)
 rough_words_kernel(GvDeviceModel model, GvListScan lists)
 {
@@ -81,6 +81,8 @@ rough_words_kernel(GvDeviceModel model, GvListScan lists)
 	float		most = 0.0f;
 	float		unit;
 
+	if (blockIdx.x == 0 && threadIdx.x == 0)
+		*lists.d_totals = 0;
 	if (j >= GV_ROUGH_SUBS * lists.steps)
 		return;
 	for (int i = 0; i < GV_CODEWORDS * ndims; i++)
@@ -334,7 +336,7 @@ aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		atomicAdd(&lists.d_starts[probes.probed[p].list], 1u);
 }
 
-/* d_words and d_units, and no meetings. */
+/* d_words and d_units, and no pairs. */
 GvStatus
 gv_gpu_rough_words(const GvDeviceModel *model, const GvListScan *lists,
 				   cudaStream_t stream)
@@ -342,8 +344,7 @@ gv_gpu_rough_words(const GvDeviceModel *model, const GvListScan *lists,
 	int			nsubs = GV_ROUGH_SUBS * lists->steps;
 
 	GV_CUDA_TRY(cudaMemsetAsync(lists->d_starts, 0,
-								(model->nlists + 1) * sizeof(uint32_t),
-								stream));
+								model->nlists * sizeof(uint32_t), stream));
 	return gv_launch_early(false, rough_words_kernel, (nsubs + ROWS - 1) / ROWS,
 						   THREADS, 0, stream, *model, *lists);
 }
