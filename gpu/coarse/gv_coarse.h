@@ -48,10 +48,6 @@ gv_gpu_least_alone(const GvDeviceModel *model, const GvBatch *batch)
 	return gv_gpu_coarse_rows(model, batch->n, batch->probes) < batch->n;
 }
 
-/* Has this part of a batch use for what only devices of 9.0 have? */
-extern bool gv_gpu_hopper_fits(const GvBatch *batch,
-							   const GvSearcher *searcher);
-
 #ifdef GV_TEST_BUILD
 
 /*

@@ -126,14 +126,6 @@ struct ListScores : GvNoRow
 	}
 };
 
-/* See gv_coarse.h. */
-bool
-gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
-{
-	return searcher->hopper && gv_matmul_forced() != 0 &&
-		batch->n > GV_SMALL_ROWS;
-}
-
 /* d_coarse, approximate, if it is to be made, and d_least of a batch. */
 GvStatus
 gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,

@@ -122,6 +122,7 @@ struct GvBatch
 	int32_t		capacity;
 	bool		overlap;		/* a step may be launched before the last one
 								 * has ended: see gv_step_begins */
+	bool		by_lists;		/* scanned list by list (gv_listscan.h) */
 	int64_t		postings;			/* memory for scores of a search */
 	int32_t		tests;			/* most of any search's condition; 0: none has
 								 * one */
@@ -145,8 +146,9 @@ struct GvBatch
 								 * NULL: no bounds follow, or the best
 								 * postings are sorted out */
 	GvFound    *d_found;		/* [n] */
-	uint32_t   *d_whole;		/* [n] is a query's scan to be whole?  NULL:
-								 * each is (gv_listscan.h) */
+	uint32_t   *d_whole;		/* [n] of a batch that was scanned list by
+								 * list: is the query to be scanned again?
+								 * NULL: each is scanned, once */
 	GvApproximate		approx;
 	GvPieces	list_pieces;	/* of lists, while they are selected, */
 	GvPieces	posting_pieces; /* and of postings */
@@ -161,8 +163,8 @@ struct GvBatch
 	GvDeviceTest *d_tests;
 	uint64_t   *d_values;
 	uint32_t   *d_matches;		/* [n][probes] postings that satisfy them */
-	uint32_t   *d_kept;			/* [n] scores of them, side by side; see
-								 * gv_nscores */
+	uint32_t   *d_kept;			/* [n] scores of them, side by side, or of what
+								 * a scan list by list left; see gv_nscores */
 	uint32_t   *out_matches;
 
 	/* of those in which a search asks how near the sample is: */
@@ -177,8 +179,8 @@ struct GvBatch
 
 /*
  * Returns how many scores a query's scan of nblocks blocks has stored: one for
- * each posting or, of batches with conditions, for each that satisfies its
- * query's, in no order.  Not where d_ids is NULL.
+ * each posting or, of batches with conditions and those scanned list by list,
+ * for each that is left, in no order.  Not where d_ids is NULL.
  */
 static __host__ __device__ __forceinline__ uint32_t
 gv_nscores(const GvBatch &batch, int query, uint32_t nblocks)

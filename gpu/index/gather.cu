@@ -20,7 +20,7 @@
  * it.
  */
 #define LEAST_PAIRS		8
-#define LEAST_QUERIES	1024	/* of a batch, that it is worth to look */
+#define LEAST_QUERIES	256		/* of a batch, that it is worth to look */
 #define PART_QUERIES	1280	/* of a part that is gathered: fewer launches,
 								 * and more to do for each, than by parts of
 								 * 512 */
@@ -41,11 +41,11 @@ gv_gpu_gather_by(int32_t n)
  * as the first search of a batch of `all` tells.
  */
 static bool
-may_suit(const GvDeviceModel *model, const GvSearcher *searcher,
-		 const GvSearch *first, int32_t all)
+may_suit(const GvDeviceModel *model, const GvSearch *first, int32_t all)
 {
-	if (gather_by == 0 || !searcher->hopper || first->condition != NULL ||
-		first->rank > 0 || model->dims > GV_ROUGH_DIMS * model->m)
+	if (gather_by == 0 || first->condition != NULL || first->rank > 0 ||
+		model->shape.chunks > GV_ROUGH_CHUNKS ||
+		model->dims > GV_ROUGH_DIMS * model->m)
 		return false;
 	return gather_by > 0 ||
 		(all >= LEAST_QUERIES && (int64_t) all * first->probes >=
@@ -54,10 +54,9 @@ may_suit(const GvDeviceModel *model, const GvSearcher *searcher,
 
 /* And does a part suit? */
 static bool
-suits(const GvDeviceModel *model, const GvSearcher *searcher,
-	  const GvBatch *batch, bool small)
+suits(const GvBatch *batch, bool small)
 {
-	return !small && gv_gpu_hopper_filters(model, batch, searcher) &&
+	return !small && batch->tests == 0 && batch->postings > 0 &&
 		gv_gpu_can_sift(batch);
 }
 
@@ -157,8 +156,9 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 			gv_gpu_next_part(searcher, mirror, searches + gathered->n,
 							 left < most ? left : most, &gathered->parts[i],
 							 &small);
-		if (!suits(model, searcher, &gathered->parts[i], small))
+		if (!suits(&gathered->parts[i], small))
 			break;
+		gathered->parts[i].by_lists = true;
 		gathered->n += gathered->taken[i];
 		gathered->nparts++;
 		size_gathered(model, searcher, gathered);
@@ -187,7 +187,7 @@ gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
 	gathered->n = 0;
 	gathered->small = false;
 	gathered->by_lists = true;
-	if (!may_suit(&mirror->model, searcher, searches, all) ||
+	if (!may_suit(&mirror->model, searches, all) ||
 		!take_parts(searcher, mirror, searches, n, all, gathered))
 	{
 		gathered->by_lists = false;

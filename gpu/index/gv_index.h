@@ -3,10 +3,10 @@
  *		Mirrors and searches of them on a device.
  *
  * Read search.cu first: it has the steps of a batch in order, table.cu,
- * best.cu or select.cu, scan.cu, hopperscan.cu or keyscan.cu, again best.cu or
- * select.cu, and bound.cu, which given.cu has alone; parts.cu cuts it into
- * parts, replay.cu launches the steps of small ones at once, gather.cu scans
- * the lists of thousands of queries for all of them (gv_listscan.h).
+ * best.cu or select.cu, scan.cu or keyscan.cu, again best.cu or select.cu, and
+ * bound.cu, which given.cu has alone; parts.cu cuts it into parts, replay.cu
+ * launches the steps of small ones at once, gather.cu scans the lists of many
+ * queries for all of them (gv_listscan.h).
  * mirror.cu, records.cu and pool.cu keep what is searched.
  */
 #ifndef GV_INDEX_H
@@ -119,19 +119,6 @@ extern GvStatus gv_gpu_wait_whole(GvSearcher *searcher);
 extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
 									 GvReplayCounts *counts);
 #endif
-
-/* hopperscan.cu: the scan, of mirrors whose blocks are not too long for it */
-extern bool gv_gpu_hopper_scans(const GvDeviceModel *model);
-/*
- * Does it leave the scores alone of postings that may be wanted, [n][d_kept]?
- * Such a batch has d_kept, which is 0 before.
- */
-extern bool gv_gpu_hopper_filters(const GvDeviceModel *model,
-								  const GvBatch *batch,
-								  const GvSearcher *searcher);
-extern GvStatus gv_gpu_hopper_scan(const GvDeviceModel *model,
-								   const GvBatch *batch,
-								   const GvSearcher *searcher);
 
 /* Bytes of memory that arrays of parts have so far. */
 struct GvPlaces

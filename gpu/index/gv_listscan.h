@@ -18,6 +18,7 @@
 
 #define GV_ROUGH_SUBS		8	/* sub-quantizers of a step of products */
 #define GV_ROUGH_DIMS		4	/* dimensions of one, at most */
+#define GV_ROUGH_CHUNKS		8	/* of a posting's codes, at most */
 #define GV_PAIRS_TOGETHER		32	/* queries that a list is scanned for at
 									 * once */
 #define GV_NEAR_CAPACITY		2048	/* postings of a query that may be

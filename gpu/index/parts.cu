@@ -287,7 +287,7 @@ gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
 		COMMON(approx.d_least, n * gv_nruns(model->nlists) * sizeof(float));
 		GV_TEST_ONLY(batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;)
 	}
-	if (batch->tests > 0 || gv_gpu_hopper_filters(model, batch, searcher))
+	if (batch->tests > 0 || batch->by_lists)
 		OWN(d_kept, n * sizeof(uint32_t));
 	if (batch->tests > 0)
 	{

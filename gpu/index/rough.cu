@@ -34,7 +34,6 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define ROWS			(THREADS / GV_CODEWORDS)	/* of the table at once */
-#define MOST_CHUNKS		8		/* of a posting's codes */
 #define LARGEST			127.0f
 #define PIECES			(GV_CODEWORDS / 4)	/* of 16 bytes, of a row */
 #define BLOCKS			2		/* of postings, that a warp finds a limit
@@ -375,5 +374,5 @@ GvStatus
 gv_gpu_aim(const GvDeviceModel *model, const GvBatch *batch,
 		   const GvListScan *lists, cudaStream_t stream)
 {
-	return launch<MOST_CHUNKS>(model, batch, lists, stream);
+	return launch<GV_ROUGH_CHUNKS>(model, batch, lists, stream);
 }

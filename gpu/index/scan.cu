@@ -16,7 +16,9 @@
 #define FEW_QUERIES		4		/* up to here, thread blocks are small */
 
 /*
- * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.
+ * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.  Of queries
+ * that were scanned list by list only those of d_whole have anything to do; the
+ * first block counts their scores.
  * Shared: table [chunks * 32][16] floats.
  */
 template <int THREADS>
@@ -31,10 +33,14 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 	int			lane = threadIdx.x % GV_WARP;
 	int64_t		first_posting = (int64_t) query * batch.postings;
 	GvProbes	probes;
-	uint32_t	nblocks = gv_scan_begins<THREADS>(model, batch, query,
-												  blockIdx.x * warps, table,
-												  &kept, probes);
+	uint32_t	nblocks;
 
+	if (batch.d_whole != NULL && !batch.d_whole[query])
+		return;
+	nblocks = gv_scan_begins<THREADS>(model, batch, query, blockIdx.x * warps,
+									  table, &kept, probes);
+	if (batch.d_whole != NULL && blockIdx.x == 0 && threadIdx.x == 0)
+		batch.d_kept[query] = nblocks * GV_BLOCK;
 	for (uint32_t b = blockIdx.x * warps + threadIdx.x / GV_WARP; b < nblocks;
 		 b += gridDim.x * warps)
 	{
@@ -71,15 +77,13 @@ launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher)
 						  searcher->stream, model, batch);
 }
 
-/* d_scores [n][postings] of a batch, in the order of its blocks. */
+/* d_scores [n][postings] of a batch, or of the queries of d_whole. */
 GvStatus
 gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)
 {
 	if (batch->tests > 0)
 		return gv_gpu_keyscan(model, batch, searcher);
-	if (gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_scans(model))
-		return gv_gpu_hopper_scan(model, batch, searcher);
 	/* a lone query's blocks are few: they should be on many processors */
 	if (batch->n <= FEW_QUERIES)
 		return launch<64>(model, batch, searcher);

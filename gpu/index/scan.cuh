@@ -245,33 +245,9 @@ gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
 }
 
 /*
- * Returns the number of blocks of threads for each of n queries, where
- * `resident` blocks are resident: the one whose last wave leaves the least of
- * the device idle.
- */
-static inline int64_t
-gv_share_of(int resident, int32_t n)
-{
-	int64_t		best = 1;
-	double		best_use = 0;
-
-	for (int waves = 1; waves <= GV_MOST_WAVES; waves++)
-	{
-		int64_t		share = (int64_t) waves * resident / n;
-		double		use = (double) (share * n) / (waves * resident);
-
-		if (use > best_use + 0.02)
-		{
-			best = share;
-			best_use = use;
-		}
-	}
-	return best;
-}
-
-/*
- * The grid of a scan by blocks of THREADS threads, `resident` of them on an
- * SM: queries are y; x is 0 where they have nothing to scan.
+ * The grid of a scan by blocks of THREADS threads, `resident` threads on an SM:
+ * queries are y, and x the number of blocks for each whose last wave leaves
+ * the least of the device idle; 0 where they have nothing to scan.
  */
 template <int THREADS>
 static inline dim3
@@ -279,9 +255,22 @@ gv_scan_grid(const GvBatch &batch, const GvSearcher &searcher, int resident)
 {
 	constexpr int warps = THREADS / GV_WARP;
 	int64_t		most = (batch.postings / GV_BLOCK + warps - 1) / warps;
-	int64_t		share = gv_share_of(resident / THREADS * searcher.nsms, batch.n);
+	int64_t		together = (int64_t) resident / THREADS * searcher.nsms;
+	int64_t		best = 1;
+	double		best_use = 0;
 
-	return dim3((unsigned) (share < most ? share : most), batch.n);
+	for (int waves = 1; waves <= GV_MOST_WAVES; waves++)
+	{
+		int64_t		share = waves * together / batch.n;
+		double		use = (double) (share * batch.n) / (waves * together);
+
+		if (use > best_use + 0.02)
+		{
+			best = share;
+			best_use = use;
+		}
+	}
+	return dim3((unsigned) (best < most ? best : most), batch.n);
 }
 
 #endif							/* GV_SCAN_CUH */

@@ -964,9 +964,8 @@ gv_gpu_place_pieces(const GvDeviceModel *model, const GvSearcher *searcher,
 		place_pieces(&batch->list_pieces, searcher->nsms, batch->n,
 					 model->nlists, batch->probes, sizeof(GvNearestList),
 					 memory, bytes);
-	if (select_by != 0 && batch->tests == 0 &&
-		!gv_gpu_sorts_postings(batch) &&
-		!gv_gpu_hopper_filters(model, batch, searcher))
+	if (select_by != 0 && batch->tests == 0 && !batch->by_lists &&
+		!gv_gpu_sorts_postings(batch))
 		place_pieces(&batch->posting_pieces, searcher->nsms, batch->n,
 					 batch->postings, batch->capacity,
 					 sizeof(NearestPosting), memory, bytes);

@@ -330,7 +330,7 @@ run(Bench *bench, int n)
 		   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
 		   same ? "" : "  DIFFERENT LISTS");
 	same &= run_alone(bench, exact, yard);
-	if (gv_gpu_hopper_fits(batch, bench->searcher) &&
+	if (bench->searcher->hopper && batch->n > GV_SMALL_ROWS &&
 		gv_gpu_hopper_multiplies())
 		same &= run_variants(bench, floor, yard);
 	free(exact);

@@ -1,8 +1,7 @@
 /*
  * check_hopper.c
- *		What only devices of compute capability 9.0 do, for parts of more than
- *		128 queries, and what every device does instead: both find what the
- *		portable engine does.
+ *		Batches of hundreds of queries: products, which devices of compute
+ *		capability 9.0 make in their own way, scans, and scans list by list.
  */
 #include "../engine/mirrors.h"
 
@@ -55,7 +54,7 @@ test_products(void)
 
 /*
  * Scans of postings whose codes end in each word of a chunk, or are more than
- * a lane has registers for; of more probes than are kept in shared memory.
+ * those that come at once; of more probes than are kept in shared memory.
  */
 static void
 test_scans(void)
@@ -84,11 +83,6 @@ test_scans(void)
 			  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
 			  "%s", what);
 		check_answers(&index, searches, n, what);
-		gv_matmul_hopper(0);
-		CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
-			  "%s", what);
-		check_answers(&index, searches, n, what);
-		gv_matmul_hopper(-1);
 		gv_searcher_drop(searcher);
 		free_searches(searches, n);
 		gv_mirror_drop(mirror);
@@ -102,7 +96,7 @@ typedef enum Order
 	ANY,
 	RISING,
 	FALLING,					/* each is within the bound of those before */
-	EQUAL,						/* more than a filter has memory for */
+	EQUAL,						/* more than are noted of a query */
 	STEPS,						/* some hundreds of each */
 	LATE,						/* those of the last list are equal, and
 								 * best */
@@ -156,14 +150,13 @@ check_and_free(TestIndex *index, GvMirror *mirror, GvSearch *searches, int n,
 }
 
 /*
- * Scans that leave few postings, of up to three blocks of threads a query;
- * where 513 postings are wanted, they leave all.  Of up to 256 wanted the best
- * are sifted out.
+ * Lists whose postings near enough are few, or more than are noted of a query,
+ * which is scanned again then.
  */
 static void
-test_filters(bool sifted)
+test_orders(void)
 {
-	static const int32_t wanted[] = {1, 10, 60, 256, 257, 512};
+	static const int32_t wanted[] = {1, 10, 60, 256};
 	GvSearch	searches[516];
 	int			n = 516;
 	int			order;
@@ -174,15 +167,11 @@ test_filters(bool sifted)
 		TestIndex	index = index_of_scores((Order) order,
 											unit_small ? 1900 : 2900);
 		GvMirror   *mirror = make_mirror(&index);
-		int			most = sifted ? 256 :
-			order % 3 == 2 && !unit_small ? 513 : 512;
 		char		what[40];
 
-		snprintf(what, sizeof(what), "order %d of a scan for %d", order, most);
+		snprintf(what, sizeof(what), "list by list, order %d", order);
 		for (k = 0; k < n; k++)
-			searches[k] = new_search(&index, 3, 3,
-									 k == 0 || wanted[k % 6] > most ? most :
-									 wanted[k % 6]);
+			searches[k] = new_search(&index, 3, 3, wanted[3 - k % 4]);
 		check_and_free(&index, mirror, searches, n, what);
 	}
 }
@@ -234,7 +223,7 @@ test_gathered(void)
 		}
 		check_and_free(&index, mirror, searches, n, what);
 	}
-	test_filters(true);
+	test_orders();
 	gv_force_helpers(-1);
 	gv_gpu_gather_by(-1);
 }
@@ -243,14 +232,10 @@ test_gathered(void)
 void
 test_hopper(void)
 {
-	if (!gv_has_hopper(0))
-	{
-		printf("card: nothing for compute capability 9.0 alone to check\n");
-		return;
-	}
-	test_products();
+	if (gv_has_hopper(0))
+		test_products();
+	else
+		printf("card: no products of compute capability 9.0 to check\n");
 	test_scans();
-	test_filters(false);
-	test_filters(true);
 	test_gathered();
 }
