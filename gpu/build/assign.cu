@@ -1,15 +1,14 @@
 /*
  * assign.cu
  *		The vectors that are nearest to each of many rows, found as a search
- *		finds its lists (by approximate.cu, or by coarse.cu and best.cu where
+ *		finds its lists (by coarsefilter.cu, or by coarse.cu and select.cu where
  *		that does not pay): the vectors are the lists, the rows the queries.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu/build/build.h"
-#include "gpu/coarse/gv_coarse.h"
-#include "gpu/index/gv_index.h"
+#include "gpu/search/search.h"
 #include "gpu/product/gv_product.h"
 
 #define THREADS			256
@@ -168,7 +167,7 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 		else
 		{
 			GV_TRY(gv_gpu_coarse(model, &batch, finder->searcher.stream));
-			GV_TRY(gv_gpu_probes(model, &batch, &finder->searcher));
+			GV_TRY(gv_gpu_select_lists(model, &batch, &finder->searcher));
 		}
 		if (stop != NULL && stop->requested(stop->arg))
 			return GV_CANCELED;

@@ -7,6 +7,7 @@
 #define GV_BUILD_H
 
 #include "gpu/kmeans/kmeans.h"
+#include "gpu/search/search.h"
 
 extern "C"
 {

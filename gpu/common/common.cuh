@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "gpu/common/gv_card.h"
+#include "gpu/common/gv_cuda.h"
 #include "gpu/common/warpselect.cuh"
 
 /*
@@ -87,32 +87,11 @@ gv_posting_id(uint32_t high, uint32_t low, int probe)
 	return (uint64_t) high << 32 | low << 16 | (uint32_t) probe;
 }
 
-/*
- * First dimension of sub-quantizer j <= m: see gv_sub_start.  The product fits
- * in 32 bits, since dimensions are few; a division of 64 bits took longer than
- * an entry of a look-up table.
- */
-static __device__ __forceinline__ int
-gv_device_sub_start(const GvDeviceModel &model, int j)
-{
-	static_assert(GV_MAX_DIMS < 1 << 15, "a product of two fits 32 bits");
-
-	return (int) ((uint32_t) j * (uint32_t) model.dims / (uint32_t) model.m);
-}
-
 /* The score of an overflow or of NaN is GV_SCORE_MAX. */
 static __device__ __forceinline__ float
 gv_device_score(float value)
 {
 	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
-}
-
-/* The record in a slot of a page of refine records; NULL: there is none. */
-static __device__ __forceinline__ const uint8_t *
-gv_record_at(const GvDeviceModel &model, const uint8_t *page, int slot)
-{
-	return page == NULL || slot < 1 || slot > model.refine_slots ? NULL :
-		page + (int64_t) (slot - 1) * model.record_bytes;
 }
 
 /*

@@ -13,7 +13,7 @@
  *		a = |C|^2 - 2 sum
  * the approximate score, sum being what tensor cores make of <x', c'>.  With
  * Q >= |X|, E >= |X - x'|, L >= |C|, F >= |C - c'| (measured, the latter two
- * of the 32 centroids of a group together), approximate.cu's proof, with what
+ * of the 32 centroids of a group together), coarsefilter.cu's proof, with what
  * gpu/product/gv_product.h says of sums, gives
  *		|a - (|X - C|^2 - |X|^2)| <= 2 (E (L + F) + Q F) +
  *			2 (Q + E)(L + F)(dims + 32) 2^-22 +

@@ -30,10 +30,10 @@
  */
 #include <algorithm>
 
-#include "gpu/coarse/score.cuh"
 #include "gpu/common/half.cuh"
 #include "gpu/kmeans/kmeans.h"
 #include "gpu/product/product.cuh"
+#include "gpu/search/coarse.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)

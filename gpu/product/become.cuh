@@ -20,8 +20,8 @@
 #ifndef GV_BECOME_CUH
 #define GV_BECOME_CUH
 
-#include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
+#include "gpu/product/gv_product.h"
 
 /* For what needs to know nothing of a row: its Row, begin and end. */
 struct GvNoRow

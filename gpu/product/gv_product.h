@@ -30,7 +30,16 @@
 #ifndef GV_PRODUCT_H
 #define GV_PRODUCT_H
 
-#include "gpu/common/gv_batch.h"
+#include "gpu/common/gv_cuda.h"
+
+#define GV_RUN				32	/* columns side by side: lists, say */
+
+/* Runs of a number of columns. */
+static __host__ __device__ inline int32_t
+gv_nruns(int32_t ncolumns)
+{
+	return (ncolumns + GV_RUN - 1) / GV_RUN;
+}
 
 /* Two matrices, in the device's memory. */
 struct GvMatmul

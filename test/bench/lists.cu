@@ -1,7 +1,7 @@
 /*
  * lists.cu
  *		The choice of lists alone, on a card: random centroids, batches of all
- *		sizes, exact scores (coarse.cu, best.cu) beside the filter (approximate.cu),
+ *		sizes, exact scores (coarse.cu, select.cu) beside the filter (coarsefilter.cu),
  *		whose lists must be the same.
  *
  * usage: lists [DIMS [NLISTS [PROBES [sorted]]]], 384, 8192 and 30 unless said
@@ -24,8 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/coarse/gv_coarse.h"
-#include "gpu/index/gv_index.h"
+#include "gpu/search/search.h"
 #include "gpu/product/gv_product.h"
 #include "yard.cuh"
 
@@ -110,7 +109,7 @@ find_exactly(const Bench *bench)
 	const GvDeviceModel *model = &bench->mirror->model;
 
 	GV_TRY(gv_gpu_coarse(model, &bench->batch, bench->searcher->stream));
-	return gv_gpu_probes(model, &bench->batch, bench->searcher);
+	return gv_gpu_select_lists(model, &bench->batch, bench->searcher);
 }
 
 static GvStatus

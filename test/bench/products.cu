@@ -20,9 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/coarse/gv_coarse.h"
 #include "gpu/exact/exact.h"
 #include "gpu/kmeans/kmeans.h"
+#include "gpu/search/search.h"
 #include "measure.h"
 #include "yard.cuh"
 

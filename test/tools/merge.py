@@ -110,7 +110,7 @@ def declaration(text, name):
 
 
 def snake(name):
-    name = re.sub(r"^(Ivfpq|gv_)", "", name)
+    name = re.sub(r"^(Ivfpq|gv_gpu_|gv_)", "", name)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_",
                   name).lower()
 
@@ -337,7 +337,7 @@ def main():
         rename_paths(pairs)
         renamed = {}
         for target, _ in merges:
-            if target.endswith(".c"):
+            if target.endswith((".c", ".cu")):
                 renamed.update(make_static(target))
         sort_table()
         with open(NAMES, "a", encoding="utf-8") as names:

@@ -1,16 +1,16 @@
 /*
  * check_mirror_lists.c
- *		The choice of the lists to search, for many queries in one call.
+ *		The lists that many queries at once are searched in.
  *
- * An engine may discard most lists by approximate scores.  The choice must be
- * right also if centroids are nearly equal, huge, tiny or far from zero.
+ * An engine may leave out most lists by approximate scores; those of centroids
+ * that are nearly equal, huge, tiny or far from zero must not mislead it.
  */
 #include "mirrors.h"
 
 #include "engine/mirror/gv_multi.h"
 
 #ifdef UNIT_CARD
-/* of gpu/coarse/gv_coarse.h; the ways in which lists are chosen */
+/* gpu/search/search.h: how many queries of a searcher went each way */
 enum
 {
 	RUNS, LEAST, ALL, EXACT, NWAYS
@@ -26,14 +26,14 @@ typedef enum Kind
 {
 	SPREAD,						/* evenly between -1 and 1 */
 	CLUSTERED,					/* 40 neighboring lists are close */
-	CLOSE,						/* rows differ by less than the rounding error
-								 * of half precision */
+	CLOSE,						/* they differ by less than half precision's
+								 * rounding */
 	OFFSET,						/* far from zero */
-	EQUAL,						/* all rows are equal */
+	EQUAL,						/* all the same */
 	ZERO,
-	TINY,						/* near the smallest half-precision number */
-	HUGE_NUMBERS,				/* above the largest half-precision number */
-	SCALES,						/* each row has another scale */
+	TINY,						/* half precision has nothing smaller */
+	HUGE_NUMBERS,				/* half precision has nothing as large */
+	SCALES,						/* each list on another scale */
 	FAR_QUERY,					/* every third query is huge */
 	NKINDS
 } Kind;
@@ -64,7 +64,7 @@ element(Kind kind, const float *center, float scale)
 	}
 }
 
-/* Makes a row.  In CLUSTERED, 40 consecutive rows have the same center. */
+/* A row of that kind; rows with the same number / 40 may have a center. */
 static void
 make_row(Kind kind, const float *centers, int number, int32_t dims,
 		 float *row)
@@ -91,15 +91,15 @@ make_query(Kind kind, const float *centers, int number,
 }
 
 /*
- * Checks the lists that n queries in one call choose, up to `probes` each.
- * Returns the searcher, which the caller must drop.
+ * n queries for up to `probes` lists at once, by a searcher that the caller
+ * drops.
  */
 static GvSearcher *
 check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 			int32_t probes, int n)
 {
 	/*
-	 * a device converts queries to half precision in parts, one for every 32
+	 * queries are converted to half precision in a part for every 32
 	 * sub-quantizers
 	 */
 	int32_t		m = dims < 40 ? 1 : dims < 1400 ? dims : 1400;
@@ -138,7 +138,7 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 	return searcher;
 }
 
-/* Sizes just below, at and above those of tiles, slices and runs. */
+/* At the borders of every tile, slice and run. */
 static void
 test_borders(void)
 {
@@ -148,7 +148,7 @@ test_borders(void)
 		{17, 64, 3, 33}, {31, 65, 16, 16}, {32, 127, 1, 20}, {33, 128, 2, 16},
 		{50, 129, 32, 47}, {100, 200, 4, 16}, {8, 260, 5, 129},
 		{384, 95, 9, 18}, {2000, 66, 5, 16}, {65, 257, 3, 130},
-		/* batches of this many queries are not sifted at once */
+		/* batches of so many queries are not sifted at once */
 		{16, 33, 8, 520}, {50, 129, 32, 521}, {8, 260, 5, 530}
 	};
 	int			i;
@@ -174,7 +174,7 @@ test_kinds(void)
 	}
 }
 
-/* Each way of choosing lists is taken by the queries for which it is meant. */
+/* Each way is gone, and by all the queries that it is for. */
 static void
 test_ways(void)
 {
@@ -186,11 +186,9 @@ test_ways(void)
 		int32_t		nlists;
 		int32_t		probes;
 		int			n;
-		int			way;		/* expected; NWAYS: none of these ways */
-		int64_t		from;		/* number of terms from which on scores are
-								 * approximate; -1: the engine decides */
-		int64_t		kept;		/* number of scores that go to memory; -1: the
-								 * engine decides */
+		int			way;
+		int64_t		from;		/* terms; -1: as is best */
+		int64_t		kept;		/* scores that go to memory, likewise */
 	}			cases[] = {
 		{SPREAD, 24, 1100, 5, 16, ALL, 0, -1},
 		{SPREAD, 24, 1100, 5, 520, RUNS, 0, -1},
@@ -210,7 +208,7 @@ test_ways(void)
 		{SPREAD, 10, 1100, 3, 9, ALL, 0, 0},
 		{EQUAL, 3, 1200, 2, 9, EXACT, 0, 0},
 		{HUGE_NUMBERS, 17, 1099, 1, 9, EXACT, 0, 0},
-		/* two runs that are not neighbors have one key */
+		/* a key for two runs, which are no neighbors */
 		{SPREAD, 2, 131105, 5, 3, LEAST, 0, 0},
 		{CLUSTERED, 8, 131105, 60, 4, LEAST, 0, 0},
 		/* near runs have more close lists than the capacity */
@@ -227,7 +225,7 @@ test_ways(void)
 		gv_gpu_scores_kept(cases[i].kept);
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
-		/* every other query may probe so few lists that RUNS is enough */
+		/* every other query may want few lists, so that runs are enough */
 		CHECK(gv_gpu_approximate_ways(gv_devices_own(searcher),
 									  ways) == GV_OK &&
 			  ways[RUNS] + ways[LEAST] + ways[ALL] + ways[EXACT] ==
@@ -244,7 +242,7 @@ test_ways(void)
 #endif
 }
 
-/* All kinds of lists, if no scores of lists go to memory. */
+/* Kinds, of lists whose scores do not go to memory; by other ways without. */
 static void
 test_least_alone(void)
 {
@@ -264,6 +262,7 @@ test_least_alone(void)
 #endif
 }
 
+/* See mirrors.h. */
 GvSearcher *
 check_some_lists(GvMetric metric, int32_t dims, int32_t nlists, int32_t probes,
 				 int n)
@@ -271,7 +270,7 @@ check_some_lists(GvMetric metric, int32_t dims, int32_t nlists, int32_t probes,
 	return check_lists(metric, SPREAD, dims, nlists, probes, n);
 }
 
-/* There are so many queries that they are searched in parts. */
+/* So many that they are searched in parts, the last ones shorter. */
 static void
 test_parts(void)
 {
@@ -287,7 +286,7 @@ void
 test_mirror_lists(void)
 {
 #ifdef UNIT_CARD
-	gv_gpu_approximate_from(0);		/* as if there were many terms */
+	gv_gpu_approximate_from(0);		/* few terms, but the ways of many */
 #endif
 	test_borders();
 	test_kinds();

@@ -7,7 +7,7 @@
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-/* gpu/coarse/gv_coarse.h, gpu/index/gv_index.h */
+/* gpu/search/search.h, gpu/search/search.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_select_by(int32_t what, int32_t piece);
 

@@ -16,7 +16,7 @@
 #define FOUND_WORDS	5			/* and one that nobody writes */
 #define MOST_WORDS	(FOUND_WORDS + CAPACITY * (2 + 4 + 3))
 
-/* gpu/common/gv_batch.h */
+/* gpu/search/search.h */
 typedef struct GvFound
 {
 	int32_t		nprobed;

@@ -9,7 +9,7 @@
 
 #include "../engine/unit.h"
 #include "bytes.h"
-#include "gpu/common/gv_lengths.h"
+#include "gpu/mirror/lengths.h"
 
 extern void test_bytes_card(void);
 

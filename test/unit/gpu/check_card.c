@@ -9,8 +9,8 @@
  * Names of parts leave out all others: mirrors best bytes products hopper
  * builders select exact lists sets faults memory open
  */
-#include "engine/mirror/gv_mirror.h"
 #include "engine/gv_set.h"
+#include "engine/mirror/gv_mirror.h"
 
 #include "../engine/making.h"
 #include "../engine/mirrors.h"
@@ -20,7 +20,7 @@ long		unit_failed;
 uint64_t	unit_seed = 1;
 bool		unit_small;
 
-/* gpu/coarse/gv_coarse.h */
+/* gpu/search/search.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 /* gpu/kmeans/kmeans.h */
 extern int32_t gv_kmeans_piece;

@@ -24,7 +24,7 @@ extern size_t gv_emulated_used(int device) __attribute__((weak));
 extern int	gv_emulated_capability __attribute__((weak));
 extern int	gv_emulated_code __attribute__((weak));
 
-/* gpu/common/gv_batch.h */
+/* gpu/search/search.h */
 typedef struct GvReplayCounts
 {
 	int64_t		replayed;
@@ -33,7 +33,7 @@ typedef struct GvReplayCounts
 	int64_t		launched;
 } GvReplayCounts;
 
-/* gpu/index/gv_index.h */
+/* gpu/search/search.h */
 extern void gv_gpu_select_by(int32_t what, int32_t piece);
 extern void gv_gpu_replay_counts(const GvSearcher *searcher,
 								 GvReplayCounts *counts);

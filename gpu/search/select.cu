@@ -1,7 +1,312 @@
 /*
  * select.cu
- *		The nearest lists of a query, and the best postings in them: the list
- *		scanner's selection, in two passes.
+ *		The nearest lists of a query, and the best postings in them.
+ *
+ * Where one block of threads a query is enough, few are sifted out (sift.cuh),
+ * and many lists, of not too many, are counted and sorted in bins (bins.cuh).
+ * All else goes in two passes, which can do these, too, but take .6 to 5 us
+ * longer for one query (RESULTS, "card").  Beyond GV_MANY_PROBES and
+ * GV_MANY_POSTINGS, CUB's radix sort.
+ */
+#include <cub/device/device_radix_sort.cuh>
+
+#include "gpu/common/bisect.cuh"
+#include "gpu/common/common.cuh"
+#include "gpu/mirror/mirror.cuh"
+#include "gpu/search/answers.cuh"
+#include "gpu/search/bins.cuh"
+#include "gpu/search/listscan.cuh"
+#include "gpu/search/search.h"
+#include "gpu/search/sift.cuh"
+
+#define MOST_SIFTED		(INT64_C(1) << 30)	/* postings: they are int there */
+#define SELECT_THREADS	GV_BINS_THREADS
+#define PICK_CAPACITY		3072	/* GV_MANY_PROBES, and what a bin has
+									 * beyond */
+#define PICKED_FROM		20		/* lists of a thread, whose scores stay in */
+#define MOST_PICKED_FROM	(GV_MOST_PICKED / SELECT_THREADS)	/* registers, and
+															 * in L1 */
+
+/* All lists, as a source for gv_sift. */
+struct ListSource
+{
+	static constexpr int KEYS = 20;
+	const float *scores;
+
+	__device__ __forceinline__ uint32_t
+	key(int i) const
+	{
+		return gv_ordered(scores[i]);
+	}
+
+	__device__ __forceinline__ uint64_t
+	id(int i) const
+	{
+		return i;
+	}
+};
+
+/* Notes for gv_sift: where the blocks of the lists chosen are. */
+struct ListNotes
+{
+	typedef GvDeviceList Note;
+	const GvDeviceList *lists;
+	GvDeviceList *chosen;			/* shared */
+
+	__device__ __forceinline__ GvDeviceList
+	note(int i, uint64_t id) const
+	{
+		return lists[i];
+	}
+
+	__device__ __forceinline__ void
+	go_on(GvDeviceList &note, uint64_t id) const
+	{
+	}
+
+	__device__ __forceinline__ void
+	keep(uint32_t rank, const GvDeviceList &note) const
+	{
+		chosen[rank] = note;
+	}
+};
+
+/* The nearest lists of query blockIdx.x, few, and where their blocks start. */
+static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
+sift_lists_kernel(GvDeviceModel model, GvBatch batch)
+{
+	__shared__ GvSift sift;
+	alignas(16) __shared__ GvDeviceList chosen[GV_SIFT_MOST];
+	int			query = blockIdx.x;
+	ListSource	source = {batch.d_coarse + (int64_t) query * model.nlists};
+	int			k;
+
+	gv_step_follows();
+	k = min(batch.d_wanted[query].probes, model.nlists);
+	gv_sift(source, ListNotes {model.d_lists, chosen}, model.nlists, k, sift);
+	gv_number_lists(model, batch, query, k, [&](int i)
+	{
+		return GvNearestList {sift.keys[i], (uint32_t) sift.places[i]};
+	}, [&](int i)
+	{
+		return chosen[i];
+	});
+}
+
+/* Many lists, while they are chosen. */
+struct Pick
+{
+	GvNearestList items[PICK_CAPACITY];
+	GvBins		bins;
+	GvNumbering numbering;
+	uint32_t	said[2][GV_WARP];	/* see GvTalk */
+	uint32_t	count;
+};
+
+/*
+ * The k nearest of all lists, k > 0, sorted, to pick.items, however their
+ * scores lie: those within a bound, and few others.  Where more lists are as
+ * far as the last of them than fit, those of the smallest numbers.  Rare, so
+ * not inlined.
+ */
+static __device__ __noinline__ void
+pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
+{
+	GvTalk		talk = {pick.said, 0};
+	int			capacity = SELECT_THREADS;
+	GvLimit		bound;
+	uint32_t	limit;
+	bool		fits;
+	int			lane = threadIdx.x % GV_WARP;
+
+	while (capacity < k)
+		capacity *= 2;
+	if (threadIdx.x == 0)
+		pick.count = 0;
+	bound = gv_find_bound([&](uint32_t i)
+	{
+		return source.key(i);
+	}, nlists, k, capacity - k, talk);
+	fits = bound.count <= (uint32_t) capacity;
+	limit = fits ? bound.key : bound.lower;
+	for (int i = threadIdx.x; i < capacity; i += SELECT_THREADS)
+		pick.items[i] = GvNearestList::worst();
+	__syncthreads();
+	for (int first = 0; first < nlists; first += SELECT_THREADS)
+	{
+		int			i = first + threadIdx.x;
+		uint32_t	key = i < nlists ? source.key(i) : GV_SIFT_NONE;
+
+		if (i < nlists && key <= limit)
+			pick.items[atomicAdd(&pick.count, 1u)] = {key, (uint32_t) i};
+	}
+	if (!fits && threadIdx.x < GV_WARP)
+	{
+		uint32_t	at = bound.lower_count;
+
+		for (int first = 0; first < nlists && at < (uint32_t) k;
+			 first += GV_WARP)
+		{
+			int			i = first + lane;
+			bool		tied = i < nlists && source.key(i) == bound.key;
+			uint32_t	mask = __ballot_sync(GV_FULL_WARP, tied);
+			uint32_t	to = at + __popc(mask & ((1u << lane) - 1));
+
+			if (tied && to < (uint32_t) k)
+				pick.items[to] = {bound.key, (uint32_t) i};
+			at += __popc(mask);
+		}
+	}
+	gv_bitonic_sort(pick.items, capacity);
+}
+
+/* Many, of up to KEYS * SELECT_THREADS. */
+template <int KEYS>
+static __global__ void __launch_bounds__(SELECT_THREADS)
+pick_lists_kernel(GvDeviceModel model, GvBatch batch)
+{
+	__shared__ Pick pick;
+	int			query = blockIdx.x;
+	ListSource	source = {batch.d_coarse + (int64_t) query * model.nlists};
+	uint32_t	keys[KEYS];
+	int			k;
+
+	gv_step_follows();
+	k = min(batch.d_wanted[query].probes, model.nlists);
+#pragma unroll
+	for (int i = 0; i < KEYS; i++)
+	{
+		int			list = i * SELECT_THREADS + threadIdx.x;
+
+		keys[i] = list < model.nlists ? source.key(list) : GV_SIFT_NONE;
+	}
+	/* a batch's spare places want none */
+	if (k > 0 &&
+		!gv_bins_nearest<PICK_CAPACITY>(keys, model.nlists, k, pick.bins,
+											 pick.items))
+		pick_by_halving(source, model.nlists, k, pick);
+	gv_number_many<SELECT_THREADS>(model, batch, query, k, [&](int i)
+	{
+		return pick.items[i];
+	}, pick.numbering);
+}
+
+/* The postings of a query's probes, as a source for gv_sift. */
+template <int KEYS_AT_ONCE>
+struct PostingSource
+{
+	static constexpr int KEYS = KEYS_AT_ONCE;
+	const float *scores;
+	const uint64_t *ids;
+
+	__device__ __forceinline__ uint32_t
+	key(int i) const
+	{
+		uint32_t	key = gv_ordered(scores[i]);
+
+		return key < gv_ordered(__int_as_float(0x7F800000)) ? key :
+			GV_SIFT_NONE;
+	}
+
+	__device__ __forceinline__ uint64_t
+	id(int i) const
+	{
+		return ids[i];
+	}
+};
+
+/*
+ * Notes for gv_sift: where bounds follow, the addresses of the refine records
+ * of the postings chosen.  The records come to L2 meanwhile.
+ */
+struct PostingNotes
+{
+	/* a table of pages, then a page's record */
+	struct Note
+	{
+		const uint8_t *const *table;
+		const uint8_t *record;
+	};
+
+	const GvDeviceModel &model;
+	const uint8_t **records;	/* NULL: they are not wanted */
+
+	__device__ __forceinline__ Note
+	note(int i, uint64_t id) const
+	{
+		return {records == NULL ? NULL : model.d_tables[id >> 48], NULL};
+	}
+
+	__device__ __forceinline__ void
+	go_on(Note &note, uint64_t id) const
+	{
+		if (note.table != NULL)
+			note.record =
+				gv_record_at(model, note.table[(uint32_t) (id >> 32) &
+														0xFFFF],
+									   (uint32_t) id >> 16);
+	}
+
+	__device__ __forceinline__ void
+	keep(uint32_t rank, const Note &note) const
+	{
+		if (records == NULL)
+			return;
+		records[rank] = note.record;
+		for (int at = 0; note.record != NULL && at < model.record_bytes;
+			 at += GV_L2_LINE)
+			gv_bring_line(note.record + at);
+	}
+};
+
+/*
+ * Of postings that a scan has filtered: a small block, so that many are
+ * resident.
+ */
+typedef GvSiftOf<GV_SIFT_FEW_THREADS, GV_SIFT_FEW_ROOM> FewSift;
+
+/*
+ * The best postings of query blockIdx.x, few, ascending by (S, row id); KEYS
+ * for each thread at once.
+ */
+template <typename Sift, int KEYS, int RESIDENT>
+static __global__ void __launch_bounds__(Sift::THREADS, RESIDENT)
+sift_postings_kernel(GvDeviceModel model, GvBatch batch)
+{
+	__shared__ Sift sift;
+	__shared__ GvFound kept;	/* the first thread's: registers are for
+								 * keys */
+	int			query = blockIdx.x;
+	int			k = gv_early(&batch.d_wanted[query].capacity);
+	GvFound		found = gv_early_found(batch, query);
+	int64_t		first_posting = (int64_t) query * batch.postings;
+	int64_t		first_hit = (int64_t) query * batch.capacity;
+	PostingSource<KEYS> source = {batch.d_scores + first_posting,
+		batch.d_ids + first_posting};
+	PostingNotes	notes = {model, batch.d_records == NULL ? NULL :
+		batch.d_records + first_hit};
+	int			count;
+
+	gv_step_follows();
+	if (batch.postings == 0)		/* there was no scan: lists were numbered
+									 * last */
+		found = batch.d_found[query];
+	if (threadIdx.x == 0)
+		kept = found;
+	count = (int) gv_sift(source, notes, (int) gv_nscores(batch, query,
+												   found.nblocks), k, sift);
+	if (gv_select_downloads(batch))
+		gv_download_probes(batch, query, found.nprobed);
+	for (int i = threadIdx.x; i < count; i += Sift::THREADS)
+		gv_download_hit(batch, first_hit + i, sift.keys[i],
+					(uint32_t) (sift.ids[i] >> 32),
+					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
+	if (threadIdx.x == 0)
+		gv_download_found(batch, query, kept, count);
+}
+
+/* ----
+ * In two passes.
  *
  * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
  * 2017, sections 4.2 (WarpSelect) and 5.3 ("Multi-pass kernels").  As there an
@@ -17,38 +322,24 @@
  * Where queries do not fill the device each comes in pieces, and these in the
  * first pass:
  *
- *		thresholds_kernel	c = k / pieces of a piece's keys do not exceed its
- *							threshold, so k of all do not exceed the greatest
- *							of the pieces' thresholds
- *		filter_kernel		items that do not exceed that go to memory, some
- *							dozens of each piece
- *		select_kernel		a block a query sorts them: the second pass; or it
- *							does all, if there is one piece
+ * thresholds_kernel	c = k / pieces of a piece's keys do not exceed its
+ * 					threshold, so k of all do not exceed the greatest
+ * 					of the pieces' thresholds
+ * filter_kernel		items that do not exceed that go to memory, some
+ * 					dozens of each piece
+ * select_kernel		a block a query sorts them: the second pass; or it
+ * 					does all, if there is one piece
  *
  * Nothing is kept from one batch to the next, and no block waits for another.
  *
  * A piece has every n-th line of 32 items, because good ones lie side by side:
  * lists are scanned in the order of their distance.  Ties are broken by row
  * id, so items with a threshold's key are within it.  Where more items are
- * within than fit, mostly for ties, the block takes THREADS at a time from the
+ * within than fit, mostly for ties, the block takes SELECT_THREADS at a time from the
  * beginning and sorts as often as need be: slower, and right for any input,
  * such as damaged lists that hold one row a thousand times.
- *
- * Beyond GV_MANY_PROBES and GV_MANY_POSTINGS, CUB's radix sort.
  */
-#include <cub/device/device_radix_sort.cuh>
 
-#include "gpu/coarse/gv_coarse.h"
-#include "gpu/coarse/number.cuh"
-#include "gpu/common/bins.cuh"
-#include "gpu/common/bisect.cuh"
-#include "gpu/common/common.cuh"
-#include "gpu/common/sift.cuh"
-#include "gpu/index/give.cuh"
-#include "gpu/index/gv_index.h"
-#include "gpu/index/scan.cuh"
-
-#define THREADS			GV_BINS_THREADS
 #define KEYS			20		/* of a thread, in registers at once */
 #define GROUPS			8		/* of a thread's items, for a threshold */
 #define FEW				2048	/* items in shared memory, of up to a quarter
@@ -67,7 +358,7 @@ static GV_TUNABLE int32_t select_by = -1;	/* see gv_gpu_select_by */
 static GV_TUNABLE int32_t least_piece = LEAST_PIECE;
 
 #ifdef GV_TEST_BUILD
-/* See gv_index.h. */
+/* See search.h. */
 void
 gv_gpu_select_by(int32_t what, int32_t piece)
 {
@@ -135,7 +426,7 @@ struct ListItems
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
 		   const Item *items, uint32_t count) const
 	{
-		gv_number_many<THREADS>(model, batch, query, (int) count,
+		gv_number_many<SELECT_THREADS>(model, batch, query, (int) count,
 									  [&](int i)
 		{
 			return items[i];
@@ -249,7 +540,7 @@ struct PostingItems
 
 		if (gv_select_downloads(batch))
 			gv_download_probes(batch, query, found->nprobed);
-		for (uint32_t i = threadIdx.x; i < count; i += THREADS)
+		for (uint32_t i = threadIdx.x; i < count; i += SELECT_THREADS)
 		{
 			Item		item = items[i];
 			const uint8_t *record = batch.d_records == NULL ? NULL :
@@ -280,7 +571,7 @@ struct PieceShare
 	__device__ __forceinline__ uint32_t
 	at(uint32_t slot) const
 	{
-		uint32_t	line = slot * (THREADS / GV_WARP) + threadIdx.x / GV_WARP;
+		uint32_t	line = slot * (SELECT_THREADS / GV_WARP) + threadIdx.x / GV_WARP;
 
 		return (line * npieces + piece) * GV_WARP + threadIdx.x % GV_WARP;
 	}
@@ -289,7 +580,7 @@ struct PieceShare
 	__device__ __forceinline__ uint32_t
 	nslots(uint32_t n) const
 	{
-		uint32_t	step = THREADS * npieces;
+		uint32_t	step = SELECT_THREADS * npieces;
 
 		return (n + step - 1) / step;
 	}
@@ -452,13 +743,13 @@ sort_items(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 {
 	uint32_t	size = 2 * GV_WARP;
 
-	if (n <= THREADS / QUAD)
+	if (n <= SELECT_THREADS / QUAD)
 		sort_by_counting(items, n);
 	else if (!gv_bins_sort<CAPACITY>(items, n, min(k, n), bins))
 	{
 		while (size < n)
 			size *= 2;
-		for (uint32_t i = n + threadIdx.x; i < size; i += THREADS)
+		for (uint32_t i = n + threadIdx.x; i < size; i += SELECT_THREADS)
 			items[i] = Item::worst();
 		gv_bitonic_sort(items, size);
 	}
@@ -468,7 +759,7 @@ sort_items(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 
 /* Block (x, y): d_thresholds of piece x of query y. */
 template <typename Source>
-static __global__ void __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(SELECT_THREADS, 2)
 thresholds_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ uint32_t said[2][GV_WARP];
@@ -515,7 +806,7 @@ greatest_of(const uint32_t *values, uint32_t npieces, uint32_t (&own)[2])
  * Shared: items [pieces.capacity].
  */
 template <typename Source>
-static __global__ void __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(SELECT_THREADS, 2)
 filter_kernel(GvDeviceModel model, GvBatch batch)
 {
 	GV_SHARED(memory);
@@ -552,7 +843,7 @@ filter_kernel(GvDeviceModel model, GvBatch batch)
 				&count);
 	if (threadIdx.x == 0)
 		pieces.d_counts[place] = n;
-	for (uint32_t i = threadIdx.x; i < min(n, pieces.capacity); i += THREADS)
+	for (uint32_t i = threadIdx.x; i < min(n, pieces.capacity); i += SELECT_THREADS)
 		left[i] = source.resolve(items[i]);
 }
 
@@ -585,7 +876,7 @@ gather(const GvPieces &pieces, uint32_t npieces, int query, Item *items,
 	if (total > capacity)
 		return total;
 	for (uint32_t p = threadIdx.x / GV_WARP; p < npieces;
-		 p += THREADS / GV_WARP)
+		 p += SELECT_THREADS / GV_WARP)
 	{
 		bool		is_first = p < GV_WARP;
 		uint32_t	end = __shfl_sync(GV_FULL_WARP, is_first ? upto[0] :
@@ -600,11 +891,11 @@ gather(const GvPieces &pieces, uint32_t npieces, int query, Item *items,
 }
 
 /*
- * The k smallest items of query blockIdx.x, k + THREADS <= CAPACITY.
+ * The k smallest items of query blockIdx.x, k + SELECT_THREADS <= CAPACITY.
  * Shared: items [CAPACITY].
  */
 template <typename Source, int CAPACITY>
-static __global__ void __launch_bounds__(THREADS, CAPACITY == FEW ? 2 : 1)
+static __global__ void __launch_bounds__(SELECT_THREADS, CAPACITY == FEW ? 2 : 1)
 select_kernel(GvDeviceModel model, GvBatch batch)
 {
 	GV_SHARED(memory);
@@ -661,7 +952,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 							&count);
 			if (total <= CAPACITY)
 #pragma unroll 2
-				for (uint32_t i = threadIdx.x; i < total; i += THREADS)
+				for (uint32_t i = threadIdx.x; i < total; i += SELECT_THREADS)
 					items[i] = source.resolve(items[i]);
 		}
 	}
@@ -680,7 +971,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	}
 	for (;;)
 	{
-		for (; slot < nslots && total + THREADS <= CAPACITY; slot++)
+		for (; slot < nslots && total + SELECT_THREADS <= CAPACITY; slot++)
 		{
 			uint32_t	i = all.at(slot);
 			uint32_t	key = i < source.n ? source.key(i) : NO_KEY;
@@ -763,27 +1054,27 @@ struct CubSort
 static int
 blocks_for(int64_t n)
 {
-	return (int) ((n + THREADS - 1) / THREADS);
+	return (int) ((n + SELECT_THREADS - 1) / SELECT_THREADS);
 }
 
 /* Lists ascend already, and the sort is stable. */
 static __global__ void
 list_items_kernel(const float *scores, int n, uint64_t *items)
 {
-	int			i = blockIdx.x * THREADS + threadIdx.x;
+	int			i = blockIdx.x * SELECT_THREADS + threadIdx.x;
 
 	if (i < n)
 		items[i] = (uint64_t) gv_ordered(scores[i]) << 32 | (uint32_t) i;
 }
 
 /* One block: the nearest lists, numbered. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(SELECT_THREADS)
 number_kernel(GvDeviceModel model, GvBatch batch, int query,
 			  const uint64_t *items)
 {
 	__shared__ GvNumbering numbering;
 
-	gv_number_many<THREADS>(model, batch, query,
+	gv_number_many<SELECT_THREADS>(model, batch, query,
 							min(batch.d_wanted[query].probes, model.nlists),
 							[&](int i)
 	{
@@ -803,10 +1094,10 @@ sort_lists(const GvDeviceModel *model, const GvBatch *batch,
 	GV_TRY(sort.take_memory(searcher, n));
 	for (int query = 0; query < batch->n; query++)
 	{
-		GV_LAUNCH(list_items_kernel, blocks_for(n), THREADS, 0, stream,
+		GV_LAUNCH(list_items_kernel, blocks_for(n), SELECT_THREADS, 0, stream,
 				  batch->d_coarse + query * n, (int) n, sort.first);
 		GV_TRY(sort.run(n, 32, 64, stream));
-		GV_LAUNCH(number_kernel, 1, THREADS, 0, stream, *model, *batch, query,
+		GV_LAUNCH(number_kernel, 1, SELECT_THREADS, 0, stream, *model, *batch, query,
 				  sort.second);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
@@ -834,7 +1125,7 @@ static __global__ void
 posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 					 SortItem *items)
 {
-	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int64_t		i = (int64_t) blockIdx.x * SELECT_THREADS + threadIdx.x;
 	uint32_t	key = NO_KEY;
 	uint64_t	rowid = 0;
 
@@ -861,7 +1152,7 @@ sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 {
 	uint32_t	dead = gv_ordered(__int_as_float(0x7F800000));
 	int64_t		k = min((int64_t) batch.d_wanted[query].capacity, n);
-	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int64_t		i = (int64_t) blockIdx.x * SELECT_THREADS + threadIdx.x;
 	uint64_t	rowid;
 	int			probe;
 
@@ -905,15 +1196,15 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 		GV_TRY(sort.take_memory(searcher, n));
 	for (int query = 0; query < batch->n && n > 0; query++)
 	{
-		GV_LAUNCH(posting_items_kernel, blocks_for(n), THREADS, 0, stream,
+		GV_LAUNCH(posting_items_kernel, blocks_for(n), SELECT_THREADS, 0, stream,
 				  *model, *batch, query, n, sort.first);
 		GV_TRY(sort.run(n, ROWID_BIT, SORT_BITS, stream));
 		GV_LAUNCH(sorted_hits_kernel,
 				  blocks_for(n < batch->capacity ? n : batch->capacity),
-				  THREADS, 0, stream, *model, *batch, query, n, sort.second);
+				  SELECT_THREADS, 0, stream, *model, *batch, query, n, sort.second);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
-	GV_LAUNCH(sorted_found_kernel, batch->n, THREADS, 0, stream, *batch);
+	GV_LAUNCH(sorted_found_kernel, batch->n, SELECT_THREADS, 0, stream, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }
 
@@ -949,7 +1240,7 @@ place_pieces(GvPieces *pieces, int nsms, int32_t n, int64_t nitems, int32_t k,
 }
 
 /*
- * See gv_index.h.  Where a scan filters there are few scores, whatever there
+ * See search.h.  Where a scan filters there are few scores, whatever there
  * is memory for.
  */
 void
@@ -984,42 +1275,33 @@ launch_passes(const GvDeviceModel *model, const GvBatch *batch,
 	{
 		dim3		grid(pieces.n, batch->n);
 
-		GV_TRY(gv_launch_step(thresholds_kernel<Source>, grid, THREADS, 0,
+		GV_TRY(gv_launch_step(thresholds_kernel<Source>, grid, SELECT_THREADS, 0,
 							  stream, model, batch));
-		GV_TRY(gv_launch_step(filter_kernel<Source>, grid, THREADS,
+		GV_TRY(gv_launch_step(filter_kernel<Source>, grid, SELECT_THREADS,
 							  pieces.capacity * item_bytes, stream, model,
 							  batch));
 	}
 	if (k <= FEW / 4)
-		return gv_launch_step(select_kernel<Source, FEW>, batch->n, THREADS,
+		return gv_launch_step(select_kernel<Source, FEW>, batch->n, SELECT_THREADS,
 							  FEW * item_bytes, stream, model, batch);
-	return gv_launch_step(select_kernel<Source, MANY>, batch->n, THREADS,
+	return gv_launch_step(select_kernel<Source, MANY>, batch->n, SELECT_THREADS,
 						  MANY * item_bytes, stream, model, batch);
 }
 
-/* See gv_index.h. */
-bool
-gv_gpu_selects_lists(const GvDeviceModel *model, const GvBatch *batch)
-{
-	return (select_by > 0 && (select_by & GV_SELECT_LISTS) != 0) ||
-		batch->list_pieces.n > 1 || batch->probes > GV_MANY_PROBES ||
-		(batch->probes > GV_SIFT_MOST && model->nlists > GV_MOST_PICKED);
-}
-
-/* See gv_index.h. */
-bool
-gv_gpu_selects_postings(const GvBatch *batch)
-{
-	return (select_by > 0 && (select_by & GV_SELECT_POSTINGS) != 0) ||
-		batch->posting_pieces.n > 1 || !gv_gpu_can_sift(batch);
-}
-
-/* Are the best postings more, or of more probes, than a block selects? */
+/* See search.h. */
 bool
 gv_gpu_sorts_postings(const GvBatch *batch)
 {
 	return batch->capacity > GV_MANY_POSTINGS || batch->probes > MAX_PROBES ||
 		batch->postings > MAX_POSTINGS;
+}
+
+/* See search.h. */
+bool
+gv_gpu_can_sift(const GvBatch *batch)
+{
+	return batch->capacity <= GV_SIFT_MOST &&
+		batch->probes <= GV_MANY_PROBES && batch->postings <= MOST_SIFTED;
 }
 
 /* d_probed, d_starts and d_found of a batch, from d_coarse. */
@@ -1029,7 +1311,18 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 {
 	if (batch->probes > GV_MANY_PROBES)
 		return sort_lists(model, batch, searcher);
-	return launch_passes<ListItems>(model, batch, searcher, batch->probes);
+	if ((select_by > 0 && (select_by & GV_SELECT_LISTS) != 0) ||
+		batch->list_pieces.n > 1 || (batch->probes > GV_SIFT_MOST &&
+									 model->nlists > GV_MOST_PICKED))
+		return launch_passes<ListItems>(model, batch, searcher,
+										batch->probes);
+	if (batch->probes <= GV_SIFT_MOST)
+		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
+							  searcher->stream, model, batch);
+	return gv_launch_step(model->nlists <= PICKED_FROM * SELECT_THREADS ?
+						  pick_lists_kernel<PICKED_FROM> :
+						  pick_lists_kernel<MOST_PICKED_FROM>, batch->n,
+						  SELECT_THREADS, 0, searcher->stream, model, batch);
 }
 
 /* d_hits and all that comes out of a batch but bounds, from d_scores. */
@@ -1039,6 +1332,14 @@ gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 {
 	if (gv_gpu_sorts_postings(batch))
 		return sort_postings(model, batch, searcher);
-	return launch_passes<PostingItems>(model, batch, searcher,
-										batch->capacity);
+	if ((select_by > 0 && (select_by & GV_SELECT_POSTINGS) != 0) ||
+		batch->posting_pieces.n > 1 || !gv_gpu_can_sift(batch))
+		return launch_passes<PostingItems>(model, batch, searcher,
+										   batch->capacity);
+	if (batch->by_lists)
+		return gv_launch_step(sift_postings_kernel<FewSift, 4, 8>, batch->n,
+							  FewSift::THREADS, 0, searcher->stream, model,
+							  batch);
+	return gv_launch_step(sift_postings_kernel<GvSift, 20, 2>, batch->n,
+						  GvSift::THREADS, 0, searcher->stream, model, batch);
 }

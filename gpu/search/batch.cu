@@ -1,15 +1,16 @@
 /*
- * parts.cu
+ * batch.cu
  *		The parts of a batch: of how many searches each, what shape its arrays
  *		have, and where in memory they are.
  *
  * Small parts are graphs, which have shapes and addresses in them.  So shapes
  * of these are rounded up, and few graphs serve many batches.
  */
+#include <math.h>
 #include <string.h>
 
-#include "gpu/coarse/gv_coarse.h"
-#include "gpu/index/gv_index.h"
+#include "gpu/search/search.h"
+#include "gpu/search/search.h"
 
 /* Queries that one part of a batch may have. */
 #define MOST_QUERIES	512
@@ -65,8 +66,8 @@ most_postings(const GvMirror *mirror, int32_t probes)
  * parts a round number, because where the next one's answers go is part of its
  * graph.
  */
-int32_t
-gv_gpu_part_of(int32_t n)
+static int32_t
+part_of(int32_t n)
 {
 	int32_t		few = n >= FOUR_PARTS ? 4 : n >= TWO_PARTS ? 2 : 1;
 	int32_t		nparts = (n + MOST_QUERIES - 1) / MOST_QUERIES;
@@ -211,8 +212,8 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 }
 
 /* The shape of the next part of a batch. */
-int32_t
-gv_gpu_next_part(const GvSearcher *searcher, const GvMirror *mirror,
+static int32_t
+next_part(const GvSearcher *searcher, const GvMirror *mirror,
 				 const GvSearch *searches, int32_t n, GvBatch *batch,
 				 bool *small)
 {
@@ -229,13 +230,13 @@ gv_gpu_next_part(const GvSearcher *searcher, const GvMirror *mirror,
 /*
  * Point a batch's arrays at memory: in and out follow those of the parts
  * before it, work is every part's of the stream, of which the first own_from
- * bytes are all parts' that are gathered (gather.cu): what is there is used up
+ * bytes are all parts' that are gathered (batch.cu): what is there is used up
  * before the next part's is made.  With NULL for memory only the sizes count.
  * Arrays that are copied (queries and wanted; probes, hits and bounds) have
  * the same order on both sides.
  */
-void
-gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
+static void
+place_part(const GvDeviceModel *model, GvSearcher *searcher,
 				  GvSearcher *stream, GvPlaces *places, GvBatch *batch)
 {
 	size_t		n = batch->n;
@@ -333,4 +334,236 @@ gv_gpu_found_bytes(int32_t n, size_t *near_at)
 	(void) gv_carve(&bytes, capacity * sizeof(GvFound));
 	*near_at = gv_carve(&bytes, capacity * sizeof(GvNear));
 	return bytes;
+}
+
+/* ----
+ * Long parts of a batch: started one by one, or some together, whose
+ * lists are scanned for all of their queries (search.h).
+ *
+ * Of thousands of queries each list is met by many, and its codes need be read
+ * and looked up once for all of them.  For that the lists of all must be
+ * chosen first; so parts come as always, one after the other, up to there,
+ * which keeps scores of lists in L2 and the host a part ahead of the device,
+ * and wait for the others.  Half of a batch is one stream's, so one half is
+ * scanned while the host and the device are at the choice of the other's
+ * lists.
+ */
+
+/*
+ * Queries that must meet a list, on average, so that its look-ups are worth
+ * it.
+ */
+#define LEAST_PAIRS		8
+#define LEAST_QUERIES	256		/* of a batch, that it is worth to look */
+#define PART_QUERIES	1280	/* of a part that is gathered: fewer launches,
+								 * and more to do for each, than by parts of
+								 * 512 */
+
+static GV_TUNABLE int32_t gather_by = -1;	/* see gv_gpu_gather_by */
+
+#ifdef GV_TEST_BUILD
+/* See search.h. */
+void
+gv_gpu_gather_by(int32_t n)
+{
+	gather_by = n;
+}
+#endif
+
+/*
+ * Returns whether lists may be scanned for all queries that probe them, as far
+ * as the first search of a batch of `all` tells.
+ */
+static bool
+may_suit(const GvDeviceModel *model, const GvSearch *first, int32_t all)
+{
+	if (gather_by == 0 || first->condition != NULL || first->rank > 0 ||
+		model->shape.chunks > GV_ROUGH_CHUNKS ||
+		model->dims > GV_ROUGH_DIMS * model->m)
+		return false;
+	return gather_by > 0 ||
+		(all >= LEAST_QUERIES && (int64_t) all * first->probes >=
+		 (int64_t) LEAST_PAIRS * model->nlists);
+}
+
+/* And does a part suit? */
+static bool
+suits(const GvBatch *batch, bool small)
+{
+	return !small && batch->tests == 0 && batch->postings > 0 &&
+		gv_gpu_can_sift(batch);
+}
+
+/* See search.h. */
+void
+gv_gpu_place_gathered(const GvDeviceModel *model, GvSearcher *searcher,
+					  GvSearcher *stream, GvPlaces *places,
+						GvGathered *gathered)
+{
+	int64_t		npairs = 0;
+
+	places->own_bytes = 0;
+	for (int i = 0; i < gathered->nparts; i++)
+	{
+		place_part(model, searcher, stream, places,
+						  &gathered->parts[i]);
+		npairs += (int64_t) gathered->parts[i].n * gathered->parts[i].probes;
+	}
+	if (gathered->by_lists)
+		gv_gpu_place_lists(model, (char *) stream->d_work.memory +
+						   places->own_from, &places->own_bytes, gathered->n,
+						   npairs, &gathered->lists);
+}
+
+/* How much memory is that? */
+static void
+size_gathered(const GvDeviceModel *model, const GvSearcher *searcher,
+			  GvGathered *gathered)
+{
+	GvPlaces	places = {};
+
+	/* of neither anything is changed */
+	gv_gpu_place_gathered(model, (GvSearcher *) searcher,
+						  (GvSearcher *) searcher, &places, gathered);
+	gathered->own_from = places.common_bytes;
+	gathered->work_bytes = places.common_bytes + places.own_bytes;
+}
+
+/*
+ * Takes parts of the first of n searches, of a batch of `all`, whose lists are
+ * scanned for all of them together.  False: that does not suit.
+ */
+static bool
+take_parts(const GvSearcher *searcher, const GvMirror *mirror,
+			 const GvSearch *searches, int32_t n, int32_t all,
+			 GvGathered *gathered)
+{
+	const GvDeviceModel *model = &mirror->model;
+	int32_t		most = gather_by > 0 ? gather_by : PART_QUERIES;
+	int32_t		nparts = (all + most - 1) / most;
+	int64_t		npairs = 0;
+	int32_t		together;
+	bool		small;
+
+	/* one turn for each lane, at least, and about the same of each */
+	for (int32_t turns = 2;; turns++)
+		if ((together = (nparts + turns - 1) / turns) <= GV_MOST_GATHERED)
+			break;
+	most = (all + nparts - 1) / nparts;
+	while (gathered->nparts < together && gathered->n < n)
+	{
+		int			i = gathered->nparts;
+		int32_t		left = n - gathered->n;
+
+		gathered->taken[i] =
+			next_part(searcher, mirror, searches + gathered->n,
+							 left < most ? left : most, &gathered->parts[i],
+							 &small);
+		if (!suits(&gathered->parts[i], small))
+			break;
+		gathered->parts[i].by_lists = true;
+		gathered->n += gathered->taken[i];
+		gathered->nparts++;
+		size_gathered(model, searcher, gathered);
+		if (gathered->work_bytes > (size_t) searcher->most_work)
+		{
+			gathered->n -= gathered->taken[i];
+			gathered->nparts--;
+			break;
+		}
+		npairs += (int64_t) gathered->parts[i].n *
+			gathered->parts[i].probes;
+	}
+	return gathered->nparts > 0 &&
+		(gather_by > 0 || npairs >= (int64_t) LEAST_PAIRS * model->nlists);
+}
+
+/* See search.h. */
+void
+gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
+			  const GvSearch *searches, int32_t n, int32_t all,
+			  GvGathered *gathered)
+{
+	int32_t		most = part_of(all);
+
+	gathered->nparts = 0;
+	gathered->n = 0;
+	gathered->small = false;
+	gathered->by_lists = true;
+	if (!may_suit(&mirror->model, searches, all) ||
+		!take_parts(searcher, mirror, searches, n, all, gathered))
+	{
+		gathered->by_lists = false;
+		gathered->nparts = 1;
+		gathered->taken[0] = gathered->n =
+			next_part(searcher, mirror, searches, n < most ? n : most,
+							 &gathered->parts[0], &gathered->small);
+	}
+	size_gathered(&mirror->model, searcher, gathered);
+}
+
+/* ----
+ * Queries into the memory that the device reads.
+ */
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define STREAMED		16		/* numbers, of a line of the cache */
+#define STREAMED_AHEAD	256
+#define STREAMED_FROM	65		/* queries of a part that is copied */
+
+/*
+ * Numbers of a query to where the device looks, past the caches: the processor
+ * does not look there again, and need not read what it overwrites.
+ */
+static void
+stream_out(float *to, const float *from, size_t n)
+{
+	size_t		i = 0;
+
+#ifdef __SSE2__
+	if ((uintptr_t) to % sizeof(__m128i) == 0)
+		for (; i + STREAMED <= n; i += STREAMED)
+		{
+			_mm_prefetch((const char *) (from + i + STREAMED_AHEAD), _MM_HINT_T0);
+			for (size_t j = i; j < i + STREAMED; j += 4)
+				_mm_stream_si128((__m128i *) (to + j),
+								 _mm_loadu_si128((const __m128i *) (from + j)));
+		}
+#endif
+	memcpy(to + i, from + i, (n - i) * sizeof(float));
+}
+
+/* Queries of n searches, and what they want, to where the device looks. */
+void
+gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
+					  const GvSearch *searches, int32_t n)
+{
+	float	   *queries = (float *) batch->in_queries;
+	GvWanted   *wanted = (GvWanted *) batch->in_wanted;
+
+	for (int32_t i = 0; i < n; i++)
+	{
+		float	   *to = queries + (size_t) i * model->dims;
+
+		/* few are read at once, from the processor's cache */
+		if (n >= STREAMED_FROM)
+			stream_out(to, searches[i].query, model->dims);
+		else
+			memcpy(to, searches[i].query, model->dims * sizeof(float));
+		wanted[i].probes = searches[i].probes;
+		wanted[i].capacity = searches[i].capacity;
+		wanted[i].length = model->refine_slots == 0 ||
+			model->metric != GV_IP ? 0 :
+			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
+								 model->dims));
+	}
+	memset(wanted + n, 0, (batch->n - n) * sizeof(GvWanted));
+#ifdef __SSE2__
+	/* before the device is told that they are there */
+	if (n >= STREAMED_FROM)
+		_mm_sfence();
+#endif
 }

@@ -1,5 +1,5 @@
 /*
- * bound.cu
+ * bounds.cu
  *		What the refine records of the hits prove: gv_refine_bound's bounds, to
  *		the last bit.
  *
@@ -9,9 +9,11 @@
  * 16 bytes a lane, so that a record's are all on their way at once, and are
  * dealt to the lanes through shared memory.
  */
+#include "gpu/search/answers.cuh"
+#include "gpu/search/search.h"
+
 #include "gpu/common/common.cuh"
-#include "gpu/index/give.cuh"
-#include "gpu/index/gv_index.h"
+#include "gpu/mirror/mirror.cuh"
 
 #define THREADS			128
 #define LANES			16

@@ -1,5 +1,5 @@
 /*
- * scan.cuh
+ * listscan.cuh
  *		What scanners of lists share: a query's table and probes in shared
  *		memory, the look-ups, what becomes of a posting.
  *
@@ -9,13 +9,11 @@
  * constant.  So a look-up is that, a load, an addition, and half an operation
  * for masks.
  */
-#ifndef GV_SCAN_CUH
-#define GV_SCAN_CUH
-
 #include <stdint.h>
 
+#include "gpu/search/search.h"
+
 #include "gpu/common/common.cuh"
-#include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
 #define GV_CHUNK_BYTES	(2 * GV_CHUNK * GV_CODEWORDS * 4)	/* of the table */
@@ -272,5 +270,3 @@ gv_scan_grid(const GvBatch &batch, const GvSearcher &searcher, int resident)
 	}
 	return dim3((unsigned) (best < most ? best : most), batch.n);
 }
-
-#endif							/* GV_SCAN_CUH */

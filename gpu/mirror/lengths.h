@@ -1,5 +1,5 @@
 /*
- * gv_lengths.h
+ * lengths.h
  *		How long lists are, and how many blocks some of them have at most.
  *
  * A search has memory for the scores of all postings that it may meet: those

@@ -12,9 +12,6 @@
  *
  * An Item has a key, and before() as in warpselect.cuh.
  */
-#ifndef GV_BINS_CUH
-#define GV_BINS_CUH
-
 #include <math.h>
 #include <stdint.h>
 
@@ -317,5 +314,3 @@ gv_bitonic_sort(Item *items, uint32_t n)
 				__syncwarp();
 		}
 }
-
-#endif							/* GV_BINS_CUH */

@@ -1,5 +1,5 @@
 /*
- * table.cu
+ * tables.cu
  *		A batch's first step: queries come to the device, and the look-up table
  *		of each is made.
  *
@@ -7,9 +7,11 @@
  * that make the chunks of its table, which read them from the host's memory
  * and leave them in the device's.  Entries are gv_table's to the last bit.
  */
+#include "gpu/search/search.h"
+
 #include "gpu/common/common.cuh"
 #include "gpu/common/half.cuh"
-#include "gpu/index/gv_index.h"
+#include "gpu/mirror/mirror.cuh"
 
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)
@@ -69,7 +71,7 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 /*
  * Block (x, y): chunk x of QUERIES queries, an entry of each one's table each
  * thread.  Rows beyond m are 0, so that the spare codes of the last chunk add
- * nothing.  Of batches whose lists are found by approximate.cu, each makes a
+ * nothing.  Of batches whose lists are found by coarsefilter.cu, each makes a
  * part of the half copies.  Beyond the chunks are blocks that bring
  * conditions.
  */

@@ -1,14 +1,11 @@
 /*
- * score.cuh
+ * coarse.cuh
  *		List scores by teams of four lanes: gv_coarse's to the last bit.
  *
  * Dimension i goes to partial sum i mod 16; lane l of the four has sums 4l ..
  * 4l + 3, so that it reads 16 bytes at once.  Dimensions that a vector does
  * not have are 0 and leave the sums as they are.
  */
-#ifndef GV_SCORE_CUH
-#define GV_SCORE_CUH
-
 #include "gpu/common/common.cuh"
 
 #define GV_QUAD			4		/* lanes that share a score */
@@ -115,5 +112,3 @@ gv_quad_score(const float *query, const float *centroid, int dims)
 		gv_score_rows<PRODUCT, true, AHEAD>(query, centroid, dims) :
 		gv_score_rows<PRODUCT, false, GV_AHEAD>(query, centroid, dims);
 }
-
-#endif							/* GV_SCORE_CUH */

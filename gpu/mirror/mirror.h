@@ -1,13 +1,13 @@
 /*
- * gv_card.h
+ * mirror.h
  *		An index's mirror in a device's memory: blocks, lists, refine records
  *		and what kernels need of the model.
  */
-#ifndef GV_CARD_H
-#define GV_CARD_H
+#ifndef GV_GPU_MIRROR_H
+#define GV_GPU_MIRROR_H
 
 #include "gpu/common/gv_cuda.h"
-#include "gpu/common/gv_lengths.h"
+#include "gpu/mirror/lengths.h"
 
 /*
  * A block on the device, block_bytes long:
@@ -130,7 +130,7 @@ struct GvDeviceModel
 										 * both levels */
 };
 
-struct GvPool;					/* the device's memory for blocks (pool.cu) */
+struct GvPool;					/* memory for blocks */
 
 /* The host's side of a list. */
 struct GvHostList
@@ -182,4 +182,26 @@ struct GvMirror
 	uint8_t    *view;			/* the same in the layout of GvBlock */
 };
 
-#endif							/* GV_CARD_H */
+/* What GvMirrorBackend has of mirrors. */
+extern int64_t gv_gpu_size(const GvMirrorSpec *spec);
+extern GvStatus gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror);
+extern void gv_gpu_drop(GvMirror *mirror);
+extern int64_t gv_gpu_bytes(const GvMirror *mirror);
+extern GvStatus gv_gpu_put_array(GvMirror *mirror, GvArray array,
+								 int64_t first, int64_t n, const void *values);
+extern GvStatus gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk);
+extern GvStatus gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
+								  int32_t n);
+extern GvStatus gv_gpu_get_array(GvMirror *mirror, GvArray array,
+								 int64_t first, int64_t n, void *values);
+extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,
+								 GvBlock *view);
+extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
+								  int32_t n, GvRefineItem *items);
+
+/* Half copies of a mirror's centroids, which builders have without lists. */
+extern GvStatus gv_gpu_half_create(GvMirror *mirror);
+extern void gv_gpu_half_drop(GvMirror *mirror);
+extern GvStatus gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n);
+
+#endif							/* GV_GPU_MIRROR_H */

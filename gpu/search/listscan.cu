@@ -1,7 +1,210 @@
 /*
- * keyscan.cu
- *		The list scanner of batches with conditions on keys: scores of the live
- *		postings that satisfy their query's, side by side, and of the sample.
+ * listscan.cu
+ *		The score S of every live posting of the probed lists.
+ *
+ * The unit of work is a block of 32 postings, one to a lane, so short lists
+ * cost no more than long ones: the blocks of all probes of a query are
+ * numbered through and dealt to warps.  S is computed as it is defined: fp32
+ * table, fp32 sum in the order of the sub-quantizers, no contraction.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#include "gpu/search/search.h"
+#include "gpu/search/search.h"
+#include "gpu/search/search.h"
+#include "gpu/search/listscan.cuh"
+
+#include "gpu/common/common.cuh"
+#include "gpu/common/warpselect.cuh"
+#include "gpu/search/answers.cuh"
+
+static GvStatus keyscan(const GvDeviceModel *model,
+							   const GvBatch *batch,
+							   GvSearcher *searcher);
+
+#define GROUP			8		/* chunks of codes on their way at once */
+#define MOST_RESIDENT	1024	/* threads of an SM, for 64 registers each */
+#define FEW_QUERIES		4		/* up to here, thread blocks are small */
+
+/*
+ * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.  Of queries
+ * that were scanned list by list only those of d_whole have anything to do; the
+ * first block counts their scores.
+ * Shared: table [chunks * 32][16] floats.
+ */
+template <int THREADS>
+static __global__ void
+__launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
+scan_kernel(GvDeviceModel model, GvBatch batch)
+{
+	constexpr int warps = THREADS / GV_WARP;
+	GV_SHARED(table);
+	__shared__ GvKept kept;
+	int			query = blockIdx.y;
+	int			lane = threadIdx.x % GV_WARP;
+	int64_t		first_posting = (int64_t) query * batch.postings;
+	GvProbes	probes;
+	uint32_t	nblocks;
+
+	if (batch.d_whole != NULL && !batch.d_whole[query])
+		return;
+	nblocks = gv_scan_begins<THREADS>(model, batch, query, blockIdx.x * warps,
+									  table, &kept, probes);
+	if (batch.d_whole != NULL && blockIdx.x == 0 && threadIdx.x == 0)
+		batch.d_kept[query] = nblocks * GV_BLOCK;
+	for (uint32_t b = blockIdx.x * warps + threadIdx.x / GV_WARP; b < nblocks;
+		 b += gridDim.x * warps)
+	{
+		int			probe = probes.find(kept, b);
+		float		base;
+		const uint8_t *block = probes.block_of(kept, b, probe,
+											   model.shape.block_bytes, &base);
+		float		t = __ldcs((const float *) (block + model.shape.t) + lane);
+		uint32_t	live = *(const uint32_t *) (block + model.shape.live);
+		uint32_t	high = __ldcs((const uint32_t *) (block + model.shape.high) +
+								  lane);
+		uint32_t	low = __ldcs((const uint16_t *) (block + model.shape.low) +
+								 lane);
+		float		sum = gv_add_codes<GROUP>((const uint4 *) block + lane,
+											  model.shape.chunks,
+											  (const char *) table);
+
+		gv_store_posting(batch, first_posting + (int64_t) b * GV_WARP + lane,
+						 live,
+					__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
+	}
+}
+
+template <int THREADS>
+static GvStatus
+launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher)
+{
+	int			table_bytes = model->shape.chunks * GV_CHUNK_BYTES;
+	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, MOST_RESIDENT);
+
+	if (grid.x == 0)
+		return GV_OK;
+	return gv_launch_step(scan_kernel<THREADS>, grid, THREADS, table_bytes,
+						  searcher->stream, model, batch);
+}
+
+/* d_scores [n][postings] of a batch, or of the queries of d_whole. */
+GvStatus
+gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
+			GvSearcher *searcher)
+{
+	if (batch->tests > 0)
+		return keyscan(model, batch, searcher);
+	/* a lone query's blocks are few: they should be on many processors */
+	if (batch->n <= FEW_QUERIES)
+		return launch<64>(model, batch, searcher);
+	return launch<256>(model, batch, searcher);
+}
+
+/* ----
+ * A condition on keys, asked of some blocks by a warp, lane i posting i.
+ *
+ * A block's head is not asked whether any posting may satisfy a test: where it
+ * did not tell, abbreviated keys were read after it, and two reads in turn
+ * take twice as long; abbreviated keys are a small part of what codes are.
+ */
+
+/* An abbreviated key of `width` bytes. */
+static __device__ __forceinline__ uint64_t
+gv_load_abbrev(const uint8_t *abbrevs, int width, int i)
+{
+	switch (width)
+	{
+		case 1:
+			return abbrevs[i];
+		case 2:
+			return ((const uint16_t *) abbrevs)[i];
+		case 4:
+			return ((const uint32_t *) abbrevs)[i];
+		default:
+			return ((const uint64_t *) abbrevs)[i];
+	}
+}
+
+/* Is an abbreviated key among values [n], n > 0, ascending? */
+static __device__ __forceinline__ bool
+gv_among(const uint64_t *values, int n, uint64_t abbrev)
+{
+	int			place = 0;
+
+	while (n > 1)
+	{
+		int			half = n / 2;
+
+		place += values[place + half - 1] < abbrev ? half : 0;
+		n -= half;
+	}
+	return values[place] == abbrev;
+}
+
+/* Does a key that is not NULL satisfy the test? */
+static __device__ __forceinline__ bool
+gv_matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
+{
+	switch (test.kind)
+	{
+		case GV_TEST_RANGE:
+			return test.low <= abbrev && abbrev <= test.high;
+		case GV_TEST_SET:
+			return test.nvalues > 0 && test.low <= abbrev &&
+				abbrev <= test.high &&
+				gv_among(values + test.first, test.nvalues, abbrev);
+		case GV_TEST_ANY_BIT:
+			return (abbrev & test.low) != 0;
+		case GV_TEST_ALL_BITS:
+			return (abbrev & test.low) == test.low;
+		default:
+			return test.kind == GV_TEST_NOT_NULL;
+	}
+}
+
+/*
+ * By a warp: of matching [N], bit i for posting i of a block, those that
+ * satisfy tests [n]; of N blocks, whose keys these are.
+ */
+template <int N>
+static __device__ __forceinline__ void
+gv_device_match(const GvDeviceTest *tests, int n, const uint64_t *values,
+			  const uint8_t *const (&keys)[N], uint32_t (&matching)[N])
+{
+	int			lane = threadIdx.x % GV_WARP;
+	uint32_t	left = 1;
+
+	for (int i = 0; i < n && left != 0 && tests[i].kind != 0; i++)
+	{
+		const GvDeviceTest &test = tests[i];
+		uint32_t	nulls[N];
+		uint64_t	abbrevs[N];
+
+#pragma unroll
+		for (int b = 0; b < N; b++)
+		{
+			nulls[b] = ((const GvKeyHead *) keys[b])[test.key].nulls;
+			abbrevs[b] =
+				gv_load_abbrev(keys[b] + test.abbrevs_at, test.width, lane);
+		}
+		left = 0;
+#pragma unroll
+		for (int b = 0; b < N; b++)
+		{
+			matching[b] &= __ballot_sync(GV_FULL_WARP,
+										 (nulls[b] >> lane & 1) != 0 ?
+										 test.kind == GV_TEST_NULL :
+										 gv_matches(test, values, abbrevs[b]));
+			left |= matching[b];
+		}
+	}
+}
+
+/* ----
+ * The list scanner of batches with conditions on keys: scores of the live
+ * postings that satisfy their query's, side by side, and of the sample.
  *
  * Of a block's 32 postings few satisfy a condition, and a warp that adds up
  * the codes of one takes as long as for all.  So a warp asks the condition of
@@ -9,19 +212,15 @@
  * memory until there is one for each lane, from whatever blocks.  The warps of
  * a block of threads share those that are left in the end.
  */
-#include "gpu/coarse/gv_coarse.h"
-#include "gpu/index/condition.cuh"
-#include "gpu/index/gv_index.h"
-#include "gpu/index/scan.cuh"
 
 #define MANY_THREADS	256
 #define FEW_THREADS		64		/* where a long table leaves no shared memory
 								 * for MANY_THREADS */
-#define GROUP			5		/* chunks of codes on their way at once */
-#define MOST_RESIDENT	768		/* threads of an SM, for 80 registers each */
+#define KEYSCAN_GROUP			5		/* chunks of codes on their way at once */
+#define KEYSCAN_RESIDENT	768		/* threads of an SM, for 80 registers each */
 #define MOST_RUN		GV_WARP	/* blocks that a warp takes, a lane each */
 #define AT_ONCE			4		/* of which so many are asked at once */
-#define CAPACITY			(2 * GV_WARP - 1)	/* for postings that wait */
+#define WAIT_CAPACITY			(2 * GV_WARP - 1)	/* for postings that wait */
 
 /* A posting that satisfies its query's condition. */
 struct Waiting
@@ -35,7 +234,7 @@ struct Waiting
 template <int THREADS>
 struct Wait
 {
-	Waiting		postings[THREADS / GV_WARP][CAPACITY];	/* of each warp */
+	Waiting		postings[THREADS / GV_WARP][WAIT_CAPACITY];	/* of each warp */
 	uint32_t	left[THREADS / GV_WARP];	/* so many, in the end */
 };
 
@@ -69,7 +268,7 @@ struct Scan
 			__ldcs((const float *) (block + model.shape.t) + posting);
 
 		return __fadd_rn(__fadd_rn(base, t),
-						 gv_add_codes<GROUP>((const uint4 *) block + posting,
+						 gv_add_codes<KEYSCAN_GROUP>((const uint4 *) block + posting,
 											 model.shape.chunks, table));
 	}
 
@@ -292,7 +491,7 @@ struct Scan
  * Shared: table [chunks * 32][16] floats.
  */
 template <int THREADS>
-static __global__ void __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
+static __global__ void __launch_bounds__(THREADS, KEYSCAN_RESIDENT / THREADS)
 keyscan_kernel(GvDeviceModel model, GvBatch batch)
 {
 	constexpr int warps = THREADS / GV_WARP;
@@ -352,10 +551,10 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 
 template <int THREADS>
 static GvStatus
-launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
+launch_keyscan(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
 	   size_t table_bytes)
 {
-	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, MOST_RESIDENT);
+	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, KEYSCAN_RESIDENT);
 
 	if (grid.x == 0)
 		return GV_OK;
@@ -363,15 +562,99 @@ launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
 						  searcher->stream, model, batch);
 }
 
-/* See gv_index.h. */
-GvStatus
-gv_gpu_keyscan(const GvDeviceModel *model, const GvBatch *batch,
+/* See search.h. */
+static GvStatus
+keyscan(const GvDeviceModel *model, const GvBatch *batch,
 			   GvSearcher *searcher)
 {
 	size_t		table_bytes = (size_t) model->shape.chunks * GV_CHUNK_BYTES;
 
 	if (table_bytes + sizeof(Wait<MANY_THREADS>) <=
 		gv_most_shared(searcher->device))
-		return launch<MANY_THREADS>(model, batch, searcher, table_bytes);
-	return launch<FEW_THREADS>(model, batch, searcher, table_bytes);
+		return launch_keyscan<MANY_THREADS>(model, batch, searcher, table_bytes);
+	return launch_keyscan<FEW_THREADS>(model, batch, searcher, table_bytes);
+}
+
+/* ----
+ * Conditions on keys as devices see them, and what satisfies them on its
+ * way back.  tables.cu brings them, listscan.cu asks them.
+ */
+
+#define MATCH_THREADS			256
+
+/* The conditions of n searches, and their ranks, to where the device looks. */
+void
+gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
+					  int32_t n)
+{
+	GvDeviceTest *tests = (GvDeviceTest *) batch->in_tests;
+	uint64_t   *values = (uint64_t *) batch->in_values;
+	int32_t		nvalues = 0;
+
+	memset(tests, 0, (size_t) batch->n * batch->tests * sizeof(GvDeviceTest));
+	for (int32_t i = 0; batch->sampled && i < batch->n; i++)
+		((GvRank *) batch->in_ranks)[i] = i >= n ? GvRank {0, 0.0f} :
+			GvRank {searches[i].limited ? -1 : searches[i].rank,
+				searches[i].limit};
+	for (int32_t i = 0; i < n; i++)
+	{
+		const GvCondition *condition = searches[i].condition;
+		GvDeviceTest *out = tests + (size_t) i * batch->tests;
+
+		for (int32_t t = 0; condition != NULL && t < condition->ntests;
+			 t++, out++)
+		{
+			const GvKeyTest *test = &condition->tests[t];
+			const GvKeyForm *form = &condition->form;
+
+			out->low = test->low;
+			out->high = test->high;
+			out->key = (uint8_t) test->key;
+			out->kind = (uint8_t) test->kind;
+			out->width = form->width[test->key];
+			out->abbrevs_at = (int32_t) gv_keys_at(form, test->key);
+			if (test->kind != GV_TEST_SET || test->nvalues == 0)
+				continue;
+			out->low = test->values[0];
+			out->high = test->values[test->nvalues - 1];
+			out->first = nvalues;
+			out->nvalues = test->nvalues;
+			memcpy(values + nvalues, test->values,
+				   test->nvalues * sizeof(uint64_t));
+			nvalues += test->nvalues;
+		}
+	}
+}
+
+/*
+ * Query blockIdx.x: what gv_download_matches gives, and all the rest, where it
+ * is still on the device.
+ */
+static __global__ void __launch_bounds__(MATCH_THREADS)
+download_matches_kernel(GvDeviceModel model, GvBatch batch)
+{
+	int			query = blockIdx.x;
+	int64_t		first_hit = (int64_t) query * batch.capacity;
+	GvFound		found;
+
+	gv_step_begins();
+	found = batch.d_found[query];
+	gv_download_matches<MATCH_THREADS>(batch, query, found);
+	if (!batch.sampled || found.nprobed == 0 || batch.out_hits == batch.d_hits)
+		return;
+	gv_download_probes(batch, query, found.nprobed);
+	for (int i = threadIdx.x; i < found.nhits; i += MATCH_THREADS)
+		batch.out_hits[first_hit + i] = batch.d_hits[first_hit + i];
+	if (threadIdx.x == 0)
+		batch.out_found[query] = found;
+}
+
+/* The last step of a batch with conditions, where bounds do not follow. */
+GvStatus
+gv_gpu_download_matches(const GvDeviceModel *model, const GvBatch *batch,
+					cudaStream_t stream)
+{
+	return gv_launch_step(download_matches_kernel, batch->n, MATCH_THREADS, 0,
+						  stream,
+						  model, batch);
 }

@@ -27,9 +27,6 @@
  *		void go_on(Note &note, uint64_t id) const	... and what that leads to
  *		void keep(uint32_t rank, const Note &note) const	of those chosen
  */
-#ifndef GV_SIFT_CUH
-#define GV_SIFT_CUH
-
 #include <stdint.h>
 
 #include "gpu/common/bisect.cuh"
@@ -481,5 +478,3 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 	}
 	return sift.count;
 }
-
-#endif							/* GV_SIFT_CUH */

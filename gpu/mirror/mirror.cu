@@ -1,0 +1,1235 @@
+/*
+ * mirror.cu
+ *		Mirrors in the device's memory: made, filled, changed, read back; their
+ *		refine records, and half-precision copies of their centroids.
+ *
+ * A chunk goes to the device as it came, in one copy, and a kernel brings it
+ * into the order that scans want.  Nothing waits for that: a stream keeps
+ * changes in order, and a search waits on the device for the last of them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/common/half.cuh"
+#include "gpu/common/warpselect.cuh"
+#include "gpu/mirror/mirror.h"
+
+#define THREADS			256
+#define LEAST_STAGING	((size_t) 1 << 20)
+#define MOST_STAGING	((size_t) 32 << 20)
+
+static int64_t records_size(const GvMirrorSpec *spec);
+static GvStatus records_create(GvMirror *mirror);
+static void records_drop(GvMirror *mirror);
+static GvStatus pool_create(int64_t block_bytes, int64_t expected_blocks,
+							   GvPool **pool);
+static void pool_drop(GvPool *pool);
+static GvStatus pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
+							 uint32_t *capacity);
+static void pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity);
+static int64_t pool_bytes(const GvPool *pool);
+static int64_t half_bytes(const GvMirrorSpec *spec);
+
+/* Where the arrays of a chunk of n blocks lie, relative to its first. */
+struct ChunkShape
+{
+	size_t		t;
+	size_t		rowids;
+	size_t		keys;
+	size_t		codes;
+	size_t		bytes;
+};
+
+static ChunkShape
+chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
+{
+	ChunkShape	shape;
+
+	shape.t = n * 4;
+	shape.rowids = shape.t + n * GV_BLOCK * 4;
+	shape.keys = shape.rowids + n * GV_BLOCK * 6;
+	shape.codes = shape.keys + n * (size_t) block->keys_bytes;
+	shape.bytes = live_only ? shape.t :
+		shape.codes + n * GV_BLOCK * (size_t) block->code_bytes;
+	shape.bytes = (shape.bytes + 255) / 256 * 256;
+	return shape;
+}
+
+/* Searches to come wait for what the mirror's stream was told so far. */
+static GvStatus
+mirror_changed(GvMirror *mirror)
+{
+	static uint64_t versions;
+
+	mirror->version = __atomic_add_fetch(&versions, 1, __ATOMIC_RELAXED);
+	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+}
+
+/* Every list's last block is half full on average. */
+static int64_t
+expected_blocks(const GvMirrorSpec *spec)
+{
+	return spec->postings / GV_BLOCK + spec->nlists / 2 + 1;
+}
+
+/* Has a block of threads memory for a query's look-up table? */
+static bool
+table_fits(const GvMirrorSpec *spec)
+{
+	GvBlockShape shape = gv_block_shape(spec);
+
+	return gv_table_floats(&shape) * sizeof(float) + GV_SCAN_OWN <=
+		gv_most_shared(spec->device);
+}
+
+/*
+ * Bytes of what is held; parents stay outside, as centroids are compared flat.
+ */
+static int64_t
+held_bytes(const GvMirrorSpec *spec)
+{
+	return (gv_array_length(spec, GV_CODEBOOKS) +
+			gv_array_length(spec, GV_CENTROIDS)) * 4 +
+		spec->nlists * (int64_t) sizeof(GvDeviceList) +
+		expected_blocks(spec) * gv_block_shape(spec).block_bytes +
+		half_bytes(spec) + records_size(spec);
+}
+
+/*
+ * To grow means to wait, so large mirrors begin with all that they may have.
+ */
+static size_t
+first_staging(const GvMirrorSpec *spec)
+{
+	return held_bytes(spec) >= 8 * (int64_t) MOST_STAGING ? MOST_STAGING :
+		LEAST_STAGING;
+}
+
+/*
+ * Returns the bytes of the staging memory after all data have come: it has
+ * doubled each time that it was full.
+ */
+static int64_t
+last_staging(const GvMirrorSpec *spec)
+{
+	int64_t		bytes = (int64_t) first_staging(spec);
+	int64_t		held = held_bytes(spec);
+
+	while (bytes < (int64_t) MOST_STAGING &&
+		   held > 2 * bytes - (int64_t) LEAST_STAGING)
+		bytes *= 2;
+	return bytes;
+}
+
+/* Bytes of the device.  INT64_MAX: this device can never search it. */
+int64_t
+gv_gpu_size(const GvMirrorSpec *spec)
+{
+	return table_fits(spec) ? held_bytes(spec) + last_staging(spec) :
+		INT64_MAX;
+}
+
+static GvStatus
+make_memory(GvMirror *mirror)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	GvBlockShape shape = gv_block_shape(spec);
+
+	mirror->lists = (GvHostList *) calloc(spec->nlists, sizeof(GvHostList));
+	mirror->parents = (float *) calloc(gv_array_length(spec, GV_PARENTS),
+									   sizeof(float));
+	mirror->parent_offsets =
+		(int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
+	mirror->raw = (uint8_t *) malloc(shape.block_bytes);
+	mirror->view = (uint8_t *) malloc(shape.block_bytes +
+									  GV_BLOCK * 3 * sizeof(uint16_t));
+	if (mirror->lists == NULL || mirror->parent_offsets == NULL ||
+		mirror->parents == NULL ||
+		mirror->raw == NULL || mirror->view == NULL)
+		return GV_NO_MEMORY;
+	GV_TRY(pool_create(shape.block_bytes, expected_blocks(spec),
+						  &mirror->pool));
+	GV_CUDA_TRY(cudaStreamCreateWithFlags(&mirror->stream,
+										  cudaStreamNonBlocking));
+	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
+										 cudaEventDisableTiming));
+	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_codebooks,
+						   gv_array_length(spec, GV_CODEBOOKS) * 4));
+	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_centroids,
+						   gv_array_length(spec, GV_CENTROIDS) * 4));
+	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_lists,
+						   spec->nlists * sizeof(GvDeviceList)));
+	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_codebooks, 0,
+								gv_array_length(spec, GV_CODEBOOKS) * 4,
+								mirror->stream));
+	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_centroids, 0,
+								gv_array_length(spec, GV_CENTROIDS) * 4,
+								mirror->stream));
+	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_lists, 0,
+								spec->nlists * sizeof(GvDeviceList),
+								mirror->stream));
+	mirror->model.metric = spec->metric;
+	mirror->model.dims = spec->dims;
+	mirror->model.m = spec->m;
+	mirror->model.nlists = spec->nlists;
+	mirror->model.shape = shape;
+	mirror->model.d_codebooks = mirror->d_codebooks;
+	mirror->model.d_centroids = mirror->d_centroids;
+	mirror->model.d_lists = mirror->d_lists;
+	return mirror_changed(mirror);
+}
+
+/* See gv_mirror_create. */
+GvStatus
+gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
+{
+	GvMirror   *made = (GvMirror *) calloc(1, sizeof(GvMirror));
+	GvStatus	status;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	status = table_fits(spec) ? gv_choose_device(spec->device) : GV_NO_MEMORY;
+	if (status == GV_OK)
+		status = make_memory(made);
+	if (status == GV_OK)
+		status = gv_gpu_half_create(made);
+	if (status == GV_OK)
+		status = records_create(made);
+	if (status != GV_OK)
+	{
+		gv_gpu_drop(made);
+		return status;
+	}
+	*mirror = made;
+	return GV_OK;
+}
+
+/* Also of a mirror that is half made. */
+void
+gv_gpu_drop(GvMirror *mirror)
+{
+	(void) gv_choose_device(mirror->spec.device);
+	if (mirror->stream != NULL)
+	{
+		(void) cudaStreamSynchronize(mirror->stream);
+		(void) cudaStreamDestroy(mirror->stream);
+	}
+	if (mirror->changed != NULL)
+		(void) cudaEventDestroy(mirror->changed);
+	(void) cudaFree(mirror->d_codebooks);
+	(void) cudaFree(mirror->d_centroids);
+	(void) cudaFree(mirror->d_lists);
+	(void) cudaFree(mirror->staging.d_memory);
+	(void) cudaFreeHost(mirror->staging.memory);
+	gv_gpu_half_drop(mirror);
+	records_drop(mirror);
+	pool_drop(mirror->pool);
+	if (mirror->lists != NULL)
+		for (int32_t i = 0; i < mirror->spec.nlists; i++)
+			free(mirror->lists[i].live);
+	free(mirror->lists);
+	free(mirror->parents);
+	free(mirror->parent_offsets);
+	free(mirror->raw);
+	free(mirror->view);
+	free(mirror);
+}
+
+int64_t
+gv_gpu_bytes(const GvMirror *mirror)
+{
+	return (gv_array_length(&mirror->spec, GV_CODEBOOKS) +
+			gv_array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
+		mirror->spec.nlists * (int64_t) sizeof(GvDeviceList) +
+		half_bytes(&mirror->spec) +
+		(int64_t) mirror->staging.bytes + pool_bytes(mirror->pool) +
+		(mirror->record_pool != NULL ? pool_bytes(mirror->record_pool) +
+		 mirror->table_bytes : 0);
+}
+
+/*
+ * Memory for `bytes` on their way, aligned for whatever they are; waits when
+ * there is none.
+ */
+static GvStatus
+staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
+{
+	GvStaging  *staging = &mirror->staging;
+	size_t		needed = 0;
+
+	(void) gv_carve(&needed, bytes);
+	if (staging->used + needed > staging->bytes)
+	{
+		size_t		wanted = staging->bytes > 0 ? staging->bytes * 2 :
+			first_staging(&mirror->spec);
+
+		GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
+		staging->used = 0;
+		if (wanted > MOST_STAGING)
+			wanted = MOST_STAGING;
+		if (wanted < needed)
+			wanted = needed;
+		if (wanted > staging->bytes)
+		{
+			(void) cudaFree(staging->d_memory);
+			(void) cudaFreeHost(staging->memory);
+			memset(staging, 0, sizeof(*staging));
+			GV_CUDA_TRY(cudaMallocHost((void **) &staging->memory, wanted));
+			GV_CUDA_TRY(cudaMalloc((void **) &staging->d_memory, wanted));
+			staging->bytes = wanted;
+		}
+	}
+	*offset = gv_carve(&staging->used, bytes);
+	return GV_OK;
+}
+
+/* See gv_mirror_put_array. */
+GvStatus
+gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
+				 const void *values)
+{
+	float	   *d_array = array == GV_CODEBOOKS ? mirror->d_codebooks :
+		mirror->d_centroids;
+
+	if (first < 0 || n < 0 || n > gv_array_length(&mirror->spec, array) ||
+		first > gv_array_length(&mirror->spec, array) - n)
+		return GV_INVALID;
+	if (array == GV_PARENTS)
+	{
+		memcpy(mirror->parents + first, values, n * sizeof(float));
+		return GV_OK;
+	}
+	if (array == GV_PARENT_OFFSETS)
+	{
+		memcpy(mirror->parent_offsets + first, values, n * sizeof(int32_t));
+		mirror->checked = false;
+		return GV_OK;
+	}
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	for (int64_t done = 0; done < n;)
+	{
+		int64_t		some = n - done;
+		size_t		offset;
+
+		if (some > (int64_t) (LEAST_STAGING / 4))
+			some = LEAST_STAGING / 4;
+		GV_TRY(staging_take(mirror, some * 4, &offset));
+		memcpy(mirror->staging.memory + offset, (const float *) values + done,
+			   some * 4);
+		GV_CUDA_TRY(cudaMemcpyAsync(d_array + first + done,
+									mirror->staging.memory + offset, some * 4,
+									cudaMemcpyHostToDevice, mirror->stream));
+		done += some;
+	}
+	if (array == GV_CENTROIDS && n > 0)
+		GV_TRY(gv_gpu_half_update(mirror, first, n));
+	return mirror_changed(mirror);
+}
+
+/* See gv_mirror_get_array. */
+GvStatus
+gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
+				 void *values)
+{
+	const float *d_array = array == GV_CODEBOOKS ? mirror->d_codebooks :
+		mirror->d_centroids;
+
+	if (n > gv_array_length(&mirror->spec, array) ||
+		first > gv_array_length(&mirror->spec, array) - n)
+		return GV_INVALID;
+	if (array == GV_PARENTS)
+		memcpy(values, mirror->parents + first, n * 4);
+	if (array == GV_PARENT_OFFSETS)
+		memcpy(values, mirror->parent_offsets + first, n * 4);
+	if (array == GV_PARENTS || array == GV_PARENT_OFFSETS)
+		return GV_OK;
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, n * 4,
+								cudaMemcpyDeviceToHost, mirror->stream));
+	return gv_cuda_status(cudaStreamSynchronize(mirror->stream));
+}
+
+/*
+ * Blocks of a chunk from the order they came in to that of the device, a warp
+ * each, lane i posting i.  The first thread then shows them in *list.
+ * rowids, t, keys and codes are NULL when only `live` is new.
+ */
+static __global__ void __launch_bounds__(THREADS)
+place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
+			 const float *t, const uint16_t *rowids, const uint32_t *keys,
+			 const uint8_t *codes,
+			 uint8_t *blocks, GvDeviceList *list, GvDeviceList entry)
+{
+	uint32_t	b = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+	uint8_t    *block = blocks + (int64_t) b * shape.block_bytes;
+
+	if (blockIdx.x == 0 && threadIdx.x == 0)
+		*list = entry;
+	if (b >= nblocks)
+		return;
+	if (lane == 0)
+		*(uint32_t *) (block + shape.live) = live[b];
+	if (codes == NULL)
+		return;
+
+	((float *) (block + shape.t))[lane] = t[(int64_t) b * GV_BLOCK + lane];
+	rowids += ((int64_t) b * GV_BLOCK + lane) * 3;
+	((uint32_t *) (block + shape.high))[lane] =
+		(uint32_t) rowids[0] << 16 | rowids[1];
+	((uint16_t *) (block + shape.low))[lane] = rowids[2];
+
+	keys += (int64_t) b * shape.keys_bytes / 4;
+	for (int i = lane; i < shape.keys_bytes / 4; i += GV_WARP)
+		((uint32_t *) (block + shape.keys))[i] = keys[i];
+
+	codes += (int64_t) b * shape.code_bytes * GV_BLOCK + lane;
+	for (int c = 0; c < shape.chunks; c++)
+	{
+		uint32_t	words[4] = {};
+
+#pragma unroll
+		for (int i = 0; i < GV_CHUNK; i++)
+		{
+			int			p = c * GV_CHUNK + i;
+			uint32_t	byte = p < shape.code_bytes ?
+				codes[(int64_t) p * GV_BLOCK] : 0;
+
+			words[i / 4] |= byte << 8 * (i % 4);
+		}
+		((uint4 *) block)[c * GV_WARP + lane] =
+			make_uint4(words[0], words[1], words[2], words[3]);
+	}
+}
+
+/* Memory for notes of n blocks of a list. */
+static GvStatus
+note_blocks(GvHostList *list, uint32_t n)
+{
+	uint32_t	wanted = n + n / 4 + 1;
+	uint32_t   *live;
+
+	if (n <= list->noted)
+		return GV_OK;
+	live = (uint32_t *) realloc(list->live, wanted * sizeof(uint32_t));
+	if (live == NULL)
+		return GV_NO_MEMORY;
+	list->live = live;
+	list->noted = wanted;
+	return GV_OK;
+}
+
+/*
+ * Memory for n blocks of a list, the first `kept` as they are.  The old room
+ * may be taken by the next chunk at once: the stream keeps the order.
+ */
+static GvStatus
+ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
+{
+	uint8_t    *d_blocks;
+	uint32_t	capacity;
+
+	if (n <= list->capacity)
+		return GV_OK;
+	/* a list that grows, grows again */
+	GV_TRY(pool_take(mirror->pool, list->capacity > 0 ? n + n / 4 : n,
+						&d_blocks, &capacity));
+	if (kept > 0)
+		GV_CUDA_TRY(cudaMemcpyAsync(d_blocks, list->d_blocks,
+									(size_t) kept *
+									mirror->model.shape.block_bytes,
+									cudaMemcpyDeviceToDevice, mirror->stream));
+	if (list->capacity > 0)
+		pool_give(mirror->pool, list->d_blocks, list->capacity);
+	list->d_blocks = d_blocks;
+	list->capacity = capacity;
+	return GV_OK;
+}
+
+/* Count the live postings of the list as it will be. */
+static void
+note_live(GvMirror *mirror, GvHostList *list, const GvListChunk *chunk)
+{
+	uint32_t	n = (uint32_t) (chunk->first + chunk->nblocks);
+
+	for (uint32_t b = chunk->first; b < list->nblocks; b++)
+		list->nlive -= __builtin_popcount(list->live[b]);
+	for (uint32_t b = chunk->first; b < n; b++)
+	{
+		list->live[b] = chunk->live[b - chunk->first];
+		list->nlive += __builtin_popcount(list->live[b]);
+	}
+	mirror->nblocks += (int64_t) n - list->nblocks;
+	if (list->nblocks > 0)
+		gv_lengths_count(&mirror->lengths, list->nblocks, -1);
+	if (n > 0)
+		gv_lengths_count(&mirror->lengths, n, 1);
+	list->nblocks = n;
+}
+
+/* See gv_mirror_put_list. */
+GvStatus
+gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
+{
+	const GvBlockShape *shape = &mirror->model.shape;
+	GvHostList *list;
+	bool		live_only = chunk->codes == NULL;
+	uint32_t	n = (uint32_t) chunk->nblocks;
+	ChunkShape	way = chunk_shape(n, shape, live_only);
+	uint8_t    *memory;
+	uint8_t    *d_memory;
+	size_t		offset;
+	GvDeviceList	entry = {};
+
+	if (chunk->list < 0 || chunk->list >= mirror->spec.nlists)
+		return GV_INVALID;
+	list = &mirror->lists[chunk->list];
+	if ((uint32_t) chunk->first > list->nblocks ||
+		(live_only ? chunk->first + n != list->nblocks :
+		 (chunk->keys != NULL) != (shape->keys_bytes > 0)))
+		return GV_INVALID;
+
+	/* 1. everything that can fail for want of memory */
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	GV_TRY(note_blocks(list, chunk->first + n));
+	GV_TRY(staging_take(mirror, way.bytes, &offset));
+	GV_TRY(ensure_capacity(mirror, list, chunk->first + n, chunk->first));
+
+	/* 2. to the device */
+	memory = mirror->staging.memory + offset;
+	d_memory = mirror->staging.d_memory + offset;
+	memcpy(memory, chunk->live, n * 4);
+	if (!live_only)
+	{
+		memcpy(memory + way.t, chunk->t, (size_t) n * GV_BLOCK * 4);
+		memcpy(memory + way.rowids, chunk->rowids, (size_t) n * GV_BLOCK * 6);
+		if (shape->keys_bytes > 0)
+			memcpy(memory + way.keys, chunk->keys,
+				   (size_t) n * shape->keys_bytes);
+		memcpy(memory + way.codes, chunk->codes,
+			   (size_t) n * GV_BLOCK * shape->code_bytes);
+	}
+	if (n > 0)
+		GV_TRY(gv_noted_status(cudaMemcpyAsync(d_memory, memory, way.bytes,
+											   cudaMemcpyHostToDevice,
+											   mirror->stream)));
+
+	/* 3. into its place */
+	note_live(mirror, list, chunk);
+	entry.d_blocks = list->d_blocks;
+	entry.nblocks = list->nblocks;
+	entry.nlive = (uint32_t) list->nlive;
+	GV_LAUNCH(place_kernel, n * GV_WARP / THREADS + 1, THREADS, 0,
+			  mirror->stream, *shape, n, (const uint32_t *) d_memory,
+			  (const float *) (d_memory + way.t),
+			  (const uint16_t *) (d_memory + way.rowids),
+			  (const uint32_t *) (d_memory + way.keys),
+			  live_only ? NULL : d_memory + way.codes,
+			  list->d_blocks + (int64_t) chunk->first * shape->block_bytes,
+			  mirror->d_lists + chunk->list, entry);
+	GV_TRY(gv_noted_status(cudaGetLastError()));
+	return mirror_changed(mirror);
+}
+
+/* See gv_mirror_get_block. */
+GvStatus
+gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
+{
+	const GvBlockShape *shape = &mirror->model.shape;
+	const uint32_t *high;
+	const uint16_t *low;
+	uint16_t   *rowids;
+
+	if (list < 0 || list >= mirror->spec.nlists || block < 0 ||
+		(uint32_t) block >= mirror->lists[list].nblocks)
+		return GV_INVALID;
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	GV_CUDA_TRY(cudaMemcpyAsync(mirror->raw, mirror->lists[list].d_blocks +
+								(int64_t) block * shape->block_bytes,
+								shape->block_bytes, cudaMemcpyDeviceToHost,
+								mirror->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
+	for (int p = 0; p < shape->code_bytes; p++)
+		for (int i = 0; i < GV_BLOCK; i++)
+			mirror->view[p * GV_BLOCK + i] =
+				mirror->raw[(p / GV_CHUNK * GV_BLOCK + i) * GV_CHUNK +
+							p % GV_CHUNK];
+	rowids = (uint16_t *) (mirror->view + shape->chunks * GV_CHUNK * GV_BLOCK);
+	high = (const uint32_t *) (mirror->raw + shape->high);
+	low = (const uint16_t *) (mirror->raw + shape->low);
+	for (int i = 0; i < GV_BLOCK; i++)
+	{
+		rowids[3 * i] = high[i] >> 16;
+		rowids[3 * i + 1] = high[i] & 0xFFFF;
+		rowids[3 * i + 2] = low[i];
+	}
+	view->codes = mirror->view;
+	view->t = (const float *) (mirror->raw + shape->t);
+	view->rowids = rowids;
+	view->live = *(const uint32_t *) (mirror->raw + shape->live);
+	view->keys = shape->keys_bytes > 0 ? mirror->raw + shape->keys : NULL;
+	view->ahead = NULL;
+	return GV_OK;
+}
+
+/* ----
+ * Refine records in the device's memory, by address.
+ *
+ * As in the portable engine they lie by page of the index, and a table of
+ * tables leads to them.  A page's records are an extent of a pool.
+ */
+
+#define TABLE_BYTES		((int64_t) GV_TABLE_PAGES * (int64_t) sizeof(void *))
+
+/* The host's note of a table of pages. */
+struct GvTable
+{
+	uint8_t   **d_pages;		/* [GV_TABLE_PAGES] on the device */
+	uint8_t    *noted[GV_TABLE_PAGES];	/* what is in it */
+};
+
+/* A page whose records the device has no memory for yet. */
+struct GvNewPage
+{
+	uint8_t   **d_place;		/* in its table */
+	uint8_t    *d_records;
+};
+
+static int64_t
+page_bytes(const GvMirrorSpec *spec)
+{
+	return (int64_t) spec->refine_slots * gv_record_bytes(spec->dims);
+}
+
+static int64_t
+expected_pages(const GvMirrorSpec *spec)
+{
+	return spec->refine_records / spec->refine_slots + 1;
+}
+
+/* About what the records of a mirror will take. */
+static int64_t
+records_size(const GvMirrorSpec *spec)
+{
+	if (spec->refine_slots == 0)
+		return 0;
+	return expected_pages(spec) * page_bytes(spec) +
+		(expected_pages(spec) / GV_TABLE_PAGES + 2) * TABLE_BYTES;
+}
+
+/* A new mirror's part. */
+static GvStatus
+records_create(GvMirror *mirror)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+
+	if (spec->refine_slots == 0)
+		return GV_OK;
+	mirror->model.refine_slots = spec->refine_slots;
+	mirror->model.record_bytes = gv_record_bytes(spec->dims);
+	mirror->tables = (GvTable **) calloc(GV_TABLE_PAGES, sizeof(GvTable *));
+	if (mirror->tables == NULL)
+		return GV_NO_MEMORY;
+	GV_TRY(pool_create(page_bytes(spec), expected_pages(spec),
+						  &mirror->record_pool));
+	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_tables, TABLE_BYTES));
+	mirror->table_bytes = TABLE_BYTES;
+	mirror->model.d_tables = mirror->d_tables;
+	return gv_cuda_status(cudaMemsetAsync(mirror->d_tables, 0, TABLE_BYTES,
+										  mirror->stream));
+}
+
+static void
+records_drop(GvMirror *mirror)
+{
+	for (int i = 0; mirror->tables != NULL && i < GV_TABLE_PAGES; i++)
+		if (mirror->tables[i] != NULL)
+		{
+			(void) cudaFree(mirror->tables[i]->d_pages);
+			free(mirror->tables[i]);
+		}
+	pool_drop(mirror->record_pool);
+	(void) cudaFree(mirror->d_tables);
+	free(mirror->tables);
+}
+
+/* Write a pointer to the device's memory, behind all that was sent before. */
+static GvStatus
+upload_pointer(GvMirror *mirror, void *d_place, const void *pointer)
+{
+	size_t		offset;
+
+	GV_TRY(staging_take(mirror, 256, &offset));
+	memcpy(mirror->staging.memory + offset, &pointer, sizeof(pointer));
+	return gv_cuda_status(cudaMemcpyAsync(d_place,
+										  mirror->staging.memory + offset,
+										  sizeof(pointer),
+										  cudaMemcpyHostToDevice,
+										  mirror->stream));
+}
+
+/* The table of pages that begin with a word. */
+static GvStatus
+need_table(GvMirror *mirror, uint16_t word)
+{
+	GvTable    *table;
+	GvStatus	status;
+
+	if (mirror->tables[word] != NULL)
+		return GV_OK;
+	table = (GvTable *) calloc(1, sizeof(GvTable));
+	if (table == NULL)
+		return GV_NO_MEMORY;
+	status = gv_cuda_status(cudaMalloc((void **) &table->d_pages,
+									   TABLE_BYTES));
+	if (status != GV_OK)
+	{
+		free(table);
+		return status;
+	}
+	/* noted once the device knows it, because who has no memory tries again */
+	status = gv_cuda_status(cudaMemsetAsync(table->d_pages, 0, TABLE_BYTES,
+											mirror->stream));
+	if (status == GV_OK)
+		status = upload_pointer(mirror, mirror->d_tables + word,
+								table->d_pages);
+	if (status != GV_OK)
+	{
+		(void) cudaFree(table->d_pages);
+		free(table);
+		return status;
+	}
+	mirror->tables[word] = table;
+	mirror->table_bytes += TABLE_BYTES;
+	return GV_OK;
+}
+
+/*
+ * Clear pages, a block each, and enter them into their tables.  A page is new:
+ * nothing but the copies of this mirror's stream knows it.
+ */
+static __global__ void __launch_bounds__(THREADS)
+enter_kernel(const GvNewPage *pages, int64_t page_bytes)
+{
+	GvNewPage	page = pages[blockIdx.x];
+
+	for (int64_t i = threadIdx.x; i < page_bytes / 16; i += THREADS)
+		((uint4 *) page.d_records)[i] = make_uint4(0, 0, 0, 0);
+	if (threadIdx.x == 0)
+		*page.d_place = page.d_records;
+}
+
+/* Items [n], `stride` apart, to their places; a warp each. */
+static __global__ void __launch_bounds__(THREADS)
+record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
+{
+	int			i = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+	const GvRefineItem *item;
+	uint8_t    *record;
+
+	if (i >= n)
+		return;
+	item = (const GvRefineItem *) (items + (int64_t) i * stride);
+	record = model.d_tables[item->address[0]][item->address[1]] +
+		(int64_t) (item->address[2] - 1) * model.record_bytes;
+	if (lane == 0)
+		*(GvDeviceRecord *) record =
+			{item->min, item->step, item->error,
+			 (uint32_t) item->rowid[0] << 16 | item->rowid[1], item->rowid[2],
+			 {}};
+	for (int d = lane; d < model.dims; d += GV_WARP)
+		record[sizeof(GvDeviceRecord) + d] = item->codes[d];
+}
+
+/* Do the records of two items lie on one page? */
+static bool
+same_page(const GvRefineItem *a, const GvRefineItem *b)
+{
+	return a->address[0] == b->address[0] && a->address[1] == b->address[1];
+}
+
+/* See to the tables of all items; *npages: on how many pages they are. */
+static GvStatus
+need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
+			int32_t *npages)
+{
+	int32_t		dims = mirror->spec.dims;
+	const GvRefineItem *last = NULL;
+
+	*npages = 0;
+	for (int32_t i = 0; i < n; i++)
+	{
+		const GvRefineItem *item = gv_refine_item(items, dims, i);
+
+		if (last != NULL && same_page(item, last))
+			continue;
+		last = item;
+		++*npages;
+		GV_TRY(need_table(mirror, item->address[0]));
+	}
+	return GV_OK;
+}
+
+/*
+ * Memory for the pages of all items that have none; they are noted, and have
+ * to be entered even when there is not memory for all.
+ */
+static GvStatus
+take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
+		   GvNewPage *pages, int32_t *nnew)
+{
+	GvStatus	status = GV_OK;
+
+	*nnew = 0;
+	for (int32_t i = 0; i < n && status == GV_OK; i++)
+	{
+		const uint16_t *address = gv_refine_item(items, mirror->spec.dims,
+												 i)->address;
+		GvTable    *table = mirror->tables[address[0]];
+		uint8_t    *d_records;
+		uint32_t	capacity;
+
+		if (table->noted[address[1]] != NULL)
+			continue;
+		status = pool_take(mirror->record_pool, 1, &d_records, &capacity);
+		if (status != GV_OK)
+			break;
+		table->noted[address[1]] = d_records;
+		pages[*nnew].d_place = table->d_pages + address[1];
+		pages[(*nnew)++].d_records = d_records;
+	}
+	return status;
+}
+
+/*
+ * Put items in, up to the first failure.  One copy and two launches, however
+ * many records: a call for each page would take longer than its bytes.
+ */
+static GvStatus
+upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	size_t		stride = gv_refine_stride(mirror->spec.dims);
+	size_t		bytes = 0;
+	size_t		offset;
+	size_t		items_at;
+	size_t		pages_at;
+	uint8_t    *memory;
+	uint8_t    *d_memory;
+	int32_t		npages;
+	int32_t		nnew;
+	GvStatus	status;
+
+	/* first, because tables are sent by way of the staging memory, too */
+	GV_TRY(need_tables(mirror, items, n, &npages));
+	pages_at = gv_carve(&bytes, npages * sizeof(GvNewPage));
+	items_at = gv_carve(&bytes, n * stride);
+	GV_TRY(staging_take(mirror, bytes, &offset));
+	memory = mirror->staging.memory + offset;
+	d_memory = mirror->staging.d_memory + offset;
+
+	status = take_pages(mirror, items, n, (GvNewPage *) (memory + pages_at),
+						&nnew);
+	if (status == GV_OK)
+		memcpy(memory + items_at, items, n * stride);
+	GV_TRY(gv_noted_status(cudaMemcpyAsync(d_memory, memory,
+										   status == GV_OK ? bytes : items_at,
+										   cudaMemcpyHostToDevice,
+										   mirror->stream)));
+	if (nnew > 0)
+	{
+		GV_LAUNCH(enter_kernel, nnew, THREADS, 0, mirror->stream,
+				  (const GvNewPage *) (d_memory + pages_at),
+				  page_bytes(&mirror->spec));
+		/* records without their pages would go nowhere */
+		GV_TRY(gv_noted_status(cudaGetLastError()));
+	}
+	if (status == GV_OK)
+		GV_LAUNCH(record_kernel,
+				  (n + THREADS / GV_WARP - 1) / (THREADS / GV_WARP), THREADS,
+				  0, mirror->stream, mirror->model, n, d_memory + items_at,
+				  (int) stride);
+	GV_TRY(gv_noted_status(cudaGetLastError()));
+	return status;
+}
+
+/* See gv_mirror_put_refine. */
+GvStatus
+gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	GvStatus	status;
+	GvStatus	noted;
+
+	if (!gv_refine_items_valid(&mirror->spec, items, n))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	status = upload_items(mirror, items, n);
+	/* pages may have come, though no item did: searches wait for these, too */
+	noted = mirror_changed(mirror);
+	return status != GV_OK ? status : noted;
+}
+
+/* The record at an address into an item that is all zero; if there is one. */
+static GvStatus
+get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
+		   uint8_t *raw)
+{
+	int32_t		record_bytes = mirror->model.record_bytes;
+	const GvTable *table = mirror->tables[address[0]];
+	const GvDeviceRecord *record = (const GvDeviceRecord *) raw;
+
+	memcpy(item->address, address, sizeof(item->address));
+	if (table == NULL || table->noted[address[1]] == NULL ||
+		address[2] < 1 || address[2] > mirror->spec.refine_slots)
+		return GV_OK;
+	GV_CUDA_TRY(cudaMemcpyAsync(raw, table->noted[address[1]] +
+								(int64_t) (address[2] - 1) * record_bytes,
+								record_bytes, cudaMemcpyDeviceToHost,
+								mirror->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
+	if (record->low == 0)
+		return GV_OK;
+	item->rowid[0] = record->high >> 16;
+	item->rowid[1] = record->high & 0xFFFF;
+	item->rowid[2] = (uint16_t) record->low;
+	item->min = record->min;
+	item->step = record->step;
+	item->error = record->error;
+	memcpy(item->codes, raw + sizeof(GvDeviceRecord), mirror->spec.dims);
+	return GV_OK;
+}
+
+/* See gv_mirror_get_refine. */
+GvStatus
+gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
+				  GvRefineItem *items)
+{
+	size_t		stride = gv_refine_stride(mirror->spec.dims);
+	GvStatus	status = GV_OK;
+	uint8_t    *raw;
+
+	if (mirror->spec.refine_slots == 0)
+		return GV_INVALID;
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	raw = (uint8_t *) malloc(mirror->model.record_bytes);
+	if (raw == NULL)
+		return GV_NO_MEMORY;
+	memset((void *) items, 0, stride * n);
+	for (int32_t i = 0; i < n && status == GV_OK; i++)
+		status = get_record(mirror, addresses + 3 * (size_t) i,
+							(GvRefineItem *) ((char *) items + stride * i),
+							raw);
+	free(raw);
+	return status;
+}
+
+/* ----
+ * The device's memory for blocks of lists.
+ *
+ * Lists grow, shrink and vanish; cudaMalloc for each would synchronize the
+ * device.  The pool takes memory in large segments and hands out extents of
+ * whole blocks.  An extent given back waits for a taker of the same capacity;
+ * capacities are few (eight to every power of two), so takers come.  Segments
+ * go back with the mirror.
+ *
+ * A segment is an eighth of what is expected, and the last no more than what
+ * is left of that; a list too many then takes a quarter of a segment, not a
+ * whole one.
+ */
+
+#define STEPS			8		/* capacities to every power of two */
+#define NCAPACITIES		(STEPS * 30)
+/*
+ * A budget may be exceeded by one: only what a list grows by is charged
+ * before.
+ */
+#define MIN_SEGMENT		(INT64_C(4) << 20)
+#define MAX_SEGMENT		(INT64_C(256) << 20)
+
+struct Segment
+{
+	Segment    *next;
+	uint8_t    *d_memory;
+};
+
+/* An extent that waits; the host's note of it. */
+struct Extent
+{
+	Extent	   *next;
+	uint8_t    *d_blocks;
+};
+
+struct GvPool
+{
+	int64_t		block_bytes;
+	int64_t		segment_blocks; /* of an ordinary segment */
+	int64_t		expected;		/* blocks that are to come, beyond segments */
+	int64_t		bytes;			/* of all segments */
+	Segment    *segments;
+	uint8_t    *d_free;			/* rest of the newest segment */
+	int64_t		nfree;			/* its blocks */
+	Extent	   *waiting[NCAPACITIES];
+	Extent	   *spare;			/* notes without an extent */
+};
+
+/* The number of the least capacity that holds nblocks, and that capacity. */
+static int
+capacity_for(uint32_t nblocks, uint32_t *capacity)
+{
+	uint64_t	base = 1;
+	int			number = 0;
+
+	if (nblocks <= STEPS)
+	{
+		*capacity = nblocks;
+		return (int) nblocks;
+	}
+	while (base * STEPS * 2 < nblocks)
+	{
+		base *= 2;
+		number += STEPS;
+	}
+	/* base * 8 < nblocks <= base * 16, in steps of base */
+	*capacity = (uint32_t) ((nblocks + base - 1) / base * base);
+	return number + (int) (*capacity / base);
+}
+
+/* Make a pool for blocks of a size; takes no memory of the device yet. */
+static GvStatus
+pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
+{
+	GvPool	   *made = (GvPool *) calloc(1, sizeof(GvPool));
+	int64_t		bytes = expected_blocks * block_bytes / 8;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	if (bytes < MIN_SEGMENT)
+		bytes = MIN_SEGMENT;
+	if (bytes > MAX_SEGMENT)
+		bytes = MAX_SEGMENT;
+	made->block_bytes = block_bytes;
+	made->segment_blocks = bytes / block_bytes + 1;
+	made->expected = expected_blocks;
+	*pool = made;
+	return GV_OK;
+}
+
+/* Give all memory back. */
+static void
+pool_drop(GvPool *pool)
+{
+	if (pool == NULL)
+		return;
+	for (Segment *segment = pool->segments; segment != NULL;)
+	{
+		Segment    *next = segment->next;
+
+		(void) cudaFree(segment->d_memory);
+		free(segment);
+		segment = next;
+	}
+	for (int i = 0; i <= NCAPACITIES; i++)
+	{
+		Extent	   *extent = i < NCAPACITIES ? pool->waiting[i] : pool->spare;
+
+		while (extent != NULL)
+		{
+			Extent	   *next = extent->next;
+
+			free(extent);
+			extent = next;
+		}
+	}
+	free(pool);
+}
+
+/* Add a segment of at least nblocks; what is left of the last one is lost. */
+static GvStatus
+add_segment(GvPool *pool, int64_t nblocks)
+{
+	Segment    *segment = (Segment *) malloc(sizeof(Segment));
+	int64_t		wanted = pool->expected;
+	GvStatus	status;
+
+	if (segment == NULL)
+		return GV_NO_MEMORY;
+	if (wanted < pool->segment_blocks / 4)
+		wanted = pool->segment_blocks / 4;
+	if (wanted > pool->segment_blocks)
+		wanted = pool->segment_blocks;
+	if (nblocks < wanted)
+		nblocks = wanted;
+	status = gv_cuda_status(cudaMalloc((void **) &segment->d_memory,
+									   nblocks * pool->block_bytes));
+	if (status != GV_OK)
+	{
+		free(segment);
+		return status;
+	}
+	segment->next = pool->segments;
+	pool->segments = segment;
+	pool->bytes += nblocks * pool->block_bytes;
+	pool->expected -= nblocks;
+	pool->d_free = segment->d_memory;
+	pool->nfree = nblocks;
+	return GV_OK;
+}
+
+/* Memory for nblocks > 0 blocks, or some more. */
+static GvStatus
+pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
+			 uint32_t *capacity)
+{
+	int			number = capacity_for(nblocks, capacity);
+	Extent	   *extent = pool->waiting[number];
+
+	if (extent != NULL)
+	{
+		pool->waiting[number] = extent->next;
+		*blocks = extent->d_blocks;
+		extent->next = pool->spare;
+		pool->spare = extent;
+		return GV_OK;
+	}
+	if (*capacity > pool->nfree)
+		GV_TRY(add_segment(pool, *capacity));
+	*blocks = pool->d_free;
+	pool->d_free += *capacity * pool->block_bytes;
+	pool->nfree -= *capacity;
+	return GV_OK;
+}
+
+/* Give an extent back; without memory for the note it is lost until drop. */
+static void
+pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
+{
+	uint32_t	same;
+	int			number = capacity_for(capacity, &same);
+	Extent	   *extent = pool->spare;
+
+	if (extent != NULL)
+		pool->spare = extent->next;
+	else if ((extent = (Extent *) malloc(sizeof(Extent))) == NULL)
+		return;
+	extent->d_blocks = blocks;
+	extent->next = pool->waiting[number];
+	pool->waiting[number] = extent;
+}
+
+/* Bytes of the device that it holds. */
+static int64_t
+pool_bytes(const GvPool *pool)
+{
+	return pool->bytes;
+}
+
+/* ----
+ * Half-precision copies of a mirror's centroids, for the filter of
+ * coarsefilter.cu, and what rounding did to them.
+ *
+ * They are made on the device from the centroids that arrive.  The limits only
+ * grow: centroids that are replaced leave them wider than need be, and right.
+ */
+
+#define WARPS			(THREADS / GV_WARP)
+#define INFINITE		__int_as_float(0x7F800000)
+
+static int32_t
+half_dims(int32_t dims)
+{
+	return (dims + 15) / 16 * 16;
+}
+
+/* Bytes of the device. */
+static int64_t
+half_bytes(const GvMirrorSpec *spec)
+{
+	return (int64_t) spec->nlists *
+		(half_dims(spec->dims) * (int64_t) sizeof(uint16_t) +
+		 (int64_t) sizeof(float)) + (int64_t) sizeof(GvHalfLimits);
+}
+
+/* Zeros, as the centroids are at first. */
+GvStatus
+gv_gpu_half_create(GvMirror *mirror)
+{
+	GvDeviceModel *model = &mirror->model;
+	size_t		bytes;
+
+	model->half_dims = half_dims(model->dims);
+	bytes = (size_t) model->nlists * model->half_dims * sizeof(uint16_t);
+	GV_CUDA_TRY(cudaMalloc((void **) &model->d_half_centroids, bytes));
+	GV_CUDA_TRY(cudaMalloc((void **) &model->d_squares,
+						   model->nlists * sizeof(float)));
+	GV_CUDA_TRY(cudaMalloc((void **) &model->d_limits, sizeof(GvHalfLimits)));
+	GV_CUDA_TRY(cudaMemsetAsync(model->d_half_centroids, 0, bytes,
+								mirror->stream));
+	GV_CUDA_TRY(cudaMemsetAsync(model->d_squares, 0,
+								model->nlists * sizeof(float),
+								mirror->stream));
+	GV_CUDA_TRY(cudaMemsetAsync(model->d_limits, 0, sizeof(GvHalfLimits),
+								mirror->stream));
+	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+}
+
+void
+gv_gpu_half_drop(GvMirror *mirror)
+{
+	(void) cudaFree(mirror->model.d_half_centroids);
+	(void) cudaFree(mirror->model.d_squares);
+	(void) cudaFree(mirror->model.d_limits);
+}
+
+/* Raise a limit to the root of a sum of squares. */
+static __device__ __forceinline__ void
+raise(float *limit, double square)
+{
+	float		root = (float) (sqrt(square) * (1.0 + 1e-6));
+
+	if (!(root < INFINITE))
+		root = INFINITE;
+	/* what is not negative ascends as its bits do */
+	atomicMax((unsigned *) limit, __float_as_uint(root));
+}
+
+/* Centroids first .. first + n - 1, a warp each. */
+static __global__ void __launch_bounds__(THREADS)
+centroids_to_half_kernel(GvDeviceModel model, int first, int n)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	int64_t		list = first + i;
+	const float *centroid = model.d_centroids + list * model.dims;
+	GvHalfRounding<double> rounding;
+
+	if (i >= n)
+		return;
+	rounding = gv_to_half_vector<double>([=](int d)
+	{
+		return d < model.dims ? centroid[d] : 0.0f;
+	}, model.half_dims, model.d_half_centroids + list * model.half_dims);
+	if (lane == 0)
+	{
+		model.d_squares[list] = model.metric == GV_IP ? 0.0f :
+			(float) rounding.square;
+		raise(&model.d_limits->length, rounding.square);
+		raise(&model.d_limits->error, rounding.error);
+	}
+}
+
+/* Copies of the centroids that elements first .. first + n - 1 are in. */
+GvStatus
+gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
+{
+	const GvDeviceModel *model = &mirror->model;
+	int			row = (int) (first / model->dims);
+	int			nrows = (int) ((first + n - 1) / model->dims) - row + 1;
+
+	GV_LAUNCH(centroids_to_half_kernel, (nrows + WARPS - 1) / WARPS, THREADS,
+			  0,
+			  mirror->stream, *model, row, nrows);
+	return gv_cuda_status(cudaGetLastError());
+}

@@ -1,0 +1,944 @@
+/*
+ * bylist.cu
+ *		Codewords and queries in 8 bits, and how far what is made of them lies
+ *		from S.
+ *
+ * Of sub-quantizer j, with u_j the largest magnitude in its codewords / 127,
+ * let C_jk be codeword k / u_j, rounded; of a query, with z = u_j q in each
+ * dimension of j and s the largest |z| / 127, let Q be z / s, rounded.  Then
+ * an entry of the look-up table, w <q_j, codeword k>, is nearly w s <Q_j,
+ * C_jk>; products of such numbers, at most 4 x 256 of 127 x 127, are below
+ * 2^24, so sums of them are exact in int32 and in fp32.  The approximate score
+ * of a posting is
+ *		a = base + (w s sum + T).
+ *
+ * Proof.  Let E be the sum over j of the largest difference, of any
+ * k, between the entry and w s <Q_j, C_jk>, and M that of the largest |entry|.
+ * Both are taken from the table that S is made of, so nothing is asked of how
+ * numbers were rounded.  Then
+ *	- the sum of a posting's entries, added in fp32, is off by at most m 2^-24
+ *	  M (1 + m 2^-24), and differs from w s sum by at most E besides
+ *	- S and a are rounded twice each, in numbers below |base| + |T| + M + E;
+ *	  the limit less the base, with which w s sum + T is compared, once, in one
+ *	  below |limit| + |base|: 2^-22 of those is more than all of that
+ *	- differences of E are off by 2^-22 of M and E, sums by (m + 32) 2^-24
+ * The margin is E and (m + 64) 2^-20 M, and a part more for base, T and limit
+ * up to 2^16 times that: 3/64.  Beyond, or where it is not finite, the query
+ * is scanned as others are.
+ */
+#include "gpu/common/bisect.cuh"
+#include "gpu/common/common.cuh"
+#include "gpu/common/mma.cuh"
+#include "gpu/mirror/mirror.cuh"
+#include "gpu/search/listscan.cuh"
+#include "gpu/search/search.h"
+
+#define GV_ROUGH_SUBS		8	/* sub-quantizers of a step of products */
+#define GV_PAIRS_TOGETHER		32	/* queries that a list is scanned for at
+									 * once */
+#define GV_NEAR_CAPACITY		2048	/* postings of a query that may be
+										 * among the best */
+
+/* How far a query's approximate scores can be trusted; see bylist.cu. */
+struct GvAim
+{
+	float		scale;			/* of a sum of products of 8 bits */
+	float		margin;			/* infinite: they cannot be */
+	float		most;			/* they cannot be where T, a list's score, or
+								 * the limit is larger */
+	float		limit;			/* no larger S is among the best; infinite:
+								 * unknown */
+};
+
+/* A posting that may be among a query's best. */
+struct GvNearScore
+{
+	float		score;			/* approximate */
+	uint32_t	place;			/* its number among the query's postings */
+};
+
+/* A query meets a list. */
+struct alignas(16) GvPairing
+{
+	float		scale;			/* GvAim's */
+	float		limit;			/* of a posting's sum, scaled, and T */
+	float		base;			/* the list's score */
+	float		most;			/* of T; negative: nothing is known */
+	uint32_t	query;			/* of all that are gathered */
+	uint32_t	first;			/* number of the list's first posting among its
+								 * own */
+	uint32_t	unused[2];
+};
+
+/* Some queries that meet a list, up to GV_PAIRS_TOGETHER. */
+struct GvPairGroup
+{
+	uint32_t	list;
+	uint32_t	first;			/* of d_pairs */
+	uint32_t	n;
+	uint32_t	unused;
+};
+
+#define LIMIT_THREADS			256
+#define LIMIT_WARPS			(LIMIT_THREADS / GV_WARP)
+#define TABLE_ROWS			(LIMIT_THREADS / GV_CODEWORDS)	/* of the table at once */
+#define LARGEST			127.0f
+#define PIECES			(GV_CODEWORDS / 4)	/* of 16 bytes, of a row */
+#define LIMIT_BLOCKS			2		/* of postings, that a warp finds a limit
+								 * from */
+#define LIMIT_POSTINGS	(LIMIT_BLOCKS * LIMIT_WARPS * GV_BLOCK)
+
+/* Where the codewords of sub-quantizer j are. */
+static __device__ __forceinline__ int
+words_at(int j)
+{
+	int			in = j % GV_ROUGH_SUBS;
+
+	return (j - in + in % 2 * 4 + in / 2) * GV_CODEWORDS;
+}
+
+/* Four numbers, of which n are there, in units of 8 bits. */
+static __device__ __forceinline__ uint32_t
+round_word(const float *x, int n, float weight, float unit)
+{
+	uint32_t	word = 0;
+
+#pragma unroll
+	for (int d = 0; d < GV_ROUGH_DIMS; d++)
+	{
+		float		number = d < n ? rintf(weight * x[d] / unit) : 0.0f;
+
+		/* of no number, or a unit of 0, nothing: the margin tells */
+		if (fabsf(number) <= LARGEST)
+			word |= (uint32_t) (uint8_t) (int) number << 8 * d;
+	}
+	return word;
+}
+
+/* Block: TABLE_ROWS sub-quantizers, a codeword a thread; and d_totals. */
+static __global__ void __launch_bounds__(LIMIT_THREADS)
+rough_words_kernel(GvDeviceModel model, GvListScan lists)
+{
+	int			j = blockIdx.x * TABLE_ROWS + threadIdx.x / GV_CODEWORDS;
+	int			k = threadIdx.x % GV_CODEWORDS;
+	int			start = gv_device_sub_start(model, min(j, model.m));
+	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) -
+		start;
+	const float *words = model.d_codebooks + (int64_t) GV_CODEWORDS * start;
+	float		most = 0.0f;
+	float		unit;
+
+	if (blockIdx.x == 0 && threadIdx.x == 0)
+		*lists.d_totals = 0;
+	if (j >= GV_ROUGH_SUBS * lists.steps)
+		return;
+	for (int i = 0; i < GV_CODEWORDS * ndims; i++)
+		most = fmaxf(most, fabsf(words[i]));
+	unit = most / LARGEST;
+	lists.d_words[words_at(j) + k] = round_word(words + k * ndims, ndims, 1.0f,
+												unit);
+	if (k == 0)
+		lists.d_units[j] = unit;
+}
+
+/* The largest, or the sum, of what all threads bring, in all of them. */
+template <typename Both>
+static __device__ __forceinline__ float
+of_all(float mine, float *said, Both both)
+{
+	for (int half = GV_WARP / 2; half > 0; half /= 2)
+		mine = both(mine, __shfl_xor_sync(GV_FULL_WARP, mine, half));
+	__syncthreads();
+	if (threadIdx.x % GV_WARP == 0)
+		said[threadIdx.x / GV_WARP] = mine;
+	__syncthreads();
+	mine = said[0];
+	for (int w = 1; w < LIMIT_WARPS; w++)
+		mine = both(mine, said[w]);
+	return mine;
+}
+
+/*
+ * By all threads: a query in 8 bits, to words and to `to`.  Returns its unit.
+ */
+static __device__ __forceinline__ float
+round_query(const GvDeviceModel &model, const GvListScan &lists,
+			const float *query, uint32_t *words, float *said, uint32_t *to)
+{
+	int			j = threadIdx.x;
+	int			start = gv_device_sub_start(model, min(j, model.m));
+	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) -
+		start;
+	bool		mine = j < GV_ROUGH_SUBS * lists.steps;
+	float		unit = mine ? lists.d_units[j] : 0.0f;
+	float		numbers[GV_ROUGH_DIMS];
+	float		most = 0.0f;
+
+#pragma unroll
+	for (int d = 0; d < GV_ROUGH_DIMS; d++)
+	{
+		numbers[d] = d < ndims ? query[start + d] : 0.0f;
+		most = fmaxf(most, fabsf(unit * numbers[d]));
+	}
+	most = of_all(most, said, [](float a, float b)
+	{
+		return fmaxf(a, b);
+	});
+	if (mine)
+		to[j] = words[j] = round_word(numbers, ndims, unit, most / LARGEST);
+	return most / LARGEST;
+}
+
+/* How far entries of a row of the table are from what 8 bits make of them. */
+struct Row
+{
+	float		far;			/* the largest difference */
+	float		length;			/* the largest magnitude of an entry */
+	float		nothing;		/* no number, where an entry is none */
+
+	__device__ __forceinline__ void
+	take(float entry, float rough)
+	{
+		float		off = fabsf(entry - rough);
+		float		size = fabsf(entry);
+
+		nothing += (off - off) + (size - size);
+		far = fmaxf(far, off);
+		length = fmaxf(length, size);
+	}
+};
+
+/*
+ * By all threads: the margin of a query, see above, from its table and what 8
+ * bits make of that.  A thread has a row; it begins with another piece of it
+ * than its neighbors do, since rows are 16 banks apart.
+ */
+static __device__ __forceinline__ float
+find_margin(const GvDeviceModel &model, const GvListScan &lists,
+			const uint4 *table, const uint32_t *words, float scale, float *said)
+{
+	int			j = threadIdx.x;
+	Row			row = {};
+	float		margin;
+
+	if (j < model.m)
+	{
+		const uint4 *from = (const uint4 *) (lists.d_words + words_at(j));
+		uint32_t	word = words[j];
+
+#pragma unroll
+		for (int i = 0; i < PIECES; i++)
+		{
+			int			piece = (i + j / 2) % PIECES;
+			uint4		roughs = from[piece];
+			uint4		entries = table[j * PIECES + piece];
+
+#define TAKE(x) \
+	row.take(__uint_as_float(entries.x), \
+			 scale * (float) gv_dot_bytes(word, roughs.x))
+			TAKE(x);
+			TAKE(y);
+			TAKE(z);
+			TAKE(w);
+#undef TAKE
+		}
+	}
+	margin = of_all(1.001f * row.far + (model.m + 64) * 0x1p-20f * row.length +
+					row.nothing, said, [](float a, float b)
+	{
+		return a + b;
+	}) + 0x1p-100f;
+	return margin < 1e30f ? margin : __int_as_float(0x7F800000);
+}
+
+/* A posting, some of whose bytes are on their way. */
+template <int CHUNKS>
+struct Sample
+{
+	uint4		codes[CHUNKS];
+	float		base;
+	float		t;
+	bool		live;
+
+	/* By a warp: of block b of a query's, one each lane, if it is there. */
+	__device__ __forceinline__ void
+	ask(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
+		uint32_t b, bool there)
+	{
+		int			lane = threadIdx.x % GV_WARP;
+		const uint8_t *block;
+
+		live = false;
+		if (!there)
+			return;
+		block = probes.block_of(kept, b, probes.one_of(kept, b),
+								model.shape.block_bytes, &base);
+#pragma unroll
+		for (int i = 0; i < CHUNKS; i++)
+			codes[i] = ((const uint4 *) block)[i * GV_WARP + lane];
+		t = ((const float *) (block + model.shape.t))[lane];
+		live = *(const uint32_t *) (block + model.shape.live) >> lane & 1;
+	}
+
+	__device__ __forceinline__ float
+	score(int words, const char *table) const
+	{
+		float		sum = gv_add_chunks(codes, words, table);
+
+		return gv_device_score(__fadd_rn(__fadd_rn(base, t), sum));
+	}
+};
+
+/*
+ * By all threads: a score that k of the postings do not exceed; infinite where
+ * they are fewer.  keys, *count, which is 0, and talked are shared.
+ */
+template <int CHUNKS>
+static __device__ __forceinline__ float
+find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
+		   const char *table, uint32_t k, uint32_t *keys, uint32_t *count,
+		   uint32_t (*talked)[GV_WARP])
+{
+	GvTalk		talk = {talked, 0};
+
+#pragma unroll
+	for (int i = 0; i < LIMIT_BLOCKS; i++)
+	{
+		uint32_t	at = gv_take_place(__ballot_sync(GV_FULL_WARP,
+													 samples[i].live), count);
+
+		if (samples[i].live)
+			keys[at] = gv_ordered(samples[i].score(last_words, table));
+	}
+	__syncthreads();
+	if (*count < k || k == 0)
+		return __int_as_float(0x7F800000);
+	return gv_unordered(gv_find_bound([&](uint32_t i)
+	{
+		return keys[i];
+	}, *count, k, k / 8, talk).key);
+}
+
+/*
+ * Query blockIdx.x of a part: its d_queries, d_aims and d_counts, a limit from
+ * S of the first postings of its nearest lists, and a meeting more of each
+ * list.  Shared: table [chunks * 32][16] floats.
+ */
+template <int CHUNKS>
+static __global__ void __launch_bounds__(LIMIT_THREADS, CHUNKS <= 5 ? 3 : 2)
+aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
+{
+	GV_SHARED(table);
+	__shared__ GvKept kept;
+	__shared__ uint32_t words[LIMIT_THREADS];
+	__shared__ uint32_t keys[LIMIT_POSTINGS];
+	__shared__ uint32_t talked[2][GV_WARP];
+	__shared__ float said[LIMIT_WARPS];
+	__shared__ uint32_t count;
+	int			query = blockIdx.x;
+	int			last_words = (model.shape.code_bytes + 3) / 4 -
+		(CHUNKS - 1) * GV_CHUNK_WORDS;
+	uint32_t	k = batch.d_wanted[query].capacity;
+	float		limit;
+	Sample<CHUNKS> samples[LIMIT_BLOCKS];
+	GvProbes	probes;
+	uint32_t	nblocks;
+	float		scale;
+	float		margin;
+
+	/* 1. the postings, whose bytes are on their way meanwhile */
+	if (threadIdx.x == 0)
+		count = 0;
+	nblocks = gv_scan_begins<LIMIT_THREADS>(model, batch, query, 0, table, &kept,
+									  probes);
+	__syncthreads();
+#pragma unroll
+	for (int i = 0; i < LIMIT_BLOCKS; i++)
+	{
+		uint32_t	b = i * LIMIT_WARPS + threadIdx.x / GV_WARP;
+
+		samples[i].ask(model, probes, kept, b, b < nblocks);
+	}
+
+	/* 2. the query in 8 bits, and what that does to its table */
+	scale = round_query(model, lists,
+						batch.d_queries + (int64_t) query * model.dims, words,
+						said, lists.d_queries + (int64_t) query *
+						GV_ROUGH_SUBS * lists.steps) *
+		(model.metric == GV_IP ? -1.0f : -2.0f);
+	__syncthreads();
+	margin = find_margin(model, lists, table, words, scale, said);
+
+	/* 3. a limit */
+	limit = find_limit(samples, last_words, (const char *) table, k, keys,
+					   &count, talked);
+	if (threadIdx.x == 0)
+	{
+		lists.d_aims[query] = {scale, margin * 1.0625f, margin * 0x1p16f, limit};
+		lists.d_counts[query] = margin < 1e30f ? 0 : GV_NEAR_CAPACITY + 1;
+	}
+
+	/* 4. whom it meets */
+	for (int p = threadIdx.x; p < probes.nprobed && margin < 1e30f; p += LIMIT_THREADS)
+		atomicAdd(&lists.d_starts[probes.probed[p].list], 1u);
+}
+
+template <int CHUNKS>
+static GvStatus
+launch_aim(const GvDeviceModel *model, const GvBatch *batch,
+	   const GvListScan *lists,
+	   cudaStream_t stream)
+{
+	if (model->shape.chunks != CHUNKS)
+		return launch_aim<CHUNKS - 1>(model, batch, lists, stream);
+	return gv_launch_early(false, aim_kernel<CHUNKS>, batch->n, LIMIT_THREADS,
+						   CHUNKS * GV_CHUNK_BYTES, stream, *model, *batch,
+						   *lists);
+}
+
+template <>
+GvStatus
+launch_aim<0>(const GvDeviceModel *, const GvBatch *, const GvListScan *,
+		  cudaStream_t)
+{
+	return GV_INVALID;
+}
+
+/* ----
+ * Which queries meet a list: counted by aim_kernel, brought together
+ * here.
+ *
+ * Their order within a list is that in which they come, so it differs from run
+ * to run; what becomes of them does not.
+ */
+
+#define PAIR_THREADS	256
+
+/*
+ * A thread a list: d_starts from its number of pairs to where they begin, and
+ * its groups.  A warp takes room for its lists' at once, so they lie in no
+ * order, on which nothing depends.
+ */
+static __global__ void __launch_bounds__(PAIR_THREADS)
+group_kernel(GvDeviceModel model, GvListScan lists)
+{
+	uint32_t	list = blockIdx.x * PAIR_THREADS + threadIdx.x;
+	uint32_t	n = (int) list < model.nlists ? lists.d_starts[list] : 0;
+	uint32_t	ngroups = (n + GV_PAIRS_TOGETHER - 1) / GV_PAIRS_TOGETHER;
+	uint32_t	start = gv_upto_lane(n);
+	uint32_t	group = gv_upto_lane(ngroups);
+	unsigned long long before = 0;
+
+	if (threadIdx.x % GV_WARP == GV_WARP - 1)
+		before = atomicAdd(lists.d_totals,
+						   (unsigned long long) group << 32 | start);
+	before = __shfl_sync(GV_FULL_WARP, before, GV_WARP - 1);
+	start += (uint32_t) before - n;
+	group += (uint32_t) (before >> 32) - ngroups;
+	if ((int) list < model.nlists)
+		lists.d_starts[list] = start;
+	for (uint32_t i = 0; i < ngroups; i++)
+		lists.d_groups[group + i] = {list, start + i * GV_PAIRS_TOGETHER,
+			min(n - i * GV_PAIRS_TOGETHER, (uint32_t) GV_PAIRS_TOGETHER), 0};
+}
+
+/* Of a part, a thread for a probe of a query. */
+static __global__ void __launch_bounds__(PAIR_THREADS)
+pair_kernel(GvBatch batch, GvListScan lists)
+{
+	int			i = blockIdx.x * PAIR_THREADS + threadIdx.x;
+	int			query = i / batch.probes;
+	int			p = i % batch.probes;
+	GvProbe		probe;
+	GvAim		aim;
+
+	if (query >= batch.n || p >= batch.d_found[query].nprobed ||
+		lists.d_counts[query] > 0)
+		return;
+	probe = batch.d_probed[i];
+	aim = lists.d_aims[query];
+	lists.d_pairs[atomicAdd(&lists.d_starts[probe.list], 1u)] =
+		{aim.scale, aim.limit - probe.base + aim.margin, probe.base,
+		 fabsf(aim.limit) <= aim.most && fabsf(probe.base) <= aim.most ?
+		 aim.most : -1.0f, (uint32_t) (lists.first + query),
+		 batch.d_starts[(int64_t) query * (batch.probes + 1) + p] * GV_BLOCK,
+		 {}};
+}
+
+/* ----
+ * Lists scanned for all the queries that meet them: approximate scores by
+ * tensor cores, and what may be among the best noted.
+ *
+ * A posting's codes become numbers of 8 bits by look-ups, each in the register
+ * of the lane that a product wants it in, once for up to 32 queries.  bylist.cu
+ * proves how far the sums may be from S: a posting farther from a query's
+ * limit than that is none of its best.  The others, all that are, are noted,
+ * in no order.
+ */
+
+#define LIST_THREADS			128
+#define LIST_WARPS			(LIST_THREADS / GV_WARP)
+#define RESIDENT		5		/* blocks of an SM */
+#define TILES			(GV_PAIRS_TOGETHER / 8)	/* of 8 queries */
+#define HALVES			(GV_BLOCK / 16)		/* of a block of postings */
+#define STEP_WORDS		(GV_ROUGH_SUBS * GV_CODEWORDS)	/* codewords of a
+														 * step */
+#define STEP_BYTES		(GV_ROUGH_SUBS * 4)	/* of a query */
+
+/*
+ * Bytes from one query to the next in shared memory: an odd number of steps.
+ */
+static __host__ __device__ __forceinline__ int
+row_bytes(int steps)
+{
+	return (steps | 1) * STEP_BYTES;
+}
+
+/*
+ * Of a tile's sums: those of 8 queries and a block's postings.  Where g = lane
+ * / 4 and t = lane % 4, a lane has postings g, g + 8, g + 16 and g + 24 for
+ * queries 2t and 2t + 1.
+ */
+static __device__ __forceinline__ void
+note_near(const GvListScan &lists, const GvPairing *pairs, int nqueries,
+		  uint32_t b, const float (&ts)[2 * HALVES], uint32_t live,
+		  const int32_t (&sums)[HALVES][4])
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			g = lane / 4;
+	int			t = lane % 4;
+
+#pragma unroll
+	for (int c = 0; c < 2; c++)
+	{
+		int			q = 2 * t + c;
+		GvPairing	mine = pairs[q];
+		float		scores[2 * HALVES];
+		float		lengths = 0.0f;
+		uint32_t	near = 0;
+
+#pragma unroll
+		for (int i = 0; i < 2 * HALVES; i++)
+		{
+			/* the product of halves of 24 bits is exact in this */
+			scores[i] = fmaf(mine.scale, (float) sums[i / 2][i % 2 * 2 + c],
+							 ts[i]);
+			near |= (scores[i] <= mine.limit ? 1u : 0u) << i;
+			lengths += fabsf(ts[i]);
+		}
+		near &= live;
+		if (q >= nqueries)
+			near = 0;
+		else if (!(lengths <= mine.most))
+		{
+			/* nothing is known of such numbers */
+			if (live != 0)
+				atomicAdd(&lists.d_counts[mine.query],
+						  (uint32_t) (GV_NEAR_CAPACITY + 1));
+			near = 0;
+		}
+		if (!__any_sync(GV_FULL_WARP, near != 0))
+			continue;
+
+		uint32_t	count = __popc(near);
+		uint32_t	upto = count;
+		uint32_t	at = 0;
+
+		/* of the 8 lanes of a query, the last asks for room */
+#pragma unroll
+		for (int d = 4; d < GV_WARP; d *= 2)
+		{
+			uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
+
+			upto += lane >= d ? before : 0;
+		}
+		if (g == 7 && upto > 0)
+			at = atomicAdd(&lists.d_counts[mine.query], upto);
+		at = __shfl_sync(GV_FULL_WARP, at, 28 + t) + upto - count;
+#pragma unroll
+		for (int i = 0; i < 2 * HALVES; i++)
+			if (near >> i & 1)
+			{
+				if (at < GV_NEAR_CAPACITY)
+					lists.d_near[(int64_t) mine.query * GV_NEAR_CAPACITY +
+								 at] =
+						{scores[i] + mine.base,
+						 mine.first + b * GV_BLOCK + i * 8 + g};
+				at++;
+			}
+	}
+}
+
+/*
+ * A step: 8 codes of each posting, of which lane (g, t) has two of each of its
+ * postings, in byte t of a word of each, and the same of queries.
+ */
+template <int NTILES>
+static __device__ __forceinline__ void
+add_step(int32_t (&sums)[TILES][HALVES][4], const uint32_t (&codes)[2 * HALVES],
+		 const char *words, const char *queries, int stride)
+{
+	int			shift = threadIdx.x % 4 * 8;
+	uint32_t	a[HALVES][4];
+
+#pragma unroll
+	for (int i = 0; i < 2 * HALVES; i++)
+	{
+		uint32_t	low = codes[i] << 2 >> shift & 0x3C;
+		uint32_t	high = codes[i] >> (shift + 2) & 0x3C;
+
+		a[i / 2][i % 2] = *(const uint32_t *) (words + low);
+		a[i / 2][i % 2 + 2] = *(const uint32_t *) (words + high +
+												   STEP_WORDS / 2 * 4);
+	}
+#pragma unroll
+	for (int tile = 0; tile < NTILES; tile++)
+	{
+		uint64_t	b = *(const uint64_t *) (queries + tile * 8 * stride);
+
+#pragma unroll
+		for (int h = 0; h < HALVES; h++)
+			gv_mma_bytes(sums[tile][h], a[h], (uint32_t) b,
+						 (uint32_t) (b >> 32));
+	}
+}
+
+/* By a warp: what is read of a block comes to L2. */
+static __device__ __forceinline__ void
+bring_block(const GvDeviceModel &model, const GvDeviceList &list, uint32_t b)
+{
+	int			at = threadIdx.x % GV_WARP * GV_L2_LINE;
+
+	if (b < list.nblocks)
+		for (; at < model.shape.high; at += GV_WARP * GV_L2_LINE)
+			gv_bring_line(list.d_blocks + (int64_t) b * model.shape.block_bytes +
+						  at);
+}
+
+/* A warp's blocks of a list, for up to 8 * NTILES queries. */
+template <int NTILES>
+static __device__ __forceinline__ void
+scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
+			const GvDeviceList &list, const char *words, const char *rows,
+			const GvPairing *pairs, int nqueries)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			g = lane / 4;
+	int			t = lane % 4;
+	int			stride = row_bytes(lists.steps);
+	const char *mine = words + t * GV_CODEWORDS * 4;
+	const char *queries = rows + g * stride + t * 8;
+
+	for (uint32_t b = threadIdx.x / GV_WARP; b < list.nblocks; b += LIST_WARPS)
+	{
+		const uint8_t *block = list.d_blocks +
+			(int64_t) b * model.shape.block_bytes;
+		uint32_t	mask = *(const uint32_t *) (block + model.shape.live);
+		int32_t		sums[TILES][HALVES][4] = {};
+		float		ts[2 * HALVES];
+		uint32_t	live = 0;
+
+		bring_block(model, list, b + LIST_WARPS);
+#pragma unroll
+		for (int i = 0; i < 2 * HALVES; i++)
+		{
+			bool		there = mask >> (i * 8 + g) & 1;
+
+			ts[i] = there ? ((const float *) (block + model.shape.t))[i * 8 + g] :
+				0.0f;
+			live |= (there ? 1u : 0u) << i;
+		}
+		for (int c = 0; c < model.shape.chunks; c++)
+		{
+			const uint4 *from = (const uint4 *) block + c * GV_BLOCK + g;
+			uint4		chunk[2 * HALVES];
+
+#pragma unroll
+			for (int i = 0; i < 2 * HALVES; i++)
+				chunk[i] = __ldcs(from + i * 8);
+#pragma unroll
+			for (int w = 0; w < GV_CHUNK / 4; w++)
+			{
+				int			s = c * (GV_CHUNK / 4) + w;
+				uint32_t	codes[2 * HALVES];
+
+				if (s >= lists.steps)
+					break;
+#pragma unroll
+				for (int i = 0; i < 2 * HALVES; i++)
+					codes[i] = w == 0 ? chunk[i].x : w == 1 ? chunk[i].y :
+						w == 2 ? chunk[i].z : chunk[i].w;
+				add_step<NTILES>(sums, codes, mine + s * STEP_WORDS * 4,
+								 queries + s * STEP_BYTES, stride);
+			}
+		}
+#pragma unroll
+		for (int tile = 0; tile < NTILES; tile++)
+			note_near(lists, pairs + tile * 8, nqueries - tile * 8, b, ts,
+					  live,
+					  sums[tile]);
+	}
+}
+
+/*
+ * Block: some queries that meet a list.
+ * Shared: the codewords [steps][8][16], and these queries, row_bytes apart.
+ */
+static __global__ void __launch_bounds__(LIST_THREADS, RESIDENT)
+list_scan_kernel(GvDeviceModel model, GvListScan lists)
+{
+	GV_SHARED(memory);
+	__shared__ GvPairing pairs[GV_PAIRS_TOGETHER];
+	int			stride = row_bytes(lists.steps);
+	int			nwords = lists.steps * STEP_WORDS / 4;	/* of 16 bytes */
+	int			npieces = lists.steps * STEP_BYTES / 16;	/* likewise */
+	char	   *rows = (char *) (memory + nwords);
+	GvPairGroup		group = lists.d_groups[blockIdx.x];	/* if there is one */
+	GvDeviceList	list;
+	int			q;
+	int			piece;
+
+	if (blockIdx.x >= *lists.d_totals >> 32)
+		return;
+	list = model.d_lists[group.list];
+	if (threadIdx.x < GV_PAIRS_TOGETHER)
+		pairs[threadIdx.x] = threadIdx.x < group.n ?
+			lists.d_pairs[group.first + threadIdx.x] : GvPairing {};
+	bring_block(model, list, threadIdx.x / GV_WARP);
+	for (int i = threadIdx.x; i < nwords; i += LIST_THREADS)
+		memory[i] = ((const uint4 *) lists.d_words)[i];
+	__syncthreads();
+	q = threadIdx.x / npieces;
+	piece = threadIdx.x % npieces;
+	while (q < (int) (group.n + 7) / 8 * 8)
+	{
+		((uint4 *) (rows + q * stride))[piece] = q < (int) group.n ?
+			((const uint4 *) lists.d_queries)[(int64_t) pairs[q].query *
+											  npieces + piece] :
+			make_uint4(0, 0, 0, 0);
+		q += LIST_THREADS / npieces;
+		piece += LIST_THREADS % npieces;
+		if (piece >= npieces)
+		{
+			piece -= npieces;
+			q++;
+		}
+	}
+	__syncthreads();
+	if (group.n <= 8)
+		scan_blocks<1>(model, lists, list, (const char *) memory, rows, pairs,
+					   group.n);
+	else if (group.n <= 16)
+		scan_blocks<2>(model, lists, list, (const char *) memory, rows, pairs,
+					   group.n);
+	else if (group.n <= 24)
+		scan_blocks<3>(model, lists, list, (const char *) memory, rows, pairs,
+					   group.n);
+	else
+		scan_blocks<4>(model, lists, list, (const char *) memory, rows, pairs,
+					   group.n);
+}
+
+/* ----
+ * S of the postings that a scan by lists has found near, as it is
+ * defined.
+ *
+ * Their approximate scores give a narrower limit than they were noted by: k of
+ * them are within the k-th and the margin, and what is farther from that than
+ * the margin is none of the k best.  The others get the scores that a scan
+ * gives, where a scan that filters leaves them, so what selects sees no
+ * difference.  Queries of whom more were noted than fit, or of whom nothing is
+ * known, are left to the scan (GvBatch.d_whole).
+ */
+
+#define RESCORE_THREADS			128
+#define RESCORE_GROUP			8		/* chunks of codes on their way at once */
+
+/*
+ * Query blockIdx.x of a part.
+ * Shared: table [chunks * 32][16] floats.
+ */
+static __global__ void __launch_bounds__(RESCORE_THREADS)
+rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
+{
+	GV_SHARED(table);
+	__shared__ GvKept kept;
+	__shared__ uint32_t places[GV_NEAR_CAPACITY];
+	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t count;
+	int			query = blockIdx.x;
+	int64_t		first_posting = (int64_t) query * batch.postings;
+	const GvNearScore *near = lists.d_near + (int64_t) query *
+		GV_NEAR_CAPACITY;
+	uint32_t	n = lists.d_counts[query];
+	uint32_t	k = batch.d_wanted[query].capacity;
+	uint32_t	last = 0xFFFFFFFFu;
+	GvTalk		talk = {said, 0};
+	GvProbes	probes;
+
+	if (threadIdx.x == 0)
+	{
+		lists.d_whole[query] = n > GV_NEAR_CAPACITY;
+		count = 0;
+	}
+	if (n > GV_NEAR_CAPACITY)
+		return;
+	(void) gv_scan_begins<RESCORE_THREADS>(model, batch, query, 0, table, &kept, probes);
+	__syncthreads();
+
+	/* 1. those within a narrower limit */
+	if (n > k)
+		last = gv_ordered(gv_unordered(gv_find_bound([&](uint32_t i)
+		{
+			return gv_ordered(near[i].score);
+		}, n, max(k, 1u), k / 8, talk).key) +
+						  2.01f * lists.d_aims[query].margin);
+	for (uint32_t some = threadIdx.x / GV_WARP * GV_WARP; some < n;
+		 some += RESCORE_THREADS)
+	{
+		uint32_t	i = some + threadIdx.x % GV_WARP;
+		GvNearScore mine = i < n ? near[i] : GvNearScore {0.0f, 0};
+		bool		is_near = i < n && gv_ordered(mine.score) <= last;
+		uint32_t	at = gv_take_place(__ballot_sync(GV_FULL_WARP, is_near),
+										   &count);
+
+		if (is_near)
+			places[at] = mine.place;
+	}
+	__syncthreads();
+
+	/* 2. their scores */
+	for (uint32_t i = threadIdx.x; i < count; i += RESCORE_THREADS)
+	{
+		uint32_t	b = places[i] / GV_WARP;
+		int			posting = places[i] % GV_WARP;
+		int			probe = probes.one_of(kept, b);
+		float		base;
+		const uint8_t *block = probes.block_of(kept, b, probe,
+											   model.shape.block_bytes, &base);
+		float		t = ((const float *) (block + model.shape.t))[posting];
+		uint64_t	id = gv_id_in(block, model.shape, posting, probe);
+		float		sum = gv_add_codes<RESCORE_GROUP>((const uint4 *) block + posting,
+											  model.shape.chunks,
+											  (const char *) table);
+
+		batch.d_scores[first_posting + i] =
+			gv_device_score(__fadd_rn(__fadd_rn(base, t), sum));
+		batch.d_ids[first_posting + i] = id;
+	}
+	if (threadIdx.x == 0)
+		batch.d_kept[query] = count;
+}
+
+/* ----
+ * Launches.
+ */
+
+/*
+ * Places arrays of n queries with npairs pairs of a query and a list, behind a
+ * stream's other memory.
+ */
+void
+gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
+				   int64_t n, int64_t npairs, GvListScan *lists)
+{
+	int64_t		nsubs;
+
+	lists->steps = (model->m + GV_ROUGH_SUBS - 1) / GV_ROUGH_SUBS;
+	lists->most_groups =
+		(int32_t) (npairs / GV_PAIRS_TOGETHER + model->nlists);
+	nsubs = lists->steps * GV_ROUGH_SUBS;
+#define PLACE(array, count) \
+	lists->array = (decltype(lists->array)) \
+		((uintptr_t) work + gv_carve(bytes, (count) * sizeof(*lists->array)))
+	PLACE(d_words, nsubs * GV_CODEWORDS);
+	PLACE(d_units, nsubs);
+	PLACE(d_queries, n * nsubs);
+	PLACE(d_aims, n);
+	PLACE(d_counts, n);
+	PLACE(d_whole, n);
+	PLACE(d_near, n * GV_NEAR_CAPACITY);
+	PLACE(d_starts, model->nlists);
+	PLACE(d_pairs, npairs);
+	PLACE(d_groups, lists->most_groups);
+	PLACE(d_totals, 1);
+#undef PLACE
+}
+
+/* A part's share of the arrays, from its first query on. */
+static GvListScan
+lists_from(const GvListScan *all, int32_t first)
+{
+	GvListScan	mine = *all;
+
+	mine.first = first;
+	mine.d_queries += (int64_t) first * GV_ROUGH_SUBS * all->steps;
+	mine.d_aims += first;
+	mine.d_counts += first;
+	mine.d_whole += first;
+	mine.d_near += (int64_t) first * GV_NEAR_CAPACITY;
+	return mine;
+}
+
+/* d_words and d_units, and no pairs. */
+GvStatus
+gv_gpu_begin_lists(const GvDeviceModel *model, const GvListScan *lists,
+				   cudaStream_t stream)
+{
+	int			nsubs = GV_ROUGH_SUBS * lists->steps;
+
+	GV_CUDA_TRY(cudaMemsetAsync(lists->d_starts, 0,
+								model->nlists * sizeof(uint32_t), stream));
+	return gv_launch_early(false, rough_words_kernel, (nsubs + TABLE_ROWS - 1) / TABLE_ROWS,
+						   LIMIT_THREADS, 0, stream, *model, *lists);
+}
+
+/*
+ * d_queries, d_aims and d_counts of a part, when its lists are chosen; its
+ * first query is number `first`.
+ */
+GvStatus
+gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
+				   const GvListScan *lists, int32_t first, cudaStream_t stream)
+{
+	GvListScan	mine = lists_from(lists, first);
+
+	return launch_aim<GV_ROUGH_CHUNKS>(model, batch, &mine, stream);
+}
+
+/* d_near and d_counts of all that are gathered. */
+GvStatus
+gv_gpu_scan_lists(const GvDeviceModel *model, const GvGathered *gathered,
+				  cudaStream_t stream)
+{
+	const GvListScan *lists = &gathered->lists;
+	int			bytes = lists->steps * STEP_WORDS * 4 +
+		GV_PAIRS_TOGETHER * row_bytes(lists->steps);
+	int32_t		first = 0;
+
+	GV_TRY(gv_launch_early(false, group_kernel,
+						   (model->nlists + PAIR_THREADS - 1) / PAIR_THREADS,
+						   PAIR_THREADS, 0, stream, *model, *lists));
+	for (int i = 0; i < gathered->nparts; i++)
+	{
+		const GvBatch *part = &gathered->parts[i];
+
+		GV_TRY(gv_launch_early(false, pair_kernel,
+							   (part->n * part->probes + PAIR_THREADS - 1) /
+							   PAIR_THREADS, PAIR_THREADS, 0, stream, *part,
+							   lists_from(lists, first)));
+		first += part->n;
+	}
+	return gv_launch_early(false, list_scan_kernel, lists->most_groups,
+						   LIST_THREADS, bytes, stream, *model, *lists);
+}
+
+/* d_scores, d_ids and d_kept of a part, and d_whole. */
+GvStatus
+gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
+			   const GvListScan *lists, int32_t first, cudaStream_t stream)
+{
+	return gv_launch_early(false, rescore_kernel, batch->n, RESCORE_THREADS,
+						   model->shape.chunks * GV_CHUNK_BYTES, stream,
+						   *model, *batch, lists_from(lists, first));
+}

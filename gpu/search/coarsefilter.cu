@@ -1,0 +1,1059 @@
+/*
+ * coarsefilter.cu
+ *		The nearest lists of many queries, or of very many lists: scores in
+ *		half precision from tensor cores, and exact ones for the lists that may
+ *		be among the nearest.
+ *
+ *		halve	queries to half precision, and what that can do to scores
+ *				(in gv_gpu_table where queries come from the host)
+ *		product	approximate scores of all lists (coarsefilter.cu)
+ *		choose	the lists near enough, their exact scores, the nearest
+ *				(coarsefilter.cu)
+ *
+ * Proof.  Let q', c' be the half copies of q and c, and
+ *		a = w * sum + |c|^2,  w = -2 and |c|^2 in fp32 (L2, cosine), or
+ *		a = w * sum,          w = -1 (inner product)
+ * the approximate score, sum being what tensor cores make of <q', c'>.  With
+ * Q >= |q|, E >= |q - q'|, C >= |c|, F >= |c - c'| (measured, the latter two
+ * the largest of any list):
+ *	- |<q', c'> - <q, c>| <= E (C + F) + Q F, by Cauchy and Schwarz
+ *	- sum differs from <q', c'> by at most (dims + 32) 2^-22 (Q + E)(C + F), in
+ *	  whatever order it is made (gpu/product/gv_product.h)
+ *	- the exact score, and |c|^2 and the last two roundings of a, have relative
+ *	  errors below (dims / 16 + 32) 2^-24 of numbers below (Q + C + E + F)^2
+ *	- underflow loses less than 2^-100
+ * So a (plus |q|^2, of the query alone) and the fp32 score differ by at most
+ * eps, the sum of these, the first two times |w|.  p lists have approximate
+ * scores up to the p-th, a_p; the p-th exact score is then at most a_p + eps,
+ * and a list that has no larger one has an approximate score up to
+ * a_p + 2 eps: the margin.
+ */
+#include <stdint.h>
+
+#include "gpu/search/search.h"
+#include "gpu/search/coarse.cuh"
+#include "gpu/search/search.h"
+
+#include "gpu/search/answers.cuh"
+#include "gpu/common/bisect.cuh"
+#include "gpu/common/common.cuh"
+#include "gpu/common/half.cuh"
+#include "gpu/search/sift.cuh"
+#include "gpu/mirror/mirror.h"
+#include "gpu/product/product.cuh"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+
+/*
+ * Below both the exact scores cost less (H200, 2026-11-21, test/gpu/run.sh
+ * lists): a filter takes 22 us for up to 64 queries of 8,192 x 384, the exact
+ * lists of 16 queries, 50 M terms, 19 us, of 32 queries 25 us.  Of 500 x 50
+ * the latter take 13 us for 128 queries, and longer only from 1,024 on, for
+ * the choice among all scores.  Of hundreds of lists wanted a filter takes 60
+ * us, for it scores as many exactly.
+ */
+#define LEAST_TERMS		((int64_t) 1 << 24)
+#define LEAST_OF_MANY	((int64_t) 1 << 27)	/* where more are wanted than
+											 * sifted */
+#define MANY_QUERIES	1024
+
+/*
+ * Beyond this L2 does not hold the centroids, and even one query is faster
+ * with half the bytes.
+ */
+#define LARGE_CENTROIDS	(INT64_C(32) << 20)
+
+#define LEAST_FRACTION		4		/* a filter has to keep out most of the
+									 * lists */
+
+/*
+ * For each list wanted the scores of a run are made again, and its half copies
+ * read, at random.  Those are to be fewer bytes than half of what a score
+ * written for each list takes (RESULTS, "card lists").
+ */
+#define AGAIN_BYTES		((int64_t) (GV_RUN * sizeof(uint16_t)))	/* a dimension */
+#define SCORE_BYTES		((int64_t) sizeof(float))	/* a list */
+#define AGAIN_FACTOR		2
+
+/* A warp a query: d_half_queries and d_squares, in one part. */
+static __global__ void __launch_bounds__(THREADS)
+queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
+{
+	int64_t		query = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	const float *from = batch.d_queries + query * model.dims;
+	GvHalfRounding<float> rounding;
+
+	gv_step_begins();
+	if (query >= batch.n)
+		return;
+	rounding = gv_to_half_vector<float>([=](int d)
+	{
+		return d < model.dims ? from[d] : 0.0f;
+	}, model.half_dims, batch.approx.d_half_queries + query * model.half_dims);
+	if (threadIdx.x % GV_WARP == 0)
+		batch.approx.d_squares[query] = {rounding.square, rounding.error};
+}
+
+/* see gv_gpu_approximate_from and gv_gpu_scores_kept */
+static GV_TUNABLE int64_t approximate_from = -1;
+static GV_TUNABLE int64_t scores_kept = GV_SCORES_KEPT;
+
+#ifdef GV_TEST_BUILD
+
+/* See search.h. */
+void
+gv_gpu_approximate_from(int64_t terms)
+{
+	approximate_from = terms;
+}
+
+/* See search.h. */
+void
+gv_gpu_scores_kept(int64_t scores)
+{
+	scores_kept = scores >= 0 ? scores : GV_SCORES_KEPT;
+}
+
+/* See search.h. */
+GvStatus
+gv_gpu_approximate_ways(GvSearcher *searcher, uint32_t ways[GV_COARSE_WAYS])
+{
+	GV_TRY(gv_choose_device(searcher->device));
+	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_ways.memory,
+								GV_COARSE_WAYS * sizeof(uint32_t),
+								cudaMemcpyDeviceToHost, searcher->stream));
+	return gv_cuda_status(cudaStreamSynchronize(searcher->stream));
+}
+
+#endif
+
+/* From how many queries on do exact scores of all lists cost more? */
+static int64_t
+least_queries(const GvDeviceModel *model, int32_t probes)
+{
+	int64_t		terms = (int64_t) model->nlists * model->dims;
+	int64_t		least = probes <= GV_SIFT_MOST ? LEAST_TERMS : LEAST_OF_MANY;
+
+	if (approximate_from < 0 &&
+		terms * (int64_t) sizeof(float) > LARGE_CENTROIDS)
+		return 1;
+	least = ((approximate_from >= 0 ? approximate_from : least) + terms - 1) /
+		terms;
+	return approximate_from >= 0 || least < MANY_QUERIES ? least :
+		MANY_QUERIES;
+}
+
+/* Is this the way for a batch? */
+bool
+gv_gpu_approximate_fits(const GvDeviceModel *model, const GvBatch *batch)
+{
+	return batch->n >= least_queries(model, batch->probes) &&
+		batch->probes <= GV_MANY_PROBES &&
+		batch->probes <= model->nlists / LEAST_FRACTION;
+}
+
+/* See search.h. */
+int32_t
+gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
+{
+	int64_t		rows = scores_kept / model->nlists;
+	int64_t		exact = least_queries(model, probes) - 1;
+
+	if (probes > GV_MANY_PROBES ||
+		probes * AGAIN_BYTES * model->half_dims * AGAIN_FACTOR >
+		SCORE_BYTES * model->nlists)
+		return n;
+	if (rows < exact)
+		rows = exact;
+	return rows < n ? (int32_t) rows : n;
+}
+
+/* d_probed, d_starts and nprobed of a batch. */
+GvStatus
+gv_gpu_approximate(const GvDeviceModel *model, const GvBatch *batch,
+			const GvSearcher *searcher)
+{
+	GV_TRY(gv_launch_step(queries_to_half_kernel,
+						  (batch->n + WARPS - 1) / WARPS,
+						  THREADS, 0, searcher->stream, model, batch));
+	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
+	return gv_gpu_choose(model, batch, searcher->stream);
+}
+
+/* ----
+ * A query's margin, which coarsefilter.cu proves: how far the approximate
+ * score of one of the nearest lists may lie behind that of another list;
+ * infinite: it is not known.
+ */
+
+/* At least the length of a vector of up to 16,000 squares, added in fp32. */
+static __device__ __forceinline__ float
+gv_approx_length(float square)
+{
+	return sqrtf(square) * 1.0001f + 1e-18f;
+}
+
+/* 2 eps, and infinite where that cannot be trusted; see coarsefilter.cu. */
+static __device__ __forceinline__ float
+gv_approx_margin(const GvDeviceModel &model, float query, float query_error)
+{
+	float		c = model.d_limits->length;
+	float		c_error = model.d_limits->error;
+	float		all = query + query_error + c + c_error;
+	float		dot = query_error * (c + c_error) + query * c_error +
+		(query + query_error) * (c + c_error) * (model.dims + 32) * 0x1p-22f;
+	float		eps = (model.metric == GV_IP ? 1.0f : 2.0f) * dot +
+		all * all * (model.dims / 16 + 64) * 0x1p-24f + 0x1p-100f;
+
+	return eps < 1e30f ? 2.0f * 1.001f * eps : __int_as_float(0x7F800000);
+}
+
+/* By a warp: the margin of a query, in all lanes. */
+static __device__ __forceinline__ float
+gv_approx_margin_of(const GvDeviceModel &model, const GvBatch &batch,
+					int query)
+{
+	const float2 *parts = batch.approx.d_squares +
+		(int64_t) query * batch.approx.nparts;
+	float2		squares = {0.0f, 0.0f};
+
+	for (int p = threadIdx.x % GV_WARP; p < batch.approx.nparts; p += GV_WARP)
+	{
+		squares.x += parts[p].x;
+		squares.y += parts[p].y;
+	}
+	return gv_approx_margin(model, gv_approx_length(gv_add_warp(squares.x)),
+							gv_approx_length(gv_add_warp(squares.y)));
+}
+
+/* ----
+ * Approximate scores of all lists for many queries: a matrix product of
+ * half-precision copies (gpu/product), with sums in fp32.
+ */
+
+#define TILES	(GV_RUN / 8)
+
+/*
+ * A query's scores of a run of lists, of which each of four lanes has two in
+ * every 8, to where they belong, if the query is there; all lanes of a warp
+ * call this.  `to` is the place of the lane's first, `list` its list.  Two are
+ * written at once where that is aligned: in a row that begins at an odd place
+ * a lane's second and the next lane's first.
+ */
+static __device__ __forceinline__ void
+put_run(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
+		const float2 (&scores)[TILES])
+{
+	int			lane = threadIdx.x % 4;
+	float		after[TILES] = {};	/* each second; of odd nlists */
+
+	if (model.nlists % 2 != 0)
+	{
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+			after[j] = __shfl_sync(GV_FULL_WARP,
+								   lane > 0 || j + 1 == TILES ?
+								   scores[j].x : scores[j + 1].x, lane + 1, 4);
+	}
+	if (!there)
+		return;
+	if (list - lane * 2 + GV_RUN > model.nlists)
+	{
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+		{
+			if (list + j * 8 < model.nlists)
+				to[j * 8] = scores[j].x;
+			if (list + j * 8 + 1 < model.nlists)
+				to[j * 8 + 1] = scores[j].y;
+		}
+		return;
+	}
+	if (!odd)
+	{
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+			*(float2 *) (to + j * 8) = scores[j];
+		return;
+	}
+	if (lane == 0)
+		to[0] = scores[0].x;
+#pragma unroll
+	for (int j = 0; j < TILES; j++)
+		if (lane < 3 || j + 1 < TILES)
+			*(float2 *) (to + j * 8 + 1) = make_float2(scores[j].y, after[j]);
+		else
+			to[j * 8 + 1] = scores[j].y;
+}
+
+/*
+ * Sums of queries and lists become approximate scores, ALL of which go to
+ * memory or none, and the least of every run, which do: see
+ * gpu/product/become.cuh.  Beyond the last list scores are infinite.
+ */
+template <bool ALL>
+struct ListScores : GvNoRow
+{
+	GvDeviceModel model;
+	GvBatch		batch;
+
+	struct Columns
+	{
+		float2		squares[TILES];
+	};
+
+	__device__ __forceinline__ float
+	square(int list) const
+	{
+		/* such a load may be moved before what is stored of the run before */
+		return list < model.nlists ? __ldg(&model.d_squares[list]) :
+			__int_as_float(0x7F800000);
+	}
+
+	__device__ __forceinline__ Columns
+	columns(int run) const
+	{
+		int			mine = run * GV_RUN + threadIdx.x % 4 * 2;
+		Columns		found;
+
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+			found.squares[j] = make_float2(square(mine + j * 8),
+										   square(mine + j * 8 + 1));
+		return found;
+	}
+
+	__device__ __forceinline__ void
+	take(const Columns &of, Row *, int q, int run,
+		 const float2 (&sums)[TILES]) const
+	{
+		int			mine = run * GV_RUN + threadIdx.x % 4 * 2;
+		int			nruns = gv_nruns(model.nlists);
+		float		weight = model.metric == GV_IP ? -1.0f : -2.0f;
+		float2		scores[TILES];
+		float		least = __int_as_float(0x7F800000);
+
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+		{
+			/* the product is exact */
+			scores[j] = make_float2(fmaf(weight, sums[j].x, of.squares[j].x),
+									fmaf(weight, sums[j].y, of.squares[j].y));
+			least = fminf(least, fminf(scores[j].x, scores[j].y));
+		}
+		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
+		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
+		if (ALL)
+			put_run(model, batch.d_coarse + (int64_t) q * model.nlists + mine,
+					mine, q < batch.n, (q & model.nlists & 1) != 0, scores);
+		if (threadIdx.x % 4 == 0 && q < batch.n && run < nruns)
+			batch.approx.d_least[(int64_t) q * nruns + run] = least;
+	}
+};
+
+/* d_coarse, approximate, if it is to be made, and d_least of a batch. */
+GvStatus
+gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
+				   const GvSearcher *searcher)
+{
+	GvMatmul	matmul =
+		{batch->approx.d_half_queries, batch->n, model->d_half_centroids,
+	model->nlists, model->half_dims};
+	GvMatmulContext by = {searcher->blas, searcher->hopper, searcher->nsms,
+	batch->overlap, searcher->stream};
+
+	if (gv_gpu_least_alone(model, batch))
+		return gv_gpu_matmul<false>(&by, &matmul,
+									 ListScores<false> {{}, *model, *batch});
+	return gv_gpu_matmul<false>(&by, &matmul,
+								 ListScores<true> {{}, *model, *batch});
+}
+
+/* ----
+ * A query's lists in shared memory, for coarsefilter.cu: gathered, scored
+ * exactly, sorted, by a block of threads.
+ */
+
+#define GV_LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
+
+/* Keys for gv_find_bound: in shared memory, of scores, of items as below. */
+struct GvSharedKeys
+{
+	const uint32_t *keys;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return keys[i];
+	}
+};
+
+struct GvScoreKeys
+{
+	const float *scores;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return gv_ordered(scores[i]);
+	}
+};
+
+struct GvItemKeys
+{
+	const uint64_t *items;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return (uint32_t) (items[i] >> 32);
+	}
+};
+
+/* Lists in shared memory: items are key << 32 | list. */
+struct GvItems
+{
+	uint64_t   *items;			/* [capacity] */
+	uint32_t   *count;			/* shared; may exceed room */
+	uint32_t	capacity;
+
+	/* Append the items of those lanes of a warp that have one. */
+	__device__ __forceinline__ void
+	append(bool mine, uint32_t key, uint32_t list)
+	{
+		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, mine);
+		uint32_t	at;
+
+		if (lanes == 0)
+			return;
+		at = gv_take_place(lanes, count);
+		if (mine && at < capacity)
+			items[at] = (uint64_t) key << 32 | list;
+	}
+
+	/* An item to a place that gv_reserve gave. */
+	__device__ __forceinline__ void
+	put(uint32_t at, uint32_t key, uint32_t list)
+	{
+		if (at < capacity)
+			items[at] = (uint64_t) key << 32 | list;
+	}
+
+	/* How many, after a barrier. */
+	__device__ __forceinline__ uint32_t
+	total()
+	{
+		__syncthreads();
+		return *count;
+	}
+
+	/* Begin anew; all threads have read the count before. */
+	__device__ __forceinline__ void
+	clear()
+	{
+		__syncthreads();
+		if (threadIdx.x == 0)
+			*count = 0;
+		__syncthreads();
+	}
+};
+
+/*
+ * Exact keys in the place of approximate ones; four lanes a list, AHEAD loads
+ * of each on their way.
+ */
+template <bool PRODUCT, int AHEAD>
+static __device__ __forceinline__ void
+gv_score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
+			uint32_t n)
+{
+	uint32_t	quad = threadIdx.x / GV_QUAD;
+
+	for (uint32_t first = 0; first < n; first += blockDim.x / GV_QUAD)
+	{
+		uint32_t	i = first + quad;
+		bool		there = i < n && items[i] != GV_LAST_ITEM;
+		uint32_t	list = there ? (uint32_t) items[i] : 0;
+		float		score = gv_quad_score<PRODUCT, AHEAD>(query,
+														  model.d_centroids +
+														  (int64_t) list *
+														  model.dims,
+														  model.dims);
+
+		__syncwarp();			/* all four have read which list it is */
+		if (threadIdx.x % GV_QUAD == 0 && there)
+			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
+	}
+}
+
+/* Sort items [n], up to one for four lanes, ascending, by counting. */
+static __device__ __forceinline__ void
+gv_rank_items(uint64_t *items, uint32_t n)
+{
+	uint32_t	i = threadIdx.x / GV_QUAD;
+	uint64_t	item;
+	uint32_t	rank = 0;
+
+	__syncthreads();
+	item = i < n ? items[i] : GV_LAST_ITEM;
+#pragma unroll 4
+	for (uint32_t j = threadIdx.x % GV_QUAD; j < n; j += GV_QUAD)
+		rank += items[j] < item;
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
+	__syncthreads();
+	if (threadIdx.x % GV_QUAD == 0 && i < n)
+		items[rank] = item;
+	__syncthreads();
+}
+
+/* Sort items [n], n a power of 2, ascending. */
+static __device__ __forceinline__ void
+gv_sort_items(uint64_t *items, uint32_t n)
+{
+	for (uint32_t size = 2; size <= n; size *= 2)
+		for (uint32_t stride = size / 2; stride > 0; stride /= 2)
+		{
+			__syncthreads();
+			for (uint32_t i = threadIdx.x; i < n / 2; i += blockDim.x)
+			{
+				uint32_t	low = 2 * i - (i & (stride - 1));
+				bool		up = (low & size) == 0;
+				uint64_t	a = items[low];
+				uint64_t	b = items[low + stride];
+
+				if ((b < a) == up)
+				{
+					items[low] = b;
+					items[low + stride] = a;
+				}
+			}
+		}
+	__syncthreads();
+}
+
+/* ----
+ * The nearest lists of each query, from approximate scores and a margin
+ * (coarsefilter.cu), with exact scores only where they decide.
+ *
+ * One block of threads a query, which wants its p nearest lists:
+ *	1. a bound that at least p lists, and few more, do not exceed, by halving
+ *	   an interval of scores and counting.  The least scores of runs of 32
+ *	   lists are enough for that when p is small beside their number: a run
+ *	   whose least does not exceed the bound has a list that does not.
+ *	2. the lists up to the bound and the margin, into shared memory
+ *	3. the same among these, since a bound from runs may be wide, unless they
+ *	   are few
+ *	4. their exact scores, sorted
+ * When they are more than fit, step 1 takes the scores of all
+ * lists; when these are still too many, or the margin is infinite, all scores
+ * are computed exactly.
+ *
+ * Where scores do not go to memory (gv_gpu_coarse_rows), only the least ones
+ * of runs, step 2 makes those of near runs again, by sums of its own, for
+ * which the same proof holds; when too many are close, all of near runs are
+ * scored exactly.
+ */
+
+#define MANY_THREADS	512		/* of a block, while there are SMs enough */
+#define FEW_THREADS		128
+#define FEW_QUERIES		128
+#define LEAST_LISTS		1024	/* for lists in shared memory */
+#define KEYS_PER_PROBE		2		/* keys of runs that are enough for a
+									 * probe */
+#define AT_ONCE			4		/* runs that a warp reads */
+#define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
+														 * by four lanes a
+														 * list */
+#define MOST_KEYS		4096	/* that the bound is found from */
+#define ALL_AHEAD		24		/* loads of a score, for few queries */
+#define SIFT_KEYS		20		/* of a thread, where all lists are sifted */
+#define SIFT_LISTS		(SIFT_KEYS * GV_SIFT_THREADS)
+
+/* A number of eight in half precision. */
+static __device__ __forceinline__ float
+half_of(const uint4 &eight, int i)
+{
+	uint32_t	pair = i < 2 ? eight.x : i < 4 ? eight.y : i < 6 ? eight.z :
+		eight.w;
+
+	return gv_from_half((uint16_t) (pair >> i % 2 * 16));
+}
+
+/* The last key within the margin of a bound. */
+static __device__ __forceinline__ uint32_t
+widen(const GvLimit &bound, float margin)
+{
+	return gv_ordered(gv_unordered(bound.key) + margin);
+}
+
+/* Lists whose scores [nlists] have keys up to the last. */
+static __device__ __forceinline__ void
+take_lists(const float *scores, int nlists, uint32_t last, GvItems &items)
+{
+	for (int first = threadIdx.x / GV_WARP * GV_WARP; first < nlists;
+		 first += blockDim.x)
+	{
+		int			list = first + threadIdx.x % GV_WARP;
+		uint32_t	key = list < nlists ? gv_ordered(scores[list]) :
+			0xFFFFFFFFu;
+
+		items.append(key <= last, key, list);
+	}
+}
+
+/*
+ * The same of runs, which are dealt to all warps, because near ones lie side
+ * by side.
+ */
+static __device__ __forceinline__ void
+take_runs(const float *scores, int nlists, const uint64_t *runs,
+		  uint32_t nruns, uint32_t last, GvItems &items)
+{
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	nwarps = blockDim.x / GV_WARP;
+
+	for (uint32_t first = threadIdx.x / GV_WARP; first < nruns;
+		 first += AT_ONCE * nwarps)
+	{
+		uint32_t	keys[AT_ONCE];
+		int			lists[AT_ONCE];
+
+#pragma unroll
+		for (int i = 0; i < AT_ONCE; i++)
+		{
+			uint32_t	r = first + i * nwarps;
+
+			lists[i] = r < nruns ? (int) ((uint32_t) runs[r] * GV_RUN + lane) :
+				nlists;
+			keys[i] = lists[i] < nlists ? gv_ordered(scores[lists[i]]) :
+				0xFFFFFFFFu;
+		}
+#pragma unroll
+		for (int i = 0; i < AT_ONCE; i++)
+			items.append(keys[i] <= last, keys[i], lists[i]);
+	}
+}
+
+/*
+ * By four lanes: approximate scores, as coarsefilter.cu makes them but for the
+ * order of sums, of a list and of every eighth one behind it, all that a
+ * warp's lanes have of a run; of those beyond the last, the last one's.
+ */
+static __device__ __forceinline__ void
+score_again(const GvDeviceModel &model, const uint16_t *query, int list,
+			float (&scores)[PASSES])
+{
+	const uint4 *half_query = (const uint4 *) query;
+	const uint4 *rows[PASSES];
+	float		sums[PASSES] = {};
+
+#pragma unroll
+	for (int i = 0; i < PASSES; i++)
+		rows[i] = (const uint4 *)
+			(model.d_half_centroids +
+			 (int64_t) min(list + i * GV_WARP / GV_QUAD,
+										   model.nlists - 1) *
+											model.half_dims);
+#pragma unroll 2
+	for (int d = threadIdx.x % GV_QUAD; d < model.half_dims / 8; d += GV_QUAD)
+	{
+		uint4		y = half_query[d];
+		uint4		x[PASSES];
+
+#pragma unroll
+		for (int i = 0; i < PASSES; i++)
+			x[i] = rows[i][d];
+		/* products are exact */
+#pragma unroll
+		for (int i = 0; i < PASSES; i++)
+#pragma unroll
+			for (int j = 0; j < 8; j++)
+				sums[i] = fmaf(half_of(x[i], j), half_of(y, j), sums[i]);
+	}
+#pragma unroll
+	for (int i = 0; i < PASSES; i++)
+	{
+		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 1);
+		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 2);
+		scores[i] = fmaf(model.metric == GV_IP ? -1.0f : -2.0f, sums[i],
+						 model.d_squares[min(list + i * GV_WARP / GV_QUAD,
+											model.nlists - 1)]);
+	}
+}
+
+/* The lists of runs whose scores, made again, have keys up to the last. */
+static __device__ __forceinline__ void
+take_runs_again(const GvDeviceModel &model, const uint16_t *query,
+				const uint64_t *runs, uint32_t nruns, uint32_t last,
+				GvItems &items)
+{
+	for (uint32_t r = threadIdx.x / GV_WARP; r < nruns;
+		 r += blockDim.x / GV_WARP)
+	{
+		int			list = (int) ((uint32_t) runs[r] * GV_RUN +
+								  threadIdx.x % GV_WARP / GV_QUAD);
+		float		scores[PASSES];
+
+		score_again(model, query, list, scores);
+#pragma unroll
+		for (int i = 0; i < PASSES; i++, list += GV_WARP / GV_QUAD)
+		{
+			uint32_t	key = gv_ordered(scores[i]);
+
+			items.append(threadIdx.x % GV_QUAD == 0 && list < model.nlists &&
+						 key <= last, key, list);
+		}
+	}
+}
+
+/* One query's search for its lists. */
+struct Choice
+{
+	const GvDeviceModel &model;
+	const float *query;			/* [dims] */
+	const uint16_t *half_query;		/* [half_dims] of it */
+	const float *scores;		/* [nlists]; NULL: only runs have any */
+	const float *least;			/* [nruns] */
+	float		margin;
+	uint32_t	p;				/* lists wanted */
+	uint32_t   *keys;			/* [nkeys] shared: of the least scores of
+								 * runs */
+	uint32_t	nkeys;
+	uint32_t	nnear;			/* runs in close.items: only their lists; 0:
+								 * all */
+	GvItems		close;			/* by approximate scores */
+	GvItems		nearest;		/* by exact ones */
+	GvTalk		talk;
+};
+
+/* The keys of all scores, some a thread: lists i * 512 + gv_sift_mine(). */
+static __device__ __forceinline__ void
+load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
+{
+#pragma unroll
+	for (int i = 0; i < SIFT_KEYS; i++)
+	{
+		int			list = i * GV_SIFT_THREADS + gv_sift_mine();
+
+		keys[i] = list < nlists ? gv_ordered(scores[list]) : GV_SIFT_NONE;
+	}
+}
+
+/*
+ * How many keys runs have: run i has key i % nkeys.  Near runs are neighbors,
+ * and so have keys of their own.
+ */
+static __host__ __device__ inline uint32_t
+keys_of(int nlists)
+{
+	return min(gv_nruns(nlists), MOST_KEYS);
+}
+
+/*
+ * The keys that the bound of runs is found from, by reading again and again.
+ */
+static __device__ __forceinline__ void
+load_least(const Choice &choice)
+{
+	int			nruns = gv_nruns(choice.model.nlists);
+
+	for (uint32_t i = threadIdx.x; i < choice.nkeys; i += blockDim.x)
+	{
+		float		least = choice.least[i];
+
+		for (int run = i + choice.nkeys; run < nruns; run += choice.nkeys)
+			least = fminf(least, choice.least[run]);
+		choice.keys[i] = gv_ordered(least);
+	}
+	__syncthreads();
+}
+
+/*
+ * Steps 1 and 2 of few queries and not too many lists: all scores at once in
+ * registers, a bound as in a sift, which takes a tenth of the time of halving.
+ * False, with nothing gathered: too many are close.
+ */
+static __device__ __forceinline__ bool
+gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
+			   uint32_t (&bounds)[GV_SIFT_WARPS])
+{
+	GvLimit		bound = {};
+	uint32_t	last;
+	uint32_t	mine = 0;
+	uint32_t	at;
+
+	bound.key = gv_sift_bound(keys, (int) choice.p, bounds);
+	last = min(widen(bound, choice.margin), GV_SIFT_NONE - 1);
+#pragma unroll
+	for (int i = 0; i < SIFT_KEYS; i++)
+		mine += keys[i] <= last;
+	at = gv_reserve(mine, choice.close.count);
+#pragma unroll
+	for (int i = 0; i < SIFT_KEYS; i++)
+		if (keys[i] <= last)
+			choice.close.put(at++, keys[i],
+							 i * GV_SIFT_THREADS + gv_sift_mine());
+	if (choice.close.total() <= choice.close.capacity)
+		return true;
+	choice.close.clear();
+	return false;
+}
+
+/*
+ * Near runs have too many close lists: all of theirs are to be scored exactly.
+ */
+static __device__ __forceinline__ void
+keep_runs(Choice &choice)
+{
+	choice.nnear = *choice.nearest.count;
+	for (uint32_t i = threadIdx.x; i < choice.nnear; i += blockDim.x)
+		choice.close.items[i] = choice.nearest.items[i];
+	choice.nearest.clear();
+}
+
+/*
+ * Steps 1 and 2: close holds all lists that may be among the nearest, unless
+ * it is GV_COARSE_EXACT.  FEW: by keys, if it can.
+ */
+template <bool FEW>
+static __device__ __forceinline__ GvCoarseWay
+gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
+	   uint32_t (&bounds)[GV_SIFT_WARPS])
+{
+	int			nlists = choice.model.nlists;
+	uint32_t	spare = choice.p / 8 + 4;
+	GvLimit		bound;
+
+	if (!(choice.margin < FLT_MAX))
+		return GV_COARSE_EXACT;
+	if (FEW && gather_at_once(choice, keys, bounds))
+		return GV_COARSE_ALL;
+	if (choice.p * KEYS_PER_PROBE <= choice.nkeys)
+	{
+		GvItems	   &runs = choice.nearest;	/* not needed before step 3 */
+		uint32_t	last;
+
+		load_least(choice);
+		bound = gv_find_bound(GvSharedKeys {choice.keys}, choice.nkeys, choice.p,
+							  spare, choice.talk);
+		last = widen(bound, choice.margin);
+		take_lists(choice.least, gv_nruns(nlists), last, runs);
+		if (runs.total() <= runs.capacity)
+		{
+			if (choice.scores != NULL)
+				take_runs(choice.scores, nlists, runs.items, *runs.count, last,
+						  choice.close);
+			else
+				take_runs_again(choice.model, choice.half_query, runs.items,
+								*runs.count, last, choice.close);
+			if (choice.close.total() > choice.close.capacity &&
+				choice.scores == NULL)
+			{
+				keep_runs(choice);
+				return GV_COARSE_EXACT;
+			}
+			runs.clear();
+			if (*choice.close.count <= choice.close.capacity)
+				return choice.scores != NULL ? GV_COARSE_RUNS :
+					GV_COARSE_LEAST;
+			choice.close.clear();
+		}
+		else
+			runs.clear();
+	}
+	if (choice.scores == NULL)
+		return GV_COARSE_EXACT;
+	bound = gv_find_bound(GvScoreKeys {choice.scores}, nlists, choice.p, spare,
+					   choice.talk);
+	take_lists(choice.scores, nlists, widen(bound, choice.margin),
+			   choice.close);
+	return choice.close.total() <= choice.close.capacity ? GV_COARSE_ALL :
+		GV_COARSE_EXACT;
+}
+
+/* Step 3: those close ones that may still be, to nearest. */
+static __device__ __forceinline__ void
+narrow(Choice &choice)
+{
+	const uint64_t *items = choice.close.items;
+	uint32_t	n = *choice.close.count;
+	uint32_t	last = 0xFFFFFFFFu;
+
+	/* what all lanes score at once need not be fewer */
+	if (n > blockDim.x / GV_QUAD)
+		last = widen(gv_find_bound(GvItemKeys {items}, n, choice.p, choice.p / 16,
+								choice.talk), choice.margin);
+	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
+		 first += blockDim.x)
+	{
+		uint32_t	i = first + threadIdx.x % GV_WARP;
+		uint64_t	item = i < n ? items[i] : GV_LAST_ITEM;
+
+		choice.nearest.append(i < n && (uint32_t) (item >> 32) <= last,
+							  (uint32_t) (item >> 32), (uint32_t) item);
+	}
+}
+
+/*
+ * The nearest of all lists, or of those of near runs, by exact scores, sorted:
+ * as many at a time as there is memory for beside the nearest so far.
+ */
+template <bool PRODUCT>
+static __device__ __forceinline__ void
+take_exactly(Choice &choice)
+{
+	const GvDeviceModel &model = choice.model;
+	GvItems	   &nearest = choice.nearest;
+	uint32_t	all = choice.nnear > 0 ? choice.nnear * GV_RUN :
+		(uint32_t) model.nlists;
+	uint32_t	kept = 0;
+
+	for (uint32_t done = 0; done < all;)
+	{
+		uint32_t	n = min(nearest.capacity - kept, all - done);
+
+		for (uint32_t i = threadIdx.x; i < nearest.capacity - kept;
+			 i += blockDim.x)
+		{
+			uint32_t	list = done + i;
+
+			if (choice.nnear > 0 && i < n)
+				list = (uint32_t) choice.close.items[list / GV_RUN] * GV_RUN +
+					list % GV_RUN;
+			nearest.items[kept + i] = i < n && list < (uint32_t) model.nlists ?
+				list : GV_LAST_ITEM;
+		}
+		__syncthreads();
+		gv_score_items<PRODUCT, GV_AHEAD>(model, choice.query,
+									   nearest.items + kept, n);
+		gv_sort_items(nearest.items, nearest.capacity);
+		done += n;
+		kept = min(choice.p, done);
+	}
+	if (threadIdx.x == 0)
+		*nearest.count = kept;
+}
+
+/* Lists that there is memory for; a power of 2. */
+static __host__ __device__ inline uint32_t
+capacity_for(int32_t probes)
+{
+	uint32_t	capacity = LEAST_LISTS;
+
+	while (capacity < 2 * (uint32_t) probes)
+		capacity *= 2;
+	return capacity;
+}
+
+/*
+ * Query blockIdx.x; alone: only runs have scores.  Shared: two GvItems
+ * [capacity], and keys.  Of many queries eight blocks share an SM, since each
+ * waits most of the time; a lone query's has more registers for loads.
+ */
+template <bool PRODUCT, bool FEW>
+static __global__ void __launch_bounds__(MANY_THREADS, FEW ? 1 : 2)
+choose_kernel(GvDeviceModel model, GvBatch batch, bool alone)
+{
+	GV_SHARED(memory);
+	alignas(16) __shared__ uint32_t bounds[GV_SIFT_WARPS];
+	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t counts[2];
+	__shared__ float margin;
+	int64_t		query = blockIdx.x;
+	uint32_t	capacity = capacity_for(batch.probes);
+	uint64_t   *items = (uint64_t *) memory + capacity;
+
+	gv_step_follows();
+
+	Choice		choice = {model, batch.d_queries + query * model.dims,
+		batch.approx.d_half_queries + query * model.half_dims,
+		alone ? NULL : batch.d_coarse + query * model.nlists,
+		batch.approx.d_least + query * gv_nruns(model.nlists),
+		0.0f,
+		(uint32_t) min(batch.d_wanted[query].probes, model.nlists),
+		(uint32_t *) (items + capacity), keys_of(model.nlists),
+		0,
+		{(uint64_t *) memory, &counts[0], capacity},
+		{items, &counts[1], capacity},
+		{said, 0}
+	};
+	uint32_t	keys[SIFT_KEYS] = {};
+	uint32_t	sorted = 1;
+	uint32_t	n;
+	GvCoarseWay	way;
+
+	if (FEW)					/* on their way while the margin is computed */
+		load_keys(choice.scores, model.nlists, keys);
+	if (threadIdx.x < 2)
+		counts[threadIdx.x] = 0;
+	if (threadIdx.x < GV_WARP)
+		margin = gv_approx_margin_of(model, batch, (int) query);
+	__syncthreads();
+	choice.margin = margin;
+	if (choice.p > 0)			/* a batch's spare places want none */
+	{
+		way = gather<FEW>(choice, keys, bounds);
+		if (way == GV_COARSE_EXACT)
+			take_exactly<PRODUCT>(choice);
+		else
+			narrow(choice);
+		n = choice.nearest.total();
+		if (way != GV_COARSE_EXACT)
+			gv_score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(model,
+															 choice.query,
+															 items, n);
+		if (n <= blockDim.x / GV_QUAD)
+			gv_rank_items(items, n);
+		else
+		{
+			while (sorted < n)
+				sorted *= 2;
+			for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
+				items[i] = GV_LAST_ITEM;
+			gv_sort_items(items, sorted);
+		}
+		GV_TEST_ONLY(if (threadIdx.x == 0)
+					 atomicAdd(&batch.approx.d_ways[way], 1u);)
+	}
+	gv_number_lists(model, batch, (int) query, (int) choice.p, [&](int i)
+	{
+		return GvNearestList {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
+	});
+}
+
+template <bool PRODUCT, bool FEW>
+static GvStatus
+launch_choose(const GvDeviceModel *model, const GvBatch *batch, int threads,
+	   cudaStream_t stream)
+{
+	int			bytes =
+		(int) (2 * capacity_for(batch->probes) * sizeof(uint64_t) +
+							   keys_of(model->nlists) * sizeof(uint32_t));
+
+	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,
+						  bytes, stream, model, batch,
+						  gv_gpu_least_alone(model, batch));
+}
+
+/*
+ * d_probed, d_starts and nprobed of a batch, from what gv_gpu_list_scores
+ * found.
+ */
+GvStatus
+gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
+			  cudaStream_t stream)
+{
+	bool		few = batch->n <= FEW_QUERIES;
+	bool		sift = few && model->nlists <= SIFT_LISTS &&
+		batch->probes <= GV_SIFT_MOST && !gv_gpu_least_alone(model, batch);
+
+	if (model->metric == GV_IP)
+		return sift ? launch_choose<true, true>(model, batch, MANY_THREADS, stream) :
+			launch_choose<true, false>(model, batch, few ? MANY_THREADS : FEW_THREADS,
+								stream);
+	return sift ? launch_choose<false, true>(model, batch, MANY_THREADS, stream) :
+		launch_choose<false, false>(model, batch, few ? MANY_THREADS : FEW_THREADS,
+							 stream);
+}

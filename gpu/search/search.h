@@ -1,0 +1,494 @@
+/*
+ * search.h
+ *		A batch of searches under way on a device, the searcher whose memory it
+ *		has, and its steps.
+ *
+ * Read search.cu first: it has the steps of a batch in their order, tables.cu,
+ * coarse.cu and select.cu or coarsefilter.cu, listscan.cu or bylist.cu,
+ * select.cu and bounds.cu.  batch.cu cuts a batch into parts.
+ */
+#ifndef GV_SEARCH_H
+#define GV_SEARCH_H
+
+#include "gpu/mirror/mirror.h"
+#include "gpu/product/gv_product.h"
+
+/* The parameters of one search; the kernels' part of GvSearch. */
+struct GvWanted
+{
+	int32_t		probes;
+	int32_t		capacity;
+	double		length;			/* of the query */
+};
+
+/* A GvKeyTest as kernels see it; kind 0: none, and none behind it. */
+struct GvDeviceTest
+{
+	uint64_t	low;			/* of a set: its least value, */
+	uint64_t	high;			/* and its greatest */
+	int32_t		first;			/* of the batch's values */
+	int32_t		nvalues;
+	int32_t		abbrevs_at;			/* where a block's abbreviated keys
+									 * begin */
+	uint8_t		key;
+	uint8_t		kind;			/* GvTestKind */
+	uint8_t		width;			/* bytes of an abbreviated key */
+	uint8_t		unused;
+};
+
+/* Beyond these select.cu sorts, and no graph can. */
+#define GV_MANY_PROBES		2048
+#define GV_MANY_POSTINGS		2048
+
+struct GvFound
+{
+	int32_t		nprobed;
+	int32_t		nhits;
+	int64_t		postings;			/* in the probed lists */
+	uint32_t	nblocks;		/* likewise */
+};
+
+/* A search's question about the sample. */
+struct GvRank
+{
+	int32_t		rank;			/* 0: nothing; negative: what is not beyond */
+	float		limit;
+};
+
+/* See GvSearch.nearer. */
+struct GvNear
+{
+	int64_t		postings;
+	int64_t		squares;
+};
+
+/*
+ * How a query's nearest lists were chosen from approximate scores
+ * (coarsefilter.cu).
+ */
+enum GvCoarseWay
+{
+	GV_COARSE_RUNS,				/* by the least score of every 32 lists */
+	GV_COARSE_LEAST,			/* by that, and scores made again */
+	GV_COARSE_ALL,				/* by all approximate scores */
+	GV_COARSE_EXACT,			/* by exact scores of all, or of near runs */
+	GV_COARSE_WAYS
+};
+
+/* Memory for coarsefilter.cu; none unless gv_gpu_approximate_fits. */
+struct GvApproximate
+{
+	uint16_t   *d_half_queries;		/* [n][half_dims] queries in half
+									 * precision */
+	int32_t		nparts;			/* that a query comes in */
+	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
+								 * part of q, whose half copy is q' */
+	float	   *d_least;		/* [n][nruns] the least score of each run */
+	unsigned   *d_ways;			/* [GV_COARSE_WAYS] queries that went each way;
+								 * the searcher's; test build only */
+};
+
+/*
+ * The pieces that a query's items come in where queries alone do not fill the
+ * device, and what select.cu finds of each in its first pass.
+ */
+struct GvPieces
+{
+	uint32_t	n;				/* of a query; 0 and 1: there is no first pass */
+	uint32_t	least;			/* items of a piece that is worth a block */
+	uint32_t	capacity;		/* items that a piece may leave */
+	int32_t		by;				/* see gv_gpu_select_by */
+	uint32_t   *d_thresholds;	/* [queries][n] */
+	uint32_t   *d_counts;		/* [queries][n] items left; beyond the
+								 * capacity: not all are there */
+	void	   *d_items;		/* [queries][n][capacity] */
+};
+
+/*
+ * A batch under way, passed to kernels by value.  n searches, whose arrays lie
+ * side by side with memory for the largest of each.  in_ and out_ are the
+ * host's memory, which the device reads once and writes once, across the bus;
+ * what kernels hand each other is the device's.  Of a long batch, which copies
+ * serve better, in_ and out_ are the d_ arrays of that name.  Hits are written
+ * 16 bytes at a time.
+ */
+struct GvBatch
+{
+	int32_t		n;
+	int32_t		probes;			/* most of any search */
+	int32_t		capacity;
+	bool		overlap;		/* a step may be launched before the last one
+								 * has ended: see gv_step_begins */
+	bool		by_lists;		/* scanned list by list (search.h) */
+	int64_t		postings;			/* memory for scores of a search */
+	int32_t		tests;			/* most of any search's condition; 0: none has
+								 * one */
+	int32_t		values;			/* memory for those of all their sets */
+	const float *in_queries;	/* [n][dims] */
+	const GvWanted *in_wanted;	/* [n] */
+	float	   *d_queries;
+	GvWanted   *d_wanted;
+	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
+	float	   *d_coarse;		/* [n][nlists]; see gv_gpu_coarse_rows */
+	GvProbe    *d_probed;		/* [n][probes] */
+	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
+	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */
+	float	   *d_scores;		/* [n][postings]; dead: +infinity */
+	uint64_t   *d_ids;			/* [n][postings] gv_posting_id; NULL where
+								 * the best postings are sorted out */
+	uint4	   *d_hits;			/* GvHit [n][capacity] */
+	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them
+								 * out */
+	const uint8_t **d_records;	/* [n][capacity] refine records of d_hits;
+								 * NULL: no bounds follow, or the best
+								 * postings are sorted out */
+	GvFound    *d_found;		/* [n] */
+	uint32_t   *d_whole;		/* [n] of a batch that was scanned list by
+								 * list: is the query to be scanned again?
+								 * NULL: each is scanned, once */
+	GvApproximate		approx;
+	GvPieces	list_pieces;	/* of lists, while they are selected, */
+	GvPieces	posting_pieces; /* and of postings */
+	GvProbe    *out_probed;		/* [n][probes] */
+	uint4	   *out_hits;		/* GvHit [n][capacity] */
+	GvBound    *out_bounds;		/* [n][capacity], or NULL */
+	GvFound    *out_found;		/* [n] */
+
+	/* of batches with conditions: */
+	const GvDeviceTest *in_tests; /* [n][tests] */
+	const uint64_t *in_values;	/* [values] */
+	GvDeviceTest *d_tests;
+	uint64_t   *d_values;
+	uint32_t   *d_matches;		/* [n][probes] postings that satisfy them */
+	uint32_t   *d_kept;			/* [n] scores of them, side by side, or of what
+								 * a scan list by list left; see gv_nscores */
+	uint32_t   *out_matches;
+
+	/* of those in which a search asks how near the sample is: */
+	bool		sampled;		/* it is such a batch */
+	const GvRank *in_ranks;		/* [n] */
+	GvRank	   *d_ranks;
+	float	   *d_sampled;		/* [n][postings] scores of sampled blocks, side
+								 * by side, in no order; dead: +infinity */
+	uint32_t   *d_nsampled;		/* [n] such blocks */
+	GvNear	   *out_near;		/* [n] */
+};
+
+/*
+ * Returns how many scores a query's scan of nblocks blocks has stored: one for
+ * each posting or, of batches with conditions and those scanned list by list,
+ * for each that is left, in no order.  Not where d_ids is NULL.
+ */
+static __host__ __device__ __forceinline__ uint32_t
+gv_nscores(const GvBatch &batch, int query, uint32_t nblocks)
+{
+	return batch.d_kept != NULL ? batch.d_kept[query] : nblocks * GV_BLOCK;
+}
+
+/* A batch's launches, recorded to be made again at once (search.cu). */
+struct GvReplay
+{
+	GvDeviceModel model;			/* what all kernels were given */
+	GvBatch		batch;
+	cudaGraphExec_t graph;		/* NULL: none */
+	uint64_t	used;			/* when, by the searcher's clock */
+};
+
+#define GV_REPLAYS			64
+
+/*
+ * A graph is evicted for another one only when it was not used for this number
+ * of batches: of more shapes in turn than fit, some are replayed and the
+ * others launched step by step, where making all of them again and again took
+ * longer.
+ */
+#define GV_REPLAY_KEPT		(4 * GV_REPLAYS)
+
+/* How a stream's small batches were launched. */
+struct GvReplayCounts
+{
+	int64_t		replayed;
+	int64_t		made;			/* graphs, each used at once */
+	int64_t		again;			/* graphs made in the place of another one */
+	int64_t		launched;		/* without a graph */
+};
+
+/* Where one search's answer comes. */
+struct GvAnswer
+{
+	const GvFound *found;
+	const GvProbe *probed;		/* [nprobed] */
+	const GvHit *hits;			/* [nhits] */
+	const GvBound *bounds;		/* [nhits], or NULL */
+};
+
+/* Answers of a stream's small batch that are looked for (search.cu). */
+struct GvCompletion
+{
+	int32_t		n;				/* searches; 0: the stream is asked instead */
+	int32_t		query;			/* of which these are there, */
+	int64_t		words;			/* and so much of the next one */
+	double		asked;			/* when the stream was */
+	GvBatch		batch;
+};
+
+struct GvSearcher
+{
+	int32_t		device;
+	int64_t		most_work;		/* bytes that one part of a batch may have */
+	cudaStream_t stream;
+	int			nsms;
+	GvBlas	   *blas;			/* NULL: products by loops of ours */
+	bool		hopper;			/* see gv_has_hopper */
+	bool		overlap;		/* of batches */
+	uint64_t	version;		/* of a mirror: its changes are done */
+	GvBuffer	in;				/* pinned: queries, wanted */
+	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
+	GvBuffer	d_work;			/* all that kernels hand each other */
+	GvBuffer	d_sort;			/* of long selections */
+	GvSearcher *beside;			/* a second stream, of which only stream,
+								 * d_work, d_sort, arrivals and replays are
+								 * used; or NULL */
+	bool		both;			/* it has work, too */
+	GvCompletion	completion;
+	GvReplay	replays[GV_REPLAYS];
+	GvReplayCounts counts;		/* test build only */
+	uint64_t	clock;			/* small batches */
+	GvBuffer	d_ways;			/* test build only, see GvApproximate */
+	GvSearch   *searches;		/* [n] that are under way */
+	int32_t		n;
+	bool		given;			/* hits are, and only bounds come back */
+};
+
+/* A step of a batch, which may begin early. */
+template <typename... Parameters, typename... More>
+static inline GvStatus
+gv_launch_step(void (*kernel) (Parameters...), dim3 grid, int threads,
+			   size_t shared_bytes, cudaStream_t stream,
+			   const GvDeviceModel *model, const GvBatch *batch,
+			   const More &... more)
+{
+	return gv_launch_early(batch->overlap, kernel, grid, threads, shared_bytes,
+						   stream, *model, *batch, more...);
+}
+
+/* bylist.cu's own */
+struct GvAim;
+struct GvNearScore;
+struct GvPairing;
+struct GvPairGroup;
+
+#define GV_ROUGH_DIMS		4	/* dimensions of a sub-quantizer, at most */
+#define GV_ROUGH_CHUNKS		8	/* of a posting's codes, at most */
+
+/*
+ * Scans list by list (bylist.cu).  Parts of a batch are gathered (batch.cu).
+ * Of each part, when its lists are chosen: its queries in 8 bits, their
+ * margins, a limit of each from its nearest lists, and how many queries meet
+ * each list.  Of all of them together: who meets which list, and postings that
+ * may be among the best, list by list, from approximate scores.  Then of each
+ * part again: exact scores of these, and what follows any scan.
+ *
+ * Arrays of queries are those of all that are gathered, or, given to a step of
+ * a part, the part's.
+ */
+struct GvListScan
+{
+	int32_t		steps;			/* of products: 8 sub-quantizers each */
+	int32_t		first;			/* the part's first query */
+	int32_t		most_groups;		/* room in d_groups */
+	uint32_t   *d_words;		/* [steps][8][16] codewords in 8 bits: that of
+								 * sub-quantizer 8s + 2t + h is [s][4h + t] */
+	float	   *d_units;		/* [8 * steps] what 1 of them stands for */
+	uint32_t   *d_queries;		/* [n][8 * steps] in 8 bits */
+	GvAim	   *d_aims;			/* [n] */
+	uint32_t   *d_counts;		/* [n] postings near enough; more than there is
+								 * room for: unknown */
+	uint32_t   *d_whole;		/* [n] GvBatch's */
+	GvNearScore *d_near;		/* [n][GV_NEAR_CAPACITY] */
+	uint32_t   *d_starts;		/* [nlists] first how many meet each list,
+								 * then where they are entered next */
+	GvPairing  *d_pairs;		/* [n * probes] by list */
+	GvPairGroup	   *d_groups;
+	unsigned long long *d_totals;	/* pairs that have a place in d_pairs, and
+									 * times 2^32 groups that have one */
+};
+
+/* Bytes of memory that arrays of parts have so far. */
+struct GvPlaces
+{
+	size_t		in_bytes;		/* the host's */
+	size_t		out_bytes;
+	size_t		own_bytes;		/* the lane's, each part its own */
+	size_t		own_from;		/* where these begin: behind what all share, of
+								 * which */
+	size_t		common_bytes;	/* is the most that any has */
+};
+
+/*
+ * Parts that are searched together, a stream's work at a time; one, if that is
+ * all.
+ */
+#define GV_MOST_GATHERED	8
+
+struct GvGathered
+{
+	int			nparts;
+	int32_t		n;				/* searches */
+	int32_t		taken[GV_MOST_GATHERED];	/* of each part */
+	bool		small;			/* one part, for a graph */
+	GvBatch		parts[GV_MOST_GATHERED];
+	size_t		work_bytes;		/* of the lane, and where in it: */
+	size_t		own_from;
+	bool		by_lists;
+	GvListScan	lists;
+};
+
+/*
+ * batch.cu: parts of the first searches of a batch, of which n are left, and
+ * their sizes; where their arrays are; queries into the memory that the device
+ * reads
+ */
+extern void gv_gpu_gather_parts(const GvSearcher *searcher,
+								const GvMirror *mirror,
+								const GvSearch *searches, int32_t n,
+								int32_t all, GvGathered *gathered);
+extern void gv_gpu_place_gathered(const GvDeviceModel *model,
+								  GvSearcher *searcher, GvSearcher *stream,
+								  GvPlaces *places, GvGathered *gathered);
+extern size_t gv_gpu_found_bytes(int32_t n, size_t *near_at);
+extern void gv_gpu_upload_queries(const GvDeviceModel *model,
+								  const GvBatch *batch,
+								  const GvSearch *searches, int32_t n);
+
+/* tables.cu: d_queries, d_wanted and d_tables of a batch */
+extern GvStatus gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
+							 cudaStream_t stream);
+
+/* coarse.cu: d_coarse of a batch, exact */
+extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
+							  cudaStream_t stream);
+
+/*
+ * coarsefilter.cu: what coarse.cu and select.cu find, for many queries or
+ * lists; in three steps, of which gv_gpu_table does the first for batches that
+ * come from the host.
+ */
+extern bool gv_gpu_approximate_fits(const GvDeviceModel *model,
+									const GvBatch *batch);
+extern GvStatus gv_gpu_approximate(const GvDeviceModel *model,
+								   const GvBatch *batch,
+								   const GvSearcher *searcher);
+extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
+								   const GvBatch *batch,
+								   const GvSearcher *searcher);
+extern GvStatus gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
+							  cudaStream_t stream);
+
+/*
+ * Scores of lists are read where they are near, and of many lists few are:
+ * where there are more than GV_SCORES_KEPT, which L2 holds, it is cheaper to
+ * make these again than to write them all.  gv_gpu_coarse_rows returns the
+ * queries that d_coarse needs memory for, of n that want `probes` lists each;
+ * where these are fewer than n, only the least scores of runs go to memory.
+ */
+#define GV_SCORES_KEPT		((int64_t) 4 << 20)
+extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
+								  int32_t probes);
+
+static inline bool
+gv_gpu_least_alone(const GvDeviceModel *model, const GvBatch *batch)
+{
+	return gv_gpu_coarse_rows(model, batch->n, batch->probes) < batch->n;
+}
+
+/*
+ * select.cu: the nearest lists, and the best postings.  The memory of first
+ * passes begins at byte *bytes of `memory`.  Can a block of threads sift the
+ * best postings out?  Or are they, or their probes, more than it selects?
+ */
+extern GvStatus gv_gpu_select_lists(const GvDeviceModel *model,
+									const GvBatch *batch,
+									GvSearcher *searcher);
+extern GvStatus gv_gpu_select_postings(const GvDeviceModel *model,
+									   const GvBatch *batch,
+									   GvSearcher *searcher);
+extern void gv_gpu_place_pieces(const GvDeviceModel *model,
+								const GvSearcher *searcher, GvBatch *batch,
+								char *memory, size_t *bytes);
+extern bool gv_gpu_can_sift(const GvBatch *batch);
+extern bool gv_gpu_sorts_postings(const GvBatch *batch);
+
+/*
+ * listscan.cu: d_scores; conditions on keys as devices see them; and counts of
+ * what satisfies them, the last step where bounds do not follow
+ */
+extern GvStatus gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
+							GvSearcher *searcher);
+extern void gv_gpu_upload_conditions(const GvBatch *batch,
+									 const GvSearch *searches, int32_t n);
+extern GvStatus gv_gpu_download_matches(const GvDeviceModel *model,
+										const GvBatch *batch,
+										cudaStream_t stream);
+
+/* bylist.cu: see GvListScan */
+extern void gv_gpu_place_lists(const GvDeviceModel *model, char *work,
+							   size_t *bytes, int64_t n, int64_t npairs,
+							   GvListScan *lists);
+extern GvStatus gv_gpu_begin_lists(const GvDeviceModel *model,
+								   const GvListScan *lists,
+								   cudaStream_t stream);
+extern GvStatus gv_gpu_add_queries(const GvDeviceModel *model,
+								   const GvBatch *batch,
+								   const GvListScan *lists, int32_t first,
+								   cudaStream_t stream);
+extern GvStatus gv_gpu_scan_lists(const GvDeviceModel *model,
+								  const GvGathered *gathered,
+								  cudaStream_t stream);
+extern GvStatus gv_gpu_rescore(const GvDeviceModel *model,
+							   const GvBatch *batch, const GvListScan *lists,
+							   int32_t first, cudaStream_t stream);
+
+/* bounds.cu: what refine records prove of hits */
+extern GvStatus gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
+							 cudaStream_t stream);
+
+/* search.cu */
+extern "C" bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);
+
+#ifdef GV_TEST_BUILD
+
+/*
+ * coarsefilter.cu: from how many terms of exact scores on a batch goes this
+ * way, and another number of scores than GV_SCORES_KEPT; negative: as is best
+ */
+extern "C" void gv_gpu_approximate_from(int64_t terms);
+extern "C" void gv_gpu_scores_kept(int64_t scores);
+
+/* How many of a searcher's queries went each way so far. */
+extern "C" GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
+											uint32_t ways[GV_COARSE_WAYS]);
+
+/*
+ * select.cu: lists, postings or both go in two passes also where one block a
+ * query is better, or, by 0, only where that cannot select; negative: as is
+ * best.  A piece has `piece` items, however many pieces the device has use
+ * for; 0: as is best.
+ */
+#define GV_SELECT_LISTS		1
+#define GV_SELECT_POSTINGS	2
+extern "C" void gv_gpu_select_by(int32_t what, int32_t piece);
+
+/*
+ * batch.cu: parts of n queries are gathered, also where that is slower; 0:
+ * none; negative: as is best
+ */
+extern "C" void gv_gpu_gather_by(int32_t n);
+
+/* search.cu: how a searcher's small batches were launched, on both streams */
+extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
+									 GvReplayCounts *counts);
+
+#endif							/* GV_TEST_BUILD */
+
+#endif							/* GV_SEARCH_H */
