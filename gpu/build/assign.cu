@@ -72,7 +72,7 @@ gv_finder_drop(GvFinder *finder)
 }
 
 static __global__ void __launch_bounds__(THREADS)
-wanted_kernel(GvWanted *wanted, int n, int p)
+wanted_kernel(GvSearchParams *wanted, int n, int p)
 {
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 
@@ -110,14 +110,14 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 	size_t		bytes = 0;
 	size_t		coarse = gv_carve(&bytes, scored * model->nlists * 4);
 	size_t		starts = gv_carve(&bytes, (size_t) n * (p + 1) * 4);
-	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvWanted));
+	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvSearchParams));
 	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
 	size_t		half_queries =
 		gv_carve(&bytes, (size_t) n * model->half_dims * 2);
 	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
 	size_t		least = gv_carve(&bytes, (size_t) n *
 								 gv_nruns(model->nlists) * 4);
-	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_WAYS *
+	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_PATHS *
 										sizeof(unsigned));)
 	char	   *memory;
 
@@ -128,20 +128,20 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 	batch->capacity = 1;
 	batch->d_coarse = (float *) (memory + coarse);
 	batch->d_starts = (uint32_t *) (memory + starts);
-	batch->d_wanted = (GvWanted *) (memory + wanted);
+	batch->d_params = (GvSearchParams *) (memory + wanted);
 	batch->d_found = (GvFound *) (memory + found);
 	batch->approx.d_half_queries = (uint16_t *) (memory + half_queries);
 	batch->approx.nparts = 1;
 	batch->approx.d_squares = (float2 *) (memory + squares);
 	batch->approx.d_least = (float *) (memory + least);
 #ifdef GV_TEST_BUILD
-	batch->approx.d_ways = (unsigned *) (memory + ways);
-	GV_CUDA_TRY(cudaMemsetAsync(batch->approx.d_ways, 0,
-								GV_COARSE_WAYS * sizeof(unsigned),
+	batch->approx.d_path_counts = (unsigned *) (memory + ways);
+	GV_CUDA_TRY(cudaMemsetAsync(batch->approx.d_path_counts, 0,
+								GV_COARSE_PATHS * sizeof(unsigned),
 								finder->searcher.stream));
 #endif
 	GV_LAUNCH(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
-			  finder->searcher.stream, batch->d_wanted, n, p);
+			  finder->searcher.stream, batch->d_params, n, p);
 	return gv_cuda_status(cudaGetLastError());
 }
 
@@ -162,7 +162,7 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 		/* kernels only read queries */
 		batch.d_queries = (float *) d_rows + done * model->dims;
 		batch.d_probed = d_nearest + done * p;
-		if (gv_gpu_approximate_fits(model, &batch))
+		if (gv_gpu_coarse_filter_pays(model, &batch))
 			GV_TRY(gv_gpu_approximate(model, &batch, &finder->searcher));
 		else
 		{

@@ -22,10 +22,10 @@ static int64_t records_size(const GvMirrorSpec *spec);
 static GvStatus records_create(GvMirror *mirror);
 static void records_drop(GvMirror *mirror);
 static GvStatus pool_create(int64_t block_bytes, int64_t expected_blocks,
-							   GvPool **pool);
+							GvPool **pool);
 static void pool_drop(GvPool *pool);
 static GvStatus pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
-							 uint32_t *capacity);
+						  uint32_t *capacity);
 static void pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity);
 static int64_t pool_bytes(const GvPool *pool);
 static int64_t half_bytes(const GvMirrorSpec *spec);
@@ -148,7 +148,7 @@ make_memory(GvMirror *mirror)
 		mirror->raw == NULL || mirror->view == NULL)
 		return GV_NO_MEMORY;
 	GV_TRY(pool_create(shape.block_bytes, expected_blocks(spec),
-						  &mirror->pool));
+					   &mirror->pool));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&mirror->stream,
 										  cudaStreamNonBlocking));
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
@@ -434,7 +434,7 @@ ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
 		return GV_OK;
 	/* a list that grows, grows again */
 	GV_TRY(pool_take(mirror->pool, list->capacity > 0 ? n + n / 4 : n,
-						&d_blocks, &capacity));
+					 &d_blocks, &capacity));
 	if (kept > 0)
 		GV_CUDA_TRY(cudaMemcpyAsync(d_blocks, list->d_blocks,
 									(size_t) kept *
@@ -632,7 +632,7 @@ records_create(GvMirror *mirror)
 	if (mirror->tables == NULL)
 		return GV_NO_MEMORY;
 	GV_TRY(pool_create(page_bytes(spec), expected_pages(spec),
-						  &mirror->record_pool));
+					   &mirror->record_pool));
 	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_tables, TABLE_BYTES));
 	mirror->table_bytes = TABLE_BYTES;
 	mirror->model.d_tables = mirror->d_tables;
@@ -1081,7 +1081,7 @@ add_segment(GvPool *pool, int64_t nblocks)
 /* Memory for nblocks > 0 blocks, or some more. */
 static GvStatus
 pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
-			 uint32_t *capacity)
+		  uint32_t *capacity)
 {
 	int			number = capacity_for(nblocks, capacity);
 	Extent	   *extent = pool->waiting[number];

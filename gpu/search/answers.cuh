@@ -5,11 +5,10 @@
  */
 #include <stdint.h>
 
-#include "gpu/search/search.h"
-
 #include "gpu/common/bisect.cuh"
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
+#include "gpu/search/search.h"
 
 /*
  * A query's k probes, a running sum of their blocks by the first warp, and
@@ -44,8 +43,9 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 
 		if (i < k)
 			list = list_at(i);
-		if (i < k && batch.d_first != NULL)
-			batch.d_first[(int64_t) query * batch.probes + i] = list.d_blocks;
+		if (i < k && batch.d_list_blocks != NULL)
+			batch.d_list_blocks[(int64_t) query * batch.probes + i] =
+				list.d_blocks;
 		mine = upto = list.nblocks;
 		postings += list.nlive;
 
@@ -128,8 +128,8 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 			{
 				list = model.d_lists[near.list];
 				probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
-				if (batch.d_first != NULL)
-					batch.d_first[(int64_t) query * batch.probes + i] =
+				if (batch.d_list_blocks != NULL)
+					batch.d_list_blocks[(int64_t) query * batch.probes + i] =
 						list.d_blocks;
 			}
 			nblocks[e] = list.nblocks;
@@ -193,7 +193,7 @@ gv_select_downloads(const GvBatch &batch)
 /* A GvHit; the row id's 48 bits are two numbers. */
 static __device__ __forceinline__ void
 gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
-			uint32_t low, uint32_t probe)
+				uint32_t low, uint32_t probe)
 {
 	uint4		hit = make_uint4(__float_as_uint(gv_unordered(key)), probe,
 								 high >> 16 | high << 16, low);
@@ -251,16 +251,16 @@ gv_download_found(const GvBatch &batch, int query, GvFound found, int nhits)
  * has the result.
  */
 template <int THREADS>
-static __device__ __forceinline__ GvNear
+static __device__ __forceinline__ GvSampleCount
 gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 {
 	constexpr int warps = THREADS / GV_WARP;
-	__shared__ GvNear counted[warps];
+	__shared__ GvSampleCount counted[warps];
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	const float *scores = batch.d_sampled + (int64_t) query * batch.postings +
 		lane;
-	GvNear		near = {};
+	GvSampleCount		near = {};
 
 #pragma unroll 4
 	for (uint32_t b = warp; b < nblocks; b += warps)
@@ -295,15 +295,15 @@ gv_download_matches(const GvBatch &batch, int query, const GvFound &found)
 {
 	int64_t		first_probe = (int64_t) query * batch.probes;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
-	GvNear		near = {};
-	GvRank		asked;
+	GvSampleCount		near = {};
+	GvSampleQuery		asked;
 
 	for (int p = threadIdx.x; p < found.nprobed; p += THREADS)
 		batch.out_matches[first_probe + p] = batch.d_matches[first_probe + p];
 	/* a batch's spare places are the next part's in the host's memory */
 	if (!batch.sampled || found.nprobed == 0)
 		return;
-	asked = batch.d_ranks[query];
+	asked = batch.d_sample_queries[query];
 	if (asked.rank > 0 && found.nhits >= asked.rank)
 		asked.limit = __uint_as_float(batch.d_hits[first_hit +
 												   asked.rank - 1].x);
@@ -311,5 +311,5 @@ gv_download_matches(const GvBatch &batch, int query, const GvFound &found)
 		near = gv_count_near<THREADS>(batch, query, batch.d_nsampled[query],
 									  asked.limit);
 	if (threadIdx.x == 0)
-		batch.out_near[query] = near;
+		batch.out_sample[query] = near;
 }

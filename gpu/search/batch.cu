@@ -9,7 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "gpu/search/search.h"
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "gpu/search/search.h"
 
 /* Queries that one part of a batch may have. */
@@ -22,7 +25,7 @@
 #define FOUR_PARTS		256
 
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
-#define MOST_REPLAYED	64
+#define MOST_OF_GRAPH	64
 
 /* Tests of a search's condition, and values of their sets. */
 static int32_t
@@ -75,14 +78,14 @@ part_of(int32_t n)
 	if (nparts < few)
 		nparts = few;
 	n = (n + nparts - 1) / nparts;
-	return n <= MOST_REPLAYED ? (int32_t) round_up(n) : n;
+	return n <= MOST_OF_GRAPH ? (int32_t) round_up(n) : n;
 }
 
 /* Can a graph do it? */
 static bool
 is_small(const GvBatch *batch)
 {
-	return batch->n <= MOST_REPLAYED && batch->probes <= GV_MANY_PROBES &&
+	return batch->n <= MOST_OF_GRAPH && batch->probes <= GV_MANY_PROBES &&
 		batch->capacity <= GV_MANY_POSTINGS && batch->postings > 0;
 }
 
@@ -139,7 +142,7 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 	return scores * (int64_t) sizeof(float) +
 		batch.n *
 			(batch.postings * posting_bytes + batch.capacity * hit_bytes +
-				   batch.tests * (int64_t) sizeof(GvDeviceTest)) +
+			 batch.tests * (int64_t) sizeof(GvDeviceTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
 
@@ -150,7 +153,7 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 static int64_t
 sure_to_fit(const GvMirror *mirror, GvBatch batch, int64_t most_work)
 {
-	batch.n = MOST_REPLAYED;
+	batch.n = MOST_OF_GRAPH;
 	if (rounded_bytes(mirror, batch) > most_work)
 		return 0;
 	batch.n++;
@@ -214,8 +217,8 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 /* The shape of the next part of a batch. */
 static int32_t
 next_part(const GvSearcher *searcher, const GvMirror *mirror,
-				 const GvSearch *searches, int32_t n, GvBatch *batch,
-				 bool *small)
+		  const GvSearch *searches, int32_t n, GvBatch *batch,
+		  bool *small)
 {
 	int32_t		taken;
 
@@ -230,14 +233,14 @@ next_part(const GvSearcher *searcher, const GvMirror *mirror,
 /*
  * Point a batch's arrays at memory: in and out follow those of the parts
  * before it, work is every part's of the stream, of which the first own_from
- * bytes are all parts' that are gathered (batch.cu): what is there is used up
+ * bytes are shared by all parts that are gathered: what is there is used up
  * before the next part's is made.  With NULL for memory only the sizes count.
  * Arrays that are copied (queries and wanted; probes, hits and bounds) have
  * the same order on both sides.
  */
 static void
 place_part(const GvDeviceModel *model, GvSearcher *searcher,
-				  GvSearcher *stream, GvPlaces *places, GvBatch *batch)
+		   GvSearcher *stream, GvPlaces *places, GvBatch *batch)
 {
 	size_t		n = batch->n;
 	char	   *in = (char *) searcher->in.memory;
@@ -258,38 +261,39 @@ place_part(const GvDeviceModel *model, GvSearcher *searcher,
 #define OWN(array, bytes)	PLACE_AT(array, own, places->own_bytes, bytes)
 #define COMMON(array, bytes)	PLACE_AT(array, common, common_bytes, bytes)
 	IN(in_queries, query_bytes);
-	IN(in_wanted, n * sizeof(GvWanted));
+	IN(in_params, n * sizeof(GvSearchParams));
 	OUT(out_probed, n * batch->probes * sizeof(GvProbe));
 	OUT(out_hits, hit_bytes);
 	if (bound_bytes > 0)
 		OUT(out_bounds, bound_bytes);
 	OWN(d_queries, query_bytes);
-	OWN(d_wanted, n * sizeof(GvWanted));
+	OWN(d_params, n * sizeof(GvSearchParams));
 	OWN(d_tables, n * gv_table_floats(&model->shape) * sizeof(float));
 	COMMON(d_coarse, gv_gpu_coarse_rows(model, batch->n, batch->probes) *
 		   (size_t) model->nlists * sizeof(float));
 	OWN(d_probed, n * batch->probes * sizeof(GvProbe));
 	OWN(d_hits, hit_bytes);
 	OWN(d_bounds, bound_bytes);
-	gv_gpu_place_pieces(model, searcher, batch, common, &common_bytes);
+	gv_gpu_place_slices(model, searcher, batch, common, &common_bytes);
 	if (bound_bytes > 0 && !gv_gpu_sorts_postings(batch))
 		COMMON(d_records, n * batch->capacity * sizeof(uint8_t *));
 	OWN(d_starts, n * (batch->probes + 1) * sizeof(uint32_t));
-	OWN(d_first, n * batch->probes * sizeof(uint8_t *));
+	OWN(d_list_blocks, n * batch->probes * sizeof(uint8_t *));
 	COMMON(d_scores, n * batch->postings * sizeof(float));
 	if (!gv_gpu_sorts_postings(batch))
 		COMMON(d_ids, n * batch->postings * sizeof(uint64_t));
 	OWN(d_found, n * sizeof(GvFound));
-	if (gv_gpu_approximate_fits(model, batch))
+	if (gv_gpu_coarse_filter_pays(model, batch))
 	{
 		COMMON(approx.d_half_queries, n * model->half_dims * sizeof(uint16_t));
 		batch->approx.nparts = model->shape.chunks;
 		COMMON(approx.d_squares, n * batch->approx.nparts * sizeof(float2));
 		COMMON(approx.d_least, n * gv_nruns(model->nlists) * sizeof(float));
-		GV_TEST_ONLY(batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;)
+		GV_TEST_ONLY(batch->approx.d_path_counts =
+					 (unsigned *) searcher->d_path_counts.memory;)
 	}
 	if (batch->tests > 0 || batch->by_lists)
-		OWN(d_kept, n * sizeof(uint32_t));
+		OWN(d_nscores, n * sizeof(uint32_t));
 	if (batch->tests > 0)
 	{
 		size_t		tests_bytes = n * batch->tests * sizeof(GvDeviceTest);
@@ -305,8 +309,8 @@ place_part(const GvDeviceModel *model, GvSearcher *searcher,
 	}
 	if (batch->sampled)
 	{
-		IN(in_ranks, n * sizeof(GvRank));
-		OWN(d_ranks, n * sizeof(GvRank));
+		IN(in_sample_queries, n * sizeof(GvSampleQuery));
+		OWN(d_sample_queries, n * sizeof(GvSampleQuery));
 		OWN(d_sampled, n * batch->postings * sizeof(float));
 		OWN(d_nsampled, n * sizeof(uint32_t));
 	}
@@ -320,33 +324,32 @@ place_part(const GvDeviceModel *model, GvSearcher *searcher,
 }
 
 /*
- * Memory for what is found of n searches, and behind it, from byte *near_at
+ * Memory for what is found of n searches, and behind it, from byte *sample_at
  * on, of the sample; with memory for those that a small part is rounded up by,
  * and the same for all small batches.
  */
 size_t
-gv_gpu_found_bytes(int32_t n, size_t *near_at)
+gv_gpu_found_bytes(int32_t n, size_t *sample_at)
 {
-	size_t		capacity = (n > MOST_REPLAYED ? n : MOST_REPLAYED) +
-		MOST_REPLAYED;
+	size_t		capacity = (n > MOST_OF_GRAPH ? n : MOST_OF_GRAPH) +
+		MOST_OF_GRAPH;
 	size_t		bytes = 0;
 
 	(void) gv_carve(&bytes, capacity * sizeof(GvFound));
-	*near_at = gv_carve(&bytes, capacity * sizeof(GvNear));
+	*sample_at = gv_carve(&bytes, capacity * sizeof(GvSampleCount));
 	return bytes;
 }
 
 /* ----
- * Long parts of a batch: started one by one, or some together, whose
- * lists are scanned for all of their queries (search.h).
+ * Parts that are scanned list by list, together.
  *
- * Of thousands of queries each list is met by many, and its codes need be read
- * and looked up once for all of them.  For that the lists of all must be
- * chosen first; so parts come as always, one after the other, up to there,
- * which keeps scores of lists in L2 and the host a part ahead of the device,
- * and wait for the others.  Half of a batch is one stream's, so one half is
- * scanned while the host and the device are at the choice of the other's
- * lists.
+ * Each list is probed by many of thousands of queries, and its codes need be
+ * read and looked up only once for all of them.  For that the lists of all
+ * queries must be chosen first.  So parts go as always, one after the other,
+ * up to the choice of their lists, which keeps scores of lists in L2 and the
+ * host a part ahead of the device, and then wait for the other parts.  Half of
+ * a batch goes to each stream, so one half is scanned while the host and the
+ * device choose the other half's lists.
  */
 
 /*
@@ -378,15 +381,15 @@ static bool
 may_suit(const GvDeviceModel *model, const GvSearch *first, int32_t all)
 {
 	if (gather_by == 0 || first->condition != NULL || first->rank > 0 ||
-		model->shape.chunks > GV_ROUGH_CHUNKS ||
-		model->dims > GV_ROUGH_DIMS * model->m)
+		model->shape.chunks > GV_INT8_CHUNKS ||
+		model->dims > GV_INT8_DIMS * model->m)
 		return false;
 	return gather_by > 0 ||
 		(all >= LEAST_QUERIES && (int64_t) all * first->probes >=
 		 (int64_t) LEAST_PAIRS * model->nlists);
 }
 
-/* And does a part suit? */
+/* Returns whether a part may be scanned list by list. */
 static bool
 suits(const GvBatch *batch, bool small)
 {
@@ -398,15 +401,14 @@ suits(const GvBatch *batch, bool small)
 void
 gv_gpu_place_gathered(const GvDeviceModel *model, GvSearcher *searcher,
 					  GvSearcher *stream, GvPlaces *places,
-						GvGathered *gathered)
+					  GvGathered *gathered)
 {
 	int64_t		npairs = 0;
 
 	places->own_bytes = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 	{
-		place_part(model, searcher, stream, places,
-						  &gathered->parts[i]);
+		place_part(model, searcher, stream, places, &gathered->parts[i]);
 		npairs += (int64_t) gathered->parts[i].n * gathered->parts[i].probes;
 	}
 	if (gathered->by_lists)
@@ -415,7 +417,7 @@ gv_gpu_place_gathered(const GvDeviceModel *model, GvSearcher *searcher,
 						   npairs, &gathered->lists);
 }
 
-/* How much memory is that? */
+/* Sets the sizes of memory that the parts take. */
 static void
 size_gathered(const GvDeviceModel *model, const GvSearcher *searcher,
 			  GvGathered *gathered)
@@ -435,8 +437,8 @@ size_gathered(const GvDeviceModel *model, const GvSearcher *searcher,
  */
 static bool
 take_parts(const GvSearcher *searcher, const GvMirror *mirror,
-			 const GvSearch *searches, int32_t n, int32_t all,
-			 GvGathered *gathered)
+		   const GvSearch *searches, int32_t n, int32_t all,
+		   GvGathered *gathered)
 {
 	const GvDeviceModel *model = &mirror->model;
 	int32_t		most = gather_by > 0 ? gather_by : PART_QUERIES;
@@ -457,8 +459,8 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 
 		gathered->taken[i] =
 			next_part(searcher, mirror, searches + gathered->n,
-							 left < most ? left : most, &gathered->parts[i],
-							 &small);
+					  left < most ? left : most, &gathered->parts[i],
+					  &small);
 		if (!suits(&gathered->parts[i], small))
 			break;
 		gathered->parts[i].by_lists = true;
@@ -481,8 +483,8 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 /* See search.h. */
 void
 gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
-			  const GvSearch *searches, int32_t n, int32_t all,
-			  GvGathered *gathered)
+					const GvSearch *searches, int32_t n, int32_t all,
+					GvGathered *gathered)
 {
 	int32_t		most = part_of(all);
 
@@ -497,7 +499,7 @@ gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
 		gathered->nparts = 1;
 		gathered->taken[0] = gathered->n =
 			next_part(searcher, mirror, searches, n < most ? n : most,
-							 &gathered->parts[0], &gathered->small);
+					  &gathered->parts[0], &gathered->small);
 	}
 	size_gathered(&mirror->model, searcher, gathered);
 }
@@ -505,10 +507,6 @@ gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
 /* ----
  * Queries into the memory that the device reads.
  */
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #define STREAMED		16		/* numbers, of a line of the cache */
 #define STREAMED_AHEAD	256
@@ -536,13 +534,13 @@ stream_out(float *to, const float *from, size_t n)
 	memcpy(to + i, from + i, (n - i) * sizeof(float));
 }
 
-/* Queries of n searches, and what they want, to where the device looks. */
+/* Writes queries and parameters of n searches to where the device looks. */
 void
 gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 					  const GvSearch *searches, int32_t n)
 {
 	float	   *queries = (float *) batch->in_queries;
-	GvWanted   *wanted = (GvWanted *) batch->in_wanted;
+	GvSearchParams *wanted = (GvSearchParams *) batch->in_params;
 
 	for (int32_t i = 0; i < n; i++)
 	{
@@ -560,7 +558,7 @@ gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
 								 model->dims));
 	}
-	memset(wanted + n, 0, (batch->n - n) * sizeof(GvWanted));
+	memset(wanted + n, 0, (batch->n - n) * sizeof(GvSearchParams));
 #ifdef __SSE2__
 	/* before the device is told that they are there */
 	if (n >= STREAMED_FROM)

@@ -9,11 +9,10 @@
  * 16 bytes a lane, so that a record's are all on their way at once, and are
  * dealt to the lanes through shared memory.
  */
-#include "gpu/search/answers.cuh"
-#include "gpu/search/search.h"
-
 #include "gpu/common/common.cuh"
 #include "gpu/mirror/mirror.cuh"
+#include "gpu/search/answers.cuh"
+#include "gpu/search/search.h"
 
 #define THREADS			128
 #define LANES			16
@@ -209,7 +208,7 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 			 i += LANES)
 			codes[team][i] =
 				((const uint4 *) (record + sizeof(GvDeviceRecord) +
-											   start))[i];
+								  start))[i];
 #pragma unroll
 		for (int i = 0; i < SLICE / THREADS; i++)
 		{
@@ -246,7 +245,7 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 
 		put_bound(bounds[mine], heads[mine], model.metric == GV_IP ?
 				  product_bound(total, magnitudes[mine].add(), slack,
-								batch.d_wanted[query].length,
+								batch.d_params[query].length,
 								heads[mine].error) :
 				  distance_bound(total, slack, heads[mine].error));
 	}

@@ -1,7 +1,16 @@
 /*
  * bylist.cu
- *		Codewords and queries in 8 bits, and how far what is made of them lies
- *		from S.
+ *		The scan of many queries, list by list: each list is scanned for all
+ *		queries that probe it, by approximate scores of 8 bits, and the
+ *		postings that may be among a query's best get exact scores.
+ *
+ *		codewords8_kernel	codewords in 8 bits
+ *		limit_kernel		a query in 8 bits, the margin of its approximate
+ *							scores, and a limit from its nearest lists
+ *		group_kernel,		for each list, the queries that probe it
+ *		pair_kernel
+ *		list_scan_kernel	candidates: postings within limit and margin
+ *		rescore_kernel		their exact scores
  *
  * Of sub-quantizer j, with u_j the largest magnitude in its codewords / 127,
  * let C_jk be codeword k / u_j, rounded; of a query, with z = u_j q in each
@@ -33,14 +42,13 @@
 #include "gpu/search/listscan.cuh"
 #include "gpu/search/search.h"
 
-#define GV_ROUGH_SUBS		8	/* sub-quantizers of a step of products */
-#define GV_PAIRS_TOGETHER		32	/* queries that a list is scanned for at
-									 * once */
-#define GV_NEAR_CAPACITY		2048	/* postings of a query that may be
-										 * among the best */
+#define INT8_SUBS		8		/* sub-quantizers of a step of products */
+#define PAIRS_TOGETHER	32		/* queries that a list is scanned for */
+#define MAX_CANDIDATES	2048	/* postings of a query that may be among the
+								 * best */
 
-/* How far a query's approximate scores can be trusted; see bylist.cu. */
-struct GvAim
+/* How far a query's approximate scores can be trusted. */
+struct GvQueryLimit
 {
 	float		scale;			/* of a sum of products of 8 bits */
 	float		margin;			/* infinite: they cannot be */
@@ -51,7 +59,7 @@ struct GvAim
 };
 
 /* A posting that may be among a query's best. */
-struct GvNearScore
+struct GvCandidate
 {
 	float		score;			/* approximate */
 	uint32_t	place;			/* its number among the query's postings */
@@ -60,7 +68,7 @@ struct GvNearScore
 /* A query meets a list. */
 struct alignas(16) GvPairing
 {
-	float		scale;			/* GvAim's */
+	float		scale;			/* GvQueryLimit's */
 	float		limit;			/* of a posting's sum, scaled, and T */
 	float		base;			/* the list's score */
 	float		most;			/* of T; negative: nothing is known */
@@ -70,7 +78,7 @@ struct alignas(16) GvPairing
 	uint32_t	unused[2];
 };
 
-/* Some queries that meet a list, up to GV_PAIRS_TOGETHER. */
+/* Some queries that meet a list, up to PAIRS_TOGETHER. */
 struct GvPairGroup
 {
 	uint32_t	list;
@@ -92,7 +100,7 @@ struct GvPairGroup
 static __device__ __forceinline__ int
 words_at(int j)
 {
-	int			in = j % GV_ROUGH_SUBS;
+	int			in = j % INT8_SUBS;
 
 	return (j - in + in % 2 * 4 + in / 2) * GV_CODEWORDS;
 }
@@ -104,7 +112,7 @@ round_word(const float *x, int n, float weight, float unit)
 	uint32_t	word = 0;
 
 #pragma unroll
-	for (int d = 0; d < GV_ROUGH_DIMS; d++)
+	for (int d = 0; d < GV_INT8_DIMS; d++)
 	{
 		float		number = d < n ? rintf(weight * x[d] / unit) : 0.0f;
 
@@ -117,7 +125,7 @@ round_word(const float *x, int n, float weight, float unit)
 
 /* Block: TABLE_ROWS sub-quantizers, a codeword a thread; and d_totals. */
 static __global__ void __launch_bounds__(LIMIT_THREADS)
-rough_words_kernel(GvDeviceModel model, GvListScan lists)
+codewords8_kernel(GvDeviceModel model, GvListScan lists)
 {
 	int			j = blockIdx.x * TABLE_ROWS + threadIdx.x / GV_CODEWORDS;
 	int			k = threadIdx.x % GV_CODEWORDS;
@@ -130,15 +138,15 @@ rough_words_kernel(GvDeviceModel model, GvListScan lists)
 
 	if (blockIdx.x == 0 && threadIdx.x == 0)
 		*lists.d_totals = 0;
-	if (j >= GV_ROUGH_SUBS * lists.steps)
+	if (j >= INT8_SUBS * lists.steps)
 		return;
 	for (int i = 0; i < GV_CODEWORDS * ndims; i++)
 		most = fmaxf(most, fabsf(words[i]));
 	unit = most / LARGEST;
-	lists.d_words[words_at(j) + k] = round_word(words + k * ndims, ndims, 1.0f,
-												unit);
+	lists.d_codewords8[words_at(j) + k] = round_word(words + k * ndims, ndims, 1.0f,
+													 unit);
 	if (k == 0)
-		lists.d_units[j] = unit;
+		lists.d_scales[j] = unit;
 }
 
 /* The largest, or the sum, of what all threads bring, in all of them. */
@@ -169,13 +177,13 @@ round_query(const GvDeviceModel &model, const GvListScan &lists,
 	int			start = gv_device_sub_start(model, min(j, model.m));
 	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) -
 		start;
-	bool		mine = j < GV_ROUGH_SUBS * lists.steps;
-	float		unit = mine ? lists.d_units[j] : 0.0f;
-	float		numbers[GV_ROUGH_DIMS];
+	bool		mine = j < INT8_SUBS * lists.steps;
+	float		unit = mine ? lists.d_scales[j] : 0.0f;
+	float		numbers[GV_INT8_DIMS];
 	float		most = 0.0f;
 
 #pragma unroll
-	for (int d = 0; d < GV_ROUGH_DIMS; d++)
+	for (int d = 0; d < GV_INT8_DIMS; d++)
 	{
 		numbers[d] = d < ndims ? query[start + d] : 0.0f;
 		most = fmaxf(most, fabsf(unit * numbers[d]));
@@ -223,7 +231,7 @@ find_margin(const GvDeviceModel &model, const GvListScan &lists,
 
 	if (j < model.m)
 	{
-		const uint4 *from = (const uint4 *) (lists.d_words + words_at(j));
+		const uint4 *from = (const uint4 *) (lists.d_codewords8 + words_at(j));
 		uint32_t	word = words[j];
 
 #pragma unroll
@@ -320,13 +328,14 @@ find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
 }
 
 /*
- * Query blockIdx.x of a part: its d_queries, d_aims and d_counts, a limit from
- * S of the first postings of its nearest lists, and a meeting more of each
- * list.  Shared: table [chunks * 32][16] floats.
+ * Query blockIdx.x of a part: its d_queries, d_query_limits and d_counts, with a
+ * limit from S of the first postings of its nearest lists; and one pair more
+ * of each list that it probes.
+ * Shared: table [chunks * 32][16] floats.
  */
 template <int CHUNKS>
 static __global__ void __launch_bounds__(LIMIT_THREADS, CHUNKS <= 5 ? 3 : 2)
-aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
+limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 {
 	GV_SHARED(table);
 	__shared__ GvKept kept;
@@ -338,7 +347,7 @@ aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	int			query = blockIdx.x;
 	int			last_words = (model.shape.code_bytes + 3) / 4 -
 		(CHUNKS - 1) * GV_CHUNK_WORDS;
-	uint32_t	k = batch.d_wanted[query].capacity;
+	uint32_t	k = batch.d_params[query].capacity;
 	float		limit;
 	Sample<CHUNKS> samples[LIMIT_BLOCKS];
 	GvProbes	probes;
@@ -350,7 +359,7 @@ aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	if (threadIdx.x == 0)
 		count = 0;
 	nblocks = gv_scan_begins<LIMIT_THREADS>(model, batch, query, 0, table, &kept,
-									  probes);
+											probes);
 	__syncthreads();
 #pragma unroll
 	for (int i = 0; i < LIMIT_BLOCKS; i++)
@@ -364,7 +373,7 @@ aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	scale = round_query(model, lists,
 						batch.d_queries + (int64_t) query * model.dims, words,
 						said, lists.d_queries + (int64_t) query *
-						GV_ROUGH_SUBS * lists.steps) *
+						INT8_SUBS * lists.steps) *
 		(model.metric == GV_IP ? -1.0f : -2.0f);
 	__syncthreads();
 	margin = find_margin(model, lists, table, words, scale, said);
@@ -374,57 +383,60 @@ aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 					   &count, talked);
 	if (threadIdx.x == 0)
 	{
-		lists.d_aims[query] = {scale, margin * 1.0625f, margin * 0x1p16f, limit};
-		lists.d_counts[query] = margin < 1e30f ? 0 : GV_NEAR_CAPACITY + 1;
+		lists.d_query_limits[query] =
+			{scale, margin * 1.0625f, margin * 0x1p16f, limit};
+		lists.d_counts[query] = margin < 1e30f ? 0 : MAX_CANDIDATES + 1;
 	}
 
 	/* 4. whom it meets */
-	for (int p = threadIdx.x; p < probes.nprobed && margin < 1e30f; p += LIMIT_THREADS)
+	for (int p = threadIdx.x; p < probes.nprobed && margin < 1e30f;
+		 p += LIMIT_THREADS)
 		atomicAdd(&lists.d_starts[probes.probed[p].list], 1u);
 }
 
 template <int CHUNKS>
 static GvStatus
-launch_aim(const GvDeviceModel *model, const GvBatch *batch,
-	   const GvListScan *lists,
-	   cudaStream_t stream)
+launch_limit(const GvDeviceModel *model, const GvBatch *batch,
+			 const GvListScan *lists,
+			 cudaStream_t stream)
 {
 	if (model->shape.chunks != CHUNKS)
-		return launch_aim<CHUNKS - 1>(model, batch, lists, stream);
-	return gv_launch_early(false, aim_kernel<CHUNKS>, batch->n, LIMIT_THREADS,
+		return launch_limit<CHUNKS - 1>(model, batch, lists, stream);
+	return gv_launch_early(false, limit_kernel<CHUNKS>, batch->n, LIMIT_THREADS,
 						   CHUNKS * GV_CHUNK_BYTES, stream, *model, *batch,
 						   *lists);
 }
 
 template <>
 GvStatus
-launch_aim<0>(const GvDeviceModel *, const GvBatch *, const GvListScan *,
-		  cudaStream_t)
+launch_limit<0>(const GvDeviceModel *, const GvBatch *, const GvListScan *,
+				cudaStream_t)
 {
 	return GV_INVALID;
 }
 
 /* ----
- * Which queries meet a list: counted by aim_kernel, brought together
- * here.
+ * The queries that probe a list: limit_kernel counted them, and these kernels
+ * put them side by side.
  *
- * Their order within a list is that in which they come, so it differs from run
- * to run; what becomes of them does not.
+ * Their order within a list differs from run to run, because it is the order
+ * in which threads come.  The results do not depend on it.
  */
 
 #define PAIR_THREADS	256
 
 /*
- * A thread a list: d_starts from its number of pairs to where they begin, and
- * its groups.  A warp takes room for its lists' at once, so they lie in no
- * order, on which nothing depends.
+ * A thread owns a list: it replaces the number of the list's pairs in d_starts
+ * by where they begin in d_pairs, and writes the list's groups.  A warp
+ * reserves the room of its 32 lists at once, so lists lie in no order; nothing
+ * depends on it.
  */
 static __global__ void __launch_bounds__(PAIR_THREADS)
 group_kernel(GvDeviceModel model, GvListScan lists)
 {
 	uint32_t	list = blockIdx.x * PAIR_THREADS + threadIdx.x;
 	uint32_t	n = (int) list < model.nlists ? lists.d_starts[list] : 0;
-	uint32_t	ngroups = (n + GV_PAIRS_TOGETHER - 1) / GV_PAIRS_TOGETHER;
+	uint32_t	ngroups = (n + PAIRS_TOGETHER - 1) / PAIRS_TOGETHER;
 	uint32_t	start = gv_upto_lane(n);
 	uint32_t	group = gv_upto_lane(ngroups);
 	unsigned long long before = 0;
@@ -438,8 +450,8 @@ group_kernel(GvDeviceModel model, GvListScan lists)
 	if ((int) list < model.nlists)
 		lists.d_starts[list] = start;
 	for (uint32_t i = 0; i < ngroups; i++)
-		lists.d_groups[group + i] = {list, start + i * GV_PAIRS_TOGETHER,
-			min(n - i * GV_PAIRS_TOGETHER, (uint32_t) GV_PAIRS_TOGETHER), 0};
+		lists.d_groups[group + i] = {list, start + i * PAIRS_TOGETHER,
+			min(n - i * PAIRS_TOGETHER, (uint32_t) PAIRS_TOGETHER), 0};
 }
 
 /* Of a part, a thread for a probe of a query. */
@@ -450,13 +462,13 @@ pair_kernel(GvBatch batch, GvListScan lists)
 	int			query = i / batch.probes;
 	int			p = i % batch.probes;
 	GvProbe		probe;
-	GvAim		aim;
+	GvQueryLimit		aim;
 
 	if (query >= batch.n || p >= batch.d_found[query].nprobed ||
 		lists.d_counts[query] > 0)
 		return;
 	probe = batch.d_probed[i];
-	aim = lists.d_aims[query];
+	aim = lists.d_query_limits[query];
 	lists.d_pairs[atomicAdd(&lists.d_starts[probe.list], 1u)] =
 		{aim.scale, aim.limit - probe.base + aim.margin, probe.base,
 		 fabsf(aim.limit) <= aim.most && fabsf(probe.base) <= aim.most ?
@@ -470,20 +482,19 @@ pair_kernel(GvBatch batch, GvListScan lists)
  * tensor cores, and what may be among the best noted.
  *
  * A posting's codes become numbers of 8 bits by look-ups, each in the register
- * of the lane that a product wants it in, once for up to 32 queries.  bylist.cu
- * proves how far the sums may be from S: a posting farther from a query's
- * limit than that is none of its best.  The others, all that are, are noted,
- * in no order.
+ * of the lane that a product wants it in, once for up to 32 queries.  A
+ * posting that is farther beyond a query's limit than the margin is none of
+ * its best.  All others become candidates, in no order.
  */
 
-#define LIST_THREADS			128
-#define LIST_WARPS			(LIST_THREADS / GV_WARP)
+#define LIST_THREADS	128
+#define LIST_WARPS		(LIST_THREADS / GV_WARP)
 #define RESIDENT		5		/* blocks of an SM */
-#define TILES			(GV_PAIRS_TOGETHER / 8)	/* of 8 queries */
+#define TILES			(PAIRS_TOGETHER / 8)	/* of 8 queries */
 #define HALVES			(GV_BLOCK / 16)		/* of a block of postings */
-#define STEP_WORDS		(GV_ROUGH_SUBS * GV_CODEWORDS)	/* codewords of a
+#define STEP_WORDS		(INT8_SUBS * GV_CODEWORDS)	/* codewords of a
 														 * step */
-#define STEP_BYTES		(GV_ROUGH_SUBS * 4)	/* of a query */
+#define STEP_BYTES		(INT8_SUBS * 4)	/* of a query */
 
 /*
  * Bytes from one query to the next in shared memory: an odd number of steps.
@@ -500,9 +511,9 @@ row_bytes(int steps)
  * queries 2t and 2t + 1.
  */
 static __device__ __forceinline__ void
-note_near(const GvListScan &lists, const GvPairing *pairs, int nqueries,
-		  uint32_t b, const float (&ts)[2 * HALVES], uint32_t live,
-		  const int32_t (&sums)[HALVES][4])
+keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
+				uint32_t b, const float (&ts)[2 * HALVES], uint32_t live,
+				const int32_t (&sums)[HALVES][4])
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			g = lane / 4;
@@ -534,7 +545,7 @@ note_near(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 			/* nothing is known of such numbers */
 			if (live != 0)
 				atomicAdd(&lists.d_counts[mine.query],
-						  (uint32_t) (GV_NEAR_CAPACITY + 1));
+						  (uint32_t) (MAX_CANDIDATES + 1));
 			near = 0;
 		}
 		if (!__any_sync(GV_FULL_WARP, near != 0))
@@ -559,9 +570,9 @@ note_near(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 		for (int i = 0; i < 2 * HALVES; i++)
 			if (near >> i & 1)
 			{
-				if (at < GV_NEAR_CAPACITY)
-					lists.d_near[(int64_t) mine.query * GV_NEAR_CAPACITY +
-								 at] =
+				if (at < MAX_CANDIDATES)
+					lists.d_candidates[(int64_t) mine.query * MAX_CANDIDATES +
+									   at] =
 						{scores[i] + mine.base,
 						 mine.first + b * GV_BLOCK + i * 8 + g};
 				at++;
@@ -674,9 +685,9 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 		}
 #pragma unroll
 		for (int tile = 0; tile < NTILES; tile++)
-			note_near(lists, pairs + tile * 8, nqueries - tile * 8, b, ts,
-					  live,
-					  sums[tile]);
+			keep_candidates(lists, pairs + tile * 8, nqueries - tile * 8, b, ts,
+							live,
+							sums[tile]);
 	}
 }
 
@@ -688,7 +699,7 @@ static __global__ void __launch_bounds__(LIST_THREADS, RESIDENT)
 list_scan_kernel(GvDeviceModel model, GvListScan lists)
 {
 	GV_SHARED(memory);
-	__shared__ GvPairing pairs[GV_PAIRS_TOGETHER];
+	__shared__ GvPairing pairs[PAIRS_TOGETHER];
 	int			stride = row_bytes(lists.steps);
 	int			nwords = lists.steps * STEP_WORDS / 4;	/* of 16 bytes */
 	int			npieces = lists.steps * STEP_BYTES / 16;	/* likewise */
@@ -701,12 +712,12 @@ list_scan_kernel(GvDeviceModel model, GvListScan lists)
 	if (blockIdx.x >= *lists.d_totals >> 32)
 		return;
 	list = model.d_lists[group.list];
-	if (threadIdx.x < GV_PAIRS_TOGETHER)
+	if (threadIdx.x < PAIRS_TOGETHER)
 		pairs[threadIdx.x] = threadIdx.x < group.n ?
 			lists.d_pairs[group.first + threadIdx.x] : GvPairing {};
 	bring_block(model, list, threadIdx.x / GV_WARP);
 	for (int i = threadIdx.x; i < nwords; i += LIST_THREADS)
-		memory[i] = ((const uint4 *) lists.d_words)[i];
+		memory[i] = ((const uint4 *) lists.d_codewords8)[i];
 	__syncthreads();
 	q = threadIdx.x / npieces;
 	piece = threadIdx.x % npieces;
@@ -740,19 +751,18 @@ list_scan_kernel(GvDeviceModel model, GvListScan lists)
 }
 
 /* ----
- * S of the postings that a scan by lists has found near, as it is
- * defined.
+ * Exact scores of the candidates.
  *
- * Their approximate scores give a narrower limit than they were noted by: k of
- * them are within the k-th and the margin, and what is farther from that than
- * the margin is none of the k best.  The others get the scores that a scan
- * gives, where a scan that filters leaves them, so what selects sees no
- * difference.  Queries of whom more were noted than fit, or of whom nothing is
- * known, are left to the scan (GvBatch.d_whole).
+ * The candidates' approximate scores give a narrower limit than the one that
+ * they are within: k of them do not exceed the k-th and the margin, and what
+ * is farther beyond that than the margin is none of the k best.  The others
+ * get the score S, which is stored where a scan with a condition stores it, so
+ * the selection sees no difference.  Queries with more candidates than fit, or
+ * without a margin, are left to scan_kernel (GvBatch.d_overflowed).
  */
 
-#define RESCORE_THREADS			128
-#define RESCORE_GROUP			8		/* chunks of codes on their way at once */
+#define RESCORE_THREADS	128
+#define RESCORE_GROUP	8		/* chunks of codes in flight at once */
 
 /*
  * Query blockIdx.x of a part.
@@ -763,27 +773,28 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 {
 	GV_SHARED(table);
 	__shared__ GvKept kept;
-	__shared__ uint32_t places[GV_NEAR_CAPACITY];
+	__shared__ uint32_t places[MAX_CANDIDATES];
 	__shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
 	int64_t		first_posting = (int64_t) query * batch.postings;
-	const GvNearScore *near = lists.d_near + (int64_t) query *
-		GV_NEAR_CAPACITY;
+	const GvCandidate *near = lists.d_candidates + (int64_t) query *
+		MAX_CANDIDATES;
 	uint32_t	n = lists.d_counts[query];
-	uint32_t	k = batch.d_wanted[query].capacity;
+	uint32_t	k = batch.d_params[query].capacity;
 	uint32_t	last = 0xFFFFFFFFu;
 	GvTalk		talk = {said, 0};
 	GvProbes	probes;
 
 	if (threadIdx.x == 0)
 	{
-		lists.d_whole[query] = n > GV_NEAR_CAPACITY;
+		lists.d_overflowed[query] = n > MAX_CANDIDATES;
 		count = 0;
 	}
-	if (n > GV_NEAR_CAPACITY)
+	if (n > MAX_CANDIDATES)
 		return;
-	(void) gv_scan_begins<RESCORE_THREADS>(model, batch, query, 0, table, &kept, probes);
+	(void) gv_scan_begins<RESCORE_THREADS>(model, batch, query, 0, table,
+										   &kept, probes);
 	__syncthreads();
 
 	/* 1. those within a narrower limit */
@@ -792,15 +803,15 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		{
 			return gv_ordered(near[i].score);
 		}, n, max(k, 1u), k / 8, talk).key) +
-						  2.01f * lists.d_aims[query].margin);
+						  2.01f * lists.d_query_limits[query].margin);
 	for (uint32_t some = threadIdx.x / GV_WARP * GV_WARP; some < n;
 		 some += RESCORE_THREADS)
 	{
 		uint32_t	i = some + threadIdx.x % GV_WARP;
-		GvNearScore mine = i < n ? near[i] : GvNearScore {0.0f, 0};
+		GvCandidate mine = i < n ? near[i] : GvCandidate {0.0f, 0};
 		bool		is_near = i < n && gv_ordered(mine.score) <= last;
 		uint32_t	at = gv_take_place(__ballot_sync(GV_FULL_WARP, is_near),
-										   &count);
+									   &count);
 
 		if (is_near)
 			places[at] = mine.place;
@@ -818,16 +829,17 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 											   model.shape.block_bytes, &base);
 		float		t = ((const float *) (block + model.shape.t))[posting];
 		uint64_t	id = gv_id_in(block, model.shape, posting, probe);
-		float		sum = gv_add_codes<RESCORE_GROUP>((const uint4 *) block + posting,
-											  model.shape.chunks,
-											  (const char *) table);
+		float		sum =
+			gv_add_codes<RESCORE_GROUP>((const uint4 *) block + posting,
+										model.shape.chunks,
+										(const char *) table);
 
 		batch.d_scores[first_posting + i] =
 			gv_device_score(__fadd_rn(__fadd_rn(base, t), sum));
 		batch.d_ids[first_posting + i] = id;
 	}
 	if (threadIdx.x == 0)
-		batch.d_kept[query] = count;
+		batch.d_nscores[query] = count;
 }
 
 /* ----
@@ -835,8 +847,8 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
  */
 
 /*
- * Places arrays of n queries with npairs pairs of a query and a list, behind a
- * stream's other memory.
+ * Places the arrays of n queries, with npairs pairs of a query and a list, in
+ * `work` from byte *bytes on.
  */
 void
 gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
@@ -844,20 +856,20 @@ gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
 {
 	int64_t		nsubs;
 
-	lists->steps = (model->m + GV_ROUGH_SUBS - 1) / GV_ROUGH_SUBS;
+	lists->steps = (model->m + INT8_SUBS - 1) / INT8_SUBS;
 	lists->most_groups =
-		(int32_t) (npairs / GV_PAIRS_TOGETHER + model->nlists);
-	nsubs = lists->steps * GV_ROUGH_SUBS;
+		(int32_t) (npairs / PAIRS_TOGETHER + model->nlists);
+	nsubs = lists->steps * INT8_SUBS;
 #define PLACE(array, count) \
 	lists->array = (decltype(lists->array)) \
 		((uintptr_t) work + gv_carve(bytes, (count) * sizeof(*lists->array)))
-	PLACE(d_words, nsubs * GV_CODEWORDS);
-	PLACE(d_units, nsubs);
+	PLACE(d_codewords8, nsubs * GV_CODEWORDS);
+	PLACE(d_scales, nsubs);
 	PLACE(d_queries, n * nsubs);
-	PLACE(d_aims, n);
+	PLACE(d_query_limits, n);
 	PLACE(d_counts, n);
-	PLACE(d_whole, n);
-	PLACE(d_near, n * GV_NEAR_CAPACITY);
+	PLACE(d_overflowed, n);
+	PLACE(d_candidates, n * MAX_CANDIDATES);
 	PLACE(d_starts, model->nlists);
 	PLACE(d_pairs, npairs);
 	PLACE(d_groups, lists->most_groups);
@@ -865,37 +877,38 @@ gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
 #undef PLACE
 }
 
-/* A part's share of the arrays, from its first query on. */
+/* Returns the arrays of a part whose first query is number `first`. */
 static GvListScan
 lists_from(const GvListScan *all, int32_t first)
 {
 	GvListScan	mine = *all;
 
 	mine.first = first;
-	mine.d_queries += (int64_t) first * GV_ROUGH_SUBS * all->steps;
-	mine.d_aims += first;
+	mine.d_queries += (int64_t) first * INT8_SUBS * all->steps;
+	mine.d_query_limits += first;
 	mine.d_counts += first;
-	mine.d_whole += first;
-	mine.d_near += (int64_t) first * GV_NEAR_CAPACITY;
+	mine.d_overflowed += first;
+	mine.d_candidates += (int64_t) first * MAX_CANDIDATES;
 	return mine;
 }
 
-/* d_words and d_units, and no pairs. */
+/* Launches what makes d_codewords8 and d_scales, and sets all counts to 0. */
 GvStatus
 gv_gpu_begin_lists(const GvDeviceModel *model, const GvListScan *lists,
 				   cudaStream_t stream)
 {
-	int			nsubs = GV_ROUGH_SUBS * lists->steps;
+	int			nsubs = INT8_SUBS * lists->steps;
 
 	GV_CUDA_TRY(cudaMemsetAsync(lists->d_starts, 0,
 								model->nlists * sizeof(uint32_t), stream));
-	return gv_launch_early(false, rough_words_kernel, (nsubs + TABLE_ROWS - 1) / TABLE_ROWS,
+	return gv_launch_early(false, codewords8_kernel,
+						   (nsubs + TABLE_ROWS - 1) / TABLE_ROWS,
 						   LIMIT_THREADS, 0, stream, *model, *lists);
 }
 
 /*
- * d_queries, d_aims and d_counts of a part, when its lists are chosen; its
- * first query is number `first`.
+ * Launches what makes d_queries, d_query_limits and d_counts of a part whose
+ * lists are chosen.  Its first query is number `first` of all.
  */
 GvStatus
 gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
@@ -903,17 +916,17 @@ gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
 {
 	GvListScan	mine = lists_from(lists, first);
 
-	return launch_aim<GV_ROUGH_CHUNKS>(model, batch, &mine, stream);
+	return launch_limit<GV_INT8_CHUNKS>(model, batch, &mine, stream);
 }
 
-/* d_near and d_counts of all that are gathered. */
+/* Launches the scan of all parts: d_candidates and d_counts. */
 GvStatus
 gv_gpu_scan_lists(const GvDeviceModel *model, const GvGathered *gathered,
 				  cudaStream_t stream)
 {
 	const GvListScan *lists = &gathered->lists;
 	int			bytes = lists->steps * STEP_WORDS * 4 +
-		GV_PAIRS_TOGETHER * row_bytes(lists->steps);
+		PAIRS_TOGETHER * row_bytes(lists->steps);
 	int32_t		first = 0;
 
 	GV_TRY(gv_launch_early(false, group_kernel,
@@ -933,7 +946,7 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvGathered *gathered,
 						   LIST_THREADS, bytes, stream, *model, *lists);
 }
 
-/* d_scores, d_ids and d_kept of a part, and d_whole. */
+/* Launches what makes d_scores, d_ids, d_nscores, d_overflowed of a part. */
 GvStatus
 gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 			   const GvListScan *lists, int32_t first, cudaStream_t stream)

@@ -9,8 +9,8 @@
  * have to fit an SM leaves the compiler registers for loads ahead of their
  * use.
  */
-#include "gpu/search/search.h"
 #include "gpu/search/coarse.cuh"
+#include "gpu/search/search.h"
 
 #define THREADS			64
 #define TEAMS			(THREADS / GV_QUAD)	/* of four lanes */

@@ -6,9 +6,8 @@
  *
  *		halve	queries to half precision, and what that can do to scores
  *				(in gv_gpu_table where queries come from the host)
- *		product	approximate scores of all lists (coarsefilter.cu)
- *		choose	the lists near enough, their exact scores, the nearest
- *				(coarsefilter.cu)
+ *		product	approximate scores of all lists
+ *		filter	the lists near enough, their exact scores, the nearest
  *
  * Proof.  Let q', c' be the half copies of q and c, and
  *		a = w * sum + |c|^2,  w = -2 and |c|^2 in fp32 (L2, cosine), or
@@ -28,19 +27,14 @@
  * and a list that has no larger one has an approximate score up to
  * a_p + 2 eps: the margin.
  */
-#include <stdint.h>
-
-#include "gpu/search/search.h"
-#include "gpu/search/coarse.cuh"
-#include "gpu/search/search.h"
-
-#include "gpu/search/answers.cuh"
 #include "gpu/common/bisect.cuh"
 #include "gpu/common/common.cuh"
 #include "gpu/common/half.cuh"
-#include "gpu/search/sift.cuh"
-#include "gpu/mirror/mirror.h"
 #include "gpu/product/product.cuh"
+#include "gpu/search/answers.cuh"
+#include "gpu/search/coarse.cuh"
+#include "gpu/search/search.h"
+#include "gpu/search/sift.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
@@ -117,18 +111,18 @@ gv_gpu_scores_kept(int64_t scores)
 
 /* See search.h. */
 GvStatus
-gv_gpu_approximate_ways(GvSearcher *searcher, uint32_t ways[GV_COARSE_WAYS])
+gv_gpu_coarse_paths(GvSearcher *searcher, uint32_t ways[GV_COARSE_PATHS])
 {
 	GV_TRY(gv_choose_device(searcher->device));
-	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_ways.memory,
-								GV_COARSE_WAYS * sizeof(uint32_t),
+	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_path_counts.memory,
+								GV_COARSE_PATHS * sizeof(uint32_t),
 								cudaMemcpyDeviceToHost, searcher->stream));
 	return gv_cuda_status(cudaStreamSynchronize(searcher->stream));
 }
 
 #endif
 
-/* From how many queries on do exact scores of all lists cost more? */
+/* Returns the smallest batch for which exact scores of all lists cost more. */
 static int64_t
 least_queries(const GvDeviceModel *model, int32_t probes)
 {
@@ -144,9 +138,9 @@ least_queries(const GvDeviceModel *model, int32_t probes)
 		MANY_QUERIES;
 }
 
-/* Is this the way for a batch? */
+/* Returns whether the filter is cheaper than exact scores of all lists. */
 bool
-gv_gpu_approximate_fits(const GvDeviceModel *model, const GvBatch *batch)
+gv_gpu_coarse_filter_pays(const GvDeviceModel *model, const GvBatch *batch)
 {
 	return batch->n >= least_queries(model, batch->probes) &&
 		batch->probes <= GV_MANY_PROBES &&
@@ -169,34 +163,39 @@ gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
 	return rows < n ? (int32_t) rows : n;
 }
 
-/* d_probed, d_starts and nprobed of a batch. */
+/* Launches all three steps: d_probed, d_starts and nprobed of a batch. */
 GvStatus
 gv_gpu_approximate(const GvDeviceModel *model, const GvBatch *batch,
-			const GvSearcher *searcher)
+				   const GvSearcher *searcher)
 {
 	GV_TRY(gv_launch_step(queries_to_half_kernel,
 						  (batch->n + WARPS - 1) / WARPS,
 						  THREADS, 0, searcher->stream, model, batch));
 	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
-	return gv_gpu_choose(model, batch, searcher->stream);
+	return gv_gpu_filter_lists(model, batch, searcher->stream);
 }
 
 /* ----
- * A query's margin, which coarsefilter.cu proves: how far the approximate
- * score of one of the nearest lists may lie behind that of another list;
- * infinite: it is not known.
+ * A query's margin: by how much the approximate score of one of the nearest
+ * lists may exceed that of another list.  It is infinite if it is not known.
  */
 
-/* At least the length of a vector of up to 16,000 squares, added in fp32. */
+/*
+ * Returns at least the length of a vector whose squares, up to 16,000, were
+ * added in fp32.
+ */
 static __device__ __forceinline__ float
-gv_approx_length(float square)
+length_of(float square)
 {
 	return sqrtf(square) * 1.0001f + 1e-18f;
 }
 
-/* 2 eps, and infinite where that cannot be trusted; see coarsefilter.cu. */
+/*
+ * Returns 2 eps of the proof above, or infinity if the lengths are too large
+ * for it.
+ */
 static __device__ __forceinline__ float
-gv_approx_margin(const GvDeviceModel &model, float query, float query_error)
+margin_of_lengths(const GvDeviceModel &model, float query, float query_error)
 {
 	float		c = model.d_limits->length;
 	float		c_error = model.d_limits->error;
@@ -209,10 +208,9 @@ gv_approx_margin(const GvDeviceModel &model, float query, float query_error)
 	return eps < 1e30f ? 2.0f * 1.001f * eps : __int_as_float(0x7F800000);
 }
 
-/* By a warp: the margin of a query, in all lanes. */
+/* Returns a query's margin in all lanes.  Called by a warp. */
 static __device__ __forceinline__ float
-gv_approx_margin_of(const GvDeviceModel &model, const GvBatch &batch,
-					int query)
+margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 {
 	const float2 *parts = batch.approx.d_squares +
 		(int64_t) query * batch.approx.nparts;
@@ -223,8 +221,8 @@ gv_approx_margin_of(const GvDeviceModel &model, const GvBatch &batch,
 		squares.x += parts[p].x;
 		squares.y += parts[p].y;
 	}
-	return gv_approx_margin(model, gv_approx_length(gv_add_warp(squares.x)),
-							gv_approx_length(gv_add_warp(squares.y)));
+	return margin_of_lengths(model, length_of(gv_add_warp(squares.x)),
+							 length_of(gv_add_warp(squares.y)));
 }
 
 /* ----
@@ -365,20 +363,20 @@ gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 
 	if (gv_gpu_least_alone(model, batch))
 		return gv_gpu_matmul<false>(&by, &matmul,
-									 ListScores<false> {{}, *model, *batch});
+									ListScores<false> {{}, *model, *batch});
 	return gv_gpu_matmul<false>(&by, &matmul,
-								 ListScores<true> {{}, *model, *batch});
+								ListScores<true> {{}, *model, *batch});
 }
 
 /* ----
- * A query's lists in shared memory, for coarsefilter.cu: gathered, scored
- * exactly, sorted, by a block of threads.
+ * A query's lists in shared memory: collected, scored exactly and sorted by a
+ * block of threads.
  */
 
-#define GV_LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
+#define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
 /* Keys for gv_find_bound: in shared memory, of scores, of items as below. */
-struct GvSharedKeys
+struct SharedKeys
 {
 	const uint32_t *keys;
 
@@ -389,7 +387,7 @@ struct GvSharedKeys
 	}
 };
 
-struct GvScoreKeys
+struct ScoreKeys
 {
 	const float *scores;
 
@@ -400,7 +398,7 @@ struct GvScoreKeys
 	}
 };
 
-struct GvItemKeys
+struct ItemKeys
 {
 	const uint64_t *items;
 
@@ -412,7 +410,7 @@ struct GvItemKeys
 };
 
 /* Lists in shared memory: items are key << 32 | list. */
-struct GvItems
+struct Items
 {
 	uint64_t   *items;			/* [capacity] */
 	uint32_t   *count;			/* shared; may exceed room */
@@ -465,7 +463,7 @@ struct GvItems
  */
 template <bool PRODUCT, int AHEAD>
 static __device__ __forceinline__ void
-gv_score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
+score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 			uint32_t n)
 {
 	uint32_t	quad = threadIdx.x / GV_QUAD;
@@ -473,7 +471,7 @@ gv_score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 	for (uint32_t first = 0; first < n; first += blockDim.x / GV_QUAD)
 	{
 		uint32_t	i = first + quad;
-		bool		there = i < n && items[i] != GV_LAST_ITEM;
+		bool		there = i < n && items[i] != LAST_ITEM;
 		uint32_t	list = there ? (uint32_t) items[i] : 0;
 		float		score = gv_quad_score<PRODUCT, AHEAD>(query,
 														  model.d_centroids +
@@ -489,14 +487,14 @@ gv_score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 
 /* Sort items [n], up to one for four lanes, ascending, by counting. */
 static __device__ __forceinline__ void
-gv_rank_items(uint64_t *items, uint32_t n)
+rank_items(uint64_t *items, uint32_t n)
 {
 	uint32_t	i = threadIdx.x / GV_QUAD;
 	uint64_t	item;
 	uint32_t	rank = 0;
 
 	__syncthreads();
-	item = i < n ? items[i] : GV_LAST_ITEM;
+	item = i < n ? items[i] : LAST_ITEM;
 #pragma unroll 4
 	for (uint32_t j = threadIdx.x % GV_QUAD; j < n; j += GV_QUAD)
 		rank += items[j] < item;
@@ -510,7 +508,7 @@ gv_rank_items(uint64_t *items, uint32_t n)
 
 /* Sort items [n], n a power of 2, ascending. */
 static __device__ __forceinline__ void
-gv_sort_items(uint64_t *items, uint32_t n)
+sort_items(uint64_t *items, uint32_t n)
 {
 	for (uint32_t size = 2; size <= n; size *= 2)
 		for (uint32_t stride = size / 2; stride > 0; stride /= 2)
@@ -534,8 +532,8 @@ gv_sort_items(uint64_t *items, uint32_t n)
 }
 
 /* ----
- * The nearest lists of each query, from approximate scores and a margin
- * (coarsefilter.cu), with exact scores only where they decide.
+ * The nearest lists of each query, from approximate scores and a margin, with
+ * exact scores only where they decide.
  *
  * One block of threads a query, which wants its p nearest lists:
  *	1. a bound that at least p lists, and few more, do not exceed, by halving
@@ -583,14 +581,14 @@ half_of(const uint4 &eight, int i)
 
 /* The last key within the margin of a bound. */
 static __device__ __forceinline__ uint32_t
-widen(const GvLimit &bound, float margin)
+add_margin(const GvLimit &bound, float margin)
 {
 	return gv_ordered(gv_unordered(bound.key) + margin);
 }
 
 /* Lists whose scores [nlists] have keys up to the last. */
 static __device__ __forceinline__ void
-take_lists(const float *scores, int nlists, uint32_t last, GvItems &items)
+take_lists(const float *scores, int nlists, uint32_t last, Items &items)
 {
 	for (int first = threadIdx.x / GV_WARP * GV_WARP; first < nlists;
 		 first += blockDim.x)
@@ -609,7 +607,7 @@ take_lists(const float *scores, int nlists, uint32_t last, GvItems &items)
  */
 static __device__ __forceinline__ void
 take_runs(const float *scores, int nlists, const uint64_t *runs,
-		  uint32_t nruns, uint32_t last, GvItems &items)
+		  uint32_t nruns, uint32_t last, Items &items)
 {
 	uint32_t	lane = threadIdx.x % GV_WARP;
 	uint32_t	nwarps = blockDim.x / GV_WARP;
@@ -637,7 +635,7 @@ take_runs(const float *scores, int nlists, const uint64_t *runs,
 }
 
 /*
- * By four lanes: approximate scores, as coarsefilter.cu makes them but for the
+ * By four lanes: approximate scores, as the product makes them but for the
  * order of sums, of a list and of every eighth one behind it, all that a
  * warp's lanes have of a run; of those beyond the last, the last one's.
  */
@@ -654,8 +652,8 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 		rows[i] = (const uint4 *)
 			(model.d_half_centroids +
 			 (int64_t) min(list + i * GV_WARP / GV_QUAD,
-										   model.nlists - 1) *
-											model.half_dims);
+						   model.nlists - 1) *
+			 model.half_dims);
 #pragma unroll 2
 	for (int d = threadIdx.x % GV_QUAD; d < model.half_dims / 8; d += GV_QUAD)
 	{
@@ -679,7 +677,7 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 2);
 		scores[i] = fmaf(model.metric == GV_IP ? -1.0f : -2.0f, sums[i],
 						 model.d_squares[min(list + i * GV_WARP / GV_QUAD,
-											model.nlists - 1)]);
+											 model.nlists - 1)]);
 	}
 }
 
@@ -687,7 +685,7 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 static __device__ __forceinline__ void
 take_runs_again(const GvDeviceModel &model, const uint16_t *query,
 				const uint64_t *runs, uint32_t nruns, uint32_t last,
-				GvItems &items)
+				Items &items)
 {
 	for (uint32_t r = threadIdx.x / GV_WARP; r < nruns;
 		 r += blockDim.x / GV_WARP)
@@ -721,10 +719,10 @@ struct Choice
 	uint32_t   *keys;			/* [nkeys] shared: of the least scores of
 								 * runs */
 	uint32_t	nkeys;
-	uint32_t	nnear;			/* runs in close.items: only their lists; 0:
+	uint32_t	nnear;			/* runs in candidates.items: only their lists; 0:
 								 * all */
-	GvItems		close;			/* by approximate scores */
-	GvItems		nearest;		/* by exact ones */
+	Items		candidates;		/* by approximate scores */
+	Items		exact;			/* by exact ones */
 	GvTalk		talk;
 };
 
@@ -773,11 +771,11 @@ load_least(const Choice &choice)
 /*
  * Steps 1 and 2 of few queries and not too many lists: all scores at once in
  * registers, a bound as in a sift, which takes a tenth of the time of halving.
- * False, with nothing gathered: too many are close.
+ * False, with no candidates: there are too many.
  */
 static __device__ __forceinline__ bool
-gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
-			   uint32_t (&bounds)[GV_SIFT_WARPS])
+collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
+				uint32_t (&bounds)[GV_SIFT_WARPS])
 {
 	GvLimit		bound = {};
 	uint32_t	last;
@@ -785,42 +783,43 @@ gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	uint32_t	at;
 
 	bound.key = gv_sift_bound(keys, (int) choice.p, bounds);
-	last = min(widen(bound, choice.margin), GV_SIFT_NONE - 1);
+	last = min(add_margin(bound, choice.margin), GV_SIFT_NONE - 1);
 #pragma unroll
 	for (int i = 0; i < SIFT_KEYS; i++)
 		mine += keys[i] <= last;
-	at = gv_reserve(mine, choice.close.count);
+	at = gv_reserve(mine, choice.candidates.count);
 #pragma unroll
 	for (int i = 0; i < SIFT_KEYS; i++)
 		if (keys[i] <= last)
-			choice.close.put(at++, keys[i],
-							 i * GV_SIFT_THREADS + gv_sift_mine());
-	if (choice.close.total() <= choice.close.capacity)
+			choice.candidates.put(at++, keys[i],
+								  i * GV_SIFT_THREADS + gv_sift_mine());
+	if (choice.candidates.total() <= choice.candidates.capacity)
 		return true;
-	choice.close.clear();
+	choice.candidates.clear();
 	return false;
 }
 
 /*
- * Near runs have too many close lists: all of theirs are to be scored exactly.
+ * Near runs have too many candidates: all lists of these runs are to be scored
+ * exactly.
  */
 static __device__ __forceinline__ void
 keep_runs(Choice &choice)
 {
-	choice.nnear = *choice.nearest.count;
+	choice.nnear = *choice.exact.count;
 	for (uint32_t i = threadIdx.x; i < choice.nnear; i += blockDim.x)
-		choice.close.items[i] = choice.nearest.items[i];
-	choice.nearest.clear();
+		choice.candidates.items[i] = choice.exact.items[i];
+	choice.exact.clear();
 }
 
 /*
- * Steps 1 and 2: close holds all lists that may be among the nearest, unless
- * it is GV_COARSE_EXACT.  FEW: by keys, if it can.
+ * Steps 1 and 2: candidates are all lists that may be among the nearest,
+ * unless it returns GV_COARSE_EXACT.  FEW: by keys, if it can.
  */
 template <bool FEW>
-static __device__ __forceinline__ GvCoarseWay
-gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
-	   uint32_t (&bounds)[GV_SIFT_WARPS])
+static __device__ __forceinline__ GvCoarsePath
+collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
+				   uint32_t (&bounds)[GV_SIFT_WARPS])
 {
 	int			nlists = choice.model.nlists;
 	uint32_t	spare = choice.p / 8 + 4;
@@ -828,71 +827,71 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 
 	if (!(choice.margin < FLT_MAX))
 		return GV_COARSE_EXACT;
-	if (FEW && gather_at_once(choice, keys, bounds))
+	if (FEW && collect_at_once(choice, keys, bounds))
 		return GV_COARSE_ALL;
 	if (choice.p * KEYS_PER_PROBE <= choice.nkeys)
 	{
-		GvItems	   &runs = choice.nearest;	/* not needed before step 3 */
+		Items	   &runs = choice.exact;	/* not needed before step 3 */
 		uint32_t	last;
 
 		load_least(choice);
-		bound = gv_find_bound(GvSharedKeys {choice.keys}, choice.nkeys, choice.p,
+		bound = gv_find_bound(SharedKeys {choice.keys}, choice.nkeys, choice.p,
 							  spare, choice.talk);
-		last = widen(bound, choice.margin);
+		last = add_margin(bound, choice.margin);
 		take_lists(choice.least, gv_nruns(nlists), last, runs);
 		if (runs.total() <= runs.capacity)
 		{
 			if (choice.scores != NULL)
 				take_runs(choice.scores, nlists, runs.items, *runs.count, last,
-						  choice.close);
+						  choice.candidates);
 			else
 				take_runs_again(choice.model, choice.half_query, runs.items,
-								*runs.count, last, choice.close);
-			if (choice.close.total() > choice.close.capacity &&
+								*runs.count, last, choice.candidates);
+			if (choice.candidates.total() > choice.candidates.capacity &&
 				choice.scores == NULL)
 			{
 				keep_runs(choice);
 				return GV_COARSE_EXACT;
 			}
 			runs.clear();
-			if (*choice.close.count <= choice.close.capacity)
+			if (*choice.candidates.count <= choice.candidates.capacity)
 				return choice.scores != NULL ? GV_COARSE_RUNS :
 					GV_COARSE_LEAST;
-			choice.close.clear();
+			choice.candidates.clear();
 		}
 		else
 			runs.clear();
 	}
 	if (choice.scores == NULL)
 		return GV_COARSE_EXACT;
-	bound = gv_find_bound(GvScoreKeys {choice.scores}, nlists, choice.p, spare,
-					   choice.talk);
-	take_lists(choice.scores, nlists, widen(bound, choice.margin),
-			   choice.close);
-	return choice.close.total() <= choice.close.capacity ? GV_COARSE_ALL :
-		GV_COARSE_EXACT;
+	bound = gv_find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
+						  choice.talk);
+	take_lists(choice.scores, nlists, add_margin(bound, choice.margin),
+			   choice.candidates);
+	return choice.candidates.total() <= choice.candidates.capacity ?
+		GV_COARSE_ALL : GV_COARSE_EXACT;
 }
 
-/* Step 3: those close ones that may still be, to nearest. */
+/* Step 3: those candidates that may still be among them, to exact. */
 static __device__ __forceinline__ void
-narrow(Choice &choice)
+tighten(Choice &choice)
 {
-	const uint64_t *items = choice.close.items;
-	uint32_t	n = *choice.close.count;
+	const uint64_t *items = choice.candidates.items;
+	uint32_t	n = *choice.candidates.count;
 	uint32_t	last = 0xFFFFFFFFu;
 
 	/* what all lanes score at once need not be fewer */
 	if (n > blockDim.x / GV_QUAD)
-		last = widen(gv_find_bound(GvItemKeys {items}, n, choice.p, choice.p / 16,
-								choice.talk), choice.margin);
+		last = add_margin(gv_find_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
+										choice.talk), choice.margin);
 	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
 		 first += blockDim.x)
 	{
 		uint32_t	i = first + threadIdx.x % GV_WARP;
-		uint64_t	item = i < n ? items[i] : GV_LAST_ITEM;
+		uint64_t	item = i < n ? items[i] : LAST_ITEM;
 
-		choice.nearest.append(i < n && (uint32_t) (item >> 32) <= last,
-							  (uint32_t) (item >> 32), (uint32_t) item);
+		choice.exact.append(i < n && (uint32_t) (item >> 32) <= last,
+							(uint32_t) (item >> 32), (uint32_t) item);
 	}
 }
 
@@ -905,7 +904,7 @@ static __device__ __forceinline__ void
 take_exactly(Choice &choice)
 {
 	const GvDeviceModel &model = choice.model;
-	GvItems	   &nearest = choice.nearest;
+	Items	   &nearest = choice.exact;
 	uint32_t	all = choice.nnear > 0 ? choice.nnear * GV_RUN :
 		(uint32_t) model.nlists;
 	uint32_t	kept = 0;
@@ -920,15 +919,15 @@ take_exactly(Choice &choice)
 			uint32_t	list = done + i;
 
 			if (choice.nnear > 0 && i < n)
-				list = (uint32_t) choice.close.items[list / GV_RUN] * GV_RUN +
-					list % GV_RUN;
+				list = (uint32_t) choice.candidates.items[list / GV_RUN] *
+					GV_RUN + list % GV_RUN;
 			nearest.items[kept + i] = i < n && list < (uint32_t) model.nlists ?
-				list : GV_LAST_ITEM;
+				list : LAST_ITEM;
 		}
 		__syncthreads();
-		gv_score_items<PRODUCT, GV_AHEAD>(model, choice.query,
+		score_items<PRODUCT, GV_AHEAD>(model, choice.query,
 									   nearest.items + kept, n);
-		gv_sort_items(nearest.items, nearest.capacity);
+		sort_items(nearest.items, nearest.capacity);
 		done += n;
 		kept = min(choice.p, done);
 	}
@@ -948,13 +947,13 @@ capacity_for(int32_t probes)
 }
 
 /*
- * Query blockIdx.x; alone: only runs have scores.  Shared: two GvItems
+ * Query blockIdx.x; alone: only runs have scores.  Shared: two Items
  * [capacity], and keys.  Of many queries eight blocks share an SM, since each
  * waits most of the time; a lone query's has more registers for loads.
  */
 template <bool PRODUCT, bool FEW>
 static __global__ void __launch_bounds__(MANY_THREADS, FEW ? 1 : 2)
-choose_kernel(GvDeviceModel model, GvBatch batch, bool alone)
+filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 {
 	GV_SHARED(memory);
 	alignas(16) __shared__ uint32_t bounds[GV_SIFT_WARPS];
@@ -972,7 +971,7 @@ choose_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 		alone ? NULL : batch.d_coarse + query * model.nlists,
 		batch.approx.d_least + query * gv_nruns(model.nlists),
 		0.0f,
-		(uint32_t) min(batch.d_wanted[query].probes, model.nlists),
+		(uint32_t) min(batch.d_params[query].probes, model.nlists),
 		(uint32_t *) (items + capacity), keys_of(model.nlists),
 		0,
 		{(uint64_t *) memory, &counts[0], capacity},
@@ -982,57 +981,58 @@ choose_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	uint32_t	keys[SIFT_KEYS] = {};
 	uint32_t	sorted = 1;
 	uint32_t	n;
-	GvCoarseWay	way;
+	GvCoarsePath	way;
 
 	if (FEW)					/* on their way while the margin is computed */
 		load_keys(choice.scores, model.nlists, keys);
 	if (threadIdx.x < 2)
 		counts[threadIdx.x] = 0;
 	if (threadIdx.x < GV_WARP)
-		margin = gv_approx_margin_of(model, batch, (int) query);
+		margin = margin_of(model, batch, (int) query);
 	__syncthreads();
 	choice.margin = margin;
 	if (choice.p > 0)			/* a batch's spare places want none */
 	{
-		way = gather<FEW>(choice, keys, bounds);
+		way = collect_candidates<FEW>(choice, keys, bounds);
 		if (way == GV_COARSE_EXACT)
 			take_exactly<PRODUCT>(choice);
 		else
-			narrow(choice);
-		n = choice.nearest.total();
+			tighten(choice);
+		n = choice.exact.total();
 		if (way != GV_COARSE_EXACT)
-			gv_score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(model,
+			score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(model,
 															 choice.query,
 															 items, n);
 		if (n <= blockDim.x / GV_QUAD)
-			gv_rank_items(items, n);
+			rank_items(items, n);
 		else
 		{
 			while (sorted < n)
 				sorted *= 2;
 			for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
-				items[i] = GV_LAST_ITEM;
-			gv_sort_items(items, sorted);
+				items[i] = LAST_ITEM;
+			sort_items(items, sorted);
 		}
 		GV_TEST_ONLY(if (threadIdx.x == 0)
-					 atomicAdd(&batch.approx.d_ways[way], 1u);)
+					 atomicAdd(&batch.approx.d_path_counts[way], 1u);)
 	}
 	gv_number_lists(model, batch, (int) query, (int) choice.p, [&](int i)
 	{
-		return GvNearestList {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
+		return GvNearestList {(uint32_t) (items[i] >> 32),
+							  (uint32_t) items[i]};
 	});
 }
 
 template <bool PRODUCT, bool FEW>
 static GvStatus
-launch_choose(const GvDeviceModel *model, const GvBatch *batch, int threads,
-	   cudaStream_t stream)
+launch_filter(const GvDeviceModel *model, const GvBatch *batch, int threads,
+			  cudaStream_t stream)
 {
 	int			bytes =
 		(int) (2 * capacity_for(batch->probes) * sizeof(uint64_t) +
-							   keys_of(model->nlists) * sizeof(uint32_t));
+			   keys_of(model->nlists) * sizeof(uint32_t));
 
-	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,
+	return gv_launch_step(filter_lists_kernel<PRODUCT, FEW>, batch->n, threads,
 						  bytes, stream, model, batch,
 						  gv_gpu_least_alone(model, batch));
 }
@@ -1042,18 +1042,18 @@ launch_choose(const GvDeviceModel *model, const GvBatch *batch, int threads,
  * found.
  */
 GvStatus
-gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
-			  cudaStream_t stream)
+gv_gpu_filter_lists(const GvDeviceModel *model, const GvBatch *batch,
+					cudaStream_t stream)
 {
 	bool		few = batch->n <= FEW_QUERIES;
 	bool		sift = few && model->nlists <= SIFT_LISTS &&
 		batch->probes <= GV_SIFT_MOST && !gv_gpu_least_alone(model, batch);
 
+	int			threads = few ? MANY_THREADS : FEW_THREADS;
+
 	if (model->metric == GV_IP)
-		return sift ? launch_choose<true, true>(model, batch, MANY_THREADS, stream) :
-			launch_choose<true, false>(model, batch, few ? MANY_THREADS : FEW_THREADS,
-								stream);
-	return sift ? launch_choose<false, true>(model, batch, MANY_THREADS, stream) :
-		launch_choose<false, false>(model, batch, few ? MANY_THREADS : FEW_THREADS,
-							 stream);
+		return (sift ? launch_filter<true, true> : launch_filter<true, false>)
+			(model, batch, threads, stream);
+	return (sift ? launch_filter<false, true> : launch_filter<false, false>)
+		(model, batch, threads, stream);
 }

@@ -10,27 +10,19 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "gpu/search/search.h"
-#include "gpu/search/search.h"
-#include "gpu/search/search.h"
-#include "gpu/search/listscan.cuh"
-
 #include "gpu/common/common.cuh"
-#include "gpu/common/warpselect.cuh"
 #include "gpu/search/answers.cuh"
-
-static GvStatus keyscan(const GvDeviceModel *model,
-							   const GvBatch *batch,
-							   GvSearcher *searcher);
+#include "gpu/search/listscan.cuh"
+#include "gpu/search/search.h"
 
 #define GROUP			8		/* chunks of codes on their way at once */
 #define MOST_RESIDENT	1024	/* threads of an SM, for 64 registers each */
 #define FEW_QUERIES		4		/* up to here, thread blocks are small */
 
 /*
- * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.  Of queries
- * that were scanned list by list only those of d_whole have anything to do; the
- * first block counts their scores.
+ * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.  If queries
+ * were scanned list by list, only those of d_overflowed are scanned here, and
+ * the first block counts their scores.
  * Shared: table [chunks * 32][16] floats.
  */
 template <int THREADS>
@@ -47,12 +39,12 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 	GvProbes	probes;
 	uint32_t	nblocks;
 
-	if (batch.d_whole != NULL && !batch.d_whole[query])
+	if (batch.d_overflowed != NULL && !batch.d_overflowed[query])
 		return;
 	nblocks = gv_scan_begins<THREADS>(model, batch, query, blockIdx.x * warps,
 									  table, &kept, probes);
-	if (batch.d_whole != NULL && blockIdx.x == 0 && threadIdx.x == 0)
-		batch.d_kept[query] = nblocks * GV_BLOCK;
+	if (batch.d_overflowed != NULL && blockIdx.x == 0 && threadIdx.x == 0)
+		batch.d_nscores[query] = nblocks * GV_BLOCK;
 	for (uint32_t b = blockIdx.x * warps + threadIdx.x / GV_WARP; b < nblocks;
 		 b += gridDim.x * warps)
 	{
@@ -72,7 +64,7 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 
 		gv_store_posting(batch, first_posting + (int64_t) b * GV_WARP + lane,
 						 live,
-					__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
+						 __fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
 	}
 }
 
@@ -89,19 +81,6 @@ launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher)
 						  searcher->stream, model, batch);
 }
 
-/* d_scores [n][postings] of a batch, or of the queries of d_whole. */
-GvStatus
-gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
-			GvSearcher *searcher)
-{
-	if (batch->tests > 0)
-		return keyscan(model, batch, searcher);
-	/* a lone query's blocks are few: they should be on many processors */
-	if (batch->n <= FEW_QUERIES)
-		return launch<64>(model, batch, searcher);
-	return launch<256>(model, batch, searcher);
-}
-
 /* ----
  * A condition on keys, asked of some blocks by a warp, lane i posting i.
  *
@@ -112,7 +91,7 @@ gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 
 /* An abbreviated key of `width` bytes. */
 static __device__ __forceinline__ uint64_t
-gv_load_abbrev(const uint8_t *abbrevs, int width, int i)
+load_abbrev(const uint8_t *abbrevs, int width, int i)
 {
 	switch (width)
 	{
@@ -129,7 +108,7 @@ gv_load_abbrev(const uint8_t *abbrevs, int width, int i)
 
 /* Is an abbreviated key among values [n], n > 0, ascending? */
 static __device__ __forceinline__ bool
-gv_among(const uint64_t *values, int n, uint64_t abbrev)
+is_among(const uint64_t *values, int n, uint64_t abbrev)
 {
 	int			place = 0;
 
@@ -145,7 +124,7 @@ gv_among(const uint64_t *values, int n, uint64_t abbrev)
 
 /* Does a key that is not NULL satisfy the test? */
 static __device__ __forceinline__ bool
-gv_matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
+matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 {
 	switch (test.kind)
 	{
@@ -154,7 +133,7 @@ gv_matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 		case GV_TEST_SET:
 			return test.nvalues > 0 && test.low <= abbrev &&
 				abbrev <= test.high &&
-				gv_among(values + test.first, test.nvalues, abbrev);
+				is_among(values + test.first, test.nvalues, abbrev);
 		case GV_TEST_ANY_BIT:
 			return (abbrev & test.low) != 0;
 		case GV_TEST_ALL_BITS:
@@ -170,8 +149,8 @@ gv_matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
  */
 template <int N>
 static __device__ __forceinline__ void
-gv_device_match(const GvDeviceTest *tests, int n, const uint64_t *values,
-			  const uint8_t *const (&keys)[N], uint32_t (&matching)[N])
+test_blocks(const GvDeviceTest *tests, int n, const uint64_t *values,
+			const uint8_t *const (&keys)[N], uint32_t (&matching)[N])
 {
 	int			lane = threadIdx.x % GV_WARP;
 	uint32_t	left = 1;
@@ -187,7 +166,7 @@ gv_device_match(const GvDeviceTest *tests, int n, const uint64_t *values,
 		{
 			nulls[b] = ((const GvKeyHead *) keys[b])[test.key].nulls;
 			abbrevs[b] =
-				gv_load_abbrev(keys[b] + test.abbrevs_at, test.width, lane);
+				load_abbrev(keys[b] + test.abbrevs_at, test.width, lane);
 		}
 		left = 0;
 #pragma unroll
@@ -196,7 +175,7 @@ gv_device_match(const GvDeviceTest *tests, int n, const uint64_t *values,
 			matching[b] &= __ballot_sync(GV_FULL_WARP,
 										 (nulls[b] >> lane & 1) != 0 ?
 										 test.kind == GV_TEST_NULL :
-										 gv_matches(test, values, abbrevs[b]));
+										 matches(test, values, abbrevs[b]));
 			left |= matching[b];
 		}
 	}
@@ -216,14 +195,14 @@ gv_device_match(const GvDeviceTest *tests, int n, const uint64_t *values,
 #define MANY_THREADS	256
 #define FEW_THREADS		64		/* where a long table leaves no shared memory
 								 * for MANY_THREADS */
-#define KEYSCAN_GROUP			5		/* chunks of codes on their way at once */
-#define KEYSCAN_RESIDENT	768		/* threads of an SM, for 80 registers each */
+#define KEYSCAN_GROUP	5		/* chunks of codes in flight at once */
+#define KEYSCAN_RESIDENT	768	/* threads of an SM, for 80 registers each */
 #define MOST_RUN		GV_WARP	/* blocks that a warp takes, a lane each */
 #define AT_ONCE			4		/* of which so many are asked at once */
-#define WAIT_CAPACITY			(2 * GV_WARP - 1)	/* for postings that wait */
+#define BUFFER_CAPACITY	(2 * GV_WARP - 1)	/* postings that wait */
 
 /* A posting that satisfies its query's condition. */
-struct Waiting
+struct BufferedPosting
 {
 	uint32_t	block;			/* number among the query's */
 	uint32_t	posting;			/* probe * GV_BLOCK + number in the
@@ -232,16 +211,18 @@ struct Waiting
 
 /* A block of threads' shared memory, beside a table. */
 template <int THREADS>
-struct Wait
+struct PostingBuffer
 {
-	Waiting		postings[THREADS / GV_WARP][WAIT_CAPACITY];	/* of each warp */
+	/* of each warp */
+	BufferedPosting postings[THREADS / GV_WARP][BUFFER_CAPACITY];
 	uint32_t	left[THREADS / GV_WARP];	/* so many, in the end */
 };
 
-static_assert(sizeof(Wait<FEW_THREADS>) <= GV_SCAN_OWN, "room beside a table");
+static_assert(sizeof(PostingBuffer<FEW_THREADS>) <= GV_SCAN_OWN,
+			  "room beside a table");
 
 /* A run of blocks, one a lane. */
-struct Run
+struct BlockRun
 {
 	uint32_t	number;			/* among the query's blocks */
 	int			probe;
@@ -313,26 +294,27 @@ struct Scan
 	}
 
 	/* Lane i's is block first + i; lanes beyond n have the last. */
-	__device__ __forceinline__ Run
+	__device__ __forceinline__ BlockRun
 	take(uint32_t first, int n) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
 		uint32_t	ordinal;
-		Run			run;
+		BlockRun			run;
 
 		run.number = first + min(lane, n - 1);
 		run.probe = find_probes(first, run.number);
 		ordinal = run.number - probes.starts[run.probe];
 		run.block = probes.firsts[run.probe] +
 			(int64_t) ordinal * model.shape.block_bytes;
-		run.sampled = lane < n && batch.sampled && batch.d_ranks[query].rank != 0 &&
+		run.sampled = lane < n && batch.sampled &&
+			batch.d_sample_queries[query].rank != 0 &&
 			gv_sampled((uint32_t) probes.probed[run.probe].list, ordinal);
 		return run;
 	}
 
 	/* Where lane `from` has its block. */
 	static __device__ __forceinline__ const uint8_t *
-	block_of(const Run &run, int from)
+	block_of(const BlockRun &run, int from)
 	{
 		return (const uint8_t *) __shfl_sync(GV_FULL_WARP,
 											 (unsigned long long) run.block,
@@ -341,22 +323,22 @@ struct Scan
 
 	/* Scores of n postings that wait, up to one a lane. */
 	__device__ __forceinline__ void
-	write_scores(const Waiting &waiting, int n) const
+	write_scores(const BufferedPosting &buffered, int n) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
-		int			probe = waiting.posting / GV_BLOCK;
-		int			posting = waiting.posting % GV_BLOCK;
+		int			probe = buffered.posting / GV_BLOCK;
+		int			posting = buffered.posting % GV_BLOCK;
 		uint32_t	to = 0;
 		uint32_t	high = 0;
 		uint32_t	low = 0;
 		float		sum = 0.0f;
 
 		if (batch.d_ids != NULL && lane == 0)
-			to = atomicAdd(&batch.d_kept[query], (uint32_t) n);
+			to = atomicAdd(&batch.d_nscores[query], (uint32_t) n);
 		if (lane < n)
 		{
 			const uint8_t *block = probes.firsts[probe] +
-				(int64_t) (waiting.block - probes.starts[probe]) *
+				(int64_t) (buffered.block - probes.starts[probe]) *
 				model.shape.block_bytes;
 
 			high = __ldcs((const uint32_t *) (block + model.shape.high) +
@@ -367,16 +349,16 @@ struct Scan
 		}
 		/* only now, so that codes did not wait for what lane 0 asked for */
 		to = batch.d_ids != NULL ? __shfl_sync(GV_FULL_WARP, to, 0) + lane :
-			waiting.block * GV_BLOCK + posting;
+			buffered.block * GV_BLOCK + posting;
 		if (lane < n)
 			gv_store_posting(batch, first_posting + to, GV_FULL_WARP, sum,
 							 high, low,
-						probe);
+							 probe);
 	}
 
 	/* All live postings of the run's sampled blocks. */
 	__device__ __forceinline__ void
-	write_sampled(const Run &run) const
+	write_sampled(const BlockRun &run) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
 		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, run.sampled);
@@ -408,7 +390,7 @@ struct Scan
 	 * run of n.
 	 */
 	__device__ __forceinline__ uint32_t
-	ask(const Run &run, int n) const
+	test_keys(const BlockRun &run, int n) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
 		uint32_t	mine = 0;
@@ -426,9 +408,9 @@ struct Scan
 				keys[i] = block + model.shape.keys;
 				matching[i] = *(const uint32_t *) (block + model.shape.live);
 			}
-			gv_device_match<AT_ONCE>(batch.d_tests + (int64_t) query *
-								   batch.tests, batch.tests, batch.d_values,
-								   keys, matching);
+			test_blocks<AT_ONCE>(batch.d_tests + (int64_t) query *
+								 batch.tests, batch.tests, batch.d_values,
+								 keys, matching);
 #pragma unroll
 			for (int i = 0; i < AT_ONCE; i++)
 				mine = lane == at + i ? matching[i] : mine;
@@ -439,7 +421,8 @@ struct Scan
 	/* Postings of a run that satisfy the condition wait behind n others, up to
 	 * 31; how many wait then. */
 	__device__ __forceinline__ int
-	wait(const Run &run, uint32_t matching, Waiting *waiting, int n) const
+	buffer(const BlockRun &run, uint32_t matching, BufferedPosting *buffered,
+		   int n) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
 		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, matching != 0);
@@ -452,14 +435,14 @@ struct Scan
 			int			probe = __shfl_sync(GV_FULL_WARP, run.probe, from);
 
 			if ((some >> lane & 1) != 0)
-				waiting[n + __popc(some & ((1u << lane) - 1))] =
+				buffered[n + __popc(some & ((1u << lane) - 1))] =
 					{number, (uint32_t) (probe * GV_BLOCK + lane)};
 			n += __popc(some);
 			__syncwarp();
 			if (n < GV_WARP)
 				continue;
 			n -= GV_WARP;
-			write_scores(waiting[n + lane], GV_WARP);
+			write_scores(buffered[n + lane], GV_WARP);
 			__syncwarp();
 		}
 		return n;
@@ -470,7 +453,7 @@ struct Scan
 	 * too.
 	 */
 	__device__ __forceinline__ void
-	pass_over(const Run &run, uint32_t matching, int n) const
+	write_infinity(const BlockRun &run, uint32_t matching, int n) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
 
@@ -496,7 +479,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 {
 	constexpr int warps = THREADS / GV_WARP;
 	GV_SHARED(table);
-	__shared__ Wait<THREADS> wait;
+	__shared__ PostingBuffer<THREADS> buffer;
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	Scan		scan = {model, batch, (int) blockIdx.y, {}, (const char *) table,
@@ -508,7 +491,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 	uint32_t	length = min((nblocks + nwarps - 1) / nwarps,
 							 (uint32_t) MOST_RUN);
 	uint32_t	total = 0;
-	int			nwaiting = 0;
+	int			nbuffered = 0;
 
 	if (nblocks == 0)
 		return;
@@ -516,43 +499,44 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 		 first < nblocks; first += nwarps * length)
 	{
 		int			n = (int) min(length, nblocks - first);
-		Run			run = scan.take(first, n);
-		uint32_t	matching = scan.ask(run, n);
+		BlockRun			run = scan.take(first, n);
+		uint32_t	matching = scan.test_keys(run, n);
 
 		if (matching != 0)
 			atomicAdd(&batch.d_matches[(int64_t) scan.query * batch.probes +
 									   run.probe],
 					  (uint32_t) __popc(matching));
 		if (batch.d_ids == NULL)
-			scan.pass_over(run, matching, n);
-		nwaiting = scan.wait(run, matching, wait.postings[warp], nwaiting);
+			scan.write_infinity(run, matching, n);
+		nbuffered = scan.buffer(run, matching, buffer.postings[warp], nbuffered);
 		scan.write_sampled(run);
 	}
 
 	/* what waits still, of all warps */
 	if (lane == 0)
-		wait.left[warp] = nwaiting;
+		buffer.left[warp] = nbuffered;
 	__syncthreads();
 	for (int w = 0; w < warps; w++)
-		total += wait.left[w];
+		total += buffer.left[w];
 	for (uint32_t first = warp * GV_WARP; first < total; first += THREADS)
 	{
 		uint32_t	i = first + lane;
 		uint32_t	before = 0;
 		int			w = 0;
 
-		for (; w < warps - 1 && i >= before + wait.left[w]; w++)
-			before += wait.left[w];
-		scan.write_scores(i < total ? wait.postings[w][i - before] :
-						  Waiting {0, 0},
-				  (int) min(total - first, (uint32_t) GV_WARP));
+		for (; w < warps - 1 && i >= before + buffer.left[w]; w++)
+			before += buffer.left[w];
+		scan.write_scores(i < total ? buffer.postings[w][i - before] :
+						  BufferedPosting {0, 0},
+						  (int) min(total - first, (uint32_t) GV_WARP));
 	}
 }
 
 template <int THREADS>
 static GvStatus
-launch_keyscan(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
-	   size_t table_bytes)
+launch_keyscan(const GvDeviceModel *model, const GvBatch *batch,
+			   GvSearcher *searcher,
+			   size_t table_bytes)
 {
 	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, KEYSCAN_RESIDENT);
 
@@ -565,27 +549,40 @@ launch_keyscan(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *sea
 /* See search.h. */
 static GvStatus
 keyscan(const GvDeviceModel *model, const GvBatch *batch,
-			   GvSearcher *searcher)
+		GvSearcher *searcher)
 {
 	size_t		table_bytes = (size_t) model->shape.chunks * GV_CHUNK_BYTES;
 
-	if (table_bytes + sizeof(Wait<MANY_THREADS>) <=
+	if (table_bytes + sizeof(PostingBuffer<MANY_THREADS>) <=
 		gv_most_shared(searcher->device))
 		return launch_keyscan<MANY_THREADS>(model, batch, searcher, table_bytes);
 	return launch_keyscan<FEW_THREADS>(model, batch, searcher, table_bytes);
 }
 
+/* d_scores [n][postings] of a batch, or of the queries of d_overflowed. */
+GvStatus
+gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
+			GvSearcher *searcher)
+{
+	if (batch->tests > 0)
+		return keyscan(model, batch, searcher);
+	/* a lone query's blocks are few: they should be on many processors */
+	if (batch->n <= FEW_QUERIES)
+		return launch<64>(model, batch, searcher);
+	return launch<256>(model, batch, searcher);
+}
+
 /* ----
- * Conditions on keys as devices see them, and what satisfies them on its
- * way back.  tables.cu brings them, listscan.cu asks them.
+ * Conditions on keys as devices see them, which tables.cu copies to the
+ * device, and counts of what satisfies them on the way back.
  */
 
-#define MATCH_THREADS			256
+#define MATCH_THREADS	256
 
 /* The conditions of n searches, and their ranks, to where the device looks. */
 void
 gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
-					  int32_t n)
+						 int32_t n)
 {
 	GvDeviceTest *tests = (GvDeviceTest *) batch->in_tests;
 	uint64_t   *values = (uint64_t *) batch->in_values;
@@ -593,8 +590,8 @@ gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 
 	memset(tests, 0, (size_t) batch->n * batch->tests * sizeof(GvDeviceTest));
 	for (int32_t i = 0; batch->sampled && i < batch->n; i++)
-		((GvRank *) batch->in_ranks)[i] = i >= n ? GvRank {0, 0.0f} :
-			GvRank {searches[i].limited ? -1 : searches[i].rank,
+		((GvSampleQuery *) batch->in_sample_queries)[i] = i >= n ? GvSampleQuery {0, 0.0f} :
+			GvSampleQuery {searches[i].limited ? -1 : searches[i].rank,
 				searches[i].limit};
 	for (int32_t i = 0; i < n; i++)
 	{
@@ -652,7 +649,7 @@ download_matches_kernel(GvDeviceModel model, GvBatch batch)
 /* The last step of a batch with conditions, where bounds do not follow. */
 GvStatus
 gv_gpu_download_matches(const GvDeviceModel *model, const GvBatch *batch,
-					cudaStream_t stream)
+						cudaStream_t stream)
 {
 	return gv_launch_step(download_matches_kernel, batch->n, MATCH_THREADS, 0,
 						  stream,

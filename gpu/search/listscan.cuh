@@ -11,10 +11,9 @@
  */
 #include <stdint.h>
 
-#include "gpu/search/search.h"
-
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
+#include "gpu/search/search.h"
 
 #define GV_CHUNK_BYTES	(2 * GV_CHUNK * GV_CODEWORDS * 4)	/* of the table */
 #define GV_ROW_BYTES	(GV_CODEWORDS * 4)
@@ -137,7 +136,7 @@ struct GvProbes
 		int			p = threadIdx.x;
 
 		starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
-		firsts = batch.d_first + (int64_t) query * batch.probes;
+		firsts = batch.d_list_blocks + (int64_t) query * batch.probes;
 		probed = batch.d_probed + (int64_t) query * batch.probes;
 		if (kept != NULL && p < GV_KEPT && p < batch.probes)
 		{
@@ -225,7 +224,7 @@ static __device__ __forceinline__ uint64_t
 gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 {
 	return gv_posting_id(((const uint32_t *) (block + shape.high))[i],
-					  ((const uint16_t *) (block + shape.low))[i], probe);
+						 ((const uint16_t *) (block + shape.low))[i], probe);
 }
 
 /*
@@ -234,7 +233,7 @@ gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
  */
 static __device__ __forceinline__ void
 gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
-			uint32_t high, uint32_t low, int probe)
+				 uint32_t high, uint32_t low, int probe)
 {
 	batch.d_scores[to] = live >> threadIdx.x % GV_WARP & 1 ?
 		gv_device_score(score) : __int_as_float(0x7F800000);

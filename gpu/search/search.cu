@@ -36,7 +36,7 @@
  * differ from call to call, lie in memory, at the same place each time, and
  * the sizes of a mirror's lists are in the device's memory, too.
  *
- * A stream has GV_REPLAYS graphs at most, each some kilobytes of the driver's
+ * A stream has GV_GRAPHS graphs at most, each some kilobytes of the driver's
  * memory on the device and 100 us of the host to make, as much as ten batches
  * gain by theirs.
  */
@@ -49,7 +49,7 @@
  */
 static GvStatus
 last_steps(const GvDeviceModel *model, const GvBatch *batch,
-				  GvSearcher *searcher)
+		   GvSearcher *searcher)
 {
 	GvBatch		kept = *batch;
 
@@ -70,13 +70,13 @@ last_steps(const GvDeviceModel *model, const GvBatch *batch,
 /* From queries to their lists. */
 static GvStatus
 first_steps(const GvDeviceModel *model, const GvBatch *batch,
-				   GvSearcher *searcher)
+			GvSearcher *searcher)
 {
 	GV_TRY(gv_gpu_table(model, batch, searcher->stream));
 	if (batch->approx.d_half_queries != NULL)
 	{
 		GV_TRY(gv_gpu_list_scores(model, batch, searcher));
-		return gv_gpu_choose(model, batch, searcher->stream);
+		return gv_gpu_filter_lists(model, batch, searcher->stream);
 	}
 	GV_TRY(gv_gpu_coarse(model, batch, searcher->stream));
 	return gv_gpu_select_lists(model, batch, searcher);
@@ -85,7 +85,7 @@ first_steps(const GvDeviceModel *model, const GvBatch *batch,
 /* Launch all steps. */
 static GvStatus
 run_steps(const GvDeviceModel *model, const GvBatch *batch,
-			 GvSearcher *searcher)
+		  GvSearcher *searcher)
 {
 	GV_TRY(first_steps(model, batch, searcher));
 	GV_TRY(gv_gpu_scan(model, batch, searcher));
@@ -93,7 +93,7 @@ run_steps(const GvDeviceModel *model, const GvBatch *batch,
 }
 
 static void
-forget(GvReplay *replay)
+forget(GvGraph *replay)
 {
 	if (replay->graph != NULL)
 		(void) cudaGraphExecDestroy(replay->graph);
@@ -104,7 +104,7 @@ forget(GvReplay *replay)
 /* Record the steps of a batch, instead of launching them. */
 static GvStatus
 record(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
-	   GvReplay *replay)
+	   GvGraph *replay)
 {
 	cudaGraph_t graph = NULL;
 	GvStatus	status;
@@ -132,16 +132,16 @@ record(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
  * The graph of just these arguments, or the place for it: the one that was
  * used longest ago, in the worst case.
  */
-static GvReplay *
-find_replay(const GvDeviceModel *model, const GvBatch *batch,
-			GvSearcher *searcher, bool *found)
+static GvGraph *
+find_graph(const GvDeviceModel *model, const GvBatch *batch,
+		   GvSearcher *searcher, bool *found)
 {
-	GvReplay   *oldest = &searcher->replays[0];
+	GvGraph   *oldest = &searcher->graphs[0];
 
 	*found = true;
-	for (int i = 0; i < GV_REPLAYS; i++)
+	for (int i = 0; i < GV_GRAPHS; i++)
 	{
-		GvReplay   *kept = &searcher->replays[i];
+		GvGraph   *kept = &searcher->graphs[i];
 
 		if (kept->graph != NULL &&
 			memcmp(&kept->batch, batch, sizeof(*batch)) == 0 &&
@@ -157,14 +157,14 @@ find_replay(const GvDeviceModel *model, const GvBatch *batch,
 /* The steps of a batch that needs no sort, as a graph if there is room. */
 static GvStatus
 run_graph(const GvDeviceModel *model, const GvBatch *batch,
-			  GvSearcher *searcher)
+		  GvSearcher *searcher)
 {
 	bool		found;
-	GvReplay   *replay = find_replay(model, batch, searcher, &found);
+	GvGraph   *replay = find_graph(model, batch, searcher, &found);
 	uint64_t	now = ++searcher->clock;
 
 	if (!found && replay->graph != NULL &&
-		now - replay->used <= GV_REPLAY_KEPT)
+		now - replay->used <= GV_GRAPH_KEPT)
 	{
 		GV_TEST_ONLY(searcher->counts.launched++;)
 		return run_steps(model, batch, searcher);
@@ -185,12 +185,12 @@ run_graph(const GvDeviceModel *model, const GvBatch *batch,
 
 /* See search.h. */
 void
-gv_gpu_replay_counts(const GvSearcher *searcher, GvReplayCounts *counts)
+gv_gpu_graph_counts(const GvSearcher *searcher, GvGraphCounts *counts)
 {
 	*counts = searcher->counts;
-	if (searcher->beside != NULL)
+	if (searcher->second_stream != NULL)
 	{
-		const GvReplayCounts *more = &searcher->beside->counts;
+		const GvGraphCounts *more = &searcher->second_stream->counts;
 
 		counts->replayed += more->replayed;
 		counts->made += more->made;
@@ -205,8 +205,8 @@ gv_gpu_replay_counts(const GvSearcher *searcher, GvReplayCounts *counts)
 static void
 drop_graphs(GvSearcher *searcher)
 {
-	for (int i = 0; i < GV_REPLAYS; i++)
-		forget(&searcher->replays[i]);
+	for (int i = 0; i < GV_GRAPHS; i++)
+		forget(&searcher->graphs[i]);
 }
 
 /* ----
@@ -426,8 +426,8 @@ drop_searcher(GvSearcher *searcher)
 {
 	(void) gv_choose_device(searcher->device);
 	(void) wait_rest(searcher);
-	if (searcher->beside != NULL)
-		drop_searcher(searcher->beside);
+	if (searcher->second_stream != NULL)
+		drop_searcher(searcher->second_stream);
 	drop_graphs(searcher);
 	gv_blas_drop(searcher->blas);
 	if (searcher->stream != NULL)
@@ -436,7 +436,7 @@ drop_searcher(GvSearcher *searcher)
 	gv_buffer_free(&searcher->out);
 	gv_buffer_free(&searcher->d_work);
 	gv_buffer_free(&searcher->d_sort);
-	GV_TEST_ONLY(gv_buffer_free(&searcher->d_ways);)
+	GV_TEST_ONLY(gv_buffer_free(&searcher->d_path_counts);)
 	free(searcher);
 }
 
@@ -467,11 +467,11 @@ make_streams(int32_t device, int nstreams, GvSearcher **searcher)
 #ifdef GV_TEST_BUILD
 	/* both lanes count there, of which the second is made first */
 	if (status == GV_OK && nstreams > 1)
-		status = gv_buffer_need(&made->d_ways,
-								GV_COARSE_WAYS * sizeof(unsigned));
+		status = gv_buffer_need(&made->d_path_counts,
+								GV_COARSE_PATHS * sizeof(unsigned));
 	if (status == GV_OK && nstreams > 1)
-		status = gv_cuda_status(cudaMemsetAsync(made->d_ways.memory, 0,
-												made->d_ways.bytes,
+		status = gv_cuda_status(cudaMemsetAsync(made->d_path_counts.memory, 0,
+												made->d_path_counts.bytes,
 												made->stream));
 #endif
 	if (status == GV_OK)
@@ -481,7 +481,7 @@ make_streams(int32_t device, int nstreams, GvSearcher **searcher)
 	if (status == GV_OK)
 		status = gv_blas_create(device, 0, made->stream, &made->blas);
 	if (status == GV_OK && nstreams > 1)
-		status = make_streams(device, nstreams - 1, &made->beside);
+		status = make_streams(device, nstreams - 1, &made->second_stream);
 	if (status != GV_OK)
 	{
 		drop_searcher(made);
@@ -530,7 +530,7 @@ grow_work(GvSearcher *searcher, size_t bytes)
 	GV_TRY(gv_buffer_need(&searcher->d_work, bytes));
 	return gv_cuda_status(cudaMemsetAsync(searcher->d_work.memory, 0,
 										  searcher->d_work.bytes,
-											searcher->stream));
+										  searcher->stream));
 }
 
 /* Memory for what comes from the host, and what goes back. */
@@ -541,9 +541,9 @@ need_memory(GvSearcher *searcher, size_t in_bytes, size_t out_bytes)
 	if (searcher->in.bytes < in_bytes || searcher->out.bytes < out_bytes)
 	{
 		GV_TRY(wait_rest(searcher));
-		GV_TRY(wait_rest(searcher->beside));
+		GV_TRY(wait_rest(searcher->second_stream));
 		drop_graphs(searcher);
-		drop_graphs(searcher->beside);
+		drop_graphs(searcher->second_stream);
 	}
 	GV_TRY(gv_buffer_need(&searcher->in, in_bytes));
 	return gv_buffer_need(&searcher->out, out_bytes);
@@ -554,18 +554,18 @@ static GvStatus
 prepare(GvSearcher *searcher, const GvMirror *mirror,
 		const GvSearch *searches, int32_t n)
 {
-	size_t		near_at;
+	size_t		sample_at;
 	GvPlaces	places = {};
 	size_t		most_bytes = 0;
 	int			nturns = 0;
 
-	places.out_bytes = gv_gpu_found_bytes(n, &near_at);
+	places.out_bytes = gv_gpu_found_bytes(n, &sample_at);
 	for (int32_t done = 0; done < n; nturns++)
 	{
 		GvGathered	gathered;
 
 		gv_gpu_gather_parts(searcher, mirror, searches + done, n - done, n,
-					  &gathered);
+							&gathered);
 		gv_gpu_place_gathered(&mirror->model, searcher, searcher, &places,
 							  &gathered);
 		if (most_bytes < gathered.work_bytes)
@@ -574,7 +574,7 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 	}
 	GV_TRY(need_memory(searcher, places.in_bytes, places.out_bytes));
 	if (nturns > 1)
-		GV_TRY(grow_work(searcher->beside, most_bytes));
+		GV_TRY(grow_work(searcher->second_stream, most_bytes));
 	return grow_work(searcher, most_bytes);
 }
 
@@ -592,7 +592,7 @@ copied_part(const GvBatch *batch)
 	GvBatch		copied = *batch;
 
 	copied.in_queries = batch->d_queries;
-	copied.in_wanted = batch->d_wanted;
+	copied.in_params = batch->d_params;
 	copied.out_probed = batch->d_probed;
 	copied.out_hits = batch->d_hits;
 	copied.out_found = batch->d_found;
@@ -606,8 +606,8 @@ copy_in(const GvBatch *batch, cudaStream_t stream)
 {
 	return gv_cuda_status(cudaMemcpyAsync(batch->d_queries, batch->in_queries,
 										  span(batch->in_queries,
-											   batch->in_wanted, batch->n *
-											   sizeof(GvWanted)),
+											   batch->in_params, batch->n *
+											   sizeof(GvSearchParams)),
 										  cudaMemcpyHostToDevice, stream));
 }
 
@@ -631,7 +631,7 @@ copy_out(const GvBatch *batch, cudaStream_t stream)
 /* Start a part whose queries and answers are copied. */
 static GvStatus
 start_long(const GvDeviceModel *model, const GvBatch *batch,
-				  GvSearcher *searcher)
+		   GvSearcher *searcher)
 {
 	GvBatch		copied = copied_part(batch);
 
@@ -674,7 +674,7 @@ start_by_lists(const GvDeviceModel *model, const GvGathered *gathered,
 		const GvBatch *part = &gathered->parts[i];
 		GvBatch		copied = copied_part(part);
 
-		copied.d_whole = lists->d_whole + first;
+		copied.d_overflowed = lists->d_overflowed + first;
 		GV_TRY(gv_gpu_rescore(model, &copied, lists, first, stream));
 		GV_TRY(gv_gpu_scan(model, &copied, searcher));
 		GV_TRY(last_steps(model, &copied, searcher));
@@ -710,9 +710,9 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	const GvDeviceModel *model = &mirror->model;
 	GvSearcher *stream = searcher;
 	GvPlaces	places = {};
-	size_t		near_at;
+	size_t		sample_at;
 
-	places.out_bytes = gv_gpu_found_bytes(n, &near_at);
+	places.out_bytes = gv_gpu_found_bytes(n, &sample_at);
 	searcher->both = false;
 	for (int32_t done = 0; done < n;)
 	{
@@ -720,7 +720,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		int32_t		first = done;
 
 		gv_gpu_gather_parts(searcher, mirror, searches + done, n - done, n,
-					  &gathered);
+							&gathered);
 		searcher->both |= stream != searcher;
 		places.own_from = gathered.own_from;
 		gv_gpu_place_gathered(model, searcher, stream, &places, &gathered);
@@ -734,8 +734,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 				(gathered.small || gathered.n >= n);
 			batch->out_found = (GvFound *) searcher->out.memory + first;
 			if (batch->sampled)
-				batch->out_near = (GvNear *) ((char *) searcher->out.memory +
-											  near_at) + first;
+				batch->out_sample = (GvSampleCount *) ((char *) searcher->out.memory +
+													   sample_at) + first;
 			first += gathered.taken[i];
 		}
 		/*
@@ -744,7 +744,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		stream->completion.n = 0;
 		if (gathered.by_lists)
 			GV_TRY(start_by_lists(model, &gathered, searches + done,
-										 stream));
+								  stream));
 		else
 			GV_TRY(start_part(model, &gathered, searches + done,
 							  n <= MOST_EXPECTED, stream));
@@ -754,7 +754,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 						  gathered.taken[i]);
 			done += gathered.taken[i];
 		}
-		stream = stream == searcher ? searcher->beside : searcher;
+		stream = stream == searcher ? searcher->second_stream : searcher;
 	}
 	return GV_OK;
 }
@@ -766,7 +766,7 @@ wait_streams(GvSearcher *searcher)
 	GvStatus	status = wait_stream(searcher);
 
 	if (searcher->both)
-		GV_TRY(wait_stream(searcher->beside));
+		GV_TRY(wait_stream(searcher->second_stream));
 	return status;
 }
 
@@ -810,7 +810,7 @@ place_given(const GvSearcher *searcher, const GvDeviceModel *model,
 		if (capacity < searches[batch->n].nhits)
 			capacity = searches[batch->n].nhits;
 		bytes = (batch->n + 1) * (model->dims * sizeof(float) +
-								  sizeof(GvWanted) + sizeof(GvFound) +
+								  sizeof(GvSearchParams) + sizeof(GvFound) +
 								  capacity * (sizeof(GvHit) +
 											  sizeof(GvBound)));
 		if (batch->n > 0 && (int64_t) bytes > searcher->most_work)
@@ -822,7 +822,7 @@ place_given(const GvSearcher *searcher, const GvDeviceModel *model,
 	given->in_bytes = 0;
 	gv_place(&batch->d_queries, work, &given->in_bytes,
 			 (int64_t) batch->n * model->dims);
-	gv_place(&batch->d_wanted, work, &given->in_bytes, batch->n);
+	gv_place(&batch->d_params, work, &given->in_bytes, batch->n);
 	gv_place(&batch->d_found, work, &given->in_bytes, batch->n);
 	gv_place(&batch->d_hits, work, &given->in_bytes,
 			 (int64_t) batch->n * batch->capacity);
@@ -847,14 +847,14 @@ source(char *in, const Given *given, T *d_array)
 /* Searches and their hits to the host's memory at `in`. */
 static void
 upload_given(const GvDeviceModel *model, const Given *given,
-		  const GvSearch *searches, char *in)
+			 const GvSearch *searches, char *in)
 {
 	GvBatch		batch = given->batch;
 	GvFound    *found = source(in, given, batch.d_found);
 	uint4	   *hits = source(in, given, batch.d_hits);
 
 	batch.in_queries = source(in, given, batch.d_queries);
-	batch.in_wanted = source(in, given, batch.d_wanted);
+	batch.in_params = source(in, given, batch.d_params);
 	gv_gpu_upload_queries(model, &batch, searches, batch.n);
 	memset(found, 0, batch.n * sizeof(GvFound));
 	for (int32_t i = 0; i < batch.n; i++)
@@ -869,7 +869,7 @@ upload_given(const GvDeviceModel *model, const Given *given,
 /* See gv_mirror_begin, of searches whose hits are returned. */
 static GvStatus
 begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
-				   GvSearch *searches, int32_t n)
+			 GvSearch *searches, int32_t n)
 {
 	size_t		in_bytes = 0;
 	size_t		out_bytes = 0;
@@ -937,7 +937,7 @@ check_parent_offsets(GvMirror *mirror)
 /* See gv_mirror_begin. */
 static GvStatus
 begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
-			 int32_t n)
+			   int32_t n)
 {
 	GvStatus	status;
 
@@ -956,7 +956,7 @@ begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	if (searcher->version != mirror->version)
 	{
 		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->stream, mirror->changed, 0));
-		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->beside->stream,
+		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->second_stream->stream,
 										mirror->changed, 0));
 	}
 	status = searcher->given ?
@@ -979,7 +979,7 @@ static bool
 are_searches_done(GvSearcher *searcher)
 {
 	return is_stream_done(searcher) &&
-		(!searcher->both || is_stream_done(searcher->beside));
+		(!searcher->both || is_stream_done(searcher->second_stream));
 }
 
 /* See gv_mirror_finish. */
@@ -987,11 +987,12 @@ static GvStatus
 finish_searches(GvSearcher *searcher)
 {
 	const GvFound *found = (const GvFound *) searcher->out.memory;
-	size_t		near_at;
-	const GvNear *near;
+	size_t		sample_at;
+	const GvSampleCount *near;
 
-	(void) gv_gpu_found_bytes(searcher->n, &near_at);
-	near = (const GvNear *) ((const char *) searcher->out.memory + near_at);
+	(void) gv_gpu_found_bytes(searcher->n, &sample_at);
+	near = (const GvSampleCount *) ((const char *) searcher->out.memory +
+									sample_at);
 	GV_TRY(wait_streams(searcher));
 	for (int32_t i = 0; i < searcher->n && !searcher->given; i++)
 	{

@@ -14,7 +14,7 @@
 #include "gpu/product/gv_product.h"
 
 /* The parameters of one search; the kernels' part of GvSearch. */
-struct GvWanted
+struct GvSearchParams
 {
 	int32_t		probes;
 	int32_t		capacity;
@@ -28,7 +28,7 @@ struct GvDeviceTest
 	uint64_t	high;			/* and its greatest */
 	int32_t		first;			/* of the batch's values */
 	int32_t		nvalues;
-	int32_t		abbrevs_at;			/* where a block's abbreviated keys
+	int32_t		abbrevs_at;		/* where a block's abbreviated keys
 									 * begin */
 	uint8_t		key;
 	uint8_t		kind;			/* GvTestKind */
@@ -44,19 +44,19 @@ struct GvFound
 {
 	int32_t		nprobed;
 	int32_t		nhits;
-	int64_t		postings;			/* in the probed lists */
+	int64_t		postings;		/* in the probed lists */
 	uint32_t	nblocks;		/* likewise */
 };
 
 /* A search's question about the sample. */
-struct GvRank
+struct GvSampleQuery
 {
 	int32_t		rank;			/* 0: nothing; negative: what is not beyond */
 	float		limit;
 };
 
 /* See GvSearch.nearer. */
-struct GvNear
+struct GvSampleCount
 {
 	int64_t		postings;
 	int64_t		squares;
@@ -66,37 +66,37 @@ struct GvNear
  * How a query's nearest lists were chosen from approximate scores
  * (coarsefilter.cu).
  */
-enum GvCoarseWay
+enum GvCoarsePath
 {
 	GV_COARSE_RUNS,				/* by the least score of every 32 lists */
 	GV_COARSE_LEAST,			/* by that, and scores made again */
 	GV_COARSE_ALL,				/* by all approximate scores */
 	GV_COARSE_EXACT,			/* by exact scores of all, or of near runs */
-	GV_COARSE_WAYS
+	GV_COARSE_PATHS
 };
 
-/* Memory for coarsefilter.cu; none unless gv_gpu_approximate_fits. */
+/* Memory for coarsefilter.cu; none unless gv_gpu_coarse_filter_pays. */
 struct GvApproximate
 {
-	uint16_t   *d_half_queries;		/* [n][half_dims] queries in half
+	uint16_t   *d_half_queries;	/* [n][half_dims] queries in half
 									 * precision */
 	int32_t		nparts;			/* that a query comes in */
 	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
 								 * part of q, whose half copy is q' */
 	float	   *d_least;		/* [n][nruns] the least score of each run */
-	unsigned   *d_ways;			/* [GV_COARSE_WAYS] queries that went each way;
-								 * the searcher's; test build only */
+	unsigned   *d_path_counts;	/* [GV_COARSE_PATHS] queries that went each
+								 * way; the searcher's; test build only */
 };
 
 /*
- * The pieces that a query's items come in where queries alone do not fill the
+ * The slices that a query's items come in where queries alone do not fill the
  * device, and what select.cu finds of each in its first pass.
  */
-struct GvPieces
+struct GvSlices
 {
 	uint32_t	n;				/* of a query; 0 and 1: there is no first pass */
-	uint32_t	least;			/* items of a piece that is worth a block */
-	uint32_t	capacity;		/* items that a piece may leave */
+	uint32_t	least;			/* items of a slice that is worth a block */
+	uint32_t	capacity;		/* items that a slice may leave */
 	int32_t		by;				/* see gv_gpu_select_by */
 	uint32_t   *d_thresholds;	/* [queries][n] */
 	uint32_t   *d_counts;		/* [queries][n] items left; beyond the
@@ -119,59 +119,60 @@ struct GvBatch
 	int32_t		capacity;
 	bool		overlap;		/* a step may be launched before the last one
 								 * has ended: see gv_step_begins */
-	bool		by_lists;		/* scanned list by list (search.h) */
-	int64_t		postings;			/* memory for scores of a search */
+	bool		by_lists;		/* scanned list by list (bylist.cu) */
+	int64_t		postings;		/* memory for scores of a search */
 	int32_t		tests;			/* most of any search's condition; 0: none has
 								 * one */
 	int32_t		values;			/* memory for those of all their sets */
 	const float *in_queries;	/* [n][dims] */
-	const GvWanted *in_wanted;	/* [n] */
+	const GvSearchParams *in_params;	/* [n] */
 	float	   *d_queries;
-	GvWanted   *d_wanted;
+	GvSearchParams *d_params;
 	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
 	float	   *d_coarse;		/* [n][nlists]; see gv_gpu_coarse_rows */
-	GvProbe    *d_probed;		/* [n][probes] */
+	GvProbe	   *d_probed;		/* [n][probes] */
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
-	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */
+	const uint8_t **d_list_blocks;	/* [n][probes] where it is; NULL: not
+									 * wanted */
 	float	   *d_scores;		/* [n][postings]; dead: +infinity */
 	uint64_t   *d_ids;			/* [n][postings] gv_posting_id; NULL where
 								 * the best postings are sorted out */
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
-	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them
+	GvBound	   *d_bounds;		/* [n][capacity], where a copy takes them
 								 * out */
 	const uint8_t **d_records;	/* [n][capacity] refine records of d_hits;
 								 * NULL: no bounds follow, or the best
 								 * postings are sorted out */
-	GvFound    *d_found;		/* [n] */
-	uint32_t   *d_whole;		/* [n] of a batch that was scanned list by
+	GvFound	   *d_found;		/* [n] */
+	uint32_t   *d_overflowed;	/* [n] of a batch that was scanned list by
 								 * list: is the query to be scanned again?
 								 * NULL: each is scanned, once */
-	GvApproximate		approx;
-	GvPieces	list_pieces;	/* of lists, while they are selected, */
-	GvPieces	posting_pieces; /* and of postings */
-	GvProbe    *out_probed;		/* [n][probes] */
+	GvApproximate approx;
+	GvSlices	list_slices;	/* of lists, while they are selected, */
+	GvSlices	posting_slices;	/* and of postings */
+	GvProbe	   *out_probed;		/* [n][probes] */
 	uint4	   *out_hits;		/* GvHit [n][capacity] */
-	GvBound    *out_bounds;		/* [n][capacity], or NULL */
-	GvFound    *out_found;		/* [n] */
+	GvBound	   *out_bounds;		/* [n][capacity], or NULL */
+	GvFound	   *out_found;		/* [n] */
 
 	/* of batches with conditions: */
-	const GvDeviceTest *in_tests; /* [n][tests] */
+	const GvDeviceTest *in_tests;	/* [n][tests] */
 	const uint64_t *in_values;	/* [values] */
 	GvDeviceTest *d_tests;
 	uint64_t   *d_values;
 	uint32_t   *d_matches;		/* [n][probes] postings that satisfy them */
-	uint32_t   *d_kept;			/* [n] scores of them, side by side, or of what
-								 * a scan list by list left; see gv_nscores */
+	uint32_t   *d_nscores;		/* [n] scores of them, side by side, or of what
+								 * a scan list by list left: gv_score_count */
 	uint32_t   *out_matches;
 
 	/* of those in which a search asks how near the sample is: */
 	bool		sampled;		/* it is such a batch */
-	const GvRank *in_ranks;		/* [n] */
-	GvRank	   *d_ranks;
+	const GvSampleQuery *in_sample_queries;	/* [n] */
+	GvSampleQuery *d_sample_queries;
 	float	   *d_sampled;		/* [n][postings] scores of sampled blocks, side
 								 * by side, in no order; dead: +infinity */
 	uint32_t   *d_nsampled;		/* [n] such blocks */
-	GvNear	   *out_near;		/* [n] */
+	GvSampleCount *out_sample;	/* [n] */
 };
 
 /*
@@ -180,21 +181,22 @@ struct GvBatch
  * for each that is left, in no order.  Not where d_ids is NULL.
  */
 static __host__ __device__ __forceinline__ uint32_t
-gv_nscores(const GvBatch &batch, int query, uint32_t nblocks)
+gv_score_count(const GvBatch &batch, int query, uint32_t nblocks)
 {
-	return batch.d_kept != NULL ? batch.d_kept[query] : nblocks * GV_BLOCK;
+	return batch.d_nscores != NULL ? batch.d_nscores[query] :
+		nblocks * GV_BLOCK;
 }
 
 /* A batch's launches, recorded to be made again at once (search.cu). */
-struct GvReplay
+struct GvGraph
 {
-	GvDeviceModel model;			/* what all kernels were given */
+	GvDeviceModel model;		/* what all kernels were given */
 	GvBatch		batch;
 	cudaGraphExec_t graph;		/* NULL: none */
 	uint64_t	used;			/* when, by the searcher's clock */
 };
 
-#define GV_REPLAYS			64
+#define GV_GRAPHS			64
 
 /*
  * A graph is evicted for another one only when it was not used for this number
@@ -202,10 +204,10 @@ struct GvReplay
  * others launched step by step, where making all of them again and again took
  * longer.
  */
-#define GV_REPLAY_KEPT		(4 * GV_REPLAYS)
+#define GV_GRAPH_KEPT		(4 * GV_GRAPHS)
 
 /* How a stream's small batches were launched. */
-struct GvReplayCounts
+struct GvGraphCounts
 {
 	int64_t		replayed;
 	int64_t		made;			/* graphs, each used at once */
@@ -246,15 +248,15 @@ struct GvSearcher
 	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
 	GvBuffer	d_work;			/* all that kernels hand each other */
 	GvBuffer	d_sort;			/* of long selections */
-	GvSearcher *beside;			/* a second stream, of which only stream,
+	GvSearcher *second_stream;	/* a second stream, of which only stream,
 								 * d_work, d_sort, arrivals and replays are
 								 * used; or NULL */
 	bool		both;			/* it has work, too */
-	GvCompletion	completion;
-	GvReplay	replays[GV_REPLAYS];
-	GvReplayCounts counts;		/* test build only */
+	GvCompletion completion;
+	GvGraph		graphs[GV_GRAPHS];
+	GvGraphCounts counts;		/* test build only */
 	uint64_t	clock;			/* small batches */
-	GvBuffer	d_ways;			/* test build only, see GvApproximate */
+	GvBuffer	d_path_counts;	/* test build only, see GvApproximate */
 	GvSearch   *searches;		/* [n] that are under way */
 	int32_t		n;
 	bool		given;			/* hits are, and only bounds come back */
@@ -273,13 +275,13 @@ gv_launch_step(void (*kernel) (Parameters...), dim3 grid, int threads,
 }
 
 /* bylist.cu's own */
-struct GvAim;
-struct GvNearScore;
+struct GvQueryLimit;
+struct GvCandidate;
 struct GvPairing;
 struct GvPairGroup;
 
-#define GV_ROUGH_DIMS		4	/* dimensions of a sub-quantizer, at most */
-#define GV_ROUGH_CHUNKS		8	/* of a posting's codes, at most */
+#define GV_INT8_DIMS		4	/* dimensions of a sub-quantizer, at most */
+#define GV_INT8_CHUNKS		8	/* of a posting's codes, at most */
 
 /*
  * Scans list by list (bylist.cu).  Parts of a batch are gathered (batch.cu).
@@ -296,20 +298,20 @@ struct GvListScan
 {
 	int32_t		steps;			/* of products: 8 sub-quantizers each */
 	int32_t		first;			/* the part's first query */
-	int32_t		most_groups;		/* room in d_groups */
-	uint32_t   *d_words;		/* [steps][8][16] codewords in 8 bits: that of
+	int32_t		most_groups;	/* room in d_groups */
+	uint32_t   *d_codewords8;	/* [steps][8][16] codewords in 8 bits: that of
 								 * sub-quantizer 8s + 2t + h is [s][4h + t] */
-	float	   *d_units;		/* [8 * steps] what 1 of them stands for */
+	float	   *d_scales;		/* [8 * steps] what 1 of them stands for */
 	uint32_t   *d_queries;		/* [n][8 * steps] in 8 bits */
-	GvAim	   *d_aims;			/* [n] */
+	GvQueryLimit *d_query_limits;	/* [n] */
 	uint32_t   *d_counts;		/* [n] postings near enough; more than there is
 								 * room for: unknown */
-	uint32_t   *d_whole;		/* [n] GvBatch's */
-	GvNearScore *d_near;		/* [n][GV_NEAR_CAPACITY] */
+	uint32_t   *d_overflowed;	/* [n] GvBatch's */
+	GvCandidate *d_candidates;	/* [n][MAX_CANDIDATES] */
 	uint32_t   *d_starts;		/* [nlists] first how many meet each list,
 								 * then where they are entered next */
 	GvPairing  *d_pairs;		/* [n * probes] by list */
-	GvPairGroup	   *d_groups;
+	GvPairGroup *d_groups;
 	unsigned long long *d_totals;	/* pairs that have a place in d_pairs, and
 									 * times 2^32 groups that have one */
 };
@@ -356,12 +358,12 @@ extern void gv_gpu_gather_parts(const GvSearcher *searcher,
 extern void gv_gpu_place_gathered(const GvDeviceModel *model,
 								  GvSearcher *searcher, GvSearcher *stream,
 								  GvPlaces *places, GvGathered *gathered);
-extern size_t gv_gpu_found_bytes(int32_t n, size_t *near_at);
+extern size_t gv_gpu_found_bytes(int32_t n, size_t *sample_at);
 extern void gv_gpu_upload_queries(const GvDeviceModel *model,
 								  const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
 
-/* tables.cu: d_queries, d_wanted and d_tables of a batch */
+/* tables.cu: d_queries, d_params and d_tables of a batch */
 extern GvStatus gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
 
@@ -374,16 +376,17 @@ extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
  * lists; in three steps, of which gv_gpu_table does the first for batches that
  * come from the host.
  */
-extern bool gv_gpu_approximate_fits(const GvDeviceModel *model,
-									const GvBatch *batch);
+extern bool gv_gpu_coarse_filter_pays(const GvDeviceModel *model,
+									  const GvBatch *batch);
 extern GvStatus gv_gpu_approximate(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
 extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
-extern GvStatus gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
-							  cudaStream_t stream);
+extern GvStatus gv_gpu_filter_lists(const GvDeviceModel *model,
+									const GvBatch *batch,
+									cudaStream_t stream);
 
 /*
  * Scores of lists are read where they are near, and of many lists few are:
@@ -413,7 +416,7 @@ extern GvStatus gv_gpu_select_lists(const GvDeviceModel *model,
 extern GvStatus gv_gpu_select_postings(const GvDeviceModel *model,
 									   const GvBatch *batch,
 									   GvSearcher *searcher);
-extern void gv_gpu_place_pieces(const GvDeviceModel *model,
+extern void gv_gpu_place_slices(const GvDeviceModel *model,
 								const GvSearcher *searcher, GvBatch *batch,
 								char *memory, size_t *bytes);
 extern bool gv_gpu_can_sift(const GvBatch *batch);
@@ -466,8 +469,8 @@ extern "C" void gv_gpu_approximate_from(int64_t terms);
 extern "C" void gv_gpu_scores_kept(int64_t scores);
 
 /* How many of a searcher's queries went each way so far. */
-extern "C" GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
-											uint32_t ways[GV_COARSE_WAYS]);
+extern "C" GvStatus gv_gpu_coarse_paths(GvSearcher *searcher,
+										uint32_t ways[GV_COARSE_PATHS]);
 
 /*
  * select.cu: lists, postings or both go in two passes also where one block a
@@ -486,8 +489,8 @@ extern "C" void gv_gpu_select_by(int32_t what, int32_t piece);
 extern "C" void gv_gpu_gather_by(int32_t n);
 
 /* search.cu: how a searcher's small batches were launched, on both streams */
-extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
-									 GvReplayCounts *counts);
+extern "C" void gv_gpu_graph_counts(const GvSearcher *searcher,
+									GvGraphCounts *counts);
 
 #endif							/* GV_TEST_BUILD */
 

@@ -20,11 +20,11 @@
 #include "gpu/search/sift.cuh"
 
 #define MOST_SIFTED		(INT64_C(1) << 30)	/* postings: they are int there */
-#define SELECT_THREADS	GV_BINS_THREADS
+#define NTHREADS	GV_BINS_THREADS
 #define PICK_CAPACITY		3072	/* GV_MANY_PROBES, and what a bin has
 									 * beyond */
 #define PICKED_FROM		20		/* lists of a thread, whose scores stay in */
-#define MOST_PICKED_FROM	(GV_MOST_PICKED / SELECT_THREADS)	/* registers, and
+#define MOST_PICKED_FROM	(GV_MOST_PICKED / NTHREADS)	/* registers, and
 															 * in L1 */
 
 /* All lists, as a source for gv_sift. */
@@ -82,7 +82,7 @@ sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 	int			k;
 
 	gv_step_follows();
-	k = min(batch.d_wanted[query].probes, model.nlists);
+	k = min(batch.d_params[query].probes, model.nlists);
 	gv_sift(source, ListNotes {model.d_lists, chosen}, model.nlists, k, sift);
 	gv_number_lists(model, batch, query, k, [&](int i)
 	{
@@ -113,7 +113,7 @@ static __device__ __noinline__ void
 pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 {
 	GvTalk		talk = {pick.said, 0};
-	int			capacity = SELECT_THREADS;
+	int			capacity = NTHREADS;
 	GvLimit		bound;
 	uint32_t	limit;
 	bool		fits;
@@ -129,10 +129,10 @@ pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 	}, nlists, k, capacity - k, talk);
 	fits = bound.count <= (uint32_t) capacity;
 	limit = fits ? bound.key : bound.lower;
-	for (int i = threadIdx.x; i < capacity; i += SELECT_THREADS)
+	for (int i = threadIdx.x; i < capacity; i += NTHREADS)
 		pick.items[i] = GvNearestList::worst();
 	__syncthreads();
-	for (int first = 0; first < nlists; first += SELECT_THREADS)
+	for (int first = 0; first < nlists; first += NTHREADS)
 	{
 		int			i = first + threadIdx.x;
 		uint32_t	key = i < nlists ? source.key(i) : GV_SIFT_NONE;
@@ -160,9 +160,9 @@ pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 	gv_bitonic_sort(pick.items, capacity);
 }
 
-/* Many, of up to KEYS * SELECT_THREADS. */
+/* Many, of up to KEYS * NTHREADS. */
 template <int KEYS>
-static __global__ void __launch_bounds__(SELECT_THREADS)
+static __global__ void __launch_bounds__(NTHREADS)
 pick_lists_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ Pick pick;
@@ -172,20 +172,20 @@ pick_lists_kernel(GvDeviceModel model, GvBatch batch)
 	int			k;
 
 	gv_step_follows();
-	k = min(batch.d_wanted[query].probes, model.nlists);
+	k = min(batch.d_params[query].probes, model.nlists);
 #pragma unroll
 	for (int i = 0; i < KEYS; i++)
 	{
-		int			list = i * SELECT_THREADS + threadIdx.x;
+		int			list = i * NTHREADS + threadIdx.x;
 
 		keys[i] = list < model.nlists ? source.key(list) : GV_SIFT_NONE;
 	}
 	/* a batch's spare places want none */
 	if (k > 0 &&
 		!gv_bins_nearest<PICK_CAPACITY>(keys, model.nlists, k, pick.bins,
-											 pick.items))
+										pick.items))
 		pick_by_halving(source, model.nlists, k, pick);
-	gv_number_many<SELECT_THREADS>(model, batch, query, k, [&](int i)
+	gv_number_many<NTHREADS>(model, batch, query, k, [&](int i)
 	{
 		return pick.items[i];
 	}, pick.numbering);
@@ -243,8 +243,8 @@ struct PostingNotes
 		if (note.table != NULL)
 			note.record =
 				gv_record_at(model, note.table[(uint32_t) (id >> 32) &
-														0xFFFF],
-									   (uint32_t) id >> 16);
+											   0xFFFF],
+							 (uint32_t) id >> 16);
 	}
 
 	__device__ __forceinline__ void
@@ -277,7 +277,7 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 	__shared__ GvFound kept;	/* the first thread's: registers are for
 								 * keys */
 	int			query = blockIdx.x;
-	int			k = gv_early(&batch.d_wanted[query].capacity);
+	int			k = gv_early(&batch.d_params[query].capacity);
 	GvFound		found = gv_early_found(batch, query);
 	int64_t		first_posting = (int64_t) query * batch.postings;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
@@ -293,14 +293,14 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 		found = batch.d_found[query];
 	if (threadIdx.x == 0)
 		kept = found;
-	count = (int) gv_sift(source, notes, (int) gv_nscores(batch, query,
+	count = (int) gv_sift(source, notes, (int) gv_score_count(batch, query,
 												   found.nblocks), k, sift);
 	if (gv_select_downloads(batch))
 		gv_download_probes(batch, query, found.nprobed);
 	for (int i = threadIdx.x; i < count; i += Sift::THREADS)
 		gv_download_hit(batch, first_hit + i, sift.keys[i],
-					(uint32_t) (sift.ids[i] >> 32),
-					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
+						(uint32_t) (sift.ids[i] >> 32),
+						(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
 	if (threadIdx.x == 0)
 		gv_download_found(batch, query, kept, count);
 }
@@ -319,23 +319,23 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
  * than the k-th of all.  So the queue is sorted once, as a rule, and k may be
  * 2,048 without a register more.
  *
- * Where queries do not fill the device each comes in pieces, and these in the
+ * Where queries do not fill the device each comes in slices, and these in the
  * first pass:
  *
- * thresholds_kernel	c = k / pieces of a piece's keys do not exceed its
+ * thresholds_kernel	c = k / slices of a slice's keys do not exceed its
  * 					threshold, so k of all do not exceed the greatest
- * 					of the pieces' thresholds
+ * 					of the slices' thresholds
  * filter_kernel		items that do not exceed that go to memory, some
- * 					dozens of each piece
+ * 					dozens of each slice
  * select_kernel		a block a query sorts them: the second pass; or it
- * 					does all, if there is one piece
+ * 					does all, if there is one slice
  *
  * Nothing is kept from one batch to the next, and no block waits for another.
  *
- * A piece has every n-th line of 32 items, because good ones lie side by side:
+ * A slice has every n-th line of 32 items, because good ones lie side by side:
  * lists are scanned in the order of their distance.  Ties are broken by row
  * id, so items with a threshold's key are within it.  Where more items are
- * within than fit, mostly for ties, the block takes SELECT_THREADS at a time from the
+ * within than fit, mostly for ties, the block takes NTHREADS at a time from the
  * beginning and sorts as often as need be: slower, and right for any input,
  * such as damaged lists that hold one row a thousand times.
  */
@@ -351,19 +351,19 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 #define MAX_PROBES		65536	/* NearestPosting has 16 bits for the
 								 * probe */
 #define MAX_POSTINGS	(INT64_C(1) << 31)	/* numbered by 32 bits */
-#define MAX_PIECES		64		/* two lanes of a warp have their counts */
-#define LEAST_PIECE		8192	/* items of memory that make a piece */
+#define MAX_SLICES		64		/* two lanes of a warp have their counts */
+#define LEAST_SLICE		8192	/* items of memory that make a slice */
 
 static GV_TUNABLE int32_t select_by = -1;	/* see gv_gpu_select_by */
-static GV_TUNABLE int32_t least_piece = LEAST_PIECE;
+static GV_TUNABLE int32_t least_slice = LEAST_SLICE;
 
 #ifdef GV_TEST_BUILD
 /* See search.h. */
 void
-gv_gpu_select_by(int32_t what, int32_t piece)
+gv_gpu_select_by(int32_t what, int32_t slice)
 {
 	select_by = what;
-	least_piece = piece > 0 ? piece : LEAST_PIECE;
+	least_slice = slice > 0 ? slice : LEAST_SLICE;
 }
 #endif
 
@@ -371,7 +371,7 @@ gv_gpu_select_by(int32_t what, int32_t piece)
 
 /*
  * All lists.  Their scores are the last step's, and what is wanted is not sure
- * to be there before that is over (gv_step_follows), unless there are pieces.
+ * to be there before that is over (gv_step_follows), unless there are slices.
  */
 struct ListItems
 {
@@ -382,10 +382,10 @@ struct ListItems
 	uint32_t	k;
 	GvNumbering *numbering;		/* shared */
 
-	static __host__ __device__ __forceinline__ const GvPieces &
-	pieces(const GvBatch &batch)
+	static __host__ __device__ __forceinline__ const GvSlices &
+	slices(const GvBatch &batch)
 	{
-		return batch.list_pieces;
+		return batch.list_slices;
 	}
 
 	__device__ __forceinline__ void
@@ -393,7 +393,7 @@ struct ListItems
 	{
 		scores = batch.d_coarse + (int64_t) query * model.nlists;
 		n = model.nlists;
-		k = min(gv_early(&batch.d_wanted[query].probes), model.nlists);
+		k = min(gv_early(&batch.d_params[query].probes), model.nlists);
 	}
 
 	/* Reads what the last step has left. */
@@ -426,8 +426,8 @@ struct ListItems
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
 		   const Item *items, uint32_t count) const
 	{
-		gv_number_many<SELECT_THREADS>(model, batch, query, (int) count,
-									  [&](int i)
+		gv_number_many<NTHREADS>(model, batch, query, (int) count,
+								 [&](int i)
 		{
 			return items[i];
 		}, *numbering);
@@ -468,10 +468,10 @@ struct PostingItems
 	GvFound		early;			/* the result of the choice of lists */
 	GvFound    *found;			/* the same, shared: registers are for keys */
 
-	static __host__ __device__ __forceinline__ const GvPieces &
-	pieces(const GvBatch &batch)
+	static __host__ __device__ __forceinline__ const GvSlices &
+	slices(const GvBatch &batch)
 	{
-		return batch.posting_pieces;
+		return batch.posting_slices;
 	}
 
 	__device__ __forceinline__ void
@@ -481,7 +481,7 @@ struct PostingItems
 		scores = batch.d_scores + (int64_t) query * batch.postings;
 		ids = batch.d_ids + (int64_t) query * batch.postings;
 		n = early.nblocks * GV_BLOCK;
-		k = gv_early(&batch.d_wanted[query].capacity);
+		k = gv_early(&batch.d_params[query].capacity);
 	}
 
 	__device__ __forceinline__ void
@@ -492,8 +492,8 @@ struct PostingItems
 			*found = batch.postings == 0 ? batch.d_found[query] : early;
 		if (batch.postings == 0)
 			n = 0;
-		else if (batch.d_kept != NULL)
-			n = batch.d_kept[query];
+		else if (batch.d_nscores != NULL)
+			n = batch.d_nscores[query];
 	}
 
 	__device__ __forceinline__ uint32_t
@@ -540,7 +540,7 @@ struct PostingItems
 
 		if (gv_select_downloads(batch))
 			gv_download_probes(batch, query, found->nprobed);
-		for (uint32_t i = threadIdx.x; i < count; i += SELECT_THREADS)
+		for (uint32_t i = threadIdx.x; i < count; i += NTHREADS)
 		{
 			Item		item = items[i];
 			const uint8_t *record = batch.d_records == NULL ? NULL :
@@ -562,41 +562,41 @@ struct PostingItems
 /* -- reading keys, and a threshold of them */
 
 /* A block's share of a query's items. */
-struct PieceShare
+struct SliceShare
 {
-	uint32_t	piece;
-	uint32_t	npieces;
+	uint32_t	slice;
+	uint32_t	nslices;
 
 	/* Item number `slot` of this thread. */
 	__device__ __forceinline__ uint32_t
 	at(uint32_t slot) const
 	{
-		uint32_t	line = slot * (SELECT_THREADS / GV_WARP) + threadIdx.x / GV_WARP;
+		uint32_t	line = slot * (NTHREADS / GV_WARP) + threadIdx.x / GV_WARP;
 
-		return (line * npieces + piece) * GV_WARP + threadIdx.x % GV_WARP;
+		return (line * nslices + slice) * GV_WARP + threadIdx.x % GV_WARP;
 	}
 
 	/* Slots of each thread, of n items. */
 	__device__ __forceinline__ uint32_t
 	nslots(uint32_t n) const
 	{
-		uint32_t	step = SELECT_THREADS * npieces;
+		uint32_t	step = NTHREADS * nslices;
 
 		return (n + step - 1) / step;
 	}
 };
 
-/* How many pieces do n items come in? */
+/* How many slices do n items come in? */
 static __device__ __forceinline__ uint32_t
-count_pieces(const GvPieces &pieces, uint32_t n)
+count_slices(const GvSlices &slices, uint32_t n)
 {
-	return pieces.n <= 1 ? 1 : max(1u, min(pieces.n, n / pieces.least));
+	return slices.n <= 1 ? 1 : max(1u, min(slices.n, n / slices.least));
 }
 
 /* A thread's keys from a slot on; NO_KEY where there is no item. */
 template <typename Source>
 static __device__ __forceinline__ void
-load_keys(const Source &source, const PieceShare &share, uint32_t first_slot,
+load_keys(const Source &source, const SliceShare &share, uint32_t first_slot,
 		  uint32_t (&keys)[KEYS])
 {
 #pragma unroll
@@ -616,7 +616,7 @@ load_keys(const Source &source, const PieceShare &share, uint32_t first_slot,
  */
 template <typename Source>
 static __device__ __forceinline__ uint32_t
-find_threshold(const Source &source, const PieceShare &share, uint32_t c,
+find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 			   uint32_t (&keys)[KEYS], uint32_t (*said)[GV_WARP])
 {
 	GvTalk		talk = {said, 0};
@@ -671,7 +671,7 @@ find_threshold(const Source &source, const PieceShare &share, uint32_t c,
  */
 template <typename Source>
 static __device__ __forceinline__ uint32_t
-collect(const Source &source, const PieceShare &share, uint32_t threshold,
+collect(const Source &source, const SliceShare &share, uint32_t threshold,
 		uint32_t (&keys)[KEYS], typename Source::Item *items,
 		uint32_t capacity, uint32_t *count)
 {
@@ -743,13 +743,13 @@ sort_items(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 {
 	uint32_t	size = 2 * GV_WARP;
 
-	if (n <= SELECT_THREADS / QUAD)
+	if (n <= NTHREADS / QUAD)
 		sort_by_counting(items, n);
 	else if (!gv_bins_sort<CAPACITY>(items, n, min(k, n), bins))
 	{
 		while (size < n)
 			size *= 2;
-		for (uint32_t i = n + threadIdx.x; i < size; i += SELECT_THREADS)
+		for (uint32_t i = n + threadIdx.x; i < size; i += NTHREADS)
 			items[i] = Item::worst();
 		gv_bitonic_sort(items, size);
 	}
@@ -757,93 +757,93 @@ sort_items(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 
 /* -- the first pass */
 
-/* Block (x, y): d_thresholds of piece x of query y. */
+/* Block (x, y): d_thresholds of slice x of query y. */
 template <typename Source>
-static __global__ void __launch_bounds__(SELECT_THREADS, 2)
+static __global__ void __launch_bounds__(NTHREADS, 2)
 thresholds_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ uint32_t said[2][GV_WARP];
-	const GvPieces &pieces = Source::pieces(batch);
+	const GvSlices &slices = Source::slices(batch);
 	int			query = blockIdx.y;
 	uint32_t	keys[KEYS];
 	Source		source;
-	uint32_t	npieces;
+	uint32_t	nslices;
 	uint32_t	threshold;
 
 	gv_step_follows();
 	source.begin(model, batch, query);
-	npieces = count_pieces(pieces, source.n);
-	if (npieces == 1 || blockIdx.x >= npieces)
+	nslices = count_slices(slices, source.n);
+	if (nslices == 1 || blockIdx.x >= nslices)
 		return;
 
-	PieceShare		share = {blockIdx.x, npieces};
+	SliceShare		share = {blockIdx.x, nslices};
 
 	load_keys(source, share, 0, keys);
 	threshold = find_threshold(source, share,
-							   (source.k + npieces - 1) / npieces, keys, said);
+							   (source.k + nslices - 1) / nslices, keys, said);
 	if (threadIdx.x == 0)
-		pieces.d_thresholds[query * pieces.n + blockIdx.x] = threshold;
+		slices.d_thresholds[query * slices.n + blockIdx.x] = threshold;
 }
 
 /*
- * The greatest threshold of a query's pieces, and a number of each, this
+ * The greatest threshold of a query's slices, and a number of each, this
  * lane's of the first 32 and of the others: 0 where there are fewer.  By a
  * warp.
  */
 static __device__ __forceinline__ uint32_t
-greatest_of(const uint32_t *values, uint32_t npieces, uint32_t (&own)[2])
+greatest_of(const uint32_t *values, uint32_t nslices, uint32_t (&own)[2])
 {
 	uint32_t	lane = threadIdx.x % GV_WARP;
 
-	own[0] = lane < npieces ? values[lane] : 0;
-	own[1] = lane + GV_WARP < npieces ? values[lane + GV_WARP] : 0;
+	own[0] = lane < nslices ? values[lane] : 0;
+	own[1] = lane + GV_WARP < nslices ? values[lane + GV_WARP] : 0;
 	return __reduce_max_sync(GV_FULL_WARP, max(own[0], own[1]));
 }
 
 /*
- * Block (x, y): what piece x of query y has within the threshold, and how
+ * Block (x, y): what slice x of query y has within the threshold, and how
  * much.  Keys are read before the thresholds are there, for they are older.
- * Shared: items [pieces.capacity].
+ * Shared: items [slices.capacity].
  */
 template <typename Source>
-static __global__ void __launch_bounds__(SELECT_THREADS, 2)
+static __global__ void __launch_bounds__(NTHREADS, 2)
 filter_kernel(GvDeviceModel model, GvBatch batch)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t count;
 	typedef typename Source::Item Item;
 	Item	   *items = (Item *) memory;
-	const GvPieces &pieces = Source::pieces(batch);
+	const GvSlices &slices = Source::slices(batch);
 	int			query = blockIdx.y;
-	int64_t		place = (int64_t) query * pieces.n + blockIdx.x;
-	Item	   *left = (Item *) pieces.d_items + place * pieces.capacity;
+	int64_t		place = (int64_t) query * slices.n + blockIdx.x;
+	Item	   *left = (Item *) slices.d_items + place * slices.capacity;
 	uint32_t	keys[KEYS];
 	uint32_t	each[2];
 	Source		source;
-	uint32_t	npieces;
+	uint32_t	nslices;
 	uint32_t	threshold;
 	uint32_t	n;
 
 	source.begin(model, batch, query);
-	npieces = count_pieces(pieces, source.n);
+	nslices = count_slices(slices, source.n);
 
-	PieceShare		share = {blockIdx.x, npieces};
+	SliceShare		share = {blockIdx.x, nslices};
 
-	if (npieces > 1 && blockIdx.x < npieces)
+	if (nslices > 1 && blockIdx.x < nslices)
 		load_keys(source, share, 0, keys);
 	gv_step_follows();
-	if (npieces == 1 || blockIdx.x >= npieces)
+	if (nslices == 1 || blockIdx.x >= nslices)
 		return;
 	if (threadIdx.x == 0)
 		count = 0;
-	threshold = greatest_of(pieces.d_thresholds + query * pieces.n, npieces,
+	threshold = greatest_of(slices.d_thresholds + query * slices.n, nslices,
 							each);
 	__syncthreads();
-	n = collect(source, share, threshold, keys, items, pieces.capacity,
+	n = collect(source, share, threshold, keys, items, slices.capacity,
 				&count);
 	if (threadIdx.x == 0)
-		pieces.d_counts[place] = n;
-	for (uint32_t i = threadIdx.x; i < min(n, pieces.capacity); i += SELECT_THREADS)
+		slices.d_counts[place] = n;
+	for (uint32_t i = threadIdx.x; i < min(n, slices.capacity); i += NTHREADS)
 		left[i] = source.resolve(items[i]);
 }
 
@@ -855,19 +855,19 @@ filter_kernel(GvDeviceModel model, GvBatch batch)
  */
 template <typename Item>
 static __device__ __forceinline__ uint32_t
-gather(const GvPieces &pieces, uint32_t npieces, int query, Item *items,
+gather(const GvSlices &slices, uint32_t nslices, int query, Item *items,
 	   uint32_t capacity, uint32_t *threshold)
 {
-	const Item *left = (const Item *) pieces.d_items +
-		(int64_t) query * pieces.n * pieces.capacity;
+	const Item *left = (const Item *) slices.d_items +
+		(int64_t) query * slices.n * slices.capacity;
 	uint32_t	counts[2];
 	uint32_t	upto[2];
 	uint32_t	total;
 
-	*threshold = greatest_of(pieces.d_thresholds + query * pieces.n, npieces,
+	*threshold = greatest_of(slices.d_thresholds + query * slices.n, nslices,
 							 counts);
-	if (greatest_of(pieces.d_counts + query * pieces.n, npieces, counts) >
-		pieces.capacity)
+	if (greatest_of(slices.d_counts + query * slices.n, nslices, counts) >
+		slices.capacity)
 		return capacity + 1;
 	upto[0] = gv_upto_lane(counts[0]);
 	upto[1] = gv_upto_lane(counts[1]) +
@@ -875,8 +875,8 @@ gather(const GvPieces &pieces, uint32_t npieces, int query, Item *items,
 	total = __shfl_sync(GV_FULL_WARP, upto[1], GV_WARP - 1);
 	if (total > capacity)
 		return total;
-	for (uint32_t p = threadIdx.x / GV_WARP; p < npieces;
-		 p += SELECT_THREADS / GV_WARP)
+	for (uint32_t p = threadIdx.x / GV_WARP; p < nslices;
+		 p += NTHREADS / GV_WARP)
 	{
 		bool		is_first = p < GV_WARP;
 		uint32_t	end = __shfl_sync(GV_FULL_WARP, is_first ? upto[0] :
@@ -885,17 +885,17 @@ gather(const GvPieces &pieces, uint32_t npieces, int query, Item *items,
 									counts[1], p % GV_WARP);
 
 		for (uint32_t i = threadIdx.x % GV_WARP; i < n; i += GV_WARP)
-			items[end - n + i] = left[(int64_t) p * pieces.capacity + i];
+			items[end - n + i] = left[(int64_t) p * slices.capacity + i];
 	}
 	return total;
 }
 
 /*
- * The k smallest items of query blockIdx.x, k + SELECT_THREADS <= CAPACITY.
+ * The k smallest items of query blockIdx.x, k + NTHREADS <= CAPACITY.
  * Shared: items [CAPACITY].
  */
 template <typename Source, int CAPACITY>
-static __global__ void __launch_bounds__(SELECT_THREADS, CAPACITY == FEW ? 2 : 1)
+static __global__ void __launch_bounds__(NTHREADS, CAPACITY == FEW ? 2 : 1)
 select_kernel(GvDeviceModel model, GvBatch batch)
 {
 	GV_SHARED(memory);
@@ -906,15 +906,15 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	__shared__ GvNumbering numbering;
 	typedef typename Source::Item Item;
 	Item	   *items = (Item *) memory;
-	const GvPieces &pieces = Source::pieces(batch);
-	bool		is_early = Source::IS_EARLY || pieces.n > 1;
+	const GvSlices &slices = Source::slices(batch);
+	bool		is_early = Source::IS_EARLY || slices.n > 1;
 	int			query = blockIdx.x;
 	uint32_t	threshold = ANY_KEY;
 	uint32_t	total = 0;
 	uint32_t	nslots;
 	uint32_t	slot;
 	Item		last = Item::worst();
-	PieceShare		all = {0, 1};
+	SliceShare		all = {0, 1};
 	Source		source;
 
 	if constexpr (Source::IS_EARLY)
@@ -935,10 +935,10 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	nslots = all.nslots(source.n);
 	if (source.k > 0)			/* a batch's spare places want none */
 	{
-		uint32_t	npieces = count_pieces(pieces, source.n);
+		uint32_t	nslices = count_slices(slices, source.n);
 
-		if (npieces > 1)
-			total = gather(pieces, npieces, query, items, CAPACITY,
+		if (nslices > 1)
+			total = gather(slices, nslices, query, items, CAPACITY,
 						   &threshold);
 		else
 		{
@@ -952,7 +952,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 							&count);
 			if (total <= CAPACITY)
 #pragma unroll 2
-				for (uint32_t i = threadIdx.x; i < total; i += SELECT_THREADS)
+				for (uint32_t i = threadIdx.x; i < total; i += NTHREADS)
 					items[i] = source.resolve(items[i]);
 		}
 	}
@@ -971,7 +971,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	}
 	for (;;)
 	{
-		for (; slot < nslots && total + SELECT_THREADS <= CAPACITY; slot++)
+		for (; slot < nslots && total + NTHREADS <= CAPACITY; slot++)
 		{
 			uint32_t	i = all.at(slot);
 			uint32_t	key = i < source.n ? source.key(i) : NO_KEY;
@@ -1054,29 +1054,29 @@ struct CubSort
 static int
 blocks_for(int64_t n)
 {
-	return (int) ((n + SELECT_THREADS - 1) / SELECT_THREADS);
+	return (int) ((n + NTHREADS - 1) / NTHREADS);
 }
 
 /* Lists ascend already, and the sort is stable. */
 static __global__ void
 list_items_kernel(const float *scores, int n, uint64_t *items)
 {
-	int			i = blockIdx.x * SELECT_THREADS + threadIdx.x;
+	int			i = blockIdx.x * NTHREADS + threadIdx.x;
 
 	if (i < n)
 		items[i] = (uint64_t) gv_ordered(scores[i]) << 32 | (uint32_t) i;
 }
 
 /* One block: the nearest lists, numbered. */
-static __global__ void __launch_bounds__(SELECT_THREADS)
+static __global__ void __launch_bounds__(NTHREADS)
 number_kernel(GvDeviceModel model, GvBatch batch, int query,
 			  const uint64_t *items)
 {
 	__shared__ GvNumbering numbering;
 
-	gv_number_many<SELECT_THREADS>(model, batch, query,
-							min(batch.d_wanted[query].probes, model.nlists),
-							[&](int i)
+	gv_number_many<NTHREADS>(model, batch, query,
+							 min(batch.d_params[query].probes, model.nlists),
+							 [&](int i)
 	{
 		return GvNearestList {(uint32_t) (items[i] >> 32),
 							  (uint32_t) items[i]};
@@ -1094,10 +1094,10 @@ sort_lists(const GvDeviceModel *model, const GvBatch *batch,
 	GV_TRY(sort.take_memory(searcher, n));
 	for (int query = 0; query < batch->n; query++)
 	{
-		GV_LAUNCH(list_items_kernel, blocks_for(n), SELECT_THREADS, 0, stream,
+		GV_LAUNCH(list_items_kernel, blocks_for(n), NTHREADS, 0, stream,
 				  batch->d_coarse + query * n, (int) n, sort.first);
 		GV_TRY(sort.run(n, 32, 64, stream));
-		GV_LAUNCH(number_kernel, 1, SELECT_THREADS, 0, stream, *model, *batch, query,
+		GV_LAUNCH(number_kernel, 1, NTHREADS, 0, stream, *model, *batch, query,
 				  sort.second);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
@@ -1125,7 +1125,7 @@ static __global__ void
 posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 					 SortItem *items)
 {
-	int64_t		i = (int64_t) blockIdx.x * SELECT_THREADS + threadIdx.x;
+	int64_t		i = (int64_t) blockIdx.x * NTHREADS + threadIdx.x;
 	uint32_t	key = NO_KEY;
 	uint64_t	rowid = 0;
 
@@ -1151,8 +1151,8 @@ sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 				   const SortItem *items)
 {
 	uint32_t	dead = gv_ordered(__int_as_float(0x7F800000));
-	int64_t		k = min((int64_t) batch.d_wanted[query].capacity, n);
-	int64_t		i = (int64_t) blockIdx.x * SELECT_THREADS + threadIdx.x;
+	int64_t		k = min((int64_t) batch.d_params[query].capacity, n);
+	int64_t		i = (int64_t) blockIdx.x * NTHREADS + threadIdx.x;
 	uint64_t	rowid;
 	int			probe;
 
@@ -1196,47 +1196,47 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 		GV_TRY(sort.take_memory(searcher, n));
 	for (int query = 0; query < batch->n && n > 0; query++)
 	{
-		GV_LAUNCH(posting_items_kernel, blocks_for(n), SELECT_THREADS, 0, stream,
+		GV_LAUNCH(posting_items_kernel, blocks_for(n), NTHREADS, 0, stream,
 				  *model, *batch, query, n, sort.first);
 		GV_TRY(sort.run(n, ROWID_BIT, SORT_BITS, stream));
 		GV_LAUNCH(sorted_hits_kernel,
 				  blocks_for(n < batch->capacity ? n : batch->capacity),
-				  SELECT_THREADS, 0, stream, *model, *batch, query, n, sort.second);
+				  NTHREADS, 0, stream, *model, *batch, query, n, sort.second);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
-	GV_LAUNCH(sorted_found_kernel, batch->n, SELECT_THREADS, 0, stream, *batch);
+	GV_LAUNCH(sorted_found_kernel, batch->n, NTHREADS, 0, stream, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }
 
 /* -- the steps of a batch */
 
 /*
- * The pieces of nitems items of each of n queries, of which k are wanted, and
+ * The slices of nitems items of each of n queries, of which k are wanted, and
  * places for what the first pass leaves.
  */
 static void
-place_pieces(GvPieces *pieces, int nsms, int32_t n, int64_t nitems, int32_t k,
+place_slices(GvSlices *slices, int nsms, int32_t n, int64_t nitems, int32_t k,
 			 size_t item_bytes, char *memory, size_t *bytes)
 {
 	int64_t		most = 2 * (int64_t) nsms / n;
 	int32_t		room = k <= FEW / 4 ? FEW : MANY;
 
-	if (least_piece != LEAST_PIECE)
-		most = MAX_PIECES;
-	if (most > nitems / least_piece)
-		most = nitems / least_piece;
-	if (most > MAX_PIECES)
-		most = MAX_PIECES;
+	if (least_slice != LEAST_SLICE)
+		most = MAX_SLICES;
+	if (most > nitems / least_slice)
+		most = nitems / least_slice;
+	if (most > MAX_SLICES)
+		most = MAX_SLICES;
 	if (most <= 1)
 		return;
-	pieces->n = (uint32_t) most;
-	pieces->least = (uint32_t) least_piece / 2;
-	/* two pieces leave more than half of the k each */
-	pieces->capacity = (uint32_t) (k < room / 4 ? room / 4 : k);
-	gv_place(&pieces->d_thresholds, memory, bytes, n * most);
-	gv_place(&pieces->d_counts, memory, bytes, n * most);
-	gv_place((char **) &pieces->d_items, memory, bytes,
-			 n * most * pieces->capacity * (int64_t) item_bytes);
+	slices->n = (uint32_t) most;
+	slices->least = (uint32_t) least_slice / 2;
+	/* two slices leave more than half of the k each */
+	slices->capacity = (uint32_t) (k < room / 4 ? room / 4 : k);
+	gv_place(&slices->d_thresholds, memory, bytes, n * most);
+	gv_place(&slices->d_counts, memory, bytes, n * most);
+	gv_place((char **) &slices->d_items, memory, bytes,
+			 n * most * slices->capacity * (int64_t) item_bytes);
 }
 
 /*
@@ -1244,20 +1244,20 @@ place_pieces(GvPieces *pieces, int nsms, int32_t n, int64_t nitems, int32_t k,
  * is memory for.
  */
 void
-gv_gpu_place_pieces(const GvDeviceModel *model, const GvSearcher *searcher,
+gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 					GvBatch *batch, char *memory, size_t *bytes)
 {
 	/* a test's graph is one way's */
-	batch->list_pieces.by = select_by;
+	batch->list_slices.by = select_by;
 	if (select_by != 0 && model->nlists > GV_MOST_PICKED &&
 		batch->probes <= GV_MANY_PROBES &&
-		!gv_gpu_approximate_fits(model, batch))
-		place_pieces(&batch->list_pieces, searcher->nsms, batch->n,
+		!gv_gpu_coarse_filter_pays(model, batch))
+		place_slices(&batch->list_slices, searcher->nsms, batch->n,
 					 model->nlists, batch->probes, sizeof(GvNearestList),
 					 memory, bytes);
 	if (select_by != 0 && batch->tests == 0 && !batch->by_lists &&
 		!gv_gpu_sorts_postings(batch))
-		place_pieces(&batch->posting_pieces, searcher->nsms, batch->n,
+		place_slices(&batch->posting_slices, searcher->nsms, batch->n,
 					 batch->postings, batch->capacity,
 					 sizeof(NearestPosting), memory, bytes);
 }
@@ -1267,24 +1267,24 @@ static GvStatus
 launch_passes(const GvDeviceModel *model, const GvBatch *batch,
 			  GvSearcher *searcher, int32_t k)
 {
-	const GvPieces &pieces = Source::pieces(*batch);
+	const GvSlices &slices = Source::slices(*batch);
 	size_t		item_bytes = sizeof(typename Source::Item);
 	cudaStream_t stream = searcher->stream;
 
-	if (pieces.n > 1)
+	if (slices.n > 1)
 	{
-		dim3		grid(pieces.n, batch->n);
+		dim3		grid(slices.n, batch->n);
 
-		GV_TRY(gv_launch_step(thresholds_kernel<Source>, grid, SELECT_THREADS, 0,
+		GV_TRY(gv_launch_step(thresholds_kernel<Source>, grid, NTHREADS, 0,
 							  stream, model, batch));
-		GV_TRY(gv_launch_step(filter_kernel<Source>, grid, SELECT_THREADS,
-							  pieces.capacity * item_bytes, stream, model,
+		GV_TRY(gv_launch_step(filter_kernel<Source>, grid, NTHREADS,
+							  slices.capacity * item_bytes, stream, model,
 							  batch));
 	}
 	if (k <= FEW / 4)
-		return gv_launch_step(select_kernel<Source, FEW>, batch->n, SELECT_THREADS,
+		return gv_launch_step(select_kernel<Source, FEW>, batch->n, NTHREADS,
 							  FEW * item_bytes, stream, model, batch);
-	return gv_launch_step(select_kernel<Source, MANY>, batch->n, SELECT_THREADS,
+	return gv_launch_step(select_kernel<Source, MANY>, batch->n, NTHREADS,
 						  MANY * item_bytes, stream, model, batch);
 }
 
@@ -1312,17 +1312,17 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 	if (batch->probes > GV_MANY_PROBES)
 		return sort_lists(model, batch, searcher);
 	if ((select_by > 0 && (select_by & GV_SELECT_LISTS) != 0) ||
-		batch->list_pieces.n > 1 || (batch->probes > GV_SIFT_MOST &&
+		batch->list_slices.n > 1 || (batch->probes > GV_SIFT_MOST &&
 									 model->nlists > GV_MOST_PICKED))
 		return launch_passes<ListItems>(model, batch, searcher,
 										batch->probes);
 	if (batch->probes <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
 							  searcher->stream, model, batch);
-	return gv_launch_step(model->nlists <= PICKED_FROM * SELECT_THREADS ?
+	return gv_launch_step(model->nlists <= PICKED_FROM * NTHREADS ?
 						  pick_lists_kernel<PICKED_FROM> :
 						  pick_lists_kernel<MOST_PICKED_FROM>, batch->n,
-						  SELECT_THREADS, 0, searcher->stream, model, batch);
+						  NTHREADS, 0, searcher->stream, model, batch);
 }
 
 /* d_hits and all that comes out of a batch but bounds, from d_scores. */
@@ -1333,7 +1333,7 @@ gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 	if (gv_gpu_sorts_postings(batch))
 		return sort_postings(model, batch, searcher);
 	if ((select_by > 0 && (select_by & GV_SELECT_POSTINGS) != 0) ||
-		batch->posting_pieces.n > 1 || !gv_gpu_can_sift(batch))
+		batch->posting_slices.n > 1 || !gv_gpu_can_sift(batch))
 		return launch_passes<PostingItems>(model, batch, searcher,
 										   batch->capacity);
 	if (batch->by_lists)

@@ -7,11 +7,10 @@
  * that make the chunks of its table, which read them from the host's memory
  * and leave them in the device's.  Entries are gv_table's to the last bit.
  */
-#include "gpu/search/search.h"
-
 #include "gpu/common/common.cuh"
 #include "gpu/common/half.cuh"
 #include "gpu/mirror/mirror.cuh"
+#include "gpu/search/search.h"
 
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)
@@ -42,7 +41,7 @@ put_squares(const GvBatch &batch, int query, GvHalfRounding<float> mine)
 	for (int i = q * TEAM; i < (q + 1) * TEAM; i++)
 		mine = {mine.square + sums[i].square, mine.error + sums[i].error};
 	batch.approx.d_squares[(int64_t) (query + q) * batch.approx.nparts +
-						 blockIdx.x] = {mine.square, mine.error};
+						   blockIdx.x] = {mine.square, mine.error};
 }
 
 /*
@@ -63,7 +62,7 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 		batch.d_matches[i] = 0;
 	for (int64_t i = me; i < batch.n && batch.sampled; i += step)
 	{
-		batch.d_ranks[i] = batch.in_ranks[i];
+		batch.d_sample_queries[i] = batch.in_sample_queries[i];
 		batch.d_nsampled[i] = 0;
 	}
 }
@@ -116,9 +115,9 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 		ahead[d] = d < ndims ? words[d] : 0.0f;
 	gv_step_begins();
 	if (blockIdx.x == 0 && lane == 0 && out != in)
-		batch.d_wanted[mine] = batch.in_wanted[mine];
-	if (blockIdx.x == 0 && lane == 0 && batch.d_kept != NULL)
-		batch.d_kept[mine] = 0;
+		batch.d_params[mine] = batch.in_params[mine];
+	if (blockIdx.x == 0 && lane == 0 && batch.d_nscores != NULL)
+		batch.d_nscores[mine] = 0;
 	for (int first = begin; first < end; first += SLICE)
 	{
 		int			last = min(first + SLICE, end);
@@ -172,7 +171,7 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * d_queries, d_wanted and d_tables of a batch; d_half_queries if it has them;
+ * d_queries, d_params and d_tables of a batch; d_half_queries if it has them;
  * and what scans need of conditions.
  */
 GvStatus

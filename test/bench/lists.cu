@@ -264,15 +264,15 @@ static bool
 run_alone(Bench *bench, const char *exact, double yard)
 {
 	double		times[3];
-	uint32_t	ways[GV_COARSE_WAYS];
-	uint32_t	before[GV_COARSE_WAYS];
+	uint32_t	ways[GV_COARSE_PATHS];
+	uint32_t	before[GV_COARSE_PATHS];
 	bool		same;
 	char	   *near;
 
 	gv_gpu_scores_kept(0);
-	need(gv_gpu_approximate_ways(bench->searcher, before) == GV_OK, "ways");
+	need(gv_gpu_coarse_paths(bench->searcher, before) == GV_OK, "ways");
 	near = find(bench, find_near);
-	need(gv_gpu_approximate_ways(bench->searcher, ways) == GV_OK, "ways");
+	need(gv_gpu_coarse_paths(bench->searcher, ways) == GV_OK, "ways");
 	same = memcmp(exact, near, bench->probed_bytes + bench->starts_bytes) == 0;
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
@@ -298,8 +298,8 @@ run(Bench *bench, int n)
 	const GvMirrorSpec *spec = &bench->mirror->spec;
 	GvBatch    *batch = &bench->batch;
 	double		floor = 2.0 * n * spec->nlists * spec->dims / PEAK * 1e6;
-	uint32_t	before[GV_COARSE_WAYS];
-	uint32_t	ways[GV_COARSE_WAYS];
+	uint32_t	before[GV_COARSE_PATHS];
+	uint32_t	ways[GV_COARSE_PATHS];
 	double		times[4];
 	double		yard;
 	char	   *exact;
@@ -311,9 +311,9 @@ run(Bench *bench, int n)
 	bench->probed_bytes = sizeof(GvProbe) * (size_t) n * batch->probes;
 	bench->starts_bytes = sizeof(uint32_t) * (size_t) n * (batch->probes + 1);
 	exact = find(bench, find_exactly);
-	need(gv_gpu_approximate_ways(bench->searcher, before) == GV_OK, "ways");
+	need(gv_gpu_coarse_paths(bench->searcher, before) == GV_OK, "ways");
 	near = find(bench, find_near);
-	need(gv_gpu_approximate_ways(bench->searcher, ways) == GV_OK, "ways");
+	need(gv_gpu_coarse_paths(bench->searcher, ways) == GV_OK, "ways");
 	same = memcmp(exact, near, bench->probed_bytes + bench->starts_bytes) == 0;
 	times[0] = measure(bench, score_exactly);
 	times[1] = measure(bench, find_exactly);
@@ -343,7 +343,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 {
 	GvMirrorSpec spec = {};
 	GvBatch    *batch = &bench->batch;
-	GvWanted   *wanted = (GvWanted *) calloc(most, sizeof(GvWanted));
+	GvSearchParams   *wanted = (GvSearchParams *) calloc(most, sizeof(GvSearchParams));
 	float	   *centers = (float *) malloc(sizeof(float) * CENTERS * dims);
 	float	   *centroids;
 	float	   *queries;
@@ -367,7 +367,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 	batch->probes = probes;
 	batch->d_queries = (float *) on_card(queries, sizeof(float) *
 										 (size_t) most * dims);
-	batch->d_wanted = (GvWanted *) on_card(wanted, sizeof(GvWanted) * most);
+	batch->d_params = (GvSearchParams *) on_card(wanted, sizeof(GvSearchParams) * most);
 	batch->d_coarse = (float *) on_card(NULL, sizeof(float) *
 										(size_t) most * nlists);
 	bench->d_other = (float *) on_card(NULL, sizeof(float) *
@@ -387,7 +387,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 	batch->approx.d_squares = (float2 *) on_card(NULL, sizeof(float2) * most);
 	batch->approx.d_least = (float *) on_card(NULL, sizeof(float) *
 											(size_t) most * gv_nruns(nlists));
-	batch->approx.d_ways = (unsigned *) bench->searcher->d_ways.memory;
+	batch->approx.d_path_counts = (unsigned *) bench->searcher->d_path_counts.memory;
 	need(cudaEventCreate(&bench->begin) == cudaSuccess &&
 		 cudaEventCreate(&bench->end) == cudaSuccess, "events");
 	free(centers);

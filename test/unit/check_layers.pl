@@ -524,10 +524,10 @@ may_include('src/set reaches the engine, am and clients by their contracts',
 	'src/set/planted.c', '#include "page/page.h"');
 may_include('gpu includes C standard, intrinsics, threads, CUDA, engine and gpu headers, and none of PostgreSQL',
 	qr{^gpu/}, qr{$STANDARD|^(?:engine|gpu)/|^cpu/gv_\w+\.h$|^emmintrin\.h$|cuda|cub/|cooperative_groups|^emulated_\w+\.h$|^algorithm$|^(?:pthread|sched|signal|unistd)\.h$|^dlfcn\.h$|cublas}, 0,
-	'gpu/index/planted.cu', '#include "utils/rel.h"');
+	'gpu/search/planted.cu', '#include "utils/rel.h"');
 must_not('one file of gpu speaks to cuBLAS',
 	qr{^gpu/}, qr{^gpu/product/blas\.cu$}, qr{cublas(?:\w*_v2|[A-Z]\w+)|\bdlopen\b},
-	'gpu/coarse/planted.cu', 'cublasGemmEx(handle');
+	'gpu/search/planted.cu', 'cublasGemmEx(handle');
 must_not('no CUDA header outside gpu',
 	qr{^src/}, qr{^$}, qr{^\s*#\s*include[^\n]*(?:cuda|cublas|cub/|thrust|nvml|\.cuh)},
 	'src/server/planted.c', '#include <cuda_runtime.h>');

@@ -17,7 +17,7 @@ enum
 };
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_scores_kept(int64_t scores);
-extern GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
+extern GvStatus gv_gpu_coarse_paths(GvSearcher *searcher,
 										uint32_t ways[NWAYS]);
 #endif
 
@@ -226,7 +226,7 @@ test_ways(void)
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
 		/* every other query may want few lists, so that runs are enough */
-		CHECK(gv_gpu_approximate_ways(gv_devices_own(searcher),
+		CHECK(gv_gpu_coarse_paths(gv_devices_own(searcher),
 									  ways) == GV_OK &&
 			  ways[RUNS] + ways[LEAST] + ways[ALL] + ways[EXACT] ==
 			  (cases[i].way == NWAYS ? 0 : (uint32_t) cases[i].n),

@@ -25,18 +25,18 @@ extern int	gv_emulated_capability __attribute__((weak));
 extern int	gv_emulated_code __attribute__((weak));
 
 /* gpu/search/search.h */
-typedef struct GvReplayCounts
+typedef struct GvGraphCounts
 {
 	int64_t		replayed;
 	int64_t		made;
 	int64_t		again;
 	int64_t		launched;
-} GvReplayCounts;
+} GvGraphCounts;
 
 /* gpu/search/search.h */
 extern void gv_gpu_select_by(int32_t what, int32_t piece);
-extern void gv_gpu_replay_counts(const GvSearcher *searcher,
-								 GvReplayCounts *counts);
+extern void gv_gpu_graph_counts(const GvSearcher *searcher,
+								 GvGraphCounts *counts);
 
 #define NREPLAYS	64			/* graphs of a lane */
 #define NMIRRORS	100			/* in turn */
@@ -300,7 +300,7 @@ test_replays(void)
 	GvSearch	search = new_search(&index, 2, 3, 4);
 	GvMirror   *mirrors[NMIRRORS];
 	GvSearcher *searcher = NULL;
-	GvReplayCounts counts;
+	GvGraphCounts counts;
 	int			i;
 
 	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
@@ -312,7 +312,7 @@ test_replays(void)
 							   1) == GV_OK, "turn %d", i);
 		check_answers(&index, &search, 1, "in turn");
 	}
-	gv_gpu_replay_counts(gv_devices_own(searcher), &counts);
+	gv_gpu_graph_counts(gv_devices_own(searcher), &counts);
 	CHECK(counts.made == NREPLAYS && counts.again == 0 &&
 		  counts.replayed == 3 * NREPLAYS &&
 		  counts.launched == 4 * (NMIRRORS - NREPLAYS),
@@ -322,7 +322,7 @@ test_replays(void)
 		CHECK(gv_mirror_search(searcher, mirrors[NMIRRORS - 1 - i % 3],
 							   &search, 1) == GV_OK, "turn %d", i);
 	check_answers(&index, &search, 1, "new ones");
-	gv_gpu_replay_counts(gv_devices_own(searcher), &counts);
+	gv_gpu_graph_counts(gv_devices_own(searcher), &counts);
 	CHECK(counts.made == NREPLAYS + 3 && counts.again == 3,
 		  "%d made, %d again", (int) counts.made, (int) counts.again);
 	for (i = 0; i < NMIRRORS; i++)
