@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/cpu.h"
 #include "test/oracle/gv_oracle.h"
 
 struct GvBuilder

@@ -506,7 +506,7 @@ may_include('src/protocol includes C standard and engine headers only',
 	'src/protocol/planted.c', '#include "server/server.h"');
 may_include('src/server includes system, engine, protocol and server headers only',
 	qr{^src/server/}, qr{$SYSTEM|^(?:engine|protocol|server)/}, 0,
-	'src/server/planted.c', '#include "cpu/gv_cpu.h"');
+	'src/server/planted.c', '#include "cpu/cpu.h"');
 may_include('src/page knows nobody',
 	qr{^src/page/}, qr{^page/|^pgcompat\.h$}, 1,
 	'src/page/planted.c', '#include "engine/gv_engine.h"');

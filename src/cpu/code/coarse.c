@@ -2,7 +2,7 @@
  * coarse.c
  *		The list scores of a query: its distances to a slice of the centroids.
  */
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
 
 #define RUN		64				/* centroids compared at a time */

@@ -6,7 +6,7 @@
 #ifndef GV_ASSIGN_H
 #define GV_ASSIGN_H
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 
 #define GV_CPU_TILE_ROWS	128
 

@@ -9,7 +9,7 @@
 #ifndef GV_EIGEN_H
 #define GV_EIGEN_H
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 
 /*
  * Computes the eigenvalues [dims] of c [dims][dims], descending, and the

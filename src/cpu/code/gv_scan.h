@@ -6,7 +6,7 @@
 #ifndef GV_SCAN_H
 #define GV_SCAN_H
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 
 #define GV_KEPT_BINS	256
 

@@ -9,7 +9,7 @@
  */
 #include <math.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
 
 #define LANES	GV_CPU_LANES

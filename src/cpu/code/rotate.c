@@ -12,7 +12,7 @@
  */
 #include <math.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
 
 float

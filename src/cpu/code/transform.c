@@ -8,7 +8,7 @@
  */
 #include <math.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/cpu.h"
 
 #define CHUNK	1024			/* dimensions summed at a time, on the stack */
 #define PROBES	255				/* rows from which the usual length is found */

@@ -10,7 +10,7 @@
 #ifndef GV_KNN_H
 #define GV_KNN_H
 
-#include "cpu/gv_cpu.h"
+#include "cpu/cpu.h"
 
 #define GV_NO_ROW	INT64_MAX	/* position of a free place */
 

@@ -20,7 +20,7 @@
 #define GV_SCREEN_H
 
 #include "cpu/exact/gv_knn.h"
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 #include "engine/gv_set.h"
 
 #define GV_PREFILTER_ROWS		GV_CPU_TILE_CENTS	/* rows of a panel */

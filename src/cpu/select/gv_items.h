@@ -9,7 +9,7 @@
 #ifndef GV_ITEMS_H
 #define GV_ITEMS_H
 
-#include "cpu/gv_cpu.h"
+#include "cpu/cpu.h"
 #include "engine/gv_select.h"
 
 /* Number of items that are handled between two polls. */

@@ -9,7 +9,7 @@
  * threshold falls.
  */
 #include "cpu/select/gv_splitters.h"
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
 
 #define CHUNK		GV_CPU_COMPARED

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/cpu.h"
 #include "cpu/set/gv_cpu_set.h"
 
 #define SLICE		(INT64_C(1) << 20)	/* values copied at a time */

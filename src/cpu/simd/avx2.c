@@ -1,6 +1,6 @@
 /*
  * avx2.c
- *		The kernels in AVX2, with FMA (gv_kernels.h describes them).
+ *		The kernels in AVX2, with FMA (kernels.h describes them).
  *
  * Two registers hold the sixteen partial sums of a distance or the sixteen
  * entries of a sub-quantizer; one holds a byte column of 32 postings.
@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 
 #define AVX2		__attribute__((target("avx2,fma,f16c")))
 #define LEVEL		AVX2

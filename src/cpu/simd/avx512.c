@@ -1,6 +1,6 @@
 /*
  * avx512.c
- *		The kernels in AVX-512 (F, BW) (gv_kernels.h describes them).
+ *		The kernels in AVX-512 (F, BW) (kernels.h describes them).
  *
  * A register holds the sixteen partial sums of a distance, the sixteen entries
  * of a sub-quantizer, or two byte columns of 32 postings.  Multiplications and
@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 
 #define AVX512		__attribute__((target("avx512f,avx512bw")))
 #define LANES		GV_CPU_LANES

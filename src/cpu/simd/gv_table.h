@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 
 /*
  * Makes the filter of a table whose entries [m][GV_CODEWORDS] are there
@@ -23,8 +23,8 @@ static LEVEL void
 make_filter(float *table, int32_t m)
 {
 	GvFilter   *filter = (GvFilter *) gv_filter_of(table, m);
-	double		offset = 0.0;	/* sum of lo_j (see table.c) */
-	double		size = 0.0;		/* M (see table.c) */
+	double		offset = 0.0;	/* sum of lo_j (see distance.c) */
+	double		size = 0.0;		/* M (see distance.c) */
 	float		range = 0.0f;
 	float		least;
 	float		most;

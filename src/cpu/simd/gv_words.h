@@ -11,7 +11,7 @@
 #ifndef GV_WORDS_H
 #define GV_WORDS_H
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 
 /*
  * Adds to dist [nrows] the squared differences of one dimension of the rows

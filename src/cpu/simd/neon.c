@@ -1,6 +1,6 @@
 /*
  * neon.c
- *		The kernels in NEON, which every arm64 has (gv_kernels.h describes
+ *		The kernels in NEON, which every arm64 has (kernels.h describes
  *		them).
  *
  * Four registers hold the sixteen partial sums of a distance or the sixteen
@@ -8,7 +8,7 @@
  * Multiplications and additions are separate, because a fused one would round
  * differently; only estimates are fused.
  */
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 
 #ifdef GV_HAS_NEON
 

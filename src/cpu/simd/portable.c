@@ -1,6 +1,6 @@
 /*
  * portable.c
- *		The kernels in plain C, which define all others (see gv_kernels.h).
+ *		The kernels in plain C, which define all others (see kernels.h).
  *
  * Partial sums are independent of each other, so compilers keep them in vector
  * registers without having to reorder any addition.  Dimension i is always

@@ -3,7 +3,7 @@
  *		Lists by groups, and what gv_place finds through them: by definition
  *		the nearest, on every level of instructions.
  */
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 #include "unit.h"
 
 /* Data that make estimates useless, or distances equal. */

@@ -5,7 +5,7 @@
 #ifndef LEVELS_H
 #define LEVELS_H
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/simd/kernels.h"
 #include "unit.h"
 
 static const GvKernels *const portable = &gv_portable_kernels;

@@ -1,5 +1,5 @@
 /*
- * gv_kernels.h
+ * kernels.h
  *		The innermost loops of src/cpu, in a table for each level of
  *		instructions that a processor may have.
  *
@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/cpu.h"
 
 /*
  * arm64, except the rare big-endian one, whose registers have another order of
@@ -309,14 +309,14 @@ extern double gv_cpu_centered_dot64(const float *a, double a_mean,
 									const float *b, double b_mean,
 									int32_t dims);
 
-/* These are in table.c, and handle the table in bytes. */
+/* These are in distance.c, and handle the table in bytes. */
 #ifdef GV_TEST_BUILD
 extern void gv_filter_make(float *table, int32_t m);
 #endif
 extern const GvFilter *gv_filter_of(const float *table, int32_t m);
 extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
 
-#define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see table.c */
+#define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see distance.c */
 #define GV_FILTER_LEVELS	255
 #define GV_FILTER_HUGE		1e37	/* from here on, sums might overflow */
 

@@ -1,5 +1,5 @@
 /*
- * gv_cpu.h
+ * cpu.h
  *		Functions that all modules of the engine for processors share.
  */
 #ifndef GV_CPU_H
