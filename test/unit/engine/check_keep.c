@@ -2,7 +2,7 @@
  * check_keep.c
  *		What a scan keeps until it is finished, against a sort of all pairs.
  */
-#include "cpu/code/gv_scan.h"
+#include "cpu/pq/scan.h"
 #include "unit.h"
 
 typedef enum Shape

@@ -1,5 +1,5 @@
 /*
- * gv_scan.h
+ * scan.h
  *		The buffers in the scratch of a GvScan: postings to be scored, and the
  *		pairs among which the best are.
  */
@@ -41,10 +41,9 @@ typedef struct GvKept
 #define GV_ENOUGH		64
 #define GV_KEPT_MOST	(GV_ENOUGH + GV_OPTIMISTIC_BLOCKS * GV_BLOCK)
 
-/* These are in match.c. */
-extern bool gv_condition_fits(const GvCondition *condition);
+/* These are in scan.c. */
 
-/* These are in keep.c. */
+/* These are in scan.c. */
 extern int32_t gv_kept_allocation(int32_t capacity);
 extern void gv_kept_reset(GvKept *kept, float worst);
 extern void gv_keep(GvKept *kept, const float *scores, const uint64_t *ids,
