@@ -1,7 +1,7 @@
 /*
  * codebooks.cu
  *		16 codewords for each sub-quantizer: k-means in a few dimensions, as
- *		src/cpu/code/pq.c has it.
+ *		src/cpu/pq/pq.c has it.
  *
  * A block has a sub-quantizer.  To find codes, a thread takes whole rows.  To
  * add rows up, a thread has one dimension and a share of the rows, with a sum

@@ -19,7 +19,7 @@
 #define LANES64			8		/* partial sums in double */
 #define LAMBDA			1.5		/* of gv_soar */
 #define LEVELS			255		/* of a refine record */
-#define HUGE_LENGTH		1e18	/* see src/cpu/code/refine.c */
+#define HUGE_LENGTH		1e18	/* see src/cpu/pq/refine.c */
 
 /*
  * y = (x' - mean) * scale in place.  A warp has a row.  The length of x is

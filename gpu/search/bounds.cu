@@ -4,7 +4,7 @@
  *		the last bit.
  *
  * Half a warp takes a hit: lane l has partial sum l, in fp32; the sixteen are
- * added, and all margins taken, in double, as in src/cpu/code/refine.c, by one
+ * added, and all margins taken, in double, as in src/cpu/pq/refine.c, by one
  * thread a hit, all in one warp: conversions to double are slow.  Codes come
  * 16 bytes a lane, so that a record's are all on their way at once, and are
  * dealt to the lanes through shared memory.

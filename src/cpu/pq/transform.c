@@ -4,7 +4,7 @@
  *
  * Subtracting the mean removes an offset that would cost fp32 digits.  The
  * scale is a power of two, so that it rounds nothing, and keeps squares far
- * from the ends of the range.  A rotation comes last (rotate.c).
+ * from the ends of the range.  A rotation comes last (rotation.c).
  */
 #include <math.h>
 

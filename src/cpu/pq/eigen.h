@@ -1,7 +1,7 @@
 /*
- * gv_eigen.h
+ * eigen.h
  *		Eigenvectors of a symmetric matrix, and a matrix made orthogonal; used
- *		by opq.c.
+ *		by rotation.c.
  *
  * Every level of instructions gives the same bits.  Both functions return
  * false if the caller must give up.
@@ -17,14 +17,10 @@
  * symmetric, not zero, and has no negative eigenvalue.  rows [dims][dims] is
  * scratch.
  */
-extern bool gv_cpu_eigen(const float *c, int32_t dims, double *values,
-						 float *vectors, double *rows, GvPoll *poll);
 
 /*
  * Makes x [dims][dims], which is nearly orthogonal, as orthogonal as fp32
  * permits.  spare [2 * dims * dims] is scratch.
  */
-extern bool gv_cpu_orthogonalize(float *x, int32_t dims, int steps,
-								 float *spare, GvPoll *poll);
 
 #endif							/* GV_EIGEN_H */
