@@ -4,11 +4,11 @@
  *
  * Each score is the one that gv_coarse would give.  For most pairs no score is
  * computed: a blocked product, whose rounding errors are bounded as in
- * assign.c, proves that they cannot be among the nearest.
+ * kmeans.c, proves that they cannot be among the nearest.
  */
 #include <math.h>
 
-#include "cpu/code/gv_assign.h"
+#include "cpu/pq/assign.h"
 #include "engine/gv_call.h"
 
 #define TILE_QUERIES	GV_CPU_TILE_ROWS
@@ -21,7 +21,7 @@ typedef struct Tile
 	GvMetric	metric;
 	int32_t		dims;
 	int			n;				/* number of queries */
-	double		slack;			/* see assign.c */
+	double		slack;			/* see kmeans.c */
 	const float *queries;		/* [n][dims] */
 	double		squares[TILE_QUERIES];	/* |q|^2 */
 	GvTopK	   *best;			/* [n] */

@@ -6,9 +6,9 @@
 #ifndef GV_EXACTSET_H
 #define GV_EXACTSET_H
 
-#include "cpu/code/gv_assign.h"
 #include "cpu/exact/gv_nearlists.h"
 #include "cpu/exact/gv_screen.h"
+#include "cpu/pq/assign.h"
 
 #define GV_EXACT_QUERIES	GV_CPU_TILE_ROWS	/* queries of a tile */
 

@@ -38,8 +38,8 @@
  */
 #include <math.h>
 
-#include "cpu/code/gv_assign.h"
 #include "cpu/exact/gv_screen.h"
+#include "cpu/pq/assign.h"
 
 #define UNIT		GV_FILTER_UNIT	/* u */
 #define UNIT64		(1.0 / 9007199254740992.0)	/* v */

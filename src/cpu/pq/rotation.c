@@ -15,7 +15,7 @@
 
 #include "cpu/pq/eigen.h"
 
-#include "cpu/code/gv_assign.h"
+#include "cpu/pq/assign.h"
 #include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
 

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "cpu/code/gv_assign.h"
+#include "cpu/pq/assign.h"
 #include "cpu/set/gv_cpu_set.h"
 
 #define BATCH		1024		/* rows assigned before they are summed up */

@@ -3,7 +3,7 @@
  *		The kernels of every level that this processor has, against the
  *		portable ones, bit for bit.
  */
-#include "cpu/code/gv_assign.h"
+#include "cpu/pq/assign.h"
 #include "levels.h"
 
 /* Dimensions below this are all tried. */

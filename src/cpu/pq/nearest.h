@@ -1,11 +1,11 @@
 /*
- * gv_nearest.h
+ * nearest.h
  *		The t nearest of the centroids that are offered to each of many
  *		vectors.
  *
  * A vector is offered centroids panel by panel.  It keeps those centroids that
  * a panel's estimates rank among its nearest so far, and a few more than are
- * needed.  In the end the kept centroids are rescored, and nearest.c proves
+ * needed.  In the end the kept centroids are rescored, and place.c proves
  * that no other is nearer.  So the answer is that of gv_cpu_sqdist, ties to
  * the smaller number, whatever the order of the offers.  The proof fails for a
  * vector if too many centroids are equally near; then all centroids that it
@@ -14,7 +14,7 @@
 #ifndef GV_NEAREST_H
 #define GV_NEAREST_H
 
-#include "cpu/code/gv_assign.h"
+#include "cpu/pq/assign.h"
 
 #define GV_NEAREST_ROWS		(4 * GV_CPU_TILE_ROWS)	/* vectors offered
 													 * centroids at a time */
@@ -97,31 +97,20 @@ gv_nearest_id(const GvNearest *nearest, int64_t row, int i)
  * Lay out the memory of a GvNearest for n rows, or of a panel, in `scratch`
  * from *next on, and advance *next.  If `scratch` is NULL, only advance *next.
  */
-extern void gv_nearest_carve(GvNearest *nearest, int32_t dims, int wanted,
-							 int64_t n, char *scratch, size_t *next);
-extern void gv_panel_carve(GvPanel *panel, int32_t dims, char *scratch,
-						   size_t *next);
 
 /* Begins with n rows, which have no centroids yet. */
-extern void gv_nearest_begin(GvNearest *nearest, int64_t n);
 
 /*
  * Offers centroids to the vectors x [nrows][dims], nrows <= GV_NEAREST_ROWS.
  * rows [nrows] has their numbers in the GvNearest.  Returns false if the
  * caller must give up.
  */
-extern bool gv_nearest_offer(GvNearest *nearest, const float *x,
-							 const int32_t *rows, int nrows,
-							 const GvOffered *offered, GvPanel *panel,
-							 GvPoll *poll);
 
 /*
  * Prepares to rescore a row to which everything has been offered, and
  * prefetches the centroids that the row has kept.  Callers do this some rows
  * ahead, so that the centroids are in the cache when the row is rescored.
  */
-extern void gv_nearest_prepare(GvNearest *nearest, int64_t row,
-							   const float *centroids);
 
 /*
  * gv_nearest_rescore rescores the centroids that a row has kept, after

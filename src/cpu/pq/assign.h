@@ -1,5 +1,5 @@
 /*
- * gv_assign.h
+ * assign.h
  *		The blocked matrix product, and the nearest centroid of each of many
  *		vectors.
  */
@@ -33,7 +33,7 @@ extern void gv_cpu_estimates(const float *x, int nrows,
  */
 #define GV_CPU_HUGE_SQUARE	1e36
 
-/* Returns the relative error for which a filter allows (see assign.c). */
+/* Returns the relative error for which a filter allows (see kmeans.c). */
 static inline double
 gv_cpu_slack(int32_t dims)
 {
@@ -67,9 +67,5 @@ extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
  * Like gv_cpu_assign, but faster, because nearest [n] has estimates of the
  * answer when it is called.  An estimate of -1 means that there is none.
  */
-extern GvStatus gv_cpu_assign_estimated(int32_t dims, const float *centroids,
-										int32_t k, const float *x, int64_t n,
-										int32_t *nearest, float *sqdist,
-										const GvStop *stop);
 
 #endif							/* GV_ASSIGN_H */

@@ -1,0 +1,1057 @@
+/*
+ * place.c
+ *		The t nearest of the centroids that are offered to each of many vectors
+ *		(see nearest.h).
+ *
+ * The proof.  Let E be the greatest estimate that is kept.  A centroid that
+ * was not kept, or was dropped later, has an estimate of at least E, because
+ * the kept estimates only fall.  Let `best` be the t-th least squared distance
+ * after rescoring.  By kmeans.c a centroid is farther than that if
+ *	|c|^2 (1 - 2 slack) - 2 <x, c>  >
+ *		best (1 + 2 slack) - |x|^2 (1 - 2 slack) + (something denormal)
+ * The left side is the estimate, so it is enough that E is above the right
+ * side.  Estimates differ between levels of instructions, and so may the
+ * centroids that are kept; the nearest centroids do not differ.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/pq/nearest.h"
+
+#include "engine/gv_call.h"
+
+#define TILE_ROWS	GV_CPU_TILE_ROWS
+#define TILE_CENTS	GV_CPU_TILE_CENTS
+#define SLICE		GV_CPU_SLICE_DIMS
+#define CAPACITY		GV_NEAREST_CAPACITY
+#define AHEAD		2			/* rows to prefetch ahead */
+#define SPARE		3			/* kept beyond what is needed and a quarter of
+								 * that */
+
+static void
+nearest_carve(GvNearest *nearest, int32_t dims, int wanted, int64_t n,
+				 char *scratch, size_t *next)
+{
+	size_t		counts = gv_carve(next, sizeof(int32_t) * n);
+	size_t		limits = gv_carve(next, sizeof(float) * n);
+	size_t		values = gv_carve(next, sizeof(float) * n * CAPACITY);
+	size_t		ids = gv_carve(next, sizeof(int32_t) * n * CAPACITY);
+
+	nearest->dims = dims;
+	nearest->wanted = wanted;
+	nearest->kept = wanted + wanted / 4 + SPARE;
+	if (scratch != NULL)
+	{
+		nearest->counts = (int32_t *) (scratch + counts);
+		nearest->limits = (float *) (scratch + limits);
+		nearest->values = (float *) (scratch + values);
+		nearest->ids = (int32_t *) (scratch + ids);
+	}
+}
+
+static void
+panel_carve(GvPanel *panel, int32_t dims, char *scratch, size_t *next)
+{
+	size_t		some = gv_carve(next, sizeof(float) * TILE_CENTS * dims);
+	size_t		slices = gv_carve(next,
+								  sizeof(float) * gv_nearest_slices(dims));
+
+	if (scratch != NULL)
+	{
+		panel->some = (float *) (scratch + some);
+		panel->slices = (float *) (scratch + slices);
+	}
+}
+
+static void
+nearest_begin(GvNearest *nearest, int64_t n)
+{
+	int64_t		row;
+
+	for (row = 0; row < n; row++)
+	{
+		nearest->counts[row] = 0;
+		nearest->limits[row] = HUGE_VALF;
+	}
+}
+
+/*
+ * Reduces what a row keeps to its nearest->kept least estimates.  The greatest
+ * of these becomes the row's limit, because no dropped estimate is less.  This
+ * is quickselect on sets of bits.
+ */
+static void
+cut(GvNearest *nearest, int64_t row)
+{
+	float	   *values = nearest->values + row * CAPACITY;
+	int32_t    *ids = nearest->ids + row * CAPACITY;
+	int			n = nearest->counts[row];
+	int			missing = nearest->kept;
+	uint64_t	open = n < CAPACITY ? (UINT64_C(1) << n) - 1 : ~UINT64_C(0);
+	uint64_t	taken = 0;
+	int			i;
+
+	while (missing > 0)
+	{
+		int			at = __builtin_ctzll(open);
+		uint64_t	less = gv_kernels->below(values, values[at]) & open;
+		int			nless = __builtin_popcountll(less);
+
+		if (nless >= missing)
+		{
+			open = less;
+			continue;
+		}
+		less |= UINT64_C(1) << at;
+		taken |= less;
+		open &= ~less;
+		missing -= nless + 1;
+		nearest->limits[row] = values[at];
+	}
+	for (i = 0; taken != 0; taken &= taken - 1, i++)
+	{
+		int			from = __builtin_ctzll(taken);
+
+		values[i] = values[from];
+		ids[i] = ids[from];
+	}
+	nearest->counts[row] = nearest->kept;
+}
+
+/*
+ * Returns whether a centroid with this other group was offered before to a row
+ * that has tried these groups.  Compares four at a time, because all
+ * processors have vector instructions for that.
+ */
+static inline bool
+is_again(int32_t other, const int32_t *tried /* [GV_TRIED_GROUPS] */ ,
+		 int ntried)
+{
+	uint32_t	again[4] = {0};
+	int			first;
+	int			i;
+
+	if (other < 0)
+		return false;
+	for (first = 0; first < ntried; first += 4)
+		for (i = 0; i < 4; i++)
+			again[i] |= -(uint32_t) (tried[first + i] == other);
+	return (again[0] | again[1] | again[2] | again[3]) != 0;
+}
+
+/*
+ * Prefetches a row's state, some rows before more centroids are offered to the
+ * row.
+ */
+static inline void
+fetch_state(const GvNearest *nearest, int64_t row, const GvOffered *offered)
+{
+	__builtin_prefetch(&nearest->counts[row], 0);
+	__builtin_prefetch(&nearest->limits[row], 0);
+	if (offered->others == NULL)
+		return;
+	__builtin_prefetch(offered->tried + row * GV_TRIED_GROUPS, 0);
+	__builtin_prefetch(offered->tried + row * GV_TRIED_GROUPS + 16, 0);
+}
+
+static inline void
+fetch_kept(const GvNearest *nearest, int64_t row)
+{
+	__builtin_prefetch(nearest->values + row * CAPACITY + nearest->counts[row],
+					   1);
+	__builtin_prefetch(nearest->ids + row * CAPACITY + nearest->counts[row],
+					   1);
+}
+
+/*
+ * Offers a row the centroids first .. first + n - 1, n <= TILE_CENTS, whose
+ * products with the row have been computed.
+ */
+static inline void
+keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
+			int32_t first, int n, const float *squares, const float *products)
+{
+	float	   *values = nearest->values + row * CAPACITY;
+	int32_t    *ids = nearest->ids + row * CAPACITY;
+	int			count = nearest->counts[row];
+	float		limit = nearest->limits[row];
+	uint64_t	hits = gv_kernels->within(squares, products, limit);
+
+	if (n < TILE_CENTS)
+		hits &= (UINT64_C(1) << n) - 1;
+	for (; hits != 0; hits &= hits - 1)
+	{
+		int			c = __builtin_ctzll(hits);
+		float		value = squares[c] - 2.0f * products[c];
+
+		if (value != value)
+			value = -HUGE_VALF; /* after an overflow the centroid might be
+								 * near */
+		if (!(value < limit) ||
+			(offered->others != NULL &&
+			 is_again(offered->others[first + c],
+					  offered->tried + row * GV_TRIED_GROUPS,
+					  offered->ntried)))
+			continue;
+		values[count] = value;
+		ids[count] = offered->members == NULL ? first + c :
+			offered->members[first + c];
+		if (++count == CAPACITY)
+		{
+			nearest->counts[row] = count;
+			cut(nearest, row);
+			count = nearest->counts[row];
+			limit = nearest->limits[row];
+		}
+	}
+	nearest->counts[row] = count;
+}
+
+/* Makes a panel of centroids first .. first + n - 1 of those offered. */
+static void
+make_panel(const GvOffered *offered, int32_t first, int n, int32_t dims,
+		   GvPanel *panel, float *squares)
+{
+	const float *some = offered->centroids + (size_t) first * dims;
+	int32_t		d;
+	int			i;
+
+	if (offered->members != NULL)
+	{
+		for (i = 0; i < n; i++)
+			memcpy(panel->some + (size_t) i * dims, offered->centroids +
+				   (size_t) offered->members[first + i] * dims,
+				   sizeof(float) * dims);
+		some = panel->some;
+	}
+	gv_cpu_lower_squares(some, n, dims, squares);
+	for (d = 0; d < dims; d += SLICE)
+		gv_cpu_pack(some, dims, n, d, dims - d < SLICE ? dims - d : SLICE,
+					panel->slices + (size_t) d * TILE_CENTS);
+}
+
+/* Offers the n centroids of a panel to nrows <= TILE_ROWS vectors. */
+static void
+offer_panel(GvNearest *nearest, const float *x, const int32_t *rows,
+			int nrows, const GvOffered *offered, int32_t first, int n,
+			const float *slices, const float *squares)
+{
+	int32_t		dims = nearest->dims;
+	float		products[TILE_ROWS * TILE_CENTS];
+	int32_t		d;
+	int			i;
+
+	memset(products, 0, sizeof(float) * nrows * TILE_CENTS);
+	for (d = 0; d < dims; d += SLICE)
+		gv_kernels->estimate(x + d, dims, nrows,
+							 dims - d < SLICE ? dims - d : SLICE,
+							 slices + (size_t) d * TILE_CENTS, products);
+	for (i = 0; i < nrows; i++)
+	{
+		if (i + 2 * AHEAD < nrows)
+			fetch_state(nearest, rows[i + 2 * AHEAD], offered);
+		if (i + AHEAD < nrows)
+			fetch_kept(nearest, rows[i + AHEAD]);
+		keep_nearer(nearest, rows[i], offered, first, n, squares,
+					products + i * TILE_CENTS);
+	}
+}
+
+static bool
+nearest_offer(GvNearest *nearest, const float *x, const int32_t *rows,
+				 int nrows, const GvOffered *offered, GvPanel *panel,
+				 GvPoll *poll)
+{
+	int32_t		dims = nearest->dims;
+	int32_t		first;
+
+	for (first = 0; first < offered->n; first += TILE_CENTS)
+	{
+		int			n = offered->n - first < TILE_CENTS ?
+		offered->n - first : TILE_CENTS;
+		float		squares[TILE_CENTS];
+		int			done;
+
+		if (gv_poll(poll, (int64_t) nrows * n * dims))
+			return false;
+		make_panel(offered, first, n, dims, panel, squares);
+		for (done = 0; done < nrows; done += TILE_ROWS)
+			offer_panel(nearest, x + (size_t) done * dims, rows + done,
+						nrows - done < TILE_ROWS ? nrows - done : TILE_ROWS,
+						offered, first, n, panel->slices, squares);
+	}
+	return true;
+}
+
+/*
+ * Inserts a rescored centroid at its place among a row's nearest, unless it is
+ * there already.
+ */
+static void
+insert(GvNearest *nearest, int64_t row, float value, int32_t id)
+{
+	float	   *values = nearest->values + row * CAPACITY;
+	int32_t    *ids = nearest->ids + row * CAPACITY;
+	int			n = nearest->counts[row];
+	int			i;
+
+	for (i = 0; i < n; i++)
+		if (ids[i] == id)
+			return;
+	if (n == nearest->wanted)
+	{
+		n--;
+		if (value > values[n] || (value == values[n] && id > ids[n]))
+			return;
+	}
+	for (i = n; i > 0 && (value < values[i - 1] ||
+						  (value == values[i - 1] && id < ids[i - 1])); i--)
+	{
+		values[i] = values[i - 1];
+		ids[i] = ids[i - 1];
+	}
+	values[i] = value;
+	ids[i] = id;
+	nearest->counts[row] = n + 1;
+}
+
+/*
+ * Rescores n centroids for a row, those with the numbers `ids` or, if `ids` is
+ * NULL, the first n.
+ */
+static void
+rerank(GvNearest *nearest, int64_t row, const float *x,
+	   const float *centroids, const int32_t *ids, int32_t n)
+{
+	int32_t		dims = nearest->dims;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		int32_t		id = ids == NULL ? i : ids[i];
+		const float *centroid = centroids + (size_t) id * dims;
+
+		insert(nearest, row, gv_score(gv_cpu_sqdist(x, centroid, dims)), id);
+	}
+	for (i = nearest->counts[row]; i < nearest->wanted; i++)
+		nearest->ids[row * CAPACITY + i] = -1;
+}
+
+static void
+nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
+{
+	const int32_t *ids = nearest->ids + row * CAPACITY;
+	int			i;
+
+	if (nearest->counts[row] > nearest->kept)
+		cut(nearest, row);
+	for (i = 0; i < nearest->counts[row]; i++)
+		gv_nearest_fetch(centroids + (size_t) ids[i] * nearest->dims,
+						 nearest->dims);
+}
+
+bool
+gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
+				   const float *centroids)
+{
+	double		slack = gv_cpu_slack(nearest->dims);
+	double		square = -gv_distance_ip(x, x, nearest->dims);
+	double		best;
+	int32_t		ids[CAPACITY];
+	int			n;
+
+	if (nearest->counts[row] > nearest->kept)
+		cut(nearest, row);
+	n = nearest->counts[row];
+	memcpy(ids, nearest->ids + row * CAPACITY, sizeof(int32_t) * n);
+	nearest->counts[row] = 0;
+
+	/*
+	 * for a longer vector, estimates may be infinite, and were then not kept
+	 */
+	if (square < GV_CPU_HUGE_SQUARE)
+	{
+		rerank(nearest, row, x, centroids, ids, n);
+		if (nearest->limits[row] == HUGE_VALF)
+			return true;		/* the row has kept all centroids */
+		best = nearest->values[row * CAPACITY + nearest->wanted - 1];
+		if (best < GV_CPU_HUGE_SQUARE && nearest->limits[row] >
+			(float) (best * (1.0 + 2.0 * slack) -
+					 square * (1.0 - 2.0 * slack) + FLT_MIN))
+			return true;
+		nearest->counts[row] = 0;
+	}
+	return false;
+}
+
+void
+gv_nearest_rerank(GvNearest *nearest, int64_t row, const float *x,
+				  const GvOffered *offered)
+{
+	rerank(nearest, row, x, offered->centroids, offered->members, offered->n);
+}
+
+/* ----
+ * Groups of lists, through which rows are placed.
+ *
+ * The lists of each parent are clustered once more, into groups of about as
+ * many lists as a panel of the blocked product has.  Then every list is put
+ * into the two groups whose centers are nearest, so a row between two groups
+ * finds the lists of both sides in either group.  Therefore a row has to try
+ * only a few groups, however many there are.
+ */
+
+#define GROUP_LISTS		48		/* lists in a group, on average, at least */
+#define GROUP_FACTOR		0.25	/* the same number over the square root of
+									 * the number of all lists, at least */
+#define ITERATIONS		10
+#define MAX_IMBALANCE		2.0
+#define SEED			UINT64_C(0x67707576656331)
+
+/*
+ * State of one call.  The arrays are in the caller's memory, some of them in
+ * scratch.
+ */
+typedef struct Grouping
+{
+	const GvTree *tree;
+	GvGroups   *groups;
+	int			each;			/* groups to which a list belongs */
+	float	   *centers;		/* [most_groups][dims] */
+	int32_t    *starts;			/* [most_groups + 1] */
+	int32_t    *lists;			/* [GV_LIST_GROUPS * nlists] */
+	int32_t    *others;			/* [GV_LIST_GROUPS * nlists] */
+	int32_t    *owners;			/* [nlists][each] */
+	void	   *scratch;		/* of k-means */
+	GvNearest	nearest;		/* groups near to each of GV_NEAREST_ROWS
+								 * lists */
+	GvPanel		panel;
+	GvPoll		poll;
+} Grouping;
+
+/* Returns the number of groups to make of n lists of one parent. */
+static int32_t
+groups_of(const GvTree *tree, int32_t n)
+{
+	double		size = fmax(GROUP_LISTS, GROUP_FACTOR * sqrt(tree->nlists));
+
+	return n > size ? (int32_t) rint(n / size) : 1;
+}
+
+/*
+ * Returns the number of groups that a row tries: 2 nlists^(1/5).  It grows
+ * because, with more lists, a row's nearest lists are in more groups.
+ * Computed in whole numbers, which are the same on all machines.
+ */
+static int
+groups_to_try(int32_t nlists)
+{
+	int64_t		t = 2;
+
+	while (t < GV_TRIED_GROUPS && t * t * t * t * t < 32 * (int64_t) nlists)
+		t++;
+	return (int) t;
+}
+
+static GvKmeans
+spec_of(const GvTree *tree, int32_t n)
+{
+	GvKmeans	spec = {.dims = tree->dims, .n = n, .k = groups_of(tree, n),
+	.iterations = ITERATIONS, .max_imbalance = MAX_IMBALANCE, .seed = SEED};
+
+	return spec;
+}
+
+/* Returns the number of groups of all parents, at most. */
+static size_t
+most_groups(const GvTree *tree)
+{
+	size_t		n = 0;
+	int32_t		p;
+
+	for (p = 0; p < tree->nparents; p++)
+		n += groups_of(tree,
+					   tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
+	return n;
+}
+
+/*
+ * Lays out the memory that stays, and returns its size.  If `memory` is NULL,
+ * only computes the size.
+ */
+static size_t
+carve_groups(Grouping *g, const GvTree *tree, char *memory)
+{
+	size_t		ngroups = most_groups(tree);
+	size_t		next = 0;
+	size_t		centers = gv_carve(&next, sizeof(float) * ngroups * tree->dims);
+	size_t		starts = gv_carve(&next, sizeof(int32_t) * (ngroups + 1));
+	size_t		lists = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
+								 tree->nlists);
+	size_t		others = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
+								  tree->nlists);
+
+	if (memory != NULL)
+	{
+		g->centers = (float *) (memory + centers);
+		g->starts = (int32_t *) (memory + starts);
+		g->lists = (int32_t *) (memory + lists);
+		g->others = (int32_t *) (memory + others);
+	}
+	return next;
+}
+
+/*
+ * Lays out the scratch of the call, and returns its size.  If `memory` is
+ * NULL, only computes the size.
+ */
+static size_t
+carve_scratch(Grouping *g, const GvTree *tree, char *memory)
+{
+	size_t		next = 0;
+	size_t		most = 0;		/* bytes of scratch for k-means */
+	size_t		owners = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
+								  tree->nlists);
+	size_t		scratch;
+	int32_t		p;
+
+	for (p = 0; p < tree->nparents; p++)
+	{
+		GvKmeans	spec = spec_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
+		size_t		bytes = gv_kmeans_scratch(&spec);
+
+		most = bytes > most ? bytes : most;
+	}
+	scratch = gv_carve(&next, most);
+	nearest_carve(&g->nearest, tree->dims, GV_LIST_GROUPS, GV_NEAREST_ROWS,
+					 memory, &next);
+	panel_carve(&g->panel, tree->dims, memory, &next);
+	if (memory != NULL)
+	{
+		g->owners = (int32_t *) (memory + owners);
+		g->scratch = memory + scratch;
+	}
+	return next;
+}
+
+/* Returns 0 for an invalid tree. */
+size_t
+gv_groups_bytes(const GvTree *tree)
+{
+	Grouping	g;
+
+	return gv_valid_tree(tree) ? carve_groups(&g, tree, NULL) : 0;
+}
+
+/* Returns 0 for an invalid tree. */
+size_t
+gv_groups_scratch(const GvTree *tree)
+{
+	Grouping	g;
+
+	return gv_valid_tree(tree) ? carve_scratch(&g, tree, NULL) : 0;
+}
+
+/* Finds the centers of the groups, parent by parent. */
+static GvStatus
+make_centers(Grouping *g)
+{
+	const GvTree *tree = g->tree;
+	int32_t		p;
+
+	g->groups->ngroups = 0;
+	for (p = 0; p < tree->nparents; p++)
+	{
+		GvKmeans	spec = spec_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
+		int32_t		found;
+		GvStatus	status;
+
+		status = gv_kmeans(&spec, tree->centroids +
+						   (size_t) tree->parent_offsets[p] * tree->dims,
+						   g->centers +
+						   (size_t) g->groups->ngroups * tree->dims, &found,
+						   g->scratch, g->poll.stop);
+		if (status != GV_OK)
+			return status;
+		g->groups->ngroups += found;
+	}
+	return GV_OK;
+}
+
+/*
+ * Finds the groups to which each list belongs.  Returns false if the caller
+ * must give up.
+ */
+static bool
+find_owners(Grouping *g)
+{
+	const GvTree *tree = g->tree;
+	GvOffered	all = {.centroids = g->centers, .n = g->groups->ngroups};
+	int32_t		rows[GV_NEAREST_ROWS];
+	int32_t		done;
+	int			i;
+
+	for (i = 0; i < GV_NEAREST_ROWS; i++)
+		rows[i] = i;
+	for (done = 0; done < tree->nlists; done += GV_NEAREST_ROWS)
+	{
+		const float *x = tree->centroids + (size_t) done * tree->dims;
+		int			n = tree->nlists - done < GV_NEAREST_ROWS ?
+		tree->nlists - done : GV_NEAREST_ROWS;
+
+		nearest_begin(&g->nearest, n);
+		if (!nearest_offer(&g->nearest, x, rows, n, &all, &g->panel,
+							  &g->poll))
+			return false;
+		for (i = 0; i < n; i++)
+		{
+			const float *one = x + (size_t) i * tree->dims;
+
+			if (!gv_nearest_rescore(&g->nearest, i, one, g->centers))
+			{
+				if (gv_poll(&g->poll, (int64_t) all.n * tree->dims))
+					return false;
+				gv_nearest_rerank(&g->nearest, i, one, &all);
+			}
+			memcpy(g->owners + (size_t) (done + i) * g->each,
+				   &g->nearest.ids[i * GV_NEAREST_CAPACITY],
+				   sizeof(int32_t) * g->each);
+		}
+	}
+	return true;
+}
+
+/*
+ * Removes groups without lists, because a row that tries only such groups
+ * would find no list.
+ */
+static void
+drop_empty(Grouping *g)
+{
+	size_t		bytes = sizeof(float) * g->tree->dims;
+	int64_t		n = (int64_t) g->tree->nlists * g->each;
+	int32_t		kept = 0;
+	int64_t		i;
+	int32_t		c;
+
+	memset(g->starts, 0, sizeof(int32_t) * (size_t) g->groups->ngroups);
+	for (i = 0; i < n; i++)
+		g->starts[g->owners[i]] = 1;
+	for (c = 0; c < g->groups->ngroups; c++)
+	{
+		if (g->starts[c] == 0)
+			continue;
+		memmove(g->centers + (size_t) kept * g->tree->dims,
+				g->centers + (size_t) c * g->tree->dims, bytes);
+		g->starts[c] = kept++;
+	}
+	for (i = 0; i < n; i++)
+		g->owners[i] = g->starts[g->owners[i]];
+	g->groups->ngroups = kept;
+}
+
+/* Returns the first group of list l with a number below `group`, or -1. */
+static int32_t
+group_before(const Grouping *g, int32_t l, int32_t group)
+{
+	int			i;
+
+	for (i = 0; i < g->each; i++)
+		if (g->owners[(size_t) l * g->each + i] < group)
+			return g->owners[(size_t) l * g->each + i];
+	return -1;
+}
+
+/* Collects the lists of each group, ascending, by a counting sort. */
+static void
+group_lists(Grouping *g)
+{
+	int32_t		ngroups = g->groups->ngroups;
+	int64_t		n = (int64_t) g->tree->nlists * g->each;
+	int64_t		i;
+	int32_t		c;
+
+	memset(g->starts, 0, sizeof(int32_t) * ((size_t) ngroups + 1));
+	for (i = 0; i < n; i++)
+		g->starts[g->owners[i] + 1]++;
+	for (c = 0; c < ngroups; c++)
+		g->starts[c + 1] += g->starts[c];
+	for (i = 0; i < n; i++)
+	{
+		int32_t		at = g->starts[g->owners[i]]++;
+
+		g->lists[at] = (int32_t) (i / g->each);
+		g->others[at] = group_before(g, g->lists[at], g->owners[i]);
+	}
+	for (c = ngroups; c > 0; c--)
+		g->starts[c] = g->starts[c - 1];
+	g->starts[0] = 0;
+}
+
+GvStatus
+gv_groups_make(const GvTree *tree, GvGroups *groups, void *memory,
+			   void *scratch, const GvStop *stop)
+{
+	Grouping	g = {.tree = tree, .groups = groups, .poll = {stop, 0}};
+	GvStatus	status;
+
+	GV_CALL(gv_engine_calls, gv_valid_tree(tree) && groups != NULL &&
+			gv_valid_scratch(memory) && gv_valid_scratch(scratch) &&
+			gv_valid_stop(stop));
+	(void) carve_groups(&g, tree, memory);
+	(void) carve_scratch(&g, tree, scratch);
+	status = make_centers(&g);
+	if (status != GV_OK)
+		return status;
+	groups->tried = groups_to_try(tree->nlists);
+	g.each = groups->ngroups <= groups->tried ? 1 : GV_LIST_GROUPS;
+	if (!find_owners(&g))
+		return GV_CANCELED;
+	drop_empty(&g);
+	group_lists(&g);
+	groups->dims = tree->dims;
+	groups->nlists = tree->nlists;
+	groups->centroids = tree->centroids;
+	groups->centers = g.centers;
+	groups->starts = g.starts;
+	groups->lists = g.lists;
+	groups->others = g.others;
+	return GV_OK;
+}
+
+/* ----
+ * The lists of many vectors, through groups of lists (place.c).
+ *
+ * Rows are compared with the centers of all groups, but only with the lists of
+ * the nearest groups.  (row, group) pairs are sorted by group, so that a
+ * group's lists are compared with all their rows in one blocked product.
+ *
+ * The second list of a row is chosen by the SOAR rule: among the nearest lists
+ * it is the one that minimizes |r'|^2 + lambda (<r', r> / |r|)^2, where r and
+ * r' are the residuals in the first list and in the other.  If the two
+ * residuals are at right angles, the second list misleads for other queries
+ * than the first does.  Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR:
+ * Improved indexing for approximate nearest neighbor search", 2023.
+ */
+
+#define LAMBDA		1.5
+#define ROWS_AHEAD		2			/* rows that are prefetched, or rows whose
+								 * lists are, while one is processed */
+
+/* State of one call.  The arrays are in the caller's scratch. */
+typedef struct Placing
+{
+	const GvGroups *groups;
+	const float *x;				/* [n][dims] */
+	int64_t		n;
+	int			tried;			/* groups that each row tries */
+	GvNearest	centers;		/* groups near to GV_NEAREST_ROWS rows */
+	GvNearest	lists;			/* lists near to each of all rows */
+	int32_t    *groups_of;		/* [n][GV_TRIED_GROUPS] the nearest groups of
+								 * each row; -1: none */
+	int64_t    *starts;			/* [ngroups + 1] where each group's pairs
+								 * begin */
+	int32_t    *rows;			/* [n * tried] rows of the pairs, ordered by
+								 * group */
+	float	   *some;			/* [n or GV_NEAREST_ROWS][dims] rows' copies */
+	GvPanel		panel;
+	GvPoll		poll;
+} Placing;
+
+/*
+ * Lays out the scratch and returns its size.  If `scratch` is NULL, only
+ * computes the size.
+ */
+static size_t
+carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
+	  char *scratch)
+{
+	size_t		next = 0;
+	size_t		groups_of;
+	size_t		starts;
+	size_t		rows;
+	size_t		some;
+	int64_t		at_once = n < GV_NEAREST_ROWS ? n : GV_NEAREST_ROWS;
+
+	p->tried = groups->tried < groups->ngroups ? groups->tried :
+		groups->ngroups;
+	nearest_carve(&p->centers, groups->dims, p->tried, at_once, scratch,
+					 &next);
+	nearest_carve(&p->lists, groups->dims,
+					 lists_per_row < 2 ? 1 : GV_SOAR_LISTS,
+					 n, scratch, &next);
+	groups_of = gv_carve(&next, sizeof(int32_t) * n * GV_TRIED_GROUPS);
+	starts = gv_carve(&next, sizeof(int64_t) * ((size_t) groups->ngroups + 1));
+	rows = gv_carve(&next, sizeof(int32_t) * n * p->tried);
+	some = gv_carve(&next, sizeof(float) * at_once * groups->dims);
+	panel_carve(&p->panel, groups->dims, scratch, &next);
+	if (scratch != NULL)
+	{
+		p->groups_of = (int32_t *) (scratch + groups_of);
+		p->starts = (int64_t *) (scratch + starts);
+		p->rows = (int32_t *) (scratch + rows);
+		p->some = (float *) (scratch + some);
+	}
+	return next;
+}
+
+static bool
+valid_groups(const GvGroups *groups, int64_t nrows, int32_t lists_per_row)
+{
+	return groups != NULL && gv_valid_dims(groups->dims) &&
+		groups->nlists >= 1 && groups->ngroups >= 1 && groups->tried >= 1 &&
+		groups->tried <= GV_TRIED_GROUPS && groups->centroids != NULL &&
+		groups->centers != NULL && groups->starts != NULL &&
+		groups->lists != NULL && nrows >= 1 && nrows <= INT32_MAX &&
+		lists_per_row >= 1 && lists_per_row <= 2;
+}
+
+/* Returns 0 for invalid arguments. */
+size_t
+gv_place_scratch(const GvGroups *groups, int64_t n, int32_t lists_per_row)
+{
+	Placing		p;
+
+	return valid_groups(groups, n, lists_per_row) ?
+		carve(&p, groups, n, lists_per_row, NULL) : 0;
+}
+
+static const float *
+row_of(const Placing *p, int64_t row)
+{
+	return p->x + (size_t) row * p->groups->dims;
+}
+
+/* Returns the lists of a group, to be offered to rows. */
+static GvOffered
+lists_of(const Placing *p, int32_t group)
+{
+	const GvGroups *groups = p->groups;
+	int32_t		first = groups->starts[group];
+	GvOffered	offered = {.centroids = groups->centroids,
+		.n = groups->starts[group + 1] - first,
+		.members = groups->lists + first, .others = groups->others + first,
+	.tried = p->groups_of, .ntried = p->tried};
+
+	return offered;
+}
+
+/*
+ * Finds the nearest groups of rows first .. first + n - 1, n <=
+ * GV_NEAREST_ROWS.
+ */
+static bool
+find_groups(Placing *p, int64_t first, int n)
+{
+	GvOffered	all = {.centroids = p->groups->centers,
+	.n = p->groups->ngroups};
+	int32_t		rows[GV_NEAREST_ROWS];
+	int			i;
+	int			t;
+
+	for (i = 0; i < n; i++)
+		rows[i] = i;
+	nearest_begin(&p->centers, n);
+	if (!nearest_offer(&p->centers, row_of(p, first), rows, n, &all,
+						  &p->panel, &p->poll))
+		return false;
+	for (i = 0; i < n; i++)
+	{
+		if (!gv_nearest_rescore(&p->centers, i, row_of(p, first + i),
+								all.centroids))
+		{
+			if (gv_poll(&p->poll, (int64_t) all.n * p->groups->dims))
+				return false;
+			gv_nearest_rerank(&p->centers, i, row_of(p, first + i), &all);
+		}
+		for (t = 0; t < GV_TRIED_GROUPS; t++)
+			p->groups_of[(first + i) * GV_TRIED_GROUPS + t] = t < p->tried ?
+				gv_nearest_id(&p->centers, i, t) : -1;
+	}
+	return true;
+}
+
+/* Orders the (row, group) pairs by group, by a counting sort. */
+static void
+group_pairs(Placing *p)
+{
+	int32_t		ngroups = p->groups->ngroups;
+	int64_t		npairs = p->n * GV_TRIED_GROUPS;
+	int64_t		sum = 0;
+	int64_t		i;
+	int32_t		g;
+
+	memset(p->starts, 0, sizeof(int64_t) * ((size_t) ngroups + 1));
+	for (i = 0; i < npairs; i++)
+		if (p->groups_of[i] >= 0)
+			p->starts[p->groups_of[i]]++;
+	for (g = 0; g <= ngroups; g++)
+	{
+		int64_t		count = g < ngroups ? p->starts[g] : 0;
+
+		p->starts[g] = sum;
+		sum += count;
+	}
+	for (i = 0; i < npairs; i++)
+		if (p->groups_of[i] >= 0)
+			p->rows[p->starts[p->groups_of[i]]++] =
+				(int32_t) (i / GV_TRIED_GROUPS);
+	for (g = ngroups; g > 0; g--)
+		p->starts[g] = p->starts[g - 1];
+	p->starts[0] = 0;
+}
+
+/*
+ * Finds a row's nearest lists, after those of all its groups have been
+ * offered.
+ */
+static bool
+rescore_lists(Placing *p, int64_t row)
+{
+	const GvGroups *groups = p->groups;
+	int			i;
+
+	if (gv_nearest_rescore(&p->lists, row, row_of(p, row), groups->centroids))
+		return true;
+	for (i = 0; i < p->tried; i++)
+	{
+		GvOffered	offered = lists_of(p, p->groups_of[row * GV_TRIED_GROUPS + i]);
+
+		if (gv_poll(&p->poll, (int64_t) offered.n * groups->dims))
+			return false;
+		gv_nearest_rerank(&p->lists, row, row_of(p, row), &offered);
+	}
+	return true;
+}
+
+/* Offers every row the lists of its groups, and finds its nearest lists. */
+static bool
+find_lists(Placing *p)
+{
+	size_t		bytes = sizeof(float) * p->groups->dims;
+	int32_t		group;
+	int64_t		row;
+
+	nearest_begin(&p->lists, p->n);
+	for (group = 0; group < p->groups->ngroups; group++)
+	{
+		GvOffered	offered = lists_of(p, group);
+		int64_t		at;
+
+		for (at = p->starts[group]; at < p->starts[group + 1];
+			 at += GV_NEAREST_ROWS)
+		{
+			int64_t		left = p->starts[group + 1] - at;
+			int			n = left < GV_NEAREST_ROWS ? (int) left : GV_NEAREST_ROWS;
+			int			i;
+
+			for (i = 0; i < n; i++)
+			{
+				if (i + ROWS_AHEAD < n)
+					gv_nearest_fetch(row_of(p, p->rows[at + i + ROWS_AHEAD]),
+									 p->groups->dims);
+				memcpy(p->some + (size_t) i * p->groups->dims,
+					   row_of(p, p->rows[at + i]), bytes);
+			}
+			if (!nearest_offer(&p->lists, p->some, p->rows + at, n,
+								  &offered, &p->panel, &p->poll))
+				return false;
+		}
+	}
+	for (row = 0; row < p->n; row++)
+	{
+		if (row + ROWS_AHEAD < p->n)
+			nearest_prepare(&p->lists, row + ROWS_AHEAD,
+							   p->groups->centroids);
+		if (gv_poll(&p->poll, (int64_t) p->lists.kept * p->groups->dims) ||
+			!rescore_lists(p, row))
+			return false;
+	}
+	return true;
+}
+
+int32_t
+gv_soar(int32_t dims, const float *x, const float *first,
+		const float *const *others, int32_t n)
+{
+	double		square;
+	double		least = 0.0;
+	int32_t		best = -1;
+	int32_t		i;
+
+	if (!gv_valid_dims(dims) || n < 1)
+		return -1;
+	square = gv_cpu_sqdist(x, first, dims);
+	for (i = 0; i < n; i++)
+	{
+		double		cost = gv_cpu_sqdist(x, others[i], dims);
+		double		product = 0.0;
+		float		sums[GV_CPU_LANES];
+		int			l;
+
+		gv_kernels->residual_products(x, others[i], first, dims, sums);
+		for (l = 0; l < GV_CPU_LANES; l++)
+			product += sums[l];
+		if (square > 0.0)
+			cost += LAMBDA * product * product / square;
+		if (best < 0 || cost < least)
+		{
+			least = cost;
+			best = i;
+		}
+	}
+	return best;
+}
+
+/* Returns the second list of a row, or -1 if there is only one list. */
+static int32_t
+second_list(const Placing *p, int64_t row)
+{
+	const GvGroups *groups = p->groups;
+	const float *others[GV_SOAR_LISTS];
+	int32_t		n = 0;
+	int32_t		best;
+
+	while (n + 1 < p->lists.wanted && gv_nearest_id(&p->lists, row, n + 1) >= 0)
+	{
+		others[n] = groups->centroids +
+			(size_t) gv_nearest_id(&p->lists, row, n + 1) * groups->dims;
+		n++;
+	}
+	best = gv_soar(groups->dims, row_of(p, row), groups->centroids +
+				   (size_t) gv_nearest_id(&p->lists, row, 0) * groups->dims,
+				   others, n);
+	return best < 0 ? -1 : gv_nearest_id(&p->lists, row, best + 1);
+}
+
+GvStatus
+gv_place(const GvGroups *groups, const float *x, int64_t n,
+		 int32_t lists_per_row,
+		 int32_t *lists, void *scratch, const GvStop *stop)
+{
+	Placing		p = {.groups = groups, .x = x, .n = n, .poll = {stop, 0}};
+	int64_t		row;
+
+	GV_CALL(gv_engine_calls, valid_groups(groups, n, lists_per_row) &&
+			x != NULL &&
+			lists != NULL && gv_valid_scratch(scratch) &&
+			gv_valid_stop(stop));
+	(void) carve(&p, groups, n, lists_per_row, scratch);
+	for (row = 0; row < n; row += GV_NEAREST_ROWS)
+		if (!find_groups(&p, row, n - row < GV_NEAREST_ROWS ? (int) (n - row) :
+						 GV_NEAREST_ROWS))
+			return GV_CANCELED;
+	group_pairs(&p);
+	if (!find_lists(&p))
+		return GV_CANCELED;
+	for (row = 0; row < n; row++)
+	{
+		lists[row * lists_per_row] = gv_nearest_id(&p.lists, row, 0);
+		if (lists_per_row < 2)
+			continue;
+		if (gv_poll(&p.poll, (int64_t) GV_SOAR_LISTS * 3 * groups->dims))
+			return GV_CANCELED;
+		lists[row * lists_per_row + 1] = second_list(&p, row);
+	}
+	return GV_OK;
+}
