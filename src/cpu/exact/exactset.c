@@ -1,23 +1,778 @@
 /*
  * exactset.c
- *		Exact search over rows that come in batches.
+ *		The rows nearest to one query so far (see exact.h).
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/exact/exact.h"
+
+/* Returns whether a comes before b. */
+static inline bool
+is_before(GvKnn a, GvKnn b)
+{
+	if (a.distance < b.distance)
+		return true;
+	if (a.distance > b.distance)
+		return false;
+	if (a.distance != a.distance || b.distance != b.distance)
+		if ((a.distance != a.distance) != (b.distance != b.distance))
+			return b.distance != b.distance;
+	return a.position < b.position;
+}
+
+/* Removes the top of a heap of n pairs, and inserts `moved`. */
+static void
+replace_top(GvKnn *heap, int64_t n, GvKnn moved)
+{
+	int64_t		place = 0;
+
+	while (place < n / 2)
+	{
+		int64_t		child = 2 * place + 1;
+
+		if (child + 1 < n && is_before(heap[child], heap[child + 1]))
+			child++;
+		if (!is_before(moved, heap[child]))
+			break;
+		heap[place] = heap[child];
+		place = child;
+	}
+	heap[place] = moved;
+}
+
+/* Makes a heap of n free places. */
+static void
+knn_reset(GvKnn *heap, int64_t n)
+{
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		heap[i].distance = NAN;
+		heap[i].position = GV_NO_ROW;
+	}
+}
+
+/* Keeps a row if it comes before the last row kept, which is then dropped. */
+static void
+knn_push(GvKnn *heap, int64_t n, double distance, int64_t position)
+{
+	GvKnn		pair = {distance, position};
+
+	if (is_before(pair, heap[0]))
+		replace_top(heap, n, pair);
+}
+
+/*
+ * Orders the pairs: the nearest row first, free places last.  They are no heap
+ * afterwards.  Returns false if the caller must give up.
+ */
+static bool
+knn_sort(GvKnn *heap, int64_t n, GvPoll *poll)
+{
+	while (n > 1)
+	{
+		GvKnn		last = heap[0];
+
+		if (gv_poll(poll, GV_KNN_WORK))
+			return false;
+		n--;
+		replace_top(heap, n, heap[n]);
+		heap[n] = last;
+	}
+	return true;
+}
+
+/* ----
+ * Compares a panel of rows with a tile of queries, and rescores pairs.
+ */
+
+#define MANY_LEFT		8		/* rows left from which on it pays to look for
+								 * twins */
+
+bool
+gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
+				int64_t position, GvReranked *reranked)
+{
+	const GvSetSpec *spec = &exact->spec;
+	GvKnn	   *nearest = gv_exact_knn(exact, query);
+	GvKnn		last = nearest[0];
+
+	if (gv_exact_is_self(exact, query, position))
+		return false;
+
+	/*
+	 * All distances of this query are NaN, so the smallest positions count.
+	 * Rows do not come in the order of their positions, so without this test
+	 * many would be rescored.
+	 */
+	if (exact->lists != NULL && last.distance != last.distance &&
+		last.position < position && exact->prefiltered[query].is_null)
+		return false;
+	if (reranked->row == NULL ||
+		memcmp(reranked->row, row, sizeof(float) * (size_t) spec->dims) != 0)
+		reranked->distance = gv_set_distance((GvSetMetric) spec->metric,
+											 exact->queries +
+											 query * spec->dims, row,
+											 spec->dims);
+	reranked->row = row;
+	knn_push(nearest, exact->kept, reranked->distance, position);
+	return nearest[0].position != last.position;
+}
+
+/*
+ * Returns the limit of a query's estimates, which follows from the neighbors
+ * that the query has found.
+ */
+static float
+limit_of(const GvExact *exact, int64_t query)
+{
+	const GvPrefiltered *prefiltered = &exact->prefiltered[query];
+
+	/* rows with smaller positions may still come, and all have distance NaN */
+	if (exact->lists != NULL && prefiltered->is_null)
+		return HUGE_VALF;
+	return gv_prefilter_limit(&exact->prefilter, prefiltered,
+							  gv_exact_knn(exact, query)[0]);
+}
+
+static bool
+exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
+{
+	const GvSetSpec *spec = &exact->spec;
+	int64_t		query;
+
+	gv_prefilter_fit(&exact->prefilter, rows,
+					 n < GV_EXACT_QUERIES ? n : GV_EXACT_QUERIES,
+					 exact->placed);
+	for (query = 0; query < spec->nqueries; query++)
+	{
+		if (gv_poll(poll, 8 * (int64_t) spec->dims))
+			return false;
+		exact->prefiltered[query] =
+			gv_prefilter_query(&exact->prefilter,
+							   exact->queries + query * spec->dims,
+							   exact->placed);
+		exact->limits[query] = limit_of(exact, query);
+	}
+	return true;
+}
+
+/*
+ * Finds for each row of a panel its twin: the first row of the panel that has
+ * the same bits.
+ */
+static void
+find_twins(GvExact *exact, const GvPairing *pairing)
+{
+	size_t		bytes = sizeof(float) * (size_t) exact->spec.dims;
+	const char *rows = (const char *) pairing->rows;
+	int			row;
+
+	for (row = 0; row < pairing->nrows; row++)
+	{
+		int			twin = 0;
+
+		/*
+		 * rows with the same bits have the same square, and few other rows
+		 * have it
+		 */
+		while (twin < row &&
+			   (pairing->squares[twin] != pairing->squares[row] ||
+				memcmp(rows + pairing->places[twin] * bytes,
+					   rows + pairing->places[row] * bytes, bytes) != 0))
+			twin++;
+		exact->twins[row] = (uint8_t) twin;
+	}
+	exact->has_twins = true;
+}
+
+/*
+ * Returns whether a row that was rescored, and did not change the query's last
+ * neighbor, was too far away.  If so, every later row with the same bits is
+ * too far, too, because it comes after this one.
+ */
+static bool
+is_refused(const GvExact *exact, int64_t query, int64_t position)
+{
+	return gv_exact_knn(exact, query)[0].position != GV_NO_ROW &&
+		!gv_exact_is_self(exact, query, position);
+}
+
+/*
+ * Rescores the rows of a panel that the prefilter of one query lets through.
+ * Returns false if the caller must give up.
+ */
+static bool
+sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
+{
+	uint64_t	refused = 0;	/* twins whose other rows are not rescored */
+	const float *products = exact->products + i * GV_PREFILTER_ROWS;
+	int64_t		query = pairing->queries[i];
+	float	   *limit = &exact->limits[query];
+	uint64_t	left = gv_kernels->within(pairing->squares, products, *limit);
+	GvReranked	reranked = {NULL, 0.0};
+
+	if (pairing->nrows < GV_PREFILTER_ROWS)
+		left &= (UINT64_C(1) << pairing->nrows) - 1;
+	if (!exact->has_twins && __builtin_popcountll(left) >= MANY_LEFT)
+		find_twins(exact, pairing);
+	for (; left != 0; left &= left - 1)
+	{
+		int			row = __builtin_ctzll(left);
+		int			twin = exact->has_twins ? exact->twins[row] : row;
+		int64_t		place;
+
+		if ((refused >> twin & 1) != 0)
+			continue;
+
+		/*
+		 * the limit may have fallen since the estimates were compared with it
+		 */
+		if (pairing->squares[row] - 2.0f * products[row] > *limit)
+			continue;
+		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_KNN_WORK))
+			return false;
+		place = pairing->places[row];
+		if (gv_exact_rerank(exact, query,
+							pairing->rows + place * exact->spec.dims,
+							pairing->first + place, &reranked))
+			*limit = limit_of(exact, query);
+		else if (is_refused(exact, query, pairing->first + place))
+			refused |= UINT64_C(1) << twin;
+	}
+	return true;
+}
+
+static bool
+exact_pairs(GvExact *exact, const GvPairing *pairing, GvPoll *poll)
+{
+	int32_t		dims = exact->spec.dims;
+	int32_t		first;
+	int			i;
+
+	if (gv_poll(poll, (int64_t) pairing->nqueries * GV_PREFILTER_ROWS * dims))
+		return false;
+	exact->has_twins = false;
+	memset(exact->products, 0,
+		   sizeof(float) * pairing->nqueries * GV_PREFILTER_ROWS);
+	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
+		gv_kernels->estimate(exact->placed + first, dims, pairing->nqueries,
+							 dims - first < GV_CPU_SLICE_DIMS ?
+							 dims - first : GV_CPU_SLICE_DIMS,
+							 pairing->panel + (size_t) first *
+							 GV_PREFILTER_ROWS,
+							 exact->products);
+	for (i = 0; i < pairing->nqueries; i++)
+		if (!sift(exact, pairing, i, poll))
+			return false;
+	return true;
+}
+
+void
+gv_exact_place(GvExact *exact, const int64_t *queries, int n)
+{
+	int64_t		dims = exact->spec.dims;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		gv_prefilter_place(&exact->prefilter, &exact->prefiltered[queries[i]],
+						   exact->queries + queries[i] * dims,
+						   exact->placed + i * dims);
+}
+
+/* ----
+ * Lists of queries and rows (see exact.h).
+ *
+ * The nearest lists are defined by an exact search among centroids, and are
+ * found by it.
+ */
+
+#define GATHERED_FLOATS	(1 << 23)	/* floats of the rows of a block */
+#define ROWS_OF_LIST	1024	/* rows of a list; more do not help */
+#define ASKED_VECTORS	4096	/* vectors searched for at a time */
+#define ASKED_RESULTS	(1 << 20)	/* results of a search, about */
+
+/*
+ * Returns the number of rows in a block.  In a panel each row takes at least a
+ * whole slice.
+ */
+static int64_t
+block_rows(const GvSetSpec *spec)
+{
+	int64_t		floats = spec->dims > GV_CPU_SLICE_DIMS ? spec->dims :
+	GV_CPU_SLICE_DIMS;
+	int64_t		rows = GATHERED_FLOATS / floats;
+
+	if (rows < GV_PREFILTER_ROWS)
+		rows = GV_PREFILTER_ROWS;
+	if (rows > spec->nlists * (int64_t) ROWS_OF_LIST)
+		rows = spec->nlists * (int64_t) ROWS_OF_LIST;
+	return rows < spec->nrows ? rows : spec->nrows;
+}
+
+/* Allows for panels that are half empty, on average. */
+int32_t
+gv_near_lists_panels(const GvSetSpec *spec)
+{
+	return (int32_t) (2 * (block_rows(spec) / GV_PREFILTER_ROWS + 1));
+}
+
+/* Returns the spec of an exact search among centroids, for n vectors. */
+static GvSetSpec
+search_spec(const GvSetSpec *spec, GvSetMetric metric, int32_t k, int64_t n)
+{
+	GvSetSpec	search = {.kind = GV_SET_EXACT, .metric = metric,
+	.dims = spec->dims, .k = k, .nqueries = n, .nrows = spec->nlists};
+
+	return search;
+}
+
+/*
+ * Returns the number of vectors to search for at a time, if k centroids are
+ * needed for each.
+ */
+static int64_t
+asked_at_a_time(int32_t k)
+{
+	int64_t		most = ASKED_RESULTS / k;
+
+	if (most < 1)
+		return 1;
+	return most < ASKED_VECTORS ? most : ASKED_VECTORS;
+}
+
+/* Returns the bytes of such a search and its results. */
+static int64_t
+search_size(const GvSetSpec *spec, int32_t k)
+{
+	int64_t		n = asked_at_a_time(k);
+	GvSetSpec	search = search_spec(spec, (GvSetMetric) spec->metric, k, n);
+
+	return gv_cpu_exact_set.size(&search) + n * k * (int64_t) sizeof(int64_t);
+}
+
+static int64_t
+found_of(const GvSetSpec *spec)
+{
+	int64_t		rows = block_rows(spec);
+
+	return spec->nqueries > rows ? spec->nqueries : rows;
+}
+
+int64_t
+gv_near_lists_size(const GvSetSpec *spec)
+{
+	int64_t		nlists = spec->nlists;
+	int64_t		list = (int64_t) sizeof(float) * spec->dims +
+	(int64_t) sizeof(int32_t) * (spec->probes + 1) +
+	2 * (int64_t) sizeof(int64_t);
+	int64_t		row = (int64_t) sizeof(float) * spec->dims +
+	(int64_t) sizeof(int32_t);
+	int64_t		asked = search_size(spec, 1);
+	int64_t		asked_near = search_size(spec, spec->probes);
+
+	return nlists * list + block_rows(spec) * row +
+		spec->nqueries * (int64_t) sizeof(int64_t) +
+		found_of(spec) * (int64_t) sizeof(int32_t) +
+		(asked > asked_near ? asked : asked_near);
+}
+
+void
+gv_near_lists_drop(GvNearLists *lists)
+{
+	if (lists == NULL)
+		return;
+	free(lists->centroids);
+	free(lists->near);
+	free(lists->query_order);
+	free(lists->query_starts);
+	free(lists->rows);
+	free(lists->row_order);
+	free(lists->row_starts);
+	free(lists->panels);
+	free(lists->found);
+	free(lists);
+}
+
+GvNearLists *
+gv_near_lists_make(const GvSetSpec *spec)
+{
+	GvNearLists *lists = calloc(1, sizeof(*lists));
+	int64_t		nlists = spec->nlists;
+
+	if (lists == NULL)
+		return NULL;
+	lists->spec = *spec;
+	lists->capacity = block_rows(spec);
+	lists->centroids = gv_cpu_take(nlists * spec->dims, sizeof(float));
+	lists->near = gv_cpu_take(nlists * spec->probes, sizeof(int32_t));
+	lists->query_order = gv_cpu_take(spec->nqueries, sizeof(int64_t));
+	lists->query_starts = gv_cpu_take(nlists + 1, sizeof(int64_t));
+	lists->rows = gv_cpu_take(lists->capacity * spec->dims, sizeof(float));
+	lists->row_order = gv_cpu_take(lists->capacity, sizeof(int32_t));
+	lists->row_starts = gv_cpu_take(nlists + 1, sizeof(int64_t));
+	lists->panels = gv_cpu_take(nlists, sizeof(int32_t));
+	lists->found = gv_cpu_take(found_of(spec), sizeof(int32_t));
+	if (lists->centroids != NULL && lists->near != NULL &&
+		lists->query_order != NULL && lists->query_starts != NULL &&
+		lists->rows != NULL && lists->row_order != NULL &&
+		lists->row_starts != NULL && lists->panels != NULL &&
+		lists->found != NULL)
+		return lists;
+	gv_near_lists_drop(lists);
+	return NULL;
+}
+
+static void
+near_lists_put(GvNearLists *lists, const float *centroids, int64_t first,
+				  int64_t n)
+{
+	int64_t		dims = lists->spec.dims;
+
+	memcpy(lists->centroids + first * dims, centroids,
+		   sizeof(float) * (size_t) (n * dims));
+}
+
+static int64_t
+near_lists_add(GvNearLists *lists, const float *rows, int64_t n)
+{
+	int64_t		dims = lists->spec.dims;
+	int64_t		left = lists->capacity - lists->nrows;
+
+	if (n > left)
+		n = left;
+	memcpy(lists->rows + lists->nrows * dims, rows,
+		   sizeof(float) * (size_t) (n * dims));
+	lists->nrows += n;
+	return n;
+}
+
+static void
+near_lists_next(GvNearLists *lists)
+{
+	lists->first += lists->nrows;
+	lists->nrows = 0;
+}
+
+/* Finds the centroids nearest to each of some vectors -> found [n][k]. */
+static GvStatus
+ask_some(const GvNearLists *lists, const GvSetSpec *search,
+		 const float *vectors, int32_t *found, const GvStop *stop)
+{
+	const GvSetOps *ops = &gv_cpu_exact_set;
+	int64_t		n = search->nqueries * search->k;
+	int64_t    *numbers = gv_cpu_take(n, sizeof(int64_t));
+	GvSetDone	done = {0};
+	void	   *state;
+	GvStatus	status;
+	int64_t		i;
+
+	status = numbers == NULL ? GV_NO_MEMORY : ops->create(search, &state);
+	if (status != GV_OK)
+	{
+		free(numbers);
+		return status;
+	}
+	status = ops->put(state, GV_SET_QUERIES, vectors, 0, search->nqueries,
+					  stop);
+	if (status == GV_OK)
+		status = ops->put(state, GV_SET_ROWS, lists->centroids, 0,
+						  search->nrows, stop);
+	if (status == GV_OK)
+		status = ops->run(state, &done, stop);
+	if (status == GV_OK)
+		status = ops->get(state, GV_SET_POSITIONS, 0, n, numbers);
+	for (i = 0; status == GV_OK && i < n; i++)
+		found[i] = (int32_t) numbers[i];
+	ops->drop(state);
+	free(numbers);
+	return status;
+}
+
+/* Like ask_some, for any number of vectors [n][dims]. */
+static GvStatus
+ask(const GvNearLists *lists, GvSetMetric metric, int32_t k,
+	const float *vectors, int64_t n, int32_t *found, const GvStop *stop)
+{
+	int64_t		most = asked_at_a_time(k);
+	GvStatus	status = GV_OK;
+	int64_t		done;
+
+	for (done = 0; status == GV_OK && done < n; done += most)
+	{
+		GvSetSpec	search = search_spec(&lists->spec, metric, k,
+										 n - done < most ? n - done : most);
+
+		status = ask_some(lists, &search, vectors + done * search.dims,
+						  found + done * k, stop);
+	}
+	return status;
+}
+
+/* Finds the list of each vector, and stores it in lists->found. */
+static GvStatus
+find_lists(GvNearLists *lists, const float *vectors, int64_t n,
+		   const GvStop *stop)
+{
+	GvSetMetric metric = (GvSetMetric) lists->spec.metric;
+
+	return ask(lists, metric == GV_SET_IP ? GV_SET_L2 : metric, 1, vectors, n,
+			   lists->found, stop);
+}
+
+/*
+ * Computes from lists->found [n] where each list begins, if vectors are
+ * ordered by list.
+ */
+static void
+count(const GvNearLists *lists, int64_t n, int64_t *starts)
+{
+	int64_t		i;
+	int32_t		list;
+
+	memset(starts, 0, sizeof(int64_t) * ((size_t) lists->spec.nlists + 1));
+	for (i = 0; i < n; i++)
+		starts[lists->found[i] + 1]++;
+	for (list = 0; list < lists->spec.nlists; list++)
+		starts[list + 1] += starts[list];
+}
+
+/*
+ * Orders the queries by list, and finds the lists that are near to each list.
+ */
+static GvStatus
+sort_queries(GvNearLists *lists, const float *queries, const GvStop *stop)
+{
+	const GvSetSpec *spec = &lists->spec;
+	int64_t    *starts = lists->query_starts;
+	GvStatus	status;
+	int64_t		i;
+
+	status = ask(lists, (GvSetMetric) spec->metric, spec->probes,
+				 lists->centroids, spec->nlists, lists->near, stop);
+	if (status == GV_OK)
+		status = find_lists(lists, queries, spec->nqueries, stop);
+	if (status != GV_OK)
+		return status;
+	count(lists, spec->nqueries, starts);
+	for (i = 0; i < spec->nqueries; i++)
+		lists->query_order[starts[lists->found[i]]++] = i;
+	/* each start has become the end of its list */
+	memmove(starts + 1, starts, sizeof(int64_t) * (size_t) spec->nlists);
+	starts[0] = 0;
+	lists->has_queries = true;
+	return GV_OK;
+}
+
+static GvStatus
+near_lists_sort(GvNearLists *lists, const float *queries,
+				   const GvStop *stop)
+{
+	int64_t    *starts = lists->row_starts;
+	GvStatus	status = GV_OK;
+	int64_t		i;
+
+	if (!lists->has_queries)
+		status = sort_queries(lists, queries, stop);
+	if (status == GV_OK)
+		status = find_lists(lists, lists->rows, lists->nrows, stop);
+	if (status != GV_OK)
+		return status;
+	count(lists, lists->nrows, starts);
+	for (i = 0; i < lists->nrows; i++)
+		lists->row_order[starts[lists->found[i]]++] = (int32_t) i;
+	memmove(starts + 1, starts, sizeof(int64_t) * (size_t) lists->spec.nlists);
+	starts[0] = 0;
+	return GV_OK;
+}
+
+/* ----
+ * Exact search among the rows of near lists only.
+ *
+ * Rows and queries are ordered by list (exact.h).  A tile of queries of
+ * one list is compared with the panels of the lists near to that list, the
+ * nearest list first, so that limits fall before most rows are compared.
+ */
+
+/* Makes panel number `panel` from n rows of one list. */
+static void
+gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
+{
+	int64_t		dims = exact->spec.dims;
+	const float *rows = exact->lists->rows;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		memcpy(exact->gathered + i * dims, rows + places[i] * dims,
+			   sizeof(float) * (size_t) dims);
+	gv_prefilter_rows(&exact->prefilter, exact->gathered, n, exact->placed,
+					  exact->panels + panel * gv_prefilter_panel((int32_t) dims),
+					  exact->squares + panel * (int64_t) GV_PREFILTER_ROWS);
+}
+
+/*
+ * Makes the panels of the block's lists from `from` on, of as many lists as
+ * fit the memory.  At least one list fits, because no list has more rows than
+ * the block.  Returns the first list that is left, or -1 if the caller must
+ * give up.
+ */
+static int32_t
+gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
+{
+	GvNearLists *lists = exact->lists;
+	int64_t		dims = exact->spec.dims;
+	int32_t		npanels = 0;
+	int32_t		list;
+
+	for (list = from; list < exact->spec.nlists; list++)
+	{
+		int64_t		first = lists->row_starts[list];
+		int64_t		n = lists->row_starts[list + 1] - first;
+		int64_t		done;
+
+		if (npanels + (n + GV_PREFILTER_ROWS - 1) / GV_PREFILTER_ROWS >
+			exact->npanels)
+			break;
+		lists->panels[list] = npanels;
+		for (done = 0; done < n; done += GV_PREFILTER_ROWS)
+		{
+			if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * dims))
+				return -1;
+			gather_panel(exact, lists->row_order + first + done,
+						 n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
+						 GV_PREFILTER_ROWS, npanels++);
+		}
+	}
+	return list;
+}
+
+/*
+ * Compares a tile of queries, which gv_exact_place has placed, with the rows
+ * of a list.
+ */
+static bool
+pair_list(GvExact *exact, GvPairing *pairing, int32_t list, GvPoll *poll)
+{
+	const GvNearLists *lists = exact->lists;
+	int64_t		panel = lists->panels[list];
+	int64_t		next = lists->row_starts[list];
+	int64_t		end = lists->row_starts[list + 1];
+
+	for (; next < end; next += GV_PREFILTER_ROWS)
+	{
+		pairing->places = lists->row_order + next;
+		pairing->nrows = end - next < GV_PREFILTER_ROWS ? (int) (end - next) :
+			GV_PREFILTER_ROWS;
+		pairing->panel = exact->panels +
+			panel * gv_prefilter_panel(exact->spec.dims);
+		pairing->squares = exact->squares + panel * GV_PREFILTER_ROWS;
+		if (!exact_pairs(exact, pairing, poll))
+			return false;
+		panel++;
+	}
+	return true;
+}
+
+/*
+ * Compares the queries of a list with the rows of those near lists that are in
+ * from .. to - 1.
+ */
+static bool
+pair_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
+{
+	const GvNearLists *lists = exact->lists;
+	const int32_t *near = lists->near + list * (int64_t) exact->spec.probes;
+	GvPairing	pairing = {.rows = lists->rows, .first = lists->first};
+	int64_t		next = lists->query_starts[list];
+	int64_t		end = lists->query_starts[list + 1];
+	int32_t		i;
+
+	for (; next < end; next += GV_EXACT_QUERIES)
+	{
+		pairing.queries = lists->query_order + next;
+		pairing.nqueries = end - next < GV_EXACT_QUERIES ? (int) (end - next) :
+			GV_EXACT_QUERIES;
+		gv_exact_place(exact, pairing.queries, pairing.nqueries);
+		if (gv_poll(poll, exact->spec.probes +
+					8 * (int64_t) GV_EXACT_QUERIES * exact->spec.dims))
+			return false;
+		for (i = 0; i < exact->spec.probes; i++)
+			if (near[i] >= from && near[i] < to &&
+				!pair_list(exact, &pairing, near[i], poll))
+				return false;
+	}
+	return true;
+}
+
+GvStatus
+gv_exact_search_lists(GvExact *exact, const GvStop *stop)
+{
+	GvNearLists *lists = exact->lists;
+	GvPoll		poll = {stop, 0};
+	GvStatus	status;
+	int32_t		from;
+	int32_t		to;
+	int32_t		list;
+
+	if (lists->nrows == 0)
+		return GV_OK;
+	status = near_lists_sort(lists, exact->queries, stop);
+	if (status != GV_OK)
+		return status;
+	if (!exact->prefilter.is_fitted &&
+		!exact_prepare(exact, lists->rows, lists->nrows, &poll))
+		return GV_CANCELED;
+	for (from = 0; from < exact->spec.nlists; from = to)
+	{
+		to = gather_panels(exact, from, &poll);
+		if (to < 0)
+			return GV_CANCELED;
+		for (list = 0; list < exact->spec.nlists; list++)
+			if (!pair_near(exact, list, from, to, &poll))
+				return GV_CANCELED;
+	}
+	near_lists_next(lists);
+	return GV_OK;
+}
+
+GvStatus
+gv_exact_put_listed(GvExact *exact, const float *rows, int64_t n,
+					const GvStop *stop)
+{
+	int64_t		done = 0;
+
+	while (done < n)
+	{
+		done += near_lists_add(exact->lists,
+								  rows + done * exact->spec.dims, n - done);
+		if (exact->lists->nrows == exact->lists->capacity)
+		{
+			GvStatus	status = gv_exact_search_lists(exact, stop);
+
+			if (status != GV_OK)
+				return status;
+		}
+	}
+	return GV_OK;
+}
+
+/* ----
+ * Exact search over rows that come in batches.
  *
  * A block of rows at a time is made into panels, and all queries are
  * multiplied with the panels, a tile of queries at a time.  Pairs that the
- * prefilter (gv_screen.h) cannot discard are rescored by gv_set_distance.  A
+ * prefilter (exact.h) cannot discard are rescored by gv_set_distance.  A
  * query's limit falls with its first rows, so of n rows in random order about
  * k (1 + log(n / k)) are rescored.
  *
- * exactlists.c handles lists.  If all lists are near, lists make no difference
+ * exactset.c handles lists.  If all lists are near, lists make no difference
  * and are ignored.
  *
  * The memory that is needed, besides the queries and their neighbors, is that
  * of a block.
  */
-#include <math.h>
-#include <string.h>
-
-#include "cpu/exact/gv_exactset.h"
 
 #define BLOCK_FLOATS	(1 << 21)	/* floats in a block's panels, about, for
 									 * large dims */
@@ -219,7 +974,7 @@ reset_nearest(GvExact *exact, int64_t first, int64_t n, GvPoll *poll)
 	{
 		if (gv_poll(poll, exact->kept))
 			return false;
-		gv_knn_reset(exact->nearest + i * exact->kept, exact->kept);
+		knn_reset(exact->nearest + i * exact->kept, exact->kept);
 	}
 	return true;
 }
@@ -353,7 +1108,7 @@ prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			pairing.nrows = n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
 				GV_PREFILTER_ROWS;
 			pairing.squares = exact->squares + done;
-			if (!gv_exact_pairs(exact, &pairing, poll))
+			if (!exact_pairs(exact, &pairing, poll))
 				return false;
 			pairing.panel += gv_prefilter_panel(spec->dims);
 		}
@@ -376,7 +1131,7 @@ search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return rerank_rows(exact, rows, first, n, stop);
 	if (!exact->prefilter.is_fitted &&
-		!gv_exact_prepare(exact, rows, n, &poll))
+		!exact_prepare(exact, rows, n, &poll))
 		return GV_CANCELED;
 	for (done = 0; done < n; done += block)
 		if (!prefilter_block(exact, rows + done * dims, first + done,
@@ -424,7 +1179,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 	if (input == GV_SET_LISTS)
 	{
 		if (exact->lists != NULL)
-			gv_near_lists_put(exact->lists, items, first, n);
+			near_lists_put(exact->lists, items, first, n);
 		return GV_OK;
 	}
 	memcpy(exact->self + first, items, sizeof(int64_t) * (size_t) n);
@@ -448,7 +1203,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	if (status != GV_OK)
 		return status;
 	for (q = 0; q < exact->spec.nqueries; q++)
-		if (!gv_knn_sort(gv_exact_knn(exact, q), exact->kept, &poll))
+		if (!knn_sort(gv_exact_knn(exact, q), exact->kept, &poll))
 			return GV_CANCELED;
 	done->passes = 1;
 	done->finished = 1;

@@ -3,7 +3,7 @@
  *		The table of set operations on processors, which are the oracle for
  *		those of every other engine.
  */
-#include "cpu/exact/gv_exactset.h"
+#include "cpu/exact/exact.h"
 #include "cpu/set/gv_cpu_set.h"
 
 const GvSetBackend gv_cpu_sets = {

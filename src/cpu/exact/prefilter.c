@@ -1,7 +1,7 @@
 /*
- * screen.c
+ * prefilter.c
  *		Discards pairs of a query and a row that are certainly too far apart
- *		(see gv_screen.h).
+ *		(see exact.h).
  *
  * Let u = 2^-24 and v = 2^-53.  Let p(q) and p(x) be the placed vectors,
  * exact, and a and b the same vectors as stored.  |a - p(q)| <= u |a| + h,
@@ -38,7 +38,8 @@
  */
 #include <math.h>
 
-#include "cpu/exact/gv_screen.h"
+#include "cpu/exact/exact.h"
+
 #include "cpu/pq/assign.h"
 
 #define UNIT		GV_FILTER_UNIT	/* u */
