@@ -1,6 +1,158 @@
 /*
  * sampleselect.c
- *		SampleSelect of one row: its first k items, in order.
+ *		SampleSelect's splitters: the sample, the search tree, and the
+ *		histogram.
+ *
+ * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019; the
+ * tree is that of Sanders, Winkel, "Super Scalar Sample Sort", 2004.
+ */
+#include "cpu/select/items.h"
+
+#include "engine/gv_call.h"
+
+#define CHUNK	256				/* items made at a time */
+
+/*
+ * Makes the tree of the sorted splitters.  The lowest level has every second
+ * splitter, and each level above it every second one of the rest.
+ */
+static void
+plant(GvSplitters *splitters)
+{
+	int			level;
+	int			j;
+	int			node = 0;
+
+	for (level = 0; level < GV_BUCKET_BITS; level++)
+	{
+		int			reach = 1 << (GV_BUCKET_BITS - 1 - level);
+
+		for (j = 0; j < 1 << level; j++)
+			splitters->tree[node++] =
+				splitters->sorted[(2 * j + 1) * reach - 1];
+	}
+}
+
+/* Takes a sample of a range that covers all of values [n]. */
+static void
+sample_whole(const float *values, int64_t n, uint64_t state, uint64_t *sample)
+{
+	int64_t		j;
+
+	for (j = 0; j < GV_SAMPLE_ITEMS; j++)
+	{
+		int64_t		place = gv_sample_place(&state, j, n);
+
+		sample[j] = gv_item(values[place], place);
+	}
+}
+
+/*
+ * Takes a sample of a range that covers a part of the values, which must be
+ * counted to find the places.
+ */
+static bool
+sample_range(const float *values, int64_t n, const GvItemRange *range,
+			 uint64_t state, uint64_t *sample, GvPoll *poll)
+{
+	int64_t		next = gv_sample_place(&state, 0, range->count);
+	int64_t		j = 0;
+	int64_t		nseen = 0;
+	int64_t		i;
+
+	for (i = 0; i < n && j < GV_SAMPLE_ITEMS; i++)
+	{
+		uint64_t	item = gv_item(values[i], i);
+
+		if (i % CHUNK == 0 && gv_poll(poll, 2 * CHUNK))
+			return false;
+		if (!gv_in_range(range, item) || nseen++ < next)
+			continue;
+		sample[j++] = item;
+		if (j < GV_SAMPLE_ITEMS)
+			next = gv_sample_place(&state, j, range->count);
+	}
+	return true;
+}
+
+/* Sets splitters that divide a range of 64-bit numbers into equal parts. */
+static void
+divide_evenly(GvSplitters *splitters, const GvItemRange *range)
+{
+	uint64_t	part = (range->last - range->first) / GV_BUCKETS;
+	int			i;
+
+	for (i = 0; i < GV_NSPLITTERS; i++)
+		splitters->sorted[i] = range->first + ((uint64_t) i + 1) * part;
+}
+
+bool
+gv_splitters_make(GvSplitters *splitters, const float *values, int64_t n,
+				  const GvItemRange *range, int level, uint64_t *scratch,
+				  GvPoll *poll)
+{
+	int			i;
+
+	if (level >= GV_SAMPLED_LEVELS)
+	{
+		divide_evenly(splitters, range);
+		plant(splitters);
+		return true;
+	}
+	if (range->count == n)
+		sample_whole(values, n, GV_SAMPLE_SEED(level), scratch);
+	else if (!sample_range(values, n, range, GV_SAMPLE_SEED(level), scratch,
+						   poll))
+		return false;
+	if (!gv_items_sort(scratch, GV_SAMPLE_ITEMS, poll))
+		return false;
+	for (i = 0; i < GV_NSPLITTERS; i++)
+		splitters->sorted[i] =
+			scratch[(i + 1) * (GV_SAMPLE_ITEMS / GV_BUCKETS)];
+	plant(splitters);
+	return true;
+}
+
+bool
+gv_splitters_count(GvSplitters *splitters, const float *values, int64_t n,
+				   const GvItemRange *range, GvPoll *poll)
+{
+	uint64_t	items[CHUNK];
+	int64_t		first;
+
+	memset(splitters->counts, 0, sizeof(splitters->counts));
+	for (first = 0; first < n; first += CHUNK)
+	{
+		int64_t		count = n - first < CHUNK ? n - first : CHUNK;
+		int64_t		i;
+
+		if (gv_poll(poll, 8 * CHUNK))
+			return false;
+		gv_items_load(values + first, count, first, items);
+		for (i = 0; i < count; i++)
+			if (gv_in_range(range, items[i]))
+				splitters->counts[gv_bucket(splitters, items[i])]++;
+	}
+	return true;
+}
+
+void
+gv_splitters_enter(const GvSplitters *splitters, int64_t rank,
+				   GvItemRange *range)
+{
+	int			b = 0;
+
+	for (; rank - range->nbefore >= splitters->counts[b]; b++)
+		range->nbefore += splitters->counts[b];
+	range->count = splitters->counts[b];
+	if (b > 0)
+		range->first = splitters->sorted[b - 1];
+	if (b < GV_NSPLITTERS)
+		range->last = splitters->sorted[b] - 1;
+}
+
+/* ----
+ * SampleSelect of one row: its first k items, in order.
  *
  * The paper copies the bucket that has the k-th item before it divides that
  * bucket.  Here the bucket is a range of items, and the items in the range are
@@ -9,9 +161,8 @@
  *
  * Source: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019.
  */
-#include "cpu/select/gv_splitters.h"
 
-#define CHUNK	256
+#define SELECT_CHUNK	256
 
 /*
  * The scratch has the result [k] and the last bucket [GV_UNDIVIDED_ITEMS].
@@ -60,17 +211,17 @@ static bool
 gather(const float *values, int64_t n, const GvItemRange *range,
 	   uint64_t *before, uint64_t *inside, GvPoll *poll)
 {
-	uint64_t	items[CHUNK];
+	uint64_t	items[SELECT_CHUNK];
 	int64_t		nbefore = 0;
 	int64_t		ninside = 0;
 	int64_t		first;
 
-	for (first = 0; first < n; first += CHUNK)
+	for (first = 0; first < n; first += SELECT_CHUNK)
 	{
-		int64_t		count = n - first < CHUNK ? n - first : CHUNK;
+		int64_t		count = n - first < SELECT_CHUNK ? n - first : SELECT_CHUNK;
 		int64_t		i;
 
-		if (gv_poll(poll, 2 * CHUNK))
+		if (gv_poll(poll, 2 * SELECT_CHUNK))
 			return false;
 		gv_items_load(values + first, count, first, items);
 		for (i = 0; i < count; i++)
@@ -105,4 +256,305 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 		return false;
 	memcpy(selected + range.nbefore, inside, sizeof(uint64_t) * (size_t) rest);
 	return gv_items_sort(selected, k, poll);
+}
+
+/* ----
+ * Finds several ranks of one array at once, exactly or approximately.
+ *
+ * One level of SampleSelect counts the items of each bucket, from which the
+ * buckets' ranges of ranks follow.  That is enough for an approximate answer:
+ * the rank of a splitter is the number of items in the buckets before it.  For
+ * an exact answer, the items of the buckets that contain a requested rank are
+ * copied, bucket by bucket, and quickselect finds all ranks in a bucket, the
+ * middle one first.  No further level is needed, because quickselect takes a
+ * few steps for an item, whatever the items are.
+ *
+ * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019;
+ * several ranks by halves: Chambers, "Algorithm 410: Partial sorting", 1971.
+ */
+
+#define QUANTILES_CHUNK	256
+
+/* Requested ranks are sorted as items: rank << 32 | number of the request. */
+static inline int64_t
+rank_of(uint64_t wanted)
+{
+	return (int64_t) (wanted >> 32);
+}
+
+/* State of one call. */
+typedef struct Quantiles
+{
+	const float *values;		/* [n] */
+	int64_t		n;
+	uint64_t   *wanted;			/* [nranks], sorted */
+	int32_t		nranks;
+	uint64_t   *items;			/* [n]; approximate: [GV_SAMPLE_ITEMS] */
+	uint8_t    *buckets;		/* [n] bucket of each value; only for exact
+								 * answers */
+	GvSplitters *splitters;
+	float	   *quantiles;		/* [nranks] */
+	int64_t    *rank_errors;	/* [nranks] */
+	GvPoll		poll;
+} Quantiles;
+
+/*
+ * Lays out the scratch and returns its size.  If `scratch` is NULL, only
+ * computes the size.
+ */
+static size_t
+lay_out(Quantiles *q, bool approximate, char *scratch)
+{
+	size_t		n = (size_t) q->n;
+	size_t		most = n < GV_SAMPLE_ITEMS ? n : GV_SAMPLE_ITEMS;
+	size_t		bytes = 0;
+	size_t		wanted = gv_carve(&bytes,
+								  sizeof(uint64_t) * (size_t) q->nranks);
+	size_t		items = gv_carve(&bytes, sizeof(uint64_t) *
+								 (approximate ? most : n));
+	size_t		buckets = gv_carve(&bytes, approximate ? 0 : n);
+	size_t		splitters = gv_carve(&bytes, sizeof(GvSplitters));
+
+	if (scratch != NULL)
+	{
+		q->wanted = (uint64_t *) (scratch + wanted);
+		q->items = (uint64_t *) (scratch + items);
+		q->buckets = (uint8_t *) (scratch + buckets);
+		q->splitters = (GvSplitters *) (scratch + splitters);
+	}
+	return bytes;
+}
+
+/* Returns 0 for invalid arguments. */
+size_t
+gv_quantiles_scratch(int64_t n, int32_t nranks, bool approximate)
+{
+	Quantiles	q = {.n = n, .nranks = nranks};
+
+	if (n < 1 || n > GV_SELECT_MAX_N || nranks < 1)
+		return 0;
+	return lay_out(&q, approximate, NULL);
+}
+
+static void
+answer(Quantiles *q, uint64_t wanted, uint64_t item, int64_t rank)
+{
+	uint32_t	place = (uint32_t) wanted;
+
+	q->quantiles[place] = gv_item_value(item);
+	q->rank_errors[place] = rank - rank_of(wanted);
+}
+
+/*
+ * Finds ranks wanted[first .. last - 1].  All are ranks of items [n], the
+ * first of which has rank `base`.  The middle rank divides items and ranks, so
+ * calls are no deeper than log2 of the number of ranks.
+ */
+static bool
+pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
+		   int64_t n, int64_t base)
+{
+	while (first < last)
+	{
+		int32_t		middle = first + (last - first) / 2;
+		int64_t		rank = rank_of(q->wanted[middle]);
+		int32_t		begin = middle;
+		int32_t		end = middle;
+
+		if (!gv_items_pick(items, n, rank - base, &q->poll))
+			return false;
+		for (; begin > first && rank_of(q->wanted[begin - 1]) == rank; begin--)
+			answer(q, q->wanted[begin - 1], items[rank - base], rank);
+		for (; end < last && rank_of(q->wanted[end]) == rank; end++)
+			answer(q, q->wanted[end], items[rank - base], rank);
+		if (!pick_ranks(q, first, begin, items, rank - base, base))
+			return false;
+		first = end;
+		items += rank + 1 - base;
+		n -= rank + 1 - base;
+		base = rank + 1;
+	}
+	return true;
+}
+
+/*
+ * Finds the ranks without buckets, which would not pay for at most
+ * GV_UNDIVIDED_ITEMS values.
+ */
+static bool
+pick_from_all(Quantiles *q)
+{
+	gv_items_load(q->values, q->n, 0, q->items);
+	return pick_ranks(q, 0, q->nranks, q->items, q->n, 0);
+}
+
+/* Finds the bucket of each value, and counts the items in each bucket. */
+static bool
+fill_buckets(Quantiles *q)
+{
+	GvSplitters *splitters = q->splitters;
+	int64_t		i;
+
+	memset(splitters->counts, 0, sizeof(splitters->counts));
+	for (i = 0; i < q->n; i++)
+	{
+		int			b = gv_bucket(splitters, gv_item(q->values[i], i));
+
+		if (i % QUANTILES_CHUNK == 0 && gv_poll(&q->poll, 8 * QUANTILES_CHUNK))
+			return false;
+		q->buckets[i] = (uint8_t) b;
+		splitters->counts[b]++;
+	}
+	return true;
+}
+
+/*
+ * Sets starts [GV_BUCKETS] to the first rank of each bucket, and places
+ * [GV_BUCKETS] to where the bucket's items go, or -1 if no rank in the bucket
+ * is requested.
+ */
+static void
+assign_places(const Quantiles *q, int64_t *starts, int64_t *places)
+{
+	int64_t		start = 0;
+	int64_t		place = 0;
+	int32_t		next = 0;
+	int			b;
+
+	for (b = 0; b < GV_BUCKETS; b++)
+	{
+		int64_t		count = q->splitters->counts[b];
+		int32_t		begin = next;
+
+		starts[b] = start;
+		start += count;
+		while (next < q->nranks && rank_of(q->wanted[next]) < start)
+			next++;
+		places[b] = next > begin ? place : -1;
+		place += next > begin ? count : 0;
+	}
+}
+
+/*
+ * Copies the items of buckets that have a place.  Each of these places becomes
+ * the end of its bucket.
+ */
+static bool
+distribute(Quantiles *q, int64_t *places)
+{
+	int64_t		i;
+
+	for (i = 0; i < q->n; i++)
+	{
+		int			b = q->buckets[i];
+
+		if (i % QUANTILES_CHUNK == 0 && gv_poll(&q->poll, 2 * QUANTILES_CHUNK))
+			return false;
+		if (places[b] >= 0)
+			q->items[places[b]++] = gv_item(q->values[i], i);
+	}
+	return true;
+}
+
+/* Finds exact ranks of more than GV_UNDIVIDED_ITEMS values. */
+static bool
+pick_from_buckets(Quantiles *q)
+{
+	GvItemRange range = gv_whole_range(q->n);
+	int64_t		starts[GV_BUCKETS];
+	int64_t		places[GV_BUCKETS];
+	int32_t		next = 0;
+	int			b;
+
+	if (!gv_splitters_make(q->splitters, q->values, q->n, &range, 0, q->items,
+						   &q->poll) ||
+		!fill_buckets(q))
+		return false;
+	assign_places(q, starts, places);
+	if (!distribute(q, places))
+		return false;
+	for (b = 0; b < GV_BUCKETS; b++)
+	{
+		int64_t		count = q->splitters->counts[b];
+		int32_t		begin = next;
+
+		while (next < q->nranks &&
+			   rank_of(q->wanted[next]) < starts[b] + count)
+			next++;
+		if (next > begin &&
+			!pick_ranks(q, begin, next, q->items + places[b] - count, count,
+						starts[b]))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Answers each rank by the splitter with the nearest rank, or by the smaller
+ * one of two that are equally near.
+ */
+static bool
+answer_by_splitters(Quantiles *q)
+{
+	GvItemRange range = gv_whole_range(q->n);
+	int64_t		rank;
+	int			s = 0;
+	int32_t		i;
+
+	if (!gv_splitters_make(q->splitters, q->values, q->n, &range, 0, q->items,
+						   &q->poll) ||
+		!gv_splitters_count(q->splitters, q->values, q->n, &range, &q->poll))
+		return false;
+	rank = q->splitters->counts[0];
+	for (i = 0; i < q->nranks; i++)
+	{
+		int64_t		wanted = rank_of(q->wanted[i]);
+
+		/* advance while the next splitter is nearer */
+		while (s + 1 < GV_NSPLITTERS &&
+			   2 * wanted > 2 * rank + q->splitters->counts[s + 1])
+			rank += q->splitters->counts[++s];
+		answer(q, q->wanted[i], q->splitters->sorted[s], rank);
+	}
+	return true;
+}
+
+static bool
+valid_ranks(const int64_t *ranks, int32_t nranks, int64_t n)
+{
+	int32_t		i;
+
+	for (i = 0; ranks != NULL && i < nranks; i++)
+		if (ranks[i] < 0 || ranks[i] >= n)
+			return false;
+	return ranks != NULL && nranks >= 1;
+}
+
+GvStatus
+gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
+			 int32_t nranks, bool approximate, float *quantiles,
+			 int64_t *rank_errors, void *scratch, const GvStop *stop)
+{
+	Quantiles	q = {.values = values, .n = n, .nranks = nranks,
+		.quantiles = quantiles, .rank_errors = rank_errors,
+	.poll = {stop, 0}};
+	bool		done;
+	int32_t		i;
+
+	GV_CALL(gv_engine_calls, values != NULL && n >= 1 &&
+			n <= GV_SELECT_MAX_N && valid_ranks(ranks, nranks, n) &&
+			quantiles != NULL && rank_errors != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
+	lay_out(&q, approximate, scratch);
+	for (i = 0; i < nranks; i++)
+		q.wanted[i] = (uint64_t) ranks[i] << 32 | (uint32_t) i;
+	if (!gv_items_sort(q.wanted, nranks, &q.poll))
+		return GV_CANCELED;
+	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))
+		done = pick_from_all(&q);
+	else if (approximate)
+		done = answer_by_splitters(&q);
+	else
+		done = pick_from_buckets(&q);
+	return done ? GV_OK : GV_CANCELED;
 }

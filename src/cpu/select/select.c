@@ -8,7 +8,7 @@
  * best.  When k are appended, quickselect keeps the best of all, and the
  * threshold falls.
  */
-#include "cpu/select/gv_splitters.h"
+#include "cpu/select/items.h"
 #include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
 

@@ -160,7 +160,7 @@ check_keys(void)
 	}
 }
 
-/* Where items.c sorts, whatever the pivots. */
+/* Where multiselect.c sorts, whatever the pivots. */
 static void
 check_sort(Input input, int64_t n)
 {

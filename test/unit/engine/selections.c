@@ -103,7 +103,7 @@ median_of(uint64_t a, uint64_t b, uint64_t c)
 }
 
 /*
- * The pivots that items.c takes, 12 splits in a row, are among the smallest
+ * The pivots that multiselect.c takes, 12 splits in a row, are among the smallest
  * items left: its splits are repeated here.
  */
 static void

@@ -5,7 +5,7 @@
 #ifndef SELECTIONS_H
 #define SELECTIONS_H
 
-#include "cpu/select/gv_splitters.h"
+#include "cpu/select/items.h"
 #include "unit.h"
 
 typedef enum Input

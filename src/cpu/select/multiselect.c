@@ -1,5 +1,5 @@
 /*
- * items.c
+ * multiselect.c
  *		Quickselect and quicksort of distinct 64-bit items, in place.
  *
  * The pivot is one of the items: of nine items, evenly spread, the median of
@@ -14,7 +14,7 @@
  * al., "Fast computation of database operations using graphics processors",
  * 2004.
  */
-#include "cpu/select/gv_items.h"
+#include "cpu/select/items.h"
 
 #define INSERTION	16			/* items that insertion sort sorts, at most */
 #define PATIENCE	8			/* uneven splits before the range is halved */
