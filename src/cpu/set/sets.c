@@ -1,10 +1,456 @@
 /*
  * sets.c
- *		The table of set operations on processors, which are the oracle for
- *		those of every other engine.
+ *		k-means over rows that come in batches.
+ *
+ * Passes are as gv_set.h defines them.  The state has the clusters, but not
+ * the rows.
  */
+#include <string.h>
+
+#include "cpu/set/sets.h"
+
+#include "cpu/cpu.h"
 #include "cpu/exact/exact.h"
-#include "cpu/set/gv_cpu_set.h"
+#include "cpu/pq/assign.h"
+
+#define BATCH		1024		/* rows assigned before they are summed up */
+
+typedef struct Clusters
+{
+	GvSetSpec	spec;
+	float	   *centroids;		/* [k][dims] */
+	double	   *sums;			/* [k][dims] sums of the rows of this pass */
+	int64_t    *sizes;			/* [k] */
+	double	   *errors;			/* [k] sums of the squared distances of rows */
+	float	   *far_distances;	/* [k] squared distance of the farthest row; 0
+								 * if there is none */
+	float	   *farthest;		/* [k][dims] the farthest row */
+	int32_t    *order;			/* [k] scratch of gv_set_reseed */
+	int32_t		nearest[BATCH];
+	float		sqdist[BATCH];
+} Clusters;
+
+/* Implements gv_set_size. */
+static int64_t
+kmeans_size(const GvSetSpec *spec)
+{
+	return spec->k * ((int64_t) spec->dims * 16 + 24) +
+		(int64_t) sizeof(Clusters);
+}
+
+static void
+kmeans_drop(void *state)
+{
+	Clusters   *clusters = state;
+
+	free(clusters->centroids);
+	free(clusters->sums);
+	free(clusters->sizes);
+	free(clusters->errors);
+	free(clusters->far_distances);
+	free(clusters->farthest);
+	free(clusters->order);
+	free(clusters);
+}
+
+/*
+ * Begins a pass.  No cluster has rows, so its sum will not be read before it
+ * is set.
+ */
+static void
+start_pass(Clusters *clusters)
+{
+	size_t		k = (size_t) clusters->spec.k;
+
+	memset(clusters->sizes, 0, sizeof(int64_t) * k);
+	memset(clusters->errors, 0, sizeof(double) * k);
+	memset(clusters->far_distances, 0, sizeof(float) * k);
+}
+
+/* Implements gv_set_create. */
+static GvStatus
+kmeans_create(const GvSetSpec *spec, void **state)
+{
+	Clusters   *made = calloc(1, sizeof(Clusters));
+	int64_t		n = (int64_t) spec->k * spec->dims;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	made->centroids = gv_cpu_take(n, sizeof(float));
+	made->sums = gv_cpu_take(n, sizeof(double));
+	made->sizes = gv_cpu_take(spec->k, sizeof(int64_t));
+	made->errors = gv_cpu_take(spec->k, sizeof(double));
+	made->far_distances = gv_cpu_take(spec->k, sizeof(float));
+	made->farthest = gv_cpu_take(n, sizeof(float));
+	made->order = gv_cpu_take(spec->k, sizeof(int32_t));
+	if (made->centroids == NULL || made->sums == NULL ||
+		made->sizes == NULL || made->errors == NULL ||
+		made->far_distances == NULL || made->farthest == NULL ||
+		made->order == NULL)
+	{
+		kmeans_drop(made);
+		return GV_NO_MEMORY;
+	}
+	start_pass(made);
+	*state = made;
+	return GV_OK;
+}
+
+/* Adds a row to the cluster to which it was assigned. */
+static void
+add_row(Clusters *clusters, const float *row, int32_t c, float sqdist)
+{
+	int32_t		dims = clusters->spec.dims;
+	double	   *sum = clusters->sums + (size_t) c * dims;
+	int32_t		d;
+
+	if (clusters->sizes[c]++ == 0)
+		for (d = 0; d < dims; d++)
+			sum[d] = 0.0 + row[d];	/* turns -0 into 0 */
+	else
+		for (d = 0; d < dims; d++)
+			sum[d] += row[d];
+	clusters->errors[c] += sqdist;
+	if (sqdist > clusters->far_distances[c])
+	{
+		clusters->far_distances[c] = sqdist;
+		memcpy(clusters->farthest + (size_t) c * dims, row,
+			   sizeof(float) * dims);
+	}
+}
+
+/* Implements gv_set_put. */
+static GvStatus
+kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
+		int64_t n, const GvStop *stop)
+{
+	Clusters   *clusters = state;
+	int32_t		dims = clusters->spec.dims;
+	const float *rows = items;
+	GvPoll		poll = {stop, 0};
+	int64_t		done;
+
+	if (input == GV_SET_SEEDS)
+	{
+		memcpy(clusters->centroids + first * dims, items,
+			   sizeof(float) * (size_t) (n * dims));
+		return GV_OK;
+	}
+	for (done = 0; done < n; done += BATCH)
+	{
+		int64_t		some = n - done < BATCH ? n - done : BATCH;
+		const float *batch = rows + done * dims;
+		int64_t		i;
+
+		/* gv_cpu_assign begins a count of its own in each call */
+		if (gv_poll(&poll, some * dims * (clusters->spec.k + (int64_t) 8)) ||
+			gv_cpu_assign(dims, clusters->centroids, clusters->spec.k, batch,
+						  some, clusters->nearest, clusters->sqdist,
+						  stop) != GV_OK)
+			return GV_CANCELED;
+		for (i = 0; i < some; i++)
+			add_row(clusters, batch + i * dims, clusters->nearest[i],
+					clusters->sqdist[i]);
+	}
+	return GV_OK;
+}
+
+/*
+ * Sets centroids to the means of their rows.  Returns false if the caller must
+ * give up.
+ */
+static bool
+move_centroids(Clusters *clusters, const GvStop *stop)
+{
+	int32_t		dims = clusters->spec.dims;
+	GvPoll		poll = {stop, 0};
+	int32_t		c;
+	int32_t		d;
+
+	for (c = 0; c < clusters->spec.k; c++)
+	{
+		float	   *centroid = clusters->centroids + (size_t) c * dims;
+		const double *sum = clusters->sums + (size_t) c * dims;
+
+		if (gv_poll(&poll, dims))
+			return false;
+		if (clusters->sizes[c] == 0)
+			continue;
+		for (d = 0; d < dims; d++)
+			centroid[d] = (float) (sum[d] / (double) clusters->sizes[c]);
+	}
+	return true;
+}
+
+/*
+ * Closes the gaps that clusters without rows leave.  Returns how many clusters
+ * remain.
+ */
+static int32_t
+close_gaps(Clusters *clusters)
+{
+	int32_t		dims = clusters->spec.dims;
+	int32_t		found = 0;
+	int32_t		c;
+
+	for (c = 0; c < clusters->spec.k; c++)
+	{
+		if (clusters->sizes[c] == 0)
+			continue;
+		if (found < c)
+			memcpy(clusters->centroids + (size_t) found * dims,
+				   clusters->centroids + (size_t) c * dims,
+				   sizeof(float) * dims);
+		clusters->sizes[found++] = clusters->sizes[c];
+	}
+	return found;
+}
+
+/* Implements gv_set_run: ends a pass. */
+static GvStatus
+kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
+{
+	Clusters   *clusters = state;
+	const GvSetSpec *spec = &clusters->spec;
+	int32_t		c;
+
+	done->error = 0.0;
+	for (c = 0; c < spec->k; c++)
+		done->error += clusters->errors[c];
+	done->passes++;
+	done->finished = done->passes > spec->iterations;
+	done->again = !done->finished;
+	if (done->finished)
+	{
+		done->found = close_gaps(clusters);
+		return GV_OK;
+	}
+	if (!move_centroids(clusters, stop))
+		return GV_CANCELED;
+	(void) gv_set_reseed(spec, clusters->sizes, clusters->errors,
+						 clusters->far_distances, clusters->farthest,
+						 clusters->centroids, clusters->order);
+	start_pass(clusters);
+	return GV_OK;
+}
+
+/* Implements gv_set_get. */
+static GvStatus
+kmeans_get(void *state, GvSetOutput output, int64_t first, int64_t n,
+		void *items)
+{
+	const Clusters *clusters = state;
+	int32_t		dims = clusters->spec.dims;
+
+	if (output == GV_SET_CENTROIDS)
+		memcpy(items, clusters->centroids + first * dims,
+			   sizeof(float) * (size_t) (n * dims));
+	else
+		memcpy(items, clusters->sizes + first, sizeof(int64_t) * (size_t) n);
+	return GV_OK;
+}
+
+const GvSetOps gv_cpu_kmeans_set = {
+	.size = kmeans_size,
+	.create = kmeans_create,
+	.drop = kmeans_drop,
+	.put = kmeans_put,
+	.run = kmeans_run,
+	.get = kmeans_get,
+};
+
+/* ----
+ * Selections of values that come in batches.
+ *
+ * The values are kept until all have come.  Then gv_select or gv_quantiles
+ * makes the selection.
+ */
+
+#define SLICE		(INT64_C(1) << 20)	/* values copied at a time */
+
+typedef struct Selection
+{
+	GvSetSpec	spec;
+	int64_t		n;				/* number of outputs */
+	float	   *values;			/* [nrows] */
+	int64_t    *ranks;			/* [n], for GV_SET_QUANTILES */
+	float	   *selected;		/* [n] */
+	uint32_t   *positions;		/* [n], for GV_SET_SELECT */
+	int64_t    *rank_errors;	/* [n], for GV_SET_QUANTILES */
+} Selection;
+
+static bool
+is_quantiles(const GvSetSpec *spec)
+{
+	return spec->kind == GV_SET_QUANTILES;
+}
+
+static GvSelect
+select_spec(const GvSetSpec *spec)
+{
+	GvSelect	select = {1, spec->nrows, spec->k,
+	(GvSelectMethod) spec->method};
+
+	return select;
+}
+
+static size_t
+scratch_bytes(const GvSetSpec *spec)
+{
+	GvSelect	select = select_spec(spec);
+
+	return is_quantiles(spec) ?
+		gv_quantiles_scratch(spec->nrows, (int32_t) spec->nqueries,
+							 spec->approximate) :
+		gv_select_scratch(&select);
+}
+
+/* Implements gv_set_size. */
+static int64_t
+selection_size(const GvSetSpec *spec)
+{
+	int64_t		n = is_quantiles(spec) ? spec->nqueries : spec->k;
+
+	return (int64_t) sizeof(float) * spec->nrows +
+		(int64_t) scratch_bytes(spec) + n * 24;
+}
+
+static void
+selection_drop(void *state)
+{
+	Selection  *selection = state;
+
+	free(selection->values);
+	free(selection->ranks);
+	free(selection->selected);
+	free(selection->positions);
+	free(selection->rank_errors);
+	free(selection);
+}
+
+/* Implements gv_set_create. */
+static GvStatus
+selection_create(const GvSetSpec *spec, void **state)
+{
+	Selection  *made = calloc(1, sizeof(Selection));
+	bool		quantiles = is_quantiles(spec);
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	made->n = quantiles ? spec->nqueries : spec->k;
+	made->values = gv_cpu_take(spec->nrows, sizeof(float));
+	made->selected = gv_cpu_take(made->n, sizeof(float));
+	made->ranks = gv_cpu_take(quantiles ? made->n : 0, sizeof(int64_t));
+	made->rank_errors = gv_cpu_take(quantiles ? made->n : 0, sizeof(int64_t));
+	made->positions = gv_cpu_take(quantiles ? 0 : made->n, sizeof(uint32_t));
+	if (made->values == NULL || made->selected == NULL ||
+		made->ranks == NULL || made->rank_errors == NULL ||
+		made->positions == NULL)
+	{
+		selection_drop(made);
+		return GV_NO_MEMORY;
+	}
+	*state = made;
+	return GV_OK;
+}
+
+/* Implements gv_set_put. */
+static GvStatus
+selection_put(void *state, GvSetInput input, const void *items, int64_t first,
+		int64_t n, const GvStop *stop)
+{
+	Selection  *selection = state;
+	GvPoll		poll = {stop, 0};
+	const float *values = items;
+	int64_t		done;
+
+	if (input == GV_SET_RANKS)
+	{
+		memcpy(selection->ranks + first, items, sizeof(int64_t) * (size_t) n);
+		return GV_OK;
+	}
+	for (done = 0; done < n; done += SLICE)
+	{
+		int64_t		some = n - done < SLICE ? n - done : SLICE;
+
+		if (gv_poll(&poll, SLICE))
+			return GV_CANCELED;
+		memcpy(selection->values + first + done, values + done,
+			   sizeof(float) * (size_t) some);
+	}
+	return GV_OK;
+}
+
+/* Implements gv_set_run: does everything in one pass. */
+static GvStatus
+selection_run(void *state, GvSetDone *done, const GvStop *stop)
+{
+	Selection  *selection = state;
+	const GvSetSpec *spec = &selection->spec;
+	void	   *scratch = gv_cpu_take((int64_t) scratch_bytes(spec), 1);
+	GvSelect	select = select_spec(spec);
+	GvStatus	status;
+
+	if (scratch == NULL)
+		return GV_NO_MEMORY;
+	if (is_quantiles(spec))
+		status = gv_quantiles(selection->values, spec->nrows,
+							  selection->ranks, (int32_t) spec->nqueries,
+							  spec->approximate, selection->selected,
+							  selection->rank_errors, scratch, stop);
+	else
+		status = gv_select(&select, selection->values, selection->positions,
+						   selection->selected, scratch, stop);
+	free(scratch);
+	done->passes = 1;
+	done->finished = 1;
+	return status;
+}
+
+/* Implements gv_set_get. */
+static GvStatus
+selection_get(void *state, GvSetOutput output, int64_t first, int64_t n,
+		void *items)
+{
+	const Selection *selection = state;
+	int64_t    *positions = items;
+	int64_t		i;
+
+	if (output == GV_SET_VALUES)
+		memcpy(items, selection->selected + first, sizeof(float) * (size_t) n);
+	else if (output == GV_SET_RANK_ERRORS)
+		memcpy(items, selection->rank_errors + first,
+			   sizeof(int64_t) * (size_t) n);
+	else
+		for (i = 0; i < n; i++)
+			positions[i] = selection->positions[first + i];
+	return GV_OK;
+}
+
+const GvSetOps gv_cpu_select_set = {
+	.size = selection_size,
+	.create = selection_create,
+	.drop = selection_drop,
+	.put = selection_put,
+	.run = selection_run,
+	.get = selection_get,
+};
+
+const GvSetOps gv_cpu_quantiles_set = {
+	.size = selection_size,
+	.create = selection_create,
+	.drop = selection_drop,
+	.put = selection_put,
+	.run = selection_run,
+	.get = selection_get,
+};
+
+/* ----
+ * The table of set operations on processors, which are the oracle for
+ * those of every other engine.
+ */
 
 const GvSetBackend gv_cpu_sets = {
 	.name = "cpu",

@@ -1,9 +1,9 @@
 /*
- * gv_cpu_set.h
+ * sets.h
  *		Those kinds of gv_cpu_sets that are in src/cpu/set.
  */
-#ifndef GV_CPU_SET_H
-#define GV_CPU_SET_H
+#ifndef GV_SETS_H
+#define GV_SETS_H
 
 #include "engine/gv_set.h"
 
@@ -11,4 +11,4 @@ extern const GvSetOps gv_cpu_kmeans_set;
 extern const GvSetOps gv_cpu_select_set;
 extern const GvSetOps gv_cpu_quantiles_set;
 
-#endif							/* GV_CPU_SET_H */
+#endif							/* GV_SETS_H */
