@@ -494,7 +494,7 @@ may_include('src/engine includes C standard and engine headers only, but for its
 	'src/engine/planted.c', '#include <unistd.h>');
 may_include('src/cpu includes C standard, intrinsics, engine and cpu headers only',
 	qr{^src/cpu/}, qr{$STANDARD|^(?:engine|cpu)/|^(?:immintrin|cpuid|arm_neon)\.h$}, 0,
-	'src/cpu/code/planted.c', '#include "page/page.h"');
+	'src/cpu/pq/planted.c', '#include "page/page.h"');
 may_include('test/oracle includes C standard, engine, cpu and its own headers only',
 	qr{^test/oracle/}, qr{$STANDARD|^(?:engine|cpu|test/oracle)/}, 0,
 	'test/oracle/planted.c', '#include "server/server.h"');
@@ -533,7 +533,7 @@ must_not('no CUDA header outside gpu',
 	'src/server/planted.c', '#include <cuda_runtime.h>');
 must_not('threads in gpuvecd only, whose is gv_parallel.c, too',
 	qr{^src/}, qr{^src/(?:server|client)/|^src/engine/mirror/gv_parallel\.[ch]$}, qr{\bpthread_|<(?:pthread|threads)\.h>|\bfork\s*\(},
-	'src/cpu/code/planted.c', 'pthread_create(');
+	'src/cpu/pq/planted.c', 'pthread_create(');
 must_not('versions of PostgreSQL are told apart in pgcompat.h only',
 	qr{.}, qr{^src/pgcompat\.h$}, qr{PG_VERSION_NUM|PG_MAJORVERSION|CATALOG_VERSION},
 	'src/am/scan/planted.c', '#if PG_VERSION_NUM >= 170000');

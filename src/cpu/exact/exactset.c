@@ -1,11 +1,134 @@
 /*
  * exactset.c
- *		The rows nearest to one query so far (see exact.h).
+ *		Exact search over rows that come in batches.
+ *
+ * A block of rows at a time is made into panels, and all queries are
+ * multiplied with the panels, a tile of queries at a time.  Pairs that the
+ * prefilter (exact.h) cannot discard are rescored by gv_set_distance.  A
+ * query's limit falls with its first rows, so of n rows in random order about
+ * k (1 + log(n / k)) are rescored.
+ *
+ * Near lists have a section of their own below.  If all lists are near, lists
+ * make no difference and are ignored.
+ *
+ * The memory that is needed, besides the queries and their neighbors, is that
+ * of a block.
  */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/exact/exact.h"
+
+/* The lists of a search with near lists, and the rows that are gathered. */
+typedef struct NearLists
+{
+	GvSetSpec	spec;
+	float	   *centroids;		/* [nlists][dims] */
+	int32_t    *near;			/* [nlists][probes] lists, the nearest first */
+	bool		has_queries;	/* near and query_order are filled */
+
+	int64_t    *query_order;	/* [nqueries] numbers of queries, ordered by
+								 * list */
+	int64_t    *query_starts;	/* [nlists + 1] where each list begins in
+								 * query_order */
+
+	/* the block that is being gathered */
+	int64_t		first;			/* position of its first row */
+	int64_t		nrows;			/* rows gathered so far */
+	int64_t		capacity;		/* rows of a block, at most */
+	float	   *rows;			/* [capacity][dims] in the order in which they
+								 * came */
+	int32_t    *row_order;		/* [capacity] places in `rows`, ordered by
+								 * list */
+	int64_t    *row_starts;		/* [nlists + 1] where each list begins in
+								 * row_order */
+	int32_t    *panels;			/* [nlists] first panel of each list, for the
+								 * caller */
+
+	int32_t    *found;			/* [max(nqueries, capacity)] list of each
+								 * vector */
+} NearLists;
+
+#define TILE_QUERIES	GV_CPU_TILE_ROWS	/* queries of a tile */
+
+/* State of a set: its rows, if they are kept, and those of one question. */
+typedef struct Exact
+{
+	GvSetSpec	spec;
+	int64_t		kept;			/* neighbors that a query can have, <= k */
+	bool		keeps;			/* rows are kept, for several questions */
+	float	   *rows;			/* [nrows][dims] if they are kept */
+	int64_t		nrows;
+	float	   *queries;		/* [nqueries][dims]; if spec.own, part of
+								 * `rows` */
+	int64_t    *self;			/* [nqueries], if spec.self */
+	GvKnn	   *nearest;		/* [nqueries][kept] neighbors */
+	GvPrefilter prefilter;
+	float	   *mean;			/* [dims] of the prefilter */
+	GvPrefiltered *prefiltered; /* [nqueries] */
+	float	   *limits;			/* [nqueries] limits of the prefilter */
+	int32_t		npanels;		/* panels of a block */
+	float	   *placed;			/* [TILE_QUERIES][dims] placed rows or queries */
+	float	   *panels;			/* [npanels], each of gv_prefilter_panel
+								 * floats */
+	float	   *squares;		/* [npanels][GV_PREFILTER_ROWS] */
+	float	   *products;		/* [TILE_QUERIES][GV_PREFILTER_ROWS] */
+	bool		has_twins;		/* `twins` belongs to the current panel */
+	uint8_t		twins[GV_PREFILTER_ROWS];	/* [row] the first row of the
+											 * panel with the same bits */
+
+	/* used without lists */
+	int64_t		tile[TILE_QUERIES]; /* numbers of queries */
+	int32_t		in_order[GV_PREFILTER_ROWS];	/* 0, 1, 2, .. */
+
+	/* used with lists, else NULL */
+	NearLists  *lists;
+	float	   *gathered;		/* [GV_PREFILTER_ROWS][dims] rows of a panel */
+} Exact;
+
+/* A panel, and the queries with which it is compared. */
+typedef struct Pairing
+{
+	const float *rows;			/* [..][dims] */
+	int64_t		first;			/* the first row's position */
+	const int32_t *places;		/* [nrows] places of the panel's rows in
+								 * `rows`, ascending */
+	int			nrows;			/* <= GV_PREFILTER_ROWS */
+	const float *panel;
+	const float *squares;		/* [GV_PREFILTER_ROWS] */
+	const int64_t *queries;		/* [nqueries] numbers of the queries */
+	int			nqueries;		/* <= TILE_QUERIES */
+} Pairing;
+
+/* Returns a query's neighbors, which are a heap: the last of them is first. */
+static inline GvKnn *
+knn_of(const Exact *exact, int64_t query)
+{
+	return exact->nearest + query * exact->kept;
+}
+
+/* Returns whether a row is the query itself. */
+static inline bool
+is_self(const Exact *exact, int64_t query, int64_t position)
+{
+	if (exact->spec.own)
+		return exact->spec.first + query == position;
+	return exact->spec.self && exact->self[query] == position;
+}
+
+/*
+ * The row that was rescored last for a query.  If all rows are equal, no
+ * prefilter can discard any, but the next row is at the same distance.
+ */
+typedef struct Reranked
+{
+	const float *row;			/* NULL: no row was rescored */
+	double		distance;
+} Reranked;
+
+/* ----
+ * The neighbors of one query (exact.h).
+ */
 
 /* Returns whether a comes before b. */
 static inline bool
@@ -91,15 +214,16 @@ knn_sort(GvKnn *heap, int64_t n, GvPoll *poll)
 #define MANY_LEFT		8		/* rows left from which on it pays to look for
 								 * twins */
 
-bool
-gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
-				int64_t position, GvReranked *reranked)
+/* Rescores a pair.  Returns true if this changed the query's last neighbor. */
+static bool
+rerank_pair(Exact *exact, int64_t query, const float *row,
+			int64_t position, Reranked *reranked)
 {
 	const GvSetSpec *spec = &exact->spec;
-	GvKnn	   *nearest = gv_exact_knn(exact, query);
+	GvKnn	   *nearest = knn_of(exact, query);
 	GvKnn		last = nearest[0];
 
-	if (gv_exact_is_self(exact, query, position))
+	if (is_self(exact, query, position))
 		return false;
 
 	/*
@@ -126,7 +250,7 @@ gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
  * that the query has found.
  */
 static float
-limit_of(const GvExact *exact, int64_t query)
+limit_of(const Exact *exact, int64_t query)
 {
 	const GvPrefiltered *prefiltered = &exact->prefiltered[query];
 
@@ -134,17 +258,21 @@ limit_of(const GvExact *exact, int64_t query)
 	if (exact->lists != NULL && prefiltered->is_null)
 		return HUGE_VALF;
 	return gv_prefilter_limit(&exact->prefilter, prefiltered,
-							  gv_exact_knn(exact, query)[0]);
+							  knn_of(exact, query)[0]);
 }
 
+/*
+ * Fits the prefilter to the first rows [n], and computes what the prefilter
+ * needs of all queries.  Returns false if the caller must give up.
+ */
 static bool
-exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
+prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
 {
 	const GvSetSpec *spec = &exact->spec;
 	int64_t		query;
 
 	gv_prefilter_fit(&exact->prefilter, rows,
-					 n < GV_EXACT_QUERIES ? n : GV_EXACT_QUERIES,
+					 n < TILE_QUERIES ? n : TILE_QUERIES,
 					 exact->placed);
 	for (query = 0; query < spec->nqueries; query++)
 	{
@@ -164,7 +292,7 @@ exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
  * the same bits.
  */
 static void
-find_twins(GvExact *exact, const GvPairing *pairing)
+find_twins(Exact *exact, const Pairing *pairing)
 {
 	size_t		bytes = sizeof(float) * (size_t) exact->spec.dims;
 	const char *rows = (const char *) pairing->rows;
@@ -194,10 +322,10 @@ find_twins(GvExact *exact, const GvPairing *pairing)
  * too far, too, because it comes after this one.
  */
 static bool
-is_refused(const GvExact *exact, int64_t query, int64_t position)
+is_refused(const Exact *exact, int64_t query, int64_t position)
 {
-	return gv_exact_knn(exact, query)[0].position != GV_NO_ROW &&
-		!gv_exact_is_self(exact, query, position);
+	return knn_of(exact, query)[0].position != GV_NO_ROW &&
+		!is_self(exact, query, position);
 }
 
 /*
@@ -205,14 +333,14 @@ is_refused(const GvExact *exact, int64_t query, int64_t position)
  * Returns false if the caller must give up.
  */
 static bool
-sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
+sift(Exact *exact, const Pairing *pairing, int i, GvPoll *poll)
 {
 	uint64_t	refused = 0;	/* twins whose other rows are not rescored */
 	const float *products = exact->products + i * GV_PREFILTER_ROWS;
 	int64_t		query = pairing->queries[i];
 	float	   *limit = &exact->limits[query];
 	uint64_t	left = gv_kernels->within(pairing->squares, products, *limit);
-	GvReranked	reranked = {NULL, 0.0};
+	Reranked	reranked = {NULL, 0.0};
 
 	if (pairing->nrows < GV_PREFILTER_ROWS)
 		left &= (UINT64_C(1) << pairing->nrows) - 1;
@@ -235,9 +363,9 @@ sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
 		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_KNN_WORK))
 			return false;
 		place = pairing->places[row];
-		if (gv_exact_rerank(exact, query,
-							pairing->rows + place * exact->spec.dims,
-							pairing->first + place, &reranked))
+		if (rerank_pair(exact, query,
+						pairing->rows + place * exact->spec.dims,
+						pairing->first + place, &reranked))
 			*limit = limit_of(exact, query);
 		else if (is_refused(exact, query, pairing->first + place))
 			refused |= UINT64_C(1) << twin;
@@ -245,8 +373,12 @@ sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
 	return true;
 }
 
+/*
+ * Compares a panel with a tile of queries that place_queries has placed.
+ * Returns false if the caller must give up.
+ */
 static bool
-exact_pairs(GvExact *exact, const GvPairing *pairing, GvPoll *poll)
+compare_panel(Exact *exact, const Pairing *pairing, GvPoll *poll)
 {
 	int32_t		dims = exact->spec.dims;
 	int32_t		first;
@@ -270,8 +402,12 @@ exact_pairs(GvExact *exact, const GvPairing *pairing, GvPoll *poll)
 	return true;
 }
 
-void
-gv_exact_place(GvExact *exact, const int64_t *queries, int n)
+/*
+ * Places n <= TILE_QUERIES queries in exact->placed, to be compared with
+ * panels.
+ */
+static void
+place_queries(Exact *exact, const int64_t *queries, int n)
 {
 	int64_t		dims = exact->spec.dims;
 	int			i;
@@ -283,7 +419,11 @@ gv_exact_place(GvExact *exact, const int64_t *queries, int n)
 }
 
 /* ----
- * Lists of queries and rows (see exact.h).
+ * Lists of queries and rows, for an exact search among the rows of near lists
+ * only (gv_set.h, "With nlists > 0").
+ *
+ * Rows are gathered until there is a block, so that a block has many rows of
+ * each list.  Then they are ordered by list.
  *
  * The nearest lists are defined by an exact search among centroids, and are
  * found by it.
@@ -312,9 +452,12 @@ block_rows(const GvSetSpec *spec)
 	return rows < spec->nrows ? rows : spec->nrows;
 }
 
-/* Allows for panels that are half empty, on average. */
-int32_t
-gv_near_lists_panels(const GvSetSpec *spec)
+/*
+ * Returns the number of panels that are enough for all lists of a block, or
+ * for most of them.  Allows for panels that are half empty, on average.
+ */
+static int32_t
+near_lists_panels(const GvSetSpec *spec)
 {
 	return (int32_t) (2 * (block_rows(spec) / GV_PREFILTER_ROWS + 1));
 }
@@ -361,8 +504,9 @@ found_of(const GvSetSpec *spec)
 	return spec->nqueries > rows ? spec->nqueries : rows;
 }
 
-int64_t
-gv_near_lists_size(const GvSetSpec *spec)
+/* Returns the bytes of everything that lists need. */
+static int64_t
+near_lists_size(const GvSetSpec *spec)
 {
 	int64_t		nlists = spec->nlists;
 	int64_t		list = (int64_t) sizeof(float) * spec->dims +
@@ -379,8 +523,9 @@ gv_near_lists_size(const GvSetSpec *spec)
 		(asked > asked_near ? asked : asked_near);
 }
 
-void
-gv_near_lists_drop(GvNearLists *lists)
+/* Accepts NULL. */
+static void
+near_lists_drop(NearLists *lists)
 {
 	if (lists == NULL)
 		return;
@@ -396,10 +541,11 @@ gv_near_lists_drop(GvNearLists *lists)
 	free(lists);
 }
 
-GvNearLists *
-gv_near_lists_make(const GvSetSpec *spec)
+/* Returns NULL if there is no memory. */
+static NearLists *
+near_lists_make(const GvSetSpec *spec)
 {
-	GvNearLists *lists = calloc(1, sizeof(*lists));
+	NearLists  *lists = calloc(1, sizeof(*lists));
 	int64_t		nlists = spec->nlists;
 
 	if (lists == NULL)
@@ -421,13 +567,14 @@ gv_near_lists_make(const GvSetSpec *spec)
 		lists->row_starts != NULL && lists->panels != NULL &&
 		lists->found != NULL)
 		return lists;
-	gv_near_lists_drop(lists);
+	near_lists_drop(lists);
 	return NULL;
 }
 
+/* Stores centroids [n][dims], the first of which has number `first`. */
 static void
-near_lists_put(GvNearLists *lists, const float *centroids, int64_t first,
-				  int64_t n)
+near_lists_put(NearLists *lists, const float *centroids, int64_t first,
+			   int64_t n)
 {
 	int64_t		dims = lists->spec.dims;
 
@@ -435,8 +582,11 @@ near_lists_put(GvNearLists *lists, const float *centroids, int64_t first,
 		   sizeof(float) * (size_t) (n * dims));
 }
 
+/*
+ * Gathers rows, as many as fit the memory.  Returns how many were gathered.
+ */
 static int64_t
-near_lists_add(GvNearLists *lists, const float *rows, int64_t n)
+near_lists_add(NearLists *lists, const float *rows, int64_t n)
 {
 	int64_t		dims = lists->spec.dims;
 	int64_t		left = lists->capacity - lists->nrows;
@@ -449,8 +599,9 @@ near_lists_add(GvNearLists *lists, const float *rows, int64_t n)
 	return n;
 }
 
+/* Removes the rows of the block, and begins the next block. */
 static void
-near_lists_next(GvNearLists *lists)
+near_lists_next(NearLists *lists)
 {
 	lists->first += lists->nrows;
 	lists->nrows = 0;
@@ -458,7 +609,7 @@ near_lists_next(GvNearLists *lists)
 
 /* Finds the centroids nearest to each of some vectors -> found [n][k]. */
 static GvStatus
-ask_some(const GvNearLists *lists, const GvSetSpec *search,
+ask_some(const NearLists *lists, const GvSetSpec *search,
 		 const float *vectors, int32_t *found, const GvStop *stop)
 {
 	const GvSetOps *ops = &gv_cpu_exact_set;
@@ -493,7 +644,7 @@ ask_some(const GvNearLists *lists, const GvSetSpec *search,
 
 /* Like ask_some, for any number of vectors [n][dims]. */
 static GvStatus
-ask(const GvNearLists *lists, GvSetMetric metric, int32_t k,
+ask(const NearLists *lists, GvSetMetric metric, int32_t k,
 	const float *vectors, int64_t n, int32_t *found, const GvStop *stop)
 {
 	int64_t		most = asked_at_a_time(k);
@@ -513,7 +664,7 @@ ask(const GvNearLists *lists, GvSetMetric metric, int32_t k,
 
 /* Finds the list of each vector, and stores it in lists->found. */
 static GvStatus
-find_lists(GvNearLists *lists, const float *vectors, int64_t n,
+find_lists(NearLists *lists, const float *vectors, int64_t n,
 		   const GvStop *stop)
 {
 	GvSetMetric metric = (GvSetMetric) lists->spec.metric;
@@ -527,7 +678,7 @@ find_lists(GvNearLists *lists, const float *vectors, int64_t n,
  * ordered by list.
  */
 static void
-count(const GvNearLists *lists, int64_t n, int64_t *starts)
+count(const NearLists *lists, int64_t n, int64_t *starts)
 {
 	int64_t		i;
 	int32_t		list;
@@ -543,7 +694,7 @@ count(const GvNearLists *lists, int64_t n, int64_t *starts)
  * Orders the queries by list, and finds the lists that are near to each list.
  */
 static GvStatus
-sort_queries(GvNearLists *lists, const float *queries, const GvStop *stop)
+sort_queries(NearLists *lists, const float *queries, const GvStop *stop)
 {
 	const GvSetSpec *spec = &lists->spec;
 	int64_t    *starts = lists->query_starts;
@@ -566,9 +717,13 @@ sort_queries(GvNearLists *lists, const float *queries, const GvStop *stop)
 	return GV_OK;
 }
 
+/*
+ * Orders the gathered rows by list and, in the first call, queries
+ * [nqueries][dims], too.
+ */
 static GvStatus
-near_lists_sort(GvNearLists *lists, const float *queries,
-				   const GvStop *stop)
+near_lists_sort(NearLists *lists, const float *queries,
+				const GvStop *stop)
 {
 	int64_t    *starts = lists->row_starts;
 	GvStatus	status = GV_OK;
@@ -591,14 +746,14 @@ near_lists_sort(GvNearLists *lists, const float *queries,
 /* ----
  * Exact search among the rows of near lists only.
  *
- * Rows and queries are ordered by list (exact.h).  A tile of queries of
+ * Rows and queries are ordered by list (see above).  A tile of queries of
  * one list is compared with the panels of the lists near to that list, the
  * nearest list first, so that limits fall before most rows are compared.
  */
 
 /* Makes panel number `panel` from n rows of one list. */
 static void
-gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
+gather_panel(Exact *exact, const int32_t *places, int n, int32_t panel)
 {
 	int64_t		dims = exact->spec.dims;
 	const float *rows = exact->lists->rows;
@@ -619,9 +774,9 @@ gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
  * give up.
  */
 static int32_t
-gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
+gather_panels(Exact *exact, int32_t from, GvPoll *poll)
 {
-	GvNearLists *lists = exact->lists;
+	NearLists  *lists = exact->lists;
 	int64_t		dims = exact->spec.dims;
 	int32_t		npanels = 0;
 	int32_t		list;
@@ -649,13 +804,13 @@ gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
 }
 
 /*
- * Compares a tile of queries, which gv_exact_place has placed, with the rows
+ * Compares a tile of queries, which place_queries has placed, with the rows
  * of a list.
  */
 static bool
-pair_list(GvExact *exact, GvPairing *pairing, int32_t list, GvPoll *poll)
+pair_list(Exact *exact, Pairing *pairing, int32_t list, GvPoll *poll)
 {
-	const GvNearLists *lists = exact->lists;
+	const NearLists *lists = exact->lists;
 	int64_t		panel = lists->panels[list];
 	int64_t		next = lists->row_starts[list];
 	int64_t		end = lists->row_starts[list + 1];
@@ -668,7 +823,7 @@ pair_list(GvExact *exact, GvPairing *pairing, int32_t list, GvPoll *poll)
 		pairing->panel = exact->panels +
 			panel * gv_prefilter_panel(exact->spec.dims);
 		pairing->squares = exact->squares + panel * GV_PREFILTER_ROWS;
-		if (!exact_pairs(exact, pairing, poll))
+		if (!compare_panel(exact, pairing, poll))
 			return false;
 		panel++;
 	}
@@ -680,23 +835,23 @@ pair_list(GvExact *exact, GvPairing *pairing, int32_t list, GvPoll *poll)
  * from .. to - 1.
  */
 static bool
-pair_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
+pair_near(Exact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 {
-	const GvNearLists *lists = exact->lists;
+	const NearLists *lists = exact->lists;
 	const int32_t *near = lists->near + list * (int64_t) exact->spec.probes;
-	GvPairing	pairing = {.rows = lists->rows, .first = lists->first};
+	Pairing		pairing = {.rows = lists->rows, .first = lists->first};
 	int64_t		next = lists->query_starts[list];
 	int64_t		end = lists->query_starts[list + 1];
 	int32_t		i;
 
-	for (; next < end; next += GV_EXACT_QUERIES)
+	for (; next < end; next += TILE_QUERIES)
 	{
 		pairing.queries = lists->query_order + next;
-		pairing.nqueries = end - next < GV_EXACT_QUERIES ? (int) (end - next) :
-			GV_EXACT_QUERIES;
-		gv_exact_place(exact, pairing.queries, pairing.nqueries);
+		pairing.nqueries = end - next < TILE_QUERIES ? (int) (end - next) :
+			TILE_QUERIES;
+		place_queries(exact, pairing.queries, pairing.nqueries);
 		if (gv_poll(poll, exact->spec.probes +
-					8 * (int64_t) GV_EXACT_QUERIES * exact->spec.dims))
+					8 * (int64_t) TILE_QUERIES * exact->spec.dims))
 			return false;
 		for (i = 0; i < exact->spec.probes; i++)
 			if (near[i] >= from && near[i] < to &&
@@ -706,10 +861,11 @@ pair_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 	return true;
 }
 
-GvStatus
-gv_exact_search_lists(GvExact *exact, const GvStop *stop)
+/* Searches the rows that are gathered. */
+static GvStatus
+search_lists(Exact *exact, const GvStop *stop)
 {
-	GvNearLists *lists = exact->lists;
+	NearLists  *lists = exact->lists;
 	GvPoll		poll = {stop, 0};
 	GvStatus	status;
 	int32_t		from;
@@ -722,7 +878,7 @@ gv_exact_search_lists(GvExact *exact, const GvStop *stop)
 	if (status != GV_OK)
 		return status;
 	if (!exact->prefilter.is_fitted &&
-		!exact_prepare(exact, lists->rows, lists->nrows, &poll))
+		!prepare(exact, lists->rows, lists->nrows, &poll))
 		return GV_CANCELED;
 	for (from = 0; from < exact->spec.nlists; from = to)
 	{
@@ -737,19 +893,20 @@ gv_exact_search_lists(GvExact *exact, const GvStop *stop)
 	return GV_OK;
 }
 
-GvStatus
-gv_exact_put_listed(GvExact *exact, const float *rows, int64_t n,
-					const GvStop *stop)
+/* Gathers rows [n], and searches each block that is full. */
+static GvStatus
+put_listed(Exact *exact, const float *rows, int64_t n,
+		   const GvStop *stop)
 {
 	int64_t		done = 0;
 
 	while (done < n)
 	{
 		done += near_lists_add(exact->lists,
-								  rows + done * exact->spec.dims, n - done);
+							   rows + done * exact->spec.dims, n - done);
 		if (exact->lists->nrows == exact->lists->capacity)
 		{
-			GvStatus	status = gv_exact_search_lists(exact, stop);
+			GvStatus	status = search_lists(exact, stop);
 
 			if (status != GV_OK)
 				return status;
@@ -758,21 +915,7 @@ gv_exact_put_listed(GvExact *exact, const float *rows, int64_t n,
 	return GV_OK;
 }
 
-/* ----
- * Exact search over rows that come in batches.
- *
- * A block of rows at a time is made into panels, and all queries are
- * multiplied with the panels, a tile of queries at a time.  Pairs that the
- * prefilter (exact.h) cannot discard are rescored by gv_set_distance.  A
- * query's limit falls with its first rows, so of n rows in random order about
- * k (1 + log(n / k)) are rescored.
- *
- * exactset.c handles lists.  If all lists are near, lists make no difference
- * and are ignored.
- *
- * The memory that is needed, besides the queries and their neighbors, is that
- * of a block.
- */
+/* ---- the set ---- */
 
 #define BLOCK_FLOATS	(1 << 21)	/* floats in a block's panels, about, for
 									 * large dims */
@@ -800,7 +943,7 @@ panels_of(const GvSetSpec *spec)
 	(int32_t) (BLOCK_FLOATS / gv_prefilter_panel(spec->dims));
 
 	if (has_lists(spec))
-		return gv_near_lists_panels(spec);
+		return near_lists_panels(spec);
 	if (most < 1)
 		return 1;
 	return most < BLOCK_PANELS ? most : BLOCK_PANELS;
@@ -816,8 +959,8 @@ cpu_size(const GvSetSpec *spec)
 	(int64_t) sizeof(GvKnn) * kept_of(spec) +
 	(int64_t) sizeof(GvPrefiltered);
 	int64_t		block = (int64_t) gv_prefilter_panel(spec->dims) *
-	panels_of(spec) + (int64_t) GV_EXACT_QUERIES * spec->dims;
-	int64_t		lists = has_lists(spec) ? gv_near_lists_size(spec) : 0;
+	panels_of(spec) + (int64_t) TILE_QUERIES * spec->dims;
+	int64_t		lists = has_lists(spec) ? near_lists_size(spec) : 0;
 
 	return spec->nqueries * query + (int64_t) sizeof(float) * block + lists +
 		(spec->own ? spec->nrows * vector : 0);
@@ -825,7 +968,7 @@ cpu_size(const GvSetSpec *spec)
 
 /* Frees the state of a question, but not the rows that are kept. */
 static void
-drop_question(GvExact *exact)
+drop_question(Exact *exact)
 {
 	if (!exact->spec.own)
 		free(exact->queries);
@@ -838,14 +981,14 @@ drop_question(GvExact *exact)
 	free(exact->panels);
 	free(exact->squares);
 	free(exact->products);
-	gv_near_lists_drop(exact->lists);
+	near_lists_drop(exact->lists);
 	free(exact->gathered);
 }
 
 static void
 cpu_drop(void *state)
 {
-	GvExact    *exact = state;
+	Exact	   *exact = state;
 
 	drop_question(exact);
 	free(exact->rows);
@@ -854,7 +997,7 @@ cpu_drop(void *state)
 
 /* Allocates the memory for a question.  Returns false if there is none. */
 static bool
-take_memory(GvExact *exact)
+take_memory(Exact *exact)
 {
 	const GvSetSpec *spec = &exact->spec;
 	int64_t		panel = (int64_t) gv_prefilter_panel(spec->dims);
@@ -867,17 +1010,17 @@ take_memory(GvExact *exact)
 	exact->mean = gv_cpu_take(spec->dims, sizeof(float));
 	exact->prefiltered = gv_cpu_take(n, sizeof(GvPrefiltered));
 	exact->limits = gv_cpu_take(n, sizeof(float));
-	exact->placed = gv_cpu_take((int64_t) GV_EXACT_QUERIES * spec->dims,
+	exact->placed = gv_cpu_take((int64_t) TILE_QUERIES * spec->dims,
 								sizeof(float));
 	exact->panels = gv_cpu_take(exact->npanels * panel, sizeof(float));
 	exact->squares = gv_cpu_take(exact->npanels * (int64_t) GV_PREFILTER_ROWS,
 								 sizeof(float));
-	exact->products = gv_cpu_take(GV_EXACT_QUERIES * GV_PREFILTER_ROWS,
+	exact->products = gv_cpu_take(TILE_QUERIES * GV_PREFILTER_ROWS,
 								  sizeof(float));
 	exact->gathered = gv_cpu_take((int64_t) GV_PREFILTER_ROWS * spec->dims,
 								  sizeof(float));
 	if (has_lists(spec))
-		exact->lists = gv_near_lists_make(spec);
+		exact->lists = near_lists_make(spec);
 	return exact->queries != NULL && exact->self != NULL &&
 		exact->nearest != NULL && exact->mean != NULL &&
 		exact->prefiltered != NULL && exact->limits != NULL &&
@@ -892,7 +1035,7 @@ take_memory(GvExact *exact)
  * memory.
  */
 static bool
-begin_question(GvExact *exact, const GvSetSpec *spec)
+begin_question(Exact *exact, const GvSetSpec *spec)
 {
 	int			i;
 
@@ -913,7 +1056,7 @@ begin_question(GvExact *exact, const GvSetSpec *spec)
 static GvStatus
 cpu_create(const GvSetSpec *spec, void **state)
 {
-	GvExact    *made = calloc(1, sizeof(GvExact));
+	Exact	   *made = calloc(1, sizeof(Exact));
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
@@ -934,8 +1077,8 @@ cpu_create(const GvSetSpec *spec, void **state)
 static GvStatus
 cpu_ask(void *state, const GvSetSpec *spec)
 {
-	GvExact    *exact = state;
-	GvExact		rows = {.keeps = true, .rows = exact->rows,
+	Exact	   *exact = state;
+	Exact		rows = {.keeps = true, .rows = exact->rows,
 	.nrows = exact->nrows};
 
 	drop_question(exact);
@@ -948,7 +1091,7 @@ cpu_ask(void *state, const GvSetSpec *spec)
  * first one.
  */
 static bool
-copy_vectors(const GvExact *exact, float *to, const float *vectors,
+copy_vectors(const Exact *exact, float *to, const float *vectors,
 			 int64_t first, int64_t n, GvPoll *poll)
 {
 	int64_t		dims = exact->spec.dims;
@@ -966,7 +1109,7 @@ copy_vectors(const GvExact *exact, float *to, const float *vectors,
 
 /* Removes the neighbors of queries first .. first + n - 1. */
 static bool
-reset_nearest(GvExact *exact, int64_t first, int64_t n, GvPoll *poll)
+reset_nearest(Exact *exact, int64_t first, int64_t n, GvPoll *poll)
 {
 	int64_t		i;
 
@@ -980,7 +1123,7 @@ reset_nearest(GvExact *exact, int64_t first, int64_t n, GvPoll *poll)
 }
 
 static GvStatus
-put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
+put_queries(Exact *exact, const float *queries, int64_t first, int64_t n,
 			const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
@@ -996,9 +1139,9 @@ put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
  * and has FLT_MIN for underflow.
  */
 static float
-direct_limit(const GvExact *exact, int64_t query)
+direct_limit(const Exact *exact, int64_t query)
 {
-	double		last = gv_exact_knn(exact, query)[0].distance;
+	double		last = knn_of(exact, query)[0].distance;
 	double		slack = (exact->spec.dims / 8 + 32) * GV_FILTER_UNIT;
 	double		limit = last * last * (1.0 + slack) + FLT_MIN;
 
@@ -1007,14 +1150,14 @@ direct_limit(const GvExact *exact, int64_t query)
 
 /* Rescores n <= GV_PREFILTER_ROWS rows for one query. */
 static void
-rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
+rerank_some(Exact *exact, int64_t query, const float *rows, int64_t first,
 			int n)
 {
 	int64_t		dims = exact->spec.dims;
 	bool		direct = exact->spec.metric == GV_SET_L2;
 	float		limit = HUGE_VALF;
 	float		squares[GV_PREFILTER_ROWS];
-	GvReranked	reranked = {NULL, 0.0};
+	Reranked	reranked = {NULL, 0.0};
 	int			i;
 
 	if (direct)
@@ -1027,15 +1170,15 @@ rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 	{
 		if (direct && squares[i] > limit)
 			continue;
-		if (gv_exact_rerank(exact, query, rows + i * dims, first + i,
-							&reranked) && direct)
+		if (rerank_pair(exact, query, rows + i * dims, first + i,
+						&reranked) && direct)
 			limit = direct_limit(exact, query);
 	}
 }
 
 /* Rescores rows [n] for all queries, which are fewer than FEW_QUERIES. */
 static GvStatus
-rerank_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
+rerank_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 			const GvStop *stop)
 {
 	int64_t		dims = exact->spec.dims;
@@ -1057,7 +1200,7 @@ rerank_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 
 /* Makes the panels of a block of n rows. */
 static bool
-make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
+make_panels(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
 {
 	int64_t		dims = exact->spec.dims;
 	int32_t		p;
@@ -1079,11 +1222,11 @@ make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 
 /* Compares a block of n rows with all queries. */
 static bool
-prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
+prefilter_block(Exact *exact, const float *rows, int64_t first, int64_t n,
 				GvPoll *poll)
 {
 	const GvSetSpec *spec = &exact->spec;
-	GvPairing	pairing = {.queries = exact->tile,
+	Pairing		pairing = {.queries = exact->tile,
 	.places = exact->in_order};
 	int64_t		query;
 	int64_t		done;
@@ -1091,15 +1234,15 @@ prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 
 	if (!make_panels(exact, rows, n, poll))
 		return false;
-	for (query = 0; query < spec->nqueries; query += GV_EXACT_QUERIES)
+	for (query = 0; query < spec->nqueries; query += TILE_QUERIES)
 	{
 		int64_t		left = spec->nqueries - query;
 
-		pairing.nqueries = left < GV_EXACT_QUERIES ? (int) left :
-			GV_EXACT_QUERIES;
+		pairing.nqueries = left < TILE_QUERIES ? (int) left :
+			TILE_QUERIES;
 		for (i = 0; i < pairing.nqueries; i++)
 			exact->tile[i] = query + i;
-		gv_exact_place(exact, exact->tile, pairing.nqueries);
+		place_queries(exact, exact->tile, pairing.nqueries);
 		pairing.panel = exact->panels;
 		for (done = 0; done < n; done += GV_PREFILTER_ROWS)
 		{
@@ -1108,7 +1251,7 @@ prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			pairing.nrows = n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
 				GV_PREFILTER_ROWS;
 			pairing.squares = exact->squares + done;
-			if (!exact_pairs(exact, &pairing, poll))
+			if (!compare_panel(exact, &pairing, poll))
 				return false;
 			pairing.panel += gv_prefilter_panel(spec->dims);
 		}
@@ -1118,7 +1261,7 @@ prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 
 /* Searches rows [n], the first of which has position `first`. */
 static GvStatus
-search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
+search_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 			const GvStop *stop)
 {
 	int64_t		block = exact->npanels * (int64_t) GV_PREFILTER_ROWS;
@@ -1127,11 +1270,11 @@ search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	int64_t		done;
 
 	if (exact->lists != NULL)
-		return gv_exact_put_listed(exact, rows, n, stop);
+		return put_listed(exact, rows, n, stop);
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return rerank_rows(exact, rows, first, n, stop);
 	if (!exact->prefilter.is_fitted &&
-		!exact_prepare(exact, rows, n, &poll))
+		!prepare(exact, rows, n, &poll))
 		return GV_CANCELED;
 	for (done = 0; done < n; done += block)
 		if (!prefilter_block(exact, rows + done * dims, first + done,
@@ -1141,7 +1284,7 @@ search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 }
 
 static GvStatus
-put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
+put_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 		 const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
@@ -1155,7 +1298,7 @@ put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 
 /* Searches the rows that were kept.  The queries may be among them. */
 static GvStatus
-search_kept(GvExact *exact, const GvStop *stop)
+search_kept(Exact *exact, const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
 
@@ -1170,7 +1313,7 @@ static GvStatus
 cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t n, const GvStop *stop)
 {
-	GvExact    *exact = state;
+	Exact	   *exact = state;
 
 	if (input == GV_SET_QUERIES)
 		return put_queries(exact, items, first, n, stop);
@@ -1193,17 +1336,17 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
-	GvExact    *exact = state;
+	Exact	   *exact = state;
 	GvPoll		poll = {stop, 0};
 	GvStatus	status = exact->keeps ? search_kept(exact, stop) : GV_OK;
 	int64_t		q;
 
 	if (status == GV_OK && exact->lists != NULL)
-		status = gv_exact_search_lists(exact, stop);
+		status = search_lists(exact, stop);
 	if (status != GV_OK)
 		return status;
 	for (q = 0; q < exact->spec.nqueries; q++)
-		if (!knn_sort(gv_exact_knn(exact, q), exact->kept, &poll))
+		if (!knn_sort(knn_of(exact, q), exact->kept, &poll))
 			return GV_CANCELED;
 	done->passes = 1;
 	done->finished = 1;
@@ -1215,7 +1358,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
  * place has position -1.
  */
 static GvKnn
-neighbor(const GvExact *exact, int64_t item)
+neighbor(const Exact *exact, int64_t item)
 {
 	static const GvKnn none = {NAN, -1};
 	int64_t		query = item / exact->spec.k;
@@ -1232,7 +1375,7 @@ static GvStatus
 cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		void *items)
 {
-	const GvExact *exact = state;
+	const Exact *exact = state;
 	int64_t    *positions = items;
 	double	   *distances = items;
 	int64_t		i;

@@ -40,8 +40,6 @@
 
 #include "cpu/exact/exact.h"
 
-#include "cpu/pq/assign.h"
-
 #define UNIT		GV_FILTER_UNIT	/* u */
 #define UNIT64		(1.0 / 9007199254740992.0)	/* v */
 #define HUGE_SQUARE	1e36
@@ -97,8 +95,7 @@ find_factor(const GvPrefilter *prefilter, const float *x, double *shift,
 /* Places a vector.  Numbers that overflow become infinite. */
 static void
 place(const GvPrefilter *prefilter, const float *x, double shift,
-	  double factor,
-	  float *placed)
+	  double factor, float *placed)
 {
 	double		scale = prefilter->scale;
 	const float *mean = prefilter->mean;
@@ -174,8 +171,8 @@ gv_prefilter_query(const GvPrefilter *prefilter, const float *query,
 
 void
 gv_prefilter_place(const GvPrefilter *prefilter,
-				   const GvPrefiltered *prefiltered,
-				   const float *query, float *placed)
+				   const GvPrefiltered *prefiltered, const float *query,
+				   float *placed)
 {
 	int32_t		i;
 
@@ -275,8 +272,7 @@ product_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
  */
 float
 gv_prefilter_limit(const GvPrefilter *prefilter,
-				   const GvPrefiltered *prefiltered,
-				   GvKnn last)
+				   const GvPrefiltered *prefiltered, GvKnn last)
 {
 	if (prefiltered->is_null && last.position != GV_NO_ROW)
 		return -HUGE_VALF;

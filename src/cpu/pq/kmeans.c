@@ -285,8 +285,8 @@ rerank_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 
 static GvStatus
 cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
-						int32_t k, const float *x /* [n][dims] */ , int64_t n,
-						int32_t *nearest, float *sqdist, const GvStop *stop)
+					 int32_t k, const float *x /* [n][dims] */ , int64_t n,
+					 int32_t *nearest, float *sqdist, const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
@@ -330,7 +330,7 @@ gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 	for (i = 0; i < n; i++)
 		nearest[i] = -1;
 	return cpu_assign_estimated(dims, centroids, k, x, n, nearest, sqdist,
-								   stop);
+								stop);
 }
 
 GvStatus
@@ -527,8 +527,8 @@ assign_rows(Clusters *cl, int64_t step)
 		}
 		if (gv_poll(&cl->poll, (end - i) * cl->k * cl->spec->dims) ||
 			cpu_assign_estimated(cl->spec->dims, cl->centroids, cl->k,
-									row_of(cl, i), end - i, cl->nearest + i,
-									NULL, cl->poll.stop) != GV_OK)
+								 row_of(cl, i), end - i, cl->nearest + i,
+								 NULL, cl->poll.stop) != GV_OK)
 		{
 			cl->canceled = true;
 			return;

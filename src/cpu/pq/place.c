@@ -1,7 +1,44 @@
 /*
  * place.c
- *		The t nearest of the centroids that are offered to each of many vectors
- *		(see nearest.h).
+ *		The lists of many vectors, through groups of lists.
+ *
+ * Rows are compared with the centers of all groups, but only with the lists of
+ * the nearest groups.  (row, group) pairs are sorted by group, so that a
+ * group's lists are compared with all their rows in one blocked product.
+ *
+ * The second list of a row is chosen by the SOAR rule: among the nearest lists
+ * it is the one that minimizes |r'|^2 + lambda (<r', r> / |r|)^2, where r and
+ * r' are the residuals in the first list and in the other.  If the two
+ * residuals are at right angles, the second list misleads for other queries
+ * than the first does.  Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR:
+ * Improved indexing for approximate nearest neighbor search", 2023.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/pq/assign.h"
+#include "engine/gv_call.h"
+
+#define TILE_ROWS	GV_CPU_TILE_ROWS
+#define TILE_CENTS	GV_CPU_TILE_CENTS
+#define SLICE		GV_CPU_SLICE_DIMS
+#define BATCH_ROWS	(4 * TILE_ROWS) /* vectors offered centroids at a time */
+#define FETCHED		512			/* bytes of a vector that are prefetched */
+#define CAPACITY	GV_CPU_COMPARED /* centroids that a row keeps, at most */
+#define AHEAD		2			/* rows to prefetch ahead */
+#define SPARE		3			/* kept beyond what is needed and a quarter of
+								 * that */
+
+/* ----
+ * The t nearest of the centroids that are offered to each of many vectors.
+ *
+ * A vector is offered centroids panel by panel.  It keeps those centroids that
+ * a panel's estimates rank among its nearest so far, and a few more than are
+ * needed.  In the end the kept centroids are rescored, and the proof below shows
+ * that no other is nearer.  So the answer is that of gv_cpu_sqdist, ties to
+ * the smaller number, whatever the order of the offers.  The proof fails for a
+ * vector if too many centroids are equally near; then all centroids that it
+ * was offered must be rescored.
  *
  * The proof.  Let E be the greatest estimate that is kept.  A centroid that
  * was not kept, or was dropped later, has an estimate of at least E, because
@@ -13,24 +50,85 @@
  * side.  Estimates differ between levels of instructions, and so may the
  * centroids that are kept; the nearest centroids do not differ.
  */
-#include <math.h>
-#include <string.h>
 
-#include "cpu/pq/nearest.h"
+/* State of n vectors.  The arrays are in the caller's scratch. */
+typedef struct Nearest
+{
+	int32_t		dims;
+	int			wanted;			/* t, the number of centroids needed */
+	int			kept;			/* number that a row keeps, somewhat more than
+								 * t */
+	int32_t    *counts;			/* [n] centroids that each row has now */
+	float	   *limits;			/* [n] estimates not below it are not kept */
+	float	   *values;			/* [n][CAPACITY] estimates, less |x|^2;
+								 * squared distances after rescoring */
+	int32_t    *ids;			/* [n][CAPACITY]; after rescoring the nearest
+								 * first, -1: none */
+} Nearest;
 
-#include "engine/gv_call.h"
+/*
+ * Centroids that are offered to rows: centroids 0 .. n - 1 or, with `members`,
+ * those with these numbers.  others[i] is the other group of the i-th
+ * centroid, if that group was offered before this one.  A row that has tried
+ * that group was offered the centroid already.
+ */
+typedef struct Offered
+{
+	const float *centroids;		/* [..][dims] */
+	int32_t		n;
+	const int32_t *members;		/* [n], or NULL: 0 .. n - 1 */
+	const int32_t *others;		/* [n]; -1: none.  NULL: all are -1 */
+	const int32_t *tried;		/* [..][GV_TRIED_GROUPS] groups that each row
+								 * tries; -1: none */
+	int			ntried;			/* groups that a row tries, at most */
+} Offered;
 
-#define TILE_ROWS	GV_CPU_TILE_ROWS
-#define TILE_CENTS	GV_CPU_TILE_CENTS
-#define SLICE		GV_CPU_SLICE_DIMS
-#define CAPACITY		GV_NEAREST_CAPACITY
-#define AHEAD		2			/* rows to prefetch ahead */
-#define SPARE		3			/* kept beyond what is needed and a quarter of
-								 * that */
+/* Memory for a panel of centroids, and for copies of the centroids in it. */
+typedef struct Panel
+{
+	float	   *some;			/* [GV_CPU_TILE_CENTS][dims] */
+	float	   *slices;			/* [nearest_slices(dims)] */
+} Panel;
 
+/* Returns the number of floats in the slices of a panel. */
+static inline size_t
+nearest_slices(int32_t dims)
+{
+	int32_t		n = (dims + GV_CPU_SLICE_DIMS - 1) / GV_CPU_SLICE_DIMS;
+
+	return (size_t) n * GV_CPU_SLICE_DIMS * GV_CPU_TILE_CENTS;
+}
+
+/*
+ * Prefetches the first bytes of a vector.  The processor prefetches the rest
+ * by itself, because the bytes are read in order.
+ */
+static inline void
+nearest_fetch(const float *x, int32_t dims)
+{
+	const uint8_t *at = (const uint8_t *) x;
+	size_t		bytes = sizeof(float) * dims;
+	size_t		byte;
+
+	for (byte = 0; byte < bytes && byte < FETCHED;
+		 byte += GV_FETCHED)
+		gv_fetch(at + byte);
+}
+
+/* Returns the i-th nearest centroid of a row. */
+static inline int32_t
+nearest_id(const Nearest *nearest, int64_t row, int i)
+{
+	return nearest->ids[row * CAPACITY + i];
+}
+
+/*
+ * Lays out the memory of a Nearest for n rows in `scratch` from *next on, and
+ * advances *next.  If `scratch` is NULL, only advances *next.
+ */
 static void
-nearest_carve(GvNearest *nearest, int32_t dims, int wanted, int64_t n,
-				 char *scratch, size_t *next)
+nearest_carve(Nearest *nearest, int32_t dims, int wanted, int64_t n,
+			  char *scratch, size_t *next)
 {
 	size_t		counts = gv_carve(next, sizeof(int32_t) * n);
 	size_t		limits = gv_carve(next, sizeof(float) * n);
@@ -49,12 +147,13 @@ nearest_carve(GvNearest *nearest, int32_t dims, int wanted, int64_t n,
 	}
 }
 
+/* Like nearest_carve, for a panel. */
 static void
-panel_carve(GvPanel *panel, int32_t dims, char *scratch, size_t *next)
+panel_carve(Panel *panel, int32_t dims, char *scratch, size_t *next)
 {
 	size_t		some = gv_carve(next, sizeof(float) * TILE_CENTS * dims);
 	size_t		slices = gv_carve(next,
-								  sizeof(float) * gv_nearest_slices(dims));
+								  sizeof(float) * nearest_slices(dims));
 
 	if (scratch != NULL)
 	{
@@ -63,8 +162,9 @@ panel_carve(GvPanel *panel, int32_t dims, char *scratch, size_t *next)
 	}
 }
 
+/* Begins with n rows, which have no centroids yet. */
 static void
-nearest_begin(GvNearest *nearest, int64_t n)
+nearest_begin(Nearest *nearest, int64_t n)
 {
 	int64_t		row;
 
@@ -81,7 +181,7 @@ nearest_begin(GvNearest *nearest, int64_t n)
  * is quickselect on sets of bits.
  */
 static void
-cut(GvNearest *nearest, int64_t row)
+cut(Nearest *nearest, int64_t row)
 {
 	float	   *values = nearest->values + row * CAPACITY;
 	int32_t    *ids = nearest->ids + row * CAPACITY;
@@ -144,7 +244,7 @@ is_again(int32_t other, const int32_t *tried /* [GV_TRIED_GROUPS] */ ,
  * row.
  */
 static inline void
-fetch_state(const GvNearest *nearest, int64_t row, const GvOffered *offered)
+fetch_state(const Nearest *nearest, int64_t row, const Offered *offered)
 {
 	__builtin_prefetch(&nearest->counts[row], 0);
 	__builtin_prefetch(&nearest->limits[row], 0);
@@ -155,7 +255,7 @@ fetch_state(const GvNearest *nearest, int64_t row, const GvOffered *offered)
 }
 
 static inline void
-fetch_kept(const GvNearest *nearest, int64_t row)
+fetch_kept(const Nearest *nearest, int64_t row)
 {
 	__builtin_prefetch(nearest->values + row * CAPACITY + nearest->counts[row],
 					   1);
@@ -168,7 +268,7 @@ fetch_kept(const GvNearest *nearest, int64_t row)
  * products with the row have been computed.
  */
 static inline void
-keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
+keep_nearer(Nearest *nearest, int64_t row, const Offered *offered,
 			int32_t first, int n, const float *squares, const float *products)
 {
 	float	   *values = nearest->values + row * CAPACITY;
@@ -209,8 +309,8 @@ keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
 
 /* Makes a panel of centroids first .. first + n - 1 of those offered. */
 static void
-make_panel(const GvOffered *offered, int32_t first, int n, int32_t dims,
-		   GvPanel *panel, float *squares)
+make_panel(const Offered *offered, int32_t first, int n, int32_t dims,
+		   Panel *panel, float *squares)
 {
 	const float *some = offered->centroids + (size_t) first * dims;
 	int32_t		d;
@@ -232,8 +332,8 @@ make_panel(const GvOffered *offered, int32_t first, int n, int32_t dims,
 
 /* Offers the n centroids of a panel to nrows <= TILE_ROWS vectors. */
 static void
-offer_panel(GvNearest *nearest, const float *x, const int32_t *rows,
-			int nrows, const GvOffered *offered, int32_t first, int n,
+offer_panel(Nearest *nearest, const float *x, const int32_t *rows,
+			int nrows, const Offered *offered, int32_t first, int n,
 			const float *slices, const float *squares)
 {
 	int32_t		dims = nearest->dims;
@@ -257,10 +357,15 @@ offer_panel(GvNearest *nearest, const float *x, const int32_t *rows,
 	}
 }
 
+/*
+ * Offers centroids to the vectors x [nrows][dims], nrows <= BATCH_ROWS.
+ * rows [nrows] has their numbers in the Nearest.  Returns false if the caller
+ * must give up.
+ */
 static bool
-nearest_offer(GvNearest *nearest, const float *x, const int32_t *rows,
-				 int nrows, const GvOffered *offered, GvPanel *panel,
-				 GvPoll *poll)
+nearest_offer(Nearest *nearest, const float *x, const int32_t *rows,
+			  int nrows, const Offered *offered, Panel *panel,
+			  GvPoll *poll)
 {
 	int32_t		dims = nearest->dims;
 	int32_t		first;
@@ -288,7 +393,7 @@ nearest_offer(GvNearest *nearest, const float *x, const int32_t *rows,
  * there already.
  */
 static void
-insert(GvNearest *nearest, int64_t row, float value, int32_t id)
+insert(Nearest *nearest, int64_t row, float value, int32_t id)
 {
 	float	   *values = nearest->values + row * CAPACITY;
 	int32_t    *ids = nearest->ids + row * CAPACITY;
@@ -320,7 +425,7 @@ insert(GvNearest *nearest, int64_t row, float value, int32_t id)
  * NULL, the first n.
  */
 static void
-rerank(GvNearest *nearest, int64_t row, const float *x,
+rerank(Nearest *nearest, int64_t row, const float *x,
 	   const float *centroids, const int32_t *ids, int32_t n)
 {
 	int32_t		dims = nearest->dims;
@@ -337,8 +442,13 @@ rerank(GvNearest *nearest, int64_t row, const float *x,
 		nearest->ids[row * CAPACITY + i] = -1;
 }
 
+/*
+ * Prepares to rescore a row to which everything has been offered, and
+ * prefetches the centroids that the row has kept.  Callers do this some rows
+ * ahead, so that the centroids are in the cache when the row is rescored.
+ */
 static void
-nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
+nearest_prepare(Nearest *nearest, int64_t row, const float *centroids)
 {
 	const int32_t *ids = nearest->ids + row * CAPACITY;
 	int			i;
@@ -346,13 +456,19 @@ nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
 	if (nearest->counts[row] > nearest->kept)
 		cut(nearest, row);
 	for (i = 0; i < nearest->counts[row]; i++)
-		gv_nearest_fetch(centroids + (size_t) ids[i] * nearest->dims,
-						 nearest->dims);
+		nearest_fetch(centroids + (size_t) ids[i] * nearest->dims,
+					  nearest->dims);
 }
 
-bool
-gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
-				   const float *centroids)
+/*
+ * Rescores the centroids that a row has kept, after everything has been
+ * offered.  x [dims] is the row's vector.  Returns false if these may not
+ * include the nearest ones.  Then the row has no centroids, and nearest_rerank
+ * must be called with everything that was offered to it.
+ */
+static bool
+nearest_rescore(Nearest *nearest, int64_t row, const float *x,
+				const float *centroids)
 {
 	double		slack = gv_cpu_slack(nearest->dims);
 	double		square = -gv_distance_ip(x, x, nearest->dims);
@@ -384,9 +500,9 @@ gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 	return false;
 }
 
-void
-gv_nearest_rerank(GvNearest *nearest, int64_t row, const float *x,
-				  const GvOffered *offered)
+static void
+nearest_rerank(Nearest *nearest, int64_t row, const float *x,
+			   const Offered *offered)
 {
 	rerank(nearest, row, x, offered->centroids, offered->members, offered->n);
 }
@@ -423,9 +539,8 @@ typedef struct Grouping
 	int32_t    *others;			/* [GV_LIST_GROUPS * nlists] */
 	int32_t    *owners;			/* [nlists][each] */
 	void	   *scratch;		/* of k-means */
-	GvNearest	nearest;		/* groups near to each of GV_NEAREST_ROWS
-								 * lists */
-	GvPanel		panel;
+	Nearest		nearest;		/* groups near to each of BATCH_ROWS lists */
+	Panel		panel;
 	GvPoll		poll;
 } Grouping;
 
@@ -523,8 +638,8 @@ carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 		most = bytes > most ? bytes : most;
 	}
 	scratch = gv_carve(&next, most);
-	nearest_carve(&g->nearest, tree->dims, GV_LIST_GROUPS, GV_NEAREST_ROWS,
-					 memory, &next);
+	nearest_carve(&g->nearest, tree->dims, GV_LIST_GROUPS, BATCH_ROWS,
+				  memory, &next);
 	panel_carve(&g->panel, tree->dims, memory, &next);
 	if (memory != NULL)
 	{
@@ -586,35 +701,35 @@ static bool
 find_owners(Grouping *g)
 {
 	const GvTree *tree = g->tree;
-	GvOffered	all = {.centroids = g->centers, .n = g->groups->ngroups};
-	int32_t		rows[GV_NEAREST_ROWS];
+	Offered		all = {.centroids = g->centers, .n = g->groups->ngroups};
+	int32_t		rows[BATCH_ROWS];
 	int32_t		done;
 	int			i;
 
-	for (i = 0; i < GV_NEAREST_ROWS; i++)
+	for (i = 0; i < BATCH_ROWS; i++)
 		rows[i] = i;
-	for (done = 0; done < tree->nlists; done += GV_NEAREST_ROWS)
+	for (done = 0; done < tree->nlists; done += BATCH_ROWS)
 	{
 		const float *x = tree->centroids + (size_t) done * tree->dims;
-		int			n = tree->nlists - done < GV_NEAREST_ROWS ?
-		tree->nlists - done : GV_NEAREST_ROWS;
+		int			n = tree->nlists - done < BATCH_ROWS ?
+		tree->nlists - done : BATCH_ROWS;
 
 		nearest_begin(&g->nearest, n);
 		if (!nearest_offer(&g->nearest, x, rows, n, &all, &g->panel,
-							  &g->poll))
+						   &g->poll))
 			return false;
 		for (i = 0; i < n; i++)
 		{
 			const float *one = x + (size_t) i * tree->dims;
 
-			if (!gv_nearest_rescore(&g->nearest, i, one, g->centers))
+			if (!nearest_rescore(&g->nearest, i, one, g->centers))
 			{
 				if (gv_poll(&g->poll, (int64_t) all.n * tree->dims))
 					return false;
-				gv_nearest_rerank(&g->nearest, i, one, &all);
+				nearest_rerank(&g->nearest, i, one, &all);
 			}
 			memcpy(g->owners + (size_t) (done + i) * g->each,
-				   &g->nearest.ids[i * GV_NEAREST_CAPACITY],
+				   &g->nearest.ids[i * CAPACITY],
 				   sizeof(int32_t) * g->each);
 		}
 	}
@@ -719,24 +834,9 @@ gv_groups_make(const GvTree *tree, GvGroups *groups, void *memory,
 	return GV_OK;
 }
 
-/* ----
- * The lists of many vectors, through groups of lists (place.c).
- *
- * Rows are compared with the centers of all groups, but only with the lists of
- * the nearest groups.  (row, group) pairs are sorted by group, so that a
- * group's lists are compared with all their rows in one blocked product.
- *
- * The second list of a row is chosen by the SOAR rule: among the nearest lists
- * it is the one that minimizes |r'|^2 + lambda (<r', r> / |r|)^2, where r and
- * r' are the residuals in the first list and in the other.  If the two
- * residuals are at right angles, the second list misleads for other queries
- * than the first does.  Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR:
- * Improved indexing for approximate nearest neighbor search", 2023.
- */
+/* ---- placing ---- */
 
 #define LAMBDA		1.5
-#define ROWS_AHEAD		2			/* rows that are prefetched, or rows whose
-								 * lists are, while one is processed */
 
 /* State of one call.  The arrays are in the caller's scratch. */
 typedef struct Placing
@@ -745,16 +845,16 @@ typedef struct Placing
 	const float *x;				/* [n][dims] */
 	int64_t		n;
 	int			tried;			/* groups that each row tries */
-	GvNearest	centers;		/* groups near to GV_NEAREST_ROWS rows */
-	GvNearest	lists;			/* lists near to each of all rows */
+	Nearest		centers;		/* groups near to BATCH_ROWS rows */
+	Nearest		lists;			/* lists near to each of all rows */
 	int32_t    *groups_of;		/* [n][GV_TRIED_GROUPS] the nearest groups of
 								 * each row; -1: none */
 	int64_t    *starts;			/* [ngroups + 1] where each group's pairs
 								 * begin */
 	int32_t    *rows;			/* [n * tried] rows of the pairs, ordered by
 								 * group */
-	float	   *some;			/* [n or GV_NEAREST_ROWS][dims] rows' copies */
-	GvPanel		panel;
+	float	   *some;			/* [n or BATCH_ROWS][dims] rows' copies */
+	Panel		panel;
 	GvPoll		poll;
 } Placing;
 
@@ -771,15 +871,15 @@ carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
 	size_t		starts;
 	size_t		rows;
 	size_t		some;
-	int64_t		at_once = n < GV_NEAREST_ROWS ? n : GV_NEAREST_ROWS;
+	int64_t		at_once = n < BATCH_ROWS ? n : BATCH_ROWS;
 
 	p->tried = groups->tried < groups->ngroups ? groups->tried :
 		groups->ngroups;
 	nearest_carve(&p->centers, groups->dims, p->tried, at_once, scratch,
-					 &next);
+				  &next);
 	nearest_carve(&p->lists, groups->dims,
-					 lists_per_row < 2 ? 1 : GV_SOAR_LISTS,
-					 n, scratch, &next);
+				  lists_per_row < 2 ? 1 : GV_SOAR_LISTS,
+				  n, scratch, &next);
 	groups_of = gv_carve(&next, sizeof(int32_t) * n * GV_TRIED_GROUPS);
 	starts = gv_carve(&next, sizeof(int64_t) * ((size_t) groups->ngroups + 1));
 	rows = gv_carve(&next, sizeof(int32_t) * n * p->tried);
@@ -823,12 +923,12 @@ row_of(const Placing *p, int64_t row)
 }
 
 /* Returns the lists of a group, to be offered to rows. */
-static GvOffered
+static Offered
 lists_of(const Placing *p, int32_t group)
 {
 	const GvGroups *groups = p->groups;
 	int32_t		first = groups->starts[group];
-	GvOffered	offered = {.centroids = groups->centroids,
+	Offered		offered = {.centroids = groups->centroids,
 		.n = groups->starts[group + 1] - first,
 		.members = groups->lists + first, .others = groups->others + first,
 	.tried = p->groups_of, .ntried = p->tried};
@@ -838,14 +938,14 @@ lists_of(const Placing *p, int32_t group)
 
 /*
  * Finds the nearest groups of rows first .. first + n - 1, n <=
- * GV_NEAREST_ROWS.
+ * BATCH_ROWS.
  */
 static bool
 find_groups(Placing *p, int64_t first, int n)
 {
-	GvOffered	all = {.centroids = p->groups->centers,
+	Offered		all = {.centroids = p->groups->centers,
 	.n = p->groups->ngroups};
-	int32_t		rows[GV_NEAREST_ROWS];
+	int32_t		rows[BATCH_ROWS];
 	int			i;
 	int			t;
 
@@ -853,20 +953,20 @@ find_groups(Placing *p, int64_t first, int n)
 		rows[i] = i;
 	nearest_begin(&p->centers, n);
 	if (!nearest_offer(&p->centers, row_of(p, first), rows, n, &all,
-						  &p->panel, &p->poll))
+					   &p->panel, &p->poll))
 		return false;
 	for (i = 0; i < n; i++)
 	{
-		if (!gv_nearest_rescore(&p->centers, i, row_of(p, first + i),
-								all.centroids))
+		if (!nearest_rescore(&p->centers, i, row_of(p, first + i),
+							 all.centroids))
 		{
 			if (gv_poll(&p->poll, (int64_t) all.n * p->groups->dims))
 				return false;
-			gv_nearest_rerank(&p->centers, i, row_of(p, first + i), &all);
+			nearest_rerank(&p->centers, i, row_of(p, first + i), &all);
 		}
 		for (t = 0; t < GV_TRIED_GROUPS; t++)
 			p->groups_of[(first + i) * GV_TRIED_GROUPS + t] = t < p->tried ?
-				gv_nearest_id(&p->centers, i, t) : -1;
+				nearest_id(&p->centers, i, t) : -1;
 	}
 	return true;
 }
@@ -911,15 +1011,15 @@ rescore_lists(Placing *p, int64_t row)
 	const GvGroups *groups = p->groups;
 	int			i;
 
-	if (gv_nearest_rescore(&p->lists, row, row_of(p, row), groups->centroids))
+	if (nearest_rescore(&p->lists, row, row_of(p, row), groups->centroids))
 		return true;
 	for (i = 0; i < p->tried; i++)
 	{
-		GvOffered	offered = lists_of(p, p->groups_of[row * GV_TRIED_GROUPS + i]);
+		Offered		offered = lists_of(p, p->groups_of[row * GV_TRIED_GROUPS + i]);
 
 		if (gv_poll(&p->poll, (int64_t) offered.n * groups->dims))
 			return false;
-		gv_nearest_rerank(&p->lists, row, row_of(p, row), &offered);
+		nearest_rerank(&p->lists, row, row_of(p, row), &offered);
 	}
 	return true;
 }
@@ -935,34 +1035,34 @@ find_lists(Placing *p)
 	nearest_begin(&p->lists, p->n);
 	for (group = 0; group < p->groups->ngroups; group++)
 	{
-		GvOffered	offered = lists_of(p, group);
+		Offered		offered = lists_of(p, group);
 		int64_t		at;
 
 		for (at = p->starts[group]; at < p->starts[group + 1];
-			 at += GV_NEAREST_ROWS)
+			 at += BATCH_ROWS)
 		{
 			int64_t		left = p->starts[group + 1] - at;
-			int			n = left < GV_NEAREST_ROWS ? (int) left : GV_NEAREST_ROWS;
+			int			n = left < BATCH_ROWS ? (int) left : BATCH_ROWS;
 			int			i;
 
 			for (i = 0; i < n; i++)
 			{
-				if (i + ROWS_AHEAD < n)
-					gv_nearest_fetch(row_of(p, p->rows[at + i + ROWS_AHEAD]),
-									 p->groups->dims);
+				if (i + AHEAD < n)
+					nearest_fetch(row_of(p, p->rows[at + i + AHEAD]),
+								  p->groups->dims);
 				memcpy(p->some + (size_t) i * p->groups->dims,
 					   row_of(p, p->rows[at + i]), bytes);
 			}
 			if (!nearest_offer(&p->lists, p->some, p->rows + at, n,
-								  &offered, &p->panel, &p->poll))
+							   &offered, &p->panel, &p->poll))
 				return false;
 		}
 	}
 	for (row = 0; row < p->n; row++)
 	{
-		if (row + ROWS_AHEAD < p->n)
-			nearest_prepare(&p->lists, row + ROWS_AHEAD,
-							   p->groups->centroids);
+		if (row + AHEAD < p->n)
+			nearest_prepare(&p->lists, row + AHEAD,
+							p->groups->centroids);
 		if (gv_poll(&p->poll, (int64_t) p->lists.kept * p->groups->dims) ||
 			!rescore_lists(p, row))
 			return false;
@@ -1012,16 +1112,16 @@ second_list(const Placing *p, int64_t row)
 	int32_t		n = 0;
 	int32_t		best;
 
-	while (n + 1 < p->lists.wanted && gv_nearest_id(&p->lists, row, n + 1) >= 0)
+	while (n + 1 < p->lists.wanted && nearest_id(&p->lists, row, n + 1) >= 0)
 	{
 		others[n] = groups->centroids +
-			(size_t) gv_nearest_id(&p->lists, row, n + 1) * groups->dims;
+			(size_t) nearest_id(&p->lists, row, n + 1) * groups->dims;
 		n++;
 	}
 	best = gv_soar(groups->dims, row_of(p, row), groups->centroids +
-				   (size_t) gv_nearest_id(&p->lists, row, 0) * groups->dims,
+				   (size_t) nearest_id(&p->lists, row, 0) * groups->dims,
 				   others, n);
-	return best < 0 ? -1 : gv_nearest_id(&p->lists, row, best + 1);
+	return best < 0 ? -1 : nearest_id(&p->lists, row, best + 1);
 }
 
 GvStatus
@@ -1037,16 +1137,16 @@ gv_place(const GvGroups *groups, const float *x, int64_t n,
 			lists != NULL && gv_valid_scratch(scratch) &&
 			gv_valid_stop(stop));
 	(void) carve(&p, groups, n, lists_per_row, scratch);
-	for (row = 0; row < n; row += GV_NEAREST_ROWS)
-		if (!find_groups(&p, row, n - row < GV_NEAREST_ROWS ? (int) (n - row) :
-						 GV_NEAREST_ROWS))
+	for (row = 0; row < n; row += BATCH_ROWS)
+		if (!find_groups(&p, row, n - row < BATCH_ROWS ? (int) (n - row) :
+						 BATCH_ROWS))
 			return GV_CANCELED;
 	group_pairs(&p);
 	if (!find_lists(&p))
 		return GV_CANCELED;
 	for (row = 0; row < n; row++)
 	{
-		lists[row * lists_per_row] = gv_nearest_id(&p.lists, row, 0);
+		lists[row * lists_per_row] = nearest_id(&p.lists, row, 0);
 		if (lists_per_row < 2)
 			continue;
 		if (gv_poll(&p.poll, (int64_t) GV_SOAR_LISTS * 3 * groups->dims))

@@ -1,7 +1,7 @@
 /*
  * pq.c
- *		Product quantization: codebooks.  pq.c finds codes, and the kernels
- *		make look-up tables.
+ *		Product quantization: codebooks, and codes.  The kernels make look-up
+ *		tables.
  *
  * A tile of vectors is transposed, so that the values of a dimension are side
  * by side.  Then the distances of the vectors to a codeword are independent
@@ -316,13 +316,12 @@ gv_codebooks(int32_t dims, int32_t m, int64_t n,
 /* ----
  * Product quantization: computes codes, and the number T of each posting.
  *
- * Many postings are encoded in tiles, as in the training of codebooks (pq.c):
+ * Many postings are encoded in tiles, as in the training of codebooks:
  * the vectors are side by side, one in each lane.  The one or two postings of
  * an inserted row would leave most lanes idle.  So each of these postings is
  * compared with all codewords of a sub-quantizer, which are side by side.
  */
 
-#define WORD_ROWS	GV_CPU_WORD_ROWS	/* postings encoded at a time */
 #define TILE_DIMS	64			/* dimensions transposed at a time */
 #define ALONE		4			/* at most this many postings are encoded one
 								 * by one */
@@ -332,12 +331,12 @@ gv_codebooks(int32_t dims, int32_t m, int64_t n,
 /* Postings that are encoded together, with their codes and T. */
 typedef struct Tile
 {
-	int			n;				/* <= WORD_ROWS */
-	const float *rows[WORD_ROWS];	/* [dims] */
-	const float *centroids[WORD_ROWS];	/* [dims] */
-	uint8_t    *codes[WORD_ROWS];
-	float	   *t[WORD_ROWS];
-	double		terms[WORD_ROWS];	/* the sums for T so far */
+	int			n;				/* <= TILE_ROWS */
+	const float *rows[TILE_ROWS];	/* [dims] */
+	const float *centroids[TILE_ROWS];	/* [dims] */
+	uint8_t    *codes[TILE_ROWS];
+	float	   *t[TILE_ROWS];
+	double		terms[TILE_ROWS];	/* the sums for T so far */
 } Tile;
 
 /* Rounds up to whole registers, which take no longer than parts of them. */
@@ -353,14 +352,14 @@ padded(int n)
  */
 static void
 find_residuals(const Tile *tile, int32_t first, int32_t len,
-			   float *restrict residuals /* [TILE_DIMS][WORD_ROWS] */ )
+			   float *restrict residuals /* [TILE_DIMS][TILE_ROWS] */ )
 {
 	int32_t		d;
 	int			i;
 
 	for (i = tile->n; i < padded(tile->n); i++)
 		for (d = 0; d < len; d++)
-			residuals[d * WORD_ROWS + i] = 0.0f;
+			residuals[d * TILE_ROWS + i] = 0.0f;
 
 	for (i = 0; i < tile->n; i++)
 	{
@@ -368,7 +367,7 @@ find_residuals(const Tile *tile, int32_t first, int32_t len,
 		const float *centroid = tile->centroids[i] + first;
 
 		for (d = 0; d < len; d++)
-			residuals[d * WORD_ROWS + i] =
+			residuals[d * TILE_ROWS + i] =
 				gv_difference(row[d], centroid[d]);
 	}
 }
@@ -399,10 +398,10 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 	int32_t		start = gv_sub_start(model, j);
 	int32_t		dims = gv_sub_start(model, j + 1) - start;
 	const float *codebook = model->codebooks + (size_t) GV_CODEWORDS * start;
-	float		dist[GV_CODEWORDS * WORD_ROWS] GV_CPU_ALIGNED = {0};
-	float		residuals[TILE_DIMS * WORD_ROWS] GV_CPU_ALIGNED;
-	float		best[WORD_ROWS];
-	int32_t		code[WORD_ROWS];
+	float		dist[GV_CODEWORDS * TILE_ROWS] GV_CPU_ALIGNED = {0};
+	float		residuals[TILE_DIMS * TILE_ROWS] GV_CPU_ALIGNED;
+	float		best[TILE_ROWS];
+	int32_t		code[TILE_ROWS];
 	int32_t		first;
 	int			i;
 
@@ -411,7 +410,7 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 		int32_t		len = dims - first < TILE_DIMS ? dims - first : TILE_DIMS;
 
 		find_residuals(tile, start + first, len, residuals);
-		gv_kernels->add_distances(residuals, WORD_ROWS, padded(tile->n),
+		gv_kernels->add_distances(residuals, TILE_ROWS, padded(tile->n),
 								  codebook + first, dims, len, dist);
 	}
 	gv_kernels->nearest_words(dist, padded(tile->n), best, code);
@@ -490,7 +489,7 @@ gv_encode(const GvModel *model, const float *x /* [n][dims] */ ,
 		tile.centroids[tile.n] = centroids + (size_t) lists[i] * dims;
 		tile.codes[tile.n] = codes + (size_t) i * code_bytes;
 		tile.t[tile.n++] = t + i;
-		if (tile.n == WORD_ROWS)
+		if (tile.n == TILE_ROWS)
 			encode_tile(model, &tile);
 	}
 	if (tile.n > 0)

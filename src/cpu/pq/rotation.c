@@ -1,7 +1,26 @@
 /*
  * rotation.c
- *		Products of vectors with an orthogonal matrix, and the errors of these
- *		products.
+ *		A rotation before product quantization.
+ *
+ * All sub-quantizers have the same number of codewords, whether their
+ * dimensions vary much or hardly, and a sub-quantizer cannot use the
+ * correlation of its dimensions with those of others.  A rotation leaves
+ * distances as they are, and can give the vectors better dimensions: principal
+ * components, distributed so that the products of the variances of all
+ * sub-quantizers are about the same.  This is the parametric solution of Ge,
+ * He, Ke, Sun, "Optimized product quantization", 2013.  They then improve
+ * codebooks and rotation in turns, which gains nothing here
+ * (test/bench/RESULTS.md).
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/pq/assign.h"
+#include "engine/gv_call.h"
+
+/* ----
+ * Products of vectors with an orthogonal matrix, and the errors of these
+ * products.
  *
  * A rotation R is an orthogonal matrix Q, rounded.  Let f >= |R R' - 1|, the
  * root of the sum of squares.  Then the singular values of R are within f of
@@ -10,14 +29,6 @@
  * sum or, if it underflows, less than FLT_MIN.  gv_learn_rotation ensures that
  * f <= rho / 2.
  */
-#include <math.h>
-#include <string.h>
-
-#include "cpu/pq/eigen.h"
-
-#include "cpu/pq/assign.h"
-#include "cpu/simd/kernels.h"
-#include "engine/gv_call.h"
 
 float
 gv_rotation_error(int32_t dims)
@@ -62,7 +73,8 @@ gv_rotate(int32_t dims, const float *rows, int32_t n, const float *x, float *y)
  * Each pair of the matrix's rows is rotated in the plane of the two rows,
  * until all rows are at right angles.  A row is then its eigenvector times the
  * eigenvalue (one-sided Jacobi: Hestenes, "Inversion of matrices by
- * biorthogonalization", 1958).
+ * biorthogonalization", 1958).  Every level of instructions gives the same
+ * bits.
  */
 
 #define LANES			GV_CPU_LANES64
@@ -164,9 +176,15 @@ turn_all(double *rows, double *squares, int32_t dims, GvPoll *poll)
 	return true;
 }
 
+/*
+ * Computes the eigenvalues [dims] of c [dims][dims], descending, and the
+ * eigenvectors as rows of vectors [dims][dims], nearly orthogonal.  c is
+ * symmetric, not zero, and has no negative eigenvalue.  rows [dims][dims] is
+ * scratch.  Returns false if the caller must give up.
+ */
 static bool
-cpu_eigen(const float *c, int32_t dims, double *values, float *vectors,
-			 double *rows, GvPoll *poll)
+find_eigenvectors(const float *c, int32_t dims, double *values, float *vectors,
+				  double *rows, GvPoll *poll)
 {
 	double		trace = 0.0;
 	int32_t		i;
@@ -218,13 +236,17 @@ multiply(const float *a, const float *b, int32_t n, float *c, GvPoll *poll)
 }
 
 /*
+ * Makes x [dims][dims], which is nearly orthogonal, as orthogonal as fp32
+ * permits.  spare [2 * dims * dims] is scratch.  Returns false if the caller
+ * must give up.
+ *
  * Each step, x <- (3 - x x') / 2 x, squares the distance from an orthogonal
  * matrix (Newton and Schulz: Higham, "Functions of Matrices", 2008, chapter
  * 8).
  */
 static bool
-cpu_orthogonalize(float *x, int32_t dims, int steps, float *spare,
-					 GvPoll *poll)
+orthogonalize(float *x, int32_t dims, int steps, float *spare,
+			  GvPoll *poll)
 {
 	size_t		n = (size_t) dims * dims;
 	float	   *factor = spare;
@@ -254,19 +276,7 @@ cpu_orthogonalize(float *x, int32_t dims, int steps, float *spare,
 	return true;
 }
 
-/* ----
- * A rotation before product quantization.
- *
- * All sub-quantizers have the same number of codewords, whether their
- * dimensions vary much or hardly, and a sub-quantizer cannot use the
- * correlation of its dimensions with those of others.  A rotation leaves
- * distances as they are, and can give the vectors better dimensions: principal
- * components, distributed so that the products of the variances of all
- * sub-quantizers are about the same.  This is the parametric solution of Ge,
- * He, Ke, Sun, "Optimized product quantization", 2013.  They then improve
- * codebooks and rotation in turns, which gains nothing here
- * (test/bench/RESULTS.md).
- */
+/* ---- learning a rotation ---- */
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
@@ -279,7 +289,7 @@ typedef struct Learning
 	GvModel		model;
 	float	   *columns;		/* [dims][CHUNK] columns of some vectors */
 	float	   *covariance;		/* [dims][dims] times n */
-	double	   *rows;			/* [dims][dims] scratch of cpu_eigen */
+	double	   *rows;			/* [dims][dims] scratch of find_eigenvectors */
 	double	   *values;			/* [dims] eigenvalues */
 	int32_t    *order;			/* [dims] component in each row of the
 								 * rotation */
@@ -447,15 +457,15 @@ find_rotation(Learning *learning, float *rotation)
 	int32_t		dims = learning->model.dims;
 	int32_t		i;
 
-	if (!cpu_eigen(learning->covariance, dims, learning->values,
-					  learning->vectors, learning->rows, &learning->poll))
+	if (!find_eigenvectors(learning->covariance, dims, learning->values,
+						   learning->vectors, learning->rows, &learning->poll))
 		return false;
 	hand_out(learning);
 	for (i = 0; i < dims; i++)
 		memcpy(rotation + (size_t) i * dims, learning->vectors +
 			   (size_t) learning->order[i] * dims, sizeof(float) * dims);
-	return cpu_orthogonalize(rotation, dims, STEPS,
-								(float *) learning->rows, &learning->poll);
+	return orthogonalize(rotation, dims, STEPS,
+						 (float *) learning->rows, &learning->poll);
 }
 
 /* Returns whether the rotation's error is within gv_rotation_error. */

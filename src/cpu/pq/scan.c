@@ -1,6 +1,18 @@
 /*
  * scan.c
- *		The list scores of a query: its distances to a slice of the centroids.
+ *		The score S of the live postings of lists' blocks, and the list scores
+ *		of a query.
+ *
+ * A condition on keys is tested before anything else of a block is read.  Once
+ * there is a worst score to beat, the filter (simd/distance.c) rejects most of
+ * the postings that do not beat it.  The rest, from all lists, are gathered
+ * side by side until they fill registers, and are then scored together.  Their
+ * pairs are kept without an order until the scan is finished.
+ *
+ * Postings of an optimistic read are buffered behind those that count.  If
+ * postings are gathered, they are not yet scored there; else they are.  They
+ * are dropped if their blocks turn out to have changed.  No byte of a block is
+ * ever used to compute an address.
  */
 #include <math.h>
 
@@ -483,20 +495,7 @@ gv_kept_give(GvKept *kept, GvTopK *best)
 	gv_kept_reset(kept, worst);
 }
 
-/* ----
- * The score S of the live postings of lists' blocks.
- *
- * A condition on keys is tested before anything else of a block is read.  Once
- * there is a worst score to beat, the filter (simd/table.c) rejects most of
- * the postings that do not beat it.  The rest, from all lists, are gathered
- * side by side until they fill registers, and are then scored together.  Their
- * pairs are kept without an order (scan.c) until the scan is finished.
- *
- * Postings of an optimistic read are buffered behind those that count.  If
- * postings are gathered, they are not yet scored there; else they are.  They
- * are dropped if their blocks turn out to have changed.  No byte of a block is
- * ever used to compute an address.
- */
+/* ---- scans ---- */
 
 /*
  * Number of postings that are gathered before they are scored, at least, even

@@ -41,9 +41,7 @@ typedef struct GvKept
 #define GV_ENOUGH		64
 #define GV_KEPT_MOST	(GV_ENOUGH + GV_OPTIMISTIC_BLOCKS * GV_BLOCK)
 
-/* These are in scan.c. */
-
-/* These are in scan.c. */
+/* These are in scan.c, and are exported for check_keep.c. */
 extern int32_t gv_kept_allocation(int32_t capacity);
 extern void gv_kept_reset(GvKept *kept, float worst);
 extern void gv_keep(GvKept *kept, const float *scores, const uint64_t *ids,

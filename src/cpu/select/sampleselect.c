@@ -1,23 +1,82 @@
 /*
  * sampleselect.c
- *		SampleSelect's splitters: the sample, the search tree, and the
- *		histogram.
+ *		SampleSelect: the first k items of a row, and several ranks of one
+ *		array at once.
  *
- * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019; the
- * tree is that of Sanders, Winkel, "Super Scalar Sample Sort", 2004.
+ * Functions that return bool return false if the caller must give up.
+ *
+ * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019
+ * (exact selection: sections IV.B to IV.E; approximate: II.C); the tree of
+ * splitters is that of Sanders, Winkel, "Super Scalar Sample Sort", 2004.
  */
 #include "cpu/select/items.h"
-
 #include "engine/gv_call.h"
 
 #define CHUNK	256				/* items made at a time */
+
+/* ----
+ * Splitters: a sample of items that divides all items into buckets.
+ *
+ * Bucket b has the items that are not below sorted[b - 1] (if b > 0) and are
+ * below sorted[b] (if b < GV_BUCKETS - 1).  `tree` has the same splitters as a
+ * complete binary tree in an array, in which the children of node i are 2 i +
+ * 1 and 2 i + 2.  So an item's bucket is found without a branch:
+ *
+ *	i = 0; 8 times: i = 2 i + 1 + (item >= tree[i]); bucket = i - 255
+ *
+ * Items are distinct, so sorted[b] is the first item of bucket b + 1, and its
+ * rank is the number of items in the buckets before that one.
+ */
+
+typedef struct Splitters
+{
+	uint64_t	sorted[GV_NSPLITTERS];
+	uint64_t	tree[GV_NSPLITTERS];
+	int64_t		counts[GV_BUCKETS]; /* number of items in each bucket */
+} Splitters;
+
+/* The items of a row from `first` to `last`, both included. */
+typedef struct ItemRange
+{
+	uint64_t	first;
+	uint64_t	last;
+	int64_t		count;
+	int64_t		nbefore;		/* items below first */
+} ItemRange;
+
+static inline int
+bucket_of(const Splitters *splitters, uint64_t item)
+{
+	uint32_t	i = 0;
+	int			level;
+
+	for (level = 0; level < GV_BUCKET_BITS; level++)
+		i = 2 * i + 1 + (item >= splitters->tree[i]);
+	return (int) i - GV_NSPLITTERS;
+}
+
+static inline bool
+in_range(const ItemRange *range, uint64_t item)
+{
+	return item - range->first <= range->last - range->first;
+}
+
+/* Returns the range of all items of n values. */
+static inline ItemRange
+whole_range(int64_t n)
+{
+	return (ItemRange)
+	{
+		0, UINT64_MAX, n, 0
+	};
+}
 
 /*
  * Makes the tree of the sorted splitters.  The lowest level has every second
  * splitter, and each level above it every second one of the rest.
  */
 static void
-plant(GvSplitters *splitters)
+plant(Splitters *splitters)
 {
 	int			level;
 	int			j;
@@ -52,7 +111,7 @@ sample_whole(const float *values, int64_t n, uint64_t state, uint64_t *sample)
  * counted to find the places.
  */
 static bool
-sample_range(const float *values, int64_t n, const GvItemRange *range,
+sample_range(const float *values, int64_t n, const ItemRange *range,
 			 uint64_t state, uint64_t *sample, GvPoll *poll)
 {
 	int64_t		next = gv_sample_place(&state, 0, range->count);
@@ -66,7 +125,7 @@ sample_range(const float *values, int64_t n, const GvItemRange *range,
 
 		if (i % CHUNK == 0 && gv_poll(poll, 2 * CHUNK))
 			return false;
-		if (!gv_in_range(range, item) || nseen++ < next)
+		if (!in_range(range, item) || nseen++ < next)
 			continue;
 		sample[j++] = item;
 		if (j < GV_SAMPLE_ITEMS)
@@ -77,7 +136,7 @@ sample_range(const float *values, int64_t n, const GvItemRange *range,
 
 /* Sets splitters that divide a range of 64-bit numbers into equal parts. */
 static void
-divide_evenly(GvSplitters *splitters, const GvItemRange *range)
+divide_evenly(Splitters *splitters, const ItemRange *range)
 {
 	uint64_t	part = (range->last - range->first) / GV_BUCKETS;
 	int			i;
@@ -86,10 +145,18 @@ divide_evenly(GvSplitters *splitters, const GvItemRange *range)
 		splitters->sorted[i] = range->first + ((uint64_t) i + 1) * part;
 }
 
-bool
-gv_splitters_make(GvSplitters *splitters, const float *values, int64_t n,
-				  const GvItemRange *range, int level, uint64_t *scratch,
-				  GvPoll *poll)
+/*
+ * Makes splitters for those items of values [n] that are in the range, more
+ * than GV_SAMPLE_ITEMS.  `level` is the level of division, from 0.  The items
+ * are divided into GV_SAMPLE_ITEMS stretches of equal length, and the sample
+ * takes one item at random from each.  scratch [GV_SAMPLE_ITEMS].  From level
+ * GV_SAMPLED_LEVELS on the range is divided evenly.  As 64 bits are 8 times 8,
+ * no input takes more than 8 such levels.
+ */
+static bool
+make_splitters(Splitters *splitters, const float *values, int64_t n,
+			   const ItemRange *range, int level, uint64_t *scratch,
+			   GvPoll *poll)
 {
 	int			i;
 
@@ -113,9 +180,10 @@ gv_splitters_make(GvSplitters *splitters, const float *values, int64_t n,
 	return true;
 }
 
-bool
-gv_splitters_count(GvSplitters *splitters, const float *values, int64_t n,
-				   const GvItemRange *range, GvPoll *poll)
+/* Counts the items of the range in each bucket. */
+static bool
+count_items(Splitters *splitters, const float *values, int64_t n,
+			const ItemRange *range, GvPoll *poll)
 {
 	uint64_t	items[CHUNK];
 	int64_t		first;
@@ -130,15 +198,18 @@ gv_splitters_count(GvSplitters *splitters, const float *values, int64_t n,
 			return false;
 		gv_items_load(values + first, count, first, items);
 		for (i = 0; i < count; i++)
-			if (gv_in_range(range, items[i]))
-				splitters->counts[gv_bucket(splitters, items[i])]++;
+			if (in_range(range, items[i]))
+				splitters->counts[bucket_of(splitters, items[i])]++;
 	}
 	return true;
 }
 
-void
-gv_splitters_enter(const GvSplitters *splitters, int64_t rank,
-				   GvItemRange *range)
+/*
+ * Narrows a range to its bucket that has the item of the given rank.
+ */
+static void
+enter_bucket(const Splitters *splitters, int64_t rank,
+			 ItemRange *range)
 {
 	int			b = 0;
 
@@ -158,11 +229,8 @@ gv_splitters_enter(const GvSplitters *splitters, int64_t rank,
  * bucket.  Here the bucket is a range of items, and the items in the range are
  * read again.  So the memory is the same whatever the input, and the first
  * level, which mostly is the last, writes nothing.
- *
- * Source: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019.
  */
 
-#define SELECT_CHUNK	256
 
 /*
  * The scratch has the result [k] and the last bucket [GV_UNDIVIDED_ITEMS].
@@ -185,20 +253,20 @@ gv_sampleselect_scratch(int64_t k)
  */
 static bool
 narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
-	   GvItemRange *range, GvPoll *poll)
+	   ItemRange *range, GvPoll *poll)
 {
 	int			level;
 
-	*range = gv_whole_range(n);
+	*range = whole_range(n);
 	for (level = 0; range->count > GV_UNDIVIDED_ITEMS; level++)
 	{
-		GvSplitters splitters;
+		Splitters	splitters;
 
-		if (!gv_splitters_make(&splitters, values, n, range, level, scratch,
-							   poll) ||
-			!gv_splitters_count(&splitters, values, n, range, poll))
+		if (!make_splitters(&splitters, values, n, range, level, scratch,
+							poll) ||
+			!count_items(&splitters, values, n, range, poll))
 			return false;
-		gv_splitters_enter(&splitters, rank, range);
+		enter_bucket(&splitters, rank, range);
 	}
 	return true;
 }
@@ -208,20 +276,20 @@ narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
  * the range to inside [range->count].
  */
 static bool
-gather(const float *values, int64_t n, const GvItemRange *range,
+gather(const float *values, int64_t n, const ItemRange *range,
 	   uint64_t *before, uint64_t *inside, GvPoll *poll)
 {
-	uint64_t	items[SELECT_CHUNK];
+	uint64_t	items[CHUNK];
 	int64_t		nbefore = 0;
 	int64_t		ninside = 0;
 	int64_t		first;
 
-	for (first = 0; first < n; first += SELECT_CHUNK)
+	for (first = 0; first < n; first += CHUNK)
 	{
-		int64_t		count = n - first < SELECT_CHUNK ? n - first : SELECT_CHUNK;
+		int64_t		count = n - first < CHUNK ? n - first : CHUNK;
 		int64_t		i;
 
-		if (gv_poll(poll, 2 * SELECT_CHUNK))
+		if (gv_poll(poll, 2 * CHUNK))
 			return false;
 		gv_items_load(values + first, count, first, items);
 		for (i = 0; i < count; i++)
@@ -229,7 +297,7 @@ gather(const float *values, int64_t n, const GvItemRange *range,
 			before[nbefore] = items[i];
 			nbefore += items[i] < range->first;
 			inside[ninside] = items[i];
-			ninside += gv_in_range(range, items[i]);
+			ninside += in_range(range, items[i]);
 		}
 	}
 	return true;
@@ -243,7 +311,7 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 	size_t		next = 0;
 	uint64_t   *selected = scratch;
 	uint64_t   *inside;
-	GvItemRange range;
+	ItemRange	range;
 	int64_t		rest;
 
 	gv_carve(&next, sizeof(uint64_t) * ((size_t) k + 1));
@@ -269,11 +337,10 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
  * middle one first.  No further level is needed, because quickselect takes a
  * few steps for an item, whatever the items are.
  *
- * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019;
- * several ranks by halves: Chambers, "Algorithm 410: Partial sorting", 1971.
+ * Source of several ranks by halves: Chambers, "Algorithm 410: Partial
+ * sorting", 1971.
  */
 
-#define QUANTILES_CHUNK	256
 
 /* Requested ranks are sorted as items: rank << 32 | number of the request. */
 static inline int64_t
@@ -292,7 +359,7 @@ typedef struct Quantiles
 	uint64_t   *items;			/* [n]; approximate: [GV_SAMPLE_ITEMS] */
 	uint8_t    *buckets;		/* [n] bucket of each value; only for exact
 								 * answers */
-	GvSplitters *splitters;
+	Splitters  *splitters;
 	float	   *quantiles;		/* [nranks] */
 	int64_t    *rank_errors;	/* [nranks] */
 	GvPoll		poll;
@@ -313,14 +380,14 @@ lay_out(Quantiles *q, bool approximate, char *scratch)
 	size_t		items = gv_carve(&bytes, sizeof(uint64_t) *
 								 (approximate ? most : n));
 	size_t		buckets = gv_carve(&bytes, approximate ? 0 : n);
-	size_t		splitters = gv_carve(&bytes, sizeof(GvSplitters));
+	size_t		splitters = gv_carve(&bytes, sizeof(Splitters));
 
 	if (scratch != NULL)
 	{
 		q->wanted = (uint64_t *) (scratch + wanted);
 		q->items = (uint64_t *) (scratch + items);
 		q->buckets = (uint8_t *) (scratch + buckets);
-		q->splitters = (GvSplitters *) (scratch + splitters);
+		q->splitters = (Splitters *) (scratch + splitters);
 	}
 	return bytes;
 }
@@ -392,15 +459,15 @@ pick_from_all(Quantiles *q)
 static bool
 fill_buckets(Quantiles *q)
 {
-	GvSplitters *splitters = q->splitters;
+	Splitters  *splitters = q->splitters;
 	int64_t		i;
 
 	memset(splitters->counts, 0, sizeof(splitters->counts));
 	for (i = 0; i < q->n; i++)
 	{
-		int			b = gv_bucket(splitters, gv_item(q->values[i], i));
+		int			b = bucket_of(splitters, gv_item(q->values[i], i));
 
-		if (i % QUANTILES_CHUNK == 0 && gv_poll(&q->poll, 8 * QUANTILES_CHUNK))
+		if (i % CHUNK == 0 && gv_poll(&q->poll, 8 * CHUNK))
 			return false;
 		q->buckets[i] = (uint8_t) b;
 		splitters->counts[b]++;
@@ -448,7 +515,7 @@ distribute(Quantiles *q, int64_t *places)
 	{
 		int			b = q->buckets[i];
 
-		if (i % QUANTILES_CHUNK == 0 && gv_poll(&q->poll, 2 * QUANTILES_CHUNK))
+		if (i % CHUNK == 0 && gv_poll(&q->poll, 2 * CHUNK))
 			return false;
 		if (places[b] >= 0)
 			q->items[places[b]++] = gv_item(q->values[i], i);
@@ -460,14 +527,14 @@ distribute(Quantiles *q, int64_t *places)
 static bool
 pick_from_buckets(Quantiles *q)
 {
-	GvItemRange range = gv_whole_range(q->n);
+	ItemRange	range = whole_range(q->n);
 	int64_t		starts[GV_BUCKETS];
 	int64_t		places[GV_BUCKETS];
 	int32_t		next = 0;
 	int			b;
 
-	if (!gv_splitters_make(q->splitters, q->values, q->n, &range, 0, q->items,
-						   &q->poll) ||
+	if (!make_splitters(q->splitters, q->values, q->n, &range, 0, q->items,
+						&q->poll) ||
 		!fill_buckets(q))
 		return false;
 	assign_places(q, starts, places);
@@ -496,14 +563,14 @@ pick_from_buckets(Quantiles *q)
 static bool
 answer_by_splitters(Quantiles *q)
 {
-	GvItemRange range = gv_whole_range(q->n);
+	ItemRange	range = whole_range(q->n);
 	int64_t		rank;
 	int			s = 0;
 	int32_t		i;
 
-	if (!gv_splitters_make(q->splitters, q->values, q->n, &range, 0, q->items,
-						   &q->poll) ||
-		!gv_splitters_count(q->splitters, q->values, q->n, &range, &q->poll))
+	if (!make_splitters(q->splitters, q->values, q->n, &range, 0, q->items,
+						&q->poll) ||
+		!count_items(q->splitters, q->values, q->n, &range, &q->poll))
 		return false;
 	rank = q->splitters->counts[0];
 	for (i = 0; i < q->nranks; i++)

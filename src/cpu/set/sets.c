@@ -1,17 +1,15 @@
 /*
  * sets.c
- *		k-means over rows that come in batches.
+ *		k-means and selections over rows that come in batches, and the table of
+ *		set operations on processors, which are the oracle for those of every
+ *		other engine.  (Exact search is in exact/exactset.c.)
  *
- * Passes are as gv_set.h defines them.  The state has the clusters, but not
- * the rows.
+ * k-means.  Passes are as gv_set.h defines them.  The state has the clusters,
+ * but not the rows.
  */
 #include <string.h>
 
-#include "cpu/set/sets.h"
-
-#include "cpu/cpu.h"
 #include "cpu/exact/exact.h"
-#include "cpu/pq/assign.h"
 
 #define BATCH		1024		/* rows assigned before they are summed up */
 
@@ -123,7 +121,7 @@ add_row(Clusters *clusters, const float *row, int32_t c, float sqdist)
 /* Implements gv_set_put. */
 static GvStatus
 kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
-		int64_t n, const GvStop *stop)
+		   int64_t n, const GvStop *stop)
 {
 	Clusters   *clusters = state;
 	int32_t		dims = clusters->spec.dims;
@@ -238,7 +236,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 /* Implements gv_set_get. */
 static GvStatus
 kmeans_get(void *state, GvSetOutput output, int64_t first, int64_t n,
-		void *items)
+		   void *items)
 {
 	const Clusters *clusters = state;
 	int32_t		dims = clusters->spec.dims;
@@ -251,7 +249,7 @@ kmeans_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 	return GV_OK;
 }
 
-const GvSetOps gv_cpu_kmeans_set = {
+static const GvSetOps kmeans_set = {
 	.size = kmeans_size,
 	.create = kmeans_create,
 	.drop = kmeans_drop,
@@ -359,7 +357,7 @@ selection_create(const GvSetSpec *spec, void **state)
 /* Implements gv_set_put. */
 static GvStatus
 selection_put(void *state, GvSetInput input, const void *items, int64_t first,
-		int64_t n, const GvStop *stop)
+			  int64_t n, const GvStop *stop)
 {
 	Selection  *selection = state;
 	GvPoll		poll = {stop, 0};
@@ -412,7 +410,7 @@ selection_run(void *state, GvSetDone *done, const GvStop *stop)
 /* Implements gv_set_get. */
 static GvStatus
 selection_get(void *state, GvSetOutput output, int64_t first, int64_t n,
-		void *items)
+			  void *items)
 {
 	const Selection *selection = state;
 	int64_t    *positions = items;
@@ -429,7 +427,8 @@ selection_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 	return GV_OK;
 }
 
-const GvSetOps gv_cpu_select_set = {
+/* Both kinds of selections have these. */
+static const GvSetOps select_set = {
 	.size = selection_size,
 	.create = selection_create,
 	.drop = selection_drop,
@@ -437,27 +436,13 @@ const GvSetOps gv_cpu_select_set = {
 	.run = selection_run,
 	.get = selection_get,
 };
-
-const GvSetOps gv_cpu_quantiles_set = {
-	.size = selection_size,
-	.create = selection_create,
-	.drop = selection_drop,
-	.put = selection_put,
-	.run = selection_run,
-	.get = selection_get,
-};
-
-/* ----
- * The table of set operations on processors, which are the oracle for
- * those of every other engine.
- */
 
 const GvSetBackend gv_cpu_sets = {
 	.name = "cpu",
 	.kinds = {
 		[GV_SET_EXACT] = &gv_cpu_exact_set,
-		[GV_SET_KMEANS] = &gv_cpu_kmeans_set,
-		[GV_SET_SELECT] = &gv_cpu_select_set,
-		[GV_SET_QUANTILES] = &gv_cpu_quantiles_set,
+		[GV_SET_KMEANS] = &kmeans_set,
+		[GV_SET_SELECT] = &select_set,
+		[GV_SET_QUANTILES] = &select_set,
 	},
 };
