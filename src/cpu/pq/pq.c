@@ -11,7 +11,7 @@
  */
 #include <string.h>
 
-#include "cpu/simd/gv_words.h"
+#include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
 
 #define ITERATIONS	12			/* iterations of a codebook's k-means */

@@ -17,7 +17,7 @@
  *						least GV_BLOCK
  */
 #include "cpu/simd/gv_images.h"
-#include "cpu/simd/gv_words.h"
+#include "cpu/simd/kernels.h"
 
 static inline LEVEL void
 compare(const float *q, const float *rows, int32_t n, int32_t dims,
@@ -122,7 +122,7 @@ sum_postings(const float *table, int32_t m, const uint8_t *codes,
 		sum_some(table, m, codes + i, stride, GV_BLOCK, sums + i);
 }
 
-#include "cpu/simd/gv_table.h"
+#include "cpu/simd/table.h"
 
 const GvKernels KERNELS = {
 	.filters = true,

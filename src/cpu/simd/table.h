@@ -1,9 +1,9 @@
 /*
- * gv_table.h
+ * table.h
  *		A query's look-up table and its filter, made by functions of a level
  *		for one sub-quantizer.
  *
- * Included by portable.c and by gv_level.h, because functions cannot be shared
+ * Included by portable.c and by body.h, because functions cannot be shared
  * between levels.  The including file defines LEVEL, the attribute of its
  * functions, and find_entries, find_range and put_bytes, which are described
  * in portable.c.

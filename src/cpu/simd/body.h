@@ -1,0 +1,1031 @@
+/*
+ * body.h
+ *		The kernels of all levels that have vector instructions, over the
+ *		vectors of GCC and clang.  kernels.h says what each kernel computes.
+ *
+ * Included once by a level's file, because functions cannot be shared between
+ * levels.  Before it, the file defines these:
+ *	LEVEL				the attribute of the level's functions
+ *	KERNELS				the name of the level's table
+ *	Reg, REG			a register of floats, and the number of its floats
+ *	Keys				the same register, for abbreviated keys
+ *	Mask				the result of comparing keys: a register of lanes that
+ *						are all ones or all zeros or, with HAS_MASKS, a bit for
+ *						each key
+ *	Comparisons			the results of comparing floats, or their bits
+ *	KeyBits				the masks of a block's keys, or their bits
+ *	HAS_MASKS			the level compares into masks, and loads by them
+ *	Entries				the entries of a sub-quantizer, ready for look-ups
+ *	ESTIMATE_REGS		registers of centroids that estimates take at a time
+ *	SUM_AT_ONCE			postings whose entries are added up at a time, at most; a
+ *						multiple of GV_BLOCK
+ * After it, the file defines the primitives that are declared below: those
+ * operations that have no operator, or for which compilers find no good
+ * instructions.
+ *
+ * Multiplications and additions are separate, because a fused one would round
+ * differently; only estimates are fused.  All functions that have vectors as
+ * arguments are inlined always, because vectors have no ABI in common.
+ */
+#include <string.h>
+
+#include "cpu/simd/kernels.h"
+
+#define ALWAYS		inline __attribute__((always_inline))
+#define OUTSIDE		__attribute__((noinline))	/* so that others need no
+												 * stack */
+#define LANES		GV_CPU_LANES
+#define LANES64		GV_CPU_LANES64
+#define CENTS		GV_CPU_TILE_CENTS
+#define PARTS		(LANES / REG)	/* registers of sixteen floats */
+#define BLOCK_REGS	(GV_BLOCK / REG)	/* registers of a block's floats */
+#define MULTIPLY_REGS	2		/* registers of centroids that products take
+								 * at a time */
+#define DRAIN		128			/* columns that 16-bit sums can take */
+
+/* Registers of other numbers, and those that are anywhere in memory. */
+typedef Reg __attribute__((aligned(4), may_alias))
+RegAt;
+typedef Keys __attribute__((aligned(1), may_alias))
+KeysAt;
+typedef double __attribute__((vector_size(4 * REG)))
+Reg64;
+typedef int32_t __attribute__((vector_size(4 * REG)))
+RegInt;
+typedef uint8_t __attribute__((vector_size(4 * REG)))
+Keys8;
+typedef uint16_t __attribute__((vector_size(4 * REG)))
+Keys16;
+typedef uint32_t __attribute__((vector_size(4 * REG)))
+Keys32;
+typedef uint64_t __attribute__((vector_size(4 * REG)))
+Keys64;
+
+/*
+ * Sixteen floats: the partial sums of a distance, or the entries of a
+ * sub-quantizer.
+ */
+typedef struct Wide
+{
+	Reg			part[PARTS];
+} Wide;
+
+/* ----
+ * The primitives.
+ */
+
+/* Adds the lanes: lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
+static ALWAYS LEVEL float add_lanes(Wide sums);
+
+/* Returns x y + sum, rounded once. */
+static ALWAYS LEVEL Reg fuse(Reg x, Reg y, Reg sum);
+
+/*
+ * add_comparison adds to *found, which begins with zeros, whether the values
+ * of register h are not above their limits or, if `at`, not at or above them.
+ * NaN is neither.  take_comparisons returns a bit for each value, after
+ * registers 0 .. n - 1 have been added, n = PARTS, BLOCK_REGS or more.
+ */
+static ALWAYS LEVEL void add_comparison(Comparisons *found, Reg value,
+										Reg limit, int h, bool at);
+static ALWAYS LEVEL uint64_t take_comparisons(Comparisons *found, int n);
+
+/* Returns REG / 2 floats, as doubles. */
+static ALWAYS LEVEL Reg64 load_doubles(const float *x);
+
+/* Return sixteen bytes, or numbers in half precision, as floats. */
+static ALWAYS LEVEL Wide load_bytes(const uint8_t *bytes);
+static ALWAYS LEVEL Wide load_halves(const uint16_t *halves);
+
+/*
+ * Return the first n < 16 floats at x, bytes or numbers in half precision,
+ * followed by zeros; and the first n lanes of x, followed by zeros.
+ */
+static ALWAYS LEVEL Wide load_rest(const float *x, int32_t n);
+static ALWAYS LEVEL Wide bytes_rest(const uint8_t *bytes, int32_t n);
+static ALWAYS LEVEL Wide halves_rest(const uint16_t *halves, int32_t n);
+static ALWAYS LEVEL Wide lanes_rest(Wide x, int32_t n);
+
+/*
+ * Returns dimension d of all words [GV_CODEWORDS][dims].  load_pairs returns
+ * both dimensions of words that have two.
+ */
+static ALWAYS LEVEL Wide load_words(const float *words, int32_t dims,
+									int32_t d);
+static ALWAYS LEVEL void load_pairs(const float *words, Wide *first,
+									Wide *second);
+
+/* Returns the least lane, in all lanes.  No lane is NaN. */
+static ALWAYS LEVEL Reg least_lane(Wide x);
+
+/* Are like the functions of portable.c that have the same names. */
+static ALWAYS LEVEL void find_range(const float *entries, float *least,
+									float *most);
+static ALWAYS LEVEL void put_bytes(const float *entries, float least,
+								   float inverse, uint8_t *bytes);
+static LEVEL void gather(const uint8_t *codes, int32_t code_bytes,
+						 uint32_t wanted, uint8_t *gathered);
+
+/*
+ * add_entries looks up the entries of sixteen postings, by the low four bits
+ * of their codes or, if `upper`, by the high ones, and adds them to sums
+ * [PARTS].
+ */
+static ALWAYS LEVEL Entries load_entries(const float *entries);
+static ALWAYS LEVEL void add_entries(Reg *sums, Entries entries,
+									 const uint8_t *codes, bool upper);
+
+/*
+ * add_columns adds the bytes of n columns of codes, one or two, to sums of 16
+ * bits, which begin with zero.  The bytes for the low nibbles of the first
+ * column are at `bytes`, those for its high nibbles 64 bytes further on, and
+ * those of the second column 32 bytes behind those of the first.  drain adds
+ * the sums of DRAIN columns, at most, to total [BLOCK_REGS].  Where a
+ * posting's sum is, is the level's decision.
+ */
+static ALWAYS LEVEL void add_columns(Keys16 *sums /* [4] */ ,
+									 const uint8_t *columns, int n,
+									 const uint8_t *bytes);
+static ALWAYS LEVEL void drain(const Keys16 *sums /* [4] */ , RegInt *total);
+
+/* Returns register r of a block's abbreviated keys. */
+static ALWAYS LEVEL Keys load_abbrevs(const void *abbrevs, int r, int width);
+
+/* Returns which keys of a register equal b's, or are not above them. */
+static ALWAYS LEVEL Mask equal_abbrevs(Keys a, Keys b, int width);
+static ALWAYS LEVEL Mask not_above(Keys a, Keys b, int width);
+
+/*
+ * keep_mask adds the mask of register r to *bits, which begins with zeros.
+ * take_bits returns a bit for each key of a block, after the masks of all
+ * registers have been added.
+ */
+static ALWAYS LEVEL void keep_mask(KeyBits *bits, Mask mask, int r, int width);
+static ALWAYS LEVEL uint32_t take_bits(KeyBits *bits, int width);
+
+/*
+ * Returns which of the abbreviated keys wide [GV_BLOCK] are among values [n],
+ * n >= 2.  This is a binary search for all keys side by side.  Each step
+ * halves the values that are left.
+ */
+static OUTSIDE LEVEL uint32_t find_abbrevs(const uint64_t *wide,
+										   const uint64_t *values, int32_t n);
+
+/* ----
+ * Sixteen floats.
+ */
+
+static ALWAYS LEVEL Reg
+load_reg(const float *x)
+{
+	return *(const RegAt *) x;
+}
+
+static ALWAYS LEVEL void
+store_reg(float *x, Reg reg)
+{
+	*(RegAt *) x = reg;
+}
+
+/* Returns a register that has the value in each lane, also -0. */
+static ALWAYS LEVEL Reg
+spread_float(float value)
+{
+	Reg			none = {0};
+
+	return value - none;
+}
+
+static ALWAYS LEVEL Wide
+zero(void)
+{
+	Wide		wide = {{{0}}};
+
+	return wide;
+}
+
+static ALWAYS LEVEL Wide
+load(const float *x)
+{
+	Wide		wide;
+	int			h;
+
+	for (h = 0; h < PARTS; h++)
+		wide.part[h] = load_reg(x + h * REG);
+	return wide;
+}
+
+static ALWAYS LEVEL void
+store(float *x, Wide wide)
+{
+	int			h;
+
+	for (h = 0; h < PARTS; h++)
+		store_reg(x + h * REG, wide.part[h]);
+}
+
+#ifndef HAS_MASKS
+static ALWAYS LEVEL Wide
+load_rest(const float *x, int32_t n)
+{
+	float		rest[LANES] = {0};
+
+	memcpy(rest, x, sizeof(float) * (size_t) n);
+	return load(rest);
+}
+
+static ALWAYS LEVEL Wide
+bytes_rest(const uint8_t *bytes, int32_t n)
+{
+	uint8_t		rest[LANES] = {0};
+
+	memcpy(rest, bytes, (size_t) n);
+	return load_bytes(rest);
+}
+
+static ALWAYS LEVEL Wide
+halves_rest(const uint16_t *halves, int32_t n)
+{
+	uint16_t	rest[LANES] = {0};
+
+	memcpy(rest, halves, sizeof(uint16_t) * (size_t) n);
+	return load_halves(rest);
+}
+
+static ALWAYS LEVEL Wide
+lanes_rest(Wide x, int32_t n)
+{
+	float		lanes[LANES];
+
+	store(lanes, x);
+	return load_rest(lanes, n);
+}
+#endif
+
+/* ----
+ * Distances and products.
+ */
+
+static ALWAYS LEVEL void
+add_terms(Wide *sums, Wide q, Wide x, bool product)
+{
+	int			h;
+
+	for (h = 0; h < PARTS; h++)
+	{
+		Reg			diff = q.part[h] - x.part[h];
+
+		sums->part[h] += product ? q.part[h] * x.part[h] : diff * diff;
+	}
+}
+
+/* Compares q with nrows <= 4 rows, which are read side by side. */
+static ALWAYS LEVEL void
+compare_some(const float *q, const float *rows, int nrows, int32_t dims,
+			 bool product, float *out)
+{
+	Wide		sums[4];
+	int32_t		i;
+	int			r;
+
+	for (r = 0; r < nrows; r++)
+		sums[r] = zero();
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (r = 0; r < nrows; r++)
+			add_terms(&sums[r], load(q + i),
+					  load(rows + (size_t) r * dims + i), product);
+	for (r = 0; i < dims && r < nrows; r++)
+		add_terms(&sums[r], load_rest(q + i, dims - i),
+				  load_rest(rows + (size_t) r * dims + i, dims - i), product);
+	for (r = 0; r < nrows; r++)
+		out[r] = add_lanes(sums[r]);
+}
+
+static ALWAYS LEVEL void
+compare_rows(const float *q, const float *rows, int32_t n, int32_t dims,
+			 bool product, float *out)
+{
+	int32_t		i;
+
+	for (i = 0; i + 4 <= n; i += 4)
+		compare_some(q, rows + (size_t) i * dims, 4, dims, product, out + i);
+	for (; i < n; i++)
+		compare_some(q, rows + (size_t) i * dims, 1, dims, product, out + i);
+}
+
+static LEVEL void
+dots(const float *q, const float *rows, int32_t n, int32_t dims,
+	 float *products)
+{
+	compare_rows(q, rows, n, dims, true, products);
+}
+
+static LEVEL void
+sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
+		float *squares)
+{
+	compare_rows(q, rows, n, dims, false, squares);
+}
+
+static ALWAYS LEVEL Wide
+subtract(Wide a, Wide b)
+{
+	int			h;
+
+	for (h = 0; h < PARTS; h++)
+		a.part[h] -= b.part[h];
+	return a;
+}
+
+static LEVEL void
+residual_products(const float *x, const float *a, const float *b,
+				  int32_t dims, float *sums)
+{
+	Wide		acc = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_terms(&acc, subtract(load(x + i), load(a + i)),
+				  subtract(load(x + i), load(b + i)), true);
+	if (i < dims)
+	{
+		Wide		rest = load_rest(x + i, dims - i);
+
+		add_terms(&acc, subtract(rest, load_rest(a + i, dims - i)),
+				  subtract(rest, load_rest(b + i, dims - i)), true);
+	}
+	store(sums, acc);
+}
+
+/* Adds the terms of eight dimensions to sums [PARTS]. */
+static ALWAYS LEVEL void
+add_terms64(Reg64 *sums, const float *a, const float *b, bool product)
+{
+	int			h;
+
+	for (h = 0; h < PARTS; h++)
+	{
+		Reg64		x = load_doubles(a + h * (REG / 2));
+		Reg64		y = load_doubles(b + h * (REG / 2));
+		Reg64		diff = x - y;
+
+		sums[h] += product ? x * y : diff * diff;
+	}
+}
+
+static ALWAYS LEVEL double
+compare64(const float *a, const float *b, int32_t dims, bool product)
+{
+	Reg64		sums[PARTS] = {{0}};
+	double		lanes[LANES64];
+	int32_t		i;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		add_terms64(sums, a + i, b + i, product);
+	if (i < dims)
+	{
+		size_t		bytes = sizeof(float) * (size_t) (dims - i);
+		float		x[LANES64] = {0};
+		float		y[LANES64] = {0};
+
+		memcpy(x, a + i, bytes);
+		memcpy(y, b + i, bytes);
+		add_terms64(sums, x, y, product);
+	}
+	memcpy(lanes, sums, sizeof(lanes));
+	return gv_add_lanes64(lanes);
+}
+
+static LEVEL double
+dot64(const float *a, const float *b, int32_t dims)
+{
+	return compare64(a, b, dims, true);
+}
+
+static LEVEL double
+sqdist64(const float *a, const float *b, int32_t dims)
+{
+	return compare64(a, b, dims, false);
+}
+
+/* ----
+ * Blocked products.
+ */
+
+/*
+ * Multiplies four dimensions of one row with a register of centroids, and adds
+ * up the products in the prescribed order.
+ */
+static ALWAYS LEVEL Reg
+multiply_four(const float *x, const float *panel)
+{
+	Reg			xy[4];
+	int			d;
+
+	for (d = 0; d < 4; d++)
+		xy[d] = x[d] * load_reg(panel + d * CENTS);
+	return (xy[0] + xy[1]) + (xy[2] + xy[3]);
+}
+
+/*
+ * Multiplies nrows <= 4 rows with MULTIPLY_REGS registers of centroids.  The
+ * registers hold all of these sums and the panel's numbers.
+ */
+static ALWAYS LEVEL void
+multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
+			  const float *panel, float *products)
+{
+	Reg			sums[4][MULTIPLY_REGS];
+	int32_t		whole = len / 4 * 4;
+	int32_t		d;
+	int			r;
+	int			c;
+
+	for (r = 0; r < nrows; r++)
+		for (c = 0; c < MULTIPLY_REGS; c++)
+			sums[r][c] = load_reg(products + r * CENTS + c * REG);
+	for (d = 0; d < whole; d += 4)
+		for (r = 0; r < nrows; r++)
+			for (c = 0; c < MULTIPLY_REGS; c++)
+				sums[r][c] += multiply_four(x + (size_t) r * stride + d,
+											panel + d * CENTS + c * REG);
+	for (r = 0; whole < len && r < nrows; r++)
+	{
+		float		rest[4] = {0};
+
+		for (d = whole; d < len; d++)
+			rest[d - whole] = x[(size_t) r * stride + d];
+		for (c = 0; c < MULTIPLY_REGS; c++)
+			sums[r][c] += multiply_four(rest, panel + whole * CENTS + c * REG);
+	}
+	for (r = 0; r < nrows; r++)
+		for (c = 0; c < MULTIPLY_REGS; c++)
+			store_reg(products + r * CENTS + c * REG, sums[r][c]);
+}
+
+static LEVEL void
+multiply(const float *x, int32_t stride, int nrows, int32_t len,
+		 const float *panel, float *products)
+{
+	int			c;
+	int			r;
+
+	for (c = 0; c < CENTS; c += MULTIPLY_REGS * REG)
+	{
+		float	   *to = products + c;
+
+		for (r = 0; r + 4 <= nrows; r += 4)
+			multiply_some(x + (size_t) r * stride, stride, 4, len, panel + c,
+						  to + r * CENTS);
+		for (; r < nrows; r++)
+			multiply_some(x + (size_t) r * stride, stride, 1, len, panel + c,
+						  to + r * CENTS);
+	}
+}
+
+/*
+ * Multiplies nrows <= 4 rows with ESTIMATE_REGS registers of centroids, and
+ * fuses multiplications and additions.
+ */
+static ALWAYS LEVEL void
+estimate_some(const float *x, int32_t stride, int nrows, int32_t len,
+			  const float *panel, float *products)
+{
+	Reg			sums[4][ESTIMATE_REGS];
+	int32_t		d;
+	int			r;
+	int			c;
+
+	for (r = 0; r < nrows; r++)
+		for (c = 0; c < ESTIMATE_REGS; c++)
+			sums[r][c] = spread_float(0.0f);
+	for (d = 0; d < len; d++)
+		for (r = 0; r < nrows; r++)
+			for (c = 0; c < ESTIMATE_REGS; c++)
+				sums[r][c] =
+					fuse(spread_float(x[(size_t) r * stride + d]),
+						 load_reg(panel + d * CENTS + c * REG), sums[r][c]);
+	for (r = 0; r < nrows; r++)
+		for (c = 0; c < ESTIMATE_REGS; c++)
+		{
+			float	   *to = products + r * CENTS + c * REG;
+
+			store_reg(to, load_reg(to) + sums[r][c]);
+		}
+}
+
+static LEVEL void
+estimate(const float *x, int32_t stride, int nrows, int32_t len,
+		 const float *panel, float *products)
+{
+	int			c;
+	int			r;
+
+	for (c = 0; c < CENTS; c += ESTIMATE_REGS * REG)
+	{
+		float	   *to = products + c;
+
+		for (r = 0; r + 4 <= nrows; r += 4)
+			estimate_some(x + (size_t) r * stride, stride, 4, len, panel + c,
+						  to + r * CENTS);
+		for (; r < nrows; r++)
+			estimate_some(x + (size_t) r * stride, stride, 1, len, panel + c,
+						  to + r * CENTS);
+	}
+}
+
+static LEVEL uint64_t
+within(const float *squares, const float *products, float limit)
+{
+	Comparisons found = {0};
+	int			c;
+
+	for (c = 0; c < CENTS / REG; c++)
+	{
+		Reg			product = load_reg(products + c * REG);
+		Reg			value = load_reg(squares + c * REG) - (product + product);
+
+		add_comparison(&found, value, spread_float(limit), c, false);
+	}
+	return take_comparisons(&found, CENTS / REG);
+}
+
+static LEVEL uint64_t
+below(const float *values, float limit)
+{
+	Comparisons found = {0};
+	int			i;
+
+	for (i = 0; i < GV_CPU_COMPARED / REG; i++)
+		add_comparison(&found, load_reg(values + i * REG), spread_float(limit),
+					   i, true);
+	return take_comparisons(&found, GV_CPU_COMPARED / REG);
+}
+
+/* ----
+ * Codewords, look-up tables, and the sums of a block's postings.
+ */
+
+static LEVEL void
+add_distances(const float *x, size_t stride, int nrows, const float *words,
+			  int32_t dims, int32_t len, float *dist)
+{
+	gv_add_distances(x, stride, nrows, words, dims, len, dist);
+}
+
+static LEVEL void
+nearest_words(const float *dist, int nrows, float *best, int32_t *code)
+{
+	gv_nearest_words(dist, nrows, best, code);
+}
+
+static LEVEL int32_t
+nearest_word(const float *x, const float *words, int32_t dims)
+{
+	Wide		sums = zero();
+	Wide		word[2];
+	Comparisons found = {0};
+	Reg			least;
+	int32_t		d;
+	int			h;
+
+	if (dims == 2)
+		load_pairs(words, &word[0], &word[1]);
+	for (d = 0; d < dims; d++)
+	{
+		Wide		all;
+
+		for (h = 0; h < PARTS; h++)
+			all.part[h] = spread_float(x[d]);
+		add_terms(&sums, all,
+				  dims == 2 ? word[d] : load_words(words, dims, d), false);
+	}
+	least = least_lane(sums);
+	for (h = 0; h < PARTS; h++)
+		add_comparison(&found, sums.part[h], least, h, false);
+	return __builtin_ctzll(take_comparisons(&found, PARTS));
+}
+
+/* Like find_entries in portable.c, but computes all entries side by side. */
+static ALWAYS LEVEL void
+find_entries(const float *query, const float *words, int32_t dims,
+			 float weight, float *entries)
+{
+	Wide		sums = zero();
+	Wide		word[2];
+	int32_t		d;
+	int			h;
+
+	if (dims == 2)
+		load_pairs(words, &word[0], &word[1]);
+	for (d = 0; d < dims; d++)
+	{
+		Wide		some = dims == 2 ? word[d] : load_words(words, dims, d);
+
+		for (h = 0; h < PARTS; h++)
+			sums.part[h] += query[d] * some.part[h];
+	}
+	for (h = 0; h < PARTS; h++)
+		sums.part[h] *= weight;
+	store(entries, sums);
+}
+
+#include "cpu/simd/table.h"
+
+/*
+ * Adds up the entries of n <= SUM_AT_ONCE postings.  The registers hold all of
+ * these sums.
+ */
+static ALWAYS LEVEL void
+sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
+		 int n, float *sums)
+{
+	Reg			acc[SUM_AT_ONCE / REG];
+	int32_t		j;
+	int			h;
+
+	for (h = 0; h < n / REG; h++)
+		acc[h] = spread_float(0.0f);
+	for (j = 0; j < m; j += 2)
+	{
+		const float *entries = table + (size_t) j * GV_CODEWORDS;
+		const uint8_t *column = codes + (size_t) (j / 2) * stride;
+		Entries		low = load_entries(entries);
+		Entries		high = load_entries(j + 1 < m ? entries + GV_CODEWORDS :
+										entries);
+
+		for (h = 0; h < n / REG; h += PARTS)
+		{
+			add_entries(acc + h, low, column + h * REG, false);
+			if (j + 1 < m)
+				add_entries(acc + h, high, column + h * REG, true);
+		}
+	}
+	for (h = 0; h < n / REG; h++)
+		store_reg(sums + h * REG, acc[h]);
+}
+
+static LEVEL void
+sum_postings(const float *table, int32_t m, const uint8_t *codes,
+			 int32_t stride, int32_t n, float *sums)
+{
+	int32_t		i;
+
+	for (i = 0; i + SUM_AT_ONCE <= n; i += SUM_AT_ONCE)
+		sum_some(table, m, codes + i, stride, SUM_AT_ONCE, sums + i);
+	for (; i < n; i += GV_BLOCK)
+		sum_some(table, m, codes + i, stride, GV_BLOCK, sums + i);
+}
+
+static LEVEL uint32_t
+filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
+	   const GvCut *cut, const uint8_t *ahead)
+{
+	int32_t		ncolumns = (m + 1) / 2;
+	RegInt		none = {0};
+	RegInt		total[BLOCK_REGS];
+	Comparisons found = {0};
+	int32_t		p = 0;
+	int			h;
+
+	for (h = 0; h < BLOCK_REGS; h++)
+		total[h] = none;
+	while (p < ncolumns)
+	{
+		Keys16		sums[4] = {{0}};
+		int32_t		end = ncolumns - p < DRAIN ? ncolumns : p + DRAIN;
+
+		for (; p + 2 <= end; p += 2)
+		{
+			gv_fetch(ahead + p * GV_BLOCK);
+			add_columns(sums, codes + p * GV_BLOCK, 2, bytes + p * 64);
+		}
+		if (p < end)			/* the last column has no partner */
+		{
+			gv_fetch(ahead + p * GV_BLOCK);
+			add_columns(sums, codes + p * GV_BLOCK, 1, bytes + p * 64);
+			p++;
+		}
+		drain(sums, total);
+	}
+	for (h = 0; h < BLOCK_REGS; h++)
+	{
+		Reg			start = cut->base + load_reg(t + h * REG);
+
+		add_comparison(&found, __builtin_convertvector(total[h], Reg),
+					   (cut->reach - start) * cut->inverse, h, false);
+	}
+	return (uint32_t) take_comparisons(&found, BLOCK_REGS);
+}
+
+/* ----
+ * Refine records.
+ */
+
+/*
+ * Returns n <= 16 elements of x^ from number i on, of half_vector or, if it is
+ * NULL, of the record.  Zeros follow them.
+ */
+static ALWAYS LEVEL Wide
+load_elements(const GvRefine *record, const uint16_t *half_vector, int32_t i,
+			  int32_t n)
+{
+	Wide		x;
+	int			h;
+
+	if (half_vector != NULL)
+		return n < LANES ? halves_rest(half_vector + i, n) :
+			load_halves(half_vector + i);
+	x = n < LANES ? bytes_rest(record->codes + i, n) :
+		load_bytes(record->codes + i);
+	for (h = 0; h < PARTS; h++)
+		x.part[h] = record->min + record->step * x.part[h];
+	return n < LANES ? lanes_rest(x, n) : x;
+}
+
+/* Adds products, and their magnitudes. */
+static ALWAYS LEVEL void
+add_products(Wide *sums, Wide *magnitudes, Wide q, Wide x)
+{
+	int			h;
+
+	for (h = 0; h < PARTS; h++)
+	{
+		Reg			product = q.part[h] * x.part[h];
+
+		sums->part[h] += product;
+		magnitudes->part[h] += (Reg) ((RegInt) product & INT32_MAX);
+	}
+}
+
+static ALWAYS LEVEL void
+sum_squares(const float *q, const GvRefine *record,
+			const uint16_t *half_vector, int32_t dims, float *sums)
+{
+	Wide		acc = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_terms(&acc, load(q + i),
+				  load_elements(record, half_vector, i, LANES), false);
+	if (i < dims)
+		add_terms(&acc, load_rest(q + i, dims - i),
+				  load_elements(record, half_vector, i, dims - i), false);
+	store(sums, acc);
+}
+
+static ALWAYS LEVEL void
+sum_products(const float *q, const GvRefine *record,
+			 const uint16_t *half_vector, int32_t dims, float *sums,
+			 float *magnitudes)
+{
+	Wide		acc = zero();
+	Wide		size = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_products(&acc, &size, load(q + i),
+					 load_elements(record, half_vector, i, LANES));
+	if (i < dims)
+		add_products(&acc, &size, load_rest(q + i, dims - i),
+					 load_elements(record, half_vector, i, dims - i));
+	store(sums, acc);
+	store(magnitudes, size);
+}
+
+static LEVEL void
+record_squares(const float *q, const GvRefine *record, int32_t dims,
+			   float *sums)
+{
+	sum_squares(q, record, NULL, dims, sums);
+}
+
+static LEVEL void
+record_products(const float *q, const GvRefine *record, int32_t dims,
+				float *sums, float *magnitudes)
+{
+	sum_products(q, record, NULL, dims, sums, magnitudes);
+}
+
+static LEVEL void
+half_squares(const float *q, const uint16_t *half_vector, int32_t dims,
+			 float *sums)
+{
+	sum_squares(q, NULL, half_vector, dims, sums);
+}
+
+static LEVEL void
+half_products(const float *q, const uint16_t *half_vector, int32_t dims,
+			  float *sums, float *magnitudes)
+{
+	sum_products(q, NULL, half_vector, dims, sums, magnitudes);
+}
+
+/* ----
+ * Abbreviated keys.  A lane is the part of a register that holds one key.
+ */
+
+/* Number of registers that a block's abbreviated keys fill, at least 1. */
+#define KEY_REGS(width)	((width) * GV_BLOCK / (4 * REG) > 1 ? \
+						 (width) * GV_BLOCK / (4 * REG) : 1)
+
+/*
+ * Number of values, at most, that are compared with all abbreviated keys, one
+ * value after another.
+ */
+#define FEW_VALUES(width)	((width) == 8 ? 24 : 64)
+
+/* Returns a register that has the value in each lane. */
+static ALWAYS LEVEL Keys
+spread(uint64_t value, int width)
+{
+	Keys		none = {0};
+
+	return width == 1 ? (Keys) ((Keys8) none + (uint8_t) value) :
+		width == 2 ? (Keys) ((Keys16) none + (uint16_t) value) :
+		width == 4 ? (Keys) ((Keys32) none + (uint32_t) value) :
+		(Keys) ((Keys64) none + value);
+}
+
+/* Returns a - b for each lane. */
+static ALWAYS LEVEL Keys
+subtract_keys(Keys a, Keys b, int width)
+{
+	return width == 1 ? (Keys) ((Keys8) a - (Keys8) b) :
+		width == 2 ? (Keys) ((Keys16) a - (Keys16) b) :
+		width == 4 ? (Keys) ((Keys32) a - (Keys32) b) :
+		(Keys) ((Keys64) a - (Keys64) b);
+}
+
+#ifndef HAS_MASKS
+static ALWAYS LEVEL Keys
+load_abbrevs(const void *abbrevs, int r, int width)
+{
+	return *((const KeysAt *) abbrevs + r);
+}
+
+static ALWAYS LEVEL Mask
+equal_abbrevs(Keys a, Keys b, int width)
+{
+	return width == 1 ? (Mask) ((Keys8) a == (Keys8) b) :
+		width == 2 ? (Mask) ((Keys16) a == (Keys16) b) :
+		width == 4 ? (Mask) ((Keys32) a == (Keys32) b) :
+		(Mask) ((Keys64) a == (Keys64) b);
+}
+#endif
+
+/*
+ * Applies a test that is not GV_TEST_SET.  In a range, low is not above high.
+ */
+static ALWAYS LEVEL uint32_t
+compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
+{
+	Keys		low = spread(test->low, width);
+	Keys		reach = spread(test->high - test->low, width);
+	Keys		none = spread(0, width);
+	KeyBits		kept = {0};
+	uint32_t	bits;
+	int			r;
+
+	for (r = 0; r < KEY_REGS(width); r++)
+	{
+		Keys		abbrev = load_abbrevs(abbrevs, r, width);
+
+		keep_mask(&kept, test->kind == GV_TEST_RANGE ?
+				  not_above(subtract_keys(abbrev, low, width), reach, width) :
+				  equal_abbrevs(abbrev & low, test->kind == GV_TEST_ANY_BIT ?
+								none : low, width), r, width);
+	}
+	bits = take_bits(&kept, width);
+	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
+}
+
+/*
+ * Looks for abbreviated keys among few values: each value is compared with all
+ * keys.
+ */
+static ALWAYS LEVEL uint32_t
+compare_values(const void *abbrevs, int width, const uint64_t *values,
+			   int32_t n)
+{
+	KeyBits		kept = {0};
+	int32_t		v;
+	int			r;
+
+	for (r = 0; r < KEY_REGS(width); r++)
+	{
+		Keys		abbrev = load_abbrevs(abbrevs, r, width);
+		Mask		equal = {0};
+
+		for (v = 0; v < n; v++)
+			equal |= equal_abbrevs(abbrev, spread(values[v], width), width);
+		keep_mask(&kept, equal, r, width);
+	}
+	return take_bits(&kept, width);
+}
+
+/* Looks for abbreviated keys of more than a byte among values [n], n >= 2. */
+static OUTSIDE LEVEL uint32_t
+abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
+				int32_t n)
+{
+	uint64_t	wide[GV_BLOCK] GV_CPU_ALIGNED;
+	int			i;
+
+	if (width == 2)
+		for (i = 0; i < GV_BLOCK; i++)
+			wide[i] = ((const uint16_t *) abbrevs)[i];
+	else if (width == 4)
+		for (i = 0; i < GV_BLOCK; i++)
+			wide[i] = ((const uint32_t *) abbrevs)[i];
+	else
+		memcpy(wide, abbrevs, sizeof(wide));
+	return find_abbrevs(wide, values, n);
+}
+
+/*
+ * Looks for abbreviated keys of one byte among values.  Such keys have only
+ * 256 values, so an array says which of these are in the set.
+ */
+static OUTSIDE LEVEL uint32_t
+bytes_in_many(const uint8_t *abbrevs, const uint64_t *values, int32_t n)
+{
+	uint8_t		is_value[256] = {0};
+	uint32_t	bits = 0;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		is_value[values[i]] = 1;
+	for (i = 0; i < GV_BLOCK; i++)
+		bits |= (uint32_t) is_value[abbrevs[i]] << i;
+	return bits;
+}
+
+/* Applies GV_TEST_SET: looks for abbreviated keys among values. */
+static OUTSIDE LEVEL uint32_t
+abbrevs_in(const void *abbrevs, int width, const uint64_t *values, int32_t n)
+{
+	if (n > FEW_VALUES(width))
+		return width == 1 ? bytes_in_many(abbrevs, values, n) :
+			abbrevs_in_many(abbrevs, width, values, n);
+	switch (width)
+	{
+		case 1:
+			return compare_values(abbrevs, 1, values, n);
+		case 2:
+			return compare_values(abbrevs, 2, values, n);
+		case 4:
+			return compare_values(abbrevs, 4, values, n);
+		default:
+			return compare_values(abbrevs, 8, values, n);
+	}
+}
+
+/*
+ * Applies a test.  Calls the functions that compare keys with constant widths,
+ * so that the compiler makes a version for each width.
+ */
+static LEVEL uint32_t
+match(const GvKeyTest *test, int width, const void *abbrevs)
+{
+	if (test->kind == GV_TEST_SET)
+		return abbrevs_in(abbrevs, width, test->values, test->nvalues);
+	if (test->kind == GV_TEST_RANGE && test->low > test->high)
+		return 0;
+	switch (width)
+	{
+		case 1:
+			return compare_abbrevs(test, 1, abbrevs);
+		case 2:
+			return compare_abbrevs(test, 2, abbrevs);
+		case 4:
+			return compare_abbrevs(test, 4, abbrevs);
+		default:
+			return compare_abbrevs(test, 8, abbrevs);
+	}
+}
+
+const GvKernels KERNELS = {
+	.filters = true,
+	.dots = dots,
+	.sqdists = sqdists,
+	.residual_products = residual_products,
+	.dot64 = dot64,
+	.sqdist64 = sqdist64,
+	.multiply = multiply,
+	.estimate = estimate,
+	.within = within,
+	.below = below,
+	.add_distances = add_distances,
+	.nearest_words = nearest_words,
+	.nearest_word = nearest_word,
+	.table = make_table,
+	.sum_postings = sum_postings,
+	.gather = gather,
+	.filter = filter,
+	.match = match,
+	.record_squares = record_squares,
+	.record_products = record_products,
+	.half_squares = half_squares,
+	.half_products = half_products,
+};
