@@ -84,16 +84,24 @@ gv_score(float value)
 }
 
 /*
- * Advances *next by `bytes`, rounded up to GV_ALIGN.  Returns the old value of
- * *next.
+ * Returns the memory at *next of `scratch`, and advances *next by `bytes`,
+ * rounded up to GV_ALIGN.  Returns NULL if `scratch` is NULL, so that the same
+ * function lays out memory and computes its size.
  */
-static inline size_t
-gv_carve(size_t *next, size_t bytes)
+static inline void *
+gv_carve(char *scratch, size_t *next, size_t bytes)
 {
-	size_t		start = *next;
+	char	   *start = scratch == NULL ? NULL : scratch + *next;
 
 	*next += (bytes + GV_ALIGN - 1) / GV_ALIGN * GV_ALIGN;
 	return start;
+}
+
+/* Returns what is left, but not more than is done at a time. */
+static inline int
+gv_at_most(int64_t left, int most)
+{
+	return left < most ? (int) left : most;
 }
 
 /*

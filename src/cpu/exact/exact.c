@@ -169,11 +169,10 @@ gv_exact(GvMetric metric, int32_t dims,
 	for (first = 0; first < nqueries; first += TILE_QUERIES)
 	{
 		Tile		tile;
-		int32_t		left = nqueries - first;
 
 		tile.metric = metric;
 		tile.dims = dims;
-		tile.n = left < TILE_QUERIES ? left : TILE_QUERIES;
+		tile.n = gv_at_most(nqueries - first, TILE_QUERIES);
 		tile.slack = gv_cpu_slack(dims);
 		tile.queries = queries + (size_t) first * dims;
 		tile.best = best + first;
@@ -185,7 +184,7 @@ gv_exact(GvMetric metric, int32_t dims,
 		}
 		for (row = 0; row < n; row += TILE_ROWS)
 		{
-			int			nrows = n - row < TILE_ROWS ? (int) (n - row) : TILE_ROWS;
+			int			nrows = gv_at_most(n - row, TILE_ROWS);
 
 			if (gv_poll(&poll, (int64_t) tile.n * nrows * dims))
 				return GV_CANCELED;

@@ -70,18 +70,6 @@ typedef struct GvPrefiltered
 	bool		is_null;		/* all distances of the query are NaN */
 } GvPrefiltered;
 
-/*
- * Returns the number of floats in a panel, which consists of slices
- * [GV_CPU_SLICE_DIMS][GV_PREFILTER_ROWS].
- */
-static inline size_t
-gv_prefilter_panel(int32_t dims)
-{
-	int32_t		nslices = (dims + GV_CPU_SLICE_DIMS - 1) / GV_CPU_SLICE_DIMS;
-
-	return (size_t) nslices * GV_CPU_SLICE_DIMS * GV_PREFILTER_ROWS;
-}
-
 /* Begins a prefilter.  `mean` is memory for dims numbers. */
 extern void gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric,
 							   int32_t dims, float *mean);

@@ -69,8 +69,7 @@ typedef struct Exact
 	float	   *limits;			/* [nqueries] limits of the prefilter */
 	int32_t		npanels;		/* panels of a block */
 	float	   *placed;			/* [TILE_QUERIES][dims] placed rows or queries */
-	float	   *panels;			/* [npanels], each of gv_prefilter_panel
-								 * floats */
+	float	   *panels;			/* [npanels], each of gv_cpu_panel floats */
 	float	   *squares;		/* [npanels][GV_PREFILTER_ROWS] */
 	float	   *products;		/* [TILE_QUERIES][GV_PREFILTER_ROWS] */
 	bool		has_twins;		/* `twins` belongs to the current panel */
@@ -81,9 +80,11 @@ typedef struct Exact
 	int64_t		tile[TILE_QUERIES]; /* numbers of queries */
 	int32_t		in_order[GV_PREFILTER_ROWS];	/* 0, 1, 2, .. */
 
-	/* used with lists, else NULL */
-	NearLists  *lists;
+	/* used with lists; else nlists of its spec is 0 */
+	NearLists	lists;
 	float	   *gathered;		/* [GV_PREFILTER_ROWS][dims] rows of a panel */
+
+	void	   *memory;			/* of all arrays of the question */
 } Exact;
 
 /* A panel, and the queries with which it is compared. */
@@ -231,7 +232,7 @@ rerank_pair(Exact *exact, int64_t query, const float *row,
 	 * Rows do not come in the order of their positions, so without this test
 	 * many would be rescored.
 	 */
-	if (exact->lists != NULL && last.distance != last.distance &&
+	if (exact->lists.spec.nlists > 0 && last.distance != last.distance &&
 		last.position < position && exact->prefiltered[query].is_null)
 		return false;
 	if (reranked->row == NULL ||
@@ -255,7 +256,7 @@ limit_of(const Exact *exact, int64_t query)
 	const GvPrefiltered *prefiltered = &exact->prefiltered[query];
 
 	/* rows with smaller positions may still come, and all have distance NaN */
-	if (exact->lists != NULL && prefiltered->is_null)
+	if (exact->lists.spec.nlists > 0 && prefiltered->is_null)
 		return HUGE_VALF;
 	return gv_prefilter_limit(&exact->prefilter, prefiltered,
 							  knn_of(exact, query)[0]);
@@ -272,8 +273,7 @@ prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
 	int64_t		query;
 
 	gv_prefilter_fit(&exact->prefilter, rows,
-					 n < TILE_QUERIES ? n : TILE_QUERIES,
-					 exact->placed);
+					 gv_at_most(n, TILE_QUERIES), exact->placed);
 	for (query = 0; query < spec->nqueries; query++)
 	{
 		if (gv_poll(poll, 8 * (int64_t) spec->dims))
@@ -381,21 +381,13 @@ static bool
 compare_panel(Exact *exact, const Pairing *pairing, GvPoll *poll)
 {
 	int32_t		dims = exact->spec.dims;
-	int32_t		first;
 	int			i;
 
 	if (gv_poll(poll, (int64_t) pairing->nqueries * GV_PREFILTER_ROWS * dims))
 		return false;
 	exact->has_twins = false;
-	memset(exact->products, 0,
-		   sizeof(float) * pairing->nqueries * GV_PREFILTER_ROWS);
-	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
-		gv_kernels->estimate(exact->placed + first, dims, pairing->nqueries,
-							 dims - first < GV_CPU_SLICE_DIMS ?
-							 dims - first : GV_CPU_SLICE_DIMS,
-							 pairing->panel + (size_t) first *
-							 GV_PREFILTER_ROWS,
-							 exact->products);
+	gv_cpu_multiply(exact->placed, dims, pairing->nqueries, pairing->panel,
+					exact->products);
 	for (i = 0; i < pairing->nqueries; i++)
 		if (!sift(exact, pairing, i, poll))
 			return false;
@@ -523,52 +515,31 @@ near_lists_size(const GvSetSpec *spec)
 		(asked > asked_near ? asked : asked_near);
 }
 
-/* Accepts NULL. */
+/* Lays out the arrays behind *next of `memory`, like gv_carve. */
 static void
-near_lists_drop(NearLists *lists)
+near_lists_carve(NearLists *lists, const GvSetSpec *spec, char *memory,
+				 size_t *next)
 {
-	if (lists == NULL)
-		return;
-	free(lists->centroids);
-	free(lists->near);
-	free(lists->query_order);
-	free(lists->query_starts);
-	free(lists->rows);
-	free(lists->row_order);
-	free(lists->row_starts);
-	free(lists->panels);
-	free(lists->found);
-	free(lists);
-}
+	size_t		nlists = (size_t) spec->nlists;
+	size_t		capacity = (size_t) block_rows(spec);
+	size_t		vector = sizeof(float) * (size_t) spec->dims;
 
-/* Returns NULL if there is no memory. */
-static NearLists *
-near_lists_make(const GvSetSpec *spec)
-{
-	NearLists  *lists = calloc(1, sizeof(*lists));
-	int64_t		nlists = spec->nlists;
-
-	if (lists == NULL)
-		return NULL;
 	lists->spec = *spec;
-	lists->capacity = block_rows(spec);
-	lists->centroids = gv_cpu_take(nlists * spec->dims, sizeof(float));
-	lists->near = gv_cpu_take(nlists * spec->probes, sizeof(int32_t));
-	lists->query_order = gv_cpu_take(spec->nqueries, sizeof(int64_t));
-	lists->query_starts = gv_cpu_take(nlists + 1, sizeof(int64_t));
-	lists->rows = gv_cpu_take(lists->capacity * spec->dims, sizeof(float));
-	lists->row_order = gv_cpu_take(lists->capacity, sizeof(int32_t));
-	lists->row_starts = gv_cpu_take(nlists + 1, sizeof(int64_t));
-	lists->panels = gv_cpu_take(nlists, sizeof(int32_t));
-	lists->found = gv_cpu_take(found_of(spec), sizeof(int32_t));
-	if (lists->centroids != NULL && lists->near != NULL &&
-		lists->query_order != NULL && lists->query_starts != NULL &&
-		lists->rows != NULL && lists->row_order != NULL &&
-		lists->row_starts != NULL && lists->panels != NULL &&
-		lists->found != NULL)
-		return lists;
-	near_lists_drop(lists);
-	return NULL;
+	lists->capacity = (int64_t) capacity;
+	lists->centroids = gv_carve(memory, next, vector * nlists);
+	lists->near = gv_carve(memory, next,
+						   sizeof(int32_t) * nlists * spec->probes);
+	lists->query_order = gv_carve(memory, next, sizeof(int64_t) *
+								  (size_t) spec->nqueries);
+	lists->query_starts = gv_carve(memory, next,
+								   sizeof(int64_t) * (nlists + 1));
+	lists->rows = gv_carve(memory, next, vector * capacity);
+	lists->row_order = gv_carve(memory, next, sizeof(int32_t) * capacity);
+	lists->row_starts = gv_carve(memory, next,
+								 sizeof(int64_t) * (nlists + 1));
+	lists->panels = gv_carve(memory, next, sizeof(int32_t) * nlists);
+	lists->found = gv_carve(memory, next, sizeof(int32_t) *
+							(size_t) found_of(spec));
 }
 
 /* Stores centroids [n][dims], the first of which has number `first`. */
@@ -756,14 +727,14 @@ static void
 gather_panel(Exact *exact, const int32_t *places, int n, int32_t panel)
 {
 	int64_t		dims = exact->spec.dims;
-	const float *rows = exact->lists->rows;
+	const float *rows = exact->lists.rows;
 	int			i;
 
 	for (i = 0; i < n; i++)
 		memcpy(exact->gathered + i * dims, rows + places[i] * dims,
 			   sizeof(float) * (size_t) dims);
 	gv_prefilter_rows(&exact->prefilter, exact->gathered, n, exact->placed,
-					  exact->panels + panel * gv_prefilter_panel((int32_t) dims),
+					  exact->panels + panel * gv_cpu_panel((int32_t) dims),
 					  exact->squares + panel * (int64_t) GV_PREFILTER_ROWS);
 }
 
@@ -776,7 +747,7 @@ gather_panel(Exact *exact, const int32_t *places, int n, int32_t panel)
 static int32_t
 gather_panels(Exact *exact, int32_t from, GvPoll *poll)
 {
-	NearLists  *lists = exact->lists;
+	NearLists  *lists = &exact->lists;
 	int64_t		dims = exact->spec.dims;
 	int32_t		npanels = 0;
 	int32_t		list;
@@ -796,8 +767,7 @@ gather_panels(Exact *exact, int32_t from, GvPoll *poll)
 			if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * dims))
 				return -1;
 			gather_panel(exact, lists->row_order + first + done,
-						 n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
-						 GV_PREFILTER_ROWS, npanels++);
+						 gv_at_most(n - done, GV_PREFILTER_ROWS), npanels++);
 		}
 	}
 	return list;
@@ -810,7 +780,7 @@ gather_panels(Exact *exact, int32_t from, GvPoll *poll)
 static bool
 pair_list(Exact *exact, Pairing *pairing, int32_t list, GvPoll *poll)
 {
-	const NearLists *lists = exact->lists;
+	const NearLists *lists = &exact->lists;
 	int64_t		panel = lists->panels[list];
 	int64_t		next = lists->row_starts[list];
 	int64_t		end = lists->row_starts[list + 1];
@@ -818,10 +788,9 @@ pair_list(Exact *exact, Pairing *pairing, int32_t list, GvPoll *poll)
 	for (; next < end; next += GV_PREFILTER_ROWS)
 	{
 		pairing->places = lists->row_order + next;
-		pairing->nrows = end - next < GV_PREFILTER_ROWS ? (int) (end - next) :
-			GV_PREFILTER_ROWS;
+		pairing->nrows = gv_at_most(end - next, GV_PREFILTER_ROWS);
 		pairing->panel = exact->panels +
-			panel * gv_prefilter_panel(exact->spec.dims);
+			panel * gv_cpu_panel(exact->spec.dims);
 		pairing->squares = exact->squares + panel * GV_PREFILTER_ROWS;
 		if (!compare_panel(exact, pairing, poll))
 			return false;
@@ -837,7 +806,7 @@ pair_list(Exact *exact, Pairing *pairing, int32_t list, GvPoll *poll)
 static bool
 pair_near(Exact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 {
-	const NearLists *lists = exact->lists;
+	const NearLists *lists = &exact->lists;
 	const int32_t *near = lists->near + list * (int64_t) exact->spec.probes;
 	Pairing		pairing = {.rows = lists->rows, .first = lists->first};
 	int64_t		next = lists->query_starts[list];
@@ -847,8 +816,7 @@ pair_near(Exact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 	for (; next < end; next += TILE_QUERIES)
 	{
 		pairing.queries = lists->query_order + next;
-		pairing.nqueries = end - next < TILE_QUERIES ? (int) (end - next) :
-			TILE_QUERIES;
+		pairing.nqueries = gv_at_most(end - next, TILE_QUERIES);
 		place_queries(exact, pairing.queries, pairing.nqueries);
 		if (gv_poll(poll, exact->spec.probes +
 					8 * (int64_t) TILE_QUERIES * exact->spec.dims))
@@ -865,7 +833,7 @@ pair_near(Exact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 static GvStatus
 search_lists(Exact *exact, const GvStop *stop)
 {
-	NearLists  *lists = exact->lists;
+	NearLists  *lists = &exact->lists;
 	GvPoll		poll = {stop, 0};
 	GvStatus	status;
 	int32_t		from;
@@ -902,9 +870,9 @@ put_listed(Exact *exact, const float *rows, int64_t n,
 
 	while (done < n)
 	{
-		done += near_lists_add(exact->lists,
+		done += near_lists_add(&exact->lists,
 							   rows + done * exact->spec.dims, n - done);
-		if (exact->lists->nrows == exact->lists->capacity)
+		if (exact->lists.nrows == exact->lists.capacity)
 		{
 			GvStatus	status = search_lists(exact, stop);
 
@@ -940,7 +908,7 @@ static int32_t
 panels_of(const GvSetSpec *spec)
 {
 	int32_t		most =
-	(int32_t) (BLOCK_FLOATS / gv_prefilter_panel(spec->dims));
+	(int32_t) (BLOCK_FLOATS / gv_cpu_panel(spec->dims));
 
 	if (has_lists(spec))
 		return near_lists_panels(spec);
@@ -958,7 +926,7 @@ cpu_size(const GvSetSpec *spec)
 	(int64_t) sizeof(int64_t) * spec->self +
 	(int64_t) sizeof(GvKnn) * kept_of(spec) +
 	(int64_t) sizeof(GvPrefiltered);
-	int64_t		block = (int64_t) gv_prefilter_panel(spec->dims) *
+	int64_t		block = (int64_t) gv_cpu_panel(spec->dims) *
 	panels_of(spec) + (int64_t) TILE_QUERIES * spec->dims;
 	int64_t		lists = has_lists(spec) ? near_lists_size(spec) : 0;
 
@@ -966,68 +934,50 @@ cpu_size(const GvSetSpec *spec)
 		(spec->own ? spec->nrows * vector : 0);
 }
 
-/* Frees the state of a question, but not the rows that are kept. */
-static void
-drop_question(Exact *exact)
-{
-	if (!exact->spec.own)
-		free(exact->queries);
-	free(exact->self);
-	free(exact->nearest);
-	free(exact->mean);
-	free(exact->prefiltered);
-	free(exact->limits);
-	free(exact->placed);
-	free(exact->panels);
-	free(exact->squares);
-	free(exact->products);
-	near_lists_drop(exact->lists);
-	free(exact->gathered);
-}
-
 static void
 cpu_drop(void *state)
 {
 	Exact	   *exact = state;
 
-	drop_question(exact);
+	free(exact->memory);
 	free(exact->rows);
 	free(exact);
 }
 
-/* Allocates the memory for a question.  Returns false if there is none. */
-static bool
-take_memory(Exact *exact)
+/*
+ * Lays out the arrays of a question in `memory`, and returns their size.  If
+ * `memory` is NULL, only computes the size.
+ */
+static size_t
+carve_question(Exact *exact, char *memory)
 {
 	const GvSetSpec *spec = &exact->spec;
-	int64_t		panel = (int64_t) gv_prefilter_panel(spec->dims);
-	int64_t		n = spec->nqueries;
+	size_t		vector = sizeof(float) * (size_t) spec->dims;
+	size_t		n = (size_t) spec->nqueries;
+	size_t		npanels = (size_t) exact->npanels;
+	size_t		next = 0;
 
-	exact->queries = spec->own ? exact->rows + spec->first * spec->dims :
-		gv_cpu_take(n * spec->dims, sizeof(float));
-	exact->self = gv_cpu_take(spec->self ? n : 0, sizeof(int64_t));
-	exact->nearest = gv_cpu_take(n * exact->kept, sizeof(GvKnn));
-	exact->mean = gv_cpu_take(spec->dims, sizeof(float));
-	exact->prefiltered = gv_cpu_take(n, sizeof(GvPrefiltered));
-	exact->limits = gv_cpu_take(n, sizeof(float));
-	exact->placed = gv_cpu_take((int64_t) TILE_QUERIES * spec->dims,
-								sizeof(float));
-	exact->panels = gv_cpu_take(exact->npanels * panel, sizeof(float));
-	exact->squares = gv_cpu_take(exact->npanels * (int64_t) GV_PREFILTER_ROWS,
-								 sizeof(float));
-	exact->products = gv_cpu_take(TILE_QUERIES * GV_PREFILTER_ROWS,
-								  sizeof(float));
-	exact->gathered = gv_cpu_take((int64_t) GV_PREFILTER_ROWS * spec->dims,
-								  sizeof(float));
+	if (spec->own)
+		exact->queries = exact->rows + spec->first * spec->dims;
+	else
+		exact->queries = gv_carve(memory, &next, vector * n);
+	exact->self = gv_carve(memory, &next, spec->self ? sizeof(int64_t) * n : 0);
+	exact->nearest = gv_carve(memory, &next,
+							  sizeof(GvKnn) * n * (size_t) exact->kept);
+	exact->mean = gv_carve(memory, &next, vector);
+	exact->prefiltered = gv_carve(memory, &next, sizeof(GvPrefiltered) * n);
+	exact->limits = gv_carve(memory, &next, sizeof(float) * n);
+	exact->placed = gv_carve(memory, &next, vector * TILE_QUERIES);
+	exact->panels = gv_carve(memory, &next, sizeof(float) * npanels *
+							 gv_cpu_panel(spec->dims));
+	exact->squares = gv_carve(memory, &next,
+							  sizeof(float) * npanels * GV_PREFILTER_ROWS);
+	exact->products = gv_carve(memory, &next, sizeof(float) * TILE_QUERIES *
+							   GV_PREFILTER_ROWS);
+	exact->gathered = gv_carve(memory, &next, vector * GV_PREFILTER_ROWS);
 	if (has_lists(spec))
-		exact->lists = near_lists_make(spec);
-	return exact->queries != NULL && exact->self != NULL &&
-		exact->nearest != NULL && exact->mean != NULL &&
-		exact->prefiltered != NULL && exact->limits != NULL &&
-		exact->placed != NULL && exact->panels != NULL &&
-		exact->squares != NULL && exact->products != NULL &&
-		exact->gathered != NULL &&
-		(exact->lists != NULL || !has_lists(spec));
+		near_lists_carve(&exact->lists, spec, memory, &next);
+	return next;
 }
 
 /*
@@ -1042,11 +992,12 @@ begin_question(Exact *exact, const GvSetSpec *spec)
 	exact->spec = *spec;
 	exact->kept = kept_of(spec);
 	exact->npanels = panels_of(spec);
-	if (!take_memory(exact))
+	exact->memory = gv_cpu_take((int64_t) carve_question(exact, NULL), 1);
+	if (exact->memory == NULL)
 		return false;
+	(void) carve_question(exact, exact->memory);
 	gv_prefilter_reset(&exact->prefilter, (GvSetMetric) spec->metric,
-					   spec->dims,
-					   exact->mean);
+					   spec->dims, exact->mean);
 	for (i = 0; i < GV_PREFILTER_ROWS; i++)
 		exact->in_order[i] = i;
 	return true;
@@ -1081,7 +1032,7 @@ cpu_ask(void *state, const GvSetSpec *spec)
 	Exact		rows = {.keeps = true, .rows = exact->rows,
 	.nrows = exact->nrows};
 
-	drop_question(exact);
+	free(exact->memory);
 	*exact = rows;
 	return begin_question(exact, spec) ? GV_OK : GV_NO_MEMORY;
 }
@@ -1192,8 +1143,7 @@ rerank_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 			if (gv_poll(&poll, GV_PREFILTER_ROWS * (4 * dims + GV_KNN_WORK)))
 				return GV_CANCELED;
 			rerank_some(exact, query, rows + done * dims, first + done,
-						n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
-						GV_PREFILTER_ROWS);
+						gv_at_most(n - done, GV_PREFILTER_ROWS));
 		}
 	return GV_OK;
 }
@@ -1212,9 +1162,9 @@ make_panels(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
 		if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * dims))
 			return false;
 		gv_prefilter_rows(&exact->prefilter, rows + done * dims,
-						  n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
-						  GV_PREFILTER_ROWS, exact->placed,
-						  exact->panels + p * gv_prefilter_panel((int32_t) dims),
+						  gv_at_most(n - done, GV_PREFILTER_ROWS),
+						  exact->placed,
+						  exact->panels + p * gv_cpu_panel((int32_t) dims),
 						  exact->squares + done);
 	}
 	return true;
@@ -1236,10 +1186,7 @@ prefilter_block(Exact *exact, const float *rows, int64_t first, int64_t n,
 		return false;
 	for (query = 0; query < spec->nqueries; query += TILE_QUERIES)
 	{
-		int64_t		left = spec->nqueries - query;
-
-		pairing.nqueries = left < TILE_QUERIES ? (int) left :
-			TILE_QUERIES;
+		pairing.nqueries = gv_at_most(spec->nqueries - query, TILE_QUERIES);
 		for (i = 0; i < pairing.nqueries; i++)
 			exact->tile[i] = query + i;
 		place_queries(exact, exact->tile, pairing.nqueries);
@@ -1248,12 +1195,11 @@ prefilter_block(Exact *exact, const float *rows, int64_t first, int64_t n,
 		{
 			pairing.rows = rows + done * spec->dims;
 			pairing.first = first + done;
-			pairing.nrows = n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
-				GV_PREFILTER_ROWS;
+			pairing.nrows = gv_at_most(n - done, GV_PREFILTER_ROWS);
 			pairing.squares = exact->squares + done;
 			if (!compare_panel(exact, &pairing, poll))
 				return false;
-			pairing.panel += gv_prefilter_panel(spec->dims);
+			pairing.panel += gv_cpu_panel(spec->dims);
 		}
 	}
 	return true;
@@ -1269,7 +1215,7 @@ search_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
 
-	if (exact->lists != NULL)
+	if (exact->lists.spec.nlists > 0)
 		return put_listed(exact, rows, n, stop);
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return rerank_rows(exact, rows, first, n, stop);
@@ -1321,8 +1267,8 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		return put_rows(exact, items, first, n, stop);
 	if (input == GV_SET_LISTS)
 	{
-		if (exact->lists != NULL)
-			near_lists_put(exact->lists, items, first, n);
+		if (exact->lists.spec.nlists > 0)
+			near_lists_put(&exact->lists, items, first, n);
 		return GV_OK;
 	}
 	memcpy(exact->self + first, items, sizeof(int64_t) * (size_t) n);
@@ -1341,7 +1287,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	GvStatus	status = exact->keeps ? search_kept(exact, stop) : GV_OK;
 	int64_t		q;
 
-	if (status == GV_OK && exact->lists != NULL)
+	if (status == GV_OK && exact->lists.spec.nlists > 0)
 		status = search_lists(exact, stop);
 	if (status != GV_OK)
 		return status;

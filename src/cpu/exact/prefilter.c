@@ -202,7 +202,6 @@ gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 				  float *placed, float *panel, float *squares)
 {
 	int32_t		dims = prefilter->dims;
-	int32_t		first;
 	int			i;
 
 	for (i = 0; i < n; i++)
@@ -222,10 +221,7 @@ gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 	}
 	for (; i < GV_PREFILTER_ROWS; i++)
 		squares[i] = HUGE_VALF;
-	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
-		gv_cpu_pack(placed, dims, n, first, dims - first < GV_CPU_SLICE_DIMS ?
-					dims - first : GV_CPU_SLICE_DIMS,
-					panel + (size_t) first * GV_PREFILTER_ROWS);
+	gv_cpu_pack(placed, dims, n, panel);
 }
 
 /*

@@ -50,13 +50,27 @@ extern void gv_cpu_lower_squares(const float *centroids, int ncents,
 								 int32_t dims, float *squares);
 
 /*
- * Copies dimensions first .. first + len - 1 of centroids [ncents][dims],
- * ncents <= GV_CPU_TILE_CENTS, to panel
- * [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS], so that the values of one dimension
- * are side by side.  The rest of the panel is 0.
+ * Returns the number of floats in a panel, which consists of slices
+ * [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS].
+ */
+static inline size_t
+gv_cpu_panel(int32_t dims)
+{
+	int32_t		n = (dims + GV_CPU_SLICE_DIMS - 1) / GV_CPU_SLICE_DIMS;
+
+	return (size_t) n * GV_CPU_SLICE_DIMS * GV_CPU_TILE_CENTS;
+}
+
+/*
+ * gv_cpu_pack copies centroids [ncents][dims], ncents <= GV_CPU_TILE_CENTS, to
+ * a panel [gv_cpu_panel(dims)], so that the values of one dimension are side
+ * by side.  The rest of the panel is 0.  gv_cpu_multiply computes estimates,
+ * like gv_cpu_estimates, with such a panel.
  */
 extern void gv_cpu_pack(const float *centroids, int32_t dims, int ncents,
-						int32_t first, int32_t len, float *panel);
+						float *panel);
+extern void gv_cpu_multiply(const float *x, int32_t dims, int nrows,
+							const float *panel, float *products);
 
 /* gv_assign without its argument checks, for use within another operation. */
 extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,

@@ -114,12 +114,14 @@ start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,
 }
 
 /*
- * Copies four centroids at a time, because the elements of one centroid go to
- * addresses that are TILE_CENTS apart.
+ * Copies dimensions first .. first + len - 1 of centroids [ncents][dims] to a
+ * slice [SLICE][TILE_CENTS].  The rest of the slice is 0.  Copies four
+ * centroids at a time, because the elements of one centroid go to addresses
+ * that are TILE_CENTS apart.
  */
-void
-gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
-			int32_t len, float *restrict panel)
+static void
+pack_slice(const float *centroids, int32_t dims, int ncents, int32_t first,
+		   int32_t len, float *restrict panel)
 {
 	int			c;
 	int32_t		d;
@@ -149,6 +151,30 @@ gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
 		panel[d] = 0.0f;
 }
 
+void
+gv_cpu_pack(const float *centroids, int32_t dims, int ncents, float *panel)
+{
+	int32_t		first;
+
+	for (first = 0; first < dims; first += SLICE)
+		pack_slice(centroids, dims, ncents, first,
+				   gv_at_most(dims - first, SLICE),
+				   panel + (size_t) first * TILE_CENTS);
+}
+
+void
+gv_cpu_multiply(const float *x, int32_t dims, int nrows, const float *panel,
+				float *products)
+{
+	int32_t		first;
+
+	memset(products, 0, sizeof(float) * nrows * TILE_CENTS);
+	for (first = 0; first < dims; first += SLICE)
+		gv_kernels->estimate(x + first, dims, nrows,
+							 gv_at_most(dims - first, SLICE),
+							 panel + (size_t) first * TILE_CENTS, products);
+}
+
 /*
  * Computes the products of a tile, by the kernel for estimates or by the other
  * one.
@@ -157,21 +183,17 @@ static void
 multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
 			  int32_t dims, bool estimates, float *products)
 {
-	float		panel[SLICE * TILE_CENTS];
+	float		slice[SLICE * TILE_CENTS];
 	int32_t		first;
 
 	memset(products, 0, sizeof(float) * nrows * TILE_CENTS);
 	for (first = 0; first < dims; first += SLICE)
 	{
-		int32_t		len = dims - first < SLICE ? dims - first : SLICE;
+		int32_t		len = gv_at_most(dims - first, SLICE);
 
-		gv_cpu_pack(centroids, dims, ncents, first, len, panel);
-		if (estimates)
-			gv_kernels->estimate(x + first, dims, nrows, len, panel,
-								 products);
-		else
-			gv_kernels->multiply(x + first, dims, nrows, len, panel,
-								 products);
+		pack_slice(centroids, dims, ncents, first, len, slice);
+		(estimates ? gv_kernels->estimate : gv_kernels->multiply)
+			(x + first, dims, nrows, len, slice, products);
 	}
 }
 
@@ -294,8 +316,7 @@ cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
 	for (done = 0; done < n; done += TILE_ROWS)
 	{
 		Tile		tile;
-		int64_t		left = n - done;
-		int			nrows = left < TILE_ROWS ? (int) left : TILE_ROWS;
+		int			nrows = gv_at_most(n - done, TILE_ROWS);
 		int32_t		c;
 		int			row;
 
@@ -303,7 +324,7 @@ cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
 				   nearest + done);
 		for (c = 0; c < k; c += TILE_CENTS)
 		{
-			int			ncents = k - c < TILE_CENTS ? k - c : TILE_CENTS;
+			int			ncents = gv_at_most(k - c, TILE_CENTS);
 			const float *some = centroids + (size_t) c * dims;
 
 			if (gv_poll(&poll, (int64_t) nrows * ncents * dims))
@@ -424,21 +445,13 @@ carve_clusters(Clusters *cl, const GvKmeans *spec, char *scratch)
 	size_t		n = (size_t) spec->n;
 	size_t		k = spec->n < spec->k ? n : (size_t) spec->k;
 	size_t		next = 0;
-	size_t		nearest = gv_carve(&next, sizeof(int32_t) * n);
-	size_t		order = gv_carve(&next, sizeof(int64_t) * n);
-	size_t		start = gv_carve(&next, sizeof(int64_t) * k);
-	size_t		count = gv_carve(&next, sizeof(int64_t) * k);
-	size_t		stuck = gv_carve(&next, k);
 
-	if (scratch != NULL)
-	{
-		cl->k = (int32_t) k;
-		cl->nearest = (int32_t *) (scratch + nearest);
-		cl->order = (int64_t *) (scratch + order);
-		cl->start = (int64_t *) (scratch + start);
-		cl->count = (int64_t *) (scratch + count);
-		cl->stuck = (uint8_t *) (scratch + stuck);
-	}
+	cl->k = (int32_t) k;
+	cl->nearest = gv_carve(scratch, &next, sizeof(int32_t) * n);
+	cl->order = gv_carve(scratch, &next, sizeof(int64_t) * n);
+	cl->start = gv_carve(scratch, &next, sizeof(int64_t) * k);
+	cl->count = gv_carve(scratch, &next, sizeof(int64_t) * k);
+	cl->stuck = gv_carve(scratch, &next, k);
 	return next;
 }
 
@@ -454,7 +467,9 @@ valid_spec(const GvKmeans *spec)
 size_t
 gv_kmeans_scratch(const GvKmeans *spec)
 {
-	return valid_spec(spec) ? carve_clusters(NULL, spec, NULL) : 0;
+	Clusters	cl;
+
+	return valid_spec(spec) ? carve_clusters(&cl, spec, NULL) : 0;
 }
 
 /* Sets the first centroids to k random rows, drawn without repetition. */
@@ -549,7 +564,7 @@ move_centroid(Clusters *cl, int32_t c)
 
 	for (first = 0; first < dims; first += CHUNK)
 	{
-		int32_t		len = dims - first < CHUNK ? dims - first : CHUNK;
+		int32_t		len = gv_at_most(dims - first, CHUNK);
 		double		sums[CHUNK] = {0};
 		int64_t		i;
 		int32_t		d;

@@ -87,17 +87,8 @@ typedef struct Offered
 typedef struct Panel
 {
 	float	   *some;			/* [GV_CPU_TILE_CENTS][dims] */
-	float	   *slices;			/* [nearest_slices(dims)] */
+	float	   *slices;			/* [gv_cpu_panel(dims)] */
 } Panel;
-
-/* Returns the number of floats in the slices of a panel. */
-static inline size_t
-nearest_slices(int32_t dims)
-{
-	int32_t		n = (dims + GV_CPU_SLICE_DIMS - 1) / GV_CPU_SLICE_DIMS;
-
-	return (size_t) n * GV_CPU_SLICE_DIMS * GV_CPU_TILE_CENTS;
-}
 
 /*
  * Prefetches the first bytes of a vector.  The processor prefetches the rest
@@ -130,36 +121,22 @@ static void
 nearest_carve(Nearest *nearest, int32_t dims, int wanted, int64_t n,
 			  char *scratch, size_t *next)
 {
-	size_t		counts = gv_carve(next, sizeof(int32_t) * n);
-	size_t		limits = gv_carve(next, sizeof(float) * n);
-	size_t		values = gv_carve(next, sizeof(float) * n * CAPACITY);
-	size_t		ids = gv_carve(next, sizeof(int32_t) * n * CAPACITY);
-
 	nearest->dims = dims;
 	nearest->wanted = wanted;
 	nearest->kept = wanted + wanted / 4 + SPARE;
-	if (scratch != NULL)
-	{
-		nearest->counts = (int32_t *) (scratch + counts);
-		nearest->limits = (float *) (scratch + limits);
-		nearest->values = (float *) (scratch + values);
-		nearest->ids = (int32_t *) (scratch + ids);
-	}
+	nearest->counts = gv_carve(scratch, next, sizeof(int32_t) * n);
+	nearest->limits = gv_carve(scratch, next, sizeof(float) * n);
+	nearest->values = gv_carve(scratch, next, sizeof(float) * n * CAPACITY);
+	nearest->ids = gv_carve(scratch, next, sizeof(int32_t) * n * CAPACITY);
 }
 
 /* Like nearest_carve, for a panel. */
 static void
 panel_carve(Panel *panel, int32_t dims, char *scratch, size_t *next)
 {
-	size_t		some = gv_carve(next, sizeof(float) * TILE_CENTS * dims);
-	size_t		slices = gv_carve(next,
-								  sizeof(float) * nearest_slices(dims));
-
-	if (scratch != NULL)
-	{
-		panel->some = (float *) (scratch + some);
-		panel->slices = (float *) (scratch + slices);
-	}
+	panel->some = gv_carve(scratch, next, sizeof(float) * TILE_CENTS * dims);
+	panel->slices = gv_carve(scratch, next,
+							 sizeof(float) * gv_cpu_panel(dims));
 }
 
 /* Begins with n rows, which have no centroids yet. */
@@ -313,7 +290,6 @@ make_panel(const Offered *offered, int32_t first, int n, int32_t dims,
 		   Panel *panel, float *squares)
 {
 	const float *some = offered->centroids + (size_t) first * dims;
-	int32_t		d;
 	int			i;
 
 	if (offered->members != NULL)
@@ -325,9 +301,7 @@ make_panel(const Offered *offered, int32_t first, int n, int32_t dims,
 		some = panel->some;
 	}
 	gv_cpu_lower_squares(some, n, dims, squares);
-	for (d = 0; d < dims; d += SLICE)
-		gv_cpu_pack(some, dims, n, d, dims - d < SLICE ? dims - d : SLICE,
-					panel->slices + (size_t) d * TILE_CENTS);
+	gv_cpu_pack(some, dims, n, panel->slices);
 }
 
 /* Offers the n centroids of a panel to nrows <= TILE_ROWS vectors. */
@@ -338,14 +312,9 @@ offer_panel(Nearest *nearest, const float *x, const int32_t *rows,
 {
 	int32_t		dims = nearest->dims;
 	float		products[TILE_ROWS * TILE_CENTS];
-	int32_t		d;
 	int			i;
 
-	memset(products, 0, sizeof(float) * nrows * TILE_CENTS);
-	for (d = 0; d < dims; d += SLICE)
-		gv_kernels->estimate(x + d, dims, nrows,
-							 dims - d < SLICE ? dims - d : SLICE,
-							 slices + (size_t) d * TILE_CENTS, products);
+	gv_cpu_multiply(x, dims, nrows, slices, products);
 	for (i = 0; i < nrows; i++)
 	{
 		if (i + 2 * AHEAD < nrows)
@@ -372,8 +341,7 @@ nearest_offer(Nearest *nearest, const float *x, const int32_t *rows,
 
 	for (first = 0; first < offered->n; first += TILE_CENTS)
 	{
-		int			n = offered->n - first < TILE_CENTS ?
-		offered->n - first : TILE_CENTS;
+		int			n = gv_at_most(offered->n - first, TILE_CENTS);
 		float		squares[TILE_CENTS];
 		int			done;
 
@@ -382,8 +350,7 @@ nearest_offer(Nearest *nearest, const float *x, const int32_t *rows,
 		make_panel(offered, first, n, dims, panel, squares);
 		for (done = 0; done < nrows; done += TILE_ROWS)
 			offer_panel(nearest, x + (size_t) done * dims, rows + done,
-						nrows - done < TILE_ROWS ? nrows - done : TILE_ROWS,
-						offered, first, n, panel->slices, squares);
+						gv_at_most(nrows - done, TILE_ROWS), offered, first, n, panel->slices, squares);
 	}
 	return true;
 }
@@ -507,6 +474,35 @@ nearest_rerank(Nearest *nearest, int64_t row, const float *x,
 	rerank(nearest, row, x, offered->centroids, offered->members, offered->n);
 }
 
+/*
+ * Finds the centroids of `all` that are nearest to each of the vectors x
+ * [n][dims], n <= BATCH_ROWS.  Returns false if the caller must give up.
+ */
+static bool
+nearest_of_all(Nearest *nearest, const float *x, int n, const Offered *all,
+			   Panel *panel, GvPoll *poll)
+{
+	int32_t		rows[BATCH_ROWS];
+	int			i;
+
+	for (i = 0; i < BATCH_ROWS; i++)
+		rows[i] = i;
+	nearest_begin(nearest, n);
+	if (!nearest_offer(nearest, x, rows, n, all, panel, poll))
+		return false;
+	for (i = 0; i < n; i++)
+	{
+		const float *one = x + (size_t) i * nearest->dims;
+
+		if (nearest_rescore(nearest, i, one, all->centroids))
+			continue;
+		if (gv_poll(poll, (int64_t) all->n * nearest->dims))
+			return false;
+		nearest_rerank(nearest, i, one, all);
+	}
+	return true;
+}
+
 /* ----
  * Groups of lists, through which rows are placed.
  *
@@ -598,21 +594,13 @@ static size_t
 carve_groups(Grouping *g, const GvTree *tree, char *memory)
 {
 	size_t		ngroups = most_groups(tree);
+	size_t		bytes = sizeof(int32_t) * GV_LIST_GROUPS * tree->nlists;
 	size_t		next = 0;
-	size_t		centers = gv_carve(&next, sizeof(float) * ngroups * tree->dims);
-	size_t		starts = gv_carve(&next, sizeof(int32_t) * (ngroups + 1));
-	size_t		lists = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
-								 tree->nlists);
-	size_t		others = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
-								  tree->nlists);
 
-	if (memory != NULL)
-	{
-		g->centers = (float *) (memory + centers);
-		g->starts = (int32_t *) (memory + starts);
-		g->lists = (int32_t *) (memory + lists);
-		g->others = (int32_t *) (memory + others);
-	}
+	g->centers = gv_carve(memory, &next, sizeof(float) * ngroups * tree->dims);
+	g->starts = gv_carve(memory, &next, sizeof(int32_t) * (ngroups + 1));
+	g->lists = gv_carve(memory, &next, bytes);
+	g->others = gv_carve(memory, &next, bytes);
 	return next;
 }
 
@@ -625,11 +613,10 @@ carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 {
 	size_t		next = 0;
 	size_t		most = 0;		/* bytes of scratch for k-means */
-	size_t		owners = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
-								  tree->nlists);
-	size_t		scratch;
 	int32_t		p;
 
+	g->owners = gv_carve(memory, &next, sizeof(int32_t) * GV_LIST_GROUPS *
+						 tree->nlists);
 	for (p = 0; p < tree->nparents; p++)
 	{
 		GvKmeans	spec = spec_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
@@ -637,15 +624,10 @@ carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 
 		most = bytes > most ? bytes : most;
 	}
-	scratch = gv_carve(&next, most);
-	nearest_carve(&g->nearest, tree->dims, GV_LIST_GROUPS, BATCH_ROWS,
-				  memory, &next);
+	g->scratch = gv_carve(memory, &next, most);
+	nearest_carve(&g->nearest, tree->dims, GV_LIST_GROUPS, BATCH_ROWS, memory,
+				  &next);
 	panel_carve(&g->panel, tree->dims, memory, &next);
-	if (memory != NULL)
-	{
-		g->owners = (int32_t *) (memory + owners);
-		g->scratch = memory + scratch;
-	}
 	return next;
 }
 
@@ -702,36 +684,20 @@ find_owners(Grouping *g)
 {
 	const GvTree *tree = g->tree;
 	Offered		all = {.centroids = g->centers, .n = g->groups->ngroups};
-	int32_t		rows[BATCH_ROWS];
 	int32_t		done;
 	int			i;
 
-	for (i = 0; i < BATCH_ROWS; i++)
-		rows[i] = i;
 	for (done = 0; done < tree->nlists; done += BATCH_ROWS)
 	{
-		const float *x = tree->centroids + (size_t) done * tree->dims;
-		int			n = tree->nlists - done < BATCH_ROWS ?
-		tree->nlists - done : BATCH_ROWS;
+		int			n = gv_at_most(tree->nlists - done, BATCH_ROWS);
 
-		nearest_begin(&g->nearest, n);
-		if (!nearest_offer(&g->nearest, x, rows, n, &all, &g->panel,
-						   &g->poll))
+		if (!nearest_of_all(&g->nearest, tree->centroids +
+							(size_t) done * tree->dims, n, &all, &g->panel,
+							&g->poll))
 			return false;
 		for (i = 0; i < n; i++)
-		{
-			const float *one = x + (size_t) i * tree->dims;
-
-			if (!nearest_rescore(&g->nearest, i, one, g->centers))
-			{
-				if (gv_poll(&g->poll, (int64_t) all.n * tree->dims))
-					return false;
-				nearest_rerank(&g->nearest, i, one, &all);
-			}
 			memcpy(g->owners + (size_t) (done + i) * g->each,
-				   &g->nearest.ids[i * CAPACITY],
-				   sizeof(int32_t) * g->each);
-		}
+				   &g->nearest.ids[i * CAPACITY], sizeof(int32_t) * g->each);
 	}
 	return true;
 }
@@ -867,31 +833,20 @@ carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
 	  char *scratch)
 {
 	size_t		next = 0;
-	size_t		groups_of;
-	size_t		starts;
-	size_t		rows;
-	size_t		some;
-	int64_t		at_once = n < BATCH_ROWS ? n : BATCH_ROWS;
+	int			at_once = gv_at_most(n, BATCH_ROWS);
 
-	p->tried = groups->tried < groups->ngroups ? groups->tried :
-		groups->ngroups;
+	p->tried = gv_at_most(groups->ngroups, groups->tried);
 	nearest_carve(&p->centers, groups->dims, p->tried, at_once, scratch,
 				  &next);
 	nearest_carve(&p->lists, groups->dims,
-				  lists_per_row < 2 ? 1 : GV_SOAR_LISTS,
-				  n, scratch, &next);
-	groups_of = gv_carve(&next, sizeof(int32_t) * n * GV_TRIED_GROUPS);
-	starts = gv_carve(&next, sizeof(int64_t) * ((size_t) groups->ngroups + 1));
-	rows = gv_carve(&next, sizeof(int32_t) * n * p->tried);
-	some = gv_carve(&next, sizeof(float) * at_once * groups->dims);
+				  lists_per_row < 2 ? 1 : GV_SOAR_LISTS, n, scratch, &next);
+	p->groups_of = gv_carve(scratch, &next,
+							sizeof(int32_t) * n * GV_TRIED_GROUPS);
+	p->starts = gv_carve(scratch, &next, sizeof(int64_t) *
+						 ((size_t) groups->ngroups + 1));
+	p->rows = gv_carve(scratch, &next, sizeof(int32_t) * n * p->tried);
+	p->some = gv_carve(scratch, &next, sizeof(float) * at_once * groups->dims);
 	panel_carve(&p->panel, groups->dims, scratch, &next);
-	if (scratch != NULL)
-	{
-		p->groups_of = (int32_t *) (scratch + groups_of);
-		p->starts = (int64_t *) (scratch + starts);
-		p->rows = (int32_t *) (scratch + rows);
-		p->some = (float *) (scratch + some);
-	}
 	return next;
 }
 
@@ -937,37 +892,23 @@ lists_of(const Placing *p, int32_t group)
 }
 
 /*
- * Finds the nearest groups of rows first .. first + n - 1, n <=
- * BATCH_ROWS.
+ * Finds the nearest groups of rows first .. first + n - 1, n <= BATCH_ROWS.
  */
 static bool
 find_groups(Placing *p, int64_t first, int n)
 {
 	Offered		all = {.centroids = p->groups->centers,
 	.n = p->groups->ngroups};
-	int32_t		rows[BATCH_ROWS];
 	int			i;
 	int			t;
 
-	for (i = 0; i < n; i++)
-		rows[i] = i;
-	nearest_begin(&p->centers, n);
-	if (!nearest_offer(&p->centers, row_of(p, first), rows, n, &all,
-					   &p->panel, &p->poll))
+	if (!nearest_of_all(&p->centers, row_of(p, first), n, &all, &p->panel,
+						&p->poll))
 		return false;
 	for (i = 0; i < n; i++)
-	{
-		if (!nearest_rescore(&p->centers, i, row_of(p, first + i),
-							 all.centroids))
-		{
-			if (gv_poll(&p->poll, (int64_t) all.n * p->groups->dims))
-				return false;
-			nearest_rerank(&p->centers, i, row_of(p, first + i), &all);
-		}
 		for (t = 0; t < GV_TRIED_GROUPS; t++)
 			p->groups_of[(first + i) * GV_TRIED_GROUPS + t] = t < p->tried ?
 				nearest_id(&p->centers, i, t) : -1;
-	}
 	return true;
 }
 
@@ -1041,8 +982,7 @@ find_lists(Placing *p)
 		for (at = p->starts[group]; at < p->starts[group + 1];
 			 at += BATCH_ROWS)
 		{
-			int64_t		left = p->starts[group + 1] - at;
-			int			n = left < BATCH_ROWS ? (int) left : BATCH_ROWS;
+			int			n = gv_at_most(p->starts[group + 1] - at, BATCH_ROWS);
 			int			i;
 
 			for (i = 0; i < n; i++)
@@ -1138,8 +1078,7 @@ gv_place(const GvGroups *groups, const float *x, int64_t n,
 			gv_valid_stop(stop));
 	(void) carve(&p, groups, n, lists_per_row, scratch);
 	for (row = 0; row < n; row += BATCH_ROWS)
-		if (!find_groups(&p, row, n - row < BATCH_ROWS ? (int) (n - row) :
-						 BATCH_ROWS))
+		if (!find_groups(&p, row, gv_at_most(n - row, BATCH_ROWS)))
 			return GV_CANCELED;
 	group_pairs(&p);
 	if (!find_lists(&p))

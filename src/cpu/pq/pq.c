@@ -107,8 +107,7 @@ assign_rows(Trainer *trainer)
 	memset(trainer->sums, 0, sizeof(double) * GV_CODEWORDS * dims);
 	for (done = 0; done < nrows; done += TILE_ROWS)
 	{
-		int32_t		left = nrows - done;
-		int			ntile = left < TILE_ROWS ? left : TILE_ROWS;
+		int			ntile = gv_at_most(nrows - done, TILE_ROWS);
 		float		dist[GV_CODEWORDS * TILE_ROWS] GV_CPU_ALIGNED = {0};
 		int32_t		code[TILE_ROWS] GV_CPU_ALIGNED;
 		int32_t		d;
@@ -202,12 +201,6 @@ most_dims(int32_t dims, int32_t m)
 	return (dims + m - 1) / m;
 }
 
-static inline int32_t
-training_rows(int64_t n)
-{
-	return n < MAX_ROWS ? (int32_t) n : MAX_ROWS;
-}
-
 /*
  * Lays out the scratch and returns its size.  If `scratch` is NULL, only
  * computes the size.
@@ -217,21 +210,15 @@ carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 			  char *scratch)
 {
 	size_t		ndims = (size_t) most_dims(dims, m);
-	size_t		nrows = (size_t) training_rows(n);
+	size_t		nrows = (size_t) gv_at_most(n, MAX_ROWS);
 	size_t		next = 0;
-	size_t		data = gv_carve(&next, sizeof(float) * nrows * ndims);
-	size_t		dist = gv_carve(&next, sizeof(float) * nrows);
-	size_t		code = gv_carve(&next, nrows);
-	size_t		sums = gv_carve(&next, sizeof(double) * GV_CODEWORDS * ndims);
 
-	if (scratch != NULL)
-	{
-		trainer->nrows = (int32_t) nrows;
-		trainer->data = (float *) (scratch + data);
-		trainer->dist = (float *) (scratch + dist);
-		trainer->code = (uint8_t *) (scratch + code);
-		trainer->sums = (double *) (scratch + sums);
-	}
+	trainer->nrows = (int32_t) nrows;
+	trainer->data = gv_carve(scratch, &next, sizeof(float) * nrows * ndims);
+	trainer->dist = gv_carve(scratch, &next, sizeof(float) * nrows);
+	trainer->code = gv_carve(scratch, &next, nrows);
+	trainer->sums = gv_carve(scratch, &next,
+							 sizeof(double) * GV_CODEWORDS * ndims);
 	return next;
 }
 
@@ -239,9 +226,11 @@ carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 size_t
 gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
 {
+	Trainer		trainer;
+
 	if (!gv_valid_shape(dims, m) || n < 1)
 		return 0;
-	return carve_trainer(NULL, dims, m, n, NULL);
+	return carve_trainer(&trainer, dims, m, n, NULL);
 }
 
 /* Fills trainer->data with nrows of n residuals, taken at even intervals. */
@@ -407,7 +396,7 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 
 	for (first = 0; first < dims; first += TILE_DIMS)
 	{
-		int32_t		len = dims - first < TILE_DIMS ? dims - first : TILE_DIMS;
+		int32_t		len = gv_at_most(dims - first, TILE_DIMS);
 
 		find_residuals(tile, start + first, len, residuals);
 		gv_kernels->add_distances(residuals, TILE_ROWS, padded(tile->n),

@@ -306,22 +306,13 @@ carve(Learning *learning, int32_t dims, char *scratch)
 {
 	size_t		square = (size_t) dims * dims;
 	size_t		next = 0;
-	size_t		columns = gv_carve(&next, sizeof(float) * CHUNK * dims);
-	size_t		covariance = gv_carve(&next, sizeof(float) * square);
-	size_t		rows = gv_carve(&next, sizeof(double) * square);
-	size_t		values = gv_carve(&next, sizeof(double) * dims);
-	size_t		order = gv_carve(&next, sizeof(int32_t) * dims);
-	size_t		vectors = gv_carve(&next, sizeof(float) * square);
 
-	if (scratch != NULL)
-	{
-		learning->columns = (float *) (scratch + columns);
-		learning->covariance = (float *) (scratch + covariance);
-		learning->rows = (double *) (scratch + rows);
-		learning->values = (double *) (scratch + values);
-		learning->order = (int32_t *) (scratch + order);
-		learning->vectors = (float *) (scratch + vectors);
-	}
+	learning->columns = gv_carve(scratch, &next, sizeof(float) * CHUNK * dims);
+	learning->covariance = gv_carve(scratch, &next, sizeof(float) * square);
+	learning->rows = gv_carve(scratch, &next, sizeof(double) * square);
+	learning->values = gv_carve(scratch, &next, sizeof(double) * dims);
+	learning->order = gv_carve(scratch, &next, sizeof(int32_t) * dims);
+	learning->vectors = gv_carve(scratch, &next, sizeof(float) * square);
 	return next;
 }
 
@@ -335,7 +326,9 @@ is_valid(int32_t dims, int32_t m)
 size_t
 gv_learn_rotation_scratch(int32_t dims, int32_t m)
 {
-	return is_valid(dims, m) ? carve(NULL, dims, NULL) : 0;
+	Learning	learning;
+
+	return is_valid(dims, m) ? carve(&learning, dims, NULL) : 0;
 }
 
 /*
@@ -355,9 +348,8 @@ add_products(Learning *learning, int32_t len)
 	for (first = 0; first < dims; first += TILE_CENTS)
 		for (row = 0; row < dims; row += TILE_ROWS)
 		{
-			int			ncents = dims - first < TILE_CENTS ? dims - first :
-			TILE_CENTS;
-			int			nrows = dims - row < TILE_ROWS ? dims - row : TILE_ROWS;
+			int			ncents = gv_at_most(dims - first, TILE_CENTS);
+			int			nrows = gv_at_most(dims - row, TILE_ROWS);
 
 			if (gv_poll(&learning->poll, (int64_t) nrows * ncents * len))
 				return false;
@@ -385,7 +377,7 @@ find_covariance(Learning *learning, const float *x, int64_t n)
 	memset(learning->covariance, 0, sizeof(float) * dims * dims);
 	for (done = 0; done < n; done += CHUNK)
 	{
-		int32_t		len = n - done < CHUNK ? (int32_t) (n - done) : CHUNK;
+		int32_t		len = gv_at_most(n - done, CHUNK);
 		int32_t		i;
 		int32_t		d;
 

@@ -41,7 +41,7 @@ gv_coarse(const GvModel *model, const float *query,
 	for (done = 0; done < n; done += RUN)
 	{
 		const float *some = centroids + (size_t) done * dims;
-		int32_t		count = n - done < RUN ? n - done : RUN;
+		int32_t		count = gv_at_most(n - done, RUN);
 
 		if (product)
 			gv_kernels->dots(query, some, count, dims, scores);
@@ -551,22 +551,19 @@ lay_out(int32_t m, int32_t capacity, char *start)
 	size_t		code_bytes = (size_t) gv_code_bytes(m);
 	int32_t		allocated = gv_kept_allocation(capacity);
 	size_t		next = 0;
-	size_t		codes;
-	size_t		scores;
-	size_t		ids;
+	Waiting    *waiting = gv_carve(start, &next, sizeof(Waiting));
+	uint8_t    *codes = gv_carve(start, &next, code_bytes > MOST_BYTES ? 0 :
+								 code_bytes * GV_GATHERED_STRIDE);
+	float	   *scores = gv_carve(start, &next,
+								  sizeof(float) * (size_t) allocated);
+	uint64_t   *ids = gv_carve(start, &next,
+							   sizeof(uint64_t) * (size_t) allocated);
 
-	(void) gv_carve(&next, sizeof(Waiting));
-	codes = gv_carve(&next, code_bytes > MOST_BYTES ? 0 :
-					 code_bytes * GV_GATHERED_STRIDE);
-	scores = gv_carve(&next, sizeof(float) * (size_t) allocated);
-	ids = gv_carve(&next, sizeof(uint64_t) * (size_t) allocated);
 	if (start != NULL)
 	{
-		Waiting    *waiting = (Waiting *) start;
-
-		waiting->codes = (uint8_t *) start + codes;
-		waiting->kept.scores = (float *) (start + scores);
-		waiting->kept.ids = (uint64_t *) (start + ids);
+		waiting->codes = codes;
+		waiting->kept.scores = scores;
+		waiting->kept.ids = ids;
 		waiting->kept.capacity = capacity;
 		waiting->kept.allocated = allocated;
 	}

@@ -73,7 +73,7 @@ static double
 outlier_square(int32_t dims, const float *x, int64_t n)
 {
 	double		squares[PROBES];
-	int			count = n < PROBES ? (int) n : PROBES;
+	int			count = gv_at_most(n, PROBES);
 	int			i;
 
 	for (i = 0; i < count; i++)
@@ -165,7 +165,7 @@ gv_fit_transform(GvMetric metric, int32_t dims, const float *x, int64_t n,
 	if (metric != GV_IP)
 		for (i = 0; i < dims; i += CHUNK)
 			mean_of_chunk(metric, dims, x, n, outlier, i,
-						  dims - i < CHUNK ? dims - i : CHUNK, mean);
+						  gv_at_most(dims - i, CHUNK), mean);
 
 	square = mean_square(metric, dims, x, n, outlier, mean);
 	if (square > 0.0)

@@ -191,7 +191,7 @@ count_items(Splitters *splitters, const float *values, int64_t n,
 	memset(splitters->counts, 0, sizeof(splitters->counts));
 	for (first = 0; first < n; first += CHUNK)
 	{
-		int64_t		count = n - first < CHUNK ? n - first : CHUNK;
+		int64_t		count = gv_at_most(n - first, CHUNK);
 		int64_t		i;
 
 		if (gv_poll(poll, 8 * CHUNK))
@@ -242,8 +242,8 @@ gv_sampleselect_scratch(int64_t k)
 {
 	size_t		bytes = 0;
 
-	gv_carve(&bytes, sizeof(uint64_t) * ((size_t) k + 1));
-	gv_carve(&bytes, sizeof(uint64_t) * (GV_UNDIVIDED_ITEMS + 1));
+	(void) gv_carve(NULL, &bytes, sizeof(uint64_t) * ((size_t) k + 1));
+	(void) gv_carve(NULL, &bytes, sizeof(uint64_t) * (GV_UNDIVIDED_ITEMS + 1));
 	return bytes;
 }
 
@@ -286,7 +286,7 @@ gather(const float *values, int64_t n, const ItemRange *range,
 
 	for (first = 0; first < n; first += CHUNK)
 	{
-		int64_t		count = n - first < CHUNK ? n - first : CHUNK;
+		int64_t		count = gv_at_most(n - first, CHUNK);
 		int64_t		i;
 
 		if (gv_poll(poll, 2 * CHUNK))
@@ -309,13 +309,12 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 				GvPoll *poll)
 {
 	size_t		next = 0;
-	uint64_t   *selected = scratch;
-	uint64_t   *inside;
+	uint64_t   *selected = gv_carve(scratch, &next,
+									sizeof(uint64_t) * ((size_t) k + 1));
+	uint64_t   *inside = (uint64_t *) ((char *) scratch + next);
 	ItemRange	range;
 	int64_t		rest;
 
-	gv_carve(&next, sizeof(uint64_t) * ((size_t) k + 1));
-	inside = (uint64_t *) ((char *) scratch + next);
 	if (!narrow(values, n, k - 1, inside, &range, poll) ||
 		!gather(values, n, &range, selected, inside, poll))
 		return false;
@@ -373,22 +372,15 @@ static size_t
 lay_out(Quantiles *q, bool approximate, char *scratch)
 {
 	size_t		n = (size_t) q->n;
-	size_t		most = n < GV_SAMPLE_ITEMS ? n : GV_SAMPLE_ITEMS;
+	size_t		most = (size_t) gv_at_most(q->n, GV_SAMPLE_ITEMS);
 	size_t		bytes = 0;
-	size_t		wanted = gv_carve(&bytes,
-								  sizeof(uint64_t) * (size_t) q->nranks);
-	size_t		items = gv_carve(&bytes, sizeof(uint64_t) *
-								 (approximate ? most : n));
-	size_t		buckets = gv_carve(&bytes, approximate ? 0 : n);
-	size_t		splitters = gv_carve(&bytes, sizeof(Splitters));
 
-	if (scratch != NULL)
-	{
-		q->wanted = (uint64_t *) (scratch + wanted);
-		q->items = (uint64_t *) (scratch + items);
-		q->buckets = (uint8_t *) (scratch + buckets);
-		q->splitters = (Splitters *) (scratch + splitters);
-	}
+	q->wanted = gv_carve(scratch, &bytes,
+						 sizeof(uint64_t) * (size_t) q->nranks);
+	q->items = gv_carve(scratch, &bytes,
+						sizeof(uint64_t) * (approximate ? most : n));
+	q->buckets = gv_carve(scratch, &bytes, approximate ? 0 : n);
+	q->splitters = gv_carve(scratch, &bytes, sizeof(Splitters));
 	return bytes;
 }
 

@@ -24,6 +24,7 @@ typedef struct Clusters
 								 * if there is none */
 	float	   *farthest;		/* [k][dims] the farthest row */
 	int32_t    *order;			/* [k] scratch of gv_set_reseed */
+	void	   *memory;			/* of all these arrays */
 	int32_t		nearest[BATCH];
 	float		sqdist[BATCH];
 } Clusters;
@@ -36,18 +37,33 @@ kmeans_size(const GvSetSpec *spec)
 		(int64_t) sizeof(Clusters);
 }
 
+/*
+ * Lays out the arrays in `memory`, and returns their size.  If `memory` is
+ * NULL, only computes the size.
+ */
+static size_t
+carve_clusters(Clusters *clusters, char *memory)
+{
+	size_t		k = (size_t) clusters->spec.k;
+	size_t		n = k * (size_t) clusters->spec.dims;
+	size_t		next = 0;
+
+	clusters->centroids = gv_carve(memory, &next, sizeof(float) * n);
+	clusters->sums = gv_carve(memory, &next, sizeof(double) * n);
+	clusters->sizes = gv_carve(memory, &next, sizeof(int64_t) * k);
+	clusters->errors = gv_carve(memory, &next, sizeof(double) * k);
+	clusters->far_distances = gv_carve(memory, &next, sizeof(float) * k);
+	clusters->farthest = gv_carve(memory, &next, sizeof(float) * n);
+	clusters->order = gv_carve(memory, &next, sizeof(int32_t) * k);
+	return next;
+}
+
 static void
 kmeans_drop(void *state)
 {
 	Clusters   *clusters = state;
 
-	free(clusters->centroids);
-	free(clusters->sums);
-	free(clusters->sizes);
-	free(clusters->errors);
-	free(clusters->far_distances);
-	free(clusters->farthest);
-	free(clusters->order);
+	free(clusters->memory);
 	free(clusters);
 }
 
@@ -70,26 +86,17 @@ static GvStatus
 kmeans_create(const GvSetSpec *spec, void **state)
 {
 	Clusters   *made = calloc(1, sizeof(Clusters));
-	int64_t		n = (int64_t) spec->k * spec->dims;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->centroids = gv_cpu_take(n, sizeof(float));
-	made->sums = gv_cpu_take(n, sizeof(double));
-	made->sizes = gv_cpu_take(spec->k, sizeof(int64_t));
-	made->errors = gv_cpu_take(spec->k, sizeof(double));
-	made->far_distances = gv_cpu_take(spec->k, sizeof(float));
-	made->farthest = gv_cpu_take(n, sizeof(float));
-	made->order = gv_cpu_take(spec->k, sizeof(int32_t));
-	if (made->centroids == NULL || made->sums == NULL ||
-		made->sizes == NULL || made->errors == NULL ||
-		made->far_distances == NULL || made->farthest == NULL ||
-		made->order == NULL)
+	made->memory = gv_cpu_take((int64_t) carve_clusters(made, NULL), 1);
+	if (made->memory == NULL)
 	{
 		kmeans_drop(made);
 		return GV_NO_MEMORY;
 	}
+	(void) carve_clusters(made, made->memory);
 	start_pass(made);
 	*state = made;
 	return GV_OK;
@@ -276,6 +283,7 @@ typedef struct Selection
 	float	   *selected;		/* [n] */
 	uint32_t   *positions;		/* [n], for GV_SET_SELECT */
 	int64_t    *rank_errors;	/* [n], for GV_SET_QUANTILES */
+	void	   *memory;			/* of all these arrays */
 } Selection;
 
 static bool
@@ -314,16 +322,31 @@ selection_size(const GvSetSpec *spec)
 		(int64_t) scratch_bytes(spec) + n * 24;
 }
 
+/* Like carve_clusters. */
+static size_t
+carve_selection(Selection *selection, char *memory)
+{
+	bool		quantiles = is_quantiles(&selection->spec);
+	size_t		n = (size_t) selection->n;
+	size_t		nranks = quantiles ? n : 0;
+	size_t		next = 0;
+
+	selection->values = gv_carve(memory, &next, sizeof(float) *
+								 (size_t) selection->spec.nrows);
+	selection->selected = gv_carve(memory, &next, sizeof(float) * n);
+	selection->ranks = gv_carve(memory, &next, sizeof(int64_t) * nranks);
+	selection->rank_errors = gv_carve(memory, &next, sizeof(int64_t) * nranks);
+	selection->positions = gv_carve(memory, &next,
+									quantiles ? 0 : sizeof(uint32_t) * n);
+	return next;
+}
+
 static void
 selection_drop(void *state)
 {
 	Selection  *selection = state;
 
-	free(selection->values);
-	free(selection->ranks);
-	free(selection->selected);
-	free(selection->positions);
-	free(selection->rank_errors);
+	free(selection->memory);
 	free(selection);
 }
 
@@ -332,24 +355,18 @@ static GvStatus
 selection_create(const GvSetSpec *spec, void **state)
 {
 	Selection  *made = calloc(1, sizeof(Selection));
-	bool		quantiles = is_quantiles(spec);
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->n = quantiles ? spec->nqueries : spec->k;
-	made->values = gv_cpu_take(spec->nrows, sizeof(float));
-	made->selected = gv_cpu_take(made->n, sizeof(float));
-	made->ranks = gv_cpu_take(quantiles ? made->n : 0, sizeof(int64_t));
-	made->rank_errors = gv_cpu_take(quantiles ? made->n : 0, sizeof(int64_t));
-	made->positions = gv_cpu_take(quantiles ? 0 : made->n, sizeof(uint32_t));
-	if (made->values == NULL || made->selected == NULL ||
-		made->ranks == NULL || made->rank_errors == NULL ||
-		made->positions == NULL)
+	made->n = is_quantiles(spec) ? spec->nqueries : spec->k;
+	made->memory = gv_cpu_take((int64_t) carve_selection(made, NULL), 1);
+	if (made->memory == NULL)
 	{
 		selection_drop(made);
 		return GV_NO_MEMORY;
 	}
+	(void) carve_selection(made, made->memory);
 	*state = made;
 	return GV_OK;
 }

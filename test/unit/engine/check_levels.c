@@ -159,25 +159,25 @@ check_estimate(const GvKernels *kernels, int32_t dims)
 	int			nrows = 1 + (int) (unit_random() % 9);
 	float	   *x = unit_floats((size_t) nrows * dims, 1.0f);
 	float	   *rows = unit_floats((size_t) GV_CPU_TILE_CENTS * dims, 1.0f);
+	float	   *panel = unit_alloc(sizeof(float) * gv_cpu_panel(dims));
 	float	   *got = unit_alloc(sizeof(float) * nrows * GV_CPU_TILE_CENTS);
 	int64_t		nwrong = 0;
 	int32_t		first;
 	int			i;
 
+	gv_cpu_pack(rows, dims, GV_CPU_TILE_CENTS, panel);
 	memset(got, 0, sizeof(float) * nrows * GV_CPU_TILE_CENTS);
 	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
 	{
 		int32_t		left = dims - first;
 		int32_t		len = left < GV_CPU_SLICE_DIMS ? left : GV_CPU_SLICE_DIMS;
-		float	   *panel = unit_alloc(sizeof(float) * GV_CPU_SLICE_DIMS *
-									   GV_CPU_TILE_CENTS);
+		float	   *slice = panel + (size_t) first * GV_CPU_TILE_CENTS;
 
-		gv_cpu_pack(rows, dims, GV_CPU_TILE_CENTS, first, len, panel);
-		memset(panel + len * GV_CPU_TILE_CENTS, 0xFF, sizeof(float) *
+		memset(slice + len * GV_CPU_TILE_CENTS, 0xFF, sizeof(float) *
 			   (GV_CPU_SLICE_DIMS - len) * GV_CPU_TILE_CENTS);	/* not read */
-		kernels->estimate(x + first, dims, nrows, len, panel, got);
-		unit_free(panel);
+		kernels->estimate(x + first, dims, nrows, len, slice, got);
 	}
+	unit_free(panel);
 	for (i = 0; i < nrows * GV_CPU_TILE_CENTS; i++)
 	{
 		const float *a = x + (size_t) (i / GV_CPU_TILE_CENTS) * dims;
