@@ -13,6 +13,7 @@
 #include "cpu/simd/kernels.h"
 
 #define LEVEL					/* no attribute: runs on all processors */
+#define ALWAYS		inline __attribute__((always_inline))
 #define LANES		GV_CPU_LANES
 #define LANES64		GV_CPU_LANES64
 #define CENTS		GV_CPU_TILE_CENTS
@@ -508,14 +509,23 @@ match(const GvKeyTest *test, int width, const void *abbrevs)
 	return bits;
 }
 
-/* Computes the partial sums of |q - x^|^2 in fp32. */
-static void
-record_squares(const float *restrict q, const GvRefine *record,
-			   int32_t dims, float *restrict sums)
+/*
+ * Returns element i of x^, of half_vector or, if it is NULL, of a refine
+ * record.
+ */
+static ALWAYS float
+element(const GvRefine *record, const uint16_t *half_vector, int32_t i)
 {
-	const uint8_t *restrict codes = record->codes;
-	float		min = record->min;
-	float		step = record->step;
+	return half_vector != NULL ? gv_half_value(half_vector[i]) :
+		gv_refine_decode(record->min, record->step, record->codes[i]);
+}
+
+/* Computes the partial sums of |q - x^|^2 in fp32. */
+static ALWAYS void
+sum_squares(const float *restrict q, const GvRefine *record,
+			const uint16_t *restrict half_vector, int32_t dims,
+			float *restrict sums)
+{
 	int32_t		i;
 	int			l;
 
@@ -524,14 +534,13 @@ record_squares(const float *restrict q, const GvRefine *record,
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
 		{
-			float		diff = q[i + l] -
-			gv_refine_decode(min, step, codes[i + l]);
+			float		diff = q[i + l] - element(record, half_vector, i + l);
 
 			sums[l] += diff * diff;
 		}
 	for (l = 0; i < dims; i++, l++)
 	{
-		float		diff = q[i] - gv_refine_decode(min, step, codes[i]);
+		float		diff = q[i] - element(record, half_vector, i);
 
 		sums[l] += diff * diff;
 	}
@@ -541,65 +550,10 @@ record_squares(const float *restrict q, const GvRefine *record,
  * Computes the partial sums of <q, x^> in fp32, and those of the terms'
  * magnitudes.
  */
-static void
-record_products(const float *restrict q, const GvRefine *record,
-				int32_t dims, float *restrict sums,
-				float *restrict magnitudes)
-{
-	const uint8_t *restrict codes = record->codes;
-	float		min = record->min;
-	float		step = record->step;
-	int32_t		i;
-	int			l;
-
-	for (l = 0; l < LANES; l++)
-		sums[l] = magnitudes[l] = 0.0f;
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-		{
-			float		term = q[i + l] *
-			gv_refine_decode(min, step, codes[i + l]);
-
-			sums[l] += term;
-			magnitudes[l] += fabsf(term);
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		float		term = q[i] * gv_refine_decode(min, step, codes[i]);
-
-		sums[l] += term;
-		magnitudes[l] += fabsf(term);
-	}
-}
-
-/* The following two are like the functions above, for half precision. */
-static void
-half_squares(const float *restrict q, const uint16_t *restrict half_vector,
-			 int32_t dims, float *restrict sums)
-{
-	int32_t		i;
-	int			l;
-
-	for (l = 0; l < LANES; l++)
-		sums[l] = 0.0f;
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-		{
-			float		diff = q[i + l] - gv_half_value(half_vector[i + l]);
-
-			sums[l] += diff * diff;
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		float		diff = q[i] - gv_half_value(half_vector[i]);
-
-		sums[l] += diff * diff;
-	}
-}
-
-static void
-half_products(const float *restrict q, const uint16_t *restrict half_vector,
-			  int32_t dims, float *restrict sums, float *restrict magnitudes)
+static ALWAYS void
+sum_products(const float *restrict q, const GvRefine *record,
+			 const uint16_t *restrict half_vector, int32_t dims,
+			 float *restrict sums, float *restrict magnitudes)
 {
 	int32_t		i;
 	int			l;
@@ -609,18 +563,50 @@ half_products(const float *restrict q, const uint16_t *restrict half_vector,
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
 		{
-			float		term = q[i + l] * gv_half_value(half_vector[i + l]);
+			float		term = q[i + l] * element(record, half_vector, i + l);
 
 			sums[l] += term;
 			magnitudes[l] += fabsf(term);
 		}
 	for (l = 0; i < dims; i++, l++)
 	{
-		float		term = q[i] * gv_half_value(half_vector[i]);
+		float		term = q[i] * element(record, half_vector, i);
 
 		sums[l] += term;
 		magnitudes[l] += fabsf(term);
 	}
+}
+
+static void
+record_squares(const float *q, const GvRefine *record, int32_t dims,
+			   float *sums)
+{
+	GvRefine	own = *record;	/* not in memory that sums might overlap */
+
+	sum_squares(q, &own, NULL, dims, sums);
+}
+
+static void
+record_products(const float *q, const GvRefine *record, int32_t dims,
+				float *sums, float *magnitudes)
+{
+	GvRefine	own = *record;
+
+	sum_products(q, &own, NULL, dims, sums, magnitudes);
+}
+
+static void
+half_squares(const float *q, const uint16_t *half_vector, int32_t dims,
+			 float *sums)
+{
+	sum_squares(q, NULL, half_vector, dims, sums);
+}
+
+static void
+half_products(const float *q, const uint16_t *half_vector, int32_t dims,
+			  float *sums, float *magnitudes)
+{
+	sum_products(q, NULL, half_vector, dims, sums, magnitudes);
 }
 
 const GvKernels gv_portable_kernels = {
