@@ -1,6 +1,6 @@
 /*
  * kmeans.c
- *		The nearest centroid of each of many vectors.
+ *		The nearest centroid of each of many vectors, and Lloyd's k-means.
  *
  * The answer is defined by one function: the centroid with the least
  * gv_cpu_sqdist, ties to the smaller number.  Most of the work is a cheaper

@@ -1,6 +1,7 @@
 /*
  * multiselect.c
- *		Quickselect and quicksort of distinct 64-bit items, in place.
+ *		Quickselect and quicksort of distinct 64-bit items, in place: what
+ *		quick multi-select takes for a row on one processor.
  *
  * The pivot is one of the items: of nine items, evenly spread, the median of
  * three medians of three.  Whatever the input, some of the other eight are
@@ -12,7 +13,8 @@
  * Sources: Hoare, "Algorithm 65: Find", 1961; Bentley, McIlroy, "Engineering a
  * sort function", 1993 (the nine); the middle of the range: Govindaraju et
  * al., "Fast computation of database operations using graphics processors",
- * 2004.
+ * 2004; quick multi-select: Komarov, Dashti, D'Souza, "Fast k-NNG construction
+ * with GPU-based quick multi-select", 2014, Algorithm 1.
  */
 #include "cpu/select/items.h"
 

@@ -7,6 +7,9 @@
  * items seen so far.  A row's items below the threshold are appended to the k
  * best.  When k are appended, quickselect keeps the best of all, and the
  * threshold falls.
+ *
+ * Sources: Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
+ * 2017, section 4.2 (WarpSelect); quick multi-select: see multiselect.c.
  */
 #include "cpu/select/items.h"
 #include "cpu/simd/kernels.h"

@@ -81,10 +81,11 @@ static ALWAYS LEVEL float add_lanes(Wide sums);
 static ALWAYS LEVEL Reg fuse(Reg x, Reg y, Reg sum);
 
 /*
- * add_comparison adds to *found, which begins with zeros, whether the values
- * of register h are not above their limits or, if `at`, not at or above them.
- * NaN is neither.  take_comparisons returns a bit for each value, after
- * registers 0 .. n - 1 have been added, n = PARTS, BLOCK_REGS or more.
+ * add_comparison adds the results of comparing the values of register h with
+ * their limits to *found, which begins with zeros: whether a value is not
+ * above its limit or, if `at`, neither at its limit nor above it.  This is
+ * true of NaN.  take_comparisons returns a bit for each value, after registers
+ * 0 .. n - 1 have been added.  n is PARTS or a multiple of BLOCK_REGS.
  */
 static ALWAYS LEVEL void add_comparison(Comparisons *found, Reg value,
 										Reg limit, int h, bool at);
@@ -115,7 +116,7 @@ static ALWAYS LEVEL Wide load_words(const float *words, int32_t dims,
 static ALWAYS LEVEL void load_pairs(const float *words, Wide *first,
 									Wide *second);
 
-/* Returns the least lane, in all lanes.  No lane is NaN. */
+/* Returns the least of x's lanes, in all lanes of a register. */
 static ALWAYS LEVEL Reg least_lane(Wide x);
 
 /* Are like the functions of portable.c that have the same names. */
