@@ -150,7 +150,7 @@ gv_exact_blocks(int64_t n, int threads)
 }
 
 /* Returns the slots that n rows have memory for. */
-static inline int64_t
+static inline __host__ __device__ int64_t
 gv_exact_padded(int64_t n)
 {
 	return (n + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;

@@ -1,7 +1,7 @@
 /*
  * evenkmeans.cu
  *		Lloyd's k-means with even clusters, for builds, as
- *		src/cpu/code/kmeans.c has it.
+ *		src/cpu/pq/kmeans.c has it.
  *
  *		assign		the nearest centroid of every row (nearest.cu, exact)
  *		group		rows by cluster, ascending

@@ -7,6 +7,7 @@
  * of these are rounded up, and few graphs serve many batches.
  */
 #include <math.h>
+#include <sched.h>
 #include <string.h>
 
 #ifdef __SSE2__
@@ -511,6 +512,7 @@ gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
 #define STREAMED		16		/* numbers, of a line of the cache */
 #define STREAMED_AHEAD	256
 #define STREAMED_FROM	65		/* queries of a part that is copied */
+#define TASK_QUERIES	64		/* that a thread takes at a time */
 
 /*
  * Numbers of a query to where the device looks, past the caches: the processor
@@ -534,15 +536,18 @@ stream_out(float *to, const float *from, size_t n)
 	memcpy(to + i, from + i, (n - i) * sizeof(float));
 }
 
-/* Writes queries and parameters of n searches to where the device looks. */
-void
-gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
-					  const GvSearch *searches, int32_t n)
+/*
+ * Writes queries and parameters of the searches first .. last - 1, of a part
+ * that has n, to where the device looks.
+ */
+static void
+upload_some(const GvDeviceModel *model, const GvBatch *batch,
+			const GvSearch *searches, int32_t first, int32_t last, int32_t n)
 {
 	float	   *queries = (float *) batch->in_queries;
 	GvSearchParams *wanted = (GvSearchParams *) batch->in_params;
 
-	for (int32_t i = 0; i < n; i++)
+	for (int32_t i = first; i < last; i++)
 	{
 		float	   *to = queries + (size_t) i * model->dims;
 
@@ -558,10 +563,101 @@ gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
 								 model->dims));
 	}
-	memset(wanted + n, 0, (batch->n - n) * sizeof(GvSearchParams));
 #ifdef __SSE2__
-	/* before the device is told that they are there */
+	/* before anybody is told that they are there */
 	if (n >= STREAMED_FROM)
 		_mm_sfence();
 #endif
+}
+
+/* Writes queries and parameters of n searches to where the device looks. */
+void
+gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
+					  const GvSearch *searches, int32_t n)
+{
+	memset((GvSearchParams *) batch->in_params + n, 0,
+		   (batch->n - n) * sizeof(GvSearchParams));
+	upload_some(model, batch, searches, 0, n, n);
+}
+
+/*
+ * Queries of parts that are gathered, by several threads.  One core writes some
+ * 10 GB/s, and 10,000 queries are megabytes: that takes as long as half of the
+ * device's work.  Threads, which exist only meanwhile, take tasks in the order
+ * of the parts.  The thread that launches the steps of a part helps until the
+ * whole part is there; while it launches them, the others go on with the next
+ * parts.
+ */
+static int32_t
+count_tasks(int32_t n)
+{
+	return (n + TASK_QUERIES - 1) / TASK_QUERIES;
+}
+
+/* Does the next task that no thread has taken; false: there is none. */
+static bool
+upload_task(GvUpload *upload)
+{
+	const GvGathered *gathered = upload->gathered;
+	const GvSearch *searches = upload->searches;
+	int32_t		task = __atomic_fetch_add(&upload->next, 1, __ATOMIC_RELAXED);
+	int			part = 0;
+	int32_t		n;
+	int32_t		first;
+
+	while (part < gathered->nparts &&
+		   task >= count_tasks(gathered->taken[part]))
+	{
+		task -= count_tasks(gathered->taken[part]);
+		searches += gathered->taken[part++];
+	}
+	if (part >= gathered->nparts)
+		return false;
+	n = gathered->taken[part];
+	first = task * TASK_QUERIES;
+	upload_some(upload->model, &gathered->parts[part], searches, first,
+				n - first < TASK_QUERIES ? n : first + TASK_QUERIES, n);
+	(void) __atomic_fetch_sub(&upload->left[part], 1, __ATOMIC_RELEASE);
+	return true;
+}
+
+static void *
+upload_tasks(void *arg)
+{
+	while (upload_task((GvUpload *) arg))
+		;
+	return NULL;
+}
+
+/* Threads begin to write the queries of all parts, if that is worth it. */
+void
+gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
+					const GvGathered *gathered, const GvSearch *searches)
+{
+	int32_t		ntasks = 0;
+
+	upload->model = model;
+	upload->gathered = gathered;
+	upload->searches = searches;
+	upload->next = 0;
+	for (int i = 0; i < gathered->nparts; i++)
+	{
+		const GvBatch *part = &gathered->parts[i];
+		int32_t		n = gathered->taken[i];
+
+		memset((GvSearchParams *) part->in_params + n, 0,
+			   (part->n - n) * sizeof(GvSearchParams));
+		ntasks += upload->left[i] = count_tasks(n);
+	}
+	gv_helpers_begin(&upload->helpers, gv_parallel_helpers(ntasks),
+					 upload_tasks, upload);
+}
+
+/* Returns when a part's queries are there; helps until then. */
+void
+gv_gpu_upload_part(GvUpload *upload, int part)
+{
+	while (__atomic_load_n(&upload->left[part], __ATOMIC_ACQUIRE) > 0)
+		if (!upload_task(upload))
+			sched_yield();
 }

@@ -640,10 +640,10 @@ start_long(const GvDeviceModel *model, const GvBatch *batch,
 	return copy_out(batch, searcher->stream);
 }
 
-/* Start parts that are scanned list by list. */
+/* Launch all steps of parts that are scanned list by list. */
 static GvStatus
-start_by_lists(const GvDeviceModel *model, const GvGathered *gathered,
-			   const GvSearch *searches, GvSearcher *searcher)
+launch_by_lists(const GvDeviceModel *model, const GvGathered *gathered,
+				GvUpload *upload, GvSearcher *searcher)
 {
 	const GvListScan *lists = &gathered->lists;
 	cudaStream_t stream = searcher->stream;
@@ -656,8 +656,7 @@ start_by_lists(const GvDeviceModel *model, const GvGathered *gathered,
 		const GvBatch *part = &gathered->parts[i];
 		GvBatch		copied = copied_part(part);
 
-		gv_gpu_upload_queries(model, part, searches, gathered->taken[i]);
-		searches += gathered->taken[i];
+		gv_gpu_upload_part(upload, i);
 		GV_TRY(copy_in(part, stream));
 		GV_TRY(first_steps(model, &copied, searcher));
 		GV_TRY(gv_gpu_add_queries(model, &copied, lists, first, stream));
@@ -682,6 +681,20 @@ start_by_lists(const GvDeviceModel *model, const GvGathered *gathered,
 		first += part->n;
 	}
 	return GV_OK;
+}
+
+/* Start parts that are scanned list by list. */
+static GvStatus
+start_by_lists(const GvDeviceModel *model, const GvGathered *gathered,
+			   const GvSearch *searches, GvSearcher *searcher)
+{
+	GvUpload	upload;
+	GvStatus	status;
+
+	gv_gpu_upload_begin(&upload, model, gathered, searches);
+	status = launch_by_lists(model, gathered, &upload, searcher);
+	gv_helpers_end(&upload.helpers);
+	return status;
 }
 
 /* Start a part of its own: its searches are the first of n, of a batch's. */

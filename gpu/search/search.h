@@ -10,6 +10,11 @@
 #ifndef GV_SEARCH_H
 #define GV_SEARCH_H
 
+extern "C"
+{
+#include "engine/mirror/gv_parallel.h"
+}
+
 #include "gpu/mirror/mirror.h"
 #include "gpu/product/gv_product.h"
 
@@ -363,6 +368,23 @@ extern void gv_gpu_upload_queries(const GvDeviceModel *model,
 								  const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
 
+/* Queries of gathered parts that threads write; gv_helpers_end ends that. */
+struct GvUpload
+{
+	const GvDeviceModel *model;
+	const GvGathered *gathered;
+	const GvSearch *searches;	/* of the first part, and so on */
+	int32_t		next;			/* task that no thread has taken */
+	int32_t		left[GV_MOST_GATHERED];	/* tasks of each part that are not
+										 * done */
+	GvHelpers	helpers;
+};
+
+extern void gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
+								const GvGathered *gathered,
+								const GvSearch *searches);
+extern void gv_gpu_upload_part(GvUpload *upload, int part);
+
 /* tables.cu: d_queries, d_params and d_tables of a batch */
 extern GvStatus gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
@@ -473,13 +495,11 @@ extern "C" GvStatus gv_gpu_coarse_paths(GvSearcher *searcher,
 										uint32_t ways[GV_COARSE_PATHS]);
 
 /*
- * select.cu: lists, postings or both go in two passes also where one block a
- * query is better, or, by 0, only where that cannot select; negative: as is
- * best.  A piece has `piece` items, however many pieces the device has use
- * for; 0: as is best.
+ * select.cu: lists (1), postings (2) or both (3) go in two passes also where
+ * one block a query is better, or, by 0, only where that cannot select;
+ * negative: as is best.  A piece has `piece` items, however many pieces the
+ * device has use for; 0: as is best.
  */
-#define GV_SELECT_LISTS		1
-#define GV_SELECT_POSTINGS	2
 extern "C" void gv_gpu_select_by(int32_t what, int32_t piece);
 
 /*

@@ -354,6 +354,9 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 #define MAX_SLICES		64		/* two lanes of a warp have their counts */
 #define LEAST_SLICE		8192	/* items of memory that make a slice */
 
+#define BY_LISTS		1		/* bits of select_by */
+#define BY_POSTINGS		2
+
 static GV_TUNABLE int32_t select_by = -1;	/* see gv_gpu_select_by */
 static GV_TUNABLE int32_t least_slice = LEAST_SLICE;
 
@@ -1311,7 +1314,7 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 {
 	if (batch->probes > GV_MANY_PROBES)
 		return sort_lists(model, batch, searcher);
-	if ((select_by > 0 && (select_by & GV_SELECT_LISTS) != 0) ||
+	if ((select_by > 0 && (select_by & BY_LISTS) != 0) ||
 		batch->list_slices.n > 1 || (batch->probes > GV_SIFT_MOST &&
 									 model->nlists > GV_MOST_PICKED))
 		return launch_passes<ListItems>(model, batch, searcher,
@@ -1332,7 +1335,7 @@ gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 {
 	if (gv_gpu_sorts_postings(batch))
 		return sort_postings(model, batch, searcher);
-	if ((select_by > 0 && (select_by & GV_SELECT_POSTINGS) != 0) ||
+	if ((select_by > 0 && (select_by & BY_POSTINGS) != 0) ||
 		batch->posting_slices.n > 1 || !gv_gpu_can_sift(batch))
 		return launch_passes<PostingItems>(model, batch, searcher,
 										   batch->capacity);

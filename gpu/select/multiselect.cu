@@ -163,7 +163,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 multiselect_kernel(GvRowsCall call, uint32_t most)
 {
 	GV_SHARED(memory);
-	__shared__ uint32_t said[2][GV_WARP];
+	/* row.talk uses it, which nvcc's front end overlooks */
+	[[maybe_unused]] __shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t count;
 	uint64_t   *items = (uint64_t *) memory;
 	Row<THREADS, KEYS> row;

@@ -22,6 +22,7 @@
 extern bool gv_thread_start(void *(*start) (void *), void *arg,
 							pthread_t *joined);
 
+/* Threads that help the caller for a while. */
 typedef struct GvHelpers
 {
 	int			nhelpers;
@@ -42,7 +43,7 @@ extern void gv_force_helpers(int32_t helpers);
 #endif
 
 /*
- * Starts nhelpers threads, at most GV_MAX_DEVICES, that call help(arg).  If the
+ * Starts nhelpers threads, at most GV_MAX_DEVICES, which call help(arg).  If the
  * system refuses a thread, there are fewer helpers, or none.  gv_helpers_end
  * waits for all of them.
  */

@@ -1,9 +1,9 @@
 /*
  * check_mirror_lists.c
- *		The lists that many queries at once are searched in.
+ *		The choice of the lists to search, for many queries in one call.
  *
- * An engine may leave out most lists by approximate scores; those of centroids
- * that are nearly equal, huge, tiny or far from zero must not mislead it.
+ * An engine may discard most lists by approximate scores.  The choice must be
+ * right also if centroids are nearly equal, huge, tiny or far from zero.
  */
 #include "mirrors.h"
 
@@ -26,14 +26,14 @@ typedef enum Kind
 {
 	SPREAD,						/* evenly between -1 and 1 */
 	CLUSTERED,					/* 40 neighboring lists are close */
-	CLOSE,						/* they differ by less than half precision's
-								 * rounding */
+	CLOSE,						/* rows differ by less than the rounding error
+								 * of half precision */
 	OFFSET,						/* far from zero */
-	EQUAL,						/* all the same */
+	EQUAL,						/* all rows are equal */
 	ZERO,
-	TINY,						/* half precision has nothing smaller */
-	HUGE_NUMBERS,				/* half precision has nothing as large */
-	SCALES,						/* each list on another scale */
+	TINY,						/* near the smallest half-precision number */
+	HUGE_NUMBERS,				/* above the largest half-precision number */
+	SCALES,						/* each row has another scale */
 	FAR_QUERY,					/* every third query is huge */
 	NKINDS
 } Kind;
@@ -64,7 +64,7 @@ element(Kind kind, const float *center, float scale)
 	}
 }
 
-/* A row of that kind; rows with the same number / 40 may have a center. */
+/* Makes a row.  In CLUSTERED, 40 consecutive rows have the same center. */
 static void
 make_row(Kind kind, const float *centers, int number, int32_t dims,
 		 float *row)
@@ -91,15 +91,15 @@ make_query(Kind kind, const float *centers, int number,
 }
 
 /*
- * n queries for up to `probes` lists at once, by a searcher that the caller
- * drops.
+ * Checks the lists that n queries in one call choose, up to `probes` each.
+ * Returns the searcher, which the caller must drop.
  */
 static GvSearcher *
 check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 			int32_t probes, int n)
 {
 	/*
-	 * queries are converted to half precision in a part for every 32
+	 * a device converts queries to half precision in parts, one for every 32
 	 * sub-quantizers
 	 */
 	int32_t		m = dims < 40 ? 1 : dims < 1400 ? dims : 1400;
@@ -138,7 +138,7 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 	return searcher;
 }
 
-/* At the borders of every tile, slice and run. */
+/* Sizes just below, at and above those of tiles, slices and runs. */
 static void
 test_borders(void)
 {
@@ -148,7 +148,7 @@ test_borders(void)
 		{17, 64, 3, 33}, {31, 65, 16, 16}, {32, 127, 1, 20}, {33, 128, 2, 16},
 		{50, 129, 32, 47}, {100, 200, 4, 16}, {8, 260, 5, 129},
 		{384, 95, 9, 18}, {2000, 66, 5, 16}, {65, 257, 3, 130},
-		/* batches of so many queries are not sifted at once */
+		/* batches of this many queries are not sifted at once */
 		{16, 33, 8, 520}, {50, 129, 32, 521}, {8, 260, 5, 530}
 	};
 	int			i;
@@ -174,7 +174,7 @@ test_kinds(void)
 	}
 }
 
-/* Each way is gone, and by all the queries that it is for. */
+/* Each way of choosing lists is taken by the queries for which it is meant. */
 static void
 test_ways(void)
 {
@@ -186,9 +186,11 @@ test_ways(void)
 		int32_t		nlists;
 		int32_t		probes;
 		int			n;
-		int			way;
-		int64_t		from;		/* terms; -1: as is best */
-		int64_t		kept;		/* scores that go to memory, likewise */
+		int			way;		/* expected; NWAYS: none of these ways */
+		int64_t		from;		/* number of terms from which on scores are
+								 * approximate; -1: the engine decides */
+		int64_t		kept;		/* number of scores that go to memory; -1: the
+								 * engine decides */
 	}			cases[] = {
 		{SPREAD, 24, 1100, 5, 16, ALL, 0, -1},
 		{SPREAD, 24, 1100, 5, 520, RUNS, 0, -1},
@@ -208,7 +210,7 @@ test_ways(void)
 		{SPREAD, 10, 1100, 3, 9, ALL, 0, 0},
 		{EQUAL, 3, 1200, 2, 9, EXACT, 0, 0},
 		{HUGE_NUMBERS, 17, 1099, 1, 9, EXACT, 0, 0},
-		/* a key for two runs, which are no neighbors */
+		/* two runs that are not neighbors have one key */
 		{SPREAD, 2, 131105, 5, 3, LEAST, 0, 0},
 		{CLUSTERED, 8, 131105, 60, 4, LEAST, 0, 0},
 		/* near runs have more close lists than the capacity */
@@ -225,7 +227,7 @@ test_ways(void)
 		gv_gpu_scores_kept(cases[i].kept);
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
-		/* every other query may want few lists, so that runs are enough */
+		/* every other query may probe so few lists that RUNS is enough */
 		CHECK(gv_gpu_coarse_paths(gv_devices_own(searcher),
 									  ways) == GV_OK &&
 			  ways[RUNS] + ways[LEAST] + ways[ALL] + ways[EXACT] ==
@@ -242,7 +244,7 @@ test_ways(void)
 #endif
 }
 
-/* Kinds, of lists whose scores do not go to memory; by other ways without. */
+/* All kinds of lists, if no scores of lists go to memory. */
 static void
 test_least_alone(void)
 {
@@ -262,7 +264,6 @@ test_least_alone(void)
 #endif
 }
 
-/* See mirrors.h. */
 GvSearcher *
 check_some_lists(GvMetric metric, int32_t dims, int32_t nlists, int32_t probes,
 				 int n)
@@ -270,7 +271,7 @@ check_some_lists(GvMetric metric, int32_t dims, int32_t nlists, int32_t probes,
 	return check_lists(metric, SPREAD, dims, nlists, probes, n);
 }
 
-/* So many that they are searched in parts, the last ones shorter. */
+/* There are so many queries that they are searched in parts. */
 static void
 test_parts(void)
 {
@@ -286,7 +287,7 @@ void
 test_mirror_lists(void)
 {
 #ifdef UNIT_CARD
-	gv_gpu_approximate_from(0);		/* few terms, but the ways of many */
+	gv_gpu_approximate_from(0);		/* as if there were many terms */
 #endif
 	test_borders();
 	test_kinds();

@@ -1,13 +1,13 @@
 /*
  * check_mirror_sifts.c
- *		The best of many postings and of many lists, where an engine that
- *		selects them has its borders: of what it processes at once, of its
- *		capacity, and of what it takes another way; each way that it has.
+ *		Selects few and many of many postings and of many lists, each way that
+ *		the engine has.  Their numbers are near the engine's limits: of what it
+ *		processes at once, of its capacity, and of where another way begins.
  */
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-/* gpu/search/search.h, gpu/search/search.h */
+/* of gpu/search/search.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_select_by(int32_t what, int32_t piece);
 
@@ -18,19 +18,20 @@ static const int32_t ways[][2] = {{0, 0}, {3, 0}, {3, 2500}, {3, 5000}};
 #define NWAYS	1
 #endif
 
-/* How good items are, by their places. */
+/* The distribution of scores over the items. */
 typedef enum Order
 {
 	ANY,
 	RISING,
 	FALLING,					/* the best come last, in every round */
-	EQUAL,						/* more than the capacity */
-	TIED,						/* the same of those behind a few better ones */
-	STEPS,						/* some hundreds of each, all over */
-	LOOSE,						/* a bound far beyond the best: 8 items side by
-								 * side of every 128 are never among these */
+	EQUAL,						/* more equal items than the capacity */
+	TIED,						/* likewise, and a few items are better */
+	STEPS,						/* 30 different scores, in any order */
+	LOOSE,						/* of every 128 items, 8 consecutive ones are
+								 * never among the best, so the sift's bound
+								 * is loose */
 	UNDEFINED,					/* NaN and infinity among others */
-	NEAR,						/* the best lie side by side, like those of the
+	NEAR,						/* the best are consecutive, like those of the
 								 * nearest list */
 	FEW,						/* few of the postings are live */
 	NONE,
@@ -69,7 +70,8 @@ item_value(Order order, int i, int n)
 }
 
 /*
- * One list, whose n postings' scores are what its query's dimension adds to t.
+ * Returns an index with one list of n postings.  For the query 0 a posting's
+ * score is its t.
  */
 static TestIndex
 index_of_copies(Order order, int n, int nkeys)
@@ -92,8 +94,8 @@ index_of_copies(Order order, int n, int nkeys)
 }
 
 /*
- * n lists, one of which has postings, for a query at 0, whose scores their
- * centroids' squares are: put_values.
+ * Returns an index with n lists, of which one has postings.  For the query 0 a
+ * list's score is the square of its centroid, which put_values sets.
  */
 static TestIndex
 index_of_lists(int n, int nkeys)
@@ -114,7 +116,7 @@ put_values(TestIndex *index, Order order)
 		index->centroids[i] = sqrtf(item_value(order, i, n));
 }
 
-/* As make_mirror does, but by few calls. */
+/* Like make_mirror, but with fewer calls. */
 static GvMirror *
 make_mirror_at_once(const TestIndex *index)
 {
@@ -142,7 +144,7 @@ make_mirror_at_once(const TestIndex *index)
 	return mirror;
 }
 
-/* The answers of a call, to the last bit. */
+/* Hashes the answers of a call, to the last bit. */
 static uint64_t
 hash_answers(const GvSearch *searches, int n)
 {
@@ -165,7 +167,7 @@ hash_answers(const GvSearch *searches, int n)
 	return hash;
 }
 
-/* n searches of one call, each way, whose queries are freed. */
+/* Checks n searches in one call, each way, and frees their queries. */
 static void
 check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			   GvSearch *searches, int n, const char *what)
@@ -196,9 +198,9 @@ check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 }
 
 /*
- * Few and many of an index's lists or postings, at the borders of what is
- * sorted by counting (128), sifted (256), has half of the memory of more (512)
- * and is found without CUB (2,048); together in batches that end at a 0.
+ * Requests few and many of an index's lists or postings, near the limits of what
+ * is sorted by counting (128), sifted (256), has half of the memory of more
+ * (512), and is found without CUB (2,048); together in batches that end at a 0.
  */
 static void
 check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
@@ -243,7 +245,7 @@ test_copies(GvSearcher *searcher, int n, int nkeys)
 	}
 }
 
-/* Lists are all there, and none is another's twin. */
+/* Lists have the orders up to LOOSE, because the others are of postings. */
 static void
 test_lists(GvSearcher *searcher, int n, int nkeys)
 {
@@ -260,7 +262,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 		check_wanted(searcher, &index, what);
 	}
 #ifdef UNIT_CARD
-	/* the same, left out by approximate scores, while few */
+	/* lists are discarded by approximate scores although they are few */
 	put_values(&index, ANY);
 	gv_gpu_approximate_from(0);
 	check_wanted(searcher, &index, "close lists");
@@ -321,7 +323,7 @@ test_pieces(GvSearcher *searcher)
 }
 #endif
 
-/* Batches of n searches, each of which asks for another number of postings. */
+/* The searches of a batch request different numbers of postings. */
 static void
 test_mixed(GvSearcher *searcher)
 {
@@ -348,9 +350,11 @@ test_mixed(GvSearcher *searcher)
 }
 
 /*
- * Look-up tables of 2 KB for every 32 sub-quantizers: the longest that fit the
- * memory of a block of threads without asking, with the 1 KB that it has of
- * its own, and the next; for one query, and for more, which have more threads.
+ * Look-up tables have 2 KB for every 32 sub-quantizers.  A block of threads
+ * has 48 KB of shared memory unless it requests more, and kernels need 1 KB
+ * besides the table.  The tables are the longest that fit with and without
+ * that 1 KB, and the next longer ones, for one query and for several, which
+ * have more threads.
  */
 static void
 test_tables(GvSearcher *searcher)
@@ -378,11 +382,9 @@ test_tables(GvSearcher *searcher)
 void
 test_mirror_sifts(GvSearcher *searcher)
 {
-	/*
-	 * one round of a sift has 10,240 items; many orders, of rounds and rests
-	 */
+	/* a round of a sift has 10,240 items; these are whole rounds and parts */
 	static const int counts[] = {10241, 25000, 10240, 10239, 255};
-	/* who multiplies gives scores; what is done with them is the same */
+	/* sifting does not depend on the kernels that multiply matrices */
 	bool		once = unit_small &&
 		gv_matmul_used() == GV_MATMUL_CUBLAS;
 	int			i;

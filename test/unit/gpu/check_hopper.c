@@ -5,7 +5,9 @@
  */
 #include "../engine/mirrors.h"
 
-/* gpu/search/search.h, gpu/search/search.h */
+#include "engine/mirror/gv_parallel.h"
+
+/* gpu/search/search.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_gather_by(int32_t n);
 extern bool gv_matmul_hopper(int32_t columns);	/* gpu/product/gv_product.h */
@@ -194,6 +196,7 @@ test_gathered(void)
 	int			k;
 
 	gv_gpu_gather_by(129);
+	gv_force_helpers(2);
 	for (i = 0; i < 9; i += unit_small ? 2 : 1)
 	{
 		const int32_t *shape = shapes[i];
@@ -221,6 +224,7 @@ test_gathered(void)
 		check_and_free(&index, mirror, searches, n, what);
 	}
 	test_orders();
+	gv_force_helpers(-1);
 	gv_gpu_gather_by(-1);
 }
 
