@@ -207,11 +207,15 @@ sub usage
 
 	open my $in, '<', "/proc/$pid/status" or return "SOAK $what is gone";
 	my ($kb) = join('', readline $in) =~ /RssAnon:\s+(\d+)/;
-	my ($least, $first) = @{ $soak->{usage}{$pid} //= [ $open, $kb - $known_kb ] };
+	# what is known may not all have been touched yet
+	my $more = $kb > $known_kb ? $kb - $known_kb : 0;
+	my ($least, $first) = @{ $soak->{usage}{$pid} //= [ $open, $more ] };
 	push @problems, "SOAK $what: $open descriptors, not $least" if $open > $least + 8;
 	push @problems, "SOAK $what: $kb kB, of which $known_kb kB are known, not $first kB"
-	  if $kb - $known_kb > $first + $GROWTH_KB;
-	$soak->{most}{ $what =~ s/ .*//r } = "$open/$kb";
+	  if $more > $first + $GROWTH_KB;
+	# the primary's comes first
+	my $most = \$soak->{most}{ $what =~ s/ .*//r };
+	$$most = "$open/$kb" if !$$most || $$most =~ s{.*/}{}r < $kb;
 	return @problems;
 }
 
@@ -269,6 +273,8 @@ sub counts
 	my ($soak) = @_;
 	my @problems;
 	my $servers = 0;
+
+	$soak->{most} = {};
 
 	for my $server ($soak->{primary}, $soak->{standby})
 	{
