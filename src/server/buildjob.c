@@ -751,7 +751,7 @@ answer(GvConnection *connection)
 void
 gv_buildjob_serve(GvConnection *connection)
 {
-	Building	building = {NULL};
+	Building	building = {.build = NULL};
 	Build	   *build;
 	Build	  **link = &builds;
 	GvMirrorKey key;
