@@ -8,7 +8,7 @@ DATA = $(wildcard sql/*--*.sql)
 # which the release has none of.  Some files are for that build alone.
 kind := $(if $(TEST_BUILD),test,release)
 for_tests := src/page/injection.o src/engine/gv_fault.o \
-	src/planner/plancheck.o gpu/product/checks.o
+	src/planner/plancheck.o
 # The oracle, which searches without a card: in place of src/server/engines.o.
 oracle := $(patsubst %.c,%.o,$(sort $(wildcard test/oracle/*.c)))
 for_release := src/server/engines.o

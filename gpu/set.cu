@@ -2,7 +2,7 @@
  * set.cu
  *		The CUDA engine's sets: src/engine/gv_set.h.
  */
-#include "gpu/common/gv_sets.h"
+#include "gpu/device/device.h"
 
 extern "C" const GvSetBackend gv_cuda_sets = {
 	.name = "cuda",

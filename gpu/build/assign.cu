@@ -4,12 +4,10 @@
  *		finds its lists (by coarsefilter.cu, or by coarse.cu and select.cu where
  *		that does not pay): the vectors are the lists, the rows the queries.
  */
-#include <stdlib.h>
+#include <algorithm>
 #include <string.h>
 
 #include "gpu/build/build.h"
-#include "gpu/search/search.h"
-#include "gpu/product/gv_product.h"
 
 #define THREADS			256
 #define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
@@ -30,9 +28,8 @@ gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
 	mirror->model.dims = dims;
 	mirror->model.nlists = capacity;
 	mirror->stream = stream;
-	GV_TRY(gv_device_alloc(&targets->d_lists, capacity));
-	GV_CUDA_TRY(cudaMemsetAsync(targets->d_lists, 0,
-								capacity * sizeof(GvDeviceList), stream));
+	GV_CUDA_TRY(gv_device_alloc(&targets->d_lists, capacity));
+	GV_CUDA_TRY(gv_clear(targets->d_lists, capacity, stream));
 	mirror->model.d_lists = targets->d_lists;
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
 										 cudaEventDisableTiming));
@@ -57,8 +54,7 @@ gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
 	mirror->model.nlists = n;
 	mirror->model.d_centroids = d_vectors;
 	/* limits only grow, so those of other vectors must be cleared */
-	GV_CUDA_TRY(cudaMemsetAsync(mirror->model.d_limits, 0,
-								sizeof(GvHalfLimits), mirror->stream));
+	GV_CUDA_TRY(gv_clear(mirror->model.d_limits, 1, mirror->stream));
 	return gv_gpu_half_update(mirror, 0, (int64_t) n * mirror->model.dims);
 }
 
@@ -85,19 +81,11 @@ static int32_t
 piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 {
 	bool		all = gv_gpu_coarse_rows(model, MOST_ROWS, p) == MOST_ROWS;
-	int64_t		most = MOST_SCORES /
-		(all ? model->nlists : gv_nruns(model->nlists));
-	int64_t		by_terms = MOST_TERMS / model->nlists / model->dims;
-	int64_t		by_half = MOST_HALF / 2 / model->half_dims;
+	int64_t		most = std::min({MOST_SCORES /
+		(all ? model->nlists : gv_nruns(model->nlists)),
+		MOST_TERMS / model->nlists / model->dims,
+		MOST_HALF / 2 / model->half_dims, (int64_t) MOST_ROWS, n});
 
-	if (most > by_terms)
-		most = by_terms;
-	if (most > by_half)
-		most = by_half;
-	if (most > MOST_ROWS)
-		most = MOST_ROWS;
-	if (most > n)
-		most = n;
 	return most > 1 ? (int32_t) most : 1;
 }
 
@@ -106,46 +94,39 @@ static GvStatus
 prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 		GvBatch *batch)
 {
-	size_t		scored = gv_gpu_coarse_rows(model, n, p);
-	size_t		bytes = 0;
-	size_t		coarse = gv_carve(&bytes, scored * model->nlists * 4);
-	size_t		starts = gv_carve(&bytes, (size_t) n * (p + 1) * 4);
-	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvSearchParams));
-	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
-	size_t		half_queries =
-		gv_carve(&bytes, (size_t) n * model->half_dims * 2);
-	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
-	size_t		least = gv_carve(&bytes, (size_t) n *
-								 gv_nruns(model->nlists) * 4);
-	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_PATHS *
-										sizeof(unsigned));)
-	char	   *memory;
+	GvApproximate *approx = &batch->approx;
+	char	   *memory = NULL;
 
-	GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
-	memory = (char *) finder->d_batch.memory;
 	memset(batch, 0, sizeof(*batch));
 	batch->probes = p;
 	batch->capacity = 1;
-	batch->d_coarse = (float *) (memory + coarse);
-	batch->d_starts = (uint32_t *) (memory + starts);
-	batch->d_params = (GvSearchParams *) (memory + wanted);
-	batch->d_found = (GvFound *) (memory + found);
-	batch->approx.d_half_queries = (uint16_t *) (memory + half_queries);
-	batch->approx.nparts = 1;
-	batch->approx.d_squares = (float2 *) (memory + squares);
-	batch->approx.d_least = (float *) (memory + least);
-#ifdef GV_TEST_BUILD
-	batch->approx.d_path_counts = (unsigned *) (memory + ways);
-	GV_CUDA_TRY(cudaMemsetAsync(batch->approx.d_path_counts, 0,
-								GV_COARSE_PATHS * sizeof(unsigned),
-								finder->searcher.stream));
-#endif
-	GV_LAUNCH(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
+	approx->nparts = 1;
+	/* counted first, then placed */
+	for (size_t bytes = 0;; bytes = 0)
+	{
+		gv_place(&batch->d_coarse, memory, &bytes,
+				 gv_gpu_coarse_rows(model, n, p) * (int64_t) model->nlists);
+		gv_place(&batch->d_starts, memory, &bytes, (int64_t) n * (p + 1));
+		gv_place(&batch->d_params, memory, &bytes, n);
+		gv_place(&batch->d_found, memory, &bytes, n);
+		gv_place(&approx->d_half_queries, memory, &bytes,
+				 (int64_t) n * model->half_dims);
+		gv_place(&approx->d_squares, memory, &bytes, n);
+		gv_place(&approx->d_least, memory, &bytes,
+				 (int64_t) n * gv_nruns(model->nlists));
+		GV_TEST_ONLY(gv_place(&approx->d_path_counts, memory, &bytes,
+							  GV_COARSE_PATHS);)
+		if (memory != NULL)
+			break;
+		GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
+		memory = (char *) finder->d_batch.memory;
+	}
+	GV_TEST_ONLY(GV_CUDA_TRY(gv_clear(approx->d_path_counts, GV_COARSE_PATHS,
+									  finder->searcher.stream));)
+	return gv_launch(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
 			  finder->searcher.stream, batch->d_params, n, p);
-	return gv_cuda_status(cudaGetLastError());
 }
 
-/* See build.h. */
 GvStatus
 gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 			   const float *d_rows, int64_t n, int32_t p, GvProbe *d_nearest,
@@ -169,7 +150,7 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 			GV_TRY(gv_gpu_coarse(model, &batch, finder->searcher.stream));
 			GV_TRY(gv_gpu_select_lists(model, &batch, &finder->searcher));
 		}
-		if (stop != NULL && stop->requested(stop->arg))
+		if (gv_is_stopped(stop))
 			return GV_CANCELED;
 	}
 	return GV_OK;

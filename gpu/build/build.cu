@@ -19,7 +19,6 @@
 #include <string.h>
 
 #include "gpu/build/build.h"
-#include "gpu/product/gv_product.h"
 
 struct GvBuilder
 {
@@ -42,43 +41,33 @@ struct GvBuilder
 	GvTopK	   *best;			/* [nqueries] the rows nearest to each */
 	uint64_t	nencoded;		/* rows */
 	GvBuffer	d_in;			/* rows of a batch */
-	GvBuffer	d_out;			/* results of a batch, as Places has them */
+	GvBuffer	d_out;			/* results of a batch */
 	GvBuffer	out;			/* pinned: the same, and nearest rows */
 	GvBuffer	d_nearest;		/* nearest lists of rows, rows of queries */
 };
 
-/* Offsets of the results of a batch that are copied back together. */
-struct Places
+/*
+ * Sets where the results of n rows are in memory, in the order in which they
+ * are copied back together.  Returns their bytes.
+ */
+static size_t
+place_results(const GvBuilderSpec *spec, int32_t n, char *memory,
+			  GvDeviceRows *rows)
 {
-	size_t		lists;
-	size_t		t;
-	size_t		codes;
-	size_t		min;
-	size_t		step;
-	size_t		error;
-	size_t		records;
-	size_t		bytes;
-};
+	int64_t		postings = (int64_t) n * spec->lists_per_row;
+	int64_t		records = spec->refine != GV_RECORDS_NONE ? n : 0;
+	size_t		bytes = 0;
 
-static Places
-place_batch(const GvBuilderSpec *spec, int32_t n)
-{
-	size_t		postings = (size_t) n * spec->lists_per_row;
-	size_t		records = spec->refine != GV_RECORDS_NONE ? n : 0;
-	Places		places;
-
-	memset(&places, 0, sizeof(places));
-	places.lists = gv_carve(&places.bytes, postings * sizeof(int32_t));
-	places.t = gv_carve(&places.bytes, postings * sizeof(float));
-	places.codes = gv_carve(&places.bytes, postings * gv_code_bytes(spec->m));
-	places.min = gv_carve(&places.bytes, records * sizeof(float));
-	places.step = gv_carve(&places.bytes, records * sizeof(float));
-	places.error = gv_carve(&places.bytes, records * sizeof(float));
-	places.records = gv_carve(&places.bytes,
-							  records *
-							  gv_record_code_bytes((GvRecords) spec->refine,
-												   spec->dims));
-	return places;
+	gv_place(&rows->d_lists, memory, &bytes, postings);
+	gv_place(&rows->d_t, memory, &bytes, postings);
+	gv_place(&rows->d_codes, memory, &bytes,
+			 postings * gv_code_bytes(spec->m));
+	gv_place(&rows->d_min, memory, &bytes, records);
+	gv_place(&rows->d_step, memory, &bytes, records);
+	gv_place(&rows->d_error, memory, &bytes, records);
+	gv_place(&rows->d_records, memory, &bytes, records *
+			 gv_record_code_bytes((GvRecords) spec->refine, spec->dims));
+	return bytes;
 }
 
 /*
@@ -92,16 +81,15 @@ cuda_size(const GvBuilderSpec *spec)
 	int64_t		batch = (int64_t) spec->batch_rows *
 		(2 * row + GV_SOAR_LISTS * 8 +
 		 spec->lists_per_row * (8 + gv_code_bytes(spec->m)));
-	int64_t		scores = (int64_t) spec->nlists * 8;
+	/* assign.cu takes no more for scores, half copies and what is small */
+	int64_t		scores = std::max((int64_t) spec->nlists * 8,
+								  INT64_C(1) << 29);
 	int64_t		lists = std::min((int64_t) spec->nlists, spec->sample_rows);
 	int64_t		kmeans =
 		std::max(gv_gpu_kmeans_bytes(spec->dims, spec->sample_rows,
 									 spec->nlists),
 				 gv_gpu_kmeans_bytes(spec->dims, lists, spec->nparents));
 
-	/* assign.cu takes no more for scores, half copies and what is small */
-	if (scores < (INT64_C(1) << 29))
-		scores = INT64_C(1) << 29;
 	return spec->sample_rows * spec->dims * (int64_t) sizeof(float) +
 		(2 * (int64_t) spec->nlists + spec->nparents) * row + kmeans +
 		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +
@@ -179,36 +167,27 @@ make_memory(GvBuilder *builder, const float *mean)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	int32_t		dims = spec->dims;
-	int			least;
-	int			most;
-	int			device;
 
 	GV_TRY(gv_choose_device(builder->spec.device));
-	GV_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &most));
-	GV_CUDA_TRY(cudaStreamCreateWithPriority(&builder->stream,
-											 cudaStreamNonBlocking, least));
+	GV_TRY(gv_gpu_low_stream(&builder->stream));
 	builder->finder.searcher.stream = builder->stream;
 	builder->finder.searcher.hopper = gv_has_hopper(spec->device);
 	GV_TRY(gv_blas_create(spec->device, spec->dims, builder->stream,
 						  &builder->finder.searcher.blas));
-	GV_CUDA_TRY(cudaGetDevice(&device));
-	GV_CUDA_TRY(cudaDeviceGetAttribute(&builder->finder.searcher.nsms,
-									   cudaDevAttrMultiProcessorCount,
-									   device));
-	GV_TRY(gv_device_alloc(&builder->d_mean, dims));
-	GV_TRY(gv_device_alloc(&builder->d_sample, spec->sample_rows * dims));
-	GV_TRY(gv_device_alloc(&builder->d_queries,
+	GV_TRY(gv_gpu_nsms(&builder->finder.searcher.nsms));
+	GV_CUDA_TRY(gv_device_alloc(&builder->d_mean, dims));
+	GV_CUDA_TRY(gv_device_alloc(&builder->d_sample, spec->sample_rows * dims));
+	GV_CUDA_TRY(gv_device_alloc(&builder->d_queries,
 						   (int64_t) spec->nqueries * dims));
-	GV_TRY(gv_device_alloc(&builder->d_codebooks,
+	GV_CUDA_TRY(gv_device_alloc(&builder->d_codebooks,
 						   (int64_t) GV_CODEWORDS * dims));
-	GV_TRY(gv_device_alloc(&builder->d_centroids,
+	GV_CUDA_TRY(gv_device_alloc(&builder->d_centroids,
 						   (int64_t) spec->nlists * dims));
 	GV_TRY(gv_targets_create(&builder->lists, GV_L2, dims, spec->nlists,
 							 builder->stream));
 	GV_TRY(gv_targets_create(&builder->nearest_rows, spec->metric, dims,
 							 spec->batch_rows, builder->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(builder->d_mean, mean, dims * sizeof(float),
-								cudaMemcpyHostToDevice, builder->stream));
+	GV_CUDA_TRY(gv_upload(builder->d_mean, mean, dims, builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
@@ -265,9 +244,8 @@ bring_rows(GvBuilder *builder, const float *rows, int32_t n, float *d_rows)
 {
 	GvDeviceRows	device_rows = rows_of(builder, d_rows, n);
 
-	GV_CUDA_TRY(cudaMemcpyAsync(d_rows, rows, (size_t) n *
-								builder->spec.dims * sizeof(float),
-								cudaMemcpyHostToDevice, builder->stream));
+	GV_CUDA_TRY(gv_upload(d_rows, rows, (int64_t) n * builder->spec.dims,
+						  builder->stream));
 	return gv_gpu_transform(&device_rows, builder->stream);
 }
 
@@ -336,20 +314,18 @@ reorder(GvBuilder *builder, const float *d_parents, int32_t nparents,
 		const int32_t *owners, float *lists, float *grouped)
 {
 	int32_t		dims = builder->spec.dims;
-	size_t		bytes = (size_t) builder->trained.nlists * dims *
-		sizeof(float);
+	int64_t		values = (int64_t) builder->trained.nlists * dims;
 
-	GV_CUDA_TRY(cudaMemcpyAsync(lists, builder->d_centroids, bytes,
-								cudaMemcpyDeviceToHost, builder->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(builder->parents, d_parents,
-								(size_t) nparents * dims * sizeof(float),
-								cudaMemcpyDeviceToHost, builder->stream));
+	GV_CUDA_TRY(gv_download(lists, builder->d_centroids, values,
+							builder->stream));
+	GV_CUDA_TRY(gv_download(builder->parents, d_parents,
+							(int64_t) nparents * dims, builder->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
 	builder->trained.nparents =
 		gv_group_lists(dims, builder->trained.nlists, lists, owners, nparents,
 					   builder->parents, builder->parent_offsets, grouped);
-	GV_CUDA_TRY(cudaMemcpyAsync(builder->d_centroids, grouped, bytes,
-								cudaMemcpyHostToDevice, builder->stream));
+	GV_CUDA_TRY(gv_upload(builder->d_centroids, grouped, values,
+						  builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
@@ -367,7 +343,8 @@ group(GvBuilder *builder, const GvStop *stop)
 	GvStatus	status = GV_NO_MEMORY;
 
 	if (lists != NULL && owners != NULL)
-		status = gv_device_alloc(&d_parents, builder->spec.nparents * dims);
+		status = gv_cuda_status(gv_device_alloc(&d_parents,
+												builder->spec.nparents * dims));
 	if (status == GV_OK)
 		status = run_kmeans(builder, builder->d_centroids, nlists,
 							builder->spec.nparents, d_parents, owners,
@@ -396,7 +373,7 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 						  sizeof(int32_t)));
 	rows.d_lists = (int32_t *) builder->d_out.memory;
 	GV_TRY(find_lists(builder, &rows, stop));
-	GV_TRY(gv_device_alloc(&d_residuals, (int64_t) n * spec->lists_per_row *
+	GV_CUDA_TRY(gv_device_alloc(&d_residuals, (int64_t) n * spec->lists_per_row *
 						 spec->dims));
 	status = gv_gpu_residuals(&rows, d_residuals, builder->stream);
 	if (status == GV_OK)
@@ -476,8 +453,8 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 		return GV_OK;
 	}
 	GV_TRY(gv_choose_device(builder->spec.device));
-	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, 4 * n,
-								cudaMemcpyDeviceToHost, builder->stream));
+	GV_CUDA_TRY(gv_download((float *) values, d_array + first, n,
+							builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
@@ -490,12 +467,10 @@ bring_floats(GvBuilder *from, const float *d_from, GvBuilder *to, float *d_to,
 			 int64_t n, float *values)
 {
 	GV_TRY(gv_choose_device(from->spec.device));
-	GV_CUDA_TRY(cudaMemcpyAsync(values, d_from, n * sizeof(float),
-								cudaMemcpyDeviceToHost, from->stream));
+	GV_CUDA_TRY(gv_download(values, d_from, n, from->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(from->stream));
 	GV_TRY(gv_choose_device(to->spec.device));
-	GV_CUDA_TRY(cudaMemcpyAsync(d_to, values, n * sizeof(float),
-								cudaMemcpyHostToDevice, to->stream));
+	GV_CUDA_TRY(gv_upload(d_to, values, n, to->stream));
 	return gv_cuda_status(cudaStreamSynchronize(to->stream));
 }
 
@@ -530,18 +505,15 @@ fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 static GvStatus
 cuda_copy(GvBuilder *builder, const GvBuilderSpec *spec, GvBuilder **copy)
 {
-	int64_t		most = spec->nlists > spec->nqueries ? spec->nlists :
-		spec->nqueries;
+	size_t		most = std::max({spec->nlists, spec->nqueries, GV_CODEWORDS});
 	float	   *values;
 	GvBuilder  *made;
 	GvStatus	status;
 
 	if (builder->trained.nlists == 0)
 		return GV_INVALID;
-	if (most < GV_CODEWORDS)
-		most = GV_CODEWORDS;
 	/* zeros, which serve as the mean until fill_copy has copied it */
-	values = (float *) calloc((size_t) most * spec->dims, sizeof(float));
+	values = (float *) calloc(most * spec->dims, sizeof(float));
 	if (values == NULL)
 		return GV_NO_MEMORY;
 	status = cuda_create(spec, values, &made);
@@ -607,37 +579,22 @@ take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 	}
 }
 
-/* Points the kernels' outputs to their places. */
+/* Copies results from pinned memory, where they are as in rows. */
 static void
-set_outputs(GvDeviceRows *rows, const Places *places, char *d_out)
-{
-	rows->d_lists = (int32_t *) (d_out + places->lists);
-	rows->d_t = (float *) (d_out + places->t);
-	rows->d_codes = (uint8_t *) (d_out + places->codes);
-	rows->d_min = (float *) (d_out + places->min);
-	rows->d_step = (float *) (d_out + places->step);
-	rows->d_error = (float *) (d_out + places->error);
-	rows->d_records = (uint8_t *) (d_out + places->records);
-}
-
-/* Copies results from the pinned copy to the caller's arrays. */
-static void
-unpack_encoded(const GvBuilderSpec *spec, const Places *places,
-			   const char *out,
-		 int32_t n, GvEncoded *encoded)
+unpack_encoded(const GvBuilderSpec *spec, const GvDeviceRows *rows, int32_t n,
+			   GvEncoded *encoded)
 {
 	size_t		postings = (size_t) n * spec->lists_per_row;
 
-	memcpy(encoded->lists, out + places->lists, postings * sizeof(int32_t));
-	memcpy(encoded->t, out + places->t, postings * sizeof(float));
-	memcpy(encoded->codes, out + places->codes,
-		   postings * gv_code_bytes(spec->m));
+	memcpy(encoded->lists, rows->d_lists, postings * sizeof(int32_t));
+	memcpy(encoded->t, rows->d_t, postings * sizeof(float));
+	memcpy(encoded->codes, rows->d_codes, postings * gv_code_bytes(spec->m));
 	if (spec->refine == GV_RECORDS_NONE)
 		return;
-	memcpy(encoded->min, out + places->min, n * sizeof(float));
-	memcpy(encoded->step, out + places->step, n * sizeof(float));
-	memcpy(encoded->error, out + places->error, n * sizeof(float));
-	memcpy(encoded->records, out + places->records,
+	memcpy(encoded->min, rows->d_min, n * sizeof(float));
+	memcpy(encoded->step, rows->d_step, n * sizeof(float));
+	memcpy(encoded->error, rows->d_error, n * sizeof(float));
+	memcpy(encoded->records, rows->d_records,
 		   n * gv_record_code_bytes((GvRecords) spec->refine, spec->dims));
 }
 
@@ -647,39 +604,38 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	   const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	Places		places = place_batch(spec, n);
-	size_t		nearest_bytes;
-	GvDeviceRows	device_rows;
+	GvDeviceRows device_rows = rows_of(builder, d_rows, n);
+	GvDeviceRows results = {};	/* in pinned memory */
+	size_t		bytes = place_results(spec, n, NULL, &results);
+	char	   *out;
+	GvProbe    *near;
 	int32_t		p;
 
-	GV_TRY(gv_buffer_need(&builder->d_out, places.bytes));
-	GV_TRY(gv_buffer_need(&builder->out, places.bytes +
+	GV_TRY(gv_buffer_need(&builder->d_out, bytes));
+	GV_TRY(gv_buffer_need(&builder->out, bytes +
 						  gv_builder_most_neighbors(spec, n) *
 						  sizeof(GvProbe)));
-	device_rows = rows_of(builder, d_rows, n);
-	set_outputs(&device_rows, &places, (char *) builder->d_out.memory);
+	out = (char *) builder->out.memory;
+	(void) place_results(spec, n, out, &results);
+	(void) place_results(spec, n, (char *) builder->d_out.memory,
+						 &device_rows);
 	GV_TRY(find_lists(builder, &device_rows, stop));
 	GV_TRY(gv_gpu_codes(&device_rows, builder->stream));
 	if (spec->refine == GV_RECORDS_BYTES)
 		GV_TRY(gv_gpu_refine(&device_rows, builder->stream));
 	if (spec->refine == GV_RECORDS_HALF)
 		GV_TRY(gv_gpu_half_records(&device_rows, builder->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(builder->out.memory, builder->d_out.memory,
-								places.bytes, cudaMemcpyDeviceToHost,
-								builder->stream));
+	GV_CUDA_TRY(gv_download(out, (char *) builder->d_out.memory, bytes,
+							builder->stream));
 	GV_TRY(find_neighbors(builder, device_rows.d_rows, n, &p, stop));
-	nearest_bytes = (size_t) spec->nqueries * p * sizeof(GvProbe);
-	if (nearest_bytes > 0)
-		GV_CUDA_TRY(cudaMemcpyAsync((char *) builder->out.memory +
-									places.bytes, builder->d_nearest.memory,
-									nearest_bytes, cudaMemcpyDeviceToHost,
-									builder->stream));
+	near = (GvProbe *) (out + bytes);
+	if (spec->nqueries > 0)
+		GV_CUDA_TRY(gv_download(near, (GvProbe *) builder->d_nearest.memory,
+								(int64_t) spec->nqueries * p,
+								builder->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
-	unpack_encoded(spec, &places, (const char *) builder->out.memory, n,
-				   encoded);
-	take_neighbors(builder, (const GvProbe *)
-					((const char *) builder->out.memory + places.bytes), p,
-					encoded);
+	unpack_encoded(spec, &results, n, encoded);
+	take_neighbors(builder, near, p, encoded);
 	builder->nencoded += n;
 	return GV_OK;
 }

@@ -9,8 +9,7 @@
  * so the same residuals give the same codebooks.
  */
 #include "gpu/build/build.h"
-#include "gpu/common/common.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/warp.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
@@ -244,7 +243,6 @@ codebooks_kernel(const float *residuals, int dims, int m, int n,
 	}
 }
 
-/* See build.h. */
 GvStatus
 gv_gpu_codebooks(const GvModel *model, int32_t n, const float *d_residuals,
 				 uint64_t seed, float *d_codebooks, cudaStream_t stream)
@@ -253,16 +251,14 @@ gv_gpu_codebooks(const GvModel *model, int32_t n, const float *d_residuals,
 	uint8_t    *d_codes = NULL;
 	GvStatus	status;
 
-	status = gv_device_alloc(&d_dist, (int64_t) model->m * n);
+	status = gv_cuda_status(gv_device_alloc(&d_dist, (int64_t) model->m * n));
 	if (status == GV_OK)
-		status = gv_device_alloc(&d_codes, (int64_t) model->m * n);
+		status = gv_cuda_status(gv_device_alloc(&d_codes,
+												(int64_t) model->m * n));
 	if (status == GV_OK)
-	{
-		GV_LAUNCH(codebooks_kernel, model->m, THREADS, 0, stream, d_residuals,
-				  model->dims, model->m, n, seed, d_codebooks, d_dist,
-				  d_codes);
-		status = gv_cuda_status(cudaGetLastError());
-	}
+		status = gv_launch(codebooks_kernel, model->m, THREADS, 0, stream,
+						   d_residuals, model->dims, model->m, n, seed,
+						   d_codebooks, d_dist, d_codes);
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaStreamSynchronize(stream));
 	(void) cudaFree(d_dist);

@@ -10,8 +10,7 @@
 #include <math.h>
 
 #include "gpu/build/build.h"
-#include "gpu/common/half.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/warp.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
@@ -59,9 +58,8 @@ transform_kernel(GvDeviceRows rows)
 GvStatus
 gv_gpu_transform(const GvDeviceRows *rows, cudaStream_t stream)
 {
-	GV_LAUNCH(transform_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
+	return gv_launch(transform_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
 			  stream, *rows);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 /*
@@ -156,9 +154,8 @@ lists_kernel(GvDeviceRows rows)
 GvStatus
 gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream)
 {
-	GV_LAUNCH(lists_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0, stream,
+	return gv_launch(lists_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0, stream,
 			  *rows);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 /* As gv_difference. */
@@ -200,11 +197,10 @@ GvStatus
 gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 				 cudaStream_t stream)
 {
-	GV_LAUNCH(residuals_kernel,
+	return gv_launch(residuals_kernel,
 			  gv_blocks_for((int64_t) rows->n * rows->lists_per_row, WARPS),
 				THREADS,
 			  0, stream, *rows, d_residuals);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 static __device__ __forceinline__ int
@@ -311,13 +307,12 @@ gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
 {
 	int64_t		postings = (int64_t) rows->n * rows->lists_per_row;
 
-	GV_LAUNCH(codes_kernel,
+	GV_TRY(gv_launch(codes_kernel,
 			  gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS),
 				THREADS,
-			  0, stream, *rows);
-	GV_LAUNCH(t_kernel, gv_blocks_for(postings, THREADS), THREADS, 0, stream,
+			  0, stream, *rows));
+	return gv_launch(t_kernel, gv_blocks_for(postings, THREADS), THREADS, 0, stream,
 			  *rows);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 /*
@@ -348,10 +343,10 @@ round_up(double value)
 	float		rounded;
 
 	if (value > (double) FLT_MAX)
-		return __int_as_float(0x7F800000);
+		return GV_INFINITY;
 	rounded = gv_device_clamp(value);
 	if ((double) rounded < value)
-		rounded = nextafterf(rounded, __int_as_float(0x7F800000));
+		rounded = nextafterf(rounded, GV_INFINITY);
 	return rounded;
 }
 
@@ -424,7 +419,7 @@ refine_kernel(GvDeviceRows rows)
 		rows.d_step[i] = step;
 		rows.d_error[i] = most < HUGE_LENGTH && least > -HUGE_LENGTH ?
 			round_up(__dmul_rn(__dsqrt_rn(square), 1.0 + 1e-9)) :
-			__int_as_float(0x7F800000);
+			GV_INFINITY;
 	}
 }
 
@@ -432,9 +427,8 @@ refine_kernel(GvDeviceRows rows)
 GvStatus
 gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream)
 {
-	GV_LAUNCH(refine_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
+	return gv_launch(refine_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
 			  stream, *rows);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 /*
@@ -479,7 +473,7 @@ half_records_kernel(GvDeviceRows rows)
 	if (lane == 0)
 	{
 		rows.d_min[i] = rows.d_step[i] = 0.0f;
-		rows.d_error[i] = huge ? __int_as_float(0x7F800000) :
+		rows.d_error[i] = huge ? GV_INFINITY :
 			round_up(__dmul_rn(__dsqrt_rn(square), 1.0 + 1e-9));
 	}
 }
@@ -488,7 +482,6 @@ half_records_kernel(GvDeviceRows rows)
 GvStatus
 gv_gpu_half_records(const GvDeviceRows *rows, cudaStream_t stream)
 {
-	GV_LAUNCH(half_records_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
+	return gv_launch(half_records_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
 			  stream, *rows);
-	return gv_cuda_status(cudaGetLastError());
 }

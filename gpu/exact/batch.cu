@@ -19,51 +19,36 @@
  * two chunks, a seed from whose scores cuts are taken, and all else: four
  * launches, each of which may begin early, and one look at their results.
  */
-#include <string.h>
+#include <algorithm>
 
 #include "gpu/exact/exact.h"
 
 #define MOST_GROWTH		7		/* rows of a chunk for each row before it */
 #define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */
 #define LEAST_CAPACITY	256
-#define FEW_CAPACITY	2048
+#define FEW_CAPACITY	INT64_C(2048)
 #define MOST_PIECE		(1 << 17)	/* queries at once */
 #define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for what they find */
 #define MOST_SCORES		(INT64_C(1) << 26)
 #define LEAST_SCORES	(INT64_C(1) << 16)
-#define MOST_MATRIX		16384	/* queries of a matrix, */
-#define LEAST_MATRIX	128
+#define MOST_MATRIX		INT64_C(16384)	/* queries of a matrix, */
+#define LEAST_MATRIX	INT64_C(128)
 #define MATRIX_BYTES	(INT64_C(64) << 20)	/* of gathered half copies */
 
-static GV_TUNABLE int32_t forced_capacity = 0;	/* 0: as is best */
-static GV_TUNABLE int32_t forced_seed = 0;
+/* slots that a query has memory for, and those of first cuts; 0: as is best */
+GV_TUNABLE int32_t gv_exact_capacity = 0;
+GV_TUNABLE int32_t gv_exact_seed = 0;
 
 #ifdef GV_TEST_BUILD
-
-static int64_t went[2];
-
-/* Sets the slots that a query has memory for, and those of first cuts. */
-extern "C" void
-gv_gpu_exact_force(int32_t capacity, int32_t seed)
-{
-	forced_capacity = capacity;
-	forced_seed = seed;
-}
-
-/* Reads how many queries went by the matrix, first rows apart, and slowly. */
-extern "C" void
-gv_gpu_exact_ways(int64_t ways[2])
-{
-	memcpy(ways, went, sizeof(went));
-}
-
+/* queries that went by the matrix, first rows apart, and slowly */
+int64_t gv_exact_ways[2];
 #endif
 
 /* Counts n queries that went by the matrix (0) or slowly (1). */
 static void
 count_ways(int way, int64_t n)
 {
-	GV_TEST_ONLY(__atomic_fetch_add(&went[way], n, __ATOMIC_RELAXED);)
+	GV_TEST_ONLY(__atomic_fetch_add(&gv_exact_ways[way], n, __ATOMIC_RELAXED);)
 }
 
 /* -- memory */
@@ -78,8 +63,8 @@ capacity_for(const GvExactAmount *amount)
 	int64_t		capacity = 6 * (amount->k + 1);
 	int64_t		least = LEAST_CAPACITY;
 
-	if (forced_capacity > 0)
-		return (uint32_t) forced_capacity;
+	if (gv_exact_capacity > 0)
+		return (uint32_t) gv_exact_capacity;
 	if (amount->capacity > 0)
 		least = amount->capacity;
 	else if (amount->n <= GV_EXACT_FEW)
@@ -87,135 +72,90 @@ capacity_for(const GvExactAmount *amount)
 		int64_t		matching = 3 * (amount->k + 1) *
 			(amount->nrows / GV_EXACT_FEW_SEED + 1);
 
-		least = matching < amount->nrows ? matching : amount->nrows;
-		least = least > FEW_CAPACITY ? least : FEW_CAPACITY;
+		least = std::max(std::min(matching, amount->nrows), FEW_CAPACITY);
 	}
-	return (uint32_t) (capacity > least ? capacity : least);
+	return (uint32_t) std::max(capacity, least);
 }
 
-/* Offsets of the arrays in d_work, and their sizes. */
-struct Plan
+/* Sets the numbers of queries and scores that searches have memory for. */
+static void
+set_shape(GvExactWork *work, const GvExactSpace *space,
+		  const GvExactAmount *amount)
 {
-	int32_t		piece;
-	int32_t		matrix;			/* queries of a matrix */
-	int64_t		nscores;
-	uint32_t	capacity;
-	size_t		scores;
-	size_t		gathered;
-	size_t		cuts;
-	size_t		counts;
-	size_t		slots;
-	size_t		distances;
-	size_t		other;
-	size_t		other_rows;
-	size_t		merged;
-	size_t		merged_positions;
-	size_t		ready;
-	size_t		list_counts;
-	size_t		list;			/* of the matrix way */
-	size_t		slow;
-	size_t		bytes;
-};
-
-static Plan
-make_plan(const GvExactSpace *space, const GvExactAmount *amount)
-{
-	Plan		plan = {};
-	int64_t		n = amount->n;
-	int64_t		k = amount->k;
-	int64_t		nrows = amount->nrows;
+	int64_t		half_bytes = space->half_dims * (int64_t) sizeof(uint16_t);
 	int64_t		each;
 	int64_t		piece;
-	int64_t		half_bytes = space->half_dims * (int64_t) sizeof(uint16_t);
-	int64_t		matrix = MATRIX_BYTES / half_bytes;
-	size_t		found;
 
-	plan.capacity = capacity_for(amount);
-	each = (int64_t) plan.capacity * 24 + k * 16;
-	piece = MOST_FOUND / each;
-	piece = piece < MOST_PIECE ? piece : MOST_PIECE;
-	piece = piece < n ? piece : n;
-	plan.piece = piece > 1 ? (int32_t) piece : 1;
-	plan.nscores = nrows < GV_EXACT_COLUMNS ? n * nrows : MOST_SCORES;
-	if (plan.nscores > MOST_SCORES)
-		plan.nscores = MOST_SCORES;
-	if (plan.nscores < LEAST_SCORES)
-		plan.nscores = LEAST_SCORES;
-	found = (size_t) plan.piece * plan.capacity;
-	matrix = matrix > LEAST_MATRIX ? matrix : LEAST_MATRIX;
-	matrix = matrix < MOST_MATRIX ? matrix : MOST_MATRIX;
-	plan.matrix = matrix < plan.piece ? (int32_t) matrix : plan.piece;
-	plan.scores = gv_carve(&plan.bytes, plan.nscores * sizeof(float));
-	plan.gathered = gv_carve(&plan.bytes, (size_t) plan.matrix * half_bytes);
-	plan.cuts = gv_carve(&plan.bytes, plan.piece * sizeof(float));
-	plan.counts = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
-	plan.slots = gv_carve(&plan.bytes, found * sizeof(uint32_t));
-	plan.distances = gv_carve(&plan.bytes, found * sizeof(double));
-	plan.other = gv_carve(&plan.bytes, found * sizeof(double));
-	plan.other_rows = gv_carve(&plan.bytes, found * sizeof(uint32_t));
-	plan.merged = gv_carve(&plan.bytes, plan.piece * k * sizeof(double));
-	plan.merged_positions = gv_carve(&plan.bytes,
-									 plan.piece * k * sizeof(int64_t));
-	plan.ready = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
-	plan.list_counts = gv_carve(&plan.bytes, 2 * sizeof(uint32_t));
-	plan.list = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
-	plan.slow = gv_carve(&plan.bytes, n * sizeof(uint32_t));
-	return plan;
+	work->filter.capacity = capacity_for(amount);
+	each = (int64_t) work->filter.capacity * 24 + amount->k * 16;
+	piece = std::min({MOST_FOUND / each, (int64_t) MOST_PIECE, amount->n});
+	work->piece = (int32_t) std::max(piece, INT64_C(1));
+	work->matrix = std::min((int32_t) std::clamp(MATRIX_BYTES / half_bytes,
+												 LEAST_MATRIX, MOST_MATRIX),
+							work->piece);
+	work->nscores = amount->nrows < GV_EXACT_COLUMNS ?
+		amount->n * amount->nrows : MOST_SCORES;
+	work->nscores = std::clamp(work->nscores, LEAST_SCORES, MOST_SCORES);
 }
 
-/* See exact.h. */
+/* Gives all arrays their places; returns their bytes. */
+static size_t
+place_work(GvExactWork *work, const GvExactSpace *space,
+		   const GvExactAmount *amount, char *memory)
+{
+	int64_t		piece = work->piece;
+	int64_t		found = piece * work->filter.capacity;
+	size_t		bytes = 0;
+
+	gv_place(&work->d_scores, memory, &bytes, work->nscores);
+	gv_place(&work->d_gathered, memory, &bytes,
+			 (int64_t) work->matrix * space->half_dims);
+	gv_place(&work->filter.d_cuts, memory, &bytes, piece);
+	gv_place(&work->filter.d_counts, memory, &bytes, piece);
+	gv_place(&work->filter.d_slots, memory, &bytes, found);
+	gv_place(&work->found.d_distances, memory, &bytes, found);
+	gv_place(&work->found.d_other, memory, &bytes, found);
+	gv_place(&work->found.d_other_rows, memory, &bytes, found);
+	gv_place(&work->found.d_merged, memory, &bytes, piece * amount->k);
+	gv_place(&work->found.d_merged_positions, memory, &bytes,
+			 piece * amount->k);
+	gv_place(&work->found.d_ready, memory, &bytes, piece);
+	gv_place(&work->lists.d_counts, memory, &bytes, 2);
+	gv_place(&work->lists.d_matrix, memory, &bytes, piece);
+	gv_place(&work->lists.d_slow, memory, &bytes, amount->n);
+	return bytes;
+}
+
 size_t
 gv_gpu_exact_work_bytes(int32_t device, const GvExactSpace *space,
 						const GvExactAmount *amount)
 {
-	return make_plan(space, amount).bytes +
+	GvExactWork work = {};
+
+	set_shape(&work, space, amount);
+	return place_work(&work, space, amount, NULL) +
 		(size_t) gv_blas_bytes(device, space->half_dims);
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 				  const GvExactAmount *amount)
 {
-	Plan		plan = make_plan(space, amount);
-	char	   *memory;
-	int			number;
-	bool		overlaps;
-
 	work->device = device;
-	GV_CUDA_TRY(cudaGetDevice(&number));
-	GV_CUDA_TRY(cudaDeviceGetAttribute(&work->nsms,
-									   cudaDevAttrMultiProcessorCount,
-									   number));
-	GV_TRY(gv_gpu_overlaps(&overlaps));
+	set_shape(work, space, amount);
+	GV_TRY(gv_gpu_nsms(&work->nsms));
+	GV_TRY(gv_gpu_overlaps(&work->filter.overlap));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
 	GV_TRY(gv_blas_create(device, space->half_dims, work->stream,
 						  &work->blas));
 	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
 							   2 * sizeof(uint32_t)));
-	GV_TRY(gv_buffer_need(&work->d_work, plan.bytes));
-	memory = (char *) work->d_work.memory;
-	work->piece = plan.piece;
-	work->matrix = plan.matrix;
-	work->nscores = plan.nscores;
-	work->d_scores = (float *) (memory + plan.scores);
-	work->d_gathered = (uint16_t *) (memory + plan.gathered);
-	work->filter = {(float *) (memory + plan.cuts),
-		(uint32_t *) (memory + plan.counts),
-		(uint32_t *) (memory + plan.slots), plan.capacity, overlaps};
-	work->found = {(double *) (memory + plan.distances),
-		(double *) (memory + plan.other),
-		(uint32_t *) (memory + plan.other_rows),
-		(double *) (memory + plan.merged),
-		(int64_t *) (memory + plan.merged_positions),
-		(uint32_t *) (memory + plan.ready)};
-	work->lists = {(uint32_t *) (memory + plan.list_counts),
-		(uint32_t *) (memory + plan.list),
-		(uint32_t *) (memory + plan.slow)};
-	return gv_cuda_status(cudaMemsetAsync(work->found.d_ready, 0,
-										  plan.piece * sizeof(uint32_t),
-										  work->stream));
+	GV_TRY(gv_buffer_need(&work->d_work,
+						  place_work(work, space, amount, NULL)));
+	(void) place_work(work, space, amount, (char *) work->d_work.memory);
+	return gv_cuda_status(gv_clear(work->found.d_ready, work->piece,
+								   work->stream));
 }
 
 void
@@ -291,9 +231,7 @@ take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
 static GvStatus
 clear_lists(const GvExactWork *work)
 {
-	return gv_cuda_status(cudaMemsetAsync(work->lists.d_counts, 0,
-										  2 * sizeof(uint32_t),
-										  work->stream));
+	return gv_cuda_status(gv_clear(work->lists.d_counts, 2, work->stream));
 }
 
 /*
@@ -305,15 +243,12 @@ read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 {
 	GvExactWork *work = search->work;
 
-	GV_CUDA_TRY(cudaMemcpyAsync(work->counts, work->lists.d_counts,
-								2 * sizeof(uint32_t), cudaMemcpyDeviceToHost,
-								work->stream));
+	GV_CUDA_TRY(gv_download(work->counts, work->lists.d_counts, 2,
+							work->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
 	*nmatrix = (int32_t) work->counts[0];
 	*nslow = (int32_t) work->counts[1];
-	if (search->stop != NULL && search->stop->requested(search->stop->arg))
-		return GV_CANCELED;
-	return GV_OK;
+	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
 /* Waits for the steps so far, if somebody may stop them, and asks. */
@@ -323,7 +258,7 @@ pause_between(const Search *search)
 	if (search->stop == NULL)
 		return GV_OK;
 	GV_CUDA_TRY(cudaStreamSynchronize(search->work->stream));
-	return search->stop->requested(search->stop->arg) ? GV_CANCELED : GV_OK;
+	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
 /* Reranks slots first .. last - 1 for the n queries of the slow list. */
@@ -382,18 +317,17 @@ static GvStatus
 search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
-	int64_t		columns = work->nscores / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+	int64_t		columns = std::min(work->nscores / GV_EXACT_ALIGN *
+								   GV_EXACT_ALIGN, GV_EXACT_COLUMNS);
 	int32_t		none;
 	int32_t		nslow;
 
-	if (columns > GV_EXACT_COLUMNS)
-		columns = GV_EXACT_COLUMNS;
 	for (int64_t s = first; s < last; s += columns)
 	{
 		int64_t		end = last - s < columns ? last : s + columns;
-		int64_t		most = work->nscores / (end - s);
+		int64_t		most = std::min(work->nscores / (end - s),
+									(int64_t) work->matrix);
 
-		most = most < work->matrix ? most : work->matrix;
 		GV_TRY(clear_lists(work));
 		for (int32_t done = 0; done < n; done += (int32_t) most)
 		{
@@ -506,8 +440,8 @@ seed_for(const Search *search, int64_t usual)
 {
 	int64_t		least = 4 * search->queries->k;
 
-	if (forced_seed > 0)
-		usual = forced_seed;
+	if (gv_exact_seed > 0)
+		usual = gv_exact_seed;
 	usual = usual > least ? usual : least;
 	return (usual + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
 }
@@ -525,10 +459,7 @@ chunk_at(const Search *search, int64_t first)
 		(int64_t) ((double) seen * work->filter.capacity / wanted) :
 		seen * MOST_GROWTH;
 
-	if (chunk < seed)
-		chunk = seed;
-	if (chunk > most)
-		chunk = most;
+	chunk = std::min(std::max(chunk, seed), most);
 	return (chunk + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
 }
 
@@ -586,7 +517,6 @@ search_few(const Search *search, int64_t seed)
 	return search_lists(search, 0, search->rows->n, true);
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 					const GvExactRows *rows, const GvExactQueries *queries,
@@ -628,8 +558,7 @@ gv_gpu_exact_part_most(const GvExactWork *work, const GvExactQueries *queries)
 	Search		search = {NULL, NULL, NULL, queries, NULL};
 	int64_t		most = work->nscores / seed_for(&search, GV_EXACT_SEED);
 
-	most = most < work->matrix ? most : work->matrix;
-	return most > 1 ? most : 1;
+	return std::max(std::min(most, (int64_t) work->matrix), INT64_C(1));
 }
 
 /*
@@ -657,7 +586,6 @@ begin_part(const Search *search, const GvExactPart *part, int64_t *done)
 	return GV_OK;
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
 				  const GvExactRows *rows, const GvExactQueries *queries,
@@ -684,7 +612,6 @@ gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
 	return take(&search, rows, part, &lists->d_counts[0], lists->d_matrix);
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_others(GvExactWork *work, const GvExactSpace *space,
 					const GvExactRows *rows, const GvExactQueries *queries,

@@ -27,15 +27,11 @@
 #ifndef GV_EXACT_CUH
 #define GV_EXACT_CUH
 
-#include <stdint.h>
-
-#include "gpu/common/common.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/exact/exact.h"
 
 #define GV_EXACT_CLAMP	1e38f	/* no score of a finite bias is so large */
-#define GV_EXACT_INFINITE __int_as_float(0x7F800000)
-#define GV_EXACT_NAN	((double) __int_as_float(0x7FC00000))
+#define GV_EXACT_NAN	((double) GV_NAN)
 
 enum GvExactKind
 {
@@ -44,7 +40,7 @@ enum GvExactKind
 	GV_EXACT_UNHELD				/* half precision cannot hold it */
 };
 
-/* A relative bound of what sums are off by: gpu/product/gv_product.h. */
+/* A relative bound of what sums are off by: gpu/product/product.h. */
 static __host__ __device__ inline double
 gv_exact_gamma(int half_dims)
 {
@@ -103,8 +99,8 @@ gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
 
 	if (seen.kind == GV_EXACT_PLAIN && last == last)
 		return gv_exact_cut_of(space, seen, last);
-	return seen.kind == GV_EXACT_VOID ? __int_as_float(0x7FC00000) :
-		-GV_EXACT_INFINITE;
+	return seen.kind == GV_EXACT_VOID ? GV_NAN :
+		-GV_INFINITY;
 }
 
 /*

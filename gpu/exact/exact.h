@@ -23,7 +23,7 @@
 #ifndef GV_EXACT_H
 #define GV_EXACT_H
 
-#include "gpu/product/gv_product.h"
+#include "gpu/product/product.h"
 
 extern "C"
 {
@@ -142,12 +142,6 @@ struct GvExactMatmul
 	bool		more;			/* cuts from scores are for other slots, too */
 	GvExactFilter filter;
 };
-
-static inline int
-gv_exact_blocks(int64_t n, int threads)
-{
-	return (int) ((n + threads - 1) / threads);
-}
 
 /* Returns the slots that n rows have memory for. */
 static inline __host__ __device__ int64_t

@@ -8,11 +8,11 @@
  * how all vectors are moved and scaled, so queries become halves when it is
  * searched.
  */
+#include <algorithm>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_sets.h"
 #include "gpu/exact/exact.cuh"
 
 #define MOST_BATCH		(INT64_C(1) << 20)	/* rows */
@@ -46,19 +46,16 @@ struct Exact
 static int64_t
 kept_of(const GvSetSpec *spec)
 {
-	return spec->k < spec->nrows ? spec->k : spec->nrows;
+	return std::min((int64_t) spec->k, spec->nrows);
 }
 
 static int64_t
 batch_rows(const GvSetSpec *spec)
 {
-	int64_t		rows = BATCH_BYTES / (4 * (int64_t) spec->dims);
-
-	if (spec->nlists > 0)
-		rows = gv_gpu_exact_lists_batch(spec->dims);
-	else if (rows > MOST_BATCH)
-		rows = MOST_BATCH;
-	return rows < spec->nrows ? rows : spec->nrows;
+	return std::min(spec->nrows, spec->nlists > 0 ?
+					gv_gpu_exact_lists_batch(spec->dims) :
+					std::min(BATCH_BYTES / (4 * (int64_t) spec->dims),
+							 MOST_BATCH));
 }
 
 /* Rows that are kept before they are searched. */
@@ -68,51 +65,48 @@ held_of(const GvSetSpec *spec)
 	return spec->own ? spec->nrows : batch_rows(spec);
 }
 
-/* Where everything lies. */
-struct Places
+/*
+ * Sets the shape of space, and where the arrays of queries and of what is
+ * found are; returns their bytes.
+ */
+static size_t
+place_set(Exact *exact, char *memory)
 {
-	size_t		queries;
-	size_t		self;
-	size_t		half_queries;
-	size_t		seen;
-	size_t		distances;
-	size_t		positions;
-	size_t		mean;
-	size_t		frame;
-	size_t		set_bytes;
-	size_t		half_rows;
-	size_t		bias;
-	size_t		slack;
-	size_t		batch_bytes;
-};
+	const GvSetSpec *spec = &exact->spec;
+	GvExactSpace *space = &exact->space;
+	GvExactQueries *queries = &exact->queries;
+	int64_t		n = spec->nqueries;
+	int64_t		k = kept_of(spec);
+	size_t		bytes = 0;
 
-static Places
-place(const GvSetSpec *spec)
+	*space = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16, NULL,
+	NULL};
+	*queries = {n, k, NULL, NULL, NULL, NULL, NULL, NULL};
+	gv_place(&exact->d_queries, memory, &bytes, spec->own ? 0 :
+			 n * spec->dims);
+	gv_place(&exact->d_self, memory, &bytes, spec->self || spec->own ? n : 0);
+	gv_place(&queries->d_half_queries, memory, &bytes, n * space->half_dims);
+	gv_place(&queries->d_seen, memory, &bytes, n);
+	gv_place(&queries->d_distances, memory, &bytes, n * k);
+	gv_place(&queries->d_positions, memory, &bytes, n * k);
+	gv_place(&space->d_mean, memory, &bytes, spec->dims);
+	gv_place(&space->d_frame, memory, &bytes, 1);
+	return bytes;
+}
+
+/* The same for the arrays of a batch, but its rows. */
+static size_t
+place_batch(Exact *exact, char *memory)
 {
-	Places		places = {};
-	size_t		n = (size_t) spec->nqueries;
-	size_t		pairs = n * (size_t) kept_of(spec);
-	size_t		half_bytes = (size_t) (spec->dims + 15) / 16 * 16 *
-		sizeof(uint16_t);
-	size_t		rows = (size_t) batch_rows(spec);
-	size_t		slots = (size_t) gv_exact_padded((int64_t) rows);
-	size_t	   *next = &places.set_bytes;
+	int64_t		slots = gv_exact_padded(batch_rows(&exact->spec));
+	size_t		bytes = 0;
 
-	places.queries = gv_carve(next, spec->own ? 0 :
-							  n * spec->dims * sizeof(float));
-	places.self = gv_carve(next, spec->self || spec->own ?
-						   n * sizeof(int64_t) : 0);
-	places.half_queries = gv_carve(next, n * half_bytes);
-	places.seen = gv_carve(next, n * sizeof(GvExactQuery));
-	places.distances = gv_carve(next, pairs * sizeof(double));
-	places.positions = gv_carve(next, pairs * sizeof(int64_t));
-	places.mean = gv_carve(next, spec->dims * sizeof(double));
-	places.frame = gv_carve(next, sizeof(GvExactFrame));
-	next = &places.batch_bytes;
-	places.half_rows = gv_carve(next, slots * half_bytes);
-	places.bias = gv_carve(next, slots * sizeof(float));
-	places.slack = gv_carve(next, slots * sizeof(float));
-	return places;
+	exact->rows = {exact->d_rows, 0, 1, NULL, NULL, NULL, NULL};
+	gv_place(&exact->rows.d_half_rows, memory, &bytes,
+			 slots * exact->space.half_dims);
+	gv_place(&exact->rows.d_bias, memory, &bytes, slots);
+	gv_place(&exact->rows.d_slack, memory, &bytes, slots);
+	return bytes;
 }
 
 /* The amount that searches that compare all rows take memory for. */
@@ -133,20 +127,18 @@ rows_bytes(const GvSetSpec *spec)
 static int64_t
 exact_size(const GvSetSpec *spec)
 {
-	Places		places = place(spec);
-	GvExactSpace space = {spec->metric, spec->dims,
-	(spec->dims + 15) / 16 * 16, NULL, NULL};
-
+	Exact		exact = {};
 	GvExactAmount amount = amount_of(spec);
 	size_t		bytes = rows_bytes(spec);
 
+	exact.spec = *spec;
+	if (spec->nqueries > 0)
+		bytes += place_set(&exact, NULL) + place_batch(&exact, NULL);
 	if (spec->nlists > 0)
 		bytes += gv_gpu_exact_lists_bytes(spec, kept_of(spec),
 										  batch_rows(spec));
 	else if (spec->nqueries > 0)
-		bytes += gv_gpu_exact_work_bytes(spec->device, &space, &amount);
-	if (spec->nqueries > 0)
-		bytes += places.set_bytes + places.batch_bytes;
+		bytes += gv_gpu_exact_work_bytes(spec->device, &exact.space, &amount);
 	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need takes it */
 }
 
@@ -219,40 +211,24 @@ static GvStatus
 make_question(Exact *exact)
 {
 	const GvSetSpec *spec = &exact->spec;
-	Places		places = place(spec);
-	char	   *memory;
 
 	exact->capacity = batch_rows(spec);
-	exact->space = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16,
-	NULL, NULL};
+	GV_TRY(gv_buffer_need(&exact->d_set, place_set(exact, NULL)));
 	GV_TRY(make_work(exact));
-	GV_TRY(gv_buffer_need(&exact->d_set, places.set_bytes));
-	GV_TRY(gv_buffer_need(&exact->d_batch, places.batch_bytes));
-	memory = (char *) exact->d_set.memory;
-	exact->space.d_mean = (double *) (memory + places.mean);
-	exact->space.d_frame = (GvExactFrame *) (memory + places.frame);
-	exact->d_queries = spec->own ? exact->d_rows + spec->first * spec->dims :
-		(float *) (memory + places.queries);
-	exact->d_self = (int64_t *) (memory + places.self);
-	exact->queries = {spec->nqueries, kept_of(spec), exact->d_queries,
-		spec->self || spec->own ? exact->d_self : NULL,
-		(uint16_t *) (memory + places.half_queries),
-		(GvExactQuery *) (memory + places.seen),
-		(double *) (memory + places.distances),
-		(int64_t *) (memory + places.positions)};
-	memory = (char *) exact->d_batch.memory;
-	exact->rows = {exact->d_rows, 0, 1,
-		(uint16_t *) (memory + places.half_rows),
-		(float *) (memory + places.bias), (float *) (memory + places.slack),
-	NULL};
+	GV_TRY(gv_buffer_need(&exact->d_batch, place_batch(exact, NULL)));
+	(void) place_set(exact, (char *) exact->d_set.memory);
+	(void) place_batch(exact, (char *) exact->d_batch.memory);
 	if (spec->own)
-		GV_LAUNCH(own_kernel, gv_exact_blocks(spec->nqueries, THREADS),
-				  THREADS, 0, exact->stream, spec->first, spec->nqueries,
-				  exact->d_self);
-	GV_LAUNCH(clear_kernel, gv_exact_blocks(spec->nqueries * kept_of(spec),
+		exact->d_queries = exact->d_rows + spec->first * spec->dims;
+	exact->queries.d_queries = exact->d_queries;
+	exact->queries.d_self = spec->self || spec->own ? exact->d_self : NULL;
+	if (spec->own)
+		GV_TRY(gv_launch(own_kernel, gv_blocks_for(spec->nqueries, THREADS),
+						 THREADS, 0, exact->stream, spec->first,
+						 spec->nqueries, exact->d_self));
+	return gv_launch(clear_kernel, gv_blocks_for(spec->nqueries * kept_of(spec),
 											THREADS), THREADS, 0,
 			  exact->stream, exact->queries);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 /* Takes the memory of a set, and that of its queries if it has any. */
@@ -342,9 +318,7 @@ search_held(Exact *exact, const GvStop *stop)
 		exact->nrows = 0;
 	for (int64_t done = 0; done < nrows; done += exact->capacity)
 		GV_TRY(search(exact, exact->d_rows + done * exact->spec.dims,
-					  nrows - done < exact->capacity ? nrows - done :
-						exact->capacity,
-					  stop));
+					  std::min(nrows - done, exact->capacity), stop));
 	return GV_OK;
 }
 
@@ -356,8 +330,7 @@ put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 
 	while (n > 0)
 	{
-		int64_t		free = most - exact->nrows;
-		int64_t		count = n < free ? n : free;
+		int64_t		count = std::min(n, most - exact->nrows);
 
 		GV_CUDA_TRY(cudaMemcpyAsync(exact->d_rows + exact->nrows * dims,
 									items, count * dims * sizeof(float),

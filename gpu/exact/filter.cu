@@ -12,7 +12,7 @@
  * they lie in memory.  A lane has 2 * AHEAD loads of rows in flight, a warp 4
  * KB.
  */
-#include "gpu/common/mma.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/exact/exact.cuh"
 #include "gpu/product/product.cuh"
 
@@ -39,7 +39,7 @@ static __device__ __forceinline__ float
 bias_of(const GvExactMatmul &matmul, int row)
 {
 	return row < (int) matmul.nslots ? matmul.d_bias[row] :
-		__int_as_float(0xFF800000);
+		-GV_INFINITY;
 }
 
 static __device__ __forceinline__ Biases
@@ -55,7 +55,7 @@ biases_of(const GvExactMatmul &matmul, int run)
 	return found;
 }
 
-/* Sums become scores in memory: see gpu/product/become.cuh. */
+/* Sums become scores in memory: see gpu/product/product.h. */
 struct Stored : GvNoRow
 {
 	GvExactMatmul matmul;
@@ -104,7 +104,7 @@ struct Reaching
 	begin(Row *mine, int query) const
 	{
 		mine->cut = query < matmul.n ? matmul.filter.d_cuts[query] :
-			__int_as_float(0x7FC00000);
+			GV_NAN;
 	}
 
 	__device__ __forceinline__ void
@@ -136,7 +136,6 @@ struct Reaching
 	}
 };
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 					cudaStream_t stream)
@@ -277,7 +276,7 @@ scan_rows_kernel(GvExactMatmul matmul)
 		int			q = i / 2 * TILE + lane % 4 * 2 + i % 2;
 
 		cuts[i / 2][i % 2] = q < matmul.n && matmul.d_scores == NULL ?
-			matmul.filter.d_cuts[q] : __int_as_float(0x7FC00000);
+			matmul.filter.d_cuts[q] : GV_NAN;
 	}
 	__syncthreads();
 	for (int64_t first = ((int64_t) blockIdx.x * WARPS +
@@ -311,18 +310,16 @@ query_bytes(const GvExactMatmul *matmul)
 	return COLUMNS * TILE * stride_of(matmul->half_dims) * sizeof(uint16_t);
 }
 
-/* See exact.h. */
 bool
 gv_gpu_exact_scan_fits(const GvExactMatmul *matmul)
 {
 	return matmul->n <= GV_EXACT_FEW && query_bytes(matmul) <= MOST_SCANNED;
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 {
-	int			blocks = gv_exact_blocks(matmul->nslots, WARPS * ROWS);
+	int			blocks = gv_blocks_for(matmul->nslots, WARPS * ROWS);
 
 	return gv_launch_early(matmul->filter.overlap, scan_rows_kernel,
 						   min(blocks, BLOCKS * nsms), THREADS,

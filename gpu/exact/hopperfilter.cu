@@ -1,7 +1,7 @@
 /*
  * hopperfilter.cu
  *		The filter's product on devices of compute capability 9.0: what reaches
- *		a query's cut, by products of warpgroups (hopperring.cuh).
+ *		a query's cut, by products of warpgroups (gpu/product/wgmma.cuh).
  *
  * A unit of work is a tile of queries and some tiles of rows, one after the
  * other.  Where there is room the queries' halves stay in shared memory, so
@@ -25,23 +25,13 @@
  * the tensor cores; with a smaller ring one would wait for slices that the
  * other has no turn to leave.
  */
-#include "gpu/common/hopperring.cuh"
 #include "gpu/exact/exact.cuh"
+#include "gpu/product/wgmma.cuh"
 
 #define MORE_QUERIES	64		/* of fewer, filter.cu wastes less */
 
-static GV_TUNABLE bool forbidden = false;
-
-#ifdef GV_TEST_BUILD
-
-/* Other devices' way. */
-extern "C" void
-gv_gpu_exact_hopper_forbid(bool yes)
-{
-	forbidden = yes;
-}
-
-#endif
+/* Products are made as on other devices. */
+GV_TUNABLE bool gv_exact_no_hopper = false;
 
 #define BOX				128		/* rows of a copy, and of a product */
 #define BOX_BYTES		(BOX * GV_HOPPER_ROW)
@@ -265,7 +255,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 		int			q = mine.query + i / 2 * 64 + i % 2 * 8;
 
 		mine.cuts[i] = q < matmul.n ? matmul.filter.d_cuts[q] :
-			__int_as_float(0x7F800000);
+			GV_INFINITY;
 	}
 	for (int tile = unit.first; tile < unit.last; tile++)
 	{
@@ -426,24 +416,20 @@ launch(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 							 matmul->half_dims, BOX));
 	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_half_rows, matmul->nslots,
 							 matmul->half_dims, BOX));
-	GV_TRY(gv_allow_shared((const void *) exact_hopper_kernel<BLOCKS, KEEPS>,
-						   GV_RING_BYTES + GV_RING_ALIGNMENT));
-	GV_LAUNCH((exact_hopper_kernel<BLOCKS, KEEPS>), min(work.nunits, nsms),
-			  GV_RING_THREADS, GV_RING_BYTES + GV_RING_ALIGNMENT, stream, work,
-			  maps);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_launch(exact_hopper_kernel<BLOCKS, KEEPS>,
+					 min(work.nunits, nsms), GV_RING_THREADS,
+					 GV_RING_BYTES + GV_RING_ALIGNMENT, stream, work, maps);
 }
 
 /* Is this the way for a product? */
 bool
 gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul, int32_t device)
 {
-	return !forbidden && matmul->d_scores == NULL &&
+	return !gv_exact_no_hopper && matmul->d_scores == NULL &&
 		matmul->n > MORE_QUERIES && gv_has_hopper(device) &&
 		gv_gpu_hopper_multiplies();
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
 					cudaStream_t stream)

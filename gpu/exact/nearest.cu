@@ -568,21 +568,21 @@ merge_runs(const GvExactNearest &nearest, cudaStream_t stream)
 	double	   *d_other = nearest.found.d_other;
 	uint32_t   *d_other_rows = nearest.found.d_other_rows;
 	int			n = nearest.part.n;
-	int			blocks = gv_exact_blocks(from.capacity, THREADS);
+	int			blocks = gv_blocks_for(from.capacity, THREADS);
 	int64_t		k = nearest.queries.k;
 	int64_t		each = k + (k < from.capacity ? k : from.capacity);
 	Merge		merge;
 
-	GV_LAUNCH(runs_kernel, dim3(n, gv_exact_blocks(from.capacity, RUN)),
-			  THREADS, 0, stream, from, d_distances);
+	GV_TRY(gv_launch(runs_kernel, dim3(n, gv_blocks_for(from.capacity, RUN)),
+			  THREADS, 0, stream, from, d_distances));
 	for (uint32_t width = RUN; width < from.capacity; width *= 2)
 	{
 		double	   *d_distances_were = d_distances;
 		uint32_t   *d_rows_were = from.d_slots;
 
-		GV_LAUNCH(pass_kernel, n * blocks, THREADS, 0, stream, from,
+		GV_TRY(gv_launch(pass_kernel, n * blocks, THREADS, 0, stream, from,
 				  (const double *) d_distances, d_other, d_other_rows, width,
-				  blocks);
+				  blocks));
 		d_distances = d_other;
 		from.d_slots = d_other_rows;
 		d_other = d_distances_were;
@@ -591,11 +591,10 @@ merge_runs(const GvExactNearest &nearest, cudaStream_t stream)
 	merge = {nearest.queries, nearest.part, from.d_counts, d_distances,
 		from.d_slots, from.capacity, nearest.position,
 		nearest.found.d_merged, nearest.found.d_merged_positions};
-	GV_LAUNCH(merge_kernel, gv_exact_blocks(n * each, THREADS), THREADS, 0,
-			  stream, merge, each);
-	GV_LAUNCH(put_back_kernel, gv_exact_blocks(n * k, THREADS), THREADS, 0,
+	GV_TRY(gv_launch(merge_kernel, gv_blocks_for(n * each, THREADS), THREADS, 0,
+			  stream, merge, each));
+	return gv_launch(put_back_kernel, gv_blocks_for(n * k, THREADS), THREADS, 0,
 			  stream, merge);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 template <int METRIC>
@@ -608,11 +607,11 @@ launch(const GvExactNearest &nearest, cudaStream_t stream)
 
 	if (filter.capacity > MOST_SLOTS)
 	{
-		GV_LAUNCH(overflows_kernel, gv_exact_blocks(nearest.part.n, THREADS),
+		GV_TRY(gv_launch(overflows_kernel, gv_blocks_for(nearest.part.n, THREADS),
 				  THREADS, 0, stream, nearest.part, filter,
-				  nearest.d_list_count, nearest.d_list);
-		GV_LAUNCH(rerank_kernel<METRIC>, nblocks, FEW_THREADS, 0, stream,
-				  nearest);
+				  nearest.d_list_count, nearest.d_list));
+		GV_TRY(gv_launch(rerank_kernel<METRIC>, nblocks, FEW_THREADS, 0, stream,
+				  nearest));
 		return merge_runs(nearest, stream);
 	}
 	while (capacity < filter.capacity)
@@ -623,13 +622,12 @@ launch(const GvExactNearest &nearest, cudaStream_t stream)
 						   stream, nearest, capacity);
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_nearest(GvExactNearest *nearest, int32_t metric,
 					 cudaStream_t stream)
 {
 	int			across = MOST_BLOCKS / nearest->part.n;
-	int			most = gv_exact_blocks(nearest->filter.capacity,
+	int			most = gv_blocks_for(nearest->filter.capacity,
 									   FEW_THREADS / LANES);
 
 	across = across < most ? across : most;

@@ -22,11 +22,11 @@
  * are taken from the first slots of a unit, and all others are filtered with
  * these at once.
  */
+#include <algorithm>
 #include <stdlib.h>
 
 #include <cub/device/device_radix_sort.cuh>
 
-#include "gpu/common/gv_group.h"
 #include "gpu/exact/exact.cuh"
 
 #define THREADS			256
@@ -37,27 +37,16 @@
 #define MOST_BATCH_BYTES	(INT64_C(4) << 30)	/* of rows in fp32: each list
 												 * needs many rows */
 #define MOST_BATCH		(INT64_C(1) << 27)	/* rows */
-#define MOST_PIECE		(1 << 17)	/* vectors asked for at once */
-#define MOST_PART		8192	/* queries of a unit */
+#define MOST_PIECE		(INT64_C(1) << 17)	/* vectors asked for at once */
+#define MOST_PART		INT64_C(8192)	/* queries of a unit */
 #define UNIT_BYTES		(INT64_C(256) << 20)	/* of half copies of a unit */
 #define CAPACITY		512		/* slots of a query: cuts are from near lists
 								 * alone, and let more pass than a chunk
 								 * does */
 
-static GV_TUNABLE int64_t forced_batch = 0; /* 0: as is best */
-static GV_TUNABLE int64_t forced_unit = 0;
-
-#ifdef GV_TEST_BUILD
-
-/* Sets the rows of a batch and of a unit, at most. */
-extern "C" void
-gv_gpu_exact_lists_force(int64_t batch, int64_t unit)
-{
-	forced_batch = batch;
-	forced_unit = unit;
-}
-
-#endif
+/* rows of a batch and of a unit, at most; 0: as is best */
+GV_TUNABLE int64_t gv_exact_batch = 0;
+GV_TUNABLE int64_t gv_exact_unit = 0;
 
 /* Vectors in the order of their lists, and in their own order in a list. */
 struct Groups
@@ -135,8 +124,7 @@ place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
 static int64_t
 most_vectors(const GvExactByList *lists)
 {
-	return lists->spec.nqueries > lists->capacity ? lists->spec.nqueries :
-		lists->capacity;
+	return std::max(lists->spec.nqueries, lists->capacity);
 }
 
 /* Places all arrays and returns their bytes.  With NULL it only counts. */
@@ -190,22 +178,18 @@ static void
 shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 {
 	int32_t		half_dims = (spec->dims + 15) / 16 * 16;
-	int64_t		unit = UNIT_BYTES / (2 * (int64_t) half_dims);
+	int64_t		unit = gv_exact_unit > 0 ? gv_exact_unit :
+		UNIT_BYTES / (2 * (int64_t) half_dims);
 
-	if (forced_unit > 0)
-		unit = forced_unit;
 	lists->spec = *spec;
 	lists->capacity = capacity;
-	lists->unit_capacity =
-		gv_exact_padded(unit < capacity ? unit : capacity);
+	lists->unit_capacity = gv_exact_padded(std::min(unit, capacity));
 	lists->space.metric = spec->metric;
 	lists->space.dims = spec->dims;
 	lists->space.half_dims = half_dims;
 	lists->centroids.n = spec->nlists;
 	lists->centroids.stride = gv_gpu_exact_stride(spec->nlists);
-	lists->piece = most_vectors(lists);
-	if (lists->piece > MOST_PIECE)
-		lists->piece = MOST_PIECE;
+	lists->piece = std::min(most_vectors(lists), MOST_PIECE);
 	lists->asked.n = lists->piece;
 	lists->asked.k = 1;
 	lists->near.n = spec->nlists;
@@ -228,23 +212,17 @@ asked_amount(const GvExactByList *lists)
 static GvExactAmount
 unit_amount(const GvExactByList *lists, int64_t kept)
 {
-	int64_t		n = lists->spec.nqueries;
-
-	return {n < MOST_PART ? n : MOST_PART, kept, lists->unit_capacity,
-		CAPACITY};
+	return {std::min(lists->spec.nqueries, MOST_PART), kept,
+		lists->unit_capacity, CAPACITY};
 }
 
-/* See exact.h. */
 int64_t
 gv_gpu_exact_lists_batch(int32_t dims)
 {
-	int64_t		rows = MOST_BATCH_BYTES / (4 * (int64_t) dims);
-	int64_t		most = forced_batch > 0 ? forced_batch : MOST_BATCH;
-
-	return rows < most ? rows : most;
+	return std::min(MOST_BATCH_BYTES / (4 * (int64_t) dims),
+					gv_exact_batch > 0 ? gv_exact_batch : MOST_BATCH);
 }
 
-/* See exact.h. */
 size_t
 gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t capacity)
 {
@@ -275,8 +253,7 @@ find_sort_bytes(GvExactByList *lists)
 	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(NULL, keys,
 											   (const uint32_t *) NULL,
 											   (uint32_t *) NULL, n));
-	if (keys > lists->sort_bytes)
-		lists->sort_bytes = keys;
+	lists->sort_bytes = std::max(lists->sort_bytes, keys);
 	return GV_OK;
 }
 
@@ -288,8 +265,7 @@ make(GvExactByList *lists, int64_t kept)
 	GvExactAmount unit = unit_amount(lists, kept);
 
 	GV_TRY(find_sort_bytes(lists));
-	GV_CUDA_TRY(cudaMalloc((void **) &lists->d_memory,
-						   place_all(lists, NULL)));
+	GV_CUDA_TRY(gv_device_alloc(&lists->d_memory, place_all(lists, NULL)));
 	(void) place_all(lists, lists->d_memory);
 	lists->centroids.d_rows = lists->d_centroids;
 	lists->near.d_queries = lists->d_centroids;
@@ -308,7 +284,6 @@ make(GvExactByList *lists, int64_t kept)
 	return GV_OK;
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
 						  int64_t capacity, GvExactByList **made,
@@ -432,16 +407,14 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 	{
 		GvExactQueries asked = lists->asked;
 
-		if (n - done < asked.n)
-			asked.n = n - done;
+		asked.n = std::min(asked.n, n - done);
 		asked.d_queries = d_vectors + done * lists->spec.dims;
 		GV_TRY(gv_gpu_exact_search(&lists->asking, &lists->space,
 								   &lists->centroids, &asked, stop));
-		GV_LAUNCH(keys_kernel, gv_exact_blocks(asked.n, THREADS), THREADS, 0,
-				  stream, (const int64_t *) asked.d_positions, done, asked.n,
-				  lists->d_keys, lists->d_numbers);
+		GV_TRY(gv_launch(keys_kernel, gv_blocks_for(asked.n, THREADS),
+						 THREADS, 0, stream, asked.d_positions, done, asked.n,
+						 lists->d_keys, lists->d_numbers));
 	}
-	GV_CUDA_TRY(cudaGetLastError());
 	return gv_gpu_group(&group, stream);
 }
 
@@ -482,10 +455,8 @@ begin_lists(GvExactByList *lists, const GvExactQueries *queries,
 		GV_TRY(see_centroids(lists, GV_SET_L2));
 	GV_TRY(group(lists, queries->d_queries, queries->n, &lists->queries,
 				 stop));
-	GV_CUDA_TRY(cudaMemcpyAsync(lists->starts, lists->queries.d_starts,
-								((size_t) lists->spec.nlists + 1) *
-								sizeof(uint32_t), cudaMemcpyDeviceToHost,
-								stream));
+	GV_CUDA_TRY(gv_download(lists->starts, lists->queries.d_starts,
+							lists->spec.nlists + 1, stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream));
 	return make_parts(lists, queries);
 }
@@ -499,13 +470,11 @@ group_rows(GvExactByList *lists, GvExactRows *rows, const GvStop *stop)
 
 	GV_TRY(group(lists, rows->d_rows, rows->n, &lists->rows, stop));
 	rows->d_order = lists->rows.d_order;
-	GV_LAUNCH(offsets_kernel, gv_exact_blocks(nlists, THREADS), THREADS, 0,
-			  stream, (const int64_t *) lists->near.d_positions,
-			  (const uint32_t *) lists->rows.d_starts, nlists,
-			  lists->spec.probes, lists->d_offsets, lists->d_totals);
-	GV_CUDA_TRY(cudaMemcpyAsync(lists->totals, lists->d_totals,
-								nlists * sizeof(uint32_t),
-								cudaMemcpyDeviceToHost, stream));
+	GV_TRY(gv_launch(offsets_kernel, gv_blocks_for(nlists, THREADS), THREADS,
+					 0, stream, lists->near.d_positions, lists->rows.d_starts,
+					 nlists, lists->spec.probes, lists->d_offsets,
+					 lists->d_totals));
+	GV_CUDA_TRY(gv_download(lists->totals, lists->d_totals, nlists, stream));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
@@ -572,7 +541,7 @@ unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
 
 		from[threadIdx.x] = slot;
 		unit.d_bias[i] = i < n ? source.rows.d_bias[slot] :
-			__int_as_float(0xFF800000);
+			-GV_INFINITY;
 		unit.d_slack[i] = i < n ? source.rows.d_slack[slot] : 0.0f;
 		d_order[i] = i < n ? source.rows.d_order[slot] : 0;
 	}
@@ -616,10 +585,9 @@ gather(const Units *units, Stream *stream, uint32_t list, uint32_t first,
 {
 	stream->unit.d_rows = units->rows->d_rows;
 	stream->unit.n = n;
-	GV_LAUNCH(unit_kernel, (int) (gv_exact_padded(n) / TILE), THREADS, 0,
+	return gv_launch(unit_kernel, (int) (gv_exact_padded(n) / TILE), THREADS, 0,
 			  stream->work.stream, source_of(units, list, first),
 			  units->space->half_dims / 8, stream->unit, stream->d_order);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 /* Returns the lists of a part, for its queries that need another way. */
@@ -655,14 +623,11 @@ finish_now(const Units *units, Stream *stream, int64_t part)
 	uint32_t   *d_counts = units->lists->others.d_counts + 2 * part;
 	uint32_t	counts[2];
 
-	GV_CUDA_TRY(cudaMemcpyAsync(counts, d_counts, sizeof(counts),
-								cudaMemcpyDeviceToHost, stream->work.stream));
+	GV_CUDA_TRY(gv_download(counts, d_counts, 2, stream->work.stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
 	GV_TRY(finish(units, stream, part, counts));
-	GV_CUDA_TRY(cudaMemsetAsync(d_counts, 0, sizeof(counts),
-								stream->work.stream));
-	return units->stop != NULL && units->stop->requested(units->stop->arg) ?
-		GV_CANCELED : GV_OK;
+	GV_CUDA_TRY(gv_clear(d_counts, 2, stream->work.stream));
+	return gv_is_stopped(units->stop) ? GV_CANCELED : GV_OK;
 }
 
 /* Searches all rows near a part's queries. */
@@ -672,18 +637,17 @@ search_part(const Units *units, int64_t number)
 	GvExactByList *lists = units->lists;
 	const Part *of = &lists->parts[number];
 	Stream *stream = &lists->streams[number % STREAMS];
-	uint32_t	total = lists->totals[of->list];
+	int64_t		total = lists->totals[of->list];
 	GvExactPart part = {lists->queries.d_order + of->first, 0,
 	(int32_t) of->n};
 	GvExactLists others = others_of(lists, number);
 
-	for (uint32_t first = 0; first < total;
-		 first += (uint32_t) lists->unit_capacity)
+	for (int64_t first = 0; first < total; first += lists->unit_capacity)
 	{
-		uint32_t	n = total - first < lists->unit_capacity ? total - first :
-			(uint32_t) lists->unit_capacity;
+		uint32_t	n = (uint32_t) std::min(total - first,
+										lists->unit_capacity);
 
-		GV_TRY(gather(units, stream, of->list, first, n));
+		GV_TRY(gather(units, stream, of->list, (uint32_t) first, n));
 		GV_TRY(gv_gpu_exact_part(&stream->work, units->space, &stream->unit,
 								 units->queries, &part, &others));
 		if (total > lists->unit_capacity)
@@ -708,9 +672,8 @@ search_others(const Units *units)
 	GvExactByList *lists = units->lists;
 	Stream *stream = &lists->streams[0];
 
-	GV_CUDA_TRY(cudaMemcpyAsync(lists->counts, lists->others.d_counts,
-								2 * lists->nparts * sizeof(uint32_t),
-								cudaMemcpyDeviceToHost, stream->work.stream));
+	GV_CUDA_TRY(gv_download(lists->counts, lists->others.d_counts,
+							2 * lists->nparts, stream->work.stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
 	for (int64_t i = 0; i < lists->nparts; i++)
 	{
@@ -744,16 +707,15 @@ search_voids(const Units *units)
 	if ((units->space->metric != GV_SET_COSINE &&
 		 units->space->metric != GV_SET_PEARSON) || total == 0)
 		return GV_OK;
-	GV_CUDA_TRY(cudaMemsetAsync(others.d_counts, 0, sizeof(counts),
-								work->stream));
+	GV_CUDA_TRY(gv_clear(others.d_counts, 2, work->stream));
 	GV_TRY(gv_gpu_exact_voids(units->queries, &others, work->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(counts, others.d_counts, sizeof(counts),
-								cudaMemcpyDeviceToHost, work->stream));
+	GV_CUDA_TRY(gv_download(counts, others.d_counts, 2, work->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
 	if (counts[1] == 0)
 		return GV_OK;
-	GV_LAUNCH(unit_order_kernel, gv_exact_blocks(total, THREADS), THREADS, 0,
-			  work->stream, source_of(units, 0, 0), total, lists->d_keys);
+	GV_TRY(gv_launch(unit_order_kernel, gv_blocks_for(total, THREADS), THREADS,
+					 0, work->stream, source_of(units, 0, 0), total,
+					 lists->d_keys));
 	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(lists->d_sort, bytes,
 											   (const uint32_t *) lists->d_keys,
 											   lists->d_sorted,
@@ -779,12 +741,10 @@ begin(const Units *units, int64_t seen)
 	for (int i = 0; i < STREAMS; i++)
 		lists->streams[i].work.seen = seen;
 	GV_TRY(search_voids(units));
-	GV_CUDA_TRY(cudaMemsetAsync(lists->others.d_counts, 0,
-								2 * lists->nparts * sizeof(uint32_t), stream));
+	GV_CUDA_TRY(gv_clear(lists->others.d_counts, 2 * lists->nparts, stream));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_lists_search(GvExactByList *lists, const GvExactSpace *space,
 						  GvExactRows *rows, const GvExactQueries *queries,
@@ -808,7 +768,7 @@ gv_gpu_exact_lists_search(GvExactByList *lists, const GvExactSpace *space,
 		if (stop == NULL || i % BETWEEN != 0)
 			continue;
 		GV_TRY(wait_for_streams(&units));
-		if (stop->requested(stop->arg))
+		if (gv_is_stopped(stop))
 			return GV_CANCELED;
 	}
 	GV_TRY(wait_for_streams(&units));

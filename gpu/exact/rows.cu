@@ -13,7 +13,6 @@
  * and one of the row.  w is what is best for vectors of one length, whose
  * halves have errors of 2^-12; others are bounded more widely, and rightly.
  */
-#include "gpu/common/half.cuh"
 #include "gpu/exact/exact.cuh"
 
 #define THREADS			256
@@ -163,7 +162,7 @@ query_to_half(const GvExactSpace &space, const float *x,
 	/*
 	 * of zeros, in the place of halves that do not hold it, nothing is known
 	 */
-	seen.slack = !measures.held ? GV_EXACT_INFINITE : (float)
+	seen.slack = !measures.held ? GV_INFINITY : (float)
 		(1.01 * 0.5 * (error * error / (USUAL_ERROR + gamma) +
 					   USUAL_ERROR * measures.length * measures.length) +
 		 0x1p-40);
@@ -311,7 +310,7 @@ rows_kernel(GvExactSpace space, GvExactRows rows)
 	if (slot >= rows.n)
 	{
 		if (leads && slot < gv_exact_padded(rows.n))
-			rows.d_bias[slot] = -GV_EXACT_INFINITE;
+			rows.d_bias[slot] = -GV_INFINITY;
 		return;
 	}
 	x = rows.d_rows + gv_exact_row(rows, (uint32_t) slot) * space.dims;
@@ -322,8 +321,8 @@ rows_kernel(GvExactSpace space, GvExactRows rows)
 		return;
 	if (!view.varies || !row.held)
 	{
-		rows.d_bias[slot] = view.varies ? GV_EXACT_INFINITE :
-			-GV_EXACT_INFINITE;
+		rows.d_bias[slot] = view.varies ? GV_INFINITY :
+			-GV_INFINITY;
 		rows.d_slack[slot] = 0.0f;
 		return;
 	}
@@ -369,37 +368,30 @@ gather_kernel(int pieces, const uint16_t *d_from, GvExactPart part,
 			[(int64_t) part.d_list[query] * pieces + i % pieces];
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_frame(const GvExactSpace *space, const float *d_rows, int64_t n,
 				   cudaStream_t stream)
 {
-	GV_LAUNCH(frame_kernel, 1, FRAME_THREADS, 0, stream, *space, d_rows, n);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_launch(frame_kernel, 1, FRAME_THREADS, 0, stream, *space, d_rows, n);
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_rows(const GvExactSpace *space, const GvExactRows *rows,
 				  cudaStream_t stream)
 {
-	GV_LAUNCH(rows_kernel, gv_exact_blocks(gv_exact_padded(rows->n), WARPS),
+	return gv_launch(rows_kernel, gv_blocks_for(gv_exact_padded(rows->n), WARPS),
 			  THREADS, 0, stream,
 			  *space, *rows);
-	return gv_cuda_status(cudaGetLastError());
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_queries(const GvExactSpace *space, const GvExactQueries *queries,
 					 cudaStream_t stream)
 {
-	GV_LAUNCH(queries_kernel, gv_exact_blocks(queries->n, WARPS), THREADS, 0,
+	return gv_launch(queries_kernel, gv_blocks_for(queries->n, WARPS), THREADS, 0,
 			  stream, *space, *queries);
-	return gv_cuda_status(cudaGetLastError());
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_gather(const GvExactSpace *space, const GvExactQueries *queries,
 					const GvExactPart *part, uint16_t *d_half_queries,
@@ -407,11 +399,10 @@ gv_gpu_exact_gather(const GvExactSpace *space, const GvExactQueries *queries,
 {
 	int			pieces = space->half_dims / 8;
 
-	GV_LAUNCH(gather_kernel, gv_exact_blocks((int64_t) part->n * pieces,
+	return gv_launch(gather_kernel, gv_blocks_for((int64_t) part->n * pieces,
 											 THREADS), THREADS, 0, stream,
 			  pieces, (const uint16_t *) queries->d_half_queries, *part,
 				d_half_queries);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 static int64_t

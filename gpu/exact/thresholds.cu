@@ -9,14 +9,13 @@
  * e(x) - e(q) is what S is at least; let l be the k-th largest of these.  Then
  * k rows have S >= l, so the k nearest have, too, and reach A >= l - e(q).
  */
-#include "gpu/common/bisect.cuh"
+#include "gpu/device/kbound.cuh"
 #include "gpu/exact/exact.cuh"
 
 #define THREADS			256
 #define MOST_THREADS	1024	/* of a block, while there are SMs enough */
 #define FEW_QUERIES		128
 #define ALL_SHARED		16384	/* scores that a block keeps */
-#define INFINITE		GV_EXACT_INFINITE
 
 /*
  * Stores each query's cut and clears its slots; a thread a query.  With lists,
@@ -39,9 +38,9 @@ cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
 	seen = queries.d_seen[query];
 	filter.d_counts[i] = 0;
 	filter.d_cuts[i] = gv_exact_first_cut(space, queries, seen, query);
-	if (lists.d_counts == NULL || filter.d_cuts[i] != -INFINITE)
+	if (lists.d_counts == NULL || filter.d_cuts[i] != -GV_INFINITY)
 		return;
-	filter.d_cuts[i] = __int_as_float(0x7FC00000);
+	filter.d_cuts[i] = GV_NAN;
 	if (seen.kind == GV_EXACT_PLAIN)
 		gv_exact_put_into(&lists.d_counts[0], lists.d_matrix, query);
 	else
@@ -73,8 +72,8 @@ struct Keys
 		float		score = scores[i];
 
 		/* a row that cannot be held may be anywhere */
-		return gv_ordered(score < INFINITE ? 2.0f * slack[i] - score :
-						  INFINITE);
+		return gv_ordered(score < GV_INFINITY ? 2.0f * slack[i] - score :
+						  GV_INFINITY);
 	}
 
 	__device__ __forceinline__ uint32_t
@@ -151,7 +150,7 @@ struct Best
 static __device__ __forceinline__ void
 add_score(Best *best, float score, float slack)
 {
-	if (score < INFINITE)
+	if (score < GV_INFINITY)
 		best->least = fminf(best->least, 2.0f * slack - score);
 	best->score = fmaxf(best->score, score);
 }
@@ -160,7 +159,7 @@ add_score(Best *best, float score, float slack)
 static __device__ __forceinline__ Best
 best_of(const float *scores, const float *slack, uint32_t n)
 {
-	Best		best = {INFINITE, -INFINITE};
+	Best		best = {GV_INFINITY, -GV_INFINITY};
 
 #pragma unroll 4
 	for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
@@ -181,7 +180,7 @@ static __device__ __forceinline__ void
 give_up(const GvExactFilter &filter, int i)
 {
 	filter.d_counts[i] = filter.capacity + 1;
-	filter.d_cuts[i] = __int_as_float(0x7FC00000);
+	filter.d_cuts[i] = GV_NAN;
 }
 
 /*
@@ -224,7 +223,7 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	least = -gv_unordered(gv_find_bound(keys, blockDim.x, wanted, wanted / 8,
 										talk).key);
 	cut = gv_exact_raise_cut(cut, least, seen.slack, space.half_dims);
-	if (matmul.more && cut == -GV_EXACT_INFINITE)
+	if (matmul.more && cut == -GV_INFINITY)
 	{
 		if (threadIdx.x == 0)
 			give_up(matmul.filter, i);
@@ -257,7 +256,6 @@ take_all_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
 		filter.d_counts[i] = nslots;
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_cuts(const GvExactSpace *space, const GvExactQueries *queries,
 				  const GvExactPart *part, const GvExactFilter *filter,
@@ -265,22 +263,19 @@ gv_gpu_exact_cuts(const GvExactSpace *space, const GvExactQueries *queries,
 {
 	static const GvExactLists none = {};
 
-	GV_LAUNCH(cuts_kernel, gv_exact_blocks(part->n, THREADS), THREADS, 0,
+	return gv_launch(cuts_kernel, gv_blocks_for(part->n, THREADS), THREADS, 0,
 			  stream, *space, *queries, *part, *filter,
 			  lists != NULL ? *lists : none);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 GvStatus
 gv_gpu_exact_voids(const GvExactQueries *queries, const GvExactLists *lists,
 				   cudaStream_t stream)
 {
-	GV_LAUNCH(voids_kernel, gv_exact_blocks(queries->n, THREADS), THREADS, 0,
+	return gv_launch(voids_kernel, gv_blocks_for(queries->n, THREADS), THREADS, 0,
 			  stream, *queries, *lists);
-	return gv_cuda_status(cudaGetLastError());
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 					const GvExactPart *part, const GvExactMatmul *matmul,
@@ -289,12 +284,9 @@ gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 	int			bytes = matmul->nslots <= ALL_SHARED ?
 		(int) (matmul->nslots * sizeof(uint32_t)) : 0;
 
-	if (bytes > 47 * 1024)
-		GV_TRY(gv_allow_shared((const void *) choose_rows_kernel, bytes));
-	GV_LAUNCH(choose_rows_kernel, part->n,
+	return gv_launch(choose_rows_kernel, part->n,
 			  part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes, stream,
 			  *queries, *part, *matmul, d_slack);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 /*
@@ -312,14 +304,12 @@ first_threads(const GvExactQueries *queries, int32_t n)
 	return threads;
 }
 
-/* See exact.h. */
 bool
 gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
 {
 	return nslots % 4 == 0 && 8 * (queries->k + 1) <= MOST_THREADS;
 }
 
-/* See exact.h. */
 GvStatus
 gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
 				   const GvExactPart *part, const GvExactMatmul *matmul,
@@ -339,8 +329,7 @@ GvStatus
 gv_gpu_exact_take_all(const GvExactPart *part, const GvExactFilter *filter,
 					  uint32_t first, uint32_t nslots, cudaStream_t stream)
 {
-	GV_LAUNCH(take_all_kernel,
-			  gv_exact_blocks((int64_t) part->n * nslots, THREADS), THREADS, 0,
+	return gv_launch(take_all_kernel,
+			  gv_blocks_for((int64_t) part->n * nslots, THREADS), THREADS, 0,
 			  stream, *part, *filter, first, nslots);
-	return gv_cuda_status(cudaGetLastError());
 }

@@ -25,7 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_group.h"
 #include "gpu/kmeans/kmeans.h"
 
 extern "C"
@@ -46,6 +45,7 @@ extern "C"
 #define MOST_HALF		(INT64_C(64) << 20)	/* numbers of their half copies */
 #define TILE_ROWS		128
 
+/* Compares everything after a rebalancing, too. */
 GV_TUNABLE bool gv_kmeans_reassigns_all = false;
 
 /* A call, and its memory. */
@@ -119,7 +119,7 @@ make_memory(EvenKmeans *km)
 	int64_t		k = km->cl.k;
 
 	GV_TRY(gv_gpu_group_bytes(km->cl.n, &km->cl.sort_bytes));
-	GV_CUDA_TRY(cudaMalloc((void **) &km->d_memory, place_all(km, NULL)));
+	GV_CUDA_TRY(gv_device_alloc(&km->d_memory, place_all(km, NULL)));
 	(void) place_all(km, km->d_memory);
 	km->starts = (uint32_t *) calloc(k + 1, sizeof(uint32_t));
 	km->splits = (GvSplit *) calloc(k, sizeof(GvSplit));
@@ -163,11 +163,9 @@ gather(EvenKmeans *km, const float *d_from, const uint32_t *numbers, int32_t n,
 {
 	cudaStream_t stream = km->by->stream;
 
-	GV_CUDA_TRY(cudaMemcpyAsync(km->d_changed, numbers, n * sizeof(uint32_t),
-								cudaMemcpyHostToDevice, stream));
-	GV_LAUNCH(gather_kernel, n, THREADS, 0, stream, d_from, km->d_changed,
-			  km->cl.dims, d_to);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(gv_upload(km->d_changed, numbers, n, stream));
+	GV_TRY(gv_launch(gather_kernel, n, THREADS, 0, stream, d_from, km->d_changed,
+			  km->cl.dims, d_to));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
@@ -201,9 +199,8 @@ static GvStatus
 group_rows(EvenKmeans *km)
 {
 	GV_TRY(gv_gpu_group_clusters(&km->cl, km->by->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(km->starts, km->cl.d_starts,
-								(km->cl.k + 1) * sizeof(uint32_t),
-								cudaMemcpyDeviceToHost, km->by->stream));
+	GV_CUDA_TRY(gv_download(km->starts, km->cl.d_starts, km->cl.k + 1,
+							km->by->stream));
 	return gv_cuda_status(cudaStreamSynchronize(km->by->stream));
 }
 
@@ -269,11 +266,9 @@ rebalance(EvenKmeans *km, uint64_t seed, bool *changed)
 	n = km->nsplits;
 	if (n == 0)
 		return GV_OK;
-	GV_CUDA_TRY(cudaMemcpyAsync(km->d_splits, km->splits, n * sizeof(GvSplit),
-								cudaMemcpyHostToDevice, stream));
+	GV_CUDA_TRY(gv_upload(km->d_splits, km->splits, n, stream));
 	GV_TRY(gv_gpu_split(&km->cl, km->d_splits, n, seed, km->d_done, stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(km->done, km->d_done, n * sizeof(int32_t),
-								cudaMemcpyDeviceToHost, stream));
+	GV_CUDA_TRY(gv_download(km->done, km->d_done, n, stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream));
 	for (int32_t i = 0; i < n; i++)
 		*changed |= km->done[i] != 0;
@@ -339,18 +334,13 @@ reassign_changed(EvenKmeans *km)
 	false};
 	GvAssignment all = {cl->n, cl->d_all, 0, km->d_changed, GV_BOUND_SQDIST,
 	false};
-	size_t		bytes;
 
 	if (gv_kmeans_reassigns_all || !list_changed(km, &all.k, &moved.n))
 		return assign_rows(km);
-	bytes = all.k * sizeof(uint32_t);
-	GV_CUDA_TRY(cudaMemcpyAsync(km->d_changed, km->changed, bytes,
-								cudaMemcpyHostToDevice, stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(km->d_offsets, km->offsets, bytes,
-								cudaMemcpyHostToDevice, stream));
-	GV_LAUNCH(moved_kernel, all.k, THREADS, 0, stream, *cl, km->d_changed,
-			  km->d_offsets, km->d_moved);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(gv_upload(km->d_changed, km->changed, all.k, stream));
+	GV_CUDA_TRY(gv_upload(km->d_offsets, km->offsets, all.k, stream));
+	GV_TRY(gv_launch(moved_kernel, all.k, THREADS, 0, stream, *cl, km->d_changed,
+			  km->d_offsets, km->d_moved));
 	GV_TRY(gv_gpu_nearest(cl, &moved, km->by, km->stop));
 	GV_TRY(gv_gpu_nearest(cl, &all, km->by, km->stop));
 	return group_rows(km);
@@ -373,7 +363,7 @@ drop_empty(EvenKmeans *km)
 	if (n == cl->k)
 		return GV_OK;
 	values = (int64_t) n * cl->dims;
-	GV_TRY(gv_device_alloc(&d_kept, values));
+	GV_CUDA_TRY(gv_device_alloc(&d_kept, values));
 	status = gather(km, cl->d_centroids, km->sorted, n, d_kept);
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaMemcpyAsync(cl->d_centroids, d_kept,
@@ -392,9 +382,8 @@ get_owners(EvenKmeans *km, int32_t *owners)
 {
 	int32_t		n = 0;
 
-	GV_CUDA_TRY(cudaMemcpyAsync(owners, km->cl.d_nearest,
-								km->cl.n * sizeof(int32_t),
-								cudaMemcpyDeviceToHost, km->by->stream));
+	GV_CUDA_TRY(gv_download((uint32_t *) owners, km->cl.d_nearest, km->cl.n,
+							km->by->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(km->by->stream));
 	for (int32_t c = 0; c < km->cl.k; c++)
 	{
@@ -433,7 +422,6 @@ run(EvenKmeans *km, int32_t *owners)
 	return owners == NULL ? GV_OK : get_owners(km, owners);
 }
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 			  int32_t *owners, GvKmeansFound *found,

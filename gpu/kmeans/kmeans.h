@@ -14,7 +14,7 @@
  * the approximate score, sum being what tensor cores make of <x', c'>.  With
  * Q >= |X|, E >= |X - x'|, L >= |C|, F >= |C - c'| (measured, the latter two
  * of the 32 centroids of a group together), coarsefilter.cu's proof, with what
- * gpu/product/gv_product.h says of sums, gives
+ * gpu/product/product.h says of sums, gives
  *		|a - (|X - C|^2 - |X|^2)| <= 2 (E (L + F) + Q F) +
  *			2 (Q + E)(L + F)(dims + 32) 2^-22 +
  *			(Q + E + L + F)^2 (dims / 16 + 56) 2^-24
@@ -36,7 +36,7 @@
 #ifndef GV_KMEANS_H
 #define GV_KMEANS_H
 
-#include "gpu/product/gv_product.h"
+#include "gpu/product/product.h"
 
 #define GV_KMEANS_CANDIDATES	16	/* of a row, at most, or it overflows */
 #define GV_KMEANS_ALIGN		256	/* arrays of centroids that the filter reads
@@ -227,41 +227,7 @@ extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
 /* Bytes of a device's memory that it takes, at most, on any device. */
 extern int64_t gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k);
 
-#ifdef GV_TEST_BUILD
-
-/*
- * Rows of a piece from now on, and centroids multiplied at once; 0: as usual.
- */
-extern int32_t gv_kmeans_piece;
-extern int32_t gv_kmeans_columns;
-
-/* Centroids from which on the first pass looks for a bound first. */
-extern int32_t gv_kmeans_early;
-
-/* Compare everything after a rebalancing, too. */
-extern bool gv_kmeans_reassigns_all;
-
-/* Rows of a set so far that had more candidates than there is memory for. */
-extern "C" GvStatus gv_gpu_kmeans_overflowed(void *state, uint32_t *n);
-
-#endif
-
 /* -- for the files of k-means and of builds */
-
-/* Device memory of n elements. */
-template <typename T>
-static inline GvStatus
-gv_device_alloc(T **memory, int64_t n)
-{
-	return gv_cuda_status(cudaMalloc((void **) memory,
-									 (size_t) (n > 0 ? n : 1) * sizeof(T)));
-}
-
-static inline int
-gv_blocks_for(int64_t n, int threads)
-{
-	return (int) ((n + threads - 1) / threads);
-}
 
 /* splitmix64: the next 64 random bits. */
 static __host__ __device__ __forceinline__ uint64_t

@@ -7,11 +7,10 @@
  * clusters, 16 bytes each.  gv_set_reseed decides which clusters are reseeded;
  * in place of rows it gets the numbers of the clusters that have them.
  */
+#include <algorithm>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_group.h"
-#include "gpu/common/gv_sets.h"
 #include "gpu/kmeans/kmeans.h"
 
 /* rows of a piece, and values of a copy: between them it is asked to stop */
@@ -46,15 +45,10 @@ struct GvKmeansSet
 static void
 set_shape(const GvSetSpec *spec, GvClusters *cl)
 {
-	int64_t		piece = MOST_TERMS / spec->k / spec->dims;
-
 	memset(cl, 0, sizeof(*cl));
-	if (piece < LEAST_PIECE)
-		piece = LEAST_PIECE;
-	if (piece > MOST_PIECE)
-		piece = MOST_PIECE;
-	gv_clusters_shape(cl, spec->nrows, spec->dims, spec->k, MOST_TERMS, piece,
-					  true);
+	gv_clusters_shape(cl, spec->nrows, spec->dims, spec->k, MOST_TERMS,
+					  std::clamp(MOST_TERMS / spec->k / spec->dims,
+								 LEAST_PIECE, MOST_PIECE), true);
 }
 
 /* Gives all arrays their places; returns their bytes. */
@@ -146,25 +140,17 @@ static GvStatus
 make_memory(GvKmeansSet *set)
 {
 	GvClusters *cl = &set->cl;
-	int			least;
-	int			most;
-	int			device;
 
 	if (set->spec.nrows > INT32_MAX)
 		return GV_NO_MEMORY;
 	GV_TRY(gv_choose_device(set->spec.device));
-	GV_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &most));
-	GV_CUDA_TRY(cudaStreamCreateWithPriority(&set->stream,
-											 cudaStreamNonBlocking, least));
-	GV_CUDA_TRY(cudaGetDevice(&device));
+	GV_TRY(gv_gpu_low_stream(&set->stream));
 	GV_TRY(gv_blas_create(set->spec.device, set->spec.dims, set->stream,
 						  &set->blas));
 	set_shape(&set->spec, cl);
-	GV_CUDA_TRY(cudaDeviceGetAttribute(&cl->nsms,
-									   cudaDevAttrMultiProcessorCount,
-									   device));
+	GV_TRY(gv_gpu_nsms(&cl->nsms));
 	GV_TRY(gv_gpu_group_bytes(cl->n, &cl->sort_bytes));
-	GV_CUDA_TRY(cudaMalloc((void **) &set->d_memory, place_all(set, NULL)));
+	GV_CUDA_TRY(gv_device_alloc(&set->d_memory, place_all(set, NULL)));
 	(void) place_all(set, set->d_memory);
 	return make_host_memory(set);
 }
@@ -190,12 +176,6 @@ kmeans_create(const GvSetSpec *spec, void **state)
 	return GV_OK;
 }
 
-static bool
-is_stopped(const GvStop *stop)
-{
-	return stop != NULL && stop->requested(stop->arg);
-}
-
 /* See gv_set_put.  Items may be on the device as well. */
 static GvStatus
 kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
@@ -212,7 +192,7 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 	{
 		int64_t		some = n - done < most ? n - done : most;
 
-		if (is_stopped(stop))
+		if (gv_is_stopped(stop))
 			return GV_CANCELED;
 		GV_CUDA_TRY(cudaMemcpyAsync(d_to + (first + done) * dims,
 									(const float *) items + done * dims,
@@ -224,17 +204,18 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 }
 
 #ifdef GV_TEST_BUILD
-/* See kmeans.h. */
+
+/* Counts the rows so far that had more candidates than there is memory for. */
 extern "C" GvStatus
 gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
 {
 	GvKmeansSet *set = (GvKmeansSet *) state;
 
 	GV_TRY(gv_choose_device(set->spec.device));
-	GV_CUDA_TRY(cudaMemcpyAsync(n, set->cl.d_noverflowed + 1, sizeof(*n),
-								cudaMemcpyDeviceToHost, set->stream));
+	GV_CUDA_TRY(gv_download(n, set->cl.d_noverflowed + 1, 1, set->stream));
 	return gv_cuda_status(cudaStreamSynchronize(set->stream));
 }
+
 #endif
 
 /* Copies what is known of the clusters to the host, and adds their errors. */
@@ -242,18 +223,14 @@ static GvStatus
 bring_clusters(GvKmeansSet *set, double *error)
 {
 	const GvClusters *cl = &set->cl;
-	size_t		k = (size_t) cl->k;
+	int32_t		k = cl->k;
 
-	GV_CUDA_TRY(cudaMemcpyAsync(set->starts, cl->d_starts,
-								(k + 1) * sizeof(uint32_t),
-								cudaMemcpyDeviceToHost, set->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(set->errors, cl->d_errors, k * sizeof(double),
-								cudaMemcpyDeviceToHost, set->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(set->far, cl->d_far, k * sizeof(float),
-								cudaMemcpyDeviceToHost, set->stream));
+	GV_CUDA_TRY(gv_download(set->starts, cl->d_starts, k + 1, set->stream));
+	GV_CUDA_TRY(gv_download(set->errors, cl->d_errors, k, set->stream));
+	GV_CUDA_TRY(gv_download(set->far, cl->d_far, k, set->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	*error = 0.0;
-	for (size_t c = 0; c < k; c++)
+	for (int32_t c = 0; c < k; c++)
 	{
 		*error += set->errors[c];
 		set->sizes[c] = set->starts[c + 1] - set->starts[c];
@@ -277,9 +254,7 @@ reseed(GvKmeansSet *set)
 	for (int32_t c = 0; c < spec.k; c++)
 		if (set->sources[c] >= 0.0f)
 			set->reseeds[n++] = {(uint32_t) set->sources[c], (uint32_t) c};
-	GV_CUDA_TRY(cudaMemcpyAsync(set->cl.d_reseeds, set->reseeds,
-								(size_t) n * sizeof(GvReseed),
-								cudaMemcpyHostToDevice, set->stream));
+	GV_CUDA_TRY(gv_upload(set->cl.d_reseeds, set->reseeds, n, set->stream));
 	return gv_gpu_reseed(&set->cl, n, set->stream);
 }
 
@@ -320,7 +295,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	if (!last)
 		GV_TRY(gv_gpu_means(cl, set->stream));
 	GV_TRY(bring_clusters(set, &done->error));
-	if (is_stopped(stop))
+	if (gv_is_stopped(stop))
 		return GV_CANCELED;
 	done->passes = ++set->passes;
 	done->finished = last;
@@ -353,10 +328,9 @@ kmeans_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 
 		for (run = 1; i + run < n && some[run] == some[0] + run; run++)
 			;
-		GV_CUDA_TRY(cudaMemcpyAsync((float *) items + i * dims,
-									set->cl.d_centroids + some[0] * dims,
-									(size_t) (run * dims) * sizeof(float),
-									cudaMemcpyDeviceToHost, set->stream));
+		GV_CUDA_TRY(gv_download((float *) items + i * dims,
+								set->cl.d_centroids + some[0] * dims,
+								run * dims, set->stream));
 	}
 	return gv_cuda_status(cudaStreamSynchronize(set->stream));
 }

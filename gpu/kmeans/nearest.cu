@@ -30,7 +30,6 @@
  */
 #include <algorithm>
 
-#include "gpu/common/half.cuh"
 #include "gpu/kmeans/kmeans.h"
 #include "gpu/product/product.cuh"
 #include "gpu/search/coarse.cuh"
@@ -42,11 +41,13 @@
 #define TILES			(GV_RUN / 8)	/* of products, in a group */
 #define BRUTE_ROWS		4		/* rows that a block compares at once */
 #define EARLY_PART		16		/* of the centroids */
-#define INFINITE		__int_as_float(0x7F800000)
 #define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
+/* rows assigned at once, and centroids multiplied at once; 0: as is best */
 GV_TUNABLE int32_t gv_kmeans_piece = 0;
 GV_TUNABLE int32_t gv_kmeans_columns = 0;
+
+/* centroids from which on the first pass looks for a bound first */
 GV_TUNABLE int32_t gv_kmeans_early = 1 << 15;
 
 /*
@@ -85,7 +86,7 @@ eps_of_length(const GvClusters &cl, float length, float scale)
 	float		square = length * length;
 
 	if (!(square < 0x1p118f * (scale * scale)))
-		return INFINITE;
+		return GV_INFINITY;
 	return 1.001f * 2.0f * square * (float) (cl.dims / 16 + 64) * 0x1p-24f;
 }
 
@@ -219,7 +220,7 @@ centroids_to_half_kernel(Piece piece)
 			lengths[i] = found.x;
 			lost[i] = found.y;
 			/* a bit more than |C|^2, by less than 22 2^-24 of it */
-			cl.d_squares[c] = c < piece.k ? found.x * found.x : INFINITE;
+			cl.d_squares[c] = c < piece.k ? found.x * found.x : GV_INFINITY;
 		}
 	}
 	__syncthreads();
@@ -237,7 +238,7 @@ centroids_to_half_kernel(Piece piece)
 
 /* -- candidates */
 
-/* The epilogue (gpu/product/become.cuh) that turns sums into candidates. */
+/* The epilogue (gpu/product/product.h) that turns sums into candidates. */
 struct CandidateEpilogue
 {
 	GvClusters	cl;				/* d_squares and d_group_norms are those of the
@@ -317,7 +318,7 @@ struct CandidateEpilogue
 	{
 		float4		parts = mine->parts;
 		float		bound = __int_as_float(mine->bound);
-		float		least = INFINITE;
+		float		least = GV_INFINITY;
 		/* eps - Q^2 */
 		float		shift = fmaf(parts.x, of.norms.x,
 								 fmaf(parts.y, of.norms.y,
@@ -377,13 +378,11 @@ struct CandidateEpilogue
 	}
 };
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
 				  const GvMatmulContext *by)
 {
-	GV_CUDA_TRY(cudaMemsetAsync(cl->d_counts, 0, n * sizeof(uint32_t),
-								by->stream));
+	GV_CUDA_TRY(gv_clear(cl->d_counts, n, by->stream));
 	for (int32_t first = 0; first < k; first += cl->columns)
 	{
 		int			some = std::min(cl->columns, k - first);
@@ -448,7 +447,7 @@ bound_of(const GvClusters &cl, float score, float length)
 	float		bound = score * scale * scale * (1.0f + 0x1p-20f) +
 		length * length * 0x1p-18f + 1e-30f;
 
-	return bound < FLT_MAX ? bound : INFINITE;
+	return bound < FLT_MAX ? bound : GV_INFINITY;
 }
 
 /* Sets the bounds that the rows of a piece begin with, four lanes a row. */
@@ -468,7 +467,7 @@ bounds_kernel(Piece piece)
 			cl.d_sqdist[row] = score;
 	}
 	if (mine)
-		cl.d_bounds[i] = piece.bound == GV_BOUND_NONE ? INFINITE :
+		cl.d_bounds[i] = piece.bound == GV_BOUND_NONE ? GV_INFINITY :
 			bound_of(cl, cl.d_sqdist[row], cl.d_lengths[i].x);
 }
 
@@ -604,20 +603,15 @@ brute_force_kernel(Piece piece)
 
 /* -- the host */
 
-/* See kmeans.h. */
 void
 gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims, int32_t k,
 				  int64_t terms, int64_t piece, bool kept)
 {
 	int64_t		columns;
 
-	if (gv_kmeans_piece > 0)
-		piece = gv_kmeans_piece;
-	if (piece > n)
-		piece = n;
-	columns = gv_kmeans_columns > 0 ? gv_kmeans_columns : terms / piece / dims;
-	if (columns > k)
-		columns = k;
+	piece = std::min(gv_kmeans_piece > 0 ? gv_kmeans_piece : piece, n);
+	columns = std::min(gv_kmeans_columns > 0 ? (int64_t) gv_kmeans_columns :
+					   terms / piece / dims, (int64_t) k);
 	cl->n = n;
 	cl->dims = dims;
 	cl->half_dims = (dims + 15) / 16 * 16;
@@ -629,7 +623,6 @@ gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims, int32_t k,
 	cl->kept = kept;
 }
 
-/* See kmeans.h. */
 void
 gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes)
 {
@@ -679,30 +672,24 @@ piece_of(const GvClusters *cl, const GvAssignment *assignment, int64_t first)
 static GvStatus
 rows_to_half(const Piece *piece, cudaStream_t stream)
 {
-	GV_LAUNCH(rows_to_half_kernel, gv_blocks_for(piece->n, WARPS), THREADS, 0,
+	return gv_launch(rows_to_half_kernel, gv_blocks_for(piece->n, WARPS), THREADS, 0,
 			  stream, *piece);
-	return gv_cuda_status(cudaGetLastError());
 }
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream)
 {
 	Piece		all = {*cl, (int) cl->n, cl->d_all, 0, NULL, GV_BOUND_NONE};
 
-	GV_CUDA_TRY(cudaMemsetAsync(cl->d_noverflowed, 0, 2 * sizeof(uint32_t),
-								stream));
-	GV_LAUNCH(number_kernel, gv_blocks_for(cl->n, THREADS), THREADS, 0, stream,
-			  *cl);
-	GV_CUDA_TRY(cudaGetLastError());
-	GV_LAUNCH(middle_kernel, gv_blocks_for(cl->dims, GV_WARP),
-			  GV_WARP * STRANDS, 0, stream, *cl);
-	GV_CUDA_TRY(cudaGetLastError());
-	GV_CUDA_TRY(cudaMemsetAsync(cl->d_most, 0, sizeof(uint32_t), stream));
-	GV_LAUNCH(most_kernel,
+	GV_CUDA_TRY(gv_clear(cl->d_noverflowed, 2, stream));
+	GV_TRY(gv_launch(number_kernel, gv_blocks_for(cl->n, THREADS), THREADS, 0, stream,
+			  *cl));
+	GV_TRY(gv_launch(middle_kernel, gv_blocks_for(cl->dims, GV_WARP),
+			  GV_WARP * STRANDS, 0, stream, *cl));
+	GV_CUDA_TRY(gv_clear(cl->d_most, 1, stream));
+	GV_TRY(gv_launch(most_kernel,
 			  std::min(gv_blocks_for(cl->n, WARPS), 16 * cl->nsms), THREADS, 0,
-			  stream, *cl);
-	GV_CUDA_TRY(cudaGetLastError());
+			  stream, *cl));
 	return cl->kept ? rows_to_half(&all, stream) : GV_OK;
 }
 
@@ -718,8 +705,7 @@ assign_piece(const Piece *piece, const GvMatmulContext *by)
 	int			blocks = std::min(gv_blocks_for(piece->n, BRUTE_ROWS),
 								  4 * cl->nsms);
 
-	GV_LAUNCH(bounds_kernel, quads, THREADS, 0, stream, *piece);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_TRY(gv_launch(bounds_kernel, quads, THREADS, 0, stream, *piece));
 	/*
 	 * Without a bound, a row notes more candidates the more centroids there
 	 * are.  If they are very many, find a bound among a few of them first,
@@ -728,21 +714,14 @@ assign_piece(const Piece *piece, const GvMatmulContext *by)
 	if (piece->bound == GV_BOUND_NONE && piece->k >= gv_kmeans_early)
 		GV_TRY(gv_gpu_candidates(cl, piece->n, early, by));
 	GV_TRY(gv_gpu_candidates(cl, piece->n, piece->k, by));
-	GV_CUDA_TRY(cudaMemsetAsync(cl->d_noverflowed, 0, sizeof(uint32_t),
-								stream));
-	GV_LAUNCH(rescore_kernel, quads, THREADS, 0, stream, *piece);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(gv_clear(cl->d_noverflowed, 1, stream));
+	GV_TRY(gv_launch(rescore_kernel, quads, THREADS, 0, stream, *piece));
 	/* the host does not know whether there are any */
-	if (cl->dims % 4 == 0)
-		GV_LAUNCH(brute_force_kernel<true>, blocks, THREADS, 0, stream,
-				  *piece);
-	else
-		GV_LAUNCH(brute_force_kernel<false>, blocks, THREADS, 0, stream,
-				  *piece);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_launch(cl->dims % 4 == 0 ? brute_force_kernel<true> :
+					 brute_force_kernel<false>, blocks, THREADS, 0, stream,
+					 *piece);
 }
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_nearest(const GvClusters *cl, const GvAssignment *assignment,
 			   const GvMatmulContext *by, const GvStop *stop)
@@ -756,16 +735,15 @@ gv_gpu_nearest(const GvClusters *cl, const GvAssignment *assignment,
 
 		if (done == 0)
 		{
-			GV_LAUNCH(centroids_to_half_kernel, groups, THREADS, 0, by->stream,
-					  piece);
-			GV_CUDA_TRY(cudaGetLastError());
+			GV_TRY(gv_launch(centroids_to_half_kernel, groups, THREADS, 0, by->stream,
+					  piece));
 		}
 		if (!cl->kept)
 			GV_TRY(rows_to_half(&piece, by->stream));
 		GV_TRY(assign_piece(&piece, by));
 		if (assignment->wait && done + piece.n < assignment->n)
 			GV_CUDA_TRY(cudaStreamSynchronize(by->stream));
-		if (stop != NULL && stop->requested(stop->arg))
+		if (gv_is_stopped(stop))
 			return GV_CANCELED;
 	}
 	return GV_OK;

@@ -12,9 +12,7 @@
  * thousand of its rows, spread over the cluster; that is enough to place the
  * halves, because the next pass assigns all rows anyway.
  */
-#include "gpu/common/common.cuh"
-#include "gpu/common/gv_group.h"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/kmeans/kmeans.h"
 
 #define THREADS			256
@@ -27,7 +25,6 @@
 #define SPLIT_ROWS		1024	/* rows of a cluster that a split looks at */
 #define SPLIT_STEPS		4
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_group_clusters(const GvClusters *cl, cudaStream_t stream)
 {
@@ -78,13 +75,11 @@ errors_kernel(GvClusters cl)
 	cl.d_far_rows[c] = ~(uint32_t) farthest;
 }
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_errors(const GvClusters *cl, cudaStream_t stream)
 {
-	GV_LAUNCH(errors_kernel, gv_blocks_for(cl->k, WARPS), THREADS, 0, stream,
+	return gv_launch(errors_kernel, gv_blocks_for(cl->k, WARPS), THREADS, 0, stream,
 			  *cl);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 /*
@@ -127,7 +122,6 @@ means_kernel(GvClusters cl, int lanes)
 		(float) (sum / (double) (end - start));
 }
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_means(const GvClusters *cl, cudaStream_t stream)
 {
@@ -138,11 +132,9 @@ gv_gpu_means(const GvClusters *cl, cudaStream_t stream)
 		lanes /= 2;
 	grid = dim3(gv_blocks_for(cl->k, MEAN_THREADS / lanes),
 				gv_blocks_for(cl->dims, lanes));
-	if ((int64_t) grid.x * grid.y < MANY_BLOCKS * cl->nsms)
-		GV_LAUNCH(means_kernel<32>, grid, MEAN_THREADS, 0, stream, *cl, lanes);
-	else
-		GV_LAUNCH(means_kernel<8>, grid, MEAN_THREADS, 0, stream, *cl, lanes);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_launch((int64_t) grid.x * grid.y < MANY_BLOCKS * cl->nsms ?
+					 means_kernel<32> : means_kernel<8>, grid, MEAN_THREADS, 0,
+					 stream, *cl, lanes);
 }
 
 /* A block has a centroid that is reseeded. */
@@ -157,12 +149,10 @@ reseed_kernel(GvClusters cl)
 		cl.d_centroids[(int64_t) reseed.to * cl.dims + d] = row[d];
 }
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_reseed(const GvClusters *cl, int32_t n, cudaStream_t stream)
 {
-	GV_LAUNCH(reseed_kernel, n, THREADS, 0, stream, *cl);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_launch(reseed_kernel, n, THREADS, 0, stream, *cl);
 }
 
 /* The cluster that a block splits, and the rows of it that it looks at. */
@@ -344,12 +334,10 @@ split_kernel(GvClusters cl, const GvSplit *splits, uint64_t seed,
 	}
 }
 
-/* See kmeans.h. */
 GvStatus
 gv_gpu_split(const GvClusters *cl, const GvSplit *d_splits, int32_t n,
 			 uint64_t seed, int32_t *d_done, cudaStream_t stream)
 {
-	GV_LAUNCH(split_kernel, n, SPLIT_THREADS, 0, stream, *cl, d_splits, seed,
+	return gv_launch(split_kernel, n, SPLIT_THREADS, 0, stream, *cl, d_splits, seed,
 			  d_done);
-	return gv_cuda_status(cudaGetLastError());
 }

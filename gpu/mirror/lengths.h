@@ -11,8 +11,6 @@
 #ifndef GV_LENGTHS_H
 #define GV_LENGTHS_H
 
-#include <stdint.h>
-
 /* Lengths below this have a class each. */
 #define GV_SHORT_LENGTHS	16
 #define GV_LENGTH_CLASSES	(GV_SHORT_LENGTHS + 28 * 8)

@@ -7,62 +7,245 @@
  * into the order that scans want.  Nothing waits for that: a stream keeps
  * changes in order, and a search waits on the device for the last of them.
  */
+#include <algorithm>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/half.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/mirror/mirror.h"
 
 #define THREADS			256
 #define LEAST_STAGING	((size_t) 1 << 20)
 #define MOST_STAGING	((size_t) 32 << 20)
+#define WARPS			(THREADS / GV_WARP)
 
-static int64_t records_size(const GvMirrorSpec *spec);
-static GvStatus records_create(GvMirror *mirror);
-static void records_drop(GvMirror *mirror);
-static GvStatus pool_create(int64_t block_bytes, int64_t expected_blocks,
-							GvPool **pool);
-static void pool_drop(GvPool *pool);
-static GvStatus pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
-						  uint32_t *capacity);
-static void pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity);
-static int64_t pool_bytes(const GvPool *pool);
-static int64_t half_bytes(const GvMirrorSpec *spec);
+/* ----
+ * The device's memory for blocks of lists.
+ *
+ * Lists grow, shrink and vanish; cudaMalloc for each would synchronize the
+ * device.  The pool takes memory in large segments and hands out extents of
+ * whole blocks.  An extent given back waits for a taker of the same capacity;
+ * capacities are few (eight to every power of two), so takers come.  Segments
+ * go back with the mirror.
+ *
+ * A segment is an eighth of what is expected, and the last no more than what
+ * is left of that; a list too many then takes a quarter of a segment, not a
+ * whole one.
+ */
 
-/* Where the arrays of a chunk of n blocks lie, relative to its first. */
-struct ChunkShape
+#define STEPS			8		/* capacities to every power of two */
+#define NCAPACITIES		(STEPS * 30)
+/*
+ * A budget may be exceeded by one: only what a list grows by is charged
+ * before.
+ */
+#define MIN_SEGMENT		(INT64_C(4) << 20)
+#define MAX_SEGMENT		(INT64_C(256) << 20)
+
+struct Segment
 {
-	size_t		t;
-	size_t		rowids;
-	size_t		keys;
-	size_t		codes;
-	size_t		bytes;
+	Segment    *next;
+	uint8_t    *d_memory;
 };
 
-static ChunkShape
-chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
+/* An extent that waits; the host's note of it. */
+struct Extent
 {
-	ChunkShape	shape;
+	Extent	   *next;
+	uint8_t    *d_blocks;
+};
 
-	shape.t = n * 4;
-	shape.rowids = shape.t + n * GV_BLOCK * 4;
-	shape.keys = shape.rowids + n * GV_BLOCK * 6;
-	shape.codes = shape.keys + n * (size_t) block->keys_bytes;
-	shape.bytes = live_only ? shape.t :
-		shape.codes + n * GV_BLOCK * (size_t) block->code_bytes;
-	shape.bytes = (shape.bytes + 255) / 256 * 256;
-	return shape;
+struct GvPool
+{
+	int64_t		block_bytes;
+	int64_t		segment_blocks; /* of an ordinary segment */
+	int64_t		expected;		/* blocks that are to come, beyond segments */
+	int64_t		bytes;			/* of all segments */
+	Segment    *segments;
+	uint8_t    *d_free;			/* rest of the newest segment */
+	int64_t		nfree;			/* its blocks */
+	Extent	   *waiting[NCAPACITIES];
+	Extent	   *spare;			/* notes without an extent */
+};
+
+/* The number of the least capacity that holds nblocks, and that capacity. */
+static int
+capacity_for(uint32_t nblocks, uint32_t *capacity)
+{
+	uint64_t	base = 1;
+	int			number = 0;
+
+	if (nblocks <= STEPS)
+	{
+		*capacity = nblocks;
+		return (int) nblocks;
+	}
+	while (base * STEPS * 2 < nblocks)
+	{
+		base *= 2;
+		number += STEPS;
+	}
+	/* base * 8 < nblocks <= base * 16, in steps of base */
+	*capacity = (uint32_t) ((nblocks + base - 1) / base * base);
+	return number + (int) (*capacity / base);
 }
 
-/* Searches to come wait for what the mirror's stream was told so far. */
+/* Make a pool for blocks of a size; takes no memory of the device yet. */
 static GvStatus
-mirror_changed(GvMirror *mirror)
+pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
 {
-	static uint64_t versions;
+	GvPool	   *made = (GvPool *) calloc(1, sizeof(GvPool));
+	int64_t		bytes = std::clamp(expected_blocks * block_bytes / 8,
+								   MIN_SEGMENT, MAX_SEGMENT);
 
-	mirror->version = __atomic_add_fetch(&versions, 1, __ATOMIC_RELAXED);
-	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->block_bytes = block_bytes;
+	made->segment_blocks = bytes / block_bytes + 1;
+	made->expected = expected_blocks;
+	*pool = made;
+	return GV_OK;
+}
+
+/* Give all memory back. */
+static void
+pool_drop(GvPool *pool)
+{
+	if (pool == NULL)
+		return;
+	for (Segment *segment = pool->segments; segment != NULL;)
+	{
+		Segment    *next = segment->next;
+
+		(void) cudaFree(segment->d_memory);
+		free(segment);
+		segment = next;
+	}
+	for (int i = 0; i <= NCAPACITIES; i++)
+	{
+		Extent	   *extent = i < NCAPACITIES ? pool->waiting[i] : pool->spare;
+
+		while (extent != NULL)
+		{
+			Extent	   *next = extent->next;
+
+			free(extent);
+			extent = next;
+		}
+	}
+	free(pool);
+}
+
+/* Add a segment of at least nblocks; what is left of the last one is lost. */
+static GvStatus
+add_segment(GvPool *pool, int64_t nblocks)
+{
+	Segment    *segment = (Segment *) malloc(sizeof(Segment));
+	GvStatus	status;
+
+	if (segment == NULL)
+		return GV_NO_MEMORY;
+	nblocks = std::max(nblocks, std::clamp(pool->expected,
+										   pool->segment_blocks / 4,
+										   pool->segment_blocks));
+	status = gv_cuda_status(gv_device_alloc(&segment->d_memory,
+											nblocks * pool->block_bytes));
+	if (status != GV_OK)
+	{
+		free(segment);
+		return status;
+	}
+	segment->next = pool->segments;
+	pool->segments = segment;
+	pool->bytes += nblocks * pool->block_bytes;
+	pool->expected -= nblocks;
+	pool->d_free = segment->d_memory;
+	pool->nfree = nblocks;
+	return GV_OK;
+}
+
+/* Memory for nblocks > 0 blocks, or some more. */
+static GvStatus
+pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
+		  uint32_t *capacity)
+{
+	int			number = capacity_for(nblocks, capacity);
+	Extent	   *extent = pool->waiting[number];
+
+	if (extent != NULL)
+	{
+		pool->waiting[number] = extent->next;
+		*blocks = extent->d_blocks;
+		extent->next = pool->spare;
+		pool->spare = extent;
+		return GV_OK;
+	}
+	if (*capacity > pool->nfree)
+		GV_TRY(add_segment(pool, *capacity));
+	*blocks = pool->d_free;
+	pool->d_free += *capacity * pool->block_bytes;
+	pool->nfree -= *capacity;
+	return GV_OK;
+}
+
+/* Give an extent back; without memory for the note it is lost until drop. */
+static void
+pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
+{
+	uint32_t	same;
+	int			number = capacity_for(capacity, &same);
+	Extent	   *extent = pool->spare;
+
+	if (extent != NULL)
+		pool->spare = extent->next;
+	else if ((extent = (Extent *) malloc(sizeof(Extent))) == NULL)
+		return;
+	extent->d_blocks = blocks;
+	extent->next = pool->waiting[number];
+	pool->waiting[number] = extent;
+}
+
+/* ----
+ * How many bytes a mirror takes.
+ */
+
+#define TABLE_BYTES		((int64_t) GV_TABLE_PAGES * (int64_t) sizeof(void *))
+
+static int32_t
+half_dims(int32_t dims)
+{
+	return (dims + 15) / 16 * 16;
+}
+
+/* Bytes of the device. */
+static int64_t
+half_bytes(const GvMirrorSpec *spec)
+{
+	return (int64_t) spec->nlists *
+		(half_dims(spec->dims) * (int64_t) sizeof(uint16_t) +
+		 (int64_t) sizeof(float)) + (int64_t) sizeof(GvHalfLimits);
+}
+
+static int64_t
+page_bytes(const GvMirrorSpec *spec)
+{
+	return (int64_t) spec->refine_slots * gv_record_bytes(spec->dims);
+}
+
+static int64_t
+expected_pages(const GvMirrorSpec *spec)
+{
+	return spec->refine_records / spec->refine_slots + 1;
+}
+
+/* About what the records of a mirror will take. */
+static int64_t
+records_size(const GvMirrorSpec *spec)
+{
+	if (spec->refine_slots == 0)
+		return 0;
+	return expected_pages(spec) * page_bytes(spec) +
+		(expected_pages(spec) / GV_TABLE_PAGES + 2) * TABLE_BYTES;
 }
 
 /* Every list's last block is half full on average. */
@@ -129,6 +312,452 @@ gv_gpu_size(const GvMirrorSpec *spec)
 		INT64_MAX;
 }
 
+/* ----
+ * Uploads: by way of pinned memory, in the order of the mirror's stream.
+ */
+
+/* Searches to come wait for what the mirror's stream was told so far. */
+static GvStatus
+mirror_changed(GvMirror *mirror)
+{
+	static uint64_t versions;
+
+	mirror->version = __atomic_add_fetch(&versions, 1, __ATOMIC_RELAXED);
+	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+}
+
+/*
+ * Memory for `bytes` on their way, aligned for whatever they are; waits when
+ * there is none.
+ */
+static GvStatus
+staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
+{
+	GvStaging  *staging = &mirror->staging;
+	size_t		needed = 0;
+
+	(void) gv_carve(&needed, bytes);
+	if (staging->used + needed > staging->bytes)
+	{
+		size_t		wanted = staging->bytes > 0 ? staging->bytes * 2 :
+			first_staging(&mirror->spec);
+
+		GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
+		staging->used = 0;
+		wanted = std::max(std::min(wanted, MOST_STAGING), needed);
+		if (wanted > staging->bytes)
+		{
+			(void) cudaFree(staging->d_memory);
+			(void) cudaFreeHost(staging->memory);
+			memset(staging, 0, sizeof(*staging));
+			GV_CUDA_TRY(cudaMallocHost((void **) &staging->memory, wanted));
+			GV_CUDA_TRY(gv_device_alloc(&staging->d_memory, wanted));
+			staging->bytes = wanted;
+		}
+	}
+	*offset = gv_carve(&staging->used, bytes);
+	return GV_OK;
+}
+
+/* ----
+ * Half-precision copies of a mirror's centroids, for the filter of
+ * coarsefilter.cu, and what rounding did to them.
+ *
+ * They are made on the device from the centroids that arrive.  The limits only
+ * grow: centroids that are replaced leave them wider than need be, and right.
+ */
+
+/* Allocates n elements, all zero. */
+template <typename T>
+static GvStatus
+alloc_cleared(T **memory, int64_t n, cudaStream_t stream)
+{
+	GV_CUDA_TRY(gv_device_alloc(memory, n));
+	return gv_cuda_status(gv_clear(*memory, n, stream));
+}
+
+/* Zeros, as the centroids are at first. */
+GvStatus
+gv_gpu_half_create(GvMirror *mirror)
+{
+	GvDeviceModel *model = &mirror->model;
+	int64_t		nlists = model->nlists;
+
+	model->half_dims = half_dims(model->dims);
+	GV_TRY(alloc_cleared(&model->d_half_centroids, nlists * model->half_dims,
+						 mirror->stream));
+	GV_TRY(alloc_cleared(&model->d_squares, nlists, mirror->stream));
+	GV_TRY(alloc_cleared(&model->d_limits, 1, mirror->stream));
+	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+}
+
+void
+gv_gpu_half_drop(GvMirror *mirror)
+{
+	(void) cudaFree(mirror->model.d_half_centroids);
+	(void) cudaFree(mirror->model.d_squares);
+	(void) cudaFree(mirror->model.d_limits);
+}
+
+/* Raise a limit to the root of a sum of squares. */
+static __device__ __forceinline__ void
+raise(float *limit, double square)
+{
+	float		root = (float) (sqrt(square) * (1.0 + 1e-6));
+
+	if (!(root < GV_INFINITY))
+		root = GV_INFINITY;
+	/* what is not negative ascends as its bits do */
+	atomicMax((unsigned *) limit, __float_as_uint(root));
+}
+
+/* Centroids first .. first + n - 1, a warp each. */
+static __global__ void __launch_bounds__(THREADS)
+centroids_to_half_kernel(GvDeviceModel model, int first, int n)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	int64_t		list = first + i;
+	const float *centroid = model.d_centroids + list * model.dims;
+	GvHalfRounding<double> rounding;
+
+	if (i >= n)
+		return;
+	rounding = gv_to_half_vector<double>([=](int d)
+	{
+		return d < model.dims ? centroid[d] : 0.0f;
+	}, model.half_dims, model.d_half_centroids + list * model.half_dims);
+	if (lane == 0)
+	{
+		model.d_squares[list] = model.metric == GV_IP ? 0.0f :
+			(float) rounding.square;
+		raise(&model.d_limits->length, rounding.square);
+		raise(&model.d_limits->error, rounding.error);
+	}
+}
+
+/* Copies of the centroids that elements first .. first + n - 1 are in. */
+GvStatus
+gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
+{
+	const GvDeviceModel *model = &mirror->model;
+	int			row = (int) (first / model->dims);
+	int			nrows = (int) ((first + n - 1) / model->dims) - row + 1;
+
+	return gv_launch(centroids_to_half_kernel, gv_blocks_for(nrows, WARPS),
+					 THREADS, 0, mirror->stream, *model, row, nrows);
+}
+
+/* ----
+ * Refine records in the device's memory, by address.
+ *
+ * As in the portable engine they lie by page of the index, and a table of
+ * tables leads to them.  A page's records are an extent of a pool.
+ */
+
+/* The host's note of a table of pages. */
+struct GvTable
+{
+	uint8_t   **d_pages;		/* [GV_TABLE_PAGES] on the device */
+	uint8_t    *noted[GV_TABLE_PAGES];	/* what is in it */
+};
+
+/* A page whose records the device has no memory for yet. */
+struct GvNewPage
+{
+	uint8_t   **d_place;		/* in its table */
+	uint8_t    *d_records;
+};
+
+/* A new mirror's part. */
+static GvStatus
+records_create(GvMirror *mirror)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+
+	if (spec->refine_slots == 0)
+		return GV_OK;
+	mirror->model.refine_slots = spec->refine_slots;
+	mirror->model.record_bytes = gv_record_bytes(spec->dims);
+	mirror->tables = (GvTable **) calloc(GV_TABLE_PAGES, sizeof(GvTable *));
+	if (mirror->tables == NULL)
+		return GV_NO_MEMORY;
+	GV_TRY(pool_create(page_bytes(spec), expected_pages(spec),
+					   &mirror->record_pool));
+	GV_TRY(alloc_cleared(&mirror->d_tables, GV_TABLE_PAGES, mirror->stream));
+	mirror->table_bytes = TABLE_BYTES;
+	mirror->model.d_tables = mirror->d_tables;
+	return GV_OK;
+}
+
+static void
+records_drop(GvMirror *mirror)
+{
+	for (int i = 0; mirror->tables != NULL && i < GV_TABLE_PAGES; i++)
+		if (mirror->tables[i] != NULL)
+		{
+			(void) cudaFree(mirror->tables[i]->d_pages);
+			free(mirror->tables[i]);
+		}
+	pool_drop(mirror->record_pool);
+	(void) cudaFree(mirror->d_tables);
+	free(mirror->tables);
+}
+
+/* Makes a table of pages on the device, and enters it for its word. */
+static GvStatus
+enter_table(GvMirror *mirror, uint16_t word, GvTable *table)
+{
+	size_t		offset;
+
+	GV_TRY(alloc_cleared(&table->d_pages, GV_TABLE_PAGES, mirror->stream));
+	GV_TRY(staging_take(mirror, 256, &offset));
+	memcpy(mirror->staging.memory + offset, &table->d_pages,
+		   sizeof(table->d_pages));
+	return gv_cuda_status(gv_upload((uint8_t *) (mirror->d_tables + word),
+									mirror->staging.memory + offset,
+									sizeof(table->d_pages), mirror->stream));
+}
+
+/* The table of pages that begin with a word. */
+static GvStatus
+need_table(GvMirror *mirror, uint16_t word)
+{
+	GvTable    *table;
+	GvStatus	status;
+
+	if (mirror->tables[word] != NULL)
+		return GV_OK;
+	table = (GvTable *) calloc(1, sizeof(GvTable));
+	if (table == NULL)
+		return GV_NO_MEMORY;
+	/* noted once the device knows it, because who has no memory tries again */
+	status = enter_table(mirror, word, table);
+	if (status != GV_OK)
+	{
+		(void) cudaFree(table->d_pages);
+		free(table);
+		return status;
+	}
+	mirror->tables[word] = table;
+	mirror->table_bytes += TABLE_BYTES;
+	return GV_OK;
+}
+
+/*
+ * Clear pages, a block each, and enter them into their tables.  A page is new:
+ * nothing but the copies of this mirror's stream knows it.
+ */
+static __global__ void __launch_bounds__(THREADS)
+enter_kernel(const GvNewPage *pages, int64_t page_bytes)
+{
+	GvNewPage	page = pages[blockIdx.x];
+
+	for (int64_t i = threadIdx.x; i < page_bytes / 16; i += THREADS)
+		((uint4 *) page.d_records)[i] = make_uint4(0, 0, 0, 0);
+	if (threadIdx.x == 0)
+		*page.d_place = page.d_records;
+}
+
+/* Items [n], `stride` apart, to their places; a warp each. */
+static __global__ void __launch_bounds__(THREADS)
+record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
+{
+	int			i = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+	const GvRefineItem *item;
+	uint8_t    *record;
+
+	if (i >= n)
+		return;
+	item = (const GvRefineItem *) (items + (int64_t) i * stride);
+	record = model.d_tables[item->address[0]][item->address[1]] +
+		(int64_t) (item->address[2] - 1) * model.record_bytes;
+	if (lane == 0)
+		*(GvDeviceRecord *) record =
+			{item->min, item->step, item->error,
+			 (uint32_t) item->rowid[0] << 16 | item->rowid[1], item->rowid[2],
+			 {}};
+	for (int d = lane; d < model.dims; d += GV_WARP)
+		record[sizeof(GvDeviceRecord) + d] = item->codes[d];
+}
+
+/* See to the tables of all items; *npages: on how many pages they are. */
+static GvStatus
+need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
+			int32_t *npages)
+{
+	int32_t		dims = mirror->spec.dims;
+	const GvRefineItem *last = NULL;
+
+	*npages = 0;
+	for (int32_t i = 0; i < n; i++)
+	{
+		const GvRefineItem *item = gv_refine_item(items, dims, i);
+
+		if (last != NULL && item->address[0] == last->address[0] &&
+			item->address[1] == last->address[1])
+			continue;
+		last = item;
+		++*npages;
+		GV_TRY(need_table(mirror, item->address[0]));
+	}
+	return GV_OK;
+}
+
+/*
+ * Memory for the pages of all items that have none; they are noted, and have
+ * to be entered even when there is not memory for all.
+ */
+static GvStatus
+take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
+		   GvNewPage *pages, int32_t *nnew)
+{
+	GvStatus	status = GV_OK;
+
+	*nnew = 0;
+	for (int32_t i = 0; i < n && status == GV_OK; i++)
+	{
+		const uint16_t *address = gv_refine_item(items, mirror->spec.dims,
+												 i)->address;
+		GvTable    *table = mirror->tables[address[0]];
+		uint8_t    *d_records;
+		uint32_t	capacity;
+
+		if (table->noted[address[1]] != NULL)
+			continue;
+		status = pool_take(mirror->record_pool, 1, &d_records, &capacity);
+		if (status != GV_OK)
+			break;
+		table->noted[address[1]] = d_records;
+		pages[*nnew].d_place = table->d_pages + address[1];
+		pages[(*nnew)++].d_records = d_records;
+	}
+	return status;
+}
+
+/*
+ * Put items in, up to the first failure.  One copy and two launches, however
+ * many records: a call for each page would take longer than its bytes.
+ */
+static GvStatus
+upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	size_t		stride = gv_refine_stride(mirror->spec.dims);
+	size_t		bytes = 0;
+	size_t		offset;
+	size_t		items_at;
+	size_t		pages_at;
+	uint8_t    *memory;
+	uint8_t    *d_memory;
+	int32_t		npages;
+	int32_t		nnew;
+	GvStatus	status;
+
+	/* first, because tables are sent by way of the staging memory, too */
+	GV_TRY(need_tables(mirror, items, n, &npages));
+	pages_at = gv_carve(&bytes, npages * sizeof(GvNewPage));
+	items_at = gv_carve(&bytes, n * stride);
+	GV_TRY(staging_take(mirror, bytes, &offset));
+	memory = mirror->staging.memory + offset;
+	d_memory = mirror->staging.d_memory + offset;
+
+	status = take_pages(mirror, items, n, (GvNewPage *) (memory + pages_at),
+						&nnew);
+	if (status == GV_OK)
+		memcpy(memory + items_at, items, n * stride);
+	GV_TRY(gv_noted_status(gv_cuda_status(
+			   gv_upload(d_memory, memory, status == GV_OK ? bytes : items_at,
+						 mirror->stream))));
+	/* records without their pages would go nowhere */
+	if (nnew > 0)
+		GV_TRY(gv_noted_status(
+				   gv_launch(enter_kernel, nnew, THREADS, 0, mirror->stream,
+							 (GvNewPage *) (d_memory + pages_at),
+							 page_bytes(&mirror->spec))));
+	if (status == GV_OK)
+		GV_TRY(gv_noted_status(
+				   gv_launch(record_kernel, gv_blocks_for(n, WARPS), THREADS,
+							 0, mirror->stream, mirror->model, n,
+							 d_memory + items_at, (int) stride)));
+	return status;
+}
+
+/* See gv_mirror_put_refine. */
+GvStatus
+gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	GvStatus	status;
+	GvStatus	noted;
+
+	if (!gv_refine_items_valid(&mirror->spec, items, n))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	status = upload_items(mirror, items, n);
+	/* pages may have come, though no item did: searches wait for these, too */
+	noted = mirror_changed(mirror);
+	return status != GV_OK ? status : noted;
+}
+
+/* The record at an address into an item that is all zero; if there is one. */
+static GvStatus
+get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
+		   uint8_t *raw)
+{
+	int32_t		record_bytes = mirror->model.record_bytes;
+	const GvTable *table = mirror->tables[address[0]];
+	const GvDeviceRecord *record = (const GvDeviceRecord *) raw;
+
+	memcpy(item->address, address, sizeof(item->address));
+	if (table == NULL || table->noted[address[1]] == NULL ||
+		address[2] < 1 || address[2] > mirror->spec.refine_slots)
+		return GV_OK;
+	GV_CUDA_TRY(gv_download(raw, table->noted[address[1]] +
+							(int64_t) (address[2] - 1) * record_bytes,
+							record_bytes, mirror->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
+	if (record->low == 0)
+		return GV_OK;
+	item->rowid[0] = record->high >> 16;
+	item->rowid[1] = record->high & 0xFFFF;
+	item->rowid[2] = (uint16_t) record->low;
+	item->min = record->min;
+	item->step = record->step;
+	item->error = record->error;
+	memcpy(item->codes, raw + sizeof(GvDeviceRecord), mirror->spec.dims);
+	return GV_OK;
+}
+
+/* See gv_mirror_get_refine. */
+GvStatus
+gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
+				  GvRefineItem *items)
+{
+	size_t		stride = gv_refine_stride(mirror->spec.dims);
+	GvStatus	status = GV_OK;
+	uint8_t    *raw;
+
+	if (mirror->spec.refine_slots == 0)
+		return GV_INVALID;
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	raw = (uint8_t *) malloc(mirror->model.record_bytes);
+	if (raw == NULL)
+		return GV_NO_MEMORY;
+	memset((void *) items, 0, stride * n);
+	for (int32_t i = 0; i < n && status == GV_OK; i++)
+		status = get_record(mirror, addresses + 3 * (size_t) i,
+							(GvRefineItem *) ((char *) items + stride * i),
+							raw);
+	free(raw);
+	return status;
+}
+
+/* ----
+ * Mirrors made and dropped.
+ */
+
 static GvStatus
 make_memory(GvMirror *mirror)
 {
@@ -153,21 +782,11 @@ make_memory(GvMirror *mirror)
 										  cudaStreamNonBlocking));
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
 										 cudaEventDisableTiming));
-	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_codebooks,
-						   gv_array_length(spec, GV_CODEBOOKS) * 4));
-	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_centroids,
-						   gv_array_length(spec, GV_CENTROIDS) * 4));
-	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_lists,
-						   spec->nlists * sizeof(GvDeviceList)));
-	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_codebooks, 0,
-								gv_array_length(spec, GV_CODEBOOKS) * 4,
-								mirror->stream));
-	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_centroids, 0,
-								gv_array_length(spec, GV_CENTROIDS) * 4,
-								mirror->stream));
-	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_lists, 0,
-								spec->nlists * sizeof(GvDeviceList),
-								mirror->stream));
+	GV_TRY(alloc_cleared(&mirror->d_codebooks,
+						 gv_array_length(spec, GV_CODEBOOKS), mirror->stream));
+	GV_TRY(alloc_cleared(&mirror->d_centroids,
+						 gv_array_length(spec, GV_CENTROIDS), mirror->stream));
+	GV_TRY(alloc_cleared(&mirror->d_lists, spec->nlists, mirror->stream));
 	mirror->model.metric = spec->metric;
 	mirror->model.dims = spec->dims;
 	mirror->model.m = spec->m;
@@ -243,46 +862,14 @@ gv_gpu_bytes(const GvMirror *mirror)
 			gv_array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
 		mirror->spec.nlists * (int64_t) sizeof(GvDeviceList) +
 		half_bytes(&mirror->spec) +
-		(int64_t) mirror->staging.bytes + pool_bytes(mirror->pool) +
-		(mirror->record_pool != NULL ? pool_bytes(mirror->record_pool) +
+		(int64_t) mirror->staging.bytes + mirror->pool->bytes +
+		(mirror->record_pool != NULL ? mirror->record_pool->bytes +
 		 mirror->table_bytes : 0);
 }
 
-/*
- * Memory for `bytes` on their way, aligned for whatever they are; waits when
- * there is none.
+/* ----
+ * Arrays of the model.
  */
-static GvStatus
-staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
-{
-	GvStaging  *staging = &mirror->staging;
-	size_t		needed = 0;
-
-	(void) gv_carve(&needed, bytes);
-	if (staging->used + needed > staging->bytes)
-	{
-		size_t		wanted = staging->bytes > 0 ? staging->bytes * 2 :
-			first_staging(&mirror->spec);
-
-		GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
-		staging->used = 0;
-		if (wanted > MOST_STAGING)
-			wanted = MOST_STAGING;
-		if (wanted < needed)
-			wanted = needed;
-		if (wanted > staging->bytes)
-		{
-			(void) cudaFree(staging->d_memory);
-			(void) cudaFreeHost(staging->memory);
-			memset(staging, 0, sizeof(*staging));
-			GV_CUDA_TRY(cudaMallocHost((void **) &staging->memory, wanted));
-			GV_CUDA_TRY(cudaMalloc((void **) &staging->d_memory, wanted));
-			staging->bytes = wanted;
-		}
-	}
-	*offset = gv_carve(&staging->used, bytes);
-	return GV_OK;
-}
 
 /* See gv_mirror_put_array. */
 GvStatus
@@ -309,17 +896,15 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	GV_TRY(gv_choose_device(mirror->spec.device));
 	for (int64_t done = 0; done < n;)
 	{
-		int64_t		some = n - done;
+		int64_t		some = std::min(n - done, (int64_t) LEAST_STAGING / 4);
 		size_t		offset;
+		float	   *staged;
 
-		if (some > (int64_t) (LEAST_STAGING / 4))
-			some = LEAST_STAGING / 4;
 		GV_TRY(staging_take(mirror, some * 4, &offset));
-		memcpy(mirror->staging.memory + offset, (const float *) values + done,
-			   some * 4);
-		GV_CUDA_TRY(cudaMemcpyAsync(d_array + first + done,
-									mirror->staging.memory + offset, some * 4,
-									cudaMemcpyHostToDevice, mirror->stream));
+		staged = (float *) (mirror->staging.memory + offset);
+		memcpy(staged, (const float *) values + done, some * 4);
+		GV_CUDA_TRY(gv_upload(d_array + first + done, staged, some,
+							  mirror->stream));
 		done += some;
 	}
 	if (array == GV_CENTROIDS && n > 0)
@@ -345,9 +930,38 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	if (array == GV_PARENTS || array == GV_PARENT_OFFSETS)
 		return GV_OK;
 	GV_TRY(gv_choose_device(mirror->spec.device));
-	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, n * 4,
-								cudaMemcpyDeviceToHost, mirror->stream));
+	GV_CUDA_TRY(gv_download((float *) values, d_array + first, n,
+							mirror->stream));
 	return gv_cuda_status(cudaStreamSynchronize(mirror->stream));
+}
+
+/* ----
+ * Lists.
+ */
+
+/* Where the arrays of a chunk of n blocks lie, relative to its first. */
+struct ChunkShape
+{
+	size_t		t;
+	size_t		rowids;
+	size_t		keys;
+	size_t		codes;
+	size_t		bytes;
+};
+
+static ChunkShape
+chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
+{
+	ChunkShape	shape;
+
+	shape.t = n * 4;
+	shape.rowids = shape.t + n * GV_BLOCK * 4;
+	shape.keys = shape.rowids + n * GV_BLOCK * 6;
+	shape.codes = shape.keys + n * (size_t) block->keys_bytes;
+	shape.bytes = live_only ? shape.t :
+		shape.codes + n * GV_BLOCK * (size_t) block->code_bytes;
+	shape.bytes = (shape.bytes + 255) / 256 * 256;
+	return shape;
 }
 
 /*
@@ -511,24 +1125,24 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 			   (size_t) n * GV_BLOCK * shape->code_bytes);
 	}
 	if (n > 0)
-		GV_TRY(gv_noted_status(cudaMemcpyAsync(d_memory, memory, way.bytes,
-											   cudaMemcpyHostToDevice,
-											   mirror->stream)));
+		GV_TRY(gv_noted_status(gv_cuda_status(
+			   gv_upload(d_memory, memory, way.bytes, mirror->stream))));
 
 	/* 3. into its place */
 	note_live(mirror, list, chunk);
 	entry.d_blocks = list->d_blocks;
 	entry.nblocks = list->nblocks;
 	entry.nlive = (uint32_t) list->nlive;
-	GV_LAUNCH(place_kernel, n * GV_WARP / THREADS + 1, THREADS, 0,
-			  mirror->stream, *shape, n, (const uint32_t *) d_memory,
-			  (const float *) (d_memory + way.t),
-			  (const uint16_t *) (d_memory + way.rowids),
-			  (const uint32_t *) (d_memory + way.keys),
-			  live_only ? NULL : d_memory + way.codes,
-			  list->d_blocks + (int64_t) chunk->first * shape->block_bytes,
-			  mirror->d_lists + chunk->list, entry);
-	GV_TRY(gv_noted_status(cudaGetLastError()));
+	GV_TRY(gv_noted_status(
+			   gv_launch(place_kernel, n * GV_WARP / THREADS + 1, THREADS, 0,
+						 mirror->stream, *shape, n, (uint32_t *) d_memory,
+						 (float *) (d_memory + way.t),
+						 (uint16_t *) (d_memory + way.rowids),
+						 (uint32_t *) (d_memory + way.keys),
+						 live_only ? NULL : d_memory + way.codes,
+						 list->d_blocks +
+						 (int64_t) chunk->first * shape->block_bytes,
+						 mirror->d_lists + chunk->list, entry)));
 	return mirror_changed(mirror);
 }
 
@@ -545,10 +1159,9 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 		(uint32_t) block >= mirror->lists[list].nblocks)
 		return GV_INVALID;
 	GV_TRY(gv_choose_device(mirror->spec.device));
-	GV_CUDA_TRY(cudaMemcpyAsync(mirror->raw, mirror->lists[list].d_blocks +
-								(int64_t) block * shape->block_bytes,
-								shape->block_bytes, cudaMemcpyDeviceToHost,
-								mirror->stream));
+	GV_CUDA_TRY(gv_download(mirror->raw, mirror->lists[list].d_blocks +
+							(int64_t) block * shape->block_bytes,
+							shape->block_bytes, mirror->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
 	for (int p = 0; p < shape->code_bytes; p++)
 		for (int i = 0; i < GV_BLOCK; i++)
@@ -573,663 +1186,3 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 	return GV_OK;
 }
 
-/* ----
- * Refine records in the device's memory, by address.
- *
- * As in the portable engine they lie by page of the index, and a table of
- * tables leads to them.  A page's records are an extent of a pool.
- */
-
-#define TABLE_BYTES		((int64_t) GV_TABLE_PAGES * (int64_t) sizeof(void *))
-
-/* The host's note of a table of pages. */
-struct GvTable
-{
-	uint8_t   **d_pages;		/* [GV_TABLE_PAGES] on the device */
-	uint8_t    *noted[GV_TABLE_PAGES];	/* what is in it */
-};
-
-/* A page whose records the device has no memory for yet. */
-struct GvNewPage
-{
-	uint8_t   **d_place;		/* in its table */
-	uint8_t    *d_records;
-};
-
-static int64_t
-page_bytes(const GvMirrorSpec *spec)
-{
-	return (int64_t) spec->refine_slots * gv_record_bytes(spec->dims);
-}
-
-static int64_t
-expected_pages(const GvMirrorSpec *spec)
-{
-	return spec->refine_records / spec->refine_slots + 1;
-}
-
-/* About what the records of a mirror will take. */
-static int64_t
-records_size(const GvMirrorSpec *spec)
-{
-	if (spec->refine_slots == 0)
-		return 0;
-	return expected_pages(spec) * page_bytes(spec) +
-		(expected_pages(spec) / GV_TABLE_PAGES + 2) * TABLE_BYTES;
-}
-
-/* A new mirror's part. */
-static GvStatus
-records_create(GvMirror *mirror)
-{
-	const GvMirrorSpec *spec = &mirror->spec;
-
-	if (spec->refine_slots == 0)
-		return GV_OK;
-	mirror->model.refine_slots = spec->refine_slots;
-	mirror->model.record_bytes = gv_record_bytes(spec->dims);
-	mirror->tables = (GvTable **) calloc(GV_TABLE_PAGES, sizeof(GvTable *));
-	if (mirror->tables == NULL)
-		return GV_NO_MEMORY;
-	GV_TRY(pool_create(page_bytes(spec), expected_pages(spec),
-					   &mirror->record_pool));
-	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_tables, TABLE_BYTES));
-	mirror->table_bytes = TABLE_BYTES;
-	mirror->model.d_tables = mirror->d_tables;
-	return gv_cuda_status(cudaMemsetAsync(mirror->d_tables, 0, TABLE_BYTES,
-										  mirror->stream));
-}
-
-static void
-records_drop(GvMirror *mirror)
-{
-	for (int i = 0; mirror->tables != NULL && i < GV_TABLE_PAGES; i++)
-		if (mirror->tables[i] != NULL)
-		{
-			(void) cudaFree(mirror->tables[i]->d_pages);
-			free(mirror->tables[i]);
-		}
-	pool_drop(mirror->record_pool);
-	(void) cudaFree(mirror->d_tables);
-	free(mirror->tables);
-}
-
-/* Write a pointer to the device's memory, behind all that was sent before. */
-static GvStatus
-upload_pointer(GvMirror *mirror, void *d_place, const void *pointer)
-{
-	size_t		offset;
-
-	GV_TRY(staging_take(mirror, 256, &offset));
-	memcpy(mirror->staging.memory + offset, &pointer, sizeof(pointer));
-	return gv_cuda_status(cudaMemcpyAsync(d_place,
-										  mirror->staging.memory + offset,
-										  sizeof(pointer),
-										  cudaMemcpyHostToDevice,
-										  mirror->stream));
-}
-
-/* The table of pages that begin with a word. */
-static GvStatus
-need_table(GvMirror *mirror, uint16_t word)
-{
-	GvTable    *table;
-	GvStatus	status;
-
-	if (mirror->tables[word] != NULL)
-		return GV_OK;
-	table = (GvTable *) calloc(1, sizeof(GvTable));
-	if (table == NULL)
-		return GV_NO_MEMORY;
-	status = gv_cuda_status(cudaMalloc((void **) &table->d_pages,
-									   TABLE_BYTES));
-	if (status != GV_OK)
-	{
-		free(table);
-		return status;
-	}
-	/* noted once the device knows it, because who has no memory tries again */
-	status = gv_cuda_status(cudaMemsetAsync(table->d_pages, 0, TABLE_BYTES,
-											mirror->stream));
-	if (status == GV_OK)
-		status = upload_pointer(mirror, mirror->d_tables + word,
-								table->d_pages);
-	if (status != GV_OK)
-	{
-		(void) cudaFree(table->d_pages);
-		free(table);
-		return status;
-	}
-	mirror->tables[word] = table;
-	mirror->table_bytes += TABLE_BYTES;
-	return GV_OK;
-}
-
-/*
- * Clear pages, a block each, and enter them into their tables.  A page is new:
- * nothing but the copies of this mirror's stream knows it.
- */
-static __global__ void __launch_bounds__(THREADS)
-enter_kernel(const GvNewPage *pages, int64_t page_bytes)
-{
-	GvNewPage	page = pages[blockIdx.x];
-
-	for (int64_t i = threadIdx.x; i < page_bytes / 16; i += THREADS)
-		((uint4 *) page.d_records)[i] = make_uint4(0, 0, 0, 0);
-	if (threadIdx.x == 0)
-		*page.d_place = page.d_records;
-}
-
-/* Items [n], `stride` apart, to their places; a warp each. */
-static __global__ void __launch_bounds__(THREADS)
-record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
-{
-	int			i = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
-	int			lane = threadIdx.x % GV_WARP;
-	const GvRefineItem *item;
-	uint8_t    *record;
-
-	if (i >= n)
-		return;
-	item = (const GvRefineItem *) (items + (int64_t) i * stride);
-	record = model.d_tables[item->address[0]][item->address[1]] +
-		(int64_t) (item->address[2] - 1) * model.record_bytes;
-	if (lane == 0)
-		*(GvDeviceRecord *) record =
-			{item->min, item->step, item->error,
-			 (uint32_t) item->rowid[0] << 16 | item->rowid[1], item->rowid[2],
-			 {}};
-	for (int d = lane; d < model.dims; d += GV_WARP)
-		record[sizeof(GvDeviceRecord) + d] = item->codes[d];
-}
-
-/* Do the records of two items lie on one page? */
-static bool
-same_page(const GvRefineItem *a, const GvRefineItem *b)
-{
-	return a->address[0] == b->address[0] && a->address[1] == b->address[1];
-}
-
-/* See to the tables of all items; *npages: on how many pages they are. */
-static GvStatus
-need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
-			int32_t *npages)
-{
-	int32_t		dims = mirror->spec.dims;
-	const GvRefineItem *last = NULL;
-
-	*npages = 0;
-	for (int32_t i = 0; i < n; i++)
-	{
-		const GvRefineItem *item = gv_refine_item(items, dims, i);
-
-		if (last != NULL && same_page(item, last))
-			continue;
-		last = item;
-		++*npages;
-		GV_TRY(need_table(mirror, item->address[0]));
-	}
-	return GV_OK;
-}
-
-/*
- * Memory for the pages of all items that have none; they are noted, and have
- * to be entered even when there is not memory for all.
- */
-static GvStatus
-take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
-		   GvNewPage *pages, int32_t *nnew)
-{
-	GvStatus	status = GV_OK;
-
-	*nnew = 0;
-	for (int32_t i = 0; i < n && status == GV_OK; i++)
-	{
-		const uint16_t *address = gv_refine_item(items, mirror->spec.dims,
-												 i)->address;
-		GvTable    *table = mirror->tables[address[0]];
-		uint8_t    *d_records;
-		uint32_t	capacity;
-
-		if (table->noted[address[1]] != NULL)
-			continue;
-		status = pool_take(mirror->record_pool, 1, &d_records, &capacity);
-		if (status != GV_OK)
-			break;
-		table->noted[address[1]] = d_records;
-		pages[*nnew].d_place = table->d_pages + address[1];
-		pages[(*nnew)++].d_records = d_records;
-	}
-	return status;
-}
-
-/*
- * Put items in, up to the first failure.  One copy and two launches, however
- * many records: a call for each page would take longer than its bytes.
- */
-static GvStatus
-upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
-{
-	size_t		stride = gv_refine_stride(mirror->spec.dims);
-	size_t		bytes = 0;
-	size_t		offset;
-	size_t		items_at;
-	size_t		pages_at;
-	uint8_t    *memory;
-	uint8_t    *d_memory;
-	int32_t		npages;
-	int32_t		nnew;
-	GvStatus	status;
-
-	/* first, because tables are sent by way of the staging memory, too */
-	GV_TRY(need_tables(mirror, items, n, &npages));
-	pages_at = gv_carve(&bytes, npages * sizeof(GvNewPage));
-	items_at = gv_carve(&bytes, n * stride);
-	GV_TRY(staging_take(mirror, bytes, &offset));
-	memory = mirror->staging.memory + offset;
-	d_memory = mirror->staging.d_memory + offset;
-
-	status = take_pages(mirror, items, n, (GvNewPage *) (memory + pages_at),
-						&nnew);
-	if (status == GV_OK)
-		memcpy(memory + items_at, items, n * stride);
-	GV_TRY(gv_noted_status(cudaMemcpyAsync(d_memory, memory,
-										   status == GV_OK ? bytes : items_at,
-										   cudaMemcpyHostToDevice,
-										   mirror->stream)));
-	if (nnew > 0)
-	{
-		GV_LAUNCH(enter_kernel, nnew, THREADS, 0, mirror->stream,
-				  (const GvNewPage *) (d_memory + pages_at),
-				  page_bytes(&mirror->spec));
-		/* records without their pages would go nowhere */
-		GV_TRY(gv_noted_status(cudaGetLastError()));
-	}
-	if (status == GV_OK)
-		GV_LAUNCH(record_kernel,
-				  (n + THREADS / GV_WARP - 1) / (THREADS / GV_WARP), THREADS,
-				  0, mirror->stream, mirror->model, n, d_memory + items_at,
-				  (int) stride);
-	GV_TRY(gv_noted_status(cudaGetLastError()));
-	return status;
-}
-
-/* See gv_mirror_put_refine. */
-GvStatus
-gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
-{
-	GvStatus	status;
-	GvStatus	noted;
-
-	if (!gv_refine_items_valid(&mirror->spec, items, n))
-		return GV_INVALID;
-	if (n == 0)
-		return GV_OK;
-	GV_TRY(gv_choose_device(mirror->spec.device));
-	status = upload_items(mirror, items, n);
-	/* pages may have come, though no item did: searches wait for these, too */
-	noted = mirror_changed(mirror);
-	return status != GV_OK ? status : noted;
-}
-
-/* The record at an address into an item that is all zero; if there is one. */
-static GvStatus
-get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
-		   uint8_t *raw)
-{
-	int32_t		record_bytes = mirror->model.record_bytes;
-	const GvTable *table = mirror->tables[address[0]];
-	const GvDeviceRecord *record = (const GvDeviceRecord *) raw;
-
-	memcpy(item->address, address, sizeof(item->address));
-	if (table == NULL || table->noted[address[1]] == NULL ||
-		address[2] < 1 || address[2] > mirror->spec.refine_slots)
-		return GV_OK;
-	GV_CUDA_TRY(cudaMemcpyAsync(raw, table->noted[address[1]] +
-								(int64_t) (address[2] - 1) * record_bytes,
-								record_bytes, cudaMemcpyDeviceToHost,
-								mirror->stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
-	if (record->low == 0)
-		return GV_OK;
-	item->rowid[0] = record->high >> 16;
-	item->rowid[1] = record->high & 0xFFFF;
-	item->rowid[2] = (uint16_t) record->low;
-	item->min = record->min;
-	item->step = record->step;
-	item->error = record->error;
-	memcpy(item->codes, raw + sizeof(GvDeviceRecord), mirror->spec.dims);
-	return GV_OK;
-}
-
-/* See gv_mirror_get_refine. */
-GvStatus
-gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
-				  GvRefineItem *items)
-{
-	size_t		stride = gv_refine_stride(mirror->spec.dims);
-	GvStatus	status = GV_OK;
-	uint8_t    *raw;
-
-	if (mirror->spec.refine_slots == 0)
-		return GV_INVALID;
-	GV_TRY(gv_choose_device(mirror->spec.device));
-	raw = (uint8_t *) malloc(mirror->model.record_bytes);
-	if (raw == NULL)
-		return GV_NO_MEMORY;
-	memset((void *) items, 0, stride * n);
-	for (int32_t i = 0; i < n && status == GV_OK; i++)
-		status = get_record(mirror, addresses + 3 * (size_t) i,
-							(GvRefineItem *) ((char *) items + stride * i),
-							raw);
-	free(raw);
-	return status;
-}
-
-/* ----
- * The device's memory for blocks of lists.
- *
- * Lists grow, shrink and vanish; cudaMalloc for each would synchronize the
- * device.  The pool takes memory in large segments and hands out extents of
- * whole blocks.  An extent given back waits for a taker of the same capacity;
- * capacities are few (eight to every power of two), so takers come.  Segments
- * go back with the mirror.
- *
- * A segment is an eighth of what is expected, and the last no more than what
- * is left of that; a list too many then takes a quarter of a segment, not a
- * whole one.
- */
-
-#define STEPS			8		/* capacities to every power of two */
-#define NCAPACITIES		(STEPS * 30)
-/*
- * A budget may be exceeded by one: only what a list grows by is charged
- * before.
- */
-#define MIN_SEGMENT		(INT64_C(4) << 20)
-#define MAX_SEGMENT		(INT64_C(256) << 20)
-
-struct Segment
-{
-	Segment    *next;
-	uint8_t    *d_memory;
-};
-
-/* An extent that waits; the host's note of it. */
-struct Extent
-{
-	Extent	   *next;
-	uint8_t    *d_blocks;
-};
-
-struct GvPool
-{
-	int64_t		block_bytes;
-	int64_t		segment_blocks; /* of an ordinary segment */
-	int64_t		expected;		/* blocks that are to come, beyond segments */
-	int64_t		bytes;			/* of all segments */
-	Segment    *segments;
-	uint8_t    *d_free;			/* rest of the newest segment */
-	int64_t		nfree;			/* its blocks */
-	Extent	   *waiting[NCAPACITIES];
-	Extent	   *spare;			/* notes without an extent */
-};
-
-/* The number of the least capacity that holds nblocks, and that capacity. */
-static int
-capacity_for(uint32_t nblocks, uint32_t *capacity)
-{
-	uint64_t	base = 1;
-	int			number = 0;
-
-	if (nblocks <= STEPS)
-	{
-		*capacity = nblocks;
-		return (int) nblocks;
-	}
-	while (base * STEPS * 2 < nblocks)
-	{
-		base *= 2;
-		number += STEPS;
-	}
-	/* base * 8 < nblocks <= base * 16, in steps of base */
-	*capacity = (uint32_t) ((nblocks + base - 1) / base * base);
-	return number + (int) (*capacity / base);
-}
-
-/* Make a pool for blocks of a size; takes no memory of the device yet. */
-static GvStatus
-pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
-{
-	GvPool	   *made = (GvPool *) calloc(1, sizeof(GvPool));
-	int64_t		bytes = expected_blocks * block_bytes / 8;
-
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	if (bytes < MIN_SEGMENT)
-		bytes = MIN_SEGMENT;
-	if (bytes > MAX_SEGMENT)
-		bytes = MAX_SEGMENT;
-	made->block_bytes = block_bytes;
-	made->segment_blocks = bytes / block_bytes + 1;
-	made->expected = expected_blocks;
-	*pool = made;
-	return GV_OK;
-}
-
-/* Give all memory back. */
-static void
-pool_drop(GvPool *pool)
-{
-	if (pool == NULL)
-		return;
-	for (Segment *segment = pool->segments; segment != NULL;)
-	{
-		Segment    *next = segment->next;
-
-		(void) cudaFree(segment->d_memory);
-		free(segment);
-		segment = next;
-	}
-	for (int i = 0; i <= NCAPACITIES; i++)
-	{
-		Extent	   *extent = i < NCAPACITIES ? pool->waiting[i] : pool->spare;
-
-		while (extent != NULL)
-		{
-			Extent	   *next = extent->next;
-
-			free(extent);
-			extent = next;
-		}
-	}
-	free(pool);
-}
-
-/* Add a segment of at least nblocks; what is left of the last one is lost. */
-static GvStatus
-add_segment(GvPool *pool, int64_t nblocks)
-{
-	Segment    *segment = (Segment *) malloc(sizeof(Segment));
-	int64_t		wanted = pool->expected;
-	GvStatus	status;
-
-	if (segment == NULL)
-		return GV_NO_MEMORY;
-	if (wanted < pool->segment_blocks / 4)
-		wanted = pool->segment_blocks / 4;
-	if (wanted > pool->segment_blocks)
-		wanted = pool->segment_blocks;
-	if (nblocks < wanted)
-		nblocks = wanted;
-	status = gv_cuda_status(cudaMalloc((void **) &segment->d_memory,
-									   nblocks * pool->block_bytes));
-	if (status != GV_OK)
-	{
-		free(segment);
-		return status;
-	}
-	segment->next = pool->segments;
-	pool->segments = segment;
-	pool->bytes += nblocks * pool->block_bytes;
-	pool->expected -= nblocks;
-	pool->d_free = segment->d_memory;
-	pool->nfree = nblocks;
-	return GV_OK;
-}
-
-/* Memory for nblocks > 0 blocks, or some more. */
-static GvStatus
-pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
-		  uint32_t *capacity)
-{
-	int			number = capacity_for(nblocks, capacity);
-	Extent	   *extent = pool->waiting[number];
-
-	if (extent != NULL)
-	{
-		pool->waiting[number] = extent->next;
-		*blocks = extent->d_blocks;
-		extent->next = pool->spare;
-		pool->spare = extent;
-		return GV_OK;
-	}
-	if (*capacity > pool->nfree)
-		GV_TRY(add_segment(pool, *capacity));
-	*blocks = pool->d_free;
-	pool->d_free += *capacity * pool->block_bytes;
-	pool->nfree -= *capacity;
-	return GV_OK;
-}
-
-/* Give an extent back; without memory for the note it is lost until drop. */
-static void
-pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
-{
-	uint32_t	same;
-	int			number = capacity_for(capacity, &same);
-	Extent	   *extent = pool->spare;
-
-	if (extent != NULL)
-		pool->spare = extent->next;
-	else if ((extent = (Extent *) malloc(sizeof(Extent))) == NULL)
-		return;
-	extent->d_blocks = blocks;
-	extent->next = pool->waiting[number];
-	pool->waiting[number] = extent;
-}
-
-/* Bytes of the device that it holds. */
-static int64_t
-pool_bytes(const GvPool *pool)
-{
-	return pool->bytes;
-}
-
-/* ----
- * Half-precision copies of a mirror's centroids, for the filter of
- * coarsefilter.cu, and what rounding did to them.
- *
- * They are made on the device from the centroids that arrive.  The limits only
- * grow: centroids that are replaced leave them wider than need be, and right.
- */
-
-#define WARPS			(THREADS / GV_WARP)
-#define INFINITE		__int_as_float(0x7F800000)
-
-static int32_t
-half_dims(int32_t dims)
-{
-	return (dims + 15) / 16 * 16;
-}
-
-/* Bytes of the device. */
-static int64_t
-half_bytes(const GvMirrorSpec *spec)
-{
-	return (int64_t) spec->nlists *
-		(half_dims(spec->dims) * (int64_t) sizeof(uint16_t) +
-		 (int64_t) sizeof(float)) + (int64_t) sizeof(GvHalfLimits);
-}
-
-/* Zeros, as the centroids are at first. */
-GvStatus
-gv_gpu_half_create(GvMirror *mirror)
-{
-	GvDeviceModel *model = &mirror->model;
-	size_t		bytes;
-
-	model->half_dims = half_dims(model->dims);
-	bytes = (size_t) model->nlists * model->half_dims * sizeof(uint16_t);
-	GV_CUDA_TRY(cudaMalloc((void **) &model->d_half_centroids, bytes));
-	GV_CUDA_TRY(cudaMalloc((void **) &model->d_squares,
-						   model->nlists * sizeof(float)));
-	GV_CUDA_TRY(cudaMalloc((void **) &model->d_limits, sizeof(GvHalfLimits)));
-	GV_CUDA_TRY(cudaMemsetAsync(model->d_half_centroids, 0, bytes,
-								mirror->stream));
-	GV_CUDA_TRY(cudaMemsetAsync(model->d_squares, 0,
-								model->nlists * sizeof(float),
-								mirror->stream));
-	GV_CUDA_TRY(cudaMemsetAsync(model->d_limits, 0, sizeof(GvHalfLimits),
-								mirror->stream));
-	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
-}
-
-void
-gv_gpu_half_drop(GvMirror *mirror)
-{
-	(void) cudaFree(mirror->model.d_half_centroids);
-	(void) cudaFree(mirror->model.d_squares);
-	(void) cudaFree(mirror->model.d_limits);
-}
-
-/* Raise a limit to the root of a sum of squares. */
-static __device__ __forceinline__ void
-raise(float *limit, double square)
-{
-	float		root = (float) (sqrt(square) * (1.0 + 1e-6));
-
-	if (!(root < INFINITE))
-		root = INFINITE;
-	/* what is not negative ascends as its bits do */
-	atomicMax((unsigned *) limit, __float_as_uint(root));
-}
-
-/* Centroids first .. first + n - 1, a warp each. */
-static __global__ void __launch_bounds__(THREADS)
-centroids_to_half_kernel(GvDeviceModel model, int first, int n)
-{
-	int			lane = threadIdx.x % GV_WARP;
-	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
-	int64_t		list = first + i;
-	const float *centroid = model.d_centroids + list * model.dims;
-	GvHalfRounding<double> rounding;
-
-	if (i >= n)
-		return;
-	rounding = gv_to_half_vector<double>([=](int d)
-	{
-		return d < model.dims ? centroid[d] : 0.0f;
-	}, model.half_dims, model.d_half_centroids + list * model.half_dims);
-	if (lane == 0)
-	{
-		model.d_squares[list] = model.metric == GV_IP ? 0.0f :
-			(float) rounding.square;
-		raise(&model.d_limits->length, rounding.square);
-		raise(&model.d_limits->error, rounding.error);
-	}
-}
-
-/* Copies of the centroids that elements first .. first + n - 1 are in. */
-GvStatus
-gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
-{
-	const GvDeviceModel *model = &mirror->model;
-	int			row = (int) (first / model->dims);
-	int			nrows = (int) ((first + n - 1) / model->dims) - row + 1;
-
-	GV_LAUNCH(centroids_to_half_kernel, (nrows + WARPS - 1) / WARPS, THREADS,
-			  0,
-			  mirror->stream, *model, row, nrows);
-	return gv_cuda_status(cudaGetLastError());
-}

@@ -6,7 +6,7 @@
 #ifndef GV_GPU_MIRROR_H
 #define GV_GPU_MIRROR_H
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/device/device.h"
 #include "gpu/mirror/lengths.h"
 
 /*

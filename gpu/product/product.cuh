@@ -2,16 +2,13 @@
  * product.cuh
  *		A product of two matrices, all sums of which are looked at.
  *
- * become.cuh says how a struct tells what that is.
+ * product.h says how a struct, the epilogue, uses them.
  */
 #ifndef GV_PRODUCT_CUH
 #define GV_PRODUCT_CUH
 
-#include <stdint.h>
-
-#include "gpu/product/gv_product.h"
-#include "gpu/product/hopperloop.cuh"
-#include "gpu/product/loop.cuh"
+#include "gpu/product/mmaloop.cuh"
+#include "gpu/product/wgmma.cuh"
 
 #define GV_EPILOGUE_WARPS		4
 #define GV_EPILOGUE_THREADS		(GV_EPILOGUE_WARPS * GV_WARP)
@@ -132,7 +129,7 @@ gv_gpu_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
 		return gv_blas_matmul<WHOLE>(by->blas, matmul, epilogue, by->stream);
 	if (by->hopper && matmul->nrows > (WHOLE ? GV_SMALL_WHOLE :
 										GV_SMALL_ROWS) &&
-		gv_matmul_forced() != 0 && gv_gpu_hopper_multiplies())
+		gv_matmul_width != 0 && gv_gpu_hopper_multiplies())
 		return gv_hopper_matmul<WHOLE>(by, matmul, epilogue);
 	return gv_loop_matmul<WHOLE>(matmul, epilogue, by->overlap, by->stream);
 }

@@ -3,11 +3,9 @@
  *		What any choice of lists leaves to the scan: probes, and a numbering of
  *		the blocks in them.
  */
-#include <stdint.h>
-
-#include "gpu/common/bisect.cuh"
-#include "gpu/common/common.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/kbound.cuh"
+#include "gpu/device/warp.cuh"
+#include "gpu/device/warpselect.cuh"
 #include "gpu/search/search.h"
 
 /*

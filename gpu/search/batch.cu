@@ -363,16 +363,11 @@ gv_gpu_found_bytes(int32_t n, size_t *sample_at)
 								 * and more to do for each, than by parts of
 								 * 512 */
 
-static GV_TUNABLE int32_t gather_by = -1;	/* see gv_gpu_gather_by */
-
-#ifdef GV_TEST_BUILD
-/* See search.h. */
-void
-gv_gpu_gather_by(int32_t n)
-{
-	gather_by = n;
-}
-#endif
+/*
+ * Sub-batches of that many queries are scanned list by list, also where that
+ * is slower; 0: none are; negative: as is best.
+ */
+GV_TUNABLE int32_t gv_gather_by = -1;
 
 /*
  * Returns whether lists may be scanned for all queries that probe them, as far
@@ -381,11 +376,11 @@ gv_gpu_gather_by(int32_t n)
 static bool
 may_suit(const GvDeviceModel *model, const GvSearch *first, int32_t all)
 {
-	if (gather_by == 0 || first->condition != NULL || first->rank > 0 ||
+	if (gv_gather_by == 0 || first->condition != NULL || first->rank > 0 ||
 		model->shape.chunks > GV_INT8_CHUNKS ||
 		model->dims > GV_INT8_DIMS * model->m)
 		return false;
-	return gather_by > 0 ||
+	return gv_gather_by > 0 ||
 		(all >= LEAST_QUERIES && (int64_t) all * first->probes >=
 		 (int64_t) LEAST_PAIRS * model->nlists);
 }
@@ -398,7 +393,6 @@ suits(const GvBatch *batch, bool small)
 		gv_gpu_can_sift(batch);
 }
 
-/* See search.h. */
 void
 gv_gpu_place_gathered(const GvDeviceModel *model, GvSearcher *searcher,
 					  GvSearcher *stream, GvPlaces *places,
@@ -442,7 +436,7 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 		   GvGathered *gathered)
 {
 	const GvDeviceModel *model = &mirror->model;
-	int32_t		most = gather_by > 0 ? gather_by : PART_QUERIES;
+	int32_t		most = gv_gather_by > 0 ? gv_gather_by : PART_QUERIES;
 	int32_t		nparts = (all + most - 1) / most;
 	int64_t		npairs = 0;
 	int32_t		together;
@@ -478,10 +472,9 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 			gathered->parts[i].probes;
 	}
 	return gathered->nparts > 0 &&
-		(gather_by > 0 || npairs >= (int64_t) LEAST_PAIRS * model->nlists);
+		(gv_gather_by > 0 || npairs >= (int64_t) LEAST_PAIRS * model->nlists);
 }
 
-/* See search.h. */
 void
 gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
 					const GvSearch *searches, int32_t n, int32_t all,

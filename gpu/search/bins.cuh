@@ -13,11 +13,9 @@
  * An Item has a key, and before() as in warpselect.cuh.
  */
 #include <math.h>
-#include <stdint.h>
-
-#include "gpu/common/bisect.cuh"
-#include "gpu/common/common.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/kbound.cuh"
+#include "gpu/device/warp.cuh"
+#include "gpu/device/warpselect.cuh"
 
 #define GV_BINS				2048
 #define GV_BINS_THREADS		512

@@ -9,7 +9,7 @@
  * 16 bytes a lane, so that a record's are all on their way at once, and are
  * dealt to the lanes through shared memory.
  */
-#include "gpu/common/common.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/mirror/mirror.cuh"
 #include "gpu/search/answers.cuh"
 #include "gpu/search/search.h"
@@ -29,10 +29,10 @@ round_down(double value)
 	float		rounded;
 
 	if (value < -(double) FLT_MAX)
-		return __int_as_float(0xFF800000);
+		return -GV_INFINITY;
 	rounded = value > (double) FLT_MAX ? FLT_MAX : (float) value;
 	if ((double) rounded > value)
-		rounded = nextafterf(rounded, __int_as_float(0xFF800000));
+		rounded = nextafterf(rounded, -GV_INFINITY);
 	return rounded;
 }
 
@@ -81,7 +81,7 @@ product_bound(double product, double magnitude, double slack, double length,
 
 	if (!(magnitude < HUGE_SUM) || !(length < HUGE_LENGTH) ||
 		!(error < HUGE_SUM))
-		return __int_as_float(0xFF800000);
+		return -GV_INFINITY;
 	return round_down(bound);
 }
 

@@ -35,9 +35,9 @@
  * up to 2^16 times that: 3/64.  Beyond, or where it is not finite, the query
  * is scanned as others are.
  */
-#include "gpu/common/bisect.cuh"
-#include "gpu/common/common.cuh"
-#include "gpu/common/mma.cuh"
+#include "gpu/device/kbound.cuh"
+#include "gpu/device/warp.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/mirror/mirror.cuh"
 #include "gpu/search/listscan.cuh"
 #include "gpu/search/search.h"
@@ -256,7 +256,7 @@ find_margin(const GvDeviceModel &model, const GvListScan &lists,
 	{
 		return a + b;
 	}) + 0x1p-100f;
-	return margin < 1e30f ? margin : __int_as_float(0x7F800000);
+	return margin < 1e30f ? margin : GV_INFINITY;
 }
 
 /* A posting, some of whose bytes are on their way. */
@@ -320,7 +320,7 @@ find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
 	}
 	__syncthreads();
 	if (*count < k || k == 0)
-		return __int_as_float(0x7F800000);
+		return GV_INFINITY;
 	return gv_unordered(gv_find_bound([&](uint32_t i)
 	{
 		return keys[i];
@@ -402,7 +402,7 @@ launch_limit(const GvDeviceModel *model, const GvBatch *batch,
 {
 	if (model->shape.chunks != CHUNKS)
 		return launch_limit<CHUNKS - 1>(model, batch, lists, stream);
-	return gv_launch_early(false, limit_kernel<CHUNKS>, batch->n, LIMIT_THREADS,
+	return gv_launch(limit_kernel<CHUNKS>, batch->n, LIMIT_THREADS,
 						   CHUNKS * GV_CHUNK_BYTES, stream, *model, *batch,
 						   *lists);
 }
@@ -899,9 +899,8 @@ gv_gpu_begin_lists(const GvDeviceModel *model, const GvListScan *lists,
 {
 	int			nsubs = INT8_SUBS * lists->steps;
 
-	GV_CUDA_TRY(cudaMemsetAsync(lists->d_starts, 0,
-								model->nlists * sizeof(uint32_t), stream));
-	return gv_launch_early(false, codewords8_kernel,
+	GV_CUDA_TRY(gv_clear(lists->d_starts, model->nlists, stream));
+	return gv_launch(codewords8_kernel,
 						   (nsubs + TABLE_ROWS - 1) / TABLE_ROWS,
 						   LIMIT_THREADS, 0, stream, *model, *lists);
 }
@@ -929,20 +928,20 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvGathered *gathered,
 		PAIRS_TOGETHER * row_bytes(lists->steps);
 	int32_t		first = 0;
 
-	GV_TRY(gv_launch_early(false, group_kernel,
+	GV_TRY(gv_launch(group_kernel,
 						   (model->nlists + PAIR_THREADS - 1) / PAIR_THREADS,
 						   PAIR_THREADS, 0, stream, *model, *lists));
 	for (int i = 0; i < gathered->nparts; i++)
 	{
 		const GvBatch *part = &gathered->parts[i];
 
-		GV_TRY(gv_launch_early(false, pair_kernel,
+		GV_TRY(gv_launch(pair_kernel,
 							   (part->n * part->probes + PAIR_THREADS - 1) /
 							   PAIR_THREADS, PAIR_THREADS, 0, stream, *part,
 							   lists_from(lists, first)));
 		first += part->n;
 	}
-	return gv_launch_early(false, list_scan_kernel, lists->most_groups,
+	return gv_launch(list_scan_kernel, lists->most_groups,
 						   LIST_THREADS, bytes, stream, *model, *lists);
 }
 
@@ -951,7 +950,7 @@ GvStatus
 gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 			   const GvListScan *lists, int32_t first, cudaStream_t stream)
 {
-	return gv_launch_early(false, rescore_kernel, batch->n, RESCORE_THREADS,
+	return gv_launch(rescore_kernel, batch->n, RESCORE_THREADS,
 						   model->shape.chunks * GV_CHUNK_BYTES, stream,
 						   *model, *batch, lists_from(lists, first));
 }

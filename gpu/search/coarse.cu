@@ -122,53 +122,31 @@ coarse_kernel(GvDeviceModel model, GvBatch batch)
 		}
 }
 
-template <bool PRODUCT>
-static GvStatus
-launch_one(const GvDeviceModel *model, const GvBatch *batch,
-		   cudaStream_t stream)
-{
-	dim3		grid((model->nlists + TEAMS - 1) / TEAMS);
-
-	if (model->dims % 4 == 0)
-		return gv_launch_step(coarse_one_kernel<PRODUCT, true>, grid, THREADS,
-							  0, stream, model, batch);
-	return gv_launch_step(coarse_one_kernel<PRODUCT, false>, grid, THREADS, 0,
-						  stream, model, batch);
-}
-
-template <int QUERIES, bool PRODUCT>
+template <bool PRODUCT, bool ALIGNED>
 static GvStatus
 launch(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
 {
-	int			span = TEAMS * CENTROIDS;
-	dim3		grid((model->nlists + span - 1) / span,
-					 (batch->n + QUERIES - 1) / QUERIES);
+	int			queries = batch->n <= 4 ? 4 : 8;
+	dim3		grid(gv_blocks_for(model->nlists, TEAMS * CENTROIDS),
+					 gv_blocks_for(batch->n, queries));
 
-	if (model->dims % 4 == 0)
-		return gv_launch_step(coarse_kernel<QUERIES, PRODUCT, true>, grid,
-							  THREADS, 0, stream, model, batch);
-	return gv_launch_step(coarse_kernel<QUERIES, PRODUCT, false>, grid,
-						  THREADS, 0, stream, model, batch);
-}
-
-template <bool PRODUCT>
-static GvStatus
-launch_fitting(const GvDeviceModel *model, const GvBatch *batch,
-			   cudaStream_t stream)
-{
 	if (batch->n == 1)
-		return launch_one<PRODUCT>(model, batch, stream);
-	if (batch->n <= 4)
-		return launch<4, PRODUCT>(model, batch, stream);
-	return launch<8, PRODUCT>(model, batch, stream);
+		return gv_launch_step(coarse_one_kernel<PRODUCT, ALIGNED>,
+							  gv_blocks_for(model->nlists, TEAMS), THREADS, 0,
+							  stream, model, batch);
+	return gv_launch_step(queries == 4 ? coarse_kernel<4, PRODUCT, ALIGNED> :
+						  coarse_kernel<8, PRODUCT, ALIGNED>, grid, THREADS,
+						  0, stream, model, batch);
 }
 
-/* d_coarse [n][nlists] of a batch. */
+/* Launches what makes d_coarse [n][nlists] of a batch. */
 GvStatus
 gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return model->metric == GV_IP ?
-		launch_fitting<true>(model, batch, stream) :
-		launch_fitting<false>(model, batch, stream);
+	if (model->dims % 4 == 0)
+		return (model->metric == GV_IP ? launch<true, true> :
+				launch<false, true>) (model, batch, stream);
+	return (model->metric == GV_IP ? launch<true, false> :
+			launch<false, false>) (model, batch, stream);
 }

@@ -6,7 +6,7 @@
  * 4l + 3, so that it reads 16 bytes at once.  Dimensions that a vector does
  * not have are 0 and leave the sums as they are.
  */
-#include "gpu/common/common.cuh"
+#include "gpu/device/warp.cuh"
 
 #define GV_QUAD			4		/* lanes that share a score */
 #define GV_SUMS			16		/* partial sums of a score */

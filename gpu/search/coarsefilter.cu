@@ -17,7 +17,7 @@
  * the largest of any list):
  *	- |<q', c'> - <q, c>| <= E (C + F) + Q F, by Cauchy and Schwarz
  *	- sum differs from <q', c'> by at most (dims + 32) 2^-22 (Q + E)(C + F), in
- *	  whatever order it is made (gpu/product/gv_product.h)
+ *	  whatever order it is made (gpu/product/product.h)
  *	- the exact score, and |c|^2 and the last two roundings of a, have relative
  *	  errors below (dims / 16 + 32) 2^-24 of numbers below (Q + C + E + F)^2
  *	- underflow loses less than 2^-100
@@ -27,9 +27,8 @@
  * and a list that has no larger one has an approximate score up to
  * a_p + 2 eps: the margin.
  */
-#include "gpu/common/bisect.cuh"
-#include "gpu/common/common.cuh"
-#include "gpu/common/half.cuh"
+#include "gpu/device/kbound.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/product/product.cuh"
 #include "gpu/search/answers.cuh"
 #include "gpu/search/coarse.cuh"
@@ -89,34 +88,22 @@ queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
 		batch.approx.d_squares[query] = {rounding.square, rounding.error};
 }
 
-/* see gv_gpu_approximate_from and gv_gpu_scores_kept */
-static GV_TUNABLE int64_t approximate_from = -1;
-static GV_TUNABLE int64_t scores_kept = GV_SCORES_KEPT;
+/*
+ * The terms of exact scores from which on the filter is used, negative: as is
+ * best; and the scores that go to memory, negative: GV_SCORES_KEPT.
+ */
+GV_TUNABLE int64_t gv_coarse_filter_from = -1;
+GV_TUNABLE int64_t gv_scores_kept = -1;
 
 #ifdef GV_TEST_BUILD
 
-/* See search.h. */
-void
-gv_gpu_approximate_from(int64_t terms)
-{
-	approximate_from = terms;
-}
-
-/* See search.h. */
-void
-gv_gpu_scores_kept(int64_t scores)
-{
-	scores_kept = scores >= 0 ? scores : GV_SCORES_KEPT;
-}
-
-/* See search.h. */
-GvStatus
-gv_gpu_coarse_paths(GvSearcher *searcher, uint32_t ways[GV_COARSE_PATHS])
+/* Counts the queries of a searcher that went each way so far. */
+extern "C" GvStatus
+gv_gpu_coarse_paths(GvSearcher *searcher, uint32_t paths[GV_COARSE_PATHS])
 {
 	GV_TRY(gv_choose_device(searcher->device));
-	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_path_counts.memory,
-								GV_COARSE_PATHS * sizeof(uint32_t),
-								cudaMemcpyDeviceToHost, searcher->stream));
+	GV_CUDA_TRY(gv_download(paths, (uint32_t *) searcher->d_path_counts.memory,
+							GV_COARSE_PATHS, searcher->stream));
 	return gv_cuda_status(cudaStreamSynchronize(searcher->stream));
 }
 
@@ -129,12 +116,12 @@ least_queries(const GvDeviceModel *model, int32_t probes)
 	int64_t		terms = (int64_t) model->nlists * model->dims;
 	int64_t		least = probes <= GV_SIFT_MOST ? LEAST_TERMS : LEAST_OF_MANY;
 
-	if (approximate_from < 0 &&
+	if (gv_coarse_filter_from < 0 &&
 		terms * (int64_t) sizeof(float) > LARGE_CENTROIDS)
 		return 1;
-	least = ((approximate_from >= 0 ? approximate_from : least) + terms - 1) /
+	least = ((gv_coarse_filter_from >= 0 ? gv_coarse_filter_from : least) + terms - 1) /
 		terms;
-	return approximate_from >= 0 || least < MANY_QUERIES ? least :
+	return gv_coarse_filter_from >= 0 || least < MANY_QUERIES ? least :
 		MANY_QUERIES;
 }
 
@@ -147,11 +134,11 @@ gv_gpu_coarse_filter_pays(const GvDeviceModel *model, const GvBatch *batch)
 		batch->probes <= model->nlists / LEAST_FRACTION;
 }
 
-/* See search.h. */
 int32_t
 gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
 {
-	int64_t		rows = scores_kept / model->nlists;
+	int64_t		rows = (gv_scores_kept >= 0 ? gv_scores_kept :
+						GV_SCORES_KEPT) / model->nlists;
 	int64_t		exact = least_queries(model, probes) - 1;
 
 	if (probes > GV_MANY_PROBES ||
@@ -205,7 +192,7 @@ margin_of_lengths(const GvDeviceModel &model, float query, float query_error)
 	float		eps = (model.metric == GV_IP ? 1.0f : 2.0f) * dot +
 		all * all * (model.dims / 16 + 64) * 0x1p-24f + 0x1p-100f;
 
-	return eps < 1e30f ? 2.0f * 1.001f * eps : __int_as_float(0x7F800000);
+	return eps < 1e30f ? 2.0f * 1.001f * eps : GV_INFINITY;
 }
 
 /* Returns a query's margin in all lanes.  Called by a warp. */
@@ -288,7 +275,7 @@ put_run(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
 /*
  * Sums of queries and lists become approximate scores, ALL of which go to
  * memory or none, and the least of every run, which do: see
- * gpu/product/become.cuh.  Beyond the last list scores are infinite.
+ * gpu/product/product.h.  Beyond the last list scores are infinite.
  */
 template <bool ALL>
 struct ListScores : GvNoRow
@@ -306,7 +293,7 @@ struct ListScores : GvNoRow
 	{
 		/* such a load may be moved before what is stored of the run before */
 		return list < model.nlists ? __ldg(&model.d_squares[list]) :
-			__int_as_float(0x7F800000);
+			GV_INFINITY;
 	}
 
 	__device__ __forceinline__ Columns
@@ -330,7 +317,7 @@ struct ListScores : GvNoRow
 		int			nruns = gv_nruns(model.nlists);
 		float		weight = model.metric == GV_IP ? -1.0f : -2.0f;
 		float2		scores[TILES];
-		float		least = __int_as_float(0x7F800000);
+		float		least = GV_INFINITY;
 
 #pragma unroll
 		for (int j = 0; j < TILES; j++)

@@ -7,10 +7,9 @@
  * numbered through and dealt to warps.  S is computed as it is defined: fp32
  * table, fp32 sum in the order of the sub-quantizers, no contraction.
  */
-#include <stdint.h>
 #include <string.h>
 
-#include "gpu/common/common.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/search/answers.cuh"
 #include "gpu/search/listscan.cuh"
 #include "gpu/search/search.h"
@@ -66,19 +65,6 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 						 live,
 						 __fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
 	}
-}
-
-template <int THREADS>
-static GvStatus
-launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher)
-{
-	int			table_bytes = model->shape.chunks * GV_CHUNK_BYTES;
-	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, MOST_RESIDENT);
-
-	if (grid.x == 0)
-		return GV_OK;
-	return gv_launch_step(scan_kernel<THREADS>, grid, THREADS, table_bytes,
-						  searcher->stream, model, batch);
 }
 
 /* ----
@@ -381,7 +367,7 @@ struct Scan
 			batch.d_sampled[first_posting + (int64_t) place * GV_BLOCK +
 							lane] =
 				live >> lane & 1 ? gv_device_score(sum) :
-				__int_as_float(0x7F800000);
+				GV_INFINITY;
 		}
 	}
 
@@ -464,7 +450,7 @@ struct Scan
 
 			if ((some >> lane & 1) == 0)
 				batch.d_scores[first_posting + (int64_t) number * GV_BLOCK + lane] =
-					__int_as_float(0x7F800000);
+					GV_INFINITY;
 		}
 	}
 };
@@ -534,29 +520,16 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 
 template <int THREADS>
 static GvStatus
-launch_keyscan(const GvDeviceModel *model, const GvBatch *batch,
-			   GvSearcher *searcher,
-			   size_t table_bytes)
+launch(void (*kernel) (GvDeviceModel model, GvBatch batch), int resident,
+	   const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher)
 {
-	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, KEYSCAN_RESIDENT);
+	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, resident);
 
 	if (grid.x == 0)
 		return GV_OK;
-	return gv_launch_step(keyscan_kernel<THREADS>, grid, THREADS, table_bytes,
+	return gv_launch_step(kernel, grid, THREADS,
+						  model->shape.chunks * GV_CHUNK_BYTES,
 						  searcher->stream, model, batch);
-}
-
-/* See search.h. */
-static GvStatus
-keyscan(const GvDeviceModel *model, const GvBatch *batch,
-		GvSearcher *searcher)
-{
-	size_t		table_bytes = (size_t) model->shape.chunks * GV_CHUNK_BYTES;
-
-	if (table_bytes + sizeof(PostingBuffer<MANY_THREADS>) <=
-		gv_most_shared(searcher->device))
-		return launch_keyscan<MANY_THREADS>(model, batch, searcher, table_bytes);
-	return launch_keyscan<FEW_THREADS>(model, batch, searcher, table_bytes);
 }
 
 /* d_scores [n][postings] of a batch, or of the queries of d_overflowed. */
@@ -564,12 +537,20 @@ GvStatus
 gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)
 {
-	if (batch->tests > 0)
-		return keyscan(model, batch, searcher);
 	/* a lone query's blocks are few: they should be on many processors */
-	if (batch->n <= FEW_QUERIES)
-		return launch<64>(model, batch, searcher);
-	return launch<256>(model, batch, searcher);
+	if (batch->tests == 0 && batch->n <= FEW_QUERIES)
+		return launch<64>(scan_kernel<64>, MOST_RESIDENT, model, batch,
+						  searcher);
+	if (batch->tests == 0)
+		return launch<256>(scan_kernel<256>, MOST_RESIDENT, model, batch,
+						   searcher);
+	if (model->shape.chunks * GV_CHUNK_BYTES +
+		sizeof(PostingBuffer<MANY_THREADS>) <=
+		gv_most_shared(searcher->device))
+		return launch<MANY_THREADS>(keyscan_kernel<MANY_THREADS>,
+									KEYSCAN_RESIDENT, model, batch, searcher);
+	return launch<FEW_THREADS>(keyscan_kernel<FEW_THREADS>, KEYSCAN_RESIDENT,
+							   model, batch, searcher);
 }
 
 /* ----

@@ -9,10 +9,7 @@
  * constant.  So a look-up is that, a load, an addition, and half an operation
  * for masks.
  */
-#include <stdint.h>
-
-#include "gpu/common/common.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/search/search.h"
 
 #define GV_CHUNK_BYTES	(2 * GV_CHUNK * GV_CODEWORDS * 4)	/* of the table */
@@ -20,6 +17,38 @@
 #define GV_CHUNK_WORDS	(GV_CHUNK / 4)	/* of codes */
 #define GV_MOST_WAVES	4
 #define GV_KEPT			64		/* probes of a query that are */
+
+/*
+ * The id of a posting: its row id's 48 bits, as in a block, which decide
+ * between equal scores, and the probe.
+ */
+static __device__ __forceinline__ uint64_t
+gv_posting_id(uint32_t high, uint32_t low, int probe)
+{
+	return (uint64_t) high << 32 | low << 16 | (uint32_t) probe;
+}
+
+/*
+ * Which probe does block b of a search belong to?  starts [n + 1] ascends from
+ * 0; the last probe that starts at or before b and is not empty.
+ */
+static __device__ __forceinline__ int
+gv_probe_of(const uint32_t *starts, int n, uint32_t b)
+{
+	int			low = 0;
+	int			high = n - 1;
+
+	while (low < high)
+	{
+		int			middle = (low + high + 1) / 2;
+
+		if (starts[middle] <= b)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
+}
 
 /* Add the table entries of four bytes, eight codes, lowest first. */
 static __device__ __forceinline__ float
@@ -236,7 +265,7 @@ gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
 				 uint32_t high, uint32_t low, int probe)
 {
 	batch.d_scores[to] = live >> threadIdx.x % GV_WARP & 1 ?
-		gv_device_score(score) : __int_as_float(0x7F800000);
+		gv_device_score(score) : GV_INFINITY;
 	if (batch.d_ids != NULL)
 		batch.d_ids[to] = gv_posting_id(high, low, probe);
 }

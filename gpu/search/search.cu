@@ -183,8 +183,8 @@ run_graph(const GvDeviceModel *model, const GvBatch *batch,
 
 #ifdef GV_TEST_BUILD
 
-/* See search.h. */
-void
+/* Reads how a searcher's small batches were launched, on both streams. */
+extern "C" void
 gv_gpu_graph_counts(const GvSearcher *searcher, GvGraphCounts *counts)
 {
 	*counts = searcher->counts;
@@ -408,18 +408,6 @@ wait_rest(GvSearcher *searcher)
  */
 #define MOST_EXPECTED	8
 
-/* Bytes that one part of a batch may have, of four under way. */
-static GvStatus
-find_most_work(int32_t device, int64_t *most)
-{
-	size_t		nfree;
-	size_t		total;
-
-	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
-	*most = gv_gpu_stream_bytes(total) - gv_blas_bytes(device, 0);
-	return GV_OK;
-}
-
 /* Also of a searcher that is half made. */
 static void
 drop_searcher(GvSearcher *searcher)
@@ -440,48 +428,57 @@ drop_searcher(GvSearcher *searcher)
 	free(searcher);
 }
 
-/* A lane on a device, and the second one if `lanes` is 2. */
+/*
+ * Makes what a searcher has: its stream, and unless it is the second stream
+ * itself, that.
+ */
 static GvStatus
-make_streams(int32_t device, int nstreams, GvSearcher **searcher)
+fill_searcher(GvSearcher *searcher, bool is_second)
+{
+	int32_t		device = searcher->device;
+	size_t		nfree;
+	size_t		total;
+
+	searcher->hopper = gv_has_hopper(device);
+	searcher->in.pinned = true;
+	searcher->out.pinned = true;
+	GV_TRY(gv_choose_device(device));
+	GV_CUDA_TRY(cudaStreamCreateWithFlags(&searcher->stream,
+										  cudaStreamNonBlocking));
+	GV_TRY(gv_gpu_nsms(&searcher->nsms));
+	GV_TRY(gv_gpu_overlaps(&searcher->overlap));
+	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
+	/* of one sub-batch, of four in flight */
+	searcher->most_work = gv_gpu_stream_bytes(total) -
+		gv_blas_bytes(device, 0);
+	GV_TRY(gv_blas_create(device, 0, searcher->stream, &searcher->blas));
+	if (is_second)
+		return GV_OK;
+#ifdef GV_TEST_BUILD
+	/* the queries of both streams are counted there */
+	GV_TRY(gv_buffer_need(&searcher->d_path_counts,
+						  GV_COARSE_PATHS * sizeof(unsigned)));
+	GV_CUDA_TRY(gv_clear((char *) searcher->d_path_counts.memory,
+						 searcher->d_path_counts.bytes, searcher->stream));
+#endif
+	searcher->second_stream = (GvSearcher *) calloc(1, sizeof(GvSearcher));
+	if (searcher->second_stream == NULL)
+		return GV_NO_MEMORY;
+	searcher->second_stream->device = device;
+	return fill_searcher(searcher->second_stream, true);
+}
+
+/* See gv_searcher. */
+static GvStatus
+create_searcher(int32_t device, GvSearcher **searcher)
 {
 	GvSearcher *made = (GvSearcher *) calloc(1, sizeof(GvSearcher));
-	int			number;
 	GvStatus	status;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->device = device;
-	made->hopper = gv_has_hopper(device);
-	made->in.pinned = true;
-	made->out.pinned = true;
-	status = gv_choose_device(device);
-	if (status == GV_OK)
-		status = gv_cuda_status(cudaStreamCreateWithFlags(&made->stream,
-														  cudaStreamNonBlocking));
-	if (status == GV_OK)
-		status = gv_cuda_status(cudaGetDevice(&number));
-	if (status == GV_OK)
-		status = gv_cuda_status(cudaDeviceGetAttribute(&made->nsms,
-													   cudaDevAttrMultiProcessorCount,
-													   number));
-#ifdef GV_TEST_BUILD
-	/* both lanes count there, of which the second is made first */
-	if (status == GV_OK && nstreams > 1)
-		status = gv_buffer_need(&made->d_path_counts,
-								GV_COARSE_PATHS * sizeof(unsigned));
-	if (status == GV_OK && nstreams > 1)
-		status = gv_cuda_status(cudaMemsetAsync(made->d_path_counts.memory, 0,
-												made->d_path_counts.bytes,
-												made->stream));
-#endif
-	if (status == GV_OK)
-		status = gv_gpu_overlaps(&made->overlap);
-	if (status == GV_OK)
-		status = find_most_work(device, &made->most_work);
-	if (status == GV_OK)
-		status = gv_blas_create(device, 0, made->stream, &made->blas);
-	if (status == GV_OK && nstreams > 1)
-		status = make_streams(device, nstreams - 1, &made->second_stream);
+	status = fill_searcher(made, false);
 	if (status != GV_OK)
 	{
 		drop_searcher(made);
@@ -489,13 +486,6 @@ make_streams(int32_t device, int nstreams, GvSearcher **searcher)
 	}
 	*searcher = made;
 	return GV_OK;
-}
-
-/* See gv_searcher. */
-static GvStatus
-create_searcher(int32_t device, GvSearcher **searcher)
-{
-	return make_streams(device, 2, searcher);
 }
 
 /* Tell the askers where their answers will be. */
@@ -528,9 +518,8 @@ grow_work(GvSearcher *searcher, size_t bytes)
 	GV_TRY(wait_rest(searcher));
 	drop_graphs(searcher);
 	GV_TRY(gv_buffer_need(&searcher->d_work, bytes));
-	return gv_cuda_status(cudaMemsetAsync(searcher->d_work.memory, 0,
-										  searcher->d_work.bytes,
-										  searcher->stream));
+	return gv_cuda_status(gv_clear((char *) searcher->d_work.memory,
+								   searcher->d_work.bytes, searcher->stream));
 }
 
 /* Memory for what comes from the host, and what goes back. */
@@ -578,13 +567,6 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 	return grow_work(searcher, most_bytes);
 }
 
-/* Bytes from the start of an array to the end of another behind it. */
-static size_t
-span(const void *first, const void *last, size_t last_bytes)
-{
-	return (const char *) last - (const char *) first + last_bytes;
-}
-
 /* A part whose queries and answers are copied, as kernels see it. */
 static GvBatch
 copied_part(const GvBatch *batch)
@@ -604,28 +586,25 @@ copied_part(const GvBatch *batch)
 static GvStatus
 copy_in(const GvBatch *batch, cudaStream_t stream)
 {
-	return gv_cuda_status(cudaMemcpyAsync(batch->d_queries, batch->in_queries,
-										  span(batch->in_queries,
-											   batch->in_params, batch->n *
-											   sizeof(GvSearchParams)),
-										  cudaMemcpyHostToDevice, stream));
+	const char *in = (const char *) batch->in_queries;
+
+	return gv_cuda_status(gv_upload((char *) batch->d_queries, in,
+									(const char *) (batch->in_params +
+													batch->n) - in, stream));
 }
 
 static GvStatus
 copy_out(const GvBatch *batch, cudaStream_t stream)
 {
 	size_t		nhits = (size_t) batch->n * batch->capacity;
+	char	   *out = (char *) batch->out_probed;
+	char	   *end = batch->out_bounds != NULL ?
+		(char *) (batch->out_bounds + nhits) :
+		(char *) (batch->out_hits + nhits);
 
-	GV_CUDA_TRY(cudaMemcpyAsync(batch->out_probed, batch->d_probed,
-								batch->out_bounds != NULL ?
-								span(batch->out_probed, batch->out_bounds,
-									 nhits * sizeof(GvBound)) :
-								span(batch->out_probed, batch->out_hits,
-									 nhits * sizeof(GvHit)),
-								cudaMemcpyDeviceToHost, stream));
-	return gv_cuda_status(cudaMemcpyAsync(batch->out_found, batch->d_found,
-										  batch->n * sizeof(GvFound),
-										  cudaMemcpyDeviceToHost, stream));
+	GV_CUDA_TRY(gv_download(out, (char *) batch->d_probed, end - out, stream));
+	return gv_cuda_status(gv_download(batch->out_found, batch->d_found,
+									  batch->n, stream));
 }
 
 /* Start a part whose queries and answers are copied. */
@@ -911,13 +890,11 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 
 		place_given(searcher, model, searches + done, n - done, &given);
 		upload_given(model, &given, searches + done, in);
-		GV_CUDA_TRY(cudaMemcpyAsync(given.batch.d_queries, in, given.in_bytes,
-									cudaMemcpyHostToDevice,
-									searcher->stream));
+		GV_CUDA_TRY(gv_upload((char *) given.batch.d_queries, in,
+							  given.in_bytes, searcher->stream));
 		GV_TRY(gv_gpu_bound(model, &given.batch, searcher->stream));
-		GV_CUDA_TRY(cudaMemcpyAsync(out, given.batch.d_bounds,
-									given.out_bytes, cudaMemcpyDeviceToHost,
-									searcher->stream));
+		GV_CUDA_TRY(gv_download((char *) out, (char *) given.batch.d_bounds,
+								given.out_bytes, searcher->stream));
 		for (int32_t i = 0; i < given.batch.n; i++)
 			searches[done + i].bounds = out +
 				(size_t) i * given.batch.capacity;

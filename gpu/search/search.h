@@ -16,7 +16,7 @@ extern "C"
 }
 
 #include "gpu/mirror/mirror.h"
-#include "gpu/product/gv_product.h"
+#include "gpu/product/product.h"
 
 /* The parameters of one search; the kernels' part of GvSearch. */
 struct GvSearchParams
@@ -102,7 +102,7 @@ struct GvSlices
 	uint32_t	n;				/* of a query; 0 and 1: there is no first pass */
 	uint32_t	least;			/* items of a slice that is worth a block */
 	uint32_t	capacity;		/* items that a slice may leave */
-	int32_t		by;				/* see gv_gpu_select_by */
+	int32_t		by;				/* gv_select_by */
 	uint32_t   *d_thresholds;	/* [queries][n] */
 	uint32_t   *d_counts;		/* [queries][n] items left; beyond the
 								 * capacity: not all are there */
@@ -480,38 +480,5 @@ extern GvStatus gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 
 /* search.cu */
 extern "C" bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);
-
-#ifdef GV_TEST_BUILD
-
-/*
- * coarsefilter.cu: from how many terms of exact scores on a batch goes this
- * way, and another number of scores than GV_SCORES_KEPT; negative: as is best
- */
-extern "C" void gv_gpu_approximate_from(int64_t terms);
-extern "C" void gv_gpu_scores_kept(int64_t scores);
-
-/* How many of a searcher's queries went each way so far. */
-extern "C" GvStatus gv_gpu_coarse_paths(GvSearcher *searcher,
-										uint32_t ways[GV_COARSE_PATHS]);
-
-/*
- * select.cu: lists (1), postings (2) or both (3) go in two passes also where
- * one block a query is better, or, by 0, only where that cannot select;
- * negative: as is best.  A piece has `piece` items, however many pieces the
- * device has use for; 0: as is best.
- */
-extern "C" void gv_gpu_select_by(int32_t what, int32_t piece);
-
-/*
- * batch.cu: parts of n queries are gathered, also where that is slower; 0:
- * none; negative: as is best
- */
-extern "C" void gv_gpu_gather_by(int32_t n);
-
-/* search.cu: how a searcher's small batches were launched, on both streams */
-extern "C" void gv_gpu_graph_counts(const GvSearcher *searcher,
-									GvGraphCounts *counts);
-
-#endif							/* GV_TEST_BUILD */
 
 #endif							/* GV_SEARCH_H */

@@ -8,10 +8,12 @@
  * longer for one query (RESULTS, "card").  Beyond GV_MANY_PROBES and
  * GV_MANY_POSTINGS, CUB's radix sort.
  */
+#include <algorithm>
+
 #include <cub/device/device_radix_sort.cuh>
 
-#include "gpu/common/bisect.cuh"
-#include "gpu/common/common.cuh"
+#include "gpu/device/kbound.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/mirror/mirror.cuh"
 #include "gpu/search/answers.cuh"
 #include "gpu/search/bins.cuh"
@@ -204,7 +206,7 @@ struct PostingSource
 	{
 		uint32_t	key = gv_ordered(scores[i]);
 
-		return key < gv_ordered(__int_as_float(0x7F800000)) ? key :
+		return key < gv_ordered(GV_INFINITY) ? key :
 			GV_SIFT_NONE;
 	}
 
@@ -354,21 +356,17 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 #define MAX_SLICES		64		/* two lanes of a warp have their counts */
 #define LEAST_SLICE		8192	/* items of memory that make a slice */
 
-#define BY_LISTS		1		/* bits of select_by */
+/*
+ * Lists (1), postings (2) or both (3) go in two passes also where one block a
+ * query is better, or, by 0, only where that cannot select; negative: as is
+ * best.  A slice has gv_least_slice items, however many slices there are; 0:
+ * as is best.
+ */
+GV_TUNABLE int32_t gv_select_by = -1;
+GV_TUNABLE int32_t gv_least_slice = 0;
+
+#define BY_LISTS		1		/* bits of gv_select_by */
 #define BY_POSTINGS		2
-
-static GV_TUNABLE int32_t select_by = -1;	/* see gv_gpu_select_by */
-static GV_TUNABLE int32_t least_slice = LEAST_SLICE;
-
-#ifdef GV_TEST_BUILD
-/* See search.h. */
-void
-gv_gpu_select_by(int32_t what, int32_t slice)
-{
-	select_by = what;
-	least_slice = slice > 0 ? slice : LEAST_SLICE;
-}
-#endif
 
 /* -- sources: the items of a query, and what becomes of those selected */
 
@@ -504,7 +502,7 @@ struct PostingItems
 	{
 		uint32_t	key = gv_ordered(__ldcg(scores + i));
 
-		return key < gv_ordered(__int_as_float(0x7F800000)) ? key : NO_KEY;
+		return key < gv_ordered(GV_INFINITY) ? key : NO_KEY;
 	}
 
 	static __device__ __forceinline__ Item
@@ -1054,12 +1052,6 @@ struct CubSort
 	}
 };
 
-static int
-blocks_for(int64_t n)
-{
-	return (int) ((n + NTHREADS - 1) / NTHREADS);
-}
-
 /* Lists ascend already, and the sort is stable. */
 static __global__ void
 list_items_kernel(const float *scores, int n, uint64_t *items)
@@ -1097,12 +1089,12 @@ sort_lists(const GvDeviceModel *model, const GvBatch *batch,
 	GV_TRY(sort.take_memory(searcher, n));
 	for (int query = 0; query < batch->n; query++)
 	{
-		GV_LAUNCH(list_items_kernel, blocks_for(n), NTHREADS, 0, stream,
-				  batch->d_coarse + query * n, (int) n, sort.first);
+		GV_TRY(gv_launch(list_items_kernel, gv_blocks_for(n, NTHREADS),
+						 NTHREADS, 0, stream, batch->d_coarse + query * n,
+						 (int) n, sort.first));
 		GV_TRY(sort.run(n, 32, 64, stream));
-		GV_LAUNCH(number_kernel, 1, NTHREADS, 0, stream, *model, *batch, query,
-				  sort.second);
-		GV_CUDA_TRY(cudaGetLastError());
+		GV_TRY(gv_launch(number_kernel, 1, NTHREADS, 0, stream, *model, *batch, query,
+				  sort.second));
 	}
 	return GV_OK;
 }
@@ -1136,7 +1128,7 @@ posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 		return;
 	if (i / GV_BLOCK < batch.d_found[query].nblocks)
 		key = gv_ordered(batch.d_scores[(int64_t) query * batch.postings + i]);
-	if (key < gv_ordered(__int_as_float(0x7F800000)))
+	if (key < gv_ordered(GV_INFINITY))
 	{
 		int			probe;
 		const uint8_t *block = block_at(model, batch, query, (uint32_t) i,
@@ -1153,7 +1145,7 @@ static __global__ void
 sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 				   const SortItem *items)
 {
-	uint32_t	dead = gv_ordered(__int_as_float(0x7F800000));
+	uint32_t	dead = gv_ordered(GV_INFINITY);
 	int64_t		k = min((int64_t) batch.d_params[query].capacity, n);
 	int64_t		i = (int64_t) blockIdx.x * NTHREADS + threadIdx.x;
 	uint64_t	rowid;
@@ -1199,16 +1191,15 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 		GV_TRY(sort.take_memory(searcher, n));
 	for (int query = 0; query < batch->n && n > 0; query++)
 	{
-		GV_LAUNCH(posting_items_kernel, blocks_for(n), NTHREADS, 0, stream,
-				  *model, *batch, query, n, sort.first);
+		GV_TRY(gv_launch(posting_items_kernel, gv_blocks_for(n, NTHREADS),
+						 NTHREADS, 0, stream, *model, *batch, query, n,
+						 sort.first));
 		GV_TRY(sort.run(n, ROWID_BIT, SORT_BITS, stream));
-		GV_LAUNCH(sorted_hits_kernel,
-				  blocks_for(n < batch->capacity ? n : batch->capacity),
-				  NTHREADS, 0, stream, *model, *batch, query, n, sort.second);
-		GV_CUDA_TRY(cudaGetLastError());
+		GV_TRY(gv_launch(sorted_hits_kernel,
+				  gv_blocks_for(n < batch->capacity ? n : batch->capacity, NTHREADS),
+				  NTHREADS, 0, stream, *model, *batch, query, n, sort.second));
 	}
-	GV_LAUNCH(sorted_found_kernel, batch->n, NTHREADS, 0, stream, *batch);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_launch(sorted_found_kernel, batch->n, NTHREADS, 0, stream, *batch);
 }
 
 /* -- the steps of a batch */
@@ -1221,21 +1212,17 @@ static void
 place_slices(GvSlices *slices, int nsms, int32_t n, int64_t nitems, int32_t k,
 			 size_t item_bytes, char *memory, size_t *bytes)
 {
-	int64_t		most = 2 * (int64_t) nsms / n;
-	int32_t		room = k <= FEW / 4 ? FEW : MANY;
+	int32_t		least = gv_least_slice > 0 ? gv_least_slice : LEAST_SLICE;
+	int64_t		most = gv_least_slice > 0 ? MAX_SLICES :
+		2 * (int64_t) nsms / n;
 
-	if (least_slice != LEAST_SLICE)
-		most = MAX_SLICES;
-	if (most > nitems / least_slice)
-		most = nitems / least_slice;
-	if (most > MAX_SLICES)
-		most = MAX_SLICES;
+	most = std::min({most, nitems / least, (int64_t) MAX_SLICES});
 	if (most <= 1)
 		return;
 	slices->n = (uint32_t) most;
-	slices->least = (uint32_t) least_slice / 2;
+	slices->least = (uint32_t) least / 2;
 	/* two slices leave more than half of the k each */
-	slices->capacity = (uint32_t) (k < room / 4 ? room / 4 : k);
+	slices->capacity = (uint32_t) std::max(k, (k <= FEW / 4 ? FEW : MANY) / 4);
 	gv_place(&slices->d_thresholds, memory, bytes, n * most);
 	gv_place(&slices->d_counts, memory, bytes, n * most);
 	gv_place((char **) &slices->d_items, memory, bytes,
@@ -1251,14 +1238,14 @@ gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 					GvBatch *batch, char *memory, size_t *bytes)
 {
 	/* a test's graph is one way's */
-	batch->list_slices.by = select_by;
-	if (select_by != 0 && model->nlists > GV_MOST_PICKED &&
+	batch->list_slices.by = gv_select_by;
+	if (gv_select_by != 0 && model->nlists > GV_MOST_PICKED &&
 		batch->probes <= GV_MANY_PROBES &&
 		!gv_gpu_coarse_filter_pays(model, batch))
 		place_slices(&batch->list_slices, searcher->nsms, batch->n,
 					 model->nlists, batch->probes, sizeof(GvNearestList),
 					 memory, bytes);
-	if (select_by != 0 && batch->tests == 0 && !batch->by_lists &&
+	if (gv_select_by != 0 && batch->tests == 0 && !batch->by_lists &&
 		!gv_gpu_sorts_postings(batch))
 		place_slices(&batch->posting_slices, searcher->nsms, batch->n,
 					 batch->postings, batch->capacity,
@@ -1291,7 +1278,6 @@ launch_passes(const GvDeviceModel *model, const GvBatch *batch,
 						  MANY * item_bytes, stream, model, batch);
 }
 
-/* See search.h. */
 bool
 gv_gpu_sorts_postings(const GvBatch *batch)
 {
@@ -1299,7 +1285,6 @@ gv_gpu_sorts_postings(const GvBatch *batch)
 		batch->postings > MAX_POSTINGS;
 }
 
-/* See search.h. */
 bool
 gv_gpu_can_sift(const GvBatch *batch)
 {
@@ -1314,7 +1299,7 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 {
 	if (batch->probes > GV_MANY_PROBES)
 		return sort_lists(model, batch, searcher);
-	if ((select_by > 0 && (select_by & BY_LISTS) != 0) ||
+	if ((gv_select_by > 0 && (gv_select_by & BY_LISTS) != 0) ||
 		batch->list_slices.n > 1 || (batch->probes > GV_SIFT_MOST &&
 									 model->nlists > GV_MOST_PICKED))
 		return launch_passes<ListItems>(model, batch, searcher,
@@ -1335,7 +1320,7 @@ gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 {
 	if (gv_gpu_sorts_postings(batch))
 		return sort_postings(model, batch, searcher);
-	if ((select_by > 0 && (select_by & BY_POSTINGS) != 0) ||
+	if ((gv_select_by > 0 && (gv_select_by & BY_POSTINGS) != 0) ||
 		batch->posting_slices.n > 1 || !gv_gpu_can_sift(batch))
 		return launch_passes<PostingItems>(model, batch, searcher,
 										   batch->capacity);

@@ -27,10 +27,8 @@
  *		void go_on(Note &note, uint64_t id) const	... and what that leads to
  *		void keep(uint32_t rank, const Note &note) const	of those chosen
  */
-#include <stdint.h>
-
-#include "gpu/common/bisect.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/device/kbound.cuh"
+#include "gpu/device/warpselect.cuh"
 
 #define GV_SIFT_THREADS		512
 #define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
@@ -81,47 +79,6 @@ gv_sift_mine()
 
 	return (lane / GV_SIFT_RUN * WARPS + warp) * GV_SIFT_RUN +
 		lane % GV_SIFT_RUN;
-}
-
-/*
- * A key that at least k items are not beyond, if there are k.  bounds is
- * shared and aligned to 16 bytes.  One barrier.
- */
-template <int KEYS, int WARPS>
-static __device__ __forceinline__ uint32_t
-gv_sift_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
-{
-	int			lane = threadIdx.x % GV_WARP;
-	int			each = (k + WARPS - 1) / WARPS;
-	uint32_t	least = keys[0];
-	uint32_t	bound = 0;
-
-#pragma unroll
-	for (int r = 1; r < KEYS; r++)
-		least = min(least, keys[r]);
-#pragma unroll
-	for (int size = 2; size <= GV_WARP; size *= 2)
-#pragma unroll
-		for (int stride = size / 2; stride > 0; stride /= 2)
-		{
-			uint32_t	other = __shfl_xor_sync(GV_FULL_WARP, least, stride);
-			bool		up = (lane & size) == 0;
-
-			least = up == ((lane & stride) == 0) ? min(least, other) :
-				max(least, other);
-		}
-	least = __shfl_sync(GV_FULL_WARP, least, each - 1);
-	if (lane == 0)
-		bounds[threadIdx.x / GV_WARP] = least;
-	__syncthreads();
-#pragma unroll
-	for (int w = 0; w < WARPS; w += 4)
-	{
-		uint4		some = *(const uint4 *) &bounds[w];
-
-		bound = max(bound, max(max(some.x, some.y), max(some.z, some.w)));
-	}
-	return bound;
 }
 
 /* Put an item there, if there is room; count goes on in any case. */

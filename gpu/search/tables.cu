@@ -7,8 +7,7 @@
  * that make the chunks of its table, which read them from the host's memory
  * and leave them in the device's.  Entries are gv_table's to the last bit.
  */
-#include "gpu/common/common.cuh"
-#include "gpu/common/half.cuh"
+#include "gpu/device/warp.cuh"
 #include "gpu/mirror/mirror.cuh"
 #include "gpu/search/search.h"
 
@@ -183,7 +182,7 @@ gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 					 (batch->n + TOGETHER - 1) / TOGETHER);
 
 	/* it is the first step: there is none to overlap */
-	return gv_launch_early(false, batch->n <= FEW ? table_kernel<1> :
-						   table_kernel<TOGETHER>, grid, THREADS, 0, stream,
-						   *model, *batch);
+	return gv_launch(batch->n <= FEW ? table_kernel<1> :
+					 table_kernel<TOGETHER>, grid, THREADS, 0, stream, *model,
+					 *batch);
 }

@@ -203,7 +203,6 @@ most_items(int64_t columns, int64_t k)
 	return most;
 }
 
-/* See rows.cuh. */
 bool
 gv_multi_fits(int64_t columns, int64_t k)
 {
@@ -223,7 +222,6 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 						   stream, *call, (uint32_t) most);
 }
 
-/* See rows.cuh. */
 GvStatus
 gv_rows_multi(GvSelector *selector, const GvRowsCall *call,
 			  cudaStream_t stream)

@@ -6,9 +6,7 @@
 #ifndef GV_ROWS_CUH
 #define GV_ROWS_CUH
 
-#include <stdint.h>
-
-#include "gpu/common/bisect.cuh"
+#include "gpu/device/kbound.cuh"
 #include "gpu/select/select.h"
 
 #define GV_NO_ITEM		(~UINT64_C(0))	/* after every item */

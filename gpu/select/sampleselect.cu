@@ -35,7 +35,6 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_segmented_radix_sort.cuh>
 
-#include "gpu/common/gv_group.h"
 #include "gpu/select/rows.cuh"
 
 #define THREADS			512		/* of a block that counts */
@@ -539,9 +538,8 @@ launch(GvRowsCall call, Levels levels, int nblocks, cudaStream_t stream)
 							  dim3(nblocks), dim3(THREADS), arguments, bytes,
 							  stream));
 #else
-	GV_LAUNCH(sampleselect_kernel, nblocks, THREADS, bytes, stream, call,
+	return gv_launch(sampleselect_kernel, nblocks, THREADS, bytes, stream, call,
 			  levels);
-	return gv_cuda_status(cudaGetLastError());
 #endif
 }
 
@@ -572,12 +570,6 @@ write_kernel(GvRowsCall call, const uint64_t *sorted, uint32_t capacity)
 					  sorted[2 * row * capacity + i % call.k]);
 }
 
-static unsigned
-blocks_for(int64_t n)
-{
-	return (unsigned) ((n + THREADS - 1) / THREADS);
-}
-
 /* Sorts many short rows side by side, a block of CUB's a row. */
 static GvStatus
 sort_side_by_side(GvSelector *selector, uint64_t *d_items, int64_t rows,
@@ -588,9 +580,8 @@ sort_side_by_side(GvSelector *selector, uint64_t *d_items, int64_t rows,
 
 	GV_TRY(gv_buffer_need(&selector->d_small, 2 * sizeof(uint32_t) * rows));
 	d_ends = (uint32_t *) selector->d_small.memory;
-	GV_LAUNCH(ends_kernel, blocks_for(rows), THREADS, 0, stream, d_ends,
-			  (uint32_t) rows, capacity);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_TRY(gv_launch(ends_kernel, gv_blocks_for(rows, THREADS), THREADS, 0,
+					 stream, d_ends, (uint32_t) rows, capacity));
 	GV_CUDA_TRY(cub::DeviceSegmentedRadixSort::SortKeys(
 					NULL, bytes, (const uint64_t *) NULL, (uint64_t *) NULL,
 					2 * rows * capacity, (int) rows, d_ends, d_ends + rows));
@@ -614,9 +605,9 @@ sort_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
 		for (int64_t i = 0; i < call->rows; i++)
 			GV_TRY(sort_items(selector, d_items + 2 * i * capacity, capacity,
 							  stream));
-	GV_LAUNCH(write_kernel, blocks_for(call->rows * call->k), THREADS, 0,
-			  stream, *call, (const uint64_t *) d_items + capacity, capacity);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_launch(write_kernel,
+					 gv_blocks_for(call->rows * call->k, THREADS), THREADS, 0,
+					 stream, *call, d_items + capacity, capacity);
 }
 
 /* Returns the items gathered of a row: as many as a block sorts, at least. */
@@ -628,7 +619,6 @@ capacity_for(int64_t k)
 	return k + (k / 8 > 4096 ? k / 8 : 4096);
 }
 
-/* See rows.cuh. */
 size_t
 gv_sample_bytes(int64_t k)
 {
@@ -639,7 +629,6 @@ gv_sample_bytes(int64_t k)
 	return bytes + bytes / 4;
 }
 
-/* See rows.cuh. */
 GvStatus
 gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
 			   cudaStream_t stream)
@@ -668,8 +657,7 @@ gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
 		some.d_positions += first * call->k;
 		some.d_selected += first * call->k;
 		some.rows = call->rows - first < step ? call->rows - first : step;
-		GV_CUDA_TRY(cudaMemsetAsync(d_shared, 0, sizeof(Shared) * nteams,
-									stream));
+		GV_CUDA_TRY(gv_clear(d_shared, nteams, stream));
 		GV_TRY(launch(some, levels, nblocks, stream));
 		if (large)
 			GV_TRY(sort_rows(selector, &some, levels.d_items,
@@ -778,12 +766,10 @@ struct Quantiles
 static GvStatus
 run_level(const Quantiles *q, uint64_t *d_items, int64_t capacity)
 {
-	GV_CUDA_TRY(cudaMemcpyAsync(q->d_buckets, &q->buckets, sizeof(Buckets),
-								cudaMemcpyHostToDevice, q->stream));
-	GV_LAUNCH(bucket_kernel, BLOCKS_A_SM * q->selector->nsms, THREADS,
+	GV_CUDA_TRY(gv_upload(q->d_buckets, &q->buckets, 1, q->stream));
+	return gv_launch(bucket_kernel, BLOCKS_A_SM * q->selector->nsms, THREADS,
 			  SAMPLE_BYTES, q->stream, q->d_values, q->n, q->d_buckets,
 			  d_items, (uint32_t) capacity);
-	return gv_cuda_status(cudaGetLastError());
 }
 
 static GvStatus
@@ -792,8 +778,7 @@ count_buckets(Quantiles *q)
 	GV_TRY(gv_buffer_need(&q->selector->d_small, sizeof(Buckets)));
 	q->d_buckets = (Buckets *) q->selector->d_small.memory;
 	GV_TRY(run_level(q, NULL, 0));
-	GV_CUDA_TRY(cudaMemcpyAsync(&q->buckets, q->d_buckets, sizeof(Buckets),
-								cudaMemcpyDeviceToHost, q->stream));
+	GV_CUDA_TRY(gv_download(&q->buckets, q->d_buckets, 1, q->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(q->stream));
 	for (int b = 0; b < BUCKETS; b++)
 		q->starts[b + 1] = q->starts[b] + q->buckets.counts[b];
@@ -829,9 +814,9 @@ gather_items(Quantiles *q, int64_t *count)
 	if (q->n <= SAMPLED)
 	{
 		GV_TRY(gv_buffer_need(items, 2 * sizeof(uint64_t) * *count));
-		GV_LAUNCH(items_kernel, blocks_for(q->n), THREADS, 0, q->stream,
-				  q->d_values, q->n, (uint64_t *) items->memory);
-		return gv_cuda_status(cudaGetLastError());
+		return gv_launch(items_kernel, gv_blocks_for(q->n, THREADS), THREADS,
+						 0, q->stream, q->d_values, q->n,
+						 (uint64_t *) items->memory);
 	}
 	GV_TRY(count_buckets(q));
 	for (int32_t i = 0; i < q->nranks; i++)
@@ -849,8 +834,7 @@ static GvStatus
 answer_exactly(Quantiles *q)
 {
 	GvSelector *selector = q->selector;
-	size_t		rank_bytes = sizeof(int64_t) * (size_t) q->nranks;
-	size_t		bytes = sizeof(float) * (size_t) q->nranks;
+	size_t		rank_bytes = sizeof(int64_t) + sizeof(float);
 	uint64_t   *d_items;
 	int64_t    *d_ranks;
 	float	   *d_quantiles;
@@ -867,17 +851,14 @@ answer_exactly(Quantiles *q)
 
 		q->rank_errors[i] = q->ranks[i] - (q->starts[b] - q->kept[b]);
 	}
-	GV_TRY(gv_buffer_need(&selector->d_sort, rank_bytes + bytes));
+	GV_TRY(gv_buffer_need(&selector->d_sort, rank_bytes * q->nranks));
 	d_ranks = (int64_t *) selector->d_sort.memory;
 	d_quantiles = (float *) (d_ranks + q->nranks);
-	GV_CUDA_TRY(cudaMemcpyAsync(d_ranks, q->rank_errors, rank_bytes,
-								cudaMemcpyHostToDevice, q->stream));
-	GV_LAUNCH(pick_kernel, blocks_for(q->nranks), THREADS, 0, q->stream,
-			  (const uint64_t *) d_items + count, (const int64_t *) d_ranks,
-			  q->nranks, d_quantiles);
-	GV_CUDA_TRY(cudaGetLastError());
-	GV_CUDA_TRY(cudaMemcpyAsync(q->quantiles, d_quantiles, bytes,
-								cudaMemcpyDeviceToHost, q->stream));
+	GV_CUDA_TRY(gv_upload(d_ranks, q->rank_errors, q->nranks, q->stream));
+	GV_TRY(gv_launch(pick_kernel, gv_blocks_for(q->nranks, THREADS), THREADS, 0,
+					 q->stream, d_items + count, d_ranks, q->nranks,
+					 d_quantiles));
+	GV_CUDA_TRY(gv_download(q->quantiles, d_quantiles, q->nranks, q->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(q->stream));
 	for (int32_t i = 0; i < q->nranks; i++)
 		q->rank_errors[i] = 0;
@@ -905,7 +886,6 @@ answer_by_splitters(Quantiles *q)
 	return GV_OK;
 }
 
-/* See select.h. */
 extern "C" GvStatus
 gv_gpu_quantiles(GvSelector *selector, const float *d_values, int64_t n,
 				 const int64_t *ranks, int32_t nranks, bool approximate,

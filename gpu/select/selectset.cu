@@ -4,10 +4,9 @@
  *		and GV_SET_QUANTILES, whose row comes in chunks and is selected from
  *		as a whole.
  */
+#include <algorithm>
 #include <stdlib.h>
 
-#include "gpu/common/gv_group.h"
-#include "gpu/common/gv_sets.h"
 #include "gpu/select/rows.cuh"
 
 #define SPARSE		16			/* columns for each value wanted, at least, for
@@ -16,21 +15,15 @@
 #define GRANULES	(INT64_C(16) << 20) /* bytes that a device may round
 										 * allocations up by */
 
-/* See select.h. */
 extern "C" GvStatus
 gv_gpu_selector(GvSelector **selector)
 {
 	GvSelector *made = (GvSelector *) calloc(1, sizeof(GvSelector));
 	GvStatus	status;
-	int			device;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
-	status = gv_cuda_status(cudaGetDevice(&device));
-	if (status == GV_OK)
-		status = gv_cuda_status(cudaDeviceGetAttribute(
-									&made->nsms,
-									cudaDevAttrMultiProcessorCount, device));
+	status = gv_gpu_nsms(&made->nsms);
 	if (status == GV_OK)
 		status = gv_gpu_overlaps(&made->overlap);
 	if (status != GV_OK)
@@ -53,7 +46,6 @@ gv_gpu_selector_drop(GvSelector *selector)
 	free(selector);
 }
 
-/* See select.h. */
 extern "C" GvSelectMethod
 gv_gpu_select_choose(const GvSelect *spec)
 {
@@ -65,7 +57,6 @@ gv_gpu_select_choose(const GvSelect *spec)
 		GV_SELECT_SAMPLE;
 }
 
-/* See select.h. */
 extern "C" GvStatus
 gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
 				   const float *d_values, uint32_t *d_positions,
@@ -131,8 +122,7 @@ begin(SelectSet *set)
 	GV_TRY(gv_choose_device(set->spec.device));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&set->stream,
 										  cudaStreamNonBlocking));
-	GV_CUDA_TRY(cudaMalloc((void **) &set->d_values,
-						   sizeof(float) * (size_t) set->spec.nrows));
+	GV_CUDA_TRY(gv_device_alloc(&set->d_values, set->spec.nrows));
 	return gv_gpu_selector(&set->selector);
 }
 
@@ -140,10 +130,8 @@ static GvStatus
 begin_select(SelectSet *set)
 {
 	GV_TRY(begin(set));
-	GV_CUDA_TRY(cudaMalloc((void **) &set->d_positions,
-						   sizeof(uint32_t) * (size_t) set->spec.k));
-	return gv_cuda_status(cudaMalloc((void **) &set->d_selected,
-									 sizeof(float) * (size_t) set->spec.k));
+	GV_CUDA_TRY(gv_device_alloc(&set->d_positions, set->spec.k));
+	return gv_cuda_status(gv_device_alloc(&set->d_selected, set->spec.k));
 }
 
 static GvStatus
@@ -211,12 +199,6 @@ quantiles_create(const GvSetSpec *spec, void **state)
 	return create(spec, begin_quantiles, state);
 }
 
-static bool
-is_stopped(const GvStop *stop)
-{
-	return stop != NULL && stop->requested(stop->arg);
-}
-
 static GvStatus
 select_put(void *state, GvSetInput input, const void *items, int64_t first,
 		   int64_t n, const GvStop *stop)
@@ -231,14 +213,12 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 	}
 	for (int64_t i = 0; i < n; i += CHUNK)
 	{
-		int64_t		count = n - i < CHUNK ? n - i : CHUNK;
+		int64_t		count = std::min(n - i, CHUNK);
 
-		if (is_stopped(stop))
+		if (gv_is_stopped(stop))
 			return GV_CANCELED;
-		GV_CUDA_TRY(cudaMemcpyAsync(set->d_values + first + i,
-									(const float *) items + i,
-									sizeof(float) * (size_t) count,
-									cudaMemcpyHostToDevice, set->stream));
+		GV_CUDA_TRY(gv_upload(set->d_values + first + i,
+							  (const float *) items + i, count, set->stream));
 		GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	}
 	return GV_OK;
@@ -252,7 +232,7 @@ select_run(void *state, GvSetDone *done, const GvStop *stop)
 	GvSelect	spec = {1, set->spec.nrows, set->spec.k,
 	(GvSelectMethod) set->spec.method};
 
-	if (is_stopped(stop))
+	if (gv_is_stopped(stop))
 		return GV_CANCELED;
 	GV_TRY(gv_choose_device(set->spec.device));
 	GV_TRY(gv_gpu_select_rows(set->selector, &spec, set->d_values,
@@ -269,7 +249,7 @@ quantiles_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	SelectSet  *set = (SelectSet *) state;
 
-	if (is_stopped(stop))
+	if (gv_is_stopped(stop))
 		return GV_CANCELED;
 	GV_TRY(gv_choose_device(set->spec.device));
 	GV_TRY(gv_gpu_quantiles(set->selector, set->d_values, set->spec.nrows,
@@ -288,9 +268,7 @@ get_positions(SelectSet *set, int64_t first, int64_t n, int64_t *positions)
 	/* 32 bits go to the upper half of the output, and are widened in order */
 	uint32_t   *narrow = (uint32_t *) (positions + n) - n;
 
-	GV_CUDA_TRY(cudaMemcpyAsync(narrow, set->d_positions + first,
-								sizeof(uint32_t) * (size_t) n,
-								cudaMemcpyDeviceToHost, set->stream));
+	GV_CUDA_TRY(gv_download(narrow, set->d_positions + first, n, set->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	for (int64_t i = 0; i < n; i++)
 	{
@@ -313,9 +291,8 @@ select_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 	GV_TRY(gv_choose_device(set->spec.device));
 	if (output == GV_SET_POSITIONS)
 		return get_positions(set, first, n, (int64_t *) items);
-	GV_CUDA_TRY(cudaMemcpyAsync(items, set->d_selected + first,
-								sizeof(float) * (size_t) n,
-								cudaMemcpyDeviceToHost, set->stream));
+	GV_CUDA_TRY(gv_download((float *) items, set->d_selected + first, n,
+							set->stream));
 	return gv_cuda_status(cudaStreamSynchronize(set->stream));
 }
 

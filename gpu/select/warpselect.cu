@@ -3,7 +3,7 @@
  *		WarpSelect over rows of a matrix.
  *
  * Source: Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
- * 2017: section 4.2 is gpu/common/warpselect.cuh, which says where it differs;
+ * 2017: section 4.2 is gpu/device/warpselect.cuh, which says where it differs;
  * here is what surrounds it, the division of large rows.
  *
  * Section 4.2 gives a row to a warp and decomposes long rows recursively.
@@ -14,11 +14,14 @@
  * k-th key is a bound for the whole row, so warps of a block share the least
  * one through shared memory, and blocks of a row through the device's.
  */
+#include <algorithm>
+
+#include "gpu/device/warpselect.cuh"
 #include "gpu/select/rows.cuh"
 
 #define AHEAD			4		/* loads in flight, of a thread */
 #define LEAST_PIECE		4096	/* values */
-#define MOST_PIECES		64		/* of a row: one block merges them */
+#define MOST_PIECES		INT64_C(64) /* of a row: one block merges them */
 #define OFTEN			8		/* values of a thread between exchanges of the
 								 * bound */
 
@@ -147,13 +150,10 @@ warpselect_kernel(GvRowsCall call, uint32_t pieces, RowState *states,
 static int64_t
 pieces_of(const GvSelector *selector, const GvRowsCall *call)
 {
-	int64_t		pieces = 2 * (int64_t) selector->nsms / call->rows;
+	int64_t		pieces = std::min({2 * (int64_t) selector->nsms / call->rows,
+		call->columns / LEAST_PIECE, MOST_PIECES});
 
-	if (pieces > call->columns / LEAST_PIECE)
-		pieces = call->columns / LEAST_PIECE;
-	if (pieces > MOST_PIECES)
-		pieces = MOST_PIECES;
-	return pieces < 1 ? 1 : pieces;
+	return std::max(pieces, INT64_C(1));
 }
 
 template <int NW, int NT, int WARPS>
@@ -172,9 +172,7 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 							  sizeof(RowState) * (size_t) call->rows));
 		d_found = (GvNearestList *) selector->d_work.memory;
 		d_states = (RowState *) ((char *) d_found + found);
-		GV_CUDA_TRY(cudaMemsetAsync(d_states, 0,
-									sizeof(RowState) * (size_t) call->rows,
-									stream));
+		GV_CUDA_TRY(gv_clear(d_states, call->rows, stream));
 	}
 	/* nothing begins before a memset is over */
 	return gv_launch_early(selector->overlap && pieces == 1,
@@ -184,7 +182,6 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 						   (uint32_t) pieces, d_states, d_found);
 }
 
-/* See rows.cuh. */
 GvStatus
 gv_rows_warp(GvSelector *selector, const GvRowsCall *call,
 			 cudaStream_t stream)

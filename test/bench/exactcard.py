@@ -49,8 +49,6 @@ def load(library):
     lib.bench_search.argtypes = [pointer, pointer, pointer]
     lib.bench_times.argtypes = [pointer, pointer, ctypes.c_int32, pointer]
     lib.bench_get.argtypes = [pointer, pointer, pointer]
-    lib.gv_gpu_exact_ways.argtypes = [pointer]
-    lib.gv_gpu_exact_hopper_forbid.argtypes = [ctypes.c_bool]
     return lib
 
 
@@ -142,9 +140,7 @@ class Ours:
         return positions, distances
 
     def ways(self):
-        ways = (ctypes.c_int64 * 2)()
-        self.lib.gv_gpu_exact_ways(ways)
-        return list(ways)
+        return list((ctypes.c_int64 * 2).in_dll(self.lib, "gv_exact_ways"))
 
     def yard(self):
         """Seconds of cuBLAS's bare product."""
@@ -275,9 +271,10 @@ def run_batch(lib, what, metric, x, q, args):
     print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
           f"{after[1] - before[1]:,} slowly, of all runs")
     if args.ways:
-        lib.gv_gpu_exact_hopper_forbid(True)
+        no_hopper = ctypes.c_bool.in_dll(lib, "gv_exact_no_hopper")
+        no_hopper.value = True
         other = timed(lambda: ours.search(q), 1)
-        lib.gv_gpu_exact_hopper_forbid(False)
+        no_hopper.value = False
         print(f"  mma.sync    {len(q) / other:12,.0f} queries/s "
               f"{1e3 * other:9.3f} ms")
         ours.search(q)

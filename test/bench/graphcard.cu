@@ -8,8 +8,8 @@
  */
 #include <stdlib.h>
 
-#include "gpu/common/gv_sets.h"
-#include "gpu/product/gv_product.h"
+#include "gpu/device/device.h"
+#include "gpu/product/product.h"
 
 struct Graph
 {

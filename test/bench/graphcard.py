@@ -45,9 +45,6 @@ def load(library):
     lib.graph_drop.argtypes = [pointer]
     lib.graph_kmeans.argtypes = [pointer, number, word, pointer, word, word,
                                  pointer, pointer]
-    lib.gv_gpu_exact_lists_force.argtypes = [number, number]
-    lib.gv_gpu_exact_force.argtypes = [word, word]
-    lib.gv_gpu_exact_ways.argtypes = [pointer]
     must(lib.graph_begin(), "the card")
     return lib
 
@@ -116,14 +113,14 @@ class Graph:
 
 
 def ways(lib):
-    found = (ctypes.c_int64 * 2)()
-    lib.gv_gpu_exact_ways(found)
-    return list(found)
+    return list((ctypes.c_int64 * 2).in_dll(lib, "gv_exact_ways"))
 
 
 def check(lib):
     """Small graphs: those of processors, and of all rows."""
     good = True
+    batch = ctypes.c_int64.in_dll(lib, "gv_exact_batch")
+    unit = ctypes.c_int64.in_dll(lib, "gv_exact_unit")
     for i, metric in enumerate(METRICS):
         rows = cardbuild.Rows((96, 40, 200, 128)[i], i).make(15000)
         rows[::1000] = 0
@@ -131,8 +128,8 @@ def check(lib):
         centroids = rows[::300].cpu().contiguous()
         for probes, lists in ((9, centroids), (len(centroids), centroids),
                               (3, centroids[:4].contiguous())):
-            lib.gv_gpu_exact_lists_force(0 if probes == 3 else 9000,
-                                         4096 if probes == 9 else 0)
+            batch.value = 0 if probes == 3 else 9000
+            unit.value = 4096 if probes == 9 else 0
             results = []
             for processors in (False, True):
                 graph = Graph(lib, metric, rows, own,
@@ -149,7 +146,7 @@ def check(lib):
             print(f"{metric}, {probes} of {len(lists)} lists: {wrong} of "
                   f"{results[0][0].numel()} neighbors differ", flush=True)
             good &= wrong == 0
-    lib.gv_gpu_exact_lists_force(0, 0)
+    batch.value = unit.value = 0
     return good
 
 

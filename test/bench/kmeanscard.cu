@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_sets.h"
+#include "gpu/device/device.h"
 #include "gpu/kmeans/kmeans.h"
-#include "gpu/product/gv_product.h"
+#include "gpu/product/product.h"
 #include "yard.cuh"
 
 static void

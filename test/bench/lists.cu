@@ -15,8 +15,8 @@
  * cuBLAS's bare product of the same shape (yard.cuh), and x a time as a multiple
  * of that.  Scores go to memory there, all of them; where it is better that only
  * the least ones of runs do, a line more has the product and the filter so.  A
- * batch that hopperloop.cuh serves has two lines more: the product that every card
- * can do, and how far scores differ from its; hopperloop.cuh's by each width of
+ * batch that wgmma.cuh serves has two lines more: the product that every card
+ * can do, and how far scores differ from its; wgmma.cuh's by each width of
  * tiles.
  */
 #include <math.h>
@@ -25,8 +25,12 @@
 #include <string.h>
 
 #include "gpu/search/search.h"
-#include "gpu/product/gv_product.h"
 #include "yard.cuh"
+
+/* gpu/search/coarsefilter.cu */
+extern int64_t gv_scores_kept;
+extern "C" GvStatus gv_gpu_coarse_paths(GvSearcher *searcher,
+										uint32_t paths[GV_COARSE_PATHS]);
 
 #define REPEATS			20
 #define CENTERS			100
@@ -190,7 +194,7 @@ difference_kernel(const float *one, const float *other, int64_t n,
 }
 
 /*
- * How far the scores, and the least ones of runs, of hopperloop.cuh's product by
+ * How far the scores, and the least ones of runs, of wgmma.cuh's product by
  * tiles of so many lists differ from the baseline's, which are in d_other.
  */
 static float
@@ -211,7 +215,7 @@ compare_products(const Bench *bench, int lists)
 						 stream) == cudaSuccess &&
 		 cudaMemsetAsync(bench->d_difference, 0, sizeof(float), stream) ==
 		 cudaSuccess, "clearing");
-	gv_matmul_hopper(lists);
+	gv_matmul_width = lists;
 	need(multiply(bench) == GV_OK, "product");
 	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse,
 												bench->d_other, n * nlists,
@@ -226,7 +230,7 @@ compare_products(const Bench *bench, int lists)
 	return difference;
 }
 
-/* The other lines of the table, of a batch that hopperloop.cuh serves. */
+/* The other lines of the table, of a batch that wgmma.cuh serves. */
 static bool
 run_variants(Bench *bench, double floor, double yard)
 {
@@ -235,7 +239,7 @@ run_variants(Bench *bench, double floor, double yard)
 	float		difference = 0.0f;
 	double		times[2];
 
-	gv_matmul_hopper(0);
+	gv_matmul_width = 0;
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
 	bench->batch.d_coarse = bench->d_other;
@@ -251,11 +255,11 @@ run_variants(Bench *bench, double floor, double yard)
 		   difference <= LARGEST ? "" : "  DIFFERENT SCORES");
 	for (int width : widths)
 	{
-		gv_matmul_hopper(width);
+		gv_matmul_width = width;
 		printf("  %d: %.1f", width, measure(bench, multiply));
 	}
 	printf("\n");
-	gv_matmul_hopper(-1);
+	gv_matmul_width = -1;
 	return difference <= LARGEST;
 }
 
@@ -269,16 +273,16 @@ run_alone(Bench *bench, const char *exact, double yard)
 	bool		same;
 	char	   *near;
 
-	gv_gpu_scores_kept(0);
+	gv_scores_kept = 0;
 	need(gv_gpu_coarse_paths(bench->searcher, before) == GV_OK, "ways");
 	near = find(bench, find_near);
 	need(gv_gpu_coarse_paths(bench->searcher, ways) == GV_OK, "ways");
 	same = memcmp(exact, near, bench->probed_bytes + bench->starts_bytes) == 0;
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
-	gv_matmul_hopper(0);
+	gv_matmul_width = 0;
 	times[2] = measure(bench, multiply);
-	gv_matmul_hopper(-1);
+	gv_matmul_width = -1;
 	if (gv_gpu_least_alone(&bench->mirror->model, &bench->batch))
 		printf("   least alone               %13.1f, baseline %6.1f %5.2f %9.1f "
 			   "%5.2f  %u/%u%s\n", times[0], times[2], times[0] / yard,
@@ -286,7 +290,7 @@ run_alone(Bench *bench, const char *exact, double yard)
 			   ways[GV_COARSE_LEAST] - before[GV_COARSE_LEAST],
 			   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
 			   same ? "" : "  DIFFERENT LISTS");
-	gv_gpu_scores_kept(INT64_MAX);
+	gv_scores_kept = INT64_MAX;
 	free(near);
 	return same;
 }
@@ -306,7 +310,7 @@ run(Bench *bench, int n)
 	char	   *near;
 	bool		same;
 
-	gv_gpu_scores_kept(INT64_MAX);
+	gv_scores_kept = INT64_MAX;
 	batch->n = n;
 	bench->probed_bytes = sizeof(GvProbe) * (size_t) n * batch->probes;
 	bench->starts_bytes = sizeof(uint32_t) * (size_t) n * (batch->probes + 1);
@@ -360,7 +364,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 	need(gv_gpu_create(&spec, &bench->mirror) == GV_OK &&
 		 gv_gpu_put_array(bench->mirror, GV_CENTROIDS, 0,
 						  (int64_t) nlists * dims, centroids) == GV_OK &&
-		 gv_gpu_searcher(0, &bench->searcher) == GV_OK &&
+		 gv_cuda_mirrors.searcher(0, &bench->searcher) == GV_OK &&
 		 cudaDeviceSynchronize() == cudaSuccess, "mirror");
 	for (int i = 0; i < most; i++)
 		wanted[i].probes = probes;
@@ -418,7 +422,7 @@ main(int argc, char **argv)
 			argc > 4 && strcmp(argv[4], "sorted") == 0);
 	printf("%s: %d dimensions, %d lists, %d probes; microseconds%s\n",
 		   devices[0].name, dims, nlists, probes,
-		   bench.searcher->hopper ? "" : "; without hopperloop.cuh");
+		   bench.searcher->hopper ? "" : "; without wgmma.cuh");
 	printf(" batch exact: scores     lists near: product   share      bare     x "
 		   "    lists     x  runs/all/exact\n");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)

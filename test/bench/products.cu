@@ -190,7 +190,7 @@ static void
 score_lists(Bench *bench, By by)
 {
 	bench->searcher.blas = by == BY_CUBLAS ? bench->blas : NULL;
-	gv_matmul_hopper(by == BY_HOPPER ? -1 : 0);
+	gv_matmul_width = by == BY_HOPPER ? -1 : 0;
 	need(gv_gpu_list_scores(&bench->model, &bench->batch, &bench->searcher) ==
 		 GV_OK, "scores of lists");
 }
@@ -215,7 +215,7 @@ find_candidates(Bench *bench, By by)
 	GvMatmulContext product = {by == BY_CUBLAS ? bench->blas : NULL,
 	by == BY_HOPPER, bench->searcher.nsms, false, bench->stream};
 
-	gv_matmul_hopper(-1);
+	gv_matmul_width = -1;
 	need(gv_gpu_candidates(&bench->cl, bench->nrows, bench->ncolumns,
 						   &product) == GV_OK, "candidates");
 }

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/device/device.h"
 #include "gpu/select/select.h"
 #include "selectdata.cuh"
 
@@ -212,9 +212,8 @@ static void
 fill(Bench *bench, int64_t n, int64_t columns, Input input)
 {
 	bench->input = input;
-	GV_LAUNCH(fill_kernel, 1024, 256, 0, bench->stream, bench->d_values, n,
-			  columns, (int) input);
-	NEED(cudaGetLastError());
+	need(gv_launch(fill_kernel, 1024, 256, 0, bench->stream, bench->d_values,
+				   n, columns, (int) input) == GV_OK, "fill");
 	NEED(cudaStreamSynchronize(bench->stream));
 }
 

@@ -8,7 +8,7 @@
  */
 #include <unistd.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/device/device.h"
 
 static __global__ void
 write_nowhere_kernel(int *d_nowhere)
@@ -22,7 +22,7 @@ break_if_wanted(const char *file)
 	if (unlink(file) != 0)
 		return;
 	(void) gv_choose_device(0);
-	GV_LAUNCH(write_nowhere_kernel, 1, 32, 0, 0, (int *) 64);
+	(void) gv_launch(write_nowhere_kernel, 1, 32, 0, 0, (int *) 64);
 }
 
 extern "C"

@@ -526,7 +526,7 @@ may_include('gpu includes C standard, intrinsics, threads, CUDA, engine and gpu 
 	qr{^gpu/}, qr{$STANDARD|^(?:engine|gpu)/|^cpu/gv_\w+\.h$|^emmintrin\.h$|cuda|cub/|cooperative_groups|^emulated_\w+\.h$|^algorithm$|^(?:pthread|sched|signal|unistd)\.h$|^dlfcn\.h$|cublas}, 0,
 	'gpu/search/planted.cu', '#include "utils/rel.h"');
 must_not('one file of gpu speaks to cuBLAS',
-	qr{^gpu/}, qr{^gpu/product/blas\.cu$}, qr{cublas(?:\w*_v2|[A-Z]\w+)|\bdlopen\b},
+	qr{^gpu/}, qr{^gpu/product/cublas\.cu$}, qr{cublas(?:\w*_v2|[A-Z]\w+)|\bdlopen\b},
 	'gpu/search/planted.cu', 'cublasGemmEx(handle');
 must_not('no CUDA header outside gpu',
 	qr{^src/}, qr{^$}, qr{^\s*#\s*include[^\n]*(?:cuda|cublas|cub/|thrust|nvml|\.cuh)},

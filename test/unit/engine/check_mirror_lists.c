@@ -15,8 +15,8 @@ enum
 {
 	RUNS, LEAST, ALL, EXACT, NWAYS
 };
-extern void gv_gpu_approximate_from(int64_t terms);
-extern void gv_gpu_scores_kept(int64_t scores);
+extern int64_t gv_coarse_filter_from;
+extern int64_t gv_scores_kept;
 extern GvStatus gv_gpu_coarse_paths(GvSearcher *searcher,
 										uint32_t ways[NWAYS]);
 #endif
@@ -223,8 +223,8 @@ test_ways(void)
 		uint32_t	ways[NWAYS];
 		GvSearcher *searcher;
 
-		gv_gpu_approximate_from(cases[i].from);
-		gv_gpu_scores_kept(cases[i].kept);
+		gv_coarse_filter_from = cases[i].from;
+		gv_scores_kept = cases[i].kept;
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
 		/* every other query may probe so few lists that RUNS is enough */
@@ -240,7 +240,7 @@ test_ways(void)
 			  ways[EXACT]);
 		gv_searcher_drop(searcher);
 	}
-	gv_gpu_scores_kept(-1);
+	gv_scores_kept = -1;
 #endif
 }
 
@@ -251,7 +251,7 @@ test_least_alone(void)
 	int			kind;
 
 #ifdef UNIT_CARD
-	gv_gpu_scores_kept(0);
+	gv_scores_kept = 0;
 #endif
 	for (kind = 0; kind < NKINDS; kind++)
 	{
@@ -260,7 +260,7 @@ test_least_alone(void)
 		gv_searcher_drop(check_lists(GV_COSINE, (Kind) kind, 9, 1605, 3, 9));
 	}
 #ifdef UNIT_CARD
-	gv_gpu_scores_kept(-1);
+	gv_scores_kept = -1;
 #endif
 }
 
@@ -287,7 +287,7 @@ void
 test_mirror_lists(void)
 {
 #ifdef UNIT_CARD
-	gv_gpu_approximate_from(0);		/* as if there were many terms */
+	gv_coarse_filter_from = 0;		/* as if there were many terms */
 #endif
 	test_borders();
 	test_kinds();
@@ -295,6 +295,6 @@ test_mirror_lists(void)
 	test_least_alone();
 	test_parts();
 #ifdef UNIT_CARD
-	gv_gpu_approximate_from(-1);
+	gv_coarse_filter_from = -1;
 #endif
 }

@@ -7,9 +7,17 @@
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-/* of gpu/search/search.h */
-extern void gv_gpu_approximate_from(int64_t terms);
-extern void gv_gpu_select_by(int32_t what, int32_t piece);
+/* of gpu/search: where its parts begin, see there */
+extern int64_t gv_coarse_filter_from;
+extern int32_t gv_select_by;
+extern int32_t gv_least_slice;
+
+static void
+select_by(int32_t what, int32_t slice)
+{
+	gv_select_by = what;
+	gv_least_slice = slice;
+}
 
 /* What selects, and items of a piece: of two pieces, and of more. */
 static const int32_t ways[][2] = {{0, 0}, {3, 0}, {3, 2500}, {3, 5000}};
@@ -180,7 +188,7 @@ check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 		uint64_t	hash;
 
 #ifdef UNIT_CARD
-		gv_gpu_select_by(ways[way][0], ways[way][1]);
+		select_by(ways[way][0], ways[way][1]);
 #endif
 		CHECK(unit_search(searcher, mirror, searches, n) == GV_OK,
 			  "%s, way %d", what, way);
@@ -192,7 +200,7 @@ check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 		first = way == 0 ? hash : first;
 	}
 #ifdef UNIT_CARD
-	gv_gpu_select_by(-1, 0);
+	select_by(-1, 0);
 #endif
 	free_searches(searches, n);
 }
@@ -264,9 +272,9 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 #ifdef UNIT_CARD
 	/* lists are discarded by approximate scores although they are few */
 	put_values(&index, ANY);
-	gv_gpu_approximate_from(0);
+	gv_coarse_filter_from = 0;
 	check_wanted(searcher, &index, "close lists");
-	gv_gpu_approximate_from(-1);
+	gv_coarse_filter_from = -1;
 #endif
 	free_index(&index);
 }
@@ -308,14 +316,14 @@ test_pieces(GvSearcher *searcher)
 		}
 		for (j = 0; j < 2; j++)
 		{
-			gv_gpu_select_by(j == 0 ? 0 : 3, n / pieces[i % 2]);
+			select_by(j == 0 ? 0 : 3, n / pieces[i % 2]);
 			CHECK(unit_search(searcher, mirror, searches, 3) == GV_OK,
 				  "pieces, %d", i);
 			hashes[j] = hash_answers(searches, 3);
 		}
 		check_answers(&index, searches, 3, "pieces");
 		CHECK(hashes[0] == hashes[1], "pieces, %d: other answers", i);
-		gv_gpu_select_by(-1, 0);
+		select_by(-1, 0);
 		free_searches(searches, 3);
 		gv_mirror_drop(mirror);
 		free_index(&index);

@@ -20,14 +20,14 @@ long		unit_failed;
 uint64_t	unit_seed = 1;
 bool		unit_small;
 
-/* gpu/search/search.h */
-extern void gv_gpu_approximate_from(int64_t terms);
-/* gpu/kmeans/kmeans.h */
+/* gpu/search/coarsefilter.cu */
+extern int64_t gv_coarse_filter_from;
+/* gpu/kmeans */
 extern int32_t gv_kmeans_piece;
 extern int32_t gv_kmeans_columns;
 extern int32_t gv_kmeans_early;
 extern bool gv_kmeans_reassigns_all;
-extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
+extern int64_t gv_blas_sums;	/* gpu/product/cublas.cu */
 extern void test_arrive_card(void); /* check_arrive_card.c */
 extern void test_bytes_card(void);	/* check_bytes_card.c */
 extern void test_products_card(void);	/* check_products_card.c */
@@ -186,7 +186,7 @@ static void
 test_builders(void)
 {
 	unit_seed = 1;				/* models vary in quality with it */
-	gv_gpu_approximate_from(0);		/* few terms, but by the way of many */
+	gv_coarse_filter_from = 0;		/* few terms, but by the way of many */
 	test_builder();
 	test_even_kmeans();
 }
@@ -211,7 +211,7 @@ choose_matmul(void)
 		gv_matmul_use(strcmp(matmul, "cublas") == 0 ?
 						GV_MATMUL_CUBLAS : GV_MATMUL_OWN);
 	if (&gv_emulated_fault != NULL)
-		gv_blas_force(1 << 13);
+		gv_blas_sums = 1 << 13;
 }
 
 int

@@ -122,16 +122,19 @@ test_looks(void)
 			Case		few = {metric, 1 + odd * 5 % 70, 3000 + odd,
 			1 + odd % GV_EXACT_FEW, 7, look, 2900, odd % 3 == 0};
 
-			gv_gpu_exact_force(0, 256);
+			gv_exact_capacity = 0;
+			gv_exact_seed = 256;
 			check_case(&many);
 			check_case(&few);
 			/* a seed of several blocks */
-			gv_gpu_exact_force(0, 768);
+			gv_exact_capacity = 0;
+			gv_exact_seed = 768;
 			few.batch = few.nrows + 1000;
 			few.nrows = 3300 + odd;
 			check_case(&few);
 		}
-	gv_gpu_exact_force(0, 0);
+	gv_exact_capacity = 0;
+	gv_exact_seed = 0;
 }
 
 /*
@@ -144,13 +147,15 @@ test_far(void)
 	Case		many = {GV_SET_L2, 8, 3000, 60, 5, LOOK_NORMAL, 3000, false};
 	Case		few = {GV_SET_L2, 8, 3000, 16, 5, LOOK_NORMAL, 3000, false};
 
-	gv_gpu_exact_force(4096, 256);
+	gv_exact_capacity = 4096;
+	gv_exact_seed = 256;
 	far = 1800.0;
 	check_case(&many);
 	far = 1980.0;
 	check_case(&few);
 	far = 0.0;
-	gv_gpu_exact_force(0, 0);
+	gv_exact_capacity = 0;
+	gv_exact_seed = 0;
 }
 
 /* Rounding alone decides which rows seem near. */
@@ -201,7 +206,7 @@ test_overflows(void)
 	int64_t		after[2];
 	int			i;
 
-	gv_gpu_exact_ways(before);
+	memcpy(before, gv_exact_ways, sizeof(gv_exact_ways));
 	for (i = 0; i < 4; i += unit_small ? 2 : 1)
 	{
 		Case		wide = {GV_SET_L2, 12, 1400, 21, 20, LOOK_COMING, 1400,
@@ -213,14 +218,16 @@ test_overflows(void)
 		Case		few = {GV_SET_IP, 21, 2100, 2, 10, LOOK_CLUSTERED, 2100,
 		false};
 
-		gv_gpu_exact_force(capacities[i], i % 2 == 0 ? 512 : 256);
+		gv_exact_capacity = capacities[i];
+		gv_exact_seed = i % 2 == 0 ? 512 : 256;
 		check_case(&wide);
 		check_case(&voids);
 		check_case(&ties);
 		check_case(&few);
 	}
-	gv_gpu_exact_force(0, 0);
-	gv_gpu_exact_ways(after);
+	gv_exact_capacity = 0;
+	gv_exact_seed = 0;
+	memcpy(after, gv_exact_ways, sizeof(gv_exact_ways));
 	CHECK(after[0] > before[0] && after[1] > before[1],
 		  "matrix %d, slow %d", (int) (after[0] - before[0]),
 		  (int) (after[1] - before[1]));
@@ -243,10 +250,10 @@ test_large(void)
 			Case		large = {GV_SET_L2 + i % 4, dims[i], 9001, 700 - 55 * i,
 			10, i % 2 == 0 ? LOOK_NORMAL : LOOK_CLUSTERED, 7000, i == 4};
 
-			gv_gpu_exact_hopper_forbid(way == 1);
+			gv_exact_no_hopper = way == 1;
 			check_case(&large);
 		}
-	gv_gpu_exact_hopper_forbid(false);
+	gv_exact_no_hopper = false;
 }
 
 /* Whoever asks is obeyed, and without memory there is no set. */

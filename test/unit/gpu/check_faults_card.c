@@ -34,7 +34,8 @@ typedef struct GvGraphCounts
 } GvGraphCounts;
 
 /* gpu/search/search.h */
-extern void gv_gpu_select_by(int32_t what, int32_t piece);
+extern int32_t gv_select_by;
+extern int32_t gv_least_slice;
 extern void gv_gpu_graph_counts(const GvSearcher *searcher,
 								 GvGraphCounts *counts);
 
@@ -270,9 +271,11 @@ test_refused_launches(void)
 	int			n;
 
 	check_refused_searches();
-	gv_gpu_select_by(3, 32);	/* in two passes */
+	gv_select_by = 3;			/* in two passes */
+	gv_least_slice = 32;
 	check_refused_searches();
-	gv_gpu_select_by(-1, 0);
+	gv_select_by = -1;
+	gv_least_slice = 0;
 
 	begin_long(&exact, 100);
 	status = GV_REJECTED;

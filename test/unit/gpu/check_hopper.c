@@ -7,11 +7,11 @@
 
 #include "engine/mirror/gv_parallel.h"
 
-/* gpu/search/search.h */
-extern void gv_gpu_approximate_from(int64_t terms);
-extern void gv_gpu_gather_by(int32_t n);
-extern bool gv_matmul_hopper(int32_t columns);	/* gpu/product/gv_product.h */
-extern bool gv_gpu_hopper_multiplies(void);
+/* gpu/search */
+extern int64_t gv_coarse_filter_from;
+extern int32_t gv_gather_by;
+extern int32_t gv_matmul_width;	/* gpu/product/wgmma.cuh */
+extern bool hopper_multiplies(void);	/* matmul.cu */
 extern bool gv_has_hopper(int32_t device);
 
 /* Of emulate/; not there on a device. */
@@ -33,23 +33,22 @@ test_products(void)
 	int			i;
 	int			w;
 
-	if (!gv_gpu_hopper_multiplies())
+	if (!hopper_multiplies())
 		return;
-	gv_gpu_approximate_from(0);		/* few terms, but the ways of many */
+	gv_coarse_filter_from = 0;		/* few terms, but the ways of many */
 	for (i = 0; i < (unit_small ? 6 : emulated ? 7 : 8); i++)
 		for (w = 0; w < 9; w++)
 		{
 			/* emulated threads: each width with some shapes */
 			if (emulated && (i + w) % (unit_small ? 6 : 3) != 0)
 				continue;
-			CHECK(gv_matmul_hopper(widths[w]), "no tiles of %d lists",
-				  widths[w]);
+			gv_matmul_width = widths[w];
 			gv_searcher_drop(check_some_lists(GV_L2 + i % 3, shapes[i][0],
 											  shapes[i][1], shapes[i][2],
 											  shapes[i][3]));
 		}
-	gv_matmul_hopper(-1);
-	gv_gpu_approximate_from(-1);
+	gv_matmul_width = -1;
+	gv_coarse_filter_from = -1;
 }
 
 /*
@@ -195,7 +194,7 @@ test_gathered(void)
 	int			i;
 	int			k;
 
-	gv_gpu_gather_by(129);
+	gv_gather_by = 129;
 	gv_force_helpers(2);
 	for (i = 0; i < 9; i += unit_small ? 2 : 1)
 	{
@@ -225,7 +224,7 @@ test_gathered(void)
 	}
 	test_orders();
 	gv_force_helpers(-1);
-	gv_gpu_gather_by(-1);
+	gv_gather_by = -1;
 }
 
 /* An engine was opened. */

@@ -11,7 +11,7 @@
 
 extern void test_kmeans_card(void);
 
-/* gpu/kmeans/kmeans.h */
+/* gpu/kmeans */
 extern int32_t gv_kmeans_piece;
 extern int32_t gv_kmeans_columns;
 extern int32_t gv_kmeans_early;

@@ -8,7 +8,8 @@
 
 extern void test_lists_card(void);
 /* gpu/exact/nearlists.cu */
-extern void gv_gpu_exact_lists_force(int64_t batch, int64_t unit);
+extern int64_t gv_exact_batch;
+extern int64_t gv_exact_unit;
 
 static const Look looks[] = {LOOK_MIXED, LOOK_TIES, LOOK_SAME, LOOK_ZEROS,
 LOOK_OUTLIERS};
@@ -155,7 +156,8 @@ check_case(const Case *test)
 	SearchOutputs cpu = make_outputs(&spec);
 	SearchOutputs device = make_outputs(&spec);
 
-	gv_gpu_exact_lists_force(test->batch, test->unit);
+	gv_exact_batch = test->batch;
+	gv_exact_unit = test->unit;
 	CHECK(gv_gpu_exact_set.size(&spec) > 0, "size");
 	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &device) == GV_OK,
 		  "card");
@@ -172,7 +174,8 @@ check_case(const Case *test)
 	}
 	if (spec.self)
 		check_own(test, &spec, &in, &device);
-	gv_gpu_exact_lists_force(0, 0);
+	gv_exact_batch = 0;
+	gv_exact_unit = 0;
 	free_search_inputs(&in);
 	free_outputs(&cpu);
 	free_outputs(&device);
@@ -198,10 +201,12 @@ test_looks(void)
 			Case		all = {metric, 2 + odd * 5 % 30, 270 + odd, 14, 7, 8,
 			8, look, odd % 2 == 0 ? 0 : 200, odd % 4 == 1 ? 0 : 256};
 
-			gv_gpu_exact_force(0, 256);
+			gv_exact_capacity = 0;
+			gv_exact_seed = 256;
 			check_case(odd % 3 == 0 ? &self : odd % 3 == 1 ? &some : &all);
 		}
-	gv_gpu_exact_force(0, 0);
+	gv_exact_capacity = 0;
+	gv_exact_seed = 0;
 }
 
 /* One of anything, more neighbors than rows, many of them. */
@@ -234,7 +239,7 @@ test_overflows(void)
 	int64_t		after[2];
 	int			i;
 
-	gv_gpu_exact_ways(before);
+	memcpy(before, gv_exact_ways, sizeof(gv_exact_ways));
 	for (i = 0; i < 3; i += unit_small ? 2 : 1)
 	{
 		Case		same = {GV_SET_L2, 4, 40, 0, 3, 4, 2, LOOK_SAME, 25, 0};
@@ -243,13 +248,15 @@ test_overflows(void)
 		Case		held = {GV_SET_IP, 9, 300, 20, 6, 12, 4, LOOK_OUTLIERS, 0,
 		0};
 
-		gv_gpu_exact_force(capacities[i], 256);
+		gv_exact_capacity = capacities[i];
+		gv_exact_seed = 256;
 		check_case(&same);
 		check_case(&ties);
 		check_case(&held);
 	}
-	gv_gpu_exact_force(0, 0);
-	gv_gpu_exact_ways(after);
+	gv_exact_capacity = 0;
+	gv_exact_seed = 0;
+	memcpy(after, gv_exact_ways, sizeof(gv_exact_ways));
 	CHECK(after[0] > before[0] && after[1] > before[1],
 		  "matrix %d, slow %d", (int) (after[0] - before[0]),
 		  (int) (after[1] - before[1]));
@@ -273,9 +280,9 @@ test_large(void)
 		i % 5 == 0 ? 4500 : 0, i % 3 == 1 ? 2048 : 0};
 
 		check_case(&large);
-		gv_gpu_exact_hopper_forbid(true);
+		gv_exact_no_hopper = true;
 		check_case(&large);
-		gv_gpu_exact_hopper_forbid(false);
+		gv_exact_no_hopper = false;
 	}
 }
 
@@ -289,7 +296,8 @@ test_stops(void)
 	GvStatus	status = GV_CANCELED;
 	int			n;
 
-	gv_gpu_exact_lists_force(test.batch, test.unit);
+	gv_exact_batch = test.batch;
+	gv_exact_unit = test.unit;
 	for (n = 0; n < 1000 && status == GV_CANCELED; n += n + 1)
 	{
 		int			left = n;
@@ -298,7 +306,8 @@ test_stops(void)
 		status = run_search(&gv_gpu_exact_set, &spec, &in, &stop, NULL);
 	}
 	CHECK(status == GV_OK && n > 3, "%d: %d", n, status);
-	gv_gpu_exact_lists_force(0, 0);
+	gv_exact_batch = 0;
+	gv_exact_unit = 0;
 	free_search_inputs(&in);
 }
 

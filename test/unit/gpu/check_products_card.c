@@ -2,20 +2,21 @@
  * check_products_card.c
  *		Products of halves, by cuBLAS and by our loops: every sum is there
  *		once, and as near to the true one as the proofs of all filters count on
- *		(gpu/product/gv_product.h).
+ *		(gpu/product/product.h).
  */
 #include "../engine/mirrors.h"
 
 extern void test_products_card(void);
 
-/* gpu/product/gv_product.h */
-extern GvStatus gv_matmul_sums(const uint16_t *rows, int32_t nrows,
+/* matmul.cu */
+extern GvStatus matmul_sums(const uint16_t *rows, int32_t nrows,
 								const uint16_t *columns, int32_t ncolumns,
 								int32_t half_dims, bool whole, float *sums,
 								uint32_t *runs);
-extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
-extern bool gv_matmul_hopper(int32_t columns);
+/* gpu/product, gpu/device */
+extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
+extern int32_t gv_matmul_width;
 extern bool gv_has_hopper(int32_t device);
 
 /* Of emulate/; not there on a device. */
@@ -114,7 +115,7 @@ check_matmul(Numbers numbers, int32_t nrows, int32_t ncolumns, int32_t dims,
 	int32_t		i;
 	int32_t		j;
 
-	CHECK(gv_matmul_sums(rows, nrows, columns, ncolumns, half_dims, whole,
+	CHECK(matmul_sums(rows, nrows, columns, ncolumns, half_dims, whole,
 						  sums, runs) == GV_OK, "product");
 	for (i = 0; i < nrows; i++)
 	{
@@ -174,9 +175,9 @@ test_products_card(void)
 		printf("card: products: sums of 9.0 are off by %.2f of what they may\n",
 			   largest);
 	}
-	gv_matmul_hopper(0);
+	gv_matmul_width = 0;
 	largest = check_matmuls();
-	gv_matmul_hopper(-1);
+	gv_matmul_width = -1;
 	printf("card: products: the loop's sums are off by %.2f of what they may\n",
 		   largest);
 	gv_matmul_use(GV_MATMUL_CUBLAS);

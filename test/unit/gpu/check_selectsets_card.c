@@ -3,7 +3,11 @@
  *		Sets that are selected from, and whose quantiles are found, on a
  *		device.
  */
-#include "gpu/common/gv_sets.h"
+#include "engine/gv_set.h"
+
+/* gpu/device/device.h */
+extern const GvSetOps gv_gpu_select_set;
+extern const GvSetOps gv_gpu_quantiles_set;
 #include "../engine/selections.h"
 #include "searches.h"
 

@@ -3,7 +3,7 @@
  *		Selections from arrays in the host's memory, for check_select_card.c:
  *		the values are copied to the device and the answers back.
  */
-#include "gpu/common/gv_cuda.h"
+#include "gpu/device/device.h"
 #include "gpu/select/select.h"
 
 /* A call's arrays on the device; NULL until allocated. */

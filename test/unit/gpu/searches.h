@@ -11,11 +11,12 @@
 
 #include "../engine/unit.h"
 
-/* gpu/common/gv_sets.h, gpu/exact */
+/* gpu/device/device.h, gpu/exact */
 extern const GvSetOps gv_gpu_exact_set;
-extern void gv_gpu_exact_force(int32_t capacity, int32_t seed);
-extern void gv_gpu_exact_ways(int64_t ways[2]);
-extern void gv_gpu_exact_hopper_forbid(bool yes);
+extern int32_t gv_exact_capacity;
+extern int32_t gv_exact_seed;
+extern int64_t gv_exact_ways[2];
+extern bool gv_exact_no_hopper;
 
 /* Of emulate/; not there on a device. */
 extern int64_t gv_emulated_fault __attribute__((weak));

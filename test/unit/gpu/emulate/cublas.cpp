@@ -12,7 +12,7 @@
 
 #include "cublas_v2.h"
 #include "cuda_fp16.h"
-#include "gpu/common/half.cuh"
+#include "gpu/device/warp.cuh"
 
 #define THREADS			32
 #define MOST_DIMS		16384

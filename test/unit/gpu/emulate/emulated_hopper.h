@@ -1,6 +1,6 @@
 /*
  * emulated_hopper.h
- *		What gpu/common/hopper.cuh has of devices of compute capability 9.0, by
+ *		What gpu/product/wgmma.cuh has of devices of compute capability 9.0, by
  *		plain loops; see there what each does.
  *
  * A copy reads its bytes when it is asked for, and they are there when
@@ -27,6 +27,20 @@ struct __attribute__((may_alias)) gv_emulated_barrier
 	uint8_t		missing;		/* of this one */
 	uint16_t	phases;			/* that are over */
 };
+
+static inline bool
+gv_gpu_hopper_multiplies()
+{
+	return true;
+}
+
+static inline GvStatus
+gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
+				  int half_dims, int box_rows)
+{
+	*map = {array, nrows, half_dims, box_rows};
+	return GV_OK;
+}
 
 static_assert(sizeof(gv_emulated_barrier) == sizeof(uint64_t), "64 bits");
 

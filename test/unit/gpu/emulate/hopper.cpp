@@ -3,14 +3,7 @@
  *		Barriers, copies and products of emulated_hopper.h.
  */
 #include "runner.h"
-#include "cuda_fp16.h"
-
-/* as gpu/common/hopper.cuh has them */
-#define GV_HOPPER_ROW	128
-#define GV_HOPPER_DEPTH	16
-#define GV_WARPGROUP	128
-
-#include "emulated_hopper.h"
+#include "gpu/product/wgmma.cuh"
 
 void
 gv_emulated_send(void *shared, std::vector<char> &&bytes, uint64_t *barrier)

@@ -1,10 +1,10 @@
 /*
- * gv_product.h
+ * product.h
  *		Products of two half-precision matrices, all rows with all columns: by
- *		cuBLAS (blas.cu), by a loop that every device has (loop.cuh), or by one
- *		that only devices of compute capability 9.0 have (hopperloop.cuh).
+ *		cuBLAS (cublas.cu), by a loop that every device has (mmaloop.cuh), or
+ *		by one that only devices of compute capability 9.0 have (wgmma.cuh).
  *
- * Read product.cuh next: gv_gpu_matmul; then become.cuh: epilogues.
+ * product.cuh has the one entry point, gv_gpu_matmul.
  *
  * Error bound of a sum, by whatever code and in whatever order.  A product
  * of two halves has 22 bits, so fp32 holds it.  The sum of n of them is a
@@ -30,7 +30,7 @@
 #ifndef GV_PRODUCT_H
 #define GV_PRODUCT_H
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/device/device.h"
 
 #define GV_RUN				32	/* columns side by side: lists, say */
 
@@ -81,6 +81,12 @@ struct GvMatmulContext
 };
 
 /*
+ * The columns of a tile of 9.0; 0: the loop of every device is used; negative: as is
+ * best.
+ */
+inline GV_TUNABLE int32_t gv_matmul_width = -1;
+
+/*
  * Rows that are few: large tiles, and those of 9.0, leave SMs without work;
  * the latter of rows that meet all columns.
  */
@@ -127,30 +133,78 @@ extern GvMatmulTile gv_blas_tile(const GvBlas *blas,
 								  const GvMatmul *matmul, int32_t row,
 								  int32_t column, bool tall);
 
-#ifdef GV_TEST_BUILD
+/* -- epilogues
+ *
+ * Sums are looked at 32 columns of a row at a time, a run, by four lanes: lane
+ * l of these has columns j * 8 + 2 l and the next, j < 4, as mma.sync leaves
+ * them (mma.cuh).  An epilogue uses them: a struct, passed by value, with
+ *
+ *	struct Row			a row's data, in shared memory
+ *	struct Columns		the data of a lane's columns of a run, in registers
+ *	begin(Row *, row)	by a thread, before its sums; there may be no such row
+ *	columns(run)		of a run, which may be beyond the last column
+ *	take(columns, Row *, row, run, sums)
+ *						by all lanes of a warp, of 8 rows.  Sums of rows and
+ *						columns that are not there mean nothing
+ *	end(Row *, row)		by a thread, after its last sums
+ *
+ * All runs of a row are taken by one block, in ascending order, or by several.
+ */
+
+/* For what needs to know nothing of a row: its Row, begin and end. */
+struct GvNoRow
+{
+	struct Row
+	{
+	};
+
+	__device__ __forceinline__ void
+	begin(Row *, int) const
+	{
+	}
+
+	__device__ __forceinline__ void
+	end(Row *, int) const
+	{
+	}
+};
 
 /*
- * checks.cu: sums [nrows][ncolumns] of arrays in the host's memory,
- * and how many runs [nrows] were taken; whole: see gv_gpu_matmul.
+ * A warp's sums of QM x 16 rows and NTILES x 8 columns, as mma.cuh has D,
+ * become what they are to: `column` is the warp's first, `row` too, which in
+ * `rows` is the first.
  */
-extern "C" GvStatus gv_matmul_sums(const uint16_t *rows, int32_t nrows,
-									const uint16_t *columns, int32_t ncolumns,
-									int32_t half_dims, bool whole, float *sums,
-									uint32_t *runs);
+template <int QM, typename F, int NTILES>
+static __device__ __forceinline__ void
+gv_apply_epilogue(const F &epilogue, typename F::Row *rows,
+				  float (*sums)[NTILES][4],
+		  int row, int column)
+{
+	constexpr int TILES = GV_RUN / 8;
+	int			mine = threadIdx.x % GV_WARP / 4;
 
-/*
- * Sets the columns of a tile of the products for compute capability 9.0; 0:
- * such products are not used; negative: as is best.  False: there are no such
- * tiles.
- */
-extern "C" bool gv_matmul_hopper(int32_t columns);
-extern int32_t gv_matmul_forced();
+#pragma unroll
+	for (int r = 0; r < NTILES / TILES; r++)
+	{
+		int			run = column / GV_RUN + r;
+		typename F::Columns columns = epilogue.columns(run);
 
-/* Sums that tiles made from now on have memory for; 0: as is best. */
-extern "C" void gv_blas_force(int64_t sums);
+#pragma unroll
+		for (int i = 0; i < 2 * QM; i++)
+		{
+			float2		own[TILES];
 
-#else
-#define gv_matmul_forced() (-1)
-#endif
+#pragma unroll
+			for (int j = 0; j < TILES; j++)
+			{
+				const float *pair = sums[i / 2][r * TILES + j] + i % 2 * 2;
+
+				own[j] = make_float2(pair[0], pair[1]);
+			}
+			epilogue.take(columns, rows + i * 8 + mine, row + i * 8 + mine,
+						 run, own);
+		}
+	}
+}
 
 #endif							/* GV_PRODUCT_H */

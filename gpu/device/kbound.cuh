@@ -1,85 +1,62 @@
 /*
- * bisect.cuh
- *		A bound that the k smallest of many keys do not exceed, and few others:
- *		by halving an interval and counting, all threads of a block together.
+ * kbound.cuh
+ *		An upper bound of the k-th smallest of many keys, that few keys besides
+ *		the k smallest do not exceed, by all threads of a block together.
  */
-#ifndef GV_BISECT_CUH
-#define GV_BISECT_CUH
+#ifndef GV_KBOUND_CUH
+#define GV_KBOUND_CUH
 
-#include <stdint.h>
+#include "gpu/device/warp.cuh"
 
-#include "gpu/common/common.cuh"
-#include "gpu/common/warpselect.cuh"
-
-#define GV_BY_VALUE		16		/* times that values are halved, at first */
-
-/* The sum of a lane's number and those of the lanes before. */
-static __device__ __forceinline__ uint32_t
-gv_upto_lane(uint32_t mine)
-{
-	uint32_t	lane = threadIdx.x % GV_WARP;
-	uint32_t	upto = mine;
-
-#pragma unroll
-	for (uint32_t d = 1; d < GV_WARP; d *= 2)
-	{
-		uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
-
-		upto += lane >= d ? before : 0;
-	}
-	return upto;
-}
+/* -- by minima of warps: one barrier */
 
 /*
- * Room behind *count, which is shared, for a number of items of each lane of a
- * warp; returns the place of this lane's first.
+ * Returns a key that at least k items do not exceed, if there are k.  Each of
+ * W warps sorts the smallest keys of its lanes.  Where every warp has j keys
+ * at or below a key, W j >= k items are, so the largest of the warps' j-th
+ * keys is no less than the k-th of all.  bounds is shared and aligned to 16
+ * bytes.
  */
+template <int KEYS, int WARPS>
 static __device__ __forceinline__ uint32_t
-gv_reserve(uint32_t mine, uint32_t *count)
+gv_sift_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
 {
-	uint32_t	upto = gv_upto_lane(mine);
-	uint32_t	at = 0;
+	int			lane = threadIdx.x % GV_WARP;
+	int			each = (k + WARPS - 1) / WARPS;
+	uint32_t	least = keys[0];
+	uint32_t	bound = 0;
 
-	if (threadIdx.x % GV_WARP == GV_WARP - 1 && upto > 0)
-		at = atomicAdd(count, upto);
-	return __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
+#pragma unroll
+	for (int r = 1; r < KEYS; r++)
+		least = min(least, keys[r]);
+#pragma unroll
+	for (int size = 2; size <= GV_WARP; size *= 2)
+#pragma unroll
+		for (int stride = size / 2; stride > 0; stride /= 2)
+		{
+			uint32_t	other = __shfl_xor_sync(GV_FULL_WARP, least, stride);
+			bool		up = (lane & size) == 0;
+
+			least = up == ((lane & stride) == 0) ? min(least, other) :
+				max(least, other);
+		}
+	least = __shfl_sync(GV_FULL_WARP, least, each - 1);
+	if (lane == 0)
+		bounds[threadIdx.x / GV_WARP] = least;
+	__syncthreads();
+#pragma unroll
+	for (int w = 0; w < WARPS; w += 4)
+	{
+		uint4		some = *(const uint4 *) &bounds[w];
+
+		bound = max(bound, max(max(some.x, some.y), max(some.z, some.w)));
+	}
+	return bound;
 }
 
-/* Exchange of numbers between the threads of a block, one barrier a time. */
-struct GvTalk
-{
-	uint32_t	(*said)[GV_WARP];	/* [2], in turn; a number of each warp */
-	int			turn;
+/* -- by halving an interval and counting: a barrier for each step */
 
-	/* This lane's of the numbers of all warps; 0 when there are fewer. */
-	__device__ __forceinline__ uint32_t
-	tell(uint32_t warps_number)
-	{
-		uint32_t	lane = threadIdx.x % GV_WARP;
-
-		turn ^= 1;
-		if (lane == 0)
-			said[turn][threadIdx.x / GV_WARP] = warps_number;
-		__syncthreads();
-		return lane < blockDim.x / GV_WARP ? said[turn][lane] : 0;
-	}
-
-	/* The sum of all threads' numbers. */
-	__device__ __forceinline__ uint32_t
-	sum(uint32_t mine)
-	{
-		mine = tell(__reduce_add_sync(GV_FULL_WARP, mine));
-		return __reduce_add_sync(GV_FULL_WARP, mine);
-	}
-
-	/* The largest. */
-	__device__ __forceinline__ uint32_t
-	most(uint32_t mine)
-	{
-		mine = tell(__reduce_max_sync(GV_FULL_WARP, mine));
-		return __reduce_max_sync(GV_FULL_WARP, mine);
-	}
-};
+#define GV_BY_VALUE		16		/* steps that halve values, at first */
 
 /* count keys do not exceed key; lower is one that fewer than p do not. */
 struct GvLimit
@@ -167,4 +144,4 @@ gv_find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 	}, talk);
 }
 
-#endif							/* GV_BISECT_CUH */
+#endif							/* GV_KBOUND_CUH */

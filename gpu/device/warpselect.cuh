@@ -31,12 +31,7 @@
 #ifndef GV_WARPSELECT_CUH
 #define GV_WARPSELECT_CUH
 
-#include <stdint.h>
-
-#include <cuda_runtime.h>
-
-#define GV_FULL_WARP	0xFFFFFFFFu
-#define GV_WARP			32
+#include "gpu/device/device.h"
 
 /* A list and its score. */
 struct GvNearestList

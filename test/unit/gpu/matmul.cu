@@ -1,32 +1,18 @@
 /*
- * checks.cu
- *		In the test build: the sums of a product as they are, and tiles of a
- *		width.
+ * matmul.cu
+ *		The sums of a product as they are, for check_products_card.c: matrices
+ *		are copied to the device and sums back.
  */
 #include "gpu/product/product.cuh"
 
-static int32_t forced = -1;		/* see gv_matmul_hopper */
-
-/* See gv_product.h. */
+/* Returns whether products for compute capability 9.0 can be made. */
 extern "C" bool
-gv_matmul_hopper(int32_t columns)
+hopper_multiplies()
 {
-	static const int32_t widths[] = {320, 288, 256, 192, 160, 128, 96};
-
-	forced = columns;
-	for (int32_t width : widths)
-		if (width == columns)
-			return true;
-	return columns <= 0;
+	return gv_gpu_hopper_multiplies();
 }
 
-int32_t
-gv_matmul_forced()
-{
-	return forced;
-}
-
-/* Sums go to memory, and runs are counted: see become.cuh. */
+/* Sums go to memory, and runs are counted: see gpu/product/product.h. */
 struct Kept
 {
 	GvMatmul	matmul;
@@ -138,9 +124,13 @@ multiply(Check *check, GvMatmul matmul, bool whole, float *sums,
 	return gv_cuda_status(cudaStreamSynchronize(check->stream));
 }
 
-/* See gv_product.h. */
+/*
+ * Computes sums [nrows][ncolumns] of matrices in the host's memory, and how
+ * many runs of each row were consumed, runs [nrows].  whole: see
+ * gv_gpu_matmul.
+ */
 extern "C" GvStatus
-gv_matmul_sums(const uint16_t *rows, int32_t nrows, const uint16_t *columns,
+matmul_sums(const uint16_t *rows, int32_t nrows, const uint16_t *columns,
 				int32_t ncolumns, int32_t half_dims, bool whole, float *sums,
 				uint32_t *runs)
 {

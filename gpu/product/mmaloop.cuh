@@ -1,11 +1,11 @@
 /*
- * loop.cuh
+ * mmaloop.cuh
  *		A product of two matrices by mma.sync, as every device has it, whose
  *		sums never leave registers.
  *
  * A block of threads has a tile of ROWS rows, which meet some columns, COLUMNS
  * at a time, each of its warps a part of both.  Slices of 32 dimensions
- * (slices.cuh) come to shared memory STAGES - 1 ahead of the products, those
+ * come to shared memory STAGES - 1 ahead of the products, those
  * of the next columns while the sums of the last are looked at.  Of up to 128
  * dimensions rows that meet many columns stay there, or they would be a third
  * of what comes from L2.
@@ -18,19 +18,92 @@
  * .97 of the time, 128 to 768 dimensions; 1.2 for 1,000 columns of 128).
  * Tiles of the same columns follow each other, so that columns in the device's
  * memory are read once.
+ *
+ * A slice is 32 dimensions of some rows, which come by cp.async in pieces of
+ * 16 bytes.  A row of it is 64 bytes, two of them 128, all banks once: piece c
+ * of row r stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that
+ * ldmatrix reads at a time are in 8 places of 16 bytes.
  */
-#ifndef GV_LOOP_CUH
-#define GV_LOOP_CUH
+#ifndef GV_MMALOOP_CUH
+#define GV_MMALOOP_CUH
 
-#include <stdint.h>
+#include "gpu/device/mma.cuh"
+#include "gpu/product/product.h"
 
-#include "gpu/common/common.cuh"
-#include "gpu/product/become.cuh"
-#include "gpu/product/gv_product.h"
-#include "gpu/product/slices.cuh"
-
+#define GV_SLICE		32		/* dimensions at a time */
+#define GV_PIECES		4		/* of a slice of a row */
 #define GV_LOOP_HELD	4		/* slices of rows that may stay */
 #define GV_LOOP_NARROW	64		/* columns: large tiles are mostly empty */
+
+/* A piece of a slice of some rows in shared memory. */
+static __device__ __forceinline__ uint4 *
+gv_piece_at(uint4 *rows, int row, int piece)
+{
+	return rows + row * GV_PIECES + (piece ^ (row / 2 % GV_PIECES));
+}
+
+/*
+ * Send slice number `step` of rows first .. first + COUNT - 1 of an array
+ * [nrows][half_dims]; what there is not becomes 0.
+ */
+template <int COUNT, int THREADS>
+static __device__ __forceinline__ void
+gv_send_rows(uint4 *rows, const uint16_t *array, int first, int nrows,
+			 int half_dims, int step)
+{
+	constexpr int ROWS = THREADS / GV_PIECES;	/* sent side by side */
+	int			piece = threadIdx.x % GV_PIECES;
+	int			d = step * GV_SLICE + piece * 8;
+
+#pragma unroll
+	for (int i = 0; i < COUNT / ROWS; i++)
+	{
+		int			row = i * ROWS + threadIdx.x / GV_PIECES;
+		bool		there = first + row < nrows && d < half_dims;
+
+		gv_copy_async(gv_piece_at(rows, row, piece),
+					  array + (there ? (int64_t) (first + row) * half_dims + d :
+							   0), there);
+	}
+}
+
+/*
+ * The products of a slice, a warp's part: QM x 16 queries from row `query` on,
+ * LN x 16 lists from row `list` on.
+ */
+template <int QM, int LN>
+static __device__ __forceinline__ void
+gv_multiply_slice(float (&sums)[QM][2 * LN][4], uint4 *queries, int query,
+				  uint4 *lists, int list)
+{
+	int			lane = threadIdx.x % GV_WARP;
+
+#pragma unroll
+	for (int k = 0; k < GV_SLICE / 16; k++)
+	{
+		uint32_t	a[QM][4];
+		uint32_t	b[LN][4];
+
+#pragma unroll
+		for (int i = 0; i < QM; i++)
+			gv_load_matrices(a[i], gv_piece_at(queries,
+											   query + i * 16 + lane % 16,
+											   2 * k + lane / 16));
+#pragma unroll
+		for (int j = 0; j < LN; j++)
+			gv_load_matrices(b[j], gv_piece_at(lists, list + j * 16 +
+											   lane / 16 * 8 + lane % 8,
+											   2 * k + lane / 8 % 2));
+#pragma unroll
+		for (int i = 0; i < QM; i++)
+#pragma unroll
+			for (int j = 0; j < LN; j++)
+			{
+				gv_mma(sums[i][2 * j], a[i], b[j][0], b[j][1]);
+				gv_mma(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
+			}
+	}
+}
 
 /*
  * Where slices are in shared memory: NHELD slices of rows that stay, if that
@@ -222,4 +295,4 @@ gv_loop_matmul(const GvMatmul *matmul, const F &epilogue, bool overlap,
 													stream);
 }
 
-#endif							/* GV_LOOP_CUH */
+#endif							/* GV_MMALOOP_CUH */

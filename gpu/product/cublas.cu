@@ -1,5 +1,5 @@
 /*
- * blas.cu
+ * cublas.cu
  *		cuBLAS: found, asked for products, and what its statuses mean.
  *
  * It is loaded when the first device needs it, and not linked: it has 600 MB,
@@ -30,7 +30,7 @@
 #endif
 #include <cublas_v2.h>
 
-#include "gpu/product/gv_product.h"
+#include "gpu/product/product.h"
 
 #define WORKSPACE		(INT64_C(8) << 20)
 #define HOPPER_WORKSPACE (INT64_C(32) << 20)	/* what NVIDIA says is best
@@ -72,7 +72,9 @@ struct Library
 };
 
 static bool used[GV_MAX_DEVICES];
-static GV_TUNABLE int64_t forced = 0;	/* see gv_blas_force */
+
+/* Sums that tiles have memory for; 0: as is best. */
+GV_TUNABLE int64_t gv_blas_sums = 0;
 
 #ifdef __CUDACC__
 
@@ -153,7 +155,6 @@ blas_status(cublasStatus_t status, int line)
 #define BLAS_STATUS(call)	blas_status(call, __LINE__)
 #define GV_BLAS_TRY(call)	GV_TRY(BLAS_STATUS(call))
 
-/* See gv_product.h. */
 extern "C" GvStatus
 gv_blas_open(GvDevice *devices, int32_t n)
 {
@@ -184,15 +185,6 @@ gv_blas_open(GvDevice *devices, int32_t n)
 	return GV_OK;
 }
 
-#ifdef GV_TEST_BUILD
-/* See gv_product.h. */
-extern "C" void
-gv_blas_force(int64_t sums)
-{
-	forced = sums;
-}
-#endif
-
 static int64_t
 round_up(int64_t n)
 {
@@ -221,10 +213,10 @@ plan(int32_t device, GvBlas *blas)
 		blas->nsums = MOST_SUMS;
 	if (blas->nsums < LEAST_SUMS)
 		blas->nsums = LEAST_SUMS;
-	if (forced > 0)
+	if (gv_blas_sums > 0)
 	{
-		blas->workspace = least(blas->workspace, forced * 4);
-		blas->nsums = forced;
+		blas->workspace = least(blas->workspace, gv_blas_sums * 4);
+		blas->nsums = gv_blas_sums;
 	}
 	return gv_gpu_overlaps(&blas->overlap);
 }
@@ -242,7 +234,6 @@ is_used(int32_t device, int32_t dims)
 	return used[device] && (dims == 0 || is_worth(dims));
 }
 
-/* See gv_product.h. */
 extern "C" int64_t
 gv_blas_bytes(int32_t device, int32_t dims)
 {
@@ -273,7 +264,6 @@ prepare(GvBlas *blas, int32_t device, cudaStream_t stream)
 												CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
 }
 
-/* See gv_product.h. */
 GvStatus
 gv_blas_create(int32_t device, int32_t dims, cudaStream_t stream,
 			   GvBlas **blas)
@@ -309,7 +299,6 @@ gv_blas_drop(GvBlas *blas)
 	free(blas);
 }
 
-/* See gv_product.h. */
 bool
 gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul)
 {
@@ -345,7 +334,6 @@ gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 	return tile;
 }
 
-/* See gv_product.h. */
 GvStatus
 gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
 				 const GvMatmulTile *tile)

@@ -1,0 +1,271 @@
+/*
+ * warp.cuh
+ *		Device code that kernels of all rooms use: launches that overlap, keys
+ *		in the order of floats, sums and places by warps and blocks, half
+ *		copies of vectors and their errors.
+ */
+#ifndef GV_WARP_CUH
+#define GV_WARP_CUH
+
+#include <cuda_fp16.h>
+
+#include "gpu/device/device.h"
+
+#define GV_INFINITY			__int_as_float(0x7F800000)
+#define GV_NAN				__int_as_float(0x7FC00000)
+#define GV_L2_LINE			128 /* bytes that come to L2 at once */
+#define GV_MOST_HALF		65504.0f
+
+/* -- launches that overlap, see gv_launch_early */
+
+/* The next kernel of the stream may begin. */
+static __device__ __forceinline__ void
+gv_let_next_begin()
+{
+#ifndef __CUDACC__
+	gv_emulated_let_next_begin();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_EARLY_CODE
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Waits until the kernel before this one is over. */
+static __device__ __forceinline__ void
+gv_wait_for_last()
+{
+#ifndef __CUDACC__
+	gv_emulated_wait_for_grids();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_EARLY_CODE
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/*
+ * A kernel that may be launched early calls one of these two first, and must
+ * not touch results of the kernel before it until then.
+ *
+ * gv_step_follows lets the next kernel begin only after this one's own wait.
+ * So at that time the kernels before this one are over, and the next kernel
+ * may read their results before it waits itself, by gv_early.
+ */
+static __device__ __forceinline__ void
+gv_step_begins()
+{
+	gv_let_next_begin();
+	gv_wait_for_last();
+}
+
+static __device__ __forceinline__ void
+gv_step_follows()
+{
+	gv_wait_for_last();
+	gv_let_next_begin();
+}
+
+/* Reads past the L1 cache, which may still hold older data. */
+template <typename T>
+static __device__ __forceinline__ T
+gv_early(const T *from)
+{
+	return __ldcg(from);
+}
+
+/* Brings a line to L2, for a later step. */
+static __device__ __forceinline__ void
+gv_bring_line(const void *from)
+{
+#ifdef __CUDACC__
+	asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
+#endif
+}
+
+/* -- keys */
+
+/* Returns a number that ascends as the float does; -0 and 0 are equal. */
+static __device__ __forceinline__ uint32_t
+gv_ordered(float value)
+{
+	uint32_t	bits = __float_as_uint(value + 0.0f);
+
+	return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+static __device__ __forceinline__ float
+gv_unordered(uint32_t key)
+{
+	return __uint_as_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key);
+}
+
+/* Replaces the score of an overflow or of NaN by GV_SCORE_MAX. */
+static __device__ __forceinline__ float
+gv_device_score(float value)
+{
+	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
+}
+
+/* -- sums and places; all lanes of a warp call these together */
+
+/* Returns, to all lanes, the sum of all lanes' numbers. */
+template <typename Sum>
+static __device__ __forceinline__ Sum
+gv_add_warp(Sum sum)
+{
+	for (int half = GV_WARP / 2; half > 0; half /= 2)
+		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
+	return sum;
+}
+
+/* Returns the sum of this lane's number and those of the lanes before. */
+static __device__ __forceinline__ uint32_t
+gv_upto_lane(uint32_t mine)
+{
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	upto = mine;
+
+#pragma unroll
+	for (uint32_t d = 1; d < GV_WARP; d *= 2)
+	{
+		uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
+
+		upto += lane >= d ? before : 0;
+	}
+	return upto;
+}
+
+/*
+ * Takes a place for each lane of mask from *count on.  Returns this lane's
+ * place if it is one of them.
+ */
+static __device__ __forceinline__ uint32_t
+gv_take_place(uint32_t mask, uint32_t *count)
+{
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	at = 0;
+
+	if (lane == 0 && mask != 0)
+		at = atomicAdd(count, (uint32_t) __popc(mask));
+	return __shfl_sync(GV_FULL_WARP, at, 0) + __popc(mask & ((1u << lane) - 1));
+}
+
+/*
+ * Takes `mine` places for each lane from *count on, which is shared memory.
+ * Returns the first of this lane's places.
+ */
+static __device__ __forceinline__ uint32_t
+gv_reserve(uint32_t mine, uint32_t *count)
+{
+	uint32_t	upto = gv_upto_lane(mine);
+	uint32_t	at = 0;
+
+	if (threadIdx.x % GV_WARP == GV_WARP - 1 && upto > 0)
+		at = atomicAdd(count, upto);
+	return __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
+}
+
+/* Reductions over the threads of a block, with one barrier each. */
+struct GvTalk
+{
+	uint32_t	(*said)[GV_WARP];	/* shared [2], used in turn; a number of
+									 * each warp */
+	int			turn;
+
+	/* Returns the number of warp `lane`, or 0 if there are fewer warps. */
+	__device__ __forceinline__ uint32_t
+	tell(uint32_t warps_number)
+	{
+		uint32_t	lane = threadIdx.x % GV_WARP;
+
+		turn ^= 1;
+		if (lane == 0)
+			said[turn][threadIdx.x / GV_WARP] = warps_number;
+		__syncthreads();
+		return lane < blockDim.x / GV_WARP ? said[turn][lane] : 0;
+	}
+
+	__device__ __forceinline__ uint32_t
+	sum(uint32_t mine)
+	{
+		mine = tell(__reduce_add_sync(GV_FULL_WARP, mine));
+		return __reduce_add_sync(GV_FULL_WARP, mine);
+	}
+
+	__device__ __forceinline__ uint32_t
+	most(uint32_t mine)
+	{
+		mine = tell(__reduce_max_sync(GV_FULL_WARP, mine));
+		return __reduce_max_sync(GV_FULL_WARP, mine);
+	}
+};
+
+/* -- half copies, whose measured errors the proofs of all filters begin with */
+
+/* The bits of the nearest half, and back. */
+static __device__ __forceinline__ uint16_t
+gv_to_half(float value)
+{
+	return __half_as_ushort(__float2half_rn(value));
+}
+
+static __device__ __forceinline__ float
+gv_from_half(uint16_t bits)
+{
+	return __half2float(__ushort_as_half(bits));
+}
+
+/* |v|^2 and |v - v'|^2 of a vector and its half copy, as far as added. */
+template <typename Sum>
+struct GvHalfRounding
+{
+	Sum			square;
+	Sum			error;
+
+	/* Adds a dimension, and returns its half. */
+	template <bool FINITE = false>
+	__device__ __forceinline__ uint16_t
+	round(Sum x)
+	{
+		float		held = FINITE ?
+			fminf(fmaxf((float) x, -GV_MOST_HALF), GV_MOST_HALF) : (float) x;
+		uint16_t	half = gv_to_half(held);
+		Sum			diff = x - (Sum) gv_from_half(half);
+
+		square += x * x;
+		error += diff * diff;
+		return half;
+	}
+};
+
+/*
+ * Stores the half copy [half_dims] of a vector, with a warp.  v(d) returns
+ * dimension d, or 0 beyond the last one.  FINITE: numbers beyond the range of
+ * a half become its limits, so that products are finite.  Returns, to all
+ * lanes, the rounding of all dimensions.
+ */
+template <typename Sum, bool FINITE = false, typename Vector>
+static __device__ __forceinline__ GvHalfRounding<Sum>
+gv_to_half_vector(const Vector &v, int half_dims, uint16_t *half_vector)
+{
+	constexpr int AHEAD = 32 / (int) sizeof(Sum);	/* loads in flight */
+	GvHalfRounding<Sum> rounding = {};
+
+	for (int first = threadIdx.x % GV_WARP; first < half_dims;
+		 first += AHEAD * GV_WARP)
+	{
+		Sum			x[AHEAD];
+
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++)
+			x[i] = v(first + i * GV_WARP);
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++)
+		{
+			uint16_t	half = rounding.template round<FINITE>(x[i]);
+
+			if (first + i * GV_WARP < half_dims)
+				half_vector[first + i * GV_WARP] = half;
+		}
+	}
+	return {gv_add_warp(rounding.square), gv_add_warp(rounding.error)};
+}
+
+#endif							/* GV_WARP_CUH */

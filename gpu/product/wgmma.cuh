@@ -1,0 +1,775 @@
+/*
+ * wgmma.cuh
+ *		What only devices of compute capability 9.0 have, in code for sm_90a:
+ *		matrix products of a warpgroup, whose operands stay in shared memory,
+ *		and copies of whole boxes to there that one thread asks for.
+ *
+ * An operand is a matrix of halves [rows][64], a row being 128 bytes, and
+ * begins at a multiple of 1,024 bytes: 16-byte piece c of row r stands at
+ * c ^ (r % 8) of its row, which is how the copies bring it (swizzle of 128
+ * bytes) and the products take it.
+ *
+ * A barrier counts arrivals and bytes on their way; when both have come its
+ * phase ends and the next begins.  Threads wait for the end of a phase by its
+ * number's last bit.
+ *
+ * Source: PTX ISA, sections of wgmma, mbarrier and cp.async.bulk.tensor.
+ *
+ * Without nvcc (test/unit/gpu) the same is done by plain loops.
+ */
+#ifndef GV_WGMMA_CUH
+#define GV_WGMMA_CUH
+
+#ifdef __CUDACC__
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#endif
+
+#include "gpu/device/mma.cuh"
+#include "gpu/product/product.h"
+
+#define GV_HOPPER_ROW		128 /* bytes of a row: 64 halves */
+#define GV_HOPPER_DEPTH		16	/* halves of each row in one product */
+#define GV_WARPGROUP		128 /* threads */
+
+#ifndef __CUDACC__
+#include <emulated_hopper.h>
+#else
+
+/* -- maps of arrays, which the driver makes */
+
+typedef PFN_cuTensorMapEncodeTiled_v12000 GvTensorMapEncode;
+
+/* Returns the driver's function, or NULL: the driver is not linked. */
+static inline GvTensorMapEncode
+gv_find_encode()
+{
+	static const char name[] = "cuTensorMapEncodeTiled";
+	void	   *found = NULL;
+	cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
+	cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000,
+														 cudaEnableDefault,
+														 &result);
+#else
+	cudaError_t error = cudaGetDriverEntryPoint(name, &found,
+												cudaEnableDefault, &result);
+#endif
+
+	if (error == cudaSuccess && result == cudaDriverEntryPointSuccess)
+		return (GvTensorMapEncode) found;
+	(void) cudaGetLastError();
+	return NULL;
+}
+
+static inline GvTensorMapEncode
+gv_encode_function()
+{
+	static const GvTensorMapEncode found = gv_find_encode();
+
+	return found;
+}
+
+/* Returns whether the driver can describe arrays for these copies. */
+static inline bool
+gv_gpu_hopper_multiplies()
+{
+	return gv_encode_function() != NULL;
+}
+
+/*
+ * Makes a map of an array of halves [nrows][half_dims] on the device, for
+ * copies of boxes of box_rows rows and 64 halves, swizzled as above.
+ */
+static inline GvStatus
+gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
+				  int half_dims, int box_rows)
+{
+	cuuint64_t	shape[2] = {(cuuint64_t) half_dims, (cuuint64_t) nrows};
+	cuuint64_t	row_bytes[1] = {half_dims * sizeof(uint16_t)};
+	cuuint32_t	box[2] = {GV_HOPPER_ROW / 2, (cuuint32_t) box_rows};
+	cuuint32_t	each[2] = {1, 1};
+	CUresult	result;
+
+	result = gv_encode_function() (map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
+								   (void *) array, shape, row_bytes, box, each,
+								   CU_TENSOR_MAP_INTERLEAVE_NONE,
+								   CU_TENSOR_MAP_SWIZZLE_128B,
+								   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+								   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
+}
+
+/* -- registers: all threads of a warpgroup give some back, or take some */
+
+template <int COUNT>
+static __device__ __forceinline__ void
+gv_registers_give()
+{
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
+}
+
+template <int COUNT>
+static __device__ __forceinline__ void
+gv_registers_take()
+{
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
+}
+
+/* -- barriers, in shared memory */
+
+static __device__ __forceinline__ void
+gv_barrier_init(uint64_t *barrier, int arrivals)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+				 :: "r"(gv_shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+/* After gv_barrier_init, before the block's threads meet: copies see it. */
+static __device__ __forceinline__ void
+gv_barriers_ready()
+{
+	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+gv_barrier_arrive(uint64_t *barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+				 :: "r"(gv_shared_address(barrier)) : "memory");
+}
+
+/* Arrive, and say how many bytes will come in this phase. */
+static __device__ __forceinline__ void
+gv_barrier_expect(uint64_t *barrier, int bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+				 :: "r"(gv_shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+/*
+ * Wait for the end of a phase: of an even one where odd is 0, else of an odd
+ * one.  Of a new barrier, phase 0 is under way, and one before it was odd.
+ */
+static __device__ __forceinline__ void
+gv_barrier_wait(uint64_t *barrier, int odd)
+{
+	uint32_t	over;
+
+	do
+	{
+		asm volatile("{\n"
+					 ".reg .pred p;\n"
+					 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+					 "selp.u32 %0, 1, 0, p;\n"
+					 "}\n"
+					 : "=r"(over)
+					 : "r"(gv_shared_address(barrier)), "r"(odd) : "memory");
+	} while (!over);
+}
+
+/*
+ * Barriers by number, of which the block's own is 0: wait until nthreads
+ * threads have come, or come without waiting.
+ */
+static __device__ __forceinline__ void
+gv_turn_meet(int number, int nthreads)
+{
+	asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(nthreads) : "memory");
+}
+
+static __device__ __forceinline__ void
+gv_turn_arrive(int number, int nthreads)
+{
+	asm volatile("bar.arrive %0, %1;"
+				 :: "r"(number), "r"(nthreads) : "memory");
+}
+
+/* -- copies */
+
+/*
+ * The box of a map that begins at half `d` of row `row`, to shared memory; its
+ * bytes count for the barrier.  Halves outside the map are 0, and count.
+ */
+static __device__ __forceinline__ void
+gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
+			uint64_t *barrier)
+{
+	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier"
+				 "::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+				 :: "r"(gv_shared_address(shared)), "l"(map), "r"(d), "r"(row),
+				 "r"(gv_shared_address(barrier)) : "memory");
+}
+
+/* How L2 is to treat what is read once: give it up first. */
+static __device__ __forceinline__ uint64_t
+gv_read_once()
+{
+	uint64_t	policy;
+
+	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+	return policy;
+}
+
+/*
+ * Bytes that lie side by side to shared memory, a multiple of 16 at multiples
+ * of 16; they count for the barrier.
+ */
+static __device__ __forceinline__ void
+gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
+			  uint64_t policy)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier"
+				 "::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+				 :: "r"(gv_shared_address(shared)), "l"(global), "r"(bytes),
+				 "r"(gv_shared_address(barrier)), "l"(policy) : "memory");
+}
+
+/* Bytes that will be asked for: to L2, even while they are still written. */
+static __device__ __forceinline__ void
+gv_expect_bytes(const void *global, int bytes)
+{
+	asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+				 :: "l"(global), "r"(bytes) : "memory");
+}
+
+/* -- products, by all threads of a warpgroup together */
+
+/*
+ * An operand, as products want it described: its address in this block's
+ * shared memory, rows by eights 1,024 bytes apart, both in units of 16 bytes,
+ * and the swizzle.
+ */
+static __device__ __forceinline__ uint64_t
+gv_operand(const void *shared)
+{
+	return UINT64_C(1) << 62 | (uint64_t) (8 * GV_HOPPER_ROW / 16) << 32 |
+		UINT64_C(1) << 16 | (gv_shared_address(shared) & 0x3FFFF) / 16;
+}
+
+/* The same, from the k-th 16 halves of each row on. */
+static __device__ __forceinline__ uint64_t
+gv_operand_at(uint64_t operand, int k)
+{
+	return operand + k * (GV_HOPPER_DEPTH * 2 / 16);
+}
+
+/* Before the first product of some: what threads did to its sums is done. */
+static __device__ __forceinline__ void
+gv_products_begin()
+{
+	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* Close a group: the products begun since the last time. */
+static __device__ __forceinline__ void
+gv_products_commit()
+{
+	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Wait until all but the last LEFT groups are over. */
+template <int LEFT>
+static __device__ __forceinline__ void
+gv_products_wait()
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
+}
+
+/* Nothing is done to sums across this point, early or late. */
+template <int N>
+static __device__ __forceinline__ void
+gv_sums_settle(float (&sums)[N][4])
+{
+#pragma unroll
+	for (int j = 0; j < N; j++)
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			asm volatile("" : "+f"(sums[j][i]) :: "memory");
+}
+
+/*
+ * D += A B of A [64][16] and B [16][8 * N], in fp32.  Warp w of the group has
+ * rows 16w .. 16w + 15 of D, in N tiles of 8 columns, each as in mma.cuh.
+ */
+#define SUMS_2(i) \
+	"+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3]), \
+	"+f"(d[i + 1][0]), "+f"(d[i + 1][1]), "+f"(d[i + 1][2]), "+f"(d[i + 1][3])
+#define SUMS_8(i)	SUMS_2(i), SUMS_2(i + 2), SUMS_2(i + 4), SUMS_2(i + 6)
+
+static __device__ __forceinline__ void
+gv_product(float (&d)[12][4], uint64_t a, uint64_t b)
+{
+	asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+				 "%0, %1, %2, %3, %4, %5, %6, %7, "
+				 "%8, %9, %10, %11, %12, %13, %14, %15, "
+				 "%16, %17, %18, %19, %20, %21, %22, %23, "
+				 "%24, %25, %26, %27, %28, %29, %30, %31, "
+				 "%32, %33, %34, %35, %36, %37, %38, %39, "
+				 "%40, %41, %42, %43, %44, %45, %46, %47"
+				 "}, %48, %49, 1, 1, 1, 0, 0;"
+				 : SUMS_8(0), SUMS_2(8), SUMS_2(10) : "l"(a), "l"(b));
+}
+
+static __device__ __forceinline__ void
+gv_product(float (&d)[16][4], uint64_t a, uint64_t b)
+{
+	asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+				 "%0, %1, %2, %3, %4, %5, %6, %7, "
+				 "%8, %9, %10, %11, %12, %13, %14, %15, "
+				 "%16, %17, %18, %19, %20, %21, %22, %23, "
+				 "%24, %25, %26, %27, %28, %29, %30, %31, "
+				 "%32, %33, %34, %35, %36, %37, %38, %39, "
+				 "%40, %41, %42, %43, %44, %45, %46, %47, "
+				 "%48, %49, %50, %51, %52, %53, %54, %55, "
+				 "%56, %57, %58, %59, %60, %61, %62, %63"
+				 "}, %64, %65, 1, 1, 1, 0, 0;"
+				 : SUMS_8(0), SUMS_8(8) : "l"(a), "l"(b));
+}
+
+static __device__ __forceinline__ void
+gv_product(float (&d)[20][4], uint64_t a, uint64_t b)
+{
+	asm volatile("wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
+				 "%0, %1, %2, %3, %4, %5, %6, %7, "
+				 "%8, %9, %10, %11, %12, %13, %14, %15, "
+				 "%16, %17, %18, %19, %20, %21, %22, %23, "
+				 "%24, %25, %26, %27, %28, %29, %30, %31, "
+				 "%32, %33, %34, %35, %36, %37, %38, %39, "
+				 "%40, %41, %42, %43, %44, %45, %46, %47, "
+				 "%48, %49, %50, %51, %52, %53, %54, %55, "
+				 "%56, %57, %58, %59, %60, %61, %62, %63, "
+				 "%64, %65, %66, %67, %68, %69, %70, %71, "
+				 "%72, %73, %74, %75, %76, %77, %78, %79"
+				 "}, %80, %81, 1, 1, 1, 0, 0;"
+				 : SUMS_8(0), SUMS_8(8), SUMS_2(16), SUMS_2(18)
+				 : "l"(a), "l"(b));
+}
+
+#undef SUMS_2
+#undef SUMS_8
+
+#endif							/* __CUDACC__ */
+
+/* ----
+ * Products of queries and rows by a ring of slices.
+ *
+ * A tile is multiplied in slices of 64 dimensions of its queries and rows, in
+ * a ring of places in shared memory.  One thread of a block asks for slices as
+ * places become free; two warpgroups, each with half of the queries, multiply.
+ */
+
+#define GV_RING_GROUPS		2	/* of warps, that multiply */
+#define GV_RING_THREADS		((GV_RING_GROUPS + 1) * GV_WARPGROUP)	/* one more
+																	 * copies */
+#define GV_RING_WARPS		(GV_RING_GROUPS * GV_WARPGROUP / GV_WARP)
+#define GV_COPY_REGISTERS	40	/* of threads that copy, which begin with
+								 * 168 */
+#define GV_MANY_REGISTERS	232 /* of those that multiply */
+#define GV_HOPPER_SLICE		(GV_HOPPER_ROW / 2) /* dimensions at a time */
+#define GV_RING_ALIGNMENT	1024	/* of operands */
+#define GV_RING_BYTES		(224 * 1024)	/* bytes of a block */
+
+/* Where boxes come from: arrays [half_dims] x rows, a box being a slice. */
+struct GvRingMaps
+{
+	CUtensorMap queries;
+	CUtensorMap rows;
+};
+
+/* A place in the ring, and which time round it is. */
+struct GvPlace
+{
+	int			stage;
+	int			odd;
+
+	__device__ __forceinline__ void
+	advance(int stages)
+	{
+		if (++stage == stages)
+		{
+			stage = 0;
+			odd ^= 1;
+		}
+	}
+};
+
+struct GvRing
+{
+	char	   *slices;			/* [stages] queries, unless they stay; rows */
+	uint64_t   *full;			/* [stages] its bytes are there */
+	uint64_t   *empty;			/* [stages] all warps have multiplied it */
+	int			bytes;			/* of a slice */
+	int			stages;
+
+	/* By all threads of a block, before any uses a barrier. */
+	__device__ __forceinline__ void
+	prepare() const
+	{
+		if (threadIdx.x == 0)
+		{
+			for (int i = 0; i < stages; i++)
+			{
+				gv_barrier_init(&full[i], 1);
+				gv_barrier_init(&empty[i], GV_RING_WARPS);
+			}
+			gv_barriers_ready();
+		}
+		__syncthreads();
+	}
+
+	/* By one thread: wait until a place is free, and expect n bytes. */
+	__device__ __forceinline__ void
+	expect(GvPlace place, int n) const
+	{
+		gv_barrier_wait(&empty[place.stage], place.odd ^ 1);
+		gv_barrier_expect(&full[place.stage], n);
+	}
+};
+
+/* By one thread: N boxes of box_rows rows, one below the other. */
+template <int N>
+static __device__ __forceinline__ void
+gv_copy_boxes(char *to, const CUtensorMap *map, int step, int row,
+			  int box_rows, uint64_t *barrier)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		gv_copy_box(to + i * box_rows * GV_HOPPER_ROW, map,
+					step * GV_HOPPER_SLICE, row + i * box_rows, barrier);
+}
+
+/*
+ * By a warpgroup: products of a tile's slices, from `place` on, which goes on,
+ * are added to sums: of BLOCKS groups of 64 queries and N / BLOCKS of TILES *
+ * 8 rows, sums[i] being of group i / (N / BLOCKS).  Queries stay in `kept`,
+ * slice after slice, if KEEPS.  A slice is left when the next one's products
+ * have begun; begun() is called when the last ones have.
+ */
+template <int BLOCKS, bool KEEPS, int N, int TILES, typename Begun>
+static __device__ __forceinline__ void
+gv_ring_multiply(float (&sums)[N][TILES][4], const GvRing &ring,
+				 GvPlace &place, int nsteps, const char *kept, int group,
+				 const Begun &begun)
+{
+	constexpr int PARTS = N / BLOCKS;
+	constexpr int BLOCK_BYTES = 64 * GV_HOPPER_ROW;
+	constexpr int QUERY_BYTES = GV_RING_GROUPS * BLOCKS * BLOCK_BYTES;
+	bool		leads = threadIdx.x % GV_WARP == 0;
+	int			last = -1;		/* stage that is not left yet */
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		gv_sums_settle(sums[i]);
+	for (int step = 0; step < nsteps; step++)
+	{
+		const char *slice = ring.slices + place.stage * ring.bytes;
+		const char *queries = KEEPS ? kept + step * QUERY_BYTES : slice;
+		uint64_t	a = gv_operand(queries + group * BLOCKS * BLOCK_BYTES);
+		uint64_t	b = gv_operand(slice + (KEEPS ? 0 : QUERY_BYTES));
+
+		gv_barrier_wait(&ring.full[place.stage], place.odd);
+		gv_products_begin();
+#pragma unroll
+		for (int k = 0; k < GV_HOPPER_SLICE / GV_HOPPER_DEPTH; k++)
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				gv_product(sums[i],
+						   gv_operand_at(a, k) + i / PARTS * (BLOCK_BYTES / 16),
+						   gv_operand_at(b, k) +
+						   i % PARTS * (TILES * 8 * GV_HOPPER_ROW / 16));
+		gv_products_commit();
+		gv_products_wait<1>();
+		if (last >= 0 && leads)
+			gv_barrier_arrive(&ring.empty[last]);
+		last = place.stage;
+		place.advance(ring.stages);
+	}
+	begun();
+	gv_products_wait<0>();
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		gv_sums_settle(sums[i]);
+	if (leads)
+		gv_barrier_arrive(&ring.empty[last]);
+}
+
+/* ----
+ * The product of two matrices.
+ *
+ * A tile is 128 rows x COLUMNS columns.  There is a block for each SM, which
+ * takes tile after tile: slices of the next one come while the sums of this
+ * one are looked at.  Where rows meet all columns a block has all tiles of its
+ * rows.
+ *
+ * Bytes from L2: a slice of 128 x 256 is 48 KB for 2 M products, 1,024 clocks;
+ * L2 gives an SM some 31 a clock when all read, so a slice takes 1,500, and it
+ * is the sum of rows and columns that counts, 4 clocks each.  A score goes out
+ * at some 24 bytes a clock and SM, 21 clocks a column of 128 rows.
+ *
+ * A product's tiles seldom fill all SMs evenly: 500 x 8,450 are 136 tiles of
+ * 128 x 256, two rounds for 132 SMs, but 120 of 128 x 288.  So there are tiles
+ * of several widths, and the one is taken that takes the fewest clocks by this
+ * model.  Where a block has all columns of its rows the width changes nothing.
+ */
+
+#define GV_TILE_ROWS	(64 * GV_RING_GROUPS)
+
+/* A slice: rows, then PARTS times WIDTH columns. */
+template <typename F, int WIDTH, int PARTS>
+struct GvHopperShape
+{
+	static constexpr int COLUMNS = WIDTH * PARTS;
+	static constexpr int BYTES = (GV_TILE_ROWS + COLUMNS) * GV_HOPPER_ROW;
+	/* a block has 3 KB more, of which alignment and barriers take 2 */
+	static constexpr int STAGES =
+		(GV_RING_BYTES + 1024 -
+		 GV_TILE_ROWS * (int) sizeof(typename F::Row)) / BYTES;
+
+	static_assert(WIDTH % GV_RUN == 0, "sums are looked at by runs");
+	static_assert(STAGES >= 4, "three slices are on their way");
+};
+
+/* The tiles of a block, one after the other. */
+template <bool WHOLE>
+struct GvHopperWalk
+{
+	int			nrows;			/* tiles there are, */
+	int			ncolumns;
+	int			row;			/* and the one that it is at */
+	int			column;
+
+	__host__ __device__ __forceinline__
+	GvHopperWalk(const GvMatmul &matmul, int columns, int first)
+		: nrows((matmul.nrows + GV_TILE_ROWS - 1) / GV_TILE_ROWS),
+		ncolumns((matmul.ncolumns + columns - 1) / columns),
+		row(WHOLE ? first : first % nrows),
+		column(WHOLE ? 0 : first / nrows)
+	{
+	}
+
+	/* Blocks that have work. */
+	__host__ __device__ __forceinline__ int
+	blocks() const
+	{
+		return WHOLE ? nrows : nrows * ncolumns;
+	}
+
+	__device__ __forceinline__ bool
+	there() const
+	{
+		return WHOLE ? row < nrows : column < ncolumns;
+	}
+
+	__device__ __forceinline__ void
+	advance()
+	{
+		if (WHOLE)
+		{
+			if (++column < ncolumns)
+				return;
+			column = 0;
+			row += gridDim.x;
+		}
+		else
+		{
+			int			tile = column * nrows + row + gridDim.x;
+
+			row = tile % nrows;
+			column = tile / nrows;
+		}
+	}
+};
+
+#if GV_HOPPER
+
+/* Ask for the columns of a slice, and expect its rows, too. */
+template <int WIDTH, int PARTS>
+static __device__ __forceinline__ void
+gv_send_columns(const GvRing &ring, GvPlace place, const GvRingMaps &maps,
+				int column, int step)
+{
+	ring.expect(place, ring.bytes);
+	gv_copy_boxes<PARTS>(ring.slices + place.stage * ring.bytes +
+						 GV_TILE_ROWS * GV_HOPPER_ROW, &maps.rows, step,
+						 column * WIDTH * PARTS, WIDTH,
+						 &ring.full[place.stage]);
+}
+
+/*
+ * By one thread: ask for all slices of the block's tiles, as there is room;
+ * the first ones of columns before the rows are there, where steps overlap.
+ */
+template <int WIDTH, int PARTS, bool WHOLE>
+static __device__ __forceinline__ void
+gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
+			  GvHopperWalk<WHOLE> walk, int nsteps)
+{
+	int			ahead = min(ring.stages, nsteps);
+	GvPlace		place = {0, 0};
+	GvPlace		early = {0, 0};
+
+	for (int step = 0; step < ahead; step++, early.advance(ring.stages))
+		gv_send_columns<WIDTH, PARTS>(ring, early, maps, walk.column, step);
+	gv_step_begins();
+	for (; walk.there(); walk.advance(), ahead = 0)
+		for (int step = 0; step < nsteps; step++, place.advance(ring.stages))
+		{
+			if (step >= ahead)
+				gv_send_columns<WIDTH, PARTS>(ring, place, maps, walk.column,
+											  step);
+			gv_copy_boxes<1>(ring.slices + place.stage * ring.bytes,
+							 &maps.queries, step, walk.row * GV_TILE_ROWS,
+							 GV_TILE_ROWS, &ring.full[place.stage]);
+		}
+}
+
+#endif							/* GV_HOPPER */
+
+/*
+ * Shared: STAGES slices, from a multiple of 1,024 on.  Code for other devices
+ * is empty.
+ */
+template <typename F, int WIDTH, int PARTS, bool WHOLE>
+static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
+hopper_kernel(GvMatmul matmul, F epilogue,
+			  const __grid_constant__ GvRingMaps maps)
+{
+#if GV_HOPPER
+	using Shape = GvHopperShape<F, WIDTH, PARTS>;
+	GV_SHARED(memory);
+	__shared__ uint64_t barriers[2][Shape::STAGES];
+	__shared__ typename F::Row rows[GV_TILE_ROWS];
+	uint32_t	offset = -gv_shared_address(memory) % GV_RING_ALIGNMENT;
+	GvRing		ring = {(char *) memory + offset, barriers[0], barriers[1],
+	Shape::BYTES, Shape::STAGES};
+	GvHopperWalk<WHOLE> walk(matmul, Shape::COLUMNS, blockIdx.x);
+	int			group = threadIdx.x / GV_WARPGROUP;
+	int			lane = threadIdx.x % GV_WARP;
+	int			mine = threadIdx.x / GV_WARP * 16;	/* the warp's first row */
+	int			nsteps = (matmul.half_dims + GV_HOPPER_SLICE - 1) /
+		GV_HOPPER_SLICE;
+	GvPlace		place = {0, 0};
+
+	ring.prepare();
+
+	/* 1. one thread of the last group copies */
+	if (group == GV_RING_GROUPS)
+	{
+		gv_registers_give<GV_COPY_REGISTERS>();
+		if (threadIdx.x % GV_WARPGROUP == 0)
+			gv_send_tiles<WIDTH, PARTS>(ring, maps, walk, nsteps);
+		return;
+	}
+
+	/* 2. the others multiply what comes, and look at it */
+	gv_registers_take<GV_MANY_REGISTERS>();
+	gv_step_begins();
+	for (; walk.there(); walk.advance())
+	{
+		int			row = walk.row * GV_TILE_ROWS + mine;
+		float		sums[PARTS][WIDTH / 8][4] = {};
+
+		if ((!WHOLE || walk.column == 0) && lane < 16)
+			epilogue.begin(&rows[mine + lane], row + lane);
+		__syncwarp();
+		gv_ring_multiply<1, false>(sums, ring, place, nsteps, NULL, group, []
+		{
+		});
+#pragma unroll
+		for (int p = 0; p < PARTS; p++)
+			gv_apply_epilogue<1>(epilogue, rows + mine, &sums[p], row,
+						 walk.column * Shape::COLUMNS + p * WIDTH);
+		__syncwarp();
+		if ((!WHOLE || walk.column + 1 == walk.ncolumns) && lane < 16)
+			epilogue.end(&rows[mine + lane], row + lane);
+	}
+#endif
+}
+
+template <int WIDTH, int PARTS, bool WHOLE, typename F>
+static GvStatus
+gv_hopper_launch(const GvMatmulContext *by, const GvMatmul *matmul,
+				 const F &epilogue)
+{
+	using Shape = GvHopperShape<F, WIDTH, PARTS>;
+	GvHopperWalk<WHOLE> walk(*matmul, Shape::COLUMNS, 0);
+	GvRingMaps	maps;
+
+	GV_TRY(gv_gpu_hopper_map(&maps.queries, matmul->d_rows, matmul->nrows,
+							 matmul->half_dims, GV_TILE_ROWS));
+	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_columns,
+							 matmul->ncolumns, matmul->half_dims, WIDTH));
+	return gv_launch_early(by->overlap, hopper_kernel<F, WIDTH, PARTS, WHOLE>,
+						   min(walk.blocks(), by->nsms), GV_RING_THREADS,
+						   Shape::STAGES * Shape::BYTES + GV_RING_ALIGNMENT,
+						   by->stream, *matmul, epilogue, maps);
+}
+
+/* Clocks that all tiles of `columns` columns take; see above. */
+static inline int64_t
+gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
+{
+	GvHopperWalk<false> walk(*matmul, columns, 0);
+	int64_t		rounds = (walk.blocks() + nsms - 1) / nsms;
+	int64_t		nsteps = (matmul->half_dims + GV_HOPPER_SLICE - 1) /
+		GV_HOPPER_SLICE;
+
+	return rounds * (nsteps * (GV_TILE_ROWS + columns) * 4 + columns * 21 +
+					 500);
+}
+
+/* Tiles of the width that is best, or that a check wants. */
+template <typename F>
+static GvStatus
+gv_hopper_best(const GvMatmulContext *by, const GvMatmul *matmul,
+			   const F &epilogue)
+{
+	static const struct
+	{
+		int			columns;
+		GvStatus	(*launch) (const GvMatmulContext *by,
+							   const GvMatmul *matmul, const F &epilogue);
+	}			widths[] = {
+		{320, gv_hopper_launch<160, 2, false, F>},
+		{288, gv_hopper_launch<96, 3, false, F>},
+		{256, gv_hopper_launch<128, 2, false, F>},
+		{192, gv_hopper_launch<96, 2, false, F>},
+		{160, gv_hopper_launch<160, 1, false, F>},
+		{128, gv_hopper_launch<128, 1, false, F>},
+		{96, gv_hopper_launch<96, 1, false, F>}
+	};
+	int64_t		fewest = INT64_MAX;
+	size_t		best = 0;
+
+	for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+	{
+		int64_t		clocks = widths[i].columns == gv_matmul_width ? 0 :
+			gv_hopper_clocks(matmul, by->nsms, widths[i].columns);
+
+		if (clocks < fewest)
+		{
+			fewest = clocks;
+			best = i;
+		}
+	}
+	GV_TEST_ONLY(if (gv_matmul_width > 0 && fewest > 0) return GV_INVALID;)
+	return widths[best].launch(by, matmul, epilogue);
+}
+
+/* See gv_gpu_matmul. */
+template <bool WHOLE, typename F>
+static GvStatus
+gv_hopper_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
+				  const F &epilogue)
+{
+	if constexpr (!WHOLE)
+		return gv_hopper_best(by, matmul, epilogue);
+	else if (matmul->ncolumns <= 128)
+		return gv_hopper_launch<128, 1, true>(by, matmul, epilogue);
+	else
+		return gv_hopper_launch<128, 2, true>(by, matmul, epilogue);
+}
+
+#endif							/* GV_WGMMA_CUH */
