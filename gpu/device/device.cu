@@ -150,14 +150,14 @@ gv_allow_shared(const void *kernel, size_t bytes)
 }
 
 GvStatus
-gv_gpu_overlaps(bool *overlaps)
+gv_gpu_has_pdl(bool *pdl)
 {
 	cudaFuncAttributes attributes;
 
 	GV_CUDA_TRY(cudaFuncGetAttributes(&attributes,
 									  (const void *) empty_kernel));
 	/* the PTX's version, also of code made from that for a newer device */
-	*overlaps = attributes.ptxVersion * 10 >= GV_EARLY_CODE;
+	*pdl = attributes.ptxVersion * 10 >= GV_PDL_ARCH;
 	return GV_OK;
 }
 

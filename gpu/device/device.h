@@ -93,7 +93,7 @@ gv_noted_status(GvStatus status)
 #endif
 
 #define GV_USUAL_SHARED		(32 * 1024) /* bytes that every kernel may have */
-#define GV_EARLY_CODE		900 /* __CUDA_ARCH__ from which on kernels wait */
+#define GV_PDL_ARCH		900 /* __CUDA_ARCH__ from which on kernels wait */
 
 /* Is this code for sm_90a, or for emulated threads? */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
@@ -109,19 +109,19 @@ gv_noted_status(GvStatus status)
 extern GvStatus gv_allow_shared(const void *kernel, size_t bytes);
 
 /*
- * Sets *overlaps to whether kernels that begin with gv_step_begins may be
+ * Sets *overlaps to whether kernels that begin with gv_pdl_wait may be
  * launched early.  They may not if they run code for older devices, in which
  * that function is empty.
  */
-extern GvStatus gv_gpu_overlaps(bool *overlaps);
+extern GvStatus gv_gpu_has_pdl(bool *pdl);
 
 /*
- * Launches a kernel that begins with gv_step_begins.  With overlap, it starts
- * while the kernel before it still runs; see gv_gpu_overlaps.
+ * Launches a kernel that begins with gv_pdl_wait.  With overlap, it starts
+ * while the kernel before it still runs; see gv_gpu_has_pdl.
  */
 template <typename... Parameters, typename... Arguments>
 static inline GvStatus
-gv_launch_early(bool overlap, void (*kernel) (Parameters...), dim3 grid,
+gv_launch_pdl(bool pdl, void (*kernel) (Parameters...), dim3 grid,
 				int threads, size_t shared_bytes, cudaStream_t stream,
 				const Arguments &... arguments)
 {
@@ -138,10 +138,10 @@ gv_launch_early(bool overlap, void (*kernel) (Parameters...), dim3 grid,
 	config.dynamicSmemBytes = shared_bytes;
 	config.stream = stream;
 	config.attrs = &attribute;
-	config.numAttrs = overlap ? 1 : 0;
+	config.numAttrs = pdl ? 1 : 0;
 	return gv_cuda_status(cudaLaunchKernelEx(&config, kernel, arguments...));
 #else
-	return gv_cuda_status(gv_emulate_launch(overlap, grid, threads,
+	return gv_cuda_status(gv_emulate_launch(pdl, grid, threads,
 											shared_bytes, stream, kernel,
 											arguments...));
 #endif
@@ -154,7 +154,7 @@ gv_launch(void (*kernel) (Parameters...), dim3 grid, int threads,
 		  size_t shared_bytes, cudaStream_t stream,
 		  const Arguments &... arguments)
 {
-	return gv_launch_early(false, kernel, grid, threads, shared_bytes, stream,
+	return gv_launch_pdl(false, kernel, grid, threads, shared_bytes, stream,
 						   arguments...);
 }
 

@@ -19,7 +19,7 @@
  */
 template <int KEYS, int WARPS>
 static __device__ __forceinline__ uint32_t
-gv_sift_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
+gv_minima_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			each = (k + WARPS - 1) / WARPS;
@@ -59,7 +59,7 @@ gv_sift_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
 #define GV_BY_VALUE		16		/* steps that halve values, at first */
 
 /* count keys do not exceed key; lower is one that fewer than p do not. */
-struct GvLimit
+struct GvKthBound
 {
 	uint32_t	key;
 	uint32_t	count;			/* >= p */
@@ -73,9 +73,9 @@ struct GvLimit
  * exceed key.
  */
 template <typename CountMine>
-static __device__ __forceinline__ GvLimit
-gv_narrow_bound(GvLimit bound, uint32_t p, uint32_t spare,
-				const CountMine &count_mine, GvTalk &talk)
+static __device__ __forceinline__ GvKthBound
+gv_narrow_bound(GvKthBound bound, uint32_t p, uint32_t spare,
+				const CountMine &count_mine, GvBlockReduce &reduce)
 {
 	for (int round = 0; bound.count > p + spare &&
 		 bound.lower + 1 < bound.key; round++)
@@ -92,7 +92,7 @@ gv_narrow_bound(GvLimit bound, uint32_t p, uint32_t spare,
 			if (value > bound.lower && value < bound.key)
 				middle = value;
 		}
-		count = talk.sum(count_mine(middle));
+		count = reduce.sum(count_mine(middle));
 		if (count >= p)
 		{
 			bound.key = middle;
@@ -112,14 +112,14 @@ gv_narrow_bound(GvLimit bound, uint32_t p, uint32_t spare,
  * more than that are equal, key is theirs and lower the number before it.
  */
 template <typename Keys>
-static __device__ __forceinline__ GvLimit
-gv_find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
-			  GvTalk &talk)
+static __device__ __forceinline__ GvKthBound
+gv_find_kth_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
+			  GvBlockReduce &reduce)
 {
 	uint32_t	own = threadIdx.x < n ? keys(threadIdx.x) : 0xFFFFFFFFu;
 	uint32_t	least = own;
 	uint32_t	most = threadIdx.x < n ? own : 0;
-	GvLimit		bound;
+	GvKthBound		bound;
 
 	/* the first of a thread's keys stays in a register */
 	for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
@@ -130,9 +130,9 @@ gv_find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 		most = max(most, key);
 	}
 	/* no float has key 0 */
-	bound.lower = ~talk.most(~least) - 1;
+	bound.lower = ~reduce.largest(~least) - 1;
 	bound.lower_count = 0;
-	bound.key = talk.most(most);
+	bound.key = reduce.largest(most);
 	bound.count = n;
 	return gv_narrow_bound(bound, p, spare, [&](uint32_t key)
 	{
@@ -141,7 +141,7 @@ gv_find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 		for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
 			count += keys(i) <= key;
 		return count;
-	}, talk);
+	}, reduce);
 }
 
 #endif							/* GV_KBOUND_CUH */

@@ -16,26 +16,26 @@
 #define GV_L2_LINE			128 /* bytes that come to L2 at once */
 #define GV_MOST_HALF		65504.0f
 
-/* -- launches that overlap, see gv_launch_early */
+/* -- launches that overlap, see gv_launch_pdl */
 
 /* The next kernel of the stream may begin. */
 static __device__ __forceinline__ void
-gv_let_next_begin()
+gv_griddep_launch()
 {
 #ifndef __CUDACC__
 	gv_emulated_let_next_begin();
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_EARLY_CODE
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_PDL_ARCH
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
 /* Waits until the kernel before this one is over. */
 static __device__ __forceinline__ void
-gv_wait_for_last()
+gv_griddep_wait()
 {
 #ifndef __CUDACC__
 	gv_emulated_wait_for_grids();
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_EARLY_CODE
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_PDL_ARCH
 	asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -44,28 +44,28 @@ gv_wait_for_last()
  * A kernel that may be launched early calls one of these two first, and must
  * not touch results of the kernel before it until then.
  *
- * gv_step_follows lets the next kernel begin only after this one's own wait.
+ * gv_pdl_trigger_after_wait lets the next kernel begin only after this one's own wait.
  * So at that time the kernels before this one are over, and the next kernel
- * may read their results before it waits itself, by gv_early.
+ * may read their results before it waits itself, by gv_read_before_wait.
  */
 static __device__ __forceinline__ void
-gv_step_begins()
+gv_pdl_wait()
 {
-	gv_let_next_begin();
-	gv_wait_for_last();
+	gv_griddep_launch();
+	gv_griddep_wait();
 }
 
 static __device__ __forceinline__ void
-gv_step_follows()
+gv_pdl_trigger_after_wait()
 {
-	gv_wait_for_last();
-	gv_let_next_begin();
+	gv_griddep_wait();
+	gv_griddep_launch();
 }
 
 /* Reads past the L1 cache, which may still hold older data. */
 template <typename T>
 static __device__ __forceinline__ T
-gv_early(const T *from)
+gv_read_before_wait(const T *from)
 {
 	return __ldcg(from);
 }
@@ -163,36 +163,36 @@ gv_reserve(uint32_t mine, uint32_t *count)
 }
 
 /* Reductions over the threads of a block, with one barrier each. */
-struct GvTalk
+struct GvBlockReduce
 {
-	uint32_t	(*said)[GV_WARP];	/* shared [2], used in turn; a number of
+	uint32_t	(*slots)[GV_WARP];	/* shared [2], used in turn; a number of
 									 * each warp */
-	int			turn;
+	int			phase;
 
 	/* Returns the number of warp `lane`, or 0 if there are fewer warps. */
 	__device__ __forceinline__ uint32_t
-	tell(uint32_t warps_number)
+	exchange(uint32_t warps_number)
 	{
 		uint32_t	lane = threadIdx.x % GV_WARP;
 
-		turn ^= 1;
+		phase ^= 1;
 		if (lane == 0)
-			said[turn][threadIdx.x / GV_WARP] = warps_number;
+			slots[phase][threadIdx.x / GV_WARP] = warps_number;
 		__syncthreads();
-		return lane < blockDim.x / GV_WARP ? said[turn][lane] : 0;
+		return lane < blockDim.x / GV_WARP ? slots[phase][lane] : 0;
 	}
 
 	__device__ __forceinline__ uint32_t
 	sum(uint32_t mine)
 	{
-		mine = tell(__reduce_add_sync(GV_FULL_WARP, mine));
+		mine = exchange(__reduce_add_sync(GV_FULL_WARP, mine));
 		return __reduce_add_sync(GV_FULL_WARP, mine);
 	}
 
 	__device__ __forceinline__ uint32_t
-	most(uint32_t mine)
+	largest(uint32_t mine)
 	{
-		mine = tell(__reduce_max_sync(GV_FULL_WARP, mine));
+		mine = exchange(__reduce_max_sync(GV_FULL_WARP, mine));
 		return __reduce_max_sync(GV_FULL_WARP, mine);
 	}
 };

@@ -144,7 +144,7 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	work->device = device;
 	set_shape(work, space, amount);
 	GV_TRY(gv_gpu_nsms(&work->nsms));
-	GV_TRY(gv_gpu_overlaps(&work->filter.overlap));
+	GV_TRY(gv_gpu_has_pdl(&work->filter.pdl));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
 	GV_TRY(gv_blas_create(device, space->half_dims, work->stream,

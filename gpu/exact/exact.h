@@ -106,7 +106,7 @@ struct GvExactFilter
 	uint32_t   *d_counts;		/* [n] slots found; may exceed capacity */
 	uint32_t   *d_slots;		/* [n][capacity]; rows, once reranked */
 	uint32_t	capacity;
-	bool		overlap;		/* some steps may be launched early */
+	bool		pdl;		/* some steps may be launched early */
 };
 
 /* Their distances, and memory to order them. */

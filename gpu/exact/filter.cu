@@ -267,7 +267,7 @@ scan_rows_kernel(GvExactMatmul matmul)
 	const uint16_t *query = queries + lane / 4 * stride + lane % 4 * 8;
 	float		cuts[COLUMNS][2];	/* nothing reaches NaN */
 
-	gv_step_begins();
+	gv_pdl_wait();
 	load_queries(queries, matmul.d_queries, matmul.n,
 						 matmul.half_dims);
 #pragma unroll
@@ -321,7 +321,7 @@ gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 {
 	int			blocks = gv_blocks_for(matmul->nslots, WARPS * ROWS);
 
-	return gv_launch_early(matmul->filter.overlap, scan_rows_kernel,
+	return gv_launch_pdl(matmul->filter.pdl, scan_rows_kernel,
 						   min(blocks, BLOCKS * nsms), THREADS,
 						   query_bytes(matmul), stream, *matmul);
 }

@@ -387,7 +387,7 @@ nearest_kernel(GvExactNearest nearest, uint32_t capacity)
 	int64_t		query;
 	uint32_t	count;
 
-	gv_step_begins();
+	gv_pdl_wait();
 	query = gv_exact_query(nearest.part, i);
 	count = nearest.filter.d_counts[i];
 	if (count > nearest.filter.capacity)
@@ -616,7 +616,7 @@ launch(const GvExactNearest &nearest, cudaStream_t stream)
 	}
 	while (capacity < filter.capacity)
 		capacity *= 2;
-	return gv_launch_early(filter.overlap, nearest_kernel<METRIC>, nblocks,
+	return gv_launch_pdl(filter.pdl, nearest_kernel<METRIC>, nblocks,
 						   nearest.across > 1 ? FEW_THREADS : MANY_THREADS,
 						   capacity * (sizeof(double) + sizeof(uint32_t)),
 						   stream, nearest, capacity);

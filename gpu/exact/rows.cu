@@ -343,7 +343,7 @@ queries_kernel(GvExactSpace space, GvExactQueries queries)
 	int64_t		query = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	GvExactQuery seen;
 
-	gv_step_begins();
+	gv_pdl_wait();
 	if (query >= queries.n)
 		return;
 	free_places(queries, query);

@@ -59,7 +59,7 @@ voids_kernel(GvExactQueries queries, GvExactLists lists)
 		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
 }
 
-/* Keys for gv_find_bound: those of the largest A - 2 e(x) are least. */
+/* Keys for gv_find_kth_bound: those of the largest A - 2 e(x) are least. */
 struct Keys
 {
 	const float *scores;
@@ -92,7 +92,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 				   GvExactMatmul matmul, const float *d_slack)
 {
 	GV_SHARED(memory);
-	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t slots[2][GV_WARP];
 	int			i = blockIdx.x;
 	int64_t		query = gv_exact_query(part, i);
 	uint32_t	n = matmul.nslots;
@@ -100,12 +100,12 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
 	float		cut = matmul.filter.d_cuts[i];
 	float		slack = queries.d_seen[query].slack;
-	GvTalk		talk = {said, 0};
+	GvBlockReduce		reduce = {slots, 0};
 	Keys		keys = {matmul.d_scores + (int64_t) i * n, d_slack, NULL};
 
 	if (wanted <= n)
 	{
-		GvLimit		limit;
+		GvKthBound		limit;
 		float		least;
 
 		if (n <= ALL_SHARED)
@@ -117,7 +117,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 			keys.kept = kept;
 			__syncthreads();
 		}
-		limit = gv_find_bound(keys, n, wanted, wanted / 8, talk);
+		limit = gv_find_kth_bound(keys, n, wanted, wanted / 8, reduce);
 		least = -gv_unordered(limit.key);
 		cut = gv_exact_raise_cut(cut, least, slack, matmul.half_dims);
 	}
@@ -195,18 +195,18 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 				  GvExactPart part, GvExactMatmul matmul,
 				  const float *d_slack, GvExactLists lists)
 {
-	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t slots[2][GV_WARP];
 	int			i = blockIdx.x;
 	uint32_t	n = matmul.nslots;
 	const float *scores = matmul.d_scores + (int64_t) i * n;
-	GvTalk		talk = {said, 0};
+	GvBlockReduce		reduce = {slots, 0};
 	int64_t		query;
 	GvExactQuery seen;
 	Best		best;
 	float		least;
 	float		cut;
 
-	gv_step_begins();
+	gv_pdl_wait();
 	query = gv_exact_query(part, i);
 	seen = queries.d_seen[query];
 	best = best_of(scores, d_slack, n);
@@ -220,8 +220,8 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	OwnKey		keys = {gv_ordered(best.least)};
 
 	/* threads meet, so nothing is appended before there are no slots */
-	least = -gv_unordered(gv_find_bound(keys, blockDim.x, wanted, wanted / 8,
-										talk).key);
+	least = -gv_unordered(gv_find_kth_bound(keys, blockDim.x, wanted, wanted / 8,
+										reduce).key);
 	cut = gv_exact_raise_cut(cut, least, seen.slack, space.half_dims);
 	if (matmul.more && cut == -GV_INFINITY)
 	{
@@ -318,7 +318,7 @@ gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
 {
 	static const GvExactLists none = {};
 
-	return gv_launch_early(matmul->filter.overlap, first_cuts_kernel,
+	return gv_launch_pdl(matmul->filter.pdl, first_cuts_kernel,
 						   matmul->n, first_threads(queries, part->n), 0,
 						   stream, *space, *queries, *part, *matmul, d_slack,
 						   lists != NULL ? *lists : none);

@@ -48,7 +48,7 @@ struct GvBlas
 	char	   *d_memory;		/* workspace, then sums */
 	int64_t		workspace;		/* bytes */
 	int64_t		nsums;
-	bool		overlap;		/* see gv_gpu_overlaps */
+	bool		pdl;		/* see gv_gpu_has_pdl */
 };
 
 /* cublasGemmEx has an older sister of that name. */
@@ -218,7 +218,7 @@ plan(int32_t device, GvBlas *blas)
 		blas->workspace = least(blas->workspace, gv_blas_sums * 4);
 		blas->nsums = gv_blas_sums;
 	}
-	return gv_gpu_overlaps(&blas->overlap);
+	return gv_gpu_has_pdl(&blas->pdl);
 }
 
 /* Does what multiplying takes exceed what sums take to memory and back? */
@@ -330,7 +330,7 @@ gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 	tile.ncolumns = (int32_t) least(columns, matmul->ncolumns - column);
 	tile.stride = (int32_t) columns;
 	tile.d_sums = (float *) (blas->d_memory + blas->workspace);
-	tile.overlap = blas->overlap;
+	tile.pdl = blas->pdl;
 	return tile;
 }
 

@@ -219,7 +219,7 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 	 * last one a group is empty */
 	for (; sent.slice < Shape::STAGES - 1; sent.advance(nsteps))
 		loop.send_columns(matmul, sent);
-	gv_step_begins();
+	gv_pdl_wait();
 	sent = {0, 0, 0};
 	for (; sent.slice < Shape::STAGES - 1; sent.advance(nsteps))
 	{
@@ -259,14 +259,14 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 
 template <int ROWS, int COLUMNS, int ACROSS, int NHELD, bool WHOLE, typename F>
 static GvStatus
-gv_loop_launch(const GvMatmul *matmul, const F &epilogue, bool overlap,
+gv_loop_launch(const GvMatmul *matmul, const F &epilogue, bool pdl,
 			   cudaStream_t stream)
 {
 	int			ntiles = (matmul->nrows + ROWS - 1) / ROWS;
 	int			across = (matmul->ncolumns + COLUMNS - 1) / COLUMNS;
 	int			walk = WHOLE ? across : 1;
 
-	return gv_launch_early(overlap,
+	return gv_launch_pdl(pdl,
 						   loop_kernel<F, ROWS, COLUMNS, ACROSS, NHELD>,
 						   ntiles * ((across + walk - 1) / walk),
 						   2 * ACROSS * GV_WARP,
@@ -277,21 +277,21 @@ gv_loop_launch(const GvMatmul *matmul, const F &epilogue, bool overlap,
 /* See gv_gpu_matmul. */
 template <bool WHOLE, typename F>
 static GvStatus
-gv_loop_matmul(const GvMatmul *matmul, const F &epilogue, bool overlap,
+gv_loop_matmul(const GvMatmul *matmul, const F &epilogue, bool pdl,
 				cudaStream_t stream)
 {
 	if (matmul->nrows <= (WHOLE ? GV_SMALL_WHOLE : GV_SMALL_ROWS) ||
 		matmul->ncolumns <= GV_LOOP_NARROW)
-		return gv_loop_launch<32, 64, 2, 0, WHOLE>(matmul, epilogue, overlap,
+		return gv_loop_launch<32, 64, 2, 0, WHOLE>(matmul, epilogue, pdl,
 												   stream);
 	if constexpr (!WHOLE)
-		return gv_loop_launch<128, 128, 4, 0, false>(matmul, epilogue, overlap,
+		return gv_loop_launch<128, 128, 4, 0, false>(matmul, epilogue, pdl,
 													 stream);
 	else if (matmul->half_dims <= GV_LOOP_HELD * GV_SLICE)
 		return gv_loop_launch<128, 256, 4, GV_LOOP_HELD, true>
-			(matmul, epilogue, overlap, stream);
+			(matmul, epilogue, pdl, stream);
 	else
-		return gv_loop_launch<128, 256, 4, 0, true>(matmul, epilogue, overlap,
+		return gv_loop_launch<128, 256, 4, 0, true>(matmul, epilogue, pdl,
 													stream);
 }
 

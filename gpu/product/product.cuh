@@ -37,7 +37,7 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int nruns)
 	const float *sums = tile.d_sums + (int64_t) (first + lane / 4) *
 		tile.stride + lane % 4 * 2;
 
-	gv_step_begins();
+	gv_pdl_wait();
 	if (first >= tile.nrows)
 		return;
 	if (lane < GROUPS * 8)
@@ -90,7 +90,7 @@ run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
 	int			share = WHOLE ? nruns :
 		(int) ((int64_t) nruns * across / GV_EPILOGUE_BLOCKS) + 1;
 
-	return gv_launch_early(tile->overlap, epilogue_kernel<F, GROUPS>,
+	return gv_launch_pdl(tile->pdl, epilogue_kernel<F, GROUPS>,
 						   dim3(across, (nruns + share - 1) / share),
 						   GV_EPILOGUE_THREADS, 0, stream, epilogue, *tile,
 							share);
@@ -131,7 +131,7 @@ gv_gpu_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
 										GV_SMALL_ROWS) &&
 		gv_matmul_width != 0 && gv_gpu_hopper_multiplies())
 		return gv_hopper_matmul<WHOLE>(by, matmul, epilogue);
-	return gv_loop_matmul<WHOLE>(matmul, epilogue, by->overlap, by->stream);
+	return gv_loop_matmul<WHOLE>(matmul, epilogue, by->pdl, by->stream);
 }
 
 #endif							/* GV_PRODUCT_CUH */

@@ -60,7 +60,7 @@ struct GvMatmulTile
 	int32_t		ncolumns;
 	int32_t		stride;			/* floats from one row of sums to the next */
 	float	   *d_sums;			/* [nrows][stride] */
-	bool		overlap;		/* what looks at them may be launched early */
+	bool		pdl;		/* what looks at them may be launched early */
 };
 
 /*
@@ -75,8 +75,8 @@ struct GvMatmulContext
 	const GvBlas *blas;			/* NULL: loops of ours */
 	bool		hopper;			/* see gv_has_hopper */
 	int			nsms;
-	bool		overlap;		/* columns are there, and a loop may begin
-								 * early: see gv_launch_early */
+	bool		pdl;		/* columns are there, and a loop may begin
+								 * early: see gv_launch_pdl */
 	cudaStream_t stream;
 };
 

@@ -612,7 +612,7 @@ gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
 
 	for (int step = 0; step < ahead; step++, early.advance(ring.stages))
 		gv_send_columns<WIDTH, PARTS>(ring, early, maps, walk.column, step);
-	gv_step_begins();
+	gv_pdl_wait();
 	for (; walk.there(); walk.advance(), ahead = 0)
 		for (int step = 0; step < nsteps; step++, place.advance(ring.stages))
 		{
@@ -665,7 +665,7 @@ hopper_kernel(GvMatmul matmul, F epilogue,
 
 	/* 2. the others multiply what comes, and look at it */
 	gv_registers_take<GV_MANY_REGISTERS>();
-	gv_step_begins();
+	gv_pdl_wait();
 	for (; walk.there(); walk.advance())
 	{
 		int			row = walk.row * GV_TILE_ROWS + mine;
@@ -701,7 +701,7 @@ gv_hopper_launch(const GvMatmulContext *by, const GvMatmul *matmul,
 							 matmul->half_dims, GV_TILE_ROWS));
 	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_columns,
 							 matmul->ncolumns, matmul->half_dims, WIDTH));
-	return gv_launch_early(by->overlap, hopper_kernel<F, WIDTH, PARTS, WHOLE>,
+	return gv_launch_pdl(by->pdl, hopper_kernel<F, WIDTH, PARTS, WHOLE>,
 						   min(walk.blocks(), by->nsms), GV_RING_THREADS,
 						   Shape::STAGES * Shape::BYTES + GV_RING_ALIGNMENT,
 						   by->stream, *matmul, epilogue, maps);

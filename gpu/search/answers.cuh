@@ -202,9 +202,9 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 		batch.d_hits[at] = hit;
 }
 
-/* The result of the choice of lists, when that is over: see gv_early. */
+/* The result of the choice of lists, when that is over: see gv_read_before_wait. */
 static __device__ __forceinline__ GvFound
-gv_early_found(const GvBatch &batch, int query)
+gv_counts_before_wait(const GvBatch &batch, int query)
 {
 	static_assert(sizeof(GvFound) == 3 * sizeof(uint64_t), "three words");
 	const uint64_t *from = (const uint64_t *) &batch.d_found[query];
@@ -215,7 +215,7 @@ gv_early_found(const GvBatch &batch, int query)
 	};
 
 	for (int i = 0; i < 3; i++)
-		words[i] = gv_early(from + i);
+		words[i] = gv_read_before_wait(from + i);
 	return found;
 }
 

@@ -158,7 +158,7 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	float		magnitude = 0.0f;
 
 	/* 1. the record; the hit's place is read before it is known to be one */
-	gv_step_begins();
+	gv_pdl_wait();
 	if (first >= batch.capacity)
 	{
 		gv_download_matches<THREADS>(batch, query, batch.d_found[query]);

@@ -152,17 +152,17 @@ codewords8_kernel(GvDeviceModel model, GvListScan lists)
 /* The largest, or the sum, of what all threads bring, in all of them. */
 template <typename Both>
 static __device__ __forceinline__ float
-of_all(float mine, float *said, Both both)
+of_all(float mine, float *partials, Both both)
 {
 	for (int half = GV_WARP / 2; half > 0; half /= 2)
 		mine = both(mine, __shfl_xor_sync(GV_FULL_WARP, mine, half));
 	__syncthreads();
 	if (threadIdx.x % GV_WARP == 0)
-		said[threadIdx.x / GV_WARP] = mine;
+		partials[threadIdx.x / GV_WARP] = mine;
 	__syncthreads();
-	mine = said[0];
+	mine = partials[0];
 	for (int w = 1; w < LIMIT_WARPS; w++)
-		mine = both(mine, said[w]);
+		mine = both(mine, partials[w]);
 	return mine;
 }
 
@@ -171,7 +171,7 @@ of_all(float mine, float *said, Both both)
  */
 static __device__ __forceinline__ float
 round_query(const GvDeviceModel &model, const GvListScan &lists,
-			const float *query, uint32_t *words, float *said, uint32_t *to)
+			const float *query, uint32_t *words, float *partials, uint32_t *to)
 {
 	int			j = threadIdx.x;
 	int			start = gv_device_sub_start(model, min(j, model.m));
@@ -188,7 +188,7 @@ round_query(const GvDeviceModel &model, const GvListScan &lists,
 		numbers[d] = d < ndims ? query[start + d] : 0.0f;
 		most = fmaxf(most, fabsf(unit * numbers[d]));
 	}
-	most = of_all(most, said, [](float a, float b)
+	most = of_all(most, partials, [](float a, float b)
 	{
 		return fmaxf(a, b);
 	});
@@ -223,7 +223,7 @@ struct Row
  */
 static __device__ __forceinline__ float
 find_margin(const GvDeviceModel &model, const GvListScan &lists,
-			const uint4 *table, const uint32_t *words, float scale, float *said)
+			const uint4 *table, const uint32_t *words, float scale, float *partials)
 {
 	int			j = threadIdx.x;
 	Row			row = {};
@@ -252,7 +252,7 @@ find_margin(const GvDeviceModel &model, const GvListScan &lists,
 		}
 	}
 	margin = of_all(1.001f * row.far + (model.m + 64) * 0x1p-20f * row.length +
-					row.nothing, said, [](float a, float b)
+					row.nothing, partials, [](float a, float b)
 	{
 		return a + b;
 	}) + 0x1p-100f;
@@ -305,9 +305,9 @@ template <int CHUNKS>
 static __device__ __forceinline__ float
 find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
 		   const char *table, uint32_t k, uint32_t *keys, uint32_t *count,
-		   uint32_t (*talked)[GV_WARP])
+		   uint32_t (*slots)[GV_WARP])
 {
-	GvTalk		talk = {talked, 0};
+	GvBlockReduce		reduce = {slots, 0};
 
 #pragma unroll
 	for (int i = 0; i < LIMIT_BLOCKS; i++)
@@ -321,10 +321,10 @@ find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
 	__syncthreads();
 	if (*count < k || k == 0)
 		return GV_INFINITY;
-	return gv_unordered(gv_find_bound([&](uint32_t i)
+	return gv_unordered(gv_find_kth_bound([&](uint32_t i)
 	{
 		return keys[i];
-	}, *count, k, k / 8, talk).key);
+	}, *count, k, k / 8, reduce).key);
 }
 
 /*
@@ -341,8 +341,8 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	__shared__ GvKept kept;
 	__shared__ uint32_t words[LIMIT_THREADS];
 	__shared__ uint32_t keys[LIMIT_POSTINGS];
-	__shared__ uint32_t talked[2][GV_WARP];
-	__shared__ float said[LIMIT_WARPS];
+	__shared__ uint32_t slots[2][GV_WARP];
+	__shared__ float partials[LIMIT_WARPS];
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
 	int			last_words = (model.shape.code_bytes + 3) / 4 -
@@ -372,15 +372,15 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	/* 2. the query in 8 bits, and what that does to its table */
 	scale = round_query(model, lists,
 						batch.d_queries + (int64_t) query * model.dims, words,
-						said, lists.d_queries + (int64_t) query *
+						partials, lists.d_queries + (int64_t) query *
 						INT8_SUBS * lists.steps) *
 		(model.metric == GV_IP ? -1.0f : -2.0f);
 	__syncthreads();
-	margin = find_margin(model, lists, table, words, scale, said);
+	margin = find_margin(model, lists, table, words, scale, partials);
 
 	/* 3. a limit */
 	limit = find_limit(samples, last_words, (const char *) table, k, keys,
-					   &count, talked);
+					   &count, slots);
 	if (threadIdx.x == 0)
 	{
 		lists.d_query_limits[query] =
@@ -774,7 +774,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	GV_SHARED(table);
 	__shared__ GvKept kept;
 	__shared__ uint32_t places[MAX_CANDIDATES];
-	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t partials[2][GV_WARP];
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
 	int64_t		first_posting = (int64_t) query * batch.postings;
@@ -783,7 +783,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	uint32_t	n = lists.d_counts[query];
 	uint32_t	k = batch.d_params[query].capacity;
 	uint32_t	last = 0xFFFFFFFFu;
-	GvTalk		talk = {said, 0};
+	GvBlockReduce		reduce = {partials, 0};
 	GvProbes	probes;
 
 	if (threadIdx.x == 0)
@@ -799,10 +799,10 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 
 	/* 1. those within a narrower limit */
 	if (n > k)
-		last = gv_ordered(gv_unordered(gv_find_bound([&](uint32_t i)
+		last = gv_ordered(gv_unordered(gv_find_kth_bound([&](uint32_t i)
 		{
 			return gv_ordered(near[i].score);
-		}, n, max(k, 1u), k / 8, talk).key) +
+		}, n, max(k, 1u), k / 8, reduce).key) +
 						  2.01f * lists.d_query_limits[query].margin);
 	for (uint32_t some = threadIdx.x / GV_WARP * GV_WARP; some < n;
 		 some += RESCORE_THREADS)

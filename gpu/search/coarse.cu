@@ -39,7 +39,7 @@ coarse_one_kernel(GvDeviceModel model, GvBatch batch)
 		if (first + j * GV_SUMS < model.dims)
 			ahead[j] = gv_load_four<ALIGNED>(centroid, first + j * GV_SUMS,
 											 model.dims);
-	gv_step_begins();
+	gv_pdl_wait();
 #pragma unroll
 	for (int j = 0; j < AHEAD; j++)
 		if (first + j * GV_SUMS < model.dims)
@@ -68,7 +68,7 @@ coarse_kernel(GvDeviceModel model, GvBatch batch)
 	int			query = blockIdx.y * QUERIES;
 	float		sums[CENTROIDS][QUERIES][4] = {};
 
-	gv_step_begins();
+	gv_pdl_wait();
 	for (int start = 0; start < model.dims; start += SLICE)
 	{
 		int			end = min(SLICE, model.dims - start);

@@ -77,7 +77,7 @@ queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
 	const float *from = batch.d_queries + query * model.dims;
 	GvHalfRounding<float> rounding;
 
-	gv_step_begins();
+	gv_pdl_wait();
 	if (query >= batch.n)
 		return;
 	rounding = gv_to_half_vector<float>([=](int d)
@@ -346,7 +346,7 @@ gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 		{batch->approx.d_half_queries, batch->n, model->d_half_centroids,
 	model->nlists, model->half_dims};
 	GvMatmulContext by = {searcher->blas, searcher->hopper, searcher->nsms,
-	batch->overlap, searcher->stream};
+	batch->pdl, searcher->stream};
 
 	if (gv_gpu_least_alone(model, batch))
 		return gv_gpu_matmul<false>(&by, &matmul,
@@ -362,7 +362,7 @@ gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 
 #define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
-/* Keys for gv_find_bound: in shared memory, of scores, of items as below. */
+/* Keys for gv_find_kth_bound: in shared memory, of scores, of items as below. */
 struct SharedKeys
 {
 	const uint32_t *keys;
@@ -568,7 +568,7 @@ half_of(const uint4 &eight, int i)
 
 /* The last key within the margin of a bound. */
 static __device__ __forceinline__ uint32_t
-add_margin(const GvLimit &bound, float margin)
+add_margin(const GvKthBound &bound, float margin)
 {
 	return gv_ordered(gv_unordered(bound.key) + margin);
 }
@@ -710,7 +710,7 @@ struct Choice
 								 * all */
 	Items		candidates;		/* by approximate scores */
 	Items		exact;			/* by exact ones */
-	GvTalk		talk;
+	GvBlockReduce		reduce;
 };
 
 /* The keys of all scores, some a thread: lists i * 512 + gv_sift_mine(). */
@@ -764,12 +764,12 @@ static __device__ __forceinline__ bool
 collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 				uint32_t (&bounds)[GV_SIFT_WARPS])
 {
-	GvLimit		bound = {};
+	GvKthBound		bound = {};
 	uint32_t	last;
 	uint32_t	mine = 0;
 	uint32_t	at;
 
-	bound.key = gv_sift_bound(keys, (int) choice.p, bounds);
+	bound.key = gv_minima_bound(keys, (int) choice.p, bounds);
 	last = min(add_margin(bound, choice.margin), GV_SIFT_NONE - 1);
 #pragma unroll
 	for (int i = 0; i < SIFT_KEYS; i++)
@@ -810,7 +810,7 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 {
 	int			nlists = choice.model.nlists;
 	uint32_t	spare = choice.p / 8 + 4;
-	GvLimit		bound;
+	GvKthBound		bound;
 
 	if (!(choice.margin < FLT_MAX))
 		return GV_COARSE_EXACT;
@@ -822,8 +822,8 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		uint32_t	last;
 
 		load_least(choice);
-		bound = gv_find_bound(SharedKeys {choice.keys}, choice.nkeys, choice.p,
-							  spare, choice.talk);
+		bound = gv_find_kth_bound(SharedKeys {choice.keys}, choice.nkeys, choice.p,
+							  spare, choice.reduce);
 		last = add_margin(bound, choice.margin);
 		take_lists(choice.least, gv_nruns(nlists), last, runs);
 		if (runs.total() <= runs.capacity)
@@ -851,8 +851,8 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	}
 	if (choice.scores == NULL)
 		return GV_COARSE_EXACT;
-	bound = gv_find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
-						  choice.talk);
+	bound = gv_find_kth_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
+						  choice.reduce);
 	take_lists(choice.scores, nlists, add_margin(bound, choice.margin),
 			   choice.candidates);
 	return choice.candidates.total() <= choice.candidates.capacity ?
@@ -869,8 +869,8 @@ tighten(Choice &choice)
 
 	/* what all lanes score at once need not be fewer */
 	if (n > blockDim.x / GV_QUAD)
-		last = add_margin(gv_find_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
-										choice.talk), choice.margin);
+		last = add_margin(gv_find_kth_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
+										choice.reduce), choice.margin);
 	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
 		 first += blockDim.x)
 	{
@@ -944,14 +944,14 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 {
 	GV_SHARED(memory);
 	alignas(16) __shared__ uint32_t bounds[GV_SIFT_WARPS];
-	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t slots[2][GV_WARP];
 	__shared__ uint32_t counts[2];
 	__shared__ float margin;
 	int64_t		query = blockIdx.x;
 	uint32_t	capacity = capacity_for(batch.probes);
 	uint64_t   *items = (uint64_t *) memory + capacity;
 
-	gv_step_follows();
+	gv_pdl_trigger_after_wait();
 
 	Choice		choice = {model, batch.d_queries + query * model.dims,
 		batch.approx.d_half_queries + query * model.half_dims,
@@ -963,7 +963,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 		0,
 		{(uint64_t *) memory, &counts[0], capacity},
 		{items, &counts[1], capacity},
-		{said, 0}
+		{slots, 0}
 	};
 	uint32_t	keys[SIFT_KEYS] = {};
 	uint32_t	sorted = 1;

@@ -615,7 +615,7 @@ download_matches_kernel(GvDeviceModel model, GvBatch batch)
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	GvFound		found;
 
-	gv_step_begins();
+	gv_pdl_wait();
 	found = batch.d_found[query];
 	gv_download_matches<MATCH_THREADS>(batch, query, found);
 	if (!batch.sampled || found.nprobed == 0 || batch.out_hits == batch.d_hits)

@@ -237,8 +237,8 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 	/* the table is older than the step before */
 #pragma unroll 4
 	for (int i = threadIdx.x; i < npieces; i += THREADS)
-		table[i] = gv_early(made + i);
-	gv_step_follows();
+		table[i] = gv_read_before_wait(made + i);
+	gv_pdl_trigger_after_wait();
 	probes.load(batch, query, kept);
 	found = batch.d_found[query];
 	probes.nprobed = found.nprobed;

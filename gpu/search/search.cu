@@ -446,7 +446,7 @@ fill_searcher(GvSearcher *searcher, bool is_second)
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&searcher->stream,
 										  cudaStreamNonBlocking));
 	GV_TRY(gv_gpu_nsms(&searcher->nsms));
-	GV_TRY(gv_gpu_overlaps(&searcher->overlap));
+	GV_TRY(gv_gpu_has_pdl(&searcher->pdl));
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
 	/* of one sub-batch, of four in flight */
 	searcher->most_work = gv_gpu_stream_bytes(total) -
@@ -722,7 +722,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 
 			/* where long parts of two streams fill the device, steps that wait
 			 * are in the way */
-			batch->overlap = searcher->overlap && !gathered.by_lists &&
+			batch->pdl = searcher->pdl && !gathered.by_lists &&
 				(gathered.small || gathered.n >= n);
 			batch->out_found = (GvFound *) searcher->out.memory + first;
 			if (batch->sampled)

@@ -122,8 +122,8 @@ struct GvBatch
 	int32_t		n;
 	int32_t		probes;			/* most of any search */
 	int32_t		capacity;
-	bool		overlap;		/* a step may be launched before the last one
-								 * has ended: see gv_step_begins */
+	bool		pdl;		/* a step may be launched before the last one
+								 * has ended: see gv_pdl_wait */
 	bool		by_lists;		/* scanned list by list (bylist.cu) */
 	int64_t		postings;		/* memory for scores of a search */
 	int32_t		tests;			/* most of any search's condition; 0: none has
@@ -247,7 +247,7 @@ struct GvSearcher
 	int			nsms;
 	GvBlas	   *blas;			/* NULL: products by loops of ours */
 	bool		hopper;			/* see gv_has_hopper */
-	bool		overlap;		/* of batches */
+	bool		pdl;		/* of batches */
 	uint64_t	version;		/* of a mirror: its changes are done */
 	GvBuffer	in;				/* pinned: queries, wanted */
 	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
@@ -275,7 +275,7 @@ gv_launch_step(void (*kernel) (Parameters...), dim3 grid, int threads,
 			   const GvDeviceModel *model, const GvBatch *batch,
 			   const More &... more)
 {
-	return gv_launch_early(batch->overlap, kernel, grid, threads, shared_bytes,
+	return gv_launch_pdl(batch->pdl, kernel, grid, threads, shared_bytes,
 						   stream, *model, *batch, more...);
 }
 

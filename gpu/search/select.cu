@@ -83,7 +83,7 @@ sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 	ListSource	source = {batch.d_coarse + (int64_t) query * model.nlists};
 	int			k;
 
-	gv_step_follows();
+	gv_pdl_trigger_after_wait();
 	k = min(batch.d_params[query].probes, model.nlists);
 	gv_sift(source, ListNotes {model.d_lists, chosen}, model.nlists, k, sift);
 	gv_number_lists(model, batch, query, k, [&](int i)
@@ -101,7 +101,7 @@ struct Pick
 	GvNearestList items[PICK_CAPACITY];
 	GvBins		bins;
 	GvNumbering numbering;
-	uint32_t	said[2][GV_WARP];	/* see GvTalk */
+	uint32_t	slots[2][GV_WARP];	/* see GvBlockReduce */
 	uint32_t	count;
 };
 
@@ -114,9 +114,9 @@ struct Pick
 static __device__ __noinline__ void
 pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 {
-	GvTalk		talk = {pick.said, 0};
+	GvBlockReduce		reduce = {pick.slots, 0};
 	int			capacity = NTHREADS;
-	GvLimit		bound;
+	GvKthBound		bound;
 	uint32_t	limit;
 	bool		fits;
 	int			lane = threadIdx.x % GV_WARP;
@@ -125,10 +125,10 @@ pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 		capacity *= 2;
 	if (threadIdx.x == 0)
 		pick.count = 0;
-	bound = gv_find_bound([&](uint32_t i)
+	bound = gv_find_kth_bound([&](uint32_t i)
 	{
 		return source.key(i);
-	}, nlists, k, capacity - k, talk);
+	}, nlists, k, capacity - k, reduce);
 	fits = bound.count <= (uint32_t) capacity;
 	limit = fits ? bound.key : bound.lower;
 	for (int i = threadIdx.x; i < capacity; i += NTHREADS)
@@ -173,7 +173,7 @@ pick_lists_kernel(GvDeviceModel model, GvBatch batch)
 	uint32_t	keys[KEYS];
 	int			k;
 
-	gv_step_follows();
+	gv_pdl_trigger_after_wait();
 	k = min(batch.d_params[query].probes, model.nlists);
 #pragma unroll
 	for (int i = 0; i < KEYS; i++)
@@ -279,8 +279,8 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 	__shared__ GvFound kept;	/* the first thread's: registers are for
 								 * keys */
 	int			query = blockIdx.x;
-	int			k = gv_early(&batch.d_params[query].capacity);
-	GvFound		found = gv_early_found(batch, query);
+	int			k = gv_read_before_wait(&batch.d_params[query].capacity);
+	GvFound		found = gv_counts_before_wait(batch, query);
 	int64_t		first_posting = (int64_t) query * batch.postings;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	PostingSource<KEYS> source = {batch.d_scores + first_posting,
@@ -289,7 +289,7 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 		batch.d_records + first_hit};
 	int			count;
 
-	gv_step_follows();
+	gv_pdl_trigger_after_wait();
 	if (batch.postings == 0)		/* there was no scan: lists were numbered
 									 * last */
 		found = batch.d_found[query];
@@ -372,7 +372,7 @@ GV_TUNABLE int32_t gv_least_slice = 0;
 
 /*
  * All lists.  Their scores are the last step's, and what is wanted is not sure
- * to be there before that is over (gv_step_follows), unless there are slices.
+ * to be there before that is over (gv_pdl_trigger_after_wait), unless there are slices.
  */
 struct ListItems
 {
@@ -394,7 +394,7 @@ struct ListItems
 	{
 		scores = batch.d_coarse + (int64_t) query * model.nlists;
 		n = model.nlists;
-		k = min(gv_early(&batch.d_params[query].probes), model.nlists);
+		k = min(gv_read_before_wait(&batch.d_params[query].probes), model.nlists);
 	}
 
 	/* Reads what the last step has left. */
@@ -478,11 +478,11 @@ struct PostingItems
 	__device__ __forceinline__ void
 	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
 	{
-		early = gv_early_found(batch, query);
+		early = gv_counts_before_wait(batch, query);
 		scores = batch.d_scores + (int64_t) query * batch.postings;
 		ids = batch.d_ids + (int64_t) query * batch.postings;
 		n = early.nblocks * GV_BLOCK;
-		k = gv_early(&batch.d_params[query].capacity);
+		k = gv_read_before_wait(&batch.d_params[query].capacity);
 	}
 
 	__device__ __forceinline__ void
@@ -618,15 +618,15 @@ load_keys(const Source &source, const SliceShare &share, uint32_t first_slot,
 template <typename Source>
 static __device__ __forceinline__ uint32_t
 find_threshold(const Source &source, const SliceShare &share, uint32_t c,
-			   uint32_t (&keys)[KEYS], uint32_t (*said)[GV_WARP])
+			   uint32_t (&keys)[KEYS], uint32_t (*slots)[GV_WARP])
 {
-	GvTalk		talk = {said, 0};
+	GvBlockReduce		reduce = {slots, 0};
 	uint32_t	nslots = share.nslots(source.n);
 	uint32_t	minima[GROUPS];
 	uint32_t	least;
 	uint32_t	most = 0;
 	uint32_t	nreal = 0;
-	GvLimit		bound;
+	GvKthBound		bound;
 
 #pragma unroll
 	for (int g = 0; g < GROUPS; g++)
@@ -647,11 +647,11 @@ find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 		most = max(most, minima[g] == NO_KEY ? 0 : minima[g]);
 		nreal += minima[g] != NO_KEY;
 	}
-	bound.count = talk.sum(nreal);
+	bound.count = reduce.sum(nreal);
 	if (bound.count < c)
 		return ANY_KEY;
-	bound.key = talk.most(most);
-	bound.lower = ~talk.most(~least) - 1;	/* no float has key 0 */
+	bound.key = reduce.largest(most);
+	bound.lower = ~reduce.largest(~least) - 1;	/* no float has key 0 */
 	bound.lower_count = 0;
 	return gv_narrow_bound(bound, c, c / 8 + 1, [&](uint32_t key)
 	{
@@ -661,7 +661,7 @@ find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 		for (int g = 0; g < GROUPS; g++)
 			count += minima[g] <= key;
 		return count;
-	}, talk).key;
+	}, reduce).key;
 }
 
 /*
@@ -763,7 +763,7 @@ template <typename Source>
 static __global__ void __launch_bounds__(NTHREADS, 2)
 thresholds_kernel(GvDeviceModel model, GvBatch batch)
 {
-	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t slots[2][GV_WARP];
 	const GvSlices &slices = Source::slices(batch);
 	int			query = blockIdx.y;
 	uint32_t	keys[KEYS];
@@ -771,7 +771,7 @@ thresholds_kernel(GvDeviceModel model, GvBatch batch)
 	uint32_t	nslices;
 	uint32_t	threshold;
 
-	gv_step_follows();
+	gv_pdl_trigger_after_wait();
 	source.begin(model, batch, query);
 	nslices = count_slices(slices, source.n);
 	if (nslices == 1 || blockIdx.x >= nslices)
@@ -781,7 +781,7 @@ thresholds_kernel(GvDeviceModel model, GvBatch batch)
 
 	load_keys(source, share, 0, keys);
 	threshold = find_threshold(source, share,
-							   (source.k + nslices - 1) / nslices, keys, said);
+							   (source.k + nslices - 1) / nslices, keys, slots);
 	if (threadIdx.x == 0)
 		slices.d_thresholds[query * slices.n + blockIdx.x] = threshold;
 }
@@ -832,7 +832,7 @@ filter_kernel(GvDeviceModel model, GvBatch batch)
 
 	if (nslices > 1 && blockIdx.x < nslices)
 		load_keys(source, share, 0, keys);
-	gv_step_follows();
+	gv_pdl_trigger_after_wait();
 	if (nslices == 1 || blockIdx.x >= nslices)
 		return;
 	if (threadIdx.x == 0)
@@ -900,7 +900,7 @@ static __global__ void __launch_bounds__(NTHREADS, CAPACITY == FEW ? 2 : 1)
 select_kernel(GvDeviceModel model, GvBatch batch)
 {
 	GV_SHARED(memory);
-	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t slots[2][GV_WARP];
 	__shared__ uint32_t count;
 	__shared__ GvFound found;
 	__shared__ GvBins bins;
@@ -924,7 +924,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 		source.numbering = &numbering;
 	if (is_early)
 		source.begin(model, batch, query);
-	gv_step_follows();
+	gv_pdl_trigger_after_wait();
 	if (!is_early)
 		source.begin(model, batch, query);
 	source.follow(batch, query);
@@ -948,7 +948,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 			load_keys(source, all, 0, keys);
 			/* of few all are sorted */
 			if (source.n > 2 * source.k)
-				threshold = find_threshold(source, all, source.k, keys, said);
+				threshold = find_threshold(source, all, source.k, keys, slots);
 			total = collect(source, all, threshold, keys, items, CAPACITY,
 							&count);
 			if (total <= CAPACITY)

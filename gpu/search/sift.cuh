@@ -62,7 +62,7 @@ struct GvSiftOf
 	int			places[ROOM];	/* number in the array */
 	uint32_t	ranks[ROOM];	/* keys before an item's */
 	uint32_t	same[ROOM];		/* items of a rank */
-	uint32_t	said[2][GV_WARP];	/* see GvTalk */
+	uint32_t	slots[2][GV_WARP];	/* see GvBlockReduce */
 	uint32_t	count;
 	uint32_t	tied;
 };
@@ -187,14 +187,14 @@ template <typename Sift>
 static __device__ __forceinline__ void
 gv_sift_tighten(int k, Sift &sift)
 {
-	GvTalk		talk = {sift.said, 0};
+	GvBlockReduce		reduce = {sift.slots, 0};
 	uint32_t	count = sift.count;
 	uint32_t	keys[Sift::OWN];
 	int			places[Sift::OWN];
-	GvLimit		limit = gv_find_bound([&](uint32_t i)
+	GvKthBound		limit = gv_find_kth_bound([&](uint32_t i)
 	{
 		return sift.keys[i];
-	}, count, k, k / 8 + GV_WARP, talk);
+	}, count, k, k / 8 + GV_WARP, reduce);
 
 #pragma unroll
 	for (int r = 0; r < Sift::OWN; r++)
@@ -331,15 +331,15 @@ template <typename Source, typename Sift>
 static __device__ __noinline__ void
 gv_sift_bisect(Source source, int n, uint32_t k, Sift &sift)
 {
-	GvTalk		talk = {sift.said, 0};
+	GvBlockReduce		reduce = {sift.slots, 0};
 	uint64_t	low_id = 0;
 	uint64_t	high_id = ~UINT64_C(0);
-	GvLimit		limit;
+	GvKthBound		limit;
 
-	limit = gv_find_bound([&](uint32_t i)
+	limit = gv_find_kth_bound([&](uint32_t i)
 	{
 		return source.key(i);
-	}, n, k, Sift::ROOM - k, talk);
+	}, n, k, Sift::ROOM - k, reduce);
 	while (limit.count > Sift::ROOM && low_id < high_id)
 	{
 		uint64_t	id = low_id + (high_id - low_id) / 2;
@@ -353,7 +353,7 @@ gv_sift_bisect(Source source, int n, uint32_t k, Sift &sift)
 			count += key < limit.key ||
 				(key == limit.key && source.id(i) <= id);
 		}
-		count = talk.sum(count);
+		count = reduce.sum(count);
 		if (count >= k)
 		{
 			high_id = id;
@@ -410,7 +410,7 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 		/* k may still be on its way when keys are asked for */
 		if (k == 0)
 			return 0;
-		told = gv_sift_bound(keys, k, sift.bounds);
+		told = gv_minima_bound(keys, k, sift.bounds);
 		/*
 		 * where a warp's share of the k is more than its lanes, that is none
 		 */

@@ -104,7 +104,7 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 
 	if ((int) blockIdx.x == model.shape.chunks)
 	{
-		gv_step_begins();
+		gv_pdl_wait();
 		bring_conditions(batch, (int64_t) blockIdx.y * THREADS + threadIdx.x,
 						 (int64_t) gridDim.y * THREADS);
 		return;
@@ -112,7 +112,7 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 #pragma unroll
 	for (int d = 0; d < AHEAD; d++)
 		ahead[d] = d < ndims ? words[d] : 0.0f;
-	gv_step_begins();
+	gv_pdl_wait();
 	if (blockIdx.x == 0 && lane == 0 && out != in)
 		batch.d_params[mine] = batch.in_params[mine];
 	if (blockIdx.x == 0 && lane == 0 && batch.d_nscores != NULL)

@@ -33,7 +33,7 @@ struct Row
 {
 	uint32_t	keys[KEYS];		/* of positions THREADS r + threadIdx.x */
 	uint32_t	n;
-	GvTalk		talk;
+	GvBlockReduce		reduce;
 
 	__device__ __forceinline__ void
 	load(const float *values)
@@ -56,7 +56,7 @@ struct Row
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 			mine += keys[r] <= key;
-		return talk.sum(mine);
+		return reduce.sum(mine);
 	}
 
 	/* Returns how many items are not after this key at this position. */
@@ -70,7 +70,7 @@ struct Row
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 			mine += keys[r] < key || (keys[r] == key && r * THREADS <= reach);
-		return talk.sum(mine);
+		return reduce.sum(mine);
 	}
 };
 
@@ -113,8 +113,8 @@ find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
 		if (key != GV_NO_KEY)
 			greatest = max(greatest, key);
 	}
-	lower = ~row.talk.most(~least) - 1; /* no float has key 0 */
-	upper = row.talk.most(greatest);
+	lower = ~row.reduce.largest(~least) - 1; /* no float has key 0 */
+	upper = row.reduce.largest(greatest);
 
 	/* `below` < k keys are not above lower, `within` >= k not above upper */
 #pragma unroll 1
@@ -164,15 +164,15 @@ multiselect_kernel(GvRowsCall call, uint32_t most)
 {
 	GV_SHARED(memory);
 	/* row.talk uses it, which nvcc's front end overlooks */
-	[[maybe_unused]] __shared__ uint32_t said[2][GV_WARP];
+	[[maybe_unused]] __shared__ uint32_t slots[2][GV_WARP];
 	__shared__ uint32_t count;
 	uint64_t   *items = (uint64_t *) memory;
 	Row<THREADS, KEYS> row;
 	Last		last;
 
-	gv_step_begins();
+	gv_pdl_wait();
 	row.n = (uint32_t) call.columns;
-	row.talk = {said, 0};
+	row.reduce = {slots, 0};
 	if (threadIdx.x == 0)
 		count = 0;
 	row.load(call.d_values + blockIdx.x * call.columns);
@@ -216,7 +216,7 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 {
 	int64_t		most = most_items(call->columns, call->k);
 
-	return gv_launch_early(selector->overlap,
+	return gv_launch_pdl(selector->pdl,
 						   multiselect_kernel<THREADS, KEYS, BLOCKS>,
 						   call->rows, THREADS, sizeof(uint64_t) * most,
 						   stream, *call, (uint32_t) most);

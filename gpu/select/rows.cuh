@@ -137,7 +137,7 @@ gv_block_write(uint64_t *items, uint32_t count, const GvRowsCall &call,
 struct GvSelector
 {
 	int			nsms;
-	bool		overlap;		/* see gv_step_begins */
+	bool		pdl;		/* see gv_pdl_wait */
 	GvBuffer	d_work;			/* of the call */
 	GvBuffer	d_small;		/* quantiles' buckets, ends of rows' items */
 	GvBuffer	d_sort;			/* CUB's */

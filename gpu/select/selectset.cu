@@ -25,7 +25,7 @@ gv_gpu_selector(GvSelector **selector)
 		return GV_NO_MEMORY;
 	status = gv_gpu_nsms(&made->nsms);
 	if (status == GV_OK)
-		status = gv_gpu_overlaps(&made->overlap);
+		status = gv_gpu_has_pdl(&made->pdl);
 	if (status != GV_OK)
 	{
 		free(made);

@@ -104,7 +104,7 @@ warpselect_kernel(GvRowsCall call, uint32_t pieces, RowState *states,
 	GvWarpSelect<GvNearestList, NW, NT> select;
 
 	/* 1. the piece */
-	gv_step_begins();
+	gv_pdl_wait();
 	if (threadIdx.x == 0)
 		block_key = GV_NO_KEY;
 	__syncthreads();
@@ -175,7 +175,7 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 		GV_CUDA_TRY(gv_clear(d_states, call->rows, stream));
 	}
 	/* nothing begins before a memset is over */
-	return gv_launch_early(selector->overlap && pieces == 1,
+	return gv_launch_pdl(selector->pdl && pieces == 1,
 						   warpselect_kernel<NW, NT, WARPS>,
 						   call->rows * pieces, WARPS * GV_WARP,
 						   queue_bytes * (WARPS / 2), stream, *call,
