@@ -34,43 +34,43 @@
 #include "gpu/device/device.h"
 
 /* A list and its score. */
-struct GvNearestList
+struct GvListItem
 {
 	uint32_t	key;			/* gv_ordered(score) */
 	uint32_t	list;
 
 	__device__ __forceinline__ bool
-	before(const GvNearestList &other) const
+	before(const GvListItem &other) const
 	{
 		return key < other.key || (key == other.key && list < other.list);
 	}
 
-	static __device__ __forceinline__ GvNearestList
+	static __device__ __forceinline__ GvListItem
 	worst()
 	{
 		return {0xFFFFFFFFu, 0xFFFFFFFFu};
 	}
 
-	static __device__ __forceinline__ GvNearestList
+	static __device__ __forceinline__ GvListItem
 	beyond(uint32_t key)
 	{
 		return {key, 0xFFFFFFFFu};
 	}
 
-	static __device__ __forceinline__ GvNearestList
-	pick(bool yes, GvNearestList a, GvNearestList b)
+	static __device__ __forceinline__ GvListItem
+	pick(bool yes, GvListItem a, GvListItem b)
 	{
 		return {yes ? a.key : b.key, yes ? a.list : b.list};
 	}
 
-	__device__ __forceinline__ GvNearestList
+	__device__ __forceinline__ GvListItem
 	across(int mask) const
 	{
 		return {__shfl_xor_sync(GV_FULL_WARP, key, mask),
 				__shfl_xor_sync(GV_FULL_WARP, list, mask)};
 	}
 
-	__device__ __forceinline__ GvNearestList
+	__device__ __forceinline__ GvListItem
 	of(int lane) const
 	{
 		return {__shfl_sync(GV_FULL_WARP, key, lane),
@@ -81,7 +81,7 @@ struct GvNearestList
 /* The one of two items that comes first. */
 template <typename Item>
 static __device__ __forceinline__ Item
-gv_first(Item a, Item b)
+gv_smaller(Item a, Item b)
 {
 	return Item::pick(b.before(a), b, a);
 }
@@ -165,45 +165,45 @@ struct GvWarpSelect
 	static_assert(NT <= NW && (NW & (NW - 1)) == 0 && (NT & (NT - 1)) == 0,
 				  "queues are powers of two");
 
-	Item		queue[NW];		/* ascending: item r * 32 + lane */
-	Item		waiting[NT];	/* this lane's, in no order */
-	int			nwaiting;
+	Item		warp_queue[NW];		/* ascending: item r * 32 + lane */
+	Item		thread_queue[NT];	/* this lane's, in no order */
+	int			nqueued;
 	Item		bound;			/* the k-th of the queue, and of others' */
 	int			k;				/* 1 .. 32 NW */
 
 	__device__ __forceinline__ void
-	begin(int wanted)
+	reset(int nwanted)
 	{
-		k = wanted;
-		nwaiting = 0;
+		k = nwanted;
+		nqueued = 0;
 		bound = Item::worst();
 #pragma unroll
 		for (int r = 0; r < NW; r++)
-			queue[r] = Item::worst();
+			warp_queue[r] = Item::worst();
 #pragma unroll
 		for (int r = 0; r < NT; r++)
-			waiting[r] = Item::worst();
+			thread_queue[r] = Item::worst();
 	}
 
 	/* An item of this lane; worst() for none. */
 	__device__ __forceinline__ void
-	offer(const Item &item)
+	add(const Item &item)
 	{
 		if (item.before(bound))
 		{
 #pragma unroll
 			for (int r = NT - 1; r > 0; r--)
-				waiting[r] = waiting[r - 1];
-			waiting[0] = item;
-			nwaiting++;
+				thread_queue[r] = thread_queue[r - 1];
+			thread_queue[0] = item;
+			nqueued++;
 		}
-		if (__any_sync(GV_FULL_WARP, nwaiting == NT))
-			flush();
+		if (__any_sync(GV_FULL_WARP, nqueued == NT))
+			merge_queues();
 	}
 
 	/* Items that are not before this one are not needed. */
 	__device__ __forceinline__ void
-	limit(const Item &item)
+	lower_bound(const Item &item)
 	{
 		if (item.before(bound))
 			bound = item;
@@ -211,7 +211,7 @@ struct GvWarpSelect
 
 	/* Items with a key beyond this one are not needed; equal keys may be. */
 	__device__ __forceinline__ void
-	limit_key(uint32_t key)
+	lower_bound_to(uint32_t key)
 	{
 		if (key < bound.key)
 			bound = Item::beyond(key);
@@ -219,43 +219,43 @@ struct GvWarpSelect
 
 	/* Bring what waits into the queue. */
 	__device__ __forceinline__ void
-	flush()
+	merge_queues()
 	{
-		gv_sort(waiting);
+		gv_sort(thread_queue);
 #pragma unroll
 		for (int r = 0; r < NT; r++)
-			queue[NW - NT + r] = gv_first(queue[NW - NT + r],
-										  waiting[NT - 1 - r].across(GV_WARP - 1));
-		gv_merge(queue);
-		nwaiting = 0;
+			warp_queue[NW - NT + r] = gv_smaller(warp_queue[NW - NT + r],
+										  thread_queue[NT - 1 - r].across(GV_WARP - 1));
+		gv_merge(warp_queue);
+		nqueued = 0;
 #pragma unroll
 		for (int r = 0; r < NT; r++)
-			waiting[r] = Item::worst();
-		limit(at(k - 1));
+			thread_queue[r] = Item::worst();
+		lower_bound(at(k - 1));
 	}
 
 	/* Merge a sorted array [32 NW] in shared memory into the queue. */
 	__device__ __forceinline__ void
-	absorb(const Item *sorted)
+	merge_sorted(const Item *sorted)
 	{
 		int			lane = threadIdx.x % GV_WARP;
 
 #pragma unroll
 		for (int r = 0; r < NW; r++)
-			queue[r] = gv_first(queue[r], sorted[NW * GV_WARP - 1 -
+			warp_queue[r] = gv_smaller(warp_queue[r], sorted[NW * GV_WARP - 1 -
 												 (r * GV_WARP + lane)]);
-		gv_merge(queue);
+		gv_merge(warp_queue);
 	}
 
 	/* Item number i of the queue, in all lanes. */
 	__device__ __forceinline__ Item
 	at(int i) const
 	{
-		Item		mine = queue[0];
+		Item		mine = warp_queue[0];
 
 #pragma unroll
 		for (int r = 1; r < NW; r++)
-			mine = Item::pick(r == i / GV_WARP, queue[r], mine);
+			mine = Item::pick(r == i / GV_WARP, warp_queue[r], mine);
 		return mine.of(i % GV_WARP);
 	}
 
@@ -264,7 +264,7 @@ struct GvWarpSelect
 	{
 #pragma unroll
 		for (int r = 0; r < NW; r++)
-			sorted[r * GV_WARP + threadIdx.x % GV_WARP] = queue[r];
+			sorted[r * GV_WARP + threadIdx.x % GV_WARP] = warp_queue[r];
 	}
 };
 
@@ -286,7 +286,7 @@ gv_block_merge(GvWarpSelect<Item, NW, NT> &select, Item *shared)
 			select.store(shared + (warp - half) * NW * GV_WARP);
 		__syncthreads();
 		if (warp < half)
-			select.absorb(shared + warp * NW * GV_WARP);
+			select.merge_sorted(shared + warp * NW * GV_WARP);
 		__syncthreads();
 	}
 }

@@ -11,7 +11,7 @@
 /*
  * A query's k probes, a running sum of their blocks by the first warp, and
  * where these are, so that the scan need not go by way of the lists.
- * at(i) is item i of the nearest, a GvNearestList; list_at(i) the list, a
+ * at(i) is item i of the nearest, a GvListItem; list_at(i) the list, a
  * GvDeviceList.
  */
 template <typename At, typename ListAt>
@@ -26,7 +26,7 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 
 	for (int i = threadIdx.x; i < k; i += blockDim.x)
 	{
-		GvNearestList	near = at(i);
+		GvListItem	near = at(i);
 
 		probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
 	}
@@ -119,7 +119,7 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 		for (int e = 0; e < each; e++)
 		{
 			int			i = first + e;
-			GvNearestList	near = i < k ? at(i) : GvNearestList {0, 0};
+			GvListItem	near = i < k ? at(i) : GvListItem {0, 0};
 			GvDeviceList	list = {};
 
 			if (i < k)

@@ -189,7 +189,7 @@ gv_bins_order(const GvBins &bins, const GvBinScale &scale, Item *items)
 template <int ROOM, int KEYS>
 static __device__ __forceinline__ bool
 gv_bins_nearest(const uint32_t (&keys)[KEYS], uint32_t n, uint32_t k,
-				GvBins &bins, GvNearestList *items)
+				GvBins &bins, GvListItem *items)
 {
 	uint32_t	least = 0xFFFFFFFFu;
 	uint32_t	most = 0;

@@ -1005,7 +1005,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	}
 	gv_number_lists(model, batch, (int) query, (int) choice.p, [&](int i)
 	{
-		return GvNearestList {(uint32_t) (items[i] >> 32),
+		return GvListItem {(uint32_t) (items[i] >> 32),
 							  (uint32_t) items[i]};
 	});
 }

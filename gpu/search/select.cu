@@ -88,7 +88,7 @@ sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 	gv_sift(source, ListNotes {model.d_lists, chosen}, model.nlists, k, sift);
 	gv_number_lists(model, batch, query, k, [&](int i)
 	{
-		return GvNearestList {sift.keys[i], (uint32_t) sift.places[i]};
+		return GvListItem {sift.keys[i], (uint32_t) sift.places[i]};
 	}, [&](int i)
 	{
 		return chosen[i];
@@ -98,7 +98,7 @@ sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 /* Many lists, while they are chosen. */
 struct Pick
 {
-	GvNearestList items[PICK_CAPACITY];
+	GvListItem items[PICK_CAPACITY];
 	GvBins		bins;
 	GvNumbering numbering;
 	uint32_t	slots[2][GV_WARP];	/* see GvBlockReduce */
@@ -132,7 +132,7 @@ pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 	fits = bound.count <= (uint32_t) capacity;
 	limit = fits ? bound.key : bound.lower;
 	for (int i = threadIdx.x; i < capacity; i += NTHREADS)
-		pick.items[i] = GvNearestList::worst();
+		pick.items[i] = GvListItem::worst();
 	__syncthreads();
 	for (int first = 0; first < nlists; first += NTHREADS)
 	{
@@ -350,7 +350,7 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 #define QUAD			4		/* threads that find an item's rank */
 #define NO_KEY			0xFFFFFFFFu
 #define ANY_KEY			(NO_KEY - 1)	/* all items are within it */
-#define MAX_PROBES		65536	/* NearestPosting has 16 bits for the
+#define MAX_PROBES		65536	/* PostingItem has 16 bits for the
 								 * probe */
 #define MAX_POSTINGS	(INT64_C(1) << 31)	/* numbered by 32 bits */
 #define MAX_SLICES		64		/* two lanes of a warp have their counts */
@@ -374,9 +374,9 @@ GV_TUNABLE int32_t gv_least_slice = 0;
  * All lists.  Their scores are the last step's, and what is wanted is not sure
  * to be there before that is over (gv_pdl_trigger_after_wait), unless there are slices.
  */
-struct ListItems
+struct AllLists
 {
-	typedef GvNearestList Item;
+	typedef GvListItem Item;
 	static constexpr bool IS_EARLY = false;
 	const float *scores;
 	uint32_t	n;
@@ -436,21 +436,21 @@ struct ListItems
 };
 
 /* A posting, its score, and which of at most MAX_PROBES probes holds it. */
-struct NearestPosting
+struct PostingItem
 {
 	uint32_t	key;			/* gv_ordered(S) */
 	uint32_t	high;			/* of the row id's 48 bits */
 	uint32_t	low;			/* its lowest 16, then the probe */
 
 	__device__ __forceinline__ bool
-	before(const NearestPosting &other) const
+	before(const PostingItem &other) const
 	{
 		if (key != other.key)
 			return key < other.key;
 		return high < other.high || (high == other.high && low < other.low);
 	}
 
-	static __device__ __forceinline__ NearestPosting
+	static __device__ __forceinline__ PostingItem
 	worst()
 	{
 		return {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
@@ -458,9 +458,9 @@ struct NearestPosting
 };
 
 /* The postings of a query's probes. */
-struct PostingItems
+struct AllPostings
 {
-	typedef NearestPosting Item;
+	typedef PostingItem Item;
 	static constexpr bool IS_EARLY = true;
 	const float *scores;
 	const uint64_t *ids;
@@ -1073,7 +1073,7 @@ number_kernel(GvDeviceModel model, GvBatch batch, int query,
 							 min(batch.d_params[query].probes, model.nlists),
 							 [&](int i)
 	{
-		return GvNearestList {(uint32_t) (items[i] >> 32),
+		return GvListItem {(uint32_t) (items[i] >> 32),
 							  (uint32_t) items[i]};
 	}, numbering);
 }
@@ -1243,13 +1243,13 @@ gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 		batch->probes <= GV_MANY_PROBES &&
 		!gv_gpu_coarse_filter_pays(model, batch))
 		place_slices(&batch->list_slices, searcher->nsms, batch->n,
-					 model->nlists, batch->probes, sizeof(GvNearestList),
+					 model->nlists, batch->probes, sizeof(GvListItem),
 					 memory, bytes);
 	if (gv_select_by != 0 && batch->tests == 0 && !batch->by_lists &&
 		!gv_gpu_sorts_postings(batch))
 		place_slices(&batch->posting_slices, searcher->nsms, batch->n,
 					 batch->postings, batch->capacity,
-					 sizeof(NearestPosting), memory, bytes);
+					 sizeof(PostingItem), memory, bytes);
 }
 
 template <typename Source>
@@ -1302,7 +1302,7 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 	if ((gv_select_by > 0 && (gv_select_by & BY_LISTS) != 0) ||
 		batch->list_slices.n > 1 || (batch->probes > GV_SIFT_MOST &&
 									 model->nlists > GV_MOST_PICKED))
-		return launch_passes<ListItems>(model, batch, searcher,
+		return launch_passes<AllLists>(model, batch, searcher,
 										batch->probes);
 	if (batch->probes <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
@@ -1322,7 +1322,7 @@ gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 		return sort_postings(model, batch, searcher);
 	if ((gv_select_by > 0 && (gv_select_by & BY_POSTINGS) != 0) ||
 		batch->posting_slices.n > 1 || !gv_gpu_can_sift(batch))
-		return launch_passes<PostingItems>(model, batch, searcher,
+		return launch_passes<AllPostings>(model, batch, searcher,
 										   batch->capacity);
 	if (batch->by_lists)
 		return gv_launch_step(sift_postings_kernel<FewSift, 4, 8>, batch->n,

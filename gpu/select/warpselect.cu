@@ -35,7 +35,7 @@ struct RowState
 /* Shares the k-th key with the block's warps and, with_row, other blocks. */
 template <typename Select>
 static __device__ __forceinline__ void
-share_bound(Select &select, uint32_t *block_key, uint32_t *row_bound,
+share_kth_key(Select &select, uint32_t *block_key, uint32_t *row_bound,
 			bool with_row)
 {
 	uint32_t	key = select.bound.key;
@@ -46,7 +46,7 @@ share_bound(Select &select, uint32_t *block_key, uint32_t *row_bound,
 		if (with_row)
 			key = min(key, ~atomicMax(row_bound, ~key));
 	}
-	select.limit_key(__shfl_sync(GV_FULL_WARP, key, 0));
+	select.lower_bound_to(__shfl_sync(GV_FULL_WARP, key, 0));
 }
 
 /* Offers values begin .. end - 1 of a row to the block's warps. */
@@ -67,7 +67,7 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 #pragma unroll 1
 	for (int64_t first = begin; first < end; first += STEP, i += STEP)
 	{
-		GvNearestList	item = GvNearestList::worst();
+		GvListItem	item = GvListItem::worst();
 
 		if (i < end)
 			item = {gv_row_key(values[0]), (uint32_t) i};
@@ -76,11 +76,11 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 			values[a - 1] = values[a];
 		if (i + AHEAD * STEP < end)
 			values[AHEAD - 1] = __ldcs(&row[i + AHEAD * STEP]);
-		select.offer(item);
+		select.add(item);
 		if (turn++ % OFTEN == 0)
-			share_bound(select, block_key, row_bound, !alone);
+			share_kth_key(select, block_key, row_bound, !alone);
 	}
-	select.flush();
+	select.merge_queues();
 }
 
 /*
@@ -90,25 +90,25 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
 warpselect_kernel(GvRowsCall call, uint32_t pieces, RowState *states,
-				  GvNearestList *d_found)
+				  GvListItem *d_found)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t block_key;
 	__shared__ bool last;
-	GvNearestList *items = (GvNearestList *) memory;
+	GvListItem *items = (GvListItem *) memory;
 	int64_t		row = blockIdx.x / pieces;
 	uint32_t	piece = blockIdx.x % pieces;
 	int			warp = threadIdx.x / GV_WARP;
 	RowState   *state = &states[row];
-	GvNearestList *found = d_found + row * pieces * NW * GV_WARP;
-	GvWarpSelect<GvNearestList, NW, NT> select;
+	GvListItem *found = d_found + row * pieces * NW * GV_WARP;
+	GvWarpSelect<GvListItem, NW, NT> select;
 
 	/* 1. the piece */
 	gv_pdl_wait();
 	if (threadIdx.x == 0)
 		block_key = GV_NO_KEY;
 	__syncthreads();
-	select.begin((int) call.k);
+	select.reset((int) call.k);
 	select_piece<WARPS>(call.d_values + row * call.columns,
 						call.columns * piece / pieces,
 						call.columns * (piece + 1) / pieces, select,
@@ -131,10 +131,10 @@ warpselect_kernel(GvRowsCall call, uint32_t pieces, RowState *states,
 		if (!last)
 			return;
 		__threadfence();
-		select.begin((int) call.k);
+		select.reset((int) call.k);
 #pragma unroll 1
 		for (uint32_t p = warp; p < pieces; p += WARPS)
-			select.absorb(found + (int64_t) p * NW * GV_WARP);
+			select.merge_sorted(found + (int64_t) p * NW * GV_WARP);
 	}
 
 	/* 3. the answers */
@@ -160,17 +160,17 @@ template <int NW, int NT, int WARPS>
 static GvStatus
 launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 {
-	size_t		queue_bytes = sizeof(GvNearestList) * NW * GV_WARP;
+	size_t		queue_bytes = sizeof(GvListItem) * NW * GV_WARP;
 	int64_t		pieces = pieces_of(selector, call);
 	size_t		found = queue_bytes * (size_t) (call->rows * pieces);
-	GvNearestList *d_found = NULL;
+	GvListItem *d_found = NULL;
 	RowState   *d_states = NULL;
 
 	if (pieces > 1)
 	{
 		GV_TRY(gv_buffer_need(&selector->d_work, found +
 							  sizeof(RowState) * (size_t) call->rows));
-		d_found = (GvNearestList *) selector->d_work.memory;
+		d_found = (GvListItem *) selector->d_work.memory;
 		d_states = (RowState *) ((char *) d_found + found);
 		GV_CUDA_TRY(gv_clear(d_states, call->rows, stream));
 	}
