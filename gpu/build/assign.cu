@@ -82,7 +82,7 @@ piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 {
 	bool		all = gv_gpu_coarse_rows(model, MOST_ROWS, p) == MOST_ROWS;
 	int64_t		most = std::min({MOST_SCORES /
-		(all ? model->nlists : gv_nruns(model->nlists)),
+		(all ? model->nlists : gv_ncolumn_groups(model->nlists)),
 		MOST_TERMS / model->nlists / model->dims,
 		MOST_HALF / 2 / model->half_dims, (int64_t) MOST_ROWS, n});
 
@@ -94,13 +94,13 @@ static GvStatus
 prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 		GvBatch *batch)
 {
-	GvApproximate *approx = &batch->approx;
+	GvCoarseFilter *filter = &batch->filter;
 	char	   *memory = NULL;
 
 	memset(batch, 0, sizeof(*batch));
 	batch->probes = p;
 	batch->capacity = 1;
-	approx->nparts = 1;
+	filter->nparts = 1;
 	/* counted first, then placed */
 	for (size_t bytes = 0;; bytes = 0)
 	{
@@ -109,19 +109,19 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 		gv_place(&batch->d_starts, memory, &bytes, (int64_t) n * (p + 1));
 		gv_place(&batch->d_params, memory, &bytes, n);
 		gv_place(&batch->d_found, memory, &bytes, n);
-		gv_place(&approx->d_half_queries, memory, &bytes,
+		gv_place(&filter->d_half_queries, memory, &bytes,
 				 (int64_t) n * model->half_dims);
-		gv_place(&approx->d_squares, memory, &bytes, n);
-		gv_place(&approx->d_least, memory, &bytes,
-				 (int64_t) n * gv_nruns(model->nlists));
-		GV_TEST_ONLY(gv_place(&approx->d_path_counts, memory, &bytes,
+		gv_place(&filter->d_squares, memory, &bytes, n);
+		gv_place(&filter->d_group_min, memory, &bytes,
+				 (int64_t) n * gv_ncolumn_groups(model->nlists));
+		GV_TEST_ONLY(gv_place(&filter->d_path_counts, memory, &bytes,
 							  GV_COARSE_PATHS);)
 		if (memory != NULL)
 			break;
 		GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
 		memory = (char *) finder->d_batch.memory;
 	}
-	GV_TEST_ONLY(GV_CUDA_TRY(gv_clear(approx->d_path_counts, GV_COARSE_PATHS,
+	GV_TEST_ONLY(GV_CUDA_TRY(gv_clear(filter->d_path_counts, GV_COARSE_PATHS,
 									  finder->searcher.stream));)
 	return gv_launch(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
 			  finder->searcher.stream, batch->d_params, n, p);
@@ -144,7 +144,7 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 		batch.d_queries = (float *) d_rows + done * model->dims;
 		batch.d_probed = d_nearest + done * p;
 		if (gv_gpu_coarse_filter_pays(model, &batch))
-			GV_TRY(gv_gpu_approximate(model, &batch, &finder->searcher));
+			GV_TRY(gv_gpu_coarse_filter(model, &batch, &finder->searcher));
 		else
 		{
 			GV_TRY(gv_gpu_coarse(model, &batch, finder->searcher.stream));

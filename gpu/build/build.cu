@@ -300,12 +300,12 @@ run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	const GvSearcher *searcher = &builder->finder.searcher;
-	GvMatmulContext by = {searcher->blas, searcher->hopper, searcher->nsms,
+	GvMatmulContext context = {searcher->blas, searcher->hopper, searcher->nsms,
 	false, searcher->stream};
 	GvKmeans	kmeans = {spec->dims, n, k, spec->iterations,
 	spec->max_imbalance, spec->seed};
 
-	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, owners, found, &by, stop);
+	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, owners, found, &context, stop);
 }
 
 /* Sorts the lists by their parents, on the host. */

@@ -16,7 +16,7 @@
 #include "gpu/exact/exact.cuh"
 #include "gpu/product/product.cuh"
 
-#define TILES			(GV_RUN / 8)
+#define TILES			(GV_COLUMN_GROUP / 8)
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define BLOCKS			2		/* of an SM */
@@ -29,7 +29,7 @@
 
 /* -- many queries */
 
-/* The biases of a lane's rows in a run of GV_RUN rows. */
+/* The biases of a lane's rows in a run of GV_COLUMN_GROUP rows. */
 struct Biases
 {
 	float2		bias[TILES];
@@ -43,9 +43,9 @@ bias_of(const GvExactMatmul &matmul, int row)
 }
 
 static __device__ __forceinline__ Biases
-biases_of(const GvExactMatmul &matmul, int run)
+biases_of(const GvExactMatmul &matmul, int group)
 {
-	int			row = run * GV_RUN + threadIdx.x % 4 * 2;
+	int			row = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
 	Biases		found;
 
 #pragma unroll
@@ -60,19 +60,19 @@ struct Stored : GvNoRow
 {
 	GvExactMatmul matmul;
 
-	using Columns = Biases;
+	using ColumnState = Biases;
 
 	__device__ __forceinline__ Biases
-	columns(int run) const
+	column_state(int group) const
 	{
-		return biases_of(matmul, run);
+		return biases_of(matmul, group);
 	}
 
 	__device__ __forceinline__ void
-	take(const Biases &of, Row *, int query, int run,
+	consume(const Biases &of, Row *, int query, int group,
 		 const float2 (&sums)[TILES]) const
 	{
-		int			row = run * GV_RUN + threadIdx.x % 4 * 2;
+		int			row = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
 		float	   *to = matmul.d_scores + (int64_t) query * matmul.nslots;
 
 		if (query >= matmul.n)
@@ -93,7 +93,7 @@ struct Reaching
 {
 	GvExactMatmul matmul;
 
-	using Columns = Biases;
+	using ColumnState = Biases;
 	struct Row
 	{
 		float		cut;
@@ -113,16 +113,16 @@ struct Reaching
 	}
 
 	__device__ __forceinline__ Biases
-	columns(int run) const
+	column_state(int group) const
 	{
-		return biases_of(matmul, run);
+		return biases_of(matmul, group);
 	}
 
 	__device__ __forceinline__ void
-	take(const Biases &of, const Row *mine, int query, int run,
+	consume(const Biases &of, const Row *mine, int query, int group,
 		 const float2 (&sums)[TILES]) const
 	{
-		uint32_t	slot = matmul.first + run * GV_RUN + threadIdx.x % 4 * 2;
+		uint32_t	slot = matmul.first + group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
 		float		cut = mine->cut;
 
 #pragma unroll
@@ -143,11 +143,11 @@ gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 	GvMatmul	matmul = {exact->d_queries, exact->n, exact->d_half_rows,
 	(int32_t) exact->nslots, exact->half_dims};
 	/* devices of 9.0 have hopperfilter.cu */
-	GvMatmulContext by = {blas, false, 0, false, stream};
+	GvMatmulContext context = {blas, false, 0, false, stream};
 
 	if (exact->d_scores != NULL)
-		return gv_gpu_matmul<false>(&by, &matmul, Stored {{}, *exact});
-	return gv_gpu_matmul<false>(&by, &matmul, Reaching {*exact});
+		return gv_gpu_matmul<false>(&context, &matmul, Stored {{}, *exact});
+	return gv_gpu_matmul<false>(&context, &matmul, Reaching {*exact});
 }
 
 /* -- few queries */

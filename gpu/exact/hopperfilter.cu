@@ -159,13 +159,13 @@ send_units(const Work &work, const GvRingMaps &maps, const Memory &memory)
 static __device__ __forceinline__ void
 turn_begins(int group)
 {
-	gv_turn_meet(TURN + group, GV_RING_GROUPS * GV_WARPGROUP);
+	gv_named_sync(TURN + group, GV_RING_GROUPS * GV_WARPGROUP);
 }
 
 static __device__ __forceinline__ void
 turn_ends(int group)
 {
-	gv_turn_arrive(TURN + (group ^ 1), GV_RING_GROUPS * GV_WARPGROUP);
+	gv_named_arrive(TURN + (group ^ 1), GV_RING_GROUPS * GV_WARPGROUP);
 }
 
 /* A thread's queries. */

@@ -53,7 +53,7 @@ struct EvenKmeans
 {
 	const GvKmeans *spec;
 	GvClusters	cl;
-	const GvMatmulContext *by;
+	const GvMatmulContext *context;
 	const GvStop *stop;
 	GvKmeansFound *found;
 	char	   *d_memory;		/* of the arrays of cl and the next five */
@@ -136,7 +136,7 @@ make_memory(EvenKmeans *km)
 static void
 free_memory(EvenKmeans *km)
 {
-	(void) cudaStreamSynchronize(km->by->stream);
+	(void) cudaStreamSynchronize(km->context->stream);
 	(void) cudaFree(km->d_memory);
 	free(km->starts);
 	free(km->splits);
@@ -161,7 +161,7 @@ static GvStatus
 gather(EvenKmeans *km, const float *d_from, const uint32_t *numbers, int32_t n,
 	   float *d_to)
 {
-	cudaStream_t stream = km->by->stream;
+	cudaStream_t stream = km->context->stream;
 
 	GV_CUDA_TRY(gv_upload(km->d_changed, numbers, n, stream));
 	GV_TRY(gv_launch(gather_kernel, n, THREADS, 0, stream, d_from, km->d_changed,
@@ -198,10 +198,10 @@ draw_centroids(EvenKmeans *km)
 static GvStatus
 group_rows(EvenKmeans *km)
 {
-	GV_TRY(gv_gpu_group_clusters(&km->cl, km->by->stream));
+	GV_TRY(gv_gpu_group_clusters(&km->cl, km->context->stream));
 	GV_CUDA_TRY(gv_download(km->starts, km->cl.d_starts, km->cl.k + 1,
-							km->by->stream));
-	return gv_cuda_status(cudaStreamSynchronize(km->by->stream));
+							km->context->stream));
+	return gv_cuda_status(cudaStreamSynchronize(km->context->stream));
 }
 
 /* Compares all rows with all centroids, and groups them. */
@@ -212,7 +212,7 @@ assign_rows(EvenKmeans *km)
 	GvAssignment all = {cl->n, cl->d_all, cl->k, cl->d_all,
 		km->found->passes > 0 ? GV_BOUND_NEAREST : GV_BOUND_NONE, false};
 
-	GV_TRY(gv_gpu_nearest(cl, &all, km->by, km->stop));
+	GV_TRY(gv_gpu_nearest(cl, &all, km->context, km->stop));
 	km->found->passes++;
 	return group_rows(km);
 }
@@ -257,7 +257,7 @@ plan_splits(EvenKmeans *km)
 static GvStatus
 rebalance(EvenKmeans *km, uint64_t seed, bool *changed)
 {
-	cudaStream_t stream = km->by->stream;
+	cudaStream_t stream = km->context->stream;
 	double		begun = gv_seconds();
 	int32_t		n;
 
@@ -329,7 +329,7 @@ static GvStatus
 reassign_changed(EvenKmeans *km)
 {
 	const GvClusters *cl = &km->cl;
-	cudaStream_t stream = km->by->stream;
+	cudaStream_t stream = km->context->stream;
 	GvAssignment moved = {0, km->d_moved, cl->k, cl->d_all, GV_BOUND_NEAREST,
 	false};
 	GvAssignment all = {cl->n, cl->d_all, 0, km->d_changed, GV_BOUND_SQDIST,
@@ -341,8 +341,8 @@ reassign_changed(EvenKmeans *km)
 	GV_CUDA_TRY(gv_upload(km->d_offsets, km->offsets, all.k, stream));
 	GV_TRY(gv_launch(moved_kernel, all.k, THREADS, 0, stream, *cl, km->d_changed,
 			  km->d_offsets, km->d_moved));
-	GV_TRY(gv_gpu_nearest(cl, &moved, km->by, km->stop));
-	GV_TRY(gv_gpu_nearest(cl, &all, km->by, km->stop));
+	GV_TRY(gv_gpu_nearest(cl, &moved, km->context, km->stop));
+	GV_TRY(gv_gpu_nearest(cl, &all, km->context, km->stop));
 	return group_rows(km);
 }
 
@@ -369,9 +369,9 @@ drop_empty(EvenKmeans *km)
 		status = gv_cuda_status(cudaMemcpyAsync(cl->d_centroids, d_kept,
 												values * sizeof(float),
 												cudaMemcpyDeviceToDevice,
-												km->by->stream));
+												km->context->stream));
 	if (status == GV_OK)
-		status = gv_cuda_status(cudaStreamSynchronize(km->by->stream));
+		status = gv_cuda_status(cudaStreamSynchronize(km->context->stream));
 	(void) cudaFree(d_kept);
 	return status;
 }
@@ -383,8 +383,8 @@ get_owners(EvenKmeans *km, int32_t *owners)
 	int32_t		n = 0;
 
 	GV_CUDA_TRY(gv_download((uint32_t *) owners, km->cl.d_nearest, km->cl.n,
-							km->by->stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(km->by->stream));
+							km->context->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(km->context->stream));
 	for (int32_t c = 0; c < km->cl.k; c++)
 	{
 		km->done[c] = n;
@@ -403,11 +403,11 @@ run(EvenKmeans *km, int32_t *owners)
 
 	GV_TRY(make_memory(km));
 	GV_TRY(draw_centroids(km));
-	GV_TRY(gv_gpu_kmeans_begin(&km->cl, km->by->stream));
+	GV_TRY(gv_gpu_kmeans_begin(&km->cl, km->context->stream));
 	for (int pass = 0; pass < km->spec->iterations; pass++)
 	{
 		GV_TRY(assign_rows(km));
-		GV_TRY(gv_gpu_means(&km->cl, km->by->stream));
+		GV_TRY(gv_gpu_means(&km->cl, km->context->stream));
 		GV_TRY(rebalance(km, ++seed, &changed));
 	}
 	GV_TRY(assign_rows(km));
@@ -425,18 +425,18 @@ run(EvenKmeans *km, int32_t *owners)
 GvStatus
 gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 			  int32_t *owners, GvKmeansFound *found,
-			  const GvMatmulContext *by, const GvStop *stop)
+			  const GvMatmulContext *context, const GvStop *stop)
 {
 	EvenKmeans	km = {};
 	GvStatus	status;
 
 	km.spec = spec;
-	km.by = by;
+	km.context = context;
 	km.stop = stop;
 	km.found = found;
 	memset(found, 0, sizeof(*found));
 	set_shape(&km.cl, spec->dims, spec->n,
-			  spec->n < spec->k ? (int32_t) spec->n : spec->k, by->nsms);
+			  spec->n < spec->k ? (int32_t) spec->n : spec->k, context->nsms);
 	km.cl.d_rows = d_x;
 	km.cl.d_centroids = d_centroids;
 	status = run(&km, owners);

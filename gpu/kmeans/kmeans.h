@@ -89,7 +89,7 @@ struct GvClusters
 	uint16_t   *d_half_centroids;	/* [k][half_dims] of those compared */
 	float	   *d_squares;		/* [padded_k] |C|^2; infinite beyond the last
 								 * one compared */
-	float4	   *d_group_norms;	/* [padded_k / GV_RUN] of 32 centroids: 2 (L +
+	float4	   *d_group_norms;	/* [padded_k / GV_COLUMN_GROUP] of 32 centroids: 2 (L +
 								 * F), 2 F, what the squares in eps take of
 								 * them, 0 */
 
@@ -170,7 +170,7 @@ extern GvStatus gv_gpu_kmeans_begin(const GvClusters *cl,
  */
 extern GvStatus gv_gpu_nearest(const GvClusters *cl,
 							   const GvAssignment *assignment,
-							   const GvMatmulContext *by, const GvStop *stop);
+							   const GvMatmulContext *context, const GvStop *stop);
 
 /*
  * One step of gv_gpu_nearest, here for test/bench/products.cu: lowers bounds
@@ -179,7 +179,7 @@ extern GvStatus gv_gpu_nearest(const GvClusters *cl,
  * other centroids have them.
  */
 extern GvStatus gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
-								  const GvMatmulContext *by);
+								  const GvMatmulContext *context);
 
 /* -- update.cu */
 
@@ -222,7 +222,7 @@ struct GvKmeansFound
 extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
 							  float *d_centroids, int32_t *owners,
 							  GvKmeansFound *found,
-							  const GvMatmulContext *by, const GvStop *stop);
+							  const GvMatmulContext *context, const GvStop *stop);
 
 /* Bytes of a device's memory that it takes, at most, on any device. */
 extern int64_t gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k);

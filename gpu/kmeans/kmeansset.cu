@@ -281,7 +281,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	GvKmeansSet *set = (GvKmeansSet *) state;
 	const GvClusters *cl = &set->cl;
 	bool		last = set->passes == set->spec.iterations;
-	GvMatmulContext by = {set->blas, gv_has_hopper(set->spec.device), cl->nsms,
+	GvMatmulContext context = {set->blas, gv_has_hopper(set->spec.device), cl->nsms,
 	false, set->stream};
 	GvAssignment all = {cl->n, cl->d_all, cl->k, cl->d_all,
 	set->passes > 0 ? GV_BOUND_NEAREST : GV_BOUND_NONE, true};
@@ -289,7 +289,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	GV_TRY(gv_choose_device(set->spec.device));
 	if (set->passes == 0)
 		GV_TRY(gv_gpu_kmeans_begin(cl, set->stream));
-	GV_TRY(gv_gpu_nearest(cl, &all, &by, stop));
+	GV_TRY(gv_gpu_nearest(cl, &all, &context, stop));
 	GV_TRY(gv_gpu_group_clusters(cl, set->stream));
 	GV_TRY(gv_gpu_errors(cl, set->stream));
 	if (!last)

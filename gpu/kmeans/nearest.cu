@@ -36,9 +36,9 @@
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
-#define QUADS			(THREADS / GV_QUAD)
+#define LANE_GROUPS			(THREADS / GV_LANE_GROUP)
 #define STRANDS			8		/* partial sums of a mean */
-#define TILES			(GV_RUN / 8)	/* of products, in a group */
+#define TILES			(GV_COLUMN_GROUP / 8)	/* of products, in a group */
 #define BRUTE_ROWS		4		/* rows that a block compares at once */
 #define EARLY_PART		16		/* of the centroids */
 #define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
@@ -198,16 +198,16 @@ rows_to_half_kernel(Piece piece)
 static __global__ void __launch_bounds__(THREADS)
 centroids_to_half_kernel(Piece piece)
 {
-	__shared__ float lengths[GV_RUN];
-	__shared__ float lost[GV_RUN];
+	__shared__ float lengths[GV_COLUMN_GROUP];
+	__shared__ float lost[GV_COLUMN_GROUP];
 	const GvClusters &cl = piece.cl;
 	float		scale = scale_of(cl);
 	float		length = 0.0f;
 	float		error = 0.0f;
 
-	for (int i = threadIdx.x / GV_WARP; i < GV_RUN; i += WARPS)
+	for (int i = threadIdx.x / GV_WARP; i < GV_COLUMN_GROUP; i += WARPS)
 	{
-		int64_t		c = (int64_t) blockIdx.x * GV_RUN + i;
+		int64_t		c = (int64_t) blockIdx.x * GV_COLUMN_GROUP + i;
 		float2		found = {0.0f, 0.0f};
 
 		if (c < piece.k)
@@ -226,7 +226,7 @@ centroids_to_half_kernel(Piece piece)
 	__syncthreads();
 	if (threadIdx.x > 0)
 		return;
-	for (int i = 0; i < GV_RUN; i++)
+	for (int i = 0; i < GV_COLUMN_GROUP; i++)
 	{
 		length = fmaxf(length, lengths[i]);
 		error = fmaxf(error, lost[i]);
@@ -256,7 +256,7 @@ struct CandidateEpilogue
 		uint32_t	count;		/* candidates */
 	};
 
-	struct Columns
+	struct ColumnState
 	{
 		float2		squares[TILES];
 		float4		norms;		/* of the group */
@@ -298,22 +298,22 @@ struct CandidateEpilogue
 	}
 
 	/* Squares and norms exist up to a multiple of GV_KMEANS_ALIGN. */
-	__device__ __forceinline__ Columns
-	columns(int run) const
+	__device__ __forceinline__ ColumnState
+	column_state(int group) const
 	{
-		const float *squares = cl.d_squares + run * GV_RUN +
+		const float *squares = cl.d_squares + group * GV_COLUMN_GROUP +
 			threadIdx.x % 4 * 2;
-		Columns		found;
+		ColumnState		found;
 
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
 			found.squares[j] = *(const float2 *) (squares + j * 8);
-		found.norms = cl.d_group_norms[run];
+		found.norms = cl.d_group_norms[group];
 		return found;
 	}
 
 	__device__ __forceinline__ void
-	take(const Columns &of, Row *mine, int row, int run,
+	consume(const ColumnState &of, Row *mine, int row, int group,
 		 const float2 (&sums)[TILES]) const
 	{
 		float4		parts = mine->parts;
@@ -335,7 +335,7 @@ struct CandidateEpilogue
 		}
 		if (__any_sync(GV_FULL_WARP, !(least - shift > bound)))
 			note(mine, row, shift, scores, least,
-				 run * GV_RUN + threadIdx.x % 4 * 2);
+				 group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2);
 	}
 
 	/*
@@ -380,9 +380,9 @@ struct CandidateEpilogue
 
 GvStatus
 gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
-				  const GvMatmulContext *by)
+				  const GvMatmulContext *context)
 {
-	GV_CUDA_TRY(gv_clear(cl->d_counts, n, by->stream));
+	GV_CUDA_TRY(gv_clear(cl->d_counts, n, context->stream));
 	for (int32_t first = 0; first < k; first += cl->columns)
 	{
 		int			some = std::min(cl->columns, k - first);
@@ -392,8 +392,8 @@ gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
 		CandidateEpilogue epilogue = {*cl, n, some, first};
 
 		epilogue.cl.d_squares += first;
-		epilogue.cl.d_group_norms += first / GV_RUN;
-		GV_TRY(gv_gpu_matmul<true>(by, &matmul, epilogue));
+		epilogue.cl.d_group_norms += first / GV_COLUMN_GROUP;
+		GV_TRY(gv_gpu_matmul<true>(context, &matmul, epilogue));
 	}
 	return GV_OK;
 }
@@ -431,7 +431,7 @@ store_item(const GvClusters &cl, uint32_t row, uint64_t item)
 static __device__ __forceinline__ float
 score_of(const GvClusters &cl, uint32_t row, uint32_t c)
 {
-	return gv_quad_score<false>(cl.d_rows + (int64_t) row * cl.dims,
+	return gv_lane_group_score<false>(cl.d_rows + (int64_t) row * cl.dims,
 								cl.d_centroids + (int64_t) c * cl.dims,
 								cl.dims);
 }
@@ -455,9 +455,9 @@ static __global__ void __launch_bounds__(THREADS)
 bounds_kernel(Piece piece)
 {
 	const GvClusters &cl = piece.cl;
-	int			i = blockIdx.x * QUADS + threadIdx.x / GV_QUAD;
+	int			i = blockIdx.x * LANE_GROUPS + threadIdx.x / GV_LANE_GROUP;
 	uint32_t	row = piece.d_rows[min(i, piece.n - 1)];
-	bool		mine = threadIdx.x % GV_QUAD == 0 && i < piece.n;
+	bool		mine = threadIdx.x % GV_LANE_GROUP == 0 && i < piece.n;
 
 	if (piece.bound == GV_BOUND_NEAREST)
 	{
@@ -479,7 +479,7 @@ static __global__ void __launch_bounds__(THREADS)
 rescore_kernel(Piece piece)
 {
 	const GvClusters &cl = piece.cl;
-	int			i = blockIdx.x * QUADS + threadIdx.x / GV_QUAD;
+	int			i = blockIdx.x * LANE_GROUPS + threadIdx.x / GV_LANE_GROUP;
 	int			at = min(i, piece.n - 1);
 	uint32_t	row = piece.d_rows[at];
 	const GvKmeansCandidate *candidates = cl.d_candidates +
@@ -510,11 +510,11 @@ rescore_kernel(Piece piece)
 		if (!__any_sync(GV_FULL_WARP, j < count))
 			break;
 		score = score_of(cl, row, j < count ? c : 0);
-		if (threadIdx.x % GV_QUAD == 0 && j < count)
+		if (threadIdx.x % GV_LANE_GROUP == 0 && j < count)
 			best = min(best, item_of(score, c));
 		j++;
 	}
-	if (threadIdx.x % GV_QUAD != 0 || i >= piece.n)
+	if (threadIdx.x % GV_LANE_GROUP != 0 || i >= piece.n)
 		return;
 	if (overflowed)
 	{
@@ -532,7 +532,7 @@ add_rows(const GvClusters &cl, const float *const (&rows)[BRUTE_ROWS],
 		 const float *centroid, float (&sums)[BRUTE_ROWS][4])
 {
 #pragma unroll 2
-	for (int d = threadIdx.x % GV_QUAD * 4; d < cl.dims; d += GV_SUMS)
+	for (int d = threadIdx.x % GV_LANE_GROUP * 4; d < cl.dims; d += GV_SUMS)
 	{
 		float4		y = gv_load_four<ALIGNED>(centroid, d, cl.dims);
 
@@ -573,9 +573,9 @@ brute_force_kernel(Piece piece)
 			rows[r] = cl.d_rows + (int64_t) row * cl.dims;
 			mine[r] = known_item(piece, row);
 		}
-		for (int start = 0; start < piece.k; start += QUADS)
+		for (int start = 0; start < piece.k; start += LANE_GROUPS)
 		{
-			int			i = start + threadIdx.x / GV_QUAD;
+			int			i = start + threadIdx.x / GV_LANE_GROUP;
 			uint32_t	c = piece.d_centroids[min(i, piece.k - 1)];
 			float		sums[BRUTE_ROWS][4] = {};
 
@@ -592,7 +592,7 @@ brute_force_kernel(Piece piece)
 		}
 #pragma unroll
 		for (int r = 0; r < BRUTE_ROWS; r++)
-			if (threadIdx.x % GV_QUAD == 0)
+			if (threadIdx.x % GV_LANE_GROUP == 0)
 				atomicMin(&best[r], (unsigned long long) mine[r]);
 		__syncthreads();
 		if (threadIdx.x < BRUTE_ROWS && first + (int) threadIdx.x < n)
@@ -637,7 +637,7 @@ gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes)
 	gv_place(&cl->d_lengths, memory, bytes, nhalf);
 	gv_place(&cl->d_half_centroids, memory, bytes, k * cl->half_dims);
 	gv_place(&cl->d_squares, memory, bytes, cl->padded_k);
-	gv_place(&cl->d_group_norms, memory, bytes, cl->padded_k / GV_RUN);
+	gv_place(&cl->d_group_norms, memory, bytes, cl->padded_k / GV_COLUMN_GROUP);
 	gv_place(&cl->d_nearest, memory, bytes, n);
 	gv_place(&cl->d_sqdist, memory, bytes, n);
 	gv_place(&cl->d_all, memory, bytes, n);
@@ -695,27 +695,27 @@ gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream)
 
 /* Assigns a piece, of which rows have half copies. */
 static GvStatus
-assign_piece(const Piece *piece, const GvMatmulContext *by)
+assign_piece(const Piece *piece, const GvMatmulContext *context)
 {
 	const GvClusters *cl = &piece->cl;
-	cudaStream_t stream = by->stream;
+	cudaStream_t stream = context->stream;
 	int			early = (piece->k / EARLY_PART / GV_KMEANS_ALIGN + 1) *
 		GV_KMEANS_ALIGN;
-	int			quads = gv_blocks_for(piece->n, QUADS);
+	int			nblocks = gv_blocks_for(piece->n, LANE_GROUPS);
 	int			blocks = std::min(gv_blocks_for(piece->n, BRUTE_ROWS),
 								  4 * cl->nsms);
 
-	GV_TRY(gv_launch(bounds_kernel, quads, THREADS, 0, stream, *piece));
+	GV_TRY(gv_launch(bounds_kernel, nblocks, THREADS, 0, stream, *piece));
 	/*
 	 * Without a bound, a row notes more candidates the more centroids there
 	 * are.  If they are very many, find a bound among a few of them first,
 	 * because many rows would overflow otherwise.
 	 */
 	if (piece->bound == GV_BOUND_NONE && piece->k >= gv_kmeans_early)
-		GV_TRY(gv_gpu_candidates(cl, piece->n, early, by));
-	GV_TRY(gv_gpu_candidates(cl, piece->n, piece->k, by));
+		GV_TRY(gv_gpu_candidates(cl, piece->n, early, context));
+	GV_TRY(gv_gpu_candidates(cl, piece->n, piece->k, context));
 	GV_CUDA_TRY(gv_clear(cl->d_noverflowed, 1, stream));
-	GV_TRY(gv_launch(rescore_kernel, quads, THREADS, 0, stream, *piece));
+	GV_TRY(gv_launch(rescore_kernel, nblocks, THREADS, 0, stream, *piece));
 	/* the host does not know whether there are any */
 	return gv_launch(cl->dims % 4 == 0 ? brute_force_kernel<true> :
 					 brute_force_kernel<false>, blocks, THREADS, 0, stream,
@@ -724,10 +724,10 @@ assign_piece(const Piece *piece, const GvMatmulContext *by)
 
 GvStatus
 gv_gpu_nearest(const GvClusters *cl, const GvAssignment *assignment,
-			   const GvMatmulContext *by, const GvStop *stop)
+			   const GvMatmulContext *context, const GvStop *stop)
 {
 	int			groups = (assignment->k + GV_KMEANS_ALIGN - 1) /
-		GV_KMEANS_ALIGN * (GV_KMEANS_ALIGN / GV_RUN);
+		GV_KMEANS_ALIGN * (GV_KMEANS_ALIGN / GV_COLUMN_GROUP);
 
 	for (int64_t done = 0; done < assignment->n; done += cl->piece)
 	{
@@ -735,14 +735,14 @@ gv_gpu_nearest(const GvClusters *cl, const GvAssignment *assignment,
 
 		if (done == 0)
 		{
-			GV_TRY(gv_launch(centroids_to_half_kernel, groups, THREADS, 0, by->stream,
+			GV_TRY(gv_launch(centroids_to_half_kernel, groups, THREADS, 0, context->stream,
 					  piece));
 		}
 		if (!cl->kept)
-			GV_TRY(rows_to_half(&piece, by->stream));
-		GV_TRY(assign_piece(&piece, by));
+			GV_TRY(rows_to_half(&piece, context->stream));
+		GV_TRY(assign_piece(&piece, context));
 		if (assignment->wait && done + piece.n < assignment->n)
-			GV_CUDA_TRY(cudaStreamSynchronize(by->stream));
+			GV_CUDA_TRY(cudaStreamSynchronize(context->stream));
 		if (gv_is_stopped(stop))
 			return GV_CANCELED;
 	}

@@ -188,7 +188,7 @@ gv_blas_open(GvDevice *devices, int32_t n)
 static int64_t
 round_up(int64_t n)
 {
-	return (n + GV_RUN - 1) / GV_RUN * GV_RUN;
+	return (n + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP * GV_COLUMN_GROUP;
 }
 
 static int64_t
@@ -319,11 +319,11 @@ gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 	GvMatmulTile tile;
 
 	/* few rows leave memory for more columns, and have to */
-	rows = least(rows, blas->nsums / columns / GV_RUN * GV_RUN);
-	if (rows < GV_RUN)
-		rows = GV_RUN;
+	rows = least(rows, blas->nsums / columns / GV_COLUMN_GROUP * GV_COLUMN_GROUP);
+	if (rows < GV_COLUMN_GROUP)
+		rows = GV_COLUMN_GROUP;
 	columns = least(round_up(matmul->ncolumns),
-					blas->nsums / rows / GV_RUN * GV_RUN);
+					blas->nsums / rows / GV_COLUMN_GROUP * GV_COLUMN_GROUP);
 	tile.row = row;
 	tile.nrows = (int32_t) least(rows, matmul->nrows - row);
 	tile.column = column;

@@ -257,14 +257,14 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 		epilogue.end(&rows[threadIdx.x], row + (int) threadIdx.x);
 }
 
-template <int ROWS, int COLUMNS, int ACROSS, int NHELD, bool WHOLE, typename F>
+template <int ROWS, int COLUMNS, int ACROSS, int NHELD, bool FULL_ROWS, typename F>
 static GvStatus
 gv_loop_launch(const GvMatmul *matmul, const F &epilogue, bool pdl,
 			   cudaStream_t stream)
 {
 	int			ntiles = (matmul->nrows + ROWS - 1) / ROWS;
 	int			across = (matmul->ncolumns + COLUMNS - 1) / COLUMNS;
-	int			walk = WHOLE ? across : 1;
+	int			walk = FULL_ROWS ? across : 1;
 
 	return gv_launch_pdl(pdl,
 						   loop_kernel<F, ROWS, COLUMNS, ACROSS, NHELD>,
@@ -275,16 +275,16 @@ gv_loop_launch(const GvMatmul *matmul, const F &epilogue, bool pdl,
 }
 
 /* See gv_gpu_matmul. */
-template <bool WHOLE, typename F>
+template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_loop_matmul(const GvMatmul *matmul, const F &epilogue, bool pdl,
 				cudaStream_t stream)
 {
-	if (matmul->nrows <= (WHOLE ? GV_SMALL_WHOLE : GV_SMALL_ROWS) ||
+	if (matmul->nrows <= (FULL_ROWS ? GV_SMALL_FULL_ROWS : GV_SMALL_ROWS) ||
 		matmul->ncolumns <= GV_LOOP_NARROW)
-		return gv_loop_launch<32, 64, 2, 0, WHOLE>(matmul, epilogue, pdl,
+		return gv_loop_launch<32, 64, 2, 0, FULL_ROWS>(matmul, epilogue, pdl,
 												   stream);
-	if constexpr (!WHOLE)
+	if constexpr (!FULL_ROWS)
 		return gv_loop_launch<128, 128, 4, 0, false>(matmul, epilogue, pdl,
 													 stream);
 	else if (matmul->half_dims <= GV_LOOP_HELD * GV_SLICE)

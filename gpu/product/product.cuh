@@ -20,84 +20,84 @@
  * A warp's rows of a tile, GROUPS * 8 of them, and its runs from blockIdx.y *
  * nruns on, LOADS / GROUPS at a time.
  */
-template <typename F, int GROUPS>
+template <typename F, int ROW_GROUPS>
 static __global__ void __launch_bounds__(GV_EPILOGUE_THREADS)
-epilogue_kernel(F epilogue, GvMatmulTile tile, int nruns)
+epilogue_kernel(F epilogue, GvMatmulTile tile, int ngroups)
 {
-	constexpr int RUNS = GV_EPILOGUE_LOADS / GROUPS;
-	constexpr int TILES = GV_RUN / 8;
-	__shared__ typename F::Row rows[GV_EPILOGUE_WARPS][GROUPS * 8];
+	constexpr int COLUMN_GROUPS = GV_EPILOGUE_LOADS / ROW_GROUPS;
+	constexpr int TILES = GV_COLUMN_GROUP / 8;
+	__shared__ typename F::Row rows[GV_EPILOGUE_WARPS][ROW_GROUPS * 8];
 	int			lane = threadIdx.x % GV_WARP;
 	typename F::Row *own = rows[threadIdx.x / GV_WARP];
 	int			first =
 		(blockIdx.x * GV_EPILOGUE_WARPS + threadIdx.x / GV_WARP) *
-		GROUPS * 8;				/* the warp's, in the tile */
-	int			last = min((int) (blockIdx.y + 1) * nruns,
-						   (tile.ncolumns + GV_RUN - 1) / GV_RUN);
+		ROW_GROUPS * 8;				/* the warp's, in the tile */
+	int			last = min((int) (blockIdx.y + 1) * ngroups,
+						   (tile.ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP);
 	const float *sums = tile.d_sums + (int64_t) (first + lane / 4) *
 		tile.stride + lane % 4 * 2;
 
 	gv_pdl_wait();
 	if (first >= tile.nrows)
 		return;
-	if (lane < GROUPS * 8)
+	if (lane < ROW_GROUPS * 8)
 		epilogue.begin(&own[lane], tile.row + first + lane);
 	__syncwarp();
-	for (int run = blockIdx.y * nruns; run < last; run += RUNS)
+	for (int group = blockIdx.y * ngroups; group < last; group += COLUMN_GROUPS)
 	{
-		float2		some[RUNS][GROUPS][TILES] = {};
+		float2		some[COLUMN_GROUPS][ROW_GROUPS][TILES] = {};
 
 #pragma unroll
-		for (int r = 0; r < RUNS; r++)
+		for (int r = 0; r < COLUMN_GROUPS; r++)
 #pragma unroll
-			for (int g = 0; g < GROUPS; g++)
-				if (run + r < last && first + g * 8 + lane / 4 < tile.nrows)
+			for (int g = 0; g < ROW_GROUPS; g++)
+				if (group + r < last && first + g * 8 + lane / 4 < tile.nrows)
 #pragma unroll
 					for (int j = 0; j < TILES; j++)
 						some[r][g][j] = *(const float2 *)
 							(sums + (int64_t) g * 8 * tile.stride +
-							 (run + r) * GV_RUN + j * 8);
+							 (group + r) * GV_COLUMN_GROUP + j * 8);
 #pragma unroll
-		for (int r = 0; r < RUNS; r++)
+		for (int r = 0; r < COLUMN_GROUPS; r++)
 		{
-			int			of = tile.column / GV_RUN + run + r;
-			typename F::Columns columns;
+			int			of = tile.column / GV_COLUMN_GROUP + group + r;
+			typename F::ColumnState columns;
 
-			if (run + r >= last)
+			if (group + r >= last)
 				break;
-			columns = epilogue.columns(of);
+			columns = epilogue.column_state(of);
 #pragma unroll
-			for (int g = 0; g < GROUPS; g++)
-				epilogue.take(columns, &own[g * 8 + lane / 4],
+			for (int g = 0; g < ROW_GROUPS; g++)
+				epilogue.consume(columns, &own[g * 8 + lane / 4],
 							 tile.row + first + g * 8 + lane / 4, of,
 							 some[r][g]);
 		}
 	}
 	__syncwarp();
-	if (lane < GROUPS * 8)
+	if (lane < ROW_GROUPS * 8)
 		epilogue.end(&own[lane], tile.row + first + lane);
 }
 
 /* Launched by gv_blas_matmul: the sums of a tile. */
-template <bool WHOLE, typename F>
+template <bool FULL_ROWS, typename F>
 static GvStatus
 run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
 {
-	constexpr int GROUPS = WHOLE ? 1 : GV_EPILOGUE_LOADS;
-	constexpr int ROWS = GV_EPILOGUE_WARPS * GROUPS * 8;
+	constexpr int ROW_GROUPS = FULL_ROWS ? 1 : GV_EPILOGUE_LOADS;
+	constexpr int ROWS = GV_EPILOGUE_WARPS * ROW_GROUPS * 8;
 	int			across = (tile->nrows + ROWS - 1) / ROWS;
-	int			nruns = (tile->ncolumns + GV_RUN - 1) / GV_RUN;
-	int			share = WHOLE ? nruns :
-		(int) ((int64_t) nruns * across / GV_EPILOGUE_BLOCKS) + 1;
+	int			ngroups = (tile->ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP;
+	int			share = FULL_ROWS ? ngroups :
+		(int) ((int64_t) ngroups * across / GV_EPILOGUE_BLOCKS) + 1;
 
-	return gv_launch_pdl(tile->pdl, epilogue_kernel<F, GROUPS>,
-						   dim3(across, (nruns + share - 1) / share),
+	return gv_launch_pdl(tile->pdl, epilogue_kernel<F, ROW_GROUPS>,
+						   dim3(across, (ngroups + share - 1) / share),
 						   GV_EPILOGUE_THREADS, 0, stream, epilogue, *tile,
 							share);
 }
 
 /* gv_gpu_matmul by cuBLAS, tile by tile. */
-template <bool WHOLE, typename F>
+template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
 				const F &epilogue, cudaStream_t stream)
@@ -108,9 +108,9 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
 		for (int32_t column = 0; column < matmul->ncolumns;
 			 column += tile.ncolumns)
 		{
-			tile = gv_blas_tile(blas, matmul, row, column, WHOLE);
+			tile = gv_blas_tile(blas, matmul, row, column, FULL_ROWS);
 			GV_TRY(gv_blas_multiply(blas, matmul, &tile));
-			GV_TRY(run_epilogue<WHOLE>(&tile, epilogue, stream));
+			GV_TRY(run_epilogue<FULL_ROWS>(&tile, epilogue, stream));
 		}
 	return GV_OK;
 }
@@ -120,18 +120,18 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
  * columns of its rows, so begin and end are called once; by cuBLAS once a
  * tile, one after the other.
  */
-template <bool WHOLE, typename F>
+template <bool FULL_ROWS, typename F>
 static GvStatus
-gv_gpu_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
+gv_gpu_matmul(const GvMatmulContext *context, const GvMatmul *matmul,
 			   const F &epilogue)
 {
-	if (gv_blas_multiplies(by->blas, matmul))
-		return gv_blas_matmul<WHOLE>(by->blas, matmul, epilogue, by->stream);
-	if (by->hopper && matmul->nrows > (WHOLE ? GV_SMALL_WHOLE :
+	if (gv_blas_multiplies(context->blas, matmul))
+		return gv_blas_matmul<FULL_ROWS>(context->blas, matmul, epilogue, context->stream);
+	if (context->hopper && matmul->nrows > (FULL_ROWS ? GV_SMALL_FULL_ROWS :
 										GV_SMALL_ROWS) &&
 		gv_matmul_width != 0 && gv_gpu_hopper_multiplies())
-		return gv_hopper_matmul<WHOLE>(by, matmul, epilogue);
-	return gv_loop_matmul<WHOLE>(matmul, epilogue, by->pdl, by->stream);
+		return gv_hopper_matmul<FULL_ROWS>(context, matmul, epilogue);
+	return gv_loop_matmul<FULL_ROWS>(matmul, epilogue, context->pdl, context->stream);
 }
 
 #endif							/* GV_PRODUCT_CUH */

@@ -32,13 +32,13 @@
 
 #include "gpu/device/device.h"
 
-#define GV_RUN				32	/* columns side by side: lists, say */
+#define GV_COLUMN_GROUP				32	/* columns side by side: lists, say */
 
 /* Runs of a number of columns. */
 static __host__ __device__ inline int32_t
-gv_nruns(int32_t ncolumns)
+gv_ncolumn_groups(int32_t ncolumns)
 {
-	return (ncolumns + GV_RUN - 1) / GV_RUN;
+	return (ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP;
 }
 
 /* Two matrices, in the device's memory. */
@@ -54,7 +54,7 @@ struct GvMatmul
 /* A part of a product, and where its sums go. */
 struct GvMatmulTile
 {
-	int32_t		row;			/* the first, a multiple of GV_RUN */
+	int32_t		row;			/* the first, a multiple of GV_COLUMN_GROUP */
 	int32_t		nrows;
 	int32_t		column;			/* likewise */
 	int32_t		ncolumns;
@@ -91,7 +91,7 @@ inline GV_TUNABLE int32_t gv_matmul_width = -1;
  * the latter of rows that meet all columns.
  */
 #define GV_SMALL_ROWS			128
-#define GV_SMALL_WHOLE		4096
+#define GV_SMALL_FULL_ROWS		4096
 
 /*
  * gv_blas_open: which devices use cuBLAS, by gv_matmul_use; behind the name of
@@ -180,14 +180,14 @@ gv_apply_epilogue(const F &epilogue, typename F::Row *rows,
 				  float (*sums)[NTILES][4],
 		  int row, int column)
 {
-	constexpr int TILES = GV_RUN / 8;
+	constexpr int TILES = GV_COLUMN_GROUP / 8;
 	int			mine = threadIdx.x % GV_WARP / 4;
 
 #pragma unroll
 	for (int r = 0; r < NTILES / TILES; r++)
 	{
-		int			run = column / GV_RUN + r;
-		typename F::Columns columns = epilogue.columns(run);
+		int			group = column / GV_COLUMN_GROUP + r;
+		typename F::ColumnState columns = epilogue.column_state(group);
 
 #pragma unroll
 		for (int i = 0; i < 2 * QM; i++)
@@ -201,8 +201,8 @@ gv_apply_epilogue(const F &epilogue, typename F::Row *rows,
 
 				own[j] = make_float2(pair[0], pair[1]);
 			}
-			epilogue.take(columns, rows + i * 8 + mine, row + i * 8 + mine,
-						 run, own);
+			epilogue.consume(columns, rows + i * 8 + mine, row + i * 8 + mine,
+						 group, own);
 		}
 	}
 }

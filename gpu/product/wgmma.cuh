@@ -174,13 +174,13 @@ gv_barrier_wait(uint64_t *barrier, int odd)
  * threads have come, or come without waiting.
  */
 static __device__ __forceinline__ void
-gv_turn_meet(int number, int nthreads)
+gv_named_sync(int number, int nthreads)
 {
 	asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(nthreads) : "memory");
 }
 
 static __device__ __forceinline__ void
-gv_turn_arrive(int number, int nthreads)
+gv_named_arrive(int number, int nthreads)
 {
 	asm volatile("bar.arrive %0, %1;"
 				 :: "r"(number), "r"(nthreads) : "memory");
@@ -527,12 +527,12 @@ struct GvHopperShape
 		(GV_RING_BYTES + 1024 -
 		 GV_TILE_ROWS * (int) sizeof(typename F::Row)) / BYTES;
 
-	static_assert(WIDTH % GV_RUN == 0, "sums are looked at by runs");
+	static_assert(WIDTH % GV_COLUMN_GROUP == 0, "sums are looked at by runs");
 	static_assert(STAGES >= 4, "three slices are on their way");
 };
 
 /* The tiles of a block, one after the other. */
-template <bool WHOLE>
+template <bool FULL_ROWS>
 struct GvHopperWalk
 {
 	int			nrows;			/* tiles there are, */
@@ -544,8 +544,8 @@ struct GvHopperWalk
 	GvHopperWalk(const GvMatmul &matmul, int columns, int first)
 		: nrows((matmul.nrows + GV_TILE_ROWS - 1) / GV_TILE_ROWS),
 		ncolumns((matmul.ncolumns + columns - 1) / columns),
-		row(WHOLE ? first : first % nrows),
-		column(WHOLE ? 0 : first / nrows)
+		row(FULL_ROWS ? first : first % nrows),
+		column(FULL_ROWS ? 0 : first / nrows)
 	{
 	}
 
@@ -553,19 +553,19 @@ struct GvHopperWalk
 	__host__ __device__ __forceinline__ int
 	blocks() const
 	{
-		return WHOLE ? nrows : nrows * ncolumns;
+		return FULL_ROWS ? nrows : nrows * ncolumns;
 	}
 
 	__device__ __forceinline__ bool
 	there() const
 	{
-		return WHOLE ? row < nrows : column < ncolumns;
+		return FULL_ROWS ? row < nrows : column < ncolumns;
 	}
 
 	__device__ __forceinline__ void
 	advance()
 	{
-		if (WHOLE)
+		if (FULL_ROWS)
 		{
 			if (++column < ncolumns)
 				return;
@@ -601,10 +601,10 @@ gv_send_columns(const GvRing &ring, GvPlace place, const GvRingMaps &maps,
  * By one thread: ask for all slices of the block's tiles, as there is room;
  * the first ones of columns before the rows are there, where steps overlap.
  */
-template <int WIDTH, int PARTS, bool WHOLE>
+template <int WIDTH, int PARTS, bool FULL_ROWS>
 static __device__ __forceinline__ void
 gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
-			  GvHopperWalk<WHOLE> walk, int nsteps)
+			  GvHopperWalk<FULL_ROWS> walk, int nsteps)
 {
 	int			ahead = min(ring.stages, nsteps);
 	GvPlace		place = {0, 0};
@@ -631,7 +631,7 @@ gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
  * Shared: STAGES slices, from a multiple of 1,024 on.  Code for other devices
  * is empty.
  */
-template <typename F, int WIDTH, int PARTS, bool WHOLE>
+template <typename F, int WIDTH, int PARTS, bool FULL_ROWS>
 static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
 hopper_kernel(GvMatmul matmul, F epilogue,
 			  const __grid_constant__ GvRingMaps maps)
@@ -644,7 +644,7 @@ hopper_kernel(GvMatmul matmul, F epilogue,
 	uint32_t	offset = -gv_shared_address(memory) % GV_RING_ALIGNMENT;
 	GvRing		ring = {(char *) memory + offset, barriers[0], barriers[1],
 	Shape::BYTES, Shape::STAGES};
-	GvHopperWalk<WHOLE> walk(matmul, Shape::COLUMNS, blockIdx.x);
+	GvHopperWalk<FULL_ROWS> walk(matmul, Shape::COLUMNS, blockIdx.x);
 	int			group = threadIdx.x / GV_WARPGROUP;
 	int			lane = threadIdx.x % GV_WARP;
 	int			mine = threadIdx.x / GV_WARP * 16;	/* the warp's first row */
@@ -671,7 +671,7 @@ hopper_kernel(GvMatmul matmul, F epilogue,
 		int			row = walk.row * GV_TILE_ROWS + mine;
 		float		sums[PARTS][WIDTH / 8][4] = {};
 
-		if ((!WHOLE || walk.column == 0) && lane < 16)
+		if ((!FULL_ROWS || walk.column == 0) && lane < 16)
 			epilogue.begin(&rows[mine + lane], row + lane);
 		__syncwarp();
 		gv_ring_multiply<1, false>(sums, ring, place, nsteps, NULL, group, []
@@ -682,29 +682,29 @@ hopper_kernel(GvMatmul matmul, F epilogue,
 			gv_apply_epilogue<1>(epilogue, rows + mine, &sums[p], row,
 						 walk.column * Shape::COLUMNS + p * WIDTH);
 		__syncwarp();
-		if ((!WHOLE || walk.column + 1 == walk.ncolumns) && lane < 16)
+		if ((!FULL_ROWS || walk.column + 1 == walk.ncolumns) && lane < 16)
 			epilogue.end(&rows[mine + lane], row + lane);
 	}
 #endif
 }
 
-template <int WIDTH, int PARTS, bool WHOLE, typename F>
+template <int WIDTH, int PARTS, bool FULL_ROWS, typename F>
 static GvStatus
-gv_hopper_launch(const GvMatmulContext *by, const GvMatmul *matmul,
+gv_hopper_launch(const GvMatmulContext *context, const GvMatmul *matmul,
 				 const F &epilogue)
 {
 	using Shape = GvHopperShape<F, WIDTH, PARTS>;
-	GvHopperWalk<WHOLE> walk(*matmul, Shape::COLUMNS, 0);
+	GvHopperWalk<FULL_ROWS> walk(*matmul, Shape::COLUMNS, 0);
 	GvRingMaps	maps;
 
 	GV_TRY(gv_gpu_hopper_map(&maps.queries, matmul->d_rows, matmul->nrows,
 							 matmul->half_dims, GV_TILE_ROWS));
 	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_columns,
 							 matmul->ncolumns, matmul->half_dims, WIDTH));
-	return gv_launch_pdl(by->pdl, hopper_kernel<F, WIDTH, PARTS, WHOLE>,
-						   min(walk.blocks(), by->nsms), GV_RING_THREADS,
+	return gv_launch_pdl(context->pdl, hopper_kernel<F, WIDTH, PARTS, FULL_ROWS>,
+						   min(walk.blocks(), context->nsms), GV_RING_THREADS,
 						   Shape::STAGES * Shape::BYTES + GV_RING_ALIGNMENT,
-						   by->stream, *matmul, epilogue, maps);
+						   context->stream, *matmul, epilogue, maps);
 }
 
 /* Clocks that all tiles of `columns` columns take; see above. */
@@ -723,13 +723,13 @@ gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
 /* Tiles of the width that is best, or that a check wants. */
 template <typename F>
 static GvStatus
-gv_hopper_best(const GvMatmulContext *by, const GvMatmul *matmul,
+gv_hopper_best(const GvMatmulContext *context, const GvMatmul *matmul,
 			   const F &epilogue)
 {
 	static const struct
 	{
 		int			columns;
-		GvStatus	(*launch) (const GvMatmulContext *by,
+		GvStatus	(*launch) (const GvMatmulContext *context,
 							   const GvMatmul *matmul, const F &epilogue);
 	}			widths[] = {
 		{320, gv_hopper_launch<160, 2, false, F>},
@@ -746,7 +746,7 @@ gv_hopper_best(const GvMatmulContext *by, const GvMatmul *matmul,
 	for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
 	{
 		int64_t		clocks = widths[i].columns == gv_matmul_width ? 0 :
-			gv_hopper_clocks(matmul, by->nsms, widths[i].columns);
+			gv_hopper_clocks(matmul, context->nsms, widths[i].columns);
 
 		if (clocks < fewest)
 		{
@@ -755,21 +755,21 @@ gv_hopper_best(const GvMatmulContext *by, const GvMatmul *matmul,
 		}
 	}
 	GV_TEST_ONLY(if (gv_matmul_width > 0 && fewest > 0) return GV_INVALID;)
-	return widths[best].launch(by, matmul, epilogue);
+	return widths[best].launch(context, matmul, epilogue);
 }
 
 /* See gv_gpu_matmul. */
-template <bool WHOLE, typename F>
+template <bool FULL_ROWS, typename F>
 static GvStatus
-gv_hopper_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
+gv_hopper_matmul(const GvMatmulContext *context, const GvMatmul *matmul,
 				  const F &epilogue)
 {
-	if constexpr (!WHOLE)
-		return gv_hopper_best(by, matmul, epilogue);
+	if constexpr (!FULL_ROWS)
+		return gv_hopper_best(context, matmul, epilogue);
 	else if (matmul->ncolumns <= 128)
-		return gv_hopper_launch<128, 1, true>(by, matmul, epilogue);
+		return gv_hopper_launch<128, 1, true>(context, matmul, epilogue);
 	else
-		return gv_hopper_launch<128, 2, true>(by, matmul, epilogue);
+		return gv_hopper_launch<128, 2, true>(context, matmul, epilogue);
 }
 
 #endif							/* GV_WGMMA_CUH */

@@ -137,7 +137,7 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 		round_batch(mirror, &batch);
 	if (batch.sampled)
 		posting_bytes += sizeof(float);
-	scores = batch.n * (int64_t) gv_nruns(mirror->spec.nlists) +
+	scores = batch.n * (int64_t) gv_ncolumn_groups(mirror->spec.nlists) +
 		gv_gpu_coarse_rows(&mirror->model, batch.n, batch.probes) *
 		(int64_t) mirror->spec.nlists;
 	return scores * (int64_t) sizeof(float) +
@@ -286,11 +286,11 @@ place_part(const GvDeviceModel *model, GvSearcher *searcher,
 	OWN(d_found, n * sizeof(GvFound));
 	if (gv_gpu_coarse_filter_pays(model, batch))
 	{
-		COMMON(approx.d_half_queries, n * model->half_dims * sizeof(uint16_t));
-		batch->approx.nparts = model->shape.chunks;
-		COMMON(approx.d_squares, n * batch->approx.nparts * sizeof(float2));
-		COMMON(approx.d_least, n * gv_nruns(model->nlists) * sizeof(float));
-		GV_TEST_ONLY(batch->approx.d_path_counts =
+		COMMON(filter.d_half_queries, n * model->half_dims * sizeof(uint16_t));
+		batch->filter.nparts = model->shape.chunks;
+		COMMON(filter.d_squares, n * batch->filter.nparts * sizeof(float2));
+		COMMON(filter.d_group_min, n * gv_ncolumn_groups(model->nlists) * sizeof(float));
+		GV_TEST_ONLY(batch->filter.d_path_counts =
 					 (unsigned *) searcher->d_path_counts.memory;)
 	}
 	if (batch->tests > 0 || batch->by_lists)

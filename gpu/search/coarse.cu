@@ -13,7 +13,7 @@
 #include "gpu/search/search.h"
 
 #define THREADS			64
-#define TEAMS			(THREADS / GV_QUAD)	/* of four lanes */
+#define LANE_GROUPS			(THREADS / GV_LANE_GROUP)	/* of four lanes */
 #define CENTROIDS		2		/* a team */
 #define SLICE			512		/* dimensions in shared memory at a time */
 #define AHEAD			8		/* 16-byte pieces of a centroid in registers */
@@ -26,8 +26,8 @@ template <bool PRODUCT, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 8)
 coarse_one_kernel(GvDeviceModel model, GvBatch batch)
 {
-	int			list = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
-	int			first = threadIdx.x % GV_QUAD * 4;
+	int			list = blockIdx.x * LANE_GROUPS + threadIdx.x / GV_LANE_GROUP;
+	int			first = threadIdx.x % GV_LANE_GROUP * 4;
 	const float *centroid = model.d_centroids +
 		(int64_t) min(list, model.nlists - 1) * model.dims;
 	float		sums[4] = {};
@@ -50,7 +50,7 @@ coarse_one_kernel(GvDeviceModel model, GvBatch batch)
 	gv_add_rows<PRODUCT, ALIGNED, GV_AHEAD>(sums, batch.d_queries, centroid,
 								  first + AHEAD * GV_SUMS, model.dims);
 	score = gv_add_sums<PRODUCT>(sums);
-	if (threadIdx.x % GV_QUAD == 0 && list < model.nlists)
+	if (threadIdx.x % GV_LANE_GROUP == 0 && list < model.nlists)
 		batch.d_coarse[list] = score;
 }
 
@@ -63,8 +63,8 @@ static __global__ void __launch_bounds__(THREADS, 6)
 coarse_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ float4 shared[QUERIES][SLICE / 4];
-	int			team = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
-	int			first = team * CENTROIDS;
+	int			lane_group = blockIdx.x * LANE_GROUPS + threadIdx.x / GV_LANE_GROUP;
+	int			first = lane_group * CENTROIDS;
 	int			query = blockIdx.y * QUERIES;
 	float		sums[CENTROIDS][QUERIES][4] = {};
 
@@ -84,7 +84,7 @@ coarse_kernel(GvDeviceModel model, GvBatch batch)
 		__syncthreads();
 
 #pragma unroll 4
-		for (int i = threadIdx.x % GV_QUAD; 4 * i < end; i += GV_QUAD)
+		for (int i = threadIdx.x % GV_LANE_GROUP; 4 * i < end; i += GV_LANE_GROUP)
 		{
 			float4		x[CENTROIDS];
 
@@ -116,7 +116,7 @@ coarse_kernel(GvDeviceModel model, GvBatch batch)
 			float	   *to = batch.d_coarse +
 				(int64_t) (query + q) * model.nlists + first + c;
 
-			if (threadIdx.x % GV_QUAD == 0 && first + c < model.nlists &&
+			if (threadIdx.x % GV_LANE_GROUP == 0 && first + c < model.nlists &&
 				query + q < batch.n)
 				*to = score;
 		}
@@ -127,12 +127,12 @@ static GvStatus
 launch(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
 {
 	int			queries = batch->n <= 4 ? 4 : 8;
-	dim3		grid(gv_blocks_for(model->nlists, TEAMS * CENTROIDS),
+	dim3		grid(gv_blocks_for(model->nlists, LANE_GROUPS * CENTROIDS),
 					 gv_blocks_for(batch->n, queries));
 
 	if (batch->n == 1)
 		return gv_launch_step(coarse_one_kernel<PRODUCT, ALIGNED>,
-							  gv_blocks_for(model->nlists, TEAMS), THREADS, 0,
+							  gv_blocks_for(model->nlists, LANE_GROUPS), THREADS, 0,
 							  stream, model, batch);
 	return gv_launch_step(queries == 4 ? coarse_kernel<4, PRODUCT, ALIGNED> :
 						  coarse_kernel<8, PRODUCT, ALIGNED>, grid, THREADS,

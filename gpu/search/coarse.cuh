@@ -8,7 +8,7 @@
  */
 #include "gpu/device/warp.cuh"
 
-#define GV_QUAD			4		/* lanes that share a score */
+#define GV_LANE_GROUP			4		/* lanes that share a score */
 #define GV_SUMS			16		/* partial sums of a score */
 #define GV_AHEAD		8		/* loads on their way */
 
@@ -56,11 +56,11 @@ gv_add_sums(float (&sums)[4])
 
 	/* sums 8 apart are two lanes apart, sums 4 apart one */
 #pragma unroll
-	for (int apart = GV_QUAD / 2; apart > 0; apart /= 2)
+	for (int apart = GV_LANE_GROUP / 2; apart > 0; apart /= 2)
 #pragma unroll
 		for (int j = 0; j < 4; j++)
 			sums[j] = __fadd_rn(sums[j], __shfl_down_sync(0xFFFFFFFFu, sums[j],
-														  apart, GV_QUAD));
+														  apart, GV_LANE_GROUP));
 	sum = __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
 	return gv_device_score(PRODUCT ? -sum : sum);
 }
@@ -96,7 +96,7 @@ gv_score_rows(const float *query, const float *centroid, int dims)
 	float		sums[4] = {};
 
 	gv_add_rows<PRODUCT, ALIGNED, AHEAD>(sums, query, centroid,
-										 threadIdx.x % GV_QUAD * 4, dims);
+										 threadIdx.x % GV_LANE_GROUP * 4, dims);
 	return gv_add_sums<PRODUCT>(sums);
 }
 
@@ -106,7 +106,7 @@ gv_score_rows(const float *query, const float *centroid, int dims)
  */
 template <bool PRODUCT, int AHEAD = GV_AHEAD>
 static __device__ __forceinline__ float
-gv_quad_score(const float *query, const float *centroid, int dims)
+gv_lane_group_score(const float *query, const float *centroid, int dims)
 {
 	return dims % 4 == 0 ?
 		gv_score_rows<PRODUCT, true, AHEAD>(query, centroid, dims) :

@@ -65,7 +65,7 @@
  * read, at random.  Those are to be fewer bytes than half of what a score
  * written for each list takes (RESULTS, "card lists").
  */
-#define AGAIN_BYTES		((int64_t) (GV_RUN * sizeof(uint16_t)))	/* a dimension */
+#define AGAIN_BYTES		((int64_t) (GV_COLUMN_GROUP * sizeof(uint16_t)))	/* a dimension */
 #define SCORE_BYTES		((int64_t) sizeof(float))	/* a list */
 #define AGAIN_FACTOR		2
 
@@ -83,9 +83,9 @@ queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
 	rounding = gv_to_half_vector<float>([=](int d)
 	{
 		return d < model.dims ? from[d] : 0.0f;
-	}, model.half_dims, batch.approx.d_half_queries + query * model.half_dims);
+	}, model.half_dims, batch.filter.d_half_queries + query * model.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
-		batch.approx.d_squares[query] = {rounding.square, rounding.error};
+		batch.filter.d_squares[query] = {rounding.square, rounding.error};
 }
 
 /*
@@ -152,7 +152,7 @@ gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
 
 /* Launches all three steps: d_probed, d_starts and nprobed of a batch. */
 GvStatus
-gv_gpu_approximate(const GvDeviceModel *model, const GvBatch *batch,
+gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearcher *searcher)
 {
 	GV_TRY(gv_launch_step(queries_to_half_kernel,
@@ -199,11 +199,11 @@ margin_of_lengths(const GvDeviceModel &model, float query, float query_error)
 static __device__ __forceinline__ float
 margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 {
-	const float2 *parts = batch.approx.d_squares +
-		(int64_t) query * batch.approx.nparts;
+	const float2 *parts = batch.filter.d_squares +
+		(int64_t) query * batch.filter.nparts;
 	float2		squares = {0.0f, 0.0f};
 
-	for (int p = threadIdx.x % GV_WARP; p < batch.approx.nparts; p += GV_WARP)
+	for (int p = threadIdx.x % GV_WARP; p < batch.filter.nparts; p += GV_WARP)
 	{
 		squares.x += parts[p].x;
 		squares.y += parts[p].y;
@@ -217,7 +217,7 @@ margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
  * half-precision copies (gpu/product), with sums in fp32.
  */
 
-#define TILES	(GV_RUN / 8)
+#define TILES	(GV_COLUMN_GROUP / 8)
 
 /*
  * A query's scores of a run of lists, of which each of four lanes has two in
@@ -227,7 +227,7 @@ margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
  * a lane's second and the next lane's first.
  */
 static __device__ __forceinline__ void
-put_run(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
+put_group(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
 		const float2 (&scores)[TILES])
 {
 	int			lane = threadIdx.x % 4;
@@ -243,7 +243,7 @@ put_run(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
 	}
 	if (!there)
 		return;
-	if (list - lane * 2 + GV_RUN > model.nlists)
+	if (list - lane * 2 + GV_COLUMN_GROUP > model.nlists)
 	{
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
@@ -283,7 +283,7 @@ struct ListScores : GvNoRow
 	GvDeviceModel model;
 	GvBatch		batch;
 
-	struct Columns
+	struct ColumnState
 	{
 		float2		squares[TILES];
 	};
@@ -296,11 +296,11 @@ struct ListScores : GvNoRow
 			GV_INFINITY;
 	}
 
-	__device__ __forceinline__ Columns
-	columns(int run) const
+	__device__ __forceinline__ ColumnState
+	column_state(int group) const
 	{
-		int			mine = run * GV_RUN + threadIdx.x % 4 * 2;
-		Columns		found;
+		int			mine = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
+		ColumnState		found;
 
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
@@ -310,11 +310,11 @@ struct ListScores : GvNoRow
 	}
 
 	__device__ __forceinline__ void
-	take(const Columns &of, Row *, int q, int run,
+	consume(const ColumnState &of, Row *, int q, int group,
 		 const float2 (&sums)[TILES]) const
 	{
-		int			mine = run * GV_RUN + threadIdx.x % 4 * 2;
-		int			nruns = gv_nruns(model.nlists);
+		int			mine = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
+		int			ngroups = gv_ncolumn_groups(model.nlists);
 		float		weight = model.metric == GV_IP ? -1.0f : -2.0f;
 		float2		scores[TILES];
 		float		least = GV_INFINITY;
@@ -330,28 +330,28 @@ struct ListScores : GvNoRow
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
 		if (ALL)
-			put_run(model, batch.d_coarse + (int64_t) q * model.nlists + mine,
+			put_group(model, batch.d_coarse + (int64_t) q * model.nlists + mine,
 					mine, q < batch.n, (q & model.nlists & 1) != 0, scores);
-		if (threadIdx.x % 4 == 0 && q < batch.n && run < nruns)
-			batch.approx.d_least[(int64_t) q * nruns + run] = least;
+		if (threadIdx.x % 4 == 0 && q < batch.n && group < ngroups)
+			batch.filter.d_group_min[(int64_t) q * ngroups + group] = least;
 	}
 };
 
-/* d_coarse, approximate, if it is to be made, and d_least of a batch. */
+/* d_coarse, approximate, if it is to be made, and d_group_min of a batch. */
 GvStatus
 gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearcher *searcher)
 {
 	GvMatmul	matmul =
-		{batch->approx.d_half_queries, batch->n, model->d_half_centroids,
+		{batch->filter.d_half_queries, batch->n, model->d_half_centroids,
 	model->nlists, model->half_dims};
-	GvMatmulContext by = {searcher->blas, searcher->hopper, searcher->nsms,
+	GvMatmulContext context = {searcher->blas, searcher->hopper, searcher->nsms,
 	batch->pdl, searcher->stream};
 
-	if (gv_gpu_least_alone(model, batch))
-		return gv_gpu_matmul<false>(&by, &matmul,
+	if (gv_gpu_group_min_alone(model, batch))
+		return gv_gpu_matmul<false>(&context, &matmul,
 									ListScores<false> {{}, *model, *batch});
-	return gv_gpu_matmul<false>(&by, &matmul,
+	return gv_gpu_matmul<false>(&context, &matmul,
 								ListScores<true> {{}, *model, *batch});
 }
 
@@ -453,21 +453,21 @@ static __device__ __forceinline__ void
 score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 			uint32_t n)
 {
-	uint32_t	quad = threadIdx.x / GV_QUAD;
+	uint32_t	lane_group = threadIdx.x / GV_LANE_GROUP;
 
-	for (uint32_t first = 0; first < n; first += blockDim.x / GV_QUAD)
+	for (uint32_t first = 0; first < n; first += blockDim.x / GV_LANE_GROUP)
 	{
-		uint32_t	i = first + quad;
+		uint32_t	i = first + lane_group;
 		bool		there = i < n && items[i] != LAST_ITEM;
 		uint32_t	list = there ? (uint32_t) items[i] : 0;
-		float		score = gv_quad_score<PRODUCT, AHEAD>(query,
+		float		score = gv_lane_group_score<PRODUCT, AHEAD>(query,
 														  model.d_centroids +
 														  (int64_t) list *
 														  model.dims,
 														  model.dims);
 
 		__syncwarp();			/* all four have read which list it is */
-		if (threadIdx.x % GV_QUAD == 0 && there)
+		if (threadIdx.x % GV_LANE_GROUP == 0 && there)
 			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
 	}
 }
@@ -476,19 +476,19 @@ score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 static __device__ __forceinline__ void
 rank_items(uint64_t *items, uint32_t n)
 {
-	uint32_t	i = threadIdx.x / GV_QUAD;
+	uint32_t	i = threadIdx.x / GV_LANE_GROUP;
 	uint64_t	item;
 	uint32_t	rank = 0;
 
 	__syncthreads();
 	item = i < n ? items[i] : LAST_ITEM;
 #pragma unroll 4
-	for (uint32_t j = threadIdx.x % GV_QUAD; j < n; j += GV_QUAD)
+	for (uint32_t j = threadIdx.x % GV_LANE_GROUP; j < n; j += GV_LANE_GROUP)
 		rank += items[j] < item;
 	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
 	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
 	__syncthreads();
-	if (threadIdx.x % GV_QUAD == 0 && i < n)
+	if (threadIdx.x % GV_LANE_GROUP == 0 && i < n)
 		items[rank] = item;
 	__syncthreads();
 }
@@ -548,7 +548,7 @@ sort_items(uint64_t *items, uint32_t n)
 #define KEYS_PER_PROBE		2		/* keys of runs that are enough for a
 									 * probe */
 #define AT_ONCE			4		/* runs that a warp reads */
-#define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
+#define PASSES			(GV_COLUMN_GROUP / (GV_WARP / GV_LANE_GROUP))	/* of a warp over a run
 														 * by four lanes a
 														 * list */
 #define MOST_KEYS		4096	/* that the bound is found from */
@@ -593,13 +593,13 @@ take_lists(const float *scores, int nlists, uint32_t last, Items &items)
  * by side.
  */
 static __device__ __forceinline__ void
-take_runs(const float *scores, int nlists, const uint64_t *runs,
-		  uint32_t nruns, uint32_t last, Items &items)
+take_groups(const float *scores, int nlists, const uint64_t *groups,
+		  uint32_t ngroups, uint32_t last, Items &items)
 {
 	uint32_t	lane = threadIdx.x % GV_WARP;
 	uint32_t	nwarps = blockDim.x / GV_WARP;
 
-	for (uint32_t first = threadIdx.x / GV_WARP; first < nruns;
+	for (uint32_t first = threadIdx.x / GV_WARP; first < ngroups;
 		 first += AT_ONCE * nwarps)
 	{
 		uint32_t	keys[AT_ONCE];
@@ -610,7 +610,7 @@ take_runs(const float *scores, int nlists, const uint64_t *runs,
 		{
 			uint32_t	r = first + i * nwarps;
 
-			lists[i] = r < nruns ? (int) ((uint32_t) runs[r] * GV_RUN + lane) :
+			lists[i] = r < ngroups ? (int) ((uint32_t) groups[r] * GV_COLUMN_GROUP + lane) :
 				nlists;
 			keys[i] = lists[i] < nlists ? gv_ordered(scores[lists[i]]) :
 				0xFFFFFFFFu;
@@ -638,11 +638,11 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 	for (int i = 0; i < PASSES; i++)
 		rows[i] = (const uint4 *)
 			(model.d_half_centroids +
-			 (int64_t) min(list + i * GV_WARP / GV_QUAD,
+			 (int64_t) min(list + i * GV_WARP / GV_LANE_GROUP,
 						   model.nlists - 1) *
 			 model.half_dims);
 #pragma unroll 2
-	for (int d = threadIdx.x % GV_QUAD; d < model.half_dims / 8; d += GV_QUAD)
+	for (int d = threadIdx.x % GV_LANE_GROUP; d < model.half_dims / 8; d += GV_LANE_GROUP)
 	{
 		uint4		y = half_query[d];
 		uint4		x[PASSES];
@@ -663,31 +663,31 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 1);
 		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 2);
 		scores[i] = fmaf(model.metric == GV_IP ? -1.0f : -2.0f, sums[i],
-						 model.d_squares[min(list + i * GV_WARP / GV_QUAD,
+						 model.d_squares[min(list + i * GV_WARP / GV_LANE_GROUP,
 											 model.nlists - 1)]);
 	}
 }
 
 /* The lists of runs whose scores, made again, have keys up to the last. */
 static __device__ __forceinline__ void
-take_runs_again(const GvDeviceModel &model, const uint16_t *query,
-				const uint64_t *runs, uint32_t nruns, uint32_t last,
+take_groups_again(const GvDeviceModel &model, const uint16_t *query,
+				const uint64_t *groups, uint32_t ngroups, uint32_t last,
 				Items &items)
 {
-	for (uint32_t r = threadIdx.x / GV_WARP; r < nruns;
+	for (uint32_t r = threadIdx.x / GV_WARP; r < ngroups;
 		 r += blockDim.x / GV_WARP)
 	{
-		int			list = (int) ((uint32_t) runs[r] * GV_RUN +
-								  threadIdx.x % GV_WARP / GV_QUAD);
+		int			list = (int) ((uint32_t) groups[r] * GV_COLUMN_GROUP +
+								  threadIdx.x % GV_WARP / GV_LANE_GROUP);
 		float		scores[PASSES];
 
 		score_again(model, query, list, scores);
 #pragma unroll
-		for (int i = 0; i < PASSES; i++, list += GV_WARP / GV_QUAD)
+		for (int i = 0; i < PASSES; i++, list += GV_WARP / GV_LANE_GROUP)
 		{
 			uint32_t	key = gv_ordered(scores[i]);
 
-			items.append(threadIdx.x % GV_QUAD == 0 && list < model.nlists &&
+			items.append(threadIdx.x % GV_LANE_GROUP == 0 && list < model.nlists &&
 						 key <= last, key, list);
 		}
 	}
@@ -700,7 +700,7 @@ struct Choice
 	const float *query;			/* [dims] */
 	const uint16_t *half_query;		/* [half_dims] of it */
 	const float *scores;		/* [nlists]; NULL: only runs have any */
-	const float *least;			/* [nruns] */
+	const float *group_min;			/* [nruns] */
 	float		margin;
 	uint32_t	p;				/* lists wanted */
 	uint32_t   *keys;			/* [nkeys] shared: of the least scores of
@@ -733,23 +733,23 @@ load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
 static __host__ __device__ inline uint32_t
 keys_of(int nlists)
 {
-	return min(gv_nruns(nlists), MOST_KEYS);
+	return min(gv_ncolumn_groups(nlists), MOST_KEYS);
 }
 
 /*
  * The keys that the bound of runs is found from, by reading again and again.
  */
 static __device__ __forceinline__ void
-load_least(const Choice &choice)
+load_group_min(const Choice &choice)
 {
-	int			nruns = gv_nruns(choice.model.nlists);
+	int			ngroups = gv_ncolumn_groups(choice.model.nlists);
 
 	for (uint32_t i = threadIdx.x; i < choice.nkeys; i += blockDim.x)
 	{
-		float		least = choice.least[i];
+		float		least = choice.group_min[i];
 
-		for (int run = i + choice.nkeys; run < nruns; run += choice.nkeys)
-			least = fminf(least, choice.least[run]);
+		for (int group = i + choice.nkeys; group < ngroups; group += choice.nkeys)
+			least = fminf(least, choice.group_min[group]);
 		choice.keys[i] = gv_ordered(least);
 	}
 	__syncthreads();
@@ -791,7 +791,7 @@ collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
  * exactly.
  */
 static __device__ __forceinline__ void
-keep_runs(Choice &choice)
+keep_groups(Choice &choice)
 {
 	choice.nnear = *choice.exact.count;
 	for (uint32_t i = threadIdx.x; i < choice.nnear; i += blockDim.x)
@@ -818,36 +818,36 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		return GV_COARSE_ALL;
 	if (choice.p * KEYS_PER_PROBE <= choice.nkeys)
 	{
-		Items	   &runs = choice.exact;	/* not needed before step 3 */
+		Items	   &groups = choice.exact;	/* not needed before step 3 */
 		uint32_t	last;
 
-		load_least(choice);
+		load_group_min(choice);
 		bound = gv_find_kth_bound(SharedKeys {choice.keys}, choice.nkeys, choice.p,
 							  spare, choice.reduce);
 		last = add_margin(bound, choice.margin);
-		take_lists(choice.least, gv_nruns(nlists), last, runs);
-		if (runs.total() <= runs.capacity)
+		take_lists(choice.group_min, gv_ncolumn_groups(nlists), last, groups);
+		if (groups.total() <= groups.capacity)
 		{
 			if (choice.scores != NULL)
-				take_runs(choice.scores, nlists, runs.items, *runs.count, last,
+				take_groups(choice.scores, nlists, groups.items, *groups.count, last,
 						  choice.candidates);
 			else
-				take_runs_again(choice.model, choice.half_query, runs.items,
-								*runs.count, last, choice.candidates);
+				take_groups_again(choice.model, choice.half_query, groups.items,
+								*groups.count, last, choice.candidates);
 			if (choice.candidates.total() > choice.candidates.capacity &&
 				choice.scores == NULL)
 			{
-				keep_runs(choice);
+				keep_groups(choice);
 				return GV_COARSE_EXACT;
 			}
-			runs.clear();
+			groups.clear();
 			if (*choice.candidates.count <= choice.candidates.capacity)
-				return choice.scores != NULL ? GV_COARSE_RUNS :
-					GV_COARSE_LEAST;
+				return choice.scores != NULL ? GV_COARSE_GROUPS :
+					GV_COARSE_GROUPS_ALONE;
 			choice.candidates.clear();
 		}
 		else
-			runs.clear();
+			groups.clear();
 	}
 	if (choice.scores == NULL)
 		return GV_COARSE_EXACT;
@@ -868,7 +868,7 @@ tighten(Choice &choice)
 	uint32_t	last = 0xFFFFFFFFu;
 
 	/* what all lanes score at once need not be fewer */
-	if (n > blockDim.x / GV_QUAD)
+	if (n > blockDim.x / GV_LANE_GROUP)
 		last = add_margin(gv_find_kth_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
 										choice.reduce), choice.margin);
 	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
@@ -892,7 +892,7 @@ take_exactly(Choice &choice)
 {
 	const GvDeviceModel &model = choice.model;
 	Items	   &nearest = choice.exact;
-	uint32_t	all = choice.nnear > 0 ? choice.nnear * GV_RUN :
+	uint32_t	all = choice.nnear > 0 ? choice.nnear * GV_COLUMN_GROUP :
 		(uint32_t) model.nlists;
 	uint32_t	kept = 0;
 
@@ -906,8 +906,8 @@ take_exactly(Choice &choice)
 			uint32_t	list = done + i;
 
 			if (choice.nnear > 0 && i < n)
-				list = (uint32_t) choice.candidates.items[list / GV_RUN] *
-					GV_RUN + list % GV_RUN;
+				list = (uint32_t) choice.candidates.items[list / GV_COLUMN_GROUP] *
+					GV_COLUMN_GROUP + list % GV_COLUMN_GROUP;
 			nearest.items[kept + i] = i < n && list < (uint32_t) model.nlists ?
 				list : LAST_ITEM;
 		}
@@ -954,9 +954,9 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	gv_pdl_trigger_after_wait();
 
 	Choice		choice = {model, batch.d_queries + query * model.dims,
-		batch.approx.d_half_queries + query * model.half_dims,
+		batch.filter.d_half_queries + query * model.half_dims,
 		alone ? NULL : batch.d_coarse + query * model.nlists,
-		batch.approx.d_least + query * gv_nruns(model.nlists),
+		batch.filter.d_group_min + query * gv_ncolumn_groups(model.nlists),
 		0.0f,
 		(uint32_t) min(batch.d_params[query].probes, model.nlists),
 		(uint32_t *) (items + capacity), keys_of(model.nlists),
@@ -990,7 +990,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 			score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(model,
 															 choice.query,
 															 items, n);
-		if (n <= blockDim.x / GV_QUAD)
+		if (n <= blockDim.x / GV_LANE_GROUP)
 			rank_items(items, n);
 		else
 		{
@@ -1001,7 +1001,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 			sort_items(items, sorted);
 		}
 		GV_TEST_ONLY(if (threadIdx.x == 0)
-					 atomicAdd(&batch.approx.d_path_counts[way], 1u);)
+					 atomicAdd(&batch.filter.d_path_counts[way], 1u);)
 	}
 	gv_number_lists(model, batch, (int) query, (int) choice.p, [&](int i)
 	{
@@ -1021,7 +1021,7 @@ launch_filter(const GvDeviceModel *model, const GvBatch *batch, int threads,
 
 	return gv_launch_step(filter_lists_kernel<PRODUCT, FEW>, batch->n, threads,
 						  bytes, stream, model, batch,
-						  gv_gpu_least_alone(model, batch));
+						  gv_gpu_group_min_alone(model, batch));
 }
 
 /*
@@ -1034,7 +1034,7 @@ gv_gpu_filter_lists(const GvDeviceModel *model, const GvBatch *batch,
 {
 	bool		few = batch->n <= FEW_QUERIES;
 	bool		sift = few && model->nlists <= SIFT_LISTS &&
-		batch->probes <= GV_SIFT_MOST && !gv_gpu_least_alone(model, batch);
+		batch->probes <= GV_SIFT_MOST && !gv_gpu_group_min_alone(model, batch);
 
 	int			threads = few ? MANY_THREADS : FEW_THREADS;
 

@@ -73,7 +73,7 @@ first_steps(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)
 {
 	GV_TRY(gv_gpu_table(model, batch, searcher->stream));
-	if (batch->approx.d_half_queries != NULL)
+	if (batch->filter.d_half_queries != NULL)
 	{
 		GV_TRY(gv_gpu_list_scores(model, batch, searcher));
 		return gv_gpu_filter_lists(model, batch, searcher->stream);

@@ -73,22 +73,22 @@ struct GvSampleCount
  */
 enum GvCoarsePath
 {
-	GV_COARSE_RUNS,				/* by the least score of every 32 lists */
-	GV_COARSE_LEAST,			/* by that, and scores made again */
+	GV_COARSE_GROUPS,				/* by the least score of every 32 lists */
+	GV_COARSE_GROUPS_ALONE,			/* by that, and scores made again */
 	GV_COARSE_ALL,				/* by all approximate scores */
 	GV_COARSE_EXACT,			/* by exact scores of all, or of near runs */
 	GV_COARSE_PATHS
 };
 
 /* Memory for coarsefilter.cu; none unless gv_gpu_coarse_filter_pays. */
-struct GvApproximate
+struct GvCoarseFilter
 {
 	uint16_t   *d_half_queries;	/* [n][half_dims] queries in half
 									 * precision */
 	int32_t		nparts;			/* that a query comes in */
 	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
 								 * part of q, whose half copy is q' */
-	float	   *d_least;		/* [n][nruns] the least score of each run */
+	float	   *d_group_min;		/* [n][nruns] the least score of each run */
 	unsigned   *d_path_counts;	/* [GV_COARSE_PATHS] queries that went each
 								 * way; the searcher's; test build only */
 };
@@ -102,7 +102,7 @@ struct GvSlices
 	uint32_t	n;				/* of a query; 0 and 1: there is no first pass */
 	uint32_t	least;			/* items of a slice that is worth a block */
 	uint32_t	capacity;		/* items that a slice may leave */
-	int32_t		by;				/* gv_select_by */
+	int32_t	select_by;				/* gv_select_by */
 	uint32_t   *d_thresholds;	/* [queries][n] */
 	uint32_t   *d_counts;		/* [queries][n] items left; beyond the
 								 * capacity: not all are there */
@@ -152,7 +152,7 @@ struct GvBatch
 	uint32_t   *d_overflowed;	/* [n] of a batch that was scanned list by
 								 * list: is the query to be scanned again?
 								 * NULL: each is scanned, once */
-	GvApproximate approx;
+	GvCoarseFilter filter;
 	GvSlices	list_slices;	/* of lists, while they are selected, */
 	GvSlices	posting_slices;	/* and of postings */
 	GvProbe	   *out_probed;		/* [n][probes] */
@@ -261,7 +261,7 @@ struct GvSearcher
 	GvGraph		graphs[GV_GRAPHS];
 	GvGraphCounts counts;		/* test build only */
 	uint64_t	clock;			/* small batches */
-	GvBuffer	d_path_counts;	/* test build only, see GvApproximate */
+	GvBuffer	d_path_counts;	/* test build only, see GvCoarseFilter */
 	GvSearch   *searches;		/* [n] that are under way */
 	int32_t		n;
 	bool		given;			/* hits are, and only bounds come back */
@@ -400,7 +400,7 @@ extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
  */
 extern bool gv_gpu_coarse_filter_pays(const GvDeviceModel *model,
 									  const GvBatch *batch);
-extern GvStatus gv_gpu_approximate(const GvDeviceModel *model,
+extern GvStatus gv_gpu_coarse_filter(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
 extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
@@ -422,7 +422,7 @@ extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
 								  int32_t probes);
 
 static inline bool
-gv_gpu_least_alone(const GvDeviceModel *model, const GvBatch *batch)
+gv_gpu_group_min_alone(const GvDeviceModel *model, const GvBatch *batch)
 {
 	return gv_gpu_coarse_rows(model, batch->n, batch->probes) < batch->n;
 }

@@ -1238,7 +1238,7 @@ gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 					GvBatch *batch, char *memory, size_t *bytes)
 {
 	/* a test's graph is one way's */
-	batch->list_slices.by = gv_select_by;
+	batch->list_slices.select_by = gv_select_by;
 	if (gv_select_by != 0 && model->nlists > GV_MOST_PICKED &&
 		batch->probes <= GV_MANY_PROBES &&
 		!gv_gpu_coarse_filter_pays(model, batch))

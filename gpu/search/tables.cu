@@ -39,7 +39,7 @@ put_squares(const GvBatch &batch, int query, GvHalfRounding<float> mine)
 	mine = {0.0f, 0.0f};
 	for (int i = q * TEAM; i < (q + 1) * TEAM; i++)
 		mine = {mine.square + sums[i].square, mine.error + sums[i].error};
-	batch.approx.d_squares[(int64_t) (query + q) * batch.approx.nparts +
+	batch.filter.d_squares[(int64_t) (query + q) * batch.filter.nparts +
 						   blockIdx.x] = {mine.square, mine.error};
 }
 
@@ -96,8 +96,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 	float	   *slice = slices[threadIdx.x / TEAM];
 	const float *in = batch.in_queries + (int64_t) mine * model.dims;
 	float	   *out = batch.d_queries + (int64_t) mine * model.dims;
-	uint16_t   *half_query = batch.approx.d_half_queries == NULL ? NULL :
-		batch.approx.d_half_queries + (int64_t) mine * model.half_dims;
+	uint16_t   *half_query = batch.filter.d_half_queries == NULL ? NULL :
+		batch.filter.d_half_queries + (int64_t) mine * model.half_dims;
 	GvHalfRounding<float> rounding = {};
 	float		ahead[AHEAD];
 	float		sums[QUERIES] = {};

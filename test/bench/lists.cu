@@ -46,7 +46,7 @@ struct Bench
 	GvSearcher *searcher;
 	GvBatch		batch;
 	float	   *d_other;		/* [n][nlists] scores of another way */
-	float	   *d_other_least;	/* [n][nruns] */
+	float	   *d_other_group_min;	/* [n][nruns] */
 	float	   *d_difference;
 	size_t		probed_bytes;
 	size_t		starts_bytes;
@@ -126,7 +126,7 @@ score_exactly(const Bench *bench)
 static GvStatus
 find_near(const Bench *bench)
 {
-	return gv_gpu_approximate(&bench->mirror->model, &bench->batch,
+	return gv_gpu_coarse_filter(&bench->mirror->model, &bench->batch,
 							  bench->searcher);
 }
 
@@ -203,15 +203,15 @@ compare_products(const Bench *bench, int lists)
 	const GvBatch *batch = &bench->batch;
 	int64_t		n = batch->n;
 	int64_t		nlists = bench->mirror->spec.nlists;
-	int64_t		nruns = gv_nruns((int32_t) nlists);
+	int64_t		ngroups = gv_ncolumn_groups((int32_t) nlists);
 	cudaStream_t stream = bench->searcher->stream;
 	float		difference;
 
 	/* what is not written differs */
 	need(cudaMemsetAsync(batch->d_coarse, 0xFF, sizeof(float) * n * nlists,
 						 stream) == cudaSuccess &&
-		 cudaMemsetAsync(batch->approx.d_least, 0xFF,
-						 sizeof(float) * n * nruns,
+		 cudaMemsetAsync(batch->filter.d_group_min, 0xFF,
+						 sizeof(float) * n * ngroups,
 						 stream) == cudaSuccess &&
 		 cudaMemsetAsync(bench->d_difference, 0, sizeof(float), stream) ==
 		 cudaSuccess, "clearing");
@@ -220,9 +220,9 @@ compare_products(const Bench *bench, int lists)
 	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse,
 												bench->d_other, n * nlists,
 												bench->d_difference);
-	difference_kernel<<<1024, 256, 0, stream>>>(batch->approx.d_least,
-												bench->d_other_least,
-												n * nruns,
+	difference_kernel<<<1024, 256, 0, stream>>>(batch->filter.d_group_min,
+												bench->d_other_group_min,
+												n * ngroups,
 												bench->d_difference);
 	need(cudaStreamSynchronize(stream) == cudaSuccess &&
 		 cudaMemcpy(&difference, bench->d_difference, sizeof(float),
@@ -243,7 +243,7 @@ run_variants(Bench *bench, double floor, double yard)
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
 	bench->batch.d_coarse = bench->d_other;
-	bench->batch.approx.d_least = bench->d_other_least;
+	bench->batch.filter.d_group_min = bench->d_other_group_min;
 	need(multiply(bench) == GV_OK, "baseline");
 	bench->batch = kept;
 	for (int width : widths)
@@ -283,11 +283,11 @@ run_alone(Bench *bench, const char *exact, double yard)
 	gv_matmul_width = 0;
 	times[2] = measure(bench, multiply);
 	gv_matmul_width = -1;
-	if (gv_gpu_least_alone(&bench->mirror->model, &bench->batch))
+	if (gv_gpu_group_min_alone(&bench->mirror->model, &bench->batch))
 		printf("   least alone               %13.1f, baseline %6.1f %5.2f %9.1f "
 			   "%5.2f  %u/%u%s\n", times[0], times[2], times[0] / yard,
 			   times[1], times[1] / yard,
-			   ways[GV_COARSE_LEAST] - before[GV_COARSE_LEAST],
+			   ways[GV_COARSE_GROUPS_ALONE] - before[GV_COARSE_GROUPS_ALONE],
 			   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
 			   same ? "" : "  DIFFERENT LISTS");
 	gv_scores_kept = INT64_MAX;
@@ -297,7 +297,7 @@ run_alone(Bench *bench, const char *exact, double yard)
 
 /* A line of the table, or some. */
 static bool
-run(Bench *bench, int n)
+group(Bench *bench, int n)
 {
 	const GvMirrorSpec *spec = &bench->mirror->spec;
 	GvBatch    *batch = &bench->batch;
@@ -328,7 +328,7 @@ run(Bench *bench, int n)
 		   "%u/%u/%u%s\n",
 		   n, times[0], times[1], times[2], 100.0 * floor / times[2], yard,
 		   times[2] / yard, times[3], times[3] / yard,
-		   ways[GV_COARSE_RUNS] - before[GV_COARSE_RUNS],
+		   ways[GV_COARSE_GROUPS] - before[GV_COARSE_GROUPS],
 		   ways[GV_COARSE_ALL] - before[GV_COARSE_ALL],
 		   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
 		   same ? "" : "  DIFFERENT LISTS");
@@ -376,22 +376,22 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 										(size_t) most * nlists);
 	bench->d_other = (float *) on_card(NULL, sizeof(float) *
 									   (size_t) most * nlists);
-	bench->d_other_least = (float *) on_card(NULL, sizeof(float) *
-											 (size_t) most * gv_nruns(nlists));
+	bench->d_other_group_min = (float *) on_card(NULL, sizeof(float) *
+											 (size_t) most * gv_ncolumn_groups(nlists));
 	bench->d_difference = (float *) on_card(NULL, sizeof(float));
 	batch->d_probed = (GvProbe *) on_card(NULL, sizeof(GvProbe) *
 										  (size_t) most * probes);
 	batch->d_starts = (uint32_t *) on_card(NULL, sizeof(uint32_t) *
 										   (size_t) most * (probes + 1));
 	batch->d_found = (GvFound *) on_card(NULL, sizeof(GvFound) * most);
-	batch->approx.d_half_queries = (uint16_t *)
+	batch->filter.d_half_queries = (uint16_t *)
 		on_card(NULL, sizeof(uint16_t) * most *
 				(size_t) bench->mirror->model.half_dims);
-	batch->approx.nparts = 1;
-	batch->approx.d_squares = (float2 *) on_card(NULL, sizeof(float2) * most);
-	batch->approx.d_least = (float *) on_card(NULL, sizeof(float) *
-											(size_t) most * gv_nruns(nlists));
-	batch->approx.d_path_counts = (unsigned *) bench->searcher->d_path_counts.memory;
+	batch->filter.nparts = 1;
+	batch->filter.d_squares = (float2 *) on_card(NULL, sizeof(float2) * most);
+	batch->filter.d_group_min = (float *) on_card(NULL, sizeof(float) *
+											(size_t) most * gv_ncolumn_groups(nlists));
+	batch->filter.d_path_counts = (unsigned *) bench->searcher->d_path_counts.memory;
 	need(cudaEventCreate(&bench->begin) == cudaSuccess &&
 		 cudaEventCreate(&bench->end) == cudaSuccess, "events");
 	free(centers);
@@ -427,6 +427,6 @@ main(int argc, char **argv)
 		   "    lists     x  runs/all/exact\n");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		if (sizes[i] <= most)
-			good &= run(&bench, sizes[i]);
+			good &= group(&bench, sizes[i]);
 	return good ? 0 : 1;
 }

@@ -98,11 +98,11 @@ make(Bench *bench)
 	static float2 length = {1.0f, 0x1p-12f};
 	static float4 norm = {2.0f, 0x1p-11f, 0.0f, 0.0f};
 	float2	   *lengths = (float2 *) malloc(rows * sizeof(float2));
-	float4	   *norms = (float4 *) malloc(columns / GV_RUN * sizeof(float4));
+	float4	   *norms = (float4 *) malloc(columns / GV_COLUMN_GROUP * sizeof(float4));
 
 	for (int64_t i = 0; i < rows; i++)
 		lengths[i] = length;
-	for (int64_t i = 0; i < columns / GV_RUN; i++)
+	for (int64_t i = 0; i < columns / GV_COLUMN_GROUP; i++)
 		norms[i] = norm;
 	take(&d_rows, rows * half_dims);
 	take(&d_columns, columns * half_dims);
@@ -118,11 +118,11 @@ make(Bench *bench)
 	bench->model.d_half_centroids = d_columns;
 	bench->model.d_squares = d_squares;
 	bench->batch.n = (int32_t) rows;
-	bench->batch.approx.d_half_queries = d_rows;
+	bench->batch.filter.d_half_queries = d_rows;
 	if (rows * columns < YARD_SUMS)
 	{
 		take(&bench->batch.d_coarse, rows * columns);
-		take(&bench->batch.approx.d_least, rows * columns / GV_RUN);
+		take(&bench->batch.filter.d_group_min, rows * columns / GV_COLUMN_GROUP);
 	}
 	bench->searcher.hopper = gv_has_hopper(0);
 	bench->searcher.stream = bench->stream;
@@ -149,10 +149,10 @@ make(Bench *bench)
 	cl->d_squares = d_squares;
 	take(&cl->d_most, 1);
 	take(&cl->d_lengths, rows);
-	take(&cl->d_group_norms, columns / GV_RUN);
+	take(&cl->d_group_norms, columns / GV_COLUMN_GROUP);
 	need(cudaMemcpy(cl->d_lengths, lengths, rows * sizeof(float2),
 					cudaMemcpyHostToDevice) == cudaSuccess &&
-		 cudaMemcpy(cl->d_group_norms, norms, columns / GV_RUN * sizeof(float4),
+		 cudaMemcpy(cl->d_group_norms, norms, columns / GV_COLUMN_GROUP * sizeof(float4),
 					cudaMemcpyHostToDevice) == cudaSuccess, "copy");
 	cl->d_bounds = filled(rows, 4.0f);
 	take(&cl->d_counts, rows);
@@ -169,7 +169,7 @@ drop(Bench *bench)
 		bench->exact.filter.d_counts, bench->exact.filter.d_slots,
 		(void *) bench->exact.d_queries, bench->model.d_half_centroids,
 		bench->model.d_squares, bench->d_sums, bench->batch.d_coarse,
-		bench->batch.approx.d_least, bench->cl.d_most, bench->cl.d_lengths,
+		bench->batch.filter.d_group_min, bench->cl.d_most, bench->cl.d_lengths,
 		bench->cl.d_group_norms, bench->cl.d_bounds, bench->cl.d_counts,
 	bench->cl.d_candidates};
 
@@ -267,7 +267,7 @@ run(Bench *bench)
 		{"kmeans cublas", find_candidates, BY_CUBLAS, true},
 		{"kmeans loop", find_candidates, BY_LOOP, true},
 		{"kmeans 9.0", find_candidates, BY_HOPPER, hopper &&
-		bench->nrows > GV_SMALL_WHOLE},
+		bench->nrows > GV_SMALL_FULL_ROWS},
 	};
 	cudaEvent_t begin;
 	cudaEvent_t end;

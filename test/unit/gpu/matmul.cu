@@ -21,44 +21,44 @@ struct Kept
 
 	struct Row
 	{
-		uint32_t	runs;
+		uint32_t	groups;
 	};
 
-	struct Columns
+	struct ColumnState
 	{
 	};
 
 	__device__ __forceinline__ void
 	begin(Row *mine, int row) const
 	{
-		mine->runs = row < matmul.nrows ? d_runs[row] : 0;
+		mine->groups = row < matmul.nrows ? d_runs[row] : 0;
 	}
 
 	__device__ __forceinline__ void
 	end(const Row *mine, int row) const
 	{
 		if (row < matmul.nrows)
-			d_runs[row] = mine->runs;
+			d_runs[row] = mine->groups;
 	}
 
-	__device__ __forceinline__ Columns
-	columns(int) const
+	__device__ __forceinline__ ColumnState
+	column_state(int) const
 	{
 		return {};
 	}
 
 	__device__ __forceinline__ void
-	take(const Columns &, Row *mine, int row, int run,
-		 const float2 (&sums)[GV_RUN / 8]) const
+	consume(const ColumnState &, Row *mine, int row, int group,
+		 const float2 (&sums)[GV_COLUMN_GROUP / 8]) const
 	{
-		int			column = run * GV_RUN + threadIdx.x % 4 * 2;
+		int			column = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
 
 		if (row >= matmul.nrows)
 			return;
 		if (threadIdx.x % 4 == 0 && column < matmul.ncolumns)
-			atomicAdd(&mine->runs, 1u);
+			atomicAdd(&mine->groups, 1u);
 #pragma unroll
-		for (int j = 0; j < GV_RUN / 8; j++)
+		for (int j = 0; j < GV_COLUMN_GROUP / 8; j++)
 		{
 			float	   *to = d_sums + (int64_t) row * matmul.ncolumns +
 				column + j * 8;
@@ -82,14 +82,14 @@ struct Check
 };
 
 static GvStatus
-multiply(Check *check, GvMatmul matmul, bool whole, float *sums,
-		 uint32_t *runs)
+multiply(Check *check, GvMatmul matmul, bool full_rows, float *sums,
+		 uint32_t *groups)
 {
 	size_t		rows = (size_t) matmul.nrows * matmul.half_dims * 2;
 	size_t		columns = (size_t) matmul.ncolumns * matmul.half_dims * 2;
 	size_t		bytes = (size_t) matmul.nrows * matmul.ncolumns * 4;
 	size_t		run_bytes = (size_t) matmul.nrows * sizeof(uint32_t);
-	GvMatmulContext by = {};
+	GvMatmulContext context = {};
 	int			device;
 	Kept		kept;
 
@@ -97,8 +97,8 @@ multiply(Check *check, GvMatmul matmul, bool whole, float *sums,
 										  cudaStreamNonBlocking));
 	GV_TRY(gv_blas_create(0, matmul.half_dims, check->stream, &check->blas));
 	GV_CUDA_TRY(cudaGetDevice(&device));
-	by = {check->blas, gv_has_hopper(0), 0, false, check->stream};
-	GV_CUDA_TRY(cudaDeviceGetAttribute(&by.nsms,
+	context = {check->blas, gv_has_hopper(0), 0, false, check->stream};
+	GV_CUDA_TRY(cudaDeviceGetAttribute(&context.nsms,
 									   cudaDevAttrMultiProcessorCount,
 									   device));
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_half, rows + columns));
@@ -113,13 +113,13 @@ multiply(Check *check, GvMatmul matmul, bool whole, float *sums,
 	matmul.d_rows = check->d_half;
 	matmul.d_columns = check->d_half + rows / 2;
 	kept = {matmul, check->d_sums, check->d_runs};
-	if (whole)
-		GV_TRY(gv_gpu_matmul<true>(&by, &matmul, kept));
+	if (full_rows)
+		GV_TRY(gv_gpu_matmul<true>(&context, &matmul, kept));
 	else
-		GV_TRY(gv_gpu_matmul<false>(&by, &matmul, kept));
+		GV_TRY(gv_gpu_matmul<false>(&context, &matmul, kept));
 	GV_CUDA_TRY(cudaMemcpyAsync(sums, check->d_sums, bytes,
 								cudaMemcpyDeviceToHost, check->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(runs, check->d_runs, run_bytes,
+	GV_CUDA_TRY(cudaMemcpyAsync(groups, check->d_runs, run_bytes,
 								cudaMemcpyDeviceToHost, check->stream));
 	return gv_cuda_status(cudaStreamSynchronize(check->stream));
 }
@@ -131,15 +131,15 @@ multiply(Check *check, GvMatmul matmul, bool whole, float *sums,
  */
 extern "C" GvStatus
 matmul_sums(const uint16_t *rows, int32_t nrows, const uint16_t *columns,
-				int32_t ncolumns, int32_t half_dims, bool whole, float *sums,
-				uint32_t *runs)
+				int32_t ncolumns, int32_t half_dims, bool full_rows, float *sums,
+				uint32_t *groups)
 {
 	Check		check = {};
 	GvStatus	status;
 
 	GV_TRY(gv_choose_device(0));
 	status = multiply(&check, {rows, nrows, columns, ncolumns, half_dims},
-					  whole, sums, runs);
+					  full_rows, sums, groups);
 	gv_blas_drop(check.blas);
 	(void) cudaFree(check.d_half);
 	(void) cudaFree(check.d_sums);

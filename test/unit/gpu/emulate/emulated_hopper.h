@@ -110,13 +110,13 @@ gv_barrier_wait(uint64_t *barrier, int odd)
 }
 
 static inline void
-gv_turn_meet(int number, int nthreads)
+gv_named_sync(int number, int nthreads)
 {
 	gv_emulated_meet(number, nthreads);
 }
 
 static inline void
-gv_turn_arrive(int number, int nthreads)
+gv_named_arrive(int number, int nthreads)
 {
 	gv_emulated_arrive(number, nthreads);
 }
