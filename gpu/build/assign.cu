@@ -17,39 +17,39 @@
 
 /* Makes memory for `capacity` vectors.  After a failure it can be dropped. */
 GvStatus
-gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
+gv_centroids_create(GvCentroids *centroids, GvMetric metric, int32_t dims,
 				  int32_t capacity, cudaStream_t stream)
 {
-	GvMirror   *mirror = &targets->mirror;
+	GvMirror   *mirror = &centroids->mirror;
 
-	memset(targets, 0, sizeof(*targets));
-	targets->capacity = capacity;
+	memset(centroids, 0, sizeof(*centroids));
+	centroids->capacity = capacity;
 	mirror->model.metric = metric;
 	mirror->model.dims = dims;
 	mirror->model.nlists = capacity;
 	mirror->stream = stream;
-	GV_CUDA_TRY(gv_device_alloc(&targets->d_lists, capacity));
-	GV_CUDA_TRY(gv_clear(targets->d_lists, capacity, stream));
-	mirror->model.d_lists = targets->d_lists;
+	GV_CUDA_TRY(gv_device_alloc(&centroids->d_lists, capacity));
+	GV_CUDA_TRY(gv_clear(centroids->d_lists, capacity, stream));
+	mirror->model.d_lists = centroids->d_lists;
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
 										 cudaEventDisableTiming));
 	return gv_gpu_half_create(mirror);
 }
 
 void
-gv_targets_drop(GvTargets *targets)
+gv_centroids_drop(GvCentroids *centroids)
 {
-	if (targets->mirror.changed != NULL)
-		(void) cudaEventDestroy(targets->mirror.changed);
-	(void) cudaFree(targets->d_lists);
-	gv_gpu_half_drop(&targets->mirror);
+	if (centroids->mirror.changed != NULL)
+		(void) cudaEventDestroy(centroids->mirror.changed);
+	(void) cudaFree(centroids->d_lists);
+	gv_gpu_half_drop(&centroids->mirror);
 }
 
 /* Sets the vectors [n][dims], which are not copied. */
 GvStatus
-gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
+gv_centroids_set(GvCentroids *centroids, const float *d_vectors, int32_t n)
 {
-	GvMirror   *mirror = &targets->mirror;
+	GvMirror   *mirror = &centroids->mirror;
 
 	mirror->model.nlists = n;
 	mirror->model.d_centroids = d_vectors;
@@ -59,21 +59,21 @@ gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
 }
 
 void
-gv_finder_drop(GvFinder *finder)
+gv_assigner_drop(GvAssigner *assigner)
 {
-	gv_blas_drop(finder->searcher.blas);
-	gv_buffer_free(&finder->d_batch);
-	gv_buffer_free(&finder->searcher.d_sort);
-	gv_buffer_free(&finder->searcher.d_work);
+	gv_blas_drop(assigner->searcher.blas);
+	gv_buffer_free(&assigner->d_batch);
+	gv_buffer_free(&assigner->searcher.d_sort);
+	gv_buffer_free(&assigner->searcher.d_work);
 }
 
 static __global__ void __launch_bounds__(THREADS)
-wanted_kernel(GvSearchParams *wanted, int n, int p)
+params_kernel(GvSearchParams *params, int n, int p)
 {
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 
 	if (i < n)
-		wanted[i] = {p, 1, 0.0};
+		params[i] = {p, 1, 0.0};
 }
 
 /* Returns how many rows are searched for at once, for p vectors each. */
@@ -91,16 +91,16 @@ piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 
 /* Makes memory for pieces of n rows. */
 static GvStatus
-prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
+prepare(GvAssigner *assigner, const GvDeviceModel *model, int32_t n, int32_t p,
 		GvBatch *batch)
 {
 	GvCoarseFilter *filter = &batch->filter;
 	char	   *memory = NULL;
 
 	memset(batch, 0, sizeof(*batch));
-	batch->probes = p;
-	batch->capacity = 1;
-	filter->nparts = 1;
+	batch->nprobe = p;
+	batch->k = 1;
+	filter->nsquares = 1;
 	/* counted first, then placed */
 	for (size_t bytes = 0;; bytes = 0)
 	{
@@ -108,7 +108,7 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 				 gv_gpu_coarse_rows(model, n, p) * (int64_t) model->nlists);
 		gv_place(&batch->d_starts, memory, &bytes, (int64_t) n * (p + 1));
 		gv_place(&batch->d_params, memory, &bytes, n);
-		gv_place(&batch->d_found, memory, &bytes, n);
+		gv_place(&batch->d_search_counts, memory, &bytes, n);
 		gv_place(&filter->d_half_queries, memory, &bytes,
 				 (int64_t) n * model->half_dims);
 		gv_place(&filter->d_squares, memory, &bytes, n);
@@ -118,25 +118,25 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 							  GV_COARSE_PATHS);)
 		if (memory != NULL)
 			break;
-		GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
-		memory = (char *) finder->d_batch.memory;
+		GV_TRY(gv_buffer_need(&assigner->d_batch, bytes));
+		memory = (char *) assigner->d_batch.memory;
 	}
 	GV_TEST_ONLY(GV_CUDA_TRY(gv_clear(filter->d_path_counts, GV_COARSE_PATHS,
-									  finder->searcher.stream));)
-	return gv_launch(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
-			  finder->searcher.stream, batch->d_params, n, p);
+									  assigner->searcher.stream));)
+	return gv_launch(params_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
+			  assigner->searcher.stream, batch->d_params, n, p);
 }
 
 GvStatus
-gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
+gv_gpu_assign(GvAssigner *assigner, const GvCentroids *centroids,
 			   const float *d_rows, int64_t n, int32_t p, GvProbe *d_nearest,
 			   const GvStop *stop)
 {
-	const GvDeviceModel *model = &targets->mirror.model;
+	const GvDeviceModel *model = &centroids->mirror.model;
 	int32_t		piece = piece_of(model, n, p);
 	GvBatch		batch;
 
-	GV_TRY(prepare(finder, model, piece, p, &batch));
+	GV_TRY(prepare(assigner, model, piece, p, &batch));
 	for (int64_t done = 0; done < n; done += piece)
 	{
 		batch.n = n - done < piece ? (int32_t) (n - done) : piece;
@@ -144,11 +144,11 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 		batch.d_queries = (float *) d_rows + done * model->dims;
 		batch.d_probed = d_nearest + done * p;
 		if (gv_gpu_coarse_filter_pays(model, &batch))
-			GV_TRY(gv_gpu_coarse_filter(model, &batch, &finder->searcher));
+			GV_TRY(gv_gpu_coarse_filter(model, &batch, &assigner->searcher));
 		else
 		{
-			GV_TRY(gv_gpu_coarse(model, &batch, finder->searcher.stream));
-			GV_TRY(gv_gpu_select_lists(model, &batch, &finder->searcher));
+			GV_TRY(gv_gpu_coarse(model, &batch, assigner->searcher.stream));
+			GV_TRY(gv_gpu_select_lists(model, &batch, &assigner->searcher));
 		}
 		if (gv_is_stopped(stop))
 			return GV_CANCELED;

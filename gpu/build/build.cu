@@ -25,7 +25,7 @@ struct GvBuilder
 	GvBuilderSpec spec;
 	GvModel		model;			/* without arrays */
 	cudaStream_t stream;
-	GvFinder	finder;
+	GvAssigner	assigner;
 	float	   *d_mean;
 	float	   *d_sample;		/* [sample_rows][dims] transformed */
 	int64_t		nsample;
@@ -36,8 +36,8 @@ struct GvBuilder
 	float	   *d_centroids;	/* [nlists][dims] */
 	float	   *parents;		/* the host's [nparents][dims] */
 	int32_t    *parent_offsets; /* the host's [nparents + 1] */
-	GvTargets	lists;			/* the centroids */
-	GvTargets	nearest_rows;	/* the rows of a batch, for the queries */
+	GvCentroids	lists;			/* the centroids */
+	GvCentroids	nearest_rows;	/* the rows of a batch, for the queries */
 	GvTopK	   *best;			/* [nqueries] the rows nearest to each */
 	uint64_t	nencoded;		/* rows */
 	GvBuffer	d_in;			/* rows of a batch */
@@ -59,7 +59,7 @@ place_results(const GvBuilderSpec *spec, int32_t n, char *memory,
 	size_t		bytes = 0;
 
 	gv_place(&rows->d_lists, memory, &bytes, postings);
-	gv_place(&rows->d_t, memory, &bytes, postings);
+	gv_place(&rows->d_terms, memory, &bytes, postings);
 	gv_place(&rows->d_codes, memory, &bytes,
 			 postings * gv_code_bytes(spec->m));
 	gv_place(&rows->d_min, memory, &bytes, records);
@@ -103,9 +103,9 @@ cuda_drop(GvBuilder *builder)
 	(void) gv_choose_device(builder->spec.device);
 	if (builder->stream != NULL)
 		(void) cudaStreamSynchronize(builder->stream);
-	gv_targets_drop(&builder->lists);
-	gv_targets_drop(&builder->nearest_rows);
-	gv_finder_drop(&builder->finder);
+	gv_centroids_drop(&builder->lists);
+	gv_centroids_drop(&builder->nearest_rows);
+	gv_assigner_drop(&builder->assigner);
 	(void) cudaFree(builder->d_mean);
 	(void) cudaFree(builder->d_sample);
 	(void) cudaFree(builder->d_queries);
@@ -170,11 +170,11 @@ make_memory(GvBuilder *builder, const float *mean)
 
 	GV_TRY(gv_choose_device(builder->spec.device));
 	GV_TRY(gv_gpu_low_stream(&builder->stream));
-	builder->finder.searcher.stream = builder->stream;
-	builder->finder.searcher.hopper = gv_has_hopper(spec->device);
+	builder->assigner.searcher.stream = builder->stream;
+	builder->assigner.searcher.hopper = gv_has_hopper(spec->device);
 	GV_TRY(gv_blas_create(spec->device, spec->dims, builder->stream,
-						  &builder->finder.searcher.blas));
-	GV_TRY(gv_gpu_nsms(&builder->finder.searcher.nsms));
+						  &builder->assigner.searcher.blas));
+	GV_TRY(gv_gpu_nsms(&builder->assigner.searcher.nsms));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_mean, dims));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_sample, spec->sample_rows * dims));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_queries,
@@ -183,9 +183,9 @@ make_memory(GvBuilder *builder, const float *mean)
 						   (int64_t) GV_CODEWORDS * dims));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_centroids,
 						   (int64_t) spec->nlists * dims));
-	GV_TRY(gv_targets_create(&builder->lists, GV_L2, dims, spec->nlists,
+	GV_TRY(gv_centroids_create(&builder->lists, GV_L2, dims, spec->nlists,
 							 builder->stream));
-	GV_TRY(gv_targets_create(&builder->nearest_rows, spec->metric, dims,
+	GV_TRY(gv_centroids_create(&builder->nearest_rows, spec->metric, dims,
 							 spec->batch_rows, builder->stream));
 	GV_CUDA_TRY(gv_upload(builder->d_mean, mean, dims, builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
@@ -286,7 +286,7 @@ find_lists(GvBuilder *builder, GvDeviceRows *rows, const GvStop *stop)
 	GV_TRY(gv_buffer_need(&builder->d_nearest, (size_t) rows->n * rows->near *
 						  sizeof(GvProbe)));
 	rows->d_nearest = (const GvProbe *) builder->d_nearest.memory;
-	GV_TRY(gv_gpu_assign(&builder->finder, &builder->lists, rows->d_rows,
+	GV_TRY(gv_gpu_assign(&builder->assigner, &builder->lists, rows->d_rows,
 						  rows->n, rows->near,
 						  (GvProbe *) builder->d_nearest.memory, stop));
 	return gv_gpu_lists(rows, builder->stream);
@@ -299,7 +299,7 @@ run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
 		   const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	const GvSearcher *searcher = &builder->finder.searcher;
+	const GvSearcher *searcher = &builder->assigner.searcher;
 	GvMatmulContext context = {searcher->blas, searcher->hopper, searcher->nsms,
 	false, searcher->stream};
 	GvKmeans	kmeans = {spec->dims, n, k, spec->iterations,
@@ -407,7 +407,7 @@ train(GvBuilder *builder, const GvStop *stop)
 	if (spec->nparents > 1)
 		GV_TRY(group(builder, stop));
 	times->parents = gv_lap(&begun);
-	GV_TRY(gv_targets_set(&builder->lists, builder->d_centroids, found.k));
+	GV_TRY(gv_centroids_set(&builder->lists, builder->d_centroids, found.k));
 	GV_TRY(train_codebooks(builder, stop));
 	times->codebooks = gv_lap(&begun);
 	return GV_OK;
@@ -497,7 +497,7 @@ fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 		   (spec->nparents + 1) * sizeof(int32_t));
 	made->nqueries = builder->nqueries;
 	made->trained = builder->trained;
-	return gv_targets_set(&made->lists, made->d_centroids,
+	return gv_centroids_set(&made->lists, made->d_centroids,
 						  made->trained.nlists);
 }
 
@@ -541,8 +541,8 @@ find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n,
 		return GV_OK;
 	GV_TRY(gv_buffer_need(&builder->d_nearest, (size_t) spec->nqueries * *p *
 						  sizeof(GvProbe)));
-	GV_TRY(gv_targets_set(&builder->nearest_rows, d_rows, n));
-	return gv_gpu_assign(&builder->finder, &builder->nearest_rows,
+	GV_TRY(gv_centroids_set(&builder->nearest_rows, d_rows, n));
+	return gv_gpu_assign(&builder->assigner, &builder->nearest_rows,
 						  builder->d_queries, spec->nqueries, *p,
 						  (GvProbe *) builder->d_nearest.memory, stop);
 }
@@ -587,7 +587,7 @@ unpack_encoded(const GvBuilderSpec *spec, const GvDeviceRows *rows, int32_t n,
 	size_t		postings = (size_t) n * spec->lists_per_row;
 
 	memcpy(encoded->lists, rows->d_lists, postings * sizeof(int32_t));
-	memcpy(encoded->t, rows->d_t, postings * sizeof(float));
+	memcpy(encoded->t, rows->d_terms, postings * sizeof(float));
 	memcpy(encoded->codes, rows->d_codes, postings * gv_code_bytes(spec->m));
 	if (spec->refine == GV_RECORDS_NONE)
 		return;

@@ -20,7 +20,7 @@ extern "C"
  * The vectors among which the nearest ones are found, as the part of a mirror
  * that a search for lists needs.
  */
-struct GvTargets
+struct GvCentroids
 {
 	GvMirror	mirror;			/* model, device, stream, `changed` */
 	int32_t		capacity;		/* vectors */
@@ -28,17 +28,17 @@ struct GvTargets
 };
 
 /* The memory of a search for the nearest vectors. */
-struct GvFinder
+struct GvAssigner
 {
 	GvSearcher	searcher;		/* stream, cuBLAS, d_sort, d_work */
 	GvBuffer	d_batch;		/* scores, starts, wanted, found */
 };
 
-extern GvStatus gv_targets_create(GvTargets *targets, GvMetric metric,
+extern GvStatus gv_centroids_create(GvCentroids *centroids, GvMetric metric,
 								  int32_t dims, int32_t capacity,
 								  cudaStream_t stream);
-extern void gv_targets_drop(GvTargets *targets);
-extern GvStatus gv_targets_set(GvTargets *targets, const float *d_vectors,
+extern void gv_centroids_drop(GvCentroids *centroids);
+extern GvStatus gv_centroids_set(GvCentroids *centroids, const float *d_vectors,
 							   int32_t n);
 
 /*
@@ -46,10 +46,10 @@ extern GvStatus gv_targets_set(GvTargets *targets, const float *d_vectors,
  * by (score, target).  Scores are gv_coarse's; p is at most the number of
  * targets.
  */
-extern GvStatus gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
+extern GvStatus gv_gpu_assign(GvAssigner *assigner, const GvCentroids *centroids,
 							   const float *d_rows, int64_t n, int32_t p,
 							   GvProbe *d_nearest, const GvStop *stop);
-extern void gv_finder_drop(GvFinder *finder);
+extern void gv_assigner_drop(GvAssigner *assigner);
 
 /* -- codebooks.cu: see gv_codebooks; d_residuals [n][dims] */
 extern GvStatus gv_gpu_codebooks(const GvModel *model, int32_t n,
@@ -74,7 +74,7 @@ struct GvDeviceRows
 	const GvProbe *d_nearest;	/* [n][near], nearest first */
 	int32_t		near;
 	int32_t    *d_lists;		/* [n][lists_per_row] */
-	float	   *d_t;			/* [n][lists_per_row] */
+	float	   *d_terms;			/* [n][lists_per_row] */
 	uint8_t    *d_codes;		/* [n][lists_per_row][code_bytes] */
 	float	   *d_min;			/* [n], the rest only with refine records */
 	float	   *d_step;

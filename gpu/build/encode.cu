@@ -271,7 +271,7 @@ codes_kernel(GvDeviceRows rows)
  * dimension.
  */
 static __global__ void __launch_bounds__(THREADS)
-t_kernel(GvDeviceRows rows)
+terms_kernel(GvDeviceRows rows)
 {
 	int64_t		posting = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 	int			code_bytes = (rows.m + 1) / 2;
@@ -298,7 +298,7 @@ t_kernel(GvDeviceRows rows)
 												  __dmul_rn(2.0,
 															(double) c[d]))));
 	}
-	rows.d_t[posting] = gv_device_clamp(terms);
+	rows.d_terms[posting] = gv_device_clamp(terms);
 }
 
 /* Sets d_codes and d_t, from d_lists. */
@@ -311,7 +311,7 @@ gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
 			  gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS),
 				THREADS,
 			  0, stream, *rows));
-	return gv_launch(t_kernel, gv_blocks_for(postings, THREADS), THREADS, 0, stream,
+	return gv_launch(terms_kernel, gv_blocks_for(postings, THREADS), THREADS, 0, stream,
 			  *rows);
 }
 

@@ -942,7 +942,7 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 /* Where the arrays of a chunk of n blocks lie, relative to its first. */
 struct ChunkShape
 {
-	size_t		t;
+	size_t		terms;
 	size_t		rowids;
 	size_t		keys;
 	size_t		codes;
@@ -954,11 +954,11 @@ chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
 {
 	ChunkShape	shape;
 
-	shape.t = n * 4;
-	shape.rowids = shape.t + n * GV_BLOCK * 4;
+	shape.terms = n * 4;
+	shape.rowids = shape.terms + n * GV_BLOCK * 4;
 	shape.keys = shape.rowids + n * GV_BLOCK * 6;
 	shape.codes = shape.keys + n * (size_t) block->keys_bytes;
-	shape.bytes = live_only ? shape.t :
+	shape.bytes = live_only ? shape.terms :
 		shape.codes + n * GV_BLOCK * (size_t) block->code_bytes;
 	shape.bytes = (shape.bytes + 255) / 256 * 256;
 	return shape;
@@ -971,7 +971,7 @@ chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
  */
 static __global__ void __launch_bounds__(THREADS)
 place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
-			 const float *t, const uint16_t *rowids, const uint32_t *keys,
+			 const float *terms, const uint16_t *rowids, const uint32_t *keys,
 			 const uint8_t *codes,
 			 uint8_t *blocks, GvDeviceList *list, GvDeviceList entry)
 {
@@ -988,7 +988,7 @@ place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
 	if (codes == NULL)
 		return;
 
-	((float *) (block + shape.t))[lane] = t[(int64_t) b * GV_BLOCK + lane];
+	((float *) (block + shape.terms))[lane] = terms[(int64_t) b * GV_BLOCK + lane];
 	rowids += ((int64_t) b * GV_BLOCK + lane) * 3;
 	((uint32_t *) (block + shape.high))[lane] =
 		(uint32_t) rowids[0] << 16 | rowids[1];
@@ -1116,7 +1116,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	memcpy(memory, chunk->live, n * 4);
 	if (!live_only)
 	{
-		memcpy(memory + way.t, chunk->t, (size_t) n * GV_BLOCK * 4);
+		memcpy(memory + way.terms, chunk->t, (size_t) n * GV_BLOCK * 4);
 		memcpy(memory + way.rowids, chunk->rowids, (size_t) n * GV_BLOCK * 6);
 		if (shape->keys_bytes > 0)
 			memcpy(memory + way.keys, chunk->keys,
@@ -1136,7 +1136,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	GV_TRY(gv_noted_status(
 			   gv_launch(place_kernel, n * GV_WARP / THREADS + 1, THREADS, 0,
 						 mirror->stream, *shape, n, (uint32_t *) d_memory,
-						 (float *) (d_memory + way.t),
+						 (float *) (d_memory + way.terms),
 						 (uint16_t *) (d_memory + way.rowids),
 						 (uint32_t *) (d_memory + way.keys),
 						 live_only ? NULL : d_memory + way.codes,
@@ -1178,7 +1178,7 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 		rowids[3 * i + 2] = low[i];
 	}
 	view->codes = mirror->view;
-	view->t = (const float *) (mirror->raw + shape->t);
+	view->t = (const float *) (mirror->raw + shape->terms);
 	view->rowids = rowids;
 	view->live = *(const uint32_t *) (mirror->raw + shape->live);
 	view->keys = shape->keys_bytes > 0 ? mirror->raw + shape->keys : NULL;

@@ -28,7 +28,7 @@ struct GvBlockShape
 {
 	int32_t		code_bytes;
 	int32_t		chunks;
-	int32_t		t;				/* offsets in a block */
+	int32_t		terms;				/* offsets in a block */
 	int32_t		high;
 	int32_t		low;
 	int32_t		live;
@@ -45,8 +45,8 @@ gv_block_shape(const GvMirrorSpec *spec)
 
 	shape.code_bytes = gv_code_bytes(spec->m);
 	shape.chunks = (shape.code_bytes + GV_CHUNK - 1) / GV_CHUNK;
-	shape.t = shape.chunks * GV_CHUNK * GV_BLOCK;
-	shape.high = shape.t + GV_BLOCK * 4;
+	shape.terms = shape.chunks * GV_CHUNK * GV_BLOCK;
+	shape.high = shape.terms + GV_BLOCK * 4;
 	shape.low = shape.high + GV_BLOCK * 4;
 	shape.live = shape.low + GV_BLOCK * 2;
 	shape.keys = shape.live + 16;

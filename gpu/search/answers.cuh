@@ -19,8 +19,8 @@ static __device__ __forceinline__ void
 gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 				int k, At at, ListAt list_at)
 {
-	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
-	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
+	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.nprobe;
+	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.nprobe + 1);
 	uint32_t	sum = 0;
 	int64_t		postings = 0;
 
@@ -42,7 +42,7 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 		if (i < k)
 			list = list_at(i);
 		if (i < k && batch.d_list_blocks != NULL)
-			batch.d_list_blocks[(int64_t) query * batch.probes + i] =
+			batch.d_list_blocks[(int64_t) query * batch.nprobe + i] =
 				list.d_blocks;
 		mine = upto = list.nblocks;
 		postings += list.nlive;
@@ -65,7 +65,7 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 	if (threadIdx.x == 0)
 	{
 		starts[k] = sum;
-		batch.d_found[query] = {k, 0, postings, sum};
+		batch.d_search_counts[query] = {k, 0, postings, sum};
 	}
 }
 
@@ -100,8 +100,8 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 			   At at, GvNumbering &numbering)
 {
 	constexpr int each = GV_MANY_PROBES / THREADS;
-	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
-	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
+	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.nprobe;
+	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.nprobe + 1);
 	int			warp = threadIdx.x / GV_WARP;
 	uint32_t	sum = 0;
 	int64_t		postings = 0;
@@ -127,7 +127,7 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 				list = model.d_lists[near.list];
 				probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
 				if (batch.d_list_blocks != NULL)
-					batch.d_list_blocks[(int64_t) query * batch.probes + i] =
+					batch.d_list_blocks[(int64_t) query * batch.nprobe + i] =
 						list.d_blocks;
 			}
 			nblocks[e] = list.nblocks;
@@ -164,7 +164,7 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 	if (threadIdx.x == 0)
 	{
 		starts[k] = sum;
-		batch.d_found[query] = {k, 0, postings, sum};
+		batch.d_search_counts[query] = {k, 0, postings, sum};
 	}
 }
 
@@ -203,15 +203,15 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 }
 
 /* The result of the choice of lists, when that is over: see gv_read_before_wait. */
-static __device__ __forceinline__ GvFound
+static __device__ __forceinline__ GvSearchCounts
 gv_counts_before_wait(const GvBatch &batch, int query)
 {
-	static_assert(sizeof(GvFound) == 3 * sizeof(uint64_t), "three words");
-	const uint64_t *from = (const uint64_t *) &batch.d_found[query];
+	static_assert(sizeof(GvSearchCounts) == 3 * sizeof(uint64_t), "three words");
+	const uint64_t *from = (const uint64_t *) &batch.d_search_counts[query];
 	union
 	{
 		uint64_t	words[3];
-		GvFound		found;
+		GvSearchCounts		found;
 	};
 
 	for (int i = 0; i < 3; i++)
@@ -223,7 +223,7 @@ gv_counts_before_wait(const GvBatch &batch, int query)
 static __device__ __forceinline__ void
 gv_download_probes(const GvBatch &batch, int query, int nprobed)
 {
-	int64_t		first = (int64_t) query * batch.probes;
+	int64_t		first = (int64_t) query * batch.nprobe;
 
 	for (int p = threadIdx.x; p < nprobed && batch.out_probed != batch.d_probed;
 		 p += blockDim.x)
@@ -235,12 +235,12 @@ gv_download_probes(const GvBatch &batch, int query, int nprobed)
  * spare places, which probe nothing, are the next part's in the host's memory.
  */
 static __device__ __forceinline__ void
-gv_download_found(const GvBatch &batch, int query, GvFound found, int nhits)
+gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found, int nhits)
 {
 	found.nhits = nhits;
-	batch.d_found[query] = found;
+	batch.d_search_counts[query] = found;
 	if (gv_select_downloads(batch) && found.nprobed > 0)
-		batch.out_found[query] = found;
+		batch.out_counts[query] = found;
 }
 
 /*
@@ -289,10 +289,10 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
  */
 template <int THREADS>
 static __device__ __forceinline__ void
-gv_download_matches(const GvBatch &batch, int query, const GvFound &found)
+gv_download_matches(const GvBatch &batch, int query, const GvSearchCounts &found)
 {
-	int64_t		first_probe = (int64_t) query * batch.probes;
-	int64_t		first_hit = (int64_t) query * batch.capacity;
+	int64_t		first_probe = (int64_t) query * batch.nprobe;
+	int64_t		first_hit = (int64_t) query * batch.k;
 	GvSampleCount		near = {};
 	GvSampleQuery		asked;
 

@@ -22,8 +22,8 @@
 #define POSTING_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
 
 /* Least queries of batches that go in two parts, and in four, at least. */
-#define TWO_PARTS		32
-#define FOUR_PARTS		256
+#define TWO_SUB_BATCHES		32
+#define FOUR_SUB_BATCHES		256
 
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
 #define MOST_OF_GRAPH	64
@@ -71,14 +71,14 @@ most_postings(const GvMirror *mirror, int32_t probes)
  * graph.
  */
 static int32_t
-part_of(int32_t n)
+sub_batch_size(int32_t n)
 {
-	int32_t		few = n >= FOUR_PARTS ? 4 : n >= TWO_PARTS ? 2 : 1;
-	int32_t		nparts = (n + MOST_QUERIES - 1) / MOST_QUERIES;
+	int32_t		few = n >= FOUR_SUB_BATCHES ? 4 : n >= TWO_SUB_BATCHES ? 2 : 1;
+	int32_t		nbatches = (n + MOST_QUERIES - 1) / MOST_QUERIES;
 
-	if (nparts < few)
-		nparts = few;
-	n = (n + nparts - 1) / nparts;
+	if (nbatches < few)
+		nbatches = few;
+	n = (n + nbatches - 1) / nbatches;
 	return n <= MOST_OF_GRAPH ? (int32_t) round_up(n) : n;
 }
 
@@ -86,8 +86,8 @@ part_of(int32_t n)
 static bool
 is_small(const GvBatch *batch)
 {
-	return batch->n <= MOST_OF_GRAPH && batch->probes <= GV_MANY_PROBES &&
-		batch->capacity <= GV_MANY_POSTINGS && batch->postings > 0;
+	return batch->n <= MOST_OF_GRAPH && batch->nprobe <= GV_MANY_PROBES &&
+		batch->k <= GV_MANY_POSTINGS && batch->postings > 0;
 }
 
 /* The least power of two at or above a number; 0 of 0. */
@@ -110,15 +110,15 @@ static void
 round_batch(const GvMirror *mirror, GvBatch *batch)
 {
 	bool		far = batch->tests > 0;
-	int64_t		probes = far ? round_far_up(batch->probes) :
-		round_up(batch->probes);
+	int64_t		probes = far ? round_far_up(batch->nprobe) :
+		round_up(batch->nprobe);
 
 	batch->n = (int32_t) round_up(batch->n);
-	batch->probes = (int32_t) (probes < mirror->spec.nlists ? probes :
+	batch->nprobe = (int32_t) (probes < mirror->spec.nlists ? probes :
 							   mirror->spec.nlists);
-	batch->capacity = (int32_t) (far ? round_far_up(batch->capacity) :
-								 round_up(batch->capacity));
-	batch->postings = most_postings(mirror, batch->probes);
+	batch->k = (int32_t) (far ? round_far_up(batch->k) :
+								 round_up(batch->k));
+	batch->postings = most_postings(mirror, batch->nprobe);
 	batch->tests = (int32_t) round_up(batch->tests);
 	batch->values = (int32_t) round_far_up(batch->values);
 }
@@ -138,11 +138,11 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 	if (batch.sampled)
 		posting_bytes += sizeof(float);
 	scores = batch.n * (int64_t) gv_ncolumn_groups(mirror->spec.nlists) +
-		gv_gpu_coarse_rows(&mirror->model, batch.n, batch.probes) *
+		gv_gpu_coarse_rows(&mirror->model, batch.n, batch.nprobe) *
 		(int64_t) mirror->spec.nlists;
 	return scores * (int64_t) sizeof(float) +
 		batch.n *
-			(batch.postings * posting_bytes + batch.capacity * hit_bytes +
+			(batch.postings * posting_bytes + batch.k * hit_bytes +
 			 batch.tests * (int64_t) sizeof(GvDeviceTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
@@ -166,9 +166,9 @@ static inline bool
 is_within(const GvMirror *mirror, const GvSearch *search, const GvBatch *batch)
 {
 	return search->condition == NULL && search->rank <= 0 &&
-		search->capacity <= batch->capacity &&
-		(search->probes <= batch->probes ||
-		 batch->probes == mirror->spec.nlists);
+		search->capacity <= batch->k &&
+		(search->probes <= batch->nprobe ||
+		 batch->nprobe == mirror->spec.nlists);
 }
 
 /*
@@ -203,11 +203,11 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 		more.sampled |= next->rank > 0;
 		if (more.tests < ntests)
 			more.tests = ntests;
-		if (more.probes < probes)
-			more.probes = probes;
-		if (more.capacity < next->capacity)
-			more.capacity = next->capacity;
-		more.postings = most_postings(mirror, more.probes);
+		if (more.nprobe < probes)
+			more.nprobe = probes;
+		if (more.k < next->capacity)
+			more.k = next->capacity;
+		more.postings = most_postings(mirror, more.nprobe);
 		if (batch->n > 0 && rounded_bytes(mirror, more) > most_work)
 			break;
 		*batch = more;
@@ -217,7 +217,7 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 
 /* The shape of the next part of a batch. */
 static int32_t
-next_part(const GvSearcher *searcher, const GvMirror *mirror,
+next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
 		  const GvSearch *searches, int32_t n, GvBatch *batch,
 		  bool *small)
 {
@@ -240,88 +240,88 @@ next_part(const GvSearcher *searcher, const GvMirror *mirror,
  * the same order on both sides.
  */
 static void
-place_part(const GvDeviceModel *model, GvSearcher *searcher,
-		   GvSearcher *stream, GvPlaces *places, GvBatch *batch)
+place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
+		   GvSearcher *stream, GvLayout *layout, GvBatch *batch)
 {
 	size_t		n = batch->n;
 	char	   *in = (char *) searcher->in.memory;
 	char	   *out = (char *) searcher->out.memory;
 	char	   *common = (char *) stream->d_work.memory;
-	char	   *own = common + places->own_from;
-	size_t		common_bytes = 0;
-	size_t		hit_bytes = n * batch->capacity * sizeof(GvHit);
+	char	   *own = common + layout->batch_from;
+	size_t		shared_bytes = 0;
+	size_t		hit_bytes = n * batch->k * sizeof(GvHit);
 	size_t		bound_bytes = model->refine_slots == 0 ? 0 :
-		n * batch->capacity * sizeof(GvBound);
+		n * batch->k * sizeof(GvBound);
 	size_t		query_bytes = n * model->dims * sizeof(float);
 
-#define PLACE_AT(array, memory, at, bytes) \
+#define RESERVE_AT(array, memory, at, bytes) \
 	batch->array = (decltype(batch->array)) ((uintptr_t) (memory) + \
 											 gv_carve(&(at), bytes))
-#define IN(array, bytes)	PLACE_AT(array, in, places->in_bytes, bytes)
-#define OUT(array, bytes)	PLACE_AT(array, out, places->out_bytes, bytes)
-#define OWN(array, bytes)	PLACE_AT(array, own, places->own_bytes, bytes)
-#define COMMON(array, bytes)	PLACE_AT(array, common, common_bytes, bytes)
-	IN(in_queries, query_bytes);
-	IN(in_params, n * sizeof(GvSearchParams));
-	OUT(out_probed, n * batch->probes * sizeof(GvProbe));
-	OUT(out_hits, hit_bytes);
+#define RESERVE_HOST_IN(array, bytes)	RESERVE_AT(array, in, layout->in_bytes, bytes)
+#define RESERVE_HOST_OUT(array, bytes)	RESERVE_AT(array, out, layout->out_bytes, bytes)
+#define RESERVE_SUBBATCH(array, bytes)	RESERVE_AT(array, own, layout->batch_bytes, bytes)
+#define RESERVE_SHARED(array, bytes)	RESERVE_AT(array, common, shared_bytes, bytes)
+	RESERVE_HOST_IN(in_queries, query_bytes);
+	RESERVE_HOST_IN(in_params, n * sizeof(GvSearchParams));
+	RESERVE_HOST_OUT(out_probed, n * batch->nprobe * sizeof(GvProbe));
+	RESERVE_HOST_OUT(out_hits, hit_bytes);
 	if (bound_bytes > 0)
-		OUT(out_bounds, bound_bytes);
-	OWN(d_queries, query_bytes);
-	OWN(d_params, n * sizeof(GvSearchParams));
-	OWN(d_tables, n * gv_table_floats(&model->shape) * sizeof(float));
-	COMMON(d_coarse, gv_gpu_coarse_rows(model, batch->n, batch->probes) *
+		RESERVE_HOST_OUT(out_bounds, bound_bytes);
+	RESERVE_SUBBATCH(d_queries, query_bytes);
+	RESERVE_SUBBATCH(d_params, n * sizeof(GvSearchParams));
+	RESERVE_SUBBATCH(d_tables, n * gv_table_floats(&model->shape) * sizeof(float));
+	RESERVE_SHARED(d_coarse, gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
 		   (size_t) model->nlists * sizeof(float));
-	OWN(d_probed, n * batch->probes * sizeof(GvProbe));
-	OWN(d_hits, hit_bytes);
-	OWN(d_bounds, bound_bytes);
-	gv_gpu_place_slices(model, searcher, batch, common, &common_bytes);
+	RESERVE_SUBBATCH(d_probed, n * batch->nprobe * sizeof(GvProbe));
+	RESERVE_SUBBATCH(d_hits, hit_bytes);
+	RESERVE_SUBBATCH(d_bounds, bound_bytes);
+	gv_gpu_place_slices(model, searcher, batch, common, &shared_bytes);
 	if (bound_bytes > 0 && !gv_gpu_sorts_postings(batch))
-		COMMON(d_records, n * batch->capacity * sizeof(uint8_t *));
-	OWN(d_starts, n * (batch->probes + 1) * sizeof(uint32_t));
-	OWN(d_list_blocks, n * batch->probes * sizeof(uint8_t *));
-	COMMON(d_scores, n * batch->postings * sizeof(float));
+		RESERVE_SHARED(d_records, n * batch->k * sizeof(uint8_t *));
+	RESERVE_SUBBATCH(d_starts, n * (batch->nprobe + 1) * sizeof(uint32_t));
+	RESERVE_SUBBATCH(d_list_blocks, n * batch->nprobe * sizeof(uint8_t *));
+	RESERVE_SHARED(d_scores, n * batch->postings * sizeof(float));
 	if (!gv_gpu_sorts_postings(batch))
-		COMMON(d_ids, n * batch->postings * sizeof(uint64_t));
-	OWN(d_found, n * sizeof(GvFound));
+		RESERVE_SHARED(d_ids, n * batch->postings * sizeof(uint64_t));
+	RESERVE_SUBBATCH(d_search_counts, n * sizeof(GvSearchCounts));
 	if (gv_gpu_coarse_filter_pays(model, batch))
 	{
-		COMMON(filter.d_half_queries, n * model->half_dims * sizeof(uint16_t));
-		batch->filter.nparts = model->shape.chunks;
-		COMMON(filter.d_squares, n * batch->filter.nparts * sizeof(float2));
-		COMMON(filter.d_group_min, n * gv_ncolumn_groups(model->nlists) * sizeof(float));
+		RESERVE_SHARED(filter.d_half_queries, n * model->half_dims * sizeof(uint16_t));
+		batch->filter.nsquares = model->shape.chunks;
+		RESERVE_SHARED(filter.d_squares, n * batch->filter.nsquares * sizeof(float2));
+		RESERVE_SHARED(filter.d_group_min, n * gv_ncolumn_groups(model->nlists) * sizeof(float));
 		GV_TEST_ONLY(batch->filter.d_path_counts =
 					 (unsigned *) searcher->d_path_counts.memory;)
 	}
-	if (batch->tests > 0 || batch->by_lists)
-		OWN(d_nscores, n * sizeof(uint32_t));
+	if (batch->tests > 0 || batch->by_list)
+		RESERVE_SUBBATCH(d_nscores, n * sizeof(uint32_t));
 	if (batch->tests > 0)
 	{
 		size_t		tests_bytes = n * batch->tests * sizeof(GvDeviceTest);
 		size_t		values_bytes = batch->values * sizeof(uint64_t);
-		size_t		matches_bytes = n * batch->probes * sizeof(uint32_t);
+		size_t		matches_bytes = n * batch->nprobe * sizeof(uint32_t);
 
-		IN(in_tests, tests_bytes);
-		IN(in_values, values_bytes);
-		OUT(out_matches, matches_bytes);
-		OWN(d_tests, tests_bytes);
-		OWN(d_values, values_bytes);
-		OWN(d_matches, matches_bytes);
+		RESERVE_HOST_IN(in_tests, tests_bytes);
+		RESERVE_HOST_IN(in_values, values_bytes);
+		RESERVE_HOST_OUT(out_matches, matches_bytes);
+		RESERVE_SUBBATCH(d_tests, tests_bytes);
+		RESERVE_SUBBATCH(d_values, values_bytes);
+		RESERVE_SUBBATCH(d_matches, matches_bytes);
 	}
 	if (batch->sampled)
 	{
-		IN(in_sample_queries, n * sizeof(GvSampleQuery));
-		OWN(d_sample_queries, n * sizeof(GvSampleQuery));
-		OWN(d_sampled, n * batch->postings * sizeof(float));
-		OWN(d_nsampled, n * sizeof(uint32_t));
+		RESERVE_HOST_IN(in_sample_queries, n * sizeof(GvSampleQuery));
+		RESERVE_SUBBATCH(d_sample_queries, n * sizeof(GvSampleQuery));
+		RESERVE_SUBBATCH(d_sampled, n * batch->postings * sizeof(float));
+		RESERVE_SUBBATCH(d_nsampled, n * sizeof(uint32_t));
 	}
-	if (places->common_bytes < common_bytes)
-		places->common_bytes = common_bytes;
-#undef IN
-#undef OUT
-#undef OWN
-#undef COMMON
-#undef PLACE_AT
+	if (layout->shared_bytes < shared_bytes)
+		layout->shared_bytes = shared_bytes;
+#undef RESERVE_HOST_IN
+#undef RESERVE_HOST_OUT
+#undef RESERVE_SUBBATCH
+#undef RESERVE_SHARED
+#undef RESERVE_AT
 }
 
 /*
@@ -330,13 +330,13 @@ place_part(const GvDeviceModel *model, GvSearcher *searcher,
  * and the same for all small batches.
  */
 size_t
-gv_gpu_found_bytes(int32_t n, size_t *sample_at)
+gv_gpu_counts_bytes(int32_t n, size_t *sample_at)
 {
 	size_t		capacity = (n > MOST_OF_GRAPH ? n : MOST_OF_GRAPH) +
 		MOST_OF_GRAPH;
 	size_t		bytes = 0;
 
-	(void) gv_carve(&bytes, capacity * sizeof(GvFound));
+	(void) gv_carve(&bytes, capacity * sizeof(GvSearchCounts));
 	*sample_at = gv_carve(&bytes, capacity * sizeof(GvSampleCount));
 	return bytes;
 }
@@ -359,7 +359,7 @@ gv_gpu_found_bytes(int32_t n, size_t *sample_at)
  */
 #define LEAST_PAIRS		8
 #define LEAST_QUERIES	256		/* of a batch, that it is worth to look */
-#define PART_QUERIES	1280	/* of a part that is gathered: fewer launches,
+#define SUB_BATCH_QUERIES	1280	/* of a part that is gathered: fewer launches,
 								 * and more to do for each, than by parts of
 								 * 512 */
 
@@ -367,63 +367,63 @@ gv_gpu_found_bytes(int32_t n, size_t *sample_at)
  * Sub-batches of that many queries are scanned list by list, also where that
  * is slower; 0: none are; negative: as is best.
  */
-GV_TUNABLE int32_t gv_gather_by = -1;
+GV_TUNABLE int32_t gv_batch_by_list = -1;
 
 /*
  * Returns whether lists may be scanned for all queries that probe them, as far
  * as the first search of a batch of `all` tells.
  */
 static bool
-may_suit(const GvDeviceModel *model, const GvSearch *first, int32_t all)
+may_scan_by_list(const GvDeviceModel *model, const GvSearch *first, int32_t all)
 {
-	if (gv_gather_by == 0 || first->condition != NULL || first->rank > 0 ||
+	if (gv_batch_by_list == 0 || first->condition != NULL || first->rank > 0 ||
 		model->shape.chunks > GV_INT8_CHUNKS ||
 		model->dims > GV_INT8_DIMS * model->m)
 		return false;
-	return gv_gather_by > 0 ||
+	return gv_batch_by_list > 0 ||
 		(all >= LEAST_QUERIES && (int64_t) all * first->probes >=
 		 (int64_t) LEAST_PAIRS * model->nlists);
 }
 
 /* Returns whether a part may be scanned list by list. */
 static bool
-suits(const GvBatch *batch, bool small)
+scans_by_list(const GvBatch *batch, bool small)
 {
 	return !small && batch->tests == 0 && batch->postings > 0 &&
 		gv_gpu_can_sift(batch);
 }
 
 void
-gv_gpu_place_gathered(const GvDeviceModel *model, GvSearcher *searcher,
-					  GvSearcher *stream, GvPlaces *places,
-					  GvGathered *gathered)
+gv_gpu_place_turn(const GvDeviceModel *model, GvSearcher *searcher,
+					  GvSearcher *stream, GvLayout *layout,
+					  GvBatchTurn *turn)
 {
 	int64_t		npairs = 0;
 
-	places->own_bytes = 0;
-	for (int i = 0; i < gathered->nparts; i++)
+	layout->batch_bytes = 0;
+	for (int i = 0; i < turn->nbatches; i++)
 	{
-		place_part(model, searcher, stream, places, &gathered->parts[i]);
-		npairs += (int64_t) gathered->parts[i].n * gathered->parts[i].probes;
+		place_sub_batch(model, searcher, stream, layout, &turn->batches[i]);
+		npairs += (int64_t) turn->batches[i].n * turn->batches[i].nprobe;
 	}
-	if (gathered->by_lists)
+	if (turn->by_list)
 		gv_gpu_place_lists(model, (char *) stream->d_work.memory +
-						   places->own_from, &places->own_bytes, gathered->n,
-						   npairs, &gathered->lists);
+						   layout->batch_from, &layout->batch_bytes, turn->n,
+						   npairs, &turn->lists);
 }
 
 /* Sets the sizes of memory that the parts take. */
 static void
-size_gathered(const GvDeviceModel *model, const GvSearcher *searcher,
-			  GvGathered *gathered)
+size_turn(const GvDeviceModel *model, const GvSearcher *searcher,
+			  GvBatchTurn *turn)
 {
-	GvPlaces	places = {};
+	GvLayout	layout = {};
 
 	/* of neither anything is changed */
-	gv_gpu_place_gathered(model, (GvSearcher *) searcher,
-						  (GvSearcher *) searcher, &places, gathered);
-	gathered->own_from = places.common_bytes;
-	gathered->work_bytes = places.common_bytes + places.own_bytes;
+	gv_gpu_place_turn(model, (GvSearcher *) searcher,
+						  (GvSearcher *) searcher, &layout, turn);
+	turn->batch_from = layout.shared_bytes;
+	turn->work_bytes = layout.shared_bytes + layout.batch_bytes;
 }
 
 /*
@@ -431,71 +431,71 @@ size_gathered(const GvDeviceModel *model, const GvSearcher *searcher,
  * scanned for all of them together.  False: that does not suit.
  */
 static bool
-take_parts(const GvSearcher *searcher, const GvMirror *mirror,
+take_turn(const GvSearcher *searcher, const GvMirror *mirror,
 		   const GvSearch *searches, int32_t n, int32_t all,
-		   GvGathered *gathered)
+		   GvBatchTurn *turn)
 {
 	const GvDeviceModel *model = &mirror->model;
-	int32_t		most = gv_gather_by > 0 ? gv_gather_by : PART_QUERIES;
-	int32_t		nparts = (all + most - 1) / most;
+	int32_t		most = gv_batch_by_list > 0 ? gv_batch_by_list : SUB_BATCH_QUERIES;
+	int32_t		nbatches = (all + most - 1) / most;
 	int64_t		npairs = 0;
 	int32_t		together;
 	bool		small;
 
 	/* one turn for each lane, at least, and about the same of each */
 	for (int32_t turns = 2;; turns++)
-		if ((together = (nparts + turns - 1) / turns) <= GV_MOST_GATHERED)
+		if ((together = (nbatches + turns - 1) / turns) <= GV_MOST_TOGETHER)
 			break;
-	most = (all + nparts - 1) / nparts;
-	while (gathered->nparts < together && gathered->n < n)
+	most = (all + nbatches - 1) / nbatches;
+	while (turn->nbatches < together && turn->n < n)
 	{
-		int			i = gathered->nparts;
-		int32_t		left = n - gathered->n;
+		int			i = turn->nbatches;
+		int32_t		left = n - turn->n;
 
-		gathered->taken[i] =
-			next_part(searcher, mirror, searches + gathered->n,
-					  left < most ? left : most, &gathered->parts[i],
+		turn->taken[i] =
+			next_sub_batch(searcher, mirror, searches + turn->n,
+					  left < most ? left : most, &turn->batches[i],
 					  &small);
-		if (!suits(&gathered->parts[i], small))
+		if (!scans_by_list(&turn->batches[i], small))
 			break;
-		gathered->parts[i].by_lists = true;
-		gathered->n += gathered->taken[i];
-		gathered->nparts++;
-		size_gathered(model, searcher, gathered);
-		if (gathered->work_bytes > (size_t) searcher->most_work)
+		turn->batches[i].by_list = true;
+		turn->n += turn->taken[i];
+		turn->nbatches++;
+		size_turn(model, searcher, turn);
+		if (turn->work_bytes > (size_t) searcher->most_work)
 		{
-			gathered->n -= gathered->taken[i];
-			gathered->nparts--;
+			turn->n -= turn->taken[i];
+			turn->nbatches--;
 			break;
 		}
-		npairs += (int64_t) gathered->parts[i].n *
-			gathered->parts[i].probes;
+		npairs += (int64_t) turn->batches[i].n *
+			turn->batches[i].nprobe;
 	}
-	return gathered->nparts > 0 &&
-		(gv_gather_by > 0 || npairs >= (int64_t) LEAST_PAIRS * model->nlists);
+	return turn->nbatches > 0 &&
+		(gv_batch_by_list > 0 || npairs >= (int64_t) LEAST_PAIRS * model->nlists);
 }
 
 void
-gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
+gv_gpu_next_turn(const GvSearcher *searcher, const GvMirror *mirror,
 					const GvSearch *searches, int32_t n, int32_t all,
-					GvGathered *gathered)
+					GvBatchTurn *turn)
 {
-	int32_t		most = part_of(all);
+	int32_t		most = sub_batch_size(all);
 
-	gathered->nparts = 0;
-	gathered->n = 0;
-	gathered->small = false;
-	gathered->by_lists = true;
-	if (!may_suit(&mirror->model, searches, all) ||
-		!take_parts(searcher, mirror, searches, n, all, gathered))
+	turn->nbatches = 0;
+	turn->n = 0;
+	turn->small = false;
+	turn->by_list = true;
+	if (!may_scan_by_list(&mirror->model, searches, all) ||
+		!take_turn(searcher, mirror, searches, n, all, turn))
 	{
-		gathered->by_lists = false;
-		gathered->nparts = 1;
-		gathered->taken[0] = gathered->n =
-			next_part(searcher, mirror, searches, n < most ? n : most,
-					  &gathered->parts[0], &gathered->small);
+		turn->by_list = false;
+		turn->nbatches = 1;
+		turn->taken[0] = turn->n =
+			next_sub_batch(searcher, mirror, searches, n < most ? n : most,
+					  &turn->batches[0], &turn->small);
 	}
-	size_gathered(&mirror->model, searcher, gathered);
+	size_turn(&mirror->model, searcher, turn);
 }
 
 /* ----
@@ -538,7 +538,7 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 			const GvSearch *searches, int32_t first, int32_t last, int32_t n)
 {
 	float	   *queries = (float *) batch->in_queries;
-	GvSearchParams *wanted = (GvSearchParams *) batch->in_params;
+	GvSearchParams *params = (GvSearchParams *) batch->in_params;
 
 	for (int32_t i = first; i < last; i++)
 	{
@@ -549,9 +549,9 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 			stream_out(to, searches[i].query, model->dims);
 		else
 			memcpy(to, searches[i].query, model->dims * sizeof(float));
-		wanted[i].probes = searches[i].probes;
-		wanted[i].capacity = searches[i].capacity;
-		wanted[i].length = model->refine_slots == 0 ||
+		params[i].nprobe = searches[i].probes;
+		params[i].k = searches[i].capacity;
+		params[i].length = model->refine_slots == 0 ||
 			model->metric != GV_IP ? 0 :
 			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
 								 model->dims));
@@ -591,26 +591,26 @@ count_tasks(int32_t n)
 static bool
 upload_task(GvUpload *upload)
 {
-	const GvGathered *gathered = upload->gathered;
+	const GvBatchTurn *turn = upload->turn;
 	const GvSearch *searches = upload->searches;
 	int32_t		task = __atomic_fetch_add(&upload->next, 1, __ATOMIC_RELAXED);
-	int			part = 0;
+	int			sub_batch = 0;
 	int32_t		n;
 	int32_t		first;
 
-	while (part < gathered->nparts &&
-		   task >= count_tasks(gathered->taken[part]))
+	while (sub_batch < turn->nbatches &&
+		   task >= count_tasks(turn->taken[sub_batch]))
 	{
-		task -= count_tasks(gathered->taken[part]);
-		searches += gathered->taken[part++];
+		task -= count_tasks(turn->taken[sub_batch]);
+		searches += turn->taken[sub_batch++];
 	}
-	if (part >= gathered->nparts)
+	if (sub_batch >= turn->nbatches)
 		return false;
-	n = gathered->taken[part];
+	n = turn->taken[sub_batch];
 	first = task * TASK_QUERIES;
-	upload_some(upload->model, &gathered->parts[part], searches, first,
+	upload_some(upload->model, &turn->batches[sub_batch], searches, first,
 				n - first < TASK_QUERIES ? n : first + TASK_QUERIES, n);
-	(void) __atomic_fetch_sub(&upload->left[part], 1, __ATOMIC_RELEASE);
+	(void) __atomic_fetch_sub(&upload->left[sub_batch], 1, __ATOMIC_RELEASE);
 	return true;
 }
 
@@ -625,21 +625,21 @@ upload_tasks(void *arg)
 /* Threads begin to write the queries of all parts, if that is worth it. */
 void
 gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
-					const GvGathered *gathered, const GvSearch *searches)
+					const GvBatchTurn *turn, const GvSearch *searches)
 {
 	int32_t		ntasks = 0;
 
 	upload->model = model;
-	upload->gathered = gathered;
+	upload->turn = turn;
 	upload->searches = searches;
 	upload->next = 0;
-	for (int i = 0; i < gathered->nparts; i++)
+	for (int i = 0; i < turn->nbatches; i++)
 	{
-		const GvBatch *part = &gathered->parts[i];
-		int32_t		n = gathered->taken[i];
+		const GvBatch *batch = &turn->batches[i];
+		int32_t		n = turn->taken[i];
 
-		memset((GvSearchParams *) part->in_params + n, 0,
-			   (part->n - n) * sizeof(GvSearchParams));
+		memset((GvSearchParams *) batch->in_params + n, 0,
+			   (batch->n - n) * sizeof(GvSearchParams));
 		ntasks += upload->left[i] = count_tasks(n);
 	}
 	gv_helpers_begin(&upload->helpers, gv_parallel_helpers(ntasks),
@@ -648,9 +648,9 @@ gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 
 /* Returns when a part's queries are there; helps until then. */
 void
-gv_gpu_upload_part(GvUpload *upload, int part)
+gv_gpu_wait_for_upload(GvUpload *upload, int sub_batch)
 {
-	while (__atomic_load_n(&upload->left[part], __ATOMIC_ACQUIRE) > 0)
+	while (__atomic_load_n(&upload->left[sub_batch], __ATOMIC_ACQUIRE) > 0)
 		if (!upload_task(upload))
 			sched_yield();
 }

@@ -147,9 +147,9 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	int			team = threadIdx.x / LANES;
 	int			first = blockIdx.x * TEAMS;
 	int			nhits;
-	GvFound		found;
+	GvSearchCounts		found;
 	uint4		hit = {};
-	int64_t		at = (int64_t) query * batch.capacity + first;
+	int64_t		at = (int64_t) query * batch.k + first;
 	const float *all = batch.d_queries + (int64_t) query * model.dims;
 	const uint8_t *record = NULL;
 	GvDeviceRecord head = {};
@@ -159,9 +159,9 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 
 	/* 1. the record; the hit's place is read before it is known to be one */
 	gv_pdl_wait();
-	if (first >= batch.capacity)
+	if (first >= batch.k)
 	{
-		gv_download_matches<THREADS>(batch, query, batch.d_found[query]);
+		gv_download_matches<THREADS>(batch, query, batch.d_search_counts[query]);
 		return;
 	}
 #pragma unroll
@@ -171,13 +171,13 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 
 		ahead[i] = d < model.dims ? all[d] : 0.0f;
 	}
-	if (first + team < batch.capacity)
+	if (first + team < batch.k)
 	{
 		hit = batch.d_hits[at + team];
 		if (batch.d_records != NULL)
 			record = batch.d_records[at + team];
 	}
-	found = batch.d_found[query];
+	found = batch.d_search_counts[query];
 	nhits = found.nhits - first;
 	if (team >= nhits)
 		record = NULL;
@@ -186,8 +186,8 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	if (first == 0)
 		gv_download_probes(batch, query, found.nprobed);
 	if (first == 0 && threadIdx.x == 0 && found.nprobed > 0 &&
-		batch.out_found != batch.d_found)
-		batch.out_found[query] = found;
+		batch.out_counts != batch.d_search_counts)
+		batch.out_counts[query] = found;
 	if (nhits <= 0)
 		return;
 	if (lane < (int) BOUND_WORDS)
@@ -260,7 +260,7 @@ GvStatus
 gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 			 cudaStream_t stream)
 {
-	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS +
+	dim3		grid((batch->k + TEAMS - 1) / TEAMS +
 					 (batch->tests > 0 ? 1 : 0), batch->n);
 
 	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, model,

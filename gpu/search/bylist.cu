@@ -70,7 +70,7 @@ struct alignas(16) GvPairing
 {
 	float		scale;			/* GvQueryLimit's */
 	float		limit;			/* of a posting's sum, scaled, and T */
-	float		base;			/* the list's score */
+	float		list_score;			/* the list's score */
 	float		most;			/* of T; negative: nothing is known */
 	uint32_t	query;			/* of all that are gathered */
 	uint32_t	first;			/* number of the list's first posting among its
@@ -264,8 +264,8 @@ template <int CHUNKS>
 struct Sample
 {
 	uint4		codes[CHUNKS];
-	float		base;
-	float		t;
+	float		list_score;
+	float		term;
 	bool		live;
 
 	/* By a warp: of block b of a query's, one each lane, if it is there. */
@@ -280,11 +280,11 @@ struct Sample
 		if (!there)
 			return;
 		block = probes.block_of(kept, b, probes.one_of(kept, b),
-								model.shape.block_bytes, &base);
+								model.shape.block_bytes, &list_score);
 #pragma unroll
 		for (int i = 0; i < CHUNKS; i++)
 			codes[i] = ((const uint4 *) block)[i * GV_WARP + lane];
-		t = ((const float *) (block + model.shape.t))[lane];
+		term = ((const float *) (block + model.shape.terms))[lane];
 		live = *(const uint32_t *) (block + model.shape.live) >> lane & 1;
 	}
 
@@ -293,7 +293,7 @@ struct Sample
 	{
 		float		sum = gv_add_chunks(codes, words, table);
 
-		return gv_device_score(__fadd_rn(__fadd_rn(base, t), sum));
+		return gv_device_score(__fadd_rn(__fadd_rn(list_score, term), sum));
 	}
 };
 
@@ -347,7 +347,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	int			query = blockIdx.x;
 	int			last_words = (model.shape.code_bytes + 3) / 4 -
 		(CHUNKS - 1) * GV_CHUNK_WORDS;
-	uint32_t	k = batch.d_params[query].capacity;
+	uint32_t	k = batch.d_params[query].k;
 	float		limit;
 	Sample<CHUNKS> samples[LIMIT_BLOCKS];
 	GvProbes	probes;
@@ -459,21 +459,21 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
 pair_kernel(GvBatch batch, GvListScan lists)
 {
 	int			i = blockIdx.x * PAIR_THREADS + threadIdx.x;
-	int			query = i / batch.probes;
-	int			p = i % batch.probes;
+	int			query = i / batch.nprobe;
+	int			p = i % batch.nprobe;
 	GvProbe		probe;
-	GvQueryLimit		aim;
+	GvQueryLimit		own;
 
-	if (query >= batch.n || p >= batch.d_found[query].nprobed ||
+	if (query >= batch.n || p >= batch.d_search_counts[query].nprobed ||
 		lists.d_counts[query] > 0)
 		return;
 	probe = batch.d_probed[i];
-	aim = lists.d_query_limits[query];
+	own = lists.d_query_limits[query];
 	lists.d_pairs[atomicAdd(&lists.d_starts[probe.list], 1u)] =
-		{aim.scale, aim.limit - probe.base + aim.margin, probe.base,
-		 fabsf(aim.limit) <= aim.most && fabsf(probe.base) <= aim.most ?
-		 aim.most : -1.0f, (uint32_t) (lists.first + query),
-		 batch.d_starts[(int64_t) query * (batch.probes + 1) + p] * GV_BLOCK,
+		{own.scale, own.limit - probe.base + own.margin, probe.base,
+		 fabsf(own.limit) <= own.most && fabsf(probe.base) <= own.most ?
+		 own.most : -1.0f, (uint32_t) (lists.first + query),
+		 batch.d_starts[(int64_t) query * (batch.nprobe + 1) + p] * GV_BLOCK,
 		 {}};
 }
 
@@ -512,7 +512,7 @@ row_bytes(int steps)
  */
 static __device__ __forceinline__ void
 keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
-				uint32_t b, const float (&ts)[2 * HALVES], uint32_t live,
+				uint32_t b, const float (&terms)[2 * HALVES], uint32_t live,
 				const int32_t (&sums)[HALVES][4])
 {
 	int			lane = threadIdx.x % GV_WARP;
@@ -533,9 +533,9 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 		{
 			/* the product of halves of 24 bits is exact in this */
 			scores[i] = fmaf(mine.scale, (float) sums[i / 2][i % 2 * 2 + c],
-							 ts[i]);
+							 terms[i]);
 			near |= (scores[i] <= mine.limit ? 1u : 0u) << i;
-			lengths += fabsf(ts[i]);
+			lengths += fabsf(terms[i]);
 		}
 		near &= live;
 		if (q >= nqueries)
@@ -573,7 +573,7 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 				if (at < MAX_CANDIDATES)
 					lists.d_candidates[(int64_t) mine.query * MAX_CANDIDATES +
 									   at] =
-						{scores[i] + mine.base,
+						{scores[i] + mine.list_score,
 						 mine.first + b * GV_BLOCK + i * 8 + g};
 				at++;
 			}
@@ -646,7 +646,7 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 			(int64_t) b * model.shape.block_bytes;
 		uint32_t	mask = *(const uint32_t *) (block + model.shape.live);
 		int32_t		sums[TILES][HALVES][4] = {};
-		float		ts[2 * HALVES];
+		float		terms[2 * HALVES];
 		uint32_t	live = 0;
 
 		bring_block(model, list, b + LIST_WARPS);
@@ -655,7 +655,7 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 		{
 			bool		there = mask >> (i * 8 + g) & 1;
 
-			ts[i] = there ? ((const float *) (block + model.shape.t))[i * 8 + g] :
+			terms[i] = there ? ((const float *) (block + model.shape.terms))[i * 8 + g] :
 				0.0f;
 			live |= (there ? 1u : 0u) << i;
 		}
@@ -685,7 +685,7 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 		}
 #pragma unroll
 		for (int tile = 0; tile < NTILES; tile++)
-			keep_candidates(lists, pairs + tile * 8, nqueries - tile * 8, b, ts,
+			keep_candidates(lists, pairs + tile * 8, nqueries - tile * 8, b, terms,
 							live,
 							sums[tile]);
 	}
@@ -781,7 +781,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	const GvCandidate *near = lists.d_candidates + (int64_t) query *
 		MAX_CANDIDATES;
 	uint32_t	n = lists.d_counts[query];
-	uint32_t	k = batch.d_params[query].capacity;
+	uint32_t	k = batch.d_params[query].k;
 	uint32_t	last = 0xFFFFFFFFu;
 	GvBlockReduce		reduce = {partials, 0};
 	GvProbes	probes;
@@ -824,10 +824,10 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		uint32_t	b = places[i] / GV_WARP;
 		int			posting = places[i] % GV_WARP;
 		int			probe = probes.one_of(kept, b);
-		float		base;
+		float		list_score;
 		const uint8_t *block = probes.block_of(kept, b, probe,
-											   model.shape.block_bytes, &base);
-		float		t = ((const float *) (block + model.shape.t))[posting];
+											   model.shape.block_bytes, &list_score);
+		float		term = ((const float *) (block + model.shape.terms))[posting];
 		uint64_t	id = gv_id_in(block, model.shape, posting, probe);
 		float		sum =
 			gv_add_codes<RESCORE_GROUP>((const uint4 *) block + posting,
@@ -835,7 +835,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 										(const char *) table);
 
 		batch.d_scores[first_posting + i] =
-			gv_device_score(__fadd_rn(__fadd_rn(base, t), sum));
+			gv_device_score(__fadd_rn(__fadd_rn(list_score, term), sum));
 		batch.d_ids[first_posting + i] = id;
 	}
 	if (threadIdx.x == 0)
@@ -920,10 +920,10 @@ gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
 
 /* Launches the scan of all parts: d_candidates and d_counts. */
 GvStatus
-gv_gpu_scan_lists(const GvDeviceModel *model, const GvGathered *gathered,
+gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 				  cudaStream_t stream)
 {
-	const GvListScan *lists = &gathered->lists;
+	const GvListScan *lists = &turn->lists;
 	int			bytes = lists->steps * STEP_WORDS * 4 +
 		PAIRS_TOGETHER * row_bytes(lists->steps);
 	int32_t		first = 0;
@@ -931,15 +931,15 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvGathered *gathered,
 	GV_TRY(gv_launch(group_kernel,
 						   (model->nlists + PAIR_THREADS - 1) / PAIR_THREADS,
 						   PAIR_THREADS, 0, stream, *model, *lists));
-	for (int i = 0; i < gathered->nparts; i++)
+	for (int i = 0; i < turn->nbatches; i++)
 	{
-		const GvBatch *part = &gathered->parts[i];
+		const GvBatch *batch = &turn->batches[i];
 
 		GV_TRY(gv_launch(pair_kernel,
-							   (part->n * part->probes + PAIR_THREADS - 1) /
-							   PAIR_THREADS, PAIR_THREADS, 0, stream, *part,
+							   (batch->n * batch->nprobe + PAIR_THREADS - 1) /
+							   PAIR_THREADS, PAIR_THREADS, 0, stream, *batch,
 							   lists_from(lists, first)));
-		first += part->n;
+		first += batch->n;
 	}
 	return gv_launch(list_scan_kernel, lists->most_groups,
 						   LIST_THREADS, bytes, stream, *model, *lists);

@@ -129,9 +129,9 @@ least_queries(const GvDeviceModel *model, int32_t probes)
 bool
 gv_gpu_coarse_filter_pays(const GvDeviceModel *model, const GvBatch *batch)
 {
-	return batch->n >= least_queries(model, batch->probes) &&
-		batch->probes <= GV_MANY_PROBES &&
-		batch->probes <= model->nlists / LEAST_FRACTION;
+	return batch->n >= least_queries(model, batch->nprobe) &&
+		batch->nprobe <= GV_MANY_PROBES &&
+		batch->nprobe <= model->nlists / LEAST_FRACTION;
 }
 
 int32_t
@@ -200,10 +200,10 @@ static __device__ __forceinline__ float
 margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 {
 	const float2 *parts = batch.filter.d_squares +
-		(int64_t) query * batch.filter.nparts;
+		(int64_t) query * batch.filter.nsquares;
 	float2		squares = {0.0f, 0.0f};
 
-	for (int p = threadIdx.x % GV_WARP; p < batch.filter.nparts; p += GV_WARP)
+	for (int p = threadIdx.x % GV_WARP; p < batch.filter.nsquares; p += GV_WARP)
 	{
 		squares.x += parts[p].x;
 		squares.y += parts[p].y;
@@ -948,7 +948,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	__shared__ uint32_t counts[2];
 	__shared__ float margin;
 	int64_t		query = blockIdx.x;
-	uint32_t	capacity = capacity_for(batch.probes);
+	uint32_t	capacity = capacity_for(batch.nprobe);
 	uint64_t   *items = (uint64_t *) memory + capacity;
 
 	gv_pdl_trigger_after_wait();
@@ -958,7 +958,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 		alone ? NULL : batch.d_coarse + query * model.nlists,
 		batch.filter.d_group_min + query * gv_ncolumn_groups(model.nlists),
 		0.0f,
-		(uint32_t) min(batch.d_params[query].probes, model.nlists),
+		(uint32_t) min(batch.d_params[query].nprobe, model.nlists),
 		(uint32_t *) (items + capacity), keys_of(model.nlists),
 		0,
 		{(uint64_t *) memory, &counts[0], capacity},
@@ -1016,7 +1016,7 @@ launch_filter(const GvDeviceModel *model, const GvBatch *batch, int threads,
 			  cudaStream_t stream)
 {
 	int			bytes =
-		(int) (2 * capacity_for(batch->probes) * sizeof(uint64_t) +
+		(int) (2 * capacity_for(batch->nprobe) * sizeof(uint64_t) +
 			   keys_of(model->nlists) * sizeof(uint32_t));
 
 	return gv_launch_step(filter_lists_kernel<PRODUCT, FEW>, batch->n, threads,
@@ -1034,7 +1034,7 @@ gv_gpu_filter_lists(const GvDeviceModel *model, const GvBatch *batch,
 {
 	bool		few = batch->n <= FEW_QUERIES;
 	bool		sift = few && model->nlists <= SIFT_LISTS &&
-		batch->probes <= GV_SIFT_MOST && !gv_gpu_group_min_alone(model, batch);
+		batch->nprobe <= GV_SIFT_MOST && !gv_gpu_group_min_alone(model, batch);
 
 	int			threads = few ? MANY_THREADS : FEW_THREADS;
 

@@ -48,10 +48,10 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 		 b += gridDim.x * warps)
 	{
 		int			probe = probes.find(kept, b);
-		float		base;
+		float		list_score;
 		const uint8_t *block = probes.block_of(kept, b, probe,
-											   model.shape.block_bytes, &base);
-		float		t = __ldcs((const float *) (block + model.shape.t) + lane);
+											   model.shape.block_bytes, &list_score);
+		float		term = __ldcs((const float *) (block + model.shape.terms) + lane);
 		uint32_t	live = *(const uint32_t *) (block + model.shape.live);
 		uint32_t	high = __ldcs((const uint32_t *) (block + model.shape.high) +
 								  lane);
@@ -63,7 +63,7 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 
 		gv_store_posting(batch, first_posting + (int64_t) b * GV_WARP + lane,
 						 live,
-						 __fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
+						 __fadd_rn(__fadd_rn(list_score, term), sum), high, low, probe);
 	}
 }
 
@@ -230,11 +230,11 @@ struct Scan
 	__device__ __forceinline__ float
 	score(const uint8_t *block, int probe, int posting) const
 	{
-		float		base = probes.probed[probe].base;
-		float		t =
-			__ldcs((const float *) (block + model.shape.t) + posting);
+		float		list_score = probes.probed[probe].base;
+		float		term =
+			__ldcs((const float *) (block + model.shape.terms) + posting);
 
-		return __fadd_rn(__fadd_rn(base, t),
+		return __fadd_rn(__fadd_rn(list_score, term),
 						 gv_add_codes<KEYSCAN_GROUP>((const uint4 *) block + posting,
 											 model.shape.chunks, table));
 	}
@@ -489,7 +489,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 		uint32_t	matching = scan.test_keys(run, n);
 
 		if (matching != 0)
-			atomicAdd(&batch.d_matches[(int64_t) scan.query * batch.probes +
+			atomicAdd(&batch.d_matches[(int64_t) scan.query * batch.nprobe +
 									   run.probe],
 					  (uint32_t) __popc(matching));
 		if (batch.d_ids == NULL)
@@ -612,11 +612,11 @@ static __global__ void __launch_bounds__(MATCH_THREADS)
 download_matches_kernel(GvDeviceModel model, GvBatch batch)
 {
 	int			query = blockIdx.x;
-	int64_t		first_hit = (int64_t) query * batch.capacity;
-	GvFound		found;
+	int64_t		first_hit = (int64_t) query * batch.k;
+	GvSearchCounts		found;
 
 	gv_pdl_wait();
-	found = batch.d_found[query];
+	found = batch.d_search_counts[query];
 	gv_download_matches<MATCH_THREADS>(batch, query, found);
 	if (!batch.sampled || found.nprobed == 0 || batch.out_hits == batch.d_hits)
 		return;
@@ -624,7 +624,7 @@ download_matches_kernel(GvDeviceModel model, GvBatch batch)
 	for (int i = threadIdx.x; i < found.nhits; i += MATCH_THREADS)
 		batch.out_hits[first_hit + i] = batch.d_hits[first_hit + i];
 	if (threadIdx.x == 0)
-		batch.out_found[query] = found;
+		batch.out_counts[query] = found;
 }
 
 /* The last step of a batch with conditions, where bounds do not follow. */

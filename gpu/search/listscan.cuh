@@ -141,7 +141,7 @@ gv_add_chunks(const uint4 (&codes)[CHUNKS], int words, const char *table)
 struct GvKept
 {
 	uint32_t	starts[GV_KEPT];
-	float		bases[GV_KEPT];
+	float		list_scores[GV_KEPT];
 	const uint8_t *firsts[GV_KEPT];
 };
 
@@ -164,14 +164,14 @@ struct GvProbes
 	{
 		int			p = threadIdx.x;
 
-		starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
-		firsts = batch.d_list_blocks + (int64_t) query * batch.probes;
-		probed = batch.d_probed + (int64_t) query * batch.probes;
-		if (kept != NULL && p < GV_KEPT && p < batch.probes)
+		starts = batch.d_starts + (int64_t) query * (batch.nprobe + 1);
+		firsts = batch.d_list_blocks + (int64_t) query * batch.nprobe;
+		probed = batch.d_probed + (int64_t) query * batch.nprobe;
+		if (kept != NULL && p < GV_KEPT && p < batch.nprobe)
 		{
 			kept->starts[p] = starts[p];
 			kept->firsts[p] = firsts[p];
-			kept->bases[p] = probed[p].base;
+			kept->list_scores[p] = probed[p].base;
 		}
 	}
 
@@ -207,12 +207,12 @@ struct GvProbes
 	/* Where block b of a probe is, and the score that its list has. */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,
-			 float *base) const
+			 float *list_score) const
 	{
 		bool		is_kept = probe < GV_KEPT;
 		uint32_t	start = is_kept ? kept.starts[probe] : starts[probe];
 
-		*base = is_kept ? kept.bases[probe] : probed[probe].base;
+		*list_score = is_kept ? kept.list_scores[probe] : probed[probe].base;
 		return (is_kept ? kept.firsts[probe] : firsts[probe]) +
 			(int64_t) (b - start) * block_bytes;
 	}
@@ -232,7 +232,7 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 	int			npieces = model.shape.chunks * GV_CHUNK_BYTES / GV_CHUNK;
 	const uint4 *made = (const uint4 *) batch.d_tables +
 		(int64_t) query * npieces;
-	GvFound		found;
+	GvSearchCounts		found;
 
 	/* the table is older than the step before */
 #pragma unroll 4
@@ -240,7 +240,7 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 		table[i] = gv_read_before_wait(made + i);
 	gv_pdl_trigger_after_wait();
 	probes.load(batch, query, kept);
-	found = batch.d_found[query];
+	found = batch.d_search_counts[query];
 	probes.nprobed = found.nprobed;
 	if (first >= found.nblocks)
 		return 0;

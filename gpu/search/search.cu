@@ -57,7 +57,7 @@ last_steps(const GvDeviceModel *model, const GvBatch *batch,
 	{
 		kept.out_probed = batch->d_probed;
 		kept.out_hits = batch->d_hits;
-		kept.out_found = batch->d_found;
+		kept.out_counts = batch->d_search_counts;
 	}
 	GV_TRY(gv_gpu_select_postings(model, &kept, searcher));
 	if (model->refine_slots > 0)
@@ -93,38 +93,38 @@ run_steps(const GvDeviceModel *model, const GvBatch *batch,
 }
 
 static void
-forget(GvGraph *replay)
+forget(GvGraph *graph)
 {
-	if (replay->graph != NULL)
-		(void) cudaGraphExecDestroy(replay->graph);
-	replay->graph = NULL;
-	replay->used = 0;
+	if (graph->exec != NULL)
+		(void) cudaGraphExecDestroy(graph->exec);
+	graph->exec = NULL;
+	graph->used = 0;
 }
 
 /* Record the steps of a batch, instead of launching them. */
 static GvStatus
 record(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
-	   GvGraph *replay)
+	   GvGraph *graph)
 {
-	cudaGraph_t graph = NULL;
+	cudaGraph_t recorded = NULL;
 	GvStatus	status;
 	GvStatus	ended;
 
 	GV_CUDA_TRY(cudaStreamBeginCapture(searcher->stream,
 									   cudaStreamCaptureModeThreadLocal));
 	status = run_steps(model, batch, searcher);
-	ended = gv_cuda_status(cudaStreamEndCapture(searcher->stream, &graph));
+	ended = gv_cuda_status(cudaStreamEndCapture(searcher->stream, &recorded));
 	if (status == GV_OK)
 		status = ended;
 	if (status == GV_OK)
-		status = gv_cuda_status(cudaGraphInstantiate(&replay->graph, graph,
+		status = gv_cuda_status(cudaGraphInstantiate(&graph->exec, recorded,
 													 0));
-	if (graph != NULL)
-		(void) cudaGraphDestroy(graph);
+	if (recorded != NULL)
+		(void) cudaGraphDestroy(recorded);
 	if (status != GV_OK)
 		return status;
-	memcpy(&replay->model, model, sizeof(*model));
-	memcpy(&replay->batch, batch, sizeof(*batch));
+	memcpy(&graph->model, model, sizeof(*model));
+	memcpy(&graph->batch, batch, sizeof(*batch));
 	return GV_OK;
 }
 
@@ -143,7 +143,7 @@ find_graph(const GvDeviceModel *model, const GvBatch *batch,
 	{
 		GvGraph   *kept = &searcher->graphs[i];
 
-		if (kept->graph != NULL &&
+		if (kept->exec != NULL &&
 			memcmp(&kept->batch, batch, sizeof(*batch)) == 0 &&
 			memcmp(&kept->model, model, sizeof(*model)) == 0)
 			return kept;
@@ -160,25 +160,25 @@ run_graph(const GvDeviceModel *model, const GvBatch *batch,
 		  GvSearcher *searcher)
 {
 	bool		found;
-	GvGraph   *replay = find_graph(model, batch, searcher, &found);
+	GvGraph   *graph = find_graph(model, batch, searcher, &found);
 	uint64_t	now = ++searcher->clock;
 
-	if (!found && replay->graph != NULL &&
-		now - replay->used <= GV_GRAPH_KEPT)
+	if (!found && graph->exec != NULL &&
+		now - graph->used <= GV_GRAPH_KEPT)
 	{
 		GV_TEST_ONLY(searcher->counts.launched++;)
 		return run_steps(model, batch, searcher);
 	}
 	if (!found)
 	{
-		GV_TEST_ONLY(searcher->counts.again += replay->graph != NULL;)
-		forget(replay);
-		GV_TRY(record(model, batch, searcher, replay));
+		GV_TEST_ONLY(searcher->counts.evicted += graph->exec != NULL;)
+		forget(graph);
+		GV_TRY(record(model, batch, searcher, graph));
 		GV_TEST_ONLY(searcher->counts.made++;)
 	}
-	GV_TEST_ONLY(searcher->counts.replayed += found;)
-	replay->used = now;
-	return gv_cuda_status(cudaGraphLaunch(replay->graph, searcher->stream));
+	GV_TEST_ONLY(searcher->counts.reused += found;)
+	graph->used = now;
+	return gv_cuda_status(cudaGraphLaunch(graph->exec, searcher->stream));
 }
 
 #ifdef GV_TEST_BUILD
@@ -192,9 +192,9 @@ gv_gpu_graph_counts(const GvSearcher *searcher, GvGraphCounts *counts)
 	{
 		const GvGraphCounts *more = &searcher->second_stream->counts;
 
-		counts->replayed += more->replayed;
+		counts->reused += more->reused;
 		counts->made += more->made;
-		counts->again += more->again;
+		counts->evicted += more->evicted;
 		counts->launched += more->launched;
 	}
 }
@@ -217,7 +217,7 @@ drop_graphs(GvSearcher *searcher)
  * the bus.  So the host looks at these.  Before the batch is launched it fills
  * the memory for them with words that no answer has, GV_ABSENT, and they are
  * there when none is left among those that count: how many those are stands in
- * GvFound, which is looked at first.  Each word is looked at, so nothing is
+ * GvSearchCounts, which is looked at first.  Each word is looked at, so nothing is
  * assumed of the order in which they come, nor does the device have to see to
  * one.
  *
@@ -234,7 +234,7 @@ drop_graphs(GvSearcher *searcher)
 								 * the next */
 
 /* Without what its size is rounded up by, which nobody writes. */
-#define FOUND_WORDS		(offsetof(GvFound, nblocks) / 4 + 1)
+#define FOUND_WORDS		(offsetof(GvSearchCounts, nblocks) / 4 + 1)
 
 /*
  * Before the launch of a batch: the answers of its first n searches will be
@@ -244,10 +244,10 @@ static void
 expect_answers(GvSearcher *searcher, const GvBatch *batch, int32_t n)
 {
 	GvCompletion *expected = &searcher->completion;
-	size_t		nhits = (size_t) n * batch->capacity;
+	size_t		nhits = (size_t) n * batch->k;
 
-	memset(batch->out_found, 0xFF, n * sizeof(GvFound));
-	memset(batch->out_probed, 0xFF, (size_t) n * batch->probes *
+	memset(batch->out_counts, 0xFF, n * sizeof(GvSearchCounts));
+	memset(batch->out_probed, 0xFF, (size_t) n * batch->nprobe *
 		   sizeof(GvProbe));
 	memset(batch->out_hits, 0xFF, nhits * sizeof(GvHit));
 	if (batch->out_bounds != NULL)
@@ -291,7 +291,7 @@ are_there(const void *from, int64_t n, int64_t *first)
 extern "C" bool
 gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 {
-	const GvFound *found = answer->found;
+	const GvSearchCounts *found = answer->found;
 	int64_t		before = 0;
 
 	if (*words < (int64_t) FOUND_WORDS && !are_there(found, FOUND_WORDS, words))
@@ -331,9 +331,9 @@ is_complete(GvCompletion *expected)
 {
 	const GvBatch *batch = &expected->batch;
 	int64_t		query = expected->query;
-	int64_t		first_hit = query * batch->capacity;
-	GvAnswer	answer = {batch->out_found + query,
-		batch->out_probed + query * batch->probes,
+	int64_t		first_hit = query * batch->k;
+	GvAnswer	answer = {batch->out_counts + query,
+		batch->out_probed + query * batch->nprobe,
 		(const GvHit *) batch->out_hits + first_hit,
 		batch->out_bounds == NULL ? NULL : batch->out_bounds + first_hit};
 
@@ -494,14 +494,14 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 {
 	for (int32_t i = 0; i < n; i++)
 	{
-		size_t		first = (size_t) i * batch->capacity;
+		size_t		first = (size_t) i * batch->k;
 
-		searches[i].probed = batch->out_probed + (size_t) i * batch->probes;
+		searches[i].probed = batch->out_probed + (size_t) i * batch->nprobe;
 		searches[i].hits = (GvHit *) batch->out_hits + first;
 		searches[i].bounds = searches[i].bounded ?
 			batch->out_bounds + first : NULL;
 		searches[i].matches = searches[i].condition == NULL ? NULL :
-			(int32_t *) batch->out_matches + (size_t) i * batch->probes;
+			(int32_t *) batch->out_matches + (size_t) i * batch->nprobe;
 	}
 }
 
@@ -544,24 +544,24 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 		const GvSearch *searches, int32_t n)
 {
 	size_t		sample_at;
-	GvPlaces	places = {};
+	GvLayout	layout = {};
 	size_t		most_bytes = 0;
 	int			nturns = 0;
 
-	places.out_bytes = gv_gpu_found_bytes(n, &sample_at);
+	layout.out_bytes = gv_gpu_counts_bytes(n, &sample_at);
 	for (int32_t done = 0; done < n; nturns++)
 	{
-		GvGathered	gathered;
+		GvBatchTurn	turn;
 
-		gv_gpu_gather_parts(searcher, mirror, searches + done, n - done, n,
-							&gathered);
-		gv_gpu_place_gathered(&mirror->model, searcher, searcher, &places,
-							  &gathered);
-		if (most_bytes < gathered.work_bytes)
-			most_bytes = gathered.work_bytes;
-		done += gathered.n;
+		gv_gpu_next_turn(searcher, mirror, searches + done, n - done, n,
+							&turn);
+		gv_gpu_place_turn(&mirror->model, searcher, searcher, &layout,
+							  &turn);
+		if (most_bytes < turn.work_bytes)
+			most_bytes = turn.work_bytes;
+		done += turn.n;
 	}
-	GV_TRY(need_memory(searcher, places.in_bytes, places.out_bytes));
+	GV_TRY(need_memory(searcher, layout.in_bytes, layout.out_bytes));
 	if (nturns > 1)
 		GV_TRY(grow_work(searcher->second_stream, most_bytes));
 	return grow_work(searcher, most_bytes);
@@ -569,7 +569,7 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 
 /* A part whose queries and answers are copied, as kernels see it. */
 static GvBatch
-copied_part(const GvBatch *batch)
+copied_batch(const GvBatch *batch)
 {
 	GvBatch		copied = *batch;
 
@@ -577,7 +577,7 @@ copied_part(const GvBatch *batch)
 	copied.in_params = batch->d_params;
 	copied.out_probed = batch->d_probed;
 	copied.out_hits = batch->d_hits;
-	copied.out_found = batch->d_found;
+	copied.out_counts = batch->d_search_counts;
 	if (batch->out_bounds != NULL)
 		copied.out_bounds = batch->d_bounds;
 	return copied;
@@ -596,14 +596,14 @@ copy_in(const GvBatch *batch, cudaStream_t stream)
 static GvStatus
 copy_out(const GvBatch *batch, cudaStream_t stream)
 {
-	size_t		nhits = (size_t) batch->n * batch->capacity;
+	size_t		nhits = (size_t) batch->n * batch->k;
 	char	   *out = (char *) batch->out_probed;
 	char	   *end = batch->out_bounds != NULL ?
 		(char *) (batch->out_bounds + nhits) :
 		(char *) (batch->out_hits + nhits);
 
 	GV_CUDA_TRY(gv_download(out, (char *) batch->d_probed, end - out, stream));
-	return gv_cuda_status(gv_download(batch->out_found, batch->d_found,
+	return gv_cuda_status(gv_download(batch->out_counts, batch->d_search_counts,
 									  batch->n, stream));
 }
 
@@ -612,7 +612,7 @@ static GvStatus
 start_long(const GvDeviceModel *model, const GvBatch *batch,
 		   GvSearcher *searcher)
 {
-	GvBatch		copied = copied_part(batch);
+	GvBatch		copied = copied_batch(batch);
 
 	GV_TRY(copy_in(batch, searcher->stream));
 	GV_TRY(run_steps(model, &copied, searcher));
@@ -621,76 +621,76 @@ start_long(const GvDeviceModel *model, const GvBatch *batch,
 
 /* Launch all steps of parts that are scanned list by list. */
 static GvStatus
-launch_by_lists(const GvDeviceModel *model, const GvGathered *gathered,
+launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 				GvUpload *upload, GvSearcher *searcher)
 {
-	const GvListScan *lists = &gathered->lists;
+	const GvListScan *lists = &turn->lists;
 	cudaStream_t stream = searcher->stream;
 	int32_t		first = 0;
 
 	/* 1. parts, as their queries come, up to whom each meets */
 	GV_TRY(gv_gpu_begin_lists(model, lists, stream));
-	for (int i = 0; i < gathered->nparts; i++)
+	for (int i = 0; i < turn->nbatches; i++)
 	{
-		const GvBatch *part = &gathered->parts[i];
-		GvBatch		copied = copied_part(part);
+		const GvBatch *batch = &turn->batches[i];
+		GvBatch		copied = copied_batch(batch);
 
-		gv_gpu_upload_part(upload, i);
-		GV_TRY(copy_in(part, stream));
+		gv_gpu_wait_for_upload(upload, i);
+		GV_TRY(copy_in(batch, stream));
 		GV_TRY(first_steps(model, &copied, searcher));
 		GV_TRY(gv_gpu_add_queries(model, &copied, lists, first, stream));
-		first += part->n;
+		first += batch->n;
 	}
 
 	/* 2. all of them */
-	GV_TRY(gv_gpu_scan_lists(model, gathered, stream));
+	GV_TRY(gv_gpu_scan_lists(model, turn, stream));
 
 	/* 3. parts, as if each had been scanned */
 	first = 0;
-	for (int i = 0; i < gathered->nparts; i++)
+	for (int i = 0; i < turn->nbatches; i++)
 	{
-		const GvBatch *part = &gathered->parts[i];
-		GvBatch		copied = copied_part(part);
+		const GvBatch *batch = &turn->batches[i];
+		GvBatch		copied = copied_batch(batch);
 
 		copied.d_overflowed = lists->d_overflowed + first;
 		GV_TRY(gv_gpu_rescore(model, &copied, lists, first, stream));
 		GV_TRY(gv_gpu_scan(model, &copied, searcher));
 		GV_TRY(last_steps(model, &copied, searcher));
-		GV_TRY(copy_out(part, stream));
-		first += part->n;
+		GV_TRY(copy_out(batch, stream));
+		first += batch->n;
 	}
 	return GV_OK;
 }
 
 /* Start parts that are scanned list by list. */
 static GvStatus
-start_by_lists(const GvDeviceModel *model, const GvGathered *gathered,
+start_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 			   const GvSearch *searches, GvSearcher *searcher)
 {
 	GvUpload	upload;
 	GvStatus	status;
 
-	gv_gpu_upload_begin(&upload, model, gathered, searches);
-	status = launch_by_lists(model, gathered, &upload, searcher);
+	gv_gpu_upload_begin(&upload, model, turn, searches);
+	status = launch_by_list(model, turn, &upload, searcher);
 	gv_helpers_end(&upload.helpers);
 	return status;
 }
 
 /* Start a part of its own: its searches are the first of n, of a batch's. */
 static GvStatus
-start_part(const GvDeviceModel *model, GvGathered *gathered,
+start_sub_batch(const GvDeviceModel *model, GvBatchTurn *turn,
 		   GvSearch *searches,
 		   bool expects, GvSearcher *searcher)
 {
-	const GvBatch *batch = &gathered->parts[0];
+	const GvBatch *batch = &turn->batches[0];
 
-	gv_gpu_upload_queries(model, batch, searches, gathered->n);
+	gv_gpu_upload_queries(model, batch, searches, turn->n);
 	if (batch->tests > 0)
-		gv_gpu_upload_conditions(batch, searches, gathered->n);
-	if (!gathered->small)
+		gv_gpu_upload_conditions(batch, searches, turn->n);
+	if (!turn->small)
 		return start_long(model, batch, searcher);
 	if (expects && batch->tests == 0)
-		expect_answers(searcher, batch, gathered->n);
+		expect_answers(searcher, batch, turn->n);
 	return run_graph(model, batch, searcher);
 }
 
@@ -701,50 +701,50 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 {
 	const GvDeviceModel *model = &mirror->model;
 	GvSearcher *stream = searcher;
-	GvPlaces	places = {};
+	GvLayout	layout = {};
 	size_t		sample_at;
 
-	places.out_bytes = gv_gpu_found_bytes(n, &sample_at);
+	layout.out_bytes = gv_gpu_counts_bytes(n, &sample_at);
 	searcher->both = false;
 	for (int32_t done = 0; done < n;)
 	{
-		GvGathered	gathered;
+		GvBatchTurn	turn;
 		int32_t		first = done;
 
-		gv_gpu_gather_parts(searcher, mirror, searches + done, n - done, n,
-							&gathered);
+		gv_gpu_next_turn(searcher, mirror, searches + done, n - done, n,
+							&turn);
 		searcher->both |= stream != searcher;
-		places.own_from = gathered.own_from;
-		gv_gpu_place_gathered(model, searcher, stream, &places, &gathered);
-		for (int i = 0; i < gathered.nparts; i++)
+		layout.batch_from = turn.batch_from;
+		gv_gpu_place_turn(model, searcher, stream, &layout, &turn);
+		for (int i = 0; i < turn.nbatches; i++)
 		{
-			GvBatch    *batch = &gathered.parts[i];
+			GvBatch    *batch = &turn.batches[i];
 
 			/* where long parts of two streams fill the device, steps that wait
 			 * are in the way */
-			batch->pdl = searcher->pdl && !gathered.by_lists &&
-				(gathered.small || gathered.n >= n);
-			batch->out_found = (GvFound *) searcher->out.memory + first;
+			batch->pdl = searcher->pdl && !turn.by_list &&
+				(turn.small || turn.n >= n);
+			batch->out_counts = (GvSearchCounts *) searcher->out.memory + first;
 			if (batch->sampled)
 				batch->out_sample = (GvSampleCount *) ((char *) searcher->out.memory +
 													   sample_at) + first;
-			first += gathered.taken[i];
+			first += turn.taken[i];
 		}
 		/*
 		 * what was looked for is of an earlier part, and this one ends later
 		 */
 		stream->completion.n = 0;
-		if (gathered.by_lists)
-			GV_TRY(start_by_lists(model, &gathered, searches + done,
+		if (turn.by_list)
+			GV_TRY(start_by_list(model, &turn, searches + done,
 								  stream));
 		else
-			GV_TRY(start_part(model, &gathered, searches + done,
+			GV_TRY(start_sub_batch(model, &turn, searches + done,
 							  n <= MOST_EXPECTED, stream));
-		for (int i = 0; i < gathered.nparts; i++)
+		for (int i = 0; i < turn.nbatches; i++)
 		{
-			place_answers(&gathered.parts[i], searches + done,
-						  gathered.taken[i]);
-			done += gathered.taken[i];
+			place_answers(&turn.batches[i], searches + done,
+						  turn.taken[i]);
+			done += turn.taken[i];
 		}
 		stream = stream == searcher ? searcher->second_stream : searcher;
 	}
@@ -773,7 +773,7 @@ wait_streams(GvSearcher *searcher)
 #define MOST_QUERIES	4096	/* of a launch */
 
 /* Some searches, and how many bytes go to the device and come back. */
-struct Given
+struct BoundsBatch
 {
 	GvBatch		batch;
 	size_t		in_bytes;
@@ -786,74 +786,74 @@ struct Given
  * order in the host's memory.
  */
 static void
-place_given(const GvSearcher *searcher, const GvDeviceModel *model,
-			const GvSearch *searches, int32_t n, Given *given)
+place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
+			const GvSearch *searches, int32_t n, BoundsBatch *bounds)
 {
-	GvBatch    *batch = &given->batch;
+	GvBatch    *batch = &bounds->batch;
 	char	   *work = (char *) searcher->d_work.memory;
 	size_t		bytes;
 
 	memset(batch, 0, sizeof(*batch));
-	batch->capacity = 1;
+	batch->k = 1;
 	do
 	{
-		int32_t		capacity = batch->capacity;
+		int32_t		capacity = batch->k;
 
 		if (capacity < searches[batch->n].nhits)
 			capacity = searches[batch->n].nhits;
 		bytes = (batch->n + 1) * (model->dims * sizeof(float) +
-								  sizeof(GvSearchParams) + sizeof(GvFound) +
+								  sizeof(GvSearchParams) + sizeof(GvSearchCounts) +
 								  capacity * (sizeof(GvHit) +
 											  sizeof(GvBound)));
 		if (batch->n > 0 && (int64_t) bytes > searcher->most_work)
 			break;
-		batch->capacity = capacity;
+		batch->k = capacity;
 		batch->n++;
 	} while (batch->n < n && batch->n < MOST_QUERIES);
 
-	given->in_bytes = 0;
-	gv_place(&batch->d_queries, work, &given->in_bytes,
+	bounds->in_bytes = 0;
+	gv_place(&batch->d_queries, work, &bounds->in_bytes,
 			 (int64_t) batch->n * model->dims);
-	gv_place(&batch->d_params, work, &given->in_bytes, batch->n);
-	gv_place(&batch->d_found, work, &given->in_bytes, batch->n);
-	gv_place(&batch->d_hits, work, &given->in_bytes,
-			 (int64_t) batch->n * batch->capacity);
-	bytes = given->in_bytes;
+	gv_place(&batch->d_params, work, &bounds->in_bytes, batch->n);
+	gv_place(&batch->d_search_counts, work, &bounds->in_bytes, batch->n);
+	gv_place(&batch->d_hits, work, &bounds->in_bytes,
+			 (int64_t) batch->n * batch->k);
+	bytes = bounds->in_bytes;
 	gv_place(&batch->d_bounds, work, &bytes,
-			 (int64_t) batch->n * batch->capacity);
-	given->out_bytes = bytes - given->in_bytes;
+			 (int64_t) batch->n * batch->k);
+	bounds->out_bytes = bytes - bounds->in_bytes;
 	batch->out_probed = batch->d_probed;
 	batch->out_hits = batch->d_hits;
-	batch->out_found = batch->d_found;
+	batch->out_counts = batch->d_search_counts;
 	batch->out_bounds = batch->d_bounds;
 }
 
 /* Where in the host's memory an array goes to the device from. */
 template <typename T>
 static T *
-source(char *in, const Given *given, T *d_array)
+source(char *in, const BoundsBatch *bounds, T *d_array)
 {
-	return (T *) (in + ((char *) d_array - (char *) given->batch.d_queries));
+	return (T *) (in + ((char *) d_array - (char *) bounds->batch.d_queries));
 }
 
 /* Searches and their hits to the host's memory at `in`. */
 static void
-upload_given(const GvDeviceModel *model, const Given *given,
+upload_hits(const GvDeviceModel *model, const BoundsBatch *bounds,
 			 const GvSearch *searches, char *in)
 {
-	GvBatch		batch = given->batch;
-	GvFound    *found = source(in, given, batch.d_found);
-	uint4	   *hits = source(in, given, batch.d_hits);
+	GvBatch		batch = bounds->batch;
+	GvSearchCounts    *found = source(in, bounds, batch.d_search_counts);
+	uint4	   *hits = source(in, bounds, batch.d_hits);
 
-	batch.in_queries = source(in, given, batch.d_queries);
-	batch.in_params = source(in, given, batch.d_params);
+	batch.in_queries = source(in, bounds, batch.d_queries);
+	batch.in_params = source(in, bounds, batch.d_params);
 	gv_gpu_upload_queries(model, &batch, searches, batch.n);
-	memset(found, 0, batch.n * sizeof(GvFound));
+	memset(found, 0, batch.n * sizeof(GvSearchCounts));
 	for (int32_t i = 0; i < batch.n; i++)
 	{
 		found[i].nhits = searches[i].nhits;
 		if (searches[i].nhits > 0)
-			memcpy(hits + (size_t) i * batch.capacity, searches[i].hits,
+			memcpy(hits + (size_t) i * batch.k, searches[i].hits,
 				   searches[i].nhits * sizeof(GvHit));
 	}
 }
@@ -866,15 +866,15 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 	size_t		in_bytes = 0;
 	size_t		out_bytes = 0;
 	size_t		most_bytes = 0;
-	Given		given;
+	BoundsBatch		bounds;
 
-	for (int32_t done = 0; done < n; done += given.batch.n)
+	for (int32_t done = 0; done < n; done += bounds.batch.n)
 	{
-		place_given(searcher, model, searches + done, n - done, &given);
-		in_bytes += given.in_bytes;
-		out_bytes += given.out_bytes;
-		if (most_bytes < given.in_bytes + given.out_bytes)
-			most_bytes = given.in_bytes + given.out_bytes;
+		place_bounds(searcher, model, searches + done, n - done, &bounds);
+		in_bytes += bounds.in_bytes;
+		out_bytes += bounds.out_bytes;
+		if (most_bytes < bounds.in_bytes + bounds.out_bytes)
+			most_bytes = bounds.in_bytes + bounds.out_bytes;
 	}
 	GV_TRY(need_memory(searcher, in_bytes, out_bytes));
 	GV_TRY(grow_work(searcher, most_bytes));
@@ -882,24 +882,24 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 	searcher->completion.n = 0;
 	in_bytes = 0;
 	out_bytes = 0;
-	for (int32_t done = 0; done < n; done += given.batch.n)
+	for (int32_t done = 0; done < n; done += bounds.batch.n)
 	{
 		char	   *in = (char *) searcher->in.memory + in_bytes;
 		GvBound    *out = (GvBound *) ((char *) searcher->out.memory +
 									   out_bytes);
 
-		place_given(searcher, model, searches + done, n - done, &given);
-		upload_given(model, &given, searches + done, in);
-		GV_CUDA_TRY(gv_upload((char *) given.batch.d_queries, in,
-							  given.in_bytes, searcher->stream));
-		GV_TRY(gv_gpu_bound(model, &given.batch, searcher->stream));
-		GV_CUDA_TRY(gv_download((char *) out, (char *) given.batch.d_bounds,
-								given.out_bytes, searcher->stream));
-		for (int32_t i = 0; i < given.batch.n; i++)
+		place_bounds(searcher, model, searches + done, n - done, &bounds);
+		upload_hits(model, &bounds, searches + done, in);
+		GV_CUDA_TRY(gv_upload((char *) bounds.batch.d_queries, in,
+							  bounds.in_bytes, searcher->stream));
+		GV_TRY(gv_gpu_bound(model, &bounds.batch, searcher->stream));
+		GV_CUDA_TRY(gv_download((char *) out, (char *) bounds.batch.d_bounds,
+								bounds.out_bytes, searcher->stream));
+		for (int32_t i = 0; i < bounds.batch.n; i++)
 			searches[done + i].bounds = out +
-				(size_t) i * given.batch.capacity;
-		in_bytes += given.in_bytes;
-		out_bytes += given.out_bytes;
+				(size_t) i * bounds.batch.k;
+		in_bytes += bounds.in_bytes;
+		out_bytes += bounds.out_bytes;
 	}
 	return GV_OK;
 }
@@ -940,8 +940,8 @@ begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
 	GV_TRY(gv_choose_device(searcher->device));
-	searcher->given = searches[0].given;
-	if (!searcher->given)
+	searcher->bounds_only = searches[0].given;
+	if (!searcher->bounds_only)
 		GV_TRY(prepare(searcher, mirror, searches, n));
 	if (searcher->version != mirror->version)
 	{
@@ -949,7 +949,7 @@ begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->second_stream->stream,
 										mirror->changed, 0));
 	}
-	status = searcher->given ?
+	status = searcher->bounds_only ?
 		begin_bounds(searcher, &mirror->model, searches, n) :
 		start(searcher, mirror, searches, n);
 	if (status != GV_OK)
@@ -976,15 +976,15 @@ are_searches_done(GvSearcher *searcher)
 static GvStatus
 finish_searches(GvSearcher *searcher)
 {
-	const GvFound *found = (const GvFound *) searcher->out.memory;
+	const GvSearchCounts *found = (const GvSearchCounts *) searcher->out.memory;
 	size_t		sample_at;
 	const GvSampleCount *near;
 
-	(void) gv_gpu_found_bytes(searcher->n, &sample_at);
+	(void) gv_gpu_counts_bytes(searcher->n, &sample_at);
 	near = (const GvSampleCount *) ((const char *) searcher->out.memory +
 									sample_at);
 	GV_TRY(wait_streams(searcher));
-	for (int32_t i = 0; i < searcher->n && !searcher->given; i++)
+	for (int32_t i = 0; i < searcher->n && !searcher->bounds_only; i++)
 	{
 		GvSearch   *search = &searcher->searches[i];
 

@@ -21,8 +21,8 @@ extern "C"
 /* The parameters of one search; the kernels' part of GvSearch. */
 struct GvSearchParams
 {
-	int32_t		probes;
-	int32_t		capacity;
+	int32_t		nprobe;
+	int32_t		k;
 	double		length;			/* of the query */
 };
 
@@ -45,7 +45,7 @@ struct GvDeviceTest
 #define GV_MANY_PROBES		2048
 #define GV_MANY_POSTINGS		2048
 
-struct GvFound
+struct GvSearchCounts
 {
 	int32_t		nprobed;
 	int32_t		nhits;
@@ -85,7 +85,7 @@ struct GvCoarseFilter
 {
 	uint16_t   *d_half_queries;	/* [n][half_dims] queries in half
 									 * precision */
-	int32_t		nparts;			/* that a query comes in */
+	int32_t		nsquares;			/* that a query comes in */
 	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
 								 * part of q, whose half copy is q' */
 	float	   *d_group_min;		/* [n][nruns] the least score of each run */
@@ -120,11 +120,11 @@ struct GvSlices
 struct GvBatch
 {
 	int32_t		n;
-	int32_t		probes;			/* most of any search */
-	int32_t		capacity;
+	int32_t		nprobe;			/* most of any search */
+	int32_t		k;
 	bool		pdl;		/* a step may be launched before the last one
 								 * has ended: see gv_pdl_wait */
-	bool		by_lists;		/* scanned list by list (bylist.cu) */
+	bool		by_list;		/* scanned list by list (bylist.cu) */
 	int64_t		postings;		/* memory for scores of a search */
 	int32_t		tests;			/* most of any search's condition; 0: none has
 								 * one */
@@ -148,7 +148,7 @@ struct GvBatch
 	const uint8_t **d_records;	/* [n][capacity] refine records of d_hits;
 								 * NULL: no bounds follow, or the best
 								 * postings are sorted out */
-	GvFound	   *d_found;		/* [n] */
+	GvSearchCounts	   *d_search_counts;		/* [n] */
 	uint32_t   *d_overflowed;	/* [n] of a batch that was scanned list by
 								 * list: is the query to be scanned again?
 								 * NULL: each is scanned, once */
@@ -158,7 +158,7 @@ struct GvBatch
 	GvProbe	   *out_probed;		/* [n][probes] */
 	uint4	   *out_hits;		/* GvHit [n][capacity] */
 	GvBound	   *out_bounds;		/* [n][capacity], or NULL */
-	GvFound	   *out_found;		/* [n] */
+	GvSearchCounts	   *out_counts;		/* [n] */
 
 	/* of batches with conditions: */
 	const GvDeviceTest *in_tests;	/* [n][tests] */
@@ -197,7 +197,7 @@ struct GvGraph
 {
 	GvDeviceModel model;		/* what all kernels were given */
 	GvBatch		batch;
-	cudaGraphExec_t graph;		/* NULL: none */
+	cudaGraphExec_t exec;		/* NULL: none */
 	uint64_t	used;			/* when, by the searcher's clock */
 };
 
@@ -214,16 +214,16 @@ struct GvGraph
 /* How a stream's small batches were launched. */
 struct GvGraphCounts
 {
-	int64_t		replayed;
+	int64_t		reused;
 	int64_t		made;			/* graphs, each used at once */
-	int64_t		again;			/* graphs made in the place of another one */
+	int64_t		evicted;			/* graphs made in the place of another one */
 	int64_t		launched;		/* without a graph */
 };
 
 /* Where one search's answer comes. */
 struct GvAnswer
 {
-	const GvFound *found;
+	const GvSearchCounts *found;
 	const GvProbe *probed;		/* [nprobed] */
 	const GvHit *hits;			/* [nhits] */
 	const GvBound *bounds;		/* [nhits], or NULL */
@@ -264,7 +264,7 @@ struct GvSearcher
 	GvBuffer	d_path_counts;	/* test build only, see GvCoarseFilter */
 	GvSearch   *searches;		/* [n] that are under way */
 	int32_t		n;
-	bool		given;			/* hits are, and only bounds come back */
+	bool		bounds_only;			/* hits are, and only bounds come back */
 };
 
 /* A step of a batch, which may begin early. */
@@ -322,32 +322,32 @@ struct GvListScan
 };
 
 /* Bytes of memory that arrays of parts have so far. */
-struct GvPlaces
+struct GvLayout
 {
 	size_t		in_bytes;		/* the host's */
 	size_t		out_bytes;
-	size_t		own_bytes;		/* the lane's, each part its own */
-	size_t		own_from;		/* where these begin: behind what all share, of
+	size_t		batch_bytes;		/* the lane's, each part its own */
+	size_t		batch_from;		/* where these begin: behind what all share, of
 								 * which */
-	size_t		common_bytes;	/* is the most that any has */
+	size_t		shared_bytes;	/* is the most that any has */
 };
 
 /*
  * Parts that are searched together, a stream's work at a time; one, if that is
  * all.
  */
-#define GV_MOST_GATHERED	8
+#define GV_MOST_TOGETHER	8
 
-struct GvGathered
+struct GvBatchTurn
 {
-	int			nparts;
+	int			nbatches;
 	int32_t		n;				/* searches */
-	int32_t		taken[GV_MOST_GATHERED];	/* of each part */
+	int32_t		taken[GV_MOST_TOGETHER];	/* of each part */
 	bool		small;			/* one part, for a graph */
-	GvBatch		parts[GV_MOST_GATHERED];
+	GvBatch		batches[GV_MOST_TOGETHER];
 	size_t		work_bytes;		/* of the lane, and where in it: */
-	size_t		own_from;
-	bool		by_lists;
+	size_t		batch_from;
+	bool		by_list;
 	GvListScan	lists;
 };
 
@@ -356,14 +356,14 @@ struct GvGathered
  * their sizes; where their arrays are; queries into the memory that the device
  * reads
  */
-extern void gv_gpu_gather_parts(const GvSearcher *searcher,
+extern void gv_gpu_next_turn(const GvSearcher *searcher,
 								const GvMirror *mirror,
 								const GvSearch *searches, int32_t n,
-								int32_t all, GvGathered *gathered);
-extern void gv_gpu_place_gathered(const GvDeviceModel *model,
+								int32_t all, GvBatchTurn *turn);
+extern void gv_gpu_place_turn(const GvDeviceModel *model,
 								  GvSearcher *searcher, GvSearcher *stream,
-								  GvPlaces *places, GvGathered *gathered);
-extern size_t gv_gpu_found_bytes(int32_t n, size_t *sample_at);
+								  GvLayout *layout, GvBatchTurn *turn);
+extern size_t gv_gpu_counts_bytes(int32_t n, size_t *sample_at);
 extern void gv_gpu_upload_queries(const GvDeviceModel *model,
 								  const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
@@ -372,18 +372,18 @@ extern void gv_gpu_upload_queries(const GvDeviceModel *model,
 struct GvUpload
 {
 	const GvDeviceModel *model;
-	const GvGathered *gathered;
+	const GvBatchTurn *turn;
 	const GvSearch *searches;	/* of the first part, and so on */
 	int32_t		next;			/* task that no thread has taken */
-	int32_t		left[GV_MOST_GATHERED];	/* tasks of each part that are not
+	int32_t		left[GV_MOST_TOGETHER];	/* tasks of each part that are not
 										 * done */
 	GvHelpers	helpers;
 };
 
 extern void gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
-								const GvGathered *gathered,
+								const GvBatchTurn *turn,
 								const GvSearch *searches);
-extern void gv_gpu_upload_part(GvUpload *upload, int part);
+extern void gv_gpu_wait_for_upload(GvUpload *upload, int sub_batch);
 
 /* tables.cu: d_queries, d_params and d_tables of a batch */
 extern GvStatus gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
@@ -424,7 +424,7 @@ extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
 static inline bool
 gv_gpu_group_min_alone(const GvDeviceModel *model, const GvBatch *batch)
 {
-	return gv_gpu_coarse_rows(model, batch->n, batch->probes) < batch->n;
+	return gv_gpu_coarse_rows(model, batch->n, batch->nprobe) < batch->n;
 }
 
 /*
@@ -468,7 +468,7 @@ extern GvStatus gv_gpu_add_queries(const GvDeviceModel *model,
 								   const GvListScan *lists, int32_t first,
 								   cudaStream_t stream);
 extern GvStatus gv_gpu_scan_lists(const GvDeviceModel *model,
-								  const GvGathered *gathered,
+								  const GvBatchTurn *turn,
 								  cudaStream_t stream);
 extern GvStatus gv_gpu_rescore(const GvDeviceModel *model,
 							   const GvBatch *batch, const GvListScan *lists,

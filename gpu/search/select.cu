@@ -84,7 +84,7 @@ sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 	int			k;
 
 	gv_pdl_trigger_after_wait();
-	k = min(batch.d_params[query].probes, model.nlists);
+	k = min(batch.d_params[query].nprobe, model.nlists);
 	gv_sift(source, ListNotes {model.d_lists, chosen}, model.nlists, k, sift);
 	gv_number_lists(model, batch, query, k, [&](int i)
 	{
@@ -174,7 +174,7 @@ pick_lists_kernel(GvDeviceModel model, GvBatch batch)
 	int			k;
 
 	gv_pdl_trigger_after_wait();
-	k = min(batch.d_params[query].probes, model.nlists);
+	k = min(batch.d_params[query].nprobe, model.nlists);
 #pragma unroll
 	for (int i = 0; i < KEYS; i++)
 	{
@@ -276,13 +276,13 @@ static __global__ void __launch_bounds__(Sift::THREADS, RESIDENT)
 sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ Sift sift;
-	__shared__ GvFound kept;	/* the first thread's: registers are for
+	__shared__ GvSearchCounts kept;	/* the first thread's: registers are for
 								 * keys */
 	int			query = blockIdx.x;
-	int			k = gv_read_before_wait(&batch.d_params[query].capacity);
-	GvFound		found = gv_counts_before_wait(batch, query);
+	int			k = gv_read_before_wait(&batch.d_params[query].k);
+	GvSearchCounts		found = gv_counts_before_wait(batch, query);
 	int64_t		first_posting = (int64_t) query * batch.postings;
-	int64_t		first_hit = (int64_t) query * batch.capacity;
+	int64_t		first_hit = (int64_t) query * batch.k;
 	PostingSource<KEYS> source = {batch.d_scores + first_posting,
 		batch.d_ids + first_posting};
 	PostingNotes	notes = {model, batch.d_records == NULL ? NULL :
@@ -292,7 +292,7 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 	gv_pdl_trigger_after_wait();
 	if (batch.postings == 0)		/* there was no scan: lists were numbered
 									 * last */
-		found = batch.d_found[query];
+		found = batch.d_search_counts[query];
 	if (threadIdx.x == 0)
 		kept = found;
 	count = (int) gv_sift(source, notes, (int) gv_score_count(batch, query,
@@ -304,7 +304,7 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 						(uint32_t) (sift.ids[i] >> 32),
 						(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
 	if (threadIdx.x == 0)
-		gv_download_found(batch, query, kept, count);
+		gv_download_counts(batch, query, kept, count);
 }
 
 /* ----
@@ -394,7 +394,7 @@ struct AllLists
 	{
 		scores = batch.d_coarse + (int64_t) query * model.nlists;
 		n = model.nlists;
-		k = min(gv_read_before_wait(&batch.d_params[query].probes), model.nlists);
+		k = min(gv_read_before_wait(&batch.d_params[query].nprobe), model.nlists);
 	}
 
 	/* Reads what the last step has left. */
@@ -466,8 +466,8 @@ struct AllPostings
 	const uint64_t *ids;
 	uint32_t	n;
 	uint32_t	k;
-	GvFound		early;			/* the result of the choice of lists */
-	GvFound    *found;			/* the same, shared: registers are for keys */
+	GvSearchCounts		early;			/* the result of the choice of lists */
+	GvSearchCounts    *found;			/* the same, shared: registers are for keys */
 
 	static __host__ __device__ __forceinline__ const GvSlices &
 	slices(const GvBatch &batch)
@@ -482,7 +482,7 @@ struct AllPostings
 		scores = batch.d_scores + (int64_t) query * batch.postings;
 		ids = batch.d_ids + (int64_t) query * batch.postings;
 		n = early.nblocks * GV_BLOCK;
-		k = gv_read_before_wait(&batch.d_params[query].capacity);
+		k = gv_read_before_wait(&batch.d_params[query].k);
 	}
 
 	__device__ __forceinline__ void
@@ -490,7 +490,7 @@ struct AllPostings
 	{
 		/* without a scan the last step has numbered the lists */
 		if (threadIdx.x == 0)
-			*found = batch.postings == 0 ? batch.d_found[query] : early;
+			*found = batch.postings == 0 ? batch.d_search_counts[query] : early;
 		if (batch.postings == 0)
 			n = 0;
 		else if (batch.d_nscores != NULL)
@@ -537,7 +537,7 @@ struct AllPostings
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
 		   const Item *items, uint32_t count) const
 	{
-		int64_t		first_hit = (int64_t) query * batch.capacity;
+		int64_t		first_hit = (int64_t) query * batch.k;
 
 		if (gv_select_downloads(batch))
 			gv_download_probes(batch, query, found->nprobed);
@@ -556,7 +556,7 @@ struct AllPostings
 				gv_bring_line(record + at);
 		}
 		if (threadIdx.x == 0)
-			gv_download_found(batch, query, *found, count);
+			gv_download_counts(batch, query, *found, count);
 	}
 };
 
@@ -902,7 +902,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	GV_SHARED(memory);
 	__shared__ uint32_t slots[2][GV_WARP];
 	__shared__ uint32_t count;
-	__shared__ GvFound found;
+	__shared__ GvSearchCounts found;
 	__shared__ GvBins bins;
 	__shared__ GvNumbering numbering;
 	typedef typename Source::Item Item;
@@ -1070,7 +1070,7 @@ number_kernel(GvDeviceModel model, GvBatch batch, int query,
 	__shared__ GvNumbering numbering;
 
 	gv_number_many<NTHREADS>(model, batch, query,
-							 min(batch.d_params[query].probes, model.nlists),
+							 min(batch.d_params[query].nprobe, model.nlists),
 							 [&](int i)
 	{
 		return GvListItem {(uint32_t) (items[i] >> 32),
@@ -1105,12 +1105,12 @@ block_at(const GvDeviceModel &model, const GvBatch &batch, int query,
 		 uint32_t place, int *probe)
 {
 	const uint32_t *starts = batch.d_starts +
-		(int64_t) query * (batch.probes + 1);
+		(int64_t) query * (batch.nprobe + 1);
 	uint32_t	b = place / GV_BLOCK;
 	int			list;
 
-	*probe = gv_probe_of(starts, batch.d_found[query].nprobed, b);
-	list = batch.d_probed[(int64_t) query * batch.probes + *probe].list;
+	*probe = gv_probe_of(starts, batch.d_search_counts[query].nprobed, b);
+	list = batch.d_probed[(int64_t) query * batch.nprobe + *probe].list;
 	return model.d_lists[list].d_blocks +
 		(int64_t) (b - starts[*probe]) * model.shape.block_bytes;
 }
@@ -1126,7 +1126,7 @@ posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 
 	if (i >= n)
 		return;
-	if (i / GV_BLOCK < batch.d_found[query].nblocks)
+	if (i / GV_BLOCK < batch.d_search_counts[query].nblocks)
 		key = gv_ordered(batch.d_scores[(int64_t) query * batch.postings + i]);
 	if (key < gv_ordered(GV_INFINITY))
 	{
@@ -1146,20 +1146,20 @@ sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 				   const SortItem *items)
 {
 	uint32_t	dead = gv_ordered(GV_INFINITY);
-	int64_t		k = min((int64_t) batch.d_params[query].capacity, n);
+	int64_t		k = min((int64_t) batch.d_params[query].k, n);
 	int64_t		i = (int64_t) blockIdx.x * NTHREADS + threadIdx.x;
 	uint64_t	rowid;
 	int			probe;
 
 	if (i == 0 && (k == 0 || (uint32_t) (items[0] >> KEY_BIT) >= dead))
-		batch.d_found[query].nhits = 0;
+		batch.d_search_counts[query].nhits = 0;
 	if (i >= k || (uint32_t) (items[i] >> KEY_BIT) >= dead)
 		return;
 	if (i + 1 == k || (uint32_t) (items[i + 1] >> KEY_BIT) >= dead)
-		batch.d_found[query].nhits = (int32_t) i + 1;
+		batch.d_search_counts[query].nhits = (int32_t) i + 1;
 	rowid = (uint64_t) (items[i] >> ROWID_BIT) & 0xFFFFFFFFFFFF;
 	(void) block_at(model, batch, query, (uint32_t) items[i], &probe);
-	gv_download_hit(batch, (int64_t) query * batch.capacity + i,
+	gv_download_hit(batch, (int64_t) query * batch.k + i,
 					(uint32_t) (items[i] >> KEY_BIT), (uint32_t) (rowid >> 16),
 					(uint32_t) rowid & 0xFFFF, (uint32_t) probe);
 }
@@ -1169,13 +1169,13 @@ static __global__ void
 sorted_found_kernel(GvBatch batch)
 {
 	int			query = blockIdx.x;
-	GvFound		found = batch.d_found[query];
+	GvSearchCounts		found = batch.d_search_counts[query];
 
 	if (gv_select_downloads(batch))
 		gv_download_probes(batch, query, found.nprobed);
 	__syncthreads();
 	if (threadIdx.x == 0)
-		gv_download_found(batch, query, found, batch.postings > 0 ?
+		gv_download_counts(batch, query, found, batch.postings > 0 ?
 						  found.nhits : 0);
 }
 
@@ -1196,7 +1196,7 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 						 sort.first));
 		GV_TRY(sort.run(n, ROWID_BIT, SORT_BITS, stream));
 		GV_TRY(gv_launch(sorted_hits_kernel,
-				  gv_blocks_for(n < batch->capacity ? n : batch->capacity, NTHREADS),
+				  gv_blocks_for(n < batch->k ? n : batch->k, NTHREADS),
 				  NTHREADS, 0, stream, *model, *batch, query, n, sort.second));
 	}
 	return gv_launch(sorted_found_kernel, batch->n, NTHREADS, 0, stream, *batch);
@@ -1240,15 +1240,15 @@ gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 	/* a test's graph is one way's */
 	batch->list_slices.select_by = gv_select_by;
 	if (gv_select_by != 0 && model->nlists > GV_MOST_PICKED &&
-		batch->probes <= GV_MANY_PROBES &&
+		batch->nprobe <= GV_MANY_PROBES &&
 		!gv_gpu_coarse_filter_pays(model, batch))
 		place_slices(&batch->list_slices, searcher->nsms, batch->n,
-					 model->nlists, batch->probes, sizeof(GvListItem),
+					 model->nlists, batch->nprobe, sizeof(GvListItem),
 					 memory, bytes);
-	if (gv_select_by != 0 && batch->tests == 0 && !batch->by_lists &&
+	if (gv_select_by != 0 && batch->tests == 0 && !batch->by_list &&
 		!gv_gpu_sorts_postings(batch))
 		place_slices(&batch->posting_slices, searcher->nsms, batch->n,
-					 batch->postings, batch->capacity,
+					 batch->postings, batch->k,
 					 sizeof(PostingItem), memory, bytes);
 }
 
@@ -1281,30 +1281,30 @@ launch_passes(const GvDeviceModel *model, const GvBatch *batch,
 bool
 gv_gpu_sorts_postings(const GvBatch *batch)
 {
-	return batch->capacity > GV_MANY_POSTINGS || batch->probes > MAX_PROBES ||
+	return batch->k > GV_MANY_POSTINGS || batch->nprobe > MAX_PROBES ||
 		batch->postings > MAX_POSTINGS;
 }
 
 bool
 gv_gpu_can_sift(const GvBatch *batch)
 {
-	return batch->capacity <= GV_SIFT_MOST &&
-		batch->probes <= GV_MANY_PROBES && batch->postings <= MOST_SIFTED;
+	return batch->k <= GV_SIFT_MOST &&
+		batch->nprobe <= GV_MANY_PROBES && batch->postings <= MOST_SIFTED;
 }
 
-/* d_probed, d_starts and d_found of a batch, from d_coarse. */
+/* d_probed, d_starts and d_search_counts of a batch, from d_coarse. */
 GvStatus
 gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 					GvSearcher *searcher)
 {
-	if (batch->probes > GV_MANY_PROBES)
+	if (batch->nprobe > GV_MANY_PROBES)
 		return sort_lists(model, batch, searcher);
 	if ((gv_select_by > 0 && (gv_select_by & BY_LISTS) != 0) ||
-		batch->list_slices.n > 1 || (batch->probes > GV_SIFT_MOST &&
+		batch->list_slices.n > 1 || (batch->nprobe > GV_SIFT_MOST &&
 									 model->nlists > GV_MOST_PICKED))
 		return launch_passes<AllLists>(model, batch, searcher,
-										batch->probes);
-	if (batch->probes <= GV_SIFT_MOST)
+										batch->nprobe);
+	if (batch->nprobe <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
 							  searcher->stream, model, batch);
 	return gv_launch_step(model->nlists <= PICKED_FROM * NTHREADS ?
@@ -1323,8 +1323,8 @@ gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 	if ((gv_select_by > 0 && (gv_select_by & BY_POSTINGS) != 0) ||
 		batch->posting_slices.n > 1 || !gv_gpu_can_sift(batch))
 		return launch_passes<AllPostings>(model, batch, searcher,
-										   batch->capacity);
-	if (batch->by_lists)
+										   batch->k);
+	if (batch->by_list)
 		return gv_launch_step(sift_postings_kernel<FewSift, 4, 8>, batch->n,
 							  FewSift::THREADS, 0, searcher->stream, model,
 							  batch);

@@ -39,7 +39,7 @@ put_squares(const GvBatch &batch, int query, GvHalfRounding<float> mine)
 	mine = {0.0f, 0.0f};
 	for (int i = q * TEAM; i < (q + 1) * TEAM; i++)
 		mine = {mine.square + sums[i].square, mine.error + sums[i].error};
-	batch.filter.d_squares[(int64_t) (query + q) * batch.filter.nparts +
+	batch.filter.d_squares[(int64_t) (query + q) * batch.filter.nsquares +
 						   blockIdx.x] = {mine.square, mine.error};
 }
 
@@ -57,7 +57,7 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 		((uint64_t *) batch.d_tests)[i] = ((const uint64_t *) batch.in_tests)[i];
 	for (int64_t i = me; i < batch.values; i += step)
 		batch.d_values[i] = batch.in_values[i];
-	for (int64_t i = me; i < (int64_t) batch.n * batch.probes; i += step)
+	for (int64_t i = me; i < (int64_t) batch.n * batch.nprobe; i += step)
 		batch.d_matches[i] = 0;
 	for (int64_t i = me; i < batch.n && batch.sampled; i += step)
 	{

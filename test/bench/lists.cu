@@ -312,8 +312,8 @@ group(Bench *bench, int n)
 
 	gv_scores_kept = INT64_MAX;
 	batch->n = n;
-	bench->probed_bytes = sizeof(GvProbe) * (size_t) n * batch->probes;
-	bench->starts_bytes = sizeof(uint32_t) * (size_t) n * (batch->probes + 1);
+	bench->probed_bytes = sizeof(GvProbe) * (size_t) n * batch->nprobe;
+	bench->starts_bytes = sizeof(uint32_t) * (size_t) n * (batch->nprobe + 1);
 	exact = find(bench, find_exactly);
 	need(gv_gpu_coarse_paths(bench->searcher, before) == GV_OK, "ways");
 	near = find(bench, find_near);
@@ -367,8 +367,8 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 		 gv_cuda_mirrors.searcher(0, &bench->searcher) == GV_OK &&
 		 cudaDeviceSynchronize() == cudaSuccess, "mirror");
 	for (int i = 0; i < most; i++)
-		wanted[i].probes = probes;
-	batch->probes = probes;
+		params[i].nprobe = probes;
+	batch->nprobe = probes;
 	batch->d_queries = (float *) on_card(queries, sizeof(float) *
 										 (size_t) most * dims);
 	batch->d_params = (GvSearchParams *) on_card(wanted, sizeof(GvSearchParams) * most);
@@ -383,11 +383,11 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 										  (size_t) most * probes);
 	batch->d_starts = (uint32_t *) on_card(NULL, sizeof(uint32_t) *
 										   (size_t) most * (probes + 1));
-	batch->d_found = (GvFound *) on_card(NULL, sizeof(GvFound) * most);
+	batch->d_search_counts = (GvSearchCounts *) on_card(NULL, sizeof(GvSearchCounts) * most);
 	batch->filter.d_half_queries = (uint16_t *)
 		on_card(NULL, sizeof(uint16_t) * most *
 				(size_t) bench->mirror->model.half_dims);
-	batch->filter.nparts = 1;
+	batch->filter.nsquares = 1;
 	batch->filter.d_squares = (float2 *) on_card(NULL, sizeof(float2) * most);
 	batch->filter.d_group_min = (float *) on_card(NULL, sizeof(float) *
 											(size_t) most * gv_ncolumn_groups(nlists));

@@ -9,7 +9,7 @@
 
 /* gpu/search */
 extern int64_t gv_coarse_filter_from;
-extern int32_t gv_gather_by;
+extern int32_t gv_batch_by_list;
 extern int32_t gv_matmul_width;	/* gpu/product/wgmma.cuh */
 extern bool hopper_multiplies(void);	/* matmul.cu */
 extern bool gv_has_hopper(int32_t device);
@@ -194,7 +194,7 @@ test_gathered(void)
 	int			i;
 	int			k;
 
-	gv_gather_by = 129;
+	gv_batch_by_list = 129;
 	gv_force_helpers(2);
 	for (i = 0; i < 9; i += unit_small ? 2 : 1)
 	{
@@ -224,7 +224,7 @@ test_gathered(void)
 	}
 	test_orders();
 	gv_force_helpers(-1);
-	gv_gather_by = -1;
+	gv_batch_by_list = -1;
 }
 
 /* An engine was opened. */
