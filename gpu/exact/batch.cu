@@ -31,8 +31,8 @@
 #define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for what they find */
 #define MOST_SCORES		(INT64_C(1) << 26)
 #define LEAST_SCORES	(INT64_C(1) << 16)
-#define MOST_MATRIX		INT64_C(16384)	/* queries of a matrix, */
-#define LEAST_MATRIX	INT64_C(128)
+#define MOST_FULL_SCORES		INT64_C(16384)	/* queries of a matrix, */
+#define LEAST_FULL_SCORES	INT64_C(128)
 #define MATRIX_BYTES	(INT64_C(64) << 20)	/* of gathered half copies */
 
 /* slots that a query has memory for, and those of first cuts; 0: as is best */
@@ -79,10 +79,10 @@ capacity_for(const GvExactAmount *amount)
 
 /* Sets the numbers of queries and scores that searches have memory for. */
 static void
-set_shape(GvExactWork *work, const GvExactSpace *space,
+set_shape(GvExactWork *work, const GvExactNormalization *norm,
 		  const GvExactAmount *amount)
 {
-	int64_t		half_bytes = space->half_dims * (int64_t) sizeof(uint16_t);
+	int64_t		half_bytes = norm->half_dims * (int64_t) sizeof(uint16_t);
 	int64_t		each;
 	int64_t		piece;
 
@@ -90,8 +90,8 @@ set_shape(GvExactWork *work, const GvExactSpace *space,
 	each = (int64_t) work->filter.capacity * 24 + amount->k * 16;
 	piece = std::min({MOST_FOUND / each, (int64_t) MOST_PIECE, amount->n});
 	work->piece = (int32_t) std::max(piece, INT64_C(1));
-	work->matrix = std::min((int32_t) std::clamp(MATRIX_BYTES / half_bytes,
-												 LEAST_MATRIX, MOST_MATRIX),
+	work->nfull = std::min((int32_t) std::clamp(MATRIX_BYTES / half_bytes,
+												 LEAST_FULL_SCORES, MOST_FULL_SCORES),
 							work->piece);
 	work->nscores = amount->nrows < GV_EXACT_COLUMNS ?
 		amount->n * amount->nrows : MOST_SCORES;
@@ -100,7 +100,7 @@ set_shape(GvExactWork *work, const GvExactSpace *space,
 
 /* Gives all arrays their places; returns their bytes. */
 static size_t
-place_work(GvExactWork *work, const GvExactSpace *space,
+place_work(GvExactWork *work, const GvExactNormalization *norm,
 		   const GvExactAmount *amount, char *memory)
 {
 	int64_t		piece = work->piece;
@@ -109,10 +109,10 @@ place_work(GvExactWork *work, const GvExactSpace *space,
 
 	gv_place(&work->d_scores, memory, &bytes, work->nscores);
 	gv_place(&work->d_gathered, memory, &bytes,
-			 (int64_t) work->matrix * space->half_dims);
-	gv_place(&work->filter.d_cuts, memory, &bytes, piece);
+			 (int64_t) work->nfull * norm->half_dims);
+	gv_place(&work->filter.d_thresholds, memory, &bytes, piece);
 	gv_place(&work->filter.d_counts, memory, &bytes, piece);
-	gv_place(&work->filter.d_slots, memory, &bytes, found);
+	gv_place(&work->filter.d_candidates, memory, &bytes, found);
 	gv_place(&work->found.d_distances, memory, &bytes, found);
 	gv_place(&work->found.d_other, memory, &bytes, found);
 	gv_place(&work->found.d_other_rows, memory, &bytes, found);
@@ -121,39 +121,39 @@ place_work(GvExactWork *work, const GvExactSpace *space,
 			 piece * amount->k);
 	gv_place(&work->found.d_ready, memory, &bytes, piece);
 	gv_place(&work->lists.d_counts, memory, &bytes, 2);
-	gv_place(&work->lists.d_matrix, memory, &bytes, piece);
-	gv_place(&work->lists.d_slow, memory, &bytes, amount->n);
+	gv_place(&work->lists.d_full_scores, memory, &bytes, piece);
+	gv_place(&work->lists.d_brute_force, memory, &bytes, amount->n);
 	return bytes;
 }
 
 size_t
-gv_gpu_exact_work_bytes(int32_t device, const GvExactSpace *space,
+gv_gpu_exact_work_bytes(int32_t device, const GvExactNormalization *norm,
 						const GvExactAmount *amount)
 {
 	GvExactWork work = {};
 
-	set_shape(&work, space, amount);
-	return place_work(&work, space, amount, NULL) +
-		(size_t) gv_blas_bytes(device, space->half_dims);
+	set_shape(&work, norm, amount);
+	return place_work(&work, norm, amount, NULL) +
+		(size_t) gv_blas_bytes(device, norm->half_dims);
 }
 
 GvStatus
-gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
+gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactNormalization *norm,
 				  const GvExactAmount *amount)
 {
 	work->device = device;
-	set_shape(work, space, amount);
+	set_shape(work, norm, amount);
 	GV_TRY(gv_gpu_nsms(&work->nsms));
 	GV_TRY(gv_gpu_has_pdl(&work->filter.pdl));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
-	GV_TRY(gv_blas_create(device, space->half_dims, work->stream,
+	GV_TRY(gv_blas_create(device, norm->half_dims, work->stream,
 						  &work->blas));
 	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
 							   2 * sizeof(uint32_t)));
 	GV_TRY(gv_buffer_need(&work->d_work,
-						  place_work(work, space, amount, NULL)));
-	(void) place_work(work, space, amount, (char *) work->d_work.memory);
+						  place_work(work, norm, amount, NULL)));
+	(void) place_work(work, norm, amount, (char *) work->d_work.memory);
 	return gv_cuda_status(gv_clear(work->found.d_ready, work->piece,
 								   work->stream));
 }
@@ -176,7 +176,7 @@ gv_gpu_exact_work_drop(GvExactWork *work)
 struct Search
 {
 	GvExactWork *work;
-	const GvExactSpace *space;
+	const GvExactNormalization *norm;
 	const GvExactRows *rows;
 	const GvExactQueries *queries;
 	const GvStop *stop;
@@ -202,11 +202,11 @@ matmul_of(const Search *search, int64_t first, int64_t last)
 {
 	GvExactMatmul matmul = {};
 
-	matmul.half_dims = search->space->half_dims;
+	matmul.half_dims = search->norm->half_dims;
 	matmul.first = (uint32_t) first;
 	matmul.nslots = (uint32_t) (last - first);
 	matmul.d_half_rows = search->rows->d_half_rows +
-		first * search->space->half_dims;
+		first * search->norm->half_dims;
 	matmul.d_bias = search->rows->d_bias + first;
 	matmul.filter = search->work->filter;
 	return matmul;
@@ -222,9 +222,9 @@ take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
 {
 	GvExactWork *work = search->work;
 	GvExactNearest nearest = {*rows, *search->queries, *part, work->filter,
-		work->found, d_count, d_list, work->seen, search->space->dims, 0};
+		work->found, d_count, d_list, work->seen, search->norm->dims, 0};
 
-	return gv_gpu_exact_nearest(&nearest, search->space->metric,
+	return gv_gpu_exact_nearest(&nearest, search->norm->metric,
 								work->stream);
 }
 
@@ -239,15 +239,15 @@ clear_lists(const GvExactWork *work)
  * GV_CANCELED on a request to stop.
  */
 static GvStatus
-read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
+read_lists(const Search *search, int32_t *nfull, int32_t *nbrute)
 {
 	GvExactWork *work = search->work;
 
 	GV_CUDA_TRY(gv_download(work->counts, work->lists.d_counts, 2,
 							work->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
-	*nmatrix = (int32_t) work->counts[0];
-	*nslow = (int32_t) work->counts[1];
+	*nfull = (int32_t) work->counts[0];
+	*nbrute = (int32_t) work->counts[1];
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
@@ -271,14 +271,14 @@ rerank_all(const Search *search, const GvExactRows *rows, int32_t n,
 	count_ways(1, n);
 	for (int32_t done = 0; done < n; done += work->piece)
 	{
-		GvExactPart part = {work->lists.d_slow + done, 0,
+		GvExactPart part = {work->lists.d_brute_force + done, 0,
 		n - done < work->piece ? n - done : work->piece};
 
 		for (int64_t s = first; s < last; s += work->filter.capacity)
 		{
 			int64_t		left = last - s;
 
-			GV_TRY(gv_gpu_exact_take_all(&part, &work->filter, (uint32_t) s,
+			GV_TRY(gv_gpu_exact_all_candidates(&part, &work->filter, (uint32_t) s,
 										 (uint32_t)
 										 (left < work->filter.capacity ?
 										  left : work->filter.capacity),
@@ -292,7 +292,7 @@ rerank_all(const Search *search, const GvExactRows *rows, int32_t n,
 
 /* Searches as many queries of the matrix way as scores have memory for. */
 static GvStatus
-search_matrix_part(const Search *search, const GvExactPart *part,
+search_full_scores_part(const Search *search, const GvExactPart *part,
 				   int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
@@ -301,45 +301,45 @@ search_matrix_part(const Search *search, const GvExactPart *part,
 	matmul.n = part->n;
 	matmul.d_queries = work->d_gathered;
 	matmul.d_scores = work->d_scores;
-	GV_TRY(gv_gpu_exact_gather(search->space, search->queries, part,
+	GV_TRY(gv_gpu_exact_gather(search->norm, search->queries, part,
 							   work->d_gathered, work->stream));
-	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
+	GV_TRY(gv_gpu_exact_thresholds(search->norm, search->queries, part,
 							 &work->filter, NULL, work->stream));
 	GV_TRY(multiply(work, &matmul));
-	GV_TRY(gv_gpu_exact_choose(search->space, search->queries, part, &matmul,
-							   search->rows->d_slack + first, work->stream));
+	GV_TRY(gv_gpu_exact_choose(search->norm, search->queries, part, &matmul,
+							   search->rows->d_error_bounds + first, work->stream));
 	return take(search, search->rows, part, &work->lists.d_counts[1],
-				work->lists.d_slow);
+				work->lists.d_brute_force);
 }
 
 /* Searches slots first .. last - 1 for the n queries of the matrix list. */
 static GvStatus
-search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
+search_full_scores(const Search *search, int32_t n, int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
 	int64_t		columns = std::min(work->nscores / GV_EXACT_ALIGN *
 								   GV_EXACT_ALIGN, GV_EXACT_COLUMNS);
 	int32_t		none;
-	int32_t		nslow;
+	int32_t		nbrute;
 
 	for (int64_t s = first; s < last; s += columns)
 	{
 		int64_t		end = last - s < columns ? last : s + columns;
 		int64_t		most = std::min(work->nscores / (end - s),
-									(int64_t) work->matrix);
+									(int64_t) work->nfull);
 
 		GV_TRY(clear_lists(work));
 		for (int32_t done = 0; done < n; done += (int32_t) most)
 		{
-			GvExactPart part = {work->lists.d_matrix + done, 0,
+			GvExactPart part = {work->lists.d_full_scores + done, 0,
 			n - done < most ? n - done : (int32_t) most};
 
-			GV_TRY(search_matrix_part(search, &part, s, end));
+			GV_TRY(search_full_scores_part(search, &part, s, end));
 			GV_TRY(pause_between(search));
 		}
-		GV_TRY(read_lists(search, &none, &nslow));
-		if (nslow > 0)
-			GV_TRY(rerank_all(search, search->rows, nslow, s, end));
+		GV_TRY(read_lists(search, &none, &nbrute));
+		if (nbrute > 0)
+			GV_TRY(rerank_all(search, search->rows, nbrute, s, end));
 	}
 	return GV_OK;
 }
@@ -351,15 +351,15 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 static GvStatus
 search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 {
-	int32_t		nmatrix;
-	int32_t		nslow;
+	int32_t		nfull;
+	int32_t		nbrute;
 
-	GV_TRY(read_lists(search, &nmatrix, &nslow));
+	GV_TRY(read_lists(search, &nfull, &nbrute));
 	if (counts)
-		count_ways(0, nmatrix);
-	if (nslow > 0)
-		GV_TRY(rerank_all(search, search->rows, nslow, first, last));
-	return nmatrix > 0 ? search_matrix(search, nmatrix, first, last) : GV_OK;
+		count_ways(0, nfull);
+	if (nbrute > 0)
+		GV_TRY(rerank_all(search, search->rows, nbrute, first, last));
+	return nfull > 0 ? search_full_scores(search, nfull, first, last) : GV_OK;
 }
 
 /*
@@ -368,18 +368,18 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
  */
 static GvStatus
 look_first(const Search *search, const GvExactPart *part, int64_t last,
-		   const GvExactLists *lists)
+		   const GvExactOverflowed *lists)
 {
 	GvExactWork *work = search->work;
 	GvExactMatmul matmul = matmul_of(search, 0, last);
 
 	matmul.n = part->n;
 	matmul.d_queries = search->queries->d_half_queries +
-		part->first * search->space->half_dims;
+		part->first * search->norm->half_dims;
 	matmul.d_scores = work->d_scores;
 	GV_TRY(multiply(work, &matmul));
-	return gv_gpu_exact_first(search->space, search->queries, part, &matmul,
-							  search->rows->d_slack, lists, work->stream);
+	return gv_gpu_exact_first(search->norm, search->queries, part, &matmul,
+							  search->rows->d_error_bounds, lists, work->stream);
 }
 
 /*
@@ -400,7 +400,7 @@ search_first(const Search *search, const GvExactPart *part, int64_t last)
 
 		GV_TRY(look_first(search, &some, last, NULL));
 		GV_TRY(take(search, search->rows, &some, &work->lists.d_counts[0],
-					work->lists.d_matrix));
+					work->lists.d_full_scores));
 		GV_TRY(pause_between(search));
 	}
 	return search_lists(search, 0, last, true);
@@ -419,16 +419,16 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 		return search_first(search, part, last);
 	matmul.n = part->n;
 	matmul.d_queries = search->queries->d_half_queries +
-		part->first * search->space->half_dims;
+		part->first * search->norm->half_dims;
 	GV_TRY(clear_lists(work));
-	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
+	GV_TRY(gv_gpu_exact_thresholds(search->norm, search->queries, part,
 							 &work->filter, &work->lists, work->stream));
 	/* no query has a cut before the first rows */
 	if (begun)
 	{
 		GV_TRY(multiply(work, &matmul));
 		GV_TRY(take(search, search->rows, part, &work->lists.d_counts[0],
-					work->lists.d_matrix));
+					work->lists.d_full_scores));
 	}
 	return search_lists(search, first, last, begun);
 }
@@ -454,7 +454,7 @@ chunk_at(const Search *search, int64_t first)
 	int64_t		seen = work->seen + first;
 	int64_t		seed = seed_for(search, GV_EXACT_SEED);
 	int64_t		wanted = 3 * (search->queries->k + 1);
-	int64_t		most = MOST_TERMS / search->space->half_dims / work->piece;
+	int64_t		most = MOST_TERMS / search->norm->half_dims / work->piece;
 	int64_t		chunk = work->filter.capacity < wanted * MOST_GROWTH ?
 		(int64_t) ((double) seen * work->filter.capacity / wanted) :
 		seen * MOST_GROWTH;
@@ -480,19 +480,19 @@ rerank_first(const Search *search, int32_t n)
 
 /* Finds and searches such queries; only cosine and Pearson have any. */
 static GvStatus
-search_voids(const Search *search)
+search_undefined(const Search *search)
 {
 	GvExactWork *work = search->work;
 	int32_t		none;
-	int32_t		nslow;
+	int32_t		nbrute;
 
-	if (search->space->metric != GV_SET_COSINE &&
-		search->space->metric != GV_SET_PEARSON)
+	if (search->norm->metric != GV_SET_COSINE &&
+		search->norm->metric != GV_SET_PEARSON)
 		return GV_OK;
 	GV_TRY(clear_lists(work));
-	GV_TRY(gv_gpu_exact_voids(search->queries, &work->lists, work->stream));
-	GV_TRY(read_lists(search, &none, &nslow));
-	return nslow > 0 ? rerank_first(search, nslow) : GV_OK;
+	GV_TRY(gv_gpu_exact_undefined(search->queries, &work->lists, work->stream));
+	GV_TRY(read_lists(search, &none, &nbrute));
+	return nbrute > 0 ? rerank_first(search, nbrute) : GV_OK;
 }
 
 /*
@@ -513,21 +513,21 @@ search_few(const Search *search, int64_t seed)
 	matmul.d_queries = queries->d_half_queries;
 	GV_TRY(multiply(work, &matmul));
 	GV_TRY(take(search, search->rows, &part, &work->lists.d_counts[0],
-				work->lists.d_matrix));
+				work->lists.d_full_scores));
 	return search_lists(search, 0, search->rows->n, true);
 }
 
 GvStatus
-gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
+gv_gpu_exact_search(GvExactWork *work, const GvExactNormalization *norm,
 					const GvExactRows *rows, const GvExactQueries *queries,
 					const GvStop *stop)
 {
-	Search		search = {work, space, rows, queries, stop};
+	Search		search = {work, norm, rows, queries, stop};
 	int64_t		few = seed_for(&search, GV_EXACT_FEW_SEED);
 
 	if (work->seen == 0)
-		GV_TRY(gv_gpu_exact_queries(space, queries, work->stream));
-	GV_TRY(search_voids(&search));
+		GV_TRY(gv_gpu_exact_queries(norm, queries, work->stream));
+	GV_TRY(search_undefined(&search));
 	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
 		gv_gpu_exact_first_fits(queries, few) &&
 		queries->n * few <= work->nscores)
@@ -553,12 +553,12 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 
 /* See exact.h: as many as halves and scores have memory for. */
 int64_t
-gv_gpu_exact_part_most(const GvExactWork *work, const GvExactQueries *queries)
+gv_gpu_exact_tile_most(const GvExactWork *work, const GvExactQueries *queries)
 {
 	Search		search = {NULL, NULL, NULL, queries, NULL};
 	int64_t		most = work->nscores / seed_for(&search, GV_EXACT_SEED);
 
-	return std::max(std::min(most, (int64_t) work->matrix), INT64_C(1));
+	return std::max(std::min(most, (int64_t) work->nfull), INT64_C(1));
 }
 
 /*
@@ -580,26 +580,26 @@ begin_part(const Search *search, const GvExactPart *part, int64_t *done)
 	matmul.d_scores = work->d_scores;
 	matmul.more = true;
 	GV_TRY(multiply(work, &matmul));
-	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &matmul,
-							  search->rows->d_slack, NULL, work->stream));
+	GV_TRY(gv_gpu_exact_first(search->norm, search->queries, part, &matmul,
+							  search->rows->d_error_bounds, NULL, work->stream));
 	*done = seed;
 	return GV_OK;
 }
 
 GvStatus
-gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
+gv_gpu_exact_tile(GvExactWork *work, const GvExactNormalization *norm,
 				  const GvExactRows *rows, const GvExactQueries *queries,
-				  const GvExactPart *part, const GvExactLists *lists)
+				  const GvExactPart *part, const GvExactOverflowed *lists)
 {
-	Search		search = {work, space, rows, queries, NULL};
+	Search		search = {work, norm, rows, queries, NULL};
 	int64_t		done = 0;
 
-	GV_TRY(gv_gpu_exact_gather(space, queries, part, work->d_gathered,
+	GV_TRY(gv_gpu_exact_gather(norm, queries, part, work->d_gathered,
 							   work->stream));
 	if (gv_gpu_exact_first_fits(queries, GV_EXACT_ALIGN))
 		GV_TRY(begin_part(&search, part, &done));
 	else
-		GV_TRY(gv_gpu_exact_cuts(space, queries, part, &work->filter, lists,
+		GV_TRY(gv_gpu_exact_thresholds(norm, queries, part, &work->filter, lists,
 								 work->stream));
 	if (done < rows->n)
 	{
@@ -609,31 +609,31 @@ gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
 		matmul.d_queries = work->d_gathered;
 		GV_TRY(multiply(work, &matmul));
 	}
-	return take(&search, rows, part, &lists->d_counts[0], lists->d_matrix);
+	return take(&search, rows, part, &lists->d_counts[0], lists->d_full_scores);
 }
 
 GvStatus
-gv_gpu_exact_others(GvExactWork *work, const GvExactSpace *space,
+gv_gpu_exact_finish(GvExactWork *work, const GvExactNormalization *norm,
 					const GvExactRows *rows, const GvExactQueries *queries,
-					const GvExactLists *lists, const uint32_t counts[2],
+					const GvExactOverflowed *lists, const uint32_t counts[2],
 					const GvStop *stop)
 {
-	Search		search = {work, space, rows, queries, stop};
-	GvExactLists own = work->lists;
+	Search		search = {work, norm, rows, queries, stop};
+	GvExactOverflowed own = work->lists;
 	GvStatus	status = GV_OK;
 
 	count_ways(0, counts[0]);
 	if (counts[1] > 0)
 	{
-		work->lists.d_slow = lists->d_slow;
+		work->lists.d_brute_force = lists->d_brute_force;
 		status = rerank_all(&search, rows, (int32_t) counts[1], 0, rows->n);
-		work->lists.d_slow = own.d_slow;
+		work->lists.d_brute_force = own.d_brute_force;
 	}
 	if (status == GV_OK && counts[0] > 0)
 	{
-		work->lists.d_matrix = lists->d_matrix;
-		status = search_matrix(&search, (int32_t) counts[0], 0, rows->n);
-		work->lists.d_matrix = own.d_matrix;
+		work->lists.d_full_scores = lists->d_full_scores;
+		status = search_full_scores(&search, (int32_t) counts[0], 0, rows->n);
+		work->lists.d_full_scores = own.d_full_scores;
 	}
 	return status;
 }

@@ -36,7 +36,7 @@
 enum GvExactKind
 {
 	GV_EXACT_PLAIN,
-	GV_EXACT_VOID,				/* all its distances are NaN */
+	GV_EXACT_UNDEFINED,				/* all its distances are NaN */
 	GV_EXACT_UNHELD				/* half precision cannot hold it */
 };
 
@@ -58,32 +58,32 @@ gv_exact_row(const GvExactRows &rows, uint32_t slot)
 
 /* The least A of a row that may be nearer to a query than distance `last`. */
 static __device__ __forceinline__ float
-gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen,
+gv_exact_threshold_at(const GvExactNormalization &norm, const GvExactQuery &form,
 				double last)
 {
-	double		gamma = gv_exact_gamma(space.half_dims);
-	double		cut;
-	double		slack;
+	double		gamma = gv_exact_gamma(norm.half_dims);
+	double		threshold;
+	double		error_bound;
 
-	if (space.metric == GV_SET_L2)
+	if (norm.metric == GV_SET_L2)
 	{
-		double		scaled = last * space.d_frame->scale;
+		double		scaled = last * norm.d_scale->scale;
 
-		cut = 0.5 * (seen.square - scaled * scaled);
-		slack = 0x1p-34 * (seen.square + scaled * scaled);
+		threshold = 0.5 * (form.square - scaled * scaled);
+		error_bound = 0x1p-34 * (form.square + scaled * scaled);
 	}
 	else
 	{
-		double		near = seen.unit *
-			(space.metric == GV_SET_IP ? -last : 1.0 - last);
+		double		near = form.unit *
+			(norm.metric == GV_SET_IP ? -last : 1.0 - last);
 
-		cut = near - seen.offset;
-		slack = 0x1p-48 * (fabs(near) + fabs(seen.offset) + seen.unit);
+		threshold = near - form.offset;
+		error_bound = 0x1p-48 * (fabs(near) + fabs(form.offset) + form.unit);
 	}
-	cut -= 1.01 * (seen.slack + slack + (gamma + 0x1p-20) * fabs(cut));
-	if (!(cut > -(double) GV_EXACT_CLAMP))
+	threshold -= 1.01 * (form.error_bound + error_bound + (gamma + 0x1p-20) * fabs(threshold));
+	if (!(threshold > -(double) GV_EXACT_CLAMP))
 		return -GV_EXACT_CLAMP;
-	return cut > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) cut;
+	return threshold > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) threshold;
 }
 
 /*
@@ -92,14 +92,14 @@ gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen,
  * -infinity for others, which every row reaches.
  */
 static __device__ __forceinline__ float
-gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
-				   const GvExactQuery &seen, int64_t query)
+gv_exact_neighbor_threshold(const GvExactNormalization &norm, const GvExactQueries &queries,
+				   const GvExactQuery &form, int64_t query)
 {
 	double		last = queries.d_distances[query * queries.k + queries.k - 1];
 
-	if (seen.kind == GV_EXACT_PLAIN && last == last)
-		return gv_exact_cut_of(space, seen, last);
-	return seen.kind == GV_EXACT_VOID ? GV_NAN :
+	if (form.kind == GV_EXACT_PLAIN && last == last)
+		return gv_exact_threshold_at(norm, form, last);
+	return form.kind == GV_EXACT_UNDEFINED ? GV_NAN :
 		-GV_INFINITY;
 }
 
@@ -108,12 +108,12 @@ gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
  * where the query is itself a row, whose A - 2 e(x) is at least `least`.
  */
 static __device__ __forceinline__ float
-gv_exact_raise_cut(float cut, float least, float slack, int half_dims)
+gv_exact_raise_threshold(float threshold, float least, float error_bound, int half_dims)
 {
 	float		gamma = (float) gv_exact_gamma(half_dims);
 
-	least -= 1.01f * (2.0f * slack + (gamma + 0x1p-20f) * fabsf(least));
-	return least > cut ? least : cut;
+	least -= 1.01f * (2.0f * error_bound + (gamma + 0x1p-20f) * fabsf(least));
+	return least > threshold ? least : threshold;
 }
 
 /* Is a neighbor before another?  NaN is last; free places have NaN, too. */
@@ -138,7 +138,7 @@ gv_exact_append(const GvExactFilter &filter, int i, uint32_t slot)
 	uint32_t	at = atomicAdd(&filter.d_counts[i], 1u);
 
 	if (at < filter.capacity)
-		filter.d_slots[(int64_t) i * filter.capacity + at] = slot;
+		filter.d_candidates[(int64_t) i * filter.capacity + at] = slot;
 }
 
 /* Returns the number of the i-th query of a part. */

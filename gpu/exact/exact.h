@@ -38,19 +38,19 @@ extern "C"
 #define GV_EXACT_FEW_SEED	32768	/* the same for few queries */
 
 /* Numbers common to all vectors of a set. */
-struct GvExactFrame
+struct GvExactScale
 {
 	double		scale;			/* of rows */
 	double		length;			/* |m| */
 };
 
-struct GvExactSpace
+struct GvExactNormalization
 {
 	int32_t		metric;			/* GvSetMetric */
 	int32_t		dims;
 	int32_t		half_dims;		/* rounded up to 16 */
 	double	   *d_mean;			/* [dims] m */
-	GvExactFrame *d_frame;
+	GvExactScale *d_scale;
 };
 
 /* Rows of a batch. */
@@ -61,7 +61,7 @@ struct GvExactRows
 	int64_t		stride;
 	uint16_t   *d_half_rows;	/* [n][half_dims], by slots */
 	float	   *d_bias;			/* [n], and -infinity up to GV_EXACT_ALIGN */
-	float	   *d_slack;		/* [n] e(x) */
+	float	   *d_error_bounds;		/* [n] e(x) */
 	const uint32_t *d_order;	/* [n] rows by slots; NULL: by the stride */
 };
 
@@ -71,7 +71,7 @@ struct GvExactQuery
 	double		square;			/* |p|^2; of L2 */
 	double		unit;			/* of S, in inner products; 1 for L2 */
 	double		offset;			/* unit <u(q), m>; 0 for L2 */
-	float		slack;			/* e(q) without what a cut adds */
+	float		error_bound;			/* e(q) without what a cut adds */
 	int32_t		kind;			/* GvExactKind */
 };
 
@@ -83,7 +83,7 @@ struct GvExactQueries
 	const float *d_queries;		/* [n][dims] */
 	const int64_t *d_self;		/* [n], or NULL */
 	uint16_t   *d_half_queries;	/* [n][half_dims] */
-	GvExactQuery *d_seen;		/* [n] */
+	GvExactQuery *d_forms;		/* [n] */
 	double	   *d_distances;	/* [n][k] in order; free places: NaN */
 	int64_t    *d_positions;	/* [n][k] free places: INT64_MAX */
 };
@@ -102,9 +102,9 @@ struct GvExactPart
 /* The slots that may be among the nearest, which steps fill and use up. */
 struct GvExactFilter
 {
-	float	   *d_cuts;			/* [n] what A has to reach */
+	float	   *d_thresholds;			/* [n] what A has to reach */
 	uint32_t   *d_counts;		/* [n] slots found; may exceed capacity */
-	uint32_t   *d_slots;		/* [n][capacity]; rows, once reranked */
+	uint32_t   *d_candidates;		/* [n][capacity]; rows, once reranked */
 	uint32_t	capacity;
 	bool		pdl;		/* some steps may be launched early */
 };
@@ -121,11 +121,11 @@ struct GvExactFound
 };
 
 /* Queries that take another way. */
-struct GvExactLists
+struct GvExactOverflowed
 {
 	uint32_t   *d_counts;		/* [2] of each list */
-	uint32_t   *d_matrix;		/* [n] numbers of queries */
-	uint32_t   *d_slow;			/* [n] */
+	uint32_t   *d_full_scores;		/* [n] numbers of queries */
+	uint32_t   *d_brute_force;			/* [n] */
 };
 
 /* A product: of n queries and slots first .. first + nslots - 1. */
@@ -157,16 +157,16 @@ gv_exact_padded(int64_t n)
  * half copies of queries, for which nothing is found yet; half copies of a
  * list of queries side by side.  _stride: of slots, for n rows.
  */
-extern GvStatus gv_gpu_exact_frame(const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_normalization(const GvExactNormalization *norm,
 								   const float *d_rows, int64_t n,
 								   cudaStream_t stream);
-extern GvStatus gv_gpu_exact_rows(const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_rows(const GvExactNormalization *norm,
 								  const GvExactRows *rows,
 								  cudaStream_t stream);
-extern GvStatus gv_gpu_exact_queries(const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_queries(const GvExactNormalization *norm,
 									 const GvExactQueries *queries,
 									 cudaStream_t stream);
-extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_gather(const GvExactNormalization *norm,
 									const GvExactQueries *queries,
 									const GvExactPart *part,
 									uint16_t *d_half_queries,
@@ -196,30 +196,30 @@ extern GvStatus gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
  * hopperfilter.cu cannot compare sums with none.  _take_all: all of some
  * slots.
  */
-extern GvStatus gv_gpu_exact_cuts(const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_thresholds(const GvExactNormalization *norm,
 								  const GvExactQueries *queries,
 								  const GvExactPart *part,
 								  const GvExactFilter *filter,
-								  const GvExactLists *lists,
+								  const GvExactOverflowed *lists,
 								  cudaStream_t stream);
-extern GvStatus gv_gpu_exact_voids(const GvExactQueries *queries,
-								   const GvExactLists *lists,
+extern GvStatus gv_gpu_exact_undefined(const GvExactQueries *queries,
+								   const GvExactOverflowed *lists,
 								   cudaStream_t stream);
-extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_choose(const GvExactNormalization *norm,
 									const GvExactQueries *queries,
 									const GvExactPart *part,
 									const GvExactMatmul *matmul,
-									const float *d_slack, cudaStream_t stream);
+									const float *d_error_bounds, cudaStream_t stream);
 extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
 									int64_t nslots);
-extern GvStatus gv_gpu_exact_first(const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_first(const GvExactNormalization *norm,
 								   const GvExactQueries *queries,
 								   const GvExactPart *part,
 								   const GvExactMatmul *matmul,
-								   const float *d_slack,
-								   const GvExactLists *lists,
+								   const float *d_error_bounds,
+								   const GvExactOverflowed *lists,
 								   cudaStream_t stream);
-extern GvStatus gv_gpu_exact_take_all(const GvExactPart *part,
+extern GvStatus gv_gpu_exact_all_candidates(const GvExactPart *part,
 									  const GvExactFilter *filter,
 									  uint32_t first, uint32_t nslots,
 									  cudaStream_t stream);
@@ -253,13 +253,13 @@ struct GvExactWork
 	GvBlas	   *blas;			/* NULL: products by loops of ours */
 	GvBuffer	d_work;			/* all of the following */
 	int32_t		piece;			/* queries at a time */
-	int32_t		matrix;			/* queries of the matrix way at a time */
+	int32_t		nfull;			/* queries of the matrix way at a time */
 	int64_t		nscores;		/* memory for scores */
 	float	   *d_scores;
 	uint16_t   *d_gathered;		/* [matrix][half_dims] */
 	GvExactFilter filter;		/* of a piece */
 	GvExactFound found;
-	GvExactLists lists;
+	GvExactOverflowed lists;
 	uint32_t   *counts;			/* pinned [2] */
 	int64_t		seen;			/* rows, before this batch */
 };
@@ -278,10 +278,10 @@ struct GvExactAmount
  * many bytes that is.  _drop may be called where it was half made.
  */
 extern size_t gv_gpu_exact_work_bytes(int32_t device,
-									  const GvExactSpace *space,
+									  const GvExactNormalization *norm,
 									  const GvExactAmount *amount);
 extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
-								  const GvExactSpace *space,
+								  const GvExactNormalization *norm,
 								  const GvExactAmount *amount);
 extern void gv_gpu_exact_work_drop(GvExactWork *work);
 
@@ -290,7 +290,7 @@ extern void gv_gpu_exact_work_drop(GvExactWork *work);
  * caller raises.  The first batch makes half copies of queries.
  */
 extern GvStatus gv_gpu_exact_search(GvExactWork *work,
-									const GvExactSpace *space,
+									const GvExactNormalization *norm,
 									const GvExactRows *rows,
 									const GvExactQueries *queries,
 									const GvStop *stop);
@@ -301,19 +301,19 @@ extern GvStatus gv_gpu_exact_search(GvExactWork *work,
  * does not wait, and lists queries that need another way.  _others: searches
  * these to the end.
  */
-extern int64_t gv_gpu_exact_part_most(const GvExactWork *work,
+extern int64_t gv_gpu_exact_tile_most(const GvExactWork *work,
 									  const GvExactQueries *queries);
-extern GvStatus gv_gpu_exact_part(GvExactWork *work,
-								  const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_tile(GvExactWork *work,
+								  const GvExactNormalization *norm,
 								  const GvExactRows *rows,
 								  const GvExactQueries *queries,
 								  const GvExactPart *part,
-								  const GvExactLists *lists);
-extern GvStatus gv_gpu_exact_others(GvExactWork *work,
-									const GvExactSpace *space,
+								  const GvExactOverflowed *lists);
+extern GvStatus gv_gpu_exact_finish(GvExactWork *work,
+									const GvExactNormalization *norm,
 									const GvExactRows *rows,
 									const GvExactQueries *queries,
-									const GvExactLists *lists,
+									const GvExactOverflowed *lists,
 									const uint32_t counts[2],
 									const GvStop *stop);
 
@@ -337,7 +337,7 @@ extern GvStatus gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
 										  cudaStream_t *stream);
 extern void gv_gpu_exact_lists_drop(GvExactByList *lists);
 extern GvStatus gv_gpu_exact_lists_search(GvExactByList *lists,
-										  const GvExactSpace *space,
+										  const GvExactNormalization *norm,
 										  GvExactRows *rows,
 										  const GvExactQueries *queries,
 										  int64_t seen, const GvStop *stop);

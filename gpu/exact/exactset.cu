@@ -22,7 +22,7 @@
 struct Exact
 {
 	GvSetSpec	spec;
-	GvExactSpace space;
+	GvExactNormalization norm;
 	GvExactQueries queries;
 	GvExactRows rows;			/* of a batch; n: so many are there */
 	GvExactWork work;			/* not of near lists, but for `seen` */
@@ -32,7 +32,7 @@ struct Exact
 	int64_t		capacity;			/* rows of a batch */
 	int64_t		nrows;			/* that came and are there */
 	bool		keeps;			/* all rows */
-	bool		framed;			/* space is known */
+	bool		is_normalized;			/* space is known */
 	GvBuffer	d_kept;			/* rows */
 	GvBuffer	d_set;			/* queries, and what is found of them */
 	GvBuffer	d_batch;		/* of rows all else */
@@ -73,24 +73,24 @@ static size_t
 place_set(Exact *exact, char *memory)
 {
 	const GvSetSpec *spec = &exact->spec;
-	GvExactSpace *space = &exact->space;
+	GvExactNormalization *norm = &exact->norm;
 	GvExactQueries *queries = &exact->queries;
 	int64_t		n = spec->nqueries;
 	int64_t		k = kept_of(spec);
 	size_t		bytes = 0;
 
-	*space = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16, NULL,
+	*norm = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16, NULL,
 	NULL};
 	*queries = {n, k, NULL, NULL, NULL, NULL, NULL, NULL};
 	gv_place(&exact->d_queries, memory, &bytes, spec->own ? 0 :
 			 n * spec->dims);
 	gv_place(&exact->d_self, memory, &bytes, spec->self || spec->own ? n : 0);
-	gv_place(&queries->d_half_queries, memory, &bytes, n * space->half_dims);
-	gv_place(&queries->d_seen, memory, &bytes, n);
+	gv_place(&queries->d_half_queries, memory, &bytes, n * norm->half_dims);
+	gv_place(&queries->d_forms, memory, &bytes, n);
 	gv_place(&queries->d_distances, memory, &bytes, n * k);
 	gv_place(&queries->d_positions, memory, &bytes, n * k);
-	gv_place(&space->d_mean, memory, &bytes, spec->dims);
-	gv_place(&space->d_frame, memory, &bytes, 1);
+	gv_place(&norm->d_mean, memory, &bytes, spec->dims);
+	gv_place(&norm->d_scale, memory, &bytes, 1);
 	return bytes;
 }
 
@@ -103,9 +103,9 @@ place_batch(Exact *exact, char *memory)
 
 	exact->rows = {exact->d_rows, 0, 1, NULL, NULL, NULL, NULL};
 	gv_place(&exact->rows.d_half_rows, memory, &bytes,
-			 slots * exact->space.half_dims);
+			 slots * exact->norm.half_dims);
 	gv_place(&exact->rows.d_bias, memory, &bytes, slots);
-	gv_place(&exact->rows.d_slack, memory, &bytes, slots);
+	gv_place(&exact->rows.d_error_bounds, memory, &bytes, slots);
 	return bytes;
 }
 
@@ -138,7 +138,7 @@ exact_size(const GvSetSpec *spec)
 		bytes += gv_gpu_exact_lists_bytes(spec, kept_of(spec),
 										  batch_rows(spec));
 	else if (spec->nqueries > 0)
-		bytes += gv_gpu_exact_work_bytes(spec->device, &exact.space, &amount);
+		bytes += gv_gpu_exact_work_bytes(spec->device, &exact.norm, &amount);
 	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need takes it */
 }
 
@@ -200,7 +200,7 @@ make_work(Exact *exact)
 		return gv_gpu_exact_lists_create(spec, kept_of(spec), exact->capacity,
 										 &exact->lists, &exact->d_centroids,
 										 &exact->stream);
-	GV_TRY(gv_gpu_exact_work(&exact->work, spec->device, &exact->space,
+	GV_TRY(gv_gpu_exact_work(&exact->work, spec->device, &exact->norm,
 							 &amount));
 	exact->stream = exact->work.stream;
 	return GV_OK;
@@ -276,7 +276,7 @@ exact_ask(void *state, const GvSetSpec *spec)
 
 	GV_TRY(gv_choose_device(exact->spec.device));
 	drop_work(exact);
-	exact->framed = false;
+	exact->is_normalized = false;
 	exact->spec = *spec;
 	return make_question(exact);
 }
@@ -290,18 +290,18 @@ search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 	rows->d_rows = d_rows;
 	rows->n = n;
 	rows->stride = gv_gpu_exact_stride(rows->n);
-	if (!exact->framed)
-		GV_TRY(gv_gpu_exact_frame(&exact->space, rows->d_rows, rows->n,
+	if (!exact->is_normalized)
+		GV_TRY(gv_gpu_exact_normalization(&exact->norm, rows->d_rows, rows->n,
 								  exact->stream));
-	exact->framed = true;
+	exact->is_normalized = true;
 	if (exact->lists != NULL)
-		GV_TRY(gv_gpu_exact_lists_search(exact->lists, &exact->space, rows,
+		GV_TRY(gv_gpu_exact_lists_search(exact->lists, &exact->norm, rows,
 										 &exact->queries, exact->work.seen,
 										 stop));
 	else
 	{
-		GV_TRY(gv_gpu_exact_rows(&exact->space, rows, exact->stream));
-		GV_TRY(gv_gpu_exact_search(&exact->work, &exact->space, rows,
+		GV_TRY(gv_gpu_exact_rows(&exact->norm, rows, exact->stream));
+		GV_TRY(gv_gpu_exact_search(&exact->work, &exact->norm, rows,
 								   &exact->queries, stop));
 	}
 	exact->work.seen += rows->n;

@@ -96,14 +96,14 @@ struct Reaching
 	using ColumnState = Biases;
 	struct Row
 	{
-		float		cut;
+		float		threshold;
 	};
 
 	/* rows that cannot be held reach everything but NaN */
 	__device__ __forceinline__ void
 	begin(Row *mine, int query) const
 	{
-		mine->cut = query < matmul.n ? matmul.filter.d_cuts[query] :
+		mine->threshold = query < matmul.n ? matmul.filter.d_thresholds[query] :
 			GV_NAN;
 	}
 
@@ -123,14 +123,14 @@ struct Reaching
 		 const float2 (&sums)[TILES]) const
 	{
 		uint32_t	slot = matmul.first + group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
-		float		cut = mine->cut;
+		float		threshold = mine->threshold;
 
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
 		{
-			if (sums[j].x + of.bias[j].x >= cut)
+			if (sums[j].x + of.bias[j].x >= threshold)
 				gv_exact_append(matmul.filter, query, slot + j * 8);
-			if (sums[j].y + of.bias[j].y >= cut)
+			if (sums[j].y + of.bias[j].y >= threshold)
 				gv_exact_append(matmul.filter, query, slot + j * 8 + 1);
 		}
 	}
@@ -242,14 +242,14 @@ multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
 /* Stores the score of a query and a row, or appends the row if in reach. */
 static __device__ __forceinline__ void
 put_score(const GvExactMatmul &matmul, int q, int64_t row, float score,
-		  float cut)
+		  float threshold)
 {
 	if (matmul.d_scores != NULL)
 	{
 		if (q < matmul.n)
 			matmul.d_scores[(int64_t) q * matmul.nslots + row] = score;
 	}
-	else if (score >= cut)
+	else if (score >= threshold)
 		gv_exact_append(matmul.filter, q, matmul.first + (uint32_t) row);
 }
 
@@ -265,7 +265,7 @@ scan_rows_kernel(GvExactMatmul matmul)
 	int			stride = stride_of(matmul.half_dims);
 	int			lane = threadIdx.x % GV_WARP;
 	const uint16_t *query = queries + lane / 4 * stride + lane % 4 * 8;
-	float		cuts[COLUMNS][2];	/* nothing reaches NaN */
+	float		thresholds[COLUMNS][2];	/* nothing reaches NaN */
 
 	gv_pdl_wait();
 	load_queries(queries, matmul.d_queries, matmul.n,
@@ -275,8 +275,8 @@ scan_rows_kernel(GvExactMatmul matmul)
 	{
 		int			q = i / 2 * TILE + lane % 4 * 2 + i % 2;
 
-		cuts[i / 2][i % 2] = q < matmul.n && matmul.d_scores == NULL ?
-			matmul.filter.d_cuts[q] : GV_NAN;
+		thresholds[i / 2][i % 2] = q < matmul.n && matmul.d_scores == NULL ?
+			matmul.filter.d_thresholds[q] : GV_NAN;
 	}
 	__syncthreads();
 	for (int64_t first = ((int64_t) blockIdx.x * WARPS +
@@ -299,7 +299,7 @@ scan_rows_kernel(GvExactMatmul matmul)
 			for (int i = 0; i < 2 * COLUMNS; i++)
 				put_score(matmul, i / 2 * TILE + lane % 4 * 2 + i % 2, row,
 						  sums[i / 2][2 * h + i % 2] + bias,
-						  cuts[i / 2][i % 2]);
+						  thresholds[i / 2][i % 2]);
 		}
 	}
 }

@@ -173,7 +173,7 @@ template <int BLOCKS>
 struct Mine
 {
 	int			query;			/* the first; then 8 and 64 apart */
-	float		cuts[2 * BLOCKS];
+	float		thresholds[2 * BLOCKS];
 };
 
 /* Sums begin with biases, which come with a tile's first slice, less cuts. */
@@ -199,8 +199,8 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 				{
 					float	   *pair = sums[b * PARTS + p][j] + 2 * h;
 
-					pair[0] = bias.x - mine.cuts[2 * b + h];
-					pair[1] = bias.y - mine.cuts[2 * b + h];
+					pair[0] = bias.x - mine.thresholds[2 * b + h];
+					pair[1] = bias.y - mine.thresholds[2 * b + h];
 				}
 		}
 }
@@ -254,7 +254,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 	{
 		int			q = mine.query + i / 2 * 64 + i % 2 * 8;
 
-		mine.cuts[i] = q < matmul.n ? matmul.filter.d_cuts[q] :
+		mine.thresholds[i] = q < matmul.n ? matmul.filter.d_thresholds[q] :
 			GV_INFINITY;
 	}
 	for (int tile = unit.first; tile < unit.last; tile++)

@@ -304,12 +304,12 @@ rerank(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
 			rerank_pair<METRIC>(nearest.rows, nearest.queries,
 									 nearest.dims, nearest.position, query,
 									 c < count ?
-									 nearest.filter.d_slots[at + c] : 0);
+									 nearest.filter.d_candidates[at + c] : 0);
 
 		if (threadIdx.x % LANES != 0 || c >= count)
 			continue;
 		nearest.found.d_distances[at + c] = pair.distance;
-		nearest.filter.d_slots[at + c] = pair.row;
+		nearest.filter.d_candidates[at + c] = pair.row;
 	}
 }
 
@@ -359,7 +359,7 @@ merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 	{
 		distances[c] = c < count ? nearest.found.d_distances[at + c] :
 			GV_EXACT_NAN;
-		rows[c] = c < count ? nearest.filter.d_slots[at + c] :
+		rows[c] = c < count ? nearest.filter.d_candidates[at + c] :
 			GV_EXACT_NO_ROW;
 	}
 	sort_rows(distances, rows, size);
@@ -467,13 +467,13 @@ runs_kernel(GvExactFilter filter, double *d_distances)
 	for (uint32_t i = threadIdx.x; i < size; i += THREADS)
 	{
 		distances[i] = i < n ? d_distances[at + i] : GV_EXACT_NAN;
-		rows[i] = i < n ? filter.d_slots[at + i] : GV_EXACT_NO_ROW;
+		rows[i] = i < n ? filter.d_candidates[at + i] : GV_EXACT_NO_ROW;
 	}
 	sort_rows(distances, rows, size);
 	for (uint32_t i = threadIdx.x; i < n; i += THREADS)
 	{
 		d_distances[at + i] = distances[i];
-		filter.d_slots[at + i] = rows[i];
+		filter.d_candidates[at + i] = rows[i];
 	}
 }
 
@@ -487,7 +487,7 @@ pass_kernel(GvExactFilter filter, const double *d_distances,
 	uint32_t	j = blockIdx.x % blocks * THREADS + threadIdx.x;
 	uint32_t	count = filter.d_counts[query];
 	int64_t		at = query * filter.capacity;
-	Rows		all = {d_distances + at, filter.d_slots + at};
+	Rows		all = {d_distances + at, filter.d_candidates + at};
 	uint32_t	run;
 	int64_t		other;
 	int64_t		end;
@@ -578,18 +578,18 @@ merge_runs(const GvExactNearest &nearest, cudaStream_t stream)
 	for (uint32_t width = RUN; width < from.capacity; width *= 2)
 	{
 		double	   *d_distances_were = d_distances;
-		uint32_t   *d_rows_were = from.d_slots;
+		uint32_t   *d_rows_were = from.d_candidates;
 
 		GV_TRY(gv_launch(pass_kernel, n * blocks, THREADS, 0, stream, from,
 				  (const double *) d_distances, d_other, d_other_rows, width,
 				  blocks));
 		d_distances = d_other;
-		from.d_slots = d_other_rows;
+		from.d_candidates = d_other_rows;
 		d_other = d_distances_were;
 		d_other_rows = d_rows_were;
 	}
 	merge = {nearest.queries, nearest.part, from.d_counts, d_distances,
-		from.d_slots, from.capacity, nearest.position,
+		from.d_candidates, from.capacity, nearest.position,
 		nearest.found.d_merged, nearest.found.d_merged_positions};
 	GV_TRY(gv_launch(merge_kernel, gv_blocks_for(n * each, THREADS), THREADS, 0,
 			  stream, merge, each));

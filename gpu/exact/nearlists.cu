@@ -38,25 +38,25 @@
 												 * needs many rows */
 #define MOST_BATCH		(INT64_C(1) << 27)	/* rows */
 #define MOST_PIECE		(INT64_C(1) << 17)	/* vectors asked for at once */
-#define MOST_PART		INT64_C(8192)	/* queries of a unit */
-#define UNIT_BYTES		(INT64_C(256) << 20)	/* of half copies of a unit */
+#define MOST_GROUP		INT64_C(8192)	/* queries of a unit */
+#define TILE_BYTES		(INT64_C(256) << 20)	/* of half copies of a unit */
 #define CAPACITY		512		/* slots of a query: cuts are from near lists
 								 * alone, and let more pass than a chunk
 								 * does */
 
 /* rows of a batch and of a unit, at most; 0: as is best */
 GV_TUNABLE int64_t gv_exact_batch = 0;
-GV_TUNABLE int64_t gv_exact_unit = 0;
+GV_TUNABLE int64_t gv_exact_tile = 0;
 
 /* Vectors in the order of their lists, and in their own order in a list. */
-struct Groups
+struct ByList
 {
 	uint32_t   *d_order;		/* [n] numbers of vectors */
 	uint32_t   *d_starts;		/* [nlists + 1] in d_order */
 };
 
 /* Queries of a list, few enough for what they find. */
-struct Part
+struct QueryGroup
 {
 	uint32_t	list;
 	uint32_t	first;			/* in the queries' order */
@@ -67,7 +67,7 @@ struct Part
 struct Stream
 {
 	GvExactWork work;
-	GvExactRows unit;			/* [unit_capacity] */
+	GvExactRows tile;			/* [tile_capacity] */
 	uint32_t   *d_order;		/* its order, to be written */
 };
 
@@ -75,8 +75,8 @@ struct GvExactByList
 {
 	GvSetSpec	spec;
 	int64_t		capacity;		/* rows of a batch, at most */
-	int64_t		unit_capacity;	/* rows of a unit at once */
-	GvExactSpace space;			/* of centroids, when they are asked */
+	int64_t		tile_capacity;	/* rows of a unit at once */
+	GvExactNormalization norm;			/* of centroids, when they are asked */
 	float	   *d_centroids;	/* [nlists][dims] */
 	GvExactRows centroids;
 	GvExactWork asking;
@@ -87,20 +87,20 @@ struct GvExactByList
 	uint32_t   *d_offsets;		/* [nlists][probes + 1] a batch's rows in the
 								 * lists near a list, before each of these */
 	uint32_t   *d_totals;		/* [nlists] ... in all of them */
-	Groups		queries;
-	Groups		rows;
+	ByList		queries;
+	ByList		rows;
 	uint32_t   *d_keys;			/* [max of nqueries and capacity], like the
 								 * next two */
 	uint32_t   *d_sorted;
 	uint32_t   *d_numbers;
 	void	   *d_sort;
 	size_t		sort_bytes;
-	GvExactLists others;		/* by parts: counts [nparts][2], queries where
+	GvExactOverflowed overflowed;		/* by parts: counts [nparts][2], queries where
 								 * the part's are in their order */
 	Stream		streams[STREAMS];
 	char	   *d_memory;		/* of all arrays */
-	Part	   *parts;			/* [nparts] */
-	int64_t		nparts;
+	QueryGroup	   *groups;			/* [nparts] */
+	int64_t		ngroups;
 	uint32_t   *starts;			/* [nlists + 1] of queries */
 	uint32_t   *totals;			/* [nlists] */
 	uint32_t   *counts;			/* [nparts][2] */
@@ -116,7 +116,7 @@ place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
 	int64_t		pairs = queries->n * queries->k;
 
 	gv_place(&queries->d_half_queries, memory, bytes, queries->n * half_dims);
-	gv_place(&queries->d_seen, memory, bytes, queries->n);
+	gv_place(&queries->d_forms, memory, bytes, queries->n);
 	gv_place(&queries->d_distances, memory, bytes, pairs);
 	gv_place(&queries->d_positions, memory, bytes, pairs);
 }
@@ -132,18 +132,18 @@ static size_t
 place_all(GvExactByList *lists, char *memory)
 {
 	const GvSetSpec *spec = &lists->spec;
-	int32_t		half_dims = lists->space.half_dims;
+	int32_t		half_dims = lists->norm.half_dims;
 	int64_t		nlists = spec->nlists;
 	int64_t		slots = gv_exact_padded(nlists);
 	int64_t		most = most_vectors(lists);
 	size_t		bytes = 0;
 
-	gv_place(&lists->space.d_mean, memory, &bytes, spec->dims);
-	gv_place(&lists->space.d_frame, memory, &bytes, 1);
+	gv_place(&lists->norm.d_mean, memory, &bytes, spec->dims);
+	gv_place(&lists->norm.d_scale, memory, &bytes, 1);
 	gv_place(&lists->d_centroids, memory, &bytes, nlists * spec->dims);
 	gv_place(&lists->centroids.d_half_rows, memory, &bytes, slots * half_dims);
 	gv_place(&lists->centroids.d_bias, memory, &bytes, slots);
-	gv_place(&lists->centroids.d_slack, memory, &bytes, slots);
+	gv_place(&lists->centroids.d_error_bounds, memory, &bytes, slots);
 	place_queries(&lists->asked, half_dims, memory, &bytes);
 	place_queries(&lists->near, half_dims, memory, &bytes);
 	gv_place(&lists->d_offsets, memory, &bytes, nlists * (spec->probes + 1));
@@ -157,18 +157,18 @@ place_all(GvExactByList *lists, char *memory)
 	gv_place(&lists->d_numbers, memory, &bytes, most);
 	gv_place((char **) &lists->d_sort, memory, &bytes,
 			 (int64_t) lists->sort_bytes);
-	gv_place(&lists->others.d_counts, memory, &bytes, 2 * spec->nqueries);
-	gv_place(&lists->others.d_matrix, memory, &bytes, spec->nqueries);
-	gv_place(&lists->others.d_slow, memory, &bytes, spec->nqueries);
+	gv_place(&lists->overflowed.d_counts, memory, &bytes, 2 * spec->nqueries);
+	gv_place(&lists->overflowed.d_full_scores, memory, &bytes, spec->nqueries);
+	gv_place(&lists->overflowed.d_brute_force, memory, &bytes, spec->nqueries);
 	for (int i = 0; i < STREAMS; i++)
 	{
 		Stream *stream = &lists->streams[i];
 
-		gv_place(&stream->unit.d_half_rows, memory, &bytes,
-				 lists->unit_capacity * half_dims);
-		gv_place(&stream->unit.d_bias, memory, &bytes, lists->unit_capacity);
-		gv_place(&stream->unit.d_slack, memory, &bytes, lists->unit_capacity);
-		gv_place(&stream->d_order, memory, &bytes, lists->unit_capacity);
+		gv_place(&stream->tile.d_half_rows, memory, &bytes,
+				 lists->tile_capacity * half_dims);
+		gv_place(&stream->tile.d_bias, memory, &bytes, lists->tile_capacity);
+		gv_place(&stream->tile.d_error_bounds, memory, &bytes, lists->tile_capacity);
+		gv_place(&stream->d_order, memory, &bytes, lists->tile_capacity);
 	}
 	return bytes;
 }
@@ -178,15 +178,15 @@ static void
 shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 {
 	int32_t		half_dims = (spec->dims + 15) / 16 * 16;
-	int64_t		unit = gv_exact_unit > 0 ? gv_exact_unit :
-		UNIT_BYTES / (2 * (int64_t) half_dims);
+	int64_t		tile = gv_exact_tile > 0 ? gv_exact_tile :
+		TILE_BYTES / (2 * (int64_t) half_dims);
 
 	lists->spec = *spec;
 	lists->capacity = capacity;
-	lists->unit_capacity = gv_exact_padded(std::min(unit, capacity));
-	lists->space.metric = spec->metric;
-	lists->space.dims = spec->dims;
-	lists->space.half_dims = half_dims;
+	lists->tile_capacity = gv_exact_padded(std::min(tile, capacity));
+	lists->norm.metric = spec->metric;
+	lists->norm.dims = spec->dims;
+	lists->norm.half_dims = half_dims;
 	lists->centroids.n = spec->nlists;
 	lists->centroids.stride = gv_gpu_exact_stride(spec->nlists);
 	lists->piece = std::min(most_vectors(lists), MOST_PIECE);
@@ -210,10 +210,10 @@ asked_amount(const GvExactByList *lists)
 }
 
 static GvExactAmount
-unit_amount(const GvExactByList *lists, int64_t kept)
+tile_amount(const GvExactByList *lists, int64_t kept)
 {
-	return {std::min(lists->spec.nqueries, MOST_PART), kept,
-		lists->unit_capacity, CAPACITY};
+	return {std::min(lists->spec.nqueries, MOST_GROUP), kept,
+		lists->tile_capacity, CAPACITY};
 }
 
 int64_t
@@ -229,17 +229,17 @@ gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t capacity)
 	GvExactByList lists = {};
 	GvExactAmount near;
 	GvExactAmount asked;
-	GvExactAmount unit;
+	GvExactAmount tile;
 
 	shape(&lists, spec, capacity);
 	near = nearest_amount(&lists);
 	asked = asked_amount(&lists);
-	unit = unit_amount(&lists, kept);
+	tile = tile_amount(&lists, kept);
 	lists.sort_bytes = (size_t) gv_sort_most_bytes(most_vectors(&lists), 8);
 	return place_all(&lists, NULL) +
-		gv_gpu_exact_work_bytes(spec->device, &lists.space, &near) +
-		gv_gpu_exact_work_bytes(spec->device, &lists.space, &asked) +
-		STREAMS * gv_gpu_exact_work_bytes(spec->device, &lists.space, &unit);
+		gv_gpu_exact_work_bytes(spec->device, &lists.norm, &near) +
+		gv_gpu_exact_work_bytes(spec->device, &lists.norm, &asked) +
+		STREAMS * gv_gpu_exact_work_bytes(spec->device, &lists.norm, &tile);
 }
 
 /* Sets the bytes that the largest sort takes. */
@@ -262,7 +262,7 @@ make(GvExactByList *lists, int64_t kept)
 {
 	int64_t		nlists = lists->spec.nlists;
 	GvExactAmount asked = asked_amount(lists);
-	GvExactAmount unit = unit_amount(lists, kept);
+	GvExactAmount tile = tile_amount(lists, kept);
 
 	GV_TRY(find_sort_bytes(lists));
 	GV_CUDA_TRY(gv_device_alloc(&lists->d_memory, place_all(lists, NULL)));
@@ -273,13 +273,13 @@ make(GvExactByList *lists, int64_t kept)
 	lists->totals = (uint32_t *) malloc(nlists * sizeof(uint32_t));
 	if (lists->starts == NULL || lists->totals == NULL)
 		return GV_NO_MEMORY;
-	GV_TRY(gv_gpu_exact_work(&lists->asking, lists->spec.device, &lists->space,
+	GV_TRY(gv_gpu_exact_work(&lists->asking, lists->spec.device, &lists->norm,
 							 &asked));
 	for (int i = 0; i < STREAMS; i++)
 	{
 		GV_TRY(gv_gpu_exact_work(&lists->streams[i].work, lists->spec.device,
-								 &lists->space, &unit));
-		lists->streams[i].unit.d_order = lists->streams[i].d_order;
+								 &lists->norm, &tile));
+		lists->streams[i].tile.d_order = lists->streams[i].d_order;
 	}
 	return GV_OK;
 }
@@ -316,7 +316,7 @@ gv_gpu_exact_lists_drop(GvExactByList *lists)
 	for (int i = 0; i < STREAMS; i++)
 		gv_gpu_exact_work_drop(&lists->streams[i].work);
 	(void) cudaFree(lists->d_memory);
-	free(lists->parts);
+	free(lists->groups);
 	free(lists->starts);
 	free(lists->totals);
 	free(lists->counts);
@@ -367,10 +367,10 @@ see_centroids(GvExactByList *lists, int32_t metric)
 {
 	cudaStream_t stream = lists->asking.stream;
 
-	lists->space.metric = metric;
-	GV_TRY(gv_gpu_exact_frame(&lists->space, lists->d_centroids,
+	lists->norm.metric = metric;
+	GV_TRY(gv_gpu_exact_normalization(&lists->norm, lists->d_centroids,
 							  lists->spec.nlists, stream));
-	return gv_gpu_exact_rows(&lists->space, &lists->centroids, stream);
+	return gv_gpu_exact_rows(&lists->norm, &lists->centroids, stream);
 }
 
 /* Finds the lists near each list: near.d_positions. */
@@ -382,10 +382,10 @@ find_nearest(GvExactByList *lists, const GvStop *stop)
 	GvStatus	status;
 
 	GV_CUDA_TRY(cudaStreamSynchronize(lists->asking.stream));
-	status = gv_gpu_exact_work(&work, lists->spec.device, &lists->space,
+	status = gv_gpu_exact_work(&work, lists->spec.device, &lists->norm,
 							   &amount);
 	if (status == GV_OK)
-		status = gv_gpu_exact_search(&work, &lists->space, &lists->centroids,
+		status = gv_gpu_exact_search(&work, &lists->norm, &lists->centroids,
 									 &lists->near, stop);
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaStreamSynchronize(work.stream));
@@ -396,7 +396,7 @@ find_nearest(GvExactByList *lists, const GvStop *stop)
 /* Finds the lists of vectors [n][dims], and groups the vectors by list. */
 static GvStatus
 group(GvExactByList *lists, const float *d_vectors, int64_t n,
-	  const Groups *groups, const GvStop *stop)
+	  const ByList *groups, const GvStop *stop)
 {
 	cudaStream_t stream = lists->asking.stream;
 	GvGroup		group = {n, (uint32_t) lists->spec.nlists, lists->d_keys,
@@ -409,7 +409,7 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 
 		asked.n = std::min(asked.n, n - done);
 		asked.d_queries = d_vectors + done * lists->spec.dims;
-		GV_TRY(gv_gpu_exact_search(&lists->asking, &lists->space,
+		GV_TRY(gv_gpu_exact_search(&lists->asking, &lists->norm,
 								   &lists->centroids, &asked, stop));
 		GV_TRY(gv_launch(keys_kernel, gv_blocks_for(asked.n, THREADS),
 						 THREADS, 0, stream, asked.d_positions, done, asked.n,
@@ -420,22 +420,22 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 
 /* Divides the queries of each list in parts that have memory. */
 static GvStatus
-make_parts(GvExactByList *lists, const GvExactQueries *queries)
+make_groups(GvExactByList *lists, const GvExactQueries *queries)
 {
 	uint32_t	most = (uint32_t)
-		gv_gpu_exact_part_most(&lists->streams[0].work, queries);
+		gv_gpu_exact_tile_most(&lists->streams[0].work, queries);
 	const uint32_t *starts = lists->starts;
 	int64_t		n = 0;
 
 	for (int32_t list = 0; list < lists->spec.nlists; list++)
 		n += (starts[list + 1] - starts[list] + most - 1) / most;
-	lists->parts = (Part *) malloc(n * sizeof(Part));
+	lists->groups = (QueryGroup *) malloc(n * sizeof(QueryGroup));
 	lists->counts = (uint32_t *) malloc(2 * n * sizeof(uint32_t));
-	if (lists->parts == NULL || lists->counts == NULL)
+	if (lists->groups == NULL || lists->counts == NULL)
 		return GV_NO_MEMORY;
 	for (int32_t list = 0; list < lists->spec.nlists; list++)
 		for (uint32_t q = starts[list]; q < starts[list + 1]; q += most)
-			lists->parts[lists->nparts++] = {(uint32_t) list, q,
+			lists->groups[lists->ngroups++] = {(uint32_t) list, q,
 				starts[list + 1] - q < most ? starts[list + 1] - q : most};
 	return GV_OK;
 }
@@ -458,7 +458,7 @@ begin_lists(GvExactByList *lists, const GvExactQueries *queries,
 	GV_CUDA_TRY(gv_download(lists->starts, lists->queries.d_starts,
 							lists->spec.nlists + 1, stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream));
-	return make_parts(lists, queries);
+	return make_groups(lists, queries);
 }
 
 /* Puts a batch's rows in the order of lists, before their halves are made. */
@@ -481,10 +481,10 @@ group_rows(GvExactByList *lists, GvExactRows *rows, const GvStop *stop)
 /* -- units */
 
 /* The arguments that all steps of a batch share. */
-struct Units
+struct TileSearch
 {
 	GvExactByList *lists;
-	const GvExactSpace *space;
+	const GvExactNormalization *norm;
 	const GvExactRows *rows;	/* of the batch */
 	const GvExactQueries *queries;
 	const GvStop *stop;
@@ -528,11 +528,11 @@ slot_of(const Source &source, uint32_t i)
  * no cut.  pieces: a half copy has so many times 16 bytes.
  */
 static __global__ void __launch_bounds__(THREADS)
-unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
+tile_kernel(Source source, int pieces, GvExactRows tile, uint32_t *d_order)
 {
 	__shared__ uint32_t from[TILE];
 	uint32_t	first = blockIdx.x * TILE;
-	uint32_t	n = (uint32_t) unit.n;
+	uint32_t	n = (uint32_t) tile.n;
 
 	if (threadIdx.x < TILE)
 	{
@@ -540,9 +540,9 @@ unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
 		uint32_t	slot = i < n ? slot_of(source, i) : NO_SLOT;
 
 		from[threadIdx.x] = slot;
-		unit.d_bias[i] = i < n ? source.rows.d_bias[slot] :
+		tile.d_bias[i] = i < n ? source.rows.d_bias[slot] :
 			-GV_INFINITY;
-		unit.d_slack[i] = i < n ? source.rows.d_slack[slot] : 0.0f;
+		tile.d_error_bounds[i] = i < n ? source.rows.d_error_bounds[slot] : 0.0f;
 		d_order[i] = i < n ? source.rows.d_order[slot] : 0;
 	}
 	__syncthreads();
@@ -550,7 +550,7 @@ unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
 	{
 		uint32_t	slot = from[p / pieces];
 
-		((uint4 *) unit.d_half_rows)[(int64_t) first * pieces + p] =
+		((uint4 *) tile.d_half_rows)[(int64_t) first * pieces + p] =
 			slot == NO_SLOT ? make_uint4(0, 0, 0, 0) :
 			((const uint4 *) source.rows.d_half_rows)
 			[(int64_t) slot * pieces + p % pieces];
@@ -559,7 +559,7 @@ unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
 
 /* Stores only the order of a unit's rows; a thread a row. */
 static __global__ void __launch_bounds__(THREADS)
-unit_order_kernel(Source source, uint32_t n, uint32_t *d_order)
+tile_order_kernel(Source source, uint32_t n, uint32_t *d_order)
 {
 	uint32_t	i = blockIdx.x * THREADS + threadIdx.x;
 
@@ -568,49 +568,49 @@ unit_order_kernel(Source source, uint32_t n, uint32_t *d_order)
 }
 
 static Source
-source_of(const Units *units, uint32_t list, uint32_t first)
+source_of(const TileSearch *search, uint32_t list, uint32_t first)
 {
-	const GvExactByList *lists = units->lists;
+	const GvExactByList *lists = search->lists;
 	int32_t		probes = lists->spec.probes;
 
-	return {*units->rows, lists->near.d_positions + (int64_t) list * probes,
+	return {*search->rows, lists->near.d_positions + (int64_t) list * probes,
 		lists->d_offsets + (int64_t) list * (probes + 1),
 		lists->rows.d_starts, probes, first};
 }
 
 /* Copies n rows of the lists near a list side by side, for a stream. */
 static GvStatus
-gather(const Units *units, Stream *stream, uint32_t list, uint32_t first,
+gather(const TileSearch *search, Stream *stream, uint32_t list, uint32_t first,
 	   uint32_t n)
 {
-	stream->unit.d_rows = units->rows->d_rows;
-	stream->unit.n = n;
-	return gv_launch(unit_kernel, (int) (gv_exact_padded(n) / TILE), THREADS, 0,
-			  stream->work.stream, source_of(units, list, first),
-			  units->space->half_dims / 8, stream->unit, stream->d_order);
+	stream->tile.d_rows = search->rows->d_rows;
+	stream->tile.n = n;
+	return gv_launch(tile_kernel, (int) (gv_exact_padded(n) / TILE), THREADS, 0,
+			  stream->work.stream, source_of(search, list, first),
+			  search->norm->half_dims / 8, stream->tile, stream->d_order);
 }
 
 /* Returns the lists of a part, for its queries that need another way. */
-static GvExactLists
-others_of(const GvExactByList *lists, int64_t part)
+static GvExactOverflowed
+overflowed_of(const GvExactByList *lists, int64_t part)
 {
-	uint32_t	first = lists->parts[part].first;
+	uint32_t	first = lists->groups[part].first;
 
-	return {lists->others.d_counts + 2 * part, lists->others.d_matrix + first,
-		lists->others.d_slow + first};
+	return {lists->overflowed.d_counts + 2 * part, lists->overflowed.d_full_scores + first,
+		lists->overflowed.d_brute_force + first};
 }
 
 /* Searches the rows of the stream for a part's queries of these lists. */
 static GvStatus
-finish(const Units *units, Stream *stream, int64_t part,
+finish(const TileSearch *search, Stream *stream, int64_t part,
 	   const uint32_t counts[2])
 {
-	GvExactLists others = others_of(units->lists, part);
+	GvExactOverflowed overflowed = overflowed_of(search->lists, part);
 
 	if (counts[0] == 0 && counts[1] == 0)
 		return GV_OK;
-	return gv_gpu_exact_others(&stream->work, units->space, &stream->unit,
-							   units->queries, &others, counts, units->stop);
+	return gv_gpu_exact_finish(&stream->work, search->norm, &stream->tile,
+							   search->queries, &overflowed, counts, search->stop);
 }
 
 /*
@@ -618,72 +618,72 @@ finish(const Units *units, Stream *stream, int64_t part,
  * of the part at once.
  */
 static GvStatus
-finish_now(const Units *units, Stream *stream, int64_t part)
+finish_now(const TileSearch *search, Stream *stream, int64_t part)
 {
-	uint32_t   *d_counts = units->lists->others.d_counts + 2 * part;
+	uint32_t   *d_counts = search->lists->overflowed.d_counts + 2 * part;
 	uint32_t	counts[2];
 
 	GV_CUDA_TRY(gv_download(counts, d_counts, 2, stream->work.stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
-	GV_TRY(finish(units, stream, part, counts));
+	GV_TRY(finish(search, stream, part, counts));
 	GV_CUDA_TRY(gv_clear(d_counts, 2, stream->work.stream));
-	return gv_is_stopped(units->stop) ? GV_CANCELED : GV_OK;
+	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
 /* Searches all rows near a part's queries. */
 static GvStatus
-search_part(const Units *units, int64_t number)
+search_group(const TileSearch *search, int64_t number)
 {
-	GvExactByList *lists = units->lists;
-	const Part *of = &lists->parts[number];
+	GvExactByList *lists = search->lists;
+	const QueryGroup *of = &lists->groups[number];
 	Stream *stream = &lists->streams[number % STREAMS];
 	int64_t		total = lists->totals[of->list];
 	GvExactPart part = {lists->queries.d_order + of->first, 0,
 	(int32_t) of->n};
-	GvExactLists others = others_of(lists, number);
+	GvExactOverflowed overflowed = overflowed_of(lists, number);
 
-	for (int64_t first = 0; first < total; first += lists->unit_capacity)
+	for (int64_t first = 0; first < total; first += lists->tile_capacity)
 	{
 		uint32_t	n = (uint32_t) std::min(total - first,
-										lists->unit_capacity);
+										lists->tile_capacity);
 
-		GV_TRY(gather(units, stream, of->list, (uint32_t) first, n));
-		GV_TRY(gv_gpu_exact_part(&stream->work, units->space, &stream->unit,
-								 units->queries, &part, &others));
-		if (total > lists->unit_capacity)
-			GV_TRY(finish_now(units, stream, number));
+		GV_TRY(gather(search, stream, of->list, (uint32_t) first, n));
+		GV_TRY(gv_gpu_exact_tile(&stream->work, search->norm, &stream->tile,
+								 search->queries, &part, &overflowed));
+		if (total > lists->tile_capacity)
+			GV_TRY(finish_now(search, stream, number));
 	}
 	return GV_OK;
 }
 
 static GvStatus
-wait_for_streams(const Units *units)
+wait_for_streams(const TileSearch *search)
 {
 	for (int i = 0; i < STREAMS; i++)
 		GV_CUDA_TRY(cudaStreamSynchronize(
-						units->lists->streams[i].work.stream));
+						search->lists->streams[i].work.stream));
 	return GV_OK;
 }
 
 /* Repeats the units of parts whose queries need another way. */
 static GvStatus
-search_others(const Units *units)
+search_overflowed(const TileSearch *search)
 {
-	GvExactByList *lists = units->lists;
+	GvExactByList *lists = search->lists;
 	Stream *stream = &lists->streams[0];
 
-	GV_CUDA_TRY(gv_download(lists->counts, lists->others.d_counts,
-							2 * lists->nparts, stream->work.stream));
+	GV_CUDA_TRY(gv_download(lists->counts, lists->overflowed.d_counts,
+							2 * lists->ngroups, stream->work.stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
-	for (int64_t i = 0; i < lists->nparts; i++)
+	for (int64_t i = 0; i < lists->ngroups; i++)
 	{
 		const uint32_t *counts = lists->counts + 2 * i;
-		uint32_t	list = lists->parts[i].list;
+		uint32_t	list = lists->groups[i].list;
 
 		if (counts[0] == 0 && counts[1] == 0)
 			continue;
-		GV_TRY(gather(units, stream, list, 0, lists->totals[list]));
-		GV_TRY(finish(units, stream, i, counts));
+		GV_TRY(gather(search, stream, list, 0, lists->totals[list]));
+		GV_TRY(finish(search, stream, i, counts));
 	}
 	return gv_cuda_status(cudaStreamSynchronize(stream->work.stream));
 }
@@ -694,27 +694,27 @@ search_others(const Units *units)
  * nearest.
  */
 static GvStatus
-search_voids(const Units *units)
+search_undefined(const TileSearch *search)
 {
-	GvExactByList *lists = units->lists;
+	GvExactByList *lists = search->lists;
 	GvExactWork *work = &lists->streams[0].work;
-	GvExactLists others = lists->others;
-	GvExactRows rows = *units->rows;
+	GvExactOverflowed overflowed = lists->overflowed;
+	GvExactRows rows = *search->rows;
 	size_t		bytes = lists->sort_bytes;
 	uint32_t	total = lists->totals[0];
 	uint32_t	counts[2];
 
-	if ((units->space->metric != GV_SET_COSINE &&
-		 units->space->metric != GV_SET_PEARSON) || total == 0)
+	if ((search->norm->metric != GV_SET_COSINE &&
+		 search->norm->metric != GV_SET_PEARSON) || total == 0)
 		return GV_OK;
-	GV_CUDA_TRY(gv_clear(others.d_counts, 2, work->stream));
-	GV_TRY(gv_gpu_exact_voids(units->queries, &others, work->stream));
-	GV_CUDA_TRY(gv_download(counts, others.d_counts, 2, work->stream));
+	GV_CUDA_TRY(gv_clear(overflowed.d_counts, 2, work->stream));
+	GV_TRY(gv_gpu_exact_undefined(search->queries, &overflowed, work->stream));
+	GV_CUDA_TRY(gv_download(counts, overflowed.d_counts, 2, work->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
 	if (counts[1] == 0)
 		return GV_OK;
-	GV_TRY(gv_launch(unit_order_kernel, gv_blocks_for(total, THREADS), THREADS,
-					 0, work->stream, source_of(units, 0, 0), total,
+	GV_TRY(gv_launch(tile_order_kernel, gv_blocks_for(total, THREADS), THREADS,
+					 0, work->stream, source_of(search, 0, 0), total,
 					 lists->d_keys));
 	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(lists->d_sort, bytes,
 											   (const uint32_t *) lists->d_keys,
@@ -723,9 +723,9 @@ search_voids(const Units *units)
 											   work->stream));
 	rows.d_order = lists->d_sorted;
 	/* one may be its own */
-	rows.n = total < units->queries->k + 1 ? total : units->queries->k + 1;
-	return gv_gpu_exact_others(work, units->space, &rows, units->queries,
-							   &others, counts, units->stop);
+	rows.n = total < search->queries->k + 1 ? total : search->queries->k + 1;
+	return gv_gpu_exact_finish(work, search->norm, &rows, search->queries,
+							   &overflowed, counts, search->stop);
 }
 
 /*
@@ -733,44 +733,44 @@ search_voids(const Units *units)
  * queries that need another way.
  */
 static GvStatus
-begin(const Units *units, int64_t seen)
+begin(const TileSearch *search, int64_t seen)
 {
-	GvExactByList *lists = units->lists;
+	GvExactByList *lists = search->lists;
 	cudaStream_t stream = lists->streams[0].work.stream;
 
 	for (int i = 0; i < STREAMS; i++)
 		lists->streams[i].work.seen = seen;
-	GV_TRY(search_voids(units));
-	GV_CUDA_TRY(gv_clear(lists->others.d_counts, 2 * lists->nparts, stream));
+	GV_TRY(search_undefined(search));
+	GV_CUDA_TRY(gv_clear(lists->overflowed.d_counts, 2 * lists->ngroups, stream));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
 GvStatus
-gv_gpu_exact_lists_search(GvExactByList *lists, const GvExactSpace *space,
+gv_gpu_exact_lists_search(GvExactByList *lists, const GvExactNormalization *norm,
 						  GvExactRows *rows, const GvExactQueries *queries,
 						  int64_t seen, const GvStop *stop)
 {
-	Units		units = {lists, space, rows, queries, stop};
+	TileSearch		search = {lists, norm, rows, queries, stop};
 	cudaStream_t stream = lists->asking.stream;
 
-	if (lists->parts == NULL)
+	if (lists->groups == NULL)
 	{
-		GV_TRY(gv_gpu_exact_queries(space, queries, stream));
+		GV_TRY(gv_gpu_exact_queries(norm, queries, stream));
 		GV_TRY(begin_lists(lists, queries, stop));
 	}
 	GV_TRY(group_rows(lists, rows, stop));
-	GV_TRY(gv_gpu_exact_rows(space, rows, stream));
+	GV_TRY(gv_gpu_exact_rows(norm, rows, stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream));
-	GV_TRY(begin(&units, seen));
-	for (int64_t i = 0; i < lists->nparts; i++)
+	GV_TRY(begin(&search, seen));
+	for (int64_t i = 0; i < lists->ngroups; i++)
 	{
-		GV_TRY(search_part(&units, i));
+		GV_TRY(search_group(&search, i));
 		if (stop == NULL || i % BETWEEN != 0)
 			continue;
-		GV_TRY(wait_for_streams(&units));
+		GV_TRY(wait_for_streams(&search));
 		if (gv_is_stopped(stop))
 			return GV_CANCELED;
 	}
-	GV_TRY(wait_for_streams(&units));
-	return search_others(&units);
+	GV_TRY(wait_for_streams(&search));
+	return search_overflowed(&search);
 }

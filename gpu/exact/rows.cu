@@ -17,7 +17,7 @@
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
-#define FRAME_THREADS	1024
+#define NORMALIZATION_THREADS	1024
 #define SAMPLE			256		/* rows that a frame is made from */
 #define USUAL_LENGTH	64.0	/* of rows, once scaled */
 #define LARGEST			65000.0 /* component that a half holds */
@@ -28,7 +28,7 @@
 /* -- one vector, by a warp */
 
 /* u(x) = (x - shift) * factor. */
-struct View
+struct Normalized
 {
 	double		shift;
 	double		factor;
@@ -36,34 +36,34 @@ struct View
 };
 
 /* Returns how a vector is seen; a warp calls. */
-static __device__ __forceinline__ View
-view_of(int metric, const float *x, int dims)
+static __device__ __forceinline__ Normalized
+normalize(int metric, const float *x, int dims)
 {
 	int			lane = threadIdx.x % GV_WARP;
-	View		view = {0.0, 1.0, true};
+	Normalized		normalized = {0.0, 1.0, true};
 	double		sum = 0.0;
 	bool		varies = false;
 
 	if (metric != GV_SET_COSINE && metric != GV_SET_PEARSON)
-		return view;
+		return normalized;
 	if (metric == GV_SET_PEARSON)
 	{
 		for (int d = lane; d < dims; d += GV_WARP)
 			sum += (double) x[d];
-		view.shift = gv_add_warp(sum) / dims;
+		normalized.shift = gv_add_warp(sum) / dims;
 		sum = 0.0;
 	}
 	for (int d = lane; d < dims; d += GV_WARP)
 	{
-		double		part = (double) x[d] - view.shift;
+		double		part = (double) x[d] - normalized.shift;
 
 		sum += part * part;
 		varies |= x[d] != (metric == GV_SET_PEARSON ? x[0] : 0.0f);
 	}
 	sum = gv_add_warp(sum);
-	view.varies = __any_sync(GV_FULL_WARP, varies);
-	view.factor = view.varies ? 1.0 / sqrt(sum) : 0.0;
-	return view;
+	normalized.varies = __any_sync(GV_FULL_WARP, varies);
+	normalized.factor = normalized.varies ? 1.0 / sqrt(sum) : 0.0;
+	return normalized;
 }
 
 /* Lengths and errors measured of a vector. */
@@ -82,7 +82,7 @@ struct Measures
  * is not moved, and measures it; a warp calls.
  */
 static __device__ __forceinline__ Measures
-to_half_vector(const GvExactSpace &space, const float *x, View view,
+to_half_vector(const GvExactNormalization &norm, const float *x, Normalized normalized,
 			   bool moves,
 	  double scale, uint16_t *half_vector)
 {
@@ -94,26 +94,26 @@ to_half_vector(const GvExactSpace &space, const float *x, View view,
 
 	rounding = gv_to_half_vector<double>([&](int d)
 	{
-		double		value = d < space.dims ? (double) x[d] : 0.0;
-		double		mean = d < space.dims ? space.d_mean[d] : 0.0;
-		double		seen = d < space.dims ?
-			(value - view.shift) * view.factor : 0.0;
-		double		scaled = (seen - (moves ? mean : 0.0)) * scale;
+		double		value = d < norm.dims ? (double) x[d] : 0.0;
+		double		mean = d < norm.dims ? norm.d_mean[d] : 0.0;
+		double		form = d < norm.dims ?
+			(value - normalized.shift) * normalized.factor : 0.0;
+		double		scaled = (form - (moves ? mean : 0.0)) * scale;
 
 		raw += value * value;
-		product += seen * mean;
+		product += form * mean;
 		large |= !(fabs(scaled) < LARGEST);
 		return scaled;
-	}, space.half_dims, half_vector);
+	}, norm.half_dims, half_vector);
 	measures.held = !__any_sync(GV_FULL_WARP, large);
-	if (!measures.held || !view.varies)
-		for (int d = threadIdx.x % GV_WARP; d < space.half_dims; d += GV_WARP)
+	if (!measures.held || !normalized.varies)
+		for (int d = threadIdx.x % GV_WARP; d < norm.half_dims; d += GV_WARP)
 			half_vector[d] = 0;
-	measures.raw = sqrt(gv_add_warp(raw)) * view.factor;
+	measures.raw = sqrt(gv_add_warp(raw)) * normalized.factor;
 	measures.square = rounding.square;
 	measures.length = sqrt(measures.square) * (1.0 + 1e-9);
 	measures.error = sqrt(rounding.error) * (1.0 + 1e-9) +
-		ROUNDING * scale * (measures.raw + space.d_frame->length);
+		ROUNDING * scale * (measures.raw + norm.d_scale->length);
 	measures.product = gv_add_warp(product);
 	return measures;
 }
@@ -122,16 +122,16 @@ to_half_vector(const GvExactSpace &space, const float *x, View view,
  * Returns a query's scale, for inner products such that it is as long as rows.
  */
 static __device__ __forceinline__ double
-query_scale(const GvExactSpace &space, const float *x)
+query_scale(const GvExactNormalization &norm, const float *x)
 {
 	double		square = 0.0;
 	int			exponent = 0;
 
-	if (space.metric == GV_SET_L2)
-		return space.d_frame->scale;
-	if (space.metric != GV_SET_IP)
+	if (norm.metric == GV_SET_L2)
+		return norm.d_scale->scale;
+	if (norm.metric != GV_SET_IP)
 		return USUAL_LENGTH;
-	for (int d = threadIdx.x % GV_WARP; d < space.dims; d += GV_WARP)
+	for (int d = threadIdx.x % GV_WARP; d < norm.dims; d += GV_WARP)
 		square += (double) x[d] * (double) x[d];
 	square = gv_add_warp(square);
 	if (square > 0.0)
@@ -141,32 +141,32 @@ query_scale(const GvExactSpace &space, const float *x)
 
 /* Makes a query's half copy [half_dims] and its numbers; a warp calls. */
 static __device__ __forceinline__ GvExactQuery
-query_to_half(const GvExactSpace &space, const float *x,
+query_to_half(const GvExactNormalization &norm, const float *x,
 					 uint16_t *half_vector)
 {
-	double		gamma = gv_exact_gamma(space.half_dims);
-	bool		moves = space.metric == GV_SET_L2;
-	double		scale = query_scale(space, x);
-	View		view = view_of(space.metric, x, space.dims);
+	double		gamma = gv_exact_gamma(norm.half_dims);
+	bool		moves = norm.metric == GV_SET_L2;
+	double		scale = query_scale(norm, x);
+	Normalized		normalized = normalize(norm.metric, x, norm.dims);
 	Measures	measures =
-		to_half_vector(space, x, view, moves, scale, half_vector);
+		to_half_vector(norm, x, normalized, moves, scale, half_vector);
 	double		error = measures.error +
 		gamma * (measures.length + measures.error);
-	GvExactQuery seen = {};
+	GvExactQuery form = {};
 
-	seen.kind = !view.varies ? GV_EXACT_VOID :
+	form.kind = !normalized.varies ? GV_EXACT_UNDEFINED :
 		measures.held ? GV_EXACT_PLAIN : GV_EXACT_UNHELD;
-	seen.square = measures.square;
-	seen.unit = moves ? 1.0 : scale * space.d_frame->scale;
-	seen.offset = moves ? 0.0 : seen.unit * measures.product;
+	form.square = measures.square;
+	form.unit = moves ? 1.0 : scale * norm.d_scale->scale;
+	form.offset = moves ? 0.0 : form.unit * measures.product;
 	/*
 	 * of zeros, in the place of halves that do not hold it, nothing is known
 	 */
-	seen.slack = !measures.held ? GV_INFINITY : (float)
+	form.error_bound = !measures.held ? GV_INFINITY : (float)
 		(1.01 * 0.5 * (error * error / (USUAL_ERROR + gamma) +
 					   USUAL_ERROR * measures.length * measures.length) +
 		 0x1p-40);
-	return seen;
+	return form;
 }
 
 /* Stores that nothing is found for a query yet; a warp calls. */
@@ -188,104 +188,104 @@ struct Sample
 	const float *rows;
 	int64_t		apart;
 	int			n;
-	const View *views;			/* [n] shared */
+	const Normalized *normalized;			/* [n] shared */
 	int			count;			/* of those that are defined */
 };
 
 /* Computes d_mean, a thread a dimension. */
 static __device__ __forceinline__ void
-find_mean(const GvExactSpace &space, const Sample &sample)
+find_mean(const GvExactNormalization &norm, const Sample &sample)
 {
-	for (int d = threadIdx.x; d < space.dims; d += FRAME_THREADS)
+	for (int d = threadIdx.x; d < norm.dims; d += NORMALIZATION_THREADS)
 	{
 		double		sum = 0.0;
 
 #pragma unroll 8
 		for (int i = 0; i < sample.n; i++)
 			sum += ((double) sample.rows[i * sample.apart + d] -
-					sample.views[i].shift) * sample.views[i].factor;
-		space.d_mean[d] = sample.count > 0 ? sum / sample.count : 0.0;
+					sample.normalized[i].shift) * sample.normalized[i].factor;
+		norm.d_mean[d] = sample.count > 0 ? sum / sample.count : 0.0;
 	}
 }
 
 /* Returns this lane's part of the squared lengths; a warp takes a row. */
 static __device__ __forceinline__ double
-add_squares(const GvExactSpace &space, const Sample &sample)
+add_squares(const GvExactNormalization &norm, const Sample &sample)
 {
 	double		square = 0.0;
 
 	for (int i = threadIdx.x / GV_WARP; i < sample.n;
-		 i += FRAME_THREADS / GV_WARP)
-		if (sample.views[i].varies)
-			for (int d = threadIdx.x % GV_WARP; d < space.dims; d += GV_WARP)
+		 i += NORMALIZATION_THREADS / GV_WARP)
+		if (sample.normalized[i].varies)
+			for (int d = threadIdx.x % GV_WARP; d < norm.dims; d += GV_WARP)
 			{
 				double		part =
 					((double) sample.rows[i * sample.apart + d] -
-					 sample.views[i].shift) * sample.views[i].factor -
-					space.d_mean[d];
+					 sample.normalized[i].shift) * sample.normalized[i].factor -
+					norm.d_mean[d];
 
 				square += part * part;
 			}
 	return square;
 }
 
-/* Stores d_frame, from the usual squared length of rows; one warp calls. */
+/* Stores d_scale, from the usual squared length of rows; one warp calls. */
 static __device__ __forceinline__ void
-put_frame(const GvExactSpace &space, double usual_square)
+put_scale(const GvExactNormalization &norm, double usual_square)
 {
 	double		square = 0.0;
 	int			exponent = 0;
 
-	for (int d = threadIdx.x; d < space.dims; d += GV_WARP)
-		square += space.d_mean[d] * space.d_mean[d];
+	for (int d = threadIdx.x; d < norm.dims; d += GV_WARP)
+		square += norm.d_mean[d] * norm.d_mean[d];
 	square = gv_add_warp(square);
 	if (threadIdx.x > 0)
 		return;
 	if (usual_square > 0.0)
 		(void) frexp(USUAL_LENGTH / sqrt(usual_square), &exponent);
-	space.d_frame->scale = ldexp(1.0, exponent);
-	space.d_frame->length = sqrt(square) * (1.0 + 1e-9);
+	norm.d_scale->scale = ldexp(1.0, exponent);
+	norm.d_scale->length = sqrt(square) * (1.0 + 1e-9);
 }
 
 /*
  * Computes the mean, its length and a scale from a sample; one block.
  * Shared: views of the sample, and a number of each warp.
  */
-static __global__ void __launch_bounds__(FRAME_THREADS)
-frame_kernel(GvExactSpace space, const float *d_rows, int64_t n)
+static __global__ void __launch_bounds__(NORMALIZATION_THREADS)
+normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 {
-	__shared__ View views[SAMPLE];
-	__shared__ double squares[FRAME_THREADS / GV_WARP];
+	__shared__ Normalized all[SAMPLE];
+	__shared__ double squares[NORMALIZATION_THREADS / GV_WARP];
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	int			m = n < SAMPLE ? (int) n : SAMPLE;
-	Sample		sample = {d_rows, n / m * space.dims, m, views, 0};
+	Sample		sample = {d_rows, n / m * norm.dims, m, all, 0};
 	double		square;
 
 	/* 1. how the sample is seen */
-	for (int i = warp; i < m; i += FRAME_THREADS / GV_WARP)
+	for (int i = warp; i < m; i += NORMALIZATION_THREADS / GV_WARP)
 	{
-		View		view = view_of(space.metric, d_rows + i * sample.apart,
-								   space.dims);
+		Normalized		normalized = normalize(norm.metric, d_rows + i * sample.apart,
+								   norm.dims);
 
 		if (lane == 0)
-			views[i] = view;
+			all[i] = normalized;
 	}
 	__syncthreads();
 	for (int i = 0; i < m; i++)
-		sample.count += views[i].varies;
+		sample.count += all[i].varies;
 
 	/* 2. its mean, and how far rows are from that */
-	find_mean(space, sample);
+	find_mean(norm, sample);
 	__syncthreads();
-	square = gv_add_warp(add_squares(space, sample));
+	square = gv_add_warp(add_squares(norm, sample));
 	if (lane == 0)
 		squares[warp] = square;
 	__syncthreads();
 	if (warp > 0)
 		return;
 	square = gv_add_warp(squares[lane]);
-	put_frame(space, sample.count > 0 ? square / sample.count : 0.0);
+	put_scale(norm, sample.count > 0 ? square / sample.count : 0.0);
 }
 
 /* -- rows and queries */
@@ -295,17 +295,17 @@ frame_kernel(GvExactSpace space, const float *d_rows, int64_t n)
  * row get a bias only.
  */
 static __global__ void __launch_bounds__(THREADS)
-rows_kernel(GvExactSpace space, GvExactRows rows)
+rows_kernel(GvExactNormalization norm, GvExactRows rows)
 {
 	int64_t		slot = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	bool		leads = threadIdx.x % GV_WARP == 0;
-	double		gamma = gv_exact_gamma(space.half_dims);
+	double		gamma = gv_exact_gamma(norm.half_dims);
 	const float *x;
-	View		view;
+	Normalized		normalized;
 	Measures	row;
 	double		bias = 0.0;
 	double		both;
-	double		slack;
+	double		error_bound;
 
 	if (slot >= rows.n)
 	{
@@ -313,46 +313,46 @@ rows_kernel(GvExactSpace space, GvExactRows rows)
 			rows.d_bias[slot] = -GV_INFINITY;
 		return;
 	}
-	x = rows.d_rows + gv_exact_row(rows, (uint32_t) slot) * space.dims;
-	view = view_of(space.metric, x, space.dims);
-	row = to_half_vector(space, x, view, true, space.d_frame->scale,
-				rows.d_half_rows + slot * space.half_dims);
+	x = rows.d_rows + gv_exact_row(rows, (uint32_t) slot) * norm.dims;
+	normalized = normalize(norm.metric, x, norm.dims);
+	row = to_half_vector(norm, x, normalized, true, norm.d_scale->scale,
+				rows.d_half_rows + slot * norm.half_dims);
 	if (!leads)
 		return;
-	if (!view.varies || !row.held)
+	if (!normalized.varies || !row.held)
 	{
-		rows.d_bias[slot] = view.varies ? GV_INFINITY :
+		rows.d_bias[slot] = normalized.varies ? GV_INFINITY :
 			-GV_INFINITY;
-		rows.d_slack[slot] = 0.0f;
+		rows.d_error_bounds[slot] = 0.0f;
 		return;
 	}
-	if (space.metric == GV_SET_L2)
+	if (norm.metric == GV_SET_L2)
 		bias = -0.5 * row.square;
 	both = row.length + row.error;
-	slack = 1.01 * 0.5 * ((USUAL_ERROR + gamma) * both * both +
+	error_bound = 1.01 * 0.5 * ((USUAL_ERROR + gamma) * both * both +
 						  row.error * row.error / USUAL_ERROR) +
 		(gamma + 0x1p-20) * fabs(bias) + 0x1p-40;
-	rows.d_bias[slot] = (float) (bias + slack);
-	rows.d_slack[slot] = (float) (slack * (1.0 + 1e-6));
+	rows.d_bias[slot] = (float) (bias + error_bound);
+	rows.d_error_bounds[slot] = (float) (error_bound * (1.0 + 1e-6));
 }
 
 /* Makes half copies of queries and their free places; a warp a query. */
 static __global__ void __launch_bounds__(THREADS)
-queries_kernel(GvExactSpace space, GvExactQueries queries)
+queries_kernel(GvExactNormalization norm, GvExactQueries queries)
 {
 	int64_t		query = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
-	GvExactQuery seen;
+	GvExactQuery form;
 
 	gv_pdl_wait();
 	if (query >= queries.n)
 		return;
 	free_places(queries, query);
-	seen = query_to_half(space,
-								  queries.d_queries + query * space.dims,
+	form = query_to_half(norm,
+								  queries.d_queries + query * norm.dims,
 								queries.d_half_queries + query *
-									space.half_dims);
+									norm.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
-		queries.d_seen[query] = seen;
+		queries.d_forms[query] = form;
 }
 
 /* Copies half copies of some queries side by side; a thread 16 bytes. */
@@ -369,35 +369,35 @@ gather_kernel(int pieces, const uint16_t *d_from, GvExactPart part,
 }
 
 GvStatus
-gv_gpu_exact_frame(const GvExactSpace *space, const float *d_rows, int64_t n,
+gv_gpu_exact_normalization(const GvExactNormalization *norm, const float *d_rows, int64_t n,
 				   cudaStream_t stream)
 {
-	return gv_launch(frame_kernel, 1, FRAME_THREADS, 0, stream, *space, d_rows, n);
+	return gv_launch(normalization_kernel, 1, NORMALIZATION_THREADS, 0, stream, *norm, d_rows, n);
 }
 
 GvStatus
-gv_gpu_exact_rows(const GvExactSpace *space, const GvExactRows *rows,
+gv_gpu_exact_rows(const GvExactNormalization *norm, const GvExactRows *rows,
 				  cudaStream_t stream)
 {
 	return gv_launch(rows_kernel, gv_blocks_for(gv_exact_padded(rows->n), WARPS),
 			  THREADS, 0, stream,
-			  *space, *rows);
+			  *norm, *rows);
 }
 
 GvStatus
-gv_gpu_exact_queries(const GvExactSpace *space, const GvExactQueries *queries,
+gv_gpu_exact_queries(const GvExactNormalization *norm, const GvExactQueries *queries,
 					 cudaStream_t stream)
 {
 	return gv_launch(queries_kernel, gv_blocks_for(queries->n, WARPS), THREADS, 0,
-			  stream, *space, *queries);
+			  stream, *norm, *queries);
 }
 
 GvStatus
-gv_gpu_exact_gather(const GvExactSpace *space, const GvExactQueries *queries,
+gv_gpu_exact_gather(const GvExactNormalization *norm, const GvExactQueries *queries,
 					const GvExactPart *part, uint16_t *d_half_queries,
 					cudaStream_t stream)
 {
-	int			pieces = space->half_dims / 8;
+	int			pieces = norm->half_dims / 8;
 
 	return gv_launch(gather_kernel, gv_blocks_for((int64_t) part->n * pieces,
 											 THREADS), THREADS, 0, stream,

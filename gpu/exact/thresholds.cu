@@ -25,45 +25,45 @@
  * is NaN always.
  */
 static __global__ void __launch_bounds__(THREADS)
-cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
-			GvExactFilter filter, GvExactLists lists)
+neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries, GvExactPart part,
+			GvExactFilter filter, GvExactOverflowed lists)
 {
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 	int64_t		query;
-	GvExactQuery seen;
+	GvExactQuery form;
 
 	if (i >= part.n)
 		return;
 	query = gv_exact_query(part, i);
-	seen = queries.d_seen[query];
+	form = queries.d_forms[query];
 	filter.d_counts[i] = 0;
-	filter.d_cuts[i] = gv_exact_first_cut(space, queries, seen, query);
-	if (lists.d_counts == NULL || filter.d_cuts[i] != -GV_INFINITY)
+	filter.d_thresholds[i] = gv_exact_neighbor_threshold(norm, queries, form, query);
+	if (lists.d_counts == NULL || filter.d_thresholds[i] != -GV_INFINITY)
 		return;
-	filter.d_cuts[i] = GV_NAN;
-	if (seen.kind == GV_EXACT_PLAIN)
-		gv_exact_put_into(&lists.d_counts[0], lists.d_matrix, query);
+	filter.d_thresholds[i] = GV_NAN;
+	if (form.kind == GV_EXACT_PLAIN)
+		gv_exact_put_into(&lists.d_counts[0], lists.d_full_scores, query);
 	else
-		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
+		gv_exact_put_into(&lists.d_counts[1], lists.d_brute_force, query);
 }
 
 /* Lists void queries that have free places as slow; a thread a query. */
 static __global__ void __launch_bounds__(THREADS)
-voids_kernel(GvExactQueries queries, GvExactLists lists)
+undefined_kernel(GvExactQueries queries, GvExactOverflowed lists)
 {
 	int64_t		query = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 
 	if (query < queries.n &&
-		queries.d_seen[query].kind == GV_EXACT_VOID &&
+		queries.d_forms[query].kind == GV_EXACT_UNDEFINED &&
 		queries.d_positions[query * queries.k + queries.k - 1] == INT64_MAX)
-		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
+		gv_exact_put_into(&lists.d_counts[1], lists.d_brute_force, query);
 }
 
 /* Keys for gv_find_kth_bound: those of the largest A - 2 e(x) are least. */
 struct Keys
 {
 	const float *scores;
-	const float *slack;
+	const float *error_bound;
 	const uint32_t *kept;		/* shared, or NULL */
 
 	__device__ __forceinline__ uint32_t
@@ -72,7 +72,7 @@ struct Keys
 		float		score = scores[i];
 
 		/* a row that cannot be held may be anywhere */
-		return gv_ordered(score < GV_INFINITY ? 2.0f * slack[i] - score :
+		return gv_ordered(score < GV_INFINITY ? 2.0f * error_bound[i] - score :
 						  GV_INFINITY);
 	}
 
@@ -89,7 +89,7 @@ struct Keys
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 choose_rows_kernel(GvExactQueries queries, GvExactPart part,
-				   GvExactMatmul matmul, const float *d_slack)
+				   GvExactMatmul matmul, const float *d_error_bounds)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t slots[2][GV_WARP];
@@ -98,10 +98,10 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 	uint32_t	n = matmul.nslots;
 	/* one more, which may be the query's own row */
 	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
-	float		cut = matmul.filter.d_cuts[i];
-	float		slack = queries.d_seen[query].slack;
+	float		threshold = matmul.filter.d_thresholds[i];
+	float		error_bound = queries.d_forms[query].error_bound;
 	GvBlockReduce		reduce = {slots, 0};
-	Keys		keys = {matmul.d_scores + (int64_t) i * n, d_slack, NULL};
+	Keys		keys = {matmul.d_scores + (int64_t) i * n, d_error_bounds, NULL};
 
 	if (wanted <= n)
 	{
@@ -119,16 +119,16 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		}
 		limit = gv_find_kth_bound(keys, n, wanted, wanted / 8, reduce);
 		least = -gv_unordered(limit.key);
-		cut = gv_exact_raise_cut(cut, least, slack, matmul.half_dims);
+		threshold = gv_exact_raise_threshold(threshold, least, error_bound, matmul.half_dims);
 	}
 	for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
-		if (keys.scores[s] >= cut)
+		if (keys.scores[s] >= threshold)
 			gv_exact_append(matmul.filter, i, matmul.first + s);
 	if (threadIdx.x == 0)
-		matmul.filter.d_cuts[i] = cut;
+		matmul.filter.d_thresholds[i] = threshold;
 }
 
-/* The key, as above, of the rows of a thread of first_cuts_kernel. */
+/* The key, as above, of the rows of a thread of first_thresholds_kernel. */
 struct OwnKey
 {
 	uint32_t	own;
@@ -148,16 +148,16 @@ struct Best
 };
 
 static __device__ __forceinline__ void
-add_score(Best *best, float score, float slack)
+add_score(Best *best, float score, float error_bound)
 {
 	if (score < GV_INFINITY)
-		best->least = fminf(best->least, 2.0f * slack - score);
+		best->least = fminf(best->least, 2.0f * error_bound - score);
 	best->score = fmaxf(best->score, score);
 }
 
 /* Returns the best of scores 4 threadIdx.x .., every 4 blockDim.x. */
 static __device__ __forceinline__ Best
-best_of(const float *scores, const float *slack, uint32_t n)
+best_of(const float *scores, const float *error_bound, uint32_t n)
 {
 	Best		best = {GV_INFINITY, -GV_INFINITY};
 
@@ -165,7 +165,7 @@ best_of(const float *scores, const float *slack, uint32_t n)
 	for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
 	{
 		float4		a = ((const float4 *) scores)[s];
-		float4		e = ((const float4 *) slack)[s];
+		float4		e = ((const float4 *) error_bound)[s];
 
 		add_score(&best, a.x, e.x);
 		add_score(&best, a.y, e.y);
@@ -180,7 +180,7 @@ static __device__ __forceinline__ void
 give_up(const GvExactFilter &filter, int i)
 {
 	filter.d_counts[i] = filter.capacity + 1;
-	filter.d_cuts[i] = GV_NAN;
+	filter.d_thresholds[i] = GV_NAN;
 }
 
 /*
@@ -191,9 +191,9 @@ give_up(const GvExactFilter &filter, int i)
  * of different threads.
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
-first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
+first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 				  GvExactPart part, GvExactMatmul matmul,
-				  const float *d_slack, GvExactLists lists)
+				  const float *d_error_bounds, GvExactOverflowed lists)
 {
 	__shared__ uint32_t slots[2][GV_WARP];
 	int			i = blockIdx.x;
@@ -201,16 +201,16 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	const float *scores = matmul.d_scores + (int64_t) i * n;
 	GvBlockReduce		reduce = {slots, 0};
 	int64_t		query;
-	GvExactQuery seen;
+	GvExactQuery form;
 	Best		best;
 	float		least;
-	float		cut;
+	float		threshold;
 
 	gv_pdl_wait();
 	query = gv_exact_query(part, i);
-	seen = queries.d_seen[query];
-	best = best_of(scores, d_slack, n);
-	cut = gv_exact_first_cut(space, queries, seen, query);
+	form = queries.d_forms[query];
+	best = best_of(scores, d_error_bounds, n);
+	threshold = gv_exact_neighbor_threshold(norm, queries, form, query);
 	if (threadIdx.x == 0)
 		matmul.filter.d_counts[i] = 0;
 	if (threadIdx.x < 2 && i == 0 && lists.d_counts != NULL)
@@ -222,27 +222,27 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	/* threads meet, so nothing is appended before there are no slots */
 	least = -gv_unordered(gv_find_kth_bound(keys, blockDim.x, wanted, wanted / 8,
 										reduce).key);
-	cut = gv_exact_raise_cut(cut, least, seen.slack, space.half_dims);
-	if (matmul.more && cut == -GV_INFINITY)
+	threshold = gv_exact_raise_threshold(threshold, least, form.error_bound, norm.half_dims);
+	if (matmul.more && threshold == -GV_INFINITY)
 	{
 		if (threadIdx.x == 0)
 			give_up(matmul.filter, i);
 		return;
 	}
-	if (best.score >= cut)
+	if (best.score >= threshold)
 		for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
 			for (uint32_t j = 4 * s; j < 4 * s + 4; j++)
-				if (scores[j] >= cut)
+				if (scores[j] >= threshold)
 					gv_exact_append(matmul.filter, i, matmul.first + j);
 	if (threadIdx.x == 0)
-		matmul.filter.d_cuts[i] = cut;
+		matmul.filter.d_thresholds[i] = threshold;
 }
 
 /*
  * Stores slots first .. first + nslots - 1 for all queries; a thread a slot.
  */
 static __global__ void __launch_bounds__(THREADS)
-take_all_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
+all_candidates_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
 				uint32_t nslots)
 {
 	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
@@ -251,42 +251,42 @@ take_all_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
 
 	if (i >= part.n)
 		return;
-	filter.d_slots[i * filter.capacity + s] = first + s;
+	filter.d_candidates[i * filter.capacity + s] = first + s;
 	if (s == 0)
 		filter.d_counts[i] = nslots;
 }
 
 GvStatus
-gv_gpu_exact_cuts(const GvExactSpace *space, const GvExactQueries *queries,
+gv_gpu_exact_thresholds(const GvExactNormalization *norm, const GvExactQueries *queries,
 				  const GvExactPart *part, const GvExactFilter *filter,
-				  const GvExactLists *lists, cudaStream_t stream)
+				  const GvExactOverflowed *lists, cudaStream_t stream)
 {
-	static const GvExactLists none = {};
+	static const GvExactOverflowed none = {};
 
-	return gv_launch(cuts_kernel, gv_blocks_for(part->n, THREADS), THREADS, 0,
-			  stream, *space, *queries, *part, *filter,
+	return gv_launch(neighbor_thresholds_kernel, gv_blocks_for(part->n, THREADS), THREADS, 0,
+			  stream, *norm, *queries, *part, *filter,
 			  lists != NULL ? *lists : none);
 }
 
 GvStatus
-gv_gpu_exact_voids(const GvExactQueries *queries, const GvExactLists *lists,
+gv_gpu_exact_undefined(const GvExactQueries *queries, const GvExactOverflowed *lists,
 				   cudaStream_t stream)
 {
-	return gv_launch(voids_kernel, gv_blocks_for(queries->n, THREADS), THREADS, 0,
+	return gv_launch(undefined_kernel, gv_blocks_for(queries->n, THREADS), THREADS, 0,
 			  stream, *queries, *lists);
 }
 
 GvStatus
-gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
+gv_gpu_exact_choose(const GvExactNormalization *norm, const GvExactQueries *queries,
 					const GvExactPart *part, const GvExactMatmul *matmul,
-					const float *d_slack, cudaStream_t stream)
+					const float *d_error_bounds, cudaStream_t stream)
 {
 	int			bytes = matmul->nslots <= ALL_SHARED ?
 		(int) (matmul->nslots * sizeof(uint32_t)) : 0;
 
 	return gv_launch(choose_rows_kernel, part->n,
 			  part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes, stream,
-			  *queries, *part, *matmul, d_slack);
+			  *queries, *part, *matmul, d_error_bounds);
 }
 
 /*
@@ -311,25 +311,25 @@ gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
 }
 
 GvStatus
-gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
+gv_gpu_exact_first(const GvExactNormalization *norm, const GvExactQueries *queries,
 				   const GvExactPart *part, const GvExactMatmul *matmul,
-				   const float *d_slack, const GvExactLists *lists,
+				   const float *d_error_bounds, const GvExactOverflowed *lists,
 				   cudaStream_t stream)
 {
-	static const GvExactLists none = {};
+	static const GvExactOverflowed none = {};
 
-	return gv_launch_pdl(matmul->filter.pdl, first_cuts_kernel,
+	return gv_launch_pdl(matmul->filter.pdl, first_thresholds_kernel,
 						   matmul->n, first_threads(queries, part->n), 0,
-						   stream, *space, *queries, *part, *matmul, d_slack,
+						   stream, *norm, *queries, *part, *matmul, d_error_bounds,
 						   lists != NULL ? *lists : none);
 }
 
 /* See exact.h; up to capacity. */
 GvStatus
-gv_gpu_exact_take_all(const GvExactPart *part, const GvExactFilter *filter,
+gv_gpu_exact_all_candidates(const GvExactPart *part, const GvExactFilter *filter,
 					  uint32_t first, uint32_t nslots, cudaStream_t stream)
 {
-	return gv_launch(take_all_kernel,
+	return gv_launch(all_candidates_kernel,
 			  gv_blocks_for((int64_t) part->n * nslots, THREADS), THREADS, 0,
 			  stream, *part, *filter, first, nslots);
 }

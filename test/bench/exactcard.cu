@@ -15,7 +15,7 @@
 
 struct Bench
 {
-	GvExactSpace space;
+	GvExactNormalization norm;
 	GvExactRows rows;
 	GvExactQueries queries;
 	GvExactWork work;
@@ -32,13 +32,13 @@ extern "C" void
 bench_drop(Bench *bench)
 {
 	gv_gpu_exact_work_drop(&bench->work);
-	(void) cudaFree(bench->space.d_mean);
-	(void) cudaFree(bench->space.d_frame);
+	(void) cudaFree(bench->norm.d_mean);
+	(void) cudaFree(bench->norm.d_scale);
 	(void) cudaFree(bench->rows.d_half_rows);
 	(void) cudaFree(bench->rows.d_bias);
-	(void) cudaFree(bench->rows.d_slack);
+	(void) cudaFree(bench->rows.d_error_bounds);
 	(void) cudaFree(bench->queries.d_half_queries);
-	(void) cudaFree(bench->queries.d_seen);
+	(void) cudaFree(bench->queries.d_forms);
 	(void) cudaFree(bench->queries.d_distances);
 	(void) cudaFree(bench->queries.d_positions);
 	free(bench);
@@ -67,22 +67,22 @@ bench_open(int32_t metric, int32_t dims, int64_t nrows, int64_t nqueries,
 						  (gv_gpu_open("0", devices, &ndevices) != GV_OK ||
 						   gv_blas_open(devices, ndevices) != GV_OK)))
 		return NULL;
-	bench->space.metric = metric;
-	bench->space.dims = dims;
-	bench->space.half_dims = half_dims;
+	bench->norm.metric = metric;
+	bench->norm.dims = dims;
+	bench->norm.half_dims = half_dims;
 	bench->rows.n = nrows;
 	bench->rows.stride = gv_gpu_exact_stride(nrows);
 	bench->queries.n = nqueries;
 	bench->queries.k = k;
-	if (take(&bench->space.d_mean, dims) &&
-		take(&bench->space.d_frame, 1) &&
+	if (take(&bench->norm.d_mean, dims) &&
+		take(&bench->norm.d_scale, 1) &&
 		take(&bench->rows.d_half_rows, slots * half_dims) &&
-		take(&bench->rows.d_bias, slots) && take(&bench->rows.d_slack, slots) &&
+		take(&bench->rows.d_bias, slots) && take(&bench->rows.d_error_bounds, slots) &&
 		take(&bench->queries.d_half_queries, nqueries * half_dims) &&
-		take(&bench->queries.d_seen, nqueries) &&
+		take(&bench->queries.d_forms, nqueries) &&
 		take(&bench->queries.d_distances, nqueries * k) &&
 		take(&bench->queries.d_positions, nqueries * k) &&
-		gv_gpu_exact_work(&bench->work, 0, &bench->space, &amount) == GV_OK)
+		gv_gpu_exact_work(&bench->work, 0, &bench->norm, &amount) == GV_OK)
 		return bench;
 	bench_drop(bench);
 	return NULL;
@@ -95,8 +95,8 @@ bench_rows(Bench *bench, const float *d_rows)
 	cudaStream_t stream = bench->work.stream;
 
 	bench->rows.d_rows = d_rows;
-	GV_TRY(gv_gpu_exact_frame(&bench->space, d_rows, bench->rows.n, stream));
-	GV_TRY(gv_gpu_exact_rows(&bench->space, &bench->rows, stream));
+	GV_TRY(gv_gpu_exact_normalization(&bench->norm, d_rows, bench->rows.n, stream));
+	GV_TRY(gv_gpu_exact_rows(&bench->norm, &bench->rows, stream));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
@@ -108,7 +108,7 @@ bench_search(Bench *bench, const float *d_queries, const int64_t *d_self)
 
 	bench->queries.d_queries = d_queries;
 	bench->queries.d_self = d_self;
-	GV_TRY(gv_gpu_exact_search(&bench->work, &bench->space, &bench->rows,
+	GV_TRY(gv_gpu_exact_search(&bench->work, &bench->norm, &bench->rows,
 							   &bench->queries, NULL));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
@@ -148,5 +148,5 @@ extern "C" double
 bench_yard(const Bench *bench)
 {
 	return yard_us(bench->work.stream, bench->queries.n,
-				   (int) bench->rows.n, bench->space.dims);
+				   (int) bench->rows.n, bench->norm.dims);
 }

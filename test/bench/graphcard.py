@@ -120,7 +120,7 @@ def check(lib):
     """Small graphs: those of processors, and of all rows."""
     good = True
     batch = ctypes.c_int64.in_dll(lib, "gv_exact_batch")
-    unit = ctypes.c_int64.in_dll(lib, "gv_exact_unit")
+    unit = ctypes.c_int64.in_dll(lib, "gv_exact_tile")
     for i, metric in enumerate(METRICS):
         rows = cardbuild.Rows((96, 40, 200, 128)[i], i).make(15000)
         rows[::1000] = 0

@@ -134,9 +134,9 @@ make(Bench *bench)
 	exact->d_half_rows = d_columns;
 	exact->d_bias = d_squares;
 	/* three times what sums vary by */
-	exact->filter.d_cuts = filled(rows, 1.0f + 3.0f / sqrtf(bench->dims));
+	exact->filter.d_thresholds = filled(rows, 1.0f + 3.0f / sqrtf(bench->dims));
 	take(&exact->filter.d_counts, rows);
-	take(&exact->filter.d_slots, rows * 256);
+	take(&exact->filter.d_candidates, rows * 256);
 	exact->filter.capacity = 256;
 
 	cl->n = rows;
@@ -165,8 +165,8 @@ make(Bench *bench)
 static void
 drop(Bench *bench)
 {
-	void	   *all[] = {bench->exact.filter.d_cuts,
-		bench->exact.filter.d_counts, bench->exact.filter.d_slots,
+	void	   *all[] = {bench->exact.filter.d_thresholds,
+		bench->exact.filter.d_counts, bench->exact.filter.d_candidates,
 		(void *) bench->exact.d_queries, bench->model.d_half_centroids,
 		bench->model.d_squares, bench->d_sums, bench->batch.d_coarse,
 		bench->batch.filter.d_group_min, bench->cl.d_most, bench->cl.d_lengths,

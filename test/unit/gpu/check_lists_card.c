@@ -9,7 +9,7 @@
 extern void test_lists_card(void);
 /* gpu/exact/nearlists.cu */
 extern int64_t gv_exact_batch;
-extern int64_t gv_exact_unit;
+extern int64_t gv_exact_tile;
 
 static const Look looks[] = {LOOK_MIXED, LOOK_TIES, LOOK_SAME, LOOK_ZEROS,
 LOOK_OUTLIERS};
@@ -157,7 +157,7 @@ check_case(const Case *test)
 	SearchOutputs device = make_outputs(&spec);
 
 	gv_exact_batch = test->batch;
-	gv_exact_unit = test->unit;
+	gv_exact_tile = test->unit;
 	CHECK(gv_gpu_exact_set.size(&spec) > 0, "size");
 	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &device) == GV_OK,
 		  "card");
@@ -175,7 +175,7 @@ check_case(const Case *test)
 	if (spec.self)
 		check_own(test, &spec, &in, &device);
 	gv_exact_batch = 0;
-	gv_exact_unit = 0;
+	gv_exact_tile = 0;
 	free_search_inputs(&in);
 	free_outputs(&cpu);
 	free_outputs(&device);
@@ -297,7 +297,7 @@ test_stops(void)
 	int			n;
 
 	gv_exact_batch = test.batch;
-	gv_exact_unit = test.unit;
+	gv_exact_tile = test.unit;
 	for (n = 0; n < 1000 && status == GV_CANCELED; n += n + 1)
 	{
 		int			left = n;
@@ -307,7 +307,7 @@ test_stops(void)
 	}
 	CHECK(status == GV_OK && n > 3, "%d: %d", n, status);
 	gv_exact_batch = 0;
-	gv_exact_unit = 0;
+	gv_exact_tile = 0;
 	free_search_inputs(&in);
 }
 
