@@ -18,7 +18,7 @@
 /* Makes memory for `capacity` vectors.  After a failure it can be dropped. */
 GvStatus
 gv_centroids_create(GvCentroids *centroids, GvMetric metric, int32_t dims,
-				  int32_t capacity, cudaStream_t stream)
+					int32_t capacity, cudaStream_t stream)
 {
 	GvMirror   *mirror = &centroids->mirror;
 
@@ -115,9 +115,7 @@ prepare(GvAssigner *assigner, const GvDeviceModel *model, int32_t n, int32_t p,
 		gv_place(&filter->d_group_min, memory, &bytes,
 				 (int64_t) n * gv_ncolumn_groups(model->nlists));
 		GV_TEST_ONLY(gv_place(&filter->d_path_counts, memory, &bytes,
-							  GV_COARSE_PATHS);)
-		if (memory != NULL)
-			break;
+							  GV_COARSE_PATHS);) if (memory != NULL) break;
 		GV_TRY(gv_buffer_need(&assigner->d_batch, bytes));
 		memory = (char *) assigner->d_batch.memory;
 	}
@@ -129,8 +127,8 @@ prepare(GvAssigner *assigner, const GvDeviceModel *model, int32_t n, int32_t p,
 
 GvStatus
 gv_gpu_assign(GvAssigner *assigner, const GvCentroids *centroids,
-			   const float *d_rows, int64_t n, int32_t p, GvProbe *d_nearest,
-			   const GvStop *stop)
+			  const float *d_rows, int64_t n, int32_t p, GvProbe *d_nearest,
+			  const GvStop *stop)
 {
 	const GvDeviceModel *model = &centroids->mirror.model;
 	int32_t		piece = piece_of(model, n, p);

@@ -178,15 +178,15 @@ make_memory(GvBuilder *builder, const float *mean)
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_mean, dims));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_sample, spec->sample_rows * dims));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_queries,
-						   (int64_t) spec->nqueries * dims));
+								(int64_t) spec->nqueries * dims));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_codebooks,
-						   (int64_t) GV_CODEWORDS * dims));
+								(int64_t) GV_CODEWORDS * dims));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_centroids,
-						   (int64_t) spec->nlists * dims));
+								(int64_t) spec->nlists * dims));
 	GV_TRY(gv_centroids_create(&builder->lists, GV_L2, dims, spec->nlists,
-							 builder->stream));
+							   builder->stream));
 	GV_TRY(gv_centroids_create(&builder->nearest_rows, spec->metric, dims,
-							 spec->batch_rows, builder->stream));
+							   spec->batch_rows, builder->stream));
 	GV_CUDA_TRY(gv_upload(builder->d_mean, mean, dims, builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
@@ -195,26 +195,16 @@ make_memory(GvBuilder *builder, const float *mean)
 static GvStatus
 cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 {
-	GvBuilder  *made = (GvBuilder *) calloc(1, sizeof(GvBuilder));
-	GvStatus	status;
-
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	made->spec = *spec;
-	made->out.pinned = true;
-	made->model.metric = spec->metric;
-	made->model.dims = spec->dims;
-	made->model.m = spec->m;
-	status = make_host_memory(made);
-	if (status == GV_OK)
-		status = make_memory(made, mean);
-	if (status != GV_OK)
+	return gv_make(builder, [=] (GvBuilder *made)
 	{
-		cuda_drop(made);
-		return status;
-	}
-	*builder = made;
-	return GV_OK;
+		made->spec = *spec;
+		made->out.pinned = true;
+		made->model.metric = spec->metric;
+		made->model.dims = spec->dims;
+		made->model.m = spec->m;
+		GV_TRY(make_host_memory(made));
+		return make_memory(made, mean);
+	}, cuda_drop);
 }
 
 /* Returns rows as kernels see them, without their outputs. */
@@ -264,8 +254,7 @@ cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
 	if (n == 0)
 		return GV_OK;
 	GV_TRY(gv_choose_device(builder->spec.device));
-	d_rows = kind == GV_SAMPLE ?
-		builder->d_sample + builder->nsample * dims :
+	d_rows = kind == GV_SAMPLE ? builder->d_sample + builder->nsample * dims :
 		builder->d_queries + builder->nqueries * dims;
 	GV_TRY(bring_rows(builder, rows, n, d_rows));
 	if (kind == GV_SAMPLE)
@@ -287,8 +276,8 @@ find_lists(GvBuilder *builder, GvDeviceRows *rows, const GvStop *stop)
 						  sizeof(GvProbe)));
 	rows->d_nearest = (const GvProbe *) builder->d_nearest.memory;
 	GV_TRY(gv_gpu_assign(&builder->assigner, &builder->lists, rows->d_rows,
-						  rows->n, rows->near,
-						  (GvProbe *) builder->d_nearest.memory, stop));
+						 rows->n, rows->near,
+						 (GvProbe *) builder->d_nearest.memory, stop));
 	return gv_gpu_lists(rows, builder->stream);
 }
 
@@ -300,12 +289,13 @@ run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	const GvSearcher *searcher = &builder->assigner.searcher;
-	GvMatmulContext context = {searcher->blas, searcher->hopper, searcher->nsms,
-	false, searcher->stream};
+	GvMatmulContext context = {searcher->blas, searcher->hopper,
+		searcher->nsms, false, searcher->stream};
 	GvKmeans	kmeans = {spec->dims, n, k, spec->iterations,
-	spec->max_imbalance, spec->seed};
+		spec->max_imbalance, spec->seed};
 
-	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, owners, found, &context, stop);
+	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, owners, found, &context,
+						 stop);
 }
 
 /* Sorts the lists by their parents, on the host. */
@@ -343,8 +333,9 @@ group(GvBuilder *builder, const GvStop *stop)
 	GvStatus	status = GV_NO_MEMORY;
 
 	if (lists != NULL && owners != NULL)
-		status = gv_cuda_status(gv_device_alloc(&d_parents,
-												builder->spec.nparents * dims));
+		status =
+			gv_cuda_status(gv_device_alloc(&d_parents,
+										   builder->spec.nparents * dims));
 	if (status == GV_OK)
 		status = run_kmeans(builder, builder->d_centroids, nlists,
 							builder->spec.nparents, d_parents, owners,
@@ -396,8 +387,7 @@ train(GvBuilder *builder, const GvStop *stop)
 
 	GV_TRY(gv_choose_device(builder->spec.device));
 	GV_TRY(run_kmeans(builder, builder->d_sample, builder->nsample,
-					  spec->nlists, builder->d_centroids, NULL, &found,
-					  stop));
+					  spec->nlists, builder->d_centroids, NULL, &found, stop));
 	times->lists = gv_lap(&begun);
 	times->splits = found.split_s;
 	times->passes = found.passes;
@@ -437,9 +427,8 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 	const float *d_array = array == GV_CODEBOOKS ? builder->d_codebooks :
 		builder->d_centroids;
 
-	if (builder->trained.nlists == 0 ||
-		first + n > gv_builder_array_length(&builder->spec, &builder->trained,
-											array))
+	if (builder->trained.nlists == 0 || first +
+		n > gv_builder_array_length(&builder->spec, &builder->trained, array))
 		return GV_INVALID;
 	if (n == 0)
 		return GV_OK;
@@ -485,9 +474,8 @@ fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 						values));
 	GV_TRY(bring_floats(builder, builder->d_codebooks, made,
 						made->d_codebooks, GV_CODEWORDS * dims, values));
-	GV_TRY(bring_floats(builder, builder->d_centroids, made,
-						made->d_centroids, builder->trained.nlists * dims,
-						values));
+	GV_TRY(bring_floats(builder, builder->d_centroids, made, made->d_centroids,
+						builder->trained.nlists * dims, values));
 	if (spec->nqueries > 0)
 		GV_TRY(bring_floats(builder, builder->d_queries, made,
 							made->d_queries, spec->nqueries * dims, values));
@@ -498,7 +486,7 @@ fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 	made->nqueries = builder->nqueries;
 	made->trained = builder->trained;
 	return gv_centroids_set(&made->lists, made->d_centroids,
-						  made->trained.nlists);
+							made->trained.nlists);
 }
 
 /* See gv_builder_copy. */
@@ -531,8 +519,8 @@ cuda_copy(GvBuilder *builder, const GvBuilderSpec *spec, GvBuilder **copy)
 
 /* Launches the search for the *p rows that are nearest to each query. */
 static GvStatus
-find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n,
-				int32_t *p, const GvStop *stop)
+find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n, int32_t *p,
+			   const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 
@@ -543,8 +531,8 @@ find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n,
 						  sizeof(GvProbe)));
 	GV_TRY(gv_centroids_set(&builder->nearest_rows, d_rows, n));
 	return gv_gpu_assign(&builder->assigner, &builder->nearest_rows,
-						  builder->d_queries, spec->nqueries, *p,
-						  (GvProbe *) builder->d_nearest.memory, stop);
+						 builder->d_queries, spec->nqueries, *p,
+						 (GvProbe *) builder->d_nearest.memory, stop);
 }
 
 /*
@@ -553,7 +541,7 @@ find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n,
  */
 static void
 take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
-				GvEncoded *encoded)
+			   GvEncoded *encoded)
 {
 	encoded->nneighbors = 0;
 	for (int32_t q = 0; q < builder->spec.nqueries; q++)
@@ -575,7 +563,7 @@ take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 			if (best->ids[i] >= builder->nencoded)
 				encoded->neighbors[encoded->nneighbors++] =
 					{q, (int32_t) (best->ids[i] - builder->nencoded),
-					best->scores[i]};
+						best->scores[i]};
 	}
 }
 

@@ -35,20 +35,21 @@ struct GvAssigner
 };
 
 extern GvStatus gv_centroids_create(GvCentroids *centroids, GvMetric metric,
-								  int32_t dims, int32_t capacity,
-								  cudaStream_t stream);
+									int32_t dims, int32_t capacity,
+									cudaStream_t stream);
 extern void gv_centroids_drop(GvCentroids *centroids);
-extern GvStatus gv_centroids_set(GvCentroids *centroids, const float *d_vectors,
-							   int32_t n);
+extern GvStatus gv_centroids_set(GvCentroids *centroids,
+								 const float *d_vectors, int32_t n);
 
 /*
  * Sets d_nearest [n][p] to the p nearest targets of rows [n][dims], ascending
  * by (score, target).  Scores are gv_coarse's; p is at most the number of
  * targets.
  */
-extern GvStatus gv_gpu_assign(GvAssigner *assigner, const GvCentroids *centroids,
-							   const float *d_rows, int64_t n, int32_t p,
-							   GvProbe *d_nearest, const GvStop *stop);
+extern GvStatus gv_gpu_assign(GvAssigner *assigner,
+							  const GvCentroids *centroids,
+							  const float *d_rows, int64_t n, int32_t p,
+							  GvProbe *d_nearest, const GvStop *stop);
 extern void gv_assigner_drop(GvAssigner *assigner);
 
 /* -- codebooks.cu: see gv_codebooks; d_residuals [n][dims] */

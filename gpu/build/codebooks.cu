@@ -225,8 +225,8 @@ codebooks_kernel(const float *residuals, int dims, int m, int n,
 	int			start = (int) ((int64_t) j * dims / m);
 	Trainer		trainer = {residuals + start, dims,
 		(int) ((int64_t) (j + 1) * dims / m) - start, n,
-		codebooks + (int64_t) GV_CODEWORDS * start,
-	dist + (int64_t) j * n, codes + (int64_t) j * n, sums, counts};
+		codebooks + (int64_t) GV_CODEWORDS * start, dist + (int64_t) j * n,
+		codes + (int64_t) j * n, sums, counts};
 
 	draw_words(trainer, seed + (uint64_t) j);
 	for (int i = 0; i < ITERATIONS; i++)

@@ -49,17 +49,17 @@ transform_kernel(GvDeviceRows rows)
 	}
 	for (int d = lane; d < rows.dims; d += GV_WARP)
 		x[d] = gv_device_clamp(__dmul_rn(__dadd_rn(__dmul_rn((double) x[d],
-														   factor),
-												 -(double) rows.d_mean[d]),
-									   (double) rows.scale));
+															 factor),
+												   -(double) rows.d_mean[d]),
+										 (double) rows.scale));
 }
 
 /* See gv_transform. */
 GvStatus
 gv_gpu_transform(const GvDeviceRows *rows, cudaStream_t stream)
 {
-	return gv_launch(transform_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
-			  stream, *rows);
+	return gv_launch(transform_kernel, gv_blocks_for(rows->n, WARPS), THREADS,
+					 0, stream, *rows);
 }
 
 /*
@@ -70,8 +70,7 @@ static __device__ __forceinline__ float
 add_lanes(float sum)
 {
 	for (int half = LANES / 2; half > 0; half /= 2)
-		sum = __fadd_rn(sum, __shfl_down_sync(GV_FULL_WARP, sum, half,
-											  LANES));
+		sum = __fadd_rn(sum, __shfl_down_sync(GV_FULL_WARP, sum, half, LANES));
 	return __shfl_sync(GV_FULL_WARP, sum, 0, LANES);
 }
 
@@ -154,8 +153,8 @@ lists_kernel(GvDeviceRows rows)
 GvStatus
 gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream)
 {
-	return gv_launch(lists_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0, stream,
-			  *rows);
+	return gv_launch(lists_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
+					 stream, *rows);
 }
 
 /* As gv_difference. */
@@ -198,9 +197,9 @@ gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 				 cudaStream_t stream)
 {
 	return gv_launch(residuals_kernel,
-			  gv_blocks_for((int64_t) rows->n * rows->lists_per_row, WARPS),
-				THREADS,
-			  0, stream, *rows, d_residuals);
+					 gv_blocks_for((int64_t) rows->n * rows->lists_per_row,
+								   WARPS), THREADS, 0, stream, *rows,
+					 d_residuals);
 }
 
 static __device__ __forceinline__ int
@@ -308,11 +307,10 @@ gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
 	int64_t		postings = (int64_t) rows->n * rows->lists_per_row;
 
 	GV_TRY(gv_launch(codes_kernel,
-			  gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS),
-				THREADS,
-			  0, stream, *rows));
-	return gv_launch(terms_kernel, gv_blocks_for(postings, THREADS), THREADS, 0, stream,
-			  *rows);
+					 gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS),
+					 THREADS, 0, stream, *rows));
+	return gv_launch(terms_kernel, gv_blocks_for(postings, THREADS), THREADS,
+					 0, stream, *rows);
 }
 
 /*
@@ -410,8 +408,7 @@ refine_kernel(GvDeviceRows rows)
 			term = __dmul_rn(diff, diff);
 		}
 		for (int l = 0; l < GV_WARP; l++)
-			square = __dadd_rn(square,
-							   __shfl_sync(GV_FULL_WARP, term, l));
+			square = __dadd_rn(square, __shfl_sync(GV_FULL_WARP, term, l));
 	}
 	if (lane == 0)
 	{
@@ -428,7 +425,7 @@ GvStatus
 gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream)
 {
 	return gv_launch(refine_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
-			  stream, *rows);
+					 stream, *rows);
 }
 
 /*
@@ -466,8 +463,7 @@ half_records_kernel(GvDeviceRows rows)
 			huge |= !(x[d] < HUGE_LENGTH && x[d] > -HUGE_LENGTH);
 		}
 		for (int l = 0; l < GV_WARP; l++)
-			square = __dadd_rn(square,
-							   __shfl_sync(GV_FULL_WARP, term, l));
+			square = __dadd_rn(square, __shfl_sync(GV_FULL_WARP, term, l));
 	}
 	huge = __any_sync(GV_FULL_WARP, huge);
 	if (lane == 0)
@@ -482,6 +478,6 @@ half_records_kernel(GvDeviceRows rows)
 GvStatus
 gv_gpu_half_records(const GvDeviceRows *rows, cudaStream_t stream)
 {
-	return gv_launch(half_records_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
-			  stream, *rows);
+	return gv_launch(half_records_kernel, gv_blocks_for(rows->n, WARPS),
+					 THREADS, 0, stream, *rows);
 }

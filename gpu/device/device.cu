@@ -347,8 +347,7 @@ inspect(int number, GvDevice *device, KnownDevice *known)
 	if (device->memory <= 0)
 	{
 		snprintf(device->name, sizeof(device->name),
-				 "card %d: %.80s has no memory left", number,
-				 properties.name);
+				 "card %d: %.80s has no memory left", number, properties.name);
 		(void) cudaDeviceReset();
 		return GV_NO_MEMORY;
 	}
@@ -494,8 +493,7 @@ gv_gpu_group(const GvGroup *group, cudaStream_t stream)
 	while (bits < 32 && group->nkeys >> bits != 0)
 		bits++;
 	GV_CUDA_TRY(cub::DeviceRadixSort::SortPairs(group->d_memory, bytes,
-												group->d_keys,
-												group->d_sorted,
+												group->d_keys, group->d_sorted,
 												group->d_numbers,
 												group->d_order, group->n, 0,
 												bits, stream));

@@ -10,6 +10,7 @@
 #define GV_DEVICE_H
 
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cuda_runtime.h>
 
@@ -121,9 +122,9 @@ extern GvStatus gv_gpu_has_pdl(bool *pdl);
  */
 template <typename... Parameters, typename... Arguments>
 static inline GvStatus
-gv_launch_pdl(bool pdl, void (*kernel) (Parameters...), dim3 grid,
-				int threads, size_t shared_bytes, cudaStream_t stream,
-				const Arguments &... arguments)
+gv_launch_pdl(bool pdl, void (*kernel) (Parameters...), dim3 grid, int threads,
+			  size_t shared_bytes, cudaStream_t stream,
+			  const Arguments &... arguments)
 {
 	if (shared_bytes > GV_USUAL_SHARED)
 		GV_TRY(gv_allow_shared((const void *) kernel, shared_bytes));
@@ -141,9 +142,8 @@ gv_launch_pdl(bool pdl, void (*kernel) (Parameters...), dim3 grid,
 	config.numAttrs = pdl ? 1 : 0;
 	return gv_cuda_status(cudaLaunchKernelEx(&config, kernel, arguments...));
 #else
-	return gv_cuda_status(gv_emulate_launch(pdl, grid, threads,
-											shared_bytes, stream, kernel,
-											arguments...));
+	return gv_cuda_status(gv_emulate_launch(pdl, grid, threads, shared_bytes,
+											stream, kernel, arguments...));
 #endif
 }
 
@@ -155,7 +155,7 @@ gv_launch(void (*kernel) (Parameters...), dim3 grid, int threads,
 		  const Arguments &... arguments)
 {
 	return gv_launch_pdl(false, kernel, grid, threads, shared_bytes, stream,
-						   arguments...);
+						 arguments...);
 }
 
 /* Returns how many blocks n items need, `threads` to a block. */
@@ -233,6 +233,29 @@ gv_place(T **array, char *memory, size_t *bytes, int64_t n)
 	size_t		at = gv_carve(bytes, (size_t) n * sizeof(T));
 
 	*array = memory == NULL ? NULL : (T *) (memory + at);
+}
+
+/*
+ * Makes an object whose bytes are 0 at first.  fill gives it what it has, drop
+ * takes that away again if fill fails half way.
+ */
+template <typename T, typename Fill, typename Drop>
+static inline GvStatus
+gv_make(T **made, const Fill &fill, const Drop &drop)
+{
+	T		   *object = (T *) calloc(1, sizeof(T));
+	GvStatus	status;
+
+	if (object == NULL)
+		return GV_NO_MEMORY;
+	status = fill(object);
+	if (status != GV_OK)
+	{
+		drop(object);
+		return status;
+	}
+	*made = object;
+	return GV_OK;
 }
 
 /* -- devices, by their number among those that were opened */

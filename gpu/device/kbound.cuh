@@ -114,7 +114,7 @@ gv_narrow_bound(GvKthBound bound, uint32_t p, uint32_t spare,
 template <typename Keys>
 static __device__ __forceinline__ GvKthBound
 gv_find_kth_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
-			  GvBlockReduce &reduce)
+				  GvBlockReduce &reduce)
 {
 	uint32_t	own = threadIdx.x < n ? keys(threadIdx.x) : 0xFFFFFFFFu;
 	uint32_t	least = own;

@@ -69,8 +69,8 @@ gv_load_matrices(uint32_t (&words)[4], const void *shared_row)
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 "
 				 "{%0, %1, %2, %3}, [%4];"
 				 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]),
-				 "=r"(words[3])
-				 : "r"(gv_shared_address(shared_row)) : "memory");
+					 "=r"(words[3]) : "r"(gv_shared_address(shared_row)) :
+					 "memory");
 }
 
 /* 16 bytes on their way to shared memory, or zeros. */
@@ -79,7 +79,7 @@ gv_copy_async(void *shared, const void *global, bool there)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
 				 :: "r"(gv_shared_address(shared)), "l"(global),
-				 "r"(there ? 16 : 0) : "memory");
+					 "r"(there ? 16 : 0) : "memory");
 }
 
 /* Close a group: the copies that this thread began since the last time. */

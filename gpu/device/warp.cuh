@@ -144,7 +144,8 @@ gv_take_place(uint32_t mask, uint32_t *count)
 
 	if (lane == 0 && mask != 0)
 		at = atomicAdd(count, (uint32_t) __popc(mask));
-	return __shfl_sync(GV_FULL_WARP, at, 0) + __popc(mask & ((1u << lane) - 1));
+	return __shfl_sync(GV_FULL_WARP, at,
+					   0) + __popc(mask & ((1u << lane) - 1));
 }
 
 /*

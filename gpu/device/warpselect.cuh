@@ -67,14 +67,14 @@ struct GvListItem
 	across(int mask) const
 	{
 		return {__shfl_xor_sync(GV_FULL_WARP, key, mask),
-				__shfl_xor_sync(GV_FULL_WARP, list, mask)};
+			__shfl_xor_sync(GV_FULL_WARP, list, mask)};
 	}
 
 	__device__ __forceinline__ GvListItem
 	of(int lane) const
 	{
 		return {__shfl_sync(GV_FULL_WARP, key, lane),
-				__shfl_sync(GV_FULL_WARP, list, lane)};
+			__shfl_sync(GV_FULL_WARP, list, lane)};
 	}
 };
 
@@ -224,8 +224,9 @@ struct GvWarpSelect
 		gv_sort(thread_queue);
 #pragma unroll
 		for (int r = 0; r < NT; r++)
-			warp_queue[NW - NT + r] = gv_smaller(warp_queue[NW - NT + r],
-										  thread_queue[NT - 1 - r].across(GV_WARP - 1));
+			warp_queue[NW - NT + r] =
+				gv_smaller(warp_queue[NW - NT + r],
+						   thread_queue[NT - 1 - r].across(GV_WARP - 1));
 		gv_merge(warp_queue);
 		nqueued = 0;
 #pragma unroll

@@ -91,8 +91,9 @@ set_shape(GvExactWork *work, const GvExactNormalization *norm,
 	piece = std::min({MOST_FOUND / each, (int64_t) MOST_PIECE, amount->n});
 	work->piece = (int32_t) std::max(piece, INT64_C(1));
 	work->nfull = std::min((int32_t) std::clamp(MATRIX_BYTES / half_bytes,
-												 LEAST_FULL_SCORES, MOST_FULL_SCORES),
-							work->piece);
+												LEAST_FULL_SCORES,
+												MOST_FULL_SCORES),
+						   work->piece);
 	work->nscores = amount->nrows < GV_EXACT_COLUMNS ?
 		amount->n * amount->nrows : MOST_SCORES;
 	work->nscores = std::clamp(work->nscores, LEAST_SCORES, MOST_SCORES);
@@ -138,7 +139,8 @@ gv_gpu_exact_work_bytes(int32_t device, const GvExactNormalization *norm,
 }
 
 GvStatus
-gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactNormalization *norm,
+gv_gpu_exact_work(GvExactWork *work, int32_t device,
+				  const GvExactNormalization *norm,
 				  const GvExactAmount *amount)
 {
 	work->device = device;
@@ -147,10 +149,8 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactNormalization 
 	GV_TRY(gv_gpu_has_pdl(&work->filter.pdl));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
-	GV_TRY(gv_blas_create(device, norm->half_dims, work->stream,
-						  &work->blas));
-	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
-							   2 * sizeof(uint32_t)));
+	GV_TRY(gv_blas_create(device, norm->half_dims, work->stream, &work->blas));
+	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts, 2 * sizeof(uint32_t)));
 	GV_TRY(gv_buffer_need(&work->d_work,
 						  place_work(work, norm, amount, NULL)));
 	(void) place_work(work, norm, amount, (char *) work->d_work.memory);
@@ -172,16 +172,6 @@ gv_gpu_exact_work_drop(GvExactWork *work)
 	gv_buffer_free(&work->d_work);
 }
 
-/* The arguments that all steps of one search share. */
-struct Search
-{
-	GvExactWork *work;
-	const GvExactNormalization *norm;
-	const GvExactRows *rows;
-	const GvExactQueries *queries;
-	const GvStop *stop;
-};
-
 /* -- steps */
 
 static GvStatus
@@ -198,7 +188,7 @@ multiply(const GvExactWork *work, const GvExactMatmul *matmul)
  * Returns a product of slots first .. last - 1; the caller sets the queries.
  */
 static GvExactMatmul
-matmul_of(const Search *search, int64_t first, int64_t last)
+matmul_of(const GvExactSearch *search, int64_t first, int64_t last)
 {
 	GvExactMatmul matmul = {};
 
@@ -217,15 +207,15 @@ matmul_of(const Search *search, int64_t first, int64_t last)
  * far.  Queries with too many slots are appended to d_list.
  */
 static GvStatus
-take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
-	 uint32_t *d_count, uint32_t *d_list)
+take(const GvExactSearch *search, const GvExactPart *part, uint32_t *d_count,
+	 uint32_t *d_list)
 {
 	GvExactWork *work = search->work;
-	GvExactNearest nearest = {*rows, *search->queries, *part, work->filter,
-		work->found, d_count, d_list, work->seen, search->norm->dims, 0};
+	GvExactNearest nearest = {*search->rows, *search->queries, *part,
+		work->filter, work->found, d_count, d_list, work->seen,
+		search->norm->dims, 0};
 
-	return gv_gpu_exact_nearest(&nearest, search->norm->metric,
-								work->stream);
+	return gv_gpu_exact_nearest(&nearest, search->norm->metric, work->stream);
 }
 
 static GvStatus
@@ -239,7 +229,7 @@ clear_lists(const GvExactWork *work)
  * GV_CANCELED on a request to stop.
  */
 static GvStatus
-read_lists(const Search *search, int32_t *nfull, int32_t *nbrute)
+read_lists(const GvExactSearch *search, int32_t *nfull, int32_t *nbrute)
 {
 	GvExactWork *work = search->work;
 
@@ -253,7 +243,7 @@ read_lists(const Search *search, int32_t *nfull, int32_t *nbrute)
 
 /* Waits for the steps so far, if somebody may stop them, and asks. */
 static GvStatus
-pause_between(const Search *search)
+pause_between(const GvExactSearch *search)
 {
 	if (search->stop == NULL)
 		return GV_OK;
@@ -263,27 +253,25 @@ pause_between(const Search *search)
 
 /* Reranks slots first .. last - 1 for the n queries of the slow list. */
 static GvStatus
-rerank_all(const Search *search, const GvExactRows *rows, int32_t n,
-			int64_t first, int64_t last)
+rerank_all(const GvExactSearch *search, int32_t n, int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
+	int64_t		capacity = work->filter.capacity;
 
 	count_ways(1, n);
 	for (int32_t done = 0; done < n; done += work->piece)
 	{
 		GvExactPart part = {work->lists.d_brute_force + done, 0,
-		n - done < work->piece ? n - done : work->piece};
+			n - done < work->piece ? n - done : work->piece};
 
-		for (int64_t s = first; s < last; s += work->filter.capacity)
+		for (int64_t s = first; s < last; s += capacity)
 		{
 			int64_t		left = last - s;
 
-			GV_TRY(gv_gpu_exact_all_candidates(&part, &work->filter, (uint32_t) s,
-										 (uint32_t)
-										 (left < work->filter.capacity ?
-										  left : work->filter.capacity),
-										 work->stream));
-			GV_TRY(take(search, rows, &part, NULL, NULL));
+			GV_TRY(gv_gpu_exact_all_candidates(search, &part, (uint32_t) s,
+											   (uint32_t) std::min(left,
+																   capacity)));
+			GV_TRY(take(search, &part, NULL, NULL));
 			GV_TRY(pause_between(search));
 		}
 	}
@@ -292,8 +280,8 @@ rerank_all(const Search *search, const GvExactRows *rows, int32_t n,
 
 /* Searches as many queries of the matrix way as scores have memory for. */
 static GvStatus
-search_full_scores_part(const Search *search, const GvExactPart *part,
-				   int64_t first, int64_t last)
+search_full_scores_part(const GvExactSearch *search, const GvExactPart *part,
+						int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
 	GvExactMatmul matmul = matmul_of(search, first, last);
@@ -301,20 +289,18 @@ search_full_scores_part(const Search *search, const GvExactPart *part,
 	matmul.n = part->n;
 	matmul.d_queries = work->d_gathered;
 	matmul.d_scores = work->d_scores;
-	GV_TRY(gv_gpu_exact_gather(search->norm, search->queries, part,
-							   work->d_gathered, work->stream));
-	GV_TRY(gv_gpu_exact_thresholds(search->norm, search->queries, part,
-							 &work->filter, NULL, work->stream));
+	GV_TRY(gv_gpu_exact_gather(search, part));
+	GV_TRY(gv_gpu_exact_thresholds(search, part, NULL));
 	GV_TRY(multiply(work, &matmul));
-	GV_TRY(gv_gpu_exact_choose(search->norm, search->queries, part, &matmul,
-							   search->rows->d_error_bounds + first, work->stream));
-	return take(search, search->rows, part, &work->lists.d_counts[1],
+	GV_TRY(gv_gpu_exact_choose(search, part, &matmul));
+	return take(search, part, &work->lists.d_counts[1],
 				work->lists.d_brute_force);
 }
 
 /* Searches slots first .. last - 1 for the n queries of the matrix list. */
 static GvStatus
-search_full_scores(const Search *search, int32_t n, int64_t first, int64_t last)
+search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
+				   int64_t last)
 {
 	GvExactWork *work = search->work;
 	int64_t		columns = std::min(work->nscores / GV_EXACT_ALIGN *
@@ -332,14 +318,14 @@ search_full_scores(const Search *search, int32_t n, int64_t first, int64_t last)
 		for (int32_t done = 0; done < n; done += (int32_t) most)
 		{
 			GvExactPart part = {work->lists.d_full_scores + done, 0,
-			n - done < most ? n - done : (int32_t) most};
+				n - done < most ? n - done : (int32_t) most};
 
 			GV_TRY(search_full_scores_part(search, &part, s, end));
 			GV_TRY(pause_between(search));
 		}
 		GV_TRY(read_lists(search, &none, &nbrute));
 		if (nbrute > 0)
-			GV_TRY(rerank_all(search, search->rows, nbrute, s, end));
+			GV_TRY(rerank_all(search, nbrute, s, end));
 	}
 	return GV_OK;
 }
@@ -349,7 +335,8 @@ search_full_scores(const Search *search, int32_t n, int64_t first, int64_t last)
  * of the matrix way to `went`.
  */
 static GvStatus
-search_lists(const Search *search, int64_t first, int64_t last, bool counts)
+search_lists(const GvExactSearch *search, int64_t first, int64_t last,
+			 bool counts)
 {
 	int32_t		nfull;
 	int32_t		nbrute;
@@ -358,7 +345,7 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 	if (counts)
 		count_ways(0, nfull);
 	if (nbrute > 0)
-		GV_TRY(rerank_all(search, search->rows, nbrute, first, last));
+		GV_TRY(rerank_all(search, nbrute, first, last));
 	return nfull > 0 ? search_full_scores(search, nfull, first, last) : GV_OK;
 }
 
@@ -367,7 +354,7 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
  * these reach them.
  */
 static GvStatus
-look_first(const Search *search, const GvExactPart *part, int64_t last,
+look_first(const GvExactSearch *search, const GvExactPart *part, int64_t last,
 		   const GvExactOverflowed *lists)
 {
 	GvExactWork *work = search->work;
@@ -378,8 +365,7 @@ look_first(const Search *search, const GvExactPart *part, int64_t last,
 		part->first * search->norm->half_dims;
 	matmul.d_scores = work->d_scores;
 	GV_TRY(multiply(work, &matmul));
-	return gv_gpu_exact_first(search->norm, search->queries, part, &matmul,
-							  search->rows->d_error_bounds, lists, work->stream);
+	return gv_gpu_exact_first(search, part, &matmul, lists);
 }
 
 /*
@@ -387,7 +373,8 @@ look_first(const Search *search, const GvExactPart *part, int64_t last,
  * cut yet.
  */
 static GvStatus
-search_first(const Search *search, const GvExactPart *part, int64_t last)
+search_first(const GvExactSearch *search, const GvExactPart *part,
+			 int64_t last)
 {
 	GvExactWork *work = search->work;
 	int64_t		most = work->nscores / last;
@@ -396,10 +383,10 @@ search_first(const Search *search, const GvExactPart *part, int64_t last)
 	for (int64_t done = 0; done < part->n; done += most)
 	{
 		GvExactPart some = {NULL, part->first + done,
-		(int32_t) (part->n - done < most ? part->n - done : most)};
+			(int32_t) (part->n - done < most ? part->n - done : most)};
 
 		GV_TRY(look_first(search, &some, last, NULL));
-		GV_TRY(take(search, search->rows, &some, &work->lists.d_counts[0],
+		GV_TRY(take(search, &some, &work->lists.d_counts[0],
 					work->lists.d_full_scores));
 		GV_TRY(pause_between(search));
 	}
@@ -408,8 +395,8 @@ search_first(const Search *search, const GvExactPart *part, int64_t last)
 
 /* Searches slots first .. last - 1 for a piece of the queries. */
 static GvStatus
-search_piece(const Search *search, const GvExactPart *part, int64_t first,
-			 int64_t last)
+search_piece(const GvExactSearch *search, const GvExactPart *part,
+			 int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
 	GvExactMatmul matmul = matmul_of(search, first, last);
@@ -421,13 +408,12 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	matmul.d_queries = search->queries->d_half_queries +
 		part->first * search->norm->half_dims;
 	GV_TRY(clear_lists(work));
-	GV_TRY(gv_gpu_exact_thresholds(search->norm, search->queries, part,
-							 &work->filter, &work->lists, work->stream));
+	GV_TRY(gv_gpu_exact_thresholds(search, part, &work->lists));
 	/* no query has a cut before the first rows */
 	if (begun)
 	{
 		GV_TRY(multiply(work, &matmul));
-		GV_TRY(take(search, search->rows, part, &work->lists.d_counts[0],
+		GV_TRY(take(search, part, &work->lists.d_counts[0],
 					work->lists.d_full_scores));
 	}
 	return search_lists(search, first, last, begun);
@@ -436,31 +422,26 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 /* -- the whole batch */
 
 static int64_t
-seed_for(const Search *search, int64_t usual)
+seed_for(const GvExactQueries *queries, int64_t usual)
 {
-	int64_t		least = 4 * search->queries->k;
-
-	if (gv_exact_seed > 0)
-		usual = gv_exact_seed;
-	usual = usual > least ? usual : least;
-	return (usual + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+	return gv_exact_padded(std::max(gv_exact_seed > 0 ? gv_exact_seed : usual,
+									4 * queries->k));
 }
 
 /* Returns the slots of the chunk at `first`; see the head of this file. */
 static int64_t
-chunk_at(const Search *search, int64_t first)
+chunk_at(const GvExactSearch *search, int64_t first)
 {
 	const GvExactWork *work = search->work;
 	int64_t		seen = work->seen + first;
-	int64_t		seed = seed_for(search, GV_EXACT_SEED);
+	int64_t		seed = seed_for(search->queries, GV_EXACT_SEED);
 	int64_t		wanted = 3 * (search->queries->k + 1);
 	int64_t		most = MOST_TERMS / search->norm->half_dims / work->piece;
 	int64_t		chunk = work->filter.capacity < wanted * MOST_GROWTH ?
 		(int64_t) ((double) seen * work->filter.capacity / wanted) :
 		seen * MOST_GROWTH;
 
-	chunk = std::min(std::max(chunk, seed), most);
-	return (chunk + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+	return gv_exact_padded(std::min(std::max(chunk, seed), most));
 }
 
 /*
@@ -469,18 +450,20 @@ chunk_at(const Search *search, int64_t first)
  * finds.
  */
 static GvStatus
-rerank_first(const Search *search, int32_t n)
+rerank_first(const GvExactSearch *search, int32_t n)
 {
 	GvExactRows rows = *search->rows;
-	int64_t		last = search->queries->k + 1;	/* one may be its own */
+	GvExactSearch first = *search;
 
 	rows.stride = 1;
-	return rerank_all(search, &rows, n, 0, last < rows.n ? last : rows.n);
+	first.rows = &rows;
+	/* one may be its own */
+	return rerank_all(&first, n, 0, std::min(search->queries->k + 1, rows.n));
 }
 
 /* Finds and searches such queries; only cosine and Pearson have any. */
 static GvStatus
-search_undefined(const Search *search)
+search_undefined(const GvExactSearch *search)
 {
 	GvExactWork *work = search->work;
 	int32_t		none;
@@ -490,7 +473,7 @@ search_undefined(const Search *search)
 		search->norm->metric != GV_SET_PEARSON)
 		return GV_OK;
 	GV_TRY(clear_lists(work));
-	GV_TRY(gv_gpu_exact_undefined(search->queries, &work->lists, work->stream));
+	GV_TRY(gv_gpu_exact_undefined(search, &work->lists));
 	GV_TRY(read_lists(search, &none, &nbrute));
 	return nbrute > 0 ? rerank_first(search, nbrute) : GV_OK;
 }
@@ -500,7 +483,7 @@ search_undefined(const Search *search)
  * once.
  */
 static GvStatus
-search_few(const Search *search, int64_t seed)
+search_few(const GvExactSearch *search, int64_t seed)
 {
 	GvExactWork *work = search->work;
 	const GvExactQueries *queries = search->queries;
@@ -512,29 +495,29 @@ search_few(const Search *search, int64_t seed)
 	matmul.n = part.n;
 	matmul.d_queries = queries->d_half_queries;
 	GV_TRY(multiply(work, &matmul));
-	GV_TRY(take(search, search->rows, &part, &work->lists.d_counts[0],
+	GV_TRY(take(search, &part, &work->lists.d_counts[0],
 				work->lists.d_full_scores));
 	return search_lists(search, 0, search->rows->n, true);
 }
 
 GvStatus
-gv_gpu_exact_search(GvExactWork *work, const GvExactNormalization *norm,
-					const GvExactRows *rows, const GvExactQueries *queries,
-					const GvStop *stop)
+gv_gpu_exact_search(const GvExactSearch *search)
 {
-	Search		search = {work, norm, rows, queries, stop};
-	int64_t		few = seed_for(&search, GV_EXACT_FEW_SEED);
+	const GvExactWork *work = search->work;
+	const GvExactRows *rows = search->rows;
+	const GvExactQueries *queries = search->queries;
+	int64_t		few = seed_for(queries, GV_EXACT_FEW_SEED);
 
 	if (work->seen == 0)
-		GV_TRY(gv_gpu_exact_queries(norm, queries, work->stream));
-	GV_TRY(search_undefined(&search));
+		GV_TRY(gv_gpu_exact_queries(search->norm, queries, work->stream));
+	GV_TRY(search_undefined(search));
 	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
 		gv_gpu_exact_first_fits(queries, few) &&
 		queries->n * few <= work->nscores)
-		return search_few(&search, few);
+		return search_few(search, few);
 	for (int64_t first = 0; first < rows->n;)
 	{
-		int64_t		chunk = chunk_at(&search, first);
+		int64_t		chunk = chunk_at(search, first);
 		int64_t		last = rows->n - first < chunk ? rows->n : first + chunk;
 
 		for (int64_t q = 0; q < queries->n; q += work->piece)
@@ -542,7 +525,7 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactNormalization *norm,
 			GvExactPart part = {NULL, q, queries->n - q < work->piece ?
 				(int32_t) (queries->n - q) : work->piece};
 
-			GV_TRY(search_piece(&search, &part, first, last));
+			GV_TRY(search_piece(search, &part, first, last));
 		}
 		first = last;
 	}
@@ -551,12 +534,10 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactNormalization *norm,
 
 /* -- units */
 
-/* See exact.h: as many as halves and scores have memory for. */
 int64_t
 gv_gpu_exact_tile_most(const GvExactWork *work, const GvExactQueries *queries)
 {
-	Search		search = {NULL, NULL, NULL, queries, NULL};
-	int64_t		most = work->nscores / seed_for(&search, GV_EXACT_SEED);
+	int64_t		most = work->nscores / seed_for(queries, GV_EXACT_SEED);
 
 	return std::max(std::min(most, (int64_t) work->nfull), INT64_C(1));
 }
@@ -566,74 +547,65 @@ gv_gpu_exact_tile_most(const GvExactWork *work, const GvExactQueries *queries)
  * finds which of these reach them.  *done: the number of these slots.
  */
 static GvStatus
-begin_part(const Search *search, const GvExactPart *part, int64_t *done)
+begin_part(const GvExactSearch *search, const GvExactPart *part, int64_t *done)
 {
 	GvExactWork *work = search->work;
-	int64_t		all = gv_exact_padded(search->rows->n);
-	int64_t		seed = seed_for(search, GV_EXACT_SEED);
-	GvExactMatmul matmul;
+	int64_t		seed = std::min(seed_for(search->queries, GV_EXACT_SEED),
+								gv_exact_padded(search->rows->n));
+	GvExactMatmul matmul = matmul_of(search, 0, seed);
 
-	seed = seed < all ? seed : all;
-	matmul = matmul_of(search, 0, seed);
 	matmul.n = part->n;
 	matmul.d_queries = work->d_gathered;
 	matmul.d_scores = work->d_scores;
 	matmul.more = true;
 	GV_TRY(multiply(work, &matmul));
-	GV_TRY(gv_gpu_exact_first(search->norm, search->queries, part, &matmul,
-							  search->rows->d_error_bounds, NULL, work->stream));
+	GV_TRY(gv_gpu_exact_first(search, part, &matmul, NULL));
 	*done = seed;
 	return GV_OK;
 }
 
 GvStatus
-gv_gpu_exact_tile(GvExactWork *work, const GvExactNormalization *norm,
-				  const GvExactRows *rows, const GvExactQueries *queries,
-				  const GvExactPart *part, const GvExactOverflowed *lists)
+gv_gpu_exact_tile(const GvExactSearch *search, const GvExactPart *part,
+				  const GvExactOverflowed *lists)
 {
-	Search		search = {work, norm, rows, queries, NULL};
 	int64_t		done = 0;
 
-	GV_TRY(gv_gpu_exact_gather(norm, queries, part, work->d_gathered,
-							   work->stream));
-	if (gv_gpu_exact_first_fits(queries, GV_EXACT_ALIGN))
-		GV_TRY(begin_part(&search, part, &done));
+	GV_TRY(gv_gpu_exact_gather(search, part));
+	if (gv_gpu_exact_first_fits(search->queries, GV_EXACT_ALIGN))
+		GV_TRY(begin_part(search, part, &done));
 	else
-		GV_TRY(gv_gpu_exact_thresholds(norm, queries, part, &work->filter, lists,
-								 work->stream));
-	if (done < rows->n)
+		GV_TRY(gv_gpu_exact_thresholds(search, part, lists));
+	if (done < search->rows->n)
 	{
-		GvExactMatmul matmul = matmul_of(&search, done, rows->n);
+		GvExactMatmul matmul = matmul_of(search, done, search->rows->n);
 
 		matmul.n = part->n;
-		matmul.d_queries = work->d_gathered;
-		GV_TRY(multiply(work, &matmul));
+		matmul.d_queries = search->work->d_gathered;
+		GV_TRY(multiply(search->work, &matmul));
 	}
-	return take(&search, rows, part, &lists->d_counts[0], lists->d_full_scores);
+	return take(search, part, &lists->d_counts[0], lists->d_full_scores);
 }
 
 GvStatus
-gv_gpu_exact_finish(GvExactWork *work, const GvExactNormalization *norm,
-					const GvExactRows *rows, const GvExactQueries *queries,
-					const GvExactOverflowed *lists, const uint32_t counts[2],
-					const GvStop *stop)
+gv_gpu_exact_finish(const GvExactSearch *search,
+					const GvExactOverflowed *lists, const uint32_t counts[2])
 {
-	Search		search = {work, norm, rows, queries, stop};
+	GvExactWork *work = search->work;
 	GvExactOverflowed own = work->lists;
 	GvStatus	status = GV_OK;
 
 	count_ways(0, counts[0]);
+	work->lists.d_full_scores = lists->d_full_scores;
+	work->lists.d_brute_force = lists->d_brute_force;
 	if (counts[1] > 0)
-	{
-		work->lists.d_brute_force = lists->d_brute_force;
-		status = rerank_all(&search, rows, (int32_t) counts[1], 0, rows->n);
-		work->lists.d_brute_force = own.d_brute_force;
-	}
+		status = rerank_all(search, (int32_t) counts[1], 0, search->rows->n);
 	if (status == GV_OK && counts[0] > 0)
 	{
-		work->lists.d_full_scores = lists->d_full_scores;
-		status = search_full_scores(&search, (int32_t) counts[0], 0, rows->n);
-		work->lists.d_full_scores = own.d_full_scores;
+		/* it lists queries that it cannot serve */
+		work->lists.d_brute_force = own.d_brute_force;
+		status = search_full_scores(search, (int32_t) counts[0], 0,
+									search->rows->n);
 	}
+	work->lists = own;
 	return status;
 }

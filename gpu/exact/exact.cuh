@@ -58,8 +58,8 @@ gv_exact_row(const GvExactRows &rows, uint32_t slot)
 
 /* The least A of a row that may be nearer to a query than distance `last`. */
 static __device__ __forceinline__ float
-gv_exact_threshold_at(const GvExactNormalization &norm, const GvExactQuery &form,
-				double last)
+gv_exact_threshold_at(const GvExactNormalization &norm,
+					  const GvExactQuery &form, double last)
 {
 	double		gamma = gv_exact_gamma(norm.half_dims);
 	double		threshold;
@@ -80,10 +80,12 @@ gv_exact_threshold_at(const GvExactNormalization &norm, const GvExactQuery &form
 		threshold = near - form.offset;
 		error_bound = 0x1p-48 * (fabs(near) + fabs(form.offset) + form.unit);
 	}
-	threshold -= 1.01 * (form.error_bound + error_bound + (gamma + 0x1p-20) * fabs(threshold));
+	threshold -= 1.01 * (form.error_bound + error_bound +
+						 (gamma + 0x1p-20) * fabs(threshold));
 	if (!(threshold > -(double) GV_EXACT_CLAMP))
 		return -GV_EXACT_CLAMP;
-	return threshold > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) threshold;
+	return threshold > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP :
+		(float) threshold;
 }
 
 /*
@@ -92,8 +94,9 @@ gv_exact_threshold_at(const GvExactNormalization &norm, const GvExactQuery &form
  * -infinity for others, which every row reaches.
  */
 static __device__ __forceinline__ float
-gv_exact_neighbor_threshold(const GvExactNormalization &norm, const GvExactQueries &queries,
-				   const GvExactQuery &form, int64_t query)
+gv_exact_neighbor_threshold(const GvExactNormalization &norm,
+							const GvExactQueries &queries,
+							const GvExactQuery &form, int64_t query)
 {
 	double		last = queries.d_distances[query * queries.k + queries.k - 1];
 
@@ -108,7 +111,8 @@ gv_exact_neighbor_threshold(const GvExactNormalization &norm, const GvExactQueri
  * where the query is itself a row, whose A - 2 e(x) is at least `least`.
  */
 static __device__ __forceinline__ float
-gv_exact_raise_threshold(float threshold, float least, float error_bound, int half_dims)
+gv_exact_raise_threshold(float threshold, float least, float error_bound,
+						 int half_dims)
 {
 	float		gamma = (float) gv_exact_gamma(half_dims);
 

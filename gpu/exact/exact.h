@@ -158,19 +158,14 @@ gv_exact_padded(int64_t n)
  * list of queries side by side.  _stride: of slots, for n rows.
  */
 extern GvStatus gv_gpu_exact_normalization(const GvExactNormalization *norm,
-								   const float *d_rows, int64_t n,
-								   cudaStream_t stream);
+										   const float *d_rows, int64_t n,
+										   cudaStream_t stream);
 extern GvStatus gv_gpu_exact_rows(const GvExactNormalization *norm,
 								  const GvExactRows *rows,
 								  cudaStream_t stream);
 extern GvStatus gv_gpu_exact_queries(const GvExactNormalization *norm,
 									 const GvExactQueries *queries,
 									 cudaStream_t stream);
-extern GvStatus gv_gpu_exact_gather(const GvExactNormalization *norm,
-									const GvExactQueries *queries,
-									const GvExactPart *part,
-									uint16_t *d_half_queries,
-									cudaStream_t stream);
 extern int64_t gv_gpu_exact_stride(int64_t n);
 
 /*
@@ -186,63 +181,6 @@ extern bool gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul,
 									 int32_t device);
 extern GvStatus gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
 									cudaStream_t stream);
-
-/*
- * thresholds.cu.  _cuts: cuts of a part from its neighbors, and with lists,
- * where queries without a cut go.  _voids: lists the queries whose distances
- * are all NaN.  _choose: cuts and slots from a product's scores; _first: the
- * same before any neighbor is found, and with lists, empty ones.  If these
- * cuts are for more slots, queries without one overflow, because
- * hopperfilter.cu cannot compare sums with none.  _take_all: all of some
- * slots.
- */
-extern GvStatus gv_gpu_exact_thresholds(const GvExactNormalization *norm,
-								  const GvExactQueries *queries,
-								  const GvExactPart *part,
-								  const GvExactFilter *filter,
-								  const GvExactOverflowed *lists,
-								  cudaStream_t stream);
-extern GvStatus gv_gpu_exact_undefined(const GvExactQueries *queries,
-								   const GvExactOverflowed *lists,
-								   cudaStream_t stream);
-extern GvStatus gv_gpu_exact_choose(const GvExactNormalization *norm,
-									const GvExactQueries *queries,
-									const GvExactPart *part,
-									const GvExactMatmul *matmul,
-									const float *d_error_bounds, cudaStream_t stream);
-extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
-									int64_t nslots);
-extern GvStatus gv_gpu_exact_first(const GvExactNormalization *norm,
-								   const GvExactQueries *queries,
-								   const GvExactPart *part,
-								   const GvExactMatmul *matmul,
-								   const float *d_error_bounds,
-								   const GvExactOverflowed *lists,
-								   cudaStream_t stream);
-extern GvStatus gv_gpu_exact_all_candidates(const GvExactPart *part,
-									  const GvExactFilter *filter,
-									  uint32_t first, uint32_t nslots,
-									  cudaStream_t stream);
-
-/* The arguments of nearest.cu, which lists queries with too many slots. */
-struct GvExactNearest
-{
-	GvExactRows rows;
-	GvExactQueries queries;
-	GvExactPart part;
-	GvExactFilter filter;
-	GvExactFound found;
-	uint32_t   *d_list_count;
-	uint32_t   *d_list;
-	int64_t		position;		/* of row 0 */
-	int32_t		dims;
-	int32_t		across;			/* blocks of a query, which it sets itself */
-};
-
-extern GvStatus gv_gpu_exact_nearest(GvExactNearest *nearest, int32_t metric,
-									 cudaStream_t stream);
-
-/* -- batch.cu */
 
 /* Memory for searches. */
 struct GvExactWork
@@ -263,6 +201,67 @@ struct GvExactWork
 	uint32_t   *counts;			/* pinned [2] */
 	int64_t		seen;			/* rows, before this batch */
 };
+
+/* A search of the rows of a batch, or of a tile of them. */
+struct GvExactSearch
+{
+	GvExactWork *work;
+	const GvExactNormalization *norm;
+	const GvExactRows *rows;
+	const GvExactQueries *queries;
+	const GvStop *stop;
+};
+
+/*
+ * thresholds.cu.  _cuts: cuts of a part from its neighbors, and with lists,
+ * where queries without a cut go.  _voids: lists the queries whose distances
+ * are all NaN.  _choose: cuts and slots from a product's scores; _first: the
+ * same before any neighbor is found, and with lists, empty ones.  If these
+ * cuts are for more slots, queries without one overflow, because
+ * hopperfilter.cu cannot compare sums with none.  _take_all: all of some
+ * slots.
+ */
+extern GvStatus gv_gpu_exact_thresholds(const GvExactSearch *search,
+										const GvExactPart *part,
+										const GvExactOverflowed *lists);
+extern GvStatus gv_gpu_exact_undefined(const GvExactSearch *search,
+									   const GvExactOverflowed *lists);
+extern GvStatus gv_gpu_exact_choose(const GvExactSearch *search,
+									const GvExactPart *part,
+									const GvExactMatmul *matmul);
+extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
+									int64_t nslots);
+extern GvStatus gv_gpu_exact_first(const GvExactSearch *search,
+								   const GvExactPart *part,
+								   const GvExactMatmul *matmul,
+								   const GvExactOverflowed *lists);
+extern GvStatus gv_gpu_exact_all_candidates(const GvExactSearch *search,
+											const GvExactPart *part,
+											uint32_t first, uint32_t nslots);
+
+/* rows.cu: half copies of a part's queries, side by side, to d_gathered */
+extern GvStatus gv_gpu_exact_gather(const GvExactSearch *search,
+									const GvExactPart *part);
+
+/* The arguments of nearest.cu, which lists queries with too many slots. */
+struct GvExactNearest
+{
+	GvExactRows rows;
+	GvExactQueries queries;
+	GvExactPart part;
+	GvExactFilter filter;
+	GvExactFound found;
+	uint32_t   *d_list_count;
+	uint32_t   *d_list;
+	int64_t		position;		/* of row 0 */
+	int32_t		dims;
+	int32_t		across;			/* blocks of a query, which it sets itself */
+};
+
+extern GvStatus gv_gpu_exact_nearest(GvExactNearest *nearest, int32_t metric,
+									 cudaStream_t stream);
+
+/* -- batch.cu */
 
 /* The sizes that memory for searches follows from. */
 struct GvExactAmount
@@ -289,11 +288,7 @@ extern void gv_gpu_exact_work_drop(GvExactWork *work);
  * Searches the rows of a batch, after those that work->seen counts, which the
  * caller raises.  The first batch makes half copies of queries.
  */
-extern GvStatus gv_gpu_exact_search(GvExactWork *work,
-									const GvExactNormalization *norm,
-									const GvExactRows *rows,
-									const GvExactQueries *queries,
-									const GvStop *stop);
+extern GvStatus gv_gpu_exact_search(const GvExactSearch *search);
 
 /*
  * For units of nearlists.cu: rows in an order, padded to GV_EXACT_ALIGN, and
@@ -303,19 +298,12 @@ extern GvStatus gv_gpu_exact_search(GvExactWork *work,
  */
 extern int64_t gv_gpu_exact_tile_most(const GvExactWork *work,
 									  const GvExactQueries *queries);
-extern GvStatus gv_gpu_exact_tile(GvExactWork *work,
-								  const GvExactNormalization *norm,
-								  const GvExactRows *rows,
-								  const GvExactQueries *queries,
+extern GvStatus gv_gpu_exact_tile(const GvExactSearch *search,
 								  const GvExactPart *part,
 								  const GvExactOverflowed *lists);
-extern GvStatus gv_gpu_exact_finish(GvExactWork *work,
-									const GvExactNormalization *norm,
-									const GvExactRows *rows,
-									const GvExactQueries *queries,
+extern GvStatus gv_gpu_exact_finish(const GvExactSearch *search,
 									const GvExactOverflowed *lists,
-									const uint32_t counts[2],
-									const GvStop *stop);
+									const uint32_t counts[2]);
 
 /* -- nearlists.cu */
 

@@ -80,7 +80,7 @@ place_set(Exact *exact, char *memory)
 	size_t		bytes = 0;
 
 	*norm = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16, NULL,
-	NULL};
+		NULL};
 	*queries = {n, k, NULL, NULL, NULL, NULL, NULL, NULL};
 	gv_place(&exact->d_queries, memory, &bytes, spec->own ? 0 :
 			 n * spec->dims);
@@ -226,9 +226,9 @@ make_question(Exact *exact)
 		GV_TRY(gv_launch(own_kernel, gv_blocks_for(spec->nqueries, THREADS),
 						 THREADS, 0, exact->stream, spec->first,
 						 spec->nqueries, exact->d_self));
-	return gv_launch(clear_kernel, gv_blocks_for(spec->nqueries * kept_of(spec),
-											THREADS), THREADS, 0,
-			  exact->stream, exact->queries);
+	return gv_launch(clear_kernel,
+					 gv_blocks_for(spec->nqueries * kept_of(spec), THREADS),
+					 THREADS, 0, exact->stream, exact->queries);
 }
 
 /* Takes the memory of a set, and that of its queries if it has any. */
@@ -249,23 +249,13 @@ make(Exact *exact)
 static GvStatus
 exact_create(const GvSetSpec *spec, void **state)
 {
-	Exact	   *made = (Exact *) calloc(1, sizeof(Exact));
-	GvStatus	status;
-
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	made->spec = *spec;
-	made->keeps = spec->own != 0;
-	status = gv_choose_device(spec->device);
-	if (status == GV_OK)
-		status = make(made);
-	if (status != GV_OK)
+	return gv_make((Exact **) state, [=] (Exact *made)
 	{
-		exact_drop(made);
-		return status;
-	}
-	*state = made;
-	return GV_OK;
+		made->spec = *spec;
+		made->keeps = spec->own != 0;
+		GV_TRY(gv_choose_device(spec->device));
+		return make(made);
+	}, exact_drop);
 }
 
 /* See gv_set_ask. */
@@ -286,13 +276,15 @@ static GvStatus
 search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 {
 	GvExactRows *rows = &exact->rows;
+	GvExactSearch search = {&exact->work, &exact->norm, rows, &exact->queries,
+		stop};
 
 	rows->d_rows = d_rows;
 	rows->n = n;
 	rows->stride = gv_gpu_exact_stride(rows->n);
 	if (!exact->is_normalized)
 		GV_TRY(gv_gpu_exact_normalization(&exact->norm, rows->d_rows, rows->n,
-								  exact->stream));
+										  exact->stream));
 	exact->is_normalized = true;
 	if (exact->lists != NULL)
 		GV_TRY(gv_gpu_exact_lists_search(exact->lists, &exact->norm, rows,
@@ -301,8 +293,7 @@ search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 	else
 	{
 		GV_TRY(gv_gpu_exact_rows(&exact->norm, rows, exact->stream));
-		GV_TRY(gv_gpu_exact_search(&exact->work, &exact->norm, rows,
-								   &exact->queries, stop));
+		GV_TRY(gv_gpu_exact_search(&search));
 	}
 	exact->work.seen += rows->n;
 	return GV_OK;

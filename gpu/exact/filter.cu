@@ -70,7 +70,7 @@ struct Stored : GvNoRow
 
 	__device__ __forceinline__ void
 	consume(const Biases &of, Row *, int query, int group,
-		 const float2 (&sums)[TILES]) const
+			const float2 (&sums)[TILES]) const
 	{
 		int			row = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
 		float	   *to = matmul.d_scores + (int64_t) query * matmul.nslots;
@@ -103,7 +103,8 @@ struct Reaching
 	__device__ __forceinline__ void
 	begin(Row *mine, int query) const
 	{
-		mine->threshold = query < matmul.n ? matmul.filter.d_thresholds[query] :
+		mine->threshold = query < matmul.n ?
+			matmul.filter.d_thresholds[query] :
 			GV_NAN;
 	}
 
@@ -120,9 +121,10 @@ struct Reaching
 
 	__device__ __forceinline__ void
 	consume(const Biases &of, const Row *mine, int query, int group,
-		 const float2 (&sums)[TILES]) const
+			const float2 (&sums)[TILES]) const
 	{
-		uint32_t	slot = matmul.first + group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
+		uint32_t	slot = matmul.first + group * GV_COLUMN_GROUP +
+			threadIdx.x % 4 * 2;
 		float		threshold = mine->threshold;
 
 #pragma unroll
@@ -141,7 +143,7 @@ gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 					cudaStream_t stream)
 {
 	GvMatmul	matmul = {exact->d_queries, exact->n, exact->d_half_rows,
-	(int32_t) exact->nslots, exact->half_dims};
+		(int32_t) exact->nslots, exact->half_dims};
 	/* devices of 9.0 have hopperfilter.cu */
 	GvMatmulContext context = {blas, false, 0, false, stream};
 
@@ -165,12 +167,11 @@ stride_of(int half_dims)
 /* Loads queries [COLUMNS * TILE][stride] into shared memory, with a block. */
 static __device__ __forceinline__ void
 load_queries(uint16_t *queries, const uint16_t *d_queries, int n,
-					 int half_dims)
+			 int half_dims)
 {
 	int			stride = stride_of(half_dims);
 
-	for (int i = threadIdx.x; i < COLUMNS * TILE * stride;
-		 i += blockDim.x)
+	for (int i = threadIdx.x; i < COLUMNS * TILE * stride; i += blockDim.x)
 	{
 		int			q = i / stride;
 		int			d = i % stride;
@@ -181,8 +182,8 @@ load_queries(uint16_t *queries, const uint16_t *d_queries, int n,
 
 /* Adds products of two rows' pieces and a query's of each tile to sums. */
 static __device__ __forceinline__ void
-multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low,
-					  const uint4 &high, const uint16_t *query, int stride)
+multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low, const uint4 &high,
+				const uint16_t *query, int stride)
 {
 	uint32_t	first[4] = {low.x, high.x, low.y, high.y};
 	uint32_t	second[4] = {low.z, high.z, low.w, high.w};
@@ -234,8 +235,8 @@ multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
 #pragma unroll
 		for (int i = 0; i < AHEAD; i++)
 			if (d + i * DEPTH < matmul.half_dims)
-				multiply_pieces(sums, low[i], high[i],
-									  query + d + i * DEPTH, stride);
+				multiply_pieces(sums, low[i], high[i], query + d + i * DEPTH,
+								stride);
 	}
 }
 
@@ -268,8 +269,7 @@ scan_rows_kernel(GvExactMatmul matmul)
 	float		thresholds[COLUMNS][2];	/* nothing reaches NaN */
 
 	gv_pdl_wait();
-	load_queries(queries, matmul.d_queries, matmul.n,
-						 matmul.half_dims);
+	load_queries(queries, matmul.d_queries, matmul.n, matmul.half_dims);
 #pragma unroll
 	for (int i = 0; i < 2 * COLUMNS; i++)
 	{
@@ -322,6 +322,6 @@ gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 	int			blocks = gv_blocks_for(matmul->nslots, WARPS * ROWS);
 
 	return gv_launch_pdl(matmul->filter.pdl, scan_rows_kernel,
-						   min(blocks, BLOCKS * nsms), THREADS,
-						   query_bytes(matmul), stream, *matmul);
+						 min(blocks, BLOCKS * nsms), THREADS,
+						 query_bytes(matmul), stream, *matmul);
 }

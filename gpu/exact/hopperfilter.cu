@@ -208,7 +208,7 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 /* Rows that reach a cut, of 64 queries and BOX rows. */
 static __device__ __forceinline__ void
 run_epilogue(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
-		int query, int row)
+			 int query, int row)
 {
 	constexpr int SOME = 4;		/* tiles of 8 rows looked at together */
 	int			column = threadIdx.x % 4 * 2;
@@ -282,7 +282,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 #pragma unroll
 		for (int i = 0; i < 2; i++)
 			run_epilogue(sums[i], matmul, mine.query + i / S::PARTS * 64,
-					tile * S::ROWS + i % S::PARTS * BOX);
+						 tile * S::ROWS + i % S::PARTS * BOX);
 	}
 }
 
@@ -306,8 +306,8 @@ exact_hopper_kernel(Work work, const __grid_constant__ GvRingMaps maps)
 	char	   *slices = start +
 		(KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0);
 	Memory		memory = {start, {slices, barriers, barriers + MOST_STAGES,
-	S::BYTES, work.stages}, slices + work.stages * S::BYTES,
-	barriers + 2 * MOST_STAGES};
+		S::BYTES, work.stages}, slices + work.stages * S::BYTES,
+		barriers + 2 * MOST_STAGES};
 	int			group = threadIdx.x / GV_WARPGROUP;
 
 	if (threadIdx.x == 0)
@@ -389,8 +389,7 @@ deal(const GvExactMatmul *matmul, int nsms)
 	Work		work = {};
 
 	work.matmul = *matmul;
-	work.nsteps = (matmul->half_dims + GV_HOPPER_SLICE - 1) /
-		GV_HOPPER_SLICE;
+	work.nsteps = (matmul->half_dims + GV_HOPPER_SLICE - 1) / GV_HOPPER_SLICE;
 	work.stages = (GV_RING_BYTES -
 				   (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
 		(S::BYTES + S::BIAS_BYTES);
@@ -425,14 +424,12 @@ launch(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 bool
 gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul, int32_t device)
 {
-	return !gv_exact_no_hopper && matmul->d_scores == NULL &&
-		matmul->n > MORE_QUERIES && gv_has_hopper(device) &&
-		gv_gpu_hopper_multiplies();
+	return !gv_exact_no_hopper && matmul->d_scores == NULL && matmul->n >
+		MORE_QUERIES && gv_has_hopper(device) && gv_gpu_hopper_multiplies();
 }
 
 GvStatus
-gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
-					cudaStream_t stream)
+gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 {
 	int			nsteps = (matmul->half_dims + GV_HOPPER_SLICE - 1) /
 		GV_HOPPER_SLICE;

@@ -21,6 +21,8 @@
  * two rows are equal in order; of free places, which are equal, the neighbors'
  * come first.
  */
+#include <algorithm>
+
 #include "gpu/exact/exact.cuh"
 
 #define LANES			8		/* partial sums of gv_set_distance */
@@ -92,7 +94,7 @@ mean(const float *a, int dims)
 
 static __device__ __forceinline__ double
 centered_dot(const float *a, double a_mean, const float *b, double b_mean,
-			int dims)
+			 int dims)
 {
 	return add_terms(a, b, dims, [=] (double x, double y)
 	{
@@ -131,8 +133,7 @@ distance_of(const float *a, const float *b, int dims)
 		return -dot(a, b, dims);
 	if (METRIC == GV_SET_COSINE)
 		return one_minus(dot(a, b, dims),
-						 __dmul_rn(dot(a, a, dims),
-								   dot(b, b, dims)));
+						 __dmul_rn(dot(a, a, dims), dot(b, b, dims)));
 
 	double		a_mean = mean(a, dims);
 	double		b_mean = mean(b, dims);
@@ -157,13 +158,13 @@ struct Pair
  */
 template <int METRIC>
 static __device__ __forceinline__ Pair
-rerank_pair(const GvExactRows &rows, const GvExactQueries &queries,
-				 int dims, int64_t position, int64_t query, uint32_t slot)
+rerank_pair(const GvExactRows &rows, const GvExactQueries &queries, int dims,
+			int64_t position, int64_t query, uint32_t slot)
 {
 	int64_t		row = gv_exact_row(rows, slot);
 	double		distance =
 		distance_of<METRIC>(queries.d_queries + query * dims,
-								   rows.d_rows + row * dims, dims);
+							rows.d_rows + row * dims, dims);
 
 	if (queries.d_self != NULL && queries.d_self[query] == position + row)
 		return {GV_EXACT_NAN, GV_EXACT_NO_ROW};
@@ -248,7 +249,7 @@ position_of(const MergeInputs &merge, int64_t i)
 /* Stores item j of k neighbors and `count` rows in merged arrays [k]. */
 static __device__ __forceinline__ void
 place_item(const MergeInputs &merge, int64_t j, double *merged,
-			   int64_t *merged_positions)
+		   int64_t *merged_positions)
 {
 	int64_t		k = merge.k;
 	const double *distances = merge.d_distances + merge.query * k;
@@ -301,10 +302,9 @@ rerank(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
 	{
 		uint32_t	c = first + threadIdx.x / LANES;
 		Pair pair =
-			rerank_pair<METRIC>(nearest.rows, nearest.queries,
-									 nearest.dims, nearest.position, query,
-									 c < count ?
-									 nearest.filter.d_candidates[at + c] : 0);
+			rerank_pair<METRIC>(nearest.rows, nearest.queries, nearest.dims,
+								nearest.position, query, c < count ?
+								nearest.filter.d_candidates[at + c] : 0);
 
 		if (threadIdx.x % LANES != 0 || c >= count)
 			continue;
@@ -350,7 +350,7 @@ merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 	int64_t    *merged_positions = nearest.found.d_merged_positions + i * k;
 	MergeInputs from = {k, query, nearest.queries.d_distances,
 		nearest.queries.d_positions, min((int64_t) count, k), distances, rows,
-	nearest.position};
+		nearest.position};
 	uint32_t	size = 2;
 
 	while (size < count)
@@ -508,93 +508,69 @@ pass_kernel(GvExactFilter filter, const double *d_distances,
 	d_to_rows[at + place] = all.rows[j];
 }
 
-/* The arguments of the last step. */
-struct Merge
-{
-	GvExactQueries queries;
-	GvExactPart part;
-	const uint32_t *d_counts;	/* [n] */
-	const double *d_distances;	/* [n][capacity] in order */
-	const uint32_t *d_rows;
-	uint32_t	capacity;
-	int64_t		position;		/* of row 0 */
-	double	   *d_merged;		/* [n][k] */
-	int64_t    *d_merged_positions;
-};
-
 /* Merges with the neighbors; `each` threads a query, one a neighbor or row. */
 static __global__ void __launch_bounds__(THREADS)
-merge_kernel(Merge merge, int64_t each)
+merge_kernel(GvExactNearest nearest, int64_t each)
 {
 	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 	int64_t		i = at / each;
 	int64_t		j = at % each;
+	int64_t		capacity = nearest.filter.capacity;
 	MergeInputs from;
 
-	if (i >= merge.part.n || merge.d_counts[i] == 0)
+	if (i >= nearest.part.n || nearest.filter.d_counts[i] == 0)
 		return;
-	from = {merge.queries.k, gv_exact_query(merge.part, i),
-		merge.queries.d_distances, merge.queries.d_positions,
-		min((int64_t) merge.d_counts[i], merge.queries.k),
-		merge.d_distances + i * merge.capacity,
-	merge.d_rows + i * merge.capacity, merge.position};
+	from = {nearest.queries.k, gv_exact_query(nearest.part, i),
+		nearest.queries.d_distances, nearest.queries.d_positions,
+		min((int64_t) nearest.filter.d_counts[i], nearest.queries.k),
+		nearest.found.d_distances + i * capacity,
+		nearest.filter.d_candidates + i * capacity, nearest.position};
 	if (j < from.k + from.count)
-		place_item(from, j, merge.d_merged + i * from.k,
-					   merge.d_merged_positions + i * from.k);
+		place_item(from, j, nearest.found.d_merged + i * from.k,
+				   nearest.found.d_merged_positions + i * from.k);
 }
 
 /* Copies merged neighbors back to their queries; a thread a neighbor. */
 static __global__ void __launch_bounds__(THREADS)
-put_back_kernel(Merge merge)
+put_back_kernel(GvExactNearest nearest)
 {
 	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-	int64_t		k = merge.queries.k;
+	int64_t		k = nearest.queries.k;
 	int64_t		i = at / k;
 	int64_t		to;
 
-	if (i >= merge.part.n || merge.d_counts[i] == 0)
+	if (i >= nearest.part.n || nearest.filter.d_counts[i] == 0)
 		return;
-	to = gv_exact_query(merge.part, i) * k + at % k;
-	merge.queries.d_distances[to] = merge.d_merged[at];
-	merge.queries.d_positions[to] = merge.d_merged_positions[at];
+	to = gv_exact_query(nearest.part, i) * k + at % k;
+	nearest.queries.d_distances[to] = nearest.found.d_merged[at];
+	nearest.queries.d_positions[to] = nearest.found.d_merged_positions[at];
 }
 
 /* Orders reranked rows and merges them with the neighbors of a part. */
 static GvStatus
-merge_runs(const GvExactNearest &nearest, cudaStream_t stream)
+merge_runs(GvExactNearest nearest, cudaStream_t stream)
 {
-	GvExactFilter from = nearest.filter;
-	double	   *d_distances = nearest.found.d_distances;
-	double	   *d_other = nearest.found.d_other;
-	uint32_t   *d_other_rows = nearest.found.d_other_rows;
+	GvExactFilter &from = nearest.filter;
+	GvExactFound &found = nearest.found;
 	int			n = nearest.part.n;
 	int			blocks = gv_blocks_for(from.capacity, THREADS);
 	int64_t		k = nearest.queries.k;
-	int64_t		each = k + (k < from.capacity ? k : from.capacity);
-	Merge		merge;
+	int64_t		each = k + std::min(k, (int64_t) from.capacity);
 
 	GV_TRY(gv_launch(runs_kernel, dim3(n, gv_blocks_for(from.capacity, RUN)),
-			  THREADS, 0, stream, from, d_distances));
+					 THREADS, 0, stream, from, found.d_distances));
 	for (uint32_t width = RUN; width < from.capacity; width *= 2)
 	{
-		double	   *d_distances_were = d_distances;
-		uint32_t   *d_rows_were = from.d_candidates;
-
 		GV_TRY(gv_launch(pass_kernel, n * blocks, THREADS, 0, stream, from,
-				  (const double *) d_distances, d_other, d_other_rows, width,
-				  blocks));
-		d_distances = d_other;
-		from.d_candidates = d_other_rows;
-		d_other = d_distances_were;
-		d_other_rows = d_rows_were;
+						 found.d_distances, found.d_other, found.d_other_rows,
+						 width, blocks));
+		std::swap(found.d_distances, found.d_other);
+		std::swap(from.d_candidates, found.d_other_rows);
 	}
-	merge = {nearest.queries, nearest.part, from.d_counts, d_distances,
-		from.d_candidates, from.capacity, nearest.position,
-		nearest.found.d_merged, nearest.found.d_merged_positions};
-	GV_TRY(gv_launch(merge_kernel, gv_blocks_for(n * each, THREADS), THREADS, 0,
-			  stream, merge, each));
-	return gv_launch(put_back_kernel, gv_blocks_for(n * k, THREADS), THREADS, 0,
-			  stream, merge);
+	GV_TRY(gv_launch(merge_kernel, gv_blocks_for(n * each, THREADS), THREADS,
+					 0, stream, nearest, each));
+	return gv_launch(put_back_kernel, gv_blocks_for(n * k, THREADS), THREADS,
+					 0, stream, nearest);
 }
 
 template <int METRIC>
@@ -607,31 +583,30 @@ launch(const GvExactNearest &nearest, cudaStream_t stream)
 
 	if (filter.capacity > MOST_SLOTS)
 	{
-		GV_TRY(gv_launch(overflows_kernel, gv_blocks_for(nearest.part.n, THREADS),
-				  THREADS, 0, stream, nearest.part, filter,
-				  nearest.d_list_count, nearest.d_list));
-		GV_TRY(gv_launch(rerank_kernel<METRIC>, nblocks, FEW_THREADS, 0, stream,
-				  nearest));
+		GV_TRY(gv_launch(overflows_kernel,
+						 gv_blocks_for(nearest.part.n, THREADS), THREADS, 0,
+						 stream, nearest.part, filter, nearest.d_list_count,
+						 nearest.d_list));
+		GV_TRY(gv_launch(rerank_kernel<METRIC>, nblocks, FEW_THREADS, 0,
+						 stream, nearest));
 		return merge_runs(nearest, stream);
 	}
 	while (capacity < filter.capacity)
 		capacity *= 2;
 	return gv_launch_pdl(filter.pdl, nearest_kernel<METRIC>, nblocks,
-						   nearest.across > 1 ? FEW_THREADS : MANY_THREADS,
-						   capacity * (sizeof(double) + sizeof(uint32_t)),
-						   stream, nearest, capacity);
+						 nearest.across > 1 ? FEW_THREADS : MANY_THREADS,
+						 capacity * (sizeof(double) + sizeof(uint32_t)),
+						 stream, nearest, capacity);
 }
 
 GvStatus
 gv_gpu_exact_nearest(GvExactNearest *nearest, int32_t metric,
 					 cudaStream_t stream)
 {
-	int			across = MOST_BLOCKS / nearest->part.n;
-	int			most = gv_blocks_for(nearest->filter.capacity,
-									   FEW_THREADS / LANES);
-
-	across = across < most ? across : most;
-	nearest->across = across > 1 ? across : 1;
+	nearest->across = std::max(1,
+							   std::min(MOST_BLOCKS / nearest->part.n,
+										gv_blocks_for(nearest->filter.capacity,
+													  FEW_THREADS / LANES)));
 	switch (metric)
 	{
 		case GV_SET_L2:

@@ -167,7 +167,8 @@ place_all(GvExactByList *lists, char *memory)
 		gv_place(&stream->tile.d_half_rows, memory, &bytes,
 				 lists->tile_capacity * half_dims);
 		gv_place(&stream->tile.d_bias, memory, &bytes, lists->tile_capacity);
-		gv_place(&stream->tile.d_error_bounds, memory, &bytes, lists->tile_capacity);
+		gv_place(&stream->tile.d_error_bounds, memory, &bytes,
+				 lists->tile_capacity);
 		gv_place(&stream->d_order, memory, &bytes, lists->tile_capacity);
 	}
 	return bytes;
@@ -289,21 +290,13 @@ gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
 						  int64_t capacity, GvExactByList **made,
 						  float **d_centroids, cudaStream_t *stream)
 {
-	GvExactByList *lists = (GvExactByList *) calloc(1, sizeof(GvExactByList));
-	GvStatus	status;
-
-	if (lists == NULL)
-		return GV_NO_MEMORY;
-	shape(lists, spec, capacity);
-	status = make(lists, kept);
-	if (status != GV_OK)
+	GV_TRY(gv_make(made, [=] (GvExactByList *lists)
 	{
-		gv_gpu_exact_lists_drop(lists);
-		return status;
-	}
-	*made = lists;
-	*d_centroids = lists->d_centroids;
-	*stream = lists->asking.stream;
+		shape(lists, spec, capacity);
+		return make(lists, kept);
+	}, gv_gpu_exact_lists_drop));
+	*d_centroids = (*made)->d_centroids;
+	*stream = (*made)->asking.stream;
 	return GV_OK;
 }
 
@@ -369,7 +362,7 @@ see_centroids(GvExactByList *lists, int32_t metric)
 
 	lists->norm.metric = metric;
 	GV_TRY(gv_gpu_exact_normalization(&lists->norm, lists->d_centroids,
-							  lists->spec.nlists, stream));
+									  lists->spec.nlists, stream));
 	return gv_gpu_exact_rows(&lists->norm, &lists->centroids, stream);
 }
 
@@ -379,14 +372,15 @@ find_nearest(GvExactByList *lists, const GvStop *stop)
 {
 	GvExactAmount amount = nearest_amount(lists);
 	GvExactWork work = {};
+	GvExactSearch search = {&work, &lists->norm, &lists->centroids,
+		&lists->near, stop};
 	GvStatus	status;
 
 	GV_CUDA_TRY(cudaStreamSynchronize(lists->asking.stream));
 	status = gv_gpu_exact_work(&work, lists->spec.device, &lists->norm,
 							   &amount);
 	if (status == GV_OK)
-		status = gv_gpu_exact_search(&work, &lists->norm, &lists->centroids,
-									 &lists->near, stop);
+		status = gv_gpu_exact_search(&search);
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaStreamSynchronize(work.stream));
 	gv_gpu_exact_work_drop(&work);
@@ -401,16 +395,17 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 	cudaStream_t stream = lists->asking.stream;
 	GvGroup		group = {n, (uint32_t) lists->spec.nlists, lists->d_keys,
 		lists->d_numbers, lists->d_sorted, groups->d_order, groups->d_starts,
-	lists->d_sort, lists->sort_bytes};
+		lists->d_sort, lists->sort_bytes};
 
 	for (int64_t done = 0; done < n; done += lists->piece)
 	{
 		GvExactQueries asked = lists->asked;
+		GvExactSearch search = {&lists->asking, &lists->norm,
+			&lists->centroids, &asked, stop};
 
 		asked.n = std::min(asked.n, n - done);
 		asked.d_queries = d_vectors + done * lists->spec.dims;
-		GV_TRY(gv_gpu_exact_search(&lists->asking, &lists->norm,
-								   &lists->centroids, &asked, stop));
+		GV_TRY(gv_gpu_exact_search(&search));
 		GV_TRY(gv_launch(keys_kernel, gv_blocks_for(asked.n, THREADS),
 						 THREADS, 0, stream, asked.d_positions, done, asked.n,
 						 lists->d_keys, lists->d_numbers));
@@ -490,6 +485,14 @@ struct TileSearch
 	const GvStop *stop;
 };
 
+/* Returns the search of a stream's tile. */
+static GvExactSearch
+search_of(const TileSearch *search, Stream *stream)
+{
+	return {&stream->work, search->norm, &stream->tile, search->queries,
+		search->stop};
+}
+
 /* The rows of the lists near a list, from number `first` on. */
 struct Source
 {
@@ -542,7 +545,8 @@ tile_kernel(Source source, int pieces, GvExactRows tile, uint32_t *d_order)
 		from[threadIdx.x] = slot;
 		tile.d_bias[i] = i < n ? source.rows.d_bias[slot] :
 			-GV_INFINITY;
-		tile.d_error_bounds[i] = i < n ? source.rows.d_error_bounds[slot] : 0.0f;
+		tile.d_error_bounds[i] = i < n ? source.rows.d_error_bounds[slot] :
+			0.0f;
 		d_order[i] = i < n ? source.rows.d_order[slot] : 0;
 	}
 	__syncthreads();
@@ -585,9 +589,10 @@ gather(const TileSearch *search, Stream *stream, uint32_t list, uint32_t first,
 {
 	stream->tile.d_rows = search->rows->d_rows;
 	stream->tile.n = n;
-	return gv_launch(tile_kernel, (int) (gv_exact_padded(n) / TILE), THREADS, 0,
-			  stream->work.stream, source_of(search, list, first),
-			  search->norm->half_dims / 8, stream->tile, stream->d_order);
+	return gv_launch(tile_kernel, (int) (gv_exact_padded(n) / TILE), THREADS,
+					 0, stream->work.stream, source_of(search, list, first),
+					 search->norm->half_dims / 8, stream->tile,
+					 stream->d_order);
 }
 
 /* Returns the lists of a part, for its queries that need another way. */
@@ -596,7 +601,8 @@ overflowed_of(const GvExactByList *lists, int64_t part)
 {
 	uint32_t	first = lists->groups[part].first;
 
-	return {lists->overflowed.d_counts + 2 * part, lists->overflowed.d_full_scores + first,
+	return {lists->overflowed.d_counts + 2 * part,
+		lists->overflowed.d_full_scores + first,
 		lists->overflowed.d_brute_force + first};
 }
 
@@ -606,11 +612,11 @@ finish(const TileSearch *search, Stream *stream, int64_t part,
 	   const uint32_t counts[2])
 {
 	GvExactOverflowed overflowed = overflowed_of(search->lists, part);
+	GvExactSearch of_stream = search_of(search, stream);
 
 	if (counts[0] == 0 && counts[1] == 0)
 		return GV_OK;
-	return gv_gpu_exact_finish(&stream->work, search->norm, &stream->tile,
-							   search->queries, &overflowed, counts, search->stop);
+	return gv_gpu_exact_finish(&of_stream, &overflowed, counts);
 }
 
 /*
@@ -639,17 +645,17 @@ search_group(const TileSearch *search, int64_t number)
 	Stream *stream = &lists->streams[number % STREAMS];
 	int64_t		total = lists->totals[of->list];
 	GvExactPart part = {lists->queries.d_order + of->first, 0,
-	(int32_t) of->n};
+		(int32_t) of->n};
 	GvExactOverflowed overflowed = overflowed_of(lists, number);
+	GvExactSearch of_stream = search_of(search, stream);
 
 	for (int64_t first = 0; first < total; first += lists->tile_capacity)
 	{
 		uint32_t	n = (uint32_t) std::min(total - first,
-										lists->tile_capacity);
+											lists->tile_capacity);
 
 		GV_TRY(gather(search, stream, of->list, (uint32_t) first, n));
-		GV_TRY(gv_gpu_exact_tile(&stream->work, search->norm, &stream->tile,
-								 search->queries, &part, &overflowed));
+		GV_TRY(gv_gpu_exact_tile(&of_stream, &part, &overflowed));
 		if (total > lists->tile_capacity)
 			GV_TRY(finish_now(search, stream, number));
 	}
@@ -700,6 +706,8 @@ search_undefined(const TileSearch *search)
 	GvExactWork *work = &lists->streams[0].work;
 	GvExactOverflowed overflowed = lists->overflowed;
 	GvExactRows rows = *search->rows;
+	GvExactSearch first = {work, search->norm, &rows, search->queries,
+		search->stop};
 	size_t		bytes = lists->sort_bytes;
 	uint32_t	total = lists->totals[0];
 	uint32_t	counts[2];
@@ -708,7 +716,7 @@ search_undefined(const TileSearch *search)
 		 search->norm->metric != GV_SET_PEARSON) || total == 0)
 		return GV_OK;
 	GV_CUDA_TRY(gv_clear(overflowed.d_counts, 2, work->stream));
-	GV_TRY(gv_gpu_exact_undefined(search->queries, &overflowed, work->stream));
+	GV_TRY(gv_gpu_exact_undefined(&first, &overflowed));
 	GV_CUDA_TRY(gv_download(counts, overflowed.d_counts, 2, work->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
 	if (counts[1] == 0)
@@ -724,8 +732,7 @@ search_undefined(const TileSearch *search)
 	rows.d_order = lists->d_sorted;
 	/* one may be its own */
 	rows.n = total < search->queries->k + 1 ? total : search->queries->k + 1;
-	return gv_gpu_exact_finish(work, search->norm, &rows, search->queries,
-							   &overflowed, counts, search->stop);
+	return gv_gpu_exact_finish(&first, &overflowed, counts);
 }
 
 /*
@@ -741,14 +748,16 @@ begin(const TileSearch *search, int64_t seen)
 	for (int i = 0; i < STREAMS; i++)
 		lists->streams[i].work.seen = seen;
 	GV_TRY(search_undefined(search));
-	GV_CUDA_TRY(gv_clear(lists->overflowed.d_counts, 2 * lists->ngroups, stream));
+	GV_CUDA_TRY(gv_clear(lists->overflowed.d_counts, 2 * lists->ngroups,
+						 stream));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
 GvStatus
-gv_gpu_exact_lists_search(GvExactByList *lists, const GvExactNormalization *norm,
-						  GvExactRows *rows, const GvExactQueries *queries,
-						  int64_t seen, const GvStop *stop)
+gv_gpu_exact_lists_search(GvExactByList *lists,
+						  const GvExactNormalization *norm, GvExactRows *rows,
+						  const GvExactQueries *queries, int64_t seen,
+						  const GvStop *stop)
 {
 	TileSearch		search = {lists, norm, rows, queries, stop};
 	cudaStream_t stream = lists->asking.stream;

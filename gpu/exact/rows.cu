@@ -82,9 +82,9 @@ struct Measures
  * is not moved, and measures it; a warp calls.
  */
 static __device__ __forceinline__ Measures
-to_half_vector(const GvExactNormalization &norm, const float *x, Normalized normalized,
-			   bool moves,
-	  double scale, uint16_t *half_vector)
+to_half_vector(const GvExactNormalization &norm, const float *x,
+			   Normalized normalized, bool moves, double scale,
+			   uint16_t *half_vector)
 {
 	double		raw = 0.0;
 	double		product = 0.0;
@@ -142,7 +142,7 @@ query_scale(const GvExactNormalization &norm, const float *x)
 /* Makes a query's half copy [half_dims] and its numbers; a warp calls. */
 static __device__ __forceinline__ GvExactQuery
 query_to_half(const GvExactNormalization &norm, const float *x,
-					 uint16_t *half_vector)
+			  uint16_t *half_vector)
 {
 	double		gamma = gv_exact_gamma(norm.half_dims);
 	bool		moves = norm.metric == GV_SET_L2;
@@ -265,8 +265,8 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 	/* 1. how the sample is seen */
 	for (int i = warp; i < m; i += NORMALIZATION_THREADS / GV_WARP)
 	{
-		Normalized		normalized = normalize(norm.metric, d_rows + i * sample.apart,
-								   norm.dims);
+		Normalized		normalized =
+			normalize(norm.metric, d_rows + i * sample.apart, norm.dims);
 
 		if (lane == 0)
 			all[i] = normalized;
@@ -316,7 +316,7 @@ rows_kernel(GvExactNormalization norm, GvExactRows rows)
 	x = rows.d_rows + gv_exact_row(rows, (uint32_t) slot) * norm.dims;
 	normalized = normalize(norm.metric, x, norm.dims);
 	row = to_half_vector(norm, x, normalized, true, norm.d_scale->scale,
-				rows.d_half_rows + slot * norm.half_dims);
+						 rows.d_half_rows + slot * norm.half_dims);
 	if (!leads)
 		return;
 	if (!normalized.varies || !row.held)
@@ -330,7 +330,7 @@ rows_kernel(GvExactNormalization norm, GvExactRows rows)
 		bias = -0.5 * row.square;
 	both = row.length + row.error;
 	error_bound = 1.01 * 0.5 * ((USUAL_ERROR + gamma) * both * both +
-						  row.error * row.error / USUAL_ERROR) +
+								row.error * row.error / USUAL_ERROR) +
 		(gamma + 0x1p-20) * fabs(bias) + 0x1p-40;
 	rows.d_bias[slot] = (float) (bias + error_bound);
 	rows.d_error_bounds[slot] = (float) (error_bound * (1.0 + 1e-6));
@@ -347,10 +347,8 @@ queries_kernel(GvExactNormalization norm, GvExactQueries queries)
 	if (query >= queries.n)
 		return;
 	free_places(queries, query);
-	form = query_to_half(norm,
-								  queries.d_queries + query * norm.dims,
-								queries.d_half_queries + query *
-									norm.half_dims);
+	form = query_to_half(norm, queries.d_queries + query * norm.dims,
+						 queries.d_half_queries + query * norm.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
 		queries.d_forms[query] = form;
 }
@@ -369,40 +367,40 @@ gather_kernel(int pieces, const uint16_t *d_from, GvExactPart part,
 }
 
 GvStatus
-gv_gpu_exact_normalization(const GvExactNormalization *norm, const float *d_rows, int64_t n,
-				   cudaStream_t stream)
+gv_gpu_exact_normalization(const GvExactNormalization *norm,
+						   const float *d_rows, int64_t n, cudaStream_t stream)
 {
-	return gv_launch(normalization_kernel, 1, NORMALIZATION_THREADS, 0, stream, *norm, d_rows, n);
+	return gv_launch(normalization_kernel, 1, NORMALIZATION_THREADS, 0, stream,
+					 *norm, d_rows, n);
 }
 
 GvStatus
 gv_gpu_exact_rows(const GvExactNormalization *norm, const GvExactRows *rows,
 				  cudaStream_t stream)
 {
-	return gv_launch(rows_kernel, gv_blocks_for(gv_exact_padded(rows->n), WARPS),
-			  THREADS, 0, stream,
-			  *norm, *rows);
+	return gv_launch(rows_kernel,
+					 gv_blocks_for(gv_exact_padded(rows->n), WARPS), THREADS,
+					 0, stream, *norm, *rows);
 }
 
 GvStatus
-gv_gpu_exact_queries(const GvExactNormalization *norm, const GvExactQueries *queries,
-					 cudaStream_t stream)
+gv_gpu_exact_queries(const GvExactNormalization *norm,
+					 const GvExactQueries *queries, cudaStream_t stream)
 {
-	return gv_launch(queries_kernel, gv_blocks_for(queries->n, WARPS), THREADS, 0,
-			  stream, *norm, *queries);
+	return gv_launch(queries_kernel, gv_blocks_for(queries->n, WARPS), THREADS,
+					 0, stream, *norm, *queries);
 }
 
 GvStatus
-gv_gpu_exact_gather(const GvExactNormalization *norm, const GvExactQueries *queries,
-					const GvExactPart *part, uint16_t *d_half_queries,
-					cudaStream_t stream)
+gv_gpu_exact_gather(const GvExactSearch *search, const GvExactPart *part)
 {
-	int			pieces = norm->half_dims / 8;
+	int			pieces = search->norm->half_dims / 8;
 
-	return gv_launch(gather_kernel, gv_blocks_for((int64_t) part->n * pieces,
-											 THREADS), THREADS, 0, stream,
-			  pieces, (const uint16_t *) queries->d_half_queries, *part,
-				d_half_queries);
+	return gv_launch(gather_kernel,
+					 gv_blocks_for((int64_t) part->n * pieces, THREADS),
+					 THREADS, 0, search->work->stream, pieces,
+					 search->queries->d_half_queries, *part,
+					 search->work->d_gathered);
 }
 
 static int64_t

@@ -25,8 +25,9 @@
  * is NaN always.
  */
 static __global__ void __launch_bounds__(THREADS)
-neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries, GvExactPart part,
-			GvExactFilter filter, GvExactOverflowed lists)
+neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
+						   GvExactPart part, GvExactFilter filter,
+						   GvExactOverflowed lists)
 {
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 	int64_t		query;
@@ -37,7 +38,8 @@ neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries, Gv
 	query = gv_exact_query(part, i);
 	form = queries.d_forms[query];
 	filter.d_counts[i] = 0;
-	filter.d_thresholds[i] = gv_exact_neighbor_threshold(norm, queries, form, query);
+	filter.d_thresholds[i] = gv_exact_neighbor_threshold(norm, queries, form,
+														 query);
 	if (lists.d_counts == NULL || filter.d_thresholds[i] != -GV_INFINITY)
 		return;
 	filter.d_thresholds[i] = GV_NAN;
@@ -101,7 +103,8 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 	float		threshold = matmul.filter.d_thresholds[i];
 	float		error_bound = queries.d_forms[query].error_bound;
 	GvBlockReduce		reduce = {slots, 0};
-	Keys		keys = {matmul.d_scores + (int64_t) i * n, d_error_bounds, NULL};
+	Keys		keys = {matmul.d_scores + (int64_t) i * n, d_error_bounds,
+		NULL};
 
 	if (wanted <= n)
 	{
@@ -119,7 +122,8 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		}
 		limit = gv_find_kth_bound(keys, n, wanted, wanted / 8, reduce);
 		least = -gv_unordered(limit.key);
-		threshold = gv_exact_raise_threshold(threshold, least, error_bound, matmul.half_dims);
+		threshold = gv_exact_raise_threshold(threshold, least, error_bound,
+											 matmul.half_dims);
 	}
 	for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
 		if (keys.scores[s] >= threshold)
@@ -192,8 +196,8 @@ give_up(const GvExactFilter &filter, int i)
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
-				  GvExactPart part, GvExactMatmul matmul,
-				  const float *d_error_bounds, GvExactOverflowed lists)
+						GvExactPart part, GvExactMatmul matmul,
+						const float *d_error_bounds, GvExactOverflowed lists)
 {
 	__shared__ uint32_t slots[2][GV_WARP];
 	int			i = blockIdx.x;
@@ -220,9 +224,10 @@ first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 	OwnKey		keys = {gv_ordered(best.least)};
 
 	/* threads meet, so nothing is appended before there are no slots */
-	least = -gv_unordered(gv_find_kth_bound(keys, blockDim.x, wanted, wanted / 8,
-										reduce).key);
-	threshold = gv_exact_raise_threshold(threshold, least, form.error_bound, norm.half_dims);
+	least = -gv_unordered(gv_find_kth_bound(keys, blockDim.x, wanted,
+											wanted / 8, reduce).key);
+	threshold = gv_exact_raise_threshold(threshold, least, form.error_bound,
+										 norm.half_dims);
 	if (matmul.more && threshold == -GV_INFINITY)
 	{
 		if (threadIdx.x == 0)
@@ -243,7 +248,7 @@ first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
  */
 static __global__ void __launch_bounds__(THREADS)
 all_candidates_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
-				uint32_t nslots)
+					  uint32_t nslots)
 {
 	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 	int64_t		i = at / nslots;
@@ -257,36 +262,36 @@ all_candidates_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
 }
 
 GvStatus
-gv_gpu_exact_thresholds(const GvExactNormalization *norm, const GvExactQueries *queries,
-				  const GvExactPart *part, const GvExactFilter *filter,
-				  const GvExactOverflowed *lists, cudaStream_t stream)
+gv_gpu_exact_thresholds(const GvExactSearch *search, const GvExactPart *part,
+						const GvExactOverflowed *lists)
 {
-	static const GvExactOverflowed none = {};
-
-	return gv_launch(neighbor_thresholds_kernel, gv_blocks_for(part->n, THREADS), THREADS, 0,
-			  stream, *norm, *queries, *part, *filter,
-			  lists != NULL ? *lists : none);
+	return gv_launch(neighbor_thresholds_kernel,
+					 gv_blocks_for(part->n, THREADS), THREADS, 0,
+					 search->work->stream, *search->norm, *search->queries,
+					 *part, search->work->filter,
+					 lists != NULL ? *lists : GvExactOverflowed {});
 }
 
 GvStatus
-gv_gpu_exact_undefined(const GvExactQueries *queries, const GvExactOverflowed *lists,
-				   cudaStream_t stream)
+gv_gpu_exact_undefined(const GvExactSearch *search,
+					   const GvExactOverflowed *lists)
 {
-	return gv_launch(undefined_kernel, gv_blocks_for(queries->n, THREADS), THREADS, 0,
-			  stream, *queries, *lists);
+	return gv_launch(undefined_kernel,
+					 gv_blocks_for(search->queries->n, THREADS), THREADS, 0,
+					 search->work->stream, *search->queries, *lists);
 }
 
 GvStatus
-gv_gpu_exact_choose(const GvExactNormalization *norm, const GvExactQueries *queries,
-					const GvExactPart *part, const GvExactMatmul *matmul,
-					const float *d_error_bounds, cudaStream_t stream)
+gv_gpu_exact_choose(const GvExactSearch *search, const GvExactPart *part,
+					const GvExactMatmul *matmul)
 {
 	int			bytes = matmul->nslots <= ALL_SHARED ?
 		(int) (matmul->nslots * sizeof(uint32_t)) : 0;
 
 	return gv_launch(choose_rows_kernel, part->n,
-			  part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes, stream,
-			  *queries, *part, *matmul, d_error_bounds);
+					 part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes,
+					 search->work->stream, *search->queries, *part, *matmul,
+					 search->rows->d_error_bounds + matmul->first);
 }
 
 /*
@@ -311,25 +316,24 @@ gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
 }
 
 GvStatus
-gv_gpu_exact_first(const GvExactNormalization *norm, const GvExactQueries *queries,
-				   const GvExactPart *part, const GvExactMatmul *matmul,
-				   const float *d_error_bounds, const GvExactOverflowed *lists,
-				   cudaStream_t stream)
+gv_gpu_exact_first(const GvExactSearch *search, const GvExactPart *part,
+				   const GvExactMatmul *matmul, const GvExactOverflowed *lists)
 {
-	static const GvExactOverflowed none = {};
-
 	return gv_launch_pdl(matmul->filter.pdl, first_thresholds_kernel,
-						   matmul->n, first_threads(queries, part->n), 0,
-						   stream, *norm, *queries, *part, *matmul, d_error_bounds,
-						   lists != NULL ? *lists : none);
+						 matmul->n, first_threads(search->queries, part->n), 0,
+						 search->work->stream, *search->norm, *search->queries,
+						 *part, *matmul, search->rows->d_error_bounds,
+						 lists != NULL ? *lists : GvExactOverflowed {});
 }
 
-/* See exact.h; up to capacity. */
+/* At most as many slots as a query has memory for. */
 GvStatus
-gv_gpu_exact_all_candidates(const GvExactPart *part, const GvExactFilter *filter,
-					  uint32_t first, uint32_t nslots, cudaStream_t stream)
+gv_gpu_exact_all_candidates(const GvExactSearch *search,
+							const GvExactPart *part, uint32_t first,
+							uint32_t nslots)
 {
 	return gv_launch(all_candidates_kernel,
-			  gv_blocks_for((int64_t) part->n * nslots, THREADS), THREADS, 0,
-			  stream, *part, *filter, first, nslots);
+					 gv_blocks_for((int64_t) part->n * nslots, THREADS),
+					 THREADS, 0, search->work->stream, *part,
+					 search->work->filter, first, nslots);
 }

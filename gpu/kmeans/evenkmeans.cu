@@ -164,8 +164,8 @@ gather(EvenKmeans *km, const float *d_from, const uint32_t *numbers, int32_t n,
 	cudaStream_t stream = km->context->stream;
 
 	GV_CUDA_TRY(gv_upload(km->d_changed, numbers, n, stream));
-	GV_TRY(gv_launch(gather_kernel, n, THREADS, 0, stream, d_from, km->d_changed,
-			  km->cl.dims, d_to));
+	GV_TRY(gv_launch(gather_kernel, n, THREADS, 0, stream, d_from,
+					 km->d_changed, km->cl.dims, d_to));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
@@ -331,16 +331,16 @@ reassign_changed(EvenKmeans *km)
 	const GvClusters *cl = &km->cl;
 	cudaStream_t stream = km->context->stream;
 	GvAssignment moved = {0, km->d_moved, cl->k, cl->d_all, GV_BOUND_NEAREST,
-	false};
+		false};
 	GvAssignment all = {cl->n, cl->d_all, 0, km->d_changed, GV_BOUND_SQDIST,
-	false};
+		false};
 
 	if (gv_kmeans_reassigns_all || !list_changed(km, &all.k, &moved.n))
 		return assign_rows(km);
 	GV_CUDA_TRY(gv_upload(km->d_changed, km->changed, all.k, stream));
 	GV_CUDA_TRY(gv_upload(km->d_offsets, km->offsets, all.k, stream));
-	GV_TRY(gv_launch(moved_kernel, all.k, THREADS, 0, stream, *cl, km->d_changed,
-			  km->d_offsets, km->d_moved));
+	GV_TRY(gv_launch(moved_kernel, all.k, THREADS, 0, stream, *cl,
+					 km->d_changed, km->d_offsets, km->d_moved));
 	GV_TRY(gv_gpu_nearest(cl, &moved, km->context, km->stop));
 	GV_TRY(gv_gpu_nearest(cl, &all, km->context, km->stop));
 	return group_rows(km);

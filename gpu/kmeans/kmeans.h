@@ -161,8 +161,7 @@ extern void gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims,
 extern void gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes);
 
 /* Before the first assignment: centroids and rows are there. */
-extern GvStatus gv_gpu_kmeans_begin(const GvClusters *cl,
-									cudaStream_t stream);
+extern GvStatus gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream);
 
 /*
  * Sets d_nearest and d_sqdist of rows to the nearest of the centroids, of
@@ -170,7 +169,8 @@ extern GvStatus gv_gpu_kmeans_begin(const GvClusters *cl,
  */
 extern GvStatus gv_gpu_nearest(const GvClusters *cl,
 							   const GvAssignment *assignment,
-							   const GvMatmulContext *context, const GvStop *stop);
+							   const GvMatmulContext *context,
+							   const GvStop *stop);
 
 /*
  * One step of gv_gpu_nearest, here for test/bench/products.cu: lowers bounds
@@ -222,7 +222,8 @@ struct GvKmeansFound
 extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
 							  float *d_centroids, int32_t *owners,
 							  GvKmeansFound *found,
-							  const GvMatmulContext *context, const GvStop *stop);
+							  const GvMatmulContext *context,
+							  const GvStop *stop);
 
 /* Bytes of a device's memory that it takes, at most, on any device. */
 extern int64_t gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k);

@@ -159,21 +159,12 @@ make_memory(GvKmeansSet *set)
 static GvStatus
 kmeans_create(const GvSetSpec *spec, void **state)
 {
-	GvKmeansSet *made = (GvKmeansSet *) calloc(1, sizeof(GvKmeansSet));
-	GvStatus	status;
-
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	made->spec = *spec;
-	made->out.pinned = true;
-	status = make_memory(made);
-	if (status != GV_OK)
+	return gv_make((GvKmeansSet **) state, [=] (GvKmeansSet *made)
 	{
-		kmeans_drop(made);
-		return status;
-	}
-	*state = made;
-	return GV_OK;
+		made->spec = *spec;
+		made->out.pinned = true;
+		return make_memory(made);
+	}, kmeans_drop);
 }
 
 /* See gv_set_put.  Items may be on the device as well. */
@@ -281,10 +272,10 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	GvKmeansSet *set = (GvKmeansSet *) state;
 	const GvClusters *cl = &set->cl;
 	bool		last = set->passes == set->spec.iterations;
-	GvMatmulContext context = {set->blas, gv_has_hopper(set->spec.device), cl->nsms,
-	false, set->stream};
+	GvMatmulContext context = {set->blas, gv_has_hopper(set->spec.device),
+		cl->nsms, false, set->stream};
 	GvAssignment all = {cl->n, cl->d_all, cl->k, cl->d_all,
-	set->passes > 0 ? GV_BOUND_NEAREST : GV_BOUND_NONE, true};
+		set->passes > 0 ? GV_BOUND_NEAREST : GV_BOUND_NONE, true};
 
 	GV_TRY(gv_choose_device(set->spec.device));
 	if (set->passes == 0)

@@ -314,7 +314,7 @@ struct CandidateEpilogue
 
 	__device__ __forceinline__ void
 	consume(const ColumnState &of, Row *mine, int row, int group,
-		 const float2 (&sums)[TILES]) const
+			const float2 (&sums)[TILES]) const
 	{
 		float4		parts = mine->parts;
 		float		bound = __int_as_float(mine->bound);
@@ -386,9 +386,8 @@ gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
 	for (int32_t first = 0; first < k; first += cl->columns)
 	{
 		int			some = std::min(cl->columns, k - first);
-		GvMatmul	matmul = {cl->d_half_rows, n,
-			cl->d_half_centroids + (int64_t) first * cl->half_dims, some,
-		cl->half_dims};
+		GvMatmul	matmul = {cl->d_half_rows, n, cl->d_half_centroids +
+			(int64_t) first * cl->half_dims, some, cl->half_dims};
 		CandidateEpilogue epilogue = {*cl, n, some, first};
 
 		epilogue.cl.d_squares += first;
@@ -432,8 +431,8 @@ static __device__ __forceinline__ float
 score_of(const GvClusters &cl, uint32_t row, uint32_t c)
 {
 	return gv_lane_group_score<false>(cl.d_rows + (int64_t) row * cl.dims,
-								cl.d_centroids + (int64_t) c * cl.dims,
-								cl.dims);
+									  cl.d_centroids + (int64_t) c * cl.dims,
+									  cl.dims);
 }
 
 /*
@@ -637,7 +636,8 @@ gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes)
 	gv_place(&cl->d_lengths, memory, bytes, nhalf);
 	gv_place(&cl->d_half_centroids, memory, bytes, k * cl->half_dims);
 	gv_place(&cl->d_squares, memory, bytes, cl->padded_k);
-	gv_place(&cl->d_group_norms, memory, bytes, cl->padded_k / GV_COLUMN_GROUP);
+	gv_place(&cl->d_group_norms, memory, bytes,
+			 cl->padded_k / GV_COLUMN_GROUP);
 	gv_place(&cl->d_nearest, memory, bytes, n);
 	gv_place(&cl->d_sqdist, memory, bytes, n);
 	gv_place(&cl->d_all, memory, bytes, n);
@@ -659,7 +659,7 @@ piece_of(const GvClusters *cl, const GvAssignment *assignment, int64_t first)
 	Piece		piece = {*cl,
 		(int) std::min((int64_t) cl->piece, assignment->n - first),
 		assignment->d_rows + first, assignment->k, assignment->d_centroids,
-	assignment->bound};
+		assignment->bound};
 
 	if (cl->kept)
 	{
@@ -672,8 +672,8 @@ piece_of(const GvClusters *cl, const GvAssignment *assignment, int64_t first)
 static GvStatus
 rows_to_half(const Piece *piece, cudaStream_t stream)
 {
-	return gv_launch(rows_to_half_kernel, gv_blocks_for(piece->n, WARPS), THREADS, 0,
-			  stream, *piece);
+	return gv_launch(rows_to_half_kernel, gv_blocks_for(piece->n, WARPS),
+					 THREADS, 0, stream, *piece);
 }
 
 GvStatus
@@ -682,14 +682,14 @@ gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream)
 	Piece		all = {*cl, (int) cl->n, cl->d_all, 0, NULL, GV_BOUND_NONE};
 
 	GV_CUDA_TRY(gv_clear(cl->d_noverflowed, 2, stream));
-	GV_TRY(gv_launch(number_kernel, gv_blocks_for(cl->n, THREADS), THREADS, 0, stream,
-			  *cl));
+	GV_TRY(gv_launch(number_kernel, gv_blocks_for(cl->n, THREADS), THREADS, 0,
+					 stream, *cl));
 	GV_TRY(gv_launch(middle_kernel, gv_blocks_for(cl->dims, GV_WARP),
-			  GV_WARP * STRANDS, 0, stream, *cl));
+					 GV_WARP * STRANDS, 0, stream, *cl));
 	GV_CUDA_TRY(gv_clear(cl->d_most, 1, stream));
 	GV_TRY(gv_launch(most_kernel,
-			  std::min(gv_blocks_for(cl->n, WARPS), 16 * cl->nsms), THREADS, 0,
-			  stream, *cl));
+					 std::min(gv_blocks_for(cl->n, WARPS), 16 * cl->nsms),
+					 THREADS, 0, stream, *cl));
 	return cl->kept ? rows_to_half(&all, stream) : GV_OK;
 }
 
@@ -735,8 +735,8 @@ gv_gpu_nearest(const GvClusters *cl, const GvAssignment *assignment,
 
 		if (done == 0)
 		{
-			GV_TRY(gv_launch(centroids_to_half_kernel, groups, THREADS, 0, context->stream,
-					  piece));
+			GV_TRY(gv_launch(centroids_to_half_kernel, groups, THREADS, 0,
+							 context->stream, piece));
 		}
 		if (!cl->kept)
 			GV_TRY(rows_to_half(&piece, context->stream));

@@ -78,8 +78,8 @@ errors_kernel(GvClusters cl)
 GvStatus
 gv_gpu_errors(const GvClusters *cl, cudaStream_t stream)
 {
-	return gv_launch(errors_kernel, gv_blocks_for(cl->k, WARPS), THREADS, 0, stream,
-			  *cl);
+	return gv_launch(errors_kernel, gv_blocks_for(cl->k, WARPS), THREADS, 0,
+					 stream, *cl);
 }
 
 /*
@@ -295,7 +295,7 @@ split_kernel(GvClusters cl, const GvSplit *splits, uint64_t seed,
 	uint32_t	start = cl.d_starts[split.big];
 	uint32_t	count = cl.d_starts[split.big + 1] - start;
 	Cluster		cluster = {cl.d_rows, dims, cl.d_order + start, count,
-	min(count, (uint32_t) SPLIT_ROWS)};
+		min(count, (uint32_t) SPLIT_ROWS)};
 	float	   *a = cl.d_centroids + (int64_t) split.big * dims;
 	float	   *b = cl.d_centroids + (int64_t) split.small * dims;
 	uint64_t	random = seed + (uint64_t) split.big;
@@ -338,6 +338,6 @@ GvStatus
 gv_gpu_split(const GvClusters *cl, const GvSplit *d_splits, int32_t n,
 			 uint64_t seed, int32_t *d_done, cudaStream_t stream)
 {
-	return gv_launch(split_kernel, n, SPLIT_THREADS, 0, stream, *cl, d_splits, seed,
-			  d_done);
+	return gv_launch(split_kernel, n, SPLIT_THREADS, 0, stream, *cl, d_splits,
+					 seed, d_done);
 }

@@ -166,8 +166,7 @@ add_segment(GvPool *pool, int64_t nblocks)
 
 /* Memory for nblocks > 0 blocks, or some more. */
 static GvStatus
-pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
-		  uint32_t *capacity)
+pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks, uint32_t *capacity)
 {
 	int			number = capacity_for(nblocks, capacity);
 	Extent	   *extent = pool->waiting[number];
@@ -575,9 +574,8 @@ record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
 		(int64_t) (item->address[2] - 1) * model.record_bytes;
 	if (lane == 0)
 		*(GvDeviceRecord *) record =
-			{item->min, item->step, item->error,
-			 (uint32_t) item->rowid[0] << 16 | item->rowid[1], item->rowid[2],
-			 {}};
+			{item->min, item->step, item->error, (uint32_t) item->rowid[0] <<
+				16 | item->rowid[1], item->rowid[2], {}};
 	for (int d = lane; d < model.dims; d += GV_WARP)
 		record[sizeof(GvDeviceRecord) + d] = item->codes[d];
 }
@@ -671,15 +669,15 @@ upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 						 mirror->stream))));
 	/* records without their pages would go nowhere */
 	if (nnew > 0)
-		GV_TRY(gv_noted_status(
-				   gv_launch(enter_kernel, nnew, THREADS, 0, mirror->stream,
-							 (GvNewPage *) (d_memory + pages_at),
-							 page_bytes(&mirror->spec))));
+		GV_TRY(gv_noted_status( gv_launch(enter_kernel, nnew, THREADS, 0,
+										  mirror->stream,
+										  (GvNewPage *) (d_memory + pages_at),
+										  page_bytes(&mirror->spec))));
 	if (status == GV_OK)
-		GV_TRY(gv_noted_status(
-				   gv_launch(record_kernel, gv_blocks_for(n, WARPS), THREADS,
-							 0, mirror->stream, mirror->model, n,
-							 d_memory + items_at, (int) stride)));
+		GV_TRY(gv_noted_status( gv_launch(record_kernel,
+										  gv_blocks_for(n, WARPS), THREADS, 0,
+										  mirror->stream, mirror->model, n,
+										  d_memory + items_at, (int) stride)));
 	return status;
 }
 
@@ -773,8 +771,7 @@ make_memory(GvMirror *mirror)
 	mirror->view = (uint8_t *) malloc(shape.block_bytes +
 									  GV_BLOCK * 3 * sizeof(uint16_t));
 	if (mirror->lists == NULL || mirror->parent_offsets == NULL ||
-		mirror->parents == NULL ||
-		mirror->raw == NULL || mirror->view == NULL)
+		mirror->parents == NULL || mirror->raw == NULL || mirror->view == NULL)
 		return GV_NO_MEMORY;
 	GV_TRY(pool_create(shape.block_bytes, expected_blocks(spec),
 					   &mirror->pool));
@@ -802,26 +799,16 @@ make_memory(GvMirror *mirror)
 GvStatus
 gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
-	GvMirror   *made = (GvMirror *) calloc(1, sizeof(GvMirror));
-	GvStatus	status;
-
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	made->spec = *spec;
-	status = table_fits(spec) ? gv_choose_device(spec->device) : GV_NO_MEMORY;
-	if (status == GV_OK)
-		status = make_memory(made);
-	if (status == GV_OK)
-		status = gv_gpu_half_create(made);
-	if (status == GV_OK)
-		status = records_create(made);
-	if (status != GV_OK)
+	return gv_make(mirror, [=] (GvMirror *made)
 	{
-		gv_gpu_drop(made);
-		return status;
-	}
-	*mirror = made;
-	return GV_OK;
+		made->spec = *spec;
+		if (!table_fits(spec))
+			return GV_NO_MEMORY;
+		GV_TRY(gv_choose_device(spec->device));
+		GV_TRY(make_memory(made));
+		GV_TRY(gv_gpu_half_create(made));
+		return records_create(made);
+	}, gv_gpu_drop);
 }
 
 /* Also of a mirror that is half made. */
@@ -988,7 +975,8 @@ place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
 	if (codes == NULL)
 		return;
 
-	((float *) (block + shape.terms))[lane] = terms[(int64_t) b * GV_BLOCK + lane];
+	((float *) (block + shape.terms))[lane] =
+		terms[(int64_t) b * GV_BLOCK + lane];
 	rowids += ((int64_t) b * GV_BLOCK + lane) * 3;
 	((uint32_t *) (block + shape.high))[lane] =
 		(uint32_t) rowids[0] << 16 | rowids[1];

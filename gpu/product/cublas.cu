@@ -268,23 +268,13 @@ GvStatus
 gv_blas_create(int32_t device, int32_t dims, cudaStream_t stream,
 			   GvBlas **blas)
 {
-	GvBlas	   *made;
-	GvStatus	status;
-
 	*blas = NULL;
 	if (!is_used(device, dims))
 		return GV_OK;
-	made = (GvBlas *) calloc(1, sizeof(GvBlas));
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	status = prepare(made, device, stream);
-	if (status != GV_OK)
+	return gv_make(blas, [=] (GvBlas *made)
 	{
-		gv_blas_drop(made);
-		return status;
-	}
-	*blas = made;
-	return GV_OK;
+		return prepare(made, device, stream);
+	}, gv_blas_drop);
 }
 
 /* NULL, or half made; before its stream goes. */
@@ -319,7 +309,8 @@ gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 	GvMatmulTile tile;
 
 	/* few rows leave memory for more columns, and have to */
-	rows = least(rows, blas->nsums / columns / GV_COLUMN_GROUP * GV_COLUMN_GROUP);
+	rows = least(rows,
+				 blas->nsums / columns / GV_COLUMN_GROUP * GV_COLUMN_GROUP);
 	if (rows < GV_COLUMN_GROUP)
 		rows = GV_COLUMN_GROUP;
 	columns = least(round_up(matmul->ncolumns),
@@ -347,8 +338,7 @@ gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
 										  tile->nrows, dims, &one,
 										  matmul->d_columns +
 										  (int64_t) tile->column * dims,
-										  CUDA_R_16F, dims,
-										  matmul->d_rows +
+										  CUDA_R_16F, dims, matmul->d_rows +
 										  (int64_t) tile->row * dims,
 										  CUDA_R_16F, dims, &zero,
 										  tile->d_sums, CUDA_R_32F,

@@ -61,9 +61,9 @@ gv_send_rows(uint4 *rows, const uint16_t *array, int first, int nrows,
 		int			row = i * ROWS + threadIdx.x / GV_PIECES;
 		bool		there = first + row < nrows && d < half_dims;
 
-		gv_copy_async(gv_piece_at(rows, row, piece),
-					  array + (there ? (int64_t) (first + row) * half_dims + d :
-							   0), there);
+		gv_copy_async(gv_piece_at(rows, row, piece), array +
+					  (there ? (int64_t) (first + row) * half_dims + d : 0),
+					  there);
 	}
 }
 
@@ -86,9 +86,8 @@ gv_multiply_slice(float (&sums)[QM][2 * LN][4], uint4 *queries, int query,
 
 #pragma unroll
 		for (int i = 0; i < QM; i++)
-			gv_load_matrices(a[i], gv_piece_at(queries,
-											   query + i * 16 + lane % 16,
-											   2 * k + lane / 16));
+			gv_load_matrices(a[i], gv_piece_at(queries, query + i * 16 +
+											   lane % 16, 2 * k + lane / 16));
 #pragma unroll
 		for (int j = 0; j < LN; j++)
 			gv_load_matrices(b[j], gv_piece_at(lists, list + j * 16 +
@@ -210,7 +209,7 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 	int			tiles = min(walk, (matmul.ncolumns - column + COLUMNS - 1) /
 							COLUMNS);
 	GvLoop<ROWS, COLUMNS, NHELD, THREADS> loop = {memory, row, column,
-	nsteps * tiles};
+		nsteps * tiles};
 	GvLoopPlace sent = {0, 0, 0};
 	GvLoopPlace at = {0, 0, 0};
 	float		sums[QM][2 * LN][4] = {};
@@ -243,7 +242,7 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 		if (at.step + 1 < nsteps)
 			continue;
 		gv_apply_epilogue<QM>(epilogue, rows + warp_row, sums, row + warp_row,
-					  column + at.tile * COLUMNS + warp_column);
+							  column + at.tile * COLUMNS + warp_column);
 #pragma unroll
 		for (int i = 0; i < QM; i++)
 #pragma unroll
@@ -257,33 +256,32 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 		epilogue.end(&rows[threadIdx.x], row + (int) threadIdx.x);
 }
 
-template <int ROWS, int COLUMNS, int ACROSS, int NHELD, bool FULL_ROWS, typename F>
-static GvStatus
-gv_loop_launch(const GvMatmul *matmul, const F &epilogue, bool pdl,
-			   cudaStream_t stream)
+template <int ROWS, int COLUMNS, int ACROSS, int NHELD, bool FULL_ROWS,
+	typename F> static GvStatus gv_loop_launch(const GvMatmul *matmul,
+											   const F &epilogue, bool pdl,
+											   cudaStream_t stream)
 {
 	int			ntiles = (matmul->nrows + ROWS - 1) / ROWS;
 	int			across = (matmul->ncolumns + COLUMNS - 1) / COLUMNS;
 	int			walk = FULL_ROWS ? across : 1;
 
-	return gv_launch_pdl(pdl,
-						   loop_kernel<F, ROWS, COLUMNS, ACROSS, NHELD>,
-						   ntiles * ((across + walk - 1) / walk),
-						   2 * ACROSS * GV_WARP,
-						   GvLoopShape<ROWS, COLUMNS, NHELD>::BYTES, stream,
-						   *matmul, epilogue, ntiles, walk);
+	return gv_launch_pdl(pdl, loop_kernel<F, ROWS, COLUMNS, ACROSS, NHELD>,
+						 ntiles * ((across + walk - 1) / walk),
+						 2 * ACROSS * GV_WARP,
+						 GvLoopShape<ROWS, COLUMNS, NHELD>::BYTES, stream,
+						 *matmul, epilogue, ntiles, walk);
 }
 
 /* See gv_gpu_matmul. */
 template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_loop_matmul(const GvMatmul *matmul, const F &epilogue, bool pdl,
-				cudaStream_t stream)
+			   cudaStream_t stream)
 {
 	if (matmul->nrows <= (FULL_ROWS ? GV_SMALL_FULL_ROWS : GV_SMALL_ROWS) ||
 		matmul->ncolumns <= GV_LOOP_NARROW)
 		return gv_loop_launch<32, 64, 2, 0, FULL_ROWS>(matmul, epilogue, pdl,
-												   stream);
+													   stream);
 	if constexpr (!FULL_ROWS)
 		return gv_loop_launch<128, 128, 4, 0, false>(matmul, epilogue, pdl,
 													 stream);

@@ -32,8 +32,9 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int ngroups)
 	int			first =
 		(blockIdx.x * GV_EPILOGUE_WARPS + threadIdx.x / GV_WARP) *
 		ROW_GROUPS * 8;				/* the warp's, in the tile */
-	int			last = min((int) (blockIdx.y + 1) * ngroups,
-						   (tile.ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP);
+	int			last =
+		min((int) (blockIdx.y + 1) * ngroups,
+			(tile.ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP);
 	const float *sums = tile.d_sums + (int64_t) (first + lane / 4) *
 		tile.stride + lane % 4 * 2;
 
@@ -43,7 +44,8 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int ngroups)
 	if (lane < ROW_GROUPS * 8)
 		epilogue.begin(&own[lane], tile.row + first + lane);
 	__syncwarp();
-	for (int group = blockIdx.y * ngroups; group < last; group += COLUMN_GROUPS)
+	for (int group = blockIdx.y * ngroups; group < last;
+		 group += COLUMN_GROUPS)
 	{
 		float2		some[COLUMN_GROUPS][ROW_GROUPS][TILES] = {};
 
@@ -68,9 +70,8 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int ngroups)
 			columns = epilogue.column_state(of);
 #pragma unroll
 			for (int g = 0; g < ROW_GROUPS; g++)
-				epilogue.consume(columns, &own[g * 8 + lane / 4],
-							 tile.row + first + g * 8 + lane / 4, of,
-							 some[r][g]);
+				epilogue.consume(columns, &own[g * 8 + lane / 4], tile.row +
+								 first + g * 8 + lane / 4, of, some[r][g]);
 		}
 	}
 	__syncwarp();
@@ -86,21 +87,22 @@ run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
 	constexpr int ROW_GROUPS = FULL_ROWS ? 1 : GV_EPILOGUE_LOADS;
 	constexpr int ROWS = GV_EPILOGUE_WARPS * ROW_GROUPS * 8;
 	int			across = (tile->nrows + ROWS - 1) / ROWS;
-	int			ngroups = (tile->ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP;
+	int			ngroups =
+		(tile->ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP;
 	int			share = FULL_ROWS ? ngroups :
 		(int) ((int64_t) ngroups * across / GV_EPILOGUE_BLOCKS) + 1;
 
 	return gv_launch_pdl(tile->pdl, epilogue_kernel<F, ROW_GROUPS>,
-						   dim3(across, (ngroups + share - 1) / share),
-						   GV_EPILOGUE_THREADS, 0, stream, epilogue, *tile,
-							share);
+						 dim3(across, (ngroups + share - 1) / share),
+						 GV_EPILOGUE_THREADS, 0, stream, epilogue, *tile,
+						 share);
 }
 
 /* gv_gpu_matmul by cuBLAS, tile by tile. */
 template <bool FULL_ROWS, typename F>
 static GvStatus
-gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
-				const F &epilogue, cudaStream_t stream)
+gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul, const F &epilogue,
+			   cudaStream_t stream)
 {
 	GvMatmulTile tile;
 
@@ -123,15 +125,17 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
 template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_gpu_matmul(const GvMatmulContext *context, const GvMatmul *matmul,
-			   const F &epilogue)
+			  const F &epilogue)
 {
 	if (gv_blas_multiplies(context->blas, matmul))
-		return gv_blas_matmul<FULL_ROWS>(context->blas, matmul, epilogue, context->stream);
-	if (context->hopper && matmul->nrows > (FULL_ROWS ? GV_SMALL_FULL_ROWS :
-										GV_SMALL_ROWS) &&
+		return gv_blas_matmul<FULL_ROWS>(context->blas, matmul, epilogue,
+										 context->stream);
+	if (context->hopper &&
+		matmul->nrows > (FULL_ROWS ? GV_SMALL_FULL_ROWS : GV_SMALL_ROWS) &&
 		gv_matmul_width != 0 && gv_gpu_hopper_multiplies())
 		return gv_hopper_matmul<FULL_ROWS>(context, matmul, epilogue);
-	return gv_loop_matmul<FULL_ROWS>(matmul, epilogue, context->pdl, context->stream);
+	return gv_loop_matmul<FULL_ROWS>(matmul, epilogue, context->pdl,
+									 context->stream);
 }
 
 #endif							/* GV_PRODUCT_CUH */

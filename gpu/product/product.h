@@ -129,9 +129,8 @@ extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
  * The tile from there on, as large as there is memory for; of many rows if
  * tall.
  */
-extern GvMatmulTile gv_blas_tile(const GvBlas *blas,
-								  const GvMatmul *matmul, int32_t row,
-								  int32_t column, bool tall);
+extern GvMatmulTile gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul,
+								 int32_t row, int32_t column, bool tall);
 
 /* -- epilogues
  *
@@ -177,8 +176,7 @@ struct GvNoRow
 template <int QM, typename F, int NTILES>
 static __device__ __forceinline__ void
 gv_apply_epilogue(const F &epilogue, typename F::Row *rows,
-				  float (*sums)[NTILES][4],
-		  int row, int column)
+				  float (*sums)[NTILES][4], int row, int column)
 {
 	constexpr int TILES = GV_COLUMN_GROUP / 8;
 	int			mine = threadIdx.x % GV_WARP / 4;
@@ -202,7 +200,7 @@ gv_apply_epilogue(const F &epilogue, typename F::Row *rows,
 				own[j] = make_float2(pair[0], pair[1]);
 			}
 			epilogue.consume(columns, rows + i * 8 + mine, row + i * 8 + mine,
-						 group, own);
+							 group, own);
 		}
 	}
 }

@@ -199,7 +199,7 @@ gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
 	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier"
 				 "::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
 				 :: "r"(gv_shared_address(shared)), "l"(map), "r"(d), "r"(row),
-				 "r"(gv_shared_address(barrier)) : "memory");
+					 "r"(gv_shared_address(barrier)) : "memory");
 }
 
 /* How L2 is to treat what is read once: give it up first. */
@@ -298,17 +298,23 @@ gv_sums_settle(float (&sums)[N][4])
 	"+f"(d[i + 1][0]), "+f"(d[i + 1][1]), "+f"(d[i + 1][2]), "+f"(d[i + 1][3])
 #define SUMS_8(i)	SUMS_2(i), SUMS_2(i + 2), SUMS_2(i + 4), SUMS_2(i + 6)
 
+#define SUMS_NAMES_48 \
+	"%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+	"%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
+	"%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, " \
+	"%44, %45, %46, %47"
+#define SUMS_NAMES_64	SUMS_NAMES_48 \
+	", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, " \
+	"%61, %62, %63"
+#define SUMS_NAMES_80	SUMS_NAMES_64 \
+	", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, " \
+	"%77, %78, %79"
+
 static __device__ __forceinline__ void
 gv_product(float (&d)[12][4], uint64_t a, uint64_t b)
 {
 	asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
-				 "%0, %1, %2, %3, %4, %5, %6, %7, "
-				 "%8, %9, %10, %11, %12, %13, %14, %15, "
-				 "%16, %17, %18, %19, %20, %21, %22, %23, "
-				 "%24, %25, %26, %27, %28, %29, %30, %31, "
-				 "%32, %33, %34, %35, %36, %37, %38, %39, "
-				 "%40, %41, %42, %43, %44, %45, %46, %47"
-				 "}, %48, %49, 1, 1, 1, 0, 0;"
+				 SUMS_NAMES_48 "}, %48, %49, 1, 1, 1, 0, 0;"
 				 : SUMS_8(0), SUMS_2(8), SUMS_2(10) : "l"(a), "l"(b));
 }
 
@@ -316,15 +322,7 @@ static __device__ __forceinline__ void
 gv_product(float (&d)[16][4], uint64_t a, uint64_t b)
 {
 	asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-				 "%0, %1, %2, %3, %4, %5, %6, %7, "
-				 "%8, %9, %10, %11, %12, %13, %14, %15, "
-				 "%16, %17, %18, %19, %20, %21, %22, %23, "
-				 "%24, %25, %26, %27, %28, %29, %30, %31, "
-				 "%32, %33, %34, %35, %36, %37, %38, %39, "
-				 "%40, %41, %42, %43, %44, %45, %46, %47, "
-				 "%48, %49, %50, %51, %52, %53, %54, %55, "
-				 "%56, %57, %58, %59, %60, %61, %62, %63"
-				 "}, %64, %65, 1, 1, 1, 0, 0;"
+				 SUMS_NAMES_64 "}, %64, %65, 1, 1, 1, 0, 0;"
 				 : SUMS_8(0), SUMS_8(8) : "l"(a), "l"(b));
 }
 
@@ -332,23 +330,16 @@ static __device__ __forceinline__ void
 gv_product(float (&d)[20][4], uint64_t a, uint64_t b)
 {
 	asm volatile("wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
-				 "%0, %1, %2, %3, %4, %5, %6, %7, "
-				 "%8, %9, %10, %11, %12, %13, %14, %15, "
-				 "%16, %17, %18, %19, %20, %21, %22, %23, "
-				 "%24, %25, %26, %27, %28, %29, %30, %31, "
-				 "%32, %33, %34, %35, %36, %37, %38, %39, "
-				 "%40, %41, %42, %43, %44, %45, %46, %47, "
-				 "%48, %49, %50, %51, %52, %53, %54, %55, "
-				 "%56, %57, %58, %59, %60, %61, %62, %63, "
-				 "%64, %65, %66, %67, %68, %69, %70, %71, "
-				 "%72, %73, %74, %75, %76, %77, %78, %79"
-				 "}, %80, %81, 1, 1, 1, 0, 0;"
+				 SUMS_NAMES_80 "}, %80, %81, 1, 1, 1, 0, 0;"
 				 : SUMS_8(0), SUMS_8(8), SUMS_2(16), SUMS_2(18)
 				 : "l"(a), "l"(b));
 }
 
 #undef SUMS_2
 #undef SUMS_8
+#undef SUMS_NAMES_48
+#undef SUMS_NAMES_64
+#undef SUMS_NAMES_80
 
 #endif							/* __CUDACC__ */
 
@@ -475,9 +466,8 @@ gv_ring_multiply(float (&sums)[N][TILES][4], const GvRing &ring,
 		for (int k = 0; k < GV_HOPPER_SLICE / GV_HOPPER_DEPTH; k++)
 #pragma unroll
 			for (int i = 0; i < N; i++)
-				gv_product(sums[i],
-						   gv_operand_at(a, k) + i / PARTS * (BLOCK_BYTES / 16),
-						   gv_operand_at(b, k) +
+				gv_product(sums[i], gv_operand_at(a, k) + i /
+						   PARTS * (BLOCK_BYTES / 16), gv_operand_at(b, k) +
 						   i % PARTS * (TILES * 8 * GV_HOPPER_ROW / 16));
 		gv_products_commit();
 		gv_products_wait<1>();
@@ -543,9 +533,9 @@ struct GvHopperWalk
 	__host__ __device__ __forceinline__
 	GvHopperWalk(const GvMatmul &matmul, int columns, int first)
 		: nrows((matmul.nrows + GV_TILE_ROWS - 1) / GV_TILE_ROWS),
-		ncolumns((matmul.ncolumns + columns - 1) / columns),
-		row(FULL_ROWS ? first : first % nrows),
-		column(FULL_ROWS ? 0 : first / nrows)
+			ncolumns((matmul.ncolumns + columns - 1) / columns),
+			row(FULL_ROWS ? first : first % nrows),
+			column(FULL_ROWS ? 0 : first / nrows)
 	{
 	}
 
@@ -643,7 +633,7 @@ hopper_kernel(GvMatmul matmul, F epilogue,
 	__shared__ typename F::Row rows[GV_TILE_ROWS];
 	uint32_t	offset = -gv_shared_address(memory) % GV_RING_ALIGNMENT;
 	GvRing		ring = {(char *) memory + offset, barriers[0], barriers[1],
-	Shape::BYTES, Shape::STAGES};
+		Shape::BYTES, Shape::STAGES};
 	GvHopperWalk<FULL_ROWS> walk(matmul, Shape::COLUMNS, blockIdx.x);
 	int			group = threadIdx.x / GV_WARPGROUP;
 	int			lane = threadIdx.x % GV_WARP;
@@ -680,7 +670,7 @@ hopper_kernel(GvMatmul matmul, F epilogue,
 #pragma unroll
 		for (int p = 0; p < PARTS; p++)
 			gv_apply_epilogue<1>(epilogue, rows + mine, &sums[p], row,
-						 walk.column * Shape::COLUMNS + p * WIDTH);
+								 walk.column * Shape::COLUMNS + p * WIDTH);
 		__syncwarp();
 		if ((!FULL_ROWS || walk.column + 1 == walk.ncolumns) && lane < 16)
 			epilogue.end(&rows[mine + lane], row + lane);
@@ -701,10 +691,11 @@ gv_hopper_launch(const GvMatmulContext *context, const GvMatmul *matmul,
 							 matmul->half_dims, GV_TILE_ROWS));
 	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_columns,
 							 matmul->ncolumns, matmul->half_dims, WIDTH));
-	return gv_launch_pdl(context->pdl, hopper_kernel<F, WIDTH, PARTS, FULL_ROWS>,
-						   min(walk.blocks(), context->nsms), GV_RING_THREADS,
-						   Shape::STAGES * Shape::BYTES + GV_RING_ALIGNMENT,
-						   context->stream, *matmul, epilogue, maps);
+	return gv_launch_pdl(context->pdl,
+						 hopper_kernel<F, WIDTH, PARTS, FULL_ROWS>,
+						 min(walk.blocks(), context->nsms), GV_RING_THREADS,
+						 Shape::STAGES * Shape::BYTES + GV_RING_ALIGNMENT,
+						 context->stream, *matmul, epilogue, maps);
 }
 
 /* Clocks that all tiles of `columns` columns take; see above. */
@@ -762,7 +753,7 @@ gv_hopper_best(const GvMatmulContext *context, const GvMatmul *matmul,
 template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_hopper_matmul(const GvMatmulContext *context, const GvMatmul *matmul,
-				  const F &epilogue)
+				 const F &epilogue)
 {
 	if constexpr (!FULL_ROWS)
 		return gv_hopper_best(context, matmul, epilogue);

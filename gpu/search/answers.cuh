@@ -96,8 +96,7 @@ struct GvNumbering
 template <int THREADS, typename At>
 static __device__ __forceinline__ void
 gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
-			   int k,
-			   At at, GvNumbering &numbering)
+			   int k, At at, GvNumbering &numbering)
 {
 	constexpr int each = GV_MANY_PROBES / THREADS;
 	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.nprobe;
@@ -206,7 +205,8 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 static __device__ __forceinline__ GvSearchCounts
 gv_counts_before_wait(const GvBatch &batch, int query)
 {
-	static_assert(sizeof(GvSearchCounts) == 3 * sizeof(uint64_t), "three words");
+	static_assert(sizeof(GvSearchCounts) == 3 * sizeof(uint64_t),
+				  "three words");
 	const uint64_t *from = (const uint64_t *) &batch.d_search_counts[query];
 	union
 	{
@@ -225,8 +225,8 @@ gv_download_probes(const GvBatch &batch, int query, int nprobed)
 {
 	int64_t		first = (int64_t) query * batch.nprobe;
 
-	for (int p = threadIdx.x; p < nprobed && batch.out_probed != batch.d_probed;
-		 p += blockDim.x)
+	for (int p = threadIdx.x;
+		 p < nprobed && batch.out_probed != batch.d_probed; p += blockDim.x)
 		batch.out_probed[first + p] = batch.d_probed[first + p];
 }
 
@@ -235,7 +235,8 @@ gv_download_probes(const GvBatch &batch, int query, int nprobed)
  * spare places, which probe nothing, are the next part's in the host's memory.
  */
 static __device__ __forceinline__ void
-gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found, int nhits)
+gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
+				   int nhits)
 {
 	found.nhits = nhits;
 	batch.d_search_counts[query] = found;
@@ -263,9 +264,9 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 #pragma unroll 4
 	for (uint32_t b = warp; b < nblocks; b += warps)
 	{
-		int			count = __popc(__ballot_sync(GV_FULL_WARP,
-												 scores[(int64_t) b * GV_WARP] <=
-												 last));
+		int			count =
+			__popc(__ballot_sync(GV_FULL_WARP,
+								 scores[(int64_t) b * GV_WARP] <= last));
 
 		near.postings += count;
 		near.squares += count * count;
@@ -289,7 +290,8 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
  */
 template <int THREADS>
 static __device__ __forceinline__ void
-gv_download_matches(const GvBatch &batch, int query, const GvSearchCounts &found)
+gv_download_matches(const GvBatch &batch, int query,
+					const GvSearchCounts &found)
 {
 	int64_t		first_probe = (int64_t) query * batch.nprobe;
 	int64_t		first_hit = (int64_t) query * batch.k;

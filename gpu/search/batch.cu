@@ -116,8 +116,7 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 	batch->n = (int32_t) round_up(batch->n);
 	batch->nprobe = (int32_t) (probes < mirror->spec.nlists ? probes :
 							   mirror->spec.nlists);
-	batch->k = (int32_t) (far ? round_far_up(batch->k) :
-								 round_up(batch->k));
+	batch->k = (int32_t) (far ? round_far_up(batch->k) : round_up(batch->k));
 	batch->postings = most_postings(mirror, batch->nprobe);
 	batch->tests = (int32_t) round_up(batch->tests);
 	batch->values = (int32_t) round_far_up(batch->values);
@@ -141,9 +140,8 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 		gv_gpu_coarse_rows(&mirror->model, batch.n, batch.nprobe) *
 		(int64_t) mirror->spec.nlists;
 	return scores * (int64_t) sizeof(float) +
-		batch.n *
-			(batch.postings * posting_bytes + batch.k * hit_bytes +
-			 batch.tests * (int64_t) sizeof(GvDeviceTest)) +
+		batch.n * (batch.postings * posting_bytes + batch.k * hit_bytes +
+				   batch.tests * (int64_t) sizeof(GvDeviceTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
 
@@ -166,9 +164,8 @@ static inline bool
 is_within(const GvMirror *mirror, const GvSearch *search, const GvBatch *batch)
 {
 	return search->condition == NULL && search->rank <= 0 &&
-		search->capacity <= batch->k &&
-		(search->probes <= batch->nprobe ||
-		 batch->nprobe == mirror->spec.nlists);
+		search->capacity <= batch->k && (search->probes <= batch->nprobe ||
+										 batch->nprobe == mirror->spec.nlists);
 }
 
 /*
@@ -218,8 +215,8 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 /* The shape of the next part of a batch. */
 static int32_t
 next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
-		  const GvSearch *searches, int32_t n, GvBatch *batch,
-		  bool *small)
+			   const GvSearch *searches, int32_t n, GvBatch *batch,
+			   bool *small)
 {
 	int32_t		taken;
 
@@ -241,7 +238,7 @@ next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
  */
 static void
 place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
-		   GvSearcher *stream, GvLayout *layout, GvBatch *batch)
+				GvSearcher *stream, GvLayout *layout, GvBatch *batch)
 {
 	size_t		n = batch->n;
 	char	   *in = (char *) searcher->in.memory;
@@ -269,7 +266,8 @@ place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
 		RESERVE_HOST_OUT(out_bounds, bound_bytes);
 	RESERVE_SUBBATCH(d_queries, query_bytes);
 	RESERVE_SUBBATCH(d_params, n * sizeof(GvSearchParams));
-	RESERVE_SUBBATCH(d_tables, n * gv_table_floats(&model->shape) * sizeof(float));
+	RESERVE_SUBBATCH(d_tables,
+					 n * gv_table_floats(&model->shape) * sizeof(float));
 	RESERVE_SHARED(d_coarse, gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
 		   (size_t) model->nlists * sizeof(float));
 	RESERVE_SUBBATCH(d_probed, n * batch->nprobe * sizeof(GvProbe));
@@ -286,10 +284,13 @@ place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
 	RESERVE_SUBBATCH(d_search_counts, n * sizeof(GvSearchCounts));
 	if (gv_gpu_coarse_filter_pays(model, batch))
 	{
-		RESERVE_SHARED(filter.d_half_queries, n * model->half_dims * sizeof(uint16_t));
+		RESERVE_SHARED(filter.d_half_queries,
+					   n * model->half_dims * sizeof(uint16_t));
 		batch->filter.nsquares = model->shape.chunks;
-		RESERVE_SHARED(filter.d_squares, n * batch->filter.nsquares * sizeof(float2));
-		RESERVE_SHARED(filter.d_group_min, n * gv_ncolumn_groups(model->nlists) * sizeof(float));
+		RESERVE_SHARED(filter.d_squares,
+					   n * batch->filter.nsquares * sizeof(float2));
+		RESERVE_SHARED(filter.d_group_min,
+					   n * gv_ncolumn_groups(model->nlists) * sizeof(float));
 		GV_TEST_ONLY(batch->filter.d_path_counts =
 					 (unsigned *) searcher->d_path_counts.memory;)
 	}
@@ -374,7 +375,8 @@ GV_TUNABLE int32_t gv_batch_by_list = -1;
  * as the first search of a batch of `all` tells.
  */
 static bool
-may_scan_by_list(const GvDeviceModel *model, const GvSearch *first, int32_t all)
+may_scan_by_list(const GvDeviceModel *model, const GvSearch *first,
+				 int32_t all)
 {
 	if (gv_batch_by_list == 0 || first->condition != NULL || first->rank > 0 ||
 		model->shape.chunks > GV_INT8_CHUNKS ||
@@ -395,8 +397,7 @@ scans_by_list(const GvBatch *batch, bool small)
 
 void
 gv_gpu_place_turn(const GvDeviceModel *model, GvSearcher *searcher,
-					  GvSearcher *stream, GvLayout *layout,
-					  GvBatchTurn *turn)
+				  GvSearcher *stream, GvLayout *layout, GvBatchTurn *turn)
 {
 	int64_t		npairs = 0;
 
@@ -415,13 +416,13 @@ gv_gpu_place_turn(const GvDeviceModel *model, GvSearcher *searcher,
 /* Sets the sizes of memory that the parts take. */
 static void
 size_turn(const GvDeviceModel *model, const GvSearcher *searcher,
-			  GvBatchTurn *turn)
+		  GvBatchTurn *turn)
 {
 	GvLayout	layout = {};
 
 	/* of neither anything is changed */
-	gv_gpu_place_turn(model, (GvSearcher *) searcher,
-						  (GvSearcher *) searcher, &layout, turn);
+	gv_gpu_place_turn(model, (GvSearcher *) searcher, (GvSearcher *) searcher,
+					  &layout, turn);
 	turn->batch_from = layout.shared_bytes;
 	turn->work_bytes = layout.shared_bytes + layout.batch_bytes;
 }
@@ -432,11 +433,11 @@ size_turn(const GvDeviceModel *model, const GvSearcher *searcher,
  */
 static bool
 take_turn(const GvSearcher *searcher, const GvMirror *mirror,
-		   const GvSearch *searches, int32_t n, int32_t all,
-		   GvBatchTurn *turn)
+		  const GvSearch *searches, int32_t n, int32_t all, GvBatchTurn *turn)
 {
 	const GvDeviceModel *model = &mirror->model;
-	int32_t		most = gv_batch_by_list > 0 ? gv_batch_by_list : SUB_BATCH_QUERIES;
+	int32_t		most = gv_batch_by_list > 0 ? gv_batch_by_list :
+		SUB_BATCH_QUERIES;
 	int32_t		nbatches = (all + most - 1) / most;
 	int64_t		npairs = 0;
 	int32_t		together;
@@ -452,10 +453,9 @@ take_turn(const GvSearcher *searcher, const GvMirror *mirror,
 		int			i = turn->nbatches;
 		int32_t		left = n - turn->n;
 
-		turn->taken[i] =
-			next_sub_batch(searcher, mirror, searches + turn->n,
-					  left < most ? left : most, &turn->batches[i],
-					  &small);
+		turn->taken[i] = next_sub_batch(searcher, mirror, searches + turn->n,
+										left < most ? left : most,
+										&turn->batches[i], &small);
 		if (!scans_by_list(&turn->batches[i], small))
 			break;
 		turn->batches[i].by_list = true;
@@ -468,17 +468,16 @@ take_turn(const GvSearcher *searcher, const GvMirror *mirror,
 			turn->nbatches--;
 			break;
 		}
-		npairs += (int64_t) turn->batches[i].n *
-			turn->batches[i].nprobe;
+		npairs += (int64_t) turn->batches[i].n * turn->batches[i].nprobe;
 	}
-	return turn->nbatches > 0 &&
-		(gv_batch_by_list > 0 || npairs >= (int64_t) LEAST_PAIRS * model->nlists);
+	return turn->nbatches > 0 && (gv_batch_by_list > 0 || npairs >=
+								  (int64_t) LEAST_PAIRS * model->nlists);
 }
 
 void
 gv_gpu_next_turn(const GvSearcher *searcher, const GvMirror *mirror,
-					const GvSearch *searches, int32_t n, int32_t all,
-					GvBatchTurn *turn)
+				 const GvSearch *searches, int32_t n, int32_t all,
+				 GvBatchTurn *turn)
 {
 	int32_t		most = sub_batch_size(all);
 
@@ -493,7 +492,7 @@ gv_gpu_next_turn(const GvSearcher *searcher, const GvMirror *mirror,
 		turn->nbatches = 1;
 		turn->taken[0] = turn->n =
 			next_sub_batch(searcher, mirror, searches, n < most ? n : most,
-					  &turn->batches[0], &turn->small);
+						   &turn->batches[0], &turn->small);
 	}
 	size_turn(&mirror->model, searcher, turn);
 }
@@ -520,10 +519,12 @@ stream_out(float *to, const float *from, size_t n)
 	if ((uintptr_t) to % sizeof(__m128i) == 0)
 		for (; i + STREAMED <= n; i += STREAMED)
 		{
-			_mm_prefetch((const char *) (from + i + STREAMED_AHEAD), _MM_HINT_T0);
+			_mm_prefetch((const char *) (from + i + STREAMED_AHEAD),
+						 _MM_HINT_T0);
 			for (size_t j = i; j < i + STREAMED; j += 4)
 				_mm_stream_si128((__m128i *) (to + j),
-								 _mm_loadu_si128((const __m128i *) (from + j)));
+								 _mm_loadu_si128((const __m128i *) (from +
+																	j)));
 		}
 #endif
 	memcpy(to + i, from + i, (n - i) * sizeof(float));

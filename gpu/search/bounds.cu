@@ -161,7 +161,8 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	gv_pdl_wait();
 	if (first >= batch.k)
 	{
-		gv_download_matches<THREADS>(batch, query, batch.d_search_counts[query]);
+		gv_download_matches<THREADS>(batch, query,
+									 batch.d_search_counts[query]);
 		return;
 	}
 #pragma unroll
@@ -204,11 +205,9 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 		int			ndims = min(SLICE, model.dims - start);
 
 		__syncthreads();
-		for (int i = lane; i < (ndims + 15) / 16 && record != NULL;
-			 i += LANES)
+		for (int i = lane; i < (ndims + 15) / 16 && record != NULL; i += LANES)
 			codes[team][i] =
-				((const uint4 *) (record + sizeof(GvDeviceRecord) +
-								  start))[i];
+				((const uint4 *) (record + sizeof(GvDeviceRecord) + start))[i];
 #pragma unroll
 		for (int i = 0; i < SLICE / THREADS; i++)
 		{

@@ -143,8 +143,8 @@ codewords8_kernel(GvDeviceModel model, GvListScan lists)
 	for (int i = 0; i < GV_CODEWORDS * ndims; i++)
 		most = fmaxf(most, fabsf(words[i]));
 	unit = most / LARGEST;
-	lists.d_codewords8[words_at(j) + k] = round_word(words + k * ndims, ndims, 1.0f,
-													 unit);
+	lists.d_codewords8[words_at(j) + k] = round_word(words + k * ndims, ndims,
+													 1.0f, unit);
 	if (k == 0)
 		lists.d_scales[j] = unit;
 }
@@ -223,7 +223,8 @@ struct Row
  */
 static __device__ __forceinline__ float
 find_margin(const GvDeviceModel &model, const GvListScan &lists,
-			const uint4 *table, const uint32_t *words, float scale, float *partials)
+			const uint4 *table, const uint32_t *words, float scale,
+			float *partials)
 {
 	int			j = threadIdx.x;
 	Row			row = {};
@@ -358,8 +359,8 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	/* 1. the postings, whose bytes are on their way meanwhile */
 	if (threadIdx.x == 0)
 		count = 0;
-	nblocks = gv_scan_begins<LIMIT_THREADS>(model, batch, query, 0, table, &kept,
-											probes);
+	nblocks = gv_scan_begins<LIMIT_THREADS>(model, batch, query, 0, table,
+											&kept, probes);
 	__syncthreads();
 #pragma unroll
 	for (int i = 0; i < LIMIT_BLOCKS; i++)
@@ -397,14 +398,12 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 template <int CHUNKS>
 static GvStatus
 launch_limit(const GvDeviceModel *model, const GvBatch *batch,
-			 const GvListScan *lists,
-			 cudaStream_t stream)
+			 const GvListScan *lists, cudaStream_t stream)
 {
 	if (model->shape.chunks != CHUNKS)
 		return launch_limit<CHUNKS - 1>(model, batch, lists, stream);
 	return gv_launch(limit_kernel<CHUNKS>, batch->n, LIMIT_THREADS,
-						   CHUNKS * GV_CHUNK_BYTES, stream, *model, *batch,
-						   *lists);
+					 CHUNKS * GV_CHUNK_BYTES, stream, *model, *batch, *lists);
 }
 
 template <>
@@ -471,10 +470,10 @@ pair_kernel(GvBatch batch, GvListScan lists)
 	own = lists.d_query_limits[query];
 	lists.d_pairs[atomicAdd(&lists.d_starts[probe.list], 1u)] =
 		{own.scale, own.limit - probe.base + own.margin, probe.base,
-		 fabsf(own.limit) <= own.most && fabsf(probe.base) <= own.most ?
-		 own.most : -1.0f, (uint32_t) (lists.first + query),
-		 batch.d_starts[(int64_t) query * (batch.nprobe + 1) + p] * GV_BLOCK,
-		 {}};
+			fabsf(own.limit) <= own.most && fabsf(probe.base) <= own.most ?
+			own.most : -1.0f, (uint32_t) (lists.first + query),
+			batch.d_starts[(int64_t) query * (batch.nprobe + 1) +
+						   p] * GV_BLOCK, {}};
 }
 
 /* ----
@@ -572,9 +571,9 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 			{
 				if (at < MAX_CANDIDATES)
 					lists.d_candidates[(int64_t) mine.query * MAX_CANDIDATES +
-									   at] =
-						{scores[i] + mine.list_score,
-						 mine.first + b * GV_BLOCK + i * 8 + g};
+									   at] = {scores[i] + mine.list_score,
+										   mine.first + b * GV_BLOCK + i * 8 +
+										   g};
 				at++;
 			}
 	}
@@ -586,8 +585,9 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
  */
 template <int NTILES>
 static __device__ __forceinline__ void
-add_step(int32_t (&sums)[TILES][HALVES][4], const uint32_t (&codes)[2 * HALVES],
-		 const char *words, const char *queries, int stride)
+add_step(int32_t (&sums)[TILES][HALVES][4],
+		 const uint32_t (&codes)[2 * HALVES], const char *words,
+		 const char *queries, int stride)
 {
 	int			shift = threadIdx.x % 4 * 8;
 	uint32_t	a[HALVES][4];
@@ -622,8 +622,8 @@ bring_block(const GvDeviceModel &model, const GvDeviceList &list, uint32_t b)
 
 	if (b < list.nblocks)
 		for (; at < model.shape.high; at += GV_WARP * GV_L2_LINE)
-			gv_bring_line(list.d_blocks + (int64_t) b * model.shape.block_bytes +
-						  at);
+			gv_bring_line(list.d_blocks +
+						  (int64_t) b * model.shape.block_bytes + at);
 }
 
 /* A warp's blocks of a list, for up to 8 * NTILES queries. */
@@ -655,7 +655,8 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 		{
 			bool		there = mask >> (i * 8 + g) & 1;
 
-			terms[i] = there ? ((const float *) (block + model.shape.terms))[i * 8 + g] :
+			terms[i] = there ?
+				((const float *) (block + model.shape.terms))[i * 8 + g] :
 				0.0f;
 			live |= (there ? 1u : 0u) << i;
 		}
@@ -685,9 +686,8 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 		}
 #pragma unroll
 		for (int tile = 0; tile < NTILES; tile++)
-			keep_candidates(lists, pairs + tile * 8, nqueries - tile * 8, b, terms,
-							live,
-							sums[tile]);
+			keep_candidates(lists, pairs + tile * 8, nqueries - tile * 8, b,
+							terms, live, sums[tile]);
 	}
 }
 
@@ -802,8 +802,8 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		last = gv_ordered(gv_unordered(gv_find_kth_bound([&](uint32_t i)
 		{
 			return gv_ordered(near[i].score);
-		}, n, max(k, 1u), k / 8, reduce).key) +
-						  2.01f * lists.d_query_limits[query].margin);
+		}, n, max(k, 1u), k / 8,
+			reduce).key) + 2.01f * lists.d_query_limits[query].margin);
 	for (uint32_t some = threadIdx.x / GV_WARP * GV_WARP; some < n;
 		 some += RESCORE_THREADS)
 	{
@@ -826,8 +826,10 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		int			probe = probes.one_of(kept, b);
 		float		list_score;
 		const uint8_t *block = probes.block_of(kept, b, probe,
-											   model.shape.block_bytes, &list_score);
-		float		term = ((const float *) (block + model.shape.terms))[posting];
+											   model.shape.block_bytes,
+											   &list_score);
+		float		term =
+			((const float *) (block + model.shape.terms))[posting];
 		uint64_t	id = gv_id_in(block, model.shape, posting, probe);
 		float		sum =
 			gv_add_codes<RESCORE_GROUP>((const uint4 *) block + posting,
@@ -857,8 +859,7 @@ gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
 	int64_t		nsubs;
 
 	lists->steps = (model->m + INT8_SUBS - 1) / INT8_SUBS;
-	lists->most_groups =
-		(int32_t) (npairs / PAIRS_TOGETHER + model->nlists);
+	lists->most_groups = (int32_t) (npairs / PAIRS_TOGETHER + model->nlists);
 	nsubs = lists->steps * INT8_SUBS;
 #define PLACE(array, count) \
 	lists->array = (decltype(lists->array)) \
@@ -900,9 +901,8 @@ gv_gpu_begin_lists(const GvDeviceModel *model, const GvListScan *lists,
 	int			nsubs = INT8_SUBS * lists->steps;
 
 	GV_CUDA_TRY(gv_clear(lists->d_starts, model->nlists, stream));
-	return gv_launch(codewords8_kernel,
-						   (nsubs + TABLE_ROWS - 1) / TABLE_ROWS,
-						   LIMIT_THREADS, 0, stream, *model, *lists);
+	return gv_launch(codewords8_kernel, (nsubs + TABLE_ROWS - 1) / TABLE_ROWS,
+					 LIMIT_THREADS, 0, stream, *model, *lists);
 }
 
 /*
@@ -928,21 +928,20 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 		PAIRS_TOGETHER * row_bytes(lists->steps);
 	int32_t		first = 0;
 
-	GV_TRY(gv_launch(group_kernel,
-						   (model->nlists + PAIR_THREADS - 1) / PAIR_THREADS,
-						   PAIR_THREADS, 0, stream, *model, *lists));
+	GV_TRY(gv_launch(group_kernel, (model->nlists + PAIR_THREADS - 1) /
+					 PAIR_THREADS, PAIR_THREADS, 0, stream, *model, *lists));
 	for (int i = 0; i < turn->nbatches; i++)
 	{
 		const GvBatch *batch = &turn->batches[i];
 
-		GV_TRY(gv_launch(pair_kernel,
-							   (batch->n * batch->nprobe + PAIR_THREADS - 1) /
-							   PAIR_THREADS, PAIR_THREADS, 0, stream, *batch,
-							   lists_from(lists, first)));
+		GV_TRY(gv_launch(pair_kernel, (batch->n * batch->nprobe +
+									   PAIR_THREADS - 1) / PAIR_THREADS,
+						 PAIR_THREADS, 0, stream, *batch,
+						 lists_from(lists, first)));
 		first += batch->n;
 	}
-	return gv_launch(list_scan_kernel, lists->most_groups,
-						   LIST_THREADS, bytes, stream, *model, *lists);
+	return gv_launch(list_scan_kernel, lists->most_groups, LIST_THREADS, bytes,
+					 stream, *model, *lists);
 }
 
 /* Launches what makes d_scores, d_ids, d_nscores, d_overflowed of a part. */
@@ -951,6 +950,6 @@ gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 			   const GvListScan *lists, int32_t first, cudaStream_t stream)
 {
 	return gv_launch(rescore_kernel, batch->n, RESCORE_THREADS,
-						   model->shape.chunks * GV_CHUNK_BYTES, stream,
-						   *model, *batch, lists_from(lists, first));
+					 model->shape.chunks * GV_CHUNK_BYTES, stream, *model,
+					 *batch, lists_from(lists, first));
 }

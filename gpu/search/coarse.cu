@@ -63,7 +63,8 @@ static __global__ void __launch_bounds__(THREADS, 6)
 coarse_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ float4 shared[QUERIES][SLICE / 4];
-	int			lane_group = blockIdx.x * LANE_GROUPS + threadIdx.x / GV_LANE_GROUP;
+	int			lane_group =
+		blockIdx.x * LANE_GROUPS + threadIdx.x / GV_LANE_GROUP;
 	int			first = lane_group * CENTROIDS;
 	int			query = blockIdx.y * QUERIES;
 	float		sums[CENTROIDS][QUERIES][4] = {};
@@ -84,7 +85,8 @@ coarse_kernel(GvDeviceModel model, GvBatch batch)
 		__syncthreads();
 
 #pragma unroll 4
-		for (int i = threadIdx.x % GV_LANE_GROUP; 4 * i < end; i += GV_LANE_GROUP)
+		for (int i = threadIdx.x % GV_LANE_GROUP; 4 * i < end;
+			 i += GV_LANE_GROUP)
 		{
 			float4		x[CENTROIDS];
 
@@ -132,8 +134,8 @@ launch(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
 
 	if (batch->n == 1)
 		return gv_launch_step(coarse_one_kernel<PRODUCT, ALIGNED>,
-							  gv_blocks_for(model->nlists, LANE_GROUPS), THREADS, 0,
-							  stream, model, batch);
+							  gv_blocks_for(model->nlists, LANE_GROUPS),
+							  THREADS, 0, stream, model, batch);
 	return gv_launch_step(queries == 4 ? coarse_kernel<4, PRODUCT, ALIGNED> :
 						  coarse_kernel<8, PRODUCT, ALIGNED>, grid, THREADS,
 						  0, stream, model, batch);

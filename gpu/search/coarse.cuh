@@ -22,9 +22,8 @@ gv_load_four(const float *row, int i, int dims)
 {
 	if (ALIGNED)
 		return *(const float4 *) (row + i);
-	return make_float4(i < dims ? row[i] : 0.0f,
-					   i + 1 < dims ? row[i + 1] : 0.0f,
-					   i + 2 < dims ? row[i + 2] : 0.0f,
+	return make_float4(i < dims ? row[i] : 0.0f, i + 1 < dims ? row[i + 1] :
+					   0.0f, i + 2 < dims ? row[i + 2] : 0.0f,
 					   i + 3 < dims ? row[i + 3] : 0.0f);
 }
 
@@ -59,8 +58,9 @@ gv_add_sums(float (&sums)[4])
 	for (int apart = GV_LANE_GROUP / 2; apart > 0; apart /= 2)
 #pragma unroll
 		for (int j = 0; j < 4; j++)
-			sums[j] = __fadd_rn(sums[j], __shfl_down_sync(0xFFFFFFFFu, sums[j],
-														  apart, GV_LANE_GROUP));
+			sums[j] = __fadd_rn(sums[j],
+								__shfl_down_sync(0xFFFFFFFFu, sums[j], apart,
+												 GV_LANE_GROUP));
 	sum = __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
 	return gv_device_score(PRODUCT ? -sum : sum);
 }
@@ -95,8 +95,8 @@ gv_score_rows(const float *query, const float *centroid, int dims)
 {
 	float		sums[4] = {};
 
-	gv_add_rows<PRODUCT, ALIGNED, AHEAD>(sums, query, centroid,
-										 threadIdx.x % GV_LANE_GROUP * 4, dims);
+	gv_add_rows<PRODUCT, ALIGNED, AHEAD>(sums, query, centroid, threadIdx.x %
+										 GV_LANE_GROUP * 4, dims);
 	return gv_add_sums<PRODUCT>(sums);
 }
 

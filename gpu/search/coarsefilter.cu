@@ -119,8 +119,8 @@ least_queries(const GvDeviceModel *model, int32_t probes)
 	if (gv_coarse_filter_from < 0 &&
 		terms * (int64_t) sizeof(float) > LARGE_CENTROIDS)
 		return 1;
-	least = ((gv_coarse_filter_from >= 0 ? gv_coarse_filter_from : least) + terms - 1) /
-		terms;
+	least = ((gv_coarse_filter_from >= 0 ? gv_coarse_filter_from : least) +
+			 terms - 1) / terms;
 	return gv_coarse_filter_from >= 0 || least < MANY_QUERIES ? least :
 		MANY_QUERIES;
 }
@@ -129,9 +129,8 @@ least_queries(const GvDeviceModel *model, int32_t probes)
 bool
 gv_gpu_coarse_filter_pays(const GvDeviceModel *model, const GvBatch *batch)
 {
-	return batch->n >= least_queries(model, batch->nprobe) &&
-		batch->nprobe <= GV_MANY_PROBES &&
-		batch->nprobe <= model->nlists / LEAST_FRACTION;
+	return batch->n >= least_queries(model, batch->nprobe) && batch->nprobe <=
+		GV_MANY_PROBES && batch->nprobe <= model->nlists / LEAST_FRACTION;
 }
 
 int32_t
@@ -153,11 +152,10 @@ gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
 /* Launches all three steps: d_probed, d_starts and nprobed of a batch. */
 GvStatus
 gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
-				   const GvSearcher *searcher)
+					 const GvSearcher *searcher)
 {
-	GV_TRY(gv_launch_step(queries_to_half_kernel,
-						  (batch->n + WARPS - 1) / WARPS,
-						  THREADS, 0, searcher->stream, model, batch));
+	GV_TRY(gv_launch_step(queries_to_half_kernel, (batch->n + WARPS - 1) /
+						  WARPS, THREADS, 0, searcher->stream, model, batch));
 	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
 	return gv_gpu_filter_lists(model, batch, searcher->stream);
 }
@@ -203,7 +201,8 @@ margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 		(int64_t) query * batch.filter.nsquares;
 	float2		squares = {0.0f, 0.0f};
 
-	for (int p = threadIdx.x % GV_WARP; p < batch.filter.nsquares; p += GV_WARP)
+	for (int p = threadIdx.x % GV_WARP; p < batch.filter.nsquares;
+		 p += GV_WARP)
 	{
 		squares.x += parts[p].x;
 		squares.y += parts[p].y;
@@ -227,8 +226,8 @@ margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
  * a lane's second and the next lane's first.
  */
 static __device__ __forceinline__ void
-put_group(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
-		const float2 (&scores)[TILES])
+put_group(const GvDeviceModel &model, float *to, int list, bool there,
+		  bool odd, const float2 (&scores)[TILES])
 {
 	int			lane = threadIdx.x % 4;
 	float		after[TILES] = {};	/* each second; of odd nlists */
@@ -237,8 +236,7 @@ put_group(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
 	{
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
-			after[j] = __shfl_sync(GV_FULL_WARP,
-								   lane > 0 || j + 1 == TILES ?
+			after[j] = __shfl_sync(GV_FULL_WARP, lane > 0 || j + 1 == TILES ?
 								   scores[j].x : scores[j + 1].x, lane + 1, 4);
 	}
 	if (!there)
@@ -311,7 +309,7 @@ struct ListScores : GvNoRow
 
 	__device__ __forceinline__ void
 	consume(const ColumnState &of, Row *, int q, int group,
-		 const float2 (&sums)[TILES]) const
+			const float2 (&sums)[TILES]) const
 	{
 		int			mine = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
 		int			ngroups = gv_ncolumn_groups(model.nlists);
@@ -330,8 +328,9 @@ struct ListScores : GvNoRow
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
 		if (ALL)
-			put_group(model, batch.d_coarse + (int64_t) q * model.nlists + mine,
-					mine, q < batch.n, (q & model.nlists & 1) != 0, scores);
+			put_group(model,
+					  batch.d_coarse + (int64_t) q * model.nlists + mine, mine,
+					  q < batch.n, (q & model.nlists & 1) != 0, scores);
 		if (threadIdx.x % 4 == 0 && q < batch.n && group < ngroups)
 			batch.filter.d_group_min[(int64_t) q * ngroups + group] = least;
 	}
@@ -344,9 +343,9 @@ gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 {
 	GvMatmul	matmul =
 		{batch->filter.d_half_queries, batch->n, model->d_half_centroids,
-	model->nlists, model->half_dims};
-	GvMatmulContext context = {searcher->blas, searcher->hopper, searcher->nsms,
-	batch->pdl, searcher->stream};
+			model->nlists, model->half_dims};
+	GvMatmulContext context = {searcher->blas, searcher->hopper,
+		searcher->nsms, batch->pdl, searcher->stream};
 
 	if (gv_gpu_group_min_alone(model, batch))
 		return gv_gpu_matmul<false>(&context, &matmul,
@@ -460,11 +459,10 @@ score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 		uint32_t	i = first + lane_group;
 		bool		there = i < n && items[i] != LAST_ITEM;
 		uint32_t	list = there ? (uint32_t) items[i] : 0;
-		float		score = gv_lane_group_score<PRODUCT, AHEAD>(query,
-														  model.d_centroids +
-														  (int64_t) list *
-														  model.dims,
-														  model.dims);
+		float		score =
+			gv_lane_group_score<PRODUCT, AHEAD>(query, model.d_centroids +
+												(int64_t) list * model.dims,
+												model.dims);
 
 		__syncwarp();			/* all four have read which list it is */
 		if (threadIdx.x % GV_LANE_GROUP == 0 && there)
@@ -594,7 +592,7 @@ take_lists(const float *scores, int nlists, uint32_t last, Items &items)
  */
 static __device__ __forceinline__ void
 take_groups(const float *scores, int nlists, const uint64_t *groups,
-		  uint32_t ngroups, uint32_t last, Items &items)
+			uint32_t ngroups, uint32_t last, Items &items)
 {
 	uint32_t	lane = threadIdx.x % GV_WARP;
 	uint32_t	nwarps = blockDim.x / GV_WARP;
@@ -610,7 +608,8 @@ take_groups(const float *scores, int nlists, const uint64_t *groups,
 		{
 			uint32_t	r = first + i * nwarps;
 
-			lists[i] = r < ngroups ? (int) ((uint32_t) groups[r] * GV_COLUMN_GROUP + lane) :
+			lists[i] = r < ngroups ?
+				(int) ((uint32_t) groups[r] * GV_COLUMN_GROUP + lane) :
 				nlists;
 			keys[i] = lists[i] < nlists ? gv_ordered(scores[lists[i]]) :
 				0xFFFFFFFFu;
@@ -639,10 +638,10 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 		rows[i] = (const uint4 *)
 			(model.d_half_centroids +
 			 (int64_t) min(list + i * GV_WARP / GV_LANE_GROUP,
-						   model.nlists - 1) *
-			 model.half_dims);
+						   model.nlists - 1) * model.half_dims);
 #pragma unroll 2
-	for (int d = threadIdx.x % GV_LANE_GROUP; d < model.half_dims / 8; d += GV_LANE_GROUP)
+	for (int d = threadIdx.x % GV_LANE_GROUP; d < model.half_dims / 8;
+		 d += GV_LANE_GROUP)
 	{
 		uint4		y = half_query[d];
 		uint4		x[PASSES];
@@ -662,17 +661,18 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 	{
 		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 1);
 		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 2);
-		scores[i] = fmaf(model.metric == GV_IP ? -1.0f : -2.0f, sums[i],
-						 model.d_squares[min(list + i * GV_WARP / GV_LANE_GROUP,
-											 model.nlists - 1)]);
+		scores[i] =
+			fmaf(model.metric == GV_IP ? -1.0f : -2.0f, sums[i],
+				 model.d_squares[min(list + i * GV_WARP / GV_LANE_GROUP,
+									 model.nlists - 1)]);
 	}
 }
 
 /* The lists of runs whose scores, made again, have keys up to the last. */
 static __device__ __forceinline__ void
 take_groups_again(const GvDeviceModel &model, const uint16_t *query,
-				const uint64_t *groups, uint32_t ngroups, uint32_t last,
-				Items &items)
+				  const uint64_t *groups, uint32_t ngroups, uint32_t last,
+				  Items &items)
 {
 	for (uint32_t r = threadIdx.x / GV_WARP; r < ngroups;
 		 r += blockDim.x / GV_WARP)
@@ -687,8 +687,8 @@ take_groups_again(const GvDeviceModel &model, const uint16_t *query,
 		{
 			uint32_t	key = gv_ordered(scores[i]);
 
-			items.append(threadIdx.x % GV_LANE_GROUP == 0 && list < model.nlists &&
-						 key <= last, key, list);
+			items.append(threadIdx.x % GV_LANE_GROUP == 0 &&
+						 list < model.nlists && key <= last, key, list);
 		}
 	}
 }
@@ -748,7 +748,8 @@ load_group_min(const Choice &choice)
 	{
 		float		least = choice.group_min[i];
 
-		for (int group = i + choice.nkeys; group < ngroups; group += choice.nkeys)
+		for (int group = i + choice.nkeys; group < ngroups;
+			 group += choice.nkeys)
 			least = fminf(least, choice.group_min[group]);
 		choice.keys[i] = gv_ordered(least);
 	}
@@ -822,18 +823,19 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		uint32_t	last;
 
 		load_group_min(choice);
-		bound = gv_find_kth_bound(SharedKeys {choice.keys}, choice.nkeys, choice.p,
-							  spare, choice.reduce);
+		bound = gv_find_kth_bound(SharedKeys {choice.keys}, choice.nkeys,
+								  choice.p, spare, choice.reduce);
 		last = add_margin(bound, choice.margin);
 		take_lists(choice.group_min, gv_ncolumn_groups(nlists), last, groups);
 		if (groups.total() <= groups.capacity)
 		{
 			if (choice.scores != NULL)
-				take_groups(choice.scores, nlists, groups.items, *groups.count, last,
-						  choice.candidates);
+				take_groups(choice.scores, nlists, groups.items, *groups.count,
+							last, choice.candidates);
 			else
-				take_groups_again(choice.model, choice.half_query, groups.items,
-								*groups.count, last, choice.candidates);
+				take_groups_again(choice.model, choice.half_query,
+								  groups.items, *groups.count, last,
+								  choice.candidates);
 			if (choice.candidates.total() > choice.candidates.capacity &&
 				choice.scores == NULL)
 			{
@@ -851,8 +853,8 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	}
 	if (choice.scores == NULL)
 		return GV_COARSE_EXACT;
-	bound = gv_find_kth_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
-						  choice.reduce);
+	bound = gv_find_kth_bound(ScoreKeys {choice.scores}, nlists, choice.p,
+							  spare, choice.reduce);
 	take_lists(choice.scores, nlists, add_margin(bound, choice.margin),
 			   choice.candidates);
 	return choice.candidates.total() <= choice.candidates.capacity ?
@@ -869,8 +871,9 @@ tighten(Choice &choice)
 
 	/* what all lanes score at once need not be fewer */
 	if (n > blockDim.x / GV_LANE_GROUP)
-		last = add_margin(gv_find_kth_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
-										choice.reduce), choice.margin);
+		last = add_margin(gv_find_kth_bound(ItemKeys {items}, n, choice.p,
+											choice.p / 16, choice.reduce),
+						  choice.margin);
 	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
 		 first += blockDim.x)
 	{
@@ -1005,8 +1008,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	}
 	gv_number_lists(model, batch, (int) query, (int) choice.p, [&](int i)
 	{
-		return GvListItem {(uint32_t) (items[i] >> 32),
-							  (uint32_t) items[i]};
+		return GvListItem {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
 	});
 }
 

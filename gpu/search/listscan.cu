@@ -50,11 +50,13 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 		int			probe = probes.find(kept, b);
 		float		list_score;
 		const uint8_t *block = probes.block_of(kept, b, probe,
-											   model.shape.block_bytes, &list_score);
-		float		term = __ldcs((const float *) (block + model.shape.terms) + lane);
+											   model.shape.block_bytes,
+											   &list_score);
+		float		term =
+			__ldcs((const float *) (block + model.shape.terms) + lane);
 		uint32_t	live = *(const uint32_t *) (block + model.shape.live);
-		uint32_t	high = __ldcs((const uint32_t *) (block + model.shape.high) +
-								  lane);
+		uint32_t	high =
+			__ldcs((const uint32_t *) (block + model.shape.high) + lane);
 		uint32_t	low = __ldcs((const uint16_t *) (block + model.shape.low) +
 								 lane);
 		float		sum = gv_add_codes<GROUP>((const uint4 *) block + lane,
@@ -62,8 +64,8 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 											  (const char *) table);
 
 		gv_store_posting(batch, first_posting + (int64_t) b * GV_WARP + lane,
-						 live,
-						 __fadd_rn(__fadd_rn(list_score, term), sum), high, low, probe);
+						 live, __fadd_rn(__fadd_rn(list_score, term), sum),
+						 high, low, probe);
 	}
 }
 
@@ -235,8 +237,10 @@ struct Scan
 			__ldcs((const float *) (block + model.shape.terms) + posting);
 
 		return __fadd_rn(__fadd_rn(list_score, term),
-						 gv_add_codes<KEYSCAN_GROUP>((const uint4 *) block + posting,
-											 model.shape.chunks, table));
+						 gv_add_codes<KEYSCAN_GROUP>((const uint4 *) block +
+													 posting,
+													 model.shape.chunks,
+													 table));
 	}
 
 	/*
@@ -252,8 +256,7 @@ struct Scan
 		{
 			int			step = (high - low + GV_WARP - 1) / GV_WARP;
 			int			p = low + (int) (threadIdx.x % GV_WARP) * step;
-			uint32_t	before = __ballot_sync(GV_FULL_WARP,
-											   p < high &&
+			uint32_t	before = __ballot_sync(GV_FULL_WARP, p < high &&
 											   probes.starts[p] <= b);
 
 			low += (__popc(before) - 1) * step;
@@ -338,8 +341,7 @@ struct Scan
 			buffered.block * GV_BLOCK + posting;
 		if (lane < n)
 			gv_store_posting(batch, first_posting + to, GV_FULL_WARP, sum,
-							 high, low,
-							 probe);
+							 high, low, probe);
 	}
 
 	/* All live postings of the run's sampled blocks. */
@@ -365,8 +367,7 @@ struct Scan
 			float		sum = score(block, probe, lane);
 
 			batch.d_sampled[first_posting + (int64_t) place * GV_BLOCK +
-							lane] =
-				live >> lane & 1 ? gv_device_score(sum) :
+							lane] = live >> lane & 1 ? gv_device_score(sum) :
 				GV_INFINITY;
 		}
 	}
@@ -394,9 +395,8 @@ struct Scan
 				keys[i] = block + model.shape.keys;
 				matching[i] = *(const uint32_t *) (block + model.shape.live);
 			}
-			test_blocks<AT_ONCE>(batch.d_tests + (int64_t) query *
-								 batch.tests, batch.tests, batch.d_values,
-								 keys, matching);
+			test_blocks<AT_ONCE>(batch.d_tests + (int64_t) query * batch.tests,
+								 batch.tests, batch.d_values, keys, matching);
 #pragma unroll
 			for (int i = 0; i < AT_ONCE; i++)
 				mine = lane == at + i ? matching[i] : mine;
@@ -449,8 +449,8 @@ struct Scan
 			uint32_t	number = __shfl_sync(GV_FULL_WARP, run.number, from);
 
 			if ((some >> lane & 1) == 0)
-				batch.d_scores[first_posting + (int64_t) number * GV_BLOCK + lane] =
-					GV_INFINITY;
+				batch.d_scores[first_posting + (int64_t) number * GV_BLOCK +
+							   lane] = GV_INFINITY;
 		}
 	}
 };
@@ -468,8 +468,8 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 	__shared__ PostingBuffer<THREADS> buffer;
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
-	Scan		scan = {model, batch, (int) blockIdx.y, {}, (const char *) table,
-		(int64_t) blockIdx.y * batch.postings};
+	Scan		scan = {model, batch, (int) blockIdx.y, {},
+		(const char *) table, (int64_t) blockIdx.y * batch.postings};
 	uint32_t	nblocks = gv_scan_begins<THREADS>(model, batch, scan.query,
 												  blockIdx.x * warps, table,
 												  NULL, scan.probes);
@@ -494,7 +494,8 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 					  (uint32_t) __popc(matching));
 		if (batch.d_ids == NULL)
 			scan.write_infinity(run, matching, n);
-		nbuffered = scan.buffer(run, matching, buffer.postings[warp], nbuffered);
+		nbuffered = scan.buffer(run, matching, buffer.postings[warp],
+								nbuffered);
 		scan.write_sampled(run);
 	}
 
@@ -571,7 +572,8 @@ gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 
 	memset(tests, 0, (size_t) batch->n * batch->tests * sizeof(GvDeviceTest));
 	for (int32_t i = 0; batch->sampled && i < batch->n; i++)
-		((GvSampleQuery *) batch->in_sample_queries)[i] = i >= n ? GvSampleQuery {0, 0.0f} :
+		((GvSampleQuery *) batch->in_sample_queries)[i] = i >= n ?
+			GvSampleQuery {0, 0.0f} :
 			GvSampleQuery {searches[i].limited ? -1 : searches[i].rank,
 				searches[i].limit};
 	for (int32_t i = 0; i < n; i++)
@@ -633,6 +635,5 @@ gv_gpu_download_matches(const GvDeviceModel *model, const GvBatch *batch,
 						cudaStream_t stream)
 {
 	return gv_launch_step(download_matches_kernel, batch->n, MATCH_THREADS, 0,
-						  stream,
-						  model, batch);
+						  stream, model, batch);
 }

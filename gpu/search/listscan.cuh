@@ -131,9 +131,8 @@ gv_add_chunks(const uint4 (&codes)[CHUNKS], int words, const char *table)
 
 #pragma unroll
 	for (int i = 0; i < CHUNKS; i++)
-		sum = gv_add_chunk(sum, codes[i],
-						   i + 1 < CHUNKS ? GV_CHUNK_WORDS : words,
-						   table + i * GV_CHUNK_BYTES, 0);
+		sum = gv_add_chunk(sum, codes[i], i + 1 < CHUNKS ? GV_CHUNK_WORDS :
+						   words, table + i * GV_CHUNK_BYTES, 0);
 	return sum;
 }
 

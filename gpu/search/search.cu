@@ -163,8 +163,7 @@ run_graph(const GvDeviceModel *model, const GvBatch *batch,
 	GvGraph   *graph = find_graph(model, batch, searcher, &found);
 	uint64_t	now = ++searcher->clock;
 
-	if (!found && graph->exec != NULL &&
-		now - graph->used <= GV_GRAPH_KEPT)
+	if (!found && graph->exec != NULL && now - graph->used <= GV_GRAPH_KEPT)
 	{
 		GV_TEST_ONLY(searcher->counts.launched++;)
 		return run_steps(model, batch, searcher);
@@ -294,7 +293,8 @@ gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 	const GvSearchCounts *found = answer->found;
 	int64_t		before = 0;
 
-	if (*words < (int64_t) FOUND_WORDS && !are_there(found, FOUND_WORDS, words))
+	if (*words < (int64_t) FOUND_WORDS &&
+		!are_there(found, FOUND_WORDS, words))
 		return false;
 
 	const struct
@@ -305,8 +305,8 @@ gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 		{found, FOUND_WORDS},
 		{answer->probed, found->nprobed * (sizeof(GvProbe) / 4)},
 		{answer->hits, found->nhits * (sizeof(GvHit) / 4)},
-		{answer->bounds, answer->bounds == NULL ? 0 :
-		found->nhits * (sizeof(GvBound) / 4)}
+		{answer->bounds,
+			answer->bounds == NULL ? 0 : found->nhits * (sizeof(GvBound) / 4)}
 	};
 
 	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
@@ -332,9 +332,8 @@ is_complete(GvCompletion *expected)
 	const GvBatch *batch = &expected->batch;
 	int64_t		query = expected->query;
 	int64_t		first_hit = query * batch->k;
-	GvAnswer	answer = {batch->out_counts + query,
-		batch->out_probed + query * batch->nprobe,
-		(const GvHit *) batch->out_hits + first_hit,
+	GvAnswer	answer = {batch->out_counts + query, batch->out_probed +
+		query * batch->nprobe, (const GvHit *) batch->out_hits + first_hit,
 		batch->out_bounds == NULL ? NULL : batch->out_bounds + first_hit};
 
 	return gv_answer_is_complete(&answer, &expected->words);
@@ -472,20 +471,11 @@ fill_searcher(GvSearcher *searcher, bool is_second)
 static GvStatus
 create_searcher(int32_t device, GvSearcher **searcher)
 {
-	GvSearcher *made = (GvSearcher *) calloc(1, sizeof(GvSearcher));
-	GvStatus	status;
-
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	made->device = device;
-	status = fill_searcher(made, false);
-	if (status != GV_OK)
+	return gv_make(searcher, [=] (GvSearcher *made)
 	{
-		drop_searcher(made);
-		return status;
-	}
-	*searcher = made;
-	return GV_OK;
+		made->device = device;
+		return fill_searcher(made, false);
+	}, drop_searcher);
 }
 
 /* Tell the askers where their answers will be. */
@@ -554,9 +544,8 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 		GvBatchTurn	turn;
 
 		gv_gpu_next_turn(searcher, mirror, searches + done, n - done, n,
-							&turn);
-		gv_gpu_place_turn(&mirror->model, searcher, searcher, &layout,
-							  &turn);
+						 &turn);
+		gv_gpu_place_turn(&mirror->model, searcher, searcher, &layout, &turn);
 		if (most_bytes < turn.work_bytes)
 			most_bytes = turn.work_bytes;
 		done += turn.n;
@@ -603,8 +592,9 @@ copy_out(const GvBatch *batch, cudaStream_t stream)
 		(char *) (batch->out_hits + nhits);
 
 	GV_CUDA_TRY(gv_download(out, (char *) batch->d_probed, end - out, stream));
-	return gv_cuda_status(gv_download(batch->out_counts, batch->d_search_counts,
-									  batch->n, stream));
+	return gv_cuda_status(gv_download(batch->out_counts,
+									  batch->d_search_counts, batch->n,
+									  stream));
 }
 
 /* Start a part whose queries and answers are copied. */
@@ -622,7 +612,7 @@ start_long(const GvDeviceModel *model, const GvBatch *batch,
 /* Launch all steps of parts that are scanned list by list. */
 static GvStatus
 launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
-				GvUpload *upload, GvSearcher *searcher)
+			   GvUpload *upload, GvSearcher *searcher)
 {
 	const GvListScan *lists = &turn->lists;
 	cudaStream_t stream = searcher->stream;
@@ -665,7 +655,7 @@ launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 /* Start parts that are scanned list by list. */
 static GvStatus
 start_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
-			   const GvSearch *searches, GvSearcher *searcher)
+			  const GvSearch *searches, GvSearcher *searcher)
 {
 	GvUpload	upload;
 	GvStatus	status;
@@ -679,8 +669,7 @@ start_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 /* Start a part of its own: its searches are the first of n, of a batch's. */
 static GvStatus
 start_sub_batch(const GvDeviceModel *model, GvBatchTurn *turn,
-		   GvSearch *searches,
-		   bool expects, GvSearcher *searcher)
+				GvSearch *searches, bool expects, GvSearcher *searcher)
 {
 	const GvBatch *batch = &turn->batches[0];
 
@@ -712,7 +701,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		int32_t		first = done;
 
 		gv_gpu_next_turn(searcher, mirror, searches + done, n - done, n,
-							&turn);
+						 &turn);
 		searcher->both |= stream != searcher;
 		layout.batch_from = turn.batch_from;
 		gv_gpu_place_turn(model, searcher, stream, &layout, &turn);
@@ -724,10 +713,12 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 			 * are in the way */
 			batch->pdl = searcher->pdl && !turn.by_list &&
 				(turn.small || turn.n >= n);
-			batch->out_counts = (GvSearchCounts *) searcher->out.memory + first;
+			batch->out_counts =
+				(GvSearchCounts *) searcher->out.memory + first;
 			if (batch->sampled)
-				batch->out_sample = (GvSampleCount *) ((char *) searcher->out.memory +
-													   sample_at) + first;
+				batch->out_sample =
+					(GvSampleCount *) ((char *) searcher->out.memory +
+									   sample_at) + first;
 			first += turn.taken[i];
 		}
 		/*
@@ -735,15 +726,13 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		 */
 		stream->completion.n = 0;
 		if (turn.by_list)
-			GV_TRY(start_by_list(model, &turn, searches + done,
-								  stream));
+			GV_TRY(start_by_list(model, &turn, searches + done, stream));
 		else
 			GV_TRY(start_sub_batch(model, &turn, searches + done,
-							  n <= MOST_EXPECTED, stream));
+								   n <= MOST_EXPECTED, stream));
 		for (int i = 0; i < turn.nbatches; i++)
 		{
-			place_answers(&turn.batches[i], searches + done,
-						  turn.taken[i]);
+			place_answers(&turn.batches[i], searches + done, turn.taken[i]);
 			done += turn.taken[i];
 		}
 		stream = stream == searcher ? searcher->second_stream : searcher;
@@ -787,7 +776,7 @@ struct BoundsBatch
  */
 static void
 place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
-			const GvSearch *searches, int32_t n, BoundsBatch *bounds)
+			 const GvSearch *searches, int32_t n, BoundsBatch *bounds)
 {
 	GvBatch    *batch = &bounds->batch;
 	char	   *work = (char *) searcher->d_work.memory;
@@ -801,10 +790,10 @@ place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
 
 		if (capacity < searches[batch->n].nhits)
 			capacity = searches[batch->n].nhits;
-		bytes = (batch->n + 1) * (model->dims * sizeof(float) +
-								  sizeof(GvSearchParams) + sizeof(GvSearchCounts) +
-								  capacity * (sizeof(GvHit) +
-											  sizeof(GvBound)));
+		bytes =
+			(batch->n + 1) * (model->dims * sizeof(float) +
+							  sizeof(GvSearchParams) + sizeof(GvSearchCounts) +
+							  capacity * (sizeof(GvHit) + sizeof(GvBound)));
 		if (batch->n > 0 && (int64_t) bytes > searcher->most_work)
 			break;
 		batch->k = capacity;
@@ -819,8 +808,7 @@ place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
 	gv_place(&batch->d_hits, work, &bounds->in_bytes,
 			 (int64_t) batch->n * batch->k);
 	bytes = bounds->in_bytes;
-	gv_place(&batch->d_bounds, work, &bytes,
-			 (int64_t) batch->n * batch->k);
+	gv_place(&batch->d_bounds, work, &bytes, (int64_t) batch->n * batch->k);
 	bounds->out_bytes = bytes - bounds->in_bytes;
 	batch->out_probed = batch->d_probed;
 	batch->out_hits = batch->d_hits;
@@ -839,7 +827,7 @@ source(char *in, const BoundsBatch *bounds, T *d_array)
 /* Searches and their hits to the host's memory at `in`. */
 static void
 upload_hits(const GvDeviceModel *model, const BoundsBatch *bounds,
-			 const GvSearch *searches, char *in)
+			const GvSearch *searches, char *in)
 {
 	GvBatch		batch = bounds->batch;
 	GvSearchCounts    *found = source(in, bounds, batch.d_search_counts);
@@ -885,8 +873,7 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 	for (int32_t done = 0; done < n; done += bounds.batch.n)
 	{
 		char	   *in = (char *) searcher->in.memory + in_bytes;
-		GvBound    *out = (GvBound *) ((char *) searcher->out.memory +
-									   out_bytes);
+		GvBound *out = (GvBound *) ((char *) searcher->out.memory + out_bytes);
 
 		place_bounds(searcher, model, searches + done, n - done, &bounds);
 		upload_hits(model, &bounds, searches + done, in);
@@ -896,8 +883,7 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 		GV_CUDA_TRY(gv_download((char *) out, (char *) bounds.batch.d_bounds,
 								bounds.out_bytes, searcher->stream));
 		for (int32_t i = 0; i < bounds.batch.n; i++)
-			searches[done + i].bounds = out +
-				(size_t) i * bounds.batch.k;
+			searches[done + i].bounds = out + (size_t) i * bounds.batch.k;
 		in_bytes += bounds.in_bytes;
 		out_bytes += bounds.out_bytes;
 	}
@@ -976,7 +962,8 @@ are_searches_done(GvSearcher *searcher)
 static GvStatus
 finish_searches(GvSearcher *searcher)
 {
-	const GvSearchCounts *found = (const GvSearchCounts *) searcher->out.memory;
+	const GvSearchCounts *found =
+		(const GvSearchCounts *) searcher->out.memory;
 	size_t		sample_at;
 	const GvSampleCount *near;
 

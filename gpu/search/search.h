@@ -276,7 +276,7 @@ gv_launch_step(void (*kernel) (Parameters...), dim3 grid, int threads,
 			   const More &... more)
 {
 	return gv_launch_pdl(batch->pdl, kernel, grid, threads, shared_bytes,
-						   stream, *model, *batch, more...);
+						 stream, *model, *batch, more...);
 }
 
 /* bylist.cu's own */
@@ -357,12 +357,11 @@ struct GvBatchTurn
  * reads
  */
 extern void gv_gpu_next_turn(const GvSearcher *searcher,
-								const GvMirror *mirror,
-								const GvSearch *searches, int32_t n,
-								int32_t all, GvBatchTurn *turn);
-extern void gv_gpu_place_turn(const GvDeviceModel *model,
-								  GvSearcher *searcher, GvSearcher *stream,
-								  GvLayout *layout, GvBatchTurn *turn);
+							 const GvMirror *mirror, const GvSearch *searches,
+							 int32_t n, int32_t all, GvBatchTurn *turn);
+extern void gv_gpu_place_turn(const GvDeviceModel *model, GvSearcher *searcher,
+							  GvSearcher *stream, GvLayout *layout,
+							  GvBatchTurn *turn);
 extern size_t gv_gpu_counts_bytes(int32_t n, size_t *sample_at);
 extern void gv_gpu_upload_queries(const GvDeviceModel *model,
 								  const GvBatch *batch,
@@ -401,14 +400,13 @@ extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 extern bool gv_gpu_coarse_filter_pays(const GvDeviceModel *model,
 									  const GvBatch *batch);
 extern GvStatus gv_gpu_coarse_filter(const GvDeviceModel *model,
-								   const GvBatch *batch,
-								   const GvSearcher *searcher);
+									 const GvBatch *batch,
+									 const GvSearcher *searcher);
 extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
 extern GvStatus gv_gpu_filter_lists(const GvDeviceModel *model,
-									const GvBatch *batch,
-									cudaStream_t stream);
+									const GvBatch *batch, cudaStream_t stream);
 
 /*
  * Scores of lists are read where they are near, and of many lists few are:

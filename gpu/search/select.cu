@@ -183,9 +183,8 @@ pick_lists_kernel(GvDeviceModel model, GvBatch batch)
 		keys[i] = list < model.nlists ? source.key(list) : GV_SIFT_NONE;
 	}
 	/* a batch's spare places want none */
-	if (k > 0 &&
-		!gv_bins_nearest<PICK_CAPACITY>(keys, model.nlists, k, pick.bins,
-										pick.items))
+	if (k > 0 && !gv_bins_nearest<PICK_CAPACITY>(keys, model.nlists, k,
+												 pick.bins, pick.items))
 		pick_by_halving(source, model.nlists, k, pick);
 	gv_number_many<NTHREADS>(model, batch, query, k, [&](int i)
 	{
@@ -244,8 +243,7 @@ struct PostingNotes
 	{
 		if (note.table != NULL)
 			note.record =
-				gv_record_at(model, note.table[(uint32_t) (id >> 32) &
-											   0xFFFF],
+				gv_record_at(model, note.table[(uint32_t) (id >> 32) & 0xFFFF],
 							 (uint32_t) id >> 16);
 	}
 
@@ -394,7 +392,8 @@ struct AllLists
 	{
 		scores = batch.d_coarse + (int64_t) query * model.nlists;
 		n = model.nlists;
-		k = min(gv_read_before_wait(&batch.d_params[query].nprobe), model.nlists);
+		k = min(gv_read_before_wait(&batch.d_params[query].nprobe),
+				model.nlists);
 	}
 
 	/* Reads what the last step has left. */
@@ -490,7 +489,8 @@ struct AllPostings
 	{
 		/* without a scan the last step has numbered the lists */
 		if (threadIdx.x == 0)
-			*found = batch.postings == 0 ? batch.d_search_counts[query] : early;
+			*found = batch.postings == 0 ? batch.d_search_counts[query] :
+				early;
 		if (batch.postings == 0)
 			n = 0;
 		else if (batch.d_nscores != NULL)
@@ -780,8 +780,8 @@ thresholds_kernel(GvDeviceModel model, GvBatch batch)
 	SliceShare		share = {blockIdx.x, nslices};
 
 	load_keys(source, share, 0, keys);
-	threshold = find_threshold(source, share,
-							   (source.k + nslices - 1) / nslices, keys, slots);
+	threshold = find_threshold(source, share, (source.k + nslices -
+											   1) / nslices, keys, slots);
 	if (threadIdx.x == 0)
 		slices.d_thresholds[query * slices.n + blockIdx.x] = threshold;
 }
@@ -1073,8 +1073,7 @@ number_kernel(GvDeviceModel model, GvBatch batch, int query,
 							 min(batch.d_params[query].nprobe, model.nlists),
 							 [&](int i)
 	{
-		return GvListItem {(uint32_t) (items[i] >> 32),
-							  (uint32_t) items[i]};
+		return GvListItem {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
 	}, numbering);
 }
 
@@ -1093,8 +1092,8 @@ sort_lists(const GvDeviceModel *model, const GvBatch *batch,
 						 NTHREADS, 0, stream, batch->d_coarse + query * n,
 						 (int) n, sort.first));
 		GV_TRY(sort.run(n, 32, 64, stream));
-		GV_TRY(gv_launch(number_kernel, 1, NTHREADS, 0, stream, *model, *batch, query,
-				  sort.second));
+		GV_TRY(gv_launch(number_kernel, 1, NTHREADS, 0, stream, *model, *batch,
+						 query, sort.second));
 	}
 	return GV_OK;
 }
@@ -1175,8 +1174,8 @@ sorted_found_kernel(GvBatch batch)
 		gv_download_probes(batch, query, found.nprobed);
 	__syncthreads();
 	if (threadIdx.x == 0)
-		gv_download_counts(batch, query, found, batch.postings > 0 ?
-						  found.nhits : 0);
+		gv_download_counts(batch, query, found,
+						   batch.postings > 0 ? found.nhits : 0);
 }
 
 static GvStatus
@@ -1199,7 +1198,8 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 				  gv_blocks_for(n < batch->k ? n : batch->k, NTHREADS),
 				  NTHREADS, 0, stream, *model, *batch, query, n, sort.second));
 	}
-	return gv_launch(sorted_found_kernel, batch->n, NTHREADS, 0, stream, *batch);
+	return gv_launch(sorted_found_kernel, batch->n, NTHREADS, 0, stream,
+					 *batch);
 }
 
 /* -- the steps of a batch */
@@ -1239,9 +1239,8 @@ gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 {
 	/* a test's graph is one way's */
 	batch->list_slices.select_by = gv_select_by;
-	if (gv_select_by != 0 && model->nlists > GV_MOST_PICKED &&
-		batch->nprobe <= GV_MANY_PROBES &&
-		!gv_gpu_coarse_filter_pays(model, batch))
+	if (gv_select_by != 0 && model->nlists > GV_MOST_PICKED && batch->nprobe <=
+		GV_MANY_PROBES && !gv_gpu_coarse_filter_pays(model, batch))
 		place_slices(&batch->list_slices, searcher->nsms, batch->n,
 					 model->nlists, batch->nprobe, sizeof(GvListItem),
 					 memory, bytes);
@@ -1302,8 +1301,7 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 	if ((gv_select_by > 0 && (gv_select_by & BY_LISTS) != 0) ||
 		batch->list_slices.n > 1 || (batch->nprobe > GV_SIFT_MOST &&
 									 model->nlists > GV_MOST_PICKED))
-		return launch_passes<AllLists>(model, batch, searcher,
-										batch->nprobe);
+		return launch_passes<AllLists>(model, batch, searcher, batch->nprobe);
 	if (batch->nprobe <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
 							  searcher->stream, model, batch);
@@ -1322,8 +1320,7 @@ gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 		return sort_postings(model, batch, searcher);
 	if ((gv_select_by > 0 && (gv_select_by & BY_POSTINGS) != 0) ||
 		batch->posting_slices.n > 1 || !gv_gpu_can_sift(batch))
-		return launch_passes<AllPostings>(model, batch, searcher,
-										   batch->k);
+		return launch_passes<AllPostings>(model, batch, searcher, batch->k);
 	if (batch->by_list)
 		return gv_launch_step(sift_postings_kernel<FewSift, 4, 8>, batch->n,
 							  FewSift::THREADS, 0, searcher->stream, model,

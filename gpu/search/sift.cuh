@@ -111,8 +111,7 @@ gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
 #pragma unroll
 	for (int r = 0; r < KEYS; r++)
 		if (keys[r] <= bound && keys[r] != GV_SIFT_NONE)
-			gv_sift_put(sift, at++, keys[r],
-						first + r * Sift::THREADS +
+			gv_sift_put(sift, at++, keys[r], first + r * Sift::THREADS +
 						gv_sift_mine<Sift::WARPS>());
 }
 

@@ -54,7 +54,8 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 		(sizeof(GvDeviceTest) / 8);
 
 	for (int64_t i = me; i < nwords; i += step)
-		((uint64_t *) batch.d_tests)[i] = ((const uint64_t *) batch.in_tests)[i];
+		((uint64_t *) batch.d_tests)[i] =
+			((const uint64_t *) batch.in_tests)[i];
 	for (int64_t i = me; i < batch.values; i += step)
 		batch.d_values[i] = batch.in_values[i];
 	for (int64_t i = me; i < (int64_t) batch.n * batch.nprobe; i += step)
@@ -83,8 +84,9 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 	int			j = blockIdx.x * CHUNK_CODES + threadIdx.x / GV_CODEWORDS;
 	int			word = threadIdx.x % GV_CODEWORDS;
 	int			begin = gv_device_sub_start(model, blockIdx.x * CHUNK_CODES);
-	int			end = gv_device_sub_start(model, min(model.m, (int)
-												  (blockIdx.x + 1) * CHUNK_CODES));
+	int			end =
+		gv_device_sub_start(model, min(model.m,
+									   (int) (blockIdx.x + 1) * CHUNK_CODES));
 	int			start = gv_device_sub_start(model, min(j, model.m));
 	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) -
 		start;
@@ -141,8 +143,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 				for (int d = 0; d < AHEAD; d++)
 					if (d < ndims)
 						sums[q] = __fadd_rn(sums[q],
-											__fmul_rn(slices[q][start - first + d],
-													  ahead[d]));
+											__fmul_rn(slices[q][start - first +
+																d], ahead[d]));
 			continue;
 		}
 		for (int d = max(first, start); d < min(last, start + ndims); d++)
@@ -151,9 +153,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 
 #pragma unroll
 			for (int q = 0; q < QUERIES; q++)
-				sums[q] = __fadd_rn(sums[q],
-									__fmul_rn(slices[q][d - first],
-											  coordinate));
+				sums[q] = __fadd_rn(sums[q], __fmul_rn(slices[q][d - first],
+													   coordinate));
 		}
 	}
 #pragma unroll

@@ -217,9 +217,9 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 	int64_t		most = most_items(call->columns, call->k);
 
 	return gv_launch_pdl(selector->pdl,
-						   multiselect_kernel<THREADS, KEYS, BLOCKS>,
-						   call->rows, THREADS, sizeof(uint64_t) * most,
-						   stream, *call, (uint32_t) most);
+						 multiselect_kernel<THREADS, KEYS, BLOCKS>, call->rows,
+						 THREADS, sizeof(uint64_t) * most, stream, *call,
+						 (uint32_t) most);
 }
 
 GvStatus

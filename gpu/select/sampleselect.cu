@@ -188,8 +188,7 @@ append(const float (&values)[CHUNK_VALUES], int64_t first, uint32_t mask,
 		if (mask & 1u << r)
 		{
 			if (at < capacity)
-				d_items[at] = gv_row_item(values[r],
-										  chunk_position(first, r));
+				d_items[at] = gv_row_item(values[r], chunk_position(first, r));
 			at++;
 		}
 }
@@ -538,8 +537,8 @@ launch(GvRowsCall call, Levels levels, int nblocks, cudaStream_t stream)
 							  dim3(nblocks), dim3(THREADS), arguments, bytes,
 							  stream));
 #else
-	return gv_launch(sampleselect_kernel, nblocks, THREADS, bytes, stream, call,
-			  levels);
+	return gv_launch(sampleselect_kernel, nblocks, THREADS, bytes, stream,
+					 call, levels);
 #endif
 }
 
@@ -768,8 +767,8 @@ run_level(const Quantiles *q, uint64_t *d_items, int64_t capacity)
 {
 	GV_CUDA_TRY(gv_upload(q->d_buckets, &q->buckets, 1, q->stream));
 	return gv_launch(bucket_kernel, BLOCKS_A_SM * q->selector->nsms, THREADS,
-			  SAMPLE_BYTES, q->stream, q->d_values, q->n, q->d_buckets,
-			  d_items, (uint32_t) capacity);
+					 SAMPLE_BYTES, q->stream, q->d_values, q->n, q->d_buckets,
+					 d_items, (uint32_t) capacity);
 }
 
 static GvStatus
@@ -855,8 +854,8 @@ answer_exactly(Quantiles *q)
 	d_ranks = (int64_t *) selector->d_sort.memory;
 	d_quantiles = (float *) (d_ranks + q->nranks);
 	GV_CUDA_TRY(gv_upload(d_ranks, q->rank_errors, q->nranks, q->stream));
-	GV_TRY(gv_launch(pick_kernel, gv_blocks_for(q->nranks, THREADS), THREADS, 0,
-					 q->stream, d_items + count, d_ranks, q->nranks,
+	GV_TRY(gv_launch(pick_kernel, gv_blocks_for(q->nranks, THREADS), THREADS,
+					 0, q->stream, d_items + count, d_ranks, q->nranks,
 					 d_quantiles));
 	GV_CUDA_TRY(gv_download(q->quantiles, d_quantiles, q->nranks, q->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(q->stream));
@@ -875,9 +874,8 @@ answer_by_splitters(Quantiles *q)
 		/* splitter s has rank starts[s + 1] */
 		int			s = bucket_of_rank(q, q->ranks[i]);
 
-		if (s == SPLITTERS ||
-			(s > 0 && q->ranks[i] - q->starts[s] <=
-			 q->starts[s + 1] - q->ranks[i]))
+		if (s == SPLITTERS || (s > 0 && q->ranks[i] -
+							   q->starts[s] <= q->starts[s + 1] - q->ranks[i]))
 			s--;
 		q->quantiles[i] =
 			gv_select_value((uint32_t) (q->buckets.sorted[s] >> 32));

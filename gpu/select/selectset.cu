@@ -15,26 +15,6 @@
 #define GRANULES	(INT64_C(16) << 20) /* bytes that a device may round
 										 * allocations up by */
 
-extern "C" GvStatus
-gv_gpu_selector(GvSelector **selector)
-{
-	GvSelector *made = (GvSelector *) calloc(1, sizeof(GvSelector));
-	GvStatus	status;
-
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	status = gv_gpu_nsms(&made->nsms);
-	if (status == GV_OK)
-		status = gv_gpu_has_pdl(&made->pdl);
-	if (status != GV_OK)
-	{
-		free(made);
-		return status;
-	}
-	*selector = made;
-	return GV_OK;
-}
-
 extern "C" void
 gv_gpu_selector_drop(GvSelector *selector)
 {
@@ -44,6 +24,16 @@ gv_gpu_selector_drop(GvSelector *selector)
 	gv_buffer_free(&selector->d_small);
 	gv_buffer_free(&selector->d_sort);
 	free(selector);
+}
+
+extern "C" GvStatus
+gv_gpu_selector(GvSelector **selector)
+{
+	return gv_make(selector, [] (GvSelector *made)
+	{
+		GV_TRY(gv_gpu_nsms(&made->nsms));
+		return gv_gpu_has_pdl(&made->pdl);
+	}, gv_gpu_selector_drop);
 }
 
 extern "C" GvSelectMethod
@@ -64,7 +54,7 @@ gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
 {
 	GvSelectMethod method = gv_gpu_select_choose(spec);
 	GvRowsCall	call = {d_values, spec->columns, spec->rows, d_positions,
-	d_selected, spec->k};
+		d_selected, spec->k};
 
 	if (method == GV_SELECT_WARP)
 		return gv_rows_warp(selector, &call, (cudaStream_t) stream);
@@ -167,36 +157,24 @@ select_drop(void *state)
 	free(set);
 }
 
-/* Makes a set; if anything fails, there is none. */
-static GvStatus
-create(const GvSetSpec *spec, GvStatus (*fill) (SelectSet *), void **state)
-{
-	SelectSet  *set = (SelectSet *) calloc(1, sizeof(SelectSet));
-	GvStatus	status;
-
-	if (set == NULL)
-		return GV_NO_MEMORY;
-	set->spec = *spec;
-	status = fill(set);
-	if (status != GV_OK)
-	{
-		select_drop(set);
-		return status;
-	}
-	*state = set;
-	return GV_OK;
-}
-
 static GvStatus
 select_create(const GvSetSpec *spec, void **state)
 {
-	return create(spec, begin_select, state);
+	return gv_make((SelectSet **) state, [=] (SelectSet *set)
+	{
+		set->spec = *spec;
+		return begin_select(set);
+	}, select_drop);
 }
 
 static GvStatus
 quantiles_create(const GvSetSpec *spec, void **state)
 {
-	return create(spec, begin_quantiles, state);
+	return gv_make((SelectSet **) state, [=] (SelectSet *set)
+	{
+		set->spec = *spec;
+		return begin_quantiles(set);
+	}, select_drop);
 }
 
 static GvStatus
@@ -230,14 +208,13 @@ select_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	SelectSet  *set = (SelectSet *) state;
 	GvSelect	spec = {1, set->spec.nrows, set->spec.k,
-	(GvSelectMethod) set->spec.method};
+		(GvSelectMethod) set->spec.method};
 
 	if (gv_is_stopped(stop))
 		return GV_CANCELED;
 	GV_TRY(gv_choose_device(set->spec.device));
 	GV_TRY(gv_gpu_select_rows(set->selector, &spec, set->d_values,
-							  set->d_positions, set->d_selected,
-							  set->stream));
+							  set->d_positions, set->d_selected, set->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	done->passes++;
 	done->finished = 1;

@@ -36,7 +36,7 @@ struct RowState
 template <typename Select>
 static __device__ __forceinline__ void
 share_kth_key(Select &select, uint32_t *block_key, uint32_t *row_bound,
-			bool with_row)
+			  bool with_row)
 {
 	uint32_t	key = select.bound.key;
 
@@ -176,15 +176,13 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 	}
 	/* nothing begins before a memset is over */
 	return gv_launch_pdl(selector->pdl && pieces == 1,
-						   warpselect_kernel<NW, NT, WARPS>,
-						   call->rows * pieces, WARPS * GV_WARP,
-						   queue_bytes * (WARPS / 2), stream, *call,
-						   (uint32_t) pieces, d_states, d_found);
+						 warpselect_kernel<NW, NT, WARPS>, call->rows * pieces,
+						 WARPS * GV_WARP, queue_bytes * (WARPS / 2), stream,
+						 *call, (uint32_t) pieces, d_states, d_found);
 }
 
 GvStatus
-gv_rows_warp(GvSelector *selector, const GvRowsCall *call,
-			 cudaStream_t stream)
+gv_rows_warp(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 {
 	if (call->k <= 128)
 		return launch<4, 2, 8>(selector, call, stream);

@@ -105,11 +105,12 @@ extern "C" int32_t
 bench_search(Bench *bench, const float *d_queries, const int64_t *d_self)
 {
 	cudaStream_t stream = bench->work.stream;
+	GvExactSearch search = {&bench->work, &bench->norm, &bench->rows,
+		&bench->queries, NULL};
 
 	bench->queries.d_queries = d_queries;
 	bench->queries.d_self = d_self;
-	GV_TRY(gv_gpu_exact_search(&bench->work, &bench->norm, &bench->rows,
-							   &bench->queries, NULL));
+	GV_TRY(gv_gpu_exact_search(&search));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
