@@ -1,8 +1,7 @@
 /*
  * assign.cu
  *		The vectors that are nearest to each of many rows, found as a search
- *		finds its lists (by coarsefilter.cu, or by coarse.cu and select.cu where
- *		that does not pay): the vectors are the lists, the rows the queries.
+ *		finds its lists: the vectors are the lists, the rows the queries.
  */
 #include <algorithm>
 #include <string.h>
@@ -10,10 +9,14 @@
 #include "gpu/build/build.h"
 
 #define THREADS			256
-#define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
-#define MOST_TERMS		(INT64_C(1) << 36)	/* of a piece: a few ms */
-#define MOST_ROWS		(1 << 18)	/* of a piece, for the grid's numbers */
-#define MOST_HALF		(INT64_C(96) << 20) /* bytes of their half copies */
+#define MOST_SCORES		(INT64_C(64) << 20) /* most scores of a piece of the
+											 * rows */
+#define MOST_TERMS		(INT64_C(1) << 36)	/* most terms of a piece, which
+											 * take a few ms */
+#define MOST_ROWS		(1 << 18)	/* most rows of a piece, so that the grid
+									 * is not too large */
+#define MOST_HALF		(INT64_C(96) << 20) /* most bytes of the rows' half
+											 * copies */
 
 /* Makes memory for `capacity` vectors.  After a failure it can be dropped. */
 GvStatus
@@ -53,7 +56,7 @@ gv_centroids_set(GvCentroids *centroids, const float *d_vectors, int32_t n)
 
 	mirror->model.nlists = n;
 	mirror->model.d_centroids = d_vectors;
-	/* limits only grow, so those of other vectors must be cleared */
+	/* limits only grow, so clear the limits of the vectors before */
 	GV_CUDA_TRY(gv_clear(mirror->model.d_limits, 1, mirror->stream));
 	return gv_gpu_half_update(mirror, 0, (int64_t) n * mirror->model.dims);
 }
@@ -101,7 +104,7 @@ prepare(GvAssigner *assigner, const GvDeviceModel *model, int32_t n, int32_t p,
 	batch->nprobe = p;
 	batch->k = 1;
 	filter->nsquares = 1;
-	/* counted first, then placed */
+	/* count the bytes first, then place the arrays */
 	for (size_t bytes = 0;; bytes = 0)
 	{
 		gv_place(&batch->d_coarse, memory, &bytes,

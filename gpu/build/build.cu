@@ -36,19 +36,20 @@ struct GvBuilder
 	float	   *d_centroids;	/* [nlists][dims] */
 	float	   *parents;		/* the host's [nparents][dims] */
 	int32_t    *parent_offsets; /* the host's [nparents + 1] */
-	GvCentroids	lists;			/* the centroids */
-	GvCentroids	nearest_rows;	/* the rows of a batch, for the queries */
+	GvCentroids lists;			/* the centroids */
+	GvCentroids nearest_rows;	/* the rows of a batch, for the queries */
 	GvTopK	   *best;			/* [nqueries] the rows nearest to each */
 	uint64_t	nencoded;		/* rows */
 	GvBuffer	d_in;			/* rows of a batch */
 	GvBuffer	d_out;			/* results of a batch */
-	GvBuffer	out;			/* pinned: the same, and nearest rows */
+	GvBuffer	out;			/* pinned: results of a batch, and nearest
+								 * rows */
 	GvBuffer	d_nearest;		/* nearest lists of rows, rows of queries */
 };
 
 /*
- * Sets where the results of n rows are in memory, in the order in which they
- * are copied back together.  Returns their bytes.
+ * Places the results of n rows in the order in which they are copied back.
+ * Returns their bytes.
  */
 static size_t
 place_results(const GvBuilderSpec *spec, int32_t n, char *memory,
@@ -71,8 +72,8 @@ place_results(const GvBuilderSpec *spec, int32_t n, char *memory,
 }
 
 /*
- * See gv_builder_size: the sample, what lists and parents take, the larger
- * k-means, and what encoding takes.
+ * See gv_builder_size.  Counts the sample, the lists and parents, the larger
+ * k-means, and the memory that encoding needs.
  */
 static int64_t
 cuda_size(const GvBuilderSpec *spec)
@@ -81,7 +82,7 @@ cuda_size(const GvBuilderSpec *spec)
 	int64_t		batch = (int64_t) spec->batch_rows *
 		(2 * row + GV_SOAR_LISTS * 8 +
 		 spec->lists_per_row * (8 + gv_code_bytes(spec->m)));
-	/* assign.cu takes no more for scores, half copies and what is small */
+	/* assign.cu takes no more for scores, half copies and small arrays */
 	int64_t		scores = std::max((int64_t) spec->nlists * 8,
 								  INT64_C(1) << 29);
 	int64_t		lists = std::min((int64_t) spec->nlists, spec->sample_rows);
@@ -128,7 +129,7 @@ cuda_drop(GvBuilder *builder)
 	free(builder);
 }
 
-/* The host's memory. */
+/* Makes the host's memory. */
 static GvStatus
 make_host_memory(GvBuilder *builder)
 {
@@ -161,7 +162,7 @@ make_host_memory(GvBuilder *builder)
 	return GV_OK;
 }
 
-/* The stream and the device's memory. */
+/* Makes the stream and the device's memory. */
 static GvStatus
 make_memory(GvBuilder *builder, const float *mean)
 {
@@ -212,7 +213,7 @@ static GvDeviceRows
 rows_of(const GvBuilder *builder, float *d_rows, int32_t n)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	GvDeviceRows	rows;
+	GvDeviceRows rows;
 
 	memset(&rows, 0, sizeof(rows));
 	rows.metric = spec->metric;
@@ -232,7 +233,7 @@ rows_of(const GvBuilder *builder, float *d_rows, int32_t n)
 static GvStatus
 bring_rows(GvBuilder *builder, const float *rows, int32_t n, float *d_rows)
 {
-	GvDeviceRows	device_rows = rows_of(builder, d_rows, n);
+	GvDeviceRows device_rows = rows_of(builder, d_rows, n);
 
 	GV_CUDA_TRY(gv_upload(d_rows, rows, (int64_t) n * builder->spec.dims,
 						  builder->stream));
@@ -281,7 +282,7 @@ find_lists(GvBuilder *builder, GvDeviceRows *rows, const GvStop *stop)
 	return gv_gpu_lists(rows, builder->stream);
 }
 
-/* k-means with the properties of the builder; see gv_gpu_kmeans. */
+/* Runs k-means with the builder's parameters; see gv_gpu_kmeans. */
 static GvStatus
 run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
 		   float *d_centroids, int32_t *owners, GvKmeansFound *found,
@@ -356,7 +357,7 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 	const GvBuilderSpec *spec = &builder->spec;
 	int32_t		n = builder->nsample < GV_CODEBOOK_ROWS ?
 		(int32_t) builder->nsample : GV_CODEBOOK_ROWS;
-	GvDeviceRows	rows = rows_of(builder, builder->d_sample, n);
+	GvDeviceRows rows = rows_of(builder, builder->d_sample, n);
 	float	   *d_residuals = NULL;
 	GvStatus	status;
 
@@ -364,8 +365,8 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 						  sizeof(int32_t)));
 	rows.d_lists = (int32_t *) builder->d_out.memory;
 	GV_TRY(find_lists(builder, &rows, stop));
-	GV_CUDA_TRY(gv_device_alloc(&d_residuals, (int64_t) n * spec->lists_per_row *
-						 spec->dims));
+	GV_CUDA_TRY(gv_device_alloc(&d_residuals, (int64_t) n *
+								spec->lists_per_row * spec->dims));
 	status = gv_gpu_residuals(&rows, d_residuals, builder->stream);
 	if (status == GV_OK)
 		status = gv_gpu_codebooks(&builder->model, n * spec->lists_per_row,
@@ -463,7 +464,7 @@ bring_floats(GvBuilder *from, const float *d_from, GvBuilder *to, float *d_to,
 	return gv_cuda_status(cudaStreamSynchronize(to->stream));
 }
 
-/* Copies what a builder has from training; values: host memory. */
+/* Copies the results of a builder's training.  values: host memory. */
 static GvStatus
 fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 {
@@ -552,7 +553,7 @@ take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 		{
 			const GvProbe *row = &near[(size_t) q * p + i];
 
-			/* equal scores: the one that came first */
+			/* of equal scores the row that came first is kept */
 			if (best->count == best->capacity &&
 				!(row->base < best->scores[0]))
 				break;

@@ -1,7 +1,7 @@
 /*
  * build.h
- *		What the files of the CUDA builders share: the search for the nearest
- *		of some vectors, the steps that encode rows, codebooks.
+ *	The CUDA builders: the search for the nearest of some vectors, the steps
+ *	that encode rows, and codebooks.
  */
 #ifndef GV_BUILD_H
 #define GV_BUILD_H
@@ -17,8 +17,8 @@ extern "C"
 /* -- assign.cu */
 
 /*
- * The vectors among which the nearest ones are found, as the part of a mirror
- * that a search for lists needs.
+ * The vectors among which nearest vectors are searched for, as the part of a
+ * mirror that a search for lists needs.
  */
 struct GvCentroids
 {
@@ -75,9 +75,10 @@ struct GvDeviceRows
 	const GvProbe *d_nearest;	/* [n][near], nearest first */
 	int32_t		near;
 	int32_t    *d_lists;		/* [n][lists_per_row] */
-	float	   *d_terms;			/* [n][lists_per_row] */
+	float	   *d_terms;		/* [n][lists_per_row] */
 	uint8_t    *d_codes;		/* [n][lists_per_row][code_bytes] */
-	float	   *d_min;			/* [n], the rest only with refine records */
+	float	   *d_min;			/* [n]; this and the next: for refine
+								 * records */
 	float	   *d_step;
 	float	   *d_error;
 	uint8_t    *d_records;		/* [n][dims], or uint16_t [n][dims] */

@@ -1,12 +1,13 @@
 /*
  * codebooks.cu
- *		16 codewords for each sub-quantizer: k-means in a few dimensions, as
- *		src/cpu/pq/pq.c has it.
+ *	16 codewords for each sub-quantizer: k-means in a few dimensions, as
+ *	src/cpu/pq/pq.c has it.
  *
- * A block has a sub-quantizer.  To find codes, a thread takes whole rows.  To
- * add rows up, a thread has one dimension and a share of the rows, with a sum
- * for each codeword in shared memory.  The sums of shares are added in order,
- * so the same residuals give the same codebooks.
+ * A block has a sub-quantizer.  When rows are assigned, a thread takes whole
+ * rows.  When codewords are moved, a thread has one dimension and a share of
+ * the rows, and adds them to a sum for each codeword in shared memory.  The
+ * sums of shares are added in order, so the same residuals give the same
+ * codebooks.
  */
 #include "gpu/build/build.h"
 #include "gpu/device/warp.cuh"
@@ -14,17 +15,19 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define ITERATIONS		12
-#define TRIES			8		/* to draw an initial codeword not yet held */
+#define TRIES			8		/* most draws of an initial codeword, if rows
+								 * drawn repeat codewords */
 
-/* One sub-quantizer in training. */
+/* The training of one sub-quantizer. */
 struct Trainer
 {
-	const float *x;				/* [n][stride] its dimensions of residuals */
+	const float *x;				/* [n][stride] the sub-quantizer's dimensions
+								 * of residuals */
 	int			stride;
 	int			dims;
 	int			n;
 	float	   *words;			/* [GV_CODEWORDS][dims] */
-	float	   *dist;			/* [n] to the nearest codeword */
+	float	   *dist;			/* [n] distance to the nearest codeword */
 	uint8_t    *codes;			/* [n] */
 	double	   *sums;			/* shared [GV_CODEWORDS][THREADS] */
 	int		   *counts;			/* shared [GV_CODEWORDS] */
@@ -75,7 +78,9 @@ is_repeated(const Trainer &trainer, int k)
 	return repeated;
 }
 
-/* Draws codewords from random rows, distinct ones if few tries find them. */
+/*
+ * Draws codewords from random rows.  They are distinct if TRIES draws suffice.
+ */
 static __device__ __forceinline__ void
 draw_words(const Trainer &trainer, uint64_t random)
 {
@@ -119,9 +124,9 @@ assign_rows(const Trainer &trainer)
 }
 
 /*
- * Moves codewords to the means of their rows; those without rows stay.  A
- * thread has a dimension; if there are fewer dimensions than threads, several
- * threads have the same one and each a share of the rows.
+ * Moves codewords to the means of their rows; codewords without rows stay.  A
+ * thread has a dimension.  If there are fewer dimensions than threads, several
+ * threads share a dimension and divide the rows.
  */
 static __device__ __forceinline__ void
 move_words(const Trainer &trainer)
@@ -190,8 +195,8 @@ find_farthest(const Trainer &trainer)
 }
 
 /*
- * Sets codeword k, which has no rows, to the row that is farthest from its own
- * codeword.  If all rows equal theirs, k repeats codeword `held`.
+ * Sets codeword k, which has no rows, to the row that is farthest from its
+ * codeword.  If all rows equal their codewords, k repeats codeword `held`.
  */
 static __device__ __forceinline__ void
 refill_word(const Trainer &trainer, int k, int held)
@@ -207,14 +212,20 @@ refill_word(const Trainer &trainer, int k, int held)
 		return;
 	}
 	set_word(trainer, k, farthest);
-	/* so that equal rows do not become several codewords */
+	/*
+	 * set distances of equal rows to 0, so that they do not become several
+	 * codewords
+	 */
 	for (int row = threadIdx.x; row < trainer.n; row += THREADS)
 		trainer.dist[row] = fminf(trainer.dist[row],
 								  word_distance(trainer, row, k));
 	__syncthreads();
 }
 
-/* Shared: sums [GV_CODEWORDS][THREADS]. */
+/*
+ * Trains the codebooks, a block each sub-quantizer.  Shared memory: sums
+ * [GV_CODEWORDS][THREADS].
+ */
 static __global__ void __launch_bounds__(THREADS)
 codebooks_kernel(const float *residuals, int dims, int m, int n,
 				 uint64_t seed, float *codebooks, float *dist, uint8_t *codes)

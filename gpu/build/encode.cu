@@ -16,14 +16,14 @@
 #define WARPS			(THREADS / GV_WARP)
 #define LANES			16		/* partial sums in fp32 */
 #define LANES64			8		/* partial sums in double */
-#define LAMBDA			1.5		/* of gv_soar */
-#define LEVELS			255		/* of a refine record */
+#define LAMBDA			1.5		/* the weight of gv_soar */
+#define LEVELS			255		/* quantization steps of a refine record */
 #define HUGE_LENGTH		1e18	/* see src/cpu/pq/refine.c */
 
 /*
- * y = (x' - mean) * scale in place.  A warp has a row.  The length of x is
- * summed as by gv_distance_ip: dimension i goes to sum i mod 8; then lane l
- * adds the sums of l + 4, l + 2 and l + 1.
+ * Transforms rows in place: y = (x' - mean) * scale.  Each warp has a row.
+ * The length of x is summed as by gv_distance_ip: dimension i goes to sum i
+ * mod 8; then lane l adds the sums of l + 4, l + 2 and l + 1.
  */
 static __global__ void __launch_bounds__(THREADS)
 transform_kernel(GvDeviceRows rows)
@@ -54,7 +54,6 @@ transform_kernel(GvDeviceRows rows)
 										 (double) rows.scale));
 }
 
-/* See gv_transform. */
 GvStatus
 gv_gpu_transform(const GvDeviceRows *rows, cudaStream_t stream)
 {
@@ -157,7 +156,7 @@ gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream)
 					 stream, *rows);
 }
 
-/* As gv_difference. */
+/* Returns the same as gv_difference. */
 static __device__ __forceinline__ float
 clamped_difference(float a, float b)
 {
@@ -168,8 +167,8 @@ clamped_difference(float a, float b)
 }
 
 /*
- * Computes the residual of a posting, a warp each.  If a row has no second
- * list, its first residual stands twice.
+ * Computes the residuals of postings, a warp each.  If a row has no second
+ * list, its first residual is stored twice.
  */
 static __global__ void __launch_bounds__(THREADS)
 residuals_kernel(GvDeviceRows rows, float *d_residuals)
@@ -266,7 +265,7 @@ codes_kernel(GvDeviceRows rows)
 }
 
 /*
- * Computes T of a posting, a thread each: one sum in double, by ascending
+ * Computes T of postings, a thread each: one sum in double, by ascending
  * dimension.
  */
 static __global__ void __launch_bounds__(THREADS)
@@ -314,8 +313,8 @@ gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
 }
 
 /*
- * Returns the least of a warp's values, and of equal ones (-0 and 0) the one
- * with the smallest place.
+ * Returns the least of a warp's values and, of equal values (-0 and 0), the
+ * one with the smallest place.
  */
 static __device__ __forceinline__ float
 first_least(float value, int place)
@@ -420,7 +419,6 @@ refine_kernel(GvDeviceRows rows)
 	}
 }
 
-/* See gv_refine_encode. */
 GvStatus
 gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream)
 {
@@ -474,7 +472,6 @@ half_records_kernel(GvDeviceRows rows)
 	}
 }
 
-/* See gv_half_encode. */
 GvStatus
 gv_gpu_half_records(const GvDeviceRows *rows, cudaStream_t stream)
 {

@@ -12,7 +12,7 @@
 
 #include "gpu/device/device.h"
 
-#define MOST_WORK		((int64_t) 1 << 29)	/* of a sub-batch */
+#define MOST_WORK		((int64_t) 1 << 29) /* of a sub-batch */
 
 /*
  * The fraction of a device's memory that is kept for searches: a tenth, or

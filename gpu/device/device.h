@@ -84,8 +84,8 @@ gv_noted_status(GvStatus status)
 /* -- launches */
 
 /*
- * A block's dynamic shared memory, by name.  The checks compile kernels without
- * nvcc, too (test/unit/gpu).
+ * A block's dynamic shared memory, by name.  The checks compile kernels
+ * without nvcc, too (test/unit/gpu).
  */
 #ifdef __CUDACC__
 #define GV_SHARED(name)		extern __shared__ uint4 name[]
@@ -94,7 +94,7 @@ gv_noted_status(GvStatus status)
 #endif
 
 #define GV_USUAL_SHARED		(32 * 1024) /* bytes that every kernel may have */
-#define GV_PDL_ARCH		900 /* __CUDA_ARCH__ from which on kernels wait */
+#define GV_PDL_ARCH		900		/* __CUDA_ARCH__ from which on kernels wait */
 
 /* Is this code for sm_90a, or for emulated threads? */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)

@@ -1,7 +1,7 @@
 /*
  * kbound.cuh
- *		An upper bound of the k-th smallest of many keys, that few keys besides
- *		the k smallest do not exceed, by all threads of a block together.
+ *		An upper bound of the k-th smallest of many keys, which few other keys
+ *		do not exceed.  All threads of a block call these functions together.
  */
 #ifndef GV_KBOUND_CUH
 #define GV_KBOUND_CUH
@@ -58,7 +58,10 @@ gv_minima_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
 
 #define GV_BY_VALUE		16		/* steps that halve values, at first */
 
-/* count keys do not exceed key; lower is one that fewer than p do not. */
+/*
+ * The first `count` keys do not exceed key, and lower_count keys do not exceed
+ * lower.
+ */
 struct GvKthBound
 {
 	uint32_t	key;
@@ -68,9 +71,9 @@ struct GvKthBound
 };
 
 /*
- * Narrows a bound until at most p + spare keys do not exceed it, if they are
- * not equal.  count_mine(key) returns how many of this thread's keys do not
- * exceed key.
+ * Narrows a bound until at most p + spare keys do not exceed it, or all keys
+ * between its ends are equal. count_mine(key) returns how many of this
+ * thread's keys do not exceed key.
  */
 template <typename CountMine>
 static __device__ __forceinline__ GvKthBound
@@ -83,7 +86,10 @@ gv_narrow_bound(GvKthBound bound, uint32_t p, uint32_t spare,
 		uint32_t	middle = bound.lower + (bound.key - bound.lower) / 2;
 		uint32_t	count;
 
-		/* scores lie evenly between bounds, keys do not; but keys end */
+		/*
+		 * halve values first, because scores are spread evenly and keys are
+		 * not; then halve keys, because only that surely ends
+		 */
 		if (round < GV_BY_VALUE)
 		{
 			uint32_t	value = gv_ordered(0.5f * gv_unordered(bound.lower) +
@@ -108,8 +114,9 @@ gv_narrow_bound(GvKthBound bound, uint32_t p, uint32_t spare,
 }
 
 /*
- * A bound of keys(0) .. keys(n - 1) with a count of at most p + spare.  When
- * more than that are equal, key is theirs and lower the number before it.
+ * Returns a bound of keys(0) .. keys(n - 1) that at most p + spare keys do not
+ * exceed.  If more keys than that are equal, they are equal to key, and lower
+ * is the number before it.
  */
 template <typename Keys>
 static __device__ __forceinline__ GvKthBound
@@ -119,7 +126,7 @@ gv_find_kth_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 	uint32_t	own = threadIdx.x < n ? keys(threadIdx.x) : 0xFFFFFFFFu;
 	uint32_t	least = own;
 	uint32_t	most = threadIdx.x < n ? own : 0;
-	GvKthBound		bound;
+	GvKthBound	bound;
 
 	/* the first of a thread's keys stays in a register */
 	for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)

@@ -3,19 +3,17 @@
  *		Matrix products of half-precision tiles on tensor cores, and the loads
  *		that feed them: what every device since sm_80 has.
  *
- * Methods of a warp are called by all its lanes together.  Where g = lane / 4
- * and t = lane % 4, a lane holds of the matrices (PTX, m16n8k16)
+ * All lanes of a warp call its functions together.  With g = lane / 4 and t =
+ * lane % 4, a lane holds these elements of the matrices (PTX, m16n8k16):
  *		A [16][16]	a[0], a[2]: row g, columns 2t, 2t + 1 and 2t + 8, 2t + 9;
  *					a[1], a[3]: row g + 8, the same columns
  *		B [16][8]	b[0], b[1]: column g, rows 2t, 2t + 1 and 2t + 8, 2t + 9
  *		D [16][8]	d[0], d[1]: row g, columns 2t and 2t + 1; d[2], d[3]: row
  *					g + 8
- * The sums are fp32, in an order and with a rounding that the device chooses.
- * Of numbers of 8 bits (m16n8k32) a lane holds fours side by side, a register
- * each: where there are columns or rows 2t, 2t + 1 above, 4t .. 4t + 3, and in
- * the place of 2t + 8, 4t + 16 .. 4t + 19; sums are int32, and exact.
- *
- * Without nvcc (test/unit/gpu) the same is computed from what all lanes hold.
+ * The sums are fp32.  The device chooses their order and rounding.  Of 8-bit
+ * numbers (m16n8k32) a register holds four: columns or rows 4t .. 4t + 3 in
+ * place of 2t and 2t + 1, and 4t + 16 .. 4t + 19 in place of 2t + 8 and 2t +
+ * 9.  Their sums are int32, and exact.
  */
 #ifndef GV_MMA_CUH
 #define GV_MMA_CUH
@@ -42,7 +40,7 @@ gv_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The same of numbers of 8 bits. */
+/* D += A B of 8-bit numbers. */
 static __device__ __forceinline__ void
 gv_mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -52,7 +50,7 @@ gv_mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The sum of four products of numbers of 8 bits. */
+/* Returns the sum of four products of 8-bit numbers. */
 static __device__ __forceinline__ int32_t
 gv_dot_bytes(uint32_t a, uint32_t b)
 {
@@ -60,8 +58,8 @@ gv_dot_bytes(uint32_t a, uint32_t b)
 }
 
 /*
- * Four matrices of 8 rows of 16 bytes; lanes 8m .. 8m + 7 bring the addresses
- * of the rows of matrix m.  words[m] gets word t of its row g.
+ * Loads four matrices of 8 rows of 16 bytes.  Lanes 8m .. 8m + 7 pass the
+ * addresses of the rows of matrix m. words[m] becomes word t of its row g.
  */
 static __device__ __forceinline__ void
 gv_load_matrices(uint32_t (&words)[4], const void *shared_row)
@@ -73,7 +71,7 @@ gv_load_matrices(uint32_t (&words)[4], const void *shared_row)
 					 "memory");
 }
 
-/* 16 bytes on their way to shared memory, or zeros. */
+/* Begins to copy 16 bytes, or zeros if there are none, to shared memory. */
 static __device__ __forceinline__ void
 gv_copy_async(void *shared, const void *global, bool there)
 {
@@ -82,14 +80,14 @@ gv_copy_async(void *shared, const void *global, bool there)
 					 "r"(there ? 16 : 0) : "memory");
 }
 
-/* Close a group: the copies that this thread began since the last time. */
+/* Closes a group: the copies that this thread began since the last call. */
 static __device__ __forceinline__ void
 gv_commit_copies()
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Wait until all but this thread's last LEFT groups are there. */
+/* Waits until all but this thread's last LEFT groups have arrived. */
 template <int LEFT>
 static __device__ __forceinline__ void
 gv_wait_copies()

@@ -44,9 +44,10 @@ gv_griddep_wait()
  * A kernel that may be launched early calls one of these two first, and must
  * not touch results of the kernel before it until then.
  *
- * gv_pdl_trigger_after_wait lets the next kernel begin only after this one's own wait.
- * So at that time the kernels before this one are over, and the next kernel
- * may read their results before it waits itself, by gv_read_before_wait.
+ * gv_pdl_trigger_after_wait lets the next kernel begin only after this one's
+ * own wait.  So at that time the kernels before this one are over, and the
+ * next kernel may read their results before it waits itself, by
+ * gv_read_before_wait.
  */
 static __device__ __forceinline__ void
 gv_pdl_wait()
@@ -198,7 +199,7 @@ struct GvBlockReduce
 	}
 };
 
-/* -- half copies, whose measured errors the proofs of all filters begin with */
+/* -- half copies: the proofs of all filters begin with their errors */
 
 /* The bits of the nearest half, and back. */
 static __device__ __forceinline__ uint16_t

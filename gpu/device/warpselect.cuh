@@ -3,30 +3,31 @@
  *		WarpSelect: the k smallest items of a stream, in a warp's registers.
  *
  * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
- * section 4: each lane keeps a short queue of items that may belong to the k
- * smallest, the warp a long sorted one.  An item that is not before the
- * warp's k-th is dropped by one comparison.  When any lane's queue is full
- * the lanes' queues are sorted together by a bitonic network and merged into
- * the warp's queue; the two have different lengths, so the merge compares
- * only the tail of the longer one with the shorter one reversed, and lets a
- * bitonic merge do the rest.  Unlike there, a lane's queue is filled, not
- * sorted: what it holds is sorted only once, at the merge.
+ * section 4.2.  Each lane has a short thread queue of items that may belong to
+ * the k smallest, and the warp has a long sorted queue.  An item that does not
+ * sort before the warp's k-th is dropped by one comparison.  When the thread
+ * queue of any lane is full, all thread queues are sorted together by a
+ * bitonic network and merged into the warp queue.  The two have different
+ * lengths, so the merge compares only the tail of the longer one with the
+ * shorter one reversed, and a bitonic merge does the rest.  Unlike in the
+ * paper, a thread queue is not kept sorted: its items are sorted only once, at
+ * the merge.
  *
  * Item is a struct with
  *		bool before(const Item &other) const	a strict total order
  *		static Item worst()						after every real item
  *		static Item beyond(uint32_t key)		after every item of that key,
  *												before those of the next
- *		uint32_t key							what it is ordered by first
+ *		uint32_t key							the first part of the order
  *		static Item pick(bool yes, Item a, Item b)	a or b, field by field: a
  *												choice between structs would
  *												put them into memory
  *		Item across(int mask) const				the item of lane ^ mask
  *		Item of(int lane) const					the item of that lane
- * NW and NT, powers of two, NT <= NW: registers a lane has of the warp's queue
- * (32 NW items) and of its own (NT items).
+ * NW and NT, powers of two, NT <= NW: registers of a lane for the warp queue
+ * (32 NW items) and for its own queue (NT items).
  *
- * All methods are called by all 32 lanes of a warp together.
+ * All 32 lanes of a warp call all methods together.
  */
 #ifndef GV_WARPSELECT_CUH
 #define GV_WARPSELECT_CUH
@@ -78,7 +79,6 @@ struct GvListItem
 	}
 };
 
-/* The one of two items that comes first. */
 template <typename Item>
 static __device__ __forceinline__ Item
 gv_smaller(Item a, Item b)
@@ -87,9 +87,10 @@ gv_smaller(Item a, Item b)
 }
 
 /*
- * One step of a bitonic network over items[N], item r * 32 + lane in register
- * r: items `stride` apart are exchanged so that, in runs of `size` items that
- * ascend and descend in turn, the smaller comes first or last.
+ * One step of a bitonic network over items[N], where register r of a lane
+ * holds item r * 32 + lane.  Exchanges items that are `STRIDE` apart, so that
+ * in runs of `SIZE` items, which ascend and descend in turn, the smaller item
+ * comes first or last.
  */
 template <int SIZE, int STRIDE, typename Item, int N>
 static __device__ __forceinline__ void
@@ -131,7 +132,7 @@ gv_exchange(Item (&items)[N])
 	}
 }
 
-/* The steps of runs of SIZE items, from STRIDE down. */
+/* All steps of runs of SIZE items, from STRIDE down. */
 template <int SIZE, int STRIDE, typename Item, int N>
 static __device__ __forceinline__ void
 gv_steps(Item (&items)[N])
@@ -141,7 +142,7 @@ gv_steps(Item (&items)[N])
 		gv_steps<SIZE, STRIDE / 2>(items);
 }
 
-/* Sort items[N], ascending over the whole warp. */
+/* Sorts items[N], ascending over the whole warp. */
 template <int SIZE = 2, typename Item, int N>
 static __device__ __forceinline__ void
 gv_sort(Item (&items)[N])
@@ -151,7 +152,7 @@ gv_sort(Item (&items)[N])
 		gv_sort<SIZE * 2>(items);
 }
 
-/* Sort items[N] that are a bitonic sequence. */
+/* Sorts items[N] that are a bitonic sequence. */
 template <typename Item, int N>
 static __device__ __forceinline__ void
 gv_merge(Item (&items)[N])
@@ -165,10 +166,11 @@ struct GvWarpSelect
 	static_assert(NT <= NW && (NW & (NW - 1)) == 0 && (NT & (NT - 1)) == 0,
 				  "queues are powers of two");
 
-	Item		warp_queue[NW];		/* ascending: item r * 32 + lane */
-	Item		thread_queue[NT];	/* this lane's, in no order */
+	Item		warp_queue[NW]; /* ascending: item r * 32 + lane */
+	Item		thread_queue[NT];	/* of this lane, in no order */
 	int			nqueued;
-	Item		bound;			/* the k-th of the queue, and of others' */
+	Item		bound;			/* no later item is needed: the k-th of this
+								 * queue or of one that shares its k-th key */
 	int			k;				/* 1 .. 32 NW */
 
 	__device__ __forceinline__ void
@@ -185,7 +187,7 @@ struct GvWarpSelect
 			thread_queue[r] = Item::worst();
 	}
 
-	/* An item of this lane; worst() for none. */
+	/* Adds an item of this lane, or worst() if it has none. */
 	__device__ __forceinline__ void
 	add(const Item &item)
 	{
@@ -201,7 +203,7 @@ struct GvWarpSelect
 			merge_queues();
 	}
 
-	/* Items that are not before this one are not needed. */
+	/* Drops, from now on, items that do not sort before this one. */
 	__device__ __forceinline__ void
 	lower_bound(const Item &item)
 	{
@@ -209,7 +211,9 @@ struct GvWarpSelect
 			bound = item;
 	}
 
-	/* Items with a key beyond this one are not needed; equal keys may be. */
+	/*
+	 * Drops, from now on, items with a larger key.  Items with this key stay.
+	 */
 	__device__ __forceinline__ void
 	lower_bound_to(uint32_t key)
 	{
@@ -217,7 +221,7 @@ struct GvWarpSelect
 			bound = Item::beyond(key);
 	}
 
-	/* Bring what waits into the queue. */
+	/* Merges the thread queues into the warp queue. */
 	__device__ __forceinline__ void
 	merge_queues()
 	{
@@ -235,7 +239,7 @@ struct GvWarpSelect
 		lower_bound(at(k - 1));
 	}
 
-	/* Merge a sorted array [32 NW] in shared memory into the queue. */
+	/* Merges a sorted array [32 NW] in shared memory into the warp queue. */
 	__device__ __forceinline__ void
 	merge_sorted(const Item *sorted)
 	{
@@ -248,7 +252,7 @@ struct GvWarpSelect
 		gv_merge(warp_queue);
 	}
 
-	/* Item number i of the queue, in all lanes. */
+	/* Returns, to all lanes, item i of the warp queue. */
 	__device__ __forceinline__ Item
 	at(int i) const
 	{
@@ -270,10 +274,10 @@ struct GvWarpSelect
 };
 
 /*
- * The block's k smallest items into the first warp's queue: halves of the
- * warps hand theirs to the other half through shared memory
- * [warps / 2][32 NW].  All threads call it; the number of warps is a power of
- * two.
+ * Brings the block's k smallest items into the first warp's queue, with all
+ * threads.  Half of the warps, a power of two, store their queues in shared
+ * memory [warps / 2][32 NW], and the other half merges them, until one warp is
+ * left.
  */
 template <typename Item, int NW, int NT>
 static __device__ __forceinline__ void

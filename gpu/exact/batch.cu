@@ -1,23 +1,23 @@
 /*
  * batch.cu
  *		One batch of rows for all queries: which slots are filtered at once,
- *		which queries take which way, and the memory that searches work in.
+ *		which queries are searched again, and the memory for searches.
  *
- * Chunks.  Behind `seen` rows a query has its k nearest of these, and of the
- * next c rows in random order about k c / seen are nearer, and a few more
- * reach the cut for its error.  A chunk costs some ten launches and its last,
- * partly filled round of tiles, 50 us; a row reranked costs its bytes, 512 of
- * which take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048 rows to
- * 10^6 in L chunks of a factor g each are L k (g - 1) rows a query: L = 9, 5,
- * 3, 2 of g = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows, .15, .21,
- * .35, .71 ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or as much as
- * a third of a query's memory for slots allows: the capacity is 6 k, and at
- * least 256.  The seed, whose scores go to memory, costs .15 us a row: 2,048
- * to begin with are as many chunks for 10^6 rows as 4,096.
+ * Chunks.  After `seen` rows a query has its k nearest of these.  Of the next
+ * c rows in random order about k c / seen are nearer, and a few more reach the
+ * threshold because of its error.  A chunk costs some ten launches and its
+ * last, partly filled round of tiles, 50 us.  A reranked row costs its bytes,
+ * 512 of which take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048
+ * rows to 10^6, L chunks of a factor g each rerank L k (g - 1) rows a query: L
+ * = 9, 5, 3, 2 of g = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows,
+ * .15, .21, .35, .71 ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or
+ * as much as a third of a query's memory for candidates allows, which is 6 k
+ * and at least 256.  The seed, whose scores go to memory, costs .15 us a row:
+ * with 2,048 there are as many chunks for 10^6 rows as with 4,096.
  *
  * For few queries the time of a pass over all half copies counts.  They have
- * two chunks, a seed from whose scores cuts are taken, and all else: four
- * launches, each of which may begin early, and one look at their results.
+ * two chunks, a seed whose scores give thresholds, and all else: four
+ * launches, each of which may begin early, and the host waits once.
  */
 #include <algorithm>
 
@@ -28,23 +28,25 @@
 #define LEAST_CAPACITY	256
 #define FEW_CAPACITY	INT64_C(2048)
 #define MOST_PIECE		(1 << 17)	/* queries at once */
-#define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for what they find */
+#define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for their candidates */
 #define MOST_SCORES		(INT64_C(1) << 26)
 #define LEAST_SCORES	(INT64_C(1) << 16)
-#define MOST_FULL_SCORES		INT64_C(16384)	/* queries of a matrix, */
+#define MOST_FULL_SCORES	INT64_C(16384)	/* queries of full scores */
 #define LEAST_FULL_SCORES	INT64_C(128)
-#define MATRIX_BYTES	(INT64_C(64) << 20)	/* of gathered half copies */
+#define MATRIX_BYTES	(INT64_C(64) << 20) /* of their half copies */
 
-/* slots that a query has memory for, and those of first cuts; 0: as is best */
+/* candidates of a query, and slots of first thresholds; 0: the best number */
 GV_TUNABLE int32_t gv_exact_capacity = 0;
 GV_TUNABLE int32_t gv_exact_seed = 0;
 
 #ifdef GV_TEST_BUILD
-/* queries that went by the matrix, first rows apart, and slowly */
+/*
+ * queries searched by full scores, without the first rows, and by brute force
+ */
 int64_t gv_exact_ways[2];
 #endif
 
-/* Counts n queries that went by the matrix (0) or slowly (1). */
+/* Counts n queries searched by full scores (0) or brute force (1). */
 static void
 count_ways(int way, int64_t n)
 {
@@ -54,8 +56,9 @@ count_ways(int way, int64_t n)
 /* -- memory */
 
 /*
- * Returns the slots that a query has memory for.  If queries are few, that is
- * three times what cuts from a seed let pass of all other rows.
+ * Returns the candidates that a query has memory for.  If there are few
+ * queries, that is three times what thresholds from a seed let pass of all
+ * other rows.
  */
 static uint32_t
 capacity_for(const GvExactAmount *amount)
@@ -77,7 +80,7 @@ capacity_for(const GvExactAmount *amount)
 	return (uint32_t) std::max(capacity, least);
 }
 
-/* Sets the numbers of queries and scores that searches have memory for. */
+/* Sets how many queries and scores searches have memory for. */
 static void
 set_shape(GvExactWork *work, const GvExactNormalization *norm,
 		  const GvExactAmount *amount)
@@ -99,7 +102,7 @@ set_shape(GvExactWork *work, const GvExactNormalization *norm,
 	work->nscores = std::clamp(work->nscores, LEAST_SCORES, MOST_SCORES);
 }
 
-/* Gives all arrays their places; returns their bytes. */
+/* Places all arrays and returns their bytes. */
 static size_t
 place_work(GvExactWork *work, const GvExactNormalization *norm,
 		   const GvExactAmount *amount, char *memory)
@@ -203,8 +206,8 @@ matmul_of(const GvExactSearch *search, int64_t first, int64_t last)
 }
 
 /*
- * Reranks the slots of a part's queries and merges them with the neighbors so
- * far.  Queries with too many slots are appended to d_list.
+ * Reranks the candidates of a part's queries and merges them with the
+ * neighbors so far.  Queries with too many candidates are appended to d_list.
  */
 static GvStatus
 take(const GvExactSearch *search, const GvExactPart *part, uint32_t *d_count,
@@ -241,7 +244,10 @@ read_lists(const GvExactSearch *search, int32_t *nfull, int32_t *nbrute)
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
-/* Waits for the steps so far, if somebody may stop them, and asks. */
+/*
+ * Waits for the steps so far, if the search may be stopped, and asks whether
+ * it is.
+ */
 static GvStatus
 pause_between(const GvExactSearch *search)
 {
@@ -251,7 +257,10 @@ pause_between(const GvExactSearch *search)
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
-/* Reranks slots first .. last - 1 for the n queries of the slow list. */
+/*
+ * Reranks slots first .. last - 1 for the n queries of the list for brute
+ * force.
+ */
 static GvStatus
 rerank_all(const GvExactSearch *search, int32_t n, int64_t first, int64_t last)
 {
@@ -278,7 +287,9 @@ rerank_all(const GvExactSearch *search, int32_t n, int64_t first, int64_t last)
 	return GV_OK;
 }
 
-/* Searches as many queries of the matrix way as scores have memory for. */
+/*
+ * Searches a part by full scores, as many queries as scores have memory for.
+ */
 static GvStatus
 search_full_scores_part(const GvExactSearch *search, const GvExactPart *part,
 						int64_t first, int64_t last)
@@ -297,7 +308,10 @@ search_full_scores_part(const GvExactSearch *search, const GvExactPart *part,
 				work->lists.d_brute_force);
 }
 
-/* Searches slots first .. last - 1 for the n queries of the matrix list. */
+/*
+ * Searches slots first .. last - 1 for the n queries of the list for full
+ * scores.
+ */
 static GvStatus
 search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 				   int64_t last)
@@ -331,8 +345,8 @@ search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 }
 
 /*
- * Searches slots first .. last - 1 for the listed queries.  counts: adds those
- * of the matrix way to `went`.
+ * Searches slots first .. last - 1 for the listed queries.  counts: counts
+ * those of full scores.
  */
 static GvStatus
 search_lists(const GvExactSearch *search, int64_t first, int64_t last,
@@ -350,8 +364,8 @@ search_lists(const GvExactSearch *search, int64_t first, int64_t last,
 }
 
 /*
- * Makes cuts of a part's queries from slots 0 .. last - 1, and finds which of
- * these reach them.
+ * Finds thresholds of a part's queries from slots 0 .. last - 1, and which of
+ * these slots reach them.
  */
 static GvStatus
 look_first(const GvExactSearch *search, const GvExactPart *part, int64_t last,
@@ -370,7 +384,7 @@ look_first(const GvExactSearch *search, const GvExactPart *part, int64_t last,
 
 /*
  * Searches slots 0 .. last - 1 for a piece of the queries, none of which has a
- * cut yet.
+ * threshold yet.
  */
 static GvStatus
 search_first(const GvExactSearch *search, const GvExactPart *part,
@@ -409,7 +423,7 @@ search_piece(const GvExactSearch *search, const GvExactPart *part,
 		part->first * search->norm->half_dims;
 	GV_TRY(clear_lists(work));
 	GV_TRY(gv_gpu_exact_thresholds(search, part, &work->lists));
-	/* no query has a cut before the first rows */
+	/* no query has a threshold before the first rows */
 	if (begun)
 	{
 		GV_TRY(multiply(work, &matmul));
@@ -445,9 +459,8 @@ chunk_at(const GvExactSearch *search, int64_t first)
 }
 
 /*
- * Reranks the first rows for the n queries of the slow list, whose distances
- * are all NaN: the rows that come first are their nearest, which no filter
- * finds.
+ * Reranks the first rows for the n undefined queries, whose distances are all
+ * NaN: their nearest are the rows that come first, which no filter finds.
  */
 static GvStatus
 rerank_first(const GvExactSearch *search, int32_t n)
@@ -461,7 +474,7 @@ rerank_first(const GvExactSearch *search, int32_t n)
 	return rerank_all(&first, n, 0, std::min(search->queries->k + 1, rows.n));
 }
 
-/* Finds and searches such queries; only cosine and Pearson have any. */
+/* Searches undefined queries, which only cosine and Pearson have. */
 static GvStatus
 search_undefined(const GvExactSearch *search)
 {
@@ -532,7 +545,7 @@ gv_gpu_exact_search(const GvExactSearch *search)
 	return GV_OK;
 }
 
-/* -- units */
+/* -- tiles of nearlists.cu */
 
 int64_t
 gv_gpu_exact_tile_most(const GvExactWork *work, const GvExactQueries *queries)
@@ -543,8 +556,8 @@ gv_gpu_exact_tile_most(const GvExactWork *work, const GvExactQueries *queries)
 }
 
 /*
- * Makes cuts from the first slots, which are those of the nearest lists, and
- * finds which of these reach them.  *done: the number of these slots.
+ * Finds thresholds from the first slots, which are those of the nearest lists,
+ * and which of these reach them.  Sets *done to the number of these slots.
  */
 static GvStatus
 begin_part(const GvExactSearch *search, const GvExactPart *part, int64_t *done)
@@ -601,7 +614,9 @@ gv_gpu_exact_finish(const GvExactSearch *search,
 		status = rerank_all(search, (int32_t) counts[1], 0, search->rows->n);
 	if (status == GV_OK && counts[0] > 0)
 	{
-		/* it lists queries that it cannot serve */
+		/*
+		 * search_full_scores appends queries to its own list for brute force
+		 */
 		work->lists.d_brute_force = own.d_brute_force;
 		status = search_full_scores(search, (int32_t) counts[0], 0,
 									search->rows->n);

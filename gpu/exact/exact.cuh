@@ -1,28 +1,28 @@
 /*
  * exact.cuh
- *		What the files of exact search on the device share: rows and queries as
- *		the filter sees them, what may be among the nearest, and what is.
+ *		Device code that the files of exact search share: the filter's scores,
+ *		thresholds, candidates, and the order of neighbors.
  *
- * The filter (see "Proof" in README).  A vector x is seen as
+ * The filter (see "Proof" in README).  A vector x becomes
  *		r(x) = (u(x) - m) scale,	m a mean of rows, scale a power of two
  *		u(x) = x (L2, inner product), x / |x| (cosine), or x less its own mean,
  *		divided by its length (Pearson)
- * a query as p(q), likewise for L2, and without m for the others.  A row is
- * near where its score is large,
+ * and a query p(q), likewise for L2, and without m for the others.  A row is
+ * near if its score is large,
  *		S = <p, r> + b,		b = -|r|^2 / 2 for L2, else 0
  * because |q - x|^2 scale^2 = |p|^2 - 2 S, and <u(q), u(x)> is S / unit and a
  * number of the query alone.  With half copies p' and r' the device computes
  *		A = <p', r'> + bias,	bias = b + e(x)
  * in fp32, and has S - e(q) <= A <= S + e(q) + 2 e(x).  So rows that reach
- * S >= cut all reach A >= cut - e(q).
+ * S >= threshold all reach A >= threshold - e(q).
  *
- * Rows that half precision cannot hold have bias = +infinity and 0 for a half
- * copy, so all queries rerank them; rows from which all distances are NaN have
- * -infinity.
+ * Rows that half precision cannot hold have bias = +infinity and a half copy
+ * of 0, so all queries rerank them.  Rows from which all distances are NaN
+ * have bias = -infinity.
  *
- * Slots: rows of a batch are taken in the order of slots, slot i being row i *
- * stride modulo n, so that each run of slots is much like a sample of the
- * whole batch, however rows are ordered; or in an order that is given.
+ * Rows of a batch are taken in the order of slots.  Slot i is row i * stride
+ * modulo n, so that each run of slots is much like a sample of the batch,
+ * whatever the order of its rows; or slots follow a given order.
  */
 #ifndef GV_EXACT_CUH
 #define GV_EXACT_CUH
@@ -30,17 +30,17 @@
 #include "gpu/device/warp.cuh"
 #include "gpu/exact/exact.h"
 
-#define GV_EXACT_CLAMP	1e38f	/* no score of a finite bias is so large */
+#define GV_EXACT_CLAMP	1e38f	/* no score with a finite bias is as large */
 #define GV_EXACT_NAN	((double) GV_NAN)
 
 enum GvExactKind
 {
 	GV_EXACT_PLAIN,
-	GV_EXACT_UNDEFINED,				/* all its distances are NaN */
+	GV_EXACT_UNDEFINED,			/* all its distances are NaN */
 	GV_EXACT_UNHELD				/* half precision cannot hold it */
 };
 
-/* A relative bound of what sums are off by: gpu/product/product.h. */
+/* Returns a relative error bound of sums: gpu/product/product.h. */
 static __host__ __device__ inline double
 gv_exact_gamma(int half_dims)
 {
@@ -56,7 +56,7 @@ gv_exact_row(const GvExactRows &rows, uint32_t slot)
 					  (uint64_t) rows.n);
 }
 
-/* The least A of a row that may be nearer to a query than distance `last`. */
+/* Returns the least A of a row that may be nearer to a query than `last`. */
 static __device__ __forceinline__ float
 gv_exact_threshold_at(const GvExactNormalization &norm,
 					  const GvExactQuery &form, double last)
@@ -89,9 +89,9 @@ gv_exact_threshold_at(const GvExactNormalization &norm,
 }
 
 /*
- * The cut that follows from a query's last neighbor so far.  Where it has no
- * such neighbor, the cut is NaN for a void query, which no row reaches, and
- * -infinity for others, which every row reaches.
+ * Returns the threshold that follows from a query's last neighbor.  If it has
+ * fewer neighbors, the threshold is NaN for an undefined query, which no row
+ * reaches, and -infinity for others, which every row reaches.
  */
 static __device__ __forceinline__ float
 gv_exact_neighbor_threshold(const GvExactNormalization &norm,
@@ -107,8 +107,9 @@ gv_exact_neighbor_threshold(const GvExactNormalization &norm,
 }
 
 /*
- * The larger of a query's cut and the one that follows from k rows, or k + 1
- * where the query is itself a row, whose A - 2 e(x) is at least `least`.
+ * Returns the larger of a query's threshold and the one that follows from k
+ * rows, or k + 1 if the query is itself a row, whose A - 2 e(x) is at least
+ * `least`.
  */
 static __device__ __forceinline__ float
 gv_exact_raise_threshold(float threshold, float least, float error_bound,
@@ -120,7 +121,9 @@ gv_exact_raise_threshold(float threshold, float least, float error_bound,
 	return least > threshold ? least : threshold;
 }
 
-/* Is a neighbor before another?  NaN is last; free places have NaN, too. */
+/*
+ * Is a neighbor before another?  NaN is last, also that of a missing neighbor.
+ */
 static __device__ __forceinline__ bool
 gv_exact_before(double distance, int64_t position, double other,
 				int64_t other_position)
@@ -135,7 +138,9 @@ gv_exact_before(double distance, int64_t position, double other,
 	return position < other_position;
 }
 
-/* A query's slots, as far as there is room; they are counted all the same. */
+/*
+ * Appends a candidate of a query, if there is room, and counts it in any case.
+ */
 static __device__ __forceinline__ void
 gv_exact_append(const GvExactFilter &filter, int i, uint32_t slot)
 {
@@ -152,7 +157,7 @@ gv_exact_query(const GvExactPart &part, int64_t i)
 	return part.d_list != NULL ? (int64_t) part.d_list[i] : part.first + i;
 }
 
-/* By a thread: a query goes another way. */
+/* Appends a query to a list. */
 static __device__ __forceinline__ void
 gv_exact_put_into(uint32_t *count, uint32_t *list, int64_t query)
 {

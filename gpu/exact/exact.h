@@ -3,22 +3,25 @@
  *		Exact search on the device: arrays, and the functions of its files.
  *
  *	rows	of a batch: half copies, biases (rows.cu)
- *	queries	half copies, and what the filter knows of them (rows.cu)
+ *	queries	half copies, and their errors (rows.cu)
  *	and for slots first .. last - 1 of a batch
- *		cuts	what each query's rows have to reach (thresholds.cu)
- *		filter	the slots that reach it (filter.cu, hopperfilter.cu)
- *		nearest	the nearest of these by exact distances, and of those before
- *				(nearest.cu)
- *	Queries without a cut, or with more slots than fit, go
- *		matrix	all approximations to memory, a cut from these (thresholds.cu),
- *				and again filter and nearest
- *	and if too many slots reach that cut as well
- *		slowly	all rows are reranked
+ *		thresholds	what the scores of a query's candidates must reach
+ *					(thresholds.cu)
+ *		filter		the slots that reach it: candidates (filter.cu,
+ *					hopperfilter.cu)
+ *		nearest		the nearest candidates by exact distances, merged with
+ *					those of earlier slots (nearest.cu)
+ *	Queries that overflow, since they have no threshold or more candidates than
+ *	fit, are searched again by
+ *		full scores	all scores to memory, a threshold from these
+ *					(thresholds.cu), then filter and nearest
+ *	and if too many slots reach that threshold as well, by
+ *		brute force	all rows are reranked
  * Johnson, Douze, Jegou, 2017, section 5.1, and Komarov, Dashti, D'Souza,
- * 2014, write all distances to memory and select from there; here a filter
- * with a proven error lets few rows pass, and scores go to memory only for
- * cuts. batch.cu has the steps in order.  nearlists.cu does the same for the
- * rows of near lists alone, and exactset.cu is behind gv_set.h.
+ * 2014, write all distances to memory and select from there.  Here a filter
+ * with a proven error lets few rows pass, and only scores for thresholds go to
+ * memory.  batch.cu has the steps in order, nearlists.cu does the same for the
+ * rows of near lists alone, and exactset.cu implements gv_set.h.
  */
 #ifndef GV_EXACT_H
 #define GV_EXACT_H
@@ -31,13 +34,14 @@ extern "C"
 }
 
 #define GV_EXACT_NO_ROW	UINT32_C(0xFFFFFFFF)
-#define GV_EXACT_ALIGN	256		/* slots; the batch's last may be fewer */
-#define GV_EXACT_FEW	16		/* queries that are few */
-#define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* slots of a matrix, at most */
-#define GV_EXACT_SEED	2048	/* slots that first cuts are from */
+#define GV_EXACT_ALIGN	256		/* slots; the last ones of a batch may be
+								 * fewer */
+#define GV_EXACT_FEW	16		/* most queries that are few */
+#define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* most slots of full scores */
+#define GV_EXACT_SEED	2048	/* slots that first thresholds are from */
 #define GV_EXACT_FEW_SEED	32768	/* the same for few queries */
 
-/* Numbers common to all vectors of a set. */
+/* The scale of a set's rows, and the length of their mean. */
 struct GvExactScale
 {
 	double		scale;			/* of rows */
@@ -53,44 +57,44 @@ struct GvExactNormalization
 	GvExactScale *d_scale;
 };
 
-/* Rows of a batch. */
+/* The rows of a batch, in the order of slots. */
 struct GvExactRows
 {
 	const float *d_rows;		/* [n][dims] */
 	int64_t		n;				/* below 2^31 */
 	int64_t		stride;
-	uint16_t   *d_half_rows;	/* [n][half_dims], by slots */
-	float	   *d_bias;			/* [n], and -infinity up to GV_EXACT_ALIGN */
-	float	   *d_error_bounds;		/* [n] e(x) */
-	const uint32_t *d_order;	/* [n] rows by slots; NULL: by the stride */
+	uint16_t   *d_half_rows;	/* [n][half_dims] by slots */
+	float	   *d_bias;			/* [n]; -infinity up to GV_EXACT_ALIGN */
+	float	   *d_error_bounds; /* [n] e(x) */
+	const uint32_t *d_order;	/* [n] rows by slots; NULL: by stride */
 };
 
-/* A query, as the filter sees it. */
+/* A query's form: the numbers that the filter needs of it. */
 struct GvExactQuery
 {
-	double		square;			/* |p|^2; of L2 */
-	double		unit;			/* of S, in inner products; 1 for L2 */
+	double		square;			/* |p|^2, for L2 */
+	double		unit;			/* of S, for inner products; 1 for L2 */
 	double		offset;			/* unit <u(q), m>; 0 for L2 */
-	float		error_bound;			/* e(q) without what a cut adds */
+	float		error_bound;	/* e(q), without the part of the threshold */
 	int32_t		kind;			/* GvExactKind */
 };
 
-/* Queries and what was found for them. */
+/* Queries and their neighbors. */
 struct GvExactQueries
 {
 	int64_t		n;
-	int64_t		k;				/* neighbors that there can be */
+	int64_t		k;				/* neighbors of each */
 	const float *d_queries;		/* [n][dims] */
 	const int64_t *d_self;		/* [n], or NULL */
-	uint16_t   *d_half_queries;	/* [n][half_dims] */
+	uint16_t   *d_half_queries; /* [n][half_dims] */
 	GvExactQuery *d_forms;		/* [n] */
-	double	   *d_distances;	/* [n][k] in order; free places: NaN */
-	int64_t    *d_positions;	/* [n][k] free places: INT64_MAX */
+	double	   *d_distances;	/* [n][k] sorted; NaN where there is none */
+	int64_t    *d_positions;	/* [n][k] INT64_MAX where there is none */
 };
 
 /*
- * Some queries: those of a list, or `n` from `first` on.  Arrays that steps
- * pass on to each other are indexed by the number among these.
+ * Some queries: those of a list, or n from `first` on.  Arrays that steps pass
+ * to each other are indexed by the number among these.
  */
 struct GvExactPart
 {
@@ -99,17 +103,20 @@ struct GvExactPart
 	int32_t		n;
 };
 
-/* The slots that may be among the nearest, which steps fill and use up. */
+/*
+ * The candidates of queries, which the filter appends and nearest.cu uses up.
+ */
 struct GvExactFilter
 {
-	float	   *d_thresholds;			/* [n] what A has to reach */
-	uint32_t   *d_counts;		/* [n] slots found; may exceed capacity */
-	uint32_t   *d_candidates;		/* [n][capacity]; rows, once reranked */
+	float	   *d_thresholds;	/* [n] least A of a candidate */
+	uint32_t   *d_counts;		/* [n] candidates; may exceed capacity */
+	uint32_t   *d_candidates;	/* [n][capacity] slots, and rows once
+								 * reranked */
 	uint32_t	capacity;
-	bool		pdl;		/* some steps may be launched early */
+	bool		pdl;			/* some steps may be launched early */
 };
 
-/* Their distances, and memory to order them. */
+/* The candidates' distances, and memory to sort them. */
 struct GvExactFound
 {
 	double	   *d_distances;	/* [n][capacity] */
@@ -120,15 +127,15 @@ struct GvExactFound
 	uint32_t   *d_ready;		/* [n] blocks that have reranked; 0 */
 };
 
-/* Queries that take another way. */
+/* Lists of queries that overflowed: for full scores, and for brute force. */
 struct GvExactOverflowed
 {
 	uint32_t   *d_counts;		/* [2] of each list */
-	uint32_t   *d_full_scores;		/* [n] numbers of queries */
-	uint32_t   *d_brute_force;			/* [n] */
+	uint32_t   *d_full_scores;	/* [n] numbers of queries */
+	uint32_t   *d_brute_force;	/* [n] */
 };
 
-/* A product: of n queries and slots first .. first + nslots - 1. */
+/* A product of n queries and slots first .. first + nslots - 1. */
 struct GvExactMatmul
 {
 	int32_t		half_dims;
@@ -138,8 +145,10 @@ struct GvExactMatmul
 	const uint16_t *d_queries;	/* [n][half_dims] */
 	const uint16_t *d_half_rows;	/* [nslots][half_dims] */
 	const float *d_bias;		/* [nslots] */
-	float	   *d_scores;		/* [n][nslots], where A goes; NULL: filter */
-	bool		more;			/* cuts from scores are for other slots, too */
+	float	   *d_scores;		/* [n][nslots] A is stored there; NULL: A is
+								 * filtered */
+	bool		more;			/* thresholds from scores are for other slots,
+								 * too */
 	GvExactFilter filter;
 };
 
@@ -153,9 +162,9 @@ gv_exact_padded(int64_t n)
 /* -- steps */
 
 /*
- * rows.cu: the frame, from n rows; half copies, biases and slacks of rows;
- * half copies of queries, for which nothing is found yet; half copies of a
- * list of queries side by side.  _stride: of slots, for n rows.
+ * rows.cu.  _normalization: mean and scale from n rows.  _rows: half copies,
+ * biases and error bounds of rows.  _queries: half copies and forms of
+ * queries, which have no neighbors yet.  _stride: of slots, for n rows.
  */
 extern GvStatus gv_gpu_exact_normalization(const GvExactNormalization *norm,
 										   const float *d_rows, int64_t n,
@@ -169,7 +178,7 @@ extern GvStatus gv_gpu_exact_queries(const GvExactNormalization *norm,
 extern int64_t gv_gpu_exact_stride(int64_t n);
 
 /*
- * The filter's product.  filter.cu: _scan, of few queries, and _matmul, of
+ * The filter's product.  filter.cu: _scan for few queries, and _matmul for
  * any; hopperfilter.cu: _hopper, on devices of compute capability 9.0.
  */
 extern bool gv_gpu_exact_scan_fits(const GvExactMatmul *matmul);
@@ -191,7 +200,7 @@ struct GvExactWork
 	GvBlas	   *blas;			/* NULL: products by loops of ours */
 	GvBuffer	d_work;			/* all of the following */
 	int32_t		piece;			/* queries at a time */
-	int32_t		nfull;			/* queries of the matrix way at a time */
+	int32_t		nfull;			/* queries of full scores at a time */
 	int64_t		nscores;		/* memory for scores */
 	float	   *d_scores;
 	uint16_t   *d_gathered;		/* [matrix][half_dims] */
@@ -199,10 +208,10 @@ struct GvExactWork
 	GvExactFound found;
 	GvExactOverflowed lists;
 	uint32_t   *counts;			/* pinned [2] */
-	int64_t		seen;			/* rows, before this batch */
+	int64_t		seen;			/* rows of earlier batches */
 };
 
-/* A search of the rows of a batch, or of a tile of them. */
+/* A search of the rows of a batch, or of a tile. */
 struct GvExactSearch
 {
 	GvExactWork *work;
@@ -213,12 +222,13 @@ struct GvExactSearch
 };
 
 /*
- * thresholds.cu.  _cuts: cuts of a part from its neighbors, and with lists,
- * where queries without a cut go.  _voids: lists the queries whose distances
- * are all NaN.  _choose: cuts and slots from a product's scores; _first: the
- * same before any neighbor is found, and with lists, empty ones.  If these
- * cuts are for more slots, queries without one overflow, because
- * hopperfilter.cu cannot compare sums with none.  _take_all: all of some
+ * thresholds.cu.  _thresholds: those of a part from its neighbors; queries
+ * without one are appended to `lists` unless that is NULL.  _undefined: lists
+ * the queries whose distances are all NaN for brute force.  _choose:
+ * thresholds and candidates from full scores.  _first: the same before there
+ * are neighbors; it clears `lists` unless that is NULL.  If these thresholds
+ * are for other slots, too, queries without one overflow, because
+ * hopperfilter.cu cannot compare sums with none.  _all_candidates: all of some
  * slots.
  */
 extern GvStatus gv_gpu_exact_thresholds(const GvExactSearch *search,
@@ -239,11 +249,13 @@ extern GvStatus gv_gpu_exact_all_candidates(const GvExactSearch *search,
 											const GvExactPart *part,
 											uint32_t first, uint32_t nslots);
 
-/* rows.cu: half copies of a part's queries, side by side, to d_gathered */
+/* rows.cu: copies the half copies of a part's queries side by side */
 extern GvStatus gv_gpu_exact_gather(const GvExactSearch *search,
 									const GvExactPart *part);
 
-/* The arguments of nearest.cu, which lists queries with too many slots. */
+/*
+ * The arguments of nearest.cu, which lists queries with too many candidates.
+ */
 struct GvExactNearest
 {
 	GvExactRows rows;
@@ -255,7 +267,7 @@ struct GvExactNearest
 	uint32_t   *d_list;
 	int64_t		position;		/* of row 0 */
 	int32_t		dims;
-	int32_t		across;			/* blocks of a query, which it sets itself */
+	int32_t		across;			/* blocks of a query, set by nearest.cu */
 };
 
 extern GvStatus gv_gpu_exact_nearest(GvExactNearest *nearest, int32_t metric,
@@ -268,13 +280,13 @@ struct GvExactAmount
 {
 	int64_t		n;				/* queries */
 	int64_t		k;				/* neighbors of each */
-	int64_t		nrows;			/* that come at once */
-	int32_t		capacity;		/* slots of a query, at least; 0: as usual */
+	int64_t		nrows;			/* rows of a batch */
+	int32_t		capacity;		/* least candidates of a query; 0: as usual */
 };
 
 /*
- * gv_gpu_exact_work allocates memory for this amount, and _bytes says how
- * many bytes that is.  _drop may be called where it was half made.
+ * _work: allocates memory for this amount; _bytes: returns its bytes; _drop:
+ * may be called when it was half made.
  */
 extern size_t gv_gpu_exact_work_bytes(int32_t device,
 									  const GvExactNormalization *norm,
@@ -285,16 +297,16 @@ extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
 extern void gv_gpu_exact_work_drop(GvExactWork *work);
 
 /*
- * Searches the rows of a batch, after those that work->seen counts, which the
- * caller raises.  The first batch makes half copies of queries.
+ * Searches the rows of a batch.  The caller raises work->seen afterwards.  The
+ * first batch makes half copies of queries.
  */
 extern GvStatus gv_gpu_exact_search(const GvExactSearch *search);
 
 /*
- * For units of nearlists.cu: rows in an order, padded to GV_EXACT_ALIGN, and
- * queries by a list, as many at once as _part_most says.  _part: launches,
- * does not wait, and lists queries that need another way.  _others: searches
- * these to the end.
+ * For the tiles of nearlists.cu: rows in an order, padded to GV_EXACT_ALIGN,
+ * and at most _tile_most queries at once.  _tile: launches a search, does not
+ * wait, and appends queries that overflow to `lists`.  _finish: searches these
+ * to the end; counts are their numbers.
  */
 extern int64_t gv_gpu_exact_tile_most(const GvExactWork *work,
 									  const GvExactQueries *queries);
@@ -310,10 +322,11 @@ extern GvStatus gv_gpu_exact_finish(const GvExactSearch *search,
 struct GvExactByList;
 
 /*
- * _batch: rows of a batch, at most.  _create: for batches of up to `capacity`
- * rows and `kept` neighbors of a query; *d_centroids [nlists][dims] is for the
- * caller to fill, by *stream.  _search: a batch's rows, after `seen` of those
- * before; all queries and centroids are there, and the frame is known.
+ * _batch: returns the most rows of a batch.  _create: for batches of up to
+ * `capacity` rows and `kept` neighbors of a query; the caller fills
+ * *d_centroids [nlists][dims] through *stream.  _search: searches a batch's
+ * rows after `seen` earlier ones; all queries and centroids are there, and the
+ * normalization is known.
  */
 extern int64_t gv_gpu_exact_lists_batch(int32_t dims);
 extern size_t gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept,

@@ -1,12 +1,11 @@
 /*
  * exactset.cu
- *		Exact search behind gv_set.h.
+ *		Exact search as a set (gv_set.h).
  *
  * Rows that are put are kept on the device until they are a batch worth a
- * search; all of them, for as long as the set lives, where they are the
- * queries, too, or something else may be asked of them.  The first batch says
- * how all vectors are moved and scaled, so queries become halves when it is
- * searched.
+ * search.  All of them are kept as long as the set lives if they are the
+ * queries, too, or if more may be asked of them.  The first batch gives the
+ * normalization, so queries become halves when it is searched.
  */
 #include <algorithm>
 #include <math.h>
@@ -24,25 +23,25 @@ struct Exact
 	GvSetSpec	spec;
 	GvExactNormalization norm;
 	GvExactQueries queries;
-	GvExactRows rows;			/* of a batch; n: so many are there */
-	GvExactWork work;			/* not of near lists, but for `seen` */
+	GvExactRows rows;			/* of a batch */
+	GvExactWork work;			/* of near lists only `seen` */
 	GvExactByList *lists;		/* NULL: all rows are compared */
-	cudaStream_t stream;		/* of one of these, or the next */
-	cudaStream_t copying;		/* before anything is asked */
-	int64_t		capacity;			/* rows of a batch */
-	int64_t		nrows;			/* that came and are there */
-	bool		keeps;			/* all rows */
-	bool		is_normalized;			/* space is known */
+	cudaStream_t stream;		/* of work, of lists, or copying */
+	cudaStream_t copying;		/* while nothing is asked */
+	int64_t		capacity;		/* rows of a batch */
+	int64_t		nrows;			/* rows that are on the device */
+	bool		keeps;			/* all rows are kept */
+	bool		is_normalized;	/* norm is known */
 	GvBuffer	d_kept;			/* rows */
-	GvBuffer	d_set;			/* queries, and what is found of them */
-	GvBuffer	d_batch;		/* of rows all else */
+	GvBuffer	d_set;			/* queries and neighbors */
+	GvBuffer	d_batch;		/* of a batch, but its rows */
 	float	   *d_queries;
 	float	   *d_centroids;	/* of near lists */
 	int64_t    *d_self;
-	float	   *d_rows;			/* a batch's, or all */
+	float	   *d_rows;			/* of a batch, or all */
 };
 
-/* Neighbors that a query can have. */
+/* Returns the neighbors of a query. */
 static int64_t
 kept_of(const GvSetSpec *spec)
 {
@@ -58,7 +57,7 @@ batch_rows(const GvSetSpec *spec)
 							 MOST_BATCH));
 }
 
-/* Rows that are kept before they are searched. */
+/* Returns the rows that there is memory for. */
 static int64_t
 held_of(const GvSetSpec *spec)
 {
@@ -66,8 +65,8 @@ held_of(const GvSetSpec *spec)
 }
 
 /*
- * Sets the shape of space, and where the arrays of queries and of what is
- * found are; returns their bytes.
+ * Places the arrays of queries and neighbors, sets norm's shape, and returns
+ * the arrays' bytes.
  */
 static size_t
 place_set(Exact *exact, char *memory)
@@ -94,7 +93,7 @@ place_set(Exact *exact, char *memory)
 	return bytes;
 }
 
-/* The same for the arrays of a batch, but its rows. */
+/* Places the arrays of a batch, but its rows, and returns their bytes. */
 static size_t
 place_batch(Exact *exact, char *memory)
 {
@@ -109,14 +108,14 @@ place_batch(Exact *exact, char *memory)
 	return bytes;
 }
 
-/* The amount that searches that compare all rows take memory for. */
+/* Returns the amount of searches that compare all rows. */
 static GvExactAmount
 amount_of(const GvSetSpec *spec)
 {
 	return {spec->nqueries, kept_of(spec), batch_rows(spec), 0};
 }
 
-/* Rows as they come. */
+/* Returns the bytes of rows. */
 static size_t
 rows_bytes(const GvSetSpec *spec)
 {
@@ -139,7 +138,8 @@ exact_size(const GvSetSpec *spec)
 										  batch_rows(spec));
 	else if (spec->nqueries > 0)
 		bytes += gv_gpu_exact_work_bytes(spec->device, &exact.norm, &amount);
-	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need takes it */
+	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need allocates
+											 * it */
 }
 
 static void
@@ -166,7 +166,7 @@ exact_drop(void *state)
 	free(exact);
 }
 
-/* Stores which rows the queries are; a thread a query. */
+/* A thread stores which row a query is. */
 static __global__ void __launch_bounds__(THREADS)
 own_kernel(int64_t first, int64_t n, int64_t *d_self)
 {
@@ -176,7 +176,7 @@ own_kernel(int64_t first, int64_t n, int64_t *d_self)
 		d_self[i] = first + i;
 }
 
-/* Stores that queries have no neighbors yet; a thread a place. */
+/* A thread clears a neighbor. */
 static __global__ void __launch_bounds__(THREADS)
 clear_kernel(GvExactQueries queries)
 {
@@ -189,7 +189,7 @@ clear_kernel(GvExactQueries queries)
 	}
 }
 
-/* Takes the memory for searches. */
+/* Allocates the memory for searches. */
 static GvStatus
 make_work(Exact *exact)
 {
@@ -206,7 +206,7 @@ make_work(Exact *exact)
 	return GV_OK;
 }
 
-/* Takes the memory of queries, of what is found, and of a batch. */
+/* Allocates the memory of queries, of neighbors, and of a batch. */
 static GvStatus
 make_question(Exact *exact)
 {
@@ -231,7 +231,7 @@ make_question(Exact *exact)
 					 THREADS, 0, exact->stream, exact->queries);
 }
 
-/* Takes the memory of a set, and that of its queries if it has any. */
+/* Allocates the memory of a set, and that of its queries if it has any. */
 static GvStatus
 make(Exact *exact)
 {
@@ -359,7 +359,7 @@ exact_put(void *state, GvSetInput input, const void *items, int64_t first,
 		GV_CUDA_TRY(cudaMemcpyAsync((char *) d_to + first * vector, items,
 									n * vector, cudaMemcpyDefault, stream));
 	}
-	/* pinned items are read until now */
+	/* until now pinned items may be read */
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 

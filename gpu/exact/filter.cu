@@ -1,16 +1,16 @@
 /*
  * filter.cu
- *		Scores of queries and rows as every device can have them, and what
- *		reaches a query's cut; or all scores, to memory.
+ *		Scores of queries and rows on every device, and the slots that reach a
+ *		query's threshold, or all scores to memory.
  *
- * Many queries are multiplied by gpu/product.  Of up to GV_EXACT_FEW queries
+ * Many queries are multiplied by gpu/product.  For up to GV_EXACT_FEW queries
  * the rows are read once, which takes longer than all else: tensor cores
- * multiply 16 rows of a warp by COLUMNS x 8 queries (mma.cuh), zeros in the
- * place of missing ones.  Dimensions may be in any order that rows and queries
- * share: of 32 dimensions lane t of a row has eight side by side, 16 bytes,
- * and gives four of them to each of two products, so rows come to registers as
- * they lie in memory.  A lane has 2 * AHEAD loads of rows in flight, a warp 4
- * KB.
+ * multiply 16 rows of a warp by COLUMNS x 8 queries (mma.cuh), with zeros for
+ * missing queries.  Dimensions may be in any order that rows and queries
+ * share.  Of 32 dimensions lane t of a row has eight consecutive ones, 16
+ * bytes, and gives four of them to each of two products, so rows come to
+ * registers as they are in memory.  A lane has 2 * AHEAD loads of rows in
+ * flight, a warp 4 KB.
  */
 #include "gpu/device/mma.cuh"
 #include "gpu/exact/exact.cuh"
@@ -19,17 +19,17 @@
 #define TILES			(GV_COLUMN_GROUP / 8)
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
-#define BLOCKS			2		/* of an SM */
-#define ROWS			16		/* of a warp */
+#define BLOCKS			2		/* blocks of an SM */
+#define ROWS			16		/* rows of a warp */
 #define TILE			8		/* queries of a product */
 #define COLUMNS			2		/* products side by side */
 #define DEPTH			32		/* dimensions of a lane's load of a row */
 #define AHEAD			4
-#define MOST_SCANNED	(96 * 1024) /* shared bytes of queries */
+#define MOST_SCANNED	(96 * 1024) /* most shared bytes of queries */
 
 /* -- many queries */
 
-/* The biases of a lane's rows in a run of GV_COLUMN_GROUP rows. */
+/* The biases of a lane's rows in a group of GV_COLUMN_GROUP rows. */
 struct Biases
 {
 	float2		bias[TILES];
@@ -55,7 +55,7 @@ biases_of(const GvExactMatmul &matmul, int group)
 	return found;
 }
 
-/* Sums become scores in memory: see gpu/product/product.h. */
+/* The epilogue that stores scores. */
 struct Stored : GvNoRow
 {
 	GvExactMatmul matmul;
@@ -88,7 +88,9 @@ struct Stored : GvNoRow
 	}
 };
 
-/* Slots of sums that reach the query's cut are appended, to be reranked. */
+/*
+ * The epilogue that appends slots whose score reaches the query's threshold.
+ */
 struct Reaching
 {
 	GvExactMatmul matmul;
@@ -99,7 +101,7 @@ struct Reaching
 		float		threshold;
 	};
 
-	/* rows that cannot be held reach everything but NaN */
+	/* rows that half precision cannot hold reach everything but NaN */
 	__device__ __forceinline__ void
 	begin(Row *mine, int query) const
 	{
@@ -198,7 +200,7 @@ multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low, const uint4 &high,
 	}
 }
 
-/* Returns a lane's part of a row; beyond the last row, of that. */
+/* Returns a lane's part of a row, or of the last row if there are fewer. */
 static __device__ __forceinline__ const uint16_t *
 row_at(const GvExactMatmul &matmul, int64_t row)
 {
@@ -240,7 +242,10 @@ multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
 	}
 }
 
-/* Stores the score of a query and a row, or appends the row if in reach. */
+/*
+ * Stores the score of a query and a row, or appends the row if it reaches the
+ * threshold.
+ */
 static __device__ __forceinline__ void
 put_score(const GvExactMatmul &matmul, int q, int64_t row, float score,
 		  float threshold)
@@ -255,8 +260,8 @@ put_score(const GvExactMatmul &matmul, int q, int64_t row, float score,
 }
 
 /*
- * A warp takes ROWS rows, and every so many as the grid has warps.
- * Shared: the queries [COLUMNS * TILE][stride].
+ * A warp owns every n-th ROWS rows, n being the warps of the grid.  Shared:
+ * the queries [COLUMNS * TILE][stride].
  */
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
 scan_rows_kernel(GvExactMatmul matmul)
@@ -266,7 +271,7 @@ scan_rows_kernel(GvExactMatmul matmul)
 	int			stride = stride_of(matmul.half_dims);
 	int			lane = threadIdx.x % GV_WARP;
 	const uint16_t *query = queries + lane / 4 * stride + lane % 4 * 8;
-	float		thresholds[COLUMNS][2];	/* nothing reaches NaN */
+	float		thresholds[COLUMNS][2]; /* nothing reaches NaN */
 
 	gv_pdl_wait();
 	load_queries(queries, matmul.d_queries, matmul.n, matmul.half_dims);

@@ -1,11 +1,12 @@
 /*
  * hopperfilter.cu
- *		The filter's product on devices of compute capability 9.0: what reaches
- *		a query's cut, by products of warpgroups (gpu/product/wgmma.cuh).
+ *		The filter's product on devices of compute capability 9.0: slots that
+ *		reach a query's threshold, by products of warpgroups
+ *		(gpu/product/wgmma.cuh).
  *
  * A unit of work is a tile of queries and some tiles of rows, one after the
- * other.  Where there is room the queries' halves stay in shared memory, so
- * only rows come from L2, through the ring:
+ * other.  If there is room, the queries' halves stay in shared memory, so only
+ * rows come from L2, through the ring:
  *
  *	queries		rows	dimensions		bytes from L2 for 2,048 products
  *	256			128		up to 192		16
@@ -16,45 +17,49 @@
  * bytes.  Each of two warpgroups has half of the queries and 128 sums a
  * thread, in two groups of 64 queries x 128 rows.
  *
- * Sums begin with the row's bias less the query's cut, so what is left of them
- * is a sign: in the end three operations for two sums say whether any of eight
- * are not negative.  The sign of few is, and only these are looked at.
+ * Sums begin with the row's bias less the query's threshold, so only their
+ * sign matters: in the end three operations for two sums show whether any of
+ * eight are not negative.  Few are, and only these are looked at.
  *
- * Turns.  Where the ring holds the slices of two tiles, the warpgroups
- * multiply one after the other, so one looks at its sums while the other has
- * the tensor cores; with a smaller ring one would wait for slices that the
- * other has no turn to leave.
+ * Turns.  If the ring holds the slices of two tiles, the warpgroups multiply
+ * one after the other, so one looks at its sums while the other has the tensor
+ * cores.  With a smaller ring one would wait for slices that the other has no
+ * turn to free.
  */
 #include "gpu/exact/exact.cuh"
 #include "gpu/product/wgmma.cuh"
 
-#define MORE_QUERIES	64		/* of fewer, filter.cu wastes less */
+#define MORE_QUERIES	64		/* up to so many, filter.cu wastes less */
 
-/* Products are made as on other devices. */
+/* Makes products as on other devices. */
 GV_TUNABLE bool gv_exact_no_hopper = false;
 
 #define BOX				128		/* rows of a copy, and of a product */
 #define BOX_BYTES		(BOX * GV_HOPPER_ROW)
 #define MOST_STAGES		10
-#define MOST_TILES		256		/* of rows, of a unit */
-#define QUERY_SLICES	4		/* slices' time that its queries take */
+#define MOST_TILES		256		/* most row tiles of a unit */
+#define QUERY_SLICES	4		/* slices that take as long as a unit's
+								 * queries */
 #define TURN			1		/* the first barrier of turns; 0 is the
 								 * block's */
 
-/* The work of a launch, and how it is divided. */
+/* The work of a launch, and its division. */
 struct Work
 {
 	GvExactMatmul matmul;
 	int			nsteps;			/* slices of a tile */
-	int			stages;			/* places in the ring */
+	int			stages;			/* stages of the ring */
 	int			query_tiles;
 	int			row_tiles;
-	int			per_unit;		/* row tiles */
+	int			per_unit;		/* row tiles of a unit */
 	int			nunits;
 	bool		turns;
 };
 
-/* BLOCKS groups of 64 queries a warpgroup; KEEPS: queries stay. */
+/*
+ * The shape of tiles: BLOCKS groups of 64 queries a warpgroup; KEEPS: queries
+ * stay in shared memory.
+ */
 template <int BLOCKS, bool KEEPS>
 struct Shape
 {
@@ -62,7 +67,7 @@ struct Shape
 	static constexpr int ROWS = 2 * BOX / BLOCKS;
 	static constexpr int PARTS = ROWS / BOX;
 	static constexpr int BOXES = QUERIES / BOX; /* of queries */
-	/* a stage: queries that do not stay, rows, and biases of a tile's first */
+	/* a stage: queries unless they stay, rows, and the biases of a tile */
 	static constexpr int QUERY_BYTES = KEEPS ? 0 : BOXES * BOX_BYTES;
 	static constexpr int ROW_BYTES = PARTS * BOX_BYTES;
 	static constexpr int BYTES = QUERY_BYTES + ROW_BYTES;
@@ -71,16 +76,17 @@ struct Shape
 
 #if GV_HOPPER
 
-/* Shared memory. */
+/* The layout of shared memory. */
 struct Memory
 {
-	char	   *queries;		/* [nsteps][QUERIES] rows, where they stay */
+	char	   *queries;		/* [nsteps][QUERIES] rows, if they stay */
 	GvRing		ring;
 	char	   *biases;			/* [stages][ROWS] */
-	uint64_t   *kept;			/* [2] queries are there, and done with */
+	uint64_t   *kept;			/* [2] queries have arrived, and are done
+								 * with */
 };
 
-/* A unit's first tiles. */
+/* A unit's tiles. */
 struct Unit
 {
 	int			query_tile;
@@ -97,7 +103,7 @@ unit_at(const Work &work, int number)
 		min(first + work.per_unit, work.row_tiles)};
 }
 
-/* By one thread: a slice, as there is room. */
+/* Copies a slice when a stage is free; by one thread. */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 send_slice(const Work &work, const GvRingMaps &maps, const Memory &memory,
@@ -119,7 +125,7 @@ send_slice(const Work &work, const GvRingMaps &maps, const Memory &memory,
 		gv_copy_boxes<S::BOXES>(to, &maps.queries, step, query, BOX, full);
 }
 
-/* By one thread: all slices of the block's units. */
+/* Copies all slices of the block's units; by one thread. */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 send_units(const Work &work, const GvRingMaps &maps, const Memory &memory)
@@ -155,7 +161,7 @@ send_units(const Work &work, const GvRingMaps &maps, const Memory &memory)
 	}
 }
 
-/* A warpgroup's turn to multiply begins, or is the other's. */
+/* Waits for a warpgroup's turn to multiply; turn_ends begins the other's. */
 static __device__ __forceinline__ void
 turn_begins(int group)
 {
@@ -172,11 +178,13 @@ turn_ends(int group)
 template <int BLOCKS>
 struct Mine
 {
-	int			query;			/* the first; then 8 and 64 apart */
+	int			query;			/* the first; the others are 8 and 64 apart */
 	float		thresholds[2 * BLOCKS];
 };
 
-/* Sums begin with biases, which come with a tile's first slice, less cuts. */
+/*
+ * Sets sums to biases, which come with a tile's first slice, less thresholds.
+ */
 template <int BLOCKS, int PARTS>
 static __device__ __forceinline__ void
 begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
@@ -205,7 +213,7 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 		}
 }
 
-/* Rows that reach a cut, of 64 queries and BOX rows. */
+/* Appends the rows that reach a threshold, of 64 queries and BOX rows. */
 static __device__ __forceinline__ void
 run_epilogue(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
 			 int query, int row)
@@ -237,7 +245,7 @@ run_epilogue(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
 	}
 }
 
-/* A warpgroup's part of a unit. */
+/* Does a warpgroup's part of a unit. */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 search_unit(const Work &work, const Memory &memory, const Unit &unit,
@@ -265,13 +273,12 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 		begin_sums<BLOCKS, S::PARTS>(sums, mine, (const float *)
 									 (memory.biases +
 									  place.stage * S::BIAS_BYTES));
-		__syncwarp();			/* what follows wants whole warps */
+		__syncwarp();			/* products need whole warps */
 		if (work.turns)
 			turn_begins(group);
 		/*
-		 * the other group's turn begins when the last products are on their
-		 * way, so that the tensor cores have them, and then its own, without a
-		 * pause
+		 * the other group's turn begins when the last products are issued, so
+		 * that the tensor cores have these, and then its own, without a pause
 		 */
 		gv_ring_multiply<BLOCKS, KEEPS>(sums, memory.ring, place, work.nsteps,
 										memory.queries, group, [&]
@@ -289,9 +296,10 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 #endif							/* GV_HOPPER */
 
 /*
- * Units blockIdx.x, blockIdx.x + gridDim.x, ...  Shared, from a multiple of
- * 1,024 on: queries that stay, the ring, biases.  Code for other devices is
- * empty.
+ * A block owns units blockIdx.x, blockIdx.x + gridDim.x, ...; each of two
+ * warpgroups owns half of a unit's queries, and a thread of the third copies.
+ * Code for other devices is empty.  Shared, from a multiple of 1,024 on:
+ * queries that stay, the ring, biases.
  */
 template <int BLOCKS, bool KEEPS>
 static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
@@ -326,13 +334,13 @@ exact_hopper_kernel(Work work, const __grid_constant__ GvRingMaps maps)
 		return;
 	}
 
-	/* 2. the others multiply what comes, and look at it */
+	/* 2. the others multiply, and look at the sums */
 	gv_registers_take<GV_MANY_REGISTERS>();
 
 	GvPlace		place = {0, 0};
 	int			odd = 0;
 
-	/* the first group's first turn */
+	/* begin the first group's first turn */
 	if (work.turns && group == 1)
 		turn_ends(group);
 	for (int u = blockIdx.x; u < work.nunits; u += gridDim.x)
@@ -345,16 +353,16 @@ exact_hopper_kernel(Work work, const __grid_constant__ GvRingMaps maps)
 			gv_barrier_arrive(&memory.kept[1]);
 		odd ^= 1;
 	}
-	/* the other group's last end of a turn has its match */
+	/* match the other group's last turn_ends */
 	if (work.turns && group == 0)
 		turn_begins(group);
 #endif
 }
 
 /*
- * Row tiles of a unit.  Blocks take units in rounds, the last of which may be
- * partly empty, and wait for each unit's queries, 64 to 112 KB from L2: the
- * product of a slice takes 1,024 clocks, these 3,000 to 4,500.
+ * Returns the row tiles of a unit.  Blocks take units in rounds, the last of
+ * which may be partly empty, and wait for each unit's queries, 64 to 112 KB
+ * from L2: the product of a slice takes 1,024 clocks, these 3,000 to 4,500.
  */
 static int
 tiles_of_unit(const Work *work, int nsms)
@@ -380,7 +388,7 @@ tiles_of_unit(const Work *work, int nsms)
 	return best;
 }
 
-/* How a product is dealt. */
+/* Divides a product into units. */
 template <int BLOCKS, bool KEEPS>
 static Work
 deal(const GvExactMatmul *matmul, int nsms)
@@ -420,7 +428,7 @@ launch(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 					 GV_RING_BYTES + GV_RING_ALIGNMENT, stream, work, maps);
 }
 
-/* Is this the way for a product? */
+/* Returns whether this filter is the best one for a product. */
 bool
 gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul, int32_t device)
 {

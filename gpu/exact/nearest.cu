@@ -1,25 +1,26 @@
 /*
  * nearest.cu
- *		Reranks what the filter let pass, orders it by exact distances, and
- *		merges it with the neighbors that a query has so far.
+ *		Reranks the candidates, sorts them by exact distances, and merges them
+ *		with the neighbors that a query has so far.
  *
- * If a query's slots fit a block's shared memory, one launch does all three.
- * Of many queries a block takes one, and the host need not know how many slots
- * there are; of a few, several blocks rerank, and the last one to finish does
- * the rest.  More slots take a launch for each step: reranking, sorts of RUN
- * rows in shared memory, merges of pairs of runs, as many as the capacity asks
- * for, and the merge with the neighbors.
+ * If a query's candidates fit a block's shared memory, one launch does all
+ * three.  If there are many queries, a block takes one, and the host need not
+ * know how many candidates there are.  If there are few, several blocks
+ * rerank, and the last one to finish does the rest.  More candidates take a
+ * launch for each step: reranking, sorts of RUN rows in shared memory, merges
+ * of pairs of runs, as many as the capacity requires, and the merge with the
+ * neighbors.
  *
  * Distances are computed in double, in the order of operations of
  * gv_set_distance.  Eight lanes, a team, take a pair of query and row: lane l
  * has partial sum l, of dimensions l, l + 8, ..., and the sums are added l +
- * 4, l + 2, l + 1.  So the loads of a team are side by side, and all that a
- * kernel has registers for are in flight at once.
+ * 4, l + 2, l + 1.  So the loads of a team are consecutive, and as many are in
+ * flight as registers allow.
  *
- * Two ordered arrays are merged by ranks: an item's place is its own plus the
+ * Two sorted arrays are merged by ranks: an item's place is its own plus the
  * number of items in the other array that are before it, found by halving.  No
- * two rows are equal in order; of free places, which are equal, the neighbors'
- * come first.
+ * two rows are equal in order; of missing neighbors, which are equal, the
+ * older ones come first.
  */
 #include <algorithm>
 
@@ -27,17 +28,20 @@
 
 #define LANES			8		/* partial sums of gv_set_distance */
 #define TEAMS			(GV_WARP / LANES)
-#define AHEAD			8		/* loads in flight, of a row */
+#define AHEAD			8		/* loads of a row in flight */
 #define MANY_THREADS	128
-#define FEW_THREADS		256		/* of a block of several for a query */
-#define MOST_BLOCKS		512		/* for all queries, if several for one */
-#define MOST_SLOTS		4096	/* 12 bytes each, shared */
+#define FEW_THREADS		256		/* of a block, if there are several for a
+								 * query */
+#define MOST_BLOCKS		512		/* of all queries, if there are several for
+								 * one */
+#define MOST_SLOTS		4096	/* candidates in shared memory, 12 bytes
+								 * each */
 #define THREADS			256
 #define RUN				1024	/* rows that a block sorts */
 
 /* -- distances */
 
-/* Returns the sum of a team's partial sums, in the order of the head. */
+/* Returns the sum of a team's partial sums, to all of its lanes. */
 static __device__ __forceinline__ double
 add_lanes(double sum)
 {
@@ -154,7 +158,7 @@ struct Pair
 
 /*
  * Reranks a slot for query number `query`; all teams of a warp call.  A
- * query's own row becomes a free place.
+ * query's own row becomes a missing neighbor.
  */
 template <int METRIC>
 static __device__ __forceinline__ Pair
@@ -288,7 +292,7 @@ place_item(const MergeInputs &merge, int64_t j, double *merged,
 
 /* -- one launch */
 
-/* Reranks this block's share of the slots of the filter's i-th query. */
+/* Reranks this block's share of the candidates of the filter's i-th query. */
 template <int METRIC>
 static __device__ __forceinline__ void
 rerank(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
@@ -328,7 +332,7 @@ is_last(const GvExactNearest &nearest, int i)
 			last = atomicAdd(&nearest.found.d_ready[i], 1u) ==
 				(uint32_t) nearest.across - 1;
 			if (last)
-				nearest.found.d_ready[i] = 0;	/* as it was */
+				nearest.found.d_ready[i] = 0;	/* for the next launch */
 		}
 	}
 	__syncthreads();
@@ -374,7 +378,7 @@ merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 }
 
 /*
- * Reranks, sorts and merges; blocks i * across .. are the i-th query's.
+ * Reranks, sorts and merges.  Blocks i * across .. own the i-th query.
  * Shared: distances, then rows, [capacity], a power of two.
  */
 template <int METRIC>
@@ -406,7 +410,7 @@ nearest_kernel(GvExactNearest nearest, uint32_t capacity)
 
 /* -- a launch for each step */
 
-/* Reranks the slots of queries; blocks i * across .. are the i-th query's. */
+/* Reranks candidates.  Blocks i * across .. own the i-th query. */
 template <int METRIC>
 static __global__ void __launch_bounds__(FEW_THREADS)
 rerank_kernel(GvExactNearest nearest)
@@ -417,9 +421,7 @@ rerank_kernel(GvExactNearest nearest)
 				   nearest.filter.d_counts[i]);
 }
 
-/*
- * Lists queries with too many slots, and takes these away; a thread a query.
- */
+/* A thread lists a query with too many candidates, and drops these. */
 static __global__ void __launch_bounds__(THREADS)
 overflows_kernel(GvExactPart part, GvExactFilter filter, uint32_t *d_count,
 				 uint32_t *d_list)
@@ -447,7 +449,7 @@ struct Rows
 	}
 };
 
-/* Sorts run blockIdx.y of query blockIdx.x. */
+/* A block sorts run blockIdx.y of query blockIdx.x. */
 static __global__ void __launch_bounds__(THREADS)
 runs_kernel(GvExactFilter filter, double *d_distances)
 {
@@ -508,7 +510,10 @@ pass_kernel(GvExactFilter filter, const double *d_distances,
 	d_to_rows[at + place] = all.rows[j];
 }
 
-/* Merges with the neighbors; `each` threads a query, one a neighbor or row. */
+/*
+ * Merges with the neighbors; `each` threads a query, one for each neighbor or
+ * row.
+ */
 static __global__ void __launch_bounds__(THREADS)
 merge_kernel(GvExactNearest nearest, int64_t each)
 {
@@ -546,7 +551,7 @@ put_back_kernel(GvExactNearest nearest)
 	nearest.queries.d_positions[to] = nearest.found.d_merged_positions[at];
 }
 
-/* Orders reranked rows and merges them with the neighbors of a part. */
+/* Sorts reranked rows and merges them with the neighbors of a part. */
 static GvStatus
 merge_runs(GvExactNearest nearest, cudaStream_t stream)
 {

@@ -3,24 +3,24 @@
  *		Exact search that compares a query only with the rows of near lists.
  *
  *	once	lists near each list, lists of queries: exact searches among the
- *			centroids like any other, a piece of the vectors at a time; queries
- *			in the order of lists, by a stable radix sort, which keeps vectors
- *			of a list in their own order
+ *			centroids like any other, a piece of the vectors at a time;
+ *			queries in the order of lists, by a stable radix sort, which keeps
+ *			vectors of a list in their own order
  *	and for a batch of rows
  *		lists	of rows likewise; half copies in the order of lists
- *		units	the queries of a list, or a part of them, and the rows of its
- *				near lists, whose half copies are copied side by side, the
- *				nearest list's first
+ *		tiles	for a group of queries of one list, the half copies of the
+ *				rows of its near lists are copied side by side, the nearest
+ *				list's first, and searched
  *
- * A unit is some seven launches of 5 to 50 us, and the host looks at the
- * results of units only when all are done: queries that need another way are
- * counted by parts, and their units are made once more.  Streams with memory
- * of their own take units in turn, so that the last blocks of one run beside
- * the first of the next.
+ * A tile is some seven launches of 5 to 50 us, and the host reads the results
+ * only when all tiles are done.  Queries that overflow are counted for each
+ * group, and their tiles are made once more.  Streams with memory of their own
+ * take tiles in turn, so that the last blocks of one run beside the first of
+ * the next.
  *
- * Most of a query's nearest rows are in its own list and the next.  So cuts
- * are taken from the first slots of a unit, and all others are filtered with
- * these at once.
+ * Most of a query's nearest rows are in its own list and the next.  So
+ * thresholds are from the first slots of a tile, and all others are filtered
+ * with these at once.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -31,20 +31,20 @@
 
 #define THREADS			256
 #define TILE			64		/* slots of a block */
-#define STREAMS			3		/* units under way at once */
-#define BETWEEN			(64 * STREAMS)	/* units between two looks at stop */
+#define STREAMS			3		/* tiles in flight at once */
+#define BETWEEN			(64 * STREAMS)	/* tiles between two looks at stop */
 #define NO_SLOT			UINT32_MAX
 #define MOST_BATCH_BYTES	(INT64_C(4) << 30)	/* of rows in fp32: each list
 												 * needs many rows */
 #define MOST_BATCH		(INT64_C(1) << 27)	/* rows */
-#define MOST_PIECE		(INT64_C(1) << 17)	/* vectors asked for at once */
-#define MOST_GROUP		INT64_C(8192)	/* queries of a unit */
-#define TILE_BYTES		(INT64_C(256) << 20)	/* of half copies of a unit */
-#define CAPACITY		512		/* slots of a query: cuts are from near lists
-								 * alone, and let more pass than a chunk
-								 * does */
+#define MOST_PIECE		(INT64_C(1) << 17)	/* vectors whose lists are found at
+											 * once */
+#define MOST_GROUP		INT64_C(8192)	/* queries of a tile */
+#define TILE_BYTES		(INT64_C(256) << 20)	/* of half copies of a tile */
+#define CAPACITY		512		/* candidates of a query: thresholds from near
+								 * lists let more pass than those of a chunk */
 
-/* rows of a batch and of a unit, at most; 0: as is best */
+/* most rows of a batch and of a tile; 0: the best number */
 GV_TUNABLE int64_t gv_exact_batch = 0;
 GV_TUNABLE int64_t gv_exact_tile = 0;
 
@@ -55,38 +55,38 @@ struct ByList
 	uint32_t   *d_starts;		/* [nlists + 1] in d_order */
 };
 
-/* Queries of a list, few enough for what they find. */
+/* Queries of a list, few enough for the memory of their candidates. */
 struct QueryGroup
 {
 	uint32_t	list;
-	uint32_t	first;			/* in the queries' order */
+	uint32_t	first;			/* in the order of queries */
 	uint32_t	n;
 };
 
-/* Memory of a unit. */
+/* A stream, and the memory of its tile. */
 struct Stream
 {
 	GvExactWork work;
 	GvExactRows tile;			/* [tile_capacity] */
-	uint32_t   *d_order;		/* its order, to be written */
+	uint32_t   *d_order;		/* the tile's order, writable */
 };
 
 struct GvExactByList
 {
 	GvSetSpec	spec;
-	int64_t		capacity;		/* rows of a batch, at most */
-	int64_t		tile_capacity;	/* rows of a unit at once */
-	GvExactNormalization norm;			/* of centroids, when they are asked */
+	int64_t		capacity;		/* most rows of a batch */
+	int64_t		tile_capacity;	/* most rows of a tile */
+	GvExactNormalization norm;	/* of centroids */
 	float	   *d_centroids;	/* [nlists][dims] */
 	GvExactRows centroids;
 	GvExactWork asking;
-	int64_t		piece;			/* vectors that are asked for at once */
+	int64_t		piece;			/* vectors whose lists are found at once */
 	GvExactQueries asked;		/* [piece], k 1 */
-	GvExactQueries near;		/* [nlists], k probes: d_positions is what
-								 * counts */
-	uint32_t   *d_offsets;		/* [nlists][probes + 1] a batch's rows in the
-								 * lists near a list, before each of these */
-	uint32_t   *d_totals;		/* [nlists] ... in all of them */
+	GvExactQueries near;		/* [nlists], k = probes: d_positions are the
+								 * near lists */
+	uint32_t   *d_offsets;		/* [nlists][probes + 1] running sum of a
+								 * batch's rows in the lists near a list */
+	uint32_t   *d_totals;		/* [nlists] rows in all of them */
 	ByList		queries;
 	ByList		rows;
 	uint32_t   *d_keys;			/* [max of nqueries and capacity], like the
@@ -95,11 +95,11 @@ struct GvExactByList
 	uint32_t   *d_numbers;
 	void	   *d_sort;
 	size_t		sort_bytes;
-	GvExactOverflowed overflowed;		/* by parts: counts [nparts][2], queries where
-								 * the part's are in their order */
+	GvExactOverflowed overflowed;	/* by groups: counts [ngroups][2], queries
+									 * at the group's place in their order */
 	Stream		streams[STREAMS];
 	char	   *d_memory;		/* of all arrays */
-	QueryGroup	   *groups;			/* [nparts] */
+	QueryGroup *groups;			/* [nparts] */
 	int64_t		ngroups;
 	uint32_t   *starts;			/* [nlists + 1] of queries */
 	uint32_t   *totals;			/* [nlists] */
@@ -197,7 +197,7 @@ shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 	lists->near.k = spec->probes;
 }
 
-/* The amounts of three searches: near lists, lists of vectors, units. */
+/* The amounts of three searches: near lists, lists of vectors, tiles. */
 static GvExactAmount
 nearest_amount(const GvExactByList *lists)
 {
@@ -413,7 +413,7 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 	return gv_gpu_group(&group, stream);
 }
 
-/* Divides the queries of each list in parts that have memory. */
+/* Divides the queries of each list into groups that there is memory for. */
 static GvStatus
 make_groups(GvExactByList *lists, const GvExactQueries *queries)
 {
@@ -445,7 +445,7 @@ begin_lists(GvExactByList *lists, const GvExactQueries *queries,
 
 	GV_TRY(see_centroids(lists, metric));
 	GV_TRY(find_nearest(lists, stop));
-	/* by inner products long centroids would have all vectors */
+	/* by inner product, long centroids would get all vectors */
 	if (metric == GV_SET_IP)
 		GV_TRY(see_centroids(lists, GV_SET_L2));
 	GV_TRY(group(lists, queries->d_queries, queries->n, &lists->queries,
@@ -456,7 +456,7 @@ begin_lists(GvExactByList *lists, const GvExactQueries *queries,
 	return make_groups(lists, queries);
 }
 
-/* Puts a batch's rows in the order of lists, before their halves are made. */
+/* Sorts a batch's rows by list, before their half copies are made. */
 static GvStatus
 group_rows(GvExactByList *lists, GvExactRows *rows, const GvStop *stop)
 {
@@ -473,7 +473,7 @@ group_rows(GvExactByList *lists, GvExactRows *rows, const GvStop *stop)
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
-/* -- units */
+/* -- tiles */
 
 /* The arguments that all steps of a batch share. */
 struct TileSearch
@@ -504,7 +504,7 @@ struct Source
 	uint32_t	first;
 };
 
-/* Returns the batch's slot of row i of a unit. */
+/* Returns the batch's slot of row i of a tile. */
 static __device__ __forceinline__ uint32_t
 slot_of(const Source &source, uint32_t i)
 {
@@ -526,9 +526,9 @@ slot_of(const Source &source, uint32_t i)
 }
 
 /*
- * Copies the rows of a unit side by side; a block takes TILE slots.  Slots
- * beyond the last row, up to GV_EXACT_ALIGN, get zeros and a bias that reaches
- * no cut.  pieces: a half copy has so many times 16 bytes.
+ * A block copies TILE slots of a tile.  Slots beyond the last row, up to
+ * GV_EXACT_ALIGN, get zeros and a bias that reaches no threshold.  pieces:
+ * 16-byte pieces of a half copy.
  */
 static __global__ void __launch_bounds__(THREADS)
 tile_kernel(Source source, int pieces, GvExactRows tile, uint32_t *d_order)
@@ -561,7 +561,7 @@ tile_kernel(Source source, int pieces, GvExactRows tile, uint32_t *d_order)
 	}
 }
 
-/* Stores only the order of a unit's rows; a thread a row. */
+/* A thread stores the order of a tile's row. */
 static __global__ void __launch_bounds__(THREADS)
 tile_order_kernel(Source source, uint32_t n, uint32_t *d_order)
 {
@@ -582,7 +582,7 @@ source_of(const TileSearch *search, uint32_t list, uint32_t first)
 		lists->rows.d_starts, probes, first};
 }
 
-/* Copies n rows of the lists near a list side by side, for a stream. */
+/* Makes a stream's tile of n rows of the lists near a list. */
 static GvStatus
 gather(const TileSearch *search, Stream *stream, uint32_t list, uint32_t first,
 	   uint32_t n)
@@ -595,7 +595,7 @@ gather(const TileSearch *search, Stream *stream, uint32_t list, uint32_t first,
 					 stream->d_order);
 }
 
-/* Returns the lists of a part, for its queries that need another way. */
+/* Returns the lists for queries of a group that overflow. */
 static GvExactOverflowed
 overflowed_of(const GvExactByList *lists, int64_t part)
 {
@@ -606,7 +606,7 @@ overflowed_of(const GvExactByList *lists, int64_t part)
 		lists->overflowed.d_brute_force + first};
 }
 
-/* Searches the rows of the stream for a part's queries of these lists. */
+/* Searches the stream's tile for the queries of a group that overflowed. */
 static GvStatus
 finish(const TileSearch *search, Stream *stream, int64_t part,
 	   const uint32_t counts[2])
@@ -620,8 +620,7 @@ finish(const TileSearch *search, Stream *stream, int64_t part,
 }
 
 /*
- * Does so before the stream's rows are overwritten, if it cannot have all rows
- * of the part at once.
+ * Does so before the stream's tile is overwritten, if a group needs several.
  */
 static GvStatus
 finish_now(const TileSearch *search, Stream *stream, int64_t part)
@@ -636,7 +635,7 @@ finish_now(const TileSearch *search, Stream *stream, int64_t part)
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
-/* Searches all rows near a part's queries. */
+/* Searches all rows near a group's queries. */
 static GvStatus
 search_group(const TileSearch *search, int64_t number)
 {
@@ -671,7 +670,9 @@ wait_for_streams(const TileSearch *search)
 	return GV_OK;
 }
 
-/* Repeats the units of parts whose queries need another way. */
+/*
+ * Makes the tiles of groups with overflowed queries again, and searches these.
+ */
 static GvStatus
 search_overflowed(const TileSearch *search)
 {
@@ -695,9 +696,8 @@ search_overflowed(const TileSearch *search)
 }
 
 /*
- * Searches queries whose distances are all NaN.  They are of list 0, because
- * all centroids are equally far, and the first rows near that list are their
- * nearest.
+ * Searches undefined queries.  They are of list 0, because all centroids are
+ * equally far, and the first rows near that list are their nearest.
  */
 static GvStatus
 search_undefined(const TileSearch *search)
@@ -736,8 +736,8 @@ search_undefined(const TileSearch *search)
 }
 
 /*
- * Prepares the streams, searches the void queries, and clears the counts of
- * queries that need another way.
+ * Prepares the streams, searches undefined queries, and clears the counts of
+ * overflowed queries.
  */
 static GvStatus
 begin(const TileSearch *search, int64_t seen)
@@ -759,7 +759,7 @@ gv_gpu_exact_lists_search(GvExactByList *lists,
 						  const GvExactQueries *queries, int64_t seen,
 						  const GvStop *stop)
 {
-	TileSearch		search = {lists, norm, rows, queries, stop};
+	TileSearch	search = {lists, norm, rows, queries, stop};
 	cudaStream_t stream = lists->asking.stream;
 
 	if (lists->groups == NULL)

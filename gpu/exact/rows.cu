@@ -1,14 +1,14 @@
 /*
  * rows.cu
- *		Rows and queries as exact search's filter sees them: moved, scaled, in
- *		half precision, with what that can do to scores; and the frame that
- *		both are seen in.
+ *		The normalization of exact search's filter: the mean and scale of rows,
+ *		and half copies of rows and queries with their errors.
  *
  * The bound e, for a vector v and its half copy v' (README has the proof), of
  * g = (half_dims + 32) 2^-22, all lengths rounded up:
  *		|<p', r'> - <p, r>| <= E (C + F) + P F,	P >= |p|, C >= |r|,
  *		E >= |p - p'|, F >= |r - r'|, both measured
- *		tensor cores add an error below g ((P + E)(C + F) + |bias| + |cut|)
+ *		tensor cores add an error below g ((P + E)(C + F) + |bias| +
+ *		|threshold|)
  * and x y <= (x^2 / w + w y^2) / 2 makes of each product a part of the query
  * and one of the row.  w is what is best for vectors of one length, whose
  * halves have errors of 2^-12; others are bounded more widely, and rightly.
@@ -18,29 +18,30 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define NORMALIZATION_THREADS	1024
-#define SAMPLE			256		/* rows that a frame is made from */
-#define USUAL_LENGTH	64.0	/* of rows, once scaled */
-#define LARGEST			65000.0 /* component that a half holds */
-#define USUAL_ERROR		0x1p-12 /* of a half copy, beside its length */
+#define SAMPLE			256		/* rows that the normalization is from */
+#define USUAL_LENGTH	64.0	/* length of rows after scaling */
+#define LARGEST			65000.0 /* largest component that a half holds */
+#define USUAL_ERROR		0x1p-12 /* error of a half copy, relative to its
+								 * length */
 #define ROUNDING		0x1p-36 /* of sums in double of up to 16,000 terms,
 								 * several times over */
 
 /* -- one vector, by a warp */
 
-/* u(x) = (x - shift) * factor. */
+/* The normalized vector u(x) = (x - shift) * factor. */
 struct Normalized
 {
 	double		shift;
 	double		factor;
-	bool		varies;			/* false: u(x) is not defined */
+	bool		varies;			/* false: u(x) is undefined */
 };
 
-/* Returns how a vector is seen; a warp calls. */
+/* Returns how a vector is normalized; a warp calls. */
 static __device__ __forceinline__ Normalized
 normalize(int metric, const float *x, int dims)
 {
 	int			lane = threadIdx.x % GV_WARP;
-	Normalized		normalized = {0.0, 1.0, true};
+	Normalized	normalized = {0.0, 1.0, true};
 	double		sum = 0.0;
 	bool		varies = false;
 
@@ -69,7 +70,7 @@ normalize(int metric, const float *x, int dims)
 /* Lengths and errors measured of a vector. */
 struct Measures
 {
-	double		square;			/* of p or r */
+	double		square;			/* |p|^2 or |r|^2 */
 	double		length;			/* at least its root */
 	double		error;			/* of the half copy, and of all roundings */
 	double		raw;			/* length of u(x) before its shift */
@@ -147,7 +148,7 @@ query_to_half(const GvExactNormalization &norm, const float *x,
 	double		gamma = gv_exact_gamma(norm.half_dims);
 	bool		moves = norm.metric == GV_SET_L2;
 	double		scale = query_scale(norm, x);
-	Normalized		normalized = normalize(norm.metric, x, norm.dims);
+	Normalized	normalized = normalize(norm.metric, x, norm.dims);
 	Measures	measures =
 		to_half_vector(norm, x, normalized, moves, scale, half_vector);
 	double		error = measures.error +
@@ -159,9 +160,7 @@ query_to_half(const GvExactNormalization &norm, const float *x,
 	form.square = measures.square;
 	form.unit = moves ? 1.0 : scale * norm.d_scale->scale;
 	form.offset = moves ? 0.0 : form.unit * measures.product;
-	/*
-	 * of zeros, in the place of halves that do not hold it, nothing is known
-	 */
+	/* nothing is known of a half copy of zeros */
 	form.error_bound = !measures.held ? GV_INFINITY : (float)
 		(1.01 * 0.5 * (error * error / (USUAL_ERROR + gamma) +
 					   USUAL_ERROR * measures.length * measures.length) +
@@ -169,7 +168,7 @@ query_to_half(const GvExactNormalization &norm, const float *x,
 	return form;
 }
 
-/* Stores that nothing is found for a query yet; a warp calls. */
+/* Stores that a query has no neighbors yet; a warp calls. */
 static __device__ __forceinline__ void
 free_places(const GvExactQueries &queries, int64_t query)
 {
@@ -180,16 +179,16 @@ free_places(const GvExactQueries &queries, int64_t query)
 	}
 }
 
-/* -- the frame */
+/* -- mean and scale */
 
-/* Rows that a frame is made from, `apart` floats from one to the next. */
+/* Rows that the normalization is from, `apart` floats from one to the next. */
 struct Sample
 {
 	const float *rows;
 	int64_t		apart;
 	int			n;
 	const Normalized *normalized;			/* [n] shared */
-	int			count;			/* of those that are defined */
+	int			count;			/* those that are defined */
 };
 
 /* Computes d_mean, a thread a dimension. */
@@ -248,8 +247,8 @@ put_scale(const GvExactNormalization &norm, double usual_square)
 }
 
 /*
- * Computes the mean, its length and a scale from a sample; one block.
- * Shared: views of the sample, and a number of each warp.
+ * One block computes the mean, its length and a scale from a sample.  Shared:
+ * the normalized sample, and a number of each warp.
  */
 static __global__ void __launch_bounds__(NORMALIZATION_THREADS)
 normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
@@ -262,10 +261,10 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 	Sample		sample = {d_rows, n / m * norm.dims, m, all, 0};
 	double		square;
 
-	/* 1. how the sample is seen */
+	/* 1. normalize the sample */
 	for (int i = warp; i < m; i += NORMALIZATION_THREADS / GV_WARP)
 	{
-		Normalized		normalized =
+		Normalized	normalized =
 			normalize(norm.metric, d_rows + i * sample.apart, norm.dims);
 
 		if (lane == 0)
@@ -275,7 +274,7 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 	for (int i = 0; i < m; i++)
 		sample.count += all[i].varies;
 
-	/* 2. its mean, and how far rows are from that */
+	/* 2. its mean, and the distance of rows from that */
 	find_mean(norm, sample);
 	__syncthreads();
 	square = gv_add_warp(add_squares(norm, sample));
@@ -291,8 +290,8 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 /* -- rows and queries */
 
 /*
- * Makes half copies, biases and slacks; a warp a slot.  Slots beyond the last
- * row get a bias only.
+ * A warp makes the half copy, bias and error bound of a slot.  Slots beyond
+ * the last row get a bias only.
  */
 static __global__ void __launch_bounds__(THREADS)
 rows_kernel(GvExactNormalization norm, GvExactRows rows)
@@ -301,7 +300,7 @@ rows_kernel(GvExactNormalization norm, GvExactRows rows)
 	bool		leads = threadIdx.x % GV_WARP == 0;
 	double		gamma = gv_exact_gamma(norm.half_dims);
 	const float *x;
-	Normalized		normalized;
+	Normalized	normalized;
 	Measures	row;
 	double		bias = 0.0;
 	double		both;
@@ -336,7 +335,7 @@ rows_kernel(GvExactNormalization norm, GvExactRows rows)
 	rows.d_error_bounds[slot] = (float) (error_bound * (1.0 + 1e-6));
 }
 
-/* Makes half copies of queries and their free places; a warp a query. */
+/* A warp makes the half copy of a query, and clears its neighbors. */
 static __global__ void __launch_bounds__(THREADS)
 queries_kernel(GvExactNormalization norm, GvExactQueries queries)
 {
@@ -353,7 +352,7 @@ queries_kernel(GvExactNormalization norm, GvExactQueries queries)
 		queries.d_forms[query] = form;
 }
 
-/* Copies half copies of some queries side by side; a thread 16 bytes. */
+/* A thread copies 16 bytes of the half copy of one of some queries. */
 static __global__ void __launch_bounds__(THREADS)
 gather_kernel(int pieces, const uint16_t *d_from, GvExactPart part,
 			  uint16_t *d_to)
@@ -416,7 +415,7 @@ common_divisor(int64_t a, int64_t b)
 	return a;
 }
 
-/* See exact.h: about .618 n, and without a common divisor with n. */
+/* About .618 n, without a common divisor with n. */
 int64_t
 gv_gpu_exact_stride(int64_t n)
 {

@@ -1,28 +1,29 @@
 /*
  * thresholds.cu
- *		What scores have to reach: from a query's neighbors so far, or from the
- *		scores of many rows.
+ *		The thresholds that scores must reach: from a query's neighbors so far,
+ *		or from the scores of many rows.
  *
- * A query with k neighbors, the last at distance t, has no use for rows beyond
- * t: in exact numbers S < cut(t), so A < cut(t) - e(q) discards.  A query with
- * fewer has no cut, and goes the matrix way: of the scores of many rows A - 2
- * e(x) - e(q) is what S is at least; let l be the k-th largest of these.  Then
- * k rows have S >= l, so the k nearest have, too, and reach A >= l - e(q).
+ * A query with k neighbors, the last at distance t, needs no rows beyond t: in
+ * exact numbers these have S < threshold(t), so A < threshold(t) - e(q)
+ * discards them.  A query with fewer neighbors gets its threshold from full
+ * scores: A - 2 e(x) - e(q) is a lower bound of S.  Let l be the k-th largest
+ * of these bounds.  Then k rows have S >= l, so the k nearest have, too, and
+ * reach A >= l - e(q).
  */
 #include "gpu/device/kbound.cuh"
 #include "gpu/exact/exact.cuh"
 
 #define THREADS			256
-#define MOST_THREADS	1024	/* of a block, while there are SMs enough */
+#define MOST_THREADS	1024	/* of a block, if there are enough SMs */
 #define FEW_QUERIES		128
-#define ALL_SHARED		16384	/* scores that a block keeps */
+#define ALL_SHARED		16384	/* most scores that a block keeps */
 
 /*
- * Stores each query's cut and clears its slots; a thread a query.  With lists,
- * queries without a cut are listed for another way and get NaN, which no row
- * reaches (rows that half precision cannot hold would reach infinity); without
- * lists they get -infinity, which every row reaches.  The cut of void queries
- * is NaN always.
+ * A thread stores a query's threshold and clears its candidates.  With lists,
+ * queries without a threshold are listed and get NaN, which no row reaches
+ * (rows that half precision cannot hold would reach infinity).  Without lists
+ * they get -infinity, which every row reaches.  The threshold of undefined
+ * queries is always NaN.
  */
 static __global__ void __launch_bounds__(THREADS)
 neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
@@ -49,7 +50,10 @@ neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 		gv_exact_put_into(&lists.d_counts[1], lists.d_brute_force, query);
 }
 
-/* Lists void queries that have free places as slow; a thread a query. */
+/*
+ * A thread lists an undefined query that has fewer than k neighbors for brute
+ * force.
+ */
 static __global__ void __launch_bounds__(THREADS)
 undefined_kernel(GvExactQueries queries, GvExactOverflowed lists)
 {
@@ -61,7 +65,9 @@ undefined_kernel(GvExactQueries queries, GvExactOverflowed lists)
 		gv_exact_put_into(&lists.d_counts[1], lists.d_brute_force, query);
 }
 
-/* Keys for gv_find_kth_bound: those of the largest A - 2 e(x) are least. */
+/*
+ * Keys for gv_find_kth_bound: those of the largest A - 2 e(x) are the least.
+ */
 struct Keys
 {
 	const float *scores;
@@ -73,7 +79,7 @@ struct Keys
 	{
 		float		score = scores[i];
 
-		/* a row that cannot be held may be anywhere */
+		/* a row that half precision cannot hold may be anywhere */
 		return gv_ordered(score < GV_INFINITY ? 2.0f * error_bound[i] - score :
 						  GV_INFINITY);
 	}
@@ -86,8 +92,8 @@ struct Keys
 };
 
 /*
- * Chooses the cut and the slots of a query from scores; a block a query.
- * Shared: keys [nslots], if these are not too many.
+ * A block chooses the threshold and the candidates of a query from full
+ * scores.  Shared: keys [nslots], if these are not too many.
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 choose_rows_kernel(GvExactQueries queries, GvExactPart part,
@@ -102,13 +108,13 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
 	float		threshold = matmul.filter.d_thresholds[i];
 	float		error_bound = queries.d_forms[query].error_bound;
-	GvBlockReduce		reduce = {slots, 0};
+	GvBlockReduce reduce = {slots, 0};
 	Keys		keys = {matmul.d_scores + (int64_t) i * n, d_error_bounds,
 		NULL};
 
 	if (wanted <= n)
 	{
-		GvKthBound		limit;
+		GvKthBound	limit;
 		float		least;
 
 		if (n <= ALL_SHARED)
@@ -132,7 +138,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		matmul.filter.d_thresholds[i] = threshold;
 }
 
-/* The key, as above, of the rows of a thread of first_thresholds_kernel. */
+/* The key of a thread's rows in first_thresholds_kernel. */
 struct OwnKey
 {
 	uint32_t	own;
@@ -179,7 +185,7 @@ best_of(const float *scores, const float *error_bound, uint32_t n)
 	return best;
 }
 
-/* Makes a query overflow, so that it goes another way. */
+/* Makes a query overflow, so that it is searched again. */
 static __device__ __forceinline__ void
 give_up(const GvExactFilter &filter, int i)
 {
@@ -188,11 +194,11 @@ give_up(const GvExactFilter &filter, int i)
 }
 
 /*
- * A block a query: its cut, from its neighbors and from the scores of slots
- * product.first .., a multiple of four, and those of them that reach it; and
- * with lists, empty ones.  Of each thread's rows the best counts for the
- * bound: k of these are k rows, and not far from the k best, which are mostly
- * of different threads.
+ * A block finds a query's threshold, from its neighbors and from the scores of
+ * slots matmul.first .., a multiple of four, and appends those of these slots
+ * that reach it; it clears the lists, if there are any.  The best of each
+ * thread's rows counts for the bound: k of these are k rows, and not far from
+ * the k best, which are mostly of different threads.
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
@@ -203,7 +209,7 @@ first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 	int			i = blockIdx.x;
 	uint32_t	n = matmul.nslots;
 	const float *scores = matmul.d_scores + (int64_t) i * n;
-	GvBlockReduce		reduce = {slots, 0};
+	GvBlockReduce reduce = {slots, 0};
 	int64_t		query;
 	GvExactQuery form;
 	Best		best;
@@ -223,7 +229,7 @@ first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
 	OwnKey		keys = {gv_ordered(best.least)};
 
-	/* threads meet, so nothing is appended before there are no slots */
+	/* this has barriers, so nothing is appended before d_counts is cleared */
 	least = -gv_unordered(gv_find_kth_bound(keys, blockDim.x, wanted,
 											wanted / 8, reduce).key);
 	threshold = gv_exact_raise_threshold(threshold, least, form.error_bound,
@@ -243,9 +249,7 @@ first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 		matmul.filter.d_thresholds[i] = threshold;
 }
 
-/*
- * Stores slots first .. first + nslots - 1 for all queries; a thread a slot.
- */
+/* A thread appends one of slots first .. first + nslots - 1 for a query. */
 static __global__ void __launch_bounds__(THREADS)
 all_candidates_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
 					  uint32_t nslots)
@@ -295,9 +299,10 @@ gv_gpu_exact_choose(const GvExactSearch *search, const GvExactPart *part,
 }
 
 /*
- * Returns the threads of a block.  Each offers one row for the bound of a
- * query's k nearest, so there are eight for each of these: about one in 16 of
- * the k nearest is then not the best row of its thread.
+ * Returns the threads of a block of first_thresholds_kernel.  Each has one row
+ * for the bound of a query's k nearest, and there are eight threads for each
+ * of these, so about one in 16 of the k nearest is not the best row of its
+ * thread.
  */
 static int
 first_threads(const GvExactQueries *queries, int32_t n)

@@ -1,25 +1,24 @@
 /*
  * evenkmeans.cu
- *		Lloyd's k-means with even clusters, for builds, as
- *		src/cpu/pq/kmeans.c has it.
+ *	Lloyd's k-means with even clusters, for builds, as
+ *	src/cpu/pq/kmeans.c has it.
  *
- *		assign		the nearest centroid of every row (nearest.cu, exact)
- *		group		rows by cluster, ascending
- *		move		each centroid to the mean of its rows
- *		rebalance	the largest clusters are split; the places of empty
- *					clusters and then of the smallest ones take their second
- *					halves
- *		reassign	after a rebalancing that follows the last move: rows of the
- *					clusters that changed are compared with all centroids, and
- *					all rows with the centroids that changed
+ *	assign		finds the nearest centroid of every row (nearest.cu, exact)
+ *	group		sorts rows by cluster
+ *	move		moves each centroid to the mean of its rows
+ *	rebalance	splits the largest clusters; the second halves take the places
+ *				of empty clusters, and then of the smallest ones
+ *	reassign	after a rebalancing that follows the last move: compares rows
+ *				of the clusters that changed with all centroids, and all rows
+ *				with the centroids that changed
  *
- * Unlike on the processor, a pass splits a cluster once at most, so that all
- * splits run side by side; passes follow each other closely enough.  The host
- * sees sizes only.  All sums have one order, so the same rows give the same
- * centroids.
+ * Unlike on the processor, a pass splits a cluster at most once, so that all
+ * splits run side by side.  Large clusters are split again in the passes that
+ * follow.  The host reads only sizes.  All sums have one order, so the same
+ * rows give the same centroids.
  *
- * Half copies of rows are made piece by piece in every pass, because those of
- * a sample would take half as much memory as the sample.
+ * Half copies of rows are made piece by piece in every pass, because the half
+ * copies of a whole sample would take half as much memory as the sample.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -33,19 +32,20 @@ extern "C"
 }
 
 #define THREADS			256
-#define LAST_PASSES		12		/* at most, to reach even sizes */
+#define LAST_PASSES		12		/* most passes that make the sizes even */
 
 /*
- * A product keeps a device busy for about a millisecond, since searches wait
- * for it.  A block of its threads has TILE_ROWS rows, so the rows of a piece
- * fill all processors evenly.
+ * A product keeps a device busy for about a millisecond, because searches wait
+ * for it.  A block of the product has TILE_ROWS rows, so the rows of a piece
+ * are a multiple of TILE_ROWS for each processor.
  */
 #define MOST_TERMS		(INT64_C(1) << 37)
 #define MOST_ROWS		(INT64_C(1) << 16)
-#define MOST_HALF		(INT64_C(64) << 20)	/* numbers of their half copies */
+#define MOST_HALF		(INT64_C(64) << 20) /* numbers in the half copies of a
+											 * piece */
 #define TILE_ROWS		128
 
-/* Compares everything after a rebalancing, too. */
+/* If true, everything is compared after a rebalancing, too. */
 GV_TUNABLE bool gv_kmeans_reassigns_all = false;
 
 /* A call, and its memory. */
@@ -56,7 +56,7 @@ struct EvenKmeans
 	const GvMatmulContext *context;
 	const GvStop *stop;
 	GvKmeansFound *found;
-	char	   *d_memory;		/* of the arrays of cl and the next five */
+	char	   *d_memory;		/* the arrays of cl and the next five arrays */
 	GvSplit    *d_splits;		/* [k] */
 	int32_t    *d_done;			/* [k] */
 	uint32_t   *d_changed;		/* [k] */
@@ -65,13 +65,19 @@ struct EvenKmeans
 	uint32_t   *starts;			/* [k + 1], the host's */
 	GvSplit    *splits;			/* [k] */
 	int32_t    *done;			/* [k] */
-	uint32_t   *sorted;			/* [k] clusters by size; at last those kept */
-	int32_t		nsplits;		/* of the last rebalancing */
-	uint32_t   *changed;		/* [k] clusters that it changed, ascending */
-	uint32_t   *offsets;		/* [k] of their rows in d_moved */
+	uint32_t   *sorted;			/* [k] clusters by size; finally the clusters
+								 * that are kept */
+	int32_t		nsplits;		/* number of splits of the last rebalancing */
+	uint32_t   *changed;		/* [k] clusters that the last rebalancing
+								 * changed */
+	uint32_t   *offsets;		/* [k] where the rows of each of them begin in
+								 * d_moved */
 };
 
-/* Sets the shape; nsms 0: the largest that any device has. */
+/*
+ * Sets the shape for a device of nsms SMs.  If nsms is 0, sets the largest
+ * shape that any device has.
+ */
 static void
 set_shape(GvClusters *cl, int32_t dims, int64_t n, int32_t k, int nsms)
 {
@@ -83,7 +89,7 @@ set_shape(GvClusters *cl, int32_t dims, int64_t n, int32_t k, int nsms)
 	gv_clusters_shape(cl, n, dims, k, MOST_TERMS, piece, false);
 }
 
-/* Gives all arrays their places; returns their bytes. */
+/* Places all arrays in memory, and returns their bytes. */
 static size_t
 place_all(EvenKmeans *km, char *memory)
 {
@@ -99,7 +105,7 @@ place_all(EvenKmeans *km, char *memory)
 	return bytes;
 }
 
-/* See kmeans.h.  The gaps of empty clusters are closed in more memory. */
+/* See kmeans.h.  drop_empty needs memory beyond the arrays. */
 int64_t
 gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k)
 {
@@ -156,7 +162,7 @@ gather_kernel(const float *from, const uint32_t *order, int dims, float *to)
 		to[(int64_t) blockIdx.x * dims + d] = row[d];
 }
 
-/* Copies vectors, whose numbers [n], n <= k, are the host's. */
+/* Gathers vectors, whose numbers [n], n <= k, are in the host's memory. */
 static GvStatus
 gather(EvenKmeans *km, const float *d_from, const uint32_t *numbers, int32_t n,
 	   float *d_to)
@@ -169,7 +175,7 @@ gather(EvenKmeans *km, const float *d_from, const uint32_t *numbers, int32_t n,
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
-/* Draws the first centroids: k random rows, none of them twice. */
+/* Draws k different random rows as the first centroids. */
 static GvStatus
 draw_centroids(EvenKmeans *km)
 {
@@ -194,7 +200,7 @@ draw_centroids(EvenKmeans *km)
 	return status;
 }
 
-/* Groups the rows by cluster; the host gets the starts. */
+/* Groups the rows by cluster, and copies the starts to the host. */
 static GvStatus
 group_rows(EvenKmeans *km)
 {
@@ -253,7 +259,7 @@ plan_splits(EvenKmeans *km)
 	}
 }
 
-/* Splits clusters that are too large; *changed tells whether any was. */
+/* Splits clusters that are too large.  Sets *changed if there was one. */
 static GvStatus
 rebalance(EvenKmeans *km, uint64_t seed, bool *changed)
 {
@@ -277,9 +283,9 @@ rebalance(EvenKmeans *km, uint64_t seed, bool *changed)
 }
 
 /*
- * Lists the clusters that the last rebalancing changed, and the places of
- * their rows in d_moved.  Returns false if they, or their rows, are more than
- * a quarter, because then it is faster to compare everything.
+ * Lists the clusters that the last rebalancing changed, and places their rows
+ * in d_moved.  Returns false if the clusters or their rows are more than a
+ * quarter of all, because then it is faster to compare everything.
  */
 static bool
 list_changed(EvenKmeans *km, int32_t *nchanged, int64_t *nmoved)
@@ -307,7 +313,10 @@ list_changed(EvenKmeans *km, int32_t *nchanged, int64_t *nmoved)
 	return *nmoved <= km->cl.n / 4;
 }
 
-/* A block copies the row numbers of a changed cluster to their place. */
+/*
+ * Copies the row numbers of changed clusters to d_moved.  Each block has a
+ * cluster.
+ */
 static __global__ void __launch_bounds__(THREADS)
 moved_kernel(GvClusters cl, const uint32_t *changed, const uint32_t *offsets,
 			 uint32_t *moved)
@@ -320,10 +329,10 @@ moved_kernel(GvClusters cl, const uint32_t *changed, const uint32_t *offsets,
 }
 
 /*
- * Assigns and groups the rows again after a rebalancing, and only that.  The
- * result is that of comparing everything, ties included, because scores are
- * exact: a row whose own centroid stayed is nearest to it or to one that
- * changed.
+ * Assigns and groups the rows again after a rebalancing.  The result is the
+ * same as if everything were compared, ties included, because scores are
+ * exact: if a row's own centroid did not change, the row is nearest to this
+ * centroid or to one that changed.
  */
 static GvStatus
 reassign_changed(EvenKmeans *km)
@@ -376,7 +385,10 @@ drop_empty(EvenKmeans *km)
 	return status;
 }
 
-/* Brings each row's centroid to the host, by its number without gaps. */
+/*
+ * Copies each row's centroid to the host.  Centroids are numbered without
+ * gaps.
+ */
 static GvStatus
 get_owners(EvenKmeans *km, int32_t *owners)
 {

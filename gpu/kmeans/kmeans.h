@@ -38,25 +38,29 @@
 
 #include "gpu/product/product.h"
 
-#define GV_KMEANS_CANDIDATES	16	/* of a row, at most, or it overflows */
-#define GV_KMEANS_ALIGN		256	/* arrays of centroids that the filter reads
+#define GV_KMEANS_CANDIDATES	16	/* most candidates of a row; a row with
+									 * more overflows */
+#define GV_KMEANS_ALIGN		256 /* arrays of centroids that the filter reads
 								 * are padded to a multiple of this */
 
-/* A centroid that may be a row's nearest. */
+/* A centroid that may be the nearest of a row. */
 struct alignas(8) GvKmeansCandidate
 {
 	uint32_t	number;			/* among the centroids that are compared */
 	float		score;			/* a - eps + Q^2 */
 };
 
-/* The farthest row of one cluster becomes the centroid of another. */
+/*
+ * A reseeding: the farthest row of one cluster becomes the centroid of
+ * another.
+ */
 struct GvReseed
 {
 	uint32_t	from;
 	uint32_t	to;
 };
 
-/* A cluster is divided, and another one becomes its second half. */
+/* A split: a cluster is divided, and another one becomes its second half. */
 struct GvSplit
 {
 	int32_t		big;
@@ -71,11 +75,12 @@ struct GvClusters
 	int32_t		half_dims;		/* rounded up to 16 */
 	int32_t		k;				/* at most n */
 	int32_t		padded_k;		/* k rounded up to GV_KMEANS_ALIGN */
-	int32_t		piece;			/* rows assigned at once */
-	int32_t		columns;		/* centroids that a piece is multiplied with at
-								 * once, a multiple of GV_KMEANS_ALIGN */
-	bool		kept;			/* all rows have half copies, or only those of
-								 * a piece */
+	int32_t		piece;			/* most rows that are assigned at once */
+	int32_t		columns;		/* most centroids that a piece is multiplied
+								 * with at once, a multiple of
+								 * GV_KMEANS_ALIGN */
+	bool		kept;			/* all rows have half copies, not only the rows
+								 * of a piece */
 	int			nsms;
 	const float *d_rows;		/* [n][dims] */
 	float	   *d_centroids;	/* [k][dims] */
@@ -86,32 +91,36 @@ struct GvClusters
 								 * bits */
 	uint16_t   *d_half_rows;	/* [n or piece][half_dims]; 0 beyond dims */
 	float2	   *d_lengths;		/* [n or piece] Q and E */
-	uint16_t   *d_half_centroids;	/* [k][half_dims] of those compared */
+	uint16_t   *d_half_centroids;	/* [k][half_dims] of the centroids that
+									 * rows are compared with */
 	float	   *d_squares;		/* [padded_k] |C|^2; infinite beyond the last
-								 * one compared */
-	float4	   *d_group_norms;	/* [padded_k / GV_COLUMN_GROUP] of 32 centroids: 2 (L +
-								 * F), 2 F, what the squares in eps take of
-								 * them, 0 */
+								 * centroid compared */
+	float4	   *d_group_norms;	/* [padded_k / GV_COLUMN_GROUP] of each 32
+								 * centroids: 2 (L + F), 2 F, the squares' term
+								 * of eps, 0 */
 
-	/* which clusters rows are in */
+	/* the clusters of rows */
 	uint32_t   *d_nearest;		/* [n] */
 	float	   *d_sqdist;		/* [n] */
 	uint32_t   *d_all;			/* [n] 0, 1, 2, ... */
-	uint32_t   *d_keys;			/* [n] clusters, ascending */
-	uint32_t   *d_order;		/* [n] their rows, ascending in each */
-	uint32_t   *d_starts;		/* [k + 1] of clusters in d_order */
+	uint32_t   *d_keys;			/* [n] clusters of the rows of d_order,
+								 * ascending */
+	uint32_t   *d_order;		/* [n] rows sorted by cluster and, in each,
+								 * ascending */
+	uint32_t   *d_starts;		/* [k + 1] where each cluster begins in
+								 * d_order */
 	void	   *d_sort;
 	size_t		sort_bytes;
 
-	/* of a piece */
+	/* arrays of a piece */
 	float	   *d_bounds;		/* [piece] with Q^2 */
-	uint32_t   *d_counts;		/* [piece] candidates */
+	uint32_t   *d_counts;		/* [piece] number of candidates */
 	GvKmeansCandidate *d_candidates;	/* [piece][GV_KMEANS_CANDIDATES] */
-	uint32_t   *d_overflowed;	/* [piece] rows with more candidates */
+	uint32_t   *d_overflowed;	/* [piece] rows with too many candidates */
 	uint32_t   *d_noverflowed;	/* [2] number of such rows of the piece, and in
 								 * the test build of all pieces so far */
 
-	/* of clusters; sets only */
+	/* arrays of clusters, for sets only */
 	double	   *d_errors;		/* [k] */
 	float	   *d_far;			/* [k] largest squared distance */
 	uint32_t   *d_far_rows;		/* [k] the row that has it */
@@ -121,14 +130,15 @@ struct GvClusters
 /* The bounds that rows begin with. */
 enum GvKmeansBound
 {
-	GV_BOUND_NONE,				/* infinite: d_nearest is not set */
+	GV_BOUND_NONE,				/* infinite bounds; d_nearest is not set */
 	GV_BOUND_NEAREST,			/* the score of d_nearest, computed again */
 	GV_BOUND_SQDIST				/* d_sqdist, which is the score of d_nearest */
 };
 
 /*
- * Rows and the centroids that they are compared with.  With a bound, a row's
- * d_nearest takes part even if it is not among the centroids.
+ * Rows and the centroids that they are compared with.  With a bound, the
+ * centroid in d_nearest may remain a row's nearest even if it is not among
+ * these centroids.
  */
 struct GvAssignment
 {
@@ -138,34 +148,34 @@ struct GvAssignment
 	int32_t		k;
 	const uint32_t *d_centroids;	/* [k] their numbers, ascending */
 	GvKmeansBound bound;
-	bool		wait;			/* for each piece, before the next one is
+	bool		wait;			/* wait for each piece before the next one is
 								 * launched */
 };
 
 /* -- nearest.cu */
 
 /*
- * Sets the shape of *cl: `piece` rows are
- * assigned at once, or all if there are fewer, by products of about `terms`
- * terms.  `kept`: all rows have half copies from the beginning, not each piece
- * in its turn.
+ * Sets the shape of *cl: `piece` rows, or all if there are fewer, are assigned
+ * at once, by products of about `terms` terms.  If `kept`, all rows have half
+ * copies from the beginning; otherwise only the rows of the current piece have
+ * them.
  */
 extern void gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims,
 							  int32_t k, int64_t terms, int64_t piece,
 							  bool kept);
 
 /*
- * Gives the arrays that assignment and grouping need their places in memory,
- * from *bytes on; without memory it only counts.
+ * Places the arrays that assignment and grouping need in memory, from *bytes
+ * on, and adds their bytes to *bytes.  If memory is NULL, only counts.
  */
 extern void gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes);
 
-/* Before the first assignment: centroids and rows are there. */
+/* Prepares the first assignment.  Rows and centroids have been copied. */
 extern GvStatus gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream);
 
 /*
- * Sets d_nearest and d_sqdist of rows to the nearest of the centroids, of
- * equal ones to the first, as gv_assign finds them.
+ * Sets d_nearest and d_sqdist of rows to the nearest of the centroids and, of
+ * equally near ones, to the first, as gv_assign finds them.
  */
 extern GvStatus gv_gpu_nearest(const GvClusters *cl,
 							   const GvAssignment *assignment,
@@ -173,24 +183,27 @@ extern GvStatus gv_gpu_nearest(const GvClusters *cl,
 							   const GvStop *stop);
 
 /*
- * One step of gv_gpu_nearest, here for test/bench/products.cu: lowers bounds
- * and notes candidates of the first n rows that have half copies, among the
- * first k centroids that have.  k is a multiple of GV_KMEANS_ALIGN, or no
- * other centroids have them.
+ * Lowers bounds and notes candidates, which is one step of gv_gpu_nearest and
+ * is declared here for test/bench/products.cu.  Compares the first n rows that
+ * have half copies with the first k centroids that have them.  Either k is a
+ * multiple of GV_KMEANS_ALIGN, or no other centroids have half copies.
  */
 extern GvStatus gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
 								  const GvMatmulContext *context);
 
 /* -- update.cu */
 
-/* d_order and d_starts, from d_nearest */
+/* Sets d_order and d_starts from d_nearest. */
 extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
 									  cudaStream_t stream);
 
-/* d_errors, d_far and d_far_rows of grouped rows */
+/* Sets d_errors, d_far and d_far_rows of grouped rows. */
 extern GvStatus gv_gpu_errors(const GvClusters *cl, cudaStream_t stream);
 
-/* d_centroids become the means of grouped rows; without rows they stay. */
+/*
+ * Moves d_centroids to the means of grouped rows.  Centroids without rows
+ * stay.
+ */
 extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
 
 /* Reseeds clusters as d_reseeds [n] says. */
@@ -198,8 +211,8 @@ extern GvStatus gv_gpu_reseed(const GvClusters *cl, int32_t n,
 							  cudaStream_t stream);
 
 /*
- * Splits grouped clusters [n]; d_done [n] is 1 where they have rows that
- * differ, else nothing changed.
+ * Splits grouped clusters [n].  Sets d_done [n] to 1 for clusters that have
+ * different rows; the others do not change.
  */
 extern GvStatus gv_gpu_split(const GvClusters *cl, const GvSplit *d_splits,
 							 int32_t n, uint64_t seed, int32_t *d_done,
@@ -207,17 +220,19 @@ extern GvStatus gv_gpu_split(const GvClusters *cl, const GvSplit *d_splits,
 
 /* -- evenkmeans.cu */
 
-/* The outcome of k-means, and how it was found. */
+/* The outcome of k-means, and its costs. */
 struct GvKmeansFound
 {
 	int32_t		k;
-	int32_t		passes;			/* that compared everything */
-	double		split_s;		/* dividing clusters */
+	int32_t		passes;			/* passes that compared all rows with all
+								 * centroids */
+	double		split_s;		/* seconds spent on splits */
 };
 
 /*
- * See gv_kmeans: d_x [n][dims] -> d_centroids [k][dims] and, unless owners is
- * NULL, the host's owners [n], each row's nearest centroid.
+ * See gv_kmeans.  Computes d_centroids [k][dims] from d_x [n][dims] and,
+ * unless owners is NULL, each row's nearest centroid, owners [n] in the host's
+ * memory.
  */
 extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
 							  float *d_centroids, int32_t *owners,
@@ -225,12 +240,12 @@ extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
 							  const GvMatmulContext *context,
 							  const GvStop *stop);
 
-/* Bytes of a device's memory that it takes, at most, on any device. */
+/* Returns the bytes that gv_gpu_kmeans takes at most, on any device. */
 extern int64_t gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k);
 
-/* -- for the files of k-means and of builds */
+/* -- for k-means and builds */
 
-/* splitmix64: the next 64 random bits. */
+/* Returns the next 64 random bits of splitmix64. */
 static __host__ __device__ __forceinline__ uint64_t
 gv_device_random(uint64_t *state)
 {
@@ -241,7 +256,9 @@ gv_device_random(uint64_t *state)
 	return z ^ (z >> 31);
 }
 
-/* Round to float, values beyond its range to the largest of their sign. */
+/*
+ * Rounds to float; a value beyond its range becomes the largest of that sign.
+ */
 static __device__ __forceinline__ float
 gv_device_clamp(double value)
 {

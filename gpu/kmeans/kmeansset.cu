@@ -1,11 +1,12 @@
 /*
  * kmeansset.cu
- *		k-means over a set: passes as gv_set.h defines them, with the rows kept
- *		in the device's memory.
+ *	k-means over a set: passes as gv_set.h defines them, with the rows kept
+ *	in the device's memory.
  *
- * The host waits once a pass, for sizes, errors and farthest distances of the
- * clusters, 16 bytes each.  gv_set_reseed decides which clusters are reseeded;
- * in place of rows it gets the numbers of the clusters that have them.
+ * The host waits once a pass, for the sizes, errors and farthest distances of
+ * the clusters, 16 bytes each.  gv_set_reseed decides which clusters are
+ * reseeded; instead of rows it gets the numbers of the clusters whose farthest
+ * rows they are.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -13,7 +14,10 @@
 
 #include "gpu/kmeans/kmeans.h"
 
-/* rows of a piece, and values of a copy: between them it is asked to stop */
+/*
+ * most rows of a piece, and most values of a copy: stop is looked at between
+ * pieces and between copies
+ */
 #define MOST_TERMS		(INT64_C(1) << 41)
 #define MOST_PIECE		(INT64_C(1) << 20)
 #define LEAST_PIECE		(INT64_C(1) << 14)
@@ -24,19 +28,21 @@ struct GvKmeansSet
 	GvSetSpec	spec;
 	GvClusters	cl;
 	cudaStream_t stream;
-	GvBlas	   *blas;			/* NULL: products by loops of ours */
-	char	   *d_memory;		/* of all arrays of cl */
-	float	   *d_rows;			/* [n][dims], those of cl */
-	GvBuffer	out;			/* pinned: the next three */
+	GvBlas	   *blas;			/* NULL if products run by this code's loops */
+	char	   *d_memory;		/* all arrays of cl */
+	float	   *d_rows;			/* [n][dims], d_rows of cl */
+	GvBuffer	out;			/* pinned memory of the next three arrays */
 	uint32_t   *starts;			/* [k + 1] */
 	double	   *errors;			/* [k] */
 	float	   *far;			/* [k] */
-	int64_t    *sizes;			/* [k]; at last of those found */
+	int64_t    *sizes;			/* [k]; finally the sizes of the clusters that
+								 * have rows */
 	GvReseed   *reseeds;		/* [k] */
-	int32_t    *order;			/* [k] for gv_set_reseed, then those found */
-	float	   *numbers;		/* [k] 0, 1, 2, ...: in place of farthest
+	int32_t    *order;			/* [k] for gv_set_reseed; finally the clusters
+								 * that have rows */
+	float	   *numbers;		/* [k] 0, 1, 2, ...: instead of farthest
 								 * rows */
-	float	   *sources;		/* [k] in place of centroids: the cluster whose
+	float	   *sources;		/* [k] instead of centroids: the cluster whose
 								 * farthest row a centroid becomes, or -1 */
 	int32_t		passes;
 };
@@ -51,7 +57,7 @@ set_shape(const GvSetSpec *spec, GvClusters *cl)
 								 LEAST_PIECE, MOST_PIECE), true);
 }
 
-/* Gives all arrays their places; returns their bytes. */
+/* Places all arrays in memory, and returns their bytes. */
 static size_t
 place_all(GvKmeansSet *set, char *memory)
 {
@@ -196,7 +202,9 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 
 #ifdef GV_TEST_BUILD
 
-/* Counts the rows so far that had more candidates than there is memory for. */
+/*
+ * Returns how many rows so far had more candidates than there is memory for.
+ */
 extern "C" GvStatus
 gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
 {
@@ -209,7 +217,10 @@ gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
 
 #endif
 
-/* Copies what is known of the clusters to the host, and adds their errors. */
+/*
+ * Copies the clusters' sizes, errors and farthest distances to the host, and
+ * adds the errors.
+ */
 static GvStatus
 bring_clusters(GvKmeansSet *set, double *error)
 {
@@ -249,7 +260,10 @@ reseed(GvKmeansSet *set)
 	return gv_gpu_reseed(&set->cl, n, set->stream);
 }
 
-/* Lists the clusters that have rows, and their sizes.  Returns how many. */
+/*
+ * Lists the clusters that have rows, and their sizes.  Returns how many there
+ * are.
+ */
 static int32_t
 close_gaps(GvKmeansSet *set)
 {
@@ -265,7 +279,7 @@ close_gaps(GvKmeansSet *set)
 	return found;
 }
 
-/* See gv_set_run: a pass. */
+/* See gv_set_run.  Runs a pass. */
 static GvStatus
 kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -290,7 +304,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 		return GV_CANCELED;
 	done->passes = ++set->passes;
 	done->finished = last;
-	done->again = 0;			/* rows are kept */
+	done->again = 0;			/* the caller need not put the rows again */
 	if (last)
 		done->found = close_gaps(set);
 	else

@@ -36,23 +36,29 @@
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
-#define LANE_GROUPS			(THREADS / GV_LANE_GROUP)
-#define STRANDS			8		/* partial sums of a mean */
-#define TILES			(GV_COLUMN_GROUP / 8)	/* of products, in a group */
+#define LANE_GROUPS		(THREADS / GV_LANE_GROUP)
+#define STRANDS			8		/* partial sums of each mean */
+#define TILES			(GV_COLUMN_GROUP / 8)	/* tiles of a product in a
+												 * group of columns */
 #define BRUTE_ROWS		4		/* rows that a block compares at once */
-#define EARLY_PART		16		/* of the centroids */
+#define EARLY_PART		16		/* the first 1 / 16 of the centroids gives the
+								 * first bounds */
 #define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
-/* rows assigned at once, and centroids multiplied at once; 0: as is best */
+/*
+ * rows that are assigned at once, and centroids that are multiplied at once;
+ * 0: the best number
+ */
 GV_TUNABLE int32_t gv_kmeans_piece = 0;
 GV_TUNABLE int32_t gv_kmeans_columns = 0;
 
-/* centroids from which on the first pass looks for a bound first */
+/* with at least this many centroids, the first pass finds bounds first */
 GV_TUNABLE int32_t gv_kmeans_early = 1 << 15;
 
 /*
  * Rows [n] that are assigned at once, and the centroids [k] that they are
- * compared with, by their numbers.  The half copies of cl are theirs.
+ * compared with, both by their numbers.  cl has half copies of these rows and
+ * centroids.
  */
 struct Piece
 {
@@ -66,7 +72,10 @@ struct Piece
 
 /* -- half copies */
 
-/* s: a power of two that brings the largest number below 2^14, if it can. */
+/*
+ * Returns s: a power of two that brings the largest number below 2^14, if
+ * possible.
+ */
 static __device__ __forceinline__ float
 scale_of(const GvClusters &cl)
 {
@@ -77,8 +86,8 @@ scale_of(const GvClusters &cl)
 }
 
 /*
- * The term of eps for (Q + E)^2 or (L + F)^2, `length` being the sum; infinite
- * where a score with a vector of this length may overflow.
+ * Returns the term of eps for (Q + E)^2 or (L + F)^2, whose root is `length`.
+ * The term is infinite if a score with a vector of this length may overflow.
  */
 static __device__ __forceinline__ float
 eps_of_length(const GvClusters &cl, float length, float scale)
@@ -90,7 +99,7 @@ eps_of_length(const GvClusters &cl, float length, float scale)
 	return 1.001f * 2.0f * square * (float) (cl.dims / 16 + 64) * 0x1p-24f;
 }
 
-/* The terms of eps that depend on the row alone. */
+/* Returns the terms of eps that depend only on the row. */
 static __device__ __forceinline__ float
 eps_of_row(const GvClusters &cl, float2 lengths, float scale)
 {
@@ -99,8 +108,8 @@ eps_of_row(const GvClusters &cl, float2 lengths, float scale)
 }
 
 /*
- * The mean of the centroids.  Block x has 32 dimensions, and STRANDS sums of
- * each.
+ * Computes the mean of the centroids.  Each block has 32 dimensions, and
+ * STRANDS partial sums of each dimension.
  */
 static __global__ void __launch_bounds__(GV_WARP *STRANDS)
 middle_kernel(GvClusters cl)
@@ -136,7 +145,9 @@ number_kernel(GvClusters cl)
 		cl.d_all[i] = (uint32_t) i;
 }
 
-/* The largest number of the moved rows.  A warp takes row after row. */
+/*
+ * Finds the largest number of the moved rows.  Each warp takes row after row.
+ */
 static __global__ void __launch_bounds__(THREADS)
 most_kernel(GvClusters cl)
 {
@@ -151,15 +162,15 @@ most_kernel(GvClusters cl)
 									 cl.d_middle[d]));
 	for (int half = GV_WARP / 2; half > 0; half /= 2)
 		most = fmaxf(most, __shfl_xor_sync(GV_FULL_WARP, most, half));
-	/* floats that are not negative ascend as their bits do */
+	/* floats that are not negative are ordered as their bits */
 	if (lane == 0)
 		atomicMax(cl.d_most, __float_as_uint(most));
 }
 
 /*
- * By a warp: stores the half copy [half_dims] of a vector, moved and scaled.
- * Returns at least the vector's length and, in y, the length of what rounding
- * took off.
+ * Stores the half copy [half_dims] of a vector, which is moved and scaled, by
+ * all threads of a warp.  Returns at least the vector's length in x, and at
+ * least the length of the rounding error in y.
  */
 static __device__ __forceinline__ float2
 to_half_vector(const GvClusters &cl, const float *from, float scale,
@@ -177,7 +188,7 @@ to_half_vector(const GvClusters &cl, const float *from, float scale,
 					   length * 0x1p-22f + 1e-18f);
 }
 
-/* A warp has a row of the piece. */
+/* Makes half copies of the rows of a piece.  Each warp has a row. */
 static __global__ void __launch_bounds__(THREADS)
 rows_to_half_kernel(Piece piece)
 {
@@ -194,7 +205,10 @@ rows_to_half_kernel(Piece piece)
 		cl.d_lengths[i] = lengths;
 }
 
-/* A block has a group of centroids, and its warps one after the other. */
+/*
+ * Makes half copies of centroids.  Each block has a group, each warp one
+ * centroid of the group after the other.
+ */
 static __global__ void __launch_bounds__(THREADS)
 centroids_to_half_kernel(Piece piece)
 {
@@ -219,7 +233,7 @@ centroids_to_half_kernel(Piece piece)
 		{
 			lengths[i] = found.x;
 			lost[i] = found.y;
-			/* a bit more than |C|^2, by less than 22 2^-24 of it */
+			/* more than |C|^2, by less than 22 2^-24 of it */
 			cl.d_squares[c] = c < piece.k ? found.x * found.x : GV_INFINITY;
 		}
 	}
@@ -238,31 +252,33 @@ centroids_to_half_kernel(Piece piece)
 
 /* -- candidates */
 
-/* The epilogue (gpu/product/product.h) that turns sums into candidates. */
+/* The epilogue that lowers rows' bounds and notes candidates. */
 struct CandidateEpilogue
 {
-	GvClusters	cl;				/* d_squares and d_group_norms are those of the
-								 * product's centroids, */
+	GvClusters	cl;				/* d_squares and d_group_norms begin at the
+								 * product's first centroid */
 	int			n;				/* rows of the piece */
-	int			k;				/* centroids of the product, */
-	int			first;			/* of which this is the first */
+	int			k;				/* centroids of the product */
+	int			first;			/* number of the product's first centroid */
 
 	struct alignas(16) Row
 	{
-		float4		parts;		/* factors of a group's 2 (L + F) and 2 F,
-								 * eps's own part less Q^2, Q^2 */
-		int			bound;		/* with Q^2; a float's bits, which ascend as it
-								 * does because it is not negative */
+		float4		parts;		/* factors of the group's 2 (L + F) and 2 F,
+								 * the row's own part of eps less Q^2, and
+								 * Q^2 */
+		int			bound;		/* the bound with Q^2, as a float's bits, which
+								 * are ordered as the float because it is not
+								 * negative */
 		uint32_t	count;		/* candidates */
 	};
 
 	struct ColumnState
 	{
 		float2		squares[TILES];
-		float4		norms;		/* of the group */
+		float4		norms;		/* d_group_norms of the group */
 	};
 
-	/* All centroids are too far from a row that does not exist. */
+	/* A row beyond n gets a bound that no centroid is within. */
 	__device__ __forceinline__ void
 	begin(Row *mine, int row) const
 	{
@@ -297,13 +313,15 @@ struct CandidateEpilogue
 		cl.d_counts[row] = mine->count;
 	}
 
-	/* Squares and norms exist up to a multiple of GV_KMEANS_ALIGN. */
+	/*
+	 * d_squares and d_group_norms are padded to a multiple of GV_KMEANS_ALIGN.
+	 */
 	__device__ __forceinline__ ColumnState
 	column_state(int group) const
 	{
 		const float *squares = cl.d_squares + group * GV_COLUMN_GROUP +
 			threadIdx.x % 4 * 2;
-		ColumnState		found;
+		ColumnState found;
 
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
@@ -339,9 +357,10 @@ struct CandidateEpilogue
 	}
 
 	/*
-	 * Lowers a row's bound by the least score of its four lanes, and notes the
-	 * centroids within it.  The lane has scores of centroids `lane_first` and
-	 * the next one, of those 8 further, and so on.
+	 * Lowers a row's bound to the least score of its four lanes, and notes the
+	 * centroids within the bound.  The lane has scores of centroids
+	 * `lane_first` and `lane_first` + 1, of the two that follow 8 further, and
+	 * so on.
 	 */
 	__device__ __forceinline__ void
 	note(Row *mine, int row, float shift, const float2 (&scores)[TILES],
@@ -400,8 +419,8 @@ gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
 /* -- exact scores */
 
 /*
- * Floats that are not negative ascend as their bits do, so items ascend by
- * (score, number).
+ * Returns an item of a score and a number.  Items are ordered by (score,
+ * number), because floats that are not negative are ordered as their bits.
  */
 static __device__ __forceinline__ uint64_t
 item_of(float score, uint32_t number)
@@ -409,7 +428,7 @@ item_of(float score, uint32_t number)
 	return (uint64_t) __float_as_uint(score) << 32 | number;
 }
 
-/* What a row has before it is compared. */
+/* Returns the item that the row's best item begins with. */
 static __device__ __forceinline__ uint64_t
 known_item(const Piece &piece, uint32_t row)
 {
@@ -425,7 +444,8 @@ store_item(const GvClusters &cl, uint32_t row, uint64_t item)
 }
 
 /*
- * By four lanes a row; all lanes of a warp call it.  The first has the score.
+ * Returns the exact score, in the first of the row's four lanes.  All lanes of
+ * a warp call this.
  */
 static __device__ __forceinline__ float
 score_of(const GvClusters &cl, uint32_t row, uint32_t c)
@@ -436,8 +456,8 @@ score_of(const GvClusters &cl, uint32_t row, uint32_t c)
 }
 
 /*
- * s^2 S - |X|^2 + Q^2: Q^2 is above |X|^2 by less than 2^-18 of it.  Infinite
- * where that is not a number.
+ * Returns s^2 S - |X|^2 + Q^2, rounded up: Q^2 is above |X|^2 by less than
+ * 2^-18 of |X|^2.  Returns infinity instead of NaN.
  */
 static __device__ __forceinline__ float
 bound_of(const GvClusters &cl, float score, float length)
@@ -449,7 +469,10 @@ bound_of(const GvClusters &cl, float score, float length)
 	return bound < FLT_MAX ? bound : GV_INFINITY;
 }
 
-/* Sets the bounds that the rows of a piece begin with, four lanes a row. */
+/*
+ * Sets the bounds that the rows of a piece begin with.  Each row has four
+ * lanes.
+ */
 static __global__ void __launch_bounds__(THREADS)
 bounds_kernel(Piece piece)
 {
@@ -471,8 +494,8 @@ bounds_kernel(Piece piece)
 }
 
 /*
- * Finds the nearest candidates of the rows of a piece, four lanes a row, and
- * lists the rows that have too many.
+ * Finds the nearest candidate of each row of a piece by exact scores, and
+ * lists the rows that have too many candidates.  Each row has four lanes.
  */
 static __global__ void __launch_bounds__(THREADS)
 rescore_kernel(Piece piece)
@@ -487,7 +510,8 @@ rescore_kernel(Piece piece)
 	bool		overflowed = count > GV_KMEANS_CANDIDATES;
 	float		bound = cl.d_bounds[at];
 	uint64_t	best = known_item(piece, row);
-	uint32_t	own = (uint32_t) best;	/* no centroid's number, if none */
+	uint32_t	own = (uint32_t) best;	/* the known centroid, which need not
+										 * be scored again, if there is one */
 	uint32_t	j = 0;
 
 	if (overflowed)
@@ -524,7 +548,7 @@ rescore_kernel(Piece piece)
 		store_item(cl, row, best);
 }
 
-/* A lane's sums of BRUTE_ROWS rows and a centroid. */
+/* Adds a lane's terms of BRUTE_ROWS rows and a centroid. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void
 add_rows(const GvClusters &cl, const float *const (&rows)[BRUTE_ROWS],
@@ -543,8 +567,8 @@ add_rows(const GvClusters &cl, const float *const (&rows)[BRUTE_ROWS],
 }
 
 /*
- * Compares rows that overflowed with all centroids.  A block takes BRUTE_ROWS
- * rows after the other, and four lanes a centroid.
+ * Compares rows that overflowed with all centroids.  Each block takes
+ * BRUTE_ROWS rows at a time, and each centroid has four lanes.
  */
 template <bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS)
@@ -652,7 +676,7 @@ gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes)
 	gv_place(&cl->d_noverflowed, memory, bytes, 2);
 }
 
-/* The rows of an assignment from `first` on that are assigned at once. */
+/* Returns the piece of an assignment that begins at row `first`. */
 static Piece
 piece_of(const GvClusters *cl, const GvAssignment *assignment, int64_t first)
 {
@@ -693,7 +717,7 @@ gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream)
 	return cl->kept ? rows_to_half(&all, stream) : GV_OK;
 }
 
-/* Assigns a piece, of which rows have half copies. */
+/* Assigns a piece.  Its rows have half copies. */
 static GvStatus
 assign_piece(const Piece *piece, const GvMatmulContext *context)
 {
@@ -708,7 +732,7 @@ assign_piece(const Piece *piece, const GvMatmulContext *context)
 	GV_TRY(gv_launch(bounds_kernel, nblocks, THREADS, 0, stream, *piece));
 	/*
 	 * Without a bound, a row notes more candidates the more centroids there
-	 * are.  If they are very many, find a bound among a few of them first,
+	 * are.  With very many centroids, first find a bound among a few of them,
 	 * because many rows would overflow otherwise.
 	 */
 	if (piece->bound == GV_BOUND_NONE && piece->k >= gv_kmeans_early)
@@ -716,7 +740,7 @@ assign_piece(const Piece *piece, const GvMatmulContext *context)
 	GV_TRY(gv_gpu_candidates(cl, piece->n, piece->k, context));
 	GV_CUDA_TRY(gv_clear(cl->d_noverflowed, 1, stream));
 	GV_TRY(gv_launch(rescore_kernel, nblocks, THREADS, 0, stream, *piece));
-	/* the host does not know whether there are any */
+	/* the host does not know whether any row overflowed */
 	return gv_launch(cl->dims % 4 == 0 ? brute_force_kernel<true> :
 					 brute_force_kernel<false>, blocks, THREADS, 0, stream,
 					 *piece);

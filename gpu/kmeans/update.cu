@@ -1,15 +1,16 @@
 /*
  * update.cu
- *		The clusters of a pass, once each row has its nearest centroid: rows
- *		grouped, errors and farthest rows, means, reseeded and split clusters.
+ *	The clusters of a pass, once each row has its nearest centroid: rows
+ *	grouped, errors and farthest rows, means, reseeded and split clusters.
  *
  * All sums are in double and in the order of rows, which a stable radix sort
- * by cluster keeps.  So a sum is one thread's, and clusters and dimensions
- * give the parallelism.  Neighboring lanes read a row of a cluster whole, 8
- * rows at once, or 32 if there are too few clusters to keep the device busy.
+ * by cluster keeps.  So one thread computes a sum, and the parallelism is over
+ * clusters and dimensions.  Neighboring lanes read a row of a cluster
+ * together.  A thread loads 8 rows at once, or 32 if there are too few
+ * clusters to keep the device busy.
  *
  * A cluster that is too large is divided by a few steps of 2-means over a
- * thousand of its rows, spread over the cluster; that is enough to place the
+ * thousand of its rows, spread over the cluster.  This is enough to place the
  * halves, because the next pass assigns all rows anyway.
  */
 #include "gpu/device/warp.cuh"
@@ -35,8 +36,9 @@ gv_gpu_group_clusters(const GvClusters *cl, cudaStream_t stream)
 }
 
 /*
- * A warp has a cluster: the sum of its rows' squared distances, in their
- * order, and the first of its farthest rows.  Lane 0 has the results.
+ * Computes the sum of a cluster's squared distances, in the order of rows, and
+ * the first of its farthest rows.  Each warp has a cluster.  Lane 0 has the
+ * results.
  */
 static __global__ void __launch_bounds__(THREADS)
 errors_kernel(GvClusters cl)
@@ -58,7 +60,7 @@ errors_kernel(GvClusters cl)
 		uint32_t	row = lane < n ? cl.d_order[first + lane] : 0;
 		float		mine = lane < n ? cl.d_sqdist[row] : 0.0f;
 
-		/* larger and, of equal ones, earlier, which is the smaller row */
+		/* the larger distance is kept and, of equal ones, the smaller row */
 		if (lane < n)
 			farthest = max(farthest, (uint64_t) __float_as_uint(mine) << 32 |
 						   ~row);
@@ -83,9 +85,9 @@ gv_gpu_errors(const GvClusters *cl, cudaStream_t stream)
 }
 
 /*
- * `lanes` threads have a cluster and as many of its dimensions, those from
- * blockIdx.y * lanes on, one each.  A thread loads AHEAD rows before it adds
- * them.
+ * Moves centroids to the means of their rows.  `lanes` threads have a cluster,
+ * and each of them one dimension, from blockIdx.y * lanes on.  A thread loads
+ * AHEAD rows before it adds them.
  */
 template <int AHEAD>
 static __global__ void __launch_bounds__(MEAN_THREADS)
@@ -137,7 +139,10 @@ gv_gpu_means(const GvClusters *cl, cudaStream_t stream)
 					 stream, *cl, lanes);
 }
 
-/* A block has a centroid that is reseeded. */
+/*
+ * Copies the farthest rows of clusters to the reseeded centroids, a block
+ * each.
+ */
 static __global__ void __launch_bounds__(THREADS)
 reseed_kernel(GvClusters cl)
 {
@@ -162,7 +167,8 @@ struct Cluster
 	int			dims;
 	const uint32_t *rows;		/* [count] */
 	uint32_t	count;
-	uint32_t	taken;			/* rows looked at, spread over all */
+	uint32_t	taken;			/* number of rows looked at, spread over the
+								 * cluster */
 
 	__device__ __forceinline__ const float *
 	row(uint32_t i) const
@@ -173,7 +179,7 @@ struct Cluster
 	}
 };
 
-/* By a warp: about the squared distance. */
+/* Returns about the squared distance, by all threads of a warp. */
 static __device__ __forceinline__ float
 distance(const float *a, const float *b, int dims)
 {
@@ -187,8 +193,8 @@ distance(const float *a, const float *b, int dims)
 }
 
 /*
- * Finds the row that is farthest from `from`, for all threads.  Returns false
- * if all rows are equal to `from`.
+ * Finds the row that is farthest from `from`; all threads get it.  Returns
+ * false if all rows are equal to `from`.
  */
 static __device__ __forceinline__ bool
 find_farthest(const Cluster &cluster, const float *from, uint32_t *farthest)
@@ -236,7 +242,7 @@ copy_row(float *to, const float *from, int dims)
 
 /*
  * Sets sides [taken] to 1 for rows that are nearer to b than to a.  Returns
- * how many are.
+ * the number of these rows.
  */
 static __device__ __forceinline__ uint32_t
 choose_sides(const Cluster &cluster, const float *a, const float *b,
@@ -282,7 +288,7 @@ move_both(const Cluster &cluster, const uint8_t *sides, uint32_t nsecond,
 }
 
 /*
- * A block splits a cluster: its warps compute distances, its threads add up
+ * Splits clusters, a block each.  Warps compute distances; threads add up
  * dimensions.
  */
 static __global__ void __launch_bounds__(SPLIT_THREADS)
@@ -305,7 +311,7 @@ split_kernel(GvClusters cl, const GvSplit *splits, uint64_t seed,
 	bool		apart = find_farthest(cluster, seed_row, &farthest);
 	const float *other_row = cluster.row(farthest);
 
-	/* look at all rows only if those looked at are equal */
+	/* if the rows looked at are all equal, look at all rows */
 	if (!apart && cluster.taken < count)
 	{
 		Cluster		whole = cluster;

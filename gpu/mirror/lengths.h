@@ -1,12 +1,12 @@
 /*
  * lengths.h
- *		How long lists are, and how many blocks some of them have at most.
+ *		The lengths of lists, and how many blocks some of them have at most.
  *
  * A search has memory for the scores of all postings that it may meet: those
- * of the longest lists, as many as it probes.  Once one list is very long, so
- * many times its length would be memory for a few searches only.  Lists change
- * one at a time, so they are counted by classes of length, eight for each
- * power of two, and sums are made of these.
+ * of the longest lists, as many as it probes.  If one list is very long, that
+ * many times its length would leave memory for a few searches only.  Lists
+ * change one at a time, so they are counted by classes of length, eight for
+ * each power of two, and the sums follow from these.
  */
 #ifndef GV_LENGTHS_H
 #define GV_LENGTHS_H
@@ -15,14 +15,16 @@
 #define GV_SHORT_LENGTHS	16
 #define GV_LENGTH_CLASSES	(GV_SHORT_LENGTHS + 28 * 8)
 
-/* Of the lists in each class. */
+/* The lists of each class. */
 struct GvLengths
 {
 	int64_t		nlists[GV_LENGTH_CLASSES];
 	int64_t		nblocks[GV_LENGTH_CLASSES];
 };
 
-/* The class of a length: its highest bit and the three below. */
+/*
+ * Returns the class of a length, which is its highest bit and the three below.
+ */
 static inline int
 gv_length_class(uint32_t length)
 {
@@ -34,7 +36,7 @@ gv_length_class(uint32_t length)
 	return GV_SHORT_LENGTHS + (shift - 1) * 8 + (int) (length >> shift) - 8;
 }
 
-/* The greatest length of a class. */
+/* Returns the greatest length of a class. */
 static inline int64_t
 gv_class_most(int c)
 {
@@ -47,7 +49,7 @@ gv_class_most(int c)
 	return ((int64_t) (8 + c % 8 + 1) << shift) - 1;
 }
 
-/* A list of n blocks comes (times = 1) or goes (-1). */
+/* Counts a list of n blocks (times = 1), or no longer counts it (-1). */
 static inline void
 gv_lengths_count(struct GvLengths *lengths, uint32_t n, int times)
 {
@@ -58,8 +60,9 @@ gv_lengths_count(struct GvLengths *lengths, uint32_t n, int times)
 }
 
 /*
- * The most blocks of nlists lists: the sum of the longest, of which those of
- * the last class are taken for as long as any there may be.
+ * Returns the most blocks that nlists lists have together: the sum of the
+ * longest lists, where those of the last class count as the longest of that
+ * class.
  */
 static inline int64_t
 gv_lengths_most(const struct GvLengths *lengths, int64_t nlists)

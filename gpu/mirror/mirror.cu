@@ -1,11 +1,11 @@
 /*
  * mirror.cu
- *		Mirrors in the device's memory: made, filled, changed, read back; their
- *		refine records, and half-precision copies of their centroids.
+ *		Mirrors in a device's memory: created, filled, changed, read back;
+ *		their refine records, and half copies of their centroids.
  *
- * A chunk goes to the device as it came, in one copy, and a kernel brings it
- * into the order that scans want.  Nothing waits for that: a stream keeps
- * changes in order, and a search waits on the device for the last of them.
+ * A chunk is uploaded as it came, by one copy, and a kernel brings it into the
+ * layout that scans read.  Nothing waits for that: a stream keeps changes in
+ * order, and a search waits on the device for the last of them.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -19,25 +19,25 @@
 #define MOST_STAGING	((size_t) 32 << 20)
 #define WARPS			(THREADS / GV_WARP)
 
-/* ----
+/*
+ * ----
  * The device's memory for blocks of lists.
  *
- * Lists grow, shrink and vanish; cudaMalloc for each would synchronize the
- * device.  The pool takes memory in large segments and hands out extents of
- * whole blocks.  An extent given back waits for a taker of the same capacity;
- * capacities are few (eight to every power of two), so takers come.  Segments
- * go back with the mirror.
+ * Lists grow, shrink and vanish, and cudaMalloc for each would synchronize the
+ * device.  So a pool allocates large segments and hands out extents of whole
+ * blocks.  An extent that is given back is kept for a list that needs the same
+ * capacity.  There are only eight capacities for every power of two, so such
+ * lists come.  Segments are freed with the mirror.
  *
- * A segment is an eighth of what is expected, and the last no more than what
- * is left of that; a list too many then takes a quarter of a segment, not a
- * whole one.
+ * A segment is an eighth of the expected memory, and the last one no more than
+ * what is left of that.  A list beyond it allocates a quarter of a segment.
  */
 
 #define STEPS			8		/* capacities to every power of two */
 #define NCAPACITIES		(STEPS * 30)
 /*
- * A budget may be exceeded by one: only what a list grows by is charged
- * before.
+ * The budget may be exceeded by one segment, because only the growth of a list
+ * is charged before.
  */
 #define MIN_SEGMENT		(INT64_C(4) << 20)
 #define MAX_SEGMENT		(INT64_C(256) << 20)
@@ -48,7 +48,7 @@ struct Segment
 	uint8_t    *d_memory;
 };
 
-/* An extent that waits; the host's note of it. */
+/* A free extent. */
 struct Extent
 {
 	Extent	   *next;
@@ -58,17 +58,21 @@ struct Extent
 struct GvPool
 {
 	int64_t		block_bytes;
-	int64_t		segment_blocks; /* of an ordinary segment */
-	int64_t		expected;		/* blocks that are to come, beyond segments */
+	int64_t		segment_blocks; /* of a full segment */
+	int64_t		expected;		/* blocks expected beyond those of the
+								 * segments */
 	int64_t		bytes;			/* of all segments */
 	Segment    *segments;
-	uint8_t    *d_free;			/* rest of the newest segment */
+	uint8_t    *d_free;			/* unused rest of the newest segment */
 	int64_t		nfree;			/* its blocks */
 	Extent	   *waiting[NCAPACITIES];
-	Extent	   *spare;			/* notes without an extent */
+	Extent	   *spare;			/* unused Extent structs */
 };
 
-/* The number of the least capacity that holds nblocks, and that capacity. */
+/*
+ * Returns the number of the least capacity that holds nblocks, and sets
+ * *capacity to it.
+ */
 static int
 capacity_for(uint32_t nblocks, uint32_t *capacity)
 {
@@ -90,7 +94,7 @@ capacity_for(uint32_t nblocks, uint32_t *capacity)
 	return number + (int) (*capacity / base);
 }
 
-/* Make a pool for blocks of a size; takes no memory of the device yet. */
+/* Creates a pool for blocks of a size, without memory of the device yet. */
 static GvStatus
 pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
 {
@@ -107,7 +111,7 @@ pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
 	return GV_OK;
 }
 
-/* Give all memory back. */
+/* Frees a pool, or NULL. */
 static void
 pool_drop(GvPool *pool)
 {
@@ -136,7 +140,9 @@ pool_drop(GvPool *pool)
 	free(pool);
 }
 
-/* Add a segment of at least nblocks; what is left of the last one is lost. */
+/*
+ * Adds a segment of at least nblocks.  The rest of the last one is never used.
+ */
 static GvStatus
 add_segment(GvPool *pool, int64_t nblocks)
 {
@@ -164,7 +170,7 @@ add_segment(GvPool *pool, int64_t nblocks)
 	return GV_OK;
 }
 
-/* Memory for nblocks > 0 blocks, or some more. */
+/* Takes an extent of nblocks > 0 blocks, or some more. */
 static GvStatus
 pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks, uint32_t *capacity)
 {
@@ -187,7 +193,10 @@ pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks, uint32_t *capacity)
 	return GV_OK;
 }
 
-/* Give an extent back; without memory for the note it is lost until drop. */
+/*
+ * Gives an extent back.  If there is no memory for its struct, it is lost
+ * until the pool is dropped.
+ */
 static void
 pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
 {
@@ -204,7 +213,8 @@ pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
 	pool->waiting[number] = extent;
 }
 
-/* ----
+/*
+ * ----
  * How many bytes a mirror takes.
  */
 
@@ -216,7 +226,6 @@ half_dims(int32_t dims)
 	return (dims + 15) / 16 * 16;
 }
 
-/* Bytes of the device. */
 static int64_t
 half_bytes(const GvMirrorSpec *spec)
 {
@@ -237,7 +246,7 @@ expected_pages(const GvMirrorSpec *spec)
 	return spec->refine_records / spec->refine_slots + 1;
 }
 
-/* About what the records of a mirror will take. */
+/* Returns about how many bytes the refine records of a mirror will take. */
 static int64_t
 records_size(const GvMirrorSpec *spec)
 {
@@ -247,14 +256,16 @@ records_size(const GvMirrorSpec *spec)
 		(expected_pages(spec) / GV_TABLE_PAGES + 2) * TABLE_BYTES;
 }
 
-/* Every list's last block is half full on average. */
+/*
+ * Returns the blocks of a mirror, if the last block of each list is half full.
+ */
 static int64_t
 expected_blocks(const GvMirrorSpec *spec)
 {
 	return spec->postings / GV_BLOCK + spec->nlists / 2 + 1;
 }
 
-/* Has a block of threads memory for a query's look-up table? */
+/* Does a query's look-up table fit the shared memory of a block of threads? */
 static bool
 table_fits(const GvMirrorSpec *spec)
 {
@@ -265,7 +276,8 @@ table_fits(const GvMirrorSpec *spec)
 }
 
 /*
- * Bytes of what is held; parents stay outside, as centroids are compared flat.
+ * Returns the bytes of a mirror without staging buffers.  Parents are not on
+ * the device, because all centroids are compared.
  */
 static int64_t
 held_bytes(const GvMirrorSpec *spec)
@@ -278,7 +290,8 @@ held_bytes(const GvMirrorSpec *spec)
 }
 
 /*
- * To grow means to wait, so large mirrors begin with all that they may have.
+ * Returns the first size of the staging buffers.  Growing them means waiting,
+ * so large mirrors begin with the largest size.
  */
 static size_t
 first_staging(const GvMirrorSpec *spec)
@@ -288,8 +301,8 @@ first_staging(const GvMirrorSpec *spec)
 }
 
 /*
- * Returns the bytes of the staging memory after all data have come: it has
- * doubled each time that it was full.
+ * Returns the size of the staging buffers after all data have been uploaded.
+ * They double each time that they are full.
  */
 static int64_t
 last_staging(const GvMirrorSpec *spec)
@@ -303,7 +316,10 @@ last_staging(const GvMirrorSpec *spec)
 	return bytes;
 }
 
-/* Bytes of the device.  INT64_MAX: this device can never search it. */
+/*
+ * Returns the bytes of a mirror, or INT64_MAX if its device can never search
+ * it.
+ */
 int64_t
 gv_gpu_size(const GvMirrorSpec *spec)
 {
@@ -311,11 +327,12 @@ gv_gpu_size(const GvMirrorSpec *spec)
 		INT64_MAX;
 }
 
-/* ----
- * Uploads: by way of pinned memory, in the order of the mirror's stream.
+/*
+ * ----
+ * Uploads, by way of pinned memory, in the order of the mirror's stream.
  */
 
-/* Searches to come wait for what the mirror's stream was told so far. */
+/* Makes later searches wait for all that the mirror's stream has so far. */
 static GvStatus
 mirror_changed(GvMirror *mirror)
 {
@@ -326,8 +343,8 @@ mirror_changed(GvMirror *mirror)
 }
 
 /*
- * Memory for `bytes` on their way, aligned for whatever they are; waits when
- * there is none.
+ * Reserves `bytes` of the staging buffers, aligned for any type, and waits if
+ * they are full.
  */
 static GvStatus
 staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
@@ -358,12 +375,13 @@ staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
 	return GV_OK;
 }
 
-/* ----
- * Half-precision copies of a mirror's centroids, for the filter of
- * coarsefilter.cu, and what rounding did to them.
+/*
+ * ----
+ * Half copies of a mirror's centroids, for coarsefilter.cu, and their errors.
  *
  * They are made on the device from the centroids that arrive.  The limits only
- * grow: centroids that are replaced leave them wider than need be, and right.
+ * grow.  Replaced centroids leave them wider than necessary, which is still
+ * correct.
  */
 
 /* Allocates n elements, all zero. */
@@ -375,7 +393,7 @@ alloc_cleared(T **memory, int64_t n, cudaStream_t stream)
 	return gv_cuda_status(gv_clear(*memory, n, stream));
 }
 
-/* Zeros, as the centroids are at first. */
+/* Allocates half copies, which are 0 like the centroids. */
 GvStatus
 gv_gpu_half_create(GvMirror *mirror)
 {
@@ -398,7 +416,7 @@ gv_gpu_half_drop(GvMirror *mirror)
 	(void) cudaFree(mirror->model.d_limits);
 }
 
-/* Raise a limit to the root of a sum of squares. */
+/* Raises a limit to the root of a sum of squares. */
 static __device__ __forceinline__ void
 raise(float *limit, double square)
 {
@@ -406,11 +424,11 @@ raise(float *limit, double square)
 
 	if (!(root < GV_INFINITY))
 		root = GV_INFINITY;
-	/* what is not negative ascends as its bits do */
+	/* floats that are not negative ascend as their bits do */
 	atomicMax((unsigned *) limit, __float_as_uint(root));
 }
 
-/* Centroids first .. first + n - 1, a warp each. */
+/* A warp makes the half copy of a centroid of first .. first + n - 1. */
 static __global__ void __launch_bounds__(THREADS)
 centroids_to_half_kernel(GvDeviceModel model, int first, int n)
 {
@@ -435,7 +453,10 @@ centroids_to_half_kernel(GvDeviceModel model, int first, int n)
 	}
 }
 
-/* Copies of the centroids that elements first .. first + n - 1 are in. */
+/*
+ * Makes half copies of the centroids that elements first .. first + n - 1 are
+ * in.
+ */
 GvStatus
 gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
 {
@@ -447,28 +468,30 @@ gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
 					 THREADS, 0, mirror->stream, *model, row, nrows);
 }
 
-/* ----
+/*
+ * ----
  * Refine records in the device's memory, by address.
  *
- * As in the portable engine they lie by page of the index, and a table of
- * tables leads to them.  A page's records are an extent of a pool.
+ * As in the portable engine, they are grouped by page of the index, and a
+ * table of tables leads to the pages.  A page's records are an extent of a
+ * pool.
  */
 
-/* The host's note of a table of pages. */
+/* The host's copy of a table of pages. */
 struct GvTable
 {
 	uint8_t   **d_pages;		/* [GV_TABLE_PAGES] on the device */
-	uint8_t    *noted[GV_TABLE_PAGES];	/* what is in it */
+	uint8_t    *noted[GV_TABLE_PAGES];	/* its elements */
 };
 
-/* A page whose records the device has no memory for yet. */
+/* A page whose memory was just allocated. */
 struct GvNewPage
 {
-	uint8_t   **d_place;		/* in its table */
+	uint8_t   **d_place;		/* its element in its table */
 	uint8_t    *d_records;
 };
 
-/* A new mirror's part. */
+/* Allocates what a new mirror has for refine records. */
 static GvStatus
 records_create(GvMirror *mirror)
 {
@@ -503,7 +526,6 @@ records_drop(GvMirror *mirror)
 	free(mirror->tables);
 }
 
-/* Makes a table of pages on the device, and enters it for its word. */
 static GvStatus
 enter_table(GvMirror *mirror, uint16_t word, GvTable *table)
 {
@@ -518,7 +540,7 @@ enter_table(GvMirror *mirror, uint16_t word, GvTable *table)
 									sizeof(table->d_pages), mirror->stream));
 }
 
-/* The table of pages that begin with a word. */
+/* Makes sure that there is a table of the pages that begin with a word. */
 static GvStatus
 need_table(GvMirror *mirror, uint16_t word)
 {
@@ -530,7 +552,10 @@ need_table(GvMirror *mirror, uint16_t word)
 	table = (GvTable *) calloc(1, sizeof(GvTable));
 	if (table == NULL)
 		return GV_NO_MEMORY;
-	/* noted once the device knows it, because who has no memory tries again */
+	/*
+	 * it is noted only after it was entered, because the caller tries again
+	 * when there was no memory
+	 */
 	status = enter_table(mirror, word, table);
 	if (status != GV_OK)
 	{
@@ -544,8 +569,8 @@ need_table(GvMirror *mirror, uint16_t word)
 }
 
 /*
- * Clear pages, a block each, and enter them into their tables.  A page is new:
- * nothing but the copies of this mirror's stream knows it.
+ * A block clears a new page and enters it into its table.  Nothing but this
+ * mirror's stream uses the page yet.
  */
 static __global__ void __launch_bounds__(THREADS)
 enter_kernel(const GvNewPage *pages, int64_t page_bytes)
@@ -558,7 +583,7 @@ enter_kernel(const GvNewPage *pages, int64_t page_bytes)
 		*page.d_place = page.d_records;
 }
 
-/* Items [n], `stride` apart, to their places; a warp each. */
+/* A warp stores an item, of n that are `stride` bytes apart, as a record. */
 static __global__ void __launch_bounds__(THREADS)
 record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
 {
@@ -580,7 +605,10 @@ record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
 		record[sizeof(GvDeviceRecord) + d] = item->codes[d];
 }
 
-/* See to the tables of all items; *npages: on how many pages they are. */
+/*
+ * Makes sure that all items' tables exist.  Sets *npages to the number of
+ * pages that the items are on, at most.
+ */
 static GvStatus
 need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
 			int32_t *npages)
@@ -604,8 +632,9 @@ need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
 }
 
 /*
- * Memory for the pages of all items that have none; they are noted, and have
- * to be entered even when there is not memory for all.
+ * Allocates the pages of all items that have none.  Pages that were allocated
+ * are noted, so the caller must enter them even if there is no memory for the
+ * others.
  */
 static GvStatus
 take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
@@ -635,8 +664,8 @@ take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
 }
 
 /*
- * Put items in, up to the first failure.  One copy and two launches, however
- * many records: a call for each page would take longer than its bytes.
+ * Uploads items, up to the first failure, with one copy and two launches: a
+ * call for each page would take longer than its bytes.
  */
 static GvStatus
 upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
@@ -652,7 +681,9 @@ upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	int32_t		nnew;
 	GvStatus	status;
 
-	/* first, because tables are sent by way of the staging memory, too */
+	/*
+	 * first, because new tables are uploaded through the staging buffers, too
+	 */
 	GV_TRY(need_tables(mirror, items, n, &npages));
 	pages_at = gv_carve(&bytes, npages * sizeof(GvNewPage));
 	items_at = gv_carve(&bytes, n * stride);
@@ -667,7 +698,7 @@ upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	GV_TRY(gv_noted_status(gv_cuda_status(
 			   gv_upload(d_memory, memory, status == GV_OK ? bytes : items_at,
 						 mirror->stream))));
-	/* records without their pages would go nowhere */
+	/* enter the pages first, since records are stored through the tables */
 	if (nnew > 0)
 		GV_TRY(gv_noted_status( gv_launch(enter_kernel, nnew, THREADS, 0,
 										  mirror->stream,
@@ -694,12 +725,15 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 		return GV_OK;
 	GV_TRY(gv_choose_device(mirror->spec.device));
 	status = upload_items(mirror, items, n);
-	/* pages may have come, though no item did: searches wait for these, too */
+	/* searches must wait even if only pages were entered */
 	noted = mirror_changed(mirror);
 	return status != GV_OK ? status : noted;
 }
 
-/* The record at an address into an item that is all zero; if there is one. */
+/*
+ * Reads the record at an address into an item that is all zero, if there is
+ * one.
+ */
 static GvStatus
 get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
 		   uint8_t *raw)
@@ -752,8 +786,9 @@ gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 	return status;
 }
 
-/* ----
- * Mirrors made and dropped.
+/*
+ * ----
+ * Mirrors created and dropped.
  */
 
 static GvStatus
@@ -811,7 +846,7 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	}, gv_gpu_drop);
 }
 
-/* Also of a mirror that is half made. */
+/* Also drops a mirror that is half made. */
 void
 gv_gpu_drop(GvMirror *mirror)
 {
@@ -926,7 +961,9 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
  * Lists.
  */
 
-/* Where the arrays of a chunk of n blocks lie, relative to its first. */
+/*
+ * Offsets of the arrays of a chunk of n blocks, of which the first is `live`.
+ */
 struct ChunkShape
 {
 	size_t		terms;
@@ -952,9 +989,9 @@ chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
 }
 
 /*
- * Blocks of a chunk from the order they came in to that of the device, a warp
- * each, lane i posting i.  The first thread then shows them in *list.
- * rowids, t, keys and codes are NULL when only `live` is new.
+ * A warp brings a block of a chunk into the device's layout, lane i posting i;
+ * the first thread then stores the list's entry in *list.  terms, rowids, keys
+ * and codes are NULL if only `live` is new.
  */
 static __global__ void __launch_bounds__(THREADS)
 place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
@@ -1005,7 +1042,7 @@ place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
 	}
 }
 
-/* Memory for notes of n blocks of a list. */
+/* Makes sure that list->live has memory for n blocks. */
 static GvStatus
 note_blocks(GvHostList *list, uint32_t n)
 {
@@ -1023,8 +1060,9 @@ note_blocks(GvHostList *list, uint32_t n)
 }
 
 /*
- * Memory for n blocks of a list, the first `kept` as they are.  The old room
- * may be taken by the next chunk at once: the stream keeps the order.
+ * Makes sure that a list has memory for n blocks, and keeps the first `kept`.
+ * The next chunk may take the old memory at once, since the stream keeps the
+ * order.
  */
 static GvStatus
 ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
@@ -1034,7 +1072,7 @@ ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
 
 	if (n <= list->capacity)
 		return GV_OK;
-	/* a list that grows, grows again */
+	/* a list that grows will grow again */
 	GV_TRY(pool_take(mirror->pool, list->capacity > 0 ? n + n / 4 : n,
 					 &d_blocks, &capacity));
 	if (kept > 0)
@@ -1049,7 +1087,7 @@ ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
 	return GV_OK;
 }
 
-/* Count the live postings of the list as it will be. */
+/* Notes a list's live postings and length after a chunk. */
 static void
 note_live(GvMirror *mirror, GvHostList *list, const GvListChunk *chunk)
 {
@@ -1082,7 +1120,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	uint8_t    *memory;
 	uint8_t    *d_memory;
 	size_t		offset;
-	GvDeviceList	entry = {};
+	GvDeviceList entry = {};
 
 	if (chunk->list < 0 || chunk->list >= mirror->spec.nlists)
 		return GV_INVALID;
@@ -1092,7 +1130,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 		 (chunk->keys != NULL) != (shape->keys_bytes > 0)))
 		return GV_INVALID;
 
-	/* 1. everything that can fail for want of memory */
+	/* 1. everything that can fail because there is no memory */
 	GV_TRY(gv_choose_device(mirror->spec.device));
 	GV_TRY(note_blocks(list, chunk->first + n));
 	GV_TRY(staging_take(mirror, way.bytes, &offset));

@@ -8,9 +8,9 @@
 #include "gpu/mirror/mirror.h"
 
 /*
- * First dimension of sub-quantizer j <= m: see gv_sub_start.  The product fits
- * in 32 bits, since dimensions are few; a division of 64 bits took longer than
- * an entry of a look-up table.
+ * Returns the first dimension of sub-quantizer j <= m; see gv_sub_start.  The
+ * product fits in 32 bits, and a 64-bit division took longer than an entry of
+ * a look-up table.
  */
 static __device__ __forceinline__ int
 gv_device_sub_start(const GvDeviceModel &model, int j)
@@ -20,7 +20,7 @@ gv_device_sub_start(const GvDeviceModel &model, int j)
 	return (int) ((uint32_t) j * (uint32_t) model.dims / (uint32_t) model.m);
 }
 
-/* The record in a slot of a page of refine records; NULL: there is none. */
+/* Returns the record in a slot of a page of refine records, or NULL. */
 static __device__ __forceinline__ const uint8_t *
 gv_record_at(const GvDeviceModel &model, const uint8_t *page, int slot)
 {

@@ -1,7 +1,7 @@
 /*
  * mirror.h
  *		An index's mirror in a device's memory: blocks, lists, refine records
- *		and what kernels need of the model.
+ *		and the part of the model that kernels need.
  */
 #ifndef GV_GPU_MIRROR_H
 #define GV_GPU_MIRROR_H
@@ -12,28 +12,27 @@
 /*
  * A block on the device, block_bytes long:
  *		codes	[chunks][32] of 16 bytes: chunk c of posting i holds its code
- *				bytes 16c .. 16c + 15, so that a warp whose lane i works on
- *				posting i reads 512 bytes side by side; what is missing from
- *				the last chunk is 0
- *		t		float [32]
+ *				bytes 16c .. 16c + 15, so a warp whose lane i works on posting
+ *				i reads 512 consecutive bytes; the last chunk is filled with 0
+ *		terms	float [32]: T of each posting
  *		high	uint32 [32]: the first two words of a row id
- *		low		uint16 [32]: the third
- *		live	uint32; and 12 bytes of nothing, so that blocks are aligned
- *		keys	as gv_keys.h lays them out, if postings have any; then nothing
- *				up to 16 bytes
+ *		low		uint16 [32]: the third word
+ *		live	uint32, and 12 unused bytes that align what follows
+ *		keys	if postings have any, laid out as in gv_keys.h; then unused
+ *				bytes up to a multiple of 16
  */
-#define GV_CHUNK			16	/* code bytes that a lane loads at once */
+#define GV_CHUNK			16	/* code bytes of one load of a lane */
 
 struct GvBlockShape
 {
 	int32_t		code_bytes;
 	int32_t		chunks;
-	int32_t		terms;				/* offsets in a block */
+	int32_t		terms;			/* offsets in a block, from here to keys */
 	int32_t		high;
 	int32_t		low;
 	int32_t		live;
-	int32_t		keys;			/* what stands before it, scans without a
-								 * condition read */
+	int32_t		keys;			/* scans without a condition read only what
+								 * precedes the keys */
 	int32_t		keys_bytes;
 	int32_t		block_bytes;
 };
@@ -55,27 +54,29 @@ gv_block_shape(const GvMirrorSpec *spec)
 	return shape;
 }
 
-/* Bytes of shared memory that a scan needs beside a look-up table. */
+/* Bytes of shared memory that a scan needs besides a look-up table. */
 #define GV_SCAN_OWN			1024
 
-/* Elements of a query's look-up table [chunks * 32][GV_CODEWORDS]. */
+/*
+ * Returns the elements of a query's look-up table [chunks * 32][GV_CODEWORDS].
+ */
 static inline int32_t
 gv_table_floats(const GvBlockShape *shape)
 {
 	return shape->chunks * 2 * GV_CHUNK * GV_CODEWORDS;
 }
 
-/* A list as kernels see it. */
+/* A list, as kernels see it. */
 struct GvDeviceList
 {
 	const uint8_t *d_blocks;
 	uint32_t	nblocks;
-	uint32_t	nlive;			/* postings that are */
+	uint32_t	nlive;			/* live postings */
 };
 
 /*
- * A refine record on the device: min, step, error, the row id's two parts as
- * in a block (low 0: no record), 12 bytes of nothing, and codes [dims].
+ * A refine record on the device, followed by its codes [dims].  high and low
+ * are the row id, as in a block; low 0 means that there is no record.
  */
 struct GvDeviceRecord
 {
@@ -93,12 +94,15 @@ gv_record_bytes(int32_t dims)
 	return (int32_t) sizeof(GvDeviceRecord) + (dims + 15) / 16 * 16;
 }
 
-/* Tables of pages of refine records, by the two words of a page's number. */
+/*
+ * Pages of refine records are found by two levels of tables, one for each word
+ * of a page's number.
+ */
 #define GV_TABLE_PAGES		65536
 
 /*
- * Bounds that hold for every centroid c and its half copy c'; infinite or NaN
- * when there is a centroid that half precision cannot hold.
+ * Bounds for every centroid c and its half copy c'; infinite or NaN if half
+ * precision cannot hold some centroid.
  */
 struct GvHalfLimits
 {
@@ -106,7 +110,7 @@ struct GvHalfLimits
 	float		error;			/* |c - c'| is at most this */
 };
 
-/* The part of a mirror that kernels need, passed by value. */
+/* The part of a mirror that kernels need.  It is passed by value. */
 struct GvDeviceModel
 {
 	int32_t		metric;
@@ -118,16 +122,15 @@ struct GvDeviceModel
 	const float *d_centroids;	/* [nlists][dims] */
 	const GvDeviceList *d_lists;	/* [nlists] */
 	int32_t		half_dims;		/* dims, rounded up to 16 */
-	uint16_t   *d_half_centroids;		/* [nlists][half_dims] centroids,
-										 * rounded to
-								 * half precision; 0 beyond dims */
+	uint16_t   *d_half_centroids;	/* [nlists][half_dims] half copies of
+									 * centroids; 0 beyond dims */
 	float	   *d_squares;		/* [nlists] |c|^2; 0 for GV_IP */
 	GvHalfLimits *d_limits;
-	int32_t		refine_slots;	/* of a page; 0: no refine records */
+	int32_t		refine_slots;	/* slots of a page; 0: no refine records */
 	int32_t		record_bytes;
-	uint8_t *const *const *d_tables;	/* [GV_TABLE_PAGES] [GV_TABLE_PAGES]
-										 * refine_slots records, or NULL, at
-										 * both levels */
+	uint8_t *const *const *d_tables;	/* [GV_TABLE_PAGES][GV_TABLE_PAGES]
+										 * pages of refine_slots records; NULL
+										 * at both levels: none */
 };
 
 struct GvPool;					/* memory for blocks */
@@ -137,15 +140,15 @@ struct GvHostList
 {
 	uint8_t    *d_blocks;
 	uint32_t	nblocks;
-	uint32_t	capacity;		/* of d_blocks */
-	uint32_t	noted;			/* of live */
+	uint32_t	capacity;		/* blocks that d_blocks has memory for */
+	uint32_t	noted;			/* blocks that live has memory for */
 	uint32_t   *live;			/* [nblocks] */
 	int64_t		nlive;
 };
 
 /*
- * Chunks on their way to the device: host memory and the device's side by
- * side, filled front to back; when it is full the stream has to catch up.
+ * Staging buffers for uploads, in the host's memory and on the device, filled
+ * front to back.  When they are full, the host waits for the stream.
  */
 struct GvStaging
 {
@@ -162,27 +165,29 @@ struct GvMirror
 	float	   *d_codebooks;
 	float	   *d_centroids;
 	GvDeviceList *d_lists;
-	float	   *parents;		/* [nparents][dims], which no kernel needs */
-	int32_t    *parent_offsets;			/* [nparents + 1] */
-	bool		checked;		/* starts were, and are good */
+	float	   *parents;		/* [nparents][dims], for the host alone */
+	int32_t    *parent_offsets; /* [nparents + 1] */
+	bool		checked;		/* parent_offsets were checked, and are
+								 * valid */
 	GvPool	   *pool;
 	GvHostList *lists;			/* [nlists] */
-	GvPool	   *record_pool;	/* pages of refine records, if there are any */
-	struct GvTable **tables;	/* [GV_TABLE_PAGES] the host's note, or NULL */
+	GvPool	   *record_pool;	/* pages of refine records, or NULL */
+	struct GvTable **tables;	/* [GV_TABLE_PAGES] the host's copy, or NULL */
 	uint8_t  ***d_tables;
 	int64_t		table_bytes;	/* on the device */
-	GvLengths	lengths;		/* of lists that are not empty */
+	GvLengths	lengths;		/* lengths of the lists that are not empty */
 	int64_t		nblocks;		/* of all lists */
-	cudaStream_t stream;		/* of changes; only searches wait for it, */
-	cudaEvent_t changed;		/* by the event of the last change */
-	uint64_t	version;		/* of the last change: a number of its own, in
-								 * the whole process */
+	cudaStream_t stream;		/* changes are made on it */
+	cudaEvent_t changed;		/* recorded after the last change; searches
+								 * wait for it */
+	uint64_t	version;		/* number of the last change, unique in the
+								 * process */
 	GvStaging	staging;
 	uint8_t    *raw;			/* [block_bytes] a block read back */
-	uint8_t    *view;			/* the same in the layout of GvBlock */
+	uint8_t    *view;			/* the same block in the layout of GvBlock */
 };
 
-/* What GvMirrorBackend has of mirrors. */
+/* The functions of GvMirrorBackend for mirrors. */
 extern int64_t gv_gpu_size(const GvMirrorSpec *spec);
 extern GvStatus gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror);
 extern void gv_gpu_drop(GvMirror *mirror);
@@ -199,7 +204,9 @@ extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,
 extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
 								  int32_t n, GvRefineItem *items);
 
-/* Half copies of a mirror's centroids, which builders have without lists. */
+/*
+ * Half copies of a mirror's centroids; builders have these without a mirror.
+ */
 extern GvStatus gv_gpu_half_create(GvMirror *mirror);
 extern void gv_gpu_half_drop(GvMirror *mirror);
 extern GvStatus gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n);

@@ -1,22 +1,21 @@
 /*
  * cublas.cu
- *		cuBLAS: found, asked for products, and what its statuses mean.
+ *		cuBLAS: loaded, called for products, and the meaning of its statuses.
  *
- * It is loaded when the first device needs it, and not linked: it has 600 MB,
- * and where it is missing devices that multiply by loops of ours work all the
- * same.
+ * It is loaded when the first device needs it, and not linked, because it has
+ * 600 MB, and devices that multiply by our loops work without it.
  *
- * Halves in, sums of fp32 out, and nothing faster than that on the way
- * (CUBLAS_COMPUTE_32F, no reductions of lower precision).  cuBLAS has matrices
- * column by column, so our rows are its columns.
+ * Inputs are halves, sums are fp32, and nothing on the way is less precise
+ * (CUBLAS_COMPUTE_32F, no reductions of lower precision). cuBLAS stores
+ * matrices column by column, so our rows are its columns.
  *
- * A tile is multiplied at once and its sums looked at by the next launch,
- * while they are in L2: sums go there and back, 8 bytes each, beside the 2
- * dims operations that they take (Johnson, Douze, Jegou, "Billion-scale
- * similarity search with GPUs", section 5.1).  So it is dimensions that
- * decide: on an H200 held to what every device has, cuBLAS takes 1.6 to 2.5
- * times as long as the loop with 128, .8 to 1.8 with 384, .5 to 1.1 with 768
- * and more (2026-11-23, test/bench/products.cu).
+ * A tile is multiplied by one call, and the next launch runs the epilogue on
+ * its sums while they are in L2.  Sums go there and back, 8 bytes each, beside
+ * 2 dims operations (Johnson, Douze, Jegou, "Billion-scale similarity search
+ * with GPUs", section 5.1).  So the number of dimensions decides: on an H200
+ * held to what every device has, cuBLAS takes 1.6 to 2.5 times as long as the
+ * loop with 128, .8 to 1.8 with 384, .5 to 1.1 with 768 and more (2026-11-23,
+ * test/bench/products.cu).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,14 +31,13 @@
 
 #include "gpu/product/product.h"
 
-#define WORKSPACE		(INT64_C(8) << 20)
-#define HOPPER_WORKSPACE (INT64_C(32) << 20)	/* what NVIDIA says is best
-												 * there */
-#define MOST_SUMS		(INT64_C(8) << 20)	/* of a tile: 32 MB */
-#define LEAST_SUMS		(INT64_C(1) << 18)	/* of 32 rows, 8,192 columns */
-#define LEAST_DIMS		512		/* see gv_blas_multiplies */
-#define WIDE_COLUMNS	2048	/* of a tile, if rows are many, */
-#define TALL_COLUMNS	512		/* of a tall tile */
+#define WORKSPACE			(INT64_C(8) << 20)
+#define HOPPER_WORKSPACE	(INT64_C(32) << 20) /* as NVIDIA recommends */
+#define MOST_SUMS			(INT64_C(8) << 20)	/* of a tile: 32 MB */
+#define LEAST_SUMS			(INT64_C(1) << 18)	/* 32 rows x 8,192 columns */
+#define LEAST_DIMS			512		/* see gv_blas_multiplies */
+#define WIDE_COLUMNS		2048	/* of a tile of many rows */
+#define TALL_COLUMNS		512		/* of a tall tile */
 #define STREAM_DIVISOR		8		/* of a stream's memory, for a tile */
 
 struct GvBlas
@@ -48,10 +46,10 @@ struct GvBlas
 	char	   *d_memory;		/* workspace, then sums */
 	int64_t		workspace;		/* bytes */
 	int64_t		nsums;
-	bool		pdl;		/* see gv_gpu_has_pdl */
+	bool		pdl;			/* see gv_gpu_has_pdl */
 };
 
-/* cublasGemmEx has an older sister of that name. */
+/* The type of cublasGemmEx, of which the header has an older overload, too. */
 typedef cublasStatus_t (*Multiply) (cublasHandle_t, cublasOperation_t,
 									cublasOperation_t, int, int, int,
 									const void *, const void *, cudaDataType_t,
@@ -59,7 +57,7 @@ typedef cublasStatus_t (*Multiply) (cublasHandle_t, cublasOperation_t,
 									const void *, void *, cudaDataType_t, int,
 									cublasComputeType_t, cublasGemmAlgo_t);
 
-/* The functions of the library that are called. */
+/* The library's functions. */
 struct Library
 {
 	decltype(&cublasCreate_v2) create;
@@ -73,12 +71,12 @@ struct Library
 
 static bool used[GV_MAX_DEVICES];
 
-/* Sums that tiles have memory for; 0: as is best. */
+/* Sums that a tile has memory for; 0: the best number. */
 GV_TUNABLE int64_t gv_blas_sums = 0;
 
 #ifdef __CUDACC__
 
-/* False: there is none, or one that lacks something. */
+/* Returns false if the library has no such function. */
 template <typename Function>
 static bool
 find(void *library, const char *name, Function *function)
@@ -118,7 +116,7 @@ load_library()
 
 #endif
 
-/* Loaded once, for the rest of the process. */
+/* Returns the library, which is loaded once for the rest of the process. */
 static const Library &
 library()
 {
@@ -127,7 +125,7 @@ library()
 	return found;
 }
 
-/* A call's failure; see gv_cuda_status for which are survivable. */
+/* Returns the status of a cuBLAS call; see gv_cuda_status_at. */
 static GvStatus
 blas_status(cublasStatus_t status, int line)
 {
@@ -138,7 +136,7 @@ blas_status(cublasStatus_t status, int line)
 		case CUBLAS_STATUS_SUCCESS:
 			return GV_OK;
 		case CUBLAS_STATUS_ALLOC_FAILED:
-		case CUBLAS_STATUS_NOT_INITIALIZED: /* of a handle: no memory for it */
+		case CUBLAS_STATUS_NOT_INITIALIZED: /* no memory for a handle */
 			(void) cudaGetLastError();
 			return GV_NO_MEMORY;
 		case CUBLAS_STATUS_INVALID_VALUE:
@@ -146,7 +144,7 @@ blas_status(cublasStatus_t status, int line)
 		case CUBLAS_STATUS_NOT_SUPPORTED:
 			(void) cudaGetLastError();
 			return gv_note_rejection("cuBLAS rejected it", __FILE__, line);
-		default:				/* a launch: CUDA knows more */
+		default:				/* a launch failed: CUDA knows why */
 			known = gv_cuda_status_at(cudaGetLastError(), __FILE__, line);
 			return gv_is_survivable(known) ? known : GV_FAILED;
 	}
@@ -158,7 +156,7 @@ blas_status(cublasStatus_t status, int line)
 extern "C" GvStatus
 gv_blas_open(GvDevice *devices, int32_t n)
 {
-	GvMatmulSetting	wanted = gv_matmul_used();
+	GvMatmulSetting wanted = gv_matmul_used();
 	char		reason[80];
 
 	snprintf(reason, sizeof(reason),
@@ -197,7 +195,7 @@ least(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* The memory of a stream's cuBLAS on a device, without the handle. */
+/* Sets the sizes of a stream's workspace and tile on a device. */
 static GvStatus
 plan(int32_t device, GvBlas *blas)
 {
@@ -221,7 +219,7 @@ plan(int32_t device, GvBlas *blas)
 	return gv_gpu_has_pdl(&blas->pdl);
 }
 
-/* Does what multiplying takes exceed what sums take to memory and back? */
+/* Does multiplying take longer than moving the sums to memory and back? */
 static bool
 is_worth(int32_t dims)
 {
@@ -251,11 +249,14 @@ prepare(GvBlas *blas, int32_t device, cudaStream_t stream)
 	GV_BLAS_TRY(library().create(&blas->handle));
 	GV_CUDA_TRY(cudaMalloc((void **) &blas->d_memory, (size_t)
 						   (blas->workspace + blas->nsums * sizeof(float))));
-	/* what no product has written is looked at, and changes nothing */
+	/*
+	 * the epilogue reads beyond the sums of a product, and ignores what it
+	 * reads
+	 */
 	GV_CUDA_TRY(cudaMemsetAsync(blas->d_memory + blas->workspace, 0,
 								blas->nsums * sizeof(float), stream));
 	GV_BLAS_TRY(library().set_stream(blas->handle, stream));
-	/* after the stream, which sets it back */
+	/* after the stream, since setting that resets the workspace */
 	GV_BLAS_TRY(library().set_workspace(blas->handle, blas->d_memory,
 										(size_t) blas->workspace));
 	return BLAS_STATUS(library().set_math_mode(blas->handle,
@@ -277,7 +278,10 @@ gv_blas_create(int32_t device, int32_t dims, cudaStream_t stream,
 	}, gv_blas_drop);
 }
 
-/* NULL, or half made; before its stream goes. */
+/*
+ * Also drops one that is half made, or NULL.  Call it before the stream is
+ * destroyed.
+ */
 void
 gv_blas_drop(GvBlas *blas)
 {
@@ -296,8 +300,7 @@ gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul)
 }
 
 /*
- * See gv_product.h.  A row of a tall tile is one warp's, and a device has
- * memory for thousands of these.
+ * In a tall tile a row is one warp's, and a device can run thousands of these.
  */
 GvMatmulTile
 gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
@@ -308,7 +311,10 @@ gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 	int64_t		rows = round_up(matmul->nrows);
 	GvMatmulTile tile;
 
-	/* few rows leave memory for more columns, and have to */
+	/*
+	 * few rows leave memory for more columns, which they need to fill the
+	 * device
+	 */
 	rows = least(rows,
 				 blas->nsums / columns / GV_COLUMN_GROUP * GV_COLUMN_GROUP);
 	if (rows < GV_COLUMN_GROUP)

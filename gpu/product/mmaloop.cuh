@@ -1,27 +1,27 @@
 /*
  * mmaloop.cuh
- *		A product of two matrices by mma.sync, as every device has it, whose
+ *		The product of two matrices by mma.sync, which every device has.  The
  *		sums never leave registers.
  *
- * A block of threads has a tile of ROWS rows, which meet some columns, COLUMNS
- * at a time, each of its warps a part of both.  Slices of 32 dimensions
- * come to shared memory STAGES - 1 ahead of the products, those
- * of the next columns while the sums of the last are looked at.  Of up to 128
- * dimensions rows that meet many columns stay there, or they would be a third
- * of what comes from L2.
+ * A block has a tile of ROWS rows, which meet some columns, COLUMNS at a time;
+ * each of its warps has a part of both.  Slices of 32 dimensions come to
+ * shared memory STAGES - 1 ahead of the products.  While the last sums go to
+ * the epilogue, the slices of the next columns arrive.  Rows of up to 128
+ * dimensions that meet many columns stay in shared memory, because they would
+ * be a third of the bytes from L2.
  *
- * Where rows meet all columns tiles are 128 x 256, else 128 x 128: 64 sums a
- * thread, so an SM has two blocks, one of which looks at its sums while the
+ * If rows meet all columns, tiles are 128 x 256, else 128 x 128: 64 sums a
+ * thread, so an SM has two blocks, one of which runs its epilogue while the
  * other multiplies.  Bytes from L2: a slice of a tile of 128 x 256 is 24 KB
- * for 1 M products, 1,024 clocks of an SM, or 24 a clock and SM; of 128 x 128
+ * for 1 M products, 1,024 clocks of an SM, or 24 a clock and SM.  Of 128 x 128
  * it is 32, as much as L2 gives, and still faster (H200, 2026-11-23: .85 to
  * .97 of the time, 128 to 768 dimensions; 1.2 for 1,000 columns of 128).
  * Tiles of the same columns follow each other, so that columns in the device's
  * memory are read once.
  *
  * A slice is 32 dimensions of some rows, which come by cp.async in pieces of
- * 16 bytes.  A row of it is 64 bytes, two of them 128, all banks once: piece c
- * of row r stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that
+ * 16 bytes.  A row of it is 64 bytes, so two rows fill all banks once: piece c
+ * of row r is stored at c ^ (r / 2 % 4) of its row, so that the 8 rows that
  * ldmatrix reads at a time are in 8 places of 16 bytes.
  */
 #ifndef GV_MMALOOP_CUH
@@ -33,9 +33,9 @@
 #define GV_SLICE		32		/* dimensions at a time */
 #define GV_PIECES		4		/* of a slice of a row */
 #define GV_LOOP_HELD	4		/* slices of rows that may stay */
-#define GV_LOOP_NARROW	64		/* columns: large tiles are mostly empty */
+#define GV_LOOP_NARROW	64		/* columns, up to which large tiles would be
+								 * mostly empty */
 
-/* A piece of a slice of some rows in shared memory. */
 static __device__ __forceinline__ uint4 *
 gv_piece_at(uint4 *rows, int row, int piece)
 {
@@ -43,15 +43,16 @@ gv_piece_at(uint4 *rows, int row, int piece)
 }
 
 /*
- * Send slice number `step` of rows first .. first + COUNT - 1 of an array
- * [nrows][half_dims]; what there is not becomes 0.
+ * Begins to copy slice `step` of rows first .. first + COUNT - 1 of an array
+ * [nrows][half_dims] to shared memory.  Rows and dimensions that do not exist
+ * become 0.
  */
 template <int COUNT, int THREADS>
 static __device__ __forceinline__ void
 gv_send_rows(uint4 *rows, const uint16_t *array, int first, int nrows,
 			 int half_dims, int step)
 {
-	constexpr int ROWS = THREADS / GV_PIECES;	/* sent side by side */
+	constexpr int ROWS = THREADS / GV_PIECES;	/* copied together */
 	int			piece = threadIdx.x % GV_PIECES;
 	int			d = step * GV_SLICE + piece * 8;
 
@@ -68,8 +69,8 @@ gv_send_rows(uint4 *rows, const uint16_t *array, int first, int nrows,
 }
 
 /*
- * The products of a slice, a warp's part: QM x 16 queries from row `query` on,
- * LN x 16 lists from row `list` on.
+ * Adds a warp's products of a slice: of QM x 16 queries from row `query` on
+ * and LN x 16 lists from row `list` on.
  */
 template <int QM, int LN>
 static __device__ __forceinline__ void
@@ -105,9 +106,9 @@ gv_multiply_slice(float (&sums)[QM][2 * LN][4], uint4 *queries, int query,
 }
 
 /*
- * Where slices are in shared memory: NHELD slices of rows that stay, if that
- * is not 0, then STAGES slices of COLUMNS columns, each behind its rows if
- * these do not.
+ * The layout of shared memory: NHELD slices of rows that stay, if NHELD is not
+ * 0, then STAGES slices of COLUMNS columns, each behind its rows if these do
+ * not stay.
  */
 template <int ROWS, int COLUMNS, int NHELD>
 struct GvLoopShape
@@ -120,9 +121,7 @@ struct GvLoopShape
 		(int) sizeof(uint4);
 };
 
-/*
- * How far a block has come: slice `slice` of all, which is `step` of `tile`.
- */
+/* A block's position: slice `slice` of all, which is `step` of tile `tile`. */
 struct GvLoopPlace
 {
 	int			slice;
@@ -187,8 +186,9 @@ struct GvLoop
 };
 
 /*
- * Rows blockIdx.x % ntiles * ROWS .., of which there are ntiles tiles, and
- * `walk` tiles of columns; warps stand 2 x ACROSS.  Shared: GvLoopShape.
+ * A block owns the ROWS rows of tile blockIdx.x % ntiles and `walk` tiles of
+ * columns.  Its warps form a grid of 2 x ACROSS over a tile.  Shared:
+ * GvLoopShape.
  */
 template <typename F, int ROWS, int COLUMNS, int ACROSS, int NHELD>
 static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
@@ -214,8 +214,10 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 	GvLoopPlace at = {0, 0, 0};
 	float		sums[QM][2 * LN][4] = {};
 
-	/* 1. the first slices, of columns before the rows are there; beyond the
-	 * last one a group is empty */
+	/*
+	 * 1. the first slices.  Those of columns are copied before the kernel
+	 * waits for the rows; groups behind the last slice are empty.
+	 */
 	for (; sent.slice < Shape::STAGES - 1; sent.advance(nsteps))
 		loop.send_columns(matmul, sent);
 	gv_pdl_wait();
@@ -228,8 +230,11 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 	if (threadIdx.x < ROWS)
 		epilogue.begin(&rows[threadIdx.x], row + (int) threadIdx.x);
 
-	/* 2. one slice after the other; the barrier is for a slice, which all
-	 * threads sent, and for the one before it, whose memory is filled anew */
+	/*
+	 * 2. one slice after the other.  The barrier makes the slice visible that
+	 * all threads copied, and lets the memory of the slice before it be filled
+	 * again.
+	 */
 	for (; at.slice < loop.total; at.advance(nsteps), sent.advance(nsteps))
 	{
 		gv_wait_copies<Shape::STAGES - 2>();
@@ -272,7 +277,6 @@ template <int ROWS, int COLUMNS, int ACROSS, int NHELD, bool FULL_ROWS,
 						 *matmul, epilogue, ntiles, walk);
 }
 
-/* See gv_gpu_matmul. */
 template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_loop_matmul(const GvMatmul *matmul, const F &epilogue, bool pdl,

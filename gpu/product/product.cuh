@@ -1,8 +1,7 @@
 /*
  * product.cuh
- *		A product of two matrices, all sums of which are looked at.
- *
- * product.h says how a struct, the epilogue, uses them.
+ *		The product of two matrices, all sums of which go to an epilogue
+ *		(product.h).
  */
 #ifndef GV_PRODUCT_CUH
 #define GV_PRODUCT_CUH
@@ -12,13 +11,13 @@
 
 #define GV_EPILOGUE_WARPS		4
 #define GV_EPILOGUE_THREADS		(GV_EPILOGUE_WARPS * GV_WARP)
-#define GV_EPILOGUE_LOADS		4	/* pieces of 8 rows and a run, on their
-									 * way */
+#define GV_EPILOGUE_LOADS		4	/* loads of 8 rows x a column group in
+									 * flight */
 #define GV_EPILOGUE_BLOCKS		1024	/* are enough for any device */
 
 /*
- * A warp's rows of a tile, GROUPS * 8 of them, and its runs from blockIdx.y *
- * nruns on, LOADS / GROUPS at a time.
+ * A warp owns ROW_GROUPS * 8 rows of the tile and takes their column groups
+ * from blockIdx.y * ngroups on, GV_EPILOGUE_LOADS / ROW_GROUPS at a time.
  */
 template <typename F, int ROW_GROUPS>
 static __global__ void __launch_bounds__(GV_EPILOGUE_THREADS)
@@ -31,7 +30,7 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int ngroups)
 	typename F::Row *own = rows[threadIdx.x / GV_WARP];
 	int			first =
 		(blockIdx.x * GV_EPILOGUE_WARPS + threadIdx.x / GV_WARP) *
-		ROW_GROUPS * 8;				/* the warp's, in the tile */
+		ROW_GROUPS * 8;			/* the warp's first row in the tile */
 	int			last =
 		min((int) (blockIdx.y + 1) * ngroups,
 			(tile.ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP);
@@ -79,7 +78,7 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int ngroups)
 		epilogue.end(&own[lane], tile.row + first + lane);
 }
 
-/* Launched by gv_blas_matmul: the sums of a tile. */
+/* Launches the epilogue of a tile's sums. */
 template <bool FULL_ROWS, typename F>
 static GvStatus
 run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
@@ -98,7 +97,7 @@ run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
 						 share);
 }
 
-/* gv_gpu_matmul by cuBLAS, tile by tile. */
+/* Makes a product by cuBLAS, tile by tile. */
 template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul, const F &epilogue,
@@ -118,9 +117,9 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul, const F &epilogue,
 }
 
 /*
- * All sums of a product become what `becomes` says.  WHOLE: a block has all
- * columns of its rows, so begin and end are called once; by cuBLAS once a
- * tile, one after the other.
+ * Makes a product and passes all its sums to the epilogue.  FULL_ROWS: a block
+ * has all columns of its rows, so begin and end are called once for each row;
+ * by cuBLAS once for each tile of it, one after the other.
  */
 template <bool FULL_ROWS, typename F>
 static GvStatus

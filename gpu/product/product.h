@@ -32,16 +32,15 @@
 
 #include "gpu/device/device.h"
 
-#define GV_COLUMN_GROUP				32	/* columns side by side: lists, say */
+#define GV_COLUMN_GROUP				32	/* columns side by side */
 
-/* Runs of a number of columns. */
 static __host__ __device__ inline int32_t
 gv_ncolumn_groups(int32_t ncolumns)
 {
 	return (ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP;
 }
 
-/* Two matrices, in the device's memory. */
+/* Two matrices on the device. */
 struct GvMatmul
 {
 	const uint16_t *d_rows;		/* [nrows][half_dims] */
@@ -51,106 +50,110 @@ struct GvMatmul
 	int32_t		half_dims;		/* a multiple of 16 */
 };
 
-/* A part of a product, and where its sums go. */
+/* A tile of a product, and where its sums are stored. */
 struct GvMatmulTile
 {
 	int32_t		row;			/* the first, a multiple of GV_COLUMN_GROUP */
 	int32_t		nrows;
-	int32_t		column;			/* likewise */
+	int32_t		column;			/* the first, likewise */
 	int32_t		ncolumns;
 	int32_t		stride;			/* floats from one row of sums to the next */
 	float	   *d_sums;			/* [nrows][stride] */
-	bool		pdl;		/* what looks at them may be launched early */
+	bool		pdl;			/* the next kernel may be launched early */
 };
 
 /*
  * cuBLAS for one stream: its handle, a workspace, and the memory of a tile.
- * No such thing, NULL, is what streams have that multiply by loops of ours.
+ * NULL: products of this stream are made by our loops.
  */
 struct GvBlas;
 
-/* By whom a product is made, and where. */
+/* How a product is made, and on which stream. */
 struct GvMatmulContext
 {
 	const GvBlas *blas;			/* NULL: loops of ours */
 	bool		hopper;			/* see gv_has_hopper */
 	int			nsms;
-	bool		pdl;		/* columns are there, and a loop may begin
-								 * early: see gv_launch_pdl */
+	bool		pdl;			/* columns exist already, so the loop may be
+								 * launched early */
 	cudaStream_t stream;
 };
 
 /*
- * The columns of a tile of 9.0; 0: the loop of every device is used; negative: as is
- * best.
+ * Columns of a tile of wgmma.cuh. 0: the loop of every device is used;
+ * negative: the best width.
  */
 inline GV_TUNABLE int32_t gv_matmul_width = -1;
 
 /*
- * Rows that are few: large tiles, and those of 9.0, leave SMs without work;
- * the latter of rows that meet all columns.
+ * Up to so many rows, large tiles and the tiles of 9.0 would leave SMs without
+ * work.  The second limit is for rows that meet all columns.
  */
 #define GV_SMALL_ROWS			128
 #define GV_SMALL_FULL_ROWS		4096
 
 /*
- * gv_blas_open: which devices use cuBLAS, by gv_matmul_use; behind the name of
- * one that should and cannot, which package is missing.  GV_INVALID, with the
- * reason in the place of the first name, where it was asked for by name.
+ * Decides which devices use cuBLAS, by the setting gv_matmul_used.  If a
+ * device should use it and cannot, the missing package is appended to the
+ * device's name.  If the setting asks for cuBLAS by name, returns GV_INVALID
+ * instead, with the reason in place of the first name.
  */
 extern "C" GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
 /*
- * Bytes of a device's memory that gv_blas_create takes there for products over
- * `dims` dimensions, 0 for any; 0: none.
+ * Returns the bytes that gv_blas_create takes of a device's memory, or 0, for
+ * products over `dims` dimensions, 0 for any.
  */
 extern "C" int64_t gv_blas_bytes(int32_t device, int32_t dims);
 
 /*
- * For a stream of the chosen device, and products over `dims` dimensions, 0
- * for any; *blas is NULL where cuBLAS is not used.
+ * Makes *blas for a stream of the chosen device and products over `dims`
+ * dimensions, 0 for any.  *blas is NULL if cuBLAS is not used.
  */
 extern GvStatus gv_blas_create(int32_t device, int32_t dims,
 							   cudaStream_t stream, GvBlas **blas);
 extern void gv_blas_drop(GvBlas *blas);
 
 /*
- * Returns whether cuBLAS makes a product: never where blas is NULL; always
- * with gv_matmul_use; else where there are enough dimensions for the
- * multiplication to take longer than bringing sums to memory and back.
+ * Returns whether cuBLAS makes a product: never if blas is NULL, always if the
+ * setting says so, else if there are enough dimensions for the multiplication
+ * to take longer than moving sums to memory and back.
  */
 extern bool gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul);
 
-/* Sums of a tile. */
+/* Computes the sums of a tile. */
 extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
 								 const GvMatmulTile *tile);
 
 /*
- * The tile from there on, as large as there is memory for; of many rows if
- * tall.
+ * Returns the tile that begins at row and column, as large as memory allows,
+ * and of many rows if tall.
  */
 extern GvMatmulTile gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul,
 								 int32_t row, int32_t column, bool tall);
 
-/* -- epilogues
+/*
+ * -- epilogues
  *
- * Sums are looked at 32 columns of a row at a time, a run, by four lanes: lane
- * l of these has columns j * 8 + 2 l and the next, j < 4, as mma.sync leaves
- * them (mma.cuh).  An epilogue uses them: a struct, passed by value, with
+ * Sums are consumed 32 columns of a row at a time, a group, by four lanes:
+ * lane l of the four has columns j * 8 + 2 l and the next, j < 4, as mma.sync
+ * leaves them (mma.cuh).  An epilogue is a struct, passed by value, with
  *
  *	struct Row			a row's data, in shared memory
- *	struct Columns		the data of a lane's columns of a run, in registers
- *	begin(Row *, row)	by a thread, before its sums; there may be no such row
- *	columns(run)		of a run, which may be beyond the last column
- *	take(columns, Row *, row, run, sums)
- *						by all lanes of a warp, of 8 rows.  Sums of rows and
- *						columns that are not there mean nothing
- *	end(Row *, row)		by a thread, after its last sums
+ *	struct ColumnState	the data of a lane's columns of a group, in registers
+ *	begin(Row *, row)	by a thread, before the row's sums; a row of this
+ *						number may not exist
+ *	column_state(group)	of a group, which may lie beyond the last column
+ *	consume(state, Row *, row, group, sums)
+ *						by all lanes of a warp, for 8 rows.  Sums of rows and
+ *						columns that do not exist are undefined
+ *	end(Row *, row)		by a thread, after the row's last sums
  *
- * All runs of a row are taken by one block, in ascending order, or by several.
+ * One block consumes all groups of a row in ascending order, or several blocks
+ * share them.
  */
 
-/* For what needs to know nothing of a row: its Row, begin and end. */
+/* Base of an epilogue that needs no data of a row. */
 struct GvNoRow
 {
 	struct Row
@@ -169,9 +172,9 @@ struct GvNoRow
 };
 
 /*
- * A warp's sums of QM x 16 rows and NTILES x 8 columns, as mma.cuh has D,
- * become what they are to: `column` is the warp's first, `row` too, which in
- * `rows` is the first.
+ * Passes a warp's sums of QM x 16 rows and NTILES x 8 columns, laid out as D
+ * in mma.cuh, to the epilogue.  column and row are the warp's first, and
+ * rows[0] belongs to `row`.
  */
 template <int QM, typename F, int NTILES>
 static __device__ __forceinline__ void

@@ -2,20 +2,18 @@
  * wgmma.cuh
  *		What only devices of compute capability 9.0 have, in code for sm_90a:
  *		matrix products of a warpgroup, whose operands stay in shared memory,
- *		and copies of whole boxes to there that one thread asks for.
+ *		and copies of boxes to shared memory that one thread requests.
  *
- * An operand is a matrix of halves [rows][64], a row being 128 bytes, and
- * begins at a multiple of 1,024 bytes: 16-byte piece c of row r stands at
- * c ^ (r % 8) of its row, which is how the copies bring it (swizzle of 128
- * bytes) and the products take it.
+ * An operand is a matrix of halves [rows][64].  A row is 128 bytes, and the
+ * operand begins at a multiple of 1,024 bytes. 16-byte piece c of row r is
+ * stored at c ^ (r % 8) of its row (swizzle of 128 bytes); the copies write
+ * and the products read this layout.
  *
- * A barrier counts arrivals and bytes on their way; when both have come its
- * phase ends and the next begins.  Threads wait for the end of a phase by its
- * number's last bit.
+ * A barrier counts arrivals, and bytes in flight.  When both have come, its
+ * phase ends and the next one begins.  Threads wait for the end of a phase by
+ * the last bit of the phase's number.
  *
  * Source: PTX ISA, sections of wgmma, mbarrier and cp.async.bulk.tensor.
- *
- * Without nvcc (test/unit/gpu) the same is done by plain loops.
  */
 #ifndef GV_WGMMA_CUH
 #define GV_WGMMA_CUH
@@ -100,7 +98,7 @@ gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
 	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
 }
 
-/* -- registers: all threads of a warpgroup give some back, or take some */
+/* -- registers: all threads of a warpgroup give some back, or get some more */
 
 template <int COUNT>
 static __device__ __forceinline__ void
@@ -125,7 +123,10 @@ gv_barrier_init(uint64_t *barrier, int arrivals)
 				 :: "r"(gv_shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-/* After gv_barrier_init, before the block's threads meet: copies see it. */
+/*
+ * Makes new barriers visible to copies.  Call it after gv_barrier_init and
+ * before the block's first barrier.
+ */
 static __device__ __forceinline__ void
 gv_barriers_ready()
 {
@@ -140,7 +141,7 @@ gv_barrier_arrive(uint64_t *barrier)
 				 :: "r"(gv_shared_address(barrier)) : "memory");
 }
 
-/* Arrive, and say how many bytes will come in this phase. */
+/* Arrives, and sets how many bytes will arrive in this phase. */
 static __device__ __forceinline__ void
 gv_barrier_expect(uint64_t *barrier, int bytes)
 {
@@ -149,8 +150,8 @@ gv_barrier_expect(uint64_t *barrier, int bytes)
 }
 
 /*
- * Wait for the end of a phase: of an even one where odd is 0, else of an odd
- * one.  Of a new barrier, phase 0 is under way, and one before it was odd.
+ * Waits for the end of a phase: an even one if odd is 0, else an odd one.  A
+ * new barrier is in phase 0, and the phase before that counts as odd and over.
  */
 static __device__ __forceinline__ void
 gv_barrier_wait(uint64_t *barrier, int odd)
@@ -170,8 +171,8 @@ gv_barrier_wait(uint64_t *barrier, int odd)
 }
 
 /*
- * Barriers by number, of which the block's own is 0: wait until nthreads
- * threads have come, or come without waiting.
+ * Named barriers, of which number 0 is the block's own: wait until nthreads
+ * threads have arrived, or arrive without waiting.
  */
 static __device__ __forceinline__ void
 gv_named_sync(int number, int nthreads)
@@ -189,8 +190,9 @@ gv_named_arrive(int number, int nthreads)
 /* -- copies */
 
 /*
- * The box of a map that begins at half `d` of row `row`, to shared memory; its
- * bytes count for the barrier.  Halves outside the map are 0, and count.
+ * Begins to copy the box of a map that starts at half `d` of row `row` to
+ * shared memory.  Its bytes count for the barrier.  Halves outside the map are
+ * 0, and count as well.
  */
 static __device__ __forceinline__ void
 gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
@@ -202,7 +204,7 @@ gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
 					 "r"(gv_shared_address(barrier)) : "memory");
 }
 
-/* How L2 is to treat what is read once: give it up first. */
+/* Returns L2's policy for data that is read once: evict it first. */
 static __device__ __forceinline__ uint64_t
 gv_read_once()
 {
@@ -213,8 +215,8 @@ gv_read_once()
 }
 
 /*
- * Bytes that lie side by side to shared memory, a multiple of 16 at multiples
- * of 16; they count for the barrier.
+ * Begins to copy consecutive bytes to shared memory, a multiple of 16 at
+ * multiples of 16.  They count for the barrier.
  */
 static __device__ __forceinline__ void
 gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
@@ -237,8 +239,8 @@ gv_expect_bytes(const void *global, int bytes)
 /* -- products, by all threads of a warpgroup together */
 
 /*
- * An operand, as products want it described: its address in this block's
- * shared memory, rows by eights 1,024 bytes apart, both in units of 16 bytes,
+ * Returns the descriptor of an operand: its address in shared memory, the
+ * distance of 1,024 bytes between groups of 8 rows, both in units of 16 bytes,
  * and the swizzle.
  */
 static __device__ __forceinline__ uint64_t
@@ -248,28 +250,31 @@ gv_operand(const void *shared)
 		UINT64_C(1) << 16 | (gv_shared_address(shared) & 0x3FFFF) / 16;
 }
 
-/* The same, from the k-th 16 halves of each row on. */
+/* The descriptor from the k-th 16 halves of each row on. */
 static __device__ __forceinline__ uint64_t
 gv_operand_at(uint64_t operand, int k)
 {
 	return operand + k * (GV_HOPPER_DEPTH * 2 / 16);
 }
 
-/* Before the first product of some: what threads did to its sums is done. */
+/*
+ * Call before the first of some products: earlier writes to their sums are
+ * done.
+ */
 static __device__ __forceinline__ void
 gv_products_begin()
 {
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* Close a group: the products begun since the last time. */
+/* Closes a group: the products begun since the last call. */
 static __device__ __forceinline__ void
 gv_products_commit()
 {
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Wait until all but the last LEFT groups are over. */
+/* Waits until all but the last LEFT groups are over. */
 template <int LEFT>
 static __device__ __forceinline__ void
 gv_products_wait()
@@ -277,7 +282,7 @@ gv_products_wait()
 	asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
 }
 
-/* Nothing is done to sums across this point, early or late. */
+/* Keeps the compiler from moving accesses to sums across this point. */
 template <int N>
 static __device__ __forceinline__ void
 gv_sums_settle(float (&sums)[N][4])
@@ -343,33 +348,34 @@ gv_product(float (&d)[20][4], uint64_t a, uint64_t b)
 
 #endif							/* __CUDACC__ */
 
-/* ----
+/*
+ * ----
  * Products of queries and rows by a ring of slices.
  *
- * A tile is multiplied in slices of 64 dimensions of its queries and rows, in
- * a ring of places in shared memory.  One thread of a block asks for slices as
- * places become free; two warpgroups, each with half of the queries, multiply.
+ * A tile is multiplied in slices of 64 dimensions of its queries and rows,
+ * which are in a ring of stages in shared memory.  One thread of a block
+ * copies slices into stages that are free.  Two warpgroups, each with half of
+ * the queries, multiply.
  */
 
-#define GV_RING_GROUPS		2	/* of warps, that multiply */
-#define GV_RING_THREADS		((GV_RING_GROUPS + 1) * GV_WARPGROUP)	/* one more
-																	 * copies */
+/* warpgroups that multiply; one more copies */
+#define GV_RING_GROUPS		2
+#define GV_RING_THREADS		((GV_RING_GROUPS + 1) * GV_WARPGROUP)
 #define GV_RING_WARPS		(GV_RING_GROUPS * GV_WARPGROUP / GV_WARP)
-#define GV_COPY_REGISTERS	40	/* of threads that copy, which begin with
-								 * 168 */
-#define GV_MANY_REGISTERS	232 /* of those that multiply */
+#define GV_COPY_REGISTERS	40	/* of threads that copy; all begin with 168 */
+#define GV_MANY_REGISTERS	232 /* of threads that multiply */
 #define GV_HOPPER_SLICE		(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define GV_RING_ALIGNMENT	1024	/* of operands */
 #define GV_RING_BYTES		(224 * 1024)	/* bytes of a block */
 
-/* Where boxes come from: arrays [half_dims] x rows, a box being a slice. */
+/* The arrays [half_dims] x rows that boxes come from; a box is a slice. */
 struct GvRingMaps
 {
 	CUtensorMap queries;
 	CUtensorMap rows;
 };
 
-/* A place in the ring, and which time round it is. */
+/* A stage of the ring, and whether this is an odd round. */
 struct GvPlace
 {
 	int			stage;
@@ -388,13 +394,17 @@ struct GvPlace
 
 struct GvRing
 {
-	char	   *slices;			/* [stages] queries, unless they stay; rows */
-	uint64_t   *full;			/* [stages] its bytes are there */
+	char	   *slices;			/* [stages] queries, unless they stay, then
+								 * rows */
+	uint64_t   *full;			/* [stages] its bytes have arrived */
 	uint64_t   *empty;			/* [stages] all warps have multiplied it */
 	int			bytes;			/* of a slice */
 	int			stages;
 
-	/* By all threads of a block, before any uses a barrier. */
+	/*
+	 * Makes the barriers; all threads of the block call it before any other
+	 * method.
+	 */
 	__device__ __forceinline__ void
 	prepare() const
 	{
@@ -410,7 +420,9 @@ struct GvRing
 		__syncthreads();
 	}
 
-	/* By one thread: wait until a place is free, and expect n bytes. */
+	/*
+	 * Waits until a stage is free, and expects n bytes there; by one thread.
+	 */
 	__device__ __forceinline__ void
 	expect(GvPlace place, int n) const
 	{
@@ -419,7 +431,7 @@ struct GvRing
 	}
 };
 
-/* By one thread: N boxes of box_rows rows, one below the other. */
+/* Copies N boxes of box_rows rows, one below the other; by one thread. */
 template <int N>
 static __device__ __forceinline__ void
 gv_copy_boxes(char *to, const CUtensorMap *map, int step, int row,
@@ -432,11 +444,12 @@ gv_copy_boxes(char *to, const CUtensorMap *map, int step, int row,
 }
 
 /*
- * By a warpgroup: products of a tile's slices, from `place` on, which goes on,
- * are added to sums: of BLOCKS groups of 64 queries and N / BLOCKS of TILES *
- * 8 rows, sums[i] being of group i / (N / BLOCKS).  Queries stay in `kept`,
- * slice after slice, if KEEPS.  A slice is left when the next one's products
- * have begun; begun() is called when the last ones have.
+ * Adds the products of a tile's slices to sums, with a warpgroup, and advances
+ * `place` past these slices. sums are those of BLOCKS groups of 64 queries and
+ * N / BLOCKS groups of TILES * 8 rows; sums[i] belongs to query group i / (N /
+ * BLOCKS).  With KEEPS queries are in `kept`, slice after slice.  A stage is
+ * freed when the products of the next slice have begun. begun() is called when
+ * those of the last slice have.
  */
 template <int BLOCKS, bool KEEPS, int N, int TILES, typename Begun>
 static __device__ __forceinline__ void
@@ -448,7 +461,7 @@ gv_ring_multiply(float (&sums)[N][TILES][4], const GvRing &ring,
 	constexpr int BLOCK_BYTES = 64 * GV_HOPPER_ROW;
 	constexpr int QUERY_BYTES = GV_RING_GROUPS * BLOCKS * BLOCK_BYTES;
 	bool		leads = threadIdx.x % GV_WARP == 0;
-	int			last = -1;		/* stage that is not left yet */
+	int			last = -1;		/* stage that is not freed yet */
 
 #pragma unroll
 	for (int i = 0; i < N; i++)
@@ -485,34 +498,35 @@ gv_ring_multiply(float (&sums)[N][TILES][4], const GvRing &ring,
 		gv_barrier_arrive(&ring.empty[last]);
 }
 
-/* ----
+/*
+ * ----
  * The product of two matrices.
  *
  * A tile is 128 rows x COLUMNS columns.  There is a block for each SM, which
- * takes tile after tile: slices of the next one come while the sums of this
- * one are looked at.  Where rows meet all columns a block has all tiles of its
- * rows.
+ * takes tile after tile: slices of the next tile arrive while the sums of this
+ * one go to the epilogue.  If rows meet all columns, a block has all tiles of
+ * its rows.
  *
- * Bytes from L2: a slice of 128 x 256 is 48 KB for 2 M products, 1,024 clocks;
- * L2 gives an SM some 31 a clock when all read, so a slice takes 1,500, and it
- * is the sum of rows and columns that counts, 4 clocks each.  A score goes out
- * at some 24 bytes a clock and SM, 21 clocks a column of 128 rows.
+ * Bytes from L2: a slice of 128 x 256 is 48 KB for 2 M products, 1,024 clocks.
+ * L2 gives an SM some 31 a clock when all read, so a slice takes 1,500, and
+ * the sum of rows and columns counts, 4 clocks each.  A score is stored at
+ * some 24 bytes a clock and SM, 21 clocks a column of 128 rows.
  *
  * A product's tiles seldom fill all SMs evenly: 500 x 8,450 are 136 tiles of
  * 128 x 256, two rounds for 132 SMs, but 120 of 128 x 288.  So there are tiles
- * of several widths, and the one is taken that takes the fewest clocks by this
- * model.  Where a block has all columns of its rows the width changes nothing.
+ * of several widths, and this model chooses the width that takes the fewest
+ * clocks.  If a block has all columns of its rows, the width does not matter.
  */
 
 #define GV_TILE_ROWS	(64 * GV_RING_GROUPS)
 
-/* A slice: rows, then PARTS times WIDTH columns. */
+/* The layout of a slice: rows, then PARTS times WIDTH columns. */
 template <typename F, int WIDTH, int PARTS>
 struct GvHopperShape
 {
 	static constexpr int COLUMNS = WIDTH * PARTS;
 	static constexpr int BYTES = (GV_TILE_ROWS + COLUMNS) * GV_HOPPER_ROW;
-	/* a block has 3 KB more, of which alignment and barriers take 2 */
+	/* a block has 3 KB more; alignment and barriers take 2 of them */
 	static constexpr int STAGES =
 		(GV_RING_BYTES + 1024 -
 		 GV_TILE_ROWS * (int) sizeof(typename F::Row)) / BYTES;
@@ -525,9 +539,9 @@ struct GvHopperShape
 template <bool FULL_ROWS>
 struct GvHopperWalk
 {
-	int			nrows;			/* tiles there are, */
+	int			nrows;			/* of tiles */
 	int			ncolumns;
-	int			row;			/* and the one that it is at */
+	int			row;			/* the current tile */
 	int			column;
 
 	__host__ __device__ __forceinline__
@@ -539,7 +553,7 @@ struct GvHopperWalk
 	{
 	}
 
-	/* Blocks that have work. */
+	/* Returns how many blocks have work. */
 	__host__ __device__ __forceinline__ int
 	blocks() const
 	{
@@ -574,7 +588,7 @@ struct GvHopperWalk
 
 #if GV_HOPPER
 
-/* Ask for the columns of a slice, and expect its rows, too. */
+/* Copies the columns of a slice, and expects its rows, too. */
 template <int WIDTH, int PARTS>
 static __device__ __forceinline__ void
 gv_send_columns(const GvRing &ring, GvPlace place, const GvRingMaps &maps,
@@ -588,8 +602,8 @@ gv_send_columns(const GvRing &ring, GvPlace place, const GvRingMaps &maps,
 }
 
 /*
- * By one thread: ask for all slices of the block's tiles, as there is room;
- * the first ones of columns before the rows are there, where steps overlap.
+ * Copies all slices of the block's tiles as stages become free; by one thread.
+ * The first slices of columns are copied before the kernel waits for the rows.
  */
 template <int WIDTH, int PARTS, bool FULL_ROWS>
 static __device__ __forceinline__ void
@@ -618,8 +632,9 @@ gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
 #endif							/* GV_HOPPER */
 
 /*
- * Shared: STAGES slices, from a multiple of 1,024 on.  Code for other devices
- * is empty.
+ * A block takes tiles of 128 rows in turn: one thread copies their slices,
+ * each warp of two warpgroups owns 16 rows.  Code for other devices is empty.
+ * Shared: STAGES slices, from a multiple of 1,024 on.
  */
 template <typename F, int WIDTH, int PARTS, bool FULL_ROWS>
 static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
@@ -653,7 +668,7 @@ hopper_kernel(GvMatmul matmul, F epilogue,
 		return;
 	}
 
-	/* 2. the others multiply what comes, and look at it */
+	/* 2. the others multiply, and run the epilogue */
 	gv_registers_take<GV_MANY_REGISTERS>();
 	gv_pdl_wait();
 	for (; walk.there(); walk.advance())
@@ -698,7 +713,7 @@ gv_hopper_launch(const GvMatmulContext *context, const GvMatmul *matmul,
 						 context->stream, *matmul, epilogue, maps);
 }
 
-/* Clocks that all tiles of `columns` columns take; see above. */
+/* Returns the clocks that all tiles of `columns` columns take by the model. */
 static inline int64_t
 gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
 {
@@ -711,7 +726,7 @@ gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
 					 500);
 }
 
-/* Tiles of the width that is best, or that a check wants. */
+/* Launches tiles of the best width, or of gv_matmul_width. */
 template <typename F>
 static GvStatus
 gv_hopper_best(const GvMatmulContext *context, const GvMatmul *matmul,
@@ -749,7 +764,6 @@ gv_hopper_best(const GvMatmulContext *context, const GvMatmul *matmul,
 	return widths[best].launch(context, matmul, epilogue);
 }
 
-/* See gv_gpu_matmul. */
 template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_hopper_matmul(const GvMatmulContext *context, const GvMatmul *matmul,

@@ -1,7 +1,7 @@
 /*
  * answers.cuh
- *		What any choice of lists leaves to the scan: probes, and a numbering of
- *		the blocks in them.
+ *		The results of the choice of lists, probes and a numbering of their
+ *		blocks, and what steps write into the host's memory.
  */
 #include "gpu/device/kbound.cuh"
 #include "gpu/device/warp.cuh"
@@ -9,10 +9,10 @@
 #include "gpu/search/search.h"
 
 /*
- * A query's k probes, a running sum of their blocks by the first warp, and
- * where these are, so that the scan need not go by way of the lists.
- * at(i) is item i of the nearest, a GvListItem; list_at(i) the list, a
- * GvDeviceList.
+ * Stores a query's k probes, with all threads, and with the first warp a
+ * running sum of their blocks and their addresses, so that the scan need not
+ * read the lists.  at(i) returns item i of the nearest, a GvListItem, and
+ * list_at(i) its list.
  */
 template <typename At, typename ListAt>
 static __device__ __forceinline__ void
@@ -35,7 +35,7 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 	for (int first = 0; first < k; first += GV_WARP)
 	{
 		int			i = first + threadIdx.x;
-		GvDeviceList	list = {};
+		GvDeviceList list = {};
 		uint32_t	mine;
 		uint32_t	upto;
 
@@ -69,7 +69,7 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 	}
 }
 
-/* The same where lists are not there yet. */
+/* The same, reading the lists. */
 template <typename At>
 static __device__ __forceinline__ void
 gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
@@ -81,7 +81,7 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 	});
 }
 
-/* The shared memory of a block that gv_number_many needs. */
+/* The shared memory of gv_number_many. */
 struct GvNumbering
 {
 	uint32_t	nblocks[GV_WARP];	/* of each warp's probes */
@@ -89,9 +89,9 @@ struct GvNumbering
 };
 
 /*
- * The same by all THREADS threads: each has some probes side by side, of
- * GV_MANY_PROBES at a time, so that what is read of their lists is in flight
- * at once.
+ * The same with all THREADS threads: each has some consecutive probes,
+ * GV_MANY_PROBES at a time, so that the loads of their lists are in flight at
+ * once.
  */
 template <int THREADS, typename At>
 static __device__ __forceinline__ void
@@ -119,7 +119,7 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 		{
 			int			i = first + e;
 			GvListItem	near = i < k ? at(i) : GvListItem {0, 0};
-			GvDeviceList	list = {};
+			GvDeviceList list = {};
 
 			if (i < k)
 			{
@@ -167,19 +167,20 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 	}
 }
 
-/* ----
+/*
+ * ----
  * What the last steps of a batch write into the host's memory.
  *
- * Writes cross the bus, so they are long and side by side where they can be,
- * and no thread reads there what it wrote.
+ * Writes cross the bus, so they are long and consecutive if possible, and no
+ * thread reads what it wrote there.
  */
 
 static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");
 
 /*
- * Does a batch's select write there?  Where bounds follow, their step does: a
- * step is over when its writes have crossed the bus, and the next one waits
- * for that.
+ * Does the selection write to host memory?  If there is a bounds step, that
+ * step writes, because a step ends only when its writes have crossed the bus,
+ * and the next one would wait for that.
  */
 static __device__ __forceinline__ bool
 gv_select_downloads(const GvBatch &batch)
@@ -187,7 +188,7 @@ gv_select_downloads(const GvBatch &batch)
 	return batch.out_bounds == NULL;
 }
 
-/* A GvHit; the row id's 48 bits are two numbers. */
+/* Writes a GvHit.  high and low are the row id's 48 bits. */
 static __device__ __forceinline__ void
 gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 				uint32_t low, uint32_t probe)
@@ -201,7 +202,9 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 		batch.d_hits[at] = hit;
 }
 
-/* The result of the choice of lists, when that is over: see gv_read_before_wait. */
+/*
+ * Reads a query's counts before the wait of a step: see gv_read_before_wait.
+ */
 static __device__ __forceinline__ GvSearchCounts
 gv_counts_before_wait(const GvBatch &batch, int query)
 {
@@ -211,7 +214,7 @@ gv_counts_before_wait(const GvBatch &batch, int query)
 	union
 	{
 		uint64_t	words[3];
-		GvSearchCounts		found;
+		GvSearchCounts found;
 	};
 
 	for (int i = 0; i < 3; i++)
@@ -219,7 +222,7 @@ gv_counts_before_wait(const GvBatch &batch, int query)
 	return found;
 }
 
-/* A query's probes, by all threads of a block. */
+/* Writes a query's probes, with all threads of a block. */
 static __device__ __forceinline__ void
 gv_download_probes(const GvBatch &batch, int query, int nprobed)
 {
@@ -231,8 +234,8 @@ gv_download_probes(const GvBatch &batch, int query, int nprobed)
 }
 
 /*
- * Downloads the counts of a query with nhits hits; by one thread.  A batch's
- * spare places, which probe nothing, are the next part's in the host's memory.
+ * Writes the counts of a query with nhits hits, by one thread.  Padding
+ * queries have no probes; their place in host memory is the next sub-batch's.
  */
 static __device__ __forceinline__ void
 gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
@@ -245,9 +248,9 @@ gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
 }
 
 /*
- * By all threads of a block: how many postings of each sampled block, of a
- * query's nblocks, are not beyond `last`, a warp a block.  The first thread
- * has the result.
+ * Counts the postings of a query's nblocks sampled blocks that are not beyond
+ * `last`, a warp for each block; with all threads of a block.  The first
+ * thread gets the result.
  */
 template <int THREADS>
 static __device__ __forceinline__ GvSampleCount
@@ -259,7 +262,7 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 	int			lane = threadIdx.x % GV_WARP;
 	const float *scores = batch.d_sampled + (int64_t) query * batch.postings +
 		lane;
-	GvSampleCount		near = {};
+	GvSampleCount near = {};
 
 #pragma unroll 4
 	for (uint32_t b = warp; b < nblocks; b += warps)
@@ -284,9 +287,9 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 }
 
 /*
- * By all THREADS threads of a block, of a batch with conditions, whose hits
- * are on the device: the matches of a query's probes, and of the sample what
- * is as near as its hit number `rank`, or as a limit.
+ * Writes the matches of a query's probes, and how many sampled postings are as
+ * near as hit number `rank` or a limit; with all THREADS threads of a block.
+ * The hits must be on the device.
  */
 template <int THREADS>
 static __device__ __forceinline__ void
@@ -295,12 +298,12 @@ gv_download_matches(const GvBatch &batch, int query,
 {
 	int64_t		first_probe = (int64_t) query * batch.nprobe;
 	int64_t		first_hit = (int64_t) query * batch.k;
-	GvSampleCount		near = {};
-	GvSampleQuery		asked;
+	GvSampleCount near = {};
+	GvSampleQuery asked;
 
 	for (int p = threadIdx.x; p < found.nprobed; p += THREADS)
 		batch.out_matches[first_probe + p] = batch.d_matches[first_probe + p];
-	/* a batch's spare places are the next part's in the host's memory */
+	/* the place of a padding query in host memory is the next sub-batch's */
 	if (!batch.sampled || found.nprobed == 0)
 		return;
 	asked = batch.d_sample_queries[query];

@@ -1,10 +1,10 @@
 /*
  * batch.cu
- *		The parts of a batch: of how many searches each, what shape its arrays
- *		have, and where in memory they are.
+ *		The sub-batches of a batch: how many searches each has, the shape of
+ *		its arrays, and where in memory they are.
  *
- * Small parts are graphs, which have shapes and addresses in them.  So shapes
- * of these are rounded up, and few graphs serve many batches.
+ * Small sub-batches are graphs, which hold shapes and addresses.  So their
+ * shapes are rounded up, and few graphs serve many batches.
  */
 #include <math.h>
 #include <sched.h>
@@ -16,19 +16,24 @@
 
 #include "gpu/search/search.h"
 
-/* Queries that one part of a batch may have. */
 #define MOST_QUERIES	512
 
 #define POSTING_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
 
-/* Least queries of batches that go in two parts, and in four, at least. */
+/* The least queries of batches of two sub-batches, and of four or more. */
 #define TWO_SUB_BATCHES		32
-#define FOUR_SUB_BATCHES		256
+#define FOUR_SUB_BATCHES	256
 
-/* Batches up to here are graphs; beyond, launches cost next to nothing. */
+/*
+ * The largest sub-batch that is a graph.  Launches of larger ones cost next to
+ * nothing in comparison.
+ */
 #define MOST_OF_GRAPH	64
 
-/* Tests of a search's condition, and values of their sets. */
+/*
+ * Returns the tests of a search's condition, and counts the values of their
+ * sets.
+ */
 static int32_t
 count_tests(const GvSearch *search, int32_t *nvalues)
 {
@@ -40,11 +45,11 @@ count_tests(const GvSearch *search, int32_t *nvalues)
 	for (int32_t i = 0; i < condition->ntests; i++)
 		if (condition->tests[i].kind == GV_TEST_SET)
 			*nvalues += condition->tests[i].nvalues;
-	/* one that asks nothing still wants to hear how many postings there are */
+	/* a condition without tests still counts the postings */
 	return condition->ntests > 0 ? condition->ntests : 1;
 }
 
-/* The least number at or above one that has three binary digits. */
+/* Rounds up to a number with three significant bits. */
 static int64_t
 round_up(int64_t number)
 {
@@ -55,7 +60,7 @@ round_up(int64_t number)
 	return (number + step - 1) / step * step;
 }
 
-/* Memory, in postings, for the scores of one search of `probes` lists. */
+/* Returns the postings that a search of `probes` lists has memory for. */
 static int64_t
 most_postings(const GvMirror *mirror, int32_t probes)
 {
@@ -66,9 +71,9 @@ most_postings(const GvMirror *mirror, int32_t probes)
 }
 
 /*
- * Searches of n that a part should have, about the same of each; of small
- * parts a round number, because where the next one's answers go is part of its
- * graph.
+ * Returns how many of n searches a sub-batch has, about the same number each.
+ * Small sub-batches have a round number, because the place of the next one's
+ * answers is an argument of its graph.
  */
 static int32_t
 sub_batch_size(int32_t n)
@@ -82,7 +87,7 @@ sub_batch_size(int32_t n)
 	return n <= MOST_OF_GRAPH ? (int32_t) round_up(n) : n;
 }
 
-/* Can a graph do it? */
+/* Can the batch be a graph? */
 static bool
 is_small(const GvBatch *batch)
 {
@@ -90,7 +95,7 @@ is_small(const GvBatch *batch)
 		batch->k <= GV_MANY_POSTINGS && batch->postings > 0;
 }
 
-/* The least power of two at or above a number; 0 of 0. */
+/* Rounds up to a power of two; 0 stays 0. */
 static int64_t
 round_far_up(int64_t number)
 {
@@ -102,9 +107,10 @@ round_far_up(int64_t number)
 }
 
 /*
- * Round a small batch's shape up, so that few graphs serve many batches.  What
- * searches are added want nothing.  Searches with conditions want different
- * numbers of lists each time, so theirs are rounded farther: it is only room.
+ * Rounds up a small batch's shape, so that few graphs serve many batches.  The
+ * added searches have k = 0.  Searches with conditions probe a different
+ * number of lists each time, so their shapes are rounded farther, which costs
+ * only memory.
  */
 static void
 round_batch(const GvMirror *mirror, GvBatch *batch)
@@ -123,14 +129,15 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 }
 
 /*
- * Most of what a batch takes of a stream's memory, if it is rounded up, too.
+ * Returns about how many bytes of a stream's work memory a batch takes, after
+ * rounding.
  */
 static int64_t
 rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
 	int64_t		posting_bytes = POSTING_BYTES;
 	int64_t		hit_bytes = sizeof(GvHit) + sizeof(uint8_t *);
-	int64_t		scores;			/* of lists, and of runs */
+	int64_t		scores;			/* of lists, and of groups */
 
 	if (is_small(&batch))
 		round_batch(mirror, &batch);
@@ -146,8 +153,8 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 }
 
 /*
- * Returns how many searches of a batch's shape surely fit; maybe more do.
- * Where n is not rounded up each search takes the same.
+ * Returns how many searches of a batch's shape surely fit.  Maybe more do.  If
+ * n is not rounded up, each search takes the same.
  */
 static int64_t
 sure_to_fit(const GvMirror *mirror, GvBatch batch, int64_t most_work)
@@ -159,7 +166,7 @@ sure_to_fit(const GvMirror *mirror, GvBatch batch, int64_t most_work)
 	return most_work / (rounded_bytes(mirror, batch) / batch.n + 1);
 }
 
-/* Does a search want no more than the batch has for each? */
+/* Does a search need no more than the batch has for each? */
 static inline bool
 is_within(const GvMirror *mirror, const GvSearch *search, const GvBatch *batch)
 {
@@ -169,8 +176,8 @@ is_within(const GvMirror *mirror, const GvSearch *search, const GvBatch *batch)
 }
 
 /*
- * The shape of a batch of the first of n searches, as many as fit at once.
- * Most want what those before want, and are only counted.
+ * Sets the shape of a batch of the first of n searches, as many as fit at
+ * once.  Most searches are like those before, and are only counted.
  */
 static void
 take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
@@ -212,7 +219,9 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 	}
 }
 
-/* The shape of the next part of a batch. */
+/*
+ * Sets the shape of the next sub-batch.  Returns how many searches it takes.
+ */
 static int32_t
 next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
 			   const GvSearch *searches, int32_t n, GvBatch *batch,
@@ -229,12 +238,12 @@ next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
 }
 
 /*
- * Point a batch's arrays at memory: in and out follow those of the parts
- * before it, work is every part's of the stream, of which the first own_from
- * bytes are shared by all parts that are gathered: what is there is used up
- * before the next part's is made.  With NULL for memory only the sizes count.
- * Arrays that are copied (queries and wanted; probes, hits and bounds) have
- * the same order on both sides.
+ * Places a batch's arrays.  Host memory follows that of the sub-batches before
+ * it.  Of a stream's work memory the first batch_from bytes are shared by all
+ * sub-batches that are searched together, because one has read them before the
+ * next one writes there.  If memory is NULL, only the sizes count.  Arrays
+ * that are copied together (queries and parameters; probes, hits and bounds)
+ * have the same order on both sides.
  */
 static void
 place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
@@ -254,10 +263,14 @@ place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
 #define RESERVE_AT(array, memory, at, bytes) \
 	batch->array = (decltype(batch->array)) ((uintptr_t) (memory) + \
 											 gv_carve(&(at), bytes))
-#define RESERVE_HOST_IN(array, bytes)	RESERVE_AT(array, in, layout->in_bytes, bytes)
-#define RESERVE_HOST_OUT(array, bytes)	RESERVE_AT(array, out, layout->out_bytes, bytes)
-#define RESERVE_SUBBATCH(array, bytes)	RESERVE_AT(array, own, layout->batch_bytes, bytes)
-#define RESERVE_SHARED(array, bytes)	RESERVE_AT(array, common, shared_bytes, bytes)
+#define RESERVE_HOST_IN(array, bytes) \
+	RESERVE_AT(array, in, layout->in_bytes, bytes)
+#define RESERVE_HOST_OUT(array, bytes) \
+	RESERVE_AT(array, out, layout->out_bytes, bytes)
+#define RESERVE_SUBBATCH(array, bytes) \
+	RESERVE_AT(array, own, layout->batch_bytes, bytes)
+#define RESERVE_SHARED(array, bytes) \
+	RESERVE_AT(array, common, shared_bytes, bytes)
 	RESERVE_HOST_IN(in_queries, query_bytes);
 	RESERVE_HOST_IN(in_params, n * sizeof(GvSearchParams));
 	RESERVE_HOST_OUT(out_probed, n * batch->nprobe * sizeof(GvProbe));
@@ -268,8 +281,9 @@ place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
 	RESERVE_SUBBATCH(d_params, n * sizeof(GvSearchParams));
 	RESERVE_SUBBATCH(d_tables,
 					 n * gv_table_floats(&model->shape) * sizeof(float));
-	RESERVE_SHARED(d_coarse, gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
-		   (size_t) model->nlists * sizeof(float));
+	RESERVE_SHARED(d_coarse,
+				   gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
+				   (size_t) model->nlists * sizeof(float));
 	RESERVE_SUBBATCH(d_probed, n * batch->nprobe * sizeof(GvProbe));
 	RESERVE_SUBBATCH(d_hits, hit_bytes);
 	RESERVE_SUBBATCH(d_bounds, bound_bytes);
@@ -326,9 +340,9 @@ place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
 }
 
 /*
- * Memory for what is found of n searches, and behind it, from byte *sample_at
- * on, of the sample; with memory for those that a small part is rounded up by,
- * and the same for all small batches.
+ * Returns the bytes for the counts and, from *sample_at on, the samples of n
+ * searches, and of those that a small sub-batch is rounded up by.  It is the
+ * same number for all small batches.
  */
 size_t
 gv_gpu_counts_bytes(int32_t n, size_t *sample_at)
@@ -342,37 +356,35 @@ gv_gpu_counts_bytes(int32_t n, size_t *sample_at)
 	return bytes;
 }
 
-/* ----
- * Parts that are scanned list by list, together.
+/*
+ * ----
+ * Sub-batches that are scanned list by list, together.
  *
- * Each list is probed by many of thousands of queries, and its codes need be
- * read and looked up only once for all of them.  For that the lists of all
- * queries must be chosen first.  So parts go as always, one after the other,
- * up to the choice of their lists, which keeps scores of lists in L2 and the
- * host a part ahead of the device, and then wait for the other parts.  Half of
- * a batch goes to each stream, so one half is scanned while the host and the
- * device choose the other half's lists.
+ * Each list is probed by many of thousands of queries, and its codes need to
+ * be read and looked up only once for all of them.  For that the lists of all
+ * queries must be known first.  So sub-batches run as always up to the choice
+ * of their lists, one after the other, which keeps list scores in L2 and the
+ * host one sub-batch ahead of the device.  Then they are scanned together.
+ * Each stream has half of a batch, so one half is scanned while the other
+ * half's lists are chosen.
  */
 
-/*
- * Queries that must meet a list, on average, so that its look-ups are worth
- * it.
- */
-#define LEAST_PAIRS		8
-#define LEAST_QUERIES	256		/* of a batch, that it is worth to look */
-#define SUB_BATCH_QUERIES	1280	/* of a part that is gathered: fewer launches,
-								 * and more to do for each, than by parts of
-								 * 512 */
+/* The least number of queries that probe a list, on average. */
+#define LEAST_PAIRS			8
+#define LEAST_QUERIES		256		/* least queries of such a batch */
+#define SUB_BATCH_QUERIES	1280	/* of a sub-batch: more than 512, because
+									 * kernels with a block for each query need
+									 * that many */
 
 /*
- * Sub-batches of that many queries are scanned list by list, also where that
- * is slower; 0: none are; negative: as is best.
+ * If positive, sub-batches of so many queries are scanned list by list even if
+ * that is slower; 0: none are; negative: the best way.
  */
 GV_TUNABLE int32_t gv_batch_by_list = -1;
 
 /*
- * Returns whether lists may be scanned for all queries that probe them, as far
- * as the first search of a batch of `all` tells.
+ * Returns whether a batch of `all` searches may be scanned list by list, as
+ * far as its first search tells.
  */
 static bool
 may_scan_by_list(const GvDeviceModel *model, const GvSearch *first,
@@ -387,7 +399,7 @@ may_scan_by_list(const GvDeviceModel *model, const GvSearch *first,
 		 (int64_t) LEAST_PAIRS * model->nlists);
 }
 
-/* Returns whether a part may be scanned list by list. */
+/* Returns whether a sub-batch may be scanned list by list. */
 static bool
 scans_by_list(const GvBatch *batch, bool small)
 {
@@ -413,14 +425,14 @@ gv_gpu_place_turn(const GvDeviceModel *model, GvSearcher *searcher,
 						   npairs, &turn->lists);
 }
 
-/* Sets the sizes of memory that the parts take. */
+/* Sets the bytes that the sub-batches take. */
 static void
 size_turn(const GvDeviceModel *model, const GvSearcher *searcher,
 		  GvBatchTurn *turn)
 {
 	GvLayout	layout = {};
 
-	/* of neither anything is changed */
+	/* it changes nothing of the searcher */
 	gv_gpu_place_turn(model, (GvSearcher *) searcher, (GvSearcher *) searcher,
 					  &layout, turn);
 	turn->batch_from = layout.shared_bytes;
@@ -428,8 +440,8 @@ size_turn(const GvDeviceModel *model, const GvSearcher *searcher,
 }
 
 /*
- * Takes parts of the first of n searches, of a batch of `all`, whose lists are
- * scanned for all of them together.  False: that does not suit.
+ * Takes sub-batches of the first of n searches, of a batch of `all`, to scan
+ * list by list.  Returns false if that is not worth it.
  */
 static bool
 take_turn(const GvSearcher *searcher, const GvMirror *mirror,
@@ -443,7 +455,7 @@ take_turn(const GvSearcher *searcher, const GvMirror *mirror,
 	int32_t		together;
 	bool		small;
 
-	/* one turn for each lane, at least, and about the same of each */
+	/* at least one turn for each stream, all of about the same size */
 	for (int32_t turns = 2;; turns++)
 		if ((together = (nbatches + turns - 1) / turns) <= GV_MOST_TOGETHER)
 			break;
@@ -497,18 +509,19 @@ gv_gpu_next_turn(const GvSearcher *searcher, const GvMirror *mirror,
 	size_turn(&mirror->model, searcher, turn);
 }
 
-/* ----
- * Queries into the memory that the device reads.
+/*
+ * ----
+ * Uploads of queries into the memory that the device reads.
  */
 
-#define STREAMED		16		/* numbers, of a line of the cache */
+#define STREAMED		16		/* numbers of a cache line */
 #define STREAMED_AHEAD	256
-#define STREAMED_FROM	65		/* queries of a part that is copied */
-#define TASK_QUERIES	64		/* that a thread takes at a time */
+#define STREAMED_FROM	65		/* queries of a sub-batch that is copied */
+#define TASK_QUERIES	64		/* queries of a thread's task */
 
 /*
- * Numbers of a query to where the device looks, past the caches: the processor
- * does not look there again, and need not read what it overwrites.
+ * Stores numbers past the caches.  The processor does not read them again, and
+ * need not read what it overwrites.
  */
 static void
 stream_out(float *to, const float *from, size_t n)
@@ -522,17 +535,19 @@ stream_out(float *to, const float *from, size_t n)
 			_mm_prefetch((const char *) (from + i + STREAMED_AHEAD),
 						 _MM_HINT_T0);
 			for (size_t j = i; j < i + STREAMED; j += 4)
-				_mm_stream_si128((__m128i *) (to + j),
-								 _mm_loadu_si128((const __m128i *) (from +
-																	j)));
+			{
+				const __m128i *four = (const __m128i *) (from + j);
+
+				_mm_stream_si128((__m128i *) (to + j), _mm_loadu_si128(four));
+			}
 		}
 #endif
 	memcpy(to + i, from + i, (n - i) * sizeof(float));
 }
 
 /*
- * Writes queries and parameters of the searches first .. last - 1, of a part
- * that has n, to where the device looks.
+ * Writes queries and parameters of searches first .. last - 1, of a sub-batch
+ * of n, to host memory that the device reads.
  */
 static void
 upload_some(const GvDeviceModel *model, const GvBatch *batch,
@@ -545,7 +560,7 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 	{
 		float	   *to = queries + (size_t) i * model->dims;
 
-		/* few are read at once, from the processor's cache */
+		/* few queries are read at once, from the processor's cache */
 		if (n >= STREAMED_FROM)
 			stream_out(to, searches[i].query, model->dims);
 		else
@@ -558,13 +573,13 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 								 model->dims));
 	}
 #ifdef __SSE2__
-	/* before anybody is told that they are there */
+	/* before another thread launches their copy */
 	if (n >= STREAMED_FROM)
 		_mm_sfence();
 #endif
 }
 
-/* Writes queries and parameters of n searches to where the device looks. */
+/* Writes queries and parameters of n searches. */
 void
 gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 					  const GvSearch *searches, int32_t n)
@@ -575,12 +590,12 @@ gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 }
 
 /*
- * Queries of parts that are gathered, by several threads.  One core writes some
- * 10 GB/s, and 10,000 queries are megabytes: that takes as long as half of the
- * device's work.  Threads, which exist only meanwhile, take tasks in the order
- * of the parts.  The thread that launches the steps of a part helps until the
- * whole part is there; while it launches them, the others go on with the next
- * parts.
+ * Several threads write the queries of sub-batches that are scanned together.
+ * One core writes some 10 GB/s, and 10,000 queries are megabytes: that takes
+ * as long as half of the device's work.  Threads, which exist only meanwhile,
+ * take tasks in the order of the sub-batches.  The thread that launches the
+ * steps of a sub-batch helps until all its queries are written; while it
+ * launches, the others go on.
  */
 static int32_t
 count_tasks(int32_t n)
@@ -588,7 +603,10 @@ count_tasks(int32_t n)
 	return (n + TASK_QUERIES - 1) / TASK_QUERIES;
 }
 
-/* Does the next task that no thread has taken; false: there is none. */
+/*
+ * Does the next task that no thread has taken.  Returns false if there is
+ * none.
+ */
 static bool
 upload_task(GvUpload *upload)
 {
@@ -623,7 +641,10 @@ upload_tasks(void *arg)
 	return NULL;
 }
 
-/* Threads begin to write the queries of all parts, if that is worth it. */
+/*
+ * Starts threads that write the queries of all sub-batches, if that is worth
+ * it.
+ */
 void
 gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 					const GvBatchTurn *turn, const GvSearch *searches)
@@ -647,7 +668,7 @@ gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 					 upload_tasks, upload);
 }
 
-/* Returns when a part's queries are there; helps until then. */
+/* Returns when a sub-batch's queries are written, and helps until then. */
 void
 gv_gpu_wait_for_upload(GvUpload *upload, int sub_batch)
 {

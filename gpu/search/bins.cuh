@@ -1,14 +1,13 @@
 /*
  * bins.cuh
- *		The nearest of many items, sorted, in few dependent steps: by counting
- *		them in bins, all threads of a block together.
+ *		The nearest of many items, sorted by counting them in bins, in few
+ *		dependent steps, by all threads of a block together.
  *
- * Scores lie about evenly between the least and the greatest.  So of as many
- * bins of equal width each has few, their running sum tells which bins have
- * the k nearest and where each of them begins, and what is in one is put in
- * order by counting: seven barriers, where a bound by halving has two for each
- * bit and a bitonic sort of 1,024 items 15.  Scores that lie otherwise are for
- * those.
+ * Scores are spread about evenly between the least and the greatest.  So bins
+ * of equal width have few items each.  Their running sum tells which bins have
+ * the k nearest and where each begins, and the items of a bin are ordered by
+ * counting: seven barriers, where a bound by halving has two for each bit and
+ * a bitonic sort of 1,024 items 15.  Those are for other distributions.
  *
  * An Item has a key, and before() as in warpselect.cuh.
  */
@@ -19,18 +18,17 @@
 
 #define GV_BINS				2048
 #define GV_BINS_THREADS		512
-#define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS)	/* a thread's */
-#define GV_MOST_PICKED		20480	/* lists that bins take, all of them */
-#define GV_BIN_MOST			64	/* items of one, that counting is not too long
-								 * for */
+#define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS) /* bins of a thread */
+#define GV_MOST_PICKED		20480	/* most lists whose keys registers hold */
+#define GV_BIN_MOST			64	/* most items of a bin that are counted */
 
-/* Keys' places between the least and the greatest. */
+/* The scale of keys between the least and the greatest. */
 struct GvBinScale
 {
 	float		least;
-	float		bins;			/* to a unit of scores */
+	float		bins;			/* bins of a unit of scores */
 
-	/* Can keys from one to another be told apart? */
+	/* Sets the scale.  Returns false if it cannot tell these keys apart. */
 	__device__ __forceinline__ bool
 	set(uint32_t first, uint32_t last)
 	{
@@ -39,7 +37,7 @@ struct GvBinScale
 		return fabsf(least) < INFINITY && bins > 0.0f && bins < INFINITY;
 	}
 
-	/* It never descends where keys ascend. */
+	/* Returns the bin of a key; it ascends as keys do. */
 	__device__ __forceinline__ uint32_t
 	bin(uint32_t key) const
 	{
@@ -51,17 +49,17 @@ struct GvBinScale
 /* A block's shared memory. */
 struct GvBins
 {
-	uint32_t	ends[GV_BINS];	/* first how many items a bin has, then where
-								 * it begins among those taken, then where it
+	uint32_t	ends[GV_BINS];	/* first the items of a bin, then where it
+								 * begins among those taken, then where it
 								 * ends */
-	uint32_t	most[GV_WARP];	/* what warps say */
+	uint32_t	most[GV_WARP];	/* of each warp */
 	uint32_t	least[GV_WARP];
 	uint32_t	sums[GV_WARP];
-	uint32_t	last;			/* bin that is taken */
-	uint32_t	taken;			/* items of all these */
-	uint32_t	crowded;		/* not 0: too many are in one of them */
+	uint32_t	last;			/* the last bin that is taken */
+	uint32_t	taken;			/* items of these bins */
+	uint32_t	crowded;		/* not 0: one of them has too many items */
 
-	/* By all threads, before a barrier. */
+	/* Clears all bins, with all threads, before a barrier. */
 	__device__ __forceinline__ void
 	clear()
 	{
@@ -72,7 +70,7 @@ struct GvBins
 	}
 };
 
-/* The least and the greatest key of all threads.  One barrier. */
+/* Finds the least and the greatest key of all threads.  One barrier. */
 static __device__ __forceinline__ void
 gv_bins_range(GvBins &bins, uint32_t *least, uint32_t *most)
 {
@@ -92,8 +90,9 @@ gv_bins_range(GvBins &bins, uint32_t *least, uint32_t *most)
 }
 
 /*
- * From the numbers of items in bins, where they begin; and the last bin of
- * those that k items, k > 0, of all are in.  Begins and ends with a barrier.
+ * Replaces the numbers of items in bins by where these begin, and finds the
+ * last bin that has one of the first k items, k > 0.  Begins and ends with a
+ * barrier.
  */
 static __device__ __forceinline__ void
 gv_bins_sum(GvBins &bins, uint32_t k)
@@ -138,8 +137,8 @@ gv_bins_sum(GvBins &bins, uint32_t k)
 }
 
 /*
- * Items that lie by bins, whose ends are known, in order.  Begins and ends
- * with a barrier.  ROOM: there are not more.
+ * Sorts items that are grouped by bins, of which there are at most ROOM.
+ * Begins and ends with a barrier.
  */
 template <int ROOM, typename Item>
 static __device__ __forceinline__ void
@@ -168,7 +167,7 @@ gv_bins_order(const GvBins &bins, const GvBinScale &scale, Item *items)
 		{
 			Item		other = items[j];
 
-			/* of equal ones, a row that is there twice, the first */
+			/* of equal items, a row that is stored twice, the first */
 			ranks[r] += j < i ? !mine[r].before(other) :
 				other.before(mine[r]);
 		}
@@ -182,9 +181,10 @@ gv_bins_order(const GvBins &bins, const GvBinScale &scale, Item *items)
 }
 
 /*
- * The k nearest of n lists, 0 < k <= n, and a few more, in order, to items
- * [ROOM], which is shared, too; thread t has the keys of lists i *
- * GV_BINS_THREADS + t.  False: scores do not lie so, and nothing was found.
+ * Stores the k nearest of n lists, 0 < k <= n, and a few more, sorted, in
+ * items [ROOM], which is shared.  Thread t has the keys of lists i *
+ * GV_BINS_THREADS + t.  Returns false, and stores nothing, if scores are not
+ * spread evenly.
  */
 template <int ROOM, int KEYS>
 static __device__ __forceinline__ bool
@@ -227,9 +227,9 @@ gv_bins_nearest(const uint32_t (&keys)[KEYS], uint32_t n, uint32_t k,
 }
 
 /*
- * Sorts items [n], of which the k smallest are wanted, 0 < k <= n <= ROOM, and
- * those behind come in any order.  Begins and ends with a barrier.  False:
- * scores do not lie so, and items are as they were.
+ * Sorts the k smallest of items [n], 0 < k <= n <= ROOM; the order of those
+ * behind is undefined.  Begins and ends with a barrier.  Returns false, and
+ * leaves items as they were, if scores are not spread evenly.
  */
 template <int ROOM, typename Item>
 static __device__ __forceinline__ bool
@@ -279,9 +279,9 @@ gv_bins_sort(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 }
 
 /*
- * Sorts items [n], however their scores lie; n is a power of two, 64 or more.
- * At strides up to 32 a warp's pairs are 64 items of its own, so barriers are
- * few.  Begins and ends with one.
+ * Sorts items [n], whatever their scores; n is a power of two, 64 or more.  At
+ * strides up to 32 a warp's pairs are 64 items of its own, so there are few
+ * barriers.  Begins and ends with one.
  */
 template <typename Item>
 static __device__ __forceinline__ void

@@ -1,13 +1,13 @@
 /*
  * bounds.cu
- *		What the refine records of the hits prove: gv_refine_bound's bounds, to
- *		the last bit.
+ *		Bounds of hits from their refine records: gv_refine_bound's, to the
+ *		last bit.
  *
- * Half a warp takes a hit: lane l has partial sum l, in fp32; the sixteen are
- * added, and all margins taken, in double, as in src/cpu/pq/refine.c, by one
- * thread a hit, all in one warp: conversions to double are slow.  Codes come
- * 16 bytes a lane, so that a record's are all on their way at once, and are
- * dealt to the lanes through shared memory.
+ * Half a warp takes a hit: lane l has partial sum l, in fp32.  One thread for
+ * each hit, all in one warp, adds the sixteen sums and takes all margins in
+ * double, as src/cpu/pq/refine.c does, because conversions to double are slow.
+ * Codes are loaded 16 bytes a lane, so that all of a record are in flight at
+ * once, and reach their lanes through shared memory.
  */
 #include "gpu/device/warp.cuh"
 #include "gpu/mirror/mirror.cuh"
@@ -19,10 +19,10 @@
 #define TEAMS			(THREADS / LANES)
 #define SLICE			512		/* dimensions in shared memory at a time */
 #define BOUND_WORDS		(sizeof(GvBound) / 4)
-#define HUGE_LENGTH		1e18	/* beyond these nothing is bounded */
+#define HUGE_LENGTH		1e18	/* beyond these limits there is no bound */
 #define HUGE_SUM		1e37
 
-/* The largest float that is not above the value. */
+/* Returns the largest float that is not above the value. */
 static __device__ __forceinline__ float
 round_down(double value)
 {
@@ -36,15 +36,12 @@ round_down(double value)
 	return rounded;
 }
 
-/*
- * The partial sums of a team's lanes, side by side, in other banks than the
- * next team's.
- */
+/* The partial sums of a team's lanes, in other banks than the next team's. */
 struct Partial
 {
 	float		of[LANES + 1];
 
-	/* In double, in the order of the lanes. */
+	/* Returns their sum in double, in the order of the lanes. */
 	__device__ __forceinline__ double
 	add() const
 	{
@@ -57,7 +54,7 @@ struct Partial
 	}
 };
 
-/* |q - x^| - error, at least 0. */
+/* Returns |q - x^| - error, or 0 if that is negative. */
 static __device__ __forceinline__ float
 distance_bound(double sum, double slack, float error)
 {
@@ -70,7 +67,7 @@ distance_bound(double sum, double slack, float error)
 	return bound > 0.0 ? round_down(bound) : 0.0f;
 }
 
-/* -<q, x^> - |q| error. */
+/* Returns -<q, x^> - |q| error. */
 static __device__ __forceinline__ float
 product_bound(double product, double magnitude, double slack, double length,
 			  float record_error)
@@ -85,7 +82,7 @@ product_bound(double product, double magnitude, double slack, double length,
 	return round_down(bound);
 }
 
-/* The place of a hit's record by its address; NULL: there is none. */
+/* Returns a hit's refine record, or NULL. */
 static __device__ __forceinline__ const uint8_t *
 find_record(const GvDeviceModel &model, uint4 hit)
 {
@@ -95,7 +92,7 @@ find_record(const GvDeviceModel &model, uint4 hit)
 		gv_record_at(model, table[hit.z >> 16], hit.w);
 }
 
-/* A dimension's part in the sums. */
+/* Adds a dimension to the sums. */
 static __device__ __forceinline__ void
 add_dimension(const GvDeviceModel &model, const GvDeviceRecord &head, float q,
 			  uint8_t code, float *sum, float *magnitude)
@@ -117,7 +114,7 @@ add_dimension(const GvDeviceModel &model, const GvDeviceRecord &head, float q,
 	}
 }
 
-/* A GvBound as words. */
+/* Stores a GvBound as words. */
 static __device__ __forceinline__ void
 put_bound(uint32_t *words, const GvDeviceRecord &head, float bound)
 {
@@ -127,16 +124,17 @@ put_bound(uint32_t *words, const GvDeviceRecord &head, float bound)
 }
 
 /*
- * Hits blockIdx.x * TEAMS + team of query blockIdx.y.  Hits and bounds go out
- * together, because they go across the bus; so do, by a query's first block,
- * its probes and how much was found.  Of batches with conditions there is a
- * block more for each query, which gives its matches.
+ * A team of 16 lanes owns hit blockIdx.x * TEAMS + team of query blockIdx.y.
+ * Hits and bounds are written together, because they go across the bus.  A
+ * query's first block also writes its probes and counts.  In batches with
+ * conditions one more block for each query writes its matches.
  */
 static __global__ void __launch_bounds__(THREADS)
 bound_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ float q[SLICE];
-	__shared__ uint4 codes[TEAMS][SLICE / 16 + 1];	/* in other banks, too */
+	__shared__ uint4 codes[TEAMS][SLICE / 16 + 1];	/* one more, for other
+													 * banks */
 	__shared__ Partial sums[TEAMS];
 	__shared__ Partial magnitudes[TEAMS];
 	__shared__ GvDeviceRecord heads[TEAMS];
@@ -147,7 +145,7 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	int			team = threadIdx.x / LANES;
 	int			first = blockIdx.x * TEAMS;
 	int			nhits;
-	GvSearchCounts		found;
+	GvSearchCounts found;
 	uint4		hit = {};
 	int64_t		at = (int64_t) query * batch.k + first;
 	const float *all = batch.d_queries + (int64_t) query * model.dims;
@@ -157,7 +155,7 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	float		sum = 0.0f;
 	float		magnitude = 0.0f;
 
-	/* 1. the record; the hit's place is read before it is known to be one */
+	/* 1. the record.  The hit is read before it is known to exist */
 	gv_pdl_wait();
 	if (first >= batch.k)
 	{
@@ -198,8 +196,10 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	if (record != NULL)
 		head = *(const GvDeviceRecord *) record;
 
-	/* 2. the sums, of free slots too, whose bytes are not used; teams without
-	 * a record only wait and shuffle */
+	/*
+	 * 2. the sums, also of unused slots of records.  Teams without a record
+	 * only take part in barriers and shuffles
+	 */
 	for (int start = 0; start < model.dims; start += SLICE)
 	{
 		int			ndims = min(SLICE, model.dims - start);
@@ -235,7 +235,7 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 		heads[team] = head;
 	__syncthreads();
 
-	/* 3. out, a thread a hit */
+	/* 3. a thread writes a hit's bound */
 	if (threadIdx.x < TEAMS && heads[threadIdx.x].low != 0)
 	{
 		int			mine = threadIdx.x;
@@ -254,7 +254,9 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 		((uint32_t *) (batch.out_bounds + at))[w] = (&bounds[0][0])[w];
 }
 
-/* out_bounds of a batch, and what else goes out with them. */
+/*
+ * Launches what writes out_bounds of a batch, and with them all other answers.
+ */
 GvStatus
 gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 			 cudaStream_t stream)

@@ -19,7 +19,7 @@
  * C_jk>; products of such numbers, at most 4 x 256 of 127 x 127, are below
  * 2^24, so sums of them are exact in int32 and in fp32.  The approximate score
  * of a posting is
- *		a = base + (w s sum + T).
+ *		a = list score + (w s sum + T).
  *
  * Proof.  Let E be the sum over j of the largest difference, of any
  * k, between the entry and w s <Q_j, C_jk>, and M that of the largest |entry|.
@@ -27,13 +27,14 @@
  * numbers were rounded.  Then
  *	- the sum of a posting's entries, added in fp32, is off by at most m 2^-24
  *	  M (1 + m 2^-24), and differs from w s sum by at most E besides
- *	- S and a are rounded twice each, in numbers below |base| + |T| + M + E;
- *	  the limit less the base, with which w s sum + T is compared, once, in one
- *	  below |limit| + |base|: 2^-22 of those is more than all of that
+ *	- S and a are rounded twice each, in numbers below |list score| + |T| + M +
+ *	  E; the limit less the list score, with which w s sum + T is compared,
+ *	  once, in one below |limit| + |list score|: 2^-22 of those numbers is more
+ *	  than all of these errors
  *	- differences of E are off by 2^-22 of M and E, sums by (m + 32) 2^-24
- * The margin is E and (m + 64) 2^-20 M, and a part more for base, T and limit
- * up to 2^16 times that: 3/64.  Beyond, or where it is not finite, the query
- * is scanned as others are.
+ * The margin is E and (m + 64) 2^-20 M, and a part more for list score, T and
+ * limit up to 2^16 times that: 3/64.  Beyond, or where it is not finite, the
+ * query is scanned as others are.
  */
 #include "gpu/device/kbound.cuh"
 #include "gpu/device/warp.cuh"
@@ -43,17 +44,17 @@
 #include "gpu/search/search.h"
 
 #define INT8_SUBS		8		/* sub-quantizers of a step of products */
-#define PAIRS_TOGETHER	32		/* queries that a list is scanned for */
-#define MAX_CANDIDATES	2048	/* postings of a query that may be among the
-								 * best */
+#define PAIRS_TOGETHER	32		/* queries that a list is scanned for at
+								 * once */
+#define MAX_CANDIDATES	2048	/* candidates of a query */
 
-/* How far a query's approximate scores can be trusted. */
+/* A query's limit, and how far its approximate scores can be trusted. */
 struct GvQueryLimit
 {
-	float		scale;			/* of a sum of products of 8 bits */
-	float		margin;			/* infinite: they cannot be */
-	float		most;			/* they cannot be where T, a list's score, or
-								 * the limit is larger */
+	float		scale;			/* factor of a sum of products of 8 bits */
+	float		margin;			/* infinite: not at all */
+	float		most;			/* not if |T|, |list score| or |limit| is
+								 * larger */
 	float		limit;			/* no larger S is among the best; infinite:
 								 * unknown */
 };
@@ -62,41 +63,41 @@ struct GvQueryLimit
 struct GvCandidate
 {
 	float		score;			/* approximate */
-	uint32_t	place;			/* its number among the query's postings */
+	uint32_t	place;			/* number of the posting among the query's */
 };
 
-/* A query meets a list. */
+/* A pair of a query and a list that it probes. */
 struct alignas(16) GvPairing
 {
 	float		scale;			/* GvQueryLimit's */
-	float		limit;			/* of a posting's sum, scaled, and T */
-	float		list_score;			/* the list's score */
-	float		most;			/* of T; negative: nothing is known */
-	uint32_t	query;			/* of all that are gathered */
-	uint32_t	first;			/* number of the list's first posting among its
-								 * own */
+	float		limit;			/* limit of a posting's scaled sum plus T */
+	float		list_score;
+	float		most;			/* largest |T|; negative: nothing is known */
+	uint32_t	query;			/* number among all queries */
+	uint32_t	first;			/* number of the list's first posting among the
+								 * query's */
 	uint32_t	unused[2];
 };
 
-/* Some queries that meet a list, up to PAIRS_TOGETHER. */
+/* Up to PAIRS_TOGETHER pairs of a list. */
 struct GvPairGroup
 {
 	uint32_t	list;
-	uint32_t	first;			/* of d_pairs */
+	uint32_t	first;			/* first of d_pairs */
 	uint32_t	n;
 	uint32_t	unused;
 };
 
-#define LIMIT_THREADS			256
-#define LIMIT_WARPS			(LIMIT_THREADS / GV_WARP)
-#define TABLE_ROWS			(LIMIT_THREADS / GV_CODEWORDS)	/* of the table at once */
+#define LIMIT_THREADS	256
+#define LIMIT_WARPS		(LIMIT_THREADS / GV_WARP)
+/* rows of the table that a block reads at once */
+#define TABLE_ROWS		(LIMIT_THREADS / GV_CODEWORDS)
 #define LARGEST			127.0f
-#define PIECES			(GV_CODEWORDS / 4)	/* of 16 bytes, of a row */
-#define LIMIT_BLOCKS			2		/* of postings, that a warp finds a limit
-								 * from */
+#define PIECES			(GV_CODEWORDS / 4)	/* pieces of 16 bytes of a row */
+#define LIMIT_BLOCKS	2		/* blocks that a warp finds a limit from */
 #define LIMIT_POSTINGS	(LIMIT_BLOCKS * LIMIT_WARPS * GV_BLOCK)
 
-/* Where the codewords of sub-quantizer j are. */
+/* Returns where the codewords of sub-quantizer j are. */
 static __device__ __forceinline__ int
 words_at(int j)
 {
@@ -105,7 +106,7 @@ words_at(int j)
 	return (j - in + in % 2 * 4 + in / 2) * GV_CODEWORDS;
 }
 
-/* Four numbers, of which n are there, in units of 8 bits. */
+/* Returns four numbers, of which n exist, as 8-bit multiples of unit. */
 static __device__ __forceinline__ uint32_t
 round_word(const float *x, int n, float weight, float unit)
 {
@@ -116,14 +117,17 @@ round_word(const float *x, int n, float weight, float unit)
 	{
 		float		number = d < n ? rintf(weight * x[d] / unit) : 0.0f;
 
-		/* of no number, or a unit of 0, nothing: the margin tells */
+		/* NaN, or a unit of 0, gives 0; the margin shows that */
 		if (fabsf(number) <= LARGEST)
 			word |= (uint32_t) (uint8_t) (int) number << 8 * d;
 	}
 	return word;
 }
 
-/* Block: TABLE_ROWS sub-quantizers, a codeword a thread; and d_totals. */
+/*
+ * A block owns TABLE_ROWS sub-quantizers, a thread a codeword.  The first
+ * thread clears d_totals.
+ */
 static __global__ void __launch_bounds__(LIMIT_THREADS)
 codewords8_kernel(GvDeviceModel model, GvListScan lists)
 {
@@ -149,7 +153,9 @@ codewords8_kernel(GvDeviceModel model, GvListScan lists)
 		lists.d_scales[j] = unit;
 }
 
-/* The largest, or the sum, of what all threads bring, in all of them. */
+/*
+ * Reduces the numbers of all threads by both().  Every thread gets the result.
+ */
 template <typename Both>
 static __device__ __forceinline__ float
 of_all(float mine, float *partials, Both both)
@@ -167,7 +173,8 @@ of_all(float mine, float *partials, Both both)
 }
 
 /*
- * By all threads: a query in 8 bits, to words and to `to`.  Returns its unit.
+ * Stores a query in 8 bits in words and `to`, with all threads.  Returns its
+ * unit.
  */
 static __device__ __forceinline__ float
 round_query(const GvDeviceModel &model, const GvListScan &lists,
@@ -197,12 +204,16 @@ round_query(const GvDeviceModel &model, const GvListScan &lists,
 	return most / LARGEST;
 }
 
-/* How far entries of a row of the table are from what 8 bits make of them. */
+/*
+ * The differences between entries of a row of the table and their 8-bit
+ * values.
+ */
 struct Row
 {
 	float		far;			/* the largest difference */
 	float		length;			/* the largest magnitude of an entry */
-	float		nothing;		/* no number, where an entry is none */
+	float		nothing;		/* NaN if an entry is NaN or infinite, else
+								 * 0 */
 
 	__device__ __forceinline__ void
 	take(float entry, float rough)
@@ -217,9 +228,9 @@ struct Row
 };
 
 /*
- * By all threads: the margin of a query, see above, from its table and what 8
- * bits make of that.  A thread has a row; it begins with another piece of it
- * than its neighbors do, since rows are 16 banks apart.
+ * Returns a query's margin (see the proof) from its table, to all threads.  A
+ * thread has a row, and begins with another piece of it than its neighbors,
+ * because rows are 16 banks apart.
  */
 static __device__ __forceinline__ float
 find_margin(const GvDeviceModel &model, const GvListScan &lists,
@@ -260,7 +271,7 @@ find_margin(const GvDeviceModel &model, const GvListScan &lists,
 	return margin < 1e30f ? margin : GV_INFINITY;
 }
 
-/* A posting, some of whose bytes are on their way. */
+/* A posting, some of whose bytes are in flight. */
 template <int CHUNKS>
 struct Sample
 {
@@ -269,7 +280,10 @@ struct Sample
 	float		term;
 	bool		live;
 
-	/* By a warp: of block b of a query's, one each lane, if it is there. */
+	/*
+	 * Loads a posting of a query's block b, if it exists; with a warp, a
+	 * posting a lane.
+	 */
 	__device__ __forceinline__ void
 	ask(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
 		uint32_t b, bool there)
@@ -299,8 +313,9 @@ struct Sample
 };
 
 /*
- * By all threads: a score that k of the postings do not exceed; infinite where
- * they are fewer.  keys, *count, which is 0, and talked are shared.
+ * Returns a score that k of the postings do not exceed, or infinity if they
+ * are fewer; with all threads.  keys, slots and *count, which is 0, are
+ * shared.
  */
 template <int CHUNKS>
 static __device__ __forceinline__ float
@@ -308,7 +323,7 @@ find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
 		   const char *table, uint32_t k, uint32_t *keys, uint32_t *count,
 		   uint32_t (*slots)[GV_WARP])
 {
-	GvBlockReduce		reduce = {slots, 0};
+	GvBlockReduce reduce = {slots, 0};
 
 #pragma unroll
 	for (int i = 0; i < LIMIT_BLOCKS; i++)
@@ -329,10 +344,10 @@ find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
 }
 
 /*
- * Query blockIdx.x of a part: its d_queries, d_query_limits and d_counts, with a
- * limit from S of the first postings of its nearest lists; and one pair more
- * of each list that it probes.
- * Shared: table [chunks * 32][16] floats.
+ * A block owns query blockIdx.x of a sub-batch: its d_queries, d_query_limits
+ * and d_counts, with a limit from S of the first postings of its nearest
+ * lists.  It also counts the query for each list that it probes.  Shared:
+ * table [chunks * 32][16] floats.
  */
 template <int CHUNKS>
 static __global__ void __launch_bounds__(LIMIT_THREADS, CHUNKS <= 5 ? 3 : 2)
@@ -356,7 +371,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	float		scale;
 	float		margin;
 
-	/* 1. the postings, whose bytes are on their way meanwhile */
+	/* 1. load postings, which are in flight during step 2 */
 	if (threadIdx.x == 0)
 		count = 0;
 	nblocks = gv_scan_begins<LIMIT_THREADS>(model, batch, query, 0, table,
@@ -370,7 +385,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		samples[i].ask(model, probes, kept, b, b < nblocks);
 	}
 
-	/* 2. the query in 8 bits, and what that does to its table */
+	/* 2. the query in 8 bits, and its margin */
 	scale = round_query(model, lists,
 						batch.d_queries + (int64_t) query * model.dims, words,
 						partials, lists.d_queries + (int64_t) query *
@@ -379,7 +394,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	__syncthreads();
 	margin = find_margin(model, lists, table, words, scale, partials);
 
-	/* 3. a limit */
+	/* 3. the limit */
 	limit = find_limit(samples, last_words, (const char *) table, k, keys,
 					   &count, slots);
 	if (threadIdx.x == 0)
@@ -389,7 +404,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		lists.d_counts[query] = margin < 1e30f ? 0 : MAX_CANDIDATES + 1;
 	}
 
-	/* 4. whom it meets */
+	/* 4. the lists that it probes */
 	for (int p = threadIdx.x; p < probes.nprobed && margin < 1e30f;
 		 p += LIMIT_THREADS)
 		atomicAdd(&lists.d_starts[probes.probed[p].list], 1u);
@@ -414,9 +429,10 @@ launch_limit<0>(const GvDeviceModel *, const GvBatch *, const GvListScan *,
 	return GV_INVALID;
 }
 
-/* ----
+/*
+ * ----
  * The queries that probe a list: limit_kernel counted them, and these kernels
- * put them side by side.
+ * store them consecutively.
  *
  * Their order within a list differs from run to run, because it is the order
  * in which threads come.  The results do not depend on it.
@@ -427,8 +443,8 @@ launch_limit<0>(const GvDeviceModel *, const GvBatch *, const GvListScan *,
 /*
  * A thread owns a list: it replaces the number of the list's pairs in d_starts
  * by where they begin in d_pairs, and writes the list's groups.  A warp
- * reserves the room of its 32 lists at once, so lists lie in no order; nothing
- * depends on it.
+ * reserves the room of its 32 lists at once, so the order of lists is
+ * undefined, and nothing depends on it.
  */
 static __global__ void __launch_bounds__(PAIR_THREADS)
 group_kernel(GvDeviceModel model, GvListScan lists)
@@ -453,7 +469,7 @@ group_kernel(GvDeviceModel model, GvListScan lists)
 			min(n - i * PAIRS_TOGETHER, (uint32_t) PAIRS_TOGETHER), 0};
 }
 
-/* Of a part, a thread for a probe of a query. */
+/* A thread owns a probe of a query of a sub-batch, and stores its pair. */
 static __global__ void __launch_bounds__(PAIR_THREADS)
 pair_kernel(GvBatch batch, GvListScan lists)
 {
@@ -461,7 +477,7 @@ pair_kernel(GvBatch batch, GvListScan lists)
 	int			query = i / batch.nprobe;
 	int			p = i % batch.nprobe;
 	GvProbe		probe;
-	GvQueryLimit		own;
+	GvQueryLimit own;
 
 	if (query >= batch.n || p >= batch.d_search_counts[query].nprobed ||
 		lists.d_counts[query] > 0)
@@ -476,27 +492,29 @@ pair_kernel(GvBatch batch, GvListScan lists)
 						   p] * GV_BLOCK, {}};
 }
 
-/* ----
- * Lists scanned for all the queries that meet them: approximate scores by
- * tensor cores, and what may be among the best noted.
+/*
+ * ----
+ * Lists scanned for all the queries that probe them, by approximate scores on
+ * tensor cores.
  *
- * A posting's codes become numbers of 8 bits by look-ups, each in the register
- * of the lane that a product wants it in, once for up to 32 queries.  A
- * posting that is farther beyond a query's limit than the margin is none of
- * its best.  All others become candidates, in no order.
+ * A sub-quantizer's four dimensions are one register.  A look-up puts a
+ * posting's code into the lane and register in which mma.sync m16n8k32 needs
+ * it, once for up to 32 queries, so nothing is decoded to memory.  A posting
+ * that is farther beyond a query's limit than the margin is none of its best.
+ * All others become candidates, in no order.
  */
 
 #define LIST_THREADS	128
 #define LIST_WARPS		(LIST_THREADS / GV_WARP)
 #define RESIDENT		5		/* blocks of an SM */
-#define TILES			(PAIRS_TOGETHER / 8)	/* of 8 queries */
-#define HALVES			(GV_BLOCK / 16)		/* of a block of postings */
-#define STEP_WORDS		(INT8_SUBS * GV_CODEWORDS)	/* codewords of a
-														 * step */
-#define STEP_BYTES		(INT8_SUBS * 4)	/* of a query */
+#define TILES			(PAIRS_TOGETHER / 8)	/* tiles of 8 queries */
+#define HALVES			(GV_BLOCK / 16) /* halves of a block of postings */
+#define STEP_WORDS		(INT8_SUBS * GV_CODEWORDS)	/* codewords of a step */
+#define STEP_BYTES		(INT8_SUBS * 4) /* bytes of a query */
 
 /*
- * Bytes from one query to the next in shared memory: an odd number of steps.
+ * Returns the bytes from one query to the next in shared memory: an odd number
+ * of steps, to avoid bank conflicts.
  */
 static __host__ __device__ __forceinline__ int
 row_bytes(int steps)
@@ -505,9 +523,9 @@ row_bytes(int steps)
 }
 
 /*
- * Of a tile's sums: those of 8 queries and a block's postings.  Where g = lane
- * / 4 and t = lane % 4, a lane has postings g, g + 8, g + 16 and g + 24 for
- * queries 2t and 2t + 1.
+ * Stores the candidates of a tile's sums, of 8 queries and a block's postings.
+ * With g = lane / 4 and t = lane % 4, a lane has postings g, g + 8, g + 16 and
+ * g + 24 for queries 2t and 2t + 1.
  */
 static __device__ __forceinline__ void
 keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
@@ -530,7 +548,7 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 #pragma unroll
 		for (int i = 0; i < 2 * HALVES; i++)
 		{
-			/* the product of halves of 24 bits is exact in this */
+			/* fmaf rounds only once, and the sum is exact in fp32 */
 			scores[i] = fmaf(mine.scale, (float) sums[i / 2][i % 2 * 2 + c],
 							 terms[i]);
 			near |= (scores[i] <= mine.limit ? 1u : 0u) << i;
@@ -541,7 +559,7 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 			near = 0;
 		else if (!(lengths <= mine.most))
 		{
-			/* nothing is known of such numbers */
+			/* nothing is known of such large numbers */
 			if (live != 0)
 				atomicAdd(&lists.d_counts[mine.query],
 						  (uint32_t) (MAX_CANDIDATES + 1));
@@ -554,7 +572,7 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 		uint32_t	upto = count;
 		uint32_t	at = 0;
 
-		/* of the 8 lanes of a query, the last asks for room */
+		/* the last of the 8 lanes of a query reserves room */
 #pragma unroll
 		for (int d = 4; d < GV_WARP; d *= 2)
 		{
@@ -572,16 +590,16 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 				if (at < MAX_CANDIDATES)
 					lists.d_candidates[(int64_t) mine.query * MAX_CANDIDATES +
 									   at] = {scores[i] + mine.list_score,
-										   mine.first + b * GV_BLOCK + i * 8 +
-										   g};
+						mine.first + b * GV_BLOCK + i * 8 + g};
 				at++;
 			}
 	}
 }
 
 /*
- * A step: 8 codes of each posting, of which lane (g, t) has two of each of its
- * postings, in byte t of a word of each, and the same of queries.
+ * Adds the products of a step: 8 codes of each posting, of which lane (g, t)
+ * has two for each of its postings, in byte t of a word of each, and 8
+ * sub-quantizers of queries.
  */
 template <int NTILES>
 static __device__ __forceinline__ void
@@ -614,7 +632,7 @@ add_step(int32_t (&sums)[TILES][HALVES][4],
 	}
 }
 
-/* By a warp: what is read of a block comes to L2. */
+/* Brings the part of a block that is read to L2, with a warp. */
 static __device__ __forceinline__ void
 bring_block(const GvDeviceModel &model, const GvDeviceList &list, uint32_t b)
 {
@@ -626,7 +644,7 @@ bring_block(const GvDeviceModel &model, const GvDeviceList &list, uint32_t b)
 						  (int64_t) b * model.shape.block_bytes + at);
 }
 
-/* A warp's blocks of a list, for up to 8 * NTILES queries. */
+/* Scans a warp's blocks of a list for up to 8 * NTILES queries. */
 template <int NTILES>
 static __device__ __forceinline__ void
 scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
@@ -692,8 +710,9 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 }
 
 /*
- * Block: some queries that meet a list.
- * Shared: the codewords [steps][8][16], and these queries, row_bytes apart.
+ * A block owns a group of pairs of a list, and a warp every LIST_WARPS-th
+ * block of it: 32 postings and up to 32 queries in registers.  Shared: the
+ * codewords [steps][8][16], and these queries, row_bytes apart.
  */
 static __global__ void __launch_bounds__(LIST_THREADS, RESIDENT)
 list_scan_kernel(GvDeviceModel model, GvListScan lists)
@@ -701,11 +720,12 @@ list_scan_kernel(GvDeviceModel model, GvListScan lists)
 	GV_SHARED(memory);
 	__shared__ GvPairing pairs[PAIRS_TOGETHER];
 	int			stride = row_bytes(lists.steps);
-	int			nwords = lists.steps * STEP_WORDS / 4;	/* of 16 bytes */
-	int			npieces = lists.steps * STEP_BYTES / 16;	/* likewise */
+	int			nwords = lists.steps * STEP_WORDS / 4;	/* int4 of codewords */
+	int			npieces = lists.steps * STEP_BYTES / 16;	/* of a query */
 	char	   *rows = (char *) (memory + nwords);
-	GvPairGroup		group = lists.d_groups[blockIdx.x];	/* if there is one */
-	GvDeviceList	list;
+	GvPairGroup group = lists.d_groups[blockIdx.x]; /* undefined if there is
+													 * none */
+	GvDeviceList list;
 	int			q;
 	int			piece;
 
@@ -750,23 +770,25 @@ list_scan_kernel(GvDeviceModel model, GvListScan lists)
 					   group.n);
 }
 
-/* ----
+/*
+ * ----
  * Exact scores of the candidates.
  *
  * The candidates' approximate scores give a narrower limit than the one that
- * they are within: k of them do not exceed the k-th and the margin, and what
- * is farther beyond that than the margin is none of the k best.  The others
- * get the score S, which is stored where a scan with a condition stores it, so
- * the selection sees no difference.  Queries with more candidates than fit, or
- * without a margin, are left to scan_kernel (GvBatch.d_overflowed).
+ * they are within: k of them do not exceed the k-th and the margin, and a
+ * candidate that is farther beyond that than the margin is none of the k best.
+ * The others, some 100 a query, get the score S, which is stored where a scan
+ * with a condition stores it, so the selection sees no difference.  Queries
+ * with more candidates than fit, or without a margin, are left to scan_kernel
+ * (GvBatch.d_overflowed).
  */
 
 #define RESCORE_THREADS	128
 #define RESCORE_GROUP	8		/* chunks of codes in flight at once */
 
 /*
- * Query blockIdx.x of a part.
- * Shared: table [chunks * 32][16] floats.
+ * A block owns query blockIdx.x of a sub-batch.  Shared: table [chunks *
+ * 32][16] floats.
  */
 static __global__ void __launch_bounds__(RESCORE_THREADS)
 rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
@@ -783,7 +805,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	uint32_t	n = lists.d_counts[query];
 	uint32_t	k = batch.d_params[query].k;
 	uint32_t	last = 0xFFFFFFFFu;
-	GvBlockReduce		reduce = {partials, 0};
+	GvBlockReduce reduce = {partials, 0};
 	GvProbes	probes;
 
 	if (threadIdx.x == 0)
@@ -797,7 +819,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 										   &kept, probes);
 	__syncthreads();
 
-	/* 1. those within a narrower limit */
+	/* 1. the candidates within a narrower limit */
 	if (n > k)
 		last = gv_ordered(gv_unordered(gv_find_kth_bound([&](uint32_t i)
 		{
@@ -850,7 +872,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 
 /*
  * Places the arrays of n queries, with npairs pairs of a query and a list, in
- * `work` from byte *bytes on.
+ * `work`, from *bytes on.
  */
 void
 gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
@@ -878,7 +900,7 @@ gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
 #undef PLACE
 }
 
-/* Returns the arrays of a part whose first query is number `first`. */
+/* Returns the arrays of a sub-batch whose first query is number `first`. */
 static GvListScan
 lists_from(const GvListScan *all, int32_t first)
 {
@@ -906,8 +928,8 @@ gv_gpu_begin_lists(const GvDeviceModel *model, const GvListScan *lists,
 }
 
 /*
- * Launches what makes d_queries, d_query_limits and d_counts of a part whose
- * lists are chosen.  Its first query is number `first` of all.
+ * Launches what makes d_queries, d_query_limits and d_counts of a sub-batch
+ * whose lists are known.  Its first query is number `first` of all.
  */
 GvStatus
 gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
@@ -918,7 +940,7 @@ gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
 	return launch_limit<GV_INT8_CHUNKS>(model, batch, &mine, stream);
 }
 
-/* Launches the scan of all parts: d_candidates and d_counts. */
+/* Launches the scan of all sub-batches: d_candidates and d_counts. */
 GvStatus
 gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 				  cudaStream_t stream)
@@ -944,7 +966,10 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 					 stream, *model, *lists);
 }
 
-/* Launches what makes d_scores, d_ids, d_nscores, d_overflowed of a part. */
+/*
+ * Launches what makes d_scores, d_ids, d_nscores and d_overflowed of a
+ * sub-batch.
+ */
 GvStatus
 gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 			   const GvListScan *lists, int32_t first, cudaStream_t stream)

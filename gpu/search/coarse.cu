@@ -2,25 +2,26 @@
  * coarse.cu
  *		The list scores of a batch of queries: distances to all centroids.
  *
- * One query needs bytes: a lane has all loads of 16 bytes on their way.  More
- * queries need arithmetic: a team of four lanes takes two centroids and four
- * or eight queries, so that every value it loads serves several terms.  Blocks
- * are small, so that all SMs have their share of 8,192 lists; that few of them
- * have to fit an SM leaves the compiler registers for loads ahead of their
- * use.
+ * For one query the bytes of centroids count: a lane has all loads of 16 bytes
+ * in flight.  For more queries the arithmetic counts: a group of four lanes
+ * takes two centroids and four or eight queries, so that every loaded value
+ * serves several terms.  Blocks are small, so that all SMs have a share of
+ * 8,192 lists, and few have to fit an SM, which leaves the compiler registers
+ * to load ahead.
  */
 #include "gpu/search/coarse.cuh"
 #include "gpu/search/search.h"
 
 #define THREADS			64
-#define LANE_GROUPS			(THREADS / GV_LANE_GROUP)	/* of four lanes */
-#define CENTROIDS		2		/* a team */
+#define LANE_GROUPS		(THREADS / GV_LANE_GROUP)	/* in a block */
+#define CENTROIDS		2		/* of a lane group */
 #define SLICE			512		/* dimensions in shared memory at a time */
 #define AHEAD			8		/* 16-byte pieces of a centroid in registers */
 
 /*
- * A team a centroid, for one query.  Centroids are there before the query: as
- * much of each as registers hold is on its way while that crosses the bus.
+ * A lane group owns a centroid, for one query.  Centroids exist before the
+ * query does, so as much of each as registers hold is loaded while the query
+ * crosses the bus.
  */
 template <bool PRODUCT, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 8)
@@ -55,8 +56,8 @@ coarse_one_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * Block (x, y) has the centroids from x * TEAMS * CENTROIDS on and the queries
- * from y * QUERIES on.  Shared: queries [QUERIES][SLICE].
+ * Block (x, y) owns the LANE_GROUPS * CENTROIDS centroids of x and the QUERIES
+ * queries of y.  Shared: queries [QUERIES][SLICE].
  */
 template <int QUERIES, bool PRODUCT, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 6)

@@ -1,20 +1,22 @@
 /*
  * coarse.cuh
- *		List scores by teams of four lanes: gv_coarse's to the last bit.
+ *		List scores by groups of four lanes, equal to gv_coarse's to the last
+ *		bit.
  *
- * Dimension i goes to partial sum i mod 16; lane l of the four has sums 4l ..
- * 4l + 3, so that it reads 16 bytes at once.  Dimensions that a vector does
- * not have are 0 and leave the sums as they are.
+ * Dimension i goes to partial sum i mod 16.  Lane l of the four has sums 4l ..
+ * 4l + 3, so that it reads 16 bytes at once.  Dimensions beyond the last are 0
+ * and leave the sums as they are.
  */
 #include "gpu/device/warp.cuh"
 
-#define GV_LANE_GROUP			4		/* lanes that share a score */
+#define GV_LANE_GROUP	4		/* lanes that share a score */
 #define GV_SUMS			16		/* partial sums of a score */
-#define GV_AHEAD		8		/* loads on their way */
+#define GV_AHEAD		8		/* loads in flight */
 
 /*
- * Elements i .. i + 3 of row [dims].  ALIGNED: dims is a multiple of 4, and
- * the row begins at a multiple of 16 bytes, as all rows of such arrays do.
+ * Returns elements i .. i + 3 of row [dims].  ALIGNED: dims is a multiple of
+ * 4, and the row begins at a multiple of 16 bytes, as all rows of such arrays
+ * do.
  */
 template <bool ALIGNED>
 static __device__ __forceinline__ float4
@@ -46,7 +48,7 @@ gv_add_four(float (&sums)[4], float4 x, float4 y)
 	sums[3] = gv_add_term<PRODUCT>(sums[3], x.w, y.w);
 }
 
-/* The score from all sums, in the first of the four lanes. */
+/* Returns the score of all sums, to the first of the four lanes. */
 template <bool PRODUCT>
 static __device__ __forceinline__ float
 gv_add_sums(float (&sums)[4])
@@ -65,7 +67,7 @@ gv_add_sums(float (&sums)[4])
 	return gv_device_score(PRODUCT ? -sum : sum);
 }
 
-/* A lane's terms from dimension i on, its own first; AHEAD loads at once. */
+/* Adds a lane's terms from its dimension i on; AHEAD loads at once. */
 template <bool PRODUCT, bool ALIGNED, int AHEAD>
 static __device__ __forceinline__ void
 gv_add_rows(float (&sums)[4], const float *query, const float *centroid, int i,
@@ -80,9 +82,9 @@ gv_add_rows(float (&sums)[4], const float *query, const float *centroid, int i,
 			y[j] = gv_load_four<ALIGNED>(centroid, i + j * GV_SUMS, dims);
 #pragma unroll
 		for (int j = 0; j < AHEAD; j++)
-			gv_add_four<PRODUCT>(sums, gv_load_four<ALIGNED>(query, i + j *
-															 GV_SUMS, dims),
-								 y[j]);
+			gv_add_four<PRODUCT>(sums, gv_load_four<ALIGNED>(query,
+															 i + j * GV_SUMS,
+															 dims), y[j]);
 	}
 	for (; i < dims; i += GV_SUMS)
 		gv_add_four<PRODUCT>(sums, gv_load_four<ALIGNED>(query, i, dims),
@@ -101,8 +103,9 @@ gv_score_rows(const float *query, const float *centroid, int dims)
 }
 
 /*
- * The score of centroid [dims] for query [dims], rows of aligned arrays, in
- * the first of the four lanes.  All lanes of a warp call it together.
+ * Returns the score of centroid [dims] for query [dims], rows of aligned
+ * arrays, to the first of the four lanes.  All lanes of a warp call it
+ * together.
  */
 template <bool PRODUCT, int AHEAD = GV_AHEAD>
 static __device__ __forceinline__ float

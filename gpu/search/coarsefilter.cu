@@ -1,11 +1,11 @@
 /*
  * coarsefilter.cu
  *		The nearest lists of many queries, or of very many lists: scores in
- *		half precision from tensor cores, and exact ones for the lists that may
- *		be among the nearest.
+ *		half precision from tensor cores, and exact scores for the lists that
+ *		may be among the nearest.
  *
- *		halve	queries to half precision, and what that can do to scores
- *				(in gv_gpu_table where queries come from the host)
+ *		halve	half copies of queries, and their errors (in gv_gpu_table if
+ *				queries come from the host)
  *		product	approximate scores of all lists
  *		filter	the lists near enough, their exact scores, the nearest
  *
@@ -39,37 +39,37 @@
 #define WARPS			(THREADS / GV_WARP)
 
 /*
- * Below both the exact scores cost less (H200, 2026-11-21, test/gpu/run.sh
- * lists): a filter takes 22 us for up to 64 queries of 8,192 x 384, the exact
- * lists of 16 queries, 50 M terms, 19 us, of 32 queries 25 us.  Of 500 x 50
- * the latter take 13 us for 128 queries, and longer only from 1,024 on, for
- * the choice among all scores.  Of hundreds of lists wanted a filter takes 60
- * us, for it scores as many exactly.
+ * Below both limits exact scores cost less (H200, 2026-11-21, test/gpu/run.sh
+ * lists): a filter takes 22 us for up to 64 queries of 8,192 x 384, exact
+ * scores of 16 queries, 50 M terms, 19 us, of 32 queries 25 us.  For 500 x 50
+ * exact scores take 13 us for 128 queries, and longer than a filter only from
+ * 1,024 on, because of the choice among all scores.  If hundreds of lists are
+ * probed, a filter takes 60 us, because it scores as many exactly.
  */
 #define LEAST_TERMS		((int64_t) 1 << 24)
-#define LEAST_OF_MANY	((int64_t) 1 << 27)	/* where more are wanted than
+#define LEAST_OF_MANY	((int64_t) 1 << 27) /* if more lists are probed than
 											 * sifted */
 #define MANY_QUERIES	1024
 
 /*
- * Beyond this L2 does not hold the centroids, and even one query is faster
- * with half the bytes.
+ * Beyond this size L2 does not hold the centroids, and even one query is
+ * faster with half the bytes.
  */
 #define LARGE_CENTROIDS	(INT64_C(32) << 20)
 
-#define LEAST_FRACTION		4		/* a filter has to keep out most of the
-									 * lists */
+#define LEAST_FRACTION		4	/* a filter must keep out most of the lists */
 
 /*
- * For each list wanted the scores of a run are made again, and its half copies
- * read, at random.  Those are to be fewer bytes than half of what a score
- * written for each list takes (RESULTS, "card lists").
+ * For each probed list the scores of a group are computed again, and its half
+ * copies read, at random.  These bytes must be fewer than half of those of a
+ * score written for each list (RESULTS, "card lists").  AGAIN_BYTES are of one
+ * dimension of a group.
  */
-#define AGAIN_BYTES		((int64_t) (GV_COLUMN_GROUP * sizeof(uint16_t)))	/* a dimension */
-#define SCORE_BYTES		((int64_t) sizeof(float))	/* a list */
-#define AGAIN_FACTOR		2
+#define AGAIN_BYTES		((int64_t) (GV_COLUMN_GROUP * sizeof(uint16_t)))
+#define SCORE_BYTES		((int64_t) sizeof(float))	/* of a list */
+#define AGAIN_FACTOR	2
 
-/* A warp a query: d_half_queries and d_squares, in one part. */
+/* A warp makes the half copy of a query, and its squares, in one part. */
 static __global__ void __launch_bounds__(THREADS)
 queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
 {
@@ -90,14 +90,14 @@ queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
 
 /*
  * The terms of exact scores from which on the filter is used, negative: as is
- * best; and the scores that go to memory, negative: GV_SCORES_KEPT.
+ * best; and the scores that are stored, negative: GV_SCORES_KEPT.
  */
 GV_TUNABLE int64_t gv_coarse_filter_from = -1;
 GV_TUNABLE int64_t gv_scores_kept = -1;
 
 #ifdef GV_TEST_BUILD
 
-/* Counts the queries of a searcher that went each way so far. */
+/* Counts the queries of a searcher by their paths so far. */
 extern "C" GvStatus
 gv_gpu_coarse_paths(GvSearcher *searcher, uint32_t paths[GV_COARSE_PATHS])
 {
@@ -149,7 +149,7 @@ gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
 	return rows < n ? (int32_t) rows : n;
 }
 
-/* Launches all three steps: d_probed, d_starts and nprobed of a batch. */
+/* Launches all three steps, which make d_probed, d_starts and nprobed. */
 GvStatus
 gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
 					 const GvSearcher *searcher)
@@ -160,7 +160,8 @@ gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
 	return gv_gpu_filter_lists(model, batch, searcher->stream);
 }
 
-/* ----
+/*
+ * ----
  * A query's margin: by how much the approximate score of one of the nearest
  * lists may exceed that of another list.  It is infinite if it is not known.
  */
@@ -193,7 +194,7 @@ margin_of_lengths(const GvDeviceModel &model, float query, float query_error)
 	return eps < 1e30f ? 2.0f * 1.001f * eps : GV_INFINITY;
 }
 
-/* Returns a query's margin in all lanes.  Called by a warp. */
+/* Returns a query's margin to all lanes of a warp. */
 static __device__ __forceinline__ float
 margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 {
@@ -211,26 +212,28 @@ margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 							 length_of(gv_add_warp(squares.y)));
 }
 
-/* ----
- * Approximate scores of all lists for many queries: a matrix product of
- * half-precision copies (gpu/product), with sums in fp32.
+/*
+ * ----
+ * Approximate scores of all lists for many queries: a matrix product of half
+ * copies (gpu/product), with sums in fp32.
  */
 
 #define TILES	(GV_COLUMN_GROUP / 8)
 
 /*
- * A query's scores of a run of lists, of which each of four lanes has two in
- * every 8, to where they belong, if the query is there; all lanes of a warp
- * call this.  `to` is the place of the lane's first, `list` its list.  Two are
- * written at once where that is aligned: in a row that begins at an odd place
- * a lane's second and the next lane's first.
+ * Stores a query's scores of a group of lists, of which each of four lanes has
+ * two in every 8, if the query exists; all lanes of a warp call it.  `to` is
+ * the place of the lane's first score, `list` its list.  Two scores are stored
+ * at once where that is aligned: in a row that begins at an odd place, a
+ * lane's second and the next lane's first.
  */
 static __device__ __forceinline__ void
 put_group(const GvDeviceModel &model, float *to, int list, bool there,
 		  bool odd, const float2 (&scores)[TILES])
 {
 	int			lane = threadIdx.x % 4;
-	float		after[TILES] = {};	/* each second; of odd nlists */
+	float		after[TILES] = {};	/* the score after each second one, if
+									 * nlists is odd */
 
 	if (model.nlists % 2 != 0)
 	{
@@ -271,9 +274,9 @@ put_group(const GvDeviceModel &model, float *to, int list, bool there,
 }
 
 /*
- * Sums of queries and lists become approximate scores, ALL of which go to
- * memory or none, and the least of every run, which do: see
- * gpu/product/product.h.  Beyond the last list scores are infinite.
+ * The epilogue that turns sums of queries and lists into approximate scores,
+ * which are stored if ALL, and stores the least score of every group.  Beyond
+ * the last list scores are infinite.
  */
 template <bool ALL>
 struct ListScores : GvNoRow
@@ -289,7 +292,10 @@ struct ListScores : GvNoRow
 	__device__ __forceinline__ float
 	square(int list) const
 	{
-		/* such a load may be moved before what is stored of the run before */
+		/*
+		 * the compiler may move such a load before the stores of the last
+		 * group
+		 */
 		return list < model.nlists ? __ldg(&model.d_squares[list]) :
 			GV_INFINITY;
 	}
@@ -298,7 +304,7 @@ struct ListScores : GvNoRow
 	column_state(int group) const
 	{
 		int			mine = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
-		ColumnState		found;
+		ColumnState found;
 
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
@@ -336,7 +342,7 @@ struct ListScores : GvNoRow
 	}
 };
 
-/* d_coarse, approximate, if it is to be made, and d_group_min of a batch. */
+/* Launches what makes d_group_min and, if there is memory, d_coarse. */
 GvStatus
 gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearcher *searcher)
@@ -354,14 +360,15 @@ gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 								ListScores<true> {{}, *model, *batch});
 }
 
-/* ----
+/*
+ * ----
  * A query's lists in shared memory: collected, scored exactly and sorted by a
  * block of threads.
  */
 
 #define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
-/* Keys for gv_find_kth_bound: in shared memory, of scores, of items as below. */
+/* Keys for gv_find_kth_bound: in shared memory, of scores, of items. */
 struct SharedKeys
 {
 	const uint32_t *keys;
@@ -395,14 +402,14 @@ struct ItemKeys
 	}
 };
 
-/* Lists in shared memory: items are key << 32 | list. */
+/* Lists in shared memory; an item is key << 32 | list. */
 struct Items
 {
 	uint64_t   *items;			/* [capacity] */
-	uint32_t   *count;			/* shared; may exceed room */
+	uint32_t   *count;			/* shared; may exceed capacity */
 	uint32_t	capacity;
 
-	/* Append the items of those lanes of a warp that have one. */
+	/* Appends the items of those lanes of a warp that have one. */
 	__device__ __forceinline__ void
 	append(bool mine, uint32_t key, uint32_t list)
 	{
@@ -416,7 +423,7 @@ struct Items
 			items[at] = (uint64_t) key << 32 | list;
 	}
 
-	/* An item to a place that gv_reserve gave. */
+	/* Stores an item at a place that gv_reserve returned. */
 	__device__ __forceinline__ void
 	put(uint32_t at, uint32_t key, uint32_t list)
 	{
@@ -424,7 +431,7 @@ struct Items
 			items[at] = (uint64_t) key << 32 | list;
 	}
 
-	/* How many, after a barrier. */
+	/* Returns the count, after a barrier. */
 	__device__ __forceinline__ uint32_t
 	total()
 	{
@@ -432,7 +439,7 @@ struct Items
 		return *count;
 	}
 
-	/* Begin anew; all threads have read the count before. */
+	/* Clears the items, after all threads have read the count. */
 	__device__ __forceinline__ void
 	clear()
 	{
@@ -444,8 +451,8 @@ struct Items
 };
 
 /*
- * Exact keys in the place of approximate ones; four lanes a list, AHEAD loads
- * of each on their way.
+ * Replaces approximate keys by exact ones; four lanes a list, AHEAD loads of
+ * each in flight.
  */
 template <bool PRODUCT, int AHEAD>
 static __device__ __forceinline__ void
@@ -464,13 +471,15 @@ score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 												(int64_t) list * model.dims,
 												model.dims);
 
-		__syncwarp();			/* all four have read which list it is */
+		__syncwarp();			/* all four have read the list's number */
 		if (threadIdx.x % GV_LANE_GROUP == 0 && there)
 			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
 	}
 }
 
-/* Sort items [n], up to one for four lanes, ascending, by counting. */
+/*
+ * Sorts items [n], at most one for every four lanes, ascending, by counting.
+ */
 static __device__ __forceinline__ void
 rank_items(uint64_t *items, uint32_t n)
 {
@@ -491,7 +500,7 @@ rank_items(uint64_t *items, uint32_t n)
 	__syncthreads();
 }
 
-/* Sort items [n], n a power of 2, ascending. */
+/* Sorts items [n], n a power of 2, ascending. */
 static __device__ __forceinline__ void
 sort_items(uint64_t *items, uint32_t n)
 {
@@ -516,45 +525,44 @@ sort_items(uint64_t *items, uint32_t n)
 	__syncthreads();
 }
 
-/* ----
+/*
+ * ----
  * The nearest lists of each query, from approximate scores and a margin, with
  * exact scores only where they decide.
  *
- * One block of threads a query, which wants its p nearest lists:
+ * One block of threads takes a query that probes p lists:
  *	1. a bound that at least p lists, and few more, do not exceed, by halving
- *	   an interval of scores and counting.  The least scores of runs of 32
- *	   lists are enough for that when p is small beside their number: a run
- *	   whose least does not exceed the bound has a list that does not.
+ *	   an interval of scores and counting.  The least scores of groups of 32
+ *	   lists are enough for that if p is small beside their number: a group
+ *	   whose least score does not exceed the bound has a list that does not.
  *	2. the lists up to the bound and the margin, into shared memory
- *	3. the same among these, since a bound from runs may be wide, unless they
- *	   are few
+ *	3. the same among these, unless they are few, because a bound from groups
+ *	   may be wide
  *	4. their exact scores, sorted
- * When they are more than fit, step 1 takes the scores of all
- * lists; when these are still too many, or the margin is infinite, all scores
- * are computed exactly.
+ * If they are more than fit, step 1 takes the scores of all lists.  If these
+ * are still too many, or the margin is infinite, all scores are computed
+ * exactly.
  *
- * Where scores do not go to memory (gv_gpu_coarse_rows), only the least ones
- * of runs, step 2 makes those of near runs again, by sums of its own, for
- * which the same proof holds; when too many are close, all of near runs are
- * scored exactly.
+ * If only the least scores of groups are stored (gv_gpu_coarse_rows), step 2
+ * computes those of near groups again.  The proof holds for these sums, too.
+ * If too many lists are near, all lists of near groups are scored exactly.
  */
 
-#define MANY_THREADS	512		/* of a block, while there are SMs enough */
+#define MANY_THREADS	512		/* of a block, if there are enough SMs */
 #define FEW_THREADS		128
 #define FEW_QUERIES		128
-#define LEAST_LISTS		1024	/* for lists in shared memory */
-#define KEYS_PER_PROBE		2		/* keys of runs that are enough for a
-									 * probe */
-#define AT_ONCE			4		/* runs that a warp reads */
-#define PASSES			(GV_COLUMN_GROUP / (GV_WARP / GV_LANE_GROUP))	/* of a warp over a run
-														 * by four lanes a
-														 * list */
-#define MOST_KEYS		4096	/* that the bound is found from */
-#define ALL_AHEAD		24		/* loads of a score, for few queries */
-#define SIFT_KEYS		20		/* of a thread, where all lists are sifted */
+#define LEAST_LISTS		1024	/* of the room in shared memory */
+#define KEYS_PER_PROBE	2		/* least keys of groups for each probe */
+#define AT_ONCE			4		/* groups that a warp reads */
+/* passes of a warp over a group, in which four lanes have a list */
+#define PASSES			(GV_COLUMN_GROUP / (GV_WARP / GV_LANE_GROUP))
+#define MOST_KEYS		4096	/* keys that the bound is found from */
+#define ALL_AHEAD		24		/* loads of a score in flight, for few
+								 * queries */
+#define SIFT_KEYS		20		/* keys of a thread, if all lists are sifted */
 #define SIFT_LISTS		(SIFT_KEYS * GV_SIFT_THREADS)
 
-/* A number of eight in half precision. */
+/* Returns number i of eight halves. */
 static __device__ __forceinline__ float
 half_of(const uint4 &eight, int i)
 {
@@ -564,14 +572,14 @@ half_of(const uint4 &eight, int i)
 	return gv_from_half((uint16_t) (pair >> i % 2 * 16));
 }
 
-/* The last key within the margin of a bound. */
+/* Returns the last key within the margin of a bound. */
 static __device__ __forceinline__ uint32_t
 add_margin(const GvKthBound &bound, float margin)
 {
 	return gv_ordered(gv_unordered(bound.key) + margin);
 }
 
-/* Lists whose scores [nlists] have keys up to the last. */
+/* Appends the lists whose scores [nlists] have keys up to `last`. */
 static __device__ __forceinline__ void
 take_lists(const float *scores, int nlists, uint32_t last, Items &items)
 {
@@ -587,8 +595,8 @@ take_lists(const float *scores, int nlists, uint32_t last, Items &items)
 }
 
 /*
- * The same of runs, which are dealt to all warps, because near ones lie side
- * by side.
+ * The same for lists of groups, which are dealt to all warps in turn, because
+ * near groups are consecutive.
  */
 static __device__ __forceinline__ void
 take_groups(const float *scores, int nlists, const uint64_t *groups,
@@ -621,9 +629,10 @@ take_groups(const float *scores, int nlists, const uint64_t *groups,
 }
 
 /*
- * By four lanes: approximate scores, as the product makes them but for the
- * order of sums, of a list and of every eighth one behind it, all that a
- * warp's lanes have of a run; of those beyond the last, the last one's.
+ * Computes approximate scores again, with four lanes; they differ from the
+ * product's only by the order of sums.  The lanes take `list` and every eighth
+ * list behind it, so that a warp takes a group; beyond the last list they take
+ * that.
  */
 static __device__ __forceinline__ void
 score_again(const GvDeviceModel &model, const uint16_t *query, int list,
@@ -668,7 +677,10 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 	}
 }
 
-/* The lists of runs whose scores, made again, have keys up to the last. */
+/*
+ * Appends the lists of groups whose scores, computed again, have keys up to
+ * `last`.
+ */
 static __device__ __forceinline__ void
 take_groups_again(const GvDeviceModel &model, const uint16_t *query,
 				  const uint64_t *groups, uint32_t ngroups, uint32_t last,
@@ -693,27 +705,29 @@ take_groups_again(const GvDeviceModel &model, const uint16_t *query,
 	}
 }
 
-/* One query's search for its lists. */
+/* One query's choice of lists. */
 struct Choice
 {
 	const GvDeviceModel &model;
 	const float *query;			/* [dims] */
-	const uint16_t *half_query;		/* [half_dims] of it */
-	const float *scores;		/* [nlists]; NULL: only runs have any */
+	const uint16_t *half_query; /* [half_dims] its half copy */
+	const float *scores;		/* [nlists]; NULL: not stored */
 	const float *group_min;			/* [nruns] */
 	float		margin;
-	uint32_t	p;				/* lists wanted */
+	uint32_t	p;				/* lists that the query probes */
 	uint32_t   *keys;			/* [nkeys] shared: of the least scores of
-								 * runs */
+								 * groups */
 	uint32_t	nkeys;
-	uint32_t	nnear;			/* runs in candidates.items: only their lists; 0:
-								 * all */
-	Items		candidates;		/* by approximate scores */
-	Items		exact;			/* by exact ones */
-	GvBlockReduce		reduce;
+	uint32_t	nnear;			/* groups in candidates.items, whose lists
+								 * alone are scored exactly; 0: all */
+	Items		candidates;		/* lists by approximate scores */
+	Items		exact;			/* lists by exact scores */
+	GvBlockReduce reduce;
 };
 
-/* The keys of all scores, some a thread: lists i * 512 + gv_sift_mine(). */
+/*
+ * Loads the keys of all scores, some a thread: lists i * 512 + gv_sift_mine().
+ */
 static __device__ __forceinline__ void
 load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
 {
@@ -727,8 +741,8 @@ load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
 }
 
 /*
- * How many keys runs have: run i has key i % nkeys.  Near runs are neighbors,
- * and so have keys of their own.
+ * Returns the number of keys of groups: group i has key i % nkeys.  Near
+ * groups are neighbors, and so have different keys.
  */
 static __host__ __device__ inline uint32_t
 keys_of(int nlists)
@@ -737,7 +751,8 @@ keys_of(int nlists)
 }
 
 /*
- * The keys that the bound of runs is found from, by reading again and again.
+ * Loads the keys of groups, which the bound is found from by reading them
+ * again and again.
  */
 static __device__ __forceinline__ void
 load_group_min(const Choice &choice)
@@ -757,15 +772,16 @@ load_group_min(const Choice &choice)
 }
 
 /*
- * Steps 1 and 2 of few queries and not too many lists: all scores at once in
- * registers, a bound as in a sift, which takes a tenth of the time of halving.
- * False, with no candidates: there are too many.
+ * Does steps 1 and 2 for few queries and not too many lists: all scores are in
+ * registers at once, and the bound is that of minima, which takes a tenth of
+ * the time of halving.  Returns false, without candidates, if there are too
+ * many.
  */
 static __device__ __forceinline__ bool
 collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 				uint32_t (&bounds)[GV_SIFT_WARPS])
 {
-	GvKthBound		bound = {};
+	GvKthBound	bound = {};
 	uint32_t	last;
 	uint32_t	mine = 0;
 	uint32_t	at;
@@ -788,7 +804,7 @@ collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 }
 
 /*
- * Near runs have too many candidates: all lists of these runs are to be scored
+ * Keeps near groups, which have too many candidates, to score all their lists
  * exactly.
  */
 static __device__ __forceinline__ void
@@ -801,8 +817,8 @@ keep_groups(Choice &choice)
 }
 
 /*
- * Steps 1 and 2: candidates are all lists that may be among the nearest,
- * unless it returns GV_COARSE_EXACT.  FEW: by keys, if it can.
+ * Does steps 1 and 2: candidates become all lists that may be among the
+ * nearest, unless it returns GV_COARSE_EXACT.  FEW: by `keys`, if possible.
  */
 template <bool FEW>
 static __device__ __forceinline__ GvCoarsePath
@@ -811,7 +827,7 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 {
 	int			nlists = choice.model.nlists;
 	uint32_t	spare = choice.p / 8 + 4;
-	GvKthBound		bound;
+	GvKthBound	bound;
 
 	if (!(choice.margin < FLT_MAX))
 		return GV_COARSE_EXACT;
@@ -819,7 +835,7 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		return GV_COARSE_ALL;
 	if (choice.p * KEYS_PER_PROBE <= choice.nkeys)
 	{
-		Items	   &groups = choice.exact;	/* not needed before step 3 */
+		Items	   &groups = choice.exact;	/* unused before step 3 */
 		uint32_t	last;
 
 		load_group_min(choice);
@@ -861,7 +877,7 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		GV_COARSE_ALL : GV_COARSE_EXACT;
 }
 
-/* Step 3: those candidates that may still be among them, to exact. */
+/* Does step 3: copies the candidates that may still be among the nearest. */
 static __device__ __forceinline__ void
 tighten(Choice &choice)
 {
@@ -869,7 +885,7 @@ tighten(Choice &choice)
 	uint32_t	n = *choice.candidates.count;
 	uint32_t	last = 0xFFFFFFFFu;
 
-	/* what all lanes score at once need not be fewer */
+	/* candidates that all lanes score at once need not be fewer */
 	if (n > blockDim.x / GV_LANE_GROUP)
 		last = add_margin(gv_find_kth_bound(ItemKeys {items}, n, choice.p,
 											choice.p / 16, choice.reduce),
@@ -886,8 +902,8 @@ tighten(Choice &choice)
 }
 
 /*
- * The nearest of all lists, or of those of near runs, by exact scores, sorted:
- * as many at a time as there is memory for beside the nearest so far.
+ * Finds the nearest of all lists, or of those of near groups, by exact scores,
+ * sorted: as many at a time as there is memory for beside the nearest so far.
  */
 template <bool PRODUCT>
 static __device__ __forceinline__ void
@@ -909,7 +925,8 @@ take_exactly(Choice &choice)
 			uint32_t	list = done + i;
 
 			if (choice.nnear > 0 && i < n)
-				list = (uint32_t) choice.candidates.items[list / GV_COLUMN_GROUP] *
+				list = (uint32_t)
+					choice.candidates.items[list / GV_COLUMN_GROUP] *
 					GV_COLUMN_GROUP + list % GV_COLUMN_GROUP;
 			nearest.items[kept + i] = i < n && list < (uint32_t) model.nlists ?
 				list : LAST_ITEM;
@@ -925,7 +942,7 @@ take_exactly(Choice &choice)
 		*nearest.count = kept;
 }
 
-/* Lists that there is memory for; a power of 2. */
+/* Returns the lists that there is memory for, a power of 2. */
 static __host__ __device__ inline uint32_t
 capacity_for(int32_t probes)
 {
@@ -937,9 +954,10 @@ capacity_for(int32_t probes)
 }
 
 /*
- * Query blockIdx.x; alone: only runs have scores.  Shared: two Items
- * [capacity], and keys.  Of many queries eight blocks share an SM, since each
- * waits most of the time; a lone query's has more registers for loads.
+ * A block chooses the lists of query blockIdx.x.  alone: only the least scores
+ * of groups are stored.  Of many queries eight blocks share an SM, since each
+ * waits most of the time; a lone query's block has more registers for loads.
+ * Shared: two Items [capacity], and keys.
  */
 template <bool PRODUCT, bool FEW>
 static __global__ void __launch_bounds__(MANY_THREADS, FEW ? 1 : 2)
@@ -971,9 +989,9 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	uint32_t	keys[SIFT_KEYS] = {};
 	uint32_t	sorted = 1;
 	uint32_t	n;
-	GvCoarsePath	way;
+	GvCoarsePath way;
 
-	if (FEW)					/* on their way while the margin is computed */
+	if (FEW)					/* in flight while the margin is computed */
 		load_keys(choice.scores, model.nlists, keys);
 	if (threadIdx.x < 2)
 		counts[threadIdx.x] = 0;
@@ -981,7 +999,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 		margin = margin_of(model, batch, (int) query);
 	__syncthreads();
 	choice.margin = margin;
-	if (choice.p > 0)			/* a batch's spare places want none */
+	if (choice.p > 0)			/* padding queries probe none */
 	{
 		way = collect_candidates<FEW>(choice, keys, bounds);
 		if (way == GV_COARSE_EXACT)
@@ -1027,8 +1045,8 @@ launch_filter(const GvDeviceModel *model, const GvBatch *batch, int threads,
 }
 
 /*
- * d_probed, d_starts and nprobed of a batch, from what gv_gpu_list_scores
- * found.
+ * Launches what makes d_probed, d_starts and nprobed, from the approximate
+ * scores.
  */
 GvStatus
 gv_gpu_filter_lists(const GvDeviceModel *model, const GvBatch *batch,

@@ -2,10 +2,11 @@
  * listscan.cu
  *		The score S of every live posting of the probed lists.
  *
- * The unit of work is a block of 32 postings, one to a lane, so short lists
- * cost no more than long ones: the blocks of all probes of a query are
- * numbered through and dealt to warps.  S is computed as it is defined: fp32
- * table, fp32 sum in the order of the sub-quantizers, no contraction.
+ * The unit of work is a block of 32 postings, a lane each, so lists of 100
+ * rows waste nothing.  The blocks of all probes of a query are numbered and
+ * dealt evenly to warps, of as many blocks of threads as are resident, or a
+ * few times so many.  S is computed as it is defined: fp32 table, fp32 sum in
+ * the order of the sub-quantizers, no contraction.
  */
 #include <string.h>
 
@@ -14,15 +15,16 @@
 #include "gpu/search/listscan.cuh"
 #include "gpu/search/search.h"
 
-#define GROUP			8		/* chunks of codes on their way at once */
-#define MOST_RESIDENT	1024	/* threads of an SM, for 64 registers each */
-#define FEW_QUERIES		4		/* up to here, thread blocks are small */
+#define GROUP			8		/* chunks of codes in flight at once */
+#define MOST_RESIDENT	1024	/* threads of an SM, with 64 registers each */
+#define FEW_QUERIES		4		/* queries, up to which thread blocks are
+								 * small */
 
 /*
- * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.  If queries
- * were scanned list by list, only those of d_overflowed are scanned here, and
- * the first block counts their scores.
- * Shared: table [chunks * 32][16] floats.
+ * Block (x, y) owns blocks x, x + gridDim.x, ... of query y, a warp each.  If
+ * queries were scanned list by list, only those of d_overflowed are scanned
+ * here, and the first block stores the number of their scores.  Shared: table
+ * [chunks * 32][16] floats.
  */
 template <int THREADS>
 static __global__ void
@@ -69,15 +71,16 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 	}
 }
 
-/* ----
- * A condition on keys, asked of some blocks by a warp, lane i posting i.
+/*
+ * ----
+ * Tests of a condition on keys, for some blocks by a warp, lane i posting i.
  *
- * A block's head is not asked whether any posting may satisfy a test: where it
- * did not tell, abbreviated keys were read after it, and two reads in turn
- * take twice as long; abbreviated keys are a small part of what codes are.
+ * A block's head is not tested first: if it did not decide, abbreviated keys
+ * had to be read after it, and two reads in turn take twice as long, while
+ * abbreviated keys are few bytes beside codes.
  */
 
-/* An abbreviated key of `width` bytes. */
+/* Returns abbreviated key i, of `width` bytes. */
 static __device__ __forceinline__ uint64_t
 load_abbrev(const uint8_t *abbrevs, int width, int i)
 {
@@ -94,7 +97,7 @@ load_abbrev(const uint8_t *abbrevs, int width, int i)
 	}
 }
 
-/* Is an abbreviated key among values [n], n > 0, ascending? */
+/* Is an abbreviated key one of values [n], n > 0, ascending? */
 static __device__ __forceinline__ bool
 is_among(const uint64_t *values, int n, uint64_t abbrev)
 {
@@ -132,8 +135,9 @@ matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 }
 
 /*
- * By a warp: of matching [N], bit i for posting i of a block, those that
- * satisfy tests [n]; of N blocks, whose keys these are.
+ * Clears the bits of postings that do not satisfy tests [n]; with a warp.
+ * matching [N] has bit i for posting i of each of N blocks, whose keys are
+ * keys [N].
  */
 template <int N>
 static __device__ __forceinline__ void
@@ -169,41 +173,48 @@ test_blocks(const GvDeviceTest *tests, int n, const uint64_t *values,
 	}
 }
 
-/* ----
+/*
+ * ----
  * The list scanner of batches with conditions on keys: scores of the live
- * postings that satisfy their query's, side by side, and of the sample.
+ * postings that satisfy them, stored compactly, and scores of the sample.
  *
- * Of a block's 32 postings few satisfy a condition, and a warp that adds up
- * the codes of one takes as long as for all.  So a warp asks the condition of
- * a run of blocks, some at once, and postings that satisfy it wait in shared
- * memory until there is one for each lane, from whatever blocks.  The warps of
- * a block of threads share those that are left in the end.
+ * One of 100 postings may satisfy a condition, and a warp takes as long to add
+ * up the codes of one posting as of 32.  So a warp tests a run of blocks, some
+ * at once.  Postings that satisfy the condition are buffered in shared memory
+ * until there is one for each lane, from whatever blocks.  The warps of a
+ * block share those that are left in the end.  Scores are stored behind those
+ * of other warps, so that selections read nothing else; only a sort gets all
+ * scores, infinities included.
+ *
+ * Of sampled blocks, one of 32 by a hash, all live postings are scored
+ * besides; these scores go to memory of their own.  With 80 registers a thread
+ * and 5 chunks in flight nothing is spilled; with 64 and 8 the spilled bytes
+ * were five times those that were read.
  */
 
 #define MANY_THREADS	256
-#define FEW_THREADS		64		/* where a long table leaves no shared memory
-								 * for MANY_THREADS */
+#define FEW_THREADS		64		/* if a long table leaves no shared memory for
+								 * MANY_THREADS */
 #define KEYSCAN_GROUP	5		/* chunks of codes in flight at once */
-#define KEYSCAN_RESIDENT	768	/* threads of an SM, for 80 registers each */
-#define MOST_RUN		GV_WARP	/* blocks that a warp takes, a lane each */
-#define AT_ONCE			4		/* of which so many are asked at once */
-#define BUFFER_CAPACITY	(2 * GV_WARP - 1)	/* postings that wait */
+#define KEYSCAN_RESIDENT	768 /* threads of an SM, with 80 registers each */
+#define MOST_RUN		GV_WARP /* blocks of a run, a lane each */
+#define AT_ONCE			4		/* blocks tested at once */
+#define BUFFER_CAPACITY	(2 * GV_WARP - 1)	/* postings in a warp's buffer */
 
 /* A posting that satisfies its query's condition. */
 struct BufferedPosting
 {
 	uint32_t	block;			/* number among the query's */
-	uint32_t	posting;			/* probe * GV_BLOCK + number in the
-									 * block */
+	uint32_t	posting;		/* probe * GV_BLOCK + number in the block */
 };
 
-/* A block of threads' shared memory, beside a table. */
+/* The buffers of a block of threads. */
 template <int THREADS>
 struct PostingBuffer
 {
 	/* of each warp */
 	BufferedPosting postings[THREADS / GV_WARP][BUFFER_CAPACITY];
-	uint32_t	left[THREADS / GV_WARP];	/* so many, in the end */
+	uint32_t	left[THREADS / GV_WARP];	/* postings left in the end */
 };
 
 static_assert(sizeof(PostingBuffer<FEW_THREADS>) <= GV_SCAN_OWN,
@@ -228,7 +239,7 @@ struct Scan
 	const char *table;
 	int64_t		first_posting;
 
-	/* The score of a posting of a block. */
+	/* Returns the score of a posting of a block. */
 	__device__ __forceinline__ float
 	score(const uint8_t *block, int probe, int posting) const
 	{
@@ -244,7 +255,8 @@ struct Scan
 	}
 
 	/*
-	 * The last probe that starts at or before block b: 32 are asked at once.
+	 * Returns the last probe that starts at or before block b; with a warp,
+	 * which tests 32 probes at once.
 	 */
 	__device__ __forceinline__ int
 	find_probe(uint32_t b) const
@@ -265,7 +277,7 @@ struct Scan
 		return low;
 	}
 
-	/* The same for each lane's own block, of which the first is `first`. */
+	/* The same for each lane's own block b, of which the first is `first`. */
 	__device__ __forceinline__ int
 	find_probes(uint32_t first, uint32_t b) const
 	{
@@ -277,18 +289,23 @@ struct Scan
 #pragma unroll
 		for (int step = GV_WARP / 2; step > 0; step /= 2)
 			n += __shfl_sync(GV_FULL_WARP, next, n + step - 1) <= b ? step : 0;
-		/* lists without a block are many, if it is none of the next 32 */
+		/*
+		 * if it is none of the next 32, there are many lists without a block
+		 */
 		return __shfl_sync(GV_FULL_WARP, next, n) <= b ?
 			gv_probe_of(probes.starts, probes.nprobed, b) : low + n;
 	}
 
-	/* Lane i's is block first + i; lanes beyond n have the last. */
+	/*
+	 * Returns the run of n blocks from `first` on, lane i with block first +
+	 * i, and lanes beyond n with the last.
+	 */
 	__device__ __forceinline__ BlockRun
 	take(uint32_t first, int n) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
 		uint32_t	ordinal;
-		BlockRun			run;
+		BlockRun	run;
 
 		run.number = first + min(lane, n - 1);
 		run.probe = find_probes(first, run.number);
@@ -301,7 +318,7 @@ struct Scan
 		return run;
 	}
 
-	/* Where lane `from` has its block. */
+	/* Returns the address of lane `from`'s block. */
 	static __device__ __forceinline__ const uint8_t *
 	block_of(const BlockRun &run, int from)
 	{
@@ -310,7 +327,7 @@ struct Scan
 											 from);
 	}
 
-	/* Scores of n postings that wait, up to one a lane. */
+	/* Scores and stores n buffered postings, one a lane. */
 	__device__ __forceinline__ void
 	write_scores(const BufferedPosting &buffered, int n) const
 	{
@@ -336,7 +353,7 @@ struct Scan
 						 posting);
 			sum = score(block, probe, posting);
 		}
-		/* only now, so that codes did not wait for what lane 0 asked for */
+		/* only here, so that loads of codes did not wait for the atomicAdd */
 		to = batch.d_ids != NULL ? __shfl_sync(GV_FULL_WARP, to, 0) + lane :
 			buffered.block * GV_BLOCK + posting;
 		if (lane < n)
@@ -344,7 +361,7 @@ struct Scan
 							 high, low, probe);
 	}
 
-	/* All live postings of the run's sampled blocks. */
+	/* Scores and stores all live postings of the run's sampled blocks. */
 	__device__ __forceinline__ void
 	write_sampled(const BlockRun &run) const
 	{
@@ -373,8 +390,8 @@ struct Scan
 	}
 
 	/*
-	 * The live postings of this lane's block that satisfy the condition, of a
-	 * run of n.
+	 * Returns the live postings of this lane's block that satisfy the
+	 * condition, of a run of n blocks.
 	 */
 	__device__ __forceinline__ uint32_t
 	test_keys(const BlockRun &run, int n) const
@@ -404,8 +421,10 @@ struct Scan
 		return lane < n ? mine : 0;
 	}
 
-	/* Postings of a run that satisfy the condition wait behind n others, up to
-	 * 31; how many wait then. */
+	/*
+	 * Buffers the matching postings of a run behind n others, n < 32, and
+	 * scores them whenever there are 32.  Returns how many are buffered then.
+	 */
 	__device__ __forceinline__ int
 	buffer(const BlockRun &run, uint32_t matching, BufferedPosting *buffered,
 		   int n) const
@@ -434,10 +453,7 @@ struct Scan
 		return n;
 	}
 
-	/*
-	 * Selections that sort look at all postings, those that do not satisfy it,
-	 * too.
-	 */
+	/* Stores infinity for postings that do not match, since sorts read all. */
 	__device__ __forceinline__ void
 	write_infinity(const BlockRun &run, uint32_t matching, int n) const
 	{
@@ -456,8 +472,8 @@ struct Scan
 };
 
 /*
- * Block (x, y): query y, runs x, x + gridDim.x, ... of its blocks, by warps.
- * Shared: table [chunks * 32][16] floats.
+ * Block (x, y) owns runs x, x + gridDim.x, ... of the blocks of query y, a
+ * warp each.  Shared: table [chunks * 32][16] floats.
  */
 template <int THREADS>
 static __global__ void __launch_bounds__(THREADS, KEYSCAN_RESIDENT / THREADS)
@@ -485,7 +501,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 		 first < nblocks; first += nwarps * length)
 	{
 		int			n = (int) min(length, nblocks - first);
-		BlockRun			run = scan.take(first, n);
+		BlockRun	run = scan.take(first, n);
 		uint32_t	matching = scan.test_keys(run, n);
 
 		if (matching != 0)
@@ -499,7 +515,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 		scan.write_sampled(run);
 	}
 
-	/* what waits still, of all warps */
+	/* the postings left in all warps' buffers */
 	if (lane == 0)
 		buffer.left[warp] = nbuffered;
 	__syncthreads();
@@ -533,12 +549,12 @@ launch(void (*kernel) (GvDeviceModel model, GvBatch batch), int resident,
 						  searcher->stream, model, batch);
 }
 
-/* d_scores [n][postings] of a batch, or of the queries of d_overflowed. */
+/* Launches the scan of a batch, or of the queries of d_overflowed. */
 GvStatus
 gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)
 {
-	/* a lone query's blocks are few: they should be on many processors */
+	/* a lone query has few blocks, which should be on many SMs */
 	if (batch->tests == 0 && batch->n <= FEW_QUERIES)
 		return launch<64>(scan_kernel<64>, MOST_RESIDENT, model, batch,
 						  searcher);
@@ -554,14 +570,17 @@ gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 							   model, batch, searcher);
 }
 
-/* ----
- * Conditions on keys as devices see them, which tables.cu copies to the
- * device, and counts of what satisfies them on the way back.
+/*
+ * ----
+ * Conditions on keys for the device, and counts of matches on the way back.
  */
 
 #define MATCH_THREADS	256
 
-/* The conditions of n searches, and their ranks, to where the device looks. */
+/*
+ * Writes the conditions and sample questions of n searches to host memory that
+ * the device reads; tables.cu copies them.
+ */
 void
 gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 						 int32_t n)
@@ -607,15 +626,15 @@ gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 }
 
 /*
- * Query blockIdx.x: what gv_download_matches gives, and all the rest, where it
- * is still on the device.
+ * A block writes the matches of query blockIdx.x, and all other answers if
+ * they are still on the device.
  */
 static __global__ void __launch_bounds__(MATCH_THREADS)
 download_matches_kernel(GvDeviceModel model, GvBatch batch)
 {
 	int			query = blockIdx.x;
 	int64_t		first_hit = (int64_t) query * batch.k;
-	GvSearchCounts		found;
+	GvSearchCounts found;
 
 	gv_pdl_wait();
 	found = batch.d_search_counts[query];
@@ -629,7 +648,7 @@ download_matches_kernel(GvDeviceModel model, GvBatch batch)
 		batch.out_counts[query] = found;
 }
 
-/* The last step of a batch with conditions, where bounds do not follow. */
+/* Launches the last step of a batch with conditions and without bounds. */
 GvStatus
 gv_gpu_download_matches(const GvDeviceModel *model, const GvBatch *batch,
 						cudaStream_t stream)

@@ -1,13 +1,19 @@
 /*
  * listscan.cuh
- *		What scanners of lists share: a query's table and probes in shared
- *		memory, the look-ups, what becomes of a posting.
+ *		Code that the scanners of lists share: a query's table and probes in
+ *		shared memory, the look-ups, the stores of postings.
  *
  * A row of the table is 16 words in 16 banks, so look-ups never conflict.  A
- * byte of codes, masked and shifted, is an offset in bytes within a row: one
- * byte permutation puts it below the chunk's offset, the row's own is a
- * constant.  So a look-up is that, a load, an addition, and half an operation
- * for masks.
+ * byte of codes, masked and shifted, is an offset in bytes within a row.  One
+ * byte permutation puts it below the chunk's offset, and the row's own offset
+ * is a constant.  So a look-up is a permutation, a load, an addition, and half
+ * an operation for masks: 3.5 instructions, where the compiler alone needs 7.
+ * An SM issues four instructions a clock, for 32 lanes each, and answers 32
+ * look-ups: these are the limit.
+ *
+ * Lanes read chunks of 16 bytes of 32 consecutive postings, so a warp reads
+ * 512 consecutive bytes.  Codes are read to be evicted first, so that
+ * centroids stay in L2.
  */
 #include "gpu/device/warp.cuh"
 #include "gpu/search/search.h"
@@ -16,11 +22,11 @@
 #define GV_ROW_BYTES	(GV_CODEWORDS * 4)
 #define GV_CHUNK_WORDS	(GV_CHUNK / 4)	/* of codes */
 #define GV_MOST_WAVES	4
-#define GV_KEPT			64		/* probes of a query that are */
+#define GV_KEPT			64		/* probes of a query in shared memory */
 
 /*
- * The id of a posting: its row id's 48 bits, as in a block, which decide
- * between equal scores, and the probe.
+ * Returns the id of a posting: the 48 bits of its row id, which decide between
+ * equal scores, and its probe.
  */
 static __device__ __forceinline__ uint64_t
 gv_posting_id(uint32_t high, uint32_t low, int probe)
@@ -29,8 +35,8 @@ gv_posting_id(uint32_t high, uint32_t low, int probe)
 }
 
 /*
- * Which probe does block b of a search belong to?  starts [n + 1] ascends from
- * 0; the last probe that starts at or before b and is not empty.
+ * Returns the probe of block b of a search: the last one that starts at or
+ * before b and is not empty.  starts [n + 1] ascends from 0.
  */
 static __device__ __forceinline__ int
 gv_probe_of(const uint32_t *starts, int n, uint32_t b)
@@ -50,7 +56,9 @@ gv_probe_of(const uint32_t *starts, int n, uint32_t b)
 	return low;
 }
 
-/* Add the table entries of four bytes, eight codes, lowest first. */
+/*
+ * Adds the table entries of four bytes, which are eight codes, lowest first.
+ */
 static __device__ __forceinline__ float
 gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
 {
@@ -60,7 +68,7 @@ gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 	{
-		/* the three upper bytes of chunk, above byte i of the other */
+		/* the three upper bytes of chunk above byte i of low or high */
 		uint32_t	even = __byte_perm(low, chunk, 0x7650 | i);
 		uint32_t	odd = __byte_perm(high, chunk, 0x7650 | i);
 
@@ -74,9 +82,9 @@ gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
 
 /*
  * Adds the entries of a chunk, whose codes are in `words` words and whose rows
- * begin at byte `chunk` of the table.  A compiler that knows this number makes
- * it the one constant that a permutation can have, and moves the other to a
- * register each time.
+ * begin at byte `chunk` of the table.  If chunk is a constant, the compiler
+ * makes it the only immediate operand of the permutation, and moves the other
+ * one to a register each time.
  */
 static __device__ __forceinline__ float
 gv_add_chunk(float sum, uint4 codes, int words, const char *table,
@@ -93,8 +101,8 @@ gv_add_chunk(float sum, uint4 codes, int words, const char *table,
 }
 
 /*
- * The entries of all codes of a posting, whose first chunk is there; GROUP
- * chunks on their way at once.
+ * Returns the sum of the entries of a posting's codes, which begin at `codes`;
+ * GROUP chunks in flight at once.
  */
 template <int GROUP>
 static __device__ __forceinline__ float
@@ -120,7 +128,7 @@ gv_add_codes(const uint4 *codes, int chunks, const char *table)
 }
 
 /*
- * The same for a posting whose chunks are all there; the last has `words`
+ * Returns the same sum of chunks that are loaded.  The last one has `words`
  * words.
  */
 template <int CHUNKS>
@@ -136,7 +144,6 @@ gv_add_chunks(const uint4 (&codes)[CHUNKS], int words, const char *table)
 	return sum;
 }
 
-/* The first probes of a query, in shared memory. */
 struct GvKept
 {
 	uint32_t	starts[GV_KEPT];
@@ -146,7 +153,7 @@ struct GvKept
 
 static_assert(sizeof(GvKept) <= GV_SCAN_OWN, "room beside a table");
 
-/* The probes of a query: the first ones there as soon as the step begins. */
+/* The probes of a query. */
 struct GvProbes
 {
 	const uint32_t *starts;		/* [nprobed + 1] */
@@ -155,8 +162,9 @@ struct GvProbes
 	int			nprobed;
 
 	/*
-	 * By all threads; whatever was found, there is memory for batch.probes.
-	 * kept may be NULL.
+	 * Finds a query's arrays, and copies its first probes to *kept unless that
+	 * is NULL; with all threads.  batch.nprobe elements exist whatever the
+	 * number of probes is.
 	 */
 	__device__ __forceinline__ void
 	load(const GvBatch &batch, int query, GvKept *kept)
@@ -174,7 +182,7 @@ struct GvProbes
 		}
 	}
 
-	/* By a warp: the last probe that starts at or before block b. */
+	/* Returns the last probe that starts at or before block b; with a warp. */
 	__device__ __forceinline__ int
 	find(const GvKept &kept, uint32_t b) const
 	{
@@ -193,7 +201,7 @@ struct GvProbes
 		return n - 1;
 	}
 
-	/* The same by a thread. */
+	/* The same, with a thread. */
 	__device__ __forceinline__ int
 	one_of(const GvKept &kept, uint32_t b) const
 	{
@@ -203,7 +211,7 @@ struct GvProbes
 			gv_probe_of(starts, nprobed, b) : p;
 	}
 
-	/* Where block b of a probe is, and the score that its list has. */
+	/* Returns the address of block b of a probe, and its list's score. */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,
 			 float *list_score) const
@@ -218,10 +226,10 @@ struct GvProbes
 };
 
 /*
- * By all threads of a block, as a step begins: its query's table to shared
- * memory, `table`, and its probes; kept may be NULL.  Returns how many blocks
- * the query has; 0 if that is not more than `first`, and then nothing is
- * there.
+ * Copies a query's table to shared memory and loads its probes, with all
+ * threads of a block, as a step begins; kept may be NULL.  Returns the number
+ * of the query's blocks.  If they are not more than `first`, returns 0, and
+ * nothing is loaded.
  */
 template <int THREADS>
 static __device__ __forceinline__ uint32_t
@@ -231,7 +239,7 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 	int			npieces = model.shape.chunks * GV_CHUNK_BYTES / GV_CHUNK;
 	const uint4 *made = (const uint4 *) batch.d_tables +
 		(int64_t) query * npieces;
-	GvSearchCounts		found;
+	GvSearchCounts found;
 
 	/* the table is older than the step before */
 #pragma unroll 4
@@ -247,7 +255,7 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 	return found.nblocks;
 }
 
-/* The id of posting i of a block: see gv_posting_id. */
+/* Returns the id of posting i of a block. */
 static __device__ __forceinline__ uint64_t
 gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 {
@@ -256,8 +264,8 @@ gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 }
 
 /*
- * Stores a posting's score and id to place `to` of its query's.  live is the
- * block's mask; the score of a dead posting is infinite.
+ * Stores a posting's score and id at index `to`.  live is the block's mask; a
+ * dead posting gets +infinity.
  */
 static __device__ __forceinline__ void
 gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
@@ -270,9 +278,10 @@ gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
 }
 
 /*
- * The grid of a scan by blocks of THREADS threads, `resident` threads on an SM:
- * queries are y, and x the number of blocks for each whose last wave leaves
- * the least of the device idle; 0 where they have nothing to scan.
+ * Returns the grid of a scan by blocks of THREADS threads, of which `resident`
+ * threads run on an SM.  y is the query, and x is the number of blocks for
+ * each query that leaves the least of the device idle in the last wave; 0 if
+ * there is nothing to scan.
  */
 template <int THREADS>
 static inline dim3

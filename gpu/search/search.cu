@@ -2,22 +2,22 @@
  * search.cu
  *		A batch of queries, from coarse search to the best postings.
  *
- *		table	queries and what they want are read from the host's memory;
+ *		table	queries and their parameters are read from the host's memory;
  *				their look-up tables
- *		coarse	their scores against all centroids
+ *		coarse	the scores of all centroids
  *		probes	the nearest lists, and a numbering of their blocks
  *		scan	the score S of every posting in them
  *		select	the best postings
- *		bound	what their refine records prove, if there are any
+ *		bound	bounds from their refine records, if there are any
  *
- * The last steps of a small batch write answers into the host's memory, from
+ * The last step of a small batch writes answers into the host's memory, from
  * where the caller reads them: nothing is copied afterwards, and the host
- * waits once.  Long batches go in parts, in turn on two streams with memory of
- * their own, so that the host makes one ready, the bus carries another, and
- * kernels that wait for memory share the device with those that compute.
- * Their queries and answers are copied, since a copy engine reads the bus at
- * twice the rate of threads and keeps none of them waiting.  Memory is taken
- * when a batch needs more than any before it.
+ * waits once.  Large batches are divided into sub-batches, in turn on two
+ * streams with memory of their own, so that the host prepares one, the bus
+ * carries another, and kernels that wait for memory share the device with
+ * those that compute.  Their queries and answers are copied, because a copy
+ * engine reads the bus at twice the rate of threads and keeps no thread
+ * waiting.  Memory grows when a batch needs more than any before it.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -25,27 +25,27 @@
 
 #include "gpu/search/search.h"
 
-/* ----
- * The steps of a batch: launched one by one, or recorded once and made
- * again.
+/*
+ * ----
+ * The steps of a batch: launched one by one, or recorded once and replayed.
  *
  * A small batch takes less time than its launches, so they are recorded as a
- * graph, which is one launch.  A graph holds its kernels' arguments; it is
+ * graph, which is one launch.  A graph holds its kernels' arguments.  It is
  * used again only for a batch whose arguments are the same to the last byte,
- * so it never has a stale address.  The queries and their parameters, which
- * differ from call to call, lie in memory, at the same place each time, and
- * the sizes of a mirror's lists are in the device's memory, too.
+ * so it never has a stale address.  Queries and parameters, which differ from
+ * call to call, are in memory at the same place each time, and so are the
+ * lengths of a mirror's lists.
  *
- * A stream has GV_GRAPHS graphs at most, each some kilobytes of the driver's
- * memory on the device and 100 us of the host to make, as much as ten batches
- * gain by theirs.
+ * A stream has at most GV_GRAPHS graphs.  Each takes some kilobytes of the
+ * device's memory, and 100 us of the host to record, which is what ten batches
+ * gain by it.
  */
 
 /*
- * Select, and what follows.  Where the sample is asked for, a hit's score is
- * wanted on the device after it: so where no bounds follow, which give the
- * answers to the host, the last step does, and select leaves them on the
- * device.
+ * Launches the steps from the selection on.  If a search asks about the
+ * sample, the step after the selection reads a hit's score on the device.  So
+ * if there is no bounds step, which would write the answers to the host, the
+ * selection leaves them on the device, and the last step writes them.
  */
 static GvStatus
 last_steps(const GvDeviceModel *model, const GvBatch *batch,
@@ -67,7 +67,7 @@ last_steps(const GvDeviceModel *model, const GvBatch *batch,
 	return GV_OK;
 }
 
-/* From queries to their lists. */
+/* Launches the steps from queries to their lists. */
 static GvStatus
 first_steps(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)
@@ -82,7 +82,6 @@ first_steps(const GvDeviceModel *model, const GvBatch *batch,
 	return gv_gpu_select_lists(model, batch, searcher);
 }
 
-/* Launch all steps. */
 static GvStatus
 run_steps(const GvDeviceModel *model, const GvBatch *batch,
 		  GvSearcher *searcher)
@@ -101,7 +100,7 @@ forget(GvGraph *graph)
 	graph->used = 0;
 }
 
-/* Record the steps of a batch, instead of launching them. */
+/* Records the steps of a batch as a graph. */
 static GvStatus
 record(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
 	   GvGraph *graph)
@@ -129,19 +128,19 @@ record(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
 }
 
 /*
- * The graph of just these arguments, or the place for it: the one that was
- * used longest ago, in the worst case.
+ * Returns the graph of exactly these arguments.  If there is none, returns the
+ * one that was unused for the longest time.
  */
 static GvGraph *
 find_graph(const GvDeviceModel *model, const GvBatch *batch,
 		   GvSearcher *searcher, bool *found)
 {
-	GvGraph   *oldest = &searcher->graphs[0];
+	GvGraph    *oldest = &searcher->graphs[0];
 
 	*found = true;
 	for (int i = 0; i < GV_GRAPHS; i++)
 	{
-		GvGraph   *kept = &searcher->graphs[i];
+		GvGraph    *kept = &searcher->graphs[i];
 
 		if (kept->exec != NULL &&
 			memcmp(&kept->batch, batch, sizeof(*batch)) == 0 &&
@@ -154,13 +153,13 @@ find_graph(const GvDeviceModel *model, const GvBatch *batch,
 	return oldest;
 }
 
-/* The steps of a batch that needs no sort, as a graph if there is room. */
+/* Runs a batch that needs no sort, as a graph unless all graphs are in use. */
 static GvStatus
 run_graph(const GvDeviceModel *model, const GvBatch *batch,
 		  GvSearcher *searcher)
 {
 	bool		found;
-	GvGraph   *graph = find_graph(model, batch, searcher, &found);
+	GvGraph    *graph = find_graph(model, batch, searcher, &found);
 	uint64_t	now = ++searcher->clock;
 
 	if (!found && graph->exec != NULL && now - graph->used <= GV_GRAPH_KEPT)
@@ -182,7 +181,7 @@ run_graph(const GvDeviceModel *model, const GvBatch *batch,
 
 #ifdef GV_TEST_BUILD
 
-/* Reads how a searcher's small batches were launched, on both streams. */
+/* Reads how the small batches of both streams were launched. */
 extern "C" void
 gv_gpu_graph_counts(const GvSearcher *searcher, GvGraphCounts *counts)
 {
@@ -200,7 +199,7 @@ gv_gpu_graph_counts(const GvSearcher *searcher, GvGraphCounts *counts)
 
 #endif
 
-/* None is of use any more, or under way. */
+/* Destroys all graphs; none is running. */
 static void
 drop_graphs(GvSearcher *searcher)
 {
@@ -208,36 +207,33 @@ drop_graphs(GvSearcher *searcher)
 		forget(&searcher->graphs[i]);
 }
 
-/* ----
+/*
+ * ----
  * Answers of a small batch, noticed as they arrive.
  *
- * When a graph is over, the device says so behind the last of its writes, and
- * the driver looks for that: some microseconds after the answers have crossed
- * the bus.  So the host looks at these.  Before the batch is launched it fills
- * the memory for them with words that no answer has, GV_ABSENT, and they are
- * there when none is left among those that count: how many those are stands in
- * GvSearchCounts, which is looked at first.  Each word is looked at, so nothing is
- * assumed of the order in which they come, nor does the device have to see to
- * one.
+ * The driver notices the end of a graph some microseconds after the answers
+ * have crossed the bus.  So the host polls the answers.  Before the launch it
+ * fills them with GV_ABSENT, which no answer contains.  They are complete when
+ * no relevant word is GV_ABSENT.  GvSearchCounts, which is polled first, says
+ * how many words are relevant.  Every word is polled, so nothing is assumed
+ * about the order in which they arrive, and the device needs no fence.
  *
- * A word that is meant to be GV_ABSENT, which only damaged row ids can have,
- * is never there, nor are those of a batch that fails.  So the stream is asked
- * now and then, too, and what it says counts.  Once the answers are there
- * steps have nothing left to read, and what they do besides touches the stream
- * alone.
+ * A damaged row id may be GV_ABSENT, and then the answers never seem complete;
+ * neither do those of a batch that fails.  So the stream is queried now and
+ * then, too, and its status counts.  Once the answers are complete, no step
+ * reads anything more, and only the stream itself is still busy.
  */
 
-#define GV_ABSENT		0xFFFFFFFFu	/* NaN, of scores and bounds */
-#define TOGETHER		16		/* words that are looked at */
-#define ASKED_EACH		50e-6	/* seconds from one question to the stream to
-								 * the next */
+#define GV_ABSENT		0xFFFFFFFFu /* NaN, for scores and bounds */
+#define TOGETHER		16		/* words polled together */
+#define ASKED_EACH		50e-6	/* seconds between queries of the stream */
 
-/* Without what its size is rounded up by, which nobody writes. */
+/* The words of GvSearchCounts without its padding, which nobody writes. */
 #define FOUND_WORDS		(offsetof(GvSearchCounts, nblocks) / 4 + 1)
 
 /*
- * Before the launch of a batch: the answers of its first n searches will be
- * looked for.
+ * Prepares to poll the answers of a batch's first n searches; call it before
+ * the launch.
  */
 static void
 expect_answers(GvSearcher *searcher, const GvBatch *batch, int32_t n)
@@ -259,15 +255,15 @@ expect_answers(GvSearcher *searcher, const GvBatch *batch, int32_t n)
 }
 
 /*
- * Are n words there?  *first counts them, and goes on where it was.  Many are
- * looked at together, as compilers make vectors of them.
+ * Have n words arrived?  *first counts those that have, from call to call.
+ * TOGETHER words are polled at a time, so that compilers make vectors of them.
  */
 static bool
 are_there(const void *from, int64_t n, int64_t *first)
 {
 	const uint32_t *words = (const uint32_t *) from;
 
-	/* the device writes there: nothing read before is true any more */
+	/* the device writes these words, so they must be read again */
 	__asm__ volatile("" ::: "memory");
 	for (; *first + TOGETHER <= n; *first += TOGETHER)
 	{
@@ -284,8 +280,8 @@ are_there(const void *from, int64_t n, int64_t *first)
 }
 
 /*
- * Is all of a search's answer there?  *words counts what is, from call to
- * call, 0 at first.
+ * Returns whether a search's answer is complete.  *words counts the words that
+ * have arrived, from call to call, from 0 on.
  */
 extern "C" bool
 gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
@@ -325,7 +321,7 @@ gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 	return true;
 }
 
-/* All of the search that is looked for now? */
+/* Is the answer of the first incomplete search complete? */
 static bool
 is_complete(GvCompletion *expected)
 {
@@ -339,7 +335,7 @@ is_complete(GvCompletion *expected)
 	return gv_answer_is_complete(&answer, &expected->words);
 }
 
-/* Is a stream's work done, as far as who waits for it is concerned? */
+/* Returns whether a stream's answers are complete, or its work is over. */
 static bool
 is_stream_done(GvSearcher *searcher)
 {
@@ -370,12 +366,12 @@ is_stream_done(GvSearcher *searcher)
 		(void) cudaGetLastError();	/* or the next launch reports it */
 		return false;
 	}
-	/* done or failed, whatever has arrived: who waits is told which */
+	/* done or failed: wait_stream reads which */
 	expected->n = 0;
 	return true;
 }
 
-/* Wait for a stream's work, and say whether it failed. */
+/* Waits for a stream's answers. */
 static GvStatus
 wait_stream(GvSearcher *searcher)
 {
@@ -387,7 +383,7 @@ wait_stream(GvSearcher *searcher)
 		gv_cuda_status(cudaStreamSynchronize(searcher->stream));
 }
 
-/* Wait for what a lane may still have to do, though its answers were there. */
+/* Waits for the rest of a stream's work behind its answers. */
 static GvStatus
 wait_rest(GvSearcher *searcher)
 {
@@ -397,17 +393,18 @@ wait_rest(GvSearcher *searcher)
 	return wait_stream(searcher);
 }
 
-/* ----
- * Searchers, and parts of a batch.
+/*
+ * ----
+ * Searchers, and the sub-batches of a batch.
  */
 
 /*
- * Answers of batches of up to here are looked for as they arrive; beyond, to
- * look at all of them takes longer than to ask.
+ * Batches of up to so many searches have their answers polled.  For larger
+ * ones, polling all words takes longer than querying the stream.
  */
 #define MOST_EXPECTED	8
 
-/* Also of a searcher that is half made. */
+/* Also drops a searcher that is half made. */
 static void
 drop_searcher(GvSearcher *searcher)
 {
@@ -428,8 +425,8 @@ drop_searcher(GvSearcher *searcher)
 }
 
 /*
- * Makes what a searcher has: its stream, and unless it is the second stream
- * itself, that.
+ * Creates a searcher's stream and, unless it is the second stream itself, its
+ * second stream.
  */
 static GvStatus
 fill_searcher(GvSearcher *searcher, bool is_second)
@@ -447,14 +444,14 @@ fill_searcher(GvSearcher *searcher, bool is_second)
 	GV_TRY(gv_gpu_nsms(&searcher->nsms));
 	GV_TRY(gv_gpu_has_pdl(&searcher->pdl));
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
-	/* of one sub-batch, of four in flight */
+	/* a sub-batch's share of the device; four are in flight */
 	searcher->most_work = gv_gpu_stream_bytes(total) -
 		gv_blas_bytes(device, 0);
 	GV_TRY(gv_blas_create(device, 0, searcher->stream, &searcher->blas));
 	if (is_second)
 		return GV_OK;
 #ifdef GV_TEST_BUILD
-	/* the queries of both streams are counted there */
+	/* both streams count their queries there */
 	GV_TRY(gv_buffer_need(&searcher->d_path_counts,
 						  GV_COARSE_PATHS * sizeof(unsigned)));
 	GV_CUDA_TRY(gv_clear((char *) searcher->d_path_counts.memory,
@@ -478,7 +475,7 @@ create_searcher(int32_t device, GvSearcher **searcher)
 	}, drop_searcher);
 }
 
-/* Tell the askers where their answers will be. */
+/* Sets where the answers of searches will be. */
 static void
 place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 {
@@ -496,9 +493,8 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 }
 
 /*
- * Memory for what a stream's steps hand each other.  Steps read some of it
- * before they know how much of it there is: where nothing was written are
- * zeros.
+ * Makes sure that a stream has work memory.  It is cleared, because steps read
+ * some of it before they know how much was written.
  */
 static GvStatus
 grow_work(GvSearcher *searcher, size_t bytes)
@@ -512,11 +508,11 @@ grow_work(GvSearcher *searcher, size_t bytes)
 								   searcher->d_work.bytes, searcher->stream));
 }
 
-/* Memory for what comes from the host, and what goes back. */
+/* Makes sure that there is memory for queries and for answers. */
 static GvStatus
 need_memory(GvSearcher *searcher, size_t in_bytes, size_t out_bytes)
 {
-	/* graphs have the addresses of what grows */
+	/* graphs hold the addresses of memory that grows */
 	if (searcher->in.bytes < in_bytes || searcher->out.bytes < out_bytes)
 	{
 		GV_TRY(wait_rest(searcher));
@@ -528,7 +524,7 @@ need_memory(GvSearcher *searcher, size_t in_bytes, size_t out_bytes)
 	return gv_buffer_need(&searcher->out, out_bytes);
 }
 
-/* Memory for all parts of n searches. */
+/* Makes sure that there is memory for all sub-batches of n searches. */
 static GvStatus
 prepare(GvSearcher *searcher, const GvMirror *mirror,
 		const GvSearch *searches, int32_t n)
@@ -541,7 +537,7 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 	layout.out_bytes = gv_gpu_counts_bytes(n, &sample_at);
 	for (int32_t done = 0; done < n; nturns++)
 	{
-		GvBatchTurn	turn;
+		GvBatchTurn turn;
 
 		gv_gpu_next_turn(searcher, mirror, searches + done, n - done, n,
 						 &turn);
@@ -556,7 +552,7 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 	return grow_work(searcher, most_bytes);
 }
 
-/* A part whose queries and answers are copied, as kernels see it. */
+/* Returns a batch whose queries and answers are copied, as kernels see it. */
 static GvBatch
 copied_batch(const GvBatch *batch)
 {
@@ -576,10 +572,10 @@ static GvStatus
 copy_in(const GvBatch *batch, cudaStream_t stream)
 {
 	const char *in = (const char *) batch->in_queries;
+	const char *end = (const char *) (batch->in_params + batch->n);
 
-	return gv_cuda_status(gv_upload((char *) batch->d_queries, in,
-									(const char *) (batch->in_params +
-													batch->n) - in, stream));
+	return gv_cuda_status(gv_upload((char *) batch->d_queries, in, end - in,
+									stream));
 }
 
 static GvStatus
@@ -597,7 +593,7 @@ copy_out(const GvBatch *batch, cudaStream_t stream)
 									  stream));
 }
 
-/* Start a part whose queries and answers are copied. */
+/* Starts a sub-batch whose queries and answers are copied. */
 static GvStatus
 start_long(const GvDeviceModel *model, const GvBatch *batch,
 		   GvSearcher *searcher)
@@ -609,7 +605,7 @@ start_long(const GvDeviceModel *model, const GvBatch *batch,
 	return copy_out(batch, searcher->stream);
 }
 
-/* Launch all steps of parts that are scanned list by list. */
+/* Launches all steps of sub-batches that are scanned list by list. */
 static GvStatus
 launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 			   GvUpload *upload, GvSearcher *searcher)
@@ -618,7 +614,7 @@ launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 	cudaStream_t stream = searcher->stream;
 	int32_t		first = 0;
 
-	/* 1. parts, as their queries come, up to whom each meets */
+	/* 1. each sub-batch, when its queries are there, up to its pairs */
 	GV_TRY(gv_gpu_begin_lists(model, lists, stream));
 	for (int i = 0; i < turn->nbatches; i++)
 	{
@@ -632,10 +628,10 @@ launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 		first += batch->n;
 	}
 
-	/* 2. all of them */
+	/* 2. the scan of all of them */
 	GV_TRY(gv_gpu_scan_lists(model, turn, stream));
 
-	/* 3. parts, as if each had been scanned */
+	/* 3. each sub-batch, as after a scan of its own */
 	first = 0;
 	for (int i = 0; i < turn->nbatches; i++)
 	{
@@ -652,7 +648,6 @@ launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 	return GV_OK;
 }
 
-/* Start parts that are scanned list by list. */
 static GvStatus
 start_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 			  const GvSearch *searches, GvSearcher *searcher)
@@ -666,7 +661,7 @@ start_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 	return status;
 }
 
-/* Start a part of its own: its searches are the first of n, of a batch's. */
+/* Starts a sub-batch of its own.  expects: its answers are polled. */
 static GvStatus
 start_sub_batch(const GvDeviceModel *model, GvBatchTurn *turn,
 				GvSearch *searches, bool expects, GvSearcher *searcher)
@@ -683,7 +678,7 @@ start_sub_batch(const GvDeviceModel *model, GvBatchTurn *turn,
 	return run_graph(model, batch, searcher);
 }
 
-/* Start all parts of n searches. */
+/* Starts all sub-batches of n searches. */
 static GvStatus
 start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	  int32_t n)
@@ -697,7 +692,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	searcher->both = false;
 	for (int32_t done = 0; done < n;)
 	{
-		GvBatchTurn	turn;
+		GvBatchTurn turn;
 		int32_t		first = done;
 
 		gv_gpu_next_turn(searcher, mirror, searches + done, n - done, n,
@@ -709,8 +704,10 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		{
 			GvBatch    *batch = &turn.batches[i];
 
-			/* where long parts of two streams fill the device, steps that wait
-			 * are in the way */
+			/*
+			 * if large sub-batches of two streams fill the device, steps that
+			 * were launched early and wait would be in the way
+			 */
 			batch->pdl = searcher->pdl && !turn.by_list &&
 				(turn.small || turn.n >= n);
 			batch->out_counts =
@@ -721,9 +718,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 									   sample_at) + first;
 			first += turn.taken[i];
 		}
-		/*
-		 * what was looked for is of an earlier part, and this one ends later
-		 */
+		/* polled answers would be those of an earlier sub-batch */
 		stream->completion.n = 0;
 		if (turn.by_list)
 			GV_TRY(start_by_list(model, &turn, searches + done, stream));
@@ -740,7 +735,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	return GV_OK;
 }
 
-/* Wait for the lanes that have work. */
+/* Waits for the streams that have work. */
 static GvStatus
 wait_streams(GvSearcher *searcher)
 {
@@ -751,17 +746,19 @@ wait_streams(GvSearcher *searcher)
 	return status;
 }
 
-/* ----
- * Bounds of hits that are returned: the last step of a batch alone.
+/*
+ * ----
+ * Bounds of known hits: the last step of a batch alone.
  *
- * Records of the hits of a search may be on other devices than the lists they
- * were found in.  Queries and hits are copied to the device and bounds back,
- * some searches at a time, one after another on the searcher's first stream.
+ * The records of a search's hits may be on other devices than the lists that
+ * the hits are from.  Queries and hits are copied to the device and bounds
+ * back, some searches at a time, one after another on the searcher's first
+ * stream.
  */
 
 #define MOST_QUERIES	4096	/* of a launch */
 
-/* Some searches, and how many bytes go to the device and come back. */
+/* Some searches, and the bytes that are copied to the device and back. */
 struct BoundsBatch
 {
 	GvBatch		batch;
@@ -770,8 +767,8 @@ struct BoundsBatch
 };
 
 /*
- * Takes the first of n searches, as many as fit into a stream's work, and
- * places their arrays on the device.  Arrays that are uploaded lie in the same
+ * Takes the first of n searches, as many as a stream's work memory allows, and
+ * places their arrays on the device.  Arrays that are uploaded have the same
  * order in the host's memory.
  */
 static void
@@ -816,7 +813,7 @@ place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
 	batch->out_bounds = batch->d_bounds;
 }
 
-/* Where in the host's memory an array goes to the device from. */
+/* Returns where in the host's memory an array is uploaded from. */
 template <typename T>
 static T *
 source(char *in, const BoundsBatch *bounds, T *d_array)
@@ -824,13 +821,13 @@ source(char *in, const BoundsBatch *bounds, T *d_array)
 	return (T *) (in + ((char *) d_array - (char *) bounds->batch.d_queries));
 }
 
-/* Searches and their hits to the host's memory at `in`. */
+/* Writes searches and their hits to the host's memory at `in`. */
 static void
 upload_hits(const GvDeviceModel *model, const BoundsBatch *bounds,
 			const GvSearch *searches, char *in)
 {
 	GvBatch		batch = bounds->batch;
-	GvSearchCounts    *found = source(in, bounds, batch.d_search_counts);
+	GvSearchCounts *found = source(in, bounds, batch.d_search_counts);
 	uint4	   *hits = source(in, bounds, batch.d_hits);
 
 	batch.in_queries = source(in, bounds, batch.d_queries);
@@ -846,7 +843,7 @@ upload_hits(const GvDeviceModel *model, const BoundsBatch *bounds,
 	}
 }
 
-/* See gv_mirror_begin, of searches whose hits are returned. */
+/* See gv_mirror_begin; the searches have hits, and need bounds. */
 static GvStatus
 begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 			 GvSearch *searches, int32_t n)
@@ -854,7 +851,7 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 	size_t		in_bytes = 0;
 	size_t		out_bytes = 0;
 	size_t		most_bytes = 0;
-	BoundsBatch		bounds;
+	BoundsBatch bounds;
 
 	for (int32_t done = 0; done < n; done += bounds.batch.n)
 	{
@@ -890,11 +887,12 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 	return GV_OK;
 }
 
-/* ----
- * What the engine is asked to do.
+/*
+ * ----
+ * The backend's functions.
  */
 
-/* Do the lists of the parents cover all lists, ascending? */
+/* Do the lists of the parents cover all lists in ascending order? */
 static bool
 check_parent_offsets(GvMirror *mirror)
 {
@@ -940,7 +938,7 @@ begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 		start(searcher, mirror, searches, n);
 	if (status != GV_OK)
 	{
-		/* what has begun uses the searcher's memory */
+		/* steps that have begun use the searcher's memory */
 		(void) wait_streams(searcher);
 		return status;
 	}
@@ -950,7 +948,7 @@ begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	return GV_OK;
 }
 
-/* See gv_mirror_done; what failed finish will report. */
+/* See gv_mirror_done.  finish_searches reports failures. */
 static bool
 are_searches_done(GvSearcher *searcher)
 {

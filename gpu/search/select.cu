@@ -2,11 +2,11 @@
  * select.cu
  *		The nearest lists of a query, and the best postings in them.
  *
- * Where one block of threads a query is enough, few are sifted out (sift.cuh),
- * and many lists, of not too many, are counted and sorted in bins (bins.cuh).
- * All else goes in two passes, which can do these, too, but take .6 to 5 us
- * longer for one query (RESULTS, "card").  Beyond GV_MANY_PROBES and
- * GV_MANY_POSTINGS, CUB's radix sort.
+ * If one block of threads a query is enough, few items are sifted out
+ * (sift.cuh), and many lists, up to GV_MOST_PICKED, are counted and sorted in
+ * bins (bins.cuh).  All other selections go in two passes, which could do
+ * these, too, but take .6 to 5 us longer for one query (RESULTS, "card").
+ * Beyond GV_MANY_PROBES and GV_MANY_POSTINGS, CUB sorts.
  */
 #include <algorithm>
 
@@ -21,13 +21,12 @@
 #include "gpu/search/search.h"
 #include "gpu/search/sift.cuh"
 
-#define MOST_SIFTED		(INT64_C(1) << 30)	/* postings: they are int there */
+#define MOST_SIFTED		(INT64_C(1) << 30)	/* postings, which sift.cuh numbers
+											 * by int */
 #define NTHREADS	GV_BINS_THREADS
-#define PICK_CAPACITY		3072	/* GV_MANY_PROBES, and what a bin has
-									 * beyond */
-#define PICKED_FROM		20		/* lists of a thread, whose scores stay in */
-#define MOST_PICKED_FROM	(GV_MOST_PICKED / NTHREADS)	/* registers, and
-															 * in L1 */
+#define PICK_CAPACITY		3072	/* GV_MANY_PROBES, and the rest of a bin */
+#define PICKED_FROM		20		/* lists of a thread in registers, */
+#define MOST_PICKED_FROM	(GV_MOST_PICKED / NTHREADS) /* or mostly in L1 */
 
 /* All lists, as a source for gv_sift. */
 struct ListSource
@@ -48,7 +47,7 @@ struct ListSource
 	}
 };
 
-/* Notes for gv_sift: where the blocks of the lists chosen are. */
+/* Notes for gv_sift: the entries of the chosen lists. */
 struct ListNotes
 {
 	typedef GvDeviceList Note;
@@ -73,7 +72,10 @@ struct ListNotes
 	}
 };
 
-/* The nearest lists of query blockIdx.x, few, and where their blocks start. */
+/*
+ * A block selects the nearest lists of query blockIdx.x, up to GV_SIFT_MOST,
+ * and numbers their blocks.
+ */
 static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
 sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 {
@@ -95,7 +97,7 @@ sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 	});
 }
 
-/* Many lists, while they are chosen. */
+/* The shared memory of pick_lists_kernel. */
 struct Pick
 {
 	GvListItem items[PICK_CAPACITY];
@@ -106,17 +108,17 @@ struct Pick
 };
 
 /*
- * The k nearest of all lists, k > 0, sorted, to pick.items, however their
- * scores lie: those within a bound, and few others.  Where more lists are as
- * far as the last of them than fit, those of the smallest numbers.  Rare, so
- * not inlined.
+ * Stores the k nearest of all lists, k > 0, sorted, in pick.items, whatever
+ * their scores: those within a bound, and few others.  If more lists are as
+ * far as the last of them than fit, it takes those of the smallest numbers.
+ * This is rare, so it is not inlined.
  */
 static __device__ __noinline__ void
 pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 {
-	GvBlockReduce		reduce = {pick.slots, 0};
+	GvBlockReduce reduce = {pick.slots, 0};
 	int			capacity = NTHREADS;
-	GvKthBound		bound;
+	GvKthBound	bound;
 	uint32_t	limit;
 	bool		fits;
 	int			lane = threadIdx.x % GV_WARP;
@@ -162,7 +164,9 @@ pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 	gv_bitonic_sort(pick.items, capacity);
 }
 
-/* Many, of up to KEYS * NTHREADS. */
+/*
+ * A block selects many of up to KEYS * NTHREADS lists, for query blockIdx.x.
+ */
 template <int KEYS>
 static __global__ void __launch_bounds__(NTHREADS)
 pick_lists_kernel(GvDeviceModel model, GvBatch batch)
@@ -217,12 +221,12 @@ struct PostingSource
 };
 
 /*
- * Notes for gv_sift: where bounds follow, the addresses of the refine records
- * of the postings chosen.  The records come to L2 meanwhile.
+ * Notes for gv_sift: if there is a bounds step, the addresses of the chosen
+ * postings' refine records, which are brought to L2 meanwhile.
  */
 struct PostingNotes
 {
-	/* a table of pages, then a page's record */
+	/* first a table of pages, then the record in a page */
 	struct Note
 	{
 		const uint8_t *const *table;
@@ -230,7 +234,7 @@ struct PostingNotes
 	};
 
 	const GvDeviceModel &model;
-	const uint8_t **records;	/* NULL: they are not wanted */
+	const uint8_t **records;	/* NULL: there is no bounds step */
 
 	__device__ __forceinline__ Note
 	note(int i, uint64_t id) const
@@ -260,36 +264,35 @@ struct PostingNotes
 };
 
 /*
- * Of postings that a scan has filtered: a small block, so that many are
+ * For postings that a scan has filtered: a small block, so that eight are
  * resident.
  */
 typedef GvSiftOf<GV_SIFT_FEW_THREADS, GV_SIFT_FEW_ROOM> FewSift;
 
 /*
- * The best postings of query blockIdx.x, few, ascending by (S, row id); KEYS
- * for each thread at once.
+ * A block selects the best postings of query blockIdx.x, up to GV_SIFT_MOST,
+ * ascending by (S, row id); KEYS for each thread at once.
  */
 template <typename Sift, int KEYS, int RESIDENT>
 static __global__ void __launch_bounds__(Sift::THREADS, RESIDENT)
 sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ Sift sift;
-	__shared__ GvSearchCounts kept;	/* the first thread's: registers are for
-								 * keys */
+	__shared__ GvSearchCounts kept; /* shared, since registers are for keys */
 	int			query = blockIdx.x;
 	int			k = gv_read_before_wait(&batch.d_params[query].k);
-	GvSearchCounts		found = gv_counts_before_wait(batch, query);
+	GvSearchCounts found = gv_counts_before_wait(batch, query);
 	int64_t		first_posting = (int64_t) query * batch.postings;
 	int64_t		first_hit = (int64_t) query * batch.k;
 	PostingSource<KEYS> source = {batch.d_scores + first_posting,
 		batch.d_ids + first_posting};
-	PostingNotes	notes = {model, batch.d_records == NULL ? NULL :
+	PostingNotes notes = {model, batch.d_records == NULL ? NULL :
 		batch.d_records + first_hit};
 	int			count;
 
 	gv_pdl_trigger_after_wait();
-	if (batch.postings == 0)		/* there was no scan: lists were numbered
-									 * last */
+	if (batch.postings == 0)	/* without a scan the step before has numbered
+								 * the lists */
 		found = batch.d_search_counts[query];
 	if (threadIdx.x == 0)
 		kept = found;
@@ -305,60 +308,60 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 		gv_download_counts(batch, query, kept, count);
 }
 
-/* ----
- * In two passes.
+/*
+ * ----
+ * Selection in two passes.
  *
  * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
- * 2017, sections 4.2 (WarpSelect) and 5.3 ("Multi-pass kernels").  As there an
- * item beyond a threshold is dropped by one comparison, others wait in a queue
- * without order, and a full queue is sorted and merged with the k smallest so
- * far, whose k-th is the next threshold.  Here the queue and the k smallest
- * are one array in the shared memory of a block of threads, and the threshold
- * is found before any item is taken: all keys are read once, each thread keeps
+ * 2017, sections 4.2 (WarpSelect) and 5.3 ("Multi-pass kernels").  As there,
+ * an item beyond a threshold is dropped by one comparison, others are appended
+ * to an unsorted queue, and a full queue is sorted and merged with the k
+ * smallest so far, whose k-th is the next threshold.  Here the queue and the k
+ * smallest are one array in the shared memory of a block, and the threshold is
+ * found before any item is taken: all keys are read once, each thread keeps
  * minima of some of its own, and a key that k minima do not exceed is no less
- * than the k-th of all.  So the queue is sorted once, as a rule, and k may be
- * 2,048 without a register more.
+ * than the k-th of all.  So the queue is usually sorted once, and k may be
+ * 2,048 without more registers.
  *
- * Where queries do not fill the device each comes in slices, and these in the
- * first pass:
+ * If queries do not fill the device, each is divided into slices, and the
+ * first pass takes these:
  *
  * thresholds_kernel	c = k / slices of a slice's keys do not exceed its
- * 					threshold, so k of all do not exceed the greatest
- * 					of the slices' thresholds
- * filter_kernel		items that do not exceed that go to memory, some
- * 					dozens of each slice
- * select_kernel		a block a query sorts them: the second pass; or it
- * 					does all, if there is one slice
+ *					threshold, so k of all keys do not exceed the greatest of
+ *					the slices' thresholds
+ * filter_kernel	stores the items that do not exceed that, some dozens of
+ *					each slice
+ * select_kernel	a block a query sorts them: the second pass; or it does
+ *					everything, if there is one slice
  *
  * Nothing is kept from one batch to the next, and no block waits for another.
  *
- * A slice has every n-th line of 32 items, because good ones lie side by side:
+ * A slice has every n-th line of 32 items, because good ones are consecutive:
  * lists are scanned in the order of their distance.  Ties are broken by row
- * id, so items with a threshold's key are within it.  Where more items are
- * within than fit, mostly for ties, the block takes NTHREADS at a time from the
- * beginning and sorts as often as need be: slower, and right for any input,
- * such as damaged lists that hold one row a thousand times.
+ * id, so items with the threshold's key are within it.  If more items are
+ * within it than fit, mostly because of ties, the block takes NTHREADS at a
+ * time from the beginning and sorts as often as necessary.  That is slower,
+ * and correct for any input, such as damaged lists that hold one row a
+ * thousand times.
  */
 
-#define KEYS			20		/* of a thread, in registers at once */
-#define GROUPS			8		/* of a thread's items, for a threshold */
-#define FEW				2048	/* items in shared memory, of up to a quarter
-								 * that are wanted */
+#define KEYS			20		/* keys of a thread in registers */
+#define GROUPS			8		/* minima of a thread, for a threshold */
+#define FEW				2048	/* items in shared memory; k is up to a quarter
+								 * of them */
 #define MANY			4096
-#define QUAD			4		/* threads that find an item's rank */
+#define QUAD			4		/* threads that compute an item's rank */
 #define NO_KEY			0xFFFFFFFFu
 #define ANY_KEY			(NO_KEY - 1)	/* all items are within it */
-#define MAX_PROBES		65536	/* PostingItem has 16 bits for the
-								 * probe */
+#define MAX_PROBES		65536	/* PostingItem has 16 bits for the probe */
 #define MAX_POSTINGS	(INT64_C(1) << 31)	/* numbered by 32 bits */
-#define MAX_SLICES		64		/* two lanes of a warp have their counts */
-#define LEAST_SLICE		8192	/* items of memory that make a slice */
+#define MAX_SLICES		64		/* a lane of a warp has the counts of two */
+#define LEAST_SLICE		8192	/* least items of a slice */
 
 /*
- * Lists (1), postings (2) or both (3) go in two passes also where one block a
- * query is better, or, by 0, only where that cannot select; negative: as is
- * best.  A slice has gv_least_slice items, however many slices there are; 0:
- * as is best.
+ * Lists (1), postings (2) or both (3) always go in two passes; 0: only if
+ * nothing else can select them; negative: as is best.  A slice has
+ * gv_least_slice items, however many slices there are; 0: as is best.
  */
 GV_TUNABLE int32_t gv_select_by = -1;
 GV_TUNABLE int32_t gv_least_slice = 0;
@@ -366,11 +369,12 @@ GV_TUNABLE int32_t gv_least_slice = 0;
 #define BY_LISTS		1		/* bits of gv_select_by */
 #define BY_POSTINGS		2
 
-/* -- sources: the items of a query, and what becomes of those selected */
+/* -- sources: the items of a query, and the use of the selected ones */
 
 /*
- * All lists.  Their scores are the last step's, and what is wanted is not sure
- * to be there before that is over (gv_pdl_trigger_after_wait), unless there are slices.
+ * All lists.  Their scores come from the step before, and without slices k may
+ * come from there, too, so both are read after the wait
+ * (gv_pdl_trigger_after_wait).
  */
 struct AllLists
 {
@@ -396,7 +400,7 @@ struct AllLists
 				model.nlists);
 	}
 
-	/* Reads what the last step has left. */
+	/* Reads results of the step before. */
 	__device__ __forceinline__ void
 	follow(const GvBatch &batch, int query)
 	{
@@ -408,7 +412,7 @@ struct AllLists
 		return gv_ordered(__ldcg(scores + i));
 	}
 
-	/* An item without what has to be read for it, and with that. */
+	/* Returns an item before, and after, its id was loaded. */
 	static __device__ __forceinline__ Item
 	mark(uint32_t key, uint32_t i)
 	{
@@ -421,7 +425,10 @@ struct AllLists
 		return marked;
 	}
 
-	/* By all threads: the first `count` items are the k smallest. */
+	/*
+	 * Stores the k smallest items, which are the first `count`; with all
+	 * threads.
+	 */
 	__device__ __forceinline__ void
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
 		   const Item *items, uint32_t count) const
@@ -434,11 +441,11 @@ struct AllLists
 	}
 };
 
-/* A posting, its score, and which of at most MAX_PROBES probes holds it. */
+/* A posting, its score, and its probe, of at most MAX_PROBES. */
 struct PostingItem
 {
 	uint32_t	key;			/* gv_ordered(S) */
-	uint32_t	high;			/* of the row id's 48 bits */
+	uint32_t	high;			/* upper 32 of the row id's 48 bits */
 	uint32_t	low;			/* its lowest 16, then the probe */
 
 	__device__ __forceinline__ bool
@@ -465,8 +472,9 @@ struct AllPostings
 	const uint64_t *ids;
 	uint32_t	n;
 	uint32_t	k;
-	GvSearchCounts		early;			/* the result of the choice of lists */
-	GvSearchCounts    *found;			/* the same, shared: registers are for keys */
+	GvSearchCounts early;		/* read before the wait */
+	GvSearchCounts *found;		/* the same, shared, since registers are for
+								 * keys */
 
 	static __host__ __device__ __forceinline__ const GvSlices &
 	slices(const GvBatch &batch)
@@ -487,7 +495,7 @@ struct AllPostings
 	__device__ __forceinline__ void
 	follow(const GvBatch &batch, int query)
 	{
-		/* without a scan the last step has numbered the lists */
+		/* without a scan the step before has numbered the lists */
 		if (threadIdx.x == 0)
 			*found = batch.postings == 0 ? batch.d_search_counts[query] :
 				early;
@@ -519,7 +527,7 @@ struct AllPostings
 		return {marked.key, (uint32_t) (id >> 32), (uint32_t) id};
 	}
 
-	/* The refine record of an item, if it has one. */
+	/* Returns the refine record of an item, or NULL. */
 	static __device__ __forceinline__ const uint8_t *
 	record_of(const GvDeviceModel &model, const Item &item)
 	{
@@ -530,8 +538,8 @@ struct AllPostings
 	}
 
 	/*
-	 * Hits, and where bounds follow the addresses of their refine records,
-	 * which come to L2 meanwhile.
+	 * Writes hits and, if there is a bounds step, the addresses of their
+	 * refine records, which are brought to L2.
 	 */
 	__device__ __forceinline__ void
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
@@ -568,7 +576,7 @@ struct SliceShare
 	uint32_t	slice;
 	uint32_t	nslices;
 
-	/* Item number `slot` of this thread. */
+	/* Returns item number `slot` of this thread. */
 	__device__ __forceinline__ uint32_t
 	at(uint32_t slot) const
 	{
@@ -577,7 +585,7 @@ struct SliceShare
 		return (line * nslices + slice) * GV_WARP + threadIdx.x % GV_WARP;
 	}
 
-	/* Slots of each thread, of n items. */
+	/* Returns the slots of each thread, of n items. */
 	__device__ __forceinline__ uint32_t
 	nslots(uint32_t n) const
 	{
@@ -587,14 +595,14 @@ struct SliceShare
 	}
 };
 
-/* How many slices do n items come in? */
+/* Returns into how many slices n items are divided. */
 static __device__ __forceinline__ uint32_t
 count_slices(const GvSlices &slices, uint32_t n)
 {
 	return slices.n <= 1 ? 1 : max(1u, min(slices.n, n / slices.least));
 }
 
-/* A thread's keys from a slot on; NO_KEY where there is no item. */
+/* Loads a thread's keys from a slot on; NO_KEY if there is no item. */
 template <typename Source>
 static __device__ __forceinline__ void
 load_keys(const Source &source, const SliceShare &share, uint32_t first_slot,
@@ -610,23 +618,23 @@ load_keys(const Source &source, const SliceShare &share, uint32_t first_slot,
 }
 
 /*
- * A key that at least c of the share's items do not exceed, and few more;
- * ANY_KEY if there are not enough.  A thread keeps GROUPS minima, each of
- * every GROUPS-th of its items, because neighbors are alike.  keys are those
- * of the first slots and, in the end, of the last.
+ * Returns a key that at least c of the share's items do not exceed, and few
+ * more; ANY_KEY if there are not enough.  A thread keeps GROUPS minima, each
+ * of every GROUPS-th of its items, because neighbors are alike.  keys are
+ * those of the first slots and, in the end, of the last.
  */
 template <typename Source>
 static __device__ __forceinline__ uint32_t
 find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 			   uint32_t (&keys)[KEYS], uint32_t (*slots)[GV_WARP])
 {
-	GvBlockReduce		reduce = {slots, 0};
+	GvBlockReduce reduce = {slots, 0};
 	uint32_t	nslots = share.nslots(source.n);
 	uint32_t	minima[GROUPS];
 	uint32_t	least;
 	uint32_t	most = 0;
 	uint32_t	nreal = 0;
-	GvKthBound		bound;
+	GvKthBound	bound;
 
 #pragma unroll
 	for (int g = 0; g < GROUPS; g++)
@@ -665,10 +673,10 @@ find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 }
 
 /*
- * Marks the share's items within a threshold, and returns how many there are,
- * of which those beyond the capacity are not marked.  keys are all of a
- * thread's, if they are not more than that.  *count is shared, and 0 before.
- * Ends with a barrier.
+ * Stores the share's items within a threshold, marked, and returns how many
+ * there are.  Those beyond the capacity are not stored.  keys are all of a
+ * thread's keys, if there are not more than that.  *count is shared, and 0
+ * before.  Ends with a barrier.
  */
 template <typename Source>
 static __device__ __forceinline__ uint32_t
@@ -706,7 +714,7 @@ collect(const Source &source, const SliceShare &share, uint32_t threshold,
 
 /* -- sorting n items in shared memory: all begin and end with a barrier */
 
-/* By counting which are before each, a quad of threads an item. */
+/* Sorts by counting the items before each one; QUAD threads an item. */
 template <typename Item>
 static __device__ __forceinline__ void
 sort_by_counting(Item *items, uint32_t n)
@@ -723,7 +731,7 @@ sort_by_counting(Item *items, uint32_t n)
 	{
 		Item		other = items[i];
 
-		/* of equal ones, a row that is there twice, the first */
+		/* of equal items, a row that is stored twice, the first */
 		rank += i < mine ? !item.before(other) : other.before(item);
 	}
 	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
@@ -735,8 +743,8 @@ sort_by_counting(Item *items, uint32_t n)
 }
 
 /*
- * The k smallest of up to CAPACITY items, with memory for as many, sorted;
- * those behind come in any order.
+ * Sorts the k smallest of up to CAPACITY items, with memory for as many; the
+ * order of those behind is undefined.
  */
 template <int CAPACITY, typename Item>
 static __device__ __forceinline__ void
@@ -758,7 +766,7 @@ sort_items(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 
 /* -- the first pass */
 
-/* Block (x, y): d_thresholds of slice x of query y. */
+/* Block (x, y) finds the threshold of slice x of query y. */
 template <typename Source>
 static __global__ void __launch_bounds__(NTHREADS, 2)
 thresholds_kernel(GvDeviceModel model, GvBatch batch)
@@ -777,19 +785,19 @@ thresholds_kernel(GvDeviceModel model, GvBatch batch)
 	if (nslices == 1 || blockIdx.x >= nslices)
 		return;
 
-	SliceShare		share = {blockIdx.x, nslices};
+	SliceShare	share = {blockIdx.x, nslices};
 
 	load_keys(source, share, 0, keys);
-	threshold = find_threshold(source, share, (source.k + nslices -
-											   1) / nslices, keys, slots);
+	threshold = find_threshold(source, share,
+							   (source.k + nslices - 1) / nslices, keys,
+							   slots);
 	if (threadIdx.x == 0)
 		slices.d_thresholds[query * slices.n + blockIdx.x] = threshold;
 }
 
 /*
- * The greatest threshold of a query's slices, and a number of each, this
- * lane's of the first 32 and of the others: 0 where there are fewer.  By a
- * warp.
+ * Returns the greatest value of a query's slices; with a warp.  own are this
+ * lane's values, of the first 32 slices and of the others, or 0.
  */
 static __device__ __forceinline__ uint32_t
 greatest_of(const uint32_t *values, uint32_t nslices, uint32_t (&own)[2])
@@ -802,9 +810,9 @@ greatest_of(const uint32_t *values, uint32_t nslices, uint32_t (&own)[2])
 }
 
 /*
- * Block (x, y): what slice x of query y has within the threshold, and how
- * much.  Keys are read before the thresholds are there, for they are older.
- * Shared: items [slices.capacity].
+ * Block (x, y) stores the items of slice x of query y within the threshold,
+ * and their number.  Keys are read before the wait, because they are older
+ * than the thresholds.  Shared: items [slices.capacity].
  */
 template <typename Source>
 static __global__ void __launch_bounds__(NTHREADS, 2)
@@ -828,7 +836,7 @@ filter_kernel(GvDeviceModel model, GvBatch batch)
 	source.begin(model, batch, query);
 	nslices = count_slices(slices, source.n);
 
-	SliceShare		share = {blockIdx.x, nslices};
+	SliceShare	share = {blockIdx.x, nslices};
 
 	if (nslices > 1 && blockIdx.x < nslices)
 		load_keys(source, share, 0, keys);
@@ -851,8 +859,9 @@ filter_kernel(GvDeviceModel model, GvBatch batch)
 /* -- the second pass */
 
 /*
- * What the first pass has left of a query, to items: how many, more than the
- * capacity if these are not all; and the threshold that they are within.
+ * Copies the items that the first pass kept of a query, and returns how many
+ * there are, more than the capacity if not all are there.  Sets *threshold to
+ * the one that they are within.
  */
 template <typename Item>
 static __device__ __forceinline__ uint32_t
@@ -892,8 +901,8 @@ gather(const GvSlices &slices, uint32_t nslices, int query, Item *items,
 }
 
 /*
- * The k smallest items of query blockIdx.x, k + NTHREADS <= CAPACITY.
- * Shared: items [CAPACITY].
+ * A block selects the k smallest items of query blockIdx.x, k + NTHREADS <=
+ * CAPACITY. Shared: items [CAPACITY].
  */
 template <typename Source, int CAPACITY>
 static __global__ void __launch_bounds__(NTHREADS, CAPACITY == FEW ? 2 : 1)
@@ -915,7 +924,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	uint32_t	nslots;
 	uint32_t	slot;
 	Item		last = Item::worst();
-	SliceShare		all = {0, 1};
+	SliceShare	all = {0, 1};
 	Source		source;
 
 	if constexpr (Source::IS_EARLY)
@@ -946,7 +955,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 			uint32_t	keys[KEYS];
 
 			load_keys(source, all, 0, keys);
-			/* of few all are sorted */
+			/* few items are all sorted */
 			if (source.n > 2 * source.k)
 				threshold = find_threshold(source, all, source.k, keys, slots);
 			total = collect(source, all, threshold, keys, items, CAPACITY,
@@ -959,8 +968,8 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	}
 
 	/*
-	 * 2. the k smallest of these; where they do not fit, of all, as many at a
-	 * time as fit behind the k smallest so far
+	 * 2. the k smallest of these.  If they do not fit, of all items, as many
+	 * at a time as fit behind the k smallest so far
 	 */
 	slot = total <= CAPACITY ? nslots : 0;
 	if (total > CAPACITY)
@@ -1000,15 +1009,14 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 			count = total;
 	}
 
-	/* 3. out */
 	source.finish(model, batch, query, items, total);
 }
 
 /* -- more than select_kernel has memory for: CUB's sort, query by query */
 
-typedef unsigned __int128 SortItem; /* key, row id, place, or key, list */
+typedef unsigned __int128 SortItem; /* key, row id, place */
 
-#define KEY_BIT			80		/* of a posting; 32 of a list */
+#define KEY_BIT			80		/* first bit of the key */
 #define ROWID_BIT		32
 #define SORT_BITS		112
 
@@ -1052,7 +1060,9 @@ struct CubSort
 	}
 };
 
-/* Lists ascend already, and the sort is stable. */
+/*
+ * A thread makes a list's item.  Lists ascend already, and the sort is stable.
+ */
 static __global__ void
 list_items_kernel(const float *scores, int n, uint64_t *items)
 {
@@ -1062,7 +1072,7 @@ list_items_kernel(const float *scores, int n, uint64_t *items)
 		items[i] = (uint64_t) gv_ordered(scores[i]) << 32 | (uint32_t) i;
 }
 
-/* One block: the nearest lists, numbered. */
+/* One block numbers the nearest lists. */
 static __global__ void __launch_bounds__(NTHREADS)
 number_kernel(GvDeviceModel model, GvBatch batch, int query,
 			  const uint64_t *items)
@@ -1098,7 +1108,7 @@ sort_lists(const GvDeviceModel *model, const GvBatch *batch,
 	return GV_OK;
 }
 
-/* The block that a place of a query is in, and which probe that is of. */
+/* Returns the block of a query's place, and sets *probe to its probe. */
 static __device__ __forceinline__ const uint8_t *
 block_at(const GvDeviceModel &model, const GvBatch &batch, int query,
 		 uint32_t place, int *probe)
@@ -1114,7 +1124,7 @@ block_at(const GvDeviceModel &model, const GvBatch &batch, int query,
 		(int64_t) (b - starts[*probe]) * model.shape.block_bytes;
 }
 
-/* An item a thread, of all n places that a query has memory for. */
+/* A thread makes an item, of all n places that a query has memory for. */
 static __global__ void
 posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 					 SortItem *items)
@@ -1139,7 +1149,7 @@ posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 		(uint32_t) i;
 }
 
-/* Hits; the last real one tells how many there are. */
+/* A thread writes a hit; the last one stores how many there are. */
 static __global__ void
 sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 				   const SortItem *items)
@@ -1163,12 +1173,12 @@ sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 					(uint32_t) rowid & 0xFFFF, (uint32_t) probe);
 }
 
-/* Probes and counts of query blockIdx.x. */
+/* A block writes the probes and counts of query blockIdx.x. */
 static __global__ void
 sorted_found_kernel(GvBatch batch)
 {
 	int			query = blockIdx.x;
-	GvSearchCounts		found = batch.d_search_counts[query];
+	GvSearchCounts found = batch.d_search_counts[query];
 
 	if (gv_select_downloads(batch))
 		gv_download_probes(batch, query, found.nprobed);
@@ -1205,8 +1215,8 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 /* -- the steps of a batch */
 
 /*
- * The slices of nitems items of each of n queries, of which k are wanted, and
- * places for what the first pass leaves.
+ * Divides nitems items of each of n queries into slices, and places what the
+ * first pass keeps of k of them.
  */
 static void
 place_slices(GvSlices *slices, int nsms, int32_t n, int64_t nitems, int32_t k,
@@ -1221,7 +1231,7 @@ place_slices(GvSlices *slices, int nsms, int32_t n, int64_t nitems, int32_t k,
 		return;
 	slices->n = (uint32_t) most;
 	slices->least = (uint32_t) least / 2;
-	/* two slices leave more than half of the k each */
+	/* two slices may keep more than half of k each */
 	slices->capacity = (uint32_t) std::max(k, (k <= FEW / 4 ? FEW : MANY) / 4);
 	gv_place(&slices->d_thresholds, memory, bytes, n * most);
 	gv_place(&slices->d_counts, memory, bytes, n * most);
@@ -1230,14 +1240,13 @@ place_slices(GvSlices *slices, int nsms, int32_t n, int64_t nitems, int32_t k,
 }
 
 /*
- * See search.h.  Where a scan filters there are few scores, whatever there
- * is memory for.
+ * Scans that filter postings leave few scores, whatever the memory for them.
  */
 void
 gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 					GvBatch *batch, char *memory, size_t *bytes)
 {
-	/* a test's graph is one way's */
+	/* so that a test's graph is not used for another way */
 	batch->list_slices.select_by = gv_select_by;
 	if (gv_select_by != 0 && model->nlists > GV_MOST_PICKED && batch->nprobe <=
 		GV_MANY_PROBES && !gv_gpu_coarse_filter_pays(model, batch))
@@ -1291,7 +1300,9 @@ gv_gpu_can_sift(const GvBatch *batch)
 		batch->nprobe <= GV_MANY_PROBES && batch->postings <= MOST_SIFTED;
 }
 
-/* d_probed, d_starts and d_search_counts of a batch, from d_coarse. */
+/*
+ * Launches what makes d_probed, d_starts and d_search_counts, from d_coarse.
+ */
 GvStatus
 gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 					GvSearcher *searcher)
@@ -1311,7 +1322,9 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 						  NTHREADS, 0, searcher->stream, model, batch);
 }
 
-/* d_hits and all that comes out of a batch but bounds, from d_scores. */
+/*
+ * Launches what makes d_hits and all other answers but bounds, from d_scores.
+ */
 GvStatus
 gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 					   GvSearcher *searcher)

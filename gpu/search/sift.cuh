@@ -3,29 +3,28 @@
  *		The k smallest items of an array, few of many, by a block of threads in
  *		few dependent steps.
  *
- * WarpSelect takes items one by one; for a lone query that is a chain of
- * queues flushed and loads waited for.  Here all keys are loaded at once, some
- * a thread.  A bound follows from them: each of W warps sorts the smallest
- * keys of its lanes, and where each has j at or below some key, W j >= k items
- * are, so the largest of the warps' j-th keys is no less than the k-th of all.
- * Warps take items in runs of 8, in turn, because good ones lie side by side.
- * Items not beyond the bound, about twice k of 10,240 in no order, go to
- * shared memory, and each of those counts how many are before it; where they
- * are more, a tighter bound is found first.
+ * WarpSelect takes items one by one.  For a lone query that is a chain of
+ * queues merged and loads waited for.  Here all keys are loaded at once, some
+ * a thread, and give an upper bound of the k-th (kbound.cuh).  Warps take
+ * items in runs of 8, in turn, because good ones are consecutive.  Items
+ * within the bound, about twice k of 10,240, go to shared memory, and each
+ * counts how many are before it.  If they are more than GV_SIFT_SPARE beyond
+ * k, a tighter bound is found first.
  *
- * Ties are broken by id, which is fetched only for items within the bound, and
- * is waited for only after keys are compared.  Where more items pass than
- * there is memory for, mostly for ties, the bound is found by bisection.
+ * Ties are broken by id, which is loaded only for items within the bound, and
+ * is waited for only after keys were compared.  If more items pass than there
+ * is memory for, mostly because of ties, the bound is found by bisection.
  *
  * Source is a struct with
- *		KEYS								that a thread has at a time
+ *		KEYS								keys of a thread at a time
  *		uint32_t key(int i) const			of item i; GV_SIFT_NONE: no item
  *		uint64_t id(int i) const			decides between equal keys
- * and Notes one for what else is wanted of those chosen, with
- *		Note								that of an item
- *		Note note(int i, uint64_t id) const	asked for while ranks are counted
- *		void go_on(Note &note, uint64_t id) const	... and what that leads to
- *		void keep(uint32_t rank, const Note &note) const	of those chosen
+ * and Notes is a struct for more data of the chosen items, with
+ *		Note								the data of an item
+ *		Note note(int i, uint64_t id) const	begins to load it during ranking
+ *		void go_on(Note &note, uint64_t id) const	a second load that the
+ *											first leads to
+ *		void keep(uint32_t rank, const Note &note) const	stores it
  */
 #include "gpu/device/kbound.cuh"
 #include "gpu/device/warpselect.cuh"
@@ -33,20 +32,18 @@
 #define GV_SIFT_THREADS		512
 #define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
 #define GV_SIFT_ROOM		1024	/* items within the bound */
-#define GV_SIFT_MOST		256		/* of k of many items: a quarter of the
-									 * room */
+#define GV_SIFT_MOST		256 /* largest k of many items: a quarter of the
+								 * room */
 #define GV_SIFT_NONE		0xFFFFFFFFu
-#define GV_SIFT_SPARE		256		/* beyond k, that counting is not too long
-									 * for */
-#define GV_SIFT_RUN			8		/* items side by side that a warp takes */
+#define GV_SIFT_SPARE		256 /* most items beyond k that are ranked */
+#define GV_SIFT_RUN			8	/* consecutive items of a warp */
 
-#define GV_SIFT_FEW_THREADS	128		/* where items are some hundreds, at
-									 * most */
-#define GV_SIFT_FEW_ROOM	512		/* but for a few queries */
+#define GV_SIFT_FEW_THREADS	128 /* if items are some hundreds */
+#define GV_SIFT_FEW_ROOM	512 /* items within the bound then */
 
 /*
- * The shared memory of a block of BLOCK_THREADS threads, with memory for
- * BLOCK_ROOM items within the bound, `count` of which are there.
+ * The shared memory of a block of BLOCK_THREADS threads for BLOCK_ROOM items
+ * within the bound, of which `count` are there.
  */
 template <int BLOCK_THREADS, int BLOCK_ROOM>
 struct GvSiftOf
@@ -54,12 +51,12 @@ struct GvSiftOf
 	static constexpr int THREADS = BLOCK_THREADS;
 	static constexpr int WARPS = THREADS / GV_WARP;
 	static constexpr int ROOM = BLOCK_ROOM;
-	static constexpr int OWN = ROOM / THREADS;	/* a thread's of these */
+	static constexpr int OWN = ROOM / THREADS;	/* items of a thread */
 
 	alignas(16) uint32_t keys[ROOM];
 	alignas(16) uint32_t bounds[WARPS];
-	uint64_t	ids[ROOM];		/* once settled */
-	int			places[ROOM];	/* number in the array */
+	uint64_t	ids[ROOM];		/* after sorting */
+	int			places[ROOM];	/* their numbers in the array */
 	uint32_t	ranks[ROOM];	/* keys before an item's */
 	uint32_t	same[ROOM];		/* items of a rank */
 	uint32_t	slots[2][GV_WARP];	/* see GvBlockReduce */
@@ -69,7 +66,7 @@ struct GvSiftOf
 
 typedef GvSiftOf<GV_SIFT_THREADS, GV_SIFT_ROOM> GvSift;
 
-/* Which of every WARPS * 32 items is this thread's? */
+/* Returns which of every WARPS * 32 items is this thread's. */
 template <int WARPS = GV_SIFT_WARPS>
 static __device__ __forceinline__ int
 gv_sift_mine()
@@ -81,7 +78,7 @@ gv_sift_mine()
 		lane % GV_SIFT_RUN;
 }
 
-/* Put an item there, if there is room; count goes on in any case. */
+/* Stores an item if there is room. */
 template <typename Sift>
 static __device__ __forceinline__ void
 gv_sift_put(Sift &sift, uint32_t at, uint32_t key, int place)
@@ -93,7 +90,10 @@ gv_sift_put(Sift &sift, uint32_t at, uint32_t key, int place)
 	}
 }
 
-/* Keys within the bound, those of item first + THREADS r + this thread's. */
+/*
+ * Stores keys within the bound: key r is that of this thread's item behind
+ * first + THREADS r.
+ */
 template <int KEYS, typename Sift>
 static __device__ __forceinline__ void
 gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
@@ -115,7 +115,7 @@ gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
 						gv_sift_mine<Sift::WARPS>());
 }
 
-/* How many keys are before each item's?  All threads, a share each. */
+/* Counts the keys before each item's; all threads share the work. */
 template <typename Sift>
 static __device__ __forceinline__ void
 gv_sift_rank(Sift &sift, uint32_t count)
@@ -147,7 +147,7 @@ gv_sift_rank(Sift &sift, uint32_t count)
 	}
 }
 
-/* The place among items of the same key, by id. */
+/* Returns an item's rank among items of the same key, by id. */
 template <typename Sift>
 static __device__ __forceinline__ uint32_t
 gv_sift_tied(const Sift &sift, uint32_t count, uint32_t i, uint32_t rank)
@@ -160,7 +160,9 @@ gv_sift_tied(const Sift &sift, uint32_t count, uint32_t i, uint32_t rank)
 		return sift.ids[j] < id || (sift.ids[j] == id && j < i);
 	};
 
-	/* four at a time, nearly none of which are; none beyond count */
+	/*
+	 * four keys at a time, nearly none of which are equal; none beyond count
+	 */
 #pragma unroll 4
 	for (uint32_t j = 0; 4 * j < count; j++)
 	{
@@ -179,18 +181,18 @@ gv_sift_tied(const Sift &sift, uint32_t count, uint32_t i, uint32_t rank)
 }
 
 /*
- * Keep those items that a tighter bound lets pass, k or more.  Begins after a
+ * Keeps only the items within a tighter bound, k or more.  Begins after a
  * barrier and ends with one.
  */
 template <typename Sift>
 static __device__ __forceinline__ void
 gv_sift_tighten(int k, Sift &sift)
 {
-	GvBlockReduce		reduce = {sift.slots, 0};
+	GvBlockReduce reduce = {sift.slots, 0};
 	uint32_t	count = sift.count;
 	uint32_t	keys[Sift::OWN];
 	int			places[Sift::OWN];
-	GvKthBound		limit = gv_find_kth_bound([&](uint32_t i)
+	GvKthBound	limit = gv_find_kth_bound([&](uint32_t i)
 	{
 		return sift.keys[i];
 	}, count, k, k / 8 + GV_WARP, reduce);
@@ -214,7 +216,7 @@ gv_sift_tighten(int k, Sift &sift)
 	__syncthreads();
 }
 
-/* Sort the items, and keep the first k.  Begins and ends with a barrier. */
+/* Sorts the items and keeps the first k.  Begins and ends with a barrier. */
 template <typename Source, typename Notes, typename Sift>
 static __device__ __forceinline__ void
 gv_sift_settle(const Source &source, const Notes &wanted, int k, Sift &sift)
@@ -233,7 +235,7 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, Sift &sift)
 		gv_sift_tighten(k, sift);
 	count = sift.count;
 
-	/* 1. every thread has some of the items */
+	/* 1. each thread loads some of the items */
 #pragma unroll
 	for (int r = 0; r < Sift::OWN; r++)
 	{
@@ -287,7 +289,7 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, Sift &sift)
 	}
 	__syncthreads();
 
-	/* 3. each to its place */
+	/* 3. each item is stored at its rank */
 #pragma unroll
 	for (int r = 0; r < Sift::OWN; r++)
 		if (ranks[r] < (uint32_t) k)
@@ -302,7 +304,9 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, Sift &sift)
 	__syncthreads();
 }
 
-/* Put those of n items that pass a test.  Begins and ends with a barrier. */
+/*
+ * Stores those of n items that pass a test.  Begins and ends with a barrier.
+ */
 template <typename Source, typename Test, typename Sift>
 static __device__ __forceinline__ void
 gv_sift_put_all(const Source &source, int n, Test test, Sift &sift)
@@ -320,20 +324,20 @@ gv_sift_put_all(const Source &source, int n, Test test, Sift &sift)
 }
 
 /*
- * Items that hold the k smallest, up to Sift::ROOM, where a bound let more
- * pass: by bisection of keys, and of ids where that is not enough.  Damaged
- * lists may hold a row more often than fit: of items that are the
- * same in key and id, some are as good as others.  Rare, so not inlined, where
- * it would take registers from all else.  Ends with a barrier.
+ * Stores at most Sift::ROOM items that include the k smallest, if a bound let
+ * more pass: by bisection of keys, and of ids if that is not enough.  A
+ * damaged list may hold a row more often than fits, and then any of the equal
+ * items serve.  This is rare, so it is not inlined, where it would take
+ * registers from all else.  Ends with a barrier.
  */
 template <typename Source, typename Sift>
 static __device__ __noinline__ void
 gv_sift_bisect(Source source, int n, uint32_t k, Sift &sift)
 {
-	GvBlockReduce		reduce = {sift.slots, 0};
+	GvBlockReduce reduce = {sift.slots, 0};
 	uint64_t	low_id = 0;
 	uint64_t	high_id = ~UINT64_C(0);
-	GvKthBound		limit;
+	GvKthBound	limit;
 
 	limit = gv_find_kth_bound([&](uint32_t i)
 	{
@@ -377,9 +381,10 @@ gv_sift_bisect(Source source, int n, uint32_t k, Sift &sift)
 }
 
 /*
- * The k smallest of n items, k <= Sift::ROOM / 2, ascending by (key, id), into
- * sift.keys, places and ids [count]; fewer when there are fewer.  By all
- * Sift::THREADS threads of the block.  Returns count.
+ * Stores the k smallest of n items, k <= Sift::ROOM / 2, ascending by (key,
+ * id), in sift.keys, places and ids [count].  All Sift::THREADS threads of the
+ * block call it.  Returns count, which is less than k if there are fewer
+ * items.
  */
 template <typename Source, typename Notes, typename Sift>
 static __device__ __forceinline__ uint32_t
@@ -406,12 +411,12 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 
 			keys[r] = i < n ? source.key(i) : GV_SIFT_NONE;
 		}
-		/* k may still be on its way when keys are asked for */
+		/* keys are loaded before this needs k, which may still be in flight */
 		if (k == 0)
 			return 0;
 		told = gv_minima_bound(keys, k, sift.bounds);
 		/*
-		 * where a warp's share of the k is more than its lanes, that is none
+		 * there is no such bound if a warp's share of k is more than its lanes
 		 */
 		if (Sift::WARPS * GV_WARP >= Sift::ROOM / 2 ||
 			k <= Sift::WARPS * GV_WARP)
@@ -428,7 +433,7 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 			gv_sift_settle(source, notes, k, sift);
 			if (last)
 				break;
-			/* for long arrays: the k-th so far is a better bound */
+			/* in long arrays the k-th so far is a better bound */
 			bound = min(bound, sift.keys[k - 1]);
 		}
 	}

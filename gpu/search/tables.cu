@@ -1,11 +1,11 @@
 /*
  * tables.cu
- *		A batch's first step: queries come to the device, and the look-up table
- *		of each is made.
+ *		The first step of a batch: queries come to the device, and the look-up
+ *		table of each is made.
  *
- * A query crosses the bus once: its dimensions are dealt to the thread blocks
- * that make the chunks of its table, which read them from the host's memory
- * and leave them in the device's.  Entries are gv_table's to the last bit.
+ * A query crosses the bus once: the blocks that make the chunks of its table
+ * share its dimensions, read them from the host's memory and store them in the
+ * device's.  Entries are equal to gv_table's to the last bit.
  */
 #include "gpu/device/warp.cuh"
 #include "gpu/mirror/mirror.cuh"
@@ -14,13 +14,14 @@
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)
 #define SLICE			512		/* dimensions in shared memory at a time */
-#define AHEAD			4		/* of a codeword, in registers */
-#define FEW				64		/* queries of which each has its own blocks */
-#define TOGETHER		8		/* queries of a block, where there are more */
+#define AHEAD			4		/* dimensions of a codeword in registers */
+#define FEW				64		/* most queries that have blocks of their
+								 * own */
+#define TOGETHER		8		/* queries of a block, if there are more */
 
 /*
- * The squares of QUERIES queries, each the sum of what a team of threads side
- * by side brings, to part blockIdx.x of those from `query` on.
+ * Stores the squares of QUERIES queries from `query` on, for part blockIdx.x
+ * of each: the sums of what TEAM consecutive warps have.
  */
 template <int QUERIES>
 static __device__ __forceinline__ void
@@ -44,8 +45,8 @@ put_squares(const GvBatch &batch, int query, GvHalfRounding<float> mine)
 }
 
 /*
- * Tests, values and ranks from the host's memory to the device's, and no
- * matches and no sample yet; by thread `me` of each `step`.
+ * Copies tests, values and ranks to the device and clears matches and sample;
+ * thread `me` takes every `step`-th element.
  */
 static __device__ __forceinline__ void
 bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
@@ -68,17 +69,16 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 }
 
 /*
- * Block (x, y): chunk x of QUERIES queries, an entry of each one's table each
- * thread.  Rows beyond m are 0, so that the spare codes of the last chunk add
- * nothing.  Of batches whose lists are found by coarsefilter.cu, each makes a
- * part of the half copies.  Beyond the chunks are blocks that bring
- * conditions.
+ * Block (x, y) owns chunk x of the tables of QUERIES queries; a thread has one
+ * entry of each.  Rows beyond m are 0, so that the unused codes of the last
+ * chunk add nothing.  For coarsefilter.cu each block also makes a part of the
+ * half copies.  Blocks beyond the chunks copy conditions.
  */
 template <int QUERIES>
 static __global__ void __launch_bounds__(THREADS, 3)
 table_kernel(GvDeviceModel model, GvBatch batch)
 {
-	constexpr int TEAM = THREADS / QUERIES; /* threads that bring a query */
+	constexpr int TEAM = THREADS / QUERIES; /* threads that read a query */
 	__shared__ float slices[QUERIES][SLICE];
 	int			query = blockIdx.y * QUERIES;
 	int			j = blockIdx.x * CHUNK_CODES + threadIdx.x / GV_CODEWORDS;
@@ -92,8 +92,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 		start;
 	const float *words = model.d_codebooks + (int64_t) GV_CODEWORDS * start +
 		(int64_t) word * ndims;
-	int			mine = query + threadIdx.x / TEAM;	/* that this thread
-													 * brings */
+	int			mine = query + threadIdx.x / TEAM;	/* the query that this
+													 * thread reads */
 	int			lane = mine < batch.n ? threadIdx.x % TEAM : SLICE;
 	float	   *slice = slices[threadIdx.x / TEAM];
 	const float *in = batch.in_queries + (int64_t) mine * model.dims;
@@ -141,10 +141,13 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 			for (int q = 0; q < QUERIES; q++)
 #pragma unroll
 				for (int d = 0; d < AHEAD; d++)
+				{
+					int			i = start - first + d;
+
 					if (d < ndims)
 						sums[q] = __fadd_rn(sums[q],
-											__fmul_rn(slices[q][start - first +
-																d], ahead[d]));
+											__fmul_rn(slices[q][i], ahead[d]));
+				}
 			continue;
 		}
 		for (int d = max(first, start); d < min(last, start + ndims); d++)
@@ -171,8 +174,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * d_queries, d_params and d_tables of a batch; d_half_queries if it has them;
- * and what scans need of conditions.
+ * Launches what makes d_queries, d_params and d_tables of a batch,
+ * d_half_queries if it has them, and copies conditions.
  */
 GvStatus
 gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
@@ -182,7 +185,7 @@ gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 					 batch->n <= FEW ? batch->n :
 					 (batch->n + TOGETHER - 1) / TOGETHER);
 
-	/* it is the first step: there is none to overlap */
+	/* it is the first step, so there is none to overlap */
 	return gv_launch(batch->n <= FEW ? table_kernel<1> :
 					 table_kernel<TOGETHER>, grid, THREADS, 0, stream, *model,
 					 *batch);

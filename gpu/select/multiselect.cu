@@ -33,7 +33,7 @@ struct Row
 {
 	uint32_t	keys[KEYS];		/* of positions THREADS r + threadIdx.x */
 	uint32_t	n;
-	GvBlockReduce		reduce;
+	GvBlockReduce reduce;
 
 	__device__ __forceinline__ void
 	load(const float *values)
@@ -66,7 +66,10 @@ struct Row
 		int			reach = (int) position - (int) threadIdx.x;
 		uint32_t	mine = 0;
 
-		/* no position of each key: registers would hold them */
+		/*
+		 * positions are computed, because there are not enough registers to
+		 * keep them
+		 */
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 			mine += keys[r] < key || (keys[r] == key && r * THREADS <= reach);
@@ -92,7 +95,10 @@ estimate_pivot(uint32_t lower, uint32_t upper, float fraction)
 	return key > lower && key < upper ? key : lower + (upper - lower) / 2;
 }
 
-/* Returns an item that k to `most` items of the row are not after. */
+/*
+ * Returns an item of the row such that at least k and at most `most` items,
+ * itself included, are not after it.
+ */
 template <int THREADS, int KEYS>
 static __device__ __forceinline__ Last
 find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
@@ -113,10 +119,13 @@ find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
 		if (key != GV_NO_KEY)
 			greatest = max(greatest, key);
 	}
-	lower = ~row.reduce.largest(~least) - 1; /* no float has key 0 */
+	lower = ~row.reduce.largest(~least) - 1;	/* no float has key 0 */
 	upper = row.reduce.largest(greatest);
 
-	/* `below` < k keys are not above lower, `within` >= k not above upper */
+	/*
+	 * `below` keys are not above lower, which are fewer than k; `within` keys
+	 * are not above upper, which are k or more
+	 */
 #pragma unroll 1
 	for (int round = 0; within > most && lower + 1 < upper; round++)
 	{
@@ -139,7 +148,7 @@ find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
 		}
 	}
 
-	/* too many only if many keys are equal to upper */
+	/* there are too many only if many keys are equal to upper */
 	last = {upper, row.n - 1};
 	while (within > most)
 	{
@@ -157,13 +166,16 @@ find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
 	return last;
 }
 
-/* A block takes a row.  Shared: items [most], a power of two. */
+/*
+ * Selects from rows, a block each.  Shared memory: items [most], `most` a
+ * power of two.
+ */
 template <int THREADS, int KEYS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
 multiselect_kernel(GvRowsCall call, uint32_t most)
 {
 	GV_SHARED(memory);
-	/* row.talk uses it, which nvcc's front end overlooks */
+	/* row.reduce uses this array, but nvcc's front end does not see it */
 	[[maybe_unused]] __shared__ uint32_t slots[2][GV_WARP];
 	__shared__ uint32_t count;
 	uint64_t   *items = (uint64_t *) memory;
@@ -191,7 +203,10 @@ multiselect_kernel(GvRowsCall call, uint32_t most)
 	gv_block_write(items, count, call, blockIdx.x);
 }
 
-/* Returns the most items that a block sorts: more than k, for few rounds. */
+/*
+ * Returns the most items that a block sorts.  They are more than k, so that
+ * few rounds suffice.
+ */
 static int64_t
 most_items(int64_t columns, int64_t k)
 {

@@ -9,8 +9,8 @@
 #include "gpu/device/kbound.cuh"
 #include "gpu/select/select.h"
 
-#define GV_NO_ITEM		(~UINT64_C(0))	/* after every item */
-#define GV_NO_KEY		0xFFFFFFFFu	/* after every key */
+#define GV_NO_ITEM			(~UINT64_C(0))	/* after every item */
+#define GV_NO_KEY			0xFFFFFFFFu /* after every key */
 #define GV_ROWS_CAPACITY	8192	/* items that a block sorts */
 
 /* gv_select_key on the device. */
@@ -33,7 +33,8 @@ gv_item_value(uint64_t item)
 }
 
 /*
- * Returns the item that stays at i when it meets the one `stride` lanes off.
+ * Compares item i with the item `stride` lanes off, as a bitonic network does.
+ * Returns the item that stays at i.
  */
 static __device__ __forceinline__ uint64_t
 gv_lane_exchange(uint64_t item, uint32_t i, uint32_t size, uint32_t stride)
@@ -46,8 +47,8 @@ gv_lane_exchange(uint64_t item, uint32_t i, uint32_t size, uint32_t stride)
 
 /*
  * Sorts items [n] in shared memory by all threads of a block, n a power of two
- * and at least 32.  A bitonic network; exchanges within 32 items are shuffles.
- * The caller has synchronized; ends with a barrier.
+ * and at least 32.  This is a bitonic network; exchanges within 32 items are
+ * shuffles.  The caller has synchronized the block; this ends with a barrier.
  */
 static __device__ __forceinline__ void
 gv_block_sort(uint64_t *items, uint32_t n)
@@ -137,24 +138,25 @@ gv_block_write(uint64_t *items, uint32_t count, const GvRowsCall &call,
 struct GvSelector
 {
 	int			nsms;
-	bool		pdl;		/* see gv_pdl_wait */
-	GvBuffer	d_work;			/* of the call */
-	GvBuffer	d_small;		/* quantiles' buckets, ends of rows' items */
-	GvBuffer	d_sort;			/* CUB's */
+	bool		pdl;			/* see gv_pdl_wait */
+	GvBuffer	d_work;			/* memory of the call */
+	GvBuffer	d_small;		/* buckets of quantiles, ends of rows' items */
+	GvBuffer	d_sort;			/* memory of CUB */
 };
 
-/* warpselect.cu: k <= GV_WARP_MAX_K */
+/* Selects by warpselect.cu, k <= GV_WARP_MAX_K. */
 extern GvStatus gv_rows_warp(GvSelector *selector, const GvRowsCall *call,
 							 cudaStream_t stream);
 
-/* multiselect.cu: rows that fit into a block's registers */
+/* Selects by multiselect.cu rows that fit into a block's registers. */
 extern bool gv_multi_fits(int64_t columns, int64_t k);
 extern GvStatus gv_rows_multi(GvSelector *selector, const GvRowsCall *call,
 							  cudaStream_t stream);
 
 /*
- * sampleselect.cu: any rows; is_sampled: the first division is by splitters.
- * _bytes: the selector's memory that one row takes, as gv_buffer_need does.
+ * Selects by sampleselect.cu from any rows.  is_sampled: the first division is
+ * by splitters.  _bytes returns the selector's memory that one row takes, as
+ * gv_buffer_need allocates it.
  */
 extern GvStatus gv_rows_sample(GvSelector *selector, const GvRowsCall *call,
 							   bool is_sampled, cudaStream_t stream);

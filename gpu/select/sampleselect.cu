@@ -38,17 +38,21 @@
 #include "gpu/select/rows.cuh"
 
 #define THREADS			512		/* of a block that counts */
-#define BLOCKS_A_SM		2		/* registers for enough loads in flight */
+#define BLOCKS_A_SM		2		/* resident blocks: more would have too few
+								 * registers for loads in flight */
 #define TREE_BITS		8
 #define BUCKETS			(1 << TREE_BITS)
 #define SPLITTERS		(BUCKETS - 1)
-#define SAMPLED			(16 * BUCKETS)	/* items of a sample */
-#define DIGIT_BITS		11		/* of an even division */
+#define SAMPLED			(16 * BUCKETS)	/* number of items of a sample */
+#define DIGIT_BITS		11		/* bits of an item that an even division
+								 * divides by */
 #define DIGITS			(1 << DIGIT_BITS)
 #define CHUNK_VALUES	8		/* loads in flight, of a thread */
-#define CHUNK			(THREADS * CHUNK_VALUES)	/* values of a block */
+#define CHUNK			(THREADS * CHUNK_VALUES)	/* values that a block
+													 * loads at once */
 #define MOST_MEMORY		(INT64_C(256) << 20)	/* bytes for rows at once */
-#define SIDE_BY_SIDE	4096	/* items of a row for each row: longer rows are
+#define SIDE_BY_SIDE	4096	/* rows with fewer items than this for each row
+								 * are sorted side by side; longer rows are
 								 * sorted one after the other */
 #define SAMPLE_BYTES	(sizeof(uint64_t) * SAMPLED)
 
@@ -56,8 +60,8 @@
 
 /*
  * Splitters of a sorted sample, ascending and as a search tree.  Bucket b has
- * the items from sorted[b - 1] on that are below sorted[b].  The tree is that
- * of src/cpu/select, and so is the sample: an item at random of each of 4,096
+ * the items from sorted[b - 1] on that are below sorted[b].  Tree and sample
+ * are those of src/cpu/select: the sample has a random item of each of 4,096
  * equal stretches.
  */
 struct Tree
@@ -66,7 +70,10 @@ struct Tree
 	uint64_t	nodes[SPLITTERS];	/* children of i: 2 i + 1, 2 i + 2 */
 };
 
-/* Returns the position of the sample's item of stretch j in a row of n. */
+/*
+ * Returns the position that the sample takes of stretch j in a row of n
+ * values.
+ */
 static __device__ __forceinline__ int64_t
 stretch_position(int64_t n, uint32_t j)
 {
@@ -161,9 +168,9 @@ load_chunk(const float *row, int64_t n, int64_t first,
 }
 
 /*
- * Appends items of a chunk to d_items [capacity], those of mask, bit r for
- * value r, by all threads of a block.  *count, in the device's memory, is
- * their number so far.  Begins with a barrier.
+ * Appends items of a chunk to d_items [capacity], by all threads of a block:
+ * value r's item if bit r of mask is set.  *count, in the device's memory, is
+ * the number of items appended so far.  Begins with a barrier.
  */
 static __device__ __forceinline__ void
 append(const float (&values)[CHUNK_VALUES], int64_t first, uint32_t mask,
@@ -212,12 +219,12 @@ sort_items(GvSelector *selector, uint64_t *d_items, int64_t n,
 
 /* -- the first k items of rows */
 
-/* What the blocks of a row share; zeros before a launch. */
+/* The memory that the blocks of a row share.  It is zero before a launch. */
 struct Shared
 {
-	uint32_t	counts[3][DIGITS];	/* in turn: one is counted in while the
-									 * next is cleared */
-	uint32_t	arrived;		/* at all barriers so far */
+	uint32_t	counts[3][DIGITS];	/* used in turn: blocks count in one while
+									 * the next is cleared */
+	uint32_t	arrived;		/* arrivals of blocks at all barriers so far */
 	uint32_t	gathered;		/* items */
 };
 
@@ -225,8 +232,10 @@ struct Shared
 struct Levels
 {
 	bool		is_sampled;		/* the first division is by splitters */
-	uint32_t	capacity;		/* items gathered of a row, k at least */
-	Shared	   *d_shared;		/* [teams] */
+	uint32_t	capacity;		/* capacity for the items gathered of a row, at
+								 * least k */
+	Shared	   *d_shared;		/* [teams]: a team is the blocks that share a
+								 * row */
 	uint64_t   *d_items;		/* [teams][capacity], or [rows][2][capacity] if
 								 * a block cannot sort so many */
 };
@@ -240,7 +249,7 @@ struct Range
 	uint32_t	before;			/* items below first */
 };
 
-/* Shared memory of a block, beside its items. */
+/* The shared memory of a block besides its items. */
 struct Block
 {
 	uint32_t	counts[DIGITS];
@@ -249,16 +258,16 @@ struct Block
 	uint32_t	sums[THREADS / GV_WARP];
 };
 
-/* A block's place among the blocks of a row. */
+/* A block's part in the work on a row that blocks share. */
 struct Member
 {
 	Shared	   *shared;
 	uint32_t	nmembers;
 	uint32_t	number;
-	uint32_t	waits;			/* so far */
-	uint32_t	turn;			/* of shared->counts */
+	uint32_t	waits;			/* barriers so far */
+	uint32_t	turn;			/* which of shared->counts is counted in */
 
-	/* Waits for all blocks of the row, and sees what they have written. */
+	/* Waits for all blocks of the row.  Their writes are visible then. */
 	__device__ __forceinline__ void
 	wait()
 	{
@@ -278,7 +287,7 @@ struct Member
 	}
 };
 
-/* Returns the bits of an item's number in a part of an even division. */
+/* Returns the number of low bits that remain in a part of an even division. */
 static __device__ __forceinline__ int
 part_bits(const Range &range)
 {
@@ -318,7 +327,7 @@ count_items(const float *row, int64_t n, const Member &member, Block &block,
 	}
 }
 
-/* Narrows the range to its bucket that has the item of that rank. */
+/* Narrows the range to the bucket that has the item of this rank. */
 static __device__ __forceinline__ void
 enter_bucket(Block &block, uint32_t rank, bool by_tree)
 {
@@ -409,7 +418,10 @@ divide(const float *row, const GvRowsCall &call, Member &member, Block &block,
 	enter_bucket(block, (uint32_t) call.k - 1, by_tree);
 }
 
-/* Gathers this block's items up to and with `last` in d_items [capacity]. */
+/*
+ * Gathers the items of this block's chunks up to and including `last` in
+ * d_items [capacity].
+ */
 static __device__ __forceinline__ void
 gather(const float *row, int64_t n, const Member &member, uint64_t last,
 	   uint64_t *d_items, uint32_t capacity)
@@ -480,9 +492,10 @@ select_row(const GvRowsCall &call, const Levels &levels, int64_t number,
 }
 
 /*
- * A block takes rows one after the other or, if rows are fewer than blocks,
- * shares one with others, for which it waits: all blocks are resident.
- * Shared: items [GV_ROWS_CAPACITY].
+ * Selects from rows.  A block takes rows one after the other.  If rows are
+ * fewer than blocks, several blocks share a row and wait for each other; this
+ * cannot hang because all blocks are resident.  Shared memory: items
+ * [GV_ROWS_CAPACITY].
  */
 static __global__ void __launch_bounds__(THREADS, BLOCKS_A_SM)
 sampleselect_kernel(GvRowsCall call, Levels levels)
@@ -505,7 +518,8 @@ sampleselect_kernel(GvRowsCall call, Levels levels)
 }
 
 /*
- * Blocks of sampleselect_kernel that are resident; emulated ones take turns.
+ * Finds how many blocks of sampleselect_kernel are resident.  Emulated blocks
+ * run one after the other, so only one is.
  */
 static GvStatus
 find_blocks(const GvSelector *selector, int *nblocks)
@@ -542,9 +556,7 @@ launch(GvRowsCall call, Levels levels, int nblocks, cudaStream_t stream)
 #endif
 }
 
-/*
- * Stores where items of rows begin and end in ends [2][rows]; a thread a row.
- */
+/* Stores where rows' items begin and end in ends [2][rows], a thread a row. */
 static __global__ void __launch_bounds__(THREADS)
 ends_kernel(uint32_t *ends, uint32_t rows, uint32_t capacity)
 {
@@ -557,7 +569,7 @@ ends_kernel(uint32_t *ends, uint32_t rows, uint32_t capacity)
 	}
 }
 
-/* Writes the first k of each row's sorted items; a thread an item. */
+/* Writes the first k of each row's sorted items, a thread each. */
 static __global__ void __launch_bounds__(THREADS)
 write_kernel(GvRowsCall call, const uint64_t *sorted, uint32_t capacity)
 {
@@ -569,7 +581,7 @@ write_kernel(GvRowsCall call, const uint64_t *sorted, uint32_t capacity)
 					  sorted[2 * row * capacity + i % call.k]);
 }
 
-/* Sorts many short rows side by side, a block of CUB's a row. */
+/* Sorts many short rows side by side.  CUB sorts each row by a block. */
 static GvStatus
 sort_side_by_side(GvSelector *selector, uint64_t *d_items, int64_t rows,
 				  uint32_t capacity, cudaStream_t stream)
@@ -609,7 +621,10 @@ sort_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
 					 stream, *call, d_items + capacity, capacity);
 }
 
-/* Returns the items gathered of a row: as many as a block sorts, at least. */
+/*
+ * Returns the capacity for the items gathered of a row, at least the number
+ * that a block sorts.
+ */
 static int64_t
 capacity_for(int64_t k)
 {
@@ -667,7 +682,10 @@ gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
 
 /* -- ranks of an array */
 
-/* One level's buckets; the host reads counts and chooses the wanted ones. */
+/*
+ * The buckets of one level.  The host reads the counts and chooses the wanted
+ * buckets.
+ */
 struct Buckets
 {
 	uint64_t	sorted[SPLITTERS];
@@ -676,7 +694,7 @@ struct Buckets
 	uint32_t	gathered;
 };
 
-/* Makes items of an array; a thread each. */
+/* Makes the items of an array, a thread each. */
 static __global__ void __launch_bounds__(THREADS)
 items_kernel(const float *values, int64_t n, uint64_t *items)
 {
@@ -687,9 +705,9 @@ items_kernel(const float *values, int64_t n, uint64_t *items)
 }
 
 /*
- * A block takes every gridDim.x-th chunk of an array and makes the splitters
- * for itself.  Without items it counts the buckets; else it gathers the items
- * of wanted buckets in items [capacity].  Shared: items [SAMPLED].
+ * Counts an array's items by buckets or, with items [capacity], gathers the
+ * items of the wanted buckets there.  A block takes every gridDim.x-th chunk,
+ * and makes the splitters for itself.  Shared memory: items [SAMPLED].
  */
 static __global__ void __launch_bounds__(THREADS)
 bucket_kernel(const float *values, int64_t n, Buckets *buckets,
@@ -697,7 +715,8 @@ bucket_kernel(const float *values, int64_t n, Buckets *buckets,
 {
 	GV_SHARED(memory);
 	__shared__ Tree tree;
-	__shared__ uint32_t counts[BUCKETS];	/* or which are wanted */
+	__shared__ uint32_t counts[BUCKETS];	/* counts, or flags of wanted
+											 * buckets */
 
 	if (threadIdx.x < BUCKETS)
 		counts[threadIdx.x] = items == NULL ? 0 : buckets->wanted[threadIdx.x];
@@ -733,7 +752,7 @@ bucket_kernel(const float *values, int64_t n, Buckets *buckets,
 		buckets->sorted[threadIdx.x] = tree.sorted[threadIdx.x];
 }
 
-/* Stores the values at some ranks of sorted items; a thread each. */
+/* Stores the values at some ranks of sorted items, a thread each. */
 static __global__ void __launch_bounds__(THREADS)
 pick_kernel(const uint64_t *sorted, const int64_t *ranks, int32_t nranks,
 			float *quantiles)
@@ -757,11 +776,15 @@ struct Quantiles
 	cudaStream_t stream;
 	Buckets    *d_buckets;
 	Buckets		buckets;
-	int64_t		starts[BUCKETS + 1];	/* rank of each bucket's first item */
-	int64_t		kept[BUCKETS + 1];	/* ... among the gathered items */
+	int64_t		starts[BUCKETS + 1];	/* first rank of each bucket */
+	int64_t		kept[BUCKETS + 1];	/* first rank of each bucket among the
+									 * gathered items */
 };
 
-/* Counts the buckets, or gathers items of the wanted ones. */
+/*
+ * Counts the items of buckets or, with d_items, gathers items of wanted
+ * buckets.
+ */
 static GvStatus
 run_level(const Quantiles *q, uint64_t *d_items, int64_t capacity)
 {
@@ -803,7 +826,10 @@ bucket_of_rank(const Quantiles *q, int64_t rank)
 	return low;
 }
 
-/* Gathers all items, or those of buckets that contain a rank; their number. */
+/*
+ * Gathers all items, or the items of buckets that contain a wanted rank.
+ * Returns their number in *count.
+ */
 static GvStatus
 gather_items(Quantiles *q, int64_t *count)
 {
@@ -843,7 +869,10 @@ answer_exactly(Quantiles *q)
 	d_items = (uint64_t *) selector->d_work.memory;
 	GV_TRY(sort_items(selector, d_items, count, q->stream));
 
-	/* ranks among what was gathered; errors are 0, so their memory is free */
+	/*
+	 * turn ranks into ranks among the gathered items.  All errors are 0, so
+	 * rank_errors can hold these ranks meanwhile
+	 */
 	for (int32_t i = 0; i < q->nranks; i++)
 	{
 		int			b = bucket_of_rank(q, q->ranks[i]);
@@ -864,7 +893,10 @@ answer_exactly(Quantiles *q)
 	return GV_OK;
 }
 
-/* The splitter of nearest rank, the smaller of two as near (section II.C). */
+/*
+ * Answers with the splitter of nearest rank, and the smaller of two equally
+ * near ones (section II.C).
+ */
 static GvStatus
 answer_by_splitters(Quantiles *q)
 {

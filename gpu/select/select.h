@@ -37,13 +37,15 @@ extern "C"
 
 #include "engine/gv_select.h"
 
-/* Memory that selections work in.  It grows as needed and is kept. */
+/* The memory that selections work in.  It grows as needed and is kept. */
 typedef struct GvSelector GvSelector;
 
 extern GvStatus gv_gpu_selector(GvSelector **selector);
 extern void gv_gpu_selector_drop(GvSelector *selector);
 
-/* Returns the method that a valid spec gets: its own, or the one for auto. */
+/*
+ * Returns the method of a valid spec or, for auto, the method that is chosen.
+ */
 extern GvSelectMethod gv_gpu_select_choose(const GvSelect *spec);
 
 /*

@@ -12,7 +12,7 @@
 #define SPARSE		16			/* columns for each value wanted, at least, for
 								 * WarpSelect: as src/cpu/select */
 #define CHUNK		(INT64_C(1) << 24)	/* values between looks at stop */
-#define GRANULES	(INT64_C(16) << 20) /* bytes that a device may round
+#define GRANULES	(INT64_C(16) << 20) /* most bytes that a device rounds
 										 * allocations up by */
 
 extern "C" void
@@ -71,15 +71,16 @@ struct SelectSet
 	GvSetSpec	spec;
 	GvSelector *selector;
 	cudaStream_t stream;
-	float	   *d_values;		/* [nrows] */
+	float	   *d_values;		/* [nrows] the row */
 	uint32_t   *d_positions;	/* [k] */
 	float	   *d_selected;		/* [k] */
-	int64_t    *ranks;			/* [nqueries] the host's, as those below */
+	int64_t    *ranks;			/* [nqueries] in the host's memory, as the
+								 * arrays below */
 	float	   *quantiles;
 	int64_t    *rank_errors;
 };
 
-/* Bytes of a set's memory, of which sampleselect.cu takes most. */
+/* Returns the bytes of a set's memory.  sampleselect.cu takes most of them. */
 static int64_t
 select_size(const GvSetSpec *spec)
 {
@@ -88,8 +89,9 @@ select_size(const GvSetSpec *spec)
 }
 
 /*
- * The same, with a bucket for each rank, all at most; if the input is made for
- * it, buckets are larger and memory may not suffice.
+ * Returns the bytes of a set's memory for quantiles, with a bucket for each
+ * rank but at most all.  An adversarial input has larger buckets, and memory
+ * may not suffice.
  */
 static int64_t
 quantiles_size(const GvSetSpec *spec)
@@ -103,7 +105,8 @@ quantiles_size(const GvSetSpec *spec)
 
 	if (spec->approximate)
 		return bytes;
-	return bytes + sorted + sorted / 4; /* as gv_buffer_need takes it */
+	return bytes + sorted + sorted / 4; /* gv_buffer_need allocates this
+										 * much */
 }
 
 static GvStatus
@@ -202,7 +205,9 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* The device takes a few milliseconds, in which no stop is looked for. */
+/*
+ * Selects, without looks at stop, because the device takes only milliseconds.
+ */
 static GvStatus
 select_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -238,11 +243,14 @@ quantiles_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/* Reads positions, which have 32 bits on the device, as int64. */
+/* Reads the positions, which have 32 bits on the device, as int64. */
 static GvStatus
 get_positions(SelectSet *set, int64_t first, int64_t n, int64_t *positions)
 {
-	/* 32 bits go to the upper half of the output, and are widened in order */
+	/*
+	 * copy the 32-bit numbers to the upper half of the output, and widen them
+	 * in order
+	 */
 	uint32_t   *narrow = (uint32_t *) (positions + n) - n;
 
 	GV_CUDA_TRY(gv_download(narrow, set->d_positions + first, n, set->stream));

@@ -19,20 +19,23 @@
 #include "gpu/device/warpselect.cuh"
 #include "gpu/select/rows.cuh"
 
-#define AHEAD			4		/* loads in flight, of a thread */
+#define AHEAD			4		/* loads in flight of a thread */
 #define LEAST_PIECE		4096	/* values */
 #define MOST_PIECES		INT64_C(64) /* of a row: one block merges them */
-#define OFTEN			8		/* values of a thread between exchanges of the
-								 * bound */
+#define OFTEN			8		/* values that a thread takes between exchanges
+								 * of the bound */
 
-/* What the blocks of a row share; zeros before a launch. */
+/* The memory that the blocks of a row share.  It is zero before a launch. */
 struct RowState
 {
-	uint32_t	done;			/* blocks */
-	uint32_t	bound;			/* no key above ~bound is wanted */
+	uint32_t	done;			/* blocks that are done */
+	uint32_t	bound;			/* keys above ~bound are not wanted */
 };
 
-/* Shares the k-th key with the block's warps and, with_row, other blocks. */
+/*
+ * Shares the k-th key with the block's warps and, if with_row, with other
+ * blocks.
+ */
 template <typename Select>
 static __device__ __forceinline__ void
 share_kth_key(Select &select, uint32_t *block_key, uint32_t *row_bound,
@@ -84,8 +87,8 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 }
 
 /*
- * A block takes a piece of a row, a warp every WARPS-th 32 values of the
- * piece.  Shared: items [WARPS / 2][32 NW].
+ * Selects from rows.  A block takes a piece of a row, each warp every WARPS-th
+ * 32 values of the piece.  Shared memory: items [WARPS / 2][32 NW].
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
@@ -146,7 +149,10 @@ warpselect_kernel(GvRowsCall call, uint32_t pieces, RowState *states,
 					  (uint64_t) items[i].key << 32 | items[i].list);
 }
 
-/* Returns the pieces of a row: as many as fill the device twice, if few. */
+/*
+ * Returns the number of pieces of a row: enough pieces of all rows to fill the
+ * device twice.
+ */
 static int64_t
 pieces_of(const GvSelector *selector, const GvRowsCall *call)
 {
@@ -174,7 +180,7 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 		d_states = (RowState *) ((char *) d_found + found);
 		GV_CUDA_TRY(gv_clear(d_states, call->rows, stream));
 	}
-	/* nothing begins before a memset is over */
+	/* a launch behind a memset cannot begin early */
 	return gv_launch_pdl(selector->pdl && pieces == 1,
 						 warpselect_kernel<NW, NT, WARPS>, call->rows * pieces,
 						 WARPS * GV_WARP, queue_bytes * (WARPS / 2), stream,
