@@ -437,7 +437,7 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 	{
 		const char *from = array == GV_PARENTS ?
 			(const char *) builder->parents :
-				(const char *) builder->parent_offsets;
+			(const char *) builder->parent_offsets;
 
 		memcpy(values, from + 4 * first, 4 * n);
 		return GV_OK;

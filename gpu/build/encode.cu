@@ -414,8 +414,7 @@ refine_kernel(GvDeviceRows rows)
 		rows.d_min[i] = least;
 		rows.d_step[i] = step;
 		rows.d_error[i] = most < HUGE_LENGTH && least > -HUGE_LENGTH ?
-			round_up(__dmul_rn(__dsqrt_rn(square), 1.0 + 1e-9)) :
-			GV_INFINITY;
+			round_up(__dmul_rn(__dsqrt_rn(square), 1.0 + 1e-9)) : GV_INFINITY;
 	}
 }
 

@@ -102,8 +102,7 @@ gv_exact_neighbor_threshold(const GvExactNormalization &norm,
 
 	if (form.kind == GV_EXACT_PLAIN && last == last)
 		return gv_exact_threshold_at(norm, form, last);
-	return form.kind == GV_EXACT_UNDEFINED ? GV_NAN :
-		-GV_INFINITY;
+	return form.kind == GV_EXACT_UNDEFINED ? GV_NAN : -GV_INFINITY;
 }
 
 /*

@@ -38,8 +38,7 @@ struct Biases
 static __device__ __forceinline__ float
 bias_of(const GvExactMatmul &matmul, int row)
 {
-	return row < (int) matmul.nslots ? matmul.d_bias[row] :
-		-GV_INFINITY;
+	return row < (int) matmul.nslots ? matmul.d_bias[row] : -GV_INFINITY;
 }
 
 static __device__ __forceinline__ Biases
@@ -106,8 +105,7 @@ struct Reaching
 	begin(Row *mine, int query) const
 	{
 		mine->threshold = query < matmul.n ?
-			matmul.filter.d_thresholds[query] :
-			GV_NAN;
+			matmul.filter.d_thresholds[query] : GV_NAN;
 	}
 
 	__device__ __forceinline__ void

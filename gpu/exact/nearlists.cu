@@ -543,8 +543,7 @@ tile_kernel(Source source, int pieces, GvExactRows tile, uint32_t *d_order)
 		uint32_t	slot = i < n ? slot_of(source, i) : NO_SLOT;
 
 		from[threadIdx.x] = slot;
-		tile.d_bias[i] = i < n ? source.rows.d_bias[slot] :
-			-GV_INFINITY;
+		tile.d_bias[i] = i < n ? source.rows.d_bias[slot] : -GV_INFINITY;
 		tile.d_error_bounds[i] = i < n ? source.rows.d_error_bounds[slot] :
 			0.0f;
 		d_order[i] = i < n ? source.rows.d_order[slot] : 0;

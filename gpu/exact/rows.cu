@@ -320,8 +320,7 @@ rows_kernel(GvExactNormalization norm, GvExactRows rows)
 		return;
 	if (!normalized.varies || !row.held)
 	{
-		rows.d_bias[slot] = normalized.varies ? GV_INFINITY :
-			-GV_INFINITY;
+		rows.d_bias[slot] = normalized.varies ? GV_INFINITY : -GV_INFINITY;
 		rows.d_error_bounds[slot] = 0.0f;
 		return;
 	}

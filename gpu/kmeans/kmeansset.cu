@@ -181,8 +181,8 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 	GvKmeansSet *set = (GvKmeansSet *) state;
 	int64_t		dims = set->spec.dims;
 	int64_t		most = PUT_VALUES / dims;
-	float	   *d_to = input == GV_SET_SEEDS ? set->cl.d_centroids :
-		set->d_rows;
+	float	   *d_to =
+		input == GV_SET_SEEDS ? set->cl.d_centroids : set->d_rows;
 
 	GV_TRY(gv_choose_device(set->spec.device));
 	for (int64_t done = 0; done < n; done += most)

@@ -6,8 +6,12 @@
  * 600 MB, and devices that multiply by our loops work without it.
  *
  * Inputs are halves, sums are fp32, and nothing on the way is less precise
- * (CUBLAS_COMPUTE_32F, no reductions of lower precision). cuBLAS stores
+ * (CUBLAS_COMPUTE_32F, no reductions of lower precision).  cuBLAS stores
  * matrices column by column, so our rows are its columns.
+ *
+ * A searcher, a builder and a set have a handle for their stream, a workspace
+ * and memory for a tile, all made when they are made.  So a batch allocates
+ * nothing, and a graph may hold the launches.
  *
  * A tile is multiplied by one call, and the next launch runs the epilogue on
  * its sums while they are in L2.  Sums go there and back, 8 bytes each, beside

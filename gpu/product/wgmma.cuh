@@ -5,7 +5,7 @@
  *		and copies of boxes to shared memory that one thread requests.
  *
  * An operand is a matrix of halves [rows][64].  A row is 128 bytes, and the
- * operand begins at a multiple of 1,024 bytes. 16-byte piece c of row r is
+ * operand begins at a multiple of 1,024 bytes.  Piece c, 16 bytes, of row r is
  * stored at c ^ (r % 8) of its row (swizzle of 128 bytes); the copies write
  * and the products read this layout.
  *
@@ -445,11 +445,11 @@ gv_copy_boxes(char *to, const CUtensorMap *map, int step, int row,
 
 /*
  * Adds the products of a tile's slices to sums, with a warpgroup, and advances
- * `place` past these slices. sums are those of BLOCKS groups of 64 queries and
- * N / BLOCKS groups of TILES * 8 rows; sums[i] belongs to query group i / (N /
- * BLOCKS).  With KEEPS queries are in `kept`, slice after slice.  A stage is
- * freed when the products of the next slice have begun. begun() is called when
- * those of the last slice have.
+ * `place` past these slices.  The sums are those of BLOCKS groups of 64
+ * queries and N / BLOCKS groups of TILES * 8 rows; sums[i] belongs to query
+ * group i / (N / BLOCKS).  With KEEPS queries are in `kept`, slice after
+ * slice.  A stage is freed when the products of the next slice have begun, and
+ * begun() is called when the products of the last slice have.
  */
 template <int BLOCKS, bool KEEPS, int N, int TILES, typename Begun>
 static __device__ __forceinline__ void

@@ -567,10 +567,9 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 			memcpy(to, searches[i].query, model->dims * sizeof(float));
 		params[i].nprobe = searches[i].probes;
 		params[i].k = searches[i].capacity;
-		params[i].length = model->refine_slots == 0 ||
-			model->metric != GV_IP ? 0 :
-			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
-								 model->dims));
+		params[i].length = model->refine_slots == 0 || model->metric != GV_IP ?
+			0 : sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
+									 model->dims));
 	}
 #ifdef __SSE2__
 	/* before another thread launches their copy */

@@ -617,8 +617,7 @@ take_groups(const float *scores, int nlists, const uint64_t *groups,
 			uint32_t	r = first + i * nwarps;
 
 			lists[i] = r < ngroups ?
-				(int) ((uint32_t) groups[r] * GV_COLUMN_GROUP + lane) :
-				nlists;
+				(int) ((uint32_t) groups[r] * GV_COLUMN_GROUP + lane) : nlists;
 			keys[i] = lists[i] < nlists ? gv_ordered(scores[lists[i]]) :
 				0xFFFFFFFFu;
 		}

@@ -209,8 +209,7 @@ struct PostingSource
 	{
 		uint32_t	key = gv_ordered(scores[i]);
 
-		return key < gv_ordered(GV_INFINITY) ? key :
-			GV_SIFT_NONE;
+		return key < gv_ordered(GV_INFINITY) ? key : GV_SIFT_NONE;
 	}
 
 	__device__ __forceinline__ uint64_t
