@@ -536,10 +536,7 @@ find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n, int32_t *p,
 						 (GvProbe *) builder->d_nearest.memory, stop);
 }
 
-/*
- * Keeps the rows of this batch that are among the nearest to a query so far,
- * and reports them.
- */
+/* Keeps, and reports, the rows of this batch that are near to queries. */
 static void
 take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 			   GvEncoded *encoded)

@@ -212,10 +212,7 @@ refill_word(const Trainer &trainer, int k, int held)
 		return;
 	}
 	set_word(trainer, k, farthest);
-	/*
-	 * set distances of equal rows to 0, so that they do not become several
-	 * codewords
-	 */
+	/* rows equal to the codeword get distance 0, and are not chosen again */
 	for (int row = threadIdx.x; row < trainer.n; row += THREADS)
 		trainer.dist[row] = fminf(trainer.dist[row],
 								  word_distance(trainer, row, k));

@@ -264,10 +264,7 @@ codes_kernel(GvDeviceRows rows)
 	rows.d_codes[at] = (uint8_t) code;
 }
 
-/*
- * Computes T of postings, a thread each: one sum in double, by ascending
- * dimension.
- */
+/* Computes T, a thread a posting: a sum in double, by ascending dimension. */
 static __global__ void __launch_bounds__(THREADS)
 terms_kernel(GvDeviceRows rows)
 {
@@ -425,10 +422,7 @@ gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream)
 					 stream, *rows);
 }
 
-/*
- * Makes a refine record in half precision, a warp each.  The squared error is
- * summed as in refine_kernel.
- */
+/* Makes refine records of halves, a warp each, otherwise as refine_kernel. */
 static __global__ void __launch_bounds__(THREADS)
 half_records_kernel(GvDeviceRows rows)
 {

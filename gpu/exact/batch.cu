@@ -244,10 +244,7 @@ read_lists(const GvExactSearch *search, int32_t *nfull, int32_t *nbrute)
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
-/*
- * Waits for the steps so far, if the search may be stopped, and asks whether
- * it is.
- */
+/* If the search may be stopped, waits for its steps and looks at stop. */
 static GvStatus
 pause_between(const GvExactSearch *search)
 {
@@ -257,10 +254,7 @@ pause_between(const GvExactSearch *search)
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
-/*
- * Reranks slots first .. last - 1 for the n queries of the list for brute
- * force.
- */
+/* Reranks slots first .. last - 1 for n queries of the brute-force list. */
 static GvStatus
 rerank_all(const GvExactSearch *search, int32_t n, int64_t first, int64_t last)
 {
@@ -308,10 +302,7 @@ search_full_scores_part(const GvExactSearch *search, const GvExactPart *part,
 				work->lists.d_brute_force);
 }
 
-/*
- * Searches slots first .. last - 1 for the n queries of the list for full
- * scores.
- */
+/* Searches slots first .. last - 1 for n queries of the full-scores list. */
 static GvStatus
 search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 				   int64_t last)
@@ -491,10 +482,7 @@ search_undefined(const GvExactSearch *search)
 	return nbrute > 0 ? rerank_first(search, nbrute) : GV_OK;
 }
 
-/*
- * Searches many rows for few queries: two chunks, for which the host waits
- * once.
- */
+/* Searches many rows for few queries: two chunks, and one wait. */
 static GvStatus
 search_few(const GvExactSearch *search, int64_t seed)
 {

@@ -177,10 +177,7 @@ rerank_pair(const GvExactRows &rows, const GvExactQueries &queries, int dims,
 
 /* -- order */
 
-/*
- * Returns the first i of low .. high - 1 for which before(i) is false, or
- * high.
- */
+/* Returns the first i of low .. high - 1 with !before(i), or high. */
 template <typename Before>
 static __device__ __forceinline__ int64_t
 count_before(int64_t low, int64_t high, const Before &before)
@@ -510,10 +507,7 @@ pass_kernel(GvExactFilter filter, const double *d_distances,
 	d_to_rows[at + place] = all.rows[j];
 }
 
-/*
- * Merges with the neighbors; `each` threads a query, one for each neighbor or
- * row.
- */
+/* Merges with the neighbors, by `each` threads a query, an item each. */
 static __global__ void __launch_bounds__(THREADS)
 merge_kernel(GvExactNearest nearest, int64_t each)
 {

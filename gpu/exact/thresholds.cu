@@ -50,10 +50,7 @@ neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 		gv_exact_put_into(&lists.d_counts[1], lists.d_brute_force, query);
 }
 
-/*
- * A thread lists an undefined query that has fewer than k neighbors for brute
- * force.
- */
+/* Lists undefined queries with too few neighbors for brute force. */
 static __global__ void __launch_bounds__(THREADS)
 undefined_kernel(GvExactQueries queries, GvExactOverflowed lists)
 {

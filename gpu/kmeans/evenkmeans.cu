@@ -313,10 +313,7 @@ list_changed(EvenKmeans *km, int32_t *nchanged, int64_t *nmoved)
 	return *nmoved <= km->cl.n / 4;
 }
 
-/*
- * Copies the row numbers of changed clusters to d_moved.  Each block has a
- * cluster.
- */
+/* Copies row numbers of changed clusters to d_moved, a block a cluster. */
 static __global__ void __launch_bounds__(THREADS)
 moved_kernel(GvClusters cl, const uint32_t *changed, const uint32_t *offsets,
 			 uint32_t *moved)
@@ -385,10 +382,7 @@ drop_empty(EvenKmeans *km)
 	return status;
 }
 
-/*
- * Copies each row's centroid to the host.  Centroids are numbered without
- * gaps.
- */
+/* Copies each row's centroid to the host, numbered without gaps. */
 static GvStatus
 get_owners(EvenKmeans *km, int32_t *owners)
 {

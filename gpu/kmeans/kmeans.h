@@ -50,10 +50,7 @@ struct alignas(8) GvKmeansCandidate
 	float		score;			/* a - eps + Q^2 */
 };
 
-/*
- * A reseeding: the farthest row of one cluster becomes the centroid of
- * another.
- */
+/* A reseeding: a cluster's farthest row becomes the centroid of another. */
 struct GvReseed
 {
 	uint32_t	from;
@@ -200,10 +197,7 @@ extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
 /* Sets d_errors, d_far and d_far_rows of grouped rows. */
 extern GvStatus gv_gpu_errors(const GvClusters *cl, cudaStream_t stream);
 
-/*
- * Moves d_centroids to the means of grouped rows.  Centroids without rows
- * stay.
- */
+/* Moves d_centroids to the means of their grouped rows, if there are any. */
 extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
 
 /* Reseeds clusters as d_reseeds [n] says. */

@@ -261,8 +261,7 @@ reseed(GvKmeansSet *set)
 }
 
 /*
- * Lists the clusters that have rows, and their sizes.  Returns how many there
- * are.
+ * Lists the clusters that have rows, and their sizes.  Returns their number.
  */
 static int32_t
 close_gaps(GvKmeansSet *set)

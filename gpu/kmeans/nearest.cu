@@ -72,10 +72,7 @@ struct Piece
 
 /* -- half copies */
 
-/*
- * Returns s: a power of two that brings the largest number below 2^14, if
- * possible.
- */
+/* Returns s, which brings the largest number below 2^14, if possible. */
 static __device__ __forceinline__ float
 scale_of(const GvClusters &cl)
 {
@@ -469,10 +466,7 @@ bound_of(const GvClusters &cl, float score, float length)
 	return bound < FLT_MAX ? bound : GV_INFINITY;
 }
 
-/*
- * Sets the bounds that the rows of a piece begin with.  Each row has four
- * lanes.
- */
+/* Sets the bounds that a piece's rows begin with, four lanes a row. */
 static __global__ void __launch_bounds__(THREADS)
 bounds_kernel(Piece piece)
 {

@@ -139,10 +139,7 @@ gv_gpu_means(const GvClusters *cl, cudaStream_t stream)
 					 stream, *cl, lanes);
 }
 
-/*
- * Copies the farthest rows of clusters to the reseeded centroids, a block
- * each.
- */
+/* Copies farthest rows to reseeded centroids, a block each. */
 static __global__ void __launch_bounds__(THREADS)
 reseed_kernel(GvClusters cl)
 {
@@ -287,10 +284,7 @@ move_both(const Cluster &cluster, const uint8_t *sides, uint32_t nsecond,
 	}
 }
 
-/*
- * Splits clusters, a block each.  Warps compute distances; threads add up
- * dimensions.
- */
+/* Splits clusters, a block each; threads add up dimensions. */
 static __global__ void __launch_bounds__(SPLIT_THREADS)
 split_kernel(GvClusters cl, const GvSplit *splits, uint64_t seed,
 			 int32_t *done)

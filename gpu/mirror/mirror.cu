@@ -316,10 +316,7 @@ last_staging(const GvMirrorSpec *spec)
 	return bytes;
 }
 
-/*
- * Returns the bytes of a mirror, or INT64_MAX if its device can never search
- * it.
- */
+/* Returns a mirror's bytes, or INT64_MAX if its device can never search it. */
 int64_t
 gv_gpu_size(const GvMirrorSpec *spec)
 {
@@ -453,10 +450,7 @@ centroids_to_half_kernel(GvDeviceModel model, int first, int n)
 	}
 }
 
-/*
- * Makes half copies of the centroids that elements first .. first + n - 1 are
- * in.
- */
+/* Makes half copies of the centroids of elements first .. first + n - 1. */
 GvStatus
 gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
 {
@@ -730,10 +724,7 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	return status != GV_OK ? status : noted;
 }
 
-/*
- * Reads the record at an address into an item that is all zero, if there is
- * one.
- */
+/* Reads the record at an address, if there is one, into a cleared item. */
 static GvStatus
 get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
 		   uint8_t *raw)

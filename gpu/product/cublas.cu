@@ -253,10 +253,7 @@ prepare(GvBlas *blas, int32_t device, cudaStream_t stream)
 	GV_BLAS_TRY(library().create(&blas->handle));
 	GV_CUDA_TRY(cudaMalloc((void **) &blas->d_memory, (size_t)
 						   (blas->workspace + blas->nsums * sizeof(float))));
-	/*
-	 * the epilogue reads beyond the sums of a product, and ignores what it
-	 * reads
-	 */
+	/* the epilogue reads beyond a product's sums, and ignores the rest */
 	GV_CUDA_TRY(cudaMemsetAsync(blas->d_memory + blas->workspace, 0,
 								blas->nsums * sizeof(float), stream));
 	GV_BLAS_TRY(library().set_stream(blas->handle, stream));
@@ -282,10 +279,7 @@ gv_blas_create(int32_t device, int32_t dims, cudaStream_t stream,
 	}, gv_blas_drop);
 }
 
-/*
- * Also drops one that is half made, or NULL.  Call it before the stream is
- * destroyed.
- */
+/* Drops a GvBlas, even if half made; its stream still exists. */
 void
 gv_blas_drop(GvBlas *blas)
 {
@@ -315,10 +309,7 @@ gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 	int64_t		rows = round_up(matmul->nrows);
 	GvMatmulTile tile;
 
-	/*
-	 * few rows leave memory for more columns, which they need to fill the
-	 * device
-	 */
+	/* tiles of few rows have more columns, to fill the device */
 	rows = least(rows,
 				 blas->nsums / columns / GV_COLUMN_GROUP * GV_COLUMN_GROUP);
 	if (rows < GV_COLUMN_GROUP)

@@ -257,10 +257,7 @@ gv_operand_at(uint64_t operand, int k)
 	return operand + k * (GV_HOPPER_DEPTH * 2 / 16);
 }
 
-/*
- * Call before the first of some products: earlier writes to their sums are
- * done.
- */
+/* Orders earlier writes to sums before the products that follow. */
 static __device__ __forceinline__ void
 gv_products_begin()
 {
@@ -401,10 +398,7 @@ struct GvRing
 	int			bytes;			/* of a slice */
 	int			stages;
 
-	/*
-	 * Makes the barriers; all threads of the block call it before any other
-	 * method.
-	 */
+	/* Makes the barriers.  All threads of the block call it first. */
 	__device__ __forceinline__ void
 	prepare() const
 	{

@@ -30,10 +30,7 @@
  */
 #define MOST_OF_GRAPH	64
 
-/*
- * Returns the tests of a search's condition, and counts the values of their
- * sets.
- */
+/* Counts the tests of a search's condition, and the values of their sets. */
 static int32_t
 count_tests(const GvSearch *search, int32_t *nvalues)
 {
@@ -128,10 +125,7 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 	batch->values = (int32_t) round_far_up(batch->values);
 }
 
-/*
- * Returns about how many bytes of a stream's work memory a batch takes, after
- * rounding.
- */
+/* Returns about the bytes of a stream's work memory that a batch takes. */
 static int64_t
 rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
@@ -602,10 +596,7 @@ count_tasks(int32_t n)
 	return (n + TASK_QUERIES - 1) / TASK_QUERIES;
 }
 
-/*
- * Does the next task that no thread has taken.  Returns false if there is
- * none.
- */
+/* Does the next task that no thread has taken, or returns false. */
 static bool
 upload_task(GvUpload *upload)
 {
@@ -640,10 +631,7 @@ upload_tasks(void *arg)
 	return NULL;
 }
 
-/*
- * Starts threads that write the queries of all sub-batches, if that is worth
- * it.
- */
+/* Starts threads that write queries of all sub-batches, if it pays. */
 void
 gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 					const GvBatchTurn *turn, const GvSearch *searches)

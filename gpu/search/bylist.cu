@@ -172,10 +172,7 @@ of_all(float mine, float *partials, Both both)
 	return mine;
 }
 
-/*
- * Stores a query in 8 bits in words and `to`, with all threads.  Returns its
- * unit.
- */
+/* Stores a query in 8 bits, with all threads.  Returns its unit. */
 static __device__ __forceinline__ float
 round_query(const GvDeviceModel &model, const GvListScan &lists,
 			const float *query, uint32_t *words, float *partials, uint32_t *to)
@@ -204,10 +201,7 @@ round_query(const GvDeviceModel &model, const GvListScan &lists,
 	return most / LARGEST;
 }
 
-/*
- * The differences between entries of a row of the table and their 8-bit
- * values.
- */
+/* Differences between entries of a row of the table and their 8 bits. */
 struct Row
 {
 	float		far;			/* the largest difference */
@@ -280,10 +274,7 @@ struct Sample
 	float		term;
 	bool		live;
 
-	/*
-	 * Loads a posting of a query's block b, if it exists; with a warp, a
-	 * posting a lane.
-	 */
+	/* Loads a lane's posting of a query's block b, if it exists. */
 	__device__ __forceinline__ void
 	ask(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
 		uint32_t b, bool there)
@@ -786,10 +777,7 @@ list_scan_kernel(GvDeviceModel model, GvListScan lists)
 #define RESCORE_THREADS	128
 #define RESCORE_GROUP	8		/* chunks of codes in flight at once */
 
-/*
- * A block owns query blockIdx.x of a sub-batch.  Shared: table [chunks *
- * 32][16] floats.
- */
+/* A block owns a query of a sub-batch.  Shared: table [chunks * 32][16]. */
 static __global__ void __launch_bounds__(RESCORE_THREADS)
 rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 {
@@ -966,10 +954,7 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 					 stream, *model, *lists);
 }
 
-/*
- * Launches what makes d_scores, d_ids, d_nscores and d_overflowed of a
- * sub-batch.
- */
+/* Makes d_scores, d_ids, d_nscores and d_overflowed of a sub-batch. */
 GvStatus
 gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 			   const GvListScan *lists, int32_t first, cudaStream_t stream)

@@ -176,10 +176,7 @@ length_of(float square)
 	return sqrtf(square) * 1.0001f + 1e-18f;
 }
 
-/*
- * Returns 2 eps of the proof above, or infinity if the lengths are too large
- * for it.
- */
+/* Returns 2 eps of the proof, infinite if lengths are too large for it. */
 static __device__ __forceinline__ float
 margin_of_lengths(const GvDeviceModel &model, float query, float query_error)
 {
@@ -292,10 +289,7 @@ struct ListScores : GvNoRow
 	__device__ __forceinline__ float
 	square(int list) const
 	{
-		/*
-		 * the compiler may move such a load before the stores of the last
-		 * group
-		 */
+		/* the compiler may move a load before the last group's stores */
 		return list < model.nlists ? __ldg(&model.d_squares[list]) :
 			GV_INFINITY;
 	}
@@ -677,8 +671,7 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 }
 
 /*
- * Appends the lists of groups whose scores, computed again, have keys up to
- * `last`.
+ * Computes scores of groups again, and appends lists with keys up to `last`.
  */
 static __device__ __forceinline__ void
 take_groups_again(const GvDeviceModel &model, const uint16_t *query,
@@ -802,10 +795,7 @@ collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	return false;
 }
 
-/*
- * Keeps near groups, which have too many candidates, to score all their lists
- * exactly.
- */
+/* Keeps near groups, to score all their lists exactly. */
 static __device__ __forceinline__ void
 keep_groups(Choice &choice)
 {
@@ -1043,10 +1033,7 @@ launch_filter(const GvDeviceModel *model, const GvBatch *batch, int threads,
 						  gv_gpu_group_min_alone(model, batch));
 }
 
-/*
- * Launches what makes d_probed, d_starts and nprobed, from the approximate
- * scores.
- */
+/* Makes d_probed, d_starts and nprobed from approximate scores. */
 GvStatus
 gv_gpu_filter_lists(const GvDeviceModel *model, const GvBatch *batch,
 					cudaStream_t stream)

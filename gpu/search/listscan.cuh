@@ -127,10 +127,7 @@ gv_add_codes(const uint4 *codes, int chunks, const char *table)
 	return sum;
 }
 
-/*
- * Returns the same sum of chunks that are loaded.  The last one has `words`
- * words.
- */
+/* Returns the same sum of loaded chunks, the last one of `words` words. */
 template <int CHUNKS>
 static __device__ __forceinline__ float
 gv_add_chunks(const uint4 (&codes)[CHUNKS], int words, const char *table)

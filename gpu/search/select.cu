@@ -262,10 +262,7 @@ struct PostingNotes
 	}
 };
 
-/*
- * For postings that a scan has filtered: a small block, so that eight are
- * resident.
- */
+/* The sift of filtered postings: blocks so small that eight are resident. */
 typedef GvSiftOf<GV_SIFT_FEW_THREADS, GV_SIFT_FEW_ROOM> FewSift;
 
 /*
@@ -424,10 +421,7 @@ struct AllLists
 		return marked;
 	}
 
-	/*
-	 * Stores the k smallest items, which are the first `count`; with all
-	 * threads.
-	 */
+	/* Stores the k smallest items, the first `count`, with all threads. */
 	__device__ __forceinline__ void
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
 		   const Item *items, uint32_t count) const

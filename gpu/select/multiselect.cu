@@ -66,10 +66,7 @@ struct Row
 		int			reach = (int) position - (int) threadIdx.x;
 		uint32_t	mine = 0;
 
-		/*
-		 * positions are computed, because there are not enough registers to
-		 * keep them
-		 */
+		/* positions are computed: they do not fit registers */
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 			mine += keys[r] < key || (keys[r] == key && r * THREADS <= reach);
@@ -166,10 +163,7 @@ find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
 	return last;
 }
 
-/*
- * Selects from rows, a block each.  Shared memory: items [most], `most` a
- * power of two.
- */
+/* Selects from rows, a block each.  Shared: items [most], a power of 2. */
 template <int THREADS, int KEYS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
 multiselect_kernel(GvRowsCall call, uint32_t most)

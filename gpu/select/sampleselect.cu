@@ -70,10 +70,7 @@ struct Tree
 	uint64_t	nodes[SPLITTERS];	/* children of i: 2 i + 1, 2 i + 2 */
 };
 
-/*
- * Returns the position that the sample takes of stretch j in a row of n
- * values.
- */
+/* Returns the position of the sample's item from stretch j of n values. */
 static __device__ __forceinline__ int64_t
 stretch_position(int64_t n, uint32_t j)
 {
@@ -682,10 +679,7 @@ gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
 
 /* -- ranks of an array */
 
-/*
- * The buckets of one level.  The host reads the counts and chooses the wanted
- * buckets.
- */
+/* The buckets of a level.  The host reads the counts, and chooses buckets. */
 struct Buckets
 {
 	uint64_t	sorted[SPLITTERS];
@@ -781,10 +775,7 @@ struct Quantiles
 									 * gathered items */
 };
 
-/*
- * Counts the items of buckets or, with d_items, gathers items of wanted
- * buckets.
- */
+/* Counts buckets' items or, with d_items, gathers those of wanted buckets. */
 static GvStatus
 run_level(const Quantiles *q, uint64_t *d_items, int64_t capacity)
 {

@@ -247,10 +247,7 @@ quantiles_run(void *state, GvSetDone *done, const GvStop *stop)
 static GvStatus
 get_positions(SelectSet *set, int64_t first, int64_t n, int64_t *positions)
 {
-	/*
-	 * copy the 32-bit numbers to the upper half of the output, and widen them
-	 * in order
-	 */
+	/* copy to the upper half of the output, then widen in order */
 	uint32_t   *narrow = (uint32_t *) (positions + n) - n;
 
 	GV_CUDA_TRY(gv_download(narrow, set->d_positions + first, n, set->stream));

@@ -32,10 +32,7 @@ struct RowState
 	uint32_t	bound;			/* keys above ~bound are not wanted */
 };
 
-/*
- * Shares the k-th key with the block's warps and, if with_row, with other
- * blocks.
- */
+/* Shares the k-th key with the block's and, if with_row, the row's warps. */
 template <typename Select>
 static __device__ __forceinline__ void
 share_kth_key(Select &select, uint32_t *block_key, uint32_t *row_bound,
@@ -149,10 +146,7 @@ warpselect_kernel(GvRowsCall call, uint32_t pieces, RowState *states,
 					  (uint64_t) items[i].key << 32 | items[i].list);
 }
 
-/*
- * Returns the number of pieces of a row: enough pieces of all rows to fill the
- * device twice.
- */
+/* Returns the pieces of a row, so many that all rows fill the device twice. */
 static int64_t
 pieces_of(const GvSelector *selector, const GvRowsCall *call)
 {
