@@ -57,13 +57,6 @@ batch_rows(const GvSetSpec *spec)
 							 MOST_BATCH));
 }
 
-/* Returns the rows that there is memory for. */
-static int64_t
-held_of(const GvSetSpec *spec)
-{
-	return spec->own ? spec->nrows : batch_rows(spec);
-}
-
 /*
  * Places the arrays of queries and neighbors, sets norm's shape, and returns
  * the arrays' bytes.
@@ -115,11 +108,12 @@ amount_of(const GvSetSpec *spec)
 	return {spec->nqueries, kept_of(spec), batch_rows(spec), 0};
 }
 
-/* Returns the bytes of rows. */
+/* Returns the bytes of the rows that there is memory for. */
 static size_t
 rows_bytes(const GvSetSpec *spec)
 {
-	return (size_t) held_of(spec) * spec->dims * sizeof(float);
+	return (size_t) (spec->own ? spec->nrows : batch_rows(spec)) * spec->dims *
+		sizeof(float);
 }
 
 /* See gv_set_size. */

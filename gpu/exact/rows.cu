@@ -13,6 +13,8 @@
  * and one of the row.  w is what is best for vectors of one length, whose
  * halves have errors of 2^-12; others are bounded more widely, and rightly.
  */
+#include <numeric>
+
 #include "gpu/exact/exact.cuh"
 
 #define THREADS			256
@@ -166,17 +168,6 @@ query_to_half(const GvExactNormalization &norm, const float *x,
 					   USUAL_ERROR * measures.length * measures.length) +
 		 0x1p-40);
 	return form;
-}
-
-/* Stores that a query has no neighbors yet; a warp calls. */
-static __device__ __forceinline__ void
-free_places(const GvExactQueries &queries, int64_t query)
-{
-	for (int64_t j = threadIdx.x % GV_WARP; j < queries.k; j += GV_WARP)
-	{
-		queries.d_distances[query * queries.k + j] = GV_EXACT_NAN;
-		queries.d_positions[query * queries.k + j] = INT64_MAX;
-	}
 }
 
 /* -- mean and scale */
@@ -344,7 +335,12 @@ queries_kernel(GvExactNormalization norm, GvExactQueries queries)
 	gv_pdl_wait();
 	if (query >= queries.n)
 		return;
-	free_places(queries, query);
+	/* there are no neighbors yet */
+	for (int64_t j = threadIdx.x % GV_WARP; j < queries.k; j += GV_WARP)
+	{
+		queries.d_distances[query * queries.k + j] = GV_EXACT_NAN;
+		queries.d_positions[query * queries.k + j] = INT64_MAX;
+	}
 	form = query_to_half(norm, queries.d_queries + query * norm.dims,
 						 queries.d_half_queries + query * norm.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
@@ -401,19 +397,6 @@ gv_gpu_exact_gather(const GvExactSearch *search, const GvExactPart *part)
 					 search->work->d_gathered);
 }
 
-static int64_t
-common_divisor(int64_t a, int64_t b)
-{
-	while (b != 0)
-	{
-		int64_t		rest = a % b;
-
-		a = b;
-		b = rest;
-	}
-	return a;
-}
-
 /* About .618 n, without a common divisor with n. */
 int64_t
 gv_gpu_exact_stride(int64_t n)
@@ -422,7 +405,7 @@ gv_gpu_exact_stride(int64_t n)
 
 	if (stride < 1)
 		stride = 1;
-	while (common_divisor(n, stride) != 1)
+	while (std::gcd(n, stride) != 1)
 		stride++;
 	return stride;
 }

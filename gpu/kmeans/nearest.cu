@@ -96,14 +96,6 @@ eps_of_length(const GvClusters &cl, float length, float scale)
 	return 1.001f * 2.0f * square * (float) (cl.dims / 16 + 64) * 0x1p-24f;
 }
 
-/* Returns the terms of eps that depend only on the row. */
-static __device__ __forceinline__ float
-eps_of_row(const GvClusters &cl, float2 lengths, float scale)
-{
-	return eps_of_length(cl, lengths.x + lengths.y, scale) +
-		(float) cl.dims * 0x1p-148f * scale * scale + 1e-30f;
-}
-
 /*
  * Computes the mean of the centroids.  Each block has 32 dimensions, and
  * STRANDS partial sums of each dimension.
@@ -287,12 +279,15 @@ struct CandidateEpilogue
 		{
 			float2		lengths = cl.d_lengths[row];
 			float		both = lengths.x + lengths.y;
+			float		scale = scale_of(cl);
 
 			parts.w = lengths.x * lengths.x;
 			parts.x = 1.001f * (lengths.y + both * (float) (cl.dims + 32) *
 								0x1p-22f);
 			parts.y = 1.001f * lengths.x;
-			parts.z = eps_of_row(cl, lengths, scale_of(cl)) - parts.w;
+			parts.z = eps_of_length(cl, both, scale) +
+				(float) cl.dims * 0x1p-148f * scale * scale + 1e-30f -
+				parts.w;
 			bound = cl.d_bounds[row];
 			count = cl.d_counts[row];
 		}

@@ -228,14 +228,6 @@ gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
 				 "r"(gv_shared_address(barrier)), "l"(policy) : "memory");
 }
 
-/* Bytes that will be asked for: to L2, even while they are still written. */
-static __device__ __forceinline__ void
-gv_expect_bytes(const void *global, int bytes)
-{
-	asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
-				 :: "l"(global), "r"(bytes) : "memory");
-}
-
 /* -- products, by all threads of a warpgroup together */
 
 /*

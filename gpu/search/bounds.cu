@@ -114,15 +114,6 @@ add_dimension(const GvDeviceModel &model, const GvDeviceRecord &head, float q,
 	}
 }
 
-/* Stores a GvBound as words. */
-static __device__ __forceinline__ void
-put_bound(uint32_t *words, const GvDeviceRecord &head, float bound)
-{
-	words[0] = __float_as_uint(bound);
-	words[1] = head.high >> 16 | head.high << 16;
-	words[2] = head.low | 1u << 16;
-}
-
 /*
  * A team of 16 lanes owns hit blockIdx.x * TEAMS + team of query blockIdx.y.
  * Hits and bounds are written together, because they go across the bus.  A
@@ -243,11 +234,15 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 		double		slack = (model.dims + 64) / 16777216.0;
 		double		total = sums[mine].add();
 
-		put_bound(bounds[mine], heads[mine], model.metric == GV_IP ?
-				  product_bound(total, magnitudes[mine].add(), slack,
-								batch.d_params[query].length,
-								heads[mine].error) :
-				  distance_bound(total, slack, heads[mine].error));
+		float		bound = model.metric == GV_IP ?
+			product_bound(total, magnitudes[mine].add(), slack,
+						  batch.d_params[query].length, heads[mine].error) :
+			distance_bound(total, slack, heads[mine].error);
+
+		/* a GvBound */
+		bounds[mine][0] = __float_as_uint(bound);
+		bounds[mine][1] = heads[mine].high >> 16 | heads[mine].high << 16;
+		bounds[mine][2] = heads[mine].low | 1u << 16;
 	}
 	__syncthreads();
 	for (int w = threadIdx.x;

@@ -119,27 +119,6 @@ begin(SelectSet *set)
 	return gv_gpu_selector(&set->selector);
 }
 
-static GvStatus
-begin_select(SelectSet *set)
-{
-	GV_TRY(begin(set));
-	GV_CUDA_TRY(gv_device_alloc(&set->d_positions, set->spec.k));
-	return gv_cuda_status(gv_device_alloc(&set->d_selected, set->spec.k));
-}
-
-static GvStatus
-begin_quantiles(SelectSet *set)
-{
-	size_t		n = (size_t) set->spec.nqueries;
-
-	GV_TRY(begin(set));
-	set->ranks = (int64_t *) malloc(sizeof(int64_t) * n);
-	set->quantiles = (float *) malloc(sizeof(float) * n);
-	set->rank_errors = (int64_t *) malloc(sizeof(int64_t) * n);
-	return set->ranks == NULL || set->quantiles == NULL ||
-		set->rank_errors == NULL ? GV_NO_MEMORY : GV_OK;
-}
-
 static void
 select_drop(void *state)
 {
@@ -166,7 +145,9 @@ select_create(const GvSetSpec *spec, void **state)
 	return gv_make((SelectSet **) state, [=] (SelectSet *set)
 	{
 		set->spec = *spec;
-		return begin_select(set);
+		GV_TRY(begin(set));
+		GV_CUDA_TRY(gv_device_alloc(&set->d_positions, spec->k));
+		return gv_cuda_status(gv_device_alloc(&set->d_selected, spec->k));
 	}, select_drop);
 }
 
@@ -175,8 +156,15 @@ quantiles_create(const GvSetSpec *spec, void **state)
 {
 	return gv_make((SelectSet **) state, [=] (SelectSet *set)
 	{
+		size_t		n = (size_t) spec->nqueries;
+
 		set->spec = *spec;
-		return begin_quantiles(set);
+		GV_TRY(begin(set));
+		set->ranks = (int64_t *) malloc(sizeof(int64_t) * n);
+		set->quantiles = (float *) malloc(sizeof(float) * n);
+		set->rank_errors = (int64_t *) malloc(sizeof(int64_t) * n);
+		return set->ranks == NULL || set->quantiles == NULL ||
+			set->rank_errors == NULL ? GV_NO_MEMORY : GV_OK;
 	}, select_drop);
 }
 

@@ -161,11 +161,6 @@ gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
 					 barrier);
 }
 
-static inline void
-gv_expect_bytes(const void *global, int bytes)
-{
-}
-
 static inline uint64_t
 gv_operand(const void *shared)
 {
