@@ -122,7 +122,7 @@ distance_bound(const Query *query, const GvRefine *record)
 	double		square;
 	double		bound;
 
-	gv_kernels->record_squares(query->q, record, query->dims, sums);
+	gv_kernels->record_sums(query->q, record, NULL, query->dims, sums, NULL);
 	sum = add_lanes(sums);
 	square = sum * (1.0 - query->slack) - FLT_MIN;
 	if (!(sum < HUGE_SUM) || square <= 0.0)
@@ -141,8 +141,8 @@ product_bound(const Query *query, const GvRefine *record)
 	double		magnitude;
 	double		bound;
 
-	gv_kernels->record_products(query->q, record, query->dims, sums,
-								magnitudes);
+	gv_kernels->record_sums(query->q, record, NULL, query->dims, sums,
+							magnitudes);
 	magnitude = add_lanes(magnitudes);
 	bound = -add_lanes(sums) - error -
 		2.0 * query->slack * (magnitude + error) -
@@ -227,7 +227,8 @@ distance_range(const Query *query, const GvHalfRecord *record)
 	double		least;
 	double		most;
 
-	gv_kernels->half_squares(query->q, record->values, query->dims, sums);
+	gv_kernels->record_sums(query->q, NULL, record->values, query->dims, sums,
+							NULL);
 	sum = add_lanes(sums);
 	if (!(sum < HUGE_SUM) || !(record->error < HUGE_SUM))
 		return range;
@@ -253,8 +254,8 @@ product_range(const Query *query, const GvHalfRecord *record)
 	double		product;
 	double		margin;
 
-	gv_kernels->half_products(query->q, record->values, query->dims, sums,
-							  magnitudes);
+	gv_kernels->record_sums(query->q, NULL, record->values, query->dims, sums,
+							magnitudes);
 	magnitude = add_lanes(magnitudes);
 	product = -add_lanes(sums);
 	margin = error + 2.0 * query->slack * (magnitude + error) +

@@ -1,26 +1,22 @@
 /*
  * avx.h
- *		The kernels of AVX2 and AVX-512: body.h, and those primitives that are
- *		the same on both levels.
+ *		The kernels of AVX2 and AVX-512: those primitives that are the same on
+ *		both levels, and body.h.
  *
- * Included once by a level's file, which defines before it what body.h says,
- * and after it the primitives that are left and the three that are declared
- * here.  Those of look-up tables and of gathering use registers of 32 bytes on
- * both levels.
+ * Included at the end of a level's file, which has defined the other
+ * primitives and these:
+ *	shuffle_bytes(bytes, nibbles)
+ *						the bytes of `bytes` that the low four bits of
+ *						`nibbles` select
+ *	load_columns(columns, n)
+ *						n <= 2 columns of codes, one in the low half of a
+ *						register of 64
+ *	gather_keys(values, places)
+ *						the values with numbers `places`, of 64 bits each
+ * Look-up tables and gathering use registers of 32 bytes on both levels.
  */
-#include "cpu/simd/body.h"
-
 typedef int64_t __attribute__((vector_size(4 * REG)))
 SignedKeys64;
-
-/* Returns the bytes of `bytes` that the low four bits of `nibbles` select. */
-static ALWAYS LEVEL Keys shuffle_bytes(Keys bytes, Keys nibbles);
-
-/* Returns n <= 2 columns of codes, one in the low half of a register of 64. */
-static ALWAYS LEVEL Keys load_columns(const uint8_t *columns, int n);
-
-/* Returns the values with numbers `places`, of 64 bits each. */
-static ALWAYS LEVEL Keys gather_keys(const uint64_t *values, Keys64 places);
 
 static ALWAYS LEVEL Entries
 load_entries(const float *entries)
@@ -201,3 +197,5 @@ find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)
 									   load_abbrevs(wide, r, 8), 8), r, 8);
 	return kept;
 }
+
+#include "cpu/simd/body.h"

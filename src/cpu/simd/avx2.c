@@ -26,7 +26,7 @@ typedef __m256i Mask;
 typedef uint64_t Comparisons;
 typedef uint32_t KeyBits;
 
-#include "cpu/simd/avx.h"
+#include "cpu/simd/vectors.h"
 
 static ALWAYS LEVEL float
 add_lanes(Wide sums)
@@ -217,5 +217,7 @@ gather_keys(const uint64_t *values, Keys64 places)
 {
 	return _mm256_i64gather_epi64((const long long *) values, (Keys) places, 8);
 }
+
+#include "cpu/simd/avx.h"
 
 #endif							/* __x86_64__ */

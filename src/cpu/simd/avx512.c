@@ -28,7 +28,7 @@ typedef uint32_t Mask;
 typedef uint64_t Comparisons;
 typedef uint32_t KeyBits;
 
-#include "cpu/simd/avx.h"
+#include "cpu/simd/vectors.h"
 
 #define FIRST(n)		((1U << (n)) - 1)	/* a mask of n lanes */
 #define MOST_PERMUTED	8		/* dimensions of words that are not gathered */
@@ -261,5 +261,7 @@ gather_keys(const uint64_t *values, Keys64 places)
 {
 	return _mm512_i64gather_epi64((Keys) places, values, 8);
 }
+
+#include "cpu/simd/avx.h"
 
 #endif							/* __x86_64__ */

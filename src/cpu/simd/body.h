@@ -1,230 +1,14 @@
 /*
  * body.h
- *		The kernels of all levels that have vector instructions, over the
- *		vectors of GCC and clang.  kernels.h says what each kernel computes.
+ *		The kernels of all levels that have vector instructions, over vectors.
+ *		kernels.h says what each kernel computes.
  *
- * Included once by a level's file, because functions cannot be shared between
- * levels.  Before it, the file defines these:
- *	LEVEL				the attribute of the level's functions
- *	KERNELS				the name of the level's table
- *	Reg, REG			a register of floats, and the number of its floats
- *	Keys				the same register, for abbreviated keys
- *	Mask				the result of comparing keys: a register of lanes that
- *						are all ones or all zeros or, with HAS_MASKS, a bit for
- *						each key
- *	Comparisons			the results of comparing floats, or their bits
- *	KeyBits				the masks of a block's keys, or their bits
- *	HAS_MASKS			the level compares into masks, and loads by them
- *	Entries				the entries of a sub-quantizer, ready for look-ups
- *	ESTIMATE_REGS		registers of centroids that estimates take at a time
- *	SUM_AT_ONCE			postings whose entries are added up at a time, at most; a
- *						multiple of GV_BLOCK
- * After it, the file defines the primitives that are declared below: those
- * operations that have no operator, or for which compilers find no good
- * instructions.
+ * Included once at the end of a level's file, because functions cannot be
+ * shared between levels, after vectors.h and the level's primitives.
  *
  * Multiplications and additions are separate, because a fused one would round
- * differently; only estimates are fused.  All functions that have vectors as
- * arguments are inlined always, because vectors have no ABI in common.
+ * differently; only estimates are fused.
  */
-#include <string.h>
-
-#include "cpu/simd/kernels.h"
-
-#define ALWAYS		inline __attribute__((always_inline))
-#define OUTSIDE		__attribute__((noinline))	/* so that others need no
-												 * stack */
-#define LANES		GV_CPU_LANES
-#define LANES64		GV_CPU_LANES64
-#define CENTS		GV_CPU_TILE_CENTS
-#define PARTS		(LANES / REG)	/* registers of sixteen floats */
-#define BLOCK_REGS	(GV_BLOCK / REG)	/* registers of a block's floats */
-#define MULTIPLY_REGS	2		/* registers of centroids that products take
-								 * at a time */
-#define DRAIN		128			/* columns that 16-bit sums can take */
-
-/* Registers of other numbers, and those that are anywhere in memory. */
-typedef Reg __attribute__((aligned(4), may_alias))
-RegAt;
-typedef Keys __attribute__((aligned(1), may_alias))
-KeysAt;
-typedef double __attribute__((vector_size(4 * REG)))
-Reg64;
-typedef int32_t __attribute__((vector_size(4 * REG)))
-RegInt;
-typedef uint8_t __attribute__((vector_size(4 * REG)))
-Keys8;
-typedef uint16_t __attribute__((vector_size(4 * REG)))
-Keys16;
-typedef uint32_t __attribute__((vector_size(4 * REG)))
-Keys32;
-typedef uint64_t __attribute__((vector_size(4 * REG)))
-Keys64;
-
-/*
- * Sixteen floats: the partial sums of a distance, or the entries of a
- * sub-quantizer.
- */
-typedef struct Wide
-{
-	Reg			part[PARTS];
-} Wide;
-
-/* ----
- * The primitives.
- */
-
-/* Adds the lanes: lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
-static ALWAYS LEVEL float add_lanes(Wide sums);
-
-/* Returns x y + sum, rounded once. */
-static ALWAYS LEVEL Reg fuse(Reg x, Reg y, Reg sum);
-
-/*
- * add_comparison adds the results of comparing the values of register h with
- * their limits to *found, which begins with zeros: whether a value is not
- * above its limit or, if `at`, neither at its limit nor above it.  This is
- * true of NaN.  take_comparisons returns a bit for each value, after registers
- * 0 .. n - 1 have been added.  n is PARTS or a multiple of BLOCK_REGS.
- */
-static ALWAYS LEVEL void add_comparison(Comparisons *found, Reg value,
-										Reg limit, int h, bool at);
-static ALWAYS LEVEL uint64_t take_comparisons(Comparisons *found, int n);
-
-/* Returns REG / 2 floats, as doubles. */
-static ALWAYS LEVEL Reg64 load_doubles(const float *x);
-
-/* Return sixteen bytes, or numbers in half precision, as floats. */
-static ALWAYS LEVEL Wide load_bytes(const uint8_t *bytes);
-static ALWAYS LEVEL Wide load_halves(const uint16_t *halves);
-
-/*
- * Return the first n < 16 floats at x, bytes or numbers in half precision,
- * followed by zeros; and the first n lanes of x, followed by zeros.
- */
-static ALWAYS LEVEL Wide load_rest(const float *x, int32_t n);
-static ALWAYS LEVEL Wide bytes_rest(const uint8_t *bytes, int32_t n);
-static ALWAYS LEVEL Wide halves_rest(const uint16_t *halves, int32_t n);
-static ALWAYS LEVEL Wide lanes_rest(Wide x, int32_t n);
-
-/*
- * Returns dimension d of all words [GV_CODEWORDS][dims].  load_pairs returns
- * both dimensions of words that have two.
- */
-static ALWAYS LEVEL Wide load_words(const float *words, int32_t dims,
-									int32_t d);
-static ALWAYS LEVEL void load_pairs(const float *words, Wide *first,
-									Wide *second);
-
-/* Returns the least of x's lanes, in all lanes of a register. */
-static ALWAYS LEVEL Reg least_lane(Wide x);
-
-/* Are like the functions of portable.c that have the same names. */
-static ALWAYS LEVEL void find_range(const float *entries, float *least,
-									float *most);
-static ALWAYS LEVEL void put_bytes(const float *entries, float least,
-								   float inverse, uint8_t *bytes);
-static LEVEL void gather(const uint8_t *codes, int32_t code_bytes,
-						 uint32_t wanted, uint8_t *gathered);
-
-/*
- * add_entries looks up the entries of sixteen postings, by the low four bits
- * of their codes or, if `upper`, by the high ones, and adds them to sums
- * [PARTS].
- */
-static ALWAYS LEVEL Entries load_entries(const float *entries);
-static ALWAYS LEVEL void add_entries(Reg *sums, Entries entries,
-									 const uint8_t *codes, bool upper);
-
-/*
- * add_columns adds the bytes of n columns of codes, one or two, to sums of 16
- * bits, which begin with zero.  The bytes for the low nibbles of the first
- * column are at `bytes`, those for its high nibbles 64 bytes further on, and
- * those of the second column 32 bytes behind those of the first.  drain adds
- * the sums of DRAIN columns, at most, to total [BLOCK_REGS].  Where a
- * posting's sum is, is the level's decision.
- */
-static ALWAYS LEVEL void add_columns(Keys16 *sums /* [4] */ ,
-									 const uint8_t *columns, int n,
-									 const uint8_t *bytes);
-static ALWAYS LEVEL void drain(const Keys16 *sums /* [4] */ , RegInt *total);
-
-/* Returns register r of a block's abbreviated keys. */
-static ALWAYS LEVEL Keys load_abbrevs(const void *abbrevs, int r, int width);
-
-/* Returns which keys of a register equal b's, or are not above them. */
-static ALWAYS LEVEL Mask equal_abbrevs(Keys a, Keys b, int width);
-static ALWAYS LEVEL Mask not_above(Keys a, Keys b, int width);
-
-/*
- * keep_mask adds the mask of register r to *bits, which begins with zeros.
- * take_bits returns a bit for each key of a block, after the masks of all
- * registers have been added.
- */
-static ALWAYS LEVEL void keep_mask(KeyBits *bits, Mask mask, int r, int width);
-static ALWAYS LEVEL uint32_t take_bits(KeyBits *bits, int width);
-
-/*
- * Returns which of the abbreviated keys wide [GV_BLOCK] are among values [n],
- * n >= 2.  This is a binary search for all keys side by side.  Each step
- * halves the values that are left.
- */
-static OUTSIDE LEVEL uint32_t find_abbrevs(const uint64_t *wide,
-										   const uint64_t *values, int32_t n);
-
-/* ----
- * Sixteen floats.
- */
-
-static ALWAYS LEVEL Reg
-load_reg(const float *x)
-{
-	return *(const RegAt *) x;
-}
-
-static ALWAYS LEVEL void
-store_reg(float *x, Reg reg)
-{
-	*(RegAt *) x = reg;
-}
-
-/* Returns a register that has the value in each lane, also -0. */
-static ALWAYS LEVEL Reg
-spread_float(float value)
-{
-	Reg			none = {0};
-
-	return value - none;
-}
-
-static ALWAYS LEVEL Wide
-zero(void)
-{
-	Wide		wide = {{{0}}};
-
-	return wide;
-}
-
-static ALWAYS LEVEL Wide
-load(const float *x)
-{
-	Wide		wide;
-	int			h;
-
-	for (h = 0; h < PARTS; h++)
-		wide.part[h] = load_reg(x + h * REG);
-	return wide;
-}
-
-static ALWAYS LEVEL void
-store(float *x, Wide wide)
-{
-	int			h;
-
-	for (h = 0; h < PARTS; h++)
-		store_reg(x + h * REG, wide.part[h]);
-}
-
 #ifndef HAS_MASKS
 static ALWAYS LEVEL Wide
 load_rest(const float *x, int32_t n)
@@ -567,19 +351,6 @@ below(const float *values, float limit)
  * Codewords, look-up tables, and the sums of a block's postings.
  */
 
-static LEVEL void
-add_distances(const float *x, size_t stride, int nrows, const float *words,
-			  int32_t dims, int32_t len, float *dist)
-{
-	gv_add_distances(x, stride, nrows, words, dims, len, dist);
-}
-
-static LEVEL void
-nearest_words(const float *dist, int nrows, float *best, int32_t *code)
-{
-	gv_nearest_words(dist, nrows, best, code);
-}
-
 static LEVEL int32_t
 nearest_word(const float *x, const float *words, int32_t dims)
 {
@@ -630,8 +401,6 @@ find_entries(const float *query, const float *words, int32_t dims,
 		sums.part[h] *= weight;
 	store(entries, sums);
 }
-
-#include "cpu/simd/table.h"
 
 /*
  * Adds up the entries of n <= SUM_AT_ONCE postings.  The registers hold all of
@@ -744,109 +513,50 @@ load_elements(const GvRefine *record, const uint16_t *half_vector, int32_t i,
 	return n < LANES ? lanes_rest(x, n) : x;
 }
 
-/* Adds products, and their magnitudes. */
+/*
+ * Adds the squares of q - x or, if `product`, the products and their
+ * magnitudes.
+ */
 static ALWAYS LEVEL void
-add_products(Wide *sums, Wide *magnitudes, Wide q, Wide x)
+add_elements(Wide *sums, Wide *magnitudes, Wide q, Wide x, bool product)
 {
 	int			h;
 
-	for (h = 0; h < PARTS; h++)
-	{
-		Reg			product = q.part[h] * x.part[h];
-
-		sums->part[h] += product;
-		magnitudes->part[h] += (Reg) ((RegInt) product & INT32_MAX);
-	}
+	add_terms(sums, q, x, product);
+	for (h = 0; h < PARTS && product; h++)
+		magnitudes->part[h] +=
+			(Reg) ((RegInt) (q.part[h] * x.part[h]) & INT32_MAX);
 }
 
 static ALWAYS LEVEL void
-sum_squares(const float *q, const GvRefine *record,
-			const uint16_t *half_vector, int32_t dims, float *sums)
-{
-	Wide		acc = zero();
-	int32_t		i;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_terms(&acc, load(q + i),
-				  load_elements(record, half_vector, i, LANES), false);
-	if (i < dims)
-		add_terms(&acc, load_rest(q + i, dims - i),
-				  load_elements(record, half_vector, i, dims - i), false);
-	store(sums, acc);
-}
-
-static ALWAYS LEVEL void
-sum_products(const float *q, const GvRefine *record,
-			 const uint16_t *half_vector, int32_t dims, float *sums,
-			 float *magnitudes)
+sum_elements(const float *q, const GvRefine *record,
+			 const uint16_t *half_vector, int32_t dims, bool product,
+			 float *sums, float *magnitudes)
 {
 	Wide		acc = zero();
 	Wide		size = zero();
 	int32_t		i;
 
 	for (i = 0; i + LANES <= dims; i += LANES)
-		add_products(&acc, &size, load(q + i),
-					 load_elements(record, half_vector, i, LANES));
+		add_elements(&acc, &size, load(q + i),
+					 load_elements(record, half_vector, i, LANES), product);
 	if (i < dims)
-		add_products(&acc, &size, load_rest(q + i, dims - i),
-					 load_elements(record, half_vector, i, dims - i));
+		add_elements(&acc, &size, load_rest(q + i, dims - i),
+					 load_elements(record, half_vector, i, dims - i), product);
 	store(sums, acc);
-	store(magnitudes, size);
-}
-
-static LEVEL void
-record_squares(const float *q, const GvRefine *record, int32_t dims,
-			   float *sums)
-{
-	sum_squares(q, record, NULL, dims, sums);
-}
-
-static LEVEL void
-record_products(const float *q, const GvRefine *record, int32_t dims,
-				float *sums, float *magnitudes)
-{
-	sum_products(q, record, NULL, dims, sums, magnitudes);
-}
-
-static LEVEL void
-half_squares(const float *q, const uint16_t *half_vector, int32_t dims,
-			 float *sums)
-{
-	sum_squares(q, NULL, half_vector, dims, sums);
-}
-
-static LEVEL void
-half_products(const float *q, const uint16_t *half_vector, int32_t dims,
-			  float *sums, float *magnitudes)
-{
-	sum_products(q, NULL, half_vector, dims, sums, magnitudes);
+	if (product)
+		store(magnitudes, size);
 }
 
 /* ----
  * Abbreviated keys.  A lane is the part of a register that holds one key.
  */
 
-/* Number of registers that a block's abbreviated keys fill, at least 1. */
-#define KEY_REGS(width)	((width) * GV_BLOCK / (4 * REG) > 1 ? \
-						 (width) * GV_BLOCK / (4 * REG) : 1)
-
 /*
  * Number of values, at most, that are compared with all abbreviated keys, one
  * value after another.
  */
 #define FEW_VALUES(width)	((width) == 8 ? 24 : 64)
-
-/* Returns a register that has the value in each lane. */
-static ALWAYS LEVEL Keys
-spread(uint64_t value, int width)
-{
-	Keys		none = {0};
-
-	return width == 1 ? (Keys) ((Keys8) none + (uint8_t) value) :
-		width == 2 ? (Keys) ((Keys16) none + (uint16_t) value) :
-		width == 4 ? (Keys) ((Keys32) none + (uint32_t) value) :
-		(Keys) ((Keys64) none + value);
-}
 
 /* Returns a - b for each lane. */
 static ALWAYS LEVEL Keys
@@ -857,23 +567,6 @@ subtract_keys(Keys a, Keys b, int width)
 		width == 4 ? (Keys) ((Keys32) a - (Keys32) b) :
 		(Keys) ((Keys64) a - (Keys64) b);
 }
-
-#ifndef HAS_MASKS
-static ALWAYS LEVEL Keys
-load_abbrevs(const void *abbrevs, int r, int width)
-{
-	return *((const KeysAt *) abbrevs + r);
-}
-
-static ALWAYS LEVEL Mask
-equal_abbrevs(Keys a, Keys b, int width)
-{
-	return width == 1 ? (Mask) ((Keys8) a == (Keys8) b) :
-		width == 2 ? (Mask) ((Keys16) a == (Keys16) b) :
-		width == 4 ? (Mask) ((Keys32) a == (Keys32) b) :
-		(Mask) ((Keys64) a == (Keys64) b);
-}
-#endif
 
 /*
  * Applies a test that is not GV_TEST_SET.  In a range, low is not above high.
@@ -1006,27 +699,4 @@ match(const GvKeyTest *test, int width, const void *abbrevs)
 	}
 }
 
-const GvKernels KERNELS = {
-	.filters = true,
-	.dots = dots,
-	.sqdists = sqdists,
-	.residual_products = residual_products,
-	.dot64 = dot64,
-	.sqdist64 = sqdist64,
-	.multiply = multiply,
-	.estimate = estimate,
-	.within = within,
-	.below = below,
-	.add_distances = add_distances,
-	.nearest_words = nearest_words,
-	.nearest_word = nearest_word,
-	.table = make_table,
-	.sum_postings = sum_postings,
-	.gather = gather,
-	.filter = filter,
-	.match = match,
-	.record_squares = record_squares,
-	.record_products = record_products,
-	.half_squares = half_squares,
-	.half_products = half_products,
-};
+#include "cpu/simd/shared.h"

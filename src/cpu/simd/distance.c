@@ -246,7 +246,7 @@ gv_from_half(const uint16_t *half, int64_t n, float *x)
  * A query's look-up table, and its filter: a table in bytes, which proves
  * for most postings that they are not among the best.
  *
- * The kernels make both (table.h).  A posting's S is (base + T) + sum,
+ * The kernels make both (shared.h).  A posting's S is (base + T) + sum,
  * where sum adds up the posting's entries a of the table.  Most postings of a
  * long list are far above the worst score that is kept.  For these a lower
  * bound of the sum is enough, and sums of bytes are found by shuffles, 32 or

@@ -176,22 +176,14 @@ typedef struct GvKernels
 						  const void *abbrevs);
 
 	/*
-	 * Sums over a refine record x^ and q [dims]: squares of q - x^, or
-	 * products and the products' magnitudes.  Each is in GV_CPU_LANES partial
-	 * sums.
+	 * Sums over q [dims] and an x^, of half-precision values [dims] or, if
+	 * half_vector is NULL, of a refine record: squares of q - x^ or, if
+	 * magnitudes is not NULL, products and the products' magnitudes.  Each is
+	 * in GV_CPU_LANES partial sums.
 	 */
-	void		(*record_squares) (const float *q, const GvRefine *record,
-								   int32_t dims, float *sums);
-	void		(*record_products) (const float *q, const GvRefine *record,
-									int32_t dims, float *sums,
-									float *magnitudes);
-
-	/* Like the record kernels, for the x^ of half-precision values [dims]. */
-	void		(*half_squares) (const float *q, const uint16_t *half_vector,
-								 int32_t dims, float *sums);
-	void		(*half_products) (const float *q, const uint16_t *half_vector,
-								  int32_t dims, float *sums,
-								  float *magnitudes);
+	void		(*record_sums) (const float *q, const GvRefine *record,
+								const uint16_t *half_vector, int32_t dims,
+								float *sums, float *magnitudes);
 } GvKernels;
 
 #define GV_CPU_LANES		16	/* interleaved partial sums in fp32 */
@@ -278,92 +270,6 @@ gv_take_places(uint32_t *bits, uint64_t *places /* [2] */ )
 	places[0] = places[1] = 0;
 	for (n = 0; n < 16 && *bits != 0; n++, *bits &= *bits - 1)
 		places[n / 8] |= (uint64_t) __builtin_ctz(*bits) << n % 8 * 8;
-}
-
-/*
- * The nearest codewords of transposed vectors, for every level.  The loops are
- * over rows that do not depend on each other, and have no branches.  So
- * compilers use the instructions that a level has (-O3), after these functions
- * are inlined in the level's own.
- */
-
-/*
- * Adds to dist [nrows] the squared differences of one dimension of the rows
- * from a codeword's.
- */
-static inline void
-gv_add_dimension(const float *restrict x /* [nrows] */ , int nrows,
-				 float word, float *restrict dist)
-{
-	int			i;
-
-	for (i = 0; i < nrows; i++)
-	{
-		float		diff = x[i] - word;
-
-		dist[i] += diff * diff;
-	}
-}
-
-/*
- * Adds to dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] the squared distances of nrows
- * vectors from the codewords, over the first len of their dims dimensions.
- */
-static inline void
-gv_add_distances(const float *x /* [len][stride] */ , size_t stride,
-				 int nrows, const float *words /* [GV_CODEWORDS][dims] */ ,
-				 int32_t dims, int32_t len, float *dist)
-{
-	int			k;
-	int32_t		d;
-
-	for (k = 0; k < GV_CODEWORDS; k++)
-		for (d = 0; d < len; d++)
-			gv_add_dimension(x + d * stride, nrows,
-							 words[(size_t) k * dims + d],
-							 dist + k * GV_CPU_WORD_ROWS);
-}
-
-/*
- * Makes codeword k the best of each row for which it is nearer than the best
- * so far.
- */
-static inline void
-gv_keep_nearer(const float *restrict dist /* [nrows] */ , int nrows,
-			   int32_t k, float *restrict best, int32_t *restrict code)
-{
-	int			i;
-
-	for (i = 0; i < nrows; i++)
-	{
-		float		was = best[i];
-		float		now = dist[i];
-		int32_t		nearer = -(now < was);	/* a mask */
-
-		code[i] = (code[i] & ~nearer) | (k & nearer);
-		best[i] = now < was ? now : was;
-	}
-}
-
-/*
- * Finds the nearest codewords, ties to the smaller number, and their
- * distances.
- */
-static inline void
-gv_nearest_words(const float *dist /* [GV_CODEWORDS][GV_CPU_WORD_ROWS] */ ,
-				 int nrows, float *best /* [nrows] */ ,
-				 int32_t *code /* [nrows] */ )
-{
-	int			i;
-	int			k;
-
-	for (i = 0; i < nrows; i++)
-	{
-		best[i] = dist[i];
-		code[i] = 0;
-	}
-	for (k = 1; k < GV_CODEWORDS; k++)
-		gv_keep_nearer(dist + k * GV_CPU_WORD_ROWS, nrows, k, best, code);
 }
 
 /* The kernels in use, which gv_simd_use chooses. */

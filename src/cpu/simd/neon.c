@@ -36,7 +36,7 @@ typedef struct KeyBits
 	uint8x16_t	masks[16];
 } KeyBits;
 
-#include "cpu/simd/body.h"
+#include "cpu/simd/vectors.h"
 
 static ALWAYS LEVEL float
 add_lanes(Wide sums)
@@ -380,5 +380,7 @@ find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)
 		bits |= (uint32_t) (*places[i] == wide[i]) << i;
 	return bits;
 }
+
+#include "cpu/simd/body.h"
 
 #endif							/* GV_HAS_NEON */

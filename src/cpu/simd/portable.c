@@ -13,6 +13,8 @@
 #include "cpu/simd/kernels.h"
 
 #define LEVEL					/* no attribute: runs on all processors */
+#define KERNELS		gv_portable_kernels
+#define FILTERS		false
 #define ALWAYS		inline __attribute__((always_inline))
 #define LANES		GV_CPU_LANES
 #define LANES64		GV_CPU_LANES64
@@ -249,21 +251,6 @@ below(const float *values, float limit)
 	return found;
 }
 
-static void
-add_distances(const float *x, size_t stride, int nrows,
-			  const float *words, int32_t dims, int32_t len,
-			  float *dist)
-{
-	gv_add_distances(x, stride, nrows, words, dims, len, dist);
-}
-
-static void
-nearest_words(const float *dist, int nrows, float *best,
-			  int32_t *code)
-{
-	gv_nearest_words(dist, nrows, best, code);
-}
-
 static int32_t
 nearest_word(const float *x, const float *words, int32_t dims)
 {
@@ -345,20 +332,6 @@ put_bytes(const float *restrict entries, float least, float inverse,
 		bytes[k] = bytes[k + GV_CODEWORDS] = (uint8_t) (int32_t) level;
 	}
 }
-
-#include "cpu/simd/table.h"
-
-#ifdef GV_TEST_BUILD
-/*
- * Makes the filter of a table whose entries [m][GV_CODEWORDS] are there
- * already.
- */
-void
-gv_filter_make(float *table, int32_t m)
-{
-	make_filter(table, m);
-}
-#endif
 
 /*
  * Computes sums[i] of SPAN postings, whose codes are codes[..][i].  Entries
@@ -520,116 +493,59 @@ element(const GvRefine *record, const uint16_t *half_vector, int32_t i)
 		gv_refine_decode(record->min, record->step, record->codes[i]);
 }
 
-/* Computes the partial sums of |q - x^|^2 in fp32. */
+/*
+ * Adds to partial sum l the square of q - x or, if `product`, the product and
+ * its magnitude.
+ */
 static ALWAYS void
-sum_squares(const float *restrict q, const GvRefine *record,
-			const uint16_t *restrict half_vector, int32_t dims,
-			float *restrict sums)
+add_term(float q, float x, bool product, int l, float *sums, float *magnitudes)
 {
-	int32_t		i;
-	int			l;
+	float		diff = q - x;
+	float		term = product ? q * x : diff * diff;
 
-	for (l = 0; l < LANES; l++)
-		sums[l] = 0.0f;
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-		{
-			float		diff = q[i + l] - element(record, half_vector, i + l);
-
-			sums[l] += diff * diff;
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		float		diff = q[i] - element(record, half_vector, i);
-
-		sums[l] += diff * diff;
-	}
+	sums[l] += term;
+	if (product)
+		magnitudes[l] += fabsf(term);
 }
 
 /*
- * Computes the partial sums of <q, x^> in fp32, and those of the terms'
- * magnitudes.
+ * Computes the partial sums of |q - x^|^2 in fp32 or, if `product`, those of
+ * <q, x^> and of the terms' magnitudes.
  */
 static ALWAYS void
-sum_products(const float *restrict q, const GvRefine *record,
-			 const uint16_t *restrict half_vector, int32_t dims,
+sum_elements(const float *restrict q, const GvRefine *record,
+			 const uint16_t *restrict half_vector, int32_t dims, bool product,
 			 float *restrict sums, float *restrict magnitudes)
 {
+	GvRefine	own = {0};		/* not in memory that sums might overlap */
 	int32_t		i;
 	int			l;
 
+	if (record != NULL)
+		own = *record;
 	for (l = 0; l < LANES; l++)
-		sums[l] = magnitudes[l] = 0.0f;
+		sums[l] = 0.0f;
+	for (l = 0; l < LANES && product; l++)
+		magnitudes[l] = 0.0f;
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
-		{
-			float		term = q[i + l] * element(record, half_vector, i + l);
-
-			sums[l] += term;
-			magnitudes[l] += fabsf(term);
-		}
+			add_term(q[i + l], element(&own, half_vector, i + l), product, l,
+					 sums, magnitudes);
 	for (l = 0; i < dims; i++, l++)
-	{
-		float		term = q[i] * element(record, half_vector, i);
-
-		sums[l] += term;
-		magnitudes[l] += fabsf(term);
-	}
+		add_term(q[i], element(&own, half_vector, i), product, l, sums,
+				 magnitudes);
 }
 
-static void
-record_squares(const float *q, const GvRefine *record, int32_t dims,
-			   float *sums)
+#include "cpu/simd/shared.h"
+
+#ifdef GV_TEST_BUILD
+/*
+ * Makes the filter of a table whose entries [m][GV_CODEWORDS] are there
+ * already.
+ */
+void
+gv_filter_make(float *table, int32_t m)
 {
-	GvRefine	own = *record;	/* not in memory that sums might overlap */
-
-	sum_squares(q, &own, NULL, dims, sums);
+	make_filter(table, m);
 }
-
-static void
-record_products(const float *q, const GvRefine *record, int32_t dims,
-				float *sums, float *magnitudes)
-{
-	GvRefine	own = *record;
-
-	sum_products(q, &own, NULL, dims, sums, magnitudes);
-}
-
-static void
-half_squares(const float *q, const uint16_t *half_vector, int32_t dims,
-			 float *sums)
-{
-	sum_squares(q, NULL, half_vector, dims, sums);
-}
-
-static void
-half_products(const float *q, const uint16_t *half_vector, int32_t dims,
-			  float *sums, float *magnitudes)
-{
-	sum_products(q, NULL, half_vector, dims, sums, magnitudes);
-}
-
-const GvKernels gv_portable_kernels = {
-	.filters = false,
-	.dots = dots,
-	.sqdists = sqdists,
-	.residual_products = residual_products,
-	.dot64 = dot64,
-	.sqdist64 = sqdist64,
-	.multiply = multiply,
-	.estimate = estimate,
-	.within = within,
-	.below = below,
-	.add_distances = add_distances,
-	.nearest_words = nearest_words,
-	.nearest_word = nearest_word,
-	.table = make_table,
-	.sum_postings = sum_postings,
-	.gather = gather,
-	.filter = filter,
-	.match = match,
-	.record_squares = record_squares,
-	.record_products = record_products,
-	.half_squares = half_squares,
-	.half_products = half_products,
-};
+#endif

@@ -61,11 +61,11 @@ check_record(const GvKernels *kernels, int32_t dims)
 
 	for (i = 0; i < dims; i++)
 		codes[i] = (uint8_t) unit_random();
-	portable->record_squares(q, &record, dims, want[0]);
-	kernels->record_squares(q, &record, dims, got[0]);
+	portable->record_sums(q, &record, NULL, dims, want[0], NULL);
+	kernels->record_sums(q, &record, NULL, dims, got[0], NULL);
 	CHECK(memcmp(want[0], got[0], sizeof(want[0])) == 0, "squares %d", dims);
-	portable->record_products(q, &record, dims, want[0], want[1]);
-	kernels->record_products(q, &record, dims, got[0], got[1]);
+	portable->record_sums(q, &record, NULL, dims, want[0], want[1]);
+	kernels->record_sums(q, &record, NULL, dims, got[0], got[1]);
 	CHECK(memcmp(want, got, sizeof(want)) == 0, "products %d", dims);
 	unit_free(q);
 	unit_free(codes);
@@ -88,12 +88,12 @@ check_half(const GvKernels *kernels, int32_t dims)
 			half_vector[i] &= 0x3FF;
 		half_vector[i] |= unit_random() % 2 << 15;
 	}
-	portable->half_squares(q, half_vector, dims, want[0]);
-	kernels->half_squares(q, half_vector, dims, got[0]);
+	portable->record_sums(q, NULL, half_vector, dims, want[0], NULL);
+	kernels->record_sums(q, NULL, half_vector, dims, got[0], NULL);
 	CHECK(memcmp(want[0], got[0], sizeof(want[0])) == 0, "halves' squares %d",
 		  dims);
-	portable->half_products(q, half_vector, dims, want[0], want[1]);
-	kernels->half_products(q, half_vector, dims, got[0], got[1]);
+	portable->record_sums(q, NULL, half_vector, dims, want[0], want[1]);
+	kernels->record_sums(q, NULL, half_vector, dims, got[0], got[1]);
 	CHECK(memcmp(want, got, sizeof(want)) == 0, "halves' products %d", dims);
 	unit_free(q);
 	unit_free(half_vector);
@@ -113,8 +113,8 @@ check_every_half(const GvKernels *kernels)
 		float		got[2][GV_CPU_LANES];
 		float		value = 0.0f;
 
-		portable->half_products(&q, &half, 1, want[0], want[1]);
-		kernels->half_products(&q, &half, 1, got[0], got[1]);
+		portable->record_sums(&q, NULL, &half, 1, want[0], want[1]);
+		kernels->record_sums(&q, NULL, &half, 1, got[0], got[1]);
 		gv_from_half(&half, 1, &value);
 		CHECK((isnan(want[0][0]) && isnan(got[0][0])) ||
 			  memcmp(want, got, sizeof(want)) == 0, "half %04x", i);
