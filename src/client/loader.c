@@ -37,7 +37,7 @@
 #include "catalog/pg_database.h"
 #include "client/mirrorqueue.h"
 #include "client/servershared.h"
-#include "commands/defrem.h"
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -45,7 +45,6 @@
 #include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -117,22 +116,12 @@ StaticAssertDecl(sizeof(ItemPointerData) ==
 /* Pause after gpuvecd had no memory for a mirror. */
 #define NO_MEMORY_PAUSE_MS	30000
 
-typedef enum IvfpqLoadResult
-{
-	IVFPQ_LOAD_DONE,
-	IVFPQ_LOAD_GONE,			/* the index is gone */
-	IVFPQ_LOAD_ABSENT,			/* catch-up: the mirror is gone */
-	IVFPQ_LOAD_YIELD,			/* a session wants the database for itself */
-	IVFPQ_LOAD_LOCKED,			/* the index is locked, nothing was begun */
-	IVFPQ_LOAD_NO_MEMORY,		/* gpuvecd has no memory */
-	IVFPQ_LOAD_FAILED			/* see `error` */
-} IvfpqLoadResult;
-
 /* A load or a catch-up of one mirror. */
 typedef struct IvfpqLoad
 {
 	GvMirrorKey key;
 	char		name[NAMEDATALEN];	/* of the index */
+	IvfpqLoadResult result;		/* IVFPQ_LOAD_FAILED until the load has ended */
 	char		error[160];		/* reason, unless IVFPQ_LOAD_DONE */
 	bool		fresh;			/* a whole mirror was loaded */
 	int64		postings;		/* number of postings in the lists that this
@@ -140,7 +129,7 @@ typedef struct IvfpqLoad
 	int64		expected;		/* postings of a whole pass */
 
 	/* opened and read again under each lock */
-	Relation	index;			/* NULL: not locked */
+	Relation	index;
 	IvfpqMetaData meta;
 
 	/* valid during the whole load */
@@ -199,25 +188,27 @@ typedef struct IvfpqLongList
 	IvfpqAddress *addresses;	/* [nblocks] */
 } IvfpqLongList;
 
-/* Translates the outcome of the last request into a result of the load. */
-static IvfpqLoadResult
-judge(IvfpqLoad *load)
+/* Ends the load with this result.  load_safely() catches the error. */
+static void
+give_up(IvfpqLoad *load, IvfpqLoadResult result, const char *error)
+{
+	load->result = result;
+	ereport(ERROR, (errmsg_internal("%s", error)));
+}
+
+/* Ends the load if gpuvecd has not answered the last request. */
+static void
+check_answer(IvfpqLoad *load)
 {
 	const IvfpqChannel *channel = load->channel;
 
 	if (channel->served == IVFPQ_ANSWERED)
-		return IVFPQ_LOAD_DONE;
-	snprintf(load->error, sizeof(load->error), "gpuvecd: %s",
-			 channel->reason);
+		return;
 	if (channel->served == IVFPQ_NOT_MIRRORED)
-		return IVFPQ_LOAD_ABSENT;
+		give_up(load, IVFPQ_LOAD_ABSENT, channel->reason);
 	if (channel->refusal == GV_REFUSED_NO_MEMORY)
-	{
-		strlcpy(load->error, "gpuvecd has no room for it",
-				sizeof(load->error));
-		return IVFPQ_LOAD_NO_MEMORY;
-	}
-	return IVFPQ_LOAD_FAILED;
+		give_up(load, IVFPQ_LOAD_NO_MEMORY, "gpuvecd has no room for it");
+	ereport(ERROR, (errmsg_internal("gpuvecd: %s", channel->reason)));
 }
 
 /* Sets the deadline for the next message. */
@@ -227,46 +218,43 @@ start_clock(IvfpqLoad *load)
 	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 }
 
-/* Waits for the answer to the message that was sent last. */
-static IvfpqLoadResult
-await_answer(IvfpqLoad *load)
+/* Waits for the answers to all messages that were sent. */
+static void
+await_answers(IvfpqLoad *load)
 {
 	start_clock(load);
-	return IvfpqRingAwait(&load->ring, 0) ? IVFPQ_LOAD_DONE : judge(load);
+	if (!IvfpqRingAwait(&load->ring, 0))
+		check_answer(load);
 }
 
 /*
  * Sends a head and `bytes` bytes of load->message without waiting for the
  * answer, which must be empty.  Sets load->message to the next slot.
  */
-static IvfpqLoadResult
+static void
 load_send(IvfpqLoad *load, GvMessageType type, const void *head,
 		  Size head_bytes, Size bytes)
 {
 	start_clock(load);
 	if (!IvfpqRingSend(&load->ring, type, head, head_bytes, bytes, 0))
-		return judge(load);
+		check_answer(load);
 	load->message = IvfpqRingSlot(&load->ring, load->ring.filled);
-	return IVFPQ_LOAD_DONE;
 }
 
 /*
  * Sends a head and a tail that is outside the ring, and waits for the answer,
  * which must have `length` bytes.
  */
-static IvfpqLoadResult
+static void
 load_ask(IvfpqLoad *load, GvMessageType type, const void *head,
 		 Size head_bytes, const void *tail, Size tail_bytes,
 		 uint32 length)
 {
-	IvfpqLoadResult result = await_answer(load);
-
-	if (result != IVFPQ_LOAD_DONE)
-		return result;
+	await_answers(load);
 	start_clock(load);
 	(void) IvfpqChannelExchange(load->channel, type, head, head_bytes, tail,
 								tail_bytes, length);
-	return judge(load);
+	check_answer(load);
 }
 
 /*
@@ -285,21 +273,13 @@ database_is_free(void)
 }
 
 /*
- * Returns whether the open relation is still the index whose mirror is loaded.
+ * Returns whether the open index is still of the build whose mirror is loaded.
  * If it is, sets load->meta and load->name.
  */
 static bool
 is_the_one(IvfpqLoad *load)
 {
-	IvfpqStorage storage = IvfpqStorageOf(load->index);
-
-	/* the OID may have been reused for any relation */
-	if (load->index->rd_rel->relkind != RELKIND_INDEX ||
-		load->index->rd_rel->relam != get_index_am_oid("gpuivfpq", true) ||
-		!load->index->rd_index->indisvalid ||
-		storage.database != load->key.database ||
-		storage.tablespace != load->key.tablespace ||
-		storage.number != load->key.relation)
+	if (!load->index->rd_index->indisvalid)
 		return false;
 	IvfpqMetaRead(load->index, &load->meta);
 	if (load->meta.build_id != load->key.build_id ||
@@ -311,56 +291,44 @@ is_the_one(IvfpqLoad *load)
 }
 
 /*
- * Begins a transaction and locks the index in it.  On IVFPQ_LOAD_DONE,
- * load->index is open and load->meta is current.  Otherwise no transaction is
- * left.  Before the load has begun, tries the lock only once, since a locked
- * index would otherwise keep other mirrors waiting.
+ * Begins a transaction and locks the index in it.  Then load->index is open
+ * and load->meta is current.  If that fails, no transaction is left.  Before
+ * the load has begun, tries the lock only once, since a locked index would
+ * otherwise keep other mirrors waiting.
  */
-static IvfpqLoadResult
+static void
 load_lock(IvfpqLoad *load)
 {
-	for (int tries = 0; tries < MAX_TRIES; tries++)
+	for (int tries = 1;; tries++)
 	{
-		if (tries > 0)
-		{
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT |
-							 WL_EXIT_ON_PM_DEATH, RETRY_MS, PG_WAIT_EXTENSION);
-			ResetLatch(MyLatch);
-			CHECK_FOR_INTERRUPTS();
-		}
 		StartTransactionCommand();
 		if (!database_is_free())
 		{
 			CommitTransactionCommand();
-			strlcpy(load->error, "the database is wanted by others",
-					sizeof(load->error));
-			return IVFPQ_LOAD_YIELD;
+			give_up(load, IVFPQ_LOAD_YIELD,
+					"the database is wanted by others");
 		}
-		if (!ConditionalLockRelationOid(load->key.index, AccessShareLock))
-		{
-			CommitTransactionCommand();
-			strlcpy(load->error, "the index is locked", sizeof(load->error));
-			if (load->capacity == 0)
-				return IVFPQ_LOAD_LOCKED;
-			continue;
-		}
-		load->index = try_relation_open(load->key.index, NoLock);
-		if (load->index != NULL && is_the_one(load))
-		{
-			/* pages need no snapshot, and a snapshot would hold VACUUM back */
-			InvalidateCatalogSnapshot();
-			load->reader.index = load->index;
-			return IVFPQ_LOAD_DONE;
-		}
+		if (IvfpqMirrorIndexOpen(&load->key, &load->index))
+			break;
+		CommitTransactionCommand();
+		if (load->capacity == 0 || tries == MAX_TRIES)
+			give_up(load, load->capacity == 0 ? IVFPQ_LOAD_LOCKED :
+					IVFPQ_LOAD_FAILED, "the index is locked");
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT |
+						 WL_EXIT_ON_PM_DEATH, RETRY_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (load->index == NULL || !is_the_one(load))
+	{
 		if (load->index != NULL)
 			relation_close(load->index, NoLock);
-		load->index = NULL;
 		CommitTransactionCommand();
-		strlcpy(load->error, "the index is not what it was",
-				sizeof(load->error));
-		return IVFPQ_LOAD_GONE;
+		give_up(load, IVFPQ_LOAD_GONE, "the index is not what it was");
 	}
-	return IVFPQ_LOAD_FAILED;
+	/* pages need no snapshot, and a snapshot would hold VACUUM back */
+	InvalidateCatalogSnapshot();
+	load->reader.index = load->index;
 }
 
 /* Unlocks the index and ends the transaction. */
@@ -368,8 +336,6 @@ static void
 load_unlock(IvfpqLoad *load)
 {
 	relation_close(load->index, AccessShareLock);
-	load->index = NULL;
-	load->reader.index = NULL;
 	CommitTransactionCommand();
 }
 
@@ -399,18 +365,10 @@ records_note(IvfpqLoad *load, const IvfpqBlockView *view)
 		return;
 	if (load->naddresses + GV_BLOCK > load->addresses_capacity)
 	{
-		int64		capacity = load->addresses_capacity * 2 + 1024;
-		ItemPointerData *addresses =
-		MemoryContextAllocHuge(load->context,
-							   capacity * sizeof(ItemPointerData));
-
-		if (load->naddresses > 0)
-			memcpy(addresses, load->addresses,
-				   load->naddresses * sizeof(ItemPointerData));
-		if (load->addresses)
-			pfree(load->addresses);
-		load->addresses = addresses;
-		load->addresses_capacity = capacity;
+		load->addresses_capacity *= 2;
+		load->addresses = repalloc_huge(load->addresses,
+										load->addresses_capacity *
+										sizeof(ItemPointerData));
 	}
 	for (int i = 0; i < GV_BLOCK; i++)
 		if ((view->live & (1U << i)) != 0)
@@ -433,18 +391,14 @@ records_read(IvfpqLoad *load)
 	int			dims = load->meta.dims;
 	Size		stride = gv_refine_stride(dims);
 	Size		slot_bytes = IvfpqRecordSlotBytes(dims);
-	int64		ndistinct = 0;
 	char	   *slots;
 
 	if (load->naddresses == 0)
 		return;
 	qsort(load->addresses, load->naddresses, sizeof(ItemPointerData),
 		  compare_addresses);
-	for (int64 i = 0; i < load->naddresses; i++)
-		if (i == 0 || compare_addresses(&load->addresses[i],
-										&load->addresses[ndistinct - 1]) != 0)
-			load->addresses[ndistinct++] = load->addresses[i];
-	load->naddresses = ndistinct;
+	load->naddresses = qunique(load->addresses, load->naddresses,
+							   sizeof(ItemPointerData), compare_addresses);
 	slots = palloc(RECORDS_AT_ONCE * slot_bytes);
 	load->records = MemoryContextAllocExtended(load->context,
 											   load->naddresses * stride,
@@ -466,27 +420,24 @@ records_read(IvfpqLoad *load)
 }
 
 /* Sends the records that were read, and forgets them. */
-static IvfpqLoadResult
+static void
 records_send(IvfpqLoad *load)
 {
 	Size		stride = gv_refine_stride(load->meta.dims);
 	int64		slice = (load->capacity - sizeof(GvListsRequest)) / stride;
-	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
 
-	for (int64 done = 0; done < load->naddresses && result == IVFPQ_LOAD_DONE;
-		 done += slice)
+	for (int64 done = 0; done < load->naddresses; done += slice)
 	{
 		int64		n = Min(slice, load->naddresses - done);
 		GvListsRequest request = {load->key, (int32) n, 0};
 
-		result = load_ask(load, GV_MSG_REFINE, &request, sizeof(request),
-						  load->records + done * stride, n * stride, 0);
+		load_ask(load, GV_MSG_REFINE, &request, sizeof(request),
+				 load->records + done * stride, n * stride, 0);
 	}
 	if (load->records)
 		pfree(load->records);
 	load->records = NULL;
 	load->naddresses = 0;
-	return result;
 }
 
 /*
@@ -494,7 +445,7 @@ records_send(IvfpqLoad *load)
  * false if the message has no space for a full page of records.
  */
 static bool
-add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int64 *n)
+add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int32 *n)
 {
 	int			dims = load->meta.dims;
 	int			nslots = IvfpqRecordSlots(dims);
@@ -519,50 +470,36 @@ add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int64 *n)
 }
 
 /*
- * Locks the index once, reads refine pages from block *blkno on until the
- * message is full, and sends the message.  Sets *blkno to the next block to
- * read, or to InvalidBlockNumber after the last page.
+ * Sends the records on all refine pages.  Locks the index once for each
+ * message.
  */
-static IvfpqLoadResult
-send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
-{
-	IvfpqLoadResult result = load_lock(load);
-	GvListsRequest request = {.key = load->key};
-	BlockNumber nblocks;
-	int64		n = 0;
-
-	if (result != IVFPQ_LOAD_DONE)
-		return result;
-	nblocks = RelationGetNumberOfBlocks(load->index);
-	for (; *blkno < nblocks; (*blkno)++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!IvfpqIsFixedPage(&load->meta, *blkno) &&
-			IvfpqRecordPageCopy(load->index, *blkno, load->strategy, page) &&
-			!add_page(load, *blkno, (Page) page, &n))
-			break;
-	}
-	if (*blkno >= nblocks)
-		*blkno = InvalidBlockNumber;
-	load_unlock(load);
-	if (n == 0)
-		return IVFPQ_LOAD_DONE;
-	request.nchunks = (int32) n;
-	return load_send(load, GV_MSG_REFINE, &request, sizeof(request),
-					 n * gv_refine_stride(load->meta.dims));
-}
-
-static IvfpqLoadResult
+static void
 records_send_all(IvfpqLoad *load)
 {
-	BlockNumber blkno = 0;
-	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
 	char	   *page = MemoryContextAlloc(load->context, BLCKSZ);
+	BlockNumber blkno = 0;
+	BlockNumber nblocks;
 
-	while (result == IVFPQ_LOAD_DONE && blkno != InvalidBlockNumber)
-		result = send_some_pages(load, &blkno, page);
-	pfree(page);
-	return result;
+	do
+	{
+		GvListsRequest request = {.key = load->key};
+
+		load_lock(load);
+		nblocks = RelationGetNumberOfBlocks(load->index);
+		for (; blkno < nblocks; blkno++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (!IvfpqIsFixedPage(&load->meta, blkno) &&
+				IvfpqRecordPageCopy(load->index, blkno, load->strategy,
+									page) &&
+				!add_page(load, blkno, (Page) page, &request.nchunks))
+				break;
+		}
+		load_unlock(load);
+		if (request.nchunks > 0)
+			load_send(load, GV_MSG_REFINE, &request, sizeof(request),
+					  request.nchunks * gv_refine_stride(load->meta.dims));
+	} while (blkno < nblocks);
 }
 
 static GvListState
@@ -573,27 +510,10 @@ state_of(const IvfpqDirEntry *entry)
 	return state;
 }
 
-/*
- * Begins a chunk at the message's end.  Returns NULL if the chunk does not
- * fit.  The chunk is part of the message only after finish_chunk().
- */
-static GvChunk *
-begin_chunk(IvfpqLoad *load, const GvChunk *head)
+static int64
+chunk_bytes(const IvfpqLoad *load, const GvChunk *chunk)
 {
-	GvChunk    *chunk = (GvChunk *) (load->message + load->used);
-
-	if (load->used + gv_chunk_bytes(head, load->code_bytes,
-									load->keys_bytes) > load->capacity)
-		return NULL;
-	*chunk = *head;
-	return chunk;
-}
-
-static void
-finish_chunk(IvfpqLoad *load, const GvChunk *chunk)
-{
-	load->used += gv_chunk_bytes(chunk, load->code_bytes, load->keys_bytes);
-	load->nchunks++;
+	return gv_chunk_bytes(chunk, load->code_bytes, load->keys_bytes);
 }
 
 /* Copies a block of the list into the chunk. */
@@ -622,6 +542,17 @@ live_of(GvChunk *chunk)
 }
 
 /*
+ * Reads the open list's next block, which must have this ordinal.  Returns
+ * false if the list changed meanwhile.
+ */
+static bool
+read_block(IvfpqListReader *reader, uint32 ordinal, IvfpqBlockView *view)
+{
+	return IvfpqListNext(reader, view) && !reader->reread &&
+		reader->nleft == ordinal * GV_BLOCK;
+}
+
+/*
  * Reads the open list from its end down to block `lowest`.  Copies to `chunk`
  * all blocks whose number is at least chunk->first.  Unless `live` is NULL,
  * copies to `live` the live bits of the blocks below live->nblocks.  Returns
@@ -630,19 +561,13 @@ live_of(GvChunk *chunk)
 static bool
 read_blocks(IvfpqLoad *load, GvChunk *chunk, GvChunk *live, uint32 lowest)
 {
-	uint32		expected = (uint32) gv_blocks_of(load->reader.entry.nitems);
+	uint32		ordinal = (uint32) gv_blocks_of(load->reader.entry.nitems);
 	IvfpqBlockView view;
 
-	while (expected > lowest)
+	while (ordinal > lowest)
 	{
-		uint32		ordinal;
-
-		if (!IvfpqListNext(&load->reader, &view))
+		if (!read_block(&load->reader, --ordinal, &view))
 			return false;
-		ordinal = load->reader.nleft / GV_BLOCK;
-		if (load->reader.reread || ordinal != expected - 1)
-			return false;
-		expected = ordinal;
 		if (live != NULL && ordinal < (uint32) live->nblocks)
 			live_of(live)[ordinal] = view.live;
 		if (ordinal >= (uint32) chunk->first)
@@ -698,35 +623,30 @@ make_plan(ListPlan *plan, int32 list, const IvfpqDirEntry *entry,
 static IvfpqChunkResult
 add_planned(IvfpqLoad *load, const ListPlan *plan)
 {
-	GvChunk    *live = NULL;
-	GvChunk    *blocks = NULL;
+	Size		live_bytes = plan->died ? chunk_bytes(load, &plan->live) : 0;
+	Size		bytes = live_bytes + chunk_bytes(load, &plan->blocks);
+	char	   *end = load->message + load->used;
+	GvChunk    *live = plan->died ? (GvChunk *) end : NULL;
+	GvChunk    *blocks = (GvChunk *) (end + live_bytes);
 	uint32		rest = plan->live.state.nitems % GV_BLOCK;
-	Size		used = load->used;
-	int			nchunks = load->nchunks;
 	int64		naddresses = load->naddresses;
-	IvfpqChunkResult result = IVFPQ_CHUNK_FULL;
 
-	if (plan->died)
-		live = begin_chunk(load, &plan->live);
+	if (load->used + bytes > load->capacity)
+		return IVFPQ_CHUNK_FULL;
 	if (live != NULL)
-		finish_chunk(load, live);
-	if (live != NULL || !plan->died)
-		blocks = begin_chunk(load, &plan->blocks);
-	if (blocks != NULL)
-		result = read_blocks(load, blocks, live, plan->lowest) ?
-			IVFPQ_CHUNK_DONE : IVFPQ_CHUNK_CHANGED;
-	if (result != IVFPQ_CHUNK_DONE)
+		*live = plan->live;
+	*blocks = plan->blocks;
+	if (!read_blocks(load, blocks, live, plan->lowest))
 	{
-		load->used = used;
-		load->nchunks = nchunks;
 		load->naddresses = naddresses;
-		return result;
+		return IVFPQ_CHUNK_CHANGED;
 	}
 	/* clear the live bits of postings that the mirror does not have */
 	if (live != NULL && rest != 0)
 		live_of(live)[live->nblocks - 1] &= (1U << rest) - 1;
-	finish_chunk(load, blocks);
-	return result;
+	load->used += bytes;
+	load->nchunks += live != NULL ? 2 : 1;
+	return IVFPQ_CHUNK_DONE;
 }
 
 /*
@@ -773,14 +693,12 @@ message_add(IvfpqLoad *load, int32 list, const GvListState *have)
 static bool
 find_blocks(IvfpqLoad *load, IvfpqLongList *longlist)
 {
-	IvfpqListReader *reader = &load->reader;
 	IvfpqBlockView view;
 
 	for (uint32 i = longlist->nblocks; i > 0; i--)
 	{
-		longlist->addresses[i - 1] = reader->next;
-		if (!IvfpqListNext(reader, &view) || reader->reread ||
-			reader->nleft != (i - 1) * GV_BLOCK)
+		longlist->addresses[i - 1] = load->reader.next;
+		if (!read_block(&load->reader, i - 1, &view))
 			return false;
 	}
 	return true;
@@ -791,24 +709,23 @@ find_blocks(IvfpqLoad *load, IvfpqLongList *longlist)
  * blocks in load->context.  The index must be locked.
  */
 static void
-long_begin(IvfpqLoad *load, IvfpqLongList *longlist, int32 list)
+long_begin(IvfpqLoad *load, IvfpqLongList *longlist)
 {
 	int			attempts = 0;
 
-	memset(longlist, 0, sizeof(*longlist));
-	longlist->list = list;
 	do
 	{
-		count_attempt(load, list, &attempts);
+		count_attempt(load, longlist->list, &attempts);
 		if (longlist->addresses != NULL)
 			pfree(longlist->addresses);
-		IvfpqListOpen(&load->reader, (uint32) list);
+		IvfpqListOpen(&load->reader, (uint32) longlist->list);
 		longlist->state = state_of(&load->reader.entry);
 		longlist->nblocks = (uint32) gv_blocks_of(longlist->state.nitems);
 		longlist->addresses =
 			MemoryContextAllocHuge(load->context, Max(longlist->nblocks, 1) *
 								   sizeof(IvfpqAddress));
 	} while (!find_blocks(load, longlist));
+	longlist->next = 0;
 }
 
 /*
@@ -819,23 +736,24 @@ static bool
 long_next(IvfpqLoad *load, IvfpqLongList *longlist)
 {
 	IvfpqListReader *reader = &load->reader;
+	GvChunk    *chunk;
 	GvChunk		one = {.nblocks = 1};
-	int64		block_bytes = gv_chunk_bytes(&one, load->code_bytes,
-											 load->keys_bytes) - sizeof(one);
+	int64		block_bytes = chunk_bytes(load, &one) - sizeof(one);
 	uint32		most = (uint32) ((load->capacity - sizeof(GvListsRequest) -
 								  sizeof(GvChunk)) / block_bytes);
 	uint32		end = Min(longlist->nblocks, longlist->next + most);
-	GvChunk		head = {.list = longlist->list, .state = longlist->state};
-	GvChunk    *chunk;
 	IvfpqBlockView view;
 
-	head.first = (int32) longlist->next;
-	head.nblocks = (int32) (end - longlist->next);
-	head.state.nitems = Min(longlist->state.nitems, end * GV_BLOCK);
 	message_begin(load);
-	chunk = begin_chunk(load, &head);
-	if (chunk == NULL)
-		elog(ERROR, "a piece does not fit a message");
+	chunk = (GvChunk *) (load->message + load->used);
+	*chunk = (GvChunk)
+	{
+		.list = longlist->list,
+			.first = (int32) longlist->next,
+			.nblocks = (int32) (end - longlist->next),
+			.state = longlist->state
+	};
+	chunk->state.nitems = Min(longlist->state.nitems, end * GV_BLOCK);
 	IvfpqListOpen(reader, (uint32) longlist->list);
 	if (reader->entry.gen != longlist->state.gen)
 		return false;
@@ -843,12 +761,12 @@ long_next(IvfpqLoad *load, IvfpqLongList *longlist)
 	{
 		reader->next = longlist->addresses[i];
 		reader->nleft = Min(longlist->state.nitems, (i + 1) * GV_BLOCK);
-		if (!IvfpqListNext(reader, &view) || reader->reread ||
-			reader->nleft != i * GV_BLOCK)
+		if (!read_block(reader, i, &view))
 			return false;
 		put_block(load, chunk, i, &view);
 	}
-	finish_chunk(load, chunk);
+	load->used += chunk_bytes(load, chunk);
+	load->nchunks++;
 	longlist->next = end;
 	return true;
 }
@@ -857,24 +775,24 @@ long_next(IvfpqLoad *load, IvfpqLongList *longlist)
  * Sends the refine records of the postings in the message, and then its
  * chunks.  The records must come first; the head of this file says why.
  */
-static IvfpqLoadResult
+static void
 send_chunks(IvfpqLoad *load)
 {
 	GvListsRequest *request = (GvListsRequest *) load->message;
-	IvfpqLoadResult result = records_send(load);
 
-	if (result != IVFPQ_LOAD_DONE || load->nchunks == 0)
-		return result;
+	records_send(load);
+	if (load->nchunks == 0)
+		return;
 	request->key = load->key;
 	request->nchunks = load->nchunks;
 	request->unused = 0;
-	return load_send(load, GV_MSG_LISTS, NULL, 0, load->used);
+	load_send(load, GV_MSG_LISTS, NULL, 0, load->used);
 }
 
 /*
  * Sends an array of the model, whose `count` elements begin on page `first`.
  */
-static IvfpqLoadResult
+static void
 send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 {
 	int64		slice = load->capacity / sizeof(float);
@@ -883,13 +801,11 @@ send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 	{
 		GvArrayRequest request = {load->key, array, 0, done,
 		Min(slice, count - done)};
-		IvfpqLoadResult result = load_lock(load);
 		float	   *values = (float *) load->message;
 		IvfpqArrayReader reader;
 		int64		filled = 0;
 
-		if (result != IVFPQ_LOAD_DONE)
-			return result;
+		load_lock(load);
 		/* read vectors of one element, so that slices may begin anywhere */
 		IvfpqArrayOpen(&reader, load->index, first, 1, done + request.count);
 		reader.next = done;
@@ -903,44 +819,31 @@ send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 		}
 		IvfpqArrayClose(&reader);
 		load_unlock(load);
-		result = load_send(load, GV_MSG_ARRAY, &request, sizeof(request),
-						   request.count * sizeof(float));
-		if (result != IVFPQ_LOAD_DONE)
-			return result;
+		load_send(load, GV_MSG_ARRAY, &request, sizeof(request),
+				  request.count * sizeof(float));
 	}
-	return IVFPQ_LOAD_DONE;
 }
 
-static IvfpqLoadResult
+static void
 send_long_list(IvfpqLoad *load, int32 list)
 {
-	IvfpqLongList longlist = {.list = -1};
-	IvfpqLoadResult result;
+	IvfpqLongList longlist = {.list = list};
+	bool		unchanged = false;
 
 	do
 	{
-		result = load_lock(load);
-		if (result != IVFPQ_LOAD_DONE)
-			break;
-		if (longlist.list < 0)
-			long_begin(load, &longlist, list);
-		if (!long_next(load, &longlist))
-		{
-			/* the list was rewritten meanwhile: begin it again */
-			load_unlock(load);
-			pfree(longlist.addresses);
-			longlist.list = -1;
-			longlist.addresses = NULL;
-			continue;
-		}
-		records_read(load);
+		load_lock(load);
+		/* if the list was rewritten meanwhile, begin it again */
+		if (!unchanged)
+			long_begin(load, &longlist);
+		unchanged = long_next(load, &longlist);
+		if (unchanged)
+			records_read(load);
 		load_unlock(load);
-		result = send_chunks(load);
-	} while (result == IVFPQ_LOAD_DONE &&
-			 (longlist.list < 0 || longlist.next < longlist.nblocks));
-	if (longlist.addresses)
-		pfree(longlist.addresses);
-	return result;
+		if (unchanged)
+			send_chunks(load);
+	} while (!unchanged || longlist.next < longlist.nblocks);
+	pfree(longlist.addresses);
 }
 
 /*
@@ -949,16 +852,14 @@ send_long_list(IvfpqLoad *load, int32 list)
  * sets *list to the first list that was not read.  have [end - *list] are the
  * states of the lists in the mirror.
  */
-static IvfpqLoadResult
+static void
 send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 				const GvListState *have)
 {
 	int32		first = *list;
 	IvfpqChunkResult chunk = IVFPQ_CHUNK_DONE;
-	IvfpqLoadResult result = load_lock(load);
 
-	if (result != IVFPQ_LOAD_DONE)
-		return result;
+	load_lock(load);
 	message_begin(load);
 	while (*list < end && chunk == IVFPQ_CHUNK_DONE)
 	{
@@ -972,29 +873,27 @@ send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 	load_unlock(load);
 
 	if (chunk == IVFPQ_CHUNK_FULL && load->nchunks == 0)
-		return send_long_list(load, *list - 1);
-	return send_chunks(load);
+		send_long_list(load, *list - 1);
+	else
+		send_chunks(load);
 }
 
 /*
  * Sends the parts of all lists that the mirror lacks.  `fresh` means that the
  * mirror has no blocks yet.
  */
-static IvfpqLoadResult
+static void
 send_lists(IvfpqLoad *load, bool fresh)
 {
 	int32		nlists = load->meta.nlists;
-	GvListState *have;
-	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
+	GvListState *have =
+	MemoryContextAllocZero(load->context,
+						   Min(nlists, STATES_RANGE) * sizeof(GvListState));
 
-	have = MemoryContextAllocZero(load->context,
-								  Min(nlists, STATES_RANGE) *
-								  sizeof(GvListState));
 	load->postings = 0;
 	/* a new mirror gets all records at once, from records_send_all() */
 	load->note_records = !fresh && IvfpqMirrorHasRecords(&load->meta);
-	for (int32 first = 0; first < nlists && result == IVFPQ_LOAD_DONE;
-		 first += STATES_RANGE)
+	for (int32 first = 0; first < nlists; first += STATES_RANGE)
 	{
 		int32		end = Min(nlists, first + STATES_RANGE);
 		int32		list = first;
@@ -1004,36 +903,32 @@ send_lists(IvfpqLoad *load, bool fresh)
 			GvRangeRequest request = {load->key, first, end - first, 0, 0};
 			uint32		bytes = (end - first) * sizeof(GvListState);
 
-			result = load_ask(load, GV_MSG_LIST_STATES, &request,
-							  sizeof(request), NULL, 0, bytes);
-			if (result == IVFPQ_LOAD_DONE)
-				memcpy(have, IvfpqAnswerBody(load->channel), bytes);
+			load_ask(load, GV_MSG_LIST_STATES, &request, sizeof(request),
+					 NULL, 0, bytes);
+			memcpy(have, IvfpqAnswerBody(load->channel), bytes);
 		}
-		while (list < end && result == IVFPQ_LOAD_DONE)
+		while (list < end)
 		{
-			result = send_some_lists(load, &list, end, have + (list - first));
+			send_some_lists(load, &list, end, have + (list - first));
 			if (fresh)
 				IvfpqMirrorRequestProgress(&load->key, load->postings,
 										   load->expected);
 		}
 	}
 	pfree(have);
-	if (result == IVFPQ_LOAD_DONE)
-		result = await_answer(load);
-	return result;
+	await_answers(load);
 }
 
 /* Reads the current version of the directory. */
-static IvfpqLoadResult
-get_version(IvfpqLoad *load, uint64 *version)
+static uint64
+get_version(IvfpqLoad *load)
 {
-	IvfpqLoadResult result = load_lock(load);
+	uint64		version;
 
-	if (result != IVFPQ_LOAD_DONE)
-		return result;
-	*version = IvfpqDirectoryVersion(load->index, &load->meta);
+	load_lock(load);
+	version = IvfpqDirectoryVersion(load->index, &load->meta);
 	load_unlock(load);
-	return IVFPQ_LOAD_DONE;
+	return version;
 }
 
 /*
@@ -1041,35 +936,24 @@ get_version(IvfpqLoad *load, uint64 *version)
  * version is the same before and after, no list has changed meanwhile, and
  * gpuvecd is told that the mirror has this version.
  */
-static IvfpqLoadResult
+static void
 refresh(IvfpqLoad *load)
 {
-	GvCurrentRequest request = {.key = load->key};
-	uint64		version = 0;
-	IvfpqLoadResult result = get_version(load, &request.version);
+	GvCurrentRequest request = {load->key, get_version(load)};
 
-	if (result == IVFPQ_LOAD_DONE)
-		result = send_lists(load, false);
-	if (result == IVFPQ_LOAD_DONE)
-		result = get_version(load, &version);
-	if (result == IVFPQ_LOAD_DONE && version != 0 &&
-		version == request.version)
-		result = load_ask(load, GV_MSG_MARK_CURRENT, &request, sizeof(request),
-						  NULL, 0, 0);
-	return result;
+	send_lists(load, false);
+	if (request.version != 0 && get_version(load) == request.version)
+		load_ask(load, GV_MSG_MARK_CURRENT, &request, sizeof(request),
+				 NULL, 0, 0);
 }
 
 /*
  * Sets load->expected to the number of postings in all lists.  The index must
- * be locked, and is still locked afterwards if the result is IVFPQ_LOAD_DONE.
- * Unlocks the index for a moment after every COUNTED_LISTS lists.
+ * be locked.  Unlocks the index for a moment after every COUNTED_LISTS lists.
  */
-static IvfpqLoadResult
+static void
 count_postings(IvfpqLoad *load)
 {
-	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
-
-	load->expected = 0;
 	for (int list = 0; list < load->meta.nlists; list++)
 	{
 		IvfpqDirEntry entry;
@@ -1078,22 +962,19 @@ count_postings(IvfpqLoad *load)
 		if (list > 0 && list % COUNTED_LISTS == 0)
 		{
 			load_unlock(load);
-			result = load_lock(load);
-			if (result != IVFPQ_LOAD_DONE)
-				break;
+			load_lock(load);
 		}
 		IvfpqDirEntryRead(load->index, &load->meta, list, &entry);
 		load->expected += entry.nitems;
 	}
-	return result;
 }
 
 /*
- * Begins a mirror and sends its model.  Sets *exists if the mirror already
+ * Begins a mirror and sends its model.  Returns false if the mirror already
  * exists.
  */
-static IvfpqLoadResult
-send_model(IvfpqLoad *load, bool *exists)
+static bool
+send_model(IvfpqLoad *load)
 {
 	const IvfpqMetaData *meta = &load->meta;
 	GvBeginRequest request = {
@@ -1108,86 +989,39 @@ send_model(IvfpqLoad *load, bool *exists)
 			.keys = IvfpqMirrorKeys(meta)
 		}
 	};
-	IvfpqLoadResult result;
 
 	if (IvfpqMirrorHasRecords(meta))
 	{
 		request.spec.refine_slots = IvfpqRecordSlots(meta->dims);
 		request.spec.refine_records = load->expected / meta->lists_per_row;
 	}
-	result = load_ask(load, GV_MSG_BEGIN, &request, sizeof(request),
-					  NULL, 0, 0);
-	*exists = load->channel->refusal == GV_REFUSED_EXISTS;
-	if (*exists)
-		return IVFPQ_LOAD_DONE;
-	if (result == IVFPQ_LOAD_DONE)
-		result = send_array(load, GV_CODEBOOKS, meta->codebooks,
-							(int64) GV_CODEWORDS * meta->dims);
-	if (result == IVFPQ_LOAD_DONE)
-		result = send_array(load, GV_PARENTS, meta->parents,
-							(int64) meta->nparents * meta->dims);
-	if (result == IVFPQ_LOAD_DONE)
-		result = send_array(load, GV_PARENT_OFFSETS, meta->parent_offsets,
-							(int64) meta->nparents + 1);
-	if (result == IVFPQ_LOAD_DONE)
-		result = send_array(load, GV_CENTROIDS, meta->centroids,
-							(int64) meta->nlists * meta->dims);
-	return result;
-}
-
-/* Loads a whole mirror.  If the mirror already exists, only sets *exists. */
-static IvfpqLoadResult
-bring_all(IvfpqLoad *load, bool *exists)
-{
-	GvKeyRequest request = {load->key};
-	IvfpqLoadResult result = send_model(load, exists);
-
-	if (result != IVFPQ_LOAD_DONE || *exists)
-		return result;
-	result = send_lists(load, true);
-	if (result == IVFPQ_LOAD_DONE && IvfpqMirrorHasRecords(&load->meta))
-		result = records_send_all(load);
-	/* lists may have changed meanwhile */
-	if (result == IVFPQ_LOAD_DONE)
-		result = refresh(load);
-	if (result == IVFPQ_LOAD_DONE)
-		result = load_ask(load, GV_MSG_READY, &request, sizeof(request),
-						  NULL, 0, 0);
-	return result;
-}
-
-/*
- * Drops mirrors of files that the index had before, without waiting until the
- * supervisor notices that these files are gone.
- */
-static IvfpqLoadResult
-drop_older(IvfpqLoad *load)
-{
-	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
-	GvKeyRequest request;
-
-	while (result == IVFPQ_LOAD_DONE &&
-		   IvfpqMirrorRequestOlder(&load->key, &request.key))
-	{
-		IvfpqMirrorRequestForget(&request.key);
-		result = load_ask(load, GV_MSG_DROP, &request, sizeof(request),
-						  NULL, 0, 0);
-	}
-	return result;
+	start_clock(load);
+	(void) IvfpqChannelExchange(load->channel, GV_MSG_BEGIN, &request,
+								sizeof(request), NULL, 0, 0);
+	if (load->channel->refusal == GV_REFUSED_EXISTS)
+		return false;
+	check_answer(load);
+	send_array(load, GV_CODEBOOKS, meta->codebooks,
+			   (int64) GV_CODEWORDS * meta->dims);
+	send_array(load, GV_PARENTS, meta->parents,
+			   (int64) meta->nparents * meta->dims);
+	send_array(load, GV_PARENT_OFFSETS, meta->parent_offsets,
+			   (int64) meta->nparents + 1);
+	send_array(load, GV_CENTROIDS, meta->centroids,
+			   (int64) meta->nlists * meta->dims);
+	return true;
 }
 
 /*
  * Looks at the index for the first time and allocates memory for the load.  If
  * `whole` is set, also counts the postings.
  */
-static IvfpqLoadResult
+static void
 prepare(IvfpqLoad *load, bool whole)
 {
 	MemoryContext old;
-	IvfpqLoadResult result = load_lock(load);
 
-	if (result != IVFPQ_LOAD_DONE)
-		return result;
+	load_lock(load);
 	old = MemoryContextSwitchTo(load->context);
 	load->strategy = GetAccessStrategy(BAS_BULKREAD);
 	IvfpqListReaderInit(&load->reader, load->index, &load->meta, NULL,
@@ -1196,12 +1030,13 @@ prepare(IvfpqLoad *load, bool whole)
 	load->keys_bytes = IvfpqKeysBytes(&load->reader.layout.keys);
 	load->capacity =
 		Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
+	load->addresses_capacity = 1024;
+	load->addresses = palloc(load->addresses_capacity *
+							 sizeof(ItemPointerData));
 	MemoryContextSwitchTo(old);
 	if (whole)
-		result = count_postings(load);
-	if (result == IVFPQ_LOAD_DONE)
-		load_unlock(load);
-	return result;
+		count_postings(load);
+	load_unlock(load);
 }
 
 /*
@@ -1209,7 +1044,7 @@ prepare(IvfpqLoad *load, bool whole)
  * whole mirror is loaded, because the few changes of a catch-up are not worth
  * setting up shared memory.
  */
-static IvfpqLoadResult
+static void
 open_ring(IvfpqLoad *load, bool share)
 {
 	MemoryContext old = MemoryContextSwitchTo(load->context);
@@ -1220,48 +1055,60 @@ open_ring(IvfpqLoad *load, bool share)
 						   share);
 	MemoryContextSwitchTo(old);
 	if (!opened)
-		return judge(load);
+		check_answer(load);
 	load->message = IvfpqRingSlot(&load->ring, 0);
-	return IVFPQ_LOAD_DONE;
 }
 
 /*
  * Loads the mirror of load->key if `whole` is set, and otherwise only lets the
  * mirror catch up.  All memory comes from load->context, which the caller
- * owns.  May raise an error.
+ * owns.  Raises an error unless the result is IVFPQ_LOAD_DONE.
  */
-static IvfpqLoadResult
+static void
 load_mirror(IvfpqLoad *load, bool whole)
 {
-	IvfpqLoadResult result = prepare(load, whole);
-	bool		exists = true;
+	GvKeyRequest request = {load->key};
 
-	if (result == IVFPQ_LOAD_DONE)
-		result = open_ring(load, whole);
-	if (result == IVFPQ_LOAD_DONE && whole)
-		result = drop_older(load);
-	if (result == IVFPQ_LOAD_DONE && whole)
+	prepare(load, whole);
+	open_ring(load, whole);
+	if (whole)
 	{
+		GvKeyRequest older;
+
+		/*
+		 * Drop mirrors of files that the index had before, without waiting
+		 * until the supervisor notices that these files are gone.
+		 */
+		while (IvfpqMirrorRequestOlder(&load->key, &older.key))
+		{
+			IvfpqMirrorRequestForget(&older.key);
+			load_ask(load, GV_MSG_DROP, &older, sizeof(older), NULL, 0, 0);
+		}
 		IvfpqMirrorRequestProgress(&load->key, 0, load->expected);
-		result = bring_all(load, &exists);
+		load->fresh = send_model(load);
 	}
-	if (result == IVFPQ_LOAD_DONE && exists)
-		result = refresh(load);
-	load->fresh = !exists;
-	return result;
+	if (load->fresh)
+	{
+		send_lists(load, true);
+		if (IvfpqMirrorHasRecords(&load->meta))
+			records_send_all(load);
+	}
+	/* lists may have changed meanwhile */
+	refresh(load);
+	if (load->fresh)
+		load_ask(load, GV_MSG_READY, &request, sizeof(request), NULL, 0, 0);
+	load->result = IVFPQ_LOAD_DONE;
 }
 
 extern PGDLLEXPORT void gpuvec_loader_main(Datum arg);
 
-/* Runs load_mirror() and turns an error into IVFPQ_LOAD_FAILED. */
-static IvfpqLoadResult
+/* Runs load_mirror(), and turns an error into load->error. */
+static void
 load_safely(IvfpqLoad *load, bool whole)
 {
-	volatile IvfpqLoadResult result = IVFPQ_LOAD_FAILED;
-
 	PG_TRY();
 	{
-		result = load_mirror(load, whole);
+		load_mirror(load, whole);
 	}
 	PG_CATCH();
 	{
@@ -1287,85 +1134,57 @@ load_safely(IvfpqLoad *load, bool whole)
 	PG_END_TRY();
 
 	/* gpuvecd discards an unfinished mirror when the connection ends */
-	if (result != IVFPQ_LOAD_DONE)
+	if (load->result != IVFPQ_LOAD_DONE)
 		IvfpqDisconnect();
-	return result;
-}
-
-/*
- * Records the failure.  The mirror is not tried again before pause_ms have
- * passed.  The error is logged only if it differs from the last one.
- */
-static void
-note_failed(const IvfpqLoad *load, int pause_ms)
-{
-	if (IvfpqMirrorRequestFailed(&load->key, load->error, pause_ms))
-		ereport(LOG,
-				(errmsg("gpuvec: could not mirror index %u: %s",
-						load->key.index, load->error)));
 }
 
 /*
  * Records the result in the request and wakes the sessions that wait for it.
+ * A failure is logged only if the error differs from the last one.
  */
 static void
-report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
+report(IvfpqLoad *load, int64 us)
 {
 	int64		rest = CATCH_UP_REST * us / 1000;
+	int			pause_ms = 0;
 
-	switch (result)
-	{
-		case IVFPQ_LOAD_DONE:
-			IvfpqMirrorRequestDone(&load->key, load->postings,
-								   (int) Min(Max(rest, CATCH_UP_PAUSE_MS),
-											 CATCH_UP_MOST_MS));
-			ereport(load->fresh ? LOG : DEBUG1,
-					(errmsg("gpuvec: %s index \"%s\": %lld copies in %d lists, %.0f ms",
-							load->fresh ? "mirrored" : "caught up with",
-							load->name, (long long) load->postings,
-							load->meta.nlists, us / 1000.0)));
-			break;
-		case IVFPQ_LOAD_GONE:
-			IvfpqMirrorRequestForget(&load->key);
-			break;
-		case IVFPQ_LOAD_ABSENT:
-			IvfpqMirrorRequestEvicted(&load->key);
-			break;
-		case IVFPQ_LOAD_LOCKED:
-			if (!IvfpqMirrorRequestPutBack(&load->key))
-				note_failed(load, 0);
-			break;
-		case IVFPQ_LOAD_NO_MEMORY:
-			note_failed(load, NO_MEMORY_PAUSE_MS);
-			break;
-		case IVFPQ_LOAD_YIELD:
-		case IVFPQ_LOAD_FAILED:
-			note_failed(load, 0);
-			break;
-	}
+	if (load->result == IVFPQ_LOAD_DONE)
+		pause_ms = (int) Min(Max(rest, CATCH_UP_PAUSE_MS), CATCH_UP_MOST_MS);
+	else if (load->result == IVFPQ_LOAD_NO_MEMORY)
+		pause_ms = NO_MEMORY_PAUSE_MS;
+	if (IvfpqMirrorRequestEnd(&load->key, load->result, load->postings,
+							  load->error, pause_ms))
+		ereport(LOG,
+				(errmsg("gpuvec: could not mirror index %u: %s",
+						load->key.index, load->error)));
+	if (load->result == IVFPQ_LOAD_DONE)
+		ereport(load->fresh ? LOG : DEBUG1,
+				(errmsg("gpuvec: %s index \"%s\": %lld copies in %d lists, %.0f ms",
+						load->fresh ? "mirrored" : "caught up with",
+						load->name, (long long) load->postings,
+						load->meta.nlists, us / 1000.0)));
 }
 
 /* Serves one request.  Returns false if the loader has to end. */
 static bool
 serve(const IvfpqMirrorRequest *request)
 {
-	IvfpqLoad	load = {.key = request->key};
+	IvfpqLoad	load = {.key = request->key, .result = IVFPQ_LOAD_FAILED};
 	bool		whole = request->state != IVFPQ_REQUEST_READY;
 	int64		begun = IvfpqNow();
-	IvfpqLoadResult result;
 
 	load.context = AllocSetContextCreate(TopMemoryContext, "gpuvec load",
 										 ALLOCSET_DEFAULT_SIZES);
 	pgstat_report_activity(STATE_RUNNING, whole ? "gpuvec: loading a mirror" :
 						   "gpuvec: catching up with an index");
 	SetCurrentStatementStartTimestamp();
-	result = load_safely(&load, whole);
+	load_safely(&load, whole);
 	IvfpqRingClose(&load.ring);
-	report(&load, result, IvfpqNow() - begun);
+	report(&load, IvfpqNow() - begun);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextDelete(load.context);
-	return result != IVFPQ_LOAD_YIELD;
+	return load.result != IVFPQ_LOAD_YIELD;
 }
 
 /* Waits for LOOK_MS.  Returns false if a session wants the database. */

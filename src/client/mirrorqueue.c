@@ -22,8 +22,11 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "client/servershared.h"
+#include "commands/defrem.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/timestamp.h"
 
 #include "client/mirrorqueue.h"
@@ -62,6 +65,39 @@ IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
 {
 	return index->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
 		meta->build_id != 0 && meta->nlists > 0 && !IvfpqIsUncommitted(index);
+}
+
+/*
+ * Locks a mirror's index without waiting.  Returns false if the lock is not
+ * free.  Otherwise sets *index to the open index or, without a lock, to NULL
+ * if the index is gone or has another file.
+ */
+bool
+IvfpqMirrorIndexOpen(const GvMirrorKey *key, Relation *index)
+{
+	IvfpqStorage storage;
+
+	*index = NULL;
+	if (!ConditionalLockRelationOid(key->index, AccessShareLock))
+		return false;
+	*index = try_relation_open(key->index, NoLock);
+	if (*index == NULL)
+	{
+		UnlockRelationOid(key->index, AccessShareLock);
+		return true;
+	}
+	storage = IvfpqStorageOf(*index);
+	/* the OID may have been reused for any relation */
+	if ((*index)->rd_rel->relkind != RELKIND_INDEX ||
+		(*index)->rd_rel->relam != get_index_am_oid("gpuivfpq", true) ||
+		storage.database != key->database ||
+		storage.tablespace != key->tablespace ||
+		storage.number != key->relation)
+	{
+		relation_close(*index, AccessShareLock);
+		*index = NULL;
+	}
+	return true;
 }
 
 /* Returns the form of the keys that postings have in the index's mirror. */
@@ -136,12 +172,6 @@ add(const GvMirrorKey *key)
 	return best;
 }
 
-static TimestampTz
-later(TimestampTz time, int64 ms)
-{
-	return TimestampTzPlusMilliseconds(time, ms);
-}
-
 /*
  * Queues the mirror for loading.  After a failure, does nothing until
  * retry_at, unless `now` is set.  Returns whether there is new work.
@@ -162,7 +192,8 @@ ask_load(IvfpqMirrorRequest *request, bool now)
 		return false;
 	if (request->state == IVFPQ_REQUEST_READY ||
 		request->state == IVFPQ_REQUEST_EVICTED)
-		request->retry_at = later(request->ready_at, RELOAD_PAUSE_MS);
+		request->retry_at = TimestampTzPlusMilliseconds(request->ready_at,
+														RELOAD_PAUSE_MS);
 	if (now)
 		request->retry_at = Min(request->retry_at, time);
 	request->state = IVFPQ_REQUEST_WAITING;
@@ -346,15 +377,6 @@ IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request)
 	return first != NULL;
 }
 
-/* Returns the entry of a key if this loader has taken it, or NULL. */
-static IvfpqMirrorRequest *
-find_own(const GvMirrorKey *key)
-{
-	IvfpqMirrorRequest *request = find(key);
-
-	return request != NULL && request->loader == MyProcPid ? request : NULL;
-}
-
 /* Records how many postings this loader has loaded so far. */
 void
 IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
@@ -363,8 +385,8 @@ IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
 	IvfpqMirrorRequest *request;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	request = find_own(key);
-	if (request)
+	request = find(key);
+	if (request != NULL && request->loader == MyProcPid)
 	{
 		request->postings = postings;
 		request->expected = expected;
@@ -372,33 +394,11 @@ IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
 	LWLockRelease(ivfpq_shared->lock);
 }
 
-/*
- * Records that this loader has loaded the mirror or brought it up to date.
- * The mirror does not catch up again before pause_ms have passed.
- */
-void
-IvfpqMirrorRequestDone(const GvMirrorKey *key, int64 postings, int pause_ms)
+/* Releases the lock, and wakes the sessions that wait for mirrors. */
+static void
+unlock_and_wake(void)
 {
-	IvfpqMirrorRequest *request;
-	TimestampTz now = GetCurrentTimestamp();
-
-	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	request = find_own(key);
-	if (request)
-	{
-		if (request->state != IVFPQ_REQUEST_READY)
-			request->ready_at = now;
-		request->state = IVFPQ_REQUEST_READY;
-		request->loader = 0;
-		request->done = request->taken;
-		request->failures = 0;
-		request->locked_since = 0;
-		request->retry_at = later(now, pause_ms);
-		request->postings = postings;
-		request->error[0] = '\0';
-	}
 	LWLockRelease(ivfpq_shared->lock);
-	pg_atomic_fetch_add_u64(&ivfpq_shared->epoch, 1);
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 }
 
@@ -415,86 +415,84 @@ set_failed(IvfpqMirrorRequest *request, const char *error, int pause_ms)
 	request->refused = request->asked;
 	request->failures++;
 	request->locked_since = 0;
-	request->retry_at = later(GetCurrentTimestamp(), Max(pause, pause_ms));
+	request->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													Max(pause, pause_ms));
 	strlcpy(request->error, error, sizeof(request->error));
 }
 
 /*
- * Records that this loader has failed.  The mirror is not tried again for at
- * least pause_ms.  Returns whether the error differs from the last one, so
- * that it should be logged.
+ * Records how this loader's work on a mirror has ended, and wakes the sessions
+ * that wait for the mirror.  No loader takes the mirror again before pause_ms
+ * have passed, and after several failures before an even longer pause.
+ * Returns whether `error` should be logged: the loader has failed, and the
+ * error differs from the last one.
+ *
+ * If the index is locked, other entries have their turn before this entry is
+ * tried again.  If it has been locked for too long, the loader has failed.
  */
 bool
-IvfpqMirrorRequestFailed(const GvMirrorKey *key, const char *error,
-						 int pause_ms)
+IvfpqMirrorRequestEnd(const GvMirrorKey *key, IvfpqLoadResult result,
+					  int64 postings, const char *error, int pause_ms)
 {
+	TimestampTz now = GetCurrentTimestamp();
+	IvfpqMirrorRequest none = {0};
 	IvfpqMirrorRequest *request;
 	bool		news = false;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	request = find_own(key);
-	if (request)
-	{
-		news = strncmp(request->error, error, sizeof(request->error) - 1) != 0;
-		set_failed(request, error, pause_ms);
-	}
-	LWLockRelease(ivfpq_shared->lock);
-	ConditionVariableBroadcast(&ivfpq_shared->changed);
-	return news;
-}
-
-/*
- * Puts the entry back because this loader has found the index locked.  Other
- * entries have their turn before this entry is tried again.  If the index has
- * been locked for too long, returns false, and the loader keeps the entry.
- */
-bool
-IvfpqMirrorRequestPutBack(const GvMirrorKey *key)
-{
-	IvfpqMirrorRequest *request;
-	TimestampTz now = GetCurrentTimestamp();
-	bool		again = true;
-
-	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	request = find_own(key);
-	if (request)
+	request = find(key);
+	/* the entry may have been removed meanwhile */
+	if (request == NULL || request->loader != MyProcPid)
+		request = &none;
+	request->loader = 0;
+	if (result == IVFPQ_LOAD_LOCKED)
 	{
 		if (request->locked_since == 0)
 			request->locked_since = now;
-		again = now < later(request->locked_since, MAX_LOCKED_MS);
+		if (now >= TimestampTzPlusMilliseconds(request->locked_since,
+											   MAX_LOCKED_MS))
+			result = IVFPQ_LOAD_FAILED;
 	}
-	if (request && again)
+	switch (result)
 	{
-		request->loader = 0;
-		request->retry_at = later(now, LOCKED_PAUSE_MS);
-		if (request->state == IVFPQ_REQUEST_READY)
-			request->refresh = true;
-		else
-			request->state = IVFPQ_REQUEST_WAITING;
+		case IVFPQ_LOAD_DONE:
+			if (request->state != IVFPQ_REQUEST_READY)
+				request->ready_at = now;
+			request->state = IVFPQ_REQUEST_READY;
+			request->done = request->taken;
+			request->failures = 0;
+			request->locked_since = 0;
+			request->retry_at = TimestampTzPlusMilliseconds(now, pause_ms);
+			request->postings = postings;
+			request->error[0] = '\0';
+			pg_atomic_fetch_add_u64(&ivfpq_shared->epoch, 1);
+			break;
+		case IVFPQ_LOAD_GONE:
+			request->state = IVFPQ_REQUEST_FREE;
+			break;
+		case IVFPQ_LOAD_ABSENT:
+			request->state = IVFPQ_REQUEST_EVICTED;
+			request->refresh = false;
+			request->refused = request->asked;
+			strlcpy(request->error, "gpuvecd gave the mirror up",
+					sizeof(request->error));
+			break;
+		case IVFPQ_LOAD_LOCKED:
+			request->retry_at = TimestampTzPlusMilliseconds(now,
+															LOCKED_PAUSE_MS);
+			if (request->state == IVFPQ_REQUEST_READY)
+				request->refresh = true;
+			else
+				request->state = IVFPQ_REQUEST_WAITING;
+			break;
+		default:
+			news = request != &none &&
+				strncmp(request->error, error, sizeof(request->error) - 1) != 0;
+			set_failed(request, error, pause_ms);
+			break;
 	}
-	LWLockRelease(ivfpq_shared->lock);
-	return again;
-}
-
-/* Records that this loader has found that gpuvecd evicted the mirror. */
-void
-IvfpqMirrorRequestEvicted(const GvMirrorKey *key)
-{
-	IvfpqMirrorRequest *request;
-
-	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	request = find_own(key);
-	if (request)
-	{
-		request->state = IVFPQ_REQUEST_EVICTED;
-		request->loader = 0;
-		request->refresh = false;
-		request->refused = request->asked;
-		strlcpy(request->error, "gpuvecd gave the mirror up",
-				sizeof(request->error));
-	}
-	LWLockRelease(ivfpq_shared->lock);
-	ConditionVariableBroadcast(&ivfpq_shared->changed);
+	unlock_and_wake();
+	return news;
 }
 
 /*
@@ -532,8 +530,7 @@ IvfpqMirrorRequestForget(const GvMirrorKey *key)
 	request = find(key);
 	if (request)
 		request->state = IVFPQ_REQUEST_FREE;
-	LWLockRelease(ivfpq_shared->lock);
-	ConditionVariableBroadcast(&ivfpq_shared->changed);
+	unlock_and_wake();
 }
 
 /* Removes all entries of a database to which no loader can connect. */
@@ -544,8 +541,7 @@ IvfpqMirrorRequestForgetDatabase(Oid database)
 	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 		if (ivfpq_shared->requests[i].key.database == database)
 			ivfpq_shared->requests[i].state = IVFPQ_REQUEST_FREE;
-	LWLockRelease(ivfpq_shared->lock);
-	ConditionVariableBroadcast(&ivfpq_shared->changed);
+	unlock_and_wake();
 }
 
 /* When a loader ends, marks the entries that it has taken as failed. */
@@ -561,8 +557,7 @@ IvfpqMirrorRequestRelease(const char *error)
 			request->loader == MyProcPid)
 			set_failed(request, error, 0);
 	}
-	LWLockRelease(ivfpq_shared->lock);
-	ConditionVariableBroadcast(&ivfpq_shared->changed);
+	unlock_and_wake();
 }
 
 /*

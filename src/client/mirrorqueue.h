@@ -14,9 +14,10 @@
 #include "page/page.h"
 #include "protocol/gv_protocol.h"
 
-/* mirrorqueue.c: the name of a mirror, and the keys of its postings */
+/* mirrorqueue.c: the name of a mirror, its index, the keys of its postings */
 extern GvMirrorKey IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta);
 extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
+extern bool IvfpqMirrorIndexOpen(const GvMirrorKey *key, Relation *index);
 extern GvKeyForm IvfpqMirrorKeys(const IvfpqMetaData *meta);
 
 /*
@@ -29,6 +30,18 @@ IvfpqMirrorHasRecords(const IvfpqMetaData *meta)
 	return meta->refine == IVFPQ_REFINE_SQ8;
 }
 
+/* How a loader's work on a mirror has ended. */
+typedef enum IvfpqLoadResult
+{
+	IVFPQ_LOAD_DONE,			/* loaded or brought up to date */
+	IVFPQ_LOAD_GONE,			/* the index is gone */
+	IVFPQ_LOAD_ABSENT,			/* gpuvecd has evicted the mirror */
+	IVFPQ_LOAD_YIELD,			/* a session wants the database for itself */
+	IVFPQ_LOAD_LOCKED,			/* the index is locked, nothing was begun */
+	IVFPQ_LOAD_NO_MEMORY,		/* gpuvecd has no memory */
+	IVFPQ_LOAD_FAILED
+} IvfpqLoadResult;
+
 /* mirrorqueue.c: mirror requests.  All need ivfpq_shared. */
 extern uint64 IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now);
 extern bool IvfpqMirrorRequestGet(const GvMirrorKey *key,
@@ -39,12 +52,9 @@ extern int	IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now,
 extern bool IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request);
 extern void IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
 									   int64 expected);
-extern void IvfpqMirrorRequestDone(const GvMirrorKey *key, int64 postings,
-								   int pause_ms);
-extern bool IvfpqMirrorRequestFailed(const GvMirrorKey *key, const char *error,
-									 int pause_ms);
-extern bool IvfpqMirrorRequestPutBack(const GvMirrorKey *key);
-extern void IvfpqMirrorRequestEvicted(const GvMirrorKey *key);
+extern bool IvfpqMirrorRequestEnd(const GvMirrorKey *key,
+								  IvfpqLoadResult result, int64 postings,
+								  const char *error, int pause_ms);
 extern bool IvfpqMirrorRequestOlder(const GvMirrorKey *key,
 									GvMirrorKey *older);
 extern void IvfpqMirrorRequestForget(const GvMirrorKey *key);

@@ -9,7 +9,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
@@ -17,14 +16,12 @@
 #include "client/serverconn.h"
 #include "client/servershared.h"
 #include "commands/dbcommands.h"
-#include "commands/defrem.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -115,6 +112,23 @@ IvfpqGetServerStatus(IvfpqServerStatus *status)
 	status->used = status->up ? (int64) reply.used : server.used;
 }
 
+/* Returns the name of a mirror's state; NULL if it has none. */
+static const char *
+state_name(const GvMirrorStatus *status, const IvfpqMirrorRequest *request)
+{
+	static const char *const names[] = {
+		[IVFPQ_REQUEST_WAITING] = "waiting",
+		[IVFPQ_REQUEST_LOADING] = "loading",
+		[IVFPQ_REQUEST_READY] = NULL,
+		[IVFPQ_REQUEST_FAILED] = "failed",
+		[IVFPQ_REQUEST_EVICTED] = "evicted"
+	};
+
+	if (status != NULL)
+		return status->ready ? "ready" : "loading";
+	return names[request->state];
+}
+
 /*
  * Returns the state of an index's mirror: "ready", "loading", "waiting",
  * "failed" (*error says why) or "evicted".  Returns NULL if there is neither a
@@ -129,23 +143,12 @@ IvfpqGetMirrorState(const IvfpqServerStatus *status, const GvMirrorKey *key,
 	*error = NULL;
 	for (int i = 0; i < status->nmirrors; i++)
 		if (gv_same_key(&status->mirrors[i].key, key))
-			return status->mirrors[i].ready ? "ready" : "loading";
+			return state_name(&status->mirrors[i], NULL);
 	if (!status->preloaded || !IvfpqMirrorRequestGet(key, &request))
 		return NULL;
-	switch (request.state)
-	{
-		case IVFPQ_REQUEST_WAITING:
-			return "waiting";
-		case IVFPQ_REQUEST_LOADING:
-			return "loading";
-		case IVFPQ_REQUEST_FAILED:
-			*error = pstrdup(request.error);
-			return "failed";
-		case IVFPQ_REQUEST_EVICTED:
-			return "evicted";
-		default:
-			return NULL;
-	}
+	if (request.state == IVFPQ_REQUEST_FAILED)
+		*error = pstrdup(request.error);
+	return state_name(NULL, &request);
 }
 
 /* Returns whether the library is preloaded; if not, raises a notice. */
@@ -164,72 +167,24 @@ is_preloaded(void)
 	return false;
 }
 
+/* Adds a value to the row, or null if the value is not known. */
 static void
-put(Row *row, Datum value)
+put(Row *row, bool known, Datum value)
 {
-	row->nulls[row->n] = false;
+	row->nulls[row->n] = !known;
 	row->values[row->n++] = value;
-}
-
-static void
-put_null(Row *row)
-{
-	row->nulls[row->n] = true;
-	row->values[row->n++] = (Datum) 0;
 }
 
 static void
 put_text(Row *row, const char *text)
 {
-	if (text[0] == '\0')
-		put_null(row);
-	else
-		put(row, CStringGetTextDatum(text));
-}
-
-/*
- * The next four functions add a value to the row, or null if it is not known.
- */
-static void
-put_int64(Row *row, bool known, int64 value)
-{
-	if (known)
-		put(row, Int64GetDatum(value));
-	else
-		put_null(row);
-}
-
-static void
-put_int32(Row *row, bool known, int32 value)
-{
-	if (known)
-		put(row, Int32GetDatum(value));
-	else
-		put_null(row);
-}
-
-static void
-put_double(Row *row, bool known, double value)
-{
-	if (known)
-		put(row, Float8GetDatum(value));
-	else
-		put_null(row);
-}
-
-static void
-put_time(Row *row, bool known, TimestampTz value)
-{
-	if (known)
-		put(row, TimestampTzGetDatum(value));
-	else
-		put_null(row);
+	put(row, text[0] != '\0', CStringGetTextDatum(text));
 }
 
 static void
 put_counter(Row *row, pg_atomic_uint64 *counter)
 {
-	put(row, Int64GetDatum((int64) pg_atomic_read_u64(counter)));
+	put(row, true, Int64GetDatum((int64) pg_atomic_read_u64(counter)));
 }
 
 /*
@@ -252,11 +207,11 @@ put_searches(Row *row)
 		counts[i] = (int64) pg_atomic_read_u64(&ivfpq_shared->served[i]);
 	for (int i = 0; i < (int) lengthof(causes); i++)
 		fallbacks += counts[causes[i]];
-	put(row, Int64GetDatum(counts[IVFPQ_ANSWERED]));
-	put(row, Int64GetDatum(counts[IVFPQ_NOT_ASKED] + fallbacks));
-	put(row, Int64GetDatum(fallbacks));
+	put(row, true, Int64GetDatum(counts[IVFPQ_ANSWERED]));
+	put(row, true, Int64GetDatum(counts[IVFPQ_NOT_ASKED] + fallbacks));
+	put(row, true, Int64GetDatum(fallbacks));
 	for (int i = 0; i < (int) lengthof(causes); i++)
-		put(row, Int64GetDatum(counts[causes[i]]));
+		put(row, true, Int64GetDatum(counts[causes[i]]));
 }
 
 /* gpuvec_stat() */
@@ -278,24 +233,24 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 	IvfpqSharedGetServer(&server);
 	p50 = IvfpqLatencyQuantile(0.5);
 
-	put_int32(&row, server.pid != 0, server.pid);
+	put(&row, server.pid != 0, Int32GetDatum(server.pid));
 	put_text(&row, IvfpqStateName());
 	put_text(&row, server.engine);
 	put_text(&row, server.device);
-	put_time(&row, server.started != 0, server.started);
-	put(&row, Int64GetDatum(server.restarts));
+	put(&row, server.started != 0, TimestampTzGetDatum(server.started));
+	put(&row, true, Int64GetDatum(server.restarts));
 	put_searches(&row);
-	put_int64(&row, known, status.batches);
-	put_double(&row, known && status.batches > 0,
-			   (double) status.searches / Max(status.batches, 1));
-	put_int64(&row, known, status.largest_batch);
+	put(&row, known, Int64GetDatum(status.batches));
+	put(&row, known && status.batches > 0,
+		Float8GetDatum((double) status.searches / Max(status.batches, 1)));
+	put(&row, known, Int64GetDatum(status.largest_batch));
 	put_counter(&row, &ivfpq_shared->sent);
 	put_counter(&row, &ivfpq_shared->received);
-	put_int64(&row, known, status.nmirrors);
-	put_int64(&row, known, status.used);
-	put_int64(&row, server.memory > 0, server.memory);
-	put_double(&row, p50 >= 0, p50);
-	put_double(&row, p50 >= 0, IvfpqLatencyQuantile(0.99));
+	put(&row, known, Int64GetDatum(status.nmirrors));
+	put(&row, known, Int64GetDatum(status.used));
+	put(&row, server.memory > 0, Int64GetDatum(server.memory));
+	put(&row, p50 >= 0, Float8GetDatum(p50));
+	put(&row, p50 >= 0, Float8GetDatum(IvfpqLatencyQuantile(0.99)));
 	put_counter(&row, &ivfpq_shared->sets);
 	put_counter(&row, &ivfpq_shared->sets_failed);
 	put_counter(&row, &ivfpq_shared->scans);
@@ -307,59 +262,12 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/*
- * Opens and locks the mirror's index.  Returns NULL if the index is not in
- * this database, if the index's lock is not free, or if the index's storage
- * has changed.
- */
-static Relation
-open_index(const GvMirrorKey *key)
-{
-	Relation	index;
-	IvfpqStorage storage;
-
-	if (key->database != MyDatabaseId ||
-		!ConditionalLockRelationOid(key->index, AccessShareLock))
-		return NULL;
-	index = try_relation_open(key->index, NoLock);
-	if (index == NULL)
-	{
-		UnlockRelationOid(key->index, AccessShareLock);
-		return NULL;
-	}
-	storage = IvfpqStorageOf(index);
-	if (index->rd_rel->relkind == RELKIND_INDEX &&
-		index->rd_rel->relam == get_index_am_oid("gpuivfpq", true) &&
-		storage.tablespace == key->tablespace &&
-		storage.number == key->relation)
-		return index;
-	relation_close(index, AccessShareLock);
-	return NULL;
-}
-
 static bool
 may_see(const Mirror *mirror)
 {
-	if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
-		return true;
-	return mirror->index != NULL &&
-		IvfpqOwnsRelation(mirror->index->rd_index->indrelid, GetUserId());
-}
-
-static const char *
-state_name(const Mirror *mirror)
-{
-	if (mirror->status != NULL)
-		return mirror->status->ready ? "ready" : "loading";
-	switch (mirror->request->state)
-	{
-		case IVFPQ_REQUEST_LOADING:
-			return "loading";
-		case IVFPQ_REQUEST_FAILED:
-			return "failed";
-		default:
-			return "waiting";
-	}
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		(mirror->index != NULL &&
+		 IvfpqOwnsRelation(mirror->index->rd_index->indrelid, GetUserId()));
 }
 
 /*
@@ -430,31 +338,29 @@ loaded_percent(const Mirror *mirror)
 static void
 put_mirror(Row *row, const Mirror *mirror)
 {
-	const GvMirrorStatus *status = mirror->status;
+	static const GvMirrorStatus none = {0};
+	bool		known = mirror->status != NULL;
+	const GvMirrorStatus *status = known ? mirror->status : &none;
+	const char *state = state_name(mirror->status, mirror->request);
 	char	   *database = get_database_name(mirror->key->database);
 
-	row->n = 0;
-	if (database)
-		put(row, DirectFunctionCall1(namein, CStringGetDatum(database)));
-	else
-		put_null(row);
-	if (mirror->key->database == MyDatabaseId)
-		put(row, ObjectIdGetDatum(mirror->key->index));
-	else
-		put_null(row);
-	put_text(row, state_name(mirror));
-	put_int32(row, status, status ? status->device : 0);
-	put_int64(row, status, status ? status->bytes : 0);
-	put_int32(row, status, status ? status->nlists : 0);
-	put_int64(row, status, status ? status->postings : 0);
-	put_int64(row, mirror->behind >= 0, mirror->behind);
-	put(row, Float8GetDatum(loaded_percent(mirror)));
-	put_int64(row, status, status ? status->searches : 0);
-	put_time(row, status,
-			 status ? GetCurrentTimestamp() - status->idle_ms * 1000 : 0);
+	put(row, database != NULL,
+		database ? DirectFunctionCall1(namein, CStringGetDatum(database)) : 0);
+	put(row, mirror->key->database == MyDatabaseId,
+		ObjectIdGetDatum(mirror->key->index));
+	put_text(row, state ? state : "waiting");
+	put(row, known, Int32GetDatum(status->device));
+	put(row, known, Int64GetDatum(status->bytes));
+	put(row, known, Int32GetDatum(status->nlists));
+	put(row, known, Int64GetDatum(status->postings));
+	put(row, mirror->behind >= 0, Int64GetDatum(mirror->behind));
+	put(row, true, Float8GetDatum(loaded_percent(mirror)));
+	put(row, known, Int64GetDatum(status->searches));
+	put(row, known, TimestampTzGetDatum(GetCurrentTimestamp() -
+										status->idle_ms * 1000));
 	put_text(row, mirror->request ? mirror->request->error : "");
-	put_int32(row, status, status ? status->shards : 0);
-	put_int32(row, status, status ? status->replicas : 0);
+	put(row, known, Int32GetDatum(status->shards));
+	put(row, known, Int32GetDatum(status->replicas));
 	Assert(row->n == MIRROR_COLUMNS);
 }
 
@@ -462,9 +368,10 @@ put_mirror(Row *row, const Mirror *mirror)
 static void
 show_mirror(ReturnSetInfo *rsinfo, Mirror *mirror)
 {
-	Row			row;
+	Row			row = {0};
 
-	mirror->index = open_index(mirror->key);
+	if (mirror->key->database == MyDatabaseId)
+		(void) IvfpqMirrorIndexOpen(mirror->key, &mirror->index);
 	if (may_see(mirror))
 	{
 		try_behind(mirror);
