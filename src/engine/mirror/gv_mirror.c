@@ -1,63 +1,46 @@
 /*
  * gv_mirror.c
- *		Mirrors: argument checks and dispatch to the engine.
+ *		Mirrors: argument checks, and the routing of calls to the engine's
+ *		mirrors on one or several devices (gv_multi.h).
  *
- * Operations on mirrors and searchers go to the engine that was passed to
- * gv_mirrors_open or, if there are several devices, to gv_devices_mirrors,
- * which calls that engine.  The engine itself checks arguments that depend on
- * a mirror's contents.
+ * A change of arrays is applied to all members, and a change of lists or
+ * records to their owner in each replica.  If a member cannot apply a change,
+ * because it finds no memory or its device rejects a call, its replica is
+ * dropped, so that all remaining replicas have the same contents.  The change
+ * fails only if that happens in every replica.  Then no replica is dropped,
+ * and none has the whole change.
+ *
+ * The engine itself checks arguments that depend on a mirror's contents.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/gv_call.h"
 #include "engine/mirror/gv_multi.h"
 
 #define MAX_LISTS	(1 << 24)
 
-/*
- * Set by gv_mirrors_open, and kept until the process ends.  Before the call,
- * and if it failed, mirrors is NULL and ndevices is 0.
- */
-static const GvMirrorBackend *mirrors;
+const GvMirrorBackend *gv_mirrors_engine;
+
+/* Set by gv_mirrors_open; 0 before the call, and if it failed. */
 static int32_t ndevices;
 
 static GvMatmulSetting matmul;
 
 #ifdef GV_TEST_BUILD
-
-static GvFault fault;
-static GvSearcher *hung;		/* a searcher whose searches never end, or
-								 * NULL; atomic */
+GvFault		gv_mirror_calls;
 
 void
 gv_mirror_fault(int64_t n, GvStatus status)
 {
-	gv_fault_set(&fault, n, status);
+	gv_fault_set(&gv_mirror_calls, n, status);
 }
-
-int64_t
-gv_mirror_bytes(const GvMirror *mirror)
-{
-	return mirror != NULL ? mirrors->bytes(mirror) : 0;
-}
-
-/* Returns whether a test made the searcher hang. */
-static bool
-is_hung(const GvSearcher *searcher)
-{
-	return __atomic_load_n(&hung, __ATOMIC_ACQUIRE) == searcher;
-}
-
-#else
-#define is_hung(searcher) false
 #endif
 
+/* Returns whether the spec, without its device, is valid. */
 static bool
 valid_spec(const GvMirrorSpec *spec)
 {
 	return spec != NULL &&
-		spec->device >= 0 && spec->device < ndevices &&
 		gv_valid_metric(spec->metric) && gv_valid_shape(spec->dims, spec->m) &&
 		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
 		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
@@ -86,20 +69,6 @@ valid_chunk(const GvListChunk *chunk)
 		!(bare && chunk->keys != NULL);
 }
 
-static bool
-valid_search(const GvSearch *search)
-{
-	if (search->given)
-		return search->query != NULL && search->bounded &&
-			search->nhits >= 0 && (search->hits != NULL || search->nhits == 0);
-	return search->query != NULL && search->probes >= 1 &&
-		(search->rank > 0 || !search->limited) &&
-		search->compare >= 1 && search->capacity >= 1 &&
-		search->rank >= 0 && search->rank <= search->capacity &&
-		(search->condition != NULL ? gv_condition_valid(search->condition) :
-		 search->rank == 0);
-}
-
 GvStatus
 gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 				GvDevice *found, int32_t *nfound)
@@ -107,19 +76,18 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 	GvStatus	status;
 
 	if (engine == NULL || devices == NULL || found == NULL ||
-		nfound == NULL || mirrors != NULL)
+		nfound == NULL || gv_mirrors_engine != NULL)
 		return GV_INVALID;
 	memset(found, 0, GV_MAX_DEVICES * sizeof(*found));
-	if (gv_fault_is_due(&fault, &status))
+	if (gv_fault_is_due(&gv_mirror_calls, &status))
 	{
 		strcpy(found->name, "injected fault");
 		return status;
 	}
-	gv_devices_engine = engine;
 	status = engine->open(devices, found, nfound);
 	if (status == GV_OK)
 	{
-		mirrors = *nfound > 1 ? &gv_devices_mirrors : engine;
+		gv_mirrors_engine = engine;
 		ndevices = *nfound;
 	}
 	return status;
@@ -175,37 +143,21 @@ gv_parse_devices(const char *devices, int32_t *numbers)
 int64_t
 gv_mirror_size(const GvMirrorSpec *spec)
 {
-	return mirrors != NULL && valid_spec(spec) ?
-		gv_devices_engine->size(spec) : 0;
-}
-
-#ifdef GV_TEST_BUILD
-GvStatus
-gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
-{
-	GV_CALL(fault, mirrors != NULL && valid_spec(spec) && mirror != NULL);
-	return mirrors->create(spec, mirror);
-}
-#endif
-
-static bool
-is_multi_device(void)
-{
-	return mirrors == &gv_devices_mirrors;
+	return valid_spec(spec) && spec->device >= 0 && spec->device < ndevices ?
+		gv_mirrors_engine->size(spec) : 0;
 }
 
 /*
- * Returns whether the devices of the placement exist and are all different.
- * Sets *placed to the spec, with the first of these devices as its device.
+ * Returns whether the spec is valid, and whether the devices of the placement
+ * exist and are all different.
  */
 static bool
-valid_placement(const GvMirrorSpec *spec, const GvPlacement *placement,
-				GvMirrorSpec *placed)
+valid_placement(const GvMirrorSpec *spec, const GvPlacement *placement)
 {
 	uint32_t	seen = 0;
 	int32_t		i;
 
-	if (spec == NULL || placement == NULL ||
+	if (!valid_spec(spec) || placement == NULL ||
 		placement->nshards < 1 || placement->nshards > ndevices ||
 		placement->nreplicas < 1 ||
 		placement->nreplicas > ndevices / placement->nshards)
@@ -218,91 +170,309 @@ valid_placement(const GvMirrorSpec *spec, const GvPlacement *placement,
 			return false;
 		seen |= UINT32_C(1) << device;
 	}
-	*placed = *spec;
-	placed->device = placement->devices[0];
-	return valid_spec(placed);
+	return true;
+}
+
+/*
+ * Returns the spec of a member.  If there are postings, engines reserve half a
+ * block more for each list, because the last block of a list is seldom full.
+ * A shard has only its own lists, so the half blocks of all other lists are
+ * subtracted from its postings here.
+ */
+static GvMirrorSpec
+member_spec(const GvMirrorSpec *spec, const GvPlacement *placement,
+			int32_t member)
+{
+	GvMirrorSpec mine = *spec;
+	int32_t		nshards = placement->nshards;
+
+	mine.device = placement->devices[member];
+	if (nshards > 1)
+	{
+		int64_t		others = spec->nlists - spec->nlists / nshards;
+
+		mine.postings = (mine.postings + nshards - 1) / nshards;
+		mine.postings -= others * GV_BLOCK / 2;
+		if (mine.postings < 1)
+			mine.postings = spec->postings > 0;
+		mine.refine_records = (mine.refine_records + nshards - 1) / nshards;
+	}
+	return mine;
 }
 
 int64_t
 gv_mirror_member_size(const GvMirrorSpec *spec, const GvPlacement *placement,
 					  int32_t member)
 {
-	GvMirrorSpec placed;
+	GvMirrorSpec mine;
 
-	if (mirrors == NULL || !valid_placement(spec, placement, &placed) ||
-		member < 0 || member >= gv_nmembers(placement))
+	if (!valid_placement(spec, placement) || member < 0 ||
+		member >= gv_nmembers(placement))
 		return 0;
-	return gv_devices_size(&placed, placement, member);
+	mine = member_spec(spec, placement, member);
+	return gv_mirrors_engine->size(&mine);
 }
 
+/* Drops the members of a replica.  Later replicas move up in its place. */
+static void
+drop_replica(GvPlacedMirror *mirror, int32_t replica)
+{
+	GvPlacement *placement = &mirror->placement;
+	int32_t		first = replica * placement->nshards;
+	int32_t		next = first + placement->nshards;
+	size_t		nlater = (size_t) (gv_nmembers(placement) - next);
+	int32_t		i;
+
+	for (i = first; i < next; i++)
+		gv_mirrors_engine->drop(mirror->mirrors[i]);
+	memmove(&mirror->mirrors[first], &mirror->mirrors[next],
+			nlater * sizeof(mirror->mirrors[0]));
+	memmove(&placement->devices[first], &placement->devices[next],
+			nlater * sizeof(placement->devices[0]));
+	placement->nreplicas--;
+}
+
+void
+gv_mirror_drop(GvMirror *opaque)
+{
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+
+	while (mirror != NULL && mirror->placement.nreplicas > 0)
+		drop_replica(mirror, mirror->placement.nreplicas - 1);
+	free(mirror);
+}
+
+/*
+ * Creates the replicas one by one.  If a member cannot be created, drops the
+ * other members of its replica.
+ */
 GvStatus
 gv_mirror_create_on(const GvMirrorSpec *spec, const GvPlacement *placement,
 					GvMirror **mirror, uint32_t *lacking)
 {
-	GvMirrorSpec placed;
+	GvPlacedMirror *made;
+	int32_t		nshards;
+	GvStatus	status = GV_OK;
+	uint32_t	failed = 0;
+	int32_t		r;
+	int32_t		s;
 
 	if (lacking != NULL)
 		*lacking = UINT32_MAX;
-	GV_CALL(fault, mirrors != NULL &&
-			valid_placement(spec, placement, &placed) &&
+	GV_CALL(gv_mirror_calls, valid_placement(spec, placement) &&
 			mirror != NULL);
-	return is_multi_device() ?
-		gv_devices_create(&placed, placement, mirror, lacking) :
-		mirrors->create(&placed, mirror);
+	made = calloc(1, sizeof(GvPlacedMirror));
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	nshards = placement->nshards;
+	made->spec = *spec;
+	made->placement.nshards = nshards;
+	for (r = 0; r < placement->nreplicas &&
+		 (status == GV_OK || gv_is_survivable(status)); r++)
+	{
+		int32_t		first = gv_nmembers(&made->placement);
+		GvStatus	one = GV_OK;
+
+		for (s = 0; s < nshards; s++)
+		{
+			GvMirrorSpec mine = member_spec(spec, placement, r * nshards + s);
+
+			made->placement.devices[first + s] = mine.device;
+			one = gv_mirrors_engine->create(&mine, &made->mirrors[first + s]);
+			if (one != GV_OK)
+				break;
+		}
+		if (one == GV_OK)
+		{
+			made->placement.nreplicas++;
+			continue;
+		}
+		failed |= UINT32_C(1) << (r * nshards + s);
+		while (--s >= 0)
+			gv_mirrors_engine->drop(made->mirrors[first + s]);
+		/* report the greatest status, or one that ends the loop */
+		if (one > status || !gv_is_survivable(one))
+			status = one;
+	}
+	if (made->placement.nreplicas > 0 && gv_is_survivable(status))
+		status = GV_OK;
+	if (status != GV_OK)
+	{
+		if (lacking != NULL)
+			*lacking = failed;
+		gv_mirror_drop((GvMirror *) made);
+		return status;
+	}
+	*mirror = (GvMirror *) made;
+	return GV_OK;
 }
+
+#ifdef GV_TEST_BUILD
+
+GvStatus
+gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
+{
+	GvPlacement alone = {1, 1, {spec != NULL ? spec->device : 0}};
+
+	return gv_mirror_create_on(spec, &alone, mirror, NULL);
+}
+
+int64_t
+gv_mirror_bytes(const GvMirror *mirror)
+{
+	GvDeviceUsage usage[GV_MAX_DEVICES];
+	int32_t		n = mirror != NULL ? gv_mirror_usage(mirror, usage) : 0;
+	int64_t		bytes = 0;
+
+	while (--n >= 0)
+		bytes += usage[n].bytes;
+	return bytes;
+}
+
+#endif
 
 int32_t
-gv_mirror_usage(const GvMirror *mirror, GvDeviceUsage *usage)
+gv_mirror_usage(const GvMirror *opaque, GvDeviceUsage *usage)
 {
-	if (is_multi_device())
-		return gv_devices_usage(mirror, usage);
-	usage[0].device = 0;
-	usage[0].bytes = mirrors->bytes(mirror);
-	return 1;
+	const GvPlacedMirror *mirror = (const GvPlacedMirror *) opaque;
+	int32_t		i;
+
+	for (i = 0; i < gv_nmembers(&mirror->placement); i++)
+	{
+		usage[i].device = mirror->placement.devices[i];
+		usage[i].bytes = gv_mirrors_engine->bytes(mirror->mirrors[i]);
+	}
+	return gv_nmembers(&mirror->placement);
 }
 
+/*
+ * Returns the shard that has the blocks of a list.  Lists near each other have
+ * adjacent numbers, so this spreads a search's probes over all shards.
+ */
 int32_t
 gv_mirror_list_shard(const GvMirror *mirror, int32_t list)
 {
-	return is_multi_device() ?
-		gv_list_owner((const GvPlacedMirror *) mirror, list) : 0;
+	return list % ((const GvPlacedMirror *) mirror)->placement.nshards;
 }
 
 int32_t
 gv_mirror_record_shard(const GvMirror *mirror, const uint16_t *address)
 {
-	return is_multi_device() ?
-		gv_record_owner((const GvPlacedMirror *) mirror, address) : 0;
+	return gv_record_owner((const GvPlacedMirror *) mirror, address);
 }
 
 GvStatus
-gv_mirror_drop_replica(GvMirror *mirror, int32_t device)
+gv_mirror_drop_replica(GvMirror *opaque, int32_t device)
 {
-	GV_CALL(fault, mirror != NULL);
-	return is_multi_device() ? gv_devices_drop_replica(mirror, device) :
-		GV_INVALID;
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+	int32_t		nmembers;
+	int32_t		i = 0;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL);
+	nmembers = gv_nmembers(&mirror->placement);
+	while (i < nmembers && mirror->placement.devices[i] != device)
+		i++;
+	if (i == nmembers || mirror->placement.nreplicas == 1)
+		return GV_INVALID;
+	drop_replica(mirror, i / mirror->placement.nshards);
+	return GV_OK;
 }
 
-void
-gv_mirror_drop(GvMirror *mirror)
+/*
+ * A change of a list (chunk) or of records (items).  If chunk and items are
+ * NULL, it is a change of an array.
+ */
+typedef struct Change
 {
-	if (mirror != NULL)
-		mirrors->drop(mirror);
+	GvArray		array;
+	int64_t		first;			/* number of the first value */
+	int64_t		n;				/* number of values or items */
+	const void *values;
+	const GvListChunk *chunk;
+	const GvRefineItem *items;
+} Change;
+
+static GvStatus
+apply(GvMirror *mirror, const Change *change)
+{
+	if (change->chunk != NULL)
+		return gv_mirrors_engine->put_list(mirror, change->chunk);
+	if (change->items != NULL)
+		return gv_mirrors_engine->put_refine(mirror, change->items,
+											 (int32_t) change->n);
+	return gv_mirrors_engine->put_array(mirror, change->array, change->first,
+										change->n, change->values);
+}
+
+/*
+ * This value is used in place of an owner when an array is changed, because
+ * all shards have all arrays.
+ */
+#define ALL_SHARDS	(-1)
+
+/*
+ * Applies a change to the shard `owner` of each replica.  Then drops the
+ * replicas in which the change failed, unless it failed in all replicas.
+ */
+static GvStatus
+change_replicas(GvPlacedMirror *mirror, int32_t owner, const Change *change)
+{
+	const GvPlacement *placement = &mirror->placement;
+	bool		lack[GV_MAX_DEVICES] = {false};
+	int32_t		nreplicas = placement->nreplicas;
+	int32_t		nlack = 0;
+	GvStatus	refused = GV_OK;
+	int32_t		r;
+	int32_t		s;
+
+	for (r = 0; r < nreplicas; r++)
+	{
+		for (s = 0; s < placement->nshards && !lack[r]; s++)
+		{
+			GvStatus	status;
+
+			if (owner != ALL_SHARDS && owner != s)
+				continue;
+			status = apply(mirror->mirrors[r * placement->nshards + s],
+						   change);
+			if (status == GV_OK)
+				continue;
+			if (!gv_is_survivable(status))
+				return status;
+			if (status > refused)
+				refused = status;
+			lack[r] = true;
+			nlack++;
+		}
+	}
+	if (nlack == nreplicas)
+		return refused;
+	for (r = nreplicas - 1; r >= 0; r--)
+		if (lack[r])
+			drop_replica(mirror, r);
+	return GV_OK;
 }
 
 GvStatus
 gv_mirror_put_array(GvMirror *mirror, GvArray array, int64_t first,
 					int64_t n, const void *values)
 {
-	GV_CALL(fault, mirror != NULL && gv_valid_values(array, first, n, values));
-	return mirrors->put_array(mirror, array, first, n, values);
+	Change		change = {.array = array, .first = first, .n = n,
+	.values = values};
+
+	GV_CALL(gv_mirror_calls, mirror != NULL &&
+			gv_valid_values(array, first, n, values));
+	return change_replicas((GvPlacedMirror *) mirror, ALL_SHARDS, &change);
 }
 
 GvStatus
 gv_mirror_put_list(GvMirror *mirror, const GvListChunk *chunk)
 {
-	GV_CALL(fault, mirror != NULL && valid_chunk(chunk));
-	return mirrors->put_list(mirror, chunk);
+	Change		change = {.chunk = chunk};
+
+	GV_CALL(gv_mirror_calls, mirror != NULL && valid_chunk(chunk));
+	return change_replicas((GvPlacedMirror *) mirror,
+						   gv_mirror_list_shard(mirror, chunk->list), &change);
 }
 
 bool
@@ -326,110 +496,110 @@ gv_refine_items_valid(const GvMirrorSpec *spec, const GvRefineItem *items,
 	return true;
 }
 
-GvStatus
-gv_mirror_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+/*
+ * Sets *owner to the shard of the record whose address has number `first`, and
+ * returns the number of the next address that is on another shard, or n.  The
+ * addresses [n] are `stride` bytes apart.
+ */
+static int32_t
+run_end(const GvPlacedMirror *mirror, const void *addresses, size_t stride,
+		int32_t first, int32_t n, int32_t *owner)
 {
-	GV_CALL(fault, mirror != NULL && n >= 0 && (items != NULL || n == 0));
-	return mirrors->put_refine(mirror, items, n);
+	const char *next = (const char *) addresses + stride * (size_t) first;
+	int32_t		end = first + 1;
+
+	*owner = gv_record_owner(mirror, (const uint16_t *) next);
+	for (next += stride; end < n; next += stride, end++)
+		if (gv_record_owner(mirror, (const uint16_t *) next) != *owner)
+			break;
+	return end;
+}
+
+/*
+ * The items are checked together, because an engine gets only those that are
+ * on the same shard.
+ */
+GvStatus
+gv_mirror_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
+{
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+	GvStatus	status = GV_OK;
+	int32_t		first;
+	int32_t		end;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
+			(items != NULL || n == 0));
+	if (!gv_refine_items_valid(&mirror->spec, items, n))
+		return GV_INVALID;
+	for (first = 0; first < n && status == GV_OK; first = end)
+	{
+		int32_t		dims = mirror->spec.dims;
+		Change		change = {.items = gv_refine_item(items, dims, first)};
+		int32_t		owner;
+
+		end = run_end(mirror, items, gv_refine_stride(dims), first, n,
+					  &owner);
+		change.n = end - first;
+		status = change_replicas(mirror, owner, &change);
+	}
+	return status;
 }
 
 GvStatus
-gv_mirror_get_array(GvMirror *mirror, GvArray array, int64_t first,
+gv_mirror_get_array(GvMirror *opaque, GvArray array, int64_t first,
 					int64_t n, void *values)
 {
-	GV_CALL(fault, mirror != NULL && gv_valid_values(array, first, n, values));
-	return mirrors->get_array(mirror, array, first, n, values);
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL &&
+			gv_valid_values(array, first, n, values));
+	return gv_mirrors_engine->get_array(mirror->mirrors[0], array, first, n,
+										values);
 }
 
 GvStatus
-gv_mirror_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
+gv_mirror_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
 					 GvRefineItem *items)
 {
-	GV_CALL(fault, mirror != NULL && n >= 0 &&
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+	GvStatus	status = GV_OK;
+	int32_t		first;
+	int32_t		end;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
 			((addresses != NULL && items != NULL) || n == 0));
-	return mirrors->get_refine(mirror, addresses, n, items);
+	for (first = 0; first < n && status == GV_OK; first = end)
+	{
+		size_t		stride = gv_refine_stride(mirror->spec.dims);
+		int32_t		owner;
+
+		end = run_end(mirror, addresses, 3 * sizeof(*addresses), first, n,
+					  &owner);
+		status = gv_mirrors_engine->get_refine
+			(mirror->mirrors[owner], addresses + 3 * (size_t) first,
+			 end - first,
+			 (GvRefineItem *) ((char *) items + stride * (size_t) first));
+	}
+	return status;
 }
 
 GvStatus
-gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
+gv_mirror_get_block(GvMirror *opaque, int32_t list, int32_t block,
 					GvBlock *view)
 {
-	GV_CALL(fault, mirror != NULL && list >= 0 && block >= 0 && view != NULL);
-	return mirrors->get_block(mirror, list, block, view);
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL && list >= 0 && block >= 0 &&
+			view != NULL);
+	return gv_mirrors_engine->get_block
+		(mirror->mirrors[gv_mirror_list_shard(opaque, list)], list, block,
+		 view);
 }
 
 void
 gv_rejection(char *reason, size_t size)
 {
 	reason[0] = '\0';
-	if (mirrors != NULL && gv_devices_engine->rejection != NULL)
-		gv_devices_engine->rejection(reason, size);
-}
-
-GvStatus
-gv_searcher(int32_t device, GvSearcher **searcher)
-{
-	GV_CALL(fault, device >= 0 && device < ndevices && searcher != NULL);
-	return mirrors->searcher(device, searcher);
-}
-
-void
-gv_searcher_drop(GvSearcher *searcher)
-{
-	if (searcher != NULL)
-		mirrors->searcher_drop(searcher);
-}
-
-GvStatus
-gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
-					   GvMirror *mirror, GvSearch *searches, int32_t n)
-{
-	int32_t		i;
-
-#ifdef GV_TEST_BUILD
-	GvStatus	status;
-
-	if (gv_fault_strikes(&fault, &status))
-	{
-		if ((int) status != GV_HANGS)
-			return status;
-		__atomic_store_n(&hung, searchers[0], __ATOMIC_RELEASE);
-		return GV_OK;
-	}
-#endif
-	if (nshards < 1 || searchers[0] == NULL || mirror == NULL ||
-		searches == NULL || n < 1)
-		return GV_INVALID;
-	for (i = 0; i < n; i++)
-		if (!valid_search(&searches[i]) ||
-			searches[i].given != searches[0].given)
-			return GV_INVALID;
-	if (is_multi_device())
-		return gv_devices_begin(searchers, nshards, mirror, searches, n);
-	return nshards == 1 ?
-		mirrors->begin(searchers[0], mirror, searches, n) : GV_INVALID;
-}
-
-bool
-gv_mirror_done(GvSearcher *searcher)
-{
-	return searcher == NULL || (!is_hung(searcher) && mirrors->done(searcher));
-}
-
-GvStatus
-gv_mirror_finish(GvSearcher *searcher)
-{
-	GvStatus	injected = GV_OK;
-	GvStatus	status;
-
-	if (searcher == NULL)
-		return GV_INVALID;
-#ifdef GV_TEST_BUILD
-	if (is_hung(searcher))
-		gv_fault_hang();
-#endif
-	/* the search must be ended even if a test makes this call fail */
-	(void) gv_fault_is_due(&fault, &injected);
-	status = mirrors->finish(searcher);
-	return injected != GV_OK ? injected : status;
+	if (gv_mirrors_engine != NULL && gv_mirrors_engine->rejection != NULL)
+		gv_mirrors_engine->rejection(reason, size);
 }

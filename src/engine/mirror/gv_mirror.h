@@ -498,14 +498,6 @@ extern GvStatus gv_mirror_begin_shards(GvSearcher *const *searchers,
 extern bool gv_mirror_done(GvSearcher *searcher);
 extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 
-/* Begins searches on a replica of one shard. */
-static inline GvStatus
-gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
-				int32_t n)
-{
-	return gv_mirror_begin_shards(&searcher, 1, mirror, searches, n);
-}
-
 /* Begins and finishes searches. */
 static inline GvStatus
 gv_mirror_search_shards(GvSearcher *const *searchers, int32_t nshards,
@@ -517,14 +509,22 @@ gv_mirror_search_shards(GvSearcher *const *searchers, int32_t nshards,
 	return status == GV_OK ? gv_mirror_finish(searchers[0]) : status;
 }
 
+#ifdef GV_TEST_BUILD
+
+/* Begin, or begin and finish, searches on a replica of one shard. */
+static inline GvStatus
+gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+				int32_t n)
+{
+	return gv_mirror_begin_shards(&searcher, 1, mirror, searches, n);
+}
+
 static inline GvStatus
 gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 				 int32_t n)
 {
 	return gv_mirror_search_shards(&searcher, 1, mirror, searches, n);
 }
-
-#ifdef GV_TEST_BUILD
 
 /*
  * Injects a fault into the operations above that report a status: the n-th

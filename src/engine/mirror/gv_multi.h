@@ -1,14 +1,13 @@
 /*
  * gv_multi.h
- *		Mirrors on several devices, for any engine.
+ *		Mirrors on one or several devices, for any engine.
  *
- * An engine's mirror is on one device.  If several devices were found,
- * gv_mirrors_open puts gv_devices_mirrors in front of the engine.  A mirror of
- * gv_devices_mirrors has R replicas of S shards each.  Each of these R * S
- * members is a mirror of the engine, and no two are on the same device.  Every
- * member has all arrays of the model, so each member finds the same lists with
- * the same coarse scores.  The blocks of a list, and the refine records of a
- * page, are on one shard of each replica.
+ * An engine's mirror is on one device.  The GvMirror that gv_mirror_create_on
+ * makes is a GvPlacedMirror, which has R replicas of S shards each.  Each of
+ * these R * S members is a mirror of the engine, and no two are on the same
+ * device.  Every member has all arrays of the model, so each member finds the
+ * same lists with the same coarse scores.  The blocks of a list, and the
+ * refine records of a page, are on one shard of each replica.
  *
  * A search goes to one replica.  If S is 1, the engine does the whole search.
  * Otherwise the search takes up to three steps on the shards of the replica.
@@ -28,6 +27,7 @@
 #ifndef GV_GV_MULTI_H
 #define GV_GV_MULTI_H
 
+#include "engine/gv_call.h"
 #include "engine/mirror/gv_mirror.h"
 
 /* Number of consecutive pages whose refine records are on the same shard. */
@@ -35,26 +35,13 @@
 
 typedef struct GvPlacedMirror
 {
-	GvMirrorSpec spec;			/* of the whole mirror */
+	GvMirrorSpec spec;			/* of the whole mirror; its device is not used */
 	GvPlacement placement;		/* of the replicas that are left */
 	GvMirror   *mirrors[GV_MAX_DEVICES];	/* the members, which are mirrors
 											 * of the engine */
 } GvPlacedMirror;
 
-/*
- * Return the shard that has the blocks of a list, or the refine record with an
- * address.
- */
-static inline int32_t
-gv_list_owner(const GvPlacedMirror *mirror, int32_t list)
-{
-	/*
-	 * lists near each other have adjacent numbers, so this spreads probes
-	 * over all shards
-	 */
-	return list % mirror->placement.nshards;
-}
-
+/* Returns the shard that has the refine record with an address. */
 static inline int32_t
 gv_record_owner(const GvPlacedMirror *mirror, const uint16_t *address)
 {
@@ -64,39 +51,15 @@ gv_record_owner(const GvPlacedMirror *mirror, const uint16_t *address)
 					  (uint32_t) mirror->placement.nshards);
 }
 
-/* These are in gv_multi.c. */
-extern const GvMirrorBackend gv_devices_mirrors;
-extern const GvMirrorBackend *gv_devices_engine;	/* the engine, even if
-													 * there is only one
-													 * device */
-
 /*
- * Like gv_mirror_member_size, gv_mirror_create_on, gv_mirror_usage and
- * gv_mirror_drop_replica.
+ * The engine that gv_mirrors_open was called with; NULL before the call, and
+ * if it failed.
  */
-extern int64_t gv_devices_size(const GvMirrorSpec *spec,
-							   const GvPlacement *placement, int32_t member);
-extern GvStatus gv_devices_create(const GvMirrorSpec *spec,
-								  const GvPlacement *placement,
-								  GvMirror **mirror,
-								  uint32_t *lacking);
-extern int32_t gv_devices_usage(const GvMirror *mirror, GvDeviceUsage *usage);
-extern GvStatus gv_devices_drop_replica(GvMirror *mirror, int32_t device);
-
-/*
- * These functions are in gv_multisearch.c.  All are callbacks of
- * gv_devices_mirrors, except gv_devices_begin, which gv_mirror.c calls
- * directly, with the searchers of all shards.
- */
-extern GvStatus gv_devices_searcher(int32_t device, GvSearcher **searcher);
-extern void gv_devices_searcher_drop(GvSearcher *searcher);
-extern GvStatus gv_devices_begin(GvSearcher *const *searchers,
-								 int32_t nsearchers, GvMirror *mirror,
-								 GvSearch *searches, int32_t n);
-extern bool gv_devices_done(GvSearcher *searcher);
-extern GvStatus gv_devices_finish(GvSearcher *searcher);
+extern const GvMirrorBackend *gv_mirrors_engine;
 
 #ifdef GV_TEST_BUILD
+extern GvFault gv_mirror_calls;
+
 /* Returns the engine's own searcher. */
 extern GvSearcher *gv_devices_own(GvSearcher *searcher);
 #endif

@@ -8,8 +8,8 @@
  * a searcher of each of its devices.  The first of these has the state of the
  * search; of the others only the engine's searchers are used.  When the caller
  * asks whether the search is done, and all shards have done the current step,
- * that step is ended and the next one begins.  Only gv_devices_finish waits
- * for a shard.
+ * that step is ended and the next one begins.  Only gv_mirror_finish waits for
+ * a shard.
  *
  * All shards choose the same lists in the same order, so a probe has the same
  * number on all of them.  A list is empty on all shards except its owner.  The
@@ -35,37 +35,15 @@
 #define LEAST_SHARED	1024	/* several threads begin a step if it has at
 								 * least this many searches */
 
-/* Consecutive searches that one thread merges. */
+/*
+ * Consecutive searches that one thread merges.  Both numbers are first those
+ * of the range, and then those of all ranges before it.
+ */
 typedef struct SearchRange
 {
-	size_t		nhits;			/* hits of these searches */
-	size_t		bytes;			/* bytes of the searches' arrays in
-								 * Answers.others */
-	size_t		first;			/* number of the first of these hits in
-								 * Answers.sorted and Answers.owners */
-	size_t		at;				/* offset of the searches' arrays in
-								 * Answers.others */
+	size_t		nhits;			/* hits in `sorted` and `owners` */
+	size_t		bytes;			/* bytes of the searches' arrays in `others` */
 } SearchRange;
-
-/* Merged answers of all searches. */
-typedef struct Answers
-{
-	SearchRange *ranges;		/* [nranges], which cover all searches */
-	int32_t		nranges;
-	int32_t		ranges_capacity;
-	char	   *memory;			/* the block of memory that has all arrays
-								 * below */
-	size_t		bytes;
-	GvHit	   *sorted;			/* [nhits] hits of all searches; the hits of
-								 * one search are grouped by the owners of
-								 * their records */
-	int32_t    *counts;			/* [n][nshards] number of each search's hits
-								 * whose records are on each shard */
-	uint8_t    *owners;			/* [nhits] the owner of each hit's record;
-								 * hits are in the order that is returned */
-	char	   *others;			/* the arrays that are returned, range by
-								 * range */
-} Answers;
 
 typedef enum Step
 {
@@ -79,36 +57,52 @@ typedef struct Searcher
 {
 	int32_t		device;
 	GvSearcher *own;			/* the engine's searcher */
-	bool		alone;			/* `own` does the whole search */
-	const GvPlacedMirror *mirror;	/* the mirror that is searched */
+
+	/* the search, which `own` alone does if nshards is 1 */
+	const GvPlacedMirror *mirror;
+	int32_t		nshards;		/* of the mirror */
 	int32_t		first;			/* number of the member that is shard 0 of the
 								 * replica that is searched */
 	GvSearcher *shards[GV_MAX_DEVICES]; /* by shard: the engine's searchers */
 	GvSearch   *searches;		/* [n] the caller's searches */
 	int32_t		n;
+	GvStatus	status;			/* of the whole search, once it has ended */
+
+	/* the step */
 	Step		step;
-	bool		wanted[GV_MAX_DEVICES]; /* by shard: takes part in this step */
 	bool		begun[GV_MAX_DEVICES];	/* by shard: true while the shard does
 										 * this step */
 	GvStatus	statuses[GV_MAX_DEVICES];	/* by shard: status of begin */
-	GvSearch   *asked;			/* [nshards][nasked] the searches of this step */
+	int64_t		nhits[GV_MAX_DEVICES];	/* by shard: number of hits whose
+										 * bounds the shard computes */
+	GvSearch   *asked;			/* [nshards][nasked] the shards' searches */
 	int32_t		nasked;
 	size_t		asked_capacity; /* bytes */
-	Answers		answers;
-	GvStatus	status;			/* of the whole search, once it has ended */
+
+	/* the merged answers of all searches */
+	SearchRange *ranges;		/* [number of ranges] */
+	int32_t		ranges_capacity;
+	char	   *memory;			/* the block of memory that has all arrays
+								 * below */
+	size_t		memory_bytes;
+	GvHit	   *sorted;			/* [nhits] hits of all searches; the hits of
+								 * one search are grouped by the owners of
+								 * their records */
+	int32_t    *counts;			/* [n][nshards] number of each search's hits
+								 * whose records are on each shard */
+	uint8_t    *owners;			/* [nhits] the owner of each hit's record;
+								 * hits are in the order that is returned */
+	char	   *others;			/* the arrays that are returned, range by
+								 * range */
 } Searcher;
 
-/* Work that threads of the host do for all searches, range by range. */
-typedef struct Work
+/* Returns what shard p is asked for search i; its answer is there, too. */
+static inline GvSearch *
+asked_of(const Searcher *searcher, int32_t p, int32_t i)
 {
-	const GvPlacedMirror *mirror;
-	GvSearch   *asked;			/* [nshards][n] the shards' searches */
-	GvSearch   *searches;		/* [n] the caller's searches */
-	int32_t		n;
-	Answers    *answers;
-	int64_t    *nhits;			/* [nshards] number of hits whose bounds each
-								 * shard computes */
-} Work;
+	return &searcher->asked[(size_t) p * (size_t) searcher->nasked +
+							(size_t) i];
+}
 
 /*
  * Prefetches an array.  The answers of the shards to one search are far apart
@@ -187,9 +181,10 @@ merge_two(const GvHit *a, int32_t na, const GvHit *b, int32_t nb,
  * not among the first nhits.
  */
 static void
-count_needed(const GvSearch *asked, int32_t n, int32_t nshards, int32_t nhits,
-			 int32_t *counts)
+count_needed(const Searcher *searcher, int32_t i, int32_t *counts)
 {
+	int32_t		nshards = searcher->nshards;
+	int32_t		nhits = searcher->searches[i].nhits;
 	int32_t		share = (nhits + nshards - 1) / nshards;
 	float		worst = 0;
 	int32_t		p;
@@ -199,7 +194,7 @@ count_needed(const GvSearch *asked, int32_t n, int32_t nshards, int32_t nhits,
 
 	for (p = 0; p < nshards; p++)
 	{
-		const GvSearch *answer = &asked[(size_t) p * (size_t) n];
+		const GvSearch *answer = asked_of(searcher, p, i);
 
 		counts[p] = answer->nhits;
 		cut = cut && answer->nhits >= share;
@@ -208,7 +203,7 @@ count_needed(const GvSearch *asked, int32_t n, int32_t nshards, int32_t nhits,
 	}
 	for (p = 0; cut && p < nshards; p++)
 	{
-		const GvSearch *answer = &asked[(size_t) p * (size_t) n];
+		const GvSearch *answer = asked_of(searcher, p, i);
 		int32_t		needed = share;
 
 		while (needed < answer->nhits && answer->hits[needed].score <= worst)
@@ -218,43 +213,41 @@ count_needed(const GvSearch *asked, int32_t n, int32_t nshards, int32_t nhits,
 }
 
 /*
- * Merges the hits that all shards found for one search.  asked[p * n] is the
- * answer of shard p.  The first nhits merged hits go to hits [nhits].
+ * Merges the hits that all shards found for search i into its hits [nhits].
  * scratch [nhits] is overwritten.
  */
 static void
-shards_merge_hits(const GvSearch *asked, int32_t n, int32_t nshards,
-				  GvHit *hits, int32_t nhits, GvHit *scratch)
+merge_hits(const Searcher *searcher, int32_t i, GvHit *scratch)
 {
 	int32_t		counts[GV_MAX_DEVICES];
-	const GvHit *merged = asked->hits;
+	const GvSearch *search = &searcher->searches[i];
+	const GvHit *merged = asked_of(searcher, 0, i)->hits;
 	int32_t		nmerged;
 	int32_t		p;
 
-	count_needed(asked, n, nshards, nhits, counts);
+	count_needed(searcher, i, counts);
 	nmerged = counts[0];
-	for (p = 1; p < nshards; p++)
+	for (p = 1; p < searcher->nshards; p++)
 	{
-		/* alternate, so that the last merge goes to `hits` */
-		GvHit	   *to = (nshards - p) % 2 > 0 ? hits : scratch;
+		/* alternate, so that the last merge goes to the search's hits */
+		GvHit	   *to = (searcher->nshards - p) % 2 > 0 ? search->hits :
+		scratch;
 
-		nmerged = merge_two(merged, nmerged,
-							asked[(size_t) p * (size_t) n].hits, counts[p],
-							to, nhits);
+		nmerged = merge_two(merged, nmerged, asked_of(searcher, p, i)->hits,
+							counts[p], to, search->nhits);
 		merged = to;
 	}
 }
 
 /*
- * Copies the hits of one search to sorted [nhits], grouped by the owners of
- * their records; hits of the same owner keep their order.  Sets counts
- * [nshards] to the number of hits that each shard owns, and owners [nhits] to
- * the owner of each hit.
+ * Copies hits [nhits] to sorted [nhits], grouped by the owners of their
+ * records; hits of the same owner keep their order.  Sets counts [nshards] to
+ * the number of hits that each shard owns, and owners [nhits] to the owner of
+ * each hit.
  */
 static void
-shards_sort_hits(const GvPlacedMirror *mirror, const GvHit *hits,
-				 int32_t nhits, GvHit *sorted, uint8_t *owners,
-				 int32_t *counts)
+sort_hits(const GvPlacedMirror *mirror, const GvHit *hits, int32_t nhits,
+		  GvHit *sorted, uint8_t *owners, int32_t *counts)
 {
 	GvHit	   *next[GV_MAX_DEVICES];
 	int32_t		p;
@@ -288,21 +281,28 @@ take(char **next, size_t bytes)
 	return place;
 }
 
+static int32_t
+count_ranges(const Searcher *searcher)
+{
+	return (searcher->n + RANGE - 1) / RANGE;
+}
+
 /* Processes all ranges, by several threads if there are many ranges. */
 static void
-do_ranges(Work *work, void (*range) (void *, int32_t))
+do_ranges(Searcher *searcher, void (*range) (void *, int32_t))
 {
-	int32_t		nranges = work->answers->nranges;
+	int32_t		nranges = count_ranges(searcher);
 
 	gv_parallel_for(nranges < LEAST_MERGED ? 0 : gv_parallel_helpers(nranges),
-					range, work, nranges);
+					range, searcher, nranges);
 }
 
 /* Returns the number of the first search after a range. */
 static int32_t
-range_end(const Work *work, int32_t range)
+range_end(const Searcher *searcher, int32_t range)
 {
-	return (range + 1) * RANGE < work->n ? (range + 1) * RANGE : work->n;
+	return (range + 1) * RANGE < searcher->n ? (range + 1) * RANGE :
+		searcher->n;
 }
 
 /*
@@ -312,27 +312,26 @@ range_end(const Work *work, int32_t range)
 static void
 count_range(void *arg, int32_t r)
 {
-	Work	   *work = arg;
-	SearchRange *range = &work->answers->ranges[r];
-	int32_t		end = range_end(work, r);
+	Searcher   *searcher = arg;
+	SearchRange *range = &searcher->ranges[r];
+	int32_t		end = range_end(searcher, r);
 	int32_t		i;
 	int32_t		p;
 
 	memset(range, 0, sizeof(*range));
 	for (i = r * RANGE; i < end; i++)
 	{
-		GvSearch   *search = &work->searches[i];
+		GvSearch   *search = &searcher->searches[i];
 
 		if (!search->given)
 		{
 			int64_t		nhits = 0;
 
-			for (p = 0; p < work->mirror->placement.nshards; p++)
-				nhits += work->asked[(size_t) p * (size_t) work->n +
-									 (size_t) i].nhits;
+			for (p = 0; p < searcher->nshards; p++)
+				nhits += asked_of(searcher, p, i)->nhits;
 			search->nhits = nhits < search->capacity ? (int32_t) nhits :
 				search->capacity;
-			search->nprobed = work->asked[i].nprobed;
+			search->nprobed = searcher->asked[i].nprobed;
 			range->bytes += (size_t) search->nprobed *
 				(sizeof(GvProbe) + sizeof(int32_t)) +
 				(size_t) search->nhits * sizeof(GvHit);
@@ -348,11 +347,9 @@ count_range(void *arg, int32_t r)
  * lists and in the sample.  scratch [search's nhits] is overwritten.
  */
 static void
-merge_search(Work *work, int32_t i, char **next, GvHit *scratch)
+merge_search(Searcher *searcher, int32_t i, char **next, GvHit *scratch)
 {
-	GvSearch   *search = &work->searches[i];
-	const GvSearch *asked = &work->asked[i];
-	int32_t		nshards = work->mirror->placement.nshards;
+	GvSearch   *search = &searcher->searches[i];
 	size_t		nprobed = (size_t) search->nprobed;
 	int32_t		p;
 	int32_t		j;
@@ -362,17 +359,17 @@ merge_search(Work *work, int32_t i, char **next, GvHit *scratch)
 	search->matches = search->condition != NULL ?
 		take(next, nprobed * sizeof(int32_t)) : NULL;
 	if (nprobed > 0)
-		memcpy(search->probed, asked->probed, nprobed * sizeof(GvProbe));
-	shards_merge_hits(asked, work->n, nshards, search->hits, search->nhits,
-					  scratch);
+		memcpy(search->probed, searcher->asked[i].probed,
+			   nprobed * sizeof(GvProbe));
+	merge_hits(searcher, i, scratch);
 	search->postings = 0;
 	search->nearer = 0;
 	search->nearer_squares = 0;
 	if (search->matches != NULL)
 		memset(search->matches, 0, nprobed * sizeof(int32_t));
-	for (p = 0; p < nshards; p++)
+	for (p = 0; p < searcher->nshards; p++)
 	{
-		const GvSearch *answer = &asked[(size_t) p * (size_t) work->n];
+		const GvSearch *answer = asked_of(searcher, p, i);
 
 		search->postings += answer->postings;
 		search->nearer += answer->nearer;
@@ -390,18 +387,17 @@ merge_search(Work *work, int32_t i, char **next, GvHit *scratch)
 static void
 answer_range(void *arg, int32_t r)
 {
-	Work	   *work = arg;
-	Answers    *answers = work->answers;
-	int32_t		nshards = work->mirror->placement.nshards;
-	int32_t		end = range_end(work, r);
-	size_t		first = answers->ranges[r].first;
-	char	   *next = answers->others + answers->ranges[r].at;
+	Searcher   *searcher = arg;
+	int32_t		nshards = searcher->nshards;
+	int32_t		end = range_end(searcher, r);
+	size_t		first = searcher->ranges[r].nhits;
+	char	   *next = searcher->others + searcher->ranges[r].bytes;
 	int32_t		i;
 	int32_t		p;
 
 	for (i = r * RANGE; i < end; i++)
 	{
-		GvSearch   *search = &work->searches[i];
+		GvSearch   *search = &searcher->searches[i];
 
 		/*
 		 * prefetch the next search's hits: nhits / nshards hits of each
@@ -413,20 +409,19 @@ answer_range(void *arg, int32_t r)
 			int32_t		nhits = search[1].nhits;
 
 			for (p = 0; p < nshards; p++)
-				PREFETCH(work->asked[(size_t) p * (size_t) work->n +
-									 (size_t) (i + 1)].hits,
+				PREFETCH(asked_of(searcher, p, i + 1)->hits,
 						 (size_t) (nhits / nshards + nhits / 8) *
 						 sizeof(GvHit));
 		}
 		/* the merge may use `sorted` as scratch, because it is filled later */
 		if (!search->given)
-			merge_search(work, i, &next, answers->sorted + first);
+			merge_search(searcher, i, &next, searcher->sorted + first);
 		search->bounds = search->bounded ?
 			take(&next, (size_t) search->nhits * sizeof(GvBound)) : NULL;
-		shards_sort_hits(work->mirror, search->hits,
-						 search->bounded ? search->nhits : 0,
-						 answers->sorted + first, answers->owners + first,
-						 answers->counts + (size_t) i * (size_t) nshards);
+		sort_hits(searcher->mirror, search->hits,
+				  search->bounded ? search->nhits : 0,
+				  searcher->sorted + first, searcher->owners + first,
+				  searcher->counts + (size_t) i * (size_t) nshards);
 		first += (size_t) search->nhits;
 	}
 }
@@ -440,60 +435,52 @@ answer_range(void *arg, int32_t r)
  * own part of the memory, and several threads can make the answers.
  */
 static GvStatus
-shards_merge(Searcher *searcher)
+merge_answers(Searcher *searcher)
 {
-	Answers    *answers = &searcher->answers;
-	int32_t		n = searcher->n;
-	Work		work = {searcher->mirror, searcher->asked, searcher->searches,
-	n, answers, NULL};
-	int32_t		nranges = (n + RANGE - 1) / RANGE;
-	size_t		ncounts = (size_t) n *
-	(size_t) searcher->mirror->placement.nshards;
-	size_t		nhits = 0;
-	size_t		other = 0;
+	int32_t		nranges = count_ranges(searcher);
+	size_t		ncounts = (size_t) searcher->n * (size_t) searcher->nshards;
+	SearchRange all = {0};
 	size_t		bytes;
 	int32_t		r;
 
-	if (nranges > answers->ranges_capacity)
+	if (nranges > searcher->ranges_capacity)
 	{
-		SearchRange *ranges = realloc(answers->ranges,
+		SearchRange *ranges = realloc(searcher->ranges,
 									  (size_t) nranges * sizeof(*ranges));
 
 		if (ranges == NULL)
 			return GV_NO_MEMORY;
-		answers->ranges = ranges;
-		answers->ranges_capacity = nranges;
+		searcher->ranges = ranges;
+		searcher->ranges_capacity = nranges;
 	}
-	answers->nranges = nranges;
-	do_ranges(&work, count_range);
+	do_ranges(searcher, count_range);
 	for (r = 0; r < nranges; r++)
 	{
-		SearchRange *range = &answers->ranges[r];
+		SearchRange one = searcher->ranges[r];
 
-		range->first = nhits;
-		range->at = other;
-		nhits += range->nhits;
-		other += range->bytes;
+		searcher->ranges[r] = all;
+		all.nhits += one.nhits;
+		all.bytes += one.bytes;
 	}
 	/* `bytes` is above 0, so malloc returns NULL only if there is no memory */
-	bytes = ncounts * sizeof(int32_t) + other +
-		nhits * (sizeof(GvHit) + sizeof(uint8_t));
-	if (bytes > answers->bytes)
+	bytes = ncounts * sizeof(int32_t) + all.bytes +
+		all.nhits * (sizeof(GvHit) + sizeof(uint8_t));
+	if (bytes > searcher->memory_bytes)
 	{
-		free(answers->memory);
-		answers->bytes = bytes + bytes / 4;
-		answers->memory = malloc(answers->bytes);
-		if (answers->memory == NULL)
+		free(searcher->memory);
+		searcher->memory_bytes = bytes + bytes / 4;
+		searcher->memory = malloc(searcher->memory_bytes);
+		if (searcher->memory == NULL)
 		{
-			answers->bytes = 0;
+			searcher->memory_bytes = 0;
 			return GV_NO_MEMORY;
 		}
 	}
-	answers->sorted = (GvHit *) answers->memory;
-	answers->counts = (int32_t *) (answers->sorted + nhits);
-	answers->others = (char *) (answers->counts + ncounts);
-	answers->owners = (uint8_t *) answers->others + other;
-	do_ranges(&work, answer_range);
+	searcher->sorted = (GvHit *) searcher->memory;
+	searcher->counts = (int32_t *) (searcher->sorted + all.nhits);
+	searcher->others = (char *) (searcher->counts + ncounts);
+	searcher->owners = (uint8_t *) searcher->others + all.bytes;
+	do_ranges(searcher, answer_range);
 	return GV_OK;
 }
 
@@ -511,30 +498,29 @@ asks_nearer(const GvSearch *search)
 /*
  * Requests the bounds of the hits of a range's searches.  Each hit goes to the
  * shard that has its record.  Adds the number of hits for each shard to
- * work->nhits.
+ * searcher->nhits.
  */
 static void
 ask_range(void *arg, int32_t r)
 {
-	Work	   *work = arg;
-	const Answers *answers = work->answers;
-	GvHit	   *hits = answers->sorted + answers->ranges[r].first;
+	Searcher   *searcher = arg;
+	GvHit	   *hits = searcher->sorted + searcher->ranges[r].nhits;
 	int64_t		nhits[GV_MAX_DEVICES] = {0};
-	int32_t		nshards = work->mirror->placement.nshards;
-	int32_t		end = range_end(work, r);
+	int32_t		nshards = searcher->nshards;
+	int32_t		end = range_end(searcher, r);
 	int32_t		p;
 	int32_t		i;
 
 	for (i = r * RANGE; i < end; i++)
 	{
-		const int32_t *counts = answers->counts + (size_t) i *
+		const int32_t *counts = searcher->counts + (size_t) i *
 		(size_t) nshards;
-		const GvSearch *search = &work->searches[i];
+		const GvSearch *search = &searcher->searches[i];
 		GvHit	   *next = hits;
 
 		for (p = 0; p < nshards; p++)
 		{
-			work->asked[(size_t) p * (size_t) work->n + (size_t) i] = (GvSearch)
+			*asked_of(searcher, p, i) = (GvSearch)
 			{
 				.query = search->query, .bounded = true, .given = true,
 					.nhits = counts[p], .hits = next
@@ -545,7 +531,8 @@ ask_range(void *arg, int32_t r)
 		hits += search->nhits;
 	}
 	for (p = 0; p < nshards; p++)
-		(void) __atomic_fetch_add(&work->nhits[p], nhits[p], __ATOMIC_RELAXED);
+		(void) __atomic_fetch_add(&searcher->nhits[p], nhits[p],
+								  __ATOMIC_RELAXED);
 }
 
 /*
@@ -555,10 +542,9 @@ ask_range(void *arg, int32_t r)
 static void
 take_range(void *arg, int32_t r)
 {
-	Work	   *work = arg;
-	const uint8_t *owners = work->answers->owners +
-	work->answers->ranges[r].first;
-	int32_t		end = range_end(work, r);
+	Searcher   *searcher = arg;
+	const uint8_t *owners = searcher->owners + searcher->ranges[r].nhits;
+	int32_t		end = range_end(searcher, r);
 	int32_t		s;
 	int32_t		p;
 	int32_t		i;
@@ -566,12 +552,11 @@ take_range(void *arg, int32_t r)
 	for (s = r * RANGE; s < end; s++)
 	{
 		const GvBound *next[GV_MAX_DEVICES];
-		GvSearch   *search = &work->searches[s];
+		GvSearch   *search = &searcher->searches[s];
 
-		for (p = 0; p < work->mirror->placement.nshards; p++)
+		for (p = 0; p < searcher->nshards; p++)
 		{
-			const GvSearch *answer = &work->asked[(size_t) p *
-												  (size_t) work->n + (size_t) s];
+			const GvSearch *answer = asked_of(searcher, p, s);
 
 			next[p] = answer->bounds;
 			if (s + 1 < end)
@@ -583,46 +568,6 @@ take_range(void *arg, int32_t r)
 		owners += search->nhits;
 	}
 }
-
-GvStatus
-gv_devices_searcher(int32_t device, GvSearcher **searcher)
-{
-	Searcher   *made = calloc(1, sizeof(Searcher));
-	GvStatus	status;
-
-	if (made == NULL)
-		return GV_NO_MEMORY;
-	made->device = device;
-	made->step = ENDED;
-	status = gv_devices_engine->searcher(device, &made->own);
-	if (status != GV_OK)
-	{
-		free(made);
-		return status;
-	}
-	*searcher = (GvSearcher *) made;
-	return GV_OK;
-}
-
-void
-gv_devices_searcher_drop(GvSearcher *opaque)
-{
-	Searcher   *searcher = (Searcher *) opaque;
-
-	gv_devices_engine->searcher_drop(searcher->own);
-	free(searcher->asked);
-	free(searcher->answers.ranges);
-	free(searcher->answers.memory);
-	free(searcher);
-}
-
-#ifdef GV_TEST_BUILD
-GvSearcher *
-gv_devices_own(GvSearcher *searcher)
-{
-	return gv_ndevices() > 1 ? ((Searcher *) searcher)->own : searcher;
-}
-#endif
 
 /*
  * If one shard's device is broken, end_step must not report the milder failure
@@ -641,57 +586,52 @@ end_step(Searcher *searcher)
 	GvStatus	status = GV_OK;
 	int32_t		p;
 
-	for (p = 0; p < searcher->mirror->placement.nshards; p++)
+	for (p = 0; p < searcher->nshards; p++)
 	{
 		GvStatus	one;
 
 		if (!searcher->begun[p])
 			continue;
 		searcher->begun[p] = false;
-		one = gv_devices_engine->finish(searcher->shards[p]);
+		one = gv_mirrors_engine->finish(searcher->shards[p]);
 		if (one > status)
 			status = one;
 	}
 	return status;
 }
 
-/* Begins this step on a shard, if the shard takes part in it. */
+/*
+ * Begins this step on a shard.  A shard that has none of the hits does not
+ * take part in the last step.
+ */
 static void
 begin_shard(void *arg, int32_t p)
 {
 	Searcher   *searcher = arg;
 
-	if (!searcher->wanted[p])
+	searcher->statuses[p] = GV_OK;
+	if (searcher->step == BOUNDED && searcher->nhits[p] == 0)
 		return;
-	searcher->statuses[p] = gv_devices_engine->begin
+	searcher->statuses[p] = gv_mirrors_engine->begin
 		(searcher->shards[p], searcher->mirror->mirrors[searcher->first + p],
-		 &searcher->asked[(size_t) p * (size_t) searcher->nasked],
-		 searcher->nasked);
+		 asked_of(searcher, p, 0), searcher->nasked);
 	searcher->begun[p] = searcher->statuses[p] == GV_OK;
 }
 
 /*
- * Begins a step on the shards that take part in it.  If nhits is NULL, all
- * shards take part; otherwise a shard takes part if its nhits is above 0.
- * With thousands of searches several threads begin the step, because it takes
- * long to copy all queries to each device.
+ * Begins a step on the shards that take part in it.  With thousands of
+ * searches several threads begin the step, because it takes long to copy all
+ * queries to each device.
  */
 static GvStatus
-begin_step(Searcher *searcher, Step step, int32_t nasked,
-		   const int64_t *nhits)
+begin_step(Searcher *searcher, Step step)
 {
-	int32_t		nshards = searcher->mirror->placement.nshards;
+	int32_t		nshards = searcher->nshards;
 	GvStatus	status = GV_OK;
 	int32_t		p;
 
 	searcher->step = step;
-	searcher->nasked = nasked;
-	for (p = 0; p < nshards; p++)
-	{
-		searcher->wanted[p] = nhits == NULL || nhits[p] > 0;
-		searcher->statuses[p] = GV_OK;
-	}
-	gv_parallel_for(nasked < LEAST_SHARED ? 0 :
+	gv_parallel_for(searcher->nasked < LEAST_SHARED ? 0 :
 					gv_parallel_helpers(nshards - 1),
 					begin_shard, searcher, nshards);
 	for (p = 0; p < nshards; p++)
@@ -715,9 +655,6 @@ begin_step(Searcher *searcher, Step step, int32_t nasked,
 static GvStatus
 begin_bounded(Searcher *searcher)
 {
-	int64_t		nhits[GV_MAX_DEVICES] = {0};
-	Work		work = {searcher->mirror, searcher->asked, searcher->searches,
-	searcher->n, &searcher->answers, nhits};
 	int32_t		i = 0;
 
 	while (i < searcher->n && !searcher->searches[i].bounded)
@@ -727,8 +664,21 @@ begin_bounded(Searcher *searcher)
 		searcher->step = ENDED;
 		return GV_OK;
 	}
-	do_ranges(&work, ask_range);
-	return begin_step(searcher, BOUNDED, searcher->n, nhits);
+	searcher->nasked = searcher->n;
+	memset(searcher->nhits, 0, sizeof(searcher->nhits));
+	do_ranges(searcher, ask_range);
+	return begin_step(searcher, BOUNDED);
+}
+
+/* Copies what shard 0 is asked to the other shards. */
+static void
+ask_all(Searcher *searcher)
+{
+	int32_t		p;
+
+	for (p = 1; p < searcher->nshards; p++)
+		memcpy(asked_of(searcher, p, 0), searcher->asked,
+			   (size_t) searcher->nasked * sizeof(GvSearch));
 }
 
 /*
@@ -739,16 +689,14 @@ static GvStatus
 begin_counted(Searcher *searcher)
 {
 	const GvSearch *searches = searcher->searches;
-	GvSearch   *asked = searcher->asked;
 	int32_t		nasked = 0;
-	int32_t		p;
 	int32_t		i;
 
 	/* each shard compares its part of the sample with the score `limit` */
 	for (i = 0; i < searcher->n; i++)
 		if (asks_nearer(&searches[i]))
 		{
-			GvSearch   *one = &asked[nasked++];
+			GvSearch   *one = &searcher->asked[nasked++];
 
 			*one = searches[i];
 			one->limit = one->hits[one->rank - 1].score;
@@ -759,10 +707,9 @@ begin_counted(Searcher *searcher)
 		}
 	if (nasked == 0)
 		return begin_bounded(searcher);
-	for (p = 1; p < searcher->mirror->placement.nshards; p++)
-		memcpy(&asked[(size_t) p * (size_t) nasked], asked,
-			   (size_t) nasked * sizeof(GvSearch));
-	return begin_step(searcher, COUNTED, nasked, NULL);
+	searcher->nasked = nasked;
+	ask_all(searcher);
+	return begin_step(searcher, COUNTED);
 }
 
 /*
@@ -782,10 +729,9 @@ end_counted(Searcher *searcher)
 
 		if (!asks_nearer(search))
 			continue;
-		for (p = 0; p < searcher->mirror->placement.nshards; p++)
+		for (p = 0; p < searcher->nshards; p++)
 		{
-			const GvSearch *answer = &searcher->asked[p * searcher->nasked +
-													  at];
+			const GvSearch *answer = asked_of(searcher, p, at);
 
 			search->nearer += answer->nearer;
 			search->nearer_squares += answer->nearer_squares;
@@ -805,7 +751,7 @@ go_on(Searcher *searcher)
 
 	if (status == GV_OK && searcher->step == FOUND)
 	{
-		status = shards_merge(searcher);
+		status = merge_answers(searcher);
 		if (status == GV_OK)
 			status = begin_counted(searcher);
 	}
@@ -816,15 +762,85 @@ go_on(Searcher *searcher)
 	}
 	else if (status == GV_OK)
 	{
-		Work		work = {searcher->mirror, searcher->asked,
-		searcher->searches, searcher->n, &searcher->answers, NULL};
-
-		do_ranges(&work, take_range);
+		do_ranges(searcher, take_range);
 		searcher->step = ENDED;
 	}
 	if (status != GV_OK)
 		searcher->step = ENDED;
 	searcher->status = status;
+}
+
+GvStatus
+gv_searcher(int32_t device, GvSearcher **searcher)
+{
+	Searcher   *made;
+	GvStatus	status;
+
+	GV_CALL(gv_mirror_calls, device >= 0 && device < gv_ndevices() &&
+			searcher != NULL);
+	made = calloc(1, sizeof(Searcher));
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->device = device;
+	made->step = ENDED;
+	status = gv_mirrors_engine->searcher(device, &made->own);
+	if (status != GV_OK)
+	{
+		free(made);
+		return status;
+	}
+	*searcher = (GvSearcher *) made;
+	return GV_OK;
+}
+
+void
+gv_searcher_drop(GvSearcher *opaque)
+{
+	Searcher   *searcher = (Searcher *) opaque;
+
+	if (searcher == NULL)
+		return;
+	gv_mirrors_engine->searcher_drop(searcher->own);
+	free(searcher->asked);
+	free(searcher->ranges);
+	free(searcher->memory);
+	free(searcher);
+}
+
+#ifdef GV_TEST_BUILD
+
+static Searcher *hung;			/* a searcher whose searches never end, or
+								 * NULL; atomic */
+
+/* Returns whether a test made the searcher hang. */
+static bool
+is_hung(const Searcher *searcher)
+{
+	return __atomic_load_n(&hung, __ATOMIC_ACQUIRE) == searcher;
+}
+
+GvSearcher *
+gv_devices_own(GvSearcher *searcher)
+{
+	return ((Searcher *) searcher)->own;
+}
+
+#else
+#define is_hung(searcher) false
+#endif
+
+static bool
+valid_search(const GvSearch *search)
+{
+	if (search->given)
+		return search->query != NULL && search->bounded &&
+			search->nhits >= 0 && (search->hits != NULL || search->nhits == 0);
+	return search->query != NULL && search->probes >= 1 &&
+		(search->rank > 0 || !search->limited) &&
+		search->compare >= 1 && search->capacity >= 1 &&
+		search->rank >= 0 && search->rank <= search->capacity &&
+		(search->condition != NULL ? gv_condition_valid(search->condition) :
+		 search->rank == 0);
 }
 
 /*
@@ -855,31 +871,43 @@ find_replica(const GvPlacedMirror *mirror, GvSearcher *const *searchers,
 }
 
 GvStatus
-gv_devices_begin(GvSearcher *const *searchers, int32_t nsearchers,
-				 GvMirror *opaque_mirror, GvSearch *searches, int32_t n)
+gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
+					   GvMirror *opaque_mirror, GvSearch *searches, int32_t n)
 {
-	Searcher   *searcher = (Searcher *) searchers[0];
 	const GvPlacedMirror *mirror = (const GvPlacedMirror *) opaque_mirror;
-	size_t		asked_bytes = (size_t) nsearchers * (size_t) n *
-	sizeof(GvSearch);
+	size_t		asked_bytes = (size_t) nshards * (size_t) n * sizeof(GvSearch);
+	Searcher   *searcher;
 	GvStatus	status;
-	int32_t		p;
 	int32_t		i;
 
-	searcher->first = find_replica(mirror, searchers, nsearchers);
-	if (searcher->first < 0)
+#ifdef GV_TEST_BUILD
+	if (gv_fault_strikes(&gv_mirror_calls, &status))
+	{
+		if ((int) status != GV_HANGS)
+			return status;
+		__atomic_store_n(&hung, (Searcher *) searchers[0], __ATOMIC_RELEASE);
+		return GV_OK;
+	}
+#endif
+	if (nshards < 1 || mirror == NULL || searches == NULL || n < 1)
 		return GV_INVALID;
-	searcher->mirror = mirror;
-	searcher->alone = nsearchers == 1;
-	if (searcher->alone)
-		return gv_devices_engine->begin(searcher->own,
-										mirror->mirrors[searcher->first],
-										searches, n);
-	for (p = 0; p < nsearchers; p++)
-		searcher->shards[p] = ((Searcher *) searchers[p])->own;
 	for (i = 0; i < n; i++)
-		if (searches[i].bounded && mirror->spec.refine_slots == 0)
+		if (!valid_search(&searches[i]) ||
+			searches[i].given != searches[0].given ||
+			(searches[i].bounded && mirror->spec.refine_slots == 0))
 			return GV_INVALID;
+	i = find_replica(mirror, searchers, nshards);
+	if (i < 0)
+		return GV_INVALID;
+	searcher = (Searcher *) searchers[0];
+	searcher->first = i;
+	searcher->mirror = mirror;
+	searcher->nshards = nshards;
+	if (nshards == 1)
+		return gv_mirrors_engine->begin(searcher->own, mirror->mirrors[i],
+										searches, n);
+	for (i = 0; i < nshards; i++)
+		searcher->shards[i] = ((Searcher *) searchers[i])->own;
 	if (asked_bytes > searcher->asked_capacity)
 	{
 		free(searcher->asked);
@@ -889,11 +917,11 @@ gv_devices_begin(GvSearcher *const *searchers, int32_t nsearchers,
 			return GV_NO_MEMORY;
 	}
 	searcher->searches = searches;
-	searcher->n = n;
+	searcher->n = searcher->nasked = n;
 	searcher->status = GV_OK;
 	if (searches[0].given)
 	{
-		status = shards_merge(searcher);
+		status = merge_answers(searcher);
 		if (status == GV_OK)
 			status = begin_bounded(searcher);
 	}
@@ -912,10 +940,8 @@ gv_devices_begin(GvSearcher *const *searchers, int32_t nsearchers,
 			if (!one->limited)
 				one->rank = 0;
 		}
-		for (p = 1; p < nsearchers; p++)
-			memcpy(&searcher->asked[(size_t) p * (size_t) n], searcher->asked,
-				   (size_t) n * sizeof(GvSearch));
-		status = begin_step(searcher, FOUND, n, NULL);
+		ask_all(searcher);
+		status = begin_step(searcher, FOUND);
 	}
 	if (status != GV_OK)
 		searcher->step = ENDED;
@@ -923,18 +949,22 @@ gv_devices_begin(GvSearcher *const *searchers, int32_t nsearchers,
 }
 
 bool
-gv_devices_done(GvSearcher *opaque)
+gv_mirror_done(GvSearcher *opaque)
 {
 	Searcher   *searcher = (Searcher *) opaque;
 	int32_t		p;
 
-	if (searcher->alone)
-		return gv_devices_engine->done(searcher->own);
+	if (searcher == NULL)
+		return true;
+	if (is_hung(searcher))
+		return false;
+	if (searcher->nshards == 1)
+		return gv_mirrors_engine->done(searcher->own);
 	while (searcher->step != ENDED)
 	{
-		for (p = 0; p < searcher->mirror->placement.nshards; p++)
+		for (p = 0; p < searcher->nshards; p++)
 			if (searcher->begun[p] &&
-				!gv_devices_engine->done(searcher->shards[p]))
+				!gv_mirrors_engine->done(searcher->shards[p]))
 				return false;
 		go_on(searcher);
 	}
@@ -942,13 +972,23 @@ gv_devices_done(GvSearcher *opaque)
 }
 
 GvStatus
-gv_devices_finish(GvSearcher *opaque)
+gv_mirror_finish(GvSearcher *opaque)
 {
 	Searcher   *searcher = (Searcher *) opaque;
+	GvStatus	injected = GV_OK;
+	GvStatus	status;
 
-	if (searcher->alone)
-		return gv_devices_engine->finish(searcher->own);
-	while (searcher->step != ENDED)
+	if (searcher == NULL)
+		return GV_INVALID;
+#ifdef GV_TEST_BUILD
+	if (is_hung(searcher))
+		gv_fault_hang();
+#endif
+	/* the search must be ended even if a test makes this call fail */
+	(void) gv_fault_is_due(&gv_mirror_calls, &injected);
+	while (searcher->nshards > 1 && searcher->step != ENDED)
 		go_on(searcher);
-	return searcher->status;
+	status = searcher->nshards == 1 ?
+		gv_mirrors_engine->finish(searcher->own) : searcher->status;
+	return injected != GV_OK ? injected : status;
 }
