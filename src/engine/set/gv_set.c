@@ -84,38 +84,10 @@ valid_exact(const GvSetSpec *spec)
 	return spec->metric >= GV_SET_L2 && spec->metric <= GV_SET_PEARSON &&
 		spec->k >= 1 && spec->k <= GV_SET_MAX_K &&
 		spec->nqueries >= (spec->own ? 0 : 1) &&
-		spec->nqueries <= GV_SET_MAX_QUERIES &&
-		spec->method == 0 && spec->iterations == 0 && spec->self <= 1 &&
-		spec->balanced == 0 && spec->approximate == 0 && valid_own(spec) &&
+		spec->nqueries <= GV_SET_MAX_QUERIES && spec->self <= 1 &&
+		valid_own(spec) &&
 		spec->nlists >= 0 && spec->nlists <= GV_SET_MAX_CLUSTERS &&
 		spec->probes >= (spec->nlists > 0) && spec->probes <= spec->nlists;
-}
-
-static bool
-valid_kmeans(const GvSetSpec *spec)
-{
-	return spec->metric == 0 && spec->k >= 1 &&
-		spec->k <= GV_SET_MAX_CLUSTERS && spec->k <= spec->nrows &&
-		spec->nqueries == 0 && spec->method == 0 && spec->iterations >= 0 &&
-		spec->iterations < GV_SET_MAX_PASSES && spec->self == 0 &&
-		spec->balanced <= 1 && spec->approximate == 0;
-}
-
-static bool
-valid_selection(const GvSetSpec *spec)
-{
-	bool		selects = spec->kind == GV_SET_SELECT;
-
-	return spec->metric == 0 && spec->dims == 1 &&
-		spec->nrows <= GV_SELECT_MAX_N && spec->iterations == 0 &&
-		spec->self == 0 && spec->balanced == 0 &&
-		spec->approximate <= (selects ? 0 : 1) &&
-		(selects ? spec->k >= 1 && spec->k <= spec->nrows &&
-		 spec->nqueries == 0 && spec->method >= 0 &&
-		 spec->method < GV_NSELECT &&
-		 (spec->method != GV_SELECT_WARP || spec->k <= GV_WARP_MAX_K) :
-		 spec->k == 0 && spec->nqueries >= 1 &&
-		 spec->nqueries <= GV_SET_MAX_QUERIES && spec->method == 0);
 }
 
 static bool
@@ -125,18 +97,34 @@ valid_spec(const GvSetSpec *spec)
 		spec->nrows < 1 || spec->nrows > INT64_MAX / 8 / GV_MAX_DIMS ||
 		spec->device < 0 || spec->device >= GV_MAX_DEVICES)
 		return false;
-	if (spec->kind != GV_SET_EXACT &&
-		((spec->nlists | spec->probes | spec->own) != 0 || spec->first != 0))
+	/* fields of other kinds of work are 0 */
+	if ((spec->kind != GV_SET_EXACT &&
+		 ((spec->metric | spec->self | spec->nlists | spec->probes |
+		   spec->own) != 0 || spec->first != 0)) ||
+		(spec->kind != GV_SET_KMEANS &&
+		 (spec->iterations | spec->balanced) != 0) ||
+		(spec->kind != GV_SET_SELECT && spec->method != 0) ||
+		(spec->kind != GV_SET_QUANTILES && spec->approximate != 0))
 		return false;
 	switch ((GvSetKind) spec->kind)
 	{
 		case GV_SET_EXACT:
 			return valid_exact(spec);
 		case GV_SET_KMEANS:
-			return valid_kmeans(spec);
+			return spec->k >= 1 && spec->k <= GV_SET_MAX_CLUSTERS &&
+				spec->k <= spec->nrows && spec->nqueries == 0 &&
+				spec->iterations >= 0 &&
+				spec->iterations < GV_SET_MAX_PASSES && spec->balanced <= 1;
 		case GV_SET_SELECT:
+			return spec->dims == 1 && spec->nrows <= GV_SELECT_MAX_N &&
+				spec->k >= 1 && spec->k <= spec->nrows &&
+				spec->nqueries == 0 &&
+				spec->method >= 0 && spec->method < GV_NSELECT &&
+				(spec->method != GV_SELECT_WARP || spec->k <= GV_WARP_MAX_K);
 		case GV_SET_QUANTILES:
-			return valid_selection(spec);
+			return spec->dims == 1 && spec->nrows <= GV_SELECT_MAX_N &&
+				spec->k == 0 && spec->nqueries >= 1 &&
+				spec->nqueries <= GV_SET_MAX_QUERIES && spec->approximate <= 1;
 	}
 	return false;
 }
@@ -144,25 +132,19 @@ valid_spec(const GvSetSpec *spec)
 int64_t
 gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input)
 {
-	int64_t		vector = (int64_t) sizeof(float) * spec->dims;
+	const bool	comes[GV_NSET_INPUTS] = {
+		[GV_SET_ROWS] = true,
+		[GV_SET_QUERIES] = spec->kind == GV_SET_EXACT && !spec->own,
+		[GV_SET_SELF] = spec->self != 0,
+		[GV_SET_RANKS] = spec->kind == GV_SET_QUANTILES,
+		[GV_SET_SEEDS] = spec->kind == GV_SET_KMEANS,
+		[GV_SET_LISTS] = spec->nlists > 0,
+	};
 
-	switch (input)
-	{
-		case GV_SET_ROWS:
-			return vector;
-		case GV_SET_QUERIES:
-			return spec->kind == GV_SET_EXACT && !spec->own ? vector : 0;
-		case GV_SET_SELF:
-			return spec->self != 0 ? (int64_t) sizeof(int64_t) : 0;
-		case GV_SET_RANKS:
-			return spec->kind == GV_SET_QUANTILES ?
-				(int64_t) sizeof(int64_t) : 0;
-		case GV_SET_SEEDS:
-			return spec->kind == GV_SET_KMEANS ? vector : 0;
-		case GV_SET_LISTS:
-			return spec->nlists > 0 ? vector : 0;
-	}
-	return 0;
+	if ((uint32_t) input >= GV_NSET_INPUTS || !comes[input])
+		return 0;
+	return input == GV_SET_SELF || input == GV_SET_RANKS ?
+		(int64_t) sizeof(int64_t) : (int64_t) sizeof(float) * spec->dims;
 }
 
 /*
@@ -172,46 +154,38 @@ gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input)
 static int64_t
 input_length(const GvSetSpec *spec, GvSetInput input)
 {
-	switch (input)
-	{
-		case GV_SET_ROWS:
-			return spec->nrows;
-		case GV_SET_SEEDS:
-			return spec->k;
-		case GV_SET_LISTS:
-			return spec->nlists;
-		case GV_SET_QUERIES:
-		case GV_SET_SELF:
-		case GV_SET_RANKS:
-			break;
-	}
-	return spec->nqueries;
+	return input == GV_SET_ROWS ? spec->nrows :
+		input == GV_SET_SEEDS ? spec->k :
+		input == GV_SET_LISTS ? spec->nlists : spec->nqueries;
 }
 
 int64_t
 gv_set_output_bytes(const GvSetSpec *spec, GvSetOutput output)
 {
-	bool		exact = spec->kind == GV_SET_EXACT;
-	bool		selects = spec->kind == GV_SET_SELECT;
-	bool		ranks = spec->kind == GV_SET_QUANTILES;
-	bool		clusters = spec->kind == GV_SET_KMEANS;
+	static const uint8_t bytes[GV_NSETS][GV_NSET_OUTPUTS] = {
+		[GV_SET_EXACT] = {
+			[GV_SET_POSITIONS] = sizeof(int64_t),
+			[GV_SET_DISTANCES] = sizeof(double)
+		},
+		[GV_SET_KMEANS] = {
+			[GV_SET_CENTROIDS] = sizeof(float),
+			[GV_SET_SIZES] = sizeof(int64_t)
+		},
+		[GV_SET_SELECT] = {
+			[GV_SET_POSITIONS] = sizeof(int64_t),
+			[GV_SET_VALUES] = sizeof(float)
+		},
+		[GV_SET_QUANTILES] = {
+			[GV_SET_VALUES] = sizeof(float),
+			[GV_SET_RANK_ERRORS] = sizeof(int64_t)
+		},
+	};
 
-	switch (output)
-	{
-		case GV_SET_POSITIONS:
-			return exact || selects ? (int64_t) sizeof(int64_t) : 0;
-		case GV_SET_DISTANCES:
-			return exact ? (int64_t) sizeof(double) : 0;
-		case GV_SET_VALUES:
-			return selects || ranks ? (int64_t) sizeof(float) : 0;
-		case GV_SET_RANK_ERRORS:
-			return ranks ? (int64_t) sizeof(int64_t) : 0;
-		case GV_SET_CENTROIDS:
-			return clusters ? (int64_t) sizeof(float) * spec->dims : 0;
-		case GV_SET_SIZES:
-			return clusters ? (int64_t) sizeof(int64_t) : 0;
-	}
-	return 0;
+	if ((uint32_t) spec->kind >= GV_NSETS ||
+		(uint32_t) output >= GV_NSET_OUTPUTS)
+		return 0;
+	return bytes[spec->kind][output] *
+		(output == GV_SET_CENTROIDS ? (int64_t) spec->dims : 1);
 }
 
 int64_t
@@ -219,18 +193,9 @@ gv_set_output_length(const GvSetSpec *spec, GvSetOutput output, int32_t found)
 {
 	if (gv_set_output_bytes(spec, output) == 0)
 		return 0;
-	switch ((GvSetKind) spec->kind)
-	{
-		case GV_SET_EXACT:
-			return spec->nqueries * spec->k;
-		case GV_SET_KMEANS:
-			return found;
-		case GV_SET_SELECT:
-			return spec->k;
-		case GV_SET_QUANTILES:
-			return spec->nqueries;
-	}
-	return 0;
+	return spec->kind == GV_SET_EXACT ? spec->nqueries * spec->k :
+		spec->kind == GV_SET_KMEANS ? found :
+		spec->kind == GV_SET_SELECT ? spec->k : spec->nqueries;
 }
 
 int64_t
@@ -330,11 +295,15 @@ valid_items(const GvSetSpec *spec, GvSetInput input, const void *items,
 		gv_is_finite(items, n * spec->dims);
 }
 
-/* Returns `status`, and marks the set as broken if `status` is a failure. */
+/*
+ * Returns `status`, and marks the set, if there is one, as broken if `status`
+ * is a failure.
+ */
 static GvStatus
 note(GvSet *set, GvStatus status)
 {
-	set->is_broken |= status != GV_OK;
+	if (set != NULL)
+		set->is_broken |= status != GV_OK;
 	return status;
 }
 
@@ -346,7 +315,7 @@ gv_set_put(GvSet *set, GvSetInput input, const void *items, int64_t n,
 	int64_t    *ranks = NULL;
 
 	if (gv_fault_is_due(&gv_set_calls, &status))
-		return set != NULL ? note(set, status) : status;
+		return note(set, status);
 	if (set == NULL || (uint32_t) input >= GV_NSET_INPUTS ||
 		!is_wanted(set, input, n) || !gv_valid_stop(stop))
 		return GV_INVALID;
@@ -393,7 +362,7 @@ gv_set_run(GvSet *set, GvSetDone *done, const GvStop *stop)
 	bool		whole;
 
 	if (gv_fault_is_due(&gv_set_calls, &status))
-		return set != NULL ? note(set, status) : status;
+		return note(set, status);
 	if (set == NULL || done == NULL || set->is_broken || set->done.finished ||
 		!gv_valid_stop(stop) || !is_prepared(set) || asks_nothing(&set->spec))
 		return GV_INVALID;
@@ -419,7 +388,7 @@ gv_set_get(GvSet *set, GvSetOutput output, int64_t first, int64_t n,
 	int64_t		length;
 
 	if (gv_fault_is_due(&gv_set_calls, &status))
-		return set != NULL ? note(set, status) : status;
+		return note(set, status);
 	if (set == NULL || (uint32_t) output >= GV_NSET_OUTPUTS ||
 		set->is_broken || !set->done.finished ||
 		(items == NULL && n > 0))
@@ -439,7 +408,7 @@ gv_set_ask(GvSet *set, const GvSetSpec *spec)
 	GvStatus	status;
 
 	if (gv_fault_is_due(&gv_set_calls, &status))
-		return set != NULL ? note(set, status) : status;
+		return note(set, status);
 	if (set == NULL || set->is_broken || !set->keeps ||
 		!(set->done.finished || asks_nothing(&set->spec)) ||
 		!valid_spec(spec) || spec->kind != GV_SET_EXACT ||
