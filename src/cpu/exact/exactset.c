@@ -22,12 +22,11 @@
 /* The lists of a search with near lists, and the rows that are gathered. */
 typedef struct NearLists
 {
-	GvSetSpec	spec;
 	float	   *centroids;		/* [nlists][dims] */
 	int32_t    *near;			/* [nlists][probes] lists, the nearest first */
 	bool		has_queries;	/* near and query_order are filled */
 
-	int64_t    *query_order;	/* [nqueries] numbers of queries, ordered by
+	int32_t    *query_order;	/* [nqueries] numbers of queries, ordered by
 								 * list */
 	int64_t    *query_starts;	/* [nlists + 1] where each list begins in
 								 * query_order */
@@ -42,8 +41,7 @@ typedef struct NearLists
 								 * list */
 	int64_t    *row_starts;		/* [nlists + 1] where each list begins in
 								 * row_order */
-	int32_t    *panels;			/* [nlists] first panel of each list, for the
-								 * caller */
+	int32_t    *panels;			/* [nlists] first panel of each list */
 
 	int32_t    *found;			/* [max(nqueries, capacity)] list of each
 								 * vector */
@@ -56,8 +54,8 @@ typedef struct Exact
 {
 	GvSetSpec	spec;
 	int64_t		kept;			/* neighbors that a query can have, <= k */
-	bool		keeps;			/* rows are kept, for several questions */
-	float	   *rows;			/* [nrows][dims] if they are kept */
+	float	   *rows;			/* [nrows][dims] if they are kept, for several
+								 * questions; else NULL */
 	int64_t		nrows;
 	float	   *queries;		/* [nqueries][dims]; if spec.own, part of
 								 * `rows` */
@@ -77,10 +75,10 @@ typedef struct Exact
 											 * panel with the same bits */
 
 	/* used without lists */
-	int64_t		tile[TILE_QUERIES]; /* numbers of queries */
+	int32_t		tile[TILE_QUERIES]; /* numbers of queries */
 	int32_t		in_order[GV_PREFILTER_ROWS];	/* 0, 1, 2, .. */
 
-	/* used with lists; else nlists of its spec is 0 */
+	/* used with lists */
 	NearLists	lists;
 	float	   *gathered;		/* [GV_PREFILTER_ROWS][dims] rows of a panel */
 
@@ -95,9 +93,8 @@ typedef struct Pairing
 	const int32_t *places;		/* [nrows] places of the panel's rows in
 								 * `rows`, ascending */
 	int			nrows;			/* <= GV_PREFILTER_ROWS */
-	const float *panel;
-	const float *squares;		/* [GV_PREFILTER_ROWS] */
-	const int64_t *queries;		/* [nqueries] numbers of the queries */
+	int64_t		panel;			/* number of the panel */
+	const int32_t *queries;		/* [nqueries] numbers of the queries */
 	int			nqueries;		/* <= TILE_QUERIES */
 } Pairing;
 
@@ -117,15 +114,12 @@ is_self(const Exact *exact, int64_t query, int64_t position)
 	return exact->spec.self && exact->self[query] == position;
 }
 
-/*
- * The row that was rescored last for a query.  If all rows are equal, no
- * prefilter can discard any, but the next row is at the same distance.
- */
-typedef struct Reranked
+/* Returns whether lists make a difference. */
+static bool
+has_lists(const GvSetSpec *spec)
 {
-	const float *row;			/* NULL: no row was rescored */
-	double		distance;
-} Reranked;
+	return spec->probes < spec->nlists;
+}
 
 /* ----
  * The neighbors of one query (exact.h).
@@ -139,9 +133,8 @@ is_before(GvKnn a, GvKnn b)
 		return true;
 	if (a.distance > b.distance)
 		return false;
-	if (a.distance != a.distance || b.distance != b.distance)
-		if ((a.distance != a.distance) != (b.distance != b.distance))
-			return b.distance != b.distance;
+	if ((a.distance != a.distance) != (b.distance != b.distance))
+		return b.distance != b.distance;
 	return a.position < b.position;
 }
 
@@ -163,29 +156,6 @@ replace_top(GvKnn *heap, int64_t n, GvKnn moved)
 		place = child;
 	}
 	heap[place] = moved;
-}
-
-/* Makes a heap of n free places. */
-static void
-knn_reset(GvKnn *heap, int64_t n)
-{
-	int64_t		i;
-
-	for (i = 0; i < n; i++)
-	{
-		heap[i].distance = NAN;
-		heap[i].position = GV_NO_ROW;
-	}
-}
-
-/* Keeps a row if it comes before the last row kept, which is then dropped. */
-static void
-knn_push(GvKnn *heap, int64_t n, double distance, int64_t position)
-{
-	GvKnn		pair = {distance, position};
-
-	if (is_before(pair, heap[0]))
-		replace_top(heap, n, pair);
 }
 
 /*
@@ -217,12 +187,12 @@ knn_sort(GvKnn *heap, int64_t n, GvPoll *poll)
 
 /* Rescores a pair.  Returns true if this changed the query's last neighbor. */
 static bool
-rerank_pair(Exact *exact, int64_t query, const float *row,
-			int64_t position, Reranked *reranked)
+rerank_pair(Exact *exact, int64_t query, const float *row, int64_t position)
 {
 	const GvSetSpec *spec = &exact->spec;
 	GvKnn	   *nearest = knn_of(exact, query);
 	GvKnn		last = nearest[0];
+	GvKnn		pair = {.position = position};
 
 	if (is_self(exact, query, position))
 		return false;
@@ -232,17 +202,15 @@ rerank_pair(Exact *exact, int64_t query, const float *row,
 	 * Rows do not come in the order of their positions, so without this test
 	 * many would be rescored.
 	 */
-	if (exact->lists.spec.nlists > 0 && last.distance != last.distance &&
+	if (has_lists(spec) && last.distance != last.distance &&
 		last.position < position && exact->prefiltered[query].is_null)
 		return false;
-	if (reranked->row == NULL ||
-		memcmp(reranked->row, row, sizeof(float) * (size_t) spec->dims) != 0)
-		reranked->distance = gv_set_distance((GvSetMetric) spec->metric,
-											 exact->queries +
-											 query * spec->dims, row,
-											 spec->dims);
-	reranked->row = row;
-	knn_push(nearest, exact->kept, reranked->distance, position);
+	pair.distance = gv_set_distance((GvSetMetric) spec->metric,
+									exact->queries + query * spec->dims, row,
+									spec->dims);
+	if (!is_before(pair, last))
+		return false;
+	replace_top(nearest, exact->kept, pair);
 	return nearest[0].position != last.position;
 }
 
@@ -256,7 +224,7 @@ limit_of(const Exact *exact, int64_t query)
 	const GvPrefiltered *prefiltered = &exact->prefiltered[query];
 
 	/* rows with smaller positions may still come, and all have distance NaN */
-	if (exact->lists.spec.nlists > 0 && prefiltered->is_null)
+	if (has_lists(&exact->spec) && prefiltered->is_null)
 		return HUGE_VALF;
 	return gv_prefilter_limit(&exact->prefilter, prefiltered,
 							  knn_of(exact, query)[0]);
@@ -296,6 +264,7 @@ find_twins(Exact *exact, const Pairing *pairing)
 {
 	size_t		bytes = sizeof(float) * (size_t) exact->spec.dims;
 	const char *rows = (const char *) pairing->rows;
+	const float *squares = exact->squares + pairing->panel * GV_PREFILTER_ROWS;
 	int			row;
 
 	for (row = 0; row < pairing->nrows; row++)
@@ -307,25 +276,13 @@ find_twins(Exact *exact, const Pairing *pairing)
 		 * have it
 		 */
 		while (twin < row &&
-			   (pairing->squares[twin] != pairing->squares[row] ||
+			   (squares[twin] != squares[row] ||
 				memcmp(rows + pairing->places[twin] * bytes,
 					   rows + pairing->places[row] * bytes, bytes) != 0))
 			twin++;
 		exact->twins[row] = (uint8_t) twin;
 	}
 	exact->has_twins = true;
-}
-
-/*
- * Returns whether a row that was rescored, and did not change the query's last
- * neighbor, was too far away.  If so, every later row with the same bits is
- * too far, too, because it comes after this one.
- */
-static bool
-is_refused(const Exact *exact, int64_t query, int64_t position)
-{
-	return knn_of(exact, query)[0].position != GV_NO_ROW &&
-		!is_self(exact, query, position);
 }
 
 /*
@@ -336,11 +293,11 @@ static bool
 sift(Exact *exact, const Pairing *pairing, int i, GvPoll *poll)
 {
 	uint64_t	refused = 0;	/* twins whose other rows are not rescored */
+	const float *squares = exact->squares + pairing->panel * GV_PREFILTER_ROWS;
 	const float *products = exact->products + i * GV_PREFILTER_ROWS;
 	int64_t		query = pairing->queries[i];
 	float	   *limit = &exact->limits[query];
-	uint64_t	left = gv_kernels->within(pairing->squares, products, *limit);
-	Reranked	reranked = {NULL, 0.0};
+	uint64_t	left = gv_kernels->within(squares, products, *limit);
 
 	if (pairing->nrows < GV_PREFILTER_ROWS)
 		left &= (UINT64_C(1) << pairing->nrows) - 1;
@@ -350,24 +307,27 @@ sift(Exact *exact, const Pairing *pairing, int i, GvPoll *poll)
 	{
 		int			row = __builtin_ctzll(left);
 		int			twin = exact->has_twins ? exact->twins[row] : row;
-		int64_t		place;
-
-		if ((refused >> twin & 1) != 0)
-			continue;
+		int64_t		place = pairing->places[row];
+		int64_t		position = pairing->first + place;
 
 		/*
 		 * the limit may have fallen since the estimates were compared with it
 		 */
-		if (pairing->squares[row] - 2.0f * products[row] > *limit)
+		if ((refused >> twin & 1) != 0 ||
+			squares[row] - 2.0f * products[row] > *limit)
 			continue;
 		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_KNN_WORK))
 			return false;
-		place = pairing->places[row];
+
+		/*
+		 * If a row is too far away, every later row with the same bits is too
+		 * far, too, because it comes after this one.
+		 */
 		if (rerank_pair(exact, query,
-						pairing->rows + place * exact->spec.dims,
-						pairing->first + place, &reranked))
+						pairing->rows + place * exact->spec.dims, position))
 			*limit = limit_of(exact, query);
-		else if (is_refused(exact, query, pairing->first + place))
+		else if (knn_of(exact, query)[0].position != GV_NO_ROW &&
+				 !is_self(exact, query, position))
 			refused |= UINT64_C(1) << twin;
 	}
 	return true;
@@ -386,8 +346,8 @@ compare_panel(Exact *exact, const Pairing *pairing, GvPoll *poll)
 	if (gv_poll(poll, (int64_t) pairing->nqueries * GV_PREFILTER_ROWS * dims))
 		return false;
 	exact->has_twins = false;
-	gv_cpu_multiply(exact->placed, dims, pairing->nqueries, pairing->panel,
-					exact->products);
+	gv_cpu_multiply(exact->placed, dims, pairing->nqueries, exact->panels +
+					pairing->panel * gv_cpu_panel(dims), exact->products);
 	for (i = 0; i < pairing->nqueries; i++)
 		if (!sift(exact, pairing, i, poll))
 			return false;
@@ -399,7 +359,7 @@ compare_panel(Exact *exact, const Pairing *pairing, GvPoll *poll)
  * panels.
  */
 static void
-place_queries(Exact *exact, const int64_t *queries, int n)
+place_queries(Exact *exact, const int32_t *queries, int n)
 {
 	int64_t		dims = exact->spec.dims;
 	int			i;
@@ -444,16 +404,6 @@ block_rows(const GvSetSpec *spec)
 	return rows < spec->nrows ? rows : spec->nrows;
 }
 
-/*
- * Returns the number of panels that are enough for all lists of a block, or
- * for most of them.  Allows for panels that are half empty, on average.
- */
-static int32_t
-near_lists_panels(const GvSetSpec *spec)
-{
-	return (int32_t) (2 * (block_rows(spec) / GV_PREFILTER_ROWS + 1));
-}
-
 /* Returns the spec of an exact search among centroids, for n vectors. */
 static GvSetSpec
 search_spec(const GvSetSpec *spec, GvSetMetric metric, int32_t k, int64_t n)
@@ -488,49 +438,21 @@ search_size(const GvSetSpec *spec, int32_t k)
 	return gv_cpu_exact_set.size(&search) + n * k * (int64_t) sizeof(int64_t);
 }
 
-static int64_t
-found_of(const GvSetSpec *spec)
-{
-	int64_t		rows = block_rows(spec);
-
-	return spec->nqueries > rows ? spec->nqueries : rows;
-}
-
-/* Returns the bytes of everything that lists need. */
-static int64_t
-near_lists_size(const GvSetSpec *spec)
-{
-	int64_t		nlists = spec->nlists;
-	int64_t		list = (int64_t) sizeof(float) * spec->dims +
-	(int64_t) sizeof(int32_t) * (spec->probes + 1) +
-	2 * (int64_t) sizeof(int64_t);
-	int64_t		row = (int64_t) sizeof(float) * spec->dims +
-	(int64_t) sizeof(int32_t);
-	int64_t		asked = search_size(spec, 1);
-	int64_t		asked_near = search_size(spec, spec->probes);
-
-	return nlists * list + block_rows(spec) * row +
-		spec->nqueries * (int64_t) sizeof(int64_t) +
-		found_of(spec) * (int64_t) sizeof(int32_t) +
-		(asked > asked_near ? asked : asked_near);
-}
-
 /* Lays out the arrays behind *next of `memory`, like gv_carve. */
 static void
-near_lists_carve(NearLists *lists, const GvSetSpec *spec, char *memory,
-				 size_t *next)
+carve_lists(NearLists *lists, const GvSetSpec *spec, char *memory,
+			size_t *next)
 {
 	size_t		nlists = (size_t) spec->nlists;
+	size_t		nqueries = (size_t) spec->nqueries;
 	size_t		capacity = (size_t) block_rows(spec);
 	size_t		vector = sizeof(float) * (size_t) spec->dims;
 
-	lists->spec = *spec;
 	lists->capacity = (int64_t) capacity;
 	lists->centroids = gv_carve(memory, next, vector * nlists);
 	lists->near = gv_carve(memory, next,
 						   sizeof(int32_t) * nlists * spec->probes);
-	lists->query_order = gv_carve(memory, next, sizeof(int64_t) *
-								  (size_t) spec->nqueries);
+	lists->query_order = gv_carve(memory, next, sizeof(int32_t) * nqueries);
 	lists->query_starts = gv_carve(memory, next,
 								   sizeof(int64_t) * (nlists + 1));
 	lists->rows = gv_carve(memory, next, vector * capacity);
@@ -539,177 +461,83 @@ near_lists_carve(NearLists *lists, const GvSetSpec *spec, char *memory,
 								 sizeof(int64_t) * (nlists + 1));
 	lists->panels = gv_carve(memory, next, sizeof(int32_t) * nlists);
 	lists->found = gv_carve(memory, next, sizeof(int32_t) *
-							(size_t) found_of(spec));
-}
-
-/* Stores centroids [n][dims], the first of which has number `first`. */
-static void
-near_lists_put(NearLists *lists, const float *centroids, int64_t first,
-			   int64_t n)
-{
-	int64_t		dims = lists->spec.dims;
-
-	memcpy(lists->centroids + first * dims, centroids,
-		   sizeof(float) * (size_t) (n * dims));
+							(nqueries > capacity ? nqueries : capacity));
 }
 
 /*
- * Gathers rows, as many as fit the memory.  Returns how many were gathered.
+ * Finds the k centroids nearest to each of vectors [n][dims] -> found [n][k].
  */
-static int64_t
-near_lists_add(NearLists *lists, const float *rows, int64_t n)
-{
-	int64_t		dims = lists->spec.dims;
-	int64_t		left = lists->capacity - lists->nrows;
-
-	if (n > left)
-		n = left;
-	memcpy(lists->rows + lists->nrows * dims, rows,
-		   sizeof(float) * (size_t) (n * dims));
-	lists->nrows += n;
-	return n;
-}
-
-/* Removes the rows of the block, and begins the next block. */
-static void
-near_lists_next(NearLists *lists)
-{
-	lists->first += lists->nrows;
-	lists->nrows = 0;
-}
-
-/* Finds the centroids nearest to each of some vectors -> found [n][k]. */
 static GvStatus
-ask_some(const NearLists *lists, const GvSetSpec *search,
-		 const float *vectors, int32_t *found, const GvStop *stop)
+find_centroids(const Exact *exact, GvSetMetric metric, int32_t k,
+			   const float *vectors, int64_t n, int32_t *found,
+			   const GvStop *stop)
 {
 	const GvSetOps *ops = &gv_cpu_exact_set;
-	int64_t		n = search->nqueries * search->k;
-	int64_t    *numbers = gv_cpu_take(n, sizeof(int64_t));
-	GvSetDone	done = {0};
-	void	   *state;
-	GvStatus	status;
-	int64_t		i;
+	int64_t		most = asked_at_a_time(k);
+	GvSetSpec	search = search_spec(&exact->spec, metric, k,
+									 n < most ? n : most);
+	int64_t    *numbers = gv_cpu_take(search.nqueries * k, sizeof(int64_t));
+	GvStatus	status = numbers == NULL ? GV_NO_MEMORY : GV_OK;
+	int64_t		done;
 
-	status = numbers == NULL ? GV_NO_MEMORY : ops->create(search, &state);
-	if (status != GV_OK)
+	for (done = 0; status == GV_OK && done < n; done += search.nqueries)
 	{
-		free(numbers);
-		return status;
+		GvSetDone	outcome = {0};
+		void	   *state;
+		int64_t		nfound;
+		int64_t		i;
+
+		if (n - done < search.nqueries)
+			search.nqueries = n - done;
+		nfound = search.nqueries * k;
+		status = ops->create(&search, &state);
+		if (status != GV_OK)
+			break;
+		status = ops->put(state, GV_SET_QUERIES, vectors + done * search.dims,
+						  0, search.nqueries, stop);
+		if (status == GV_OK)
+			status = ops->put(state, GV_SET_ROWS, exact->lists.centroids, 0,
+							  search.nrows, stop);
+		if (status == GV_OK)
+			status = ops->run(state, &outcome, stop);
+		if (status == GV_OK)
+			status = ops->get(state, GV_SET_POSITIONS, 0, nfound, numbers);
+		for (i = 0; status == GV_OK && i < nfound; i++)
+			found[done * k + i] = (int32_t) numbers[i];
+		ops->drop(state);
 	}
-	status = ops->put(state, GV_SET_QUERIES, vectors, 0, search->nqueries,
-					  stop);
-	if (status == GV_OK)
-		status = ops->put(state, GV_SET_ROWS, lists->centroids, 0,
-						  search->nrows, stop);
-	if (status == GV_OK)
-		status = ops->run(state, &done, stop);
-	if (status == GV_OK)
-		status = ops->get(state, GV_SET_POSITIONS, 0, n, numbers);
-	for (i = 0; status == GV_OK && i < n; i++)
-		found[i] = (int32_t) numbers[i];
-	ops->drop(state);
 	free(numbers);
 	return status;
 }
 
-/* Like ask_some, for any number of vectors [n][dims]. */
-static GvStatus
-ask(const NearLists *lists, GvSetMetric metric, int32_t k,
-	const float *vectors, int64_t n, int32_t *found, const GvStop *stop)
-{
-	int64_t		most = asked_at_a_time(k);
-	GvStatus	status = GV_OK;
-	int64_t		done;
-
-	for (done = 0; status == GV_OK && done < n; done += most)
-	{
-		GvSetSpec	search = search_spec(&lists->spec, metric, k,
-										 n - done < most ? n - done : most);
-
-		status = ask_some(lists, &search, vectors + done * search.dims,
-						  found + done * k, stop);
-	}
-	return status;
-}
-
-/* Finds the list of each vector, and stores it in lists->found. */
-static GvStatus
-find_lists(NearLists *lists, const float *vectors, int64_t n,
-		   const GvStop *stop)
-{
-	GvSetMetric metric = (GvSetMetric) lists->spec.metric;
-
-	return ask(lists, metric == GV_SET_IP ? GV_SET_L2 : metric, 1, vectors, n,
-			   lists->found, stop);
-}
-
 /*
- * Computes from lists->found [n] where each list begins, if vectors are
- * ordered by list.
- */
-static void
-count(const NearLists *lists, int64_t n, int64_t *starts)
-{
-	int64_t		i;
-	int32_t		list;
-
-	memset(starts, 0, sizeof(int64_t) * ((size_t) lists->spec.nlists + 1));
-	for (i = 0; i < n; i++)
-		starts[lists->found[i] + 1]++;
-	for (list = 0; list < lists->spec.nlists; list++)
-		starts[list + 1] += starts[list];
-}
-
-/*
- * Orders the queries by list, and finds the lists that are near to each list.
+ * Orders vectors [n] by list -> order [n], and finds where each list begins
+ * -> starts [nlists + 1].
  */
 static GvStatus
-sort_queries(NearLists *lists, const float *queries, const GvStop *stop)
+order_by_list(Exact *exact, const float *vectors, int64_t n, int32_t *order,
+			  int64_t *starts, const GvStop *stop)
 {
-	const GvSetSpec *spec = &lists->spec;
-	int64_t    *starts = lists->query_starts;
+	GvSetMetric metric = (GvSetMetric) exact->spec.metric;
+	int32_t    *found = exact->lists.found;
+	size_t		nlists = (size_t) exact->spec.nlists;
 	GvStatus	status;
+	size_t		list;
 	int64_t		i;
 
-	status = ask(lists, (GvSetMetric) spec->metric, spec->probes,
-				 lists->centroids, spec->nlists, lists->near, stop);
-	if (status == GV_OK)
-		status = find_lists(lists, queries, spec->nqueries, stop);
+	status = find_centroids(exact, metric == GV_SET_IP ? GV_SET_L2 : metric, 1,
+							vectors, n, found, stop);
 	if (status != GV_OK)
 		return status;
-	count(lists, spec->nqueries, starts);
-	for (i = 0; i < spec->nqueries; i++)
-		lists->query_order[starts[lists->found[i]]++] = i;
+	memset(starts, 0, sizeof(int64_t) * (nlists + 1));
+	for (i = 0; i < n; i++)
+		starts[found[i] + 1]++;
+	for (list = 0; list < nlists; list++)
+		starts[list + 1] += starts[list];
+	for (i = 0; i < n; i++)
+		order[starts[found[i]]++] = (int32_t) i;
 	/* each start has become the end of its list */
-	memmove(starts + 1, starts, sizeof(int64_t) * (size_t) spec->nlists);
-	starts[0] = 0;
-	lists->has_queries = true;
-	return GV_OK;
-}
-
-/*
- * Orders the gathered rows by list and, in the first call, queries
- * [nqueries][dims], too.
- */
-static GvStatus
-near_lists_sort(NearLists *lists, const float *queries,
-				const GvStop *stop)
-{
-	int64_t    *starts = lists->row_starts;
-	GvStatus	status = GV_OK;
-	int64_t		i;
-
-	if (!lists->has_queries)
-		status = sort_queries(lists, queries, stop);
-	if (status == GV_OK)
-		status = find_lists(lists, lists->rows, lists->nrows, stop);
-	if (status != GV_OK)
-		return status;
-	count(lists, lists->nrows, starts);
-	for (i = 0; i < lists->nrows; i++)
-		lists->row_order[starts[lists->found[i]]++] = (int32_t) i;
-	memmove(starts + 1, starts, sizeof(int64_t) * (size_t) lists->spec.nlists);
+	memmove(starts + 1, starts, sizeof(int64_t) * nlists);
 	starts[0] = 0;
 	return GV_OK;
 }
@@ -722,20 +550,18 @@ near_lists_sort(NearLists *lists, const float *queries,
  * nearest list first, so that limits fall before most rows are compared.
  */
 
-/* Makes panel number `panel` from n rows of one list. */
-static void
-gather_panel(Exact *exact, const int32_t *places, int n, int32_t panel)
+/* Makes panel number `panel` from n <= GV_PREFILTER_ROWS rows. */
+static bool
+make_panel(Exact *exact, const float *rows, int n, int64_t panel, GvPoll *poll)
 {
-	int64_t		dims = exact->spec.dims;
-	const float *rows = exact->lists.rows;
-	int			i;
+	int32_t		dims = exact->spec.dims;
 
-	for (i = 0; i < n; i++)
-		memcpy(exact->gathered + i * dims, rows + places[i] * dims,
-			   sizeof(float) * (size_t) dims);
-	gv_prefilter_rows(&exact->prefilter, exact->gathered, n, exact->placed,
-					  exact->panels + panel * gv_cpu_panel((int32_t) dims),
-					  exact->squares + panel * (int64_t) GV_PREFILTER_ROWS);
+	if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * (int64_t) dims))
+		return false;
+	gv_prefilter_rows(&exact->prefilter, rows, n, exact->placed,
+					  exact->panels + panel * gv_cpu_panel(dims),
+					  exact->squares + panel * GV_PREFILTER_ROWS);
+	return true;
 }
 
 /*
@@ -754,20 +580,24 @@ gather_panels(Exact *exact, int32_t from, GvPoll *poll)
 
 	for (list = from; list < exact->spec.nlists; list++)
 	{
-		int64_t		first = lists->row_starts[list];
-		int64_t		n = lists->row_starts[list + 1] - first;
-		int64_t		done;
+		int64_t		next = lists->row_starts[list];
+		int64_t		end = lists->row_starts[list + 1];
 
-		if (npanels + (n + GV_PREFILTER_ROWS - 1) / GV_PREFILTER_ROWS >
+		if (npanels + (end - next + GV_PREFILTER_ROWS - 1) / GV_PREFILTER_ROWS >
 			exact->npanels)
 			break;
 		lists->panels[list] = npanels;
-		for (done = 0; done < n; done += GV_PREFILTER_ROWS)
+		for (; next < end; next += GV_PREFILTER_ROWS)
 		{
-			if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * dims))
+			int			n = gv_at_most(end - next, GV_PREFILTER_ROWS);
+			int			i;
+
+			for (i = 0; i < n; i++)
+				memcpy(exact->gathered + i * dims, lists->rows +
+					   lists->row_order[next + i] * dims,
+					   sizeof(float) * (size_t) dims);
+			if (!make_panel(exact, exact->gathered, n, npanels++, poll))
 				return -1;
-			gather_panel(exact, lists->row_order + first + done,
-						 gv_at_most(n - done, GV_PREFILTER_ROWS), npanels++);
 		}
 	}
 	return list;
@@ -781,20 +611,16 @@ static bool
 pair_list(Exact *exact, Pairing *pairing, int32_t list, GvPoll *poll)
 {
 	const NearLists *lists = &exact->lists;
-	int64_t		panel = lists->panels[list];
 	int64_t		next = lists->row_starts[list];
 	int64_t		end = lists->row_starts[list + 1];
 
-	for (; next < end; next += GV_PREFILTER_ROWS)
+	pairing->panel = lists->panels[list];
+	for (; next < end; next += GV_PREFILTER_ROWS, pairing->panel++)
 	{
 		pairing->places = lists->row_order + next;
 		pairing->nrows = gv_at_most(end - next, GV_PREFILTER_ROWS);
-		pairing->panel = exact->panels +
-			panel * gv_cpu_panel(exact->spec.dims);
-		pairing->squares = exact->squares + panel * GV_PREFILTER_ROWS;
 		if (!compare_panel(exact, pairing, poll))
 			return false;
-		panel++;
 	}
 	return true;
 }
@@ -834,53 +660,70 @@ static GvStatus
 search_lists(Exact *exact, const GvStop *stop)
 {
 	NearLists  *lists = &exact->lists;
+	const GvSetSpec *spec = &exact->spec;
 	GvPoll		poll = {stop, 0};
-	GvStatus	status;
+	GvStatus	status = GV_OK;
 	int32_t		from;
 	int32_t		to;
 	int32_t		list;
 
 	if (lists->nrows == 0)
 		return GV_OK;
-	status = near_lists_sort(lists, exact->queries, stop);
+	if (!lists->has_queries)
+	{
+		status = find_centroids(exact, (GvSetMetric) spec->metric, spec->probes,
+								lists->centroids, spec->nlists, lists->near,
+								stop);
+		if (status == GV_OK)
+			status = order_by_list(exact, exact->queries, spec->nqueries,
+								   lists->query_order, lists->query_starts,
+								   stop);
+		lists->has_queries = status == GV_OK;
+	}
+	if (status == GV_OK)
+		status = order_by_list(exact, lists->rows, lists->nrows,
+							   lists->row_order, lists->row_starts, stop);
 	if (status != GV_OK)
 		return status;
 	if (!exact->prefilter.is_fitted &&
 		!prepare(exact, lists->rows, lists->nrows, &poll))
 		return GV_CANCELED;
-	for (from = 0; from < exact->spec.nlists; from = to)
+	for (from = 0; from < spec->nlists; from = to)
 	{
 		to = gather_panels(exact, from, &poll);
 		if (to < 0)
 			return GV_CANCELED;
-		for (list = 0; list < exact->spec.nlists; list++)
+		for (list = 0; list < spec->nlists; list++)
 			if (!pair_near(exact, list, from, to, &poll))
 				return GV_CANCELED;
 	}
-	near_lists_next(lists);
+	lists->first += lists->nrows;	/* the next block begins */
+	lists->nrows = 0;
 	return GV_OK;
 }
 
 /* Gathers rows [n], and searches each block that is full. */
 static GvStatus
-put_listed(Exact *exact, const float *rows, int64_t n,
-		   const GvStop *stop)
+put_listed(Exact *exact, const float *rows, int64_t n, const GvStop *stop)
 {
-	int64_t		done = 0;
+	NearLists  *lists = &exact->lists;
+	int64_t		dims = exact->spec.dims;
+	GvStatus	status = GV_OK;
 
-	while (done < n)
+	while (n > 0 && status == GV_OK)
 	{
-		done += near_lists_add(&exact->lists,
-							   rows + done * exact->spec.dims, n - done);
-		if (exact->lists.nrows == exact->lists.capacity)
-		{
-			GvStatus	status = search_lists(exact, stop);
+		int64_t		left = lists->capacity - lists->nrows;
+		int64_t		some = n < left ? n : left;
 
-			if (status != GV_OK)
-				return status;
-		}
+		memcpy(lists->rows + lists->nrows * dims, rows,
+			   sizeof(float) * (size_t) (some * dims));
+		lists->nrows += some;
+		rows += some * dims;
+		n -= some;
+		if (lists->nrows == lists->capacity)
+			status = search_lists(exact, stop);
 	}
-	return GV_OK;
+	return status;
 }
 
 /* ---- the set ---- */
@@ -891,47 +734,20 @@ put_listed(Exact *exact, const float *rows, int64_t n,
 #define FEW_QUERIES		4		/* with fewer queries than this panels do not
 								 * pay */
 
-/* Returns whether lists make a difference. */
-static bool
-has_lists(const GvSetSpec *spec)
-{
-	return spec->probes < spec->nlists;
-}
-
-static int64_t
-kept_of(const GvSetSpec *spec)
-{
-	return spec->k < spec->nrows ? spec->k : spec->nrows;
-}
-
+/*
+ * Returns the number of panels of a block.  With lists they are enough for all
+ * lists, or for most of them: panels may be half empty, on average.
+ */
 static int32_t
 panels_of(const GvSetSpec *spec)
 {
-	int32_t		most =
-	(int32_t) (BLOCK_FLOATS / gv_cpu_panel(spec->dims));
+	int32_t		most = (int32_t) (BLOCK_FLOATS / gv_cpu_panel(spec->dims));
 
 	if (has_lists(spec))
-		return near_lists_panels(spec);
+		return (int32_t) (2 * (block_rows(spec) / GV_PREFILTER_ROWS + 1));
 	if (most < 1)
 		return 1;
 	return most < BLOCK_PANELS ? most : BLOCK_PANELS;
-}
-
-/* Implements gv_set_size. */
-static int64_t
-cpu_size(const GvSetSpec *spec)
-{
-	int64_t		vector = (int64_t) sizeof(float) * spec->dims;
-	int64_t		query = (spec->own ? 0 : vector) + (int64_t) sizeof(float) +
-	(int64_t) sizeof(int64_t) * spec->self +
-	(int64_t) sizeof(GvKnn) * kept_of(spec) +
-	(int64_t) sizeof(GvPrefiltered);
-	int64_t		block = (int64_t) gv_cpu_panel(spec->dims) *
-	panels_of(spec) + (int64_t) TILE_QUERIES * spec->dims;
-	int64_t		lists = has_lists(spec) ? near_lists_size(spec) : 0;
-
-	return spec->nqueries * query + (int64_t) sizeof(float) * block + lists +
-		(spec->own ? spec->nrows * vector : 0);
 }
 
 static void
@@ -949,18 +765,16 @@ cpu_drop(void *state)
  * `memory` is NULL, only computes the size.
  */
 static size_t
-carve_question(Exact *exact, char *memory)
+carve_question(Exact *exact, const GvSetSpec *spec, char *memory)
 {
-	const GvSetSpec *spec = &exact->spec;
 	size_t		vector = sizeof(float) * (size_t) spec->dims;
 	size_t		n = (size_t) spec->nqueries;
-	size_t		npanels = (size_t) exact->npanels;
+	size_t		npanels = (size_t) panels_of(spec);
 	size_t		next = 0;
 
-	if (spec->own)
-		exact->queries = exact->rows + spec->first * spec->dims;
-	else
-		exact->queries = gv_carve(memory, &next, vector * n);
+	exact->kept = spec->k < spec->nrows ? spec->k : spec->nrows;
+	exact->npanels = (int32_t) npanels;
+	exact->queries = gv_carve(memory, &next, spec->own ? 0 : vector * n);
 	exact->self = gv_carve(memory, &next, spec->self ? sizeof(int64_t) * n : 0);
 	exact->nearest = gv_carve(memory, &next,
 							  sizeof(GvKnn) * n * (size_t) exact->kept);
@@ -976,8 +790,24 @@ carve_question(Exact *exact, char *memory)
 							   GV_PREFILTER_ROWS);
 	exact->gathered = gv_carve(memory, &next, vector * GV_PREFILTER_ROWS);
 	if (has_lists(spec))
-		near_lists_carve(&exact->lists, spec, memory, &next);
+		carve_lists(&exact->lists, spec, memory, &next);
 	return next;
+}
+
+/* Implements gv_set_size. */
+static int64_t
+cpu_size(const GvSetSpec *spec)
+{
+	Exact		exact;
+	int64_t		bytes = (int64_t) carve_question(&exact, spec, NULL);
+	int64_t		asked = 0;
+
+	if (has_lists(spec))
+		asked = search_size(spec, 1);
+	if (has_lists(spec) && search_size(spec, spec->probes) > asked)
+		asked = search_size(spec, spec->probes);
+	return bytes + asked +
+		(spec->own ? spec->nrows * (int64_t) sizeof(float) * spec->dims : 0);
 }
 
 /*
@@ -990,12 +820,12 @@ begin_question(Exact *exact, const GvSetSpec *spec)
 	int			i;
 
 	exact->spec = *spec;
-	exact->kept = kept_of(spec);
-	exact->npanels = panels_of(spec);
-	exact->memory = gv_cpu_take((int64_t) carve_question(exact, NULL), 1);
+	exact->memory = gv_cpu_take((int64_t) carve_question(exact, spec, NULL), 1);
 	if (exact->memory == NULL)
 		return false;
-	(void) carve_question(exact, exact->memory);
+	(void) carve_question(exact, spec, exact->memory);
+	if (spec->own)
+		exact->queries = exact->rows + spec->first * spec->dims;
 	gv_prefilter_reset(&exact->prefilter, (GvSetMetric) spec->metric,
 					   spec->dims, exact->mean);
 	for (i = 0; i < GV_PREFILTER_ROWS; i++)
@@ -1011,11 +841,9 @@ cpu_create(const GvSetSpec *spec, void **state)
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
-	made->spec.own = spec->own;
-	made->keeps = spec->own != 0;
-	made->rows = gv_cpu_take(made->keeps ? spec->nrows * spec->dims : 0,
-							 sizeof(float));
-	if (made->rows == NULL || !begin_question(made, spec))
+	if (spec->own)
+		made->rows = gv_cpu_take(spec->nrows * spec->dims, sizeof(float));
+	if ((spec->own && made->rows == NULL) || !begin_question(made, spec))
 	{
 		cpu_drop(made);
 		return GV_NO_MEMORY;
@@ -1029,8 +857,7 @@ static GvStatus
 cpu_ask(void *state, const GvSetSpec *spec)
 {
 	Exact	   *exact = state;
-	Exact		rows = {.keeps = true, .rows = exact->rows,
-	.nrows = exact->nrows};
+	Exact		rows = {.rows = exact->rows, .nrows = exact->nrows};
 
 	free(exact->memory);
 	*exact = rows;
@@ -1062,25 +889,18 @@ copy_vectors(const Exact *exact, float *to, const float *vectors,
 static bool
 reset_nearest(Exact *exact, int64_t first, int64_t n, GvPoll *poll)
 {
+	static const GvKnn free_place = {NAN, GV_NO_ROW};
+	int64_t		query;
 	int64_t		i;
 
-	for (i = first; i < first + n; i++)
+	for (query = first; query < first + n; query++)
 	{
 		if (gv_poll(poll, exact->kept))
 			return false;
-		knn_reset(exact->nearest + i * exact->kept, exact->kept);
+		for (i = 0; i < exact->kept; i++)
+			knn_of(exact, query)[i] = free_place;
 	}
 	return true;
-}
-
-static GvStatus
-put_queries(Exact *exact, const float *queries, int64_t first, int64_t n,
-			const GvStop *stop)
-{
-	GvPoll		poll = {stop, 0};
-
-	return copy_vectors(exact, exact->queries, queries, first, n, &poll) &&
-		reset_nearest(exact, first, n, &poll) ? GV_OK : GV_CANCELED;
 }
 
 /*
@@ -1108,7 +928,6 @@ rerank_some(Exact *exact, int64_t query, const float *rows, int64_t first,
 	bool		direct = exact->spec.metric == GV_SET_L2;
 	float		limit = HUGE_VALF;
 	float		squares[GV_PREFILTER_ROWS];
-	Reranked	reranked = {NULL, 0.0};
 	int			i;
 
 	if (direct)
@@ -1121,8 +940,7 @@ rerank_some(Exact *exact, int64_t query, const float *rows, int64_t first,
 	{
 		if (direct && squares[i] > limit)
 			continue;
-		if (rerank_pair(exact, query, rows + i * dims, first + i,
-						&reranked) && direct)
+		if (rerank_pair(exact, query, rows + i * dims, first + i) && direct)
 			limit = direct_limit(exact, query);
 	}
 }
@@ -1148,28 +966,6 @@ rerank_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	return GV_OK;
 }
 
-/* Makes the panels of a block of n rows. */
-static bool
-make_panels(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
-{
-	int64_t		dims = exact->spec.dims;
-	int32_t		p;
-
-	for (p = 0; p * (int64_t) GV_PREFILTER_ROWS < n; p++)
-	{
-		int64_t		done = p * (int64_t) GV_PREFILTER_ROWS;
-
-		if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * dims))
-			return false;
-		gv_prefilter_rows(&exact->prefilter, rows + done * dims,
-						  gv_at_most(n - done, GV_PREFILTER_ROWS),
-						  exact->placed,
-						  exact->panels + p * gv_cpu_panel((int32_t) dims),
-						  exact->squares + done);
-	}
-	return true;
-}
-
 /* Compares a block of n rows with all queries. */
 static bool
 prefilter_block(Exact *exact, const float *rows, int64_t first, int64_t n,
@@ -1182,24 +978,25 @@ prefilter_block(Exact *exact, const float *rows, int64_t first, int64_t n,
 	int64_t		done;
 	int			i;
 
-	if (!make_panels(exact, rows, n, poll))
-		return false;
+	for (done = 0; done < n; done += GV_PREFILTER_ROWS)
+		if (!make_panel(exact, rows + done * spec->dims,
+						gv_at_most(n - done, GV_PREFILTER_ROWS),
+						done / GV_PREFILTER_ROWS, poll))
+			return false;
 	for (query = 0; query < spec->nqueries; query += TILE_QUERIES)
 	{
 		pairing.nqueries = gv_at_most(spec->nqueries - query, TILE_QUERIES);
 		for (i = 0; i < pairing.nqueries; i++)
-			exact->tile[i] = query + i;
+			exact->tile[i] = (int32_t) query + i;
 		place_queries(exact, exact->tile, pairing.nqueries);
-		pairing.panel = exact->panels;
 		for (done = 0; done < n; done += GV_PREFILTER_ROWS)
 		{
 			pairing.rows = rows + done * spec->dims;
 			pairing.first = first + done;
 			pairing.nrows = gv_at_most(n - done, GV_PREFILTER_ROWS);
-			pairing.squares = exact->squares + done;
+			pairing.panel = done / GV_PREFILTER_ROWS;
 			if (!compare_panel(exact, &pairing, poll))
 				return false;
-			pairing.panel += gv_cpu_panel(spec->dims);
 		}
 	}
 	return true;
@@ -1215,7 +1012,7 @@ search_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
 
-	if (exact->lists.spec.nlists > 0)
+	if (has_lists(&exact->spec))
 		return put_listed(exact, rows, n, stop);
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return rerank_rows(exact, rows, first, n, stop);
@@ -1229,50 +1026,35 @@ search_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	return GV_OK;
 }
 
-static GvStatus
-put_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
-		 const GvStop *stop)
-{
-	GvPoll		poll = {stop, 0};
-
-	if (!exact->keeps)
-		return search_rows(exact, rows, first, n, stop);
-	exact->nrows = first + n;
-	return copy_vectors(exact, exact->rows, rows, first, n, &poll) ?
-		GV_OK : GV_CANCELED;
-}
-
-/* Searches the rows that were kept.  The queries may be among them. */
-static GvStatus
-search_kept(Exact *exact, const GvStop *stop)
-{
-	GvPoll		poll = {stop, 0};
-
-	if (exact->spec.own &&
-		!reset_nearest(exact, 0, exact->spec.nqueries, &poll))
-		return GV_CANCELED;
-	return search_rows(exact, exact->rows, 0, exact->nrows, stop);
-}
-
 /* Implements gv_set_put. */
 static GvStatus
 cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t n, const GvStop *stop)
 {
 	Exact	   *exact = state;
+	int64_t		dims = exact->spec.dims;
+	GvPoll		poll = {stop, 0};
 
-	if (input == GV_SET_QUERIES)
-		return put_queries(exact, items, first, n, stop);
-	if (input == GV_SET_ROWS)
-		return put_rows(exact, items, first, n, stop);
-	if (input == GV_SET_LISTS)
+	switch (input)
 	{
-		if (exact->lists.spec.nlists > 0)
-			near_lists_put(&exact->lists, items, first, n);
-		return GV_OK;
+		case GV_SET_QUERIES:
+			return copy_vectors(exact, exact->queries, items, first, n, &poll) &&
+				reset_nearest(exact, first, n, &poll) ? GV_OK : GV_CANCELED;
+		case GV_SET_ROWS:
+			if (exact->rows == NULL)
+				return search_rows(exact, items, first, n, stop);
+			exact->nrows = first + n;
+			return copy_vectors(exact, exact->rows, items, first, n, &poll) ?
+				GV_OK : GV_CANCELED;
+		case GV_SET_LISTS:
+			if (has_lists(&exact->spec))
+				memcpy(exact->lists.centroids + first * dims, items,
+					   sizeof(float) * (size_t) (n * dims));
+			return GV_OK;
+		default:				/* GV_SET_SELF */
+			memcpy(exact->self + first, items, sizeof(int64_t) * (size_t) n);
+			return GV_OK;
 	}
-	memcpy(exact->self + first, items, sizeof(int64_t) * (size_t) n);
-	return GV_OK;
 }
 
 /*
@@ -1284,10 +1066,15 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	Exact	   *exact = state;
 	GvPoll		poll = {stop, 0};
-	GvStatus	status = exact->keeps ? search_kept(exact, stop) : GV_OK;
+	GvStatus	status = GV_OK;
 	int64_t		q;
 
-	if (status == GV_OK && exact->lists.spec.nlists > 0)
+	if (exact->spec.own &&
+		!reset_nearest(exact, 0, exact->spec.nqueries, &poll))
+		return GV_CANCELED;
+	if (exact->rows != NULL)
+		status = search_rows(exact, exact->rows, 0, exact->nrows, stop);
+	if (status == GV_OK && has_lists(&exact->spec))
 		status = search_lists(exact, stop);
 	if (status != GV_OK)
 		return status;
