@@ -1237,9 +1237,7 @@ gpuvec_loader_main(Datum arg)
 	/* the database may allow no new connections, but its sessions may go on */
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
-	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	ivfpq_shared->loader_connected[slot] = true;
-	LWLockRelease(ivfpq_shared->lock);
+	pg_atomic_write_u32(&ivfpq_shared->loader_connected[slot], 1);
 	before_shmem_exit(release_all, (Datum) 0);
 
 	begun = last = IvfpqNow();

@@ -108,6 +108,8 @@ init_shared(void *memory, LWLock *lock)
 	pg_atomic_init_u32(&shared->check_requested, 0);
 	pg_atomic_init_u32(&shared->has_device, 0);
 	pg_atomic_init_u32(&shared->loaders_awaited, 0);
+	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
+		pg_atomic_init_u32(&shared->loader_connected[i], 0);
 	pg_atomic_init_u64(&shared->instance, 0);
 	while (shared->incarnation == 0)
 		if (!pg_strong_random(&shared->incarnation,

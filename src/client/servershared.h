@@ -108,6 +108,8 @@ typedef struct IvfpqShared
 	pg_atomic_uint32 loaders_awaited;	/* 1 if a database needs a loader, but
 										 * all loaders work for other
 										 * databases */
+	/* for each slot of a loader; 1: it has connected to its database */
+	pg_atomic_uint32 loader_connected[IVFPQ_MAX_LOADERS];
 	pg_atomic_uint64 instance;	/* instance of gpuvecd's run; 0 = none */
 	uint64		incarnation;	/* random, of this memory; never changes */
 	pg_atomic_uint64 epoch;		/* incremented after each load and catch-up */
@@ -129,7 +131,6 @@ typedef struct IvfpqShared
 	Latch	   *supervisor;		/* NULL: the supervisor is not running */
 	IvfpqServerInfo server;
 	IvfpqTimeoutReport timeout_report;	/* the last report */
-	bool		loader_connected[IVFPQ_MAX_LOADERS];	/* to its database */
 	uint64		tickets;		/* the last ticket given to a request */
 	IvfpqMirrorRequest requests[IVFPQ_NREQUESTS];
 } IvfpqShared;

@@ -63,7 +63,7 @@ extern char *ivfpq_server_owner;
 
 /*
  * Path of the program gpuvecd, for its next start.  If the path is empty, the
- * supervisor looks for the program (find_program in serverprocess.c).
+ * supervisor looks for the program (find_program in supervisor.c).
  */
 extern char *ivfpq_server_path;
 
