@@ -59,18 +59,12 @@ static uid_t owner;
 static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
 
 /*
- * The last failure to connect the channel of this process.  Before the time
- * `until`, requests fail with the same outcome, without another attempt.
+ * After a failure to connect, the channel of this process keeps its outcome,
+ * and is not connected before this time (IvfpqNow) unless gpuvecd's instance
+ * is another one.
  */
-static struct
-{
-	int64		until;			/* IvfpqNow */
-	uint64		instance;		/* gpuvecd's instance at the failure; once it
-								 * has changed, we connect even before `until` */
-	IvfpqOutcome served;
-	uint32		refusal;
-	char		reason[sizeof(own.reason)];
-}			held;
+static int64 held_until;
+static uint64 held_instance;
 
 /*
  * Returns whether gpuvecd is started and stopped by others, not by PostgreSQL.
@@ -403,29 +397,6 @@ check_header(IvfpqChannel *channel)
 	return false;
 }
 
-/* Returns the outcome of a request that is refused with this code. */
-static IvfpqOutcome
-refused_as(uint32 code)
-{
-	switch (code)
-	{
-		case GV_REFUSED_NO_MIRROR:
-			return IVFPQ_NOT_MIRRORED;
-		case GV_REFUSED_LOADING:
-			return IVFPQ_LOADING;
-		case GV_REFUSED_FAILED:
-			return IVFPQ_ENGINE_FAILED;
-		case GV_REFUSED_VERSION:
-		case GV_REFUSED_INCARNATION:
-		case GV_REFUSED_FULL:
-		case GV_REFUSED_EXISTS:
-		case GV_REFUSED_NO_MEMORY:
-			return IVFPQ_REFUSED;
-		default:
-			return IVFPQ_BROKEN;
-	}
-}
-
 /*
  * Sets the outcome from a refusal.  Closes the channel if several requests may
  * be under way, if the refused request is not completely sent, or if the
@@ -442,7 +413,28 @@ take_refusal(IvfpqChannel *channel)
 	if (several && reason[0] == '\0')
 		reason = gv_refusal_name(refusal->code);
 	channel->refusal = refusal->code;
-	channel->served = refused_as(refusal->code);
+	switch (refusal->code)
+	{
+		case GV_REFUSED_NO_MIRROR:
+			channel->served = IVFPQ_NOT_MIRRORED;
+			break;
+		case GV_REFUSED_LOADING:
+			channel->served = IVFPQ_LOADING;
+			break;
+		case GV_REFUSED_FAILED:
+			channel->served = IVFPQ_ENGINE_FAILED;
+			break;
+		case GV_REFUSED_VERSION:
+		case GV_REFUSED_INCARNATION:
+		case GV_REFUSED_FULL:
+		case GV_REFUSED_EXISTS:
+		case GV_REFUSED_NO_MEMORY:
+			channel->served = IVFPQ_REFUSED;
+			break;
+		default:
+			channel->served = IVFPQ_BROKEN;
+			break;
+	}
 	snprintf(channel->reason, sizeof(channel->reason), "%s%s",
 			 several ? "it refused: " : "", reason);
 	if (several || channel->served == IVFPQ_BROKEN ||
@@ -875,20 +867,6 @@ IvfpqOwnSocket(void)
 }
 
 /*
- * Remembers that connecting failed, so that it is not tried again for `us`
- * microseconds, unless gpuvecd's instance changes before.
- */
-static void
-hold_off(int64 us, uint64 instance)
-{
-	held.until = IvfpqNow() + us;
-	held.instance = instance;
-	held.served = own.served;
-	held.refusal = own.refusal;
-	strlcpy(held.reason, own.reason, sizeof(held.reason));
-}
-
-/*
  * Returns the channel of the process for one request, which has to be answered
  * before the deadline.  If gpuvecd cannot be reached, the channel is closed,
  * and the request will fail with the reason.
@@ -915,18 +893,14 @@ IvfpqConnect(GvRole role, int64 deadline)
 		channel_reserve(&own, MIN_CAPACITY))
 		return &own;
 	IvfpqDisconnect();
-	if (IvfpqNow() < held.until && held.instance == instance)
-	{
-		set_outcome(&own, held.served, held.reason);
-		own.refusal = held.refusal;
-	}
-	else if (!IvfpqChannelOpen(&own, role))
-	{
-		if (own.refusal != 0)
-			hold_off(REFUSED_HOLD_OFF_US, instance);
-		else if (own.served == IVFPQ_DOWN)
-			hold_off(HOLD_OFF_US, instance);
-	}
+	if (IvfpqNow() < held_until && held_instance == instance)
+		return &own;
+	held_until = 0;
+	held_instance = instance;
+	if (!IvfpqChannelOpen(&own, role) &&
+		(own.refusal != 0 || own.served == IVFPQ_DOWN))
+		held_until = IvfpqNow() +
+			(own.refusal != 0 ? REFUSED_HOLD_OFF_US : HOLD_OFF_US);
 	return &own;
 }
 
