@@ -80,16 +80,14 @@ IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
 				 errmsg("gpuvecd could not build index \"%s\": %s", name,
 						reason),
 				 errhint("%s", IvfpqUnservedHint())));
-	if (partly)
-		ereport(NOTICE,
-				(errmsg("gpuvecd could not build all of index \"%s\": %s",
-						name, reason),
-				 errdetail("What it has not done is done without a card, which takes longer.")));
-	else
-		ereport(NOTICE,
-				(errmsg("gpuvecd could not build index \"%s\": %s", name,
-						reason),
-				 errdetail("It is built without a card, which takes longer.")));
+	ereport(NOTICE,
+			(partly ?
+			 errmsg("gpuvecd could not build all of index \"%s\": %s", name,
+					reason) :
+			 errmsg("gpuvecd could not build index \"%s\": %s", name, reason),
+			 partly ?
+			 errdetail("What it has not done is done without a card, which takes longer.") :
+			 errdetail("It is built without a card, which takes longer.")));
 }
 
 /* Returns whether the connection is open, as far as we know. */

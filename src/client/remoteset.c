@@ -185,41 +185,16 @@ dispatch(IvfpqRemoteSet *set)
 	return IvfpqRingSend(&set->ring, GV_MSG_PUT, &put, sizeof(put), used, 0);
 }
 
-/*
- * Puts some of n items into the slot being filled, or sends the slot if it is
- * full.  Returns the number of items put, or -1 on failure.
- */
-static int64
-fill(IvfpqRemoteSet *set, const char *items, int64 n, int64 item)
-{
-	int64		most = Max((int64) MOVE_BYTES / item, 1);
-	int64		free_items = (int64) (set->ring.payload_bytes - set->used) /
-	item;
-	int64		some = Min(n, Min(most, free_items));
-	Size		before = set->used;
-
-	if (some == 0)
-		return dispatch(set) ? 0 : -1;
-	memcpy(IvfpqRingSlot(&set->ring, set->ring.filled) + set->used, items,
-		   some * item);
-	set->used += some * item;
-	if (before / MOVE_BYTES != set->used / MOVE_BYTES &&
-		set->ring.answered < set->ring.filled &&
-		!IvfpqChannelMove(&set->channel))
-		return -1;
-	return some;
-}
-
 /* Adds items of an input.  Does not wait until gpuvecd has them. */
 bool
 IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
 				  int64 n)
 {
 	int64		item = gv_set_input_bytes(&set->spec, input);
+	int64		most = Max((int64) MOVE_BYTES / item, 1);
 	int64		done = 0;
 	bool		worked = IvfpqChannelIsOpen(&set->channel);
 
-	Assert(item > 0);
 	if (input == GV_SET_ROWS)
 		set->nrows += n;
 	if (worked && set->input != input)
@@ -227,11 +202,23 @@ IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
 	set->input = input;
 	while (worked && done < n)
 	{
-		int64		some = fill(set, (const char *) items + done * item,
-								n - done, item);
+		Size		before = set->used;
+		int64		free_items = (int64) (set->ring.payload_bytes - before) /
+		item;
+		int64		some = Min(n - done, Min(most, free_items));
 
-		worked = some >= 0;
+		if (some == 0)
+		{
+			worked = dispatch(set);
+			continue;
+		}
+		memcpy(IvfpqRingSlot(&set->ring, set->ring.filled) + before,
+			   (const char *) items + done * item, some * item);
+		set->used += some * item;
 		done += some;
+		if (before / MOVE_BYTES != set->used / MOVE_BYTES &&
+			set->ring.answered < set->ring.filled)
+			worked = IvfpqChannelMove(&set->channel);
 	}
 	return conclude(set, worked);
 }
