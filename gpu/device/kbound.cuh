@@ -59,31 +59,23 @@ gv_minima_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
 #define GV_BY_VALUE		16		/* steps that halve values, at first */
 
 /*
- * The first `count` keys do not exceed key, and lower_count keys do not exceed
- * lower.
- */
-struct GvKthBound
-{
-	uint32_t	key;
-	uint32_t	count;			/* >= p */
-	uint32_t	lower;
-	uint32_t	lower_count;	/* < p */
-};
-
-/*
- * Narrows a bound until at most p + spare keys do not exceed it, or all keys
- * between its ends are equal. count_mine(key) returns how many of this
- * thread's keys do not exceed key.
+ * Returns a key that p of n keys do not exceed, and at most p + spare of them,
+ * unless more are equal to it.  least and most are of this thread's keys, and
+ * count_mine(key) returns how many of them do not exceed key.
  */
 template <typename CountMine>
-static __device__ __forceinline__ GvKthBound
-gv_narrow_bound(GvKthBound bound, uint32_t p, uint32_t spare,
-				const CountMine &count_mine, GvBlockReduce &reduce)
+static __device__ __forceinline__ uint32_t
+gv_narrow_bound(uint32_t least, uint32_t most, uint32_t n, uint32_t p,
+				uint32_t spare, const CountMine &count_mine,
+				GvBlockReduce &reduce)
 {
-	for (int round = 0; bound.count > p + spare &&
-		 bound.lower + 1 < bound.key; round++)
+	/* fewer than p keys do not exceed this, for no float has key 0 */
+	uint32_t	lower = ~reduce.largest(~least) - 1;
+	uint32_t	bound = reduce.largest(most);
+
+	for (int round = 0; n > p + spare && lower + 1 < bound; round++)
 	{
-		uint32_t	middle = bound.lower + (bound.key - bound.lower) / 2;
+		uint32_t	middle = lower + (bound - lower) / 2;
 		uint32_t	count;
 
 		/*
@@ -92,41 +84,33 @@ gv_narrow_bound(GvKthBound bound, uint32_t p, uint32_t spare,
 		 */
 		if (round < GV_BY_VALUE)
 		{
-			uint32_t	value = gv_ordered(0.5f * gv_unordered(bound.lower) +
-										   0.5f * gv_unordered(bound.key));
+			uint32_t	value = gv_ordered(0.5f * gv_unordered(lower) +
+										   0.5f * gv_unordered(bound));
 
-			if (value > bound.lower && value < bound.key)
+			if (value > lower && value < bound)
 				middle = value;
 		}
 		count = reduce.sum(count_mine(middle));
 		if (count >= p)
 		{
-			bound.key = middle;
-			bound.count = count;
+			bound = middle;
+			n = count;
 		}
 		else
-		{
-			bound.lower = middle;
-			bound.lower_count = count;
-		}
+			lower = middle;
 	}
 	return bound;
 }
 
-/*
- * Returns a bound of keys(0) .. keys(n - 1) that at most p + spare keys do not
- * exceed.  If more keys than that are equal, they are equal to key, and lower
- * is the number before it.
- */
+/* Returns the same of keys(0) .. keys(n - 1). */
 template <typename Keys>
-static __device__ __forceinline__ GvKthBound
+static __device__ __forceinline__ uint32_t
 gv_find_kth_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 				  GvBlockReduce &reduce)
 {
 	uint32_t	own = threadIdx.x < n ? keys(threadIdx.x) : 0xFFFFFFFFu;
 	uint32_t	least = own;
 	uint32_t	most = threadIdx.x < n ? own : 0;
-	GvKthBound	bound;
 
 	/* the first of a thread's keys stays in a register */
 	for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
@@ -136,12 +120,7 @@ gv_find_kth_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 		least = min(least, key);
 		most = max(most, key);
 	}
-	/* no float has key 0 */
-	bound.lower = ~reduce.largest(~least) - 1;
-	bound.lower_count = 0;
-	bound.key = reduce.largest(most);
-	bound.count = n;
-	return gv_narrow_bound(bound, p, spare, [&](uint32_t key)
+	return gv_narrow_bound(least, most, n, p, spare, [&](uint32_t key)
 	{
 		uint32_t	count = threadIdx.x < n && own <= key;
 

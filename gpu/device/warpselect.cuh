@@ -34,8 +34,8 @@
 
 #include "gpu/device/device.h"
 
-/* A list and its score. */
-struct GvListItem
+/* A list and its score, loaded at once. */
+struct alignas(8) GvListItem
 {
 	uint32_t	key;			/* gv_ordered(score) */
 	uint32_t	list;

@@ -111,7 +111,6 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 
 	if (wanted <= n)
 	{
-		GvKthBound	limit;
 		float		least;
 
 		if (n <= ALL_SHARED)
@@ -123,8 +122,8 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 			keys.kept = kept;
 			__syncthreads();
 		}
-		limit = gv_find_kth_bound(keys, n, wanted, wanted / 8, reduce);
-		least = -gv_unordered(limit.key);
+		least = -gv_unordered(gv_find_kth_bound(keys, n, wanted, wanted / 8,
+												reduce));
 		threshold = gv_exact_raise_threshold(threshold, least, error_bound,
 											 matmul.half_dims);
 	}
@@ -228,7 +227,7 @@ first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 
 	/* this has barriers, so nothing is appended before d_counts is cleared */
 	least = -gv_unordered(gv_find_kth_bound(keys, blockDim.x, wanted,
-											wanted / 8, reduce).key);
+											wanted / 8, reduce));
 	threshold = gv_exact_raise_threshold(threshold, least, form.error_bound,
 										 norm.half_dims);
 	if (matmul.more && threshold == -GV_INFINITY)

@@ -8,156 +8,84 @@
 #include "gpu/device/warpselect.cuh"
 #include "gpu/search/search.h"
 
-/*
- * Stores a query's k probes, with all threads, and with the first warp a
- * running sum of their blocks and their addresses, so that the scan need not
- * read the lists.  at(i) returns item i of the nearest, a GvListItem, and
- * list_at(i) its list.
- */
-template <typename At, typename ListAt>
-static __device__ __forceinline__ void
-gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
-				int k, At at, ListAt list_at)
-{
-	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.nprobe;
-	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.nprobe + 1);
-	uint32_t	sum = 0;
-	int64_t		postings = 0;
-
-	for (int i = threadIdx.x; i < k; i += blockDim.x)
-	{
-		GvListItem	near = at(i);
-
-		probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
-	}
-	if (threadIdx.x >= GV_WARP)
-		return;
-	for (int first = 0; first < k; first += GV_WARP)
-	{
-		int			i = first + threadIdx.x;
-		GvDeviceList list = {};
-		uint32_t	mine;
-		uint32_t	upto;
-
-		if (i < k)
-			list = list_at(i);
-		if (i < k && batch.d_list_blocks != NULL)
-			batch.d_list_blocks[(int64_t) query * batch.nprobe + i] =
-				list.d_blocks;
-		mine = upto = list.nblocks;
-		postings += list.nlive;
-
-#pragma unroll
-		for (int d = 1; d < GV_WARP; d *= 2)
-		{
-			uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
-
-			if ((int) threadIdx.x >= d)
-				upto += before;
-		}
-		if (i < k)
-			starts[i] = sum + upto - mine;
-		sum += __shfl_sync(GV_FULL_WARP, upto, GV_WARP - 1);
-	}
-#pragma unroll
-	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
-		postings += __shfl_xor_sync(GV_FULL_WARP, postings, mask);
-	if (threadIdx.x == 0)
-	{
-		starts[k] = sum;
-		batch.d_search_counts[query] = {k, 0, postings, sum};
-	}
-}
-
-/* The same, reading the lists. */
-template <typename At>
-static __device__ __forceinline__ void
-gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
-				int k, At at)
-{
-	gv_number_lists(model, batch, query, k, at, [&](int i)
-	{
-		return model.d_lists[at(i).list];
-	});
-}
-
-/* The shared memory of gv_number_many. */
+/* The shared memory of gv_number_lists: of each warp's probes. */
 struct GvNumbering
 {
-	uint32_t	nblocks[GV_WARP];	/* of each warp's probes */
+	uint32_t	nblocks[GV_WARP];
 	int64_t		postings[GV_WARP];
 };
 
 /*
- * The same with all THREADS threads: each has some consecutive probes,
- * GV_MANY_PROBES at a time, so that the loads of their lists are in flight at
- * once.
+ * Stores a query's k probes, a running sum of their blocks, and their
+ * addresses, so that the scan need not read the lists; with all threads.
+ * at(i) returns item i of the nearest, a GvListItem, and list_at(i, item) its
+ * list.  Each thread has EACH consecutive probes at a time, so that the loads
+ * of their lists are in flight at once.
  */
-template <int THREADS, typename At>
+template <int EACH, typename At, typename ListAt>
 static __device__ __forceinline__ void
-gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
-			   int k, At at, GvNumbering &numbering)
+gv_number_lists(const GvBatch &batch, int query, int k, At at, ListAt list_at,
+				GvNumbering &numbering)
 {
-	constexpr int each = GV_MANY_PROBES / THREADS;
-	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.nprobe;
+	int64_t		first_probe = (int64_t) query * batch.nprobe;
 	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.nprobe + 1);
 	int			warp = threadIdx.x / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+	bool		is_warp = lane < (int) blockDim.x / GV_WARP;
 	uint32_t	sum = 0;
 	int64_t		postings = 0;
 
-	for (int done = 0; done < k; done += GV_MANY_PROBES)
+	for (int done = 0; done < k; done += EACH * blockDim.x)
 	{
-		int			first = done + threadIdx.x * each;
-		uint32_t	nblocks[each];
+		int			first = done + threadIdx.x * EACH;
+		uint32_t	nblocks[EACH];
 		uint32_t	mine = 0;
 		uint32_t	upto;
-		uint32_t	before = sum;
+		uint32_t	of_warp;
+		uint32_t	begin;
 		int64_t		live = 0;
 
 #pragma unroll
-		for (int e = 0; e < each; e++)
+		for (int e = 0; e < EACH; e++)
 		{
 			int			i = first + e;
-			GvListItem	near = i < k ? at(i) : GvListItem {0, 0};
 			GvDeviceList list = {};
 
 			if (i < k)
 			{
-				list = model.d_lists[near.list];
-				probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
+				GvListItem	near = at(i);
+
+				list = list_at(i, near);
+				batch.d_probed[first_probe + i] =
+					{(int32_t) near.list, gv_unordered(near.key)};
 				if (batch.d_list_blocks != NULL)
-					batch.d_list_blocks[(int64_t) query * batch.nprobe + i] =
-						list.d_blocks;
+					batch.d_list_blocks[first_probe + i] = list.d_blocks;
 			}
 			nblocks[e] = list.nblocks;
 			mine += list.nblocks;
 			live += list.nlive;
 		}
 		upto = gv_upto_lane(mine);
-#pragma unroll
-		for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
-			live += __shfl_xor_sync(GV_FULL_WARP, live, mask);
+		live = gv_add_warp(live);
 		if (done > 0)
 			__syncthreads();
-		if (threadIdx.x % GV_WARP == GV_WARP - 1)
+		if (lane == GV_WARP - 1)
 		{
 			numbering.nblocks[warp] = upto;
 			numbering.postings[warp] = live;
 		}
 		__syncthreads();
-		for (int w = 0; w < THREADS / GV_WARP; w++)
-		{
-			before += w < warp ? numbering.nblocks[w] : 0;
-			sum += numbering.nblocks[w];
-			postings += numbering.postings[w];
-		}
-		before += upto - mine;
+		of_warp = is_warp ? numbering.nblocks[lane] : 0;
+		begin = sum + upto - mine +
+			__reduce_add_sync(GV_FULL_WARP, lane < warp ? of_warp : 0);
+		sum += __reduce_add_sync(GV_FULL_WARP, of_warp);
+		postings += gv_add_warp(is_warp ? numbering.postings[lane] : 0);
 #pragma unroll
-		for (int e = 0; e < each; e++)
+		for (int e = 0; e < EACH; e++)
 		{
 			if (first + e < k)
-				starts[first + e] = before;
-			before += nblocks[e];
+				starts[first + e] = begin;
+			begin += nblocks[e];
 		}
 	}
 	if (threadIdx.x == 0)
@@ -165,6 +93,19 @@ gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
 		starts[k] = sum;
 		batch.d_search_counts[query] = {k, 0, postings, sum};
 	}
+}
+
+/* The same, reading the lists, some of a thread's at once. */
+template <typename At>
+static __device__ __forceinline__ void
+gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
+				int k, At at, GvNumbering &numbering)
+{
+	gv_number_lists<4>(batch, query, k, at,
+					   [&](int, const GvListItem &near)
+	{
+		return model.d_lists[near.list];
+	}, numbering);
 }
 
 /*
@@ -188,13 +129,15 @@ gv_select_downloads(const GvBatch &batch)
 	return batch.out_bounds == NULL;
 }
 
-/* Writes a GvHit.  high and low are the row id's 48 bits. */
+/* Writes a GvHit.  rowid has the row id's 48 bits. */
 static __device__ __forceinline__ void
-gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
-				uint32_t low, uint32_t probe)
+gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint64_t rowid,
+				uint32_t probe)
 {
+	uint32_t	high = (uint32_t) (rowid >> 16);
 	uint4		hit = make_uint4(__float_as_uint(gv_unordered(key)), probe,
-								 high >> 16 | high << 16, low);
+								 high >> 16 | high << 16,
+								 (uint32_t) rowid & 0xFFFF);
 
 	if (gv_select_downloads(batch))
 		batch.out_hits[at] = hit;

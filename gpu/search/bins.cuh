@@ -20,7 +20,6 @@
 #define GV_BINS				2048
 #define GV_BINS_THREADS		512
 #define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS) /* bins of a thread */
-#define GV_MOST_PICKED		20480	/* most lists whose keys registers hold */
 #define GV_BIN_MOST			64	/* most items of a bin that are counted */
 
 /* The scale of keys between the least and the greatest. */
@@ -181,15 +180,15 @@ gv_bins_order(const GvBins &bins, const GvBinScale &scale, Item *items)
 }
 
 /*
- * Stores the k nearest of n lists, 0 < k <= n, and a few more, sorted, in
- * items [ROOM], which is shared.  Thread t has the keys of lists i *
- * GV_BINS_THREADS + t.  Returns false, and stores nothing, if scores are not
- * spread evenly.
+ * Stores the k smallest of n items, 0 < k <= n, and a few more, sorted, in items
+ * [ROOM], which is shared.  Thread t has items r * GV_BINS_THREADS + t, of
+ * which key_at(r), r < OWN, is the key.  Returns false, and stores nothing, if
+ * scores are not spread evenly.  Ends with a barrier.
  */
-template <int ROOM, int KEYS>
+template <int ROOM, int OWN, typename Item, typename KeyAt, typename ItemAt>
 static __device__ __forceinline__ bool
-gv_bins_nearest(const uint32_t (&keys)[KEYS], uint32_t n, uint32_t k,
-				GvBins &bins, GvListItem *items)
+gv_bins_nearest(Item *items, uint32_t n, uint32_t k, GvBins &bins,
+				KeyAt key_at, ItemAt item_at)
 {
 	uint32_t	least = 0xFFFFFFFFu;
 	uint32_t	most = 0;
@@ -197,30 +196,30 @@ gv_bins_nearest(const uint32_t (&keys)[KEYS], uint32_t n, uint32_t k,
 
 	bins.clear();
 #pragma unroll
-	for (int i = 0; i < KEYS; i++)
-		if (i * GV_BINS_THREADS + threadIdx.x < n)
+	for (int r = 0; r < OWN; r++)
+		if (r * GV_BINS_THREADS + threadIdx.x < n)
 		{
-			least = min(least, keys[i]);
-			most = max(most, keys[i]);
+			least = min(least, key_at(r));
+			most = max(most, key_at(r));
 		}
 	gv_bins_range(bins, &least, &most);
 	if (!scale.set(least, most))
 		return false;
 #pragma unroll
-	for (int i = 0; i < KEYS; i++)
-		if (i * GV_BINS_THREADS + threadIdx.x < n)
-			atomicAdd(&bins.ends[scale.bin(keys[i])], 1u);
+	for (int r = 0; r < OWN; r++)
+		if (r * GV_BINS_THREADS + threadIdx.x < n)
+			atomicAdd(&bins.ends[scale.bin(key_at(r))], 1u);
 	gv_bins_sum(bins, k);
 	if (bins.crowded || bins.taken > ROOM)
 		return false;
 #pragma unroll
-	for (int i = 0; i < KEYS; i++)
+	for (int r = 0; r < OWN; r++)
 	{
-		uint32_t	number = i * GV_BINS_THREADS + threadIdx.x;
-		uint32_t	bin = number < n ? scale.bin(keys[i]) : GV_BINS;
+		uint32_t	bin = r * GV_BINS_THREADS + threadIdx.x < n ?
+			scale.bin(key_at(r)) : GV_BINS;
 
 		if (bin <= bins.last)
-			items[atomicAdd(&bins.ends[bin], 1u)] = {keys[i], number};
+			items[atomicAdd(&bins.ends[bin], 1u)] = item_at(r);
 	}
 	gv_bins_order<ROOM>(bins, scale, items);
 	return true;
@@ -228,20 +227,15 @@ gv_bins_nearest(const uint32_t (&keys)[KEYS], uint32_t n, uint32_t k,
 
 /*
  * Sorts the k smallest of items [n], 0 < k <= n <= ROOM; the order of those
- * behind is undefined.  Begins and ends with a barrier.  Returns false, and
- * leaves items as they were, if scores are not spread evenly.
+ * behind is undefined.  Begins with a barrier, and else is as above.
  */
 template <int ROOM, typename Item>
 static __device__ __forceinline__ bool
 gv_bins_sort(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 {
 	constexpr int own = ROOM / GV_BINS_THREADS;
-	uint32_t	least = 0xFFFFFFFFu;
-	uint32_t	most = 0;
 	Item		mine[own];
-	GvBinScale	scale;
 
-	bins.clear();
 	__syncthreads();
 #pragma unroll
 	for (int r = 0; r < own; r++)
@@ -249,52 +243,79 @@ gv_bins_sort(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 		uint32_t	i = r * GV_BINS_THREADS + threadIdx.x;
 
 		mine[r] = {};
-		if (i >= n)
-			continue;
-		mine[r] = items[i];
-		least = min(least, mine[r].key);
-		most = max(most, mine[r].key);
+		if (i < n)
+			mine[r] = items[i];
 	}
-	gv_bins_range(bins, &least, &most);
-	if (!scale.set(least, most))
-		return false;
-#pragma unroll
-	for (int r = 0; r < own; r++)
-		if (r * GV_BINS_THREADS + threadIdx.x < n)
-			atomicAdd(&bins.ends[scale.bin(mine[r].key)], 1u);
-	gv_bins_sum(bins, k);
-	if (bins.crowded)
-		return false;
-#pragma unroll
-	for (int r = 0; r < own; r++)
+	return gv_bins_nearest<ROOM, own>(items, n, k, bins, [&](int r)
 	{
-		uint32_t	bin = r * GV_BINS_THREADS + threadIdx.x < n ?
-			scale.bin(mine[r].key) : GV_BINS;
-
-		if (bin <= bins.last)
-			items[atomicAdd(&bins.ends[bin], 1u)] = mine[r];
-	}
-	gv_bins_order<ROOM>(bins, scale, items);
-	return true;
+		return mine[r].key;
+	}, [&](int r)
+	{
+		return mine[r];
+	});
 }
 
 /*
- * Sorts items [n], whatever their scores; n is a power of two, 64 or more.  At
- * strides up to 32 a warp's pairs are 64 items of its own, so there are few
- * barriers.  Begins and ends with one.
+ * ----
+ * Sorts for any scores and any number of threads.  They begin and end with a
+ * barrier.
+ */
+
+#define GV_QUAD			4		/* threads that compute an item's rank */
+
+/*
+ * Sorts items [n], at most one for every GV_QUAD threads, by counting the items
+ * before each one.
+ */
+template <typename Item>
+static __device__ __forceinline__ void
+gv_sort_by_counting(Item *items, uint32_t n)
+{
+	uint32_t	mine = threadIdx.x / GV_QUAD;
+	Item		item = Item::worst();
+	uint32_t	rank = 0;
+
+	__syncthreads();
+	if (mine < n)
+		item = items[mine];
+#pragma unroll 4
+	for (uint32_t i = threadIdx.x % GV_QUAD; i < n; i += GV_QUAD)
+	{
+		Item		other = items[i];
+
+		/* of equal items, a row that is stored twice, the first */
+		rank += i < mine ? !item.before(other) : other.before(item);
+	}
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
+	__syncthreads();
+	if (mine < n && threadIdx.x % GV_QUAD == 0)
+		items[rank] = item;
+	__syncthreads();
+}
+
+/*
+ * Sorts items [n] in memory for the next power of two, n > 32.  At strides up
+ * to 32 a warp's pairs are 64 items of its own, so there are few barriers.
  */
 template <typename Item>
 static __device__ __forceinline__ void
 gv_bitonic_sort(Item *items, uint32_t n)
 {
+	uint32_t	capacity = 2 * GV_WARP;
+
+	while (capacity < n)
+		capacity *= 2;
+	for (uint32_t i = n + threadIdx.x; i < capacity; i += blockDim.x)
+		items[i] = Item::worst();
 	__syncthreads();
-	for (uint32_t size = 2; size <= n; size *= 2)
+	for (uint32_t size = 2; size <= capacity; size *= 2)
 		for (uint32_t stride = size / 2; stride > 0; stride /= 2)
 		{
 			uint32_t	next = stride > 1 ? stride / 2 : size;
 
-			for (uint32_t pair = threadIdx.x; pair < n / 2;
-				 pair += GV_BINS_THREADS)
+			for (uint32_t pair = threadIdx.x; pair < capacity / 2;
+				 pair += blockDim.x)
 			{
 				uint32_t	low = 2 * pair - (pair & (stride - 1));
 				Item		a = items[low];

@@ -331,7 +331,7 @@ find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
 	return gv_unordered(gv_find_kth_bound([&](uint32_t i)
 	{
 		return keys[i];
-	}, *count, k, k / 8, reduce).key);
+	}, *count, k, k / 8, reduce));
 }
 
 /*
@@ -813,7 +813,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		{
 			return gv_ordered(near[i].score);
 		}, n, max(k, 1u), k / 8,
-			reduce).key) + 2.01f * lists.d_query_limits[query].margin);
+			reduce)) + 2.01f * lists.d_query_limits[query].margin);
 	for (uint32_t some = threadIdx.x / GV_WARP * GV_WARP; some < n;
 		 some += RESCORE_THREADS)
 	{

@@ -31,6 +31,7 @@
 #include "gpu/device/warp.cuh"
 #include "gpu/product/product.cuh"
 #include "gpu/search/answers.cuh"
+#include "gpu/search/bins.cuh"
 #include "gpu/search/coarse.cuh"
 #include "gpu/search/search.h"
 #include "gpu/search/sift.cuh"
@@ -360,48 +361,20 @@ gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
  * block of threads.
  */
 
-#define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
-
-/* Keys for gv_find_kth_bound: in shared memory, of scores, of items. */
-struct SharedKeys
-{
-	const uint32_t *keys;
-
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t i) const
-	{
-		return keys[i];
-	}
-};
-
-struct ScoreKeys
-{
-	const float *scores;
-
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t i) const
-	{
-		return gv_ordered(scores[i]);
-	}
-};
-
-struct ItemKeys
-{
-	const uint64_t *items;
-
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t i) const
-	{
-		return (uint32_t) (items[i] >> 32);
-	}
-};
-
-/* Lists in shared memory; an item is key << 32 | list. */
+/* Lists in shared memory. */
 struct Items
 {
-	uint64_t   *items;			/* [capacity] */
+	GvListItem *items;			/* [capacity] */
 	uint32_t   *count;			/* shared; may exceed capacity */
 	uint32_t	capacity;
+
+	/* Stores an item at a place that was taken, if there is room. */
+	__device__ __forceinline__ void
+	put(uint32_t at, uint32_t key, uint32_t list)
+	{
+		if (at < capacity)
+			items[at] = {key, list};
+	}
 
 	/* Appends the items of those lanes of a warp that have one. */
 	__device__ __forceinline__ void
@@ -413,24 +386,31 @@ struct Items
 		if (lanes == 0)
 			return;
 		at = gv_take_place(lanes, count);
-		if (mine && at < capacity)
-			items[at] = (uint64_t) key << 32 | list;
+		if (mine)
+			put(at, key, list);
 	}
 
-	/* Stores an item at a place that gv_reserve returned. */
+	/* Appends those of items 0 .. n - 1 that have keys up to `last`. */
+	template <typename At>
 	__device__ __forceinline__ void
-	put(uint32_t at, uint32_t key, uint32_t list)
+	append_near(uint32_t n, uint32_t last, At at)
 	{
-		if (at < capacity)
-			items[at] = (uint64_t) key << 32 | list;
+		for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
+			 first += blockDim.x)
+		{
+			uint32_t	i = first + threadIdx.x % GV_WARP;
+			GvListItem	item = i < n ? at(i) : GvListItem::worst();
+
+			append(item.key <= last && i < n, item.key, item.list);
+		}
 	}
 
-	/* Returns the count, after a barrier. */
-	__device__ __forceinline__ uint32_t
-	total()
+	/* Returns whether there was room for all threads' items. */
+	__device__ __forceinline__ bool
+	fits()
 	{
 		__syncthreads();
-		return *count;
+		return *count <= capacity;
 	}
 
 	/* Clears the items, after all threads have read the count. */
@@ -450,7 +430,7 @@ struct Items
  */
 template <bool PRODUCT, int AHEAD>
 static __device__ __forceinline__ void
-score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
+score_items(const GvDeviceModel &model, const float *query, GvListItem *items,
 			uint32_t n)
 {
 	uint32_t	lane_group = threadIdx.x / GV_LANE_GROUP;
@@ -458,65 +438,17 @@ score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 	for (uint32_t first = 0; first < n; first += blockDim.x / GV_LANE_GROUP)
 	{
 		uint32_t	i = first + lane_group;
-		bool		there = i < n && items[i] != LAST_ITEM;
-		uint32_t	list = there ? (uint32_t) items[i] : 0;
+		uint32_t	list = i < n ? items[i].list : GvListItem::worst().list;
+		bool		there = list != GvListItem::worst().list;
 		float		score =
 			gv_lane_group_score<PRODUCT, AHEAD>(query, model.d_centroids +
-												(int64_t) list * model.dims,
-												model.dims);
+												(int64_t) (there ? list : 0) *
+												model.dims, model.dims);
 
 		__syncwarp();			/* all four have read the list's number */
 		if (threadIdx.x % GV_LANE_GROUP == 0 && there)
-			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
+			items[i].key = gv_ordered(score);
 	}
-}
-
-/*
- * Sorts items [n], at most one for every four lanes, ascending, by counting.
- */
-static __device__ __forceinline__ void
-rank_items(uint64_t *items, uint32_t n)
-{
-	uint32_t	i = threadIdx.x / GV_LANE_GROUP;
-	uint64_t	item;
-	uint32_t	rank = 0;
-
-	__syncthreads();
-	item = i < n ? items[i] : LAST_ITEM;
-#pragma unroll 4
-	for (uint32_t j = threadIdx.x % GV_LANE_GROUP; j < n; j += GV_LANE_GROUP)
-		rank += items[j] < item;
-	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
-	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
-	__syncthreads();
-	if (threadIdx.x % GV_LANE_GROUP == 0 && i < n)
-		items[rank] = item;
-	__syncthreads();
-}
-
-/* Sorts items [n], n a power of 2, ascending. */
-static __device__ __forceinline__ void
-sort_items(uint64_t *items, uint32_t n)
-{
-	for (uint32_t size = 2; size <= n; size *= 2)
-		for (uint32_t stride = size / 2; stride > 0; stride /= 2)
-		{
-			__syncthreads();
-			for (uint32_t i = threadIdx.x; i < n / 2; i += blockDim.x)
-			{
-				uint32_t	low = 2 * i - (i & (stride - 1));
-				bool		up = (low & size) == 0;
-				uint64_t	a = items[low];
-				uint64_t	b = items[low + stride];
-
-				if ((b < a) == up)
-				{
-					items[low] = b;
-					items[low + stride] = a;
-				}
-			}
-		}
-	__syncthreads();
 }
 
 /*
@@ -568,24 +500,19 @@ half_of(const uint4 &eight, int i)
 
 /* Returns the last key within the margin of a bound. */
 static __device__ __forceinline__ uint32_t
-add_margin(const GvKthBound &bound, float margin)
+add_margin(uint32_t bound, float margin)
 {
-	return gv_ordered(gv_unordered(bound.key) + margin);
+	return gv_ordered(gv_unordered(bound) + margin);
 }
 
 /* Appends the lists whose scores [nlists] have keys up to `last`. */
 static __device__ __forceinline__ void
 take_lists(const float *scores, int nlists, uint32_t last, Items &items)
 {
-	for (int first = threadIdx.x / GV_WARP * GV_WARP; first < nlists;
-		 first += blockDim.x)
+	items.append_near(nlists, last, [&](uint32_t i)
 	{
-		int			list = first + threadIdx.x % GV_WARP;
-		uint32_t	key = list < nlists ? gv_ordered(scores[list]) :
-			0xFFFFFFFFu;
-
-		items.append(key <= last, key, list);
-	}
+		return GvListItem {gv_ordered(scores[i]), i};
+	});
 }
 
 /*
@@ -593,7 +520,7 @@ take_lists(const float *scores, int nlists, uint32_t last, Items &items)
  * near groups are consecutive.
  */
 static __device__ __forceinline__ void
-take_groups(const float *scores, int nlists, const uint64_t *groups,
+take_groups(const float *scores, int nlists, const GvListItem *groups,
 			uint32_t ngroups, uint32_t last, Items &items)
 {
 	uint32_t	lane = threadIdx.x % GV_WARP;
@@ -611,7 +538,7 @@ take_groups(const float *scores, int nlists, const uint64_t *groups,
 			uint32_t	r = first + i * nwarps;
 
 			lists[i] = r < ngroups ?
-				(int) ((uint32_t) groups[r] * GV_COLUMN_GROUP + lane) : nlists;
+				(int) (groups[r].list * GV_COLUMN_GROUP + lane) : nlists;
 			keys[i] = lists[i] < nlists ? gv_ordered(scores[lists[i]]) :
 				0xFFFFFFFFu;
 		}
@@ -675,13 +602,13 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
  */
 static __device__ __forceinline__ void
 take_groups_again(const GvDeviceModel &model, const uint16_t *query,
-				  const uint64_t *groups, uint32_t ngroups, uint32_t last,
+				  const GvListItem *groups, uint32_t ngroups, uint32_t last,
 				  Items &items)
 {
 	for (uint32_t r = threadIdx.x / GV_WARP; r < ngroups;
 		 r += blockDim.x / GV_WARP)
 	{
-		int			list = (int) ((uint32_t) groups[r] * GV_COLUMN_GROUP +
+		int			list = (int) (groups[r].list * GV_COLUMN_GROUP +
 								  threadIdx.x % GV_WARP / GV_LANE_GROUP);
 		float		scores[PASSES];
 
@@ -704,7 +631,7 @@ struct Choice
 	const float *query;			/* [dims] */
 	const uint16_t *half_query; /* [half_dims] its half copy */
 	const float *scores;		/* [nlists]; NULL: not stored */
-	const float *group_min;			/* [nruns] */
+	const float *group_min;		/* [ngroups] */
 	float		margin;
 	uint32_t	p;				/* lists that the query probes */
 	uint32_t   *keys;			/* [nkeys] shared: of the least scores of
@@ -766,20 +693,17 @@ load_group_min(const Choice &choice)
 /*
  * Does steps 1 and 2 for few queries and not too many lists: all scores are in
  * registers at once, and the bound is that of minima, which takes a tenth of
- * the time of halving.  Returns false, without candidates, if there are too
- * many.
+ * the time of halving.  Returns whether all candidates fit.
  */
 static __device__ __forceinline__ bool
 collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 				uint32_t (&bounds)[GV_SIFT_WARPS])
 {
-	GvKthBound	bound = {};
-	uint32_t	last;
+	uint32_t	bound = gv_minima_bound(keys, (int) choice.p, bounds);
+	uint32_t	last = min(add_margin(bound, choice.margin), GV_SIFT_NONE - 1);
 	uint32_t	mine = 0;
 	uint32_t	at;
 
-	bound.key = gv_minima_bound(keys, (int) choice.p, bounds);
-	last = min(add_margin(bound, choice.margin), GV_SIFT_NONE - 1);
 #pragma unroll
 	for (int i = 0; i < SIFT_KEYS; i++)
 		mine += keys[i] <= last;
@@ -789,20 +713,48 @@ collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		if (keys[i] <= last)
 			choice.candidates.put(at++, keys[i],
 								  i * GV_SIFT_THREADS + gv_sift_mine());
-	if (choice.candidates.total() <= choice.candidates.capacity)
-		return true;
-	choice.candidates.clear();
-	return false;
+	return choice.candidates.fits();
 }
 
-/* Keeps near groups, to score all their lists exactly. */
-static __device__ __forceinline__ void
-keep_groups(Choice &choice)
+/*
+ * Does steps 1 and 2 by the least scores of groups.  Returns whether all
+ * candidates fit.  If only those of groups do, near groups are kept, to score
+ * all their lists exactly.
+ */
+static __device__ __forceinline__ bool
+collect_by_groups(Choice &choice)
 {
-	choice.nnear = *choice.exact.count;
-	for (uint32_t i = threadIdx.x; i < choice.nnear; i += blockDim.x)
-		choice.candidates.items[i] = choice.exact.items[i];
-	choice.exact.clear();
+	Items	   &groups = choice.exact;	/* unused before step 3 */
+	Items	   &candidates = choice.candidates;
+	int			nlists = choice.model.nlists;
+	uint32_t	last;
+	bool		fits = false;
+
+	load_group_min(choice);
+	last = add_margin(gv_find_kth_bound([&](uint32_t i)
+	{
+		return choice.keys[i];
+	}, choice.nkeys, choice.p, choice.p / 8 + 4, choice.reduce),
+		choice.margin);
+	take_lists(choice.group_min, gv_ncolumn_groups(nlists), last, groups);
+	if (groups.fits())
+	{
+		if (choice.scores != NULL)
+			take_groups(choice.scores, nlists, groups.items, *groups.count,
+						last, candidates);
+		else
+			take_groups_again(choice.model, choice.half_query, groups.items,
+							  *groups.count, last, candidates);
+		fits = candidates.fits();
+		if (!fits && choice.scores == NULL)
+		{
+			choice.nnear = *groups.count;
+			for (uint32_t i = threadIdx.x; i < choice.nnear; i += blockDim.x)
+				candidates.items[i] = groups.items[i];
+		}
+	}
+	groups.clear();
+	return fits;
 }
 
 /*
@@ -814,80 +766,53 @@ static __device__ __forceinline__ GvCoarsePath
 collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 				   uint32_t (&bounds)[GV_SIFT_WARPS])
 {
+	const float *scores = choice.scores;
 	int			nlists = choice.model.nlists;
-	uint32_t	spare = choice.p / 8 + 4;
-	GvKthBound	bound;
+	uint32_t	bound;
 
 	if (!(choice.margin < FLT_MAX))
 		return GV_COARSE_EXACT;
-	if (FEW && collect_at_once(choice, keys, bounds))
-		return GV_COARSE_ALL;
+	if (FEW)
+	{
+		if (collect_at_once(choice, keys, bounds))
+			return GV_COARSE_ALL;
+		choice.candidates.clear();
+	}
 	if (choice.p * KEYS_PER_PROBE <= choice.nkeys)
 	{
-		Items	   &groups = choice.exact;	/* unused before step 3 */
-		uint32_t	last;
-
-		load_group_min(choice);
-		bound = gv_find_kth_bound(SharedKeys {choice.keys}, choice.nkeys,
-								  choice.p, spare, choice.reduce);
-		last = add_margin(bound, choice.margin);
-		take_lists(choice.group_min, gv_ncolumn_groups(nlists), last, groups);
-		if (groups.total() <= groups.capacity)
-		{
-			if (choice.scores != NULL)
-				take_groups(choice.scores, nlists, groups.items, *groups.count,
-							last, choice.candidates);
-			else
-				take_groups_again(choice.model, choice.half_query,
-								  groups.items, *groups.count, last,
-								  choice.candidates);
-			if (choice.candidates.total() > choice.candidates.capacity &&
-				choice.scores == NULL)
-			{
-				keep_groups(choice);
-				return GV_COARSE_EXACT;
-			}
-			groups.clear();
-			if (*choice.candidates.count <= choice.candidates.capacity)
-				return choice.scores != NULL ? GV_COARSE_GROUPS :
-					GV_COARSE_GROUPS_ALONE;
-			choice.candidates.clear();
-		}
-		else
-			groups.clear();
+		if (collect_by_groups(choice))
+			return scores != NULL ? GV_COARSE_GROUPS : GV_COARSE_GROUPS_ALONE;
+		choice.candidates.clear();
 	}
-	if (choice.scores == NULL)
+	if (scores == NULL)
 		return GV_COARSE_EXACT;
-	bound = gv_find_kth_bound(ScoreKeys {choice.scores}, nlists, choice.p,
-							  spare, choice.reduce);
-	take_lists(choice.scores, nlists, add_margin(bound, choice.margin),
+	bound = gv_find_kth_bound([&](uint32_t i)
+	{
+		return gv_ordered(scores[i]);
+	}, nlists, choice.p, choice.p / 8 + 4, choice.reduce);
+	take_lists(scores, nlists, add_margin(bound, choice.margin),
 			   choice.candidates);
-	return choice.candidates.total() <= choice.candidates.capacity ?
-		GV_COARSE_ALL : GV_COARSE_EXACT;
+	return choice.candidates.fits() ? GV_COARSE_ALL : GV_COARSE_EXACT;
 }
 
 /* Does step 3: copies the candidates that may still be among the nearest. */
 static __device__ __forceinline__ void
 tighten(Choice &choice)
 {
-	const uint64_t *items = choice.candidates.items;
+	const GvListItem *items = choice.candidates.items;
 	uint32_t	n = *choice.candidates.count;
 	uint32_t	last = 0xFFFFFFFFu;
 
 	/* candidates that all lanes score at once need not be fewer */
 	if (n > blockDim.x / GV_LANE_GROUP)
-		last = add_margin(gv_find_kth_bound(ItemKeys {items}, n, choice.p,
-											choice.p / 16, choice.reduce),
-						  choice.margin);
-	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
-		 first += blockDim.x)
+		last = add_margin(gv_find_kth_bound([&](uint32_t i)
+		{
+			return items[i].key;
+		}, n, choice.p, choice.p / 16, choice.reduce), choice.margin);
+	choice.exact.append_near(n, last, [&](uint32_t i)
 	{
-		uint32_t	i = first + threadIdx.x % GV_WARP;
-		uint64_t	item = i < n ? items[i] : LAST_ITEM;
-
-		choice.exact.append(i < n && (uint32_t) (item >> 32) <= last,
-							(uint32_t) (item >> 32), (uint32_t) item);
-	}
+		return items[i];
+	});
 }
 
 /*
@@ -908,27 +833,23 @@ take_exactly(Choice &choice)
 	{
 		uint32_t	n = min(nearest.capacity - kept, all - done);
 
-		for (uint32_t i = threadIdx.x; i < nearest.capacity - kept;
-			 i += blockDim.x)
+		for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
 		{
 			uint32_t	list = done + i;
 
-			if (choice.nnear > 0 && i < n)
-				list = (uint32_t)
-					choice.candidates.items[list / GV_COLUMN_GROUP] *
+			if (choice.nnear > 0)
+				list = choice.candidates.items[list / GV_COLUMN_GROUP].list *
 					GV_COLUMN_GROUP + list % GV_COLUMN_GROUP;
-			nearest.items[kept + i] = i < n && list < (uint32_t) model.nlists ?
-				list : LAST_ITEM;
+			nearest.items[kept + i] = list < (uint32_t) model.nlists ?
+				GvListItem {0, list} : GvListItem::worst();
 		}
 		__syncthreads();
 		score_items<PRODUCT, GV_AHEAD>(model, choice.query,
 									   nearest.items + kept, n);
-		sort_items(nearest.items, nearest.capacity);
+		gv_bitonic_sort(nearest.items, kept + n);
 		done += n;
 		kept = min(choice.p, done);
 	}
-	if (threadIdx.x == 0)
-		*nearest.count = kept;
 }
 
 /* Returns the lists that there is memory for, a power of 2. */
@@ -957,9 +878,10 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	__shared__ uint32_t slots[2][GV_WARP];
 	__shared__ uint32_t counts[2];
 	__shared__ float margin;
+	__shared__ GvNumbering numbering;
 	int64_t		query = blockIdx.x;
 	uint32_t	capacity = capacity_for(batch.nprobe);
-	uint64_t   *items = (uint64_t *) memory + capacity;
+	GvListItem *items = (GvListItem *) memory + capacity;
 
 	gv_pdl_trigger_after_wait();
 
@@ -971,14 +893,11 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 		(uint32_t) min(batch.d_params[query].nprobe, model.nlists),
 		(uint32_t *) (items + capacity), keys_of(model.nlists),
 		0,
-		{(uint64_t *) memory, &counts[0], capacity},
+		{(GvListItem *) memory, &counts[0], capacity},
 		{items, &counts[1], capacity},
 		{slots, 0}
 	};
 	uint32_t	keys[SIFT_KEYS] = {};
-	uint32_t	sorted = 1;
-	uint32_t	n;
-	GvCoarsePath way;
 
 	if (FEW)					/* in flight while the margin is computed */
 		load_keys(choice.scores, model.nlists, keys);
@@ -990,47 +909,45 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	choice.margin = margin;
 	if (choice.p > 0)			/* padding queries probe none */
 	{
-		way = collect_candidates<FEW>(choice, keys, bounds);
-		if (way == GV_COARSE_EXACT)
+		GvCoarsePath path = collect_candidates<FEW>(choice, keys, bounds);
+
+		if (path == GV_COARSE_EXACT)
 			take_exactly<PRODUCT>(choice);
 		else
+		{
+			uint32_t	n;
+
 			tighten(choice);
-		n = choice.exact.total();
-		if (way != GV_COARSE_EXACT)
+			__syncthreads();
+			n = *choice.exact.count;
 			score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(model,
 															 choice.query,
 															 items, n);
-		if (n <= blockDim.x / GV_LANE_GROUP)
-			rank_items(items, n);
-		else
-		{
-			while (sorted < n)
-				sorted *= 2;
-			for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
-				items[i] = LAST_ITEM;
-			sort_items(items, sorted);
+			if (n <= blockDim.x / GV_QUAD)
+				gv_sort_by_counting(items, n);
+			else
+				gv_bitonic_sort(items, n);
 		}
 		GV_TEST_ONLY(if (threadIdx.x == 0)
-					 atomicAdd(&batch.filter.d_path_counts[way], 1u);)
+					 atomicAdd(&batch.filter.d_path_counts[path], 1u);)
 	}
 	gv_number_lists(model, batch, (int) query, (int) choice.p, [&](int i)
 	{
-		return GvListItem {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
-	});
+		return items[i];
+	}, numbering);
 }
 
 template <bool PRODUCT, bool FEW>
 static GvStatus
 launch_filter(const GvDeviceModel *model, const GvBatch *batch, int threads,
-			  cudaStream_t stream)
+			  bool alone, cudaStream_t stream)
 {
 	int			bytes =
-		(int) (2 * capacity_for(batch->nprobe) * sizeof(uint64_t) +
+		(int) (2 * capacity_for(batch->nprobe) * sizeof(GvListItem) +
 			   keys_of(model->nlists) * sizeof(uint32_t));
 
 	return gv_launch_step(filter_lists_kernel<PRODUCT, FEW>, batch->n, threads,
-						  bytes, stream, model, batch,
-						  gv_gpu_group_min_alone(model, batch));
+						  bytes, stream, model, batch, alone);
 }
 
 /* Makes d_probed, d_starts and nprobed from approximate scores. */
@@ -1038,15 +955,15 @@ GvStatus
 gv_gpu_filter_lists(const GvDeviceModel *model, const GvBatch *batch,
 					cudaStream_t stream)
 {
+	bool		alone = gv_gpu_group_min_alone(model, batch);
 	bool		few = batch->n <= FEW_QUERIES;
 	bool		sift = few && model->nlists <= SIFT_LISTS &&
-		batch->nprobe <= GV_SIFT_MOST && !gv_gpu_group_min_alone(model, batch);
-
+		batch->nprobe <= GV_SIFT_MOST && !alone;
 	int			threads = few ? MANY_THREADS : FEW_THREADS;
 
 	if (model->metric == GV_IP)
 		return (sift ? launch_filter<true, true> : launch_filter<true, false>)
-			(model, batch, threads, stream);
+			(model, batch, threads, alone, stream);
 	return (sift ? launch_filter<false, true> : launch_filter<false, false>)
-		(model, batch, threads, stream);
+		(model, batch, threads, alone, stream);
 }

@@ -165,8 +165,9 @@ struct GvBatch
 	GvDeviceTest *d_tests;
 	uint64_t   *d_values;
 	uint32_t   *d_matches;		/* [n][nprobe] postings that satisfy them */
-	uint32_t   *d_nscores;		/* [n] number of scores, if postings were
-								 * filtered: see gv_score_count */
+	uint32_t   *d_nscores;		/* [n] scores that a scan which filtered
+								 * postings has stored, in no order; NULL: one
+								 * for each posting */
 	uint32_t   *out_matches;
 
 	/* of batches in which a search asks about the sample */
@@ -178,18 +179,6 @@ struct GvBatch
 	uint32_t   *d_nsampled;		/* [n] number of sampled blocks */
 	GvSampleCount *out_sample;	/* [n] */
 };
-
-/*
- * Returns how many scores the scan of a query's nblocks blocks has stored: one
- * for each posting or, if postings were filtered, d_nscores[query], in no
- * order.  Not if d_ids is NULL.
- */
-static __host__ __device__ __forceinline__ uint32_t
-gv_score_count(const GvBatch &batch, int query, uint32_t nblocks)
-{
-	return batch.d_nscores != NULL ? batch.d_nscores[query] :
-		nblocks * GV_BLOCK;
-}
 
 /* The recorded launches of a batch, and their arguments (search.cu). */
 struct GvGraph

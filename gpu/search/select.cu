@@ -3,7 +3,7 @@
  *		The nearest lists of a query, and the best postings in them.
  *
  * If one block of threads a query is enough, few items are sifted out
- * (sift.cuh), and many lists, up to GV_MOST_PICKED, are counted and sorted in
+ * (sift.cuh), and many lists, up to MOST_BINNED, are counted and sorted in
  * bins (bins.cuh).  All other selections go in two passes, which could do
  * these, too, but take .6 to 5 us longer for one query (RESULTS, "card").
  * Beyond GV_MANY_PROBES and GV_MANY_POSTINGS, CUB sorts.
@@ -23,21 +23,55 @@
 
 #define MOST_SIFTED		(INT64_C(1) << 30)	/* postings, which sift.cuh numbers
 											 * by int */
-#define NTHREADS	GV_BINS_THREADS
-#define PICK_CAPACITY		3072	/* GV_MANY_PROBES, and the rest of a bin */
-#define PICKED_FROM		20		/* lists of a thread in registers, */
-#define MOST_PICKED_FROM	(GV_MOST_PICKED / NTHREADS) /* or mostly in L1 */
+#define NTHREADS		GV_BINS_THREADS
+#define KEYS			20		/* keys of a thread in registers, */
+#define MOST_KEYS		40		/* or mostly in L1 */
+#define MOST_BINNED		(MOST_KEYS * NTHREADS)	/* lists */
+#define MAX_PROBES		65536	/* ids have 16 bits for the probe */
 
-/* All lists, as a source for gv_sift. */
-struct ListSource
+/* -- sources: the items of a query, and the use of the selected ones */
+
+/*
+ * All lists.  Their scores come from the step before, and without slices k may
+ * come from there, too, so both are read after the wait
+ * (gv_pdl_trigger_after_wait).
+ */
+struct AllLists
 {
-	static constexpr int KEYS = 20;
+	typedef GvListItem Item;
+	static constexpr bool IS_EARLY = false;
 	const float *scores;
+	uint32_t	n;
+	uint32_t	k;
+
+	/* What finish needs in shared memory. */
+	typedef GvNumbering Shared;
+
+	static __host__ __device__ __forceinline__ const GvSlices &
+	slices(const GvBatch &batch)
+	{
+		return batch.list_slices;
+	}
+
+	__device__ __forceinline__ void
+	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
+	{
+		scores = batch.d_coarse + (int64_t) query * model.nlists;
+		n = model.nlists;
+		k = min(gv_read_before_wait(&batch.d_params[query].nprobe),
+				model.nlists);
+	}
+
+	/* Reads results of the step before. */
+	__device__ __forceinline__ void
+	follow(const GvBatch &batch, int query, Shared &shared)
+	{
+	}
 
 	__device__ __forceinline__ uint32_t
 	key(int i) const
 	{
-		return gv_ordered(scores[i]);
+		return gv_ordered(__ldcg(scores + i));
 	}
 
 	__device__ __forceinline__ uint64_t
@@ -45,177 +79,51 @@ struct ListSource
 	{
 		return i;
 	}
-};
 
-/* Notes for gv_sift: the entries of the chosen lists. */
-struct ListNotes
-{
-	typedef GvDeviceList Note;
-	const GvDeviceList *lists;
-	GvDeviceList *chosen;			/* shared */
-
-	__device__ __forceinline__ GvDeviceList
-	note(int i, uint64_t id) const
+	/* Returns an item before, and after, its id was loaded. */
+	static __device__ __forceinline__ Item
+	mark(uint32_t key, uint32_t i)
 	{
-		return lists[i];
+		return {key, i};
 	}
 
-	__device__ __forceinline__ void
-	go_on(GvDeviceList &note, uint64_t id) const
+	__device__ __forceinline__ Item
+	resolve(const Item &marked) const
 	{
+		return marked;
 	}
 
-	__device__ __forceinline__ void
-	keep(uint32_t rank, const GvDeviceList &note) const
+	/* Stores the k smallest items, the first `count`, with all threads. */
+	static __device__ __forceinline__ void
+	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
+		   const Item *items, uint32_t count, Shared &shared)
 	{
-		chosen[rank] = note;
-	}
-};
-
-/*
- * A block selects the nearest lists of query blockIdx.x, up to GV_SIFT_MOST,
- * and numbers their blocks.
- */
-static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
-sift_lists_kernel(GvDeviceModel model, GvBatch batch)
-{
-	__shared__ GvSift sift;
-	alignas(16) __shared__ GvDeviceList chosen[GV_SIFT_MOST];
-	int			query = blockIdx.x;
-	ListSource	source = {batch.d_coarse + (int64_t) query * model.nlists};
-	int			k;
-
-	gv_pdl_trigger_after_wait();
-	k = min(batch.d_params[query].nprobe, model.nlists);
-	gv_sift(source, ListNotes {model.d_lists, chosen}, model.nlists, k, sift);
-	gv_number_lists(model, batch, query, k, [&](int i)
-	{
-		return GvListItem {sift.keys[i], (uint32_t) sift.places[i]};
-	}, [&](int i)
-	{
-		return chosen[i];
-	});
-}
-
-/* The shared memory of pick_lists_kernel. */
-struct Pick
-{
-	GvListItem items[PICK_CAPACITY];
-	GvBins		bins;
-	GvNumbering numbering;
-	uint32_t	slots[2][GV_WARP];	/* see GvBlockReduce */
-	uint32_t	count;
-};
-
-/*
- * Stores the k nearest of all lists, k > 0, sorted, in pick.items, whatever
- * their scores: those within a bound, and few others.  If more lists are as
- * far as the last of them than fit, it takes those of the smallest numbers.
- * This is rare, so it is not inlined.
- */
-static __device__ __noinline__ void
-pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
-{
-	GvBlockReduce reduce = {pick.slots, 0};
-	int			capacity = NTHREADS;
-	GvKthBound	bound;
-	uint32_t	limit;
-	bool		fits;
-	int			lane = threadIdx.x % GV_WARP;
-
-	while (capacity < k)
-		capacity *= 2;
-	if (threadIdx.x == 0)
-		pick.count = 0;
-	bound = gv_find_kth_bound([&](uint32_t i)
-	{
-		return source.key(i);
-	}, nlists, k, capacity - k, reduce);
-	fits = bound.count <= (uint32_t) capacity;
-	limit = fits ? bound.key : bound.lower;
-	for (int i = threadIdx.x; i < capacity; i += NTHREADS)
-		pick.items[i] = GvListItem::worst();
-	__syncthreads();
-	for (int first = 0; first < nlists; first += NTHREADS)
-	{
-		int			i = first + threadIdx.x;
-		uint32_t	key = i < nlists ? source.key(i) : GV_SIFT_NONE;
-
-		if (i < nlists && key <= limit)
-			pick.items[atomicAdd(&pick.count, 1u)] = {key, (uint32_t) i};
-	}
-	if (!fits && threadIdx.x < GV_WARP)
-	{
-		uint32_t	at = bound.lower_count;
-
-		for (int first = 0; first < nlists && at < (uint32_t) k;
-			 first += GV_WARP)
+		gv_number_lists(model, batch, query, (int) count, [&](int i)
 		{
-			int			i = first + lane;
-			bool		tied = i < nlists && source.key(i) == bound.key;
-			uint32_t	mask = __ballot_sync(GV_FULL_WARP, tied);
-			uint32_t	to = at + __popc(mask & ((1u << lane) - 1));
-
-			if (tied && to < (uint32_t) k)
-				pick.items[to] = {bound.key, (uint32_t) i};
-			at += __popc(mask);
-		}
+			return items[i];
+		}, shared);
 	}
-	gv_bitonic_sort(pick.items, capacity);
-}
+};
 
-/*
- * A block selects many of up to KEYS * NTHREADS lists, for query blockIdx.x.
- */
-template <int KEYS>
-static __global__ void __launch_bounds__(NTHREADS)
-pick_lists_kernel(GvDeviceModel model, GvBatch batch)
+/* A posting, its score, and its probe, of at most MAX_PROBES. */
+struct PostingItem
 {
-	__shared__ Pick pick;
-	int			query = blockIdx.x;
-	ListSource	source = {batch.d_coarse + (int64_t) query * model.nlists};
-	uint32_t	keys[KEYS];
-	int			k;
+	uint32_t	key;			/* gv_ordered(S) */
+	uint32_t	high;			/* upper half of gv_posting_id */
+	uint32_t	low;
 
-	gv_pdl_trigger_after_wait();
-	k = min(batch.d_params[query].nprobe, model.nlists);
-#pragma unroll
-	for (int i = 0; i < KEYS; i++)
+	__device__ __forceinline__ bool
+	before(const PostingItem &other) const
 	{
-		int			list = i * NTHREADS + threadIdx.x;
-
-		keys[i] = list < model.nlists ? source.key(list) : GV_SIFT_NONE;
-	}
-	/* a batch's spare places want none */
-	if (k > 0 && !gv_bins_nearest<PICK_CAPACITY>(keys, model.nlists, k,
-												 pick.bins, pick.items))
-		pick_by_halving(source, model.nlists, k, pick);
-	gv_number_many<NTHREADS>(model, batch, query, k, [&](int i)
-	{
-		return pick.items[i];
-	}, pick.numbering);
-}
-
-/* The postings of a query's probes, as a source for gv_sift. */
-template <int KEYS_AT_ONCE>
-struct PostingSource
-{
-	static constexpr int KEYS = KEYS_AT_ONCE;
-	const float *scores;
-	const uint64_t *ids;
-
-	__device__ __forceinline__ uint32_t
-	key(int i) const
-	{
-		uint32_t	key = gv_ordered(scores[i]);
-
-		return key < gv_ordered(GV_INFINITY) ? key : GV_SIFT_NONE;
+		if (key != other.key)
+			return key < other.key;
+		return high < other.high || (high == other.high && low < other.low);
 	}
 
-	__device__ __forceinline__ uint64_t
-	id(int i) const
+	static __device__ __forceinline__ PostingItem
+	worst()
 	{
-		return ids[i];
+		return {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
 	}
 };
 
@@ -233,10 +141,11 @@ struct PostingNotes
 	};
 
 	const GvDeviceModel &model;
-	const uint8_t **records;	/* NULL: there is no bounds step */
+	const uint8_t **records;	/* of the query; NULL: there is no bounds
+								 * step */
 
 	__device__ __forceinline__ Note
-	note(int i, uint64_t id) const
+	note(uint64_t id) const
 	{
 		return {records == NULL ? NULL : model.d_tables[id >> 48], NULL};
 	}
@@ -262,46 +171,216 @@ struct PostingNotes
 	}
 };
 
+static __device__ __forceinline__ PostingNotes
+notes_of(const GvDeviceModel &model, const GvBatch &batch, int query)
+{
+	return {model, batch.d_records == NULL ? NULL :
+		batch.d_records + (int64_t) query * batch.k};
+}
+
+/* The postings of a query's probes. */
+struct AllPostings
+{
+	typedef PostingItem Item;
+	static constexpr bool IS_EARLY = true;
+	const float *scores;
+	const uint64_t *ids;
+	uint32_t	n;
+	uint32_t	k;
+	GvSearchCounts early;		/* read before the wait */
+
+	/* The counts, in shared memory because registers are for keys. */
+	typedef GvSearchCounts Shared;
+
+	static __host__ __device__ __forceinline__ const GvSlices &
+	slices(const GvBatch &batch)
+	{
+		return batch.posting_slices;
+	}
+
+	__device__ __forceinline__ void
+	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
+	{
+		k = gv_read_before_wait(&batch.d_params[query].k);
+		early = gv_counts_before_wait(batch, query);
+		scores = batch.d_scores + (int64_t) query * batch.postings;
+		ids = batch.d_ids + (int64_t) query * batch.postings;
+		n = early.nblocks * GV_BLOCK;
+	}
+
+	__device__ __forceinline__ void
+	follow(const GvBatch &batch, int query, Shared &shared)
+	{
+		/* without a scan the step before has numbered the lists */
+		if (threadIdx.x == 0)
+			shared = batch.postings == 0 ? batch.d_search_counts[query] :
+				early;
+		if (batch.postings == 0)
+			n = 0;
+		else if (batch.d_nscores != NULL)
+			n = batch.d_nscores[query];
+	}
+
+	__device__ __forceinline__ uint32_t
+	key(int i) const
+	{
+		uint32_t	key = gv_ordered(__ldcg(scores + i));
+
+		return key < gv_ordered(GV_INFINITY) ? key : GV_SIFT_NONE;
+	}
+
+	__device__ __forceinline__ uint64_t
+	id(int i) const
+	{
+		return ids[i];
+	}
+
+	static __device__ __forceinline__ Item
+	mark(uint32_t key, uint32_t i)
+	{
+		return {key, i, 0};
+	}
+
+	__device__ __forceinline__ Item
+	resolve(const Item &marked) const
+	{
+		uint64_t	id = ids[marked.high];
+
+		return {marked.key, (uint32_t) (id >> 32), (uint32_t) id};
+	}
+
+	/*
+	 * Writes a query's answer, with all threads: the hits are key_at(i) and
+	 * id_at(i).
+	 */
+	template <typename KeyAt, typename IdAt>
+	static __device__ __forceinline__ void
+	write(const GvBatch &batch, int query, uint32_t count, KeyAt key_at,
+		  IdAt id_at, const Shared &shared)
+	{
+		if (gv_select_downloads(batch))
+			gv_download_probes(batch, query, shared.nprobed);
+		for (uint32_t i = threadIdx.x; i < count; i += blockDim.x)
+			gv_download_hit(batch, (int64_t) query * batch.k + i, key_at(i),
+							id_at(i) >> 16, id_at(i) & 0xFFFF);
+		if (threadIdx.x == 0)
+			gv_download_counts(batch, query, shared, count);
+	}
+
+	/*
+	 * Writes hits and, if there is a bounds step, the addresses of their
+	 * refine records.
+	 */
+	static __device__ __forceinline__ void
+	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
+		   const Item *items, uint32_t count, const Shared &shared)
+	{
+		PostingNotes notes = notes_of(model, batch, query);
+		auto		id_at = [&](uint32_t i)
+		{
+			return (uint64_t) items[i].high << 32 | items[i].low;
+		};
+
+		write(batch, query, count, [&](uint32_t i)
+		{
+			return items[i].key;
+		}, id_at, shared);
+		for (uint32_t i = threadIdx.x; i < count; i += NTHREADS)
+		{
+			PostingNotes::Note note = notes.note(id_at(i));
+
+			notes.go_on(note, id_at(i));
+			notes.keep(i, note);
+		}
+	}
+};
+
+/*
+ * ----
+ * Few items sifted out by one block of threads a query.
+ */
+
+/* Notes for gv_sift: the entries of the chosen lists. */
+struct ListNotes
+{
+	typedef GvDeviceList Note;
+	const GvDeviceList *lists;
+	GvDeviceList *chosen;		/* shared */
+
+	__device__ __forceinline__ GvDeviceList
+	note(uint64_t id) const
+	{
+		return lists[id];
+	}
+
+	__device__ __forceinline__ void
+	go_on(GvDeviceList &note, uint64_t id) const
+	{
+	}
+
+	__device__ __forceinline__ void
+	keep(uint32_t rank, const GvDeviceList &note) const
+	{
+		chosen[rank] = note;
+	}
+};
+
+/*
+ * A block selects the nearest lists of query blockIdx.x, up to GV_SIFT_MOST,
+ * and numbers their blocks.
+ */
+static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
+sift_lists_kernel(GvDeviceModel model, GvBatch batch)
+{
+	__shared__ GvSift sift;
+	alignas(16) __shared__ GvDeviceList chosen[GV_SIFT_MOST];
+	__shared__ GvNumbering numbering;
+	int			query = blockIdx.x;
+	AllLists	source;
+
+	gv_pdl_trigger_after_wait();
+	source.begin(model, batch, query);
+	gv_sift<KEYS>(source, ListNotes {model.d_lists, chosen}, source.n,
+				  source.k, sift);
+	gv_number_lists<1>(batch, query, source.k, [&](int i)
+	{
+		return GvListItem {sift.keys[i], (uint32_t) sift.places[i]};
+	}, [&](int i, const GvListItem &)
+	{
+		return chosen[i];
+	}, numbering);
+}
+
 /* The sift of filtered postings: blocks so small that eight are resident. */
 typedef GvSiftOf<GV_SIFT_FEW_THREADS, GV_SIFT_FEW_ROOM> FewSift;
 
 /*
  * A block selects the best postings of query blockIdx.x, up to GV_SIFT_MOST,
- * ascending by (S, row id); KEYS for each thread at once.
+ * ascending by (S, row id); AT_ONCE keys for each thread at once.
  */
-template <typename Sift, int KEYS, int RESIDENT>
+template <typename Sift, int AT_ONCE, int RESIDENT>
 static __global__ void __launch_bounds__(Sift::THREADS, RESIDENT)
 sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ Sift sift;
-	__shared__ GvSearchCounts kept; /* shared, since registers are for keys */
+	__shared__ GvSearchCounts found;
 	int			query = blockIdx.x;
-	int			k = gv_read_before_wait(&batch.d_params[query].k);
-	GvSearchCounts found = gv_counts_before_wait(batch, query);
-	int64_t		first_posting = (int64_t) query * batch.postings;
-	int64_t		first_hit = (int64_t) query * batch.k;
-	PostingSource<KEYS> source = {batch.d_scores + first_posting,
-		batch.d_ids + first_posting};
-	PostingNotes notes = {model, batch.d_records == NULL ? NULL :
-		batch.d_records + first_hit};
-	int			count;
+	AllPostings source;
+	uint32_t	count;
 
+	source.begin(model, batch, query);
 	gv_pdl_trigger_after_wait();
-	if (batch.postings == 0)	/* without a scan the step before has numbered
-								 * the lists */
-		found = batch.d_search_counts[query];
-	if (threadIdx.x == 0)
-		kept = found;
-	count = (int) gv_sift(source, notes, (int) gv_score_count(batch, query,
-												   found.nblocks), k, sift);
-	if (gv_select_downloads(batch))
-		gv_download_probes(batch, query, found.nprobed);
-	for (int i = threadIdx.x; i < count; i += Sift::THREADS)
-		gv_download_hit(batch, first_hit + i, sift.keys[i],
-						(uint32_t) (sift.ids[i] >> 32),
-						(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
-	if (threadIdx.x == 0)
-		gv_download_counts(batch, query, kept, count);
+	source.follow(batch, query, found);
+	__syncthreads();
+	count = gv_sift<AT_ONCE>(source, notes_of(model, batch, query), source.n,
+							 source.k, sift);
+	AllPostings::write(batch, query, count, [&](uint32_t i)
+	{
+		return sift.keys[i];
+	}, [&](uint32_t i)
+	{
+		return sift.ids[i];
+	}, found);
 }
 
 /*
@@ -341,15 +420,11 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
  * thousand times.
  */
 
-#define KEYS			20		/* keys of a thread in registers */
 #define GROUPS			8		/* minima of a thread, for a threshold */
 #define FEW				2048	/* items in shared memory; k is up to a quarter
 								 * of them */
 #define MANY			4096
-#define QUAD			4		/* threads that compute an item's rank */
-#define NO_KEY			0xFFFFFFFFu
-#define ANY_KEY			(NO_KEY - 1)	/* all items are within it */
-#define MAX_PROBES		65536	/* PostingItem has 16 bits for the probe */
+#define ANY_KEY			(GV_SIFT_NONE - 1)	/* all items are within it */
 #define MAX_POSTINGS	(INT64_C(1) << 31)	/* numbered by 32 bits */
 #define MAX_SLICES		64		/* a lane of a warp has the counts of two */
 #define LEAST_SLICE		8192	/* least items of a slice */
@@ -364,202 +439,6 @@ GV_TUNABLE int32_t gv_least_slice = 0;
 
 #define BY_LISTS		1		/* bits of gv_select_by */
 #define BY_POSTINGS		2
-
-/* -- sources: the items of a query, and the use of the selected ones */
-
-/*
- * All lists.  Their scores come from the step before, and without slices k may
- * come from there, too, so both are read after the wait
- * (gv_pdl_trigger_after_wait).
- */
-struct AllLists
-{
-	typedef GvListItem Item;
-	static constexpr bool IS_EARLY = false;
-	const float *scores;
-	uint32_t	n;
-	uint32_t	k;
-	GvNumbering *numbering;		/* shared */
-
-	static __host__ __device__ __forceinline__ const GvSlices &
-	slices(const GvBatch &batch)
-	{
-		return batch.list_slices;
-	}
-
-	__device__ __forceinline__ void
-	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
-	{
-		scores = batch.d_coarse + (int64_t) query * model.nlists;
-		n = model.nlists;
-		k = min(gv_read_before_wait(&batch.d_params[query].nprobe),
-				model.nlists);
-	}
-
-	/* Reads results of the step before. */
-	__device__ __forceinline__ void
-	follow(const GvBatch &batch, int query)
-	{
-	}
-
-	__device__ __forceinline__ uint32_t
-	key(uint32_t i) const
-	{
-		return gv_ordered(__ldcg(scores + i));
-	}
-
-	/* Returns an item before, and after, its id was loaded. */
-	static __device__ __forceinline__ Item
-	mark(uint32_t key, uint32_t i)
-	{
-		return {key, i};
-	}
-
-	__device__ __forceinline__ Item
-	resolve(const Item &marked) const
-	{
-		return marked;
-	}
-
-	/* Stores the k smallest items, the first `count`, with all threads. */
-	__device__ __forceinline__ void
-	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
-		   const Item *items, uint32_t count) const
-	{
-		gv_number_many<NTHREADS>(model, batch, query, (int) count,
-								 [&](int i)
-		{
-			return items[i];
-		}, *numbering);
-	}
-};
-
-/* A posting, its score, and its probe, of at most MAX_PROBES. */
-struct PostingItem
-{
-	uint32_t	key;			/* gv_ordered(S) */
-	uint32_t	high;			/* upper 32 of the row id's 48 bits */
-	uint32_t	low;			/* its lowest 16, then the probe */
-
-	__device__ __forceinline__ bool
-	before(const PostingItem &other) const
-	{
-		if (key != other.key)
-			return key < other.key;
-		return high < other.high || (high == other.high && low < other.low);
-	}
-
-	static __device__ __forceinline__ PostingItem
-	worst()
-	{
-		return {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
-	}
-};
-
-/* The postings of a query's probes. */
-struct AllPostings
-{
-	typedef PostingItem Item;
-	static constexpr bool IS_EARLY = true;
-	const float *scores;
-	const uint64_t *ids;
-	uint32_t	n;
-	uint32_t	k;
-	GvSearchCounts early;		/* read before the wait */
-	GvSearchCounts *found;		/* the same, shared, since registers are for
-								 * keys */
-
-	static __host__ __device__ __forceinline__ const GvSlices &
-	slices(const GvBatch &batch)
-	{
-		return batch.posting_slices;
-	}
-
-	__device__ __forceinline__ void
-	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
-	{
-		early = gv_counts_before_wait(batch, query);
-		scores = batch.d_scores + (int64_t) query * batch.postings;
-		ids = batch.d_ids + (int64_t) query * batch.postings;
-		n = early.nblocks * GV_BLOCK;
-		k = gv_read_before_wait(&batch.d_params[query].k);
-	}
-
-	__device__ __forceinline__ void
-	follow(const GvBatch &batch, int query)
-	{
-		/* without a scan the step before has numbered the lists */
-		if (threadIdx.x == 0)
-			*found = batch.postings == 0 ? batch.d_search_counts[query] :
-				early;
-		if (batch.postings == 0)
-			n = 0;
-		else if (batch.d_nscores != NULL)
-			n = batch.d_nscores[query];
-	}
-
-	__device__ __forceinline__ uint32_t
-	key(uint32_t i) const
-	{
-		uint32_t	key = gv_ordered(__ldcg(scores + i));
-
-		return key < gv_ordered(GV_INFINITY) ? key : NO_KEY;
-	}
-
-	static __device__ __forceinline__ Item
-	mark(uint32_t key, uint32_t i)
-	{
-		return {key, i, 0};
-	}
-
-	__device__ __forceinline__ Item
-	resolve(const Item &marked) const
-	{
-		uint64_t	id = ids[marked.high];
-
-		return {marked.key, (uint32_t) (id >> 32), (uint32_t) id};
-	}
-
-	/* Returns the refine record of an item, or NULL. */
-	static __device__ __forceinline__ const uint8_t *
-	record_of(const GvDeviceModel &model, const Item &item)
-	{
-		const uint8_t *const *table = model.d_tables[item.high >> 16];
-
-		return table == NULL ? NULL :
-			gv_record_at(model, table[item.high & 0xFFFF], item.low >> 16);
-	}
-
-	/*
-	 * Writes hits and, if there is a bounds step, the addresses of their
-	 * refine records, which are brought to L2.
-	 */
-	__device__ __forceinline__ void
-	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
-		   const Item *items, uint32_t count) const
-	{
-		int64_t		first_hit = (int64_t) query * batch.k;
-
-		if (gv_select_downloads(batch))
-			gv_download_probes(batch, query, found->nprobed);
-		for (uint32_t i = threadIdx.x; i < count; i += NTHREADS)
-		{
-			Item		item = items[i];
-			const uint8_t *record = batch.d_records == NULL ? NULL :
-				record_of(model, item);
-
-			gv_download_hit(batch, first_hit + i, item.key, item.high,
-							item.low >> 16, item.low & 0xFFFF);
-			if (batch.d_records != NULL)
-				batch.d_records[first_hit + i] = record;
-			for (int at = 0; record != NULL && at < model.record_bytes;
-				 at += GV_L2_LINE)
-				gv_bring_line(record + at);
-		}
-		if (threadIdx.x == 0)
-			gv_download_counts(batch, query, *found, count);
-	}
-};
 
 /* -- reading keys, and a threshold of them */
 
@@ -595,18 +474,18 @@ count_slices(const GvSlices &slices, uint32_t n)
 	return slices.n <= 1 ? 1 : max(1u, min(slices.n, n / slices.least));
 }
 
-/* Loads a thread's keys from a slot on; NO_KEY if there is no item. */
-template <typename Source>
+/* Loads a thread's keys from a slot on; GV_SIFT_NONE if there is no item. */
+template <typename Source, int N>
 static __device__ __forceinline__ void
 load_keys(const Source &source, const SliceShare &share, uint32_t first_slot,
-		  uint32_t (&keys)[KEYS])
+		  uint32_t (&keys)[N])
 {
 #pragma unroll
-	for (int r = 0; r < KEYS; r++)
+	for (int r = 0; r < N; r++)
 	{
 		uint32_t	i = share.at(first_slot + r);
 
-		keys[r] = i < source.n ? source.key(i) : NO_KEY;
+		keys[r] = i < source.n ? source.key(i) : GV_SIFT_NONE;
 	}
 }
 
@@ -616,10 +495,10 @@ load_keys(const Source &source, const SliceShare &share, uint32_t first_slot,
  * of every GROUPS-th of its items, because neighbors are alike.  keys are
  * those of the first slots and, in the end, of the last.
  */
-template <typename Source>
+template <typename Source, int N>
 static __device__ __forceinline__ uint32_t
 find_threshold(const Source &source, const SliceShare &share, uint32_t c,
-			   uint32_t (&keys)[KEYS], uint32_t (*slots)[GV_WARP])
+			   uint32_t (&keys)[N], uint32_t (*slots)[GV_WARP])
 {
 	GvBlockReduce reduce = {slots, 0};
 	uint32_t	nslots = share.nslots(source.n);
@@ -627,17 +506,16 @@ find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 	uint32_t	least;
 	uint32_t	most = 0;
 	uint32_t	nreal = 0;
-	GvKthBound	bound;
 
 #pragma unroll
 	for (int g = 0; g < GROUPS; g++)
-		minima[g] = NO_KEY;
-	for (uint32_t first = 0; first < nslots; first += KEYS)
+		minima[g] = GV_SIFT_NONE;
+	for (uint32_t first = 0; first < nslots; first += N)
 	{
 		if (first > 0)
 			load_keys(source, share, first, keys);
 #pragma unroll
-		for (int r = 0; r < KEYS; r++)
+		for (int r = 0; r < N; r++)
 			minima[r % GROUPS] = min(minima[r % GROUPS], keys[r]);
 	}
 	least = minima[0];
@@ -645,16 +523,13 @@ find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 	for (int g = 0; g < GROUPS; g++)
 	{
 		least = min(least, minima[g]);
-		most = max(most, minima[g] == NO_KEY ? 0 : minima[g]);
-		nreal += minima[g] != NO_KEY;
+		most = max(most, minima[g] == GV_SIFT_NONE ? 0 : minima[g]);
+		nreal += minima[g] != GV_SIFT_NONE;
 	}
-	bound.count = reduce.sum(nreal);
-	if (bound.count < c)
+	nreal = reduce.sum(nreal);
+	if (nreal < c)
 		return ANY_KEY;
-	bound.key = reduce.largest(most);
-	bound.lower = ~reduce.largest(~least) - 1;	/* no float has key 0 */
-	bound.lower_count = 0;
-	return gv_narrow_bound(bound, c, c / 8 + 1, [&](uint32_t key)
+	return gv_narrow_bound(least, most, nreal, c, c / 8 + 1, [&](uint32_t key)
 	{
 		uint32_t	count = 0;
 
@@ -662,7 +537,7 @@ find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 		for (int g = 0; g < GROUPS; g++)
 			count += minima[g] <= key;
 		return count;
-	}, reduce).key;
+	}, reduce);
 }
 
 /*
@@ -671,29 +546,29 @@ find_threshold(const Source &source, const SliceShare &share, uint32_t c,
  * thread's keys, if there are not more than that.  *count is shared, and 0
  * before.  Ends with a barrier.
  */
-template <typename Source>
+template <typename Source, int N>
 static __device__ __forceinline__ uint32_t
 collect(const Source &source, const SliceShare &share, uint32_t threshold,
-		uint32_t (&keys)[KEYS], typename Source::Item *items,
+		uint32_t (&keys)[N], typename Source::Item *items,
 		uint32_t capacity, uint32_t *count)
 {
 	uint32_t	nslots = share.nslots(source.n);
 
-	for (uint32_t first = 0; first < nslots; first += KEYS)
+	for (uint32_t first = 0; first < nslots; first += N)
 	{
 		uint32_t	mine = 0;
 		uint32_t	at;
 
-		if (nslots > KEYS)
+		if (nslots > N)
 			load_keys(source, share, first, keys);
 #pragma unroll
-		for (int r = 0; r < KEYS; r++)
+		for (int r = 0; r < N; r++)
 			mine += keys[r] <= threshold;
 		at = gv_reserve(mine, count);
 		if (mine == 0)
 			continue;
 #pragma unroll
-		for (int r = 0; r < KEYS; r++)
+		for (int r = 0; r < N; r++)
 			if (keys[r] <= threshold)
 			{
 				if (at < capacity)
@@ -705,56 +580,18 @@ collect(const Source &source, const SliceShare &share, uint32_t threshold,
 	return *count;
 }
 
-/* -- sorting n items in shared memory: all begin and end with a barrier */
-
-/* Sorts by counting the items before each one; QUAD threads an item. */
-template <typename Item>
-static __device__ __forceinline__ void
-sort_by_counting(Item *items, uint32_t n)
-{
-	uint32_t	mine = threadIdx.x / QUAD;
-	Item		item = Item::worst();
-	uint32_t	rank = 0;
-
-	__syncthreads();
-	if (mine < n)
-		item = items[mine];
-#pragma unroll 4
-	for (uint32_t i = threadIdx.x % QUAD; i < n; i += QUAD)
-	{
-		Item		other = items[i];
-
-		/* of equal items, a row that is stored twice, the first */
-		rank += i < mine ? !item.before(other) : other.before(item);
-	}
-	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
-	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
-	__syncthreads();
-	if (mine < n && threadIdx.x % QUAD == 0)
-		items[rank] = item;
-	__syncthreads();
-}
-
 /*
- * Sorts the k smallest of up to CAPACITY items, with memory for as many; the
- * order of those behind is undefined.
+ * Sorts the k smallest of up to CAPACITY items in shared memory; the order of
+ * those behind is undefined.  Begins and ends with a barrier.
  */
 template <int CAPACITY, typename Item>
 static __device__ __forceinline__ void
 sort_items(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 {
-	uint32_t	size = 2 * GV_WARP;
-
-	if (n <= NTHREADS / QUAD)
-		sort_by_counting(items, n);
+	if (n <= NTHREADS / GV_QUAD)
+		gv_sort_by_counting(items, n);
 	else if (!gv_bins_sort<CAPACITY>(items, n, min(k, n), bins))
-	{
-		while (size < n)
-			size *= 2;
-		for (uint32_t i = n + threadIdx.x; i < size; i += NTHREADS)
-			items[i] = Item::worst();
-		gv_bitonic_sort(items, size);
-	}
+		gv_bitonic_sort(items, n);
 }
 
 /* -- the first pass */
@@ -895,18 +732,18 @@ gather(const GvSlices &slices, uint32_t nslices, int query, Item *items,
 
 /*
  * A block selects the k smallest items of query blockIdx.x, k + NTHREADS <=
- * CAPACITY. Shared: items [CAPACITY].
+ * CAPACITY.  BINNED > 0: items are lists, up to BINNED for each thread, and are
+ * first tried to be sorted in bins.  Shared: items [CAPACITY].
  */
-template <typename Source, int CAPACITY>
+template <typename Source, int CAPACITY, int BINNED>
 static __global__ void __launch_bounds__(NTHREADS, CAPACITY == FEW ? 2 : 1)
 select_kernel(GvDeviceModel model, GvBatch batch)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t slots[2][GV_WARP];
 	__shared__ uint32_t count;
-	__shared__ GvSearchCounts found;
+	__shared__ typename Source::Shared shared;
 	__shared__ GvBins bins;
-	__shared__ GvNumbering numbering;
 	typedef typename Source::Item Item;
 	Item	   *items = (Item *) memory;
 	const GvSlices &slices = Source::slices(batch);
@@ -916,20 +753,17 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	uint32_t	total = 0;
 	uint32_t	nslots;
 	uint32_t	slot;
+	bool		is_sorted = false;
 	Item		last = Item::worst();
 	SliceShare	all = {0, 1};
 	Source		source;
 
-	if constexpr (Source::IS_EARLY)
-		source.found = &found;
-	else
-		source.numbering = &numbering;
 	if (is_early)
 		source.begin(model, batch, query);
 	gv_pdl_trigger_after_wait();
 	if (!is_early)
 		source.begin(model, batch, query);
-	source.follow(batch, query);
+	source.follow(batch, query, shared);
 	if (threadIdx.x == 0)
 		count = 0;
 	__syncthreads();
@@ -945,18 +779,35 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 						   &threshold);
 		else
 		{
-			uint32_t	keys[KEYS];
+			uint32_t	keys[BINNED > 0 ? BINNED : KEYS];
 
 			load_keys(source, all, 0, keys);
-			/* few items are all sorted */
-			if (source.n > 2 * source.k)
-				threshold = find_threshold(source, all, source.k, keys, slots);
-			total = collect(source, all, threshold, keys, items, CAPACITY,
-							&count);
-			if (total <= CAPACITY)
+			if constexpr (BINNED > 0)
+				is_sorted =
+					gv_bins_nearest<CAPACITY, BINNED>(items, source.n,
+													  source.k, bins,
+													  [&](int r)
+				{
+					return keys[r];
+				}, [&](int r)
+				{
+					return Source::mark(keys[r], all.at(r));
+				});
+			if (is_sorted)
+				total = source.k;
+			else
+			{
+				/* few items are all sorted */
+				if (source.n > 2 * source.k)
+					threshold = find_threshold(source, all, source.k, keys,
+											   slots);
+				total = collect(source, all, threshold, keys, items, CAPACITY,
+								&count);
+				if (total <= CAPACITY)
 #pragma unroll 2
-				for (uint32_t i = threadIdx.x; i < total; i += NTHREADS)
-					items[i] = source.resolve(items[i]);
+					for (uint32_t i = threadIdx.x; i < total; i += NTHREADS)
+						items[i] = source.resolve(items[i]);
+			}
 		}
 	}
 
@@ -972,12 +823,12 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 		if (threadIdx.x == 0)
 			count = 0;
 	}
-	for (;;)
+	while (!is_sorted)
 	{
 		for (; slot < nslots && total + NTHREADS <= CAPACITY; slot++)
 		{
 			uint32_t	i = all.at(slot);
-			uint32_t	key = i < source.n ? source.key(i) : NO_KEY;
+			uint32_t	key = i < source.n ? source.key(i) : GV_SIFT_NONE;
 			Item		item = Item::worst();
 			bool		is_taken;
 			uint32_t	at;
@@ -994,15 +845,14 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 		}
 		sort_items<CAPACITY>(items, total, source.k, bins);
 		total = min(total, source.k);
-		if (slot >= nslots)
-			break;
-		if (total == source.k)
+		is_sorted = slot >= nslots;
+		if (!is_sorted && total == source.k)
 			last = items[total - 1];
 		if (threadIdx.x == 0)
 			count = total;
 	}
 
-	source.finish(model, batch, query, items, total);
+	Source::finish(model, batch, query, items, total, shared);
 }
 
 /* -- more than select_kernel has memory for: CUB's sort, query by query */
@@ -1072,9 +922,9 @@ number_kernel(GvDeviceModel model, GvBatch batch, int query,
 {
 	__shared__ GvNumbering numbering;
 
-	gv_number_many<NTHREADS>(model, batch, query,
-							 min(batch.d_params[query].nprobe, model.nlists),
-							 [&](int i)
+	gv_number_lists(model, batch, query,
+					min(batch.d_params[query].nprobe, model.nlists),
+					[&](int i)
 	{
 		return GvListItem {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
 	}, numbering);
@@ -1123,7 +973,7 @@ posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 					 SortItem *items)
 {
 	int64_t		i = (int64_t) blockIdx.x * NTHREADS + threadIdx.x;
-	uint32_t	key = NO_KEY;
+	uint32_t	key = GV_SIFT_NONE;
 	uint64_t	rowid = 0;
 
 	if (i >= n)
@@ -1162,8 +1012,7 @@ sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 	rowid = (uint64_t) (items[i] >> ROWID_BIT) & 0xFFFFFFFFFFFF;
 	(void) block_at(model, batch, query, (uint32_t) items[i], &probe);
 	gv_download_hit(batch, (int64_t) query * batch.k + i,
-					(uint32_t) (items[i] >> KEY_BIT), (uint32_t) (rowid >> 16),
-					(uint32_t) rowid & 0xFFFF, (uint32_t) probe);
+					(uint32_t) (items[i] >> KEY_BIT), rowid, (uint32_t) probe);
 }
 
 /* A block writes the probes and counts of query blockIdx.x. */
@@ -1241,7 +1090,7 @@ gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 {
 	/* so that a test's graph is not used for another way */
 	batch->list_slices.select_by = gv_select_by;
-	if (gv_select_by != 0 && model->nlists > GV_MOST_PICKED && batch->nprobe <=
+	if (gv_select_by != 0 && model->nlists > MOST_BINNED && batch->nprobe <=
 		GV_MANY_PROBES && !gv_gpu_coarse_filter_pays(model, batch))
 		place_slices(&batch->list_slices, searcher->nsms, batch->n,
 					 model->nlists, batch->nprobe, sizeof(GvListItem),
@@ -1253,30 +1102,36 @@ gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 					 sizeof(PostingItem), memory, bytes);
 }
 
+/* Launches the second pass, or the only one. */
+template <typename Source, int CAPACITY, int BINNED>
+static GvStatus
+launch_select(const GvDeviceModel *model, const GvBatch *batch,
+			  cudaStream_t stream)
+{
+	return gv_launch_step(select_kernel<Source, CAPACITY, BINNED>, batch->n,
+						  NTHREADS, CAPACITY * sizeof(typename Source::Item),
+						  stream, model, batch);
+}
+
 template <typename Source>
 static GvStatus
-launch_passes(const GvDeviceModel *model, const GvBatch *batch,
-			  GvSearcher *searcher, int32_t k)
+launch_passes(const GvDeviceModel *model, const GvBatch *batch, int32_t k,
+			  cudaStream_t stream)
 {
 	const GvSlices &slices = Source::slices(*batch);
-	size_t		item_bytes = sizeof(typename Source::Item);
-	cudaStream_t stream = searcher->stream;
+	dim3		grid(slices.n, batch->n);
 
 	if (slices.n > 1)
 	{
-		dim3		grid(slices.n, batch->n);
-
 		GV_TRY(gv_launch_step(thresholds_kernel<Source>, grid, NTHREADS, 0,
 							  stream, model, batch));
 		GV_TRY(gv_launch_step(filter_kernel<Source>, grid, NTHREADS,
-							  slices.capacity * item_bytes, stream, model,
+							  slices.capacity *
+							  sizeof(typename Source::Item), stream, model,
 							  batch));
 	}
-	if (k <= FEW / 4)
-		return gv_launch_step(select_kernel<Source, FEW>, batch->n, NTHREADS,
-							  FEW * item_bytes, stream, model, batch);
-	return gv_launch_step(select_kernel<Source, MANY>, batch->n, NTHREADS,
-						  MANY * item_bytes, stream, model, batch);
+	return (k <= FEW / 4 ? launch_select<Source, FEW, 0> :
+			launch_select<Source, MANY, 0>) (model, batch, stream);
 }
 
 bool
@@ -1300,19 +1155,20 @@ GvStatus
 gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 					GvSearcher *searcher)
 {
+	cudaStream_t stream = searcher->stream;
+
 	if (batch->nprobe > GV_MANY_PROBES)
 		return sort_lists(model, batch, searcher);
 	if ((gv_select_by > 0 && (gv_select_by & BY_LISTS) != 0) ||
 		batch->list_slices.n > 1 || (batch->nprobe > GV_SIFT_MOST &&
-									 model->nlists > GV_MOST_PICKED))
-		return launch_passes<AllLists>(model, batch, searcher, batch->nprobe);
+									 model->nlists > MOST_BINNED))
+		return launch_passes<AllLists>(model, batch, batch->nprobe, stream);
 	if (batch->nprobe <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
-							  searcher->stream, model, batch);
-	return gv_launch_step(model->nlists <= PICKED_FROM * NTHREADS ?
-						  pick_lists_kernel<PICKED_FROM> :
-						  pick_lists_kernel<MOST_PICKED_FROM>, batch->n,
-						  NTHREADS, 0, searcher->stream, model, batch);
+							  stream, model, batch);
+	return (model->nlists <= KEYS * NTHREADS ?
+			launch_select<AllLists, MANY, KEYS> :
+			launch_select<AllLists, MANY, MOST_KEYS>) (model, batch, stream);
 }
 
 /*
@@ -1322,15 +1178,16 @@ GvStatus
 gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,
 					   GvSearcher *searcher)
 {
+	cudaStream_t stream = searcher->stream;
+
 	if (gv_gpu_sorts_postings(batch))
 		return sort_postings(model, batch, searcher);
 	if ((gv_select_by > 0 && (gv_select_by & BY_POSTINGS) != 0) ||
 		batch->posting_slices.n > 1 || !gv_gpu_can_sift(batch))
-		return launch_passes<AllPostings>(model, batch, searcher, batch->k);
+		return launch_passes<AllPostings>(model, batch, batch->k, stream);
 	if (batch->by_list)
 		return gv_launch_step(sift_postings_kernel<FewSift, 4, 8>, batch->n,
-							  FewSift::THREADS, 0, searcher->stream, model,
-							  batch);
-	return gv_launch_step(sift_postings_kernel<GvSift, 20, 2>, batch->n,
-						  GvSift::THREADS, 0, searcher->stream, model, batch);
+							  FewSift::THREADS, 0, stream, model, batch);
+	return gv_launch_step(sift_postings_kernel<GvSift, KEYS, 2>, batch->n,
+						  GvSift::THREADS, 0, stream, model, batch);
 }

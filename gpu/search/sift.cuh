@@ -13,15 +13,15 @@
  *
  * Ties are broken by id, which is loaded only for items within the bound, and
  * is waited for only after keys were compared.  If more items pass than there
- * is memory for, mostly because of ties, the bound is found by bisection.
+ * is memory for, mostly because of ties, the block begins again and takes one
+ * item a thread at a time.
  *
  * Source is a struct with
- *		KEYS								keys of a thread at a time
  *		uint32_t key(int i) const			of item i; GV_SIFT_NONE: no item
  *		uint64_t id(int i) const			decides between equal keys
  * and Notes is a struct for more data of the chosen items, with
  *		Note								the data of an item
- *		Note note(int i, uint64_t id) const	begins to load it during ranking
+ *		Note note(uint64_t id) const		begins to load it during ranking
  *		void go_on(Note &note, uint64_t id) const	a second load that the
  *											first leads to
  *		void keep(uint32_t rank, const Note &note) const	stores it
@@ -192,7 +192,7 @@ gv_sift_tighten(int k, Sift &sift)
 	uint32_t	count = sift.count;
 	uint32_t	keys[Sift::OWN];
 	int			places[Sift::OWN];
-	GvKthBound	limit = gv_find_kth_bound([&](uint32_t i)
+	uint32_t	limit = gv_find_kth_bound([&](uint32_t i)
 	{
 		return sift.keys[i];
 	}, count, k, k / 8 + GV_WARP, reduce);
@@ -211,7 +211,7 @@ gv_sift_tighten(int k, Sift &sift)
 	__syncthreads();
 #pragma unroll
 	for (int r = 0; r < Sift::OWN; r++)
-		if (keys[r] <= limit.key && keys[r] != GV_SIFT_NONE)
+		if (keys[r] <= limit && keys[r] != GV_SIFT_NONE)
 			gv_sift_put(sift, atomicAdd(&sift.count, 1u), keys[r], places[r]);
 	__syncthreads();
 }
@@ -261,7 +261,7 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, Sift &sift)
 #pragma unroll
 	for (int r = 0; r < Sift::OWN; r++)
 		if (r * Sift::THREADS + threadIdx.x < count)
-			notes[r] = wanted.note(places[r], ids[r]);
+			notes[r] = wanted.note(ids[r]);
 	__syncthreads();
 #pragma unroll
 	for (int r = 0; r < Sift::OWN; r++)
@@ -305,103 +305,27 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, Sift &sift)
 }
 
 /*
- * Stores those of n items that pass a test.  Begins and ends with a barrier.
- */
-template <typename Source, typename Test, typename Sift>
-static __device__ __forceinline__ void
-gv_sift_put_all(const Source &source, int n, Test test, Sift &sift)
-{
-	__syncthreads();
-#pragma unroll 1
-	for (int i = threadIdx.x; i < n; i += Sift::THREADS)
-	{
-		uint32_t	key = source.key(i);
-
-		if (test(key, i))
-			gv_sift_put(sift, atomicAdd(&sift.count, 1u), key, i);
-	}
-	__syncthreads();
-}
-
-/*
- * Stores at most Sift::ROOM items that include the k smallest, if a bound let
- * more pass: by bisection of keys, and of ids if that is not enough.  A
- * damaged list may hold a row more often than fits, and then any of the equal
- * items serve.  This is rare, so it is not inlined, where it would take
- * registers from all else.  Ends with a barrier.
- */
-template <typename Source, typename Sift>
-static __device__ __noinline__ void
-gv_sift_bisect(Source source, int n, uint32_t k, Sift &sift)
-{
-	GvBlockReduce reduce = {sift.slots, 0};
-	uint64_t	low_id = 0;
-	uint64_t	high_id = ~UINT64_C(0);
-	GvKthBound	limit;
-
-	limit = gv_find_kth_bound([&](uint32_t i)
-	{
-		return source.key(i);
-	}, n, k, Sift::ROOM - k, reduce);
-	while (limit.count > Sift::ROOM && low_id < high_id)
-	{
-		uint64_t	id = low_id + (high_id - low_id) / 2;
-		uint32_t	count = 0;
-
-#pragma unroll 1
-		for (int i = threadIdx.x; i < n; i += Sift::THREADS)
-		{
-			uint32_t	key = source.key(i);
-
-			count += key < limit.key ||
-				(key == limit.key && source.id(i) <= id);
-		}
-		count = reduce.sum(count);
-		if (count >= k)
-		{
-			high_id = id;
-			limit.count = count;
-		}
-		else
-			low_id = id + 1;
-	}
-	if (threadIdx.x == 0)
-		sift.count = 0;
-	gv_sift_put_all(source, n, [&](uint32_t key, int i)
-	{
-		return key < limit.key || (key == limit.key && source.id(i) < high_id);
-	}, sift);
-	gv_sift_put_all(source, n, [&](uint32_t key, int i)
-	{
-		return key == limit.key && source.id(i) == high_id;
-	}, sift);
-	if (threadIdx.x == 0)
-		sift.count = min(sift.count, (uint32_t) Sift::ROOM);
-	__syncthreads();
-}
-
-/*
  * Stores the k smallest of n items, k <= Sift::ROOM / 2, ascending by (key,
  * id), in sift.keys, places and ids [count].  All Sift::THREADS threads of the
- * block call it.  Returns count, which is less than k if there are fewer
- * items.
+ * block call it; each loads KEYS keys at once.  Returns count, which is less
+ * than k if there are fewer items.
  */
-template <typename Source, typename Notes, typename Sift>
+template <int KEYS, typename Source, typename Notes, typename Sift>
 static __device__ __forceinline__ uint32_t
 gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 {
-	constexpr int KEYS = Source::KEYS;
 	uint32_t	bound = GV_SIFT_NONE;
+	int			step = KEYS * Sift::THREADS;
 
 	if (threadIdx.x == 0)
 		sift.count = 0;
 	if (n == 0)
 		return 0;
-	for (int first = 0; first < n; first += KEYS * Sift::THREADS)
+	for (int first = 0; first < n; first += step)
 	{
 		uint32_t	keys[KEYS];
 		uint32_t	told;
-		bool		last = n - first <= KEYS * Sift::THREADS;
+		int			end = min(n, first + step);
 
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
@@ -409,7 +333,7 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 			int			i = first + r * Sift::THREADS +
 				gv_sift_mine<Sift::WARPS>();
 
-			keys[r] = i < n ? source.key(i) : GV_SIFT_NONE;
+			keys[r] = i < end ? source.key(i) : GV_SIFT_NONE;
 		}
 		/* keys are loaded before this needs k, which may still be in flight */
 		if (k == 0)
@@ -425,14 +349,16 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 		__syncthreads();
 		if (sift.count > Sift::ROOM)
 		{
-			gv_sift_bisect(source, n, k, sift);
-			last = true;
+			/* half of the room always holds the items of one round */
+			step = Sift::THREADS;
+			first = -step;
+			__syncthreads();
+			if (threadIdx.x == 0)
+				sift.count = 0;
 		}
-		if (last || sift.count > Sift::ROOM / 2)
+		else if (end == n || sift.count > Sift::ROOM / 2)
 		{
 			gv_sift_settle(source, notes, k, sift);
-			if (last)
-				break;
 			/* in long arrays the k-th so far is a better bound */
 			bound = min(bound, sift.keys[k - 1]);
 		}
