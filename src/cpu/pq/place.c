@@ -64,6 +64,8 @@ typedef struct Nearest
 								 * squared distances after rescoring */
 	int32_t    *ids;			/* [n][CAPACITY]; after rescoring the nearest
 								 * first, -1: none */
+	float	   *some;			/* [TILE_CENTS][dims] centroids of a panel */
+	float	   *panel;			/* [gv_cpu_panel(dims)] */
 } Nearest;
 
 /*
@@ -83,13 +85,6 @@ typedef struct Offered
 	int			ntried;			/* groups that a row tries, at most */
 } Offered;
 
-/* Memory for a panel of centroids, and for copies of the centroids in it. */
-typedef struct Panel
-{
-	float	   *some;			/* [GV_CPU_TILE_CENTS][dims] */
-	float	   *slices;			/* [gv_cpu_panel(dims)] */
-} Panel;
-
 /*
  * Prefetches the first bytes of a vector.  The processor prefetches the rest
  * by itself, because the bytes are read in order.
@@ -101,8 +96,7 @@ nearest_fetch(const float *x, int32_t dims)
 	size_t		bytes = sizeof(float) * dims;
 	size_t		byte;
 
-	for (byte = 0; byte < bytes && byte < FETCHED;
-		 byte += GV_FETCHED)
+	for (byte = 0; byte < bytes && byte < FETCHED; byte += GV_FETCHED)
 		gv_fetch(at + byte);
 }
 
@@ -128,15 +122,9 @@ nearest_carve(Nearest *nearest, int32_t dims, int wanted, int64_t n,
 	nearest->limits = gv_carve(scratch, next, sizeof(float) * n);
 	nearest->values = gv_carve(scratch, next, sizeof(float) * n * CAPACITY);
 	nearest->ids = gv_carve(scratch, next, sizeof(int32_t) * n * CAPACITY);
-}
-
-/* Like nearest_carve, for a panel. */
-static void
-panel_carve(Panel *panel, int32_t dims, char *scratch, size_t *next)
-{
-	panel->some = gv_carve(scratch, next, sizeof(float) * TILE_CENTS * dims);
-	panel->slices = gv_carve(scratch, next,
-							 sizeof(float) * gv_cpu_panel(dims));
+	nearest->some = gv_carve(scratch, next, sizeof(float) * TILE_CENTS * dims);
+	nearest->panel = gv_carve(scratch, next,
+							  sizeof(float) * gv_cpu_panel(dims));
 }
 
 /* Begins with n rows, which have no centroids yet. */
@@ -286,44 +274,23 @@ keep_nearer(Nearest *nearest, int64_t row, const Offered *offered,
 
 /* Makes a panel of centroids first .. first + n - 1 of those offered. */
 static void
-make_panel(const Offered *offered, int32_t first, int n, int32_t dims,
-		   Panel *panel, float *squares)
+make_panel(Nearest *nearest, const Offered *offered, int32_t first, int n,
+		   float *squares)
 {
+	int32_t		dims = nearest->dims;
 	const float *some = offered->centroids + (size_t) first * dims;
 	int			i;
 
 	if (offered->members != NULL)
 	{
 		for (i = 0; i < n; i++)
-			memcpy(panel->some + (size_t) i * dims, offered->centroids +
+			memcpy(nearest->some + (size_t) i * dims, offered->centroids +
 				   (size_t) offered->members[first + i] * dims,
 				   sizeof(float) * dims);
-		some = panel->some;
+		some = nearest->some;
 	}
 	gv_cpu_lower_squares(some, n, dims, squares);
-	gv_cpu_pack(some, dims, n, panel->slices);
-}
-
-/* Offers the n centroids of a panel to nrows <= TILE_ROWS vectors. */
-static void
-offer_panel(Nearest *nearest, const float *x, const int32_t *rows,
-			int nrows, const Offered *offered, int32_t first, int n,
-			const float *slices, const float *squares)
-{
-	int32_t		dims = nearest->dims;
-	float		products[TILE_ROWS * TILE_CENTS];
-	int			i;
-
-	gv_cpu_multiply(x, dims, nrows, slices, products);
-	for (i = 0; i < nrows; i++)
-	{
-		if (i + 2 * AHEAD < nrows)
-			fetch_state(nearest, rows[i + 2 * AHEAD], offered);
-		if (i + AHEAD < nrows)
-			fetch_kept(nearest, rows[i + AHEAD]);
-		keep_nearer(nearest, rows[i], offered, first, n, squares,
-					products + i * TILE_CENTS);
-	}
+	gv_cpu_pack(some, dims, n, nearest->panel);
 }
 
 /*
@@ -333,24 +300,39 @@ offer_panel(Nearest *nearest, const float *x, const int32_t *rows,
  */
 static bool
 nearest_offer(Nearest *nearest, const float *x, const int32_t *rows,
-			  int nrows, const Offered *offered, Panel *panel,
-			  GvPoll *poll)
+			  int nrows, const Offered *offered, GvPoll *poll)
 {
+	float		products[TILE_ROWS * TILE_CENTS];
+	float		squares[TILE_CENTS];
 	int32_t		dims = nearest->dims;
 	int32_t		first;
+	int			done;
+	int			i;
 
 	for (first = 0; first < offered->n; first += TILE_CENTS)
 	{
 		int			n = gv_at_most(offered->n - first, TILE_CENTS);
-		float		squares[TILE_CENTS];
-		int			done;
 
 		if (gv_poll(poll, (int64_t) nrows * n * dims))
 			return false;
-		make_panel(offered, first, n, dims, panel, squares);
+		make_panel(nearest, offered, first, n, squares);
 		for (done = 0; done < nrows; done += TILE_ROWS)
-			offer_panel(nearest, x + (size_t) done * dims, rows + done,
-						gv_at_most(nrows - done, TILE_ROWS), offered, first, n, panel->slices, squares);
+		{
+			const int32_t *tile = rows + done;
+			int			ntile = gv_at_most(nrows - done, TILE_ROWS);
+
+			gv_cpu_multiply(x + (size_t) done * dims, dims, ntile,
+							nearest->panel, products);
+			for (i = 0; i < ntile; i++)
+			{
+				if (i + 2 * AHEAD < ntile)
+					fetch_state(nearest, tile[i + 2 * AHEAD], offered);
+				if (i + AHEAD < ntile)
+					fetch_kept(nearest, tile[i + AHEAD]);
+				keep_nearer(nearest, tile[i], offered, first, n, squares,
+							products + i * TILE_CENTS);
+			}
+		}
 	}
 	return true;
 }
@@ -430,8 +412,8 @@ nearest_prepare(Nearest *nearest, int64_t row, const float *centroids)
 /*
  * Rescores the centroids that a row has kept, after everything has been
  * offered.  x [dims] is the row's vector.  Returns false if these may not
- * include the nearest ones.  Then the row has no centroids, and nearest_rerank
- * must be called with everything that was offered to it.
+ * include the nearest ones.  Then the row has no centroids, and everything that
+ * was offered to it must be reranked.
  */
 static bool
 nearest_rescore(Nearest *nearest, int64_t row, const float *x,
@@ -467,20 +449,13 @@ nearest_rescore(Nearest *nearest, int64_t row, const float *x,
 	return false;
 }
 
-static void
-nearest_rerank(Nearest *nearest, int64_t row, const float *x,
-			   const Offered *offered)
-{
-	rerank(nearest, row, x, offered->centroids, offered->members, offered->n);
-}
-
 /*
  * Finds the centroids of `all` that are nearest to each of the vectors x
  * [n][dims], n <= BATCH_ROWS.  Returns false if the caller must give up.
  */
 static bool
 nearest_of_all(Nearest *nearest, const float *x, int n, const Offered *all,
-			   Panel *panel, GvPoll *poll)
+			   GvPoll *poll)
 {
 	int32_t		rows[BATCH_ROWS];
 	int			i;
@@ -488,7 +463,7 @@ nearest_of_all(Nearest *nearest, const float *x, int n, const Offered *all,
 	for (i = 0; i < BATCH_ROWS; i++)
 		rows[i] = i;
 	nearest_begin(nearest, n);
-	if (!nearest_offer(nearest, x, rows, n, all, panel, poll))
+	if (!nearest_offer(nearest, x, rows, n, all, poll))
 		return false;
 	for (i = 0; i < n; i++)
 	{
@@ -498,7 +473,7 @@ nearest_of_all(Nearest *nearest, const float *x, int n, const Offered *all,
 			continue;
 		if (gv_poll(poll, (int64_t) all->n * nearest->dims))
 			return false;
-		nearest_rerank(nearest, i, one, all);
+		rerank(nearest, i, one, all->centroids, all->members, all->n);
 	}
 	return true;
 }
@@ -529,25 +504,15 @@ typedef struct Grouping
 	const GvTree *tree;
 	GvGroups   *groups;
 	int			each;			/* groups to which a list belongs */
-	float	   *centers;		/* [most_groups][dims] */
-	int32_t    *starts;			/* [most_groups + 1] */
+	float	   *centers;		/* [ngroups at most][dims] */
+	int32_t    *starts;			/* [ngroups at most + 1] */
 	int32_t    *lists;			/* [GV_LIST_GROUPS * nlists] */
 	int32_t    *others;			/* [GV_LIST_GROUPS * nlists] */
 	int32_t    *owners;			/* [nlists][each] */
 	void	   *scratch;		/* of k-means */
 	Nearest		nearest;		/* groups near to each of BATCH_ROWS lists */
-	Panel		panel;
 	GvPoll		poll;
 } Grouping;
-
-/* Returns the number of groups to make of n lists of one parent. */
-static int32_t
-groups_of(const GvTree *tree, int32_t n)
-{
-	double		size = fmax(GROUP_LISTS, GROUP_FACTOR * sqrt(tree->nlists));
-
-	return n > size ? (int32_t) rint(n / size) : 1;
-}
 
 /*
  * Returns the number of groups that a row tries: 2 nlists^(1/5).  It grows
@@ -564,26 +529,17 @@ groups_to_try(int32_t nlists)
 	return (int) t;
 }
 
+/* Returns how to make groups of the lists of parent p. */
 static GvKmeans
-spec_of(const GvTree *tree, int32_t n)
+spec_of(const GvTree *tree, int32_t p)
 {
-	GvKmeans	spec = {.dims = tree->dims, .n = n, .k = groups_of(tree, n),
+	int32_t		n = tree->parent_offsets[p + 1] - tree->parent_offsets[p];
+	double		size = fmax(GROUP_LISTS, GROUP_FACTOR * sqrt(tree->nlists));
+	GvKmeans	spec = {.dims = tree->dims, .n = n,
+		.k = n > size ? (int32_t) rint(n / size) : 1,
 	.iterations = ITERATIONS, .max_imbalance = MAX_IMBALANCE, .seed = SEED};
 
 	return spec;
-}
-
-/* Returns the number of groups of all parents, at most. */
-static size_t
-most_groups(const GvTree *tree)
-{
-	size_t		n = 0;
-	int32_t		p;
-
-	for (p = 0; p < tree->nparents; p++)
-		n += groups_of(tree,
-					   tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
-	return n;
 }
 
 /*
@@ -593,10 +549,13 @@ most_groups(const GvTree *tree)
 static size_t
 carve_groups(Grouping *g, const GvTree *tree, char *memory)
 {
-	size_t		ngroups = most_groups(tree);
+	size_t		ngroups = 0;	/* of all parents, at most */
 	size_t		bytes = sizeof(int32_t) * GV_LIST_GROUPS * tree->nlists;
 	size_t		next = 0;
+	int32_t		p;
 
+	for (p = 0; p < tree->nparents; p++)
+		ngroups += spec_of(tree, p).k;
 	g->centers = gv_carve(memory, &next, sizeof(float) * ngroups * tree->dims);
 	g->starts = gv_carve(memory, &next, sizeof(int32_t) * (ngroups + 1));
 	g->lists = gv_carve(memory, &next, bytes);
@@ -619,7 +578,7 @@ carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 						 tree->nlists);
 	for (p = 0; p < tree->nparents; p++)
 	{
-		GvKmeans	spec = spec_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
+		GvKmeans	spec = spec_of(tree, p);
 		size_t		bytes = gv_kmeans_scratch(&spec);
 
 		most = bytes > most ? bytes : most;
@@ -627,7 +586,6 @@ carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 	g->scratch = gv_carve(memory, &next, most);
 	nearest_carve(&g->nearest, tree->dims, GV_LIST_GROUPS, BATCH_ROWS, memory,
 				  &next);
-	panel_carve(&g->panel, tree->dims, memory, &next);
 	return next;
 }
 
@@ -659,7 +617,7 @@ make_centers(Grouping *g)
 	g->groups->ngroups = 0;
 	for (p = 0; p < tree->nparents; p++)
 	{
-		GvKmeans	spec = spec_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
+		GvKmeans	spec = spec_of(tree, p);
 		int32_t		found;
 		GvStatus	status;
 
@@ -692,8 +650,7 @@ find_owners(Grouping *g)
 		int			n = gv_at_most(tree->nlists - done, BATCH_ROWS);
 
 		if (!nearest_of_all(&g->nearest, tree->centroids +
-							(size_t) done * tree->dims, n, &all, &g->panel,
-							&g->poll))
+							(size_t) done * tree->dims, n, &all, &g->poll))
 			return false;
 		for (i = 0; i < n; i++)
 			memcpy(g->owners + (size_t) (done + i) * g->each,
@@ -764,8 +721,8 @@ group_lists(Grouping *g)
 		g->lists[at] = (int32_t) (i / g->each);
 		g->others[at] = group_before(g, g->lists[at], g->owners[i]);
 	}
-	for (c = ngroups; c > 0; c--)
-		g->starts[c] = g->starts[c - 1];
+	/* each start has become the end of its group */
+	memmove(g->starts + 1, g->starts, sizeof(int32_t) * (size_t) ngroups);
 	g->starts[0] = 0;
 }
 
@@ -820,7 +777,6 @@ typedef struct Placing
 	int32_t    *rows;			/* [n * tried] rows of the pairs, ordered by
 								 * group */
 	float	   *some;			/* [n or BATCH_ROWS][dims] rows' copies */
-	Panel		panel;
 	GvPoll		poll;
 } Placing;
 
@@ -846,7 +802,6 @@ carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
 						 ((size_t) groups->ngroups + 1));
 	p->rows = gv_carve(scratch, &next, sizeof(int32_t) * n * p->tried);
 	p->some = gv_carve(scratch, &next, sizeof(float) * at_once * groups->dims);
-	panel_carve(&p->panel, groups->dims, scratch, &next);
 	return next;
 }
 
@@ -902,8 +857,7 @@ find_groups(Placing *p, int64_t first, int n)
 	int			i;
 	int			t;
 
-	if (!nearest_of_all(&p->centers, row_of(p, first), n, &all, &p->panel,
-						&p->poll))
+	if (!nearest_of_all(&p->centers, row_of(p, first), n, &all, &p->poll))
 		return false;
 	for (i = 0; i < n; i++)
 		for (t = 0; t < GV_TRIED_GROUPS; t++)
@@ -916,29 +870,22 @@ find_groups(Placing *p, int64_t first, int n)
 static void
 group_pairs(Placing *p)
 {
-	int32_t		ngroups = p->groups->ngroups;
+	size_t		ngroups = (size_t) p->groups->ngroups;
 	int64_t		npairs = p->n * GV_TRIED_GROUPS;
-	int64_t		sum = 0;
 	int64_t		i;
-	int32_t		g;
+	size_t		g;
 
-	memset(p->starts, 0, sizeof(int64_t) * ((size_t) ngroups + 1));
+	memset(p->starts, 0, sizeof(int64_t) * (ngroups + 1));
 	for (i = 0; i < npairs; i++)
 		if (p->groups_of[i] >= 0)
-			p->starts[p->groups_of[i]]++;
-	for (g = 0; g <= ngroups; g++)
-	{
-		int64_t		count = g < ngroups ? p->starts[g] : 0;
-
-		p->starts[g] = sum;
-		sum += count;
-	}
+			p->starts[p->groups_of[i] + 1]++;
+	for (g = 0; g < ngroups; g++)
+		p->starts[g + 1] += p->starts[g];
 	for (i = 0; i < npairs; i++)
 		if (p->groups_of[i] >= 0)
 			p->rows[p->starts[p->groups_of[i]]++] =
 				(int32_t) (i / GV_TRIED_GROUPS);
-	for (g = ngroups; g > 0; g--)
-		p->starts[g] = p->starts[g - 1];
+	memmove(p->starts + 1, p->starts, sizeof(int64_t) * ngroups);
 	p->starts[0] = 0;
 }
 
@@ -960,7 +907,8 @@ rescore_lists(Placing *p, int64_t row)
 
 		if (gv_poll(&p->poll, (int64_t) offered.n * groups->dims))
 			return false;
-		nearest_rerank(&p->lists, row, row_of(p, row), &offered);
+		rerank(&p->lists, row, row_of(p, row), offered.centroids,
+			   offered.members, offered.n);
 	}
 	return true;
 }
@@ -993,8 +941,8 @@ find_lists(Placing *p)
 				memcpy(p->some + (size_t) i * p->groups->dims,
 					   row_of(p, p->rows[at + i]), bytes);
 			}
-			if (!nearest_offer(&p->lists, p->some, p->rows + at, n,
-							   &offered, &p->panel, &p->poll))
+			if (!nearest_offer(&p->lists, p->some, p->rows + at, n, &offered,
+							   &p->poll))
 				return false;
 		}
 	}
@@ -1066,15 +1014,14 @@ second_list(const Placing *p, int64_t row)
 
 GvStatus
 gv_place(const GvGroups *groups, const float *x, int64_t n,
-		 int32_t lists_per_row,
-		 int32_t *lists, void *scratch, const GvStop *stop)
+		 int32_t lists_per_row, int32_t *lists, void *scratch,
+		 const GvStop *stop)
 {
 	Placing		p = {.groups = groups, .x = x, .n = n, .poll = {stop, 0}};
 	int64_t		row;
 
 	GV_CALL(gv_engine_calls, valid_groups(groups, n, lists_per_row) &&
-			x != NULL &&
-			lists != NULL && gv_valid_scratch(scratch) &&
+			x != NULL && lists != NULL && gv_valid_scratch(scratch) &&
 			gv_valid_stop(stop));
 	(void) carve(&p, groups, n, lists_per_row, scratch);
 	for (row = 0; row < n; row += BATCH_ROWS)
