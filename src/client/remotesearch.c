@@ -129,8 +129,7 @@ decide(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Remembers the outcome of a search in a mirror.  `begun`, `before` and
- * `epoch` are the time, the result of IvfpqCountAnswers and the value of
+ * Remembers the outcome of a search in a mirror.  `epoch` is the value of
  * ivfpq_shared->epoch that the caller read before it sent the search.
  *
  * If the mirror is missing, requests it.  After a time-out, this session does
@@ -139,8 +138,7 @@ decide(Relation index, const IvfpqMetaData *meta,
  * which may be on a device that answers.
  */
 static void
-record_outcome(const GvMirrorKey *key, IvfpqOutcome served, int64 begun,
-			   uint64 before, uint64 epoch)
+record_outcome(const GvMirrorKey *key, IvfpqOutcome served, uint64 epoch)
 {
 	MirrorHint *hint = mirror_hint(key);
 
@@ -155,7 +153,6 @@ record_outcome(const GvMirrorKey *key, IvfpqOutcome served, int64 begun,
 				Min(AVOID_US << Min(hint->timeouts, 6), MAX_AVOID_US);
 			hint->avoid_ms = ivfpq_request_timeout;
 			hint->timeouts++;
-			IvfpqReportTimeout(begun, before);
 			break;
 		case IVFPQ_NOT_MIRRORED:
 		case IVFPQ_LOADING:
@@ -356,7 +353,6 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 {
 	bool		bulk = request->n > 1;
 	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
-	uint64		before = IvfpqCountAnswers();
 	int64		begun = IvfpqNow();
 	IvfpqChannel *channel;
 	IvfpqOutcome served;
@@ -381,7 +377,7 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 		IvfpqCountLatency(IvfpqNow() - begun);
 		choose_polling(channel, &answers->head);
 	}
-	record_outcome(&request->key, served, begun, before, epoch);
+	record_outcome(&request->key, served, epoch);
 	return served;
 }
 

@@ -597,8 +597,6 @@ process_latch(IvfpqChannel *channel)
 static void
 check_alive(IvfpqChannel *channel)
 {
-	uint64		before = IvfpqCountAnswers();
-	int64		begun = IvfpqNow();
 	IvfpqChannel *other;
 	IvfpqOutcome served;
 
@@ -612,13 +610,11 @@ check_alive(IvfpqChannel *channel)
 		ReleaseExternalFD();
 	if (!two)
 		return;
-	other = IvfpqConnect(GV_ROLE_SESSION, begun +
+	other = IvfpqConnect(GV_ROLE_SESSION, IvfpqNow() +
 						 (int64) ivfpq_request_timeout * 1000);
 	served = IvfpqChannelExchange(other, GV_MSG_PING, NULL, 0, NULL, 0, 0);
 	if (served == IVFPQ_ANSWERED || served == IVFPQ_REFUSED)
 		return;
-	if (served == IVFPQ_TIMED_OUT)
-		IvfpqReportTimeout(begun, before);
 	IvfpqChannelClose(channel, served, served == IVFPQ_TIMED_OUT ?
 					  "it does not answer" : "it is gone");
 }
@@ -657,6 +653,9 @@ wait_for_socket(IvfpqChannel *channel)
 			IvfpqChannelClose(channel, IVFPQ_TIMED_OUT,
 							  has_to_send(channel) ? "it takes no message" :
 							  "nothing came in time");
+			if (channel->role == GV_ROLE_SESSION ||
+				channel->role == GV_ROLE_BULK)
+				IvfpqReportTimeout(channel->begun, channel->answers);
 			break;
 		}
 		ModifyWaitEvent(channel->events, SOCKET_EVENT, events, NULL);
@@ -878,6 +877,8 @@ IvfpqConnect(GvRole role, int64 deadline)
 	pg_atomic_read_u64(&ivfpq_shared->instance) : 0;
 
 	own.context = TopMemoryContext;
+	own.begun = IvfpqNow();
+	own.answers = ivfpq_shared ? pg_atomic_read_u64(&ivfpq_shared->answers) : 0;
 	own.deadline = deadline;
 	/* few answers need a large buffer */
 	if (own.capacity > KEPT_CAPACITY)

@@ -72,6 +72,8 @@ typedef struct IvfpqChannel
 
 	/* deadline of an answer (IvfpqNow), or 0 to wait while gpuvecd is alive */
 	int64		deadline;
+	int64		begun;			/* when IvfpqConnect returned the channel */
+	uint64		answers;		/* ivfpq_shared->answers at that time */
 	bool		busy_poll;		/* answers are expected within
 								 * IVFPQ_BUSY_POLL_US */
 

@@ -343,37 +343,24 @@ IvfpqServerMemory(bool of_one)
 }
 
 /*
- * Returns the number of searches of all sessions that gpuvecd has answered.
- * Answers that were too old count, too, so that the number never decreases.
- * If two calls return the same number, gpuvecd answered no search in between.
- */
-uint64
-IvfpqCountAnswers(void)
-{
-	return ivfpq_shared == NULL ? 0 :
-		pg_atomic_read_u64(&ivfpq_shared->answers);
-}
-
-/*
  * Reports that gpuvecd has not answered this session since the time `since`,
- * when IvfpqCountAnswers returned `served`.  Does nothing if the wait was
+ * when ivfpq_shared->answers was `answers`.  Does nothing if the wait was
  * shorter than gpuvec.server_timeout, or if gpuvecd answered another session
  * meanwhile.  Otherwise makes the supervisor check gpuvecd.  If another
  * session has reported a time-out within REPORTS_US, all sessions use their
  * own engine until the supervisor has checked gpuvecd.
  */
 void
-IvfpqReportTimeout(int64 since, uint64 served)
+IvfpqReportTimeout(int64 since, uint64 answers)
 {
-	IvfpqTimeoutReport report = {MyProcPid, IvfpqNow(), served};
-	IvfpqTimeoutReport *last;
+	IvfpqTimeoutReport report = {MyProcPid, IvfpqNow(), answers};
+	IvfpqTimeoutReport *last = &ivfpq_shared->timeout_report;
 
-	if (ivfpq_shared == NULL || IvfpqCountAnswers() != served ||
+	if (pg_atomic_read_u64(&ivfpq_shared->answers) != answers ||
 		report.noted - since < (int64) ivfpq_server_timeout * 1000)
 		return;
-	last = &ivfpq_shared->timeout_report;
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	if (last->pid != 0 && last->pid != MyProcPid && last->served == served &&
+	if (last->pid != 0 && last->pid != MyProcPid && last->answers == answers &&
 		report.noted - last->noted < REPORTS_US)
 		pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
 	*last = report;

@@ -95,7 +95,7 @@ typedef struct IvfpqTimeoutReport
 {
 	int			pid;			/* 0 = none yet */
 	int64		noted;			/* when it was reported (IvfpqNow) */
-	uint64		served;			/* IvfpqCountAnswers at that time */
+	uint64		answers;		/* IvfpqShared.answers at that time */
 } IvfpqTimeoutReport;
 
 typedef struct IvfpqShared
@@ -115,7 +115,8 @@ typedef struct IvfpqShared
 	pg_atomic_uint64 epoch;		/* incremented after each load and catch-up */
 	pg_atomic_uint64 served[IVFPQ_NOUTCOMES];
 	pg_atomic_uint64 answers;	/* searches that gpuvecd answered, even if the
-								 * answers were too old; never decreases */
+								 * answers were too old; never decreases, so
+								 * equal values mean no answer in between */
 	pg_atomic_uint64 scans;		/* index scans, by any engine */
 	pg_atomic_uint64 out_of_order;	/* rows that scans returned out of order */
 	pg_atomic_uint64 full_passes;	/* scans that ended with a full pass */
@@ -161,8 +162,7 @@ extern void IvfpqSharedSetServer(const IvfpqServerInfo *server);
 extern void IvfpqSharedGetServer(IvfpqServerInfo *server);
 
 /* searches that gpuvecd does not answer in time */
-extern uint64 IvfpqCountAnswers(void);
-extern void IvfpqReportTimeout(int64 since, uint64 served);
+extern void IvfpqReportTimeout(int64 since, uint64 answers);
 extern void IvfpqWakeSupervisor(void);
 
 /* the clock, and the statistics of latencies */

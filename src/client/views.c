@@ -65,22 +65,17 @@ PG_FUNCTION_INFO_V1(gpuvec_mirrors);
 static bool
 ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 {
-	uint64		before = IvfpqCountAnswers();
-	int64		begun = IvfpqNow();
-	IvfpqOutcome served;
-
 	memset(status, 0, sizeof(*status));
 	*mirrors = NULL;
 	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
 		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return false;
-	served = IvfpqFetchStatus(IvfpqConnect(GV_ROLE_SESSION, begun + STATUS_US),
-							  status, mirrors);
-	if (served == IVFPQ_TIMED_OUT)
-		IvfpqReportTimeout(begun, before);
-	if (served != IVFPQ_ANSWERED)
-		memset(status, 0, sizeof(*status));
-	return served == IVFPQ_ANSWERED;
+	if (IvfpqFetchStatus(IvfpqConnect(GV_ROLE_SESSION,
+									  IvfpqNow() + STATUS_US),
+						 status, mirrors) == IVFPQ_ANSWERED)
+		return true;
+	memset(status, 0, sizeof(*status));
+	return false;
 }
 
 /* Sets *status, whose strings and array are in the current memory context. */
