@@ -287,58 +287,37 @@ has_work(const IvfpqMirrorRequest *request)
 }
 
 /*
- * Inserts a database, whose work has been due since `due`, into databases [n],
- * which are sorted by since [n], longest waiting first.  The array has each
- * database only once, with the earliest time.  Returns the new n.
+ * Returns the database, except those in busy [IVFPQ_MAX_LOADERS], whose work
+ * has been due longest.  If there is none, returns InvalidOid, and lowers
+ * *next to the time at which work becomes due, if that is earlier.
  */
-static int
-note_due(Oid *databases, TimestampTz *since, int n, Oid database,
-		 TimestampTz due)
+Oid
+IvfpqMirrorRequestsDue(const Oid *busy, TimestampTz *next)
 {
-	int			i = 0;
-
-	while (i < n && databases[i] != database)
-		i++;
-	if (i == n)
-		n++;
-	else if (due >= since[i])
-		return n;
-	for (; i > 0 && due < since[i - 1]; i--)
-	{
-		databases[i] = databases[i - 1];
-		since[i] = since[i - 1];
-	}
-	databases[i] = database;
-	since[i] = due;
-	return n;
-}
-
-/*
- * Stores in databases [IVFPQ_NREQUESTS] the databases with work that is due,
- * each once, longest waiting first, and returns their number.  Lowers *next to
- * the time at which more work becomes due, if that is earlier.
- */
-int
-IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now, TimestampTz *next)
-{
-	TimestampTz since[IVFPQ_NREQUESTS];
-	int			n = 0;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz since = DT_NOEND;
+	Oid			database = InvalidOid;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
 	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 	{
 		const IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
+		bool		is_busy = false;
 
+		for (int j = 0; j < IVFPQ_MAX_LOADERS; j++)
+			is_busy |= busy[j] == request->key.database;
 		if (!has_work(request))
 			continue;
 		if (request->retry_at > now)
 			*next = Min(*next, request->retry_at);
-		else
-			n = note_due(databases, since, n, request->key.database,
-						 request->retry_at);
+		else if (!is_busy && request->retry_at < since)
+		{
+			database = request->key.database;
+			since = request->retry_at;
+		}
 	}
 	LWLockRelease(ivfpq_shared->lock);
-	return n;
+	return database;
 }
 
 /*

@@ -47,8 +47,7 @@ extern uint64 IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now);
 extern bool IvfpqMirrorRequestGet(const GvMirrorKey *key,
 								  IvfpqMirrorRequest *request);
 extern int	IvfpqMirrorRequestsCopy(IvfpqMirrorRequest *requests);
-extern int	IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now,
-								   TimestampTz *next);
+extern Oid	IvfpqMirrorRequestsDue(const Oid *busy, TimestampTz *next);
 extern bool IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request);
 extern void IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
 									   int64 expected);

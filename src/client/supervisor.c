@@ -951,39 +951,6 @@ reap(void)
 }
 
 /*
- * Returns the slot in which to start a loader of the database, or NULL if no
- * loader should be started now.  If it is too early for another loader of the
- * database, lowers *when to the time at which it may start.  If other
- * databases have all loaders, sets *none_free.
- */
-static Slot *
-choose_slot(Oid database, int64 now, int64 *when, bool *none_free)
-{
-	Slot	   *free_slot = NULL;
-
-	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
-	{
-		Slot	   *slot = &slots[i];
-
-		if (slot->database == database)
-		{
-			if (slot->handle != NULL)
-				return NULL;
-			if (now < slot->launched + PAUSE_US)
-			{
-				*when = Min(*when, slot->launched + PAUSE_US);
-				return NULL;
-			}
-		}
-		if (slot->handle == NULL)
-			free_slot = slot;
-	}
-	if (free_slot == NULL)
-		*none_free = true;
-	return free_slot;
-}
-
-/*
  * Starts a loader, which gets the number of its slot as its argument, and the
  * OID of its database in bgw_extra.  Returns false if no background worker is
  * free.
@@ -1035,36 +1002,51 @@ launch(Slot *slot, Oid database, int64 now)
 }
 
 /*
- * Starts the loaders that are needed.  Returns the time of the next call,
- * unless a mirror is requested or a loader ends before that time.  Sets *ended
- * to whether a loader has ended since the last call.
+ * Starts the loaders that are needed, for the databases that have waited
+ * longest.  Returns the time of the next call, unless a mirror is requested or
+ * a loader ends before that time.  Sets *ended to whether a loader has ended
+ * since the last call.
  */
 static int64
 launch_loaders(bool *ended)
 {
-	Oid			databases[IVFPQ_NREQUESTS];
 	int64		now = IvfpqNow();
 	int64		when = PG_INT64_MAX;
-	TimestampTz time = GetCurrentTimestamp();
 	TimestampTz next = DT_NOEND;
-	bool		none_free = false;
-	int			n;
+	Oid			database;
+	Slot	   *free_slot;
 
 	*ended = reap();
-	n = IvfpqMirrorRequestsDue(databases, time, &next);
-	if (next != DT_NOEND)
-		when = now + (next - time);
-	for (int i = 0; i < n; i++)
+	for (;;)
 	{
-		Slot	   *slot = choose_slot(databases[i], now, &when, &none_free);
+		Oid			busy[IVFPQ_MAX_LOADERS] = {InvalidOid};
 
-		if (slot != NULL && !launch(slot, databases[i], now))
+		free_slot = NULL;
+		for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
+		{
+			int64		again_at = slots[i].launched + PAUSE_US;
+
+			if (slots[i].handle != NULL || now < again_at)
+				busy[i] = slots[i].database;
+			if (slots[i].handle != NULL)
+				continue;
+			if (now < again_at)
+				when = Min(when, again_at);
+			free_slot = &slots[i];
+		}
+		database = IvfpqMirrorRequestsDue(busy, &next);
+		if (!OidIsValid(database) || free_slot == NULL)
+			break;
+		if (!launch(free_slot, database, now))
 		{
 			when = Min(when, now + RETRY_US);
 			break;
 		}
 	}
-	pg_atomic_write_u32(&ivfpq_shared->loaders_awaited, none_free);
+	pg_atomic_write_u32(&ivfpq_shared->loaders_awaited,
+						OidIsValid(database) && free_slot == NULL);
+	if (next != DT_NOEND)
+		when = Min(when, now + (next - GetCurrentTimestamp()));
 	return when;
 }
 
