@@ -133,8 +133,8 @@ filter_tile(const Tile *tile, const float *rows, int nrows,
 		lower_lengths(tile, rows, nrows, squares);
 	else
 		gv_cpu_lower_squares(rows, nrows, tile->dims, squares);
-	gv_cpu_estimates(tile->queries, tile->n, rows, nrows, tile->dims,
-					 products);
+	gv_cpu_products(tile->queries, tile->n, rows, nrows, tile->dims, true,
+					products);
 	for (i = 0; i < tile->n; i++)
 		filter_query(tile, i, rows, nrows, ids, squares,
 					 products + i * TILE_ROWS);
@@ -180,7 +180,7 @@ gv_exact(GvMetric metric, int32_t dims,
 		{
 			const float *q = tile.queries + (size_t) i * dims;
 
-			tile.squares[i] = -gv_distance_ip(q, q, dims);
+			tile.squares[i] = gv_square(q, dims);
 		}
 		for (row = 0; row < n; row += TILE_ROWS)
 		{

@@ -14,18 +14,12 @@
  * Computes a tile of the blocked product: products [nrows][GV_CPU_TILE_CENTS]
  * = <x, c> of x [nrows][dims], nrows <= GV_CPU_TILE_ROWS, and centroids
  * [ncents][dims], ncents <= GV_CPU_TILE_CENTS.  A product's error is below
- * (dims / 4 + 6) 2^-24 |x| |c|.
- */
-extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
-							int ncents, int32_t dims, float *products);
-
-/*
- * Like gv_cpu_products, but with estimates, whose error is below
+ * (dims / 4 + 6) 2^-24 |x| |c| or, if only estimates are needed, below
  * gv_estimate_error(dims) |x| |c|.
  */
-extern void gv_cpu_estimates(const float *x, int nrows,
-							 const float *centroids, int ncents, int32_t dims,
-							 float *products);
+extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
+							int ncents, int32_t dims, bool estimates,
+							float *products);
 
 /*
  * Vectors with squared lengths from here on are not filtered, because sums
@@ -65,21 +59,19 @@ gv_cpu_panel(int32_t dims)
  * gv_cpu_pack copies centroids [ncents][dims], ncents <= GV_CPU_TILE_CENTS, to
  * a panel [gv_cpu_panel(dims)], so that the values of one dimension are side
  * by side.  The rest of the panel is 0.  gv_cpu_multiply computes estimates,
- * like gv_cpu_estimates, with such a panel.
+ * like gv_cpu_products, with such a panel.
  */
 extern void gv_cpu_pack(const float *centroids, int32_t dims, int ncents,
 						float *panel);
 extern void gv_cpu_multiply(const float *x, int32_t dims, int nrows,
 							const float *panel, float *products);
 
-/* gv_assign without its argument checks, for use within another operation. */
+/*
+ * gv_assign without its argument checks.  nearest [n] has an estimate of each
+ * answer when it is called, or -1; the better the estimates, the faster.
+ */
 extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 							  const float *x, int64_t n, int32_t *nearest,
 							  float *sqdist, const GvStop *stop);
-
-/*
- * Like gv_cpu_assign, but faster, because nearest [n] has estimates of the
- * answer when it is called.  An estimate of -1 means that there is none.
- */
 
 #endif							/* GV_ASSIGN_H */

@@ -53,9 +53,8 @@ typedef struct Tile
 static bool
 rerank(Tile *tile, int row, const float *centroid, int32_t c)
 {
-	float		dist = gv_score(gv_cpu_sqdist(tile->x +
-											  (size_t) row * tile->dims,
-											  centroid, tile->dims));
+	const float *x = tile->x + (size_t) row * tile->dims;
+	float		dist = gv_score(gv_cpu_sqdist(x, centroid, tile->dims));
 
 	if (dist > tile->best[row] ||
 		(dist == tile->best[row] && c >= tile->nearest[row]))
@@ -99,7 +98,7 @@ start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,
 		const float *vector = x + (size_t) row * dims;
 
 		tile->best[row] = GV_SCORE_MAX;
-		tile->square[row] = -gv_distance_ip(vector, vector, dims);
+		tile->square[row] = gv_square(vector, dims);
 		tile->limit[row] = HUGE_VALF;
 		if (nearest[row] < 0)
 			nearest[row] = 0;
@@ -175,13 +174,9 @@ gv_cpu_multiply(const float *x, int32_t dims, int nrows, const float *panel,
 							 panel + (size_t) first * TILE_CENTS, products);
 }
 
-/*
- * Computes the products of a tile, by the kernel for estimates or by the other
- * one.
- */
-static void
-multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
-			  int32_t dims, bool estimates, float *products)
+void
+gv_cpu_products(const float *x, int nrows, const float *centroids, int ncents,
+				int32_t dims, bool estimates, float *products)
 {
 	float		slice[SLICE * TILE_CENTS];
 	int32_t		first;
@@ -195,20 +190,6 @@ multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
 		(estimates ? gv_kernels->estimate : gv_kernels->multiply)
 			(x + first, dims, nrows, len, slice, products);
 	}
-}
-
-void
-gv_cpu_products(const float *x, int nrows, const float *centroids,
-				int ncents, int32_t dims, float *products)
-{
-	multiply_tile(x, nrows, centroids, ncents, dims, false, products);
-}
-
-void
-gv_cpu_estimates(const float *x, int nrows, const float *centroids,
-				 int ncents, int32_t dims, float *products)
-{
-	multiply_tile(x, nrows, centroids, ncents, dims, true, products);
 }
 
 void
@@ -285,30 +266,17 @@ filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 	int			row;
 
 	gv_cpu_lower_squares(centroids, ncents, tile->dims, squares);
-	gv_cpu_estimates(tile->x, tile->nrows, centroids, ncents, tile->dims,
-					 products);
+	gv_cpu_products(tile->x, tile->nrows, centroids, ncents, tile->dims, true,
+					products);
 	for (row = 0; row < tile->nrows; row++)
 		filter_row(tile, row, centroids, c0, ncents, squares,
 				   products + row * TILE_CENTS);
 }
 
-/* Rescores all of `ncents` centroids for all rows of the tile. */
-static void
-rerank_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
-{
-	int			row;
-	int			c;
-
-	for (row = 0; row < tile->nrows; row++)
-		for (c = 0; c < ncents; c++)
-			(void) rerank(tile, row, centroids + (size_t) c * tile->dims,
-						  c0 + c);
-}
-
-static GvStatus
-cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
-					 int32_t k, const float *x /* [n][dims] */ , int64_t n,
-					 int32_t *nearest, float *sqdist, const GvStop *stop)
+GvStatus
+gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ , int32_t k,
+			  const float *x /* [n][dims] */ , int64_t n, int32_t *nearest,
+			  float *sqdist, const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
@@ -317,41 +285,29 @@ cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
 	{
 		Tile		tile;
 		int			nrows = gv_at_most(n - done, TILE_ROWS);
+		int32_t		first;
 		int32_t		c;
 		int			row;
 
 		start_tile(&tile, centroids, dims, x + (size_t) done * dims, nrows,
 				   nearest + done);
-		for (c = 0; c < k; c += TILE_CENTS)
+		for (first = 0; first < k; first += TILE_CENTS)
 		{
-			int			ncents = gv_at_most(k - c, TILE_CENTS);
-			const float *some = centroids + (size_t) c * dims;
+			int			ncents = gv_at_most(k - first, TILE_CENTS);
 
 			if (gv_poll(&poll, (int64_t) nrows * ncents * dims))
 				return GV_CANCELED;
-			if (nrows < FEW_ROWS)
-				rerank_tile(&tile, some, c, ncents);
-			else
-				filter_tile(&tile, some, c, ncents);
+			if (nrows >= FEW_ROWS)
+				filter_tile(&tile, centroids + (size_t) first * dims, first,
+							ncents);
+			for (row = 0; row < nrows && nrows < FEW_ROWS; row++)
+				for (c = first; c < first + ncents; c++)
+					(void) rerank(&tile, row, centroids + (size_t) c * dims, c);
 		}
 		if (sqdist != NULL)
-			for (row = 0; row < nrows; row++)
-				sqdist[done + row] = tile.best[row];
+			memcpy(sqdist + done, tile.best, sizeof(float) * nrows);
 	}
 	return GV_OK;
-}
-
-GvStatus
-gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
-			  const float *x, int64_t n, int32_t *nearest, float *sqdist,
-			  const GvStop *stop)
-{
-	int64_t		i;
-
-	for (i = 0; i < n; i++)
-		nearest[i] = -1;
-	return cpu_assign_estimated(dims, centroids, k, x, n, nearest, sqdist,
-								stop);
 }
 
 GvStatus
@@ -361,6 +317,7 @@ gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
 	GV_CALL(gv_engine_calls, gv_valid_dims(dims) && centroids != NULL &&
 			k >= 1 && x != NULL && n >= 1 && nearest != NULL &&
 			gv_valid_stop(stop));
+	memset(nearest, -1, sizeof(int32_t) * (size_t) n);
 	return gv_cpu_assign(dims, centroids, k, x, n, nearest, sqdist, stop);
 }
 
@@ -541,9 +498,9 @@ assign_rows(Clusters *cl, int64_t step)
 			continue;
 		}
 		if (gv_poll(&cl->poll, (end - i) * cl->k * cl->spec->dims) ||
-			cpu_assign_estimated(cl->spec->dims, cl->centroids, cl->k,
-								 row_of(cl, i), end - i, cl->nearest + i,
-								 NULL, cl->poll.stop) != GV_OK)
+			gv_cpu_assign(cl->spec->dims, cl->centroids, cl->k, row_of(cl, i),
+						  end - i, cl->nearest + i, NULL,
+						  cl->poll.stop) != GV_OK)
 		{
 			cl->canceled = true;
 			return;
@@ -680,31 +637,26 @@ split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
 }
 
 /*
- * Returns the biggest cluster that may still be split, or -1 if there is none.
+ * Finds the smallest cluster, and the biggest one that may still be split, or
+ * -1 if there is none.
  */
-static int32_t
-biggest(const Clusters *cl)
+static void
+find_extremes(const Clusters *cl, int32_t *smallest, int32_t *biggest)
 {
-	int32_t		best = -1;
+	int32_t		small = 0;
+	int32_t		big = -1;
 	int32_t		c;
 
 	for (c = 0; c < cl->k; c++)
+	{
 		if (!cl->stuck[c] && cl->count[c] > 1 &&
-			(best < 0 || cl->count[c] > cl->count[best]))
-			best = c;
-	return best;
-}
-
-static int32_t
-smallest(const Clusters *cl)
-{
-	int32_t		best = 0;
-	int32_t		c;
-
-	for (c = 1; c < cl->k; c++)
-		if (cl->count[c] < cl->count[best])
-			best = c;
-	return best;
+			(big < 0 || cl->count[c] > cl->count[big]))
+			big = c;
+		if (cl->count[c] < cl->count[small])
+			small = c;
+	}
+	*smallest = small;
+	*biggest = big;
 }
 
 /*
@@ -722,11 +674,12 @@ rebalance(Clusters *cl)
 
 	for (i = 0; i < cl->k && !cl->canceled; i++)
 	{
-		int32_t		big = biggest(cl);
-		int32_t		small = smallest(cl);
+		int32_t		small;
+		int32_t		big;
 		int64_t		a;
 		int64_t		b = 0;
 
+		find_extremes(cl, &small, &big);
 		if (gv_poll(&cl->poll, 2 * (int64_t) cl->k))
 			cl->canceled = true;
 		if (big < 0)
@@ -788,25 +741,22 @@ gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 
 	draw_centroids(&cl);
 	memset(cl.nearest, -1, sizeof(int32_t) * spec->n);
-	for (pass = 0; pass < spec->iterations && !cl.canceled; pass++)
-	{
-		int64_t		step = 1;
-
-		if (pass < spec->iterations / 2)
-			step = spec->n / cl.k / FULL_ROWS;
-		assign_rows(&cl, step > 1 ? step : 1);
-		if (cl.canceled)
-			break;
-		(void) rebalance(&cl);
-		for (c = 0; c < cl.k && !cl.canceled; c++)
-			if (cl.count[c] > 0)
-				move_centroid(&cl, c);
-	}
 	for (pass = 0; !cl.canceled; pass++)
 	{
-		assign_rows(&cl, 1);
-		if (cl.canceled || pass == LAST_PASSES || !rebalance(&cl))
+		bool		is_last = pass >= spec->iterations;
+		int64_t		step = pass < spec->iterations / 2 ?
+		spec->n / cl.k / FULL_ROWS : 1;
+		bool		changed;
+
+		assign_rows(&cl, step > 1 ? step : 1);
+		if (cl.canceled || pass == spec->iterations + LAST_PASSES)
 			break;
+		changed = rebalance(&cl);
+		if (is_last && !changed)
+			break;
+		for (c = 0; c < cl.k && !cl.canceled && !is_last; c++)
+			if (cl.count[c] > 0)
+				move_centroid(&cl, c);
 	}
 	if (cl.canceled)
 		return GV_CANCELED;

@@ -420,7 +420,7 @@ nearest_rescore(Nearest *nearest, int64_t row, const float *x,
 				const float *centroids)
 {
 	double		slack = gv_cpu_slack(nearest->dims);
-	double		square = -gv_distance_ip(x, x, nearest->dims);
+	double		square = gv_square(x, nearest->dims);
 	double		best;
 	int32_t		ids[CAPACITY];
 	int			n;

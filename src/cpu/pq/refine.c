@@ -175,32 +175,11 @@ gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 			query != NULL && records != NULL && n >= 1 && bounds != NULL &&
 			valid_records(records, n));
 	if (metric == GV_IP)
-		q.length = sqrt(-gv_distance_ip(query, query, dims));
+		q.length = sqrt(gv_square(query, dims));
 	for (i = 0; i < n; i++)
 		bounds[i] = metric == GV_IP ? product_bound(&q, &records[i]) :
 			distance_bound(&q, &records[i]);
 	return GV_OK;
-}
-
-/* Encodes one vector (see gv_half_encode), and returns its error. */
-static float
-encode_half(int32_t dims, const float *restrict x,
-			uint16_t *restrict half_vector)
-{
-	double		square = 0.0;
-	bool		huge = false;
-	int32_t		i;
-
-	gv_to_half(x, dims, half_vector);
-	for (i = 0; i < dims; i++)
-	{
-		double		diff = (double) x[i] -
-		(double) gv_half_value(half_vector[i]);
-
-		square += diff * diff;
-		huge |= !(x[i] < HUGE_LENGTH && x[i] > -HUGE_LENGTH);
-	}
-	return huge ? HUGE_VALF : round_up(sqrt(square) * (1.0 + 1e-9));
 }
 
 GvStatus
@@ -211,9 +190,24 @@ gv_half_encode(int32_t dims, const float *x, int64_t n, uint16_t *half_vectors,
 
 	GV_CALL(gv_engine_calls, gv_valid_dims(dims) && x != NULL && n >= 1 &&
 			half_vectors != NULL && error != NULL);
-	for (row = 0; row < n; row++)
-		error[row] = encode_half(dims, x + (size_t) row * dims,
-								 half_vectors + (size_t) row * dims);
+	for (row = 0; row < n; row++, x += dims, half_vectors += dims)
+	{
+		double		square = 0.0;
+		bool		huge = false;
+		int32_t		i;
+
+		gv_to_half(x, dims, half_vectors);
+		for (i = 0; i < dims; i++)
+		{
+			double		diff = (double) x[i] -
+			(double) gv_half_value(half_vectors[i]);
+
+			square += diff * diff;
+			huge |= !(x[i] < HUGE_LENGTH && x[i] > -HUGE_LENGTH);
+		}
+		error[row] = huge ? HUGE_VALF :
+			round_up(sqrt(square) * (1.0 + 1e-9));
+	}
 	return GV_OK;
 }
 
@@ -290,7 +284,7 @@ gv_half_range(GvMetric metric, int32_t dims, const float *query,
 			query != NULL && records != NULL && n >= 1 && ranges != NULL &&
 			valid_half(records, n));
 	if (metric == GV_IP)
-		q.length = sqrt(-gv_distance_ip(query, query, dims));
+		q.length = sqrt(gv_square(query, dims));
 	for (i = 0; i < n; i++)
 		ranges[i] = metric == GV_IP ? product_range(&q, &records[i]) :
 			distance_range(&q, &records[i]);

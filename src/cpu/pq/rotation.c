@@ -79,6 +79,7 @@ gv_rotate(int32_t dims, const float *rows, int32_t n, const float *x, float *y)
 
 #define LANES			GV_CPU_LANES64
 #define SWEEPS			16		/* at most; about ten are enough */
+#define STEPS			2		/* steps that make eigenvectors orthogonal */
 #define RIGHT_ANGLE		1e-6	/* rows with a smaller cosine stay as is */
 #define LEAST_FRACTION		1e-7	/* of the mean eigenvalue; added to each
 									 * eigenvalue, so that every eigenvector
@@ -149,34 +150,6 @@ turn_rows(double *restrict a, double *restrict b, int32_t n, double *a_square,
 }
 
 /*
- * Rotates all pairs of rows until no pair needs it, or SWEEPS times.  Returns
- * false if the caller must give up.
- */
-static bool
-turn_all(double *rows, double *squares, int32_t dims, GvPoll *poll)
-{
-	bool		turned = true;
-	int			sweep;
-	int32_t		i;
-	int32_t		j;
-
-	for (sweep = 0; sweep < SWEEPS && turned; sweep++)
-	{
-		turned = false;
-		for (i = 0; i < dims; i++)
-			for (j = i + 1; j < dims; j++)
-			{
-				if (gv_poll(poll, 8 * (int64_t) dims))
-					return false;
-				turned |= turn_rows(rows + (size_t) i * dims,
-									rows + (size_t) j * dims, dims,
-									&squares[i], &squares[j]);
-			}
-	}
-	return true;
-}
-
-/*
  * Computes the eigenvalues [dims] of c [dims][dims], descending, and the
  * eigenvectors as rows of vectors [dims][dims], nearly orthogonal.  c is
  * symmetric, not zero, and has no negative eigenvalue.  rows [dims][dims] is
@@ -187,6 +160,8 @@ find_eigenvectors(const float *c, int32_t dims, double *values, float *vectors,
 				  double *rows, GvPoll *poll)
 {
 	double		trace = 0.0;
+	bool		turned = true;
+	int			sweep;
 	int32_t		i;
 	int32_t		d;
 
@@ -201,8 +176,19 @@ find_eigenvectors(const float *c, int32_t dims, double *values, float *vectors,
 		row[i] += trace / dims * LEAST_FRACTION;
 		values[i] = row_product(row, row, dims);
 	}
-	if (!turn_all(rows, values, dims, poll))
-		return false;
+	for (sweep = 0; sweep < SWEEPS && turned; sweep++)
+	{
+		turned = false;
+		for (i = 0; i < dims; i++)
+			for (d = i + 1; d < dims; d++)
+			{
+				if (gv_poll(poll, 8 * (int64_t) dims))
+					return false;
+				turned |= turn_rows(rows + (size_t) i * dims,
+									rows + (size_t) d * dims, dims,
+									&values[i], &values[d]);
+			}
+	}
 	for (i = 0; i < dims; i++)
 	{
 		const double *row = rows + (size_t) i * dims;
@@ -245,8 +231,7 @@ multiply(const float *a, const float *b, int32_t n, float *c, GvPoll *poll)
  * 8).
  */
 static bool
-orthogonalize(float *x, int32_t dims, int steps, float *spare,
-			  GvPoll *poll)
+orthogonalize(float *x, int32_t dims, float *spare, GvPoll *poll)
 {
 	size_t		n = (size_t) dims * dims;
 	float	   *factor = spare;
@@ -254,7 +239,7 @@ orthogonalize(float *x, int32_t dims, int steps, float *spare,
 	int			step;
 	int32_t		i;
 
-	for (step = 0; step < steps; step++)
+	for (step = 0; step < STEPS; step++)
 	{
 		if (!multiply(x, x, dims, factor, poll))
 			return false;
@@ -281,7 +266,6 @@ orthogonalize(float *x, int32_t dims, int steps, float *spare,
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
 #define CHUNK		1024		/* vectors whose columns are summed together */
-#define STEPS		2			/* steps that make eigenvectors orthogonal */
 
 /* State of learning.  The arrays are in the caller's scratch. */
 typedef struct Learning
@@ -355,7 +339,7 @@ add_products(Learning *learning, int32_t len)
 				return false;
 			gv_cpu_products(learning->columns + (size_t) row * len, nrows,
 							learning->columns + (size_t) first * len, ncents,
-							len, products);
+							len, false, products);
 			for (i = 0; i < nrows; i++)
 				for (c = 0; c < ncents; c++)
 					learning->covariance[(size_t) (row + i) * dims + first + c]
@@ -389,20 +373,6 @@ find_covariance(Learning *learning, const float *x, int64_t n)
 			return false;
 	}
 	return true;
-}
-
-/* Returns whether the covariance can be decomposed. */
-static bool
-tells(const Learning *learning)
-{
-	int32_t		dims = learning->model.dims;
-	double		trace = 0.0;
-	int32_t		i;
-
-	for (i = 0; i < dims; i++)
-		trace += learning->covariance[(size_t) i * dims + i];
-	return gv_is_finite(learning->covariance, (int64_t) dims * dims) &&
-		trace > FLT_MIN && trace < FLT_MAX;
 }
 
 /*
@@ -456,21 +426,8 @@ find_rotation(Learning *learning, float *rotation)
 	for (i = 0; i < dims; i++)
 		memcpy(rotation + (size_t) i * dims, learning->vectors +
 			   (size_t) learning->order[i] * dims, sizeof(float) * dims);
-	return orthogonalize(rotation, dims, STEPS,
-						 (float *) learning->rows, &learning->poll);
-}
-
-/* Returns whether the rotation's error is within gv_rotation_error. */
-static bool
-keeps_promise(const Learning *learning, const float *rotation)
-{
-	int32_t		dims = learning->model.dims;
-	double		defect = 0.0;
-	int32_t		i;
-
-	for (i = 0; i < dims; i++)
-		defect += gv_rotation_defect(dims, rotation, i);
-	return gv_is_rotation(dims, defect);
+	return orthogonalize(rotation, dims, (float *) learning->rows,
+						 &learning->poll);
 }
 
 GvStatus
@@ -478,23 +435,31 @@ gv_learn_rotation(int32_t dims, int32_t m, const float *x /* [n][dims] */ ,
 				  int64_t n, float *rotation, void *scratch,
 				  const GvStop *stop)
 {
-	Learning	learning = {.poll = {stop, 0}};
-	bool		found;
+	Learning	learning = {.model = {.dims = dims,.m = m},.poll = {stop, 0}};
+	double		trace = 0.0;
+	double		defect = 0.0;
 	int32_t		i;
 
 	GV_CALL(gv_engine_calls, is_valid(dims, m) && x != NULL && n >= 1 &&
 			rotation != NULL && gv_valid_scratch(scratch) &&
 			gv_valid_stop(stop));
-	learning.model.dims = dims;
-	learning.model.m = m;
 	(void) carve(&learning, dims, scratch);
 	if (!find_covariance(&learning, x, n))
 		return GV_CANCELED;
-	found = tells(&learning);
-	if (found && !find_rotation(&learning, rotation))
-		return GV_CANCELED;
-	if (found && keeps_promise(&learning, rotation))
-		return GV_OK;
+	for (i = 0; i < dims; i++)
+		trace += learning.covariance[(size_t) i * dims + i];
+
+	/* rotate only if the covariance can be decomposed, within the error */
+	if (gv_is_finite(learning.covariance, (int64_t) dims * dims) &&
+		trace > FLT_MIN && trace < FLT_MAX)
+	{
+		if (!find_rotation(&learning, rotation))
+			return GV_CANCELED;
+		for (i = 0; i < dims; i++)
+			defect += gv_rotation_defect(dims, rotation, i);
+		if (gv_is_rotation(dims, defect))
+			return GV_OK;
+	}
 	memset(rotation, 0, sizeof(float) * dims * dims);
 	for (i = 0; i < dims; i++)
 		rotation[(size_t) i * dims + i] = 1.0f;

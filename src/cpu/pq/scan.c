@@ -17,8 +17,6 @@
 #include <math.h>
 
 #include "cpu/pq/scan.h"
-
-#include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
 
 #define RUN		64				/* centroids compared at a time */
@@ -69,46 +67,24 @@ fits(uint64_t abbrev, int width)
 	return width == 8 || abbrev >> 8 * width == 0;
 }
 
-static bool
-valid_form(const GvKeyForm *form)
+bool
+gv_form_valid(const GvKeyForm *form)
 {
 	int32_t		k;
 
-	if (form->nkeys < 0 || form->nkeys > GV_MAX_KEYS)
+	if (form == NULL || form->nkeys < 0 || form->nkeys > GV_MAX_KEYS)
 		return false;
-	for (k = 0; k <= GV_MAX_KEYS; k++)
+	for (k = 0; k < form->nkeys; k++)
 	{
 		int			width = form->width[k];
 
-		if (k >= form->nkeys)
-		{
-			if (form->kind[k] != 0 || width != 0)
-				return false;
-			continue;
-		}
 		if (form->kind[k] < GV_KEY_ORDERED ||
 			form->kind[k] > GV_KEY_SIGNATURE ||
 			(width != 1 && width != 2 && width != 4 && width != 8))
 			return false;
 	}
-	return true;
-}
-
-static bool
-valid_set(const GvKeyTest *test, int width)
-{
-	if (test->nvalues < 0 || (test->values == NULL && test->nvalues > 0))
-		return false;
-	return test->nvalues == 0 || fits(test->values[test->nvalues - 1], width);
-}
-
-static bool
-ascends(const GvKeyTest *test)
-{
-	int32_t		v;
-
-	for (v = 1; v < test->nvalues; v++)
-		if (test->values[v - 1] >= test->values[v])
+	for (; k <= GV_MAX_KEYS; k++)
+		if (form->kind[k] != 0 || form->width[k] != 0)
 			return false;
 	return true;
 }
@@ -124,7 +100,10 @@ valid_test(const GvKeyTest *test, GvKeyKind kind, int width)
 				(kind == GV_KEY_ORDERED ||
 				 (kind == GV_KEY_HASH && test->low >= test->high));
 		case GV_TEST_SET:
-			return kind != GV_KEY_SIGNATURE && valid_set(test, width);
+			return kind != GV_KEY_SIGNATURE && test->nvalues >= 0 &&
+				(test->nvalues == 0 ||
+				 (test->values != NULL &&
+				  fits(test->values[test->nvalues - 1], width)));
 		case GV_TEST_ANY_BIT:
 		case GV_TEST_ALL_BITS:
 			return kind == GV_KEY_SIGNATURE && fits(test->low, width);
@@ -133,12 +112,6 @@ valid_test(const GvKeyTest *test, GvKeyKind kind, int width)
 			return true;
 	}
 	return false;
-}
-
-bool
-gv_form_valid(const GvKeyForm *form)
-{
-	return form != NULL && valid_form(form);
 }
 
 /*
@@ -150,7 +123,7 @@ condition_fits(const GvCondition *condition)
 {
 	int32_t		i;
 
-	if (condition == NULL || !valid_form(&condition->form) ||
+	if (condition == NULL || !gv_form_valid(&condition->form) ||
 		condition->ntests < 0 || condition->ntests > GV_MAX_TESTS ||
 		(condition->tests == NULL && condition->ntests > 0))
 		return false;
@@ -170,13 +143,18 @@ bool
 gv_condition_valid(const GvCondition *condition)
 {
 	int32_t		i;
+	int32_t		v;
 
 	if (!condition_fits(condition))
 		return false;
 	for (i = 0; i < condition->ntests; i++)
-		if (condition->tests[i].kind == GV_TEST_SET &&
-			!ascends(&condition->tests[i]))
-			return false;
+	{
+		const GvKeyTest *test = &condition->tests[i];
+
+		for (v = 1; test->kind == GV_TEST_SET && v < test->nvalues; v++)
+			if (test->values[v - 1] >= test->values[v])
+				return false;
+	}
 	return true;
 }
 
@@ -725,17 +703,6 @@ scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 	}
 }
 
-/* Prefetches codes [code_bytes][GV_BLOCK]. */
-static void
-fetch_codes(const uint8_t *codes, int32_t code_bytes)
-{
-	int32_t		bytes = code_bytes * GV_BLOCK;
-	int32_t		at;
-
-	for (at = 0; at < bytes; at += GV_FETCHED)
-		gv_fetch(codes + at);
-}
-
 /*
  * Adds the live postings of a block that satisfy the condition to those that
  * wait, except the ones that the filter rejects.  The filter prefetches the
@@ -747,13 +714,16 @@ take_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
 {
 	uint32_t	wanted = find_matching(scan, block);
 	const uint8_t *ahead = block->ahead;
+	int32_t		bytes = gv_code_bytes(scan->model->m) * GV_BLOCK;
+	int32_t		at;
 
 	if (wanted != 0 && waiting->cuts)
 		wanted &= gv_kernels->filter(waiting->filter->bytes, scan->model->m,
 									 block->codes, block->t, &waiting->cut,
 									 ahead != NULL ? ahead : block->codes);
 	else if (ahead != NULL)
-		fetch_codes(ahead, gv_code_bytes(scan->model->m));
+		for (at = 0; at < bytes; at += GV_FETCHED)
+			gv_fetch(ahead + at);
 	if (wanted == 0)
 		return;
 	if (waiting->gathers)
@@ -773,12 +743,6 @@ score_enough(const GvScan *scan, Waiting *waiting)
 }
 
 static bool
-valid_keys(const void *keys)
-{
-	return keys != NULL && (uintptr_t) keys % sizeof(uint64_t) == 0;
-}
-
-static bool
 valid_blocks(const GvScan *scan, const GvBlock *blocks, int32_t nblocks)
 {
 	int32_t		b;
@@ -788,7 +752,9 @@ valid_blocks(const GvScan *scan, const GvBlock *blocks, int32_t nblocks)
 	for (b = 0; b < nblocks; b++)
 		if (blocks[b].live != 0 &&
 			(blocks[b].codes == NULL || blocks[b].t == NULL ||
-			 (scan->condition != NULL && !valid_keys(blocks[b].keys))))
+			 (scan->condition != NULL &&
+			  (blocks[b].keys == NULL ||
+			   (uintptr_t) blocks[b].keys % sizeof(uint64_t) != 0))))
 			return false;
 	return true;
 }

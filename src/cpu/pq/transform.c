@@ -31,7 +31,7 @@ row_factor(GvMetric metric, const float *x, int32_t dims)
 
 	if (metric != GV_COSINE)
 		return 1.0;
-	square = -gv_distance_ip(x, x, dims);
+	square = gv_square(x, dims);
 	return square > 0.0 ? 1.0 / sqrt(square) : 0.0;
 }
 
@@ -79,7 +79,7 @@ outlier_square(int32_t dims, const float *x, int64_t n)
 	for (i = 0; i < count; i++)
 	{
 		const float *row = x + (size_t) (n / count * i) * dims;
-		double		square = -gv_distance_ip(row, row, dims);
+		double		square = gv_square(row, dims);
 		int			at = i;
 
 		for (; at > 0 && squares[at - 1] > square; at--)
@@ -106,7 +106,7 @@ mean_of_chunk(GvMetric metric, int32_t dims, const float *x, int64_t n,
 		const float *from = x + (size_t) row * dims;
 		double		factor = row_factor(metric, from, dims);
 
-		if (-gv_distance_ip(from, from, dims) > outlier)
+		if (gv_square(from, dims) > outlier)
 			continue;
 		count++;
 		for (i = 0; i < len; i++)
@@ -132,7 +132,7 @@ mean_square(GvMetric metric, int32_t dims, const float *x, int64_t n,
 		double		factor = row_factor(metric, from, dims);
 		double		sum = 0.0;
 
-		if (-gv_distance_ip(from, from, dims) > outlier)
+		if (gv_square(from, dims) > outlier)
 			continue;
 		count++;
 		for (i = 0; i < dims; i++)

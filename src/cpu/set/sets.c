@@ -148,6 +148,7 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 		const float *batch = rows + done * dims;
 		int64_t		i;
 
+		memset(clusters->nearest, -1, sizeof(clusters->nearest));
 		/* gv_cpu_assign begins a count of its own in each call */
 		if (gv_poll(&poll, some * dims * (clusters->spec.k + (int64_t) 8)) ||
 			gv_cpu_assign(dims, clusters->centroids, clusters->spec.k, batch,
