@@ -435,7 +435,7 @@ gv_learn_rotation(int32_t dims, int32_t m, const float *x /* [n][dims] */ ,
 				  int64_t n, float *rotation, void *scratch,
 				  const GvStop *stop)
 {
-	Learning	learning = {.model = {.dims = dims,.m = m},.poll = {stop, 0}};
+	Learning	learning = {.model = {.dims = dims, .m = m}, .poll = {stop, 0}};
 	double		trace = 0.0;
 	double		defect = 0.0;
 	int32_t		i;

@@ -61,16 +61,6 @@ in_range(const ItemRange *range, uint64_t item)
 	return item - range->first <= range->last - range->first;
 }
 
-/* Returns the range of all items of n values. */
-static inline ItemRange
-whole_range(int64_t n)
-{
-	return (ItemRange)
-	{
-		0, UINT64_MAX, n, 0
-	};
-}
-
 /*
  * Makes the tree of the sorted splitters.  The lowest level has every second
  * splitter, and each level above it every second one of the rest.
@@ -89,20 +79,6 @@ plant(Splitters *splitters)
 		for (j = 0; j < 1 << level; j++)
 			splitters->tree[node++] =
 				splitters->sorted[(2 * j + 1) * reach - 1];
-	}
-}
-
-/* Takes a sample of a range that covers all of values [n]. */
-static void
-sample_whole(const float *values, int64_t n, uint64_t state, uint64_t *sample)
-{
-	int64_t		j;
-
-	for (j = 0; j < GV_SAMPLE_ITEMS; j++)
-	{
-		int64_t		place = gv_sample_place(&state, j, n);
-
-		sample[j] = gv_item(values[place], place);
 	}
 }
 
@@ -134,17 +110,6 @@ sample_range(const float *values, int64_t n, const ItemRange *range,
 	return true;
 }
 
-/* Sets splitters that divide a range of 64-bit numbers into equal parts. */
-static void
-divide_evenly(Splitters *splitters, const ItemRange *range)
-{
-	uint64_t	part = (range->last - range->first) / GV_BUCKETS;
-	int			i;
-
-	for (i = 0; i < GV_NSPLITTERS; i++)
-		splitters->sorted[i] = range->first + ((uint64_t) i + 1) * part;
-}
-
 /*
  * Makes splitters for those items of values [n] that are in the range, more
  * than GV_SAMPLE_ITEMS.  `level` is the level of division, from 0.  The items
@@ -158,24 +123,26 @@ make_splitters(Splitters *splitters, const float *values, int64_t n,
 			   const ItemRange *range, int level, uint64_t *scratch,
 			   GvPoll *poll)
 {
-	int			i;
+	uint64_t	state = GV_SAMPLE_SEED(level);
+	uint64_t	part = (range->last - range->first) / GV_BUCKETS;
+	bool		is_sampled = level < GV_SAMPLED_LEVELS;
+	int64_t		i;
 
-	if (level >= GV_SAMPLED_LEVELS)
-	{
-		divide_evenly(splitters, range);
-		plant(splitters);
-		return true;
-	}
-	if (range->count == n)
-		sample_whole(values, n, GV_SAMPLE_SEED(level), scratch);
-	else if (!sample_range(values, n, range, GV_SAMPLE_SEED(level), scratch,
-						   poll))
+	if (is_sampled && range->count < n &&
+		!sample_range(values, n, range, state, scratch, poll))
 		return false;
-	if (!gv_items_sort(scratch, GV_SAMPLE_ITEMS, poll))
+	for (i = 0; is_sampled && range->count == n && i < GV_SAMPLE_ITEMS; i++)
+	{
+		int64_t		place = gv_sample_place(&state, i, n);
+
+		scratch[i] = gv_item(values[place], place);
+	}
+	if (is_sampled && !gv_items_sort(scratch, GV_SAMPLE_ITEMS, poll))
 		return false;
 	for (i = 0; i < GV_NSPLITTERS; i++)
-		splitters->sorted[i] =
-			scratch[(i + 1) * (GV_SAMPLE_ITEMS / GV_BUCKETS)];
+		splitters->sorted[i] = is_sampled ?
+			scratch[(i + 1) * (GV_SAMPLE_ITEMS / GV_BUCKETS)] :
+			range->first + ((uint64_t) i + 1) * part;
 	plant(splitters);
 	return true;
 }
@@ -204,12 +171,9 @@ count_items(Splitters *splitters, const float *values, int64_t n,
 	return true;
 }
 
-/*
- * Narrows a range to its bucket that has the item of the given rank.
- */
+/* Narrows a range to its bucket that has the item of the given rank. */
 static void
-enter_bucket(const Splitters *splitters, int64_t rank,
-			 ItemRange *range)
+enter_bucket(const Splitters *splitters, int64_t rank, ItemRange *range)
 {
 	int			b = 0;
 
@@ -230,7 +194,6 @@ enter_bucket(const Splitters *splitters, int64_t rank,
  * read again.  So the memory is the same whatever the input, and the first
  * level, which mostly is the last, writes nothing.
  */
-
 
 /*
  * The scratch has the result [k] and the last bucket [GV_UNDIVIDED_ITEMS].
@@ -257,7 +220,10 @@ narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
 {
 	int			level;
 
-	*range = whole_range(n);
+	*range = (ItemRange)
+	{
+		0, UINT64_MAX, n, 0
+	};
 	for (level = 0; range->count > GV_UNDIVIDED_ITEMS; level++)
 	{
 		Splitters	splitters;
@@ -339,7 +305,6 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
  * Source of several ranks by halves: Chambers, "Algorithm 410: Partial
  * sorting", 1971.
  */
-
 
 /* Requested ranks are sorted as items: rank << 32 | number of the request. */
 static inline int64_t
@@ -437,113 +402,65 @@ pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
 }
 
 /*
- * Finds the ranks without buckets, which would not pay for at most
- * GV_UNDIVIDED_ITEMS values.
+ * Finds exact ranks of more than GV_UNDIVIDED_ITEMS values.  The items of a
+ * bucket that has a requested rank go to items[places[b]] and after.
  */
 static bool
-pick_from_all(Quantiles *q)
-{
-	gv_items_load(q->values, q->n, 0, q->items);
-	return pick_ranks(q, 0, q->nranks, q->items, q->n, 0);
-}
-
-/* Finds the bucket of each value, and counts the items in each bucket. */
-static bool
-fill_buckets(Quantiles *q)
+pick_from_buckets(Quantiles *q)
 {
 	Splitters  *splitters = q->splitters;
-	int64_t		i;
-
-	memset(splitters->counts, 0, sizeof(splitters->counts));
-	for (i = 0; i < q->n; i++)
-	{
-		int			b = bucket_of(splitters, gv_item(q->values[i], i));
-
-		if (i % CHUNK == 0 && gv_poll(&q->poll, 8 * CHUNK))
-			return false;
-		q->buckets[i] = (uint8_t) b;
-		splitters->counts[b]++;
-	}
-	return true;
-}
-
-/*
- * Sets starts [GV_BUCKETS] to the first rank of each bucket, and places
- * [GV_BUCKETS] to where the bucket's items go, or -1 if no rank in the bucket
- * is requested.
- */
-static void
-assign_places(const Quantiles *q, int64_t *starts, int64_t *places)
-{
+	ItemRange	range = {0, UINT64_MAX, q->n, 0};
+	int64_t		places[GV_BUCKETS]; /* -1: no rank is in the bucket */
+	int32_t		ends[GV_BUCKETS];	/* end of the bucket's ranks in `wanted` */
 	int64_t		start = 0;
 	int64_t		place = 0;
 	int32_t		next = 0;
+	int64_t		i;
 	int			b;
 
-	for (b = 0; b < GV_BUCKETS; b++)
-	{
-		int64_t		count = q->splitters->counts[b];
-		int32_t		begin = next;
-
-		starts[b] = start;
-		start += count;
-		while (next < q->nranks && rank_of(q->wanted[next]) < start)
-			next++;
-		places[b] = next > begin ? place : -1;
-		place += next > begin ? count : 0;
-	}
-}
-
-/*
- * Copies the items of buckets that have a place.  Each of these places becomes
- * the end of its bucket.
- */
-static bool
-distribute(Quantiles *q, int64_t *places)
-{
-	int64_t		i;
-
+	if (!make_splitters(splitters, q->values, q->n, &range, 0, q->items,
+						&q->poll))
+		return false;
+	memset(splitters->counts, 0, sizeof(splitters->counts));
 	for (i = 0; i < q->n; i++)
 	{
-		int			b = q->buckets[i];
+		if (i % CHUNK == 0 && gv_poll(&q->poll, 8 * CHUNK))
+			return false;
+		b = bucket_of(splitters, gv_item(q->values[i], i));
+		q->buckets[i] = (uint8_t) b;
+		splitters->counts[b]++;
+	}
+	for (b = 0; b < GV_BUCKETS; b++)
+	{
+		int32_t		first = next;
 
+		start += splitters->counts[b];
+		while (next < q->nranks && rank_of(q->wanted[next]) < start)
+			next++;
+		ends[b] = next;
+		places[b] = next > first ? place : -1;
+		place += next > first ? splitters->counts[b] : 0;
+	}
+	for (i = 0; i < q->n; i++)
+	{
+		b = q->buckets[i];
 		if (i % CHUNK == 0 && gv_poll(&q->poll, 2 * CHUNK))
 			return false;
 		if (places[b] >= 0)
 			q->items[places[b]++] = gv_item(q->values[i], i);
 	}
-	return true;
-}
 
-/* Finds exact ranks of more than GV_UNDIVIDED_ITEMS values. */
-static bool
-pick_from_buckets(Quantiles *q)
-{
-	ItemRange	range = whole_range(q->n);
-	int64_t		starts[GV_BUCKETS];
-	int64_t		places[GV_BUCKETS];
-	int32_t		next = 0;
-	int			b;
-
-	if (!make_splitters(q->splitters, q->values, q->n, &range, 0, q->items,
-						&q->poll) ||
-		!fill_buckets(q))
-		return false;
-	assign_places(q, starts, places);
-	if (!distribute(q, places))
-		return false;
-	for (b = 0; b < GV_BUCKETS; b++)
+	/* each place has become the end of its bucket's items */
+	for (b = 0, start = 0, next = 0; b < GV_BUCKETS; b++)
 	{
-		int64_t		count = q->splitters->counts[b];
-		int32_t		begin = next;
+		int64_t		count = splitters->counts[b];
 
-		while (next < q->nranks &&
-			   rank_of(q->wanted[next]) < starts[b] + count)
-			next++;
-		if (next > begin &&
-			!pick_ranks(q, begin, next, q->items + places[b] - count, count,
-						starts[b]))
+		if (ends[b] > next &&
+			!pick_ranks(q, next, ends[b], q->items + places[b] - count, count,
+						start))
 			return false;
+		next = ends[b];
+		start += count;
 	}
 	return true;
 }
@@ -555,7 +472,7 @@ pick_from_buckets(Quantiles *q)
 static bool
 answer_by_splitters(Quantiles *q)
 {
-	ItemRange	range = whole_range(q->n);
+	ItemRange	range = {0, UINT64_MAX, q->n, 0};
 	int64_t		rank;
 	int			s = 0;
 	int32_t		i;
@@ -610,7 +527,11 @@ gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
 	if (!gv_items_sort(q.wanted, nranks, &q.poll))
 		return GV_CANCELED;
 	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))
-		done = pick_from_all(&q);
+	{
+		/* buckets would not pay */
+		gv_items_load(values, n, 0, q.items);
+		done = pick_ranks(&q, 0, nranks, q.items, n, 0);
+	}
 	else if (approximate)
 		done = answer_by_splitters(&q);
 	else

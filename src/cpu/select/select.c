@@ -175,45 +175,33 @@ gv_select_scratch(const GvSelect *spec)
 	return 0;
 }
 
-/*
- * Stores the first k items of a row in items [k], which is the method's
- * scratch.
- */
-static bool
-select_row(const GvSelect *spec, const float *row, uint64_t *items,
-		   GvPoll *poll)
-{
-	switch (spec->method)
-	{
-		case GV_SELECT_WARP:
-			return warp_row(spec, row, items, poll);
-		case GV_SELECT_SAMPLE:
-			return gv_sampleselect(row, spec->columns, spec->k, items, poll);
-		default:
-			return multi_row(spec, row, items, poll);
-	}
-}
-
 GvStatus
 gv_select(const GvSelect *spec, const float *values, uint32_t *positions,
 		  float *selected, void *scratch, const GvStop *stop)
 {
-	uint64_t   *items = scratch;
+	uint64_t   *items = scratch;	/* begins with the first k items of a row */
 	GvPoll		poll = {stop, 0};
-	GvSelect	chosen;
+	GvSelectMethod chosen;
 	int64_t		row;
 
 	GV_CALL(gv_engine_calls, valid_spec(spec) && values != NULL &&
 			positions != NULL && selected != NULL &&
 			gv_valid_scratch(scratch) && gv_valid_stop(stop));
-	chosen = *spec;
-	chosen.method = gv_select_choose(spec);
+	chosen = gv_select_choose(spec);
 	for (row = 0; row < spec->rows; row++)
 	{
 		int64_t		first = row * spec->k;
+		const float *from = values + row * spec->columns;
+		bool		done;
 		int32_t		i;
 
-		if (!select_row(&chosen, values + row * spec->columns, items, &poll))
+		if (chosen == GV_SELECT_WARP)
+			done = warp_row(spec, from, items, &poll);
+		else if (chosen == GV_SELECT_SAMPLE)
+			done = gv_sampleselect(from, spec->columns, spec->k, items, &poll);
+		else
+			done = multi_row(spec, from, items, &poll);
+		if (!done)
 			return GV_CANCELED;
 		for (i = 0; i < spec->k; i++)
 		{
