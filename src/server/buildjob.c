@@ -43,7 +43,6 @@ typedef struct BuildPart
 {
 	GvBuilder  *builder;		/* NULL if there is none or it was dropped */
 	int32_t		device;
-	int64_t		charged;		/* bytes charged to the device's budget */
 	int64_t		nencoded;		/* rows that it has encoded */
 	bool		taken;			/* a thread has it, or it was dropped */
 } BuildPart;
@@ -51,8 +50,9 @@ typedef struct BuildPart
 /*
  * A build of an index.  `lock` is held for a few instructions, and protects
  * the fields from `parts` to is_broken.  A builder is used only by the thread
- * that has taken it.  The thread that has taken the first builder may use the
- * fields from `trained` to `tried`.  `mutex` protects `next` and `users`.
+ * that has taken it.  The thread that has taken the first builder may use
+ * `trained` and `nrows`.  `mutex` protects `next` and `users`, and the
+ * registry's mutex protects `job`.
  * `id` and `spec` do not change once the first builder has been created;
  * spec.device is that builder's device.
  */
@@ -77,8 +77,7 @@ typedef struct Build
 
 	GvTrained	trained;
 	int64_t		nrows[2];		/* rows that have come of each GvRows */
-	GvDeviceSet tried;			/* devices on which we have tried to create a
-								 * builder */
+	GvJob		job;
 
 	struct Build *next;
 	int			users;			/* connections */
@@ -174,7 +173,7 @@ build_extend(Build *build)
 	GvBuilderSpec spec = gv_builder_copy_spec(&build->spec,
 											  build->spec.device);
 	NewBuilder	new = {.spec = &spec, .first = build->parts[0].builder};
-	BuildPart	part = {.charged = gv_builder_size(&spec)};
+	BuildPart	part = {0};
 	double		begun = gv_seconds();
 	bool		pays;
 	GvStatus	status;
@@ -187,8 +186,9 @@ build_extend(Build *build)
 	pthread_mutex_unlock(&build->lock);
 	if (!pays)
 		return false;
-	status = gv_job_create(part.charged, build->spec.device, &spec.device,
-						   &build->tried, create_builder, &new);
+	status = gv_job_create(&build->job, gv_builder_size(&spec),
+						   build->spec.device, &spec.device, create_builder,
+						   &new);
 	if (status == GV_FAILED)
 		(void) gv_status_refusal(status);
 	if (status != GV_OK)
@@ -204,25 +204,6 @@ build_extend(Build *build)
 	pthread_cond_broadcast(&build->given);
 	pthread_mutex_unlock(&build->lock);
 	return true;
-}
-
-/*
- * Counts a message's time and rows.  Releases the builder, unless part is
- * NULL.
- */
-static void
-build_release(Build *build, BuildPart *part, uint16_t type,
-			  uint64_t spent_ns, int64_t nencoded)
-{
-	pthread_mutex_lock(&build->lock);
-	build->spent_ns[type] += spent_ns;
-	if (part != NULL)
-	{
-		part->nencoded += nencoded;
-		part->taken = false;
-	}
-	pthread_cond_broadcast(&build->given);
-	pthread_mutex_unlock(&build->lock);
 }
 
 static double
@@ -302,56 +283,31 @@ copy_model(GvBuilder *builder, GvMirrorEntry *entry)
 /* Messages */
 
 /*
- * Refuses a message because of the status of its builder.  If the builder has
- * run out of memory, or the device rejected one of its calls, it is the first
- * builder, because encode() drops a copy in these cases and takes another
- * builder.  The first builder cannot be used any more, so the build is broken.
- */
-static void
-refuse_failed(GvConnection *connection, GvStatus status)
-{
-	Build	   *build = ((const Building *) connection->job)->build;
-
-	if (gv_is_survivable(status))
-	{
-		pthread_mutex_lock(&build->lock);
-		build->is_broken = true;
-		pthread_cond_broadcast(&build->given);
-		pthread_mutex_unlock(&build->lock);
-	}
-	gv_reply_status(connection, status, NULL);
-}
-
-/*
  * Answers GV_MSG_BUILD: begins a build, whose owner is the client, and creates
  * the first builder, on a device that has the memory.
  */
-static void
-begin_build(GvConnection *connection)
+static GvStatus
+begin_build(GvConnection *connection, const char **wrong)
 {
 	Building   *building = connection->job;
 	const GvBuilderSpec *spec = gv_payload(connection);
 	size_t		length = gv_message(connection)->length;
 	NewBuilder	new = {.mean = (const float *) (spec + 1)};
 	Build	   *build;
-	BuildPart  *part;
 	GvBuildReply *reply;
 	GvStatus	status;
 
+	*wrong = "a build out of range";
 	if (spec->device != 0 || spec->unused != 0 ||
 		gv_builder_size(spec) == 0 ||
 		length != sizeof(*spec) + 4 * (size_t) spec->dims)
-	{
-		gv_refuse_protocol(connection, "a build out of range");
-		return;
-	}
+		return GV_INVALID;
 	build = calloc(1, sizeof(*build));
 	if (build == NULL || getrandom(&build->id, sizeof(build->id), 0) !=
 		(ssize_t) sizeof(build->id))
 	{
 		free(build);
-		gv_reply_status(connection, GV_NO_MEMORY, NULL);
-		return;
+		return GV_NO_MEMORY;
 	}
 	pthread_mutex_init(&build->lock, NULL);
 	pthread_cond_init(&build->given, NULL);
@@ -365,29 +321,25 @@ begin_build(GvConnection *connection)
 	/* from here on gv_buildjob_serve drops the build */
 	building->build = build;
 
-	part = &build->parts[0];
-	part->charged = gv_builder_size(spec);
 	new.spec = &build->spec;
-	status = gv_job_create(part->charged, -1, &build->spec.device,
-						   &build->tried, create_builder, &new);
+	status = gv_job_create(&build->job, gv_builder_size(spec), -1,
+						   &build->spec.device, create_builder, &new);
 	if (status != GV_OK)
-	{
-		gv_reply_status(connection, status, NULL);
-		return;
-	}
-	part->builder = new.builder;
-	part->device = build->spec.device;
-	/* other devices may have memory for a copy later */
-	build->tried = 1u << part->device;
+		return status;
+	build->parts[0].builder = new.builder;
+	build->parts[0].device = build->spec.device;
 	build->nparts = 1;
+	/* other devices may have memory for a copy later */
+	build->job.tried = build->job.devices;
 	reply = gv_reply(connection, sizeof(*reply));
 	if (reply != NULL)
 		reply->id = connection->owner = build->id;
+	return GV_OK;
 }
 
 /* Answers GV_MSG_JOIN. */
-static void
-join_build(GvConnection *connection)
+static GvStatus
+join_build(GvConnection *connection, const char **wrong)
 {
 	Building   *building = connection->job;
 	const GvJoinRequest *request = gv_payload(connection);
@@ -402,66 +354,56 @@ join_build(GvConnection *connection)
 	building->joined = true;
 	building->build = build;
 	connection->owner = request->id;
-	gv_reply_status(connection, GV_OK, build == NULL ? "no such build" : NULL);
+	*wrong = "no such build";
+	return build != NULL ? GV_OK : GV_INVALID;
 }
 
 /*
- * Returns the message's rows.  They are rows to encode if `trained` is set,
- * and otherwise rows to train on.  If rows of this kind may not come now, or
- * if they do not fill the message, refuses the message and returns NULL.
+ * Returns whether the message's rows, which are rows to encode if `trained` is
+ * set and otherwise rows to train on, may come now and fill the message.
  */
-static const float *
-rows_of(GvConnection *connection, bool trained)
+static bool
+check_rows(const GvConnection *connection, bool trained)
 {
 	const Build *build = ((const Building *) connection->job)->build;
 	const GvRowsRequest *request = gv_payload(connection);
 	const GvBuilderSpec *spec = &build->spec;
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
-	const char *wrong = NULL;
 
-	if (build->is_trained != trained)
-		wrong = "rows out of order";
-	else if (request->n < 1 ||
-			 bytes != (int64_t) request->n * spec->dims * 4 ||
-			 (trained && (request->n > spec->batch_rows ||
-						  request->kind != 0)))
-		wrong = "malformed rows";
-	if (wrong == NULL)
-		return (const float *) (request + 1);
-	gv_refuse_protocol(connection, wrong);
-	return NULL;
+	return build->is_trained == trained && request->n >= 1 &&
+		bytes == (int64_t) request->n * spec->dims * 4 &&
+		(!trained || (request->n <= spec->batch_rows && request->kind == 0));
 }
 
 /* Answers GV_MSG_TRAIN_ROWS. */
-static void
-put_rows(GvConnection *connection)
+static GvStatus
+put_rows(GvConnection *connection, const char **wrong)
 {
 	Building   *building = connection->job;
 	const GvRowsRequest *request = gv_payload(connection);
-	const float *rows = rows_of(connection, false);
 	Build	   *build = building->build;
 	GvRowsReply *reply;
 	GvStatus	status;
 
-	if (rows == NULL)
-		return;
-	status = gv_builder_put_rows(building->part->builder, (GvRows) request->kind, rows,
-								 request->n);
+	*wrong = "malformed rows, or rows out of order";
+	if (!check_rows(connection, false))
+		return GV_INVALID;
+	status = gv_builder_put_rows(building->part->builder,
+								 (GvRows) request->kind,
+								 (const float *) (request + 1), request->n);
 	if (status != GV_OK)
-	{
-		refuse_failed(connection, status);
-		return;
-	}
+		return status;
 	reply = gv_reply(connection, sizeof(*reply));
 	if (reply != NULL)
 		reply->first = build->nrows[request->kind];
 	build->nrows[request->kind] += request->n;
+	return GV_OK;
 }
 
 /* Answers GV_MSG_TRAIN. */
-static void
-train(GvConnection *connection)
+static GvStatus
+train(GvConnection *connection, const char **wrong)
 {
 	Building   *building = connection->job;
 	Build	   *build = building->build;
@@ -471,17 +413,12 @@ train(GvConnection *connection)
 	GvTrainReply *reply;
 	GvStatus	status;
 
+	*wrong = "trained again, or without rows";
 	if (build->is_trained)
-	{
-		gv_refuse_protocol(connection, "trained again");
-		return;
-	}
+		return GV_INVALID;
 	status = gv_builder_train(building->part->builder, &build->trained, &stop);
 	if (status != GV_OK)
-	{
-		refuse_failed(connection, status);
-		return;
-	}
+		return status;
 	pthread_mutex_lock(&build->lock);
 	build->is_trained = true;
 	pthread_mutex_unlock(&build->lock);
@@ -496,22 +433,23 @@ train(GvConnection *connection)
 		   times->splits, times->parents, times->codebooks);
 	reply = gv_reply(connection, sizeof(*reply));
 	if (reply == NULL)
-		return;
+		return GV_OK;
 	reply->nlists = build->trained.nlists;
 	reply->nparents = build->trained.nparents;
+	return GV_OK;
 }
 
 /* Answers GV_MSG_GET_MODEL. */
-static void
-get_model(GvConnection *connection)
+static GvStatus
+get_model(GvConnection *connection, const char **wrong)
 {
 	Building   *building = connection->job;
 	const GvGetModelRequest *request = gv_payload(connection);
 	Build	   *build = building->build;
 	GvArray		array = (GvArray) request->array;
 	void	   *values;
-	GvStatus	status;
 
+	*wrong = "values out of range";
 	if (!build->is_trained || request->array < 0 ||
 		request->array >= GV_NARRAYS || request->unused != 0 ||
 		request->first < 0 || request->count < 1 ||
@@ -519,17 +457,11 @@ get_model(GvConnection *connection)
 		request->first > gv_builder_array_length(&build->spec,
 												 &build->trained, array) -
 		request->count)
-	{
-		gv_refuse_protocol(connection, "values out of range");
-		return;
-	}
+		return GV_INVALID;
 	values = gv_reply(connection, 4 * (size_t) request->count);
-	if (values == NULL)
-		return;
-	status = gv_builder_get_array(building->part->builder, array, request->first,
-								  request->count, values);
-	if (status != GV_OK)
-		refuse_failed(connection, status);
+	return values == NULL ? GV_OK :
+		gv_builder_get_array(building->part->builder, array, request->first,
+							 request->count, values);
 }
 
 /*
@@ -558,8 +490,7 @@ encode(GvConnection *connection, const float *rows, int64_t first, int32_t n,
 			break;
 		gv_builder_drop(part->builder);
 		part->builder = NULL;	/* it stays taken, so no thread finds it */
-		gv_job_end(1u << part->device);
-		gv_mirrors_unreserve(part->device, part->charged);
+		gv_job_end(&build->job, 1u << part->device);
 		building->part = build_acquire(build, true);
 	}
 	return status;
@@ -570,7 +501,7 @@ encode(GvConnection *connection, const float *rows, int64_t first, int32_t n,
  * allocated for the maximum number of neighbors.  After encoding, the arrays
  * behind the neighbors are moved up.
  */
-static void
+static GvStatus
 give_encoded(GvConnection *connection, const float *rows, int64_t first,
 			 int32_t n)
 {
@@ -588,14 +519,11 @@ give_encoded(GvConnection *connection, const float *rows, int64_t first,
 	bytes = sizeof(*reply) + gv_encoded_bytes(spec, n, most);
 	reply = gv_reply(connection, bytes);
 	if (reply == NULL)
-		return;
+		return GV_OK;
 	gv_encoded_open(spec, reply + 1, n, most, &encoded);
 	status = encode(connection, rows, first, n, &encoded);
 	if (status != GV_OK)
-	{
-		refuse_failed(connection, status);
-		return;
-	}
+		return status;
 	building->nencoded = n;
 	reply->n = n;
 	reply->nneighbors = encoded.nneighbors;
@@ -605,39 +533,42 @@ give_encoded(GvConnection *connection, const float *rows, int64_t first,
 			bytes - (size_t) (behind - (uint8_t *) reply));
 	gv_reply_cut(connection, sizeof(*reply) +
 				 gv_encoded_bytes(spec, n, encoded.nneighbors));
+	return GV_OK;
 }
 
 /* Answers GV_MSG_ENCODE_ROWS. */
-static void
-encode_rows(GvConnection *connection)
+static GvStatus
+encode_rows(GvConnection *connection, const char **wrong)
 {
 	const GvRowsRequest *request = gv_payload(connection);
-	const float *rows = rows_of(connection, true);
 
-	if (rows != NULL)
-		give_encoded(connection, rows, 0, request->n);
+	if (check_rows(connection, true))
+		return give_encoded(connection, (const float *) (request + 1), 0,
+							request->n);
+	*wrong = "malformed rows, or rows out of order";
+	return GV_INVALID;
 }
 
 /* Answers GV_MSG_ENCODE_SAMPLE. */
-static void
-encode_sample(GvConnection *connection)
+static GvStatus
+encode_sample(GvConnection *connection, const char **wrong)
 {
 	const Build *build = ((const Building *) connection->job)->build;
 	const GvEncodeSampleRequest *request = gv_payload(connection);
 
-	if (!build->is_trained || request->first < 0 || request->n < 1 ||
-		request->n > build->spec.batch_rows || request->unused != 0)
-		gv_refuse_protocol(connection, "rows out of range");
-	else
-		give_encoded(connection, NULL, request->first, request->n);
+	if (build->is_trained && request->first >= 0 && request->n >= 1 &&
+		request->n <= build->spec.batch_rows && request->unused == 0)
+		return give_encoded(connection, NULL, request->first, request->n);
+	*wrong = "rows out of range";
+	return GV_INVALID;
 }
 
 /*
  * Answers GV_MSG_CALIB_MIRROR: begins the build's calibration mirror in place
  * of an earlier one.  A failure leaves no mirror behind.
  */
-static void
-begin_calib_mirror(GvConnection *connection)
+static GvStatus
+begin_calib_mirror(GvConnection *connection, const char **wrong)
 {
 	Building   *building = connection->job;
 	const GvCalibMirrorRequest *request = gv_payload(connection);
@@ -664,13 +595,12 @@ begin_calib_mirror(GvConnection *connection)
 		refusal = gv_status_refusal(copy_model(building->part->builder, entry));
 		gv_mirrors_release(entry, 0);
 	}
-	if (refusal == 0)
+	if (refusal != 0)
 	{
-		gv_reply(connection, 0);
-		return;
+		gv_mirrors_drop(&key);
+		gv_refuse(connection, refusal, gv_refusal_name(refusal));
 	}
-	gv_mirrors_drop(&key);
-	gv_refuse(connection, refusal, gv_refusal_name(refusal));
+	return GV_OK;
 }
 
 /*
@@ -685,62 +615,69 @@ is_of_mirror(uint16_t type)
 
 /*
  * Answers a request about the build.  Takes a builder first if the request
- * needs one.  Counts the time that the answer takes, without the wait for the
- * builder.
+ * needs one.  Counts the rows, and the time that the answer takes without the
+ * wait for the builder.
+ *
+ * If the builder has run out of memory, or the device rejected one of its
+ * calls, it is the first builder, because encode() drops a copy in these cases
+ * and takes another builder.  The first builder cannot be used any more, so
+ * the build is broken.
  */
-static void
-answer_with_build(GvConnection *connection)
+static GvStatus
+answer_with_build(GvConnection *connection, const char **wrong)
 {
 	Building   *building = connection->job;
 	Build	   *build = building->build;
 	uint16_t	type = gv_message(connection)->type;
 	bool		is_alone = is_of_mirror(type);
+	GvStatus	status = GV_NO_MEMORY;
 	uint64_t	begun_ns;
 
 	building->nencoded = 0;
 	building->part = is_alone ? NULL :
 		build_acquire(build, type == GV_MSG_ENCODE_ROWS);
 	begun_ns = gv_now_ns();
-	if (building->part == NULL && !is_alone)
-		gv_reply_status(connection, GV_NO_MEMORY, NULL);
-	else
+	/* copies are made by the thread that has the first builder */
+	if (type == GV_MSG_ENCODE_ROWS || type == GV_MSG_ENCODE_SAMPLE)
+		while (building->part == &build->parts[0] && build_extend(build))
+			;
+	if (building->part != NULL || is_alone)
+		status = gv_message_act(connection, wrong);
+	pthread_mutex_lock(&build->lock);
+	build->spent_ns[type] += gv_now_ns() - begun_ns;
+	if (building->part != NULL)
 	{
-		/* copies are made by the thread that has the first builder */
-		if (type == GV_MSG_ENCODE_ROWS || type == GV_MSG_ENCODE_SAMPLE)
-			while (building->part == &build->parts[0] && build_extend(build))
-				;
-		gv_message_answer(connection);
+		building->part->nencoded += building->nencoded;
+		building->part->taken = false;
+		build->is_broken |= gv_is_survivable(status);
 	}
-	build_release(build, building->part, type, gv_now_ns() - begun_ns,
-				  building->nencoded);
+	pthread_cond_broadcast(&build->given);
+	pthread_mutex_unlock(&build->lock);
+	return status;
 }
 
 /* Answers the message at hand, or refuses it if it may not come now. */
-static void
-answer(GvConnection *connection)
+static GvStatus
+answer(GvConnection *connection, const char **wrong)
 {
 	const Building *building = connection->job;
 	uint16_t	type = gv_message(connection)->type;
 	GvJobPhase	phase = gv_message_kind(gv_message(connection))->phase;
 
-	if (phase == GV_ANY_TIME)
-		gv_message_answer(connection);
-	else if (phase == GV_BEFORE_JOB)
-	{
-		if (building->build != NULL)
-			gv_refuse_protocol(connection, "a second build");
-		else
-			gv_message_answer(connection);
-	}
+	if (phase == GV_BEFORE_JOB && building->build != NULL)
+		*wrong = "a second build";
+	else if (phase == GV_ANY_TIME || phase == GV_BEFORE_JOB)
+		return gv_message_act(connection, wrong);
 	else if (building->build == NULL)
-		gv_refuse_protocol(connection, "no build has begun");
+		*wrong = "no build has begun";
 	else if (building->joined && phase == GV_JOB_OWNER)
-		gv_refuse_protocol(connection, "this is for the build's owner");
+		*wrong = "this is for the build's owner";
 	/* LISTS and SEARCH begin with a key */
 	else if (is_of_mirror(type) && !gv_is_calibration(gv_payload(connection)))
-		gv_refuse_protocol(connection, "another mirror than the build's");
+		*wrong = "another mirror than the build's";
 	else
-		answer_with_build(connection);
+		return answer_with_build(connection, wrong);
+	return GV_INVALID;
 }
 
 /*
@@ -755,7 +692,6 @@ gv_buildjob_serve(GvConnection *connection)
 	Build	   *build;
 	Build	  **link = &builds;
 	GvMirrorKey key;
-	GvDeviceSet devices = 0;
 	bool		last;
 	int			i;
 
@@ -780,18 +716,8 @@ gv_buildjob_serve(GvConnection *connection)
 	key = gv_calibration_key(build->id);
 	gv_mirrors_drop(&key);
 	for (i = 0; i < build->nparts; i++)
-		if (build->parts[i].builder != NULL)
-			devices |= 1u << build->parts[i].device;
-	gv_job_end(devices);
-	for (i = 0; i < build->nparts; i++)
-	{
-		BuildPart  *part = &build->parts[i];
-
-		if (part->builder == NULL)
-			continue;
-		gv_builder_drop(part->builder);
-		gv_mirrors_unreserve(part->device, part->charged);
-	}
+		gv_builder_drop(build->parts[i].builder);
+	gv_job_end(&build->job, GV_ALL_DEVICES);
 	pthread_cond_destroy(&build->given);
 	pthread_mutex_destroy(&build->lock);
 	free(build);
@@ -801,22 +727,21 @@ gv_buildjob_serve(GvConnection *connection)
 #define BUILD	sizeof(GvBuilderSpec) + 1, sizeof(GvBuilderSpec) + 4 * GV_MAX_DIMS
 
 const GvMessageKind gv_build_messages[] = {
-	{GV_MSG_BUILD, GV_BY(BUILDER), BUILD, GV_BEFORE_JOB, false, begin_build},
+	{GV_MSG_BUILD, GV_BY(BUILDER), BUILD, GV_BEFORE_JOB, false,
+	.answer = begin_build},
 	{GV_MSG_JOIN, GV_BY(BUILDER), GV_ONE(GvJoinRequest), GV_BEFORE_JOB, false,
-	join_build},
+	.answer = join_build},
 	{GV_MSG_TRAIN_ROWS, GV_BY(BUILDER), GV_BEYOND(GvRowsRequest),
-		GV_DURING_JOB,
-	false, put_rows},
-	{GV_MSG_TRAIN, GV_BY(BUILDER), 0, 0, GV_JOB_OWNER, false, train},
+	GV_DURING_JOB, false, .answer = put_rows},
+	{GV_MSG_TRAIN, GV_BY(BUILDER), 0, 0, GV_JOB_OWNER, false,
+	.answer = train},
 	{GV_MSG_GET_MODEL, GV_BY(BUILDER), GV_ONE(GvGetModelRequest), GV_JOB_OWNER,
-	false, get_model},
+	false, .answer = get_model},
 	{GV_MSG_ENCODE_ROWS, GV_BY(BUILDER), GV_BEYOND(GvRowsRequest),
-		GV_DURING_JOB,
-	false, encode_rows},
+	GV_DURING_JOB, false, .answer = encode_rows},
 	{GV_MSG_ENCODE_SAMPLE, GV_BY(BUILDER), GV_ONE(GvEncodeSampleRequest),
-		GV_DURING_JOB,
-	false, encode_sample},
+	GV_DURING_JOB, false, .answer = encode_sample},
 	{GV_MSG_CALIB_MIRROR, GV_BY(BUILDER), GV_ONE(GvCalibMirrorRequest),
-	GV_JOB_OWNER, false, begin_calib_mirror},
+	GV_JOB_OWNER, false, .answer = begin_calib_mirror},
 	{0}
 };

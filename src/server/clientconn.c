@@ -43,8 +43,6 @@
 									 * may keep */
 #define FIRST_OUT_CAPACITY	(sizeof(GvMessage) + sizeof(GvRefusal))
 
-#define current(counter) __atomic_load_n(&gv_server.counter, __ATOMIC_RELAXED)
-
 static void
 unmap(GvConnection *connection)
 {
@@ -99,43 +97,19 @@ gv_connection_close(GvConnection *connection)
 /* ---- answers */
 
 /*
- * Enlarges a buffer to at least `need` bytes, and keeps its first `used`
- * bytes.  If there is no memory, leaves the buffer as it is and returns false.
+ * Makes a buffer `bytes` large.  If there is no memory, leaves the buffer as it
+ * is and returns false.
  */
 static bool
-grow(char **buffer, size_t *capacity, size_t used, size_t need)
+resize(char **buffer, size_t *capacity, size_t bytes)
 {
-	char	   *larger;
+	char	   *resized = realloc(*buffer, bytes);
 
-	if (need <= *capacity)
-		return true;
-	larger = malloc(need);
-	if (larger == NULL)
+	if (resized == NULL)
 		return false;
-	if (used > 0)
-		memcpy(larger, *buffer, used);
-	free(*buffer);
-	*buffer = larger;
-	*capacity = need;
+	*buffer = resized;
+	*capacity = bytes;
 	return true;
-}
-
-/*
- * Replaces a large buffer by one of `kept` bytes, if there is memory for it.
- */
-static void
-shrink(char **buffer, size_t *capacity, size_t kept)
-{
-	char	   *smaller;
-
-	if (*capacity <= KEPT_CAPACITY)
-		return;
-	smaller = malloc(kept);
-	if (smaller == NULL)
-		return;
-	free(*buffer);
-	*buffer = smaller;
-	*capacity = kept;
 }
 
 /*
@@ -151,8 +125,9 @@ gv_reply(GvConnection *connection, size_t length)
 		.request = ((const GvMessage *) connection->in)->type
 	};
 
-	if (!grow(&connection->out, &connection->out_capacity, 0,
-			  sizeof(header) + length))
+	if (sizeof(header) + length > connection->out_capacity &&
+		!resize(&connection->out, &connection->out_capacity,
+				sizeof(header) + length))
 	{
 		gv_refuse(connection, GV_REFUSED_NO_MEMORY,
 				  "no memory for the answer");
@@ -194,19 +169,26 @@ gv_refuse(GvConnection *connection, GvRefusalCode code, const char *reason)
 }
 
 void
-gv_reply_status(GvConnection *connection, GvStatus status, const char *wrong)
+gv_refuse_status(GvConnection *connection, GvStatus status)
 {
-	GvRefusalCode refusal;
+	GvRefusalCode refusal = gv_status_refusal(status);
 
-	if (wrong != NULL)
+	gv_refuse(connection, refusal, gv_refusal_name(refusal));
+}
+
+void
+gv_answer_by(GvConnection *connection, GvAnswer answer)
+{
+	const char *wrong = NULL;
+	GvStatus	status = answer(connection, &wrong);
+
+	if (status == GV_INVALID && wrong != NULL)
 		gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
-	else if (status == GV_OK)
+	else if (status != GV_OK)
+		gv_refuse_status(connection, status);
+	else if (connection->out_used == 0 && !connection->search_pending &&
+			 !connection->close_after_send)
 		gv_reply(connection, 0);
-	else
-	{
-		refusal = gv_status_refusal(status);
-		gv_refuse(connection, refusal, gv_refusal_name(refusal));
-	}
 }
 
 /* ---- shared memory */
@@ -215,8 +197,8 @@ gv_reply_status(GvConnection *connection, GvStatus status, const char *wrong)
  * Answers GV_MSG_ATTACH_SHM: maps the client's memory, in place of memory that
  * the client has shared before.
  */
-static void
-shared_take(GvConnection *connection)
+static GvStatus
+shared_take(GvConnection *connection, const char **wrong)
 {
 	const GvAttachShmRequest *request = gv_payload(connection);
 	int			fd = connection->passed_fd;
@@ -224,6 +206,7 @@ shared_take(GvConnection *connection)
 	struct stat status;
 	void	   *memory;
 
+	*wrong = "no memory that can be shared";
 	unmap(connection);
 	/* if the memory could shrink, reading it could end in SIGBUS */
 	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
@@ -231,10 +214,7 @@ shared_take(GvConnection *connection)
 		request->bytes > GV_MAX_SHARED ||
 		fstat(fd, &status) != 0 || status.st_size < 0 ||
 		(uint64_t) status.st_size < request->bytes)
-	{
-		gv_refuse_protocol(connection, "no memory that can be shared");
-		return;
-	}
+		return GV_INVALID;
 	/* only sets have outputs, which we write there */
 	memory = mmap(NULL, request->bytes,
 				  connection->role == GV_ROLE_SET ? PROT_READ | PROT_WRITE :
@@ -242,13 +222,10 @@ shared_take(GvConnection *connection)
 	close(fd);
 	connection->passed_fd = -1;
 	if (memory == MAP_FAILED)
-	{
-		gv_reply_status(connection, GV_NO_MEMORY, NULL);
-		return;
-	}
+		return GV_NO_MEMORY;
 	connection->shm = memory;
 	connection->shm_bytes = request->bytes;
-	gv_reply(connection, 0);
+	return GV_OK;
 }
 
 /*
@@ -273,7 +250,8 @@ shared_open(GvConnection *connection)
 	if (request->offset % 8 != 0 ||
 		request->offset > shared_bytes - sizeof(*message))
 	{
-		gv_refuse_protocol(connection, "a message outside the memory");
+		gv_refuse(connection, GV_REFUSED_PROTOCOL,
+				  "a message outside the memory");
 		return false;
 	}
 	message = (const GvMessage *) (connection->shm + request->offset);
@@ -285,7 +263,8 @@ shared_open(GvConnection *connection)
 		|| !kind->in_memory ||
 		(kind->roles & (1U << connection->role)) == 0)
 	{
-		gv_refuse_protocol(connection, "a malformed message in memory");
+		gv_refuse(connection, GV_REFUSED_PROTOCOL,
+				  "a malformed message in memory");
 		return false;
 	}
 	connection->shm_message = connection->shm + request->offset;
@@ -310,56 +289,62 @@ gv_shared_at(const GvConnection *connection, int64_t offset, int64_t bytes)
  * Answers GV_MSG_HELLO: checks a client's first message, and lets the client
  * in or refuses it.
  */
-static void
-answer_hello(GvConnection *connection)
+static GvStatus
+answer_hello(GvConnection *connection, const char **wrong)
 {
 	const GvHello *hello = gv_payload(connection);
 	GvWelcome  *welcome;
 
-	if (hello->magic != GV_PROTOCOL_MAGIC)
-		gv_refuse(connection, GV_REFUSED_PROTOCOL, "a wrong magic number");
-	else if (hello->version != GV_PROTOCOL_VERSION)
+	*wrong = "a wrong magic number, an unknown role, or no life";
+	if (hello->magic == GV_PROTOCOL_MAGIC &&
+		hello->version != GV_PROTOCOL_VERSION)
+	{
 		gv_refuse(connection, GV_REFUSED_VERSION,
 				  "gpuvecd speaks another version of the protocol");
-	else if (gv_message(connection)->length != sizeof(*hello) ||
-			 hello->role < GV_ROLE_SESSION ||
-			 hello->role > GV_ROLE_SUPERVISOR || hello->incarnation == 0)
-		gv_refuse(connection, GV_REFUSED_PROTOCOL,
-				  "an unknown role, or no life");
-	else if (!gv_incarnation_admits(connection, hello))
-		return;
-	else if (hello->role != GV_ROLE_SUPERVISOR &&
-			 (connection->over_limit ||
-			  (hello->role != GV_ROLE_SESSION &&
-			   current(client_threads) >= GV_MAX_CLIENT_THREADS)))
-		gv_refuse(connection, GV_REFUSED_FULL, "too many connections");
-	else if ((welcome = gv_reply(connection, sizeof(*welcome))) != NULL)
-	{
-		connection->role = hello->role;
-		connection->pipelines = hello->role == GV_ROLE_BUILDER ||
-			hello->role == GV_ROLE_SET;
-		if (hello->role == GV_ROLE_SUPERVISOR)
-			gv_incarnation_supervised(connection);
-		memset(welcome, 0, sizeof(*welcome));
-		welcome->instance = gv_server.instance;
-		welcome->pid = (uint32_t) gv_server.pid;
-		strncpy(welcome->engine, gv_server.engine,
-				sizeof(welcome->engine) - 1);
-		strncpy(welcome->release, gv_server.release,
-				sizeof(welcome->release) - 1);
+		return GV_OK;
 	}
+	if (hello->magic != GV_PROTOCOL_MAGIC ||
+		gv_message(connection)->length != sizeof(*hello) ||
+		hello->role < GV_ROLE_SESSION ||
+		hello->role > GV_ROLE_SUPERVISOR || hello->incarnation == 0)
+		return GV_INVALID;
+	if (!gv_incarnation_admits(connection, hello))
+		return GV_OK;
+	if (hello->role != GV_ROLE_SUPERVISOR &&
+		(connection->over_limit ||
+		 (hello->role != GV_ROLE_SESSION &&
+		  gv_counted(client_threads) >= GV_MAX_CLIENT_THREADS)))
+	{
+		gv_refuse(connection, GV_REFUSED_FULL, "too many connections");
+		return GV_OK;
+	}
+	welcome = gv_reply(connection, sizeof(*welcome));
+	if (welcome == NULL)
+		return GV_OK;
+	connection->role = hello->role;
+	connection->pipelines = hello->role == GV_ROLE_BUILDER ||
+		hello->role == GV_ROLE_SET;
+	if (hello->role == GV_ROLE_SUPERVISOR)
+		gv_incarnation_supervised(connection);
+	memset(welcome, 0, sizeof(*welcome));
+	welcome->instance = gv_server.instance;
+	welcome->pid = (uint32_t) gv_server.pid;
+	strncpy(welcome->engine, gv_server.engine, sizeof(welcome->engine) - 1);
+	strncpy(welcome->release, gv_server.release,
+			sizeof(welcome->release) - 1);
+	return GV_OK;
 }
 
 /* Answers GV_MSG_PING. */
-static void
-answer_ping(GvConnection *connection)
+static GvStatus
+answer_ping(GvConnection *connection, const char **wrong)
 {
-	gv_reply(connection, 0);
+	return GV_OK;
 }
 
 /* Answers GV_MSG_STATUS: the counters, and the status of every mirror. */
-static void
-answer_status(GvConnection *connection)
+static GvStatus
+answer_status(GvConnection *connection, const char **wrong)
 {
 	int32_t		capacity = gv_mirrors_status(NULL, NULL, 0);
 	GvStatusReply *reply;
@@ -368,19 +353,19 @@ answer_status(GvConnection *connection)
 	reply = gv_reply(connection, sizeof(*reply) +
 					 (size_t) capacity * sizeof(GvMirrorStatus));
 	if (reply == NULL)
-		return;
+		return GV_OK;
 	memset(reply, 0, sizeof(*reply));
 	reply->instance = gv_server.instance;
 	memcpy(reply->device, gv_server.device, sizeof(reply->device));
-	reply->searches = current(searches);
-	reply->batches = current(batches);
-	reply->largest_batch = current(largest_batch);
-	reply->sets = current(sets);
+	reply->searches = gv_counted(searches);
+	reply->batches = gv_counted(batches);
+	reply->largest_batch = gv_counted(largest_batch);
+	reply->sets = gv_counted(sets);
 	for (i = 0; i < GV_NREFUSALS; i++)
-		reply->refusals[i] = current(refusals[i]);
-	reply->received = current(received);
-	reply->sent = current(sent);
-	reply->connections = current(connections);
+		reply->refusals[i] = gv_counted(refusals[i]);
+	reply->received = gv_counted(received);
+	reply->sent = gv_counted(sent);
+	reply->connections = gv_counted(connections);
 	reply->oldest_ms = gv_watchdog_oldest_ms();
 	reply->nmirrors = gv_mirrors_status(reply, (GvMirrorStatus *) (reply + 1),
 										capacity);
@@ -389,6 +374,7 @@ answer_status(GvConnection *connection)
 		reply->nmirrors = capacity;
 	gv_reply_cut(connection, sizeof(*reply) +
 				 (size_t) reply->nmirrors * sizeof(GvMirrorStatus));
+	return GV_OK;
 }
 
 /* The bit, among the bits of roles, for clients that have not said hello. */
@@ -401,16 +387,17 @@ answer_status(GvConnection *connection)
 #define HELLO		offsetof(GvHello, role), 4 * sizeof(GvHello)
 
 static const GvMessageKind client_messages[] = {
-	{GV_MSG_HELLO, STRANGER, HELLO, GV_ANY_TIME, false, answer_hello},
+	{GV_MSG_HELLO, STRANGER, HELLO, GV_ANY_TIME, false,
+	.answer = answer_hello},
 	{GV_MSG_PING, GV_BY(SESSION) | GV_BY(LOADER) | GV_BY(BUILDER) |
 		GV_BY(SET) | GV_BY(BULK) | GV_BY(SUPERVISOR),
-	0, 0, GV_ANY_TIME, false, answer_ping},
+	0, 0, GV_ANY_TIME, false, .answer = answer_ping},
 	{GV_MSG_STATUS, GV_BY(SESSION) | GV_BY(LOADER) | GV_BY(SUPERVISOR),
-	0, 0, GV_ANY_TIME, false, answer_status},
+	0, 0, GV_ANY_TIME, false, .answer = answer_status},
 	{GV_MSG_ATTACH_SHM, GV_BY(LOADER) | GV_BY(SET), GV_ONE(GvAttachShmRequest),
-	GV_ANY_TIME, false, shared_take},
+	GV_ANY_TIME, false, .answer = shared_take},
 	{GV_MSG_IN_SHM, GV_BY(LOADER) | GV_BY(SET), GV_ONE(GvInShmRequest),
-	GV_ANY_TIME, false, NULL},
+	GV_ANY_TIME, false, .answer = NULL},
 	{0}
 };
 
@@ -523,8 +510,8 @@ examine(GvConnection *connection)
 		gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
 		return GV_RECEIVED_WRONG;
 	}
-	if (!grow(&connection->in, &connection->in_capacity, connection->in_used,
-			  whole))
+	if (whole > connection->in_capacity &&
+		!resize(&connection->in, &connection->in_capacity, whole))
 	{
 		gv_refuse(connection, GV_REFUSED_NO_MEMORY,
 				  "no memory for the message");
@@ -672,12 +659,14 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	 * keep large buffers that are soon needed again: `in` for a loader, and
 	 * both buffers for a builder or a set
 	 */
-	if (connection->role == GV_ROLE_SESSION ||
-		connection->role == GV_ROLE_BULK)
-		shrink(&connection->in, &connection->in_capacity, FIRST_CAPACITY);
-	if (!pipelines)
-		shrink(&connection->out, &connection->out_capacity,
-			   FIRST_OUT_CAPACITY);
+	if (connection->in_capacity > KEPT_CAPACITY &&
+		(connection->role == GV_ROLE_SESSION ||
+		 connection->role == GV_ROLE_BULK))
+		(void) resize(&connection->in, &connection->in_capacity,
+					  FIRST_CAPACITY);
+	if (connection->out_capacity > KEPT_CAPACITY && !pipelines)
+		(void) resize(&connection->out, &connection->out_capacity,
+					  FIRST_OUT_CAPACITY);
 	return GV_FLUSHED;
 }
 
@@ -715,8 +704,7 @@ gv_connection_stop(GvConnection *connection)
  * client has already sent are not read.
  */
 void
-gv_thread_serve(GvConnection *connection,
-				void (*answer) (GvConnection *connection))
+gv_thread_serve(GvConnection *connection, GvAnswer answer)
 {
 	GvReceived	received;
 
@@ -728,7 +716,7 @@ gv_thread_serve(GvConnection *connection,
 		if (received == GV_RECEIVED_WHOLE &&
 			(gv_message(connection)->type != GV_MSG_IN_SHM ||
 			 shared_open(connection)))
-			answer(connection);
+			gv_answer_by(connection, answer);
 		if (connection->pipelines &&
 			((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
 			connection->close_after_send = true;
@@ -749,10 +737,11 @@ thread_main(void *arg)
 	{
 		if (connection->role == GV_ROLE_BULK)
 			connection->idle_ms = GV_BULK_IDLE_MS;
-		gv_thread_serve(connection, gv_message_answer);
+		gv_thread_serve(connection, gv_message_act);
 		gv_mirrors_abandon(connection->number);
 	}
-	gv_search_leave(connection);
+	if (connection->searches)
+		gv_searchers_count(-1);
 	gv_connection_close(connection);
 	gv_count(client_threads, -1);
 	return NULL;

@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -41,19 +42,6 @@
  */
 #define MANY_LOOKS		(4 * LOOKS)
 
-/* The watchdog's observations of one of the times in `watchdog`. */
-typedef struct Look
-{
-	uint64_t	began;			/* the time that it saw last */
-	int			n;				/* looks since then that saw the same time */
-} Look;
-
-typedef struct DeviceBatches
-{
-	GvBatchSlot *slots[GV_BATCH_SLOTS];
-	int			asked;			/* searches in the batches under way */
-} DeviceBatches;
-
 static struct
 {
 	int			epoll;
@@ -63,7 +51,7 @@ static struct
 	uint64_t	paused_until;	/* when to accept again, at the latest */
 	bool		is_short;		/* the shortage of descriptors was logged */
 	uint64_t	connections;	/* number of connections accepted so far */
-	GvConnection *first;		/* list of connections that the loop owns */
+	GvConnections list;			/* of the connections that the loop owns */
 	int			connected;		/* number of these connections */
 	int			unauthenticated;	/* connections without a hello yet */
 	bool		partial;		/* clients may be within a message or an
@@ -73,37 +61,44 @@ static struct
 
 static struct
 {
-	DeviceBatches devices[GV_MAX_DEVICES];
+	GvBatchSlot *slots[GV_MAX_DEVICES][GV_BATCH_SLOTS];
 	int32_t		ndevices;
 	GvBatchSlot *batches[GV_BATCH_SLOTS * GV_MAX_DEVICES];	/* [under_way], the
 															 * oldest first */
 	int			under_way;
-	int			asked;			/* searches in these batches */
 	GvConnection *queue[GV_MAX_BATCH];	/* [queued], whose searches wait */
 	int			queued;
 	int			waiting[GV_MAX_DEVICES];	/* for each device, searches in
 											 * the queue whose mirrors have a
-											 * member on the device */
-	bool		counted;		/* `waiting` is valid */
+											 * member on the device; set by
+											 * count_waiting() */
 	bool		changed;		/* a batch that had to wait in the last
 								 * begin_batches() may be able to begin */
 }			searches;
 
-/* Atomic times from gv_now_ns(), or 0 where nothing is under way. */
+/* Something that must not take too long. */
+typedef struct Watched
+{
+	uint64_t	began;			/* time from gv_now_ns(), or 0 if nothing is
+								 * under way; atomic */
+	uint64_t	seen;			/* the time that the watchdog saw last */
+	int			looks;			/* its looks since then that saw that time */
+} Watched;
+
 static struct
 {
-	uint64_t	round;			/* when the loop's current round began */
-	uint64_t	batches[GV_MAX_DEVICES];	/* for each device, when its
-											 * oldest batch under way began */
-	uint64_t	bulk[GV_MAX_CLIENT_THREADS];	/* when the batches of other
-												 * threads began, unordered */
+	Watched		round;			/* the loop's current round */
+	Watched		batches[GV_MAX_DEVICES];	/* each device's oldest batch */
+	Watched		bulk[GV_MAX_CLIENT_THREADS];	/* batches of other threads,
+												 * unordered */
 	int			timeout_s;
 }			watchdog;
 
 /* Used by the signal handler, which runs in the loop's thread. */
 static volatile sig_atomic_t stop_asked;
-static volatile sig_atomic_t searching; /* the engine is at work, or about to
-										 * be */
+static volatile sig_atomic_t searching = 1; /* the engine is at work, or about
+											 * to be; or the loop has not
+											 * begun */
 
 uint64_t
 gv_now_ns(void)
@@ -129,21 +124,35 @@ gv_loop_stops(void)
 	return stop_asked != 0;
 }
 
+void
+gv_loop_on_signal(int signal)
+{
+	int			saved_errno = errno;
+
+	stop_asked = 1;
+	if (searching)
+	{
+		gv_folder_leave();
+		_exit(0);
+	}
+	gv_loop_wake();
+	errno = saved_errno;
+}
+
 /* ---- the watchdog */
 
-/* Returns the age of a time, or 0 if nothing is under way. */
 static int64_t
-age_ms(const uint64_t *time, uint64_t now)
+age_ms(const Watched *watched, uint64_t now)
 {
-	uint64_t	then = __atomic_load_n(time, __ATOMIC_RELAXED);
+	uint64_t	began = __atomic_load_n(&watched->began, __ATOMIC_RELAXED);
 
-	return then == 0 || then > now ? 0 : (int64_t) ((now - then) / 1000000);
+	return began == 0 || began > now ? 0 : (int64_t) ((now - began) / 1000000);
 }
 
 void
 gv_watchdog_round(bool begins)
 {
-	__atomic_store_n(&watchdog.round, begins ? gv_now_ns() : 0,
+	__atomic_store_n(&watchdog.round.began, begins ? gv_now_ns() : 0,
 					 __ATOMIC_RELAXED);
 }
 
@@ -154,16 +163,15 @@ gv_watchdog_round(bool begins)
 int
 gv_watchdog_bulk_begin(uint64_t began_ns)
 {
-	int			i;
+	uint64_t	none = 0;
+	int			i = 0;
 
-	for (i = 0; i < GV_MAX_CLIENT_THREADS; i++)
+	while (!__atomic_compare_exchange_n(&watchdog.bulk[i].began, &none,
+										began_ns, false, __ATOMIC_RELAXED,
+										__ATOMIC_RELAXED))
 	{
-		uint64_t	none = 0;
-
-		if (__atomic_compare_exchange_n(&watchdog.bulk[i], &none, began_ns,
-										false,
-										__ATOMIC_RELAXED, __ATOMIC_RELAXED))
-			break;
+		none = 0;
+		i++;
 	}
 	return i;
 }
@@ -171,8 +179,7 @@ gv_watchdog_bulk_begin(uint64_t began_ns)
 void
 gv_watchdog_bulk_end(int number)
 {
-	if (number < GV_MAX_CLIENT_THREADS)
-		__atomic_store_n(&watchdog.bulk[number], 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&watchdog.bulk[number].began, 0, __ATOMIC_RELAXED);
 }
 
 int64_t
@@ -197,28 +204,26 @@ gv_watchdog_oldest_ms(void)
  * process may have been stopped meanwhile.
  */
 static bool
-hangs(const uint64_t *time, Look *look, int most)
+hangs(Watched *watched, int most)
 {
-	uint64_t	began = __atomic_load_n(time, __ATOMIC_RELAXED);
+	uint64_t	began = __atomic_load_n(&watched->began, __ATOMIC_RELAXED);
 
-	look->n = began != 0 && began == look->began ? look->n + 1 : 0;
-	look->began = began;
-	return look->n >= most;
+	watched->looks = began != 0 && began == watched->seen ?
+		watched->looks + 1 : 0;
+	watched->seen = began;
+	return watched->looks >= most;
 }
 
 /* Looks at all times of `watchdog`.  Logs and returns whether any hangs. */
 static bool
 look_around(void)
 {
-	static Look round;
-	static Look batches[GV_MAX_DEVICES];
-	static Look bulk[GV_MAX_CLIENT_THREADS];
 	bool		found = false;
 	int32_t		device;
 	int			i;
 
 	for (device = 0; device < gv_ndevices(); device++)
-		if (hangs(&watchdog.batches[device], &batches[device], LOOKS))
+		if (hangs(&watchdog.batches[device], LOOKS))
 		{
 			found = true;
 			gv_log("FATAL", "device %d has not finished a batch in %d s; "
@@ -226,14 +231,14 @@ look_around(void)
 				   watchdog.timeout_s);
 		}
 	for (i = 0; i < GV_MAX_CLIENT_THREADS; i++)
-		if (hangs(&watchdog.bulk[i], &bulk[i], MANY_LOOKS) && !found)
+		if (hangs(&watchdog.bulk[i], MANY_LOOKS) && !found)
 		{
 			found = true;
 			gv_log("FATAL", "many searches have not ended in %d s; a new "
 				   "process is needed",
 				   watchdog.timeout_s * (MANY_LOOKS / LOOKS));
 		}
-	if (hangs(&watchdog.round, &round, LOOKS) && !found)
+	if (hangs(&watchdog.round, LOOKS) && !found)
 	{
 		found = true;
 		gv_log("FATAL", "the engine has not come back in %d s; a new "
@@ -275,7 +280,7 @@ gv_batches_open(void)
 		{
 			GvBatchSlot *slot = calloc(1, sizeof(GvBatchSlot));
 
-			searches.devices[device].slots[i] = slot;
+			searches.slots[device][i] = slot;
 			if (slot == NULL)
 				return GV_NO_MEMORY;
 			slot->device = device;
@@ -293,7 +298,7 @@ gv_batches_close(void)
 	for (device = 0; device < searches.ndevices; device++)
 		for (i = 0; i < GV_BATCH_SLOTS; i++)
 		{
-			GvBatchSlot *slot = searches.devices[device].slots[i];
+			GvBatchSlot *slot = searches.slots[device][i];
 
 			if (slot != NULL)
 				gv_searcher_drop(slot->searcher);
@@ -310,7 +315,6 @@ gv_batches_add(GvConnection *connection)
 {
 	connection->search_pending = true;
 	searches.queue[searches.queued++] = connection;
-	searches.counted = false;
 	searches.changed = true;
 }
 
@@ -328,7 +332,6 @@ batches_withdraw(GvConnection *connection)
 	if (i == searches.queued)
 		return false;
 	searches.queued--;
-	searches.counted = false;
 	searches.changed = true;
 	memmove(&searches.queue[i], &searches.queue[i + 1],
 			(size_t) (searches.queued - i) * sizeof(searches.queue[0]));
@@ -364,7 +367,6 @@ take_batch(int i, GvConnection **askers)
 			searches.queue[left++] = searches.queue[i];
 	}
 	searches.queued = left;
-	searches.counted = false;
 	return n;
 }
 
@@ -382,34 +384,30 @@ send_answers(GvConnection **askers, int n)
 }
 
 /*
- * Takes a batch's slots, or gives them back, and counts the batch's searches.
- * Tells the watchdog when the oldest batch of each of its devices began.
+ * Takes a batch's slots, or gives them back.  Tells the watchdog when the
+ * oldest batch of each of its devices began.
  */
 static void
 count_batch(GvBatchSlot *batch, bool begins)
 {
-	int			n = begins ? batch->nasked : -batch->nasked;
 	int32_t		s;
 
-	searches.asked += n;
 	for (s = 0; s < batch->nslots; s++)
 	{
 		GvBatchSlot *slot = batch->slots[s];
-		DeviceBatches *dev = &searches.devices[slot->device];
 		uint64_t	oldest_ns = 0;
 		int			i;
 
 		slot->batch = begins ? batch : NULL;
-		dev->asked += n;
 		for (i = 0; i < GV_BATCH_SLOTS; i++)
 		{
-			const GvBatchSlot *other = dev->slots[i]->batch;
+			const GvBatchSlot *other = searches.slots[slot->device][i]->batch;
 
 			if (other != NULL &&
 				(oldest_ns == 0 || other->began_ns < oldest_ns))
 				oldest_ns = other->began_ns;
 		}
-		__atomic_store_n(&watchdog.batches[slot->device], oldest_ns,
+		__atomic_store_n(&watchdog.batches[slot->device].began, oldest_ns,
 						 __ATOMIC_RELAXED);
 	}
 }
@@ -433,35 +431,56 @@ end_batch(int i)
 	return batch;
 }
 
-/*
- * Returns how many searches in the queue are for mirrors with a member on a
- * device.
- */
-static int
-count_queued(int32_t device)
+/* Sets searches.waiting. */
+static void
+count_waiting(void)
 {
 	const GvMirrorKey *last = NULL;
-	GvDeviceSet devices = 0;
+	GvDeviceSet devices = 1;
+	int32_t		d;
 	int			i;
 
-	if (searches.ndevices == 1)
-		return searches.queued;
-	if (!searches.counted)
-		memset(searches.waiting, 0, sizeof(searches.waiting));
-	for (i = 0; i < searches.queued && !searches.counted; i++)
+	memset(searches.waiting, 0, sizeof(searches.waiting));
+	for (i = 0; i < searches.queued; i++)
 	{
 		const GvSearchRequest *request = gv_payload(searches.queue[i]);
-		int32_t		d;
 
 		/* searches of the same mirror mostly follow each other */
-		if (last == NULL || !gv_same_key(last, &request->key))
+		if (searches.ndevices > 1 &&
+			(last == NULL || !gv_same_key(last, &request->key)))
 			devices = gv_mirrors_devices(&request->key);
 		last = &request->key;
 		for (d = 0; d < searches.ndevices; d++)
 			searches.waiting[d] += (int) (devices >> d & 1);
 	}
-	searches.counted = true;
-	return searches.waiting[device];
+}
+
+/* The batches that a device has under way. */
+typedef struct DeviceLoad
+{
+	int			nbatches;
+	int			asked;			/* searches in these batches */
+	int			largest;		/* of the batches: its searches */
+} DeviceLoad;
+
+static DeviceLoad
+device_load(int32_t device)
+{
+	DeviceLoad	load = {0};
+	int			i;
+
+	for (i = 0; i < GV_BATCH_SLOTS; i++)
+	{
+		const GvBatchSlot *batch = searches.slots[device][i]->batch;
+
+		if (batch == NULL)
+			continue;
+		load.nbatches++;
+		load.asked += batch->nasked;
+		if (batch->nasked > load.largest)
+			load.largest = batch->nasked;
+	}
+	return load;
 }
 
 /*
@@ -469,34 +488,11 @@ count_queued(int32_t device)
  * least as many searches wait for the device as its largest batch has.
  */
 static bool
-may_begin(int32_t device)
+may_begin(int32_t device, const DeviceLoad *load)
 {
-	bool		is_free = false;
-	int			largest = 0;
-	int			i;
-
-	for (i = 0; i < GV_BATCH_SLOTS; i++)
-	{
-		const GvBatchSlot *batch = searches.devices[device].slots[i]->batch;
-
-		if (batch == NULL)
-			is_free = true;
-		else if (batch->nasked > largest)
-			largest = batch->nasked;
-	}
-	return is_free && (largest == 0 || count_queued(device) >= largest);
-}
-
-/* Returns the number of batches that a device has under way. */
-static int
-count_batches(const DeviceBatches *dev)
-{
-	int			n = 0;
-	int			i;
-
-	for (i = 0; i < GV_BATCH_SLOTS; i++)
-		n += dev->slots[i]->batch != NULL;
-	return n;
+	return load->nbatches == 0 ||
+		(load->nbatches < GV_BATCH_SLOTS &&
+		 searches.waiting[device] >= load->largest);
 }
 
 /*
@@ -531,12 +527,12 @@ choose_replica(const GvMirrorEntry *entry, GvDeviceSet *kept)
 		for (s = 0; s < entry->nshards; s++)
 		{
 			int32_t		device = entry->members[first + s].device;
-			const DeviceBatches *dev = &searches.devices[device];
+			DeviceLoad	load = device_load(device);
 
 			devices |= 1u << device;
-			may = may && may_begin(device);
-			asked += dev->asked;
-			under_way += count_batches(dev);
+			may = may && may_begin(device, &load);
+			asked += load.asked;
+			under_way += load.nbatches;
 		}
 		if (may && (devices & *kept) == 0 && (best < 0 || asked < best_asked))
 		{
@@ -566,7 +562,10 @@ static bool
 begin_batch(int i, GvDeviceSet *kept, bool wait)
 {
 	GvRefusalCode refusal;
-	GvMirrorEntry *entry = gv_search_acquire(searches.queue[i], &refusal);
+	const GvSearchRequest *request = gv_payload(searches.queue[i]);
+	GvMirrorEntry *entry = gv_mirrors_acquire(&request->key,
+											  searches.queue[i]->owner,
+											  &refusal);
 	GvBatchSlot *slots[GV_MAX_DEVICES];
 	GvBatchSlot *batch;
 	int32_t		first;
@@ -608,13 +607,12 @@ begin_batch(int i, GvDeviceSet *kept, bool wait)
 	/* each device has a free slot; the first device's slot has the batch */
 	for (s = 0; s < entry->nshards; s++)
 	{
-		const DeviceBatches *dev =
-		&searches.devices[entry->members[first + s].device];
-		int			free_slot = 0;
+		GvBatchSlot **slot =
+		searches.slots[entry->members[first + s].device];
 
-		while (dev->slots[free_slot]->batch != NULL)
-			free_slot++;
-		slots[s] = dev->slots[free_slot];
+		while ((*slot)->batch != NULL)
+			slot++;
+		slots[s] = *slot;
 	}
 	batch = slots[0];
 	memcpy(batch->slots, slots, (size_t) entry->nshards * sizeof(slots[0]));
@@ -652,6 +650,7 @@ begin_batches(void)
 	if (!searches.changed)
 		return;
 	searches.changed = false;
+	count_waiting();
 	while (i < searches.queued)
 	{
 		const GvSearchRequest *request = gv_payload(searches.queue[i]);
@@ -665,7 +664,9 @@ begin_batches(void)
 			j++;
 		if (j < nwaiting)
 			i++;
-		else if (!begin_batch(i, &kept, false))
+		else if (begin_batch(i, &kept, false))
+			count_waiting();
+		else
 		{
 			waiting[nwaiting++] = &request->key;
 			i++;
@@ -692,7 +693,7 @@ gv_batches_go_on(int clients)
 
 	begin_batches();
 	wait = searches.under_way == 1 &&
-		searches.asked + searches.queued == clients;
+		searches.batches[0]->nasked + searches.queued == clients;
 	/* choose the oldest batch that is done or, if we wait, the only one */
 	while (i < searches.under_way && !wait &&
 		   !gv_mirror_done(searches.batches[i]->searcher))
@@ -710,40 +711,6 @@ gv_batches_go_on(int clients)
 
 /* ---- the loop */
 
-/*
- * Ends the process at once while the engine searches: a search may take long,
- * and nobody needs its result.  Otherwise the loop ends.
- */
-static void
-on_stop(int signal)
-{
-	int			saved_errno = errno;
-
-	stop_asked = 1;
-	if (searching)
-	{
-		gv_folder_leave();
-		_exit(0);
-	}
-	gv_loop_wake();
-	errno = saved_errno;
-}
-
-static void
-set_signals(void)
-{
-	struct sigaction action;
-
-	memset(&action, 0, sizeof(action));
-	sigemptyset(&action.sa_mask);
-	action.sa_handler = on_stop;
-	sigaction(SIGTERM, &action, NULL);
-	sigaction(SIGINT, &action, NULL);
-	action.sa_handler = SIG_IGN;
-	sigaction(SIGHUP, &action, NULL);
-	sigaction(SIGPIPE, &action, NULL);
-}
-
 /* Makes epoll watch a descriptor for `events`, and return `what` with them. */
 static bool
 watch(int operation, int fd, uint32_t events, void *what)
@@ -759,23 +726,14 @@ watch(int operation, int fd, uint32_t events, void *what)
 static void
 remember(GvConnection *connection)
 {
-	connection->previous = NULL;
-	connection->next = loop.first;
-	if (loop.first != NULL)
-		loop.first->previous = connection;
-	loop.first = connection;
+	LIST_INSERT_HEAD(&loop.list, connection, link);
 	loop.connected++;
 }
 
 static void
 forget(GvConnection *connection)
 {
-	if (connection->next != NULL)
-		connection->next->previous = connection->previous;
-	if (connection->previous != NULL)
-		connection->previous->next = connection->next;
-	else
-		loop.first = connection->next;
+	LIST_REMOVE(connection, link);
 	loop.connected--;
 }
 
@@ -803,11 +761,10 @@ gv_loop_has_sessions(void)
 {
 	const GvConnection *connection;
 
-	for (connection = loop.first; connection != NULL;
-		 connection = connection->next)
+	LIST_FOREACH(connection, &loop.list, link)
 		if (connection->role == GV_ROLE_SESSION &&
 			!gv_connection_is_gone(connection))
-			return true;
+		return true;
 	return false;
 }
 
@@ -847,8 +804,7 @@ accept_connections(void)
 		remember(connection);
 		loop.unauthenticated++;
 		connection->over_limit =
-			__atomic_load_n(&gv_server.connections, __ATOMIC_RELAXED) >
-			gv_server.max_connections;
+			gv_counted(connections) > gv_server.max_connections;
 		if (!watch(EPOLL_CTL_ADD, fd, EPOLLIN, connection))
 			close_connection(connection);
 	}
@@ -959,12 +915,13 @@ drop_late_clients(void)
 		return;
 	loop.look_ns = now + LOOK_MS * UINT64_C(1000000);
 	loop.partial = false;
-	for (connection = loop.first; connection != NULL; connection = next)
+	for (connection = LIST_FIRST(&loop.list); connection != NULL;
+		 connection = next)
 	{
 		bool		in_message = !connection->search_pending &&
 		connection->in_used > 0;
 
-		next = connection->next;
+		next = LIST_NEXT(connection, link);
 		loop.partial |= in_message;
 		if (connection->role == 0 &&
 			now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000))
@@ -1007,7 +964,7 @@ gv_loop_run(int listener)
 		gv_log("FATAL", "could not start a thread");
 		return GV_EXIT_SYSTEM;
 	}
-	set_signals();
+	searching = 0;
 	gv_log("LOG", "ready: engine %s on %s", gv_server.engine,
 		   gv_server.device);
 	while (!stop_asked && !gv_server_failed() && !gv_incarnation_is_over())
@@ -1056,8 +1013,8 @@ gv_loop_run(int listener)
 
 		send_answers(batch->askers, batch->nasked);
 	}
-	while (loop.first != NULL)
-		close_connection(loop.first);
+	while (!LIST_EMPTY(&loop.list))
+		close_connection(LIST_FIRST(&loop.list));
 	close(listener);
 	return 0;
 }

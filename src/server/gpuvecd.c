@@ -473,22 +473,12 @@ follow_parent(int parent, int signal)
 	}
 }
 
-/* Ends the process.  A signal handler. */
-static void
-end_at_once(int signal)
-{
-	gv_folder_leave();
-	_exit(0);
-}
-
 /*
- * Handles the signals that end this process, until the loop handles them.  The
- * first process of a container ignores signals that it does not handle.  The
- * signals may be blocked, because a process inherits the mask of the process
- * that starts it.
- *
- * SIGHUP and SIGPIPE are ignored from the beginning, because the parent of
- * fork_server() never reaches the loop, and must not end before the server.
+ * Handles the signals that end this process.  The first process of a container
+ * ignores signals that it does not handle.  The signals may be blocked, because
+ * a process inherits the mask of the process that starts it.  The parent of
+ * fork_server() ignores SIGHUP and SIGPIPE, too, because it must not end before
+ * the server.
  */
 static void
 heed_signals(void)
@@ -501,7 +491,7 @@ heed_signals(void)
 	action.sa_handler = SIG_IGN;
 	sigaction(SIGHUP, &action, NULL);
 	sigaction(SIGPIPE, &action, NULL);
-	action.sa_handler = end_at_once;
+	action.sa_handler = gv_loop_on_signal;
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
 	sigemptyset(&signals);

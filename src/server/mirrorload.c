@@ -13,46 +13,56 @@
 #include <string.h>
 
 /*
- * Returns the mirror that a request names, for the caller to release.  If
- * there is none, refuses the request and returns NULL.
+ * Answers a message that begins with the key of a mirror by the message kind's
+ * answer_from, which gets the mirror.  Refuses the message if there is no such
+ * mirror.
  */
-static GvMirrorEntry *
-acquire(GvConnection *connection, const GvMirrorKey *key)
+static GvStatus
+answer_for_mirror(GvConnection *connection, const char **wrong)
 {
+	const GvMirrorKey *key = gv_payload(connection);
 	GvRefusalCode refusal;
 	GvMirrorEntry *entry = gv_mirrors_acquire(key, connection->owner,
 											  &refusal);
+	GvStatus	status;
 
 	if (entry == NULL)
+	{
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
-	return entry;
+		return GV_OK;
+	}
+	status = gv_message_kind(gv_message(connection))->answer_from(connection,
+																  entry,
+																  wrong);
+	gv_mirrors_release(entry, 0);
+	return status;
 }
 
 /* Answers GV_MSG_BEGIN. */
-static void
-begin_mirror(GvConnection *connection)
+static GvStatus
+begin_mirror(GvConnection *connection, const char **wrong)
 {
 	const GvBeginRequest *request = gv_payload(connection);
-	GvRefusalCode refusal = GV_REFUSED_PROTOCOL;
+	GvRefusalCode refusal;
 
 	/* only builds begin calibration mirrors */
-	if (request->spec.device == 0 && !gv_is_calibration(&request->key))
-		refusal = gv_mirrors_begin(&request->key, &request->spec,
-								   connection->number);
+	if (request->spec.device != 0 || gv_is_calibration(&request->key))
+		return GV_INVALID;
+	refusal = gv_mirrors_begin(&request->key, &request->spec,
+							   connection->number);
 	if (refusal != 0)
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
-	else
-		gv_reply(connection, 0);
+	return GV_OK;
 }
 
 /* Answers GV_MSG_DROP. */
-static void
-drop_mirror(GvConnection *connection)
+static GvStatus
+drop_mirror(GvConnection *connection, const char **wrong)
 {
 	const GvKeyRequest *request = gv_payload(connection);
 
 	gv_mirrors_drop(&request->key);
-	gv_reply(connection, 0);
+	return GV_OK;
 }
 
 /* Arrays */
@@ -91,83 +101,63 @@ check_array(GvMirrorEntry *entry, const GvArrayRequest *request)
 }
 
 /* Answers GV_MSG_ARRAY. */
-static void
-put_array(GvConnection *connection)
+static GvStatus
+put_array(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvArrayRequest *request = gv_payload(connection);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
-	GvMirrorEntry *entry;
-	const char *wrong = NULL;
-	GvStatus	status = GV_OK;
+	GvStatus	status = GV_INVALID;
 
+	*wrong = "a malformed array";
 	if (request->array < 0 || request->array >= GV_NARRAYS ||
 		request->unused != 0 || request->count < 1 || bytes % 4 != 0 ||
 		request->count != bytes / 4)
-	{
-		gv_refuse_protocol(connection, "a malformed array");
-		return;
-	}
-	entry = acquire(connection, &request->key);
-	if (entry == NULL)
-		return;
+		return GV_INVALID;
 	pthread_rwlock_wrlock(&entry->lock);
-	wrong = check_array(entry, request);
-	if (wrong == NULL)
+	*wrong = check_array(entry, request);
+	if (*wrong == NULL)
 		status = gv_mirror_put_array(entry->mirror, (GvArray) request->array,
 									 request->first, request->count,
 									 request + 1);
-	if (wrong == NULL && status == GV_OK)
+	if (status == GV_OK)
 		entry->filled[request->array] += request->count;
 	pthread_rwlock_unlock(&entry->lock);
-	gv_mirrors_release(entry, 0);
-	gv_reply_status(connection, status, wrong);
+	return status;
 }
 
 /* Answers GV_MSG_READY. */
-static void
-make_ready(GvConnection *connection)
+static GvStatus
+make_ready(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
-	const GvKeyRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = acquire(connection, &request->key);
-	const char *wrong = NULL;
 	int32_t		array;
 
-	if (entry == NULL)
-		return;
+	*wrong = "the mirror is ready already, or not complete";
 	if (entry->ready)
-		wrong = "the mirror is ready already";
+		return GV_INVALID;
 	for (array = 0; array < GV_NARRAYS; array++)
 		if (entry->filled[array] != gv_array_length(&entry->spec,
 													(GvArray) array))
-			wrong = "the mirror is not complete";
-	if (wrong == NULL)
-		gv_mirrors_ready(entry);
-	gv_mirrors_release(entry, 0);
-	gv_reply_status(connection, GV_OK, wrong);
+			return GV_INVALID;
+	gv_mirrors_ready(entry);
+	return GV_OK;
 }
 
 /* Answers GV_MSG_MARK_CURRENT. */
-static void
-mark_current(GvConnection *connection)
+static GvStatus
+mark_current(GvConnection *connection, GvMirrorEntry *entry,
+			 const char **wrong)
 {
 	const GvCurrentRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry;
 
+	*wrong = "no version";
 	if (request->version == 0)
-	{
-		gv_refuse_protocol(connection, "no version");
-		return;
-	}
-	entry = acquire(connection, &request->key);
-	if (entry == NULL)
-		return;
+		return GV_INVALID;
 	pthread_rwlock_wrlock(&entry->lock);
 	if (entry->seen_by == connection->number)
 		entry->version = request->version;
 	pthread_rwlock_unlock(&entry->lock);
-	gv_mirrors_release(entry, 0);
-	gv_reply_status(connection, GV_OK, NULL);
+	return GV_OK;
 }
 
 /* Lists */
@@ -178,6 +168,15 @@ bytes_of(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
 	return gv_chunk_bytes(chunk, gv_code_bytes(spec->m),
 						  gv_keys_bytes(&spec->keys));
+}
+
+/* Returns the bytes by which a block enlarges a chunk. */
+static int64_t
+block_bytes(const GvMirrorSpec *spec)
+{
+	GvChunk		one = {.nblocks = 1};
+
+	return bytes_of(spec, &one) - (int64_t) sizeof(one);
 }
 
 /*
@@ -251,124 +250,91 @@ chunk_follows(const GvMirrorEntry *entry, const GvChunk *chunk)
 }
 
 /*
- * Sets growth [GV_MAX_DEVICES] to the estimated bytes by which each shard of a
- * mirror grows with a chunk.
- */
-static void
-chunk_growth(GvMirrorEntry *entry, const GvChunk *chunk, int64_t *growth)
-{
-	int32_t		shard = gv_mirror_list_shard(entry->mirror, chunk->list);
-	int64_t		blocks = (int64_t) chunk->first + chunk->nblocks;
-	GvChunk		one = {.nblocks = 1};
-
-	pthread_rwlock_rdlock(&entry->lock);
-	blocks -= gv_blocks_of(entry->states[chunk->list].nitems);
-	pthread_rwlock_unlock(&entry->lock);
-	if (blocks < 0)
-		blocks = 0;
-	memset(growth, 0, GV_MAX_DEVICES * sizeof(*growth));
-	growth[shard] = blocks *
-		(bytes_of(&entry->spec, &one) - (int64_t) sizeof(one));
-}
-
-/*
  * Adds a well-formed chunk that connection `sender` has sent.  The caller has
- * reserved memory for the chunk.  Sets *wrong to a message if the chunk does
- * not fit what its list holds.
+ * reserved memory for the chunk.
  */
 static GvStatus
 apply_chunk(GvMirrorEntry *entry, uint64_t sender, const GvChunk *chunk,
 			const char **wrong)
 {
 	GvListChunk open = gv_chunk_open(chunk, gv_keys_bytes(&entry->spec.keys));
-	GvStatus	status = GV_OK;
+	GvStatus	status = GV_INVALID;
+	int64_t		more = 0;
 
 	pthread_rwlock_wrlock(&entry->lock);
 	entry->version = 0;
 	if (entry->seen_by != sender)
 		entry->seen_by = 0;
-	if (!chunk_follows(entry, chunk))
-		*wrong = "a piece that does not follow what the list holds";
-	else
+	*wrong = "a piece that does not follow what the list holds";
+	if (chunk_follows(entry, chunk))
 		status = gv_mirror_put_list(entry->mirror, &open);
-	if (*wrong == NULL && status == GV_OK)
+	if (status == GV_OK)
 	{
-		entry->nitems += (int64_t) chunk->state.nitems -
+		more = (int64_t) chunk->state.nitems -
 			(int64_t) entry->states[chunk->list].nitems;
 		entry->states[chunk->list] = chunk->state;
 	}
-
-	/*
-	 * report the change under the lock, because other threads report changes,
-	 * too
-	 */
-	gv_mirrors_changed(entry, entry->nitems);
+	gv_mirrors_changed(entry, more);
 	pthread_rwlock_unlock(&entry->lock);
 	return status;
 }
 
 /* Answers GV_MSG_LISTS. */
-static void
-put_lists(GvConnection *connection)
+static GvStatus
+put_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = acquire(connection, &request->key);
 	const char *next = (const char *) (request + 1);
-	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
-	bool		fits;			/* if not, eviction cannot free the memory */
 	int32_t		i;
 
-	if (entry == NULL)
-		return;
+	*wrong = "malformed pieces";
 	if (!check_chunks(connection, &entry->spec))
-		wrong = "malformed pieces";
-	for (i = 0; wrong == NULL && status == GV_OK && i < request->nchunks; i++)
+		return GV_INVALID;
+	for (i = 0; status == GV_OK && i < request->nchunks; i++)
 	{
 		const GvChunk *chunk = (const GvChunk *) next;
-		int64_t		growth[GV_MAX_DEVICES];
+		int64_t		growth[GV_MAX_DEVICES] = {0};	/* by shard: estimated
+													 * bytes */
+		int64_t		blocks = (int64_t) chunk->first + chunk->nblocks;
 
+		pthread_rwlock_rdlock(&entry->lock);
+		blocks -= gv_blocks_of(entry->states[chunk->list].nitems);
+		pthread_rwlock_unlock(&entry->lock);
+		if (blocks > 0)
+			growth[gv_mirror_list_shard(entry->mirror, chunk->list)] =
+				blocks * block_bytes(&entry->spec);
 		do
 		{
-			chunk_growth(entry, chunk, growth);
-			fits = gv_mirrors_reserve_growth(entry, growth);
-			status = fits ? apply_chunk(entry, connection->number, chunk,
-										&wrong) : GV_NO_MEMORY;
-		} while (fits && status == GV_NO_MEMORY &&
+			if (!gv_mirrors_reserve_growth(entry, growth))
+				return GV_NO_MEMORY;
+			status = apply_chunk(entry, connection->number, chunk, wrong);
+		} while (status == GV_NO_MEMORY &&
 				 gv_mirrors_evict_for(entry, growth));
 		next += bytes_of(&entry->spec, chunk);
 	}
-	gv_mirrors_release(entry, 0);
-	gv_reply_status(connection, status, wrong);
+	return status;
 }
 
 /* Refine records */
 
 /* Answers GV_MSG_REFINE. */
-static void
-put_refine(GvConnection *connection)
+static GvStatus
+put_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	const GvRefineItem *items = (const GvRefineItem *) (request + 1);
-	int64_t		growth[GV_MAX_DEVICES] = {0};	/* by shard: estimated bytes */
-	int64_t		stride;
-	GvStatus	status = GV_OK;
-	bool		fits;			/* as in put_lists */
+	int64_t		stride = (int64_t) gv_refine_stride(entry->spec.dims);
+	int64_t		growth[GV_MAX_DEVICES] = {0};	/* as in put_lists */
+	GvStatus	status;
 	int32_t		i;
 
-	if (entry == NULL)
-		return;
-	stride = (int64_t) gv_refine_stride(entry->spec.dims);
+	*wrong = "malformed refine records";
 	if (request->unused != 0 || request->nchunks < 0 ||
 		entry->spec.refine_slots == 0 || bytes != request->nchunks * stride)
-	{
-		gv_mirrors_release(entry, 0);
-		gv_refuse_protocol(connection, "malformed refine records");
-		return;
-	}
+		return GV_INVALID;
 	for (i = 0; i < request->nchunks; i++)
 	{
 		const GvRefineItem *item = gv_refine_item(items, entry->spec.dims, i);
@@ -377,77 +343,61 @@ put_refine(GvConnection *connection)
 	}
 	do
 	{
-		status = GV_NO_MEMORY;
-		fits = gv_mirrors_reserve_growth(entry, growth);
-		if (fits)
-		{
-			pthread_rwlock_wrlock(&entry->lock);
-			status = gv_mirror_put_refine(entry->mirror, items,
-										  request->nchunks);
-			gv_mirrors_changed(entry, entry->nitems);
-			pthread_rwlock_unlock(&entry->lock);
-		}
-	} while (fits && status == GV_NO_MEMORY &&
-			 gv_mirrors_evict_for(entry, growth));
-	gv_mirrors_release(entry, 0);
-	gv_reply_status(connection, status, NULL);
+		if (!gv_mirrors_reserve_growth(entry, growth))
+			return GV_NO_MEMORY;
+		pthread_rwlock_wrlock(&entry->lock);
+		status = gv_mirror_put_refine(entry->mirror, items, request->nchunks);
+		gv_mirrors_changed(entry, 0);
+		pthread_rwlock_unlock(&entry->lock);
+	} while (status == GV_NO_MEMORY && gv_mirrors_evict_for(entry, growth));
+	return status;
 }
 
 /* Reading back */
 
 /*
- * Returns the mirror that a request for a range of lists names, or refuses the
- * request and returns NULL.  The range may have up to `most` lists, and the
- * number of its first block may be up to `last_block`.
+ * Returns whether a request for a range of lists is valid.  The range may have
+ * up to `most` lists, and the number of its first block may be up to
+ * `last_block`.
  */
-static GvMirrorEntry *
-acquire_range(GvConnection *connection, int64_t most, int32_t last_block)
+static bool
+check_range(const GvMirrorEntry *entry, const GvRangeRequest *request,
+			int64_t most, int32_t last_block)
 {
-	const GvRangeRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = acquire(connection, &request->key);
-
-	if (entry == NULL)
-		return NULL;
-	if (request->first >= 0 && request->count >= 1 &&
+	return request->first >= 0 && request->count >= 1 &&
 		request->count <= most &&
 		request->block >= 0 && request->block <= last_block &&
 		request->unused == 0 &&
-		(int64_t) request->first + request->count <= entry->spec.nlists)
-		return entry;
-	gv_mirrors_release(entry, 0);
-	gv_refuse(connection, GV_REFUSED_PROTOCOL, "lists out of range");
-	return NULL;
+		(int64_t) request->first + request->count <= entry->spec.nlists;
 }
 
 /* Answers GV_MSG_LIST_STATES. */
-static void
-read_states(GvConnection *connection)
+static GvStatus
+read_states(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvRangeRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = acquire_range(connection,
-										 GV_MAX_MESSAGE / sizeof(GvListState), 0);
 	GvListState *states;
 
-	if (entry == NULL)
-		return;
+	*wrong = "lists out of range";
+	if (!check_range(entry, request, GV_MAX_MESSAGE / sizeof(GvListState), 0))
+		return GV_INVALID;
 	states = gv_reply(connection,
 					  (size_t) request->count * sizeof(GvListState));
-	if (states != NULL)
-	{
-		pthread_rwlock_rdlock(&entry->lock);
+	if (states == NULL)
+		return GV_OK;
+	pthread_rwlock_rdlock(&entry->lock);
 
-		/*
-		 * use an atomic store, because other threads with the shared lock
-		 * store seen_by, too
-		 */
-		if (request->first == 0)
-			__atomic_store_n(&entry->seen_by, connection->number,
-							 __ATOMIC_RELAXED);
-		memcpy(states, entry->states + request->first,
-			   (size_t) request->count * sizeof(GvListState));
-		pthread_rwlock_unlock(&entry->lock);
-	}
-	gv_mirrors_release(entry, 0);
+	/*
+	 * use an atomic store, because other threads with the shared lock store
+	 * seen_by, too
+	 */
+	if (request->first == 0)
+		__atomic_store_n(&entry->seen_by, connection->number,
+						 __ATOMIC_RELAXED);
+	memcpy(states, entry->states + request->first,
+		   (size_t) request->count * sizeof(GvListState));
+	pthread_rwlock_unlock(&entry->lock);
+	return GV_OK;
 }
 
 /*
@@ -459,12 +409,10 @@ static GvChunk
 chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first,
 		 int64_t capacity)
 {
-	GvChunk		one = {.nblocks = 1};
 	GvChunk		chunk = {.list = list, .first = first,
 	.state = entry->states[list]};
-	int64_t		block = bytes_of(&entry->spec, &one) -
-	(int64_t) sizeof(one);
-	int64_t		most = (capacity - (int64_t) sizeof(chunk)) / block;
+	int64_t		most = (capacity - (int64_t) sizeof(chunk)) /
+	block_bytes(&entry->spec);
 	int64_t		nblocks = gv_blocks_of(chunk.state.nitems) - first;
 
 	chunk.nblocks = (int32_t) (nblocks > 0 ? nblocks : 0);
@@ -515,23 +463,11 @@ read_list(GvMirrorEntry *entry, const GvRangeRequest *request, int32_t i,
 	return status;
 }
 
-/* Releases the mirror.  If reading failed, replaces the reply by a refusal. */
-static void
-conclude_reading(GvConnection *connection, GvMirrorEntry *entry,
-				 GvStatus status)
-{
-	gv_mirrors_release(entry, 0);
-	if (status != GV_OK)
-		gv_reply_status(connection, status, NULL);
-}
-
 /* Answers GV_MSG_READ_LISTS. */
-static void
-read_lists(GvConnection *connection)
+static GvStatus
+read_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvRangeRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = acquire_range(connection, INT32_MAX,
-										 INT32_MAX / GV_BLOCK);
 	GvStatus	status = GV_OK;
 	int64_t		capacity = 0;
 	int64_t		used = 0;
@@ -539,8 +475,9 @@ read_lists(GvConnection *connection)
 	char	   *out;
 	int32_t		i;
 
-	if (entry == NULL)
-		return;
+	*wrong = "lists out of range";
+	if (!check_range(entry, request, INT32_MAX, INT32_MAX / GV_BLOCK))
+		return GV_INVALID;
 
 	/*
 	 * compute the bytes of all lists, or of as many lists as fit into a
@@ -559,113 +496,103 @@ read_lists(GvConnection *connection)
 	if (capacity > GV_MAX_MESSAGE)
 		capacity = GV_MAX_MESSAGE;
 	out = gv_reply(connection, (size_t) capacity);
-	if (out != NULL)
+	if (out == NULL)
+		return GV_OK;
+	for (i = 0; i < request->count && bytes > 0 && status == GV_OK; i++)
 	{
-		for (i = 0; i < request->count && bytes > 0 && status == GV_OK; i++)
-		{
-			status = read_list(entry, request, i, out + used, capacity - used,
-							   &bytes);
-			used += bytes;
-		}
-		gv_reply_cut(connection, (size_t) used);
+		status = read_list(entry, request, i, out + used, capacity - used,
+						   &bytes);
+		used += bytes;
 	}
-	conclude_reading(connection, entry, status);
+	gv_reply_cut(connection, (size_t) used);
+	return status;
 }
 
 /* Answers GV_MSG_READ_ARRAY. */
-static void
-read_array(GvConnection *connection)
+static GvStatus
+read_array(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvArrayRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = acquire(connection, &request->key);
-	GvStatus	status = GV_OK;
+	GvStatus	status;
 	void	   *values;
 
-	if (entry == NULL)
-		return;
+	*wrong = "values out of range";
 	if (request->array < 0 || request->array >= GV_NARRAYS ||
 		request->unused != 0 || request->first < 0 || request->count < 1 ||
 		request->count > GV_MAX_MESSAGE / 4 ||
 		request->first > gv_array_length(&entry->spec,
 										 (GvArray) request->array) -
 		request->count)
-	{
-		gv_mirrors_release(entry, 0);
-		gv_refuse_protocol(connection, "values out of range");
-		return;
-	}
+		return GV_INVALID;
 	values = gv_reply(connection, (size_t) request->count * 4);
-	if (values != NULL)
-	{
-		pthread_rwlock_wrlock(&entry->lock);
-		status = gv_mirror_get_array(entry->mirror, (GvArray) request->array,
-									 request->first, request->count, values);
-		pthread_rwlock_unlock(&entry->lock);
-	}
-	conclude_reading(connection, entry, status);
+	if (values == NULL)
+		return GV_OK;
+	pthread_rwlock_wrlock(&entry->lock);
+	status = gv_mirror_get_array(entry->mirror, (GvArray) request->array,
+								 request->first, request->count, values);
+	pthread_rwlock_unlock(&entry->lock);
+	return status;
 }
 
 /* Answers GV_MSG_READ_REFINE. */
-static void
-read_refine(GvConnection *connection)
+static GvStatus
+read_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvMirrorEntry *entry = acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
-	GvStatus	status = GV_OK;
+	size_t		stride = gv_refine_stride(entry->spec.dims);
+	GvStatus	status;
 	void	   *items;
 
-	if (entry == NULL)
-		return;
+	*wrong = "malformed addresses";
 	if (request->unused != 0 || request->nchunks < 1 ||
 		entry->spec.refine_slots == 0 ||
 		bytes != request->nchunks * INT64_C(6) ||
-		request->nchunks >
-		GV_MAX_MESSAGE / (int64_t) gv_refine_stride(entry->spec.dims))
-	{
-		gv_mirrors_release(entry, 0);
-		gv_refuse_protocol(connection, "malformed addresses");
-		return;
-	}
-	items = gv_reply(connection, (size_t) request->nchunks *
-					 gv_refine_stride(entry->spec.dims));
-	if (items != NULL)
-	{
-		pthread_rwlock_wrlock(&entry->lock);
-		status = gv_mirror_get_refine(entry->mirror,
-									  (const uint16_t *) (request + 1),
-									  request->nchunks, items);
-		pthread_rwlock_unlock(&entry->lock);
-	}
-	conclude_reading(connection, entry, status);
+		request->nchunks > GV_MAX_MESSAGE / (int64_t) stride)
+		return GV_INVALID;
+	items = gv_reply(connection, (size_t) request->nchunks * stride);
+	if (items == NULL)
+		return GV_OK;
+	pthread_rwlock_wrlock(&entry->lock);
+	status = gv_mirror_get_refine(entry->mirror,
+								  (const uint16_t *) (request + 1),
+								  request->nchunks, items);
+	pthread_rwlock_unlock(&entry->lock);
+	return status;
 }
 
 const GvMessageKind gv_mirror_messages[] = {
 	{GV_MSG_BEGIN, GV_BY(LOADER), GV_ONE(GvBeginRequest), GV_ANY_TIME, false,
-	begin_mirror},
+	.answer = begin_mirror},
 	{GV_MSG_ARRAY, GV_BY(LOADER), GV_FROM(GvArrayRequest), GV_ANY_TIME, true,
-	put_array},
+		.answer = answer_for_mirror,
+	.answer_from = put_array},
 	{GV_MSG_LISTS, GV_BY(LOADER) | GV_BY(BUILDER), GV_FROM(GvListsRequest),
-	GV_DURING_JOB, true, put_lists},
+		GV_DURING_JOB, true, .answer = answer_for_mirror,
+	.answer_from = put_lists},
 	{GV_MSG_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest), GV_ANY_TIME, true,
-	put_refine},
+		.answer = answer_for_mirror,
+	.answer_from = put_refine},
 	{GV_MSG_READY, GV_BY(LOADER), GV_ONE(GvKeyRequest), GV_ANY_TIME, false,
-	make_ready},
+		.answer = answer_for_mirror,
+	.answer_from = make_ready},
 	{GV_MSG_MARK_CURRENT, GV_BY(LOADER), GV_ONE(GvCurrentRequest), GV_ANY_TIME,
-	false, mark_current},
+		false, .answer = answer_for_mirror,
+	.answer_from = mark_current},
 	{GV_MSG_LIST_STATES, GV_BY(LOADER), GV_ONE(GvRangeRequest), GV_ANY_TIME,
-		false,
-	read_states},
+		false, .answer = answer_for_mirror,
+	.answer_from = read_states},
 	{GV_MSG_READ_LISTS, GV_BY(LOADER), GV_ONE(GvRangeRequest), GV_ANY_TIME,
-		false,
-	read_lists},
+		false, .answer = answer_for_mirror,
+	.answer_from = read_lists},
 	{GV_MSG_READ_ARRAY, GV_BY(LOADER), GV_ONE(GvArrayRequest), GV_ANY_TIME,
-		false,
-	read_array},
+		false, .answer = answer_for_mirror,
+	.answer_from = read_array},
 	{GV_MSG_READ_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest), GV_ANY_TIME,
-	false, read_refine},
+		false, .answer = answer_for_mirror,
+	.answer_from = read_refine},
 	{GV_MSG_DROP, GV_BY(LOADER) | GV_BY(SUPERVISOR), GV_ONE(GvKeyRequest),
-	GV_ANY_TIME, false, drop_mirror},
+	GV_ANY_TIME, false, .answer = drop_mirror},
 	{0}
 };

@@ -22,40 +22,53 @@
  *
  * The mutex protects all of the registry.  The callers of static functions
  * hold it, unless a comment says otherwise.  Destroying or evicting a mirror,
- * and so freeing memory, releases the mutex for a while.
+ * and so freeing memory, and creating a mirror or a searcher release the mutex
+ * for a while.
  */
 #include "server/server.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
-/* The memory account of a device, in bytes. */
-typedef struct GvDeviceMemory
+#define MAX_EXTRAS		2		/* searchers of a device for messages of many
+								 * queries, if a searcher takes memory */
+#define LOOK_MS			100		/* after which a thread that waits for a
+								 * searcher looks whether its client is gone */
+
+/* A device: its memory account, in bytes, and its searchers. */
+typedef struct DeviceAccount
 {
 	int64_t		budget;			/* for mirrors, builds and sets */
 	int64_t		used;			/* charged of the budget */
 	int			jobs;			/* number of builds and sets on the device */
 	int64_t		memory;			/* that mirrors and searchers have together */
 	int64_t		searcher;		/* that one searcher may take */
-	int32_t		extras;			/* number of searchers for messages of many
-								 * queries */
-} GvDeviceMemory;
 
-typedef struct GvRegistry
+	/* searchers for messages of many queries, which clients' threads share */
+	int32_t		extras;			/* number of them, idle or not */
+	int32_t		nidle;
+	GvSearcher *idle[GV_MAX_CLIENT_THREADS];	/* [nidle] */
+	int32_t		busy;			/* threads that have one or wait for one */
+} DeviceAccount;
+
+static struct
 {
 	pthread_mutex_t mutex;
 	pthread_cond_t released;	/* a mirror was released */
+	pthread_cond_t given;		/* a searcher was given back */
 	GvMirrorEntry *first;
 	int32_t		ndevices;
-	GvDeviceMemory devices[GV_MAX_DEVICES];
+	DeviceAccount devices[GV_MAX_DEVICES];
+	int32_t		searching;		/* clients' threads that have sent a search,
+								 * busy or not */
 	int64_t		evictions;
 	int64_t		evict_grace_ms; /* mirrors used in this time are not evicted */
-} GvRegistry;
+}			registry = {
 
-static GvRegistry registry = {
 	.mutex = PTHREAD_MUTEX_INITIALIZER,
-	.released = PTHREAD_COND_INITIALIZER
+	.released = PTHREAD_COND_INITIALIZER,
+	.given = PTHREAD_COND_INITIALIZER
 };
 
 /*
@@ -202,6 +215,17 @@ recharge(GvMirrorEntry *entry)
 	entry->spec.device = entry->members[0].device;
 }
 
+/* Gives back the bytes of a mirror's members, and removes the members. */
+static void
+remove_members(GvMirrorEntry *entry)
+{
+	int32_t		i;
+
+	for (i = 0; i < entry->nmembers; i++)
+		charge_member(&entry->members[i], false);
+	entry->nmembers = 0;
+}
+
 /*
  * Waits until a mirror that was taken out of the list is not in use, frees the
  * mirror, and gives back its bytes.  Releases the mutex meanwhile.  Logs the
@@ -211,7 +235,6 @@ static void
 destroy_entry(GvMirrorEntry *entry, const char *reason)
 {
 	int64_t		bytes;
-	int32_t		i;
 
 	while (entry->users > 0)
 		pthread_cond_wait(&registry.released, &registry.mutex);
@@ -224,34 +247,23 @@ destroy_entry(GvMirrorEntry *entry, const char *reason)
 	pthread_rwlock_destroy(&entry->lock);
 	free(entry->states);
 	pthread_mutex_lock(&registry.mutex);
-	for (i = 0; i < entry->nmembers; i++)
-		registry.devices[entry->members[i].device].used -=
-			entry->members[i].charged;
+	remove_members(entry);
 	free(entry);
 }
 
 /* Accounts of the devices */
 
-/*
- * Returns the bytes that mirrors, builds and sets may have on a device that
- * has `extras` searchers for messages of many queries.
- */
-static int64_t
-most_beside(int32_t device, int32_t extras)
-{
-	const GvDeviceMemory *mem = &registry.devices[device];
-	int64_t		most = mem->memory -
-	mem->searcher * (GV_BATCH_SLOTS + extras);
-
-	/* searchers of batch slots are not in the budget */
-	return extras == 0 || most > mem->budget ? mem->budget : most;
-}
-
 /* Returns the bytes that mirrors, builds and sets may have on a device. */
 static int64_t
 most_bytes(int32_t device)
 {
-	return most_beside(device, registry.devices[device].extras);
+	const DeviceAccount *account = &registry.devices[device];
+	int64_t		most = account->memory -
+	account->searcher * (GV_BATCH_SLOTS + account->extras);
+
+	/* searchers of batch slots are not in the budget */
+	return account->extras == 0 || most > account->budget ? account->budget :
+		most;
 }
 
 /*
@@ -272,10 +284,10 @@ available_bytes(int32_t device)
  * while the mirror is in use.
  */
 static bool
-evictable(const GvMirrorEntry *entry, int32_t device, int64_t now)
+evictable(GvMirrorEntry *entry, int32_t device, int64_t now)
 {
 	return entry->ready && entry->growing == 0 &&
-		find_member((GvMirrorEntry *) entry, device) != NULL &&
+		find_member(entry, device) != NULL &&
 		(is_spare(entry) ||
 		 (entry->users == 0 && now -
 		  entry->used_ms >= registry.evict_grace_ms));
@@ -365,13 +377,12 @@ can_free_up(int32_t device, int64_t bytes)
 {
 	int64_t		now = now_ms();
 	int64_t		available = available_bytes(device);
-	const GvMirrorEntry *entry;
+	GvMirrorEntry *entry;
 
 	for (entry = registry.first; entry != NULL && available < bytes;
 		 entry = entry->next)
 		if (evictable(entry, device, now))
-			available +=
-				find_member((GvMirrorEntry *) entry, device)->charged;
+			available += find_member(entry, device)->charged;
 	return available >= bytes;
 }
 
@@ -499,123 +510,110 @@ add_replicas(GvMirrorEntry *entry)
 }
 
 /*
- * Places a mirror in the fewest shards for which devices can free memory, adds
- * replicas, and charges the bytes of all members until the mirror is
- * destroyed.  A calibration mirror is neither divided, because its build can
- * do without it, nor replicated, because only one thread searches it.  Skips
- * the places in *tried, and adds the new place to *tried.  Returns false if
- * there is no other place, or if other threads took the memory that was freed.
+ * Creates the engine's mirror of an entry, and gives the entry its owner.
+ * Evicts other mirrors if a device turns out to have no memory.  Releases the
+ * mutex meanwhile.
  */
-static bool
-place(GvMirrorEntry *entry, GvTriedPlaces *tried)
+static GvRefusalCode
+create(GvMirrorEntry *entry, uint64_t owner)
+{
+	GvPlacement placement = {.nshards = entry->nshards,
+	.nreplicas = entry->nmembers / entry->nshards};
+	GvStatus	status;
+	uint32_t	lacking;
+	int32_t		i;
+
+	for (i = 0; i < entry->nmembers; i++)
+		placement.devices[i] = entry->members[i].device;
+	pthread_mutex_unlock(&registry.mutex);
+	while ((status = gv_mirror_create_on(&entry->spec, &placement,
+										 &entry->mirror, &lacking)) ==
+		   GV_NO_MEMORY)
+	{
+		int64_t		growth[GV_MAX_DEVICES] = {0};
+
+		for (i = 0; i < entry->nmembers; i++)
+			if ((lacking >> i & 1) != 0)
+				growth[i % entry->nshards] = 1;
+		if (!gv_mirrors_evict_for(entry, growth))
+			break;
+	}
+	pthread_mutex_lock(&registry.mutex);
+	if (status != GV_OK)
+	{
+		entry->mirror = NULL;
+		return gv_status_refusal(status);
+	}
+	recharge(entry);
+	entry->owner = owner;
+	return 0;
+}
+
+/*
+ * Creates a mirror in the fewest shards for which devices can free memory, and
+ * with replicas.  The bytes of all members are charged until the mirror is
+ * destroyed.  If a device turns out to have no memory, tries other places:
+ * each device for the whole mirror, then more shards.  A calibration mirror is
+ * neither divided, because its build can do without it, nor replicated,
+ * because only one thread searches it.  Returns 0, or the reason of the
+ * failure.
+ */
+static GvRefusalCode
+place(GvMirrorEntry *entry, uint64_t owner)
 {
 	bool		is_own = gv_is_calibration(&entry->key);
 	int32_t		most = is_own ? 1 : registry.ndevices;
-	int32_t		able;
+	GvRefusalCode refusal = GV_REFUSED_NO_MEMORY;
 	int32_t		n;
 
-	for (n = tried->shards + 1; n <= most; n++)
+	for (n = 1; n <= most && refusal == GV_REFUSED_NO_MEMORY; n++)
 	{
-		GvDeviceSet skip = n == 1 ? tried->whole : 0;
+		GvDeviceSet tried = 0;
+		int32_t		able;
 
 		entry->nshards = n;
-		(void) choose_device(entry, skip, true, &able);
-		if (able < n)
-			continue;
-		if (n > 1)
-			tried->shards = n;
-		while (entry->nmembers < n)
+		do
 		{
-			int32_t		device = choose_device(entry, skip, true, &able);
+			while (entry->nmembers < n)
+			{
+				int32_t		device = choose_device(entry, tried, true, &able);
 
-			if (n == 1 && device >= 0)
-				tried->whole |= 1u << device;
-			/* other threads may have taken the memory that was freed */
-			if (device < 0 || !add_member(entry, device))
-				return false;
-		}
-		if (!is_own)
-			add_replicas(entry);
-		return true;
+				if (able < n - entry->nmembers)
+					break;
+				tried |= 1u << device;
+				/* other threads may have taken the memory that was freed */
+				if (!add_member(entry, device))
+					break;
+			}
+			if (entry->nmembers == n)
+			{
+				if (!is_own)
+					add_replicas(entry);
+				refusal = create(entry, owner);
+			}
+			if (refusal != 0)
+				remove_members(entry);
+		} while (n == 1 && able > 0 && refusal == GV_REFUSED_NO_MEMORY);
 	}
-	return false;
+	return refusal;
 }
 
-/* Memory of builds, sets and searchers */
+/* Builds and sets */
 
-/*
- * Charges bytes of a device's budget for something that is not a mirror.
- * Returns false if so many bytes cannot be freed.
- */
-bool
-gv_mirrors_reserve(int32_t device, int64_t bytes)
+/* Gives back the bytes that a job has on these devices, and leaves them. */
+static void
+leave_devices(GvJob *job, GvDeviceSet devices)
 {
-	bool		fits;
+	int32_t		i;
 
-	pthread_mutex_lock(&registry.mutex);
-	fits = free_up(device, bytes);
-	if (fits)
-		registry.devices[device].used += bytes;
-	pthread_mutex_unlock(&registry.mutex);
-	return fits;
-}
-
-void
-gv_mirrors_unreserve(int32_t device, int64_t bytes)
-{
-	pthread_mutex_lock(&registry.mutex);
-	registry.devices[device].used -= bytes;
-	pthread_mutex_unlock(&registry.mutex);
-}
-
-/*
- * Makes a searcher for messages of many queries.  If the memory that is kept
- * for searchers is not enough for another searcher, mirrors may be evicted.
- * The caller holds no mirror's lock.
- */
-GvStatus
-gv_mirrors_searcher(int32_t device, GvSearcher **searcher)
-{
-	GvDeviceMemory *mem = &registry.devices[device];
-	int64_t		bytes;
-	GvStatus	status = GV_NO_MEMORY;
-	bool		fits;
-
-	pthread_mutex_lock(&registry.mutex);
-	bytes = most_beside(device, mem->extras) -
-		most_beside(device, mem->extras + 1);
-	fits = bytes <= 0 || free_up(device, bytes);
-	mem->extras += fits;
-	pthread_mutex_unlock(&registry.mutex);
-	if (fits)
-		status = gv_searcher(device, searcher);
-	if (fits && status != GV_OK)
-		gv_mirrors_searcher_drop(device, NULL);
-	return status;
-}
-
-/*
- * Drops a searcher that gv_mirrors_searcher has made, and its account.  If
- * searcher is NULL, drops the account only.
- */
-void
-gv_mirrors_searcher_drop(int32_t device, GvSearcher *searcher)
-{
-	gv_searcher_drop(searcher);
-	pthread_mutex_lock(&registry.mutex);
-	registry.devices[device].extras--;
-	pthread_mutex_unlock(&registry.mutex);
-}
-
-/*
- * Returns how many searchers for messages of many queries a device may have.
- * The number is small if a searcher takes memory.
- */
-int32_t
-gv_mirrors_searchers_most(int32_t device)
-{
-	return registry.devices[device].searcher > 0 ? GV_MAX_EXTRAS :
-		GV_MAX_CLIENT_THREADS;
+	devices &= job->devices;
+	job->devices &= ~devices;
+	for (i = 0; i < registry.ndevices; i++)
+		if ((devices & 1u << i) != 0)
+		{
+			registry.devices[i].used -= job->charged[i];
+			registry.devices[i].jobs--;
+		}
 }
 
 /*
@@ -629,7 +627,7 @@ gv_mirrors_searchers_most(int32_t device)
 static int32_t
 choose_for_job(int64_t bytes, int32_t beside, GvDeviceSet tried)
 {
-	const GvDeviceMemory *devices = registry.devices;
+	const DeviceAccount *devices = registry.devices;
 	int32_t		best = -1;
 	int32_t		i;
 
@@ -649,27 +647,28 @@ choose_for_job(int64_t bytes, int32_t beside, GvDeviceSet tried)
 }
 
 /*
- * Creates a part of a build or a set by create(arg), on a device that
- * choose_for_job() chooses: sets *device, charges the bytes there, and counts
- * the build or set.  If the device turns out to have no memory, tries the
- * others.
+ * Creates a part of a job by create(arg), on a device that choose_for_job()
+ * chooses: sets *device, and charges the bytes there.  If the device turns out
+ * to have no memory, tries the others.
  */
 GvStatus
-gv_job_create(int64_t bytes, int32_t beside, int32_t *device,
-			  GvDeviceSet *tried, GvStatus (*create) (void *), void *arg)
+gv_job_create(GvJob *job, int64_t bytes, int32_t beside, int32_t *device,
+			  GvStatus (*create) (void *), void *arg)
 {
 	GvStatus	status = GV_NO_MEMORY;
 	int32_t		chosen;
 
 	pthread_mutex_lock(&registry.mutex);
 	while (status == GV_NO_MEMORY &&
-		   (chosen = choose_for_job(bytes, beside, *tried)) >= 0)
+		   (chosen = choose_for_job(bytes, beside, job->tried)) >= 0)
 	{
-		*tried |= 1u << chosen;
+		job->tried |= 1u << chosen;
 		if (!free_up(chosen, bytes))
 			continue;
 		registry.devices[chosen].used += bytes;
 		registry.devices[chosen].jobs++;
+		job->devices |= 1u << chosen;
+		job->charged[chosen] = bytes;
 		*device = chosen;
 		do
 		{
@@ -677,30 +676,39 @@ gv_job_create(int64_t bytes, int32_t beside, int32_t *device,
 			status = create(arg);
 			pthread_mutex_lock(&registry.mutex);
 		} while (status == GV_NO_MEMORY && beside < 0 && evict_one(chosen));
-		if (status == GV_OK)
-			break;
-		registry.devices[chosen].used -= bytes;
-		registry.devices[chosen].jobs--;
+		if (status != GV_OK)
+			leave_devices(job, 1u << chosen);
 	}
 	pthread_mutex_unlock(&registry.mutex);
 	return status;
 }
 
 /*
- * Notes that a build or a set has ended on these devices.  The caller then
- * frees the memory of the build or set, and gives back the bytes.  All devices
- * are noted at once, so that another thread finds either all of these devices
- * idle or none of them.
+ * Raises the charge of a job's part to `bytes`, if it is less.  Returns false
+ * if the memory cannot be freed.
  */
-void
-gv_job_end(GvDeviceSet devices)
+bool
+gv_job_grow(GvJob *job, int32_t device, int64_t bytes)
 {
-	int32_t		i;
+	int64_t		more = bytes - job->charged[device];
+	bool		fits;
 
 	pthread_mutex_lock(&registry.mutex);
-	for (i = 0; i < registry.ndevices; i++)
-		if ((devices & 1u << i) != 0)
-			registry.devices[i].jobs--;
+	fits = more <= 0 || free_up(device, more);
+	if (fits && more > 0)
+	{
+		registry.devices[device].used += more;
+		job->charged[device] = bytes;
+	}
+	pthread_mutex_unlock(&registry.mutex);
+	return fits;
+}
+
+void
+gv_job_end(GvJob *job, GvDeviceSet devices)
+{
+	pthread_mutex_lock(&registry.mutex);
+	leave_devices(job, devices);
 	pthread_mutex_unlock(&registry.mutex);
 }
 
@@ -841,18 +849,18 @@ gv_mirrors_reserve_growth(GvMirrorEntry *entry, const int64_t *growth)
 }
 
 /*
- * Notes that the mirror has been changed, and how many postings it has.  The
+ * Notes that the mirror has been changed, and has got `more` postings.  The
  * caller holds the mirror's lock.
  */
 void
-gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings)
+gv_mirrors_changed(GvMirrorEntry *entry, int64_t more)
 {
 	int32_t		before;
 	int32_t		lost;
 
 	pthread_mutex_lock(&registry.mutex);
 	before = entry->nmembers;
-	entry->postings = postings;
+	entry->nitems += more;
 	recharge(entry);
 	lost = (before - entry->nmembers) / entry->nshards;
 	pthread_mutex_unlock(&registry.mutex);
@@ -865,9 +873,10 @@ gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings)
 
 /*
  * Returns the mirror of a key.  The mirror is then in use until
- * gv_mirrors_release.  If there is no such mirror, or if it is not ready and
- * has another owner, sets *refusal and returns NULL.  If the key names a
- * calibration mirror, returns the calibration mirror of this owner.
+ * gv_mirrors_release.  If the engine has failed, if there is no such mirror,
+ * or if it is not ready and has another owner, sets *refusal and returns NULL.
+ * If the key names a calibration mirror, returns the calibration mirror of
+ * this owner.
  */
 GvMirrorEntry *
 gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
@@ -883,21 +892,18 @@ gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 	}
 	pthread_mutex_lock(&registry.mutex);
 	entry = find(key);
-	if (entry == NULL)
-		*refusal = GV_REFUSED_NO_MIRROR;
-	else if (!entry->ready && entry->owner != owner)
-	{
+	*refusal = gv_server_failed() ? GV_REFUSED_FAILED :
+		entry == NULL ? GV_REFUSED_NO_MIRROR : 0;
+	if (*refusal == 0 && !entry->ready && entry->owner != owner)
 		*refusal = GV_REFUSED_LOADING;
-		entry = NULL;
-	}
-	else
+	if (*refusal == 0)
 	{
 		entry->users++;
 		entry->used_ms = now_ms();
 		__atomic_store_n(&entry->key.index, key->index, __ATOMIC_RELAXED);
 	}
 	pthread_mutex_unlock(&registry.mutex);
-	return entry;
+	return *refusal == 0 ? entry : NULL;
 }
 
 /*
@@ -932,8 +938,8 @@ gv_mirrors_release(GvMirrorEntry *entry, int64_t searches)
 }
 
 /*
- * Returns an entry that is in no list yet, and has neither a mirror nor an
- * owner, or NULL.  The caller does not hold the mutex.
+ * Returns an entry that has neither members nor a mirror nor an owner, or
+ * NULL.  The caller does not hold the mutex.
  */
 static GvMirrorEntry *
 new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec)
@@ -951,6 +957,7 @@ new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec)
 	}
 	entry->key = *key;
 	entry->spec = *spec;
+	entry->nshards = 1;
 	entry->used_ms = now_ms();
 	/* batches follow each other closely, but a loader must not starve */
 	pthread_rwlockattr_init(&attr);
@@ -962,61 +969,23 @@ new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec)
 }
 
 /*
- * Creates the engine's mirror of an entry.  Evicts other mirrors if a device
- * turns out to have no memory.  Then gives the entry its owner.  The caller
- * uses the entry and does not hold the mutex.
- */
-static GvRefusalCode
-create(GvMirrorEntry *entry, uint64_t owner)
-{
-	GvPlacement placement = {.nshards = entry->nshards,
-	.nreplicas = entry->nmembers / entry->nshards};
-	GvStatus	status;
-	uint32_t	lacking;
-	int32_t		i;
-
-	for (i = 0; i < entry->nmembers; i++)
-		placement.devices[i] = entry->members[i].device;
-	do
-	{
-		int64_t		growth[GV_MAX_DEVICES] = {0};
-
-		status = gv_mirror_create_on(&entry->spec, &placement, &entry->mirror,
-									 &lacking);
-		for (i = 0; i < entry->nmembers; i++)
-			if ((lacking >> i & 1) != 0)
-				growth[i % entry->nshards] = 1;
-		if (status != GV_NO_MEMORY || !gv_mirrors_evict_for(entry, growth))
-			break;
-	} while (true);
-	if (status != GV_OK)
-	{
-		entry->mirror = NULL;
-		return gv_status_refusal(status);
-	}
-	pthread_mutex_lock(&registry.mutex);
-	recharge(entry);
-	entry->owner = owner;
-	pthread_mutex_unlock(&registry.mutex);
-	return 0;
-}
-
-/*
- * Begins a mirror in a place that was not tried.  Returns 0, or the reason of
- * the failure.  The caller does not hold the mutex.
+ * Begins a mirror.  Returns 0, or the reason of the failure.
  *
  * The entry is in the list before the mirror is created, so that no other
  * thread begins the same mirror.  Until then the entry has no owner, so that
  * no other thread of its build can acquire the entry.
  */
-static GvRefusalCode
-begin_somewhere(const GvMirrorKey *key, const GvMirrorSpec *spec,
-				uint64_t owner, GvTriedPlaces *tried)
+GvRefusalCode
+gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
+				 uint64_t owner)
 {
-	GvMirrorEntry *entry = new_entry(key, spec);
+	GvMirrorEntry *entry;
 	GvMirrorEntry *old;
-	GvRefusalCode refusal = 0;
+	GvRefusalCode refusal = GV_REFUSED_EXISTS;
 
+	if (gv_mirror_size(spec) == 0)
+		return GV_REFUSED_PROTOCOL;
+	entry = new_entry(key, spec);
 	if (entry == NULL)
 		return GV_REFUSED_NO_MEMORY;
 	pthread_mutex_lock(&registry.mutex);
@@ -1025,51 +994,17 @@ begin_somewhere(const GvMirrorKey *key, const GvMirrorSpec *spec,
 		unlink_entry(old);
 		destroy_entry(old, "another loader begins anew");
 	}
-	if (old != NULL)
-		refusal = GV_REFUSED_EXISTS;
-	else if (!place(entry, tried))
-		refusal = GV_REFUSED_NO_MEMORY;
-	/* freeing memory may have released the mutex */
-	else if (find(key) != NULL)
-		refusal = GV_REFUSED_EXISTS;
-	if (refusal != 0)
-	{
-		destroy_entry(entry, NULL);
-		pthread_mutex_unlock(&registry.mutex);
-		return refusal;
-	}
 	entry->users = 1;
 	entry->next = registry.first;
 	registry.first = entry;
-	pthread_mutex_unlock(&registry.mutex);
-	refusal = create(entry, owner);
-	pthread_mutex_lock(&registry.mutex);
+	if (old == NULL)
+		refusal = place(entry, owner);
 	entry->users--;
 	pthread_cond_broadcast(&registry.released);
 	/* if another loader has removed the entry, that loader frees it */
 	if (refusal != 0 && unlink_entry(entry))
 		destroy_entry(entry, NULL);
 	pthread_mutex_unlock(&registry.mutex);
-	return refusal;
-}
-
-/* Begins a mirror.  Returns 0, or the reason of the failure. */
-GvRefusalCode
-gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
-				 uint64_t owner)
-{
-	GvTriedPlaces tried = {0, 0};
-	GvTriedPlaces before;
-	GvRefusalCode refusal;
-
-	if (gv_mirror_size(spec) == 0)
-		return GV_REFUSED_PROTOCOL;
-	do
-	{
-		before = tried;
-		refusal = begin_somewhere(key, spec, owner, &tried);
-	} while (refusal == GV_REFUSED_NO_MEMORY &&
-			 (tried.whole != before.whole || tried.shards != before.shards));
 	return refusal;
 }
 
@@ -1091,7 +1026,7 @@ gv_mirrors_ready(GvMirrorEntry *entry)
 	for (i = 0; i < entry->nmembers; i++)
 		entry->members[i].reserved = 0;
 	recharge(entry);
-	postings = entry->postings;
+	postings = entry->nitems;
 	bytes = mirror_bytes(entry);
 	if (registry.ndevices > 1)
 		used = (size_t) snprintf(where, sizeof(where),
@@ -1175,7 +1110,7 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 				.shards = entry->nshards,
 				.replicas = entry->nmembers / entry->nshards,
 				.bytes = mirror_bytes(entry),
-				.postings = entry->postings,
+				.postings = entry->nitems,
 				.expected = entry->spec.postings,
 				.searches = entry->searches,
 				.idle_ms = now > entry->used_ms ? now - entry->used_ms : 0
@@ -1197,4 +1132,200 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 	}
 	pthread_mutex_unlock(&registry.mutex);
 	return n;
+}
+
+/* Searchers for messages of many queries */
+
+/*
+ * Takes an idle searcher of a device, or makes one if the device may have
+ * more.  A searcher counts before it is made, so the budget is smaller then:
+ * if the memory that is kept for searchers is not enough, mirrors may be
+ * evicted.  If there is no memory for another searcher, but the device has
+ * some, waits until a thread gives one back.
+ */
+static GvStatus
+take_searcher(int32_t device, const GvStop *stop, GvSearcher **searcher)
+{
+	DeviceAccount *account = &registry.devices[device];
+	int32_t		most_extras = account->searcher > 0 ? MAX_EXTRAS :
+	GV_MAX_CLIENT_THREADS;
+
+	while (account->nidle == 0)
+	{
+		struct timespec until;
+
+		if (account->extras < most_extras)
+		{
+			int64_t		before = most_bytes(device);
+			GvStatus	status = GV_NO_MEMORY;
+
+			account->extras++;
+			if (most_bytes(device) >= before || free_up(device, 0))
+			{
+				pthread_mutex_unlock(&registry.mutex);
+				status = gv_searcher(device, searcher);
+				pthread_mutex_lock(&registry.mutex);
+			}
+			if (status == GV_OK)
+				return GV_OK;
+			account->extras--;
+			if (status != GV_NO_MEMORY || account->extras == 0)
+				return status;
+		}
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += LOOK_MS * 1000000L;
+		until.tv_sec += until.tv_nsec / 1000000000L;
+		until.tv_nsec %= 1000000000L;
+		(void) pthread_cond_timedwait(&registry.given, &registry.mutex,
+									  &until);
+		if (stop->requested(stop->arg))
+			return GV_CANCELED;
+	}
+	*searcher = account->idle[--account->nidle];
+	return GV_OK;
+}
+
+/*
+ * Gives back the searchers of a team.  A member whose searcher is NULL has
+ * none.
+ */
+static void
+give_searchers(GvTeam *team)
+{
+	int32_t		s;
+
+	for (s = 0; s < team->nshards; s++)
+	{
+		DeviceAccount *account = &registry.devices[team->devices[s]];
+
+		if (team->searchers[s] == NULL)
+			continue;
+		account->busy--;
+		account->idle[account->nidle++] = team->searchers[s];
+	}
+	pthread_cond_broadcast(&registry.given);
+}
+
+/*
+ * Takes a searcher of each of the team's devices.  Takes them in the order of
+ * the devices' numbers, so that threads that have some searchers and wait for
+ * others do not wait in a circle.  On failure the team has no searchers.
+ */
+static GvStatus
+take_searchers(GvTeam *team, const GvStop *stop)
+{
+	GvStatus	status = GV_OK;
+	int32_t		device;
+	int32_t		s;
+
+	for (device = 0; device < registry.ndevices; device++)
+		for (s = 0; s < team->nshards && status == GV_OK; s++)
+		{
+			if (team->devices[s] != device)
+				continue;
+			registry.devices[device].busy++;
+			status = take_searcher(device, stop, &team->searchers[s]);
+			if (status == GV_OK)
+				continue;
+			registry.devices[device].busy--;
+			team->searchers[s] = NULL;
+		}
+	if (status != GV_OK)
+		give_searchers(team);
+	return status;
+}
+
+/*
+ * Sets *team to the devices of the mirror's replica whose devices have the
+ * fewest busy threads.
+ */
+static void
+choose_team(const GvMirrorEntry *entry, GvTeam *team)
+{
+	int32_t		fewest = INT32_MAX;
+	int32_t		first;
+	int32_t		s;
+
+	*team = (GvTeam)
+	{
+		.nshards = entry->nshards
+	};
+	for (first = 0; first < entry->nmembers; first += entry->nshards)
+	{
+		const GvMirrorMember *members = &entry->members[first];
+		int32_t		busy = 0;
+
+		for (s = 0; s < entry->nshards; s++)
+			busy += registry.devices[members[s].device].busy;
+		if (busy >= fewest)
+			continue;
+		fewest = busy;
+		for (s = 0; s < entry->nshards; s++)
+			team->devices[s] = members[s].device;
+	}
+}
+
+/*
+ * Chooses a replica of a mirror, takes searchers for it, and locks the mirror.
+ * Does not wait for a searcher under that lock, because threads that have
+ * searchers take the lock, too.  The caller uses the mirror, and holds no
+ * mirror's lock.
+ */
+GvStatus
+gv_searchers_take(GvMirrorEntry *entry, const GvStop *stop, GvTeam *team)
+{
+	for (;;)
+	{
+		GvStatus	status;
+
+		pthread_mutex_lock(&registry.mutex);
+		choose_team(entry, team);
+		status = take_searchers(team, stop);
+		pthread_mutex_unlock(&registry.mutex);
+		if (status != GV_OK)
+			return status;
+		pthread_rwlock_rdlock(&entry->lock);
+		/* replicas are evicted as a whole */
+		if (find_member(entry, team->devices[0]) != NULL)
+			return GV_OK;
+		pthread_rwlock_unlock(&entry->lock);
+		gv_searchers_give(team);
+	}
+}
+
+void
+gv_searchers_give(GvTeam *team)
+{
+	pthread_mutex_lock(&registry.mutex);
+	give_searchers(team);
+	pthread_mutex_unlock(&registry.mutex);
+}
+
+/*
+ * Notes that a client's thread has begun to send searches (1) or ends (-1).
+ * Drops idle searchers of devices that have more of them than there are such
+ * threads.
+ */
+void
+gv_searchers_count(int32_t more)
+{
+	int32_t		i;
+
+	pthread_mutex_lock(&registry.mutex);
+	registry.searching += more;
+	for (i = 0; i < registry.ndevices; i++)
+	{
+		DeviceAccount *account = &registry.devices[i];
+
+		while (account->nidle > 0 && account->extras > registry.searching)
+		{
+			GvSearcher *searcher = account->idle[--account->nidle];
+
+			pthread_mutex_unlock(&registry.mutex);
+			gv_searcher_drop(searcher);
+			pthread_mutex_lock(&registry.mutex);
+			account->extras--;
+		}
+	}
+	pthread_mutex_unlock(&registry.mutex);
 }

@@ -7,97 +7,55 @@
  * to the queue of eventloop.c to be answered with a batch.  Searches of bulk
  * clients, and searches that calibrate a build, are done by the client's own
  * thread.  They are not part of sessions' batches, because sessions would wait
- * for them; a device does both at the same time.  A device has only a few
- * searchers for such threads, which share them, since a searcher may take a
- * gigabyte.
+ * for them; a device does both at the same time.
  */
 #include "server/server.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-/*
- * Interval, in ms, at which a thread that waits for a searcher checks whether
- * its client is still there.
- */
-#define LOOK_MS			100
-
-#define current(counter) __atomic_load_n(&gv_server.counter, __ATOMIC_RELAXED)
-
-/* A device's searchers for threads with many queries. */
-typedef struct Pool
-{
-	int32_t		made;			/* searchers that exist, idle or not */
-	int32_t		nidle;
-	GvSearcher *idle[GV_MAX_CLIENT_THREADS];	/* [nidle] */
-	int32_t		busy;			/* threads that have a searcher of this device
-								 * or wait for one; atomic */
-} Pool;
-
-static struct
-{
-	pthread_mutex_t lock;
-	pthread_cond_t given;		/* a searcher was given back */
-	int32_t		threads;		/* clients' threads that have sent a search,
-								 * busy or not */
-	Pool		of[GV_MAX_DEVICES];
-}			pools = {
-
-	.lock = PTHREAD_MUTEX_INITIALIZER,
-	.given = PTHREAD_COND_INITIALIZER
-};
 
 /* ---- requests and answers */
 
 /*
- * Returns whether a mirror can be searched as the request asks.  If not,
- * refuses the request.  Sets *asked to the request's condition in the engine's
+ * Returns NULL if a mirror can be searched as the request asks, and otherwise
+ * an error message.  Sets *asked to the request's condition in the engine's
  * form, whose values stay in the message.
  */
-static bool
-open_search(const GvMirrorEntry *entry, GvConnection *connection,
+static const char *
+open_search(const GvMirrorEntry *entry, const GvConnection *connection,
 			GvAskedCondition *asked)
 {
 	const GvSearchRequest *request = gv_payload(connection);
 	const GvTestRequest *tests = (const GvTestRequest *) (request + 1);
 	const uint64_t *values = (const uint64_t *) (tests + request->ntests);
 	int64_t		left = request->nvalues;
-	const char *wrong = NULL;
 	int32_t		i;
 
 	if (request->dims != entry->spec.dims)
-		wrong = "the mirror has other dims";
-	else if (request->n > 1 &&
-			 request->n > gv_queries_most(request,
-										  entry->spec.refine_slots > 0))
-		wrong = "more queries than a message can answer";
+		return "the mirror has other dims";
+	if (request->n > 1 &&
+		request->n > gv_queries_most(request, entry->spec.refine_slots > 0))
+		return "more queries than a message can answer";
 	asked->condition.form = entry->spec.keys;
 	asked->condition.ntests = request->ntests;
 	asked->condition.tests = asked->tests;
-	for (i = 0; i < request->ntests && wrong == NULL; i++)
+	for (i = 0; i < request->ntests; i++)
 	{
 		const GvTestRequest *test = &tests[i];
 
 		if (test->unused != 0 || test->nvalues < 0 || test->nvalues > left)
-			wrong = "a malformed condition";
-		else
+			return "a malformed condition";
+		asked->tests[i] = (GvKeyTest)
 		{
-			asked->tests[i] = (GvKeyTest)
-			{
-				test->key, (GvTestKind) test->kind, test->low, test->high,
-					test->nvalues, values
-			};
-			values += test->nvalues;
-			left -= test->nvalues;
-		}
+			test->key, (GvTestKind) test->kind, test->low, test->high,
+				test->nvalues, values
+		};
+		values += test->nvalues;
+		left -= test->nvalues;
 	}
-	if (wrong == NULL && (left != 0 || !gv_condition_valid(&asked->condition)))
-		wrong = "a condition that the mirror's keys cannot be given";
-	if (wrong != NULL)
-		gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
-	return wrong == NULL;
+	return left != 0 || !gv_condition_valid(&asked->condition) ?
+		"a condition that the mirror's keys cannot be given" : NULL;
 }
 
 /*
@@ -223,16 +181,6 @@ put_answer(const GvMirrorEntry *entry, const GvSearch *found,
 
 /* ---- batches of sessions' searches */
 
-GvMirrorEntry *
-gv_search_acquire(const GvConnection *asker, GvRefusalCode *refusal)
-{
-	const GvSearchRequest *request = gv_payload(asker);
-
-	*refusal = GV_REFUSED_FAILED;
-	return gv_server_failed() ? NULL :
-		gv_mirrors_acquire(&request->key, asker->owner, refusal);
-}
-
 /*
  * Answers the i-th search of the batch and returns 1, or refuses it and
  * returns 0.
@@ -247,7 +195,7 @@ answer(GvBatchSlot *batch, int i, GvStatus status, uint64_t ended_ns)
 
 	if (status != GV_OK)
 	{
-		gv_reply_status(asker, status, NULL);
+		gv_refuse_status(asker, status);
 		return 0;
 	}
 	head = answer_head(batch->entry, asker, &batch->searches[i], batch->n,
@@ -307,7 +255,7 @@ search_singly(GvBatchSlot *batch, GvStatus status)
 static void
 end_batch(GvBatchSlot *batch, int answered)
 {
-	int64_t		largest = current(largest_batch);
+	int64_t		largest = gv_counted(largest_batch);
 
 	pthread_rwlock_unlock(&batch->entry->lock);
 	if (answered > 0)
@@ -341,9 +289,13 @@ gv_batch_begin(GvBatchSlot *batch, GvMirrorEntry *entry)
 	{
 		GvConnection *asker = askers[i];
 		GvAskedCondition *asked = &batch->conditions[batch->n];
+		const char *wrong = open_search(entry, asker, asked);
 
-		if (!open_search(entry, asker, asked))
+		if (wrong != NULL)
+		{
+			gv_refuse(asker, GV_REFUSED_PROTOCOL, wrong);
 			continue;
+		}
 		prepare(entry, asker, asked, 0, 1, &batch->searches[batch->n]);
 		askers[i] = askers[batch->n];
 		askers[batch->n++] = asker;
@@ -379,202 +331,6 @@ gv_batch_finish(GvBatchSlot *batch)
 
 /* ---- many queries of one message */
 
-/* The devices of the replica that a thread searches, and their searchers. */
-typedef struct Team
-{
-	int32_t		nshards;
-	int32_t		devices[GV_MAX_DEVICES];	/* [nshards] */
-	GvSearcher *searchers[GV_MAX_DEVICES];	/* [nshards] */
-} Team;
-
-/*
- * Returns whether the mirror, which the caller has locked, still has the
- * replica on the team's devices.
- */
-static bool
-has_replica(const GvMirrorEntry *entry, const Team *team)
-{
-	int32_t		first;
-	int32_t		s;
-
-	for (first = 0; first < entry->nmembers; first += entry->nshards)
-	{
-		for (s = 0; s < entry->nshards; s++)
-			if (entry->members[first + s].device != team->devices[s])
-				break;
-		if (s == entry->nshards)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Takes an idle searcher of the pool, or makes one if the pool may have more.
- * If there is no memory for another searcher, but the pool has some, waits
- * until a thread gives one back.  The caller holds pools.lock, which is
- * released while this function makes a searcher or waits.
- */
-static GvStatus
-pool_take(Pool *pool, int32_t device, const GvStop *stop,
-		  GvSearcher **searcher)
-{
-	while (pool->nidle == 0)
-	{
-		struct timespec until;
-
-		if (pool->made < gv_mirrors_searchers_most(device))
-		{
-			GvStatus	status;
-
-			pool->made++;
-			pthread_mutex_unlock(&pools.lock);
-			status = gv_mirrors_searcher(device, searcher);
-			pthread_mutex_lock(&pools.lock);
-			if (status == GV_OK)
-				return GV_OK;
-			pool->made--;
-			if (status != GV_NO_MEMORY || pool->made == 0)
-				return status;
-		}
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += LOOK_MS * 1000000L;
-		until.tv_sec += until.tv_nsec / 1000000000L;
-		until.tv_nsec %= 1000000000L;
-		(void) pthread_cond_timedwait(&pools.given, &pools.lock, &until);
-		if (stop->requested(stop->arg))
-			return GV_CANCELED;
-	}
-	*searcher = pool->idle[--pool->nidle];
-	return GV_OK;
-}
-
-/* Gives back the searchers that the team has; some may be NULL. */
-static void
-give_searchers(Team *team)
-{
-	int32_t		s;
-
-	pthread_mutex_lock(&pools.lock);
-	for (s = 0; s < team->nshards; s++)
-	{
-		Pool	   *pool = &pools.of[team->devices[s]];
-
-		if (team->searchers[s] == NULL)
-			continue;
-		(void) __atomic_sub_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
-		pool->idle[pool->nidle++] = team->searchers[s];
-	}
-	pthread_cond_broadcast(&pools.given);
-	pthread_mutex_unlock(&pools.lock);
-}
-
-/*
- * Takes a searcher of each of the team's devices.  Takes them in the order of
- * the devices' numbers, so that threads that have some searchers and wait for
- * others do not wait in a circle.  On failure the team has no searchers.  The
- * caller holds no mirror's lock.
- */
-static GvStatus
-take_searchers(Team *team, const GvStop *stop)
-{
-	GvStatus	status = GV_OK;
-	int32_t		device;
-	int32_t		s;
-
-	memset(team->searchers, 0, sizeof(team->searchers));
-	pthread_mutex_lock(&pools.lock);
-	for (device = 0; device < gv_ndevices(); device++)
-		for (s = 0; s < team->nshards && status == GV_OK; s++)
-		{
-			Pool	   *pool = &pools.of[device];
-
-			if (team->devices[s] != device)
-				continue;
-			(void) __atomic_add_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
-			status = pool_take(pool, device, stop, &team->searchers[s]);
-			if (status == GV_OK)
-				continue;
-			(void) __atomic_sub_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
-			team->searchers[s] = NULL;
-		}
-	pthread_mutex_unlock(&pools.lock);
-	if (status != GV_OK)
-		give_searchers(team);
-	return status;
-}
-
-/*
- * Adds `more`, 1 or -1, to pools.threads.  Drops idle searchers of each pool
- * that has more searchers than pools.threads.
- */
-static void
-count_threads(int32_t more)
-{
-	int32_t		i;
-
-	pthread_mutex_lock(&pools.lock);
-	pools.threads += more;
-	for (i = 0; i < gv_ndevices(); i++)
-	{
-		Pool	   *pool = &pools.of[i];
-
-		while (pool->nidle > 0 && pool->made > pools.threads)
-		{
-			GvSearcher *searcher = pool->idle[--pool->nidle];
-
-			pthread_mutex_unlock(&pools.lock);
-			gv_mirrors_searcher_drop(i, searcher);
-			pthread_mutex_lock(&pools.lock);
-			pool->made--;
-		}
-	}
-	pthread_mutex_unlock(&pools.lock);
-}
-
-/*
- * Chooses the mirror's replica whose devices have the fewest busy threads,
- * takes searchers for this replica, and locks the mirror.  Does not wait for a
- * searcher under that lock, because threads that have searchers take the lock,
- * too.
- */
-static GvStatus
-begin_part(GvMirrorEntry *entry, const GvStop *stop, Team *team)
-{
-	for (;;)
-	{
-		int32_t		fewest = INT32_MAX;
-		GvStatus	status;
-		int32_t		first;
-		int32_t		s;
-
-		pthread_rwlock_rdlock(&entry->lock);
-		team->nshards = entry->nshards;
-		for (first = 0; first < entry->nmembers; first += entry->nshards)
-		{
-			const GvMirrorMember *members = &entry->members[first];
-			int32_t		busy = 0;
-
-			for (s = 0; s < entry->nshards; s++)
-				busy += __atomic_load_n(&pools.of[members[s].device].busy,
-										__ATOMIC_RELAXED);
-			if (busy >= fewest)
-				continue;
-			fewest = busy;
-			for (s = 0; s < entry->nshards; s++)
-				team->devices[s] = members[s].device;
-		}
-		pthread_rwlock_unlock(&entry->lock);
-		status = take_searchers(team, stop);
-		if (status != GV_OK)
-			return status;
-		pthread_rwlock_rdlock(&entry->lock);
-		if (has_replica(entry, team))
-			return GV_OK;
-		pthread_rwlock_unlock(&entry->lock);
-		give_searchers(team);
-	}
-}
-
 /*
  * Searches for all queries of a request in parts, and answers the request.  If
  * the engine cannot do a part, parts become half as large.  Unlocks the mirror
@@ -605,7 +361,7 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 		int32_t		n = left < at_once ? left : at_once;
 		uint64_t	began_ns;
 		uint64_t	ended_ns;
-		Team		team;
+		GvTeam		team;
 		int			watched;
 		int32_t		i;
 
@@ -614,7 +370,7 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 		 * parts now
 		 */
 		status = stop.requested(stop.arg) ? GV_CANCELED :
-			begin_part(entry, &stop, &team);
+			gv_searchers_take(entry, &stop, &team);
 		if (status != GV_OK)
 			break;
 		began_ns = gv_now_ns();
@@ -639,7 +395,7 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 			next += bytes;
 		}
 		pthread_rwlock_unlock(&entry->lock);
-		give_searchers(&team);
+		gv_searchers_give(&team);
 		if (status == GV_OK)
 		{
 			done += n;
@@ -671,19 +427,12 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 	return 0;
 }
 
-void
-gv_search_leave(GvConnection *connection)
-{
-	if (connection->searches)
-		count_threads(-1);
-}
-
 /*
  * Answers GV_MSG_SEARCH: puts a session's search into the queue, and answers
  * any other client's search here, in the client's own thread.
  */
-static void
-answer_search(GvConnection *connection)
+static GvStatus
+answer_search(GvConnection *connection, const char **wrong)
 {
 	const GvSearchRequest *request = gv_payload(connection);
 	GvRefusalCode refusal;
@@ -691,6 +440,7 @@ answer_search(GvConnection *connection)
 	GvAskedCondition asked;
 	int32_t		answered = 0;
 
+	*wrong = "a search out of range";
 	if (request->n < 1 || request->n > GV_MAX_QUERIES ||
 		(request->n > 1 && connection->role == GV_ROLE_SESSION) ||
 		request->dims < 1 || request->dims > GV_MAX_DIMS ||
@@ -705,32 +455,31 @@ answer_search(GvConnection *connection)
 		!(request->part >= 0 && request->part < 1) ||
 		request->rank < 0 || request->rank > request->capacity ||
 		(request->rank > 0 && request->ntests == 0))
-	{
-		gv_refuse(connection, GV_REFUSED_PROTOCOL, "a search out of range");
-		return;
-	}
+		return GV_INVALID;
 	connection->received_ns = gv_now_ns();
 	if (connection->role == GV_ROLE_SESSION)
 	{
 		gv_batches_add(connection);
-		return;
+		return GV_OK;
 	}
-	entry = gv_search_acquire(connection, &refusal);
+	entry = gv_mirrors_acquire(&request->key, connection->owner, &refusal);
 	if (entry == NULL)
 	{
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
-		return;
+		return GV_OK;
 	}
 	if (!connection->searches)
-		count_threads(1);
+		gv_searchers_count(1);
 	connection->searches = true;
-	if (open_search(entry, connection, &asked))
+	*wrong = open_search(entry, connection, &asked);
+	if (*wrong == NULL)
 		answered = search_all(connection, entry, &asked);
 	gv_mirrors_release(entry, answered);
+	return *wrong == NULL ? GV_OK : GV_INVALID;
 }
 
 const GvMessageKind gv_search_messages[] = {
 	{GV_MSG_SEARCH, GV_BY(SESSION) | GV_BY(BULK) | GV_BY(BUILDER),
-	GV_BEYOND(GvSearchRequest), GV_JOB_OWNER, false, answer_search},
+	GV_BEYOND(GvSearchRequest), GV_JOB_OWNER, false, .answer = answer_search},
 	{0}
 };

@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "engine/gv_set.h"
@@ -37,8 +38,6 @@
 #define GV_MAX_BATCH	1024	/* searches in a batch */
 #define GV_BATCH_SLOTS	2		/* batches that a device has at a time, each
 								 * with a searcher */
-#define GV_MAX_EXTRAS	2		/* searchers of a device for messages of many
-								 * queries */
 #define GV_MAX_AT_ONCE	4096	/* queries of one message that the engine
 								 * searches for in one call */
 #define GV_MAX_CLIENT_THREADS	256 /* threads of all clients but sessions */
@@ -93,6 +92,8 @@ extern GvServer gv_server;
 
 #define gv_count(counter, n) \
 	((void) __atomic_add_fetch(&gv_server.counter, (n), __ATOMIC_RELAXED))
+#define gv_counted(counter) \
+	__atomic_load_n(&gv_server.counter, __ATOMIC_RELAXED)
 
 /* Prints a line "LEVEL: text" on standard error. */
 extern void gv_log(const char *level, const char *format,...)
@@ -110,7 +111,141 @@ extern void gv_system_error(const char *format,...)
 extern GvRefusalCode gv_status_refusal(GvStatus status);
 extern bool gv_server_failed(void);
 
+/* ---- registry.c: the mirrors, and who may use the devices' memory */
+
+/*
+ * A member of a mirror.  A member is one shard of one replica, on one device.
+ */
+typedef struct GvMirrorMember
+{
+	int32_t		device;
+	int64_t		reserved;		/* bytes that are charged at least */
+	int64_t		charged;		/* bytes of the budget */
+	int64_t		bytes;			/* that the engine takes for it */
+} GvMirrorMember;
+
+/*
+ * A mirror in the registry.  `lock` protects the fields from `mirror` to
+ * last_parent_offset.  The registry's mutex protects `owner` and the fields
+ * from `next` on.  Once the mirror has been created, `nitems` and the members
+ * change only under both locks, so a thread that holds one of the locks may
+ * read `nitems`, and which members there are.
+ */
+typedef struct GvMirrorEntry
+{
+	GvMirrorKey key;
+	GvMirrorSpec spec;			/* its device: see `members` */
+	uint64_t	owner;			/* the connection or the build that began the
+								 * mirror, or 0 until `mirror` has been
+								 * created */
+	pthread_rwlock_t lock;
+	GvMirror   *mirror;
+	GvListState *states;		/* [nlists] */
+	uint64_t	version;		/* of the directory with these states, or 0 if
+								 * not known */
+	uint64_t	seen_by;		/* connection that was the last to read the
+								 * states, or 0 after a change by another
+								 * connection */
+	int64_t		filled[GV_NARRAYS]; /* elements that have come */
+	int32_t		last_parent_offset;
+
+	struct GvMirrorEntry *next;
+	int			users;			/* number of threads that use it */
+	int			growing;		/* of these, threads that free memory for it */
+	bool		ready;
+	int32_t		nshards;		/* of a replica */
+	int32_t		nmembers;
+	GvMirrorMember members[GV_MAX_DEVICES]; /* [nmembers], by replicas */
+	int64_t		nitems;			/* postings in all lists */
+	int64_t		searches;
+	int64_t		used_ms;		/* when it was last searched or changed */
+} GvMirrorEntry;
+
+/* A set of devices, a bit each. */
+typedef uint32_t GvDeviceSet;
+
+#define GV_ALL_DEVICES	UINT32_MAX
+
+/*
+ * The account of a build or a set, which may have a part on each device.  A
+ * zeroed struct is a job without parts.  The registry's mutex protects it.
+ */
+typedef struct GvJob
+{
+	GvDeviceSet devices;		/* that have a part */
+	GvDeviceSet tried;			/* no part is created there */
+	int64_t		charged[GV_MAX_DEVICES];	/* bytes of each device's budget */
+} GvJob;
+
+/* The devices of the replica that a thread searches, and their searchers. */
+typedef struct GvTeam
+{
+	int32_t		nshards;
+	int32_t		devices[GV_MAX_DEVICES];	/* [nshards] */
+	GvSearcher *searchers[GV_MAX_DEVICES];	/* [nshards] */
+} GvTeam;
+
+/*
+ * The first function returns the key of a build's calibration mirror.  The
+ * second returns whether a key is the key of a calibration mirror.  The keys
+ * of indexes differ from these, because no index has a file of number 0.
+ */
+static inline GvMirrorKey
+gv_calibration_key(uint64_t build)
+{
+	return (GvMirrorKey)
+	{
+		0, 0, 0, 0, build
+	};
+}
+
+static inline bool
+gv_is_calibration(const GvMirrorKey *key)
+{
+	return key->relation == 0;
+}
+
+extern void gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
+							int32_t ndevices, int keep_s);
+extern GvMirrorEntry *gv_mirrors_acquire(const GvMirrorKey *key,
+										 uint64_t owner,
+										 GvRefusalCode *refusal);
+extern GvDeviceSet gv_mirrors_devices(const GvMirrorKey *key);
+extern void gv_mirrors_release(GvMirrorEntry *entry, int64_t searches);
+extern GvRefusalCode gv_mirrors_begin(const GvMirrorKey *key,
+									  const GvMirrorSpec *spec,
+									  uint64_t owner);
+extern void gv_mirrors_ready(GvMirrorEntry *entry);
+extern void gv_mirrors_drop(const GvMirrorKey *key);
+extern void gv_mirrors_abandon(uint64_t owner);
+extern int32_t gv_mirrors_status(GvStatusReply *reply,
+								 GvMirrorStatus *mirrors, int32_t capacity);
+
+extern bool gv_mirrors_reserve_growth(GvMirrorEntry *entry,
+									  const int64_t *growth);
+extern void gv_mirrors_changed(GvMirrorEntry *entry, int64_t more);
+extern bool gv_mirrors_evict_for(GvMirrorEntry *entry,
+								 const int64_t *growth);
+
+extern GvStatus gv_job_create(GvJob *job, int64_t bytes, int32_t beside,
+							  int32_t *device, GvStatus (*create) (void *),
+							  void *arg);
+extern bool gv_job_grow(GvJob *job, int32_t device, int64_t bytes);
+extern void gv_job_end(GvJob *job, GvDeviceSet devices);
+
+extern GvStatus gv_searchers_take(GvMirrorEntry *entry, const GvStop *stop,
+								  GvTeam *team);
+extern void gv_searchers_give(GvTeam *team);
+extern void gv_searchers_count(int32_t more);
+
 /* ---- clientconn.c: one client */
+
+/* A list of connections, and a connection's place in a list. */
+struct GvConnection;
+typedef LIST_HEAD(GvConnections, GvConnection)
+GvConnections;
+typedef LIST_ENTRY(GvConnection)
+GvConnectionLink;
 
 /*
  * `in` holds a message or the beginning of a message.  `out` holds an answer,
@@ -151,9 +286,8 @@ typedef struct GvConnection
 								 * NULL if it is in `in` */
 	GvMessage	shm_header;		/* checked copy of that message's header */
 	void	   *job;			/* state of its thread: a build or a set */
-	struct GvConnection *next;	/* in the loop's list */
-	struct GvConnection *previous;
-	struct GvConnection *next_supervisor;	/* socketdir.c's */
+	GvConnectionLink link;		/* in the loop's list */
+	GvConnectionLink supervisor;	/* in socketdir.c's */
 } GvConnection;
 
 typedef enum GvReceived
@@ -231,18 +365,8 @@ extern void gv_reply_cut(GvConnection *connection, size_t length);
 extern void gv_refuse(GvConnection *connection, GvRefusalCode code,
 					  const char *reason);
 
-static inline void
-gv_refuse_protocol(GvConnection *connection, const char *wrong)
-{
-	gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
-}
-
-/*
- * Answers OK, or refuses because of the status or, if `wrong` is not NULL,
- * because the client broke the rules.
- */
-extern void gv_reply_status(GvConnection *connection, GvStatus status,
-							const char *wrong);
+/* Refuses because of the engine's status, which is not GV_OK. */
+extern void gv_refuse_status(GvConnection *connection, GvStatus status);
 
 /*
  * Returns the bytes at an offset in the memory that a set's client shares.
@@ -264,6 +388,14 @@ typedef enum GvJobPhase
 	GV_JOB_OWNER				/* once it has begun (not joined) a build */
 } GvJobPhase;
 
+/*
+ * Answers the message at hand.  Returns GV_OK if the message has its answer or
+ * refusal, or an empty answer is enough, or no answer is due now.  Otherwise
+ * returns the status because of which to refuse the message.  For GV_INVALID,
+ * *wrong says how the client broke the rules, unless it is NULL.
+ */
+typedef GvStatus (*GvAnswer) (GvConnection *connection, const char **wrong);
+
 /* The rules for one type of message. */
 typedef struct GvMessageKind
 {
@@ -273,8 +405,12 @@ typedef struct GvMessageKind
 	uint32_t	max;
 	GvJobPhase	phase;
 	bool		in_memory;		/* it may lie in shared memory */
-	void		(*answer) (GvConnection *connection);	/* NULL: IN_SHM, which
-														 * names another */
+	GvAnswer	answer;			/* NULL: IN_SHM, which names another */
+
+	/* if `answer` is mirrorload.c's, it passes the mirror to this function */
+	GvStatus	(*answer_from) (GvConnection *connection,
+								GvMirrorEntry *entry,
+								const char **wrong);
 } GvMessageKind;
 
 #define GV_BY(role)		(1U << GV_ROLE_##role)
@@ -302,11 +438,20 @@ extern const GvMessageKind gv_set_messages[];
  */
 extern const GvMessageKind *gv_message_kind(const GvMessage *message);
 
+/* The GvAnswer of any message: answers it by the function in its table. */
+static inline GvStatus
+gv_message_act(GvConnection *connection, const char **wrong)
+{
+	return gv_message_kind(gv_message(connection))->answer(connection, wrong);
+}
+
 /* Answers the message at hand, which has been checked. */
+extern void gv_answer_by(GvConnection *connection, GvAnswer answer);
+
 static inline void
 gv_message_answer(GvConnection *connection)
 {
-	gv_message_kind(gv_message(connection))->answer(connection);
+	gv_answer_by(connection, gv_message_act);
 }
 
 /*
@@ -319,8 +464,7 @@ extern bool gv_client_start(GvConnection *connection);
  * Answers a client's messages until the client goes, in the client's own
  * thread.
  */
-extern void gv_thread_serve(GvConnection *connection,
-							void (*answer) (GvConnection *connection));
+extern void gv_thread_serve(GvConnection *connection, GvAnswer answer);
 
 /* ---- socketdir.c: where clients find us, and whom we serve */
 
@@ -360,118 +504,6 @@ extern void gv_incarnation_unsupervised(GvConnection *connection);
  */
 extern bool gv_incarnation_is_over(void);
 
-/* ---- registry.c: the mirrors, and who may use the devices' memory */
-
-/*
- * A member of a mirror.  A member is one shard of one replica, on one device.
- */
-typedef struct GvMirrorMember
-{
-	int32_t		device;
-	int64_t		reserved;		/* bytes that are charged at least */
-	int64_t		charged;		/* bytes of the budget */
-	int64_t		bytes;			/* that the engine takes for it */
-} GvMirrorMember;
-
-/*
- * A mirror in the registry.  `lock` protects the fields from `mirror` to
- * last_parent_offset.  The registry's mutex protects `owner` and the fields
- * from `next` on.  Members are removed only under both locks, so a thread that
- * holds one of the locks may read which members there are.
- */
-typedef struct GvMirrorEntry
-{
-	GvMirrorKey key;
-	GvMirrorSpec spec;			/* its device: see `members` */
-	uint64_t	owner;			/* the connection or the build that began the
-								 * mirror, or 0 until `mirror` has been
-								 * created */
-	pthread_rwlock_t lock;
-	GvMirror   *mirror;
-	GvListState *states;		/* [nlists] */
-	uint64_t	version;		/* of the directory with these states, or 0 if
-								 * not known */
-	uint64_t	seen_by;		/* connection that was the last to read the
-								 * states, or 0 after a change by another
-								 * connection */
-	int64_t		nitems;			/* postings in all lists */
-	int64_t		filled[GV_NARRAYS]; /* elements that have come */
-	int32_t		last_parent_offset;
-
-	struct GvMirrorEntry *next;
-	int			users;			/* number of threads that use it */
-	int			growing;		/* of these, threads that free memory for it */
-	bool		ready;
-	int32_t		nshards;		/* of a replica */
-	int32_t		nmembers;
-	GvMirrorMember members[GV_MAX_DEVICES]; /* [nmembers], by replicas */
-	int64_t		postings;		/* a copy of nitems */
-	int64_t		searches;
-	int64_t		used_ms;		/* when it was last searched or changed */
-} GvMirrorEntry;
-
-/* A set of devices, a bit each. */
-typedef uint32_t GvDeviceSet;
-
-/* The places that were tried for a mirror. */
-typedef struct GvTriedPlaces
-{
-	GvDeviceSet whole;
-	int32_t		shards;			/* largest number of shards */
-} GvTriedPlaces;
-
-/*
- * The first function returns the key of a build's calibration mirror.  The
- * second returns whether a key is the key of a calibration mirror.  The keys
- * of indexes differ from these, because no index has a file of number 0.
- */
-static inline GvMirrorKey
-gv_calibration_key(uint64_t build)
-{
-	return (GvMirrorKey)
-	{
-		0, 0, 0, 0, build
-	};
-}
-
-static inline bool
-gv_is_calibration(const GvMirrorKey *key)
-{
-	return key->relation == 0;
-}
-
-extern void gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
-							int32_t ndevices, int keep_s);
-extern GvMirrorEntry *gv_mirrors_acquire(const GvMirrorKey *key,
-										 uint64_t owner,
-										 GvRefusalCode *refusal);
-extern GvDeviceSet gv_mirrors_devices(const GvMirrorKey *key);
-extern void gv_mirrors_release(GvMirrorEntry *entry, int64_t searches);
-extern GvRefusalCode gv_mirrors_begin(const GvMirrorKey *key,
-									  const GvMirrorSpec *spec,
-									  uint64_t owner);
-extern void gv_mirrors_ready(GvMirrorEntry *entry);
-extern void gv_mirrors_drop(const GvMirrorKey *key);
-extern void gv_mirrors_abandon(uint64_t owner);
-extern int32_t gv_mirrors_status(GvStatusReply *reply,
-								 GvMirrorStatus *mirrors, int32_t capacity);
-
-extern bool gv_mirrors_reserve_growth(GvMirrorEntry *entry,
-									  const int64_t *growth);
-extern void gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings);
-extern bool gv_mirrors_evict_for(GvMirrorEntry *entry,
-								 const int64_t *growth);
-
-extern bool gv_mirrors_reserve(int32_t device, int64_t bytes);
-extern void gv_mirrors_unreserve(int32_t device, int64_t bytes);
-extern GvStatus gv_mirrors_searcher(int32_t device, GvSearcher **searcher);
-extern void gv_mirrors_searcher_drop(int32_t device, GvSearcher *searcher);
-extern int32_t gv_mirrors_searchers_most(int32_t device);
-extern GvStatus gv_job_create(int64_t bytes, int32_t beside, int32_t *device,
-							  GvDeviceSet *tried,
-							  GvStatus (*create) (void *), void *arg);
-extern void gv_job_end(GvDeviceSet devices);
-
 /* ---- searchjob.c: searches */
 
 /* The condition of a request.  The values of its tests stay in the message. */
@@ -504,16 +536,6 @@ typedef struct GvBatchSlot
 	GvAskedCondition conditions[GV_MAX_BATCH];	/* [n] */
 } GvBatchSlot;
 
-/* Must be called when a client's thread ends, whether it has searched or not. */
-extern void gv_search_leave(GvConnection *connection);
-
-/*
- * Returns the mirror that a search names, for the caller to release.  If the
- * mirror does not exist or cannot be searched, sets *refusal and returns NULL.
- */
-extern GvMirrorEntry *gv_search_acquire(const GvConnection *asker,
-										GvRefusalCode *refusal);
-
 /*
  * Begins the searches of batch->askers [nasked] in a mirror, on the replica
  * that is on the devices of batch->slots.  The caller has acquired and locked
@@ -541,7 +563,12 @@ extern int	gv_loop_run(int listener);
 /* Makes the loop run a round.  Safe in any thread and signal handler. */
 extern void gv_loop_wake(void);
 
-/* Returns whether a signal has asked the process to end. */
+/*
+ * Handles the signals that end gpuvecd.  Ends the process at once before the
+ * loop runs, and while the engine searches: a search may take long, and nobody
+ * needs its result.  Otherwise the loop ends, and gv_loop_stops returns true.
+ */
+extern void gv_loop_on_signal(int signal);
 extern bool gv_loop_stops(void);
 
 /* Returns whether a session is connected.  Called in the loop's thread. */

@@ -35,7 +35,6 @@ typedef struct Task
 	GvSetSpec	spec;			/* with the task's device and queries */
 	int64_t		first;			/* number of the task's first query */
 	void	   *state;			/* the engine's set; NULL: not created yet */
-	int64_t		charged;		/* bytes charged to the device's budget */
 	GvSetDone	done;			/* set by a run */
 } Task;
 
@@ -46,6 +45,7 @@ typedef struct DividedSet
 	const GvSetOps *engine;		/* the engine's operations for this kind */
 	int64_t		kept_bytes;		/* bytes charged for kept rows if the set
 								 * began without queries, or 0 */
+	GvJob		job;
 	int			ntasks;
 	Task		tasks[GV_MAX_DEVICES];	/* [ntasks] */
 
@@ -121,23 +121,14 @@ count_tasks(const GvSetSpec *spec)
 static void
 drop_tasks(DividedSet *set)
 {
-	GvDeviceSet devices = 0;
 	int			i;
 
 	for (i = 0; i < set->ntasks; i++)
 		if (set->tasks[i].state != NULL)
-			devices |= 1u << set->tasks[i].spec.device;
-	gv_job_end(devices);
-	for (i = 0; i < set->ntasks; i++)
-	{
-		const Task *task = &set->tasks[i];
-
-		if (task->state == NULL)
-			continue;
-		set->engine->drop(task->state);
-		gv_mirrors_unreserve(task->spec.device, task->charged);
-	}
+			set->engine->drop(set->tasks[i].state);
+	gv_job_end(&set->job, GV_ALL_DEVICES);
 	set->ntasks = 0;
+	set->job.tried = 0;
 }
 
 /* Creates the engine's set of a task, for gv_job_create. */
@@ -156,7 +147,6 @@ static GvStatus
 make_tasks(DividedSet *set, int n)
 {
 	int64_t		nqueries = set->spec.nqueries;
-	GvDeviceSet tried = 0;
 	GvStatus	status = GV_OK;
 
 	while (set->ntasks < n && status == GV_OK)
@@ -172,11 +162,10 @@ make_tasks(DividedSet *set, int n)
 		task->spec.nqueries = nqueries * (i + 1) / n - task->first;
 		if (task->spec.own)
 			task->spec.first += task->first;
-		task->charged = set->engine->size(&task->spec);
 		/* mirrors are evicted for the first task only */
-		status = gv_job_create(task->charged,
+		status = gv_job_create(&set->job, set->engine->size(&task->spec),
 							   i == 0 ? -1 : set->tasks[0].spec.device,
-							   &task->spec.device, &tried, create_task, task);
+							   &task->spec.device, create_task, task);
 	}
 	if (status != GV_OK)
 		drop_tasks(set);
@@ -274,7 +263,7 @@ divided_create(const GvSetSpec *spec, void **state)
 		return status;
 	}
 	if (spec->kind == GV_SET_EXACT && spec->nqueries == 0)
-		made->kept_bytes = made->tasks[0].charged;
+		made->kept_bytes = made->job.charged[made->tasks[0].spec.device];
 	*state = made;
 	return GV_OK;
 }
@@ -430,7 +419,6 @@ divided_ask(void *state, const GvSetSpec *spec)
 	Task	   *task = &set->tasks[0];
 	GvSetSpec	asked = *spec;
 	int64_t		bytes = set->engine->size(spec);
-	int64_t		more;
 	GvStatus	status;
 
 	if (set->kept_bytes == 0)
@@ -438,16 +426,13 @@ divided_ask(void *state, const GvSetSpec *spec)
 	/* the size of a set whose queries are rows includes the kept rows */
 	if (!spec->own)
 		bytes += set->kept_bytes;
-	more = bytes - task->charged;
-	if (more > 0 && !gv_mirrors_reserve(task->spec.device, more))
-		return GV_NO_MEMORY;
 
 	/*
 	 * do not give memory back, because the engine may keep the memory that it
 	 * had
 	 */
-	if (more > 0)
-		task->charged = bytes;
+	if (!gv_job_grow(&set->job, task->spec.device, bytes))
+		return GV_NO_MEMORY;
 	asked.device = task->spec.device;
 	status = set->engine->ask(task->state, &asked);
 	if (status == GV_OK)
@@ -483,27 +468,25 @@ gv_setjob_open(const GvSetBackend *opened)
 /* Messages */
 
 /* Answers GV_MSG_SET. */
-static void
-begin_set(GvConnection *connection)
+static GvStatus
+begin_set(GvConnection *connection, const char **wrong)
 {
 	Work	   *work = connection->job;
-	GvStatus	status = GV_INVALID;
 
 	gv_set_drop(work->set);
 	*work = (Work)
 	{
 		.spec = *(const GvSetSpec *) gv_payload(connection)
 	};
+	*wrong = "a set out of range";
 	/* the client does not choose the device */
-	if (work->spec.device == 0)
-		status = gv_set_create(&work->spec, &work->set);
-	gv_reply_status(connection, status, status == GV_INVALID ?
-					"a set out of range" : NULL);
+	return work->spec.device != 0 ? GV_INVALID :
+		gv_set_create(&work->spec, &work->set);
 }
 
 /* Answers GV_MSG_ASK. */
-static void
-ask_set(GvConnection *connection)
+static GvStatus
+ask_set(GvConnection *connection, const char **wrong)
 {
 	Work	   *work = connection->job;
 	const GvSetSpec *spec = gv_payload(connection);
@@ -514,16 +497,16 @@ ask_set(GvConnection *connection)
 		work->spec = *spec;
 		memset(&work->done, 0, sizeof(work->done));
 	}
-	gv_reply_status(connection, status, status == GV_INVALID ?
-					"nothing to ask, or not yet" : NULL);
+	*wrong = "nothing to ask, or not yet";
+	return status;
 }
 
 /*
  * Answers GV_MSG_PUT.  gv_set_put checks whether the input may come at this
  * time, and whether its items are valid.
  */
-static void
-put_items(GvConnection *connection)
+static GvStatus
+put_items(GvConnection *connection, const char **wrong)
 {
 	Work	   *work = connection->job;
 	const GvPutRequest *request = gv_payload(connection);
@@ -532,60 +515,52 @@ put_items(GvConnection *connection)
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	int64_t		item = 0;
-	GvStatus	status;
 
+	*wrong = "items malformed, out of turn, too many, or not finite";
 	if (told.input >= 0 && told.input < GV_NSET_INPUTS)
 		item = gv_set_input_bytes(&work->spec, (GvSetInput) told.input);
 	if (item == 0 || told.unused != 0 || told.n < 1 ||
 		told.n > bytes / item || told.n * item != bytes)
-	{
-		gv_refuse_protocol(connection, "malformed items");
-		return;
-	}
-	status = gv_set_put(work->set, (GvSetInput) told.input, request + 1,
-						told.n, &stop);
-	gv_reply_status(connection, status, status == GV_INVALID ?
-					"items out of turn, too many, or not finite" : NULL);
+		return GV_INVALID;
+	return gv_set_put(work->set, (GvSetInput) told.input, request + 1,
+					  told.n, &stop);
 }
 
 /* Answers GV_MSG_RUN. */
-static void
-run_set(GvConnection *connection)
+static GvStatus
+run_set(GvConnection *connection, const char **wrong)
 {
 	Work	   *work = connection->job;
 	GvStop		stop = gv_connection_stop(connection);
 	GvStatus	status = gv_set_run(work->set, &work->done, &stop);
 	GvSetDone  *reply;
 
+	*wrong = "not all is there, or it is finished";
 	if (status != GV_OK)
-	{
-		gv_reply_status(connection, status, status == GV_INVALID ?
-						"not all is there, or it is finished" : NULL);
-		return;
-	}
+		return status;
 	if (work->done.finished)
 		gv_count(sets, 1);
 	reply = gv_reply(connection, sizeof(*reply));
 	if (reply != NULL)
 		*reply = work->done;
+	return GV_OK;
 }
 
 /*
  * Answers GV_MSG_GET.  The items go to `offset` in the client's shared memory
  * or, if `offset` is -1, behind the answer's header.
  */
-static void
-get_items(GvConnection *connection)
+static GvStatus
+get_items(GvConnection *connection, const char **wrong)
 {
 	Work	   *work = connection->job;
 	const GvGetRequest *request = gv_payload(connection);
 	GvSetOutput output = (GvSetOutput) request->output;
 	int64_t		item = 0;
 	int64_t		length = 0;
-	int64_t		bytes;
 	void	   *items;
-	GvStatus	status;
 
+	*wrong = "an output, or a place in memory, out of range";
 	if (work->done.finished && request->output >= 0 &&
 		request->output < GV_NSET_OUTPUTS)
 	{
@@ -595,44 +570,34 @@ get_items(GvConnection *connection)
 	if (item == 0 || request->unused != 0 || request->first < 0 ||
 		request->n < 1 || request->n > GV_MAX_MESSAGE / item ||
 		request->first > length - request->n)
-	{
-		gv_refuse_protocol(connection, "an output out of range");
-		return;
-	}
-	bytes = request->n * item;
+		return GV_INVALID;
 	if (request->offset == -1)
 	{
-		items = gv_reply(connection, (size_t) bytes);
+		items = gv_reply(connection, (size_t) (request->n * item));
 		if (items == NULL)
-			return;				/* it was refused */
+			return GV_OK;
 	}
 	else
 	{
-		items = gv_shared_at(connection, request->offset, bytes);
+		items = gv_shared_at(connection, request->offset, request->n * item);
 		if (items == NULL)
-		{
-			gv_refuse_protocol(connection, "a place outside the memory");
-			return;
-		}
-		gv_count(sent, bytes);
-		gv_reply(connection, 0);
+			return GV_INVALID;
+		gv_count(sent, request->n * item);
 	}
-	status = gv_set_get(work->set, output, request->first, request->n, items);
-	if (status != GV_OK)
-		gv_reply_status(connection, status, NULL);
+	return gv_set_get(work->set, output, request->first, request->n, items);
 }
 
 /* Answers the message at hand, or refuses it if it may not come now. */
-static void
-answer(GvConnection *connection)
+static GvStatus
+answer(GvConnection *connection, const char **wrong)
 {
 	const GvMessageKind *kind = gv_message_kind(gv_message(connection));
 	const Work *work = connection->job;
 
-	if (kind->phase == GV_DURING_JOB && work->set == NULL)
-		gv_refuse_protocol(connection, "no set has begun");
-	else
-		kind->answer(connection);
+	if (kind->phase != GV_DURING_JOB || work->set != NULL)
+		return gv_message_act(connection, wrong);
+	*wrong = "no set has begun";
+	return GV_INVALID;
 }
 
 /* Serves a set until its connection ends. */
@@ -647,12 +612,14 @@ gv_setjob_serve(GvConnection *connection)
 }
 
 const GvMessageKind gv_set_messages[] = {
-	{GV_MSG_SET, GV_BY(SET), GV_ONE(GvSetSpec), GV_ANY_TIME, false, begin_set},
+	{GV_MSG_SET, GV_BY(SET), GV_ONE(GvSetSpec), GV_ANY_TIME, false,
+	.answer = begin_set},
 	{GV_MSG_PUT, GV_BY(SET), GV_BEYOND(GvPutRequest), GV_DURING_JOB, true,
-	put_items},
-	{GV_MSG_RUN, GV_BY(SET), 0, 0, GV_DURING_JOB, false, run_set},
+	.answer = put_items},
+	{GV_MSG_RUN, GV_BY(SET), 0, 0, GV_DURING_JOB, false, .answer = run_set},
 	{GV_MSG_GET, GV_BY(SET), GV_ONE(GvGetRequest), GV_DURING_JOB, false,
-	get_items},
-	{GV_MSG_ASK, GV_BY(SET), GV_ONE(GvSetSpec), GV_DURING_JOB, false, ask_set},
+	.answer = get_items},
+	{GV_MSG_ASK, GV_BY(SET), GV_ONE(GvSetSpec), GV_DURING_JOB, false,
+	.answer = ask_set},
 	{0}
 };

@@ -44,8 +44,7 @@ static struct
 {
 	pthread_mutex_t lock;
 	uint64_t	number;			/* 0: no supervisor has come yet */
-	GvConnection *supervisors;	/* a list, because an earlier supervisor may
-								 * not have gone yet */
+	GvConnections supervisors;	/* an earlier one may not have gone yet */
 	uint64_t	refused;		/* the other incarnation whose refusal was the
 								 * last to be logged */
 	uint64_t	orphaned_ns;	/* when we noticed that sessions have no
@@ -203,10 +202,9 @@ is_supervised(void)
 {
 	const GvConnection *connection;
 
-	for (connection = incarnation.supervisors; connection != NULL;
-		 connection = connection->next_supervisor)
+	LIST_FOREACH(connection, &incarnation.supervisors, supervisor)
 		if (!gv_connection_is_gone(connection))
-			return true;
+		return true;
 	return false;
 }
 
@@ -289,8 +287,7 @@ gv_incarnation_supervised(GvConnection *connection)
 {
 	gv_count(connections, -1);
 	pthread_mutex_lock(&incarnation.lock);
-	connection->next_supervisor = incarnation.supervisors;
-	incarnation.supervisors = connection;
+	LIST_INSERT_HEAD(&incarnation.supervisors, connection, supervisor);
 	incarnation.orphaned_ns = 0;
 	pthread_mutex_unlock(&incarnation.lock);
 }
@@ -298,13 +295,8 @@ gv_incarnation_supervised(GvConnection *connection)
 void
 gv_incarnation_unsupervised(GvConnection *connection)
 {
-	GvConnection **at = &incarnation.supervisors;
-
 	pthread_mutex_lock(&incarnation.lock);
-	while (*at != NULL && *at != connection)
-		at = &(*at)->next_supervisor;
-	if (*at != NULL)
-		*at = connection->next_supervisor;
+	LIST_REMOVE(connection, supervisor);
 	pthread_mutex_unlock(&incarnation.lock);
 }
 
