@@ -320,7 +320,7 @@ IvfpqFindNeighbors(const IvfpqNeighbors *wanted)
 	if (wanted->lists != NULL)
 	{
 		spec.nlists = wanted->lists->n;
-		spec.probes = wanted->probes;
+		spec.probes = wanted->lists->probes;
 	}
 	tile.batch_rows = IvfpqTableBatch(rows);
 	tile.batch = palloc((Size) tile.batch_rows * rows->dims * sizeof(float));

@@ -13,8 +13,7 @@
  *
  * Method "index" either compares list by list or searches.  The comparison
  * list by list follows Johnson, Douze, Jegou, 2017, section 6.6: each query is
- * compared, exactly, with all rows of the lists near its own list
- * (graphlists.c).  A search looks up the neighbors of each query in the index,
+ * compared, exactly, with all rows of the lists near its own list.  A search looks up the neighbors of each query in the index,
  * as gpuvec_search does, with many queries at a time.  A search reads some
  * hundred rows for each query, while the comparison list by list reads the
  * whole table several times.  So the comparison is worthwhile on a GPU, or if
@@ -22,9 +21,22 @@
  *
  * Under cosine, an index does not contain rows without a direction (zero
  * vectors), and a search finds no neighbors for them.  Queries that lack
- * neighbors after the search are compared with all rows.  All queries without
- * a direction have the same neighbors, so one zero vector is compared for all
- * of them.
+ * neighbors after the search are compared with all rows.
+ *
+ * The lists come from a gpuivfpq index.  An index has lists of some hundred
+ * rows, so that a scan reads few rows.  Here every row is a query, and all
+ * queries of one list are compared with all rows of another list at a time, so
+ * larger lists are better.  Therefore k-means over the centroids of the index
+ * merges its lists until a list has about a thousand rows.
+ *
+ * A sample of the queries is spread evenly over the queries, and its exact
+ * neighbors are found under the same snapshot.  The sample is used to choose
+ * the number of near lists (probes), and to report the recall.  With n probes,
+ * a neighbor is found if its list is among the n lists nearest to the query's
+ * list.  So if all lists are ranked by their distances from the query's list,
+ * the rank of the neighbor's list says how many probes find the neighbor.  The
+ * ranks for all neighbors in the sample give the recall for every number of
+ * probes.
  *
  * The result goes into the function's tuplestore: a row (key, neighbor, rank,
  * distance) for each pair or, in arrays, a row (key, neighbors, distances) for
@@ -39,6 +51,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/tableam.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_type_d.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -47,6 +60,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/float.h"
+#include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
 #include "am/bulk/bulksearch.h"
@@ -56,19 +70,39 @@
 #include "client/client.h"
 #include "set/set.h"
 
-/*
- * The cost model of the comparison list by list assumes that the table is read
- * READINGS times, and that SAMPLED queries are compared with all rows to
- * measure the recall.
- */
-#define READINGS		4
-#define SAMPLED			200.0
+/* Average number of rows in a list, if the index has enough lists. */
+#define ROWS_OF_LIST	1000
+
+/* Iterations of k-means over the centroids, and its random seed. */
+#define ITERATIONS		5
+#define SEED			0
 
 /*
- * A list has about ROWS_OF_LIST rows.  The number of lists near a query's own
- * list is NEAR_FRACTION of all lists, but at most NEAR_LISTS.
+ * The sample has SAMPLE queries, or fewer if so many queries and their
+ * neighbors would take more than SAMPLE_BYTES.
  */
-#define ROWS_OF_LIST	1000.0
+#define SAMPLE			200
+#define SAMPLE_BYTES	(16 * 1024 * 1024)
+
+/*
+ * Ranks are found for at most JUDGED neighbors of each query.  If k is larger
+ * than JUDGED, these neighbors are spread evenly over the k neighbors.
+ */
+#define JUDGED			100
+
+/*
+ * The sample's recall minus STANDARD_ERRORS standard errors has to reach the
+ * target recall.  That difference is the lower end of the one-sided 95 %
+ * confidence interval.
+ */
+#define STANDARD_ERRORS	1.645
+
+/*
+ * The cost model of the comparison list by list assumes that the table is read
+ * READINGS times, and that the number of lists near a query's own list is
+ * NEAR_FRACTION of all lists, but at most NEAR_LISTS.
+ */
+#define READINGS		4
 #define NEAR_FRACTION	0.6
 #define NEAR_LISTS		60.0
 
@@ -115,7 +149,7 @@ typedef struct Pair
 } Pair;
 
 /* The function's result, and the tuple that is overwritten for each row. */
-typedef struct IvfpqPairRows
+typedef struct PairRows
 {
 	Tuplestorestate *store;
 	TupleTableSlot *slot;		/* contains the tuple */
@@ -127,15 +161,58 @@ typedef struct IvfpqPairRows
 	int64	   *neighbors;		/* [n] elements of the first array in the
 								 * tuple */
 	float8	   *distances;		/* [n] elements of the second array */
-} IvfpqPairRows;
+} PairRows;
 
-/* State of a comparison, whose sink is take_neighbors(). */
-typedef struct Found
+/* A sample of the queries with their exact neighbors. */
+typedef struct Sample
 {
-	const IvfpqPairs *pairs;
-	IvfpqRecallSample *sampled; /* measures recall; NULL if neighbors are
-								 * exact */
-} Found;
+	int			n;				/* queries in the sample; 0 if recall is not
+								 * measured */
+	int64	   *positions;		/* [n] of the queries, ascending */
+	float	   *vectors;		/* [n][dims] */
+	int64	   *neighbors;		/* [n][k] positions of the exact neighbors; -1
+								 * where a query has fewer than k */
+	double	   *distances;		/* [n][k] distances of the exact neighbors;
+								 * NaN where a query has fewer than k */
+
+	/* counted by note_found() */
+	int			noted;			/* queries of the sample that were counted or
+								 * passed over */
+	int64		hits;			/* exact neighbors of these queries that were
+								 * found */
+	int64		possible;		/* all exact neighbors of these queries */
+} Sample;
+
+/* A graph or join. */
+typedef struct Pairs
+{
+	IvfpqTable *queries;		/* both tables have keys */
+	IvfpqTable *rows;			/* for a graph, the same as `queries` */
+	bool		self;			/* true for a graph, where a row is not its
+								 * own neighbor */
+	GvSetMetric metric;
+	int			k;
+	PairRows   *result;			/* receives each query's neighbors */
+	Sample		sample;
+} Pairs;
+
+/* A neighbor of a query in the sample. */
+typedef struct Neighbor
+{
+	int			query;			/* number in the sample */
+	int64		position;		/* the neighbor's position */
+	int64		list;			/* the neighbor's list */
+	int64		rank;			/* of that list, from 0 */
+} Neighbor;
+
+/* The ranks of the lists of the neighbors of all queries in the sample. */
+typedef struct Ranks
+{
+	const Pairs *pairs;
+	const IvfpqLists *lists;
+	Neighbor   *neighbors;		/* [n] sorted by position */
+	int			n;
+} Ranks;
 
 /* Numbers of some of the queries, ascending. */
 typedef struct Some
@@ -145,30 +222,30 @@ typedef struct Some
 	int64		capacity;
 } Some;
 
-/* State of searches through an index. */
+/*
+ * State of searches through an index.  Sinks are called in contexts that end
+ * earlier, so they only enlarge arrays, which stay in their context then.
+ */
 typedef struct GraphSearch
 {
-	const IvfpqPairs *pairs;
-	IvfpqRecallSample *sampled; /* measures recall; NULL for a join, whose
-								 * second table is not read */
-	MemoryContext context;		/* owns the arrays below, because sinks are
-								 * called in contexts that end earlier */
+	Pairs	   *pairs;
 
 	/* the queries of a batch, which are searched for together */
-	Some		batch;
-	float	   *vectors;		/* [batch.n][dims] */
+	int64	   *numbers;		/* [nbatch] */
+	int			nbatch;
+	float	   *vectors;		/* [nbatch][dims] */
 
 	/* the neighbors of one query of the batch, nearest first */
 	double	   *distances;		/* [k + 1] */
 	int64	   *keys;			/* [k + 1] */
 
-	/* queries that are compared with all rows afterwards */
+	Some		alike;			/* queries without a direction */
 	Some		lacking;		/* queries for which the search found too few
-								 * neighbors */
+								 * neighbors, and which are compared with all
+								 * rows afterwards */
 	int64		first;			/* index in `lacking` of the first query that
 								 * is being compared */
-	Some		alike;			/* queries without a direction */
-	int			nexact;			/* number of neighbors that a comparison
+	int			nexact;			/* number of neighbors that the comparison
 								 * returns for each query */
 } GraphSearch;
 
@@ -186,7 +263,7 @@ PG_FUNCTION_INFO_V1(gpuvec_knn_join);
 
 /* Returns a pointer to the tuple's first column. */
 static void *
-columns(const IvfpqPairRows *rows)
+columns(const PairRows *rows)
 {
 	return (char *) rows->tuple + rows->tuple->t_hoff - MINIMAL_TUPLE_OFFSET;
 }
@@ -197,7 +274,7 @@ columns(const IvfpqPairRows *rows)
  * contexts, which end earlier.
  */
 static void
-make_tuple(IvfpqPairRows *rows, Size bytes)
+make_tuple(PairRows *rows, Size bytes)
 {
 	Size		header = MAXALIGN(SizeofHeapTupleHeader) -
 	MINIMAL_TUPLE_OFFSET;
@@ -244,10 +321,10 @@ make_array(void *memory, Size bytes, int n, Oid type)
  * Begins a result in rsinfo, for which InitMaterializedSRF must have been
  * called.  The returned struct lives as long as the current memory context.
  */
-static IvfpqPairRows *
+static PairRows *
 pair_rows_begin(const ReturnSetInfo *rsinfo, bool in_arrays)
 {
-	IvfpqPairRows *rows = palloc0(sizeof(IvfpqPairRows));
+	PairRows   *rows = palloc0(sizeof(PairRows));
 
 	Assert(rsinfo->setDesc->natts == (in_arrays ? 3 : 4));
 	rows->store = rsinfo->setResult;
@@ -265,7 +342,7 @@ pair_rows_begin(const ReturnSetInfo *rsinfo, bool in_arrays)
  * put_neighbors().
  */
 static void
-put_pairs(IvfpqPairRows *rows, int64 key, const int64 *keys,
+put_pairs(PairRows *rows, int64 key, const int64 *keys,
 		  const int64 *positions, const double *distances, int n)
 {
 	Pair	   *pair = columns(rows);
@@ -287,7 +364,7 @@ put_pairs(IvfpqPairRows *rows, int64 key, const int64 *keys,
  * right length.
  */
 static void
-put_arrays(IvfpqPairRows *rows, int64 key, const int64 *keys,
+put_arrays(PairRows *rows, int64 key, const int64 *keys,
 		   const int64 *positions, const double *distances, int n)
 {
 	CHECK_FOR_INTERRUPTS();
@@ -320,7 +397,7 @@ put_arrays(IvfpqPairRows *rows, int64 key, const int64 *keys,
  * result of arrays, and nothing is added to a result of pairs.
  */
 static void
-put_neighbors(IvfpqPairRows *rows, int64 key, const int64 *keys,
+put_neighbors(PairRows *rows, int64 key, const int64 *keys,
 			  const int64 *positions, const double *distances, int k)
 {
 	int			n = 0;
@@ -333,6 +410,449 @@ put_neighbors(IvfpqPairRows *rows, int64 key, const int64 *keys,
 		put_pairs(rows, key, keys, positions, distances, n);
 }
 
+/* Lists of the rows of a table */
+
+/*
+ * Returns whether this is a valid gpuivfpq index on this column that is not
+ * partial.  Looks for a predicate in the catalog, because
+ * RelationGetIndexPredicate would run the owner's code to simplify the
+ * predicate.
+ */
+static bool
+holds_column(Relation index, AttrNumber column)
+{
+	Form_pg_index form = index->rd_index;
+
+	return IvfpqIsOurs(index) &&
+		form->indisvalid && form->indkey.values[0] == column &&
+		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+}
+
+/*
+ * Opens a gpuivfpq index that is not partial, for this metric and the table's
+ * vector column.  Returns NULL if the table has no such index.
+ */
+static Relation
+open_index(const IvfpqTable *rows, GvSetMetric metric)
+{
+	List	   *oids = RelationGetIndexList(rows->rel);
+	ListCell   *cell;
+
+	foreach(cell, oids)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+		IvfpqType	type;
+
+		if (holds_column(index, rows->vector_column))
+		{
+			IvfpqTypeInit(&type, index);
+			if ((int) type.metric == (int) metric)
+			{
+				list_free(oids);
+				return index;
+			}
+		}
+		index_close(index, AccessShareLock);
+	}
+	list_free(oids);
+	return NULL;
+}
+
+/*
+ * Returns lists of about ROWS_OF_LIST rows each, but not more lists than the
+ * index for this metric has.  Raises an ERROR if there is no such index.
+ */
+static IvfpqLists
+get_lists(const Pairs *pairs)
+{
+	IvfpqLists	lists = {0};
+	const IvfpqTable *rows = pairs->rows;
+	int64		most = Min(Max(rows->nrows / ROWS_OF_LIST, 1), GV_SET_MAX_K);
+	Relation	index = open_index(rows, pairs->metric);
+
+	if (index == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("table \"%s\" has no gpuivfpq index for metric %s on column \"%s\"",
+						RelationGetRelationName(rows->rel),
+						IvfpqMetricName(pairs->metric),
+						get_attname(RelationGetRelid(rows->rel),
+									rows->vector_column, false)),
+				 pairs->metric == GV_SET_PEARSON ?
+				 errhint("No index orders by correlation; use method exact.") :
+				 errhint("Create one, not partial, with the operator class of that metric, or use method exact.")));
+	lists.centroids = IvfpqCentroids(index, rows->dims, &lists.n);
+	index_close(index, NoLock);
+	if (lists.n == 0)
+	{
+		/* the index is not trained: make one list of all rows */
+		lists.n = 1;
+		lists.centroids = palloc0(rows->dims * sizeof(float));
+	}
+	if (lists.n > most)
+	{
+		float	   *merged = palloc_extended((Size) most * rows->dims *
+											 sizeof(float), MCXT_ALLOC_HUGE);
+
+		lists.n = IvfpqCluster (lists.centroids, lists.n, rows->dims,
+								(int) most, ITERATIONS, SEED, merged);
+
+		pfree(lists.centroids);
+		lists.centroids = merged;
+	}
+	return lists;
+}
+
+/*
+ * Sets found [spec->nqueries] to the number of the centroid nearest to each
+ * vector.  Returns false if gpuvecd failed.
+ */
+static bool
+try_to_find(const IvfpqLists *lists, const GvSetSpec *spec,
+			const float *vectors, IvfpqLocalSetPlace place, int64 *found)
+{
+	IvfpqLocalSet *work = IvfpqLocalSetBegin(spec, place);
+	int			most = (int) Max(IVFPQ_BATCH_BYTES / sizeof(float) /
+								 spec->dims, 1);
+	GvSetDone	done;
+	bool		worked;
+
+	worked = IvfpqLocalSetPut(work, GV_SET_QUERIES, vectors, spec->nqueries);
+	for (int put = 0; worked && put < lists->n; put += most)
+		worked = IvfpqLocalSetPut(work, GV_SET_ROWS, lists->centroids +
+								  (Size) put * spec->dims,
+								  Min(most, lists->n - put));
+	worked = worked && IvfpqLocalSetRun(work, &done) &&
+		IvfpqLocalSetGet(work, GV_SET_POSITIONS, 0, spec->nqueries, found);
+	IvfpqLocalSetEnd(work);
+	return worked;
+}
+
+/*
+ * Sets found [nvectors] to the number of each vector's list.  gv_set.h defines
+ * to which list a vector belongs.
+ */
+static void
+find_nearest_lists(const Pairs *pairs, const IvfpqLists *lists,
+				   const float *vectors, int nvectors, int64 *found)
+{
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,
+		.metric = pairs->metric == GV_SET_IP ? GV_SET_L2 : pairs->metric,
+		.dims = pairs->rows->dims, .k = 1, .nqueries = nvectors,
+	.nrows = lists->n};
+
+	if (!try_to_find(lists, &spec, vectors, IvfpqLocalSetChoose(&spec), found))
+		(void) try_to_find(lists, &spec, vectors, IVFPQ_WORK_HERE, found);
+}
+
+/* The sample, and the number of probes */
+
+/*
+ * Sink of IvfpqFindNeighbors: stores the exact neighbors of a query in the
+ * sample.
+ */
+static void
+take_sample(void *arg, int64 query, const int64 *positions,
+			const double *distances)
+{
+	const Pairs *pairs = arg;
+	int			k = pairs->k;
+
+	memcpy(pairs->sample.neighbors + query * k, positions, k * sizeof(int64));
+	memcpy(pairs->sample.distances + query * k, distances, k * sizeof(double));
+}
+
+/* Chooses the sample and finds its exact neighbors. */
+static void
+begin_sample(Pairs *pairs)
+{
+	Sample	   *sample = &pairs->sample;
+	int			dims = pairs->rows->dims;
+	Size		bytes = dims * sizeof(float) +
+	pairs->k * (sizeof(int64) + sizeof(double));
+	int64		most = Max(Min(SAMPLE_BYTES / bytes, SAMPLE), 1);
+	int64		nqueries = pairs->queries->nrows;
+	int			n = (int) Min(most, nqueries);
+	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
+		.k = pairs->k, .self = pairs->self, .phase = IVFPQ_PROGRESS_RECALL,
+	.sink = take_sample, .arg = pairs};
+
+	sample->n = n;
+	sample->positions = palloc(n * sizeof(int64));
+	sample->vectors = palloc((Size) n * dims * sizeof(float));
+	sample->neighbors = palloc((Size) n * pairs->k * sizeof(int64));
+	sample->distances = palloc((Size) n * pairs->k * sizeof(double));
+	for (int i = 0; i < n; i++)
+	{
+		sample->positions[i] = nqueries / n * i + nqueries % n * i / n;
+		memcpy(sample->vectors + (Size) i * dims,
+			   IvfpqTableVector(pairs->queries, sample->positions[i]),
+			   dims * sizeof(float));
+	}
+	wanted.nqueries = n;
+	wanted.vectors = sample->vectors;
+	wanted.selves = pairs->self ? sample->positions : NULL;
+	IvfpqFindNeighbors(&wanted);
+}
+
+/*
+ * If the query is in the sample, counts how many of its exact neighbors were
+ * found.  `distances` [k] are the ascending distances of the neighbors that
+ * were found, followed by NaN if fewer than k were found.  The caller has to
+ * pass the queries in ascending order.
+ *
+ * A row counts as found if its distance is not larger than that of the last
+ * exact neighbor.  So a row that is equally far may take the place of an exact
+ * neighbor.  A query without exact neighbors does not count.
+ */
+static void
+note_found(Pairs *pairs, int64 query, const double *distances)
+{
+	Sample	   *sample = &pairs->sample;
+	const double *exact;
+	int			possible = 0;
+
+	while (sample->noted < sample->n &&
+		   sample->positions[sample->noted] < query)
+		sample->noted++;
+	if (sample->noted == sample->n ||
+		query != sample->positions[sample->noted])
+		return;
+	exact = sample->distances + (Size) sample->noted * pairs->k;
+	while (possible < pairs->k && !isnan(exact[possible]))
+		possible++;
+	for (int i = 0; i < possible; i++)
+		sample->hits += distances[i] <= exact[possible - 1];
+	sample->possible += possible;
+	sample->noted++;
+}
+
+/*
+ * Reports the recall to the user.  `how` is a sentence that says how the
+ * neighbors were found.
+ */
+static void
+report_recall(const Pairs *pairs, const char *how)
+{
+	const Sample *sample = &pairs->sample;
+
+	if (sample->possible > 0)
+		ereport(NOTICE,
+				(errmsg("recall@%d is about %.3f (%d rows compared)",
+						pairs->k, (double) sample->hits / sample->possible,
+						sample->n),
+				 errdetail("%s", how)));
+}
+
+static int
+compare_positions(const void *a, const void *b)
+{
+	int64		x = ((const Neighbor *) a)->position;
+	int64		y = ((const Neighbor *) b)->position;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * Chooses the neighbors whose ranks are found.  Neighbors whose distance is
+ * NaN do not count.
+ */
+static void
+choose_neighbors(Ranks *ranks)
+{
+	const Sample *sample = &ranks->pairs->sample;
+	int64		k = ranks->pairs->k;
+	int			judged = (int) Min(k, JUDGED);
+
+	ranks->neighbors = palloc(sample->n * judged * sizeof(Neighbor));
+	for (int query = 0; query < sample->n; query++)
+		for (int i = 0; i < judged; i++)
+		{
+			Size		item = query * k + i * k / judged;
+
+			if (!isnan(sample->distances[item]))
+				ranks->neighbors[ranks->n++] = (Neighbor)
+			{
+				.query = query, .position = sample->neighbors[item]
+			};
+		}
+	qsort(ranks->neighbors, ranks->n, sizeof(Neighbor), compare_positions);
+}
+
+/* Finds the lists of all neighbors, a batch at a time. */
+static void
+find_lists(Ranks *ranks)
+{
+	IvfpqTable *rows = ranks->pairs->rows;
+	Size		dims = rows->dims;
+	int			batch = IvfpqTableBatch(rows);
+	float	   *vectors = palloc(batch * dims * sizeof(float));
+	int64	   *found = palloc(batch * sizeof(int64));
+
+	for (int first = 0; first < ranks->n; first += batch)
+	{
+		Neighbor   *neighbors = ranks->neighbors + first;
+		int			n = Min(batch, ranks->n - first);
+
+		for (int i = 0; i < n; i++)
+		{
+			int64		position = neighbors[i].position;
+			const float *vector;
+
+			/* several queries may have the same neighbor */
+			if (i > 0 && position == neighbors[i - 1].position)
+				vector = vectors + (i - 1) * dims;
+			else
+				vector = IvfpqTableVector(rows, position);
+			memcpy(vectors + i * dims, vector, dims * sizeof(float));
+		}
+		find_nearest_lists(ranks->pairs, ranks->lists, vectors, n, found);
+		for (int i = 0; i < n; i++)
+			neighbors[i].list = found[i];
+	}
+	pfree(found);
+	pfree(vectors);
+}
+
+/*
+ * Returns the rank of a list, counted from 0, among n lists that are ordered
+ * by (distance, number).  Distances that are NaN come last.  Counts the lists
+ * before this one, which takes less time than a sort.
+ */
+static int64
+rank_among(const double *distances, int n, int64 list)
+{
+	double		distance = distances[list];
+	int64		rank = 0;
+
+	for (int i = 0; i < n; i++)
+		rank += float8_lt(distances[i], distance) ||
+			(i < list && float8_eq(distances[i], distance));
+	return rank;
+}
+
+/*
+ * Finds the rank of each neighbor's list among all lists, which are ordered by
+ * their distances from the list of the neighbor's query.
+ */
+static void
+find_ranks(Ranks *ranks)
+{
+	const Sample *sample = &ranks->pairs->sample;
+	const float *centroids = ranks->lists->centroids;
+	Size		dims = ranks->pairs->rows->dims;
+	int			nlists = ranks->lists->n;
+	int64	   *own = palloc(sample->n * sizeof(int64));
+	double	   *distances = palloc_extended(nlists * sizeof(double),
+											MCXT_ALLOC_HUGE);
+
+	find_nearest_lists(ranks->pairs, ranks->lists, sample->vectors, sample->n,
+					   own);
+	for (int query = 0; query < sample->n; query++)
+	{
+		for (int i = 0; i < nlists; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			distances[i] = gv_set_distance(ranks->pairs->metric,
+										   centroids + own[query] * dims,
+										   centroids + i * dims, (int) dims);
+		}
+		for (int i = 0; i < ranks->n; i++)
+			if (ranks->neighbors[i].query == query)
+				ranks->neighbors[i].rank = rank_among(distances, nlists,
+													  ranks->neighbors[i].list);
+	}
+	pfree(own);
+	pfree(distances);
+}
+
+/* Returns whether the sample reaches a recall with this number of probes. */
+static bool
+suffices(const Ranks *ranks, int probes, double recall)
+{
+	int			possible[SAMPLE] = {0};
+	int			found[SAMPLE] = {0};
+	double		sum = 0.0;
+	double		squares = 0.0;
+	double		mean;
+	double		variance;
+	int			n = 0;
+
+	for (int i = 0; i < ranks->n; i++)
+	{
+		possible[ranks->neighbors[i].query]++;
+		found[ranks->neighbors[i].query] += ranks->neighbors[i].rank < probes;
+	}
+	for (int query = 0; query < ranks->pairs->sample.n; query++)
+	{
+		double		fraction;
+
+		if (possible[query] == 0)
+			continue;
+		fraction = (double) found[query] / possible[query];
+		sum += fraction;
+		squares += fraction * fraction;
+		n++;
+	}
+	if (n == 0)
+		return true;
+	mean = sum / n;
+	variance = Max(squares / n - mean * mean, 0.0);
+	return mean - STANDARD_ERRORS * sqrt(variance / n) >= recall;
+}
+
+/*
+ * Returns the least number of probes with which the sample reaches a recall.
+ */
+static int
+least_lists(const Ranks *ranks, double recall)
+{
+	int			low = 1;
+	int			high = ranks->lists->n;
+
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (suffices(ranks, middle, recall))
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+/*
+ * Returns the smallest number of probes that almost certainly reaches a
+ * recall.  For recall 1 all lists are probed, so that the answer is exact.
+ * Indexes are calibrated up to IVFPQ_SURE_RECALL.  For a higher recall the
+ * sample is too small, too, so the number of probes is extrapolated, as it is
+ * for a scan.
+ */
+static int
+choose_probes(const Pairs *pairs, const IvfpqLists *lists, double recall)
+{
+	Ranks		ranks = {.pairs = pairs, .lists = lists};
+	int			probes;
+
+	if (recall >= 1)
+		return lists->n;
+	choose_neighbors(&ranks);
+	find_lists(&ranks);
+	find_ranks(&ranks);
+	probes = least_lists(&ranks, Min(recall, IVFPQ_SURE_RECALL));
+	if (recall > IVFPQ_SURE_RECALL)
+	{
+		int			lower = least_lists(&ranks, IVFPQ_LOWER_RECALL);
+
+		probes = (int) Min(ceil(IvfpqBeyondTargets(recall, IVFPQ_SURE_RECALL,
+												   lower, probes)),
+						   lists->n);
+	}
+	pfree(ranks.neighbors);
+	return probes;
+}
+
 /* Comparing queries with all rows, or list by list */
 
 /* Sink of IvfpqFindNeighbors: adds one query's neighbors to the result. */
@@ -340,43 +860,41 @@ static void
 take_neighbors(void *arg, int64 query, const int64 *positions,
 			   const double *distances)
 {
-	const Found *found = arg;
-	const IvfpqPairs *pairs = found->pairs;
+	Pairs	   *pairs = arg;
 
-	if (found->sampled != NULL)
-		IvfpqRecallSampleNote(found->sampled, query, distances);
+	note_found(pairs, query, distances);
 	put_neighbors(pairs->result, pairs->queries->keys[query],
 				  pairs->rows->keys, positions, distances, pairs->k);
 }
 
 /*
- * Finds all pairs by comparing queries with rows.  With method "index", the
- * number of near lists is gpuvec.probes or, if that is not set, the number
- * that the target recall needs.
+ * Finds all pairs by comparing queries with rows, or list by list.  In the
+ * latter case, the number of near lists is gpuvec.probes or, if that is not
+ * set, the number that the target recall needs.
  */
 static void
-find_by_comparing(const IvfpqPairs *pairs, IvfpqMethod method)
+find_by_comparing(Pairs *pairs, bool by_lists)
 {
-	Found		found = {.pairs = pairs};
-	IvfpqLists *lists = NULL;
+	IvfpqLists	lists;
 	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.k = pairs->k, .nqueries = pairs->queries->nrows,
 		.from = pairs->queries, .self = pairs->self,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = take_neighbors, .arg = &found};
+	.sink = take_neighbors, .arg = pairs};
 
-	if (method == IVFPQ_METHOD_INDEX)
+	if (by_lists)
 	{
-		wanted.lists = lists = IvfpqListsGet(pairs->rows, pairs->metric);
-		found.sampled = IvfpqRecallSampleBegin(pairs);
-		wanted.probes = ivfpq_probes > 0 ? Min(ivfpq_probes, lists->n) :
-			IvfpqProbesFor(found.sampled, lists, ivfpq_recall);
+		lists = get_lists(pairs);
+		begin_sample(pairs);
+		lists.probes = ivfpq_probes > 0 ? Min(ivfpq_probes, lists.n) :
+			choose_probes(pairs, &lists, ivfpq_recall);
+		wanted.lists = &lists;
 	}
 	IvfpqFindNeighbors(&wanted);
-	if (found.sampled != NULL)
-		IvfpqRecallSampleEnd(found.sampled,
-							 psprintf("Each row was compared with those of %d of %d lists.",
-									  wanted.probes, lists->n));
+	if (by_lists)
+		report_recall(pairs,
+					  psprintf("Each row was compared with those of %d of %d lists.",
+							   lists.probes, lists.n));
 }
 
 /* Searching through an index */
@@ -386,12 +904,12 @@ find_by_comparing(const IvfpqPairs *pairs, IvfpqMethod method)
  * list, with a table of nrows rows.
  */
 static double
-comparing_cost(const IvfpqPairs *pairs, double nrows)
+comparing_cost(const Pairs *pairs, double nrows)
 {
 	double		n = pairs->queries->nrows;
 	int			dims = pairs->queries->dims;
 	double		lists = nrows / ROWS_OF_LIST;
-	double		pairs_of_row = Min(n, SAMPLED) + lists +
+	double		pairs_of_row = Min(n, SAMPLE) + lists +
 	n * Min(NEAR_LISTS / lists, NEAR_FRACTION);
 	double		compared = pairs_of_row * (PAIR_NS + dims * PRODUCT_NS);
 
@@ -408,7 +926,7 @@ comparing_cost(const IvfpqPairs *pairs, double nrows)
  * is cheaper than comparing list by list.
  */
 static bool
-search_pays(const IvfpqPairs *pairs, Relation index)
+search_pays(const Pairs *pairs, Relation index)
 {
 	int			dims = pairs->queries->dims;
 	int			k = pairs->k + pairs->self;
@@ -440,7 +958,7 @@ search_pays(const IvfpqPairs *pairs, Relation index)
  * its exact distance from the query's vector.
  */
 static int64
-fetch_neighbor(const IvfpqPairs *pairs, const IvfpqBulkRow *row,
+fetch_neighbor(const Pairs *pairs, const IvfpqBulkRow *row,
 			   const float *vector, double *distance)
 {
 	IvfpqTable *rows = pairs->rows;
@@ -473,15 +991,21 @@ fetch_neighbor(const IvfpqPairs *pairs, const IvfpqBulkRow *row,
 	return key;
 }
 
+static Some
+begin_some(void)
+{
+	Some		some = {.capacity = 64};
+
+	some.numbers = palloc(some.capacity * sizeof(int64));
+	return some;
+}
+
 /* Appends a query's number. */
 static void
-append(const GraphSearch *searched, Some *some, int64 query)
+append(Some *some, int64 query)
 {
-	MemoryContext old = MemoryContextSwitchTo(searched->context);
-
 	IvfpqGrow(some->numbers, some->n, some->capacity);
 	some->numbers[some->n++] = query;
-	MemoryContextSwitchTo(old);
 }
 
 /*
@@ -494,8 +1018,8 @@ static void
 take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 {
 	GraphSearch *searched = arg;
-	const IvfpqPairs *pairs = searched->pairs;
-	int64		number = searched->batch.numbers[query];
+	Pairs	   *pairs = searched->pairs;
+	int64		number = searched->numbers[query];
 	const float *vector = searched->vectors + query * pairs->queries->dims;
 	int			count = 0;
 
@@ -521,10 +1045,9 @@ take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 		IvfpqProgressDone(number);
 	for (int i = count; i < pairs->k; i++)
 		searched->distances[i] = get_float8_nan();
-	if (searched->sampled != NULL)
-		IvfpqRecallSampleNote(searched->sampled, number, searched->distances);
+	note_found(pairs, number, searched->distances);
 	if (count < pairs->k)
-		append(searched, &searched->lacking, number);
+		append(&searched->lacking, number);
 	else
 		put_neighbors(pairs->result, pairs->queries->keys[number],
 					  searched->keys, NULL, searched->distances, pairs->k);
@@ -550,22 +1073,21 @@ read_batch(GraphSearch *searched, int64 first, int capacity)
 	 * buffer
 	 */
 	Assert(vectors == searched->vectors);
-	searched->batch.n = 0;
+	searched->nbatch = 0;
 	for (int i = 0; i < n; i++)
 	{
 		const float *vector = searched->vectors + (Size) i * dims;
-		int64		n_searched = searched->batch.n;
 
 		if (searched->pairs->metric == GV_SET_COSINE &&
 			gv_square(vector, dims) == 0)
 		{
-			append(searched, &searched->alike, first + i);
+			append(&searched->alike, first + i);
 			continue;
 		}
-		if (n_searched < i)
-			memcpy(searched->vectors + n_searched * dims, vector,
+		if (searched->nbatch < i)
+			memcpy(searched->vectors + (Size) searched->nbatch * dims, vector,
 				   dims * sizeof(float));
-		append(searched, &searched->batch, first + i);
+		searched->numbers[searched->nbatch++] = first + i;
 	}
 	return n;
 }
@@ -577,7 +1099,7 @@ read_batch(GraphSearch *searched, int64 first, int capacity)
 static void
 search_for_all(GraphSearch *searched, Relation index)
 {
-	const IvfpqPairs *pairs = searched->pairs;
+	const Pairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
 	Size		bytes = queries->dims * sizeof(float);
 	Size		fit = Max(IvfpqMemoryLimit() / 2 / bytes, 1);
@@ -606,6 +1128,8 @@ search_for_all(GraphSearch *searched, Relation index)
 	 */
 	pairs->rows->dims = queries->dims;
 	searched->vectors = palloc_extended(capacity * bytes, MCXT_ALLOC_HUGE);
+	searched->numbers = palloc_extended(capacity * sizeof(int64),
+										MCXT_ALLOC_HUGE);
 	searched->distances = palloc(request.k * sizeof(double));
 	searched->keys = palloc(request.k * sizeof(int64));
 	request.vectors = searched->vectors;
@@ -613,7 +1137,7 @@ search_for_all(GraphSearch *searched, Relation index)
 	while (done < queries->nrows)
 	{
 		done += read_batch(searched, done, capacity);
-		request.n = (int) searched->batch.n;
+		request.n = searched->nbatch;
 		if (request.n > 0)
 		{
 			IvfpqBulkFind(&request);
@@ -621,6 +1145,7 @@ search_for_all(GraphSearch *searched, Relation index)
 		}
 		IvfpqProgressDone(done);
 	}
+	pfree(searched->numbers);
 	pfree(searched->vectors);
 }
 
@@ -629,11 +1154,11 @@ search_for_all(GraphSearch *searched, Relation index)
  * to the result.
  */
 static void
-take_exact(void *arg, int64 query, const int64 *positions,
-		   const double *distances)
+take_lacking(void *arg, int64 query, const int64 *positions,
+			 const double *distances)
 {
 	const GraphSearch *searched = arg;
-	const IvfpqPairs *pairs = searched->pairs;
+	const Pairs *pairs = searched->pairs;
 	int64		number = searched->lacking.numbers[searched->first + query];
 
 	put_neighbors(pairs->result, pairs->queries->keys[number],
@@ -644,7 +1169,7 @@ take_exact(void *arg, int64 query, const int64 *positions,
 static void
 compare_lacking(GraphSearch *searched)
 {
-	const IvfpqPairs *pairs = searched->pairs;
+	const Pairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
 	Size		bytes = queries->dims * sizeof(float);
 	int64		nlacking = searched->lacking.n;
@@ -654,7 +1179,7 @@ compare_lacking(GraphSearch *searched)
 	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.vectors = vectors, .self = pairs->self,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = take_exact, .arg = searched};
+	.sink = take_lacking, .arg = searched};
 
 	wanted.k = searched->nexact = (int) Min((int64) pairs->k,
 											pairs->rows->nrows - pairs->self);
@@ -674,52 +1199,32 @@ compare_lacking(GraphSearch *searched)
 }
 
 /*
- * Sink of IvfpqFindNeighbors: adds the neighbors of the zero vector to the
- * result once for each query without a direction.  In a graph the comparison
- * has returned up to k + 1 neighbors, because the query itself is left out
- * here.
+ * Adds the neighbors of queries without a direction to the result.  All rows
+ * have distance NaN from such a query, so its neighbors are the first k rows,
+ * in a graph without the query itself.
  */
 static void
-take_alike(void *arg, int64 query, const int64 *positions,
-		   const double *distances)
+put_alike(GraphSearch *searched)
 {
-	GraphSearch *searched = arg;
-	const IvfpqPairs *pairs = searched->pairs;
+	const Pairs *pairs = searched->pairs;
 
-	for (int64 j = 0; j < searched->alike.n; j++)
+	for (int64 i = 0; i < searched->alike.n; i++)
 	{
-		int64		number = searched->alike.numbers[j];
-		int			count = 0;
+		int64		number = searched->alike.numbers[i];
+		int			n = 0;
 
 		CHECK_FOR_INTERRUPTS();
-		for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
+		for (int64 position = 0; n < pairs->k &&
+			 position < pairs->rows->nrows; position++)
 		{
-			if (count == pairs->k || (pairs->self && positions[i] == number))
+			if (pairs->self && position == number)
 				continue;
-			searched->keys[count] = pairs->rows->keys[positions[i]];
-			searched->distances[count++] = distances[i];
+			searched->keys[n] = pairs->rows->keys[position];
+			searched->distances[n++] = get_float8_nan();
 		}
 		put_neighbors(pairs->result, pairs->queries->keys[number],
-					  searched->keys, NULL, searched->distances, count);
+					  searched->keys, NULL, searched->distances, n);
 	}
-}
-
-/*
- * Compares a zero vector with all rows, for all queries without a direction.
- */
-static void
-compare_alike(GraphSearch *searched)
-{
-	const IvfpqPairs *pairs = searched->pairs;
-	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
-		.vectors = palloc0(pairs->queries->dims * sizeof(float)),
-		.nqueries = 1, .phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = take_alike, .arg = searched};
-
-	wanted.k = searched->nexact = (int) Min((int64) pairs->k + pairs->self,
-											pairs->rows->nrows);
-	if (wanted.k > 0)
-		IvfpqFindNeighbors(&wanted);
 }
 
 /*
@@ -729,10 +1234,10 @@ compare_alike(GraphSearch *searched)
  * join, not the other table.
  */
 static bool
-find_by_search(const IvfpqPairs *pairs)
+find_by_search(Pairs *pairs)
 {
-	Relation	index = IvfpqListsIndex(pairs->rows, pairs->metric);
-	GraphSearch searched = {.pairs = pairs, .context = CurrentMemoryContext};
+	Relation	index = open_index(pairs->rows, pairs->metric);
+	GraphSearch searched = {.pairs = pairs};
 	const char *name;
 
 	if (index == NULL)
@@ -743,14 +1248,17 @@ find_by_search(const IvfpqPairs *pairs)
 		return false;
 	}
 
+	searched.lacking = begin_some();
+	searched.alike = begin_some();
+	/* the second table of a join is not read, so its recall is not known */
 	if (pairs->self)
-		searched.sampled = IvfpqRecallSampleBegin(pairs);
+		begin_sample(pairs);
 	search_for_all(&searched, index);
 	name = RelationGetRelationName(index);
-	if (searched.sampled != NULL)
-		IvfpqRecallSampleEnd(searched.sampled,
-							 psprintf("Each row was searched for through index \"%s\".",
-									  name));
+	if (pairs->self)
+		report_recall(pairs,
+					  psprintf("Each row was searched for through index \"%s\".",
+							   name));
 	else
 		ereport(NOTICE,
 				(errmsg("each row of table \"%s\" was searched for through index \"%s\"",
@@ -760,13 +1268,27 @@ find_by_search(const IvfpqPairs *pairs)
 		IvfpqTableSurvey(pairs->rows, 0, false);
 	if (searched.lacking.n > 0)
 		compare_lacking(&searched);
-	if (searched.alike.n > 0)
-		compare_alike(&searched);
+	put_alike(&searched);
 	index_close(index, NoLock);
 	return true;
 }
 
 /* SQL functions */
+
+/* Returns whether the method with this name is "index". */
+static bool
+method_is_index(const text *name)
+{
+	const char *method = text_to_cstring(name);
+	bool		is_index = strcmp(method, "index") == 0;
+
+	if (!is_index && strcmp(method, "exact") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unknown method \"%s\"", method),
+				 errhint("Use exact or index.")));
+	return is_index;
+}
 
 static void
 check_k(int k)
@@ -791,13 +1313,13 @@ static void
 return_graph(FunctionCallInfo fcinfo, bool in_arrays)
 {
 	IvfpqTable	table;
-	IvfpqPairs	pairs = {.queries = &table, .rows = &table, .self = true};
+	Pairs		pairs = {.queries = &table, .rows = &table, .self = true};
 	int			k = PG_GETARG_INT32(3);
-	IvfpqMethod method;
+	bool		by_index;
 	Relation	index = NULL;
 
 	pairs.metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(4));
-	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(5));
+	by_index = method_is_index(PG_GETARG_TEXT_PP(5));
 	check_k(k);
 	InitMaterializedSRF(fcinfo, 0);
 	pairs.result = pair_rows_begin((ReturnSetInfo *) fcinfo->resultinfo,
@@ -810,16 +1332,16 @@ return_graph(FunctionCallInfo fcinfo, bool in_arrays)
 	 * look for an index first: if there is none, an ERROR will follow, and
 	 * rows would be sent to gpuvecd in vain
 	 */
-	if (method == IVFPQ_METHOD_INDEX)
-		index = IvfpqListsIndex(&table, pairs.metric);
+	if (by_index)
+		index = open_index(&table, pairs.metric);
 	IvfpqTableSurvey(&table, spare_memory(), index != NULL);
 	if (index != NULL)
 		index_close(index, NoLock);
 
 	pairs.k = (int) Min((int64) k, table.nrows - 1);
 	if (pairs.k > 0 &&
-		!(method == IVFPQ_METHOD_INDEX && find_by_search(&pairs)))
-		find_by_comparing(&pairs, method);
+		!(by_index && find_by_search(&pairs)))
+		find_by_comparing(&pairs, by_index);
 	if (table.nrows == 1)		/* a key, but no neighbors */
 		put_neighbors(pairs.result, table.keys[0], NULL, NULL, NULL, 0);
 	IvfpqProgressEnd();
@@ -862,12 +1384,12 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 {
 	IvfpqTable	left;
 	IvfpqTable	right;
-	IvfpqPairs	pairs = {.queries = &left, .rows = &right};
-	IvfpqMethod method;
+	Pairs		pairs = {.queries = &left, .rows = &right};
+	bool		by_index;
 
 	pairs.k = PG_GETARG_INT32(6);
 	pairs.metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(7));
-	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(8));
+	by_index = method_is_index(PG_GETARG_TEXT_PP(8));
 	check_k(pairs.k);
 	InitMaterializedSRF(fcinfo, 0);
 	pairs.result = pair_rows_begin((ReturnSetInfo *) fcinfo->resultinfo,
@@ -878,8 +1400,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 				   NAME_ARGUMENT(5));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_JOIN, PG_GETARG_OID(0));
 	IvfpqTableSurvey(&left, spare_memory() / 2, false);
-	if (method == IVFPQ_METHOD_EXACT || left.nrows == 0 ||
-		!find_by_search(&pairs))
+	if (!by_index || left.nrows == 0 || !find_by_search(&pairs))
 	{
 		IvfpqTableSurvey(&right, spare_memory() / 2, false);
 		pairs.k = (int) Min((int64) pairs.k, right.nrows);
@@ -887,7 +1408,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 		{
 			IvfpqCheckSameDims(RelationGetRelationName(left.rel), left.dims,
 							   RelationGetRelationName(right.rel), right.dims);
-			find_by_comparing(&pairs, method);
+			find_by_comparing(&pairs, by_index);
 		}
 	}
 	IvfpqProgressEnd();

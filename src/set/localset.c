@@ -13,7 +13,7 @@
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "client/client.h"
-#include "set/localset.h"
+#include "set/set.h"
 
 /*
  * Work that needs fewer multiplications than this stays in this session,
@@ -46,7 +46,6 @@
 
 struct IvfpqLocalSet
 {
-	IvfpqLocalSetPlace place;
 	GvSet	   *set;			/* this session's set; NULL if gpuvecd works */
 	IvfpqRemoteSet *remote;		/* gpuvecd's set; NULL if gpuvecd does not
 								 * take the work, or if this session does the
@@ -123,7 +122,6 @@ IvfpqLocalSetBegin(const GvSetSpec *spec, IvfpqLocalSetPlace place)
 {
 	IvfpqLocalSet *work = palloc0(sizeof(IvfpqLocalSet));
 
-	work->place = place;
 	work->callback.func = drop_set;
 	work->callback.arg = work;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, &work->callback);
@@ -153,7 +151,7 @@ IvfpqLocalSetPut(IvfpqLocalSet *work, GvSetInput input, const void *items,
 				 int64 n)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (work->place == IVFPQ_WORK_SERVER)
+	if (work->set == NULL)
 		return note(work, work->remote != NULL &&
 					IvfpqRemoteSetPut(work->remote, input, items, n));
 	IvfpqCheckStatus(gv_set_put(work->set, input, items, n, &ivfpq_stop));
@@ -164,7 +162,6 @@ bool
 IvfpqLocalSetAsk(IvfpqLocalSet *work, const GvSetSpec *spec)
 {
 	CHECK_FOR_INTERRUPTS();
-	Assert(work->place == IVFPQ_WORK_SERVER);
 	return note(work, work->remote != NULL &&
 				IvfpqRemoteSetAsk(work->remote, spec));
 }
@@ -173,7 +170,7 @@ bool
 IvfpqLocalSetRun(IvfpqLocalSet *work, GvSetDone *done)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (work->place == IVFPQ_WORK_SERVER)
+	if (work->set == NULL)
 		return note(work, work->remote != NULL &&
 					IvfpqRemoteSetRun(work->remote, done));
 	IvfpqCheckStatus(gv_set_run(work->set, done, &ivfpq_stop));
@@ -185,7 +182,7 @@ IvfpqLocalSetGet(IvfpqLocalSet *work, GvSetOutput output, int64 first, int64 n,
 				 void *items)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (work->place == IVFPQ_WORK_SERVER)
+	if (work->set == NULL)
 		return note(work, work->remote != NULL &&
 					IvfpqRemoteSetGet(work->remote, output, first, n, items));
 	IvfpqCheckStatus(gv_set_get(work->set, output, first, n, items));
@@ -226,7 +223,7 @@ server_bytes(const GvSetSpec *spec)
 }
 
 /*
- * See localset.h.  We do not count memory that does not depend on the number
+ * See set.h.  We do not count memory that does not depend on the number
  * of queries.  Otherwise, with little memory, queries would be answered one by
  * one.  Queries that are rows of the set are counted like other queries.
  * Although their vectors take no further memory, a GPU needs other memory for

@@ -18,8 +18,7 @@
 #include "utils/tuplestore.h"
 
 #include "am/common/enginecall.h"
-#include "engine/gv_select.h"
-#include "set/localset.h"
+#include "set/set.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_select);
 PG_FUNCTION_INFO_V1(gpuvec_quantiles);

@@ -22,18 +22,13 @@
 #include "utils/tuplestore.h"
 
 #include "pgcompat.h"
-#include "set/setargs.h"
+#include "set/set.h"
 
 static const char *const metric_names[] = {
 	[GV_SET_L2] = "l2",
 	[GV_SET_IP] = "ip",
 	[GV_SET_COSINE] = "cosine",
 	[GV_SET_PEARSON] = "pearson",
-};
-
-static const char *const method_names[] = {
-	[IVFPQ_METHOD_EXACT] = "exact",
-	[IVFPQ_METHOD_INDEX] = "index",
 };
 
 /* Our command's number: "GVEC" in ASCII. */
@@ -76,50 +71,24 @@ static bool is_shown = false;
 
 PG_FUNCTION_INFO_V1(gpuvec_progress);
 
-/* Returns the index of a name among n names, or -1. */
-static int
-find_name(const char *name, const char *const *names, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (names[i] != NULL && strcmp(name, names[i]) == 0)
-			return i;
-	return -1;
-}
-
 GvSetMetric
 IvfpqMetricArgument(const text *name)
 {
 	const char *string = text_to_cstring(name);
-	int			metric = find_name(string, metric_names,
-								   lengthof(metric_names));
 
-	if (metric < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unknown metric \"%s\"", string),
-				 errhint("Use l2, ip, cosine or pearson.")));
-	return (GvSetMetric) metric;
+	for (int metric = GV_SET_L2; metric <= GV_SET_PEARSON; metric++)
+		if (strcmp(string, metric_names[metric]) == 0)
+			return (GvSetMetric) metric;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("unknown metric \"%s\"", string),
+			 errhint("Use l2, ip, cosine or pearson.")));
 }
 
 const char *
 IvfpqMetricName(GvSetMetric metric)
 {
 	return metric_names[metric];
-}
-
-IvfpqMethod
-IvfpqMethodArgument(const text *name)
-{
-	const char *string = text_to_cstring(name);
-	int			method = find_name(string, method_names,
-								   lengthof(method_names));
-
-	if (method < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unknown method \"%s\"", string),
-				 errhint("Use exact or index.")));
-	return (IvfpqMethod) method;
 }
 
 void

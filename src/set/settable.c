@@ -41,33 +41,18 @@
 
 #include "am/common/util.h"
 #include "page/sort.h"
-#include "set/setargs.h"
-#include "set/settable.h"
+#include "set/set.h"
 
 /*
  * Rows that have fewer bytes than this are not worth a connection to gpuvecd.
  */
 #define LEAST_SENT		(1 << 18)
 
-/* Number of rows that the survey sends at a time. */
-#define SENT_ROWS		32
-
 /* Least number of rows from one marked block to the next. */
 #define MARKED_ROWS		256
 
 /* Bytes of a huge page on common processors. */
 #define LARGE_PAGE		(2 * 1024 * 1024)
-
-/* State of a survey, which keeps vectors or sends them. */
-typedef struct Survey
-{
-	IvfpqTable *table;
-	Size		keep_bytes;		/* limit on the bytes of kept vectors */
-	bool		send;			/* send vectors if gpuvecd can keep them */
-	int64		most;			/* number of vectors to keep */
-	float	   *batch;			/* [SENT_ROWS][dims] to be sent */
-	int			n;				/* rows in the batch */
-} Survey;
 
 /* Returns the hint for a kind of relation that is refused. */
 static const char *
@@ -305,7 +290,7 @@ table_begin(IvfpqTable *table, const IvfpqMark *mark)
 }
 
 /*
- * See settable.h.  A vector that is stored out of line is fetched only by
+ * See set.h.  A vector that is stored out of line is fetched only by
  * IvfpqTableFloats.
  */
 bool
@@ -548,20 +533,19 @@ most_rows(const IvfpqTable *table)
 }
 
 /*
- * Begins a set at gpuvecd that keeps nrows rows, if gpuvecd can keep that many
- * rows and the rows are worth a connection.
+ * Begins a set at gpuvecd that keeps work_rows rows, if gpuvecd can keep that
+ * many rows and the rows are worth a connection.
  */
 static void
-begin_to_send(IvfpqTable *table, int64 nrows)
+begin_to_send(IvfpqTable *table)
 {
+	int64		nrows = table->work_rows;
 	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = GV_SET_L2,
 	.dims = table->dims, .k = 1, .own = 1, .nrows = nrows};
 
-	if (nrows * table->dims * (int64) sizeof(float) < LEAST_SENT ||
-		!IvfpqLocalSetKeeps(nrows, table->dims))
-		return;
-	table->work = IvfpqLocalSetBegin(&spec, IVFPQ_WORK_SERVER);
-	table->work_rows = nrows;
+	if (nrows * table->dims * (int64) sizeof(float) >= LEAST_SENT &&
+		IvfpqLocalSetKeeps(nrows, table->dims))
+		table->work = IvfpqLocalSetBegin(&spec, IVFPQ_WORK_SERVER);
 }
 
 void
@@ -573,77 +557,44 @@ IvfpqTableStopAsking(IvfpqTable *table)
 }
 
 /*
- * Sends the rows of the batch, if there are any, to gpuvecd's set.  Ends the
- * set if gpuvecd fails, or if the table has more rows than the set can keep.
+ * See set.h.  Vectors are either sent or kept.  The choice is made at the
+ * first row, because only then the length of vectors is known.
  */
-static void
-send_batch(Survey *survey)
-{
-	IvfpqTable *table = survey->table;
-
-	if (survey->n > 0 && table->work != NULL &&
-		(table->nrows > table->work_rows ||
-		 !IvfpqLocalSetPut(table->work, GV_SET_ROWS, survey->batch,
-						   survey->n)))
-		IvfpqTableStopAsking(table);
-	survey->n = 0;
-}
-
-/*
- * Sends the current row's vector to gpuvecd, or keeps the vector in this
- * session.  The choice between the two is made at the first row, because only
- * then the length of vectors is known.
- */
-static void
-take_vector(Survey *survey)
-{
-	IvfpqTable *table = survey->table;
-	bool		is_first = table->nrows == 1;
-	int64		to_send = is_first && survey->send ? most_rows(table) : 0;
-	const float *vector = IvfpqTableFloats(table);
-	Size		bytes = table->dims * sizeof(float);
-
-	if (to_send > 0)
-		begin_to_send(table, to_send);
-	if (table->work != NULL)
-	{
-		if (is_first)
-			survey->batch = palloc(SENT_ROWS * bytes);
-		memcpy(survey->batch + survey->n * table->dims, vector, bytes);
-		survey->n++;
-		/* send the first row at once, to see whether gpuvecd takes rows */
-		if (is_first || survey->n == SENT_ROWS)
-			send_batch(survey);
-	}
-	if (is_first && table->work == NULL)
-		survey->most = survey->keep_bytes / bytes;
-	if (table->nkept < survey->most)
-		keep(table, vector, survey->most);
-}
-
 void
 IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes, bool send)
 {
 	bool		is_heap = table->rel->rd_tableam == GetHeapamTableAmRoutine();
 	BlockNumber block = InvalidBlockNumber;
-	Survey		survey = {.table = table, .keep_bytes = keep_bytes,
-	.send = send};
+	int64		most = 0;		/* number of vectors to keep */
 
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_KEYS, 0);
 	while (IvfpqTableNext(table))
 	{
+		bool		is_first = table->nrows == 0;
+		const float *vector;
+
 		if (is_heap)
 			note_mark(table, &block);
 		note_row(table);
-		if (table->nrows == 1 || table->nkept < survey.most ||
-			table->work != NULL)
-			take_vector(&survey);
 		if (table->nrows % 4096 == 0)
 			IvfpqProgressDone(table->nrows);
+		if (!is_first && table->nkept >= most && table->work == NULL)
+			continue;
+		/* the estimate needs the vector as it is stored */
+		if (is_first && send)
+			table->work_rows = most_rows(table);
+		vector = IvfpqTableFloats(table);
+		if (is_first && send)
+			begin_to_send(table);
+		if (table->work != NULL &&
+			(table->nrows > table->work_rows ||
+			 !IvfpqLocalSetPut(table->work, GV_SET_ROWS, vector, 1)))
+			IvfpqTableStopAsking(table);
+		if (is_first && table->work == NULL)
+			most = keep_bytes / (table->dims * sizeof(float));
+		if (table->nkept < most)
+			keep(table, vector, most);
 	}
-	send_batch(&survey);
-	if (survey.batch != NULL)
-		pfree(survey.batch);
 	if (table->key_column != InvalidAttrNumber)
 		check_keys(table);
 }
