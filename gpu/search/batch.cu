@@ -6,6 +6,7 @@
  * Small sub-batches are graphs, which hold shapes and addresses.  So their
  * shapes are rounded up, and few graphs serve many batches.
  */
+#include <algorithm>
 #include <math.h>
 #include <sched.h>
 #include <string.h>
@@ -23,12 +24,6 @@
 /* The least queries of batches of two sub-batches, and of four or more. */
 #define TWO_SUB_BATCHES		32
 #define FOUR_SUB_BATCHES	256
-
-/*
- * The largest sub-batch that is a graph.  Launches of larger ones cost next to
- * nothing in comparison.
- */
-#define MOST_OF_GRAPH	64
 
 /* Counts the tests of a search's condition, and the values of their sets. */
 static int32_t
@@ -81,14 +76,14 @@ sub_batch_size(int32_t n)
 	if (nbatches < few)
 		nbatches = few;
 	n = (n + nbatches - 1) / nbatches;
-	return n <= MOST_OF_GRAPH ? (int32_t) round_up(n) : n;
+	return n <= GV_MOST_OF_GRAPH ? (int32_t) round_up(n) : n;
 }
 
 /* Can the batch be a graph? */
 static bool
 is_small(const GvBatch *batch)
 {
-	return batch->n <= MOST_OF_GRAPH && batch->nprobe <= GV_MANY_PROBES &&
+	return batch->n <= GV_MOST_OF_GRAPH && batch->nprobe <= GV_MANY_PROBES &&
 		batch->k <= GV_MANY_POSTINGS && batch->postings > 0;
 }
 
@@ -153,7 +148,7 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 static int64_t
 sure_to_fit(const GvMirror *mirror, GvBatch batch, int64_t most_work)
 {
-	batch.n = MOST_OF_GRAPH;
+	batch.n = GV_MOST_OF_GRAPH;
 	if (rounded_bytes(mirror, batch) > most_work)
 		return 0;
 	batch.n++;
@@ -231,123 +226,94 @@ next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
 	return taken;
 }
 
+/* Where arrays are placed: after `bytes` bytes of memory, or NULL. */
+struct Arena
+{
+	char	   *memory;
+	size_t		bytes;
+
+	template <typename T>
+	void
+	place(T **array, int64_t n)
+	{
+		gv_place(array, memory, &bytes, n);
+	}
+};
+
 /*
- * Places a batch's arrays.  Host memory follows that of the sub-batches before
- * it.  Of a stream's work memory the first batch_from bytes are shared by all
- * sub-batches that are searched together, because one has read them before the
- * next one writes there.  If memory is NULL, only the sizes count.  Arrays
- * that are copied together (queries and parameters; probes, hits and bounds)
- * have the same order on both sides.
+ * Places a batch's arrays: in host memory that the device reads, and writes;
+ * in work memory that all sub-batches share that are searched together,
+ * because one has read them before the next one writes there; and in work
+ * memory of its own.  Arrays that are copied together (queries and parameters;
+ * probes, hits and bounds) have the same order on both sides.
  */
 static void
-place_sub_batch(const GvDeviceModel *model, GvSearcher *searcher,
-				GvSearcher *stream, GvLayout *layout, GvBatch *batch)
+place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
+				Arena *in, Arena *out, Arena *shared, Arena *own,
+				GvBatch *batch)
 {
-	size_t		n = batch->n;
-	char	   *in = (char *) searcher->in.memory;
-	char	   *out = (char *) searcher->out.memory;
-	char	   *common = (char *) stream->d_work.memory;
-	char	   *own = common + layout->batch_from;
-	size_t		shared_bytes = 0;
-	size_t		hit_bytes = n * batch->k * sizeof(GvHit);
-	size_t		bound_bytes = model->refine_slots == 0 ? 0 :
-		n * batch->k * sizeof(GvBound);
-	size_t		query_bytes = n * model->dims * sizeof(float);
+	int64_t		n = batch->n;
+	int64_t		nhits = n * batch->k;
+	int64_t		nprobes = n * batch->nprobe;
+	int64_t		nscores = n * batch->postings;
+	int64_t		nbounds = model->refine_slots == 0 ? 0 : nhits;
+	bool		sorts = gv_gpu_sorts_postings(batch);
 
-#define RESERVE_AT(array, memory, at, bytes) \
-	batch->array = (decltype(batch->array)) ((uintptr_t) (memory) + \
-											 gv_carve(&(at), bytes))
-#define RESERVE_HOST_IN(array, bytes) \
-	RESERVE_AT(array, in, layout->in_bytes, bytes)
-#define RESERVE_HOST_OUT(array, bytes) \
-	RESERVE_AT(array, out, layout->out_bytes, bytes)
-#define RESERVE_SUBBATCH(array, bytes) \
-	RESERVE_AT(array, own, layout->batch_bytes, bytes)
-#define RESERVE_SHARED(array, bytes) \
-	RESERVE_AT(array, common, shared_bytes, bytes)
-	RESERVE_HOST_IN(in_queries, query_bytes);
-	RESERVE_HOST_IN(in_params, n * sizeof(GvSearchParams));
-	RESERVE_HOST_OUT(out_probed, n * batch->nprobe * sizeof(GvProbe));
-	RESERVE_HOST_OUT(out_hits, hit_bytes);
-	if (bound_bytes > 0)
-		RESERVE_HOST_OUT(out_bounds, bound_bytes);
-	RESERVE_SUBBATCH(d_queries, query_bytes);
-	RESERVE_SUBBATCH(d_params, n * sizeof(GvSearchParams));
-	RESERVE_SUBBATCH(d_tables,
-					 n * gv_table_floats(&model->shape) * sizeof(float));
-	RESERVE_SHARED(d_coarse,
-				   gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
-				   (size_t) model->nlists * sizeof(float));
-	RESERVE_SUBBATCH(d_probed, n * batch->nprobe * sizeof(GvProbe));
-	RESERVE_SUBBATCH(d_hits, hit_bytes);
-	RESERVE_SUBBATCH(d_bounds, bound_bytes);
-	gv_gpu_place_slices(model, searcher, batch, common, &shared_bytes);
-	if (bound_bytes > 0 && !gv_gpu_sorts_postings(batch))
-		RESERVE_SHARED(d_records, n * batch->k * sizeof(uint8_t *));
-	RESERVE_SUBBATCH(d_starts, n * (batch->nprobe + 1) * sizeof(uint32_t));
-	RESERVE_SUBBATCH(d_list_blocks, n * batch->nprobe * sizeof(uint8_t *));
-	RESERVE_SHARED(d_scores, n * batch->postings * sizeof(float));
-	if (!gv_gpu_sorts_postings(batch))
-		RESERVE_SHARED(d_ids, n * batch->postings * sizeof(uint64_t));
-	RESERVE_SUBBATCH(d_search_counts, n * sizeof(GvSearchCounts));
+	in->place(&batch->in_queries, n * model->dims);
+	in->place(&batch->in_params, n);
+	out->place(&batch->out_probed, nprobes);
+	out->place(&batch->out_hits, nhits);
+	if (nbounds > 0)
+		out->place(&batch->out_bounds, nbounds);
+	own->place(&batch->d_queries, n * model->dims);
+	own->place(&batch->d_params, n);
+	own->place(&batch->d_tables, n * gv_table_floats(&model->shape));
+	shared->place(&batch->d_coarse,
+				  gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
+				  (int64_t) model->nlists);
+	own->place(&batch->d_probed, nprobes);
+	own->place(&batch->d_hits, nhits);
+	own->place(&batch->d_bounds, nbounds);
+	gv_gpu_place_slices(model, searcher, batch, shared->memory,
+						&shared->bytes);
+	if (nbounds > 0 && !sorts)
+		shared->place(&batch->d_records, nhits);
+	own->place(&batch->d_starts, n * (batch->nprobe + 1));
+	own->place(&batch->d_list_blocks, nprobes);
+	shared->place(&batch->d_scores, nscores);
+	if (!sorts)
+		shared->place(&batch->d_ids, nscores);
+	own->place(&batch->d_search_counts, n);
 	if (gv_gpu_coarse_filter_pays(model, batch))
 	{
-		RESERVE_SHARED(filter.d_half_queries,
-					   n * model->half_dims * sizeof(uint16_t));
-		batch->filter.nsquares = model->shape.chunks;
-		RESERVE_SHARED(filter.d_squares,
-					   n * batch->filter.nsquares * sizeof(float2));
-		RESERVE_SHARED(filter.d_group_min,
-					   n * gv_ncolumn_groups(model->nlists) * sizeof(float));
-		GV_TEST_ONLY(batch->filter.d_path_counts =
+		GvCoarseFilter *filter = &batch->filter;
+
+		filter->nsquares = model->shape.chunks;
+		shared->place(&filter->d_half_queries, n * model->half_dims);
+		shared->place(&filter->d_squares, n * filter->nsquares);
+		shared->place(&filter->d_group_min,
+					  n * gv_ncolumn_groups(model->nlists));
+		GV_TEST_ONLY(filter->d_path_counts =
 					 (unsigned *) searcher->d_path_counts.memory;)
 	}
 	if (batch->tests > 0 || batch->by_list)
-		RESERVE_SUBBATCH(d_nscores, n * sizeof(uint32_t));
+		own->place(&batch->d_nscores, n);
 	if (batch->tests > 0)
 	{
-		size_t		tests_bytes = n * batch->tests * sizeof(GvDeviceTest);
-		size_t		values_bytes = batch->values * sizeof(uint64_t);
-		size_t		matches_bytes = n * batch->nprobe * sizeof(uint32_t);
-
-		RESERVE_HOST_IN(in_tests, tests_bytes);
-		RESERVE_HOST_IN(in_values, values_bytes);
-		RESERVE_HOST_OUT(out_matches, matches_bytes);
-		RESERVE_SUBBATCH(d_tests, tests_bytes);
-		RESERVE_SUBBATCH(d_values, values_bytes);
-		RESERVE_SUBBATCH(d_matches, matches_bytes);
+		in->place(&batch->in_tests, n * batch->tests);
+		in->place(&batch->in_values, batch->values);
+		out->place(&batch->out_matches, nprobes);
+		own->place(&batch->d_tests, n * batch->tests);
+		own->place(&batch->d_values, batch->values);
+		own->place(&batch->d_matches, nprobes);
 	}
 	if (batch->sampled)
 	{
-		RESERVE_HOST_IN(in_sample_queries, n * sizeof(GvSampleQuery));
-		RESERVE_SUBBATCH(d_sample_queries, n * sizeof(GvSampleQuery));
-		RESERVE_SUBBATCH(d_sampled, n * batch->postings * sizeof(float));
-		RESERVE_SUBBATCH(d_nsampled, n * sizeof(uint32_t));
+		in->place(&batch->in_sample_queries, n);
+		own->place(&batch->d_sample_queries, n);
+		own->place(&batch->d_sampled, nscores);
+		own->place(&batch->d_nsampled, n);
 	}
-	if (layout->shared_bytes < shared_bytes)
-		layout->shared_bytes = shared_bytes;
-#undef RESERVE_HOST_IN
-#undef RESERVE_HOST_OUT
-#undef RESERVE_SUBBATCH
-#undef RESERVE_SHARED
-#undef RESERVE_AT
-}
-
-/*
- * Returns the bytes for the counts and, from *sample_at on, the samples of n
- * searches, and of those that a small sub-batch is rounded up by.  It is the
- * same number for all small batches.
- */
-size_t
-gv_gpu_counts_bytes(int32_t n, size_t *sample_at)
-{
-	size_t		capacity = (n > MOST_OF_GRAPH ? n : MOST_OF_GRAPH) +
-		MOST_OF_GRAPH;
-	size_t		bytes = 0;
-
-	(void) gv_carve(&bytes, capacity * sizeof(GvSearchCounts));
-	*sample_at = gv_carve(&bytes, capacity * sizeof(GvSampleCount));
-	return bytes;
 }
 
 /*
@@ -401,36 +367,33 @@ scans_by_list(const GvBatch *batch, bool small)
 		gv_gpu_can_sift(batch);
 }
 
+/* If memory is NULL, this only sets the bytes that it takes. */
 void
-gv_gpu_place_turn(const GvDeviceModel *model, GvSearcher *searcher,
-				  GvSearcher *stream, GvLayout *layout, GvBatchTurn *turn)
+gv_gpu_place_turn(const GvDeviceModel *model, const GvSearcher *searcher,
+				  char *in, char *out, char *work, GvBatchTurn *turn)
 {
+	Arena		host_in = {in, 0};
+	Arena		host_out = {out, 0};
+	Arena		own = {work == NULL ? NULL : work + turn->shared_bytes, 0};
+	size_t		shared_bytes = 0;
 	int64_t		npairs = 0;
 
-	layout->batch_bytes = 0;
 	for (int i = 0; i < turn->nbatches; i++)
 	{
-		place_sub_batch(model, searcher, stream, layout, &turn->batches[i]);
+		Arena		shared = {work, 0};
+
+		place_sub_batch(model, searcher, &host_in, &host_out, &shared, &own,
+						&turn->batches[i]);
+		shared_bytes = std::max(shared_bytes, shared.bytes);
 		npairs += (int64_t) turn->batches[i].n * turn->batches[i].nprobe;
 	}
 	if (turn->by_list)
-		gv_gpu_place_lists(model, (char *) stream->d_work.memory +
-						   layout->batch_from, &layout->batch_bytes, turn->n,
-						   npairs, &turn->lists);
-}
-
-/* Sets the bytes that the sub-batches take. */
-static void
-size_turn(const GvDeviceModel *model, const GvSearcher *searcher,
-		  GvBatchTurn *turn)
-{
-	GvLayout	layout = {};
-
-	/* it changes nothing of the searcher */
-	gv_gpu_place_turn(model, (GvSearcher *) searcher, (GvSearcher *) searcher,
-					  &layout, turn);
-	turn->batch_from = layout.shared_bytes;
-	turn->work_bytes = layout.shared_bytes + layout.batch_bytes;
+		gv_gpu_place_lists(model, own.memory, &own.bytes, turn->n, npairs,
+						   &turn->lists);
+	turn->in_bytes = host_in.bytes;
+	turn->out_bytes = host_out.bytes;
+	turn->shared_bytes = shared_bytes;
+	turn->work_bytes = shared_bytes + own.bytes;
 }
 
 /*
@@ -467,7 +430,7 @@ take_turn(const GvSearcher *searcher, const GvMirror *mirror,
 		turn->batches[i].by_list = true;
 		turn->n += turn->taken[i];
 		turn->nbatches++;
-		size_turn(model, searcher, turn);
+		gv_gpu_place_turn(model, searcher, NULL, NULL, NULL, turn);
 		if (turn->work_bytes > (size_t) searcher->most_work)
 		{
 			turn->n -= turn->taken[i];
@@ -500,7 +463,7 @@ gv_gpu_next_turn(const GvSearcher *searcher, const GvMirror *mirror,
 			next_sub_batch(searcher, mirror, searches, n < most ? n : most,
 						   &turn->batches[0], &turn->small);
 	}
-	size_turn(&mirror->model, searcher, turn);
+	gv_gpu_place_turn(&mirror->model, searcher, NULL, NULL, NULL, turn);
 }
 
 /*
@@ -590,11 +553,6 @@ gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
  * steps of a sub-batch helps until all its queries are written; while it
  * launches, the others go on.
  */
-static int32_t
-count_tasks(int32_t n)
-{
-	return (n + TASK_QUERIES - 1) / TASK_QUERIES;
-}
 
 /* Does the next task that no thread has taken, or returns false. */
 static bool
@@ -608,9 +566,9 @@ upload_task(GvUpload *upload)
 	int32_t		first;
 
 	while (sub_batch < turn->nbatches &&
-		   task >= count_tasks(turn->taken[sub_batch]))
+		   task >= gv_blocks_for(turn->taken[sub_batch], TASK_QUERIES))
 	{
-		task -= count_tasks(turn->taken[sub_batch]);
+		task -= gv_blocks_for(turn->taken[sub_batch], TASK_QUERIES);
 		searches += turn->taken[sub_batch++];
 	}
 	if (sub_batch >= turn->nbatches)
@@ -649,7 +607,7 @@ gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 
 		memset((GvSearchParams *) batch->in_params + n, 0,
 			   (batch->n - n) * sizeof(GvSearchParams));
-		ntasks += upload->left[i] = count_tasks(n);
+		ntasks += upload->left[i] = gv_blocks_for(n, TASK_QUERIES);
 	}
 	gv_helpers_begin(&upload->helpers, gv_parallel_helpers(ntasks),
 					 upload_tasks, upload);

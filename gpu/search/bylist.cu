@@ -871,21 +871,17 @@ gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
 	lists->steps = (model->m + INT8_SUBS - 1) / INT8_SUBS;
 	lists->most_groups = (int32_t) (npairs / PAIRS_TOGETHER + model->nlists);
 	nsubs = lists->steps * INT8_SUBS;
-#define PLACE(array, count) \
-	lists->array = (decltype(lists->array)) \
-		((uintptr_t) work + gv_carve(bytes, (count) * sizeof(*lists->array)))
-	PLACE(d_codewords8, nsubs * GV_CODEWORDS);
-	PLACE(d_scales, nsubs);
-	PLACE(d_queries, n * nsubs);
-	PLACE(d_query_limits, n);
-	PLACE(d_counts, n);
-	PLACE(d_overflowed, n);
-	PLACE(d_candidates, n * MAX_CANDIDATES);
-	PLACE(d_starts, model->nlists);
-	PLACE(d_pairs, npairs);
-	PLACE(d_groups, lists->most_groups);
-	PLACE(d_totals, 1);
-#undef PLACE
+	gv_place(&lists->d_codewords8, work, bytes, nsubs * GV_CODEWORDS);
+	gv_place(&lists->d_scales, work, bytes, nsubs);
+	gv_place(&lists->d_queries, work, bytes, n * nsubs);
+	gv_place(&lists->d_query_limits, work, bytes, n);
+	gv_place(&lists->d_counts, work, bytes, n);
+	gv_place(&lists->d_overflowed, work, bytes, n);
+	gv_place(&lists->d_candidates, work, bytes, n * MAX_CANDIDATES);
+	gv_place(&lists->d_starts, work, bytes, model->nlists);
+	gv_place(&lists->d_pairs, work, bytes, npairs);
+	gv_place(&lists->d_groups, work, bytes, lists->most_groups);
+	gv_place(&lists->d_totals, work, bytes, 1);
 }
 
 /* Returns the arrays of a sub-batch whose first query is number `first`. */

@@ -150,17 +150,6 @@ gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
 	return rows < n ? (int32_t) rows : n;
 }
 
-/* Launches all three steps, which make d_probed, d_starts and nprobed. */
-GvStatus
-gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
-					 const GvSearcher *searcher)
-{
-	GV_TRY(gv_launch_step(queries_to_half_kernel, (batch->n + WARPS - 1) /
-						  WARPS, THREADS, 0, searcher->stream, model, batch));
-	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
-	return gv_gpu_filter_lists(model, batch, searcher->stream);
-}
-
 /*
  * ----
  * A query's margin: by how much the approximate score of one of the nearest
@@ -950,17 +939,26 @@ launch_filter(const GvDeviceModel *model, const GvBatch *batch, int threads,
 						  bytes, stream, model, batch, alone);
 }
 
-/* Makes d_probed, d_starts and nprobed from approximate scores. */
+/*
+ * Launches all steps, which make d_probed, d_starts and nprobed.  gv_gpu_table
+ * has halved queries that came from the host.
+ */
 GvStatus
-gv_gpu_filter_lists(const GvDeviceModel *model, const GvBatch *batch,
-					cudaStream_t stream)
+gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
+					 const GvSearcher *searcher)
 {
+	cudaStream_t stream = searcher->stream;
 	bool		alone = gv_gpu_group_min_alone(model, batch);
 	bool		few = batch->n <= FEW_QUERIES;
 	bool		sift = few && model->nlists <= SIFT_LISTS &&
 		batch->nprobe <= GV_SIFT_MOST && !alone;
 	int			threads = few ? MANY_THREADS : FEW_THREADS;
 
+	if (batch->in_queries == NULL)
+		GV_TRY(gv_launch_step(queries_to_half_kernel,
+							  gv_blocks_for(batch->n, WARPS), THREADS, 0,
+							  stream, model, batch));
+	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
 	if (model->metric == GV_IP)
 		return (sift ? launch_filter<true, true> : launch_filter<true, false>)
 			(model, batch, threads, alone, stream);

@@ -19,6 +19,7 @@
  * engine reads the bus at twice the rate of threads and keeps no thread
  * waiting.  Memory grows when a batch needs more than any before it.
  */
+#include <algorithm>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,10 +75,7 @@ first_steps(const GvDeviceModel *model, const GvBatch *batch,
 {
 	GV_TRY(gv_gpu_table(model, batch, searcher->stream));
 	if (batch->filter.d_half_queries != NULL)
-	{
-		GV_TRY(gv_gpu_list_scores(model, batch, searcher));
-		return gv_gpu_filter_lists(model, batch, searcher->stream);
-	}
+		return gv_gpu_coarse_filter(model, batch, searcher);
 	GV_TRY(gv_gpu_coarse(model, batch, searcher->stream));
 	return gv_gpu_select_lists(model, batch, searcher);
 }
@@ -524,32 +522,49 @@ need_memory(GvSearcher *searcher, size_t in_bytes, size_t out_bytes)
 	return gv_buffer_need(&searcher->out, out_bytes);
 }
 
+/*
+ * Places the counts and samples of n searches at the begin of the memory for
+ * answers, and returns their bytes.  A small sub-batch is rounded up, and all
+ * small batches take the same.
+ */
+static size_t
+place_counts(GvSearcher *searcher, int32_t n)
+{
+	int32_t		capacity = (n > GV_MOST_OF_GRAPH ? n : GV_MOST_OF_GRAPH) +
+		GV_MOST_OF_GRAPH;
+	char	   *out = (char *) searcher->out.memory;
+	size_t		bytes = 0;
+
+	gv_place(&searcher->found, out, &bytes, capacity);
+	gv_place(&searcher->near, out, &bytes, capacity);
+	return bytes;
+}
+
 /* Makes sure that there is memory for all sub-batches of n searches. */
 static GvStatus
 prepare(GvSearcher *searcher, const GvMirror *mirror,
 		const GvSearch *searches, int32_t n)
 {
-	size_t		sample_at;
-	GvLayout	layout = {};
-	size_t		most_bytes = 0;
+	size_t		in_bytes = 0;
+	size_t		out_bytes = place_counts(searcher, n);
+	size_t		work_bytes = 0;
 	int			nturns = 0;
 
-	layout.out_bytes = gv_gpu_counts_bytes(n, &sample_at);
 	for (int32_t done = 0; done < n; nturns++)
 	{
 		GvBatchTurn turn;
 
 		gv_gpu_next_turn(searcher, mirror, searches + done, n - done, n,
 						 &turn);
-		gv_gpu_place_turn(&mirror->model, searcher, searcher, &layout, &turn);
-		if (most_bytes < turn.work_bytes)
-			most_bytes = turn.work_bytes;
+		in_bytes += turn.in_bytes;
+		out_bytes += turn.out_bytes;
+		work_bytes = std::max(work_bytes, turn.work_bytes);
 		done += turn.n;
 	}
-	GV_TRY(need_memory(searcher, layout.in_bytes, layout.out_bytes));
+	GV_TRY(need_memory(searcher, in_bytes, out_bytes));
 	if (nturns > 1)
-		GV_TRY(grow_work(searcher->second_stream, most_bytes));
-	return grow_work(searcher, most_bytes);
+		GV_TRY(grow_work(searcher->second_stream, work_bytes));
+	return grow_work(searcher, work_bytes);
 }
 
 /* Returns a batch whose queries and answers are copied, as kernels see it. */
@@ -685,21 +700,22 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 {
 	const GvDeviceModel *model = &mirror->model;
 	GvSearcher *stream = searcher;
-	GvLayout	layout = {};
-	size_t		sample_at;
+	char	   *in = (char *) searcher->in.memory;
+	char	   *out = (char *) searcher->out.memory +
+		place_counts(searcher, n);
 
-	layout.out_bytes = gv_gpu_counts_bytes(n, &sample_at);
 	searcher->both = false;
 	for (int32_t done = 0; done < n;)
 	{
 		GvBatchTurn turn;
-		int32_t		first = done;
+		GvSearch   *some = searches + done;
 
-		gv_gpu_next_turn(searcher, mirror, searches + done, n - done, n,
-						 &turn);
+		gv_gpu_next_turn(searcher, mirror, some, n - done, n, &turn);
 		searcher->both |= stream != searcher;
-		layout.batch_from = turn.batch_from;
-		gv_gpu_place_turn(model, searcher, stream, &layout, &turn);
+		gv_gpu_place_turn(model, searcher, in, out,
+						  (char *) stream->d_work.memory, &turn);
+		in += turn.in_bytes;
+		out += turn.out_bytes;
 		for (int i = 0; i < turn.nbatches; i++)
 		{
 			GvBatch    *batch = &turn.batches[i];
@@ -710,26 +726,19 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 			 */
 			batch->pdl = searcher->pdl && !turn.by_list &&
 				(turn.small || turn.n >= n);
-			batch->out_counts =
-				(GvSearchCounts *) searcher->out.memory + first;
+			batch->out_counts = searcher->found + done;
 			if (batch->sampled)
-				batch->out_sample =
-					(GvSampleCount *) ((char *) searcher->out.memory +
-									   sample_at) + first;
-			first += turn.taken[i];
+				batch->out_sample = searcher->near + done;
+			place_answers(batch, searches + done, turn.taken[i]);
+			done += turn.taken[i];
 		}
 		/* polled answers would be those of an earlier sub-batch */
 		stream->completion.n = 0;
 		if (turn.by_list)
-			GV_TRY(start_by_list(model, &turn, searches + done, stream));
+			GV_TRY(start_by_list(model, &turn, some, stream));
 		else
-			GV_TRY(start_sub_batch(model, &turn, searches + done,
-								   n <= MOST_EXPECTED, stream));
-		for (int i = 0; i < turn.nbatches; i++)
-		{
-			place_answers(&turn.batches[i], searches + done, turn.taken[i]);
-			done += turn.taken[i];
-		}
+			GV_TRY(start_sub_batch(model, &turn, some, n <= MOST_EXPECTED,
+								   stream));
 		stream = stream == searcher ? searcher->second_stream : searcher;
 	}
 	return GV_OK;
@@ -758,87 +767,61 @@ wait_streams(GvSearcher *searcher)
 
 #define MOST_QUERIES	4096	/* of a launch */
 
-/* Some searches, and the bytes that are copied to the device and back. */
-struct BoundsBatch
-{
-	GvBatch		batch;
-	size_t		in_bytes;
-	size_t		out_bytes;
-};
-
 /*
  * Takes the first of n searches, as many as a stream's work memory allows, and
- * places their arrays on the device.  Arrays that are uploaded have the same
- * order in the host's memory.
+ * places their arrays: queries, parameters, counts and hits, which are
+ * uploaded, and bounds.  Sets *in_bytes to the former's bytes, and returns
+ * those of all.
  */
-static void
+static size_t
 place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
-			 const GvSearch *searches, int32_t n, BoundsBatch *bounds)
+			 const GvSearch *searches, int32_t n, char *memory, GvBatch *batch,
+			 size_t *in_bytes)
 {
-	GvBatch    *batch = &bounds->batch;
-	char	   *work = (char *) searcher->d_work.memory;
 	size_t		bytes;
 
 	memset(batch, 0, sizeof(*batch));
-	batch->k = 1;
-	do
+	for (batch->n = std::min(n, MOST_QUERIES);; batch->n /= 2)
 	{
-		int32_t		capacity = batch->k;
-
-		if (capacity < searches[batch->n].nhits)
-			capacity = searches[batch->n].nhits;
-		bytes =
-			(batch->n + 1) * (model->dims * sizeof(float) +
-							  sizeof(GvSearchParams) + sizeof(GvSearchCounts) +
-							  capacity * (sizeof(GvHit) + sizeof(GvBound)));
-		if (batch->n > 0 && (int64_t) bytes > searcher->most_work)
+		bytes = 0;
+		batch->k = 1;
+		for (int32_t i = 0; i < batch->n; i++)
+			batch->k = std::max(batch->k, searches[i].nhits);
+		gv_place(&batch->d_queries, memory, &bytes,
+				 (int64_t) batch->n * model->dims);
+		gv_place(&batch->d_params, memory, &bytes, batch->n);
+		gv_place(&batch->d_search_counts, memory, &bytes, batch->n);
+		gv_place(&batch->d_hits, memory, &bytes,
+				 (int64_t) batch->n * batch->k);
+		*in_bytes = bytes;
+		gv_place(&batch->d_bounds, memory, &bytes,
+				 (int64_t) batch->n * batch->k);
+		if (batch->n == 1 || bytes <= (size_t) searcher->most_work)
 			break;
-		batch->k = capacity;
-		batch->n++;
-	} while (batch->n < n && batch->n < MOST_QUERIES);
-
-	bounds->in_bytes = 0;
-	gv_place(&batch->d_queries, work, &bounds->in_bytes,
-			 (int64_t) batch->n * model->dims);
-	gv_place(&batch->d_params, work, &bounds->in_bytes, batch->n);
-	gv_place(&batch->d_search_counts, work, &bounds->in_bytes, batch->n);
-	gv_place(&batch->d_hits, work, &bounds->in_bytes,
-			 (int64_t) batch->n * batch->k);
-	bytes = bounds->in_bytes;
-	gv_place(&batch->d_bounds, work, &bytes, (int64_t) batch->n * batch->k);
-	bounds->out_bytes = bytes - bounds->in_bytes;
+	}
+	batch->in_queries = batch->d_queries;
+	batch->in_params = batch->d_params;
 	batch->out_probed = batch->d_probed;
 	batch->out_hits = batch->d_hits;
 	batch->out_counts = batch->d_search_counts;
 	batch->out_bounds = batch->d_bounds;
+	return bytes;
 }
 
-/* Returns where in the host's memory an array is uploaded from. */
-template <typename T>
-static T *
-source(char *in, const BoundsBatch *bounds, T *d_array)
-{
-	return (T *) (in + ((char *) d_array - (char *) bounds->batch.d_queries));
-}
-
-/* Writes searches and their hits to the host's memory at `in`. */
+/* Writes searches and their hits to a batch in the host's memory. */
 static void
-upload_hits(const GvDeviceModel *model, const BoundsBatch *bounds,
-			const GvSearch *searches, char *in)
+upload_hits(const GvDeviceModel *model, const GvBatch *batch,
+			const GvSearch *searches)
 {
-	GvBatch		batch = bounds->batch;
-	GvSearchCounts *found = source(in, bounds, batch.d_search_counts);
-	uint4	   *hits = source(in, bounds, batch.d_hits);
+	GvSearchCounts *found = batch->d_search_counts;
 
-	batch.in_queries = source(in, bounds, batch.d_queries);
-	batch.in_params = source(in, bounds, batch.d_params);
-	gv_gpu_upload_queries(model, &batch, searches, batch.n);
-	memset(found, 0, batch.n * sizeof(GvSearchCounts));
-	for (int32_t i = 0; i < batch.n; i++)
+	gv_gpu_upload_queries(model, batch, searches, batch->n);
+	memset(found, 0, batch->n * sizeof(GvSearchCounts));
+	for (int32_t i = 0; i < batch->n; i++)
 	{
 		found[i].nhits = searches[i].nhits;
 		if (searches[i].nhits > 0)
-			memcpy(hits + (size_t) i * batch.k, searches[i].hits,
+			memcpy(batch->d_hits + (size_t) i * batch->k, searches[i].hits,
 				   searches[i].nhits * sizeof(GvHit));
 	}
 }
@@ -848,41 +831,48 @@ static GvStatus
 begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 			 GvSearch *searches, int32_t n)
 {
-	size_t		in_bytes = 0;
-	size_t		out_bytes = 0;
+	cudaStream_t stream = searcher->stream;
+	size_t		all_in = 0;
+	size_t		all_out = 0;
 	size_t		most_bytes = 0;
-	BoundsBatch bounds;
+	size_t		in_bytes;
+	size_t		bytes;
+	GvBatch		batch;
+	char	   *in;
+	char	   *out;
 
-	for (int32_t done = 0; done < n; done += bounds.batch.n)
+	for (int32_t done = 0; done < n; done += batch.n)
 	{
-		place_bounds(searcher, model, searches + done, n - done, &bounds);
-		in_bytes += bounds.in_bytes;
-		out_bytes += bounds.out_bytes;
-		if (most_bytes < bounds.in_bytes + bounds.out_bytes)
-			most_bytes = bounds.in_bytes + bounds.out_bytes;
+		bytes = place_bounds(searcher, model, searches + done, n - done, NULL,
+							 &batch, &in_bytes);
+		all_in += in_bytes;
+		all_out += bytes - in_bytes;
+		most_bytes = std::max(most_bytes, bytes);
 	}
-	GV_TRY(need_memory(searcher, in_bytes, out_bytes));
+	GV_TRY(need_memory(searcher, all_in, all_out));
 	GV_TRY(grow_work(searcher, most_bytes));
 	searcher->both = false;
 	searcher->completion.n = 0;
-	in_bytes = 0;
-	out_bytes = 0;
-	for (int32_t done = 0; done < n; done += bounds.batch.n)
+	in = (char *) searcher->in.memory;
+	out = (char *) searcher->out.memory;
+	for (int32_t done = 0; done < n; done += batch.n)
 	{
-		char	   *in = (char *) searcher->in.memory + in_bytes;
-		GvBound *out = (GvBound *) ((char *) searcher->out.memory + out_bytes);
+		GvSearch   *some = searches + done;
 
-		place_bounds(searcher, model, searches + done, n - done, &bounds);
-		upload_hits(model, &bounds, searches + done, in);
-		GV_CUDA_TRY(gv_upload((char *) bounds.batch.d_queries, in,
-							  bounds.in_bytes, searcher->stream));
-		GV_TRY(gv_gpu_bound(model, &bounds.batch, searcher->stream));
-		GV_CUDA_TRY(gv_download((char *) out, (char *) bounds.batch.d_bounds,
-								bounds.out_bytes, searcher->stream));
-		for (int32_t i = 0; i < bounds.batch.n; i++)
-			searches[done + i].bounds = out + (size_t) i * bounds.batch.k;
-		in_bytes += bounds.in_bytes;
-		out_bytes += bounds.out_bytes;
+		(void) place_bounds(searcher, model, some, n - done, in, &batch,
+							&in_bytes);
+		upload_hits(model, &batch, some);
+		bytes = place_bounds(searcher, model, some, n - done,
+							 (char *) searcher->d_work.memory, &batch,
+							 &in_bytes);
+		GV_CUDA_TRY(gv_upload((char *) batch.d_queries, in, in_bytes, stream));
+		GV_TRY(gv_gpu_bound(model, &batch, stream));
+		GV_CUDA_TRY(gv_download(out, (char *) batch.d_bounds, bytes - in_bytes,
+								stream));
+		for (int32_t i = 0; i < batch.n; i++)
+			some[i].bounds = (GvBound *) out + (size_t) i * batch.k;
+		in += in_bytes;
+		out += bytes - in_bytes;
 	}
 	return GV_OK;
 }
@@ -960,14 +950,9 @@ are_searches_done(GvSearcher *searcher)
 static GvStatus
 finish_searches(GvSearcher *searcher)
 {
-	const GvSearchCounts *found =
-		(const GvSearchCounts *) searcher->out.memory;
-	size_t		sample_at;
-	const GvSampleCount *near;
+	const GvSearchCounts *found = searcher->found;
+	const GvSampleCount *near = searcher->near;
 
-	(void) gv_gpu_counts_bytes(searcher->n, &sample_at);
-	near = (const GvSampleCount *) ((const char *) searcher->out.memory +
-									sample_at);
 	GV_TRY(wait_streams(searcher));
 	for (int32_t i = 0; i < searcher->n && !searcher->bounds_only; i++)
 	{

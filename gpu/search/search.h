@@ -253,6 +253,8 @@ struct GvSearcher
 	GvGraphCounts counts;		/* test build only */
 	uint64_t	clock;			/* small batches so far */
 	GvBuffer	d_path_counts;	/* test build only, see GvCoarseFilter */
+	GvSearchCounts *found;		/* in `out`, of each search */
+	GvSampleCount *near;
 	GvSearch   *searches;		/* [n] running */
 	int32_t		n;
 	bool		bounds_only;	/* the searches have hits, and get bounds
@@ -312,17 +314,6 @@ struct GvListScan
 									 * the number of groups */
 };
 
-/* Bytes of memory that the arrays of sub-batches take so far. */
-struct GvLayout
-{
-	size_t		in_bytes;		/* host memory that the device reads */
-	size_t		out_bytes;
-	size_t		batch_bytes;	/* device memory of each sub-batch */
-	size_t		batch_from;		/* where that begins: behind what all share */
-	size_t		shared_bytes;	/* device memory that all sub-batches share,
-								 * the most that any needs */
-};
-
 /*
  * The sub-batches that are searched together on a stream; one, unless they are
  * scanned list by list.
@@ -336,25 +327,32 @@ struct GvBatchTurn
 	int32_t		taken[GV_MOST_TOGETHER];	/* searches of each */
 	bool		small;			/* one sub-batch, small enough for a graph */
 	GvBatch		batches[GV_MOST_TOGETHER];
-	size_t		work_bytes;		/* of the stream's work memory */
-	size_t		batch_from;
+	size_t		in_bytes;		/* host memory that the device reads, */
+	size_t		out_bytes;		/* and that it writes */
+	size_t		work_bytes;		/* of the stream's work memory, */
+	size_t		shared_bytes;	/* whose first bytes all sub-batches share */
 	bool		by_list;
 	GvListScan	lists;
 };
 
 /*
+ * The largest sub-batch that is a graph.  Launches of larger ones cost next to
+ * nothing in comparison.
+ */
+#define GV_MOST_OF_GRAPH	64
+
+/*
  * batch.cu.  _next_turn: the sub-batches of the first of n searches, which are
- * left of a batch of `all`.  _place_turn: places their arrays.  _counts_bytes:
- * bytes for the counts of n searches, and from *sample_at on their samples.
- * _upload_queries: writes queries where the device reads them.
+ * left of a batch of `all`, and the bytes of their arrays.  _place_turn: places
+ * these in memory.  _upload_queries: writes queries where the device reads
+ * them.
  */
 extern void gv_gpu_next_turn(const GvSearcher *searcher,
 							 const GvMirror *mirror, const GvSearch *searches,
 							 int32_t n, int32_t all, GvBatchTurn *turn);
-extern void gv_gpu_place_turn(const GvDeviceModel *model, GvSearcher *searcher,
-							  GvSearcher *stream, GvLayout *layout,
-							  GvBatchTurn *turn);
-extern size_t gv_gpu_counts_bytes(int32_t n, size_t *sample_at);
+extern void gv_gpu_place_turn(const GvDeviceModel *model,
+							  const GvSearcher *searcher, char *in, char *out,
+							  char *work, GvBatchTurn *turn);
 extern void gv_gpu_upload_queries(const GvDeviceModel *model,
 								  const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
@@ -386,8 +384,7 @@ extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 
 /*
  * coarsefilter.cu: the results of coarse.cu and select.cu, for many queries or
- * lists.  _filter has three steps; gv_gpu_table does the first of them for
- * batches from the host, and _list_scores and _filter_lists are the others.
+ * lists.  _list_scores: its second step, d_coarse and d_group_min.
  */
 extern bool gv_gpu_coarse_filter_pays(const GvDeviceModel *model,
 									  const GvBatch *batch);
@@ -397,8 +394,6 @@ extern GvStatus gv_gpu_coarse_filter(const GvDeviceModel *model,
 extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
-extern GvStatus gv_gpu_filter_lists(const GvDeviceModel *model,
-									const GvBatch *batch, cudaStream_t stream);
 
 /*
  * Few of many list scores are read.  If there are more than GV_SCORES_KEPT,
