@@ -43,9 +43,7 @@
 typedef struct Slot
 {
 	uint64	   *ids;			/* [batch_rows] */
-	int			n;
-	bool		sampled;		/* it only names rows of the sample */
-	int64		first;			/* if sampled: number of the first row */
+	int			n;				/* rows; 0 if it only names rows of the sample */
 } Slot;
 
 struct IvfpqBuilder
@@ -266,28 +264,34 @@ check_numbers(const IvfpqBuilder *builder, const GvEncoded *encoded, int n)
  * Passes encoded rows to the sink.  Returns false if the answer is malformed.
  */
 static bool
-take_encoded(IvfpqBuilder *builder, const Slot *slot)
+take_encoded(IvfpqBuilder *builder, const Slot *slot,
+			 const IvfpqRequest *request)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	IvfpqBuildShared *sharing = builder->sharing;
+	const GvEncodeSampleRequest *sample =
+	request->header.type == GV_MSG_ENCODE_SAMPLE ?
+	(const GvEncodeSampleRequest *) request->head : NULL;
+	int			n = sample ? sample->n : slot->n;
 	GvEncoded	encoded;
 	uint32		length = IvfpqAnswerLength(&builder->channel);
 	GvEncodeReply *reply =
 	(GvEncodeReply *) IvfpqAnswerBody(&builder->channel);
 
-	if (length < sizeof(*reply) || reply->n != slot->n ||
-		reply->nneighbors < 0 ||
-		reply->nneighbors > gv_builder_most_neighbors(spec, slot->n) ||
+	if (length < sizeof(*reply) || reply->n != n || reply->nneighbors < 0 ||
+		reply->nneighbors > gv_builder_most_neighbors(spec, n) ||
 		length != sizeof(*reply) +
-		gv_encoded_bytes(spec, slot->n, reply->nneighbors))
+		gv_encoded_bytes(spec, n, reply->nneighbors))
 		return false;
-	gv_encoded_open(spec, reply + 1, slot->n, reply->nneighbors, &encoded);
+	gv_encoded_open(spec, reply + 1, n, reply->nneighbors, &encoded);
 	encoded.nneighbors = reply->nneighbors;
-	if (!check_numbers(builder, &encoded, slot->n))
+	if (!check_numbers(builder, &encoded, n))
 		return false;
-	builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
-	if (slot->sampled)
-		answered_flags(sharing)[slot->first / spec->batch_rows] = true;
+	builder->sink(builder->sink_arg, sample ?
+				  builder->sharing->ids + sample->first : slot->ids,
+				  &encoded, n);
+	if (sample)
+		answered_flags(builder->sharing)[sample->first /
+										 spec->batch_rows] = true;
 	return true;
 }
 
@@ -323,14 +327,12 @@ builder_take(void *arg, uint64 number, const IvfpqRequest *request)
 {
 	IvfpqBuilder *builder = arg;
 	Slot	   *slot = slot_of(builder, number);
-	bool		encoded = request->header.type == GV_MSG_ENCODE_ROWS ||
-	request->header.type == GV_MSG_ENCODE_SAMPLE;
 
-	if (!(encoded ? take_encoded(builder, slot) :
-		  take_numbers(builder, slot, request)))
+	if (!(request->header.type == GV_MSG_TRAIN_ROWS ?
+		  take_numbers(builder, slot, request) :
+		  take_encoded(builder, slot, request)))
 		return false;
 	slot->n = 0;
-	slot->sampled = false;
 	return true;
 }
 
@@ -449,34 +451,27 @@ IvfpqBuilderJoin(const IvfpqBuildHandle *ticket, IvfpqBuildShared *sharing)
 static bool
 dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 {
-	IvfpqRing  *ring = &builder->ring;
-	Slot	   *slot = slot_of(builder, ring->filled);
+	Slot	   *slot = slot_of(builder, builder->ring.filled);
 	GvRowsRequest request = {kind, slot->n};
 
-	if (slot->n == 0)
-		return true;
-	slot->sampled = false;
-	return IvfpqRingSend(ring, type, &request, sizeof(request),
-						 (Size) slot->n * builder->spec.dims * sizeof(float),
-						 type == GV_MSG_ENCODE_ROWS ?
-						 most_encoded(builder, slot->n) :
-						 sizeof(GvRowsReply));
+	return slot->n == 0 ||
+		IvfpqRingSend(&builder->ring, type, &request, sizeof(request),
+					  (Size) slot->n * builder->spec.dims * sizeof(float),
+					  type == GV_MSG_ENCODE_ROWS ?
+					  most_encoded(builder, slot->n) : sizeof(GvRowsReply));
 }
 
 /*
  * Claims a batch of the sample, and requests that gpuvecd encodes the batch.
- * Sets *some to whether there was an unclaimed batch.
+ * Its slot has no rows.  Sets *some to whether there was an unclaimed batch.
  */
 static bool
 dispatch_sampled(IvfpqBuilder *builder, bool *some)
 {
 	IvfpqBuildShared *sharing = builder->sharing;
-	IvfpqRing  *ring = &builder->ring;
-	Slot	   *slot = slot_of(builder, ring->filled);
 	int			batch_rows = builder->spec.batch_rows;
 	GvEncodeSampleRequest request = {0, 0, 0};
 
-	Assert(slot->n == 0);
 	if (sharing != NULL)
 	{
 		request.first = (int64) pg_atomic_fetch_add_u64(&sharing->next,
@@ -485,15 +480,9 @@ dispatch_sampled(IvfpqBuilder *builder, bool *some)
 									   batch_rows));
 	}
 	*some = request.n > 0;
-	if (!*some)
-		return true;
-	slot->n = request.n;
-	slot->sampled = true;
-	slot->first = request.first;
-	memcpy(slot->ids, sharing->ids + request.first,
-		   slot->n * sizeof(uint64));
-	return IvfpqRingSend(ring, GV_MSG_ENCODE_SAMPLE, &request, sizeof(request),
-						 0, most_encoded(builder, slot->n));
+	return !*some ||
+		IvfpqRingSend(&builder->ring, GV_MSG_ENCODE_SAMPLE, &request,
+					  sizeof(request), 0, most_encoded(builder, request.n));
 }
 
 /*
@@ -576,10 +565,7 @@ IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained)
 	if (reply.nlists < 1 || reply.nlists > spec->nlists ||
 		reply.nparents < 1 || reply.nparents > spec->nparents ||
 		reply.nparents > reply.nlists)
-	{
-		(void) IvfpqChannelReject(&builder->channel);
-		return false;
-	}
+		return IvfpqChannelReject(&builder->channel);
 	builder->trained.nlists = trained->nlists = reply.nlists;
 	builder->trained.nparents = trained->nparents = reply.nparents;
 	return true;
@@ -667,9 +653,8 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 
 		*rows = rows_of(builder, number);
 		*ids = slot->ids;
-		*n = slot->sampled ? 0 : slot->n;
+		*n = slot->n;
 		slot->n = 0;			/* the ring may use this slot again */
-		slot->sampled = false;
 		if (*n > 0)
 			return true;
 	}
