@@ -46,27 +46,6 @@ IvfpqRingOffset(const IvfpqRing *ring, uint64 number)
 	return ring->is_shared ? IvfpqRingSlot(ring, number) - ring->slots : -1;
 }
 
-/* Creates shareable memory of fixed size.  Returns its descriptor, or -1. */
-static int
-make_memory(Size bytes)
-{
-	int			fd = memfd_create("gpuvec",
-								  MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-	if (fd < 0)
-		return -1;
-
-	/*
-	 * allocate all memory now, because a page that is missing later raises
-	 * SIGBUS
-	 */
-	if (posix_fallocate(fd, 0, (off_t) bytes) == 0 &&
-		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
-		return fd;
-	close(fd);
-	return -1;
-}
-
 /* Closes the descriptor of the slots' memory, which stays mapped. */
 static void
 close_fd(IvfpqRing *ring)
@@ -79,24 +58,33 @@ close_fd(IvfpqRing *ring)
 }
 
 /*
- * Allocates the slots in memory that can be shared.  On failure does nothing.
+ * Allocates the slots in memory of fixed size that can be shared.  On failure
+ * does nothing.
  */
 static void
 make_shared(IvfpqRing *ring)
 {
 	Size		bytes = ring->nslots * slot_bytes(ring);
-	void	   *memory;
+	void	   *memory = MAP_FAILED;
 
 	if (!AcquireExternalFD())
 		return;
-	ring->memory_fd = make_memory(bytes);
+	ring->memory_fd = memfd_create("gpuvec", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (ring->memory_fd < 0)
 	{
 		ReleaseExternalFD();
 		return;
 	}
-	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-				  MAP_SHARED | MAP_POPULATE, ring->memory_fd, 0);
+
+	/*
+	 * allocate all memory now, because a page that is missing later raises
+	 * SIGBUS
+	 */
+	if (posix_fallocate(ring->memory_fd, 0, (off_t) bytes) == 0 &&
+		fcntl(ring->memory_fd, F_ADD_SEALS,
+			  F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+		memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+					  MAP_SHARED | MAP_POPULATE, ring->memory_fd, 0);
 	if (memory == MAP_FAILED)
 	{
 		close_fd(ring);

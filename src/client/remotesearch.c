@@ -341,8 +341,9 @@ IvfpqSearchExchange(IvfpqChannel *channel, const GvSearchRequest *request,
 		next += used;
 		left -= used;
 	}
-	return used > 0 && left == 0 ? IVFPQ_ANSWERED :
-		IvfpqChannelReject(channel);
+	if (used == 0 || left > 0)
+		(void) IvfpqChannelReject(channel);
+	return channel->served;
 }
 
 /* Asks gpuvecd.  *reason explains any outcome other than IVFPQ_ANSWERED. */

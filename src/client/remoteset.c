@@ -269,9 +269,7 @@ IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done)
 	if (worked)
 	{
 		memcpy(done, IvfpqAnswerBody(channel), sizeof(*done));
-		worked = check_done(set, done);
-		if (!worked)
-			(void) IvfpqChannelReject(channel);
+		worked = check_done(set, done) || IvfpqChannelReject(channel);
 	}
 	if (!conclude(set, worked))
 		return false;
@@ -377,19 +375,13 @@ get(IvfpqRemoteSet *set, GvSetOutput output, int64 first, int64 n, char *items)
 	if (!IvfpqChannelAwait(channel, set->nprefetched))
 		return false;
 	if (IvfpqAnswerLength(channel) != answer_bytes(set, &request))
-	{
-		(void) IvfpqChannelReject(channel);
-		return false;
-	}
+		return IvfpqChannelReject(channel);
 	memcpy(items, request.offset >= 0 ? IvfpqRingSlot(&set->ring, set->ngot) :
 		   IvfpqAnswerBody(channel),
 		   n * gv_set_output_bytes(&set->spec, output));
 	set->ngot++;
 	/* check the copy, which gpuvecd cannot change */
-	if (check_items(set, output, items, n))
-		return true;
-	(void) IvfpqChannelReject(channel);
-	return false;
+	return check_items(set, output, items, n) || IvfpqChannelReject(channel);
 }
 
 void

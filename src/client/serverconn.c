@@ -10,13 +10,9 @@
  * be able to put a socket there, so the folder is checked before each connect,
  * and the peer's user is checked afterwards.
  *
- * The buffer for answers grows to the length in an answer's header, which may
- * not exceed the maximum length that the request allows.
- *
- * A process has one channel of its own, for one request at a time, which stays
- * open between requests.  The channel is closed and opened again if the next
- * request needs another role, if an error interrupted the last request, or if
- * gpuvecd has been restarted.
+ * The channel of a process stays open between requests.  It is closed and
+ * opened again if the next request needs another role, if an error interrupted
+ * the last request, or if gpuvecd has been restarted.
  */
 #include "postgres.h"
 
@@ -39,10 +35,8 @@
 /* Position of the socket in a channel's WaitEventSet. */
 #define SOCKET_EVENT		2
 
-/* Initial size of the buffer for answers. */
+/* Initial size of the buffer for answers, and the most kept between requests */
 #define MIN_CAPACITY		(16 * 1024)
-
-/* A larger buffer is not kept between requests. */
 #define KEPT_CAPACITY		(256 * 1024)
 
 /*
@@ -65,15 +59,6 @@ static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
  */
 static int64 held_until;
 static uint64 held_instance;
-
-/*
- * Returns whether gpuvecd is started and stopped by others, not by PostgreSQL.
- */
-bool
-IvfpqServerIsExternal(void)
-{
-	return ivfpq_server == IVFPQ_SERVER_EXTERNAL;
-}
 
 /*
  * Finds a user by name or number; an empty name means the user who runs the
@@ -218,12 +203,15 @@ IvfpqChannelClose(IvfpqChannel *channel, IvfpqOutcome served,
 	set_outcome(channel, served, reason);
 }
 
-/* Closes the channel because the contents of an answer are invalid. */
-IvfpqOutcome
+/*
+ * Closes the channel because the contents of an answer are invalid.  Returns
+ * false.
+ */
+bool
 IvfpqChannelReject(IvfpqChannel *channel)
 {
 	IvfpqChannelClose(channel, IVFPQ_BROKEN, "its answer makes no sense");
-	return IVFPQ_BROKEN;
+	return false;
 }
 
 /*
@@ -270,40 +258,30 @@ IvfpqChannelAdd(IvfpqChannel *channel, GvMessageType type,
 static bool
 send_some(IvfpqChannel *channel, IvfpqRequest *request)
 {
-	Size		bytes = sizeof(request->header) + request->head_bytes +
-	request->tail_bytes;
-	union
-	{
-		struct cmsghdr head;
-		char		bytes[CMSG_SPACE(sizeof(int))];
-	}			control;
+	Size		fixed = offsetof(IvfpqRequest, head) + request->head_bytes;
 
-	while (request->sent < bytes)
+	while (request->sent < fixed + request->tail_bytes)
 	{
+		Size		from_fixed = Min(request->sent, fixed);
+		Size		from_tail = request->sent - from_fixed;
 		struct iovec parts[] = {
-			{&request->header, sizeof(request->header)},
-			{request->head, request->head_bytes},
-			{(char *) request->tail, request->tail_bytes}
+			{(char *) request + from_fixed, fixed - from_fixed},
+			{(char *) request->tail + from_tail,
+			request->tail_bytes - from_tail}
 		};
 		struct msghdr message = {.msg_iov = parts,
 		.msg_iovlen = lengthof(parts)};
-		Size		skip = request->sent;
+		union
+		{
+			struct cmsghdr head;
+			char		bytes[CMSG_SPACE(sizeof(int))];
+		}			control = {.head = {.cmsg_level = SOL_SOCKET,
+				.cmsg_type = SCM_RIGHTS,
+		.cmsg_len = CMSG_LEN(sizeof(int))}};
 		ssize_t		sent;
 
-		for (int i = 0; i < (int) lengthof(parts); i++)
-		{
-			Size		some = Min(skip, parts[i].iov_len);
-
-			parts[i].iov_base = (char *) parts[i].iov_base + some;
-			parts[i].iov_len -= some;
-			skip -= some;
-		}
 		if (channel->passed_fd >= 0)
 		{
-			memset(&control, 0, sizeof(control));
-			control.head.cmsg_level = SOL_SOCKET;
-			control.head.cmsg_type = SCM_RIGHTS;
-			control.head.cmsg_len = CMSG_LEN(sizeof(int));
 			memcpy(CMSG_DATA(&control.head), &channel->passed_fd, sizeof(int));
 			message.msg_control = control.bytes;
 			message.msg_controllen = sizeof(control.bytes);
@@ -387,10 +365,7 @@ check_header(IvfpqChannel *channel)
 		   header->length <= request->max_length) ||
 		  (header->type == GV_MSG_REFUSED &&
 		   header->length == sizeof(GvRefusal))))
-	{
-		(void) IvfpqChannelReject(channel);
-		return false;
-	}
+		return IvfpqChannelReject(channel);
 	if (channel_reserve(channel, sizeof(*header) + header->length))
 		return true;
 	IvfpqChannelClose(channel, IVFPQ_BROKEN, "no memory for its answer");
@@ -731,8 +706,8 @@ IvfpqChannelExchange(IvfpqChannel *channel, GvMessageType type,
 										  tail, tail_bytes, length);
 
 	if (served == IVFPQ_ANSWERED && IvfpqAnswerLength(channel) != length)
-		return IvfpqChannelReject(channel);
-	return served;
+		(void) IvfpqChannelReject(channel);
+	return channel->served;
 }
 
 /*
@@ -934,23 +909,23 @@ IvfpqOutcome
 IvfpqFetchStatus(IvfpqChannel *channel, GvStatusReply *head,
 				 GvMirrorStatus **mirrors)
 {
-	IvfpqOutcome served = IvfpqChannelAsk(channel, GV_MSG_STATUS, NULL, 0,
-										  NULL, 0, GV_MAX_MESSAGE);
 	const char *body;
-	uint32		length;
 	Size		size;
 
-	if (served != IVFPQ_ANSWERED)
-		return served;
+	if (IvfpqChannelAsk(channel, GV_MSG_STATUS, NULL, 0, NULL, 0,
+						GV_MAX_MESSAGE) != IVFPQ_ANSWERED)
+		return channel->served;
 	body = IvfpqAnswerBody(channel);
-	length = IvfpqAnswerLength(channel);
-	if (length >= sizeof(*head))
+	size = IvfpqAnswerLength(channel) - sizeof(*head);
+	if (IvfpqAnswerLength(channel) >= sizeof(*head))
 		memcpy(head, body, sizeof(*head));
-	if (length < sizeof(*head) || head->nmirrors < 0 ||
-		length - sizeof(*head) != head->nmirrors * sizeof(GvMirrorStatus))
-		return IvfpqChannelReject(channel);
+	if (IvfpqAnswerLength(channel) < sizeof(*head) || head->nmirrors < 0 ||
+		size != head->nmirrors * sizeof(GvMirrorStatus))
+	{
+		(void) IvfpqChannelReject(channel);
+		return channel->served;
+	}
 	head->device[sizeof(head->device) - 1] = '\0';
-	size = head->nmirrors * sizeof(GvMirrorStatus);
 	*mirrors = palloc(Max(size, 1));
 	memcpy(*mirrors, body + sizeof(*head), size);
 	return IVFPQ_ANSWERED;

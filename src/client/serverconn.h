@@ -48,7 +48,7 @@ typedef union IvfpqHead
 typedef struct IvfpqRequest IvfpqRequest;
 typedef bool (*IvfpqAnswered) (void *arg, const IvfpqRequest *request);
 
-/* A request consists of a header, a head and a tail. */
+/* A request consists of a header, a head directly behind it, and a tail. */
 struct IvfpqRequest
 {
 	GvMessage	header;
@@ -116,9 +116,15 @@ IvfpqAnswerLength(const IvfpqChannel *channel)
 	return ((const GvMessage *) channel->in)->length;
 }
 
+/* Returns whether gpuvecd is started by others, not by PostgreSQL. */
+static inline bool
+IvfpqServerIsExternal(void)
+{
+	return ivfpq_server == IVFPQ_SERVER_EXTERNAL;
+}
+
 /* where gpuvecd is */
 extern void IvfpqPlaceInit(void);
-extern bool IvfpqServerIsExternal(void);
 extern bool IvfpqServerAnswers(const char **reason);
 
 /* channels */
@@ -126,7 +132,7 @@ extern void IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context);
 extern void IvfpqChannelClose(IvfpqChannel *channel, IvfpqOutcome served,
 							  const char *reason);
 extern bool IvfpqChannelOpen(IvfpqChannel *channel, GvRole role);
-extern IvfpqOutcome IvfpqChannelReject(IvfpqChannel *channel);
+extern bool IvfpqChannelReject(IvfpqChannel *channel);
 extern IvfpqRequest *IvfpqChannelAdd(IvfpqChannel *channel,
 									 GvMessageType type,
 									 const void *head, Size head_bytes,

@@ -727,25 +727,23 @@ meet_server(const GvWelcome *welcome)
 
 /* Asks gpuvecd for its status and mirrors, and acts on both. */
 static IvfpqOutcome
-ask_status(IvfpqChannel *channel, GvStatusReply *told)
+ask_status(IvfpqChannel *channel, GvStatusReply *status)
 {
-	GvStatusReply status;
 	GvMirrorStatus *mirrors;
 	TimestampTz then = GetCurrentTimestamp();
-	IvfpqOutcome served = IvfpqFetchStatus(channel, &status, &mirrors);
+	IvfpqOutcome served = IvfpqFetchStatus(channel, status, &mirrors);
 
 	if (served != IVFPQ_ANSWERED)
 		return served;
-	*told = status;
-	strlcpy(self.info.device, status.device, sizeof(self.info.device));
-	self.info.memory = status.memory;
-	self.info.most = status.most;
-	self.info.used = status.used;
-	if (pg_atomic_read_u64(&ivfpq_shared->instance) != status.instance)
+	strlcpy(self.info.device, status->device, sizeof(self.info.device));
+	self.info.memory = status->memory;
+	self.info.most = status->most;
+	self.info.used = status->used;
+	if (pg_atomic_read_u64(&ivfpq_shared->instance) != status->instance)
 		meet_server(&channel->welcome);
 	IvfpqSharedSetServer(&self.info);
-	IvfpqMirrorRequestsPrune(mirrors, status.nmirrors, then);
-	drop_orphans(mirrors, status.nmirrors);
+	IvfpqMirrorRequestsPrune(mirrors, status->nmirrors, then);
+	drop_orphans(mirrors, status->nmirrors);
 	return IVFPQ_ANSWERED;
 }
 
