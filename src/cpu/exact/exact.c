@@ -140,17 +140,6 @@ filter_tile(const Tile *tile, const float *rows, int nrows,
 					 products + i * TILE_ROWS);
 }
 
-static bool
-valid_tops(const GvTopK *tops, int32_t n)
-{
-	int32_t		i;
-
-	for (i = 0; tops != NULL && i < n; i++)
-		if (!gv_valid_topk(&tops[i]))
-			return false;
-	return tops != NULL && n >= 1;
-}
-
 GvStatus
 gv_exact(GvMetric metric, int32_t dims,
 		 const float *queries /* [nqueries][dims] */ , int32_t nqueries,
@@ -165,7 +154,10 @@ gv_exact(GvMetric metric, int32_t dims,
 
 	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
 			queries != NULL && x != NULL && n >= 1 && ids != NULL &&
-			valid_tops(best, nqueries) && gv_valid_stop(stop));
+			best != NULL && nqueries >= 1 && gv_valid_stop(stop));
+	for (i = 0; i < nqueries; i++)
+		if (!gv_valid_topk(&best[i]))
+			return GV_INVALID;
 	for (first = 0; first < nqueries; first += TILE_QUERIES)
 	{
 		Tile		tile;

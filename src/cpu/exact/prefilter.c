@@ -133,39 +133,31 @@ gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n,
 	prefilter->is_fitted = true;
 }
 
-/*
- * Finds the power of two that brings a query x of GV_SET_IP to a length of 1/2
- * to 1, and the numbers that follow from it.
- */
-static void
-scale_query(const GvPrefilter *prefilter, const float *x,
-			GvPrefiltered *prefiltered)
-{
-	double		square = gv_kernels->dot64(x, x, prefilter->dims);
-	int			exponent = 0;
-
-	(void) frexp(sqrt(square), &exponent);
-	prefiltered->factor = ldexp(1.0, -exponent);
-	prefiltered->unit = prefiltered->factor * prefilter->scale;
-	prefiltered->offset =
-		gv_kernels->dot64(x, prefilter->mean, prefilter->dims) *
-		prefiltered->unit;
-}
-
 GvPrefiltered
 gv_prefilter_query(const GvPrefilter *prefilter, const float *query,
 				   float *placed)
 {
+	int32_t		dims = prefilter->dims;
 	GvPrefiltered prefiltered = {0};
 
-	if (prefilter->metric == GV_SET_IP)
-		scale_query(prefilter, query, &prefiltered);
-	else
+	if (prefilter->metric != GV_SET_IP)
 		prefiltered.is_null =
 			!find_factor(prefilter, query, &prefiltered.shift,
 						 &prefiltered.factor);
+	else
+	{
+		double		square = gv_kernels->dot64(query, query, dims);
+		int			exponent = 0;
+
+		/* a power of two that brings the query to a length of 1/2 to 1 */
+		(void) frexp(sqrt(square), &exponent);
+		prefiltered.factor = ldexp(1.0, -exponent);
+		prefiltered.unit = prefiltered.factor * prefilter->scale;
+		prefiltered.offset =
+			gv_kernels->dot64(query, prefilter->mean, dims) * prefiltered.unit;
+	}
 	gv_prefilter_place(prefilter, &prefiltered, query, placed);
-	prefiltered.square = gv_kernels->dot64(placed, placed, prefilter->dims);
+	prefiltered.square = gv_kernels->dot64(placed, placed, dims);
 	return prefiltered;
 }
 

@@ -701,24 +701,20 @@ rebalance(Clusters *cl)
 	return changed;
 }
 
-/*
- * Closes the gaps that empty clusters leave.  Returns how many clusters
- * remain.
- */
-static int32_t
-drop_empty(Clusters *cl)
+int32_t
+gv_cpu_drop_empty(int32_t dims, int32_t k, float *centroids, int64_t *sizes)
 {
 	int32_t		found = 0;
 	int32_t		c;
 
-	for (c = 0; c < cl->k; c++)
+	for (c = 0; c < k; c++)
 	{
-		if (cl->count[c] == 0)
+		if (sizes[c] == 0)
 			continue;
 		if (found < c)
-			memcpy(centroid_of(cl, found), centroid_of(cl, c),
-				   sizeof(float) * cl->spec->dims);
-		found++;
+			memcpy(centroids + (size_t) found * dims,
+				   centroids + (size_t) c * dims, sizeof(float) * dims);
+		sizes[found++] = sizes[c];
 	}
 	return found;
 }
@@ -760,6 +756,6 @@ gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 	}
 	if (cl.canceled)
 		return GV_CANCELED;
-	*found = drop_empty(&cl);
+	*found = gv_cpu_drop_empty(spec->dims, cl.k, centroids, cl.count);
 	return GV_OK;
 }

@@ -194,13 +194,6 @@ move_words(Trainer *trainer)
 			refill_word(trainer, k, held);
 }
 
-/* Returns the largest number of dimensions that a sub-quantizer has. */
-static inline int32_t
-most_dims(int32_t dims, int32_t m)
-{
-	return (dims + m - 1) / m;
-}
-
 /*
  * Lays out the scratch and returns its size.  If `scratch` is NULL, only
  * computes the size.
@@ -209,7 +202,7 @@ static size_t
 carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 			  char *scratch)
 {
-	size_t		ndims = (size_t) most_dims(dims, m);
+	size_t		ndims = (size_t) (dims + m - 1) / (size_t) m;	/* the most */
 	size_t		nrows = (size_t) gv_at_most(n, MAX_ROWS);
 	size_t		next = 0;
 
@@ -233,14 +226,19 @@ gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
 	return carve_trainer(&trainer, dims, m, n, NULL);
 }
 
-/* Fills trainer->data with nrows of n residuals, taken at even intervals. */
-static void
-gather_rows(Trainer *trainer, const float *residuals, int32_t stride,
-			int64_t n)
+/*
+ * Fills trainer->data with nrows of n residuals, taken at even intervals, and
+ * trains one sub-quantizer.  Returns false if the caller must give up.
+ */
+static bool
+train_words(Trainer *trainer, const float *residuals, int32_t stride,
+			int64_t n, uint64_t seed, GvPoll *poll)
 {
 	int32_t		nrows = trainer->nrows;
+	int64_t		work = (int64_t) nrows * trainer->dims;
 	int32_t		row;
 	int32_t		d;
+	int			i;
 
 	for (row = 0; row < nrows; row++)
 	{
@@ -251,20 +249,7 @@ gather_rows(Trainer *trainer, const float *residuals, int32_t stride,
 		for (d = 0; d < trainer->dims; d++)
 			trainer->data[(size_t) d * nrows + row] = x[d];
 	}
-}
-
-/*
- * Trains one sub-quantizer on the rows in trainer->data.  Returns false if the
- * caller must give up.
- */
-static bool
-train_words(Trainer *trainer, uint64_t seed, GvPoll *poll)
-{
-	int64_t		work = (int64_t) trainer->nrows * trainer->dims;
-	uint64_t	random = seed;
-	int			i;
-
-	draw_words(trainer, &random);
+	draw_words(trainer, &seed);
 	for (i = 0; i < ITERATIONS; i++)
 	{
 		if (gv_poll(poll, work * (GV_CODEWORDS + 4)))
@@ -295,8 +280,8 @@ gv_codebooks(int32_t dims, int32_t m, int64_t n,
 
 		trainer.dims = gv_sub_start(&model, j + 1) - first;
 		trainer.words = codebooks + (size_t) GV_CODEWORDS * first;
-		gather_rows(&trainer, residuals + first, dims, n);
-		if (!train_words(&trainer, seed + (uint64_t) j, &poll))
+		if (!train_words(&trainer, residuals + first, dims, n,
+						 seed + (uint64_t) j, &poll))
 			return GV_CANCELED;
 	}
 	return GV_OK;

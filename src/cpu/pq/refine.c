@@ -153,17 +153,6 @@ product_bound(const Query *query, const GvRefine *record)
 	return round_down(bound);
 }
 
-static bool
-valid_records(const GvRefine *records, int64_t n)
-{
-	int64_t		i;
-
-	for (i = 0; i < n; i++)
-		if (records[i].codes == NULL)
-			return false;
-	return true;
-}
-
 GvStatus
 gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 				const GvRefine *records, int64_t n, float *bounds)
@@ -172,8 +161,10 @@ gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 	int64_t		i;
 
 	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
-			query != NULL && records != NULL && n >= 1 && bounds != NULL &&
-			valid_records(records, n));
+			query != NULL && records != NULL && n >= 1 && bounds != NULL);
+	for (i = 0; i < n; i++)
+		if (records[i].codes == NULL)
+			return GV_INVALID;
 	if (metric == GV_IP)
 		q.length = sqrt(gv_square(query, dims));
 	for (i = 0; i < n; i++)
@@ -262,17 +253,6 @@ product_range(const Query *query, const GvHalfRecord *record)
 	return range;
 }
 
-static bool
-valid_half(const GvHalfRecord *records, int64_t n)
-{
-	int64_t		i;
-
-	for (i = 0; i < n; i++)
-		if (records[i].values == NULL)
-			return false;
-	return true;
-}
-
 GvStatus
 gv_half_range(GvMetric metric, int32_t dims, const float *query,
 			  const GvHalfRecord *records, int64_t n, GvRange *ranges)
@@ -281,8 +261,10 @@ gv_half_range(GvMetric metric, int32_t dims, const float *query,
 	int64_t		i;
 
 	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
-			query != NULL && records != NULL && n >= 1 && ranges != NULL &&
-			valid_half(records, n));
+			query != NULL && records != NULL && n >= 1 && ranges != NULL);
+	for (i = 0; i < n; i++)
+		if (records[i].values == NULL)
+			return GV_INVALID;
 	if (metric == GV_IP)
 		q.length = sqrt(gv_square(query, dims));
 	for (i = 0; i < n; i++)

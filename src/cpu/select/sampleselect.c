@@ -211,8 +211,8 @@ gv_sampleselect_scratch(int64_t k)
 }
 
 /*
- * Finds the range, of at most GV_UNDIVIDED_ITEMS items, that has the item of
- * the given rank.
+ * Narrows the range of all items to one of at most GV_UNDIVIDED_ITEMS, which
+ * has the item of the given rank.
  */
 static bool
 narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
@@ -220,10 +220,6 @@ narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
 {
 	int			level;
 
-	*range = (ItemRange)
-	{
-		0, UINT64_MAX, n, 0
-	};
 	for (level = 0; range->count > GV_UNDIVIDED_ITEMS; level++)
 	{
 		Splitters	splitters;
@@ -278,7 +274,7 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 	uint64_t   *selected = gv_carve(scratch, &next,
 									sizeof(uint64_t) * ((size_t) k + 1));
 	uint64_t   *inside = (uint64_t *) ((char *) scratch + next);
-	ItemRange	range;
+	ItemRange	range = {0, UINT64_MAX, n, 0};
 	int64_t		rest;
 
 	if (!narrow(values, n, k - 1, inside, &range, poll) ||
@@ -495,17 +491,6 @@ answer_by_splitters(Quantiles *q)
 	return true;
 }
 
-static bool
-valid_ranks(const int64_t *ranks, int32_t nranks, int64_t n)
-{
-	int32_t		i;
-
-	for (i = 0; ranks != NULL && i < nranks; i++)
-		if (ranks[i] < 0 || ranks[i] >= n)
-			return false;
-	return ranks != NULL && nranks >= 1;
-}
-
 GvStatus
 gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
 			 int32_t nranks, bool approximate, float *quantiles,
@@ -518,12 +503,16 @@ gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
 	int32_t		i;
 
 	GV_CALL(gv_engine_calls, values != NULL && n >= 1 &&
-			n <= GV_SELECT_MAX_N && valid_ranks(ranks, nranks, n) &&
+			n <= GV_SELECT_MAX_N && ranks != NULL && nranks >= 1 &&
 			quantiles != NULL && rank_errors != NULL &&
 			gv_valid_scratch(scratch) && gv_valid_stop(stop));
 	lay_out(&q, approximate, scratch);
 	for (i = 0; i < nranks; i++)
+	{
+		if (ranks[i] < 0 || ranks[i] >= n)
+			return GV_INVALID;
 		q.wanted[i] = (uint64_t) ranks[i] << 32 | (uint32_t) i;
+	}
 	if (!gv_items_sort(q.wanted, nranks, &q.poll))
 		return GV_CANCELED;
 	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))

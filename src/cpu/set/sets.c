@@ -24,22 +24,13 @@ typedef struct Clusters
 								 * if there is none */
 	float	   *farthest;		/* [k][dims] the farthest row */
 	int32_t    *order;			/* [k] scratch of gv_set_reseed */
-	void	   *memory;			/* of all these arrays */
 	int32_t		nearest[BATCH];
 	float		sqdist[BATCH];
 } Clusters;
 
-/* Implements gv_set_size. */
-static int64_t
-kmeans_size(const GvSetSpec *spec)
-{
-	return spec->k * ((int64_t) spec->dims * 16 + 24) +
-		(int64_t) sizeof(Clusters);
-}
-
 /*
- * Lays out the arrays in `memory`, and returns their size.  If `memory` is
- * NULL, only computes the size.
+ * Lays out a state in `memory`, and its arrays behind it, and returns their
+ * size.  If `memory` is NULL, only computes the size.
  */
 static size_t
 carve_clusters(Clusters *clusters, char *memory)
@@ -48,6 +39,7 @@ carve_clusters(Clusters *clusters, char *memory)
 	size_t		n = k * (size_t) clusters->spec.dims;
 	size_t		next = 0;
 
+	(void) gv_carve(memory, &next, sizeof(Clusters));
 	clusters->centroids = gv_carve(memory, &next, sizeof(float) * n);
 	clusters->sums = gv_carve(memory, &next, sizeof(double) * n);
 	clusters->sizes = gv_carve(memory, &next, sizeof(int64_t) * k);
@@ -58,13 +50,13 @@ carve_clusters(Clusters *clusters, char *memory)
 	return next;
 }
 
-static void
-kmeans_drop(void *state)
+/* Implements gv_set_size. */
+static int64_t
+kmeans_size(const GvSetSpec *spec)
 {
-	Clusters   *clusters = state;
+	Clusters	clusters = {.spec = *spec};
 
-	free(clusters->memory);
-	free(clusters);
+	return (int64_t) carve_clusters(&clusters, NULL);
 }
 
 /*
@@ -85,18 +77,12 @@ start_pass(Clusters *clusters)
 static GvStatus
 kmeans_create(const GvSetSpec *spec, void **state)
 {
-	Clusters   *made = calloc(1, sizeof(Clusters));
+	Clusters   *made = gv_cpu_take(kmeans_size(spec), 1);
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->memory = gv_cpu_take((int64_t) carve_clusters(made, NULL), 1);
-	if (made->memory == NULL)
-	{
-		kmeans_drop(made);
-		return GV_NO_MEMORY;
-	}
-	(void) carve_clusters(made, made->memory);
+	(void) carve_clusters(made, (char *) made);
 	start_pass(made);
 	*state = made;
 	return GV_OK;
@@ -189,30 +175,6 @@ move_centroids(Clusters *clusters, const GvStop *stop)
 	return true;
 }
 
-/*
- * Closes the gaps that clusters without rows leave.  Returns how many clusters
- * remain.
- */
-static int32_t
-close_gaps(Clusters *clusters)
-{
-	int32_t		dims = clusters->spec.dims;
-	int32_t		found = 0;
-	int32_t		c;
-
-	for (c = 0; c < clusters->spec.k; c++)
-	{
-		if (clusters->sizes[c] == 0)
-			continue;
-		if (found < c)
-			memcpy(clusters->centroids + (size_t) found * dims,
-				   clusters->centroids + (size_t) c * dims,
-				   sizeof(float) * dims);
-		clusters->sizes[found++] = clusters->sizes[c];
-	}
-	return found;
-}
-
 /* Implements gv_set_run: ends a pass. */
 static GvStatus
 kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
@@ -229,7 +191,8 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	done->again = !done->finished;
 	if (done->finished)
 	{
-		done->found = close_gaps(clusters);
+		done->found = gv_cpu_drop_empty(spec->dims, spec->k,
+										clusters->centroids, clusters->sizes);
 		return GV_OK;
 	}
 	if (!move_centroids(clusters, stop))
@@ -260,7 +223,7 @@ kmeans_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 static const GvSetOps kmeans_set = {
 	.size = kmeans_size,
 	.create = kmeans_create,
-	.drop = kmeans_drop,
+	.drop = free,
 	.put = kmeans_put,
 	.run = kmeans_run,
 	.get = kmeans_get,
@@ -278,13 +241,11 @@ static const GvSetOps kmeans_set = {
 typedef struct Selection
 {
 	GvSetSpec	spec;
-	int64_t		n;				/* number of outputs */
 	float	   *values;			/* [nrows] */
-	int64_t    *ranks;			/* [n], for GV_SET_QUANTILES */
+	int64_t    *ranks;			/* [n outputs], for GV_SET_QUANTILES */
 	float	   *selected;		/* [n] */
 	uint32_t   *positions;		/* [n], for GV_SET_SELECT */
 	int64_t    *rank_errors;	/* [n], for GV_SET_QUANTILES */
-	void	   *memory;			/* of all these arrays */
 } Selection;
 
 static bool
@@ -313,27 +274,19 @@ scratch_bytes(const GvSetSpec *spec)
 		gv_select_scratch(&select);
 }
 
-/* Implements gv_set_size. */
-static int64_t
-selection_size(const GvSetSpec *spec)
-{
-	int64_t		n = is_quantiles(spec) ? spec->nqueries : spec->k;
-
-	return (int64_t) sizeof(float) * spec->nrows +
-		(int64_t) scratch_bytes(spec) + n * 24;
-}
-
 /* Like carve_clusters. */
 static size_t
 carve_selection(Selection *selection, char *memory)
 {
-	bool		quantiles = is_quantiles(&selection->spec);
-	size_t		n = (size_t) selection->n;
+	const GvSetSpec *spec = &selection->spec;
+	bool		quantiles = is_quantiles(spec);
+	size_t		n = (size_t) (quantiles ? spec->nqueries : spec->k);
 	size_t		nranks = quantiles ? n : 0;
 	size_t		next = 0;
 
+	(void) gv_carve(memory, &next, sizeof(Selection));
 	selection->values = gv_carve(memory, &next, sizeof(float) *
-								 (size_t) selection->spec.nrows);
+								 (size_t) spec->nrows);
 	selection->selected = gv_carve(memory, &next, sizeof(float) * n);
 	selection->ranks = gv_carve(memory, &next, sizeof(int64_t) * nranks);
 	selection->rank_errors = gv_carve(memory, &next, sizeof(int64_t) * nranks);
@@ -342,32 +295,26 @@ carve_selection(Selection *selection, char *memory)
 	return next;
 }
 
-static void
-selection_drop(void *state)
+/* Implements gv_set_size. */
+static int64_t
+selection_size(const GvSetSpec *spec)
 {
-	Selection  *selection = state;
+	Selection	selection = {.spec = *spec};
 
-	free(selection->memory);
-	free(selection);
+	return (int64_t) (carve_selection(&selection, NULL) + scratch_bytes(spec));
 }
 
 /* Implements gv_set_create. */
 static GvStatus
 selection_create(const GvSetSpec *spec, void **state)
 {
-	Selection  *made = calloc(1, sizeof(Selection));
+	Selection	sized = {.spec = *spec};
+	Selection  *made = gv_cpu_take((int64_t) carve_selection(&sized, NULL), 1);
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->n = is_quantiles(spec) ? spec->nqueries : spec->k;
-	made->memory = gv_cpu_take((int64_t) carve_selection(made, NULL), 1);
-	if (made->memory == NULL)
-	{
-		selection_drop(made);
-		return GV_NO_MEMORY;
-	}
-	(void) carve_selection(made, made->memory);
+	(void) carve_selection(made, (char *) made);
 	*state = made;
 	return GV_OK;
 }
@@ -449,7 +396,7 @@ selection_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 static const GvSetOps select_set = {
 	.size = selection_size,
 	.create = selection_create,
-	.drop = selection_drop,
+	.drop = free,
 	.put = selection_put,
 	.run = selection_run,
 	.get = selection_get,

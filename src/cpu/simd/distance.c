@@ -8,7 +8,6 @@
 
 #include "cpu/simd/kernels.h"
 #include "engine/gv_call.h"
-#include "engine/gv_engine.h"
 #include "engine/gv_set.h"
 
 #define LANES64	GV_CPU_LANES64
@@ -64,6 +63,17 @@ gv_square(const float *a, int32_t dims)
 	return gv_kernels->dot64(a, a, dims);
 }
 
+/* Returns the distance for a cosine or correlation; NaN for NaN. */
+static double
+distance_of(double cosine)
+{
+	if (cosine > 1.0)
+		cosine = 1.0;
+	else if (cosine < -1.0)
+		cosine = -1.0;
+	return 1.0 - cosine;
+}
+
 /*
  * Returns the cosine distance of raw vectors, 0 to 2, or NaN if either has
  * length zero.  Squared lengths of finite floats neither overflow nor vanish
@@ -74,14 +84,8 @@ double
 gv_distance_cosine_of(const float *a, double a_square, const float *b,
 					  double b_square, int32_t dims)
 {
-	double		cosine = gv_kernels->dot64(a, b, dims) /
-	sqrt(a_square * b_square);
-
-	if (cosine > 1.0)
-		cosine = 1.0;
-	else if (cosine < -1.0)
-		cosine = -1.0;
-	return 1.0 - cosine;
+	return distance_of(gv_kernels->dot64(a, b, dims) /
+					   sqrt(a_square * b_square));
 }
 
 double
@@ -134,14 +138,9 @@ gv_distance_pearson(const float *a, const float *b, int32_t dims)
 	double		b_mean = gv_cpu_mean64(b, dims);
 	double		product = gv_cpu_centered_dot64(a, a_mean, a, a_mean, dims) *
 	gv_cpu_centered_dot64(b, b_mean, b, b_mean, dims);
-	double		correlation =
-	gv_cpu_centered_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
 
-	if (correlation > 1.0)
-		correlation = 1.0;
-	else if (correlation < -1.0)
-		correlation = -1.0;
-	return 1.0 - correlation;
+	return distance_of(gv_cpu_centered_dot64(a, a_mean, b, b_mean, dims) /
+					   sqrt(product));
 }
 
 double
@@ -330,8 +329,6 @@ gv_filter_cut(const GvFilter *filter, float score, GvCut *cut)
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
-
-#include "cpu/simd/kernels.h"
 
 const GvKernels *gv_kernels = &gv_portable_kernels;
 
