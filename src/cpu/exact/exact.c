@@ -160,14 +160,12 @@ gv_exact(GvMetric metric, int32_t dims,
 			return GV_INVALID;
 	for (first = 0; first < nqueries; first += TILE_QUERIES)
 	{
-		Tile		tile;
+		Tile		tile = {.metric = metric, .dims = dims,
+			.n = gv_at_most(nqueries - first, TILE_QUERIES),
+			.slack = gv_cpu_slack(dims),
+			.queries = queries + (size_t) first * dims,
+		.best = best + first};
 
-		tile.metric = metric;
-		tile.dims = dims;
-		tile.n = gv_at_most(nqueries - first, TILE_QUERIES);
-		tile.slack = gv_cpu_slack(dims);
-		tile.queries = queries + (size_t) first * dims;
-		tile.best = best + first;
 		for (i = 0; i < tile.n; i++)
 		{
 			const float *q = tile.queries + (size_t) i * dims;

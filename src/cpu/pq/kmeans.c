@@ -97,18 +97,13 @@ start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,
 	{
 		const float *vector = x + (size_t) row * dims;
 
-		tile->best[row] = GV_SCORE_MAX;
-		tile->square[row] = gv_square(vector, dims);
-		tile->limit[row] = HUGE_VALF;
+		tile->best[row] = nearest[row] < 0 ? GV_SCORE_MAX :
+			gv_score(gv_cpu_sqdist(vector, centroids +
+								   (size_t) nearest[row] * dims, dims));
 		if (nearest[row] < 0)
 			nearest[row] = 0;
-		else
-		{
-			tile->best[row] =
-				gv_score(gv_cpu_sqdist(vector, centroids +
-									   (size_t) nearest[row] * dims, dims));
-			set_limit(tile, row);
-		}
+		tile->square[row] = gv_square(vector, dims);
+		set_limit(tile, row);
 	}
 }
 

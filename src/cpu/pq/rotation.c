@@ -409,27 +409,6 @@ hand_out(Learning *learning)
 	}
 }
 
-/*
- * Computes the rotation from the covariance, orthogonal as far as fp32
- * permits.  Returns false if the caller must give up.
- */
-static bool
-find_rotation(Learning *learning, float *rotation)
-{
-	int32_t		dims = learning->model.dims;
-	int32_t		i;
-
-	if (!find_eigenvectors(learning->covariance, dims, learning->values,
-						   learning->vectors, learning->rows, &learning->poll))
-		return false;
-	hand_out(learning);
-	for (i = 0; i < dims; i++)
-		memcpy(rotation + (size_t) i * dims, learning->vectors +
-			   (size_t) learning->order[i] * dims, sizeof(float) * dims);
-	return orthogonalize(rotation, dims, (float *) learning->rows,
-						 &learning->poll);
-}
-
 GvStatus
 gv_learn_rotation(int32_t dims, int32_t m, const float *x /* [n][dims] */ ,
 				  int64_t n, float *rotation, void *scratch,
@@ -453,7 +432,16 @@ gv_learn_rotation(int32_t dims, int32_t m, const float *x /* [n][dims] */ ,
 	if (gv_is_finite(learning.covariance, (int64_t) dims * dims) &&
 		trace > FLT_MIN && trace < FLT_MAX)
 	{
-		if (!find_rotation(&learning, rotation))
+		if (!find_eigenvectors(learning.covariance, dims, learning.values,
+							   learning.vectors, learning.rows,
+							   &learning.poll))
+			return GV_CANCELED;
+		hand_out(&learning);
+		for (i = 0; i < dims; i++)
+			memcpy(rotation + (size_t) i * dims, learning.vectors +
+				   (size_t) learning.order[i] * dims, sizeof(float) * dims);
+		if (!orthogonalize(rotation, dims, (float *) learning.rows,
+						   &learning.poll))
 			return GV_CANCELED;
 		for (i = 0; i < dims; i++)
 			defect += gv_rotation_defect(dims, rotation, i);

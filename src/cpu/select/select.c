@@ -161,18 +161,12 @@ gv_select_choose(const GvSelect *spec)
 size_t
 gv_select_scratch(const GvSelect *spec)
 {
-	switch (gv_select_choose(spec))
-	{
-		case GV_SELECT_AUTO:
-			break;
-		case GV_SELECT_WARP:
-			return sizeof(uint64_t) * warp_items(spec);
-		case GV_SELECT_SAMPLE:
-			return gv_sampleselect_scratch(spec->k);
-		case GV_SELECT_MULTI:
-			return sizeof(uint64_t) * (size_t) spec->columns;
-	}
-	return 0;
+	GvSelectMethod method = gv_select_choose(spec);
+
+	if (method == GV_SELECT_SAMPLE)
+		return gv_sampleselect_scratch(spec->k);
+	return method == GV_SELECT_AUTO ? 0 : sizeof(uint64_t) *
+		(method == GV_SELECT_WARP ? warp_items(spec) : (size_t) spec->columns);
 }
 
 GvStatus
