@@ -337,7 +337,6 @@ begin_build(GvConnection *connection, const char **wrong)
 	return GV_OK;
 }
 
-/* Answers GV_MSG_JOIN. */
 static GvStatus
 join_build(GvConnection *connection, const char **wrong)
 {
@@ -376,7 +375,6 @@ check_rows(const GvConnection *connection, bool trained)
 		(!trained || (request->n <= spec->batch_rows && request->kind == 0));
 }
 
-/* Answers GV_MSG_TRAIN_ROWS. */
 static GvStatus
 put_rows(GvConnection *connection, const char **wrong)
 {
@@ -401,7 +399,6 @@ put_rows(GvConnection *connection, const char **wrong)
 	return GV_OK;
 }
 
-/* Answers GV_MSG_TRAIN. */
 static GvStatus
 train(GvConnection *connection, const char **wrong)
 {
@@ -439,7 +436,6 @@ train(GvConnection *connection, const char **wrong)
 	return GV_OK;
 }
 
-/* Answers GV_MSG_GET_MODEL. */
 static GvStatus
 get_model(GvConnection *connection, const char **wrong)
 {
@@ -536,7 +532,6 @@ give_encoded(GvConnection *connection, const float *rows, int64_t first,
 	return GV_OK;
 }
 
-/* Answers GV_MSG_ENCODE_ROWS. */
 static GvStatus
 encode_rows(GvConnection *connection, const char **wrong)
 {
@@ -549,7 +544,6 @@ encode_rows(GvConnection *connection, const char **wrong)
 	return GV_INVALID;
 }
 
-/* Answers GV_MSG_ENCODE_SAMPLE. */
 static GvStatus
 encode_sample(GvConnection *connection, const char **wrong)
 {
@@ -727,21 +721,21 @@ gv_buildjob_serve(GvConnection *connection)
 #define BUILD	sizeof(GvBuilderSpec) + 1, sizeof(GvBuilderSpec) + 4 * GV_MAX_DIMS
 
 const GvMessageKind gv_build_messages[] = {
-	{GV_MSG_BUILD, GV_BY(BUILDER), BUILD, GV_BEFORE_JOB, false,
-	.answer = begin_build},
-	{GV_MSG_JOIN, GV_BY(BUILDER), GV_ONE(GvJoinRequest), GV_BEFORE_JOB, false,
-	.answer = join_build},
+	{GV_MSG_BUILD, GV_BY(BUILDER), BUILD, .answer = begin_build,
+	.phase = GV_BEFORE_JOB},
+	{GV_MSG_JOIN, GV_BY(BUILDER), GV_ONE(GvJoinRequest), .answer = join_build,
+	.phase = GV_BEFORE_JOB},
 	{GV_MSG_TRAIN_ROWS, GV_BY(BUILDER), GV_BEYOND(GvRowsRequest),
-	GV_DURING_JOB, false, .answer = put_rows},
-	{GV_MSG_TRAIN, GV_BY(BUILDER), 0, 0, GV_JOB_OWNER, false,
-	.answer = train},
-	{GV_MSG_GET_MODEL, GV_BY(BUILDER), GV_ONE(GvGetModelRequest), GV_JOB_OWNER,
-	false, .answer = get_model},
+	.answer = put_rows, .phase = GV_DURING_JOB},
+	{GV_MSG_TRAIN, GV_BY(BUILDER), 0, 0, .answer = train,
+	.phase = GV_JOB_OWNER},
+	{GV_MSG_GET_MODEL, GV_BY(BUILDER), GV_ONE(GvGetModelRequest),
+	.answer = get_model, .phase = GV_JOB_OWNER},
 	{GV_MSG_ENCODE_ROWS, GV_BY(BUILDER), GV_BEYOND(GvRowsRequest),
-	GV_DURING_JOB, false, .answer = encode_rows},
+	.answer = encode_rows, .phase = GV_DURING_JOB},
 	{GV_MSG_ENCODE_SAMPLE, GV_BY(BUILDER), GV_ONE(GvEncodeSampleRequest),
-	GV_DURING_JOB, false, .answer = encode_sample},
+	.answer = encode_sample, .phase = GV_DURING_JOB},
 	{GV_MSG_CALIB_MIRROR, GV_BY(BUILDER), GV_ONE(GvCalibMirrorRequest),
-	GV_JOB_OWNER, false, .answer = begin_calib_mirror},
+	.answer = begin_calib_mirror, .phase = GV_JOB_OWNER},
 	{0}
 };

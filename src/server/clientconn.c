@@ -335,7 +335,6 @@ answer_hello(GvConnection *connection, const char **wrong)
 	return GV_OK;
 }
 
-/* Answers GV_MSG_PING. */
 static GvStatus
 answer_ping(GvConnection *connection, const char **wrong)
 {
@@ -387,17 +386,15 @@ answer_status(GvConnection *connection, const char **wrong)
 #define HELLO		offsetof(GvHello, role), 4 * sizeof(GvHello)
 
 static const GvMessageKind client_messages[] = {
-	{GV_MSG_HELLO, STRANGER, HELLO, GV_ANY_TIME, false,
-	.answer = answer_hello},
+	{GV_MSG_HELLO, STRANGER, HELLO, .answer = answer_hello},
 	{GV_MSG_PING, GV_BY(SESSION) | GV_BY(LOADER) | GV_BY(BUILDER) |
-		GV_BY(SET) | GV_BY(BULK) | GV_BY(SUPERVISOR),
-	0, 0, GV_ANY_TIME, false, .answer = answer_ping},
-	{GV_MSG_STATUS, GV_BY(SESSION) | GV_BY(LOADER) | GV_BY(SUPERVISOR),
-	0, 0, GV_ANY_TIME, false, .answer = answer_status},
+	GV_BY(SET) | GV_BY(BULK) | GV_BY(SUPERVISOR), 0, 0, .answer = answer_ping},
+	{GV_MSG_STATUS, GV_BY(SESSION) | GV_BY(LOADER) | GV_BY(SUPERVISOR), 0, 0,
+	.answer = answer_status},
 	{GV_MSG_ATTACH_SHM, GV_BY(LOADER) | GV_BY(SET), GV_ONE(GvAttachShmRequest),
-	GV_ANY_TIME, false, .answer = shared_take},
+	.answer = shared_take},
 	{GV_MSG_IN_SHM, GV_BY(LOADER) | GV_BY(SET), GV_ONE(GvInShmRequest),
-	GV_ANY_TIME, false, .answer = NULL},
+	.answer = NULL},
 	{0}
 };
 
@@ -424,6 +421,28 @@ gv_message_kind(const GvMessage *message)
 				return message->length >= kind->min &&
 					message->length <= kind->max ? kind : NULL;
 	return NULL;
+}
+
+GvStatus
+gv_message_act(GvConnection *connection, const char **wrong)
+{
+	const GvMessageKind *kind = gv_message_kind(gv_message(connection));
+	const GvMirrorKey *key = gv_payload(connection);
+	GvMirrorEntry *entry;
+	GvRefusalCode refusal;
+	GvStatus	status;
+
+	if (kind->mirror == NULL)
+		return kind->answer(connection, wrong);
+	entry = gv_mirrors_acquire(key, connection->owner, &refusal);
+	if (entry == NULL)
+	{
+		gv_refuse(connection, refusal, gv_refusal_name(refusal));
+		return GV_OK;
+	}
+	status = kind->mirror(connection, entry, wrong);
+	gv_mirrors_release(entry, 0);
+	return status;
 }
 
 /* ---- receiving and sending */

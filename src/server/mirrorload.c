@@ -12,33 +12,6 @@
 
 #include <string.h>
 
-/*
- * Answers a message that begins with the key of a mirror by the message kind's
- * answer_from, which gets the mirror.  Refuses the message if there is no such
- * mirror.
- */
-static GvStatus
-answer_for_mirror(GvConnection *connection, const char **wrong)
-{
-	const GvMirrorKey *key = gv_payload(connection);
-	GvRefusalCode refusal;
-	GvMirrorEntry *entry = gv_mirrors_acquire(key, connection->owner,
-											  &refusal);
-	GvStatus	status;
-
-	if (entry == NULL)
-	{
-		gv_refuse(connection, refusal, gv_refusal_name(refusal));
-		return GV_OK;
-	}
-	status = gv_message_kind(gv_message(connection))->answer_from(connection,
-																  entry,
-																  wrong);
-	gv_mirrors_release(entry, 0);
-	return status;
-}
-
-/* Answers GV_MSG_BEGIN. */
 static GvStatus
 begin_mirror(GvConnection *connection, const char **wrong)
 {
@@ -55,7 +28,6 @@ begin_mirror(GvConnection *connection, const char **wrong)
 	return GV_OK;
 }
 
-/* Answers GV_MSG_DROP. */
 static GvStatus
 drop_mirror(GvConnection *connection, const char **wrong)
 {
@@ -100,7 +72,6 @@ check_array(GvMirrorEntry *entry, const GvArrayRequest *request)
 	return NULL;
 }
 
-/* Answers GV_MSG_ARRAY. */
 static GvStatus
 put_array(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
@@ -126,7 +97,6 @@ put_array(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	return status;
 }
 
-/* Answers GV_MSG_READY. */
 static GvStatus
 make_ready(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
@@ -143,7 +113,6 @@ make_ready(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	return GV_OK;
 }
 
-/* Answers GV_MSG_MARK_CURRENT. */
 static GvStatus
 mark_current(GvConnection *connection, GvMirrorEntry *entry,
 			 const char **wrong)
@@ -279,7 +248,6 @@ apply_chunk(GvMirrorEntry *entry, uint64_t sender, const GvChunk *chunk,
 	return status;
 }
 
-/* Answers GV_MSG_LISTS. */
 static GvStatus
 put_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
@@ -318,7 +286,6 @@ put_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 
 /* Refine records */
 
-/* Answers GV_MSG_REFINE. */
 static GvStatus
 put_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
@@ -371,7 +338,6 @@ check_range(const GvMirrorEntry *entry, const GvRangeRequest *request,
 		(int64_t) request->first + request->count <= entry->spec.nlists;
 }
 
-/* Answers GV_MSG_LIST_STATES. */
 static GvStatus
 read_states(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
@@ -463,7 +429,6 @@ read_list(GvMirrorEntry *entry, const GvRangeRequest *request, int32_t i,
 	return status;
 }
 
-/* Answers GV_MSG_READ_LISTS. */
 static GvStatus
 read_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
@@ -508,7 +473,6 @@ read_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	return status;
 }
 
-/* Answers GV_MSG_READ_ARRAY. */
 static GvStatus
 read_array(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
@@ -534,7 +498,6 @@ read_array(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	return status;
 }
 
-/* Answers GV_MSG_READ_REFINE. */
 static GvStatus
 read_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
@@ -563,36 +526,26 @@ read_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 }
 
 const GvMessageKind gv_mirror_messages[] = {
-	{GV_MSG_BEGIN, GV_BY(LOADER), GV_ONE(GvBeginRequest), GV_ANY_TIME, false,
+	{GV_MSG_BEGIN, GV_BY(LOADER), GV_ONE(GvBeginRequest),
 	.answer = begin_mirror},
-	{GV_MSG_ARRAY, GV_BY(LOADER), GV_FROM(GvArrayRequest), GV_ANY_TIME, true,
-		.answer = answer_for_mirror,
-	.answer_from = put_array},
+	{GV_MSG_ARRAY, GV_BY(LOADER), GV_FROM(GvArrayRequest),
+	.mirror = put_array, .in_memory = true},
 	{GV_MSG_LISTS, GV_BY(LOADER) | GV_BY(BUILDER), GV_FROM(GvListsRequest),
-		GV_DURING_JOB, true, .answer = answer_for_mirror,
-	.answer_from = put_lists},
-	{GV_MSG_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest), GV_ANY_TIME, true,
-		.answer = answer_for_mirror,
-	.answer_from = put_refine},
-	{GV_MSG_READY, GV_BY(LOADER), GV_ONE(GvKeyRequest), GV_ANY_TIME, false,
-		.answer = answer_for_mirror,
-	.answer_from = make_ready},
-	{GV_MSG_MARK_CURRENT, GV_BY(LOADER), GV_ONE(GvCurrentRequest), GV_ANY_TIME,
-		false, .answer = answer_for_mirror,
-	.answer_from = mark_current},
-	{GV_MSG_LIST_STATES, GV_BY(LOADER), GV_ONE(GvRangeRequest), GV_ANY_TIME,
-		false, .answer = answer_for_mirror,
-	.answer_from = read_states},
-	{GV_MSG_READ_LISTS, GV_BY(LOADER), GV_ONE(GvRangeRequest), GV_ANY_TIME,
-		false, .answer = answer_for_mirror,
-	.answer_from = read_lists},
-	{GV_MSG_READ_ARRAY, GV_BY(LOADER), GV_ONE(GvArrayRequest), GV_ANY_TIME,
-		false, .answer = answer_for_mirror,
-	.answer_from = read_array},
-	{GV_MSG_READ_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest), GV_ANY_TIME,
-		false, .answer = answer_for_mirror,
-	.answer_from = read_refine},
+	.mirror = put_lists, .phase = GV_DURING_JOB, .in_memory = true},
+	{GV_MSG_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest),
+	.mirror = put_refine, .in_memory = true},
+	{GV_MSG_READY, GV_BY(LOADER), GV_ONE(GvKeyRequest), .mirror = make_ready},
+	{GV_MSG_MARK_CURRENT, GV_BY(LOADER), GV_ONE(GvCurrentRequest),
+	.mirror = mark_current},
+	{GV_MSG_LIST_STATES, GV_BY(LOADER), GV_ONE(GvRangeRequest),
+	.mirror = read_states},
+	{GV_MSG_READ_LISTS, GV_BY(LOADER), GV_ONE(GvRangeRequest),
+	.mirror = read_lists},
+	{GV_MSG_READ_ARRAY, GV_BY(LOADER), GV_ONE(GvArrayRequest),
+	.mirror = read_array},
+	{GV_MSG_READ_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest),
+	.mirror = read_refine},
 	{GV_MSG_DROP, GV_BY(LOADER) | GV_BY(SUPERVISOR), GV_ONE(GvKeyRequest),
-	GV_ANY_TIME, false, .answer = drop_mirror},
+	.answer = drop_mirror},
 	{0}
 };

@@ -480,6 +480,6 @@ answer_search(GvConnection *connection, const char **wrong)
 
 const GvMessageKind gv_search_messages[] = {
 	{GV_MSG_SEARCH, GV_BY(SESSION) | GV_BY(BULK) | GV_BY(BUILDER),
-	GV_BEYOND(GvSearchRequest), GV_JOB_OWNER, false, .answer = answer_search},
+	GV_BEYOND(GvSearchRequest), .answer = answer_search, .phase = GV_JOB_OWNER},
 	{0}
 };

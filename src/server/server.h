@@ -382,7 +382,7 @@ extern void *gv_shared_at(const GvConnection *connection, int64_t offset,
  */
 typedef enum GvJobPhase
 {
-	GV_ANY_TIME,
+	GV_ANY_TIME,				/* the default in tables */
 	GV_BEFORE_JOB,				/* while the connection has no build */
 	GV_DURING_JOB,				/* once it has a build or a set */
 	GV_JOB_OWNER				/* once it has begun (not joined) a build */
@@ -396,21 +396,23 @@ typedef enum GvJobPhase
  */
 typedef GvStatus (*GvAnswer) (GvConnection *connection, const char **wrong);
 
-/* The rules for one type of message. */
+/*
+ * The rules for one type of message, and what answers it: a function for any
+ * message or, if the message is about a mirror and so begins with the mirror's
+ * key, a function that gets the mirror.  IN_SHM, which names another message,
+ * has neither.
+ */
 typedef struct GvMessageKind
 {
 	uint16_t	type;			/* GvMessageType */
 	uint32_t	roles;			/* that may send it, a bit each (GV_BY) */
 	uint32_t	min;			/* bytes after the header */
 	uint32_t	max;
+	GvAnswer	answer;
+	GvStatus	(*mirror) (GvConnection *connection, GvMirrorEntry *entry,
+						   const char **wrong);
 	GvJobPhase	phase;
 	bool		in_memory;		/* it may lie in shared memory */
-	GvAnswer	answer;			/* NULL: IN_SHM, which names another */
-
-	/* if `answer` is mirrorload.c's, it passes the mirror to this function */
-	GvStatus	(*answer_from) (GvConnection *connection,
-								GvMirrorEntry *entry,
-								const char **wrong);
 } GvMessageKind;
 
 #define GV_BY(role)		(1U << GV_ROLE_##role)
@@ -439,11 +441,7 @@ extern const GvMessageKind gv_set_messages[];
 extern const GvMessageKind *gv_message_kind(const GvMessage *message);
 
 /* The GvAnswer of any message: answers it by the function in its table. */
-static inline GvStatus
-gv_message_act(GvConnection *connection, const char **wrong)
-{
-	return gv_message_kind(gv_message(connection))->answer(connection, wrong);
-}
+extern GvStatus gv_message_act(GvConnection *connection, const char **wrong);
 
 /* Answers the message at hand, which has been checked. */
 extern void gv_answer_by(GvConnection *connection, GvAnswer answer);

@@ -467,7 +467,6 @@ gv_setjob_open(const GvSetBackend *opened)
 
 /* Messages */
 
-/* Answers GV_MSG_SET. */
 static GvStatus
 begin_set(GvConnection *connection, const char **wrong)
 {
@@ -484,7 +483,6 @@ begin_set(GvConnection *connection, const char **wrong)
 		gv_set_create(&work->spec, &work->set);
 }
 
-/* Answers GV_MSG_ASK. */
 static GvStatus
 ask_set(GvConnection *connection, const char **wrong)
 {
@@ -526,7 +524,6 @@ put_items(GvConnection *connection, const char **wrong)
 					  told.n, &stop);
 }
 
-/* Answers GV_MSG_RUN. */
 static GvStatus
 run_set(GvConnection *connection, const char **wrong)
 {
@@ -612,14 +609,13 @@ gv_setjob_serve(GvConnection *connection)
 }
 
 const GvMessageKind gv_set_messages[] = {
-	{GV_MSG_SET, GV_BY(SET), GV_ONE(GvSetSpec), GV_ANY_TIME, false,
-	.answer = begin_set},
-	{GV_MSG_PUT, GV_BY(SET), GV_BEYOND(GvPutRequest), GV_DURING_JOB, true,
-	.answer = put_items},
-	{GV_MSG_RUN, GV_BY(SET), 0, 0, GV_DURING_JOB, false, .answer = run_set},
-	{GV_MSG_GET, GV_BY(SET), GV_ONE(GvGetRequest), GV_DURING_JOB, false,
-	.answer = get_items},
-	{GV_MSG_ASK, GV_BY(SET), GV_ONE(GvSetSpec), GV_DURING_JOB, false,
-	.answer = ask_set},
+	{GV_MSG_SET, GV_BY(SET), GV_ONE(GvSetSpec), .answer = begin_set},
+	{GV_MSG_PUT, GV_BY(SET), GV_BEYOND(GvPutRequest), .answer = put_items,
+	.phase = GV_DURING_JOB, .in_memory = true},
+	{GV_MSG_RUN, GV_BY(SET), 0, 0, .answer = run_set, .phase = GV_DURING_JOB},
+	{GV_MSG_GET, GV_BY(SET), GV_ONE(GvGetRequest), .answer = get_items,
+	.phase = GV_DURING_JOB},
+	{GV_MSG_ASK, GV_BY(SET), GV_ONE(GvSetSpec), .answer = ask_set,
+	.phase = GV_DURING_JOB},
 	{0}
 };
