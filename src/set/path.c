@@ -70,12 +70,6 @@ static const char *const column_names[NCOLUMNS] = {
 	[COLUMN_DISTANCE] = "distance",
 };
 
-typedef struct GraphColumn
-{
-	AttrNumber	number;
-	Oid			type;			/* the base type, if it is a domain */
-} GraphColumn;
-
 /* An entry of the hash table of keys. */
 typedef struct NumberedKey
 {
@@ -90,21 +84,17 @@ typedef struct Edge
 	double		distance;
 } Edge;
 
-/* The edges of a graph in a table, which are read by ascending distance. */
-typedef struct Edges
+/* State of the search for a path; keys are represented by their numbers. */
+typedef struct PathGraph
 {
+	/* the edges in the table, which are read by ascending distance */
 	int32		nkeys;
 	int64	   *keys;			/* [nkeys] the key that has each number */
 	int64		nedges;
 	int64		nread;			/* edges read since the last rewind */
 	Tuplesortstate *sort;		/* of (distance, numbers of both ends) */
 	TupleTableSlot *slot;		/* for the sort's output */
-} Edges;
 
-/* State of the search for a path; keys are represented by their numbers. */
-typedef struct PathGraph
-{
-	Edges		edges;
 	int32		source;
 	int32		target;
 	double		bottleneck;
@@ -118,10 +108,6 @@ typedef struct PathGraph
 	int32	   *neighbors;		/* [bounds[nkeys - 1]] */
 	int32	   *levels;			/* [nkeys] steps to the target; -1 if the key
 								 * was not reached */
-	int32	   *waiting;		/* [nkeys] at first, keys in the order in
-								 * which they were reached; later, each key's
-								 * step on the path, or -1 if the path does
-								 * not contain the key */
 	int32		nsteps;
 	int32	   *path;			/* [nsteps + 1] the keys on the path */
 	double	   *distances;		/* [nsteps + 1] element i is the distance from
@@ -143,30 +129,6 @@ typedef struct PathGraph
 
 PG_FUNCTION_INFO_V1(gpuvec_smoothest_path);
 
-/*
- * Opens the table and finds its columns.  Raises an ERROR if the table does
- * not have the columns of a graph.
- */
-static Relation
-open_graph(Oid relid, GraphColumn *columns)
-{
-	Relation	rel = IvfpqTableRelation(relid);
-
-	for (int i = 0; i < NCOLUMNS; i++)
-		columns[i].number = i == COLUMN_DISTANCE ?
-			IvfpqTableColumn(rel, column_names[i], &columns[i].type) :
-			IvfpqTableKeyColumn(rel, column_names[i], &columns[i].type);
-	if (columns[COLUMN_DISTANCE].type != FLOAT4OID &&
-		columns[COLUMN_DISTANCE].type != FLOAT8OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("column \"%s\" has type %s, which is no distance",
-						column_names[COLUMN_DISTANCE],
-						format_type_be(columns[COLUMN_DISTANCE].type)),
-				 errhint("Distances are of type real or double precision.")));
-	return rel;
-}
-
 /* Returns a key's number.  A key that is new gets the next number. */
 static int32
 number_key(keytable_hash *table, int64 key)
@@ -186,45 +148,63 @@ number_key(keytable_hash *table, int64 key)
 	return entry->number;
 }
 
-/* Puts an edge into the sort.  `in` is a slot of the sort's row type. */
-static void
-put_edge(Edges *edges, TupleTableSlot *in, int32 a, int32 b,
-		 double distance)
+/* Returns the number of a key.  Raises an ERROR if no row has the key. */
+static int32
+find_key(keytable_hash *table, int64 key, Relation rel)
 {
-	ExecClearTuple(in);
-	in->tts_values[0] = Float8GetDatum(distance);
-	in->tts_values[1] = Int64GetDatum((int64) a << 32 | b);
-	in->tts_isnull[0] = in->tts_isnull[1] = false;
-	ExecStoreVirtualTuple(in);
-	tuplesort_puttupleslot(edges->sort, in);
-	edges->nedges++;
+	NumberedKey *entry = keytable_lookup(table, key);
+
+	if (entry == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("key %lld is in no row of table \"%s\"",
+						(long long) key, RelationGetRelationName(rel)),
+				 errhint("Keys are what the columns key and neighbor hold, in rows without a NULL.")));
+	return entry->number;
 }
 
 /*
  * Numbers the keys of all rows, and puts the rows' edges into the sort.  Rows
  * with a NULL are left out, and a NOTICE says how many.  Edges from a key to
- * itself are left out, too, without a NOTICE.
+ * itself are left out, too, without a NOTICE.  Raises an ERROR if the table
+ * does not have the columns of a graph.
  */
 static void
-read_rows(Edges *edges, keytable_hash *table, Relation rel,
-		  const GraphColumn *columns)
+read_rows(PathGraph *graph, keytable_hash *table, Relation rel)
 {
-	TupleTableSlot *row = table_slot_create(rel, NULL);
-	TupleTableSlot *in =
-	MakeSingleTupleTableSlot(edges->slot->tts_tupleDescriptor,
-							 &TTSOpsVirtual);
-	TableScanDesc scan = IvfpqTableBeginScan(rel, GetActiveSnapshot());
+	AttrNumber	columns[NCOLUMNS];
+	Oid			types[NCOLUMNS];	/* base types, if they are domains */
+	TupleTableSlot *row;
+	TupleTableSlot *in;			/* of the sort's row type */
+	TableScanDesc scan;
 	int64		nrows = 0;
 	int64		nskipped = 0;
 
+	for (int i = 0; i < NCOLUMNS; i++)
+		columns[i] = i == COLUMN_DISTANCE ?
+			IvfpqTableColumn(rel, column_names[i], &types[i]) :
+			IvfpqTableKeyColumn(rel, column_names[i], &types[i]);
+	if (types[COLUMN_DISTANCE] != FLOAT4OID &&
+		types[COLUMN_DISTANCE] != FLOAT8OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column \"%s\" has type %s, which is no distance",
+						column_names[COLUMN_DISTANCE],
+						format_type_be(types[COLUMN_DISTANCE])),
+				 errhint("Distances are of type real or double precision.")));
+	row = table_slot_create(rel, NULL);
+	in = MakeSingleTupleTableSlot(graph->slot->tts_tupleDescriptor,
+								  &TTSOpsVirtual);
+	in->tts_isnull[0] = in->tts_isnull[1] = false;
+	scan = IvfpqTableBeginScan(rel, GetActiveSnapshot());
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_ROWS, 0);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
 	{
 		Datum		values[NCOLUMNS];
 		bool		any_null = false;
 		double		distance;
-		int32		a;
-		int32		b;
+		int64		a;
+		int64		b;
 
 		CHECK_FOR_INTERRUPTS();
 		if (++nrows % PROGRESS_EVERY == 0)
@@ -233,7 +213,7 @@ read_rows(Edges *edges, keytable_hash *table, Relation rel,
 		{
 			bool		isnull;
 
-			values[i] = slot_getattr(row, columns[i].number, &isnull);
+			values[i] = slot_getattr(row, columns[i], &isnull);
 			any_null |= isnull;
 		}
 		if (any_null)
@@ -242,15 +222,21 @@ read_rows(Edges *edges, keytable_hash *table, Relation rel,
 			continue;
 		}
 		/* adding 0 turns -0 into 0, so that equal distances have equal bits */
-		distance = (columns[COLUMN_DISTANCE].type == FLOAT4OID ?
+		distance = (types[COLUMN_DISTANCE] == FLOAT4OID ?
 					DatumGetFloat4(values[COLUMN_DISTANCE]) :
 					DatumGetFloat8(values[COLUMN_DISTANCE])) + 0.0;
 		a = number_key(table, IvfpqKeyNumber(values[COLUMN_KEY],
-											 columns[COLUMN_KEY].type));
+											 types[COLUMN_KEY]));
 		b = number_key(table, IvfpqKeyNumber(values[COLUMN_NEIGHBOR],
-											 columns[COLUMN_NEIGHBOR].type));
-		if (a != b)
-			put_edge(edges, in, a, b, distance);
+											 types[COLUMN_NEIGHBOR]));
+		if (a == b)
+			continue;
+		ExecClearTuple(in);
+		in->tts_values[0] = Float8GetDatum(distance);
+		in->tts_values[1] = Int64GetDatum(a << 32 | b);
+		ExecStoreVirtualTuple(in);
+		tuplesort_puttupleslot(graph->sort, in);
+		graph->nedges++;
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(in);
@@ -265,7 +251,7 @@ read_rows(Edges *edges, keytable_hash *table, Relation rel,
 
 /* Begins the sort, and makes the slot for the sort's output. */
 static void
-begin_sort(Edges *edges)
+begin_sort(PathGraph *graph)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(2);
 	AttrNumber	column = 1;
@@ -276,46 +262,46 @@ begin_sort(Edges *edges)
 	TupleDescInitEntry(desc, 1, "distance", FLOAT8OID, -1, 0);
 	TupleDescInitEntry(desc, 2, "ends", INT8OID, -1, 0);
 	IvfpqFinishTupleDesc(desc);
-	edges->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	edges->sort = tuplesort_begin_heap(desc, 1, &column, &operator, &collation,
+	graph->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	graph->sort = tuplesort_begin_heap(desc, 1, &column, &operator, &collation,
 									   &nulls_first, maintenance_work_mem,
 									   NULL, TUPLESORT_RANDOMACCESS);
 }
 
+/* Allocates n elements of `size` bytes, which may be more than 1 GB. */
+static void *
+alloc_array(int64 n, Size size)
+{
+	return MemoryContextAllocHuge(CurrentMemoryContext, Max(n, 1) * size);
+}
+
 /*
- * Reads the graph's table under the active snapshot.  Sets numbers [nwanted]
- * to the numbers of the keys wanted [nwanted], or to NO_KEY if no row has the
- * key.  Raises an ERROR if the relation is not a table, if it is not a graph,
- * or if the caller may not read it.
+ * Reads the graph's table under the active snapshot, and finds the numbers of
+ * the keys source and target.  Raises an ERROR if the relation is not a table,
+ * if it is not a graph, if the caller may not read it, or if one of the two
+ * keys is in no row.
  */
 static void
-read_edges(Edges *edges, Oid relid, const int64 *wanted,
-		   int32 *numbers, int nwanted)
+read_edges(PathGraph *graph, Oid relid, int64 source, int64 target)
 {
-	GraphColumn columns[NCOLUMNS];
-	Relation	rel = open_graph(relid, columns);
+	Relation	rel = IvfpqTableRelation(relid);
 	keytable_hash *table = keytable_create(CurrentMemoryContext, 1024, NULL);
 	keytable_iterator iterator;
 	NumberedKey *entry;
 
-	begin_sort(edges);
-	read_rows(edges, table, rel, columns);
+	begin_sort(graph);
+	read_rows(graph, table, rel);
+	graph->source = find_key(table, source, rel);
+	graph->target = find_key(table, target, rel);
 	relation_close(rel, NoLock);
 
-	for (int i = 0; i < nwanted; i++)
-	{
-		entry = keytable_lookup(table, wanted[i]);
-		numbers[i] = entry ? entry->number : NO_KEY;
-	}
-	edges->nkeys = table->members;
-	edges->keys = MemoryContextAllocHuge(CurrentMemoryContext,
-										 sizeof(int64) *
-										 Max(edges->nkeys, 1));
+	graph->nkeys = table->members;
+	graph->keys = alloc_array(graph->nkeys, sizeof(int64));
 	keytable_start_iterate(table, &iterator);
 	while ((entry = keytable_iterate(table, &iterator)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		edges->keys[entry->number] = entry->key;
+		graph->keys[entry->number] = entry->key;
 	}
 	keytable_destroy(table);
 }
@@ -325,36 +311,21 @@ read_edges(Edges *edges, Oid relid, const int64 *wanted,
  * is last.  Returns false after the last edge.
  */
 static bool
-next_edge(Edges *edges, Edge *edge)
+next_edge(PathGraph *graph, Edge *edge)
 {
 	int64		ends;
 
 	CHECK_FOR_INTERRUPTS();
-	if (++edges->nread % PROGRESS_EVERY == 0)
-		IvfpqProgressDone(edges->nread);
-	if (!tuplesort_gettupleslot(edges->sort, true, false, edges->slot, NULL))
+	if (++graph->nread % PROGRESS_EVERY == 0)
+		IvfpqProgressDone(graph->nread);
+	if (!tuplesort_gettupleslot(graph->sort, true, false, graph->slot, NULL))
 		return false;
-	slot_getallattrs(edges->slot);
-	edge->distance = DatumGetFloat8(edges->slot->tts_values[0]);
-	ends = DatumGetInt64(edges->slot->tts_values[1]);
+	slot_getallattrs(graph->slot);
+	edge->distance = DatumGetFloat8(graph->slot->tts_values[0]);
+	ends = DatumGetInt64(graph->slot->tts_values[1]);
 	edge->ends[0] = (int32) (ends >> 32);
 	edge->ends[1] = (int32) (ends & PG_INT32_MAX);
 	return true;
-}
-
-/* Makes next_edge() begin with the shortest edge again. */
-static void
-rewind_edges(Edges *edges)
-{
-	tuplesort_rescan(edges->sort);
-	edges->nread = 0;
-}
-
-/* Allocates n elements of `size` bytes, which may be more than 1 GB. */
-static void *
-alloc_array(int64 n, Size size)
-{
-	return MemoryContextAllocHuge(CurrentMemoryContext, Max(n, 1) * size);
 }
 
 /* Allocates n numbers and sets all of them to `value`. */
@@ -418,11 +389,11 @@ find_bottleneck(PathGraph *graph)
 	Edge		edge;
 	bool		joined = false;
 
-	graph->parents = alloc_numbers(graph->edges.nkeys, -1);
-	graph->bounds = alloc_array(graph->edges.nkeys, sizeof(int64));
-	memset(graph->bounds, 0, graph->edges.nkeys * sizeof(int64));
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_JOINING, graph->edges.nedges);
-	while (next_edge(&graph->edges, &edge))
+	graph->parents = alloc_numbers(graph->nkeys, -1);
+	graph->bounds = alloc_array(graph->nkeys, sizeof(int64));
+	memset(graph->bounds, 0, graph->nkeys * sizeof(int64));
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_JOINING, graph->nedges);
+	while (next_edge(graph, &edge))
 	{
 		if (joined && float8_gt(edge.distance, graph->bottleneck))
 			break;
@@ -452,7 +423,7 @@ collect_neighbors(PathGraph *graph)
 	 * Set bounds to the beginning of each key's neighbors.  Keys that are not
 	 * connected to the source get no neighbors.
 	 */
-	for (int32 i = 0; i < graph->edges.nkeys; i++)
+	for (int32 i = 0; i < graph->nkeys; i++)
 	{
 		int64		count = bounds[i];
 
@@ -467,8 +438,9 @@ collect_neighbors(PathGraph *graph)
 	 * Put each neighbor at its key's bound and advance the bound.  Afterwards
 	 * the bound is the end of the key's neighbors.
 	 */
-	rewind_edges(&graph->edges);
-	while (next_edge(&graph->edges, &edge) &&
+	tuplesort_rescan(graph->sort);
+	graph->nread = 0;
+	while (next_edge(graph, &edge) &&
 		   !float8_gt(edge.distance, graph->bottleneck))
 	{
 		if (find_root(graph->parents, edge.ends[0]) != root)
@@ -497,8 +469,8 @@ get_neighbors(const PathGraph *graph, int32 i, const int32 **neighbors)
 static void
 count_steps(PathGraph *graph)
 {
-	int32	   *levels = alloc_numbers(graph->edges.nkeys, -1);
-	int32	   *waiting = alloc_array(graph->edges.nkeys, sizeof(int32));
+	int32	   *levels = alloc_numbers(graph->nkeys, -1);
+	int32	   *waiting = alloc_array(graph->nkeys, sizeof(int32));
 	int32		nmet = 1;
 
 	levels[graph->target] = 0;
@@ -517,41 +489,38 @@ count_steps(PathGraph *graph)
 			waiting[nmet++] = neighbors[i];
 		}
 	}
+	pfree(waiting);
 	graph->levels = levels;
-	graph->waiting = waiting;
 	graph->nsteps = levels[graph->source];
 }
 
 /*
- * Returns the smallest key among the neighbors of `from` that are one step
- * nearer to the target.
+ * Sets `path`.  Each step goes to the smallest key among the neighbors that
+ * are one step nearer to the target.
  */
-static int32
-next_on_path(const PathGraph *graph, int32 from)
-{
-	const int64 *keys = graph->edges.keys;
-	const int32 *neighbors;
-	int64		count = get_neighbors(graph, from, &neighbors);
-	int32		best = NO_KEY;
-
-	for (int64 i = 0; i < count; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (graph->levels[neighbors[i]] == graph->levels[from] - 1 &&
-			(best == NO_KEY || keys[neighbors[i]] < keys[best]))
-			best = neighbors[i];
-	}
-	Assert(best != NO_KEY);
-	return best;
-}
-
 static void
 walk_path(PathGraph *graph)
 {
 	graph->path = alloc_array((int64) graph->nsteps + 1, sizeof(int32));
 	graph->path[0] = graph->source;
-	for (int32 i = 0; i < graph->nsteps; i++)
-		graph->path[i + 1] = next_on_path(graph, graph->path[i]);
+	for (int32 step = 0; step < graph->nsteps; step++)
+	{
+		int32		from = graph->path[step];
+		const int32 *neighbors;
+		int64		count = get_neighbors(graph, from, &neighbors);
+		int32		best = NO_KEY;
+
+		for (int64 i = 0; i < count; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (graph->levels[neighbors[i]] == graph->levels[from] - 1 &&
+				(best == NO_KEY ||
+				 graph->keys[neighbors[i]] < graph->keys[best]))
+				best = neighbors[i];
+		}
+		Assert(best != NO_KEY);
+		graph->path[step + 1] = best;
+	}
 }
 
 /*
@@ -562,19 +531,19 @@ walk_path(PathGraph *graph)
 static void
 measure_steps(PathGraph *graph)
 {
-	int32	   *steps = graph->waiting;
+	/* each key's step on the path, or -1 if the path does not contain it */
+	int32	   *steps = alloc_numbers(graph->nkeys, -1);
 	bool	   *known = alloc_array((int64) graph->nsteps + 1, sizeof(bool));
 	int32		nknown = 0;
 	Edge		edge;
 
 	memset(known, 0, graph->nsteps + 1);
 	graph->distances = alloc_array((int64) graph->nsteps + 1, sizeof(double));
-	for (int32 i = 0; i < graph->edges.nkeys; i++)
-		steps[i] = -1;
 	for (int32 i = 0; i <= graph->nsteps; i++)
 		steps[graph->path[i]] = i;
-	rewind_edges(&graph->edges);
-	while (nknown < graph->nsteps && next_edge(&graph->edges, &edge))
+	tuplesort_rescan(graph->sort);
+	graph->nread = 0;
+	while (nknown < graph->nsteps && next_edge(graph, &edge))
 	{
 		int32		a = steps[edge.ends[0]];
 		int32		b = steps[edge.ends[1]];
@@ -593,15 +562,14 @@ find_path(PathGraph *graph)
 {
 	if (graph->source == graph->target)
 	{
-		graph->nsteps = 0;
 		walk_path(graph);
 		return true;
 	}
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SORTING, graph->edges.nedges);
-	tuplesort_performsort(graph->edges.sort);
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SORTING, graph->nedges);
+	tuplesort_performsort(graph->sort);
 	if (!find_bottleneck(graph))
 		return false;
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_WALKING, graph->edges.nread);
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_WALKING, graph->nread);
 	collect_neighbors(graph);
 	count_steps(graph);
 	walk_path(graph);
@@ -620,7 +588,7 @@ return_path(ReturnSetInfo *rsinfo, const PathGraph *graph)
 
 		CHECK_FOR_INTERRUPTS();
 		values[0] = Int32GetDatum(i);
-		values[1] = Int64GetDatum(graph->edges.keys[graph->path[i]]);
+		values[1] = Int64GetDatum(graph->keys[graph->path[i]]);
 		if (i == 0)
 			nulls[2] = true;
 		else
@@ -640,8 +608,6 @@ Datum
 gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	int64		wanted[2] = {PG_GETARG_INT64(1), PG_GETARG_INT64(2)};
-	int32		numbers[2];
 	PathGraph	graph = {0};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuvec path",
@@ -651,21 +617,12 @@ gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	old = MemoryContextSwitchTo(context);
 	IvfpqProgressBegin(IVFPQ_PROGRESS_PATH, relid);
-	read_edges(&graph.edges, relid, wanted, numbers, 2);
-	for (int i = 0; i < 2; i++)
-		if (numbers[i] == NO_KEY)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("key %lld is in no row of table \"%s\"",
-							(long long) wanted[i], get_rel_name(relid)),
-					 errhint("Keys are what the columns key and neighbor hold, in rows without a NULL.")));
-	graph.source = numbers[0];
-	graph.target = numbers[1];
+	read_edges(&graph, relid, PG_GETARG_INT64(1), PG_GETARG_INT64(2));
 	if (find_path(&graph))
 		return_path((ReturnSetInfo *) fcinfo->resultinfo, &graph);
 	IvfpqProgressEnd();
-	ExecDropSingleTupleTableSlot(graph.edges.slot);
-	tuplesort_end(graph.edges.sort);
+	ExecDropSingleTupleTableSlot(graph.slot);
+	tuplesort_end(graph.sort);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 	return (Datum) 0;
