@@ -156,24 +156,6 @@ typedef struct IvfpqLoad
 	char	   *records;		/* [naddresses] GvRefineItem; NULL: not read */
 } IvfpqLoad;
 
-/* Result of adding a list to the message. */
-typedef enum IvfpqChunkResult
-{
-	IVFPQ_CHUNK_DONE,			/* added, or nothing to add */
-	IVFPQ_CHUNK_FULL,			/* does not fit into the message */
-	IVFPQ_CHUNK_CHANGED			/* the list changed while it was read */
-} IvfpqChunkResult;
-
-/* The chunks that bring a mirror's list up to date. */
-typedef struct ListPlan
-{
-	bool		died;			/* if set, `live` is sent first, to give the
-								 * list the del_seq that `blocks` requires */
-	GvChunk		live;			/* live bits of blocks that the mirror has */
-	GvChunk		blocks;			/* whole blocks that the mirror lacks */
-	uint32		lowest;			/* oldest block that has to be read */
-} ListPlan;
-
 /*
  * A list that is longer than a message.  The addresses of its blocks are
  * collected first, because the blocks are read from the newest to the oldest
@@ -211,18 +193,11 @@ check_answer(IvfpqLoad *load)
 	ereport(ERROR, (errmsg_internal("gpuvecd: %s", channel->reason)));
 }
 
-/* Sets the deadline for the next message. */
-static void
-start_clock(IvfpqLoad *load)
-{
-	load->channel->deadline = IvfpqNow() + MESSAGE_US;
-}
-
 /* Waits for the answers to all messages that were sent. */
 static void
 await_answers(IvfpqLoad *load)
 {
-	start_clock(load);
+	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 	if (!IvfpqRingAwait(&load->ring, 0))
 		check_answer(load);
 }
@@ -235,7 +210,7 @@ static void
 load_send(IvfpqLoad *load, GvMessageType type, const void *head,
 		  Size head_bytes, Size bytes)
 {
-	start_clock(load);
+	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 	if (!IvfpqRingSend(&load->ring, type, head, head_bytes, bytes, 0))
 		check_answer(load);
 	load->message = IvfpqRingSlot(&load->ring, load->ring.filled);
@@ -251,7 +226,7 @@ load_ask(IvfpqLoad *load, GvMessageType type, const void *head,
 		 uint32 length)
 {
 	await_answers(load);
-	start_clock(load);
+	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 	(void) IvfpqChannelExchange(load->channel, type, head, head_bytes, tail,
 								tail_bytes, length);
 	check_answer(load);
@@ -553,24 +528,25 @@ read_block(IvfpqListReader *reader, uint32 ordinal, IvfpqBlockView *view)
 }
 
 /*
- * Reads the open list from its end down to block `lowest`.  Copies to `chunk`
- * all blocks whose number is at least chunk->first.  Unless `live` is NULL,
- * copies to `live` the live bits of the blocks below live->nblocks.  Returns
- * false if the list changed meanwhile.
+ * Reads the open list from its end down to block chunk->first, and copies its
+ * blocks to the chunk.  Unless `live` is NULL, reads the list down to block 0,
+ * and copies to `live` the live bits of the blocks below live->nblocks.
+ * Returns false if the list changed meanwhile.
  */
 static bool
-read_blocks(IvfpqLoad *load, GvChunk *chunk, GvChunk *live, uint32 lowest)
+read_blocks(IvfpqLoad *load, GvChunk *chunk, GvChunk *live)
 {
 	uint32		ordinal = (uint32) gv_blocks_of(load->reader.entry.nitems);
+	uint32		first = (uint32) chunk->first;
 	IvfpqBlockView view;
 
-	while (ordinal > lowest)
+	while (ordinal > (live != NULL ? 0 : first))
 	{
 		if (!read_block(&load->reader, --ordinal, &view))
 			return false;
 		if (live != NULL && ordinal < (uint32) live->nblocks)
 			live_of(live)[ordinal] = view.live;
-		if (ordinal >= (uint32) chunk->first)
+		if (ordinal >= first)
 			put_block(load, chunk, ordinal, &view);
 	}
 	return true;
@@ -582,71 +558,6 @@ message_begin(IvfpqLoad *load)
 	load->used = sizeof(GvListsRequest);
 	load->nchunks = 0;
 	load->naddresses = 0;
-}
-
-/*
- * Compares the list's directory entry with *have, the state of the list in the
- * mirror.  Returns false if the two agree.  Otherwise sets *plan and returns
- * true.
- */
-static bool
-make_plan(ListPlan *plan, int32 list, const IvfpqDirEntry *entry,
-		  const GvListState *have)
-{
-	GvListState state = state_of(entry);
-	uint32		nblocks = (uint32) gv_blocks_of(entry->nitems);
-	bool		died = entry->del_seq != have->del_seq;
-	bool		whole = entry->gen != have->gen ||
-	entry->nitems < have->nitems || (died && nblocks <= SMALL_LIST);
-
-	if (memcmp(&state, have, sizeof(state)) == 0)
-		return false;
-	memset(plan, 0, sizeof(*plan));
-	plan->blocks.list = list;
-	plan->blocks.first = whole ? 0 : (int32) (have->nitems / GV_BLOCK);
-	plan->blocks.nblocks = (int32) nblocks - plan->blocks.first;
-	plan->blocks.state = state;
-	plan->died = died && !whole;
-	plan->lowest = plan->died ? 0 : (uint32) plan->blocks.first;
-	plan->live.list = list;
-	plan->live.flags = GV_CHUNK_LIVE;
-	plan->live.nblocks = (int32) gv_blocks_of(have->nitems);
-	plan->live.state = state;
-	plan->live.state.nitems = have->nitems;
-	return true;
-}
-
-/*
- * Reads the open list into the one or two planned chunks at the message's end.
- * The chunks are part of the message only if IVFPQ_CHUNK_DONE is returned.
- */
-static IvfpqChunkResult
-add_planned(IvfpqLoad *load, const ListPlan *plan)
-{
-	Size		live_bytes = plan->died ? chunk_bytes(load, &plan->live) : 0;
-	Size		bytes = live_bytes + chunk_bytes(load, &plan->blocks);
-	char	   *end = load->message + load->used;
-	GvChunk    *live = plan->died ? (GvChunk *) end : NULL;
-	GvChunk    *blocks = (GvChunk *) (end + live_bytes);
-	uint32		rest = plan->live.state.nitems % GV_BLOCK;
-	int64		naddresses = load->naddresses;
-
-	if (load->used + bytes > load->capacity)
-		return IVFPQ_CHUNK_FULL;
-	if (live != NULL)
-		*live = plan->live;
-	*blocks = plan->blocks;
-	if (!read_blocks(load, blocks, live, plan->lowest))
-	{
-		load->naddresses = naddresses;
-		return IVFPQ_CHUNK_CHANGED;
-	}
-	/* clear the live bits of postings that the mirror does not have */
-	if (live != NULL && rest != 0)
-		live_of(live)[live->nblocks - 1] &= (1U << rest) - 1;
-	load->used += bytes;
-	load->nchunks += live != NULL ? 2 : 1;
-	return IVFPQ_CHUNK_DONE;
 }
 
 /*
@@ -665,42 +576,68 @@ count_attempt(const IvfpqLoad *load, int32 list, int *attempts)
 }
 
 /*
- * Adds to the message the part of a list that the mirror lacks.  *have is the
- * state of the list in the mirror.  The index must be locked.
+ * Adds to the message the part of a list that the mirror lacks, which may be
+ * nothing.  *have is the state of the list in the mirror.  Returns false if
+ * the part does not fit into the message.  The index must be locked.
+ *
+ * The part is a chunk of blocks.  If postings of a long list died, a chunk of
+ * the live bits of all blocks that the mirror has comes before it, to give the
+ * list the del_seq that the blocks require.
  */
-static IvfpqChunkResult
+static bool
 message_add(IvfpqLoad *load, int32 list, const GvListState *have)
 {
+	int64		naddresses = load->naddresses;
 	int			attempts = 0;
-	ListPlan	plan;
-	IvfpqChunkResult result;
+	uint32		rest = have->nitems % GV_BLOCK;
+	GvChunk    *live;
+	GvChunk    *blocks;
+	Size		bytes;
 
 	do
 	{
+		GvChunk		live_head = {.list = list, .flags = GV_CHUNK_LIVE};
+		GvChunk		head = {.list = list};
+		Size		live_bytes = 0;
+		int32		nblocks;
+		bool		died;
+		bool		whole;
+
 		count_attempt(load, list, &attempts);
+		load->naddresses = naddresses;
 		IvfpqListOpen(&load->reader, (uint32) list);
-		if (!make_plan(&plan, list, &load->reader.entry, have))
-			return IVFPQ_CHUNK_DONE;
-		result = add_planned(load, &plan);
-	} while (result == IVFPQ_CHUNK_CHANGED);
-	return result;
-}
-
-/*
- * Collects the addresses of all blocks of the open list.  Returns false if the
- * list changed meanwhile.
- */
-static bool
-find_blocks(IvfpqLoad *load, IvfpqLongList *longlist)
-{
-	IvfpqBlockView view;
-
-	for (uint32 i = longlist->nblocks; i > 0; i--)
-	{
-		longlist->addresses[i - 1] = load->reader.next;
-		if (!read_block(&load->reader, i - 1, &view))
+		head.state = state_of(&load->reader.entry);
+		if (memcmp(&head.state, have, sizeof(*have)) == 0)
+			return true;
+		nblocks = (int32) gv_blocks_of(head.state.nitems);
+		died = head.state.del_seq != have->del_seq;
+		whole = head.state.gen != have->gen ||
+			head.state.nitems < have->nitems ||
+			(died && nblocks <= SMALL_LIST);
+		head.first = whole ? 0 : (int32) (have->nitems / GV_BLOCK);
+		head.nblocks = nblocks - head.first;
+		live = NULL;
+		if (died && !whole)
+		{
+			live = (GvChunk *) (load->message + load->used);
+			live_head.nblocks = (int32) gv_blocks_of(have->nitems);
+			live_head.state = head.state;
+			live_head.state.nitems = have->nitems;
+			live_bytes = chunk_bytes(load, &live_head);
+		}
+		bytes = live_bytes + chunk_bytes(load, &head);
+		if (load->used + bytes > load->capacity)
 			return false;
-	}
+		if (live != NULL)
+			*live = live_head;
+		blocks = (GvChunk *) (load->message + load->used + live_bytes);
+		*blocks = head;
+	} while (!read_blocks(load, blocks, live));
+	/* clear the live bits of postings that the mirror does not have */
+	if (live != NULL && rest != 0)
+		live_of(live)[live->nblocks - 1] &= (1U << rest) - 1;
+	load->used += bytes;
+	load->nchunks += live != NULL ? 2 : 1;
 	return true;
 }
 
@@ -711,6 +648,8 @@ find_blocks(IvfpqLoad *load, IvfpqLongList *longlist)
 static void
 long_begin(IvfpqLoad *load, IvfpqLongList *longlist)
 {
+	IvfpqBlockView view;
+	uint32		left;
 	int			attempts = 0;
 
 	do
@@ -724,7 +663,13 @@ long_begin(IvfpqLoad *load, IvfpqLongList *longlist)
 		longlist->addresses =
 			MemoryContextAllocHuge(load->context, Max(longlist->nblocks, 1) *
 								   sizeof(IvfpqAddress));
-	} while (!find_blocks(load, longlist));
+		for (left = longlist->nblocks; left > 0; left--)
+		{
+			longlist->addresses[left - 1] = load->reader.next;
+			if (!read_block(&load->reader, left - 1, &view))
+				break;
+		}
+	} while (left > 0);
 	longlist->next = 0;
 }
 
@@ -856,23 +801,21 @@ static void
 send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 				const GvListState *have)
 {
-	int32		first = *list;
-	IvfpqChunkResult chunk = IVFPQ_CHUNK_DONE;
+	bool		fits = true;
 
 	load_lock(load);
 	message_begin(load);
-	while (*list < end && chunk == IVFPQ_CHUNK_DONE)
+	for (; *list < end && fits; (*list)++)
 	{
-		chunk = message_add(load, *list, &have[*list - first]);
-		if (chunk == IVFPQ_CHUNK_FULL && load->nchunks > 0)
+		fits = message_add(load, *list, have++);
+		if (!fits && load->nchunks > 0)
 			break;
 		load->postings += load->reader.entry.nitems;
-		(*list)++;
 	}
 	records_read(load);
 	load_unlock(load);
 
-	if (chunk == IVFPQ_CHUNK_FULL && load->nchunks == 0)
+	if (!fits && load->nchunks == 0)
 		send_long_list(load, *list - 1);
 	else
 		send_chunks(load);
@@ -995,7 +938,7 @@ send_model(IvfpqLoad *load)
 		request.spec.refine_slots = IvfpqRecordSlots(meta->dims);
 		request.spec.refine_records = load->expected / meta->lists_per_row;
 	}
-	start_clock(load);
+	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 	(void) IvfpqChannelExchange(load->channel, GV_MSG_BEGIN, &request,
 								sizeof(request), NULL, 0, 0);
 	if (load->channel->refusal == GV_REFUSED_EXISTS)
