@@ -519,32 +519,23 @@ row_id(const GvBlock *block, int i)
 	return (uint64_t) w[0] << 32 | (uint64_t) w[1] << 16 | w[2];
 }
 
-/*
- * Lays out the arrays of a Waiting in memory at `start`, and returns their
- * size.  If `start` is NULL, only computes the size.
- */
+/* Lays out the scratch, a Waiting and its arrays, and returns its size. */
 static size_t
-lay_out(int32_t m, int32_t capacity, char *start)
+lay_out(Waiting *waiting, int32_t m, int32_t capacity, char *scratch)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(m);
-	int32_t		allocated = gv_kept_allocation(capacity);
+	size_t		allocated = (size_t) gv_kept_allocation(capacity);
 	size_t		next = 0;
-	Waiting    *waiting = gv_carve(start, &next, sizeof(Waiting));
-	uint8_t    *codes = gv_carve(start, &next, code_bytes > MOST_BYTES ? 0 :
-								 code_bytes * GV_GATHERED_STRIDE);
-	float	   *scores = gv_carve(start, &next,
-								  sizeof(float) * (size_t) allocated);
-	uint64_t   *ids = gv_carve(start, &next,
-							   sizeof(uint64_t) * (size_t) allocated);
 
-	if (start != NULL)
-	{
-		waiting->codes = codes;
-		waiting->kept.scores = scores;
-		waiting->kept.ids = ids;
-		waiting->kept.capacity = capacity;
-		waiting->kept.allocated = allocated;
-	}
+	(void) gv_carve(scratch, &next, sizeof(Waiting));
+	waiting->codes = gv_carve(scratch, &next, code_bytes > MOST_BYTES ? 0 :
+							  code_bytes * GV_GATHERED_STRIDE);
+	waiting->kept.scores = gv_carve(scratch, &next,
+									sizeof(float) * allocated);
+	waiting->kept.ids = gv_carve(scratch, &next,
+								 sizeof(uint64_t) * allocated);
+	waiting->kept.capacity = capacity;
+	waiting->kept.allocated = (int32_t) allocated;
 	return next;
 }
 
@@ -552,9 +543,11 @@ lay_out(int32_t m, int32_t capacity, char *start)
 size_t
 gv_scan_scratch(int32_t m, int32_t capacity)
 {
+	Waiting		waiting;
+
 	if (!gv_valid_dims(m) || capacity < 1)
 		return 0;
-	return lay_out(m, capacity, NULL);
+	return lay_out(&waiting, m, capacity, NULL);
 }
 
 static bool
@@ -574,7 +567,7 @@ gv_scan_begin(GvScan *scan)
 			(scan->condition == NULL || condition_fits(scan->condition)));
 	scan->matched = 0;
 	waiting = scan->scratch;
-	(void) lay_out(scan->model->m, scan->best->capacity, scan->scratch);
+	(void) lay_out(waiting, scan->model->m, scan->best->capacity, scan->scratch);
 	gv_kept_reset(&waiting->kept, GV_SCORE_MAX);
 	waiting->filter = gv_filter_of(scan->table, scan->model->m);
 	waiting->cuts = false;

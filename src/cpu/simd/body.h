@@ -618,7 +618,10 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 	return take_bits(&kept, width);
 }
 
-/* Looks for abbreviated keys of more than a byte among values [n], n >= 2. */
+/*
+ * Looks for abbreviated keys among many values.  Keys of one byte have only
+ * 256 values, so an array says which of these are in the set.
+ */
 static OUTSIDE LEVEL uint32_t
 abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
 				int32_t n)
@@ -626,6 +629,17 @@ abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
 	uint64_t	wide[GV_BLOCK] GV_CPU_ALIGNED;
 	int			i;
 
+	if (width == 1)
+	{
+		uint8_t		is_value[256] = {0};
+		uint32_t	bits = 0;
+
+		for (i = 0; i < n; i++)
+			is_value[values[i]] = 1;
+		for (i = 0; i < GV_BLOCK; i++)
+			bits |= (uint32_t) is_value[((const uint8_t *) abbrevs)[i]] << i;
+		return bits;
+	}
 	if (width == 2)
 		for (i = 0; i < GV_BLOCK; i++)
 			wide[i] = ((const uint16_t *) abbrevs)[i];
@@ -637,31 +651,12 @@ abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
 	return find_abbrevs(wide, values, n);
 }
 
-/*
- * Looks for abbreviated keys of one byte among values.  Such keys have only
- * 256 values, so an array says which of these are in the set.
- */
-static OUTSIDE LEVEL uint32_t
-bytes_in_many(const uint8_t *abbrevs, const uint64_t *values, int32_t n)
-{
-	uint8_t		is_value[256] = {0};
-	uint32_t	bits = 0;
-	int			i;
-
-	for (i = 0; i < n; i++)
-		is_value[values[i]] = 1;
-	for (i = 0; i < GV_BLOCK; i++)
-		bits |= (uint32_t) is_value[abbrevs[i]] << i;
-	return bits;
-}
-
 /* Applies GV_TEST_SET: looks for abbreviated keys among values. */
 static OUTSIDE LEVEL uint32_t
 abbrevs_in(const void *abbrevs, int width, const uint64_t *values, int32_t n)
 {
 	if (n > FEW_VALUES(width))
-		return width == 1 ? bytes_in_many(abbrevs, values, n) :
-			abbrevs_in_many(abbrevs, width, values, n);
+		return abbrevs_in_many(abbrevs, width, values, n);
 	switch (width)
 	{
 		case 1:
