@@ -77,11 +77,11 @@ typedef struct Searcher
 										 * bounds the shard computes */
 	GvSearch   *asked;			/* [nshards][nasked] the shards' searches */
 	int32_t		nasked;
-	size_t		asked_capacity; /* bytes */
+	size_t		asked_capacity; /* bytes of `asked` and `ranges` together */
 
 	/* the merged answers of all searches */
-	SearchRange *ranges;		/* [number of ranges] */
-	int32_t		ranges_capacity;
+	SearchRange *ranges;		/* [number of ranges], behind the memory of
+								 * `asked` */
 	char	   *memory;			/* the block of memory that has all arrays
 								 * below */
 	size_t		memory_bytes;
@@ -443,16 +443,6 @@ merge_answers(Searcher *searcher)
 	size_t		bytes;
 	int32_t		r;
 
-	if (nranges > searcher->ranges_capacity)
-	{
-		SearchRange *ranges = realloc(searcher->ranges,
-									  (size_t) nranges * sizeof(*ranges));
-
-		if (ranges == NULL)
-			return GV_NO_MEMORY;
-		searcher->ranges = ranges;
-		searcher->ranges_capacity = nranges;
-	}
 	do_ranges(searcher, count_range);
 	for (r = 0; r < nranges; r++)
 	{
@@ -802,7 +792,6 @@ gv_searcher_drop(GvSearcher *opaque)
 		return;
 	gv_mirrors_engine->searcher_drop(searcher->own);
 	free(searcher->asked);
-	free(searcher->ranges);
 	free(searcher->memory);
 	free(searcher);
 }
@@ -875,8 +864,9 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 					   GvMirror *opaque_mirror, GvSearch *searches, int32_t n)
 {
 	const GvPlacedMirror *mirror = (const GvPlacedMirror *) opaque_mirror;
-	size_t		asked_bytes = (size_t) nshards * (size_t) n * sizeof(GvSearch);
 	Searcher   *searcher;
+	size_t		nasked;
+	size_t		asked_bytes;
 	GvStatus	status;
 	int32_t		i;
 
@@ -908,6 +898,12 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 										searches, n);
 	for (i = 0; i < nshards; i++)
 		searcher->shards[i] = ((Searcher *) searchers[i])->own;
+	searcher->searches = searches;
+	searcher->n = searcher->nasked = n;
+	searcher->status = GV_OK;
+	nasked = (size_t) nshards * (size_t) n;
+	asked_bytes = nasked * sizeof(GvSearch) +
+		(size_t) count_ranges(searcher) * sizeof(SearchRange);
 	if (asked_bytes > searcher->asked_capacity)
 	{
 		free(searcher->asked);
@@ -916,9 +912,7 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 		if (searcher->asked == NULL)
 			return GV_NO_MEMORY;
 	}
-	searcher->searches = searches;
-	searcher->n = searcher->nasked = n;
-	searcher->status = GV_OK;
+	searcher->ranges = (SearchRange *) (searcher->asked + nasked);
 	if (searches[0].given)
 	{
 		status = merge_answers(searcher);

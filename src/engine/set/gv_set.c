@@ -33,8 +33,8 @@ struct GvSet
 								 * dropped */
 };
 
-/* The engine that gv_sets_open selected; NULL if it was not called. */
-static const GvSetBackend *selected;
+static const GvSetBackend *backend = &gv_cpu_sets;
+static bool is_open;			/* gv_sets_open selected the engine */
 
 #ifdef GV_TEST_BUILD
 
@@ -51,16 +51,11 @@ gv_set_fault(int64_t n, GvStatus status)
 GvStatus
 gv_sets_open(const GvSetBackend *engine)
 {
-	if (engine == NULL || selected != NULL)
+	if (engine == NULL || is_open)
 		return GV_INVALID;
-	selected = engine;
+	backend = engine;
+	is_open = true;
 	return GV_OK;
-}
-
-static const GvSetBackend *
-backend(void)
-{
-	return selected != NULL ? selected : &gv_cpu_sets;
 }
 
 /*
@@ -201,7 +196,7 @@ gv_set_output_length(const GvSetSpec *spec, GvSetOutput output, int32_t found)
 int64_t
 gv_set_size(const GvSetSpec *spec)
 {
-	return valid_spec(spec) ? backend()->kinds[spec->kind]->size(spec) : 0;
+	return valid_spec(spec) ? backend->kinds[spec->kind]->size(spec) : 0;
 }
 
 GvStatus
@@ -216,7 +211,7 @@ gv_set_create(const GvSetSpec *spec, GvSet **set)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
 	made->keeps = spec->own != 0;
-	made->ops = backend()->kinds[spec->kind];
+	made->ops = backend->kinds[spec->kind];
 	status = made->ops->create(spec, &made->state);
 	if (status != GV_OK)
 	{
