@@ -55,7 +55,8 @@ gv_centroids_set(GvCentroids *centroids, const float *d_vectors, int32_t n)
 	GvMirror   *mirror = &centroids->mirror;
 
 	mirror->model.nlists = n;
-	mirror->model.d_centroids = d_vectors;
+	/* kernels only read them */
+	mirror->model.d_centroids = (float *) d_vectors;
 	/* limits only grow, so clear the limits of the vectors before */
 	GV_CUDA_TRY(gv_clear(mirror->model.d_limits, 1, mirror->stream));
 	return gv_gpu_half_update(mirror, 0, (int64_t) n * mirror->model.dims);

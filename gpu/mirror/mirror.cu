@@ -15,8 +15,8 @@
 #include "gpu/mirror/mirror.h"
 
 #define THREADS			256
-#define LEAST_STAGING	((size_t) 1 << 20)
-#define MOST_STAGING	((size_t) 32 << 20)
+#define LEAST_STAGING	(INT64_C(1) << 20)
+#define MOST_STAGING	(INT64_C(32) << 20)
 #define WARPS			(THREADS / GV_WARP)
 
 /*
@@ -42,13 +42,7 @@
 #define MIN_SEGMENT		(INT64_C(4) << 20)
 #define MAX_SEGMENT		(INT64_C(256) << 20)
 
-struct Segment
-{
-	Segment    *next;
-	uint8_t    *d_memory;
-};
-
-/* A free extent. */
+/* A segment, or a free extent. */
 struct Extent
 {
 	Extent	   *next;
@@ -62,11 +56,10 @@ struct GvPool
 	int64_t		expected;		/* blocks expected beyond those of the
 								 * segments */
 	int64_t		bytes;			/* of all segments */
-	Segment    *segments;
+	Extent	   *segments;
 	uint8_t    *d_free;			/* unused rest of the newest segment */
 	int64_t		nfree;			/* its blocks */
 	Extent	   *waiting[NCAPACITIES];
-	Extent	   *spare;			/* unused Extent structs */
 };
 
 /*
@@ -111,32 +104,43 @@ pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
 	return GV_OK;
 }
 
+/* Adds an extent to a list.  Returns whether there was memory. */
+static bool
+push_extent(Extent **list, uint8_t *d_blocks)
+{
+	Extent	   *extent = (Extent *) malloc(sizeof(Extent));
+
+	if (extent == NULL)
+		return false;
+	extent->next = *list;
+	extent->d_blocks = d_blocks;
+	*list = extent;
+	return true;
+}
+
+/* Removes the first extent of a list. */
+static uint8_t *
+pop_extent(Extent **list)
+{
+	Extent	   *extent = *list;
+	uint8_t    *d_blocks = extent->d_blocks;
+
+	*list = extent->next;
+	free(extent);
+	return d_blocks;
+}
+
 /* Frees a pool, or NULL. */
 static void
 pool_drop(GvPool *pool)
 {
 	if (pool == NULL)
 		return;
-	for (Segment *segment = pool->segments; segment != NULL;)
-	{
-		Segment    *next = segment->next;
-
-		(void) cudaFree(segment->d_memory);
-		free(segment);
-		segment = next;
-	}
-	for (int i = 0; i <= NCAPACITIES; i++)
-	{
-		Extent	   *extent = i < NCAPACITIES ? pool->waiting[i] : pool->spare;
-
-		while (extent != NULL)
-		{
-			Extent	   *next = extent->next;
-
-			free(extent);
-			extent = next;
-		}
-	}
+	while (pool->segments != NULL)
+		(void) cudaFree(pop_extent(&pool->segments));
+	for (int i = 0; i < NCAPACITIES; i++)
+		while (pool->waiting[i] != NULL)
+			(void) pop_extent(&pool->waiting[i]);
 	free(pool);
 }
 
@@ -146,26 +150,20 @@ pool_drop(GvPool *pool)
 static GvStatus
 add_segment(GvPool *pool, int64_t nblocks)
 {
-	Segment    *segment = (Segment *) malloc(sizeof(Segment));
-	GvStatus	status;
+	uint8_t    *d_memory;
 
-	if (segment == NULL)
-		return GV_NO_MEMORY;
 	nblocks = std::max(nblocks, std::clamp(pool->expected,
 										   pool->segment_blocks / 4,
 										   pool->segment_blocks));
-	status = gv_cuda_status(gv_device_alloc(&segment->d_memory,
-											nblocks * pool->block_bytes));
-	if (status != GV_OK)
+	GV_CUDA_TRY(gv_device_alloc(&d_memory, nblocks * pool->block_bytes));
+	if (!push_extent(&pool->segments, d_memory))
 	{
-		free(segment);
-		return status;
+		(void) cudaFree(d_memory);
+		return GV_NO_MEMORY;
 	}
-	segment->next = pool->segments;
-	pool->segments = segment;
 	pool->bytes += nblocks * pool->block_bytes;
 	pool->expected -= nblocks;
-	pool->d_free = segment->d_memory;
+	pool->d_free = d_memory;
 	pool->nfree = nblocks;
 	return GV_OK;
 }
@@ -175,14 +173,10 @@ static GvStatus
 pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks, uint32_t *capacity)
 {
 	int			number = capacity_for(nblocks, capacity);
-	Extent	   *extent = pool->waiting[number];
 
-	if (extent != NULL)
+	if (pool->waiting[number] != NULL)
 	{
-		pool->waiting[number] = extent->next;
-		*blocks = extent->d_blocks;
-		extent->next = pool->spare;
-		pool->spare = extent;
+		*blocks = pop_extent(&pool->waiting[number]);
 		return GV_OK;
 	}
 	if (*capacity > pool->nfree)
@@ -201,16 +195,8 @@ static void
 pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
 {
 	uint32_t	same;
-	int			number = capacity_for(capacity, &same);
-	Extent	   *extent = pool->spare;
 
-	if (extent != NULL)
-		pool->spare = extent->next;
-	else if ((extent = (Extent *) malloc(sizeof(Extent))) == NULL)
-		return;
-	extent->d_blocks = blocks;
-	extent->next = pool->waiting[number];
-	pool->waiting[number] = extent;
+	(void) push_extent(&pool->waiting[capacity_for(capacity, &same)], blocks);
 }
 
 /*
@@ -226,12 +212,16 @@ half_dims(int32_t dims)
 	return (dims + 15) / 16 * 16;
 }
 
+/* Returns the bytes of the model and of the lists' entries. */
 static int64_t
-half_bytes(const GvMirrorSpec *spec)
+model_bytes(const GvMirrorSpec *spec)
 {
-	return (int64_t) spec->nlists *
-		(half_dims(spec->dims) * (int64_t) sizeof(uint16_t) +
-		 (int64_t) sizeof(float)) + (int64_t) sizeof(GvHalfLimits);
+	return (gv_array_length(spec, GV_CODEBOOKS) +
+			gv_array_length(spec, GV_CENTROIDS)) * 4 +
+		(int64_t) spec->nlists *
+		(int64_t) (sizeof(GvDeviceList) + sizeof(float) +
+				   half_dims(spec->dims) * sizeof(uint16_t)) +
+		(int64_t) sizeof(GvHalfLimits);
 }
 
 static int64_t
@@ -282,45 +272,22 @@ table_fits(const GvMirrorSpec *spec)
 static int64_t
 held_bytes(const GvMirrorSpec *spec)
 {
-	return (gv_array_length(spec, GV_CODEBOOKS) +
-			gv_array_length(spec, GV_CENTROIDS)) * 4 +
-		spec->nlists * (int64_t) sizeof(GvDeviceList) +
-		expected_blocks(spec) * gv_block_shape(spec).block_bytes +
-		half_bytes(spec) + records_size(spec);
+	return model_bytes(spec) + records_size(spec) +
+		expected_blocks(spec) * gv_block_shape(spec).block_bytes;
 }
 
-/*
- * Returns the first size of the staging buffers.  Growing them means waiting,
- * so large mirrors begin with the largest size.
- */
-static size_t
-first_staging(const GvMirrorSpec *spec)
-{
-	return held_bytes(spec) >= 8 * (int64_t) MOST_STAGING ? MOST_STAGING :
-		LEAST_STAGING;
-}
-
-/*
- * Returns the size of the staging buffers after all data have been uploaded.
- * They double each time that they are full.
- */
+/* Returns the size of the staging buffers. */
 static int64_t
-last_staging(const GvMirrorSpec *spec)
+staging_size(const GvMirrorSpec *spec)
 {
-	int64_t		bytes = (int64_t) first_staging(spec);
-	int64_t		held = held_bytes(spec);
-
-	while (bytes < (int64_t) MOST_STAGING &&
-		   held > 2 * bytes - (int64_t) LEAST_STAGING)
-		bytes *= 2;
-	return bytes;
+	return std::clamp(held_bytes(spec), LEAST_STAGING, MOST_STAGING);
 }
 
 /* Returns a mirror's bytes, or INT64_MAX if its device can never search it. */
 int64_t
 gv_gpu_size(const GvMirrorSpec *spec)
 {
-	return table_fits(spec) ? held_bytes(spec) + last_staging(spec) :
+	return table_fits(spec) ? held_bytes(spec) + staging_size(spec) :
 		INT64_MAX;
 }
 
@@ -352,12 +319,11 @@ staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
 	(void) gv_carve(&needed, bytes);
 	if (staging->used + needed > staging->bytes)
 	{
-		size_t		wanted = staging->bytes > 0 ? staging->bytes * 2 :
-			first_staging(&mirror->spec);
+		size_t		wanted = std::max((size_t) staging_size(&mirror->spec),
+									  needed);
 
 		GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
 		staging->used = 0;
-		wanted = std::max(std::min(wanted, MOST_STAGING), needed);
 		if (wanted > staging->bytes)
 		{
 			(void) cudaFree(staging->d_memory);
@@ -500,10 +466,9 @@ records_create(GvMirror *mirror)
 		return GV_NO_MEMORY;
 	GV_TRY(pool_create(page_bytes(spec), expected_pages(spec),
 					   &mirror->record_pool));
-	GV_TRY(alloc_cleared(&mirror->d_tables, GV_TABLE_PAGES, mirror->stream));
 	mirror->table_bytes = TABLE_BYTES;
-	mirror->model.d_tables = mirror->d_tables;
-	return GV_OK;
+	return alloc_cleared(&mirror->model.d_tables, GV_TABLE_PAGES,
+						 mirror->stream);
 }
 
 static void
@@ -516,22 +481,8 @@ records_drop(GvMirror *mirror)
 			free(mirror->tables[i]);
 		}
 	pool_drop(mirror->record_pool);
-	(void) cudaFree(mirror->d_tables);
+	(void) cudaFree(mirror->model.d_tables);
 	free(mirror->tables);
-}
-
-static GvStatus
-enter_table(GvMirror *mirror, uint16_t word, GvTable *table)
-{
-	size_t		offset;
-
-	GV_TRY(alloc_cleared(&table->d_pages, GV_TABLE_PAGES, mirror->stream));
-	GV_TRY(staging_take(mirror, 256, &offset));
-	memcpy(mirror->staging.memory + offset, &table->d_pages,
-		   sizeof(table->d_pages));
-	return gv_cuda_status(gv_upload((uint8_t *) (mirror->d_tables + word),
-									mirror->staging.memory + offset,
-									sizeof(table->d_pages), mirror->stream));
 }
 
 /* Makes sure that there is a table of the pages that begin with a word. */
@@ -546,11 +497,15 @@ need_table(GvMirror *mirror, uint16_t word)
 	table = (GvTable *) calloc(1, sizeof(GvTable));
 	if (table == NULL)
 		return GV_NO_MEMORY;
+	status = alloc_cleared(&table->d_pages, GV_TABLE_PAGES, mirror->stream);
+	if (status == GV_OK)
+		status = gv_cuda_status(gv_upload(mirror->model.d_tables + word,
+										  &table->d_pages, 1,
+										  mirror->stream));
 	/*
 	 * it is noted only after it was entered, because the caller tries again
 	 * when there was no memory
 	 */
-	status = enter_table(mirror, word, table);
 	if (status != GV_OK)
 	{
 		(void) cudaFree(table->d_pages);
@@ -675,9 +630,6 @@ upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	int32_t		nnew;
 	GvStatus	status;
 
-	/*
-	 * first, because new tables are uploaded through the staging buffers, too
-	 */
 	GV_TRY(need_tables(mirror, items, n, &npages));
 	pages_at = gv_carve(&bytes, npages * sizeof(GvNewPage));
 	items_at = gv_carve(&bytes, n * stride);
@@ -786,6 +738,7 @@ static GvStatus
 make_memory(GvMirror *mirror)
 {
 	const GvMirrorSpec *spec = &mirror->spec;
+	GvDeviceModel *model = &mirror->model;
 	GvBlockShape shape = gv_block_shape(spec);
 
 	mirror->lists = (GvHostList *) calloc(spec->nlists, sizeof(GvHostList));
@@ -805,19 +758,16 @@ make_memory(GvMirror *mirror)
 										  cudaStreamNonBlocking));
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
 										 cudaEventDisableTiming));
-	GV_TRY(alloc_cleared(&mirror->d_codebooks,
+	model->metric = spec->metric;
+	model->dims = spec->dims;
+	model->m = spec->m;
+	model->nlists = spec->nlists;
+	model->shape = shape;
+	GV_TRY(alloc_cleared(&model->d_codebooks,
 						 gv_array_length(spec, GV_CODEBOOKS), mirror->stream));
-	GV_TRY(alloc_cleared(&mirror->d_centroids,
+	GV_TRY(alloc_cleared(&model->d_centroids,
 						 gv_array_length(spec, GV_CENTROIDS), mirror->stream));
-	GV_TRY(alloc_cleared(&mirror->d_lists, spec->nlists, mirror->stream));
-	mirror->model.metric = spec->metric;
-	mirror->model.dims = spec->dims;
-	mirror->model.m = spec->m;
-	mirror->model.nlists = spec->nlists;
-	mirror->model.shape = shape;
-	mirror->model.d_codebooks = mirror->d_codebooks;
-	mirror->model.d_centroids = mirror->d_centroids;
-	mirror->model.d_lists = mirror->d_lists;
+	GV_TRY(alloc_cleared(&model->d_lists, spec->nlists, mirror->stream));
 	return mirror_changed(mirror);
 }
 
@@ -849,9 +799,9 @@ gv_gpu_drop(GvMirror *mirror)
 	}
 	if (mirror->changed != NULL)
 		(void) cudaEventDestroy(mirror->changed);
-	(void) cudaFree(mirror->d_codebooks);
-	(void) cudaFree(mirror->d_centroids);
-	(void) cudaFree(mirror->d_lists);
+	(void) cudaFree(mirror->model.d_codebooks);
+	(void) cudaFree(mirror->model.d_centroids);
+	(void) cudaFree(mirror->model.d_lists);
 	(void) cudaFree(mirror->staging.d_memory);
 	(void) cudaFreeHost(mirror->staging.memory);
 	gv_gpu_half_drop(mirror);
@@ -871,10 +821,7 @@ gv_gpu_drop(GvMirror *mirror)
 int64_t
 gv_gpu_bytes(const GvMirror *mirror)
 {
-	return (gv_array_length(&mirror->spec, GV_CODEBOOKS) +
-			gv_array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
-		mirror->spec.nlists * (int64_t) sizeof(GvDeviceList) +
-		half_bytes(&mirror->spec) +
+	return model_bytes(&mirror->spec) +
 		(int64_t) mirror->staging.bytes + mirror->pool->bytes +
 		(mirror->record_pool != NULL ? mirror->record_pool->bytes +
 		 mirror->table_bytes : 0);
@@ -889,8 +836,8 @@ GvStatus
 gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 				 const void *values)
 {
-	float	   *d_array = array == GV_CODEBOOKS ? mirror->d_codebooks :
-		mirror->d_centroids;
+	float	   *d_array = array == GV_CODEBOOKS ?
+		mirror->model.d_codebooks : mirror->model.d_centroids;
 
 	if (first < 0 || n < 0 || n > gv_array_length(&mirror->spec, array) ||
 		first > gv_array_length(&mirror->spec, array) - n)
@@ -930,8 +877,8 @@ GvStatus
 gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 				 void *values)
 {
-	const float *d_array = array == GV_CODEBOOKS ? mirror->d_codebooks :
-		mirror->d_centroids;
+	const float *d_array = array == GV_CODEBOOKS ?
+		mirror->model.d_codebooks : mirror->model.d_centroids;
 
 	if (n > gv_array_length(&mirror->spec, array) ||
 		first > gv_array_length(&mirror->spec, array) - n)
@@ -960,7 +907,7 @@ struct ChunkShape
 	size_t		terms;
 	size_t		rowids;
 	size_t		keys;
-	size_t		codes;
+	size_t		codes;			/* 0: only `live` is new */
 	size_t		bytes;
 };
 
@@ -976,45 +923,51 @@ chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
 	shape.bytes = live_only ? shape.terms :
 		shape.codes + n * GV_BLOCK * (size_t) block->code_bytes;
 	shape.bytes = (shape.bytes + 255) / 256 * 256;
+	if (live_only)
+		shape.codes = 0;
 	return shape;
 }
 
 /*
  * A warp brings a block of a chunk into the device's layout, lane i posting i;
- * the first thread then stores the list's entry in *list.  terms, rowids, keys
- * and codes are NULL if only `live` is new.
+ * the first thread then stores the list's entry in *list.
  */
 static __global__ void __launch_bounds__(THREADS)
-place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
-			 const float *terms, const uint16_t *rowids, const uint32_t *keys,
-			 const uint8_t *codes,
-			 uint8_t *blocks, GvDeviceList *list, GvDeviceList entry)
+place_kernel(GvBlockShape shape, uint32_t nblocks, const uint8_t *chunk,
+			 ChunkShape from, uint8_t *blocks, GvDeviceList *list,
+			 GvDeviceList entry)
 {
 	uint32_t	b = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	uint8_t    *block = blocks + (int64_t) b * shape.block_bytes;
+	const uint16_t *rowid;
+	const uint32_t *keys;
+	const uint8_t *codes;
 
 	if (blockIdx.x == 0 && threadIdx.x == 0)
 		*list = entry;
 	if (b >= nblocks)
 		return;
 	if (lane == 0)
-		*(uint32_t *) (block + shape.live) = live[b];
-	if (codes == NULL)
+		*(uint32_t *) (block + shape.live) = ((const uint32_t *) chunk)[b];
+	if (from.codes == 0)
 		return;
 
 	((float *) (block + shape.terms))[lane] =
-		terms[(int64_t) b * GV_BLOCK + lane];
-	rowids += ((int64_t) b * GV_BLOCK + lane) * 3;
+		((const float *) (chunk + from.terms))[(int64_t) b * GV_BLOCK + lane];
+	rowid = (const uint16_t *) (chunk + from.rowids) +
+		((int64_t) b * GV_BLOCK + lane) * 3;
 	((uint32_t *) (block + shape.high))[lane] =
-		(uint32_t) rowids[0] << 16 | rowids[1];
-	((uint16_t *) (block + shape.low))[lane] = rowids[2];
+		(uint32_t) rowid[0] << 16 | rowid[1];
+	((uint16_t *) (block + shape.low))[lane] = rowid[2];
 
-	keys += (int64_t) b * shape.keys_bytes / 4;
+	keys = (const uint32_t *) (chunk + from.keys) +
+		(int64_t) b * shape.keys_bytes / 4;
 	for (int i = lane; i < shape.keys_bytes / 4; i += GV_WARP)
 		((uint32_t *) (block + shape.keys))[i] = keys[i];
 
-	codes += (int64_t) b * shape.code_bytes * GV_BLOCK + lane;
+	codes = chunk + from.codes + (int64_t) b * shape.code_bytes * GV_BLOCK +
+		lane;
 	for (int c = 0; c < shape.chunks; c++)
 	{
 		uint32_t	words[4] = {};
@@ -1152,14 +1105,10 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	entry.nlive = (uint32_t) list->nlive;
 	GV_TRY(gv_noted_status(
 			   gv_launch(place_kernel, n * GV_WARP / THREADS + 1, THREADS, 0,
-						 mirror->stream, *shape, n, (uint32_t *) d_memory,
-						 (float *) (d_memory + way.terms),
-						 (uint16_t *) (d_memory + way.rowids),
-						 (uint32_t *) (d_memory + way.keys),
-						 live_only ? NULL : d_memory + way.codes,
+						 mirror->stream, *shape, n, d_memory, way,
 						 list->d_blocks +
 						 (int64_t) chunk->first * shape->block_bytes,
-						 mirror->d_lists + chunk->list, entry)));
+						 mirror->model.d_lists + chunk->list, entry)));
 	return mirror_changed(mirror);
 }
 

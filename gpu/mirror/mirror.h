@@ -118,9 +118,9 @@ struct GvDeviceModel
 	int32_t		m;
 	int32_t		nlists;
 	GvBlockShape shape;
-	const float *d_codebooks;	/* [16 * dims] */
-	const float *d_centroids;	/* [nlists][dims] */
-	const GvDeviceList *d_lists;	/* [nlists] */
+	float	   *d_codebooks;	/* [16 * dims] */
+	float	   *d_centroids;	/* [nlists][dims] */
+	GvDeviceList *d_lists;		/* [nlists] */
 	int32_t		half_dims;		/* dims, rounded up to 16 */
 	uint16_t   *d_half_centroids;	/* [nlists][half_dims] half copies of
 									 * centroids; 0 beyond dims */
@@ -128,10 +128,35 @@ struct GvDeviceModel
 	GvHalfLimits *d_limits;
 	int32_t		refine_slots;	/* slots of a page; 0: no refine records */
 	int32_t		record_bytes;
-	uint8_t *const *const *d_tables;	/* [GV_TABLE_PAGES][GV_TABLE_PAGES]
-										 * pages of refine_slots records; NULL
-										 * at both levels: none */
+	uint8_t  ***d_tables;		/* [GV_TABLE_PAGES][GV_TABLE_PAGES] pages of
+								 * refine_slots records; NULL at both levels:
+								 * none */
 };
+
+/* -- device code that reads a mirror */
+
+/*
+ * Returns the first dimension of sub-quantizer j <= m; see gv_sub_start.  The
+ * product fits in 32 bits, and a 64-bit division took longer than an entry of
+ * a look-up table.
+ */
+static __device__ __forceinline__ int
+gv_device_sub_start(const GvDeviceModel &model, int j)
+{
+	static_assert(GV_MAX_DIMS < 1 << 15, "a product of two fits 32 bits");
+
+	return (int) ((uint32_t) j * (uint32_t) model.dims / (uint32_t) model.m);
+}
+
+/* Returns the record in a slot of a page of refine records, or NULL. */
+static __device__ __forceinline__ const uint8_t *
+gv_record_at(const GvDeviceModel &model, const uint8_t *page, int slot)
+{
+	return page == NULL || slot < 1 || slot > model.refine_slots ? NULL :
+		page + (int64_t) (slot - 1) * model.record_bytes;
+}
+
+/* -- the host's side */
 
 struct GvPool;					/* memory for blocks */
 
@@ -162,9 +187,6 @@ struct GvMirror
 {
 	GvMirrorSpec spec;
 	GvDeviceModel model;
-	float	   *d_codebooks;
-	float	   *d_centroids;
-	GvDeviceList *d_lists;
 	float	   *parents;		/* [nparents][dims], for the host alone */
 	int32_t    *parent_offsets; /* [nparents + 1] */
 	bool		checked;		/* parent_offsets were checked, and are
@@ -173,7 +195,6 @@ struct GvMirror
 	GvHostList *lists;			/* [nlists] */
 	GvPool	   *record_pool;	/* pages of refine records, or NULL */
 	struct GvTable **tables;	/* [GV_TABLE_PAGES] the host's copy, or NULL */
-	uint8_t  ***d_tables;
 	int64_t		table_bytes;	/* on the device */
 	GvLengths	lengths;		/* lengths of the lists that are not empty */
 	int64_t		nblocks;		/* of all lists */

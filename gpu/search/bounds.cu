@@ -10,7 +10,6 @@
  * once, and reach their lanes through shared memory.
  */
 #include "gpu/device/warp.cuh"
-#include "gpu/mirror/mirror.cuh"
 #include "gpu/search/answers.cuh"
 #include "gpu/search/search.h"
 

@@ -39,7 +39,6 @@
 #include "gpu/device/kbound.cuh"
 #include "gpu/device/warp.cuh"
 #include "gpu/device/mma.cuh"
-#include "gpu/mirror/mirror.cuh"
 #include "gpu/search/listscan.cuh"
 #include "gpu/search/search.h"
 

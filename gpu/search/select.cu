@@ -14,7 +14,6 @@
 
 #include "gpu/device/kbound.cuh"
 #include "gpu/device/warp.cuh"
-#include "gpu/mirror/mirror.cuh"
 #include "gpu/search/answers.cuh"
 #include "gpu/search/bins.cuh"
 #include "gpu/search/listscan.cuh"

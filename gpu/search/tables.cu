@@ -8,7 +8,6 @@
  * device's.  Entries are equal to gv_table's to the last bit.
  */
 #include "gpu/device/warp.cuh"
-#include "gpu/mirror/mirror.cuh"
 #include "gpu/search/search.h"
 
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
