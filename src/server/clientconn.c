@@ -62,7 +62,6 @@ gv_connection_open(int fd, uint64_t number)
 	connection->number = connection->owner = number;
 	connection->opened_ns = gv_now_ns();
 	connection->passed_fd = -1;
-	connection->idle_ms = -1;
 	connection->in_capacity = FIRST_CAPACITY;
 	connection->in = malloc(FIRST_CAPACITY);
 	connection->out_capacity = FIRST_OUT_CAPACITY;
@@ -582,7 +581,8 @@ static bool
 await_message(const GvConnection *connection)
 {
 	if (connection->in_used == 0)
-		return await(connection, POLLIN, connection->idle_ms);
+		return await(connection, POLLIN, connection->role == GV_ROLE_BULK ?
+					 GV_BULK_IDLE_MS : -1);
 	if (await(connection, POLLIN, time_left(connection->begun_ns)))
 		return true;
 	gv_log("LOG", "closed a connection whose client had not ended a message "
@@ -754,8 +754,6 @@ thread_main(void *arg)
 		gv_setjob_serve(connection);
 	else
 	{
-		if (connection->role == GV_ROLE_BULK)
-			connection->idle_ms = GV_BULK_IDLE_MS;
 		gv_thread_serve(connection, gv_message_act);
 		gv_mirrors_abandon(connection->number);
 	}

@@ -30,9 +30,10 @@
 #include <unistd.h>
 
 #define ACCEPTS			64		/* connections accepted at a time */
-#define PAUSE_MS		200		/* after a failure to accept a connection */
 #define HELLO_MS		5000	/* within which a client has to say hello */
-#define LOOK_MS			500		/* between checks for clients that are late */
+#define LOOK_MS			500		/* between checks for clients that are late,
+								 * and whether connections can be accepted
+								 * again */
 #define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
 #define LOOKS			10		/* looks of the watchdog within timeout_s */
 
@@ -48,15 +49,11 @@ static struct
 	int			listener;
 	int			wake;			/* an eventfd */
 	bool		paused;			/* not accepting, for lack of descriptors */
-	uint64_t	paused_until;	/* when to accept again, at the latest */
 	bool		is_short;		/* the shortage of descriptors was logged */
 	uint64_t	connections;	/* number of connections accepted so far */
 	GvConnections list;			/* of the connections that the loop owns */
 	int			connected;		/* number of these connections */
-	int			unauthenticated;	/* connections without a hello yet */
-	bool		partial;		/* clients may be within a message or an
-								 * answer */
-	uint64_t	look_ns;		/* when to check for late clients again */
+	uint64_t	look_ns;		/* when to check again (LOOK_MS) */
 }			loop = {.wake = -1};
 
 static struct
@@ -750,8 +747,6 @@ static void
 close_connection(GvConnection *connection)
 {
 	forget(connection);
-	if (connection->role == 0)
-		loop.unauthenticated--;
 	gv_connection_close(connection);
 	listen_again();
 }
@@ -790,7 +785,6 @@ accept_connections(void)
 			loop.is_short = true;
 			/* the waiting connection would wake the loop again and again */
 			loop.paused = watch(EPOLL_CTL_DEL, loop.listener, 0, NULL);
-			loop.paused_until = gv_now_ns() + PAUSE_MS * UINT64_C(1000000);
 			return;
 		}
 		loop.is_short = false;
@@ -802,7 +796,6 @@ accept_connections(void)
 			continue;
 		}
 		remember(connection);
-		loop.unauthenticated++;
 		connection->over_limit =
 			gv_counted(connections) > gv_server.max_connections;
 		if (!watch(EPOLL_CTL_ADD, fd, EPOLLIN, connection))
@@ -826,10 +819,7 @@ gv_loop_answer(GvConnection *connection)
 		return false;
 	}
 	if (later && !connection->writing)
-	{
 		connection->begun_ns = gv_now_ns();
-		loop.partial = true;
-	}
 	connection->writing = later;
 	return true;
 }
@@ -841,8 +831,6 @@ gv_loop_answer(GvConnection *connection)
 static void
 give_thread(GvConnection *connection)
 {
-	if (connection->role != 0)
-		loop.unauthenticated--;
 	/* a client has no role yet if there was no memory to let it in */
 	if (!gv_loop_answer(connection) || connection->role == 0 ||
 		connection->role == GV_ROLE_SESSION)
@@ -881,7 +869,6 @@ serve(GvConnection *connection, uint32_t events)
 	switch (gv_connection_receive(connection, false))
 	{
 		case GV_RECEIVED_PART:
-			loop.partial |= connection->in_used > 0;
 			break;
 		case GV_RECEIVED_WHOLE:
 			gv_message_answer(connection);
@@ -902,10 +889,10 @@ serve(GvConnection *connection, uint32_t events)
 /*
  * Closes connections of clients that did not say hello in time or are stuck,
  * since connections are limited.  A client may be idle for days between
- * messages.
+ * messages.  Accepts connections again if that was paused.
  */
 static void
-drop_late_clients(void)
+look_at_clients(void)
 {
 	uint64_t	now = gv_now_ns();
 	GvConnection *connection;
@@ -914,19 +901,15 @@ drop_late_clients(void)
 	if (now < loop.look_ns)
 		return;
 	loop.look_ns = now + LOOK_MS * UINT64_C(1000000);
-	loop.partial = false;
 	for (connection = LIST_FIRST(&loop.list); connection != NULL;
 		 connection = next)
 	{
-		bool		in_message = !connection->search_pending &&
-		connection->in_used > 0;
-
 		next = LIST_NEXT(connection, link);
-		loop.partial |= in_message;
 		if (connection->role == 0 &&
 			now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000))
 			close_connection(connection);
-		else if (in_message && gv_connection_is_stuck(connection))
+		else if (!connection->search_pending &&
+				 gv_connection_is_stuck(connection))
 		{
 			gv_log("LOG", "closed a connection whose client had not %s in "
 				   "%d s", connection->writing ? "read an answer" :
@@ -934,6 +917,7 @@ drop_late_clients(void)
 			close_connection(connection);
 		}
 	}
+	listen_again();
 }
 
 int
@@ -977,8 +961,8 @@ gv_loop_run(int listener)
 
 		/* do not wait while there are searches; otherwise wait for a client */
 		int			wait_ms = searches.under_way > 0 ||
-		searches.queued > 0 ? 0 : loop.paused ? PAUSE_MS :
-		loop.unauthenticated > 0 || loop.partial ? LOOK_MS : -1;
+		searches.queued > 0 ? 0 :
+		loop.connected > 0 || loop.paused ? LOOK_MS : -1;
 		int			n = available == 0 ? 0 :
 		epoll_wait(loop.epoll, events, available, wait_ms);
 		int			i;
@@ -995,10 +979,7 @@ gv_loop_run(int listener)
 		}
 		if (n >= 0)
 			gv_batches_go_on(loop.connected);
-		if (loop.unauthenticated > 0 || loop.partial)
-			drop_late_clients();
-		if (loop.paused && gv_now_ns() >= loop.paused_until)
-			listen_again();
+		look_at_clients();
 		gv_watchdog_round(false);
 	}
 	/* a broken engine might never end the batches under way */

@@ -259,7 +259,6 @@ typedef struct GvConnection
 	uint64_t	opened_ns;
 	uint64_t	begun_ns;		/* when the message in `in` began to come or,
 								 * while `writing`, when we began to send */
-	int			idle_ms;		/* time limit between messages; -1: none */
 	bool		pipelines;		/* the client may send before it is answered,
 								 * because it is a builder or a set */
 	uint64_t	number;			/* counts connections, from 1 */
