@@ -135,19 +135,17 @@ find(const GvMirrorKey *key)
 static int
 expendable(const IvfpqMirrorRequest *request)
 {
-	switch (request->state)
-	{
-		case IVFPQ_REQUEST_FREE:
-			return 4;
-		case IVFPQ_REQUEST_EVICTED:
-			return 3;
-		case IVFPQ_REQUEST_FAILED:
-			return 2;
-		case IVFPQ_REQUEST_READY:
-			return request->refresh || request->loader != 0 ? 0 : 1;
-		default:
-			return 0;
-	}
+	static const int priorities[] = {
+		[IVFPQ_REQUEST_FREE] = 4,
+		[IVFPQ_REQUEST_EVICTED] = 3,
+		[IVFPQ_REQUEST_FAILED] = 2,
+		[IVFPQ_REQUEST_READY] = 1
+	};
+
+	if (request->state == IVFPQ_REQUEST_READY &&
+		(request->refresh || request->loader != 0))
+		return 0;
+	return priorities[request->state];
 }
 
 /* Adds an entry.  Returns NULL if all existing entries must stay. */

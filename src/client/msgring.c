@@ -170,7 +170,7 @@ ring_take(void *arg, const IvfpqRequest *request)
 {
 	IvfpqRing  *ring = arg;
 
-	if (ring->take && !ring->take(ring->take_arg, ring->answered, request))
+	if (ring->take && !ring->take(ring->take_arg, request))
 		return false;
 	ring->answered++;
 	return true;

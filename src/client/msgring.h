@@ -14,13 +14,6 @@
 
 #include "client/serverconn.h"
 
-/*
- * Processes the answer to a slot.  Returns false if the answer is invalid.  A
- * ring whose answers are empty does not need this callback.
- */
-typedef bool (*IvfpqSlotAnswered) (void *arg, uint64 number,
-								   const IvfpqRequest *request);
-
 typedef struct IvfpqRing
 {
 	IvfpqChannel *channel;
@@ -32,7 +25,8 @@ typedef struct IvfpqRing
 	uint64		answered;		/* slots before this one are answered */
 	uint64		filled;			/* number of the slot being filled; all
 								 * earlier slots are sent */
-	IvfpqSlotAnswered take;		/* or NULL */
+	IvfpqAnswered take;			/* for slot `answered`; NULL if the answers
+								 * are empty */
 	void	   *take_arg;
 } IvfpqRing;
 

@@ -321,12 +321,12 @@ take_numbers(IvfpqBuilder *builder, Slot *slot,
 	return true;
 }
 
-/* The ring's callback for answers (IvfpqSlotAnswered). */
+/* The ring's callback for answers (IvfpqAnswered). */
 static bool
-builder_take(void *arg, uint64 number, const IvfpqRequest *request)
+builder_take(void *arg, const IvfpqRequest *request)
 {
 	IvfpqBuilder *builder = arg;
-	Slot	   *slot = slot_of(builder, number);
+	Slot	   *slot = slot_of(builder, builder->ring.answered);
 
 	if (!(request->header.type == GV_MSG_TRAIN_ROWS ?
 		  take_numbers(builder, slot, request) :

@@ -798,7 +798,6 @@ IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 	ivfpq_shared ? ivfpq_shared->incarnation : 0};
 	GvWelcome  *welcome = &channel->welcome;
 
-	channel->pid = MyProcPid;
 	channel->role = role;
 	channel->max_in_flight = role == GV_ROLE_BUILDER || role == GV_ROLE_SET ?
 		IVFPQ_MAX_REQUESTS : 1;
@@ -819,7 +818,6 @@ IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 	}
 	memcpy(welcome, IvfpqAnswerBody(channel), sizeof(*welcome));
 	welcome->engine[sizeof(welcome->engine) - 1] = '\0';
-	welcome->release[sizeof(welcome->release) - 1] = '\0';
 	return true;
 }
 
@@ -864,7 +862,7 @@ IvfpqConnect(GvRole role, int64 deadline)
 	}
 	if (IvfpqChannelIsOpen(&own) &&
 		own.made == own.answered &&
-		own.pid == MyProcPid && own.role == role &&
+		own.role == role &&
 		(instance == 0 || own.welcome.instance == instance) &&
 		channel_reserve(&own, MIN_CAPACITY))
 		return &own;

@@ -66,7 +66,6 @@ typedef struct IvfpqChannel
 {
 	pgsocket	sock;			/* PGINVALID_SOCKET: closed */
 	WaitEventSet *events;		/* latch, postmaster's death, socket */
-	int			pid;			/* of the process that connected it */
 	GvRole		role;
 	GvWelcome	welcome;
 

@@ -332,14 +332,12 @@ IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass)
 int64
 IvfpqServerMemory(bool of_one)
 {
-	int64		memory;
+	IvfpqServerInfo server;
 
 	if (ivfpq_shared == NULL)
 		return 0;
-	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
-	memory = of_one ? ivfpq_shared->server.most : ivfpq_shared->server.memory;
-	LWLockRelease(ivfpq_shared->lock);
-	return memory;
+	IvfpqSharedGetServer(&server);
+	return of_one ? server.most : server.memory;
 }
 
 /*

@@ -402,10 +402,7 @@ typedef struct GvBuildReply
 	uint64_t	id;				/* random; whoever knows it may join */
 } GvBuildReply;
 
-typedef struct GvJoinRequest
-{
-	uint64_t	id;
-} GvJoinRequest;
+typedef GvBuildReply GvJoinRequest;
 
 typedef struct GvRowsRequest
 {
