@@ -163,10 +163,8 @@ store_add(VectorStore *store, const float *vector, int dims)
 		}
 	}
 	if (store->file != NULL)
-	{
-		memcpy(store->vectors, vector, row_bytes(store));
-		BufFileWrite(store->file, store->vectors, row_bytes(store));
-	}
+		BufFileWrite(store->file, unconstify(float *, vector),
+					 row_bytes(store));
 	else
 		memcpy(store->vectors + store->nrows * dims, vector, row_bytes(store));
 	store->nrows++;
@@ -454,13 +452,10 @@ report(KMeans *run)
 static bool
 run_passes(KMeans *run)
 {
-	run->done = (GvSetDone)
-	{
-		.again = true
-	};
+	memset(&run->done, 0, sizeof(run->done));
 	while (!run->done.finished)
 	{
-		if ((run->done.again && !put_rows(run)) ||
+		if (((run->done.passes == 0 || run->done.again) && !put_rows(run)) ||
 			!IvfpqLocalSetRun(run->work, &run->done))
 			return false;
 		report(run);
@@ -544,20 +539,16 @@ int
 IvfpqCluster (float *vectors, int n, int dims, int k, int iterations, int seed,
 			  float *centroids)
 {
-	KMeans		run = {.centroids = centroids};
+	KMeans		run = {
+		.spec = {.kind = GV_SET_KMEANS, .dims = dims, .k = k,
+		.iterations = iterations, .nrows = n},
+		.store = {.dims = dims, .nrows = n, .vectors = vectors},
+		.centroids = centroids
+	};
 	Magnitude	magnitude = {0};
 	Seeds		seeds;
 	int			exponent;
 
-	run.spec = (GvSetSpec)
-	{
-		.kind = GV_SET_KMEANS, .dims = dims, .k = k,
-			.iterations = iterations, .nrows = n
-	};
-	run.store = (VectorStore)
-	{
-		.dims = dims, .nrows = n, .vectors = vectors
-	};
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();

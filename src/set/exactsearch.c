@@ -57,7 +57,6 @@ typedef struct Tile
 
 	float	   *batch;			/* [batch_rows][dims] */
 	int			batch_rows;
-	int			rows_at_a_time; /* rows of one IvfpqLocalSetPut */
 	int64	   *positions;		/* [result_queries][k] */
 	double	   *distances;		/* [result_queries][k] */
 	int64		result_queries;
@@ -140,9 +139,13 @@ static bool
 put_rows(Tile *tile)
 {
 	IvfpqTable *rows = tile->wanted->rows;
+	int64		most = tile->batch_rows;
 	const float *vectors;
 	int64		n;
 
+	if (tile->way == WAY_HERE)
+		most = Min(most, Max(PRODUCTS / tile->spec.dims /
+							 tile->spec.nqueries, LEAST_ROWS));
 	if (tile->way == WAY_KEPT)
 	{
 		IvfpqProgressDone(tile->done_before + rows->nrows);
@@ -151,7 +154,7 @@ put_rows(Tile *tile)
 	for (int64 put = 0; put < rows->nrows; put += n)
 	{
 		n = IvfpqTableRead(rows, put,
-						   (int) Min(tile->rows_at_a_time, rows->nrows - put),
+						   (int) Min(most, rows->nrows - put),
 						   tile->batch, &vectors);
 		if (!IvfpqLocalSetPut(tile->work, GV_SET_ROWS, vectors, n))
 			return false;
@@ -237,11 +240,6 @@ search_tile(Tile *tile)
 
 	if (tile->spec.own)
 		tile->spec.first = tile->first;
-	tile->rows_at_a_time = tile->batch_rows;
-	if (tile->way == WAY_HERE)
-		tile->rows_at_a_time = (int) Min(tile->batch_rows,
-										 Max(PRODUCTS / tile->spec.dims /
-											 tile->spec.nqueries, LEAST_ROWS));
 	tile->taken = 0;
 	tile->work = is_kept ? wanted->rows->work :
 		IvfpqLocalSetBegin(&tile->spec, tile->way == WAY_HERE ?

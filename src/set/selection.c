@@ -88,27 +88,19 @@ alloc_aligned(Size n, Size size)
 }
 
 /*
- * Asks gpuvecd to do the work, if that is worthwhile.  Sets `values` to the
- * elements that were found, and `numbers` to their positions (GV_SET_SELECT)
- * or rank errors (GV_SET_QUANTILES).  Returns false if this session has to do
- * the work.
+ * Asks gpuvecd to do the work.  The arguments are as in find_values(), with
+ * the n numbers in `output`.  Returns false if gpuvecd failed.
  */
 static bool
 ask_server(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
-		   int64 *numbers, float4 *values)
+		   GvSetOutput output, int64 n, int64 *numbers, float4 *values)
 {
-	GvSetOutput output = spec->kind == GV_SET_SELECT ? GV_SET_POSITIONS :
-	GV_SET_RANK_ERRORS;
-	int64		n = gv_set_output_length(spec, output, 0);
-	IvfpqLocalSet *work;
+	IvfpqLocalSet *work = IvfpqLocalSetBegin(spec, IVFPQ_WORK_SERVER);
 	GvSetDone	done;
 	bool		answered;
 
-	if (IvfpqLocalSetChoose(spec) == IVFPQ_WORK_HERE)
-		return false;
-	work = IvfpqLocalSetBegin(spec, IVFPQ_WORK_SERVER);
 	answered = (ranks == NULL ||
-				IvfpqLocalSetPut(work, GV_SET_RANKS, ranks, spec->nqueries)) &&
+				IvfpqLocalSetPut(work, GV_SET_RANKS, ranks, n)) &&
 		IvfpqLocalSetPut(work, GV_SET_ROWS, elements, spec->nrows) &&
 		IvfpqLocalSetRun(work, &done) &&
 		IvfpqLocalSetGet(work, output, 0, n, numbers) &&
@@ -117,44 +109,45 @@ ask_server(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
 	return answered;
 }
 
-/* Selects the k smallest elements and their positions, which count from 0. */
-static void
-select_elements(const GvSelect *spec, const float4 *elements, int64 *positions,
-				float4 *selected)
-{
-	GvSetSpec	set = {.kind = GV_SET_SELECT, .dims = 1, .k = spec->k,
-	.method = spec->method, .nrows = spec->columns};
-	uint32	   *found;
-	void	   *scratch;
-
-	if (ask_server(&set, NULL, elements, positions, selected))
-		return;
-	found = alloc_aligned(spec->k, sizeof(uint32));
-	scratch = alloc_aligned(gv_select_scratch(spec), 1);
-	IvfpqCheckStatus(gv_select(spec, elements, found, selected, scratch,
-							   &ivfpq_stop));
-	for (int i = 0; i < spec->k; i++)
-		positions[i] = found[i];
-}
-
 /*
- * Finds the elements at the given ranks, which count from 0.  Sets rank_errors
- * to each element's rank minus the rank that was requested.
+ * Selects from the elements, at gpuvecd if that is worthwhile.  Sets `values`
+ * to the elements that were found.  GV_SET_SELECT: sets `numbers` to their
+ * positions; `ranks` is NULL.  GV_SET_QUANTILES: sets `numbers` to each
+ * element's rank minus the rank that was requested.
  */
 static void
-find_quantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
-			   bool approximate, float4 *quantiles, int64 *rank_errors)
+find_values(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
+			int64 *numbers, float4 *values)
 {
-	GvSetSpec	set = {.kind = GV_SET_QUANTILES, .dims = 1,
-	.approximate = approximate, .nqueries = nranks, .nrows = n};
-	void	   *scratch;
-
-	if (ask_server(&set, ranks, elements, rank_errors, quantiles))
+	if (IvfpqLocalSetChoose(spec) == IVFPQ_WORK_SERVER &&
+		ask_server(spec, ranks, elements,
+				   ranks == NULL ? GV_SET_POSITIONS : GV_SET_RANK_ERRORS,
+				   ranks == NULL ? spec->k : spec->nqueries, numbers, values))
 		return;
-	scratch = alloc_aligned(gv_quantiles_scratch(n, nranks, approximate), 1);
-	IvfpqCheckStatus(gv_quantiles(elements, n, ranks, nranks, approximate,
-								  quantiles, rank_errors, scratch,
-								  &ivfpq_stop));
+	if (ranks == NULL)
+	{
+		GvSelect	select = {.rows = 1, .columns = spec->nrows, .k = spec->k,
+		.method = (GvSelectMethod) spec->method};
+		uint32	   *found = alloc_aligned(spec->k, sizeof(uint32));
+		void	   *scratch = alloc_aligned(gv_select_scratch(&select), 1);
+
+		IvfpqCheckStatus(gv_select(&select, elements, found, values, scratch,
+								   &ivfpq_stop));
+		for (int i = 0; i < spec->k; i++)
+			numbers[i] = found[i];
+	}
+	else
+	{
+		int			nranks = (int) spec->nqueries;
+		bool		approximate = spec->approximate;
+		void	   *scratch =
+		alloc_aligned(gv_quantiles_scratch(spec->nrows, nranks, approximate),
+					  1);
+
+		IvfpqCheckStatus(gv_quantiles(elements, spec->nrows, ranks, nranks,
+									  approximate, values, numbers, scratch,
+									  &ivfpq_stop));
+	}
 }
 
 /*
@@ -171,8 +164,8 @@ gpuvec_select(PG_FUNCTION_ARGS)
 	int			k = PG_GETARG_INT32(1);
 	GvSelectMethod method = find_method(text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	int			n = count_elements(array, "vals");
-	GvSelect	spec = {.rows = 1, .columns = n, .k = Min(k, n),
-	.method = method};
+	GvSetSpec	spec = {.kind = GV_SET_SELECT, .dims = 1, .k = Min(k, n),
+	.method = method, .nrows = n};
 	int64	   *positions;
 	float4	   *selected;
 
@@ -182,8 +175,8 @@ gpuvec_select(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 	positions = alloc_aligned(spec.k, sizeof(int64));
 	selected = alloc_aligned(spec.k, sizeof(float4));
-	select_elements(&spec, (const float4 *) ARR_DATA_PTR(array), positions,
-					selected);
+	find_values(&spec, NULL, (const float4 *) ARR_DATA_PTR(array), positions,
+				selected);
 	for (int i = 0; i < spec.k; i++)
 	{
 		Datum		row[2];
@@ -233,9 +226,11 @@ gpuvec_quantiles(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
 	ArrayType  *rank_array = PG_GETARG_ARRAYTYPE_P(1);
-	bool		approximate = PG_GETARG_BOOL(2);
 	int			n = count_elements(array, "vals");
 	int			nranks = count_elements(rank_array, "ranks");
+	GvSetSpec	spec = {.kind = GV_SET_QUANTILES, .dims = 1,
+		.approximate = PG_GETARG_BOOL(2), .nqueries = nranks,
+	.nrows = n};
 	int64	   *ranks;
 	int64	   *rank_errors;
 	float4	   *quantiles;
@@ -246,8 +241,8 @@ gpuvec_quantiles(PG_FUNCTION_ARGS)
 	ranks = read_ranks(rank_array, nranks, n);
 	quantiles = alloc_aligned(nranks, sizeof(float4));
 	rank_errors = alloc_aligned(nranks, sizeof(int64));
-	find_quantiles((const float4 *) ARR_DATA_PTR(array), n, ranks, nranks,
-				   approximate, quantiles, rank_errors);
+	find_values(&spec, ranks, (const float4 *) ARR_DATA_PTR(array),
+				rank_errors, quantiles);
 	for (int i = 0; i < nranks; i++)
 	{
 		Datum		row[3];
