@@ -27,7 +27,8 @@ typedef struct GvPoll
 
 /*
  * Adds `work` multiplications, and polls the GvStop if it is time.  Returns
- * true if the caller must give up.
+ * true if the caller must give up.  Other functions that have a GvPoll and
+ * return bool return false then.
  */
 static inline bool
 gv_poll(GvPoll *poll, int64_t work)
@@ -85,8 +86,8 @@ gv_score(float value)
 
 /*
  * Returns the memory at *next of `scratch`, and advances *next by `bytes`,
- * rounded up to GV_ALIGN.  Returns NULL if `scratch` is NULL, so that the same
- * function lays out memory and computes its size.
+ * rounded up to GV_ALIGN.  Returns NULL if `scratch` is NULL, so that a function
+ * that lays out memory then only computes its size.
  */
 static inline void *
 gv_carve(char *scratch, size_t *next, size_t bytes)

@@ -160,7 +160,7 @@ replace_top(GvKnn *heap, int64_t n, GvKnn moved)
 
 /*
  * Orders the pairs: the nearest row first, free places last.  They are no heap
- * afterwards.  Returns false if the caller must give up.
+ * afterwards.
  */
 static bool
 knn_sort(GvKnn *heap, int64_t n, GvPoll *poll)
@@ -232,7 +232,7 @@ limit_of(const Exact *exact, int64_t query)
 
 /*
  * Fits the prefilter to the first rows [n], and computes what the prefilter
- * needs of all queries.  Returns false if the caller must give up.
+ * needs of all queries.
  */
 static bool
 prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
@@ -287,7 +287,6 @@ find_twins(Exact *exact, const Pairing *pairing)
 
 /*
  * Rescores the rows of a panel that the prefilter of one query lets through.
- * Returns false if the caller must give up.
  */
 static bool
 sift(Exact *exact, const Pairing *pairing, int i, GvPoll *poll)
@@ -333,10 +332,7 @@ sift(Exact *exact, const Pairing *pairing, int i, GvPoll *poll)
 	return true;
 }
 
-/*
- * Compares a panel with a tile of queries that place_queries has placed.
- * Returns false if the caller must give up.
- */
+/* Compares a panel with a tile of queries that place_queries has placed. */
 static bool
 compare_panel(Exact *exact, const Pairing *pairing, GvPoll *poll)
 {
@@ -760,10 +756,7 @@ cpu_drop(void *state)
 	free(exact);
 }
 
-/*
- * Lays out the arrays of a question in `memory`, and returns their size.  If
- * `memory` is NULL, only computes the size.
- */
+/* Lays out the arrays of a question, and returns their size. */
 static size_t
 carve_question(Exact *exact, const GvSetSpec *spec, char *memory)
 {

@@ -387,10 +387,7 @@ distance(Clusters *cl, int64_t row, const float *vector)
 	return gv_score(gv_cpu_sqdist(row_of(cl, row), vector, cl->spec->dims));
 }
 
-/*
- * Lays out the scratch and returns its size.  If `scratch` is NULL, only
- * computes the size.
- */
+/* Lays out the scratch, and returns its size. */
 static size_t
 carve_clusters(Clusters *cl, const GvKmeans *spec, char *scratch)
 {

@@ -107,10 +107,7 @@ nearest_id(const Nearest *nearest, int64_t row, int i)
 	return nearest->ids[row * CAPACITY + i];
 }
 
-/*
- * Lays out the memory of a Nearest for n rows in `scratch` from *next on, and
- * advances *next.  If `scratch` is NULL, only advances *next.
- */
+/* Lays out the memory of a Nearest for n rows, like gv_carve. */
 static void
 nearest_carve(Nearest *nearest, int32_t dims, int wanted, int64_t n,
 			  char *scratch, size_t *next)
@@ -294,9 +291,8 @@ make_panel(Nearest *nearest, const Offered *offered, int32_t first, int n,
 }
 
 /*
- * Offers centroids to the vectors x [nrows][dims], nrows <= BATCH_ROWS.
- * rows [nrows] has their numbers in the Nearest.  Returns false if the caller
- * must give up.
+ * Offers centroids to the vectors x [nrows][dims], nrows <= BATCH_ROWS.  rows
+ * [nrows] has their numbers in the Nearest.
  */
 static bool
 nearest_offer(Nearest *nearest, const float *x, const int32_t *rows,
@@ -451,7 +447,7 @@ nearest_rescore(Nearest *nearest, int64_t row, const float *x,
 
 /*
  * Finds the centroids of `all` that are nearest to each of the vectors x
- * [n][dims], n <= BATCH_ROWS.  Returns false if the caller must give up.
+ * [n][dims], n <= BATCH_ROWS.
  */
 static bool
 nearest_of_all(Nearest *nearest, const float *x, int n, const Offered *all,
@@ -542,10 +538,7 @@ spec_of(const GvTree *tree, int32_t p)
 	return spec;
 }
 
-/*
- * Lays out the memory that stays, and returns its size.  If `memory` is NULL,
- * only computes the size.
- */
+/* Lays out the memory that stays, and returns its size. */
 static size_t
 carve_groups(Grouping *g, const GvTree *tree, char *memory)
 {
@@ -563,10 +556,7 @@ carve_groups(Grouping *g, const GvTree *tree, char *memory)
 	return next;
 }
 
-/*
- * Lays out the scratch of the call, and returns its size.  If `memory` is
- * NULL, only computes the size.
- */
+/* Lays out the scratch of the call, and returns its size. */
 static size_t
 carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 {
@@ -633,10 +623,7 @@ make_centers(Grouping *g)
 	return GV_OK;
 }
 
-/*
- * Finds the groups to which each list belongs.  Returns false if the caller
- * must give up.
- */
+/* Finds the groups to which each list belongs. */
 static bool
 find_owners(Grouping *g)
 {
@@ -780,10 +767,7 @@ typedef struct Placing
 	GvPoll		poll;
 } Placing;
 
-/*
- * Lays out the scratch and returns its size.  If `scratch` is NULL, only
- * computes the size.
- */
+/* Lays out the scratch, and returns its size. */
 static size_t
 carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
 	  char *scratch)

@@ -194,10 +194,7 @@ move_words(Trainer *trainer)
 			refill_word(trainer, k, held);
 }
 
-/*
- * Lays out the scratch and returns its size.  If `scratch` is NULL, only
- * computes the size.
- */
+/* Lays out the scratch, and returns its size. */
 static size_t
 carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 			  char *scratch)
@@ -228,7 +225,7 @@ gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
 
 /*
  * Fills trainer->data with nrows of n residuals, taken at even intervals, and
- * trains one sub-quantizer.  Returns false if the caller must give up.
+ * trains one sub-quantizer.
  */
 static bool
 train_words(Trainer *trainer, const float *residuals, int32_t stride,

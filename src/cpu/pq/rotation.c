@@ -153,7 +153,7 @@ turn_rows(double *restrict a, double *restrict b, int32_t n, double *a_square,
  * Computes the eigenvalues [dims] of c [dims][dims], descending, and the
  * eigenvectors as rows of vectors [dims][dims], nearly orthogonal.  c is
  * symmetric, not zero, and has no negative eigenvalue.  rows [dims][dims] is
- * scratch.  Returns false if the caller must give up.
+ * scratch.
  */
 static bool
 find_eigenvectors(const float *c, int32_t dims, double *values, float *vectors,
@@ -202,7 +202,7 @@ find_eigenvectors(const float *c, int32_t dims, double *values, float *vectors,
 
 /*
  * Computes c [n][n], the products of the rows of a [n][n] with those of b
- * [n][n], summed in double.  Returns false if the caller must give up.
+ * [n][n], summed in double.
  */
 static bool
 multiply(const float *a, const float *b, int32_t n, float *c, GvPoll *poll)
@@ -281,10 +281,7 @@ typedef struct Learning
 	GvPoll		poll;
 } Learning;
 
-/*
- * Lays out the scratch and returns its size.  If `scratch` is NULL, only
- * computes the size.
- */
+/* Lays out the scratch, and returns its size. */
 static size_t
 carve(Learning *learning, int32_t dims, char *scratch)
 {
@@ -315,10 +312,7 @@ gv_learn_rotation_scratch(int32_t dims, int32_t m)
 	return is_valid(dims, m) ? carve(&learning, dims, NULL) : 0;
 }
 
-/*
- * Adds the products of columns [dims][len] to the covariance.  Returns false
- * if the caller must give up.
- */
+/* Adds the products of columns [dims][len] to the covariance. */
 static bool
 add_products(Learning *learning, int32_t len)
 {
@@ -348,10 +342,7 @@ add_products(Learning *learning, int32_t len)
 	return true;
 }
 
-/*
- * Computes the covariance of x [n][dims], times n.  Returns false if the
- * caller must give up.
- */
+/* Computes the covariance of x [n][dims], times n. */
 static bool
 find_covariance(Learning *learning, const float *x, int64_t n)
 {

@@ -1,10 +1,8 @@
 /*
  * items.h
  *		Items, which gv_select.h makes of values and their positions: how to
- *		split, pick and sort them.  No two items are equal.
- *
- * Functions that return bool return false if the caller must give up.  All
- * items are then still there, in any order.
+ *		split, pick and sort them.  No two items are equal.  If a function gives
+ *		up, all items are still there, in any order.
  */
 #ifndef GV_ITEMS_H
 #define GV_ITEMS_H

@@ -3,8 +3,6 @@
  *		SampleSelect: the first k items of a row, and several ranks of one
  *		array at once.
  *
- * Functions that return bool return false if the caller must give up.
- *
  * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019
  * (exact selection: sections IV.B to IV.E; approximate: II.C); the tree of
  * splitters is that of Sanders, Winkel, "Super Scalar Sample Sort", 2004.
@@ -325,10 +323,7 @@ typedef struct Quantiles
 	GvPoll		poll;
 } Quantiles;
 
-/*
- * Lays out the scratch and returns its size.  If `scratch` is NULL, only
- * computes the size.
- */
+/* Lays out the scratch, and returns its size. */
 static size_t
 lay_out(Quantiles *q, bool approximate, char *scratch)
 {

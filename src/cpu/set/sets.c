@@ -28,10 +28,7 @@ typedef struct Clusters
 	float		sqdist[BATCH];
 } Clusters;
 
-/*
- * Lays out a state in `memory`, and its arrays behind it, and returns their
- * size.  If `memory` is NULL, only computes the size.
- */
+/* Lays out a state, and its arrays behind it, and returns their size. */
 static size_t
 carve_clusters(Clusters *clusters, char *memory)
 {
@@ -148,10 +145,7 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/*
- * Sets centroids to the means of their rows.  Returns false if the caller must
- * give up.
- */
+/* Sets centroids to the means of their rows. */
 static bool
 move_centroids(Clusters *clusters, const GvStop *stop)
 {
