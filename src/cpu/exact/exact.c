@@ -28,23 +28,6 @@ typedef struct Tile
 } Tile;
 
 /*
- * Computes the exact score of a row for a query, and offers it to the query's
- * nearest rows.
- */
-static void
-rerank(const Tile *tile, int query, const float *row, uint64_t id)
-{
-	const float *q = tile->queries + (size_t) query * tile->dims;
-	float		score;
-
-	if (tile->metric == GV_IP)
-		score = -gv_cpu_dot(q, row, tile->dims);
-	else
-		score = gv_cpu_sqdist(q, row, tile->dims);
-	gv_topk_push(&tile->best[query], gv_score(score), id);
-}
-
-/*
  * Returns the limit of a query's filter: rows with a value above the limit are
  * farther than all rows kept.  The value of a row x is
  * |x|^2 (1 - 2 slack) - 2 <q, x> or, for GV_IP, -2 slack |q| |x| - 2 <q, x>.
@@ -95,6 +78,7 @@ static void
 filter_query(const Tile *tile, int query, const float *rows, int nrows,
 			 const uint64_t *ids, const float *squares, const float *products)
 {
+	const float *q = tile->queries + (size_t) query * tile->dims;
 	float		limit = query_limit(tile, query);
 	float		length = (float) sqrt(tile->squares[query]);
 	float		scaled[TILE_ROWS];
@@ -112,10 +96,16 @@ filter_query(const Tile *tile, int query, const float *rows, int nrows,
 		hits &= (UINT64_C(1) << nrows) - 1;
 	for (; hits != 0; hits &= hits - 1)
 	{
+		const float *row;
+		float		score;
+
 		i = __builtin_ctzll(hits);
 		if (squares[i] - 2.0f * products[i] > limit)
 			continue;
-		rerank(tile, query, rows + (size_t) i * tile->dims, ids[i]);
+		row = rows + (size_t) i * tile->dims;
+		score = tile->metric == GV_IP ? -gv_cpu_dot(q, row, tile->dims) :
+			gv_cpu_sqdist(q, row, tile->dims);
+		gv_topk_push(&tile->best[query], gv_score(score), ids[i]);
 		limit = query_limit(tile, query);
 	}
 }

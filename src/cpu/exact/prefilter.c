@@ -176,19 +176,6 @@ gv_prefilter_place(const GvPrefilter *prefilter,
 			placed[i] = (float) (query[i] * prefiltered->factor);
 }
 
-/* Returns the number `square` of a placed row. */
-static float
-row_square(const GvPrefilter *prefilter, const float *placed)
-{
-	double		square = gv_kernels->dot64(placed, placed, prefilter->dims);
-
-	if (!(square < HUGE_SQUARE))
-		return -HUGE_VALF;
-	if (prefilter->metric == GV_SET_IP)
-		return (float) (-sqrt(square) * 4.0 * prefilter->slack);
-	return (float) (square * (1.0 - prefilter->slack));
-}
-
 void
 gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 				  float *placed, float *panel, float *squares)
@@ -203,13 +190,23 @@ gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 		double		shift;
 		double		factor;
 		bool		has_place = find_factor(prefilter, row, &shift, &factor);
+		double		square;
+
+		place(prefilter, row, shift, factor, to);
+		square = gv_kernels->dot64(to, to, dims);
 
 		/*
 		 * without a direction, its distances are NaN and come after all that
 		 * is kept (see gv_prefilter_limit)
 		 */
-		place(prefilter, row, shift, factor, to);
-		squares[i] = has_place ? row_square(prefilter, to) : HUGE_VALF;
+		if (!has_place)
+			squares[i] = HUGE_VALF;
+		else if (!(square < HUGE_SQUARE))
+			squares[i] = -HUGE_VALF;
+		else
+			squares[i] = (float) (prefilter->metric == GV_SET_IP ?
+								  -sqrt(square) * 4.0 * prefilter->slack :
+								  square * (1.0 - prefilter->slack));
 	}
 	for (; i < GV_PREFILTER_ROWS; i++)
 		squares[i] = HUGE_VALF;

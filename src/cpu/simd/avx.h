@@ -5,6 +5,7 @@
  *
  * Included at the end of a level's file, which has defined the other
  * primitives and these:
+ *	add_halves(sums)	lanes 0 .. 7 plus lanes 8 .. 15
  *	shuffle_bytes(bytes, nibbles)
  *						the bytes of `bytes` that the low four bits of
  *						`nibbles` select
@@ -17,6 +18,17 @@
  */
 typedef int64_t __attribute__((vector_size(4 * REG)))
 SignedKeys64;
+
+static ALWAYS LEVEL float
+add_lanes(Wide sums)
+{
+	__m256		eight = add_halves(sums);
+	__m128		four = _mm256_castps256_ps128(eight) +
+	_mm256_extractf128_ps(eight, 1);
+	__m128		two = four + _mm_movehl_ps(four, four);
+
+	return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
 
 static ALWAYS LEVEL Entries
 load_entries(const float *entries)

@@ -28,15 +28,10 @@ typedef uint32_t KeyBits;
 
 #include "cpu/simd/vectors.h"
 
-static ALWAYS LEVEL float
-add_lanes(Wide sums)
+static ALWAYS LEVEL __m256
+add_halves(Wide sums)
 {
-	__m256		eight = sums.part[0] + sums.part[1];
-	__m128		four = _mm256_castps256_ps128(eight) +
-	_mm256_extractf128_ps(eight, 1);
-	__m128		two = four + _mm_movehl_ps(four, four);
-
-	return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+	return sums.part[0] + sums.part[1];
 }
 
 static ALWAYS LEVEL Reg

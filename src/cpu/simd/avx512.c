@@ -42,17 +42,13 @@ wide_of(Reg reg)
 	return wide;
 }
 
-static ALWAYS LEVEL float
-add_lanes(Wide sums)
+static ALWAYS LEVEL __m256
+add_halves(Wide sums)
 {
 	__m512d		moved = _mm512_castps_pd(sums.part[0]);
 	__m256		upper = _mm256_castpd_ps(_mm512_extractf64x4_pd(moved, 1));
-	__m256		eight = _mm512_castps512_ps256(sums.part[0]) + upper;
-	__m128		four = _mm256_castps256_ps128(eight) +
-	_mm256_extractf128_ps(eight, 1);
-	__m128		two = four + _mm_movehl_ps(four, four);
 
-	return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+	return _mm512_castps512_ps256(sums.part[0]) + upper;
 }
 
 static ALWAYS LEVEL Reg
@@ -197,7 +193,7 @@ load_columns(const uint8_t *columns, int n)
 
 /* Adds the sums of the two columns that are in the halves of a register. */
 static ALWAYS LEVEL __m256i
-add_halves(Keys16 sums)
+add_columns_of(Keys16 sums)
 {
 	__m512i		both = (__m512i) sums;
 
@@ -212,8 +208,8 @@ add_halves(Keys16 sums)
 static ALWAYS LEVEL void
 drain(const Keys16 *sums, RegInt *total)
 {
-	__m256i		even = add_halves(sums[0] - (sums[1] << 8));
-	__m256i		odd = add_halves(sums[1]);
+	__m256i		even = add_columns_of(sums[0] - (sums[1] << 8));
+	__m256i		odd = add_columns_of(sums[1]);
 	__m256i		a = _mm256_unpacklo_epi16(even, odd);	/* 0-7, 16-23 */
 	__m256i		b = _mm256_unpackhi_epi16(even, odd);	/* 8-15, 24-31 */
 	__m256i		first = _mm256_permute2x128_si256(a, b, 0x20);

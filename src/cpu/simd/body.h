@@ -351,13 +351,15 @@ below(const float *values, float limit)
  * Codewords, look-up tables, and the sums of a block's postings.
  */
 
-static LEVEL int32_t
-nearest_word(const float *x, const float *words, int32_t dims)
+/*
+ * Returns the products, or the squared distances, of x [dims] and all words
+ * [GV_CODEWORDS][dims] of a sub-quantizer, side by side.
+ */
+static ALWAYS LEVEL Wide
+sum_words(const float *x, const float *words, int32_t dims, bool product)
 {
 	Wide		sums = zero();
 	Wide		word[2];
-	Comparisons found = {0};
-	Reg			least;
 	int32_t		d;
 	int			h;
 
@@ -370,33 +372,31 @@ nearest_word(const float *x, const float *words, int32_t dims)
 		for (h = 0; h < PARTS; h++)
 			all.part[h] = spread_float(x[d]);
 		add_terms(&sums, all,
-				  dims == 2 ? word[d] : load_words(words, dims, d), false);
+				  dims == 2 ? word[d] : load_words(words, dims, d), product);
 	}
-	least = least_lane(sums);
+	return sums;
+}
+
+static LEVEL int32_t
+nearest_word(const float *x, const float *words, int32_t dims)
+{
+	Wide		sums = sum_words(x, words, dims, false);
+	Reg			least = least_lane(sums);
+	Comparisons found = {0};
+	int			h;
+
 	for (h = 0; h < PARTS; h++)
 		add_comparison(&found, sums.part[h], least, h, false);
 	return __builtin_ctzll(take_comparisons(&found, PARTS));
 }
 
-/* Like find_entries in portable.c, but computes all entries side by side. */
 static ALWAYS LEVEL void
 find_entries(const float *query, const float *words, int32_t dims,
 			 float weight, float *entries)
 {
-	Wide		sums = zero();
-	Wide		word[2];
-	int32_t		d;
+	Wide		sums = sum_words(query, words, dims, true);
 	int			h;
 
-	if (dims == 2)
-		load_pairs(words, &word[0], &word[1]);
-	for (d = 0; d < dims; d++)
-	{
-		Wide		some = dims == 2 ? word[d] : load_words(words, dims, d);
-
-		for (h = 0; h < PARTS; h++)
-			sums.part[h] += query[d] * some.part[h];
-	}
 	for (h = 0; h < PARTS; h++)
 		sums.part[h] *= weight;
 	store(entries, sums);
