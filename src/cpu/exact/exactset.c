@@ -912,49 +912,39 @@ direct_limit(const Exact *exact, int64_t query)
 	return limit < 1e36 ? (float) limit : HUGE_VALF;
 }
 
-/* Rescores n <= GV_PREFILTER_ROWS rows for one query. */
-static void
-rerank_some(Exact *exact, int64_t query, const float *rows, int64_t first,
-			int n)
-{
-	int64_t		dims = exact->spec.dims;
-	bool		direct = exact->spec.metric == GV_SET_L2;
-	float		limit = HUGE_VALF;
-	float		squares[GV_PREFILTER_ROWS];
-	int			i;
-
-	if (direct)
-	{
-		limit = direct_limit(exact, query);
-		gv_kernels->sqdists(exact->queries + query * dims, rows, n,
-							exact->spec.dims, squares);
-	}
-	for (i = 0; i < n; i++)
-	{
-		if (direct && squares[i] > limit)
-			continue;
-		if (rerank_pair(exact, query, rows + i * dims, first + i) && direct)
-			limit = direct_limit(exact, query);
-	}
-}
-
-/* Rescores rows [n] for all queries, which are fewer than FEW_QUERIES. */
+/*
+ * Rescores rows [n] for all queries, which are fewer than FEW_QUERIES.  For L2
+ * the rows' distances in fp32 discard most of them.
+ */
 static GvStatus
 rerank_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 			const GvStop *stop)
 {
 	int64_t		dims = exact->spec.dims;
+	bool		direct = exact->spec.metric == GV_SET_L2;
+	float		squares[GV_PREFILTER_ROWS];
 	GvPoll		poll = {stop, 0};
 	int64_t		query;
 	int64_t		done;
+	int64_t		i;
 
 	for (done = 0; done < n; done += GV_PREFILTER_ROWS)
 		for (query = 0; query < exact->spec.nqueries; query++)
 		{
+			int			some = gv_at_most(n - done, GV_PREFILTER_ROWS);
+			float		limit = direct ? direct_limit(exact, query) : 0.0f;
+
 			if (gv_poll(&poll, GV_PREFILTER_ROWS * (4 * dims + GV_KNN_WORK)))
 				return GV_CANCELED;
-			rerank_some(exact, query, rows + done * dims, first + done,
-						gv_at_most(n - done, GV_PREFILTER_ROWS));
+			if (direct)
+				gv_kernels->sqdists(exact->queries + query * dims,
+									rows + done * dims, some,
+									exact->spec.dims, squares);
+			for (i = done; i < done + some; i++)
+				if (!(direct && squares[i - done] > limit) &&
+					rerank_pair(exact, query, rows + i * dims, first + i) &&
+					direct)
+					limit = direct_limit(exact, query);
 		}
 	return GV_OK;
 }
@@ -1079,24 +1069,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/*
- * Returns the neighbor that is item number `item` of the outputs.  A free
- * place has position -1.
- */
-static GvKnn
-neighbor(const Exact *exact, int64_t item)
-{
-	static const GvKnn none = {NAN, -1};
-	int64_t		query = item / exact->spec.k;
-	int64_t		rank = item % exact->spec.k;
-	GvKnn		found = none;
-
-	if (rank < exact->kept)
-		found = exact->nearest[query * exact->kept + rank];
-	return found.position != GV_NO_ROW ? found : none;
-}
-
-/* Implements gv_set_get. */
+/* Implements gv_set_get.  A place that is free has position -1. */
 static GvStatus
 cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		void *items)
@@ -1108,12 +1081,15 @@ cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 
 	for (i = 0; i < n; i++)
 	{
-		GvKnn		found = neighbor(exact, first + i);
+		int64_t		rank = (first + i) % exact->spec.k;
+		GvKnn		found = {NAN, GV_NO_ROW};
 
-		if (output == GV_SET_POSITIONS)
-			positions[i] = found.position;
-		else
+		if (rank < exact->kept)
+			found = knn_of(exact, (first + i) / exact->spec.k)[rank];
+		if (output == GV_SET_DISTANCES)
 			distances[i] = found.distance;
+		else
+			positions[i] = found.position != GV_NO_ROW ? found.position : -1;
 	}
 	return GV_OK;
 }

@@ -358,10 +358,16 @@ lower_worst(GvKept *kept)
 	kept->worst = end < kept->worst ? end : kept->worst;
 }
 
-/* Removes pairs that are above kept->worst. */
+/*
+ * Removes pairs that are above kept->worst, and counts the others in new bins
+ * that cover their range of scores.
+ */
 static void
-sweep(GvKept *kept)
+count_anew(GvKept *kept)
 {
+	float		least = GV_SCORE_MAX;
+	float		most = -GV_SCORE_MAX;
+	double		range;
 	int32_t		n = 0;
 	int32_t		i;
 
@@ -374,21 +380,6 @@ sweep(GvKept *kept)
 		n += score <= kept->worst;
 	}
 	kept->count = n;
-}
-
-/*
- * Removes pairs that are above kept->worst, and counts the others in new bins
- * that cover their range of scores.
- */
-static void
-count_anew(GvKept *kept)
-{
-	float		least = GV_SCORE_MAX;
-	float		most = -GV_SCORE_MAX;
-	double		range;
-	int32_t		i;
-
-	sweep(kept);
 	for (i = 0; i < kept->count; i++)
 	{
 		least = kept->scores[i] < least ? kept->scores[i] : least;

@@ -36,23 +36,17 @@ add_lanes(float *sums /* [LANES] */ )
 	return sums[0];
 }
 
-static float
-dot(const float *a, const float *b, int32_t dims)
+/* Returns a term of a product or, if not `product`, of a squared distance. */
+static ALWAYS float
+term(float a, float b, bool product)
 {
-	float		sums[LANES] = {0};
-	int32_t		i;
-	int			l;
+	float		diff = a - b;
 
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-			sums[l] += a[i + l] * b[i + l];
-	for (l = 0; i < dims; i++, l++)
-		sums[l] += a[i] * b[i];
-	return add_lanes(sums);
+	return product ? a * b : diff * diff;
 }
 
-static float
-sqdist(const float *a, const float *b, int32_t dims)
+static ALWAYS float
+compare(const float *a, const float *b, int32_t dims, bool product)
 {
 	float		sums[LANES] = {0};
 	int32_t		i;
@@ -60,17 +54,9 @@ sqdist(const float *a, const float *b, int32_t dims)
 
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
-		{
-			float		diff = a[i + l] - b[i + l];
-
-			sums[l] += diff * diff;
-		}
+			sums[l] += term(a[i + l], b[i + l], product);
 	for (l = 0; i < dims; i++, l++)
-	{
-		float		diff = a[i] - b[i];
-
-		sums[l] += diff * diff;
-	}
+		sums[l] += term(a[i], b[i], product);
 	return add_lanes(sums);
 }
 
@@ -81,17 +67,17 @@ dots(const float *q, const float *rows, int32_t n, int32_t dims,
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		products[i] = dot(q, rows + (size_t) i * dims, dims);
+		products[i] = compare(q, rows + (size_t) i * dims, dims, true);
 }
 
 static void
-sqdists(const float *q, const float *rows, int32_t n,
-		int32_t dims, float *squares)
+sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
+		float *squares)
 {
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		squares[i] = sqdist(q, rows + (size_t) i * dims, dims);
+		squares[i] = compare(q, rows + (size_t) i * dims, dims, false);
 }
 
 static void
@@ -109,8 +95,16 @@ residual_products(const float *x, const float *a, const float *b,
 		sums[l] += (x[i] - a[i]) * (x[i] - b[i]);
 }
 
-static double
-dot64(const float *a, const float *b, int32_t dims)
+static ALWAYS double
+term64(double a, double b, bool product)
+{
+	double		diff = a - b;
+
+	return product ? a * b : diff * diff;
+}
+
+static ALWAYS double
+compare64(const float *a, const float *b, int32_t dims, bool product)
 {
 	double		sums[LANES64] = {0};
 	int32_t		i;
@@ -118,33 +112,22 @@ dot64(const float *a, const float *b, int32_t dims)
 
 	for (i = 0; i + LANES64 <= dims; i += LANES64)
 		for (l = 0; l < LANES64; l++)
-			sums[l] += (double) a[i + l] * (double) b[i + l];
+			sums[l] += term64(a[i + l], b[i + l], product);
 	for (l = 0; i < dims; i++, l++)
-		sums[l] += (double) a[i] * (double) b[i];
+		sums[l] += term64(a[i], b[i], product);
 	return gv_add_lanes64(sums);
+}
+
+static double
+dot64(const float *a, const float *b, int32_t dims)
+{
+	return compare64(a, b, dims, true);
 }
 
 static double
 sqdist64(const float *a, const float *b, int32_t dims)
 {
-	double		sums[LANES64] = {0};
-	int32_t		i;
-	int			l;
-
-	for (i = 0; i + LANES64 <= dims; i += LANES64)
-		for (l = 0; l < LANES64; l++)
-		{
-			double		diff = (double) a[i + l] - (double) b[i + l];
-
-			sums[l] += diff * diff;
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		double		diff = (double) a[i] - (double) b[i];
-
-		sums[l] += diff * diff;
-	}
-	return gv_add_lanes64(sums);
+	return compare64(a, b, dims, false);
 }
 
 /*
@@ -493,19 +476,15 @@ element(const GvRefine *record, const uint16_t *half_vector, int32_t i)
 		gv_refine_decode(record->min, record->step, record->codes[i]);
 }
 
-/*
- * Adds to partial sum l the square of q - x or, if `product`, the product and
- * its magnitude.
- */
+/* Adds a term to partial sum l and, of a product, its magnitude. */
 static ALWAYS void
 add_term(float q, float x, bool product, int l, float *sums, float *magnitudes)
 {
-	float		diff = q - x;
-	float		term = product ? q * x : diff * diff;
+	float		added = term(q, x, product);
 
-	sums[l] += term;
+	sums[l] += added;
 	if (product)
-		magnitudes[l] += fabsf(term);
+		magnitudes[l] += fabsf(added);
 }
 
 /*
