@@ -79,7 +79,7 @@ sub_batch_size(int32_t n)
 	return n <= GV_MOST_OF_GRAPH ? (int32_t) round_up(n) : n;
 }
 
-/* Can the batch be a graph? */
+/* Can the batch be a graph?  It can if its shape is rounded, too. */
 static bool
 is_small(const GvBatch *batch)
 {
@@ -213,15 +213,13 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
  */
 static int32_t
 next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
-			   const GvSearch *searches, int32_t n, GvBatch *batch,
-			   bool *small)
+			   const GvSearch *searches, int32_t n, GvBatch *batch)
 {
 	int32_t		taken;
 
 	take_searches(mirror, searches, n, searcher->most_work, batch);
 	taken = batch->n;
-	*small = is_small(batch);
-	if (*small)
+	if (is_small(batch))
 		round_batch(mirror, batch);
 	return taken;
 }
@@ -298,6 +296,8 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 	}
 	if (batch->tests > 0 || batch->by_list)
 		own->place(&batch->d_nscores, n);
+	if (batch->by_list)
+		own->place(&batch->d_overflowed, n);
 	if (batch->tests > 0)
 	{
 		in->place(&batch->in_tests, n * batch->tests);
@@ -361,9 +361,9 @@ may_scan_by_list(const GvDeviceModel *model, const GvSearch *first,
 
 /* Returns whether a sub-batch may be scanned list by list. */
 static bool
-scans_by_list(const GvBatch *batch, bool small)
+scans_by_list(const GvBatch *batch)
 {
-	return !small && batch->tests == 0 && batch->postings > 0 &&
+	return !is_small(batch) && batch->tests == 0 && batch->postings > 0 &&
 		gv_gpu_can_sift(batch);
 }
 
@@ -376,19 +376,23 @@ gv_gpu_place_turn(const GvDeviceModel *model, const GvSearcher *searcher,
 	Arena		host_out = {out, 0};
 	Arena		own = {work == NULL ? NULL : work + turn->shared_bytes, 0};
 	size_t		shared_bytes = 0;
+	int32_t		first = 0;
 	int64_t		npairs = 0;
 
 	for (int i = 0; i < turn->nbatches; i++)
 	{
+		GvBatch    *batch = &turn->batches[i];
 		Arena		shared = {work, 0};
 
 		place_sub_batch(model, searcher, &host_in, &host_out, &shared, &own,
-						&turn->batches[i]);
+						batch);
 		shared_bytes = std::max(shared_bytes, shared.bytes);
-		npairs += (int64_t) turn->batches[i].n * turn->batches[i].nprobe;
+		batch->first = first;
+		first += batch->n;
+		npairs += (int64_t) batch->n * batch->nprobe;
 	}
 	if (turn->by_list)
-		gv_gpu_place_lists(model, own.memory, &own.bytes, turn->n, npairs,
+		gv_gpu_place_lists(model, own.memory, &own.bytes, first, npairs,
 						   &turn->lists);
 	turn->in_bytes = host_in.bytes;
 	turn->out_bytes = host_out.bytes;
@@ -410,7 +414,6 @@ take_turn(const GvSearcher *searcher, const GvMirror *mirror,
 	int32_t		nbatches = (all + most - 1) / most;
 	int64_t		npairs = 0;
 	int32_t		together;
-	bool		small;
 
 	/* at least one turn for each stream, all of about the same size */
 	for (int32_t turns = 2;; turns++)
@@ -424,8 +427,8 @@ take_turn(const GvSearcher *searcher, const GvMirror *mirror,
 
 		turn->taken[i] = next_sub_batch(searcher, mirror, searches + turn->n,
 										left < most ? left : most,
-										&turn->batches[i], &small);
-		if (!scans_by_list(&turn->batches[i], small))
+										&turn->batches[i]);
+		if (!scans_by_list(&turn->batches[i]))
 			break;
 		turn->batches[i].by_list = true;
 		turn->n += turn->taken[i];
@@ -452,7 +455,6 @@ gv_gpu_next_turn(const GvSearcher *searcher, const GvMirror *mirror,
 
 	turn->nbatches = 0;
 	turn->n = 0;
-	turn->small = false;
 	turn->by_list = true;
 	if (!may_scan_by_list(&mirror->model, searches, all) ||
 		!take_turn(searcher, mirror, searches, n, all, turn))
@@ -461,8 +463,9 @@ gv_gpu_next_turn(const GvSearcher *searcher, const GvMirror *mirror,
 		turn->nbatches = 1;
 		turn->taken[0] = turn->n =
 			next_sub_batch(searcher, mirror, searches, n < most ? n : most,
-						   &turn->batches[0], &turn->small);
+						   &turn->batches[0]);
 	}
+	turn->small = !turn->by_list && is_small(&turn->batches[0]);
 	gv_gpu_place_turn(&mirror->model, searcher, NULL, NULL, NULL, turn);
 }
 

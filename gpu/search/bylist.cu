@@ -351,6 +351,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	__shared__ float partials[LIMIT_WARPS];
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
+	int			number = batch.first + query;
 	int			last_words = (model.shape.code_bytes + 3) / 4 -
 		(CHUNKS - 1) * GV_CHUNK_WORDS;
 	uint32_t	k = batch.d_params[query].k;
@@ -378,7 +379,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	/* 2. the query in 8 bits, and its margin */
 	scale = round_query(model, lists,
 						batch.d_queries + (int64_t) query * model.dims, words,
-						partials, lists.d_queries + (int64_t) query *
+						partials, lists.d_queries + (int64_t) number *
 						INT8_SUBS * lists.steps) *
 		(model.metric == GV_IP ? -1.0f : -2.0f);
 	__syncthreads();
@@ -389,34 +390,15 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 					   &count, slots);
 	if (threadIdx.x == 0)
 	{
-		lists.d_query_limits[query] =
+		lists.d_query_limits[number] =
 			{scale, margin * 1.0625f, margin * 0x1p16f, limit};
-		lists.d_counts[query] = margin < 1e30f ? 0 : MAX_CANDIDATES + 1;
+		lists.d_counts[number] = margin < 1e30f ? 0 : MAX_CANDIDATES + 1;
 	}
 
 	/* 4. the lists that it probes */
 	for (int p = threadIdx.x; p < probes.nprobed && margin < 1e30f;
 		 p += LIMIT_THREADS)
 		atomicAdd(&lists.d_starts[probes.probed[p].list], 1u);
-}
-
-template <int CHUNKS>
-static GvStatus
-launch_limit(const GvDeviceModel *model, const GvBatch *batch,
-			 const GvListScan *lists, cudaStream_t stream)
-{
-	if (model->shape.chunks != CHUNKS)
-		return launch_limit<CHUNKS - 1>(model, batch, lists, stream);
-	return gv_launch(limit_kernel<CHUNKS>, batch->n, LIMIT_THREADS,
-					 CHUNKS * GV_CHUNK_BYTES, stream, *model, *batch, *lists);
-}
-
-template <>
-GvStatus
-launch_limit<0>(const GvDeviceModel *, const GvBatch *, const GvListScan *,
-				cudaStream_t)
-{
-	return GV_INVALID;
 }
 
 /*
@@ -466,18 +448,19 @@ pair_kernel(GvBatch batch, GvListScan lists)
 	int			i = blockIdx.x * PAIR_THREADS + threadIdx.x;
 	int			query = i / batch.nprobe;
 	int			p = i % batch.nprobe;
+	int			number = batch.first + query;
 	GvProbe		probe;
 	GvQueryLimit own;
 
 	if (query >= batch.n || p >= batch.d_search_counts[query].nprobed ||
-		lists.d_counts[query] > 0)
+		lists.d_counts[number] > 0)
 		return;
 	probe = batch.d_probed[i];
-	own = lists.d_query_limits[query];
+	own = lists.d_query_limits[number];
 	lists.d_pairs[atomicAdd(&lists.d_starts[probe.list], 1u)] =
 		{own.scale, own.limit - probe.base + own.margin, probe.base,
 			fabsf(own.limit) <= own.most && fabsf(probe.base) <= own.most ?
-			own.most : -1.0f, (uint32_t) (lists.first + query),
+			own.most : -1.0f, (uint32_t) number,
 			batch.d_starts[(int64_t) query * (batch.nprobe + 1) +
 						   p] * GV_BLOCK, {}};
 }
@@ -786,10 +769,11 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	__shared__ uint32_t partials[2][GV_WARP];
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
+	int			number = batch.first + query;
 	int64_t		first_posting = (int64_t) query * batch.postings;
-	const GvCandidate *near = lists.d_candidates + (int64_t) query *
+	const GvCandidate *near = lists.d_candidates + (int64_t) number *
 		MAX_CANDIDATES;
-	uint32_t	n = lists.d_counts[query];
+	uint32_t	n = lists.d_counts[number];
 	uint32_t	k = batch.d_params[query].k;
 	uint32_t	last = 0xFFFFFFFFu;
 	GvBlockReduce reduce = {partials, 0};
@@ -797,7 +781,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 
 	if (threadIdx.x == 0)
 	{
-		lists.d_overflowed[query] = n > MAX_CANDIDATES;
+		batch.d_overflowed[query] = n > MAX_CANDIDATES;
 		count = 0;
 	}
 	if (n > MAX_CANDIDATES)
@@ -812,7 +796,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		{
 			return gv_ordered(near[i].score);
 		}, n, max(k, 1u), k / 8,
-			reduce)) + 2.01f * lists.d_query_limits[query].margin);
+			reduce)) + 2.01f * lists.d_query_limits[number].margin);
 	for (uint32_t some = threadIdx.x / GV_WARP * GV_WARP; some < n;
 		 some += RESCORE_THREADS)
 	{
@@ -875,27 +859,11 @@ gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
 	gv_place(&lists->d_queries, work, bytes, n * nsubs);
 	gv_place(&lists->d_query_limits, work, bytes, n);
 	gv_place(&lists->d_counts, work, bytes, n);
-	gv_place(&lists->d_overflowed, work, bytes, n);
 	gv_place(&lists->d_candidates, work, bytes, n * MAX_CANDIDATES);
 	gv_place(&lists->d_starts, work, bytes, model->nlists);
 	gv_place(&lists->d_pairs, work, bytes, npairs);
 	gv_place(&lists->d_groups, work, bytes, lists->most_groups);
 	gv_place(&lists->d_totals, work, bytes, 1);
-}
-
-/* Returns the arrays of a sub-batch whose first query is number `first`. */
-static GvListScan
-lists_from(const GvListScan *all, int32_t first)
-{
-	GvListScan	mine = *all;
-
-	mine.first = first;
-	mine.d_queries += (int64_t) first * INT8_SUBS * all->steps;
-	mine.d_query_limits += first;
-	mine.d_counts += first;
-	mine.d_overflowed += first;
-	mine.d_candidates += (int64_t) first * MAX_CANDIDATES;
-	return mine;
 }
 
 /* Launches what makes d_codewords8 and d_scales, and sets all counts to 0. */
@@ -906,21 +874,27 @@ gv_gpu_begin_lists(const GvDeviceModel *model, const GvListScan *lists,
 	int			nsubs = INT8_SUBS * lists->steps;
 
 	GV_CUDA_TRY(gv_clear(lists->d_starts, model->nlists, stream));
-	return gv_launch(codewords8_kernel, (nsubs + TABLE_ROWS - 1) / TABLE_ROWS,
+	return gv_launch(codewords8_kernel, gv_blocks_for(nsubs, TABLE_ROWS),
 					 LIMIT_THREADS, 0, stream, *model, *lists);
 }
 
 /*
  * Launches what makes d_queries, d_query_limits and d_counts of a sub-batch
- * whose lists are known.  Its first query is number `first` of all.
+ * whose lists are known.
  */
 GvStatus
 gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
-				   const GvListScan *lists, int32_t first, cudaStream_t stream)
+				   const GvListScan *lists, cudaStream_t stream)
 {
-	GvListScan	mine = lists_from(lists, first);
+	static void (*const kernels[GV_INT8_CHUNKS]) (GvDeviceModel, GvBatch,
+												  GvListScan) = {
+		limit_kernel<1>, limit_kernel<2>, limit_kernel<3>, limit_kernel<4>,
+		limit_kernel<5>, limit_kernel<6>, limit_kernel<7>, limit_kernel<8>
+	};
+	int			chunks = model->shape.chunks;
 
-	return launch_limit<GV_INT8_CHUNKS>(model, batch, &mine, stream);
+	return gv_launch(kernels[chunks - 1], batch->n, LIMIT_THREADS,
+					 chunks * GV_CHUNK_BYTES, stream, *model, *batch, *lists);
 }
 
 /* Launches the scan of all sub-batches: d_candidates and d_counts. */
@@ -931,19 +905,16 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 	const GvListScan *lists = &turn->lists;
 	int			bytes = lists->steps * STEP_WORDS * 4 +
 		PAIRS_TOGETHER * row_bytes(lists->steps);
-	int32_t		first = 0;
 
-	GV_TRY(gv_launch(group_kernel, (model->nlists + PAIR_THREADS - 1) /
-					 PAIR_THREADS, PAIR_THREADS, 0, stream, *model, *lists));
+	GV_TRY(gv_launch(group_kernel, gv_blocks_for(model->nlists, PAIR_THREADS),
+					 PAIR_THREADS, 0, stream, *model, *lists));
 	for (int i = 0; i < turn->nbatches; i++)
 	{
 		const GvBatch *batch = &turn->batches[i];
 
-		GV_TRY(gv_launch(pair_kernel, (batch->n * batch->nprobe +
-									   PAIR_THREADS - 1) / PAIR_THREADS,
-						 PAIR_THREADS, 0, stream, *batch,
-						 lists_from(lists, first)));
-		first += batch->n;
+		GV_TRY(gv_launch(pair_kernel,
+						 gv_blocks_for(batch->n * batch->nprobe, PAIR_THREADS),
+						 PAIR_THREADS, 0, stream, *batch, *lists));
 	}
 	return gv_launch(list_scan_kernel, lists->most_groups, LIST_THREADS, bytes,
 					 stream, *model, *lists);
@@ -952,9 +923,9 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 /* Makes d_scores, d_ids, d_nscores and d_overflowed of a sub-batch. */
 GvStatus
 gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
-			   const GvListScan *lists, int32_t first, cudaStream_t stream)
+			   const GvListScan *lists, cudaStream_t stream)
 {
 	return gv_launch(rescore_kernel, batch->n, RESCORE_THREADS,
 					 model->shape.chunks * GV_CHUNK_BYTES, stream, *model,
-					 *batch, lists_from(lists, first));
+					 *batch, *lists);
 }

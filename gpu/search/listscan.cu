@@ -8,6 +8,7 @@
  * few times so many.  S is computed as it is defined: fp32 table, fp32 sum in
  * the order of the sub-quantizers, no contraction.
  */
+#include <algorithm>
 #include <string.h>
 
 #include "gpu/device/warp.cuh"
@@ -17,6 +18,7 @@
 
 #define GROUP			8		/* chunks of codes in flight at once */
 #define MOST_RESIDENT	1024	/* threads of an SM, with 64 registers each */
+#define MOST_WAVES		4
 #define FEW_QUERIES		4		/* queries, up to which thread blocks are
 								 * small */
 
@@ -80,6 +82,8 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
  * abbreviated keys are few bytes beside codes.
  */
 
+#define AT_ONCE			4		/* blocks tested at once */
+
 /* Returns abbreviated key i, of `width` bytes. */
 static __device__ __forceinline__ uint64_t
 load_abbrev(const uint8_t *abbrevs, int width, int i)
@@ -136,13 +140,12 @@ matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 
 /*
  * Clears the bits of postings that do not satisfy tests [n]; with a warp.
- * matching [N] has bit i for posting i of each of N blocks, whose keys are
- * keys [N].
+ * matching has bit i for posting i of each of AT_ONCE blocks with these keys.
  */
-template <int N>
 static __device__ __forceinline__ void
 test_blocks(const GvDeviceTest *tests, int n, const uint64_t *values,
-			const uint8_t *const (&keys)[N], uint32_t (&matching)[N])
+			const uint8_t *const (&keys)[AT_ONCE],
+			uint32_t (&matching)[AT_ONCE])
 {
 	int			lane = threadIdx.x % GV_WARP;
 	uint32_t	left = 1;
@@ -150,11 +153,11 @@ test_blocks(const GvDeviceTest *tests, int n, const uint64_t *values,
 	for (int i = 0; i < n && left != 0 && tests[i].kind != 0; i++)
 	{
 		const GvDeviceTest &test = tests[i];
-		uint32_t	nulls[N];
-		uint64_t	abbrevs[N];
+		uint32_t	nulls[AT_ONCE];
+		uint64_t	abbrevs[AT_ONCE];
 
 #pragma unroll
-		for (int b = 0; b < N; b++)
+		for (int b = 0; b < AT_ONCE; b++)
 		{
 			nulls[b] = ((const GvKeyHead *) keys[b])[test.key].nulls;
 			abbrevs[b] =
@@ -162,7 +165,7 @@ test_blocks(const GvDeviceTest *tests, int n, const uint64_t *values,
 		}
 		left = 0;
 #pragma unroll
-		for (int b = 0; b < N; b++)
+		for (int b = 0; b < AT_ONCE; b++)
 		{
 			matching[b] &= __ballot_sync(GV_FULL_WARP,
 										 (nulls[b] >> lane & 1) != 0 ?
@@ -198,7 +201,6 @@ test_blocks(const GvDeviceTest *tests, int n, const uint64_t *values,
 #define KEYSCAN_GROUP	5		/* chunks of codes in flight at once */
 #define KEYSCAN_RESIDENT	768 /* threads of an SM, with 80 registers each */
 #define MOST_RUN		GV_WARP /* blocks of a run, a lane each */
-#define AT_ONCE			4		/* blocks tested at once */
 #define BUFFER_CAPACITY	(2 * GV_WARP - 1)	/* postings in a warp's buffer */
 
 /* A posting that satisfies its query's condition. */
@@ -412,7 +414,7 @@ struct Scan
 				keys[i] = block + model.shape.keys;
 				matching[i] = *(const uint32_t *) (block + model.shape.live);
 			}
-			test_blocks<AT_ONCE>(batch.d_tests + (int64_t) query * batch.tests,
+			test_blocks(batch.d_tests + (int64_t) query * batch.tests,
 								 batch.tests, batch.d_values, keys, matching);
 #pragma unroll
 			for (int i = 0; i < AT_ONCE; i++)
@@ -535,17 +537,36 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 	}
 }
 
-template <int THREADS>
+/*
+ * Launches a scan by blocks of `threads` threads, of which `resident` threads
+ * run on an SM.  y is the query, and x is the number of blocks for each query
+ * that leaves the least of the device idle in the last wave.
+ */
 static GvStatus
-launch(void (*kernel) (GvDeviceModel model, GvBatch batch), int resident,
-	   const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher)
+launch(void (*kernel) (GvDeviceModel model, GvBatch batch), int threads,
+	   int resident, const GvDeviceModel *model, const GvBatch *batch,
+	   GvSearcher *searcher)
 {
-	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, resident);
+	int64_t		most = gv_blocks_for(batch->postings, threads);
+	int64_t		together = (int64_t) resident / threads * searcher->nsms;
+	int64_t		best = 1;
+	double		best_use = 0;
 
-	if (grid.x == 0)
+	if (most == 0)
 		return GV_OK;
-	return gv_launch_step(kernel, grid, THREADS,
-						  model->shape.chunks * GV_CHUNK_BYTES,
+	for (int waves = 1; waves <= MOST_WAVES; waves++)
+	{
+		int64_t		share = waves * together / batch->n;
+		double		use = (double) (share * batch->n) / (waves * together);
+
+		if (use > best_use + 0.02)
+		{
+			best = share;
+			best_use = use;
+		}
+	}
+	return gv_launch_step(kernel, dim3(std::min(best, most), batch->n),
+						  threads, model->shape.chunks * GV_CHUNK_BYTES,
 						  searcher->stream, model, batch);
 }
 
@@ -556,18 +577,18 @@ gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 {
 	/* a lone query has few blocks, which should be on many SMs */
 	if (batch->tests == 0 && batch->n <= FEW_QUERIES)
-		return launch<64>(scan_kernel<64>, MOST_RESIDENT, model, batch,
-						  searcher);
+		return launch(scan_kernel<64>, 64, MOST_RESIDENT, model, batch,
+					  searcher);
 	if (batch->tests == 0)
-		return launch<256>(scan_kernel<256>, MOST_RESIDENT, model, batch,
-						   searcher);
+		return launch(scan_kernel<256>, 256, MOST_RESIDENT, model, batch,
+					  searcher);
 	if (model->shape.chunks * GV_CHUNK_BYTES +
 		sizeof(PostingBuffer<MANY_THREADS>) <=
 		gv_most_shared(searcher->device))
-		return launch<MANY_THREADS>(keyscan_kernel<MANY_THREADS>,
-									KEYSCAN_RESIDENT, model, batch, searcher);
-	return launch<FEW_THREADS>(keyscan_kernel<FEW_THREADS>, KEYSCAN_RESIDENT,
-							   model, batch, searcher);
+		return launch(keyscan_kernel<MANY_THREADS>, MANY_THREADS,
+					  KEYSCAN_RESIDENT, model, batch, searcher);
+	return launch(keyscan_kernel<FEW_THREADS>, FEW_THREADS, KEYSCAN_RESIDENT,
+				  model, batch, searcher);
 }
 
 /*

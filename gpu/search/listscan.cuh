@@ -21,7 +21,6 @@
 #define GV_CHUNK_BYTES	(2 * GV_CHUNK * GV_CODEWORDS * 4)	/* of the table */
 #define GV_ROW_BYTES	(GV_CODEWORDS * 4)
 #define GV_CHUNK_WORDS	(GV_CHUNK / 4)	/* of codes */
-#define GV_MOST_WAVES	4
 #define GV_KEPT			64		/* probes of a query in shared memory */
 
 /*
@@ -272,34 +271,4 @@ gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
 		gv_device_score(score) : GV_INFINITY;
 	if (batch.d_ids != NULL)
 		batch.d_ids[to] = gv_posting_id(high, low, probe);
-}
-
-/*
- * Returns the grid of a scan by blocks of THREADS threads, of which `resident`
- * threads run on an SM.  y is the query, and x is the number of blocks for
- * each query that leaves the least of the device idle in the last wave; 0 if
- * there is nothing to scan.
- */
-template <int THREADS>
-static inline dim3
-gv_scan_grid(const GvBatch &batch, const GvSearcher &searcher, int resident)
-{
-	constexpr int warps = THREADS / GV_WARP;
-	int64_t		most = (batch.postings / GV_BLOCK + warps - 1) / warps;
-	int64_t		together = (int64_t) resident / THREADS * searcher.nsms;
-	int64_t		best = 1;
-	double		best_use = 0;
-
-	for (int waves = 1; waves <= GV_MOST_WAVES; waves++)
-	{
-		int64_t		share = waves * together / batch.n;
-		double		use = (double) (share * batch.n) / (waves * together);
-
-		if (use > best_use + 0.02)
-		{
-			best = share;
-			best_use = use;
-		}
-	}
-	return dim3((unsigned) (best < most ? best : most), batch.n);
 }

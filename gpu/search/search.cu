@@ -627,7 +627,6 @@ launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 {
 	const GvListScan *lists = &turn->lists;
 	cudaStream_t stream = searcher->stream;
-	int32_t		first = 0;
 
 	/* 1. each sub-batch, when its queries are there, up to its pairs */
 	GV_TRY(gv_gpu_begin_lists(model, lists, stream));
@@ -639,26 +638,22 @@ launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 		gv_gpu_wait_for_upload(upload, i);
 		GV_TRY(copy_in(batch, stream));
 		GV_TRY(first_steps(model, &copied, searcher));
-		GV_TRY(gv_gpu_add_queries(model, &copied, lists, first, stream));
-		first += batch->n;
+		GV_TRY(gv_gpu_add_queries(model, &copied, lists, stream));
 	}
 
 	/* 2. the scan of all of them */
 	GV_TRY(gv_gpu_scan_lists(model, turn, stream));
 
 	/* 3. each sub-batch, as after a scan of its own */
-	first = 0;
 	for (int i = 0; i < turn->nbatches; i++)
 	{
 		const GvBatch *batch = &turn->batches[i];
 		GvBatch		copied = copied_batch(batch);
 
-		copied.d_overflowed = lists->d_overflowed + first;
-		GV_TRY(gv_gpu_rescore(model, &copied, lists, first, stream));
+		GV_TRY(gv_gpu_rescore(model, &copied, lists, stream));
 		GV_TRY(gv_gpu_scan(model, &copied, searcher));
 		GV_TRY(last_steps(model, &copied, searcher));
 		GV_TRY(copy_out(batch, stream));
-		first += batch->n;
 	}
 	return GV_OK;
 }

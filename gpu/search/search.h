@@ -124,7 +124,9 @@ struct GvBatch
 	int32_t		k;
 	bool		pdl;			/* steps may be launched early: see
 								 * gv_pdl_wait */
-	bool		by_list;		/* scanned by bylist.cu */
+	bool		by_list;		/* scanned by bylist.cu, */
+	int32_t		first;			/* where this is the number of its first query
+								 * among all that are scanned together */
 	int64_t		postings;		/* scores that each search has memory for */
 	int32_t		tests;			/* most tests of any search's condition; 0:
 								 * there is no condition */
@@ -289,13 +291,10 @@ struct GvPairGroup;
  * list.  Then all sub-batches are scanned at once: pairs of queries and lists,
  * and candidates by approximate scores.  Then each sub-batch gets exact scores
  * of its candidates, and goes on as after any scan.
- *
- * A step of one sub-batch gets arrays of queries from that sub-batch on.
  */
 struct GvListScan
 {
 	int32_t		steps;			/* steps of a product, 8 sub-quantizers each */
-	int32_t		first;			/* first query of the sub-batch */
 	int32_t		most_groups;	/* groups that d_groups has memory for */
 	uint32_t   *d_codewords8;	/* [steps][8][16] codewords in 8 bits; that of
 								 * sub-quantizer 8s + 2t + h is [s][4h + t] */
@@ -304,7 +303,6 @@ struct GvListScan
 	GvQueryLimit *d_query_limits;	/* [n] */
 	uint32_t   *d_counts;		/* [n] candidates; more than MAX_CANDIDATES:
 								 * unknown */
-	uint32_t   *d_overflowed;	/* [n] GvBatch's */
 	GvCandidate *d_candidates;	/* [n][MAX_CANDIDATES] */
 	uint32_t   *d_starts;		/* [nlists] queries that probe each list; then
 								 * the place of its next pair */
@@ -452,14 +450,14 @@ extern GvStatus gv_gpu_begin_lists(const GvDeviceModel *model,
 								   cudaStream_t stream);
 extern GvStatus gv_gpu_add_queries(const GvDeviceModel *model,
 								   const GvBatch *batch,
-								   const GvListScan *lists, int32_t first,
+								   const GvListScan *lists,
 								   cudaStream_t stream);
 extern GvStatus gv_gpu_scan_lists(const GvDeviceModel *model,
 								  const GvBatchTurn *turn,
 								  cudaStream_t stream);
 extern GvStatus gv_gpu_rescore(const GvDeviceModel *model,
 							   const GvBatch *batch, const GvListScan *lists,
-							   int32_t first, cudaStream_t stream);
+							   cudaStream_t stream);
 
 /* bounds.cu: bounds of hits from refine records */
 extern GvStatus gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,

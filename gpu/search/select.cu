@@ -856,7 +856,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 
 /* -- more than select_kernel has memory for: CUB's sort, query by query */
 
-typedef unsigned __int128 SortItem; /* key, row id, place */
+typedef unsigned __int128 SortItem; /* key, row id, probe */
 
 #define KEY_BIT			80		/* first bit of the key */
 #define ROWID_BIT		32
@@ -950,57 +950,43 @@ sort_lists(const GvDeviceModel *model, const GvBatch *batch,
 	return GV_OK;
 }
 
-/* Returns the block of a query's place, and sets *probe to its probe. */
-static __device__ __forceinline__ const uint8_t *
-block_at(const GvDeviceModel &model, const GvBatch &batch, int query,
-		 uint32_t place, int *probe)
-{
-	const uint32_t *starts = batch.d_starts +
-		(int64_t) query * (batch.nprobe + 1);
-	uint32_t	b = place / GV_BLOCK;
-	int			list;
-
-	*probe = gv_probe_of(starts, batch.d_search_counts[query].nprobed, b);
-	list = batch.d_probed[(int64_t) query * batch.nprobe + *probe].list;
-	return model.d_lists[list].d_blocks +
-		(int64_t) (b - starts[*probe]) * model.shape.block_bytes;
-}
-
 /* A thread makes an item, of all n places that a query has memory for. */
 static __global__ void
 posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 					 SortItem *items)
 {
+	const uint32_t *starts = batch.d_starts +
+		(int64_t) query * (batch.nprobe + 1);
 	int64_t		i = (int64_t) blockIdx.x * NTHREADS + threadIdx.x;
+	uint32_t	b = (uint32_t) (i / GV_BLOCK);
 	uint32_t	key = GV_SIFT_NONE;
 	uint64_t	rowid = 0;
+	int			probe = 0;
 
 	if (i >= n)
 		return;
-	if (i / GV_BLOCK < batch.d_search_counts[query].nblocks)
+	if (b < batch.d_search_counts[query].nblocks)
 		key = gv_ordered(batch.d_scores[(int64_t) query * batch.postings + i]);
 	if (key < gv_ordered(GV_INFINITY))
 	{
-		int			probe;
-		const uint8_t *block = block_at(model, batch, query, (uint32_t) i,
-										&probe);
+		const uint8_t *block;
 
+		probe = gv_probe_of(starts, batch.d_search_counts[query].nprobed, b);
+		block = batch.d_list_blocks[(int64_t) query * batch.nprobe + probe] +
+			(int64_t) (b - starts[probe]) * model.shape.block_bytes;
 		rowid = gv_id_in(block, model.shape, i % GV_BLOCK, 0) >> 16;
 	}
 	items[i] = (SortItem) key << KEY_BIT | (SortItem) rowid << ROWID_BIT |
-		(uint32_t) i;
+		(uint32_t) probe;
 }
 
 /* A thread writes a hit; the last one stores how many there are. */
 static __global__ void
-sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
-				   const SortItem *items)
+sorted_hits_kernel(GvBatch batch, int query, int64_t n, const SortItem *items)
 {
 	uint32_t	dead = gv_ordered(GV_INFINITY);
 	int64_t		k = min((int64_t) batch.d_params[query].k, n);
 	int64_t		i = (int64_t) blockIdx.x * NTHREADS + threadIdx.x;
-	uint64_t	rowid;
-	int			probe;
 
 	if (i == 0 && (k == 0 || (uint32_t) (items[0] >> KEY_BIT) >= dead))
 		batch.d_search_counts[query].nhits = 0;
@@ -1008,10 +994,10 @@ sorted_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 		return;
 	if (i + 1 == k || (uint32_t) (items[i + 1] >> KEY_BIT) >= dead)
 		batch.d_search_counts[query].nhits = (int32_t) i + 1;
-	rowid = (uint64_t) (items[i] >> ROWID_BIT) & 0xFFFFFFFFFFFF;
-	(void) block_at(model, batch, query, (uint32_t) items[i], &probe);
 	gv_download_hit(batch, (int64_t) query * batch.k + i,
-					(uint32_t) (items[i] >> KEY_BIT), rowid, (uint32_t) probe);
+					(uint32_t) (items[i] >> KEY_BIT),
+					(uint64_t) (items[i] >> ROWID_BIT) & 0xFFFFFFFFFFFF,
+					(uint32_t) items[i]);
 }
 
 /* A block writes the probes and counts of query blockIdx.x. */
@@ -1047,7 +1033,7 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 		GV_TRY(sort.run(n, ROWID_BIT, SORT_BITS, stream));
 		GV_TRY(gv_launch(sorted_hits_kernel,
 				  gv_blocks_for(n < batch->k ? n : batch->k, NTHREADS),
-				  NTHREADS, 0, stream, *model, *batch, query, n, sort.second));
+				  NTHREADS, 0, stream, *batch, query, n, sort.second));
 	}
 	return gv_launch(sorted_found_kernel, batch->n, NTHREADS, 0, stream,
 					 *batch);
