@@ -70,13 +70,13 @@ typedef struct GvPrefiltered
 	bool		is_null;		/* all distances of the query are NaN */
 } GvPrefiltered;
 
-/* Begins a prefilter.  `mean` is memory for dims numbers. */
-extern void gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric,
-							   int32_t dims, float *mean);
-
-/* Finds mean and scale from rows [n][dims].  placed [n][dims] is scratch. */
-extern void gv_prefilter_fit(GvPrefilter *prefilter, const float *rows,
-							 int64_t n, float *placed);
+/*
+ * Fits a prefilter, all zeros but `mean`, to rows [n][dims].  placed [n][dims]
+ * is scratch.
+ */
+extern void gv_prefilter_fit(GvPrefilter *prefilter, GvSetMetric metric,
+							 int32_t dims, const float *rows, int64_t n,
+							 float *placed);
 
 /*
  * Returns the numbers that the prefilter needs of a query.  placed [dims] is

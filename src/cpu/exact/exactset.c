@@ -62,7 +62,6 @@ typedef struct Exact
 	int64_t    *self;			/* [nqueries], if spec.self */
 	GvKnn	   *nearest;		/* [nqueries][kept] neighbors */
 	GvPrefilter prefilter;
-	float	   *mean;			/* [dims] of the prefilter */
 	GvPrefiltered *prefiltered; /* [nqueries] */
 	float	   *limits;			/* [nqueries] limits of the prefilter */
 	int32_t		npanels;		/* panels of a block */
@@ -240,8 +239,8 @@ prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
 	const GvSetSpec *spec = &exact->spec;
 	int64_t		query;
 
-	gv_prefilter_fit(&exact->prefilter, rows,
-					 gv_at_most(n, TILE_QUERIES), exact->placed);
+	gv_prefilter_fit(&exact->prefilter, (GvSetMetric) spec->metric, spec->dims,
+					 rows, gv_at_most(n, TILE_QUERIES), exact->placed);
 	for (query = 0; query < spec->nqueries; query++)
 	{
 		if (gv_poll(poll, 8 * (int64_t) spec->dims))
@@ -771,7 +770,7 @@ carve_question(Exact *exact, const GvSetSpec *spec, char *memory)
 	exact->self = gv_carve(memory, &next, spec->self ? sizeof(int64_t) * n : 0);
 	exact->nearest = gv_carve(memory, &next,
 							  sizeof(GvKnn) * n * (size_t) exact->kept);
-	exact->mean = gv_carve(memory, &next, vector);
+	exact->prefilter.mean = gv_carve(memory, &next, vector);
 	exact->prefiltered = gv_carve(memory, &next, sizeof(GvPrefiltered) * n);
 	exact->limits = gv_carve(memory, &next, sizeof(float) * n);
 	exact->placed = gv_carve(memory, &next, vector * TILE_QUERIES);
@@ -819,8 +818,6 @@ begin_question(Exact *exact, const GvSetSpec *spec)
 	(void) carve_question(exact, spec, exact->memory);
 	if (spec->own)
 		exact->queries = exact->rows + spec->first * spec->dims;
-	gv_prefilter_reset(&exact->prefilter, (GvSetMetric) spec->metric,
-					   spec->dims, exact->mean);
 	for (i = 0; i < GV_PREFILTER_ROWS; i++)
 		exact->in_order[i] = i;
 	return true;

@@ -44,18 +44,6 @@
 #define UNIT64		(1.0 / 9007199254740992.0)	/* v */
 #define HUGE_SQUARE	1e36
 
-void
-gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric, int32_t dims,
-				   float *mean)
-{
-	prefilter->metric = metric;
-	prefilter->dims = dims;
-	prefilter->is_fitted = false;
-	prefilter->mean = mean;
-	prefilter->slack = gv_estimate_error(dims) + 8.0 * UNIT;
-	prefilter->slack64 = (dims + 64) * UNIT64;
-}
-
 /*
  * Returns whether the distance is one of directions: vectors are scaled to
  * length one.
@@ -107,14 +95,17 @@ place(const GvPrefilter *prefilter, const float *x, double shift,
 }
 
 void
-gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n,
-				 float *placed)
+gv_prefilter_fit(GvPrefilter *prefilter, GvSetMetric metric, int32_t dims,
+				 const float *rows, int64_t n, float *placed)
 {
-	int32_t		dims = prefilter->dims;
 	double		square;
 	float		scale;
 	int64_t		i;
 
+	prefilter->metric = metric;
+	prefilter->dims = dims;
+	prefilter->slack = gv_estimate_error(dims) + 8.0 * UNIT;
+	prefilter->slack64 = (dims + 64) * UNIT64;
 	for (i = 0; i < dims; i++)
 		prefilter->mean[i] = 0.0f;
 	prefilter->scale = 1.0;
