@@ -3,28 +3,15 @@
  *		Builds: indexes that are trained, encoded and calibrated for sessions.
  *
  * A build has a thread for its owner, and one for each connection that has
- * joined the build to have more rows encoded.  A thread answers one message at
- * a time; meanwhile its client sends the next rows, which wait in the socket.
- * While a device encodes the rows of one thread, other threads use other
- * devices, or receive and send.  The memory that the engine takes for a build
- * is charged to the budgets of the devices, as that of mirrors is.
- *
- * A build exists until all its connections have ended, so no connection has to
- * know about the others.  After the owner has gone, nobody can join the build,
- * even if other connections are still open: otherwise joining would depend on
- * when we notice their ends.
+ * joined the build to have more rows encoded (server/README, "Builds by
+ * gpuvecd").  A build exists until all its connections have ended, so no
+ * connection has to know about the others.
  *
  * A builder of the engine does one thing at a time, so a thread takes a
  * builder for each message and releases it afterwards.  The first builder
- * trains.  Copies of it encode on other devices (server/README, "Builds by
- * gpuvecd").  Rows to encode go to any free builder, preferably to a copy,
- * because only the first builder has the sample and does all other work.  If a
- * copy fails, the build goes on.
- *
- * To calibrate the index that is being built, the owner searches it in a
- * calibration mirror.  This mirror has the trained model, and each list is
- * added to it when the list's pages are written.  It never becomes ready, so
- * only the build can use it.
+ * trains.  Copies of it encode on other devices.  Rows to encode go to any
+ * free builder, preferably to a copy, because only the first builder has the
+ * sample and does all other work.  If a copy fails, the build goes on.
  */
 #include "server/server.h"
 
@@ -92,9 +79,7 @@ typedef struct Building
 	int64_t		nencoded;		/* rows encoded for that message */
 } Building;
 
-/*
- * The builds under way.  The mutex protects the list and each build's `users`.
- */
+/* The builds under way. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Build *builds;
 
@@ -163,9 +148,7 @@ build_acquire(Build *build, bool any)
 
 /*
  * Adds a copy of the first builder, which the caller has taken, if threads
- * have waited long enough for builders.  Returns whether a copy was added.  If
- * there is no memory for a copy, or the copy fails, the build goes on without
- * it.
+ * have waited long enough for builders.  Returns whether a copy was added.
  */
 static bool
 build_extend(Build *build)
@@ -676,8 +659,9 @@ answer(GvConnection *connection, const char **wrong)
 
 /*
  * Serves a builder until its connection ends, which then leaves its build.
- * After the owner has left, nobody can join the build.  The last connection
- * that leaves frees the build, with its builders and its calibration mirror.
+ * After the owner has left, nobody can join the build, even if others are
+ * connected: otherwise joining would depend on when we notice their ends.  The
+ * last connection that leaves frees the build.
  */
 void
 gv_buildjob_serve(GvConnection *connection)

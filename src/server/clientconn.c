@@ -11,18 +11,10 @@
  * idle within a message, or while it has an answer to read, because threads
  * and memory are limited.
  *
- * A loader or a set may share memory with gpuvecd, for its messages and the
- * outputs of a set (server/README, "Protocol").  A client that changes a
- * message in this memory before the answer could make us access the wrong
- * memory; but only the owner may connect, and we trust the owner.  We do not
- * read outputs after we have written them there.
- *
+ * A loader or a set may share memory with gpuvecd (server/README, "Protocol").
  * Each file that answers messages has a table of them, with all that is needed
  * to check and dispatch a message.  protocol/gv_protocol.h describes the
  * messages.
- *
- * Each client except a session has a thread of its own.  The thread waits for
- * this client only, and reads and answers one message at a time.
  */
 #include "server/server.h"
 
@@ -51,6 +43,22 @@ unmap(GvConnection *connection)
 	connection->shm = NULL;
 }
 
+/*
+ * Makes a buffer `bytes` large.  If there is no memory, leaves the buffer as it
+ * is and returns false.
+ */
+static bool
+resize(char **buffer, size_t *capacity, size_t bytes)
+{
+	char	   *resized = realloc(*buffer, bytes);
+
+	if (resized == NULL)
+		return false;
+	*buffer = resized;
+	*capacity = bytes;
+	return true;
+}
+
 GvConnection *
 gv_connection_open(int fd, uint64_t number)
 {
@@ -62,11 +70,9 @@ gv_connection_open(int fd, uint64_t number)
 	connection->number = connection->owner = number;
 	connection->opened_ns = gv_now_ns();
 	connection->passed_fd = -1;
-	connection->in_capacity = FIRST_CAPACITY;
-	connection->in = malloc(FIRST_CAPACITY);
-	connection->out_capacity = FIRST_OUT_CAPACITY;
-	connection->out = malloc(connection->out_capacity);
-	if (connection->in == NULL || connection->out == NULL)
+	if (!resize(&connection->in, &connection->in_capacity, FIRST_CAPACITY) ||
+		!resize(&connection->out, &connection->out_capacity,
+				FIRST_OUT_CAPACITY))
 	{
 		free(connection->in);
 		free(connection->out);
@@ -94,22 +100,6 @@ gv_connection_close(GvConnection *connection)
 }
 
 /* ---- answers */
-
-/*
- * Makes a buffer `bytes` large.  If there is no memory, leaves the buffer as it
- * is and returns false.
- */
-static bool
-resize(char **buffer, size_t *capacity, size_t bytes)
-{
-	char	   *resized = realloc(*buffer, bytes);
-
-	if (resized == NULL)
-		return false;
-	*buffer = resized;
-	*capacity = bytes;
-	return true;
-}
 
 /*
  * An answer's header names the type of the message that came through the
@@ -552,6 +542,13 @@ time_left(uint64_t begun_ns)
 	return left > 0 ? (int) left : 0;
 }
 
+void
+gv_log_stuck(const char *what)
+{
+	gv_log("LOG", "closed a connection whose client had not %s in %d s", what,
+		   gv_server.message_s);
+}
+
 bool
 gv_connection_is_stuck(const GvConnection *connection)
 {
@@ -585,8 +582,7 @@ await_message(const GvConnection *connection)
 					 GV_BULK_IDLE_MS : -1);
 	if (await(connection, POLLIN, time_left(connection->begun_ns)))
 		return true;
-	gv_log("LOG", "closed a connection whose client had not ended a message "
-		   "in %d s", gv_server.message_s);
+	gv_log_stuck("ended a message");
 	return false;
 }
 
@@ -661,8 +657,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 				return GV_FLUSH_LATER;
 			if (await(connection, POLLOUT, time_left(begun_ns)))
 				continue;
-			gv_log("LOG", "closed a connection whose client had not read an "
-				   "answer in %d s", gv_server.message_s);
+			gv_log_stuck("read an answer");
 		}
 		if (n < 0)
 			return GV_FLUSH_BROKEN;
@@ -711,9 +706,10 @@ is_abandoned(void *arg)
 GvStop
 gv_connection_stop(GvConnection *connection)
 {
-	GvStop		stop = {is_abandoned, connection};
-
-	return stop;
+	return (GvStop)
+	{
+		is_abandoned, connection
+	};
 }
 
 /* ---- threads with one client */
@@ -767,11 +763,9 @@ thread_main(void *arg)
 bool
 gv_client_start(GvConnection *connection)
 {
-	bool		started;
-
 	gv_count(client_threads, 1);
-	started = gv_thread_start(thread_main, connection, NULL);
-	if (!started)
-		gv_count(client_threads, -1);
-	return started;
+	if (gv_thread_start(thread_main, connection, NULL))
+		return true;
+	gv_count(client_threads, -1);
+	return false;
 }

@@ -35,7 +35,8 @@
 								 * and whether connections can be accepted
 								 * again */
 #define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
-#define LOOKS			10		/* looks of the watchdog within timeout_s */
+#define LOOKS			10		/* looks of the watchdog within
+								 * batch_timeout_s */
 
 /*
  * Number of looks at a batch for a message of many queries.  The batch may
@@ -58,7 +59,7 @@ static struct
 
 static struct
 {
-	GvBatchSlot *slots[GV_MAX_DEVICES][GV_BATCH_SLOTS];
+	GvBatchSlot (*slots)[GV_BATCH_SLOTS];	/* [ndevices] */
 	int32_t		ndevices;
 	GvBatchSlot *batches[GV_BATCH_SLOTS * GV_MAX_DEVICES];	/* [under_way], the
 															 * oldest first */
@@ -88,7 +89,6 @@ static struct
 	Watched		batches[GV_MAX_DEVICES];	/* each device's oldest batch */
 	Watched		bulk[GV_MAX_CLIENT_THREADS];	/* batches of other threads,
 												 * unordered */
-	int			timeout_s;
 }			watchdog;
 
 /* Used by the signal handler, which runs in the loop's thread. */
@@ -113,12 +113,6 @@ gv_loop_wake(void)
 
 	if (write(loop.wake, &one, sizeof(one)) < 0)
 		return;					/* the counter is full, so the loop wakes */
-}
-
-bool
-gv_loop_stops(void)
-{
-	return stop_asked != 0;
 }
 
 void
@@ -215,40 +209,37 @@ hangs(Watched *watched, int most)
 static bool
 look_around(void)
 {
-	bool		found = false;
 	int32_t		device;
 	int			i;
 
 	for (device = 0; device < gv_ndevices(); device++)
 		if (hangs(&watchdog.batches[device], LOOKS))
 		{
-			found = true;
 			gv_log("FATAL", "device %d has not finished a batch in %d s; "
 				   "a new process is needed", gv_server.numbers[device],
-				   watchdog.timeout_s);
+				   gv_server.batch_timeout_s);
+			return true;
 		}
 	for (i = 0; i < GV_MAX_CLIENT_THREADS; i++)
-		if (hangs(&watchdog.bulk[i], MANY_LOOKS) && !found)
+		if (hangs(&watchdog.bulk[i], MANY_LOOKS))
 		{
-			found = true;
 			gv_log("FATAL", "many searches have not ended in %d s; a new "
 				   "process is needed",
-				   watchdog.timeout_s * (MANY_LOOKS / LOOKS));
+				   gv_server.batch_timeout_s * (MANY_LOOKS / LOOKS));
+			return true;
 		}
-	if (hangs(&watchdog.round, LOOKS) && !found)
-	{
-		found = true;
-		gv_log("FATAL", "the engine has not come back in %d s; a new "
-			   "process is needed", watchdog.timeout_s);
-	}
-	return found;
+	if (!hangs(&watchdog.round, LOOKS))
+		return false;
+	gv_log("FATAL", "the engine has not come back in %d s; a new process is "
+		   "needed", gv_server.batch_timeout_s);
+	return true;
 }
 
-/* Ends the process once something has taken longer than timeout_s. */
+/* Ends the process once something has taken longer than batch_timeout_s. */
 static void *
 watchdog_main(void *arg)
 {
-	int64_t		ms = (int64_t) watchdog.timeout_s * 1000 / LOOKS;
+	int64_t		ms = (int64_t) gv_server.batch_timeout_s * 1000 / LOOKS;
 	struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
 
 	while (!look_around())
@@ -272,14 +263,15 @@ gv_batches_open(void)
 	int			i;
 
 	searches.ndevices = gv_ndevices();
+	searches.slots = calloc((size_t) searches.ndevices,
+							sizeof(*searches.slots));
+	if (searches.slots == NULL)
+		return GV_NO_MEMORY;
 	for (device = 0; device < searches.ndevices; device++)
 		for (i = 0; i < GV_BATCH_SLOTS && status == GV_OK; i++)
 		{
-			GvBatchSlot *slot = calloc(1, sizeof(GvBatchSlot));
+			GvBatchSlot *slot = &searches.slots[device][i];
 
-			searches.slots[device][i] = slot;
-			if (slot == NULL)
-				return GV_NO_MEMORY;
 			slot->device = device;
 			status = gv_searcher(device, &slot->searcher);
 		}
@@ -294,13 +286,8 @@ gv_batches_close(void)
 
 	for (device = 0; device < searches.ndevices; device++)
 		for (i = 0; i < GV_BATCH_SLOTS; i++)
-		{
-			GvBatchSlot *slot = searches.slots[device][i];
-
-			if (slot != NULL)
-				gv_searcher_drop(slot->searcher);
-			free(slot);
-		}
+			gv_searcher_drop(searches.slots[device][i].searcher);
+	free(searches.slots);
 }
 
 /*
@@ -398,7 +385,7 @@ count_batch(GvBatchSlot *batch, bool begins)
 		slot->batch = begins ? batch : NULL;
 		for (i = 0; i < GV_BATCH_SLOTS; i++)
 		{
-			const GvBatchSlot *other = searches.slots[slot->device][i]->batch;
+			const GvBatchSlot *other = searches.slots[slot->device][i].batch;
 
 			if (other != NULL &&
 				(oldest_ns == 0 || other->began_ns < oldest_ns))
@@ -468,7 +455,7 @@ device_load(int32_t device)
 
 	for (i = 0; i < GV_BATCH_SLOTS; i++)
 	{
-		const GvBatchSlot *batch = searches.slots[device][i]->batch;
+		const GvBatchSlot *batch = searches.slots[device][i].batch;
 
 		if (batch == NULL)
 			continue;
@@ -604,12 +591,12 @@ begin_batch(int i, GvDeviceSet *kept, bool wait)
 	/* each device has a free slot; the first device's slot has the batch */
 	for (s = 0; s < entry->nshards; s++)
 	{
-		GvBatchSlot **slot =
+		GvBatchSlot *slot =
 		searches.slots[entry->members[first + s].device];
 
-		while ((*slot)->batch != NULL)
+		while (slot->batch != NULL)
 			slot++;
-		slots[s] = *slot;
+		slots[s] = slot;
 	}
 	batch = slots[0];
 	memcpy(batch->slots, slots, (size_t) entry->nshards * sizeof(slots[0]));
@@ -911,9 +898,8 @@ look_at_clients(void)
 		else if (!connection->search_pending &&
 				 gv_connection_is_stuck(connection))
 		{
-			gv_log("LOG", "closed a connection whose client had not %s in "
-				   "%d s", connection->writing ? "read an answer" :
-				   "ended a message", gv_server.message_s);
+			gv_log_stuck(connection->writing ? "read an answer" :
+						 "ended a message");
 			close_connection(connection);
 		}
 	}
@@ -942,8 +928,8 @@ gv_loop_run(int listener)
 		gv_log("FATAL", "could not wait for events: %s", strerror(errno));
 		return GV_EXIT_SYSTEM;
 	}
-	watchdog.timeout_s = gv_server.batch_timeout_s;
-	if (watchdog.timeout_s > 0 && !gv_thread_start(watchdog_main, NULL, NULL))
+	if (gv_server.batch_timeout_s > 0 &&
+		!gv_thread_start(watchdog_main, NULL, NULL))
 	{
 		gv_log("FATAL", "could not start a thread");
 		return GV_EXIT_SYSTEM;
@@ -986,8 +972,8 @@ gv_loop_run(int listener)
 	if (gv_server_failed())
 		return GV_EXIT_FAILED;
 	/* the clients of the last incarnation have gone, so nobody waits */
-	if (gv_incarnation_is_over())
-		return 0;
+	if (gv_incarnation_is_over() && !stop_asked)
+		return GV_EXIT_INCARNATION;
 	while (searches.under_way > 0)
 	{
 		GvBatchSlot *batch = end_batch(0);

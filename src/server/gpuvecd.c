@@ -40,8 +40,9 @@
 #define MIN_CPU_PRODUCTS	2e9
 #define COPY_BUILDER_AFTER_NS		20000000
 
-#define AT_ONCE_CPU		64		/* GvServer.at_once of an engine that searches
-								 * for one query after another */
+#define AT_ONCE			4096	/* GvServer.at_once */
+#define AT_ONCE_CPU		64		/* the same for an engine that searches for
+								 * one query after another */
 #define SPARE_FILES		64		/* descriptors not used for connections */
 #define MOST_REJECTIONS	8		/* different rejected calls that are logged */
 
@@ -401,18 +402,6 @@ static const Option known[] = {
 
 #define NKNOWN	(sizeof(known) / sizeof(known[0]))
 
-/* Returns the engine of that name, or NULL if this program has none. */
-static const GvEngine *
-find_engine(const char *name)
-{
-	const GvEngine *engine;
-
-	for (engine = gv_engines; engine->mirrors != NULL; engine++)
-		if (strcmp(engine->mirrors->name, name) == 0)
-			return engine;
-	return NULL;
-}
-
 static Options
 parse_options(int argc, char **argv)
 {
@@ -448,10 +437,6 @@ parse_options(int argc, char **argv)
 		fprintf(stderr, "Try gpuvecd --help.\n");
 		exit(GV_EXIT_USAGE);
 	}
-	if (strcmp(options.engine, "cuda") != 0 &&
-		strcmp(options.engine, "auto") != 0 &&
-		find_engine(options.engine) == NULL)
-		bad_option("engine", options.engine);
 	return options;
 }
 
@@ -563,17 +548,20 @@ fork_server(void)
 
 /* Returns the engine that the option asks for, or exits. */
 static const GvEngine *
-choose_engine(const char *name)
+choose_engine(const char *option)
 {
-	const GvEngine *engine =
-	find_engine(strcmp(name, "auto") == 0 ? "cuda" : name);
+	const char *name = strcmp(option, "auto") == 0 ? "cuda" : option;
+	const GvEngine *engine = gv_engines;
 
-	if (engine == NULL)
-	{
-		gv_log("FATAL", "this gpuvecd was built without CUDA");
-		exit(GV_EXIT_NO_ENGINE);
-	}
-	return engine;
+	while (engine->mirrors != NULL &&
+		   strcmp(engine->mirrors->name, name) != 0)
+		engine++;
+	if (engine->mirrors != NULL)
+		return engine;
+	if (strcmp(name, "cuda") != 0)
+		bad_option("engine", option);
+	gv_log("FATAL", "this gpuvecd was built without CUDA");
+	exit(GV_EXIT_NO_ENGINE);
 }
 
 /*
@@ -675,7 +663,7 @@ open_engine(const GvEngine *engine, const Options *options)
 	/* a processor does not hang, but may take minutes for a batch */
 	gv_server.batch_timeout_s = options->patience_s >= 0 ?
 		(int) options->patience_s : engine->on_cpu ? 0 : PATIENCE_S;
-	gv_server.at_once = engine->on_cpu ? AT_ONCE_CPU : GV_MAX_AT_ONCE;
+	gv_server.at_once = engine->on_cpu ? AT_ONCE_CPU : AT_ONCE;
 #ifdef GV_TEST_BUILD
 	divides_always = getenv("GPUVEC_DIVIDE") != NULL;
 #endif
@@ -697,14 +685,11 @@ limit_connections(int64_t wanted)
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
 	{
-		if (limit.rlim_cur < limit.rlim_max)
-		{
-			limit.rlim_cur = limit.rlim_max;
-			setrlimit(RLIMIT_NOFILE, &limit);
-			getrlimit(RLIMIT_NOFILE, &limit);
-		}
-		if (limit.rlim_cur != RLIM_INFINITY &&
-			(int64_t) limit.rlim_cur < most + SPARE_FILES)
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+		getrlimit(RLIMIT_NOFILE, &limit);
+		/* RLIM_INFINITY is the largest number */
+		if (limit.rlim_cur < (rlim_t) most + SPARE_FILES)
 		{
 			most = (int64_t) limit.rlim_cur - SPARE_FILES;
 			most = most < 1 ? 1 : most;
@@ -756,19 +741,6 @@ choose_owner(const Options *options)
 	return owner;
 }
 
-/* Sets up the identity of this process, and enters its folder. */
-static void
-settle(const Options *options)
-{
-	gv_server.owner = choose_owner(options);
-	gv_server.release = GPUVEC_RELEASE;
-	if (getrandom(&gv_server.instance, sizeof(gv_server.instance), 0) !=
-		(ssize_t) sizeof(gv_server.instance))
-		gv_system_error("get random numbers");
-	gv_folder_enter(options->socket != NULL ? options->socket :
-					options->data, options->socket != NULL);
-}
-
 int
 main(int argc, char **argv)
 {
@@ -783,7 +755,13 @@ main(int argc, char **argv)
 		follow_parent((int) options.parent, SIGTERM);
 	if (options.socket != NULL)
 		fork_server();
-	settle(&options);
+	gv_server.owner = choose_owner(&options);
+	gv_server.release = GPUVEC_RELEASE;
+	if (getrandom(&gv_server.instance, sizeof(gv_server.instance), 0) !=
+		(ssize_t) sizeof(gv_server.instance))
+		gv_system_error("get random numbers");
+	gv_folder_enter(options.socket != NULL ? options.socket : options.data,
+					options.socket != NULL);
 	open_engine(engine, &options);
 	limit_connections(options.max_connections);
 	listener = gv_folder_listen();
@@ -796,17 +774,15 @@ main(int argc, char **argv)
 			   __atomic_load_n(&gv_allocations.due, __ATOMIC_RELAXED));
 #endif
 	gv_folder_leave();
-	if (gv_incarnation_is_over() && status == 0)
-		_exit(gv_loop_stops() ? 0 : GV_EXIT_INCARNATION);
 
 	/*
 	 * Tidy up only if that is safe.  A broken engine might never return.  If
 	 * another thread still uses a device that hangs, freeing the device's
 	 * memory might never return either, and we would keep the lock.
 	 */
-	if (status == GV_EXIT_FAILED ||
+	if (status != 0 ||
 		__atomic_load_n(&gv_server.client_threads, __ATOMIC_ACQUIRE) > 0)
 		_exit(status);
 	gv_batches_close();
-	return status;
+	return 0;
 }

@@ -367,30 +367,6 @@ read_states(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 }
 
 /*
- * Returns the header of a chunk that has the list's blocks from number `first`
- * on, or as many of them as fit into `capacity` bytes.  The caller holds the
- * mirror's lock.
- */
-static GvChunk
-chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first,
-		 int64_t capacity)
-{
-	GvChunk		chunk = {.list = list, .first = first,
-	.state = entry->states[list]};
-	int64_t		most = (capacity - (int64_t) sizeof(chunk)) /
-	block_bytes(&entry->spec);
-	int64_t		nblocks = gv_blocks_of(chunk.state.nitems) - first;
-
-	chunk.nblocks = (int32_t) (nblocks > 0 ? nblocks : 0);
-	if (chunk.nblocks > most)
-	{
-		chunk.nblocks = (int32_t) most;
-		chunk.state.nitems = (uint32_t) (first + most) * GV_BLOCK;
-	}
-	return chunk;
-}
-
-/*
  * Copies list i of a range to `next`, as a chunk, and sets *bytes.  If the
  * list does not fit into `capacity` bytes, copies the part of it that fits if
  * i is 0; otherwise copies nothing and sets *bytes to 0.  Locks the mirror
@@ -401,6 +377,11 @@ read_list(GvMirrorEntry *entry, const GvRangeRequest *request, int32_t i,
 		  char *next, int64_t capacity, int64_t *bytes)
 {
 	GvChunk    *chunk = (GvChunk *) next;
+	int32_t		list = request->first + i;
+	int32_t		first = i == 0 ? request->block : 0;
+	int64_t		most = (capacity - (int64_t) sizeof(*chunk)) /
+	block_bytes(&entry->spec);
+	int64_t		nblocks;
 	GvStatus	status = GV_OK;
 	int32_t		b;
 
@@ -408,22 +389,31 @@ read_list(GvMirrorEntry *entry, const GvRangeRequest *request, int32_t i,
 	if (capacity < (int64_t) sizeof(*chunk))
 		return GV_OK;
 	pthread_rwlock_wrlock(&entry->lock);
-	*chunk = chunk_of(entry, request->first + i, i == 0 ? request->block : 0,
-					  capacity);
-	if (i == 0 || chunk->state.nitems == entry->states[chunk->list].nitems)
+	nblocks = gv_blocks_of(entry->states[list].nitems) - first;
+	if (nblocks <= most || i == 0)
 	{
-		*bytes = bytes_of(&entry->spec, chunk);
-		for (b = 0; b < chunk->nblocks && status == GV_OK; b++)
+		*chunk = (GvChunk)
 		{
-			GvBlock		block;
-
-			status = gv_mirror_get_block(entry->mirror, chunk->list,
-										 chunk->first + b, &block);
-			if (status == GV_OK)
-				gv_chunk_put(chunk, gv_code_bytes(entry->spec.m),
-							 gv_keys_bytes(&entry->spec.keys), (size_t) b,
-							 &block);
+			.list = list,
+				.first = first,
+				.nblocks = (int32_t) (nblocks > 0 ? nblocks : 0),
+				.state = entry->states[list]
+		};
+		if (nblocks > most)
+		{
+			chunk->nblocks = (int32_t) most;
+			chunk->state.nitems = (uint32_t) (first + most) * GV_BLOCK;
 		}
+		*bytes = bytes_of(&entry->spec, chunk);
+	}
+	for (b = 0; *bytes > 0 && b < chunk->nblocks && status == GV_OK; b++)
+	{
+		GvBlock		block;
+
+		status = gv_mirror_get_block(entry->mirror, list, first + b, &block);
+		if (status == GV_OK)
+			gv_chunk_put(chunk, gv_code_bytes(entry->spec.m),
+						 gv_keys_bytes(&entry->spec.keys), (size_t) b, &block);
 	}
 	pthread_rwlock_unlock(&entry->lock);
 	return status;
@@ -434,7 +424,6 @@ read_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvRangeRequest *request = gv_payload(connection);
 	GvStatus	status = GV_OK;
-	int64_t		capacity = 0;
 	int64_t		used = 0;
 	int64_t		bytes = 1;
 	char	   *out;
@@ -443,30 +432,13 @@ read_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	*wrong = "lists out of range";
 	if (!check_range(entry, request, INT32_MAX, INT32_MAX / GV_BLOCK))
 		return GV_INVALID;
-
-	/*
-	 * compute the bytes of all lists, or of as many lists as fit into a
-	 * message
-	 */
-	pthread_rwlock_rdlock(&entry->lock);
-	for (i = 0; i < request->count && capacity < GV_MAX_MESSAGE; i++)
-	{
-		GvChunk		chunk = chunk_of(entry, request->first + i,
-									 i == 0 ? request->block : 0,
-									 GV_MAX_MESSAGE);
-
-		capacity += bytes_of(&entry->spec, &chunk);
-	}
-	pthread_rwlock_unlock(&entry->lock);
-	if (capacity > GV_MAX_MESSAGE)
-		capacity = GV_MAX_MESSAGE;
-	out = gv_reply(connection, (size_t) capacity);
+	out = gv_reply(connection, GV_MAX_MESSAGE);
 	if (out == NULL)
 		return GV_OK;
 	for (i = 0; i < request->count && bytes > 0 && status == GV_OK; i++)
 	{
-		status = read_list(entry, request, i, out + used, capacity - used,
-						   &bytes);
+		status = read_list(entry, request, i, out + used,
+						   GV_MAX_MESSAGE - used, &bytes);
 		used += bytes;
 	}
 	gv_reply_cut(connection, (size_t) used);

@@ -3,11 +3,10 @@
  *		Searches: batches of searches of sessions, and searches for many
  *		queries of one message.
  *
- * A search has one query or many.  A session's search has one query, and goes
- * to the queue of eventloop.c to be answered with a batch.  Searches of bulk
- * clients, and searches that calibrate a build, are done by the client's own
- * thread.  They are not part of sessions' batches, because sessions would wait
- * for them; a device does both at the same time.
+ * A session's search has one query, and goes to the queue of eventloop.c to be
+ * answered with a batch.  Searches of bulk clients, and searches that calibrate
+ * a build, have many, and are done by the client's own thread, since sessions
+ * would have to wait for them.
  */
 #include "server/server.h"
 

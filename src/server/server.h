@@ -2,19 +2,8 @@
  * server.h
  *		The declarations that the files of gpuvecd share, by file.
  *
- * One thread, the loop (eventloop.c), waits for all sessions and answers their
- * searches in batches.  Each loader, builder, set and bulk client has a thread
- * of its own.  Threads share the registries of mirrors (registry.c) and of
- * builds (buildjob.c), and may share a build.  A mirror is on one
- * device, numbered as in gv_mirror.h, or has members on several.  A batch uses
- * the devices of one replica; a build (buildjob.c) and a set (setjob.c) may use
- * several devices.
- *
- * Locks: the mutexes of the registries and of builds are held for a few
- * instructions, and never while the thread waits for another lock or for a
- * builder.  A thread that uses a mirror (gv_mirrors_acquire), so that it
- * cannot be freed, holds the mirror's lock shared for a batch of searches, and
- * exclusive for one change.  No thread with a lock waits for a socket.
+ * server/README says which threads there are, what they share, and in which
+ * order they take locks.
  */
 #ifndef GV_SERVER_H
 #define GV_SERVER_H
@@ -38,8 +27,6 @@
 #define GV_MAX_BATCH	1024	/* searches in a batch */
 #define GV_BATCH_SLOTS	2		/* batches that a device has at a time, each
 								 * with a searcher */
-#define GV_MAX_AT_ONCE	4096	/* queries of one message that the engine
-								 * searches for in one call */
 #define GV_MAX_CLIENT_THREADS	256 /* threads of all clients but sessions */
 
 /* Exit statuses; users and the supervisor go by them. */
@@ -113,9 +100,7 @@ extern bool gv_server_failed(void);
 
 /* ---- registry.c: the mirrors, and who may use the devices' memory */
 
-/*
- * A member of a mirror.  A member is one shard of one replica, on one device.
- */
+/* A member of a mirror: one shard of one replica, on one device. */
 typedef struct GvMirrorMember
 {
 	int32_t		device;
@@ -269,7 +254,7 @@ typedef struct GvConnection
 	bool		writing;		/* waits for its client to read */
 	bool		search_pending; /* a search waits or is under way, so `in` is
 								 * in use */
-	bool		searches;		/* its thread is counted in searchjob.c */
+	bool		searches;		/* its thread is counted (gv_searchers_count) */
 	char	   *in;				/* [in_capacity] */
 	size_t		in_used;
 	size_t		in_capacity;
@@ -326,8 +311,12 @@ extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
  */
 extern bool gv_connection_is_gone(const GvConnection *connection);
 
-/* Returns whether a client is too slow to send a message or read an answer. */
+/*
+ * The first function returns whether a client is too slow to send a message or
+ * read an answer.  The second one logs which of the two it has not done.
+ */
 extern bool gv_connection_is_stuck(const GvConnection *connection);
+extern void gv_log_stuck(const char *what);
 
 /*
  * Returns a GvStop that ends the engine's work when the client goes or the
@@ -434,9 +423,7 @@ extern const GvMessageKind gv_mirror_messages[];
 extern const GvMessageKind gv_build_messages[];
 extern const GvMessageKind gv_set_messages[];
 
-/*
- * Returns a message's kind, or NULL if its type or its length is not allowed.
- */
+/* Returns a message's kind, or NULL if its type or length is not allowed. */
 extern const GvMessageKind *gv_message_kind(const GvMessage *message);
 
 /* The GvAnswer of any message: answers it by the function in its table. */
@@ -457,10 +444,7 @@ gv_message_answer(GvConnection *connection)
  */
 extern bool gv_client_start(GvConnection *connection);
 
-/*
- * Answers a client's messages until the client goes, in the client's own
- * thread.
- */
+/* Answers a client's messages in its own thread, until the client goes. */
 extern void gv_thread_serve(GvConnection *connection, GvAnswer answer);
 
 /* ---- socketdir.c: where clients find us, and whom we serve */
@@ -495,10 +479,7 @@ extern bool gv_incarnation_admits(GvConnection *connection,
 extern void gv_incarnation_supervised(GvConnection *connection);
 extern void gv_incarnation_unsupervised(GvConnection *connection);
 
-/*
- * Returns whether another incarnation has come, so that this process must end.
- * Called in the loop's thread.
- */
+/* Returns whether another incarnation has come.  For the loop's thread. */
 extern bool gv_incarnation_is_over(void);
 
 /* ---- searchjob.c: searches */
@@ -563,12 +544,11 @@ extern void gv_loop_wake(void);
 /*
  * Handles the signals that end gpuvecd.  Ends the process at once before the
  * loop runs, and while the engine searches: a search may take long, and nobody
- * needs its result.  Otherwise the loop ends, and gv_loop_stops returns true.
+ * needs its result.  Otherwise the loop ends.
  */
 extern void gv_loop_on_signal(int signal);
-extern bool gv_loop_stops(void);
 
-/* Returns whether a session is connected.  Called in the loop's thread. */
+/* Returns whether a session is connected.  For the loop's thread. */
 extern bool gv_loop_has_sessions(void);
 
 /*

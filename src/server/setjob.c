@@ -3,11 +3,6 @@
  *		Work on sets of rows (engine/gv_set.h) for sessions: how a set is
  *		divided among devices, and the messages of its client.
  *
- * Each set has a thread, which answers one message at a time.  Meanwhile the
- * client sends the next messages, which wait in the socket, or in memory that
- * the client shares.  Results can go to the shared memory, too.  Sets have
- * nothing in common, so their threads do not wait for each other.
- *
  * gv_setjob_open puts the operations in this file between gv_set.c and the
  * engine.  A set of ours has one or several tasks.  A task is a set of the
  * engine's on a device of its own, and its memory is charged to the device's
@@ -89,9 +84,8 @@ static const GvSetBackend *engine;
 /* Tasks and devices */
 
 /*
- * Returns how many tasks a set should have.  Each further device costs memory
- * for a batch of rows, and all rows have to be copied to it, too.  In return,
- * each device computes only its fraction of the products of queries with rows.
+ * Returns how many tasks a set should have (server/README, "Set work by
+ * gpuvecd").
  */
 static int
 count_tasks(const GvSetSpec *spec)
