@@ -80,17 +80,6 @@ typedef struct GvKeyHead
 	uint32_t	unused;			/* 0 */
 } GvKeyHead;
 
-/* Returns the bytes that the keys take in a block, a multiple of 8. */
-static inline size_t
-gv_keys_bytes(const GvKeyForm *form)
-{
-	size_t		bytes = sizeof(GvKeyHead) * (size_t) form->nkeys;
-
-	for (int32_t k = 0; k < form->nkeys; k++)
-		bytes += (size_t) 32 * form->width[k];
-	return bytes;
-}
-
 /* Returns the offset of key k's abbreviated keys in a block's keys. */
 static inline size_t
 gv_keys_at(const GvKeyForm *form, int32_t k)
@@ -100,6 +89,13 @@ gv_keys_at(const GvKeyForm *form, int32_t k)
 	while (--k >= 0)
 		at += (size_t) 32 * form->width[k];
 	return at;
+}
+
+/* Returns the bytes that the keys take in a block, a multiple of 8. */
+static inline size_t
+gv_keys_bytes(const GvKeyForm *form)
+{
+	return gv_keys_at(form, form->nkeys);
 }
 
 typedef enum GvTestKind

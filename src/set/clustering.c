@@ -341,19 +341,6 @@ scale(const float *from, int64 n, int exponent, float *to)
 		to[i] = (float) (from[i] * factor);
 }
 
-/*
- * Returns n vectors of the store, multiplied by the scale for the engine.  The
- * returned vectors are valid until the next call.
- */
-static const float *
-scaled(const KMeans *run, const float *vectors, int64 n)
-{
-	if (run->exponent == 0)
-		return vectors;
-	scale(vectors, n * run->spec.dims, run->exponent, run->scaled);
-	return run->scaled;
-}
-
 /* Reads the table into the store, and chooses the seeds and the scale. */
 static void
 read_rows(KMeans *run, IvfpqTable *table, int seed)
@@ -388,19 +375,32 @@ read_rows(KMeans *run, IvfpqTable *table, int seed)
 		run->scaled = palloc(IVFPQ_BATCH_BYTES);
 }
 
+/*
+ * Passes at most n vectors of the store, beginning with number `first`, to the
+ * set, multiplied by the scale for the engine.  Returns the number of vectors
+ * that were passed, or 0 if gpuvecd failed.
+ */
+static int64
+put_vectors(KMeans *run, GvSetInput input, int64 first, int64 n)
+{
+	const float *vectors;
+
+	n = store_read(&run->store, first, n, &vectors);
+	if (run->exponent != 0)
+	{
+		scale(vectors, n * run->spec.dims, run->exponent, run->scaled);
+		vectors = run->scaled;
+	}
+	return IvfpqLocalSetPut(run->work, input, vectors, n) ? n : 0;
+}
+
 /* Passes the seeds to the set.  Returns false if gpuvecd failed. */
 static bool
 put_seeds(KMeans *run)
 {
-	const float *vector;
-
 	for (int i = 0; i < run->spec.k; i++)
-	{
-		store_read(&run->store, run->seeds[i], 1, &vector);
-		if (!IvfpqLocalSetPut(run->work, GV_SET_SEEDS, scaled(run, vector, 1),
-							  1))
+		if (put_vectors(run, GV_SET_SEEDS, run->seeds[i], 1) == 0)
 			return false;
-	}
 	return true;
 }
 
@@ -412,17 +412,16 @@ static bool
 put_rows(KMeans *run)
 {
 	int64		nrows = run->spec.nrows;
-	int64		n;
+	int64		put = 0;
 
-	for (int64 put = 0; put < nrows; put += n)
+	while (put < nrows)
 	{
-		const float *vectors;
+		int64		n = put_vectors(run, GV_SET_ROWS, put, nrows - put);
 
-		n = store_read(&run->store, put, nrows - put, &vectors);
-		if (!IvfpqLocalSetPut(run->work, GV_SET_ROWS, scaled(run, vectors, n),
-							  n))
+		if (n == 0)
 			return false;
-		IvfpqProgressDone(run->done.passes * nrows + put + n);
+		put += n;
+		IvfpqProgressDone(run->done.passes * nrows + put);
 	}
 	return true;
 }

@@ -13,11 +13,12 @@
  *
  * Method "index" either compares list by list or searches.  The comparison
  * list by list follows Johnson, Douze, Jegou, 2017, section 6.6: each query is
- * compared, exactly, with all rows of the lists near its own list.  A search looks up the neighbors of each query in the index,
- * as gpuvec_search does, with many queries at a time.  A search reads some
- * hundred rows for each query, while the comparison list by list reads the
- * whole table several times.  So the comparison is worthwhile on a GPU, or if
- * there are enough queries to share its cost.
+ * compared, exactly, with all rows of the lists near its own list.  A search
+ * looks up the neighbors of each query in the index, as gpuvec_search does,
+ * with many queries at a time.  A search reads some hundred rows for each
+ * query, while the comparison list by list reads the whole table several
+ * times.  So the comparison is worthwhile on a GPU, or if there are enough
+ * queries to share its cost.
  *
  * Under cosine, an index does not contain rows without a direction (zero
  * vectors), and a search finds no neighbors for them.  Queries that lack
@@ -223,8 +224,9 @@ typedef struct Some
 } Some;
 
 /*
- * State of searches through an index.  Sinks are called in contexts that end
- * earlier, so they only enlarge arrays, which stay in their context then.
+ * State of searches through an index.  Sinks are called in memory contexts
+ * that end earlier.  So a sink must not allocate an array; it may enlarge one,
+ * because the array then stays in its own context.
  */
 typedef struct GraphSearch
 {
@@ -716,8 +718,8 @@ find_lists(Ranks *ranks)
 
 /*
  * Returns the rank of a list, counted from 0, among n lists that are ordered
- * by (distance, number).  Distances that are NaN come last.  Counts the lists
- * before this one, which takes less time than a sort.
+ * by (distance, number).  Counts the lists before this one, which takes less
+ * time than a sort.
  */
 static int64
 rank_among(const double *distances, int n, int64 list)
@@ -726,8 +728,8 @@ rank_among(const double *distances, int n, int64 list)
 	int64		rank = 0;
 
 	for (int i = 0; i < n; i++)
-		rank += float8_lt(distances[i], distance) ||
-			(i < list && float8_eq(distances[i], distance));
+		rank += distances[i] < distance ||
+			(distances[i] == distance && i < list);
 	return rank;
 }
 
@@ -752,10 +754,15 @@ find_ranks(Ranks *ranks)
 	{
 		for (int i = 0; i < nlists; i++)
 		{
+			double		distance = gv_set_distance(ranks->pairs->metric,
+												   centroids +
+												   own[query] * dims,
+												   centroids + i * dims,
+												   (int) dims);
+
 			CHECK_FOR_INTERRUPTS();
-			distances[i] = gv_set_distance(ranks->pairs->metric,
-										   centroids + own[query] * dims,
-										   centroids + i * dims, (int) dims);
+			/* NaN comes last; all other distances are finite */
+			distances[i] = isnan(distance) ? get_float8_infinity() : distance;
 		}
 		for (int i = 0; i < ranks->n; i++)
 			if (ranks->neighbors[i].query == query)

@@ -4,11 +4,9 @@
  *		mirrors on one or several devices (gv_multi.h).
  *
  * A change of arrays is applied to all members, and a change of lists or
- * records to their owner in each replica.  If a member cannot apply a change,
- * because it finds no memory or its device rejects a call, its replica is
- * dropped, so that all remaining replicas have the same contents.  The change
- * fails only if that happens in every replica.  Then no replica is dropped,
- * and none has the whole change.
+ * records to their owner in each replica.  A replica that cannot apply the
+ * whole change is dropped (gv_mirror_create_on), so that all remaining
+ * replicas have the same contents.
  *
  * The engine itself checks arguments that depend on a mirror's contents.
  */
