@@ -59,13 +59,13 @@ IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta, GvArray array,
 	GvArrayRequest request = {IvfpqMirrorKey(index, meta), array, 0, first,
 	count};
 	IvfpqChannel *channel = connect_as_loader();
-	IvfpqOutcome served = IvfpqChannelExchange(channel, GV_MSG_READ_ARRAY,
-											   &request, sizeof(request),
-											   NULL, 0, count * sizeof(float));
 
+	(void) IvfpqChannelExchange(channel, GV_MSG_READ_ARRAY, &request,
+								sizeof(request), NULL, 0,
+								count * sizeof(float));
 	*reason = channel->reason;
 	*values = IvfpqAnswerBody(channel);
-	return served;
+	return channel->served;
 }
 
 /* Asks for the refine records at addresses [n]. */
@@ -75,17 +75,15 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 				   const char **items, const char **reason)
 {
 	GvListsRequest request = {IvfpqMirrorKey(index, meta), n, 0};
-	Size		length = n * gv_refine_stride(meta->dims);
 	IvfpqChannel *channel = connect_as_loader();
-	IvfpqOutcome served = IvfpqChannelExchange(channel, GV_MSG_READ_REFINE,
-											   &request, sizeof(request),
-											   addresses,
-											   n * sizeof(ItemPointerData),
-											   (uint32) length);
 
+	(void) IvfpqChannelExchange(channel, GV_MSG_READ_REFINE, &request,
+								sizeof(request), addresses,
+								n * sizeof(ItemPointerData),
+								(uint32) (n * gv_refine_stride(meta->dims)));
 	*reason = channel->reason;
 	*items = IvfpqAnswerBody(channel);
-	return served;
+	return channel->served;
 }
 
 /*

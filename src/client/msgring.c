@@ -107,8 +107,8 @@ share_memory(IvfpqRing *ring)
 	 */
 	if (IvfpqChannelIsOpen(ring->channel))
 		ring->channel->passed_fd = ring->memory_fd;
-	if (IvfpqChannelExchange(ring->channel, GV_MSG_ATTACH_SHM, &request,
-							 sizeof(request), NULL, 0, 0) != IVFPQ_ANSWERED)
+	if (!IvfpqChannelExchange(ring->channel, GV_MSG_ATTACH_SHM, &request,
+							  sizeof(request), NULL, 0, 0))
 	{
 		IvfpqRingClose(ring);
 		return false;

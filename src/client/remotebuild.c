@@ -405,9 +405,9 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 	builder = make_builder(spec);
 	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
 	if (!IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER) ||
-		IvfpqChannelExchange(&builder->channel, GV_MSG_BUILD,
-							 &builder->spec, sizeof(builder->spec),
-							 mean, row, sizeof(reply)) != IVFPQ_ANSWERED)
+		!IvfpqChannelExchange(&builder->channel, GV_MSG_BUILD,
+							  &builder->spec, sizeof(builder->spec),
+							  mean, row, sizeof(reply)))
 	{
 		IvfpqBuilderFailed(index, builder->channel.reason, false);
 		return NULL;
@@ -549,7 +549,7 @@ ask(IvfpqBuilder *builder, GvMessageType type, const void *request,
 	Size bytes, Size length)
 {
 	return IvfpqChannelExchange(&builder->channel, type, request, bytes,
-								NULL, 0, (uint32) length) == IVFPQ_ANSWERED;
+								NULL, 0, (uint32) length);
 }
 
 /* Lets gpuvecd train the index. */
@@ -678,8 +678,7 @@ IvfpqBuilderLists(IvfpqBuilder *builder, int nchunks, const char *chunks,
 	GvListsRequest request = {.nchunks = nchunks};
 
 	return IvfpqChannelExchange(&builder->channel, GV_MSG_LISTS, &request,
-								sizeof(request), chunks, bytes,
-								0) == IVFPQ_ANSWERED;
+								sizeof(request), chunks, bytes, 0);
 }
 
 /*

@@ -145,8 +145,7 @@ IvfpqRemoteSetBegin(const GvSetSpec *spec)
 	if (conclude(set,
 				 IvfpqChannelOpen(&set->channel, GV_ROLE_SET) &&
 				 IvfpqChannelExchange(&set->channel, GV_MSG_SET, spec,
-									  sizeof(*spec), NULL, 0,
-									  0) == IVFPQ_ANSWERED &&
+									  sizeof(*spec), NULL, 0, 0) &&
 				 IvfpqRingOpen(&set->ring, &set->channel, NSLOTS,
 							   (Size) Min((int64) SLOT_BYTES, total),
 							   total >= LEAST_SHARED)))
@@ -231,8 +230,7 @@ IvfpqRemoteSetAsk(IvfpqRemoteSet *set, const GvSetSpec *spec)
 				  IvfpqChannelIsOpen(&set->channel) && dispatch(set) &&
 				  IvfpqRingAwait(&set->ring, 0) &&
 				  IvfpqChannelExchange(&set->channel, GV_MSG_ASK, spec,
-									   sizeof(*spec), NULL, 0,
-									   0) == IVFPQ_ANSWERED))
+									   sizeof(*spec), NULL, 0, 0)))
 		return false;
 	set->spec = *spec;
 	memset(&set->done, 0, sizeof(set->done));
@@ -264,7 +262,7 @@ IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done)
 	bool		worked = IvfpqChannelIsOpen(channel) && dispatch(set) &&
 	IvfpqRingAwait(&set->ring, 0) &&
 	IvfpqChannelExchange(channel, GV_MSG_RUN, NULL, 0, NULL, 0,
-						 sizeof(*done)) == IVFPQ_ANSWERED;
+						 sizeof(*done));
 
 	if (worked)
 	{

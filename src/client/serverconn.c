@@ -573,7 +573,6 @@ static void
 check_alive(IvfpqChannel *channel)
 {
 	IvfpqChannel *other;
-	IvfpqOutcome served;
 
 	/* a connection needs two descriptors: its socket and its WaitEventSet */
 	bool		one = AcquireExternalFD();
@@ -587,11 +586,11 @@ check_alive(IvfpqChannel *channel)
 		return;
 	other = IvfpqConnect(GV_ROLE_SESSION, IvfpqNow() +
 						 (int64) ivfpq_request_timeout * 1000);
-	served = IvfpqChannelExchange(other, GV_MSG_PING, NULL, 0, NULL, 0, 0);
-	if (served == IVFPQ_ANSWERED || served == IVFPQ_REFUSED)
-		return;
-	IvfpqChannelClose(channel, served, served == IVFPQ_TIMED_OUT ?
-					  "it does not answer" : "it is gone");
+	if (!IvfpqChannelExchange(other, GV_MSG_PING, NULL, 0, NULL, 0, 0) &&
+		other->served != IVFPQ_REFUSED)
+		IvfpqChannelClose(channel, other->served,
+						  other->served == IVFPQ_TIMED_OUT ?
+						  "it does not answer" : "it is gone");
 }
 
 /*
@@ -696,18 +695,18 @@ IvfpqChannelAsk(IvfpqChannel *channel, GvMessageType type,
 	return channel->served;
 }
 
-/* Like IvfpqChannelAsk, for an answer of exactly `length` bytes. */
-IvfpqOutcome
+/*
+ * Like IvfpqChannelAsk, for an answer of exactly `length` bytes.  Returns
+ * whether the outcome is IVFPQ_ANSWERED.
+ */
+bool
 IvfpqChannelExchange(IvfpqChannel *channel, GvMessageType type,
 					 const void *head, Size head_bytes,
 					 const void *tail, Size tail_bytes, uint32 length)
 {
-	IvfpqOutcome served = IvfpqChannelAsk(channel, type, head, head_bytes,
-										  tail, tail_bytes, length);
-
-	if (served == IVFPQ_ANSWERED && IvfpqAnswerLength(channel) != length)
-		(void) IvfpqChannelReject(channel);
-	return channel->served;
+	return IvfpqChannelAsk(channel, type, head, head_bytes, tail, tail_bytes,
+						   length) == IVFPQ_ANSWERED &&
+		(IvfpqAnswerLength(channel) == length || IvfpqChannelReject(channel));
 }
 
 /*
@@ -810,8 +809,8 @@ IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 		return false;
 	}
 	make_events(channel);
-	if (IvfpqChannelExchange(channel, GV_MSG_HELLO, &hello, sizeof(hello),
-							 NULL, 0, sizeof(*welcome)) != IVFPQ_ANSWERED)
+	if (!IvfpqChannelExchange(channel, GV_MSG_HELLO, &hello, sizeof(hello),
+							  NULL, 0, sizeof(*welcome)))
 	{
 		IvfpqChannelClose(channel, channel->served, channel->reason);
 		return false;

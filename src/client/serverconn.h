@@ -143,11 +143,10 @@ extern IvfpqOutcome IvfpqChannelAsk(IvfpqChannel *channel, GvMessageType type,
 									const void *head, Size head_bytes,
 									const void *tail, Size tail_bytes,
 									uint32 max_length);
-extern IvfpqOutcome IvfpqChannelExchange(IvfpqChannel *channel,
-										 GvMessageType type,
-										 const void *head, Size head_bytes,
-										 const void *tail, Size tail_bytes,
-										 uint32 length);
+extern bool IvfpqChannelExchange(IvfpqChannel *channel, GvMessageType type,
+								 const void *head, Size head_bytes,
+								 const void *tail, Size tail_bytes,
+								 uint32 length);
 
 /* the channel of the process, for one request at a time */
 extern IvfpqChannel *IvfpqConnect(GvRole role, int64 deadline);

@@ -693,9 +693,8 @@ drop_orphans(const GvMirrorStatus *mirrors, int nmirrors)
 		if (!is_orphan(&mirrors[i].key))
 			continue;
 		channel = IvfpqConnect(GV_ROLE_SUPERVISOR, IvfpqNow() + PING_US);
-		if (IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
-								 sizeof(request), NULL, 0,
-								 0) != IVFPQ_ANSWERED)
+		if (!IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
+								  sizeof(request), NULL, 0, 0))
 			return;
 		IvfpqMirrorRequestForget(&mirrors[i].key);
 	}
