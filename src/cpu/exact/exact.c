@@ -38,14 +38,13 @@ query_limit(const Tile *tile, int query)
 	const GvTopK *best = &tile->best[query];
 	double		worst = best->scores[0];
 
-	if (best->count < best->capacity || fabs(worst) >= HUGE_SQUARE ||
-		tile->squares[query] >= HUGE_SQUARE)
+	if (best->count < best->capacity)
 		return HUGE_VALF;
-	if (tile->metric == GV_IP)
-		return (float) (2.0 * (worst + fabs(worst) * tile->slack + FLT_MIN));
-	return (float) (worst * (1.0 + 2.0 * tile->slack) -
-					tile->squares[query] * (1.0 - 2.0 * tile->slack) +
-					FLT_MIN);
+	if (tile->metric != GV_IP)
+		return gv_cpu_limit(worst, tile->squares[query], tile->slack);
+	if (fabs(worst) >= HUGE_SQUARE || tile->squares[query] >= HUGE_SQUARE)
+		return HUGE_VALF;
+	return (float) (2.0 * (worst + fabs(worst) * tile->slack + FLT_MIN));
 }
 
 /*

@@ -6,6 +6,8 @@
 #ifndef GV_ASSIGN_H
 #define GV_ASSIGN_H
 
+#include <math.h>
+
 #include "cpu/simd/kernels.h"
 
 #define GV_CPU_TILE_ROWS	128
@@ -32,6 +34,19 @@ static inline double
 gv_cpu_slack(int32_t dims)
 {
 	return (dims + 64) / 16777216.0;
+}
+
+/*
+ * Returns the limit of a filter for a vector with this square: centroids with
+ * |c|^2 (1 - 2 slack) - 2 <x, c> above it are farther than `best`.
+ */
+static inline float
+gv_cpu_limit(double best, double square, double slack)
+{
+	if (!(best < GV_CPU_HUGE_SQUARE && square < GV_CPU_HUGE_SQUARE))
+		return HUGE_VALF;
+	return (float) (best * (1.0 + 2.0 * slack) -
+					square * (1.0 - 2.0 * slack) + FLT_MIN);
 }
 
 /*

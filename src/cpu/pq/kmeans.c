@@ -47,10 +47,10 @@ typedef struct Tile
 } Tile;
 
 /*
- * Rescores centroid c for a row of the tile.  Returns true if c is nearer than
- * the best centroid so far.
+ * Rescores centroid c for a row of the tile, and lowers the row's limit if c is
+ * nearer than the best centroid so far.
  */
-static bool
+static void
 rerank(Tile *tile, int row, const float *centroid, int32_t c)
 {
 	const float *x = tile->x + (size_t) row * tile->dims;
@@ -58,23 +58,10 @@ rerank(Tile *tile, int row, const float *centroid, int32_t c)
 
 	if (dist > tile->best[row] ||
 		(dist == tile->best[row] && c >= tile->nearest[row]))
-		return false;
+		return;
 	tile->best[row] = dist;
 	tile->nearest[row] = c;
-	return true;
-}
-
-/* Sets the filter's limit of a row after its best distance has changed. */
-static void
-set_limit(Tile *tile, int row)
-{
-	if (tile->best[row] < HUGE_SQUARE && tile->square[row] < HUGE_SQUARE)
-		tile->limit[row] =
-			(float) (tile->best[row] * (1.0 + 2.0 * tile->slack) -
-					 tile->square[row] * (1.0 - 2.0 * tile->slack) +
-					 FLT_MIN);
-	else
-		tile->limit[row] = HUGE_VALF;
+	tile->limit[row] = gv_cpu_limit(dist, tile->square[row], tile->slack);
 }
 
 /*
@@ -103,7 +90,8 @@ start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,
 		if (nearest[row] < 0)
 			nearest[row] = 0;
 		tile->square[row] = gv_square(vector, dims);
-		set_limit(tile, row);
+		tile->limit[row] = gv_cpu_limit(tile->best[row], tile->square[row],
+										tile->slack);
 	}
 }
 
@@ -234,18 +222,14 @@ filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
 			first = c;
 		}
 	}
-	if (first >= 0 &&
-		rerank(tile, row, centroids + (size_t) first * tile->dims,
-			   c0 + first))
-		set_limit(tile, row);
+	if (first >= 0)
+		rerank(tile, row, centroids + (size_t) first * tile->dims, c0 + first);
 	for (left = hits; left != 0; left &= left - 1)
 	{
 		int			c = __builtin_ctzll(left);
 
-		if (c == first || squares[c] - 2.0f * products[c] > tile->limit[row])
-			continue;
-		if (rerank(tile, row, centroids + (size_t) c * tile->dims, c0 + c))
-			set_limit(tile, row);
+		if (c != first && !(squares[c] - 2.0f * products[c] > tile->limit[row]))
+			rerank(tile, row, centroids + (size_t) c * tile->dims, c0 + c);
 	}
 }
 
@@ -297,7 +281,7 @@ gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ , int32_t k,
 							ncents);
 			for (row = 0; row < nrows && nrows < FEW_ROWS; row++)
 				for (c = first; c < first + ncents; c++)
-					(void) rerank(&tile, row, centroids + (size_t) c * dims, c);
+					rerank(&tile, row, centroids + (size_t) c * dims, c);
 		}
 		if (sqdist != NULL)
 			memcpy(sqdist + done, tile.best, sizeof(float) * nrows);

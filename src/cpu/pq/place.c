@@ -436,9 +436,7 @@ nearest_rescore(Nearest *nearest, int64_t row, const float *x,
 		if (nearest->limits[row] == HUGE_VALF)
 			return true;		/* the row has kept all centroids */
 		best = nearest->values[row * CAPACITY + nearest->wanted - 1];
-		if (best < GV_CPU_HUGE_SQUARE && nearest->limits[row] >
-			(float) (best * (1.0 + 2.0 * slack) -
-					 square * (1.0 - 2.0 * slack) + FLT_MIN))
+		if (nearest->limits[row] > gv_cpu_limit(best, square, slack))
 			return true;
 		nearest->counts[row] = 0;
 	}
