@@ -993,7 +993,7 @@ open_ring(IvfpqLoad *load, bool share)
 	MemoryContext old = MemoryContextSwitchTo(load->context);
 	bool		opened;
 
-	load->channel = IvfpqConnect(GV_ROLE_LOADER, IvfpqNow() + MESSAGE_US);
+	load->channel = IvfpqConnect(GV_ROLE_LOADER, MESSAGE_US);
 	opened = IvfpqRingOpen(&load->ring, load->channel, NSLOTS, load->capacity,
 						   share);
 	MemoryContextSwitchTo(old);

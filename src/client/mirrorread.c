@@ -13,13 +13,7 @@
 #include "client/servershared.h"
 
 /* Time limit for one request.  The answer may have many megabytes. */
-#define LEAST_TIMEOUT_US	10000000
-
-static IvfpqChannel *
-connect_as_loader(void)
-{
-	return IvfpqConnect(GV_ROLE_LOADER, IvfpqNow() + LEAST_TIMEOUT_US);
-}
+#define TIMEOUT_US	10000000
 
 /*
  * Asks for lists first .. first + count - 1 of the index's mirror, but only
@@ -35,7 +29,7 @@ IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 	GvRangeRequest request = {IvfpqMirrorKey(index, meta), first, count,
 	block, 0};
 	GvKeyForm	form = IvfpqMirrorKeys(meta);
-	IvfpqChannel *channel = connect_as_loader();
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_LOADER, TIMEOUT_US);
 	IvfpqOutcome served = IvfpqChannelAsk(channel, GV_MSG_READ_LISTS, &request,
 										  sizeof(request), NULL, 0,
 										  GV_MAX_MESSAGE);
@@ -58,7 +52,7 @@ IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta, GvArray array,
 {
 	GvArrayRequest request = {IvfpqMirrorKey(index, meta), array, 0, first,
 	count};
-	IvfpqChannel *channel = connect_as_loader();
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_LOADER, TIMEOUT_US);
 
 	(void) IvfpqChannelExchange(channel, GV_MSG_READ_ARRAY, &request,
 								sizeof(request), NULL, 0,
@@ -75,7 +69,7 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 				   const char **items, const char **reason)
 {
 	GvListsRequest request = {IvfpqMirrorKey(index, meta), n, 0};
-	IvfpqChannel *channel = connect_as_loader();
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_LOADER, TIMEOUT_US);
 
 	(void) IvfpqChannelExchange(channel, GV_MSG_READ_REFINE, &request,
 								sizeof(request), addresses,

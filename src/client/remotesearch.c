@@ -365,7 +365,7 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 	 */
 	if (bulk && begun - idle_since > GV_BULK_IDLE_MS * INT64CONST(1000) / 2)
 		IvfpqDisconnect();
-	channel = IvfpqConnect(bulk ? GV_ROLE_BULK : GV_ROLE_SESSION, begun +
+	channel = IvfpqConnect(bulk ? GV_ROLE_BULK : GV_ROLE_SESSION,
 						   (int64) ivfpq_request_timeout * 1000 *
 						   (1 + request->n / QUERIES_PER_TIMEOUT));
 	served = IvfpqSearchExchange(channel, request, question, meta->nlists,

@@ -584,7 +584,7 @@ check_alive(IvfpqChannel *channel)
 		ReleaseExternalFD();
 	if (!two)
 		return;
-	other = IvfpqConnect(GV_ROLE_SESSION, IvfpqNow() +
+	other = IvfpqConnect(GV_ROLE_SESSION,
 						 (int64) ivfpq_request_timeout * 1000);
 	if (!IvfpqChannelExchange(other, GV_MSG_PING, NULL, 0, NULL, 0, 0) &&
 		other->served != IVFPQ_REFUSED)
@@ -839,11 +839,11 @@ IvfpqOwnSocket(void)
 
 /*
  * Returns the channel of the process for one request, which has to be answered
- * before the deadline.  If gpuvecd cannot be reached, the channel is closed,
- * and the request will fail with the reason.
+ * within timeout_us.  If gpuvecd cannot be reached, the channel is closed, and
+ * the request will fail with the reason.
  */
 IvfpqChannel *
-IvfpqConnect(GvRole role, int64 deadline)
+IvfpqConnect(GvRole role, int64 timeout_us)
 {
 	uint64		instance = ivfpq_shared ?
 	pg_atomic_read_u64(&ivfpq_shared->instance) : 0;
@@ -851,7 +851,7 @@ IvfpqConnect(GvRole role, int64 deadline)
 	own.context = TopMemoryContext;
 	own.begun = IvfpqNow();
 	own.answers = ivfpq_shared ? pg_atomic_read_u64(&ivfpq_shared->answers) : 0;
-	own.deadline = deadline;
+	own.deadline = own.begun + timeout_us;
 	/* few answers need a large buffer */
 	if (own.capacity > KEPT_CAPACITY)
 	{
@@ -860,8 +860,7 @@ IvfpqConnect(GvRole role, int64 deadline)
 		own.capacity = 0;
 	}
 	if (IvfpqChannelIsOpen(&own) &&
-		own.made == own.answered &&
-		own.role == role &&
+		own.made == own.answered && own.role == role &&
 		(instance == 0 || own.welcome.instance == instance) &&
 		channel_reserve(&own, MIN_CAPACITY))
 		return &own;

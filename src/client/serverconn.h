@@ -71,7 +71,7 @@ typedef struct IvfpqChannel
 
 	/* deadline of an answer (IvfpqNow), or 0 to wait while gpuvecd is alive */
 	int64		deadline;
-	int64		begun;			/* when IvfpqConnect returned the channel */
+	int64		begun;			/* when IvfpqConnect was called */
 	uint64		answers;		/* ivfpq_shared->answers at that time */
 	bool		busy_poll;		/* answers are expected within
 								 * IVFPQ_BUSY_POLL_US */
@@ -149,7 +149,7 @@ extern bool IvfpqChannelExchange(IvfpqChannel *channel, GvMessageType type,
 								 uint32 length);
 
 /* the channel of the process, for one request at a time */
-extern IvfpqChannel *IvfpqConnect(GvRole role, int64 deadline);
+extern IvfpqChannel *IvfpqConnect(GvRole role, int64 timeout_us);
 extern void IvfpqDisconnect(void);
 extern pgsocket IvfpqOwnSocket(void);
 

@@ -692,7 +692,7 @@ drop_orphans(const GvMirrorStatus *mirrors, int nmirrors)
 
 		if (!is_orphan(&mirrors[i].key))
 			continue;
-		channel = IvfpqConnect(GV_ROLE_SUPERVISOR, IvfpqNow() + PING_US);
+		channel = IvfpqConnect(GV_ROLE_SUPERVISOR, PING_US);
 		if (!IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
 								  sizeof(request), NULL, 0, 0))
 			return;
@@ -842,8 +842,7 @@ note_timeout(const IvfpqChannel *channel, int64 now)
 static void
 ping_server(void)
 {
-	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SUPERVISOR,
-										 IvfpqNow() + PING_US);
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SUPERVISOR, PING_US);
 	GvStatusReply status;
 	IvfpqOutcome served = ask_status(channel, &status);
 

@@ -70,9 +70,8 @@ ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
 		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return false;
-	if (IvfpqFetchStatus(IvfpqConnect(GV_ROLE_SESSION,
-									  IvfpqNow() + STATUS_US),
-						 status, mirrors) == IVFPQ_ANSWERED)
+	if (IvfpqFetchStatus(IvfpqConnect(GV_ROLE_SESSION, STATUS_US), status,
+						 mirrors) == IVFPQ_ANSWERED)
 		return true;
 	memset(status, 0, sizeof(*status));
 	return false;
