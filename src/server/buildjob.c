@@ -388,7 +388,6 @@ train(GvConnection *connection, const char **wrong)
 	Building   *building = connection->job;
 	Build	   *build = building->build;
 	const GvTrainTimes *times = &build->trained.times;
-	GvStop		stop = gv_connection_stop(connection);
 	uint64_t	came_ns = gv_now_ns();	/* when all rows were there */
 	GvTrainReply *reply;
 	GvStatus	status;
@@ -396,7 +395,8 @@ train(GvConnection *connection, const char **wrong)
 	*wrong = "trained again, or without rows";
 	if (build->is_trained)
 		return GV_INVALID;
-	status = gv_builder_train(building->part->builder, &build->trained, &stop);
+	status = gv_builder_train(building->part->builder, &build->trained,
+							  &connection->stop);
 	if (status != GV_OK)
 		return status;
 	pthread_mutex_lock(&build->lock);
@@ -455,7 +455,6 @@ encode(GvConnection *connection, const float *rows, int64_t first, int32_t n,
 {
 	Building   *building = connection->job;
 	Build	   *build = building->build;
-	GvStop		stop = gv_connection_stop(connection);
 	GvStatus	status = GV_NO_MEMORY;
 
 	while (building->part != NULL)
@@ -463,8 +462,10 @@ encode(GvConnection *connection, const float *rows, int64_t first, int32_t n,
 		BuildPart  *part = building->part;
 
 		status = rows != NULL ?
-			gv_builder_encode(part->builder, rows, n, encoded, &stop) :
-			gv_builder_encode_sample(part->builder, first, n, encoded, &stop);
+			gv_builder_encode(part->builder, rows, n, encoded,
+							  &connection->stop) :
+			gv_builder_encode_sample(part->builder, first, n, encoded,
+									 &connection->stop);
 		if (!gv_is_survivable(status) || part == &build->parts[0])
 			break;
 		gv_builder_drop(part->builder);

@@ -59,6 +59,25 @@ resize(char **buffer, size_t *capacity, size_t bytes)
 	return true;
 }
 
+bool
+gv_connection_is_gone(const GvConnection *connection)
+{
+	struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
+
+	return poll(&client, 1, 0) > 0 &&
+		(client.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+/*
+ * GvStop.requested callback.  Returns whether nobody waits for the result of
+ * the engine's work.
+ */
+static bool
+is_abandoned(void *arg)
+{
+	return gv_server_failed() || gv_connection_is_gone(arg);
+}
+
 GvConnection *
 gv_connection_open(int fd, uint64_t number)
 {
@@ -70,6 +89,10 @@ gv_connection_open(int fd, uint64_t number)
 	connection->number = connection->owner = number;
 	connection->opened_ns = gv_now_ns();
 	connection->passed_fd = -1;
+	connection->stop = (GvStop)
+	{
+		is_abandoned, connection
+	};
 	if (!resize(&connection->in, &connection->in_capacity, FIRST_CAPACITY) ||
 		!resize(&connection->out, &connection->out_capacity,
 				FIRST_OUT_CAPACITY))
@@ -682,34 +705,6 @@ gv_connection_flush(GvConnection *connection, bool wait)
 		(void) resize(&connection->out, &connection->out_capacity,
 					  FIRST_OUT_CAPACITY);
 	return GV_FLUSHED;
-}
-
-bool
-gv_connection_is_gone(const GvConnection *connection)
-{
-	struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
-
-	return poll(&client, 1, 0) > 0 &&
-		(client.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
-/*
- * GvStop.requested callback.  Returns whether nobody waits for the result of
- * the engine's work.
- */
-static bool
-is_abandoned(void *arg)
-{
-	return gv_server_failed() || gv_connection_is_gone(arg);
-}
-
-GvStop
-gv_connection_stop(GvConnection *connection)
-{
-	return (GvStop)
-	{
-		is_abandoned, connection
-	};
 }
 
 /* ---- threads with one client */

@@ -550,8 +550,7 @@ begin_batch(int i, GvDeviceSet *kept, bool wait)
 	GvMirrorEntry *entry = gv_mirrors_acquire(&request->key,
 											  searches.queue[i]->owner,
 											  &refusal);
-	GvBatchSlot *slots[GV_MAX_DEVICES];
-	GvBatchSlot *batch;
+	GvBatchSlot *batch = NULL;
 	int32_t		first;
 	int32_t		s;
 
@@ -596,10 +595,11 @@ begin_batch(int i, GvDeviceSet *kept, bool wait)
 
 		while (slot->batch != NULL)
 			slot++;
-		slots[s] = slot;
+		if (s == 0)
+			batch = slot;
+		batch->slots[s] = slot;
+		batch->searchers[s] = slot->searcher;
 	}
-	batch = slots[0];
-	memcpy(batch->slots, slots, (size_t) entry->nshards * sizeof(slots[0]));
 	batch->nslots = entry->nshards;
 	batch->nasked = take_batch(i, batch->askers);
 	gv_batch_begin(batch, entry);

@@ -540,10 +540,9 @@ fork_server(void)
 			exit(128 + WTERMSIG(status));
 		}
 	} while (WEXITSTATUS(status) == GV_EXIT_INCARNATION && !stops);
-	/* the next incarnation has come, but a signal ends us */
-	if (WEXITSTATUS(status) == GV_EXIT_INCARNATION)
-		exit(0);
-	exit(WEXITSTATUS(status));
+	/* if the next incarnation has come, a signal ends us all the same */
+	exit(WEXITSTATUS(status) == GV_EXIT_INCARNATION ? 0 :
+		 WEXITSTATUS(status));
 }
 
 /* Returns the engine that the option asks for, or exits. */

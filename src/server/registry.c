@@ -369,11 +369,11 @@ evict_one(int32_t device)
 }
 
 /*
- * Returns whether `bytes` of a device are available, or would be if all
- * mirrors and replicas were evicted that may be evicted.
+ * Returns whether `bytes` of a device are available or, if others_go is set,
+ * would be if all mirrors and replicas were evicted that may be evicted.
  */
 static bool
-can_free_up(int32_t device, int64_t bytes)
+has_memory(int32_t device, int64_t bytes, bool others_go)
 {
 	int64_t		now = now_ms();
 	int64_t		available = available_bytes(device);
@@ -381,7 +381,7 @@ can_free_up(int32_t device, int64_t bytes)
 
 	for (entry = registry.first; entry != NULL && available < bytes;
 		 entry = entry->next)
-		if (evictable(entry, device, now))
+		if (others_go && evictable(entry, device, now))
 			available += find_member(entry, device)->charged;
 	return available >= bytes;
 }
@@ -394,7 +394,7 @@ can_free_up(int32_t device, int64_t bytes)
 static bool
 free_up(int32_t device, int64_t bytes)
 {
-	if (!can_free_up(device, bytes))
+	if (!has_memory(device, bytes, true))
 		return false;
 	while (available_bytes(device) < bytes)
 		if (!evict_one(device))
@@ -458,8 +458,7 @@ choose_device(GvMirrorEntry *entry, GvDeviceSet skip, bool others_go,
 		int64_t		bytes = shard_size(&entry->spec, i, entry->nshards);
 
 		if ((skip & 1u << i) != 0 || find_member(entry, i) != NULL ||
-			(others_go ? !can_free_up(i, bytes) :
-			 available_bytes(i) < bytes))
+			!has_memory(i, bytes, others_go))
 			continue;
 		(*able)++;
 		if (best < 0 || is_better(i, best, bytes))
@@ -636,9 +635,8 @@ choose_for_job(int64_t bytes, int32_t beside, GvDeviceSet tried)
 		int			more = best < 0 ? -1 : devices[i].jobs - devices[best].jobs;
 
 		if ((tried & 1u << i) != 0 ||
-			(beside < 0 ? !can_free_up(i, bytes) :
-			 available_bytes(i) < bytes ||
-			 devices[i].jobs >= devices[beside].jobs))
+			!has_memory(i, bytes, beside < 0) ||
+			(beside >= 0 && devices[i].jobs >= devices[beside].jobs))
 			continue;
 		if (more < 0 || (more == 0 && is_better(i, best, bytes)))
 			best = i;
@@ -773,9 +771,7 @@ can_grow(const GvMirrorEntry *entry, int32_t first, const int64_t *growth,
 		const GvMirrorMember *member = &entry->members[first + i];
 		int64_t		more = lacking(member, growth[i]);
 
-		if (more > 0 &&
-			(others_go ? !can_free_up(member->device, more) :
-			 available_bytes(member->device) < more))
+		if (more > 0 && !has_memory(member->device, more, others_go))
 			return false;
 	}
 	return true;

@@ -208,23 +208,6 @@ answer(GvBatchSlot *batch, int i, GvStatus status, uint64_t ended_ns)
 }
 
 /*
- * Begins searches [n] on the devices of a batch's slots.  These are all
- * searches of the batch, or a single search if the searches are done one by
- * one.
- */
-static GvStatus
-begin_searches(GvBatchSlot *batch, GvSearch *searches, int32_t n)
-{
-	GvSearcher *searchers[GV_MAX_DEVICES];
-	int32_t		s;
-
-	for (s = 0; s < batch->nslots; s++)
-		searchers[s] = batch->slots[s]->searcher;
-	return gv_mirror_begin_shards(searchers, batch->nslots,
-								  batch->entry->mirror, searches, n);
-}
-
-/*
  * Does the searches of a batch one by one, after the engine could not do them
  * together; `status` says why.  Returns how many searches were answered; the
  * other searches are refused.  After GV_FAILED the engine is not used again.
@@ -240,11 +223,9 @@ search_singly(GvBatchSlot *batch, GvStatus status)
 		/* give each search as much time as the watchdog gives a batch */
 		gv_watchdog_round(true);
 		if (status != GV_FAILED)
-		{
-			status = begin_searches(batch, &batch->searches[i], 1);
-			if (status == GV_OK)
-				status = gv_mirror_finish(batch->searcher);
-		}
+			status = gv_mirror_search_shards(batch->searchers, batch->nslots,
+											 batch->entry->mirror,
+											 &batch->searches[i], 1);
 		answered += answer(batch, i, status, gv_now_ns());
 	}
 	return answered;
@@ -254,19 +235,15 @@ search_singly(GvBatchSlot *batch, GvStatus status)
 static void
 end_batch(GvBatchSlot *batch, int answered)
 {
-	int64_t		largest = gv_counted(largest_batch);
-
 	pthread_rwlock_unlock(&batch->entry->lock);
 	if (answered > 0)
 	{
 		gv_count(searches, answered);
 		gv_count(batches, 1);
 	}
-	while (answered > largest &&
-		   !__atomic_compare_exchange_n(&gv_server.largest_batch, &largest,
-										answered, false, __ATOMIC_RELAXED,
-										__ATOMIC_RELAXED))
-		;
+	/* nobody else changes this counter */
+	if (answered > gv_counted(largest_batch))
+		__atomic_store_n(&gv_server.largest_batch, answered, __ATOMIC_RELAXED);
 	gv_mirrors_release(batch->entry, answered);
 	batch->entry = NULL;
 }
@@ -303,7 +280,9 @@ gv_batch_begin(GvBatchSlot *batch, GvMirrorEntry *entry)
 		end_batch(batch, 0);
 	else
 	{
-		status = begin_searches(batch, batch->searches, batch->n);
+		status = gv_mirror_begin_shards(batch->searchers, batch->nslots,
+										entry->mirror, batch->searches,
+										batch->n);
 		if (status != GV_OK && batch->n > 1)
 			end_batch(batch, search_singly(batch, status));
 		else if (status != GV_OK)
@@ -343,7 +322,7 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 		   const GvAskedCondition *asked)
 {
 	const GvSearchRequest *request = gv_payload(connection);
-	GvStop		stop = gv_connection_stop(connection);
+	const GvStop *stop = &connection->stop;
 	int32_t		at_once = request->n < gv_server.at_once ? request->n :
 	gv_server.at_once;
 	GvSearch   *searches = malloc((size_t) at_once * sizeof(GvSearch));
@@ -368,8 +347,8 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 		 * smaller parts would need as many searchers, so do not try smaller
 		 * parts now
 		 */
-		status = stop.requested(stop.arg) ? GV_CANCELED :
-			gv_searchers_take(entry, &stop, &team);
+		status = stop->requested(stop->arg) ? GV_CANCELED :
+			gv_searchers_take(entry, stop, &team);
 		if (status != GV_OK)
 			break;
 		began_ns = gv_now_ns();

@@ -270,6 +270,8 @@ typedef struct GvConnection
 								 * NULL if it is in `in` */
 	GvMessage	shm_header;		/* checked copy of that message's header */
 	void	   *job;			/* state of its thread: a build or a set */
+	GvStop		stop;			/* ends the engine's work when the client goes
+								 * or the engine has failed */
 	GvConnectionLink link;		/* in the loop's list */
 	GvConnectionLink supervisor;	/* in socketdir.c's */
 } GvConnection;
@@ -317,12 +319,6 @@ extern bool gv_connection_is_gone(const GvConnection *connection);
  */
 extern bool gv_connection_is_stuck(const GvConnection *connection);
 extern void gv_log_stuck(const char *what);
-
-/*
- * Returns a GvStop that ends the engine's work when the client goes or the
- * engine has failed.
- */
-extern GvStop gv_connection_stop(GvConnection *connection);
 
 /* Returns the header of the message at hand. */
 static inline const GvMessage *
@@ -504,6 +500,7 @@ typedef struct GvBatchSlot
 								 * the slot is free */
 	int32_t		nslots;
 	struct GvBatchSlot *slots[GV_MAX_DEVICES];	/* [nslots], this one first */
+	GvSearcher *searchers[GV_MAX_DEVICES];	/* [nslots], those of the slots */
 	GvMirrorEntry *entry;		/* locked; NULL: no batch is under way */
 	uint64_t	began_ns;
 	int			n;				/* number of searches under way */

@@ -503,7 +503,6 @@ put_items(GvConnection *connection, const char **wrong)
 	Work	   *work = connection->job;
 	const GvPutRequest *request = gv_payload(connection);
 	GvPutRequest told = *request;	/* the client may change *request */
-	GvStop		stop = gv_connection_stop(connection);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	int64_t		item = 0;
@@ -515,15 +514,14 @@ put_items(GvConnection *connection, const char **wrong)
 		told.n > bytes / item || told.n * item != bytes)
 		return GV_INVALID;
 	return gv_set_put(work->set, (GvSetInput) told.input, request + 1,
-					  told.n, &stop);
+					  told.n, &connection->stop);
 }
 
 static GvStatus
 run_set(GvConnection *connection, const char **wrong)
 {
 	Work	   *work = connection->job;
-	GvStop		stop = gv_connection_stop(connection);
-	GvStatus	status = gv_set_run(work->set, &work->done, &stop);
+	GvStatus	status = gv_set_run(work->set, &work->done, &connection->stop);
 	GvSetDone  *reply;
 
 	*wrong = "not all is there, or it is finished";
