@@ -156,7 +156,6 @@ typedef struct PairRows
 	TupleTableSlot *slot;		/* contains the tuple */
 	MinimalTuple tuple;
 	Size		capacity;		/* of the tuple, in bytes */
-	bool		in_arrays;		/* a row has arrays, not one pair */
 	int			n;				/* length of the arrays; -1 if there is no
 								 * tuple yet */
 	int64	   *neighbors;		/* [n] elements of the first array in the
@@ -193,7 +192,12 @@ typedef struct Pairs
 								 * own neighbor */
 	GvSetMetric metric;
 	int			k;
-	PairRows   *result;			/* receives each query's neighbors */
+	bool		by_index;		/* the method is "index" */
+	Relation	index;			/* see open_index(); NULL if the method is
+								 * "exact" */
+	PairRows	result;			/* receives each query's neighbors */
+	bool		in_arrays;		/* a row of the result has arrays, not one
+								 * pair */
 	Sample		sample;
 } Pairs;
 
@@ -272,11 +276,11 @@ columns(const PairRows *rows)
 
 /*
  * Makes a tuple with `bytes` bytes of columns, none of them NULL.  The tuple
- * lives in the memory context of `rows`, because sinks are called in other
- * contexts, which end earlier.
+ * must not move to another memory context, because sinks are called in
+ * contexts that end earlier.
  */
 static void
-make_tuple(PairRows *rows, Size bytes)
+make_tuple(PairRows *rows, Size bytes, int infomask)
 {
 	Size		header = MAXALIGN(SizeofHeapTupleHeader) -
 	MINIMAL_TUPLE_OFFSET;
@@ -284,14 +288,11 @@ make_tuple(PairRows *rows, Size bytes)
 	if (rows->capacity < header + bytes)
 	{
 		rows->capacity = header + bytes;
-		rows->tuple = rows->tuple == NULL ?
-			MemoryContextAllocZero(GetMemoryChunkContext(rows),
-								   rows->capacity) :
-			repalloc(rows->tuple, rows->capacity);
+		rows->tuple = repalloc(rows->tuple, rows->capacity);
 	}
 	rows->tuple->t_len = header + bytes;
 	rows->tuple->t_infomask2 = rows->slot->tts_tupleDescriptor->natts;
-	rows->tuple->t_infomask = rows->in_arrays ? HEAP_HASVARWIDTH : 0;
+	rows->tuple->t_infomask = infomask;
 	rows->tuple->t_hoff = header + MINIMAL_TUPLE_OFFSET;
 	ExecStoreMinimalTuple(rows->tuple, rows->slot, false);
 }
@@ -320,40 +321,22 @@ make_array(void *memory, Size bytes, int n, Oid type)
 }
 
 /*
- * Begins a result in rsinfo, for which InitMaterializedSRF must have been
- * called.  The returned struct lives as long as the current memory context.
- */
-static PairRows *
-pair_rows_begin(const ReturnSetInfo *rsinfo, bool in_arrays)
-{
-	PairRows   *rows = palloc0(sizeof(PairRows));
-
-	Assert(rsinfo->setDesc->natts == (in_arrays ? 3 : 4));
-	rows->store = rsinfo->setResult;
-	rows->slot = MakeSingleTupleTableSlot(rsinfo->setDesc,
-										  &TTSOpsMinimalTuple);
-	rows->in_arrays = in_arrays;
-	rows->n = -1;
-	if (!in_arrays)
-		make_tuple(rows, sizeof(Pair));
-	return rows;
-}
-
-/*
  * Adds a row to the result for each of n neighbors.  The arguments are as in
  * put_neighbors().
  */
 static void
-put_pairs(PairRows *rows, int64 key, const int64 *keys,
+put_pairs(Pairs *pairs, int64 query, const int64 *keys,
 		  const int64 *positions, const double *distances, int n)
 {
+	PairRows   *rows = &pairs->result;
 	Pair	   *pair = columns(rows);
 
-	pair->key = key;
+	pair->key = pairs->queries->keys[query];
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		pair->neighbor = keys[positions == NULL ? i : positions[i]];
+		pair->neighbor = positions == NULL ? keys[i] :
+			pairs->rows->keys[positions[i]];
 		pair->rank = i + 1;
 		pair->distance = distances[i];
 		tuplestore_puttupleslot(rows->store, rows->slot);
@@ -366,9 +349,11 @@ put_pairs(PairRows *rows, int64 key, const int64 *keys,
  * right length.
  */
 static void
-put_arrays(PairRows *rows, int64 key, const int64 *keys,
+put_arrays(Pairs *pairs, int64 query, const int64 *keys,
 		   const int64 *positions, const double *distances, int n)
 {
+	PairRows   *rows = &pairs->result;
+
 	CHECK_FOR_INTERRUPTS();
 	if (n != rows->n)
 	{
@@ -376,40 +361,41 @@ put_arrays(PairRows *rows, int64 key, const int64 *keys,
 		ARR_OVERHEAD_NONULLS(1) + n * sizeof(int64) : ARR_OVERHEAD_NONULLS(0);
 		char	   *memory;
 
-		make_tuple(rows, sizeof(int64) + 2 * bytes);
+		make_tuple(rows, sizeof(int64) + 2 * bytes, HEAP_HASVARWIDTH);
 		memory = (char *) columns(rows) + sizeof(int64);
 		rows->neighbors = make_array(memory, bytes, n, INT8OID);
 		rows->distances = make_array(memory + bytes, bytes, n, FLOAT8OID);
 		rows->n = n;
 	}
-	*(int64 *) columns(rows) = key;
+	*(int64 *) columns(rows) = pairs->queries->keys[query];
 	for (int i = 0; i < n; i++)
 	{
-		rows->neighbors[i] = keys[positions == NULL ? i : positions[i]];
+		rows->neighbors[i] = positions == NULL ? keys[i] :
+			pairs->rows->keys[positions[i]];
 		rows->distances[i] = distances[i];
 	}
 	tuplestore_puttupleslot(rows->store, rows->slot);
 }
 
 /*
- * Adds the neighbors of a key to the result, nearest first.  If `positions` is
- * not NULL, it has k indexes into `keys`, of which the first -1 and all later
- * ones are ignored.  If `positions` is NULL, the neighbors are the first k
- * keys.  For a key without neighbors, a row with empty arrays is added to a
- * result of arrays, and nothing is added to a result of pairs.
+ * Adds the neighbors of a query to the result, nearest first.  `keys` are the
+ * keys of k neighbors or, if `positions` is not NULL, positions [k] are the
+ * positions of the neighbors, of which the first -1 and all later ones are
+ * ignored.  For a query without neighbors, a row with empty arrays is added to
+ * a result of arrays, and nothing is added to a result of pairs.
  */
 static void
-put_neighbors(PairRows *rows, int64 key, const int64 *keys,
+put_neighbors(Pairs *pairs, int64 query, const int64 *keys,
 			  const int64 *positions, const double *distances, int k)
 {
 	int			n = 0;
 
 	while (n < k && (positions == NULL || positions[n] >= 0))
 		n++;
-	if (rows->in_arrays)
-		put_arrays(rows, key, keys, positions, distances, n);
+	if (pairs->in_arrays)
+		put_arrays(pairs, query, keys, positions, distances, n);
 	else
-		put_pairs(rows, key, keys, positions, distances, n);
+		put_pairs(pairs, query, keys, positions, distances, n);
 }
 
 /* Lists of the rows of a table */
@@ -462,7 +448,7 @@ open_index(const IvfpqTable *rows, GvSetMetric metric)
 
 /*
  * Returns lists of about ROWS_OF_LIST rows each, but not more lists than the
- * index for this metric has.  Raises an ERROR if there is no such index.
+ * index has.  Raises an ERROR if there is no index.
  */
 static IvfpqLists
 get_lists(const Pairs *pairs)
@@ -470,9 +456,8 @@ get_lists(const Pairs *pairs)
 	IvfpqLists	lists = {0};
 	const IvfpqTable *rows = pairs->rows;
 	int64		most = Min(Max(rows->nrows / ROWS_OF_LIST, 1), GV_SET_MAX_K);
-	Relation	index = open_index(rows, pairs->metric);
 
-	if (index == NULL)
+	if (pairs->index == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("table \"%s\" has no gpuivfpq index for metric %s on column \"%s\"",
@@ -483,8 +468,7 @@ get_lists(const Pairs *pairs)
 				 pairs->metric == GV_SET_PEARSON ?
 				 errhint("No index orders by correlation; use method exact.") :
 				 errhint("Create one, not partial, with the operator class of that metric, or use method exact.")));
-	lists.centroids = IvfpqCentroids(index, rows->dims, &lists.n);
-	index_close(index, NoLock);
+	lists.centroids = IvfpqCentroids(pairs->index, rows->dims, &lists.n);
 	if (lists.n == 0)
 	{
 		/* the index is not trained: make one list of all rows */
@@ -870,17 +854,16 @@ take_neighbors(void *arg, int64 query, const int64 *positions,
 	Pairs	   *pairs = arg;
 
 	note_found(pairs, query, distances);
-	put_neighbors(pairs->result, pairs->queries->keys[query],
-				  pairs->rows->keys, positions, distances, pairs->k);
+	put_neighbors(pairs, query, NULL, positions, distances, pairs->k);
 }
 
 /*
- * Finds all pairs by comparing queries with rows, or list by list.  In the
- * latter case, the number of near lists is gpuvec.probes or, if that is not
- * set, the number that the target recall needs.
+ * Finds all pairs by comparing queries with rows.  With method "index", the
+ * number of near lists is gpuvec.probes or, if that is not set, the number
+ * that the target recall needs.
  */
 static void
-find_by_comparing(Pairs *pairs, bool by_lists)
+find_by_comparing(Pairs *pairs)
 {
 	IvfpqLists	lists;
 	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
@@ -889,7 +872,7 @@ find_by_comparing(Pairs *pairs, bool by_lists)
 		.phase = IVFPQ_PROGRESS_SEARCHING,
 	.sink = take_neighbors, .arg = pairs};
 
-	if (by_lists)
+	if (pairs->by_index)
 	{
 		lists = get_lists(pairs);
 		begin_sample(pairs);
@@ -898,7 +881,7 @@ find_by_comparing(Pairs *pairs, bool by_lists)
 		wanted.lists = &lists;
 	}
 	IvfpqFindNeighbors(&wanted);
-	if (by_lists)
+	if (pairs->by_index)
 		report_recall(pairs,
 					  psprintf("Each row was compared with those of %d of %d lists.",
 							   lists.probes, lists.n));
@@ -933,7 +916,7 @@ comparing_cost(const Pairs *pairs, double nrows)
  * is cheaper than comparing list by list.
  */
 static bool
-search_pays(const Pairs *pairs, Relation index)
+search_pays(const Pairs *pairs)
 {
 	int			dims = pairs->queries->dims;
 	int			k = pairs->k + pairs->self;
@@ -949,10 +932,10 @@ search_pays(const Pairs *pairs, Relation index)
 	if (ivfpq_probes > 0 || k > IVFPQ_BULK_MOST_K ||
 		(pairs->rows->type.has_toreal &&
 		 pairs->rows->type.type != pairs->queries->type.type) ||
-		!IvfpqBulkServes(pairs->rows->rel, index, dims))
+		!IvfpqBulkServes(pairs->rows->rel, pairs->index, dims))
 		return false;
-	cost = IvfpqBulkCost(pairs->rows->rel, index, pairs->queries->nrows, dims,
-						 k, &nrows);
+	cost = IvfpqBulkCost(pairs->rows->rel, pairs->index,
+						 pairs->queries->nrows, dims, k, &nrows);
 	/* each neighbor's row is fetched once more, because the row has the key */
 	cost += (double) pairs->queries->nrows * k *
 		(IvfpqServerHasDevice() ? DEVICE_NEIGHBOR_NS : IVFPQ_FETCH_NS);
@@ -1056,8 +1039,8 @@ take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 	if (count < pairs->k)
 		append(&searched->lacking, number);
 	else
-		put_neighbors(pairs->result, pairs->queries->keys[number],
-					  searched->keys, NULL, searched->distances, pairs->k);
+		put_neighbors(pairs, number, searched->keys, NULL,
+					  searched->distances, pairs->k);
 }
 
 /*
@@ -1104,7 +1087,7 @@ read_batch(GraphSearch *searched, int64 first, int capacity)
  * half of maintenance_work_mem.
  */
 static void
-search_for_all(GraphSearch *searched, Relation index)
+search_for_all(GraphSearch *searched)
 {
 	const Pairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
@@ -1114,7 +1097,7 @@ search_for_all(GraphSearch *searched, Relation index)
 	int64		done = 0;
 	IvfpqBulkRequest request = {
 		.heap = pairs->rows->rel,
-		.index = index,
+		.index = pairs->index,
 		.snapshot = pairs->rows->snapshot,
 		.dims = queries->dims,
 		.k = pairs->k + pairs->self,
@@ -1165,11 +1148,10 @@ take_lacking(void *arg, int64 query, const int64 *positions,
 			 const double *distances)
 {
 	const GraphSearch *searched = arg;
-	const Pairs *pairs = searched->pairs;
-	int64		number = searched->lacking.numbers[searched->first + query];
 
-	put_neighbors(pairs->result, pairs->queries->keys[number],
-				  pairs->rows->keys, positions, distances, searched->nexact);
+	put_neighbors(searched->pairs,
+				  searched->lacking.numbers[searched->first + query], NULL,
+				  positions, distances, searched->nexact);
 }
 
 /* Compares the queries that lack neighbors with all rows. */
@@ -1213,7 +1195,7 @@ compare_lacking(GraphSearch *searched)
 static void
 put_alike(GraphSearch *searched)
 {
-	const Pairs *pairs = searched->pairs;
+	Pairs	   *pairs = searched->pairs;
 
 	for (int64 i = 0; i < searched->alike.n; i++)
 	{
@@ -1229,13 +1211,13 @@ put_alike(GraphSearch *searched)
 			searched->keys[n] = pairs->rows->keys[position];
 			searched->distances[n++] = get_float8_nan();
 		}
-		put_neighbors(pairs->result, pairs->queries->keys[number],
-					  searched->keys, NULL, searched->distances, n);
+		put_neighbors(pairs, number, searched->keys, NULL,
+					  searched->distances, n);
 	}
 }
 
 /*
- * Finds all pairs by searches through an index.  Does nothing and returns
+ * Finds all pairs by searches through the index.  Does nothing and returns
  * false if there is no suitable index, or if comparing list by list is
  * cheaper.  The caller must have surveyed the table of the queries but, for a
  * join, not the other table.
@@ -1243,25 +1225,18 @@ put_alike(GraphSearch *searched)
 static bool
 find_by_search(Pairs *pairs)
 {
-	Relation	index = open_index(pairs->rows, pairs->metric);
 	GraphSearch searched = {.pairs = pairs};
 	const char *name;
 
-	if (index == NULL)
+	if (pairs->index == NULL || !search_pays(pairs))
 		return false;
-	if (!search_pays(pairs, index))
-	{
-		index_close(index, NoLock);
-		return false;
-	}
-
+	name = RelationGetRelationName(pairs->index);
 	searched.lacking = begin_some();
 	searched.alike = begin_some();
 	/* the second table of a join is not read, so its recall is not known */
 	if (pairs->self)
 		begin_sample(pairs);
-	search_for_all(&searched, index);
-	name = RelationGetRelationName(index);
+	search_for_all(&searched);
 	if (pairs->self)
 		report_recall(pairs,
 					  psprintf("Each row was searched for through index \"%s\".",
@@ -1276,32 +1251,43 @@ find_by_search(Pairs *pairs)
 	if (searched.lacking.n > 0)
 		compare_lacking(&searched);
 	put_alike(&searched);
-	index_close(index, NoLock);
 	return true;
 }
 
 /* SQL functions */
 
-/* Returns whether the method with this name is "index". */
-static bool
-method_is_index(const text *name)
+/*
+ * Reads the arguments k, metric and method, of which k has number `first`, and
+ * begins the result.
+ */
+static void
+begin_pairs(Pairs *pairs, FunctionCallInfo fcinfo, int first)
 {
-	const char *method = text_to_cstring(name);
-	bool		is_index = strcmp(method, "index") == 0;
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PairRows   *rows = &pairs->result;
+	const char *method;
 
-	if (!is_index && strcmp(method, "exact") != 0)
+	pairs->k = PG_GETARG_INT32(first);
+	pairs->metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(first + 1));
+	method = text_to_cstring(PG_GETARG_TEXT_PP(first + 2));
+	pairs->by_index = strcmp(method, "index") == 0;
+	if (!pairs->by_index && strcmp(method, "exact") != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("unknown method \"%s\"", method),
 				 errhint("Use exact or index.")));
-	return is_index;
-}
-
-static void
-check_k(int k)
-{
-	IvfpqCheckRange("k", k, 1, GV_SET_MAX_K,
+	IvfpqCheckRange("k", pairs->k, 1, GV_SET_MAX_K,
 					"k is how many neighbors of each row are wanted.");
+	InitMaterializedSRF(fcinfo, 0);
+	rows->store = rsinfo->setResult;
+	rows->slot = MakeSingleTupleTableSlot(rsinfo->setDesc,
+										  &TTSOpsMinimalTuple);
+	rows->capacity = 1024;
+	rows->tuple = palloc0(rows->capacity);
+	rows->n = -1;
+	Assert(rsinfo->setDesc->natts == (pairs->in_arrays ? 3 : 4));
+	if (!pairs->in_arrays)
+		make_tuple(rows, sizeof(Pair), 0);
 }
 
 /*
@@ -1320,37 +1306,28 @@ static void
 return_graph(FunctionCallInfo fcinfo, bool in_arrays)
 {
 	IvfpqTable	table;
-	Pairs		pairs = {.queries = &table, .rows = &table, .self = true};
-	int			k = PG_GETARG_INT32(3);
-	bool		by_index;
-	Relation	index = NULL;
+	Pairs		pairs = {.queries = &table, .rows = &table, .self = true,
+	.in_arrays = in_arrays};
 
-	pairs.metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(4));
-	by_index = method_is_index(PG_GETARG_TEXT_PP(5));
-	check_k(k);
-	InitMaterializedSRF(fcinfo, 0);
-	pairs.result = pair_rows_begin((ReturnSetInfo *) fcinfo->resultinfo,
-								   in_arrays);
+	begin_pairs(&pairs, fcinfo, 3);
 	IvfpqTableOpen(&table, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
+	if (pairs.by_index)
+		pairs.index = open_index(&table, pairs.metric);
 
 	/*
-	 * look for an index first: if there is none, an ERROR will follow, and
-	 * rows would be sent to gpuvecd in vain
+	 * send rows only if there is an index: without one an ERROR will follow,
+	 * and rows would be sent to gpuvecd in vain
 	 */
-	if (by_index)
-		index = open_index(&table, pairs.metric);
-	IvfpqTableSurvey(&table, spare_memory(), index != NULL);
-	if (index != NULL)
-		index_close(index, NoLock);
-
-	pairs.k = (int) Min((int64) k, table.nrows - 1);
-	if (pairs.k > 0 &&
-		!(by_index && find_by_search(&pairs)))
-		find_by_comparing(&pairs, by_index);
+	IvfpqTableSurvey(&table, spare_memory(), pairs.index != NULL);
+	pairs.k = (int) Min((int64) pairs.k, table.nrows - 1);
+	if (pairs.k > 0 && !find_by_search(&pairs))
+		find_by_comparing(&pairs);
 	if (table.nrows == 1)		/* a key, but no neighbors */
-		put_neighbors(pairs.result, table.keys[0], NULL, NULL, NULL, 0);
+		put_neighbors(&pairs, 0, NULL, NULL, NULL, 0);
+	if (pairs.index != NULL)
+		index_close(pairs.index, NoLock);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);
 }
@@ -1392,22 +1369,17 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 	IvfpqTable	left;
 	IvfpqTable	right;
 	Pairs		pairs = {.queries = &left, .rows = &right};
-	bool		by_index;
 
-	pairs.k = PG_GETARG_INT32(6);
-	pairs.metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(7));
-	by_index = method_is_index(PG_GETARG_TEXT_PP(8));
-	check_k(pairs.k);
-	InitMaterializedSRF(fcinfo, 0);
-	pairs.result = pair_rows_begin((ReturnSetInfo *) fcinfo->resultinfo,
-								   false);
+	begin_pairs(&pairs, fcinfo, 6);
 	IvfpqTableOpen(&left, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqTableOpen(&right, PG_GETARG_OID(3), NAME_ARGUMENT(4),
 				   NAME_ARGUMENT(5));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_JOIN, PG_GETARG_OID(0));
 	IvfpqTableSurvey(&left, spare_memory() / 2, false);
-	if (!by_index || left.nrows == 0 || !find_by_search(&pairs))
+	if (pairs.by_index && left.nrows > 0)
+		pairs.index = open_index(&right, pairs.metric);
+	if (!find_by_search(&pairs))
 	{
 		IvfpqTableSurvey(&right, spare_memory() / 2, false);
 		pairs.k = (int) Min((int64) pairs.k, right.nrows);
@@ -1415,9 +1387,11 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 		{
 			IvfpqCheckSameDims(RelationGetRelationName(left.rel), left.dims,
 							   RelationGetRelationName(right.rel), right.dims);
-			find_by_comparing(&pairs, by_index);
+			find_by_comparing(&pairs);
 		}
 	}
+	if (pairs.index != NULL)
+		index_close(pairs.index, NoLock);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&right);
 	IvfpqTableClose(&left);
