@@ -871,37 +871,15 @@ group_pairs(Placing *p)
 	p->starts[0] = 0;
 }
 
-/*
- * Finds a row's nearest lists, after those of all its groups have been
- * offered.
- */
-static bool
-rescore_lists(Placing *p, int64_t row)
-{
-	const GvGroups *groups = p->groups;
-	int			i;
-
-	if (nearest_rescore(&p->lists, row, row_of(p, row), groups->centroids))
-		return true;
-	for (i = 0; i < p->tried; i++)
-	{
-		Offered		offered = lists_of(p, p->groups_of[row * GV_TRIED_GROUPS + i]);
-
-		if (gv_poll(&p->poll, (int64_t) offered.n * groups->dims))
-			return false;
-		rerank(&p->lists, row, row_of(p, row), offered.centroids,
-			   offered.members, offered.n);
-	}
-	return true;
-}
-
 /* Offers every row the lists of its groups, and finds its nearest lists. */
 static bool
 find_lists(Placing *p)
 {
-	size_t		bytes = sizeof(float) * p->groups->dims;
+	int32_t		dims = p->groups->dims;
+	const float *centroids = p->groups->centroids;
 	int32_t		group;
 	int64_t		row;
+	int			i;
 
 	nearest_begin(&p->lists, p->n);
 	for (group = 0; group < p->groups->ngroups; group++)
@@ -913,15 +891,13 @@ find_lists(Placing *p)
 			 at += BATCH_ROWS)
 		{
 			int			n = gv_at_most(p->starts[group + 1] - at, BATCH_ROWS);
-			int			i;
 
 			for (i = 0; i < n; i++)
 			{
 				if (i + AHEAD < n)
-					nearest_fetch(row_of(p, p->rows[at + i + AHEAD]),
-								  p->groups->dims);
-				memcpy(p->some + (size_t) i * p->groups->dims,
-					   row_of(p, p->rows[at + i]), bytes);
+					nearest_fetch(row_of(p, p->rows[at + i + AHEAD]), dims);
+				memcpy(p->some + (size_t) i * dims, row_of(p, p->rows[at + i]),
+					   sizeof(float) * dims);
 			}
 			if (!nearest_offer(&p->lists, p->some, p->rows + at, n, &offered,
 							   &p->poll))
@@ -931,11 +907,21 @@ find_lists(Placing *p)
 	for (row = 0; row < p->n; row++)
 	{
 		if (row + AHEAD < p->n)
-			nearest_prepare(&p->lists, row + AHEAD,
-							p->groups->centroids);
-		if (gv_poll(&p->poll, (int64_t) p->lists.kept * p->groups->dims) ||
-			!rescore_lists(p, row))
+			nearest_prepare(&p->lists, row + AHEAD, centroids);
+		if (gv_poll(&p->poll, (int64_t) p->lists.kept * dims))
 			return false;
+		if (nearest_rescore(&p->lists, row, row_of(p, row), centroids))
+			continue;
+		for (i = 0; i < p->tried; i++)
+		{
+			Offered		offered = lists_of(p, p->groups_of[row *
+														   GV_TRIED_GROUPS + i]);
+
+			if (gv_poll(&p->poll, (int64_t) offered.n * dims))
+				return false;
+			rerank(&p->lists, row, row_of(p, row), centroids, offered.members,
+				   offered.n);
+		}
 	}
 	return true;
 }

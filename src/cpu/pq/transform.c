@@ -15,10 +15,8 @@
 #define OUTLIER	16.0			/* rows longer than this many times the usual
 								 * length are not used */
 
-/*
- * Limit of the scale's exponent, because 2^-126 is the smallest normal float.
- */
-#define MAX_EXPONENT	126
+#define MAX_EXPONENT	126		/* of the scale, because 2^-126 is the
+								 * smallest normal float */
 
 /*
  * Returns the factor that makes x' from a row: 1 / |x| for cosine (0 for a
@@ -173,10 +171,8 @@ gv_fit_transform(GvMetric metric, int32_t dims, const float *x, int64_t n,
 		/* sqrt(square) = fraction * 2^exponent, fraction in [1/2, 1) */
 		if (frexp(sqrt(square), &exponent) < 0.70710678)
 			exponent--;
-		if (exponent > MAX_EXPONENT)
-			exponent = MAX_EXPONENT;
-		else if (exponent < -MAX_EXPONENT)
-			exponent = -MAX_EXPONENT;
+		exponent = exponent > MAX_EXPONENT ? MAX_EXPONENT : exponent;
+		exponent = exponent < -MAX_EXPONENT ? -MAX_EXPONENT : exponent;
 		*scale = (float) ldexp(1.0, -exponent);
 	}
 }

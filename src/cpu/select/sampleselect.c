@@ -60,27 +60,6 @@ in_range(const ItemRange *range, uint64_t item)
 }
 
 /*
- * Makes the tree of the sorted splitters.  The lowest level has every second
- * splitter, and each level above it every second one of the rest.
- */
-static void
-plant(Splitters *splitters)
-{
-	int			level;
-	int			j;
-	int			node = 0;
-
-	for (level = 0; level < GV_BUCKET_BITS; level++)
-	{
-		int			reach = 1 << (GV_BUCKET_BITS - 1 - level);
-
-		for (j = 0; j < 1 << level; j++)
-			splitters->tree[node++] =
-				splitters->sorted[(2 * j + 1) * reach - 1];
-	}
-}
-
-/*
  * Takes a sample of a range that covers a part of the values, which must be
  * counted to find the places.
  */
@@ -124,6 +103,8 @@ make_splitters(Splitters *splitters, const float *values, int64_t n,
 	uint64_t	state = GV_SAMPLE_SEED(level);
 	uint64_t	part = (range->last - range->first) / GV_BUCKETS;
 	bool		is_sampled = level < GV_SAMPLED_LEVELS;
+	int			node = 0;
+	int			reach;
 	int64_t		i;
 
 	if (is_sampled && range->count < n &&
@@ -141,7 +122,14 @@ make_splitters(Splitters *splitters, const float *values, int64_t n,
 		splitters->sorted[i] = is_sampled ?
 			scratch[(i + 1) * (GV_SAMPLE_ITEMS / GV_BUCKETS)] :
 			range->first + ((uint64_t) i + 1) * part;
-	plant(splitters);
+
+	/*
+	 * the lowest level of the tree has every second splitter, and each level
+	 * above it every second one of the rest
+	 */
+	for (reach = GV_BUCKETS / 2; reach > 0; reach /= 2)
+		for (i = reach; i < GV_BUCKETS; i += 2 * reach)
+			splitters->tree[node++] = splitters->sorted[i - 1];
 	return true;
 }
 

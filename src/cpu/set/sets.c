@@ -145,37 +145,15 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* Sets centroids to the means of their rows. */
-static bool
-move_centroids(Clusters *clusters, const GvStop *stop)
-{
-	int32_t		dims = clusters->spec.dims;
-	GvPoll		poll = {stop, 0};
-	int32_t		c;
-	int32_t		d;
-
-	for (c = 0; c < clusters->spec.k; c++)
-	{
-		float	   *centroid = clusters->centroids + (size_t) c * dims;
-		const double *sum = clusters->sums + (size_t) c * dims;
-
-		if (gv_poll(&poll, dims))
-			return false;
-		if (clusters->sizes[c] == 0)
-			continue;
-		for (d = 0; d < dims; d++)
-			centroid[d] = (float) (sum[d] / (double) clusters->sizes[c]);
-	}
-	return true;
-}
-
 /* Implements gv_set_run: ends a pass. */
 static GvStatus
 kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	Clusters   *clusters = state;
 	const GvSetSpec *spec = &clusters->spec;
+	GvPoll		poll = {stop, 0};
 	int32_t		c;
+	int32_t		d;
 
 	done->error = 0.0;
 	for (c = 0; c < spec->k; c++)
@@ -189,8 +167,18 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 										clusters->centroids, clusters->sizes);
 		return GV_OK;
 	}
-	if (!move_centroids(clusters, stop))
-		return GV_CANCELED;
+	for (c = 0; c < spec->k; c++)
+	{
+		float	   *centroid = clusters->centroids + (size_t) c * spec->dims;
+		const double *sum = clusters->sums + (size_t) c * spec->dims;
+
+		if (gv_poll(&poll, spec->dims))
+			return GV_CANCELED;
+		if (clusters->sizes[c] == 0)
+			continue;
+		for (d = 0; d < spec->dims; d++)
+			centroid[d] = (float) (sum[d] / (double) clusters->sizes[c]);
+	}
 	(void) gv_set_reseed(spec, clusters->sizes, clusters->errors,
 						 clusters->far_distances, clusters->farthest,
 						 clusters->centroids, clusters->order);

@@ -67,11 +67,8 @@ gv_square(const float *a, int32_t dims)
 static double
 distance_of(double cosine)
 {
-	if (cosine > 1.0)
-		cosine = 1.0;
-	else if (cosine < -1.0)
-		cosine = -1.0;
-	return 1.0 - cosine;
+	cosine = cosine > 1.0 ? 1.0 : cosine;
+	return 1.0 - (cosine < -1.0 ? -1.0 : cosine);
 }
 
 /*

@@ -52,12 +52,12 @@
  *						four bits of their codes or, if `upper`, by the high
  *						ones, and adds them to sums [PARTS]
  *	add_columns(sums, columns, n, bytes)
- *						adds the bytes of n columns of codes, one or two, to
- *						sums [4] of 16 bits, which begin with zero.  The bytes
- *						for the low nibbles of the first column are at `bytes`,
- *						those for its high nibbles 64 bytes further on, and
- *						those of the second column 32 bytes behind those of the
- *						first.  Where a posting's sum is, the level decides
+ *						adds the bytes of n <= 2 columns of codes to sums [4]
+ *						of 16 bits, which begin with zero; the level decides
+ *						where a posting's sum is.  The bytes for low nibbles of
+ *						the first column are at `bytes`, those for its high
+ *						nibbles 64 bytes, those of the second column 32 bytes
+ *						further on
  *	drain(sums, total)	adds the sums of DRAIN columns, at most, to total
  *						[BLOCK_REGS]
  *	load_abbrevs(abbrevs, r, width)
