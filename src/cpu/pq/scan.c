@@ -159,35 +159,14 @@ gv_condition_valid(const GvCondition *condition)
 }
 
 /*
- * Returns the number of the first value in a set that is not below `abbrev`,
- * or nvalues if there is none.
- */
-static int32_t
-first_from(const GvKeyTest *test, uint64_t abbrev)
-{
-	int32_t		low = 0;
-	int32_t		high = test->nvalues;
-
-	while (low < high)
-	{
-		int32_t		middle = low + (high - low) / 2;
-
-		if (test->values[middle] < abbrev)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-/*
  * Returns whether the abbreviated keys of an ordered key may satisfy a test.
  * The caller checks that head->low <= head->high.
  */
 static bool
 may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
 {
-	int32_t		first;
+	int32_t		low = 0;
+	int32_t		high = test->nvalues;
 
 	switch (test->kind)
 	{
@@ -195,8 +174,17 @@ may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
 			return test->low <= test->high && test->low <= head->high &&
 				test->high >= head->low;
 		case GV_TEST_SET:
-			first = first_from(test, head->low);
-			return first < test->nvalues && test->values[first] <= head->high;
+			/* find the first value that is not below head->low */
+			while (low < high)
+			{
+				int32_t		middle = low + (high - low) / 2;
+
+				if (test->values[middle] < head->low)
+					low = middle + 1;
+				else
+					high = middle;
+			}
+			return low < test->nvalues && test->values[low] <= head->high;
 		default:
 			return true;
 	}
