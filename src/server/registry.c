@@ -518,6 +518,7 @@ create(GvMirrorEntry *entry, uint64_t owner)
 {
 	GvPlacement placement = {.nshards = entry->nshards,
 	.nreplicas = entry->nmembers / entry->nshards};
+	GvRefusalCode refusal;
 	GvStatus	status;
 	uint32_t	lacking;
 	int32_t		i;
@@ -537,15 +538,16 @@ create(GvMirrorEntry *entry, uint64_t owner)
 		if (!gv_mirrors_evict_for(entry, growth))
 			break;
 	}
+	refusal = gv_status_refusal(status);
 	pthread_mutex_lock(&registry.mutex);
-	if (status != GV_OK)
+	if (refusal == 0)
 	{
-		entry->mirror = NULL;
-		return gv_status_refusal(status);
+		recharge(entry);
+		entry->owner = owner;
 	}
-	recharge(entry);
-	entry->owner = owner;
-	return 0;
+	else
+		entry->mirror = NULL;
+	return refusal;
 }
 
 /*
