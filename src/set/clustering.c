@@ -134,7 +134,7 @@ spill(VectorStore *store)
 					 row_bytes(store));
 	}
 	pfree(store->vectors);
-	store->capacity = Max(IVFPQ_BATCH_BYTES / row_bytes(store), 1);
+	store->capacity = IvfpqRowsAtATime(store->dims);
 	store->vectors = palloc(store->capacity * row_bytes(store));
 }
 
@@ -178,10 +178,8 @@ store_add(VectorStore *store, const float *vector, int dims)
 static int
 store_read(VectorStore *store, int64 first, int64 n, const float **vectors)
 {
-	int64		most = Max(IVFPQ_BATCH_BYTES / row_bytes(store), 1);
-
 	CHECK_FOR_INTERRUPTS();
-	n = Min(Min(n, most), store->nrows - first);
+	n = Min(Min(n, IvfpqRowsAtATime(store->dims)), store->nrows - first);
 	Assert(n > 0);
 	if (store->file == NULL)
 	{
@@ -472,8 +470,7 @@ take_results(KMeans *run)
 {
 	int			dims = run->spec.dims;
 	int			found = run->done.found;
-	int64		batch = Max(Min(IVFPQ_BATCH_BYTES / sizeof(float) / dims,
-								RESULTS), 1);
+	int64		batch = Min(IvfpqRowsAtATime(dims), RESULTS);
 	float	   *centroids = palloc(batch * dims * sizeof(float));
 	int64	   *sizes = palloc(batch * sizeof(int64));
 

@@ -320,7 +320,7 @@ IvfpqFindNeighbors(const IvfpqNeighbors *wanted)
 		spec.nlists = wanted->lists->n;
 		spec.probes = wanted->lists->probes;
 	}
-	tile.batch_rows = IvfpqTableBatch(rows);
+	tile.batch_rows = IvfpqRowsAtATime(rows->dims);
 	tile.batch = palloc((Size) tile.batch_rows * rows->dims * sizeof(float));
 	tile.result_queries = Max(RESULTS / wanted->k, 1);
 	tile.positions = palloc_extended(tile.result_queries * wanted->k *

@@ -498,8 +498,7 @@ try_to_find(const IvfpqLists *lists, const GvSetSpec *spec,
 			const float *vectors, IvfpqLocalSetPlace place, int64 *found)
 {
 	IvfpqLocalSet *work = IvfpqLocalSetBegin(spec, place);
-	int			most = (int) Max(IVFPQ_BATCH_BYTES / sizeof(float) /
-								 spec->dims, 1);
+	int			most = IvfpqRowsAtATime(spec->dims);
 	GvSetDone	done;
 	bool		worked;
 
@@ -671,7 +670,7 @@ find_lists(Ranks *ranks)
 {
 	IvfpqTable *rows = ranks->pairs->rows;
 	Size		dims = rows->dims;
-	int			batch = IvfpqTableBatch(rows);
+	int			batch = IvfpqRowsAtATime(rows->dims);
 	float	   *vectors = palloc(batch * dims * sizeof(float));
 	int64	   *found = palloc(batch * sizeof(int64));
 
@@ -1282,7 +1281,7 @@ begin_pairs(Pairs *pairs, FunctionCallInfo fcinfo, int first)
 	rows->store = rsinfo->setResult;
 	rows->slot = MakeSingleTupleTableSlot(rsinfo->setDesc,
 										  &TTSOpsMinimalTuple);
-	rows->capacity = 1024;
+	rows->capacity = MAXALIGN(SizeofMinimalTupleHeader) + sizeof(Pair);
 	rows->tuple = palloc0(rows->capacity);
 	rows->n = -1;
 	Assert(rsinfo->setDesc->natts == (pairs->in_arrays ? 3 : 4));

@@ -159,6 +159,13 @@ extern bool IvfpqLocalSetKeeps(int64 nrows, int dims);
 /* Approximate size in bytes of the batches in which vectors are passed on. */
 #define IVFPQ_BATCH_BYTES	(4 * 1024 * 1024)
 
+/* Returns how many vectors of this length a batch has. */
+static inline int
+IvfpqRowsAtATime(int dims)
+{
+	return (int) Max(IVFPQ_BATCH_BYTES / sizeof(float) / dims, 1);
+}
+
 /* A block at which a reading can begin. */
 typedef struct IvfpqMark
 {
@@ -295,8 +302,6 @@ extern const float *IvfpqTableVector(IvfpqTable *table, int64 position);
 extern int	IvfpqTableRead(IvfpqTable *table, int64 first, int most,
 						   float *buffer, const float **vectors);
 
-/* Returns how many vectors fit into a batch of IVFPQ_BATCH_BYTES. */
-extern int	IvfpqTableBatch(const IvfpqTable *table);
 
 /* exactsearch.c: exact neighbors of any number of queries */
 

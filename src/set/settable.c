@@ -682,14 +682,6 @@ IvfpqTableRead(IvfpqTable *table, int64 first, int most, float *buffer,
 	return most;
 }
 
-int
-IvfpqTableBatch(const IvfpqTable *table)
-{
-	Size		bytes = table->dims * sizeof(float);
-
-	return (int) Max(IVFPQ_BATCH_BYTES / bytes, 1);
-}
-
 void
 IvfpqTableClose(IvfpqTable *table)
 {
