@@ -141,7 +141,7 @@ typedef struct IvfpqLoad
 	IvfpqChannel *channel;
 	IvfpqRing	ring;			/* [NSLOTS] */
 
-	/* the message: GvListsRequest with chunks, an array, or refine records */
+	/* the message: chunks, an array, or refine records */
 	Size		capacity;		/* maximum bytes of a message, or 0 before the
 								 * load has begun */
 	char	   *message;		/* [capacity], in the slot being filled */
@@ -399,7 +399,7 @@ static void
 records_send(IvfpqLoad *load)
 {
 	Size		stride = gv_refine_stride(load->meta.dims);
-	int64		slice = (load->capacity - sizeof(GvListsRequest)) / stride;
+	int64		slice = load->capacity / stride;
 
 	for (int64 done = 0; done < load->naddresses; done += slice)
 	{
@@ -426,7 +426,7 @@ add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int32 *n)
 	int			nslots = IvfpqRecordSlots(dims);
 	Size		stride = gv_refine_stride(dims);
 
-	if ((*n + nslots) * stride > load->capacity - sizeof(GvListsRequest))
+	if ((*n + nslots) * stride > load->capacity)
 		return false;
 	for (int slot = 0; slot < nslots; slot++)
 	{
@@ -555,7 +555,7 @@ read_blocks(IvfpqLoad *load, GvChunk *chunk, GvChunk *live)
 static void
 message_begin(IvfpqLoad *load)
 {
-	load->used = sizeof(GvListsRequest);
+	load->used = 0;
 	load->nchunks = 0;
 	load->naddresses = 0;
 }
@@ -684,8 +684,8 @@ long_next(IvfpqLoad *load, IvfpqLongList *longlist)
 	GvChunk    *chunk;
 	GvChunk		one = {.nblocks = 1};
 	int64		block_bytes = chunk_bytes(load, &one) - sizeof(one);
-	uint32		most = (uint32) ((load->capacity - sizeof(GvListsRequest) -
-								  sizeof(GvChunk)) / block_bytes);
+	uint32		most = (uint32) ((load->capacity - sizeof(GvChunk)) /
+								 block_bytes);
 	uint32		end = Min(longlist->nblocks, longlist->next + most);
 	IvfpqBlockView view;
 
@@ -723,15 +723,11 @@ long_next(IvfpqLoad *load, IvfpqLongList *longlist)
 static void
 send_chunks(IvfpqLoad *load)
 {
-	GvListsRequest *request = (GvListsRequest *) load->message;
+	GvListsRequest request = {load->key, load->nchunks, 0};
 
 	records_send(load);
-	if (load->nchunks == 0)
-		return;
-	request->key = load->key;
-	request->nchunks = load->nchunks;
-	request->unused = 0;
-	load_send(load, GV_MSG_LISTS, NULL, 0, load->used);
+	if (load->nchunks > 0)
+		load_send(load, GV_MSG_LISTS, &request, sizeof(request), load->used);
 }
 
 /*
