@@ -395,11 +395,12 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 
 	if (!IvfpqServerIsWanted())
 		return NULL;
-	if (!IvfpqServerAnswers(&reason))
+	reason = IvfpqServerProblem();
+	if (reason != NULL)
 	{
-		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-			IvfpqBuilderFailed(index, reason ? reason : "there is none",
-							   false);
+		if (IvfpqSharedState() != IVFPQ_STATE_OFF ||
+			ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
+			IvfpqBuilderFailed(index, reason, false);
 		return NULL;
 	}
 	builder = make_builder(spec);

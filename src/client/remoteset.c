@@ -129,9 +129,10 @@ IvfpqRemoteSetBegin(const GvSetSpec *spec)
 
 	if (!IvfpqServerIsWanted())
 		return NULL;
-	if (!IvfpqServerAnswers(&reason))
+	reason = IvfpqServerProblem();
+	if (reason != NULL)
 	{
-		complain(reason ? reason : "there is none");
+		complain(reason);
 		return NULL;
 	}
 	set = palloc0(sizeof(IvfpqRemoteSet));

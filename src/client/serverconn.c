@@ -877,24 +877,21 @@ IvfpqConnect(GvRole role, int64 timeout_us)
 }
 
 /*
- * Returns whether gpuvecd is up and not suspended, for work that may take
- * long.  If not, *reason says why, or is NULL if gpuvecd is turned off.
+ * Returns why gpuvecd cannot do work that may take long, or NULL if it can.
  */
-bool
-IvfpqServerAnswers(const char **reason)
+const char *
+IvfpqServerProblem(void)
 {
-	IvfpqServerState state = IvfpqSharedState();
-
-	*reason = NULL;
-	if (state == IVFPQ_STATE_UP)
+	switch (IvfpqSharedState())
 	{
-		if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
-			return true;
-		*reason = "it does not answer";
+		case IVFPQ_STATE_UP:
+			return pg_atomic_read_u32(&ivfpq_shared->suspended) == 0 ? NULL :
+				"it does not answer";
+		case IVFPQ_STATE_OFF:
+			return "there is none";
+		default:
+			return "it is not running";
 	}
-	else if (state != IVFPQ_STATE_OFF)
-		*reason = "it is not running";
-	return false;
 }
 
 /*

@@ -124,7 +124,7 @@ IvfpqServerIsExternal(void)
 
 /* where gpuvecd is */
 extern void IvfpqPlaceInit(void);
-extern bool IvfpqServerAnswers(const char **reason);
+extern const char *IvfpqServerProblem(void);
 
 /* channels */
 extern void IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context);
