@@ -21,9 +21,10 @@ gv_fault_set(GvFault *fault, int64_t n, GvStatus status)
 }
 
 bool
-gv_fault_count(GvFault *fault, GvStatus *status)
+gv_fault_strikes(GvFault *fault, GvStatus *status)
 {
-	if (__atomic_sub_fetch(&fault->countdown, 1, __ATOMIC_ACQ_REL) != 0)
+	if (__atomic_load_n(&fault->countdown, __ATOMIC_ACQUIRE) <= 0 ||
+		__atomic_sub_fetch(&fault->countdown, 1, __ATOMIC_ACQ_REL) != 0)
 		return false;
 	*status = (GvStatus) __atomic_load_n(&fault->status, __ATOMIC_RELAXED);
 	return true;
@@ -36,6 +37,16 @@ gv_fault_hang(void)
 
 	for (;;)
 		nanosleep(&pause, NULL);
+}
+
+bool
+gv_fault_is_due(GvFault *fault, GvStatus *status)
+{
+	if (!gv_fault_strikes(fault, status))
+		return false;
+	if ((int) *status == GV_HANGS)
+		gv_fault_hang();
+	return true;
 }
 
 bool

@@ -39,12 +39,6 @@ extern GvFault gv_set_calls;
 /* Makes the n-th call from now on report `status`. */
 extern void gv_fault_set(GvFault *fault, int64_t n, GvStatus status);
 
-/*
- * Decrements the countdown, which must be above 0.  If this call is the one
- * that must fail, sets *status and returns true.
- */
-extern bool gv_fault_count(GvFault *fault, GvStatus *status);
-
 /* Never returns. */
 extern void gv_fault_hang(void);
 
@@ -53,24 +47,12 @@ extern void gv_fault_hang(void);
  */
 extern bool gv_allocation_fails(void);
 
-/* Returns true for exactly one call, the one at which the fault is due. */
-static inline bool
-gv_fault_strikes(GvFault *fault, GvStatus *status)
-{
-	return __atomic_load_n(&fault->countdown, __ATOMIC_ACQUIRE) > 0 &&
-		gv_fault_count(fault, status);
-}
-
-/* Like gv_fault_strikes, but never returns if the fault is GV_HANGS. */
-static inline bool
-gv_fault_is_due(GvFault *fault, GvStatus *status)
-{
-	if (!gv_fault_strikes(fault, status))
-		return false;
-	if ((int) *status == GV_HANGS)
-		gv_fault_hang();
-	return true;
-}
+/*
+ * Return true for exactly one call, the one at which the fault is due, and set
+ * *status.  If the fault is GV_HANGS, gv_fault_is_due never returns.
+ */
+extern bool gv_fault_strikes(GvFault *fault, GvStatus *status);
+extern bool gv_fault_is_due(GvFault *fault, GvStatus *status);
 
 #else
 #define gv_fault_is_due(fault, status) ((void) (status), false)
