@@ -3,11 +3,9 @@
  *		A background worker that brings mirrors of a database's indexes to
  *		gpuvecd and refreshes them.
  *
- * For each message the loader locks the index, copies as much into memory as a
- * message holds, unlocks the index, and only then sends (client/README,
- * "Loading Mirrors").  While gpuvecd works on a message, the loader reads the
- * contents of the next one.  If a lock is not free, the loader tries again
- * later: if it waited, it would block sessions that request the lock after it.
+ * client/README, "Loading Mirrors", describes the course of a load.  If a lock
+ * is not free, the loader tries again later: if it waited, it would block
+ * sessions that request the lock after it.
  *
  * The loader reads a list from its newest block to its oldest, like all
  * readers, and copies each block to its place in the chunk.  If VACUUM
@@ -25,10 +23,9 @@
  * the TID can belong to another row, VACUUM has marked these postings as dead,
  * and a scan notices this by the list's del_seq.
  *
- * The worker also runs on a hot standby, since it writes nothing.  The worker
- * ends when it has had nothing to do for a while, and at once if a session
- * wants the database for itself, because a database can be neither dropped nor
- * copied while a loader is connected to it.
+ * The worker ends when it has had nothing to do for a while, and at once if a
+ * session wants the database for itself, because a database can be neither
+ * dropped nor copied while a loader is connected to it.
  */
 #include "postgres.h"
 
