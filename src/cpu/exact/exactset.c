@@ -157,26 +157,6 @@ replace_top(GvKnn *heap, int64_t n, GvKnn moved)
 	heap[place] = moved;
 }
 
-/*
- * Orders the pairs: the nearest row first, free places last.  They are no heap
- * afterwards.
- */
-static bool
-knn_sort(GvKnn *heap, int64_t n, GvPoll *poll)
-{
-	while (n > 1)
-	{
-		GvKnn		last = heap[0];
-
-		if (gv_poll(poll, GV_KNN_WORK))
-			return false;
-		n--;
-		replace_top(heap, n, heap[n]);
-		heap[n] = last;
-	}
-	return true;
-}
-
 /* ----
  * Compares a panel of rows with a tile of queries, and rescores pairs.
  */
@@ -1048,6 +1028,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	GvPoll		poll = {stop, 0};
 	GvStatus	status = GV_OK;
 	int64_t		q;
+	int64_t		n;
 
 	if (exact->spec.own &&
 		!reset_nearest(exact, 0, exact->spec.nqueries, &poll))
@@ -1058,9 +1039,19 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 		status = search_lists(exact, stop);
 	if (status != GV_OK)
 		return status;
+
+	/* a sorted array has the nearest row first, free places last */
 	for (q = 0; q < exact->spec.nqueries; q++)
-		if (!knn_sort(knn_of(exact, q), exact->kept, &poll))
-			return GV_CANCELED;
+		for (n = exact->kept - 1; n > 0; n--)
+		{
+			GvKnn	   *heap = knn_of(exact, q);
+			GvKnn		last = heap[0];
+
+			if (gv_poll(&poll, GV_KNN_WORK))
+				return GV_CANCELED;
+			replace_top(heap, n, heap[n]);
+			heap[n] = last;
+		}
 	done->passes = 1;
 	done->finished = 1;
 	return GV_OK;

@@ -42,7 +42,7 @@
 
 #define UNIT		GV_FILTER_UNIT	/* u */
 #define UNIT64		(1.0 / 9007199254740992.0)	/* v */
-#define HUGE_SQUARE	1e36
+#define HUGE_SQUARE	GV_CPU_HUGE_SQUARE
 
 /*
  * Returns whether the distance is one of directions: vectors are scaled to

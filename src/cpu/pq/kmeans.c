@@ -30,7 +30,6 @@
 #define SLICE		GV_CPU_SLICE_DIMS
 #define FEW_ROWS	4			/* with fewer rows than this a tile does not
 								 * pay */
-#define HUGE_SQUARE	GV_CPU_HUGE_SQUARE
 
 /* The vectors of a tile, and the best centroid found so far for each. */
 typedef struct Tile
@@ -187,7 +186,7 @@ gv_cpu_lower_squares(const float *centroids, int ncents, int32_t dims,
 		const float *centroid = centroids + (size_t) c * dims;
 		float		square = gv_cpu_dot(centroid, centroid, dims);
 
-		squares[c] = square < HUGE_SQUARE ? (float) (square * kept) :
+		squares[c] = square < GV_CPU_HUGE_SQUARE ? (float) (square * kept) :
 			-HUGE_VALF;
 	}
 	for (; c < TILE_CENTS; c++)

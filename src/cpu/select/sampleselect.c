@@ -197,29 +197,6 @@ gv_sampleselect_scratch(int64_t k)
 }
 
 /*
- * Narrows the range of all items to one of at most GV_UNDIVIDED_ITEMS, which
- * has the item of the given rank.
- */
-static bool
-narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
-	   ItemRange *range, GvPoll *poll)
-{
-	int			level;
-
-	for (level = 0; range->count > GV_UNDIVIDED_ITEMS; level++)
-	{
-		Splitters	splitters;
-
-		if (!make_splitters(&splitters, values, n, range, level, scratch,
-							poll) ||
-			!count_items(&splitters, values, n, range, poll))
-			return false;
-		enter_bucket(&splitters, rank, range);
-	}
-	return true;
-}
-
-/*
  * Copies the items below the range to before [range->nbefore], and those in
  * the range to inside [range->count].
  */
@@ -262,9 +239,20 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 	uint64_t   *inside = (uint64_t *) ((char *) scratch + next);
 	ItemRange	range = {0, UINT64_MAX, n, 0};
 	int64_t		rest;
+	int			level;
 
-	if (!narrow(values, n, k - 1, inside, &range, poll) ||
-		!gather(values, n, &range, selected, inside, poll))
+	/* narrow the range to few items, among which is the k-th one */
+	for (level = 0; range.count > GV_UNDIVIDED_ITEMS; level++)
+	{
+		Splitters	splitters;
+
+		if (!make_splitters(&splitters, values, n, &range, level, inside,
+							poll) ||
+			!count_items(&splitters, values, n, &range, poll))
+			return false;
+		enter_bucket(&splitters, k - 1, &range);
+	}
+	if (!gather(values, n, &range, selected, inside, poll))
 		return false;
 	rest = k - range.nbefore;
 	if (!gv_items_pick(inside, range.count, rest - 1, poll))
