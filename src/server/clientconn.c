@@ -240,50 +240,6 @@ shared_take(GvConnection *connection, const char **wrong)
 	return GV_OK;
 }
 
-/*
- * Handles GV_MSG_IN_SHM: makes a message in shared memory the message at hand,
- * until its answer is sent.  Returns false if the message was refused.
- */
-static bool
-shared_open(GvConnection *connection)
-{
-	const GvInShmRequest *request = gv_payload(connection);
-	const GvMessage *message;
-	const GvMessageKind *kind;
-	uint64_t	shared_bytes = connection->shm_bytes;
-
-	/* a loader that had to connect again has lost its mirror, too */
-	if (connection->shm == NULL)
-	{
-		gv_refuse(connection, GV_REFUSED_NO_MIRROR,
-				  gv_refusal_name(GV_REFUSED_NO_MIRROR));
-		return false;
-	}
-	if (request->offset % 8 != 0 ||
-		request->offset > shared_bytes - sizeof(*message))
-	{
-		gv_refuse(connection, GV_REFUSED_PROTOCOL,
-				  "a message outside the memory");
-		return false;
-	}
-	message = (const GvMessage *) (connection->shm + request->offset);
-	connection->shm_header = *message;
-	kind = gv_message_kind(&connection->shm_header);
-	if (connection->shm_header.length > shared_bytes - sizeof(*message) -
-		request->offset ||
-		connection->shm_header.request != 0 || kind == NULL
-		|| !kind->in_memory ||
-		(kind->roles & (1U << connection->role)) == 0)
-	{
-		gv_refuse(connection, GV_REFUSED_PROTOCOL,
-				  "a malformed message in memory");
-		return false;
-	}
-	connection->shm_message = connection->shm + request->offset;
-	gv_count(received, connection->shm_header.length);
-	return true;
-}
-
 void *
 gv_shared_at(const GvConnection *connection, int64_t offset, int64_t bytes)
 {
@@ -293,6 +249,48 @@ gv_shared_at(const GvConnection *connection, int64_t offset, int64_t bytes)
 		bytes > shared_bytes || offset > shared_bytes - bytes)
 		return NULL;
 	return connection->shm + offset;
+}
+
+/*
+ * Handles GV_MSG_IN_SHM: makes a message in shared memory the message at hand,
+ * until its answer is sent.  Returns false if the message was refused.
+ */
+static bool
+shared_open(GvConnection *connection)
+{
+	const GvInShmRequest *request = gv_payload(connection);
+	int64_t		offset = (int64_t) request->offset;
+	char	   *message = gv_shared_at(connection, offset, sizeof(GvMessage));
+	GvMessage  *header = &connection->shm_header;
+	const GvMessageKind *kind;
+
+	/* a loader that had to connect again has lost its mirror, too */
+	if (connection->shm == NULL)
+	{
+		gv_refuse(connection, GV_REFUSED_NO_MIRROR,
+				  gv_refusal_name(GV_REFUSED_NO_MIRROR));
+		return false;
+	}
+	if (message == NULL)
+	{
+		gv_refuse(connection, GV_REFUSED_PROTOCOL,
+				  "a message outside the memory");
+		return false;
+	}
+	memcpy(header, message, sizeof(*header));
+	kind = gv_message_kind(header);
+	if (kind == NULL || !kind->in_memory || header->request != 0 ||
+		(kind->roles & (1U << connection->role)) == 0 ||
+		gv_shared_at(connection, offset, (int64_t) sizeof(*header) +
+					 header->length) == NULL)
+	{
+		gv_refuse(connection, GV_REFUSED_PROTOCOL,
+				  "a malformed message in memory");
+		return false;
+	}
+	connection->shm_message = message;
+	gv_count(received, header->length);
+	return true;
 }
 
 /* ---- messages of all clients */
@@ -514,7 +512,6 @@ examine(GvConnection *connection)
 {
 	const GvMessage *message = gv_message(connection);
 	const GvMessageKind *kind;
-	bool		first = connection->role == 0;
 	const char *wrong = NULL;
 	size_t		whole;
 
@@ -526,11 +523,8 @@ examine(GvConnection *connection)
 		wrong = "no such message, or it has a wrong length";
 	else if (message->request != 0)
 		wrong = "the header is malformed";
-	else if (first != (message->type == GV_MSG_HELLO))
-		wrong = first ? "the first message is not a hello" :
-			"a second hello";
 	else if ((kind->roles & (1U << connection->role)) == 0)
-		wrong = "this is for others";
+		wrong = "this is for others, or not the time for a hello";
 	else if (connection->role == GV_ROLE_SESSION &&
 			 message->length > SESSION_MOST)
 		wrong = "this is too long for a session";

@@ -9,11 +9,10 @@
  * begins, and when the loop waits for a device instead of polling it.  Only
  * the loop's thread uses the state of batches.
  *
- * If a device hangs, its batches are never done, and a call that waits for the
- * device never returns.  So a separate thread, the watchdog, ends the process
- * if one of the following takes too long: a round of the loop, the oldest
- * batch of a device, or a batch of many queries in one message, for which
- * another thread waits.
+ * A separate thread, the watchdog, ends the process if a device hangs, so that
+ * one of the following takes too long: a round of the loop, the oldest batch of
+ * a device, or a batch of many queries in one message, for which another thread
+ * waits.
  */
 #include "server/server.h"
 

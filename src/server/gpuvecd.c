@@ -46,13 +46,6 @@
 #define SPARE_FILES		64		/* descriptors not used for connections */
 #define MOST_REJECTIONS	8		/* different rejected calls that are logged */
 
-/* Makes the n-th call of the engine, counted from 1, report a status. */
-typedef struct Fault
-{
-	int64_t		n;				/* 0: none */
-	int64_t		status;
-} Fault;
-
 typedef struct Options
 {
 	const char *engine;
@@ -71,9 +64,6 @@ typedef struct Options
 	int64_t		parent;			/* we end with this process; 0: none */
 
 	/* of the test build only */
-	Fault		fault;
-	Fault		build_fault;
-	Fault		set_fault;
 	int64_t		memory_fault;
 	int64_t		memory_faults;
 } Options;
@@ -279,6 +269,7 @@ typedef struct Option
 	size_t		offset;			/* of the field */
 	int64_t		min;			/* of a number */
 	int64_t		max;			/* of a number, or of a fault's status */
+	void		(*inject) (int64_t n, GvStatus status); /* a fault */
 } Option;
 
 static void
@@ -342,19 +333,22 @@ parse_socket(const Option *option, const char *value, void *field)
 
 #ifdef GV_TEST_BUILD
 
-/* Parses a value of the form "N:STATUS". */
+/*
+ * Parses a value of the form "N:STATUS": the N-th call of the engine, counted
+ * from 1, reports this status.
+ */
 static void
 parse_fault(const Option *option, const char *value, void *field)
 {
-	Fault	   *fault = field;
 	char		n[24];
 	const char *colon = strchr(value, ':');
 
 	if (colon == NULL || colon - value >= (long) sizeof(n))
 		bad_option(option->name, value);
 	snprintf(n, sizeof(n), "%.*s", (int) (colon - value), value);
-	fault->n = number(option->name, n, 1, INT64_MAX);
-	fault->status = number(option->name, colon + 1, GV_INVALID, option->max);
+	option->inject(number(option->name, n, 1, INT64_MAX),
+				   (GvStatus) number(option->name, colon + 1, GV_INVALID,
+									 option->max));
 }
 
 #endif
@@ -371,8 +365,8 @@ print_and_exit(const Option *option, const char *value, void *field)
 #define NUMBER_AT(field, least, most) \
 	.parse = parse_number, .offset = offsetof(Options, field), .min = least, \
 	.max = most
-#define FAULT_AT(field, most) \
-	.parse = parse_fault, .offset = offsetof(Options, field), .max = most
+#define FAULT(function, most) \
+	.parse = parse_fault, .max = most, .inject = function
 
 static const Option known[] = {
 	{"engine", TEXT_AT(engine)},
@@ -390,9 +384,9 @@ static const Option known[] = {
 	{"message", NUMBER_AT(message_s, 1, 1 << 20)},
 	{"parent", NUMBER_AT(parent, 1, INT32_MAX)},
 #ifdef GV_TEST_BUILD
-	{"fault", FAULT_AT(fault, GV_HANGS)},
-	{"build-fault", FAULT_AT(build_fault, GV_FAILED)},
-	{"set-fault", FAULT_AT(set_fault, GV_FAILED)},
+	{"fault", FAULT(gv_mirror_fault, GV_HANGS)},
+	{"build-fault", FAULT(gv_builder_fault, GV_FAILED)},
+	{"set-fault", FAULT(gv_set_fault, GV_FAILED)},
 	{"memory-fault", NUMBER_AT(memory_fault, 1, INT32_MAX)},
 	{"memory-faults", NUMBER_AT(memory_faults, 1, INT32_MAX)},
 #endif
@@ -623,10 +617,6 @@ open_engine(const GvEngine *engine, const Options *options)
 	gv_simd_use(options->simd);
 	gv_matmul_use(options->matmul);
 #ifdef GV_TEST_BUILD
-	gv_mirror_fault(options->fault.n, (GvStatus) options->fault.status);
-	gv_builder_fault(options->build_fault.n,
-					 (GvStatus) options->build_fault.status);
-	gv_set_fault(options->set_fault.n, (GvStatus) options->set_fault.status);
 	gv_allocations.after = options->memory_faults > 0;
 	gv_allocations.due = (int) (options->memory_faults > 0 ?
 								options->memory_faults : options->memory_fault);

@@ -3,17 +3,12 @@
  *		The registry: which mirrors there are, on which devices, who uses them,
  *		and how much of the devices' budgets they take.
  *
- * Every device has a budget, which mirrors, builds and sets share.  The budget
- * does not include the searchers of the device's batch slots, but searchers
- * for messages of many queries take memory that mirrors could have.
- *
- * A mirror has replicas, each of one or more shards, and each shard is on a
- * device that has no other member of the mirror.  The shards of a replica
- * exist together or not at all.  A replica that is not the mirror's only one
- * may be evicted alone.  Eviction takes such replicas first, then mirrors that
- * are not in use, and nothing if that would not be enough.  Memory is freed
- * before its bytes are reserved for others, because a device has no more than
- * that.
+ * Every device has a budget, which mirrors, builds and sets share (server/README,
+ * "Memory of the devices").  The shards of a replica exist together or not at
+ * all, and a replica that is not the mirror's only one may be evicted alone.
+ * Eviction takes such replicas first, then mirrors that are not in use, and
+ * nothing if that would not be enough.  Memory is freed before its bytes are
+ * reserved for others, because a device has no more than that.
  *
  * A mirror that is in use (users > 0) is not freed: a thread that removes the
  * mirror from the registry waits until all users have released it.  A thread
@@ -119,10 +114,7 @@ find(const GvMirrorKey *key)
 	return entry;
 }
 
-/*
- * Takes a mirror out of the list.  Returns false if another thread has taken
- * it out already.
- */
+/* Takes a mirror out of the list.  Returns false if it is not there. */
 static bool
 unlink_entry(GvMirrorEntry *entry)
 {
@@ -138,9 +130,7 @@ unlink_entry(GvMirrorEntry *entry)
 
 /* Members of a mirror */
 
-/*
- * Returns whether the mirror has several replicas, so that one can be evicted.
- */
+/* Returns whether the mirror has several replicas. */
 static inline bool
 is_spare(const GvMirrorEntry *entry)
 {
@@ -294,10 +284,9 @@ evictable(GvMirrorEntry *entry, int32_t device, int64_t now)
 }
 
 /*
- * Returns the mirror that a device evicts next.  Mirrors with several replicas
- * are evicted before other mirrors.  Within both groups, the mirror that has
- * been idle longest is evicted first.  Returns NULL if no mirror may be
- * evicted.
+ * Returns the mirror that a device evicts next, or NULL if none may be evicted:
+ * of the mirrors with several replicas or, if there is none, of all mirrors,
+ * the one that has been idle longest.
  */
 static GvMirrorEntry *
 idlest(int32_t device)
@@ -342,8 +331,8 @@ evict_replicas(GvMirrorEntry *entry, GvDeviceSet devices, const char *reason)
 }
 
 /*
- * Evicts the next mirror or replica from a device.  Returns false if there is
- * no mirror or replica that may be evicted.  Releases the mutex meanwhile.
+ * Evicts the next mirror or replica from a device.  Returns false if none may
+ * be evicted.  Releases the mutex meanwhile.
  */
 static bool
 evict_one(int32_t device)
@@ -424,10 +413,7 @@ is_better(int32_t a, int32_t b, int64_t bytes)
 		idle_a->used_ms < idle_b->used_ms;
 }
 
-/*
- * Returns the bytes that one of a mirror's nshards shards takes on a device.
- * With nshards = 1 the shard is the whole mirror.
- */
+/* Returns the bytes that one of a mirror's nshards shards takes on a device. */
 static int64_t
 shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
 {

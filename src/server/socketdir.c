@@ -8,11 +8,9 @@
  * is not a data directory, PostgreSQL may run as another user.  Then we check
  * that no third user can put a socket into the folder.
  *
- * The incarnation of a cluster is a random number in its shared memory, which
- * changes at each start and at each recovery from a crash.  This process
- * serves one incarnation, that of the first supervisor.  server/README,
- * "Incarnations", says why, which clients we refuse, and when this process ends
- * so that another one serves the next incarnation.
+ * This process serves one incarnation of a cluster, that of the first
+ * supervisor.  server/README, "Incarnations", says why, which clients we
+ * refuse, and when this process ends so that another one serves the next.
  */
 #include "server/server.h"
 
