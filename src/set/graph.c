@@ -24,14 +24,12 @@
  * vectors), and a search finds no neighbors for them.  Queries that lack
  * neighbors after the search are compared with all rows.
  *
- * The lists come from a gpuivfpq index.  An index has lists of some hundred
- * rows, so that a scan reads few rows.  Here every row is a query, and all
- * queries of one list are compared with all rows of another list at a time, so
- * larger lists are better.  Therefore k-means over the centroids of the index
- * merges its lists until a list has about a thousand rows.
+ * The lists are those of a gpuivfpq index.  An index has lists of some hundred
+ * rows, so that a scan reads few rows.  Here all queries of one list are
+ * compared with all rows of another list at a time, so larger lists are better.
+ * Therefore k-means over the centroids of the index merges its lists.
  *
- * A sample of the queries is spread evenly over the queries, and its exact
- * neighbors are found under the same snapshot.  The sample is used to choose
+ * A sample of the queries, whose exact neighbors are found, serves to choose
  * the number of near lists (probes), and to report the recall.  With n probes,
  * a neighbor is found if its list is among the n lists nearest to the query's
  * list.  So if all lists are ranked by their distances from the query's list,

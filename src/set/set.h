@@ -111,13 +111,11 @@ extern void IvfpqLocalSetEnd(IvfpqLocalSet *work);
  * gpuvecd fails (see above).  IvfpqLocalSetAsk is for work at gpuvecd only.
  */
 extern bool IvfpqLocalSetPut(IvfpqLocalSet *work, GvSetInput input,
-							 const void *items,
-							 int64 n);
+							 const void *items, int64 n);
 extern bool IvfpqLocalSetAsk(IvfpqLocalSet *work, const GvSetSpec *spec);
 extern bool IvfpqLocalSetRun(IvfpqLocalSet *work, GvSetDone *done);
 extern bool IvfpqLocalSetGet(IvfpqLocalSet *work, GvSetOutput output,
-							 int64 first,
-							 int64 n, void *items);
+							 int64 first, int64 n, void *items);
 
 /*
  * Announces the items that a later call of IvfpqLocalSetGet will ask for, so
@@ -130,9 +128,8 @@ extern void IvfpqLocalSetPrefetch(IvfpqLocalSet *work, GvSetOutput output,
 /*
  * Returns how many queries of an exact search one set may have: at least one,
  * and at most spec->nqueries.  For a set in this session, the queries and
- * their results fit into maintenance_work_mem.  For a set at gpuvecd, they
- * take a sixteenth of gpuvecd's memory, or a gigabyte if that is more, but at
- * most a quarter of the memory.
+ * their results fit into maintenance_work_mem, for a set at gpuvecd into a
+ * part of its memory.
  */
 extern int64 IvfpqLocalSetQueries(const GvSetSpec *spec,
 								  IvfpqLocalSetPlace place);

@@ -9,12 +9,11 @@
  * partitioned tables store no rows, so they are refused, and so are tables
  * whose policies hide rows from the caller.
  *
- * A table is read several times: for a sample, for the queries, and for each
- * tile of queries.  Most of the time of a reading goes into converting vectors
- * of pgvector's types to floats.  So the survey keeps vectors, as many as the
- * caller's memory holds, or sends them to gpuvecd, which keeps them.  For
- * vectors that are not kept the survey marks blocks, so that a single row can
- * be read without reading all rows before it.
+ * Most of the time of a reading goes into converting vectors of pgvector's
+ * types to floats.  So the survey keeps vectors, as many as the caller's memory
+ * holds, or sends them to gpuvecd, which keeps them.  For vectors that are not
+ * kept the survey marks blocks, so that a single row can be read without
+ * reading all rows before it.
  */
 #include "postgres.h"
 
