@@ -16,9 +16,6 @@
 
 #define GV_NO_ROW	INT64_MAX	/* position of a free place */
 
-/* The work of pushing a pair to a large heap, for gv_poll. */
-#define GV_KNN_WORK	256
-
 /* One neighbor. */
 typedef struct GvKnn
 {

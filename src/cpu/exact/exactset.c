@@ -9,10 +9,8 @@
  * k (1 + log(n / k)) are rescored.
  *
  * Near lists have a section of their own below.  If all lists are near, lists
- * make no difference and are ignored.
- *
- * The memory that is needed, besides the queries and their neighbors, is that
- * of a block.
+ * make no difference and are ignored.  Besides the queries and their neighbors
+ * only a block takes memory.
  */
 #include <math.h>
 #include <string.h>
@@ -161,6 +159,7 @@ replace_top(GvKnn *heap, int64_t n, GvKnn moved)
  * Compares a panel of rows with a tile of queries, and rescores pairs.
  */
 
+#define KNN_WORK		256		/* work of a push to a large heap, for gv_poll */
 #define MANY_LEFT		8		/* rows left from which on it pays to look for
 								 * twins */
 
@@ -294,7 +293,7 @@ sift(Exact *exact, const Pairing *pairing, int i, GvPoll *poll)
 		if ((refused >> twin & 1) != 0 ||
 			squares[row] - 2.0f * products[row] > *limit)
 			continue;
-		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_KNN_WORK))
+		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + KNN_WORK))
 			return false;
 
 		/*
@@ -911,7 +910,7 @@ rerank_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 			int			some = gv_at_most(n - done, GV_PREFILTER_ROWS);
 			float		limit = direct ? direct_limit(exact, query) : 0.0f;
 
-			if (gv_poll(&poll, GV_PREFILTER_ROWS * (4 * dims + GV_KNN_WORK)))
+			if (gv_poll(&poll, GV_PREFILTER_ROWS * (4 * dims + KNN_WORK)))
 				return GV_CANCELED;
 			if (direct)
 				gv_kernels->sqdists(exact->queries + query * dims,
@@ -1047,7 +1046,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 			GvKnn	   *heap = knn_of(exact, q);
 			GvKnn		last = heap[0];
 
-			if (gv_poll(&poll, GV_KNN_WORK))
+			if (gv_poll(&poll, KNN_WORK))
 				return GV_CANCELED;
 			replace_top(heap, n, heap[n]);
 			heap[n] = last;
