@@ -95,14 +95,14 @@ gv_number_lists(const GvBatch &batch, int query, int k, At at, ListAt list_at,
 	}
 }
 
-/* The same, reading the lists, some of a thread's at once. */
-template <typename At>
+/* The same, reading the lists. */
+template <int EACH, typename At>
 static __device__ __forceinline__ void
 gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 				int k, At at, GvNumbering &numbering)
 {
-	gv_number_lists<4>(batch, query, k, at,
-					   [&](int, const GvListItem &near)
+	gv_number_lists<EACH>(batch, query, k, at,
+						  [&](int, const GvListItem &near)
 	{
 		return model.d_lists[near.list];
 	}, numbering);

@@ -273,7 +273,7 @@ struct Sample
 	float		term;
 	bool		live;
 
-	/* Loads a lane's posting of a query's block b, if it exists. */
+	/* Loads a lane's posting of a warp's block b of a query, if it exists. */
 	__device__ __forceinline__ void
 	ask(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
 		uint32_t b, bool there)
@@ -284,7 +284,7 @@ struct Sample
 		live = false;
 		if (!there)
 			return;
-		block = probes.block_of(kept, b, probes.one_of(kept, b),
+		block = probes.block_of(kept, b, probes.find(kept, b),
 								model.shape.block_bytes, &list_score);
 #pragma unroll
 		for (int i = 0; i < CHUNKS; i++)
@@ -816,7 +816,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	{
 		uint32_t	b = places[i] / GV_WARP;
 		int			posting = places[i] % GV_WARP;
-		int			probe = probes.one_of(kept, b);
+		int			probe = gv_probe_of(probes.starts, probes.nprobed, b);
 		float		list_score;
 		const uint8_t *block = probes.block_of(kept, b, probe,
 											   model.shape.block_bytes,

@@ -920,7 +920,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 		GV_TEST_ONLY(if (threadIdx.x == 0)
 					 atomicAdd(&batch.filter.d_path_counts[path], 1u);)
 	}
-	gv_number_lists(model, batch, (int) query, (int) choice.p, [&](int i)
+	gv_number_lists<1>(model, batch, (int) query, (int) choice.p, [&](int i)
 	{
 		return items[i];
 	}, numbering);

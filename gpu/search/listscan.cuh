@@ -197,16 +197,6 @@ struct GvProbes
 		return n - 1;
 	}
 
-	/* The same, with a thread. */
-	__device__ __forceinline__ int
-	one_of(const GvKept &kept, uint32_t b) const
-	{
-		int			p = gv_probe_of(kept.starts, min(nprobed, GV_KEPT), b);
-
-		return p == GV_KEPT - 1 && nprobed > GV_KEPT ?
-			gv_probe_of(starts, nprobed, b) : p;
-	}
-
 	/* Returns the address of block b of a probe, and its list's score. */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,

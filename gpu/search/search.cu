@@ -1,22 +1,12 @@
 /*
  * search.cu
- *		A batch of queries, from coarse search to the best postings.
- *
- *		table	queries and their parameters are read from the host's memory;
- *				their look-up tables
- *		coarse	the scores of all centroids
- *		probes	the nearest lists, and a numbering of their blocks
- *		scan	the score S of every posting in them
- *		select	the best postings
- *		bound	bounds from their refine records, if there are any
+ *		A batch of queries, from coarse search to the best postings.  gpu/README
+ *		says what the steps are.
  *
  * The last step of a small batch writes answers into the host's memory, from
  * where the caller reads them: nothing is copied afterwards, and the host
- * waits once.  Large batches are divided into sub-batches, in turn on two
- * streams with memory of their own, so that the host prepares one, the bus
- * carries another, and kernels that wait for memory share the device with
- * those that compute.  Their queries and answers are copied, because a copy
- * engine reads the bus at twice the rate of threads and keeps no thread
+ * waits once.  Queries and answers of large sub-batches are copied, because a
+ * copy engine reads the bus at twice the rate of threads and keeps no thread
  * waiting.  Memory grows when a batch needs more than any before it.
  */
 #include <algorithm>
@@ -31,11 +21,9 @@
  * The steps of a batch: launched one by one, or recorded once and replayed.
  *
  * A small batch takes less time than its launches, so they are recorded as a
- * graph, which is one launch.  A graph holds its kernels' arguments.  It is
- * used again only for a batch whose arguments are the same to the last byte,
- * so it never has a stale address.  Queries and parameters, which differ from
- * call to call, are in memory at the same place each time, and so are the
- * lengths of a mirror's lists.
+ * graph, which is one launch.  Queries and parameters, which differ from call
+ * to call, are in memory at the same place each time, and so are the lengths
+ * of a mirror's lists; all else is in a graph's arguments.
  *
  * A stream has at most GV_GRAPHS graphs.  Each takes some kilobytes of the
  * device's memory, and 100 us of the host to record, which is what ten batches
@@ -209,12 +197,9 @@ drop_graphs(GvSearcher *searcher)
  * ----
  * Answers of a small batch, noticed as they arrive.
  *
- * The driver notices the end of a graph some microseconds after the answers
- * have crossed the bus.  So the host polls the answers.  Before the launch it
- * fills them with GV_ABSENT, which no answer contains.  They are complete when
- * no relevant word is GV_ABSENT.  GvSearchCounts, which is polled first, says
- * how many words are relevant.  Every word is polled, so nothing is assumed
- * about the order in which they arrive, and the device needs no fence.
+ * Before the launch the host fills them with GV_ABSENT, which no answer
+ * contains.  They are complete when no relevant word is GV_ABSENT, and
+ * GvSearchCounts, which is polled first, says how many words are relevant.
  *
  * A damaged row id may be GV_ABSENT, and then the answers never seem complete;
  * neither do those of a batch that fails.  So the stream is queried now and

@@ -26,6 +26,7 @@
 #define KEYS			20		/* keys of a thread in registers, */
 #define MOST_KEYS		40		/* or mostly in L1 */
 #define MOST_BINNED		(MOST_KEYS * NTHREADS)	/* lists */
+#define EACH			4		/* lists that a thread numbers at once */
 #define MAX_PROBES		65536	/* ids have 16 bits for the probe */
 
 /* -- sources: the items of a query, and the use of the selected ones */
@@ -97,7 +98,7 @@ struct AllLists
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
 		   const Item *items, uint32_t count, Shared &shared)
 	{
-		gv_number_lists(model, batch, query, (int) count, [&](int i)
+		gv_number_lists<EACH>(model, batch, query, (int) count, [&](int i)
 		{
 			return items[i];
 		}, shared);
@@ -921,9 +922,9 @@ number_kernel(GvDeviceModel model, GvBatch batch, int query,
 {
 	__shared__ GvNumbering numbering;
 
-	gv_number_lists(model, batch, query,
-					min(batch.d_params[query].nprobe, model.nlists),
-					[&](int i)
+	gv_number_lists<EACH>(model, batch, query,
+						  min(batch.d_params[query].nprobe, model.nlists),
+						  [&](int i)
 	{
 		return GvListItem {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
 	}, numbering);
