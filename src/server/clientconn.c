@@ -559,8 +559,8 @@ time_left(uint64_t begun_ns)
 	return left > 0 ? (int) left : 0;
 }
 
-void
-gv_log_stuck(const char *what)
+static void
+log_stuck(const char *what)
 {
 	gv_log("LOG", "closed a connection whose client had not %s in %d s", what,
 		   gv_server.message_s);
@@ -569,7 +569,10 @@ gv_log_stuck(const char *what)
 bool
 gv_connection_is_stuck(const GvConnection *connection)
 {
-	return connection->in_used > 0 && time_left(connection->begun_ns) == 0;
+	if (connection->in_used == 0 || time_left(connection->begun_ns) > 0)
+		return false;
+	log_stuck(connection->writing ? "read an answer" : "ended a message");
+	return true;
 }
 
 /*
@@ -599,7 +602,7 @@ await_message(const GvConnection *connection)
 					 GV_BULK_IDLE_MS : -1);
 	if (await(connection, POLLIN, time_left(connection->begun_ns)))
 		return true;
-	gv_log_stuck("ended a message");
+	log_stuck("ended a message");
 	return false;
 }
 
@@ -674,7 +677,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 				return GV_FLUSH_LATER;
 			if (await(connection, POLLOUT, time_left(begun_ns)))
 				continue;
-			gv_log_stuck("read an answer");
+			log_stuck("read an answer");
 		}
 		if (n < 0)
 			return GV_FLUSH_BROKEN;

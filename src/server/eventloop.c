@@ -891,16 +891,11 @@ look_at_clients(void)
 		 connection = next)
 	{
 		next = LIST_NEXT(connection, link);
-		if (connection->role == 0 &&
-			now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000))
+		if ((connection->role == 0 &&
+			 now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000)) ||
+			(!connection->search_pending &&
+			 gv_connection_is_stuck(connection)))
 			close_connection(connection);
-		else if (!connection->search_pending &&
-				 gv_connection_is_stuck(connection))
-		{
-			gv_log_stuck(connection->writing ? "read an answer" :
-						 "ended a message");
-			close_connection(connection);
-		}
 	}
 	listen_again();
 }

@@ -462,17 +462,12 @@ follow_parent(int parent, int signal)
 static void
 heed_signals(void)
 {
-	struct sigaction action;
 	sigset_t	signals;
 
-	memset(&action, 0, sizeof(action));
-	sigemptyset(&action.sa_mask);
-	action.sa_handler = SIG_IGN;
-	sigaction(SIGHUP, &action, NULL);
-	sigaction(SIGPIPE, &action, NULL);
-	action.sa_handler = gv_loop_on_signal;
-	sigaction(SIGTERM, &action, NULL);
-	sigaction(SIGINT, &action, NULL);
+	(void) signal(SIGHUP, SIG_IGN);
+	(void) signal(SIGPIPE, SIG_IGN);
+	(void) signal(SIGTERM, gv_loop_on_signal);
+	(void) signal(SIGINT, gv_loop_on_signal);
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);

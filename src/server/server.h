@@ -314,11 +314,10 @@ extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
 extern bool gv_connection_is_gone(const GvConnection *connection);
 
 /*
- * The first function returns whether a client is too slow to send a message or
- * read an answer.  The second one logs which of the two it has not done.
+ * Logs and returns whether a client is too slow to send a message or read an
+ * answer.
  */
 extern bool gv_connection_is_stuck(const GvConnection *connection);
-extern void gv_log_stuck(const char *what);
 
 /* Returns the header of the message at hand. */
 static inline const GvMessage *

@@ -62,11 +62,10 @@ typedef struct Call
 	bool		fails;			/* a task has failed; atomic */
 	GvStatus	statuses[GV_MAX_DEVICES];	/* [ntasks] of the tasks' parts */
 
-	GvSetInput	input;			/* put: the input and its items */
-	const char *items;
-	GvSetOutput output;			/* get: the output, and where items go */
-	char	   *found;
-	int64_t		first;			/* put or get: number of the first item */
+	GvSetInput	input;			/* of put */
+	GvSetOutput output;			/* of get */
+	char	   *items;			/* [n] of put or get, from number `first` on */
+	int64_t		first;
 	int64_t		n;
 } Call;
 
@@ -344,7 +343,7 @@ divided_put(void *state, GvSetInput input, const void *items, int64_t first,
 {
 	DividedSet *set = state;
 	Call		call = {.set = set, .act = put_part, .client = stop,
-	.input = input, .items = items, .first = first, .n = n};
+	.input = input, .items = (char *) items, .first = first, .n = n};
 	uint64_t	begun_ns = gv_now_ns();
 	GvStatus	status = do_all(&call, !is_of_queries(input));
 
@@ -386,7 +385,7 @@ get_part(const Call *call, Task *task, const GvStop *stop)
 		!cut(&first, &n, task->first * k, task->spec.nqueries * k))
 		return GV_OK;
 	return call->set->engine->get(task->state, call->output,
-								  first - task->first * k, n, call->found +
+								  first - task->first * k, n, call->items +
 								  (first - call->first) *
 								  gv_set_output_bytes(&task->spec,
 													  call->output));
@@ -397,7 +396,7 @@ divided_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 			void *items)
 {
 	Call		call = {.set = state, .act = get_part, .output = output,
-	.found = items, .first = first, .n = n};
+	.items = items, .first = first, .n = n};
 
 	return do_all(&call, false);
 }
