@@ -949,13 +949,16 @@ send_model(IvfpqLoad *load)
 }
 
 /*
- * Looks at the index for the first time and allocates memory for the load.  If
- * `whole` is set, also counts the postings.
+ * Looks at the index for the first time, allocates memory for the load, and
+ * connects to gpuvecd.  If `whole` is set, also counts the postings, and
+ * shares the messages' memory with gpuvecd, which the few changes of a
+ * catch-up are not worth.
  */
 static void
 prepare(IvfpqLoad *load, bool whole)
 {
 	MemoryContext old;
+	bool		opened;
 
 	load_lock(load);
 	old = MemoryContextSwitchTo(load->context);
@@ -973,22 +976,11 @@ prepare(IvfpqLoad *load, bool whole)
 	if (whole)
 		count_postings(load);
 	load_unlock(load);
-}
 
-/*
- * Connects to gpuvecd and allocates memory for messages.  `share` is set if a
- * whole mirror is loaded, because the few changes of a catch-up are not worth
- * setting up shared memory.
- */
-static void
-open_ring(IvfpqLoad *load, bool share)
-{
-	MemoryContext old = MemoryContextSwitchTo(load->context);
-	bool		opened;
-
+	old = MemoryContextSwitchTo(load->context);
 	load->channel = IvfpqConnect(GV_ROLE_LOADER, MESSAGE_US);
 	opened = IvfpqRingOpen(&load->ring, load->channel, NSLOTS, load->capacity,
-						   share);
+						   whole);
 	MemoryContextSwitchTo(old);
 	if (!opened)
 		check_answer(load);
@@ -1006,7 +998,6 @@ load_mirror(IvfpqLoad *load, bool whole)
 	GvKeyRequest request = {load->key};
 
 	prepare(load, whole);
-	open_ring(load, whole);
 	if (whole)
 	{
 		GvKeyRequest older;

@@ -140,34 +140,26 @@ static const IvfpqSharedPart part = {
 };
 
 /*
- * Makes the postmaster start the supervisor, and start it again when it ends.
+ * Requests shared memory during preloading, and makes the postmaster start the
+ * supervisor, and start it again when it ends.
  */
-static void
-register_supervisor(void)
-{
-	BackgroundWorker worker;
-
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
-	worker.bgw_restart_time = 5;
-	strlcpy(worker.bgw_library_name, "gpuvec",
-			sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "gpuvec_supervisor_main",
-			sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_name, "gpuvec supervisor", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "gpuvec supervisor", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
-}
-
-/* Requests shared memory and the supervisor during preloading. */
 void
 IvfpqClientInit(void)
 {
+	BackgroundWorker worker = {
+		.bgw_name = "gpuvec supervisor",
+		.bgw_type = "gpuvec supervisor",
+		.bgw_flags = BGWORKER_SHMEM_ACCESS,
+		.bgw_start_time = BgWorkerStart_PostmasterStart,
+		.bgw_restart_time = 5,
+		.bgw_library_name = "gpuvec",
+		.bgw_function_name = "gpuvec_supervisor_main"
+	};
+
 	IvfpqPlaceInit();
 	IvfpqShare(&part);
 	if (ivfpq_server != IVFPQ_SERVER_OFF && !IsBinaryUpgrade)
-		register_supervisor();
+		RegisterBackgroundWorker(&worker);
 }
 
 /* Returns the time of a monotonic clock in microseconds. */
@@ -380,20 +372,10 @@ IvfpqWakeSupervisor(void)
 	LWLockRelease(ivfpq_shared->lock);
 }
 
-/* Returns a latency's class, from its highest bit and the two bits below. */
-static int
-latency_class(int64 us)
-{
-	uint32		value = (uint32) Min(Max(us, 0), PG_UINT32_MAX);
-	int			octave;
-
-	if (value < 4)
-		return (int) value;
-	octave = pg_leftmost_one_pos32(value);
-	return (octave - 1) * 4 + (int) ((value >> (octave - 2)) & 3);
-}
-
-/* Returns the least latency of a class. */
+/*
+ * Returns the least latency of a class, which is given by a latency's highest
+ * bit and the two bits below it.
+ */
 static double
 class_start(int class)
 {
@@ -405,7 +387,12 @@ class_start(int class)
 void
 IvfpqCountLatency(int64 us)
 {
-	pg_atomic_fetch_add_u64(&ivfpq_shared->latency[latency_class(us)], 1);
+	uint32		value = (uint32) Min(Max(us, 0), PG_UINT32_MAX);
+	int			octave = pg_leftmost_one_pos32(Max(value, 1));
+	int			class = value < 4 ? (int) value :
+	(octave - 1) * 4 + (int) ((value >> (octave - 2)) & 3);
+
+	pg_atomic_fetch_add_u64(&ivfpq_shared->latency[class], 1);
 }
 
 /*

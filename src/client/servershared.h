@@ -68,7 +68,7 @@ typedef struct IvfpqMirrorRequest
 
 /*
  * Number of classes of latencies, which are the microseconds from request to
- * answer.  There are four classes for each factor of two (latency_class).
+ * answer.  There are four classes for each factor of two (class_start).
  */
 #define IVFPQ_NLATENCIES	128
 

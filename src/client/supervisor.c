@@ -956,26 +956,24 @@ launch(Slot *slot, Oid database, int64 now)
 {
 	static bool complained = false;
 	int			number = (int) (slot - slots);
-	BackgroundWorker worker;
+	BackgroundWorker worker = {
+		.bgw_type = "gpuvec loader",
+		.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_ConsistentState,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_library_name = "gpuvec",
+		.bgw_function_name = "gpuvec_loader_main",
+		.bgw_main_arg = Int32GetDatum(number),
+		.bgw_notify_pid = MyProcPid
+	};
 	MemoryContext old;
 	bool		registered;
 
 	pg_atomic_write_u32(&ivfpq_shared->loader_connected[number], 0);
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_ConsistentState;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "gpuvec",
-			sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "gpuvec_loader_main",
-			sizeof(worker.bgw_function_name));
 	snprintf(worker.bgw_name, BGW_MAXLEN, "gpuvec loader of database %u",
 			 database);
-	strlcpy(worker.bgw_type, "gpuvec loader", BGW_MAXLEN);
-	worker.bgw_main_arg = Int32GetDatum(number);
 	memcpy(worker.bgw_extra, &database, sizeof(Oid));
-	worker.bgw_notify_pid = MyProcPid;
 
 	/* the handle must outlive this round */
 	old = MemoryContextSwitchTo(TopMemoryContext);
