@@ -25,22 +25,6 @@
 #define TWO_SUB_BATCHES		32
 #define FOUR_SUB_BATCHES	256
 
-/* Counts the tests of a search's condition, and the values of their sets. */
-static int32_t
-count_tests(const GvSearch *search, int32_t *nvalues)
-{
-	const GvCondition *condition = search->condition;
-
-	*nvalues = 0;
-	if (condition == NULL)
-		return 0;
-	for (int32_t i = 0; i < condition->ntests; i++)
-		if (condition->tests[i].kind == GV_TEST_SET)
-			*nvalues += condition->tests[i].nvalues;
-	/* a condition without tests still counts the postings */
-	return condition->ntests > 0 ? condition->ntests : 1;
-}
-
 /* Rounds up to a number with three significant bits. */
 static int64_t
 round_up(int64_t number)
@@ -141,87 +125,58 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 		batch.values * (int64_t) sizeof(uint64_t);
 }
 
-/*
- * Returns how many searches of a batch's shape surely fit.  Maybe more do.  If
- * n is not rounded up, each search takes the same.
- */
-static int64_t
-sure_to_fit(const GvMirror *mirror, GvBatch batch, int64_t most_work)
-{
-	batch.n = GV_MOST_OF_GRAPH;
-	if (rounded_bytes(mirror, batch) > most_work)
-		return 0;
-	batch.n++;
-	return most_work / (rounded_bytes(mirror, batch) / batch.n + 1);
-}
-
-/* Does a search need no more than the batch has for each? */
-static inline bool
-is_within(const GvMirror *mirror, const GvSearch *search, const GvBatch *batch)
-{
-	return search->condition == NULL && search->rank <= 0 &&
-		search->capacity <= batch->k && (search->probes <= batch->nprobe ||
-										 batch->nprobe == mirror->spec.nlists);
-}
-
-/*
- * Sets the shape of a batch of the first of n searches, as many as fit at
- * once.  Most searches are like those before, and are only counted.
- */
+/* Sets the shape of a batch of n searches. */
 static void
-take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
-			  int64_t most_work, GvBatch *batch)
+set_shape(const GvMirror *mirror, const GvSearch *searches, int32_t n,
+		  GvBatch *batch)
 {
-	int64_t		sure = 0;
-
 	memset(batch, 0, sizeof(*batch));
-	while (batch->n < n)
+	batch->n = n;
+	for (int32_t i = 0; i < n; i++)
 	{
-		const GvSearch *next = &searches[batch->n];
-		int32_t		probes = next->probes < mirror->spec.nlists ?
-			next->probes : mirror->spec.nlists;
-		GvBatch		more;
-		int32_t		nvalues;
-		int32_t		ntests;
+		const GvSearch *search = &searches[i];
+		const GvCondition *condition = search->condition;
 
-		if (batch->n < sure && is_within(mirror, next, batch))
-		{
-			batch->n++;
+		batch->nprobe = std::max(batch->nprobe, search->probes);
+		batch->k = std::max(batch->k, search->capacity);
+		batch->sampled |= search->rank > 0;
+		if (condition == NULL)
 			continue;
-		}
-		more = *batch;
-		ntests = count_tests(next, &nvalues);
-		more.n++;
-		more.values += nvalues;
-		more.sampled |= next->rank > 0;
-		if (more.tests < ntests)
-			more.tests = ntests;
-		if (more.nprobe < probes)
-			more.nprobe = probes;
-		if (more.k < next->capacity)
-			more.k = next->capacity;
-		more.postings = most_postings(mirror, more.nprobe);
-		if (batch->n > 0 && rounded_bytes(mirror, more) > most_work)
-			break;
-		*batch = more;
-		sure = sure_to_fit(mirror, more, most_work);
+		/* a condition without tests still counts the postings */
+		batch->tests = std::max({batch->tests, condition->ntests, 1});
+		for (int32_t t = 0; t < condition->ntests; t++)
+			if (condition->tests[t].kind == GV_TEST_SET)
+				batch->values += condition->tests[t].nvalues;
 	}
+	batch->nprobe = std::min(batch->nprobe, mirror->spec.nlists);
+	batch->postings = most_postings(mirror, batch->nprobe);
 }
 
 /*
- * Sets the shape of the next sub-batch.  Returns how many searches it takes.
+ * Sets the shape of the next sub-batch: of the first of n searches, as many as
+ * fit at once.  Returns how many it takes.
  */
 static int32_t
 next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
 			   const GvSearch *searches, int32_t n, GvBatch *batch)
 {
-	int32_t		taken;
+	int32_t		fits = 1;
+	int32_t		most = n;
 
-	take_searches(mirror, searches, n, searcher->most_work, batch);
-	taken = batch->n;
+	set_shape(mirror, searches, n, batch);
+	for (;;)
+	{
+		if (rounded_bytes(mirror, *batch) <= searcher->most_work)
+			fits = batch->n;
+		else
+			most = batch->n - 1;
+		if (fits >= most && batch->n == fits)
+			break;
+		set_shape(mirror, searches, fits + (most - fits + 1) / 2, batch);
+	}
 	if (is_small(batch))
 		round_batch(mirror, batch);
-	return taken;
+	return fits;
 }
 
 /* Where arrays are placed: after `bytes` bytes of memory, or NULL. */
