@@ -844,12 +844,7 @@ send_lists(IvfpqLoad *load, bool fresh)
 			memcpy(have, IvfpqAnswerBody(load->channel), bytes);
 		}
 		while (list < end)
-		{
 			send_some_lists(load, &list, end, have + (list - first));
-			if (fresh)
-				IvfpqMirrorRequestProgress(&load->key, load->postings,
-										   load->expected);
-		}
 	}
 	pfree(have);
 	await_answers(load);
@@ -1011,7 +1006,6 @@ load_mirror(IvfpqLoad *load, bool whole)
 			IvfpqMirrorRequestForget(&older.key);
 			load_ask(load, GV_MSG_DROP, &older, sizeof(older), NULL, 0, 0);
 		}
-		IvfpqMirrorRequestProgress(&load->key, 0, load->expected);
 		load->fresh = send_model(load);
 	}
 	if (load->fresh)

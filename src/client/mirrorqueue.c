@@ -345,30 +345,10 @@ IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request)
 		first->taken = first->asked;
 		first->refresh = false;
 		if (first->state != IVFPQ_REQUEST_READY)
-		{
 			first->state = IVFPQ_REQUEST_LOADING;
-			first->postings = first->expected = 0;
-		}
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	return first != NULL;
-}
-
-/* Records how many postings this loader has loaded so far. */
-void
-IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
-						   int64 expected)
-{
-	IvfpqMirrorRequest *request;
-
-	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	request = find(key);
-	if (request != NULL && request->loader == MyProcPid)
-	{
-		request->postings = postings;
-		request->expected = expected;
-	}
-	LWLockRelease(ivfpq_shared->lock);
 }
 
 /* Releases the lock, and wakes the sessions that wait for mirrors. */

@@ -49,8 +49,6 @@ extern bool IvfpqMirrorRequestGet(const GvMirrorKey *key,
 extern int	IvfpqMirrorRequestsCopy(IvfpqMirrorRequest *requests);
 extern Oid	IvfpqMirrorRequestsDue(const Oid *busy, TimestampTz *next);
 extern bool IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request);
-extern void IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
-									   int64 expected);
 extern bool IvfpqMirrorRequestEnd(const GvMirrorKey *key,
 								  IvfpqLoadResult result, int64 postings,
 								  const char *error, int pause_ms);

@@ -58,8 +58,7 @@ typedef struct IvfpqMirrorRequest
 	TimestampTz retry_at;		/* no loader takes it before this time */
 	TimestampTz locked_since;	/* first found locked then; 0 = not locked */
 	TimestampTz ready_at;		/* when it was last loaded; 0 = never */
-	int64		postings;		/* loaded so far */
-	int64		expected;		/* postings to load in all */
+	int64		postings;		/* in the mirror when it was last ready */
 	char		error[160];		/* message of the last failure; "" = none */
 } IvfpqMirrorRequest;
 

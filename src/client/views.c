@@ -307,28 +307,6 @@ try_behind(Mirror *mirror)
 		(void) IvfpqAttempt(count_behind, mirror);
 }
 
-/* Returns how many percent of a mirror's postings are loaded. */
-static double
-loaded_percent(const Mirror *mirror)
-{
-	int64		postings;
-	int64		expected;
-
-	if (mirror->status == NULL)
-	{
-		postings = mirror->request->postings;
-		expected = mirror->request->expected;
-	}
-	else if (mirror->status->ready)
-		return 100;
-	else
-	{
-		postings = mirror->status->postings;
-		expected = mirror->status->expected;
-	}
-	return expected > 0 ? Min(100.0 * postings / expected, 100) : 0;
-}
-
 static void
 put_mirror(Row *row, const Mirror *mirror)
 {
@@ -348,7 +326,9 @@ put_mirror(Row *row, const Mirror *mirror)
 	put(row, known, Int32GetDatum(status->nlists));
 	put(row, known, Int64GetDatum(status->postings));
 	put(row, mirror->behind >= 0, Int64GetDatum(mirror->behind));
-	put(row, true, Float8GetDatum(loaded_percent(mirror)));
+	put(row, true, Float8GetDatum(status->ready ? 100 :
+								  Min(100.0 * status->postings /
+									  Max(status->expected, 1), 100)));
 	put(row, known, Int64GetDatum(status->searches));
 	put(row, known, TimestampTzGetDatum(GetCurrentTimestamp() -
 										status->idle_ms * 1000));
