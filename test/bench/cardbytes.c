@@ -83,6 +83,7 @@ fill(const char *what)
 		for (int form = 0; form < 4; form++)
 		{
 			DeviceIndex	index;
+			GvDeviceUsage usage[GV_MAX_DEVICES];
 			GvMirror   *mirror;
 
 			if (dims != NULL && atoi(dims + 1) != shapes[shape][0])
@@ -94,7 +95,8 @@ fill(const char *what)
 				fprintf(stderr, "cardbytes: no mirror\n");
 				exit(1);
 			}
-			good &= compare(&index, gv_mirror_bytes(mirror));
+			(void) gv_mirror_usage(mirror, usage);
+			good &= compare(&index, usage[0].bytes);
 			gv_mirror_drop(mirror);
 		}
 	return good;

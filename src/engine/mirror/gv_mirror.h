@@ -509,9 +509,10 @@ gv_mirror_search_shards(GvSearcher *const *searchers, int32_t nshards,
 	return status == GV_OK ? gv_mirror_finish(searchers[0]) : status;
 }
 
-#ifdef GV_TEST_BUILD
-
-/* Begin, or begin and finish, searches on a replica of one shard. */
+/*
+ * Begin, or begin and finish, searches on a replica of one shard, for tests and
+ * benchmarks.
+ */
 static inline GvStatus
 gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 				int32_t n)
@@ -525,6 +526,8 @@ gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 {
 	return gv_mirror_search_shards(&searcher, 1, mirror, searches, n);
 }
+
+#ifdef GV_TEST_BUILD
 
 /*
  * Injects a fault into the operations above that report a status: the n-th

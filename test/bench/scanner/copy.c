@@ -338,7 +338,8 @@ bench_copy(Bench *bench, uint32_t index)
 		.refine_slots = status->refine_slots,
 		.refine_records = status->refine_slots > 0 ? status->postings / 2 : 0
 	};
-	CHECKED(gv_mirror_create(&bench->spec, &bench->mirror));
+	CHECKED(gv_mirror_create_on(&bench->spec, &(GvPlacement) {1, 1, {0}},
+								&bench->mirror, NULL));
 	bench->model = (GvModel) {.metric = bench->spec.metric,
 		.dims = status->dims,.m = status->m,.scale = 1,
 	.codebooks = copy_array(bench, GV_CODEBOOKS)};

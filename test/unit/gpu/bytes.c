@@ -181,8 +181,7 @@ device_mirror(const DeviceIndex *index)
 	}
 	for (int32_t i = 0; i < index->devices; i++)
 		placement.devices[i] = i;
-	if ((index->devices > 1 ? gv_mirror_create_on(&spec, &placement, &mirror, NULL) :
-		 gv_mirror_create(&spec, &mirror)) != GV_OK)
+	if (gv_mirror_create_on(&spec, &placement, &mirror, NULL) != GV_OK)
 		return NULL;
 	if (fill_lists(mirror, index) == GV_OK &&
 		(!index->records || fill_records(mirror, index) == GV_OK))
