@@ -359,6 +359,7 @@ send_answers(GvConnection **askers, int n)
 {
 	int			i;
 
+	searching = searches.under_way > 0;
 	for (i = 0; i < n; i++)
 	{
 		askers[i]->search_pending = false;
@@ -560,7 +561,6 @@ begin_batch(int i, GvDeviceSet *kept, bool wait)
 
 		for (i = 0; i < n; i++)
 			gv_refuse(askers[i], refusal, gv_refusal_name(refusal));
-		searching = searches.under_way > 0;
 		send_answers(askers, n);
 		return true;
 	}
@@ -608,10 +608,7 @@ begin_batch(int i, GvDeviceSet *kept, bool wait)
 		count_batch(batch, true);
 	}
 	else
-	{
-		searching = searches.under_way > 0;
 		send_answers(batch->askers, batch->nasked);
-	}
 	return true;
 }
 

@@ -365,7 +365,7 @@ print_and_exit(const Option *option, const char *value, void *field)
 #define NUMBER_AT(field, least, most) \
 	.parse = parse_number, .offset = offsetof(Options, field), .min = least, \
 	.max = most
-#define FAULT(function, most) \
+#define INJECT(function, most) \
 	.parse = parse_fault, .max = most, .inject = function
 
 static const Option known[] = {
@@ -384,9 +384,9 @@ static const Option known[] = {
 	{"message", NUMBER_AT(message_s, 1, 1 << 20)},
 	{"parent", NUMBER_AT(parent, 1, INT32_MAX)},
 #ifdef GV_TEST_BUILD
-	{"fault", FAULT(gv_mirror_fault, GV_HANGS)},
-	{"build-fault", FAULT(gv_builder_fault, GV_FAILED)},
-	{"set-fault", FAULT(gv_set_fault, GV_FAILED)},
+	{"fault", INJECT(gv_mirror_fault, GV_HANGS)},
+	{"build-fault", INJECT(gv_builder_fault, GV_FAILED)},
+	{"set-fault", INJECT(gv_set_fault, GV_FAILED)},
 	{"memory-fault", NUMBER_AT(memory_fault, 1, INT32_MAX)},
 	{"memory-faults", NUMBER_AT(memory_faults, 1, INT32_MAX)},
 #endif
