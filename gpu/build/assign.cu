@@ -109,7 +109,8 @@ prepare(GvAssigner *assigner, const GvDeviceModel *model, int32_t n, int32_t p,
 	for (size_t bytes = 0;; bytes = 0)
 	{
 		gv_place(&batch->d_coarse, memory, &bytes,
-				 gv_gpu_coarse_rows(model, n, p) * (int64_t) model->nlists);
+				 gv_gpu_coarse_rows(model, n, p) *
+				 gv_score_stride(model->nlists));
 		gv_place(&batch->d_starts, memory, &bytes, (int64_t) n * (p + 1));
 		gv_place(&batch->d_params, memory, &bytes, n);
 		gv_place(&batch->d_search_counts, memory, &bytes, n);

@@ -223,7 +223,7 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 	own->place(&batch->d_tables, n * gv_table_floats(&model->shape));
 	shared->place(&batch->d_coarse,
 				  gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
-				  (int64_t) model->nlists);
+				  gv_score_stride(model->nlists));
 	own->place(&batch->d_probed, nprobes);
 	own->place(&batch->d_hits, nhits);
 	own->place(&batch->d_bounds, nbounds);

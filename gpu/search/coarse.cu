@@ -117,7 +117,7 @@ coarse_kernel(GvDeviceModel model, GvBatch batch)
 		{
 			float		score = gv_add_sums<PRODUCT>(sums[c][q]);
 			float	   *to = batch.d_coarse +
-				(int64_t) (query + q) * model.nlists + first + c;
+				(query + q) * gv_score_stride(model.nlists) + first + c;
 
 			if (threadIdx.x % GV_LANE_GROUP == 0 && first + c < model.nlists &&
 				query + q < batch.n)
@@ -142,7 +142,7 @@ launch(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
 						  0, stream, model, batch);
 }
 
-/* Launches what makes d_coarse [n][nlists] of a batch. */
+/* Launches what makes d_coarse of a batch. */
 GvStatus
 gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)

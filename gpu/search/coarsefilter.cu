@@ -208,59 +208,6 @@ margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 #define TILES	(GV_COLUMN_GROUP / 8)
 
 /*
- * Stores a query's scores of a group of lists, of which each of four lanes has
- * two in every 8, if the query exists; all lanes of a warp call it.  `to` is
- * the place of the lane's first score, `list` its list.  Two scores are stored
- * at once where that is aligned: in a row that begins at an odd place, a
- * lane's second and the next lane's first.
- */
-static __device__ __forceinline__ void
-put_group(const GvDeviceModel &model, float *to, int list, bool there,
-		  bool odd, const float2 (&scores)[TILES])
-{
-	int			lane = threadIdx.x % 4;
-	float		after[TILES] = {};	/* the score after each second one, if
-									 * nlists is odd */
-
-	if (model.nlists % 2 != 0)
-	{
-#pragma unroll
-		for (int j = 0; j < TILES; j++)
-			after[j] = __shfl_sync(GV_FULL_WARP, lane > 0 || j + 1 == TILES ?
-								   scores[j].x : scores[j + 1].x, lane + 1, 4);
-	}
-	if (!there)
-		return;
-	if (list - lane * 2 + GV_COLUMN_GROUP > model.nlists)
-	{
-#pragma unroll
-		for (int j = 0; j < TILES; j++)
-		{
-			if (list + j * 8 < model.nlists)
-				to[j * 8] = scores[j].x;
-			if (list + j * 8 + 1 < model.nlists)
-				to[j * 8 + 1] = scores[j].y;
-		}
-		return;
-	}
-	if (!odd)
-	{
-#pragma unroll
-		for (int j = 0; j < TILES; j++)
-			*(float2 *) (to + j * 8) = scores[j];
-		return;
-	}
-	if (lane == 0)
-		to[0] = scores[0].x;
-#pragma unroll
-	for (int j = 0; j < TILES; j++)
-		if (lane < 3 || j + 1 < TILES)
-			*(float2 *) (to + j * 8 + 1) = make_float2(scores[j].y, after[j]);
-		else
-			to[j * 8 + 1] = scores[j].y;
-}
-
-/*
  * The epilogue that turns sums of queries and lists into approximate scores,
  * which are stored if ALL, and stores the least score of every group.  Beyond
  * the last list scores are infinite.
@@ -317,11 +264,18 @@ struct ListScores : GvNoRow
 		}
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
+		if (q >= batch.n || group >= ngroups)
+			return;
 		if (ALL)
-			put_group(model,
-					  batch.d_coarse + (int64_t) q * model.nlists + mine, mine,
-					  q < batch.n, (q & model.nlists & 1) != 0, scores);
-		if (threadIdx.x % 4 == 0 && q < batch.n && group < ngroups)
+		{
+			float	   *to = batch.d_coarse +
+				q * gv_score_stride(model.nlists) + mine;
+
+#pragma unroll
+			for (int j = 0; j < TILES; j++)
+				*(float2 *) (to + j * 8) = scores[j];
+		}
+		if (threadIdx.x % 4 == 0)
 			batch.filter.d_group_min[(int64_t) q * ngroups + group] = least;
 	}
 };
@@ -876,7 +830,7 @@ filter_lists_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 
 	Choice		choice = {model, batch.d_queries + query * model.dims,
 		batch.filter.d_half_queries + query * model.half_dims,
-		alone ? NULL : batch.d_coarse + query * model.nlists,
+		alone ? NULL : batch.d_coarse + query * gv_score_stride(model.nlists),
 		batch.filter.d_group_min + query * gv_ncolumn_groups(model.nlists),
 		0.0f,
 		(uint32_t) min(batch.d_params[query].nprobe, model.nlists),

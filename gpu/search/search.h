@@ -136,7 +136,7 @@ struct GvBatch
 	float	   *d_queries;
 	GvSearchParams *d_params;
 	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
-	float	   *d_coarse;		/* [n][nlists] list scores; see
+	float	   *d_coarse;		/* [n][gv_score_stride] list scores; see
 								 * gv_gpu_coarse_rows */
 	GvProbe    *d_probed;		/* [n][probes] */
 	uint32_t   *d_starts;		/* [n][nprobe + 1] first block of each probe */
@@ -181,6 +181,13 @@ struct GvBatch
 	uint32_t   *d_nsampled;		/* [n] number of sampled blocks */
 	GvSampleCount *out_sample;	/* [n] */
 };
+
+/* Returns the scores from one query's to the next one's in d_coarse. */
+static __host__ __device__ __forceinline__ int64_t
+gv_score_stride(int32_t nlists)
+{
+	return (int64_t) gv_ncolumn_groups(nlists) * GV_COLUMN_GROUP;
+}
 
 /* The recorded launches of a batch, and their arguments (search.cu). */
 struct GvGraph

@@ -56,7 +56,7 @@ struct AllLists
 	__device__ __forceinline__ void
 	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
 	{
-		scores = batch.d_coarse + (int64_t) query * model.nlists;
+		scores = batch.d_coarse + query * gv_score_stride(model.nlists);
 		n = model.nlists;
 		k = min(gv_read_before_wait(&batch.d_params[query].nprobe),
 				model.nlists);
@@ -942,8 +942,9 @@ sort_lists(const GvDeviceModel *model, const GvBatch *batch,
 	for (int query = 0; query < batch->n; query++)
 	{
 		GV_TRY(gv_launch(list_items_kernel, gv_blocks_for(n, NTHREADS),
-						 NTHREADS, 0, stream, batch->d_coarse + query * n,
-						 (int) n, sort.first));
+						 NTHREADS, 0, stream, batch->d_coarse +
+						 query * gv_score_stride(model->nlists), (int) n,
+						 sort.first));
 		GV_TRY(sort.run(n, 32, 64, stream));
 		GV_TRY(gv_launch(number_kernel, 1, NTHREADS, 0, stream, *model, *batch,
 						 query, sort.second));

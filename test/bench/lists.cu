@@ -202,13 +202,14 @@ compare_products(const Bench *bench, int lists)
 {
 	const GvBatch *batch = &bench->batch;
 	int64_t		n = batch->n;
-	int64_t		nlists = bench->mirror->spec.nlists;
-	int64_t		ngroups = gv_ncolumn_groups((int32_t) nlists);
+	int32_t		nlists = bench->mirror->spec.nlists;
+	int64_t		ngroups = gv_ncolumn_groups(nlists);
 	cudaStream_t stream = bench->searcher->stream;
 	float		difference;
 
 	/* what is not written differs */
-	need(cudaMemsetAsync(batch->d_coarse, 0xFF, sizeof(float) * n * nlists,
+	need(cudaMemsetAsync(batch->d_coarse, 0xFF,
+						 sizeof(float) * n * gv_score_stride(nlists),
 						 stream) == cudaSuccess &&
 		 cudaMemsetAsync(batch->filter.d_group_min, 0xFF,
 						 sizeof(float) * n * ngroups,
@@ -218,7 +219,8 @@ compare_products(const Bench *bench, int lists)
 	gv_matmul_width = lists;
 	need(multiply(bench) == GV_OK, "product");
 	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse,
-												bench->d_other, n * nlists,
+												bench->d_other,
+												n * gv_score_stride(nlists),
 												bench->d_difference);
 	difference_kernel<<<1024, 256, 0, stream>>>(batch->filter.d_group_min,
 												bench->d_other_group_min,
@@ -373,9 +375,9 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 										 (size_t) most * dims);
 	batch->d_params = (GvSearchParams *) on_card(wanted, sizeof(GvSearchParams) * most);
 	batch->d_coarse = (float *) on_card(NULL, sizeof(float) *
-										(size_t) most * nlists);
+										most * gv_score_stride(nlists));
 	bench->d_other = (float *) on_card(NULL, sizeof(float) *
-									   (size_t) most * nlists);
+									   most * gv_score_stride(nlists));
 	bench->d_other_group_min = (float *) on_card(NULL, sizeof(float) *
 											 (size_t) most * gv_ncolumn_groups(nlists));
 	bench->d_difference = (float *) on_card(NULL, sizeof(float));
