@@ -72,6 +72,9 @@
 /* Maximum bytes of a message, if two fit into maintenance_work_mem. */
 #define MESSAGE_BYTES		(4 * 1024 * 1024)
 
+/* Minimum bytes of a message, which any block of codes and keys fits into. */
+#define LEAST_MESSAGE_BYTES	(512 * 1024)
+
 /* One slot is filled while gpuvecd reads the other. */
 #define NSLOTS				2
 
@@ -962,8 +965,9 @@ prepare(IvfpqLoad *load, bool whole)
 						load->strategy);
 	load->code_bytes = load->reader.layout.code_bytes;
 	load->keys_bytes = IvfpqKeysBytes(&load->reader.layout.keys);
-	load->capacity =
-		Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
+	load->capacity = Max(LEAST_MESSAGE_BYTES,
+						 Min(MESSAGE_BYTES,
+							 (Size) maintenance_work_mem * 1024 / 2));
 	load->addresses_capacity = 1024;
 	load->addresses = palloc(load->addresses_capacity *
 							 sizeof(ItemPointerData));
