@@ -475,16 +475,11 @@ heed_signals(void)
 }
 
 /*
- * Forks, and returns in the child, which serves one incarnation of the
- * cluster.  The parent is the process that the user has started.  It waits for
- * the child, and forks another one when the child ends because the next
- * incarnation has come.  It exits with the status of the last child or, if a
- * signal ended that child, with 128 plus the signal's number.  The parent has
- * neither threads nor a device.  If it is killed, the child is killed, too.
- *
- * The parent blocks the signals that end gpuvecd, and waits for them, so that
- * none is lost.  If a signal comes after a child has ended and before the next
- * child is forked, the parent passes the signal on to the next child.
+ * Forks, and returns in the child, which serves one incarnation of the cluster
+ * (server/README, "Incarnations").  The parent blocks the signals that end
+ * gpuvecd, and waits for them, so that none is lost.  If a signal comes after a
+ * child has ended and before the next child is forked, the parent passes the
+ * signal on to the next child.
  */
 static void
 fork_server(void)

@@ -5,8 +5,8 @@
  *
  * A session's search has one query, and goes to the queue of eventloop.c to be
  * answered with a batch.  Searches of bulk clients, and searches that calibrate
- * a build, have many, and are done by the client's own thread, since sessions
- * would have to wait for them.
+ * a build, may have many, and are done by the client's own thread, since
+ * sessions would have to wait for them.
  */
 #include "server/server.h"
 
