@@ -854,19 +854,10 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		return GV_OK;
 	}
 	GV_TRY(gv_choose_device(mirror->spec.device));
-	for (int64_t done = 0; done < n;)
-	{
-		int64_t		some = std::min(n - done, (int64_t) LEAST_STAGING / 4);
-		size_t		offset;
-		float	   *staged;
-
-		GV_TRY(staging_take(mirror, some * 4, &offset));
-		staged = (float *) (mirror->staging.memory + offset);
-		memcpy(staged, (const float *) values + done, some * 4);
-		GV_CUDA_TRY(gv_upload(d_array + first + done, staged, some,
-							  mirror->stream));
-		done += some;
-	}
+	GV_CUDA_TRY(gv_upload(d_array + first, (const float *) values, n,
+						  mirror->stream));
+	/* the values are the caller's */
+	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
 	if (array == GV_CENTROIDS && n > 0)
 		GV_TRY(gv_gpu_half_update(mirror, first, n));
 	return mirror_changed(mirror);
