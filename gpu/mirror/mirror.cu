@@ -842,6 +842,8 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	if (first < 0 || n < 0 || n > gv_array_length(&mirror->spec, array) ||
 		first > gv_array_length(&mirror->spec, array) - n)
 		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
 	if (array == GV_PARENTS)
 	{
 		memcpy(mirror->parents + first, values, n * sizeof(float));
@@ -858,7 +860,7 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 						  mirror->stream));
 	/* the values are the caller's */
 	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
-	if (array == GV_CENTROIDS && n > 0)
+	if (array == GV_CENTROIDS)
 		GV_TRY(gv_gpu_half_update(mirror, first, n));
 	return mirror_changed(mirror);
 }

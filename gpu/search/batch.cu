@@ -510,9 +510,9 @@ gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
  * take tasks in the order of the sub-batches.  The thread that launches the
  * steps of a sub-batch helps until all its queries are written; while it
  * launches, the others go on.
+ *
+ * Does the next task that no thread has taken, or returns false.
  */
-
-/* Does the next task that no thread has taken, or returns false. */
 static bool
 upload_task(GvUpload *upload)
 {
