@@ -90,7 +90,7 @@ set_shape(GvExactWork *work, const GvExactNormalization *norm,
 	int64_t		piece;
 
 	work->filter.capacity = capacity_for(amount);
-	each = (int64_t) work->filter.capacity * 24 + amount->k * 16;
+	each = (int64_t) work->filter.capacity * 12 + amount->k * 16;
 	piece = std::min({MOST_FOUND / each, (int64_t) MOST_PIECE, amount->n});
 	work->piece = (int32_t) std::max(piece, INT64_C(1));
 	work->nfull = std::min((int32_t) std::clamp(MATRIX_BYTES / half_bytes,
@@ -118,8 +118,6 @@ place_work(GvExactWork *work, const GvExactNormalization *norm,
 	gv_place(&work->filter.d_counts, memory, &bytes, piece);
 	gv_place(&work->filter.d_candidates, memory, &bytes, found);
 	gv_place(&work->found.d_distances, memory, &bytes, found);
-	gv_place(&work->found.d_other, memory, &bytes, found);
-	gv_place(&work->found.d_other_rows, memory, &bytes, found);
 	gv_place(&work->found.d_merged, memory, &bytes, piece * amount->k);
 	gv_place(&work->found.d_merged_positions, memory, &bytes,
 			 piece * amount->k);
@@ -187,38 +185,52 @@ multiply(const GvExactWork *work, const GvExactMatmul *matmul)
 	return gv_gpu_exact_matmul(matmul, work->blas, work->stream);
 }
 
-/*
- * Returns a product of slots first .. last - 1; the caller sets the queries.
- */
+/* Returns the product of a part's queries and slots first .. last - 1. */
 static GvExactMatmul
-matmul_of(const GvExactSearch *search, int64_t first, int64_t last)
+matmul_of(const GvExactSearch *search, const GvExactPart *part, int64_t first,
+		  int64_t last)
 {
-	GvExactMatmul matmul = {};
+	const GvExactWork *work = search->work;
+	int32_t		half_dims = search->norm->half_dims;
 
-	matmul.half_dims = search->norm->half_dims;
-	matmul.first = (uint32_t) first;
-	matmul.nslots = (uint32_t) (last - first);
-	matmul.d_half_rows = search->rows->d_half_rows +
-		first * search->norm->half_dims;
-	matmul.d_bias = search->rows->d_bias + first;
-	matmul.filter = search->work->filter;
-	return matmul;
+	return {half_dims, part->n, (uint32_t) first, (uint32_t) (last - first),
+		part->d_list != NULL ? work->d_gathered :
+		search->queries->d_half_queries + part->first * half_dims,
+		search->rows->d_half_rows + first * half_dims,
+		search->rows->d_bias + first, NULL, work->filter};
 }
 
 /*
- * Reranks the candidates of a part's queries and merges them with the
- * neighbors so far.  Queries with too many candidates are appended to d_list.
+ * Finds thresholds of a part's queries from slots first .. last - 1, and which
+ * of these slots reach them.
  */
 static GvStatus
-take(const GvExactSearch *search, const GvExactPart *part, uint32_t *d_count,
-	 uint32_t *d_list)
+score(const GvExactSearch *search, const GvExactPart *part, int64_t first,
+	  int64_t last, GvExactUse use, const GvExactOverflowed *lists)
 {
-	GvExactWork *work = search->work;
-	GvExactNearest nearest = {*search->rows, *search->queries, *part,
-		work->filter, work->found, d_count, d_list, work->seen,
-		search->norm->dims, 0};
+	GvExactMatmul matmul = matmul_of(search, part, first, last);
 
-	return gv_gpu_exact_nearest(&nearest, search->norm->metric, work->stream);
+	matmul.d_scores = search->work->d_scores;
+	GV_TRY(multiply(search->work, &matmul));
+	return gv_gpu_exact_score_thresholds(search, part, &matmul, use, lists);
+}
+
+/*
+ * Filters slots first .. last - 1, if there are any, and takes the candidates
+ * of a part's queries.
+ */
+static GvStatus
+filter(const GvExactSearch *search, const GvExactPart *part, int64_t first,
+	   int64_t last, const GvExactOverflowed *lists)
+{
+	if (first < last)
+	{
+		GvExactMatmul matmul = matmul_of(search, part, first, last);
+
+		GV_TRY(multiply(search->work, &matmul));
+	}
+	return gv_gpu_exact_nearest(search, part, &lists->d_counts[0],
+								lists->d_full_scores);
 }
 
 static GvStatus
@@ -274,32 +286,11 @@ rerank_all(const GvExactSearch *search, int32_t n, int64_t first, int64_t last)
 			GV_TRY(gv_gpu_exact_all_candidates(search, &part, (uint32_t) s,
 											   (uint32_t) std::min(left,
 																   capacity)));
-			GV_TRY(take(search, &part, NULL, NULL));
+			GV_TRY(gv_gpu_exact_nearest(search, &part, NULL, NULL));
 			GV_TRY(pause_between(search));
 		}
 	}
 	return GV_OK;
-}
-
-/*
- * Searches a part by full scores, as many queries as scores have memory for.
- */
-static GvStatus
-search_full_scores_part(const GvExactSearch *search, const GvExactPart *part,
-						int64_t first, int64_t last)
-{
-	GvExactWork *work = search->work;
-	GvExactMatmul matmul = matmul_of(search, first, last);
-
-	matmul.n = part->n;
-	matmul.d_queries = work->d_gathered;
-	matmul.d_scores = work->d_scores;
-	GV_TRY(gv_gpu_exact_gather(search, part));
-	GV_TRY(gv_gpu_exact_thresholds(search, part, NULL));
-	GV_TRY(multiply(work, &matmul));
-	GV_TRY(gv_gpu_exact_choose(search, part, &matmul));
-	return take(search, part, &work->lists.d_counts[1],
-				work->lists.d_brute_force);
 }
 
 /* Searches slots first .. last - 1 for n queries of the full-scores list. */
@@ -325,7 +316,11 @@ search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 			GvExactPart part = {work->lists.d_full_scores + done, 0,
 				n - done < most ? n - done : (int32_t) most};
 
-			GV_TRY(search_full_scores_part(search, &part, s, end));
+			GV_TRY(gv_gpu_exact_gather(search, &part));
+			GV_TRY(score(search, &part, s, end, GV_FOR_OVERFLOWED, NULL));
+			GV_TRY(gv_gpu_exact_nearest(search, &part,
+										&work->lists.d_counts[1],
+										work->lists.d_brute_force));
 			GV_TRY(pause_between(search));
 		}
 		GV_TRY(read_lists(search, &none, &nbrute));
@@ -335,93 +330,48 @@ search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 	return GV_OK;
 }
 
-/*
- * Searches slots first .. last - 1 for the listed queries.  counts: counts
- * those of full scores.
- */
+/* Searches slots first .. last - 1 for the listed queries. */
 static GvStatus
-search_lists(const GvExactSearch *search, int64_t first, int64_t last,
-			 bool counts)
+search_lists(const GvExactSearch *search, int64_t first, int64_t last)
 {
 	int32_t		nfull;
 	int32_t		nbrute;
 
 	GV_TRY(read_lists(search, &nfull, &nbrute));
-	if (counts)
-		count_ways(0, nfull);
+	count_ways(0, nfull);
 	if (nbrute > 0)
 		GV_TRY(rerank_all(search, nbrute, first, last));
 	return nfull > 0 ? search_full_scores(search, nfull, first, last) : GV_OK;
 }
 
 /*
- * Finds thresholds of a part's queries from slots 0 .. last - 1, and which of
- * these slots reach them.
+ * Searches slots first .. last - 1 for a piece of the queries, which have no
+ * thresholds before the first slots.
  */
-static GvStatus
-look_first(const GvExactSearch *search, const GvExactPart *part, int64_t last,
-		   const GvExactOverflowed *lists)
-{
-	GvExactWork *work = search->work;
-	GvExactMatmul matmul = matmul_of(search, 0, last);
-
-	matmul.n = part->n;
-	matmul.d_queries = search->queries->d_half_queries +
-		part->first * search->norm->half_dims;
-	matmul.d_scores = work->d_scores;
-	GV_TRY(multiply(work, &matmul));
-	return gv_gpu_exact_first(search, part, &matmul, lists);
-}
-
-/*
- * Searches slots 0 .. last - 1 for a piece of the queries, none of which has a
- * threshold yet.
- */
-static GvStatus
-search_first(const GvExactSearch *search, const GvExactPart *part,
-			 int64_t last)
-{
-	GvExactWork *work = search->work;
-	int64_t		most = work->nscores / last;
-
-	GV_TRY(clear_lists(work));
-	for (int64_t done = 0; done < part->n; done += most)
-	{
-		GvExactPart some = {NULL, part->first + done,
-			(int32_t) (part->n - done < most ? part->n - done : most)};
-
-		GV_TRY(look_first(search, &some, last, NULL));
-		GV_TRY(take(search, &some, &work->lists.d_counts[0],
-					work->lists.d_full_scores));
-		GV_TRY(pause_between(search));
-	}
-	return search_lists(search, 0, last, true);
-}
-
-/* Searches slots first .. last - 1 for a piece of the queries. */
 static GvStatus
 search_piece(const GvExactSearch *search, const GvExactPart *part,
 			 int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
-	GvExactMatmul matmul = matmul_of(search, first, last);
-	bool		begun = work->seen + first > 0;
+	int64_t		most = work->nscores / last;
 
-	if (!begun && gv_gpu_exact_first_fits(search->queries, last))
-		return search_first(search, part, last);
-	matmul.n = part->n;
-	matmul.d_queries = search->queries->d_half_queries +
-		part->first * search->norm->half_dims;
 	GV_TRY(clear_lists(work));
-	GV_TRY(gv_gpu_exact_thresholds(search, part, &work->lists));
-	/* no query has a threshold before the first rows */
-	if (begun)
+	if (work->seen + first > 0)
 	{
-		GV_TRY(multiply(work, &matmul));
-		GV_TRY(take(search, part, &work->lists.d_counts[0],
-					work->lists.d_full_scores));
+		GV_TRY(gv_gpu_exact_thresholds(search, part));
+		GV_TRY(filter(search, part, first, last, &work->lists));
+		return search_lists(search, first, last);
 	}
-	return search_lists(search, first, last, begun);
+	for (int64_t done = 0; done < part->n; done += most)
+	{
+		GvExactPart some = {NULL, part->first + done,
+			(int32_t) std::min(part->n - done, most)};
+
+		GV_TRY(score(search, &some, 0, last, GV_FOR_THESE, NULL));
+		GV_TRY(filter(search, &some, last, last, &work->lists));
+		GV_TRY(pause_between(search));
+	}
+	return search_lists(search, 0, last);
 }
 
 /* -- the whole batch */
@@ -487,18 +437,11 @@ static GvStatus
 search_few(const GvExactSearch *search, int64_t seed)
 {
 	GvExactWork *work = search->work;
-	const GvExactQueries *queries = search->queries;
-	GvExactPart part = {NULL, 0, (int32_t) queries->n};
-	GvExactMatmul matmul;
+	GvExactPart part = {NULL, 0, (int32_t) search->queries->n};
 
-	GV_TRY(look_first(search, &part, seed, &work->lists));
-	matmul = matmul_of(search, seed, search->rows->n);
-	matmul.n = part.n;
-	matmul.d_queries = queries->d_half_queries;
-	GV_TRY(multiply(work, &matmul));
-	GV_TRY(take(search, &part, &work->lists.d_counts[0],
-				work->lists.d_full_scores));
-	return search_lists(search, 0, search->rows->n, true);
+	GV_TRY(score(search, &part, 0, seed, GV_FOR_OTHERS, &work->lists));
+	GV_TRY(filter(search, &part, seed, search->rows->n, &work->lists));
+	return search_lists(search, 0, search->rows->n);
 }
 
 GvStatus
@@ -513,7 +456,6 @@ gv_gpu_exact_search(const GvExactSearch *search)
 		GV_TRY(gv_gpu_exact_queries(search->norm, queries, work->stream));
 	GV_TRY(search_undefined(search));
 	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
-		gv_gpu_exact_first_fits(queries, few) &&
 		queries->n * few <= work->nscores)
 		return search_few(search, few);
 	for (int64_t first = 0; first < rows->n;)
@@ -543,48 +485,17 @@ gv_gpu_exact_tile_most(const GvExactWork *work, const GvExactQueries *queries)
 	return std::max(std::min(most, (int64_t) work->nfull), INT64_C(1));
 }
 
-/*
- * Finds thresholds from the first slots, which are those of the nearest lists,
- * and which of these reach them.  Sets *done to the number of these slots.
- */
-static GvStatus
-begin_part(const GvExactSearch *search, const GvExactPart *part, int64_t *done)
-{
-	GvExactWork *work = search->work;
-	int64_t		seed = std::min(seed_for(search->queries, GV_EXACT_SEED),
-								gv_exact_padded(search->rows->n));
-	GvExactMatmul matmul = matmul_of(search, 0, seed);
-
-	matmul.n = part->n;
-	matmul.d_queries = work->d_gathered;
-	matmul.d_scores = work->d_scores;
-	matmul.more = true;
-	GV_TRY(multiply(work, &matmul));
-	GV_TRY(gv_gpu_exact_first(search, part, &matmul, NULL));
-	*done = seed;
-	return GV_OK;
-}
-
 GvStatus
 gv_gpu_exact_tile(const GvExactSearch *search, const GvExactPart *part,
 				  const GvExactOverflowed *lists)
 {
-	int64_t		done = 0;
+	int64_t		seed = std::min(seed_for(search->queries, GV_EXACT_SEED),
+								gv_exact_padded(search->rows->n));
 
 	GV_TRY(gv_gpu_exact_gather(search, part));
-	if (gv_gpu_exact_first_fits(search->queries, GV_EXACT_ALIGN))
-		GV_TRY(begin_part(search, part, &done));
-	else
-		GV_TRY(gv_gpu_exact_thresholds(search, part, lists));
-	if (done < search->rows->n)
-	{
-		GvExactMatmul matmul = matmul_of(search, done, search->rows->n);
-
-		matmul.n = part->n;
-		matmul.d_queries = search->work->d_gathered;
-		GV_TRY(multiply(search->work, &matmul));
-	}
-	return take(search, part, &lists->d_counts[0], lists->d_full_scores);
+	/* the first slots are those of the nearest lists */
+	GV_TRY(score(search, part, 0, seed, GV_FOR_OTHERS, NULL));
+	return filter(search, part, seed, search->rows->n, lists);
 }
 
 GvStatus

@@ -17,11 +17,8 @@
  *					(thresholds.cu), then filter and nearest
  *	and if too many slots reach that threshold as well, by
  *		brute force	all rows are reranked
- * Johnson, Douze, Jegou, 2017, section 5.1, and Komarov, Dashti, D'Souza,
- * 2014, write all distances to memory and select from there.  Here a filter
- * with a proven error lets few rows pass, and only scores for thresholds go to
- * memory.  batch.cu has the steps in order, nearlists.cu does the same for the
- * rows of near lists alone, and exactset.cu implements gv_set.h.
+ * batch.cu has the steps in order, nearlists.cu does the same for the rows of
+ * near lists alone, and exactset.cu implements gv_set.h.
  */
 #ifndef GV_EXACT_H
 #define GV_EXACT_H
@@ -66,7 +63,7 @@ struct GvExactRows
 	uint16_t   *d_half_rows;	/* [n][half_dims] by slots */
 	float	   *d_bias;			/* [n]; -infinity up to GV_EXACT_ALIGN */
 	float	   *d_error_bounds; /* [n] e(x) */
-	const uint32_t *d_order;	/* [n] rows by slots; NULL: by stride */
+	uint32_t   *d_order;		/* [n] rows by slots; NULL: by stride */
 };
 
 /* A query's form: the numbers that the filter needs of it. */
@@ -116,12 +113,10 @@ struct GvExactFilter
 	bool		pdl;			/* some steps may be launched early */
 };
 
-/* The candidates' distances, and memory to sort them. */
+/* The candidates' distances, and memory to merge them. */
 struct GvExactFound
 {
 	double	   *d_distances;	/* [n][capacity] */
-	double	   *d_other;		/* [n][capacity] and */
-	uint32_t   *d_other_rows;	/* [n][capacity], for sorting */
 	double	   *d_merged;		/* [n][k] */
 	int64_t    *d_merged_positions;
 	uint32_t   *d_ready;		/* [n] blocks that have reranked; 0 */
@@ -147,8 +142,6 @@ struct GvExactMatmul
 	const float *d_bias;		/* [nslots] */
 	float	   *d_scores;		/* [n][nslots] A is stored there; NULL: A is
 								 * filtered */
-	bool		more;			/* thresholds from scores are for other slots,
-								 * too */
 	GvExactFilter filter;
 };
 
@@ -157,6 +150,29 @@ static inline __host__ __device__ int64_t
 gv_exact_padded(int64_t n)
 {
 	return (n + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+}
+
+/* Places the arrays of n queries, except the vectors themselves. */
+static inline void
+gv_exact_place_queries(GvExactQueries *queries, int32_t half_dims,
+					   char *memory, size_t *bytes)
+{
+	int64_t		pairs = queries->n * queries->k;
+
+	gv_place(&queries->d_half_queries, memory, bytes, queries->n * half_dims);
+	gv_place(&queries->d_forms, memory, bytes, queries->n);
+	gv_place(&queries->d_distances, memory, bytes, pairs);
+	gv_place(&queries->d_positions, memory, bytes, pairs);
+}
+
+/* Places the arrays of slots, except the rows themselves and their order. */
+static inline void
+gv_exact_place_rows(GvExactRows *rows, int64_t slots, int32_t half_dims,
+					char *memory, size_t *bytes)
+{
+	gv_place(&rows->d_half_rows, memory, bytes, slots * half_dims);
+	gv_place(&rows->d_bias, memory, bytes, slots);
+	gv_place(&rows->d_error_bounds, memory, bytes, slots);
 }
 
 /* -- steps */
@@ -221,30 +237,33 @@ struct GvExactSearch
 	const GvStop *stop;
 };
 
+/* The slots that thresholds from scores are for. */
+enum GvExactUse
+{
+	GV_FOR_THESE,				/* those of the scores */
+	GV_FOR_OTHERS,				/* others, too: queries without a threshold
+								 * overflow, because hopperfilter.cu cannot
+								 * compare sums with none */
+	GV_FOR_OVERFLOWED			/* those of the scores, which had too many
+								 * candidates: find the k-th bound exactly */
+};
+
 /*
  * thresholds.cu.  _thresholds: those of a part from its neighbors; queries
- * without one are appended to `lists` unless that is NULL.  _undefined: lists
- * the queries whose distances are all NaN for brute force.  _choose:
- * thresholds and candidates from full scores.  _first: the same before there
- * are neighbors; it clears `lists` unless that is NULL.  If these thresholds
- * are for other slots, too, queries without one overflow, because
- * hopperfilter.cu cannot compare sums with none.  _all_candidates: all of some
- * slots.
+ * without one are appended to the work's lists.  _undefined: lists the queries
+ * whose distances are all NaN for brute force.  _score_thresholds: thresholds
+ * and candidates from scores and from neighbors, if there are any; clears
+ * `lists` unless that is NULL.  _all_candidates: all of some slots.
  */
 extern GvStatus gv_gpu_exact_thresholds(const GvExactSearch *search,
-										const GvExactPart *part,
-										const GvExactOverflowed *lists);
+										const GvExactPart *part);
 extern GvStatus gv_gpu_exact_undefined(const GvExactSearch *search,
 									   const GvExactOverflowed *lists);
-extern GvStatus gv_gpu_exact_choose(const GvExactSearch *search,
-									const GvExactPart *part,
-									const GvExactMatmul *matmul);
-extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
-									int64_t nslots);
-extern GvStatus gv_gpu_exact_first(const GvExactSearch *search,
-								   const GvExactPart *part,
-								   const GvExactMatmul *matmul,
-								   const GvExactOverflowed *lists);
+extern GvStatus gv_gpu_exact_score_thresholds(const GvExactSearch *search,
+											  const GvExactPart *part,
+											  const GvExactMatmul *matmul,
+											  GvExactUse use,
+											  const GvExactOverflowed *lists);
 extern GvStatus gv_gpu_exact_all_candidates(const GvExactSearch *search,
 											const GvExactPart *part,
 											uint32_t first, uint32_t nslots);
@@ -254,24 +273,12 @@ extern GvStatus gv_gpu_exact_gather(const GvExactSearch *search,
 									const GvExactPart *part);
 
 /*
- * The arguments of nearest.cu, which lists queries with too many candidates.
+ * nearest.cu: reranks the candidates of a part's queries and merges them with
+ * the neighbors so far.  Appends queries with too many candidates to d_list.
  */
-struct GvExactNearest
-{
-	GvExactRows rows;
-	GvExactQueries queries;
-	GvExactPart part;
-	GvExactFilter filter;
-	GvExactFound found;
-	uint32_t   *d_list_count;
-	uint32_t   *d_list;
-	int64_t		position;		/* of row 0 */
-	int32_t		dims;
-	int32_t		across;			/* blocks of a query, set by nearest.cu */
-};
-
-extern GvStatus gv_gpu_exact_nearest(GvExactNearest *nearest, int32_t metric,
-									 cudaStream_t stream);
+extern GvStatus gv_gpu_exact_nearest(const GvExactSearch *search,
+									 const GvExactPart *part,
+									 uint32_t *d_count, uint32_t *d_list);
 
 /* -- batch.cu */
 

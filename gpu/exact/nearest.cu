@@ -3,13 +3,10 @@
  *		Reranks the candidates, sorts them by exact distances, and merges them
  *		with the neighbors that a query has so far.
  *
- * If a query's candidates fit a block's shared memory, one launch does all
- * three.  If there are many queries, a block takes one, and the host need not
- * know how many candidates there are.  If there are few, several blocks
- * rerank, and the last one to finish does the rest.  More candidates take a
- * launch for each step: reranking, sorts of RUN rows in shared memory, merges
- * of pairs of runs, as many as the capacity requires, and the merge with the
- * neighbors.
+ * One launch does all three, so the host need not know how many candidates
+ * there are.  If there are many queries, a block takes one.  If there are few,
+ * several blocks rerank, and the last one to finish does the rest.  Candidates
+ * are sorted in shared memory, and merged, MOST_SLOTS at a time.
  *
  * Distances are computed in double, in the order of operations of
  * gv_set_distance.  Eight lanes, a team, take a pair of query and row: lane l
@@ -36,8 +33,21 @@
 								 * one */
 #define MOST_SLOTS		4096	/* candidates in shared memory, 12 bytes
 								 * each */
-#define THREADS			256
-#define RUN				1024	/* rows that a block sorts */
+
+/* The arguments of the kernel. */
+struct Nearest
+{
+	GvExactRows rows;
+	GvExactQueries queries;
+	GvExactPart part;
+	GvExactFilter filter;
+	GvExactFound found;
+	uint32_t   *d_list_count;	/* queries with too many candidates */
+	uint32_t   *d_list;
+	int64_t		position;		/* of row 0 */
+	int32_t		dims;
+	int32_t		across;			/* blocks of a query */
+};
 
 /* -- distances */
 
@@ -177,11 +187,14 @@ rerank_pair(const GvExactRows &rows, const GvExactQueries &queries, int dims,
 
 /* -- order */
 
-/* Returns the first i of low .. high - 1 with !before(i), or high. */
+/* Returns the first i < n with !before(i), or n. */
 template <typename Before>
 static __device__ __forceinline__ int64_t
-count_before(int64_t low, int64_t high, const Before &before)
+count_before(int64_t n, const Before &before)
 {
+	int64_t		low = 0;
+	int64_t		high = n;
+
 	while (low < high)
 	{
 		int64_t		middle = (low + high) / 2;
@@ -231,9 +244,8 @@ sort_rows(double *distances, uint32_t *rows, uint32_t size)
 struct MergeInputs
 {
 	int64_t		k;
-	int64_t		query;
-	const double *d_distances;	/* [][k] of all queries */
-	const int64_t *d_positions;
+	const double *old_distances;	/* [k] */
+	const int64_t *old_positions;
 	int64_t		count;			/* of rows, at most k */
 	const double *distances;	/* [count] in order */
 	const uint32_t *rows;
@@ -253,17 +265,15 @@ place_item(const MergeInputs &merge, int64_t j, double *merged,
 		   int64_t *merged_positions)
 {
 	int64_t		k = merge.k;
-	const double *distances = merge.d_distances + merge.query * k;
-	const int64_t *positions = merge.d_positions + merge.query * k;
 	double		distance;
 	int64_t		position;
 	int64_t		place;
 
 	if (j < k)
 	{
-		distance = distances[j];
-		position = positions[j];
-		place = j + count_before(0, merge.count, [&] (int64_t other)
+		distance = merge.old_distances[j];
+		position = merge.old_positions[j];
+		place = j + count_before(merge.count, [&] (int64_t other)
 		{
 			return gv_exact_before(merge.distances[other],
 								   position_of(merge, other), distance,
@@ -274,10 +284,11 @@ place_item(const MergeInputs &merge, int64_t j, double *merged,
 	{
 		distance = merge.distances[j - k];
 		position = position_of(merge, j - k);
-		place = j - k + count_before(0, k, [&] (int64_t other)
+		place = j - k + count_before(k, [&] (int64_t other)
 		{
-			return !gv_exact_before(distance, position, distances[other],
-									positions[other]);
+			return !gv_exact_before(distance, position,
+									merge.old_distances[other],
+									merge.old_positions[other]);
 		});
 	}
 	if (place < k)
@@ -287,12 +298,12 @@ place_item(const MergeInputs &merge, int64_t j, double *merged,
 	}
 }
 
-/* -- one launch */
+/* -- the kernel */
 
 /* Reranks this block's share of the candidates of the filter's i-th query. */
 template <int METRIC>
 static __device__ __forceinline__ void
-rerank(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
+rerank(const Nearest &nearest, int i, int64_t query, uint32_t count)
 {
 	uint32_t	teams = blockDim.x / LANES;
 	int64_t		at = (int64_t) i * nearest.filter.capacity;
@@ -316,7 +327,7 @@ rerank(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
 
 /* Returns whether this block is the last of its query's; all threads call. */
 static __device__ __forceinline__ bool
-is_last(const GvExactNearest &nearest, int i)
+is_last(const Nearest &nearest, int i)
 {
 	__shared__ bool last;
 
@@ -340,47 +351,56 @@ is_last(const GvExactNearest &nearest, int i)
 	return last;
 }
 
-/* Sorts a query's reranked rows and merges them with its neighbors so far. */
+/*
+ * Sorts a query's reranked rows, and merges them with its neighbors so far,
+ * as many at a time as the shared arrays have room for.
+ */
 static __device__ __forceinline__ void
-merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
-	  double *distances, uint32_t *rows)
+merge(const Nearest &nearest, int i, int64_t query, uint32_t count,
+	  double *distances, uint32_t *rows, uint32_t slots)
 {
-	int64_t		at = (int64_t) i * nearest.filter.capacity;
 	int64_t		k = nearest.queries.k;
+	double	   *old_distances = nearest.queries.d_distances + query * k;
+	int64_t    *old_positions = nearest.queries.d_positions + query * k;
 	double	   *merged = nearest.found.d_merged + i * k;
 	int64_t    *merged_positions = nearest.found.d_merged_positions + i * k;
-	MergeInputs from = {k, query, nearest.queries.d_distances,
-		nearest.queries.d_positions, min((int64_t) count, k), distances, rows,
-		nearest.position};
-	uint32_t	size = 2;
 
-	while (size < count)
-		size *= 2;
-	for (uint32_t c = threadIdx.x; c < size; c += blockDim.x)
+	for (uint32_t first = 0; first < count; first += slots)
 	{
-		distances[c] = c < count ? nearest.found.d_distances[at + c] :
-			GV_EXACT_NAN;
-		rows[c] = c < count ? nearest.filter.d_candidates[at + c] :
-			GV_EXACT_NO_ROW;
-	}
-	sort_rows(distances, rows, size);
-	for (int64_t j = threadIdx.x; j < k + from.count; j += blockDim.x)
-		place_item(from, j, merged, merged_positions);
-	__syncthreads();
-	for (int64_t j = threadIdx.x; j < k; j += blockDim.x)
-	{
-		nearest.queries.d_distances[query * k + j] = merged[j];
-		nearest.queries.d_positions[query * k + j] = merged_positions[j];
+		int64_t		at = (int64_t) i * nearest.filter.capacity + first;
+		uint32_t	n = min(count - first, slots);
+		MergeInputs from = {k, old_distances, old_positions,
+			min((int64_t) n, k), distances, rows, nearest.position};
+		uint32_t	size = 2;
+
+		while (size < n)
+			size *= 2;
+		for (uint32_t c = threadIdx.x; c < size; c += blockDim.x)
+		{
+			distances[c] = c < n ? nearest.found.d_distances[at + c] :
+				GV_EXACT_NAN;
+			rows[c] = c < n ? nearest.filter.d_candidates[at + c] :
+				GV_EXACT_NO_ROW;
+		}
+		sort_rows(distances, rows, size);
+		for (int64_t j = threadIdx.x; j < k + from.count; j += blockDim.x)
+			place_item(from, j, merged, merged_positions);
+		__syncthreads();
+		for (int64_t j = threadIdx.x; j < k; j += blockDim.x)
+		{
+			old_distances[j] = merged[j];
+			old_positions[j] = merged_positions[j];
+		}
 	}
 }
 
 /*
  * Reranks, sorts and merges.  Blocks i * across .. own the i-th query.
- * Shared: distances, then rows, [capacity], a power of two.
+ * Shared: distances, then rows, [slots], a power of two.
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(FEW_THREADS)
-nearest_kernel(GvExactNearest nearest, uint32_t capacity)
+nearest_kernel(Nearest nearest, uint32_t slots)
 {
 	GV_SHARED(memory);
 	double	   *distances = (double *) memory;
@@ -402,219 +422,47 @@ nearest_kernel(GvExactNearest nearest, uint32_t capacity)
 	rerank<METRIC>(nearest, i, query, count);
 	if (is_last(nearest, i))
 		merge(nearest, i, query, count, distances,
-			  (uint32_t *) (distances + capacity));
-}
-
-/* -- a launch for each step */
-
-/* Reranks candidates.  Blocks i * across .. own the i-th query. */
-template <int METRIC>
-static __global__ void __launch_bounds__(FEW_THREADS)
-rerank_kernel(GvExactNearest nearest)
-{
-	int			i = blockIdx.x / nearest.across;
-
-	rerank<METRIC>(nearest, i, gv_exact_query(nearest.part, i),
-				   nearest.filter.d_counts[i]);
-}
-
-/* A thread lists a query with too many candidates, and drops these. */
-static __global__ void __launch_bounds__(THREADS)
-overflows_kernel(GvExactPart part, GvExactFilter filter, uint32_t *d_count,
-				 uint32_t *d_list)
-{
-	int			i = blockIdx.x * THREADS + threadIdx.x;
-
-	if (i >= part.n || filter.d_counts[i] <= filter.capacity)
-		return;
-	filter.d_counts[i] = 0;
-	gv_exact_put_into(d_count, d_list, part.d_list != NULL ?
-					  part.d_list[i] : part.first + i);
-}
-
-/* Rows of a query, and their distances. */
-struct Rows
-{
-	const double *distances;
-	const uint32_t *rows;
-
-	/* Is row i before such a one? */
-	__device__ __forceinline__ bool
-	before(uint32_t i, double distance, int64_t row) const
-	{
-		return gv_exact_before(distances[i], (int64_t) rows[i], distance, row);
-	}
-};
-
-/* A block sorts run blockIdx.y of query blockIdx.x. */
-static __global__ void __launch_bounds__(THREADS)
-runs_kernel(GvExactFilter filter, double *d_distances)
-{
-	__shared__ double distances[RUN];
-	__shared__ uint32_t rows[RUN];
-	int64_t		at = (int64_t) blockIdx.x * filter.capacity +
-		(int64_t) blockIdx.y * RUN;
-	int64_t		left = (int64_t) filter.d_counts[blockIdx.x] -
-		(int64_t) blockIdx.y * RUN;
-	uint32_t	n = left < RUN ? (uint32_t) left : RUN;
-	uint32_t	size = 2;
-
-	if (left <= 0)
-		return;
-	while (size < n)
-		size *= 2;
-	for (uint32_t i = threadIdx.x; i < size; i += THREADS)
-	{
-		distances[i] = i < n ? d_distances[at + i] : GV_EXACT_NAN;
-		rows[i] = i < n ? filter.d_candidates[at + i] : GV_EXACT_NO_ROW;
-	}
-	sort_rows(distances, rows, size);
-	for (uint32_t i = threadIdx.x; i < n; i += THREADS)
-	{
-		d_distances[at + i] = distances[i];
-		filter.d_candidates[at + i] = rows[i];
-	}
-}
-
-/* Merges pairs of runs of `width` rows; a thread a row. */
-static __global__ void __launch_bounds__(THREADS)
-pass_kernel(GvExactFilter filter, const double *d_distances,
-			double *d_to_distances, uint32_t *d_to_rows, uint32_t width,
-			int blocks)
-{
-	int64_t		query = blockIdx.x / blocks;
-	uint32_t	j = blockIdx.x % blocks * THREADS + threadIdx.x;
-	uint32_t	count = filter.d_counts[query];
-	int64_t		at = query * filter.capacity;
-	Rows		all = {d_distances + at, filter.d_candidates + at};
-	uint32_t	run;
-	int64_t		other;
-	int64_t		end;
-	int64_t		place;
-
-	if (j >= count)
-		return;
-	run = j / width;
-	other = (int64_t) (run ^ 1) * width;
-	end = min(other + (int64_t) width, (int64_t) count);
-	place = (int64_t) (run / 2) * 2 * width + j % width;
-	if (other < (int64_t) count)
-		place += count_before(other, end, [&] (int64_t i)
-		{
-			return all.before((uint32_t) i, all.distances[j], all.rows[j]);
-		}) - other;
-	d_to_distances[at + place] = all.distances[j];
-	d_to_rows[at + place] = all.rows[j];
-}
-
-/* Merges with the neighbors, by `each` threads a query, an item each. */
-static __global__ void __launch_bounds__(THREADS)
-merge_kernel(GvExactNearest nearest, int64_t each)
-{
-	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-	int64_t		i = at / each;
-	int64_t		j = at % each;
-	int64_t		capacity = nearest.filter.capacity;
-	MergeInputs from;
-
-	if (i >= nearest.part.n || nearest.filter.d_counts[i] == 0)
-		return;
-	from = {nearest.queries.k, gv_exact_query(nearest.part, i),
-		nearest.queries.d_distances, nearest.queries.d_positions,
-		min((int64_t) nearest.filter.d_counts[i], nearest.queries.k),
-		nearest.found.d_distances + i * capacity,
-		nearest.filter.d_candidates + i * capacity, nearest.position};
-	if (j < from.k + from.count)
-		place_item(from, j, nearest.found.d_merged + i * from.k,
-				   nearest.found.d_merged_positions + i * from.k);
-}
-
-/* Copies merged neighbors back to their queries; a thread a neighbor. */
-static __global__ void __launch_bounds__(THREADS)
-put_back_kernel(GvExactNearest nearest)
-{
-	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-	int64_t		k = nearest.queries.k;
-	int64_t		i = at / k;
-	int64_t		to;
-
-	if (i >= nearest.part.n || nearest.filter.d_counts[i] == 0)
-		return;
-	to = gv_exact_query(nearest.part, i) * k + at % k;
-	nearest.queries.d_distances[to] = nearest.found.d_merged[at];
-	nearest.queries.d_positions[to] = nearest.found.d_merged_positions[at];
-}
-
-/* Sorts reranked rows and merges them with the neighbors of a part. */
-static GvStatus
-merge_runs(GvExactNearest nearest, cudaStream_t stream)
-{
-	GvExactFilter &from = nearest.filter;
-	GvExactFound &found = nearest.found;
-	int			n = nearest.part.n;
-	int			blocks = gv_blocks_for(from.capacity, THREADS);
-	int64_t		k = nearest.queries.k;
-	int64_t		each = k + std::min(k, (int64_t) from.capacity);
-
-	GV_TRY(gv_launch(runs_kernel, dim3(n, gv_blocks_for(from.capacity, RUN)),
-					 THREADS, 0, stream, from, found.d_distances));
-	for (uint32_t width = RUN; width < from.capacity; width *= 2)
-	{
-		GV_TRY(gv_launch(pass_kernel, n * blocks, THREADS, 0, stream, from,
-						 found.d_distances, found.d_other, found.d_other_rows,
-						 width, blocks));
-		std::swap(found.d_distances, found.d_other);
-		std::swap(from.d_candidates, found.d_other_rows);
-	}
-	GV_TRY(gv_launch(merge_kernel, gv_blocks_for(n * each, THREADS), THREADS,
-					 0, stream, nearest, each));
-	return gv_launch(put_back_kernel, gv_blocks_for(n * k, THREADS), THREADS,
-					 0, stream, nearest);
+			  (uint32_t *) (distances + slots), slots);
 }
 
 template <int METRIC>
 static GvStatus
-launch(const GvExactNearest &nearest, cudaStream_t stream)
+launch(const Nearest &nearest, cudaStream_t stream)
 {
-	const GvExactFilter &filter = nearest.filter;
-	int			nblocks = nearest.part.n * nearest.across;
-	uint32_t	capacity = 2;
+	bool		many = nearest.across == 1 &&
+		nearest.filter.capacity <= MOST_SLOTS;
+	uint32_t	slots = 2;
 
-	if (filter.capacity > MOST_SLOTS)
-	{
-		GV_TRY(gv_launch(overflows_kernel,
-						 gv_blocks_for(nearest.part.n, THREADS), THREADS, 0,
-						 stream, nearest.part, filter, nearest.d_list_count,
-						 nearest.d_list));
-		GV_TRY(gv_launch(rerank_kernel<METRIC>, nblocks, FEW_THREADS, 0,
-						 stream, nearest));
-		return merge_runs(nearest, stream);
-	}
-	while (capacity < filter.capacity)
-		capacity *= 2;
-	return gv_launch_pdl(filter.pdl, nearest_kernel<METRIC>, nblocks,
-						 nearest.across > 1 ? FEW_THREADS : MANY_THREADS,
-						 capacity * (sizeof(double) + sizeof(uint32_t)),
-						 stream, nearest, capacity);
+	while (slots < nearest.filter.capacity && slots < MOST_SLOTS)
+		slots *= 2;
+	return gv_launch_pdl(nearest.filter.pdl, nearest_kernel<METRIC>,
+						 nearest.part.n * nearest.across,
+						 many ? MANY_THREADS : FEW_THREADS,
+						 slots * (sizeof(double) + sizeof(uint32_t)), stream,
+						 nearest, slots);
 }
 
 GvStatus
-gv_gpu_exact_nearest(GvExactNearest *nearest, int32_t metric,
-					 cudaStream_t stream)
+gv_gpu_exact_nearest(const GvExactSearch *search, const GvExactPart *part,
+					 uint32_t *d_count, uint32_t *d_list)
 {
-	nearest->across = std::max(1,
-							   std::min(MOST_BLOCKS / nearest->part.n,
-										gv_blocks_for(nearest->filter.capacity,
-													  FEW_THREADS / LANES)));
-	switch (metric)
+	const GvExactWork *work = search->work;
+	int			across = std::min(MOST_BLOCKS / part->n,
+								  gv_blocks_for(work->filter.capacity,
+												FEW_THREADS / LANES));
+	Nearest		nearest = {*search->rows, *search->queries, *part,
+		work->filter, work->found, d_count, d_list, work->seen,
+		search->norm->dims, std::max(1, across)};
+
+	switch (search->norm->metric)
 	{
 		case GV_SET_L2:
-			return launch<GV_SET_L2>(*nearest, stream);
+			return launch<GV_SET_L2>(nearest, work->stream);
 		case GV_SET_IP:
-			return launch<GV_SET_IP>(*nearest, stream);
+			return launch<GV_SET_IP>(nearest, work->stream);
 		case GV_SET_COSINE:
-			return launch<GV_SET_COSINE>(*nearest, stream);
+			return launch<GV_SET_COSINE>(nearest, work->stream);
 		default:
-			return launch<GV_SET_PEARSON>(*nearest, stream);
+			return launch<GV_SET_PEARSON>(nearest, work->stream);
 	}
 }

@@ -16,14 +16,12 @@
 #define THREADS			256
 #define MOST_THREADS	1024	/* of a block, if there are enough SMs */
 #define FEW_QUERIES		128
-#define ALL_SHARED		16384	/* most scores that a block keeps */
 
 /*
- * A thread stores a query's threshold and clears its candidates.  With lists,
- * queries without a threshold are listed and get NaN, which no row reaches
- * (rows that half precision cannot hold would reach infinity).  Without lists
- * they get -infinity, which every row reaches.  The threshold of undefined
- * queries is always NaN.
+ * A thread stores a query's threshold and clears its candidates.  Queries
+ * without a threshold are listed and get NaN, which no row reaches (rows that
+ * half precision cannot hold would reach infinity).  The threshold of
+ * undefined queries is always NaN.
  */
 static __global__ void __launch_bounds__(THREADS)
 neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
@@ -41,7 +39,7 @@ neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 	filter.d_counts[i] = 0;
 	filter.d_thresholds[i] = gv_exact_neighbor_threshold(norm, queries, form,
 														 query);
-	if (lists.d_counts == NULL || filter.d_thresholds[i] != -GV_INFINITY)
+	if (filter.d_thresholds[i] != -GV_INFINITY)
 		return;
 	filter.d_thresholds[i] = GV_NAN;
 	if (form.kind == GV_EXACT_PLAIN)
@@ -63,184 +61,82 @@ undefined_kernel(GvExactQueries queries, GvExactOverflowed lists)
 }
 
 /*
- * Keys for gv_find_kth_bound: those of the largest A - 2 e(x) are the least.
- */
-struct Keys
-{
-	const float *scores;
-	const float *error_bound;
-	const uint32_t *kept;		/* shared, or NULL */
-
-	__device__ __forceinline__ uint32_t
-	make(uint32_t i) const
-	{
-		float		score = scores[i];
-
-		/* a row that half precision cannot hold may be anywhere */
-		return gv_ordered(score < GV_INFINITY ? 2.0f * error_bound[i] - score :
-						  GV_INFINITY);
-	}
-
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t i) const
-	{
-		return kept != NULL ? kept[i] : make(i);
-	}
-};
-
-/*
- * A block chooses the threshold and the candidates of a query from full
- * scores.  Shared: keys [nslots], if these are not too many.
- */
-static __global__ void __launch_bounds__(MOST_THREADS)
-choose_rows_kernel(GvExactQueries queries, GvExactPart part,
-				   GvExactMatmul matmul, const float *d_error_bounds)
-{
-	GV_SHARED(memory);
-	__shared__ uint32_t slots[2][GV_WARP];
-	int			i = blockIdx.x;
-	int64_t		query = gv_exact_query(part, i);
-	uint32_t	n = matmul.nslots;
-	/* one more, which may be the query's own row */
-	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
-	float		threshold = matmul.filter.d_thresholds[i];
-	float		error_bound = queries.d_forms[query].error_bound;
-	GvBlockReduce reduce = {slots, 0};
-	Keys		keys = {matmul.d_scores + (int64_t) i * n, d_error_bounds,
-		NULL};
-
-	if (wanted <= n)
-	{
-		float		least;
-
-		if (n <= ALL_SHARED)
-		{
-			uint32_t   *kept = (uint32_t *) memory;
-
-			for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
-				kept[s] = keys.make(s);
-			keys.kept = kept;
-			__syncthreads();
-		}
-		least = -gv_unordered(gv_find_kth_bound(keys, n, wanted, wanted / 8,
-												reduce));
-		threshold = gv_exact_raise_threshold(threshold, least, error_bound,
-											 matmul.half_dims);
-	}
-	for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
-		if (keys.scores[s] >= threshold)
-			gv_exact_append(matmul.filter, i, matmul.first + s);
-	if (threadIdx.x == 0)
-		matmul.filter.d_thresholds[i] = threshold;
-}
-
-/* The key of a thread's rows in first_thresholds_kernel. */
-struct OwnKey
-{
-	uint32_t	own;
-
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t) const
-	{
-		return own;
-	}
-};
-
-/* The least 2 e(x) - A of a thread's rows, and the largest A. */
-struct Best
-{
-	float		least;
-	float		score;
-};
-
-static __device__ __forceinline__ void
-add_score(Best *best, float score, float error_bound)
-{
-	if (score < GV_INFINITY)
-		best->least = fminf(best->least, 2.0f * error_bound - score);
-	best->score = fmaxf(best->score, score);
-}
-
-/* Returns the best of scores 4 threadIdx.x .., every 4 blockDim.x. */
-static __device__ __forceinline__ Best
-best_of(const float *scores, const float *error_bound, uint32_t n)
-{
-	Best		best = {GV_INFINITY, -GV_INFINITY};
-
-#pragma unroll 4
-	for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
-	{
-		float4		a = ((const float4 *) scores)[s];
-		float4		e = ((const float4 *) error_bound)[s];
-
-		add_score(&best, a.x, e.x);
-		add_score(&best, a.y, e.y);
-		add_score(&best, a.z, e.z);
-		add_score(&best, a.w, e.w);
-	}
-	return best;
-}
-
-/* Makes a query overflow, so that it is searched again. */
-static __device__ __forceinline__ void
-give_up(const GvExactFilter &filter, int i)
-{
-	filter.d_counts[i] = filter.capacity + 1;
-	filter.d_thresholds[i] = GV_NAN;
-}
-
-/*
  * A block finds a query's threshold, from its neighbors and from the scores of
- * slots matmul.first .., a multiple of four, and appends those of these slots
- * that reach it; it clears the lists, if there are any.  The best of each
- * thread's rows counts for the bound: k of these are k rows, and not far from
+ * slots matmul.first .., and appends those of these slots that reach it; it
+ * clears the lists, if there are any.  If of_threads, only the best row of
+ * each thread counts for the bound: k of these are k rows, and not far from
  * the k best, which are mostly of different threads.
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
-first_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
+score_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 						GvExactPart part, GvExactMatmul matmul,
-						const float *d_error_bounds, GvExactOverflowed lists)
+						const float *d_error_bounds, GvExactOverflowed lists,
+						GvExactUse use, bool of_threads)
 {
 	__shared__ uint32_t slots[2][GV_WARP];
 	int			i = blockIdx.x;
 	uint32_t	n = matmul.nslots;
 	const float *scores = matmul.d_scores + (int64_t) i * n;
+	/* one more, which may be the query's own row */
+	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
 	GvBlockReduce reduce = {slots, 0};
+	uint32_t	bound = gv_ordered(GV_INFINITY);
+	float		most = GV_INFINITY; /* no A of this thread's rows is larger */
 	int64_t		query;
 	GvExactQuery form;
-	Best		best;
-	float		least;
 	float		threshold;
+
+	/* the largest A - 2 e(x) have the least keys */
+	auto		key_of = [&] (uint32_t s)
+	{
+		float		score = scores[s];
+
+		/* a row that half precision cannot hold may be anywhere */
+		return gv_ordered(score < GV_INFINITY ?
+						  2.0f * d_error_bounds[s] - score : GV_INFINITY);
+	};
 
 	gv_pdl_wait();
 	query = gv_exact_query(part, i);
 	form = queries.d_forms[query];
-	best = best_of(scores, d_error_bounds, n);
 	threshold = gv_exact_neighbor_threshold(norm, queries, form, query);
 	if (threadIdx.x == 0)
 		matmul.filter.d_counts[i] = 0;
 	if (threadIdx.x < 2 && i == 0 && lists.d_counts != NULL)
 		lists.d_counts[threadIdx.x] = 0;
+	__syncthreads();
 
-	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
-	OwnKey		keys = {gv_ordered(best.least)};
-
-	/* this has barriers, so nothing is appended before d_counts is cleared */
-	least = -gv_unordered(gv_find_kth_bound(keys, blockDim.x, wanted,
-											wanted / 8, reduce));
-	threshold = gv_exact_raise_threshold(threshold, least, form.error_bound,
-										 norm.half_dims);
-	if (matmul.more && threshold == -GV_INFINITY)
+	/* 1. the bound */
+	if (of_threads)
 	{
-		if (threadIdx.x == 0)
-			give_up(matmul.filter, i);
-		return;
+		uint32_t	best = bound;
+
+		most = -GV_INFINITY;
+#pragma unroll 8
+		for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
+		{
+			most = fmaxf(most, scores[s]);
+			best = min(best, key_of(s));
+		}
+		bound = gv_find_kth_bound([=] (uint32_t) { return best; }, blockDim.x,
+								  wanted, wanted / 8, reduce);
 	}
-	if (best.score >= threshold)
-		for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
-			for (uint32_t j = 4 * s; j < 4 * s + 4; j++)
-				if (scores[j] >= threshold)
-					gv_exact_append(matmul.filter, i, matmul.first + j);
+	else if (wanted <= n)
+		bound = gv_find_kth_bound(key_of, n, wanted, wanted / 8, reduce);
+	threshold = gv_exact_raise_threshold(threshold, -gv_unordered(bound),
+										 form.error_bound, norm.half_dims);
+
+	/* 2. the slots that reach it, or more than there is room for */
+	if (use == GV_FOR_OTHERS && threshold == -GV_INFINITY)
+	{
+		threshold = GV_NAN;
+		if (threadIdx.x == 0)
+			matmul.filter.d_counts[i] = matmul.filter.capacity + 1;
+	}
+	if (most >= threshold)
+		for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
+			if (scores[s] >= threshold)
+				gv_exact_append(matmul.filter, i, matmul.first + s);
 	if (threadIdx.x == 0)
 		matmul.filter.d_thresholds[i] = threshold;
 }
@@ -262,14 +158,12 @@ all_candidates_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
 }
 
 GvStatus
-gv_gpu_exact_thresholds(const GvExactSearch *search, const GvExactPart *part,
-						const GvExactOverflowed *lists)
+gv_gpu_exact_thresholds(const GvExactSearch *search, const GvExactPart *part)
 {
 	return gv_launch(neighbor_thresholds_kernel,
 					 gv_blocks_for(part->n, THREADS), THREADS, 0,
 					 search->work->stream, *search->norm, *search->queries,
-					 *part, search->work->filter,
-					 lists != NULL ? *lists : GvExactOverflowed {});
+					 *part, search->work->filter, search->work->lists);
 }
 
 GvStatus
@@ -281,50 +175,29 @@ gv_gpu_exact_undefined(const GvExactSearch *search,
 					 search->work->stream, *search->queries, *lists);
 }
 
-GvStatus
-gv_gpu_exact_choose(const GvExactSearch *search, const GvExactPart *part,
-					const GvExactMatmul *matmul)
-{
-	int			bytes = matmul->nslots <= ALL_SHARED ?
-		(int) (matmul->nslots * sizeof(uint32_t)) : 0;
-
-	return gv_launch(choose_rows_kernel, part->n,
-					 part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes,
-					 search->work->stream, *search->queries, *part, *matmul,
-					 search->rows->d_error_bounds + matmul->first);
-}
-
 /*
- * Returns the threads of a block of first_thresholds_kernel.  Each has one row
- * for the bound of a query's k nearest, and there are eight threads for each
- * of these, so about one in 16 of the k nearest is not the best row of its
- * thread.
+ * The bound is from the best rows of threads if there are eight threads for
+ * each of the k nearest, so that about one in 16 of these is not the best row
+ * of its thread.
  */
-static int
-first_threads(const GvExactQueries *queries, int32_t n)
-{
-	int			threads = n <= FEW_QUERIES ? MOST_THREADS : THREADS;
-
-	while (threads < 8 * (queries->k + 1) && threads < MOST_THREADS)
-		threads *= 2;
-	return threads;
-}
-
-bool
-gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
-{
-	return nslots % 4 == 0 && 8 * (queries->k + 1) <= MOST_THREADS;
-}
-
 GvStatus
-gv_gpu_exact_first(const GvExactSearch *search, const GvExactPart *part,
-				   const GvExactMatmul *matmul, const GvExactOverflowed *lists)
+gv_gpu_exact_score_thresholds(const GvExactSearch *search,
+							  const GvExactPart *part,
+							  const GvExactMatmul *matmul, GvExactUse use,
+							  const GvExactOverflowed *lists)
 {
-	return gv_launch_pdl(matmul->filter.pdl, first_thresholds_kernel,
-						 matmul->n, first_threads(search->queries, part->n), 0,
-						 search->work->stream, *search->norm, *search->queries,
-						 *part, *matmul, search->rows->d_error_bounds,
-						 lists != NULL ? *lists : GvExactOverflowed {});
+	int64_t		wanted = 8 * (search->queries->k + 1);
+	bool		of_threads = use != GV_FOR_OVERFLOWED && wanted <= MOST_THREADS;
+	int			threads = part->n <= FEW_QUERIES ? MOST_THREADS : THREADS;
+
+	while (of_threads && threads < wanted)
+		threads *= 2;
+	return gv_launch_pdl(matmul->filter.pdl, score_thresholds_kernel, part->n,
+						 threads, 0, search->work->stream, *search->norm,
+						 *search->queries, *part, *matmul,
+						 search->rows->d_error_bounds + matmul->first,
+						 lists != NULL ? *lists : GvExactOverflowed {}, use,
+						 of_threads);
 }
 
 /* At most as many slots as a query has memory for. */
