@@ -68,19 +68,15 @@ place_set(Exact *exact, char *memory)
 	GvExactNormalization *norm = &exact->norm;
 	GvExactQueries *queries = &exact->queries;
 	int64_t		n = spec->nqueries;
-	int64_t		k = kept_of(spec);
 	size_t		bytes = 0;
 
 	*norm = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16, NULL,
 		NULL};
-	*queries = {n, k, NULL, NULL, NULL, NULL, NULL, NULL};
+	*queries = {n, kept_of(spec), NULL, NULL, NULL, NULL, NULL, NULL};
 	gv_place(&exact->d_queries, memory, &bytes, spec->own ? 0 :
 			 n * spec->dims);
 	gv_place(&exact->d_self, memory, &bytes, spec->self || spec->own ? n : 0);
-	gv_place(&queries->d_half_queries, memory, &bytes, n * norm->half_dims);
-	gv_place(&queries->d_forms, memory, &bytes, n);
-	gv_place(&queries->d_distances, memory, &bytes, n * k);
-	gv_place(&queries->d_positions, memory, &bytes, n * k);
+	gv_exact_place_queries(queries, norm->half_dims, memory, &bytes);
 	gv_place(&norm->d_mean, memory, &bytes, spec->dims);
 	gv_place(&norm->d_scale, memory, &bytes, 1);
 	return bytes;
@@ -90,14 +86,12 @@ place_set(Exact *exact, char *memory)
 static size_t
 place_batch(Exact *exact, char *memory)
 {
-	int64_t		slots = gv_exact_padded(batch_rows(&exact->spec));
 	size_t		bytes = 0;
 
 	exact->rows = {exact->d_rows, 0, 1, NULL, NULL, NULL, NULL};
-	gv_place(&exact->rows.d_half_rows, memory, &bytes,
-			 slots * exact->norm.half_dims);
-	gv_place(&exact->rows.d_bias, memory, &bytes, slots);
-	gv_place(&exact->rows.d_error_bounds, memory, &bytes, slots);
+	gv_exact_place_rows(&exact->rows,
+						gv_exact_padded(batch_rows(&exact->spec)),
+						exact->norm.half_dims, memory, &bytes);
 	return bytes;
 }
 
@@ -170,19 +164,6 @@ own_kernel(int64_t first, int64_t n, int64_t *d_self)
 		d_self[i] = first + i;
 }
 
-/* A thread clears a neighbor. */
-static __global__ void __launch_bounds__(THREADS)
-clear_kernel(GvExactQueries queries)
-{
-	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-
-	if (i < queries.n * queries.k)
-	{
-		queries.d_distances[i] = GV_EXACT_NAN;
-		queries.d_positions[i] = INT64_MAX;
-	}
-}
-
 /* Allocates the memory for searches. */
 static GvStatus
 make_work(Exact *exact)
@@ -216,13 +197,11 @@ make_question(Exact *exact)
 		exact->d_queries = exact->d_rows + spec->first * spec->dims;
 	exact->queries.d_queries = exact->d_queries;
 	exact->queries.d_self = spec->self || spec->own ? exact->d_self : NULL;
-	if (spec->own)
-		GV_TRY(gv_launch(own_kernel, gv_blocks_for(spec->nqueries, THREADS),
-						 THREADS, 0, exact->stream, spec->first,
-						 spec->nqueries, exact->d_self));
-	return gv_launch(clear_kernel,
-					 gv_blocks_for(spec->nqueries * kept_of(spec), THREADS),
-					 THREADS, 0, exact->stream, exact->queries);
+	if (!spec->own)
+		return GV_OK;
+	return gv_launch(own_kernel, gv_blocks_for(spec->nqueries, THREADS),
+					 THREADS, 0, exact->stream, spec->first, spec->nqueries,
+					 exact->d_self);
 }
 
 /* Allocates the memory of a set, and that of its queries if it has any. */
@@ -372,29 +351,31 @@ exact_run(void *state, GvSetDone *done, const GvStop *stop)
 }
 
 /*
- * Reads items of an output of k places a query, of which the set keeps fewer.
+ * Reads items of an output of k places a query, of which the set keeps fewer
+ * if there are fewer rows.  Without rows the device has no neighbors.
  */
 static GvStatus
-get_places(Exact *exact, const char *d_from, int64_t first, int64_t n,
-		   char *items)
+get_places(Exact *exact, const void *d_from, int64_t first, int64_t n,
+		   void *items)
 {
 	int64_t		k = exact->spec.k;
 	int64_t		kept = exact->queries.k;
+	int64_t		last = exact->work.seen > 0 ? first + n : first;
+	int64_t		next;
 
-	for (int64_t item = first; item < first + n;)
+	for (int64_t item = first; item < last; item = next)
 	{
-		int64_t		rank = item % k;
-		int64_t		count = k == kept ? n :
-			rank < kept ? kept - rank : k - rank;
+		int64_t		query = item / k;
+		int64_t		there = std::min(query * k + kept, last);
 
-		if (count > first + n - item)
-			count = first + n - item;
-		if (rank < kept || k == kept)
-			GV_CUDA_TRY(cudaMemcpyAsync(items + (item - first) * 8,
-										d_from + (item / k * kept + rank) * 8,
-										count * 8, cudaMemcpyDeviceToHost,
-										exact->stream));
-		item += count;
+		next = std::min((query + 1) * k, last);
+		if (k == kept)
+			next = there = last;
+		if (item < there)
+			GV_CUDA_TRY(gv_download((int64_t *) items + (item - first),
+									(const int64_t *) d_from + item -
+									query * (k - kept), there - item,
+									exact->stream));
 	}
 	return gv_cuda_status(cudaStreamSynchronize(exact->stream));
 }
@@ -406,20 +387,17 @@ exact_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 {
 	Exact	   *exact = (Exact *) state;
 	int64_t    *positions = (int64_t *) items;
-	double	   *distances = (double *) items;
 
 	GV_TRY(gv_choose_device(exact->spec.device));
 	if (output == GV_SET_DISTANCES)
 	{
 		for (int64_t i = 0; i < n; i++)
-			distances[i] = NAN;
-		return get_places(exact, (const char *) exact->queries.d_distances,
-						  first, n, (char *) items);
+			((double *) items)[i] = NAN;
+		return get_places(exact, exact->queries.d_distances, first, n, items);
 	}
 	for (int64_t i = 0; i < n; i++)
 		positions[i] = -1;
-	GV_TRY(get_places(exact, (const char *) exact->queries.d_positions, first,
-					  n, (char *) items));
+	GV_TRY(get_places(exact, exact->queries.d_positions, first, n, items));
 	for (int64_t i = 0; i < n; i++)
 		if (positions[i] == INT64_MAX)
 			positions[i] = -1;

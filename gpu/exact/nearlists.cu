@@ -17,15 +17,9 @@
  * group, and their tiles are made once more.  Streams with memory of their own
  * take tiles in turn, so that the last blocks of one run beside the first of
  * the next.
- *
- * Most of a query's nearest rows are in its own list and the next.  So
- * thresholds are from the first slots of a tile, and all others are filtered
- * with these at once.
  */
 #include <algorithm>
 #include <stdlib.h>
-
-#include <cub/device/device_radix_sort.cuh>
 
 #include "gpu/exact/exact.cuh"
 
@@ -68,7 +62,6 @@ struct Stream
 {
 	GvExactWork work;
 	GvExactRows tile;			/* [tile_capacity] */
-	uint32_t   *d_order;		/* the tile's order, writable */
 };
 
 struct GvExactByList
@@ -76,6 +69,9 @@ struct GvExactByList
 	GvSetSpec	spec;
 	int64_t		capacity;		/* most rows of a batch */
 	int64_t		tile_capacity;	/* most rows of a tile */
+	GvExactAmount near_amount;	/* of the search for near lists, */
+	GvExactAmount asked_amount; /* for lists of vectors, */
+	GvExactAmount tile_amount;	/* and of a tile */
 	GvExactNormalization norm;	/* of centroids */
 	float	   *d_centroids;	/* [nlists][dims] */
 	GvExactRows centroids;
@@ -108,19 +104,6 @@ struct GvExactByList
 
 /* -- memory */
 
-/* Places the arrays of queries, except the vectors themselves. */
-static void
-place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
-			  size_t *bytes)
-{
-	int64_t		pairs = queries->n * queries->k;
-
-	gv_place(&queries->d_half_queries, memory, bytes, queries->n * half_dims);
-	gv_place(&queries->d_forms, memory, bytes, queries->n);
-	gv_place(&queries->d_distances, memory, bytes, pairs);
-	gv_place(&queries->d_positions, memory, bytes, pairs);
-}
-
 static int64_t
 most_vectors(const GvExactByList *lists)
 {
@@ -134,18 +117,16 @@ place_all(GvExactByList *lists, char *memory)
 	const GvSetSpec *spec = &lists->spec;
 	int32_t		half_dims = lists->norm.half_dims;
 	int64_t		nlists = spec->nlists;
-	int64_t		slots = gv_exact_padded(nlists);
 	int64_t		most = most_vectors(lists);
 	size_t		bytes = 0;
 
 	gv_place(&lists->norm.d_mean, memory, &bytes, spec->dims);
 	gv_place(&lists->norm.d_scale, memory, &bytes, 1);
 	gv_place(&lists->d_centroids, memory, &bytes, nlists * spec->dims);
-	gv_place(&lists->centroids.d_half_rows, memory, &bytes, slots * half_dims);
-	gv_place(&lists->centroids.d_bias, memory, &bytes, slots);
-	gv_place(&lists->centroids.d_error_bounds, memory, &bytes, slots);
-	place_queries(&lists->asked, half_dims, memory, &bytes);
-	place_queries(&lists->near, half_dims, memory, &bytes);
+	gv_exact_place_rows(&lists->centroids, gv_exact_padded(nlists), half_dims,
+						memory, &bytes);
+	gv_exact_place_queries(&lists->asked, half_dims, memory, &bytes);
+	gv_exact_place_queries(&lists->near, half_dims, memory, &bytes);
 	gv_place(&lists->d_offsets, memory, &bytes, nlists * (spec->probes + 1));
 	gv_place(&lists->d_totals, memory, &bytes, nlists);
 	gv_place(&lists->queries.d_order, memory, &bytes, spec->nqueries);
@@ -162,21 +143,19 @@ place_all(GvExactByList *lists, char *memory)
 	gv_place(&lists->overflowed.d_brute_force, memory, &bytes, spec->nqueries);
 	for (int i = 0; i < STREAMS; i++)
 	{
-		Stream *stream = &lists->streams[i];
+		GvExactRows *tile = &lists->streams[i].tile;
 
-		gv_place(&stream->tile.d_half_rows, memory, &bytes,
-				 lists->tile_capacity * half_dims);
-		gv_place(&stream->tile.d_bias, memory, &bytes, lists->tile_capacity);
-		gv_place(&stream->tile.d_error_bounds, memory, &bytes,
-				 lists->tile_capacity);
-		gv_place(&stream->d_order, memory, &bytes, lists->tile_capacity);
+		gv_exact_place_rows(tile, lists->tile_capacity, half_dims, memory,
+							&bytes);
+		gv_place(&tile->d_order, memory, &bytes, lists->tile_capacity);
 	}
 	return bytes;
 }
 
 /* Fills in all sizes; no memory is taken. */
 static void
-shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
+shape(GvExactByList *lists, const GvSetSpec *spec, int64_t kept,
+	  int64_t capacity)
 {
 	int32_t		half_dims = (spec->dims + 15) / 16 * 16;
 	int64_t		tile = gv_exact_tile > 0 ? gv_exact_tile :
@@ -195,25 +174,9 @@ shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 	lists->asked.k = 1;
 	lists->near.n = spec->nlists;
 	lists->near.k = spec->probes;
-}
-
-/* The amounts of three searches: near lists, lists of vectors, tiles. */
-static GvExactAmount
-nearest_amount(const GvExactByList *lists)
-{
-	return {lists->near.n, lists->near.k, lists->near.n, 0};
-}
-
-static GvExactAmount
-asked_amount(const GvExactByList *lists)
-{
-	return {lists->piece, 1, lists->spec.nlists, 0};
-}
-
-static GvExactAmount
-tile_amount(const GvExactByList *lists, int64_t kept)
-{
-	return {std::min(lists->spec.nqueries, MOST_GROUP), kept,
+	lists->near_amount = {spec->nlists, spec->probes, spec->nlists, 0};
+	lists->asked_amount = {lists->piece, 1, spec->nlists, 0};
+	lists->tile_amount = {std::min(spec->nqueries, MOST_GROUP), kept,
 		lists->tile_capacity, CAPACITY};
 }
 
@@ -228,44 +191,24 @@ size_t
 gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t capacity)
 {
 	GvExactByList lists = {};
-	GvExactAmount near;
-	GvExactAmount asked;
-	GvExactAmount tile;
 
-	shape(&lists, spec, capacity);
-	near = nearest_amount(&lists);
-	asked = asked_amount(&lists);
-	tile = tile_amount(&lists, kept);
+	shape(&lists, spec, kept, capacity);
 	lists.sort_bytes = (size_t) gv_sort_most_bytes(most_vectors(&lists), 8);
 	return place_all(&lists, NULL) +
-		gv_gpu_exact_work_bytes(spec->device, &lists.norm, &near) +
-		gv_gpu_exact_work_bytes(spec->device, &lists.norm, &asked) +
-		STREAMS * gv_gpu_exact_work_bytes(spec->device, &lists.norm, &tile);
-}
-
-/* Sets the bytes that the largest sort takes. */
-static GvStatus
-find_sort_bytes(GvExactByList *lists)
-{
-	int64_t		n = most_vectors(lists);
-	size_t		keys = 0;
-
-	GV_TRY(gv_gpu_group_bytes(n, &lists->sort_bytes));
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(NULL, keys,
-											   (const uint32_t *) NULL,
-											   (uint32_t *) NULL, n));
-	lists->sort_bytes = std::max(lists->sort_bytes, keys);
-	return GV_OK;
+		gv_gpu_exact_work_bytes(spec->device, &lists.norm,
+								&lists.near_amount) +
+		gv_gpu_exact_work_bytes(spec->device, &lists.norm,
+								&lists.asked_amount) +
+		STREAMS * gv_gpu_exact_work_bytes(spec->device, &lists.norm,
+										  &lists.tile_amount);
 }
 
 static GvStatus
-make(GvExactByList *lists, int64_t kept)
+make(GvExactByList *lists)
 {
 	int64_t		nlists = lists->spec.nlists;
-	GvExactAmount asked = asked_amount(lists);
-	GvExactAmount tile = tile_amount(lists, kept);
 
-	GV_TRY(find_sort_bytes(lists));
+	GV_TRY(gv_gpu_group_bytes(most_vectors(lists), &lists->sort_bytes));
 	GV_CUDA_TRY(gv_device_alloc(&lists->d_memory, place_all(lists, NULL)));
 	(void) place_all(lists, lists->d_memory);
 	lists->centroids.d_rows = lists->d_centroids;
@@ -275,13 +218,10 @@ make(GvExactByList *lists, int64_t kept)
 	if (lists->starts == NULL || lists->totals == NULL)
 		return GV_NO_MEMORY;
 	GV_TRY(gv_gpu_exact_work(&lists->asking, lists->spec.device, &lists->norm,
-							 &asked));
+							 &lists->asked_amount));
 	for (int i = 0; i < STREAMS; i++)
-	{
 		GV_TRY(gv_gpu_exact_work(&lists->streams[i].work, lists->spec.device,
-								 &lists->norm, &tile));
-		lists->streams[i].tile.d_order = lists->streams[i].d_order;
-	}
+								 &lists->norm, &lists->tile_amount));
 	return GV_OK;
 }
 
@@ -292,8 +232,8 @@ gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
 {
 	GV_TRY(gv_make(made, [=] (GvExactByList *lists)
 	{
-		shape(lists, spec, capacity);
-		return make(lists, kept);
+		shape(lists, spec, kept, capacity);
+		return make(lists);
 	}, gv_gpu_exact_lists_drop));
 	*d_centroids = (*made)->d_centroids;
 	*stream = (*made)->asking.stream;
@@ -370,7 +310,6 @@ see_centroids(GvExactByList *lists, int32_t metric)
 static GvStatus
 find_nearest(GvExactByList *lists, const GvStop *stop)
 {
-	GvExactAmount amount = nearest_amount(lists);
 	GvExactWork work = {};
 	GvExactSearch search = {&work, &lists->norm, &lists->centroids,
 		&lists->near, stop};
@@ -378,7 +317,7 @@ find_nearest(GvExactByList *lists, const GvStop *stop)
 
 	GV_CUDA_TRY(cudaStreamSynchronize(lists->asking.stream));
 	status = gv_gpu_exact_work(&work, lists->spec.device, &lists->norm,
-							   &amount);
+							   &lists->near_amount);
 	if (status == GV_OK)
 		status = gv_gpu_exact_search(&search);
 	if (status == GV_OK)
@@ -531,7 +470,7 @@ slot_of(const Source &source, uint32_t i)
  * 16-byte pieces of a half copy.
  */
 static __global__ void __launch_bounds__(THREADS)
-tile_kernel(Source source, int pieces, GvExactRows tile, uint32_t *d_order)
+tile_kernel(Source source, int pieces, GvExactRows tile)
 {
 	__shared__ uint32_t from[TILE];
 	uint32_t	first = blockIdx.x * TILE;
@@ -546,7 +485,7 @@ tile_kernel(Source source, int pieces, GvExactRows tile, uint32_t *d_order)
 		tile.d_bias[i] = i < n ? source.rows.d_bias[slot] : -GV_INFINITY;
 		tile.d_error_bounds[i] = i < n ? source.rows.d_error_bounds[slot] :
 			0.0f;
-		d_order[i] = i < n ? source.rows.d_order[slot] : 0;
+		tile.d_order[i] = i < n ? source.rows.d_order[slot] : 0;
 	}
 	__syncthreads();
 	for (int p = threadIdx.x; p < TILE * pieces; p += THREADS)
@@ -560,38 +499,23 @@ tile_kernel(Source source, int pieces, GvExactRows tile, uint32_t *d_order)
 	}
 }
 
-/* A thread stores the order of a tile's row. */
-static __global__ void __launch_bounds__(THREADS)
-tile_order_kernel(Source source, uint32_t n, uint32_t *d_order)
-{
-	uint32_t	i = blockIdx.x * THREADS + threadIdx.x;
-
-	if (i < n)
-		d_order[i] = source.rows.d_order[slot_of(source, i)];
-}
-
-static Source
-source_of(const TileSearch *search, uint32_t list, uint32_t first)
-{
-	const GvExactByList *lists = search->lists;
-	int32_t		probes = lists->spec.probes;
-
-	return {*search->rows, lists->near.d_positions + (int64_t) list * probes,
-		lists->d_offsets + (int64_t) list * (probes + 1),
-		lists->rows.d_starts, probes, first};
-}
-
 /* Makes a stream's tile of n rows of the lists near a list. */
 static GvStatus
 gather(const TileSearch *search, Stream *stream, uint32_t list, uint32_t first,
 	   uint32_t n)
 {
+	const GvExactByList *lists = search->lists;
+	int32_t		probes = lists->spec.probes;
+	Source		source = {*search->rows,
+		lists->near.d_positions + (int64_t) list * probes,
+		lists->d_offsets + (int64_t) list * (probes + 1),
+		lists->rows.d_starts, probes, first};
+
 	stream->tile.d_rows = search->rows->d_rows;
 	stream->tile.n = n;
 	return gv_launch(tile_kernel, (int) (gv_exact_padded(n) / TILE), THREADS,
-					 0, stream->work.stream, source_of(search, list, first),
-					 search->norm->half_dims / 8, stream->tile,
-					 stream->d_order);
+					 0, stream->work.stream, source,
+					 search->norm->half_dims / 8, stream->tile);
 }
 
 /* Returns the lists for queries of a group that overflow. */
@@ -605,32 +529,20 @@ overflowed_of(const GvExactByList *lists, int64_t part)
 		lists->overflowed.d_brute_force + first};
 }
 
-/* Searches the stream's tile for the queries of a group that overflowed. */
-static GvStatus
-finish(const TileSearch *search, Stream *stream, int64_t part,
-	   const uint32_t counts[2])
-{
-	GvExactOverflowed overflowed = overflowed_of(search->lists, part);
-	GvExactSearch of_stream = search_of(search, stream);
-
-	if (counts[0] == 0 && counts[1] == 0)
-		return GV_OK;
-	return gv_gpu_exact_finish(&of_stream, &overflowed, counts);
-}
-
 /*
- * Does so before the stream's tile is overwritten, if a group needs several.
+ * Searches the stream's tile for the queries of a group that overflowed,
+ * before the tile is overwritten, if a group needs several.
  */
 static GvStatus
-finish_now(const TileSearch *search, Stream *stream, int64_t part)
+finish_now(const GvExactSearch *search, const GvExactOverflowed *overflowed)
 {
-	uint32_t   *d_counts = search->lists->overflowed.d_counts + 2 * part;
+	cudaStream_t stream = search->work->stream;
 	uint32_t	counts[2];
 
-	GV_CUDA_TRY(gv_download(counts, d_counts, 2, stream->work.stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
-	GV_TRY(finish(search, stream, part, counts));
-	GV_CUDA_TRY(gv_clear(d_counts, 2, stream->work.stream));
+	GV_CUDA_TRY(gv_download(counts, overflowed->d_counts, 2, stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream));
+	GV_TRY(gv_gpu_exact_finish(search, overflowed, counts));
+	GV_CUDA_TRY(gv_clear(overflowed->d_counts, 2, stream));
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
@@ -655,7 +567,7 @@ search_group(const TileSearch *search, int64_t number)
 		GV_TRY(gather(search, stream, of->list, (uint32_t) first, n));
 		GV_TRY(gv_gpu_exact_tile(&of_stream, &part, &overflowed));
 		if (total > lists->tile_capacity)
-			GV_TRY(finish_now(search, stream, number));
+			GV_TRY(finish_now(&of_stream, &overflowed));
 	}
 	return GV_OK;
 }
@@ -677,6 +589,7 @@ search_overflowed(const TileSearch *search)
 {
 	GvExactByList *lists = search->lists;
 	Stream *stream = &lists->streams[0];
+	GvExactSearch of_stream = search_of(search, stream);
 
 	GV_CUDA_TRY(gv_download(lists->counts, lists->overflowed.d_counts,
 							2 * lists->ngroups, stream->work.stream));
@@ -685,18 +598,20 @@ search_overflowed(const TileSearch *search)
 	{
 		const uint32_t *counts = lists->counts + 2 * i;
 		uint32_t	list = lists->groups[i].list;
+		GvExactOverflowed overflowed = overflowed_of(lists, i);
 
 		if (counts[0] == 0 && counts[1] == 0)
 			continue;
 		GV_TRY(gather(search, stream, list, 0, lists->totals[list]));
-		GV_TRY(finish(search, stream, i, counts));
+		GV_TRY(gv_gpu_exact_finish(&of_stream, &overflowed, counts));
 	}
 	return gv_cuda_status(cudaStreamSynchronize(stream->work.stream));
 }
 
 /*
  * Searches undefined queries.  They are of list 0, because all centroids are
- * equally far, and the first rows near that list are their nearest.
+ * equally far, and their nearest rows are the first rows near that list, which
+ * are among the first rows of each list near it.
  */
 static GvStatus
 search_undefined(const TileSearch *search)
@@ -707,31 +622,33 @@ search_undefined(const TileSearch *search)
 	GvExactRows rows = *search->rows;
 	GvExactSearch first = {work, search->norm, &rows, search->queries,
 		search->stop};
-	size_t		bytes = lists->sort_bytes;
-	uint32_t	total = lists->totals[0];
 	uint32_t	counts[2];
 
-	if ((search->norm->metric != GV_SET_COSINE &&
-		 search->norm->metric != GV_SET_PEARSON) || total == 0)
+	if (search->norm->metric != GV_SET_COSINE &&
+		search->norm->metric != GV_SET_PEARSON)
 		return GV_OK;
 	GV_CUDA_TRY(gv_clear(overflowed.d_counts, 2, work->stream));
 	GV_TRY(gv_gpu_exact_undefined(&first, &overflowed));
 	GV_CUDA_TRY(gv_download(counts, overflowed.d_counts, 2, work->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
-	if (counts[1] == 0)
-		return GV_OK;
-	GV_TRY(gv_launch(tile_order_kernel, gv_blocks_for(total, THREADS), THREADS,
-					 0, work->stream, source_of(search, 0, 0), total,
-					 lists->d_keys));
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(lists->d_sort, bytes,
-											   (const uint32_t *) lists->d_keys,
-											   lists->d_sorted,
-											   (int64_t) total, 0, 32,
-											   work->stream));
-	rows.d_order = lists->d_sorted;
-	/* one may be its own */
-	rows.n = total < search->queries->k + 1 ? total : search->queries->k + 1;
-	return gv_gpu_exact_finish(&first, &overflowed, counts);
+	for (int32_t i = 0; i < lists->spec.probes && counts[1] > 0; i++)
+	{
+		int64_t		list;
+		uint32_t	ends[2];
+
+		GV_CUDA_TRY(gv_download(&list, lists->near.d_positions + i, 1,
+								work->stream));
+		GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+		GV_CUDA_TRY(gv_download(ends, lists->rows.d_starts + list, 2,
+								work->stream));
+		GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+		rows.d_order = lists->rows.d_order + ends[0];
+		/* one may be its own */
+		rows.n = std::min((int64_t) (ends[1] - ends[0]),
+						  search->queries->k + 1);
+		GV_TRY(gv_gpu_exact_finish(&first, &overflowed, counts));
+	}
+	return GV_OK;
 }
 
 /*
