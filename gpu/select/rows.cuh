@@ -140,7 +140,7 @@ struct GvSelector
 	int			nsms;
 	bool		pdl;			/* see gv_pdl_wait */
 	GvBuffer	d_work;			/* memory of the call */
-	GvBuffer	d_small;		/* buckets of quantiles, ends of rows' items */
+	GvBuffer	d_small;		/* buckets of quantiles */
 	GvBuffer	d_sort;			/* memory of CUB */
 };
 

@@ -30,10 +30,9 @@
  * the buckets that have a wanted rank; they are sorted together, and a rank of
  * the array is a rank of these less the items that were left out.
  */
-#include <stdlib.h>
+#include <algorithm>
 
 #include <cub/device/device_radix_sort.cuh>
-#include <cub/device/device_segmented_radix_sort.cuh>
 
 #include "gpu/select/rows.cuh"
 
@@ -50,10 +49,6 @@
 #define CHUNK_VALUES	8		/* loads in flight, of a thread */
 #define CHUNK			(THREADS * CHUNK_VALUES)	/* values that a block
 													 * loads at once */
-#define MOST_MEMORY		(INT64_C(256) << 20)	/* bytes for rows at once */
-#define SIDE_BY_SIDE	4096	/* rows with fewer items than this for each row
-								 * are sorted side by side; longer rows are
-								 * sorted one after the other */
 #define SAMPLE_BYTES	(sizeof(uint64_t) * SAMPLED)
 
 /* -- splitters, buckets, chunks of a row */
@@ -233,8 +228,7 @@ struct Levels
 								 * least k */
 	Shared	   *d_shared;		/* [teams]: a team is the blocks that share a
 								 * row */
-	uint64_t   *d_items;		/* [teams][capacity], or [rows][2][capacity] if
-								 * a block cannot sort so many */
+	uint64_t   *d_items;		/* [teams][capacity] */
 };
 
 /* A range that contains the k-th item of a row. */
@@ -508,9 +502,7 @@ sampleselect_kernel(GvRowsCall call, Levels levels)
 
 	for (uint32_t i = team; i < nrows && team < nteams; i += nteams)
 		select_row(call, levels, i, levels.d_items +
-				   (levels.capacity <= GV_ROWS_CAPACITY ?
-					(int64_t) team * GV_ROWS_CAPACITY :
-					2 * (int64_t) i * levels.capacity), member, block,
+				   (int64_t) team * levels.capacity, member, block,
 				   (uint64_t *) memory);
 }
 
@@ -553,69 +545,14 @@ launch(GvRowsCall call, Levels levels, int nblocks, cudaStream_t stream)
 #endif
 }
 
-/* Stores where rows' items begin and end in ends [2][rows], a thread a row. */
+/* Writes the first k of a row's sorted items, a thread each. */
 static __global__ void __launch_bounds__(THREADS)
-ends_kernel(uint32_t *ends, uint32_t rows, uint32_t capacity)
-{
-	uint32_t	i = blockIdx.x * THREADS + threadIdx.x;
-
-	if (i < rows)
-	{
-		ends[i] = 2 * i * capacity;
-		ends[rows + i] = 2 * i * capacity + capacity;
-	}
-}
-
-/* Writes the first k of each row's sorted items, a thread each. */
-static __global__ void __launch_bounds__(THREADS)
-write_kernel(GvRowsCall call, const uint64_t *sorted, uint32_t capacity)
+write_kernel(GvRowsCall call, const uint64_t *sorted)
 {
 	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-	int64_t		row = i / call.k;
 
-	if (row < call.rows)
-		gv_write_item(call, row, i % call.k,
-					  sorted[2 * row * capacity + i % call.k]);
-}
-
-/* Sorts many short rows side by side.  CUB sorts each row by a block. */
-static GvStatus
-sort_side_by_side(GvSelector *selector, uint64_t *d_items, int64_t rows,
-				  uint32_t capacity, cudaStream_t stream)
-{
-	size_t		bytes = 0;
-	uint32_t   *d_ends;
-
-	GV_TRY(gv_buffer_need(&selector->d_small, 2 * sizeof(uint32_t) * rows));
-	d_ends = (uint32_t *) selector->d_small.memory;
-	GV_TRY(gv_launch(ends_kernel, gv_blocks_for(rows, THREADS), THREADS, 0,
-					 stream, d_ends, (uint32_t) rows, capacity));
-	GV_CUDA_TRY(cub::DeviceSegmentedRadixSort::SortKeys(
-					NULL, bytes, (const uint64_t *) NULL, (uint64_t *) NULL,
-					2 * rows * capacity, (int) rows, d_ends, d_ends + rows));
-	GV_TRY(gv_buffer_need(&selector->d_sort, bytes));
-	return gv_cuda_status(cub::DeviceSegmentedRadixSort::SortKeys(
-							  selector->d_sort.memory, bytes,
-							  (const uint64_t *) d_items, d_items + capacity,
-							  2 * rows * capacity, (int) rows, d_ends,
-							  d_ends + rows, 0, 64, stream));
-}
-
-/* Sorts rows' items [rows][2][capacity] and writes the first k of each. */
-static GvStatus
-sort_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
-		  uint32_t capacity, cudaStream_t stream)
-{
-	if (call->rows > 1 && capacity / SIDE_BY_SIDE < call->rows)
-		GV_TRY(sort_side_by_side(selector, d_items, call->rows, capacity,
-								 stream));
-	else
-		for (int64_t i = 0; i < call->rows; i++)
-			GV_TRY(sort_items(selector, d_items + 2 * i * capacity, capacity,
-							  stream));
-	return gv_launch(write_kernel,
-					 gv_blocks_for(call->rows * call->k, THREADS), THREADS, 0,
-					 stream, *call, d_items + capacity, capacity);
+	if (i < call.k)
+		gv_write_item(call, 0, i, sorted[i]);
 }
 
 /*
@@ -645,34 +582,34 @@ gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
 			   cudaStream_t stream)
 {
 	int64_t		capacity = capacity_for(call->k);
+	/* a block cannot sort so many: rows one by one, of which SQL has one */
 	bool		large = capacity > GV_ROWS_CAPACITY;
-	int64_t		row_bytes = 2 * (int64_t) sizeof(uint64_t) * capacity;
-	int64_t		step = large && call->rows > MOST_MEMORY / row_bytes ?
-		MOST_MEMORY / row_bytes : call->rows;
+	int64_t		step = large ? 1 : call->rows;
 	int			nblocks;
 	int64_t		nteams;
 
-	step = step > 1 ? step : 1;
 	GV_TRY(find_blocks(selector, &nblocks));
-	nteams = step < nblocks ? step : nblocks;
-	GV_TRY(gv_buffer_need(&selector->d_work, sizeof(Shared) * nteams +
-						  (large ? step : nteams) * row_bytes));
+	nteams = std::min(step, (int64_t) nblocks);
+	GV_TRY(gv_buffer_need(&selector->d_work,
+						  (sizeof(Shared) + 2 * sizeof(uint64_t) * capacity) *
+						  nteams));
 	for (int64_t first = 0; first < call->rows; first += step)
 	{
 		Shared	   *d_shared = (Shared *) selector->d_work.memory;
 		Levels		levels = {is_sampled, (uint32_t) capacity, d_shared,
 			(uint64_t *) (d_shared + nteams)};
-		GvRowsCall	some = *call;
+		GvRowsCall	some = {call->d_values + first * call->columns,
+			call->columns, step, call->d_positions + first * call->k,
+			call->d_selected + first * call->k, call->k};
 
-		some.d_values += first * call->columns;
-		some.d_positions += first * call->k;
-		some.d_selected += first * call->k;
-		some.rows = call->rows - first < step ? call->rows - first : step;
 		GV_CUDA_TRY(gv_clear(d_shared, nteams, stream));
 		GV_TRY(launch(some, levels, nblocks, stream));
-		if (large)
-			GV_TRY(sort_rows(selector, &some, levels.d_items,
-							 (uint32_t) capacity, stream));
+		if (!large)
+			break;
+		GV_TRY(sort_items(selector, levels.d_items, capacity, stream));
+		GV_TRY(gv_launch(write_kernel, gv_blocks_for(call->k, THREADS),
+						 THREADS, 0, stream, some,
+						 levels.d_items + capacity));
 	}
 	return GV_OK;
 }
@@ -912,16 +849,9 @@ gv_gpu_quantiles(GvSelector *selector, const float *d_values, int64_t n,
 				 const int64_t *ranks, int32_t nranks, bool approximate,
 				 float *quantiles, int64_t *rank_errors, void *stream)
 {
-	Quantiles	q = {};
+	Quantiles	q = {selector, d_values, n, ranks, nranks, quantiles,
+		rank_errors, (cudaStream_t) stream, NULL, {}, {}, {}};
 
-	q.selector = selector;
-	q.d_values = d_values;
-	q.n = n;
-	q.ranks = ranks;
-	q.nranks = nranks;
-	q.quantiles = quantiles;
-	q.rank_errors = rank_errors;
-	q.stream = (cudaStream_t) stream;
 	return approximate && n > SAMPLED ? answer_by_splitters(&q) :
 		answer_exactly(&q);
 }

@@ -109,16 +109,6 @@ quantiles_size(const GvSetSpec *spec)
 										 * much */
 }
 
-static GvStatus
-begin(SelectSet *set)
-{
-	GV_TRY(gv_choose_device(set->spec.device));
-	GV_CUDA_TRY(cudaStreamCreateWithFlags(&set->stream,
-										  cudaStreamNonBlocking));
-	GV_CUDA_TRY(gv_device_alloc(&set->d_values, set->spec.nrows));
-	return gv_gpu_selector(&set->selector);
-}
-
 static void
 select_drop(void *state)
 {
@@ -144,27 +134,22 @@ select_create(const GvSetSpec *spec, void **state)
 {
 	return gv_make((SelectSet **) state, [=] (SelectSet *set)
 	{
+		size_t		n = (size_t) spec->nqueries + 1;
+
 		set->spec = *spec;
-		GV_TRY(begin(set));
+		GV_TRY(gv_choose_device(spec->device));
+		GV_CUDA_TRY(cudaStreamCreateWithFlags(&set->stream,
+											  cudaStreamNonBlocking));
+		GV_CUDA_TRY(gv_device_alloc(&set->d_values, spec->nrows));
 		GV_CUDA_TRY(gv_device_alloc(&set->d_positions, spec->k));
-		return gv_cuda_status(gv_device_alloc(&set->d_selected, spec->k));
-	}, select_drop);
-}
-
-static GvStatus
-quantiles_create(const GvSetSpec *spec, void **state)
-{
-	return gv_make((SelectSet **) state, [=] (SelectSet *set)
-	{
-		size_t		n = (size_t) spec->nqueries;
-
-		set->spec = *spec;
-		GV_TRY(begin(set));
+		GV_CUDA_TRY(gv_device_alloc(&set->d_selected, spec->k));
 		set->ranks = (int64_t *) malloc(sizeof(int64_t) * n);
 		set->quantiles = (float *) malloc(sizeof(float) * n);
 		set->rank_errors = (int64_t *) malloc(sizeof(int64_t) * n);
-		return set->ranks == NULL || set->quantiles == NULL ||
-			set->rank_errors == NULL ? GV_NO_MEMORY : GV_OK;
+		if (set->ranks == NULL || set->quantiles == NULL ||
+			set->rank_errors == NULL)
+			return GV_NO_MEMORY;
+		return gv_gpu_selector(&set->selector);
 	}, select_drop);
 }
 
@@ -193,9 +178,7 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/*
- * Selects, without looks at stop, because the device takes only milliseconds.
- */
+/* Runs without looks at stop, because the device takes only milliseconds. */
 static GvStatus
 select_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -206,26 +189,16 @@ select_run(void *state, GvSetDone *done, const GvStop *stop)
 	if (gv_is_stopped(stop))
 		return GV_CANCELED;
 	GV_TRY(gv_choose_device(set->spec.device));
-	GV_TRY(gv_gpu_select_rows(set->selector, &spec, set->d_values,
-							  set->d_positions, set->d_selected, set->stream));
+	if (set->spec.kind == GV_SET_SELECT)
+		GV_TRY(gv_gpu_select_rows(set->selector, &spec, set->d_values,
+								  set->d_positions, set->d_selected,
+								  set->stream));
+	else
+		GV_TRY(gv_gpu_quantiles(set->selector, set->d_values, set->spec.nrows,
+								set->ranks, (int32_t) set->spec.nqueries,
+								set->spec.approximate, set->quantiles,
+								set->rank_errors, set->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
-	done->passes++;
-	done->finished = 1;
-	return GV_OK;
-}
-
-static GvStatus
-quantiles_run(void *state, GvSetDone *done, const GvStop *stop)
-{
-	SelectSet  *set = (SelectSet *) state;
-
-	if (gv_is_stopped(stop))
-		return GV_CANCELED;
-	GV_TRY(gv_choose_device(set->spec.device));
-	GV_TRY(gv_gpu_quantiles(set->selector, set->d_values, set->spec.nrows,
-							set->ranks, (int32_t) set->spec.nqueries,
-							set->spec.approximate, set->quantiles,
-							set->rank_errors, set->stream));
 	done->passes++;
 	done->finished = 1;
 	return GV_OK;
@@ -291,10 +264,10 @@ extern "C" const GvSetOps gv_gpu_select_set = {
 
 extern "C" const GvSetOps gv_gpu_quantiles_set = {
 	quantiles_size,
-	quantiles_create,
+	select_create,
 	select_drop,
 	select_put,
-	quantiles_run,
+	select_run,
 	quantiles_get,
 	NULL,
 };
