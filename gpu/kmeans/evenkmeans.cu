@@ -62,16 +62,17 @@ struct EvenKmeans
 	uint32_t   *d_changed;		/* [k] */
 	uint32_t   *d_offsets;		/* [k] */
 	uint32_t   *d_moved;		/* [n / 4] rows of clusters that changed */
-	uint32_t   *starts;			/* [k + 1], the host's */
+	char	   *host;			/* the arrays below */
+	uint32_t   *starts;			/* [k + 1] */
 	GvSplit    *splits;			/* [k] */
 	int32_t    *done;			/* [k] */
 	uint32_t   *sorted;			/* [k] clusters by size; finally the clusters
 								 * that are kept */
-	int32_t		nsplits;		/* number of splits of the last rebalancing */
 	uint32_t   *changed;		/* [k] clusters that the last rebalancing
 								 * changed */
 	uint32_t   *offsets;		/* [k] where the rows of each of them begin in
 								 * d_moved */
+	int32_t		nsplits;		/* number of splits of the last rebalancing */
 };
 
 /*
@@ -105,6 +106,22 @@ place_all(EvenKmeans *km, char *memory)
 	return bytes;
 }
 
+/* Places the host's arrays in memory, and returns their bytes. */
+static size_t
+place_host(EvenKmeans *km, char *memory)
+{
+	int64_t		k = km->cl.k;
+	size_t		bytes = 0;
+
+	gv_place(&km->starts, memory, &bytes, k + 1);
+	gv_place(&km->splits, memory, &bytes, k);
+	gv_place(&km->done, memory, &bytes, k);
+	gv_place(&km->sorted, memory, &bytes, k);
+	gv_place(&km->changed, memory, &bytes, k);
+	gv_place(&km->offsets, memory, &bytes, k);
+	return bytes;
+}
+
 /* See kmeans.h.  drop_empty needs memory beyond the arrays. */
 int64_t
 gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k)
@@ -122,34 +139,14 @@ gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k)
 static GvStatus
 make_memory(EvenKmeans *km)
 {
-	int64_t		k = km->cl.k;
-
 	GV_TRY(gv_gpu_group_bytes(km->cl.n, &km->cl.sort_bytes));
 	GV_CUDA_TRY(gv_device_alloc(&km->d_memory, place_all(km, NULL)));
 	(void) place_all(km, km->d_memory);
-	km->starts = (uint32_t *) calloc(k + 1, sizeof(uint32_t));
-	km->splits = (GvSplit *) calloc(k, sizeof(GvSplit));
-	km->done = (int32_t *) calloc(k, sizeof(int32_t));
-	km->sorted = (uint32_t *) calloc(k, sizeof(uint32_t));
-	km->changed = (uint32_t *) calloc(k, sizeof(uint32_t));
-	km->offsets = (uint32_t *) calloc(k, sizeof(uint32_t));
-	if (km->starts == NULL || km->splits == NULL || km->done == NULL ||
-		km->sorted == NULL || km->changed == NULL || km->offsets == NULL)
+	km->host = (char *) malloc(place_host(km, NULL));
+	if (km->host == NULL)
 		return GV_NO_MEMORY;
+	(void) place_host(km, km->host);
 	return GV_OK;
-}
-
-static void
-free_memory(EvenKmeans *km)
-{
-	(void) cudaStreamSynchronize(km->context->stream);
-	(void) cudaFree(km->d_memory);
-	free(km->starts);
-	free(km->splits);
-	free(km->done);
-	free(km->sorted);
-	free(km->changed);
-	free(km->offsets);
 }
 
 /* A block copies a row: to [n][dims] = from[order[i]]. */
@@ -446,6 +443,8 @@ gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 	km.cl.d_rows = d_x;
 	km.cl.d_centroids = d_centroids;
 	status = run(&km, owners);
-	free_memory(&km);
+	(void) cudaStreamSynchronize(context->stream);
+	(void) cudaFree(km.d_memory);
+	free(km.host);
 	return status;
 }

@@ -31,7 +31,7 @@ struct GvKmeansSet
 	GvBlas	   *blas;			/* NULL if products run by this code's loops */
 	char	   *d_memory;		/* all arrays of cl */
 	float	   *d_rows;			/* [n][dims], d_rows of cl */
-	GvBuffer	out;			/* pinned memory of the next three arrays */
+	GvBuffer	host;			/* pinned memory of the arrays below */
 	uint32_t   *starts;			/* [k + 1] */
 	double	   *errors;			/* [k] */
 	float	   *far;			/* [k] */
@@ -76,6 +76,24 @@ place_all(GvKmeansSet *set, char *memory)
 	return bytes;
 }
 
+/* Places the host's arrays in memory, and returns their bytes. */
+static size_t
+place_host(GvKmeansSet *set, char *memory)
+{
+	int64_t		k = set->spec.k;
+	size_t		bytes = 0;
+
+	gv_place(&set->starts, memory, &bytes, k + 1);
+	gv_place(&set->errors, memory, &bytes, k);
+	gv_place(&set->far, memory, &bytes, k);
+	gv_place(&set->sizes, memory, &bytes, k);
+	gv_place(&set->reseeds, memory, &bytes, k);
+	gv_place(&set->order, memory, &bytes, k);
+	gv_place(&set->numbers, memory, &bytes, k);
+	gv_place(&set->sources, memory, &bytes, k);
+	return bytes;
+}
+
 /* See gv_set_size. */
 static int64_t
 kmeans_size(const GvSetSpec *spec)
@@ -100,48 +118,13 @@ kmeans_drop(void *state)
 		(void) cudaStreamSynchronize(set->stream);
 	gv_blas_drop(set->blas);
 	(void) cudaFree(set->d_memory);
-	gv_buffer_free(&set->out);
+	gv_buffer_free(&set->host);
 	if (set->stream != NULL)
 		(void) cudaStreamDestroy(set->stream);
-	free(set->sizes);
-	free(set->reseeds);
-	free(set->order);
-	free(set->numbers);
-	free(set->sources);
 	free(set);
 }
 
-/* Makes the host's memory. */
-static GvStatus
-make_host_memory(GvKmeansSet *set)
-{
-	size_t		k = (size_t) set->spec.k;
-	size_t		bytes = 0;
-	size_t		starts = gv_carve(&bytes, (k + 1) * sizeof(uint32_t));
-	size_t		errors = gv_carve(&bytes, k * sizeof(double));
-	size_t		far = gv_carve(&bytes, k * sizeof(float));
-	char	   *memory;
-
-	set->sizes = (int64_t *) calloc(k, sizeof(int64_t));
-	set->reseeds = (GvReseed *) calloc(k, sizeof(GvReseed));
-	set->order = (int32_t *) calloc(k, sizeof(int32_t));
-	set->numbers = (float *) calloc(k, sizeof(float));
-	set->sources = (float *) calloc(k, sizeof(float));
-	if (set->sizes == NULL || set->reseeds == NULL || set->order == NULL ||
-		set->numbers == NULL || set->sources == NULL)
-		return GV_NO_MEMORY;
-	static_assert(GV_SET_MAX_CLUSTERS <= 1 << 24, "floats hold the numbers");
-	for (size_t c = 0; c < k; c++)
-		set->numbers[c] = (float) c;
-	GV_TRY(gv_buffer_need(&set->out, bytes));
-	memory = (char *) set->out.memory;
-	set->starts = (uint32_t *) (memory + starts);
-	set->errors = (double *) (memory + errors);
-	set->far = (float *) (memory + far);
-	return GV_OK;
-}
-
-/* Makes the stream and the device's memory. */
+/* Makes the stream and all memory. */
 static GvStatus
 make_memory(GvKmeansSet *set)
 {
@@ -158,7 +141,12 @@ make_memory(GvKmeansSet *set)
 	GV_TRY(gv_gpu_group_bytes(cl->n, &cl->sort_bytes));
 	GV_CUDA_TRY(gv_device_alloc(&set->d_memory, place_all(set, NULL)));
 	(void) place_all(set, set->d_memory);
-	return make_host_memory(set);
+	GV_TRY(gv_buffer_need(&set->host, place_host(set, NULL)));
+	(void) place_host(set, (char *) set->host.memory);
+	static_assert(GV_SET_MAX_CLUSTERS <= 1 << 24, "floats hold the numbers");
+	for (int32_t c = 0; c < set->spec.k; c++)
+		set->numbers[c] = (float) c;
+	return GV_OK;
 }
 
 /* See gv_set_create. */
@@ -168,7 +156,7 @@ kmeans_create(const GvSetSpec *spec, void **state)
 	return gv_make((GvKmeansSet **) state, [=] (GvKmeansSet *made)
 	{
 		made->spec = *spec;
-		made->out.pinned = true;
+		made->host.pinned = true;
 		return make_memory(made);
 	}, kmeans_drop);
 }

@@ -184,9 +184,7 @@ distance(const float *a, const float *b, int dims)
 
 	for (int d = threadIdx.x % GV_WARP; d < dims; d += GV_WARP)
 		sum += (a[d] - b[d]) * (a[d] - b[d]);
-	for (int half = GV_WARP / 2; half > 0; half /= 2)
-		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
-	return gv_device_score(sum);
+	return gv_device_score(gv_add_warp(sum));
 }
 
 /*
