@@ -606,11 +606,8 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	(void) place_results(spec, n, (char *) builder->d_out.memory,
 						 &device_rows);
 	GV_TRY(find_lists(builder, &device_rows, stop));
-	GV_TRY(gv_gpu_codes(&device_rows, builder->stream));
-	if (spec->refine == GV_RECORDS_BYTES)
-		GV_TRY(gv_gpu_refine(&device_rows, builder->stream));
-	if (spec->refine == GV_RECORDS_HALF)
-		GV_TRY(gv_gpu_half_records(&device_rows, builder->stream));
+	GV_TRY(gv_gpu_codes(&device_rows, (GvRecords) spec->refine,
+						builder->stream));
 	GV_CUDA_TRY(gv_download(out, (char *) builder->d_out.memory, bytes,
 							builder->stream));
 	GV_TRY(find_neighbors(builder, device_rows.d_rows, n, &p, stop));

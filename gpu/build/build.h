@@ -89,9 +89,7 @@ extern GvStatus gv_gpu_transform(const GvDeviceRows *rows,
 extern GvStatus gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream);
 extern GvStatus gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 								 cudaStream_t stream);
-extern GvStatus gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream);
-extern GvStatus gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream);
-extern GvStatus gv_gpu_half_records(const GvDeviceRows *rows,
-									cudaStream_t stream);
+extern GvStatus gv_gpu_codes(const GvDeviceRows *rows, GvRecords records,
+							 cudaStream_t stream);
 
 #endif							/* GV_BUILD_H */

@@ -255,21 +255,18 @@ GvStatus
 gv_gpu_codebooks(const GvModel *model, int32_t n, const float *d_residuals,
 				 uint64_t seed, float *d_codebooks, cudaStream_t stream)
 {
-	float	   *d_dist = NULL;
-	uint8_t    *d_codes = NULL;
+	int64_t		pairs = (int64_t) model->m * n;
+	char	   *d_memory;		/* distances, then codes */
 	GvStatus	status;
 
-	status = gv_cuda_status(gv_device_alloc(&d_dist, (int64_t) model->m * n));
-	if (status == GV_OK)
-		status = gv_cuda_status(gv_device_alloc(&d_codes,
-												(int64_t) model->m * n));
-	if (status == GV_OK)
-		status = gv_launch(codebooks_kernel, model->m, THREADS, 0, stream,
-						   d_residuals, model->dims, model->m, n, seed,
-						   d_codebooks, d_dist, d_codes);
+	GV_CUDA_TRY(gv_device_alloc(&d_memory,
+								pairs * (int64_t) (sizeof(float) + 1)));
+	status = gv_launch(codebooks_kernel, model->m, THREADS, 0, stream,
+					   d_residuals, model->dims, model->m, n, seed,
+					   d_codebooks, (float *) d_memory,
+					   (uint8_t *) (d_memory + pairs * sizeof(float)));
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaStreamSynchronize(stream));
-	(void) cudaFree(d_dist);
-	(void) cudaFree(d_codes);
+	(void) cudaFree(d_memory);
 	return status;
 }

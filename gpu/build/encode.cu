@@ -296,19 +296,6 @@ terms_kernel(GvDeviceRows rows)
 	rows.d_terms[posting] = gv_device_clamp(terms);
 }
 
-/* Sets d_codes and d_t, from d_lists. */
-GvStatus
-gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
-{
-	int64_t		postings = (int64_t) rows->n * rows->lists_per_row;
-
-	GV_TRY(gv_launch(codes_kernel,
-					 gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS),
-					 THREADS, 0, stream, *rows));
-	return gv_launch(terms_kernel, gv_blocks_for(postings, THREADS), THREADS,
-					 0, stream, *rows);
-}
-
 /*
  * Returns the least of a warp's values and, of equal values (-0 and 0), the
  * one with the smallest place.
@@ -344,28 +331,25 @@ round_up(double value)
 	return rounded;
 }
 
-/*
- * Makes a refine record, a warp each.  The squared error is one sum in double,
- * by ascending dimension: each lane makes a term, and all lanes add all 32.
- */
-static __global__ void __launch_bounds__(THREADS)
-refine_kernel(GvDeviceRows rows)
+/* The steps of a refine record of bytes: x is about least + step * code. */
+struct Steps
+{
+	float		least;
+	float		step;
+	double		levels;			/* steps of 1, or 0 */
+};
+
+/* Returns the steps of a row, to all lanes of its warp. */
+static __device__ __forceinline__ Steps
+steps_of(const float *x, int dims)
 {
 	int			lane = threadIdx.x % GV_WARP;
-	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
-	const float *x = rows.d_rows + (int64_t) i * rows.dims;
-	uint8_t    *codes = rows.d_records + (int64_t) i * rows.dims;
-	int			place = min(lane, rows.dims - 1);
-	float		least;
-	float		most;
-	float		step;
-	double		levels;
-	double		square = 0.0;
+	int			place = min(lane, dims - 1);
+	float		least = x[place];
+	float		most = least;
+	double		range;
 
-	if (i >= rows.n)
-		return;
-	least = most = x[place];
-	for (int d = lane + GV_WARP; d < rows.dims; d += GV_WARP)
+	for (int d = lane + GV_WARP; d < dims; d += GV_WARP)
 	{
 		if (x[d] < least)
 		{
@@ -381,61 +365,32 @@ refine_kernel(GvDeviceRows rows)
 
 		most = other > most ? other : most;
 	}
-	step = (float) __ddiv_rn(__dadd_rn((double) most, -(double) least),
-							 (double) LEVELS);
-	levels = most > least ?
-		__ddiv_rn((double) LEVELS,
-				  __dadd_rn((double) most, -(double) least)) : 0.0;
-	for (int start = 0; start < rows.dims; start += GV_WARP)
-	{
-		int			d = start + lane;
-		double		term = 0.0;
-
-		if (d < rows.dims)
-		{
-			uint8_t		code = (uint8_t)
-				__dadd_rn(__dmul_rn(__dadd_rn((double) x[d], -(double) least),
-									levels), 0.5);
-			float		value = __fadd_rn(least,
-										  __fmul_rn(step, (float) code));
-			double		diff = __dadd_rn((double) x[d], -(double) value);
-
-			codes[d] = code;
-			term = __dmul_rn(diff, diff);
-		}
-		for (int l = 0; l < GV_WARP; l++)
-			square = __dadd_rn(square, __shfl_sync(GV_FULL_WARP, term, l));
-	}
-	if (lane == 0)
-	{
-		rows.d_min[i] = least;
-		rows.d_step[i] = step;
-		rows.d_error[i] = most < HUGE_LENGTH && least > -HUGE_LENGTH ?
-			round_up(__dmul_rn(__dsqrt_rn(square), 1.0 + 1e-9)) : GV_INFINITY;
-	}
+	range = __dadd_rn((double) most, -(double) least);
+	return {least, (float) __ddiv_rn(range, (double) LEVELS),
+		most > least ? __ddiv_rn((double) LEVELS, range) : 0.0};
 }
 
-GvStatus
-gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream)
-{
-	return gv_launch(refine_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
-					 stream, *rows);
-}
-
-/* Makes refine records of halves, a warp each, otherwise as refine_kernel. */
+/*
+ * Makes a refine record, of bytes or of halves, a warp each.  The squared
+ * error is one sum in double, by ascending dimension: each lane makes a term,
+ * and all lanes add all 32.
+ */
+template <bool HALF>
 static __global__ void __launch_bounds__(THREADS)
-half_records_kernel(GvDeviceRows rows)
+records_kernel(GvDeviceRows rows)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
-	const float *x = rows.d_rows + (int64_t) i * rows.dims;
-	uint16_t   *half_vector = (uint16_t *) rows.d_records + (int64_t) i *
-		rows.dims;
+	int64_t		first = (int64_t) i * rows.dims;
+	const float *x = rows.d_rows + first;
+	Steps		steps = {};
 	bool		huge = false;
 	double		square = 0.0;
 
 	if (i >= rows.n)
 		return;
+	if (!HALF)
+		steps = steps_of(x, rows.dims);
 	for (int start = 0; start < rows.dims; start += GV_WARP)
 	{
 		int			d = start + lane;
@@ -443,13 +398,29 @@ half_records_kernel(GvDeviceRows rows)
 
 		if (d < rows.dims)
 		{
-			float		value = fminf(fmaxf(x[d], -GV_MOST_HALF),
-									  GV_MOST_HALF);
-			uint16_t	half = gv_to_half(value);
-			double		diff = __dadd_rn((double) x[d],
-										 -(double) gv_from_half(half));
+			float		value;
+			double		diff;
 
-			half_vector[d] = half;
+			if (HALF)
+			{
+				uint16_t	half = gv_to_half(fminf(fmaxf(x[d], -GV_MOST_HALF),
+													GV_MOST_HALF));
+
+				((uint16_t *) rows.d_records)[first + d] = half;
+				value = gv_from_half(half);
+			}
+			else
+			{
+				uint8_t		code = (uint8_t)
+					__dadd_rn(__dmul_rn(__dadd_rn((double) x[d],
+												  -(double) steps.least),
+										steps.levels), 0.5);
+
+				rows.d_records[first + d] = code;
+				value = __fadd_rn(steps.least,
+								  __fmul_rn(steps.step, (float) code));
+			}
+			diff = __dadd_rn((double) x[d], -(double) value);
 			term = __dmul_rn(diff, diff);
 			huge |= !(x[d] < HUGE_LENGTH && x[d] > -HUGE_LENGTH);
 		}
@@ -459,15 +430,27 @@ half_records_kernel(GvDeviceRows rows)
 	huge = __any_sync(GV_FULL_WARP, huge);
 	if (lane == 0)
 	{
-		rows.d_min[i] = rows.d_step[i] = 0.0f;
+		rows.d_min[i] = steps.least;
+		rows.d_step[i] = steps.step;
 		rows.d_error[i] = huge ? GV_INFINITY :
 			round_up(__dmul_rn(__dsqrt_rn(square), 1.0 + 1e-9));
 	}
 }
 
+/* Sets d_codes, d_terms and, if there are records, those, from d_lists. */
 GvStatus
-gv_gpu_half_records(const GvDeviceRows *rows, cudaStream_t stream)
+gv_gpu_codes(const GvDeviceRows *rows, GvRecords records, cudaStream_t stream)
 {
-	return gv_launch(half_records_kernel, gv_blocks_for(rows->n, WARPS),
+	int64_t		postings = (int64_t) rows->n * rows->lists_per_row;
+
+	GV_TRY(gv_launch(codes_kernel,
+					 gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS),
+					 THREADS, 0, stream, *rows));
+	GV_TRY(gv_launch(terms_kernel, gv_blocks_for(postings, THREADS), THREADS,
+					 0, stream, *rows));
+	if (records == GV_RECORDS_NONE)
+		return GV_OK;
+	return gv_launch(records == GV_RECORDS_HALF ? records_kernel<true> :
+					 records_kernel<false>, gv_blocks_for(rows->n, WARPS),
 					 THREADS, 0, stream, *rows);
 }
