@@ -71,8 +71,6 @@ gv_gpu_rejection(char *text, size_t size)
 
 /* -- launches */
 
-#define NCHAINS			64
-
 /*
  * The dynamic shared memory that a kernel may have on a device, until the
  * process ends.
@@ -90,62 +88,45 @@ struct Allowed
 	Allowed    *next;
 };
 
-static Allowed *chains[NCHAINS];	/* new entries go to the front, under the
-									 * lock */
-static pthread_mutex_t chains_lock = PTHREAD_MUTEX_INITIALIZER;
+static Allowed *all_allowed;
+static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Returns the entry of a kernel, or NULL.  Takes no lock. */
-static Allowed *
-find_allowed(Allowed **chain, const void *kernel, int device)
-{
-	Allowed    *found = __atomic_load_n(chain, __ATOMIC_ACQUIRE);
-
-	while (found != NULL &&
-		   (found->kernel != kernel || found->device != device))
-		found = found->next;
-	return found;
-}
-
+/* Raises the limit if it is lower; the caller has the lock. */
 static GvStatus
-raise_allowed(Allowed **chain, const void *kernel, int device, size_t bytes)
+raise_allowed(const void *kernel, int device, size_t bytes)
 {
-	Allowed    *allowed = find_allowed(chain, kernel, device);
+	Allowed    *allowed = all_allowed;
 
-	if (allowed != NULL && allowed->bytes >= bytes)
+	while (allowed != NULL &&
+		   (allowed->kernel != kernel || allowed->device != device))
+		allowed = allowed->next;
+	if (allowed == NULL)
+	{
+		allowed = (Allowed *) malloc(sizeof(Allowed));
+		if (allowed == NULL)
+			return GV_NO_MEMORY;
+		*allowed = {kernel, device, GV_USUAL_SHARED, all_allowed};
+		all_allowed = allowed;
+	}
+	if (allowed->bytes >= bytes)
 		return GV_OK;
 	GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
 									 cudaFuncAttributeMaxDynamicSharedMemorySize,
 									 (int) bytes));
-	if (allowed == NULL)
-	{
-		allowed = (Allowed *) malloc(sizeof(Allowed));
-		/* the limit is raised, but not noted: the next launch asks again */
-		if (allowed == NULL)
-			return GV_NO_MEMORY;
-		*allowed = {kernel, device, bytes, *chain};
-		__atomic_store_n(chain, allowed, __ATOMIC_RELEASE);
-	}
-	else
-		__atomic_store_n(&allowed->bytes, bytes, __ATOMIC_RELEASE);
+	allowed->bytes = bytes;
 	return GV_OK;
 }
 
 GvStatus
 gv_allow_shared(const void *kernel, size_t bytes)
 {
-	Allowed   **chain = &chains[(uintptr_t) kernel / 16 % NCHAINS];
 	int			device;
-	Allowed    *allowed;
 	GvStatus	status;
 
 	GV_CUDA_TRY(cudaGetDevice(&device));
-	allowed = find_allowed(chain, kernel, device);
-	if (allowed != NULL &&
-		__atomic_load_n(&allowed->bytes, __ATOMIC_ACQUIRE) >= bytes)
-		return GV_OK;
-	pthread_mutex_lock(&chains_lock);
-	status = raise_allowed(chain, kernel, device, bytes);
-	pthread_mutex_unlock(&chains_lock);
+	pthread_mutex_lock(&allowed_lock);
+	status = raise_allowed(kernel, device, bytes);
+	pthread_mutex_unlock(&allowed_lock);
 	return status;
 }
 
