@@ -21,6 +21,7 @@
  * loop with 128, .8 to 1.8 with 384, .5 to 1.1 with 768 and more (2026-11-23,
  * test/bench/products.cu).
  */
+#include <algorithm>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,12 +194,6 @@ round_up(int64_t n)
 	return (n + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP * GV_COLUMN_GROUP;
 }
 
-static int64_t
-least(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
 /* Sets the sizes of a stream's workspace and tile on a device. */
 static GvStatus
 plan(int32_t device, GvBlas *blas)
@@ -209,15 +204,11 @@ plan(int32_t device, GvBlas *blas)
 	GV_TRY(gv_choose_device(device));
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
 	blas->workspace = gv_has_hopper(device) ? HOPPER_WORKSPACE : WORKSPACE;
-	blas->nsums = gv_gpu_stream_bytes(total) / STREAM_DIVISOR /
-		(int64_t) sizeof(float);
-	if (blas->nsums > MOST_SUMS)
-		blas->nsums = MOST_SUMS;
-	if (blas->nsums < LEAST_SUMS)
-		blas->nsums = LEAST_SUMS;
+	blas->nsums = std::clamp(gv_gpu_stream_bytes(total) / STREAM_DIVISOR /
+							 (int64_t) sizeof(float), LEAST_SUMS, MOST_SUMS);
 	if (gv_blas_sums > 0)
 	{
-		blas->workspace = least(blas->workspace, gv_blas_sums * 4);
+		blas->workspace = std::min(blas->workspace, gv_blas_sums * 4);
 		blas->nsums = gv_blas_sums;
 	}
 	return gv_gpu_has_pdl(&blas->pdl);
@@ -300,47 +291,38 @@ gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul)
 /*
  * In a tall tile a row is one warp's, and a device can run thousands of these.
  */
-GvMatmulTile
-gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
-			 int32_t column, bool tall)
-{
-	int64_t		columns = least(round_up(matmul->ncolumns),
-								tall ? TALL_COLUMNS : WIDE_COLUMNS);
-	int64_t		rows = round_up(matmul->nrows);
-	GvMatmulTile tile;
-
-	/* tiles of few rows have more columns, to fill the device */
-	rows = least(rows,
-				 blas->nsums / columns / GV_COLUMN_GROUP * GV_COLUMN_GROUP);
-	if (rows < GV_COLUMN_GROUP)
-		rows = GV_COLUMN_GROUP;
-	columns = least(round_up(matmul->ncolumns),
-					blas->nsums / rows / GV_COLUMN_GROUP * GV_COLUMN_GROUP);
-	tile.row = row;
-	tile.nrows = (int32_t) least(rows, matmul->nrows - row);
-	tile.column = column;
-	tile.ncolumns = (int32_t) least(columns, matmul->ncolumns - column);
-	tile.stride = (int32_t) columns;
-	tile.d_sums = (float *) (blas->d_memory + blas->workspace);
-	tile.pdl = blas->pdl;
-	return tile;
-}
-
 GvStatus
-gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
-				 const GvMatmulTile *tile)
+gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
+				 int32_t column, bool tall, GvMatmulTile *tile)
 {
 	const float one = 1.0f;
 	const float zero = 0.0f;
 	int			dims = matmul->half_dims;
+	int64_t		columns = std::min(round_up(matmul->ncolumns), (int64_t)
+								   (tall ? TALL_COLUMNS : WIDE_COLUMNS));
+	int64_t		rows = round_up(matmul->nrows);
 
+	/* tiles of few rows have more columns, to fill the device */
+	rows = std::min(rows, blas->nsums / columns / GV_COLUMN_GROUP *
+					GV_COLUMN_GROUP);
+	rows = std::max(rows, (int64_t) GV_COLUMN_GROUP);
+	columns = std::min(round_up(matmul->ncolumns), blas->nsums / rows /
+					   GV_COLUMN_GROUP * GV_COLUMN_GROUP);
+	tile->row = row;
+	tile->nrows = (int32_t) std::min(rows, (int64_t) matmul->nrows - row);
+	tile->column = column;
+	tile->ncolumns =
+		(int32_t) std::min(columns, (int64_t) matmul->ncolumns - column);
+	tile->stride = (int32_t) columns;
+	tile->d_sums = (float *) (blas->d_memory + blas->workspace);
+	tile->pdl = blas->pdl;
 	return BLAS_STATUS(library().multiply(blas->handle, CUBLAS_OP_T,
 										  CUBLAS_OP_N, tile->ncolumns,
 										  tile->nrows, dims, &one,
 										  matmul->d_columns +
-										  (int64_t) tile->column * dims,
+										  (int64_t) column * dims,
 										  CUDA_R_16F, dims, matmul->d_rows +
-										  (int64_t) tile->row * dims,
+										  (int64_t) row * dims,
 										  CUDA_R_16F, dims, &zero,
 										  tile->d_sums, CUDA_R_32F,
 										  tile->stride, CUBLAS_COMPUTE_32F,

@@ -109,8 +109,8 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul, const F &epilogue,
 		for (int32_t column = 0; column < matmul->ncolumns;
 			 column += tile.ncolumns)
 		{
-			tile = gv_blas_tile(blas, matmul, row, column, FULL_ROWS);
-			GV_TRY(gv_blas_multiply(blas, matmul, &tile));
+			GV_TRY(gv_blas_multiply(blas, matmul, row, column, FULL_ROWS,
+									&tile));
 			GV_TRY(run_epilogue<FULL_ROWS>(&tile, epilogue, stream));
 		}
 	return GV_OK;

@@ -121,16 +121,13 @@ extern void gv_blas_drop(GvBlas *blas);
  */
 extern bool gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul);
 
-/* Computes the sums of a tile. */
-extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
-								 const GvMatmulTile *tile);
-
 /*
- * Returns the tile that begins at row and column, as large as memory allows,
- * and of many rows if tall.
+ * Computes the sums of the tile that begins at row and column, as large as
+ * memory allows, and of many rows if tall.
  */
-extern GvMatmulTile gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul,
-								 int32_t row, int32_t column, bool tall);
+extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
+								 int32_t row, int32_t column, bool tall,
+								 GvMatmulTile *tile);
 
 /*
  * -- epilogues
