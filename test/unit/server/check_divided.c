@@ -156,14 +156,11 @@ check_memory(void)
 	TestSet		other = set_make(2);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	int			fd = client_open(&server, GV_ROLE_SET);
-	int64_t		fixed;
 
-	set.spec.nqueries = 1;
-	fixed = gv_set_size(&set.spec);
-	set.spec.nqueries = 2;
 	/* so many that a set of all of them takes 3.7 MB */
-	set.spec.nqueries = ((37 << 20) / 10 - fixed) /
-		(gv_set_size(&set.spec) - fixed);
+	for (set.spec.nqueries = 1;
+		 gv_set_size(&set.spec) < (37 << 20) / 10; set.spec.nqueries++)
+		;
 	unit_free(set.items[GV_SET_QUERIES]);
 	unit_free(set.items[GV_SET_SELF]);
 	set.n[GV_SET_QUERIES] = set.n[GV_SET_SELF] = set.spec.nqueries;
