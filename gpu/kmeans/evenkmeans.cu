@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu/device/warp.cuh"
 #include "gpu/kmeans/kmeans.h"
 
 extern "C"
@@ -33,6 +34,10 @@ extern "C"
 
 #define THREADS			256
 #define LAST_PASSES		12		/* most passes that make the sizes even */
+#define SPLIT_THREADS	128
+#define SPLIT_WARPS		(SPLIT_THREADS / GV_WARP)
+#define SPLIT_ROWS		1024	/* rows of a cluster that a split looks at */
+#define SPLIT_STEPS		4
 
 /*
  * A product keeps a device busy for about a millisecond, because searches wait
@@ -47,6 +52,13 @@ extern "C"
 
 /* If true, everything is compared after a rebalancing, too. */
 GV_TUNABLE bool gv_kmeans_reassigns_all = false;
+
+/* A split: a cluster is divided, and another one becomes its second half. */
+struct GvSplit
+{
+	int32_t		big;
+	int32_t		small;
+};
 
 /* A call, and its memory. */
 struct EvenKmeans
@@ -148,6 +160,192 @@ make_memory(EvenKmeans *km)
 	(void) place_host(km, km->host);
 	return GV_OK;
 }
+
+/* -- splits */
+
+/* The cluster that a block splits, and the rows of it that it looks at. */
+struct Cluster
+{
+	const float *x;				/* [n][dims] */
+	int			dims;
+	const uint32_t *rows;		/* [count] */
+	uint32_t	count;
+	uint32_t	taken;			/* number of rows looked at, spread over the
+								 * cluster */
+
+	__device__ __forceinline__ const float *
+	row(uint32_t i) const
+	{
+		uint32_t	at = (uint32_t) ((uint64_t) i * count / taken);
+
+		return x + (int64_t) rows[at] * dims;
+	}
+};
+
+/* Returns about the squared distance, by all threads of a warp. */
+static __device__ __forceinline__ float
+distance(const float *a, const float *b, int dims)
+{
+	float		sum = 0.0f;
+
+	for (int d = threadIdx.x % GV_WARP; d < dims; d += GV_WARP)
+		sum += (a[d] - b[d]) * (a[d] - b[d]);
+	return gv_device_score(gv_add_warp(sum));
+}
+
+/*
+ * Finds the row that is farthest from `from`; all threads get it.  Returns
+ * false if all rows are equal to `from`.
+ */
+static __device__ __forceinline__ bool
+find_farthest(const Cluster &cluster, const float *from, uint32_t *farthest)
+{
+	__shared__ float best[SPLIT_WARPS];
+	__shared__ uint32_t place[SPLIT_WARPS];
+	int			warp = threadIdx.x / GV_WARP;
+	float		mine = 0.0f;
+	uint32_t	at = 0;
+
+	for (uint32_t i = warp; i < cluster.taken; i += SPLIT_WARPS)
+	{
+		float		dist = distance(cluster.row(i), from, cluster.dims);
+
+		if (dist > mine)
+		{
+			mine = dist;
+			at = i;
+		}
+	}
+	__syncthreads();
+	if (threadIdx.x % GV_WARP == 0)
+	{
+		best[warp] = mine;
+		place[warp] = at;
+	}
+	__syncthreads();
+	mine = 0.0f;
+	for (int w = 0; w < SPLIT_WARPS; w++)
+		if (best[w] > mine || (best[w] == mine && best[w] > 0.0f &&
+							   place[w] < *farthest))
+		{
+			mine = best[w];
+			*farthest = place[w];
+		}
+	return mine > 0.0f;
+}
+
+static __device__ __forceinline__ void
+copy_row(float *to, const float *from, int dims)
+{
+	for (int d = threadIdx.x; d < dims; d += SPLIT_THREADS)
+		to[d] = from[d];
+}
+
+/*
+ * Sets sides [taken] to 1 for rows that are nearer to b than to a.  Returns
+ * the number of these rows.
+ */
+static __device__ __forceinline__ uint32_t
+choose_sides(const Cluster &cluster, const float *a, const float *b,
+			 uint8_t *sides)
+{
+	uint32_t	n = 0;
+
+	for (uint32_t i = threadIdx.x / GV_WARP; i < cluster.taken;
+		 i += SPLIT_WARPS)
+	{
+		const float *row = cluster.row(i);
+		bool		second = !(distance(row, a, cluster.dims) <=
+							   distance(row, b, cluster.dims));
+
+		if (threadIdx.x % GV_WARP == 0)
+			sides[i] = second;
+	}
+	__syncthreads();
+	for (uint32_t i = 0; i < cluster.taken; i++)
+		n += sides[i];
+	return n;
+}
+
+/* Moves a and b to the means of their rows. */
+static __device__ __forceinline__ void
+move_both(const Cluster &cluster, const uint8_t *sides, uint32_t nsecond,
+		  float *a, float *b)
+{
+	for (int d = threadIdx.x; d < cluster.dims; d += SPLIT_THREADS)
+	{
+		double		sums[2] = {0.0, 0.0};
+
+		for (uint32_t i = 0; i < cluster.taken; i++)
+		{
+			double		value = (double) cluster.row(i)[d];
+
+			sums[0] += sides[i] ? 0.0 : value;
+			sums[1] += sides[i] ? value : 0.0;
+		}
+		a[d] = gv_device_clamp(sums[0] / (double) (cluster.taken - nsecond));
+		b[d] = gv_device_clamp(sums[1] / (double) nsecond);
+	}
+}
+
+/*
+ * Splits grouped clusters, a block each; threads add up dimensions.  Sets done
+ * to 1 for clusters that have different rows; the others do not change.
+ *
+ * A cluster is divided by a few steps of 2-means over a thousand of its rows,
+ * spread over the cluster.  This is enough to place the halves, because the
+ * next pass assigns all rows anyway.
+ */
+static __global__ void __launch_bounds__(SPLIT_THREADS)
+split_kernel(GvClusters cl, const GvSplit *splits, uint64_t seed,
+			 int32_t *done)
+{
+	__shared__ uint8_t sides[SPLIT_ROWS];
+	GvSplit		split = splits[blockIdx.x];
+	int			dims = cl.dims;
+	uint32_t	start = cl.d_starts[split.big];
+	uint32_t	count = cl.d_starts[split.big + 1] - start;
+	Cluster		cluster = {cl.d_rows, dims, cl.d_order + start, count,
+		min(count, (uint32_t) SPLIT_ROWS)};
+	float	   *a = cl.d_centroids + (int64_t) split.big * dims;
+	float	   *b = cl.d_centroids + (int64_t) split.small * dims;
+	uint64_t	random = seed + (uint64_t) split.big;
+	uint32_t	first = (uint32_t) (gv_device_random(&random) % cluster.taken);
+	const float *seed_row = cluster.row(first);
+	uint32_t	farthest = 0;
+	bool		apart = find_farthest(cluster, seed_row, &farthest);
+	const float *other_row = cluster.row(farthest);
+
+	/* if the rows looked at are all equal, look at all rows */
+	if (!apart && cluster.taken < count)
+	{
+		Cluster		whole = cluster;
+
+		whole.taken = count;
+		apart = find_farthest(whole, seed_row, &farthest);
+		other_row = whole.row(farthest);
+	}
+	if (threadIdx.x == 0)
+		done[blockIdx.x] = apart;
+	if (!apart)
+		return;
+	copy_row(a, seed_row, dims);
+	copy_row(b, other_row, dims);
+	__syncthreads();
+	for (int step = 0; step < SPLIT_STEPS; step++)
+	{
+		uint32_t	nsecond = choose_sides(cluster, a, b, sides);
+
+		/* rounding may have made the means equal */
+		if (nsecond == 0 || nsecond == cluster.taken)
+			break;
+		__syncthreads();
+		move_both(cluster, sides, nsecond, a, b);
+		__syncthreads();
+	}
+}
+
+/* -- steps */
 
 /* A block copies a row: to [n][dims] = from[order[i]]. */
 static __global__ void __launch_bounds__(THREADS)
@@ -270,7 +468,8 @@ rebalance(EvenKmeans *km, uint64_t seed, bool *changed)
 	if (n == 0)
 		return GV_OK;
 	GV_CUDA_TRY(gv_upload(km->d_splits, km->splits, n, stream));
-	GV_TRY(gv_gpu_split(&km->cl, km->d_splits, n, seed, km->d_done, stream));
+	GV_TRY(gv_launch(split_kernel, n, SPLIT_THREADS, 0, stream, km->cl,
+					 km->d_splits, seed, km->d_done));
 	GV_CUDA_TRY(gv_download(km->done, km->d_done, n, stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream));
 	for (int32_t i = 0; i < n; i++)

@@ -4,7 +4,7 @@
  *		pass, and the proof of the filter.
  *
  *		nearest.cu		the nearest centroid of each row
- *		update.cu		rows grouped; errors, means, reseeding and splits
+ *		update.cu		rows grouped; means
  *		evenkmeans.cu	k-means with even clusters, for builds
  *		kmeansset.cu	k-means over a set
  *
@@ -55,13 +55,6 @@ struct GvReseed
 {
 	uint32_t	from;
 	uint32_t	to;
-};
-
-/* A split: a cluster is divided, and another one becomes its second half. */
-struct GvSplit
-{
-	int32_t		big;
-	int32_t		small;
 };
 
 /* Rows and clusters, passed to kernels by value. */
@@ -194,23 +187,8 @@ extern GvStatus gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
 extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
 									  cudaStream_t stream);
 
-/* Sets d_errors, d_far and d_far_rows of grouped rows. */
-extern GvStatus gv_gpu_errors(const GvClusters *cl, cudaStream_t stream);
-
 /* Moves d_centroids to the means of their grouped rows, if there are any. */
 extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
-
-/* Reseeds clusters as d_reseeds [n] says. */
-extern GvStatus gv_gpu_reseed(const GvClusters *cl, int32_t n,
-							  cudaStream_t stream);
-
-/*
- * Splits grouped clusters [n].  Sets d_done [n] to 1 for clusters that have
- * different rows; the others do not change.
- */
-extern GvStatus gv_gpu_split(const GvClusters *cl, const GvSplit *d_splits,
-							 int32_t n, uint64_t seed, int32_t *d_done,
-							 cudaStream_t stream);
 
 /* -- evenkmeans.cu */
 

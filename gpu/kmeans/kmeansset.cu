@@ -12,7 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu/device/warp.cuh"
 #include "gpu/kmeans/kmeans.h"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
 
 /*
  * most rows of a piece, and most values of a copy: stop is looked at between
@@ -206,6 +210,60 @@ gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
 #endif
 
 /*
+ * Computes the sum of a cluster's squared distances, in the order of rows, and
+ * the first of its farthest rows.  Each warp has a cluster.  Lane 0 has the
+ * results.
+ */
+static __global__ void __launch_bounds__(THREADS)
+errors_kernel(GvClusters cl)
+{
+	int			c = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	start;
+	uint32_t	end;
+	double		sum = 0.0;
+	uint64_t	farthest = 0;
+
+	if (c >= cl.k)
+		return;
+	start = cl.d_starts[c];
+	end = cl.d_starts[c + 1];
+	for (uint32_t first = start; first < end; first += GV_WARP)
+	{
+		uint32_t	n = min(end - first, (uint32_t) GV_WARP);
+		uint32_t	row = lane < n ? cl.d_order[first + lane] : 0;
+		float		mine = lane < n ? cl.d_sqdist[row] : 0.0f;
+
+		/* the larger distance is kept and, of equal ones, the smaller row */
+		if (lane < n)
+			farthest = max(farthest, (uint64_t) __float_as_uint(mine) << 32 |
+						   ~row);
+		for (uint32_t l = 0; l < n; l++)
+			sum += (double) __shfl_sync(GV_FULL_WARP, mine, (int) l);
+	}
+	for (int half = GV_WARP / 2; half > 0; half /= 2)
+		farthest = max(farthest,
+					   __shfl_xor_sync(GV_FULL_WARP, farthest, half));
+	if (lane > 0)
+		return;
+	cl.d_errors[c] = sum;
+	cl.d_far[c] = __uint_as_float((uint32_t) (farthest >> 32));
+	cl.d_far_rows[c] = ~(uint32_t) farthest;
+}
+
+/* Copies farthest rows to reseeded centroids, a block each. */
+static __global__ void __launch_bounds__(THREADS)
+reseed_kernel(GvClusters cl)
+{
+	GvReseed	reseed = cl.d_reseeds[blockIdx.x];
+	const float *row = cl.d_rows +
+		(int64_t) cl.d_far_rows[reseed.from] * cl.dims;
+
+	for (int d = threadIdx.x; d < cl.dims; d += THREADS)
+		cl.d_centroids[(int64_t) reseed.to * cl.dims + d] = row[d];
+}
+
+/*
  * Copies the clusters' sizes, errors and farthest distances to the host, and
  * adds the errors.
  */
@@ -245,7 +303,7 @@ reseed(GvKmeansSet *set)
 		if (set->sources[c] >= 0.0f)
 			set->reseeds[n++] = {(uint32_t) set->sources[c], (uint32_t) c};
 	GV_CUDA_TRY(gv_upload(set->cl.d_reseeds, set->reseeds, n, set->stream));
-	return gv_gpu_reseed(&set->cl, n, set->stream);
+	return gv_launch(reseed_kernel, n, THREADS, 0, set->stream, set->cl);
 }
 
 /*
@@ -283,7 +341,8 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 		GV_TRY(gv_gpu_kmeans_begin(cl, set->stream));
 	GV_TRY(gv_gpu_nearest(cl, &all, &context, stop));
 	GV_TRY(gv_gpu_group_clusters(cl, set->stream));
-	GV_TRY(gv_gpu_errors(cl, set->stream));
+	GV_TRY(gv_launch(errors_kernel, gv_blocks_for(cl->k, WARPS), THREADS, 0,
+					 set->stream, *cl));
 	if (!last)
 		GV_TRY(gv_gpu_means(cl, set->stream));
 	GV_TRY(bring_clusters(set, &done->error));
