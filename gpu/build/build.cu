@@ -10,7 +10,8 @@
  *		encode	transform, nearest lists, second list, codes and T, refine
  *				records, nearest rows of the queries; one copy in, one back
  *
- * All kernels run on one stream, whose priority is lower than that of
+ * Nearest vectors are found as a search finds its lists: the vectors are the
+ * lists, the rows the queries.  All kernels run on one stream, whose priority is lower than that of
  * searches, and in pieces of a few milliseconds.  The host waits after each
  * batch.
  */
@@ -19,13 +20,41 @@
 #include <string.h>
 
 #include "gpu/build/build.h"
+#include "gpu/search/search.h"
+
+#define THREADS			256
+#define MOST_SCORES		(INT64_C(64) << 20) /* most scores of a piece of the
+											 * rows */
+#define MOST_TERMS		(INT64_C(1) << 36)	/* most terms of a piece, which
+											 * take a few ms */
+#define MOST_ROWS		(1 << 18)	/* most rows of a piece, so that the grid
+									 * is not too large */
+#define MOST_HALF		(INT64_C(96) << 20) /* most bytes of the rows' half
+											 * copies */
+
+/*
+ * The vectors among which nearest vectors are searched for, as the part of a
+ * mirror that a search for lists needs.
+ */
+struct Targets
+{
+	GvMirror	mirror;			/* model, device, stream, `changed` */
+	GvDeviceList *d_lists;		/* [vectors] all empty */
+};
+
+/* The memory of a search for the nearest vectors. */
+struct Assigner
+{
+	GvSearcher	searcher;		/* stream, cuBLAS, d_sort, d_work */
+	GvBuffer	d_batch;		/* scores, starts, wanted, found */
+};
 
 struct GvBuilder
 {
 	GvBuilderSpec spec;
 	GvModel		model;			/* without arrays */
 	cudaStream_t stream;
-	GvAssigner	assigner;
+	Assigner	assigner;
 	float	   *d_mean;
 	float	   *d_sample;		/* [sample_rows][dims] transformed */
 	int64_t		nsample;
@@ -36,8 +65,8 @@ struct GvBuilder
 	float	   *d_centroids;	/* [nlists][dims] */
 	float	   *parents;		/* the host's [nparents][dims] */
 	int32_t    *parent_offsets; /* the host's [nparents + 1] */
-	GvCentroids lists;			/* the centroids */
-	GvCentroids nearest_rows;	/* the rows of a batch, for the queries */
+	Targets		lists;			/* the centroids */
+	Targets		nearest_rows;	/* the rows of a batch, for the queries */
 	GvTopK	   *best;			/* [nqueries] the rows nearest to each */
 	uint64_t	nencoded;		/* rows */
 	GvBuffer	d_in;			/* rows of a batch */
@@ -46,6 +75,153 @@ struct GvBuilder
 								 * rows */
 	GvBuffer	d_nearest;		/* nearest lists of rows, rows of queries */
 };
+
+/* -- nearest vectors */
+
+/* Makes memory for `capacity` vectors.  After a failure it can be dropped. */
+static GvStatus
+create_targets(Targets *targets, GvMetric metric, int32_t dims,
+			   int32_t capacity, cudaStream_t stream)
+{
+	GvMirror   *mirror = &targets->mirror;
+
+	mirror->model.metric = metric;
+	mirror->model.dims = dims;
+	mirror->model.nlists = capacity;
+	mirror->stream = stream;
+	GV_CUDA_TRY(gv_device_alloc(&targets->d_lists, capacity));
+	GV_CUDA_TRY(gv_clear(targets->d_lists, capacity, stream));
+	mirror->model.d_lists = targets->d_lists;
+	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
+										 cudaEventDisableTiming));
+	return gv_gpu_half_create(mirror);
+}
+
+static void
+drop_targets(Targets *targets)
+{
+	if (targets->mirror.changed != NULL)
+		(void) cudaEventDestroy(targets->mirror.changed);
+	(void) cudaFree(targets->d_lists);
+	gv_gpu_half_drop(&targets->mirror);
+}
+
+/* Sets the vectors [n][dims], which are not copied. */
+static GvStatus
+set_targets(Targets *targets, const float *d_vectors, int32_t n)
+{
+	GvMirror   *mirror = &targets->mirror;
+
+	mirror->model.nlists = n;
+	/* kernels only read them */
+	mirror->model.d_centroids = (float *) d_vectors;
+	/* limits only grow, so clear the limits of the vectors before */
+	GV_CUDA_TRY(gv_clear(mirror->model.d_limits, 1, mirror->stream));
+	return gv_gpu_half_update(mirror, 0, (int64_t) n * mirror->model.dims);
+}
+
+static void
+drop_assigner(Assigner *assigner)
+{
+	gv_blas_drop(assigner->searcher.blas);
+	gv_buffer_free(&assigner->d_batch);
+	gv_buffer_free(&assigner->searcher.d_sort);
+	gv_buffer_free(&assigner->searcher.d_work);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+params_kernel(GvSearchParams *params, int n, int p)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n)
+		params[i] = {p, 1, 0.0};
+}
+
+/* Returns how many rows are searched for at once, for p vectors each. */
+static int32_t
+piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
+{
+	bool		all = gv_gpu_coarse_rows(model, MOST_ROWS, p) == MOST_ROWS;
+	int64_t		most = std::min({MOST_SCORES /
+		(all ? model->nlists : gv_ncolumn_groups(model->nlists)),
+		MOST_TERMS / model->nlists / model->dims,
+		MOST_HALF / 2 / model->half_dims, (int64_t) MOST_ROWS, n});
+
+	return most > 1 ? (int32_t) most : 1;
+}
+
+/* Makes memory for pieces of n rows. */
+static GvStatus
+prepare(Assigner *assigner, const GvDeviceModel *model, int32_t n, int32_t p,
+		GvBatch *batch)
+{
+	GvCoarseFilter *filter = &batch->filter;
+	char	   *memory = NULL;
+
+	memset(batch, 0, sizeof(*batch));
+	batch->nprobe = p;
+	batch->k = 1;
+	filter->nsquares = 1;
+	/* count the bytes first, then place the arrays */
+	for (size_t bytes = 0;; bytes = 0)
+	{
+		gv_place(&batch->d_coarse, memory, &bytes,
+				 gv_gpu_coarse_rows(model, n, p) *
+				 gv_score_stride(model->nlists));
+		gv_place(&batch->d_starts, memory, &bytes, (int64_t) n * (p + 1));
+		gv_place(&batch->d_params, memory, &bytes, n);
+		gv_place(&batch->d_search_counts, memory, &bytes, n);
+		gv_place(&filter->d_half_queries, memory, &bytes,
+				 (int64_t) n * model->half_dims);
+		gv_place(&filter->d_squares, memory, &bytes, n);
+		gv_place(&filter->d_group_min, memory, &bytes,
+				 (int64_t) n * gv_ncolumn_groups(model->nlists));
+		GV_TEST_ONLY(gv_place(&filter->d_path_counts, memory, &bytes,
+							  GV_COARSE_PATHS);) if (memory != NULL) break;
+		GV_TRY(gv_buffer_need(&assigner->d_batch, bytes));
+		memory = (char *) assigner->d_batch.memory;
+	}
+	GV_TEST_ONLY(GV_CUDA_TRY(gv_clear(filter->d_path_counts, GV_COARSE_PATHS,
+									  assigner->searcher.stream));)
+	return gv_launch(params_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
+					 assigner->searcher.stream, batch->d_params, n, p);
+}
+
+/*
+ * Sets d_nearest [n][p] to the p nearest targets of rows [n][dims], ascending
+ * by (score, target).  Scores are gv_coarse's; p is at most the number of
+ * targets.
+ */
+static GvStatus
+assign(Assigner *assigner, const Targets *targets, const float *d_rows,
+	   int64_t n, int32_t p, GvProbe *d_nearest, const GvStop *stop)
+{
+	const GvDeviceModel *model = &targets->mirror.model;
+	int32_t		piece = piece_of(model, n, p);
+	GvBatch		batch;
+
+	GV_TRY(prepare(assigner, model, piece, p, &batch));
+	for (int64_t done = 0; done < n; done += piece)
+	{
+		batch.n = n - done < piece ? (int32_t) (n - done) : piece;
+		/* kernels only read queries */
+		batch.d_queries = (float *) d_rows + done * model->dims;
+		batch.d_probed = d_nearest + done * p;
+		if (gv_gpu_coarse_filter_pays(model, &batch))
+			GV_TRY(gv_gpu_coarse_filter(model, &batch, &assigner->searcher));
+		else
+		{
+			GV_TRY(gv_gpu_coarse(model, &batch, assigner->searcher.stream));
+			GV_TRY(gv_gpu_select_lists(model, &batch, &assigner->searcher));
+		}
+		if (gv_is_stopped(stop))
+			return GV_CANCELED;
+	}
+	return GV_OK;
+}
+
+/* -- memory */
 
 /*
  * Places the results of n rows in the order in which they are copied back.
@@ -82,7 +258,7 @@ cuda_size(const GvBuilderSpec *spec)
 	int64_t		batch = (int64_t) spec->batch_rows *
 		(2 * row + GV_SOAR_LISTS * 8 +
 		 spec->lists_per_row * (8 + gv_code_bytes(spec->m)));
-	/* assign.cu takes no more for scores, half copies and small arrays */
+	/* no more for scores, half copies and small arrays of `prepare` */
 	int64_t		scores = std::max((int64_t) spec->nlists * 8,
 								  INT64_C(1) << 29);
 	int64_t		lists = std::min((int64_t) spec->nlists, spec->sample_rows);
@@ -104,9 +280,9 @@ cuda_drop(GvBuilder *builder)
 	(void) gv_choose_device(builder->spec.device);
 	if (builder->stream != NULL)
 		(void) cudaStreamSynchronize(builder->stream);
-	gv_centroids_drop(&builder->lists);
-	gv_centroids_drop(&builder->nearest_rows);
-	gv_assigner_drop(&builder->assigner);
+	drop_targets(&builder->lists);
+	drop_targets(&builder->nearest_rows);
+	drop_assigner(&builder->assigner);
 	(void) cudaFree(builder->d_mean);
 	(void) cudaFree(builder->d_sample);
 	(void) cudaFree(builder->d_queries);
@@ -184,9 +360,9 @@ make_memory(GvBuilder *builder, const float *mean)
 								(int64_t) GV_CODEWORDS * dims));
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_centroids,
 								(int64_t) spec->nlists * dims));
-	GV_TRY(gv_centroids_create(&builder->lists, GV_L2, dims, spec->nlists,
+	GV_TRY(create_targets(&builder->lists, GV_L2, dims, spec->nlists,
 							   builder->stream));
-	GV_TRY(gv_centroids_create(&builder->nearest_rows, spec->metric, dims,
+	GV_TRY(create_targets(&builder->nearest_rows, spec->metric, dims,
 							   spec->batch_rows, builder->stream));
 	GV_CUDA_TRY(gv_upload(builder->d_mean, mean, dims, builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
@@ -276,7 +452,7 @@ find_lists(GvBuilder *builder, GvDeviceRows *rows, const GvStop *stop)
 	GV_TRY(gv_buffer_need(&builder->d_nearest, (size_t) rows->n * rows->near *
 						  sizeof(GvProbe)));
 	rows->d_nearest = (const GvProbe *) builder->d_nearest.memory;
-	GV_TRY(gv_gpu_assign(&builder->assigner, &builder->lists, rows->d_rows,
+	GV_TRY(assign(&builder->assigner, &builder->lists, rows->d_rows,
 						 rows->n, rows->near,
 						 (GvProbe *) builder->d_nearest.memory, stop));
 	return gv_gpu_lists(rows, builder->stream);
@@ -398,7 +574,7 @@ train(GvBuilder *builder, const GvStop *stop)
 	if (spec->nparents > 1)
 		GV_TRY(group(builder, stop));
 	times->parents = gv_lap(&begun);
-	GV_TRY(gv_centroids_set(&builder->lists, builder->d_centroids, found.k));
+	GV_TRY(set_targets(&builder->lists, builder->d_centroids, found.k));
 	GV_TRY(train_codebooks(builder, stop));
 	times->codebooks = gv_lap(&begun);
 	return GV_OK;
@@ -486,7 +662,7 @@ fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 		   (spec->nparents + 1) * sizeof(int32_t));
 	made->nqueries = builder->nqueries;
 	made->trained = builder->trained;
-	return gv_centroids_set(&made->lists, made->d_centroids,
+	return set_targets(&made->lists, made->d_centroids,
 							made->trained.nlists);
 }
 
@@ -530,8 +706,8 @@ find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n, int32_t *p,
 		return GV_OK;
 	GV_TRY(gv_buffer_need(&builder->d_nearest, (size_t) spec->nqueries * *p *
 						  sizeof(GvProbe)));
-	GV_TRY(gv_centroids_set(&builder->nearest_rows, d_rows, n));
-	return gv_gpu_assign(&builder->assigner, &builder->nearest_rows,
+	GV_TRY(set_targets(&builder->nearest_rows, d_rows, n));
+	return assign(&builder->assigner, &builder->nearest_rows,
 						 builder->d_queries, spec->nqueries, *p,
 						 (GvProbe *) builder->d_nearest.memory, stop);
 }

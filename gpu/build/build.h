@@ -1,56 +1,16 @@
 /*
  * build.h
- *	The CUDA builders: the search for the nearest of some vectors, the steps
- *	that encode rows, and codebooks.
+ *	The CUDA builders: the steps that encode rows, and codebooks.
  */
 #ifndef GV_BUILD_H
 #define GV_BUILD_H
 
 #include "gpu/kmeans/kmeans.h"
-#include "gpu/search/search.h"
 
 extern "C"
 {
 #include "engine/mirror/gv_builder.h"
 }
-
-/* -- assign.cu */
-
-/*
- * The vectors among which nearest vectors are searched for, as the part of a
- * mirror that a search for lists needs.
- */
-struct GvCentroids
-{
-	GvMirror	mirror;			/* model, device, stream, `changed` */
-	int32_t		capacity;		/* vectors */
-	GvDeviceList *d_lists;		/* [capacity] all empty */
-};
-
-/* The memory of a search for the nearest vectors. */
-struct GvAssigner
-{
-	GvSearcher	searcher;		/* stream, cuBLAS, d_sort, d_work */
-	GvBuffer	d_batch;		/* scores, starts, wanted, found */
-};
-
-extern GvStatus gv_centroids_create(GvCentroids *centroids, GvMetric metric,
-									int32_t dims, int32_t capacity,
-									cudaStream_t stream);
-extern void gv_centroids_drop(GvCentroids *centroids);
-extern GvStatus gv_centroids_set(GvCentroids *centroids,
-								 const float *d_vectors, int32_t n);
-
-/*
- * Sets d_nearest [n][p] to the p nearest targets of rows [n][dims], ascending
- * by (score, target).  Scores are gv_coarse's; p is at most the number of
- * targets.
- */
-extern GvStatus gv_gpu_assign(GvAssigner *assigner,
-							  const GvCentroids *centroids,
-							  const float *d_rows, int64_t n, int32_t p,
-							  GvProbe *d_nearest, const GvStop *stop);
-extern void gv_assigner_drop(GvAssigner *assigner);
 
 /* -- codebooks.cu: see gv_codebooks; d_residuals [n][dims] */
 extern GvStatus gv_gpu_codebooks(const GvModel *model, int32_t n,

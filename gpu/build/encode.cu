@@ -5,7 +5,7 @@
  *
  * Sums whose order gv_engine.h or src/cpu prescribes are added in that order;
  * all else is spread over threads.  These kernels are simple, because finding
- * the nearest lists (assign.cu) takes some hundred times as many terms.
+ * the nearest lists (build.cu) takes some hundred times as many terms.
  */
 #include <math.h>
 
