@@ -13,7 +13,7 @@
  * and one of the row.  w is what is best for vectors of one length, whose
  * halves have errors of 2^-12; others are bounded more widely, and rightly.
  */
-#include <numeric>
+#include <algorithm>
 
 #include "gpu/exact/exact.cuh"
 
@@ -172,110 +172,78 @@ query_to_half(const GvExactNormalization &norm, const float *x,
 
 /* -- mean and scale */
 
-/* Rows that the normalization is from, `apart` floats from one to the next. */
-struct Sample
-{
-	const float *rows;
-	int64_t		apart;
-	int			n;
-	const Normalized *normalized;			/* [n] shared */
-	int			count;			/* those that are defined */
-};
-
-/* Computes d_mean, a thread a dimension. */
-static __device__ __forceinline__ void
-find_mean(const GvExactNormalization &norm, const Sample &sample)
-{
-	for (int d = threadIdx.x; d < norm.dims; d += NORMALIZATION_THREADS)
-	{
-		double		sum = 0.0;
-
-#pragma unroll 8
-		for (int i = 0; i < sample.n; i++)
-			sum += ((double) sample.rows[i * sample.apart + d] -
-					sample.normalized[i].shift) * sample.normalized[i].factor;
-		norm.d_mean[d] = sample.count > 0 ? sum / sample.count : 0.0;
-	}
-}
-
-/* Returns this lane's part of the squared lengths; a warp takes a row. */
-static __device__ __forceinline__ double
-add_squares(const GvExactNormalization &norm, const Sample &sample)
-{
-	double		square = 0.0;
-
-	for (int i = threadIdx.x / GV_WARP; i < sample.n;
-		 i += NORMALIZATION_THREADS / GV_WARP)
-		if (sample.normalized[i].varies)
-			for (int d = threadIdx.x % GV_WARP; d < norm.dims; d += GV_WARP)
-			{
-				double		part =
-					((double) sample.rows[i * sample.apart + d] -
-					 sample.normalized[i].shift) * sample.normalized[i].factor -
-					norm.d_mean[d];
-
-				square += part * part;
-			}
-	return square;
-}
-
-/* Stores d_scale, from the usual squared length of rows; one warp calls. */
-static __device__ __forceinline__ void
-put_scale(const GvExactNormalization &norm, double usual_square)
-{
-	double		square = 0.0;
-	int			exponent = 0;
-
-	for (int d = threadIdx.x; d < norm.dims; d += GV_WARP)
-		square += norm.d_mean[d] * norm.d_mean[d];
-	square = gv_add_warp(square);
-	if (threadIdx.x > 0)
-		return;
-	if (usual_square > 0.0)
-		(void) frexp(USUAL_LENGTH / sqrt(usual_square), &exponent);
-	norm.d_scale->scale = ldexp(1.0, exponent);
-	norm.d_scale->length = sqrt(square) * (1.0 + 1e-9);
-}
-
 /*
  * One block computes the mean, its length and a scale from a sample.  Shared:
- * the normalized sample, and a number of each warp.
+ * how the rows of the sample are normalized, and a number of each warp.
  */
 static __global__ void __launch_bounds__(NORMALIZATION_THREADS)
 normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 {
+	constexpr int NWARPS = NORMALIZATION_THREADS / GV_WARP;
 	__shared__ Normalized all[SAMPLE];
-	__shared__ double squares[NORMALIZATION_THREADS / GV_WARP];
+	__shared__ double squares[NWARPS];
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	int			m = n < SAMPLE ? (int) n : SAMPLE;
-	Sample		sample = {d_rows, n / m * norm.dims, m, all, 0};
-	double		square;
+	int64_t		apart = n / m * norm.dims;	/* from one row to the next */
+	int			count = 0;		/* rows that are defined */
+	double		square = 0.0;
+	int			exponent = 0;
 
-	/* 1. normalize the sample */
-	for (int i = warp; i < m; i += NORMALIZATION_THREADS / GV_WARP)
+	/* 1. normalize the sample, a warp a row */
+	for (int i = warp; i < m; i += NWARPS)
 	{
 		Normalized	normalized =
-			normalize(norm.metric, d_rows + i * sample.apart, norm.dims);
+			normalize(norm.metric, d_rows + i * apart, norm.dims);
 
 		if (lane == 0)
 			all[i] = normalized;
 	}
 	__syncthreads();
 	for (int i = 0; i < m; i++)
-		sample.count += all[i].varies;
+		count += all[i].varies;
 
-	/* 2. its mean, and the distance of rows from that */
-	find_mean(norm, sample);
+	/* 2. its mean, a thread a dimension */
+	for (int d = threadIdx.x; d < norm.dims; d += NORMALIZATION_THREADS)
+	{
+		double		sum = 0.0;
+
+#pragma unroll 8
+		for (int i = 0; i < m; i++)
+			sum += ((double) d_rows[i * apart + d] - all[i].shift) *
+				all[i].factor;
+		norm.d_mean[d] = count > 0 ? sum / count : 0.0;
+	}
 	__syncthreads();
-	square = gv_add_warp(add_squares(norm, sample));
+
+	/* 3. the squared distances of rows from the mean, a warp a row */
+	for (int i = warp; i < m; i += NWARPS)
+		if (all[i].varies)
+			for (int d = lane; d < norm.dims; d += GV_WARP)
+			{
+				double		part = ((double) d_rows[i * apart + d] -
+									all[i].shift) * all[i].factor -
+					norm.d_mean[d];
+
+				square += part * part;
+			}
+	square = gv_add_warp(square);
 	if (lane == 0)
 		squares[warp] = square;
 	__syncthreads();
 	if (warp > 0)
 		return;
-	square = gv_add_warp(squares[lane]);
-	put_scale(norm, sample.count > 0 ? square / sample.count : 0.0);
+
+	/* 4. the scale, from the usual distance, and the mean's length */
+	square = count > 0 ? gv_add_warp(squares[lane]) / count : 0.0;
+	if (square > 0.0)
+		(void) frexp(USUAL_LENGTH / sqrt(square), &exponent);
+	square = 0.0;
+	for (int d = lane; d < norm.dims; d += GV_WARP)
+		square += norm.d_mean[d] * norm.d_mean[d];
+	square = gv_add_warp(square);
+	if (lane == 0)
+		*norm.d_scale = {ldexp(1.0, exponent), sqrt(square) * (1.0 + 1e-9)};
 }
 
 /* -- rows and queries */
@@ -397,15 +365,20 @@ gv_gpu_exact_gather(const GvExactSearch *search, const GvExactPart *part)
 					 search->work->d_gathered);
 }
 
+static int64_t
+common_divisor(int64_t a, int64_t b)
+{
+	return b == 0 ? a : common_divisor(b, a % b);
+}
+
 /* About .618 n, without a common divisor with n. */
 int64_t
 gv_gpu_exact_stride(int64_t n)
 {
-	int64_t		stride = (int64_t) (0.6180339887 * (double) n);
+	int64_t		stride = std::max((int64_t) (0.6180339887 * (double) n),
+								  INT64_C(1));
 
-	if (stride < 1)
-		stride = 1;
-	while (std::gcd(n, stride) != 1)
+	while (common_divisor(n, stride) != 1)
 		stride++;
 	return stride;
 }
