@@ -324,8 +324,7 @@ search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 			GV_TRY(pause_between(search));
 		}
 		GV_TRY(read_lists(search, &none, &nbrute));
-		if (nbrute > 0)
-			GV_TRY(rerank_all(search, nbrute, s, end));
+		GV_TRY(rerank_all(search, nbrute, s, end));
 	}
 	return GV_OK;
 }
@@ -339,8 +338,7 @@ search_lists(const GvExactSearch *search, int64_t first, int64_t last)
 
 	GV_TRY(read_lists(search, &nfull, &nbrute));
 	count_ways(0, nfull);
-	if (nbrute > 0)
-		GV_TRY(rerank_all(search, nbrute, first, last));
+	GV_TRY(rerank_all(search, nbrute, first, last));
 	return nfull > 0 ? search_full_scores(search, nfull, first, last) : GV_OK;
 }
 
@@ -400,26 +398,16 @@ chunk_at(const GvExactSearch *search, int64_t first)
 }
 
 /*
- * Reranks the first rows for the n undefined queries, whose distances are all
- * NaN: their nearest are the rows that come first, which no filter finds.
+ * Searches undefined queries, which only cosine and Pearson have.  Their
+ * distances are all NaN, so their nearest are the rows that come first, which
+ * no filter finds.
  */
-static GvStatus
-rerank_first(const GvExactSearch *search, int32_t n)
-{
-	GvExactRows rows = *search->rows;
-	GvExactSearch first = *search;
-
-	rows.stride = 1;
-	first.rows = &rows;
-	/* one may be its own */
-	return rerank_all(&first, n, 0, std::min(search->queries->k + 1, rows.n));
-}
-
-/* Searches undefined queries, which only cosine and Pearson have. */
 static GvStatus
 search_undefined(const GvExactSearch *search)
 {
 	GvExactWork *work = search->work;
+	GvExactRows rows = *search->rows;
+	GvExactSearch first = *search;
 	int32_t		none;
 	int32_t		nbrute;
 
@@ -429,7 +417,11 @@ search_undefined(const GvExactSearch *search)
 	GV_TRY(clear_lists(work));
 	GV_TRY(gv_gpu_exact_undefined(search, &work->lists));
 	GV_TRY(read_lists(search, &none, &nbrute));
-	return nbrute > 0 ? rerank_first(search, nbrute) : GV_OK;
+	rows.stride = 1;
+	first.rows = &rows;
+	/* one may be its own */
+	return rerank_all(&first, nbrute, 0, std::min(search->queries->k + 1,
+												  rows.n));
 }
 
 /* Searches many rows for few queries: two chunks, and one wait. */
@@ -504,13 +496,12 @@ gv_gpu_exact_finish(const GvExactSearch *search,
 {
 	GvExactWork *work = search->work;
 	GvExactOverflowed own = work->lists;
-	GvStatus	status = GV_OK;
+	GvStatus	status;
 
 	count_ways(0, counts[0]);
 	work->lists.d_full_scores = lists->d_full_scores;
 	work->lists.d_brute_force = lists->d_brute_force;
-	if (counts[1] > 0)
-		status = rerank_all(search, (int32_t) counts[1], 0, search->rows->n);
+	status = rerank_all(search, (int32_t) counts[1], 0, search->rows->n);
 	if (status == GV_OK && counts[0] > 0)
 	{
 		/*

@@ -164,32 +164,25 @@ own_kernel(int64_t first, int64_t n, int64_t *d_self)
 		d_self[i] = first + i;
 }
 
-/* Allocates the memory for searches. */
-static GvStatus
-make_work(Exact *exact)
-{
-	const GvSetSpec *spec = &exact->spec;
-	GvExactAmount amount = amount_of(spec);
-
-	if (spec->nlists > 0)
-		return gv_gpu_exact_lists_create(spec, kept_of(spec), exact->capacity,
-										 &exact->lists, &exact->d_centroids,
-										 &exact->stream);
-	GV_TRY(gv_gpu_exact_work(&exact->work, spec->device, &exact->norm,
-							 &amount));
-	exact->stream = exact->work.stream;
-	return GV_OK;
-}
-
-/* Allocates the memory of queries, of neighbors, and of a batch. */
+/* Allocates the memory of queries, of neighbors, of a batch, and to search. */
 static GvStatus
 make_question(Exact *exact)
 {
 	const GvSetSpec *spec = &exact->spec;
+	GvExactAmount amount = amount_of(spec);
 
 	exact->capacity = batch_rows(spec);
 	GV_TRY(gv_buffer_need(&exact->d_set, place_set(exact, NULL)));
-	GV_TRY(make_work(exact));
+	if (spec->nlists > 0)
+		GV_TRY(gv_gpu_exact_lists_create(spec, kept_of(spec), exact->capacity,
+										 &exact->lists, &exact->d_centroids,
+										 &exact->stream));
+	else
+	{
+		GV_TRY(gv_gpu_exact_work(&exact->work, spec->device, &exact->norm,
+								 &amount));
+		exact->stream = exact->work.stream;
+	}
 	GV_TRY(gv_buffer_need(&exact->d_batch, place_batch(exact, NULL)));
 	(void) place_set(exact, (char *) exact->d_set.memory);
 	(void) place_batch(exact, (char *) exact->d_batch.memory);

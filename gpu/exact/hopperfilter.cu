@@ -117,8 +117,7 @@ send_slice(const Work &work, const GvRingMaps &maps, const Memory &memory,
 	ring.expect(place, S::BYTES + (step == 0 ? S::BIAS_BYTES : 0));
 	if (step == 0)
 		gv_copy_bytes(memory.biases + place.stage * S::BIAS_BYTES,
-					  work.matmul.d_bias + row, S::BIAS_BYTES, full,
-					  gv_read_once());
+					  work.matmul.d_bias + row, S::BIAS_BYTES, full);
 	gv_copy_boxes<S::PARTS>(to + S::QUERY_BYTES, &maps.rows, step, row, BOX,
 							full);
 	if (!KEEPS)

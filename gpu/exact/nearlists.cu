@@ -651,24 +651,6 @@ search_undefined(const TileSearch *search)
 	return GV_OK;
 }
 
-/*
- * Prepares the streams, searches undefined queries, and clears the counts of
- * overflowed queries.
- */
-static GvStatus
-begin(const TileSearch *search, int64_t seen)
-{
-	GvExactByList *lists = search->lists;
-	cudaStream_t stream = lists->streams[0].work.stream;
-
-	for (int i = 0; i < STREAMS; i++)
-		lists->streams[i].work.seen = seen;
-	GV_TRY(search_undefined(search));
-	GV_CUDA_TRY(gv_clear(lists->overflowed.d_counts, 2 * lists->ngroups,
-						 stream));
-	return gv_cuda_status(cudaStreamSynchronize(stream));
-}
-
 GvStatus
 gv_gpu_exact_lists_search(GvExactByList *lists,
 						  const GvExactNormalization *norm, GvExactRows *rows,
@@ -686,7 +668,13 @@ gv_gpu_exact_lists_search(GvExactByList *lists,
 	GV_TRY(group_rows(lists, rows, stop));
 	GV_TRY(gv_gpu_exact_rows(norm, rows, stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(stream));
-	GV_TRY(begin(&search, seen));
+	for (int i = 0; i < STREAMS; i++)
+		lists->streams[i].work.seen = seen;
+	GV_TRY(search_undefined(&search));
+	stream = lists->streams[0].work.stream;
+	GV_CUDA_TRY(gv_clear(lists->overflowed.d_counts, 2 * lists->ngroups,
+						 stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream));
 	for (int64_t i = 0; i < lists->ngroups; i++)
 	{
 		GV_TRY(search_group(&search, i));

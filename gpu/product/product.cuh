@@ -31,9 +31,8 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int ngroups)
 	int			first =
 		(blockIdx.x * GV_EPILOGUE_WARPS + threadIdx.x / GV_WARP) *
 		ROW_GROUPS * 8;			/* the warp's first row in the tile */
-	int			last =
-		min((int) (blockIdx.y + 1) * ngroups,
-			(tile.ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP);
+	int			last = min((int) (blockIdx.y + 1) * ngroups,
+						   gv_ncolumn_groups(tile.ncolumns));
 	const float *sums = tile.d_sums + (int64_t) (first + lane / 4) *
 		tile.stride + lane % 4 * 2;
 
@@ -78,40 +77,34 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int ngroups)
 		epilogue.end(&own[lane], tile.row + first + lane);
 }
 
-/* Launches the epilogue of a tile's sums. */
-template <bool FULL_ROWS, typename F>
-static GvStatus
-run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
-{
-	constexpr int ROW_GROUPS = FULL_ROWS ? 1 : GV_EPILOGUE_LOADS;
-	constexpr int ROWS = GV_EPILOGUE_WARPS * ROW_GROUPS * 8;
-	int			across = (tile->nrows + ROWS - 1) / ROWS;
-	int			ngroups =
-		(tile->ncolumns + GV_COLUMN_GROUP - 1) / GV_COLUMN_GROUP;
-	int			share = FULL_ROWS ? ngroups :
-		(int) ((int64_t) ngroups * across / GV_EPILOGUE_BLOCKS) + 1;
-
-	return gv_launch_pdl(tile->pdl, epilogue_kernel<F, ROW_GROUPS>,
-						 dim3(across, (ngroups + share - 1) / share),
-						 GV_EPILOGUE_THREADS, 0, stream, epilogue, *tile,
-						 share);
-}
-
 /* Makes a product by cuBLAS, tile by tile. */
 template <bool FULL_ROWS, typename F>
 static GvStatus
 gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul, const F &epilogue,
 			   cudaStream_t stream)
 {
+	constexpr int ROW_GROUPS = FULL_ROWS ? 1 : GV_EPILOGUE_LOADS;
 	GvMatmulTile tile;
 
 	for (int32_t row = 0; row < matmul->nrows; row += tile.nrows)
 		for (int32_t column = 0; column < matmul->ncolumns;
 			 column += tile.ncolumns)
 		{
+			int			across;
+			int			ngroups;
+			int			share;
+
 			GV_TRY(gv_blas_multiply(blas, matmul, row, column, FULL_ROWS,
 									&tile));
-			GV_TRY(run_epilogue<FULL_ROWS>(&tile, epilogue, stream));
+			across = gv_blocks_for(tile.nrows,
+								   GV_EPILOGUE_WARPS * ROW_GROUPS * 8);
+			ngroups = gv_ncolumn_groups(tile.ncolumns);
+			share = FULL_ROWS ? ngroups :
+				(int) ((int64_t) ngroups * across / GV_EPILOGUE_BLOCKS) + 1;
+			GV_TRY(gv_launch_pdl(tile.pdl, epilogue_kernel<F, ROW_GROUPS>,
+								 dim3(across, gv_blocks_for(ngroups, share)),
+								 GV_EPILOGUE_THREADS, 0, stream, epilogue,
+								 tile, share));
 		}
 	return GV_OK;
 }

@@ -204,24 +204,17 @@ gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
 					 "r"(gv_shared_address(barrier)) : "memory");
 }
 
-/* Returns L2's policy for data that is read once: evict it first. */
-static __device__ __forceinline__ uint64_t
-gv_read_once()
+/*
+ * Begins to copy consecutive bytes to shared memory, a multiple of 16 at
+ * multiples of 16.  They count for the barrier.  L2 may evict them first,
+ * because they are read once.
+ */
+static __device__ __forceinline__ void
+gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier)
 {
 	uint64_t	policy;
 
 	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-	return policy;
-}
-
-/*
- * Begins to copy consecutive bytes to shared memory, a multiple of 16 at
- * multiples of 16.  They count for the barrier.
- */
-static __device__ __forceinline__ void
-gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
-			  uint64_t policy)
-{
 	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier"
 				 "::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
 				 :: "r"(gv_shared_address(shared)), "l"(global), "r"(bytes),

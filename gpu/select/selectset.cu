@@ -234,22 +234,14 @@ select_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 	GV_TRY(gv_choose_device(set->spec.device));
 	if (output == GV_SET_POSITIONS)
 		return get_positions(set, first, n, (int64_t *) items);
-	GV_CUDA_TRY(gv_download((float *) items, set->d_selected + first, n,
-							set->stream));
-	return gv_cuda_status(cudaStreamSynchronize(set->stream));
-}
-
-static GvStatus
-quantiles_get(void *state, GvSetOutput output, int64_t first, int64_t n,
-			  void *items)
-{
-	SelectSet  *set = (SelectSet *) state;
-
-	if (output == GV_SET_VALUES)
+	if (output == GV_SET_RANK_ERRORS)
+		memcpy(items, set->rank_errors + first, sizeof(int64_t) * (size_t) n);
+	else if (set->spec.kind == GV_SET_QUANTILES)
 		memcpy(items, set->quantiles + first, sizeof(float) * (size_t) n);
 	else
-		memcpy(items, set->rank_errors + first, sizeof(int64_t) * (size_t) n);
-	return GV_OK;
+		GV_CUDA_TRY(gv_download((float *) items, set->d_selected + first, n,
+								set->stream));
+	return gv_cuda_status(cudaStreamSynchronize(set->stream));
 }
 
 extern "C" const GvSetOps gv_gpu_select_set = {
@@ -268,6 +260,6 @@ extern "C" const GvSetOps gv_gpu_quantiles_set = {
 	select_drop,
 	select_put,
 	select_run,
-	quantiles_get,
+	select_get,
 	NULL,
 };

@@ -144,15 +144,8 @@ gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
 	gv_emulated_send(shared, std::move(box), barrier);
 }
 
-static inline uint64_t
-gv_read_once()
-{
-	return 0;
-}
-
 static inline void
-gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
-			  uint64_t policy)
+gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier)
 {
 	if (((uintptr_t) shared | (uintptr_t) global | (unsigned) bytes) % 16 != 0)
 		abort();
