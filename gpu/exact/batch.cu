@@ -229,7 +229,7 @@ filter(const GvExactSearch *search, const GvExactPart *part, int64_t first,
 
 		GV_TRY(multiply(search->work, &matmul));
 	}
-	return gv_gpu_exact_nearest(search, part, &lists->d_counts[0],
+	return gv_gpu_exact_nearest(search, part, {}, &lists->d_counts[0],
 								lists->d_full_scores);
 }
 
@@ -281,12 +281,10 @@ rerank_all(const GvExactSearch *search, int32_t n, int64_t first, int64_t last)
 
 		for (int64_t s = first; s < last; s += capacity)
 		{
-			int64_t		left = last - s;
+			GvExactSlots slots = {(uint32_t) s,
+				(uint32_t) std::min(last - s, capacity)};
 
-			GV_TRY(gv_gpu_exact_all_candidates(search, &part, (uint32_t) s,
-											   (uint32_t) std::min(left,
-																   capacity)));
-			GV_TRY(gv_gpu_exact_nearest(search, &part, NULL, NULL));
+			GV_TRY(gv_gpu_exact_nearest(search, &part, slots, NULL, NULL));
 			GV_TRY(pause_between(search));
 		}
 	}
@@ -318,7 +316,7 @@ search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 
 			GV_TRY(gv_gpu_exact_gather(search, &part));
 			GV_TRY(score(search, &part, s, end, GV_FOR_OVERFLOWED, NULL));
-			GV_TRY(gv_gpu_exact_nearest(search, &part,
+			GV_TRY(gv_gpu_exact_nearest(search, &part, {},
 										&work->lists.d_counts[1],
 										work->lists.d_brute_force));
 			GV_TRY(pause_between(search));

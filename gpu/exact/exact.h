@@ -253,7 +253,7 @@ enum GvExactUse
  * without one are appended to the work's lists.  _undefined: lists the queries
  * whose distances are all NaN for brute force.  _score_thresholds: thresholds
  * and candidates from scores and from neighbors, if there are any; clears
- * `lists` unless that is NULL.  _all_candidates: all of some slots.
+ * `lists` unless that is NULL.
  */
 extern GvStatus gv_gpu_exact_thresholds(const GvExactSearch *search,
 										const GvExactPart *part);
@@ -264,21 +264,27 @@ extern GvStatus gv_gpu_exact_score_thresholds(const GvExactSearch *search,
 											  const GvExactMatmul *matmul,
 											  GvExactUse use,
 											  const GvExactOverflowed *lists);
-extern GvStatus gv_gpu_exact_all_candidates(const GvExactSearch *search,
-											const GvExactPart *part,
-											uint32_t first, uint32_t nslots);
 
 /* rows.cu: copies the half copies of a part's queries side by side */
 extern GvStatus gv_gpu_exact_gather(const GvExactSearch *search,
 									const GvExactPart *part);
 
+/* Slots that are all candidates, at most a query's capacity, or none. */
+struct GvExactSlots
+{
+	uint32_t	first;
+	uint32_t	n;
+};
+
 /*
- * nearest.cu: reranks the candidates of a part's queries and merges them with
- * the neighbors so far.  Appends queries with too many candidates to d_list.
+ * nearest.cu: reranks the candidates of a part's queries, or `slots` if there
+ * are any, and merges them with the neighbors so far.  Appends queries with
+ * too many candidates to d_list.
  */
 extern GvStatus gv_gpu_exact_nearest(const GvExactSearch *search,
 									 const GvExactPart *part,
-									 uint32_t *d_count, uint32_t *d_list);
+									 GvExactSlots slots, uint32_t *d_count,
+									 uint32_t *d_list);
 
 /* -- batch.cu */
 

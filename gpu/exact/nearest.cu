@@ -40,6 +40,7 @@ struct Nearest
 	GvExactRows rows;
 	GvExactQueries queries;
 	GvExactPart part;
+	GvExactSlots all;			/* candidates, unless there are none */
 	GvExactFilter filter;
 	GvExactFound found;
 	uint32_t   *d_list_count;	/* queries with too many candidates */
@@ -313,11 +314,15 @@ rerank(const Nearest &nearest, int i, int64_t query, uint32_t count)
 		 first += nearest.across * teams)
 	{
 		uint32_t	c = first + threadIdx.x / LANES;
-		Pair pair =
-			rerank_pair<METRIC>(nearest.rows, nearest.queries, nearest.dims,
-								nearest.position, query, c < count ?
-								nearest.filter.d_candidates[at + c] : 0);
+		uint32_t	slot = nearest.all.first + c;
+		Pair		pair;
 
+		if (nearest.all.n == 0)
+			slot = c < count ? nearest.filter.d_candidates[at + c] : 0;
+		else if (c >= count)
+			slot = nearest.all.first;
+		pair = rerank_pair<METRIC>(nearest.rows, nearest.queries, nearest.dims,
+								   nearest.position, query, slot);
 		if (threadIdx.x % LANES != 0 || c >= count)
 			continue;
 		nearest.found.d_distances[at + c] = pair.distance;
@@ -410,7 +415,7 @@ nearest_kernel(Nearest nearest, uint32_t slots)
 
 	gv_pdl_wait();
 	query = gv_exact_query(nearest.part, i);
-	count = nearest.filter.d_counts[i];
+	count = nearest.all.n > 0 ? nearest.all.n : nearest.filter.d_counts[i];
 	if (count > nearest.filter.capacity)
 	{
 		if (blockIdx.x % nearest.across == 0 && threadIdx.x == 0)
@@ -444,13 +449,13 @@ launch(const Nearest &nearest, cudaStream_t stream)
 
 GvStatus
 gv_gpu_exact_nearest(const GvExactSearch *search, const GvExactPart *part,
-					 uint32_t *d_count, uint32_t *d_list)
+					 GvExactSlots slots, uint32_t *d_count, uint32_t *d_list)
 {
 	const GvExactWork *work = search->work;
 	int			across = std::min(MOST_BLOCKS / part->n,
 								  gv_blocks_for(work->filter.capacity,
 												FEW_THREADS / LANES));
-	Nearest		nearest = {*search->rows, *search->queries, *part,
+	Nearest		nearest = {*search->rows, *search->queries, *part, slots,
 		work->filter, work->found, d_count, d_list, work->seen,
 		search->norm->dims, std::max(1, across)};
 

@@ -141,22 +141,6 @@ score_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 		matmul.filter.d_thresholds[i] = threshold;
 }
 
-/* A thread appends one of slots first .. first + nslots - 1 for a query. */
-static __global__ void __launch_bounds__(THREADS)
-all_candidates_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
-					  uint32_t nslots)
-{
-	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-	int64_t		i = at / nslots;
-	uint32_t	s = (uint32_t) (at % nslots);
-
-	if (i >= part.n)
-		return;
-	filter.d_candidates[i * filter.capacity + s] = first + s;
-	if (s == 0)
-		filter.d_counts[i] = nslots;
-}
-
 GvStatus
 gv_gpu_exact_thresholds(const GvExactSearch *search, const GvExactPart *part)
 {
@@ -198,16 +182,4 @@ gv_gpu_exact_score_thresholds(const GvExactSearch *search,
 						 search->rows->d_error_bounds + matmul->first,
 						 lists != NULL ? *lists : GvExactOverflowed {}, use,
 						 of_threads);
-}
-
-/* At most as many slots as a query has memory for. */
-GvStatus
-gv_gpu_exact_all_candidates(const GvExactSearch *search,
-							const GvExactPart *part, uint32_t first,
-							uint32_t nslots)
-{
-	return gv_launch(all_candidates_kernel,
-					 gv_blocks_for((int64_t) part->n * nslots, THREADS),
-					 THREADS, 0, search->work->stream, *part,
-					 search->work->filter, first, nslots);
 }
