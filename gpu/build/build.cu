@@ -52,7 +52,6 @@ struct Assigner
 struct GvBuilder
 {
 	GvBuilderSpec spec;
-	GvModel		model;			/* without arrays */
 	cudaStream_t stream;
 	Assigner	assigner;
 	float	   *d_mean;
@@ -376,9 +375,6 @@ cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	{
 		made->spec = *spec;
 		made->out.pinned = true;
-		made->model.metric = spec->metric;
-		made->model.dims = spec->dims;
-		made->model.m = spec->m;
 		GV_TRY(make_host_memory(made));
 		return make_memory(made, mean);
 	}, cuda_drop);
@@ -545,9 +541,10 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 								spec->lists_per_row * spec->dims));
 	status = gv_gpu_residuals(&rows, d_residuals, builder->stream);
 	if (status == GV_OK)
-		status = gv_gpu_codebooks(&builder->model, n * spec->lists_per_row,
-								  d_residuals, spec->seed,
-								  builder->d_codebooks, builder->stream);
+		status = gv_gpu_codebooks(spec->dims, spec->m,
+								  n * spec->lists_per_row, d_residuals,
+								  spec->seed, builder->d_codebooks,
+								  builder->stream);
 	(void) cudaStreamSynchronize(builder->stream);
 	(void) cudaFree(d_residuals);
 	return status;

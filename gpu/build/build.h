@@ -13,7 +13,7 @@ extern "C"
 }
 
 /* -- codebooks.cu: see gv_codebooks; d_residuals [n][dims] */
-extern GvStatus gv_gpu_codebooks(const GvModel *model, int32_t n,
+extern GvStatus gv_gpu_codebooks(int32_t dims, int32_t m, int32_t n,
 								 const float *d_residuals, uint64_t seed,
 								 float *d_codebooks, cudaStream_t stream);
 

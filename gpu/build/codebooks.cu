@@ -252,18 +252,17 @@ codebooks_kernel(const float *residuals, int dims, int m, int n,
 }
 
 GvStatus
-gv_gpu_codebooks(const GvModel *model, int32_t n, const float *d_residuals,
+gv_gpu_codebooks(int32_t dims, int32_t m, int32_t n, const float *d_residuals,
 				 uint64_t seed, float *d_codebooks, cudaStream_t stream)
 {
-	int64_t		pairs = (int64_t) model->m * n;
+	int64_t		pairs = (int64_t) m * n;
 	char	   *d_memory;		/* distances, then codes */
 	GvStatus	status;
 
 	GV_CUDA_TRY(gv_device_alloc(&d_memory,
 								pairs * (int64_t) (sizeof(float) + 1)));
-	status = gv_launch(codebooks_kernel, model->m, THREADS, 0, stream,
-					   d_residuals, model->dims, model->m, n, seed,
-					   d_codebooks, (float *) d_memory,
+	status = gv_launch(codebooks_kernel, m, THREADS, 0, stream, d_residuals,
+					   dims, m, n, seed, d_codebooks, (float *) d_memory,
 					   (uint8_t *) (d_memory + pairs * sizeof(float)));
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaStreamSynchronize(stream));

@@ -639,7 +639,7 @@ gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 	memset(found, 0, sizeof(*found));
 	set_shape(&km.cl, spec->dims, spec->n,
 			  spec->n < spec->k ? (int32_t) spec->n : spec->k, context->nsms);
-	km.cl.d_rows = d_x;
+	km.cl.d_rows = (float *) d_x;	/* kernels only read them */
 	km.cl.d_centroids = d_centroids;
 	status = run(&km, owners);
 	(void) cudaStreamSynchronize(context->stream);

@@ -64,7 +64,6 @@ struct GvClusters
 	int32_t		dims;
 	int32_t		half_dims;		/* rounded up to 16 */
 	int32_t		k;				/* at most n */
-	int32_t		padded_k;		/* k rounded up to GV_KMEANS_ALIGN */
 	int32_t		piece;			/* most rows that are assigned at once */
 	int32_t		columns;		/* most centroids that a piece is multiplied
 								 * with at once, a multiple of
@@ -72,7 +71,7 @@ struct GvClusters
 	bool		kept;			/* all rows have half copies, not only the rows
 								 * of a piece */
 	int			nsms;
-	const float *d_rows;		/* [n][dims] */
+	float	   *d_rows;			/* [n][dims] */
 	float	   *d_centroids;	/* [k][dims] */
 
 	/* moved, and in half precision */
@@ -83,9 +82,9 @@ struct GvClusters
 	float2	   *d_lengths;		/* [n or piece] Q and E */
 	uint16_t   *d_half_centroids;	/* [k][half_dims] of the centroids that
 									 * rows are compared with */
-	float	   *d_squares;		/* [padded_k] |C|^2; infinite beyond the last
+	float	   *d_squares;		/* [k padded] |C|^2; infinite beyond the last
 								 * centroid compared */
-	float4	   *d_group_norms;	/* [padded_k / GV_COLUMN_GROUP] of each 32
+	float4	   *d_group_norms;	/* [k padded / GV_COLUMN_GROUP] of each 32
 								 * centroids: 2 (L + F), 2 F, the squares' term
 								 * of eps, 0 */
 

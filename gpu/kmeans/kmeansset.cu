@@ -34,7 +34,6 @@ struct GvKmeansSet
 	cudaStream_t stream;
 	GvBlas	   *blas;			/* NULL if products run by this code's loops */
 	char	   *d_memory;		/* all arrays of cl */
-	float	   *d_rows;			/* [n][dims], d_rows of cl */
 	GvBuffer	host;			/* pinned memory of the arrays below */
 	uint32_t   *starts;			/* [k + 1] */
 	double	   *errors;			/* [k] */
@@ -69,14 +68,13 @@ place_all(GvKmeansSet *set, char *memory)
 	int64_t		k = cl->k;
 	size_t		bytes = 0;
 
-	gv_place(&set->d_rows, memory, &bytes, cl->n * cl->dims);
+	gv_place(&cl->d_rows, memory, &bytes, cl->n * cl->dims);
 	gv_place(&cl->d_centroids, memory, &bytes, k * cl->dims);
 	gv_clusters_place(cl, memory, &bytes);
 	gv_place(&cl->d_errors, memory, &bytes, k);
 	gv_place(&cl->d_far, memory, &bytes, k);
 	gv_place(&cl->d_far_rows, memory, &bytes, k);
 	gv_place(&cl->d_reseeds, memory, &bytes, k);
-	cl->d_rows = set->d_rows;
 	return bytes;
 }
 
@@ -174,7 +172,7 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 	int64_t		dims = set->spec.dims;
 	int64_t		most = PUT_VALUES / dims;
 	float	   *d_to =
-		input == GV_SET_SEEDS ? set->cl.d_centroids : set->d_rows;
+		input == GV_SET_SEEDS ? set->cl.d_centroids : set->cl.d_rows;
 
 	GV_TRY(gv_choose_device(set->spec.device));
 	for (int64_t done = 0; done < n; done += most)

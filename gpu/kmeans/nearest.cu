@@ -628,8 +628,6 @@ gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims, int32_t k,
 	cl->dims = dims;
 	cl->half_dims = (dims + 15) / 16 * 16;
 	cl->k = k;
-	cl->padded_k = (k + GV_KMEANS_ALIGN - 1) / GV_KMEANS_ALIGN *
-		GV_KMEANS_ALIGN;
 	cl->piece = (int32_t) piece;
 	cl->columns = (int32_t) (columns / GV_KMEANS_ALIGN + 1) * GV_KMEANS_ALIGN;
 	cl->kept = kept;
@@ -642,15 +640,16 @@ gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes)
 	int64_t		k = cl->k;
 	int64_t		piece = cl->piece;
 	int64_t		nhalf = cl->kept ? n : piece;
+	int64_t		padded_k = (k + GV_KMEANS_ALIGN - 1) / GV_KMEANS_ALIGN *
+		GV_KMEANS_ALIGN;
 
 	gv_place(&cl->d_middle, memory, bytes, cl->dims);
 	gv_place(&cl->d_most, memory, bytes, 1);
 	gv_place(&cl->d_half_rows, memory, bytes, nhalf * cl->half_dims);
 	gv_place(&cl->d_lengths, memory, bytes, nhalf);
 	gv_place(&cl->d_half_centroids, memory, bytes, k * cl->half_dims);
-	gv_place(&cl->d_squares, memory, bytes, cl->padded_k);
-	gv_place(&cl->d_group_norms, memory, bytes,
-			 cl->padded_k / GV_COLUMN_GROUP);
+	gv_place(&cl->d_squares, memory, bytes, padded_k);
+	gv_place(&cl->d_group_norms, memory, bytes, padded_k / GV_COLUMN_GROUP);
 	gv_place(&cl->d_nearest, memory, bytes, n);
 	gv_place(&cl->d_sqdist, memory, bytes, n);
 	gv_place(&cl->d_all, memory, bytes, n);
