@@ -27,74 +27,37 @@
 #define AHEAD			4
 #define MOST_SCANNED	(96 * 1024) /* most shared bytes of queries */
 
+/*
+ * Stores the score of a query and a row, if both exist, or appends the row if
+ * it reaches the threshold.
+ */
+static __device__ __forceinline__ void
+put_score(const GvExactMatmul &matmul, bool stores, int q, int64_t row,
+		  float score, float threshold)
+{
+	if (stores)
+	{
+		if (q < matmul.n && row < matmul.nslots)
+			matmul.d_scores[(int64_t) q * matmul.nslots + row] = score;
+	}
+	else if (score >= threshold)
+		gv_exact_append(matmul.filter, q, matmul.first + (uint32_t) row);
+}
+
 /* -- many queries */
 
-/* The biases of a lane's rows in a group of GV_COLUMN_GROUP rows. */
-struct Biases
-{
-	float2		bias[TILES];
-};
-
-static __device__ __forceinline__ float
-bias_of(const GvExactMatmul &matmul, int row)
-{
-	return row < (int) matmul.nslots ? matmul.d_bias[row] : -GV_INFINITY;
-}
-
-static __device__ __forceinline__ Biases
-biases_of(const GvExactMatmul &matmul, int group)
-{
-	int			row = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
-	Biases		found;
-
-#pragma unroll
-	for (int j = 0; j < TILES; j++)
-		found.bias[j] = make_float2(bias_of(matmul, row + j * 8),
-									bias_of(matmul, row + j * 8 + 1));
-	return found;
-}
-
-/* The epilogue that stores scores. */
-struct Stored : GvNoRow
+/* The epilogue that stores scores, or appends slots that reach a threshold. */
+template <bool STORES>
+struct Scores
 {
 	GvExactMatmul matmul;
 
-	using ColumnState = Biases;
-
-	__device__ __forceinline__ Biases
-	column_state(int group) const
+	/* the biases of a lane's rows in a group of GV_COLUMN_GROUP rows */
+	struct ColumnState
 	{
-		return biases_of(matmul, group);
-	}
+		float2		bias[TILES];
+	};
 
-	__device__ __forceinline__ void
-	consume(const Biases &of, Row *, int query, int group,
-			const float2 (&sums)[TILES]) const
-	{
-		int			row = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
-		float	   *to = matmul.d_scores + (int64_t) query * matmul.nslots;
-
-		if (query >= matmul.n)
-			return;
-#pragma unroll
-		for (int j = 0; j < TILES; j++)
-		{
-			if (row + j * 8 < (int) matmul.nslots)
-				to[row + j * 8] = sums[j].x + of.bias[j].x;
-			if (row + j * 8 + 1 < (int) matmul.nslots)
-				to[row + j * 8 + 1] = sums[j].y + of.bias[j].y;
-		}
-	}
-};
-
-/*
- * The epilogue that appends slots whose score reaches the query's threshold.
- */
-struct Reaching
-{
-	GvExactMatmul matmul;
-
-	using ColumnState = Biases;
 	struct Row
 	{
 		float		threshold;
@@ -104,7 +67,7 @@ struct Reaching
 	__device__ __forceinline__ void
 	begin(Row *mine, int query) const
 	{
-		mine->threshold = query < matmul.n ?
+		mine->threshold = !STORES && query < matmul.n ?
 			matmul.filter.d_thresholds[query] : GV_NAN;
 	}
 
@@ -113,27 +76,39 @@ struct Reaching
 	{
 	}
 
-	__device__ __forceinline__ Biases
+	__device__ __forceinline__ float
+	bias_of(int row) const
+	{
+		return row < (int) matmul.nslots ? matmul.d_bias[row] : -GV_INFINITY;
+	}
+
+	__device__ __forceinline__ ColumnState
 	column_state(int group) const
 	{
-		return biases_of(matmul, group);
+		int			row = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
+		ColumnState found;
+
+#pragma unroll
+		for (int j = 0; j < TILES; j++)
+			found.bias[j] = make_float2(bias_of(row + j * 8),
+										bias_of(row + j * 8 + 1));
+		return found;
 	}
 
 	__device__ __forceinline__ void
-	consume(const Biases &of, const Row *mine, int query, int group,
+	consume(const ColumnState &of, const Row *mine, int query, int group,
 			const float2 (&sums)[TILES]) const
 	{
-		uint32_t	slot = matmul.first + group * GV_COLUMN_GROUP +
-			threadIdx.x % 4 * 2;
+		int			row = group * GV_COLUMN_GROUP + threadIdx.x % 4 * 2;
 		float		threshold = mine->threshold;
 
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
 		{
-			if (sums[j].x + of.bias[j].x >= threshold)
-				gv_exact_append(matmul.filter, query, slot + j * 8);
-			if (sums[j].y + of.bias[j].y >= threshold)
-				gv_exact_append(matmul.filter, query, slot + j * 8 + 1);
+			put_score(matmul, STORES, query, row + j * 8,
+					  sums[j].x + of.bias[j].x, threshold);
+			put_score(matmul, STORES, query, row + j * 8 + 1,
+					  sums[j].y + of.bias[j].y, threshold);
 		}
 	}
 };
@@ -148,8 +123,8 @@ gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 	GvMatmulContext context = {blas, false, 0, false, stream};
 
 	if (exact->d_scores != NULL)
-		return gv_gpu_matmul<false>(&context, &matmul, Stored {{}, *exact});
-	return gv_gpu_matmul<false>(&context, &matmul, Reaching {*exact});
+		return gv_gpu_matmul<false>(&context, &matmul, Scores<true> {*exact});
+	return gv_gpu_matmul<false>(&context, &matmul, Scores<false> {*exact});
 }
 
 /* -- few queries */
@@ -162,22 +137,6 @@ static __host__ __device__ inline int
 stride_of(int half_dims)
 {
 	return (half_dims + 63) / 64 * 64 + 32;
-}
-
-/* Loads queries [COLUMNS * TILE][stride] into shared memory, with a block. */
-static __device__ __forceinline__ void
-load_queries(uint16_t *queries, const uint16_t *d_queries, int n,
-			 int half_dims)
-{
-	int			stride = stride_of(half_dims);
-
-	for (int i = threadIdx.x; i < COLUMNS * TILE * stride; i += blockDim.x)
-	{
-		int			q = i / stride;
-		int			d = i % stride;
-
-		queries[i] = q < n && d < half_dims ? d_queries[q * half_dims + d] : 0;
-	}
 }
 
 /* Adds products of two rows' pieces and a query's of each tile to sums. */
@@ -241,23 +200,6 @@ multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
 }
 
 /*
- * Stores the score of a query and a row, or appends the row if it reaches the
- * threshold.
- */
-static __device__ __forceinline__ void
-put_score(const GvExactMatmul &matmul, int q, int64_t row, float score,
-		  float threshold)
-{
-	if (matmul.d_scores != NULL)
-	{
-		if (q < matmul.n)
-			matmul.d_scores[(int64_t) q * matmul.nslots + row] = score;
-	}
-	else if (score >= threshold)
-		gv_exact_append(matmul.filter, q, matmul.first + (uint32_t) row);
-}
-
-/*
  * A warp owns every n-th ROWS rows, n being the warps of the grid.  Shared:
  * the queries [COLUMNS * TILE][stride].
  */
@@ -272,7 +214,14 @@ scan_rows_kernel(GvExactMatmul matmul)
 	float		thresholds[COLUMNS][2]; /* nothing reaches NaN */
 
 	gv_pdl_wait();
-	load_queries(queries, matmul.d_queries, matmul.n, matmul.half_dims);
+	for (int i = threadIdx.x; i < COLUMNS * TILE * stride; i += THREADS)
+	{
+		int			q = i / stride;
+		int			d = i % stride;
+
+		queries[i] = q < matmul.n && d < matmul.half_dims ?
+			matmul.d_queries[q * matmul.half_dims + d] : 0;
+	}
 #pragma unroll
 	for (int i = 0; i < 2 * COLUMNS; i++)
 	{
@@ -300,7 +249,8 @@ scan_rows_kernel(GvExactMatmul matmul)
 			bias = matmul.d_bias[row];
 #pragma unroll
 			for (int i = 0; i < 2 * COLUMNS; i++)
-				put_score(matmul, i / 2 * TILE + lane % 4 * 2 + i % 2, row,
+				put_score(matmul, matmul.d_scores != NULL,
+						  i / 2 * TILE + lane % 4 * 2 + i % 2, row,
 						  sums[i / 2][2 * h + i % 2] + bias,
 						  thresholds[i / 2][i % 2]);
 		}
