@@ -11,9 +11,9 @@
  *				records, nearest rows of the queries; one copy in, one back
  *
  * Nearest vectors are found as a search finds its lists: the vectors are the
- * lists, the rows the queries.  All kernels run on one stream, whose priority is lower than that of
- * searches, and in pieces of a few milliseconds.  The host waits after each
- * batch.
+ * lists, the rows the queries.  All kernels run on one stream, whose priority
+ * is lower than that of searches, and in pieces of a few milliseconds.  The
+ * host waits after each batch.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -257,7 +257,7 @@ cuda_size(const GvBuilderSpec *spec)
 	int64_t		batch = (int64_t) spec->batch_rows *
 		(2 * row + GV_SOAR_LISTS * 8 +
 		 spec->lists_per_row * (8 + gv_code_bytes(spec->m)));
-	/* no more for scores, half copies and small arrays of `prepare` */
+	/* `prepare` takes no more for scores, half copies and small arrays */
 	int64_t		scores = std::max((int64_t) spec->nlists * 8,
 								  INT64_C(1) << 29);
 	int64_t		lists = std::min((int64_t) spec->nlists, spec->sample_rows);
@@ -360,9 +360,9 @@ make_memory(GvBuilder *builder, const float *mean)
 	GV_CUDA_TRY(gv_device_alloc(&builder->d_centroids,
 								(int64_t) spec->nlists * dims));
 	GV_TRY(create_targets(&builder->lists, GV_L2, dims, spec->nlists,
-							   builder->stream));
+						  builder->stream));
 	GV_TRY(create_targets(&builder->nearest_rows, spec->metric, dims,
-							   spec->batch_rows, builder->stream));
+						  spec->batch_rows, builder->stream));
 	GV_CUDA_TRY(gv_upload(builder->d_mean, mean, dims, builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
@@ -448,9 +448,8 @@ find_lists(GvBuilder *builder, GvDeviceRows *rows, const GvStop *stop)
 	GV_TRY(gv_buffer_need(&builder->d_nearest, (size_t) rows->n * rows->near *
 						  sizeof(GvProbe)));
 	rows->d_nearest = (const GvProbe *) builder->d_nearest.memory;
-	GV_TRY(assign(&builder->assigner, &builder->lists, rows->d_rows,
-						 rows->n, rows->near,
-						 (GvProbe *) builder->d_nearest.memory, stop));
+	GV_TRY(assign(&builder->assigner, &builder->lists, rows->d_rows, rows->n,
+				  rows->near, (GvProbe *) builder->d_nearest.memory, stop));
 	return gv_gpu_lists(rows, builder->stream);
 }
 
@@ -659,8 +658,7 @@ fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 		   (spec->nparents + 1) * sizeof(int32_t));
 	made->nqueries = builder->nqueries;
 	made->trained = builder->trained;
-	return set_targets(&made->lists, made->d_centroids,
-							made->trained.nlists);
+	return set_targets(&made->lists, made->d_centroids, made->trained.nlists);
 }
 
 /* See gv_builder_copy. */
@@ -705,8 +703,8 @@ find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n, int32_t *p,
 						  sizeof(GvProbe)));
 	GV_TRY(set_targets(&builder->nearest_rows, d_rows, n));
 	return assign(&builder->assigner, &builder->nearest_rows,
-						 builder->d_queries, spec->nqueries, *p,
-						 (GvProbe *) builder->d_nearest.memory, stop);
+				  builder->d_queries, spec->nqueries, *p,
+				  (GvProbe *) builder->d_nearest.memory, stop);
 }
 
 /* Keeps, and reports, the rows of this batch that are near to queries. */

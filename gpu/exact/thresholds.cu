@@ -171,7 +171,8 @@ gv_gpu_exact_score_thresholds(const GvExactSearch *search,
 							  const GvExactOverflowed *lists)
 {
 	int64_t		wanted = 8 * (search->queries->k + 1);
-	bool		of_threads = use != GV_FOR_OVERFLOWED && wanted <= MOST_THREADS;
+	bool		of_threads =
+		use != GV_FOR_OVERFLOWED && wanted <= MOST_THREADS;
 	int			threads = part->n <= FEW_QUERIES ? MOST_THREADS : THREADS;
 
 	while (of_threads && threads < wanted)
