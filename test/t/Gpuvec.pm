@@ -15,9 +15,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock time usleep);
 
-our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node load_gpuvec background wait_until log_has
-  end_of test_cancel test_timeout settle restart_after_crash restart_after_kill answers is_sound
-  is_complete is_exact are_whole is_whole some_of);
+our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node new_standby load_gpuvec background
+  wait_until log_has no_crash end_of errors_of hold release is_held test_cancel test_timeout settle
+  restart_after_crash restart_after_kill answers is_sound is_complete is_exact are_whole is_whole some_of);
 
 # The engine that gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
@@ -217,6 +217,20 @@ sub new_node
 	return $node;
 }
 
+# A started standby named $name of a node that allows streaming; %options: conf
+# (text).
+sub new_standby
+{
+	my ($primary, $name, %options) = @_;
+	my $standby = PostgreSQL::Test::Cluster->new($name);
+
+	$primary->backup($name);
+	$standby->init_from_backup($primary, $name, has_streaming => 1);
+	$standby->append_conf('postgresql.conf', $options{conf}) if $options{conf};
+	$standby->start;
+	return $standby;
+}
+
 # Create the extension and the functions above.
 sub load_gpuvec
 {
@@ -255,6 +269,45 @@ sub end_of
 	return IPC::Run::full_result($job->{handle}) || 0;
 }
 
+# The messages of a background job that has ended.
+sub errors_of
+{
+	my ($job) = @_;
+
+	return slurp_file($job->{error});
+}
+
+# A session of a database that holds the lock which sessions wait for at their
+# injection points (gpuvec.fault = 'wait N STEP').
+sub hold
+{
+	my ($node, $database) = @_;
+	my $holder = $node->background_psql($database // 'postgres');
+
+	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+	return $holder;
+}
+
+# Let those that wait go on.
+sub release
+{
+	my ($holder) = @_;
+
+	$holder->quit;
+	return;
+}
+
+# Test: so many processes (1) come to their injection points.
+sub is_held
+{
+	my ($node, $what, $n) = @_;
+
+	$n //= 1;
+	return ok(
+		wait_until($node, "SELECT count(*) >= $n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"),
+		$what);
+}
+
 # Poll until the query, run in a session of its own per try, gives 't'; false
 # after so many seconds.  Long, since a busy machine may be slow.
 sub wait_until
@@ -290,6 +343,14 @@ sub log_has
 		usleep(50_000);
 	}
 	return fail("$what: no line like $pattern");
+}
+
+# Test: no process of the server has crashed.
+sub no_crash
+{
+	my ($node) = @_;
+
+	return unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal (?:4|6|7|8|11)\b/, 'nothing crashed');
 }
 
 # The limit of what has just taken longer than $LIMIT_MS: that and no more where we
@@ -496,12 +557,14 @@ sub are_whole
 	return;
 }
 
-# Test: all three of t_e, the index on the 16 dimensions of t.
+# Test: all three of the index TABLE_e; by default t_e, on the 16 dimensions of t.
+# %options are those of are_whole.
 sub is_whole
 {
-	my ($node, $what) = @_;
+	my ($node, $what, $table, $operator, $dims, %options) = @_;
 
-	are_whole($node, $what, [ [ 't_e', 't', '<->', 16 ] ]);
+	$table //= 't';
+	are_whole($node, $what, [ [ "${table}_e", $table, $operator // '<->', $dims // 16 ] ], %options);
 	return;
 }
 
