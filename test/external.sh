@@ -9,7 +9,7 @@
 #
 # gpuvecd has a PID, mount, IPC and network namespace of its own, where the data
 # directories are hidden: it shares one folder with PostgreSQL.  Tests that one
-# user can run without root are in test/t/056_external.pl, those that need no
+# user can run without root are in test/t/external.pl, those that need no
 # PostgreSQL in test/unit/server/check_folders.c.
 #
 # Prints 'ok' or 'not ok' and what was tried, a line each, then 'external: N

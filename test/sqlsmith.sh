@@ -8,7 +8,7 @@
 # which looks at each plan; --installed: on that of another script's copy
 # (test/run.sh).  For SQLSMITH_SECONDS (60) one sqlsmith
 # runs with the planner's settings, and one with settings for which indexes and
-# workers are cheap.  SEED is theirs.  The relations are those of 057_statements.pl
+# workers are cheap.  SEED is theirs.  The relations are those of statements.pl
 # (test/t/GpuvecTwins.pm), and views over them, since sqlsmith by itself orders
 # by nothing.  A crash, a failed assertion and an internal error (XX000, XX001,
 # XX002) that our code raises are failures.  Ends with 'sqlsmith: N passed, N failed';

@@ -7,7 +7,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/../t";
 use Gpuvec;
-use GpuvecRemote;
+use GpuvecRemote qw(:DEFAULT stat_of soon);
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -19,26 +19,6 @@ my $node = new_remote_node('main',
 	conf => "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '${timeout_ms}ms'\nmax_connections = 60\n");
 my $nearest = q{SELECT id FROM t ORDER BY e <-> point(1, 8) LIMIT 10};
 my $answers = "SELECT answers('t', '<->', 8, 10, 20)";
-
-# a column of gpuvec_stat
-sub stat_of
-{
-	my ($column) = @_;
-
-	return $node->safe_psql('postgres', "SELECT $column FROM gpuvec_stat");
-}
-
-# Test: soon the condition on gpuvec_stat holds.  A start that fails is tried
-# again after a minute at the latest.
-sub soon
-{
-	my ($condition, $what) = @_;
-	my $ok = wait_until($node, "SELECT $condition FROM gpuvec_stat");
-
-	ok($ok, $what);
-	diag($node->safe_psql('postgres', '\x \\\\ SELECT * FROM gpuvec_stat')) unless $ok;
-	return;
-}
 
 $node->safe_psql(
 	'postgres', q{
@@ -70,7 +50,7 @@ sub is_well
 {
 	my ($what) = @_;
 
-	soon("state = 'up' AND engine = '$SERVER'", "$what: gpuvecd is up");
+	soon($node, "state = 'up' AND engine = '$SERVER'", "$what: gpuvecd is up");
 	is_mirrored($node, 't_e', $nearest, $what);
 	differs($node, $nearest, "$what: gpuvecd and the session agree");
 	is_right($what);
@@ -109,11 +89,11 @@ sub give_back
 is_well('at first');
 
 # -- a kernel writes where it may not
-my $pid = stat_of('pid');
-my $restarts = stat_of('restarts');
+my $pid = stat_of($node, 'pid');
+my $restarts = stat_of($node, 'restarts');
 break_card('search');
 is_right('a broken search');
-soon("restarts = $restarts + 1 AND pid <> $pid", 'a broken search: another gpuvecd');
+soon($node, "restarts = $restarts + 1 AND pid <> $pid", 'a broken search: another gpuvecd');
 like(slurp_file($node->logfile), qr/the engine failed; a new process is needed/,
 	'a broken search: the log says why');
 is_well('after a broken search');
@@ -188,10 +168,10 @@ is_well('started when there was memory');
 	$node->restart;
 	usleep(1_500_000);
 	is_right('no card');
-	like(stat_of('state'), qr/down|starting/, 'no card: gpuvecd is not up');
+	like(stat_of($node, 'state'), qr/down|starting/, 'no card: gpuvecd is not up');
 	$node->append_conf('postgresql.conf', "gpuvec.server = 'auto'");
 	$node->restart;
-	soon("state = 'no card'", 'no card: nobody looks for one any more');
+	soon($node, "state = 'no card'", 'no card: nobody looks for one any more');
 	is_right('no card, server = auto');
 }
 $node->restart;

@@ -22,7 +22,7 @@
 #	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
 #				those of test/bench/products.cu, which has shapes of its own
 #	cards		the kernels on two cards, a mirror divided among them, replicas,
-#				gpuvecd with both, where the host has them (test/t/018_cards.pl);
+#				gpuvecd with both, where the host has them (test/t/gpus.pl);
 #				then queries a second of one replica and of both side by side;
 #				or with ARGUMENT..., lists of cards, only what each does in a
 #				second: 0 0,1 0 0,1, say (test/unit/server/bench_divided.c)
@@ -281,7 +281,7 @@ stage_cards() {
 			"$GV_TMP/card/card/check_server" sets
 	fi
 	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER \
-		ONLY=tap TAP=018 "$GV_ROOT/test/run.sh"
+		ONLY=tap TAP=gpus "$GV_ROOT/test/run.sh"
 	if [ "$SERVER" = cuda ]; then
 		cards_replicas
 	fi
@@ -320,7 +320,7 @@ stage_faults() {
 	chmod +x "$dir/nvcc"
 	GPUVEC_TEST_NVCC=$dir/nvcc GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=cuda \
 		GPUVEC_TEST_HOG=$dir/hog ONLY=tap \
-		TAP="${TAP-015 016 017 019 020 021 023 027 028}" "$GV_ROOT/test/run.sh"
+		TAP="${TAP-gpuvecd_lifecycle mirrors coherence remote_search 021 023 027 028}" "$GV_ROOT/test/run.sh"
 }
 
 # Installs gpuvec into a copy of PostgreSQL and starts a cluster with gpuvecd,

@@ -1,6 +1,6 @@
 # test/hosts/run.sh's tests of its servers: plans, rows, rights, losses and, in
 # a long run, times.  GpuvecHosts has the statements and their expected results;
-# test/t/052_hosts.pl asks the same of small tables.
+# test/t/hosts.pl asks the same of small tables.
 
 use strict;
 use warnings;

@@ -272,27 +272,25 @@ count_tap_file() {
 	failed "$bad" "$name"
 }
 
-# Numbers of TAP files by how long they take, so that none is last and alone.
-TAP_LONGEST='018 025 034 006 019 028 024 029 042 016 052 044 035 057 002 012
-	027 010 056 047 030 007 031 020 003 009 001 013 048 022 011 026 045 053 032 037
-	049 014 033 005 008 043 004 046 017 021 050 015 036 039 023 040 054 041 038'
+# TAP files by how long they take, so that none is last and alone.
+TAP_LONGEST='training build gpus conditions whole_table depths damage coherence
+	gpuvecd_lifecycle crash cancel remote_search mirrors dead_rows formats hosts external
+	standby statements monitoring allocations races history memory errors lost_writes
+	buffers recall upgrade concurrent reference options'
 
 # TAP files that a run for each commit leaves to .ci/matrix.  Each repeats at size, or
-# with other settings, what SQL, isolation or other TAP files ask once: memory, training,
-# builds, cards, sets, read-ahead, old formats, pending rows, references, pages without
-# PostgreSQL's insides, depths, conditions, prepared transactions, every WAL record,
-# vectors out of line, damaged records, brief answers, many indexes, hosts, failing
-# allocations, histories.
-TAP_LEFT='007 012 013 018 022 024 025 026 027 028 029 030 032 033 034 035 042 043 044 045
-	047 048 049 052 060 061'
+# with other settings, what SQL, isolation or other TAP files ask once.
+TAP_LEFT='training build gpus conditions whole_table depths dead_rows formats hosts
+	allocations history memory buffers reference'
 
 # Names TAP files in the order in which they run, new ones first: these may take
 # any time.
 tap_in_order() {
-	local file number shorter
+	local file longest shorter
+	# shellcheck disable=SC2086
+	printf -v longest ' %s ' $TAP_LONGEST
 	for file in "$@"; do
-		number=$(basename "$file" | cut -d_ -f1)
-		shorter=${TAP_LONGEST#*"$number"}
+		shorter=${longest#* "$(basename "$file" .pl)" }
 		echo "${#shorter} $file"
 	done | sort -rns -k1,1 | cut -d' ' -f2-
 }
@@ -331,7 +329,7 @@ part_tap() {
 	if [ -z "${TAP:-}${ONLY:-}$LONG" ]; then
 		# shellcheck disable=SC2086
 		mapfile -t files < <(printf '%s\n' "${files[@]}" |
-			grep -vE "/($(printf '%s|' $TAP_LEFT)-)_[^/]*$")
+			grep -vE "/($(printf '%s|' $TAP_LEFT)-)\.pl$")
 	fi
 	mapfile -t files < <(tap_in_order "${files[@]}")
 	make_tap_template

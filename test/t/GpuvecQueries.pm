@@ -12,6 +12,7 @@ package GpuvecQueries;
 use strict;
 use warnings;
 use Exporter 'import';
+use GpuvecRandom;
 use GpuvecTwins;
 
 our @EXPORT = qw(query_of);
@@ -24,24 +25,6 @@ my (%relations, $aliases, $forced, %forms);
 # may all distances be equal?
 my $flat;
 my @twins;
-
-# ---- chance
-
-sub chance { return rand() < $_[0]; }
-sub number { return int(rand($_[0])); }
-sub pick { return $_[ rand @_ ]; }
-
-# One of several, each after its weight.
-sub weighted
-{
-	my @pairs = @_;
-	my $sum = 0;
-
-	$sum += $pairs[ 2 * $_ ] for 0 .. $#pairs / 2;
-	my $left = rand $sum;
-	while (($left -= shift @pairs) >= 0) { shift @pairs; }
-	return $pairs[0];
-}
 
 # ---- what statements are made of
 

@@ -16,6 +16,7 @@ use Test::More;
 our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
   gpuvecd_pid supervisor_pid served pause_loaders resume_loaders stand_still go_on revive not_done
   pretend_gpuvecd greeting);
+our @EXPORT_OK = qw(stat_of soon);
 
 # All that use this want it.
 need_gpuvecd();
@@ -120,12 +121,30 @@ sub is_mirrored
 	return;
 }
 
+# A column of a node's gpuvec_stat.
+sub stat_of
+{
+	my ($node, $column) = @_;
+
+	return $node->safe_psql('postgres', "SELECT $column FROM gpuvec_stat");
+}
+
+# Test: soon the condition on gpuvec_stat holds.
+sub soon
+{
+	my ($node, $condition, $what) = @_;
+
+	ok(wait_until($node, "SELECT $condition FROM gpuvec_stat"), $what)
+	  or diag($node->safe_psql('postgres', '\x \\\\ SELECT * FROM gpuvec_stat'));
+	return;
+}
+
 # The pid of a node's gpuvecd.
 sub gpuvecd_pid
 {
 	my ($node) = @_;
 
-	return $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+	return stat_of($node, 'pid');
 }
 
 # How many searches a node's gpuvecd has answered.
@@ -133,7 +152,7 @@ sub served
 {
 	my ($node) = @_;
 
-	return $node->safe_psql('postgres', 'SELECT searches_by_server FROM gpuvec_stat');
+	return stat_of($node, 'searches_by_server');
 }
 
 # Let mirrors get older: who would send loaders is stopped, and loaders are

@@ -10,6 +10,7 @@ package GpuvecStatements;
 use strict;
 use warnings;
 use Exporter 'import';
+use GpuvecRandom;
 use GpuvecTables;
 
 our @EXPORT = qw(statement);
@@ -24,24 +25,6 @@ my $uses;
 our $still;
 # the distance that orders its rows, if that is known
 our $ordering;
-
-# ---- chance
-
-sub chance { return rand() < $_[0]; }
-sub number { return int(rand($_[0])); }
-sub pick { return $_[ rand @_ ]; }
-
-# One of functions, each after its weight.
-sub weighted
-{
-	my @pairs = @_;
-	my $sum = 0;
-
-	$sum += $pairs[ 2 * $_ ] for 0 .. $#pairs / 2;
-	my $left = rand $sum;
-	while (($left -= shift @pairs) >= 0) { shift @pairs; }
-	return $pairs[0];
-}
 
 # ---- what statements are made of
 
@@ -247,7 +230,7 @@ sub radius
 
 	$uses = 'any';
 	return @changed if !$table->{view} && chance(0.2);
-	return { effort => 'radius', query => "SELECT @{[key()]}, $d @{[from()]} $where" } if chance(0.4);
+	return { search => 'radius', query => "SELECT @{[key()]}, $d @{[from()]} $where" } if chance(0.4);
 	return { sorted => 1, query => pick(
 			"SELECT count(*), min($d) @{[from()]} $where", "SELECT @{[key()]} @{[from()]} $where",
 			"SELECT q.id FROM asked AS q WHERE EXISTS (SELECT @{[from()]} $where AND t.a % 7 >= q.a)",
@@ -615,7 +598,7 @@ sub relaxed
 	my $q = query();
 
 	return (pick('SET gpuvec.candidates = 40', 'SET gpuvec.probes = 0'),
-		{ sorted => 1, effort => 'relaxed', query => nearest_sql($q,
+		{ sorted => 1, search => 'relaxed', query => nearest_sql($q,
 				columns => key() . ', ' . distance($q), order => 'ORDER BY ' . distance($q), limit => '') });
 }
 
@@ -625,7 +608,7 @@ sub approximate
 {
 	my $q = query();
 
-	return { effort => 'approximate', query => nearest_sql($q, columns => 't.id, ' . distance($q),
+	return { search => 'approximate', query => nearest_sql($q, columns => 't.id, ' . distance($q),
 			order => 'ORDER BY ' . distance($q), limit => pick('{LIMIT 1}', '{LIMIT 10}', '{LIMIT 10}', '{LIMIT 100}', '')) };
 }
 

@@ -4,7 +4,7 @@
  *
  * An input is arguments, each ending with 0.  Values accepted are in range.
  * Options of CREATE INDEX and settings are taken apart by the server:
- * 038_odd_options.pl.
+ * test/t/options.pl.
  */
 #include <setjmp.h>
 #include <stdarg.h>
