@@ -15,8 +15,7 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 need_test_build();
-# whom a search asks is said where it is asked
-my $node = new_remote_node('main', conf => "gpuvec.engine = cpu\nshared_buffers = 128MB\n");
+my $node = new_node('main', conf => "shared_buffers = 128MB\n");
 
 # -- A search stops between its look at a block and the scan of it, with the page
 # pinned, while others append to the block, mark its postings dead, rewrite its list,
@@ -140,63 +139,6 @@ for my $condition ('true', 'id > 0')
 }
 $node->safe_psql('postgres', 'DROP TABLE t, asked, other');
 
-# -- VACUUM frees the refine record of a dead row before it marks the row's postings.
-# When it stops in between and a new row takes the slot, the mirror's posting of the
-# dead row and the new row's own, which the mirror does not have yet, carry one
-# address: the new row is found all the same.
-$node->safe_psql(
-	'postgres', q{
-	CREATE TABLE t (id int, e real[]);
-	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 3000) AS g;
-	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
-	ANALYZE t});
-is_mirrored($node, 't_e', 'SELECT id FROM t ORDER BY e <-> point(1, 8) LIMIT 1', 'new');
-pause_loaders($node);
-
-for my $id (7, 1234, 2999)
-{
-	my $new = $id + 100000;
-	my ($rc, $out, $err) = $node->psql('postgres', qq{
-		DELETE FROM t WHERE id = $id;
-		SET gpuvec.fault = 'error 1 refine: freed';
-		VACUUM t}, on_error_stop => 1);
-
-	like($err, qr/stopped at step "refine: freed"/, "row $id: VACUUM stops");
-	$node->safe_psql('postgres', "INSERT INTO t VALUES ($new, point($id, 8))");
-	for my $engine ('cpu', 'gpu')
-	{
-		is( $node->safe_psql('postgres', qq{
-				SET enable_seqscan = off;
-				SET gpuvec.engine = $engine;
-				SELECT id FROM t ORDER BY e <-> point($id, 8) LIMIT 1;
-				SELECT engine, tail_postings > 0 FROM gpuvec_last_scan()}),
-			$engine eq 'cpu' ? "$new\nsession|" . 'f' : "$new\n$SERVER|t",
-			"row $new is found, engine $engine");
-	}
-}
-
-is( $node->safe_psql('postgres',
-		q{SELECT * FROM gpuvec_verify_index('t_e', mirror => true) WHERE severity = 'error'}),
-	'', 'nothing of this is a fault');
-resume_loaders($node);
-$node->safe_psql('postgres', 'VACUUM t');
-is_whole($node, 'vacuumed', 't', '<->', 8, exact => 0);
-
-# Many dead rows' postings with addresses of new rows crowd a search: it has fewer
-# rows than it asked for, and yet there are others.
-$node->safe_psql('postgres', q{
-	CREATE TABLE crowded (id int, e real[]);
-	INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(1, 1700) AS g;
-	CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 10, refine = sq8)});
-my (undef, undef, $stopped) = $node->psql('postgres', q{
-	DELETE FROM crowded WHERE id % 3 = 0;
-	SET gpuvec.fault = 'error 5 refine: freed';
-	VACUUM crowded}, on_error_stop => 1);
-like($stopped, qr/stopped at step "refine: freed"/, 'many rows: VACUUM stops');
-$node->safe_psql('postgres',
-	'INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(200001, 200500) AS g');
-is_complete($node, 'crowded', '<->', 8, 'records of many rows used again');
-
 # -- VACUUM rewrites a long list, and frees its old blocks, again and again while
 # queries read it: each notices and reads the list anew, so none misses a row that was
 # always there, and none returns a row twice.  For blocks of one page and of three, and
@@ -299,5 +241,65 @@ my $gen = generation();
 cmp_ok($gen, '>', 3, "the list was rewritten $gen times meanwhile");
 is_whole($node, 'afterwards', 'narrow', '<->', 4, exact => 0);
 is_whole($node, 'afterwards', 'wide', '<->', 1400, exact => 0);
+
+# -- VACUUM frees the refine record of a dead row before it marks the row's postings.
+# When it stops in between and a new row takes the slot, the mirror's posting of the
+# dead row and the new row's own, which the mirror does not have yet, carry one
+# address: the new row is found all the same.
+
+my $served = new_remote_node('served');
+$served->safe_psql(
+	'postgres', q{
+	CREATE TABLE t (id int, e real[]);
+	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 3000) AS g;
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
+	ANALYZE t});
+is_mirrored($served, 't_e', 'SELECT id FROM t ORDER BY e <-> point(1, 8) LIMIT 1', 'new');
+pause_loaders($served);
+
+for my $id (7, 1234, 2999)
+{
+	my $new = $id + 100000;
+	my ($rc, $out, $err) = $served->psql('postgres', qq{
+		DELETE FROM t WHERE id = $id;
+		SET gpuvec.fault = 'error 1 refine: freed';
+		VACUUM t}, on_error_stop => 1);
+
+	like($err, qr/stopped at step "refine: freed"/, "row $id: VACUUM stops");
+	$served->safe_psql('postgres', "INSERT INTO t VALUES ($new, point($id, 8))");
+	for my $engine ('cpu', 'gpu')
+	{
+		is( $served->safe_psql('postgres', qq{
+				SET enable_seqscan = off;
+				SET gpuvec.engine = $engine;
+				SELECT id FROM t ORDER BY e <-> point($id, 8) LIMIT 1;
+				SELECT engine, tail_postings > 0 FROM gpuvec_last_scan()}),
+			$engine eq 'cpu' ? "$new\nsession|" . 'f' : "$new\n$SERVER|t",
+			"row $new is found, engine $engine");
+	}
+}
+
+is( $served->safe_psql('postgres',
+		q{SELECT * FROM gpuvec_verify_index('t_e', mirror => true) WHERE severity = 'error'}),
+	'', 'nothing of this is a fault');
+resume_loaders($served);
+$served->safe_psql('postgres', 'VACUUM t');
+is_whole($served, 'vacuumed', 't', '<->', 8, exact => 0);
+
+# Many dead rows' postings with addresses of new rows crowd a search: it has fewer
+# rows than it asked for, and yet there are others.
+$served->safe_psql('postgres', q{
+	CREATE TABLE crowded (id int, e real[]);
+	INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(1, 1700) AS g;
+	CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 10, refine = sq8)});
+my (undef, undef, $stopped) = $served->psql('postgres', q{
+	DELETE FROM crowded WHERE id % 3 = 0;
+	SET gpuvec.fault = 'error 5 refine: freed';
+	VACUUM crowded}, on_error_stop => 1);
+like($stopped, qr/stopped at step "refine: freed"/, 'many rows: VACUUM stops');
+$served->safe_psql('postgres',
+	'INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(200001, 200500) AS g');
+is_complete($served, 'crowded', '<->', 8, 'records of many rows used again');
+$served->stop;
 
 done_testing();

@@ -228,6 +228,8 @@ my $long = q{SET gpuvec.recall = 1; SELECT count(*) FROM gpuvec_search('narrow_e
 	(WITH asked AS MATERIALIZED (SELECT point(7 * g, 8) AS v FROM generate_series(1, 200) AS g)
 		SELECT array_agg(v) FROM asked, generate_series(1, 3000)), 100)};
 my $took;
+# or the primary's loader may keep VACUUM from the rows
+pause_loaders($primary);
 # the best of three tries counts
 for my $rest (3 .. 5)
 {
@@ -243,6 +245,7 @@ for my $rest (3 .. 5)
 	last if $took < 20;
 }
 cmp_ok($took, '<', 20, '... soon');
+resume_loaders($primary);
 test_same('after a conflict');
 
 # -- promotion
