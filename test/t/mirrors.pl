@@ -1,30 +1,41 @@
-# Mirrors follow their indexes: they are what the pages are, while rows come
-# and go, after every command that gives an index new pages, in every
-# database, on a standby; and what there is no room for is refused cleanly.
+# Mirrors follow their indexes: they hold what the pages hold, while rows come and
+# go, after every command that gives an index new pages, in every database, on a
+# standby; searches under conditions on keys by gpuvecd find the session's rows; and
+# what there is no room for is refused cleanly.
 
 use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
+use GpuvecRemote qw(new_remote_node differs served stat_of soon pause_loaders resume_loaders);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-need_gpuvecd();
 my $rows = long_test() ? 50_000 : 2000;
 my $cycles = long_test() ? 40 : 8;
 
 # little memory, so that one list takes several messages
-my $node = new_node(
+my $node = new_remote_node(
 	'main',
 	allows_streaming => 1,
-	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n"
-	  . "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '10s'\n"
-	  . "maintenance_work_mem = '1MB'\nmax_worker_processes = 16\n");
+	conf => "gpuvec.engine = 'gpu'\nmaintenance_work_mem = '1MB'\nmax_worker_processes = 16\n");
 
-# Test: the index is mirrored, all of it, and the mirror is as the pages are.
+# Test: the mirror holds what the pages hold, as far as it has them.
+sub is_verified
+{
+	my ($index, $what, %options) = @_;
+	my $server = $options{on} // $node;
+
+	is( $server->safe_psql($options{database} // 'postgres',
+			"SELECT * FROM gpuvec_verify_index('$index', mirror => true)"),
+		'', "$what: $index is as the pages are");
+	return;
+}
+
+# Test: the index is mirrored, all of it, and the mirror holds what the pages hold.
 sub is_mirrored
 {
 	my ($index, $what, %options) = @_;
@@ -36,30 +47,26 @@ sub is_mirrored
 	is( $server->safe_psql($database,
 			"SELECT state, behind, loading_percent, error FROM gpuvec_mirrors WHERE index = '$index'::regclass"),
 		'ready|0|100|', "$what: $index has all");
-	is( $server->safe_psql($database,
-			"SELECT * FROM gpuvec_verify_index('$index', mirror => true)"),
-		'', "$what: $index is as the pages are");
+	is_verified($index, $what, %options);
 	return;
 }
 
-# Test: gpuvecd gives the rows that the session finds.  Options: none = it is
-# not asked; any = maybe it is too far behind; set = a setting for its searches.
+# Test: gpuvecd finds the rows that the session finds.  Options: none: it is not
+# asked; any: its mirror may be too far behind; set: a setting for its searches.
 sub is_same
 {
 	my ($table, $dims, $what, %options) = @_;
 	my $server = $options{on} // $node;
 	my $database = $options{database} // 'postgres';
 	my $answers = "SELECT answers('$table', '<->', $dims, 20, 10)";
-	my $before = $server->safe_psql($database, 'SELECT searches_by_server FROM gpuvec_stat');
-
+	my $before = served($server);
 	my $set = $options{set} ? "SET $options{set};" : '';
 
 	is( $server->safe_psql($database, "$set $answers"),
 		$server->safe_psql($database, "SET gpuvec.engine = cpu; $answers"),
 		"$what: $table, the same rows");
 	return if $options{any};
-	cmp_ok($server->safe_psql($database, 'SELECT searches_by_server FROM gpuvec_stat'),
-		$options{none} ? '==' : '>', $before, "$what: $table, answered by "
+	cmp_ok(served($server), $options{none} ? '==' : '>', $before, "$what: $table, answered by "
 		  . ($options{none} ? 'the session' : 'gpuvecd'));
 	return;
 }
@@ -76,7 +83,7 @@ sub soon_mirrors
 	return;
 }
 
-ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
+soon($node, q{state = 'up'}, 'gpuvecd is up');
 
 # -- loaded and caught up while rows come and go
 $node->safe_psql(
@@ -118,7 +125,7 @@ for my $table ('t', 'refined')
 	is_complete($node, $table, '<->', 8, 'written');
 }
 
-# -- a list of several messages: whole, with a tail, with dead copies
+# -- a list of several messages: whole, with a tail, with dead postings
 $node->safe_psql(
 	'postgres', q{
 	SET maintenance_work_mem = '64MB';
@@ -142,7 +149,8 @@ for my $change (
 
 # -- gpuvecd stops in the midst of a load: the index is not locked meanwhile
 
-# A loader has waited too long for gpuvecd: so prewarm ended, in a session that ended.
+# Did the loader wait too long for gpuvecd?  Prewarm, in a session that has ended,
+# says so.
 sub was_given_up
 {
 	my ($load) = @_;
@@ -151,15 +159,16 @@ sub was_given_up
 	  /gpuvecd: (nothing came in time|it takes no message)/;
 }
 
-# gpuvecd stands still, and a loader is at work that waits for it; returns its PID
-# and who waits for the loader.  When the supervisor sees first that gpuvecd does not answer, it
-# starts no loader: then once more.
+# Has gpuvecd stand still while a loader that waits for it is at work; returns
+# gpuvecd's PID, the session that waits for the loader, and whether there is one.
+# When the supervisor sees first that gpuvecd does not answer, it starts no loader:
+# then once more.
 sub stopped_load
 {
 	for (1 .. 20)
 	{
 		$node->safe_psql('postgres', 'REINDEX INDEX long_e');
-		my $pid = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+		my $pid = stat_of($node, 'pid');
 		kill 'STOP', $pid;
 		my $load = background($node, "SELECT gpuvec_prewarm('long_e')");
 		return ($pid, $load, 1)
@@ -191,10 +200,9 @@ for my $signal ('STOP', 'KILL')
 		last if $signal eq 'KILL' || !was_given_up($load);
 	}
 	is($status, $signal eq 'STOP' ? 0 : 3, "$signal: how prewarm ended");
-	# a process that has a card takes its time to die
+	# a process that has a GPU takes its time to die
 	my $which = $signal eq 'STOP' ? '=' : '<>';
-	ok(wait_until($node, "SELECT state = 'up' AND pid $which $pid FROM gpuvec_stat"),
-		"$signal: gpuvecd is up");
+	soon($node, "state = 'up' AND pid $which $pid", "$signal: gpuvecd is up");
 	is_mirrored('long_e', $signal);
 	is_same('long', 400, $signal);
 }
@@ -203,7 +211,7 @@ for my $signal ('STOP', 'KILL')
 $node->safe_psql('postgres', 'REINDEX INDEX t_e');
 is_mirrored('t_e', 'REINDEX');
 is_same('t', 8, 'REINDEX');
-soon_mirrors("'postgres'", 3, 'REINDEX: the old mirror is given up');
+soon_mirrors("'postgres'", 3, 'REINDEX: the old mirror is dropped');
 $node->safe_psql('postgres', 'BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, point(1, 8)); ROLLBACK');
 is_same('t', 8, 'TRUNCATE, rolled back');
 $node->safe_psql('postgres',
@@ -215,7 +223,7 @@ my (undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('t_e')"
 like($err, qr/ERROR:  index "t_e" is not trained/, 'TRUNCATE: nothing to mirror');
 $node->safe_psql('postgres', 'DROP TABLE long');
 $node->safe_psql('postgres', "SELECT gpuvec_prewarm('refined_e')");
-soon_mirrors("'postgres'", 1, 'DROP: the mirror is given up');
+soon_mirrors("'postgres'", 1, 'DROP: the mirror is dropped');
 
 # -- what is not to be mirrored
 (undef, undef, $err) = $node->psql('postgres',
@@ -293,8 +301,8 @@ is_same('refined', 8, 'copied, and written', database => 'other', any => 1);
 is_same('refined', 8, 'as it was');
 $node->safe_psql('other', "SELECT gpuvec_prewarm('refined_e')");
 run_timed('postgres', 'DROP DATABASE other');
-soon_mirrors('NULL', 0, 'dropped: its mirrors are given up');
-soon_mirrors("'other'", 0, 'dropped: its mirrors are given up');
+soon_mirrors('NULL', 0, 'dropped: so are its mirrors');
+soon_mirrors("'other'", 0, 'dropped: so are its mirrors');
 cmp_ok($took, '<', 20, 'databases are copied and dropped without waiting');
 
 # -- a standby has mirrors of its own
@@ -303,7 +311,7 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'backup', has_streaming => 1);
 ok(!-e $standby->data_dir . '/pgsql_tmp.gpuvec.sock', 'a backup has no socket');
 $standby->start;
-ok(wait_until($standby, q{SELECT state = 'up' FROM gpuvec_stat}), 'standby: gpuvecd is up');
+soon($standby, q{state = 'up'}, 'standby: gpuvecd is up');
 is_mirrored('refined_e', 'standby', on => $standby);
 is_same('refined', 8, 'standby', on => $standby);
 $node->safe_psql('postgres',
@@ -365,7 +373,104 @@ isnt($retyped[1], $typed[1], '... another OID');
 is_mirrored('typed_e', 'another type');
 $node->safe_psql('postgres', 'DROP TABLE typed');
 
-# -- no room for a large index, and room for a small one; a card takes memory in
+# -- conditions on keys, from mirrors that are up to date, that lack postings, and
+# that are stale
+
+# Conditions of all selectivities, with abbreviated keys that decide and others.
+my @conditions = (
+	'tenant = 3', 'tenant IN (1, 5, 77)', 'tenant < 2 AND day >= 50',
+	'tenant IS NULL', 'day BETWEEN 10 AND 90 AND tenant IS NOT NULL',
+	q{kind = 'k1'}, q{kind = ANY ('{k2,k3,none}') AND tenant = 6},
+	'tenant >= 0', 'tenant = 3 AND day = 17');
+my @keyed = ('keyed', 'keyed_refined');
+
+sub keyed_search
+{
+	my ($table, $condition, $at) = @_;
+
+	return "SELECT id FROM $table WHERE $condition ORDER BY e <-> point($at, 8) LIMIT 10";
+}
+
+# Test: under each condition gpuvecd finds the rows that the session finds.  Where
+# mirrors are far behind (any) the session may answer, too.
+sub is_same_keyed
+{
+	my ($what, $any) = @_;
+
+	for my $table (@keyed)
+	{
+		for my $condition (@conditions)
+		{
+			my $query = keyed_search($table, $condition, 40 + length $condition);
+
+			if (!$any)
+			{
+				differs($node, $query, "$what: $table: $condition", stale => 1);
+				next;
+			}
+			my ($there, $here) = split /\n/, $node->safe_psql('postgres', join ';', 'SET enable_seqscan = off',
+				map { "SET gpuvec.engine = $_; SELECT array_agg(id) FROM ($query) AS x" } 'gpu', 'cpu');
+			is($there, $here, "$what: $table: $condition");
+		}
+	}
+	return;
+}
+
+$node->safe_psql(
+	'postgres', q{
+	SET maintenance_work_mem = '64MB';
+	CREATE TABLE keyed (id int, e real[], tenant int, day int8, kind text);
+	INSERT INTO keyed SELECT g, point(g, 8), nullif(g * 7 % 12, 11), g % 100, 'k' || g % 9
+		FROM generate_series(1, 6000) AS g;
+	CREATE TABLE keyed_refined AS SELECT * FROM keyed;
+	CREATE INDEX keyed_e ON keyed USING gpuivfpq (e, tenant, day, kind) WITH (lists = 30);
+	CREATE INDEX keyed_refined_e ON keyed_refined USING gpuivfpq (e, tenant, day, kind)
+		WITH (lists = 30, pq_dim = 7, refine = sq8);
+	ANALYZE keyed, keyed_refined});
+is_mirrored("${_}_e", 'keys') for @keyed;
+is_same_keyed('keys, as they were loaded');
+my $before = served($node);
+$node->safe_psql('postgres', 'SET enable_seqscan = off; ' . keyed_search('keyed', 'tenant = 3', 9));
+cmp_ok(served($node), '>', $before, 'gpuvecd is asked under a condition');
+
+pause_loaders($node);
+$node->safe_psql('postgres', "INSERT INTO $_
+	SELECT g, point(g, 8), g % 5, g % 100, 'k' || g % 4 FROM generate_series(6001, 6300) AS g")
+  for @keyed;
+is_same_keyed('keys, with postings that are missing');
+is_verified("${_}_e", 'keys, with postings that are missing') for @keyed;
+$node->safe_psql('postgres', "DELETE FROM $_ WHERE id % 7 = 0; VACUUM $_") for @keyed;
+is_same_keyed('keys, with lists that are stale', 1);
+is_verified("${_}_e", 'keys, with lists that are stale') for @keyed;
+resume_loaders($node);
+is_mirrored("${_}_e", 'keys, up to date again') for @keyed;
+is_same_keyed('keys, up to date again');
+
+# gpuvecd is asked once to learn the selectivity, and once for what that takes; and
+# the session does not search by itself
+$node->safe_psql(
+	'postgres', q{
+	SET maintenance_work_mem = '64MB';
+	CREATE TABLE tenants AS SELECT g AS id, point(g, 8) AS e, abs(hashint4(g)) % 20 AS tenant
+		FROM generate_series(1, 20000) AS g;
+	CREATE INDEX tenants_e ON tenants USING gpuivfpq (e, tenant) WITH (lists = 200);
+	ANALYZE tenants;
+	CREATE FUNCTION engine_of(tenant int, at int) RETURNS text LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM id FROM tenants WHERE tenants.tenant = engine_of.tenant ORDER BY e <-> point(at, 8) LIMIT 10;
+		RETURN (SELECT engine FROM gpuvec_last_scan());
+	END $$});
+is_mirrored('tenants_e', 'selectivities');
+$before = served($node);
+is( $node->safe_psql(
+		'postgres', q{SET enable_seqscan = off; SET enable_sort = off;
+		SELECT count(*) FROM generate_series(1, 60) AS g
+		WHERE engine_of(g % 20, 40 + 331 * g) IN ('session', 'mixed')}),
+	'0', 'no session searches by itself');
+cmp_ok(served($node) - $before, '<=', 135, 'gpuvecd is asked twice');
+$node->safe_psql('postgres', 'DROP TABLE keyed, keyed_refined, tenants');
+
+# -- no room for a large index, and room for a small one; a GPU takes memory in
 # pieces of some MB
 my ($memory_mb, $nlarge) = $SERVER eq 'cuda' ? (16, 45_000) : (2, 6000);
 $node->safe_psql(
@@ -376,8 +481,7 @@ $node->safe_psql(
 	CREATE INDEX large_e ON large USING gpuivfpq (e) WITH (lists = 10, pq_dim = 400)});
 $node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '${memory_mb}MB'\n");
 $node->restart;
-ok(wait_until($node, "SELECT state = 'up' AND memory = $memory_mb * 1048576 FROM gpuvec_stat"),
-	'little memory');
+soon($node, "state = 'up' AND memory = $memory_mb * 1048576", 'little memory');
 (undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('large_e')");
 like($err, qr/ERROR:  could not mirror the index: gpuvecd has no room for it/, 'little memory: no room');
 is( $node->safe_psql('postgres',
