@@ -3,17 +3,22 @@
 # updates, VACUUM and training, with mirrors that catch up and with mirrors
 # that never do, and while gpuvecd is killed again and again; under conditions on
 # keys, too.
+#
+# Under such conditions gpuvecd's answers are brief where the mirror is known to be of
+# the directory's version that the session saw, and full where it is not: after
+# inserts, VACUUM, training.  Then they say what the mirror lacks, and are brief again
+# when it has caught up; with wal_level = minimal, too.  Where changes are not logged
+# answers are never brief.
 
 use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote;
+use GpuvecRemote qw(:DEFAULT stat_of);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $seconds = long_test() ? 120 : 3;
 # queries of each audit
@@ -26,14 +31,215 @@ my @tables = (
 	[ 'once', '<->', '(e, (id % 5), id)', 'lists = 20, spill = 0' ],
 	[ 'refined', '<#>', '(e real_ip_ops, id, (id % 5))', 'lists = 20, refine = sq8' ]);
 
-my $primary = new_remote_node(
-	'primary',
-	allows_streaming => 1,
-	conf => "max_connections = 40\nwal_keep_size = '1GB'\ngpuvec.auto_mirror = off\n");
+my $primary = new_remote_node('primary', allows_streaming => 1, conf => "max_connections = 40\nwal_keep_size = '1GB'\n");
+my $standby = new_standby($primary, 'standby', conf => "max_standby_streaming_delay = -1\n");
+my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
+
+# -- brief answers and full ones
+
+my $lists = 300;
+# a full answer has so many bytes of lists, and brief ones are shorter
+my $full = 24 * $lists;
 
 $primary->safe_psql(
+	'postgres', qq{
+	-- rows by gpuvecd, of all lists, and the bytes that came from there
+	CREATE FUNCTION ask(tab text, condition text, g int, OUT ids int[], OUT bytes bigint,
+		OUT scan text)
+	LANGUAGE plpgsql SET gpuvec.probes = 1000 SET gpuvec.candidates = 20000
+	SET enable_seqscan = off SET gpuvec.engine = gpu AS \$\$
+	BEGIN
+		bytes = (SELECT bytes_received FROM gpuvec_stat);
+		EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE %s
+			ORDER BY e <-> \$1 LIMIT 10) AS x', tab, condition) INTO ids USING point(g, 8);
+		bytes = (SELECT bytes_received FROM gpuvec_stat) - bytes;
+		scan = (SELECT s::text FROM gpuvec_last_scan() AS s);
+	END
+	\$\$;
+	-- '' when rows are those of a sort, and answers brief or full.  Messages
+	-- beside them, once in a while, make them longer; no answer is neither.
+	CREATE FUNCTION wrong_brevity(tab text, brief bool) RETURNS text
+	LANGUAGE plpgsql AS \$\$
+	DECLARE
+		a record;
+		b int[];
+		n int = 0;
+		m int = 0;
+	BEGIN
+		FOR g IN 1..10 LOOP
+			SELECT * INTO a FROM ask(tab, 'k = 3', 31 * g);
+			EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE (k = 3) IS TRUE
+				ORDER BY (e <-> \$1) + 0 LIMIT 10) AS x', tab) INTO b USING point(31 * g, 8);
+			IF a.ids IS DISTINCT FROM b THEN
+				RETURN format('%s, not %s: %s', a.ids, b, a.scan);
+			END IF;
+			n = n + (a.bytes BETWEEN 1 AND $full)::int;
+			m = m + (a.bytes > $full)::int;
+		END LOOP;
+		RETURN CASE WHEN NOT brief AND (n > 0 OR m < 8) OR brief AND n < 8 THEN
+			format('%s brief answers, %s full ones; %s bytes: %s', n, m, a.bytes, a.scan) ELSE '' END;
+	END
+	\$\$;
+	-- ask until the answer is brief
+	CREATE FUNCTION await_brief(tab text) RETURNS bool LANGUAGE plpgsql AS \$\$
+	DECLARE
+		a record;
+	BEGIN
+		FOR i IN 1..1800 LOOP
+			SELECT * INTO a FROM ask(tab, 'k = 3', i);
+			IF a.bytes BETWEEN 1 AND $full AND a.scan NOT LIKE '%session%' THEN
+				RETURN true;
+			END IF;
+			PERFORM pg_sleep(0.05);
+		END LOOP;
+		RETURN false;
+	END
+	\$\$;
+});
+
+my @brief = ('brief', 'brief_refined');
+
+# A table of 6,000 rows, of which 60 match the condition.
+sub table
+{
+	my ($name, $kind, $options) = @_;
+
+	$options //= '';
+	return "CREATE $kind TABLE $name (id serial, e real[], k int);
+		INSERT INTO $name (e, k) SELECT point(g, 8), g % 100 FROM generate_series(1, 6000) AS g;
+		CREATE INDEX ${name}_e ON $name USING gpuivfpq (e, k) WITH (lists = $lists$options);";
+}
+
+# Test: the mirror catches up, and answers are brief.
+sub is_brief
+{
+	my ($node, $what, $name) = @_;
+
+	is($node->safe_psql('postgres', "SELECT await_brief('$name')"), 't', "$what: $name is current");
+	is($node->safe_psql('postgres', "SELECT wrong_brevity('$name', true)"), '', "$what: brief answers, $name");
+	return;
+}
+
+# Test: answers are full, and right.
+sub is_full
+{
+	my ($node, $what, $name) = @_;
+
+	is($node->safe_psql('postgres', "SELECT wrong_brevity('$name', false)"), '', "$what: full answers, $name");
+	return;
+}
+
+# Begin transactions that insert, and commit when commit_inserted says so.
+$primary->safe_psql('postgres', 'CREATE TABLE go (id int)');
+sub insert_openly
+{
+	my @inserts = @_;
+
+	$primary->safe_psql('postgres', 'TRUNCATE go');
+	my @jobs = map {
+		background($primary, qq{
+			BEGIN;
+			$_;
+			SET application_name = 'inserted';
+			DO 'BEGIN WHILE NOT EXISTS (SELECT FROM go) LOOP PERFORM pg_sleep(0.02); END LOOP; END';
+			COMMIT})
+	} @inserts;
+	ok( wait_until($primary,
+			'SELECT count(*) = ' . @jobs . q{ FROM pg_stat_activity WHERE application_name = 'inserted'}),
+		'rows that are not committed');
+	return @jobs;
+}
+
+sub commit_inserted
+{
+	my @jobs = @_;
+
+	$primary->safe_psql('postgres', 'INSERT INTO go VALUES (1)');
+	is(end_of($_), 0, 'committed') for @jobs;
+	return;
+}
+
+$primary->safe_psql('postgres', table('brief', '') . table('brief_refined', '', ', refine = sq8'));
+$primary->wait_for_catchup($standby);
+
+# Changes of a table that its mirrors first miss, and then follow.
+my %changes = (
+	'1 insert' => 'INSERT INTO TABLE (e, k) SELECT point(31 * g, 8), 3 FROM generate_series(1, 10) AS g',
+	'2 insert elsewhere' => "INSERT INTO TABLE (e, k) VALUES (point(77777, 8), 4)",
+	'3 delete and VACUUM' => 'DELETE FROM TABLE WHERE k = 3 AND id % 3 = 0; VACUUM (INDEX_CLEANUP on) TABLE',
+	'4 lists rewritten' => 'DELETE FROM TABLE WHERE id % 2 = 0 AND k <> 3; VACUUM (INDEX_CLEANUP on) TABLE',
+	'5 rows in their places' => 'INSERT INTO TABLE (e, k) SELECT point(31 * g + 1, 8), 3 FROM generate_series(1, 10) AS g');
+
+for my $node (@nodes)
+{
+	is_brief($node->[1], "new, $node->[0]", $_) for @brief;
+}
+for my $change (sort keys %changes)
+{
+	pause_loaders($_->[1]) for @nodes;
+	for my $name (@brief)
+	{
+		(my $sql = $changes{$change}) =~ s/TABLE/$name/g;
+		$primary->safe_psql('postgres', $_) for split /; /, $sql;
+	}
+	$primary->wait_for_catchup($standby);
+	for my $node (@nodes)
+	{
+		is_full($node->[1], "$change, $node->[0]", $_) for @brief;
+		resume_loaders($node->[1]);
+		is_brief($node->[1], "$change, $node->[0]", $_) for @brief;
+	}
+}
+
+# Rows of a transaction that is under way while the index is trained stay pending;
+# they come to lists when it is trained again.
+$primary->safe_psql('postgres', "CREATE TABLE flushed (id serial, e real[], k int);
+	CREATE INDEX flushed_e ON flushed USING gpuivfpq (e, k) WITH (lists = $lists, dims = 8);
+	INSERT INTO flushed (e, k) SELECT point(g, 8), g % 100 FROM generate_series(1, 6000) AS g");
+my @inserting = insert_openly('INSERT INTO flushed (e, k) SELECT point(31 * g, 8), 3 FROM generate_series(1, 10) AS g');
+$primary->safe_psql('postgres', "SELECT gpuvec_train('flushed_e')");
+$primary->wait_for_catchup($standby);
+is_brief($_->[1], "trained, $_->[0]", 'flushed') for @nodes;
+pause_loaders($_->[1]) for @nodes;
+commit_inserted(@inserting);
+$primary->wait_for_catchup($standby);
+is($primary->safe_psql('postgres', "SELECT pending FROM gpuvec_index_info('flushed_e')"),
+	'10', 'they are pending');
+for my $node (@nodes)
+{
+	is($node->[1]->safe_psql('postgres', "SELECT wrong_brevity('flushed', true)"), '',
+		"pending rows, $node->[0]: brief answers");
+}
+$primary->safe_psql('postgres', "SELECT gpuvec_train('flushed_e')");
+$primary->wait_for_catchup($standby);
+for my $node (@nodes)
+{
+	is_full($node->[1], "from pending to lists, $node->[0]", 'flushed');
+	resume_loaders($node->[1]);
+	is_brief($node->[1], "from pending to lists, $node->[0]", 'flushed');
+}
+
+# another index, and a mirror of it
+$primary->safe_psql('postgres', 'REINDEX INDEX brief_e');
+$primary->wait_for_catchup($standby);
+is_brief($_->[1], "REINDEX, $_->[0]", 'brief') for @nodes;
+
+# pages that are only written whole, for the sake of their checksums or hints, are
+# the same; whatever that leads to, it ends
+$primary->safe_psql('postgres', 'CHECKPOINT; DELETE FROM brief WHERE id % 5 = 0; VACUUM brief');
+$primary->wait_for_catchup($standby);
+is_brief($_->[1], "CHECKPOINT, $_->[0]", 'brief') for @nodes;
+
+# -- mirrors that nobody brings up to date
+
+for my $node (@nodes)
+{
+	$node->[1]->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = off');
+	$node->[1]->reload;
+}
+$primary->safe_psql(
 	'postgres', q{
-	-- '' when the k nearest rows that fulfill a condition by gpuvecd, with all
+	-- '' when the k nearest rows that satisfy a condition by gpuvecd, with all
 	-- lists, are those of a sort, and otherwise how not.  Not for ever more
 	-- candidates than a message has room for.
 	CREATE FUNCTION inexact_there(tab text, operator text, q real[], k int, condition text)
@@ -135,7 +341,7 @@ $primary->safe_psql(
 					WHEN count(*) <> 10 THEN ''too few rows''
 					WHEN count(DISTINCT x.id) <> 10 THEN ''a row twice''
 					WHEN count(t.id) <> 10 THEN ''a row that nobody sees''
-					WHEN NOT bool_and(%3$s) THEN ''a row that does not fulfill it''
+					WHEN NOT bool_and(%3$s) THEN ''a row that does not satisfy it''
 					WHEN bool_or(x.d < x.before) THEN ''out of order''
 					WHEN bool_or(x.d <> (t.e %1$s $1)) THEN ''a wrong distance''
 					ELSE '''' END
@@ -182,12 +388,6 @@ for my $table (@tables)
 		CREATE INDEX ${name}_id ON $name (id);
 		CREATE INDEX ${name}_e ON $name USING gpuivfpq $columns WITH ($options)});
 }
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->append_conf('postgresql.conf', 'max_standby_streaming_delay = -1');
-$standby->start;
-my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
 
 # Have both gpuvecds get mirrors of all indexes as they are now, and no newer
 # ones.
@@ -214,8 +414,8 @@ sub mirror
 
 # Test: with mirrors of this age (who answers a scan of all lists, and what
 # the mirror had not), answers are right on both nodes.  A scan asks for no more
-# candidates than the lists have copies, so where the mirror has more of them
-# its answer may be full, and is of no use.
+# candidates than the lists have postings, so where the mirror has more of them
+# its answer may have no room for all, and is of no use.
 sub test_answers
 {
 	my ($what, $ages) = @_;
@@ -272,7 +472,6 @@ sub everywhere
 	return;
 }
 
-# Mirrors that nobody brings up to date
 mirror('built');
 test_answers('built', $SERVER);
 everywhere('INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(5001, 5100) AS g');
@@ -302,7 +501,7 @@ everywhere('DELETE FROM TABLE; VACUUM (INDEX_CLEANUP on) TABLE;
 	INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(1, 700) AS g');
 test_answers('emptied and filled again', $rewritten);
 
-# Mirrors of what is no more
+# mirrors of what is no more
 everywhere('REINDEX INDEX TABLE_e');
 test_answers('reindexed', 'session, not mirrored');
 everywhere("TRUNCATE TABLE;
@@ -311,24 +510,10 @@ test_answers('truncated', 'session');
 
 # Rows of a transaction that is under way while the index is trained stay
 # pending; they come to lists when it is trained again.
-$primary->safe_psql('postgres', 'CREATE TABLE go (id int)');
-my @open;
-for my $table (@tables)
-{
-	push @open, background($primary, qq{
-		BEGIN;
-		INSERT INTO $table->[0] (e) SELECT point(g, 8) FROM generate_series(8001, 8100) AS g;
-		SET application_name = 'inserted';
-		DO 'BEGIN WHILE NOT EXISTS (SELECT FROM go) LOOP PERFORM pg_sleep(0.02); END LOOP; END';
-		COMMIT});
-}
-ok( wait_until($primary,
-		"SELECT count(*) = $#open + 1 FROM pg_stat_activity WHERE application_name = 'inserted'"),
-	'rows that are not committed');
+my @open = insert_openly(map { "INSERT INTO $_->[0] (e) SELECT point(g, 8) FROM generate_series(8001, 8100) AS g" } @tables);
 everywhere("SELECT gpuvec_train('TABLE_e')");
 mirror('trained');
-$primary->safe_psql('postgres', 'INSERT INTO go VALUES (1)');
-is(end_of($_), 0, 'committed') for @open;
+commit_inserted(@open);
 is($primary->safe_psql('postgres', "SELECT pending FROM gpuvec_index_info('plain_e')"),
 	'100', 'they are pending');
 test_answers('pending rows', $SERVER);
@@ -336,7 +521,8 @@ everywhere("SELECT gpuvec_train('TABLE_e')");
 test_answers('from pending to lists', "$SERVER, tails");
 mirror('up to date');
 
-# Load, with mirrors that catch up; then gpuvecd is killed, too
+# -- load, with mirrors that catch up; then gpuvecd is killed, too
+
 for my $node (@nodes)
 {
 	resume_loaders($node->[1]);
@@ -368,7 +554,6 @@ my %scripts = (
 		SELECT audit('once', '<->', :g);
 		COMMIT;});
 
-
 # Audit answers on the standby until there is a row in `done`; killing gpuvecd
 # there and on the primary goes on for as long.
 $primary->safe_psql('postgres', 'CREATE TABLE done (id int)');
@@ -392,9 +577,7 @@ sub load
 	my ($what, $kill) = @_;
 	my @jobs;
 	my %before = map { $_->[0] => served($_->[1]) } @nodes;
-	my %restarts = map {
-		$_->[0] => $_->[1]->safe_psql('postgres', 'SELECT restarts FROM gpuvec_stat')
-	} @nodes;
+	my %restarts = map { $_->[0] => stat_of($_->[1], 'restarts') } @nodes;
 
 	$primary->safe_psql('postgres', 'TRUNCATE done');
 	$primary->wait_for_catchup($standby);
@@ -427,7 +610,7 @@ sub load
 	$primary->pgbench(
 		"--no-vacuum --client=4 --jobs=2 --time=$seconds",
 		0, [qr{actually processed}], [qr{^$}], "$what: answers on the primary",
-		{ map { ("019_${kill}_$_" => $scripts{$_}) } keys %scripts });
+		{ map { ("load_${kill}_$_" => $scripts{$_}) } keys %scripts });
 	$primary->safe_psql('postgres', 'INSERT INTO done VALUES (1)');
 	is(end_of($_), 0, "$what: beside it") for @jobs;
 	for my $node (@nodes)
@@ -446,7 +629,7 @@ sub load
 load('load', 0);
 load('gpuvecd killed', 1);
 
-# When all is quiet mirrors catch up by themselves.
+# when all is quiet mirrors catch up by themselves
 $primary->wait_for_catchup($standby);
 for my $node (@nodes)
 {
@@ -467,7 +650,8 @@ for my $node (@nodes)
 	}
 }
 
-# A crash of the cluster may lose what mirrors had: they are gone, too.
+# -- a crash of the cluster may lose what mirrors had: they are gone, too
+
 my $before = gpuvecd_pid($primary);
 $primary->safe_psql('postgres', 'ALTER SYSTEM SET restart_after_crash = on');
 $primary->reload;
@@ -488,7 +672,9 @@ for my $table (@tables)
 			SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, 10) AS g}),
 		'10', "... and right answers, $name");
 }
-# a standby that is one no more goes on with its mirrors
+
+# -- a standby that is one no more goes on with its mirrors
+
 $before = gpuvecd_pid($standby);
 $standby->promote;
 $standby->safe_psql('postgres', qq{
@@ -508,6 +694,32 @@ for my $table (@tables)
 	is($standby->safe_psql('postgres', $sql), $SERVER, "... and right answers, $name");
 }
 is(gpuvecd_pid($standby), $before, '... the same gpuvecd');
+
+$standby->safe_psql('postgres', "DROP TABLE $_->[0]") for @tables;
+is_brief($standby, 'promoted', $_) for @brief;
+pause_loaders($standby);
+$standby->safe_psql('postgres', 'INSERT INTO brief (e, k) SELECT point(31 * g + 2, 8), 3 FROM generate_series(1, 10) AS g');
+is_full($standby, 'promoted, insert', 'brief');
+resume_loaders($standby);
+is_brief($standby, 'promoted, insert', 'brief');
+$standby->stop;
+
+# -- changes that are not logged, and tables that were not while they were made
+
+$primary->stop;
+$primary->append_conf('postgresql.conf', "wal_level = minimal\nmax_wal_senders = 0\n");
+$primary->start;
+$primary->safe_psql('postgres', table('unlogged', 'UNLOGGED'));
+is_mirrored($primary, 'unlogged_e', 'SELECT FROM unlogged ORDER BY e <-> point(1, 8) LIMIT 10', 'unlogged');
+is_full($primary, 'unlogged', 'unlogged');
+$primary->safe_psql('postgres', 'BEGIN; ' . table('skipped', '') . ' COMMIT');
+is_brief($primary, 'wal_level = minimal', 'skipped');
+pause_loaders($primary);
+$primary->safe_psql('postgres', $changes{'1 insert'} =~ s/TABLE/$_/r) for qw(skipped unlogged);
+is_full($primary, 'wal_level = minimal, insert', $_) for qw(skipped unlogged);
+resume_loaders($primary);
+is_brief($primary, 'wal_level = minimal, insert', 'skipped');
+$primary->stop;
 
 unlike(slurp_file($_->[1]->logfile), qr/PANIC|TRAP|damaged/, "log of the $_->[0]")
   for @nodes;
