@@ -20,7 +20,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import statistics
 import subprocess
 import sys
@@ -70,8 +69,6 @@ def parse_arguments():
                         help="of keys in turn; 100: 1 %% of the rows match")
     parser.add_argument("--asked", action="store_true",
                         help="gpuivfpq at gpuvec.recall only")
-    parser.add_argument("--scanner", metavar="COMMAND",
-                        help="test/bench/scanner, run on gpuivfpq's index")
     return parser.parse_args()
 
 
@@ -320,47 +317,6 @@ def our_points(conn, args, truth, lists):
         yield ("probes %d, candidates %d" % tuple(pair.values()), pair)
 
 
-def is_public(folder):
-    """May everyone come here?"""
-    while os.stat(folder).st_mode & 1:
-        if folder == "/":
-            return True
-        folder = os.path.dirname(folder)
-    return False
-
-
-def write_rows(conn, path):
-    """Which row is where, as the scanner wants it."""
-    with open(path, "wb") as f, conn.cursor().copy(
-            "COPY (SELECT (ctid::text::point)[0]::int, "
-            "(ctid::text::point)[1]::int, id FROM %s) TO STDOUT "
-            "(FORMAT binary)" % TABLE) as stream:
-        for chunk in stream:
-            f.write(chunk)
-
-
-def run_scanner(conn, args):
-    """The list scanner alone on the mirror, by test/bench/scanner, which runs
-    as the user that gpuvecd talks to."""
-    kind, count, made_by = dataset.split_name(args.data)
-    found = os.path.abspath(dataset.find(kind, count, made_by))
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        rows = os.path.join(folder, "rows")
-        write_rows(conn, rows)
-        if not is_public(found):
-            for part in ("base", "query", "truth"):
-                shutil.copyfile(os.path.join(found, part + ".npy"),
-                                os.path.join(folder, part + ".npy"))
-            found = folder
-        subprocess.run(
-            args.scanner.split() +
-            ["-q", found, "-r", rows,
-             server.one(conn, "SHOW data_directory"),
-             str(server.one(conn, "SELECT '%s_v'::regclass::oid" % TABLE))],
-            check=True)
-
-
 def measure_system(conn, args, found, truth, system, folder):
     data.say("building %s" % system)
     told = create_index(conn, args, system)
@@ -371,8 +327,6 @@ def measure_system(conn, args, found, truth, system, folder):
                                          else v) for k, v in told.items()))
     conn.execute("SET enable_seqscan = off")
     check_plan(conn)
-    if ours and args.scanner and "sq8" in args.options and not args.match:
-        run_scanner(conn, args)
     options = scripts(args, found, folder)
     points = our_points(conn, args, truth, told["lists"]) if ours else \
         (("ef %d" % ef, {"hnsw.ef_search": ef}) for ef in args.ef)
@@ -482,11 +436,6 @@ def matching_truth(found, nqueries, match):
     return truth
 
 
-def without_scanner(words):
-    """The arguments that test/gpu/run.sh was given."""
-    return words[2:] if words[:1] == ["--scanner"] else words
-
-
 def main():
     args = parse_arguments()
     data.enter_venv("card", __file__)
@@ -509,7 +458,7 @@ def main():
         write(args, {
             **server.facts(conn, load_before),
             "command": "test/gpu/run.sh bench -- " + " ".join(
-                shlex.quote(a) for a in without_scanner(sys.argv[1:])),
+                shlex.quote(a) for a in sys.argv[1:]),
             "gpuvec": "%s, gpuvecd on %s" % (
                 server.extension(conn, "gpuvec"),
                 server.one(conn, "SELECT engine || ', ' || device "

@@ -3,11 +3,9 @@
  *		The list scanner alone, on random data of any size: nothing but an
  *		engine is needed, so that a profiler can look at it, too.
  *
- * usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] [-d SHARDS]
+ * usage: random [-c] [-l LANES] [-k SHARE] [-s SPREAD] [-d SHARDS]
  *				 [-r REPLICAS] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
  *	-c	cuBLAS multiplies, whatever is best
- *	-o	each batch twice and once more, for a profiler (test/bench/kernels.py),
- *		which looks at the last third
  *	-l	so many batches are under way at a time, as gpuvecd has two
  *	-k	copies have a random key of 4 bytes; after each batch one whose queries
  *		ask a range of it, each its own, that this share of the copies is in
@@ -18,16 +16,11 @@
  *	-r	so many replicas: also, how many queries one of them does alone, and all
  *		of them side by side, a thread each with LANES batches under way
  *
- * GPUVEC_BENCH_LOCK names a file that is locked while batches are timed, so that
- * several of these fill their mirrors at once and measure in turn.
- *
  * Each row has two copies, in random lists, and a refine record.  Queries lie
  * near centroids.  Answers mean nothing, but take as long as any to find: lists
  * are between half and one and a half times as long as the mean, and scores
- * vary as much as real ones.  Random data does not show how postings of one
- * list resemble each other; test/bench/scanner measures real ones.
+ * vary as much as real ones.
  */
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +47,6 @@ typedef struct Bench
 	GvSearcher *searchers[MOST_LANES][GV_MAX_DEVICES];	/* [nlanes], of the
 														 * first replica */
 	int			nlanes;
-	bool		once;
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *queries;		/* [NQUERIES][dims] */
 	GvSearch   *searches;		/* [NQUERIES] */
@@ -352,8 +344,7 @@ measure(Bench *bench, int n)
 		busy += bench_now() - began[lane];
 		begun++;
 		at += n;
-	} while (!bench->once && count < MOST_TIMES &&
-			 bench_now() - start < SECONDS);
+	} while (count < MOST_TIMES && bench_now() - start < SECONDS);
 	for (int lane = 0; lane < bench->nlanes && lane < begun; lane++)
 	{
 		CHECKED(gv_mirror_finish(bench->searchers[lane][0]));
@@ -362,14 +353,13 @@ measure(Bench *bench, int n)
 	}
 	start = bench_now() - start;
 	bench_sort_times(times, count);
-	if (!bench->once)
-		CHECKED(gv_mirror_search_shards(bench->searchers[0],
-										bench->spread.nshards, bench->mirror,
-										bench->searches, n));
+	CHECKED(gv_mirror_search_shards(bench->searchers[0],
+									bench->spread.nshards, bench->mirror,
+									bench->searches, n));
 	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f %08x\n", n,
 		   times[count / 2] * 1e6, times[count * 99 / 100] * 1e6,
 		   n * (double) count / start, busy / begun * 1e6, copies / count,
-		   sum_up(bench->searches, bench->once ? 0 : n));
+		   sum_up(bench->searches, n));
 	fflush(stdout);
 	free(times);
 }
@@ -492,7 +482,7 @@ are_batches(char **args, int nargs)
 static int
 usage(void)
 {
-	fprintf(stderr, "usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] "
+	fprintf(stderr, "usage: random [-c] [-l LANES] [-k SHARE] [-s SPREAD] "
 			"[-d SHARDS] [-r REPLICAS] ROWS DIMS LISTS M PROBES CAPACITY BATCH...\n");
 	return 2;
 }
@@ -506,51 +496,32 @@ main(int argc, char **argv)
 	GvDeviceUsage		parts[GV_MAX_DEVICES];
 	char		devices[] = "0,1,2,3,4,5,6,7";
 	int32_t		nfound;
-	const char *lock = getenv("GPUVEC_BENCH_LOCK");
-	char	  **args = argv + 1;
-	int			nargs = argc - 1;
+	char	  **args;
+	int			nargs;
+	int			option;
 
-	if (nargs > 0 && strcmp(args[0], "-c") == 0)
-	{
-		gv_matmul_use(GV_MATMUL_CUBLAS);
-		args++;
-		nargs--;
-	}
-	if (nargs > 0 && strcmp(args[0], "-o") == 0)
-	{
-		bench.once = true;
-		args++;
-		nargs--;
-	}
-	else if (nargs > 1 && strcmp(args[0], "-l") == 0)
-	{
-		bench.nlanes = atoi(args[1]);
-		args += 2;
-		nargs -= 2;
-	}
-	if (nargs > 1 && strcmp(args[0], "-k") == 0)
-	{
-		bench.selectivity = atof(args[1]);
-		bench.spec.keys = (GvKeyForm) {1, {GV_KEY_ORDERED}, {4}};
-		args += 2;
-		nargs -= 2;
-		if (!(bench.selectivity > 0 && bench.selectivity < 1))
+	while ((option = getopt(argc, argv, "+cl:k:s:d:r:")) != -1)
+		if (option == 'c')
+			gv_matmul_use(GV_MATMUL_CUBLAS);
+		else if (option == 'l')
+			bench.nlanes = atoi(optarg);
+		else if (option == 'k')
+		{
+			bench.selectivity = atof(optarg);
+			bench.spec.keys = (GvKeyForm) {1, {GV_KEY_ORDERED}, {4}};
+			if (!(bench.selectivity > 0 && bench.selectivity < 1))
+				return usage();
+		}
+		else if (option == 's')
+			bench.apart = (float) atof(optarg);
+		else if (option == 'd')
+			bench.spread.nshards = atoi(optarg);
+		else if (option == 'r')
+			bench.spread.nreplicas = atoi(optarg);
+		else
 			return usage();
-	}
-	if (nargs > 1 && strcmp(args[0], "-s") == 0)
-	{
-		bench.apart = (float) atof(args[1]);
-		args += 2;
-		nargs -= 2;
-	}
-	while (nargs > 1 && (strcmp(args[0], "-d") == 0 ||
-						 strcmp(args[0], "-r") == 0))
-	{
-		*(args[0][1] == 'd' ? &bench.spread.nshards :
-		  &bench.spread.nreplicas) = atoi(args[1]);
-		args += 2;
-		nargs -= 2;
-	}
+	args = argv + optind;
+	nargs = argc - optind;
 	if (bench.spread.nshards < 1 || bench.spread.nreplicas < 1 ||
 		bench.spread.nshards > MOST_DEVICES / bench.spread.nreplicas)
 		return usage();
@@ -582,8 +553,6 @@ main(int argc, char **argv)
 	put_lists(&bench);
 	put_records(&bench);
 	make_queries(&bench, atoi(args[4]), atoi(args[5]));
-	if (lock != NULL && lockf(open(lock, O_CREAT | O_RDWR, 0600), F_LOCK, 0) != 0)
-		return usage();
 	printf("%s, %s, %d x %d: %s rows x %s, %s lists, m %s, %s probes, %s copies back\n",
 		   BENCH_ENGINE.name, found[0].name, bench.spread.nshards,
 		   bench.spread.nreplicas, args[0], args[1], args[2],

@@ -8,7 +8,6 @@
 #   compare   gpuivfpq beside pgvector's hnsw and ivfflat and beside exact
 #             search (when left out)
 #   inserts   COPY and INSERT into indexed tables, beside the same
-#   lists     how much of the table is read, by number of lists and copies
 #   where     searches under conditions, beside hnsw's iterative scans
 #   keys      ... that keys of the index answer
 #   vectordbbench  ... by VectorDBBench's program (vectordbbench/README)
@@ -18,10 +17,9 @@
 #   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
 #             of its own
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
-#   budget    where the time of a query goes, by perf, in trees side by side: TREE
-#             [TREE] --data DATA
 #   many      gpuvec_search beside a LATERAL join of index scans
-#   rotate    recall of indexes that rotate vectors, beside those that do not
+#   rotate    recall of indexes that rotate vectors, beside those that do not, by
+#             kinds of refine records
 #   large     very many rows, disk included: builds and their memory, COPY,
 #             VACUUM, verify, queries warm and cold
 #   vast      a hundred million rows: ROWS,... DIMS SEED (no DATA; vast.py)
@@ -101,13 +99,13 @@ main() {
 	table)
 		exec python3 "$GV_ROOT/test/bench/table.py" "${@:2}"
 		;;
-	commits | budget)
-		exec python3 "$GV_ROOT/test/bench/$1.py" "${@:2}"
+	commits)
+		exec python3 "$GV_ROOT/test/bench/commits.py" "${@:2}"
 		;;
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | depths | where | keys | vectordbbench | foreign | many | rotate | large | vast)
+	compare | inserts | targets | depths | where | keys | vectordbbench | foreign | many | rotate | large | vast)
 		program=$1
 		shift
 		;;

@@ -9,9 +9,8 @@ processes as --loaders says, each of which copies its own into one unlogged
 table; no file of ours has them.  Then CREATE INDEX; where gpuvecd is, its
 mirror; the exact neighbors of held-out queries, by gpuvec_exact_search; recall,
 and queries/s of pgbench's clients; queries at once, by gpuvec_search; with
---scanner, the list scanner alone, as for .95 of the recall; with --graph, a
-graph by the index, its rows counted: one for each key (gpuvec_knn_graph_arrays),
-and edges.
+--graph, a graph by the index, its rows counted: one for each key
+(gpuvec_knn_graph_arrays), and edges.
 
 Rows are as those of data.py's synthetic sets.
 """
@@ -19,7 +18,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 
@@ -53,7 +51,7 @@ def parse_arguments():
                         " an index")
     parser.add_argument("--queries", type=int, default=1000,
                         help="that are compared with exact neighbors; 0: an"
-                        " index is only made, and scanned")
+                        " index is only made")
     parser.add_argument("--at-once", type=server.numbers(int),
                         default=[1000, 10000], metavar="N,...",
                         help="queries of gpuvec_search")
@@ -61,8 +59,6 @@ def parse_arguments():
                         default=[1, 16, 64], metavar="N,...")
     parser.add_argument("--seconds", type=int, default=5,
                         help="of pgbench, a recall and number of clients")
-    parser.add_argument("--scanner", metavar="COMMAND",
-                        help="test/bench/scanner")
     parser.add_argument("--graph", type=int, default=0, metavar="ROWS",
                         help="of tables that have no more")
     args = parser.parse_args()
@@ -207,17 +203,6 @@ def at_once(conn, n):
     return n / min(took)
 
 
-def scan(conn, args):
-    """The list scanner alone; it reads what gpuvecd has, as its user."""
-    probes, candidates = conn.execute(
-        "SELECT probes, candidates FROM gpuvec_calibration(%s)"
-        " WHERE k = %s AND recall = .95", [INDEX, K]).fetchone()
-    subprocess.run(args.scanner.split() + [
-        server.one(conn, "SHOW data_directory"),
-        str(server.one(conn, "SELECT %s::regclass::oid", INDEX)),
-        str(probes), str(2 * candidates)], check=True)
-
-
 def graph(conn):
     told = []
     conn.add_notice_handler(lambda d: told.append(d.message_primary))
@@ -252,8 +237,6 @@ def main():
                     mirror(conn)
                 if truth is not None:
                     measure(conn, args, truth)
-                if args.scanner:
-                    scan(conn, args)
                 if nrows <= args.graph:
                     graph(conn)
 

@@ -16,9 +16,6 @@
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialized memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
-#	lists		the choice of lists alone, by exact scores and by the filter,
-#				beside cuBLAS's bare product (test/bench/lists.cu); of shapes
-#				DIMS,LISTS,PROBES[,sorted] that ARGUMENT... names, or of its own
 #	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
 #				those of test/bench/products.cu, which has shapes of its own
 #	cards		the kernels on two cards, a mirror divided among them, replicas,
@@ -29,25 +26,21 @@
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
 #				only a card does to it (test/gpu/card_faults.pl)
 #	random		the list scanner alone, on random data: ARGUMENT... are those of
-#				test/bench/random.c; and where ncu is there, each kernel's time
-#				and what it uses of the card
+#				test/bench/random.c
 #	builds		training and encoding alone, on random data: ARGUMENT... are
 #				those of test/bench/builds.c
 #	bytes		what mirrors take of the card, beside a model: ARGUMENT... are
 #				those of test/bench/cardbytes.c, fill when left out
-#	scanner		the list scanner alone, on an index of word vectors
-#				(test/bench/scanner/, test/demo's data)
 #	data		makes the data sets ARGUMENT..., as test/bench/data.py names
 #				them, where the benchmarks look for them; sentences from the
 #				file GPUVEC_TEXTS and with the model in GPUVEC_MODEL, if set
-#	bench		the list scanner alone, and SQL beside pgvector's hnsw: ARGUMENT
-#				is a data set and options of test/bench/card.py; several sets
-#				in turn are better several calls.  pgvector's source is found
-#				as test/pgvector.sh says.
+#	bench		SQL beside pgvector's hnsw: ARGUMENT is a data set and options
+#				of test/bench/card.py; several sets in turn are better several
+#				calls.  pgvector's source is found as test/pgvector.sh says.
 #	large		very many rows, from COPY to a cold start, and a graph of them:
 #				ARGUMENT... are those of test/bench/large.py
-#	vast		a hundred million rows, made as they are loaded, and the list
-#				scanner alone: ARGUMENT... are those of test/bench/vast.py
+#	vast		a hundred million rows, made as they are loaded: ARGUMENT... are
+#				those of test/bench/vast.py
 #	sets		functions over sets of rows, through gpuvecd and in the session:
 #				ARGUMENT... are those of test/bench/setsql.py
 #	many		gpuvec_search beside a LATERAL join, through gpuvecd: ARGUMENT...
@@ -111,17 +104,6 @@ unpack() {
 	ldconfig
 }
 
-# Links objects to a program, $1.
-link() {
-	local program=$1
-	shift
-	if [ "$SERVER" = cuda ]; then
-		"$NVCC" -cudart static "$@" -ldl -lm -o "$program"
-	else
-		gcc "$@" -lm -o "$program"
-	fi
-}
-
 # Makes targets of test/unit/Makefile with the engines for this card, in
 # GV_TMP/card.
 build_unit() {
@@ -131,17 +113,6 @@ build_unit() {
 		code="-gencode arch=compute_$GPU_PTX,code=compute_$GPU_PTX"
 	make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$GV_TMP/card" \
 		NVCC="$NVCC" NVCC_FLAGS="-lineinfo $code" "$@"
-}
-
-# A benchmark of kernels, GV_TMP/card/NAME of test/bench/NAME.cu.
-build_bench() {
-	local home
-	home=$(dirname "$(dirname "$(readlink -f "$NVCC")")")
-	build_unit engines
-	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -DGV_TEST_BUILD -I"$GV_ROOT/src" \
-		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/$1.cu" \
-		"$GV_TMP/card/engines.a" -lcublas -ldl -lm \
-		-Xlinker -rpath="$home/lib64" -o "$GV_TMP/card/$1"
 }
 
 # The cards of the host that a stage sees: one is enough for most.
@@ -197,72 +168,49 @@ stage_sql() {
 		"$GV_ROOT/test/run.sh"
 }
 
-# The usual index, that of sentences, a word index with many probes, an odd
-# number of lists, and many lists.
-stage_lists() {
-	local shape
-	build_bench lists
-	[ ${#ARGUMENTS[@]} -gt 0 ] ||
-		ARGUMENTS=(384,8192,30 384,8450,36 384,8192,150 50,500,13 128,10001,10
-			96,65536,6 96,316227,16 384,100000,100 384,1000000,300)
-	for shape in "${ARGUMENTS[@]}"; do
-		# shellcheck disable=SC2086
-		"$GV_TMP/card/lists" ${shape//,/ }
+# A benchmark of the engine, GV_TMP/card/NAME of test/bench/NAME.c and the sources
+# that follow.
+build_bench() {
+	local name=$1 file objects=()
+	shift
+	build_unit engines
+	for file in "test/bench/$name.c" "$@"; do
+		objects+=("$GV_TMP/$(basename "$file").o")
+		gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
+			-c "$GV_ROOT/$file" -o "${objects[-1]}"
 	done
+	"$NVCC" -cudart static "${objects[@]}" "$GV_TMP/card/engines.a" -ldl -lm \
+		-o "$GV_TMP/card/$name"
 }
 
 stage_products() {
-	build_bench products
+	local home
+	home=$(dirname "$(dirname "$(readlink -f "$NVCC")")")
+	build_unit engines
+	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -DGV_TEST_BUILD -I"$GV_ROOT/src" \
+		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/products.cu" \
+		"$GV_TMP/card/engines.a" -lcublas -ldl -lm \
+		-Xlinker -rpath="$home/lib64" -o "$GV_TMP/card/products"
 	"$GV_TMP/card/products" "${ARGUMENTS[@]}"
 }
 
 stage_builds() {
-	build_unit engines
-	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
-		-c "$GV_ROOT/test/bench/builds.c" -o "$GV_TMP/builds.o"
-	link "$GV_TMP/card/builds" "$GV_TMP/builds.o" "$GV_TMP/card/engines.a"
+	build_bench builds
 	[ ${#ARGUMENTS[@]} != 0 ] || ARGUMENTS=(1000000 128 10000)
 	"$GV_TMP/card/builds" "${ARGUMENTS[@]}"
 }
 
 stage_bytes() {
-	build_unit engines
-	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
-		-c "$GV_ROOT/test/bench/cardbytes.c" -o "$GV_TMP/cardbytes.o"
-	gcc -std=gnu99 -O2 -I"$GV_ROOT" -I"$GV_ROOT/src" \
-		-c "$GV_ROOT/test/unit/gpu/bytes.c" -o "$GV_TMP/bytes.o"
-	link "$GV_TMP/card/cardbytes" "$GV_TMP/cardbytes.o" "$GV_TMP/bytes.o" \
-		"$GV_TMP/card/engines.a"
+	build_bench cardbytes test/unit/gpu/bytes.c
 	[ ${#ARGUMENTS[@]} != 0 ] || ARGUMENTS=(fill)
 	"$GV_TMP/card/cardbytes" "${ARGUMENTS[@]}"
 }
 
-build_random() {
-	build_unit engines
-	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
-		-c "$GV_ROOT/test/bench/random.c" -o "$GV_TMP/random.o"
-	link "$GV_TMP/card/random" "$GV_TMP/random.o" "$GV_TMP/card/engines.a"
-}
-
 stage_random() {
-	local program=$GV_TMP/card/random metrics shape batch
-	build_random
-	if [ ${#ARGUMENTS[@]} = 0 ]; then
+	build_bench random
+	[ ${#ARGUMENTS[@]} != 0 ] ||
 		ARGUMENTS=(845060 384 8450 136 36 60 1 16 64 1024 10000)
-	fi
-	"$program" "${ARGUMENTS[@]}"
-	command -v ncu >/dev/null && [ "${ARGUMENTS[0]#-}" = "${ARGUMENTS[0]}" ] ||
-		return 0
-	metrics=$(python3 "$GV_ROOT/test/bench/kernels.py" --metrics)
-	shape=("${ARGUMENTS[@]:0:6}")
-	for batch in "${ARGUMENTS[@]:6}"; do
-		gv_note "kernels of a batch of $batch"
-		# not those that fill the mirror
-		ncu --clock-control none --metrics "$metrics" --csv --kernel-name \
-			regex:'^(table|halve_|coarse|product|hopper|choose|sift|pick|thresholds|filter_|select_|scan|bound|bring|give|rough|aim|order|meeting|list_|rescore)' \
-			"$program" -o "${shape[@]}" "$batch" 2>/dev/null |
-			python3 "$GV_ROOT/test/bench/kernels.py"
-	done
+	"$GV_TMP/card/random" "${ARGUMENTS[@]}"
 }
 
 stage_cards() {
@@ -291,7 +239,7 @@ stage_cards() {
 # same, and replicas to be nearly as many times as fast.
 cards_replicas() {
 	local shape="2000000 96 4000 24 20 200 1 64 1024 10000" spread spreads
-	build_random
+	build_bench random
 	spreads=("" "-d 2" "-r 2")
 	[ "$(nvidia-smi -L | grep -c ^GPU)" -lt 4 ] ||
 		spreads+=("-d 2 -r 2" "-d 4" "-r 4")
@@ -340,50 +288,6 @@ start_cluster() {
 	gv_start "$name" "shared_preload_libraries = 'gpuvec'" \
 		"gpuvec.server = $SERVER" \
 		"gpuvec.matmul = ${GPUVEC_TEST_MATMUL:-auto}" "$@"
-}
-
-# Links the scanner benchmark, GV_TMP/scanner/scanner, with the engines that
-# start_cluster has compiled.
-build_scanner() {
-	local dir=$GV_TMP/scanner src=$GV_TMP/src file engines cuda=()
-	mkdir -p "$dir"
-	mapfile -t engines < <(find "$src"/src/{engine,cpu} "$src/test/oracle" \
-		-name '*.o' ! -name oracle.o)
-	if [ "$SERVER" = cuda ]; then
-		cuda=(-DGV_HAVE_CUDA)
-		mapfile -t -O ${#engines[@]} engines < <(find "$src/gpu" -name '*.o')
-	fi
-	for file in "$GV_ROOT"/test/bench/scanner/*.c; do
-		gcc -std=gnu99 -O2 "${cuda[@]}" -I"$GV_ROOT" -I"$GV_ROOT/src" -c "$file" \
-			-o "$dir/$(basename "$file").o"
-	done
-	link "$dir/scanner" "$dir"/*.o "${engines[@]}"
-}
-
-# The scanner, as the user that gpuvecd talks to.
-scanner_command() {
-	[ "$(id -u)" != 0 ] || printf 'runuser -u %s -- ' "$GV_USER"
-	printf '%s' "$GV_TMP/scanner/scanner"
-}
-
-# Mirrors an index of word vectors, measures.
-stage_scanner() {
-	local oid probes
-	start_cluster words 'maintenance_work_mem = 1GB'
-	build_scanner
-	gv_as "$GV_BIN/psql" -Xqc 'CREATE EXTENSION gpuvec' \
-		-c 'CREATE TABLE words (id int, word text, embedding real[])'
-	gzip -dc "$GV_ROOT"/test/demo/*.copy.gz |
-		gv_as "$GV_BIN/psql" -Xqc 'COPY words FROM STDIN'
-	gv_as "$GV_BIN/psql" -Xqc 'CREATE INDEX words_e ON words
-		USING gpuivfpq (embedding real_cosine_ops)' \
-		-c "SELECT gpuvec_prewarm('words_e')"
-	read -r oid probes < <(gv_as "$GV_BIN/psql" -XAtF ' ' -c "
-		SELECT 'words_e'::regclass::oid, probes || ' ' || 2 * candidates
-		FROM gpuvec_calibration('words_e') WHERE k = 10 AND recall = 0.95")
-	# shellcheck disable=SC2086
-	gv_as "$GV_TMP/scanner/scanner" "$GV_TMP/words" "$oid" $probes
-	gv_stop words
 }
 
 # Options are the benchmark's, should both run in one call.
@@ -440,9 +344,8 @@ take_pgvector() {
 stage_bench() {
 	start_bench 'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu'
 	take_pgvector
-	build_scanner
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/card.py" \
-		--scanner "$(scanner_command)" "${ARGUMENTS[@]}"
+		"${ARGUMENTS[@]}"
 	gv_stop bench
 }
 
@@ -456,9 +359,8 @@ stage_large() {
 stage_vast() {
 	start_bench 'gpuvec.request_timeout = 600s' 'gpuvec.engine = gpu'
 	take_pgvector
-	build_scanner
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/vast.py" \
-		"${ARGUMENTS[@]}" --scanner "$(scanner_command)"
+		"${ARGUMENTS[@]}"
 	gv_stop bench
 }
 
@@ -531,8 +433,8 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | lists | products | cards | faults | random | bytes | \
-		scanner | data | bench | large | vast | sets | many | peers | cores) ;;
+	kernels | sanitize | sql | products | builds | cards | faults | random | bytes | \
+		data | bench | large | vast | sets | many | peers | cores) ;;
 	*) usage ;;
 	esac
 done

@@ -88,8 +88,7 @@ def arguments(path, test_build):
         language = ["-std=gnu99", "-I" + server, "-mavx512f", "-mavx512bw",
                     "-mavx512vbmi", "-mf16c", "-mfma"]
     return (language + ["-Isrc", "-I.", "-Itest/unit", "-Itest/fuzz",
-                        "-Itest/unit/engine", "-Itest/bench/scanner",
-                        "-isystem", own[-1], "-D_GNU_SOURCE",
+                        "-Itest/unit/engine", "-isystem", own[-1], "-D_GNU_SOURCE",
                         "-DGPUVEC_RELEASE=\"\"", "-DUSE_ASSERT_CHECKING",
                         "-Wno-everything"] +
             (["-DGV_TEST_BUILD"] if test_build else []))

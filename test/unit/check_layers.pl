@@ -473,7 +473,7 @@ check('rooms form no circle, neither by includes nor by calls',
 
 my %prose = map { $_ => comments(slurp($_)) } sources('src', 'gpu', 'test/oracle');
 $prose{$_} = slurp($_) for grep { m{(?:^|/)README(?:\.md)?$} } all_files('src', 'gpu', 'test', 'sql'), glob('*');
-$prose{'test/bench/RESULTS.md'} = slurp('test/bench/RESULTS.md');
+$prose{"test/bench/$_.md"} = slurp("test/bench/$_.md") for 'RESULTS', 'PAPERS';
 check('files of a module form no circle of calls',
 	[ 'src/planted/a/a.c', "void\nPlantedA(void)\n{ PlantedB(); }",
 		'src/planted/a/b.c', "void\nPlantedB(void)\n{ PlantedA(); }" ], \&file_circles);

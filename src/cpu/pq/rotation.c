@@ -10,7 +10,7 @@
  * sub-quantizers are about the same.  This is the parametric solution of Ge,
  * He, Ke, Sun, "Optimized product quantization", 2013.  They then improve
  * codebooks and rotation in turns, which gains nothing here
- * (test/bench/RESULTS.md).
+ * (test/bench/RESULTS.md, "rotation").
  */
 #include <math.h>
 #include <string.h>

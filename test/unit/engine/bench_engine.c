@@ -1,8 +1,6 @@
 /*
  * bench_engine.c
  *		Timings of the engine on one core, with each level of instructions.
- *
- * The scans are those that test/bench/fastscan.py has Faiss do.
  */
 #include <time.h>
 
