@@ -1,0 +1,862 @@
+# gpuvecd and those who depend on it: it is started with PostgreSQL and again when it
+# dies, never outlives it, and whatever happens to it, sessions live on and their
+# answers are right, after one time-out at most.  So they are where something else
+# listens in its place, gpuvecd is of another version or says what cannot be, its program
+# is not where it is looked for, or a GPU that it had is gone.
+
+use strict;
+use warnings;
+use Cwd qw(abs_path);
+use File::Basename;
+use File::Copy;
+use File::Path;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote qw(:DEFAULT stat_of soon);
+use IO::Select;
+use IO::Socket::UNIX;
+use POSIX qw(_exit);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+# whose gpuvecd has the engine cpu, which stands in for a GPU that is gone
+need_test_build();
+my $rows = long_test() ? 50_000 : 2000;
+my $node = new_node('main', conf => "include_if_exists = 'part.conf'\n");
+
+# Begin a part of this file: start the server with these settings, and none of the
+# part before.
+sub begin_part
+{
+	my ($settings) = @_;
+
+	$node->stop if $node->{_pid};
+	unlink $node->data_dir . '/part.conf';
+	$node->append_conf('part.conf', $settings);
+	$node->start;
+	return;
+}
+
+# with a gpuvecd of its own
+my $own = "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n";
+
+# Test: soon the mirror is there and ready.
+sub soon_mirrored
+{
+	my ($what) = @_;
+
+	ok( wait_until($node,
+			q{SELECT count(*) = 1 FROM gpuvec_mirrors WHERE index = 't_e'::regclass AND state = 'ready'},
+			3000),
+		$what);
+	return;
+}
+
+# The parent of a process.
+sub parent_of
+{
+	my ($pid) = @_;
+
+	return (slurp_file("/proc/$pid/stat") =~ /.*\) \S (\d+)/)[0];
+}
+
+# How much more often than in $before (timed_out, suspended) a request has timed out,
+# and none was made.
+sub more_than
+{
+	my ($before) = @_;
+	my @before = split /\|/, $before;
+	my @now = split /\|/, stat_of($node, 'timed_out, suspended');
+
+	return map { $now[$_] - $before[$_] } 0, 1;
+}
+
+# Does the process run?  A zombie that nobody waits for is gone, too.
+sub is_running
+{
+	my ($pid) = @_;
+	my $command = -e "/proc/$pid/cmdline" ? eval { slurp_file("/proc/$pid/cmdline") } : '';
+
+	return ($command // '') ne '';
+}
+
+# Test: the process ends soon.
+sub is_gone
+{
+	my ($pid, $what) = @_;
+
+	for (1 .. 18_000)
+	{
+		last unless is_running($pid);
+		usleep(10_000);
+	}
+	ok(!is_running($pid), "$what: gpuvecd is gone");
+	return;
+}
+
+# The answers, with settings; the first line is how many ms they took.
+sub timed_answers
+{
+	my ($settings) = @_;
+	my $out = $node->safe_psql(
+		'postgres', qq{
+		$settings;
+		SELECT clock_timestamp() AS begun \\gset
+		SELECT answers('t', '<->', 8, 10, 1) AS answers \\gset
+		SELECT (1000 * extract(epoch FROM clock_timestamp() - :'begun'::timestamptz))::int;
+		\\echo :answers
+	});
+
+	return split /\n/, $out, 2;
+}
+
+begin_part($own . "gpuvec.engine = 'gpu'\nrestart_after_crash = on\ngpuvec.server_timeout = '300ms'\n");
+$node->safe_psql(
+	'postgres', qq{
+	CREATE TABLE t (id int, e real[]);
+	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, $rows) AS g;
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, probes = 5);
+});
+my $right = $node->safe_psql('postgres',
+	"SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, 20)");
+my $right1 = $node->safe_psql('postgres',
+	"SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, 1)");
+
+# Test: the answers are right, and gpuvecd gave them, or did not.
+sub is_right
+{
+	my ($by_server, $what) = @_;
+	my $before = stat_of($node, 'searches_by_server');
+
+	is(answers($node, 't', '<->', 8, 10, 20), $right, "$what: answers are right");
+	is(stat_of($node, 'searches_by_server') - $before,
+		$by_server ? 20 : 0, "$what: by gpuvecd are " . ($by_server ? 'all' : 'none'));
+	return;
+}
+
+# -- all is well
+soon($node, "state = 'up' AND engine = '$SERVER' AND device <> '' AND memory > 0 AND restarts = 0",
+	'gpuvecd is up');
+like(slurp_file('/proc/' . parent_of(stat_of($node, 'pid')) . '/cmdline'),
+	qr/gpuvec supervisor/, 'its parent is the supervisor');
+my $postings = $node->safe_psql('postgres', "SELECT gpuvec_prewarm('t_e')");
+cmp_ok($postings, '>=', $rows, 'prewarm mirrors all rows');
+is( $node->safe_psql('postgres',
+		q{SELECT database, index, state, bytes > 0, lists, postings, behind, loading_percent, error
+		FROM gpuvec_mirrors}),
+	"postgres|t_e|ready|t|20|$postings|0|100|", 'gpuvec_mirrors shows the mirror');
+is_right(1, 'mirrored');
+like(stat_of($node, 'latency_p50_us > 0 AND latency_p99_us >= latency_p50_us, mean_batch >= 1, bytes_sent > 0'),
+	qr/^t\|t\|t$/, 'gpuvec_stat has latencies, batches and bytes');
+$node->safe_psql('postgres', q{SET gpuvec.engine = auto; SELECT answers('t', '<->', 8, 10, 1)});
+is(stat_of($node, 'fallbacks'), 0, 'engine = auto is no fall-back, GPU or not');
+
+# -- killed, under a session that has a connection to it
+my $pid = stat_of($node, 'pid');
+my $kill = "kill -9 $pid";
+is( $node->safe_psql(
+		'postgres', qq{
+		SELECT answers('t', '<->', 8, 10, 20) AS before \\gset
+		\\! $kill
+		SELECT answers('t', '<->', 8, 10, 20) AS after \\gset
+		\\echo :after
+	}),
+	$right, 'killed: the session goes on, and its answers are right');
+soon($node, "state = 'up' AND restarts = 1 AND pid <> $pid", 'killed: it is started again');
+soon_mirrored('killed: the mirror is loaded again by itself');
+is_right(1, 'started again');
+
+# -- a session in a hurry gives up for itself alone; nor does the supervisor ask
+# meanwhile, which on a slow machine may be long
+my ($ms, $out);
+my $log = -s $node->logfile;
+my $stopped = stat_of($node, 'pid');
+my $supervisor = parent_of($stopped);
+my $before = stat_of($node, 'timed_out, suspended');
+kill 'STOP', $supervisor, $stopped;
+my $begun = time;
+is($node->safe_psql('postgres',
+		"SET gpuvec.request_timeout = 1; SELECT answers('t', '<->', 8, 10, 20)"),
+	$right, 'in a hurry: answers are right');
+# it does not ask again for a second, then for two, four ...
+my $most = 1 + int(log(1 + time - $begun) / log(2));
+kill 'CONT', $stopped, $supervisor;
+is_right(1, 'beside one in a hurry');
+my ($timed_out, $suspended) = more_than($before);
+is($timed_out + $suspended, 20, 'in a hurry: 20 answers without gpuvecd');
+ok($timed_out >= 1 && $timed_out <= $most, "in a hurry: it waited once ($timed_out, not $most)");
+unlike(slurp_file($node->logfile, $log), qr/gpuvecd d(oes|id) not answer/,
+	'in a hurry: nobody else is concerned');
+
+# -- stopped: two sessions wait, the others do not, without the supervisor
+$before = stat_of($node, 'timed_out, suspended');
+kill 'STOP', $supervisor, $stopped;
+for my $session ('first', 'second')
+{
+	($ms, $out) = timed_answers('SET gpuvec.request_timeout = 400');
+	is($out, $right1, "stopped: the $session session's answers are right");
+	cmp_ok($ms, '>=', 400, "stopped: it waited ($ms ms)");
+	cmp_ok($ms, '<', 10_000, 'stopped: ... no longer than it should');
+}
+($ms, $out) = timed_answers('SET gpuvec.request_timeout = 20000');
+is($out, $right1, 'stopped: the answers of others are right');
+cmp_ok($ms, '<', 10_000, "stopped: others do not wait ($ms ms)");
+my ($rc, undef, $err) = $node->psql('postgres',
+	"SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
+like($err, qr/ERROR:  gpuvecd does not answer\nHINT/, 'stopped: an error, if that is wanted');
+is(stat_of($node, 'state'), 'suspended', 'stopped: so it is called');
+is(join('|', more_than($before)), '2|2', 'stopped: it is counted');
+kill 'CONT', $supervisor;
+is($node->safe_psql('postgres', 'SELECT count(*) FROM gpuvec_mirrors'),
+	'1', 'stopped: gpuvec_mirrors knows of the mirror');
+($rc, undef, $err) = $node->psql('postgres',
+	"SET statement_timeout = 300; SELECT gpuvec_prewarm('t_e')");
+like($err, qr/statement timeout/, 'stopped: prewarm waits, and can be canceled');
+kill 'CONT', $stopped;
+soon($node, "state = 'up' AND pid = $stopped", 'continued: it is back');
+is_right(1, 'continued');
+
+# -- the second session waits in vain while the supervisor waits for an answer
+# that comes: others are not kept from gpuvecd until it asks again, which is long
+# where no loader runs
+my $took;
+for (1 .. 3)
+{
+	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'gpuvec loader'});
+	sleep 3;
+	kill 'STOP', $stopped;
+	my @late = map { background($node, "SELECT pg_sleep($_); SET gpuvec.request_timeout = 400; SELECT answers('t', '<->', 8, 10, 1)") } 0, .4;
+	is(end_of($_), 0, 'two sessions waited') for @late;
+	kill 'CONT', $stopped;
+	my $continued = time;
+	soon($node, "state = 'up' AND pid = $stopped", 'continued soon');
+	$took = time - $continued;
+	last if $took < 7;
+}
+cmp_ok($took, '<', 7, 'it is back at once');
+is_right(1, 'continued soon');
+
+# -- a canceled query leaves nothing behind
+my $broken = stat_of($node, 'broken');
+kill 'STOP', $supervisor, $stopped;
+is( $node->safe_psql(
+		'postgres', qq{
+		SET gpuvec.request_timeout = 10000;
+		\\set ON_ERROR_STOP off
+		-- for its own message alone: SET might be canceled, too
+		SET LOCAL statement_timeout = 200 \\; SELECT answers('t', '<->', 8, 10, 1);
+		\\! kill -CONT $stopped
+		SELECT answers('t', '<->', 8, 10, 20) AS after \\gset
+		\\echo :after
+	}),
+	$right, 'canceled: the same session gets right answers');
+kill 'CONT', $supervisor;
+is(stat_of($node, 'broken'), $broken, 'canceled: nothing is out of step');
+is_right(1, 'canceled');
+
+# -- a backend crashes: all restart, gpuvecd is another
+my $crash = stat_of($node, 'pid');
+$node->psql('postgres', 'SELECT pg_backend_pid() AS pid \gset
+	\! sleep 0.1; true
+	\setenv PID :pid
+	\! kill -9 $PID');
+is_gone($crash, 'a backend crashed');
+soon($node, "state = 'up'", 'a backend crashed: gpuvecd is up again');
+$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
+is_right(1, 'after the crash');
+
+# -- it ends with the server
+$pid = stat_of($node, 'pid');
+$node->stop('fast');
+is_gone($pid, 'stop fast');
+$node->start;
+soon($node, "state = 'up'", 'started');
+$pid = stat_of($node, 'pid');
+$node->stop('immediate');
+is_gone($pid, 'stop immediate');
+$node->start;
+soon($node, "state = 'up'", 'started');
+$pid = stat_of($node, 'pid');
+$node->kill9;
+is_gone($pid, 'postmaster killed');
+restart_after_kill($node);
+
+# The same when it is stopped.
+for my $mode ('immediate', 'fast')
+{
+	soon($node, "state = 'up'", 'started');
+	$pid = stat_of($node, 'pid');
+	kill 'STOP', $pid;
+	$node->stop($mode);
+	is_gone($pid, "stop $mode, after SIGSTOP");
+	$node->start if $mode eq 'immediate';
+}
+
+# -- there is none
+$node->append_conf('part.conf', "gpuvec.server = 'off'\n");
+$node->start;
+is(stat_of($node, 'state, pid'), 'off|', 'server = off');
+is_right(0, 'server = off');
+($rc, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('t_e')");
+like($err, qr/ERROR:  there is no gpuvecd\n.*HINT:  It is turned off/s, 'server = off: no prewarm');
+$node->append_conf('part.conf', "gpuvec.server = 'auto'\ngpuvec.devices = '99'\n");
+$node->restart;
+soon($node, "state = 'no card' AND restarts = 0", 'server = auto, no GPU');
+is_right(0, 'no GPU');
+$node->append_conf('part.conf', "shared_preload_libraries = ''\n");
+$node->restart;
+(undef, $out, $err) = $node->psql('postgres',
+	"LOAD 'gpuvec'; SELECT * FROM gpuvec_stat; SELECT * FROM gpuvec_mirrors; SET gpuvec.engine = gpu; SELECT answers('t', '<->', 8, 10, 1)");
+is($out, $right1, 'not preloaded: views are empty, answers right');
+my $has_gpu = -e '/dev/nvidiactl';
+my $without = $has_gpu ? qr/HINT:  Add gpuvec to shared_preload/ : qr/DETAIL:  This machine shows no card/;
+like($err, qr/NOTICE:  gpuvecd is not used\n$without/, 'not preloaded: the views say so');
+unlike($err, qr/invalid|WARNING/, 'not preloaded: its settings are known');
+is( $node->safe_psql('postgres',
+		"LOAD 'gpuvec'; SHOW gpuvec.server; SHOW gpuvec.devices; SHOW gpuvec.gpu_memory"),
+	"auto\n99\n0", 'not preloaded: ... and shown');
+($rc, undef, $err) = $node->psql('postgres',
+	"LOAD 'gpuvec'; SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
+$without = $has_gpu ? qr/Add gpuvec to shared_preload/ : qr/Set gpuvec.engine to cpu/;
+like($err, qr/ERROR:  gpuvecd is not running.*HINT:  $without/s,
+	'not preloaded: an error, if that is wanted');
+$node->append_conf('part.conf', "gpuvec.server = 'cpu'\n");
+$node->reload;
+for my $ask ('SELECT * FROM gpuvec_stat', "SELECT gpuvec_prewarm('t_e')")
+{
+	(undef, undef, $err) = $node->psql('postgres', "LOAD 'gpuvec'; $ask");
+	like($err, qr/HINT:  Add gpuvec to shared_preload/, "not preloaded, with gpuvec.server: $ask");
+	unlike($err, qr/invalid|WARNING/, "not preloaded, with gpuvec.server: it is known");
+}
+
+# -- somebody else listens in its place, and nothing that is said there is believed
+
+begin_part($own . "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '500ms'\n");
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE small AS SELECT * FROM t WHERE id <= 1000;
+	CREATE INDEX small_e ON small USING gpuivfpq (e) WITH (lists = 20, probes = 5)});
+my $nearest = $node->safe_psql('postgres',
+	"SET gpuvec.engine = cpu; SELECT answers('small', '<->', 8, 10, 2)");
+soon($node, q{state = 'up'}, 'gpuvecd is up');
+
+# As gv_protocol.h has it.
+my ($OK, $REFUSED) = (64, 65);
+my ($HELLO, $SEARCH) = (1, 4);
+my $SET = 4;	# the role
+
+sub message
+{
+	my ($type, $request, $body) = @_;
+
+	return pack('LSS', length $body, $type, $request) . $body;
+}
+
+my $welcome = message($OK, $HELLO, greeting());
+
+sub refusal
+{
+	my ($request, $code, $reason) = @_;
+
+	return message($REFUSED, $request, pack('La252', $code, $reason));
+}
+
+# A search's answer: head, probes, hits.
+sub answer
+{
+	my ($nprobed, $nhits, $list, $probe, $more) = @_;
+
+	return message($OK, $SEARCH,
+		pack('llqLLLLLlqqddqq', $nprobed, $nhits, 100, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+		  . pack('lfLLL', $list, 0, 1, 1, 1) x $nprobed
+		  . pack('fLSSSS', 0, $probe, 0, 0, 1, 0) x $nhits
+		  . $more);
+}
+
+# Be gpuvecd: say $hello to the greeting and $search to everything else; with undef
+# for one of these end, with '' be silent.
+sub pretend
+{
+	my ($hello, $search) = @_;
+	my @clients;
+
+	return pretend_gpuvecd(
+		$node,
+		sub {
+			my ($client) = @_;
+
+			$SIG{PIPE} = 'IGNORE';
+			push @clients, $client;
+			for my $said ($hello, $search)
+			{
+				my $length = sysread($client, my $heard, 65536);
+				last unless $length;
+				if (!defined $said)
+				{
+					close $client;
+					last;
+				}
+				last if $said eq '';
+				syswrite($client, $said);
+			}
+		});
+}
+
+# Test: with such a server answers are right, and the cause is counted.
+sub test_odd
+{
+	my ($hello, $search, $cause, $what) = @_;
+	my $before = $node->safe_psql('postgres', "SELECT $cause FROM gpuvec_stat()");
+	my $pid = pretend($hello, $search);
+	# whom a busy machine gives no turn for a while is not silent
+	local $ENV{PGOPTIONS} =
+	  '-c gpuvec.request_timeout=' . ($cause eq 'timed_out' ? '500ms' : '20s');
+	my $begun = time;
+	is(answers($node, 'small', '<->', 8, 10, 2), $nearest, "$what: answers are right");
+	my $ms = int(1000 * (time - $begun));
+	cmp_ok($ms, '<', 15_000, "$what: soon");
+	cmp_ok($node->safe_psql('postgres', "SELECT $cause FROM gpuvec_stat()"),
+		'>', $before, "$what: counted as $cause");
+	kill 'KILL', $pid;
+	waitpid $pid, 0;
+	ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat()}, 60),
+		"$what: nobody is kept from gpuvecd for long");
+	return;
+}
+
+# the greeting is wrong
+test_odd(undef, undef, 'broken', 'closes at once');
+test_odd('', '', 'timed_out', 'silent');
+test_odd('HTTP/1.1 400 Bad Request', undef, 'broken', 'speaks HTTP');
+test_odd(refusal($HELLO, 2, 'other version'), undef, 'refused', 'another version');
+test_odd(refusal($HELLO, 3, 'full'), undef, 'refused', 'too many connections');
+test_odd(refusal($HELLO, 77, 'no idea'), undef, 'broken', 'an unknown refusal');
+test_odd(message($OK, $HELLO, 'x' x 20), undef, 'broken', 'a short greeting');
+test_odd(message($OK, $SEARCH, 'x' x 48), undef, 'broken', 'an answer to something else');
+test_odd(pack('LSS', 0xFFFFFFFF, $OK, $HELLO), undef, 'broken', 'a length beyond all');
+
+# the answer to a search is wrong
+test_odd($welcome, undef, 'broken', 'ends instead of an answer');
+test_odd($welcome, '', 'timed_out', 'does not answer');
+test_odd($welcome, substr(answer(2, 2, 0, 0, ''), 0, 50), 'timed_out', 'half an answer');
+test_odd($welcome, answer(2, 2, 0, 0, 'x'), 'broken', 'an answer with a rest');
+test_odd($welcome, answer(2, 2, 0, 0, '') . 'x', 'broken', 'more than an answer');
+test_odd($welcome, answer(2, 2, 20, 0, ''), 'broken', 'a list that there is not');
+test_odd($welcome, answer(2, 2, -1, 0, ''), 'broken', 'a negative list');
+test_odd($welcome, answer(2, 2, 0, 2, ''), 'broken', 'a hit of no probe');
+test_odd($welcome, answer(6, 2, 0, 0, ''), 'broken', 'more probes than asked for');
+test_odd($welcome, pack('LSS', 32, $OK, $SEARCH) . pack('llqLLLL', -1, 0, 0, 1, 0, 0, 0),
+	'broken', 'a negative count');
+test_odd($welcome, pack('LSS', 1 << 30, $OK, $SEARCH), 'broken', 'an answer of a gigabyte');
+test_odd($welcome, refusal($SEARCH, 7, 'no memory'), 'refused', 'no memory');
+test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'the engine failed');
+
+# A refusal is a sign of life: work that takes long is not given up while nobody
+# else gets in, but when its connection ends; and neither do sessions search
+# themselves, after the supervisor, too, was refused.
+my (@at_work, $nrefused);
+$pid = pretend_gpuvecd(
+	$node,
+	sub {
+		my ($client) = @_;
+
+		sysread($client, my $heard, 65536);
+		if ((unpack('x8LLL', $heard))[2] == $SET)
+		{
+			push @at_work, $client;
+			syswrite($client, $welcome);
+			return;
+		}
+		syswrite($client, refusal($HELLO, 3, 'full'));
+		@at_work = () if ++$nrefused == 2;
+	});
+(undef, undef, $err) = $node->psql('postgres',
+	"SET gpuvec.on_gpu_error = error; SELECT count(*) FROM gpuvec_exact_search('small', 'e', (SELECT array_agg(e) FROM small), 3)");
+like($err, qr/gpuvecd could not do the work: the connection ended/, 'full: work goes on until it ends');
+# the supervisor has a connection, until that does not answer
+my $real = gpuvecd_pid($node);
+kill 'STOP', $real;
+soon($node, q{state = 'suspended'}, 'full: it is silent');
+kill 'CONT', $real;
+my $continued = time;
+soon($node, q{state = 'up'}, 'full: it refuses');
+cmp_ok(time - $continued, '<', 10, 'full: ... and lives');
+is(gpuvecd_pid($node), $real, 'full: it is the same');
+# its connection broke: from now on it would ask who is not gpuvecd, or nobody, every
+# second, and have sessions not ask
+$supervisor = supervisor_pid($node);
+kill 'STOP', $supervisor;
+kill 'KILL', $pid;
+waitpid $pid, 0;
+
+# An answer may be of no use, because the mirror is of another time; but it is one: who
+# is not answered meanwhile has not met a server that is silent for all.
+$node->safe_psql('postgres', q{
+	CREATE TABLE u AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 5000) AS g;
+	CREATE INDEX u_e ON u USING gpuivfpq (e) WITH (lists = 4, probes = 4)});
+my $counts = 'SELECT timed_out, stale FROM gpuvec_stat';
+$before = $node->safe_psql('postgres', $counts);
+my $nclients;
+$pid = pretend_gpuvecd(
+	$node,
+	sub {
+		my ($client) = @_;
+		my $mute = ++$nclients % 2;
+
+		push @at_work, $client;
+		for my $said ($welcome, $mute ? '' : answer(4, 0, 0, 0, ''))
+		{
+			sysread($client, my $heard, 65536);
+			syswrite($client, $said);
+		}
+	});
+for (1 .. 2)
+{
+	local $ENV{PGOPTIONS} = '-c gpuvec.request_timeout=3s';
+	my $waits = background($node, "SELECT answers('u', '<->', 8, 10, 1)");
+	select(undef, undef, undef, .5);
+	$node->safe_psql('postgres', "SELECT answers('u', '<->', 8, 10, 1)");
+	end_of($waits);
+}
+# gpuvec_stat asks, too
+kill 'KILL', $pid;
+waitpid $pid, 0;
+is($node->safe_psql('postgres', $counts), join('|', map { $_ + 2 } split /\|/, $before),
+	'useless answers: others were not answered meanwhile');
+is(stat_of($node, 'state'), 'up', 'useless answers: it is not called silent');
+
+# errors, for who wants them
+$pid = pretend($welcome, refusal($SEARCH, 8, 'an illegal address'));
+(undef, undef, $err) = $node->psql('postgres',
+	"SET gpuvec.request_timeout = '20s'; SET gpuvec.on_gpu_error = error; SELECT answers('small', '<->', 8, 10, 1)");
+like($err, qr/ERROR:  gpuvecd refused a search\nDETAIL:  gpuvecd: an illegal address\.\nHINT/,
+	'an error names the reason');
+kill 'KILL', $pid;
+waitpid $pid, 0;
+(undef, undef, $err) = $node->psql('postgres',
+	"SET gpuvec.on_gpu_error = error; SELECT answers('small', '<->', 8, 10, 1)");
+like($err, qr/ERROR:  gpuvecd is not running\nDETAIL:  State is "up"; it does not listen\./,
+	'an error when nobody listens');
+
+# gpuvecd itself is well all the time, and listens again when it is started again
+kill 'CONT', $supervisor;
+$node->restart;
+soon($node, q{state = 'up'}, 'restarted');
+$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('small_e')});
+is(answers($node, 'small', '<->', 8, 10, 2), $nearest, 'restarted: answers are right');
+is(served($node), '2', 'restarted: by gpuvecd');
+
+# -- an index that is damaged hides no other's mirror
+$node->append_conf('part.conf', 'shared_buffers = 1MB');
+$node->restart;
+soon($node, q{state = 'up'}, 'restarted with few buffers');
+$node->safe_psql('postgres', q{
+	CREATE TABLE damaged AS SELECT * FROM small;
+	CREATE INDEX damaged_e ON damaged USING gpuivfpq (e) WITH (lists = 20);
+	CREATE TABLE large AS SELECT repeat('x', 1900) AS filler FROM generate_series(1, 1600);
+	SELECT gpuvec_prewarm('small_e'), gpuvec_prewarm('damaged_e');
+	CHECKPOINT});
+my $mirrors = 'SELECT index, state, behind FROM gpuvec_mirrors ORDER BY 1';
+is($node->safe_psql('postgres', $mirrors), "small_e|ready|0\ndamaged_e|ready|0", 'two mirrors');
+my $file = $node->data_dir . '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('damaged_e')});
+open(my $handle, '+<', $file) or die "$file: $!";
+syswrite($handle, "\0" x 8192);
+close $handle;
+# its pages leave the buffers when others are used more
+$node->safe_psql('postgres', q{
+	SELECT count(*) FROM generate_series(0, 399) AS block,
+		LATERAL (SELECT FROM large WHERE ctid = format('(%s,1)', block)::tid) AS used}) for 1 .. 8;
+($rc, $out, $err) = $node->psql('postgres', $mirrors);
+is($out, "small_e|ready|0\ndamaged_e|ready|", 'a damaged index: mirrors are shown');
+is($err, '', 'a damaged index: no error');
+(undef, undef, $err) = $node->psql('postgres', q{SELECT FROM gpuvec_index_info('damaged_e')});
+like($err, qr/damaged|not a gpuivfpq index|invalid/, 'a damaged index: it is');
+$node->safe_psql('postgres', 'DROP TABLE damaged, large, u');
+
+# -- where the supervisor finds its program: beside the library, be that in an image
+# mounted read-only, beside postgres, in PATH, or where gpuvec.server_path says;
+# nowhere: sessions search, and the log says what to do
+
+my %config = map { $_ => config("--$_") } qw(bindir pkglibdir sharedir);
+my $temp = abs_path(PostgreSQL::Test::Utils::tempdir());
+my $system_path = '/usr/bin:/bin';
+
+sub config
+{
+	my ($option) = @_;
+	my ($value) = run_command([ 'pg_config', $option ]);
+
+	return $value;
+}
+
+# Copy a program, or a library; returns where it is then.
+sub copy_program
+{
+	my ($from, $to) = @_;
+
+	mkpath(dirname($to));
+	copy($from, $to) or die "$from to $to: $!";
+	chmod 0755, $to;
+	return $to;
+}
+
+# Links in the folder $to to all that is in $from, but for what is gpuvec's.
+sub link_folder
+{
+	my ($from, $to) = @_;
+
+	mkpath($to);
+	for my $file (glob "$from/*")
+	{
+		my $name = basename($file);
+		symlink $file, "$to/$name" unless $name =~ /^gpuvec/ || -e "$to/$name";
+	}
+	return;
+}
+
+# Another installation of this PostgreSQL, without gpuvec.  It finds its folders
+# by where they are, seen from its programs.
+my ($prefix) = "$config{bindir}\n$config{pkglibdir}\n$config{sharedir}" =~ m{^(/.*/).*\n\1.*\n\1};
+my %bare = map { $_ => "$temp/bare/" . substr($config{$_}, length $prefix) } keys %config;
+copy_program("$config{bindir}/$_", "$bare{bindir}/$_") for qw(pg_ctl postgres);
+link_folder($config{bindir}, $bare{bindir});
+link_folder($config{pkglibdir}, $bare{pkglibdir});
+link_folder("$config{sharedir}/extension", "$bare{sharedir}/extension");
+link_folder($config{sharedir}, $bare{sharedir});
+
+# Start the server again, as another installation, which PATH names; it has its log
+# from here on.
+sub start_as
+{
+	my ($path, $settings) = @_;
+
+	$node->stop if $node->{_pid};
+	$log = -s $node->logfile;
+	local $ENV{PATH} = $path;
+	begin_part($own . ($settings // ''));
+	return;
+}
+
+# The log since then, as soon as it matches; or after three minutes.
+sub log_like
+{
+	my ($pattern) = @_;
+	my $text;
+
+	for (1 .. 3600)
+	{
+		$text = slurp_file($node->logfile, $log);
+		last if $text =~ $pattern;
+		usleep(50_000);
+	}
+	return $text;
+}
+
+# Test: this program runs as gpuvecd.
+sub runs
+{
+	my ($program, $what) = @_;
+	my $text = log_like(qr/started gpuvecd, PID \d+(?s:.*)gpuvecd is up/);
+	my ($pid) = $text =~ /.*started gpuvecd, PID (\d+)/s;
+
+	is($pid && readlink "/proc/$pid/exe", $program, $what);
+	diag($text) unless $pid;
+	return $pid;
+}
+
+# as `make install` leaves it
+start_as($ENV{PATH});
+runs("$config{bindir}/gpuvecd", 'beside the library, or postgres');
+is($node->safe_psql('postgres', 'SHOW gpuvec.server_path'), '', 'no path is set');
+
+# nowhere: the library without its program
+copy_program("$config{pkglibdir}/gpuvec.so", "$bare{pkglibdir}/gpuvec.so");
+start_as("$bare{bindir}:$system_path");
+like(
+	log_like(qr/could not find the program/),
+	qr/could not find the program "gpuvecd"\n.*DETAIL:  It is neither .*\n.*HINT:  Install it/,
+	'nowhere: the log says so');
+is(answers($node, 't', '<->', 8, 10, 20), $right, 'nowhere: sessions search');
+is(stat_of($node, 'state'), 'down', 'nowhere: it is down');
+
+# in PATH, behind what is not it: a folder, a file, the data directory
+mkpath([ "$temp/folder/gpuvecd", "$temp/file" ]);
+append_to_file("$temp/file/gpuvecd", 'no program');
+my $packaged = copy_program("$config{bindir}/gpuvecd", "$temp/sbin/gpuvecd");
+copy_program("$config{bindir}/gpuvecd", $node->data_dir . '/gpuvecd');
+start_as("$bare{bindir}:.::$temp/folder:$temp/file:$temp/none:$temp/sbin:$config{bindir}:$system_path");
+$pid = runs($packaged, 'PATH: the first program in it, not one in the data directory');
+is(answers($node, 't', '<->', 8, 10, 20), $right, 'PATH: answers');
+
+# named: from the next start on, and that one or none
+my $named = copy_program("$config{bindir}/gpuvecd", "$temp/named/server");
+(undef, undef, $err) =
+  $node->psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = 'named/server'");
+like($err, qr/ERROR:  invalid value for .*\nDETAIL:  It has to be an absolute path/, 'named: absolutely');
+$node->safe_psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = '$named'");
+$node->reload;
+$node->poll_query_until('postgres', "SELECT current_setting('gpuvec.server_path') <> ''");
+$log = -s $node->logfile;
+kill 'KILL', $pid;
+$pid = runs($named, 'named: rather than that in PATH');
+$node->safe_psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = '$temp/nothing'");
+$node->reload;
+$node->poll_query_until('postgres', "SELECT current_setting('gpuvec.server_path') ~ 'nothing'");
+$log = -s $node->logfile;
+kill 'KILL', $pid;
+like(
+	log_like(qr/could not execute/),
+	qr{could not execute "$temp/nothing": No such file or directory\n.*HINT:  gpuvec.server_path names it},
+	'named: one that is not there');
+$node->safe_psql('postgres', 'ALTER SYSTEM RESET gpuvec.server_path');
+$log = -s $node->logfile;
+$node->reload;
+runs($packaged, 'named no more: started at once');
+
+# an image of the extension, read-only, in front of everything else
+my $image = "$temp/extensions/gpuvec";
+copy_program("$config{pkglibdir}/gpuvec.so", "$image/lib/gpuvec.so");
+copy_program("$config{bindir}/gpuvecd", "$image/bin/gpuvecd");
+mkpath("$image/share/extension");
+copy($_, "$image/share/extension") for glob "$config{sharedir}/extension/gpuvec*";
+unlink "$bare{pkglibdir}/gpuvec.so";
+copy_program("$config{bindir}/gpuvecd", "$bare{bindir}/gpuvecd");
+chmod 0555, "$image/$_" for qw(lib bin share/extension share), '';
+my $whole = $node->pg_version >= 18;
+start_as("$bare{bindir}:$temp/sbin:$system_path",
+	"dynamic_library_path = '$image/lib:\$libdir'\n"
+	  . ($whole ? "extension_control_path = '$image/share:\$system'\n" : ''));
+runs("$image/bin/gpuvecd", 'image: beside its library');
+SKIP:
+{
+	skip 'images of extensions need PostgreSQL 18', 3 unless $whole;
+	is(answers($node, 't', '<->', 8, 10, 20), $right, 'image: answers');
+	is(stat_of($node, 'state'), 'up', 'image: it is up');
+	$node->safe_psql('postgres', 'CREATE DATABASE other');
+	is($node->safe_psql('other', 'CREATE EXTENSION gpuvec; SELECT count(*) FROM gpuvec_stat'),
+		'1', 'image: CREATE EXTENSION');
+}
+chmod 0755, "$image/$_" for '', qw(lib bin share share/extension);
+
+# -- its GPU is gone: what a join costs then is not what it costs with the GPU.  It is
+# a gpuvecd without one, whose greeting is told as that of one with a GPU, on its way
+# through a process of ours
+
+my $folder = PostgreSQL::Test::Utils::tempdir_short();
+my $greeted = 8 + 16;	# a message's head, and what is before the engine's name
+my @started;
+
+# Begin a process of ours.
+sub begin
+{
+	my ($work) = @_;
+	my $child = fork // die;
+
+	if ($child == 0)
+	{
+		$work->();
+		# the node is not ours to stop
+		_exit(1);
+	}
+	push @started, $child;
+	return;
+}
+
+sub end_all
+{
+	kill 'KILL', @started;
+	waitpid $_, 0 for @started;
+	@started = ();
+	return;
+}
+
+END
+{
+	my $exit = $?;
+
+	end_all();
+	$? = $exit;
+}
+
+# Carry what one client and gpuvecd say to each other.
+sub carry
+{
+	my ($client) = @_;
+	my $server = IO::Socket::UNIX->new(Peer => "$folder/real/pgsql_tmp.gpuvec.sock") or return;
+	my $select = IO::Select->new($client, $server);
+	my $is_greeting = 1;
+
+	while (1)
+	{
+		for my $from ($select->can_read)
+		{
+			sysread($from, my $said, 65536) or return;
+			if ($from == $server && $is_greeting)
+			{
+				substr($said, $greeted, 4) = 'cuda' if length $said > $greeted + 4;
+				$is_greeting = 0;
+			}
+			syswrite($from == $server ? $client : $server, $said);
+		}
+	}
+	return;
+}
+
+mkdir "$folder/$_" or die for ('real', 'told');
+chmod 0700, "$folder/$_" for ('real', 'told');
+begin(
+	sub {
+		open STDIN, '<', '/dev/null' or die;
+		exec 'gpuvecd', '--engine', 'cpu', '--socket', "$folder/real";
+	});
+my $listener = IO::Socket::UNIX->new(Local => "$folder/told/pgsql_tmp.gpuvec.sock", Listen => 20) or die;
+begin(
+	sub {
+		$SIG{PIPE} = 'IGNORE';
+		$SIG{CHLD} = 'IGNORE';
+		setpgrp;
+		while (my $client = $listener->accept)
+		{
+			begin(sub { carry($client); });
+		}
+	});
+close $listener;
+
+begin_part("shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'external'\n"
+	  . "gpuvec.server_directory = '$folder/told'\ngpuvec.auto_mirror = off\n");
+$node->safe_psql(
+	'postgres', q{
+	SET gpuvec.engine = cpu;
+	CREATE FUNCTION vec(i int) RETURNS real[] LANGUAGE sql AS
+		'SELECT array_agg(sin(i % 100 * 131 + j * 17) + (hashint4(i * 128 + j) & 1023) / 1024.0 ORDER BY j)
+		FROM generate_series(1, 128) AS j';
+	CREATE TABLE joined AS SELECT i AS id, vec(i) AS e FROM generate_series(1, 6000) AS i;
+	CREATE INDEX joined_e ON joined USING gpuivfpq (e) WITH (lists = 100);
+	CREATE TABLE asked AS SELECT * FROM joined WHERE id % 6 = 0});
+soon($node, q{state = 'up' AND engine = 'cuda'}, 'there seems to be a GPU');
+
+# The notice that each row was searched for, from a join.
+sub notice
+{
+	my ($engine) = @_;
+	my ($status, undef, $notice) = $node->psql(
+		'postgres', qq{
+		SET gpuvec.engine = $engine; SET gpuvec.candidates = 10; SET gpuvec.recall = 0.5;
+		SELECT count(*) FROM gpuvec_knn_join('asked', 'id', 'e', 'joined', 'id', 'e', 5, 'l2', 'index')});
+
+	is($status, 0, "$engine: joined");
+	return $notice;
+}
+
+my $searched = qr/each row of table "asked" was searched for/;
+kill 'KILL', -$started[1];
+end_all();
+soon($node, q{state = 'down'}, 'it is down');
+like(notice('cpu'), $searched, 'the session alone searches for each row');
+like(notice('auto'), $searched, 'and so it does where the GPU is gone');
+$node->stop;
+
+done_testing();
