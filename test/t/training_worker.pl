@@ -1,0 +1,599 @@
+# The worker that trains indexes.  Rows are loaded into an empty indexed table, and
+# autovacuum and the worker that it asks for do the rest, with nothing preloaded; the
+# standby follows, a scan there that began before included.  The worker says what it
+# cannot train, and that an index has outgrown its training.
+#
+# It stands in nobody's way: it runs under its own settings, has no snapshot while it
+# clusters, gives way to a session that waits for its table, to DROP and to DROP
+# DATABASE, and there is one a database.  Code of an index's owner has a worker of its
+# own, and not for ever.  Inserts, deletes, queries and VACUUM go on meanwhile.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+need_test_build();
+my $rows = long_test() ? 1_000_000 : 20_000;
+my $node = new_node('main', allows_streaming => 1,
+	# a session that waits for the worker cancels it no sooner
+	conf => "autovacuum_naptime = 1s\nmax_wal_size = 4GB\ndeadlock_timeout = 5min\n");
+
+my $training = q{FROM pg_stat_activity WHERE backend_type = 'gpuvec training'};
+my $idle = "SELECT count(*) = 0 $training";
+my $standby = new_standby($node, 'standby');
+
+# -- bulk load into an empty indexed table; nobody does anything
+$node->safe_psql('postgres', "
+	SET client_min_messages = warning;
+	CREATE TABLE loaded (id int, e real[]) WITH (autovacuum_vacuum_insert_scale_factor = 0.1);
+	CREATE INDEX loaded_e ON loaded USING gpuivfpq (e) WITH (dims = 8);
+	CREATE TABLE source AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, $rows) AS g;");
+my $file = PostgreSQL::Test::Utils::tempdir() . '/rows';
+$node->safe_psql('postgres', "\\copy source TO '$file'
+	\\copy loaded FROM '$file'");
+$node->safe_psql('postgres', "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()");
+ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('loaded_e')", 1800),
+	'autovacuum had the index trained');
+log_has($node, qr/LOG:  gpuvec: trained index "public.loaded_e": $rows rows in \d+ lists, 0 stay pending/,
+	0, 'the log says so');
+unlike(slurp_file($node->logfile), qr/trained index[^\n]*\n[^\n]*CONTEXT/, 'in one line');
+ok(wait_until($node, $idle), 'the worker is gone');
+is($node->safe_psql('postgres', q{SELECT rows, pending, rows_at_training, advice
+		FROM gpuvec_index_info('loaded_e')}),
+	"$rows|0|$rows|", 'all rows are in lists');
+is_whole($node, 'autovacuum', 'loaded', '<->', 8);
+$node->wait_for_catchup($standby);
+is_whole($standby, 'standby', 'loaded', '<->', 8);
+is(answers($standby, 'loaded', '<->', 8, 20, 5), answers($node, 'loaded', '<->', 8, 20, 5),
+	'the standby gives the same answers');
+$node->safe_psql('postgres', "ALTER SYSTEM SET autovacuum = off; SELECT pg_reload_conf()");
+
+# -- VACUUM by hand; a scan on the standby reads across the publication
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE t (id int, e real[]);
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (dims = 8, train_rows = 5000);
+	INSERT INTO t SELECT * FROM source WHERE id <= 4900;});
+my $from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM t');
+settle($node, 'few rows');
+is($node->safe_psql('postgres', "SELECT lists FROM gpuvec_index_info('t_e')"), '0',
+	'no training below train_rows');
+$node->safe_psql('postgres', 'INSERT INTO t SELECT * FROM source WHERE id BETWEEN 4901 AND 5000');
+$node->wait_for_catchup($standby);
+
+my $holder = hold($standby);
+my $scan = background($standby, "SET gpuvec.fault = 'wait 2 read: pending page';
+	SELECT complete('t', '<->', 8);");
+is_held($standby, 'the standby reads the pending list');
+$node->safe_psql('postgres', 'VACUUM t');
+ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('t_e')"), 'VACUUM had it trained');
+ok(wait_until($node, $idle), 'the worker is gone');
+$node->safe_psql('postgres', 'INSERT INTO t SELECT id + 1000000, e FROM source LIMIT 3000');
+$node->wait_for_catchup($standby);
+release($holder);
+is(end_of($scan), 0, 'the scan ends');
+is(slurp_file($scan->{output}), "5000 rows, 5000 distinct\n",
+	'... with each row of its snapshot once');
+is_complete($standby, 't', '<->', 8, 'standby, later');
+
+# -- rows that come while it trains are flushed at once, or by the next VACUUM
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE busy (id int, e real[]);
+	CREATE INDEX busy_e ON busy USING gpuivfpq (e) WITH (dims = 8, train_rows = 2000, lists = 30);
+	INSERT INTO busy SELECT * FROM source WHERE id <= 3000;
+	ALTER SYSTEM SET gpuvec.fault = 'wait 1 train: written';
+	SELECT pg_reload_conf();});
+$holder = hold($node);
+$node->safe_psql('postgres', 'VACUUM busy');
+is_held($node, 'the worker has written its pages');
+my $open = $node->background_psql('postgres');
+$open->query_safe('BEGIN');
+$open->query_safe('INSERT INTO busy SELECT id + 2000000, e FROM source WHERE id <= 50');
+$node->safe_psql('postgres', 'INSERT INTO busy SELECT id + 1000000, e FROM source WHERE id <= 1500;
+	DELETE FROM busy WHERE id % 10 = 0');
+is_complete($node, 'busy', '<->', 8, 'untrained still');
+
+# DROP and REINDEX wait, and a second worker does not
+my $drop = background($node, "SET lock_timeout = '200ms'; DROP INDEX busy_e;");
+isnt(end_of($drop), 0, 'DROP waits for training');
+my $second = background($node, 'SELECT gpuvec_train(\'busy_e\')');
+release($holder);
+is(end_of($second), 0, 'gpuvec_train waits for the worker');
+ok(wait_until($node, $idle), 'the worker is gone');
+$open->query_safe('COMMIT');
+$open->quit;
+is($node->safe_psql('postgres', "SELECT lists, pending FROM gpuvec_index_info('busy_e')"),
+	'30|200', 'trained; what was not committed, or deleted too late, is pending');
+is_complete($node, 'busy', '<->', 8, 'trained');
+$node->safe_psql('postgres',
+	'ALTER SYSTEM RESET gpuvec.fault; SELECT pg_reload_conf(); VACUUM busy');
+ok(wait_until($node, "SELECT pending = 0 FROM gpuvec_index_info('busy_e')"), 'VACUUM had them flushed');
+ok(wait_until($node, $idle), 'the worker is gone');
+is_whole($node, 'flushed', 'busy', '<->', 8);
+
+# -- the worker is ended; the next VACUUM starts another
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE ended (LIKE source);
+	CREATE INDEX ended_e ON ended USING gpuivfpq (e) WITH (dims = 8, train_rows = 2000);
+	INSERT INTO ended SELECT * FROM source WHERE id <= 3000;
+	ALTER SYSTEM SET gpuvec.fault = 'wait 3 train: page';
+	SELECT pg_reload_conf();});
+$holder = hold($node);
+$node->safe_psql('postgres', 'VACUUM ended');
+is_held($node, 'the worker writes');
+$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+	WHERE backend_type = 'gpuvec training'});
+ok(wait_until($node, $idle), 'the worker is ended');
+release($holder);
+is_whole($node, 'ended', 'ended', '<->', 8, warnings => 1, exact => 0);
+$node->safe_psql('postgres',
+	'ALTER SYSTEM RESET gpuvec.fault; SELECT pg_reload_conf(); VACUUM ended');
+ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('ended_e')"), 'the next one trains');
+ok(wait_until($node, $idle), 'the worker is gone');
+is_whole($node, 'trained', 'ended', '<->', 8);
+
+# -- nothing but duplicates, of more than one vector: that would be a placeholder
+my $many = long_test() ? 100_000 : 4000;
+$node->safe_psql('postgres', "
+	SET client_min_messages = warning;
+	CREATE TABLE same (id int, e real[]);
+	CREATE INDEX same_e ON same USING gpuivfpq (e) WITH (dims = 8, train_rows = $many);
+	INSERT INTO same SELECT g, point(g % 2, 8) FROM generate_series(1, $many) AS g;
+	VACUUM same");
+ok(wait_until($node, "SELECT rows_at_training = $many FROM gpuvec_index_info('same_e')"), 'duplicates are trained');
+ok(wait_until($node, $idle), 'the worker is gone');
+is_whole($node, 'duplicates', 'same', '<->', 8, exact => 0);
+
+# -- rows that training did not see (of other lengths: formats.pl)
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE unseen (id int, e real[]);
+	CREATE INDEX unseen_e ON unseen USING gpuivfpq (e) WITH (train_rows = 2000);
+	INSERT INTO unseen SELECT * FROM source WHERE id <= 2500});
+my $writer = $node->background_psql('postgres');
+$writer->query_safe(q{BEGIN; INSERT INTO unseen VALUES (-1, point(5, 8))});
+is($node->safe_psql('postgres', "SELECT gpuvec_train('unseen_e')"), '2500', 'unseen: trained without it');
+$writer->query_safe('COMMIT');
+$writer->quit;
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM unseen');
+log_has($node, qr/put 1 pending rows of index "public.unseen_e" into lists/, $from, 'unseen: it is put into a list');
+ok(wait_until($node, $idle), 'unseen: the worker is gone');
+is($node->safe_psql('postgres', "SELECT pending FROM gpuvec_index_info('unseen_e')"), '0', 'unseen: none is pending');
+is_sound($node, 'unseen_e', 'unseen');
+
+# -- the index outgrows its training
+$from = -s $node->logfile;
+$node->safe_psql('postgres', q{INSERT INTO ended SELECT id + 1000000, e FROM source, generate_series(1, 2)
+	WHERE id <= 6000; VACUUM ended});
+log_has($node, qr/LOG:  gpuvec: index "public.ended_e" was trained on 3000 rows and holds 15000.*HINT:  REINDEX INDEX CONCURRENTLY/s,
+	$from, 'the log advises a rebuild');
+ok(wait_until($node, $idle), 'the worker is gone');
+like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('ended_e')"),
+	qr/^trained on 3000 rows, holds 15000: REINDEX INDEX CONCURRENTLY/, 'so does index_info');
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM ended');
+settle($node, 'outgrown');
+unlike(slurp_file($node->logfile, $from), qr/was trained on/, 'it is said once');
+is_exact($node, 'ended', '<->', 8, 'grown');
+$node->safe_psql('postgres', 'REINDEX INDEX CONCURRENTLY ended_e');
+is($node->safe_psql('postgres', "SELECT rows_at_training, advice FROM gpuvec_index_info('ended_e')"),
+	'15000|', 'REINDEX mends that');
+
+# -- ... one whose targets are for queries that were given: they stay
+$node->safe_psql('postgres', q{
+	CREATE TABLE theirs AS SELECT id, e FROM source WHERE id <= 3000;
+	CREATE INDEX theirs_e ON theirs USING gpuivfpq (e);
+	SELECT FROM gpuvec_calibrate('theirs_e', queries => ARRAY(SELECT point(g, 8) FROM generate_series(90001, 90200) AS g));
+	INSERT INTO theirs SELECT id + 1000000, e FROM source, generate_series(1, 2) WHERE id <= 6000});
+my $before = $node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('theirs_e')");
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM theirs');
+log_has($node, qr/index "public.theirs_e" was trained on 3000 rows and holds 15000.*Then calibrate it with your queries again/s,
+	$from, 'given queries: the log advises a rebuild and to calibrate');
+ok(wait_until($node, $idle), 'given queries: the worker is gone');
+is($node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('theirs_e')"), $before, 'given queries: targets stay');
+like($before, qr/\|queries$/m, '... and say whose they are');
+like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('theirs_e')"),
+	qr/REINDEX INDEX CONCURRENTLY public.theirs_e, then gpuvec_calibrate\('public.theirs_e', queries => ...\)/,
+	'... index_info says what to do');
+$node->safe_psql('postgres', 'REINDEX INDEX CONCURRENTLY theirs_e');
+like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('theirs_e')"),
+	qr/^its targets are for rows of the table, not for queries of yours/, '... and after that, what is left');
+
+# -- a promoted standby trains
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE late (LIKE source);
+	CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (dims = 8, train_rows = 2000);
+	INSERT INTO late SELECT * FROM source WHERE id <= 2500;});
+$node->wait_for_catchup($standby);
+my ($rc, $out, $err) = $standby->psql('postgres', "SELECT gpuvec_train('late_e')");
+like($err, qr/recovery is in progress/, 'a standby does not train');
+is_complete($standby, 'late', '<->', 8, 'standby, untrained');
+$standby->promote;
+$standby->safe_psql('postgres', 'VACUUM late');
+ok(wait_until($standby, "SELECT lists > 0 FROM gpuvec_index_info('late_e')"), 'promoted, it does');
+ok(wait_until($standby, $idle), 'the worker is gone');
+is_whole($standby, 'promoted', 'late', '<->', 8);
+$standby->stop;
+
+# -- the worker stands in nobody's way
+
+$node->append_conf('postgresql.conf', "deadlock_timeout = 200ms
+	max_worker_processes = 12\nmax_parallel_maintenance_workers = 2
+	min_parallel_table_scan_size = 0\nmaintenance_work_mem = 128MB\n");
+$node->restart;
+$node->safe_psql('postgres', 'DROP TABLE loaded, t, busy, ended, same, unseen, theirs, late, source');
+my @holders;
+
+# A table of this name with an index and rows that are to be trained.
+sub make_table
+{
+	my ($name, $rows, $options) = @_;
+
+	$node->safe_psql('postgres', "
+		SET client_min_messages = warning;
+		CREATE TABLE $name (id int, e real[]);
+		CREATE INDEX ${name}_e ON $name USING gpuivfpq (e) WITH (dims = 4, train_rows = 1000$options);
+		INSERT INTO $name SELECT g, point(g, 4) FROM generate_series(1, $rows) AS g");
+	return;
+}
+
+# From here on whoever trains, in these databases, stops at that step, until go_on.
+sub hold_at
+{
+	my ($step, @databases) = @_;
+
+	$node->safe_psql('postgres',
+		"LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.fault = 'wait 1 $step'; SELECT pg_reload_conf()");
+	@holders = map { hold($node, $_) } 'postgres', @databases;
+	return;
+}
+
+sub go_on
+{
+	$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.fault; SELECT pg_reload_conf()});
+	release($_) for @holders;
+	return;
+}
+
+# A database with an index that is to be trained, which takes the worker long.
+sub make_other
+{
+	my ($sleep) = @_;
+
+	$node->safe_psql('template1', 'CREATE DATABASE other');
+	$node->safe_psql('other', qq{
+		SET client_min_messages = warning;
+		CREATE EXTENSION gpuvec;
+		CREATE FUNCTION slow(e real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE AS \$\$
+		BEGIN
+			PERFORM pg_sleep($sleep) FROM pg_stat_activity
+			WHERE pid = pg_backend_pid() AND backend_type = 'gpuvec training';
+			RETURN e;
+		END \$\$;
+		CREATE TABLE t (id int, e real[]);
+		CREATE INDEX t_e ON t USING gpuivfpq (slow(e)) WITH (dims = 1, train_rows = 1000);
+		INSERT INTO t SELECT g, ARRAY[g] FROM generate_series(1, 1500) AS g;});
+	return;
+}
+
+# Does a statement succeed, while somebody trains who would never end?
+sub succeeds
+{
+	my ($sql) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', $sql,
+		timeout => $PostgreSQL::Test::Utils::timeout_default, timed_out => \my $late);
+
+	return !$late && $rc == 0;
+}
+
+sub lists
+{
+	my ($index) = @_;
+	return $node->safe_psql('postgres', "SELECT lists > 0 FROM gpuvec_index_info('$index')");
+}
+
+# -- settings of the database are for sessions: not one of them is the worker's
+make_table('plain', 1500, '');
+$node->safe_psql('postgres', q{
+	ALTER DATABASE postgres SET default_transaction_isolation = serializable;
+	ALTER DATABASE postgres SET lock_timeout = '1ms';
+	ALTER DATABASE postgres SET statement_timeout = '10s';
+	ALTER DATABASE postgres SET idle_in_transaction_session_timeout = '10s';
+	ALTER DATABASE postgres SET search_path = nowhere});
+hold_at('train: written');
+$node->safe_psql('postgres', "SET search_path = public; VACUUM plain");
+my $usual = "SET search_path = public; SET lock_timeout = 0;";
+is_held($node, 'the worker waits, whatever lock_timeout is');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock'}),
+	'0', '... and is not serializable');
+my $writes = '';
+$writes .= "BEGIN; SELECT count(*) FROM plain WHERE id = $_; INSERT INTO plain VALUES ($_, point($_, 4)); COMMIT;"
+  for 2001 .. 2010;
+is($node->psql('postgres', "$usual $writes"), 0, 'sessions that are can write meanwhile');
+go_on();
+ok(wait_until($node, "$usual $idle"), 'the worker is gone');
+$node->safe_psql('template1', 'ALTER DATABASE postgres RESET ALL');
+is(lists('plain_e'), 't', 'trained');
+
+# -- no snapshot while it clusters, nor in its parallel workers
+make_table('wide', 3000, ', lists = 260');
+my $snapshots = q{SELECT count(*) FILTER (WHERE wait_event = 'advisory'), count(backend_xmin)
+	FROM pg_stat_activity WHERE backend_type IN ('gpuvec training', 'parallel worker')};
+for my $step ('lists: read', 'lists: trained', 'train: sealed', 'train: written')
+{
+	my $waiting = $step =~ /lists/ ? 3 : 1;
+
+	hold_at($step);
+	$node->safe_psql('postgres', 'VACUUM wide');
+	# a little later than pg_locks shows them
+	ok(wait_until($node, "SELECT n = $waiting FROM ($snapshots) AS x (n, m)"), "$step: $waiting wait");
+	is($node->safe_psql('postgres', $snapshots), "$waiting|0", "$step: nobody holds a snapshot");
+	# so that a step comes after another
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) $training") if $step ne 'train: written';
+	go_on();
+	ok(wait_until($node, $idle), "$step: the worker is gone");
+}
+is(lists('wide_e'), 't', 'trained');
+is_sound($node, 'wide_e', 'without snapshots', warnings => 1);
+
+# -- whoever waits for the table gets it, soon; the next VACUUM has it trained
+make_table('wanted', 3000, ', lists = 260');
+for my $sql ('ALTER TABLE wanted ADD COLUMN x int', 'VACUUM wanted')
+{
+	hold_at('lists: trained');
+	$from = -s $node->logfile;
+	$node->safe_psql('postgres', 'VACUUM wanted');
+	is_held($node, "$sql: the worker trains");
+	my $query = background($node, 'SELECT pg_sleep(.1); SELECT count(*) FROM wanted');
+	ok(succeeds($sql), "$sql: has its lock");
+	is(end_of($query), 0, '... and so has a query behind it');
+	# after VACUUM it begins again by itself
+	is(lists('wanted_e'), 'f', '... the index is not trained') if $sql =~ /ALTER/;
+	my $log = slurp_file($node->logfile, $from);
+	my $lines = () = $log =~ /gpuvec: training of index "public.wanted_e" ended, a session waits for its table/g;
+	is($lines, 1, '... and the log says so, once');
+	unlike($log, qr/ERROR/, '... as no error');
+	go_on();
+	ok(wait_until($node, $idle), '... the worker is gone') if $sql =~ /ALTER/;
+}
+ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('wanted_e')"),
+	'the VACUUM that it made way for has it trained');
+ok(wait_until($node, $idle), 'the worker is gone');
+is_sound($node, 'wanted_e', 'trained at last', warnings => 1);
+
+# -- DROP DATABASE ends it
+make_other(60);
+$node->safe_psql('other', 'VACUUM t');
+ok(wait_until($node, "SELECT count(*) = 1 $training AND wait_event = 'PgSleep'"), 'the worker trains');
+ok(succeeds('DROP DATABASE other'), 'DROP DATABASE meanwhile');
+ok(wait_until($node, $idle), 'the worker is gone');
+
+# -- one worker a database, which goes on with what else wants training
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE parts (id int, e real[]) PARTITION BY HASH (id);
+	CREATE INDEX parts_e ON parts USING gpuivfpq (e) WITH (train_rows = 1000);
+	SELECT format('CREATE TABLE part%s PARTITION OF parts FOR VALUES WITH (MODULUS 8, REMAINDER %s)', i, i)
+	FROM generate_series(0, 7) AS i \gexec
+	INSERT INTO parts SELECT g, ARRAY[g, g % 7] FROM generate_series(1, 12000) AS g});
+my $trained = q{SELECT count(*) FROM pg_class, gpuvec_index_info(oid)
+	WHERE relname LIKE 'part%_e_idx' AND relkind = 'i' AND lists > 0};
+hold_at('train: sealed');
+$node->safe_psql('postgres', 'VACUUM parts');
+is_held($node, 'the worker trains a partition');
+ok(wait_until($node, "SELECT count(*) = 1 $training"), 'there is but one');
+is($node->safe_psql('postgres', $trained), '0', 'no partition is trained yet');
+go_on();
+ok(wait_until($node, $idle), 'the worker is gone');
+is($node->safe_psql('postgres', $trained), '8', 'it has trained all partitions');
+
+# -- an index that cannot be trained, nor even be read, is no hindrance to others
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE FUNCTION fails(e real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE AS $$
+	BEGIN
+		PERFORM 1 / (backend_type <> 'gpuvec training')::int FROM pg_stat_activity
+		WHERE pid = pg_backend_pid();
+		RETURN e;
+	END $$;
+	CREATE TABLE bad (id int, e real[]);
+	CREATE INDEX bad_1 ON bad USING gpuivfpq (fails(e)) WITH (train_rows = 1000);
+	CREATE INDEX bad_2 ON bad USING gpuivfpq (e) WITH (train_rows = 1000);
+	CREATE INDEX bad_3 ON bad USING gpuivfpq (e) WITH (train_rows = 1000);
+	INSERT INTO bad SELECT g, ARRAY[g, g % 7] FROM generate_series(1, 1500) AS g});
+my $path = $node->data_dir . '/' . $node->safe_psql('postgres',
+	q{CHECKPOINT; SELECT pg_relation_filepath('bad_2')});
+$node->stop;
+truncate $path, 8192;
+$node->start;
+$from = -s $node->logfile;
+$node->psql('postgres', 'VACUUM (INDEX_CLEANUP off) bad');
+$node->psql('postgres', 'VACUUM bad');
+$node->safe_psql('postgres', 'DROP INDEX bad_2; VACUUM bad');
+ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('bad_3')"), 'the index beside it is trained');
+ok(wait_until($node, $idle), 'the worker is gone');
+like(slurp_file($node->logfile, $from), qr/ERROR:  division by zero.*training of index "public.bad_1"/s,
+	'the log says what could not be trained');
+$node->safe_psql('postgres', 'DROP TABLE bad');
+
+# -- as many in all databases as the setting says
+make_other(0);
+$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.max_training_workers = 0; SELECT pg_reload_conf()});
+$node->safe_psql('other', 'VACUUM t');
+make_table('one', 1500, '');
+$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.max_training_workers = 1; SELECT pg_reload_conf()});
+hold_at('train: written', 'other');
+$node->safe_psql('postgres', 'VACUUM one');
+is_held($node, 'one trains');
+my $asked = -s $node->logfile;
+$node->safe_psql('other', 'VACUUM t');
+# VACUUM says so when it has decided
+like(slurp_file($node->logfile, $asked), qr/index "t_e" has to wait: all gpuvec.max_training_workers are at work/, 'no other does, as the log says');
+is($node->safe_psql('postgres', "SELECT count(*) $training"), '1', '... nor is there another');
+is($node->safe_psql('other', "SELECT lists FROM gpuvec_index_info('t_e')"), '0', 'its database has to wait');
+$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.max_training_workers; SELECT pg_reload_conf()});
+$node->safe_psql('other', 'VACUUM t');
+ok(wait_until($node, "SELECT count(*) = 2 $training"), 'two are there by default');
+go_on();
+ok(wait_until($node, $idle), 'both are gone');
+is(lists('one_e'), 't', 'one is trained');
+is($node->safe_psql('other', "SELECT lists > 0 FROM gpuvec_index_info('t_e')"), 't', 'so is the other');
+
+# -- an owner's code: an advisory lock is not its turn, nor is an error its end
+$node->safe_psql('postgres', q{
+	CREATE ROLE mallory;
+	CREATE SCHEMA mal AUTHORIZATION mallory;
+	SET ROLE mallory;
+	SET client_min_messages = warning;
+	CREATE FUNCTION mal.code(e real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+	BEGIN
+		IF current_setting('application_name') <> '' THEN
+			RETURN e;
+		END IF;
+		PERFORM pg_advisory_unlock_all();
+		IF e[2] = 1 THEN
+			RAISE EXCEPTION 'no';
+		ELSIF e[2] = 2 AND e[1] <= 4 THEN
+			PERFORM pg_sleep(.3);
+		ELSIF e[2] = 3 THEN
+			LOOP
+				BEGIN
+					PERFORM pg_sleep(3600);
+				EXCEPTION WHEN query_canceled THEN
+				END;
+			END LOOP;
+		END IF;
+		RETURN e;
+	END $$;
+	SELECT format('CREATE TABLE mal.%s (e real[]);
+		CREATE INDEX %1$s_e ON mal.%1$s USING gpuivfpq (mal.code(e)) WITH (dims = 2, train_rows = 1000);
+		INSERT INTO mal.%1$s SELECT ARRAY[g, %s] FROM generate_series(1, 1500) AS g', name, number)
+	FROM (VALUES ('fails', 1), ('waits', 3), ('deaf', 3)) AS kind (name, number) \gexec});
+# -111 is a part that objects of the database do not have
+my $turn = q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND objsubid = -111 AND granted};
+my $asleep = "SELECT count(*) = 1 $training AND wait_event = 'PgSleep'";
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM mal.fails');
+ok(wait_until($node, $asleep), 'an owner\'s code waits for ever');
+like(slurp_file($node->logfile, $from), qr/ERROR:  no\n/, '... after an error');
+is($node->safe_psql('postgres', $turn), '3', '... and has its turn still');
+$node->safe_psql('postgres', 'VACUUM mal.waits; VACUUM mal.deaf');
+make_table('meanwhile', 1500, '');
+$node->safe_psql('postgres', 'VACUUM meanwhile');
+ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('meanwhile_e')"), 'another owner\'s index is trained meanwhile');
+ok(wait_until($node, $asleep), 'there is one worker for that code');
+
+# -- ... which catches a cancellation, and is ended
+$from = -s $node->logfile;
+ok(succeeds('DROP TABLE mal.waits, mal.deaf, mal.fails'), 'a session that waits for it has the table');
+like(slurp_file($node->logfile, $from),
+	qr/FATAL:  gpuvec: training of index "mal.(waits|deaf)_e" ended, its code did not heed a cancellation\n.*DETAIL:  The code is that of role "mallory"/,
+	'... the log says whose code it was');
+ok(wait_until($node, $idle), '... the worker is gone');
+
+# -- ... which is ended by itself, when it does not finish a row
+$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.training_timeout = '700ms'; SELECT pg_reload_conf();
+	SET ROLE mallory;
+	SET client_min_messages = warning;
+	SELECT format('CREATE TABLE mal.%s (e real[]);
+		CREATE INDEX %1$s_e ON mal.%1$s USING gpuivfpq (mal.code(e)) WITH (dims = 2, train_rows = 1000);
+		INSERT INTO mal.%1$s SELECT ARRAY[g, %s] FROM generate_series(1, 1500) AS g', name, number)
+	FROM (VALUES ('waits', 3), ('slow', 2)) AS kind (name, number) \gexec});
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM mal.waits');
+log_has($node, qr/FATAL:  gpuvec: training of index "mal.waits_e" ended, its code finished no row within gpuvec.training_timeout\n.*DETAIL:  The code is that of role "mallory"/,
+	$from, 'code that finishes no row is ended, the log says whose it was');
+ok(wait_until($node, $idle), '... the worker is gone');
+is($node->safe_psql('postgres', $turn), '0', '... nobody has its turn');
+$node->safe_psql('postgres', 'DROP TABLE mal.waits');
+
+# -- ... but not where rows are finished, or nothing is computed of rows
+hold_at('train: written');
+$node->safe_psql('postgres', 'VACUUM mal.slow');
+is_held($node, 'slow code goes on');
+select(undef, undef, undef, 1);
+is_held($node, '... steps without rows may take long');
+go_on();
+ok(wait_until($node, $idle), '... the worker is gone');
+is(lists('mal.slow_e'), 't', '... and the index is trained');
+
+# -- an index is trained and flushed while inserts, deletes, queries, gpuvec_verify_index
+# and VACUUM go on: no query misses a row that was always there or returns one twice, and
+# nothing looks damaged meanwhile
+
+$node->append_conf('postgresql.conf', "deadlock_timeout = 1s\n");
+$node->reload;
+my $rounds = long_test() ? 30 : 2;
+my $seconds = long_test() ? 10 : 3;
+my $folder = PostgreSQL::Test::Utils::tempdir();
+
+$node->safe_psql('postgres', 'CREATE FUNCTION noise() RETURNS real[] LANGUAGE sql AS
+	$$ SELECT ARRAY[100 * random(), 100 * random(), 10 * random(), random()]::real[] $$');
+
+my %scripts = (
+	'change' => q{
+		INSERT INTO t (e) SELECT noise() FROM generate_series(1, 30);
+		DELETE FROM t WHERE id > 50 AND id IN
+			(SELECT id FROM t WHERE id > 50 ORDER BY random() LIMIT 10);},
+	# division by zero where rows 1 to 50 are not the nearest ones, each once
+	'query' => q{
+		SET enable_seqscan = off;
+		SELECT 1 / (count(*) = 50 AND count(DISTINCT id) = 50 AND max(id) = 50)::int
+		FROM (SELECT id FROM t ORDER BY e <-> '{-1500,1,0,0}' LIMIT 50) AS q;},
+	'verify' => q{
+		SELECT 1 / (count(*) = 0)::int FROM gpuvec_verify_index('t_e') WHERE severity = 'error';
+		SELECT * FROM gpuvec_index_info('t_e');});
+my @files;
+for my $name (sort keys %scripts)
+{
+	append_to_file("$folder/$name", $scripts{$name});
+	push @files, '-f', "$folder/$name" . ($name eq 'change' ? '@2' : '');
+}
+
+for my $round (1 .. $rounds)
+{
+	$node->safe_psql('postgres', q{
+		SET client_min_messages = warning;
+		DROP TABLE IF EXISTS t;
+		CREATE TABLE t (id bigserial, e real[]);
+		CREATE INDEX t_e ON t USING gpuivfpq (e, id, (id % 10)) WITH (dims = 4, candidates = 200, train_rows = 300);
+		INSERT INTO t (e) SELECT ARRAY[-1000 - 10 * g, g, 0, 0] FROM generate_series(1, 50) AS g;
+		INSERT INTO t (e) SELECT noise() FROM generate_series(1, 3000);});
+	my $clients = IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', '4', '-j', '2', '-T', $seconds, @files,
+			$node->connstr('postgres')
+		],
+		'<' => \undef, '>' => "$folder/out", '2>' => "$folder/err");
+
+	usleep(500_000);
+	$node->safe_psql('postgres', $round % 2 ? "SELECT gpuvec_train('t_e')" : 'VACUUM t');
+	for (1 .. 4 * $seconds - 8)
+	{
+		usleep(250_000);
+		$node->safe_psql('postgres', 'SET client_min_messages = warning; ' .
+			"SELECT gpuvec_train('t_e'); VACUUM t");
+	}
+	IPC::Run::finish($clients);
+	is(IPC::Run::full_result($clients) || 0, 0, "round $round: clients succeed");
+	unlike(slurp_file("$folder/err"), qr/ERROR|aborted/, '... and complain of nothing');
+	$node->safe_psql('postgres', "SELECT gpuvec_train('t_e')");
+	is($node->safe_psql('postgres', "SELECT lists > 0, pending FROM gpuvec_index_info('t_e')"),
+		't|0', '... and the index is trained');
+	is_whole($node, "round $round", 't', '<->', 4, exact => 0);
+}
+
+done_testing();
