@@ -344,7 +344,8 @@ sub possible
 	return (@versions, undef);
 }
 
-sub passes
+# Does the version of a row satisfy the condition?
+sub satisfies
 {
 	my ($write, $filter) = @_;
 	return !$filter || $write->{v} && $write->{ substr $filter, 0, 1 } == substr $filter, 2;
@@ -377,7 +378,7 @@ sub check_read
 			push @wrong, "row $id has version $v, which was not to be seen";
 			next;
 		}
-		push @wrong, "row $id does not fulfill $read->{filter}" if !passes($version, $read->{filter});
+		push @wrong, "row $id does not satisfy $read->{filter}" if !satisfies($version, $read->{filter});
 		push @wrong, "row $id is not at $d" if abs(square($version->{e}, $read->{q}) - $d**2) > 1e-3;
 	}
 	for my $id (@{ $history->{ids} })
@@ -387,7 +388,7 @@ sub check_read
 		next if defined $found{$id} || $low > $at + $radius || $high < $at - $radius
 		  || ($from->{standby} ? $gone_lsn <= $from->{lsn} : $gone <= $from->{t});
 		my @versions = possible($read, $history->{rows}{$id}, $sync);
-		next if grep { !defined || !passes($_, $read->{filter}) || square($_->{e}, $read->{q}) > $last - 1e-3 } @versions;
+		next if grep { !defined || !satisfies($_, $read->{filter}) || square($_->{e}, $read->{q}) > $last - 1e-3 } @versions;
 		push @wrong, "row $id is missing, of version " . join ' or ', map { $_->{v} } reverse @versions;
 	}
 	return @wrong;

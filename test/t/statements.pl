@@ -1,14 +1,43 @@
-# Runs random statements (GpuvecQueries) on both twins, and compares.
-
-package GpuvecCompare;
+# Statements lose no row, and crash nothing: random ones (GpuvecQueries), in which
+# the order by a distance meets joins, groups, windows, sets, partitions, workers
+# and cursors, give what they give on tables without our indexes (GpuvecTwins):
+# at recall 1 all of them, but that where a level orders by the distance and wants
+# few rows, rows without a place in the index are left out; and as users run them
+# those in which no level does so.
+#
+# A statement that fails is printed with its plan and the rows that differ:
+# SEED=N STATEMENTS="NUMBER ..." runs just these, COUNT=N as many from the first on.
 
 use strict;
 use warnings;
-use Exporter 'import';
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
 use GpuvecQueries;
+use GpuvecRandom;
 use GpuvecTwins;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
 
-our @EXPORT = qw(compare_statements);
+my $seed = $ENV{SEED} // 1;
+my @numbers = split ' ', $ENV{STATEMENTS} // '';
+@numbers = (1 .. ($ENV{COUNT} // (long_test() ? 10_000 : 200))) if !@numbers;
+my $asked = @numbers;
+my $whole = !grep { defined $ENV{$_} } qw(SEED STATEMENTS COUNT);
+# one fault may be all statements'
+my $MOST = 40;
+
+my $pgvector = $ENV{GPUVEC_PGVECTOR} ? 1 : 0;
+my $node = new_node('main', conf => "max_worker_processes = 12\nlog_min_messages = error\nlog_statement = none\nrestart_after_crash = on\n");
+my $version = int $node->safe_psql('postgres', 'SHOW server_version_num') / 10_000;
+$node->safe_psql('postgres', 'CREATE EXTENSION gpuvec_pgvector CASCADE') if $pgvector;
+$node->safe_psql('postgres', twins_sql(2500, $pgvector));
+my %ours = map { $_ => 1 } split /\n/,
+  $node->safe_psql('postgres', q{SELECT c.relname FROM pg_class AS c JOIN pg_am AS a ON a.oid = c.relam WHERE a.amname = 'gpuivfpq'});
+
+# what happened
+my %counts;
 
 # How a statement is run: all recalls 1, and as users run it.
 my %WAYS = (
@@ -53,29 +82,11 @@ sub mark
 	return " AND ($alias.z OR $r->{part} <> ALL ('{" . join(',', map { "bare.$_" } @$leaves) . "}'::regclass[]::oid[]))";
 }
 
-# The output of psql, by the text after "@".
-sub split_told
-{
-	my ($told) = @_;
-	my (%told, $at);
-
-	for my $line (split /^/, $told)
-	{
-		if ($line =~ /^@ (.*)$/)
-		{
-			$at = $1;
-			$told{$at} //= '';
-		}
-		elsif (defined $at) { $told{$at} .= $line; }
-	}
-	return \%told;
-}
-
 # Which leaves of which aliases with marks the plans of a statement ask the index
 # for: alias => [ leaves ].
 sub indexed
 {
-	my ($statement, $plans, $ours) = @_;
+	my ($statement, $plans) = @_;
 	my $text = join ' ', map { $_->{sql} // $_->{run} } @{ $statement->{commands} };
 	my %marked = map { $_ => 1 } $text =~ /\{z (\w+)\}/g;
 	my %found;
@@ -84,7 +95,7 @@ sub indexed
 	{
 		my ($index, $leaf, $alias) = ($1, $2, $3 // '');
 
-		next if defined $index && !$ours->{$index};
+		next if defined $index && !$ours{$index};
 		my $of = $alias =~ /^(t\d+)(?:_\d+)?$/ && $statement->{relations}{$1} ? $1 : undef;
 		# in a view aliases are others
 		for my $a (defined $of ? $of : grep { my $r = $statement->{relations}{$_}; $r->{union} && grep { $leaf =~ /^$_(_\d+)?$/ } @{ $r->{leaves} } } keys %marked)
@@ -109,7 +120,7 @@ sub groups
 	return @groups;
 }
 
-# '' if an answer is right, else what is wrong with it.
+# Returns '' if an answer is right, else what is wrong with it.
 sub difference
 {
 	my ($command, $answer, $truth) = @_;
@@ -131,29 +142,29 @@ sub difference
 	return join('', sort split /^/, $answer) eq join('', sort split /^/, $truth) ? '' : 'another multiset';
 }
 
-# How many rows approximate answers have, and how many of the right ones.
+# Counts rows of approximate answers, and those that are right.
 sub count_rows
 {
-	my ($answer, $right, $counts) = @_;
+	my ($answer, $right) = @_;
 	my %left;
 
 	$left{$_}++ for split /^/, $right;
-	$counts->{'approximate: rows wanted'} += () = $right =~ /^/mg;
-	$counts->{'approximate: rows given'} += () = $answer =~ /^/mg;
-	$counts->{'approximate: rows that are right'} += grep { $left{$_} && $left{$_}-- } split /^/, $answer;
+	$counts{'approximate: rows wanted'} += () = $right =~ /^/mg;
+	$counts{'approximate: rows returned'} += () = $answer =~ /^/mg;
+	$counts{'approximate: rows that are right'} += grep { $left{$_} && $left{$_}-- } split /^/, $answer;
 	return;
 }
 
 # Counts plans and statements by kind.
 sub count_plans
 {
-	my ($statement, $way, $plans, $ours, $counts) = @_;
+	my ($statement, $way, $plans) = @_;
 
-	$counts->{"$way: all"}++;
-	$counts->{"form $_"}++ for $way eq 'exact' ? @{ $statement->{forms} } : ();
-	return if !grep { $ours->{$_} } $plans =~ /Index Scan using (\S+)/g;
-	$counts->{"$way: uses the index"}++;
-	$counts->{"$way: ... $_"}++
+	$counts{"$way: all"}++;
+	$counts{"form $_"}++ for $way eq 'exact' ? @{ $statement->{forms} } : ();
+	return if !grep { $ours{$_} } $plans =~ /Index Scan using (\S+)/g;
+	$counts{"$way: uses the index"}++;
+	$counts{"$way: ... $_"}++
 	  for grep { $plans =~ /$_/ } 'GpuvecScan', 'Gather', 'Merge Append', 'Incremental Sort', 'Nested Loop', 'WindowAgg', 'LockRows';
 	return;
 }
@@ -173,11 +184,11 @@ sub rows_missing
 
 sub report
 {
-	my ($o, $n, $statement, $way, $fault, %more) = @_;
+	my ($n, $statement, $way, $fault, %more) = @_;
 	my ($sql) = script($n, $statement, $way, {});
 
 	my @lines = grep { !/^(\\echo|ROLLBACK|DEALLOCATE|RESET (ALL|ROLE)|SET (statement_timeout|client_min))/ } split /\n/, $sql;
-	my $text = "SEED=$o->{seed} STATEMENTS=$n, $way: $fault\n  forms: @{$statement->{forms}}\n";
+	my $text = "SEED=$seed STATEMENTS=$n, $way: $fault\n  forms: @{$statement->{forms}}\n";
 
 	$text .= "    $_\n" for @lines;
 	$text .= "  $_: $more{$_}\n" for grep { defined $more{$_} } 'plan', 'missing', 'extra', 'reference';
@@ -187,31 +198,30 @@ sub report
 # A report with which a crash can be repeated.
 sub crash_report
 {
-	my ($o, $n, $statement, $way, $told) = @_;
+	my ($n, $statement, $way, $told) = @_;
 	my @at = sort grep { /^$n $way / } keys %$told;
 
-	return 'CRASH ' . report($o, $n, $statement, $way, 'the session has ended',
+	return 'CRASH ' . report($n, $statement, $way, 'the session has ended',
 		plan => join('', map { $told->{$_} } grep { /plan$/ } @at),
 		reference => substr(join('', map { $told->{$_} } grep { !/plan$/ } @at), -2000));
 }
 
-# Run statements on both twins.  ask: gives its argument to psql and returns what
-# that says; numbers: which; ours: names of the indexes; counts: what happened.
-# Returns a text for each fault; one that begins with CRASH is the last.
+# Runs statements of these numbers on both twins; returns a text for each fault.  One
+# that begins with CRASH is the last.
 sub compare_statements
 {
-	my ($ask, %o) = @_;
-	my %statements = map { $_ => query_of($o{seed}, $_, @o{ 'version', 'pgvector' }) } @{ $o{numbers} };
+	my @of = @_;
+	my %statements = map { $_ => query_of($seed, $_, $version, $pgvector) } @of;
 	my (%keys, %key_of, %plans, %approximate, @runs, @faults, $crash);
 	my $input = twins_session_sql();
 
-	for my $n (@{ $o{numbers} })
+	for my $n (@of)
 	{
 		$input .= (script($n, $statements{$n}, $_, {}))[0] for sort keys %WAYS;
 	}
-	my $told = split_told($ask->($input));
+	my $told = split_marked(say_all($node, $input));
 	my $reference = twins_session_sql();
-	for my $run (map { my $n = $_; map { [ $n, $_ ] } sort keys %WAYS } @{ $o{numbers} })
+	for my $run (map { my $n = $_; map { [ $n, $_ ] } sort keys %WAYS } @of)
 	{
 		my ($n, $way) = @$run;
 		my $statement = $statements{$n};
@@ -219,12 +229,12 @@ sub compare_statements
 
 		if (!exists $told->{"$n $way over"} || grep { /^$n $way / && $told->{$_} =~ /$LOST/ } keys %$told)
 		{
-			$crash = crash_report(\%o, $n, $statement, $way, $told);
+			$crash = crash_report($n, $statement, $way, $told);
 			# the server begins again
-			for (1 .. 300) { last if $ask->('SELECT 1;') eq "1\n"; sleep 1; }
+			for (1 .. 300) { last if say_all($node, 'SELECT 1;') eq "1\n"; sleep 1; }
 			last;
 		}
-		my $left_out = indexed($statement, $plans, $o{ours});
+		my $left_out = indexed($statement, $plans);
 		my ($sql, $key) = script($n, $statement, undef, $left_out);
 
 		push @runs, $run;
@@ -234,14 +244,14 @@ sub compare_statements
 		  if $way eq 'usual' && (%$left_out || grep { $_->{approximate} } @{ $statement->{commands} });
 		$reference .= $sql if !$keys{"$n $key"}++;
 	}
-	my $truth = split_told($ask->($reference));
+	my $truth = split_marked(say_all($node, $reference));
 	for my $run (@runs)
 	{
 		my ($n, $way) = @$run;
 		my $statement = $statements{$n};
 		my $key = $key_of{"$n $way"};
 
-		count_plans($statement, $way, $plans{"$n $way"}, $o{ours}, $o{counts});
+		count_plans($statement, $way, $plans{"$n $way"});
 		for my $i (0 .. $#{ $statement->{commands} })
 		{
 			my $command = $statement->{commands}[$i];
@@ -251,21 +261,44 @@ sub compare_statements
 			# nested loops are forced now and then
 			if ("$answer$right" =~ /canceling statement due to statement timeout/)
 			{
-				$o{counts}{"$way: too slow"}++;
+				$counts{"$way: too slow"}++;
 				last;
 			}
 			if ($right =~ /^ERROR:/m || !exists $truth->{"$n $key over"}) { $fault = 'the reference fails'; }
 			elsif (!$approximate{"$n $way"}) { $fault = difference($command, $answer, $right); }
 			elsif ($answer =~ /^ERROR:/m) { $fault = 'an error'; }
-			elsif ($command->{sql}) { count_rows($answer, $right, $o{counts}); }
+			elsif ($command->{sql}) { count_rows($answer, $right); }
 			next if $fault eq '';
-			push @faults, report(\%o, $n, $statement, $way, "command $i: $fault", plan => $plans{"$n $way"},
+			push @faults, report($n, $statement, $way, "command $i: $fault", plan => $plans{"$n $way"},
 				missing => rows_missing($right, $answer), extra => rows_missing($answer, $right), reference => $key);
-			$o{counts}{"$way: faults"}++;
+			$counts{"$way: faults"}++;
 			last;
 		}
 	}
 	return (@faults, $crash // ());
 }
 
-1;
+my @faults;
+while (@numbers && @faults < $MOST)
+{
+	my @some = splice @numbers, 0, 100;
+	my @new = compare_statements(@some);
+
+	is(scalar @new, 0, "seed $seed, statements $some[0] to $some[-1]");
+	push @faults, @new;
+	last if grep { /^CRASH/ } @new;
+}
+splice @faults, $MOST if @faults > $MOST;
+diag($_) for @faults;
+note("$_: $counts{$_}") for sort keys %counts;
+is(join('', grep { /TRAP: |was terminated by signal|PANIC: / } split /^/, slurp_file($node->logfile)), '', 'nothing has crashed');
+if ($whole && !@faults)
+{
+	cmp_ok($counts{"$_: too slow"} // 0, '<', 0.02 * $counts{"$_: all"}, "$_: in time") for 'exact', 'usual';
+	cmp_ok($counts{$_} // 0, '>=', $asked / 15, $_) for map { "$_: uses the index" } 'exact', 'usual';
+	cmp_ok($counts{"approximate: rows $_"}, '>=', 0.93 * $counts{'approximate: rows wanted'}, "rows $_, as users ask")
+	  for 'returned', 'that are right';
+	cmp_ok($counts{"usual: ... $_"} // 0, '>=', 3, "usual: $_ with it") for 'GpuvecScan', 'Merge Append', 'Incremental Sort', 'Nested Loop';
+}
+
+done_testing();
