@@ -1,0 +1,598 @@
+# CREATE INDEX and its kin.  With parallel workers the same postings are in the same
+# lists whatever their number, with and without gpuvecd, which builds as well as the
+# session itself.  Whatever becomes of gpuvecd meanwhile, the index is built and sound;
+# what becomes of a build when a worker fails, is told to end, or the leader is
+# canceled; memory, WAL and other sessions.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote;
+use List::Util qw(max);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+use constant {
+	BLCKSZ => 8192,
+	DIRECTORY => 3,    # kinds of pages
+	SMALL_LISTS => 4,
+	NO_LIST => 0xFFFFFFFF,
+	CODE_BYTES => 8,    # of 16 sub-quantizers
+	SLOT_BYTES => 32 + 32 * (6 + 4 + 8),
+	SLOTS => 13,
+	ENTRIES => 291,
+};
+
+need_test_build();
+my $node = new_remote_node('main', conf => "max_worker_processes = 24\n"
+	  . "max_parallel_workers = 16\ngpuvec.auto_mirror = off\n"
+	  . "maintenance_work_mem = '512MB'\nmin_parallel_table_scan_size = 0\n");
+# workers of a build
+my @workers = long_test() ? (0, 1, 2, 8) : (0, 8);
+# all are in the leader's sample: of more, which ones gpuvecd trains on, and in
+# what order, depends on who reads them first
+my $rows = 9_000;
+# gpuvecd gets so many rows at a time
+my $slots = int(($rows + 8191) / 8192);
+
+$node->safe_psql('postgres', "
+	CREATE TABLE t AS SELECT g AS id, point(g, 16) AS e FROM generate_series(1, $rows) AS g;
+	INSERT INTO t SELECT g, NULL FROM generate_series(1, 20) AS g;
+	DELETE FROM t WHERE id % 97 = 0;
+	VACUUM t;");
+
+# Everything in the lists of an index on pages: list, row, which posting of it, T, code.
+sub contents
+{
+	my ($index) = @_;
+	my $path = $node->safe_psql('postgres',
+		"CHECKPOINT; SELECT pg_relation_filepath('$index')");
+	my $bytes = slurp_file($node->data_dir . "/$path");
+	my (@nitems, @postings);
+	my @pages = unpack '(a' . BLCKSZ . ')*', $bytes;
+
+	# the directory comes before all small-list pages, and its pages in their order
+	for my $page (grep { unpack('x8184 S', $_) == DIRECTORY } @pages)
+	{
+		push @nitems, map { unpack 'L', substr($page, 24 + 28 * $_ + 4, 4) } 0 .. ENTRIES - 1;
+	}
+	for my $page (grep { unpack('x8184 S', $_) == SMALL_LISTS } @pages)
+	{
+		for my $slot (map { substr $page, 24 + SLOT_BYTES * $_, SLOT_BYTES } 0 .. SLOTS - 1)
+		{
+			my ($list, undef, $ordinal, undef, $second) = unpack 'L5', $slot;
+			next if $list == NO_LIST;
+			my $count = $nitems[$list] - 32 * $ordinal;
+			$count = 32 if $count > 32;
+			for my $i (0 .. $count - 1)
+			{
+				my $code = join '',
+				  map { substr $slot, 32 + 320 + 32 * $_ + $i, 1 } 0 .. CODE_BYTES - 1;
+				push @postings, join ' ', $list, unpack('H12', substr $slot, 32 + 6 * $i, 6),
+				  $second >> $i & 1, unpack('H8', substr $slot, 32 + 192 + 4 * $i, 4),
+				  unpack('H*', $code);
+			}
+		}
+	}
+	return join "\n", sort @postings;
+}
+
+# Statements that build an index anew, by an engine and so many workers; options:
+# table, columns, with, set (settings), memory.
+sub build_sql
+{
+	my ($engine, $workers, %options) = @_;
+	my $table = $options{table} // 't';
+	my $with = $options{with} // 'lists = 40';
+	my $columns = $options{columns} // 'e';
+	my $memory = $options{memory} // ($workers ? '512MB' : '64MB');
+	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
+
+	return "SET client_min_messages = warning; DROP INDEX IF EXISTS ${table}_e;
+		RESET client_min_messages; SET gpuvec.engine = $engine; SET maintenance_work_mem = '$memory';
+		SET max_parallel_maintenance_workers = $workers; $set
+		CREATE INDEX ${table}_e ON $table USING gpuivfpq ($columns) WITH ($with);";
+}
+
+# Build so; the status, and what was said.
+sub build
+{
+	my ($rc, $out, $err) = $node->psql('postgres', build_sql(@_), on_error_stop => 1);
+
+	return ($rc, $err);
+}
+
+# Bytes that gpuvecd got; the supervisor's pings are among them.
+sub received
+{
+	return $node->safe_psql('postgres', 'SELECT bytes_sent FROM gpuvec_stat');
+}
+
+# Is it up, and not the one that was killed?
+my $killed = 0;
+sub is_up
+{
+	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat") if !$killed;
+	$killed = 0;
+	return revive($node);
+}
+
+# Test: gpuvecd holds nothing, no worker is left, no file either.
+sub is_tidy
+{
+	my ($what) = @_;
+
+	ok( wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'parallel worker'"),
+		"$what: no worker is left");
+	ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'), "$what: gpuvecd has no builder");
+	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_ls_dir('base/pgsql_tmp', true, false)"), '0', "$what: no file is left");
+	return;
+}
+
+# The results of calibration, as text.
+sub calibration
+{
+	my ($index) = @_;
+
+	return $node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('$index') ORDER BY k, recall");
+}
+
+# The ends of the 95 % interval of recall@10, at fixed search parameters.
+sub recall
+{
+	my ($index, $probes, $queries) = @_;
+
+	return split /\|/, $node->safe_psql('postgres', qq{
+		SET gpuvec.engine = cpu; SET gpuvec.probes = $probes; SET gpuvec.candidates = 40;
+		SELECT low, high, recall FROM gpuvec_recall('$index', 10, $queries)});
+}
+
+# -- the same postings, the same calibration
+
+for my $engine ('cpu', 'gpu')
+{
+	my ($right, $calibrated);
+
+	for my $workers (@workers)
+	{
+		my ($rc, $err) = build($engine, $workers, memory => '512MB');
+		my $what = "$engine, $workers workers";
+		my $found = contents('t_e');
+
+		is($err, '', "$what: built");
+		$right //= $found;
+		$calibrated //= calibration('t_e');
+		is(calibration('t_e'), $calibrated, "$what: the same calibration");
+		ok($found eq $right, "$what: the same postings");
+		cmp_ok(length $found, '>', $rows * 20, "$what: " . length($found) . ' bytes of them');
+	}
+	is_whole($node, "$engine, 8 workers");
+	is_tidy($engine);
+}
+
+# Shared memory is not to be had: no workers, and the same index.
+{
+	my ($rc, $err) = build('cpu', 0, memory => '512MB');
+	my $right = contents('t_e');
+
+	($rc, $err) = build('cpu', 8, set => [ "gpuvec.fault = 'memory 1 team: memory'", 'client_min_messages = debug1' ]);
+	is($rc, 0, 'no shared memory: built');
+	like($err, qr/WARNING:  no parallel workers, because there is too little shared memory/, '... with a warning');
+	unlike($err, qr/using \d+ parallel workers/, '... without workers');
+	unlike($err, qr/leak/, '... and nothing is left');
+	ok(contents('t_e') eq $right, '... the same postings');
+	is_tidy('no shared memory');
+}
+
+# -- lists that are trained parent by parent: on rows of all blocks, on those of
+# some, on more than fit into memory
+
+$node->safe_psql('postgres', "
+	CREATE TABLE many WITH (parallel_workers = 8) AS SELECT g AS id, point(g, 16) AS e
+		FROM generate_series(1, 25000) AS g;
+	DELETE FROM many WHERE id % 97 = 0;");
+for my $memory ('64MB', '2MB')
+{
+	my ($right, $calibrated);
+
+	for my $workers (@workers)
+	{
+		my ($rc, $err) = build('cpu', $workers, table => 'many', with => 'lists = 260', memory => $memory);
+		my $what = "parents, $memory, $workers workers";
+		my $found = contents('many_e');
+
+		is($err, '', "$what: built");
+		$right //= $found;
+		$calibrated //= calibration('many_e');
+		ok($found eq $right, "$what: the same postings");
+		is(calibration('many_e'), $calibrated, "$what: the same calibration");
+		is( $node->safe_psql('postgres', "SELECT lists BETWEEN 250 AND 260 FROM gpuvec_index_info('many_e')"),
+			't', "$what: lists");
+	}
+	is_whole($node, "parents, $memory", 'many', '<->', 16, exact => 0);
+}
+is_tidy('parents');
+$node->safe_psql('postgres', 'DROP TABLE many');
+
+# -- gpuvecd alone builds as well as the session
+
+for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8', 'lists = 1')
+{
+	my $before = received();
+	my ($rc, $err) = build('cpu', 0, with => $with);
+	# of fewer queries recall is good to .05 only
+	my $queries = long_test() ? 1000 : 400;
+	my ($own) = recall('t_e', 3, $queries);
+
+	is($err, '', "$with: the session builds");
+	cmp_ok(received() - $before, '<', 10_000, '... alone');
+	($rc, $err) = build('gpu', 0, with => $with);
+	is($err, '', "$with: gpuvecd builds");
+	cmp_ok(received() - $before, '>', ($rows - $rows / 90) * 64, '... and got all rows');
+	# two samples of queries may differ more, once
+	my @high = map { (recall('t_e', 3, $queries))[1] } 1 .. 2;
+	cmp_ok(max(@high), '>', $own, "$with: recall as with $own");
+	is_whole($node, $with);
+	is( $node->safe_psql('postgres',
+			"SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('t_e')) AND recall >= 0.9
+			 FROM gpuvec_recall('t_e', 10, 100)"), 't', "$with: calibrated");
+}
+# more lists than the sample that stays here has rows
+is( $node->safe_psql('postgres', q{
+		SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
+		SET maintenance_work_mem = '64MB'; SET max_parallel_maintenance_workers = 0;
+		CREATE TABLE crowded AS SELECT g AS id, point(g, 4) AS e FROM generate_series(1, 14000) AS g;
+		CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 12100);
+		SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('crowded_e')) AND recall >= 0.9
+		FROM gpuvec_recall('crowded_e', 10, 100)}), 't', '12,100 lists: calibrated');
+$node->safe_psql('postgres', 'DROP TABLE crowded');
+# keys stay here, and meet their rows when these come back
+for my $with ('lists = 40', 'lists = 40, refine = sq8')
+{
+	my ($rc, $err) = build('gpu', 0, with => $with, columns => 'e, id, (id % 7)');
+
+	is($err, '', "keys, $with: gpuvecd builds");
+	is_whole($node, "keys, $with");
+}
+{
+	my $before = received();
+	my ($rc, $err) = build('auto', 0);
+	is($err, '', 'auto');
+	cmp_ok(received() - $before, '<', 10_000, 'gpuvecd has no card, so it is not asked');
+}
+$node->safe_psql('postgres', q{
+	SET gpuvec.engine = gpu; SET max_parallel_maintenance_workers = 0;
+	CREATE INDEX t_cos ON t USING gpuivfpq (e real_cosine_ops) WITH (lists = 30);
+	CREATE INDEX t_ip ON t USING gpuivfpq (e real_ip_ops) WITH (lists = 30);});
+are_whole($node, 'other distances', [ [ 't_cos', 't', '<=>', 16 ], [ 't_ip', 't', '<#>', 16 ] ]);
+$node->safe_psql('postgres', 'DROP INDEX t_cos, t_ip');
+
+# training in place, REINDEX
+$node->safe_psql('postgres', '
+	CREATE TABLE late (LIKE t);
+	CREATE INDEX late_e ON late USING gpuivfpq (e, id) WITH (lists = 40, dims = 16, refine = sq8);
+	INSERT INTO late SELECT * FROM t;');
+for my $case ([ 'trained', q{SELECT gpuvec_train('late_e')} ], [ 'reindexed', 'REINDEX INDEX CONCURRENTLY late_e' ])
+{
+	my ($what, $sql) = @$case;
+	my $before = received();
+
+	$node->safe_psql('postgres', "SET gpuvec.engine = gpu; SET max_parallel_maintenance_workers = 0; $sql");
+	cmp_ok(received() - $before, '>', $rows * 60, "$what: gpuvecd trains");
+	is_whole($node, $what, 'late', '<->', 16);
+}
+$node->safe_psql('postgres', 'DROP TABLE late');
+
+# -- refine records and keys, an index made while rows come and go
+
+for my $engine ('cpu', 'gpu')
+{
+	my ($rc, $err) = build($engine, 5, with => 'lists = 40, refine = sq8', columns => 'e, id, (id % 7)');
+	is($err, '', "$engine: refine records and keys");
+	is_whole($node, "$engine: refine records and keys");
+
+	my $job = background($node, join ' ', map { "INSERT INTO t SELECT $rows + 100 * $_ + g,
+		point($rows + 100 * $_ + g, 16) FROM generate_series(1, 50) AS g;
+		DELETE FROM t WHERE id % 1009 = $_;" } 1 .. 20);
+	for my $round (1 .. (long_test() ? 3 : 2))
+	{
+		$node->safe_psql('postgres', "SET gpuvec.engine = $engine;
+			SET max_parallel_maintenance_workers = 4; REINDEX INDEX CONCURRENTLY t_e;");
+	}
+	is(end_of($job), 0, "$engine: inserts and deletes meanwhile");
+	is_whole($node, "$engine: REINDEX CONCURRENTLY");
+	$node->safe_psql('postgres', "DELETE FROM t WHERE id > $rows");
+}
+
+# -- there are workers, and their rows are counted
+
+# Begin a build that stops at a step in every process, until what holds them
+# (a session) ends.
+sub held
+{
+	my ($step, $engine, $workers, %options) = @_;
+	my $holder = hold($node);
+	my $job = background($node, build_sql($engine, $workers,
+			set => ["gpuvec.fault = 'wait 1 $step'"], %options));
+
+	is_held($node, "$engine: $workers workers and the leader at \"$step\"", $workers + 1);
+	return ($holder, $job);
+}
+
+my $workers_pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker'";
+{
+	my ($holder, $job) = held('build: written', 'cpu', 3);
+
+	is( $node->safe_psql('postgres', "SELECT phase, tuples_done <= tuples_total, tuples_total = (SELECT count(e) FROM t)
+			FROM pg_stat_progress_create_index"), 'building index: writing|t|t', 'rows of all are counted');
+	release($holder);
+	is(end_of($job), 0, 'the build goes on');
+	is_whole($node, 'held');
+}
+{
+	my ($holder, $job) = held('build: encoded', 'gpu', 0);
+
+	is($node->safe_psql('postgres', "SELECT phase = 'building index: assigning' AND tuples_done > 0
+		FROM pg_stat_progress_create_index"), 't', 'rows that gpuvecd has are counted as they are encoded');
+	release($holder);
+	is(end_of($job), 0, 'the build goes on');
+}
+
+# -- a worker fails, is told to end; the leader is canceled
+
+for my $case (
+	[ 'cpu', 'build: written' ], [ 'gpu', 'build: written' ], [ 'cpu', 'build: climbed' ],
+	map { [ 'cpu', $_, with => 'lists = 300' ] } 'lists: read',
+	'lists: trained', 'lists: placed', 'lists: moved')
+{
+	my ($engine, $step, @with) = @$case;
+	my $what = "$engine, $step";
+	my ($rc, $err) = build($engine, 3, set => ["gpuvec.fault = 'error 1 $step'"], @with);
+	isnt($rc, 0, "$what: an error");
+	like($err, qr/ERROR:  gpuvec.fault: stopped at step/, "$what: whosever it was");
+	is_tidy("$what: an error");
+
+	my ($holder, $job) = held($step, $engine, 3, @with);
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM ($workers_pids LIMIT 1) AS x");
+	isnt(end_of($job), 0, "$what: without a worker there is no index");
+	like(errors_of($job), qr/terminating (connection|background worker|parallel worker)/, "$what: and why");
+	release($holder);
+	is_tidy("$what: a worker was told to end");
+
+	($holder, $job) = held($step, $engine, 3, @with);
+	$node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM pg_stat_progress_create_index");
+	isnt(end_of($job), 0, "$what: canceled");
+	like(errors_of($job), qr/canceling statement due to user request/, "$what: and said so");
+	is_tidy("$what: canceled");
+	release($holder);
+	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't', "$what: no index");
+}
+
+# -- gpuvecd dies or stops at every step, under the session alone and under workers
+
+build('gpu', 0);
+my $calibration = calibration('t_e');
+
+# Run statements; at a step, do something to gpuvecd.  Options: cancel (when the session
+# waits for gpuvecd).
+sub disturb
+{
+	my ($step, $signal, $sql, %options) = @_;
+	my $what = "$signal at $step";
+
+	ok(is_up(), "$what: gpuvecd is up");
+	my $pid = gpuvecd_pid($node);
+	my $holder = hold($node);
+	my $job = background($node, "SET gpuvec.fault = 'wait $step'; $sql");
+	is_held($node, "$what: there");
+	kill $signal, $pid;
+	$killed = 1 if $signal eq 'KILL';
+	usleep(100_000);
+	release($holder);
+	if ($options{cancel})
+	{
+		usleep(200_000);
+		$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM pg_stat_progress_create_index');
+	}
+	my $status = end_of($job);
+	kill 'CONT', $pid if $signal eq 'STOP';
+	return ($what, $status, errors_of($job));
+}
+
+my @steps = ('1 build: begun', '1 build: sent', '1 build: trained',
+	(map { "$_ build: encoded" } 1 .. $slots), '1 build: written');
+# in a short run it stops at some of them
+my %disturbed = (
+	'0 KILL' => \@steps,
+	'0 STOP' => long_test() ? \@steps : [ '1 build: sent', '1 build: encoded', '1 build: written' ],
+	'3 KILL' => [ '1 build: trained', '1 build: encoded', '1 build: written' ],
+	'3 STOP' => long_test() ? [ '1 build: trained', '1 build: encoded', '1 build: written' ] : ['1 build: encoded']);
+for my $case (sort keys %disturbed)
+{
+	my ($workers, $signal) = split / /, $case;
+
+	for my $step (@{ $disturbed{$case} })
+	{
+		my ($what, $status, $err) = disturb($step, $signal, build_sql('gpu', $workers,
+				columns => $workers && $signal eq 'STOP' ? 'e, id' : 'e', set => ["gpuvec.request_timeout = '500ms'"]));
+		my $not_done = not_done($step);
+		my $why = $workers ? qr/it (is gone|does not|is not|refused)|the connection ended/ :
+		  qr/it (is gone|does not answer)|the connection ended/;
+
+		$what = "$workers workers, $what";
+		is($status, 0, "$what: the index is built");
+		like($err, qr/NOTICE:  gpuvecd could not $not_done index "t_e": ($why)/, "$what: a notice");
+		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
+		is_whole($node, $what);
+		# whoever searches for it, calibration finds the same
+		is(calibration('t_e'), $calibration, "$what: as calibrated by gpuvecd") if !$workers && $step =~ /written/;
+	}
+}
+# keys of rows that it did not give back
+for my $step ('1 build: trained', '1 build: encoded')
+{
+	my ($what, $status) = disturb($step, 'KILL', build_sql('gpu', 0, columns => 'e, id, (id % 7)'));
+
+	is($status, 0, "$what, with keys: the index is built");
+	is_whole($node, "$what, with keys");
+}
+# who wants an error gets one
+{
+	my ($what, $status, $err) = disturb('1 build: trained', 'KILL',
+		build_sql('gpu', 0, set => ['gpuvec.on_gpu_error = error']));
+
+	isnt($status, 0, "$what: an error is wanted");
+	like($err, qr/ERROR:  gpuvecd could not build index "t_e"/, "$what: and comes");
+	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't', "$what: no index");
+}
+# but not for the work that is left when the index is there
+{
+	my ($what, $status, $err) = disturb('1 build: written', 'KILL',
+		build_sql('gpu', 0, set => ['gpuvec.on_gpu_error = error']));
+
+	is($status, 0, "$what: no error, though one is wanted");
+	like($err, qr/NOTICE:  gpuvecd could not calibrate index "t_e"/, "$what: a notice");
+	is_whole($node, $what);
+}
+# canceled while gpuvecd is waited for
+for my $step (@steps[0 .. 2])
+{
+	my ($what, $status, $err) = disturb($step, 'STOP',
+		build_sql('gpu', 0, set => ["gpuvec.request_timeout = '60s'"]), cancel => 1);
+
+	isnt($status, 0, "$what: canceled");
+	like($err, qr/canceling statement due to user request/, "$what: in time");
+}
+{
+	my ($rc, $err) = build('gpu', 0);
+	is($err, '', 'afterwards gpuvecd builds again');
+	is_whole($node, 'afterwards');
+}
+
+# -- more rows to train on than the leader's sample has are read by all
+
+$node->safe_psql('postgres', "
+	CREATE TABLE big AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 15000) AS g;
+	CREATE INDEX big_e ON big USING gpuivfpq (e) WITH (lists = 450, train_rows = 100000);");
+{
+	my %recall;
+
+	for my $workers (0, 4)
+	{
+		for my $how ('INDEX', 'INDEX CONCURRENTLY')
+		{
+			# in a short run: alone, and with workers concurrently
+			next if !long_test() && ($workers > 0) != ($how ne 'INDEX');
+			my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
+				SET max_parallel_maintenance_workers = $workers; REINDEX $how big_e;");
+			is($err, '', "$workers workers: REINDEX $how");
+			is_whole($node, "$workers workers: REINDEX $how", 'big', '<->', 8, exact => 0);
+		}
+		$recall{$workers} = (recall('big_e', 6, 200))[2];
+	}
+	cmp_ok($recall{4}, '>', $recall{0} - 0.03, "recall as with $recall{0}");
+	is_tidy('more rows to train on');
+}
+for my $signal ('KILL', 'STOP')
+{
+	my ($what, $status, $err) = disturb('1 build: begun', $signal, "SET gpuvec.engine = gpu;
+		SET gpuvec.request_timeout = '500ms'; SET max_parallel_maintenance_workers = 4; REINDEX INDEX big_e;");
+
+	$what .= ', before rows are read';
+	is($status, 0, "$what: the index is built");
+	unlike($err, qr/NOTICE.*NOTICE/s, "$what: one notice");
+	is_whole($node, $what, 'big', '<->', 8, exact => 0);
+}
+
+# -- workers who cannot join the build, which the leader has begun
+
+{
+	my $socket = $node->data_dir . '/pgsql_tmp.gpuvec.sock';
+
+	ok(is_up(), 'alone: gpuvecd is up');
+	my $holder = hold($node);
+	my $job = background($node, "SET gpuvec.engine = gpu;
+		SET max_parallel_maintenance_workers = 4; SET gpuvec.fault = 'wait 1 build: begun'; REINDEX INDEX big_e;");
+	is_held($node, 'alone: there');
+	rename($socket, "$socket.not") or die "$socket: $!";
+	release($holder);
+	is(end_of($job), 0, 'alone: the index is built');
+	rename("$socket.not", $socket) or die "$socket: $!";
+	# it trains, and places what the leader has
+	like(errors_of($job), qr/^[^\n]*NOTICE:  gpuvecd could not build all of index "big_e": it does not listen\nDETAIL:  What it has not done is done without a card, which takes longer\.$/,
+		'alone: what others could not have it do');
+	is_whole($node, 'alone', 'big', '<->', 8, exact => 0);
+	is_tidy('alone');
+}
+# training in place
+for my $engine ('gpu', 'cpu')
+{
+	$node->safe_psql('postgres', "
+		CREATE TABLE late (LIKE big);
+		CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (lists = 450, dims = 8);
+		INSERT INTO late SELECT * FROM big;
+		SET gpuvec.engine = $engine; SET max_parallel_maintenance_workers = 4; SELECT gpuvec_train('late_e');");
+	is_whole($node, "$engine: trained in place", 'late', '<->', 8, exact => 0);
+	$node->safe_psql('postgres', 'DROP TABLE late');
+}
+
+# -- all of it is in the log
+
+build('cpu', 4);
+my $before = contents('t_e');
+$node->stop('immediate');
+$node->start;
+is(contents('t_e'), $before, 'the same after a crash');
+is_whole($node, 'after a crash');
+
+# -- room to build, and none to search what is built
+
+SKIP:
+{
+	skip 'a card takes other amounts of memory', 4 if $SERVER ne 'cpu';
+	$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '5MB'\n");
+	$node->restart;
+	ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'no room to search: gpuvecd is up');
+	$node->safe_psql('postgres', "
+		CREATE TABLE wide AS SELECT g AS id, point(g, 22) AS e FROM generate_series(1, 10000) AS g;");
+	my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
+		SET max_parallel_maintenance_workers = 3; SET gpuvec.on_gpu_error = error;
+		CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 40);");
+	like($err, qr/^[^\n]*NOTICE:  gpuvecd could not calibrate index "wide_e": it refused: no memory\nDETAIL:  It is calibrated without a card, which takes longer\.$/,
+		'no room to search: one notice');
+	is( $node->safe_psql('postgres', "SELECT count(*) > 0 FROM gpuvec_calibration('wide_e')"),
+		't', 'no room to search: calibrated');
+	is_complete($node, 'wide', '<->', 22, 'no room to search');
+}
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1MB'\n");
+$node->restart;
+ok(is_up(), 'gpuvecd with little memory');
+{
+	my ($rc, $err) = build('gpu', 0);
+
+	is($rc, 0, 'no room: the index is built');
+	like($err, qr/NOTICE:  gpuvecd could not build index "t_e": it refused: no memory/,
+		'no room: a notice');
+	is_whole($node, 'no room');
+}
+
+# -- no gpuvecd
+
+$node->append_conf('postgresql.conf', "gpuvec.server = off\n");
+$node->restart;
+{
+	my ($rc, $err) = build('gpu', 0);
+
+	is($rc, 0, 'off: the index is built');
+	is($err, '', 'off: nobody expects gpuvecd');
+	($rc, $err) = build('gpu', 0, set => ['gpuvec.on_gpu_error = error']);
+	like($err, qr/ERROR:  gpuvecd could not build index "t_e": there is none\nHINT:  It is turned off/,
+		'off: an error where that is wanted');
+}
+no_crash($node);
+
+done_testing();
