@@ -26,7 +26,7 @@ my $node = new_node('main', allows_streaming => 1,
 # In a long run recovery ends at each of a hundred of them, else at a few.
 
 my $wanted = long_test() ? 100 : 6;
-srand($ENV{GPUVEC_TEST_SEED} // 1);
+srand($ENV{SEED} // 1);
 
 my @conditions = ('id < 90', 'k = 3', 'k IS NULL', q{name = 'n4'}, q{k > 1 AND name = ANY ('{n2,n7}')});
 my @keyed = map { [ "${_}_e", $_, '<->', $_ eq 'wide' ? 1000 : 8, \@conditions ] }

@@ -1,6 +1,6 @@
-# Recall at every depth: conditions that only certain ranks fulfill find as many
-# of their rows as gpuvec.recall asks for; and so do limits of all sizes, whether
-# the scan knows of them or not (from "The recall that is promised" on).
+# Recall at every depth: conditions that only rows of certain ranks match find as many
+# of these as gpuvec.recall asks for; and so do limits of all sizes, whether the scan
+# knows of them or not (from "The recall that is promised" on).
 #
 # The first table has lists enough for parents, and clusters of some hundred rows, so
 # that a row of rank 500 lies in any of many lists.
@@ -14,7 +14,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# First and last rank, queries, and rows behind, which fulfill the condition,
+# First and last rank, queries, and ranks behind them, whose rows match the condition,
 # too, so that a scan that has missed some need not read the whole table.
 my @bands = (
 	[ 1, 10, 120, '31 AND 40' ],
@@ -43,7 +43,7 @@ $node->safe_psql(
 	CREATE TABLE found (first int, q int, recall float8, share float8);
 });
 
-# The nearest rows of each query, by one sort: to the end of the last of its bands.
+# The nearest rows of each query, by one sort, as far as the last of its bands goes.
 my $end = join ' ', map { "WHEN q <= $_->[2] THEN " . ($_->[3] =~ s/.* //r) } reverse @bands;
 $node->safe_psql(
 	'postgres', qq{
@@ -52,7 +52,7 @@ $node->safe_psql(
 	FROM queries AS q, LATERAL (SELECT id, row_number() OVER () AS r
 		FROM (SELECT id FROM rows ORDER BY e <-> q.e LIMIT CASE $end END) AS s) AS n});
 
-# Rows of a band's ranks for each of its queries.
+# Notes the rows of a band's ranks for each of its queries.
 sub plant
 {
 	my ($first, $last, $queries, $behind) = @_;
@@ -116,8 +116,8 @@ for my $recall (0.95, 0.99)
 	}
 }
 
-# Rows that refine records tell pass when they come up: the first batches are over
-# before they come to these, and give out none from behind the ranks they are good for.
+# Rows of which refine records tell that they are next: the first batches are over
+# before they come to these, and return none from behind the ranks they are good for.
 plant(300, 309, 60, '601 AND 700');
 is( $node->safe_psql(
 		'postgres', q{
@@ -130,9 +130,9 @@ is( $node->safe_psql(
 	"\nt",
 	'ranks 300 to 309 by refine records');
 
-# The recall that is promised, whoever knows how many rows are wanted: of random
-# rows of many dimensions, which codes tell little of.  A condition's rows are
-# anywhere, near the queries or far from them.
+# The recall that is promised, whoever knows how many rows are requested: of random
+# rows of many dimensions, of which codes tell little.  The rows that match a
+# condition are anywhere, near the queries or far from them.
 my $nrows = long_test() ? 20_000 : 6_000;
 my $nqueries = long_test() ? 200 : 8;
 my %share = (

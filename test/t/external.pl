@@ -1,5 +1,5 @@
 # A gpuvecd that PostgreSQL does not start: either may end and come again without
-# the other, in whatever order, and no mirror outlives a life of the cluster.
+# the other, in whatever order, and no mirror outlives an incarnation of the cluster.
 # With several users and in namespaces of its own: test/external.sh.
 
 use strict;
@@ -7,7 +7,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote;
+use GpuvecRemote qw(:DEFAULT stat_of soon);
 use IO::Socket::UNIX;
 use POSIX qw(_exit);
 use PostgreSQL::Test::Cluster;
@@ -19,6 +19,7 @@ my $folder = PostgreSQL::Test::Utils::tempdir_short() . '/gpuvec';
 my $log = "${PostgreSQL::Test::Utils::log_path}/gpuvecd.log";
 my @started;
 
+# Settings of a server whose gpuvecd has this folder.
 sub conf
 {
 	my ($directory) = @_;
@@ -26,7 +27,7 @@ sub conf
 	return "gpuvec.server = 'external'\ngpuvec.server_directory = '$directory'\n";
 }
 
-# Start a gpuvecd for a folder; its pid.
+# Starts a gpuvecd for a folder; returns its pid.
 sub start_gpuvecd
 {
 	my ($directory, @options) = @_;
@@ -51,7 +52,7 @@ sub child_of
 	return split ' ', slurp_file("/proc/$pid/task/$pid/children");
 }
 
-# End it; its status.
+# Ends it; returns its status.
 sub end_gpuvecd
 {
 	my ($pid, $signal) = @_;
@@ -70,19 +71,10 @@ END
 	$? = $status;
 }
 
+# How often gpuvecds have begun anew, for another incarnation of a cluster.
 sub count_anew
 {
 	return scalar(() = slurp_file($log) =~ /begins anew/g);
-}
-
-# Test: soon the server is so.
-sub soon
-{
-	my ($on, $condition, $what) = @_;
-
-	ok(wait_until($on, "SELECT $condition FROM gpuvec_stat", 60), $what)
-	  or diag($on->safe_psql('postgres', '\x \\\\ SELECT * FROM gpuvec_stat'), slurp_file($log));
-	return;
 }
 
 # The processes of a server that are called so.
@@ -107,11 +99,13 @@ sub crash
 	return wait_until($on, 'SELECT true');
 }
 
+# A text without white space at its end.
 sub trimmed
 {
 	return $_[0] =~ s{\s+\z}{}r;
 }
 
+# What the doctor says of a subject.
 sub advice
 {
 	my ($on, $subject) = @_;
@@ -206,7 +200,7 @@ for my $signal ('KILL', 'TERM')
 }
 is(count_anew(), 0, 'nothing has begun anew');
 
-# -- the supervisor ends and comes again: the same life, whose mirrors stay
+# -- the supervisor ends and comes again: the same incarnation, whose mirrors stay
 my $searches = $node->safe_psql('postgres', 'SELECT searches FROM gpuvec_mirrors');
 cmp_ok($searches, '>=', 40, 'it has answered');
 my ($supervisor) = processes($node, 'gpuvec supervisor');
@@ -279,7 +273,7 @@ is_right(0, 'stopped');
 kill 'CONT', child_of($gpuvecd);
 soon($node, "state = 'up' AND pid = $gpuvecd", 'continued: up');
 is_right(1, 'continued');
-is(count_anew(), $anew, 'continued: the same life');
+is(count_anew(), $anew, 'continued: the same incarnation');
 
 # The cluster crashes while gpuvecd is stopped.
 kill 'STOP', child_of($gpuvecd);
@@ -301,23 +295,18 @@ $other->safe_psql('postgres', 'CREATE TABLE t (id int, e real[]); INSERT INTO t 
 soon($other, q{state = 'down'}, 'another cluster: it is not served');
 soon_advice($other, 'gpuvecd', qr/^it is down: it serves another cluster: .*a folder of its own/, 'another cluster: the doctor says why');
 my $logged = qr/it serves another cluster\n.*HINT:  Each cluster needs a gpuvecd and a folder of its own/;
-for (1 .. 300)
-{
-	last if slurp_file($other->logfile) =~ $logged;
-	usleep(100_000);
-}
-like(slurp_file($other->logfile), $logged, 'another cluster: so does its log');
+log_has($other, $logged, 0, 'another cluster: so does its log');
 is(scalar(() = slurp_file($log) =~ /another cluster was refused/g), 1, q{another cluster: so does gpuvecd's, once});
 $other->safe_psql('postgres', q{SELECT count(answers('t', '<->', 8, 10, 5))});
 is_right(1, 'beside another cluster');
-is(count_anew(), $anew, 'beside another cluster: the same life');
+is(count_anew(), $anew, 'beside another cluster: the same incarnation');
 # its supervisor is away for a while: a session says whose gpuvecd is
 my $keeper = $node->background_psql('postgres');
 $keeper->query_safe(q{SELECT answers('t', '<->', 8, 10, 1)});
 kill 'TERM', processes($node, 'gpuvec supervisor');
 ok(wait_until($node, q{SELECT state <> 'up' FROM gpuvec_stat}, 30), 'beside another cluster: the supervisor ends');
 soon($node, "state = 'up' AND pid = $gpuvecd", 'beside another cluster: the next supervisor');
-is(count_anew(), $anew, 'beside another cluster: the same life, by its session');
+is(count_anew(), $anew, 'beside another cluster: the same incarnation, by its session');
 $keeper->quit;
 # the one that it serves goes: it is free for the other
 $node->stop;
@@ -375,13 +364,9 @@ is(end_gpuvecd($gpuvecd, 'TERM'), 0, 'SIGTERM ends it, for one with more memory'
 $gpuvecd = start_gpuvecd($folder);
 soon($node, "state = 'up' AND pid = $gpuvecd", 'one with more memory');
 
-# -- a standby is promoted: the life and its mirrors go on
-$node->backup('b');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($node, 'b', has_streaming => 1);
-$standby->append_conf('postgresql.conf', conf("$folder-standby"));
+# -- a standby is promoted: the incarnation and its mirrors go on
 my $its = start_gpuvecd("$folder-standby");
-$standby->start;
+my $standby = new_standby($node, 'standby', conf => conf("$folder-standby"));
 soon($standby, "state = 'up' AND pid = $its", 'standby: up, with gpuvecd started before');
 $anew = count_anew();
 $standby->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
@@ -389,12 +374,12 @@ is(answers($standby, 't', '<->', 8, 10, 20), $right, 'standby: answers are right
 $standby->promote;
 is(answers($standby, 't', '<->', 8, 10, 20), $right, 'promoted: answers are right');
 cmp_ok($standby->safe_psql('postgres', 'SELECT searches FROM gpuvec_mirrors'), '>=', 40, 'promoted: by the same mirror');
-is(count_anew(), $anew, 'promoted: the same life');
+is(count_anew(), $anew, 'promoted: the same incarnation');
 $standby->stop;
 is(end_gpuvecd($its, 'INT'), 0, 'SIGINT ends it');
 
 # -- settings
-my $pid = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+my $pid = stat_of($node, 'pid');
 $node->append_conf('postgresql.conf', "gpuvec.server_directory = '/elsewhere'");
 $node->reload;
 $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});

@@ -1,15 +1,17 @@
 # Options of CREATE INDEX and settings with odd names and values, thousands of
 # them: each is taken or refused with a reason, and the index goes on answering.
+# SEED=N makes others.
+
 use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Utils;
+use GpuvecRandom;
 use Test::More;
 
 my $rounds = long_test() ? 50_000 : 2_000;
-my $seed = $ENV{GPUVEC_SEED} // 4711;
+my $seed = $ENV{SEED} // 4711;
 
 my $node = new_node('main');
 $node->safe_psql(
@@ -33,33 +35,33 @@ my @values = (
 # A value, some of it changed.
 sub value
 {
-	my $value = $values[ rand @values ];
+	my $value = pick(@values);
 
-	if (rand() < 0.3 && length $value)
+	if (chance(0.3) && length $value)
 	{
-		substr($value, int(rand(length $value)), 1) = chr(32 + int(rand(95)));
+		substr($value, number(length $value), 1) = chr(32 + number(95));
 	}
-	$value .= $values[ rand @values ] if rand() < 0.1;
+	$value .= pick(@values) if chance(0.1);
 	return "'" . $value =~ s/'/''/gr . "'";
 }
 
 sub name
 {
-	my $name = $options[ rand @options ];
+	my $name = pick(@options);
 
-	$name .= chr(97 + int(rand(26))) if rand() < 0.05;
+	$name .= chr(97 + number(26)) if chance(0.05);
 	return "\"$name\"";
 }
 
 # Options are tried where they can be changed, and where they are given.
 sub statement
 {
-	my $options = join ', ', map { name() . ' = ' . value() } 0 .. int(rand(3));
+	my $options = join ', ', map { name() . ' = ' . value() } 0 .. number(3);
 
-	return "ALTER INDEX t_e SET ($options)" if rand() < 0.3;
-	return "ALTER INDEX t_e RESET (" . name() . ')' if rand() < 0.05;
-	return "CREATE INDEX t_odd ON t USING gpuivfpq (e) WITH ($options)" if rand() < 0.2;
-	return 'SET ' . $settings[ rand @settings ] . ' = ' . value();
+	return "ALTER INDEX t_e SET ($options)" if chance(0.3);
+	return "ALTER INDEX t_e RESET (" . name() . ')' if chance(0.05);
+	return "CREATE INDEX t_odd ON t USING gpuivfpq (e) WITH ($options)" if chance(0.2);
+	return 'SET ' . pick(@settings) . ' = ' . value();
 }
 
 my @statements = map { statement() } 1 .. $rounds;
@@ -105,6 +107,6 @@ is( $node->safe_psql('postgres',
 	"0\n50",
 	'the index is sound, and answers');
 $node->stop;
-unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal/, 'nothing crashed');
+no_crash($node);
 
 done_testing();

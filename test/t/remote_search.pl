@@ -150,8 +150,8 @@ differs(
 	'LATERAL: rescans');
 $node->safe_psql(
 	'postgres', q{
-	-- rows of two cursors, turn about, so that each asks for more when the
-	-- other was the last to be answered; and who answered the later one to end
+	-- rows of two cursors in turn, so that each asks for more when the other was
+	-- the last to be answered; and who answered the one that ends last
 	CREATE FUNCTION turns(engine text) RETURNS text
 	LANGUAGE plpgsql SET enable_seqscan = off AS $$
 	DECLARE
@@ -181,7 +181,7 @@ $node->safe_psql(
 		RETURN result;
 	END
 	$$;
-	-- two scans that a merge of partitions reads turn about
+	-- two scans that a merge of partitions reads in turn
 	CREATE TABLE parted (id int, e real[]) PARTITION BY HASH (id);
 	CREATE TABLE parted_0 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 	CREATE TABLE parted_1 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 1);
@@ -189,7 +189,7 @@ $node->safe_psql(
 	CREATE INDEX parted_e ON parted USING gpuivfpq (e) WITH (lists = 30);
 	ANALYZE parted});
 is($node->safe_psql('postgres', "SELECT turns('gpu') = turns('cpu')"), 't',
-	'two cursors, turn about');
+	'two cursors, in turn');
 like($node->safe_psql('postgres', "SELECT turns('gpu')"), qr/^(\d+ ){1400}$/,
 	'... have rows');
 is_mirrored($node, "parted_${_}_e_idx", "SELECT id FROM parted_$_ ORDER BY e <-> point(1, 12) LIMIT 10",
@@ -201,7 +201,7 @@ like(
 differs($node, 'SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 10 OFFSET 290',
 	'two partitions, merged');
 
-# a scan whose batches are answered turn about neither skips nor repeats a row
+# a scan whose batches are answered by both in turn neither skips nor repeats a row
 $node->safe_psql(
 	'postgres', q{
 	CREATE FUNCTION mixed(tab text, operator text, engines text[]) RETURNS text
