@@ -1,5 +1,6 @@
-# Functions over sets of rows through gpuvecd: the same rows as by the session,
-# and whatever becomes of gpuvecd or of the client meanwhile, right rows or a
+# Functions over whole tables.  Each phase ends soon when it is canceled or times out, and
+# the view says how far they are.  Through gpuvecd they return the same rows as by the
+# session, and whatever becomes of gpuvecd or of the client meanwhile, right rows or a
 # prompt end.
 
 use strict;
@@ -7,16 +8,263 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote;
+use GpuvecRemote qw(:DEFAULT stat_of);
 use POSIX qw(_exit);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+# as slow as it can be, first
+my $node = new_remote_node('main', conf => "gpuvec.auto_mirror = off\ngpuvec.simd = portable\n");
+
+# -- cancellation and progress
+
+my $slow_rows = long_test() ? 30_000 : 12_000;
+my $ncloud = long_test() ? 10_000 : 5000;
+my @timeouts = long_test() ? (50, 1000) : 300;
+
+$node->safe_psql(
+	'postgres', qq{
+	CREATE TABLE slow (id int, e real[]) WITH (autovacuum_enabled = off);
+	INSERT INTO slow SELECT g, p || p || p || p
+	FROM generate_series(1, $slow_rows) AS g, LATERAL (VALUES (point(g, 32))) AS v (p);
+	SET gpuvec.simd = auto;
+	CREATE INDEX slow_e ON slow USING gpuivfpq (e) WITH (dims = 128, lists = 100);
+	CREATE TABLE small AS SELECT * FROM slow WHERE id <= 2000;
+	-- neighbors in many lists
+	CREATE TABLE cloud AS
+	SELECT g AS id, (SELECT array_agg((hashint4(g * 8 + i) & 1023)::real ORDER BY i)
+		FROM generate_series(1, 8) AS i) AS e
+	FROM generate_series(1, $ncloud) AS g;
+	CREATE INDEX cloud_e ON cloud USING gpuivfpq (e) WITH (dims = 8, lists = 100);
+	CREATE ROLE watcher;
+});
+
+my %statement = (
+	'exact search' => q{SELECT count(*) FROM gpuvec_exact_search('slow', 'e',
+		(SELECT array_agg(e) FROM slow WHERE id <= 5000), 10)},
+	'k-NN graph' => q{SELECT count(*) FROM gpuvec_knn_graph('slow', 'id', 'e', 10)},
+	'graph in arrays' => q{SELECT count(*) FROM gpuvec_knn_graph_arrays('slow', 'id', 'e', 10)},
+	'k-NN join' => q{SELECT count(*) FROM gpuvec_knn_join('slow', 'id', 'e', 'slow', 'id', 'e', 10)},
+	'through an index' => q{SELECT count(*) FROM gpuvec_knn_graph('slow', 'id', 'e', 100, 'l2', 'index')},
+	'k-means' => q{SELECT count(*) FROM gpuvec_kmeans('slow', 'e', 500, 1000)});
+
+# Test: the statement, begun after some settings, ends soon when canceled in
+# that phase of a command, when so much of it is done.
+sub cancel_set
+{
+	my ($what, $command, $phase, $settings, $done) = @_;
+
+	$done //= 1;
+	test_cancel(
+		$node, "$what, $phase ($settings)",
+		"SET client_min_messages = warning; $settings $statement{$what}",
+		'gpuvec_progress', "command = '$command' AND phase = '$phase' AND done >= $done");
+	return;
+}
+
+# Test: it ends soon after a timeout.
+sub timeout_set
+{
+	my ($what, $timeout_ms, $settings) = @_;
+
+	test_timeout($node, "$what ($settings)",
+		"SET client_min_messages = warning; $settings $statement{$what}", $timeout_ms);
+	return;
+}
+
+# canceled in the session, and while gpuvecd works (below more of that); with a card
+# that is over too soon
+for my $engine ('cpu', $SERVER eq 'cuda' ? () : 'gpu')
+{
+	my $settings = "SET gpuvec.engine = $engine;";
+
+	# much is done before any of it is told; with little memory, below, little
+	cancel_set('exact search', 'exact search', 'searching', $settings, 0);
+	cancel_set('graph in arrays', 'k-NN graph', 'searching', $settings, 0);
+	cancel_set('k-NN join', 'k-NN join', 'searching', $settings, 0);
+	cancel_set('through an index', 'k-NN graph', $_, "$settings SET gpuvec.probes = 10;")
+	  for ('measuring recall', 'searching');
+	timeout_set('through an index', 500, "$settings SET gpuvec.probes = 10;");
+}
+for my $what ('k-NN graph', 'k-means')
+{
+	timeout_set($what, $_, 'SET gpuvec.engine = cpu;') for @timeouts;
+}
+cancel_set('k-NN graph', 'k-NN graph', 'searching',
+	"SET gpuvec.engine = cpu; SET maintenance_work_mem = '1MB';");
+cancel_set('k-means', 'k-means', 'clustering',
+	"SET gpuvec.engine = cpu; SET maintenance_work_mem = '1MB';");
+
+# what the view shows, and to whom; one session asks, while the function runs
+my $seen = "SELECT count(*), bool_and(datname = 'postgres'), max(relid::text),
+	max(command), max(phase), bool_and(done BETWEEN 0 AND total) FROM gpuvec_progress;";
+my $job = background($node,
+	"SET gpuvec.engine = cpu; SET maintenance_work_mem = '1MB'; $statement{'k-NN graph'}");
+ok( wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0}),
+	'a running function is seen');
+my @seen = split /\n/, $node->safe_psql('postgres', "$seen
+	SET ROLE watcher;
+	$seen
+	RESET ROLE;
+	SELECT count(*) FROM pg_stat_progress_create_index, pg_stat_progress_vacuum, pg_stat_progress_copy;
+	GRANT pg_read_all_stats TO watcher;
+	SET ROLE watcher;
+	$seen
+	RESET ROLE;
+	SELECT pg_cancel_backend(pid) FROM gpuvec_progress");
+is($seen[0], '1|t|slow|k-NN graph|searching|t', 'all of it');
+is($seen[1], '1|t||||', 'by others only that it runs');
+is($seen[2], '0', "PostgreSQL's own views pass over it");
+is($seen[3], '1|t|slow|k-NN graph|searching|t', 'by pg_read_all_stats all of it');
+end_of($job);
+is($node->safe_psql('postgres', $seen), '0|||||', 'and nothing when it has ended');
+
+# queries that memory holds all at once are told of as they are answered, too
+$job = background($node, "SET gpuvec.engine = cpu; SET gpuvec.probes = 10;
+	SET maintenance_work_mem = '16MB'; $statement{'through an index'}");
+ok(wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0 AND done < total}),
+	'searches are told of while others follow');
+$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM gpuvec_progress');
+end_of($job);
+
+# each phase of a path: the function is called again and again until all of
+# them were met, however rarely this session has its turn
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE edges AS SELECT g AS key, g + d AS neighbor, (g * 7919 % 10007 + d)::real AS distance
+	FROM generate_series(1, 100000) AS g, generate_series(1, 2) AS d;
+	-- what the view shows of others, until it has shown so many phases
+	CREATE FUNCTION phases_seen(wanted int) RETURNS TABLE (relid text, command text, phase text, sane bool)
+	LANGUAGE plpgsql AS $$
+	DECLARE
+		seen record;
+		begun timestamptz = clock_timestamp();
+	BEGIN
+		CREATE TEMP TABLE met (relid text, command text, phase text, sane bool);
+		WHILE (SELECT count(DISTINCT m.phase) FROM met AS m) < wanted
+			AND clock_timestamp() < begun + '180 s' LOOP
+			PERFORM pg_stat_clear_snapshot();
+			INSERT INTO met SELECT p.relid::text, p.command, p.phase,
+				p.done >= 0 AND (p.phase = 'reading rows') = (p.total IS NULL)
+				AND coalesce(p.done <= p.total, true)
+			FROM gpuvec_progress AS p WHERE p.phase IS NOT NULL;
+			PERFORM pg_sleep(0.001);
+		END LOOP;
+		RETURN QUERY SELECT m.relid, m.command, m.phase, bool_and(m.sane)
+		FROM met AS m GROUP BY 1, 2, 3;
+	END
+	$$;
+});
+$job = background($node, q{
+	DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP
+		PERFORM count(*) FROM gpuvec_smoothest_path('edges', 1, 100000);
+	END LOOP; END $$});
+is( $node->safe_psql('postgres', 'SELECT * FROM phases_seen(4) ORDER BY phase'),
+	join("\n",
+		map { "edges|smoothest path|$_|t" } 'finding the path', 'joining edges', 'reading rows',
+		'sorting edges'),
+	'each phase of a path is seen');
+$node->safe_psql('postgres',
+	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%FOR i IN 1 ..%' AND pid <> pg_backend_pid()});
+end_of($job);
+
+# an error that is caught leaves nothing there; COPY keeps its own progress
+is( $node->safe_psql(
+		'postgres', q{
+		DO $$ BEGIN PERFORM gpuvec_kmeans('small', 'e', 3000);
+		EXCEPTION WHEN OTHERS THEN NULL; END $$;
+		SELECT count(*) FROM gpuvec_progress}),
+	'0', 'an error that was caught is not shown');
+my $copy = $node->safe_psql('postgres',
+	q{COPY (SELECT command FROM pg_stat_progress_copy,
+		(SELECT count(*) FROM gpuvec_knn_graph('small', 'id', 'e', 1)) AS g) TO STDOUT});
+is($copy, 'COPY TO', "COPY's progress stays its own");
+
+# -- a table does not run its owner's code, whatever cast he has made
+$node->safe_psql(
+	'postgres', q{
+	CREATE ROLE mallory;
+	CREATE SCHEMA lure AUTHORIZATION mallory;
+	GRANT USAGE ON SCHEMA lure TO PUBLIC;
+	SET ROLE mallory;
+	SET search_path = lure;
+	CREATE TYPE elements AS ENUM ('a');
+	CREATE TABLE ran (as_whom text);
+	GRANT ALL ON ran TO PUBLIC;
+	CREATE FUNCTION lure(elements[], int, bool) RETURNS real[] LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO lure.ran VALUES (current_user);
+		RETURN '{1,2}';
+	END
+	$$;
+	CREATE CAST (elements[] AS real[]) WITH FUNCTION lure(elements[], int, bool);
+	CREATE DOMAIN some_elements AS elements[];
+	CREATE TABLE bait AS SELECT 1 AS id, '{a}'::elements[] AS e, '{a}'::some_elements AS d;
+});
+for my $column ('e', 'd')
+{
+	my (undef, undef, $err) = $node->psql('postgres',
+		"SELECT * FROM gpuvec_exact_search('lure.bait', '$column', '{1,2}', 1)");
+
+	like($err, qr/column "$column" has type lure\.elements\[\], which is no vector/,
+		"arrays of a user's type are no vectors ($column)");
+}
+is($node->safe_psql('postgres', 'SELECT count(*) FROM lure.ran'), '0', 'nor is his cast used');
+
+# -- through an index: as many lists as the recall takes, or as one says
+sub said
+{
+	my ($settings, $table) = (@_, 'cloud');
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"$settings SELECT count(*) FROM gpuvec_knn_graph('$table', 'id', 'e', 5, 'l2', 'index')",
+		on_error_stop => 1);
+	my ($recall, $compared, $near, $lists) = $err =~
+	  /recall\@5 is about ([0-9.]+) \(([0-9]+) rows compared\)\nDETAIL:  Each row was compared with those of ([0-9]+) of ([0-9]+) lists/;
+
+	is("$rc $out $compared", '0 ' . 5 * $ncloud . ' 200', "through an index: answers ($settings $table)");
+	return ($recall, $near, $lists);
+}
+my @probes;
+for my $wanted (0.5, 0.8, 0.95)
+{
+	my ($recall, $near, $lists) = said("SET gpuvec.recall = $wanted;");
+
+	is($lists, $ncloud / 1000, 'lists of a thousand rows');
+	cmp_ok($recall, '>=', $wanted, "recall $wanted: $recall with $near lists");
+	push @probes, $near;
+}
+cmp_ok($probes[0], '<', $probes[2], "the more recall, the more lists: @probes");
+my ($recall, $near, $lists) = said('SET gpuvec.recall = 0.995;');
+cmp_ok($near, '>=', (said('SET gpuvec.recall = 0.99;'))[1], '.995 takes no fewer than .99');
+cmp_ok($recall, '>=', 0.995, "and reaches it: $recall");
+($recall, $near, $lists) = said('SET gpuvec.recall = 1;');
+is("$recall $near", "1.000 $lists", 'at 1 all lists are near');
+($recall, $near) = said('SET gpuvec.probes = 2;');
+is($near, 2, 'as many lists as one says');
+cmp_ok($recall, '<', 1, "which do not find all: $recall");
+($recall, $near) = said('SET gpuvec.probes = 1000;');
+is("$recall $near", "1.000 $lists", 'or all');
+
+# whatever the size of numbers: of all distances here the squares are 0 as floats
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE faint AS
+	SELECT id, (SELECT array_agg((x * 1e-30)::real ORDER BY o)
+		FROM unnest(e) WITH ORDINALITY AS u (x, o)) AS e
+	FROM cloud;
+	CREATE INDEX faint_e ON faint USING gpuivfpq (e) WITH (dims = 8, lists = 100)});
+($recall, $near, $lists) = said('SET gpuvec.probes = 2;', 'faint');
+is("$near $lists", '2 ' . $ncloud / 1000, 'lists of faint vectors, too');
+$node->safe_psql('postgres', 'DROP TABLE slow, small, cloud, edges, faint');
+$node->append_conf('postgresql.conf', "gpuvec.simd = auto\n");
+$node->restart;
+
+# -- by gpuvecd
+
 # half a second is the promise; the rest is for machines that do other things
 my $limit = 0.5 + 4.5;
-my $node = new_remote_node('main', conf => "fsync = off\ngpuvec.auto_mirror = off\n");
 my $rows = long_test() ? 6000 : 1500;
 # work that takes the session seconds and is not over at once on a card either
 my $card = $SERVER eq 'cuda';
@@ -61,13 +309,6 @@ sub is_up
 	return revive($node);
 }
 
-sub stat_of
-{
-	my ($column) = @_;
-
-	return $node->safe_psql('postgres', "SELECT $column FROM gpuvec_stat");
-}
-
 # All rows of a query as one text, and what it said.
 sub rows_of
 {
@@ -81,7 +322,7 @@ sub rows_of
 	return ($out, $err);
 }
 
-# -- the same rows
+# the same rows
 
 # Enough bytes for memory to be shared, and enough neighbors to come in more
 # parts than it has slots.
@@ -114,15 +355,15 @@ my %works = (
 ok(is_up(), 'gpuvecd is up');
 for my $what (sort keys %works)
 {
-	my $before = stat_of('jobs_by_server');
+	my $before = stat_of($node, 'jobs_by_server');
 	my ($own, $own_said) = rows_of($works{$what}, 'gpuvec.engine = cpu');
 
-	is(stat_of('jobs_by_server'), $before, "$what: the session alone");
+	is(stat_of($node, 'jobs_by_server'), $before, "$what: the session alone");
 	my ($remote, $said) = rows_of($works{$what}, 'gpuvec.engine = gpu');
 	cmp_ok(length $own, '>', 1000, "$what: there are rows");
 	ok($remote eq $own, "$what: the same rows");
 	is($said, $own_said, "$what: and the same is said");
-	cmp_ok(stat_of('jobs_by_server'), '>', $before, "$what: by gpuvecd");
+	cmp_ok(stat_of($node, 'jobs_by_server'), '>', $before, "$what: by gpuvecd");
 }
 
 # where no index is nothing is sent, so a vector of another length is not met, beyond
@@ -151,22 +392,22 @@ for my $what (sort keys %works)
 	is($said, $own_said, '... and the same is said');
 }
 {
-	my $before = stat_of('jobs_by_server');
+	my $before = stat_of($node, 'jobs_by_server');
 
 	rows_of($works{graph}, 'gpuvec.engine = auto');
-	is(stat_of('jobs_by_server'), $before, 'auto: little work, so nobody is asked');
+	is(stat_of($node, 'jobs_by_server'), $before, 'auto: little work, so nobody is asked');
 	rows_of("SELECT count(*) FROM gpuvec_kmeans('many', 'e', 500, 1)", 'gpuvec.engine = auto');
 	if ($card)
 	{
-		cmp_ok(stat_of('jobs_by_server'), '>', $before, 'auto: it has a card, so it is asked');
+		cmp_ok(stat_of($node, 'jobs_by_server'), '>', $before, 'auto: it has a card, so it is asked');
 	}
 	else
 	{
-		is(stat_of('jobs_by_server'), $before, 'auto: it has no card, so it is not asked');
+		is(stat_of($node, 'jobs_by_server'), $before, 'auto: it has no card, so it is not asked');
 	}
 }
-is(stat_of('jobs_failed'), 0, 'nothing failed');
-is(stat_of('mirror_bytes'), 0, 'all memory is given back');
+is(stat_of($node, 'jobs_failed'), 0, 'nothing failed');
+is(stat_of($node, 'mirror_bytes'), 0, 'all memory is given back');
 
 # several at a time
 {
@@ -243,7 +484,7 @@ for my $name (sort keys %long)
 		my $what = "$name, $signal";
 
 		ok(is_up(), "$what: gpuvecd is up");
-		my $before = stat_of('jobs_failed');
+		my $before = stat_of($node, 'jobs_failed');
 		my $pid = gpuvecd_pid($node);
 		my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '300ms';
 			DROP TABLE IF EXISTS answer;
@@ -253,7 +494,7 @@ for my $name (sort keys %long)
 		is(end_of($job), 0, "$what: it is done");
 		kill 'CONT', $pid if $signal eq 'STOP';
 		ok((rows_of('SELECT * FROM answer'))[0] eq $own, "$what: right rows");
-		cmp_ok(stat_of('jobs_failed'), '>', $before, "$what: by the session");
+		cmp_ok(stat_of($node, 'jobs_failed'), '>', $before, "$what: by the session");
 	}
 
 	# for who wants an error instead
@@ -264,8 +505,7 @@ for my $name (sort keys %long)
 	is_at_work("$name, error", send_signal('KILL', $pid));
 	$killed = 1;
 	is(end_of($job) >> 8, 3, "$name: an error, if that is wanted");
-	my $err = $job->{output} =~ s/out$/err/r;
-	like(slurp_file($err), qr/gpuvecd could not do the work: /, "$name: which says so");
+	like(errors_of($job), qr/gpuvecd could not do the work: /, "$name: which says so");
 }
 
 # -- canceled in the middle
@@ -394,7 +634,7 @@ sub test_odd
 {
 	my ($what, $query, $run, $items, $answered) = @_;
 	my ($own) = rows_of($query, 'gpuvec.engine = cpu');
-	my $before = stat_of('jobs_failed');
+	my $before = stat_of($node, 'jobs_failed');
 	my $pid = pretend_gpuvecd($node,
 		sub { $SIG{CHLD} = 'IGNORE'; converse(@_, $run, $items, $answered) if fork == 0 });
 	my ($rc, $out, $err) = $node->psql('postgres',
@@ -405,7 +645,7 @@ sub test_odd
 	waitpid $pid, 0;
 	is($rc, 0, "$what: an answer") or diag($err);
 	ok($out eq $own, "$what: the right one");
-	is(stat_of('jobs_failed'), $before + 1, "$what: by the session");
+	is(stat_of($node, 'jobs_failed'), $before + 1, "$what: by the session");
 	return;
 }
 
@@ -484,17 +724,17 @@ if (!$card)
 	ok(is_up(), 'little memory: gpuvecd is up');
 	my ($own) = rows_of($many_found, 'gpuvec.engine = cpu');
 	ok((rows_of($many_found, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same rows');
-	cmp_ok(stat_of('jobs_by_server'), '>', 1, 'little memory: by gpuvecd, a portion at a time');
-	is(stat_of('jobs_failed'), 0, 'little memory: it refused nothing');
+	cmp_ok(stat_of($node, 'jobs_by_server'), '>', 1, 'little memory: by gpuvecd, a portion at a time');
+	is(stat_of($node, 'jobs_failed'), 0, 'little memory: it refused nothing');
 
 	# rows that are kept are asked more than once
 	my $graph = "SELECT key, sum(hash_record(g)::bigint) FROM gpuvec_knn_graph('listed', 'id', 'e', 100, 'l2', 'index') AS g GROUP BY 1";
-	my $before = stat_of('jobs_by_server');
+	my $before = stat_of($node, 'jobs_by_server');
 	($own) = rows_of($graph, 'gpuvec.engine = cpu');
 	ok((rows_of($graph, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same graph');
 	# a sample, lists of its rows and neighbors, lists merged, and three portions at least
-	cmp_ok(stat_of('jobs_by_server'), '>=', $before + 7, 'little memory: asked again and again');
-	is(stat_of('jobs_failed'), 0, 'little memory: nothing is refused of that');
+	cmp_ok(stat_of($node, 'jobs_by_server'), '>=', $before + 7, 'little memory: asked again and again');
+	is(stat_of($node, 'jobs_failed'), 0, 'little memory: nothing is refused of that');
 }
 
 # -- nobody to ask
