@@ -33,30 +33,30 @@ my $scans = "SELECT sum(idx_scan) > 0 FROM pg_stat_user_indexes WHERE indexrelna
 is($node->safe_psql('postgres', $scans), 'f', 'no scan yet');
 
 my %scripts = (
-	'004_insert@4' => q{
+	'concurrent_insert@4' => q{
 		\set g random(1, 1000000)
 		INSERT INTO busy (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
 		INSERT INTO waiting (e) SELECT point(:g + i, 8) FROM generate_series(1, 10) AS i;
 		INSERT INTO wide (e) VALUES (point(:g, 8) || array_fill((:g % 13)::real, ARRAY[1392]));},
-	'004_delete@2' => q{
+	'concurrent_delete@2' => q{
 		\set g random(1, 1000000)
 		DELETE FROM busy WHERE id IN
 			(SELECT id FROM busy ORDER BY e <-> point(:g, 8) LIMIT 8);
 		DELETE FROM waiting WHERE id IN
 			(SELECT id FROM waiting ORDER BY id LIMIT 15);
 		DELETE FROM wide WHERE id IN (SELECT id FROM wide ORDER BY id LIMIT 1);},
-	'004_update@2' => q{
+	'concurrent_update@2' => q{
 		\set g random(1, 1000000)
 		UPDATE busy SET e = point(:g, 8) WHERE id IN
 			(SELECT id FROM busy ORDER BY e <#> point(:g, 8) LIMIT 3);},
-	'004_rollback@1' => q{
+	'concurrent_rollback@1' => q{
 		\set g random(1, 1000000)
 		BEGIN;
 		INSERT INTO busy (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
 		DELETE FROM wide WHERE id IN (SELECT id FROM wide ORDER BY id LIMIT 1);
 		ROLLBACK;},
 	# division by zero where an answer has a row twice or too few of them
-	'004_select@4' => q{
+	'concurrent_select@4' => q{
 		\set g random(1, 1000000)
 		SET enable_seqscan = off;
 		SELECT 1 / (count(*) = 50 AND count(DISTINCT id) = 50)::int
@@ -68,7 +68,7 @@ my %scripts = (
 		SELECT 1 / (count(*) = count(DISTINCT id))::int
 		FROM (SELECT id FROM waiting ORDER BY e <-> point(:g, 8) LIMIT 20) AS q;},
 	# an error where the whole index and the table disagree in one snapshot
-	'004_count@1' => q{
+	'concurrent_count@1' => q{
 		SET enable_seqscan = off;
 		SET gpuvec.scan_order = relaxed;
 		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int

@@ -137,7 +137,7 @@ $node->pgbench(
 	[qr{^(pgbench: setting random seed to 7\n)?$}],
 	'inserts by pgbench',
 	{
-		'003_insert' => q{\set g random(1, 10000000)
+		'recall_insert' => q{\set g random(1, 10000000)
 INSERT INTO rows (e) SELECT near(:g + g) FROM generate_series(1, 100) AS g;}
 	});
 test_floors('inserted', 0.12, 0.82, 0.93);

@@ -293,9 +293,7 @@ sub test_untrained
 
 	$node->safe_psql('postgres', q{UPDATE untrained SET e = fixture(id, 4) WHERE cardinality(e) <> 4;
 		VACUUM (INDEX_CLEANUP ON) untrained});
-	is_sound($node, 'untrained_e', "$what, mended");
-	is_complete($node, 'untrained', '<->', 4, "$what, mended");
-	is_exact($node, 'untrained', '<->', 4, "$what, mended");
+	is_whole($node, "$what, mended", 'untrained', '<->', 4);
 	is($node->safe_psql('postgres', q{SELECT pending, advice FROM gpuvec_index_info('untrained_e')}),
 		'0|', "$what: none is pending any more");
 	return;
