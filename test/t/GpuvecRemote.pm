@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
+our @EXPORT = qw(remote_conf new_remote_node is_mirrored differs
   gpuvecd_pid supervisor_pid served pause_loaders resume_loaders stand_still go_on revive not_done
   pretend_gpuvecd greeting);
 our @EXPORT_OK = qw(stat_of soon);
@@ -91,23 +91,16 @@ sub remote_conf
 	  . "test.server = '$SERVER'\ngpuvec.request_timeout = '10s'\n";
 }
 
+# A started server named $name, with gpuvec, gpuvecd and the functions above; %options
+# are those of new_node.
 sub new_remote_node
 {
 	my ($name, %options) = @_;
 
 	$options{conf} = remote_conf() . ($options{conf} // '');
 	my $node = new_node($name, %options);
-	load_remote($node);
-	return $node;
-}
-
-# Create the functions above.
-sub load_remote
-{
-	my ($node) = @_;
-
 	$node->safe_psql('postgres', $FUNCTIONS);
-	return;
+	return $node;
 }
 
 # Test: gpuvecd gets a mirror of the index, and all of it.

@@ -33,6 +33,7 @@ my @tables = (
 
 my $primary = new_remote_node('primary', allows_streaming => 1, conf => "max_connections = 40\nwal_keep_size = '1GB'\n");
 my $standby = new_standby($primary, 'standby', conf => "max_standby_streaming_delay = -1\n");
+ok(!-e $primary->backup_dir . '/standby/pgsql_tmp.gpuvec.sock', 'a backup has no socket');
 my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
 
 # -- brief answers and full ones
@@ -650,32 +651,9 @@ for my $node (@nodes)
 	}
 }
 
-# -- a crash of the cluster may lose what mirrors had: they are gone, too
-
-my $before = gpuvecd_pid($primary);
-$primary->safe_psql('postgres', 'ALTER SYSTEM SET restart_after_crash = on');
-$primary->reload;
-my $victim = background($primary, 'SELECT pg_sleep(100)');
-ok( wait_until($primary, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(100)'}),
-	'a session');
-kill 'KILL', $primary->safe_psql('postgres',
-	q{SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(100)'});
-end_of($victim);
-ok(wait_until($primary, "SELECT pid <> $before AND pid > 0 FROM gpuvec_stat"),
-	'the cluster crashed: another gpuvecd');
-for my $table (@tables)
-{
-	my ($name, $operator) = @$table;
-
-	is( $primary->safe_psql('postgres', qq{
-			BEGIN ISOLATION LEVEL REPEATABLE READ;
-			SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, 10) AS g}),
-		'10', "... and right answers, $name");
-}
-
 # -- a standby that is one no more goes on with its mirrors
 
-$before = gpuvecd_pid($standby);
+my $before = gpuvecd_pid($standby);
 $standby->promote;
 $standby->safe_psql('postgres', qq{
 	INSERT INTO $_->[0] (e) SELECT point(g, 8) FROM generate_series(1, 200) AS g;

@@ -265,17 +265,7 @@ for my $mode ('fast', 'immediate', 'immediate')
 	is_right(1, "stop $mode");
 }
 
-# -- gpuvecd is stopped for a while
-kill 'STOP', child_of($gpuvecd);
-$node->psql('postgres', "SET gpuvec.request_timeout = 400; SELECT answers('t', '<->', 8, 10, 1)") for 1, 2;
-soon($node, q{state = 'suspended'}, 'stopped: suspended');
-is_right(0, 'stopped');
-kill 'CONT', child_of($gpuvecd);
-soon($node, "state = 'up' AND pid = $gpuvecd", 'continued: up');
-is_right(1, 'continued');
-is(count_anew(), $anew, 'continued: the same incarnation');
-
-# The cluster crashes while gpuvecd is stopped.
+# -- the cluster crashes while gpuvecd is stopped
 kill 'STOP', child_of($gpuvecd);
 ok(crash($node), 'crashed while it is stopped: the server is back');
 soon($node, q{state = 'down'}, 'crashed while it is stopped: down');

@@ -239,24 +239,6 @@ for (1 .. 3)
 cmp_ok($took, '<', 7, 'it is back at once');
 is_right(1, 'continued soon');
 
-# -- a canceled query leaves nothing behind
-my $broken = stat_of($node, 'broken');
-kill 'STOP', $supervisor, $stopped;
-is( $node->safe_psql(
-		'postgres', qq{
-		SET gpuvec.request_timeout = 10000;
-		\\set ON_ERROR_STOP off
-		-- for its own message alone: SET might be canceled, too
-		SET LOCAL statement_timeout = 200 \\; SELECT answers('t', '<->', 8, 10, 1);
-		\\! kill -CONT $stopped
-		SELECT answers('t', '<->', 8, 10, 20) AS after \\gset
-		\\echo :after
-	}),
-	$right, 'canceled: the same session gets right answers');
-kill 'CONT', $supervisor;
-is(stat_of($node, 'broken'), $broken, 'canceled: nothing is out of step');
-is_right(1, 'canceled');
-
 # -- a backend crashes: all restart, gpuvecd is another
 my $crash = stat_of($node, 'pid');
 $node->psql('postgres', 'SELECT pg_backend_pid() AS pid \gset

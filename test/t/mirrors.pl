@@ -1,6 +1,6 @@
 # Mirrors follow their indexes: they hold what the pages hold, while rows come and
-# go, after every command that gives an index new pages, in every database, on a
-# standby; searches under conditions on keys by gpuvecd find the session's rows; and
+# go, after every command that gives an index new pages, in every database; searches
+# under conditions on keys by gpuvecd find the session's rows; and
 # what there is no room for is refused cleanly.
 
 use strict;
@@ -20,16 +20,14 @@ my $cycles = long_test() ? 40 : 8;
 # little memory, so that one list takes several messages
 my $node = new_remote_node(
 	'main',
-	allows_streaming => 1,
 	conf => "gpuvec.engine = 'gpu'\nmaintenance_work_mem = '1MB'\nmax_worker_processes = 16\n");
 
 # Test: the mirror holds what the pages hold, as far as it has them.
 sub is_verified
 {
 	my ($index, $what, %options) = @_;
-	my $server = $options{on} // $node;
 
-	is( $server->safe_psql($options{database} // 'postgres',
+	is( $node->safe_psql($options{database} // 'postgres',
 			"SELECT * FROM gpuvec_verify_index('$index', mirror => true)"),
 		'', "$what: $index is as the pages are");
 	return;
@@ -39,12 +37,11 @@ sub is_verified
 sub is_mirrored
 {
 	my ($index, $what, %options) = @_;
-	my $server = $options{on} // $node;
 	my $database = $options{database} // 'postgres';
 
-	cmp_ok($server->safe_psql($database, "SELECT gpuvec_prewarm('$index')"),
+	cmp_ok($node->safe_psql($database, "SELECT gpuvec_prewarm('$index')"),
 		'>', 0, "$what: $index is mirrored");
-	is( $server->safe_psql($database,
+	is( $node->safe_psql($database,
 			"SELECT state, behind, loading_percent, error FROM gpuvec_mirrors WHERE index = '$index'::regclass"),
 		'ready|0|100|', "$what: $index has all");
 	is_verified($index, $what, %options);
@@ -56,17 +53,16 @@ sub is_mirrored
 sub is_same
 {
 	my ($table, $dims, $what, %options) = @_;
-	my $server = $options{on} // $node;
 	my $database = $options{database} // 'postgres';
 	my $answers = "SELECT answers('$table', '<->', $dims, 20, 10)";
-	my $before = served($server);
+	my $before = served($node);
 	my $set = $options{set} ? "SET $options{set};" : '';
 
-	is( $server->safe_psql($database, "$set $answers"),
-		$server->safe_psql($database, "SET gpuvec.engine = cpu; $answers"),
+	is( $node->safe_psql($database, "$set $answers"),
+		$node->safe_psql($database, "SET gpuvec.engine = cpu; $answers"),
 		"$what: $table, the same rows");
 	return if $options{any};
-	cmp_ok(served($server), $options{none} ? '==' : '>', $before, "$what: $table, answered by "
+	cmp_ok(served($node), $options{none} ? '==' : '>', $before, "$what: $table, answered by "
 		  . ($options{none} ? 'the session' : 'gpuvecd'));
 	return;
 }
@@ -304,24 +300,6 @@ run_timed('postgres', 'DROP DATABASE other');
 soon_mirrors('NULL', 0, 'dropped: so are its mirrors');
 soon_mirrors("'other'", 0, 'dropped: so are its mirrors');
 cmp_ok($took, '<', 20, 'databases are copied and dropped without waiting');
-
-# -- a standby has mirrors of its own
-$node->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($node, 'backup', has_streaming => 1);
-ok(!-e $standby->data_dir . '/pgsql_tmp.gpuvec.sock', 'a backup has no socket');
-$standby->start;
-soon($standby, q{state = 'up'}, 'standby: gpuvecd is up');
-is_mirrored('refined_e', 'standby', on => $standby);
-is_same('refined', 8, 'standby', on => $standby);
-$node->safe_psql('postgres',
-	'INSERT INTO refined SELECT g, point(g, 8) FROM generate_series(1, 300) AS g;
-	DELETE FROM refined WHERE id % 5 = 0; VACUUM refined');
-$node->wait_for_catchup($standby);
-is_same('refined', 8, 'standby, written', on => $standby, any => 1);
-is_mirrored('refined_e', 'standby, written', on => $standby);
-is_same('refined', 8, 'standby, caught up', on => $standby);
-$standby->stop;
 
 # -- a database that takes no new sessions: those that are there go on
 $node->safe_psql('template1', 'CREATE DATABASE closed TEMPLATE postgres');

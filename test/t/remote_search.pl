@@ -8,7 +8,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote qw(:DEFAULT soon);
+use GpuvecRemote qw(:DEFAULT stat_of soon);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -131,18 +131,6 @@ is( $node->safe_psql('postgres', q{
 		SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10')}),
 	"\n\n\n", 'a session, before and after REINDEX');
 
-# a copy of a database has the same files and build_ids, but not for long
-$node->safe_psql('template1', 'CREATE DATABASE copied TEMPLATE postgres');
-$node->safe_psql('copied', 'DELETE FROM l2 WHERE id % 2 = 0; VACUUM l2;
-	INSERT INTO l2 SELECT id + 10000, e FROM l2_once WHERE id % 3 = 0');
-is( $node->safe_psql('copied', 'SET gpuvec.auto_mirror = off; ' .
-		"SELECT differs(\$q\$" . query($tables[0], 5, 10) . "\$q\$, 'session')"),
-	'', 'a copied database has no mirror');
-is( $node->safe_psql('copied', "SELECT await_mirror(\$q\$" . query($tables[0], 1, 10) . "\$q\$)"),
-	'', '... and then one of its own');
-differs($node, query($tables[0], $_, 100), "copied, query $_", db => 'copied') for 5, 6;
-differs($node, query($tables[0], $_, 100), "the original, query $_") for 5, 6;
-
 # rescans, and the ways in which statements are run
 differs(
 	$node, q{SELECT q.id AS query, x.id FROM l2 AS q, LATERAL
@@ -237,39 +225,6 @@ for my $table (@tables[ 0, 1, 2, 5 ])
 	  for 'gpu,cpu', 'cpu,gpu,cpu';
 }
 
-# prepared statements, planned each time and once for all
-$node->safe_psql(
-	'postgres', q{
-	CREATE FUNCTION prepared(engine text, mode text) RETURNS text
-	LANGUAGE plpgsql SET enable_seqscan = off AS $$
-	DECLARE
-		answer text;
-		result text = '';
-	BEGIN
-		PERFORM set_config('gpuvec.engine', engine, true);
-		PERFORM set_config('plan_cache_mode', mode, true);
-		FOR q IN 1..8 LOOP
-			SELECT string_agg(id::text, ' ') INTO answer
-			FROM (SELECT id FROM l2 ORDER BY e <-> point(q * 31, 12) LIMIT 20) AS x;
-			result = result || answer || E'\n';
-			SELECT l.engine INTO answer FROM gpuvec_last_scan() AS l;
-			IF answer <> (CASE engine WHEN 'gpu'
-				THEN current_setting('test.server') ELSE 'session' END) THEN
-				RETURN 'answered by ' || answer;
-			END IF;
-		END LOOP;
-		RETURN result;
-	END
-	$$});
-for my $mode ('force_custom_plan', 'force_generic_plan')
-{
-	my $there = $node->safe_psql('postgres', "SELECT prepared('gpu', '$mode')");
-
-	like($there, qr/^((\d+ ){19}\d+\n?){8}$/, "prepared, $mode: rows");
-	is($there, $node->safe_psql('postgres', "SELECT prepared('cpu', '$mode')"),
-		"prepared, $mode: gpuvecd and the session agree");
-}
-
 # a parallel worker has a connection of its own
 my $parallel = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000 ?
   'debug_parallel_query' : 'force_parallel_mode';
@@ -287,6 +242,7 @@ is($there,
 # has its own answer.  The supervisor is not to see that gpuvecd stands still: sessions
 # would not ask it.
 my $limit_ms = 500 + 4500;
+my $broken = stat_of($node, 'broken');
 my $pid = gpuvecd_pid($node);
 my $supervisor = supervisor_pid($node);
 kill 'STOP', $supervisor;
@@ -344,6 +300,7 @@ cmp_ok($ms, '<', $limit_ms, "... until it is canceled, for $ms ms");
 go_on($supervisor, $pid);
 end_of($job);
 is(slurp_file($job->{output}), "\n$expected\n$SERVER|t\n", '... and the next request has its own answer');
+is(stat_of($node, 'broken'), $broken, '... and nothing is out of step');
 
 # -- refine records come with the answer: no page of them, or of lists, is read
 for my $table (grep { $_->[0] =~ /refined/ } @tables)
@@ -369,7 +326,6 @@ unlike(slurp_file($node->logfile), qr/PANIC|TRAP|terminated by signal/, 'no cras
 
 # -- gpuvec_search, whose mirrors follow only when they are told to
 
-$node->safe_psql('postgres', 'DROP DATABASE copied');
 $node->safe_psql('postgres', "DROP TABLE $_->[0]") for @tables;
 $node->safe_psql('postgres', 'DROP TABLE parted, changing');
 $node->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = off');
