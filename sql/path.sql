@@ -200,7 +200,7 @@ FROM gpuvec_smoothest_path('mixed', 0, 1599) AS m;
 RESET maintenance_work_mem;
 
 -- a chain of 100,000 keys, and a statement that is canceled: what is set for its
--- message alone cancels nothing behind it (how soon it ends: test/t/006_cancel.pl)
+-- message alone cancels nothing behind it (how soon it ends: test/t/cancel.pl)
 CREATE TABLE chain AS
 SELECT i AS key, i + 1 AS neighbor, 1.0::real AS distance
 FROM generate_series(1, 100000) AS i;

@@ -70,7 +70,7 @@ GROUP BY name ORDER BY name;
 DROP TABLE selectable;
 
 -- a statement that is canceled; what is set for its message alone cancels nothing
--- behind it (how soon it ends: test/t/006_cancel.pl)
+-- behind it (how soon it ends: test/t/cancel.pl)
 SET LOCAL statement_timeout = '150ms' \;
 DO $$
 BEGIN

@@ -64,7 +64,7 @@
 # external, and those above, with --long or without; ONLY="servers tap" runs the TAP tests
 # on this server and on the others, ONLY=servers all tests on the others.  What
 # ends early says which are left.
-# TAP="name ..." runs just these TAP tests, by the beginnings of their names; without,
+# TAP="name ..." runs just these TAP tests, by the names of their files; without,
 # part tap leaves out those of TAP_LEFT, if ONLY does not name it
 #
 # The parts are in test/parts; here is what runs beside what.

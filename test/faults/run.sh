@@ -89,10 +89,10 @@ run_regress() {
 	return 2
 }
 
-# $1 = the beginning of a TAP file's name
+# $1 = a TAP file's name
 run_tap() {
 	local dir=$GV_TMP/tap status=0 file
-	file=$(echo "$SOURCE/test/t/$1"*.pl)
+	file=$SOURCE/test/t/$1.pl
 	rm -rf "$dir"
 	mkdir -p "$dir/tmp_check/log"
 	gv_own "$dir"

@@ -268,7 +268,7 @@ stage_faults() {
 	chmod +x "$dir/nvcc"
 	GPUVEC_TEST_NVCC=$dir/nvcc GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=cuda \
 		GPUVEC_TEST_HOG=$dir/hog ONLY=tap \
-		TAP="${TAP-gpuvecd_lifecycle mirrors coherence remote_search 021 023 027 028}" "$GV_ROOT/test/run.sh"
+		TAP="${TAP-gpuvecd_lifecycle mirrors coherence remote_search damage races whole_table}" "$GV_ROOT/test/run.sh"
 }
 
 # Installs gpuvec into a copy of PostgreSQL and starts a cluster with gpuvecd,

@@ -184,7 +184,7 @@ sql_by_levels() {
 }
 
 # SQL tests that ask gpuvecd for a search of an index of each kind and for each
-# function over whole tables.  The others have no more of it (TAP 024 and 025 have
+# function over whole tables.  The others have no more of it (TAP file build has
 # builds, with what calibration finds): part sqlserved.
 THROUGH_GPUVECD=(coarse exact filter graph half keys kmeans recall refine
 	scan search searched select)
@@ -273,15 +273,16 @@ count_tap_file() {
 }
 
 # TAP files by how long they take, so that none is last and alone.
-TAP_LONGEST='training build gpus conditions whole_table depths damage coherence
-	gpuvecd_lifecycle crash cancel remote_search mirrors dead_rows formats hosts external
-	standby statements monitoring allocations races history memory errors lost_writes
-	buffers recall upgrade concurrent reference options'
+TAP_LONGEST='build whole_table dead_rows conditions gpus training damage
+	gpuvecd_lifecycle mirrors crash errors memory cancel depths training_worker standby
+	remote_search formats external coherence buffers statements hosts races lost_writes
+	allocations history random_damage monitoring recall reference upgrade concurrent
+	options'
 
 # TAP files that a run for each commit leaves to .ci/matrix.  Each repeats at size, or
 # with other settings, what SQL, isolation or other TAP files ask once.
-TAP_LEFT='training build gpus conditions whole_table depths dead_rows formats hosts
-	allocations history memory buffers reference'
+TAP_LEFT='build whole_table dead_rows conditions gpus training training_worker memory
+	depths formats buffers hosts allocations history reference'
 
 # Names TAP files in the order in which they run, new ones first: these may take
 # any time.
@@ -323,9 +324,10 @@ make_tap_template() {
 
 part_tap() {
 	local name files=() file dir
-	for name in ${TAP:-''}; do
-		files+=("$SOURCE"/test/t/"$name"*.pl)
+	for name in ${TAP:-}; do
+		files+=("$SOURCE/test/t/$name.pl")
 	done
+	[ ${#files[@]} != 0 ] || files=("$SOURCE"/test/t/*.pl)
 	if [ -z "${TAP:-}${ONLY:-}$LONG" ]; then
 		# shellcheck disable=SC2086
 		mapfile -t files < <(printf '%s\n' "${files[@]}" |

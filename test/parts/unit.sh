@@ -135,7 +135,7 @@ thread_tap() {
 	mkdir "$races"
 	gv_own "$races"
 	TSAN_OPTIONS="log_path=$races/gpuvecd" \
-		TAP=${TAP:-gpuvecd_lifecycle mirrors gpus coherence remote_search 021 053} part_tap
+		TAP=${TAP:-gpuvecd_lifecycle mirrors gpus coherence remote_search damage standby} part_tap
 	reports=$(find "$races" -type f)
 	if [ -z "$reports" ]; then
 		passed 1
