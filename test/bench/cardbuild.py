@@ -1,11 +1,12 @@
 """What the programs for a card share: the compiler, the card's architecture,
-the engine's parts as a program or a library, and synthetic rows."""
+the engine (test/unit/Makefile) as a program or a library, and synthetic rows."""
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+
+import setlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LATENT, CENTERS = 24, 4096
@@ -48,67 +49,40 @@ def nvcc_flags(arch):
             f"arch=compute_{arch},code=sm_{arch}"]
 
 
-def run_all(commands):
-    """Side by side; returns the numbers of those that failed."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = pool.map(lambda command: subprocess.run(command).returncode,
-                        commands)
-        return [i for i, status in enumerate(done) if status != 0]
+def run(*command):
+    if subprocess.run(command).returncode != 0:
+        fail("not compiled: " + " ".join(map(str, command)))
 
 
-def compile_all(nvcc, folder, sources, arch, shared):
-    """Objects in folder, in the order of sources: .cu and .c."""
-    commands, objects = [], []
-    for source in sources:
-        objects.append(folder / f"{source.parent.name}-{source.name}.o")
-        if source.suffix == ".cu":
-            command = [nvcc, *nvcc_flags(arch), "-fmad=false", "-lineinfo",
-                       "-I", ROOT]
-            command += ["-Xcompiler", "-fPIC"] if shared else []
-        else:
-            command = ["gcc", "-std=gnu99", "-O3", "-ffp-contract=off"]
-            command += ["-fPIC"] if shared else []
-        commands.append([*command, "-I", ROOT / "src", "-c", source, "-o",
-                         objects[-1]])
-    failed = run_all(commands)
-    if failed:
-        fail("not compiled: " + ", ".join(
-            str(sources[i].relative_to(ROOT)) for i in failed))
-    return objects
-
-
-def build(name, kernels, folder, arch, nvcc=None, shared=False):
-    """folder/NAME, or NAME.so if shared: test/bench/NAME.cu, the kernels that
-    the patterns `kernels` name by their paths below gpu/, and of the portable
-    engine what they need; with cuBLAS where they have products."""
+def build(name, sources, folder, arch, nvcc=None, shared=False):
+    """folder/NAME, or NAME.so if shared: these sources of test/bench, .cu and .c,
+    and the engines of the test build, whose ways are counted; with cuBLAS."""
     nvcc = nvcc or find_nvcc()
     folder = pathlib.Path(folder)
-    card = [ROOT / "test/bench" / (name + ".cu")]
-    for pattern in kernels:
-        found = sorted((ROOT / "gpu").glob(pattern + ".cu"))
-        if not found:
-            fail(f"there is no gpu/{pattern}.cu")
-        card += found
-    # gv_fault.c is for the test build alone
-    portable = [source for part in ("engine", "cpu")
-                for source in sorted((ROOT / "src" / part).rglob("*.c"))
-                if source.name != "gv_fault.c"]
-    objects = compile_all(nvcc, folder, card + portable, arch, shared)
-    archive, target = folder / "portable.a", folder / name
-    kind = ["-cudart", "static"]
-    if shared:
-        target = folder / (name + ".so")
-        kind = ["-shared", "-cudart", "shared"]
-    libraries = ["-ldl", "-lm"]
-    if "product/*" in kernels:
-        home = pathlib.Path(nvcc).resolve().parents[1]
-        libraries += ["-lcublas", "-Xlinker", f"-rpath={home / 'lib64'}"]
-    for command in (["ar", "rcs", archive, *objects[len(card):]],
-                    [nvcc, *kind, *objects[:len(card)], archive, *libraries,
-                     "-o", target]):
-        if run_all([command]):
-            fail(f"{target.name} cannot be linked")
+    position = ["-Xcompiler", "-fPIC"] if shared else []
+    run("make", "-s", f"-j{os.cpu_count()}", "-f", ROOT / "test/unit/Makefile",
+        f"OUT={folder / 'engines'}", f"NVCC={nvcc}",
+        "NVCC_FLAGS=" + " ".join([f"-arch=sm_{arch}", "-lineinfo", *position]),
+        "DEBUG=-g" + " -fPIC" * shared, "engines")
+    objects = []
+    for source in sources:
+        objects.append(folder / (source + ".o"))
+        flags = nvcc_flags(arch) if source.endswith(".cu") else ["-O3"]
+        run(nvcc, *flags, "-DGV_TEST_BUILD", "-DGV_HAVE_CUDA", *position, "-I", ROOT, "-I", ROOT / "src", "-c",
+            ROOT / "test/bench" / source, "-o", objects[-1])
+    target = folder / (name + ".so" if shared else name)
+    home = pathlib.Path(nvcc).resolve().parents[1]
+    run(nvcc, *(["-shared", "-cudart", "shared"] if shared else
+                ["-cudart", "static"]), *objects,
+        folder / "engines/engines.a", "-lcublas", "-ldl", "-lm", "-Xlinker",
+        f"-rpath={home / 'lib64'}", "-o", target)
     return target
+
+
+def library(folder, arch, matmul="auto"):
+    """exactcard.cu and setlib.c, which has a card."""
+    return setlib.load(build("card", ["exactcard.cu", "setlib.c"], folder,
+                             arch, shared=True), matmul)
 
 
 class Rows:

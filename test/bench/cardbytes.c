@@ -85,6 +85,7 @@ fill(const char *what)
 			DeviceIndex	index;
 			GvDeviceUsage usage[GV_MAX_DEVICES];
 			GvMirror   *mirror;
+			GvDeviceUsage usage[GV_MAX_DEVICES];
 
 			if (dims != NULL && atoi(dims + 1) != shapes[shape][0])
 				break;

@@ -1,17 +1,10 @@
-#!/usr/bin/env python3
 """What others do of the same work on the same card: RAFT, cuVS and Faiss, from
 a folder where packpeers.py or pip (--target) has put them.
 
 open_peers() makes the folder importable; then one function a peer, each over
 torch tensors that lie on the card, with results there, too.  torch is imported
 first, because the CUDA libraries that it brings are those the peers take.
-
-usage: cardpeers.py FOLDER [--rows N] [--dims N] [--k N] [--degrees D:B,...]
-
-Alone: what NN-descent takes for a k-NN graph of synthetic rows (cardbuild.py),
-by the degree of its graph, and the share of exact neighbors of 1,000 rows.
 """
-import argparse
 import contextlib
 import ctypes
 import glob
@@ -212,18 +205,17 @@ def nn_descent_graph(x, k, degree, between):
     return seconds, torch.cat(found)
 
 
-def print_graphs(x, k, degrees=DEGREES, ours=None):
+def print_graphs(x, k, ours):
     """What NN-descent takes, and its accuracy; ours: seconds beside."""
     numbers, expected = sample_neighbors(x, k)
-    nn_descent_graph(x[:20000], k, *degrees[0])     # loads kernels
-    for degree, between in degrees:
+    nn_descent_graph(x[:20000], k, *DEGREES[0])     # loads kernels
+    for degree, between in DEGREES:
         seconds, graph = nn_descent_graph(x, k, degree, between)
         print("cuVS NN-descent, %d x %d, k %d, degree %d of %d: %.2f s, "
-              "accuracy %.4f%s" % (
+              "accuracy %.4f, ours is %.1f times as fast" % (
                   *x.shape, k, degree, between, seconds,
-                  graph_accuracy(graph, numbers, expected),
-                  "" if ours is None else ", ours is %.1f times as fast" % (
-                      seconds / ours)), flush=True)
+                  graph_accuracy(graph, numbers, expected), seconds / ours),
+              flush=True)
 
 
 # ------------------------------------------------------------------ k-means
@@ -291,29 +283,3 @@ KMEANS = {"cuVS, the same starts": cuvs_kmeans,
           "cuVS, balanced": cuvs_balanced_kmeans,
           "Faiss, rows in the host": faiss_kmeans,
           "Faiss, rows on the card": faiss_card_kmeans}
-
-
-def parse_degrees(text):
-    return [tuple(int(number) for number in pair.split(":"))
-            for pair in text.split(",")]
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder")
-    parser.add_argument("--rows", type=int, default=10000000)
-    parser.add_argument("--dims", type=int, default=96)
-    parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--degrees", type=parse_degrees, default=DEGREES)
-    args = parser.parse_args()
-    import torch
-    print("%s, %s, %s" % (torch.cuda.get_device_name(),
-                          time.strftime("%Y-%m-%d"), open_peers(args.folder)))
-    x = cardbuild.Rows(args.dims, 7).some(args.rows)
-    print_graphs(x, args.k, args.degrees)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,11 @@
 /*
  * exactcard.cu
- *		Exact search on a card over arrays that are there already, as a library
- *		for exactcard.py.
+ *		Exact search on a card over arrays that are there already, and what cuBLAS
+ *		takes for bare products, as a library for exactcard.py and kmeanscard.py.
  *
  * A Bench has rows [nrows][dims] with their half copies, and room for nqueries
- * queries; the arrays themselves are the caller's.  Functions return a
+ * queries; the arrays themselves are the caller's.  setlib.c has taken the
+ * card.  Functions return a
  * GvStatus, but for bench_open, which returns NULL if anything fails.
  */
 #include <chrono>
@@ -44,28 +45,17 @@ bench_drop(Bench *bench)
 	free(bench);
 }
 
-/* Who multiplies: a GvMatmulSetting.  Before the first bench_open. */
-extern "C" void
-bench_products(int32_t products)
-{
-	gv_matmul_use((GvMatmulSetting) products);
-}
-
 extern "C" Bench *
 bench_open(int32_t metric, int32_t dims, int64_t nrows, int64_t nqueries,
 		   int32_t k)
 {
-	static GvDevice devices[GV_MAX_DEVICES];
-	static int32_t ndevices;
 	Bench	   *bench = (Bench *) calloc(1, sizeof(Bench));
 	int64_t		slots = (nrows + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN *
 		GV_EXACT_ALIGN;
 	int32_t		half_dims = (dims + 15) / 16 * 16;
 	GvExactAmount amount = {nqueries, k, nrows, 0};
 
-	if (bench == NULL || (ndevices == 0 &&
-						  (gv_gpu_open("0", devices, &ndevices) != GV_OK ||
-						   gv_blas_open(devices, ndevices) != GV_OK)))
+	if (bench == NULL)
 		return NULL;
 	bench->norm.metric = metric;
 	bench->norm.dims = dims;
@@ -144,10 +134,9 @@ bench_get(Bench *bench, int64_t *d_positions, double *d_distances)
 	return gv_cuda_status(cudaStreamSynchronize(bench->work.stream));
 }
 
-/* Microseconds of cuBLAS's bare product of all queries and rows. */
+/* Microseconds of cuBLAS's bare product. */
 extern "C" double
-bench_yard(const Bench *bench)
+bench_yard(int64_t nrows, int32_t ncolumns, int32_t dims)
 {
-	return yard_us(bench->work.stream, bench->queries.n,
-				   (int) bench->rows.n, bench->norm.dims);
+	return yard_us(NULL, nrows, ncolumns, dims);
 }

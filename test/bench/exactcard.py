@@ -28,22 +28,20 @@ import torch
 
 import cardbuild
 import cardpeers
+from setlib import MATMUL, METRICS, must
 
-KERNELS = ["exact/*", "product/*", "common/*"]
-METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
-PRODUCTS = ["auto", "own", "cublas"]    # in the order of GvProducts
 SAMPLE = 48
 
 
-def load(library):
-    lib = ctypes.CDLL(str(library))
+def load(folder, args):
+    arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
+    lib = cardbuild.library(folder, arch, args.matmul)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.bench_open.restype = pointer
     lib.bench_open.argtypes = [ctypes.c_int32, ctypes.c_int32, number, number,
                                ctypes.c_int32]
-    lib.bench_products.argtypes = [ctypes.c_int32]
     lib.bench_yard.restype = ctypes.c_double
-    lib.bench_yard.argtypes = [pointer]
+    lib.bench_yard.argtypes = [number, ctypes.c_int32, ctypes.c_int32]
     lib.bench_drop.argtypes = [pointer]
     lib.bench_rows.argtypes = [pointer, pointer]
     lib.bench_search.argtypes = [pointer, pointer, pointer]
@@ -60,11 +58,6 @@ def make(n, nqueries, dims, seed, normal):
         x = torch.nn.functional.normalize(x)
         q = torch.nn.functional.normalize(q)
     return x, q
-
-
-def must(status, what):
-    if status != 0:
-        sys.exit(f"exactcard.py: {what} failed: status {status}")
 
 
 def timed(work, repeats):
@@ -144,7 +137,7 @@ class Ours:
 
     def yard(self):
         """Seconds of cuBLAS's bare product."""
-        return self.lib.bench_yard(self.bench) / 1e6
+        return self.lib.bench_yard(self.n, *self.x.shape) / 1e6
 
     def close(self):
         self.lib.bench_drop(self.bench)
@@ -340,16 +333,13 @@ def main():
     parser.add_argument("--no-torch", dest="torch", action="store_false")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
-    parser.add_argument("--matmul", choices=PRODUCTS, default="auto")
+    parser.add_argument("--matmul", choices=MATMUL, default="auto")
     args = parser.parse_args()
     share = 20 if args.small else 1
     good = True
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
-        lib = load(cardbuild.build("exactcard", KERNELS, folder, arch,
-                                   shared=True))
-        lib.bench_products(PRODUCTS.index(args.matmul))
+        lib = load(folder, args)
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
               f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
         if args.peers:

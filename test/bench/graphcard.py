@@ -25,33 +25,10 @@ import torch
 
 import cardbuild
 import cardpeers
+import setlib
 
-KERNELS = ["exact/*", "kmeans/*", "product/*", "common/*"]
-ROWS, QUERIES, SELF, LISTS = 0, 1, 2, 5
-METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 K = 10
 SAMPLE = 1000
-
-
-def load(library):
-    lib = ctypes.CDLL(str(library))
-    pointer, number, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-    lib.graph_open.restype = pointer
-    lib.graph_open.argtypes = [word, word, number, number, word, word, word,
-                               ctypes.c_bool]
-    lib.graph_put.argtypes = [pointer, word, pointer, number]
-    lib.graph_run.argtypes = [pointer]
-    lib.graph_get.argtypes = [pointer, number, number, pointer, pointer]
-    lib.graph_drop.argtypes = [pointer]
-    lib.graph_kmeans.argtypes = [pointer, number, word, pointer, word, word,
-                                 pointer, pointer]
-    must(lib.graph_begin(), "the card")
-    return lib
-
-
-def must(status, what):
-    if status != 0:
-        sys.exit(f"graphcard.py: {what} failed: status {status}")
 
 
 def make_lists(lib, rows, nlists, iterations):
@@ -63,53 +40,47 @@ def make_lists(lib, rows, nlists, iterations):
     sample = rows[::share].contiguous()
     starts = sample[::len(sample) // nlists][:nlists].contiguous()
     centroids = torch.empty(nlists, dims)
-    found = ctypes.c_int32()
     torch.cuda.synchronize()
-    must(lib.graph_kmeans(sample.data_ptr(), len(sample), dims,
-                          starts.data_ptr(), nlists, iterations,
-                          centroids.data_ptr(), ctypes.byref(found)),
-         "k-means")
-    return centroids[:found.value].contiguous(), time.perf_counter() - began
+    clusters = setlib.Set(lib, len(sample), dims, nlists,
+                          iterations=iterations)
+    clusters.put(setlib.SEEDS, starts)
+    clusters.put(setlib.ROWS, sample)
+    while clusters.run():
+        pass
+    found = clusters.get(setlib.CENTROIDS, centroids[:clusters.found.value])
+    clusters.close()
+    return found.contiguous(), time.perf_counter() - began
 
 
-class Graph:
+class Graph(setlib.Set):
     """A search of queries that are rows themselves, numbers `own`."""
 
     def __init__(self, lib, metric, rows, own, centroids, probes,
                  processors=False):
-        self.lib, self.n = lib, len(own)
-        self.graph = lib.graph_open(METRICS[metric], rows.shape[1], len(rows),
-                                    len(own), K, 0 if centroids is None else
-                                    len(centroids), probes, processors)
-        if not self.graph:
-            sys.exit("graphcard.py: no memory")
-        self.inputs = [(QUERIES, rows if len(own) == len(rows) else
-                        rows[own].contiguous()), (SELF, own)]
+        super().__init__(lib, *rows.shape, K, metric, len(own), own=True,
+                         nlists=0 if centroids is None else len(centroids),
+                         probes=probes, processors=processors)
+        inputs = [(setlib.QUERIES, rows if len(own) == len(rows) else
+                   rows[own].contiguous()), (setlib.SELF, own)]
         if centroids is not None:
-            self.inputs.append((LISTS, centroids))
-        self.inputs.append((ROWS, rows))
-        if processors:
-            self.inputs = [(what, items.cpu()) for what, items in self.inputs]
+            inputs.append((setlib.LISTS, centroids))
+        self.inputs = [(what, items.cpu() if processors else items)
+                       for what, items in [*inputs, (setlib.ROWS, rows)]]
 
-    def run(self):
+    def search(self):
+        """Seconds."""
         torch.cuda.synchronize()
         began = time.perf_counter()
         for what, items in self.inputs:
-            must(self.lib.graph_put(self.graph, what, items.data_ptr(),
-                                    len(items)), "put")
-        must(self.lib.graph_run(self.graph), "run")
+            self.put(what, items)
+        self.run()
         return time.perf_counter() - began
 
-    def get(self, query, n=1):
-        positions = torch.empty(n, K, dtype=torch.int64)
-        distances = torch.empty(n, K, dtype=torch.float64)
-        must(self.lib.graph_get(self.graph, query * K, n * K,
-                                positions.data_ptr(), distances.data_ptr()),
-             "get")
-        return positions, distances
-
-    def close(self):
-        self.lib.graph_drop(self.graph)
+    def neighbors(self, query, n=1):
+        return (self.get(setlib.POSITIONS, torch.empty(n, K, dtype=torch.int64),
+                         query * K),
+                self.get(setlib.DISTANCES,
+                         torch.empty(n, K, dtype=torch.float64), query * K))
 
 
 def ways(lib):
@@ -121,7 +92,7 @@ def check(lib):
     good = True
     batch = ctypes.c_int64.in_dll(lib, "gv_exact_batch")
     unit = ctypes.c_int64.in_dll(lib, "gv_exact_tile")
-    for i, metric in enumerate(METRICS):
+    for i, metric in enumerate(setlib.METRICS):
         rows = cardbuild.Rows((96, 40, 200, 128)[i], i).make(15000)
         rows[::1000] = 0
         own = torch.arange(len(rows), device="cuda")
@@ -137,8 +108,8 @@ def check(lib):
                               else lists,
                               0 if processors and probes == len(lists)
                               else probes, processors)
-                graph.run()
-                results.append(graph.get(0, len(own)))
+                graph.search()
+                results.append(graph.neighbors(0, len(own)))
                 graph.close()
             wrong = ((results[0][0] != results[1][0]) |
                      (results[0][1].nan_to_num(-1) !=
@@ -153,7 +124,7 @@ def check(lib):
 def recall_of(graph, some, truth):
     hits = 0
     for i, query in enumerate(some.tolist()):
-        found = graph.get(query)[0][0]
+        found = graph.neighbors(query)[0][0]
         hits += torch.isin(found, truth[i]).sum().item()
     return hits / truth.numel()
 
@@ -163,7 +134,7 @@ def run_graph(lib, rows, own, centroids, probes, truth, kmeans):
     graph = Graph(lib, "l2", rows, own, centroids, probes)
     made = time.perf_counter() - began
     before = ways(lib)
-    took = graph.run()
+    took = graph.search()
     after = ways(lib)
     recall = recall_of(graph, *truth)
     graph.close()
@@ -186,9 +157,8 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
-        lib = load(cardbuild.build("graphcard", KERNELS, folder, arch,
-                                   shared=True))
+        lib = cardbuild.library(folder, cardbuild.arch_of(
+            *torch.cuda.get_device_capability()))
         print(f"{torch.cuda.get_device_name()}; compiled in "
               f"{time.perf_counter() - began:.0f} s", flush=True)
     if args.check and not check(lib):
@@ -197,8 +167,8 @@ def main():
     own = torch.arange(len(rows), device="cuda")
     some = own[::max(1, len(rows) // SAMPLE)][:SAMPLE].contiguous()
     graph = Graph(lib, "l2", rows, some, None, 0)
-    took = graph.run()
-    truth = graph.get(0, len(some))[0]
+    took = graph.search()
+    truth = graph.neighbors(0, len(some))[0]
     graph.close()
     print(f"{args.rows:,} x {args.dims}, k {K}; {SAMPLE} queries among all "
           f"rows {took:.3f} s", flush=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""k-means on a card, with its rows there: this engine's set (kmeanscard.cu)
-beside a plain one of torch from the same first centroids and, with --peers,
-beside cuVS and Faiss, in one run.
+"""k-means on a card, with its rows there: this engine's set (setlib.py) beside
+a plain one of torch from the same first centroids and, with --peers, beside cuVS
+and Faiss, in one run.
 
 Compiles what it needs with nvcc, makes synthetic rows of a low-dimensional
 structure on the card (24 latent dimensions, 4,096 centers), runs both and
@@ -12,9 +12,8 @@ no server.  The peers are what packpeers.py has put into a folder; cardpeers.py
 says where they start from and where their rows are.
 """
 import argparse
+import ctypes
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,8 +22,8 @@ import torch
 
 import cardbuild
 import cardpeers
+import setlib
 
-KERNELS = ["kmeans/*", "product/*", "common/*"]
 CHUNK = 1 << 17                 # rows that torch compares at once
 MOST_RATIO = 1.01               # of the errors
 
@@ -37,10 +36,8 @@ def parse_arguments():
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--matmul", choices=["auto", "own", "cublas"],
-                        default="auto",
+    parser.add_argument("--matmul", choices=setlib.MATMUL, default="auto",
                         help="who multiplies, as gpuvec.matmul says it")
-    parser.add_argument("--nvcc")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
     parser.add_argument("--json", metavar="FILE",
@@ -120,32 +117,39 @@ def time_peers(args, rows, starts):
     return seconds, errors
 
 
-def run_ours(args, program, folder, rows, starts):
-    """What the program printed, and its centroids."""
-    names = {name: os.path.join(folder, name + ".f32")
-             for name in ("rows", "starts", "centroids")}
-    rows.cpu().numpy().tofile(names["rows"])
-    starts.cpu().numpy().tofile(names["starts"])
-    output = subprocess.run(
-        [program, names["rows"], str(args.rows), str(args.dims),
-         names["starts"], str(args.lists), str(args.iterations),
-         str(args.repeats), names["centroids"], args.matmul],
-        check=True, stdout=subprocess.PIPE, text=True).stdout
-    found = {"put": [], "total": [], "pass": []}
-    for line in output.splitlines():
-        word, *rest = line.split()
-        if word == "pass":
-            found["pass"].append((float(rest[1]), float(rest[2])))
-        elif word == "yard":
-            found["yard"] = float(rest[0])
-        elif word in ("put", "total"):
-            found[word].append(float(rest[0]))
-        else:
-            found[word] = int(rest[0])
-    with open(names["centroids"], "rb") as file:
-        centroids = torch.frombuffer(bytearray(file.read()),
-                                     dtype=torch.float32)
-    return found, centroids.reshape(-1, args.dims).cuda()
+def time_ours(args, lib, rows, starts):
+    """Seconds of rows put and of all passes, (error, ms) of each pass of a last
+    repetition, ms of the bare product; and the centroids."""
+    lib.bench_yard.restype = ctypes.c_double
+    lib.bench_yard.argtypes = [ctypes.c_int64, ctypes.c_int32, ctypes.c_int32]
+    told = {"put": [], "total": [],
+            "yard": lib.bench_yard(len(rows), args.lists, args.dims) / 1e3}
+    errors = None
+    for repeat in range(args.repeats + 1):      # the first loads kernels
+        clusters = setlib.Set(lib, *rows.shape, args.lists,
+                              iterations=args.iterations)
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        clusters.put(setlib.SEEDS, starts)
+        clusters.put(setlib.ROWS, rows)
+        torch.cuda.synchronize()
+        told["put"].append(time.perf_counter() - begun)
+        begun = last = time.perf_counter()
+        told["pass"], more = [], True
+        while more:
+            more = clusters.run()
+            now = time.perf_counter()
+            told["pass"].append((clusters.error.value, (now - last) * 1e3))
+            last = now
+        if repeat > 0:
+            told["total"].append(last - begun)
+            if errors != [error for error, _ in told["pass"]]:
+                sys.exit("errors that are not always the same")
+        errors = [error for error, _ in told["pass"]]
+        centroids = clusters.get(setlib.CENTROIDS, torch.empty(
+            clusters.found.value, args.dims))
+        clusters.close()
+    return told, centroids.cuda()
 
 
 def print_table(args, ours, errors, peers):
@@ -161,20 +165,18 @@ def print_table(args, ours, errors, peers):
         print("%-24s %9.4f %9.2f %12.4f"
               % (name, seconds, seconds / best, errors[name]))
     print("a pass of ours %.4f ms (mean of %d), %.2f times cuBLAS's bare "
-          "product, %.4f; first pass %.3f, last %.3f; rows to the card %.3f s"
+          "product, %.4f; first pass %.3f, last %.3f; rows put in %.3f s"
           % (pass_ms, passes, pass_ms / ours["yard"], ours["yard"],
              ours["pass"][0][1], ours["pass"][-1][1], min(ours["put"])))
 
 
 def main():
     args = parse_arguments()
-    args.nvcc = args.nvcc or cardbuild.find_nvcc()
     with tempfile.TemporaryDirectory() as folder:
         arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
-        program = cardbuild.build("kmeanscard", KERNELS, folder, arch,
-                                  args.nvcc)
-        rows, starts = make_rows(args)
-        ours, centroids = run_ours(args, program, folder, rows, starts)
+        lib = cardbuild.library(folder, arch, args.matmul)
+    rows, starts = make_rows(args)
+    ours, centroids = time_ours(args, lib, rows, starts)
     peers, errors = time_peers(args, rows, starts)
     errors["gpuvec"] = error_of(rows, centroids)
     print_table(args, ours, errors, peers)

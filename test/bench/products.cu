@@ -22,6 +22,7 @@
 
 #include "gpu/exact/exact.h"
 #include "gpu/kmeans/kmeans.h"
+#include "gpu/product/wgmma.cuh"
 #include "gpu/search/search.h"
 #include "measure.h"
 #include "yard.cuh"

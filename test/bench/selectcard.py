@@ -25,7 +25,6 @@ import tempfile
 import cardbuild
 import cardpeers
 
-KERNELS = ["select/*", "common/*"]
 BYTES_A_SECOND = 4.2e12
 
 
@@ -145,7 +144,7 @@ def build(args):
         return os.path.join(args.build, "selectcard")
     folder = args.build or tempfile.mkdtemp()
     os.makedirs(folder, exist_ok=True)
-    return cardbuild.build("selectcard", KERNELS, folder, args.arch)
+    return cardbuild.build("selectcard", ["selectcard.cu"], folder, args.arch)
 
 
 def main():

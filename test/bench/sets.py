@@ -4,13 +4,12 @@ faiss-cpu's, on one core, in turns, over the same numbers.
 
 usage: sets.py [--rounds N] [--dims N] [--seed N]
 
-Needs gcc; installs numpy and faiss-cpu from PyPI into build/python/ when they
-are missing.  Prints the median of each and the median ratio of neighbors in
-time; a neighbor that differs from Faiss's must be at a distance that fp32
-cannot tell from that of Faiss's.
+Needs gcc; takes numpy and faiss-cpu from PyPI when they are missing.  Prints
+the median of each and the median ratio of neighbors in time; a neighbor that
+differs from Faiss's must be at a distance that fp32 cannot tell from that of
+Faiss's.
 """
 import argparse
-import os
 import pathlib
 import statistics
 import subprocess
@@ -18,45 +17,33 @@ import sys
 import tempfile
 import time
 
+import data
+import setlib
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGES = ["numpy", "faiss-cpu"]
-METRICS = {"l2": 1, "ip": 2}
+data.PIP_PACKAGES["sets"] = ["numpy", "faiss-cpu"]
+BATCH = 2048                    # rows that come at a time
 
 
-def use_packages():
-    """Run again with packages in a virtual environment, if need be."""
-    try:
-        import faiss
-        return faiss
-    except ImportError:
-        pass
-    home = ROOT / "build" / "python"
-    python = home / "bin" / "python"
-    if os.environ.get("GPUVEC_SETS_AGAIN"):
-        sys.exit("sets.py: faiss-cpu is not there")
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    subprocess.run([python, "-m", "pip", "-q", "install", *PACKAGES],
-                   check=True)
-    os.environ["GPUVEC_SETS_AGAIN"] = "1"
-    os.execv(python, [str(python), *sys.argv])
-
-
-def compile_driver(folder):
-    driver = folder / "sets"
+def load_engine(folder):
+    library = folder / "sets.so"
     sources = [*(ROOT / "src/engine").rglob("*.c"),
-               *(ROOT / "src/cpu").rglob("*.c"), ROOT / "test/bench/sets.c"]
-    subprocess.run(["gcc", "-std=gnu99", "-O3", "-ffp-contract=off",
-                    "-I", ROOT / "src", *sources, "-lm", "-o", driver],
-                   check=True)
-    return driver
+               *(ROOT / "src/cpu").rglob("*.c"), ROOT / "test/bench/setlib.c"]
+    subprocess.run(["gcc", "-std=gnu99", "-O3", "-ffp-contract=off", "-fPIC",
+                    "-shared", "-I", ROOT / "src",
+                    *(s for s in sources if s.name != "gv_fault.c"), "-lm",
+                    "-o", library], check=True)
+    return setlib.load(library)
 
 
-def ours(driver, *arguments):
-    """Seconds, and what was found."""
-    done = subprocess.run([driver, *map(str, arguments)], check=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return float(done.stdout), done.stderr
+def run(kind, first, x):
+    """A set that has finished: passes over rows, until there are no more."""
+    kind.put(*first)
+    while True:
+        for at in range(0, len(x), BATCH):
+            kind.put(setlib.ROWS, x[at:at + BATCH], at)
+        if not kind.run():
+            return kind
 
 
 def timed(work):
@@ -87,54 +74,55 @@ def check_exact(found, expected, x, query, metric):
             sys.exit("sets.py: query %d differs from faiss" % q)
 
 
-def exact(driver, args, x, query, metric, k):
+def exact(lib, args, x, query, metric, k):
     import faiss
     import numpy as np
     kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
-    with tempfile.NamedTemporaryFile() as file:
-        np.concatenate([query, x]).tofile(file.name)
-        pairs = []
-        for _ in range(args.rounds):
-            mine, found = ours(driver, "exact", METRICS[metric], k,
-                               x.shape[1], len(query), len(x), file.name)
-            theirs, expected = timed(
-                lambda: faiss.knn(query, x, k, metric=kind)[1])
-            pairs.append((mine, theirs))
-    found = np.frombuffer(found, np.int64).reshape(-1, k)
+    pairs, found = [], np.empty((len(query), k), np.int64)
+
+    def search():
+        made = run(setlib.Set(lib, *x.shape, k, metric, len(query)),
+                   (setlib.QUERIES, query), x)
+        made.get(setlib.POSITIONS, found)
+        made.close()
+    for _ in range(args.rounds):
+        mine, _ = timed(search)
+        theirs, expected = timed(lambda: faiss.knn(query, x, k, metric=kind)[1])
+        pairs.append((mine, theirs))
     check_exact(found, expected, x, query, metric)
     report("exact %s, %d x %d x %d, k %d" % (metric, len(query), len(x),
                                              x.shape[1], k), pairs)
 
 
-def kmeans(driver, args, x, k, iterations):
+def kmeans(lib, args, x, k, iterations):
     import faiss
     import numpy as np
-    with tempfile.NamedTemporaryFile() as file:
-        np.concatenate([x[:k], x]).tofile(file.name)
-        pairs = []
-        for _ in range(args.rounds):
-            mine, found = ours(driver, "kmeans", iterations, k, x.shape[1],
-                               len(x), file.name)
-            peer = faiss.Clustering(x.shape[1], k)
-            peer.niter = iterations
-            peer.max_points_per_centroid = len(x)
-            index = faiss.IndexFlatL2(x.shape[1])
 
-            def train():
-                faiss.copy_array_to_vector(x[:k].ravel(), peer.centroids)
-                peer.train(x, index)
-                # the pass that gives sizes and the error
-                return index.search(x, 1)[0].sum(dtype=np.float64)
-            theirs, error = timed(train)
-            pairs.append((mine, theirs))
+    def ours():
+        made = run(setlib.Set(lib, *x.shape, k, iterations=iterations),
+                   (setlib.SEEDS, x[:k]), x)
+        made.close()
+        return made.error.value
+
+    def theirs():
+        peer = faiss.Clustering(x.shape[1], k)
+        peer.niter = iterations
+        peer.max_points_per_centroid = len(x)
+        index = faiss.IndexFlatL2(x.shape[1])
+        faiss.copy_array_to_vector(x[:k].ravel(), peer.centroids)
+        peer.train(x, index)
+        # the pass that gives sizes and the error
+        return index.search(x, 1)[0].sum(dtype=np.float64)
+    found = [(timed(ours), timed(theirs)) for _ in range(args.rounds)]
     report("k-means, %d x %d, k %d, %d iterations" % (
-        *x.shape, k, iterations), pairs)
+        *x.shape, k, iterations), [(a[0], b[0]) for a, b in found])
     print("%-44s ours %.5g  faiss %.5g" % (
-        "  error", np.frombuffer(found, np.float64)[0], error))
+        "  error", found[-1][0][1], found[-1][1][1]))
 
 
 def main():
-    faiss = use_packages()
+    data.enter_venv("sets", __file__)
+    import faiss
     import numpy as np
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
@@ -149,13 +137,13 @@ def main():
         return random.standard_normal((n, args.dims), dtype=np.float32)
     x, query = normal(100000), normal(10000)
     with tempfile.TemporaryDirectory() as folder:
-        driver = compile_driver(pathlib.Path(folder))
-        exact(driver, args, x, query[:2000], "l2", 10)
-        exact(driver, args, x, query[:2000], "ip", 10)
-        exact(driver, args, x, query[:200], "l2", 1000)
-        exact(driver, args, x, query[:1], "l2", 10)
-        exact(driver, args, x, query, "l2", 10)
-        kmeans(driver, args, x, 1024, 10)
+        lib = load_engine(pathlib.Path(folder))
+        exact(lib, args, x, query[:2000], "l2", 10)
+        exact(lib, args, x, query[:2000], "ip", 10)
+        exact(lib, args, x, query[:200], "l2", 1000)
+        exact(lib, args, x, query[:1], "l2", 10)
+        exact(lib, args, x, query, "l2", 10)
+        kmeans(lib, args, x, 1024, 10)
 
 
 if __name__ == "__main__":
