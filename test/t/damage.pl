@@ -22,7 +22,6 @@ use constant {
 
 	# offsets in the metapage's contents
 	META_MAGIC => 0,
-	META_VERSION => 4,
 	META_METRIC => 6,
 	META_DIMS => 16,
 	META_PQ_DIM => 20,
@@ -142,9 +141,23 @@ sub head
 	return ($page, slot($page, $slot));
 }
 
-sub damage
+# Changes of an index's bytes: a number, bytes, a page of zeros.
+sub put
 {
-	return damage_index('lists', @_);
+	my ($at, $value) = @_;
+	return sub { put32($_[0], $at, $value) };
+}
+
+sub put_bytes
+{
+	my ($at, $bytes) = @_;
+	return sub { substr(${ $_[0] }, $at, length $bytes) = $bytes };
+}
+
+sub zero_page
+{
+	my ($page) = @_;
+	return put_bytes($page * BLCKSZ, "\0" x BLCKSZ);
 }
 
 my $rows = qr/^500$/m;
@@ -152,199 +165,130 @@ my $bad_lists = damaged_at('\d+');
 
 # ---- sound
 
-damage('nothing', $rows, qr/^\s*$/, sub { });
+damage_index('lists', 'nothing', $rows, qr/^\s*$/, sub { });
 
 # ---- metapage
 
-damage(
-	'bad magic', damaged_at(0), found(0, 'bad magic number 0x12345678'),
-	sub { put32($_[0], CONTENTS + META_MAGIC, 0x12345678) });
-damage(
-	'other version', qr/ERROR:  55000: .*format version 9/,
-	found(0, 'format version 9'),
-	sub { substr(${ $_[0] }, CONTENTS + META_VERSION, 2) = pack('S', 9) });
-damage(
-	'pq_dim out of range', damaged_at(0),
-	found(0, 'its parameters are out of range'),
-	sub { put32($_[0], CONTENTS + META_PQ_DIM, 60000) });
-damage(
-	'directory beyond the end', damaged_at(4711),
-	found(0, 'arrays and directory are not in their places'),
-	sub { put32($_[0], CONTENTS + META_DIRECTORY, 4711) });
-damage(
-	'no such metric', damaged_at(0), found(0, 'metric 77, the operator class has 1'),
-	sub { substr(${ $_[0] }, CONTENTS + META_METRIC, 1) = chr(77) });
-damage(
-	'more depths than there are', damaged_at(0),
-	found(0, 'its parameters are out of range'),
-	sub {
+damage_index('lists', 'bad magic', damaged_at(0), found(0, 'bad magic number 0x12345678'),
+	put(CONTENTS + META_MAGIC, 0x12345678));
+damage_index('lists', 'pq_dim out of range', damaged_at(0), found(0, 'its parameters are out of range'),
+	put(CONTENTS + META_PQ_DIM, 60000));
+damage_index('lists', 'directory beyond the end', damaged_at(4711),
+	found(0, 'arrays and directory are not in their places'), put(CONTENTS + META_DIRECTORY, 4711));
+damage_index('lists', 'no such metric', damaged_at(0), found(0, 'metric 77, the operator class has 1'),
+	put_bytes(CONTENTS + META_METRIC, chr(77)));
+damage_index('lists', 'more depths than there are', damaged_at(0),
+	found(0, 'its parameters are out of range'), sub {
 		put32($_[0], CONTENTS + META_DEPTHS, 40);
 		put32($_[0], CONTENTS + META_TARGETS + 4 * $_, 1 + $_) for 0 .. 83;
 	});
-damage(
-	'targets below zero', damaged_at(0),
-	found(0, 'its parameters are out of range'),
+damage_index('lists', 'targets below zero', damaged_at(0), found(0, 'its parameters are out of range'),
 	sub { put32($_[0], CONTENTS + META_TARGETS + 4 * $_, -5) for 0 .. 13 });
-damage(
-	'targets for nothing', damaged_at(0),
-	found(0, 'its parameters are out of range'),
-	sub { put32($_[0], CONTENTS + META_TARGETS_FOR, 7) });
-damage(
-	'metapage zeroed', damaged_at(0), found(0, 'it is not a metapage'),
-	sub { substr(${ $_[0] }, 0, BLCKSZ) = "\0" x BLCKSZ });
+damage_index('lists', 'targets for nothing', damaged_at(0), found(0, 'its parameters are out of range'),
+	put(CONTENTS + META_TARGETS_FOR, 7));
+damage_index('lists', 'metapage zeroed', damaged_at(0), found(0, 'it is not a metapage'), zero_page(0));
 
 # ---- arrays and directory
 
-damage(
-	'centroids zeroed', damaged_at($centroids),
-	found($centroids, 'it does not hold centroids'),
-	sub { substr(${ $_[0] }, $centroids * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
-damage(
-	'centroid not finite', qr//,
+damage_index('lists', 'centroids zeroed', damaged_at($centroids),
+	found($centroids, 'it does not hold centroids'), zero_page($centroids));
+damage_index('lists', 'centroid not finite', qr//,
 	found($centroids, 'a value of centroids is not finite'),
-	sub { put32($_[0], $centroids * BLCKSZ + CONTENTS, 0x7FC00000) });
-damage(
-	'parents without lists', qr/XX002.*parents have \d+ lists of 4/,
-	found($starts, "the parents' lists do not follow each other"),
-	sub {
+	put($centroids * BLCKSZ + CONTENTS, 0x7FC00000));
+damage_index('lists', 'parents without lists', qr/XX002.*parents have \d+ lists of 4/,
+	found($starts, "the parents' lists do not follow each other"), sub {
 		my $nparents = get32(\$sound{lists}, CONTENTS + META_NPARENTS);
 		put32($_[0], $starts * BLCKSZ + CONTENTS + 4 * $nparents, 77);
 	});
-damage(
-	'codes zeroed', qr//,
-	found($codes, "it does not hold the centroids' codes"),
-	sub { substr(${ $_[0] }, $codes * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
-damage(
-	'directory zeroed',
-	damaged_at($directory),
-	found($directory, 'it is not a page of the directory'),
-	sub { substr(${ $_[0] }, $directory * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
-damage(
-	'too many postings', qr/XX002/, qr/error\|slot \d+ does not hold block/,
-	sub { put32($_[0], entry(1) + ENTRY_NITEMS, 0xFFFFFFF0) });
-damage(
-	'newest block beyond the end', damaged_at(123456),
-	found(123456, 'slot \d+ does not hold block \d+'),
-	sub { put32($_[0], entry(1) + ENTRY_PAGE, 123456) });
-damage(
-	'no newest block', damaged_at($directory),
-	found($directory, 'the chain ends before block'),
-	sub { put32($_[0], entry(2) + ENTRY_PAGE, NO_BLOCK) });
-damage(
-	'slot out of range', qr/XX002/, qr/error\|slot 99 does not hold block/,
-	sub { put32($_[0], entry(2) + ENTRY_SLOT, 99) });
-damage(
-	'dead postings not counted', $rows,
-	found($directory, '0 copies are dead, the directory says 5'),
-	sub { put32($_[0], entry(0) + ENTRY_NDEAD, 5) });
-damage(
-	'more postings dead than there are', damaged_at($directory), qr/error/,
-	sub { put32($_[0], entry(0) + ENTRY_NDEAD, 0x7FFFFFF0) });
+damage_index('lists', 'codes zeroed', qr//, found($codes, "it does not hold the centroids' codes"),
+	zero_page($codes));
+damage_index('lists', 'directory zeroed', damaged_at($directory),
+	found($directory, 'it is not a page of the directory'), zero_page($directory));
+damage_index('lists', 'too many postings', qr/XX002/, qr/error\|slot \d+ does not hold block/,
+	put(entry(1) + ENTRY_NITEMS, 0xFFFFFFF0));
+damage_index('lists', 'newest block beyond the end', damaged_at(123456),
+	found(123456, 'slot \d+ does not hold block \d+'), put(entry(1) + ENTRY_PAGE, 123456));
+damage_index('lists', 'no newest block', damaged_at($directory),
+	found($directory, 'the chain ends before block'), put(entry(2) + ENTRY_PAGE, NO_BLOCK));
+damage_index('lists', 'slot out of range', qr/XX002/, qr/error\|slot 99 does not hold block/,
+	put(entry(2) + ENTRY_SLOT, 99));
+damage_index('lists', 'dead postings not counted', $rows,
+	found($directory, '0 copies are dead, the directory says 5'), put(entry(0) + ENTRY_NDEAD, 5));
+damage_index('lists', 'more postings dead than there are', damaged_at($directory), qr/error/,
+	put(entry(0) + ENTRY_NDEAD, 0x7FFFFFF0));
 
 # ---- chains
 
 my ($head_page, $head) = head(0);
 my ($other_page, $other) = head(1);
 
-damage(
-	'chain cut', damaged_at($directory),
-	found($directory, 'the chain ends before block'),
-	sub { put32($_[0], $head + SLOT_PREV_PAGE, NO_BLOCK) },
-	sub {
+damage_index('lists', 'chain cut', damaged_at($directory),
+	found($directory, 'the chain ends before block'), put($head + SLOT_PREV_PAGE, NO_BLOCK), sub {
 		like($_[0]{verify}, qr/^-\|error\|row \(\d+,\d+\) of table "lists" is not in the index/m,
 			'chain cut: rows behind the cut are missing');
 	});
-damage(
-	'chain leads back', damaged_at($head_page),
-	found($head_page, 'slot \d+ does not hold block'),
-	sub {
+damage_index('lists', 'chain leads back', damaged_at($head_page),
+	found($head_page, 'slot \d+ does not hold block'), sub {
 		put32($_[0], $head + SLOT_PREV_PAGE, $head_page);
 		substr(${ $_[0] }, $head + SLOT_PREV_SLOT, 2) =
 		  pack('S', get32(\$sound{lists}, entry(0) + ENTRY_SLOT));
 	});
-damage(
-	'chain leads into another list', damaged_at($other_page),
-	found($other_page, 'slot \d+ does not hold block'),
-	sub {
+damage_index('lists', 'chain leads into another list', damaged_at($other_page),
+	found($other_page, 'slot \d+ does not hold block'), sub {
 		put32($_[0], $head + SLOT_PREV_PAGE, $other_page);
 		substr(${ $_[0] }, $head + SLOT_PREV_SLOT, 2) =
 		  pack('S', get32(\$sound{lists}, entry(1) + ENTRY_SLOT));
 	});
-damage(
-	'wrong owner', damaged_at($head_page),
-	found($head_page, 'slot \d+ does not hold block'),
-	sub { put32($_[0], $head + SLOT_LIST, 3) });
-damage(
-	'owner out of range', damaged_at($head_page),
-	found($head_page, 'slot \d+ belongs to list 77 of 4'),
-	sub { put32($_[0], $head + SLOT_LIST, 77) });
-damage(
-	'two damages', qr/XX002/,
-	qr/(?=.*T of copy 0 of block \d+ is not finite).*slot \d+ does not hold block/s,
-	sub {
+damage_index('lists', 'wrong owner', damaged_at($head_page),
+	found($head_page, 'slot \d+ does not hold block'), put($head + SLOT_LIST, 3));
+damage_index('lists', 'owner out of range', damaged_at($head_page),
+	found($head_page, 'slot \d+ belongs to list 77 of 4'), put($head + SLOT_LIST, 77));
+damage_index('lists', 'two damages', qr/XX002/,
+	qr/(?=.*T of copy 0 of block \d+ is not finite).*slot \d+ does not hold block/s, sub {
 		put32($_[0], $head + SLOT_GEN, 3);
 		put32($_[0], $other + SLOT_T, 0x7FC00000);
 	});
 
 # ---- pages
 
-damage(
-	'small-list page zeroed', damaged_at($head_page),
-	found($head_page, 'slot \d+ does not hold block'),
-	sub { substr(${ $_[0] }, $head_page * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
-damage(
-	'page header', qr/ERROR:  XX001: invalid page in block $head_page/,
+damage_index('lists', 'small-list page zeroed', damaged_at($head_page),
+	found($head_page, 'slot \d+ does not hold block'), zero_page($head_page));
+damage_index('lists', 'page header', qr/ERROR:  XX001: invalid page in block $head_page/,
 	found($head_page, 'it cannot be read: invalid page in block'),
-	sub {
-		substr(${ $_[0] }, $head_page * BLCKSZ + 12, 8) = "\xFF" x 8;
-	});
+	put_bytes($head_page * BLCKSZ + 12, "\xFF" x 8));
 # the next record of the page would clear the hole
-damage(
-	'page with a hole', damaged_at($head_page),
+damage_index('lists', 'page with a hole', damaged_at($head_page),
 	found($head_page, 'slot \d+ does not hold block'),
-	sub { substr(${ $_[0] }, $head_page * BLCKSZ + 12, 2) = pack('S', CONTENTS) });
+	put_bytes($head_page * BLCKSZ + 12, pack('S', CONTENTS)));
 # a session that locks the page again waits for itself, and cannot be canceled
-damage(
-	'newest block on the page of its entry', damaged_at($directory),
+damage_index('lists', 'newest block on the page of its entry', damaged_at($directory),
 	found($directory, 'slot \d+ does not hold block'),
-	sub { put32($_[0], entry($_) + ENTRY_PAGE, $directory) for 0 .. 3 },
-	sub {
+	sub { put32($_[0], entry($_) + ENTRY_PAGE, $directory) for 0 .. 3 }, sub {
 		like($_[0]{insert}, $bad_lists, 'newest block on the page of its entry: insert');
 	});
-damage(
-	'file cut short', qr/XX002/, qr/error\|slot \d+ does not hold block/,
+damage_index('lists', 'file cut short', qr/XX002/, qr/error\|slot \d+ does not hold block/,
 	sub { substr(${ $_[0] }, $last_page * BLCKSZ) = '' });
 
 # ---- postings
 
-damage(
-	'code out of range', damaged_at($head_page),
-	found($head_page, 'code of copy 0 of block \d+ is out of range'),
-	sub {
+damage_index('lists', 'code out of range', damaged_at($head_page),
+	found($head_page, 'code of copy 0 of block \d+ is out of range'), sub {
 		my $at = $head + SLOT_CODES + 2 * 32;
 		substr(${ $_[0] }, $at, 1) =
 		  chr(ord(substr(${ $_[0] }, $at, 1)) | 0xF0);
 	});
-damage(
-	'T not finite', qr//,
-	found($head_page, 'T of copy 0 of block \d+ is not finite'),
-	sub { put32($_[0], $head + SLOT_T, 0x7F800000) });
-damage(
-	'TID of no row', qr//,
+damage_index('lists', 'T not finite', qr//, found($head_page, 'T of copy 0 of block \d+ is not finite'),
+	put($head + SLOT_T, 0x7F800000));
+damage_index('lists', 'TID of no row', qr//,
 	found($head_page, 'copy 0 of block \d+ points to \(\d+,0\), which is not in the table'),
-	sub { substr(${ $_[0] }, $head + SLOT_TIDS + 4, 2) = "\0\0" });
-damage(
-	'TID beyond the table', qr//,
+	put_bytes($head + SLOT_TIDS + 4, "\0\0"));
+damage_index('lists', 'TID beyond the table', qr//,
 	found($head_page, 'copy 0 of block \d+ points to \(65535,\d+\), which is not in the table'),
-	sub { substr(${ $_[0] }, $head + SLOT_TIDS, 4) = pack('SS', 0, 65535) });
-damage(
-	'posting flagged dead', $rows,
-	found($directory, '1 copies are dead, the directory says 0'),
-	sub { put32($_[0], $head + SLOT_DEAD, 1) });
-damage(
-	'row twice', $rows,
-	qr/^-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times/m,
-	sub {
+	put_bytes($head + SLOT_TIDS, pack('SS', 0, 65535)));
+damage_index('lists', 'posting flagged dead', $rows,
+	found($directory, '1 copies are dead, the directory says 0'), put($head + SLOT_DEAD, 1));
+damage_index('lists', 'row twice', $rows,
+	qr/^-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times/m, sub {
 		substr(${ $_[0] }, $head + SLOT_TIDS, 6) =
 		  substr(${ $_[0] }, $other + SLOT_TIDS, 6);
 	},
@@ -357,18 +301,13 @@ damage(
 
 my $free = slot($last_page, SLOTS_PER_PAGE - 1);
 is(get32(\$sound{lists}, $free + SLOT_LIST), NO_BLOCK, 'last slot is free');
-damage(
-	'slot left over', $rows,
-	qr/^$last_page\|warning\|slot 17 is left over/m,
-	sub {
+damage_index('lists', 'slot left over', $rows, qr/^$last_page\|warning\|slot 17 is left over/m, sub {
 		put32($_[0], $free + SLOT_LIST, 2);
 		put32($_[0], $free + SLOT_GEN, 9);
 	},
 	sub { like($_[0]{again}, qr/^\s*$/, 'slot left over: VACUUM frees it') });
-damage(
-	'slot in no chain', $rows,
-	found($last_page, 'slot 17 says that it holds block 500 of its list'),
-	sub {
+damage_index('lists', 'slot in no chain', $rows,
+	found($last_page, 'slot 17 says that it holds block 500 of its list'), sub {
 		put32($_[0], $free + SLOT_LIST, 2);
 		put32($_[0], $free + 8, 500);
 	});
@@ -378,67 +317,45 @@ damage(
 my $first = get32(\$sound{pending}, CONTENTS + META_PENDING_HEAD);
 my $pending = $first * BLCKSZ + CONTENTS;
 
-sub damage_pending
-{
-	return damage_index('pending', @_);
-}
-
 my $bad_pending = qr/ERROR:  XX002: index "pending_v" is damaged at block/;
 
-damage_pending('pending: nothing', $rows, qr/^\s*$/, sub { });
-damage_pending(
-	'pending: other dimensions', qr/ERROR:  22000: expected 162 dimensions, not 9/,
+damage_index('pending', 'pending: nothing', $rows, qr/^\s*$/, sub { });
+damage_index('pending', 'pending: other dimensions', qr/ERROR:  22000: expected 162 dimensions, not 9/,
 	qr/^-\|error\|row \(0,1\) of table "pending" has 9 dimensions, the index 162/m,
-	sub { put32($_[0], CONTENTS + META_DIMS, 162) });
-damage_pending(
-	'pending: tail is the metapage', qr//,
+	put(CONTENTS + META_DIMS, 162));
+damage_index('pending', 'pending: tail is the metapage', qr//,
 	found(0, 'the pending list does not come by its tail, block 0'),
-	sub { put32($_[0], CONTENTS + META_PENDING_TAIL, 0) },
+	put(CONTENTS + META_PENDING_TAIL, 0),
 	sub { like($_[0]{insert}, $bad_pending, 'pending: tail is the metapage: insert') });
-damage_pending(
-	'pending: head beyond the end', $bad_pending,
+damage_index('pending', 'pending: head beyond the end', $bad_pending,
 	found(4711, 'it is not the next page of the pending list'),
-	sub { put32($_[0], CONTENTS + META_PENDING_HEAD, 4711) });
-damage_pending(
-	'pending: wrong sequence number', $bad_pending,
-	qr/error\|it is not the next page of the pending list/,
-	sub { put32($_[0], $pending + PENDING_NEXT_SEQ, 9) });
-damage_pending(
-	'pending: list leads back', qr//,
-	found($first, "the pending list leads back to block $first"),
-	sub {
+	put(CONTENTS + META_PENDING_HEAD, 4711));
+damage_index('pending', 'pending: wrong sequence number', $bad_pending,
+	qr/error\|it is not the next page of the pending list/, put($pending + PENDING_NEXT_SEQ, 9));
+damage_index('pending', 'pending: list leads back', qr//,
+	found($first, "the pending list leads back to block $first"), sub {
 		put32($_[0], $pending + PENDING_NEXT_SEQ, 1);
 		put32($_[0], $pending + PENDING_NEXT, $first);
 	});
-damage_pending(
-	'pending: number of the tail',
-	$bad_pending, qr/error\|it is not the next page of the pending list/,
-	sub {
+damage_index('pending', 'pending: number of the tail', $bad_pending,
+	qr/error\|it is not the next page of the pending list/, sub {
 		my $tail = get32(\$sound{pending}, CONTENTS + META_PENDING_TAIL) * BLCKSZ + CONTENTS;
 		put32($_[0], $tail + 4, 0x80000000);
 	});
-damage_pending(
-	'pending: list cut', qr//,
-	found(0, 'the pending list does not come by its tail'),
-	sub { put32($_[0], $pending + PENDING_NEXT, NO_BLOCK) });
-damage_pending(
-	'pending: too many entries', $bad_pending,
-	found($first, 'it is not the next page of the pending list'),
-	sub { put32($_[0], $pending + PENDING_COUNT, 60000) });
-damage_pending(
-	'pending: page zeroed', $bad_pending,
-	found($first, 'it is not the next page of the pending list'),
-	sub { substr(${ $_[0] }, $first * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
-damage_pending(
-	'pending: TID of no row', qr//,
+damage_index('pending', 'pending: list cut', qr//,
+	found(0, 'the pending list does not come by its tail'), put($pending + PENDING_NEXT, NO_BLOCK));
+damage_index('pending', 'pending: too many entries', $bad_pending,
+	found($first, 'it is not the next page of the pending list'), put($pending + PENDING_COUNT, 60000));
+damage_index('pending', 'pending: page zeroed', $bad_pending,
+	found($first, 'it is not the next page of the pending list'), zero_page($first));
+damage_index('pending', 'pending: TID of no row', qr//,
 	found($first, 'pending entry 1 points to \(\d+,0\), which is not in the table'),
-	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6 + 4, 2) = "\0\0" });
+	put_bytes($pending + PENDING_TIDS + 6 + 4, "\0\0"));
 # in a segment that the table's file does not have: not even asked for
-damage_pending(
-	'pending: TID far beyond the table',
+damage_index('pending', 'pending: TID far beyond the table',
 	qr/points to row \(655359,\d+\), which table "pending" cannot have/,
 	found($first, 'pending entry 1 points to \(655359,\d+\), which is not in the table'),
-	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6, 4) = pack('SS', 9, 65535) });
+	put_bytes($pending + PENDING_TIDS + 6, pack('SS', 9, 65535)));
 
 # a page of pending rows where there is none, with three that lists have
 sub add_pending
@@ -454,12 +371,10 @@ sub add_pending
 }
 
 my $twice = qr/-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times\n/;
-damage_index(
-	'lists', 'pending: rows of lists', qr//, qr/^\s*(?:$twice){3}\s*$/,
+damage_index('lists', 'pending: rows of lists', qr//, qr/^\s*(?:$twice){3}\s*$/,
 	sub { add_pending($_[0], NO_BLOCK) });
 # There is no way to the list's end: the damage found until then is told.
-damage_index(
-	'lists', 'pending: rows of lists, and cut', qr/index "lists_v" is damaged at block/,
+damage_index('lists', 'pending: rows of lists, and cut', qr/index "lists_v" is damaged at block/,
 	qr/error\|it is not the next page of the pending list\n(?:.*\n)*?(?:$twice){3}/,
 	sub { add_pending($_[0], 1) });
 
@@ -467,32 +382,18 @@ damage_index(
 
 my $rotation = get32(\$sound{turned}, CONTENTS + META_ROTATION);
 
-sub damage_turned
-{
-	return damage_index('turned', @_);
-}
-
-damage_turned('rotation: nothing', $rows, qr/^\s*$/, sub { });
-damage_turned(
-	'rotation zeroed', damaged_at($rotation, 'turned'),
-	found($rotation, 'it does not hold the rotation'),
-	sub { substr(${ $_[0] }, $rotation * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
-damage_turned(
-	'rotation changed', $rows,
-	found($rotation, 'the rotation is not orthogonal'),
-	sub { substr(${ $_[0] }, $rotation * BLCKSZ + CONTENTS + 40, 4) = pack('f', 0.75) });
-damage_turned(
-	'rotation not a number', qr//,
+damage_index('turned', 'rotation: nothing', $rows, qr/^\s*$/, sub { });
+damage_index('turned', 'rotation zeroed', damaged_at($rotation, 'turned'),
+	found($rotation, 'it does not hold the rotation'), zero_page($rotation));
+damage_index('turned', 'rotation changed', $rows, found($rotation, 'the rotation is not orthogonal'),
+	put_bytes($rotation * BLCKSZ + CONTENTS + 40, pack('f', 0.75)));
+damage_index('turned', 'rotation not a number', qr//,
 	found($rotation, 'a value of the rotation is not finite'),
-	sub { put32($_[0], $rotation * BLCKSZ + CONTENTS + 40, 0x7FC00000) });
-damage_turned(
-	'rotation elsewhere', qr//,
-	found(0, 'arrays and directory are not in their places'),
-	sub { put32($_[0], CONTENTS + META_ROTATION, 4711) });
-damage_turned(
-	'rotated twice', damaged_at(0, 'turned'),
-	found(0, 'its parameters are out of range'),
-	sub { put32($_[0], CONTENTS + META_ROTATED, 2) });
+	put($rotation * BLCKSZ + CONTENTS + 40, 0x7FC00000));
+damage_index('turned', 'rotation elsewhere', qr//,
+	found(0, 'arrays and directory are not in their places'), put(CONTENTS + META_ROTATION, 4711));
+damage_index('turned', 'rotated twice', damaged_at(0, 'turned'),
+	found(0, 'its parameters are out of range'), put(CONTENTS + META_ROTATED, 2));
 
 # ---- refine records: pages 1 and on, the last of which has free slots
 
@@ -507,70 +408,47 @@ my $bad_refine = damaged_at('\d+', 'refined');
 my $no_record =
   qr/^-\|error\|row \(\d+,\d+\) of table "refined" is in the index without its refine record/m;
 
-sub damage_refined
-{
-	return damage_index('refined', @_);
-}
-
-damage_refined('refine: nothing', $rows, qr/^\s*$/, sub { });
-damage_refined('refine: page zeroed', damaged_at(1, 'refined'), $no_record,
-	sub { substr(${ $_[0] }, BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
-damage_refined(
-	'refine: free slot that is used', $rows,
+damage_index('refined', 'refine: nothing', $rows, qr/^\s*$/, sub { });
+damage_index('refined', 'refine: page zeroed', damaged_at(1, 'refined'), $no_record, zero_page(1));
+damage_index('refined', 'refine: free slot that is used', $rows,
 	qr/(?=.*$no_record).*^1\|error\|290 refine records are in use, it counts 291/ms,
-	sub { substr(${ $_[0] }, $record + REFINE_TID + 4, 2) = "\0\0" });
-damage_refined(
-	'refine: record of another row', $rows, $no_record,
-	sub {
+	put_bytes($record + REFINE_TID + 4, "\0\0"));
+damage_index('refined', 'refine: record of another row', $rows, $no_record, sub {
 		substr(${ $_[0] }, $record + REFINE_TID, 6) =
 		  substr(${ $_[0] }, $record + REFINE_BYTES + REFINE_TID, 6);
 	});
-damage_refined(
-	'refine: TID beyond the table', qr//,
+damage_index('refined', 'refine: TID beyond the table', qr//,
 	found(1, 'refine record 1 is of \(65535,\d+\), which is not in the table'),
-	sub { substr(${ $_[0] }, $record + REFINE_TID, 4) = pack('SS', 0, 65535) });
-damage_refined(
-	'refine: numbers of no row', qr//,
+	put_bytes($record + REFINE_TID, pack('SS', 0, 65535)));
+damage_index('refined', 'refine: numbers of no row', qr//,
 	found(1, 'refine record 1 does not bound row \(0,\d+\) of table "refined"'),
-	sub { put32($_[0], $record + REFINE_MIN, unpack('L', pack('f', 3))) });
-damage_refined(
-	'refine: chain of the metapage', $rows,
+	put($record + REFINE_MIN, unpack('L', pack('f', 3))));
+damage_index('refined', 'refine: chain of the metapage', $rows,
 	found(0, 'it is not the next of the refine pages with free slots'),
-	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 0) },
+	put(CONTENTS + META_REFINE_HEAD, 0),
 	sub { like($_[0]{insert}, damaged_at(0, 'refined'), 'refine: chain of the metapage: insert') });
-damage_refined(
-	'refine: numbers not finite', $rows,
-	found(1, 'numbers of refine record 1 are out of range'),
-	sub { put32($_[0], $record, 0x7FC00000) });
-damage_refined(
-	'refine: error is no number', $rows,
-	found(1, 'numbers of refine record 1 are out of range'),
-	sub { put32($_[0], $record + REFINE_ERROR, 0x7FC00000) });
-damage_refined(
-	'refine: address of no slot', $bad_refine,
+damage_index('refined', 'refine: numbers not finite', $rows,
+	found(1, 'numbers of refine record 1 are out of range'), put($record, 0x7FC00000));
+damage_index('refined', 'refine: error is no number', $rows,
+	found(1, 'numbers of refine record 1 are out of range'), put($record + REFINE_ERROR, 0x7FC00000));
+damage_index('refined', 'refine: address of no slot', $bad_refine,
 	found($refined_page, 'copy 0 of block \d+ points to refine record \(\d+,999\), which cannot be'),
-	sub { substr(${ $_[0] }, $addresses + 4, 2) = pack('S', 999) });
-damage_refined(
-	'refine: address beyond the end', damaged_at(4711, 'refined'),
+	put_bytes($addresses + 4, pack('S', 999)));
+damage_index('refined', 'refine: address beyond the end', damaged_at(4711, 'refined'),
 	found($refined_page, 'copy 0 of block \d+ points to refine record \(4711,\d+\), which cannot be'),
-	sub { substr(${ $_[0] }, $addresses, 4) = pack('SS', 0, 4711) });
-damage_refined(
-	'refine: address of another page', $bad_refine, $no_record,
-	sub { substr(${ $_[0] }, $addresses, 4) = pack('SS', 0, $refined_directory) });
-damage_refined(
-	'refine: chain beyond the end', $rows,
+	put_bytes($addresses, pack('SS', 0, 4711)));
+damage_index('refined', 'refine: address of another page', $bad_refine, $no_record,
+	put_bytes($addresses, pack('SS', 0, $refined_directory)));
+damage_index('refined', 'refine: chain beyond the end', $rows,
 	found(4711, 'it is not the next of the refine pages with free slots'),
-	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 4711) },
+	put(CONTENTS + META_REFINE_HEAD, 4711),
 	sub { like($_[0]{insert}, damaged_at(4711, 'refined'), 'refine: chain beyond the end: insert') });
-damage_refined(
-	'refine: chain of full pages', $rows,
+damage_index('refined', 'refine: chain of full pages', $rows,
 	found(1, 'it is not the next of the refine pages with free slots'),
-	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 1) },
+	put(CONTENTS + META_REFINE_HEAD, 1),
 	sub { like($_[0]{insert}, damaged_at(1, 'refined'), 'refine: chain of full pages: insert') });
-damage_refined(
-	'refine: chain leads in a circle', $rows,
-	found($refine_head, 'it is not the next of the refine pages with free slots'),
-	sub {
+damage_index('refined', 'refine: chain leads in a circle', $rows,
+	found($refine_head, 'it is not the next of the refine pages with free slots'), sub {
 		put32($_[0], $refine_head * BLCKSZ + CONTENTS + REFINE_NEXT, $refine_head);
 	});
 
@@ -581,18 +459,11 @@ my $keyed_page = get32(\$sound{keyed}, $keyed_entry + ENTRY_PAGE);
 my $keyed = $keyed_page * BLCKSZ + CONTENTS
   + get32(\$sound{keyed}, $keyed_entry + ENTRY_SLOT) * KEYED_SLOT_BYTES;
 
-sub damage_keyed
-{
-	return damage_index('keyed', @_);
-}
-
 my $other_keys = qr/^-\|error\|row \(\d+,\d+\) of table "keyed" is in the index with other keys/m;
 
-damage_keyed('keys: nothing', $rows, qr/^\s*$/, sub { },
+damage_index('keyed', 'keys: nothing', $rows, qr/^\s*$/, sub { },
 	sub { like($_[0]{conditions}, qr/^111$/m, 'keys: nothing: conditions') });
-damage_keyed(
-	'keys: nearly all are dead', qr//, qr/error/,
-	sub {
+damage_index('keyed', 'keys: nearly all are dead', qr//, qr/error/, sub {
 		for my $list (0 .. 3)
 		{
 			my $at = $keyed_entry + $list * ENTRY_BYTES;
@@ -600,40 +471,27 @@ damage_keyed(
 		}
 	},
 	sub { like($_[0]{conditions}, qr/^111$/m, 'keys: nearly all are dead: conditions') });
-damage_keyed(
-	'keys: of no kind', damaged_at(0, 'keyed'),
-	found(0, 'its parameters are out of range'),
-	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 1) = chr(9) });
-damage_keyed(
-	'keys: other than columns', qr//,
-	found(0, 'its keys are not those of its columns'),
-	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 2) = "\2\1" },
+damage_index('keyed', 'keys: of no kind', damaged_at(0, 'keyed'),
+	found(0, 'its parameters are out of range'), put_bytes(CONTENTS + META_KEY_KINDS, chr(9)));
+damage_index('keyed', 'keys: other than columns', qr//,
+	found(0, 'its keys are not those of its columns'), put_bytes(CONTENTS + META_KEY_KINDS, "\2\1"),
 	sub {
 		like($_[0]{$_}, damaged_at(0, 'keyed'), "keys: other than columns: $_") for qw(insert conditions);
 	});
-damage_keyed(
-	'keys: none', qr//,
-	found(0, 'its keys are not those of its columns'),
-	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 16) = "\0" x 16 },
+damage_index('keyed', 'keys: none', qr//, found(0, 'its keys are not those of its columns'),
+	put_bytes(CONTENTS + META_KEY_KINDS, "\0" x 16),
 	sub { like($_[0]{conditions}, damaged_at(0, 'keyed'), 'keys: none: conditions') });
-damage_keyed(
-	'keys: more than columns', qr//,
-	found(0, 'its keys are not those of its columns'),
-	sub {
+damage_index('keyed', 'keys: more than columns', qr//,
+	found(0, 'its keys are not those of its columns'), sub {
 		substr(${ $_[0] }, CONTENTS + META_KEY_KINDS + 2, 1) = "\1";
 		substr(${ $_[0] }, CONTENTS + META_KEY_WIDTHS + 2, 1) = "\1";
-	},
-	sub { like($_[0]{conditions}, damaged_at(0, 'keyed'), 'keys: more than columns: conditions') });
+	}, sub { like($_[0]{conditions}, damaged_at(0, 'keyed'), 'keys: more than columns: conditions') });
 # the least bit of an id: the head may still tell of it
-damage_keyed(
-	'keys: image of another value', $rows, $other_keys,
-	sub {
+damage_index('keyed', 'keys: image of another value', $rows, $other_keys, sub {
 		my $at = $keyed + SLOT_IMAGES;
 		put32($_[0], $at, get32($_[0], $at) ^ 1);
 	});
-damage_keyed(
-	'keys: hash of another value', $rows, $other_keys,
-	sub {
+damage_index('keyed', 'keys: hash of another value', $rows, $other_keys, sub {
 		# one of which the head has no bit
 		my $bits = unpack('Q', substr(${ $_[0] }, $keyed + SLOT_HEADS + HEAD_BYTES, 8));
 		my ($free) = grep { !($bits >> $_ & 1) } 0 .. 63;
@@ -643,19 +501,16 @@ damage_keyed(
 		like($_[0]{verify}, qr/error\|the head of key 2 of block \d+ does not tell of copy 0/,
 			'keys: hash of another value: head');
 	});
-damage_keyed(
-	'keys: head too narrow', $rows,
+damage_index('keyed', 'keys: head too narrow', $rows,
 	found($keyed_page, 'the head of key 1 of block \d+ does not tell of copy \d+'),
-	sub { put32($_[0], $keyed + SLOT_HEADS, get32($_[0], $keyed + SLOT_HEADS) + 1) });
-damage_keyed(
-	'keys: NULL with a value', $rows,
+	put($keyed + SLOT_HEADS, get32($_[0], $keyed + SLOT_HEADS) + 1));
+damage_index('keyed', 'keys: NULL with a value', $rows,
 	found($keyed_page, 'key 1 of copy 0 of block \d+ is NULL and has a value'),
-	sub { put32($_[0], $keyed + SLOT_HEADS + HEAD_NULLS, 1) },
+	put($keyed + SLOT_HEADS + HEAD_NULLS, 1),
 	sub { like($_[0]{verify}, $other_keys, 'keys: NULL with a value: row') });
-damage_keyed(
-	'keys: head with what does not belong there', $rows,
+damage_index('keyed', 'keys: head with what does not belong there', $rows,
 	found($keyed_page, 'the head of key 2 of block \d+ is out of range'),
-	sub { put32($_[0], $keyed + SLOT_HEADS + HEAD_BYTES + HEAD_UNUSED, 1) });
+	put($keyed + SLOT_HEADS + HEAD_BYTES + HEAD_UNUSED, 1));
 
 meet_waiting();
 
