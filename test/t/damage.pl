@@ -503,7 +503,7 @@ damage_index('keyed', 'keys: hash of another value', $rows, $other_keys, sub {
 	});
 damage_index('keyed', 'keys: head too narrow', $rows,
 	found($keyed_page, 'the head of key 1 of block \d+ does not tell of copy \d+'),
-	put($keyed + SLOT_HEADS, get32($_[0], $keyed + SLOT_HEADS) + 1));
+	put($keyed + SLOT_HEADS, get32(\$sound{keyed}, $keyed + SLOT_HEADS) + 1));
 damage_index('keyed', 'keys: NULL with a value', $rows,
 	found($keyed_page, 'key 1 of copy 0 of block \d+ is NULL and has a value'),
 	put($keyed + SLOT_HEADS + HEAD_NULLS, 1),

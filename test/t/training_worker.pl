@@ -29,6 +29,27 @@ my $training = q{FROM pg_stat_activity WHERE backend_type = 'gpuvec training'};
 my $idle = "SELECT count(*) = 0 $training";
 my $standby = new_standby($node, 'standby');
 
+my @holders;
+
+# From here on whoever trains, in database postgres and these, stops at that step, when it
+# comes there for the n-th time, until go_on.
+sub hold_at
+{
+	my ($step, @databases) = @_;    # N STEP
+
+	$node->safe_psql('postgres',
+		"LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.fault = 'wait $step'; SELECT pg_reload_conf()");
+	@holders = map { hold($node, $_) } 'postgres', @databases;
+	return;
+}
+
+sub go_on
+{
+	$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.fault; SELECT pg_reload_conf()});
+	release($_) for @holders;
+	return;
+}
+
 # -- bulk load into an empty indexed table; nobody does anything
 $node->safe_psql('postgres', "
 	SET client_min_messages = warning;
@@ -89,10 +110,8 @@ $node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE TABLE busy (id int, e real[]);
 	CREATE INDEX busy_e ON busy USING gpuivfpq (e) WITH (dims = 8, train_rows = 2000, lists = 30);
-	INSERT INTO busy SELECT * FROM source WHERE id <= 3000;
-	ALTER SYSTEM SET gpuvec.fault = 'wait 1 train: written';
-	SELECT pg_reload_conf();});
-$holder = hold($node);
+	INSERT INTO busy SELECT * FROM source WHERE id <= 3000});
+hold_at('1 train: written');
 $node->safe_psql('postgres', 'VACUUM busy');
 is_held($node, 'the worker has written its pages');
 my $open = $node->background_psql('postgres');
@@ -105,8 +124,8 @@ is_complete($node, 'busy', '<->', 8, 'untrained still');
 # DROP and REINDEX wait, and a second worker does not
 my $drop = background($node, "SET lock_timeout = '200ms'; DROP INDEX busy_e;");
 isnt(end_of($drop), 0, 'DROP waits for training');
-my $second = background($node, 'SELECT gpuvec_train(\'busy_e\')');
-release($holder);
+my $second = background($node, q{SELECT gpuvec_train('busy_e')});
+go_on();
 is(end_of($second), 0, 'gpuvec_train waits for the worker');
 ok(wait_until($node, $idle), 'the worker is gone');
 $open->query_safe('COMMIT');
@@ -114,8 +133,7 @@ $open->quit;
 is($node->safe_psql('postgres', "SELECT lists, pending FROM gpuvec_index_info('busy_e')"),
 	'30|200', 'trained; what was not committed, or deleted too late, is pending');
 is_complete($node, 'busy', '<->', 8, 'trained');
-$node->safe_psql('postgres',
-	'ALTER SYSTEM RESET gpuvec.fault; SELECT pg_reload_conf(); VACUUM busy');
+$node->safe_psql('postgres', 'VACUUM busy');
 ok(wait_until($node, "SELECT pending = 0 FROM gpuvec_index_info('busy_e')"), 'VACUUM had them flushed');
 ok(wait_until($node, $idle), 'the worker is gone');
 is_whole($node, 'flushed', 'busy', '<->', 8);
@@ -125,19 +143,15 @@ $node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE TABLE ended (LIKE source);
 	CREATE INDEX ended_e ON ended USING gpuivfpq (e) WITH (dims = 8, train_rows = 2000);
-	INSERT INTO ended SELECT * FROM source WHERE id <= 3000;
-	ALTER SYSTEM SET gpuvec.fault = 'wait 3 train: page';
-	SELECT pg_reload_conf();});
-$holder = hold($node);
+	INSERT INTO ended SELECT * FROM source WHERE id <= 3000});
+hold_at('3 train: page');
 $node->safe_psql('postgres', 'VACUUM ended');
 is_held($node, 'the worker writes');
-$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-	WHERE backend_type = 'gpuvec training'});
+$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) $training");
 ok(wait_until($node, $idle), 'the worker is ended');
-release($holder);
+go_on();
 is_whole($node, 'ended', 'ended', '<->', 8, warnings => 1, exact => 0);
-$node->safe_psql('postgres',
-	'ALTER SYSTEM RESET gpuvec.fault; SELECT pg_reload_conf(); VACUUM ended');
+$node->safe_psql('postgres', 'VACUUM ended');
 ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('ended_e')"), 'the next one trains');
 ok(wait_until($node, $idle), 'the worker is gone');
 is_whole($node, 'trained', 'ended', '<->', 8);
@@ -235,7 +249,6 @@ $node->append_conf('postgresql.conf', "deadlock_timeout = 200ms
 	min_parallel_table_scan_size = 0\nmaintenance_work_mem = 128MB\n");
 $node->restart;
 $node->safe_psql('postgres', 'DROP TABLE loaded, t, busy, ended, same, unseen, theirs, late, source');
-my @holders;
 
 # A table of this name with an index and rows that are to be trained.
 sub make_table
@@ -247,24 +260,6 @@ sub make_table
 		CREATE TABLE $name (id int, e real[]);
 		CREATE INDEX ${name}_e ON $name USING gpuivfpq (e) WITH (dims = 4, train_rows = 1000$options);
 		INSERT INTO $name SELECT g, point(g, 4) FROM generate_series(1, $rows) AS g");
-	return;
-}
-
-# From here on whoever trains, in these databases, stops at that step, until go_on.
-sub hold_at
-{
-	my ($step, @databases) = @_;
-
-	$node->safe_psql('postgres',
-		"LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.fault = 'wait 1 $step'; SELECT pg_reload_conf()");
-	@holders = map { hold($node, $_) } 'postgres', @databases;
-	return;
-}
-
-sub go_on
-{
-	$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.fault; SELECT pg_reload_conf()});
-	release($_) for @holders;
 	return;
 }
 
@@ -313,7 +308,7 @@ $node->safe_psql('postgres', q{
 	ALTER DATABASE postgres SET statement_timeout = '10s';
 	ALTER DATABASE postgres SET idle_in_transaction_session_timeout = '10s';
 	ALTER DATABASE postgres SET search_path = nowhere});
-hold_at('train: written');
+hold_at('1 train: written');
 $node->safe_psql('postgres', "SET search_path = public; VACUUM plain");
 my $usual = "SET search_path = public; SET lock_timeout = 0;";
 is_held($node, 'the worker waits, whatever lock_timeout is');
@@ -336,7 +331,7 @@ for my $step ('lists: read', 'lists: trained', 'train: sealed', 'train: written'
 {
 	my $waiting = $step =~ /lists/ ? 3 : 1;
 
-	hold_at($step);
+	hold_at("1 $step");
 	$node->safe_psql('postgres', 'VACUUM wide');
 	# a little later than pg_locks shows them
 	ok(wait_until($node, "SELECT n = $waiting FROM ($snapshots) AS x (n, m)"), "$step: $waiting wait");
@@ -353,7 +348,7 @@ is_sound($node, 'wide_e', 'without snapshots', warnings => 1);
 make_table('wanted', 3000, ', lists = 260');
 for my $sql ('ALTER TABLE wanted ADD COLUMN x int', 'VACUUM wanted')
 {
-	hold_at('lists: trained');
+	hold_at('1 lists: trained');
 	$from = -s $node->logfile;
 	$node->safe_psql('postgres', 'VACUUM wanted');
 	is_held($node, "$sql: the worker trains");
@@ -391,7 +386,7 @@ $node->safe_psql('postgres', q{
 	INSERT INTO parts SELECT g, ARRAY[g, g % 7] FROM generate_series(1, 12000) AS g});
 my $trained = q{SELECT count(*) FROM pg_class, gpuvec_index_info(oid)
 	WHERE relname LIKE 'part%_e_idx' AND relkind = 'i' AND lists > 0};
-hold_at('train: sealed');
+hold_at('1 train: sealed');
 $node->safe_psql('postgres', 'VACUUM parts');
 is_held($node, 'the worker trains a partition');
 ok(wait_until($node, "SELECT count(*) = 1 $training"), 'there is but one');
@@ -435,7 +430,7 @@ $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.max_traini
 $node->safe_psql('other', 'VACUUM t');
 make_table('one', 1500, '');
 $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.max_training_workers = 1; SELECT pg_reload_conf()});
-hold_at('train: written', 'other');
+hold_at('1 train: written', 'other');
 $node->safe_psql('postgres', 'VACUUM one');
 is_held($node, 'one trains');
 my $asked = -s $node->logfile;
@@ -521,7 +516,7 @@ is($node->safe_psql('postgres', $turn), '0', '... nobody has its turn');
 $node->safe_psql('postgres', 'DROP TABLE mal.waits');
 
 # -- ... but not where rows are finished, or nothing is computed of rows
-hold_at('train: written');
+hold_at('1 train: written');
 $node->safe_psql('postgres', 'VACUUM mal.slow');
 is_held($node, 'slow code goes on');
 select(undef, undef, undef, 1);
@@ -535,7 +530,7 @@ is(lists('mal.slow_e'), 't', '... and the index is trained');
 # nothing looks damaged meanwhile
 
 $node->append_conf('postgresql.conf', "deadlock_timeout = 1s\n");
-$node->reload;
+$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.training_timeout; SELECT pg_reload_conf()});
 my $rounds = long_test() ? 30 : 2;
 my $seconds = long_test() ? 10 : 3;
 my $folder = PostgreSQL::Test::Utils::tempdir();
