@@ -5,25 +5,20 @@ the cluster that libpq's environment variables name; test/gpu/run.sh makes it.
 One table of (id, vector); the systems' indexes are made, measured and dropped
 in turn.  recall@10 is of queries that are not in the table, against exact
 search.  Queries/s are pgbench's with prepared statements; a query is taken at
-random from a table of queries by its key, the same for all systems, or, with
---literals, is a constant of one of 100 statements.  Beside them: look-ups by
-primary key, which is what a statement costs at least.
+random from a table of queries by its key, the same for all systems.  Beside
+them: look-ups by primary key, which is what a statement costs at least.
 
-gpuivfpq is measured at gpuvec.recall = RECALL and at the explicit setting that
-reaches RECALL soonest; for these, where a query's time goes.  With --match its
+gpuivfpq is measured at gpuvec.recall = RECALL and at explicit settings; for
+these, where a query's time goes.  With --match its
 index has a key, and beside these are the same queries of rows with one value
 of it, which 1 of so many rows has, as good as at random; each query asks for a
 value of its own.
 """
 import argparse
-import json
 import os
-import re
 import shlex
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
 import data
@@ -35,8 +30,6 @@ data.PIP_PACKAGES["card"] = ["numpy", "psycopg[binary]"]
 K = 10
 CLIENTS = [1, 16, 64]
 EF_SEARCH = [40, 100, 200]
-CANDIDATES = [16, 20, 30, 40, 60, 100]
-LITERALS = 100
 TABLE, QUERIES = "items", "queries"
 # microseconds and counts of gpuvec_last_scan that tell where the time goes
 PARTS = ["probes", "candidates", "postings", "refined", "reranked", "batches",
@@ -63,12 +56,9 @@ def parse_arguments():
                         help="of pgbench, a setting and number of clients")
     parser.add_argument("--workers", type=int, default=15,
                         help="of a parallel build")
-    parser.add_argument("--literals", action="store_true")
     parser.add_argument("--match", type=server.numbers(int), default=[],
                         metavar="VALUES,...",
                         help="of keys in turn; 100: 1 %% of the rows match")
-    parser.add_argument("--asked", action="store_true",
-                        help="gpuivfpq at gpuvec.recall only")
     return parser.parse_args()
 
 
@@ -87,9 +77,7 @@ def key(count):
 
 def load(conn, args, found):
     """The table and the queries; seconds that the table took."""
-    conn.execute("SET client_min_messages = warning")
-    for extension in ("gpuvec_pgvector", "pg_prewarm"):
-        conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
+    server.extensions(conn, "gpuvec_pgvector")
     for table, counts in (TABLE, args.match), (QUERIES, []):
         conn.execute("CREATE TABLE %s (%s)" % (table, ", ".join(
             ["id int", "v vector(%d)" % found.dims]
@@ -150,17 +138,12 @@ def mirror(conn):
 
 # --------------------------------------------------------------------- recall
 
-def statement(query, condition=""):
-    return "SELECT id FROM %s %sORDER BY v <-> %s LIMIT %d" % (
-        TABLE, condition, query, K)
-
-
 def from_table(query_id, match=0, value=""):
     """For one of the queries; of rows whose key has this value, unless match,
     the number of values, is 0."""
-    return statement(
-        "(SELECT v FROM %s WHERE id = %s)" % (QUERIES, query_id),
-        match and "WHERE %s = %s " % (key(match), value) or "")
+    return "SELECT id FROM %s %sORDER BY v <-> (SELECT v FROM %s WHERE id = %s)" \
+        " LIMIT %d" % (TABLE, "WHERE %s = %s " % (key(match), value)
+                       if match else "", QUERIES, query_id, K)
 
 
 def check_plan(conn):
@@ -170,18 +153,14 @@ def check_plan(conn):
 
 
 def measure_recall(conn, settings, truth, parts=(), match=0):
-    """(recall, mean of each part of gpuvec_last_scan, ms a query)"""
+    """(recall, mean of each part of gpuvec_last_scan)"""
     asked = from_table("%(i)s", match, "%(value)s")
     server.set_all(conn, settings)
     hits, sums = 0, [[] for _ in parts]
     last = "SELECT %s FROM gpuvec_last_scan()" % ", ".join(parts)
-    start = time.monotonic()
-    took = 0
     for i, nearest in enumerate(truth):
-        start = time.monotonic()
         rows = conn.execute(asked, {"i": i, "value": match and i % match},
                             prepare=True).fetchall()
-        took += time.monotonic() - start
         hits += len({r for r, in rows} & set(nearest.tolist()))
         if parts:
             for s, value in zip(sums, conn.execute(
@@ -189,87 +168,27 @@ def measure_recall(conn, settings, truth, parts=(), match=0):
                 s.append(value or 0)
     conn.execute("RESET ALL")
     return (hits / sum(map(len, truth)),
-            {p: statistics.mean(s) for p, s in zip(parts, sums)},
-            took / len(truth) * 1e3)
-
-
-def explicit(probes, candidates):
-    return {"gpuvec.probes": probes, "gpuvec.candidates": candidates}
-
-
-def fewest_probes(conn, truth, candidates, recall, lists):
-    """(probes, ms a query) that reach the recall, or None."""
-    low, high, took = 0, min(lists, 1024), None
-    reached, _, took = measure_recall(conn, explicit(high, candidates), truth)
-    if reached < recall:
-        return None
-    while high - low > max(1, high // 16):
-        middle = max(low + 1, int(((low + 1) * high) ** .5))
-        reached, _, ms = measure_recall(conn, explicit(middle, candidates),
-                                        truth)
-        if reached < recall:
-            low = middle
-        else:
-            high, took = middle, ms
-    return high, took
-
-
-def find_setting(conn, truth, recall, lists):
-    """The explicit setting that reaches the recall soonest, or None."""
-    best = None
-    for candidates in CANDIDATES:
-        found = fewest_probes(conn, truth, candidates, recall, lists)
-        data.say("  %d candidates: %s" % (candidates, "%d probes, %.3f ms"
-                                          % found if found else "never"))
-        if found and (best is None or found[1] < best[0]):
-            best = found[1], explicit(found[0], candidates)
-    return best and best[1]
+            {p: statistics.mean(s) for p, s in zip(parts, sums)})
 
 
 # ---------------------------------------------------------------------- speed
 
-def scripts(args, found, folder, match=0):
-    """pgbench's options for the queries that are asked."""
-    if not args.literals:
-        texts = ["\\set i random(0, %d)\n" % (len(found.query) - 1)
-                 + "\\set value :i %% %d\n" % match * (match > 0)
-                 + from_table(":i", match, ":value") + ";\n"]
-    else:
-        texts = [statement("'[%s]'" % ",".join(map(repr, q.tolist()))) + ";\n"
-                 for q in found.query[:LITERALS]]
-    return script_files(texts, folder)
+def script_of(found, match=0):
+    """pgbench's, for the queries that are asked."""
+    return ("\\set i random(0, %d)\n" % (len(found.query) - 1)
+            + "\\set value :i %% %d\n" % match * (match > 0)
+            + from_table(":i", match, ":value") + ";\n")
 
 
-def script_files(texts, folder):
-    options = []
-    for i, text in enumerate(texts):
-        path = os.path.join(folder, "%d.sql" % i)
-        with open(path, "w") as f:
-            f.write(text)
-        options += ["-f", path]
-    return options
-
-
-def pgbench(options, settings, clients, seconds, folder):
+def pgbench(script, settings, clients, seconds):
     """{clients, queries/s, p50 and p99 ms (one client: of each query)}"""
-    env = dict(os.environ, PGOPTIONS=" ".join(
-        "-c %s=%s" % s for s in settings.items()))
-    log = os.path.join(folder, "log")
-    out = subprocess.run(
-        ["pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j",
-         str(min(clients, len(os.sched_getaffinity(0)))), "-T", str(seconds),
-         *options] + (["-l", "--log-prefix", log] if clients == 1 else []),
-        env=env, check=True, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE).stdout
-    told = {"clients": clients, "queries_per_s": float(
-        re.search(r"^tps = ([\d.]+)", out, re.M).group(1))}
-    for name in os.listdir(folder):
-        if name.startswith("log"):
-            path = os.path.join(folder, name)
-            times = sorted(int(line.split()[2]) / 1e3 for line in open(path))
-            os.remove(path)
-            told["p50_ms"] = times[len(times) // 2]
-            told["p99_ms"] = times[len(times) * 99 // 100]
+    times = [] if clients == 1 else None
+    told = {"clients": clients, "queries_per_s": server.pgbench(
+        settings, script, clients, "-T", str(seconds), log=times)}
+    if times:
+        times.sort()
+        told["p50_ms"] = times[len(times) // 2] / 1e3
+        told["p99_ms"] = times[len(times) * 99 // 100] / 1e3
     return told
 
 
@@ -277,12 +196,12 @@ STAT = ("SELECT searches_by_server, searches_in_sessions, fallbacks, batches, "
         "largest_batch, latency_p50_us, latency_p99_us FROM gpuvec_stat")
 
 
-def measure_speed(conn, args, options, settings, folder, ours):
+def measure_speed(conn, args, script, settings, ours):
     """One line for each number of clients; ours with gpuvecd's figures."""
     lines = []
     for clients in args.clients:
         before = conn.execute(STAT).fetchone() if ours else None
-        told = pgbench(options, settings, clients, args.seconds, folder)
+        told = pgbench(script, settings, clients, args.seconds)
         if ours:
             after = conn.execute(STAT).fetchone()
             batches = after[3] - before[3]
@@ -295,29 +214,25 @@ def measure_speed(conn, args, options, settings, folder, ours):
     return lines
 
 
-def measure_point(conn, args, truth, label, settings, options, folder, ours,
-                  match=0):
+def measure_point(conn, args, truth, label, settings, script, ours, match=0):
     settings = dict(settings, enable_seqscan="off")
     data.say("measuring " + label)
-    recall, parts, _ = measure_recall(conn, settings, truth,
-                                      PARTS if ours else (), match)
+    recall, parts = measure_recall(conn, settings, truth,
+                                   PARTS if ours else (), match)
     return {"label": label, "settings": settings, "recall": recall,
             "parts": parts, "speed": measure_speed(
-                conn, args, options, settings, folder, ours)}
+                conn, args, script, settings, ours)}
 
 
-def our_points(conn, args, truth, lists):
+def our_points(args):
     yield "recall %s" % args.recall, {"gpuvec.recall": args.recall}
-    if args.asked:
-        return
-    found = find_setting(conn, truth, args.recall, lists)
-    pairs = [found] if found else []
-    pairs += [explicit(*map(int, s.split("/"))) for s in args.setting]
-    for pair in pairs:
-        yield ("probes %d, candidates %d" % tuple(pair.values()), pair)
+    for pair in args.setting:
+        probes, candidates = map(int, pair.split("/"))
+        yield "probes %d, candidates %d" % (probes, candidates), {
+            "gpuvec.probes": probes, "gpuvec.candidates": candidates}
 
 
-def measure_system(conn, args, found, truth, system, folder):
+def measure_system(conn, args, found, truth, system):
     data.say("building %s" % system)
     told = create_index(conn, args, system)
     ours = system == "gpuivfpq"
@@ -327,18 +242,18 @@ def measure_system(conn, args, found, truth, system, folder):
                                          else v) for k, v in told.items()))
     conn.execute("SET enable_seqscan = off")
     check_plan(conn)
-    options = scripts(args, found, folder)
-    points = our_points(conn, args, truth, told["lists"]) if ours else \
+    script = script_of(found)
+    points = our_points(args) if ours else \
         (("ef %d" % ef, {"hnsw.ef_search": ef}) for ef in args.ef)
     told["points"] = [measure_point(conn, args, truth, label, settings,
-                                    options, folder, ours)
+                                    script, ours)
                       for label, settings in points]
     for match in args.match if ours else []:
         told["points"].append(measure_point(
             conn, args, matching_truth(found, len(truth), match),
             "recall %s, 1 of %d" % (args.recall, match),
             {"gpuvec.recall": args.recall},
-            scripts(args, found, folder, match), folder, ours, match))
+            script_of(found, match), ours, match))
     conn.execute("DROP INDEX %s_v" % TABLE)
     return told
 
@@ -398,17 +313,9 @@ def parts_table(told):
 
 
 def write(args, facts, told):
-    path = server.output("card-" + args.data +
-                         ("-literals" if args.literals else ""))
-    text = "\n".join(["%s: %s" % fact for fact in facts.items()] + [""] +
-                     build_table(told) + [""] + parts_table(told) + [""] +
-                     speed_table(told)) + "\n"
-    with open(path + ".txt", "w") as f:
-        f.write(text)
-    with open(path + ".json", "w") as f:
-        json.dump({"facts": facts, **told}, f, indent=1, default=str)
-        f.write("\n")
-    data.say("\n" + text)
+    server.write("card-" + args.data, facts, [
+        *build_table(told), "", *parts_table(told), "", *speed_table(told)],
+        told)
 
 
 def exact(args, found):
@@ -444,17 +351,16 @@ def main():
     found = dataset.load(args.data)
     truth = exact(args, found)
     load_before = os.getloadavg()[0]
-    with psycopg.connect(autocommit=True) as conn, \
-            tempfile.TemporaryDirectory() as folder:
+    with psycopg.connect(autocommit=True) as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
         told = {"load_s": load(conn, args, found), "systems": []}
         data.say("  %.1f s" % told["load_s"])
-        told["floor"] = measure_speed(conn, args, script_files(
-            ["\\set i random(0, %d)\nSELECT id FROM %s WHERE id = :i;\n"
-             % (found.rows - 1, TABLE)], folder), {}, folder, False)
+        told["floor"] = measure_speed(
+            conn, args, "\\set i random(0, %d)\nSELECT id FROM %s WHERE "
+            "id = :i;\n" % (found.rows - 1, TABLE), {}, False)
         for system in args.systems.split(","):
             told["systems"].append(
-                measure_system(conn, args, found, truth, system, folder))
+                measure_system(conn, args, found, truth, system))
         write(args, {
             **server.facts(conn, load_before),
             "command": "test/gpu/run.sh bench -- " + " ".join(
@@ -465,10 +371,8 @@ def main():
                            "FROM gpuvec_stat")),
             "pgvector": server.extension(conn, "vector"),
             "data": args.data, "rows": found.rows, "dimensions": found.dims,
-            "queries": "%d in turn for recall, pgbench -M prepared %s" % (
-                len(truth), "constants of %d statements" % LITERALS
-                if args.literals else "from a table of %d"
-                % len(found.query)),
+            "queries": "%d in turn for recall, pgbench -M prepared from a "
+                       "table of %d" % (len(truth), len(found.query)),
             "load s": "%.1f" % told["load_s"]}, told)
 
 

@@ -101,15 +101,11 @@ class Tree:
         for table in ("t", "keyed"):
             server.load(self.conn, table, rows, "real[]", columns)
 
-    def clock(self):
-        """Processor seconds of the session's process."""
-        with open(f"/proc/{self.pid}/schedstat") as stat:
-            return int(stat.read().split()[0]) / 1e9
-
     def time(self, what, work):
-        begin = self.clock()
+        begin = server.processor_s(self.pid)
         work()
-        self.taken.setdefault(what, []).append(self.clock() - begin)
+        self.taken.setdefault(what, []).append(
+            server.processor_s(self.pid) - begin)
 
     def build(self):
         for table, columns in (("keyed", "v, tenant"), ("t", "v")):

@@ -62,9 +62,7 @@ def parse_arguments():
 # ----------------------------------------------------------------------- load
 
 def load_all(conn, args, found, systems):
-    conn.execute("SET client_min_messages = warning")
-    for extension in ("gpuvec_pgvector", "pg_prewarm"):
-        conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
+    server.extensions(conn, "gpuvec_pgvector")
     stored = [s for s in systems if s.column_type]
     for column_type in {s.column_type for s in stored}:
         server.load(conn, queries_table(column_type),
@@ -201,17 +199,11 @@ def facts(conn, args, found, load_before):
 
 
 def write(args, told, systems):
-    path = server.output("%s-%s%s" % (args.data, args.metric,
-                                      "-variants" if args.variant else ""))
-    text = report.text(told, systems, args.clients)
-    for suffix, content in ((".txt", text),
-                            (".json", report.as_json(told, systems,
-                                                     args.clients))):
-        with open(path + suffix, "w") as f:
-            f.write(content)
+    path = server.write("%s-%s%s" % (
+        args.data, args.metric, "-variants" if args.variant else ""), told,
+        report.lines(systems, args.clients),
+        report.as_json(systems, args.clients))
     report.plot(told, systems, args.clients[0], path + ".png")
-    data.say("\n" + text)
-    data.say("written: %s.txt, .json, .png" % path)
 
 
 def main():

@@ -183,15 +183,9 @@ def measure_recall(conn, args, judges):
     return found
 
 
-def processor_us(conn):
-    """Processor time that the session has had."""
-    with open("/proc/%d/schedstat" % conn.info.backend_pid) as f:
-        return int(f.read().split()[0]) / 1000
-
-
 def measure_times(conn, args):
     """{(how, target, k): microseconds} of rows as queries"""
-    times = {}
+    times, pid = {}, conn.info.backend_pid
     for i in range(args.rounds):
         for how in ("rows", "beside"):
             calibrate(conn, how)
@@ -200,11 +194,11 @@ def measure_times(conn, args):
                 for k in (10, 100):
                     statement = server.nearest(TABLE, "<=>", "q_rows", "%s",
                                                k)
-                    start = processor_us(conn)
+                    start = server.processor_s(pid)
                     for query in range(HELD // 2):
                         conn.execute(statement, [query], prepare=True)
                     times.setdefault((how, target, k), []).append(
-                        (processor_us(conn) - start) / (HELD // 2))
+                        (server.processor_s(pid) - start) * 1e6 / (HELD // 2))
     return {key: statistics.median(t) for key, t in times.items()}
 
 
@@ -262,12 +256,7 @@ def main():
         for name in args.sets:
             table += lines(name, *measure_set(conn, args, name))
         told = server.facts(conn, load_before)
-    text = "\n".join(["%s: %s" % fact for fact in told.items()] + [""] +
-                     report.table(table, "llrrrrrrr")) + "\n"
-    path = server.output("foreign") + ".txt"
-    with open(path, "w") as f:
-        f.write(text)
-    data.say("\n" + text + "written: " + path)
+    server.write("foreign", told, report.table(table, "llrrrrrrr"))
 
 
 if __name__ == "__main__":

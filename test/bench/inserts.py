@@ -17,7 +17,6 @@ Recall@10 of queries that are not in the table is counted before the slices,
 among the rows loaded, and behind them, among all that came: who is fast by
 leaving out rows, or links between them, loses there.
 """
-import json
 import multiprocessing
 import statistics
 import sys
@@ -144,9 +143,7 @@ def insert(system, first, rows, clients):
 # -------------------------------------------------------------------- measure
 
 def prepare(conn, args, found, systems, loaded):
-    conn.execute("SET client_min_messages = warning")
-    for extension in ("gpuvec_pgvector", "pg_prewarm"):
-        conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
+    server.extensions(conn, "gpuvec_pgvector")
     server.set_all(conn, {"maintenance_work_mem": args.maintenance_work_mem})
     server.load(conn, QUERIES, found.query[:args.queries], "vector")
     server.load(conn, STAGED, found.base, "vector")
@@ -284,19 +281,10 @@ def index_table(systems):
 
 
 def write(args, told, systems):
-    path = server.output("inserts-%s-%s" % (args.data, args.metric))
-    text = "\n".join(
-        ["%s: %s" % fact for fact in told.items()] + [""]
-        + rate_table(args, systems) + [""] + index_table(systems)) + "\n"
-    with open(path + ".txt", "w") as f:
-        f.write(text)
-    with open(path + ".json", "w") as f:
-        json.dump({"facts": told, "systems": [
+    server.write("inserts-%s-%s" % (args.data, args.metric), told, [
+        *rate_table(args, systems), "", *index_table(systems)], {"systems": [
             {"name": s.name, "index": s.index and s.create_index(), **s.info}
-            for s in systems]}, f, indent=1)
-        f.write("\n")
-    data.say("\n" + text)
-    data.say("written: %s.txt, .json" % path)
+            for s in systems]})
 
 
 def facts(conn, args, found, loaded, slices, load_before):

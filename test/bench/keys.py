@@ -20,9 +20,8 @@ import data
 import report
 import server
 import systems as compared
-import verdicts
 import where
-from verdicts import TARGETS
+from where import TARGETS
 
 KEYS, PLAIN, HNSW = "t_keys", "t_plain", where.HNSW
 WIDEST = 1000                   # values of the random key
@@ -33,17 +32,7 @@ SLACK, CLUSTERED_SLACK = .005, .01
 
 
 def parse_arguments():
-    parser = compared.parser(__doc__, 1000)
-    parser.set_defaults(data="sentences:200000", metric="cosine")
-    parser.add_argument("--cases", default="", metavar="WORD,...",
-                        help="only those whose names begin so")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=3, metavar="SECONDS",
-                        help="of a setting and condition")
-    parser.add_argument("--own-budget", type=float, default=8,
-                        metavar="SECONDS", help="of gpuivfpq's")
-    parser.add_argument("--by", choices=["cpu", "p50"], default="cpu",
-                        help="of which time ratios are")
+    parser = where.parser(__doc__)
     parser.add_argument("--reuse", action="store_true",
                         help="tables that an earlier run has left")
     parser.add_argument("--alone", action="store_true",
@@ -154,13 +143,13 @@ def multiples(point, other):
 def row(case, points, target):
     """A line of the table."""
     label = "%g" % target
-    keys = verdicts.first(points, "keys", label)
-    times = multiples(keys, verdicts.first(points, "no condition", label))
+    keys = where.first(points, "keys", label)
+    times = multiples(keys, where.first(points, "no condition", label))
     slack = CLUSTERED_SLACK if case.kind == "clustered" else SLACK
     ratio = times[where.Point.by]
     allowed = BOUNDS.get(case.share) if case.kind == "keys" else None
-    hnsw, less = verdicts.hnsw_ms(points, keys.recall)
-    plain = verdicts.first(points, "filter", label)
+    hnsw, less = where.hnsw_ms(points, keys.recall)
+    plain = where.first(points, "filter", label)
     return [case.name, label, "%.4f" % keys.recall, "%.4f" % keys.error,
             "yes" if keys.recall >= target - slack else
             "no (%.4f)" % (keys.recall - target),
@@ -175,8 +164,8 @@ def row(case, points, target):
 def free_row(points, target):
     """The search without a condition, beside that of an index without keys."""
     label = "%g" % target
-    free = verdicts.first(points, "no condition", label)
-    times = multiples(free, verdicts.first(points, "no keys", label))
+    free = where.first(points, "no condition", label)
+    times = multiples(free, where.first(points, "no keys", label))
     return ["none, x no keys", label, "%.4f" % free.recall,
             "%.4f" % free.error, "", "%.3f" % free.p50, "%.3f" % free.cpu,
             "%.2f" % times["p50"], "%.2f" % times["cpu"], "", "", "",
@@ -193,7 +182,7 @@ def table(measured):
         for target in TARGETS:
             lines.append(free_row(points, target) if case.kind == "none" else
                          row(case, points, target))
-    return "\n".join(report.table(lines, "l" + "r" * (len(HEAD) - 2) + "l"))
+    return report.table(lines, "l" + "r" * (len(HEAD) - 2) + "l")
 
 
 # ----------------------------------------------------------------------- main
@@ -216,29 +205,20 @@ def measure(conn, args, found):
     for case in chosen:
         measured.append((case, run.measure(
             case.name, points_of(case, operator, args.alone))))
-        data.say(table(measured))
+        data.say("\n".join(table(measured)))
     return built, measured
 
 
 def main():
     args = parse_arguments()
     found, load_before = compared.begin(args)
-    where.Point.by = args.by
-    import psycopg
     found.query = found.query[:args.queries]
-    with psycopg.connect(autocommit=True) as conn:
-        conn.prepared_max = 1000
-        for name in "pg_prewarm", "gpuvec_pgvector":
-            conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % name)
-        conn.execute("LOAD 'gpuvec'")
-        server.need_last_scan(conn)
-        where.send_vectors(conn)
+    with where.connect(args) as conn:
         built, measured = measure(conn, args, found)
         told = where.facts(conn, args, found, built, load_before)
         told["bytes"] = ", ".join("%s %d" % b for b in bytes_of(conn).items())
-        for name, value in told.items():
-            print("%-40s %s" % (name, value))
-        print(table(measured))
+        server.write("keys-%s-%s" % (args.data, args.metric), told,
+                     table(measured), where.as_json(measured))
 
 
 if __name__ == "__main__":

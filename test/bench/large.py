@@ -406,7 +406,7 @@ def measure_cold(large):
 
 # ---------------------------------------------------------------------- output
 
-def text_of(told, large):
+def lines_of(large):
     rows = [["step", "elapsed s", "processor s", "memory MB", "segments",
              "files MB", "else"]]
     for step, found in large.told.items():
@@ -415,9 +415,8 @@ def text_of(told, large):
             for k, unit in COLUMNS.items()] + [
             ", ".join("%s %s" % (k, short(v)) for k, v in found.items()
                       if k not in COLUMNS)])
-    return "\n".join(["%s: %s" % fact for fact in told.items()] + [""]
-                     + report.table(rows, "lrrrrrl")
-                     + ["wrong: " + complaint for complaint in large.wrong])
+    return report.table(rows, "lrrrrrl") + [
+        "wrong: " + complaint for complaint in large.wrong]
 
 
 def short(value):
@@ -426,19 +425,6 @@ def short(value):
     if isinstance(value, list):
         return "/".join(map(short, value))
     return "%.4g" % value if isinstance(value, float) else str(value)
-
-
-def write(args, told, large):
-    path = server.output("large-%s-%s" % (args.data, args.metric))
-    text = text_of(told, large)
-    with open(path + ".txt", "w") as f:
-        f.write(text + "\n")
-    with open(path + ".json", "w") as f:
-        json.dump({"facts": told, "steps": large.told, "wrong": large.wrong},
-                  f, indent=1)
-        f.write("\n")
-    data.say("\n" + text)
-    data.say("written: %s.txt, .json" % path)
 
 
 def facts(conn, args, found, load_before):
@@ -454,17 +440,11 @@ def facts(conn, args, found, load_before):
     }
 
 
-def begin(conn):
-    conn.execute("SET client_min_messages = warning")
-    for extension in ("gpuvec_pgvector", "pg_prewarm"):
-        conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
-    server.set_all(conn, {"enable_seqscan": "off"})
-
-
 def run(args, large):
     import psycopg
     with psycopg.connect(autocommit=True) as conn:
-        begin(conn)
+        server.extensions(conn, "gpuvec_pgvector")
+        server.set_all(conn, {"enable_seqscan": "off"})
         large.load(conn)
         for memory in args.memory:
             large.build(conn, memory)
@@ -494,7 +474,10 @@ def main():
     finally:
         with psycopg.connect(autocommit=True) as conn:
             conn.execute("LOAD 'gpuvec'")
-            write(args, facts(conn, args, found, load_before), large)
+            server.write("large-%s-%s" % (args.data, args.metric),
+                         facts(conn, args, found, load_before),
+                         lines_of(large),
+                         {"steps": large.told, "wrong": large.wrong})
     sys.exit(bool(large.wrong))
 
 

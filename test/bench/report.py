@@ -1,5 +1,4 @@
 """The benchmark's figures as text, JSON and a plot."""
-import json
 import math
 import statistics
 
@@ -142,20 +141,18 @@ def ratio_lines(found):
     return lines
 
 
-def text(facts, systems, clients):
-    lines = ["%s: %s" % (k, v) for k, v in facts.items()]
-    lines += [""] + build_table(systems)
+def lines(systems, clients):
+    lines = build_table(systems)
     lines += ["", "* = default"] + sweep_table(systems, clients)
     for n in clients:
         lines += ["", "%d clients, queries/s at a recall" % n]
         lines += targets_table(systems, n)
         lines += [""] + ratio_lines(ratios(systems, n))
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-def as_json(facts, systems, clients):
-    return json.dumps({
-        "facts": facts,
+def as_json(systems, clients):
+    return {
         "systems": [{
             "name": s.name, "index": s.index and s.create_index(),
             "build_s": s.build_s, "workers": s.workers, "bytes": s.bytes,
@@ -165,8 +162,7 @@ def as_json(facts, systems, clients):
                         "rounds": p.rates,
                         "queries_per_s": {n: rate(p, n) for n in p.rates}}
                        for p in s.points]} for s in systems],
-        "ratios": [r for n in clients for r in ratios(systems, n)]},
-        indent=1) + "\n"
+        "ratios": [r for n in clients for r in ratios(systems, n)]}
 
 
 def plot(facts, systems, clients, path, k=10):

@@ -1,6 +1,7 @@
 """What the benchmarks do with the cluster that libpq's environment variables
 name: load, warm, time, and say what it is.  test/bench/run.sh makes it."""
 import datetime
+import json
 import os
 import re
 import subprocess
@@ -24,11 +25,17 @@ def one(conn, query, *args):
     return conn.execute(query, args).fetchone()[0]
 
 
+def extensions(conn, *names):
+    """pg_prewarm, these, and what they need."""
+    conn.execute("SET client_min_messages = warning")
+    for name in ("pg_prewarm", *names):
+        conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % name)
+    conn.execute("LOAD 'gpuvec'")
+
+
 def begin(conn, maintenance_work_mem):
     """Extensions and settings for programs that measure gpuvec alone."""
-    conn.execute("SET client_min_messages = warning")
-    for name in ("gpuvec", "pg_prewarm"):
-        conn.execute("CREATE EXTENSION IF NOT EXISTS " + name)
+    extensions(conn, "gpuvec")
     need_last_scan(conn)
     set_all(conn, {"maintenance_work_mem": maintenance_work_mem,
                    "enable_seqscan": "off"})
@@ -180,23 +187,38 @@ def scan_all(conn, index, statement, judge):
         COUNTS, np.array(counts, float).mean(axis=0).tolist()))
 
 
+def processor_s(pid):
+    """Processor time that a process of this host has had."""
+    with open("/proc/%d/schedstat" % pid) as f:
+        return int(f.read().split()[0]) / 1e9
+
+
 def own_kb(pid):
     """Memory that a process of this host has for itself alone."""
     with open("/proc/%d/status" % pid) as f:
         return int(re.search(r"^RssAnon:\s+(\d+) kB", f.read(), re.M).group(1))
 
 
-def pgbench(settings, script, clients, *options):
-    """Transactions/s of all clients; prepared."""
+def pgbench(settings, script, clients, *options, log=None):
+    """Transactions/s of all clients; prepared.  The microseconds of each go into
+    a list, if there is one."""
     settings = " ".join("-c %s=%s" % s for s in settings.items())
-    with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
-        file.write(script)
-        file.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "script.sql")
+        with open(path, "w") as file:
+            file.write(script)
+        if log is not None:
+            options += "-l", "--log-prefix", os.path.join(folder, "log")
         out = subprocess.run(
             ["pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j",
-             str(clients), "-f", file.name, *options],
+             str(min(clients, len(os.sched_getaffinity(0)))), "-f", path,
+             *options],
             env=dict(os.environ, PGOPTIONS=settings), check=True, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+        for name in os.listdir(folder) if log is not None else ():
+            if name.startswith("log"):
+                with open(os.path.join(folder, name)) as file:
+                    log += [int(line.split()[2]) for line in file]
     return float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1))
 
 
@@ -247,3 +269,18 @@ def output(name):
     folder = os.path.join(data.BUILD, "bench")
     os.makedirs(folder, exist_ok=True)
     return os.path.join(folder, re.sub("[:/ ]+", "-", name))
+
+
+def write(name, told, lines, found=None):
+    """Prints facts and lines, and writes them and, as JSON, facts and what was
+    found to build/bench; returns the files' name without a suffix."""
+    path = output(name)
+    text = "\n".join(["%s: %s" % fact for fact in told.items()] + ["", *lines])
+    with open(path + ".txt", "w") as f:
+        f.write(text + "\n")
+    if found is not None:
+        with open(path + ".json", "w") as f:
+            json.dump({"facts": told, **found}, f, indent=1, default=str)
+            f.write("\n")
+    data.say("\n%s\n\nwritten: %s.txt" % (text, path))
+    return path

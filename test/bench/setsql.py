@@ -4,10 +4,10 @@
 usage: setsql.py [--rows N] [--dims D] [--few N]
 
 Uses the cluster that libpq's environment variables name, whose gpuvecd has a
-card (test/gpu/run.sh sets).  Makes a table of synthetic rows, 24 hidden
-dimensions and noise, and runs each function over all of it through gpuvecd,
-and over its first rows, --few, both ways, whose answers must be the same.
-Prints one table; ends with status 1 where answers differ.
+card (test/gpu/run.sh sets).  Makes a table of synthetic rows (data.py) and runs
+each function over all of it through gpuvecd, and over its first rows, --few,
+both ways, whose answers must be the same.  Prints one table; ends with status 1
+where answers differ.
 """
 import argparse
 import sys
@@ -17,7 +17,7 @@ import data
 import server
 
 data.PIP_PACKAGES["sql"] = ["numpy", "psycopg[binary]"]
-HIDDEN, CENTERS, SEED = 24, 4096, 7
+SEED = 7
 QUERIES = 10000
 VALUES = 10000000
 
@@ -32,19 +32,13 @@ def parse_arguments():
 
 
 def synthetic(rows, dims):
-    """float32 [rows][dims] about centers in few dimensions."""
+    """float32 [rows][dims]"""
     import numpy as np
     random = np.random.default_rng(SEED)
-    spread = random.standard_normal((HIDDEN, dims), dtype=np.float32)
-    centers = random.standard_normal((CENTERS, HIDDEN), dtype=np.float32)
-    made = np.empty((rows, dims), dtype=np.float32)
-    for first in range(0, rows, 65536):
-        n = min(65536, rows - first)
-        hidden = centers[random.integers(CENTERS, size=n)] + \
-            .5 * random.standard_normal((n, HIDDEN), dtype=np.float32)
-        made[first:first + n] = hidden @ spread + \
-            .1 * random.standard_normal((n, dims), dtype=np.float32)
-    return made
+    structure = data.synthetic_structure(random, dims)
+    return np.concatenate([
+        data.synthetic_rows(random, *structure, min(65536, rows - first))
+        for first in range(0, rows, 65536)])
 
 
 def works(table, queries):
@@ -102,7 +96,6 @@ def main():
     import psycopg
     with psycopg.connect(autocommit=True) as conn:
         server.begin(conn, "4GB")
-        conn.execute("SET client_min_messages = warning")
         rows = synthetic(args.rows, args.dims)
         server.load(conn, "rows", rows, "real[]")
         server.load(conn, "few", rows[:args.few], "real[]")

@@ -28,7 +28,6 @@ distance are named and left out.
 import argparse
 import contextlib
 import datetime
-import json
 import os
 import re
 import statistics
@@ -478,26 +477,18 @@ def rates_table(systems):
 
 
 def write(told, systems, k):
-    path = server.output("table-" + re.sub(r"[^\w.]+", "-", told["data"]
-                                           .split(", ")[0]))
-    text = "\n".join(["%s: %s" % fact for fact in told.items()]
-                     + ["", "* = as the database, the role and the index have "
-                        "it set"] + points_table(systems, k)
-                     + ["", "queries/s at a recall"] + rates_table(systems))
-    with open(path + ".txt", "w") as f:
-        f.write(text + "\n")
-    with open(path + ".json", "w") as f:
-        json.dump({"facts": told, "systems": [
-            {"name": s.name, "bytes": s.bytes, "points": [
-                {"label": p.label, "settings": p.settings, "recall": p.recall,
-                 "ms": p.ms, "queries_per_s": report.rate(p, 1),
-                 "rounds": p.rates[1]} for p in s.points]}
-            for s in systems]}, f, indent=1)
-        f.write("\n")
+    path = server.write(
+        "table-" + re.sub(r"[^\w.]+", "-", told["data"].split(", ")[0]), told,
+        ["* = as the database, the role and the index have it set",
+         *points_table(systems, k), "", "queries/s at a recall",
+         *rates_table(systems)], {"systems": [
+             {"name": s.name, "bytes": s.bytes, "points": [
+                 {"label": p.label, "settings": p.settings,
+                  "recall": p.recall, "ms": p.ms,
+                  "queries_per_s": report.rate(p, 1), "rounds": p.rates[1]}
+                 for p in s.points]} for s in systems]})
     report.plot({**told, "machine": told["database"]}, systems, 1,
                 path + ".png", k)
-    data.say("\n" + text)
-    data.say("written: %s.txt, .json, .png" % path)
 
 
 def run(conn, args):

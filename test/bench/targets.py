@@ -15,7 +15,6 @@ Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
 """
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -150,23 +149,15 @@ def text_table(sets):
 
 def write(args, told, sets):
     """build/bench/targets.txt and .json, named by the set if it is one."""
-    path = server.output("targets" if len(sets) > 1
-                         else "targets-" + sets[0]["set"])
     points = [p for s in sets for p in s["points"]]
     within = sum(p["off"] == 0 for p in points)
     unsure = sum(p["off"] != 0 and p["within_error"] for p in points)
-    text = "\n".join(
-        ["%s: %s" % fact for fact in told.items()] + [""] + text_table(sets)
-        + ["", "%d of %d within [target, target + %.2f], %d more (?) by the "
-           "95 %% error of so many queries" % (within, len(points), ABOVE,
-                                              unsure)]) + "\n"
-    with open(path + ".txt", "w") as f:
-        f.write(text)
-    with open(path + ".json", "w") as f:
-        json.dump({"facts": told, "above": ABOVE, "sets": sets}, f, indent=1)
-        f.write("\n")
-    data.say("\n" + text)
-    data.say("written: %s.txt, .json" % path)
+    server.write(
+        "targets" if len(sets) > 1 else "targets-" + sets[0]["set"], told,
+        text_table(sets) + ["", "%d of %d within [target, target + %.2f], %d "
+                            "more (?) by the 95 %% error of so many queries" % (
+                                within, len(points), ABOVE, unsure)],
+        {"above": ABOVE, "sets": sets})
 
 
 def main():

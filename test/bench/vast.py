@@ -222,10 +222,7 @@ def main():
     data.enter_venv("bench", __file__)
     import psycopg
     with psycopg.connect(autocommit=True) as conn:
-        conn.execute("SET client_min_messages = warning")
-        for extension in ("gpuvec_pgvector", "pg_prewarm"):
-            conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE"
-                         % extension)
+        server.extensions(conn, "gpuvec_pgvector")
         server.set_all(conn, {"enable_seqscan": "off"})
         load_queries(conn, args)
         for nrows in args.rows:

@@ -18,7 +18,7 @@ How the index gets used:
   own choice  the same table, what the planner takes
   beside      a table with btrees on the conditions' columns, too, what the
               planner takes
-  plain       forced, gpuvec.enable_custom_scan off (where there is one)
+  plain       forced, gpuvec.enable_custom_scan off
 
 The truth is computed in numpy; of equally far rows any will do.  Each
 statement is prepared, its vector a parameter.  p50 is the median time of a
@@ -30,7 +30,7 @@ time (--budget) is over, so slow ones answer fewer.  hnsw's time at a recall is
 between its settings', on a logarithmic scale, of relaxed and strict order the
 better.
 """
-import os
+import contextlib
 import re
 import statistics
 import time
@@ -41,9 +41,10 @@ import dataset
 import report
 import server
 import systems as compared
-import verdicts
-from verdicts import TARGETS
 
+TARGETS = [.95, .99]
+# what recall may be less than asked
+BELOW = {"independent": .005, "near": .01, "far": .01, "asked": .005}
 FORCED = {"enable_seqscan": "off", "enable_sort": "off"}
 PLAIN = {"gpuvec.enable_custom_scan": "off"}
 BY_TABLE = {"enable_indexscan": "off", "enable_bitmapscan": "off"}
@@ -54,22 +55,21 @@ LEAST = 4                       # queries of a point in a round
 WATCHED = 10                    # every so many queries it is asked what it did
 
 
-def parse_arguments():
-    parser = compared.parser(__doc__, 1000)
-    parser.set_defaults(data="sentences:200000", metric="cosine")
-    parser.add_argument("--cases", default="", metavar="WORD,...",
-                        help="only those whose names begin so; 'asked' is the "
-                        "last one's")
-    parser.add_argument("--asked", default="asked:100000", metavar="DATA",
-                        help="rows, and queries of another kind")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=3, metavar="SECONDS",
-                        help="of a setting and condition")
-    parser.add_argument("--own-budget", type=float, default=8,
-                        metavar="SECONDS", help="of gpuivfpq's")
-    parser.add_argument("--by", choices=["cpu", "p50"], default="cpu",
-                        help="of which time ratios are")
-    return parser.parse_args()
+def parser(doc):
+    """What keys.py takes, too."""
+    made = compared.parser(doc, 1000)
+    made.set_defaults(data="sentences:200000", metric="cosine")
+    made.add_argument("--cases", default="", metavar="WORD,...",
+                      help="only those whose names begin so; 'asked' is the "
+                      "last one's")
+    made.add_argument("--rounds", type=int, default=5)
+    made.add_argument("--budget", type=float, default=3, metavar="SECONDS",
+                      help="of a setting and condition")
+    made.add_argument("--own-budget", type=float, default=8,
+                      metavar="SECONDS", help="of gpuivfpq's")
+    made.add_argument("--by", choices=["cpu", "p50"], default="cpu",
+                      help="of which time ratios are")
+    return made
 
 
 # ---------------------------------------------------------------------- tables
@@ -179,9 +179,8 @@ def hnsw_points(case, operator):
                                20 if most > 20000 else 1})
 
 
-def points_of(case, operator, has_custom):
+def points_of(case, operator):
     """All that a case compares."""
-    plain = PLAIN if has_custom else {}
     found = []
 
     def add(system, label, *rest, **more):
@@ -190,9 +189,8 @@ def points_of(case, operator, has_custom):
     for target in TARGETS:
         recall, label = {"gpuvec.recall": target}, "%g" % target
         add("forced", label, OURS, case, operator, {**FORCED, **recall})
-        if has_custom:
-            add("plain", label, OURS, case, operator,
-                {**FORCED, **plain, **recall})
+        add("plain", label, OURS, case, operator,
+            {**FORCED, **PLAIN, **recall})
         add("own choice", label, OURS, case, operator, recall)
         if case.column:
             add("beside", label, BOTH, case, operator, recall)
@@ -202,13 +200,12 @@ def points_of(case, operator, has_custom):
         if case.kind == "none":
             add("planned", label, OURS, case, operator, {**FORCED, **recall},
                 prepare=False)
-            if has_custom:
-                add("planned, plain", label, OURS, case, operator,
-                    {**FORCED, **plain, **recall}, prepare=False)
+            add("planned, plain", label, OURS, case, operator,
+                {**FORCED, **PLAIN, **recall}, prepare=False)
     found += hnsw_points(case, operator)
-    add("sequential scan", "", OURS, case, operator, {**BY_TABLE, **plain})
+    add("sequential scan", "", OURS, case, operator, {**BY_TABLE, **PLAIN})
     if case.column:
-        add("btree and sort", "", BOTH, case, operator, {**BY_BTREE, **plain})
+        add("btree and sort", "", BOTH, case, operator, {**BY_BTREE, **PLAIN})
     return found
 
 
@@ -236,12 +233,7 @@ class Run:
     def __init__(self, conn, args, truth, query):
         self.conn, self.args, self.truth = conn, args, truth
         self.query = list(query)
-        self.clock = open("/proc/%d/schedstat" % conn.info.backend_pid)
-
-    def cpu_ms(self):
-        """Of the server's process, until now."""
-        self.clock.seek(0)
-        return int(self.clock.read().split()[0]) / 1e6
+        self.pid = conn.info.backend_pid
 
     def ask(self, point, i):
         return self.conn.execute(point.statement, self.parameters(point, i),
@@ -291,11 +283,11 @@ class Run:
                                        self.args.rounds)):
             if done >= LEAST and time.perf_counter() - start > budget:
                 break
-            before = self.cpu_ms()
+            before = server.processor_s(self.pid)
             begin = time.perf_counter()
             rows = self.ask(point, i).fetchall()
             point.ms.append(1000 * (time.perf_counter() - begin))
-            point.cpu_ms.append(self.cpu_ms() - before)
+            point.cpu_ms.append(1e3 * (server.processor_s(self.pid) - before))
             point.recalls.append(self.truth.recall(point.case, i,
                                                    [r for r, in rows]))
             if point.watched and done % WATCHED == 0:
@@ -339,17 +331,82 @@ def measure_asked(conn, args):
                   {**FORCED, "gpuvec.recall": t}) for t in TARGETS])
 
     points = measure("as built")
-    if server.one(conn, "SELECT bool_or('queries_table' = ANY (proargnames))"
-                  " FROM pg_proc WHERE proname = 'gpuvec_calibrate'"):
-        conn.execute("SELECT gpuvec_calibrate('%s_v', queries_table => "
-                     "'queries_asked', queries_column => 'v')" % ASKED)
-        points += measure("calibrated with %d" % half)
-    else:
-        data.say("asked: gpuvec_calibrate takes no queries: skipped")
-    return case, points
+    conn.execute("SELECT gpuvec_calibrate('%s_v', queries_table => "
+                 "'queries_asked', queries_column => 'v')" % ASKED)
+    return case, points + measure("calibrated with %d" % half)
 
 
 # ---------------------------------------------------------------------- output
+
+def first(points, system, label=""):
+    return next((p for p in points if (p.system, p.label) == (system, label)),
+                None)
+
+
+def hnsw_ms(points, recall):
+    """(ms at this recall, '' or '<' where hnsw finds less)"""
+    system = compared.System("hnsw", None)
+    system.points = [p for p in points if p.system.startswith("hnsw ")]
+    if not system.points:
+        return None, ""
+    rate, _ = report.rate_at(system, recall, 1)
+    if rate:
+        return 1000 / rate, ""
+    return 1000 / report.frontier(system, 1)[-1][1], "<"
+
+
+def verdict(case, point):
+    """Is the recall met?  A question mark where the sample's error may be why it
+    is not."""
+    least = float(point.label) - BELOW.get(case.kind, 0)
+    return "yes" if point.recall >= least else \
+        "no?" if point.recall + point.error >= least else "no"
+
+
+def own_table(measured):
+    """A line for each point of ours: what it took, beside what others did."""
+    rows = [["case", "asked", "how", "plan", "queries", "recall", "+-", "met",
+             "p50", "cpu", "p90", "hnsw", "seq", "btree", "reranked",
+             "out of order"]]
+    for case, points in measured:
+        for p in points:
+            if not p.ours:
+                continue
+            hnsw, less = hnsw_ms(points, p.recall)
+            others = [first(points, s) for s in ("sequential scan",
+                                                 "btree and sort")]
+            counts = dict(zip(server.COUNTS, map(statistics.mean,
+                                                 zip(*p.counts))))
+            rows.append([
+                case.name, p.label, p.system, p.plan, "%d" % len(p.ms),
+                "%.4f" % p.recall, "%.4f" % p.error, verdict(case, p),
+                "%.2f" % p.p50, "%.2f" % p.cpu, "%.2f" % p.p90,
+                less + "%.2f" % hnsw if hnsw else "-",
+                *["%.2f" % o.time if o else "-" for o in others],
+                *["%.0f" % counts[c] if counts else "-"
+                  for c in ("reranked", "out_of_order")]])
+    return report.table(rows, "llllrrrlrrrrrrrr")
+
+
+def other_table(measured):
+    rows = [["case", "system", "setting", "plan", "queries", "recall", "p50",
+             "cpu"]]
+    for case, points in measured:
+        rows += [[case.name, p.system, p.label, p.plan, "%d" % len(p.ms),
+                  "%.4f" % p.recall, "%.2f" % p.p50, "%.2f" % p.cpu]
+                 for p in points if not p.ours]
+    return report.table(rows, "llllrrrr")
+
+
+def as_json(measured):
+    return {"cases": [
+        {"name": case.name, "kind": case.kind, "share": case.share,
+         "limit": case.limit, "points": [
+             {"system": p.system, "label": p.label, "settings": p.settings,
+              "plan": p.plan, "queries": len(p.ms), "recall": p.recall,
+              "error": p.error, "p50_ms": p.p50, "cpu_ms": p.cpu,
+              "p90_ms": p.p90} for p in points]} for case, points in measured]}
+
 
 def facts(conn, args, found, built, load_before):
     begin = time.perf_counter()
@@ -370,6 +427,19 @@ def facts(conn, args, found, built, load_before):
     }
 
 
+@contextlib.contextmanager
+def connect(args):
+    """The session that is measured."""
+    import psycopg
+    Point.by = args.by
+    with psycopg.connect(autocommit=True) as conn:
+        conn.prepared_max = 1000
+        server.extensions(conn, "gpuvec_pgvector")
+        server.need_last_scan(conn)
+        send_vectors(conn)
+        yield conn
+
+
 def wanted(name, args):
     return not args.cases or any(name.startswith(w)
                                  for w in args.cases.split(","))
@@ -383,42 +453,34 @@ def measure_cases(conn, args, found):
     chosen = [c for c in cases if wanted(c.name, args)]
     truth.learn({c.name: c for c in [*chosen, *(
         c.free for c in chosen if c.free)]}.values())
-    has_custom = server.one(conn, "SELECT count(*) FROM pg_settings WHERE name"
-                            " = 'gpuvec.enable_custom_scan'") == 1
     run = Run(conn, args, truth, found.query)
     measured = []
     for case in chosen:
         measured.append((case, run.measure(
-            case.name, points_of(case, operator, has_custom))))
-        data.say("\n".join(verdicts.own_table(measured[-1:])))
+            case.name, points_of(case, operator))))
+        data.say("\n".join(own_table(measured[-1:])))
     return built, measured
 
 
 def main():
-    args = parse_arguments()
+    made = parser(__doc__)
+    made.add_argument("--asked", default="asked:100000", metavar="DATA",
+                      help="rows, and queries of another kind")
+    args = made.parse_args()
     data.enter_venv("bench", __file__)
-    for name in args.data, args.asked:
-        dataset.split_name(name)
-        dataset.prepare(name)
-    if args.prepare:
-        return
-    Point.by = args.by
-    import psycopg
-    load_before = os.getloadavg()[0]
-    found = dataset.load(args.data)
+    dataset.prepare(args.asked)
+    found, load_before = compared.begin(args)
     found.query = found.query[:args.queries]
-    with psycopg.connect(autocommit=True) as conn:
-        conn.prepared_max = 1000
-        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
-        conn.execute("CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector CASCADE")
-        conn.execute("LOAD 'gpuvec'")
-        server.need_last_scan(conn)
-        send_vectors(conn)
+    with connect(args) as conn:
         built, measured = measure_cases(conn, args, found)
         if wanted("asked", args):
             measured.append(measure_asked(conn, args))
-        verdicts.write(facts(conn, args, found, built, load_before), measured,
-                       args.by)
+        server.write(
+            "where-%s-%s" % (args.data, args.metric),
+            facts(conn, args, found, built, load_before),
+            ["ms; hnsw: at that recall (<: its best, which is less), it, seq "
+             "and btree by " + args.by, *own_table(measured), "",
+             *other_table(measured)], as_json(measured))
 
 
 if __name__ == "__main__":
