@@ -13,7 +13,7 @@ use POSIX qw(_exit);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(time);
 
 # as slow as it can be, first
 my $node = new_remote_node('main', conf => "gpuvec.auto_mirror = off\ngpuvec.simd = portable\n");
