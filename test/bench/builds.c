@@ -1,9 +1,9 @@
 /*
  * builds.c
- *		Training and encoding alone, and k-means over a set, on random rows of
- *		any size: nothing but an engine is needed.
+ *		Training and encoding alone, on random rows of any size: nothing but an
+ *		engine is needed.
  *
- * usage: builds ROWS DIMS LISTS [REPEATS [CLUSTERS]]
+ * usage: builds ROWS DIMS LISTS [REPEATS]
  *
  * Rows lie near 4,096 points of 24 dimensions, which a random matrix spreads
  * over all.  A builder trains on 32 rows a list, or on all rows if there are
@@ -13,23 +13,18 @@
  * Prints for each repetition, the first of which also loads kernels: seconds
  * of k-means of the lists and, of these, of splits; its passes; seconds of
  * parents, codebooks and encoding; and a checksum of all that was trained,
- * which two engines that find the same centroids have in common.  With
- * CLUSTERS also, for each repetition, seconds of ten iterations of k-means
- * over all rows as a set, without bringing them there, and the last error.
+ * which two engines that find the same centroids have in common.
  */
 #include <math.h>
 #include <string.h>
 
-#include "engine/gv_set.h"
 #include "engine/mirror/gv_builder.h"
 #include "measure.h"
 
 #ifdef GV_HAVE_CUDA
 #define BENCH_BUILDERS	gv_cuda_builders
-#define BENCH_SETS		gv_cuda_sets
 #else
 #define BENCH_BUILDERS	gv_cpu_builders
-#define BENCH_SETS		gv_cpu_sets
 #endif
 
 #define POINTS			4096
@@ -149,27 +144,6 @@ run(const GvBuilderSpec *spec, const float *mean, const float *rows,
 	free(memory);
 }
 
-/* k-means over a set, from rows that lie evenly spread. */
-static void
-run_set(const GvSetSpec *spec, const float *rows)
-{
-	int64_t		apart = spec->nrows / spec->k * spec->dims;
-	GvSetDone	done = {0};
-	GvSet	   *set;
-	double		begun;
-
-	CHECKED(gv_set_create(spec, &set));
-	for (int32_t c = 0; c < spec->k; c++)
-		CHECKED(gv_set_put(set, GV_SET_SEEDS, rows + c * apart, 1, NULL));
-	CHECKED(gv_set_put(set, GV_SET_ROWS, rows, spec->nrows, NULL));
-	begun = bench_now();
-	while (!done.finished)
-		CHECKED(gv_set_run(set, &done, NULL));
-	printf("set %.4f error %.17g\n", bench_now() - begun, done.error);
-	fflush(stdout);
-	gv_set_drop(set);
-}
-
 int
 main(int argc, char **argv)
 {
@@ -177,7 +151,6 @@ main(int argc, char **argv)
 	GvBuilderSpec spec = {.metric = GV_L2,.lists_per_row = 2,
 		.refine = GV_RECORDS_NONE,.batch_rows = BATCH,.iterations = 10,
 	.max_imbalance = 2.0,.seed = 1};
-	GvSetSpec	set = {.kind = GV_SET_KMEANS,.iterations = 10};
 	int			repeats = argc > 4 ? atoi(argv[4]) : 3;
 	GvDevice	found[GV_MAX_DEVICES];
 	int32_t		nfound;
@@ -190,8 +163,7 @@ main(int argc, char **argv)
 	spec.nlists = argc > 3 ? atoi(argv[3]) : 0;
 	if (nrows < 1 || spec.dims < 1 || spec.nlists < 1)
 	{
-		fprintf(stderr, "usage: builds ROWS DIMS LISTS [REPEATS "
-				"[CLUSTERS]]\n");
+		fprintf(stderr, "usage: builds ROWS DIMS LISTS [REPEATS]\n");
 		return 2;
 	}
 	spec.m = (spec.dims + 3) / 4;
@@ -215,13 +187,6 @@ main(int argc, char **argv)
 		   (long long) (gv_builder_size(&spec) >> 20));
 	for (int i = 0; i <= repeats; i++)
 		run(&spec, mean, rows, nrows);
-	set.dims = spec.dims;
-	set.nrows = nrows;
-	set.k = argc > 5 ? atoi(argv[5]) : 0;
-	if (set.k > 0)
-		CHECKED(gv_sets_open(&BENCH_SETS));
-	for (int i = 0; i <= repeats && set.k > 0; i++)
-		run_set(&set, rows);
 	free(rows);
 	free(mean);
 	free(mixing);

@@ -19,20 +19,11 @@ import server
 import systems as compared
 
 K = 10
-
-
-def hnsw_size(text):
-    m, ef = text.split("/")
-    return int(m), int(ef)
+QUERIES = "queries_vector"
 
 
 def parse_arguments():
     parser = compared.parser(__doc__, 1000)
-    parser.add_argument("--real", action="store_true",
-                        help="gpuivfpq and exact search on real[] as well")
-    parser.add_argument("--hnsw", type=hnsw_size, action="append", default=[],
-                        metavar="M/EF_CONSTRUCTION",
-                        help="one more hnsw index, 32/128 for example")
     parser.add_argument("--ivfflat", type=int, action="append", default=[],
                         metavar="LISTS",
                         help="one more ivfflat index, of so many lists")
@@ -44,9 +35,6 @@ def parse_arguments():
     parser.add_argument("--with", dest="options", default="",
                         metavar="OPTIONS",
                         help="index options of gpuivfpq, 'lists = 500'")
-    parser.add_argument("--variant", action="append", default=[],
-                        metavar="OPTIONS", help="no other system, but gpuivfpq "
-                        "with these index options; may be repeated")
     parser.add_argument("--no-exact", dest="exact", action="store_false",
                         help="no sequential scan, which takes a second a query "
                         "where rows are many")
@@ -63,16 +51,10 @@ def parse_arguments():
 
 def load_all(conn, args, found, systems):
     server.extensions(conn, "gpuvec_pgvector")
-    stored = [s for s in systems if s.column_type]
-    for column_type in {s.column_type for s in stored}:
-        server.load(conn, queries_table(column_type),
-                    found.query[:args.queries], column_type)
-    for s in stored:
-        server.load(conn, s.table, found.base, s.column_type)
-
-
-def queries_table(column_type):
-    return "queries_real" if column_type == "real[]" else "queries_vector"
+    server.load(conn, QUERIES, found.query[:args.queries], "vector")
+    for s in systems:
+        if s.column_type:
+            server.load(conn, s.table, found.base, s.column_type)
 
 
 # ---------------------------------------------------------------------- build
@@ -97,7 +79,7 @@ def build(conn, args, system):
 
 def query_text(system, metric, query_id):
     return server.nearest(system.table, compared.METRICS[metric][0],
-                          queries_table(system.column_type), query_id, K)
+                          QUERIES, query_id, K)
 
 
 def check_plan(conn, args, system):
@@ -199,10 +181,9 @@ def facts(conn, args, found, load_before):
 
 
 def write(args, told, systems):
-    path = server.write("%s-%s%s" % (
-        args.data, args.metric, "-variants" if args.variant else ""), told,
-        report.lines(systems, args.clients),
-        report.as_json(systems, args.clients))
+    path = server.write("%s-%s" % (args.data, args.metric), told,
+                        report.lines(systems, args.clients),
+                        report.as_json(systems))
     report.plot(told, systems, args.clients[0], path + ".png")
 
 
@@ -212,11 +193,8 @@ def main():
                                         "faiss" if args.faiss else "bench")
     import psycopg
     truth = found.truth(args.metric, K)[:args.queries]
-    systems = compared.variants(
-        compared.METRICS[args.metric][1],
-        args.variant) if args.variant else compared.systems(
-            args.metric, found.rows, args.options, args.hnsw, args.ivfflat,
-            args.real, args.faiss, args.exact)
+    systems = compared.systems(args.metric, found.rows, args.options,
+                               args.ivfflat, args.faiss, args.exact)
     with psycopg.connect(autocommit=True) as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
         load_all(conn, args, found, systems)

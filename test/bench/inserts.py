@@ -307,8 +307,8 @@ def chosen(args, rows):
     found = compared.systems(args.metric, rows, args.options)
     if args.keys:
         found.insert(1, compared.gpuivfpq(
-            "vector", compared.METRICS[args.metric][1], args.options,
-            keys=["id"] + key_columns(args)))
+            compared.METRICS[args.metric][1], args.options,
+            ["id"] + key_columns(args)))
     for s in found:
         if not s.method:
             s.name = "no index"

@@ -50,28 +50,6 @@ def default_point(system):
     return next((p for p in system.points if p.default), None)
 
 
-def ratios(systems, clients):
-    """[{...}]: each system of ours at its default beside each other index at
-    the same recall."""
-    out = []
-    for ours in (s for s in systems if s.method == OURS):
-        point = default_point(ours)
-        if point is None:
-            continue
-        for other in systems:
-            if other.method in (None, OURS) or not has_rates(other, clients):
-                continue
-            speed, how = rate_at(other, point.recall, clients)
-            out.append({
-                "ours": ours.name, "recall": point.recall, "clients": clients,
-                "queries_per_s": rate(point, clients), "other": other.name,
-                "other_queries_per_s": speed, "how": how,
-                "speed_ratio": speed and rate(point, clients) / speed,
-                "size_ratio": other.bytes / ours.bytes,
-                "build_ratio": other.build_s / ours.build_s})
-    return out
-
-
 def targets_table(systems, clients):
     """Queries/s at each of TARGETS, and how many times as many ours has."""
     ours = next(s for s in systems if s.method == OURS)
@@ -126,32 +104,16 @@ def sweep_table(systems, clients):
     return table(rows, "llrrrrl")
 
 
-def ratio_lines(found):
-    lines = []
-    for r in found:
-        speed = "speed: %s" % r["how"] if r["speed_ratio"] is None else \
-            "%.1f times as fast (%.0f against %.0f queries/s, %s)" % (
-                r["speed_ratio"], r["queries_per_s"],
-                r["other_queries_per_s"], r["how"])
-        lines.append("%s at recall %.4f, %d clients, beside %s: %s; its index "
-                     "is %.1f times as large, its build took %.2f times as "
-                     "long" %
-                     (r["ours"], r["recall"], r["clients"], r["other"], speed,
-                      r["size_ratio"], r["build_ratio"]))
-    return lines
-
-
 def lines(systems, clients):
     lines = build_table(systems)
     lines += ["", "* = default"] + sweep_table(systems, clients)
     for n in clients:
         lines += ["", "%d clients, queries/s at a recall" % n]
         lines += targets_table(systems, n)
-        lines += [""] + ratio_lines(ratios(systems, n))
     return lines
 
 
-def as_json(systems, clients):
+def as_json(systems):
     return {
         "systems": [{
             "name": s.name, "index": s.index and s.create_index(),
@@ -161,8 +123,7 @@ def as_json(systems, clients):
                         "default": p.default, "recall": p.recall,
                         "rounds": p.rates,
                         "queries_per_s": {n: rate(p, n) for n in p.rates}}
-                       for p in s.points]} for s in systems],
-        "ratios": [r for n in clients for r in ratios(systems, n)]}
+                       for p in s.points]} for s in systems]}
 
 
 def plot(facts, systems, clients, path, k=10):

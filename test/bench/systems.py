@@ -15,8 +15,6 @@ RECALLS = [.8, .9, .97, .98, .99]
 PROBES = [4, 8, 16, 32, 64, 128, 256, 512]
 CANDIDATES = [30, 100, 200]
 BOTH = [(32, 60), (64, 60), (128, 100), (256, 100), (256, 200)]
-GRID_PROBES = [.5, .8, 1.2, 2, 3.2, 5]       # times 1.8 lists^0.45
-GRID_CANDIDATES = [25, 40, 60, 100]
 EF_SEARCH = [10, 20, 40, 80, 120, 200, 400, 800]
 IVFFLAT_PROBES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 100]
 
@@ -98,17 +96,6 @@ def sweep_gpuivfpq(system):
          for p, c in BOTH if p < lists]
 
 
-def sweep_grid(system):
-    """Probes by candidates, the same range whatever the number of lists."""
-    lists = system.info["lists"]
-    probes = [min(lists, round(share * 1.8 * lists ** .45))
-              for share in GRID_PROBES]
-    return [Point("default", {}, True)] + [
-        Point("probes %d, candidates %d" % (p, c),
-              {"gpuvec.probes": p, "gpuvec.candidates": c})
-        for p in probes for c in GRID_CANDIDATES]
-
-
 def sweep_hnsw(_):
     return setting("hnsw.ef_search", EF_SEARCH, default=40)
 
@@ -122,25 +109,16 @@ def ivfflat_lists(rows):
     return max(100, rows // 1000)
 
 
-def gpuivfpq(column_type, suffix, options, sweep=sweep_gpuivfpq, keys=()):
-    prefix = "real_" if column_type == "real[]" else "vector_"
-    words = ["gpuivfpq"] + ["real[]"] * (column_type == "real[]") + \
-        [options] * bool(options) + ["%d keys" % len(keys)] * bool(keys)
-    return System(" ".join(words), column_type, "gpuivfpq", prefix + suffix,
-                  options, sweep, keys)
+def gpuivfpq(suffix, options, keys=()):
+    words = ["gpuivfpq"] + [options] * bool(options) + \
+        ["%d keys" % len(keys)] * bool(keys)
+    return System(" ".join(words), "vector", "gpuivfpq", "vector_" + suffix,
+                  options, sweep_gpuivfpq, keys)
 
 
-def variants(suffix, all_options):
-    """gpuivfpq alone, by index options."""
-    return [gpuivfpq("vector", suffix, options, sweep_grid)
-            for options in all_options]
-
-
-def hnsw(suffix, m, ef_construction):
-    return System("hnsw %d/%d" % (m, ef_construction), "vector", "hnsw",
-                  "vector_" + suffix,
-                  "m = %d, ef_construction = %d" % (m, ef_construction),
-                  sweep_hnsw)
+def hnsw(suffix):
+    return System("hnsw 16/64", "vector", "hnsw", "vector_" + suffix,
+                  "m = 16, ef_construction = 64", sweep_hnsw)
 
 
 def ivfflat(suffix, lists):
@@ -156,26 +134,15 @@ def faiss_scan():
     return System("faiss", None, "faiss")
 
 
-def exact(column_type):
-    name = "exact" if column_type != "real[]" else "exact real[]"
-    return System(name, column_type, sweep=sweep_exact)
+def exact():
+    return System("exact", "vector", sweep=sweep_exact)
 
 
-def systems(metric, rows, options="", hnsw_sizes=(), ivfflat_sizes=(),
-            with_real=False, with_faiss=False, with_exact=True):
+def systems(metric, rows, options="", ivfflat_sizes=(), with_faiss=False,
+            with_exact=True):
     """All that one run compares, ours first."""
     suffix = METRICS[metric][1]
-    found = [gpuivfpq("vector", suffix, options)]
-    if with_real:
-        found.append(gpuivfpq("real[]", suffix, options))
-    found.append(hnsw(suffix, 16, 64))
-    found += [hnsw(suffix, m, ef) for m, ef in hnsw_sizes]
-    found += [ivfflat(suffix, lists)
-              for lists in [ivfflat_lists(rows), *ivfflat_sizes]]
-    if with_faiss:
-        found.append(faiss_scan())
-    if with_exact:
-        found.append(exact("vector"))
-        if with_real:
-            found.append(exact("real[]"))
-    return found
+    return [gpuivfpq(suffix, options), hnsw(suffix),
+            *[ivfflat(suffix, lists)
+              for lists in [ivfflat_lists(rows), *ivfflat_sizes]],
+            *[faiss_scan()] * with_faiss, *[exact()] * with_exact]

@@ -498,7 +498,7 @@ def run(conn, args):
     queries = find_queries(conn, column, args)
     bench = Bench(conn, column, operator, queries, args)
     planner = ", ".join(bench.choice())
-    exact = compared.exact("vector")
+    exact = compared.exact()
     exact.name = "sequential scan"
     exact.points = [compared.Point("all rows", {})]
     measured = measure(bench, exact, indexes)
