@@ -141,8 +141,9 @@ def mirror(conn):
 def from_table(query_id, match=0, value=""):
     """For one of the queries; of rows whose key has this value, unless match,
     the number of values, is 0."""
-    return "SELECT id FROM %s %sORDER BY v <-> (SELECT v FROM %s WHERE id = %s)" \
-        " LIMIT %d" % (TABLE, "WHERE %s = %s " % (key(match), value)
+    return "SELECT id FROM %s %sORDER BY v <-> " \
+        "(SELECT v FROM %s WHERE id = %s) LIMIT %d" % (
+            TABLE, "WHERE %s = %s " % (key(match), value)
                        if match else "", QUERIES, query_id, K)
 
 

@@ -1,5 +1,5 @@
-"""What the programs for a card share: the compiler, the card's architecture,
-the engine (test/unit/Makefile) as a program or a library, and synthetic rows."""
+"""What the programs for a card share: the compiler, the card's architecture, the
+engine (by test/unit/Makefile) as a program or a library, and synthetic rows."""
 import os
 import pathlib
 import shutil
@@ -55,8 +55,8 @@ def run(*command):
 
 
 def build(name, sources, folder, arch, nvcc=None, shared=False):
-    """folder/NAME, or NAME.so if shared: these sources of test/bench, .cu and .c,
-    and the engines of the test build, whose ways are counted; with cuBLAS."""
+    """folder/NAME, or NAME.so if shared: these sources of test/bench and the
+    engines of the test build, whose ways are counted; with cuBLAS."""
     nvcc = nvcc or find_nvcc()
     folder = pathlib.Path(folder)
     position = ["-Xcompiler", "-fPIC"] if shared else []
@@ -68,7 +68,8 @@ def build(name, sources, folder, arch, nvcc=None, shared=False):
     for source in sources:
         objects.append(folder / (source + ".o"))
         flags = nvcc_flags(arch) if source.endswith(".cu") else ["-O3"]
-        run(nvcc, *flags, "-DGV_TEST_BUILD", "-DGV_HAVE_CUDA", *position, "-I", ROOT, "-I", ROOT / "src", "-c",
+        run(nvcc, *flags, "-DGV_TEST_BUILD", "-DGV_HAVE_CUDA", *position,
+            "-I", ROOT, "-I", ROOT / "src", "-c",
             ROOT / "test/bench" / source, "-o", objects[-1])
     target = folder / (name + ".so" if shared else name)
     home = pathlib.Path(nvcc).resolve().parents[1]

@@ -54,6 +54,19 @@ def open_peers(folder):
     return versions(folder)
 
 
+def timed(work, repeats):
+    """(seconds of so many times, after one more, what the last one gave)"""
+    import torch
+    found, times = work(), []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        found = work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return times, found
+
+
 # ----------------------------------------------------------------- selection
 
 def compile_select(folder, arch, nvcc=None):

@@ -57,22 +57,21 @@ def farthest(query, centroids, sizes):
     return np.argmax(off, axis=1).astype(np.int32)
 
 
-def make_columns(base, query):
-    """({column: int [n], of each row}, cases of clusters)"""
+def clustered(shares, base, query, columns, rng, near_kind, far_kind):
+    """Cases of the query's own cluster and of the farthest one, by {share in %:
+    k of k-means}; adds their columns."""
     import numpy as np
-    rng = np.random.default_rng(SEED)
-    columns = {"c%d" % n: rng.integers(0, n, len(base), dtype=np.int32)
-               for n in SHARES.values()}
     near, far = [], []
-    for share, k in CLUSTERS.items():
+    for share, k in shares.items():
         label, centroids = cluster(base, k, rng)
-        columns["k%d" % k] = label
+        name = "k%d" % k
+        columns[name] = label
         sizes = np.bincount(label, minlength=k)
-        near.append(equal("near, %s %%" % share, "near", float(share),
-                          "k%d" % k, columns, nearest(query, centroids)))
-        far.append(equal("far, %s %%" % share, "far", float(share), "k%d" % k,
+        near.append(equal("near, %s %%" % share, near_kind, float(share), name,
+                          columns, nearest(query, centroids)))
+        far.append(equal("far, %s %%" % share, far_kind, float(share), name,
                          columns, farthest(query, centroids, sizes)))
-    return columns, near + far
+    return near + far
 
 
 # ----------------------------------------------------------------------- cases
@@ -86,8 +85,11 @@ def equal(name, kind, share, column, columns, values):
 def make(base, query, operator):
     """(columns of the table, cases)"""
     import numpy as np
+    rng = np.random.default_rng(SEED)
+    columns = {"c%d" % n: rng.integers(0, n, len(base), dtype=np.int32)
+               for n in SHARES.values()}
+    clusters = clustered(CLUSTERS, base, query, columns, rng, "near", "far")
     rng = np.random.default_rng(SEED + 1)
-    columns, clusters = make_columns(base, query)
     found = [equal(share + " %", "independent", float(share), "c%d" % n,
                    columns, rng.integers(0, n, len(query)))
              for share, n in SHARES.items()]

@@ -106,12 +106,8 @@ def point_settings(system, point):
 
 def measure_recall(conn, args, system, point, truth):
     server.set_all(conn, point_settings(system, point))
-    hits = 0
-    statement = query_text(system, args.metric, "%s")
-    for i, nearest in enumerate(truth):
-        rows = conn.execute(statement, [i], prepare=True).fetchall()
-        hits += len({r for r, in rows} & set(nearest.tolist()))
-    point.recall = hits / (K * len(truth))
+    point.recall = server.recall(
+        conn, query_text(system, args.metric, "%s"), truth.tolist(), K)
     conn.execute("RESET ALL")
 
 

@@ -61,16 +61,7 @@ def make(n, nqueries, dims, seed, normal):
 
 
 def timed(work, repeats):
-    """The median of so many times, after one more."""
-    work()
-    times = []
-    for _ in range(repeats):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return statistics.median(cardpeers.timed(work, repeats)[0])
 
 
 def brute_force(x, q, k, metric, own):

@@ -60,19 +60,8 @@ def make(base, query):
     columns = {"r": rng.integers(0, WIDEST, len(base), dtype=np.int32),
                "o": rng.integers(0, 10, len(base), dtype=np.int32)}
     found = [in_range(s, columns, asked, len(query)) for s in BOUNDS]
-    near, far = [], []
-    for share, k in CLUSTERED.items():
-        label, centroids = conditions.cluster(base, k, rng)
-        name = "k%d" % k
-        columns[name] = label
-        sizes = np.bincount(label, minlength=k)
-        near.append(conditions.equal(
-            "near, %g %%" % share, "clustered", share, name, columns,
-            conditions.nearest(query, centroids)))
-        far.append(conditions.equal(
-            "far, %g %%" % share, "clustered", share, name, columns,
-            conditions.farthest(query, centroids, sizes)))
-    found += near + far
+    found += conditions.clustered(CLUSTERED, base, query, columns, rng,
+                                  "clustered", "clustered")
     for word, column in ("two keys", "k10"), ("a filter, too", "o"):
         found.append(conditions.Case(
             word + ", 1 %", "combined", 1,
@@ -86,23 +75,14 @@ def make(base, query):
 
 # --------------------------------------------------------------------- tables
 
-def build(conn, args, table, method, keys=""):
-    data.say("building %s%s on %s" % (method, keys, table))
-    took, _, _ = server.build(
-        conn, "CREATE INDEX %s_v ON %s USING %s (v vector_%s%s)" % (
-            table, table, method, compared.METRICS[args.metric][1], keys))
-    conn.execute("VACUUM ANALYZE " + table)
-    return took
-
-
 def prepare_tables(conn, args, found, columns):
     conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
     data.say("loading %d x %d" % found.base.shape)
     where.load(conn, found.base, columns, [KEYS, PLAIN, HNSW])
-    took = {KEYS: build(conn, args, KEYS, "gpuivfpq", ", r, k10, k100"),
-            PLAIN: build(conn, args, PLAIN, "gpuivfpq")}
+    took = {KEYS: where.build(conn, args, KEYS, "gpuivfpq", ", r, k10, k100"),
+            PLAIN: where.build(conn, args, PLAIN, "gpuivfpq")}
     if not args.alone:
-        took[HNSW] = build(conn, args, HNSW, "hnsw")
+        took[HNSW] = where.build(conn, args, HNSW, "hnsw")
     return took
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """k-means on a card, with its rows there: this engine's set (setlib.py) beside
-a plain one of torch from the same first centroids and, with --peers, beside cuVS
-and Faiss, in one run.
+a plain one of torch from the same first centroids and, with --peers, beside
+cuVS and Faiss, in one run.
 
 Compiles what it needs with nvcc, makes synthetic rows of a low-dimensional
 structure on the card (24 latent dimensions, 4,096 centers), runs both and
@@ -82,25 +82,13 @@ def error_of(rows, centroids):
                for i in range(0, len(rows), CHUNK)) / len(rows)
 
 
-def time_peer(args, work):
-    """Seconds, the best of a few after one more, and the centroids."""
-    best = float("inf")
-    for i in range(args.repeats + 1):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        centroids = work()
-        torch.cuda.synchronize()
-        if i > 0:
-            best = min(best, time.perf_counter() - start)
-    return best, centroids
-
-
 def time_peers(args, rows, starts):
     """By name: seconds, and errors of what was found."""
     seconds, errors = {}, {}
 
     def add(name, work):
-        seconds[name], centroids = time_peer(args, work)
+        times, centroids = cardpeers.timed(work, args.repeats)
+        seconds[name] = min(times)
         errors[name] = error_of(rows, centroids)
 
     def plain(tf32):

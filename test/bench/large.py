@@ -189,9 +189,7 @@ def measure_recall(conn, statement, truth):
     found = {}
     for asked in RECALLS:
         server.set_all(conn, {"gpuvec.recall": asked})
-        hits = sum(len(near & {row for row, in conn.execute(
-            statement, [i], prepare=True)}) for i, near in enumerate(truth))
-        found[asked] = hits / (K * len(truth))
+        found[asked] = server.recall(conn, statement, truth, K)
     conn.execute("RESET gpuvec.recall")
     return found
 

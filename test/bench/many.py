@@ -11,34 +11,27 @@ queries/s of each, their ratio, and how many of LATERAL's rows gpuvec_search
 has.  With --engine gpu both ask gpuvecd, whose mirror is waited for.  OPTIONS
 are the index's, such as "refine = sq8".
 """
-import argparse
 import sys
 import time
 
-import data
-import dataset
 import server
+import systems
 
-data.PIP_PACKAGES["bench"] = ["numpy", "psycopg[binary]", "matplotlib"]
 OPERATORS = {"l2": "<->", "ip": "<#>", "cosine": "<=>"}
 SHARED = ("SELECT count(*) FROM (SELECT query, tid FROM (%s) AS a "
           "INTERSECT SELECT query, tid FROM (%s) AS b) AS c")
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="?", default="sentences:100000")
-    parser.add_argument("--prepare", action="store_true",
-                        help=argparse.SUPPRESS)
+    parser = systems.parser(__doc__)
     parser.add_argument("--queries", type=server.numbers(int),
                         default=[1000, 10000])
+    parser.add_argument("--metric", default="cosine", choices=OPERATORS)
     parser.add_argument("--recall", type=server.numbers(float),
                         default=[.95, .99])
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="cpu", choices=["cpu", "gpu"])
-    parser.add_argument("--metric", default="cosine", choices=OPERATORS)
     parser.add_argument("--options", default="refine = none")
     return parser.parse_args()
 
@@ -75,13 +68,9 @@ def measure(conn, args, recall, n):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("bench", __file__)
-    if args.prepare:
-        dataset.prepare(args.data)
-        return 0
+    found, _ = systems.begin(args)
     import numpy as np
     import psycopg
-    found = dataset.load(args.data)
     n = max(args.queries)
     order = np.random.default_rng(7).permutation(found.rows)[:n]
     with psycopg.connect(autocommit=True) as conn:

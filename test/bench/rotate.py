@@ -11,23 +11,17 @@ bytes of index a row, recall of held-out queries with so many lists and
 candidates, then by calibration's targets recall, lists, candidates and the time
 of a query, the mean of three rounds in which both take turns.
 """
-import argparse
 import sys
 import time
 
-import data
 import dataset
 import server
-
-data.PIP_PACKAGES["bench"] = ["numpy", "psycopg[binary]", "matplotlib"]
+import systems
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="?", default="sentences:100000")
-    parser.add_argument("--prepare", action="store_true",
-                        help=argparse.SUPPRESS)
+    parser = systems.parser(__doc__)
+    parser.add_argument("--queries", type=int, default=1000)
     numbers = server.numbers(int)
     parser.add_argument("--pq-dim", type=numbers, default=[96, 128, 192])
     parser.add_argument("--refine", type=server.numbers(str),
@@ -37,7 +31,6 @@ def parse_arguments():
     parser.add_argument("--recall", type=server.numbers(float),
                         default=[.95, .99])
     parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--queries", type=int, default=1000)
     return parser.parse_args()
 
 
@@ -116,12 +109,8 @@ def compare(conn, args, variants, pq_dim, refine):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("bench", __file__)
-    if args.prepare:
-        dataset.prepare(args.data)
-        return 0
+    found, _ = systems.begin(args)
     import psycopg
-    found = dataset.load(args.data)
     judge = dataset.Judge(found, "l2", args.k, args.queries)
     queries = [row.tolist() for row in found.query[:args.queries]]
     with psycopg.connect(autocommit=True) as conn:

@@ -10,7 +10,7 @@
 #   inserts   COPY and INSERT into indexed tables, beside the same
 #   where     searches under conditions, beside hnsw's iterative scans
 #   keys      ... that keys of the index answer
-#   vectordbbench  ... by VectorDBBench's program (vectordbbench/README)
+#   vectordbbench  ... by VectorDBBench's program
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
 #   depths    ... at every depth, by LIMIT, in generic plans, by cursors and below
 #             joins, under conditions

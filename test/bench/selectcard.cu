@@ -3,10 +3,10 @@
  *		k-selection alone, on a card: rows in its memory, by the method that is
  *		chosen or by each; answers against the portable engine's.
  *
- * usage: selectcard WORK..., of anchors, papers, methods, hard
+ * usage: selectcard WORK..., of anchors, papers, methods
  * build: test/bench/selectcard.py does, runs this and makes tables of it
  *
- * Prints a line for each measurement: work, input, rows, columns, k, method,
+ * Prints a line for each measurement: work, rows, columns, k, method,
  * microseconds by launches, microseconds by a graph's launch (0: none), wrong
  * rows of those looked at.  Times are medians of REPEATS, each the mean of some
  * calls in a row between two events.
@@ -23,10 +23,6 @@
 #define PAPERS_VALUES	(INT64_C(1) << 31)	/* of the papers' shapes, 8 GB */
 #define MOST_WANTED		(INT64_C(1) << 24)	/* rows * k */
 #define LOOKED_AT		3		/* rows */
-
-static const char *const input_names[NINPUTS] = {
-	"random", "ascending", "descending", "equal", "few-values", "normal"
-};
 
 struct Shape
 {
@@ -51,13 +47,6 @@ static const Shape anchors[] = {
 	{10000, 1024, 10}, {10000, 1024, 100}, {10000, 10000, 10},
 	{10000, 10000, 100}, {100000, 1024, 10}, {1, 1000000, 10000},
 	{1, 100000000, 1000000}
-};
-
-static const Shape hard[] = {
-	{1, 1000000, 100}, {1, 100000000, 100}, {1, 100000000, 2048},
-	{1000, 100000, 100}, {1000, 100000, 2048}, {10000, 1024, 10},
-	{10000, 1024, 100}, {10000, 1024, 500}, {10000, 4096, 10},
-	{10000, 10000, 10}, {10000, 10000, 100}, {1, 100000000, 10000}
 };
 
 /*
@@ -90,7 +79,6 @@ struct Bench
 	uint32_t   *d_positions;	/* [MOST_WANTED] */
 	float	   *d_selected;
 	const char *work;
-	Input		input;
 };
 
 static void
@@ -201,20 +189,10 @@ measure(Bench *bench, const GvSelect *spec)
 								i == 0 ? 0 : (spec->rows - 1) / i);
 	us = time_steps(bench, [&] { call(bench, spec); });
 	graph_us = time_graph(bench, spec);
-	printf("%s\t%s\t%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\n", bench->work,
-		   input_names[bench->input], (long long) spec->rows,
-		   (long long) spec->columns, spec->k,
+	printf("%s\t%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\n", bench->work,
+		   (long long) spec->rows, (long long) spec->columns, spec->k,
 		   gv_select_name(gv_gpu_select_choose(spec)), us, graph_us, nwrong);
 	fflush(stdout);
-}
-
-static void
-fill(Bench *bench, int64_t n, int64_t columns, Input input)
-{
-	bench->input = input;
-	need(gv_launch(fill_kernel, 1024, 256, 0, bench->stream, bench->d_values,
-				   n, columns, (int) input) == GV_OK, "fill");
-	NEED(cudaStreamSynchronize(bench->stream));
 }
 
 static void
@@ -238,19 +216,6 @@ run_shapes(Bench *bench, const Shape *shapes, int n, bool each)
 }
 
 static void
-run_hard(Bench *bench)
-{
-	for (const Shape &shape : hard)
-		for (int input = RANDOM; input < NINPUTS; input++)
-		{
-			fill(bench, shape.rows * shape.columns, shape.columns,
-				 (Input) input);
-			run_shapes(bench, &shape, 1, false);
-		}
-	fill(bench, bench->nvalues, 1, RANDOM);
-}
-
-static void
 run(Bench *bench, const char *work)
 {
 	bench->work = work;
@@ -260,8 +225,6 @@ run(Bench *bench, const char *work)
 		run_shapes(bench, papers, sizeof(papers) / sizeof(Shape), false);
 	else if (strcmp(work, "methods") == 0)
 		run_shapes(bench, anchors, sizeof(anchors) / sizeof(Shape), true);
-	else if (strcmp(work, "hard") == 0)
-		run_hard(bench);
 	else
 		need(false, work);
 }
@@ -285,7 +248,9 @@ main(int argc, char **argv)
 	NEED(cudaMalloc((void **) &bench.d_selected,
 					sizeof(float) * MOST_WANTED));
 	need(gv_gpu_selector(&bench.selector) == GV_OK, "selector");
-	fill(&bench, bench.nvalues, 1, RANDOM);
+	need(gv_launch(select_fill_kernel, 1024, 256, 0, bench.stream,
+				   bench.d_values, bench.nvalues) == GV_OK, "fill");
+	NEED(cudaStreamSynchronize(bench.stream));
 	for (int i = 1; i < argc; i++)
 		run(&bench, argv[i]);
 	gv_gpu_selector_drop(bench.selector);

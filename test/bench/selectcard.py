@@ -12,7 +12,6 @@ the same values, and is timed in the same way.
 	selectcard.py					the shapes that peers were measured at
 	selectcard.py --papers			the shapes of the papers' own experiments
 	selectcard.py --methods			each method at the shapes of peers
-	selectcard.py --hard			sorted, reversed, all equal, few values
 	selectcard.py --peers FOLDER	beside RAFT
 """
 import argparse
@@ -32,7 +31,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("papers", "methods", "hard"):
+    for name in ("papers", "methods"):
         parser.add_argument("--" + name, action="store_true")
     parser.add_argument("--arch", default=None,
                         help="the card's, such as 90a; asked for unless said")
@@ -45,8 +44,7 @@ def parse_arguments():
 
 def run(program, works):
     """The card's name, and a dictionary for each line."""
-    names = ["work", "input", "rows", "columns", "k", "method", "us", "graph",
-             "wrong"]
+    names = ["work", "rows", "columns", "k", "method", "us", "graph", "wrong"]
     out = subprocess.run([program] + works, stdout=subprocess.PIPE, text=True,
                          check=True).stdout.splitlines()
     lines = []
@@ -110,7 +108,7 @@ class Raft:
             program = cardpeers.compile_select(folder, arch)
             self.times = cardpeers.raft_select(program, sorted({
                 (line["rows"], line["columns"], line["k"])
-                for line in lines if line["input"] == "random"}))
+                for line in lines}))
 
     def time(self, rows, columns, k):
         return self.times.get((rows, columns, k))
@@ -118,22 +116,20 @@ class Raft:
 
 def print_lines(lines, peers):
     """peers: by name, what times a shape."""
-    print("%-11s %-8s %-10s %-8s %-8s %9s %9s %6s %9s %9s %s" % (
-        "input", "rows", "columns", "k", "method", "us", "graph us", "read",
+    print("%-8s %-10s %-8s %-8s %9s %9s %6s %9s %9s %s" % (
+        "rows", "columns", "k", "method", "us", "graph us", "read",
         *peers, ""))
     for line in lines:
         shape = (line["rows"], line["columns"], line["k"])
         read = line["rows"] * line["columns"] * 4 / BYTES_A_SECOND * 1e6
         best = min(line["us"], line["graph"] or line["us"])
-        random = line["input"] == "random"
-        others = {name: peer.time(*shape) if random else None
-                  for name, peer in peers.items()}
+        others = {name: peer.time(*shape) for name, peer in peers.items()}
         remarks = ["%.1fx %s" % (other / best, name)
                    for name, other in others.items() if other]
         if line["wrong"]:
             remarks.append("%d ROWS WRONG" % line["wrong"])
-        print("%-11s %-8d %-10d %-8d %-8s %9.1f %9.1f %6.2f %9s %9s %s"
-              % (line["input"], *shape, line["method"], line["us"],
+        print("%-8d %-10d %-8d %-8s %9.1f %9.1f %6.2f %9s %9s %s"
+              % (*shape, line["method"], line["us"],
                  line["graph"], read / best,
                  *("%.1f" % other if other else ""
                    for other in others.values()), ", ".join(remarks)))
@@ -150,7 +146,7 @@ def build(args):
 def main():
     args = parse_arguments()
     args.arch = args.arch or cardbuild.card_arch()
-    works = [name for name in ("papers", "methods", "hard")
+    works = [name for name in ("papers", "methods")
              if getattr(args, name)] or ["anchors"]
     card, lines = run(build(args), works)
     print("card:", card)

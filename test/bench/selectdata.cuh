@@ -15,20 +15,9 @@
 #define SELECT_SLICE_US		2000.0f /* of calls between two events, about */
 #define SELECT_MOST_CALLS	50
 
-enum Input
-{
-	RANDOM,
-	ASCENDING,
-	DESCENDING,
-	EQUAL,
-	FEW_VALUES,
-	NORMAL,
-	NINPUTS
-};
-
-/* values [n], in rows of so many columns; the same whatever the grid. */
+/* values [n], the same whatever the grid. */
 static __global__ void
-fill_kernel(float *values, int64_t n, int64_t columns, int input)
+select_fill_kernel(float *values, int64_t n)
 {
 	int64_t		i = (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -39,20 +28,7 @@ fill_kernel(float *values, int64_t n, int64_t columns, int input)
 		z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
 		z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
 		z ^= z >> 31;
-		if (input == ASCENDING)
-			values[i] = (float) (i % columns);
-		else if (input == DESCENDING)
-			values[i] = (float) -(i % columns);
-		else if (input == EQUAL)
-			values[i] = -1.5f;
-		else if (input == FEW_VALUES)
-			values[i] = (float) (z % 7);
-		else if (input == NORMAL)
-			values[i] = sqrtf(-2.0f * logf((float) ((z >> 40) + 1) /
-										   16777216.0f)) *
-				cospif((float) (z & 0xFFFFFF) / 8388608.0f);
-		else
-			values[i] = (float) (z >> 40) / 16777216.0f;
+		values[i] = (float) (z >> 40) / 16777216.0f;
 	}
 }
 

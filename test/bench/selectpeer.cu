@@ -110,7 +110,7 @@ main(int argc, char **argv)
 	need(cudaMalloc((void **) &peer.d_values, sizeof(float) * peer.nvalues));
 	need(cudaMalloc((void **) &peer.d_selected, sizeof(float) * MOST_WANTED));
 	need(cudaMalloc((void **) &peer.d_positions, sizeof(int) * MOST_WANTED));
-	fill_kernel<<<1024, 256>>>(peer.d_values, peer.nvalues, 1, RANDOM);
+	select_fill_kernel<<<1024, 256>>>(peer.d_values, peer.nvalues);
 	need(cudaDeviceSynchronize());
 	for (int i = 1; i + 2 < argc; i += 3)
 	{

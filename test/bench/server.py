@@ -187,6 +187,14 @@ def scan_all(conn, index, statement, judge):
         COUNTS, np.array(counts, float).mean(axis=0).tolist()))
 
 
+def recall(conn, statement, truth, k):
+    """Recall@k of a statement that takes a query's number as %s and returns
+    ids; `truth`: the ids of the nearest rows of each query."""
+    return sum(len(set(near) & {row for row, in conn.execute(
+        statement, [i], prepare=True)}) for i, near in enumerate(truth)) / (
+            k * len(truth))
+
+
 def processor_s(pid):
     """Processor time that a process of this host has had."""
     with open("/proc/%d/schedstat" % pid) as f:
@@ -200,8 +208,8 @@ def own_kb(pid):
 
 
 def pgbench(settings, script, clients, *options, log=None):
-    """Transactions/s of all clients; prepared.  The microseconds of each go into
-    a list, if there is one."""
+    """Transactions/s of all clients; prepared.  The microseconds of each go
+    into a list, if there is one."""
     settings = " ".join("-c %s=%s" % s for s in settings.items())
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "script.sql")

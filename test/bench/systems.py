@@ -19,15 +19,17 @@ EF_SEARCH = [10, 20, 40, 80, 120, 200, 400, 800]
 IVFFLAT_PROBES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 100]
 
 
-def parser(doc, queries):
-    """The arguments that programs about one data set have in common."""
+def parser(doc, queries=None):
+    """The arguments that programs about one data set have in common; without a
+    number of queries none of queries, metric and memory."""
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("data", nargs="?", default="sentences:100000",
                       help=data.NAMES)
-    made.add_argument("--metric", choices=METRICS, default="l2")
-    made.add_argument("--queries", type=int, default=queries)
-    made.add_argument("--maintenance-work-mem", default="1GB")
+    if queries:
+        made.add_argument("--metric", choices=METRICS, default="l2")
+        made.add_argument("--queries", type=int, default=queries)
+        made.add_argument("--maintenance-work-mem", default="1GB")
     made.add_argument("--prepare", action="store_true",
                       help="only see that programs and data are there")
     return made
@@ -43,7 +45,8 @@ def begin(args, kind="bench"):
         sys.exit()
     load_before = os.getloadavg()[0]
     found = dataset.load(args.data)
-    args.queries = min(args.queries, len(found.query))
+    if isinstance(args.queries, int):
+        args.queries = min(args.queries, len(found.query))
     return found, load_before
 
 

@@ -179,14 +179,12 @@ def nearest(query_id, what="id"):
 def measure(conn, args, truth):
     for recall in RECALLS:
         server.set_all(conn, {"gpuvec.recall": recall})
-        hits = sum(len(near & {tid for tid, in conn.execute(
-            nearest("%s", "ctid::text"), [i], prepare=True)})
-            for i, near in enumerate(truth))
+        found = server.recall(conn, nearest("%s", "ctid::text"), truth, K)
         rates = {clients: server.rate(
             {"gpuvec.recall": recall, "enable_seqscan": "off"},
             nearest(":i"), args.queries, args.seconds, clients)
             for clients in args.clients}
-        say("asked for %g" % recall, recall=hits / (K * len(truth)),
+        say("asked for %g" % recall, recall=found,
             queries_a_second=rates, at_once={
                 n: at_once(conn, n) for n in args.at_once})
 

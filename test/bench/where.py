@@ -91,22 +91,22 @@ def load(conn, base, columns, tables):
     conn.execute("DROP TABLE labels, loaded")
 
 
-def build(conn, table, method, suffix):
-    data.say("building %s on %s" % (method, table))
-    took, _, _ = server.build(conn, "CREATE INDEX %s_v ON %s USING %s "
-                              "(v vector_%s)" % (table, table, method, suffix))
+def build(conn, args, table, method, keys=""):
+    data.say("building %s%s on %s" % (method, keys, table))
+    took, _, _ = server.build(
+        conn, "CREATE INDEX %s_v ON %s USING %s (v vector_%s%s)" % (
+            table, table, method, compared.METRICS[args.metric][1], keys))
     conn.execute("VACUUM ANALYZE " + table)
     return took
 
 
 def prepare_tables(conn, args, found, columns):
-    suffix = compared.METRICS[args.metric][1]
     conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
     data.say("loading %d x %d" % found.base.shape)
     load(conn, found.base, columns, [OURS, BOTH, HNSW])
     for name in columns:
         conn.execute("CREATE INDEX ON %s (%s)" % (BOTH, name))
-    took = {table: build(conn, table, method, suffix)
+    took = {table: build(conn, args, table, method)
             for table, method in ((OURS, report.OURS), (BOTH, report.OURS),
                                   (HNSW, "hnsw"))}
     server.prewarm(conn, [OURS, BOTH, HNSW])
@@ -316,7 +316,7 @@ def measure_asked(conn, args):
     half = min(500, len(found.query) // 2)
     conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
     server.load(conn, ASKED, found.base, "vector")
-    build(conn, ASKED, report.OURS, compared.METRICS[args.metric][1])
+    build(conn, args, ASKED, report.OURS)
     server.load(conn, "queries_asked", found.query[:half], "vector")
     server.prewarm(conn, [ASKED])
     case = conditions.Case("asked", "asked", 100)
@@ -356,8 +356,8 @@ def hnsw_ms(points, recall):
 
 
 def verdict(case, point):
-    """Is the recall met?  A question mark where the sample's error may be why it
-    is not."""
+    """Is the recall met?  With a question mark where the sample's error may be
+    why it is not."""
     least = float(point.label) - BELOW.get(case.kind, 0)
     return "yes" if point.recall >= least else \
         "no?" if point.recall + point.error >= least else "no"
