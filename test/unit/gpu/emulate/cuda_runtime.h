@@ -259,12 +259,9 @@ gv_from_lane(T value, int lane)
 	return value;
 }
 
-template <typename T>
-static inline T
-__ldg(const T *at)
-{
-	return *at;
-}
+template <typename T> static inline T __ldg(const T *at) { return *at; }
+template <typename T> static inline T __ldcs(const T *at) { return *at; }
+template <typename T> static inline T __ldcg(const T *at) { return *at; }
 
 template <typename T>
 static inline T
@@ -323,20 +320,6 @@ static inline bool
 __any_sync(unsigned mask, bool value)
 {
 	return __ballot_sync(mask, value) != 0;
-}
-
-template <typename T>
-static inline T
-__ldcs(const T *from)
-{
-	return *from;
-}
-
-template <typename T>
-static inline T
-__ldcg(const T *from)
-{
-	return *from;
 }
 
 /* what one thread has done the others see at once */
@@ -438,7 +421,6 @@ atomicMin(T *address, T value)
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fdividef(float a, float b) { return a / b; }
 static inline double __dadd_rn(double a, double b) { return a + b; }
 static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline double __ddiv_rn(double a, double b) { return a / b; }

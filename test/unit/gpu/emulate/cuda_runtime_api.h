@@ -133,22 +133,6 @@ cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 }
 
 static inline cudaError_t
-cudaDeviceSynchronize()
-{
-	gv_emulated_catch_up_device();
-	return cudaSuccess;
-}
-
-/* by the stream that waits for all others */
-static inline cudaError_t
-cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
-{
-	gv_emulated_catch_up_device();
-	memcpy(to, from, bytes);
-	return cudaSuccess;
-}
-
-static inline cudaError_t
 cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 {
 	gv_emulated_check_stream(stream);
