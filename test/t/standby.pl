@@ -260,7 +260,8 @@ $standby->safe_psql('postgres',
 	'INSERT INTO narrow SELECT g, point(g, 8) FROM generate_series(90001, 90500) AS g;
 	 DELETE FROM narrow WHERE id < 200; VACUUM narrow');
 is_whole($standby, 'promoted', 'narrow', '<->', 8);
-differs($standby, sprintf($natural, 5), 'promoted: rows are those of a session', stale => 1);
+is_mirrored($standby, 'narrow_e', sprintf($natural, 1), 'promoted');
+differs($standby, sprintf($natural, 5), 'promoted: rows are those of a session');
 is( $standby->safe_psql('postgres', many('narrow', 'SET gpuvec.engine = gpu')),
 	$standby->safe_psql('postgres', many('narrow', 'SET gpuvec.engine = cpu')),
 	'promoted: so are those of gpuvec_search');
