@@ -20,15 +20,15 @@ static void
 bench_scan(int32_t m, int32_t nblocks, int32_t k)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
-	float	   *query = unit_floats(m, 1.0f);
-	float	   *books = unit_floats((size_t) GV_CODEWORDS * m, 1.0f);
+	OWN float  *query = unit_floats(m, 1.0f);
+	OWN float  *books = unit_floats((size_t) GV_CODEWORDS * m, 1.0f);
 	GvModel		model = {.metric = GV_L2,.dims = m,.m = m,.codebooks = books};
-	float	   *table = unit_alloc(gv_table_bytes(m));
-	uint8_t    *codes = unit_alloc(code_bytes * nblocks);
-	float	   *t = unit_floats((size_t) nblocks * GV_BLOCK, 1.0f);
+	OWN float  *table = unit_alloc(gv_table_bytes(m));
+	OWN uint8_t *codes = unit_alloc(code_bytes * nblocks);
+	OWN float  *t = unit_floats((size_t) nblocks * GV_BLOCK, 1.0f);
 	uint16_t	rowids[3 * GV_BLOCK] = {0};
-	GvBlock    *blocks = unit_alloc(sizeof(GvBlock) * nblocks);
-	GvTopK		top = new_topk(k, false);
+	OWN GvBlock *blocks = unit_alloc(sizeof(GvBlock) * nblocks);
+	OwnTopK		top = new_topk(k, false);
 	GvScan		scan = begin_scan(&model, table, &top);
 	double		best = 1e9;
 	size_t		i;
@@ -56,13 +56,6 @@ bench_scan(int32_t m, int32_t nblocks, int32_t k)
 	printf("scan m %d, best %d of %d: %.1f ns a copy, %.2f GB/s of codes\n", m,
 		   k, nblocks * GV_BLOCK, best * 1e9, gv_code_bytes(m) / best / 1e9);
 	finish_scan(&scan);
-	free_topk(&top);
-	unit_free(query);
-	unit_free(books);
-	unit_free(table);
-	unit_free(codes);
-	unit_free(t);
-	unit_free(blocks);
 }
 
 /* One test of a key, and of many blocks' heads, which never tell. */
@@ -76,8 +69,8 @@ bench_test(const char *what, int width, GvTestKind kind, int32_t nvalues)
 	GvKeyForm	form = {1, {GV_KEY_ORDERED}, {(uint8_t) width}};
 	uint64_t	most = UINT64_MAX >> (64 - 8 * width);
 	size_t		bytes = gv_keys_bytes(&form);
-	char	   *keys = unit_alloc(bytes * NBLOCKS);
-	uint64_t   *values = unit_alloc(sizeof(uint64_t) * (nvalues + 1));
+	OWN char   *keys = unit_alloc(bytes * NBLOCKS);
+	OWN uint64_t *values = unit_alloc(sizeof(uint64_t) * (nvalues + 1));
 	GvKeyTest	test = {0, kind, most / 100, most / 50, nvalues, values};
 	GvCondition condition = {form, 1, &test};
 	double		heads = 1e9;
@@ -110,8 +103,6 @@ bench_test(const char *what, int width, GvTestKind kind, int32_t nvalues)
 	}
 	printf("%s, %d bytes: heads %.1f ns a block, images %.1f (%ld)\n", what,
 		   width, heads * 1e9 / NBLOCKS, abbrevs * 1e9 / NBLOCKS, nmatch % 10);
-	unit_free(keys);
-	unit_free(values);
 }
 
 static void
@@ -133,11 +124,11 @@ bench_keys(void)
 static void
 bench_search(int32_t dims, int32_t k, const float *x)
 {
-	float	   *books = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
+	OWN float  *books = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
 	GvModel		model = {.metric = GV_L2,.dims = dims,.m = dims / 2,
 	.codebooks = books};
-	float	   *table = unit_alloc(gv_table_bytes(dims / 2));
-	GvTopK		top = new_topk(32, false);
+	OWN float  *table = unit_alloc(gv_table_bytes(dims / 2));
+	OwnTopK		top = new_topk(32, false);
 	double		start = seconds();
 	int			round;
 
@@ -153,20 +144,17 @@ bench_search(int32_t dims, int32_t k, const float *x)
 	for (round = 0; round < 1000; round++)
 		(void) gv_table(&model, x, table);
 	printf("table %d: %.1f us\n", dims, (seconds() - start) * 1e3);
-	free_topk(&top);
-	unit_free(books);
-	unit_free(table);
 }
 
 static void
 bench_training(int64_t n, int32_t dims, int32_t k, const float *x)
 {
 	GvKmeans	spec = {dims, n, k, 10, 2.0, 1};
-	float	   *centroids = unit_alloc(sizeof(float) * k * dims);
-	float	   *books = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
-	int32_t    *nearest = unit_alloc(sizeof(int32_t) * n);
-	uint8_t    *codes = unit_alloc((size_t) n * dims / 4);
-	float	   *t = unit_alloc(sizeof(float) * n);
+	OWN float  *centroids = unit_alloc(sizeof(float) * k * dims);
+	OWN float  *books = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
+	OWN int32_t *nearest = unit_alloc(sizeof(int32_t) * n);
+	OWN uint8_t *codes = unit_alloc((size_t) n * dims / 4);
+	OWN float  *t = unit_alloc(sizeof(float) * n);
 	GvModel		model = {.metric = GV_L2,.dims = dims,.m = dims / 2,
 	.codebooks = books};
 	void	   *scratch = unit_alloc(gv_kmeans_scratch(&spec));
@@ -199,17 +187,12 @@ bench_training(int64_t n, int32_t dims, int32_t k, const float *x)
 	printf("encode m %d: %.2f us a row\n", dims / 2,
 		   (seconds() - start) * 1e6 / (double) n);
 	unit_free(scratch);
-	unit_free(centroids);
-	unit_free(books);
-	unit_free(nearest);
-	unit_free(codes);
-	unit_free(t);
 }
 
 void
 bench(void)
 {
-	float	   *x = clustered(40000, 384, 300, 0.3f);
+	OWN float  *x = clustered(40000, 384, 300, 0.3f);
 	GvSimd		level;
 
 	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
@@ -226,5 +209,4 @@ bench(void)
 		bench_search(384, 8192, x);
 		bench_training(40000, 384, 1000, x);
 	}
-	unit_free(x);
 }

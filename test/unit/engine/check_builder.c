@@ -14,7 +14,7 @@ second_list(const Making *making, const float *row)
 {
 	int32_t		dims = making->spec.dims;
 	GvModel		model = making->model;
-	GvTopK		near = new_topk(GV_SOAR_LISTS, false);
+	OwnTopK		near = new_topk(GV_SOAR_LISTS, false);
 	const float *others[GV_SOAR_LISTS];
 	int32_t		second;
 	int32_t		i;
@@ -28,7 +28,6 @@ second_list(const Making *making, const float *row)
 	second = gv_soar(dims, row, making->centroids +
 					 (size_t) near.ids[0] * dims, others, near.count - 1);
 	second = second < 0 ? -1 : (int32_t) near.ids[second + 1];
-	free_topk(&near);
 	return second;
 }
 
@@ -39,8 +38,8 @@ check_postings(const Making *making, int32_t first, int32_t n,
 {
 	const GvBuilderSpec *spec = &making->spec;
 	size_t		code_bytes = gv_code_bytes(spec->m);
-	uint8_t    *code = unit_alloc(code_bytes);
-	int32_t    *nearest = unit_alloc(sizeof(int32_t) * n);
+	OWN uint8_t *code = unit_alloc(code_bytes);
+	OWN int32_t *nearest = unit_alloc(sizeof(int32_t) * n);
 	const float *rows = making->moved + (size_t) first * spec->dims;
 	int			wrong_lists = 0;
 	int			wrong_codes = 0;
@@ -68,8 +67,6 @@ check_postings(const Making *making, int32_t first, int32_t n,
 		  n * spec->lists_per_row, spec->dims);
 	CHECK(wrong_codes == 0, "%d of %d codes, dims %d m %d", wrong_codes,
 		  n * spec->lists_per_row, spec->dims, spec->m);
-	unit_free(code);
-	unit_free(nearest);
 }
 
 static void
@@ -111,7 +108,7 @@ static void
 check_neighbors(const Making *making, GvTopK *found)
 {
 	const GvBuilderSpec *spec = &making->spec;
-	uint64_t   *ids = unit_alloc(sizeof(uint64_t) * making->n);
+	OWN uint64_t *ids = unit_alloc(sizeof(uint64_t) * making->n);
 	int			wrong = 0;
 	int32_t		q;
 	int32_t		i;
@@ -120,7 +117,7 @@ check_neighbors(const Making *making, GvTopK *found)
 		ids[i] = i;
 	for (q = 0; q < spec->nqueries; q++)
 	{
-		GvTopK		right = new_topk(spec->depth, false);
+		OwnTopK		right = new_topk(spec->depth, false);
 
 		(void) gv_exact(spec->metric, spec->dims,
 						making->queries + (size_t) q * spec->dims, 1,
@@ -131,10 +128,8 @@ check_neighbors(const Making *making, GvTopK *found)
 		for (i = 0; i < right.count && wrong == 0; i++)
 			wrong += right.ids[i] != found[q].ids[i] ||
 				right.scores[i] != found[q].scores[i];
-		free_topk(&right);
 	}
 	CHECK(wrong == 0, "%d wrong neighbors, dims %d", wrong, spec->dims);
-	unit_free(ids);
 }
 
 /* Encode all rows, in batches of all sizes, by n builders in turn. */
@@ -142,7 +137,7 @@ static void
 check_encode(const Making *making, GvBuilder *const *builders, int n)
 {
 	const GvBuilderSpec *spec = &making->spec;
-	GvTopK	   *found = calloc(spec->nqueries + 1, sizeof(GvTopK));
+	FREED GvTopK *found = calloc(spec->nqueries + 1, sizeof(GvTopK));
 	int32_t		some = 1;
 	int32_t		done;
 	int			turn = 0;
@@ -160,9 +155,8 @@ check_encode(const Making *making, GvBuilder *const *builders, int n)
 		if (some > making->n - done)
 			some = making->n - done;
 		encoded = new_encoded(spec, some);
-		CHECK(gv_builder_encode(builders[turn++ % n], making->rows +
-								(size_t) done * spec->dims, some, &encoded,
-								NULL) == GV_OK, "encode");
+		OK(gv_builder_encode(builders[turn++ % n], making->rows + (size_t) done
+							 * spec->dims, some, &encoded, NULL));
 		check_postings(making, done, some, &encoded);
 		check_records(making, done, some, &encoded);
 		for (i = 0; i < encoded.nneighbors; i++)
@@ -177,7 +171,6 @@ check_encode(const Making *making, GvBuilder *const *builders, int n)
 	check_neighbors(making, found);
 	for (i = 0; i < spec->nqueries; i++)
 		free_topk(&found[i]);
-	free(found);
 }
 
 /* Copies of the builder on all devices, two on the first, do what it does. */
@@ -225,8 +218,7 @@ check_sample(const Making *making)
 	INVALID(gv_builder_encode_sample(making->builder, spec->sample_rows, 1,
 									 &encoded, NULL));
 	INVALID(gv_builder_encode_sample(making->builder, -1, 1, &encoded, NULL));
-	CHECK(gv_builder_encode_sample(making->builder, first, n, &encoded,
-								   NULL) == GV_OK, "encode the sample");
+	OK(gv_builder_encode_sample(making->builder, first, n, &encoded, NULL));
 	check_postings(making, first, n, &encoded);
 	check_records(making, first, n, &encoded);
 	free_encoded(&encoded);

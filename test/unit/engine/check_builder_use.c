@@ -13,9 +13,9 @@ check_quality(int32_t n, int32_t dims, int32_t m, int32_t nlists)
 													  0.2f), n, n);
 	GvKmeans	kmeans = {dims, n, nlists, spec.iterations, spec.max_imbalance,
 	spec.seed};
-	float	   *own = unit_alloc(sizeof(float) * nlists * dims);
-	char	   *scratch = unit_alloc(gv_kmeans_scratch(&kmeans));
-	float	   *first;
+	OWN float  *own = unit_alloc(sizeof(float) * nlists * dims);
+	OWN char   *scratch = unit_alloc(gv_kmeans_scratch(&kmeans));
+	OWN float  *first = NULL;
 	double		mse;
 	double		own_mse;
 	int64_t		most;
@@ -40,9 +40,6 @@ check_quality(int32_t n, int32_t dims, int32_t m, int32_t nlists)
 	making.centroids = get_array(&making, GV_CENTROIDS);
 	CHECK(memcmp(first, making.centroids,
 				 sizeof(float) * nlists * dims) == 0, "other centroids");
-	unit_free(first);
-	unit_free(own);
-	unit_free(scratch);
 	end_making(&making);
 }
 
@@ -53,9 +50,9 @@ check_codebook_quality(int32_t n, int32_t dims, int32_t m)
 	GvBuilderSpec spec = make_spec(GV_L2, dims, m, 1);
 	Making		making = begin_making(spec, clustered(n, dims, 50, 0.1f), n,
 									  n);
-	float	   *residuals = unit_alloc(sizeof(float) * n * dims);
-	float	   *own = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
-	char	   *scratch = unit_alloc(gv_codebooks_scratch(dims, m, n));
+	OWN float  *residuals = unit_alloc(sizeof(float) * n * dims);
+	OWN float  *own = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
+	OWN char   *scratch = unit_alloc(gv_codebooks_scratch(dims, m, n));
 	double		errors[2] = {0, 0};
 	int			side;
 	int32_t		j;
@@ -89,9 +86,6 @@ check_codebook_quality(int32_t n, int32_t dims, int32_t m)
 	/* k-means from other rows ends some percent away */
 	CHECK(errors[0] <= errors[1] * 1.15, "error %g, not %g", errors[0],
 		  errors[1]);
-	unit_free(residuals);
-	unit_free(own);
-	unit_free(scratch);
 	end_making(&making);
 }
 
@@ -140,8 +134,7 @@ check_refusals(void)
 	INVALID(gv_builder_create(&making.spec, NULL, &builder));
 	INVALID(gv_builder_create(&making.spec, making.mean, NULL));
 
-	CHECK(gv_builder_create(&making.spec, making.mean, &builder) == GV_OK,
-		  "create");
+	OK(gv_builder_create(&making.spec, making.mean, &builder));
 	INVALID(gv_builder_train(builder, &trained, NULL));
 	INVALID(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, 41));
 	INVALID(gv_builder_put_rows(builder, GV_QUERIES, making.rows, 4));
@@ -153,8 +146,7 @@ check_refusals(void)
 	INVALID(gv_builder_get_array(builder, GV_PARENT_OFFSETS, 0, 1, nan4));
 	copied = gv_builder_copy_spec(&making.spec, 0);
 	INVALID(gv_builder_copy(builder, &copied, &copy));
-	CHECK(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, 40) == GV_OK,
-		  "sample");
+	OK(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, 40));
 	INVALID(gv_builder_train(builder, &trained, NULL));
 	gv_builder_drop(builder);
 
@@ -172,8 +164,7 @@ check_refusals(void)
 							  NULL));
 	INVALID(gv_builder_encode(making.builder, making.rows, 1, NULL, NULL));
 	INVALID(gv_builder_encode(NULL, making.rows, 1, &encoded, NULL));
-	CHECK(gv_builder_encode(making.builder, making.rows, 50, &encoded,
-							NULL) == GV_OK, "encode after refusals");
+	OK(gv_builder_encode(making.builder, making.rows, 50, &encoded, NULL));
 	end_making(&making);
 	free_encoded(&encoded);
 }
@@ -192,8 +183,8 @@ check_other_devices(void)
 	for (i = 1; i < gv_ndevices(); i++)
 	{
 		Making		other = first;
-		float	   *centroids;
-		float	   *codebooks;
+		OWN float  *centroids = NULL;
+		OWN float  *codebooks = NULL;
 
 		other.spec.device = i;
 		CHECK(train_making(&other) == GV_OK, "train on %d", i);
@@ -205,8 +196,6 @@ check_other_devices(void)
 			  memcmp(codebooks, first.codebooks,
 					 sizeof(float) * GV_CODEWORDS * 8) == 0,
 			  "device %d makes something else", i);
-		unit_free(centroids);
-		unit_free(codebooks);
 		gv_builder_drop(other.builder);
 	}
 	end_making(&first);
@@ -237,12 +226,6 @@ check_faults(void)
 	}
 }
 
-static bool
-stop_now(void *arg)
-{
-	return --*(int *) arg <= 0;
-}
-
 /* Training ends when it is asked to; nobody else is disturbed. */
 static void
 check_stop(void)
@@ -250,8 +233,7 @@ check_stop(void)
 	GvBuilderSpec spec = make_spec(GV_L2, 64, 32, 300);
 	Making		making = begin_making(spec, clustered(4000, 64, 100, 0.2f),
 									  4000, 4000);
-	int			left = 1;
-	GvStop		stop = {stop_now, &left};
+	GvStop		stop = {unit_stop_now, NULL};
 
 	CHECK(gv_builder_create(&making.spec, making.mean,
 							&making.builder) == GV_OK &&

@@ -12,17 +12,16 @@ check_encode_lists(const GvModel *model, const float *x, const float *centroids,
 				   int64_t n)
 {
 	size_t		nbytes = (size_t) gv_code_bytes(model->m);
-	uint8_t    *codes = unit_alloc(2 * (size_t) n * nbytes);
-	float	   *t = unit_alloc(sizeof(float) * 2 * n);
-	int32_t    *lists = unit_alloc(sizeof(int32_t) * 2 * n);
-	uint8_t    *code = unit_alloc(nbytes);
+	OWN uint8_t *codes = unit_alloc(2 * (size_t) n * nbytes);
+	OWN float  *t = unit_alloc(sizeof(float) * 2 * n);
+	OWN int32_t *lists = unit_alloc(sizeof(int32_t) * 2 * n);
+	OWN uint8_t *code = unit_alloc(nbytes);
 	int			nwrong = 0;
 	int64_t		i;
 
 	for (i = 0; i < 2 * n; i++)
 		lists[i] = (int32_t) (unit_random() % 4) - 1;
-	CHECK(gv_encode(model, x, centroids, lists, n, 2, codes, t) == GV_OK,
-		  "encode");
+	OK(gv_encode(model, x, centroids, lists, n, 2, codes, t));
 	for (i = 0; i < 2 * n; i++)
 	{
 		float		own = 0.0f;
@@ -34,10 +33,6 @@ check_encode_lists(const GvModel *model, const float *x, const float *centroids,
 	}
 	CHECK(nwrong == 0, "%d wrong, dims %d m %d", nwrong, model->dims,
 		  model->m);
-	unit_free(codes);
-	unit_free(t);
-	unit_free(lists);
-	unit_free(code);
 }
 
 static void
@@ -45,8 +40,8 @@ check_encode(const GvModel *model, const float *x, const float *centroid,
 			 int64_t n)
 {
 	int32_t		nbytes = gv_code_bytes(model->m);
-	uint8_t    *codes = unit_alloc((size_t) n * nbytes);
-	float	   *t = unit_alloc(sizeof(float) * n);
+	OWN uint8_t *codes = unit_alloc((size_t) n * nbytes);
+	OWN float  *t = unit_alloc(sizeof(float) * n);
 	int32_t		zeros[40] = {0};
 	int			nwrong = 0;
 	int64_t		row;
@@ -104,8 +99,6 @@ check_encode(const GvModel *model, const float *x, const float *centroid,
 	}
 	CHECK(nwrong == 0, "%d wrong, dims %d m %d", nwrong, model->dims,
 		  model->m);
-	unit_free(codes);
-	unit_free(t);
 }
 
 /* S as gv_engine.h states it. */
@@ -132,10 +125,10 @@ check_scan(const GvModel *model, const float *table, float base)
 	size_t		code_bytes = (size_t) gv_code_bytes(model->m) * GV_BLOCK;
 	int32_t		nblocks = unit_random() % 6;
 	GvBlock		blocks[5];
-	uint8_t    *codes = unit_alloc(code_bytes * 5);
-	float	   *t = unit_floats(GV_BLOCK * 5, 1.0f);
-	uint16_t   *rowids = unit_alloc(sizeof(uint16_t) * 3 * GV_BLOCK * 5);
-	GvTopK		top = new_topk(1 + unit_random() % 150, false);
+	OWN uint8_t *codes = unit_alloc(code_bytes * 5);
+	OWN float  *t = unit_floats(GV_BLOCK * 5, 1.0f);
+	OWN uint16_t *rowids = unit_alloc(sizeof(uint16_t) * 3 * GV_BLOCK * 5);
+	OwnTopK		top = new_topk(1 + unit_random() % 150, false);
 	Pair		pairs[GV_BLOCK * 5];
 	int			n = 0;
 	size_t		i;
@@ -172,10 +165,6 @@ check_scan(const GvModel *model, const float *table, float base)
 	}
 	scan_blocks(model, table, base, blocks, nblocks, &top);
 	check_topk(&top, pairs, n);
-	free_topk(&top);
-	unit_free(codes);
-	unit_free(t);
-	unit_free(rowids);
 }
 
 static void
@@ -189,10 +178,10 @@ test_scores(void)
 		int32_t		m = round % 3 == 0 ? (dims + 1) / 2 :
 			1 + (int32_t) (unit_random() % dims);
 		float		factor = round % 11 == 10 ? 1e38f : 1.0f;
-		float	   *books = unit_floats((size_t) GV_CODEWORDS * dims, factor);
-		float	   *query = unit_floats(dims, factor);
-		float	   *x = unit_floats((size_t) 40 * dims, 2.0f);
-		float	   *centroid = unit_floats((size_t) 3 * dims, 1.0f);
+		OWN float  *books = unit_floats((size_t) GV_CODEWORDS * dims, factor);
+		OWN float  *query = unit_floats(dims, factor);
+		OWN float  *x = unit_floats((size_t) 40 * dims, 2.0f);
+		OWN float  *centroid = unit_floats((size_t) 3 * dims, 1.0f);
 		GvModel		model = {.metric = (GvMetric) (1 + round % 3),
 		.dims = dims,.m = m,.codebooks = books};
 		float	   *table = unit_alloc(gv_table_bytes(m));
@@ -230,10 +219,6 @@ test_scores(void)
 			check_encode(&model, x, centroid, n);
 			check_encode_lists(&model, x, centroid, n);
 		}
-		unit_free(books);
-		unit_free(query);
-		unit_free(x);
-		unit_free(centroid);
 		unit_free(table);
 	}
 }
@@ -253,8 +238,7 @@ test_encode_huge(void)
 
 	for (i = 0; i < GV_CODEWORDS * 3; i++)
 		books[i] = i % 2 ? 3e38f : -3e38f;
-	CHECK(gv_encode(&model, x, centroid, lists, 2, 1, codes, t) == GV_OK,
-		  "encode");
+	OK(gv_encode(&model, x, centroid, lists, 2, 1, codes, t));
 	CHECK(fabsf(t[0]) <= GV_SCORE_MAX && fabsf(t[1]) <= GV_SCORE_MAX,
 		  "%g %g", t[0], t[1]);
 	CHECK(codes[1] >> 4 == 0 && codes[3] >> 4 == 0, "spare nibbles");

@@ -18,8 +18,6 @@ long		unit_failed;
 uint64_t	unit_seed = 1;
 bool		unit_small;
 
-/* Arguments that break the contract are refused. */
-#define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
 #define BAD(change) (wrong = spec, wrong.change, \
 	gv_kmeans(&wrong, x, out, &found, scratch, NULL))
 #define BAD_MODEL(change) (bad = model, bad.change, gv_table(&bad, x, out))
@@ -139,7 +137,6 @@ static const struct
 	{"invalid_training", test_invalid_training},
 	{"invalid_search", test_invalid_search},
 	{"groups", test_groups},
-	{"place", test_place},
 	{"refine", test_refine},
 	{"exact", test_exact},
 	{"levels", test_levels},

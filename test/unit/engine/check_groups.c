@@ -1,7 +1,7 @@
 /*
  * check_groups.c
  *		Lists by groups, and what gv_place finds through them: by definition
- *		the nearest, on every level of instructions.
+ *		the nearest, on every level of instructions.  The second list.
  */
 #include "cpu/simd/kernels.h"
 #include "unit.h"
@@ -53,7 +53,7 @@ static void
 find_nearest(const float *x, const float *centroids, int32_t dims,
 			 const int32_t *numbers, int32_t n, int k, int32_t *ids)
 {
-	float	   *best = unit_alloc(sizeof(float) * k);
+	OWN float  *best = unit_alloc(sizeof(float) * k);
 	int			count = 0;
 	int32_t		i;
 
@@ -84,7 +84,6 @@ find_nearest(const float *x, const float *centroids, int32_t dims,
 	}
 	for (; count < k; count++)
 		ids[count] = -1;
-	unit_free(best);
 }
 
 /* Every list is in its nearest groups, and in no other. */
@@ -93,7 +92,7 @@ check_groups(const GvGroups *groups)
 {
 	int32_t		each = groups->starts[groups->ngroups] / groups->nlists;
 	int32_t		owners[GV_LIST_GROUPS];
-	int32_t    *seen = unit_alloc(sizeof(int32_t) * groups->nlists);
+	OWN int32_t *seen = unit_alloc(sizeof(int32_t) * groups->nlists);
 	int32_t		g;
 	int32_t		i;
 
@@ -120,7 +119,6 @@ check_groups(const GvGroups *groups)
 		}
 	for (i = 0; i < groups->nlists; i++)
 		CHECK(seen[i] == each, "list %d", i);
-	unit_free(seen);
 }
 
 /* The lists that a row has by definition. */
@@ -130,7 +128,7 @@ expect_lists(const GvGroups *groups, const float *x, int32_t *lists)
 	int32_t		tried[GV_TRIED_GROUPS];
 	int32_t		near[GV_SOAR_LISTS];
 	const float *others[GV_SOAR_LISTS];
-	int32_t    *all = unit_alloc(sizeof(int32_t) * GV_LIST_GROUPS *
+	OWN int32_t *all = unit_alloc(sizeof(int32_t) * GV_LIST_GROUPS *
 								 groups->nlists);
 	int32_t		n = 0;
 	int			count = 0;
@@ -156,17 +154,16 @@ expect_lists(const GvGroups *groups, const float *x, int32_t *lists)
 				(size_t) near[0] * groups->dims, others, count);
 	lists[0] = near[0];
 	lists[1] = i < 0 ? -1 : near[i + 1];
-	unit_free(all);
 }
 
 static void
 check_placed(const GvGroups *groups, Kind kind, int64_t n)
 {
-	float	   *x = make_centroids(groups->dims, (int32_t) n,
+	OWN float  *x = make_centroids(groups->dims, (int32_t) n,
 								   kind == FAR ? FAR : PLAIN);
-	int32_t    *one = unit_alloc(sizeof(int32_t) * n);
-	int32_t    *two = unit_alloc(sizeof(int32_t) * n * 2);
-	void	   *scratch = unit_alloc(gv_place_scratch(groups, n, 2));
+	OWN int32_t *one = unit_alloc(sizeof(int32_t) * n);
+	OWN int32_t *two = unit_alloc(sizeof(int32_t) * n * 2);
+	OWN void   *scratch = unit_alloc(gv_place_scratch(groups, n, 2));
 	int64_t		row;
 	int32_t		d;
 
@@ -187,20 +184,16 @@ check_placed(const GvGroups *groups, Kind kind, int64_t n)
 			  groups->nlists, (int) row, one[row], two[2 * row],
 			  two[2 * row + 1], want[0], want[1]);
 	}
-	unit_free(scratch);
-	unit_free(two);
-	unit_free(one);
-	unit_free(x);
 }
 
 static void
 check_tree(int32_t dims, int32_t nparents, int32_t nlists, Kind kind)
 {
-	float	   *centroids = make_centroids(dims, nlists, kind);
-	int32_t    *parent_offsets = unit_alloc(sizeof(int32_t) * (nparents + 1));
+	OWN float  *centroids = make_centroids(dims, nlists, kind);
+	OWN int32_t *parent_offsets = unit_alloc(sizeof(int32_t) * (nparents + 1));
 	GvTree		tree =
 		{dims, nparents, nlists, centroids, parent_offsets, centroids};
-	void	   *memory;
+	OWN void   *memory = NULL;
 	GvGroups	groups;
 	int32_t		p;
 
@@ -210,11 +203,72 @@ check_tree(int32_t dims, int32_t nparents, int32_t nlists, Kind kind)
 	check_groups(&groups);
 	check_placed(&groups, kind, 1);
 	check_placed(&groups, kind, unit_small ? 150 : 700);
-	groups.tried = 2;
+	if (groups.tried > 2)
+		groups.tried = 2;
 	check_placed(&groups, kind, 150);
-	unit_free(memory);
-	unit_free(parent_offsets);
-	unit_free(centroids);
+}
+
+/* The second list costs least, by a plain sum of what gv_engine.h says. */
+static void
+check_soar(int32_t dims)
+{
+	OWN float  *x = unit_floats(dims, 1.0f);
+	OWN float  *lists = unit_floats((size_t) 9 * dims, 1.0f);
+	const float *others[8];
+	double		costs[8];
+	double		square;
+	int32_t		best;
+	int32_t		d;
+	int			i;
+
+	if (dims % 3 == 0)			/* no residual */
+		memcpy(x, lists, sizeof(float) * dims);
+	square = naive_sqdist(x, lists, dims);
+	for (i = 0; i < 8; i++)
+	{
+		double		product = 0.0;
+
+		others[i] = lists + (size_t) (i + 1) * dims;
+		for (d = 0; d < dims; d++)
+			product += ((double) x[d] - lists[d]) *
+				((double) x[d] - others[i][d]);
+		costs[i] = naive_sqdist(x, others[i], dims) +
+			(square > 0.0 ? 1.5 * product * product / square : 0.0);
+	}
+	best = gv_soar(dims, x, lists, others, 8);
+	CHECK(best >= 0 && best < 8, "list %d of 8", best);
+	for (i = 0; i < 8 && best >= 0; i++)
+		CHECK(costs[best] <= costs[i] * 1.001 + 1e-4,
+			  "list %d costs less than %d", i, best);
+}
+
+/* Rows that take a while, to be stopped. */
+static void
+check_canceled(void)
+{
+	OWN float  *centroids = make_centroids(384, 400, PLAIN);
+	OWN float  *x = make_centroids(384, 300, PLAIN);
+	OWN int32_t *parent_offsets = unit_alloc(sizeof(int32_t) * 21);
+	OWN int32_t *lists = unit_alloc(sizeof(int32_t) * 2 * 300);
+	GvTree		tree = {384, 20, 400, centroids, parent_offsets, centroids};
+	GvStop		stop = {unit_stop_now, NULL};
+	GvGroups	groups;
+	OWN void   *memory = NULL;
+	OWN void   *scratch = NULL;
+	int			p;
+
+	for (p = 0; p <= 20; p++)
+		parent_offsets[p] = 20 * p;
+	memory = unit_groups(&tree, &groups);
+	scratch = unit_alloc(gv_place_scratch(&groups, 300, 2));
+	CHECK(gv_place(&groups, x, 300, 2, lists, scratch, &stop) == GV_CANCELED,
+		  "not canceled");
+	INVALID(gv_place(NULL, x, 1, 1, lists, scratch, NULL));
+	INVALID(gv_place(&groups, x, 0, 1, lists, scratch, NULL));
+	INVALID(gv_place(&groups, x, 1, 3, lists, scratch, NULL));
+	INVALID(gv_place(&groups, x, 1, 1, lists, NULL, NULL));
+	CHECK(gv_place_scratch(&groups, 0, 1) == 0, "scratch of no rows");
+	CHECK(gv_soar(3, x, x, NULL, 0) == -1, "one list");
 }
 
 static void
@@ -223,24 +277,17 @@ check_refused(void)
 	float		x[2] = {0};
 	int32_t		parent_offsets[] = {0, 2};
 	GvTree		tree = {1, 1, 2, x, parent_offsets, x};
-	void	   *memory = unit_alloc(gv_groups_bytes(&tree));
-	void	   *scratch = unit_alloc(gv_groups_scratch(&tree));
+	OWN void   *memory = unit_alloc(gv_groups_bytes(&tree));
+	OWN void   *scratch = unit_alloc(gv_groups_scratch(&tree));
 	GvGroups	groups;
 
-	CHECK(gv_groups_make(NULL, &groups, memory, scratch, NULL) == GV_INVALID,
-		  " ");
-	CHECK(gv_groups_make(&tree, NULL, memory, scratch, NULL) == GV_INVALID,
-		  " ");
-	CHECK(gv_groups_make(&tree, &groups, NULL, scratch, NULL) == GV_INVALID,
-		  " ");
-	CHECK(gv_groups_make(&tree, &groups, memory, NULL, NULL) == GV_INVALID,
-		  " ");
+	INVALID(gv_groups_make(NULL, &groups, memory, scratch, NULL));
+	INVALID(gv_groups_make(&tree, NULL, memory, scratch, NULL));
+	INVALID(gv_groups_make(&tree, &groups, NULL, scratch, NULL));
+	INVALID(gv_groups_make(&tree, &groups, memory, NULL, NULL));
 	tree.nparents = 0;
-	CHECK(gv_groups_make(&tree, &groups, memory, scratch, NULL) == GV_INVALID,
-		  " ");
+	INVALID(gv_groups_make(&tree, &groups, memory, scratch, NULL));
 	CHECK(gv_groups_bytes(&tree) == 0 && gv_groups_scratch(&tree) == 0, " ");
-	unit_free(scratch);
-	unit_free(memory);
 }
 
 /*
@@ -252,17 +299,15 @@ check_bytes(void)
 {
 	int32_t		dims = 4;
 	int32_t		nlists = 100000;
-	float	   *x = unit_floats((size_t) nlists * dims, 1.0f);
+	OWN float  *x = unit_floats((size_t) nlists * dims, 1.0f);
 	int32_t		parent_offsets[] = {0, 40000, 40001, 100000};
 	GvTree		tree = {dims, 3, nlists, x, parent_offsets, x};
 	GvGroups	groups;
-	void	   *memory = unit_groups(&tree, &groups);
+	OWN void   *memory = unit_groups(&tree, &groups);
 
 	CHECK(gv_groups_bytes(&tree) <= 16 * (size_t) nlists +
 		  25 * (size_t) groups.ngroups + 5 * GV_ALIGN,
 		  "%zu bytes, %d groups", gv_groups_bytes(&tree), groups.ngroups);
-	unit_free(memory);
-	unit_free(x);
 }
 
 /*
@@ -278,8 +323,8 @@ check_empty(void)
 	int32_t		found;
 	GvTree		tree = {1, 16, 32, lists, parent_offsets, lists};
 	GvGroups	groups;
-	void	   *memory;
-	void	   *scratch;
+	OWN void   *memory = NULL;
+	OWN void   *scratch = NULL;
 	int			p;
 
 	for (p = 0; p < 16; p++)
@@ -297,8 +342,6 @@ check_empty(void)
 	scratch = unit_alloc(gv_place_scratch(&groups, 1, 1));
 	CHECK(gv_place(&groups, x, 1, 1, &found, scratch, NULL) == GV_OK, " ");
 	CHECK(found >= 0, "no list");
-	unit_free(scratch);
-	unit_free(memory);
 }
 
 void
@@ -306,8 +349,10 @@ test_groups(void)
 {
 	int			level;
 	int			kind;
+	int			i;
 
 	check_refused();
+	check_canceled();
 	check_bytes();
 	check_empty();
 	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
@@ -315,6 +360,10 @@ test_groups(void)
 		if (!gv_simd_has(level))
 			continue;
 		gv_simd_use(level);
+		for (i = 0; i < NDIMS; i++)
+			check_soar(all_dims[i]);
+		check_tree(1, 1, 1, PLAIN);
+		check_tree(2, 1, 2, PLAIN);
 		for (kind = 0; kind < NKINDS; kind++)
 		{
 			check_tree(3, 2, 5, kind);

@@ -54,8 +54,8 @@ static void
 check_shape(Shape shape, int32_t capacity, int n, float reach)
 {
 	int32_t		allocated = gv_kept_allocation(capacity);
-	GvTopK		best = new_topk(capacity, false);
-	Pair	   *pairs = unit_alloc(sizeof(Pair) * (n + 1));
+	OwnTopK		best = new_topk(capacity, false);
+	OWN Pair   *pairs = unit_alloc(sizeof(Pair) * (n + 1));
 	GvKept		kept = {.capacity = capacity,.allocated = allocated};
 	int			npairs = 0;
 	int			i;
@@ -84,8 +84,6 @@ check_shape(Shape shape, int32_t capacity, int n, float reach)
 	}
 	gv_kept_give(&kept, &best);
 	check_topk(&best, pairs, npairs);
-	free_topk(&best);
-	unit_free(pairs);
 	unit_free(kept.scores);
 	unit_free(kept.ids);
 }
@@ -96,7 +94,7 @@ check_few_given(void)
 {
 	int32_t		capacity = 200;
 	int32_t		allocated = gv_kept_allocation(capacity);
-	GvTopK		best = new_topk(allocated, false);
+	OwnTopK		best = new_topk(allocated, false);
 	GvKept		kept = {.capacity = capacity,.allocated = allocated};
 	int			i;
 
@@ -114,7 +112,6 @@ check_few_given(void)
 	gv_kept_give(&kept, &best);
 	CHECK(best.count >= capacity && best.count < capacity * 3 / 2,
 		  "%d given", best.count);
-	free_topk(&best);
 	unit_free(kept.scores);
 	unit_free(kept.ids);
 }

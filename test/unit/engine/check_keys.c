@@ -48,7 +48,7 @@ check_conditions(void)
 		GvKeyForm	form = unit_form((int) (unit_random() % (GV_MAX_KEYS + 1)));
 		int			ntests = (int) (unit_random() %
 									(round % 50 == 0 ? GV_MAX_TESTS + 1 : 4));
-		char	   *keys = unit_alloc(gv_keys_bytes(&form));
+		OWN char   *keys = unit_alloc(gv_keys_bytes(&form));
 		UnitCondition made;
 		int			b;
 
@@ -60,7 +60,6 @@ check_conditions(void)
 						   keys);
 			check_match(&made.condition, keys, &seen);
 		}
-		unit_free(keys);
 		unit_free_condition(&made);
 	}
 	CHECK(seen.postings > seen.blocks && seen.none > seen.blocks / 10 &&
@@ -80,7 +79,7 @@ check_extremes(int width)
 	uint64_t	most = unit_most(width);
 	uint64_t	odd[] = {0, 1, most / 2, most / 2 + 1, most - 1, most};
 	GvKeyForm	form = {1, {GV_KEY_ORDERED}, {(uint8_t) width}};
-	char	   *keys = unit_alloc(gv_keys_bytes(&form));
+	OWN char   *keys = unit_alloc(gv_keys_bytes(&form));
 	GvKeyTest	test = {0};
 	GvCondition condition = {form, 1, &test};
 	Seen		seen = {0};
@@ -108,7 +107,6 @@ check_extremes(int width)
 			check_match(&condition, keys, &seen);
 			((GvKeyHead *) keys)->low = 0;
 		}
-	unit_free(keys);
 }
 
 /* Conditions that break the contract are told from those that do not. */
@@ -231,8 +229,8 @@ free_keyed(Keyed *list)
 static void
 check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)
 {
-	GvTopK		want = new_topk(1 + (int) (unit_random() % 40), unique);
-	GvTopK		got = new_topk(want.capacity, unique);
+	OwnTopK		want = new_topk(1 + (int) (unit_random() % 40), unique);
+	OwnTopK		got = new_topk(want.capacity, unique);
 	GvScan		scan = begin_scan(&list->model, list->table, &got);
 	GvBlock		blocks[MOST_BLOCKS];
 	int64_t		matched = 0;
@@ -254,8 +252,7 @@ check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)
 	if (tries)
 		scan_optimistic(&scan, 0.5f, list->blocks, list->nblocks);
 	for (i = 0; i < times && !tries; i++)
-		CHECK(gv_scan(&scan, 0.5f, list->blocks, list->nblocks) == GV_OK,
-			  "scan");
+		OK(gv_scan(&scan, 0.5f, list->blocks, list->nblocks));
 	finish_scan(&scan);
 	scan_blocks(&list->model, list->table, 0.5f, blocks, list->nblocks, &want);
 	gv_topk_sort(&want);
@@ -266,8 +263,6 @@ check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)
 		  memcmp(want.scores, got.scores, sizeof(float) * got.count) == 0 &&
 		  memcmp(want.ids, got.ids, sizeof(uint64_t) * got.count) == 0,
 		  "%d of %ld copies", got.count, (long) matched);
-	free_topk(&want);
-	free_topk(&got);
 }
 
 static void
@@ -297,7 +292,7 @@ check_invalid_scans(void)
 	GvKeyForm	form = {1, {GV_KEY_ORDERED}, {4}};
 	GvKeyTest	test = {0, GV_TEST_NULL, 0, 0, 0, NULL};
 	GvCondition condition = {form, 1, &test};
-	GvTopK		top = new_topk(3, false);
+	OwnTopK		top = new_topk(3, false);
 	Keyed		list;
 	GvScan		scan;
 
@@ -316,7 +311,6 @@ check_invalid_scans(void)
 	CHECK(gv_scan_begin(&scan) == GV_INVALID, "no such key");
 	scan.condition = NULL;
 	finish_scan(&scan);
-	free_topk(&top);
 	free_keyed(&list);
 }
 

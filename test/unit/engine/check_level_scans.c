@@ -82,14 +82,14 @@ check_table(const GvKernels *kernels, int32_t dims, int32_t m, float size)
 {
 	GvModel		model = {.metric = (GvMetric) (1 + unit_random() % 3),
 	.dims = dims,.m = m};
-	float	   *random = unit_floats((size_t) (GV_CODEWORDS + 1) * dims, size);
+	OWN float  *random = unit_floats((size_t) (GV_CODEWORDS + 1) * dims, size);
 	size_t		entries = sizeof(float) * (size_t) GV_CODEWORDS * m;
-	char	   *memory;
+	OWN char   *memory = NULL;
 	float	   *query = shifted(random, (size_t) (GV_CODEWORDS + 1) * dims,
 								4 * (int) (unit_random() % 16), &memory);
 	int			shift = 4 * (int) (unit_random() % 16);
-	float	   *want = unit_alloc(gv_table_bytes(m));
-	char	   *got_memory = unit_alloc(gv_table_bytes(m) + shift);
+	OWN float  *want = unit_alloc(gv_table_bytes(m));
+	OWN char   *got_memory = unit_alloc(gv_table_bytes(m) + shift);
 	float	   *got = (float *) (got_memory + shift);
 	const GvFilter *want_filter = gv_filter_of(want, m);
 	const GvFilter *got_filter = gv_filter_of(got, m);
@@ -104,10 +104,6 @@ check_table(const GvKernels *kernels, int32_t dims, int32_t m, float size)
 			  memcmp(want_filter->bytes, got_filter->bytes,
 					 gv_filter_place((m + 3) / 4 * 4)) == 0,
 			  "filter, dims %d, m %d", dims, m);
-	unit_free(random);
-	unit_free(memory);
-	unit_free(want);
-	unit_free(got_memory);
 }
 
 /* Postings with a bit, side by side; and sums of any number of postings. */
@@ -119,13 +115,13 @@ check_gathered(const GvKernels *kernels, int32_t m)
 	int32_t		whole = (n + GV_BLOCK - 1) / GV_BLOCK * GV_BLOCK;
 	size_t		bytes = (size_t) (code_bytes - 1) * GV_GATHERED_STRIDE + whole;
 	int			shift = (int) (unit_random() % 16);
-	char	   *memory = unit_alloc((size_t) code_bytes * GV_BLOCK + shift);
+	OWN char   *memory = unit_alloc((size_t) code_bytes * GV_BLOCK + shift);
 	uint8_t    *codes = (uint8_t *) memory + shift;
-	uint8_t    *want = unit_alloc(bytes);
-	uint8_t    *got = unit_alloc(bytes);
-	float	   *table = unit_floats((size_t) m * GV_CODEWORDS, 1.0f);
-	float	   *want_sums = unit_alloc(sizeof(float) * whole);
-	float	   *got_sums = unit_alloc(sizeof(float) * whole);
+	OWN uint8_t *want = unit_alloc(bytes);
+	OWN uint8_t *got = unit_alloc(bytes);
+	OWN float  *table = unit_floats((size_t) m * GV_CODEWORDS, 1.0f);
+	OWN float  *want_sums = unit_alloc(sizeof(float) * whole);
+	OWN float  *got_sums = unit_alloc(sizeof(float) * whole);
 	uint32_t	wanted = (uint32_t) (unit_random() >> unit_random() % 64);
 	size_t		i;
 	int32_t		p;
@@ -146,12 +142,6 @@ check_gathered(const GvKernels *kernels, int32_t m)
 	kernels->sum_postings(table, m, got, GV_GATHERED_STRIDE, n, got_sums);
 	CHECK(memcmp(want_sums, got_sums, sizeof(float) * n) == 0,
 		  "m %d, %d copies", m, n);
-	unit_free(memory);
-	unit_free(want);
-	unit_free(got);
-	unit_free(table);
-	unit_free(want_sums);
-	unit_free(got_sums);
 }
 
 /* Tables and gathered postings, of codes as long as dims. */
@@ -181,8 +171,7 @@ scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
 		scan_optimistic(&scan, base, list->blocks, list->nblocks);
 	else
 		CHECK(gv_scan(&scan, base, list->blocks, list->nblocks) == GV_OK, "scan");
-	CHECK(gv_scan(&scan, base / 2, list->blocks, list->nblocks / 2) == GV_OK,
-		  "scan");
+	OK(gv_scan(&scan, base / 2, list->blocks, list->nblocks / 2));
 	finish_scan(&scan);
 	gv_topk_sort(&top);
 	return top;
@@ -194,17 +183,15 @@ check_scans(GvSimd level, const List *list, float base)
 	int32_t		capacity = 1 + (int32_t) (unit_random() %
 										  (unit_random() % 8 == 0 ? 3000 : 60));
 	bool		unique = unit_random() % 2;
-	GvTopK		want = scan_by(GV_SIMD_PORTABLE, list, base, capacity, unique,
+	OwnTopK		want = scan_by(GV_SIMD_PORTABLE, list, base, capacity, unique,
 							   false);
-	GvTopK		got = scan_by(level, list, base, capacity, unique,
+	OwnTopK		got = scan_by(level, list, base, capacity, unique,
 							  !unique && unit_random() % 2);
 
 	CHECK(want.count == got.count &&
 		  memcmp(want.scores, got.scores, sizeof(float) * got.count) == 0 &&
 		  memcmp(want.ids, got.ids, sizeof(uint64_t) * got.count) == 0,
 		  "%s, m %d, %d blocks", gv_simd_name(level), list->model.m, list->nblocks);
-	free_topk(&want);
-	free_topk(&got);
 }
 
 /*

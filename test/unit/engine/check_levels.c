@@ -14,13 +14,13 @@
 static void
 check_distances(const GvKernels *kernels, int32_t dims, int32_t n, float size)
 {
-	float	   *random = unit_floats((size_t) (n + 1) * dims, size);
-	char	   *memory;
+	OWN float  *random = unit_floats((size_t) (n + 1) * dims, size);
+	OWN char   *memory = NULL;
 	float	   *q = shifted(random, (size_t) (n + 1) * dims,
 							4 * (int) (unit_random() % 16), &memory);
 	const float *rows = q + dims;
-	float	   *want = unit_alloc(sizeof(float) * n);
-	float	   *got = unit_alloc(sizeof(float) * n);
+	OWN float  *want = unit_alloc(sizeof(float) * n);
+	OWN float  *got = unit_alloc(sizeof(float) * n);
 	const float *last = rows + (size_t) (n - 1) * dims;
 	float		want_sums[GV_CPU_LANES];
 	float		got_sums[GV_CPU_LANES];
@@ -43,17 +43,13 @@ check_distances(const GvKernels *kernels, int32_t dims, int32_t n, float size)
 	want64 = portable->sqdist64(q, rows, dims);
 	got64 = kernels->sqdist64(q, rows, dims);
 	CHECK(memcmp(&want64, &got64, sizeof(double)) == 0, "sqdist64 %d", dims);
-	unit_free(random);
-	unit_free(memory);
-	unit_free(want);
-	unit_free(got);
 }
 
 static void
 check_record(const GvKernels *kernels, int32_t dims)
 {
-	float	   *q = unit_floats(dims, 3.0f);
-	uint8_t    *codes = unit_alloc(dims);
+	OWN float  *q = unit_floats(dims, 3.0f);
+	OWN uint8_t *codes = unit_alloc(dims);
 	GvRefine	record = {unit_float(), unit_float() / 100, 0, codes};
 	float		want[2][GV_CPU_LANES];
 	float		got[2][GV_CPU_LANES];
@@ -67,15 +63,13 @@ check_record(const GvKernels *kernels, int32_t dims)
 	portable->record_sums(q, &record, NULL, dims, want[0], want[1]);
 	kernels->record_sums(q, &record, NULL, dims, got[0], got[1]);
 	CHECK(memcmp(want, got, sizeof(want)) == 0, "products %d", dims);
-	unit_free(q);
-	unit_free(codes);
 }
 
 static void
 check_half(const GvKernels *kernels, int32_t dims)
 {
-	float	   *q = unit_floats(dims, 3.0f);
-	uint16_t   *half_vector = unit_alloc(sizeof(uint16_t) * (size_t) dims);
+	OWN float  *q = unit_floats(dims, 3.0f);
+	OWN uint16_t *half_vector = unit_alloc(sizeof(uint16_t) * (size_t) dims);
 	float		want[2][GV_CPU_LANES];
 	float		got[2][GV_CPU_LANES];
 	int32_t		i;
@@ -95,8 +89,6 @@ check_half(const GvKernels *kernels, int32_t dims)
 	portable->record_sums(q, NULL, half_vector, dims, want[0], want[1]);
 	kernels->record_sums(q, NULL, half_vector, dims, got[0], got[1]);
 	CHECK(memcmp(want, got, sizeof(want)) == 0, "halves' products %d", dims);
-	unit_free(q);
-	unit_free(half_vector);
 }
 
 /* Every half there is, by itself; NaN may be any. */
@@ -132,10 +124,10 @@ check_multiply(const GvKernels *kernels)
 	int32_t		len = 1 + (int32_t) (unit_random() % GV_CPU_SLICE_DIMS);
 	int32_t		stride = len + (int32_t) (unit_random() % 5);
 	size_t		bytes = sizeof(float) * nrows * GV_CPU_TILE_CENTS;
-	float	   *x = unit_floats((size_t) stride * (nrows - 1) + len, 1.0f);
+	OWN float  *x = unit_floats((size_t) stride * (nrows - 1) + len, 1.0f);
 	float	   *panel = unit_floats(GV_CPU_SLICE_DIMS * GV_CPU_TILE_CENTS, 1.0f);
-	float	   *want = unit_floats((size_t) nrows * GV_CPU_TILE_CENTS, 1.0f);
-	float	   *got = unit_alloc(bytes);
+	OWN float  *want = unit_floats((size_t) nrows * GV_CPU_TILE_CENTS, 1.0f);
+	OWN float  *got = unit_alloc(bytes);
 
 	memcpy(got, want, bytes);
 	memset(panel + len * GV_CPU_TILE_CENTS, 0, sizeof(float) *
@@ -143,10 +135,7 @@ check_multiply(const GvKernels *kernels)
 	portable->multiply(x, stride, nrows, len, panel, want);
 	kernels->multiply(x, stride, nrows, len, panel, got);
 	CHECK(memcmp(want, got, bytes) == 0, "%d rows, %d dimensions", nrows, len);
-	unit_free(x);
 	unit_free(panel);
-	unit_free(want);
-	unit_free(got);
 }
 
 /*
@@ -157,10 +146,10 @@ static void
 check_estimate(const GvKernels *kernels, int32_t dims)
 {
 	int			nrows = 1 + (int) (unit_random() % 9);
-	float	   *x = unit_floats((size_t) nrows * dims, 1.0f);
-	float	   *rows = unit_floats((size_t) GV_CPU_TILE_CENTS * dims, 1.0f);
+	OWN float  *x = unit_floats((size_t) nrows * dims, 1.0f);
+	OWN float  *rows = unit_floats((size_t) GV_CPU_TILE_CENTS * dims, 1.0f);
 	float	   *panel = unit_alloc(sizeof(float) * gv_cpu_panel(dims));
-	float	   *got = unit_alloc(sizeof(float) * nrows * GV_CPU_TILE_CENTS);
+	OWN float  *got = unit_alloc(sizeof(float) * nrows * GV_CPU_TILE_CENTS);
 	int64_t		nwrong = 0;
 	int32_t		first;
 	int			i;
@@ -190,17 +179,14 @@ check_estimate(const GvKernels *kernels, int32_t dims)
 	}
 	CHECK(nwrong == 0, "%ld of %d rows, %d dimensions", (long) nwrong, nrows,
 		  dims);
-	unit_free(x);
-	unit_free(rows);
-	unit_free(got);
 }
 
 static void
 check_within(const GvKernels *kernels)
 {
 	static const float odd[] = {NAN, HUGE_VALF, -HUGE_VALF, FLT_MAX, 0.0f};
-	float	   *squares = unit_floats(GV_CPU_TILE_CENTS, 2.0f);
-	float	   *products = unit_floats(GV_CPU_TILE_CENTS, 1.0f);
+	OWN float  *squares = unit_floats(GV_CPU_TILE_CENTS, 2.0f);
+	OWN float  *products = unit_floats(GV_CPU_TILE_CENTS, 1.0f);
 	int			place = (int) (unit_random() % GV_CPU_TILE_CENTS);
 	float		limit = squares[place] - 2.0f * products[place];
 	uint64_t	want = 0;
@@ -218,15 +204,13 @@ check_within(const GvKernels *kernels)
 			want |= UINT64_C(1) << i;
 	CHECK(kernels->within(squares, products, limit) == want, "limit %g",
 		  limit);
-	unit_free(squares);
-	unit_free(products);
 }
 
 static void
 check_below(const GvKernels *kernels)
 {
 	static const float odd[] = {NAN, -NAN, HUGE_VALF, -HUGE_VALF, -0.0f, 0.0f};
-	float	   *values = unit_floats(GV_CPU_COMPARED, 1.0f);
+	OWN float  *values = unit_floats(GV_CPU_COMPARED, 1.0f);
 	float		limit = values[unit_random() % GV_CPU_COMPARED];
 	uint64_t	want = 0;
 	int			i;
@@ -239,7 +223,6 @@ check_below(const GvKernels *kernels)
 		if (isnan(values[i]) || isnan(limit) || values[i] < limit)
 			want |= UINT64_C(1) << i;
 	CHECK(kernels->below(values, limit) == want, "limit %g", limit);
-	unit_free(values);
 }
 
 /* ---------- codes ---------- */
@@ -251,12 +234,12 @@ check_words(const GvKernels *kernels)
 	int32_t		dims = 1 + (int32_t) (unit_random() % 9);
 	int32_t		len = 1 + (int32_t) (unit_random() % dims);
 	size_t		stride = nrows + unit_random() % 9;
-	float	   *x = unit_floats(stride * len, 1.0f);
-	float	   *words = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
+	OWN float  *x = unit_floats(stride * len, 1.0f);
+	OWN float  *words = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
 	float		want[GV_CODEWORDS * GV_CPU_WORD_ROWS] = {0};
 	float		got[GV_CODEWORDS * GV_CPU_WORD_ROWS] = {0};
-	float	   *best = unit_alloc(sizeof(float) * 2 * nrows);
-	int32_t    *code = unit_alloc(sizeof(int32_t) * 2 * nrows);
+	OWN float  *best = unit_alloc(sizeof(float) * 2 * nrows);
+	OWN int32_t *code = unit_alloc(sizeof(int32_t) * 2 * nrows);
 
 	memcpy(words, words + dims, sizeof(float) * dims);	/* a tie */
 	portable->add_distances(x, stride, nrows, words, dims, len, want);
@@ -268,10 +251,6 @@ check_words(const GvKernels *kernels)
 	CHECK(memcmp(best, best + nrows, sizeof(float) * nrows) == 0 &&
 		  memcmp(code, code + nrows, sizeof(int32_t) * nrows) == 0,
 		  "%d rows", nrows);
-	unit_free(x);
-	unit_free(words);
-	unit_free(best);
-	unit_free(code);
 }
 
 /* A vector alone, as among many. */
@@ -279,8 +258,8 @@ static void
 check_word(const GvKernels *kernels)
 {
 	int32_t		dims = 1 + (int32_t) (unit_random() % 70);
-	float	   *x = unit_floats(dims, 1.0f);
-	float	   *words = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
+	OWN float  *x = unit_floats(dims, 1.0f);
+	OWN float  *words = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
 	int			copied = (int) (unit_random() % GV_CODEWORDS);
 	float		dist[GV_CODEWORDS * GV_CPU_WORD_ROWS] = {0};
 	float		best;
@@ -297,8 +276,6 @@ check_word(const GvKernels *kernels)
 	portable->nearest_words(dist, 1, &best, &want);
 	got = kernels->nearest_word(x, words, dims);
 	CHECK(got == want, "%d is not %d, of %d dimensions", got, want, dims);
-	unit_free(x);
-	unit_free(words);
 }
 
 /* ---------- all of it ---------- */

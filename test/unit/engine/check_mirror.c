@@ -39,8 +39,7 @@ check_blocks(GvMirror *mirror, const TestIndex *index)
 						keys_bytes) != 0))
 				nwrong++;
 		}
-		CHECK(gv_mirror_get_block(mirror, list, b, &view) == GV_INVALID,
-			  "a block too many");
+		INVALID(gv_mirror_get_block(mirror, list, b, &view));
 	}
 	CHECK(nwrong == 0, "%d blocks", nwrong);
 }
@@ -55,7 +54,7 @@ check_arrays(GvMirror *mirror, const TestIndex *index)
 	{
 		int64_t		n;
 		const char *values = index_array(index, (GvArray) array, &n);
-		char	   *got = unit_alloc(n * 4);
+		OWN char   *got = unit_alloc(n * 4);
 		int64_t		first = (int64_t) (unit_random() % (uint64_t) n);
 
 		CHECK(gv_mirror_get_array(mirror, (GvArray) array, 0, n, got) ==
@@ -67,7 +66,6 @@ check_arrays(GvMirror *mirror, const TestIndex *index)
 		CHECK(gv_mirror_get_array(mirror, (GvArray) array, first,
 								  n - first + 1, got) == GV_INVALID,
 			  "beyond array %d", array);
-		unit_free(got);
 	}
 }
 
@@ -98,9 +96,9 @@ test_shapes(GvSearcher *searcher)
 		/* emulated threads are about a million times slower than a device's */
 		int32_t		nlists = unit_small && s[2] > 100 ? 100 : s[2];
 		int32_t		mean = unit_small && s[4] < 0 ? s[4] / 5 : s[4];
-		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], nlists,
+		OwnIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], nlists,
 									   s[3], mean, s[5] != 0);
-		GvMirror   *mirror;
+		OwnMirror	mirror = NULL;
 		int64_t		size;
 		int64_t		bytes;
 		char		what[40];
@@ -118,8 +116,6 @@ test_shapes(GvSearcher *searcher)
 							(size > bytes / 2 && size < bytes * 2)),
 			  "shape %d: size %lld, bytes %lld", i, (long long) size,
 			  (long long) bytes);
-		gv_mirror_drop(mirror);
-		free_index(&index);
 	}
 }
 
@@ -177,8 +173,7 @@ check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
 			change_list(mirror, index);
 		for (i = 0; i < 40; i++)
 			searches[i] = new_search(index, 8, 12, 20);
-		CHECK(unit_search(searcher, mirror, searches, 40) == GV_OK,
-			  "parts");
+		OK(unit_search(searcher, mirror, searches, 40));
 		check_answers(index, searches, 40, "parts");
 		free_searches(searches, 40);
 	}
@@ -187,8 +182,8 @@ check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
 void
 test_changes(GvSearcher *searcher, int nkeys)
 {
-	TestIndex	index = make_index(GV_L2, 6, 3, 12, 3, 30, true);
-	GvMirror   *mirror;
+	OwnIndex	index = make_index(GV_L2, 6, 3, 12, 3, 30, true);
+	OwnMirror	mirror = NULL;
 	int64_t		bytes;
 	int			round;
 	int			i;
@@ -214,11 +209,7 @@ test_changes(GvSearcher *searcher, int nkeys)
 	}
 	CHECK(UNIT_FLAT || gv_mirror_bytes(mirror) < bytes, "emptied lists keep their memory");
 	check_searches(searcher, mirror, &index, "emptied");
-	gv_mirror_drop(mirror);
-	free_index(&index);
 }
-
-#define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
 
 static void
 test_invalid_chunks(GvMirror *mirror, const TestIndex *index)
@@ -274,13 +265,11 @@ test_invalid_arrays(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 2, 2, values));
 	for (i = 0; i < 3; i++)
 	{
-		CHECK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3, wrong[i]) ==
-			  GV_OK, "starts");
+		OK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3, wrong[i]));
 		INVALID(unit_search(searcher, mirror, &search, 1));
 	}
-	CHECK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3,
-							  index->parent_offsets) ==
-		  GV_OK, "starts");
+	OK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3,
+						   index->parent_offsets));
 	CHECK(unit_search(searcher, mirror, &search, 1) == GV_OK, "starts");
 	free_searches(&search, 1);
 }
@@ -292,7 +281,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	GvSearch	good = new_search(index, 1, 1, 1);
 	GvBound		bound = {0};
 	GvSearch	bad;
-	GvSearcher *other;
+	OwnSearcher	other = NULL;
 	GvMirror   *made;
 	GvMirrorSpec spec;
 	GvDevice	found[GV_MAX_DEVICES];
@@ -345,7 +334,6 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(gv_searcher(gv_ndevices(), &other));
 	INVALID(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound));
 	CHECK(gv_searcher(0, &other) == GV_OK, "a second searcher");
-	gv_searcher_drop(other);
 	gv_searcher_drop(NULL);
 	gv_mirror_drop(NULL);
 	free_searches(&good, 1);
@@ -355,12 +343,12 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 static void
 test_invalid_keys(GvSearcher *searcher)
 {
-	TestIndex	with = make_index(GV_L2, 2, 2, 4, 2, 40, false);
-	TestIndex	without = make_index(GV_L2, 2, 2, 4, 2, 40, false);
+	OwnIndex	with = make_index(GV_L2, 2, 2, 4, 2, 40, false);
+	OwnIndex	without = make_index(GV_L2, 2, 2, 4, 2, 40, false);
 	GvKeyTest	test = {0, GV_TEST_NULL, 0, 0, 0, NULL};
 	GvCondition condition = {.ntests = 1,.tests = &test};
-	GvMirror   *keyed;
-	GvMirror   *bare;
+	OwnMirror	keyed = NULL;
+	OwnMirror	bare = NULL;
 	GvMirror   *mirror;
 	GvListChunk good;
 	GvListChunk chunk;
@@ -398,18 +386,14 @@ test_invalid_keys(GvSearcher *searcher)
 	spec.keys.width[1] = 3;
 	INVALID(gv_mirror_create(&spec, &mirror));
 	search.condition = NULL;
-	gv_mirror_drop(keyed);
-	gv_mirror_drop(bare);
 	free_searches(&search, 1);
-	free_index(&with);
-	free_index(&without);
 }
 
 static void
 test_invalid(GvSearcher *searcher)
 {
-	TestIndex	index = make_index(GV_IP, 2, 2, 4, 2, 0, false);
-	GvMirror   *mirror;
+	OwnIndex	index = make_index(GV_IP, 2, 2, 4, 2, 0, false);
+	OwnMirror	mirror = NULL;
 
 	resize_list(&index, &index.lists[0], 70, 0);
 	mirror = make_mirror(&index);
@@ -418,16 +402,14 @@ test_invalid(GvSearcher *searcher)
 	test_invalid_search(searcher, mirror, &index);
 	check_searches(searcher, mirror, &index, "after refusals");
 	check_blocks(mirror, &index);
-	gv_mirror_drop(mirror);
-	free_index(&index);
 }
 
 /* Does each operation once.  Returns the first status that is not GV_OK. */
 static GvStatus
 work(const TestIndex *index)
 {
-	GvMirror   *mirror = NULL;
-	GvSearcher *searcher = NULL;
+	OwnMirror	mirror = NULL;
+	OwnSearcher	searcher = NULL;
 	GvSearch	search = new_search(index, 2, 4, 9);
 	GvBlock		view;
 	GvStatus	status;
@@ -441,8 +423,6 @@ work(const TestIndex *index)
 		status = gv_searcher(0, &searcher);
 	if (status == GV_OK)
 		status = unit_search(searcher, mirror, &search, 1);
-	gv_searcher_drop(searcher);
-	gv_mirror_drop(mirror);
 	free_searches(&search, 1);
 	return status;
 }
@@ -451,7 +431,7 @@ work(const TestIndex *index)
 static void
 test_faults(void)
 {
-	TestIndex	index = make_index(GV_COSINE, 4, 2, 4, 2, 0, false);
+	OwnIndex	index = make_index(GV_COSINE, 4, 2, 4, 2, 0, false);
 	int			calls = 1 + 2 * GV_NARRAYS + 4 + 1 + 1 + 2;
 	int			status;
 	int			n;
@@ -470,7 +450,6 @@ test_faults(void)
 			CHECK(work(&index) == GV_OK, "after call %d", n);
 		}
 	gv_mirror_fault(0, GV_FAILED);
-	free_index(&index);
 }
 
 void

@@ -103,11 +103,11 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 	 * sub-quantizers
 	 */
 	int32_t		m = dims < 40 ? 1 : dims < 1400 ? dims : 1400;
-	TestIndex	index = make_index(metric, dims, m, nlists, 1, 1, false);
-	float	   *centers = unit_floats((size_t) dims * (nlists / 40 + 1), 1.0f);
-	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
+	OwnIndex	index = make_index(metric, dims, m, nlists, 1, 1, false);
+	OWN float  *centers = unit_floats((size_t) dims * (nlists / 40 + 1), 1.0f);
+	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
 	GvSearcher *searcher = NULL;
-	GvMirror   *mirror;
+	OwnMirror	mirror = NULL;
 	int			nwrong = 0;
 	int			i;
 
@@ -131,10 +131,6 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 	CHECK(nwrong == 0, "metric %d kind %d dims %d lists %d probes %d: "
 		  "%d of %d queries", metric, kind, dims, nlists, probes, nwrong, n);
 	free_searches(searches, n);
-	unit_free(searches);
-	unit_free(centers);
-	gv_mirror_drop(mirror);
-	free_index(&index);
 	return searcher;
 }
 
@@ -221,7 +217,7 @@ test_ways(void)
 	for (i = 0; i < (int) (sizeof(cases) / sizeof(cases[0])); i++)
 	{
 		uint32_t	ways[NWAYS];
-		GvSearcher *searcher;
+		OwnSearcher	searcher = NULL;
 
 		gv_coarse_filter_from = cases[i].from;
 		gv_scores_kept = cases[i].kept;
@@ -238,7 +234,6 @@ test_ways(void)
 			  ways[cases[i].way] >= (uint32_t) cases[i].n / 2,
 			  "case %d: %u, %u, %u, %u", i, ways[RUNS], ways[LEAST], ways[ALL],
 			  ways[EXACT]);
-		gv_searcher_drop(searcher);
 	}
 	gv_scores_kept = -1;
 #endif

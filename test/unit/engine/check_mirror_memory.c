@@ -118,17 +118,8 @@ typedef struct MirrorCase
 static void
 check_found(const MirrorCase *c, GvSearch *searches, int n)
 {
-	int			nwrong = 0;
-	int32_t		i;
-	int			s;
-
 	check_answers(&c->index, searches, n, "without memory");
-	for (s = 0; s < n; s++)
-		for (i = 0; i < searches[s].nhits; i++)
-			nwrong += !bound_is_right(&c->index, &c->records,
-									  searches[s].query, &searches[s].hits[i],
-									  &searches[s].bounds[i]);
-	CHECK(nwrong == 0, "%d bounds", nwrong);
+	OK(count_wrong_bounds(&c->index, &c->records, searches, n));
 }
 
 static GvStatus
@@ -136,7 +127,7 @@ work_on_mirror(const void *arg)
 {
 	const MirrorCase *c = arg;
 	GvSearch	searches[NSEARCHES];
-	GvMirror   *mirror = NULL;
+	OwnMirror	mirror = NULL;
 	GvStatus	status = GV_OK;
 	GvDeviceUsage usage[GV_MAX_DEVICES];
 	GvBlock		view;
@@ -164,7 +155,6 @@ work_on_mirror(const void *arg)
 		check_found(c, searches, NSEARCHES);
 	GO_ON(gv_mirror_get_block(mirror, 0, 0, &view));
 	unit_close_team();
-	gv_mirror_drop(mirror);
 	free_searches(searches, NSEARCHES);
 	return status;
 }

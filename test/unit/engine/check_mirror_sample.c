@@ -29,7 +29,7 @@ static void
 check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			int n, int32_t probes, int32_t capacity)
 {
-	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
+	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
 	int64_t		nearer = 0;
 	int			round;
 	int			i;
@@ -61,7 +61,6 @@ check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	}
 	CHECK(nearer > 0 || n < 40, "%d searches, and nothing was near", n);
 	free_searches(searches, n);
-	unit_free(searches);
 }
 
 /* Marks postings dead and empties lists; the sample has the same blocks. */
@@ -101,9 +100,9 @@ test_mirror_sample(GvSearcher *searcher)
 	{
 		const int32_t *s = shapes[i];
 		int32_t		nlists = s[2];
-		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], nlists, 3,
+		OwnIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], nlists, 3,
 									   s[3], s[4] != 0);
-		GvMirror   *mirror;
+		OwnMirror	mirror = NULL;
 
 		index.spec.refine_slots = s[5];
 		give_keys(&index, 1 + i % 3);
@@ -119,7 +118,5 @@ test_mirror_sample(GvSearcher *searcher)
 		}
 		thin_out(mirror, &index);
 		check_batch(searcher, mirror, &index, 10, nlists, 50);
-		gv_mirror_drop(mirror);
-		free_index(&index);
 	}
 }

@@ -138,8 +138,7 @@ make_mirror_at_once(const TestIndex *index)
 		int64_t		n;
 		const void *values = index_array(index, (GvArray) array, &n);
 
-		CHECK(gv_mirror_put_array(mirror, (GvArray) array, 0, n,
-								  values) == GV_OK, "array");
+		OK(gv_mirror_put_array(mirror, (GvArray) array, 0, n, values));
 	}
 	for (list = 0; list < index->spec.nlists; list++)
 	{
@@ -216,7 +215,7 @@ check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
 	static const int32_t wanted[] = {1, 64, 255, 256, 0, 257, 0, 128, 129, 512,
 	0, 513, 0, 65, 1024, 1025, 0, 2048, 16, 1030, 0, 2049, 2048, 0};
 	int32_t		nlists = index->spec.nlists;
-	GvMirror   *mirror = make_mirror_at_once(index);
+	OwnMirror	mirror = make_mirror_at_once(index);
 	GvSearch	searches[4];
 	int			n = 0;
 	size_t		i;
@@ -233,7 +232,6 @@ check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
 								 nlists > 1 ? 10 : wanted[i]);
 		((float *) searches[n++].query)[0] = 0.0f;
 	}
-	gv_mirror_drop(mirror);
 }
 
 static void
@@ -243,13 +241,12 @@ test_copies(GvSearcher *searcher, int n, int nkeys)
 
 	for (order = 0; order < NORDERS; order++)
 	{
-		TestIndex	index = index_of_copies((Order) order, n, nkeys);
+		OwnIndex	index = index_of_copies((Order) order, n, nkeys);
 		char		what[50];
 
 		snprintf(what, sizeof(what), "order %d of %d copies, %d keys", order,
 				 n, nkeys);
 		check_wanted(searcher, &index, what);
-		free_index(&index);
 	}
 }
 
@@ -257,7 +254,7 @@ test_copies(GvSearcher *searcher, int n, int nkeys)
 static void
 test_lists(GvSearcher *searcher, int n, int nkeys)
 {
-	TestIndex	index = index_of_lists(n, nkeys);
+	OwnIndex	index = index_of_lists(n, nkeys);
 	int			order;
 
 	for (order = 0; order < FEW; order++)
@@ -276,7 +273,6 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 	check_wanted(searcher, &index, "close lists");
 	gv_coarse_filter_from = -1;
 #endif
-	free_index(&index);
 }
 
 #ifdef UNIT_CARD
@@ -297,9 +293,9 @@ test_pieces(GvSearcher *searcher)
 		int			n = 10241;
 		Order		order = orders[i / 2];
 		bool		of_lists = order == TIED;
-		TestIndex	index = of_lists ? index_of_lists(n, 0) :
+		OwnIndex	index = of_lists ? index_of_lists(n, 0) :
 			index_of_copies(order, n, 0);
-		GvMirror   *mirror;
+		OwnMirror	mirror = NULL;
 		GvSearch	searches[3];
 		uint64_t	hashes[2];
 
@@ -325,8 +321,6 @@ test_pieces(GvSearcher *searcher)
 		CHECK(hashes[0] == hashes[1], "pieces, %d: other answers", i);
 		select_by(-1, 0);
 		free_searches(searches, 3);
-		gv_mirror_drop(mirror);
-		free_index(&index);
 	}
 }
 #endif
@@ -342,18 +336,15 @@ test_mixed(GvSearcher *searcher)
 	for (i = 0; i < (unit_small ? 3 : 4); i++)
 	{
 		int			n = counts[i];
-		TestIndex	index = make_index(GV_L2 + i % 3, 8, 4, 60, 1, 90,
+		OwnIndex	index = make_index(GV_L2 + i % 3, 8, 4, 60, 1, 90,
 									   i % 2 != 0);
-		GvMirror   *mirror = make_mirror_at_once(&index);
-		GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
+		OwnMirror	mirror = make_mirror_at_once(&index);
+		OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
 
 		for (j = 0; j < n; j++)
 			searches[j] = new_search(&index, 1 + unit_random() % 60, 60,
 									 10 + unit_random() % 247);
 		check_together(searcher, mirror, &index, searches, n, "mixed");
-		unit_free(searches);
-		gv_mirror_drop(mirror);
-		free_index(&index);
 	}
 }
 
@@ -372,9 +363,9 @@ test_tables(GvSearcher *searcher)
 
 	for (i = 0; i < 4; i++)
 	{
-		TestIndex	index = make_index(GV_L2 + i % 3, codes[i], codes[i], 3, 1,
+		OwnIndex	index = make_index(GV_L2 + i % 3, codes[i], codes[i], 3, 1,
 									   40, false);
-		GvMirror   *mirror = make_mirror_at_once(&index);
+		OwnMirror	mirror = make_mirror_at_once(&index);
 		GvSearch	searches[6];
 		int			j;
 
@@ -382,8 +373,6 @@ test_tables(GvSearcher *searcher)
 			searches[j] = new_search(&index, 3, 3, 50);
 		check_together(searcher, mirror, &index, searches, 1, "a table");
 		check_together(searcher, mirror, &index, searches + 1, 5, "tables");
-		gv_mirror_drop(mirror);
-		free_index(&index);
 	}
 }
 

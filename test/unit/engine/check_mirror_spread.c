@@ -220,10 +220,8 @@ static void
 check_bounded(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			  const Records *records, int n)
 {
-	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
-	int			nwrong = 0;
+	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
 	int			s;
-	int32_t		i;
 
 	for (s = 0; s < n; s++)
 	{
@@ -237,14 +235,8 @@ check_bounded(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 		;
 	CHECK(gv_mirror_finish(searcher) == GV_OK, "finish");
 	check_answers(index, searches, n, "bounded");
-	for (s = 0; s < n; s++)
-		for (i = 0; searches[s].bounded && i < searches[s].nhits; i++)
-			nwrong += !bound_is_right(index, records, searches[s].query,
-									  &searches[s].hits[i],
-									  &searches[s].bounds[i]);
-	CHECK(nwrong == 0, "%d bounds", nwrong);
+	CHECK(count_wrong_bounds(index, records, searches, n) == 0, "bounds");
 	free_searches(searches, n);
-	unit_free(searches);
 }
 
 /* Returns an index with keys, and sets *records to records on many pages. */
@@ -263,11 +255,10 @@ static GvStatus
 put_records(GvMirror *mirror, Records *records)
 {
 	int32_t		n;
-	char	   *items = draw_records(records, &n);
+	OWN char   *items = draw_records(records, &n);
 	GvStatus	status = gv_mirror_put_refine(mirror, (GvRefineItem *) items,
 											  n);
 
-	unit_free(items);
 	return status;
 }
 
@@ -309,20 +300,16 @@ check_strangers(GvMirror *mirror, const TestIndex *index)
 	GvSearcher *swapped[GV_MAX_DEVICES];
 	int32_t		i;
 
-	CHECK(gv_mirror_search(first, mirror, &search, 1) == GV_INVALID,
-		  "one shard of a replica");
-	CHECK(gv_mirror_search_shards(unit_team.of, n - 1, mirror, &search, 1) ==
-		  GV_INVALID, "too few searchers");
+	INVALID(gv_mirror_search(first, mirror, &search, 1));
+	INVALID(gv_mirror_search_shards(unit_team.of, n - 1, mirror, &search, 1));
 	for (i = 0; i < n; i++)
 		swapped[i] = unit_team.of[n - 1 - i];
-	CHECK(gv_mirror_search_shards(swapped, n, mirror, &search, 1) ==
-		  GV_INVALID, "in another order");
+	INVALID(gv_mirror_search_shards(swapped, n, mirror, &search, 1));
 	swapped[0] = unit_team.of[0];
 	for (i = 1; i < n; i++)
 		swapped[i] = unit_team.of[i];
 	swapped[n - 1] = NULL;
-	CHECK(gv_mirror_search_shards(swapped, n, mirror, &search, 1) ==
-		  GV_INVALID, "no searcher");
+	INVALID(gv_mirror_search_shards(swapped, n, mirror, &search, 1));
 	free_searches(&search, 1);
 }
 
@@ -333,8 +320,8 @@ check_strangers(GvMirror *mirror, const TestIndex *index)
 static void
 test_shards(int32_t nshards, int32_t nreplicas)
 {
-	Records		records;
-	TestIndex	index = make_recorded(&records, 2, nshards == 2 ? 150 : 60);
+	OwnRecords	records;
+	OwnIndex	index = make_recorded(&records, 2, nshards == 2 ? 150 : 60);
 	GvMirror   *mirror;
 	int			round;
 	int32_t		left;
@@ -365,15 +352,13 @@ test_shards(int32_t nshards, int32_t nreplicas)
 	}
 	gv_mirror_drop(mirror);
 	unit_placement.nshards = 0;
-	free_records(&records);
-	free_index(&index);
 }
 
 /* All replicas search at the same time, and answer as one device does. */
 static void
 test_together(int32_t nshards, int32_t nreplicas)
 {
-	TestIndex	index = make_index(GV_L2, 9, 4, 30, 4, 60, true);
+	OwnIndex	index = make_index(GV_L2, 9, 4, 30, 4, 60, true);
 	GvPlacement placement = draw_placement(nshards, nreplicas);
 	GvSearcher *searchers[GV_MAX_DEVICES];
 	GvSearch	searches[GV_MAX_DEVICES][3];
@@ -404,15 +389,14 @@ test_together(int32_t nshards, int32_t nreplicas)
 		gv_searcher_drop(searchers[i]);
 	gv_mirror_drop(mirror);
 	unit_placement.nshards = 0;
-	free_index(&index);
 }
 
 /* There are so many searches that several threads merge the answers. */
 static void
 test_helpers(void)
 {
-	Records		records;
-	TestIndex	index = make_recorded(&records, 1, 20);
+	OwnRecords	records;
+	OwnIndex	index = make_recorded(&records, 1, 20);
 	GvMirror   *mirror;
 	GvSearcher *searcher;
 
@@ -429,16 +413,14 @@ test_helpers(void)
 	unit_close_team();
 	gv_mirror_drop(mirror);
 	unit_placement.nshards = 0;
-	free_records(&records);
-	free_index(&index);
 }
 
 /* The lists of one shard after another become empty, until all are empty. */
 static void
 test_empty_shards(int32_t n)
 {
-	Records		records;
-	TestIndex	index = make_recorded(&records, 1, 50);
+	OwnRecords	records;
+	OwnIndex	index = make_recorded(&records, 1, 50);
 	GvMirror   *mirror;
 	GvSearcher *searcher;
 	int32_t		last = 0;
@@ -466,8 +448,6 @@ test_empty_shards(int32_t n)
 	unit_close_team();
 	gv_mirror_drop(mirror);
 	unit_placement.nshards = 0;
-	free_records(&records);
-	free_index(&index);
 }
 
 /*
@@ -477,8 +457,8 @@ test_empty_shards(int32_t n)
 static void
 test_member_faults(int32_t n)
 {
-	Records		records;
-	TestIndex	index = make_recorded(&records, 1, 40);
+	OwnRecords	records;
+	OwnIndex	index = make_recorded(&records, 1, 40);
 	GvMirror   *mirror;
 	int			status;
 	int			call;
@@ -510,8 +490,6 @@ test_member_faults(int32_t n)
 		}
 	gv_mirror_drop(mirror);
 	unit_placement.nshards = 0;
-	free_records(&records);
-	free_index(&index);
 }
 
 /* Each replica that is left answers, and all other devices are refused. */
@@ -553,8 +531,8 @@ check_replicas(GvMirror *mirror, const TestIndex *index,
 static void
 test_replicas(int32_t nshards, int32_t nreplicas)
 {
-	Records		records;
-	TestIndex	index = make_recorded(&records, 1, 40);
+	OwnRecords	records;
+	OwnIndex	index = make_recorded(&records, 1, 40);
 	GvDeviceUsage		usage[GV_MAX_DEVICES];
 	GvMirror   *mirror;
 	int32_t		left;
@@ -585,19 +563,16 @@ test_replicas(int32_t nshards, int32_t nreplicas)
 			CHECK(fill_mirror(mirror, &index) == GV_OK, "again");
 		check_replicas(mirror, &index, &records, nshards);
 	}
-	CHECK(gv_mirror_drop_replica(mirror, usage[0].device) == GV_INVALID,
-		  "the last replica goes");
+	INVALID(gv_mirror_drop_replica(mirror, usage[0].device));
 	gv_mirror_drop(mirror);
 	unit_placement.nshards = 0;
-	free_records(&records);
-	free_index(&index);
 }
 
 /* Members of a new mirror find no memory; invalid placements are refused. */
 static void
 test_creation(int32_t n)
 {
-	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
 	GvPlacement	placement = draw_placement(n, 1);
 	GvPlacement	alone = {1, 1, {0}};
 	GvDeviceUsage		usage[GV_MAX_DEVICES];
@@ -623,7 +598,7 @@ test_creation(int32_t n)
 			  gv_mirror_usage(mirror, usage) == n - 2, "one less");
 	gv_mirror_drop(mirror);
 	limits[placement.devices[n - 1]] = INT64_MAX;
-#define INVALID(change) \
+#define REFUSED(change) \
 	do \
 	{ \
 		GvPlacement	bad = placement; \
@@ -632,18 +607,17 @@ test_creation(int32_t n)
 		CHECK(gv_mirror_create_on(&index.spec, &bad, &mirror, NULL) == GV_INVALID && \
 			  gv_mirror_member_size(&index.spec, &bad, 0) == 0, "accepted"); \
 	} while (0)
-	INVALID(nreplicas = 0);
-	INVALID(nshards = 0);
-	INVALID(nreplicas = gv_ndevices() + 1);
-	INVALID(nshards = gv_ndevices() / n + 1);
-	INVALID(nshards = INT32_MAX);
-	INVALID(devices[0] = -1);
-	INVALID(devices[0] = gv_ndevices());
-	INVALID(devices[1] = bad.devices[0]);
+	REFUSED(nreplicas = 0);
+	REFUSED(nshards = 0);
+	REFUSED(nreplicas = gv_ndevices() + 1);
+	REFUSED(nshards = gv_ndevices() / n + 1);
+	REFUSED(nshards = INT32_MAX);
+	REFUSED(devices[0] = -1);
+	REFUSED(devices[0] = gv_ndevices());
+	REFUSED(devices[1] = bad.devices[0]);
 	CHECK(gv_mirror_member_size(&index.spec, &placement, -1) == 0 &&
 		  gv_mirror_member_size(&index.spec, &placement, n) == 0,
 		  "no such member");
-	free_index(&index);
 }
 
 /*
@@ -653,7 +627,7 @@ test_creation(int32_t n)
 static void
 test_creation_of_both(void)
 {
-	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
 	GvPlacement	placement = draw_placement(2, 2);
 	GvDeviceUsage		usage[GV_MAX_DEVICES];
 	GvMirror   *mirror = NULL;
@@ -665,15 +639,13 @@ test_creation_of_both(void)
 							  &lacking) == GV_NO_MEMORY && lacking == 6,
 		  "members %x", lacking);
 	limits[placement.devices[2]] = INT64_MAX;
-	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror,
-							  &lacking) == GV_OK, "one replica");
+	OK(gv_mirror_create_on(&index.spec, &placement, &mirror, &lacking));
 	CHECK(gv_mirror_usage(mirror, usage) == 2 &&
 		  usage[0].device == placement.devices[2] &&
 		  usage[1].device == placement.devices[3], "the other replica");
 	CHECK(fill_mirror(mirror, &index) == GV_OK, "fill");
 	gv_mirror_drop(mirror);
 	limits[placement.devices[1]] = INT64_MAX;
-	free_index(&index);
 }
 
 /*
@@ -684,7 +656,7 @@ test_creation_of_both(void)
 static void
 test_greatest_status(void)
 {
-	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
 	GvSearch	search = new_search(&index, 2, 9, 5);
 	GvDeviceUsage usage[GV_MAX_DEVICES];
 	GvMirror   *mirror;
@@ -730,7 +702,6 @@ test_greatest_status(void)
 	gv_mirror_drop(mirror);
 	unit_placement.nshards = 0;
 	free_searches(&search, 1);
-	free_index(&index);
 }
 
 void

@@ -21,14 +21,13 @@ static int32_t
 list_of(const Case *test, const float *vector)
 {
 	GvSetSpec	spec = test->spec;
-	Neighbor  *sorted;
+	FREED Neighbor *sorted = NULL;
 	int32_t		list;
 
 	if (spec.metric == GV_SET_IP)
 		spec.metric = GV_SET_L2;
 	sorted = sorted_rows(&spec, vector, test->lists, spec.nlists);
 	list = (int32_t) sorted[0].position;
-	free(sorted);
 	return list;
 }
 
@@ -39,7 +38,7 @@ near_rows(const Case *test, const float *query, const int32_t *row_lists,
 {
 	const GvSetSpec *spec = &test->spec;
 	const float *centroid = test->lists + list_of(test, query) * spec->dims;
-	Neighbor  *lists = sorted_rows(spec, centroid, test->lists,
+	FREED Neighbor *lists = sorted_rows(spec, centroid, test->lists,
 									spec->nlists);
 	Neighbor  *rows = sorted_rows(spec, query, test->rows, test->nrows);
 	int64_t		i;
@@ -54,7 +53,6 @@ near_rows(const Case *test, const float *query, const int32_t *row_lists,
 		if (l < spec->probes)
 			rows[(*n)++] = rows[i];
 	}
-	free(lists);
 	return rows;
 }
 
@@ -65,9 +63,9 @@ check_case(Case *test)
 	GvSetSpec  *spec = &test->spec;
 	const int32_t ks[] = {1, 4, 10, (int32_t) test->nrows + 3};
 	int64_t		n = spec->nqueries;
-	Neighbor **sorted = malloc(sizeof(Neighbor *) * n);
-	int64_t    *nsorted = malloc(sizeof(int64_t) * n);
-	int32_t    *row_lists = malloc(sizeof(int32_t) * test->nrows);
+	FREED Neighbor **sorted = malloc(sizeof(Neighbor *) * n);
+	FREED int64_t *nsorted = malloc(sizeof(int64_t) * n);
+	FREED int32_t *row_lists = malloc(sizeof(int32_t) * test->nrows);
 	int64_t		i;
 	int			k;
 
@@ -92,9 +90,6 @@ check_case(Case *test)
 	gv_simd_use(unit_simd());
 	for (i = 0; i < n; i++)
 		free(sorted[i]);
-	free(sorted);
-	free(nsorted);
-	free(row_lists);
 }
 
 /*

@@ -37,27 +37,24 @@ check_ranks(const float *values, const Sorted *sorted, int64_t n,
 			const int64_t *ranks, int32_t nranks, bool approximate,
 			Input input)
 {
-	void	   *scratch = unit_alloc(gv_quantiles_scratch(n, nranks,
+	OWN void   *scratch = unit_alloc(gv_quantiles_scratch(n, nranks,
 														  approximate));
-	float	   *quantiles = unit_alloc(sizeof(float) * nranks);
-	int64_t    *errors = unit_alloc(sizeof(int64_t) * nranks);
+	OWN float  *quantiles = unit_alloc(sizeof(float) * nranks);
+	OWN int64_t *errors = unit_alloc(sizeof(int64_t) * nranks);
 
 	CHECK(gv_quantiles(values, n, ranks, nranks, approximate, quantiles,
 					   errors, scratch, NULL) == GV_OK, "quantiles");
 	check_answers(sorted, n, ranks, quantiles, errors, nranks, approximate,
 				  input);
-	unit_free(scratch);
-	unit_free(quantiles);
-	unit_free(errors);
 }
 
 /* Both kinds of answer, for ranks in random order, repeated, and at ends. */
 static void
 check_input(Input input, int64_t n, int32_t nranks)
 {
-	float	   *values = input_values(input, n);
-	Sorted	   *sorted = sort_row(values, n);
-	int64_t    *ranks = unit_alloc(sizeof(int64_t) * nranks);
+	OWN float  *values = input_values(input, n);
+	FREED Sorted *sorted = sort_row(values, n);
+	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * nranks);
 	int32_t		i;
 
 	for (i = 0; i < nranks; i++)
@@ -66,35 +63,29 @@ check_input(Input input, int64_t n, int32_t nranks)
 	ranks[nranks - 1] = 0;
 	check_ranks(values, sorted, n, ranks, nranks, false, input);
 	check_ranks(values, sorted, n, ranks, nranks, true, input);
-	unit_free(values);
-	unit_free(ranks);
-	free(sorted);
 }
 
 /* Every rank there is, backwards. */
 static void
 check_all_ranks(Input input, int64_t n)
 {
-	float	   *values = input_values(input, n);
-	Sorted	   *sorted = sort_row(values, n);
-	int64_t    *ranks = unit_alloc(sizeof(int64_t) * n);
+	OWN float  *values = input_values(input, n);
+	FREED Sorted *sorted = sort_row(values, n);
+	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * n);
 	int64_t		i;
 
 	for (i = 0; i < n; i++)
 		ranks[i] = n - 1 - i;
 	check_ranks(values, sorted, n, ranks, (int32_t) n, false, input);
 	check_ranks(values, sorted, n, ranks, (int32_t) n, true, input);
-	unit_free(values);
-	unit_free(ranks);
-	free(sorted);
 }
 
 static void
 check_stop(int64_t n, bool approximate)
 {
 	const int64_t ranks[] = {n / 2, 5, n / 3};
-	float	   *values = input_values(IN_UNIFORM, n);
-	void	   *scratch = unit_alloc(gv_quantiles_scratch(n, 3, approximate));
+	OWN float  *values = input_values(IN_UNIFORM, n);
+	OWN void   *scratch = unit_alloc(gv_quantiles_scratch(n, 3, approximate));
 	float		quantiles[3];
 	int64_t		errors[3];
 	Patience	patience = {0, 0};
@@ -112,11 +103,7 @@ check_stop(int64_t n, bool approximate)
 			  "status %d", status);
 	} while (status != GV_OK);
 	CHECK(patience.asked > 0, "asked %d times", patience.asked);
-	unit_free(values);
-	unit_free(scratch);
 }
-
-#define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
 
 static void
 check_invalid(void)
@@ -148,8 +135,7 @@ check_invalid(void)
 	gv_engine_fault(1, GV_FAILED);
 	CHECK(gv_quantiles(x, 4, ranks, 2, 0, out, errors, scratch, NULL) ==
 		  GV_FAILED, "the fault");
-	CHECK(gv_quantiles(x, 4, ranks, 2, 0, out, errors, scratch, NULL) == GV_OK,
-		  "after it");
+	OK(gv_quantiles(x, 4, ranks, 2, 0, out, errors, scratch, NULL));
 }
 
 void

@@ -28,7 +28,7 @@ place_row(Index *index, const float *x, int64_t row, int32_t block, int i)
 {
 	int32_t		dims = index->model.dims;
 	int32_t		nbytes = gv_code_bytes(index->model.m);
-	uint8_t    *code = unit_alloc(nbytes);
+	OWN uint8_t *code = unit_alloc(nbytes);
 	uint16_t   *w = index->rowids + 3 * ((size_t) block * GV_BLOCK + i);
 	int32_t		p;
 
@@ -41,7 +41,6 @@ place_row(Index *index, const float *x, int64_t row, int32_t block, int i)
 	w[1] = (uint16_t) (row >> 16);
 	w[2] = (uint16_t) row;
 	index->blocks[block].live |= (uint32_t) 1 << i;
-	unit_free(code);
 }
 
 static void
@@ -144,7 +143,7 @@ query_hits(const Index *index, const float *x, const float *q, int32_t nprobes)
 	GvTopK		found = new_topk(100, false);
 	GvTopK		want = new_topk(10, false);
 	int32_t		dims = index->model.dims;
-	float	   *table = unit_alloc(gv_table_bytes(index->model.m));
+	OWN float  *table = unit_alloc(gv_table_bytes(index->model.m));
 	int			nhits = 0;
 	GvScan		scan;
 	int32_t		i;
@@ -174,7 +173,6 @@ query_hits(const Index *index, const float *x, const float *q, int32_t nprobes)
 	free_topk(&lists);
 	free_topk(&found);
 	free_topk(&want);
-	unit_free(table);
 	return nhits;
 }
 
@@ -183,7 +181,7 @@ test_recall(void)
 {
 	int64_t		n = 20000;
 	int32_t		dims = 64;
-	float	   *x = clustered(n, dims, 100, 0.3f);
+	OWN float  *x = clustered(n, dims, 100, 0.3f);
 	int			metric;
 
 	for (metric = GV_L2; metric <= GV_IP; metric++)
@@ -197,18 +195,16 @@ test_recall(void)
 		build_index(&index, x);
 		for (i = 0; i < 100; i++)
 		{
-			float	   *q = unit_floats(dims, 0.3f);
+			OWN float  *q = unit_floats(dims, 0.3f);
 			int32_t		d;
 
 			for (d = 0; d < dims; d++)
 				q[d] += x[(size_t) (i * 199) * dims + d];
 			nhits += query_hits(&index, x, q, 10);
-			unit_free(q);
 		}
 		printf("recall of 100 candidates, metric %d: %.3f\n", metric,
 			   nhits / 1000.0);
 		CHECK(nhits >= 985, "%d of 1000", nhits);
 		free_index(&index);
 	}
-	unit_free(x);
 }

@@ -10,8 +10,8 @@ static float *
 mixed(int64_t n, int32_t dims, float own)
 {
 	int32_t		few = (dims + 3) / 4;
-	float	   *weights = unit_floats((size_t) dims * few, 1.0f);
-	float	   *few_of = unit_alloc(sizeof(float) * few);
+	OWN float  *weights = unit_floats((size_t) dims * few, 1.0f);
+	OWN float  *few_of = unit_alloc(sizeof(float) * few);
 	float	   *x = unit_alloc(sizeof(float) * n * dims);
 	int64_t		row;
 	int32_t		d;
@@ -30,8 +30,6 @@ mixed(int64_t n, int32_t dims, float own)
 			x[row * dims + d] = sum / sqrtf((float) dims);
 		}
 	}
-	unit_free(weights);
-	unit_free(few_of);
 	return x;
 }
 
@@ -39,11 +37,10 @@ static float *
 learn(int32_t dims, int32_t m, const float *x, int64_t n)
 {
 	float	   *rotation = unit_alloc(sizeof(float) * dims * dims);
-	void	   *scratch = unit_alloc(gv_learn_rotation_scratch(dims, m));
+	OWN void   *scratch = unit_alloc(gv_learn_rotation_scratch(dims, m));
 
 	CHECK(gv_learn_rotation(dims, m, x, n, rotation, scratch, NULL) == GV_OK,
 		  "dims %d", dims);
-	unit_free(scratch);
 	return rotation;
 }
 
@@ -68,10 +65,10 @@ length_of(const float *x, int32_t dims)
 static void
 check_kept(int32_t dims, const float *rotation)
 {
-	float	   *a = unit_floats(dims, 1.0f);
-	float	   *b = unit_floats(dims, 100.0f);
-	float	   *ra = unit_alloc(sizeof(float) * dims);
-	float	   *rb = unit_alloc(sizeof(float) * dims);
+	OWN float  *a = unit_floats(dims, 1.0f);
+	OWN float  *b = unit_floats(dims, 100.0f);
+	OWN float  *ra = unit_alloc(sizeof(float) * dims);
+	OWN float  *rb = unit_alloc(sizeof(float) * dims);
 	double		rho = gv_rotation_error(dims);
 	double		lengths;
 
@@ -85,10 +82,6 @@ check_kept(int32_t dims, const float *rotation)
 	CHECK(fabs(gv_distance_ip(ra, rb, dims) - gv_distance_ip(a, b, dims)) <=
 		  2.1 * rho * length_of(a, dims) * length_of(b, dims),
 		  "product, dims %d", dims);
-	unit_free(a);
-	unit_free(b);
-	unit_free(ra);
-	unit_free(rb);
 }
 
 /* gv_transform rotates last, also in place. */
@@ -96,10 +89,10 @@ static void
 check_transformed(int32_t dims, const float *rotation)
 {
 	GvModel		model = {.metric = GV_COSINE,.dims = dims,.m = 1,.scale = 2};
-	float	   *mean = unit_floats(dims, 0.1f);
-	float	   *x = unit_floats(3 * (size_t) dims, 1.0f);
-	float	   *want = unit_alloc(sizeof(float) * 3 * dims);
-	float	   *placed = unit_alloc(sizeof(float) * 3 * dims);
+	OWN float  *mean = unit_floats(dims, 0.1f);
+	OWN float  *x = unit_floats(3 * (size_t) dims, 1.0f);
+	OWN float  *want = unit_alloc(sizeof(float) * 3 * dims);
+	OWN float  *placed = unit_alloc(sizeof(float) * 3 * dims);
 	int			i;
 
 	model.mean = mean;
@@ -111,10 +104,6 @@ check_transformed(int32_t dims, const float *rotation)
 	CHECK(memcmp(placed, want, sizeof(float) * 3 * dims) == 0, "rotated");
 	(void) gv_transform(&model, x, 3, x);
 	CHECK(memcmp(x, want, sizeof(float) * 3 * dims) == 0, "in place");
-	unit_free(mean);
-	unit_free(x);
-	unit_free(want);
-	unit_free(placed);
 }
 
 /* The mean squared error of codes. */
@@ -122,13 +111,13 @@ static double
 code_error(int32_t dims, int32_t m, const float *x, int64_t n)
 {
 	GvModel		model = {.metric = GV_L2,.dims = dims,.m = m,.scale = 1};
-	float	   *codebooks = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
-	float	   *zero = calloc(dims, sizeof(float));
-	int32_t    *lists = calloc(n, sizeof(int32_t));
+	OWN float  *codebooks = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
+	FREED float *zero = calloc(dims, sizeof(float));
+	FREED int32_t *lists = calloc(n, sizeof(int32_t));
 	int32_t		bytes = gv_code_bytes(m);
-	uint8_t    *codes = unit_alloc((size_t) n * bytes);
-	float	   *t = unit_alloc(sizeof(float) * n);
-	void	   *scratch = unit_alloc(gv_codebooks_scratch(dims, m, n));
+	OWN uint8_t *codes = unit_alloc((size_t) n * bytes);
+	OWN float  *t = unit_alloc(sizeof(float) * n);
+	OWN void   *scratch = unit_alloc(gv_codebooks_scratch(dims, m, n));
 	double		sum = 0.0;
 	int64_t		row;
 	int32_t		j;
@@ -152,22 +141,16 @@ code_error(int32_t dims, int32_t m, const float *x, int64_t n)
 				sum += diff * diff / (double) n;
 			}
 		}
-	unit_free(codebooks);
-	free(zero);
-	free(lists);
-	unit_free(codes);
-	unit_free(t);
-	unit_free(scratch);
 	return sum;
 }
 
 static void
 check_learned(int32_t dims, int32_t m, int64_t n)
 {
-	float	   *x = mixed(n, dims, 0.1f);
-	float	   *rotated = unit_alloc(sizeof(float) * n * dims);
-	float	   *rotation = learn(dims, m, x, n);
-	float	   *again;
+	OWN float  *x = mixed(n, dims, 0.1f);
+	OWN float  *rotated = unit_alloc(sizeof(float) * n * dims);
+	OWN float  *rotation = learn(dims, m, x, n);
+	OWN float  *again = NULL;
 	double		rho = gv_rotation_error(dims);
 	double		defect = sqrt(defect_of(dims, rotation));
 	double		before = code_error(dims, m, x, n);
@@ -196,17 +179,13 @@ check_learned(int32_t dims, int32_t m, int64_t n)
 	CHECK(memcmp(again, rotated, sizeof(float) * dims) == 0,
 		  "rotated by portable, dims %d", dims);
 	gv_simd_use(unit_simd());
-	unit_free(x);
-	unit_free(rotated);
-	unit_free(rotation);
-	unit_free(again);
 }
 
 /* Where nothing can be learned nothing is turned. */
 static void
 check_identity(const float *x, int64_t n, int32_t dims, const char *what)
 {
-	float	   *rotation = learn(dims, dims, x, n);
+	OWN float  *rotation = learn(dims, dims, x, n);
 	int			nwrong = 0;
 	int32_t		i;
 
@@ -214,7 +193,6 @@ check_identity(const float *x, int64_t n, int32_t dims, const char *what)
 		nwrong += rotation[i] != (i / dims == i % dims ? 1.0f : 0.0f);
 	CHECK(nwrong == 0, "%s: %d", what, nwrong);
 	CHECK(defect_of(dims, rotation) == 0.0, "%s", what);
-	unit_free(rotation);
 }
 
 static void
@@ -222,7 +200,7 @@ test_useless(void)
 {
 	float		zeros[40] = {0};
 	float		huge[40];
-	float	   *rotation;
+	OWN float  *rotation = NULL;
 	float		few[40] = {0};
 	int			i;
 
@@ -240,44 +218,30 @@ test_useless(void)
 	CHECK(!gv_is_rotation(8, defect_of(8, rotation)), "changed");
 	rotation[9] = NAN;
 	CHECK(!gv_is_rotation(8, defect_of(8, rotation)), "not a number");
-	unit_free(rotation);
-}
-
-static bool
-at_once(void *arg)
-{
-	return true;
 }
 
 static void
 test_refused(void)
 {
 	static char scratch[4096] __attribute__((aligned(64)));
-	GvStop		stop = {at_once, NULL};
+	GvStop		stop = {unit_stop_now, NULL};
 	GvStop		bad_stop = {NULL, NULL};
-	float	   *x = unit_floats(4000 * 64, 1.0f);
-	float	   *rotation = unit_alloc(sizeof(float) * 64 * 64);
-	void	   *memory = unit_alloc(gv_learn_rotation_scratch(64, 8));
+	OWN float  *x = unit_floats(4000 * 64, 1.0f);
+	OWN float  *rotation = unit_alloc(sizeof(float) * 64 * 64);
+	OWN void   *memory = unit_alloc(gv_learn_rotation_scratch(64, 8));
 
 	CHECK(gv_learn_rotation_scratch(GV_MAX_ROTATED + 1, 8) == 0, "too many");
 	CHECK(gv_learn_rotation_scratch(8, 9) == 0, "a bad shape");
-#define INVALID(dims, m, x, n, to, scratch, stop) \
-	CHECK(gv_learn_rotation(dims, m, x, n, to, scratch, stop) == GV_INVALID, \
-		  "accepted")
-	INVALID(GV_MAX_ROTATED + 1, 8, x, 1, rotation, scratch, NULL);
-	INVALID(8, 9, x, 1, rotation, scratch, NULL);
-	INVALID(8, 4, NULL, 1, rotation, scratch, NULL);
-	INVALID(8, 4, x, 0, rotation, scratch, NULL);
-	INVALID(8, 4, x, 1, NULL, scratch, NULL);
-	INVALID(8, 4, x, 1, rotation, NULL, NULL);
-	INVALID(8, 4, x, 1, rotation, scratch + 4, NULL);
-	INVALID(8, 4, x, 1, rotation, scratch, &bad_stop);
-#undef INVALID
+	INVALID(gv_learn_rotation(GV_MAX_ROTATED + 1, 8, x, 1, rotation, scratch, NULL));
+	INVALID(gv_learn_rotation(8, 9, x, 1, rotation, scratch, NULL));
+	INVALID(gv_learn_rotation(8, 4, NULL, 1, rotation, scratch, NULL));
+	INVALID(gv_learn_rotation(8, 4, x, 0, rotation, scratch, NULL));
+	INVALID(gv_learn_rotation(8, 4, x, 1, NULL, scratch, NULL));
+	INVALID(gv_learn_rotation(8, 4, x, 1, rotation, NULL, NULL));
+	INVALID(gv_learn_rotation(8, 4, x, 1, rotation, scratch + 4, NULL));
+	INVALID(gv_learn_rotation(8, 4, x, 1, rotation, scratch, &bad_stop));
 	CHECK(gv_learn_rotation(64, 8, x, 4000, rotation, memory, &stop) ==
 		  GV_CANCELED, "canceled");
-	unit_free(x);
-	unit_free(rotation);
-	unit_free(memory);
 }
 
 void

@@ -15,9 +15,9 @@ check_method(const GvSelect *spec, const float *values, Sorted *const *sorted,
 			 Input input)
 {
 	int64_t		n = spec->rows * spec->k;
-	void	   *scratch = unit_alloc(gv_select_scratch(spec));
-	uint32_t   *positions = unit_alloc(sizeof(uint32_t) * n);
-	float	   *selected = unit_alloc(sizeof(float) * n);
+	OWN void   *scratch = unit_alloc(gv_select_scratch(spec));
+	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * n);
+	OWN float  *selected = unit_alloc(sizeof(float) * n);
 	GvStatus	status;
 	int64_t		nwrong = 0;
 	int64_t		i;
@@ -34,9 +34,6 @@ check_method(const GvSelect *spec, const float *values, Sorted *const *sorted,
 		  "%s: status %d, %ld wrong; rows %ld columns %ld k %d input %d",
 		  gv_select_name(spec->method), status, (long) nwrong,
 		  (long) spec->rows, (long) spec->columns, spec->k, input);
-	unit_free(scratch);
-	unit_free(positions);
-	unit_free(selected);
 }
 
 /* All methods, for the ks [nks] that there can be. */
@@ -44,8 +41,8 @@ static void
 check_input(Input input, int64_t rows, int64_t columns, const int64_t *ks,
 			int nks)
 {
-	float	   *values = input_values(input, rows * columns);
-	Sorted	  **sorted = malloc(sizeof(Sorted *) * rows);
+	OWN float  *values = input_values(input, rows * columns);
+	FREED Sorted **sorted = malloc(sizeof(Sorted *) * rows);
 	int64_t		row;
 	int			i;
 	int			m;
@@ -64,8 +61,6 @@ check_input(Input input, int64_t rows, int64_t columns, const int64_t *ks,
 		}
 	for (row = 0; row < rows; row++)
 		free(sorted[row]);
-	free(sorted);
-	unit_free(values);
 }
 
 static void
@@ -146,7 +141,7 @@ check_keys(void)
 		uint32_t	bits = (uint32_t) unit_random();
 		uint32_t	other = (uint32_t) unit_random();
 		float		x[2];
-		Sorted	   *sorted;
+		FREED Sorted *sorted = NULL;
 		uint64_t	first;
 
 		memcpy(&x[0], &bits, sizeof(bits));
@@ -156,7 +151,6 @@ check_keys(void)
 		CHECK(first == sorted[0].position, "%x %x", bits, other);
 		CHECK(same_bits(gv_select_value(gv_select_key(x[first])),
 						sorted[0].value), "%x", bits);
-		free(sorted);
 	}
 }
 
@@ -164,9 +158,9 @@ check_keys(void)
 static void
 check_sort(Input input, int64_t n)
 {
-	float	   *x = input_values(input, n);
-	Sorted	   *sorted = sort_row(x, n);
-	uint64_t   *items = unit_alloc(sizeof(uint64_t) * n);
+	OWN float  *x = input_values(input, n);
+	FREED Sorted *sorted = sort_row(x, n);
+	OWN uint64_t *items = unit_alloc(sizeof(uint64_t) * n);
 	GvPoll		poll = {NULL, 0};
 	int64_t		nwrong = 0;
 	int64_t		i;
@@ -179,9 +173,6 @@ check_sort(Input input, int64_t n)
 	/* 2 steps an item and split: the range is halved where pivots are bad */
 	CHECK(poll.work < 200 * n, "%ld steps for %ld, input %d",
 		  (long) poll.work, (long) n, input);
-	unit_free(items);
-	unit_free(x);
-	free(sorted);
 }
 
 /* Who asks for the end gets it, whenever that is. */
@@ -189,10 +180,10 @@ static void
 check_stop(GvSelectMethod method, int64_t n, int32_t k, int nasked)
 {
 	GvSelect	spec = {1, n, k, method};
-	float	   *values = input_values(IN_REVERSED, n);
-	void	   *scratch = unit_alloc(gv_select_scratch(&spec));
-	uint32_t   *positions = unit_alloc(sizeof(uint32_t) * k);
-	float	   *selected = unit_alloc(sizeof(float) * k);
+	OWN float  *values = input_values(IN_REVERSED, n);
+	OWN void   *scratch = unit_alloc(gv_select_scratch(&spec));
+	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * k);
+	OWN float  *selected = unit_alloc(sizeof(float) * k);
 	Patience	patience = {0, 0};
 	GvStop		stop = {lose_patience, &patience};
 	GvStatus	status;
@@ -208,13 +199,8 @@ check_stop(GvSelectMethod method, int64_t n, int32_t k, int nasked)
 	} while (status != GV_OK);
 	CHECK(patience.asked >= nasked, "%s asked %d times",
 		  gv_select_name(method), patience.asked);
-	unit_free(values);
-	unit_free(scratch);
-	unit_free(positions);
-	unit_free(selected);
 }
 
-#define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
 #define BAD(change) (wrong = spec, wrong.change, \
 	gv_select(&wrong, x, positions, out, scratch, NULL))
 

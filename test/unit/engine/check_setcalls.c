@@ -15,24 +15,23 @@
 static void
 check_selection(Input input, int64_t n, int32_t k, GvSelectMethod method)
 {
-	float	   *values = input_values(input, n);
+	OWN float  *values = input_values(input, n);
 	GvSelect	select = {1, n, k, method};
 	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = k,
 	.method = method,.nrows = n};
 	SetInputs	inputs = {NULL, NULL, values, n,
 	1 + (int64_t) (unit_random() % n), NULL};
-	void	   *scratch = unit_alloc(gv_select_scratch(&select));
-	uint32_t   *want = unit_alloc(sizeof(uint32_t) * k);
-	float	   *want_values = unit_alloc(sizeof(float) * k);
-	int64_t    *got = unit_alloc(sizeof(int64_t) * k);
-	float	   *got_values = unit_alloc(sizeof(float) * k);
+	OWN void   *scratch = unit_alloc(gv_select_scratch(&select));
+	OWN uint32_t *want = unit_alloc(sizeof(uint32_t) * k);
+	OWN float  *want_values = unit_alloc(sizeof(float) * k);
+	OWN int64_t *got = unit_alloc(sizeof(int64_t) * k);
+	OWN float  *got_values = unit_alloc(sizeof(float) * k);
 	int64_t		nwrong = 0;
 	GvSetDone	done;
 	GvSet	   *set = finished_set(&spec, &inputs, &done, NULL);
 	int32_t		i;
 
-	CHECK(gv_select(&select, values, want, want_values, scratch,
-					NULL) == GV_OK, "select");
+	OK(gv_select(&select, values, want, want_values, scratch, NULL));
 	CHECK(gv_set_get(set, GV_SET_POSITIONS, 0, k, got) == GV_OK &&
 		  gv_set_get(set, GV_SET_VALUES, 0, k, got_values) == GV_OK &&
 		  gv_set_get(set, GV_SET_VALUES, k - 1, 1,
@@ -42,28 +41,22 @@ check_selection(Input input, int64_t n, int32_t k, GvSelectMethod method)
 			!same_bits(got_values[i], want_values[i]);
 	CHECK(nwrong == 0, "%ld wrong of %d", (long) nwrong, k);
 	gv_set_drop(set);
-	unit_free(values);
-	unit_free(scratch);
-	unit_free(want);
-	unit_free(want_values);
-	unit_free(got);
-	unit_free(got_values);
 }
 
 /* A set's quantiles are gv_quantiles'. */
 static void
 check_quantiles_set(Input input, int64_t n, int32_t nranks, bool approximate)
 {
-	float	   *values = input_values(input, n);
-	int64_t    *ranks = unit_alloc(sizeof(int64_t) * nranks);
+	OWN float  *values = input_values(input, n);
+	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * nranks);
 	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,
 		.approximate = approximate,.nqueries = nranks,.nrows = n};
 	SetInputs	inputs = {ranks, NULL, values, n,
 	1 + (int64_t) (unit_random() % n), NULL};
-	void	   *scratch =
+	OWN void   *scratch =
 		unit_alloc(gv_quantiles_scratch(n, nranks, approximate));
-	float	   *want = unit_alloc(sizeof(float) * nranks * 2);
-	int64_t    *want_errors = unit_alloc(sizeof(int64_t) * nranks * 2);
+	OWN float  *want = unit_alloc(sizeof(float) * nranks * 2);
+	OWN int64_t *want_errors = unit_alloc(sizeof(int64_t) * nranks * 2);
 	GvSetDone	done;
 	GvSet	   *set;
 	int32_t		i;
@@ -81,11 +74,6 @@ check_quantiles_set(Input input, int64_t n, int32_t nranks, bool approximate)
 				 sizeof(int64_t) * nranks) == 0,
 		  "input %d n %ld ranks %d", input, (long) n, nranks);
 	gv_set_drop(set);
-	unit_free(values);
-	unit_free(ranks);
-	unit_free(scratch);
-	unit_free(want);
-	unit_free(want_errors);
 }
 
 static void
@@ -109,8 +97,6 @@ check_selections(void)
 }
 
 /* ---------- calls ---------- */
-
-#define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
 
 /* A spec of each kind; the vectors below serve all of them. */
 static const GvSetSpec specs[GV_NSETS] = {
@@ -173,14 +159,25 @@ check_invalid_specs(void)
 	REFUSE(GV_SET_EXACT, nlists = -1);
 	REFUSE(GV_SET_EXACT, nlists = 3);
 	REFUSE(GV_SET_EXACT, probes = 1);
+	REFUSE(GV_SET_EXACT, kind = -1);
+	REFUSE(GV_SET_EXACT, nqueries = INT64_MIN);
+	REFUSE(GV_SET_EXACT, nrows = -1);
+	REFUSE(GV_SET_EXACT, method = 1);
+	REFUSE(GV_SET_EXACT, iterations = 1);
+	REFUSE(GV_SET_EXACT, balanced = 1);
+	REFUSE(GV_SET_EXACT, approximate = 1);
 	REFUSE(GV_SET_KMEANS, k = 7);
 	REFUSE(GV_SET_KMEANS, k = 0);
 	REFUSE(GV_SET_KMEANS, iterations = -1);
 	REFUSE(GV_SET_KMEANS, self = 1);
+	REFUSE(GV_SET_KMEANS, nlists = 1);
+	REFUSE(GV_SET_KMEANS, nqueries = 1);
 	REFUSE(GV_SET_SELECT, k = 7);
 	REFUSE(GV_SET_SELECT, dims = 2);
+	REFUSE(GV_SET_SELECT, nrows = GV_SELECT_MAX_N + 1);
 	REFUSE(GV_SET_QUANTILES, nqueries = 0);
 	REFUSE(GV_SET_QUANTILES, dims = 2);
+	REFUSE(GV_SET_QUANTILES, k = 1);
 	INVALID(gv_set_create(&specs[0], NULL));
 	INVALID(gv_set_create(NULL, NULL));
 }
@@ -193,15 +190,13 @@ put_first(GvSet *set, int kind)
 
 	if (kind == GV_SET_EXACT)
 	{
-		CHECK(gv_set_put(set, GV_SET_QUERIES, vectors, 5, NULL) == GV_OK,
-			  "put");
+		OK(gv_set_put(set, GV_SET_QUERIES, vectors, 5, NULL));
 		INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 1, NULL));
 		INVALID(gv_set_put(set, GV_SET_LISTS, vectors, 1, NULL));
 		CHECK(gv_set_put(set, GV_SET_SELF, numbers, 5, NULL) == GV_OK, "put");
 	}
 	else if (kind == GV_SET_KMEANS)
-		CHECK(gv_set_put(set, GV_SET_SEEDS, vectors, spec->k,
-						 NULL) == GV_OK, "put");
+		OK(gv_set_put(set, GV_SET_SEEDS, vectors, spec->k, NULL));
 	else if (kind == GV_SET_QUANTILES)
 	{
 		const int64_t beyond[2] = {0, 6};
@@ -428,7 +423,7 @@ check_faults(int kind)
 static void
 check_stops(const GvSetSpec *spec, int nasked)
 {
-	float	   *rows = unit_floats((size_t) spec->nrows * spec->dims, 1.0f);
+	OWN float  *rows = unit_floats((size_t) spec->nrows * spec->dims, 1.0f);
 	Patience	patience = {0, 0};
 	GvStop		stop = {lose_patience, &patience};
 	GvStatus	status;
@@ -447,7 +442,6 @@ check_stops(const GvSetSpec *spec, int nasked)
 	} while (status != GV_OK);
 	CHECK(patience.asked >= nasked, "kind %d asked %d times", spec->kind,
 		  patience.asked);
-	unit_free(rows);
 }
 
 static void

@@ -107,7 +107,7 @@ plain_reseed(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
 		   float *centroids)
 {
 	double		mean = (double) spec->nrows / spec->k;
-	bool	   *has_given = calloc(spec->k, sizeof(bool));
+	FREED bool *has_given = calloc(spec->k, sizeof(bool));
 	int32_t		ntaken = 0;
 	int32_t		c;
 
@@ -127,7 +127,6 @@ plain_reseed(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
 			   sizeof(float) * spec->dims);
 		ntaken++;
 	}
-	free(has_given);
 	return ntaken;
 }
 
@@ -137,7 +136,7 @@ plain_kmeans(Plain *plain, double *errors)
 {
 	int32_t		dims = plain->spec.dims;
 	int32_t		k = plain->spec.k;
-	double	   *sums = malloc(sizeof(double) * k * dims);
+	FREED double *sums = malloc(sizeof(double) * k * dims);
 	int32_t		found = 0;
 	int32_t		c;
 	int32_t		d;
@@ -164,7 +163,6 @@ plain_kmeans(Plain *plain, double *errors)
 					sizeof(float) * dims);
 			plain->sizes[found++] = plain->sizes[c];
 		}
-	free(sums);
 	return found;
 }
 
@@ -175,9 +173,9 @@ check_run(const Plain *plain, int32_t found, const double *plain_errors,
 {
 	const GvSetSpec *spec = &plain->spec;
 	size_t		vector = sizeof(float) * spec->dims;
-	float	   *centroids = unit_alloc(vector * spec->k);
-	int64_t    *sizes = unit_alloc(sizeof(int64_t) * spec->k);
-	double	   *errors = unit_alloc(sizeof(double) * (spec->iterations + 1));
+	OWN float  *centroids = unit_alloc(vector * spec->k);
+	OWN int64_t *sizes = unit_alloc(sizeof(int64_t) * spec->k);
+	OWN double *errors = unit_alloc(sizeof(double) * (spec->iterations + 1));
 	GvSetDone	done;
 	GvSet	   *set = finished_set(spec, inputs, &done, errors);
 
@@ -200,9 +198,6 @@ check_run(const Plain *plain, int32_t found, const double *plain_errors,
 			  sizes[0] == plain->sizes[found - 1], "the last size");
 	}
 	gv_set_drop(set);
-	unit_free(centroids);
-	unit_free(sizes);
-	unit_free(errors);
 }
 
 /* From seeds [k][dims], in batches of two sizes, at each level. */
@@ -211,7 +206,7 @@ check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 {
 	size_t		n = (size_t) spec->k * spec->dims;
 	Plain		plain = {.spec = *spec,.rows = rows};
-	double	   *errors = malloc(sizeof(double) * (spec->iterations + 1));
+	FREED double *errors = malloc(sizeof(double) * (spec->iterations + 1));
 	SetInputs	inputs = {seeds, NULL, rows, spec->nrows, spec->nrows,
 	NULL};
 	GvSimd		level;
@@ -236,7 +231,6 @@ check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 	free(plain.sizes);
 	free(plain.errors);
 	free(plain.far_distances);
-	free(errors);
 }
 
 /*
@@ -246,7 +240,7 @@ static void
 check_shape(int64_t nrows, int32_t dims, int32_t k, int32_t iterations,
 			int nsame)
 {
-	float	   *rows = clustered(nrows, dims, 1 + k / 2, 0.2f);
+	OWN float  *rows = clustered(nrows, dims, 1 + k / 2, 0.2f);
 	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = dims,.k = k,
 		.iterations = iterations,.nrows = nrows};
 	int64_t		i;
@@ -256,7 +250,6 @@ check_shape(int64_t nrows, int32_t dims, int32_t k, int32_t iterations,
 	check_clusters(&spec, rows, rows);
 	spec.balanced = 1;
 	check_clusters(&spec, rows, rows);
-	unit_free(rows);
 }
 
 /* Seeds far from all rows, and equal ones: most clusters begin empty. */
@@ -265,8 +258,8 @@ check_empty_clusters(void)
 {
 	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 3,.k = 12,
 	.nrows = 100};
-	float	   *rows = unit_floats((size_t) spec.nrows * 3, 1.0f);
-	float	   *seeds = unit_alloc(sizeof(float) * 12 * 3);
+	OWN float  *rows = unit_floats((size_t) spec.nrows * 3, 1.0f);
+	OWN float  *seeds = unit_alloc(sizeof(float) * 12 * 3);
 	int			i;
 
 	for (i = 0; i < 12 * 3; i++)
@@ -283,8 +276,6 @@ check_empty_clusters(void)
 	for (i = 0; i < 100 * 3; i++)	/* distances that overflow */
 		rows[i] = unit_float() * 3e38f;
 	check_clusters(&spec, seeds, rows);
-	unit_free(rows);
-	unit_free(seeds);
 }
 
 /* gv_set_reseed alone, of any sizes, errors and distances. */
@@ -293,13 +284,13 @@ check_reseed(int32_t k)
 {
 	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 2,.k = k,
 	.balanced = (uint8_t) (unit_random() % 2)};
-	int64_t    *sizes = unit_alloc(sizeof(int64_t) * k);
-	double	   *errors = unit_alloc(sizeof(double) * k);
-	float	   *far_distances = unit_alloc(sizeof(float) * k);
-	float	   *farthest = unit_floats((size_t) k * 2, 1.0f);
-	float	   *want = unit_floats((size_t) k * 2, 1.0f);
-	float	   *got = unit_alloc(sizeof(float) * k * 2);
-	int32_t    *order = unit_alloc(sizeof(int32_t) * k);
+	OWN int64_t *sizes = unit_alloc(sizeof(int64_t) * k);
+	OWN double *errors = unit_alloc(sizeof(double) * k);
+	OWN float  *far_distances = unit_alloc(sizeof(float) * k);
+	OWN float  *farthest = unit_floats((size_t) k * 2, 1.0f);
+	OWN float  *want = unit_floats((size_t) k * 2, 1.0f);
+	OWN float  *got = unit_alloc(sizeof(float) * k * 2);
+	OWN int32_t *order = unit_alloc(sizeof(int32_t) * k);
 	int			nempty = 1 + (int) (unit_random() % 5);
 	int32_t		ntaken;
 	int32_t		c;
@@ -318,13 +309,6 @@ check_reseed(int32_t k)
 	CHECK(gv_set_reseed(&spec, sizes, errors, far_distances, farthest, got,
 					  order) == ntaken, "%d took of %d", ntaken, k);
 	CHECK(memcmp(got, want, sizeof(float) * k * 2) == 0, "k %d", k);
-	unit_free(sizes);
-	unit_free(errors);
-	unit_free(far_distances);
-	unit_free(farthest);
-	unit_free(want);
-	unit_free(got);
-	unit_free(order);
 }
 
 void

@@ -132,8 +132,8 @@ check_search(const GvSetSpec *spec, const SetInputs *inputs,
 			 Neighbor *const *sorted, const int64_t *nsorted)
 {
 	int64_t		n = spec->nqueries * spec->k;
-	int64_t    *positions = unit_alloc(sizeof(int64_t) * n);
-	double	   *distances = unit_alloc(sizeof(double) * n);
+	OWN int64_t *positions = unit_alloc(sizeof(int64_t) * n);
+	OWN double *distances = unit_alloc(sizeof(double) * n);
 	int64_t		nwrong = 0;
 	GvSetDone	done;
 	GvSet	   *set = finished_set(spec, inputs, &done, NULL);
@@ -160,8 +160,6 @@ check_search(const GvSetSpec *spec, const SetInputs *inputs,
 			  spec->nlists, spec->probes, gv_simd_name(unit_simd()));
 	}
 	gv_set_drop(set);
-	unit_free(positions);
-	unit_free(distances);
 }
 
 /*
@@ -173,9 +171,9 @@ check_vectors(int32_t dims, const float *queries, int64_t nqueries,
 			  const float *rows, int64_t nrows, int64_t own)
 {
 	const int64_t ks[] = {1, 3, 10, nrows - 1, nrows, nrows + 7};
-	Neighbor **sorted = malloc(sizeof(Neighbor *) * nqueries);
-	int64_t    *nsorted = malloc(sizeof(int64_t) * nqueries);
-	int64_t    *self = malloc(sizeof(int64_t) * nqueries);
+	FREED Neighbor **sorted = malloc(sizeof(Neighbor *) * nqueries);
+	FREED int64_t *nsorted = malloc(sizeof(int64_t) * nqueries);
+	FREED int64_t *self = malloc(sizeof(int64_t) * nqueries);
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,.dims = dims,
 		.nqueries = nqueries,.own = own >= 0,
 	.first = own >= 0 ? own : 0};
@@ -211,9 +209,6 @@ check_vectors(int32_t dims, const float *queries, int64_t nqueries,
 			free(sorted[i]);
 	}
 	gv_simd_use(unit_simd());
-	free(sorted);
-	free(nsorted);
-	free(self);
 }
 
 /* See sets.h. */
@@ -254,8 +249,8 @@ make_vector(Kind kind, float *x, int32_t dims, const float *earlier,
 static void
 check_kind(Kind kind, int32_t dims, int64_t nqueries, int64_t nrows)
 {
-	float	   *rows = unit_alloc(sizeof(float) * nrows * dims);
-	float	   *queries = unit_alloc(sizeof(float) * nqueries * dims);
+	OWN float  *rows = unit_alloc(sizeof(float) * nrows * dims);
+	OWN float  *queries = unit_alloc(sizeof(float) * nqueries * dims);
 	int64_t		i;
 
 	for (i = 0; i < nrows; i++)
@@ -270,8 +265,6 @@ check_kind(Kind kind, int32_t dims, int64_t nqueries, int64_t nrows)
 	i = (int64_t) (unit_random() % (uint64_t) nrows);
 	check_vectors(dims, rows + i * dims, nrows - i < nqueries ? nrows - i :
 				  nqueries, rows, nrows, i);
-	unit_free(rows);
-	unit_free(queries);
 }
 
 /* A query and rows whose distances differ by their last bits only. */
@@ -279,8 +272,8 @@ static void
 check_near_ties(int32_t dims)
 {
 	int64_t		nrows = 300;
-	float	   *rows = unit_alloc(sizeof(float) * nrows * dims);
-	float	   *queries = unit_floats((size_t) 6 * dims, 1.0f);
+	OWN float  *rows = unit_alloc(sizeof(float) * nrows * dims);
+	OWN float  *queries = unit_floats((size_t) 6 * dims, 1.0f);
 	int64_t		i;
 	int32_t		d;
 
@@ -289,8 +282,6 @@ check_near_ties(int32_t dims)
 			rows[i * dims + d] = nextafterf(queries[d] + 1.0f,
 											unit_float() > 0 ? 9.0f : -9.0f);
 	check_vectors(dims, queries, 6, rows, nrows, -1);
-	unit_free(rows);
-	unit_free(queries);
 }
 
 void

@@ -6,21 +6,6 @@
 
 /* ---------- training ---------- */
 
-/* A GvStop that wants to stop at the count-th question. */
-typedef struct Countdown
-{
-	long		asked;
-	long		stop_at;		/* 0: never */
-} Countdown;
-
-static bool
-count_down(void *arg)
-{
-	Countdown  *countdown = arg;
-
-	return ++countdown->asked == countdown->stop_at;
-}
-
 /* Number of distinct rows. */
 static int32_t
 count_distinct(const float *x, int64_t n, int32_t dims)
@@ -45,25 +30,22 @@ check_kmeans(const GvKmeans *spec, const float *x, int32_t *found)
 {
 	size_t		bytes = gv_kmeans_scratch(spec);
 	size_t		nfloats = (size_t) spec->k * spec->dims;
-	void	   *scratch = unit_alloc(bytes);
+	OWN void   *scratch = unit_alloc(bytes);
 	float	   *centroids = unit_alloc(sizeof(float) * nfloats);
-	float	   *again = unit_alloc(sizeof(float) * nfloats);
+	OWN float  *again = unit_alloc(sizeof(float) * nfloats);
 	int32_t		found_again = -1;
 
 	*found = -1;
 	CHECK(bytes > 0, "scratch");
 	CHECK(gv_kmeans(spec, x, centroids, found, scratch, NULL) == GV_OK, " ");
 	memset(scratch, 1, bytes);
-	CHECK(gv_kmeans(spec, x, again, &found_again, scratch, NULL) ==
-		  GV_OK, " ");
+	OK(gv_kmeans(spec, x, again, &found_again, scratch, NULL));
 	CHECK(*found >= 1 && *found <= spec->k && *found == found_again,
 		  "found %d, then %d", *found, found_again);
 	nfloats = (size_t) *found * spec->dims;
 	CHECK(memcmp(centroids, again, sizeof(float) * nfloats) == 0,
 		  "not deterministic");
 	CHECK(all_finite(centroids, nfloats), "centroids");
-	unit_free(scratch);
-	unit_free(again);
 	return centroids;
 }
 
@@ -84,7 +66,7 @@ test_kmeans_small(void)
 		int			kind = round % 5;
 		size_t		nfloats;
 		int32_t		found;
-		float	   *x;
+		OWN float  *x = NULL;
 		size_t		i;
 
 		if (spec.dims > 2000)
@@ -103,7 +85,6 @@ test_kmeans_small(void)
 				  "found %d of %d, distinct %d, n %d", found, spec.k,
 				  ndistinct, (int) spec.n);
 		}
-		unit_free(x);
 	}
 }
 
@@ -117,9 +98,9 @@ test_kmeans_even(void)
 	{
 		GvKmeans	spec = {.dims = 16,.n = i < 3 ? 6000 : 20000,.k = 60,
 		.iterations = 10,.max_imbalance = imbalances[i % 3],.seed = 5};
-		float	   *x = clustered(spec.n, spec.dims, 25, i % 2 ? 0.02f : 0.3f);
+		OWN float  *x = clustered(spec.n, spec.dims, 25, i % 2 ? 0.02f : 0.3f);
 		int32_t		found;
-		float	   *centroids = check_kmeans(&spec, x, &found);
+		OWN float  *centroids = check_kmeans(&spec, x, &found);
 		double		mse;
 		int64_t		most = biggest_cluster(spec.dims, centroids, found, x,
 										   spec.n, &mse);
@@ -128,8 +109,6 @@ test_kmeans_even(void)
 		CHECK(most <= spec.max_imbalance * spec.n / spec.k,
 			  "share %.2f of %.2f", (double) most * spec.k / spec.n,
 			  spec.max_imbalance);
-		unit_free(centroids);
-		unit_free(x);
 	}
 }
 
@@ -139,9 +118,9 @@ test_kmeans_identical(void)
 {
 	GvKmeans	spec = {.dims = 8,.n = 4000,.k = 40,.iterations = 8,
 	.max_imbalance = 2.0,.seed = 3};
-	float	   *x = unit_floats((size_t) spec.n * spec.dims, 1.0f);
+	OWN float  *x = unit_floats((size_t) spec.n * spec.dims, 1.0f);
 	int32_t		found;
-	float	   *centroids;
+	OWN float  *centroids = NULL;
 	double		mse;
 	int64_t		most;
 	size_t		i;
@@ -156,8 +135,6 @@ test_kmeans_identical(void)
 						   x + (size_t) spec.n / 2 * spec.dims, spec.n / 2,
 						   &mse);
 	CHECK(most <= 200, "most %d", (int) most);
-	unit_free(centroids);
-	unit_free(x);
 }
 
 static float *
@@ -165,17 +142,15 @@ check_codebooks(int32_t dims, int32_t m, int64_t n, const float *x)
 {
 	size_t		bytes = gv_codebooks_scratch(dims, m, n);
 	size_t		size = sizeof(float) * GV_CODEWORDS * dims;
-	void	   *scratch = unit_alloc(bytes);
+	OWN void   *scratch = unit_alloc(bytes);
 	float	   *books = unit_alloc(size);
-	float	   *again = unit_alloc(size);
+	OWN float  *again = unit_alloc(size);
 
 	CHECK(gv_codebooks(dims, m, n, x, 9, books, scratch, NULL) == GV_OK, " ");
 	memset(scratch, 1, bytes);
 	CHECK(gv_codebooks(dims, m, n, x, 9, again, scratch, NULL) == GV_OK, " ");
 	CHECK(memcmp(books, again, size) == 0, "not deterministic");
 	CHECK(all_finite(books, (size_t) GV_CODEWORDS * dims), "codebooks");
-	unit_free(scratch);
-	unit_free(again);
 	return books;
 }
 
@@ -192,20 +167,19 @@ test_codebooks(void)
 		int32_t		m = round % 4 == 0 ? dims :
 			1 + (int32_t) (unit_random() % dims);
 		int64_t		n = 1 + unit_random() % (dims > 2000 ? 3 : 100);
-		float	   *x = unit_floats((size_t) n * dims, factors[round % 4]);
-		float	   *books = check_codebooks(dims, m, n, x);
+		OWN float  *x = unit_floats((size_t) n * dims, factors[round % 4]);
+		OWN float  *books = check_codebooks(dims, m, n, x);
 		GvModel		model = {.metric = GV_L2,.dims = dims,.m = m,
 		.codebooks = books};
-		uint8_t    *codes = unit_alloc((size_t) n * gv_code_bytes(m));
-		float	   *t = unit_alloc(sizeof(float) * n);
-		float	   *zero = calloc(dims, sizeof(float));
+		OWN uint8_t *codes = unit_alloc((size_t) n * gv_code_bytes(m));
+		OWN float  *t = unit_alloc(sizeof(float) * n);
+		FREED float *zero = calloc(dims, sizeof(float));
 		int32_t		lists[100] = {0};
 		int64_t		row;
 		int32_t		j;
 
 		/* up to 16 distinct vectors are encoded exactly */
-		CHECK(gv_encode(&model, x, zero, lists, n, 1, codes, t) == GV_OK,
-			  "encode");
+		OK(gv_encode(&model, x, zero, lists, n, 1, codes, t));
 		for (row = 0; row < n && n <= GV_CODEWORDS && round % 4 == 0; row++)
 			for (j = 0; j < m; j++)
 			{
@@ -220,11 +194,6 @@ test_codebooks(void)
 					  "row %d not met, dims %d m %d n %d", (int) row, dims, m,
 					  (int) n);
 			}
-		free(zero);
-		unit_free(codes);
-		unit_free(t);
-		unit_free(books);
-		unit_free(x);
 	}
 }
 
@@ -234,12 +203,12 @@ test_cancel(void)
 {
 	GvKmeans	spec = {.dims = 384,.n = 3000,.k = 100,.iterations = 3,
 	.max_imbalance = 2.0,.seed = 1};
-	float	   *x = unit_floats((size_t) spec.n * spec.dims, 1.0f);
-	float	   *out = unit_alloc(sizeof(float) * GV_CODEWORDS * 100 * 384);
-	int32_t    *nearest = unit_alloc(sizeof(int32_t) * spec.n);
+	OWN float  *x = unit_floats((size_t) spec.n * spec.dims, 1.0f);
+	OWN float  *out = unit_alloc(sizeof(float) * GV_CODEWORDS * 100 * 384);
+	OWN int32_t *nearest = unit_alloc(sizeof(int32_t) * spec.n);
 	size_t		bytes = gv_codebooks_scratch(384, 192, spec.n);
-	long		most = unit_small ? 3 : 120;
-	void	   *scratch;
+	int			most = unit_small ? 3 : 120;
+	OWN void   *scratch = NULL;
 	int			call;
 
 	if (bytes < gv_kmeans_scratch(&spec))
@@ -247,17 +216,17 @@ test_cancel(void)
 	scratch = unit_alloc(bytes);
 	for (call = 0; call < 3; call++)
 	{
-		Countdown	countdown = {0, 0};
-		GvStop		stop = {count_down, &countdown};
-		long		nasked = 0;
-		long		at;
+		Patience	patience = {0, 0};
+		GvStop		stop = {lose_patience, &patience};
+		int			nasked = 0;
+		int			at;
 
 		for (at = 0; at <= nasked; at++)
 		{
 			GvStatus	status;
 			int32_t		found;
 
-			countdown = (Countdown) {0, at};
+			patience = (Patience) {0, at};
 			if (call == 0)
 				status = gv_kmeans(&spec, x, out, &found, scratch, &stop);
 			else if (call == 1)
@@ -267,18 +236,14 @@ test_cancel(void)
 				status = gv_assign(384, x, 1500, x, spec.n, nearest, NULL,
 								   &stop);
 			CHECK(status == (at == 0 ? GV_OK : GV_CANCELED),
-				  "call %d stopped at %ld: %d", call, at, status);
-			CHECK(at == 0 || countdown.asked == at, "asked %ld after %ld",
-				  countdown.asked, at);
+				  "call %d stopped at %d: %d", call, at, status);
+			CHECK(at == 0 || patience.asked == at, "asked %d after %d",
+				  patience.asked, at);
 			if (at == 0)
-				nasked = countdown.asked < most ? countdown.asked : most;
+				nasked = patience.asked < most ? patience.asked : most;
 		}
-		CHECK(nasked > 2, "call %d asked %ld times", call, nasked);
+		CHECK(nasked > 2, "call %d asked %d times", call, nasked);
 	}
-	unit_free(x);
-	unit_free(out);
-	unit_free(nearest);
-	unit_free(scratch);
 }
 
 void

@@ -10,8 +10,8 @@
 static void
 check_first(const GvTopK *top, int n)
 {
-	GvTopK		sorted = new_topk(top->capacity, false);
-	GvTopK		first = new_topk(top->capacity, false);
+	OwnTopK		sorted = new_topk(top->capacity, false);
+	OwnTopK		first = new_topk(top->capacity, false);
 	int			kept = n < top->count ? n : top->count;
 
 	sorted.count = first.count = top->count;
@@ -27,8 +27,6 @@ check_first(const GvTopK *top, int n)
 				 sizeof(float) * (size_t) kept) == 0 &&
 		  memcmp(first.ids, sorted.ids, sizeof(uint64_t) * (size_t) kept) == 0,
 		  "first %d of %d", n, top->count);
-	free_topk(&sorted);
-	free_topk(&first);
 }
 
 static void
@@ -41,7 +39,7 @@ test_topk(void)
 	{
 		int			n = (int) (unit_random() % 500);
 		bool		unique = round % 2;
-		GvTopK		top = new_topk(1 + (int) (unit_random() % 60), unique);
+		OwnTopK		top = new_topk(1 + (int) (unit_random() % 60), unique);
 		int			nheld = 0;
 		int			i;
 		int			j;
@@ -67,7 +65,6 @@ test_topk(void)
 		gv_topk_push(&top, 1.0f, 8);
 		gv_topk_sort(&top);
 		CHECK(top.scores[0] == 1.0f && top.ids[0] == 8, "1 before NaN");
-		free_topk(&top);
 	}
 }
 
@@ -81,8 +78,8 @@ test_distance(void)
 	for (i = 0; i < NDIMS; i++)
 	{
 		int32_t		dims = all_dims[i];
-		float	   *a = unit_floats(dims, 3.0f);
-		float	   *b = unit_floats(dims, 3.0f);
+		OWN float  *a = unit_floats(dims, 3.0f);
+		OWN float  *b = unit_floats(dims, 3.0f);
 		double		ab = 0.0;
 		double		aa = 0.0;
 		double		bb = 0.0;
@@ -115,8 +112,6 @@ test_distance(void)
 		for (d = 0; d < dims; d++)
 			a[d] = 1e-45f;
 		CHECK(gv_distance_cosine(a, a, dims) == 0.0, "denormal to itself");
-		unit_free(a);
-		unit_free(b);
 	}
 }
 
@@ -124,9 +119,9 @@ static void
 check_transform(GvMetric metric, int32_t dims, float factor)
 {
 	int64_t		n = dims > 2000 ? 5 : 40;
-	float	   *x = unit_floats((size_t) n * dims, factor);
-	float	   *y = unit_alloc(sizeof(float) * n * dims);
-	float	   *mean = unit_alloc(sizeof(float) * dims);
+	OWN float  *x = unit_floats((size_t) n * dims, factor);
+	OWN float  *y = unit_alloc(sizeof(float) * n * dims);
+	OWN float  *mean = unit_alloc(sizeof(float) * dims);
 	GvModel		model = {.metric = metric,.dims = dims,.m = 1,.mean = mean};
 	int64_t		nzero;
 	int			exponent;
@@ -168,9 +163,6 @@ check_transform(GvMetric metric, int32_t dims, float factor)
 		  "root mean square %g, factor %g", square, factor);
 	(void) gv_transform(&model, x, n, x);
 	CHECK(memcmp(x, y, sizeof(float) * n * dims) == 0, "in place");
-	unit_free(x);
-	unit_free(y);
-	unit_free(mean);
 }
 
 static void
@@ -194,9 +186,9 @@ static void
 check_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
 			 int64_t n, const char *what)
 {
-	int32_t    *nearest = unit_alloc(sizeof(int32_t) * n);
-	int32_t    *again = unit_alloc(sizeof(int32_t) * n);
-	float	   *sqdist = unit_alloc(sizeof(float) * n);
+	OWN int32_t *nearest = unit_alloc(sizeof(int32_t) * n);
+	OWN int32_t *again = unit_alloc(sizeof(int32_t) * n);
+	OWN float  *sqdist = unit_alloc(sizeof(float) * n);
 	int			nwrong = 0;
 	int64_t		row;
 	int32_t		c;
@@ -227,9 +219,6 @@ check_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
 	}
 	CHECK(nwrong == 0, "%d of %d wrong, dims %d k %d: %s", nwrong, (int) n,
 		  dims, k, what);
-	unit_free(nearest);
-	unit_free(again);
-	unit_free(sqdist);
 }
 
 static void
@@ -246,8 +235,8 @@ test_assign(void)
 			int32_t		dims = all_dims[i];
 			int32_t		k = dims > 2000 ? 9 : 1 + unit_random() % 150;
 			int64_t		n = dims > 2000 ? 6 : 1 + unit_random() % 150;
-			float	   *x = unit_floats((size_t) n * dims, factors[f]);
-			float	   *c = unit_floats((size_t) k * dims, factors[f]);
+			OWN float  *x = unit_floats((size_t) n * dims, factors[f]);
+			OWN float  *c = unit_floats((size_t) k * dims, factors[f]);
 
 			check_assign(dims, c, k, x, n, "random");
 			for (j = 0; j < (size_t) k * dims; j++)
@@ -266,8 +255,6 @@ test_assign(void)
 			c[0] = 3e38f;
 			x[0] = -3e38f;
 			check_assign(dims, c, k, x, n, "one huge");
-			unit_free(x);
-			unit_free(c);
 		}
 }
 
@@ -284,9 +271,9 @@ test_coarse(void)
 			int32_t		dims = all_dims[i];
 			int32_t		n = 1 + unit_random() % 70;
 			GvModel		model = {.metric = metric,.dims = dims,.m = 1};
-			float	   *q = unit_floats(dims, 1.0f);
-			float	   *x = unit_floats((size_t) n * dims, 1.0f);
-			GvTopK		top = new_topk(1 + unit_random() % 40, false);
+			OWN float  *q = unit_floats(dims, 1.0f);
+			OWN float  *x = unit_floats((size_t) n * dims, 1.0f);
+			OwnTopK		top = new_topk(1 + unit_random() % 40, false);
 			Pair		pairs[70];
 
 			if (n > 1)
@@ -302,9 +289,6 @@ test_coarse(void)
 			}
 			CHECK(gv_coarse(&model, q, x, n, 90, &top) == GV_OK, "coarse");
 			check_topk(&top, pairs, n);
-			free_topk(&top);
-			unit_free(q);
-			unit_free(x);
 		}
 }
 

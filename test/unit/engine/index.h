@@ -210,6 +210,8 @@ free_index(TestIndex *index)
 	free(index->lists);
 }
 
+#define OwnIndex	UNIT_OWN(free_index) TestIndex
+
 /* An array of the model, as put_array wants it. */
 static inline const void *
 index_array(const TestIndex *index, GvArray array, int64_t *n)

@@ -14,8 +14,6 @@
 #define UNIT_BUILDERS	gv_cpu_builders
 #endif
 
-#define INVALID(call)	CHECK((call) == GV_INVALID, "accepted")
-
 /* Rows of a table, and a builder that was trained on the first of them. */
 typedef struct Making
 {

@@ -20,6 +20,21 @@
 #define UNIT_FLAT		false
 #endif
 
+static inline void
+unit_drop_mirror(GvMirror **mirror)
+{
+	gv_mirror_drop(*mirror);
+}
+
+static inline void
+unit_drop_searcher(GvSearcher **searcher)
+{
+	gv_searcher_drop(*searcher);
+}
+
+#define OwnMirror	UNIT_OWN(unit_drop_mirror) GvMirror *
+#define OwnSearcher	UNIT_OWN(unit_drop_searcher) GvSearcher *
+
 /* Opens an engine for tests of other things, if test_mirror does not run. */
 static inline void
 open_mirrors(void)

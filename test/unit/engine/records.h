@@ -33,7 +33,7 @@ draw_records(Records *records, int32_t *n)
 {
 	int32_t		most = records->npages * records->nslots;
 	char	   *items = unit_alloc(records->stride * (size_t) most);
-	float	   *x = unit_alloc(sizeof(float) * (size_t) records->dims);
+	OWN float  *x = unit_alloc(sizeof(float) * (size_t) records->dims);
 	int32_t		i;
 	int32_t		d;
 
@@ -59,7 +59,6 @@ draw_records(Records *records, int32_t *n)
 		memcpy(items + records->stride * (size_t) (*n)++, item,
 			   records->stride);
 	}
-	unit_free(x);
 	return items;
 }
 
@@ -84,6 +83,23 @@ bound_is_right(const TestIndex *index, const Records *records,
 						   &record, 1, &expected);
 	return bound->known == 1 && bound->bound == expected &&
 		memcmp(bound->rowid, item->rowid, sizeof(item->rowid)) == 0;
+}
+
+/* How many bounds of those of n searches that are bounded are wrong? */
+static inline int
+count_wrong_bounds(const TestIndex *index, const Records *records,
+				   const GvSearch *searches, int n)
+{
+	int			nwrong = 0;
+	int			s;
+	int32_t		i;
+
+	for (s = 0; s < n; s++)
+		for (i = 0; searches[s].bounded && i < searches[s].nhits; i++)
+			nwrong += !bound_is_right(index, records, searches[s].query,
+									  &searches[s].hits[i],
+									  &searches[s].bounds[i]);
+	return nwrong;
 }
 
 /* Postings whose addresses lead to records, to free slots and to nothing. */
@@ -130,5 +146,7 @@ free_records(Records *records)
 	free(records->there);
 	unit_free(records->items);
 }
+
+#define OwnRecords	UNIT_OWN(free_records) Records
 
 #endif							/* RECORDS_H */

@@ -65,7 +65,7 @@ value_at(Input input, int64_t i, int64_t n)
 static void
 make_sample_hostile(float *x, int64_t n)
 {
-	int64_t    *left = malloc(sizeof(int64_t) * n);
+	FREED int64_t *left = malloc(sizeof(int64_t) * n);
 	int64_t		nleft = n;
 	int64_t		i;
 	int			level;
@@ -91,7 +91,6 @@ make_sample_hostile(float *x, int64_t n)
 				left[nkept++] = left[i];
 		nleft = nkept;
 	}
-	free(left);
 }
 
 static uint64_t
@@ -109,7 +108,7 @@ median_of(uint64_t a, uint64_t b, uint64_t c)
 static void
 make_pivot_hostile(float *x, int64_t n)
 {
-	uint64_t   *items = malloc(sizeof(uint64_t) * n);
+	FREED uint64_t *items = malloc(sizeof(uint64_t) * n);
 	uint64_t   *left = items;
 	int64_t		nleft = n;
 	int64_t		i;
@@ -147,7 +146,6 @@ make_pivot_hostile(float *x, int64_t n)
 		left += nbefore;
 		nleft -= nbefore;
 	}
-	free(items);
 }
 
 float *
@@ -196,12 +194,4 @@ sort_row(const float *row, int64_t n)
 	}
 	qsort(sorted, n, sizeof(Sorted), compare_sorted);
 	return sorted;
-}
-
-bool
-lose_patience(void *arg)
-{
-	Patience   *patience = arg;
-
-	return ++patience->asked == patience->last;
 }

@@ -46,13 +46,4 @@ same_bits(float a, float b)
 	return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
-/* A GvStop that asks for the end when it is asked the last'th time. */
-typedef struct Patience
-{
-	int			asked;
-	int			last;
-} Patience;
-
-extern bool lose_patience(void *arg);
-
 #endif							/* SELECTIONS_H */

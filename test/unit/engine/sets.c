@@ -16,13 +16,12 @@ put_rows(GvSet *set, const GvSetSpec *spec, const SetInputs *inputs)
 	{
 		int64_t		left = inputs->nrows - first;
 		int64_t		n = left < inputs->batch ? left : inputs->batch;
-		float	   *batch = unit_alloc(sizeof(float) * n * spec->dims);
+		OWN float  *batch = unit_alloc(sizeof(float) * n * spec->dims);
 
 		/* a batch of its own, so that nobody looks at it later */
 		memcpy(batch, inputs->rows + first * spec->dims,
 			   sizeof(float) * n * spec->dims);
 		status = gv_set_put(set, GV_SET_ROWS, batch, n, NULL);
-		unit_free(batch);
 	}
 	return status;
 }

@@ -60,6 +60,17 @@ unit_is_wanted(int argc, char **argv, const char *name)
 		} \
 	} while (0)
 
+/* A call that must succeed: its status is 0. */
+#define OK(call) \
+	do { \
+		int			status_ = (int) (call); \
+\
+		CHECK(status_ == 0, "%s: %d", #call, status_); \
+	} while (0)
+
+/* A call that breaks the contract is refused. */
+#define INVALID(call)	CHECK((call) == GV_INVALID, "accepted")
+
 /*
  * Memory of exactly `bytes` bytes, filled with garbage (0xFF: NaN as floats)
  * and watched: unit_free checks the bytes behind it.
@@ -97,6 +108,34 @@ unit_free(void *array)
 	free(memory);
 }
 
+/*
+ * Variables that give up what they have at the end of their scope: memory of
+ * unit_alloc, memory of malloc, and what a function takes the address of.
+ */
+#define UNIT_OWN(function)	__attribute__((cleanup(function)))
+#define OWN			UNIT_OWN(unit_free_own)
+#define FREED		UNIT_OWN(unit_free_heap)
+#define OwnTopK		UNIT_OWN(free_topk) GvTopK
+
+static inline void
+unit_free_own(void *variable)
+{
+	void	   *array;
+
+	memcpy(&array, variable, sizeof(array));
+	if (array != NULL)
+		unit_free(array);
+}
+
+static inline void
+unit_free_heap(void *variable)
+{
+	void	   *array;
+
+	memcpy(&array, variable, sizeof(array));
+	free(array);
+}
+
 extern uint64_t unit_seed;
 
 static inline uint64_t
@@ -113,6 +152,27 @@ static inline float
 unit_float(void)
 {
 	return (float) (unit_random() >> 40) / 8388608.0f - 1.0f;
+}
+
+/* A GvStop that asks for the end when it is asked the last'th time; 0: never. */
+typedef struct Patience
+{
+	int			asked;
+	int			last;
+} Patience;
+
+static inline bool
+lose_patience(void *arg)
+{
+	Patience   *patience = arg;
+
+	return ++patience->asked == patience->last;
+}
+
+static inline bool
+unit_stop_now(void *arg)
+{
+	return true;
 }
 
 /* n random numbers in guarded memory, multiplied by factor. */
@@ -294,8 +354,8 @@ static inline int64_t
 biggest_cluster(int32_t dims, const float *centroids, int32_t k,
 				const float *x, int64_t n, double *mse)
 {
-	int32_t    *nearest = unit_alloc(sizeof(int32_t) * n);
-	float	   *sqdist = unit_alloc(sizeof(float) * n);
+	OWN int32_t *nearest = unit_alloc(sizeof(int32_t) * n);
+	OWN float  *sqdist = unit_alloc(sizeof(float) * n);
 	int64_t    *count = calloc(k, sizeof(int64_t));
 	int64_t		most = 0;
 	int64_t		row;
@@ -309,8 +369,6 @@ biggest_cluster(int32_t dims, const float *centroids, int32_t k,
 			most = count[nearest[row]];
 	}
 	free(count);
-	unit_free(nearest);
-	unit_free(sqdist);
 	return most;
 }
 
@@ -318,7 +376,7 @@ biggest_cluster(int32_t dims, const float *centroids, int32_t k,
 static inline float *
 clustered(int64_t n, int32_t dims, int32_t nclouds, float spread)
 {
-	float	   *centers = unit_floats((size_t) nclouds * dims, 1.0f);
+	OWN float  *centers = unit_floats((size_t) nclouds * dims, 1.0f);
 	float	   *x = unit_alloc(sizeof(float) * n * dims);
 	int64_t		row;
 	int32_t		d;
@@ -332,7 +390,6 @@ clustered(int64_t n, int32_t dims, int32_t nclouds, float spread)
 			x[row * dims + d] = center[d] +
 				spread * (unit_float() + unit_float() + unit_float());
 	}
-	unit_free(centers);
 	return x;
 }
 
@@ -341,7 +398,6 @@ extern void test_vectors(void);
 extern void test_training(void);
 extern void test_codes(void);
 extern void test_groups(void);
-extern void test_place(void);
 extern void test_refine(void);
 extern void test_halves(void);
 extern void test_rotation(void);
@@ -362,10 +418,9 @@ static inline void *
 unit_groups(const GvTree *tree, GvGroups *groups)
 {
 	void	   *memory = unit_alloc(gv_groups_bytes(tree));
-	void	   *scratch = unit_alloc(gv_groups_scratch(tree));
+	OWN void   *scratch = unit_alloc(gv_groups_scratch(tree));
 
 	CHECK(gv_groups_make(tree, groups, memory, scratch, NULL) == GV_OK, " ");
-	unit_free(scratch);
 	return memory;
 }
 

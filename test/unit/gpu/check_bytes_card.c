@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../engine/unit.h"
+#include "../engine/mirrors.h"
 #include "bytes.h"
 #include "gpu/mirror/lengths.h"
 
@@ -62,7 +62,7 @@ test_model(void)
 			.postings = rows *
 				forms[i].lists_per_row,.records = forms[i].records,
 		.devices = forms[i].devices};
-		GvMirror   *mirror;
+		OwnMirror	mirror = NULL;
 		double		ratio;
 
 		if (index.devices > gv_ndevices())
@@ -75,7 +75,6 @@ test_model(void)
 		CHECK(ratio > 1 - TOLERANCE && ratio < 1 + TOLERANCE,
 			  "form %zu: the model says %.3f of %lld bytes", i, ratio,
 			  (long long) most_bytes(mirror));
-		gv_mirror_drop(mirror);
 	}
 }
 
@@ -86,8 +85,8 @@ test_beyond(void)
 	DeviceIndex	index = {.rows = 40000,.dims = 768,.m = 384,.lists = 400,
 	.postings = 40000,.records = true,.devices = 1};
 	int64_t		slots = device_record_slots(768);
-	GvMirror   *mirror = device_mirror(&index);
-	GvRefineItem *item = calloc(1, gv_refine_stride(768));
+	OwnMirror	mirror = device_mirror(&index);
+	FREED GvRefineItem *item = calloc(1, gv_refine_stride(768));
 	int64_t		bytes;
 
 	CHECK(mirror != NULL, "no mirror");
@@ -102,8 +101,6 @@ test_beyond(void)
 		  gv_mirror_bytes(mirror) < bytes + bytes / 25,
 		  "20 pages more took %lld bytes of %lld",
 		  (long long) (gv_mirror_bytes(mirror) - bytes), (long long) bytes);
-	free(item);
-	gv_mirror_drop(mirror);
 }
 
 #define NLENGTHS	300			/* lists */

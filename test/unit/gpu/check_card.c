@@ -85,7 +85,7 @@ test_refused_records(void)
 	for (n = 1; n < 20 && status == GV_NO_MEMORY; n++)
 	{
 		int64_t		before = gv_emulated_unrecorded;
-		GvMirror   *mirror;
+		OwnMirror	mirror = NULL;
 
 		CHECK(gv_mirror_create(&spec, &mirror) == GV_OK, "create");
 		gv_emulated_fault = n;
@@ -99,7 +99,6 @@ test_refused_records(void)
 		CHECK(gv_mirror_get_refine(mirror, addresses, 2,
 								   (GvRefineItem *) found) == GV_OK &&
 			  memcmp(found, items, 2 * stride) == 0, "records after %d", n);
-		gv_mirror_drop(mirror);
 	}
 	CHECK(status == GV_OK && n > 4, "%d: %d", n, status);
 	free(found);
@@ -132,7 +131,7 @@ static void
 test_even_kmeans(void)
 {
 	int32_t		n = unit_small ? 700 : 2500;
-	float	   *rows = clustered(n, 5, 9, 0.2f);
+	OWN float  *rows = clustered(n, 5, 9, 0.2f);
 	int32_t		early = gv_kmeans_early;
 	Making		usual;
 	int			i;
@@ -159,7 +158,6 @@ test_even_kmeans(void)
 	gv_kmeans_columns = 0;
 	gv_kmeans_early = early;
 	end_making(&usual);
-	unit_free(rows);
 }
 
 static void
@@ -175,11 +173,10 @@ test_mirrors(void)
 static void
 test_best(void)
 {
-	GvSearcher *searcher = NULL;
+	OwnSearcher	searcher = NULL;
 
 	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
 	test_mirror_sifts(searcher);
-	gv_searcher_drop(searcher);
 }
 
 static void

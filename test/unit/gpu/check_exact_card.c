@@ -90,11 +90,9 @@ check_case(const Case *test)
 	SearchOutputs device = {cpu.positions + n, cpu.distances + n};
 	int64_t		wrong;
 
-	CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL,
-					 &cpu) == GV_OK, "cpu");
+	OK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL, &cpu));
 	CHECK(gv_gpu_exact_set.size(&spec) > 0, "size");
-	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &device) == GV_OK,
-		  "card");
+	OK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &device));
 	wrong = count_differences(&spec, &cpu, &device);
 	CHECK(wrong == 0, "metric %d, %d dims, %d rows, %d queries, k %d, look %d, "
 		  "batch %d, self %d: %d of %d differ", test->metric, test->dims,
@@ -262,18 +260,16 @@ test_stops(void)
 {
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = 4,
 	.k = 3,.nqueries = 9,.nrows = 900};
-	float	   *x = look_vectors(LOOK_NORMAL, 900, 4);
+	OWN float  *x = look_vectors(LOOK_NORMAL, 900, 4);
 	int			left = 1;
 	GvStop		stop = {counts_down, &left};
 	void	   *state = NULL;
 
 	CHECK(gv_gpu_exact_set.create(&spec, &state) == GV_OK, "create");
-	CHECK(gv_gpu_exact_set.put(state, GV_SET_QUERIES, x, 0, 9, NULL) == GV_OK,
-		  "queries");
+	OK(gv_gpu_exact_set.put(state, GV_SET_QUERIES, x, 0, 9, NULL));
 	CHECK(gv_gpu_exact_set.put(state, GV_SET_ROWS, x, 0, 900, &stop) ==
 		  GV_CANCELED, "stop");
 	gv_gpu_exact_set.drop(state);
-	unit_free(x);
 }
 
 static void

@@ -228,8 +228,7 @@ test_threads(void)
 	for (i = 0; i < NTHREADS; i++)
 		begin_long(&searches[i], 1700 + 900 * i);
 	for (i = 0; i < NTHREADS; i++)
-		CHECK(pthread_create(&threads[i], NULL, search_often,
-							 &searches[i]) == 0, "thread");
+		OK(pthread_create(&threads[i], NULL, search_often, &searches[i]));
 	for (i = 0; i < NTHREADS; i++)
 	{
 		(void) pthread_join(threads[i], NULL);
@@ -299,10 +298,10 @@ test_refused_launches(void)
 static void
 test_replays(void)
 {
-	TestIndex	index = make_index(GV_L2, 4, 2, 3, 1, 20, false);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 3, 1, 20, false);
 	GvSearch	search = new_search(&index, 2, 3, 4);
 	GvMirror   *mirrors[NMIRRORS];
-	GvSearcher *searcher = NULL;
+	OwnSearcher	searcher = NULL;
 	GvGraphCounts counts;
 	int			i;
 
@@ -330,9 +329,7 @@ test_replays(void)
 		  "%d made, %d again", (int) counts.made, (int) counts.again);
 	for (i = 0; i < NMIRRORS; i++)
 		gv_mirror_drop(mirrors[i]);
-	gv_searcher_drop(searcher);
 	unit_free((void *) search.query);
-	free_index(&index);
 }
 
 /*
@@ -342,8 +339,8 @@ test_replays(void)
 static void
 test_refused_changes(void)
 {
-	TestIndex	index = make_index(GV_L2, 8, 4, 3, 1, 100, false);
-	GvMirror   *mirror = make_mirror(&index);
+	OwnIndex	index = make_index(GV_L2, 8, 4, 3, 1, 100, false);
+	OwnMirror	mirror = make_mirror(&index);
 	GvListChunk chunk = index_chunk(&index, 0, 0, index.lists[0].nblocks,
 									false);
 
@@ -351,8 +348,6 @@ test_refused_changes(void)
 	CHECK(gv_mirror_put_list(mirror, &chunk) == GV_FAILED,
 		  "a list goes half its way");
 	gv_emulated_refusal = 0;
-	gv_mirror_drop(mirror);
-	free_index(&index);
 }
 
 /* A mirror of 80 lists, and a searcher, on a device with little memory. */
@@ -399,8 +394,7 @@ test_streams(void)
 	for (i = 0; i < NHEAVY; i++)
 		searches[i] = new_search(&small.index, 33, 9, 5);
 	before = gv_emulated_used(0);
-	CHECK(gv_mirror_search(small.searcher, small.mirror, searches,
-						   NHEAVY) == GV_OK, "search");
+	OK(gv_mirror_search(small.searcher, small.mirror, searches, NHEAVY));
 	taken = gv_emulated_used(0) - before;
 	CHECK(taken <= gv_emulated_memory / 8, "two lanes have %zu bytes", taken);
 	check_answers(&small.index, searches, NHEAVY, "heavy");
@@ -425,8 +419,7 @@ test_mixed_parts(void)
 	{
 		for (i = 0; i < 3; i++)
 			searches[i] = new_search(&small.index, 80, 9, i < 2 ? 5 : 2049);
-		CHECK(gv_mirror_search(small.searcher, small.mirror, searches,
-							   3) == GV_OK, "search");
+		OK(gv_mirror_search(small.searcher, small.mirror, searches, 3));
 		check_answers(&small.index, searches, 3, "mixed");
 		free_searches(searches, 3);
 	}

@@ -67,11 +67,11 @@ test_scans(void)
 
 	for (i = 0; i < 16; i += unit_small ? 3 : 1)
 	{
-		TestIndex	index = make_index(GV_L2 + i % 3, lengths[i], lengths[i],
+		OwnIndex	index = make_index(GV_L2 + i % 3, lengths[i], lengths[i],
 									   i % 4 == 0 ? 90 : 9, 1,
 									   i % 4 == 0 ? 12 : 100, i % 3 == 0);
-		GvMirror   *mirror = make_mirror(&index);
-		GvSearcher *searcher = NULL;
+		OwnMirror	mirror = make_mirror(&index);
+		OwnSearcher	searcher = NULL;
 		char		what[20];
 
 		snprintf(what, sizeof(what), "scan, m %d", lengths[i]);
@@ -82,10 +82,7 @@ test_scans(void)
 			  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
 			  "%s", what);
 		check_answers(&index, searches, n, what);
-		gv_searcher_drop(searcher);
 		free_searches(searches, n);
-		gv_mirror_drop(mirror);
-		free_index(&index);
 	}
 }
 
@@ -136,13 +133,12 @@ static void
 check_and_free(TestIndex *index, GvMirror *mirror, GvSearch *searches, int n,
 			   const char *what)
 {
-	GvSearcher *searcher = NULL;
+	OwnSearcher	searcher = NULL;
 
 	CHECK(gv_searcher(0, &searcher) == GV_OK &&
 		  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
 		  "%s", what);
 	check_answers(index, searches, n, what);
-	gv_searcher_drop(searcher);
 	free_searches(searches, n);
 	gv_mirror_drop(mirror);
 	free_index(index);

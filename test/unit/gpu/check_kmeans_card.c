@@ -7,8 +7,6 @@
  */
 #include "searches.h"
 
-#define INVALID(call)	CHECK((call) == GV_INVALID, "accepted")
-
 extern void test_kmeans_card(void);
 
 /* gpu/kmeans */
@@ -50,7 +48,7 @@ make_work(int32_t dims, int64_t n, int32_t k, int32_t iterations,
 	Work		work = {.spec = {.kind = GV_SET_KMEANS,.dims = dims,.k = k,
 	.iterations = iterations,.balanced = balanced,.nrows = n}};
 	int64_t		npoints = n / 10 + 1;
-	float	   *points = unit_alloc(sizeof(float) * npoints * dims);
+	OWN float  *points = unit_alloc(sizeof(float) * npoints * dims);
 	int64_t		i;
 
 	work.rows = unit_alloc(sizeof(float) * n * dims);
@@ -63,7 +61,6 @@ make_work(int32_t dims, int64_t n, int32_t k, int32_t iterations,
 	for (i = 0; i < k; i++)
 		memcpy(work.seeds + i * dims, work.rows + i * (n / k) * dims,
 			   sizeof(float) * dims);
-	unit_free(points);
 	return work;
 }
 
@@ -102,8 +99,7 @@ run_ops(const Work *work, const GvSetOps *ops, uint32_t *noverflowed)
 	void	   *state;
 
 	CHECK(ops->create(&work->spec, &state) == GV_OK, "create");
-	CHECK(ops->put(state, GV_SET_SEEDS, work->seeds, 0, work->spec.k,
-				   NULL) == GV_OK, "starts");
+	OK(ops->put(state, GV_SET_SEEDS, work->seeds, 0, work->spec.k, NULL));
 	while (!done.finished)
 	{
 		if (done.again)
@@ -113,10 +109,8 @@ run_ops(const Work *work, const GvSetOps *ops, uint32_t *noverflowed)
 		outcome->errors[outcome->passes++] = done.error;
 	}
 	outcome->found = done.found;
-	CHECK(ops->get(state, GV_SET_CENTROIDS, 0, done.found,
-				   outcome->centroids) == GV_OK, "centroids");
-	CHECK(ops->get(state, GV_SET_SIZES, 0, done.found,
-				   outcome->sizes) == GV_OK, "sizes");
+	OK(ops->get(state, GV_SET_CENTROIDS, 0, done.found, outcome->centroids));
+	OK(ops->get(state, GV_SET_SIZES, 0, done.found, outcome->sizes));
 	if (noverflowed != NULL)
 		CHECK(gv_gpu_kmeans_overflowed(state, noverflowed) == GV_OK, "overflowed");
 	ops->drop(state);
@@ -164,13 +158,10 @@ run_set(const Work *work)
 	}
 	outcome->found = done.found;
 	half = done.found / 2;
-	CHECK(gv_set_get(set, GV_SET_CENTROIDS, half, done.found - half,
-					 outcome->centroids + (size_t) half * spec->dims) == GV_OK,
-		  "later centroids");
-	CHECK(gv_set_get(set, GV_SET_CENTROIDS, 0, half,
-					 outcome->centroids) == GV_OK, "centroids");
-	CHECK(gv_set_get(set, GV_SET_SIZES, 0, half, outcome->sizes) == GV_OK,
-		  "sizes");
+	OK(gv_set_get(set, GV_SET_CENTROIDS, half, done.found - half,
+				  outcome->centroids + (size_t) half * spec->dims));
+	OK(gv_set_get(set, GV_SET_CENTROIDS, 0, half, outcome->centroids));
+	OK(gv_set_get(set, GV_SET_SIZES, 0, half, outcome->sizes));
 	CHECK(gv_set_get(set, GV_SET_SIZES, half, done.found - half,
 					 outcome->sizes + half) == GV_OK, "later sizes");
 	gv_set_drop(set);

@@ -134,14 +134,12 @@ check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 						 &cpu) == GV_OK, "own");
 		compare(test, &own, &part, &device);
 		compare(test, &own, &part, &cpu);
-		CHECK(ask_search(&gv_gpu_exact_set, kept, &own, in, &device) == GV_OK,
-			  "ask");
+		OK(ask_search(&gv_gpu_exact_set, kept, &own, in, &device));
 		compare(test, &own, &part, &device);
 		free_outputs(&device);
 		free_outputs(&cpu);
 	}
-	CHECK(ask_search(&gv_gpu_exact_set, kept, all, in, &again) == GV_OK,
-		  "ask for all");
+	OK(ask_search(&gv_gpu_exact_set, kept, all, in, &again));
 	compare(test, all, expected, &again);
 	gv_gpu_exact_set.drop(kept);
 	free_outputs(&again);
@@ -159,10 +157,8 @@ check_case(const Case *test)
 	gv_exact_batch = test->batch;
 	gv_exact_tile = test->unit;
 	CHECK(gv_gpu_exact_set.size(&spec) > 0, "size");
-	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &device) == GV_OK,
-		  "card");
-	CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL,
-					 &cpu) == GV_OK, "cpu");
+	OK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &device));
+	OK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL, &cpu));
 	compare(test, &spec, &cpu, &device);
 	plain.nlists = 0;
 	plain.probes = 0;

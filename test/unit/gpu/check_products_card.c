@@ -106,10 +106,10 @@ check_matmul(Numbers numbers, int32_t nrows, int32_t ncolumns, int32_t dims,
 			  bool whole)
 {
 	int32_t		half_dims = (dims + 15) / 16 * 16;
-	uint16_t   *rows = make_matrix(numbers, true, nrows, dims, half_dims);
+	OWN uint16_t *rows = make_matrix(numbers, true, nrows, dims, half_dims);
 	uint16_t   *columns = make_matrix(numbers, false, ncolumns, dims, half_dims);
-	float	   *sums = unit_alloc(sizeof(float) * nrows * ncolumns);
-	uint32_t   *runs = unit_alloc(sizeof(uint32_t) * nrows);
+	OWN float  *sums = unit_alloc(sizeof(float) * nrows * ncolumns);
+	OWN uint32_t *runs = unit_alloc(sizeof(uint32_t) * nrows);
 	double		largest = 0.0;
 	bool		taken = true;
 	int32_t		i;
@@ -129,10 +129,7 @@ check_matmul(Numbers numbers, int32_t nrows, int32_t ncolumns, int32_t dims,
 	CHECK(taken, "%d x %d x %d: runs", nrows, ncolumns, dims);
 	CHECK(largest < 1.0, "%d x %d x %d, numbers %d: %.2f of what a sum may be "
 		  "off by", nrows, ncolumns, dims, numbers, largest);
-	unit_free(rows);
 	unit_free(columns);
-	unit_free(sums);
-	unit_free(runs);
 	return largest;
 }
 

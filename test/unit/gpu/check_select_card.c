@@ -37,8 +37,8 @@ check_methods(const Case *one)
 {
 	GvSelect	spec = one->spec;
 	int64_t		n = spec.rows * spec.k;
-	uint32_t   *positions = unit_alloc(sizeof(uint32_t) * n);
-	float	   *selected = unit_alloc(sizeof(float) * n);
+	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * n);
+	OWN float  *selected = unit_alloc(sizeof(float) * n);
 
 	for (spec.method = GV_SELECT_WARP; spec.method < GV_NSELECT; spec.method++)
 	{
@@ -58,8 +58,6 @@ check_methods(const Case *one)
 			  gv_select_name(spec.method), status, (long) nwrong,
 			  (long) spec.rows, (long) spec.columns, spec.k, one->input);
 	}
-	unit_free(positions);
-	unit_free(selected);
 }
 
 /* All methods, for one k. */
@@ -67,7 +65,7 @@ static void
 check_k(Case one, int32_t k)
 {
 	int64_t		n = one.spec.rows * k;
-	void	   *scratch;
+	OWN void   *scratch = NULL;
 	GvSelectMethod method;
 
 	one.spec.k = k;
@@ -81,7 +79,6 @@ check_k(Case one, int32_t k)
 	CHECK(method != GV_SELECT_AUTO && (method != GV_SELECT_WARP ||
 									   k <= GV_WARP_MAX_K),
 		  "auto is %d", method);
-	unit_free(scratch);
 	unit_free(one.positions);
 	unit_free(one.selected);
 }
@@ -94,8 +91,8 @@ static void
 check_input(Input input, int64_t rows, int64_t columns, int shift,
 			const int64_t *ks, int nks)
 {
-	float	   *values = input_values(input, rows * columns);
-	float	   *shifted = unit_alloc(sizeof(float) * (rows * columns + shift));
+	OWN float  *values = input_values(input, rows * columns);
+	OWN float  *shifted = unit_alloc(sizeof(float) * (rows * columns + shift));
 	Case		one = {{rows, columns, 1, GV_SELECT_AUTO}, shifted + shift,
 	NULL, NULL, input};
 	int			i;
@@ -104,8 +101,6 @@ check_input(Input input, int64_t rows, int64_t columns, int shift,
 	for (i = 0; i < nks; i++)
 		if (ks[i] >= 1 && ks[i] <= columns)
 			check_k(one, (int32_t) ks[i]);
-	unit_free(shifted);
-	unit_free(values);
 }
 
 static void
@@ -235,12 +230,11 @@ check_zeros(void)
 
 	for (i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 	{
-		float	   *values = zeros_values(&all[i]);
+		OWN float  *values = zeros_values(&all[i]);
 		Case		one = {{all[i].rows, all[i].columns, 1, GV_SELECT_AUTO},
 		values, NULL, NULL, IN_ZEROS};
 
 		check_k(one, all[i].k);
-		unit_free(values);
 	}
 }
 
@@ -265,11 +259,11 @@ static void
 check_long_row(Input input, int64_t n)
 {
 	const int64_t ks[] = {1, 10, 2048, n / 100};
-	float	   *values = input_values(input, n);
+	OWN float  *values = input_values(input, n);
 	Case		one = {{1, n, (int32_t) (n / 100), GV_SELECT_SAMPLE}, values,
 		unit_alloc(sizeof(uint32_t) * (n / 100)),
 	unit_alloc(sizeof(float) * (n / 100)), input};
-	void	   *scratch = unit_alloc(gv_select_scratch(&one.spec));
+	OWN void   *scratch = unit_alloc(gv_select_scratch(&one.spec));
 	int			i;
 
 	CHECK(gv_select(&one.spec, values, one.positions, one.selected, scratch,
@@ -282,10 +276,8 @@ check_long_row(Input input, int64_t n)
 		one.spec.k = (int32_t) ks[i];
 		check_methods(&one);
 	}
-	unit_free(scratch);
 	unit_free(one.positions);
 	unit_free(one.selected);
-	unit_free(values);
 }
 
 static void
@@ -320,11 +312,11 @@ check_many_rows(void)
 static void
 check_ranks(Input input, int64_t n, int32_t nranks)
 {
-	float	   *values = input_values(input, n);
-	Sorted	   *sorted = sort_row(values, n);
-	int64_t    *ranks = unit_alloc(sizeof(int64_t) * nranks);
-	int64_t    *errors = unit_alloc(sizeof(int64_t) * nranks);
-	float	   *quantiles = unit_alloc(sizeof(float) * nranks);
+	OWN float  *values = input_values(input, n);
+	FREED Sorted *sorted = sort_row(values, n);
+	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * nranks);
+	OWN int64_t *errors = unit_alloc(sizeof(int64_t) * nranks);
+	OWN float  *quantiles = unit_alloc(sizeof(float) * nranks);
 	int			approximate;
 	int32_t		i;
 
@@ -352,11 +344,6 @@ check_ranks(Input input, int64_t n, int32_t nranks)
 		CHECK(nwrong == 0, "%d of %d wrong, n %ld input %d %d", nwrong, nranks,
 			  (long) n, input, approximate);
 	}
-	unit_free(ranks);
-	unit_free(errors);
-	unit_free(quantiles);
-	unit_free(values);
-	free(sorted);
 }
 
 static void

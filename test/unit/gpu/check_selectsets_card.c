@@ -17,26 +17,23 @@ check_select_set(Input input, int64_t n, int32_t k)
 {
 	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = k,.nrows = n};
 	GvSetDone	done = {0};
-	float	   *values = input_values(input, n);
-	Sorted	   *sorted = sort_row(values, n);
-	int64_t    *positions = unit_alloc(sizeof(int64_t) * k);
-	float	   *selected = unit_alloc(sizeof(float) * k);
+	OWN float  *values = input_values(input, n);
+	FREED Sorted *sorted = sort_row(values, n);
+	OWN int64_t *positions = unit_alloc(sizeof(int64_t) * k);
+	OWN float  *selected = unit_alloc(sizeof(float) * k);
 	void	   *set = NULL;
 	int64_t		nwrong = 0;
 	int32_t		i;
 
 	CHECK(gv_gpu_select_set.size(&spec) > 4 * n, "size");
 	CHECK(gv_gpu_select_set.create(&spec, &set) == GV_OK, "create");
-	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, n / 3,
-								NULL) == GV_OK, "put");
+	OK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, n / 3, NULL));
 	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values + n / 3, n / 3,
 								n - n / 3, NULL) == GV_OK, "put the rest");
 	CHECK(gv_gpu_select_set.run(set, &done, NULL) == GV_OK &&
 		  done.finished && !done.again && done.passes == 1, "run");
-	CHECK(gv_gpu_select_set.get(set, GV_SET_POSITIONS, 0, k,
-								positions) == GV_OK, "positions");
-	CHECK(gv_gpu_select_set.get(set, GV_SET_VALUES, 0, k / 2,
-								selected) == GV_OK, "values");
+	OK(gv_gpu_select_set.get(set, GV_SET_POSITIONS, 0, k, positions));
+	OK(gv_gpu_select_set.get(set, GV_SET_VALUES, 0, k / 2, selected));
 	CHECK(gv_gpu_select_set.get(set, GV_SET_VALUES, k / 2, k - k / 2,
 								selected + k / 2) == GV_OK, "the rest");
 	for (i = 0; i < k; i++)
@@ -44,10 +41,6 @@ check_select_set(Input input, int64_t n, int32_t k)
 			!same_bits(selected[i], sorted[i].value);
 	CHECK(nwrong == 0, "%ld wrong, n %ld k %d", (long) nwrong, (long) n, k);
 	gv_gpu_select_set.drop(set);
-	unit_free(values);
-	unit_free(positions);
-	unit_free(selected);
-	free(sorted);
 }
 
 static void
@@ -56,8 +49,8 @@ check_quantiles_set(int64_t n, bool approximate)
 	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 3,
 	.nrows = n,.approximate = approximate};
 	GvSetDone	done = {0};
-	float	   *values = input_values(IN_SPECIAL, n);
-	Sorted	   *sorted = sort_row(values, n);
+	OWN float  *values = input_values(IN_SPECIAL, n);
+	FREED Sorted *sorted = sort_row(values, n);
 	const int64_t ranks[] = {n / 2, 0, n - 1};
 	int64_t		errors[3];
 	float		quantiles[3];
@@ -66,23 +59,17 @@ check_quantiles_set(int64_t n, bool approximate)
 
 	CHECK(gv_gpu_quantiles_set.size(&spec) > 4 * n, "size");
 	CHECK(gv_gpu_quantiles_set.create(&spec, &set) == GV_OK, "create");
-	CHECK(gv_gpu_quantiles_set.put(set, GV_SET_RANKS, ranks, 0, 3,
-								   NULL) == GV_OK, "ranks");
-	CHECK(gv_gpu_quantiles_set.put(set, GV_SET_ROWS, values, 0, n,
-								   NULL) == GV_OK, "rows");
+	OK(gv_gpu_quantiles_set.put(set, GV_SET_RANKS, ranks, 0, 3, NULL));
+	OK(gv_gpu_quantiles_set.put(set, GV_SET_ROWS, values, 0, n, NULL));
 	CHECK(gv_gpu_quantiles_set.run(set, &done, NULL) == GV_OK &&
 		  done.finished, "run");
-	CHECK(gv_gpu_quantiles_set.get(set, GV_SET_VALUES, 0, 3,
-								   quantiles) == GV_OK, "values");
-	CHECK(gv_gpu_quantiles_set.get(set, GV_SET_RANK_ERRORS, 0, 3,
-								   errors) == GV_OK, "errors");
+	OK(gv_gpu_quantiles_set.get(set, GV_SET_VALUES, 0, 3, quantiles));
+	OK(gv_gpu_quantiles_set.get(set, GV_SET_RANK_ERRORS, 0, 3, errors));
 	for (i = 0; i < 3; i++)
 		CHECK((approximate || errors[i] == 0) &&
 			  same_bits(quantiles[i], sorted[ranks[i] + errors[i]].value),
 			  "rank %d, error %ld", i, (long) errors[i]);
 	gv_gpu_quantiles_set.drop(set);
-	unit_free(values);
-	free(sorted);
 }
 
 /*
@@ -98,7 +85,7 @@ check_set_bytes(void)
 		{.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2000,.nrows = n}
 	};
 	const GvSetOps *kinds[2] = {&gv_gpu_select_set, &gv_gpu_quantiles_set};
-	float	   *values = input_values(IN_UNIFORM, n);
+	OWN float  *values = input_values(IN_UNIFORM, n);
 	int64_t		ranks[2000];
 	int			i;
 
@@ -123,7 +110,6 @@ check_set_bytes(void)
 			  (long) size);
 		kinds[i]->drop(set);
 	}
-	unit_free(values);
 }
 
 /* A stop is asked before rows are copied and before the device begins. */
@@ -138,8 +124,7 @@ check_set_stop(void)
 	void	   *set = NULL;
 
 	CHECK(gv_gpu_select_set.create(&spec, &set) == GV_OK, "create");
-	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, 3,
-								&stop) == GV_OK, "put");
+	OK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, 3, &stop));
 	CHECK(gv_gpu_select_set.run(set, &done, &stop) == GV_CANCELED &&
 		  !done.finished, "run");
 	gv_gpu_select_set.drop(set);

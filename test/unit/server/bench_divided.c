@@ -44,8 +44,8 @@ now(void)
 static float *
 make_rows(int64_t n, int32_t dims)
 {
-	float	   *centers = unit_floats((size_t) CENTERS * dims, 1.0f);
-	float	   *noise = unit_floats((size_t) CENTERS * dims, 0.3f);
+	OWN float  *centers = unit_floats((size_t) CENTERS * dims, 1.0f);
+	OWN float  *noise = unit_floats((size_t) CENTERS * dims, 0.3f);
 	float	   *rows = malloc((size_t) n * dims * sizeof(float));
 	int64_t		i;
 	int32_t		d;
@@ -60,8 +60,6 @@ make_rows(int64_t n, int32_t dims)
 			rows[i * dims + d] = center[d] + other[d] +
 				along * other[dims - 1 - d];
 	}
-	unit_free(centers);
-	unit_free(noise);
 	return rows;
 }
 
@@ -102,13 +100,12 @@ hash_graph(int fd, int64_t places)
 	{
 		GvGetRequest request = {part % 2 ? GV_SET_POSITIONS :
 		GV_SET_DISTANCES, 0, part < 2 ? 0 : places - GOT, GOT, -1};
-		void	   *payload = NULL;
+		FREED void *payload = NULL;
 		uint32_t	length = 0;
 
 		CHECK(client_ask(fd, GV_MSG_GET, &request, sizeof(request), NULL, 0,
 						 &payload, &length) == 0, "get");
 		h = hash(h, payload, length);
-		free(payload);
 	}
 	return h;
 }
@@ -120,7 +117,7 @@ static uint64_t
 bench_graph(const TestServer *server, float *rows, int64_t n, int32_t dims,
 			int32_t nlists)
 {
-	int			fd = client_open(server, GV_ROLE_SET);
+	OwnFd		fd = client_open(server, GV_ROLE_SET);
 	TestSet		set = {.spec = {.kind = GV_SET_EXACT,.metric = GV_SET_L2,
 		.dims = dims,.k = K,.nqueries = n,.nrows = n,.nlists = nlists,
 		.probes = nlists > 0 ? 24 : 0},
@@ -140,7 +137,6 @@ bench_graph(const TestServer *server, float *rows, int64_t n, int32_t dims,
 	printf("graph of %lld x %d, %d lists: %.3f s, of them %.3f once all was "
 		   "there\n", (long long) n, dims, nlists, now() - begun, now() - ran);
 	h = hash_graph(fd, n * K);
-	close(fd);
 	return h;
 }
 
@@ -150,14 +146,13 @@ bench_graph(const TestServer *server, float *rows, int64_t n, int32_t dims,
 static void
 train(int fd, const GvBuilderSpec *spec, const float *rows, uint64_t *id)
 {
-	float	   *mean = calloc(spec->dims, sizeof(float));
-	void	   *payload = NULL;
+	FREED float *mean = calloc(spec->dims, sizeof(float));
+	FREED void *payload = NULL;
 	uint32_t	length;
 	int64_t		done;
 
-	CHECK(client_ask(fd, GV_MSG_BUILD, spec, sizeof(*spec), mean,
-					 spec->dims * sizeof(float), &payload, &length) == 0,
-		  "build");
+	OK(client_ask(fd, GV_MSG_BUILD, spec, sizeof(*spec), mean, spec->dims *
+				  sizeof(float), &payload, &length));
 	*id = ((GvBuildReply *) payload)->id;
 	for (done = 0; done < spec->sample_rows; done += spec->batch_rows)
 	{
@@ -165,14 +160,10 @@ train(int fd, const GvBuilderSpec *spec, const float *rows, uint64_t *id)
 		GvRowsRequest request = {GV_SAMPLE, left < spec->batch_rows ?
 		(int32_t) left : spec->batch_rows};
 
-		CHECK(client_ask(fd, GV_MSG_TRAIN_ROWS, &request, sizeof(request),
-						 rows + done * spec->dims, (size_t) request.n *
-						 spec->dims * 4, NULL, NULL) == 0, "rows");
+		OK(ASK_MORE(fd, GV_MSG_TRAIN_ROWS, request, rows + done * spec->dims,
+					(size_t) request.n * spec->dims * 4));
 	}
-	CHECK(client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL, NULL) == 0,
-		  "train");
-	free(payload);
-	free(mean);
+	CHECK(ASK_PLAIN(fd, GV_MSG_TRAIN) == 0, "train");
 }
 
 /* A client's process: exit status 0 once all its batches are encoded. */
@@ -184,15 +175,13 @@ encode(const TestServer *server, const GvBuilderSpec *spec, const float *rows,
 	GvJoinRequest join = {id};
 	GvRowsRequest request = {0, spec->batch_rows};
 	int64_t		most = spec->sample_rows / spec->batch_rows;
-	int			got = client_ask(fd, GV_MSG_JOIN, &join, sizeof(join), NULL, 0,
-								 NULL, NULL);
+	int			got = ASK(fd, GV_MSG_JOIN, join);
 	int			b;
 
 	for (b = 0; b < batches && got == 0; b++)
-		got = client_ask(fd, GV_MSG_ENCODE_ROWS, &request, sizeof(request), rows +
-						 b % most * spec->batch_rows * spec->dims,
-						 (size_t) spec->batch_rows * spec->dims * 4, NULL,
-						 NULL);
+		got = ASK_MORE(fd, GV_MSG_ENCODE_ROWS, request, rows + b % most *
+					   spec->batch_rows * spec->dims, (size_t) spec->batch_rows
+					   * spec->dims * 4);
 	_exit(got != 0);
 }
 
@@ -201,7 +190,7 @@ static uint64_t
 hash_codes(int fd, const GvBuilderSpec *spec, const float *rows)
 {
 	GvRowsRequest request = {0, spec->batch_rows};
-	void	   *payload = NULL;
+	FREED void *payload = NULL;
 	uint32_t	length = 0;
 	uint64_t	h;
 
@@ -209,7 +198,6 @@ hash_codes(int fd, const GvBuilderSpec *spec, const float *rows)
 					 (size_t) spec->batch_rows * spec->dims * 4, &payload,
 					 &length) == 0, "encode");
 	h = hash(0, payload, length);
-	free(payload);
 	return h;
 }
 
@@ -220,7 +208,7 @@ bench_build(const TestServer *server, const Sizes *sizes, const float *rows)
 		.m = sizes->build_dims / 2,.lists_per_row = 2,.nlists = sizes->nlists,
 		.nparents = 1,.iterations = 6,.scale = 1.0f,.max_imbalance = 2.0,
 	.seed = 1,.sample_rows = 32 * (int64_t) sizes->nlists};
-	int			fd = client_open(server, GV_ROLE_BUILDER);
+	OwnFd		fd = client_open(server, GV_ROLE_BUILDER);
 	uint64_t	id;
 	uint64_t	h;
 	double		begun;
@@ -245,7 +233,6 @@ bench_build(const TestServer *server, const Sizes *sizes, const float *rows)
 		   spec.nlists, spec.dims, CLIENTS, (double) CLIENTS *
 		   sizes->batches * spec.batch_rows / (now() - begun));
 	h = hash_codes(fd, &spec, rows);
-	close(fd);
 	return h;
 }
 
@@ -255,16 +242,16 @@ void
 bench_divided(int n, char **devices)
 {
 	const Sizes *sizes = unit_small ? &small : &large;
-	float	   *rows = make_rows(sizes->graph_rows, sizes->graph_dims);
-	float	   *near = make_rows(sizes->near_rows, sizes->near_dims);
-	float	   *sample = make_rows(32 * (int64_t) sizes->nlists,
+	FREED float *rows = make_rows(sizes->graph_rows, sizes->graph_dims);
+	FREED float *near = make_rows(sizes->near_rows, sizes->near_dims);
+	FREED float *sample = make_rows(32 * (int64_t) sizes->nlists,
 								   sizes->build_dims);
 	uint64_t	first[3];
 	int			i;
 
 	for (i = 0; i < n; i++)
 	{
-		TestServer	server = server_start("--devices", devices[i]);
+		TestServer	server = server_start("--devices", devices[i], NULL);
 		uint64_t	made[3];
 
 		printf("devices %s\n", devices[i]);
@@ -277,10 +264,6 @@ bench_divided(int n, char **devices)
 			memcpy(first, made, sizeof(first));
 		CHECK(memcmp(first, made, sizeof(first)) == 0, "%s makes others",
 			  devices[i]);
-		CHECK(server_stop(&server) == 0, "stop");
-		server_remove(&server);
+		server_end(&server);
 	}
-	free(rows);
-	free(near);
-	free(sample);
 }

@@ -6,32 +6,17 @@
 
 #include "client.h"
 
-#define KEEP_MS		1000		/* as start_small has it */
-
-static TestServer
-start_small(void)
-{
-	static const char *const options[] = {"--memory", "4", "--keep", "1",
-	NULL};
-	TestServer	server;
-
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
-	return server;
-}
+#define KEEP_MS		1000		/* as test_budget has it */
 
 static int64_t
 used_bytes(int fd, int64_t *evictions)
 {
-	GvStatusReply *status = load_status(fd);
-	int64_t		used = status->used;
+	GvStatusReply totals = load_totals(fd);
 
-	*evictions = status->evictions;
-	CHECK(status->memory == 4 << 20, "%lld", (long long) status->memory);
-	CHECK(used <= status->memory, "%lld", (long long) used);
-	free(status);
-	return used;
+	*evictions = totals.evictions;
+	CHECK(totals.memory == 4 << 20 && totals.used <= totals.memory,
+		  "%lld of %lld", (long long) totals.used, (long long) totals.memory);
+	return totals.used;
 }
 
 /* Does another mirror find no memory, since this was touched so late? */
@@ -70,8 +55,8 @@ check_kept(int loader, int session, const GvMirrorKey *first,
 static void
 test_eviction(const TestServer *server, const TestIndex *index)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey first = test_key(1);
 	GvMirrorKey second = test_key(2);
 	GvMirrorKey third = test_key(3);
@@ -100,8 +85,6 @@ test_eviction(const TestServer *server, const TestIndex *index)
 	CHECK(got == GV_REFUSED_NO_MEMORY, "while one is loading: %d", got);
 	CHECK(load_drop(loader, &third) == 0, "drop");
 	CHECK(used_bytes(loader, &evictions) == 0, "bytes are left");
-	close(session);
-	close(loader);
 }
 
 /*
@@ -111,12 +94,12 @@ test_eviction(const TestServer *server, const TestIndex *index)
 static void
 test_growth(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey key = test_key(4);
 	GvMirrorKey idle = test_key(5);
-	TestIndex	small = make_index(GV_L2, 2, 1, 1, 1, 1, false);
-	TestIndex	index = make_index(GV_L2, 64, 64, 40, 1, 0, false);
+	OwnIndex	small = make_index(GV_L2, 2, 1, 1, 1, 1, false);
+	OwnIndex	index = make_index(GV_L2, 64, 64, 40, 1, 0, false);
 	int			got = 0;
 	int32_t		list;
 	int64_t		evictions;
@@ -144,18 +127,14 @@ test_growth(const TestServer *server)
 	CHECK(search_check(session, &key, &index) == 0, "after a change");
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	CHECK(load_drop(loader, &idle) == 0, "drop");
-	close(session);
-	close(loader);
-	free_index(&index);
-	free_index(&small);
 }
 
 /* A mirror that can never fit is refused before anything is done for it. */
 static void
 test_too_large(const TestServer *server, const TestIndex *index)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey first = test_key(1);
 	GvMirrorKey key = test_key(5);
 	TestIndex	large = *index;
@@ -177,8 +156,6 @@ test_too_large(const TestServer *server, const TestIndex *index)
 	used_bytes(loader, &evictions);
 	CHECK(evictions == before, "evicted in vain");
 	CHECK(search_check(session, &first, index) == 0, "first");
-	close(session);
-	close(loader);
 }
 
 /*
@@ -246,8 +223,7 @@ test_no_memory(void)
 	}
 	CHECK(got == 0, "afterwards: %d", got);
 	free_index(&index);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 #endif
 }
 
@@ -264,7 +240,7 @@ test_budget(void)
 		return;
 	}
 	test_no_memory();
-	server = start_small();
+	server = server_start("--memory", "4", "--keep", "1", NULL);
 	test_eviction(&server, &index);
 	test_growth(&server);
 	test_too_large(&server, &index);

@@ -41,7 +41,7 @@ static int
 build(int fd, const GvBuilderSpec *request, uint64_t *id)
 {
 	float		mean[DIMS] = {0};
-	void	   *payload = NULL;
+	FREED void *payload = NULL;
 	uint32_t	length = 0;
 	int			got = client_ask(fd, GV_MSG_BUILD, request, sizeof(*request),
 								 mean, sizeof(mean), &payload, &length);
@@ -49,7 +49,6 @@ build(int fd, const GvBuilderSpec *request, uint64_t *id)
 	CHECK(got != 0 || length == sizeof(GvBuildReply), "%u bytes", length);
 	if (got == 0 && id != NULL)
 		*id = ((GvBuildReply *) payload)->id;
-	free(payload);
 	return got;
 }
 
@@ -154,16 +153,14 @@ check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
 	GvBuilderSpec spec = builder_spec();
 	int64_t		n = gv_builder_array_length(&spec, trained, array);
 	GvGetModelRequest ask = {array, 0, 1, n - 1};
-	char	   *right = malloc(4 * n);
-	void	   *values = NULL;
+	FREED char *right = malloc(4 * n);
+	FREED void *values = NULL;
 	uint32_t	length = 0;
 
 	(void) gv_builder_get_array(own, array, 0, n, right);
 	CHECK(client_ask(fd, GV_MSG_GET_MODEL, &ask, sizeof(ask), NULL, 0, &values,
 					 &length) == 0 && length == 4 * (n - 1) &&
 		  memcmp(values, right + 4, length) == 0, "array %d", array);
-	free(values);
-	free(right);
 }
 
 /*
@@ -217,7 +214,7 @@ builder_check(GvBuilder *own, const float *rows, int32_t n,
 static void
 check_build(const TestServer *server, const float *rows)
 {
-	int			fd = client_open(server, GV_ROLE_BUILDER);
+	OwnFd		fd = client_open(server, GV_ROLE_BUILDER);
 	GvTrained	trained;
 	GvBuilder  *own = builder_own(rows, &trained);
 	int32_t		sizes[] = {40, 1, 9, 40};
@@ -241,19 +238,16 @@ check_build(const TestServer *server, const float *rows)
 	CHECK(client_message(fd, GV_MSG_PING, NULL, 0, NULL, 0), "ping");
 	for (next = rows, i = 0; i < 4; next += sizes[i] * DIMS, i++)
 	{
-		void	   *payload = NULL;
+		FREED void *payload = NULL;
 		uint32_t	length;
 
-		CHECK(builder_receive(fd, GV_MSG_ENCODE_ROWS, &payload, &length) == 0,
-			  "encode");
+		OK(builder_receive(fd, GV_MSG_ENCODE_ROWS, &payload, &length));
 		if (payload != NULL)
 			builder_check(own, next, sizes[i], payload, length);
-		free(payload);
 	}
 	CHECK(builder_receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
 	check_calib_mirror(fd, fd, own, &trained, rows);
 	gv_builder_drop(own);
-	close(fd);
 }
 
 /* One wrong build request. */
@@ -297,12 +291,11 @@ check_no_mirror(const TestServer *server, const float *rows,
 				GvMessageType type, const void *head, size_t head_bytes,
 				const void *tail, size_t bytes)
 {
-	int			fd = client_open(server, GV_ROLE_BUILDER);
+	OwnFd		fd = client_open(server, GV_ROLE_BUILDER);
 
 	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
 	CHECK(client_ask(fd, type, head, head_bytes, tail, bytes, NULL, NULL) ==
 		  GV_REFUSED_NO_MIRROR && client_ended(fd), "message %d", type);
-	close(fd);
 }
 
 static void
@@ -387,28 +380,13 @@ check_wrong(const TestServer *server, const float *rows)
 
 	fd = client_open(server, GV_ROLE_BUILDER);
 	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
-	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
-							  NULL), "trained again");
+	client_cut(fd, ASK_PLAIN(fd, GV_MSG_TRAIN), "trained again");
 	fd = client_open(server, GV_ROLE_BUILDER);
-	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
-							  NULL), "trained before the build");
+	client_cut(fd, ASK_PLAIN(fd, GV_MSG_TRAIN), "trained before the build");
 	fd = client_open(server, GV_ROLE_BUILDER);
 	CHECK(build(fd, &request, NULL) == 0, "build");
-	client_cut(fd, client_ask(fd, GV_MSG_TRAIN_ROWS, &kind, sizeof(kind), rows,
-							  4 * DIMS, NULL, NULL), "rows of no kind");
-}
-
-/* Bytes of the budget in use. */
-static int64_t
-used(const TestServer *server)
-{
-	int			fd = client_open(server, GV_ROLE_SESSION);
-	GvStatusReply *status = load_status(fd);
-	int64_t		bytes = status == NULL ? -1 : status->used;
-
-	free(status);
-	close(fd);
-	return bytes;
+	client_cut(fd, ASK_MORE(fd, GV_MSG_TRAIN_ROWS, kind, rows, 4 * DIMS),
+			   "rows of no kind");
 }
 
 /* Wait until builders that are gone have given back what they had. */
@@ -417,10 +395,10 @@ builder_unused(const TestServer *server, const char *what)
 {
 	int			tries = 0;
 
-	while (used(server) != 0 && tries++ < 20000)
+	while (server_totals(server).used != 0 && tries++ < 20000)
 		usleep(5000);
-	CHECK(used(server) == 0, "%s: %lld bytes are in use", what,
-		  (long long) used(server));
+	CHECK(server_totals(server).used == 0, "%s: %lld bytes are in use", what,
+		  (long long) server_totals(server).used);
 }
 
 /* A client that goes away while a long training is at work. */
@@ -431,7 +409,7 @@ check_abandoned(const TestServer *server)
 	{
 		N = 20000
 	};
-	float	   *rows = unit_floats((size_t) N * DIMS, 1.0f);
+	OWN float  *rows = unit_floats((size_t) N * DIMS, 1.0f);
 	GvBuilderSpec request = builder_spec();
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 
@@ -444,17 +422,16 @@ check_abandoned(const TestServer *server)
 	CHECK(builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows, N) &&
 		  builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0 &&
 		  client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0), "train");
-	CHECK(used(server) > 0, "nothing is charged");
+	CHECK(server_totals(server).used > 0, "nothing is charged");
 	close(fd);
 	builder_unused(server, "abandoned in training");
-	unit_free(rows);
 }
 
 /* A build that does not fit is refused, and one that fits goes on. */
 static void
 check_memory(const float *rows)
 {
-	TestServer	server = server_start("--memory", "1");
+	TestServer	server = server_start("--memory", "1", NULL);
 	GvBuilderSpec request = builder_spec();
 	int			large = client_open(&server, GV_ROLE_BUILDER);
 	int			small = client_open(&server, GV_ROLE_BUILDER);
@@ -465,8 +442,7 @@ check_memory(const float *rows)
 	close(large);
 	close(small);
 	builder_unused(&server, "after a refusal");
-	CHECK(server_stop(&server) == 0, "stop");
-	server_remove(&server);
+	server_end(&server);
 }
 
 /* The work of a build's client, up to the first refusal. */
@@ -478,8 +454,7 @@ work(const TestServer *server, const float *rows)
 	int			got = builder_prepare(fd, rows, NULL);
 
 	if (got == 0)
-		got = client_ask(fd, GV_MSG_GET_MODEL, &ask, sizeof(ask), NULL, 0, NULL,
-						 NULL);
+		got = ASK(fd, GV_MSG_GET_MODEL, ask);
 	if (got == 0 && builder_send(fd, GV_MSG_ENCODE_ROWS, 0, rows, 40))
 		got = builder_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
 	if (fd >= 0)
@@ -508,7 +483,7 @@ check_build_faults(const float *rows)
 			int			got;
 
 			snprintf(fault, sizeof(fault), "%d:%d", n, status);
-			server = server_start("--build-fault", fault);
+			server = server_start("--build-fault", fault, NULL);
 			got = work(&server, rows);
 			CHECK(got == refusals[status] || (status == GV_FAILED && got == -1),
 				  "call %d, status %d: %d", n, status, got);
@@ -527,8 +502,8 @@ check_build_faults(const float *rows)
 void
 test_builders(void)
 {
-	float	   *rows = unit_floats(ROWS * DIMS, 1.0f);
-	TestServer	server = server_start(NULL, NULL);
+	OWN float  *rows = unit_floats(ROWS * DIMS, 1.0f);
+	TestServer	server = server_start(NULL);
 	int			i;
 
 	for (i = 0; i < 3; i++)
@@ -542,5 +517,4 @@ test_builders(void)
 	server_remove(&server);
 	check_memory(rows);
 	check_build_faults(rows);
-	unit_free(rows);
 }

@@ -37,7 +37,7 @@ check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
 	for (i = 0; payload != NULL && i < count; i++)
 	{
 		size_t		bytes;
-		char	   *chunk = chunk_bytes(index, first + i, 0,
+		FREED char *chunk = chunk_bytes(index, first + i, 0,
 										index->lists[first + i].nblocks, 0,
 										&bytes);
 
@@ -45,7 +45,6 @@ check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
 			  memcmp((char *) payload + used, chunk, bytes) == 0,
 			  "list %d", first + i);
 		used += bytes;
-		free(chunk);
 	}
 	CHECK(used == length, "%zu of %u", used, length);
 	free(payload);
@@ -90,11 +89,11 @@ change(int fd, const GvMirrorKey *key, TestIndex *index)
 static void
 test_changes(const TestServer *server)
 {
-	TestIndex	index = make_index(GV_COSINE, 9, 5, 20, 4, 40, true);
+	OwnIndex	index = make_index(GV_COSINE, 9, 5, 20, 4, 40, true);
 	GvMirrorKey key = test_key(15);
 	GvRangeRequest wrong = {key, 0, 21, 0, 0};
 	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	GvStatusReply *status;
 	int64_t		postings = 0;
 	int			round;
@@ -127,15 +126,12 @@ test_changes(const TestServer *server)
 		wrong.unused = i == 6;
 		close(loader);
 		loader = client_open(server, GV_ROLE_LOADER);
-		client_cut(loader, client_ask(loader, i % 2 == 0 ? GV_MSG_LIST_STATES :
-									 GV_MSG_READ_LISTS, &wrong, sizeof(wrong),
-									 NULL, 0, NULL, NULL), "range");
+		client_cut(loader, ASK(loader, i % 2 == 0 ? GV_MSG_LIST_STATES :
+							   GV_MSG_READ_LISTS, wrong), "range");
 		loader = client_open(server, GV_ROLE_LOADER);
 	}
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	close(loader);
-	close(session);
-	free_index(&index);
 }
 
 /* Read a list in chunks; the server's. */
@@ -181,10 +177,10 @@ check_chunks(int fd, const GvMirrorKey *key, const TestIndex *index,
 static void
 test_large(const TestServer *server)
 {
-	TestIndex	index = make_index(GV_L2, 800, 800, 2, 1, 0, false);
+	OwnIndex	index = make_index(GV_L2, 800, 800, 2, 1, 0, false);
 	GvMirrorKey key = test_key(16);
 	GvRangeRequest request = {key, 0, 2, 0, 0};
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	void	   *payload = NULL;
 	uint32_t	length = 0;
 	size_t		keys_bytes;
@@ -195,14 +191,12 @@ test_large(const TestServer *server)
 	for (i = 0; i < 2; i++)
 		resize_list(&index, &index.lists[i], i == 0 ? 100 : 45000, 0);
 	CHECK(load_begin(loader, &key, &index) == 0, "begin");
-	CHECK(load_chunk(loader, &key, &index, 0, 0, index.lists[0].nblocks,
-					 0) == 0, "short list");
+	OK(load_chunk(loader, &key, &index, 0, 0, index.lists[0].nblocks, 0));
 	for (i = 0; i < index.lists[1].nblocks; i += 500)
 	{
 		int32_t		left = index.lists[1].nblocks - i;
 
-		CHECK(load_chunk(loader, &key, &index, 1, i, left < 500 ? left : 500,
-						 0) == 0, "long list");
+		OK(load_chunk(loader, &key, &index, 1, i, left < 500 ? left : 500, 0));
 	}
 	CHECK(client_ask(loader, GV_MSG_READ_LISTS, &request, sizeof(request), NULL,
 					 0, &payload, &length) == 0, "both");
@@ -225,22 +219,22 @@ test_large(const TestServer *server)
 		free(payload);
 	}
 	check_chunks(loader, &key, &index, 1);
-	close(loader);
-	free_index(&index);
 }
 
 /*
  * Searches while lists change back and forth between two versions: what an
  * answer says of its lists' states is what it searched.
  */
-static int
-search_versions(int fd, const GvMirrorKey *key, const TestIndex *versions)
+static bool
+versions_are_right(int fd, const void *arg)
 {
+	const TestIndex *versions = arg;
+	GvMirrorKey key = test_key(17);
 	TestIndex	seen = versions[0];
-	TestSearch	search = make_search(key, &versions[0]);
+	OwnSearch	search = make_search(&key, &versions[0]);
 	GvMessage	header;
-	GvSearchReply *reply;
-	int			wrong = 1;
+	FREED GvSearchReply *reply;
+	bool		right = false;
 	GvSearch	found = {0};
 	int32_t		i;
 
@@ -266,15 +260,13 @@ search_versions(int fd, const GvMirrorKey *key, const TestIndex *versions)
 		found.nhits = reply->nhits;
 		found.postings = reply->postings;
 		found.hits = (GvHit *) (probed + reply->nprobed);
-		wrong = !search_is_right(&seen, search.query, search.request.probes,
-								 search_compares(&seen, &search),
-								 search.request.capacity, &found);
+		right = search_is_right(&seen, search.query, search.request.probes,
+								search_compares(&seen, &search),
+								search.request.capacity, &found);
 	}
-	free(reply);
 	free(found.probed);
 	free(seen.lists);
-	free_search(&search);
-	return wrong;
+	return right;
 }
 
 /*
@@ -317,19 +309,8 @@ test_meanwhile(const TestServer *server)
 	}
 	CHECK(load_all(loader, &key, &versions[0]) == 0, "load");
 	for (i = 0; i < 3; i++)
-	{
-		clients[i] = fork();
-		if (clients[i] == 0)
-		{
-			int			session = client_open(server, GV_ROLE_SESSION);
-			int			wrong = 0;
-
-			unit_seed += (uint64_t) i * 1000003;
-			while (rounds-- > 0 && wrong == 0)
-				wrong += search_versions(session, &key, versions);
-			_exit(wrong > 0);
-		}
-	}
+		clients[i] = client_fork(server, i, rounds, versions_are_right,
+								 versions);
 	for (n = 0; ended < 3; n++)
 	{
 		ended = count_ended(clients, ended);
@@ -346,6 +327,16 @@ test_meanwhile(const TestServer *server)
 	free_index(&versions[0]);
 }
 
+static bool
+is_there_or_not(int session, const void *index)
+{
+	GvMirrorKey key = test_key(18);
+	int			got = search_check(session, &key, index);
+
+	return got == 0 || got == GV_REFUSED_NO_MIRROR ||
+		got == GV_REFUSED_LOADING;
+}
+
 /*
  * Searches of a mirror that comes and goes: the answer is right, or there is
  * no mirror.
@@ -353,33 +344,16 @@ test_meanwhile(const TestServer *server)
 static void
 test_coming_and_going(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	GvMirrorKey key = test_key(18);
-	TestIndex	index = make_index(GV_L2, 6, 3, 10, 1, 60, false);
+	OwnIndex	index = make_index(GV_L2, 6, 3, 10, 1, 60, false);
 	int			clients[2];
 	int			ended = 0;
 	int			rounds = unit_small ? 20 : 300;
 	int			i;
 
 	for (i = 0; i < 2; i++)
-	{
-		clients[i] = fork();
-		if (clients[i] == 0)
-		{
-			int			session = client_open(server, GV_ROLE_SESSION);
-			int			wrong = 0;
-
-			unit_seed += (uint64_t) i * 1000003;
-			while (rounds-- > 0 && wrong == 0)
-			{
-				int			got = search_check(session, &key, &index);
-
-				wrong += got != 0 && got != GV_REFUSED_NO_MIRROR &&
-					got != GV_REFUSED_LOADING;
-			}
-			_exit(wrong > 0);
-		}
-	}
+		clients[i] = client_fork(server, i, rounds, is_there_or_not, &index);
 	while (ended < 2)
 	{
 		ended = count_ended(clients, ended);
@@ -387,19 +361,16 @@ test_coming_and_going(const TestServer *server)
 			load_drop(loader, &key) != 0)
 			CHECK(false, "load and drop");
 	}
-	close(loader);
-	free_index(&index);
 }
 
 void
 test_following(void)
 {
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = server_start(NULL);
 
 	test_changes(&server);
 	test_large(&server);
 	test_meanwhile(&server);
 	test_coming_and_going(&server);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }

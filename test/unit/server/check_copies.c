@@ -157,8 +157,7 @@ join_build(const TestServer *server, uint64_t id)
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 	GvJoinRequest request = {id};
 
-	CHECK(client_ask(fd, GV_MSG_JOIN, &request, sizeof(request), NULL, 0,
-					 NULL, NULL) == 0, "join");
+	CHECK(ASK(fd, GV_MSG_JOIN, request) == 0, "join");
 	return fd;
 }
 
@@ -217,8 +216,7 @@ check_leavers(const TestServer *server, const float *sample)
 	for (c = 0; c < CLIENTS - 1; c++)
 		close(fds[c]);
 	for (b = 0; b < 3; b++)
-		CHECK(builder_receive(fds[c], GV_MSG_ENCODE_ROWS, NULL, NULL) == 0,
-			  "who stays");
+		OK(builder_receive(fds[c], GV_MSG_ENCODE_ROWS, NULL, NULL));
 	close(fds[c]);
 	builder_unused(server, "all are gone");
 }
@@ -231,7 +229,7 @@ static int
 build_alone(const TestServer *server, const float *sample)
 {
 	GvEncodeSampleRequest sampled = {0, BATCH, 0};
-	int			fd = client_open(server, GV_ROLE_BUILDER);
+	OwnFd		fd = client_open(server, GV_ROLE_BUILDER);
 	int			got = builder_prepare(fd, sample, NULL);
 	int			i;
 
@@ -241,9 +239,7 @@ build_alone(const TestServer *server, const float *sample)
 		got = builder_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
 	}
 	if (got == 0)
-		got = client_ask(fd, GV_MSG_ENCODE_SAMPLE, &sampled, sizeof(sampled), NULL,
-						 0, NULL, NULL);
-	close(fd);
+		got = ASK(fd, GV_MSG_ENCODE_SAMPLE, sampled);
 	return got;
 }
 
@@ -259,7 +255,7 @@ check_build_fault(const float *sample, int n, GvStatus status,
 	int			got;
 
 	snprintf(fault, sizeof(fault), "%d:%d", n, (int) status);
-	server = divided_start("0,1", "--build-fault", fault);
+	server = server_start("--devices", "0,1", "--build-fault", fault, NULL);
 	got = build_alone(&server, sample);
 	if (status == GV_FAILED)
 	{
@@ -298,8 +294,8 @@ check_build_faults(const float *sample)
 static void
 check_build_memory(const float *sample)
 {
-	TestServer	server = divided_start("0,1", NULL, NULL);
-	TestSet		other = set_make(2);
+	TestServer	server = server_start("--devices", "0,1", NULL);
+	OwnSet		other = set_make(2);
 	int			fds[3];
 	int			i;
 
@@ -315,28 +311,26 @@ check_build_memory(const float *sample)
 	CHECK(server_stop(&server) == 0, "stop");
 	server_check_log(&server, NO_COPY);
 	server_remove(&server);
-	set_free(&other);
 }
 
 void
 test_copies(void)
 {
 	static const char *const devices[] = {"0", "0,1", "3,5,4", "0,1,2,3"};
-	float	   *sample = unit_floats(TEST_BUILD_ROWS * DIMS, 1.0f);
+	OWN float  *sample = unit_floats(TEST_BUILD_ROWS * DIMS, 1.0f);
 	int			i;
 
 	setenv("GPUVEC_DIVIDE", "1", 1);
 	for (i = 0; i < 4; i++)
 	{
-		TestServer	server = divided_start(devices[i], NULL, NULL);
+		TestServer	server = server_start("--devices", devices[i], NULL);
 
 		check_build(&server, sample);
 		check_leavers(&server, sample);
 		check_build(&server, sample);
-		divided_stop(&server);
+		server_end(&server);
 	}
 	check_build_faults(sample);
 	check_build_memory(sample);
 	unsetenv("GPUVEC_DIVIDE");
-	unit_free(sample);
 }

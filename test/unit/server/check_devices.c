@@ -15,43 +15,26 @@
 static TestServer
 start_two(const char *option, const char *value)
 {
-	const char *options[] = {"--devices", "3,5", "--memory", "4", "--keep",
-	"1", option, value, NULL};
-	TestServer	server;
-
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
-	return server;
+	return server_start("--devices", "3,5", "--memory", "4", "--keep", "1",
+						option, value, NULL);
 }
 
 /* The number of a mirror's device; -1: there is no such mirror. */
 static int
 device_of(int fd, const GvMirrorKey *key)
 {
-	GvStatusReply *status = load_status(fd);
-	const GvMirrorStatus *mirrors = (const GvMirrorStatus *) (status + 1);
-	int			found = -1;
-	int			i;
-
-	for (i = 0; i < status->nmirrors; i++)
-		if (mirrors[i].key.relation == key->relation)
-			found = mirrors[i].device;
-	free(status);
-	return found;
+	return load_told(fd, key).device;
 }
 
 static void
 check_memory(int fd, int64_t evictions)
 {
-	GvStatusReply *status = load_status(fd);
+	GvStatusReply totals = load_totals(fd);
 
-	CHECK(status->memory == 8 << 20 && status->used <= status->memory,
-		  "%lld of %lld bytes", (long long) status->used,
-		  (long long) status->memory);
-	CHECK(status->evictions == evictions, "%lld evictions",
-		  (long long) status->evictions);
-	free(status);
+	CHECK(totals.memory == 8 << 20 && totals.used <= totals.memory &&
+		  totals.evictions == evictions, "%lld of %lld bytes, %lld evictions",
+		  (long long) totals.used, (long long) totals.memory,
+		  (long long) totals.evictions);
 }
 
 /*
@@ -95,7 +78,7 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
 static void
 test_young(const TestServer *server, const TestIndex *index)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	GvMirrorKey keys[3] = {test_key(1), test_key(2), test_key(3)};
 	int			got;
 
@@ -110,15 +93,14 @@ test_young(const TestServer *server, const TestIndex *index)
 	check_memory(loader, 0);
 	CHECK(load_drop(loader, &keys[0]) == 0, "drop");
 	CHECK(load_drop(loader, &keys[1]) == 0, "drop");
-	close(loader);
 }
 
 /* Eviction is each device's own. */
 static void
 test_places(const TestServer *server, const TestIndex *index)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey keys[3] = {test_key(1), test_key(2), test_key(3)};
 	GvMirrorKey moved = keys[1];
 
@@ -143,8 +125,6 @@ test_places(const TestServer *server, const TestIndex *index)
 		  search_check(session, &keys[2], index) == 0, "both");
 	CHECK(load_drop(loader, &moved) == 0, "drop");
 	CHECK(load_drop(loader, &keys[2]) == 0, "drop");
-	close(session);
-	close(loader);
 }
 
 /* A build of 3 MB. */
@@ -157,8 +137,7 @@ begin_build(int fd)
 	.max_imbalance = 2.0,.sample_rows = 60000};
 	float		mean[8] = {0};
 
-	return client_ask(fd, GV_MSG_BUILD, &request, sizeof(request), mean,
-					  sizeof(mean), NULL, NULL);
+	return ASK_MORE(fd, GV_MSG_BUILD, request, mean, sizeof(mean));
 }
 
 /* One build has each device; where a mirror is there is no memory for it. */
@@ -166,7 +145,7 @@ static void
 test_builds(const TestServer *server, const TestIndex *index)
 {
 	int			builders[3];
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	GvMirrorKey key = test_key(7);
 	int			got;
 	int			i;
@@ -194,7 +173,6 @@ test_builds(const TestServer *server, const TestIndex *index)
 	CHECK(got == 0, "after the builds: %d", got);
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	check_memory(loader, 0);
-	close(loader);
 }
 
 /* One device has less memory than it seemed to: the other is tried. */
@@ -203,29 +181,22 @@ test_other(const TestIndex *index)
 {
 	/* the call after the devices and four searchers are there */
 	TestServer	server = start_two("--fault", "6:3");
-	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			session = client_open(&server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
 	GvMirrorKey key = test_key(8);
 
 	CHECK(load_all(loader, &key, index) == 0, "load");
 	CHECK(device_of(loader, &key) == 5, "on device %d",
 		  device_of(loader, &key));
 	CHECK(search_check(session, &key, index) == 0, "search");
-	close(session);
-	close(loader);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }
 
 /* Is there a batch that has been under way for a second? */
 static bool
 is_old(int loader)
 {
-	GvStatusReply *status = load_status(loader);
-	bool		is = status->oldest_ms >= 1000;
-
-	free(status);
-	return is;
+	return load_totals(loader).oldest_ms >= 1000;
 }
 
 /*
@@ -237,7 +208,7 @@ search_until_hung(int fd, int loader, const GvMirrorKey *key,
 				  const TestIndex *index)
 {
 	struct pollfd in = {.fd = fd,.events = POLLIN};
-	TestSearch	search = make_search(key, index);
+	OwnSearch	search = make_search(key, index);
 	int			looks = 0;
 
 	while (looks < 2 && search_send(fd, &search))
@@ -248,7 +219,6 @@ search_until_hung(int fd, int loader, const GvMirrorKey *key,
 		if (looks < 2 && search_receive(fd, index, &search) != 0)
 			break;
 	}
-	free_search(&search);
 }
 
 /*
@@ -262,9 +232,9 @@ check_impatient(const TestServer *server, int loader, const GvMirrorKey *key,
 	int			fds[NCLIENTS];
 	TestSearch	search = make_search(key, index);
 	int64_t		asked = client_now_ms();
-	GvStatusReply *status = load_status(loader);
-	int64_t		oldest_ms = status->oldest_ms;
-	int			before = status->connections;
+	GvStatusReply totals = load_totals(loader);
+	int64_t		oldest_ms = totals.oldest_ms;
+	int			before = totals.connections;
 	int			sent = 0;
 	bool		in_time;
 	int			i;
@@ -278,20 +248,18 @@ check_impatient(const TestServer *server, int loader, const GvMirrorKey *key,
 		close(fds[i]);
 	free_search(&search);
 	/* the second batch of the device may have one of them */
-	for (i = 0; i < 300 && status->connections > before + 1; i++)
+	for (i = 0; i < 300 && totals.connections > before + 1; i++)
 	{
 		usleep(10000);
-		free(status);
-		status = load_status(loader);
+		totals = load_totals(loader);
 	}
 	in_time = before > 0 &&
 		client_now_ms() < asked - oldest_ms + patience_s * 1000;
 	CHECK(!in_time || oldest_ms >= 1000, "the oldest batch: %lld ms",
 		  (long long) oldest_ms);
 	CHECK(!in_time || sent == NCLIENTS, "%d sent", sent);
-	CHECK(!in_time || status->connections <= before + 1,
-		  "%d clients, then %d", before, status->connections);
-	free(status);
+	CHECK(!in_time || totals.connections <= before + 1,
+		  "%d clients, then %d", before, totals.connections);
 	return in_time;
 }
 
@@ -315,8 +283,6 @@ static bool
 try_hung(const TestIndex *index, const char *devices, const char *fault,
 		 const char *path, const char *patience, bool *goes_on)
 {
-	const char *options[] = {"--devices", devices, "--patience", patience,
-	fault != NULL ? "--fault" : NULL, fault, NULL};
 	char		log[64];
 	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
 	TestServer	server;
@@ -328,9 +294,8 @@ try_hung(const TestIndex *index, const char *devices, const char *fault,
 
 	if (path != NULL)
 		write_faults(path, "");
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
+	server = server_start("--devices", devices, "--patience", patience,
+						  fault != NULL ? "--fault" : NULL, fault, NULL);
 	loader = client_open(&server, GV_ROLE_LOADER);
 	CHECK(load_all(loader, &keys[0], index) == 0, "first");
 	CHECK(load_all(loader, &keys[1], index) == 0, "second");
@@ -374,11 +339,10 @@ check_hung(const TestIndex *index, const char *devices, const char *fault,
 static void
 test_hung(void)
 {
-	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
+	OwnIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 
 	CHECK(check_hung(&index, "3,5", "400:6", NULL) !=
 		  check_hung(&index, "3,5", "401:6", NULL), "hung devices");
-	free_index(&index);
 }
 
 /* Two searches of one message, in a mirror of 8 dimensions. */
@@ -397,10 +361,9 @@ static bool
 take_answer(int fd)
 {
 	GvMessage	header;
-	void	   *answer = client_answer(fd, &header);
+	FREED void *answer = client_answer(fd, &header);
 	bool		is_there = answer != NULL;
 
-	free(answer);
 	return is_there;
 }
 
@@ -408,43 +371,33 @@ take_answer(int fd)
 static void
 test_hung_bulk(void)
 {
-	static const char *const options[] = {"--patience", "2", "--fault",
-	"100:6", NULL};
-	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
+	OwnIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 	GvMirrorKey key = test_key(1);
-	TestServer	server;
-	int			loader;
-	int			bulk;
+	TestServer	server = server_start("--patience", "2", "--fault", "100:6",
+									  NULL);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		bulk = client_open(&server, GV_ROLE_BULK);
 
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
-	loader = client_open(&server, GV_ROLE_LOADER);
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	bulk = client_open(&server, GV_ROLE_BULK);
 	do
 		CHECK(send_bulk(bulk, &key, &index), "send");
 	while (take_answer(bulk));
 	CHECK(server_wait(&server) == 5, "it goes on for ever");
 	server_check_log(&server, "FATAL: many searches have not ended in 8 s");
-	close(bulk);
-	close(loader);
 	server_remove(&server);
-	free_index(&index);
 }
 
 void
 test_devices(void)
 {
 	/* 3 MB of 4: of what is left twice shards have no memory either */
-	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 700, false);
+	OwnIndex	index = make_index(GV_L2, 64, 64, 100, 1, 700, false);
 	/* with time enough for a busy machine to ask of what is young */
 	TestServer	server = start_two("--keep", "1000");
 
 	test_young(&server, &index);
 	test_builds(&server, &index);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 	server = start_two(NULL, NULL);
 	test_places(&server, &index);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
@@ -453,7 +406,6 @@ test_devices(void)
 	test_other(&index);
 	test_hung();
 	test_hung_bulk();
-	free_index(&index);
 }
 
 /*
@@ -462,9 +414,9 @@ test_devices(void)
 static void
 check_stopped(const TestIndex *index, const char *path)
 {
-	TestServer	server = server_start("--devices", "0");
-	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			bulk = client_open(&server, GV_ROLE_BULK);
+	TestServer	server = server_start("--devices", "0", NULL);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		bulk = client_open(&server, GV_ROLE_BULK);
 	GvMirrorKey key = test_key(1);
 
 	CHECK(load_all(loader, &key, index) == 0, "load");
@@ -473,8 +425,6 @@ check_stopped(const TestIndex *index, const char *path)
 	CHECK(send_bulk(bulk, &key, index), "send");
 	usleep(500000);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
-	close(bulk);
-	close(loader);
 	server_remove(&server);
 }
 
@@ -483,7 +433,7 @@ void
 test_lost_devices(void)
 {
 	static const char *const two[] = {"--devices", "0,1", NULL};
-	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
+	OwnIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 	char		path[] = "/tmp/gvfaultsXXXXXX";
 	TestServer	server;
 
@@ -492,9 +442,8 @@ test_lost_devices(void)
 		close(mkstemp(path));
 		setenv("GPUVEC_EMULATED_FAULTS", path, 1);
 		write_faults(path, "lost 0 214\n");
-		server = server_start(NULL, NULL);
-		CHECK(server_stop(&server) == 0, "SIGTERM");
-		server_remove(&server);
+		server = server_start(NULL);
+		server_end(&server);
 		write_faults(path, "lost 0 214\nlost 1 46\n");
 		server_folder(&server);
 		server_launch(&server, two);
@@ -508,5 +457,4 @@ test_lost_devices(void)
 		unlink(path);
 		unsetenv("GPUVEC_EMULATED_FAULTS");
 	}
-	free_index(&index);
 }

@@ -36,7 +36,7 @@ may_be(int got, GvStatus status)
 static int
 work(const TestServer *server, GvMirrorKey key, TestIndex *index)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	int			sessions[3];
 	TestSearch	searches[3];
 	GvRangeRequest range = {key, 0, 2, 0, 0};
@@ -67,8 +67,7 @@ work(const TestServer *server, GvMirrorKey key, TestIndex *index)
 		refusal = load_chunk(loader, &key, index, 0, 0,
 							 index->lists[0].nblocks, GV_CHUNK_LIVE);
 	if (refusal == 0)
-		refusal = client_ask(loader, GV_MSG_READ_LISTS, &range, sizeof(range),
-							 NULL, 0, NULL, NULL);
+		refusal = ASK(loader, GV_MSG_READ_LISTS, range);
 	if (refusal == 0)
 		refusal = load_drop(loader, &key);
 	for (i = 0; i < 3; i++)
@@ -76,7 +75,6 @@ work(const TestServer *server, GvMirrorKey key, TestIndex *index)
 		free_search(&searches[i]);
 		close(sessions[i]);
 	}
-	close(loader);
 	return refusal;
 }
 
@@ -88,16 +86,13 @@ static bool
 check_fault(int n, GvStatus status, TestIndex *index)
 {
 	char		fault[32];
-	const char *options[] = {"--fault", fault, NULL};
 	TestServer	server;
 	int			first;
 	int			second = -1;
 	int			ended;
 
 	snprintf(fault, sizeof(fault), "%d:%d", n, status);
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
+	server = server_start("--fault", fault, NULL);
 	first = work(&server, test_key(1), index);
 	CHECK(may_be(first, status), "call %d, status %d: %d", n, status, first);
 	if (status != GV_FAILED || first == 0)
@@ -142,7 +137,7 @@ check_batch(int n, TestIndex *index)
 	int			i;
 
 	snprintf(fault, sizeof(fault), "%d:%d", n, GV_NO_MEMORY);
-	server = server_start("--fault", fault);
+	server = server_start("--fault", fault, NULL);
 	loader = client_open(&server, GV_ROLE_LOADER);
 	loaded = load_all(loader, &key, index) == 0;
 	for (i = 0; i < NCLIENTS; i++)
@@ -151,12 +146,10 @@ check_batch(int n, TestIndex *index)
 		searches[i] = make_search(&key, index);
 	}
 	/* so that they are one batch */
-	kill(server.pid, SIGSTOP);
-	CHECK(waitpid(server.pid, &result, WUNTRACED) == server.pid &&
-		  WIFSTOPPED(result), "SIGSTOP");
+	server_freeze(&server);
 	for (i = 0; i < NCLIENTS && loaded; i++)
 		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
-	kill(server.pid, SIGCONT);
+	server_thaw(&server);
 	for (i = 0; i < NCLIENTS; i++)
 	{
 		result = loaded ? search_receive(clients[i], index, &searches[i]) : 0;
@@ -165,8 +158,7 @@ check_batch(int n, TestIndex *index)
 		close(clients[i]);
 	}
 	close(loader);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 	return loaded;
 }
 
@@ -186,7 +178,7 @@ test_batch_faults(TestIndex *index)
 void
 test_faults(void)
 {
-	TestIndex	index = make_index(GV_L2, 4, 2, 4, 2, 3, false);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 4, 2, 3, false);
 	int			status;
 	int			n;
 
@@ -205,5 +197,4 @@ test_faults(void)
 		CHECK(failed >= (unit_small ? 2 : 15), "status %d: only %d calls",
 			  status, failed);
 	}
-	free_index(&index);
 }

@@ -68,14 +68,14 @@ static void
 converse(const TestServer *server, Script *script)
 {
 	int			worst = (int) (unit_random() % script->n);
-	int			fd = client_socket(server);
+	OwnFd		fd = client_socket(server);
 	int			i;
 
 	CHECK(fd >= 0, "nobody listens");
 	for (i = 0; i < worst; i++)
 	{
 		GvMessage	header;
-		void	   *answer;
+		FREED void *answer;
 
 		if (!client_send(fd, script->messages[i], script->bytes[i]))
 			break;
@@ -83,14 +83,12 @@ converse(const TestServer *server, Script *script)
 		/* the key may be in use: what another one left, or is loading */
 		if (answer == NULL)
 			break;
-		free(answer);
 	}
 	damage(script->messages[worst], &script->bytes[worst]);
 	(void) client_send(fd, script->messages[worst], script->bytes[worst]);
 	/* some go without a word */
 	if (unit_random() % 4 != 0)
 		drain(fd);
-	close(fd);
 }
 
 static void
@@ -126,24 +124,17 @@ one_round(const TestServer *server, const GvMirrorKey *healthy,
 void
 test_fuzz(void)
 {
-	static const char *const options[] = {"--memory", "64", "--keep", "3600",
-	NULL};
-	TestServer	server;
-	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
-	TestIndex	bare = make_index(GV_L2, 5, 3, 4, 2, 30, true);	/* no keys */
+	TestServer	server = server_start("--memory", "64", "--keep", "3600", NULL);
+	OwnIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
+	OwnIndex	bare = make_index(GV_L2, 5, 3, 4, 2, 30, true);	/* no keys */
 	GvMirrorKey healthy = test_key(1);
 	int			rounds = unit_small ? 200 : !test_long || test_device ? 2000 : 100000;
-	int			loader;
-	int			session;
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
 	int			i;
 	int			got;
 
 	give_keys(&index, 2);
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
-	loader = client_open(&server, GV_ROLE_LOADER);
-	session = client_open(&server, GV_ROLE_SESSION);
 	CHECK(load_all(loader, &healthy, &index) == 0, "load");
 	for (i = 1; i <= rounds; i++)
 	{
@@ -158,10 +149,5 @@ test_fuzz(void)
 		CHECK(got == 0, "a healthy loader after %d conversations: %d", i,
 			  got);
 	}
-	close(loader);
-	close(session);
-	free_index(&index);
-	free_index(&bare);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }

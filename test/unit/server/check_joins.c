@@ -17,8 +17,7 @@ join(int fd, uint64_t id)
 {
 	GvJoinRequest request = {id};
 
-	return client_ask(fd, GV_MSG_JOIN, &request, sizeof(request), NULL, 0,
-					  NULL, NULL);
+	return ASK(fd, GV_MSG_JOIN, request);
 }
 
 /* A connection that joined. */
@@ -37,7 +36,7 @@ check_encode(int fd, GvBuilder *own, const float *rows, int32_t n)
 {
 	GvEncodeSampleRequest sampled = {0, n, 0};
 	GvMessageType type = rows != NULL ? GV_MSG_ENCODE_ROWS : GV_MSG_ENCODE_SAMPLE;
-	void	   *payload = NULL;
+	FREED void *payload = NULL;
 	uint32_t	length = 0;
 
 	CHECK(rows != NULL ? builder_send(fd, type, 0, rows, n) :
@@ -46,7 +45,6 @@ check_encode(int fd, GvBuilder *own, const float *rows, int32_t n)
 	CHECK(builder_receive(fd, type, &payload, &length) == 0, "encode");
 	if (payload != NULL)
 		builder_check(own, rows, n, payload, length);
-	free(payload);
 }
 
 /* One after another, so that neighbors are known, too. */
@@ -83,19 +81,18 @@ check_turns(const TestServer *server, const float *rows)
 static void
 check_same(int fd, const char *right)
 {
-	char	   *payload = NULL;
+	FREED char *payload = NULL;
 	size_t		head = sizeof(GvEncodeReply);
 
 	CHECK(builder_receive(fd, GV_MSG_ENCODE_ROWS, (void **) &payload, NULL) == 0 &&
 		  memcmp(payload + head, right + head, BATCH * 2 * 8) == 0, "batch");
-	free(payload);
 }
 
 /* All at once, each with rows sent ahead. */
 static void
 check_crowd(const TestServer *server, const float *rows)
 {
-	int			owner = client_open(server, GV_ROLE_BUILDER);
+	OwnFd		owner = client_open(server, GV_ROLE_BUILDER);
 	int			fds[HELPERS];
 	char	   *right[3];
 	uint64_t	id = 0;
@@ -126,21 +123,19 @@ check_crowd(const TestServer *server, const float *rows)
 		close(fds[h]);
 	for (i = 0; i < 3; i++)
 		free(right[i]);
-	close(owner);
 }
 
 /* Rows for the sample get these numbers. */
 static void
 check_rows(int fd, const float *rows, int64_t first, int32_t n)
 {
-	void	   *payload = NULL;
+	FREED void *payload = NULL;
 	uint32_t	length = 0;
 
 	CHECK(builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows + first * DIMS, n) &&
 		  builder_receive(fd, GV_MSG_TRAIN_ROWS, &payload, &length) == 0 &&
 		  length == sizeof(GvRowsReply) &&
 		  ((GvRowsReply *) payload)->first == first, "numbers");
-	free(payload);
 }
 
 /* A message of one who joined that must end the connection, and only that. */
@@ -176,8 +171,8 @@ check_wrong(const TestServer *server, const float *rows)
 	CHECK(builder_send(owner, GV_MSG_TRAIN_ROWS, GV_QUERIES, rows, 2) &&
 		  builder_receive(owner, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0, "queries");
 	fd = helper(server, id);
-	client_cut(fd, client_ask(fd, GV_MSG_ENCODE_ROWS, &encode, sizeof(encode),
-							  rows, 4 * DIMS, NULL, NULL), "not trained");
+	client_cut(fd, ASK_MORE(fd, GV_MSG_ENCODE_ROWS, encode, rows, 4 * DIMS),
+			   "not trained");
 	fd = helper(server, id);
 	check_rows(owner, rows, 0, 40);
 	check_rows(fd, rows, 40, ROWS - 41);
@@ -194,13 +189,11 @@ check_wrong(const TestServer *server, const float *rows)
 	CUT(GV_MSG_ENCODE_ROWS, many, rows, 4 * DIMS * 41);
 	CUT(GV_MSG_ENCODE_SAMPLE, beyond, NULL, 0);
 	fd = helper(server, id);
-	CHECK(client_ask(fd, GV_MSG_LISTS, &chunks, sizeof(chunks), NULL, 0, NULL,
-					 NULL) == GV_REFUSED_NO_MIRROR && client_ended(fd),
-		  "no mirror");
+	CHECK(ASK(fd, GV_MSG_LISTS, chunks) == GV_REFUSED_NO_MIRROR &&
+		  client_ended(fd), "no mirror");
 	close(fd);
 	fd = helper(server, id);
-	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
-							  NULL), "trained by another");
+	client_cut(fd, ASK_PLAIN(fd, GV_MSG_TRAIN), "trained by another");
 	helped = helper(server, id);
 	client_cut(owner, join(owner, id), "its own");
 	fd = client_open(server, GV_ROLE_BUILDER);
@@ -215,7 +208,7 @@ static void
 check_broken(const float *rows)
 {
 	/* create, three rows, train, encode */
-	TestServer	server = server_start("--build-fault", "6:3");
+	TestServer	server = server_start("--build-fault", "6:3", NULL);
 	int			owner = client_open(&server, GV_ROLE_BUILDER);
 	uint64_t	id = 0;
 	int			fd;
@@ -231,15 +224,14 @@ check_broken(const float *rows)
 	close(fd);
 	close(owner);
 	builder_unused(&server, "a broken build");
-	CHECK(server_stop(&server) == 0, "stop");
-	server_remove(&server);
+	server_end(&server);
 }
 
 void
 test_joins(void)
 {
-	float	   *rows = unit_floats(ROWS * DIMS, 1.0f);
-	TestServer	server = server_start(NULL, NULL);
+	OWN float  *rows = unit_floats(ROWS * DIMS, 1.0f);
+	TestServer	server = server_start(NULL);
 	int			i;
 
 	for (i = 0; i < 3; i++)
@@ -249,9 +241,7 @@ test_joins(void)
 	}
 	check_wrong(&server, rows);
 	check_crowded_calib_mirror(&server, rows);
-	CHECK(server_stop(&server) == 0, "stop");
-	server_remove(&server);
+	server_end(&server);
 	check_broken(rows);
 	check_failed_calib_mirrors(rows);
-	unit_free(rows);
 }

@@ -79,17 +79,17 @@ static void
 test_signals(void)
 {
 	static const int ends[] = {SIGTERM, SIGINT};
-	TestIndex	index = make_index(GV_L2, 64, 64, 1, 1, -100000, false);
+	OwnIndex	index = make_index(GV_L2, 64, 64, 1, 1, -100000, false);
 	GvMirrorKey key = test_key(1);
 	int			i;
 	int			n;
 
 	for (i = 0; i < 2; i++)
 	{
-		TestServer	server = server_start("--devices", "0");
-		int			loader = client_open(&server, GV_ROLE_LOADER);
+		TestServer	server = server_start("--devices", "0", NULL);
+		OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
 		int			sessions[40];
-		TestSearch	search = make_search(&key, &index);
+		OwnSearch	search = make_search(&key, &index);
 		int64_t		began;
 
 		kill(server.pid, SIGHUP);
@@ -112,11 +112,8 @@ test_signals(void)
 			close(sessions[n]);
 		CHECK(client_ended(loader), "the loader");
 		CHECK(client_socket(&server) < 0, "somebody listens");
-		close(loader);
-		free_search(&search);
 		server_remove(&server);
 	}
-	free_index(&index);
 }
 
 /* A server that waits for the lock serves as soon as the one before ends. */
@@ -124,7 +121,7 @@ static void
 test_lock(void)
 {
 	static const char *const none[] = {NULL};
-	TestServer	first = server_start(NULL, NULL);
+	TestServer	first = server_start(NULL);
 	TestServer	second = first;
 	int64_t		began = client_now_ms();
 	char		path[128];
@@ -159,8 +156,7 @@ test_lock(void)
 	CHECK(read(fd, pid, sizeof(pid) - 1) > 0 && atoi(pid) == second.pid,
 		  "pid %s", pid);
 	close(fd);
-	CHECK(server_stop(&second) == 0, "SIGTERM");
-	server_remove(&second);
+	server_end(&second);
 }
 
 /* Who is started with --parent ends with that process. */
@@ -209,11 +205,11 @@ test_parent(void)
 static void
 test_deaf_parent(void)
 {
-	TestServer	server = server_start(NULL, NULL);
-	TestIndex	index = make_index(GV_L2, 2, 1, 1, 1, 1, false);
+	TestServer	server = server_start(NULL);
+	OwnIndex	index = make_index(GV_L2, 2, 1, 1, 1, 1, false);
 	GvMirrorKey key = test_key(1);
-	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			session = client_open(&server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
 	int			i;
 
 	/* a pipe holds 64 kB; each round prints some 50 bytes */
@@ -225,11 +221,7 @@ test_deaf_parent(void)
 	server.log = -1;
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	CHECK(search_check(session, &key, &index) == 0, "search");
-	close(session);
-	close(loader);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
-	free_index(&index);
+	server_end(&server);
 }
 
 /* How many times that is in what it has printed since it was ready. */
@@ -282,8 +274,7 @@ check_shortage(const TestServer *server, const int *sessions,
 		}
 		for (i = 0; i < 2; i++)
 		{
-			CHECK(search_receive(sessions[i], index, &searches[i]) == 0,
-				  "a search");
+			OK(search_receive(sessions[i], index, &searches[i]));
 			free_search(&searches[i]);
 		}
 	}
@@ -338,20 +329,19 @@ test_few_files(void)
 	CHECK(client_ping(early) == 0, "who was there before");
 	close(early);
 	close(late);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }
 
 /* Who does not say what he wants is dropped; who did may take his time. */
 static void
 test_strangers(void)
 {
-	TestServer	server = server_start("--max-connections", "3");
+	TestServer	server = server_start("--max-connections", "3", NULL);
 	GvMessage	hello = {sizeof(GvHello), GV_MSG_HELLO, 0};
 	int64_t		began = client_now_ms();
-	int			silent = client_socket(&server);
-	int			slow = client_socket(&server);
-	int			idle = client_open(&server, GV_ROLE_SESSION);
+	OwnFd		silent = client_socket(&server);
+	OwnFd		slow = client_socket(&server);
+	OwnFd		idle = client_open(&server, GV_ROLE_SESSION);
 	int			late;
 
 	CHECK(client_send(slow, &hello, sizeof(hello)), "send");
@@ -364,12 +354,8 @@ test_strangers(void)
 	CHECK(client_ping(idle) == 0, "who said hello is gone");
 	late = client_open(&server, GV_ROLE_SESSION);
 	CHECK(client_ping(late) == 0, "there is no room");
-	close(silent);
-	close(slow);
-	close(idle);
 	close(late);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }
 
 /*
@@ -384,7 +370,7 @@ test_lock_begin(void)
 {
 	static const char *const none[] = {NULL};
 
-	lock_holder = server_start(NULL, NULL);
+	lock_holder = server_start(NULL);
 	lock_waiter = lock_holder;
 	server_launch(&lock_waiter, none);
 }
@@ -395,8 +381,7 @@ test_lock_end(void)
 	CHECK(server_wait(&lock_waiter) == 4, "a second server");
 	server_check_log(&lock_waiter, "FATAL: another gpuvecd");
 	close(lock_waiter.log);
-	CHECK(server_stop(&lock_holder) == 0, "SIGTERM");
-	server_remove(&lock_holder);
+	server_end(&lock_holder);
 }
 
 void

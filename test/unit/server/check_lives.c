@@ -40,11 +40,10 @@ start(void)
 static int
 greet(const TestServer *server, GvRole role, uint64_t incarnation)
 {
-	int			fd = client_socket(server);
+	OwnFd		fd = client_socket(server);
 	int			got = client_hello(fd, role, incarnation);
 
 	CHECK(got == 0 || client_ended(fd), "refused, and not cut off");
-	close(fd);
 	return got;
 }
 
@@ -70,16 +69,6 @@ supervise(const TestServer *server, uint64_t incarnation)
 	}
 	CHECK(fd >= 0, "it does not come back");
 	return fd;
-}
-
-static uint64_t
-instance_of(int fd)
-{
-	GvStatusReply *status = load_status(fd);
-	uint64_t	instance = status->instance;
-
-	free(status);
-	return instance;
 }
 
 /* All roles but the supervisor's with that incarnation. */
@@ -119,8 +108,7 @@ test_first(void)
 	 */
 	second = client_open(&server, GV_ROLE_SUPERVISOR);
 	CHECK(client_ping(first) == 0 && client_ping(second) == 0, "ping");
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, TEST_INCARNATION) == 0,
-		  "a third");
+	OK(greet(&server, GV_ROLE_SUPERVISOR, TEST_INCARNATION));
 	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) ==
 		  GV_REFUSED_INCARNATION,
 		  "the third has gone, others are there");
@@ -141,8 +129,7 @@ test_first(void)
 		  "nobody is there");
 	server.supervisor = supervise(&server, OTHER_INCARNATION);
 	check_others(&server, OTHER_INCARNATION, 0);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }
 
 /* Hellos of other versions are told, however long they are. */
@@ -155,7 +142,7 @@ test_other_versions(void)
 
 	for (bytes = 8; bytes <= sizeof(hello); bytes += 8)
 	{
-		int			fd = client_socket(&server);
+		OwnFd		fd = client_socket(&server);
 		int			got;
 
 		hello[1] = bytes % 16 == 0 ? GV_PROTOCOL_VERSION + 1 :
@@ -163,10 +150,8 @@ test_other_versions(void)
 		got = client_ask(fd, GV_MSG_HELLO, hello, bytes, NULL, 0, NULL, NULL);
 		CHECK(got == GV_REFUSED_VERSION && client_ended(fd), "%zu bytes: %d",
 			  bytes, got);
-		close(fd);
 	}
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }
 
 /*
@@ -176,11 +161,11 @@ test_other_versions(void)
 static void
 test_next(void)
 {
-	TestIndex	index = make_index(GV_L2, 64, 64, 1, 1, -20000, false);
+	OwnIndex	index = make_index(GV_L2, 64, 64, 1, 1, -20000, false);
 	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
 	TestServer	server = start();
-	TestSearch	search = make_search(&keys[0], &index);
-	uint64_t	instance = instance_of(server.supervisor);
+	OwnSearch	search = make_search(&keys[0], &index);
+	uint64_t	instance = load_totals(server.supervisor).instance;
 	int			child = server_child(&server);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	int			session = client_open(&server, GV_ROLE_SESSION);
@@ -206,18 +191,17 @@ test_next(void)
 	CHECK(waitpid(server.pid, NULL, WNOHANG) == 0, "what was started ends");
 	server.supervisor = supervise(&server, OTHER_INCARNATION);
 	CHECK(server_child(&server) != child, "the same process serves");
-	CHECK(instance_of(server.supervisor) != instance, "the same instance");
+	CHECK(load_totals(server.supervisor).instance != instance,
+		  "the same instance");
 	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	close(loader);
 	close(session);
 	close(builder);
 
 	loader = client_socket(&server);
-	CHECK(client_hello(loader, GV_ROLE_LOADER, OTHER_INCARNATION) == 0,
-		  "hello");
+	OK(client_hello(loader, GV_ROLE_LOADER, OTHER_INCARNATION));
 	session = client_socket(&server);
-	CHECK(client_hello(session, GV_ROLE_SESSION, OTHER_INCARNATION) == 0,
-		  "hello");
+	OK(client_hello(session, GV_ROLE_SESSION, OTHER_INCARNATION));
 	CHECK(search_check(session, &keys[0], &index) == GV_REFUSED_NO_MIRROR,
 		  "a mirror has outlived it");
 	CHECK(load_all(loader, &keys[0], &index) == 0, "load");
@@ -228,8 +212,6 @@ test_next(void)
 	server_check_log(&server, "WARNING: another cluster was refused: each one "
 					 "needs a gpuvecd and a folder of its own\nLOG: ");
 	server_remove(&server);
-	free_search(&search);
-	free_index(&index);
 }
 
 /*
@@ -239,7 +221,7 @@ test_next(void)
 static void
 test_stopped(void)
 {
-	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
+	OwnIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
 	GvMirrorKey key = test_key(1);
 	TestServer	server = start();
 	int			loader = client_open(&server, GV_ROLE_LOADER);
@@ -282,9 +264,7 @@ test_stopped(void)
 	CHECK(client_hello(late, GV_ROLE_SESSION, OTHER_INCARNATION) == 0, "hello");
 	CHECK(search_check(late, &key, &index) == GV_REFUSED_NO_MIRROR, "a mirror");
 	close(late);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
-	free_index(&index);
+	server_end(&server);
 }
 
 /* Asked to end while one child follows another, it ends, whenever that is. */
@@ -297,7 +277,7 @@ test_end(void)
 	for (i = 0; i < rounds; i++)
 	{
 		TestServer	server = start();
-		int			fd = client_socket(&server);
+		OwnFd		fd = client_socket(&server);
 		GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
 		GV_ROLE_SUPERVISOR, 1, OTHER_INCARNATION};
 
@@ -307,7 +287,6 @@ test_end(void)
 			  "send");
 		usleep((useconds_t) i * 200);
 		CHECK(server_stop(&server) == 0, "SIGTERM in round %d", i);
-		close(fd);
 		server_remove(&server);
 	}
 }
@@ -366,10 +345,9 @@ test_blocked(void)
 		TestServer	server;
 
 		sigprocmask(SIG_BLOCK, &signals, &before);
-		server = i == 0 ? start() : server_start(NULL, NULL);
+		server = i == 0 ? start() : server_start(NULL);
 		sigprocmask(SIG_SETMASK, &before, NULL);
-		CHECK(server_stop(&server) == 0, "SIGTERM");
-		server_remove(&server);
+		server_end(&server);
 	}
 }
 
@@ -377,7 +355,7 @@ test_blocked(void)
 static void
 test_without_socket(void)
 {
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = server_start(NULL);
 
 	close(server.supervisor);
 	server.supervisor = 0;

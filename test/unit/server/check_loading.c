@@ -12,17 +12,9 @@ mirrors_become(int fd, int n)
 {
 	int			i;
 
-	for (i = 0; i < 2000; i++)
-	{
-		GvStatusReply *status = load_status(fd);
-		bool		done = status != NULL && status->nmirrors == n;
-
-		free(status);
-		if (done)
-			return true;
+	for (i = 0; i < 2000 && load_totals(fd).nmirrors != n; i++)
 		usleep(5000);
-	}
-	return false;
+	return i < 2000;
 }
 
 /* Send LISTS with these chunks, whatever they are. */
@@ -32,8 +24,7 @@ send_lists(int fd, const GvMirrorKey *key, int32_t nchunks, int32_t unused,
 {
 	GvListsRequest request = {*key, nchunks, unused};
 
-	return client_ask(fd, GV_MSG_LISTS, &request, sizeof(request), chunks,
-					  bytes, NULL, NULL);
+	return ASK_MORE(fd, GV_MSG_LISTS, request, chunks, bytes);
 }
 
 /*
@@ -88,12 +79,11 @@ test_malformed(const TestServer *server, const TestIndex *index)
 	{
 		int			fd = open_begun(server, &key, index);
 		size_t		bytes;
-		char	   *chunk = chunk_bytes(index, 0, 0, 3, 0, &bytes);
+		FREED char *chunk = chunk_bytes(index, 0, 0, 3, 0, &bytes);
 
 		memcpy(chunk + wrongs[i].offset, &wrongs[i].value, 4);
 		client_cut(fd, send_lists(fd, &key, 1, 0, chunk, bytes),
 				  wrongs[i].what);
-		free(chunk);
 	}
 }
 
@@ -102,25 +92,22 @@ test_lengths(const TestServer *server, const TestIndex *index)
 {
 	GvMirrorKey key = test_key(10);
 	size_t		bytes;
-	char	   *chunk = chunk_bytes(index, 0, 0, 3, 0, &bytes);
-	int			fd = open_begun(server, &key, index);
+	FREED char *chunk = chunk_bytes(index, 0, 0, 3, 0, &bytes);
+	int			fd;
+	int			i;
 
-	client_cut(fd, send_lists(fd, &key, 1, 0, chunk, bytes - 4), "short");
-	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, 1, 0, chunk, 5), "very short");
-	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, 2, 0, chunk, bytes), "two");
-	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, 0, 0, chunk, bytes), "none");
-	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, -1, 0, chunk, bytes), "-1");
-	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, 1, 1, chunk, bytes), "unused");
+	/* too few or too many pieces or bytes, and what is to be 0 */
+	for (i = 0; i < 6; i++)
+	{
+		fd = open_begun(server, &key, index);
+		client_cut(fd, send_lists(fd, &key, i < 3 ? i : i == 3 ? -1 : 1, i == 5,
+								  chunk, i == 1 ? bytes - 4 : i == 4 ? 5 :
+								  bytes), "pieces");
+	}
 	fd = open_begun(server, &key, index);
 	CHECK(send_lists(fd, &key, 0, 0, NULL, 0) == 0, "no pieces");
 	CHECK(send_lists(fd, &key, 1, 0, chunk, bytes) == 0, "a right piece");
 	close(fd);
-	free(chunk);
 }
 
 /* Pieces that do not follow what the list holds. */
@@ -176,8 +163,7 @@ test_arrays(const TestServer *server, const TestIndex *index)
 		request.count = i == 6 ? 2 : i == 7 ? INT64_MAX : 1;
 		fd = client_open(server, GV_ROLE_LOADER);
 		CHECK(load_begin(fd, &key, index) == 0, "begin");
-		client_cut(fd, client_ask(fd, GV_MSG_ARRAY, &request, sizeof(request),
-								 &one, 4, NULL, NULL), "array");
+		client_cut(fd, ASK_MORE(fd, GV_MSG_ARRAY, request, &one, 4), "array");
 	}
 	fd = client_open(server, GV_ROLE_LOADER);
 	CHECK(load_begin(fd, &key, index) == 0, "begin");
@@ -212,8 +198,7 @@ send_items(int fd, const GvMirrorKey *key, int32_t n, int32_t unused,
 {
 	GvListsRequest request = {*key, n, unused};
 
-	return client_ask(fd, GV_MSG_REFINE, &request, sizeof(request), items,
-					  bytes, NULL, NULL);
+	return ASK_MORE(fd, GV_MSG_REFINE, request, items, bytes);
 }
 
 /* Ask for these values, whatever they are, and compare them. */
@@ -222,7 +207,7 @@ get_values(int fd, const GvMirrorKey *key, const TestIndex *index,
 		   int32_t array, int64_t first, int64_t count)
 {
 	GvArrayRequest request = {*key, array, 0, first, count};
-	void	   *payload = NULL;
+	FREED void *payload = NULL;
 	uint32_t	length;
 	int			got = client_ask(fd, GV_MSG_READ_ARRAY, &request, sizeof(request),
 								 NULL, 0, &payload, &length);
@@ -233,7 +218,6 @@ get_values(int fd, const GvMirrorKey *key, const TestIndex *index,
 			  memcmp(payload, (const char *)
 					 index_array(index, (GvArray) array, &n) + first * 4,
 					 length) == 0, "values");
-	free(payload);
 	return got;
 }
 
@@ -244,7 +228,7 @@ check_readback(const TestServer *server, int loader, const GvMirrorKey *key,
 {
 	int32_t		n = records->npages * records->nslots;
 	GvListsRequest request = {*key, n, 0};
-	uint16_t   *addresses = malloc((size_t) n * 6);
+	FREED uint16_t *addresses = malloc((size_t) n * 6);
 	void	   *payload = NULL;
 	uint32_t	length;
 	int			nwrong = 0;
@@ -282,21 +266,19 @@ check_readback(const TestServer *server, int loader, const GvMirrorKey *key,
 	CHECK(nwrong == 0, "%d records", nwrong);
 	free(payload);
 	fd = client_open(server, GV_ROLE_LOADER);
-	client_cut(fd, client_ask(fd, GV_MSG_READ_REFINE, &request, sizeof(request),
-							  addresses, (size_t) n * 6 - 6, NULL, NULL),
-			   "short");
-	free(addresses);
+	client_cut(fd, ASK_MORE(fd, GV_MSG_READ_REFINE, request, addresses,
+							(size_t) n * 6 - 6), "short");
 }
 
 /* Refine records, which change while there are searches, and wrong ones. */
 static void
 test_items(const TestServer *server)
 {
-	TestIndex	index = make_index(GV_L2, 33, 5, 9, 3, 60, false);
-	Records		records = make_records(&index, 20, 7);
+	OwnIndex	index = make_index(GV_L2, 33, 5, 9, 3, 60, false);
+	OwnRecords	records = make_records(&index, 20, 7);
 	GvMirrorKey key = test_key(17);
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	int			round;
 	int			i;
 
@@ -304,7 +286,7 @@ test_items(const TestServer *server)
 	for (round = 0; round < 5; round++)
 	{
 		int32_t		n;
-		char	   *items = draw_records(&records, &n);
+		OWN char   *items = draw_records(&records, &n);
 		size_t		bytes = records.stride * (size_t) n;
 		GvRefineItem *last = (GvRefineItem *) (items + bytes - records.stride);
 		int			fd;
@@ -312,64 +294,49 @@ test_items(const TestServer *server)
 		CHECK(send_items(loader, &key, n, 0, items, bytes) == 0, "records");
 		for (i = 0; i < 20; i++)
 		{
-			TestSearch	search = make_search(&key, &index);
+			OwnSearch	search = make_search(&key, &index);
 
 			search.records = &records;
 			CHECK(search_send(session, &search) &&
 				  search_receive(session, &index, &search) == 0, "bounds");
-			free_search(&search);
 		}
 		check_readback(server, loader, &key, &index, &records);
-		fd = client_open(server, GV_ROLE_LOADER);
-		client_cut(fd, send_items(fd, &key, n, 1, items, bytes), "unused");
-		fd = client_open(server, GV_ROLE_LOADER);
-		client_cut(fd, send_items(fd, &key, n - 1, 0, items, bytes), "less");
-		fd = client_open(server, GV_ROLE_LOADER);
-		client_cut(fd, send_items(fd, &key, -1, 0, items, bytes), "-1");
-		fd = client_open(server, GV_ROLE_LOADER);
-		last->address[2] = 8;
-		client_cut(fd, send_items(fd, &key, n, 0, items, bytes), "slot");
-		fd = client_open(server, GV_ROLE_SESSION);
-		client_cut(fd, send_items(fd, &key, n, 0, items, bytes), "session");
-		unit_free(items);
+		for (i = 0; i < 5; i++)
+		{
+			fd = client_open(server, i < 4 ? GV_ROLE_LOADER : GV_ROLE_SESSION);
+			if (i == 3)
+				last->address[2] = 8;	/* no such slot */
+			client_cut(fd, send_items(fd, &key, i == 1 ? n - 1 : i == 2 ? -1 : n,
+									  i == 0, items, bytes), "items");
+		}
 	}
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	close(loader);
-	close(session);
-	free_records(&records);
-	free_index(&index);
 }
 
+/* The engine refuses what a mirror cannot have (check_mirror.c). */
 static void
 test_begin(const TestServer *server, const TestIndex *index)
 {
-	GvMirrorKey key = test_key(13);
-	TestIndex	wrong;
-	GvBeginRequest request = {key, {.metric = GV_L2,.dims = 4,.m = 2,
-	.nlists = 5,.nparents = 3,.postings = 100,.refine_slots = -1}};
-	int			fd;
 	int			i;
 
-	for (i = 0; i < 9; i++)
+	for (i = 0; i < 5; i++)
 	{
-		wrong = *index;
-		*(i < 2 ? &wrong.spec.dims : i < 4 ? &wrong.spec.m :
-		  i < 6 ? &wrong.spec.nlists : &wrong.spec.nparents) =
-			i % 2 == 0 ? 0 : i == 5 ? (1 << 24) + 1 : 20000;
-		if (i == 8)
-		{
-			wrong = *index;
-			wrong.spec.metric = (GvMetric) 4;
-		}
-		fd = client_open(server, GV_ROLE_LOADER);
-		client_cut(fd, load_begin(fd, &key, &wrong), "spec");
+		OwnFd		fd = client_open(server, GV_ROLE_LOADER);
+		GvBeginRequest request = {test_key(13), index->spec};
+
+		if (i == 0)
+			request.spec.dims = 0;
+		else if (i == 1)
+			request.spec.nlists = (1 << 24) + 1;
+		else if (i == 2)
+			request.spec.metric = (GvMetric) 4;
+		else if (i == 3)
+			request.spec.refine_slots = -1;
+		else
+			request.key.relation = 0;	/* as builds have it */
+		CHECK(ASK(fd, GV_MSG_BEGIN, request) == GV_REFUSED_PROTOCOL &&
+			  client_ended(fd), "begin, %d", i);
 	}
-	fd = client_open(server, GV_ROLE_LOADER);
-	client_cut(fd, client_ask(fd, GV_MSG_BEGIN, &request, sizeof(request),
-							 NULL, 0, NULL, NULL), "refine slots");
-	key.relation = 0;
-	fd = client_open(server, GV_ROLE_LOADER);
-	client_cut(fd, load_begin(fd, &key, index), "a build's key");
 }
 
 /* Two loaders of one key, loaders that die, mirrors that are there. */
@@ -377,7 +344,7 @@ static void
 test_owners(const TestServer *server, const TestIndex *index)
 {
 	GvMirrorKey key = test_key(14);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	int			first = open_begun(server, &key, index);
 	int			second;
 	int			got = search_check(session, &key, index);
@@ -411,15 +378,14 @@ test_owners(const TestServer *server, const TestIndex *index)
 	got = load_lists(first, &key, index);
 	CHECK(got == GV_REFUSED_NO_MIRROR, "nobody's mirror: %d", got);
 	close(first);
-	close(session);
 }
 
 void
 test_loading(void)
 {
-	TestServer	server = server_start(NULL, NULL);
-	TestIndex	index = make_index(GV_L2, 4, 2, 5, 3, 0, false);
-	int			session = client_open(&server, GV_ROLE_SESSION);
+	TestServer	server = server_start(NULL);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 5, 3, 0, false);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
 
 	/* list 0: three blocks, the last with 16 postings */
 	resize_list(&index, &index.lists[0], 80, 0);
@@ -432,8 +398,5 @@ test_loading(void)
 	CHECK(mirrors_become(session, 0), "mirrors of who was cut off");
 	test_owners(&server, &index);
 	CHECK(mirrors_become(session, 0), "at the end");
-	close(session);
-	free_index(&index);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }

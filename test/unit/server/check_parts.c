@@ -2,7 +2,7 @@
  * check_parts.c
  *		Mirrors on several devices: shards of a mirror that no device has
  *		memory for, and replicas: where they go, what they are charged, who is
- *		evicted for them, and that answers are those of one device.
+ *		evicted for them.  check_placements.c has what they answer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +31,10 @@ start_faulty(int ndevices, const char *megabytes, const char *replicas,
 			 const char *fault)
 {
 	static const char *const lists[] = {NULL, "3", "3,5", "3,5,2", "3,5,2,7"};
-	const char *options[] = {"--devices", lists[ndevices], "--memory",
-		megabytes, "--keep", KEEP_S, "--replicas", replicas,
-	fault != NULL ? "--fault" : NULL, fault, NULL};
-	TestServer	server;
 
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
-	return server;
+	return server_start("--devices", lists[ndevices], "--memory", megabytes,
+						"--keep", KEEP_S, "--replicas", replicas,
+						fault != NULL ? "--fault" : NULL, fault, NULL);
 }
 
 static TestServer
@@ -48,39 +43,15 @@ start(int ndevices, const char *megabytes, const char *replicas)
 	return start_faulty(ndevices, megabytes, replicas, NULL);
 }
 
-static void
-stop(TestServer *server)
-{
-	CHECK(server_stop(server) == 0, "SIGTERM");
-	server_remove(server);
-}
-
-/* The status of a mirror; ready is 0 where there is none. */
-static GvMirrorStatus
-told_of(int fd, const GvMirrorKey *key)
-{
-	GvStatusReply *status = load_status(fd);
-	const GvMirrorStatus *mirrors = (const GvMirrorStatus *) (status + 1);
-	GvMirrorStatus found = {.ready = 0};
-	int			i;
-
-	for (i = 0; i < status->nmirrors; i++)
-		if (mirrors[i].key.relation == key->relation)
-			found = mirrors[i];
-	free(status);
-	return found;
-}
-
 static int64_t
 used_bytes(int fd)
 {
-	GvStatusReply *status = load_status(fd);
-	int64_t		used = status->used;
+	GvStatusReply totals = load_totals(fd);
 
-	CHECK(used >= 0 && used <= status->memory, "%lld of %lld bytes",
-		  (long long) used, (long long) status->memory);
-	free(status);
-	return used;
+	CHECK(totals.used >= 0 && totals.used <= totals.memory,
+		  "%lld of %lld bytes", (long long) totals.used,
+		  (long long) totals.memory);
+	return totals.used;
 }
 
 /* Some of an index's records, one message; they are told nothing else. */
@@ -88,13 +59,11 @@ static int
 load_records(int fd, const GvMirrorKey *key, Records *records)
 {
 	int32_t		n;
-	char	   *items = draw_records(records, &n);
+	OWN char   *items = draw_records(records, &n);
 	GvListsRequest request = {*key, n, 0};
-	int			refusal = client_ask(fd, GV_MSG_REFINE, &request,
-									 sizeof(request), items,
-									 records->stride * (size_t) n, NULL, NULL);
+	int			refusal = ASK_MORE(fd, GV_MSG_REFINE, request, items,
+								   records->stride * (size_t) n);
 
-	unit_free(items);
 	return refusal;
 }
 
@@ -137,8 +106,7 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *key,
 			CHECK(search_send(fds[i], &searches[i]), "send");
 		}
 		/* meanwhile a list is replaced by what it is */
-		CHECK(load_chunk(loader, key, index, list, 0, nblocks, 0) == 0,
-			  "a piece");
+		OK(load_chunk(loader, key, index, list, 0, nblocks, 0));
 		for (i = 0; i < NCLIENTS; i++)
 		{
 			int			got = search_receive(fds[i], index, &searches[i]);
@@ -163,57 +131,15 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *key,
 		close(fds[i]);
 }
 
-/* An index of 6 MB on devices of so many, with records or without. */
-static void
-test_shards(int ndevices, const char *megabytes, int32_t shards,
-			bool recorded)
-{
-	TestServer	server = start(ndevices, megabytes, "2");
-	int			loader = client_open(&server, GV_ROLE_LOADER);
-	TestIndex	index = make_large(LARGE);
-	Records		records = {0};
-	GvMirrorKey key = test_key(1);
-	GvMirrorStatus told;
-	TestSearch	search;
-	int			bulk;
-
-	if (recorded)
-		records = make_records(&index, PAGES, SLOTS);
-	CHECK(load_all(loader, &key, &index) == 0, "load");
-	CHECK(!recorded || load_records(loader, &key, &records) == 0, "records");
-	told = told_of(loader, &key);
-	CHECK(told.ready && told.shards == shards && told.replicas == 1,
-		  "%d shards, %d replicas", told.shards, told.replicas);
-	CHECK(used_bytes(loader) >= told.bytes && told.bytes > 5 << 20,
-		  "%lld bytes", (long long) told.bytes);
-	check_together(&server, loader, &key, &index, recorded ? &records : NULL,
-				   unit_small ? 2 : 20);
-	search = make_search(&key, &index);
-	search.records = recorded ? &records : NULL;
-	bulk = client_open(&server, GV_ROLE_BULK);
-	CHECK(search_send(bulk, &search) &&
-		  search_receive(bulk, &index, &search) == 0, "a thread's search");
-	free_search(&search);
-	CHECK(load_drop(loader, &key) == 0, "drop");
-	CHECK(used_bytes(loader) == 0, "%lld bytes are left",
-		  (long long) used_bytes(loader));
-	close(bulk);
-	close(loader);
-	stop(&server);
-	if (recorded)
-		free_records(&records);
-	free_index(&index);
-}
-
 /* Shards grow until a device is full, are evicted, and come again. */
 static void
 test_growth(void)
 {
 	TestServer	server = start(2, "4", "1");
-	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			session = client_open(&server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
 	TestIndex	index = make_large(LARGE);
-	TestIndex	small = make_large(SMALL);
+	OwnIndex	small = make_large(SMALL);
 	GvMirrorKey key = test_key(1);
 	GvMirrorKey others[2] = {test_key(2), test_key(3)};
 	int			got = 0;
@@ -244,24 +170,21 @@ test_growth(void)
 		  "while they are young");
 	usleep(IDLE_US);
 	CHECK(load_all(loader, &others[0], &small) == 0, "in their place");
-	CHECK(told_of(loader, &key).ready == 0, "they are there");
+	CHECK(load_told(loader, &key).ready == 0, "they are there");
 	CHECK(load_all(loader, &others[1], &small) == 0, "on the other device");
-	CHECK(told_of(loader, &others[0]).device !=
-		  told_of(loader, &others[1]).device, "both on one device");
+	CHECK(load_told(loader, &others[0]).device !=
+		  load_told(loader, &others[1]).device, "both on one device");
 	CHECK(load_begin(loader, &key, &index) == GV_REFUSED_NO_MEMORY,
 		  "shards beside young ones");
 	usleep(IDLE_US);
 	free_index(&index);
 	index = make_large(LARGE);
 	CHECK(load_all(loader, &key, &index) == 0, "again");
-	CHECK(told_of(loader, &key).shards == 2 &&
-		  told_of(loader, &others[0]).ready == 0 &&
-		  told_of(loader, &others[1]).ready == 0, "in the place of both");
+	CHECK(load_told(loader, &key).shards == 2 &&
+		  load_told(loader, &others[0]).ready == 0 &&
+		  load_told(loader, &others[1]).ready == 0, "in the place of both");
 	CHECK(search_check(session, &key, &index) == 0, "search");
-	close(session);
-	close(loader);
-	stop(&server);
-	free_index(&small);
+	server_end(&server);
 	free_index(&index);
 }
 
@@ -287,21 +210,21 @@ evicted_for(int n, TestIndex *index, TestIndex *small)
 	for (i = 0; i < 2; i++)
 	{
 		CHECK(load_all(loader, &others[i], small) == 0, "idle");
-		devices[i] = told_of(loader, &others[i]).device;
+		devices[i] = load_told(loader, &others[i]).device;
 	}
 	CHECK(devices[0] != devices[1], "both are on device %d", devices[0]);
 	usleep(IDLE_US);
 	CHECK(load_all(loader, &key, index) == 0, "load");
-	CHECK(told_of(loader, &key).shards == 2, "shards");
+	CHECK(load_told(loader, &key).shards == 2, "shards");
 	for (i = 0; i < 2; i++)
-		if (!told_of(loader, &others[i]).ready)
+		if (!load_told(loader, &others[i]).ready)
 		{
 			CHECK(gone == -1, "call %d: both are gone", n);
 			gone = devices[i];
 		}
 	CHECK(gone >= 0, "call %d: both are there", n);
 	close(loader);
-	stop(&server);
+	server_end(&server);
 	return gone;
 }
 
@@ -309,15 +232,13 @@ evicted_for(int n, TestIndex *index, TestIndex *small)
 static void
 test_lack(void)
 {
-	TestIndex	index = make_large(LARGE);
-	TestIndex	small = make_large(IDLE);
+	OwnIndex	index = make_large(LARGE);
+	OwnIndex	small = make_large(IDLE);
 	int			n = 2 * IDLE + LARGE / 2;	/* in the midst of the lists */
 	int32_t		first = evicted_for(n, &index, &small);
 
 	CHECK(evicted_for(n + 1, &index, &small) != first,
 		  "for the next list, too, on device %d", first);
-	free_index(&small);
-	free_index(&index);
 }
 
 /*
@@ -329,11 +250,10 @@ test_lack_of_replicas(void)
 {
 	char		fault[32];
 	TestServer	server;
-	TestIndex	index = make_large(SMALL);
-	TestIndex	small = make_large(IDLE);
+	OwnIndex	index = make_large(SMALL);
+	OwnIndex	small = make_large(IDLE);
 	GvMirrorKey key = test_key(1);
 	GvMirrorKey others[2] = {test_key(2), test_key(3)};
-	GvStatusReply *status;
 	int			loader;
 	int			i;
 
@@ -345,18 +265,14 @@ test_lack_of_replicas(void)
 	for (i = 0; i < 2; i++)
 	{
 		CHECK(load_all(loader, &others[i], &small) == 0, "idle");
-		CHECK(told_of(loader, &others[i]).replicas == 2, "idle replicas");
+		CHECK(load_told(loader, &others[i]).replicas == 2, "idle replicas");
 	}
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	CHECK(told_of(loader, &key).replicas == 2, "replicas");
-	status = load_status(loader);
-	CHECK(status->evictions == 1, "%lld evictions",
-		  (long long) status->evictions);
-	free(status);
+	CHECK(load_told(loader, &key).replicas == 2, "replicas");
+	CHECK(load_totals(loader).evictions == 1, "%lld evictions",
+		  (long long) load_totals(loader).evictions);
 	close(loader);
-	stop(&server);
-	free_index(&small);
-	free_index(&index);
+	server_end(&server);
 }
 
 /* Any index and any memory: all of it is there, or nothing. */
@@ -371,9 +287,9 @@ test_any_budget(void)
 		char		megabytes[8];
 		char		replicas[8];
 		TestServer	server;
-		TestIndex	index = make_large(200 +
+		OwnIndex	index = make_large(200 +
 									   (int32_t) (unit_random() % 3300));
-		Records		records = make_records(&index, PAGES, SLOTS);
+		OwnRecords	records = make_records(&index, PAGES, SLOTS);
 		GvMirrorKey key = test_key(1);
 		int			loader;
 		int			got;
@@ -395,9 +311,7 @@ test_any_budget(void)
 		CHECK(used_bytes(loader) == 0, "%s MB on %d: %lld bytes are left",
 			  megabytes, ndevices, (long long) used_bytes(loader));
 		close(loader);
-		stop(&server);
-		free_records(&records);
-		free_index(&index);
+		server_end(&server);
 	}
 }
 
@@ -405,7 +319,7 @@ test_any_budget(void)
 static void
 check_replicas(int fd, const GvMirrorKey *key, int32_t n)
 {
-	GvMirrorStatus told = told_of(fd, key);
+	GvMirrorStatus told = load_told(fd, key);
 
 	CHECK(told.ready && told.replicas == n && told.shards == 1,
 		  "%d replicas, not %d, of index %u; %d shards, %lld bytes",
@@ -423,8 +337,7 @@ begin_build(int fd, int megabytes)
 	.max_imbalance = 2.0,.sample_rows = 20000 * megabytes};
 	float		mean[8] = {0};
 
-	return client_ask(fd, GV_MSG_BUILD, &request, sizeof(request), mean,
-					  sizeof(mean), NULL, NULL);
+	return ASK_MORE(fd, GV_MSG_BUILD, request, mean, sizeof(mean));
 }
 
 /* Replicas answer alike; they go where another mirror needs their memory. */
@@ -432,15 +345,15 @@ static void
 test_replicas(void)
 {
 	TestServer	server = start(3, "4", "2");
-	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			session = client_open(&server, GV_ROLE_SESSION);
-	TestIndex	index = make_large(SMALL);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
+	OwnIndex	index = make_large(SMALL);
 	GvMirrorKey keys[3] = {test_key(1), test_key(2), test_key(3)};
 	int64_t		alone;
 
 	CHECK(load_all(loader, &keys[0], &index) == 0, "first");
 	check_replicas(loader, &keys[0], 2);
-	alone = told_of(loader, &keys[0]).bytes / 2;
+	alone = load_told(loader, &keys[0]).bytes / 2;
 	CHECK(used_bytes(loader) == 2 * alone, "%lld bytes",
 		  (long long) used_bytes(loader));
 	check_together(&server, loader, &keys[0], &index, NULL,
@@ -458,12 +371,9 @@ test_replicas(void)
 	CHECK(search_check(session, &keys[0], &index) == 0 &&
 		  search_check(session, &keys[1], &index) == 0 &&
 		  search_check(session, &keys[2], &index) == 0, "all three");
-	close(session);
-	close(loader);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_check_log(&server, "LOG: index 2 is mirrored in replicas on devices 3, ");
 	server_remove(&server);
-	free_index(&index);
 }
 
 /* A replica that cannot grow goes, the other one grows. */
@@ -472,16 +382,16 @@ test_full_replica(void)
 {
 	TestServer	server = start(2, "4", "16");
 	int			builder = client_open(&server, GV_ROLE_BUILDER);
-	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			session = client_open(&server, GV_ROLE_SESSION);
-	TestIndex	index = make_large(1100);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
+	OwnIndex	index = make_large(1100);
 	GvMirrorKey key = test_key(1);
 	int			i;
 
 	CHECK(begin_build(builder, 1) == 0, "a build");
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	check_replicas(loader, &key, 2);
-	for (i = 0; told_of(loader, &key).replicas == 2 && i < 200; i++)
+	for (i = 0; load_told(loader, &key).replicas == 2 && i < 200; i++)
 	{
 		TestList   *list = &index.lists[i];
 
@@ -500,10 +410,7 @@ test_full_replica(void)
 		usleep(10000);
 	CHECK(used_bytes(loader) == 0, "%lld bytes are left",
 		  (long long) used_bytes(loader));
-	close(session);
-	close(loader);
-	stop(&server);
-	free_index(&index);
+	server_end(&server);
 }
 
 /* Nor does another mirror go for a second replica to grow. */
@@ -511,10 +418,10 @@ static void
 test_growing_replica(void)
 {
 	TestServer	server = start(2, "4", "2");
-	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			session = client_open(&server, GV_ROLE_SESSION);
-	TestIndex	index = make_large(SMALL);
-	TestIndex	small = make_large(300);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
+	OwnIndex	index = make_large(SMALL);
+	OwnIndex	small = make_large(300);
 	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
 	int			i;
 
@@ -522,7 +429,7 @@ test_growing_replica(void)
 	CHECK(load_all(loader, &keys[1], &small) == 0, "another");
 	check_replicas(loader, &keys[0], 2);
 	usleep(IDLE_US);
-	for (i = 0; told_of(loader, &keys[0]).replicas == 2 && i < 200; i++)
+	for (i = 0; load_told(loader, &keys[0]).replicas == 2 && i < 200; i++)
 	{
 		TestList   *list = &index.lists[i];
 
@@ -533,28 +440,15 @@ test_growing_replica(void)
 			  "list %d", i);
 	}
 	check_replicas(loader, &keys[0], 1);
-	CHECK(told_of(loader, &keys[1]).ready, "the other one has gone");
+	CHECK(load_told(loader, &keys[1]).ready, "the other one has gone");
 	CHECK(search_check(session, &keys[0], &index) == 0 &&
 		  search_check(session, &keys[1], &small) == 0, "search");
-	close(session);
-	close(loader);
-	stop(&server);
-	free_index(&small);
-	free_index(&index);
+	server_end(&server);
 }
 
 void
 test_parts(void)
 {
-	test_shards(2, "4", 2, false);
-	/* with a megabyte of tables each */
-	test_shards(3, "4", 3, true);
-	if (!unit_small)
-	{
-		test_shards(4, "3", 3, false);
-		test_shards(4, "2", 4, false);
-		test_shards(4, "3", 4, true);
-	}
 	test_growth();
 	test_lack();
 	test_lack_of_replicas();

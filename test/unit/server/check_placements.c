@@ -30,6 +30,7 @@ static const Shape shapes[] = {
 	{1, 1, "0", "16"},			/* the others are compared with this one */
 	{1, 3, "0,1,2", "16"},
 	{3, 1, "0,1,2", "4"},
+	{4, 1, "0,1,2,3", "3"},
 	{2, 2, "0,1,2,3", "5"},
 	{2, 3, "0,1,2,3,4,5", "5"},
 	{3, 2, "0,1,2,3,4,5", "4"},
@@ -62,7 +63,7 @@ static void
 add_answer(Said *said, int fd, const GvSearchRequest *search)
 {
 	GvMessage	header;
-	char	   *payload = client_answer(fd, &header);
+	FREED char *payload = client_answer(fd, &header);
 	size_t		at = 0;
 
 	CHECK(payload != NULL && header.type == GV_MSG_OK, "no answer");
@@ -76,7 +77,6 @@ add_answer(Said *said, int fd, const GvSearchRequest *search)
 	}
 	if (payload != NULL)
 		add(said, payload, header.length);
-	free(payload);
 }
 
 /* Sessions ask all at once, so that all replicas have something to do. */
@@ -122,12 +122,12 @@ static void
 ask_in_bulk(Said *said, const TestServer *server, const GvMirrorKey *key,
 			const TestIndex *index)
 {
-	TestSearch	search = make_search(key, index);
-	float	   *queries = index_floats((size_t) QUERIES * index->spec.dims,
+	OwnSearch	search = make_search(key, index);
+	OWN float  *queries = index_floats((size_t) QUERIES * index->spec.dims,
 									   false);
 	size_t		query_bytes = sizeof(float) * (size_t) index->spec.dims;
 	size_t		bytes;
-	char	   *tail = search_tail(&search, &bytes);
+	FREED char *tail = search_tail(&search, &bytes);
 	size_t		tests_bytes = bytes - query_bytes;
 	int			fds[3];
 	int			i;
@@ -147,9 +147,6 @@ ask_in_bulk(Said *said, const TestServer *server, const GvMirrorKey *key,
 		add_answer(said, fds[i], &search.request);
 		close(fds[i]);
 	}
-	free(tail);
-	unit_free(queries);
-	free_search(&search);
 }
 
 /* All that a loader can read: lists, arrays and records. */
@@ -160,7 +157,7 @@ read_back(Said *said, int loader, const GvMirrorKey *key,
 	GvRangeRequest lists = {*key, 0, index->spec.nlists, 0, 0};
 	int32_t		n = records->npages * records->nslots;
 	GvListsRequest items = {*key, n, 0};
-	uint16_t   *addresses = malloc((size_t) n * 6);
+	FREED uint16_t *addresses = malloc((size_t) n * 6);
 	int			array;
 	int32_t		i;
 
@@ -185,20 +182,17 @@ read_back(Said *said, int loader, const GvMirrorKey *key,
 	CHECK(client_message(loader, GV_MSG_READ_REFINE, &items, sizeof(items),
 						 addresses, (size_t) n * 6), "send");
 	add_answer(said, loader, NULL);
-	free(addresses);
 }
 
 static void
 put_records(int loader, const GvMirrorKey *key, Records *records)
 {
 	int32_t		n;
-	char	   *items = draw_records(records, &n);
+	OWN char   *items = draw_records(records, &n);
 	GvListsRequest request = {*key, n, 0};
 
-	CHECK(client_ask(loader, GV_MSG_REFINE, &request, sizeof(request), items,
-					 records->stride * (size_t) n, NULL, NULL) == 0,
-		  "records");
-	unit_free(items);
+	CHECK(ASK_MORE(loader, GV_MSG_REFINE, request, items, records->stride *
+				   (size_t) n) == 0, "records");
 }
 
 /* Some lists are rewritten, grow, shrink or lose postings. */
@@ -226,7 +220,7 @@ change_lists(int loader, const GvMirrorKey *key, TestIndex *index,
 static void
 check_status(int loader, const Shape *shape)
 {
-	GvStatusReply *status = load_status(loader);
+	FREED GvStatusReply *status = load_status(loader);
 	const GvMirrorStatus *told = (const GvMirrorStatus *) (status + 1);
 
 	CHECK(status->nmirrors == 1 && told->ready &&
@@ -234,20 +228,17 @@ check_status(int loader, const Shape *shape)
 		  "%d x %d, %lld bytes, in the place of %d x %d", told->shards,
 		  told->replicas, (long long) told->bytes, shape->shards,
 		  shape->replicas);
-	free(status);
 }
 
 /* Returns what a placement says. */
 static Said
 say(const Shape *shape)
 {
-	const char *options[] = {"--devices", shape->devices, "--memory",
-	shape->megabytes, "--replicas", "3", NULL};
 	GvMirrorKey key = test_key(1);
 	Said		said = {NULL};
 	TestServer	server;
-	TestIndex	index;
-	Records		records;
+	OwnIndex	index;
+	OwnRecords	records;
 	int			loader;
 	int			round;
 
@@ -255,9 +246,8 @@ say(const Shape *shape)
 	index = make_index(GV_L2, 32, 32, NLISTS, 7, 47, false);
 	give_form(&index, (GvKeyForm) {1, {GV_KEY_ORDERED}, {4}});
 	records = make_records(&index, PAGES, SLOTS);
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
+	server = server_start("--devices", shape->devices, "--memory",
+						  shape->megabytes, "--replicas", "3", NULL);
 	loader = client_open(&server, GV_ROLE_LOADER);
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	put_records(loader, &key, &records);
@@ -273,11 +263,10 @@ say(const Shape *shape)
 			put_records(loader, &key, &records);
 		}
 	}
+	CHECK(load_drop(loader, &key) == 0 && load_totals(loader).used == 0,
+		  "%lld bytes are left", (long long) load_totals(loader).used);
 	close(loader);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
-	free_records(&records);
-	free_index(&index);
+	server_end(&server);
 	return said;
 }
 

@@ -16,14 +16,12 @@ check_hello(const TestServer *server, uint32_t magic, uint32_t version,
 			uint32_t role, int expected)
 {
 	GvHello		hello = {magic, version, role, 1, TEST_INCARNATION};
-	int			fd = client_socket(server);
-	int			got = client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello),
-								 NULL, 0, NULL, NULL);
+	OwnFd		fd = client_socket(server);
+	int			got = ASK(fd, GV_MSG_HELLO, hello);
 
 	CHECK(got == expected, "%x %u %u: %d", magic, version, role, got);
 	CHECK(expected == 0 || client_ended(fd), "%x %u %u", magic, version,
 		  role);
-	close(fd);
 }
 
 static void
@@ -34,6 +32,7 @@ test_hello(const TestServer *server)
 	int			fd = client_socket(server);
 	void	   *payload = NULL;
 	uint32_t	length = 0;
+	uint32_t	role;
 
 	CHECK(client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0,
 					 &payload, &length) == 0, "hello");
@@ -48,20 +47,14 @@ test_hello(const TestServer *server)
 		free(payload);
 	}
 	close(fd);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 1, 0);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 2, 0);
 	check_hello(server, GV_PROTOCOL_MAGIC + 1, GV_PROTOCOL_VERSION, 1,
 				GV_REFUSED_PROTOCOL);
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION + 1, 1,
 				GV_REFUSED_VERSION);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 0,
-				GV_REFUSED_PROTOCOL);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 3, 0);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 4, 0);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 5, 0);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 6, 0);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 7,
-				GV_REFUSED_PROTOCOL);
+	for (role = 0; role <= GV_ROLE_SUPERVISOR + 1; role++)
+		check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
+					role >= GV_ROLE_SESSION && role <= GV_ROLE_SUPERVISOR ? 0 :
+					GV_REFUSED_PROTOCOL);
 }
 
 /* A message that is wrong by its header, on a new connection of this role. */
@@ -73,7 +66,7 @@ check_header(const TestServer *server, uint32_t role, uint32_t length,
 	GvMessage	header = {length, type, request};
 	GvMessage	answer = {0};
 	GvRefusal  *refusal;
-	int			fd = role == 0 ? client_socket(server) :
+	OwnFd		fd = role == 0 ? client_socket(server) :
 		client_open(server, (GvRole) role);
 
 	(void) (client_send(fd, &header, sizeof(header)) &&
@@ -86,8 +79,49 @@ check_header(const TestServer *server, uint32_t role, uint32_t length,
 	free(refusal);
 	CHECK(client_ended(fd), "role %u, length %u, type %u", role, length,
 		  type);
-	close(fd);
 }
+
+#define BY(role)	(1U << GV_ROLE_##role)
+
+/* Messages, as short as they may be, and who may send them. */
+static const struct
+{
+	uint16_t	type;
+	uint32_t	length;
+	uint32_t	roles;			/* bit 0: who has not said hello */
+}			messages[] = {
+	{GV_MSG_HELLO, sizeof(GvHello), 1},
+	{GV_MSG_PING, 0, ~1U},
+	{GV_MSG_STATUS, 0, BY(SESSION) | BY(LOADER) | BY(SUPERVISOR)},
+	{GV_MSG_SEARCH, sizeof(GvSearchRequest) + 4,
+	BY(SESSION) | BY(BULK) | BY(BUILDER)},
+	{GV_MSG_BEGIN, sizeof(GvBeginRequest), BY(LOADER)},
+	{GV_MSG_ARRAY, sizeof(GvArrayRequest) + 4, BY(LOADER)},
+	{GV_MSG_LISTS, sizeof(GvListsRequest), BY(LOADER) | BY(BUILDER)},
+	{GV_MSG_REFINE, sizeof(GvListsRequest), BY(LOADER)},
+	{GV_MSG_READY, sizeof(GvKeyRequest), BY(LOADER)},
+	{GV_MSG_MARK_CURRENT, sizeof(GvCurrentRequest), BY(LOADER)},
+	{GV_MSG_LIST_STATES, sizeof(GvRangeRequest), BY(LOADER)},
+	{GV_MSG_READ_LISTS, sizeof(GvRangeRequest), BY(LOADER)},
+	{GV_MSG_READ_ARRAY, sizeof(GvArrayRequest), BY(LOADER)},
+	{GV_MSG_READ_REFINE, sizeof(GvListsRequest), BY(LOADER)},
+	{GV_MSG_DROP, sizeof(GvKeyRequest), BY(LOADER) | BY(SUPERVISOR)},
+	{GV_MSG_ATTACH_SHM, sizeof(GvAttachShmRequest), BY(LOADER) | BY(SET)},
+	{GV_MSG_IN_SHM, sizeof(GvInShmRequest), BY(LOADER) | BY(SET)},
+	{GV_MSG_BUILD, sizeof(GvBuilderSpec) + 4, BY(BUILDER)},
+	{GV_MSG_JOIN, sizeof(GvJoinRequest), BY(BUILDER)},
+	{GV_MSG_TRAIN_ROWS, sizeof(GvRowsRequest) + 4, BY(BUILDER)},
+	{GV_MSG_TRAIN, 0, BY(BUILDER)},
+	{GV_MSG_GET_MODEL, sizeof(GvGetModelRequest), BY(BUILDER)},
+	{GV_MSG_ENCODE_ROWS, sizeof(GvRowsRequest) + 4, BY(BUILDER)},
+	{GV_MSG_ENCODE_SAMPLE, sizeof(GvEncodeSampleRequest), BY(BUILDER)},
+	{GV_MSG_CALIB_MIRROR, sizeof(GvCalibMirrorRequest), BY(BUILDER)},
+	{GV_MSG_SET, sizeof(GvSetSpec), BY(SET)},
+	{GV_MSG_PUT, sizeof(GvPutRequest) + 8, BY(SET)},
+	{GV_MSG_RUN, 0, BY(SET)},
+	{GV_MSG_GET, sizeof(GvGetRequest), BY(SET)},
+	{GV_MSG_ASK, sizeof(GvSetSpec), BY(SET)},
+};
 
 static void
 test_headers(const TestServer *server)
@@ -119,53 +153,11 @@ test_headers(const TestServer *server)
 				 sizeof(uint64_t) * GV_MAX_VALUES + 4 * GV_MAX_DIMS + 4,
 				 GV_MSG_SEARCH, 0);
 	/* right messages at the wrong time, or from the wrong client */
-	check_header(server, 0, 0, GV_MSG_PING, 0);
-	check_header(server, 0, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvHello), GV_MSG_HELLO, 0);
-	check_header(server, GV_ROLE_LOADER, sizeof(GvHello), GV_MSG_HELLO, 0);
-	check_header(server, GV_ROLE_BUILDER, sizeof(GvHello), GV_MSG_HELLO, 0);
-	check_header(server, GV_ROLE_BUILDER, sizeof(GvKeyRequest), GV_MSG_DROP,
-				 0);
-	check_header(server, GV_ROLE_BUILDER, 0, GV_MSG_STATUS, 0);
-	check_header(server, GV_ROLE_SESSION, 0, GV_MSG_TRAIN, 0);
-	check_header(server, GV_ROLE_SET, sizeof(GvHello), GV_MSG_HELLO, 0);
-	check_header(server, GV_ROLE_BULK, sizeof(GvHello), GV_MSG_HELLO, 0);
-	check_header(server, GV_ROLE_BULK, 0, GV_MSG_STATUS, 0);
-	check_header(server, GV_ROLE_BULK, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
-	check_header(server, GV_ROLE_LOADER, sizeof(GvSearchRequest) + 4,
-				 GV_MSG_SEARCH, 0);
-	check_header(server, GV_ROLE_SET, sizeof(GvSearchRequest) + 4,
-				 GV_MSG_SEARCH, 0);
-	check_header(server, GV_ROLE_SUPERVISOR, sizeof(GvSearchRequest) + 4,
-				 GV_MSG_SEARCH, 0);
-	check_header(server, GV_ROLE_SET, 0, GV_MSG_STATUS, 0);
-	check_header(server, GV_ROLE_SET, 0, GV_MSG_TRAIN, 0);
-	check_header(server, GV_ROLE_SET, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvSetSpec), GV_MSG_SET,
-				 0);
-	check_header(server, GV_ROLE_LOADER, 0, GV_MSG_RUN, 0);
-	check_header(server, GV_ROLE_BUILDER, sizeof(GvGetRequest), GV_MSG_GET,
-				 0);
-	check_header(server, GV_ROLE_BUILDER, sizeof(GvInShmRequest), GV_MSG_IN_SHM,
-				 0);
-	check_header(server, GV_ROLE_LOADER, sizeof(GvBuilderSpec) + 4,
-				 GV_MSG_BUILD, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvBeginRequest),
-				 GV_MSG_BEGIN, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvArrayRequest) + 4,
-				 GV_MSG_ARRAY, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvListsRequest),
-				 GV_MSG_LISTS, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvKeyRequest),
-				 GV_MSG_READY, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvCurrentRequest),
-				 GV_MSG_MARK_CURRENT, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvRangeRequest),
-				 GV_MSG_LIST_STATES, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvRangeRequest),
-				 GV_MSG_READ_LISTS, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvKeyRequest), GV_MSG_DROP,
-				 0);
+	for (i = 0; i < (int) (sizeof(messages) / sizeof(messages[0])); i++)
+		for (role = 0; role <= GV_ROLE_SUPERVISOR; role++)
+			if ((messages[i].roles >> role & 1) == 0)
+				check_header(server, role, messages[i].length,
+							 messages[i].type, 0);
 }
 
 /* One search with something wrong; on both kinds of connection. */
@@ -174,24 +166,21 @@ check_search(const TestServer *server, GvSearchRequest request,
 			 uint32_t floats, int expected)
 {
 	static const GvRole roles[] = {GV_ROLE_SESSION, GV_ROLE_BULK};
-	float	   *query = calloc(GV_MAX_DIMS + 1, sizeof(float));
+	FREED float *query = calloc(GV_MAX_DIMS + 1, sizeof(float));
 	int			i;
 
 	for (i = 0; i < 2; i++)
 	{
-		int			fd = client_open(server, roles[i]);
-		int			got = client_ask(fd, GV_MSG_SEARCH, &request,
-									 sizeof(request), query, 4 * floats,
-									 NULL, NULL);
+		OwnFd		fd = client_open(server, roles[i]);
+		int			got = ASK_MORE(fd, GV_MSG_SEARCH, request, query, 4 *
+								   floats);
 
 		CHECK(got == expected, "dims %d probes %d compare %d capacity %d, "
 			  "%u floats: %d", request.dims, request.probes, request.compare,
 			  request.capacity, floats, got);
 		CHECK(client_ping(fd) == (expected == GV_REFUSED_PROTOCOL ? -1 : 0),
 			  "afterwards");
-		close(fd);
 	}
-	free(query);
 }
 
 static GvSearchRequest
@@ -205,8 +194,8 @@ asking(GvMirrorKey key, int32_t dims, int32_t probes, int32_t compare,
 static void
 test_search_fields(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	TestIndex	index = make_index(GV_L2, 4, 2, 6, 2, 9, false);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 6, 2, 9, false);
 	GvMirrorKey key = test_key(1);
 	GvMirrorKey other = test_key(2);
 	GvSearchRequest request;
@@ -226,21 +215,16 @@ test_search_fields(const TestServer *server)
 	check_search(server, asking(key, 4, 1, 1, 1), 5, bad);
 	check_search(server, asking(key, 0, 1, 1, 1), 1, bad);
 	check_search(server, asking(key, -1, 1, 1, 1), 1, bad);
-	check_search(server, asking(key, INT32_MIN, 1, 1, 1), 1,
-				 bad);
-	check_search(server, asking(key, 0x40000004, 1, 1, 1), 4,
-				 bad);
-	check_search(server, asking(key, 16001, 1, 1, 1), 16001,
-				 bad);
-	check_search(server, asking(key, 4, 0, 1, 1), 4, bad);
-	check_search(server, asking(key, 4, -5, 1, 1), 4, bad);
-	check_search(server, asking(key, 4, GV_MAX_PROBES + 1, 1, 1),
-				 4, bad);
-	check_search(server, asking(key, 4, 1, 0, 1), 4, bad);
-	check_search(server, asking(key, 4, 1, 1, 0), 4, bad);
-	check_search(server, asking(key, 4, 1, 1, -1), 4, bad);
-	check_search(server, asking(key, 4, 1, 1, GV_MAX_HITS + 1),
-				 4, bad);
+	check_search(server, asking(key, INT32_MIN, 1, 1, 1), 1, bad);
+	check_search(server, asking(key, 0x40000004, 1, 1, 1), 4, bad);
+	check_search(server, asking(key, 16001, 1, 1, 1), 16001, bad);
+	BAD_FIELD(probes = 0);
+	BAD_FIELD(probes = -5);
+	BAD_FIELD(probes = GV_MAX_PROBES + 1);
+	BAD_FIELD(compare = 0);
+	BAD_FIELD(capacity = 0);
+	BAD_FIELD(capacity = -1);
+	BAD_FIELD(capacity = GV_MAX_HITS + 1);
 	BAD_FIELD(part = -0.01);
 	BAD_FIELD(part = 1);
 	BAD_FIELD(part = NAN);
@@ -255,12 +239,9 @@ test_search_fields(const TestServer *server)
 	request = asking(key, 4, 1, 1, 1);
 	request.n = 2;
 	fd = client_open(server, GV_ROLE_SESSION);
-	client_cut(fd, client_ask(fd, GV_MSG_SEARCH, &request, sizeof(request),
-							  index.centroids, 32, NULL, NULL),
+	client_cut(fd, ASK_MORE(fd, GV_MSG_SEARCH, request, index.centroids, 32),
 			   "two queries of a session");
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	close(loader);
-	free_index(&index);
 }
 
 /* A search with a condition that has something wrong. */
@@ -272,7 +253,7 @@ check_tests(const TestServer *server, const GvMirrorKey *key, int32_t ntests,
 	GvSearchRequest request = asking(*key, 4, 1, 1, 1);
 	char		tail[8 * sizeof(GvTestRequest)] = {0};
 	size_t		bytes = 0;
-	int			fd = client_open(server, GV_ROLE_SESSION);
+	OwnFd		fd = client_open(server, GV_ROLE_SESSION);
 	int			got;
 
 	request.ntests = ntests;
@@ -283,20 +264,19 @@ check_tests(const TestServer *server, const GvMirrorKey *key, int32_t ntests,
 		memcpy(tail + bytes, values, (size_t) nvalues * sizeof(*values));
 	if (nvalues > 0 && nvalues < 5)
 		bytes += (size_t) nvalues * sizeof(*values);
-	got = client_ask(fd, GV_MSG_SEARCH, &request, sizeof(request), tail,
-					 bytes + 4 * sizeof(float), NULL, NULL);
+	got = ASK_MORE(fd, GV_MSG_SEARCH, request, tail, bytes + 4 *
+				   sizeof(float));
 	CHECK(got == expected, "%d tests, %d values, first of kind %d: %d",
 		  ntests, nvalues, tests->kind, got);
 	CHECK(client_ping(fd) == (expected == 0 ? 0 : -1), "afterwards");
-	close(fd);
 }
 
 static void
 test_condition_fields(const TestServer *server)
 {
 	static const uint64_t values[] = {3, 7, 7, 1};
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	TestIndex	index = make_index(GV_L2, 4, 2, 6, 2, 9, false);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 6, 2, 9, false);
 	GvMirrorKey key = test_key(1);
 	GvTestRequest set = {0, GV_TEST_SET, 0, 0, 2, 0};
 	GvTestRequest two[2] = {set, set};
@@ -333,8 +313,6 @@ test_condition_fields(const TestServer *server)
 	test.high++;
 	check_tests(server, &key, 1, &test, 0, values, bad);
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	close(loader);
-	free_index(&index);
 }
 
 /* Two messages at once are one too many. */
@@ -343,7 +321,7 @@ test_haste(const TestServer *server)
 {
 	GvMessage	pings[2] = {{0, GV_MSG_PING, 0}, {0, GV_MSG_PING, 0}};
 	GvMessage	answer;
-	int			fd = client_open(server, GV_ROLE_SESSION);
+	OwnFd		fd = client_open(server, GV_ROLE_SESSION);
 	GvRefusal  *refusal;
 
 	CHECK(client_send(fd, pings, sizeof(pings)), "send");
@@ -352,7 +330,6 @@ test_haste(const TestServer *server)
 		  refusal->code == GV_REFUSED_PROTOCOL, "two messages");
 	free(refusal);
 	CHECK(client_ended(fd), "two messages");
-	close(fd);
 }
 
 /* Another user, even where the files would let him in. */
@@ -392,7 +369,7 @@ test_user(const TestServer *server)
 static void
 test_crowded(void)
 {
-	TestServer	server = server_start("--max-connections", "3");
+	TestServer	server = server_start("--max-connections", "3", NULL);
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
 	GV_ROLE_SESSION, 1, TEST_INCARNATION};
 	int			clients[4];
@@ -402,8 +379,7 @@ test_crowded(void)
 	for (i = 0; i < 4; i++)
 	{
 		clients[i] = client_socket(&server);
-		got = client_ask(clients[i], GV_MSG_HELLO, &hello, sizeof(hello),
-						 NULL, 0, NULL, NULL);
+		got = ASK(clients[i], GV_MSG_HELLO, hello);
 		CHECK(got == (i < 3 ? 0 : GV_REFUSED_FULL), "client %d: %d", i, got);
 	}
 	CHECK(client_ended(clients[3]), "one too many");
@@ -422,14 +398,13 @@ test_crowded(void)
 	close(clients[3]);
 	for (i = 0; i < 3; i++)
 		close(clients[i]);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }
 
 void
 test_rules(void)
 {
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = server_start(NULL);
 	int			session = client_open(&server, GV_ROLE_SESSION);
 	GvStatusReply *status;
 
@@ -447,7 +422,6 @@ test_rules(void)
 		  status->refusals[0] == 0, "counters");
 	free(status);
 	close(session);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 	test_crowded();
 }

@@ -22,15 +22,15 @@ test_shapes(const TestServer *server)
 		{50, 13, 64, 8, -3000, 0}, {8, 4, 40, 40, 0, 1},
 		{384, 96, 100, 10, 50, 0}, {16000, 7, 2, 1, 20, 0}
 	};
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	int			i;
 	int			n;
 
 	for (i = 0; i < 7; i++)
 	{
 		const int32_t *s = shapes[i];
-		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], s[2], s[3],
+		OwnIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], s[2], s[3],
 									   s[4], s[5] != 0);
 		GvMirrorKey key = test_key(100 + i);
 		int			result;
@@ -53,10 +53,7 @@ test_shapes(const TestServer *server)
 		CHECK(load_drop(loader, &key) == 0, "shape %d", i);
 		result = search_check(session, &key, &index);
 		CHECK(result == GV_REFUSED_NO_MIRROR, "shape %d: %d", i, result);
-		free_index(&index);
 	}
-	close(loader);
-	close(session);
 }
 
 /* Is an answer of many the same as that of one, less what times say? */
@@ -78,14 +75,13 @@ bulk_tail(const TestSearch *search, const float *queries, size_t *bytes)
 {
 	size_t		tests = gv_tests_bytes(&search->request);
 	size_t		row = 4 * (size_t) search->request.dims;
-	char	   *one = search_tail(search, bytes);
+	FREED char *one = search_tail(search, bytes);
 	char	   *tail;
 
 	*bytes = tests + row * (size_t) search->request.n;
 	tail = malloc(*bytes);
 	memcpy(tail, one, tests);
 	memcpy(tail + tests, queries, *bytes - tests);
-	free(one);
 	return tail;
 }
 
@@ -96,14 +92,14 @@ static void
 check_bulk(const TestServer *server, int session, const TestSearch *search,
 		   const float *queries)
 {
-	int			bulk = client_open(server, GV_ROLE_BULK);
+	OwnFd		bulk = client_open(server, GV_ROLE_BULK);
 	const GvSearchRequest *request = &search->request;
 	TestSearch	one = *search;
 	size_t		bytes;
 	char	   *tail = bulk_tail(search, queries, &bytes);
 	uint32_t	length = 0;
 	uint32_t	used = 0;
-	void	   *answers = NULL;
+	FREED void *answers = NULL;
 	int			result = client_ask(bulk, GV_MSG_SEARCH, request,
 									sizeof(*request), tail, bytes, &answers,
 									&length);
@@ -115,7 +111,7 @@ check_bulk(const TestServer *server, int session, const TestSearch *search,
 	for (i = 0; result == 0 && i < request->n; i++)
 	{
 		uint32_t	answer_bytes;
-		void	   *answer;
+		FREED void *answer;
 
 		one.query = (float *) queries + (size_t) i * (size_t) request->dims;
 		tail = search_tail(&one, &bytes);
@@ -128,11 +124,8 @@ check_bulk(const TestServer *server, int session, const TestSearch *search,
 			  same_answer((GvSearchReply *) ((char *) answers + used), answer,
 						  answer_bytes), "answer %d of %d", i, request->n);
 		used += answer_bytes;
-		free(answer);
 	}
 	CHECK(used == length, "%u bytes, not %u", length, used);
-	free(answers);
-	close(bulk);
 }
 
 /* A request of many queries that is refused; is the connection ended? */
@@ -140,37 +133,12 @@ static void
 refuse_bulk(const TestServer *server, GvSearchRequest request, size_t bytes,
 			const float *queries, int code)
 {
-	int			fd = client_open(server, GV_ROLE_BULK);
-	int			got = client_ask(fd, GV_MSG_SEARCH, &request,
-								 sizeof(request), queries, bytes, NULL, NULL);
+	OwnFd		fd = client_open(server, GV_ROLE_BULK);
+	int			got = ASK_MORE(fd, GV_MSG_SEARCH, request, queries, bytes);
 
 	CHECK(got == code, "many: %d, not %d", got, code);
 	CHECK(client_ping(fd) == (code == GV_REFUSED_PROTOCOL ? -1 : 0),
 		  "afterwards");
-	close(fd);
-}
-
-/* Searches that the only mirror has answered. */
-static int64_t
-count_searches(int loader)
-{
-	GvStatusReply *status = load_status(loader);
-	int64_t		searches = ((GvMirrorStatus *) (status + 1))->searches;
-
-	CHECK(status->nmirrors == 1, "%d mirrors", status->nmirrors);
-	free(status);
-	return searches;
-}
-
-/* Bytes that mirrors may have. */
-static int64_t
-mirrors_memory(int loader)
-{
-	GvStatusReply *status = load_status(loader);
-	int64_t		memory = status->memory;
-
-	free(status);
-	return memory;
 }
 
 /* Is it soon all that it was, since no such client is left? */
@@ -179,9 +147,9 @@ check_all_memory(int loader, int64_t all)
 {
 	int			i;
 
-	for (i = 0; i < 1000 && mirrors_memory(loader) != all; i++)
+	for (i = 0; i < 1000 && load_totals(loader).memory != all; i++)
 		usleep(10000);
-	CHECK(mirrors_memory(loader) == all, "a searcher stays for nobody");
+	CHECK(load_totals(loader).memory == all, "a searcher stays for nobody");
 }
 
 /* The bytes that searchers for n such clients at once take of `all`. */
@@ -205,12 +173,11 @@ searchers_memory(const TestServer *server, int loader, int64_t all, int n,
 	for (i = 0; i < n; i++)
 	{
 		GvMessage	header;
-		void	   *answer = client_answer(bulk[i], &header);
+		FREED void *answer = client_answer(bulk[i], &header);
 
 		CHECK(answer != NULL && header.type == GV_MSG_OK, "many %d", i);
-		free(answer);
 	}
-	taken = all - mirrors_memory(loader);
+	taken = all - load_totals(loader).memory;
 	for (i = 0; i < n; i++)
 		close(bulk[i]);
 	check_all_memory(loader, all);
@@ -244,9 +211,9 @@ check_idle(const TestServer *server, GvSearchRequest *request,
 	size_t		bytes = 4 * (size_t) request->n * (size_t) request->dims;
 	GvMessage	header = {sizeof(*request) + (uint32_t) bytes, GV_MSG_SEARCH,
 	0};
-	int			idle = client_open(server, GV_ROLE_BULK);
-	int			slow = client_open(server, GV_ROLE_BULK);
-	void	   *answers;
+	OwnFd		idle = client_open(server, GV_ROLE_BULK);
+	OwnFd		slow = client_open(server, GV_ROLE_BULK);
+	FREED void *answers;
 
 	CHECK(client_ping(idle) == 0, "ping");
 	CHECK(client_send(slow, &header, sizeof(header)) &&
@@ -257,17 +224,14 @@ check_idle(const TestServer *server, GvSearchRequest *request,
 	CHECK(client_send(slow, queries, bytes), "the rest");
 	answers = client_answer(slow, &header);
 	CHECK(answers != NULL && header.type == GV_MSG_OK, "half a message is cut");
-	free(answers);
-	close(idle);
-	close(slow);
 }
 
 static void
 test_bulk(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
-	TestIndex	index = make_index(GV_L2, 12, 6, 70, 8, 40, true);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
+	OwnIndex	index = make_index(GV_L2, 12, 6, 70, 8, 40, true);
 	GvMirrorKey key = test_key(300);
 	GvSearchRequest request = {.key = key, .dims = 12, .probes = 9,
 	.compare = 40, .capacity = 30};
@@ -277,14 +241,14 @@ test_bulk(const TestServer *server)
 	int64_t		all;
 	/* thousands take a sanitized device's emulated threads a minute */
 	int			most = unit_small && test_device ? 400 : 5000;
-	float	   *queries = unit_alloc((size_t) most * 12 * sizeof(float));
+	OWN float  *queries = unit_alloc((size_t) most * 12 * sizeof(float));
 	int			i;
 
 	give_keys(&index, 3);
 	for (i = 0; i < most * 12; i++)
 		queries[i] = index.centroids[unit_random() % (70 * 12)];
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	all = mirrors_memory(loader);
+	all = load_totals(loader).memory;
 	for (i = 1; i <= most; i = 3 * i + 1)
 	{
 		search = make_search(&key, &index);
@@ -305,7 +269,7 @@ test_bulk(const TestServer *server)
 	request.n = 2;
 	check_idle(server, &request, queries);
 	check_searchers(server, loader, all, &request, queries);
-	nsearches = count_searches(loader);
+	nsearches = load_told(loader, &key).searches;
 	wrong = request;
 	wrong.key = test_key(301);
 	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_NO_MIRROR);
@@ -327,13 +291,9 @@ test_bulk(const TestServer *server)
 	wrong = request;
 	wrong.ntests = 1;
 	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
-	CHECK(count_searches(loader) == nsearches, "refused searches count");
+	CHECK(load_told(loader, &key).searches == nsearches, "refused searches count");
 
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	unit_free(queries);
-	free_index(&index);
-	close(loader);
-	close(session);
 }
 
 /* One client of each mirror asks for other dims than it has. */
@@ -350,7 +310,7 @@ is_mismatched(int i)
 static void
 test_batches(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	TestIndex	index[2];
 	GvMirrorKey key[2];
 	int			clients[NCLIENTS];
@@ -376,12 +336,10 @@ test_batches(const TestServer *server)
 			searches[i].request.dims--;
 	}
 	before = load_status(loader);
-	kill(server->pid, SIGSTOP);
-	CHECK(waitpid(server->pid, &result, WUNTRACED) == server->pid &&
-		  WIFSTOPPED(result), "SIGSTOP");
+	server_freeze(server);
 	for (i = 0; i < NCLIENTS; i++)
 		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
-	kill(server->pid, SIGCONT);
+	server_thaw(server);
 	for (i = 0; i < NCLIENTS; i++)
 	{
 		result = search_receive(clients[i], &index[i % 2], &searches[i]);
@@ -407,17 +365,16 @@ test_batches(const TestServer *server)
 		CHECK(load_drop(loader, &key[i]) == 0, "drop");
 		free_index(&index[i]);
 	}
-	close(loader);
 }
 
 /* A client whose answer is larger than the socket's buffers. */
 static void
 test_slow_reader(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	int			slow = client_open(server, GV_ROLE_SESSION);
-	int			session = client_open(server, GV_ROLE_SESSION);
-	TestIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
+	OwnIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
 	GvMirrorKey key = test_key(300);
 	struct pollfd in = {.fd = slow,.events = POLLIN};
 	TestSearch	search;
@@ -451,9 +408,6 @@ test_slow_reader(const TestServer *server)
 	CHECK(result == 0, "after a slow reader: %d", result);
 	free_search(&search);
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	free_index(&index);
-	close(session);
-	close(loader);
 }
 
 /*
@@ -467,8 +421,8 @@ test_large_batch(const TestServer *server)
 	{
 		SLOW = 2, GONE = 5, N = 8
 	};
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	TestIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
 	GvMirrorKey key = test_key(302);
 	TestSearch	searches[N];
 	int			clients[N];
@@ -484,12 +438,10 @@ test_large_batch(const TestServer *server)
 	searches[SLOW].request.probes = 10;
 	searches[SLOW].request.compare = 10;
 	searches[SLOW].request.capacity = GV_MAX_HITS;
-	kill(server->pid, SIGSTOP);
-	CHECK(waitpid(server->pid, &result, WUNTRACED) == server->pid &&
-		  WIFSTOPPED(result), "SIGSTOP");
+	server_freeze(server);
 	for (i = 0; i < N; i++)
 		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
-	kill(server->pid, SIGCONT);
+	server_thaw(server);
 	close(clients[GONE]);
 	for (i = 0; i < 3 * N; i++)
 	{
@@ -516,18 +468,16 @@ test_large_batch(const TestServer *server)
 			close(clients[i]);
 	}
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	free_index(&index);
-	close(loader);
 }
 
 /* A request that comes byte by byte, while others ask. */
 static void
 test_slow_writer(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	int			slow = client_open(server, GV_ROLE_SESSION);
-	int			session = client_open(server, GV_ROLE_SESSION);
-	TestIndex	index = make_index(GV_COSINE, 60, 9, 10, 2, 30, false);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
+	OwnIndex	index = make_index(GV_COSINE, 60, 9, 10, 2, 30, false);
 	GvMirrorKey key = test_key(301);
 	GvMessage	header = {sizeof(GvSearchRequest) + 4 * 60, GV_MSG_SEARCH, 0};
 	char		message[sizeof(GvMessage) + sizeof(GvSearchRequest) + 4 * 60];
@@ -558,9 +508,6 @@ test_slow_writer(const TestServer *server)
 	CHECK(result == 0, "after half a message: %d", result);
 	free_search(&search);
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	free_index(&index);
-	close(session);
-	close(loader);
 }
 
 /* Has the server closed it?  Of what it sent before something may be left. */
@@ -578,7 +525,7 @@ test_stuck(void)
 {
 	static const GvRole roles[] = {GV_ROLE_SESSION, GV_ROLE_LOADER,
 	GV_ROLE_BULK, GV_ROLE_BUILDER, GV_ROLE_SET};
-	TestServer	server = server_start("--message", "1");
+	TestServer	server = server_start("--message", "1", NULL);
 	TestIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
 	GvMirrorKey key = test_key(303);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
@@ -625,12 +572,20 @@ test_stuck(void)
 	server_remove(&server);
 }
 
+static bool
+is_right(int session, const void *index)
+{
+	GvMirrorKey key = test_key(302);
+
+	return search_check(session, &key, index) == 0;
+}
+
 /* Sessions that ask as fast as they can, each a process. */
 static void
 test_crowd(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	TestIndex	index = make_index(GV_L2, 12, 6, 30, 3, 20, false);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnIndex	index = make_index(GV_L2, 12, 6, 30, 3, 20, false);
 	GvMirrorKey key = test_key(302);
 	int			clients[8];
 	int			rounds = unit_small ? 5 : 60;
@@ -639,31 +594,17 @@ test_crowd(const TestServer *server)
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	for (i = 0; i < 8; i++)
-	{
-		clients[i] = fork();
-		if (clients[i] == 0)
-		{
-			int			session = client_open(server, GV_ROLE_SESSION);
-			int			wrong = 0;
-
-			unit_seed += (uint64_t) i * 1000003;
-			while (rounds-- > 0 && wrong == 0)
-				wrong += search_check(session, &key, &index) != 0;
-			_exit(wrong > 0);
-		}
-	}
+		clients[i] = client_fork(server, i, rounds, is_right, &index);
 	for (i = 0; i < 8; i++)
 		CHECK(waitpid(clients[i], &status, 0) > 0 && status == 0,
 			  "one of a crowd: %d", status);
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	free_index(&index);
-	close(loader);
 }
 
 void
 test_searches(void)
 {
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = server_start(NULL);
 
 	test_shapes(&server);
 	test_bulk(&server);
@@ -673,6 +614,5 @@ test_searches(void)
 	test_slow_writer(&server);
 	test_crowd(&server);
 	test_stuck();
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }

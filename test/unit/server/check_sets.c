@@ -2,42 +2,26 @@
  * check_sets.c
  *		Work on sets by gpuvecd: what comes back is what the engine makes of
  *		it, however it was brought and whoever else is served; clients that go
- *		away, memory, faults.
+ *		away, memory.  check_divided.c has faults.
  */
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "client.h"
 
-/* The server's report of itself: its budget in use, and sets done. */
-static int64_t
-used(const TestServer *server, int64_t *sets)
-{
-	int			fd = client_open(server, GV_ROLE_SESSION);
-	GvStatusReply *status = load_status(fd);
-	int64_t		bytes = status == NULL ? -1 : status->used;
-
-	if (sets != NULL)
-		*sets = status == NULL ? -1 : status->sets;
-	free(status);
-	close(fd);
-	return bytes;
-}
-
 /* Every kind, on a connection of its own. */
 static void
 check_kinds(const TestServer *server)
 {
-	int64_t		before;
+	int64_t		before = server_totals(server).sets;
 	int64_t		after;
 	int			n = 0;
 	int			i;
 
-	used(server, &before);
 	for (i = 0; i < TEST_SETS; i++)
 	{
-		int			fd = client_open(server, GV_ROLE_SET);
-		TestSet		set = set_make(i);
+		OwnFd		fd = client_open(server, GV_ROLE_SET);
+		OwnSet		set = set_make(i);
 		int			got;
 
 		if (!test_device || i != TEST_LIKELY_SET)
@@ -47,10 +31,8 @@ check_kinds(const TestServer *server)
 			CHECK(client_ping(fd) == 0, "set %d: goes on", i);
 			n++;
 		}
-		set_free(&set);
-		close(fd);
 	}
-	used(server, &after);
+	after = server_totals(server).sets;
 	CHECK(after - before == n, "%lld sets", (long long) (after - before));
 }
 
@@ -58,9 +40,9 @@ check_kinds(const TestServer *server)
 static void
 check_replaced(const TestServer *server)
 {
-	int			fd = client_open(server, GV_ROLE_SET);
-	TestSet		exact = set_make(0);
-	TestSet		clusters = set_make(2);
+	OwnFd		fd = client_open(server, GV_ROLE_SET);
+	OwnSet		exact = set_make(0);
+	OwnSet		clusters = set_make(2);
 	int			got;
 
 	CHECK(set_begin(fd, &exact.spec) == 0, "begun");
@@ -70,9 +52,6 @@ check_replaced(const TestServer *server)
 	CHECK(got == 0, "replaced on its way: %d", got);
 	got = set_check(fd, &clusters);
 	CHECK(got == 0, "replaced when finished: %d", got);
-	set_free(&exact);
-	set_free(&clusters);
-	close(fd);
 }
 
 /* Rows that are kept are asked, first of themselves. */
@@ -80,8 +59,8 @@ static void
 check_kept(const TestServer *server)
 {
 	static const int asked[] = {TEST_OWN_SET, TEST_NEAR_SET, 0, TEST_OWN_SET};
-	int			fd = client_open(server, GV_ROLE_SET);
-	TestSet		rows = set_make(TEST_OWN_SET);
+	OwnFd		fd = client_open(server, GV_ROLE_SET);
+	OwnSet		rows = set_make(TEST_OWN_SET);
 	GvSetSpec	keeper = set_keeper(&rows.spec);
 	int			got;
 	int			i;
@@ -90,7 +69,7 @@ check_kept(const TestServer *server)
 		  set_bring(fd, &rows, GV_SET_ROWS) == 0, "keep");
 	for (i = 0; i < 4; i++)
 	{
-		TestSet		set = set_make(asked[i]);
+		OwnSet		set = set_make(asked[i]);
 		void	   *own_rows = set.items[GV_SET_ROWS];
 
 		set.items[GV_SET_ROWS] = rows.items[GV_SET_ROWS];
@@ -102,22 +81,19 @@ check_kept(const TestServer *server)
 			got = set_finish(fd, &set);
 		CHECK(got == 0, "asked %d: %d", i, got);
 		set.items[GV_SET_ROWS] = own_rows;
-		set_free(&set);
 	}
 	got = set_check(fd, &rows);
 	CHECK(got == 0, "another set: %d", got);
-	set_free(&rows);
-	close(fd);
 }
 
 /* Two at once, who come to their turn in turn. */
 static void
 check_two(const TestServer *server)
 {
-	int			first = client_open(server, GV_ROLE_SET);
-	int			second = client_open(server, GV_ROLE_SET);
-	TestSet		exact = set_make(1);
-	TestSet		clusters = set_make(3);
+	OwnFd		first = client_open(server, GV_ROLE_SET);
+	OwnFd		second = client_open(server, GV_ROLE_SET);
+	OwnSet		exact = set_make(1);
+	OwnSet		clusters = set_make(3);
 	int			got;
 
 	CHECK(set_begin(first, &exact.spec) == 0, "first");
@@ -129,10 +105,6 @@ check_two(const TestServer *server)
 	CHECK(got == 0, "the second: %d", got);
 	got = set_finish(first, &exact);
 	CHECK(got == 0, "the first: %d", got);
-	close(first);
-	close(second);
-	set_free(&exact);
-	set_free(&clusters);
 }
 
 /* An input, one message in memory. */
@@ -155,8 +127,8 @@ static void
 check_shared(const TestServer *server)
 {
 	int			fd = client_open(server, GV_ROLE_SET);
-	TestMemory	memory = memory_make(F_SEAL_SHRINK);
-	TestSet		set = set_make(0);
+	OwnMemory	memory = memory_make(F_SEAL_SHRINK);
+	OwnSet		set = set_make(0);
 	GvInShmRequest here = {4096};
 	GvMessage	lists = {sizeof(GvListsRequest), GV_MSG_LISTS, 0};
 	int			got;
@@ -174,25 +146,22 @@ check_shared(const TestServer *server)
 	got = set_finish(fd, &set);
 	CHECK(got == 0, "%d", got);
 	memcpy(memory.bytes + here.offset, &lists, sizeof(lists));
-	client_cut(fd, client_ask(fd, GV_MSG_IN_SHM, &here, sizeof(here), NULL, 0,
-							  NULL, NULL), "a loader's message");
-	memory_free(&memory);
-	set_free(&set);
+	client_cut(fd, ASK(fd, GV_MSG_IN_SHM, here), "a loader's message");
 }
 
 /* Outputs that do not come through the socket, of every kind. */
 static void
 check_fetched(const TestServer *server)
 {
-	TestMemory	memory = memory_make(F_SEAL_SHRINK);
-	int			fd = client_open(server, GV_ROLE_SET);
+	OwnMemory	memory = memory_make(F_SEAL_SHRINK);
+	OwnFd		fd = client_open(server, GV_ROLE_SET);
 	int			got;
 	int			i;
 
 	CHECK(memory_pass(fd, MEMORY_BYTES, &memory.fd, 1) == 0, "memory");
 	for (i = 0; i < TEST_SETS; i++)
 	{
-		TestSet		set = set_make(i);
+		OwnSet		set = set_make(i);
 
 		set.memory = &memory;
 		if (!test_device || i != TEST_LIKELY_SET)
@@ -203,10 +172,7 @@ check_fetched(const TestServer *server)
 		set.memory = NULL;
 		if (i == 0)
 			CHECK(set_check(fd, &set) == 0, "through the socket again");
-		set_free(&set);
 	}
-	close(fd);
-	memory_free(&memory);
 }
 
 /* A request for n positions to be written there, which is answered later. */
@@ -223,9 +189,9 @@ send_get(int fd, int64_t first, int64_t n, int64_t offset)
 static void
 check_fetched_ahead(const TestServer *server)
 {
-	TestMemory	memory = memory_make(F_SEAL_SHRINK);
-	TestSet		set = set_make(0);
-	int			fd = client_open(server, GV_ROLE_SET);
+	OwnMemory	memory = memory_make(F_SEAL_SHRINK);
+	OwnSet		set = set_make(0);
+	OwnFd		fd = client_open(server, GV_ROLE_SET);
 	const int64_t *places = (const int64_t *) memory.bytes;
 	int64_t		got[100];
 	int			i;
@@ -245,9 +211,6 @@ check_fetched_ahead(const TestServer *server)
 	CHECK(memcmp(places + 128, got, sizeof(got)) == 0, "in two parts");
 	memcpy(got + 45, got + 90, 10 * sizeof(int64_t));
 	CHECK(memcmp(places + 512, got, sizeof(got)) == 0, "one over another");
-	close(fd);
-	memory_free(&memory);
-	set_free(&set);
 }
 
 /*
@@ -257,7 +220,7 @@ check_fetched_ahead(const TestServer *server)
 static void
 check_abandoned(const TestServer *server)
 {
-	TestSet		set = {.spec = set_spec(0)};
+	OwnSet		set = {.spec = set_spec(0)};
 	int			fd = client_open(server, GV_ROLE_SET);
 	int			i;
 
@@ -270,7 +233,7 @@ check_abandoned(const TestServer *server)
 	set.items[GV_SET_ROWS] = unit_floats(7 * 400000, 1.0f);
 	CHECK(set_begin(fd, &set.spec) == 0 &&
 		  set_bring(fd, &set, GV_SET_QUERIES) == 0, "begin");
-	CHECK(used(server, NULL) > 0, "nothing is charged");
+	CHECK(server_totals(server).used > 0, "nothing is charged");
 	for (i = 0; i < 3; i++)
 		CHECK(set_send(fd, &set, GV_SET_ROWS, 20 * i, 20), "send");
 	CHECK(builder_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "some rows");
@@ -278,15 +241,14 @@ check_abandoned(const TestServer *server)
 	usleep(50000);
 	close(fd);
 	builder_unused(server, "abandoned");
-	set_free(&set);
 }
 
 /* Sets that do not fit are refused, and those that fit go on. */
 static void
 check_memory(void)
 {
-	TestServer	server = server_start("--memory", "1");
-	TestSet		small = set_make(0);
+	TestServer	server = server_start("--memory", "1", NULL);
+	OwnSet		small = set_make(0);
 	GvSetSpec	large = small.spec;
 	int			first = client_open(&server, GV_ROLE_SET);
 	int			second = client_open(&server, GV_ROLE_SET);
@@ -295,7 +257,7 @@ check_memory(void)
 
 	large.nqueries = 100000;
 	CHECK(set_begin(first, &small.spec) == 0, "small");
-	charged = used(&server, NULL);
+	charged = server_totals(&server).used;
 	CHECK(charged > 0 && charged == gv_set_size(&small.spec), "%lld bytes",
 		  (long long) charged);
 	got = set_begin(second, &large);
@@ -303,83 +265,20 @@ check_memory(void)
 	CHECK(client_ended(second), "a refusal ends it");
 	close(second);
 	CHECK(set_begin(first, &small.spec) == 0 &&
-		  used(&server, NULL) == charged, "replaced");
+		  server_totals(&server).used == charged, "replaced");
 	CHECK(set_bring_all(first, &small) == 0 &&
 		  set_finish(first, &small) == 0, "the small one");
 	CHECK(set_begin(first, &large) == GV_REFUSED_NO_MEMORY, "no more");
 	close(first);
 	builder_unused(&server, "after refusals");
-	set_free(&small);
-	CHECK(server_stop(&server) == 0, "stop");
-	server_remove(&server);
-}
-
-static int
-work(const TestServer *server, const TestSet *set)
-{
-	int			fd = client_open(server, GV_ROLE_SET);
-	int			got = set_check(fd, set);
-
-	if (fd >= 0)
-		close(fd);
-	return got;
-}
-
-/* The n-th call fails in one way. */
-static void
-check_fault(const TestSet *set, int n, GvStatus status)
-{
-	static const int refusals[] = {
-		[GV_INVALID] = GV_REFUSED_PROTOCOL,
-		[GV_NO_MEMORY] = GV_REFUSED_NO_MEMORY,
-		[GV_FAILED] = GV_REFUSED_FAILED
-	};
-	char		fault[32];
-	TestServer	server;
-	int			got;
-
-	snprintf(fault, sizeof(fault), "%d:%d", n, status);
-	server = server_start("--set-fault", fault);
-	got = work(&server, set);
-	CHECK(got == refusals[status] || (status == GV_FAILED && got == -1),
-		  "call %d, status %d: %d", n, status, got);
-	if (status == GV_FAILED)
-		CHECK(server_wait(&server) == 5, "call %d", n);
-	else
-	{
-		builder_unused(&server, "after a fault");
-		CHECK(work(&server, set) == 0, "after call %d, status %d", n, status);
-		CHECK(server_stop(&server) == 0, "stop");
-	}
-	server_remove(&server);
-}
-
-/*
- * create, of the set and of its task; 3 times queries, themselves and rows;
- * run; 4 times get
- */
-#define CALLS		16
-
-static void
-check_set_faults(void)
-{
-	TestSet		set = set_make(0);
-	int			n;
-
-	for (n = 1; n <= CALLS; n += unit_small ? 3 : 1)
-	{
-		check_fault(&set, n, GV_INVALID);
-		check_fault(&set, n, GV_NO_MEMORY);
-		check_fault(&set, n, GV_FAILED);
-	}
-	set_free(&set);
+	server_end(&server);
 }
 
 /* Everything, of these devices; on which of them the log says. */
 static void
 check_all(const char *devices, const char *text)
 {
-	TestServer	server = server_start("--devices", devices);
+	TestServer	server = server_start("--devices", devices, NULL);
 
 	check_kinds(&server);
 	check_replaced(&server);
@@ -416,5 +315,4 @@ test_sets(void)
 	if (test_device)
 		return;
 	check_memory();
-	check_set_faults();
 }

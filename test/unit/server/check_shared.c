@@ -28,13 +28,12 @@ bring_list(int fd, const TestMemory *memory, const GvMirrorKey *key,
 {
 	GvListsRequest request = {*key, 1, 0};
 	size_t		bytes;
-	char	   *chunk = chunk_bytes(index, list, 0,
+	FREED char *chunk = chunk_bytes(index, list, 0,
 									index->lists[list].nblocks, 0, &bytes);
 	GvMessage	header = {sizeof(request) + bytes, GV_MSG_LISTS, 0};
 	int			got = memory_ask(fd, memory, 8 * (1 + list), header, &request,
 								 sizeof(request), chunk, bytes);
 
-	free(chunk);
 	return got;
 }
 
@@ -42,14 +41,14 @@ bring_list(int fd, const TestMemory *memory, const GvMirrorKey *key,
 static void
 test_whole(const TestServer *server, const TestIndex *index)
 {
-	int			fd = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		fd = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	GvMirrorKey key = test_key(7);
 	int			i;
 
 	for (i = 0; i < 2; i++)
 	{
-		TestMemory	memory = memory_make(F_SEAL_SHRINK);
+		OwnMemory	memory = memory_make(F_SEAL_SHRINK);
 		int32_t		list;
 		int			array;
 
@@ -63,19 +62,16 @@ test_whole(const TestServer *server, const TestIndex *index)
 		CHECK(load_ready(fd, &key) == 0, "ready");
 		CHECK(search_check(session, &key, index) == 0, "found");
 		CHECK(load_drop(fd, &key) == 0, "drop");
-		memory_free(&memory);
 	}
-	close(session);
-	close(fd);
 }
 
 /* Descriptors that are no memory to share are refused. */
 static void
 test_no_memory(const TestServer *server)
 {
-	TestMemory	memory = memory_make(F_SEAL_SHRINK);
-	TestMemory	unsealed = memory_make(0);
-	int			null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	OwnMemory	memory = memory_make(F_SEAL_SHRINK);
+	OwnMemory	unsealed = memory_make(0);
+	OwnFd		null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int			two[2] = {memory.fd, unsealed.fd};
 	const struct
 	{
@@ -107,16 +103,13 @@ test_no_memory(const TestServer *server)
 	CHECK(memory_pass(fd, MEMORY_BYTES, two, 2) == 0, "the first of two");
 	CHECK(client_ping(fd) == 0, "goes on");
 	close(fd);
-	close(null);
-	memory_free(&unsealed);
-	memory_free(&memory);
 }
 
 /* Messages in memory that are none. */
 static void
 test_wrong_places(const TestServer *server, const TestIndex *index)
 {
-	TestMemory	memory = memory_make(F_SEAL_SHRINK);
+	OwnMemory	memory = memory_make(F_SEAL_SHRINK);
 	GvMirrorKey key = test_key(8);
 	GvListsRequest lists = {key, 0, 0};
 	const struct
@@ -155,8 +148,7 @@ test_wrong_places(const TestServer *server, const TestIndex *index)
 		else if (wrongs[i].offset == MEMORY_BYTES - 8)
 			memcpy(memory.bytes + MEMORY_BYTES - 8, &wrongs[i].header,
 				   sizeof(GvMessage));
-		client_cut(fd, client_ask(fd, GV_MSG_IN_SHM, &request, sizeof(request),
-								  NULL, 0, NULL, NULL), wrongs[i].what);
+		client_cut(fd, ASK(fd, GV_MSG_IN_SHM, request), wrongs[i].what);
 	}
 	fd = client_open(server, GV_ROLE_LOADER);
 	CHECK(bring_list(fd, &memory, &key, index, 0) == GV_REFUSED_NO_MIRROR,
@@ -166,19 +158,16 @@ test_wrong_places(const TestServer *server, const TestIndex *index)
 		  "no mirror");
 	CHECK(client_ping(fd) == 0, "goes on");
 	close(fd);
-	memory_free(&memory);
 }
 
 void
 test_shared(void)
 {
-	TestServer	server = server_start(NULL, NULL);
-	TestIndex	index = make_index(GV_L2, 4, 2, 5, 3, 3, false);
+	TestServer	server = server_start(NULL);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 5, 3, 3, false);
 
 	test_whole(&server, &index);
 	test_no_memory(&server);
 	test_wrong_places(&server, &index);
-	free_index(&index);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }

@@ -17,15 +17,9 @@
 static TestServer
 start(const char *devices, const char *replicas, const char *fault)
 {
-	const char *options[] = {"--devices", devices, "--memory", "4",
-		"--keep", "1000", "--patience", "1000", "--replicas", replicas,
-	fault != NULL ? "--fault" : NULL, fault, NULL};
-	TestServer	server;
-
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
-	return server;
+	return server_start("--devices", devices, "--memory", "4", "--keep", "1000",
+						"--patience", "1000", "--replicas", replicas,
+						fault != NULL ? "--fault" : NULL, fault, NULL);
 }
 
 /* An index of so many lists, 2 kB each. */
@@ -34,33 +28,6 @@ make_sized(int32_t nlists)
 {
 	return make_index(GV_L2 + unit_random() % 3, 32, 32, nlists, 7, 47,
 					  false);
-}
-
-/* The status of a mirror, which there is. */
-static GvMirrorStatus
-told_of(int fd, const GvMirrorKey *key)
-{
-	GvStatusReply *status = load_status(fd);
-	const GvMirrorStatus *mirrors = (const GvMirrorStatus *) (status + 1);
-	GvMirrorStatus found = {.ready = 0};
-	int			i;
-
-	for (i = 0; i < status->nmirrors; i++)
-		if (mirrors[i].key.relation == key->relation)
-			found = mirrors[i];
-	CHECK(found.ready, "index %u is not there", key->relation);
-	free(status);
-	return found;
-}
-
-static int64_t
-memory_of(int fd)
-{
-	GvStatusReply *status = load_status(fd);
-	int64_t		memory = status->memory;
-
-	free(status);
-	return memory;
 }
 
 /*
@@ -143,7 +110,7 @@ test_overlapping(void)
 	static const int32_t lists[] = {1100, 2700, 1450};
 	TestServer	server = start("0,1,2", "1", NULL);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int64_t		memory = memory_of(loader);
+	int64_t		memory = load_totals(loader).memory;
 	GvMirrorKey keys[3];
 	TestIndex	indexes[3];
 	int			m;
@@ -155,17 +122,16 @@ test_overlapping(void)
 		keys[m] = test_key((uint32_t) m + 1);
 		indexes[m] = make_sized(lists[m]);
 		CHECK(load_all(loader, &keys[m], &indexes[m]) == 0, "load");
-		told = told_of(loader, &keys[m]);
+		told = load_told(loader, &keys[m]);
 		CHECK(told.shards == (m == 0 ? 1 : 2) && told.replicas == 1,
 			  "mirror %d: %d shards, %lld bytes", m, told.shards,
 			  (long long) told.bytes);
 	}
-	CHECK(memory_of(loader) == memory, "shards take memory of mirrors");
+	CHECK(load_totals(loader).memory == memory, "shards take memory of mirrors");
 	search_together(&server, keys, indexes, 3);
 	search_in_bulk(&server, keys, indexes, 3);
 	close(loader);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 	for (m = 0; m < 3; m++)
 		free_index(&indexes[m]);
 }
@@ -184,7 +150,7 @@ test_replicas_of_shards(void)
 	GvMirrorStatus told;
 
 	CHECK(load_all(loader, &keys[0], &indexes[0]) == 0, "load");
-	told = told_of(loader, &keys[0]);
+	told = load_told(loader, &keys[0]);
 	CHECK(told.shards == 2 && told.replicas == 2, "%d shards, %d replicas",
 		  told.shards, told.replicas);
 	search_together(&server, keys, indexes, 1);
@@ -192,7 +158,7 @@ test_replicas_of_shards(void)
 	CHECK(load_lists(loader, &keys[0], &indexes[0]) == 0, "all lists again");
 	search_together(&server, keys, indexes, 1);
 	CHECK(load_all(loader, &keys[1], &indexes[1]) == 0, "another");
-	told = told_of(loader, &keys[0]);
+	told = load_told(loader, &keys[0]);
 	CHECK(told.shards == 2 && told.replicas == 1, "%d shards, %d replicas",
 		  told.shards, told.replicas);
 	search_together(&server, keys, indexes, 2);
@@ -210,20 +176,17 @@ static void
 test_half_a_replica(void)
 {
 	TestServer	server = start("0,1,2", "2", NULL);
-	int			loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
 	GvMirrorKey key = test_key(1);
-	TestIndex	index = make_sized(2700);
+	OwnIndex	index = make_sized(2700);
 	GvMirrorStatus told;
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	told = told_of(loader, &key);
+	told = load_told(loader, &key);
 	CHECK(told.shards == 2 && told.replicas == 1, "%d shards, %d replicas",
 		  told.shards, told.replicas);
 	search_together(&server, &key, &index, 1);
-	close(loader);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
-	free_index(&index);
+	server_end(&server);
 }
 
 static bool
@@ -241,11 +204,10 @@ send_batch(const TestServer *server, const int *fds, int n,
 {
 	int			i;
 
-	(void) kill(server->pid, SIGSTOP);
-	CHECK(waitpid(server->pid, NULL, WUNTRACED) == server->pid, "SIGSTOP");
+	server_freeze(server);
 	for (i = 0; i < n; i++)
 		CHECK(search_send(fds[i], search), "send");
-	(void) kill(server->pid, SIGCONT);
+	server_thaw(server);
 }
 
 /*
@@ -257,19 +219,17 @@ check_second_slot(const TestServer *server, const int *fds,
 				  const TestSearch *small, const TestSearch *other,
 				  const TestIndex *index)
 {
-	int			late = client_open(server, GV_ROLE_SESSION);
+	OwnFd		late = client_open(server, GV_ROLE_SESSION);
 	int			i;
 
-	(void) kill(server->pid, SIGSTOP);
-	CHECK(waitpid(server->pid, NULL, WUNTRACED) == server->pid, "SIGSTOP");
+	server_freeze(server);
 	CHECK(search_send(late, small), "send");
 	for (i = 0; i < NCLIENTS; i++)
 		CHECK(search_send(fds[i], other), "send");
-	(void) kill(server->pid, SIGCONT);
+	server_thaw(server);
 	for (i = 0; i < NCLIENTS; i++)
 		CHECK(search_receive(fds[i], index, other) == 0, "the other device");
 	CHECK(!is_answered(late, 300), "a smaller batch than what hangs");
-	close(late);
 }
 
 /*
@@ -301,9 +261,9 @@ try_oldest(int n)
 		CHECK(load_all(loader, &keys[i], &indexes[i]) == 0, "load");
 		searches[i] = make_search(&keys[i], &indexes[i]);
 	}
-	CHECK(told_of(loader, &keys[0]).device == 0 &&
-		  told_of(loader, &keys[1]).device == 1 &&
-		  told_of(loader, &keys[2]).shards == 2, "places");
+	CHECK(load_told(loader, &keys[0]).device == 0 &&
+		  load_told(loader, &keys[1]).device == 1 &&
+		  load_told(loader, &keys[2]).shards == 2, "places");
 	beside = client_open(&server, GV_ROLE_SESSION);
 	for (i = 0; i < NCLIENTS; i++)
 	{
@@ -316,30 +276,25 @@ try_oldest(int n)
 		if (!is_answered(victims[0], 3000))
 			break;
 		for (i = 0; i < NCLIENTS; i++)
-			CHECK(search_receive(victims[i], &indexes[0], &searches[0]) == 0,
-				  "before it hangs");
+			OK(search_receive(victims[i], &indexes[0], &searches[0]));
 	}
 	CHECK(search_send(beside, &searches[1]), "send");
 	if (is_answered(beside, 3000))
 	{
-		CHECK(search_receive(beside, &indexes[1], &searches[1]) == 0,
-			  "the other device");
+		OK(search_receive(beside, &indexes[1], &searches[1]));
 		CHECK(search_send(others[0], &searches[2]), "send");
 		CHECK(!is_answered(others[0], 300), "smaller than what hangs");
 		CHECK(search_send(beside, &searches[1]), "send");
 		CHECK(!is_answered(beside, 300), "the oldest search is overtaken");
 		send_batch(&server, others + 1, NCLIENTS - 1, &searches[2]);
 		for (i = 0; i < NCLIENTS; i++)
-			CHECK(search_receive(others[i], &indexes[2], &searches[2]) == 0,
-				  "shards beside what hangs");
-		CHECK(search_receive(beside, &indexes[1], &searches[1]) == 0,
-			  "after the shards");
+			OK(search_receive(others[i], &indexes[2], &searches[2]));
+		OK(search_receive(beside, &indexes[1], &searches[1]));
 		check_second_slot(&server, others, &searches[0], &searches[1],
 						  &indexes[1]);
 		n = 0;
 	}
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 	for (i = 0; i < NCLIENTS; i++)
 	{
 		close(victims[i]);

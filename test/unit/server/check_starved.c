@@ -140,7 +140,7 @@ check_allocation(int n, bool after, Answers *right, const TestIndex *index,
 	const char *options[] = {after ? "--memory-faults" : "--memory-fault",
 	number, "--keep", "3600", NULL};
 	TestServer	server;
-	char	   *log;
+	FREED char *log;
 	char	   *left;
 	int			ended;
 	int			due;
@@ -174,7 +174,6 @@ check_allocation(int n, bool after, Answers *right, const TestIndex *index,
 	log = server_log(&server);
 	left = strstr(log, "LOG: allocations left: ");
 	due = left == NULL ? 0 : atoi(left + strlen("LOG: allocations left: "));
-	free(log);
 	server_remove(&server);
 	return due == 0 || (after && due == 1);
 }
@@ -182,8 +181,8 @@ check_allocation(int n, bool after, Answers *right, const TestIndex *index,
 void
 test_starved(void)
 {
-	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
-	TestIndex	bare = make_index(GV_L2, 5, 3, 4, 2, 30, true);	/* no keys */
+	OwnIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
+	OwnIndex	bare = make_index(GV_L2, 5, 3, 4, 2, 30, true);	/* no keys */
 	Answers		right = {0};
 	int			step = test_long ? 1 : unit_small ? 29 : 7;
 	int			n = 1;
@@ -193,6 +192,4 @@ test_starved(void)
 	while (check_allocation(n, n / step % 3 == 1, &right, &index, &bare))
 		n += step;
 	CHECK(n > 100, "only %d allocations", n);
-	free_index(&index);
-	free_index(&bare);
 }

@@ -64,13 +64,12 @@ own_mirror(GvBuilder *own, const GvTrained *trained, const char *chunks)
 	for (array = 0; array < GV_NARRAYS; array++)
 	{
 		int64_t		n = gv_array_length(&spec, (GvArray) array);
-		void	   *values = malloc(4 * n);
+		FREED void *values = malloc(4 * n);
 
 		CHECK(gv_builder_get_array(own, (GvArray) array, 0, n,
 								   values) == GV_OK &&
 			  gv_mirror_put_array(mirror, (GvArray) array, 0, n,
 								  values) == GV_OK, "own array");
-		free(values);
 	}
 	for (p = 0; p < 2; p++)
 	{
@@ -110,8 +109,7 @@ check_found(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 		.capacity = capacity < ROWS ? capacity : ROWS};
 		GvAnswerArrays found = gv_answer_arrays(head);
 
-		CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK,
-			  "own search");
+		OK(gv_mirror_search(searcher, mirror, &search, 1));
 		CHECK(head->nhits == search.nhits && head->nprobed == search.nprobed &&
 			  head->nbounds == 0 && !head->is_brief && head->batch == 2,
 			  "%d hits of %d lists, not %d of %d", head->nhits, head->nprobed,
@@ -132,18 +130,7 @@ begin_mirror(int fd, int64_t postings)
 {
 	GvCalibMirrorRequest request = {postings};
 
-	return client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request),
-					  NULL, 0, NULL, NULL);
-}
-
-static int64_t
-used_bytes(int fd)
-{
-	GvStatusReply *status = load_status(fd);
-	int64_t		bytes = status->used;
-
-	free(status);
-	return bytes;
+	return ASK(fd, GV_MSG_CALIB_MIRROR, request);
 }
 
 /* The build's lists are searched; `helper` may be another that joined. */
@@ -152,7 +139,7 @@ check_calib_mirror(int fd, int helper, GvBuilder *own,
 				   const GvTrained *trained, const float *queries)
 {
 	size_t		bytes;
-	char	   *chunks = make_chunks(&bytes);
+	FREED char *chunks = make_chunks(&bytes);
 	GvMirror   *mirror = own_mirror(own, trained, chunks);
 	int			round;
 
@@ -167,7 +154,6 @@ check_calib_mirror(int fd, int helper, GvBuilder *own,
 		check_found(fd, mirror, queries, GV_MAX_PROBES, ROWS + 500);
 	}
 	gv_mirror_drop(mirror);
-	free(chunks);
 }
 
 /*
@@ -189,7 +175,6 @@ check_crowded_calib_mirror(const TestServer *server, const float *rows)
 	GvListsRequest request = {.nchunks = 1};
 	uint64_t	id = 0;
 	GvMirrorKey keys[2] = {{0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}};
-	GvStatusReply *status;
 	int64_t		before;
 	int			i;
 
@@ -198,24 +183,21 @@ check_crowded_calib_mirror(const TestServer *server, const float *rows)
 	CHECK(builder_prepare(fd, rows, &id) == 0 &&
 		  builder_prepare(other, rows, NULL) == 0, "prepare");
 	CHECK(begin_mirror(fd, 1) == 0, "mirror");
-	before = used_bytes(session);
+	before = load_totals(session).used;
 	for (i = 0; i < 2; i++)
-		CHECK(client_ask(fd, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
-						 NULL) == 0, "lists");
-	CHECK(used_bytes(session) >= before + MANY * 12, "%lld bytes, before %lld",
-		  (long long) used_bytes(session), (long long) before);
-	status = load_status(session);
-	CHECK(status->nmirrors == 0, "%d mirrors", status->nmirrors);
-	free(status);
+		OK(client_ask(fd, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL, NULL));
+	CHECK(load_totals(session).used >= before + MANY * 12, "%lld bytes, before %lld",
+		  (long long) load_totals(session).used, (long long) before);
+	CHECK(load_totals(session).nmirrors == 0, "%d mirrors",
+		  load_totals(session).nmirrors);
 	keys[1].build_id = id;
 	for (i = 0; i < 2; i++)
 	{
 		GvSearchRequest search = {.key = keys[i],.n = 1,.dims = DIMS,
 		.probes = 1,.compare = 1,.capacity = 1};
 
-		CHECK(client_ask(session, GV_MSG_SEARCH, &search, sizeof(search),
-						 rows, sizeof(float) * DIMS, NULL, NULL) ==
-			  GV_REFUSED_NO_MIRROR, "another's mirror");
+		CHECK(ASK_MORE(session, GV_MSG_SEARCH, search, rows, sizeof(float) *
+					   DIMS) == GV_REFUSED_NO_MIRROR, "another's mirror");
 		memcpy(chunks, &keys[i], sizeof(keys[i]));
 		CHECK(client_ask(loader, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
 						 NULL) == GV_REFUSED_NO_MIRROR, "another's lists");
@@ -249,25 +231,24 @@ begin_without_memory(int n, const float *rows)
 	int			got;
 
 	snprintf(fault, sizeof(fault), "%d:3", n);
-	server = server_start("--fault", fault);
+	server = server_start("--fault", fault, NULL);
 	owner = client_open(&server, GV_ROLE_BUILDER);
 	helper = client_open(&server, GV_ROLE_BUILDER);
 	session = client_open(&server, GV_ROLE_SESSION);
-	CHECK(builder_prepare(owner, rows, &join.id) == 0 &&
-		  client_ask(helper, GV_MSG_JOIN, &join, sizeof(join), NULL, 0, NULL,
-					 NULL) == 0, "prepare");
-	before = used_bytes(session);
+	CHECK(builder_prepare(owner, rows, &join.id) == 0 && ASK(helper,
+															 GV_MSG_JOIN, join)
+		  == 0, "prepare");
+	before = load_totals(session).used;
 	got = begin_mirror(owner, ROWS);
 	CHECK(got == 0 || (got == GV_REFUSED_NO_MEMORY &&
-					   used_bytes(session) == before), "call %d: %d", n, got);
+					   load_totals(session).used == before), "call %d: %d", n, got);
 	close(owner);
 	CHECK(builder_send(helper, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
 		  builder_receive(helper, GV_MSG_ENCODE_ROWS, NULL, NULL) == 0,
 		  "the build goes on");
 	close(helper);
 	close(session);
-	CHECK(server_stop(&server) == 0, "stop");
-	server_remove(&server);
+	server_end(&server);
 	return got;
 }
 

@@ -18,8 +18,7 @@ ask_states(int fd, const GvMirrorKey *key, int32_t first, int32_t count)
 {
 	GvRangeRequest request = {*key, first, count, 0, 0};
 
-	return client_ask(fd, GV_MSG_LIST_STATES, &request, sizeof(request), NULL, 0,
-					  NULL, NULL);
+	return ASK(fd, GV_MSG_LIST_STATES, request);
 }
 
 static int
@@ -27,8 +26,7 @@ say_current(int fd, const GvMirrorKey *key, uint64_t version)
 {
 	GvCurrentRequest request = {*key, version};
 
-	return client_ask(fd, GV_MSG_MARK_CURRENT, &request, sizeof(request), NULL, 0,
-					  NULL, NULL);
+	return ASK(fd, GV_MSG_MARK_CURRENT, request);
 }
 
 /*
@@ -40,13 +38,11 @@ ask_version(int fd, TestSearch *search, uint64_t version, uint32_t *length)
 {
 	void	   *payload = NULL;
 	size_t		bytes;
-	char	   *tail = search_tail(search, &bytes);
+	FREED char *tail = search_tail(search, &bytes);
 
 	search->request.version = version;
-	CHECK(client_ask(fd, GV_MSG_SEARCH, &search->request,
-					 sizeof(search->request), tail, bytes, &payload,
-					 length) == 0, "search");
-	free(tail);
+	OK(client_ask(fd, GV_MSG_SEARCH, &search->request, sizeof(search->request),
+				  tail, bytes, &payload, length));
 	return payload;
 }
 
@@ -55,13 +51,11 @@ static bool
 is_version(int fd, const GvMirrorKey *key, const TestIndex *index,
 		   uint64_t version)
 {
-	TestSearch	search = make_search(key, index);
+	OwnSearch	search = make_search(key, index);
 	uint32_t	length;
-	GvSearchReply *reply = ask_version(fd, &search, version, &length);
+	FREED GvSearchReply *reply = ask_version(fd, &search, version, &length);
 	bool		is_brief = reply != NULL && reply->is_brief;
 
-	free(reply);
-	free_search(&search);
 	return is_brief;
 }
 
@@ -99,11 +93,11 @@ compare_answers(const GvSearchRequest *request, GvSearchReply *brief,
 static void
 check_brief(int session, const GvMirrorKey *key, const TestIndex *index)
 {
-	TestSearch	search = make_search(key, index);
+	OwnSearch	search = make_search(key, index);
 	uint32_t	bytes[2];
 	GvSearchReply *brief = ask_version(session, &search, VERSION, &bytes[0]);
-	GvSearchReply *full = ask_version(session, &search, 0, &bytes[1]);
-	GvSearchReply *other = ask_version(session, &search, VERSION + 1,
+	FREED GvSearchReply *full = ask_version(session, &search, 0, &bytes[1]);
+	FREED GvSearchReply *other = ask_version(session, &search, VERSION + 1,
 									   &bytes[1]);
 
 	if (brief != NULL && full != NULL && other != NULL)
@@ -112,21 +106,18 @@ check_brief(int session, const GvMirrorKey *key, const TestIndex *index)
 		compare_answers(&search.request, brief, bytes[0], other, bytes[1]);
 	}
 	free(brief);
-	free(full);
-	free(other);
-	free_search(&search);
 }
 
 /* Tests which requests make a mirror current, and which changes end that. */
 static void
 test_changes(const TestServer *server)
 {
-	TestIndex	index = make_index(GV_L2, 6, 3, 10, 2, 40, false);
+	OwnIndex	index = make_index(GV_L2, 6, 3, 10, 2, 40, false);
 	GvMirrorKey key = test_key(31);
 	GvMirrorKey none = test_key(32);
-	int			loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	int			other = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	int			round;
 
 #define IS_CURRENT	is_version(session, &key, &index, VERSION)
@@ -167,23 +158,20 @@ test_changes(const TestServer *server)
 	client_cut(other, say_current(other, &key, 0), "no version");
 #undef IS_CURRENT
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	close(loader);
-	close(session);
-	free_index(&index);
 }
 
 /* Compares answers of mirrors with other metrics, sizes, records and keys. */
 static void
 test_answers(const TestServer *server)
 {
-	int			loader = client_open(server, GV_ROLE_LOADER);
-	int			session = client_open(server, GV_ROLE_SESSION);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	int			i;
 	int			round;
 
 	for (i = 0; i < 4; i++)
 	{
-		TestIndex	index = make_index(GV_L2 + i % 3, 8, 4, i == 3 ? 1 : 60, 1,
+		OwnIndex	index = make_index(GV_L2 + i % 3, 8, 4, i == 3 ? 1 : 60, 1,
 									   40, i == 1);
 		GvMirrorKey key = test_key(40 + (uint32_t) i);
 
@@ -194,19 +182,15 @@ test_answers(const TestServer *server)
 		for (round = 0; round < (unit_small ? 5 : 30); round++)
 			check_brief(session, &key, &index);
 		CHECK(load_drop(loader, &key) == 0, "drop");
-		free_index(&index);
 	}
-	close(loader);
-	close(session);
 }
 
 void
 test_versions(void)
 {
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = server_start(NULL);
 
 	test_changes(&server);
 	test_answers(&server);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 }

@@ -50,8 +50,14 @@ client_hello(int fd, GvRole role, uint64_t incarnation)
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
 	(uint32_t) getpid(), incarnation};
 
-	return client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0, NULL,
-					  NULL);
+	return ASK(fd, GV_MSG_HELLO, hello);
+}
+
+void
+client_close(const int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
 }
 
 /* A connection that has said hello, and is welcome. */
@@ -158,7 +164,7 @@ client_ask(int fd, GvMessageType type, const void *head, size_t head_bytes,
 int
 client_ping(int fd)
 {
-	return client_ask(fd, GV_MSG_PING, NULL, 0, NULL, 0, NULL, NULL);
+	return ASK_PLAIN(fd, GV_MSG_PING);
 }
 
 /* Has the server closed the connection?  It gets time to do so. */
@@ -178,4 +184,21 @@ client_cut(int fd, int got, const char *what)
 	CHECK(got == GV_REFUSED_PROTOCOL, "%s: %d", what, got);
 	CHECK(client_ended(fd), "%s", what);
 	close(fd);
+}
+
+/* The process of the i-th of several clients. */
+int
+client_fork(const TestServer *server, int i, int rounds, ClientRound round,
+			const void *arg)
+{
+	int			pid = fork();
+	int			session;
+
+	if (pid != 0)
+		return pid;
+	session = client_open(server, GV_ROLE_SESSION);
+	unit_seed += (uint64_t) i * 1000003;
+	while (rounds > 0 && round(session, arg))
+		rounds--;
+	_exit(rounds > 0);
 }

@@ -39,10 +39,13 @@ extern void server_run(TestServer *server, const char *const *options);
 extern bool server_listens(TestServer *server);
 extern int	server_child(const TestServer *server);
 extern bool server_ready(TestServer *server);
-extern TestServer server_start(const char *option, const char *value);
+extern TestServer server_start(const char *option, ...);
 extern int	server_wait(TestServer *server);
 extern int	server_stop(TestServer *server);
 extern void server_remove(TestServer *server);
+extern void server_end(TestServer *server);
+extern void server_freeze(const TestServer *server);
+extern void server_thaw(const TestServer *server);
 extern bool server_is_emulated(void);
 extern char *server_log(TestServer *server);
 extern void server_check_log(TestServer *server, const char *text);
@@ -77,6 +80,25 @@ extern int	client_ping(int fd);
 extern bool client_ended(int fd);
 extern void client_cut(int fd, int got, const char *what);
 
+
+/* Ask, with a head alone or with a tail, and without a look at the answer. */
+#define ASK_MORE(fd, type, head, tail, bytes) \
+	client_ask(fd, type, &(head), sizeof(head), tail, bytes, NULL, NULL)
+#define ASK(fd, type, head)	ASK_MORE(fd, type, head, NULL, 0)
+#define ASK_PLAIN(fd, type)	client_ask(fd, type, NULL, 0, NULL, 0, NULL, NULL)
+
+/* Connections that end with their scope. */
+#define OwnFd		UNIT_OWN(client_close) int
+extern void client_close(const int *fd);
+
+/*
+ * Processes that ask until all their rounds are over, or an answer is wrong;
+ * exit status 0: all answers were right.
+ */
+typedef bool (*ClientRound) (int session, const void *arg);
+extern int	client_fork(const TestServer *server, int i, int rounds,
+						ClientRound round, const void *arg);
+
 /* memory.c: memory that a client shares with gpuvecd. */
 #define MEMORY_BYTES	((size_t) 1 << 20)
 
@@ -88,6 +110,7 @@ typedef struct TestMemory
 
 extern TestMemory memory_make(int seals);
 extern void memory_free(TestMemory *memory);
+#define OwnMemory	UNIT_OWN(memory_free) TestMemory
 extern int	memory_pass(int fd, uint64_t bytes, const int *fds, int n);
 extern int	memory_ask(int fd, const TestMemory *memory, uint64_t offset,
 					   GvMessage header, const void *head, size_t head_bytes,
@@ -110,6 +133,9 @@ extern int	load_ready(int fd, const GvMirrorKey *key);
 extern int	load_drop(int fd, const GvMirrorKey *key);
 extern int	load_all(int fd, const GvMirrorKey *key, const TestIndex *index);
 extern GvStatusReply *load_status(int fd);	/* all 0 if there is none */
+extern GvStatusReply load_totals(int fd);
+extern GvMirrorStatus load_told(int fd, const GvMirrorKey *key);
+extern GvStatusReply server_totals(const TestServer *server);
 
 /* A chunk as it travels; the caller's to free. */
 extern char *chunk_bytes(const TestIndex *index, int32_t list, int32_t first,
@@ -126,6 +152,7 @@ typedef struct TestSearch
 
 extern TestSearch make_search(const GvMirrorKey *key, const TestIndex *index);
 extern void free_search(TestSearch *search);
+#define OwnSearch	UNIT_OWN(free_search) TestSearch
 extern char *search_tail(const TestSearch *search, size_t *bytes);
 extern bool search_send(int fd, const TestSearch *search);
 extern int	search_receive(int fd, const TestIndex *index,
@@ -173,6 +200,7 @@ typedef struct TestSet
 extern GvSetSpec set_spec(int which);
 extern TestSet set_make(int which);
 extern void set_free(TestSet *set);
+#define OwnSet		UNIT_OWN(set_free) TestSet
 extern int	set_begin(int fd, const GvSetSpec *spec);
 extern int	set_ask(int fd, const GvSetSpec *spec);
 extern GvSetSpec set_keeper(const GvSetSpec *spec);
@@ -191,11 +219,6 @@ extern void check_calib_mirror(int fd, int helper, GvBuilder *own,
 extern void check_crowded_calib_mirror(const TestServer *server,
 									   const float *rows);
 extern void check_failed_calib_mirrors(const float *rows);
-
-/* check_divided.c: a server with these devices, and its end */
-extern TestServer divided_start(const char *devices, const char *option,
-								const char *value);
-extern void divided_stop(TestServer *server);
 
 /* bench_divided.c: with each of n lists of devices */
 extern void bench_divided(int n, char **devices);

@@ -19,8 +19,7 @@ load_begin(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
 	GvBeginRequest request = {*key, index->spec};
 
-	return client_ask(fd, GV_MSG_BEGIN, &request, sizeof(request), NULL, 0,
-					  NULL, NULL);
+	return ASK(fd, GV_MSG_BEGIN, request);
 }
 
 int
@@ -29,8 +28,8 @@ load_array(int fd, const GvMirrorKey *key, GvArray array, int64_t first,
 {
 	GvArrayRequest request = {*key, array, 0, first, n};
 
-	return client_ask(fd, GV_MSG_ARRAY, &request, sizeof(request),
-					  (const char *) values + first * 4, n * 4, NULL, NULL);
+	return ASK_MORE(fd, GV_MSG_ARRAY, request,
+					(const char *) values + first * 4, n * 4);
 }
 
 /* Each array in two messages, if it has two elements. */
@@ -91,8 +90,7 @@ send_chunks(int fd, const GvMirrorKey *key, int32_t nchunks,
 {
 	GvListsRequest request = {*key, nchunks, 0};
 
-	return client_ask(fd, GV_MSG_LISTS, &request, sizeof(request), chunks,
-					  bytes, NULL, NULL);
+	return ASK_MORE(fd, GV_MSG_LISTS, request, chunks, bytes);
 }
 
 int
@@ -100,11 +98,10 @@ load_chunk(int fd, const GvMirrorKey *key, const TestIndex *index,
 		   int32_t list, int32_t first, int32_t nblocks, uint32_t flags)
 {
 	size_t		bytes;
-	char	   *chunk = chunk_bytes(index, list, first, nblocks, flags,
+	FREED char *chunk = chunk_bytes(index, list, first, nblocks, flags,
 									&bytes);
 	int			refusal = send_chunks(fd, key, 1, chunk, bytes);
 
-	free(chunk);
 	return refusal;
 }
 
@@ -112,7 +109,7 @@ load_chunk(int fd, const GvMirrorKey *key, const TestIndex *index,
 int
 load_lists(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
-	char	   *message = malloc(MESSAGE_BYTES + 64 * 1024 * 32);
+	FREED char *message = malloc(MESSAGE_BYTES + 64 * 1024 * 32);
 	size_t		used = 0;
 	int32_t		nchunks = 0;
 	int			refusal = 0;
@@ -144,22 +141,19 @@ load_lists(int fd, const GvMirrorKey *key, const TestIndex *index)
 	}
 	if (refusal == 0)
 		refusal = send_chunks(fd, key, nchunks, message, used);
-	free(message);
 	return refusal;
 }
 
 int
 load_ready(int fd, const GvMirrorKey *key)
 {
-	return client_ask(fd, GV_MSG_READY, key, sizeof(*key), NULL, 0, NULL,
-					  NULL);
+	return ASK(fd, GV_MSG_READY, *key);
 }
 
 int
 load_drop(int fd, const GvMirrorKey *key)
 {
-	return client_ask(fd, GV_MSG_DROP, key, sizeof(*key), NULL, 0, NULL,
-					  NULL);
+	return ASK(fd, GV_MSG_DROP, *key);
 }
 
 int
@@ -192,4 +186,36 @@ load_status(int fd)
 	CHECK(length == sizeof(GvStatusReply) + sizeof(GvMirrorStatus) *
 		  (size_t) ((GvStatusReply *) reply)->nmirrors, "%u", length);
 	return reply;
+}
+
+GvStatusReply
+load_totals(int fd)
+{
+	FREED GvStatusReply *status = load_status(fd);
+
+	return *status;
+}
+
+/* A mirror's status; there is none: it is not ready, and on device -1. */
+GvMirrorStatus
+load_told(int fd, const GvMirrorKey *key)
+{
+	FREED GvStatusReply *status = load_status(fd);
+	const GvMirrorStatus *mirrors = (const GvMirrorStatus *) (status + 1);
+	GvMirrorStatus found = {.device = -1};
+	int			i;
+
+	for (i = 0; i < status->nmirrors; i++)
+		if (mirrors[i].key.relation == key->relation)
+			found = mirrors[i];
+	return found;
+}
+
+/* By a connection of its own. */
+GvStatusReply
+server_totals(const TestServer *server)
+{
+	OwnFd		fd = client_open(server, GV_ROLE_SESSION);
+
+	return load_totals(fd);
 }

@@ -84,11 +84,10 @@ bool
 search_send(int fd, const TestSearch *search)
 {
 	size_t		bytes;
-	char	   *tail = search_tail(search, &bytes);
+	FREED char *tail = search_tail(search, &bytes);
 	bool		sent = client_message(fd, GV_MSG_SEARCH, &search->request,
 									  sizeof(search->request), tail, bytes);
 
-	free(tail);
 	return sent;
 }
 
@@ -221,12 +220,11 @@ search_receive(int fd, const TestIndex *index, const TestSearch *search)
 int
 search_check(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
-	TestSearch	search = make_search(key, index);
+	OwnSearch	search = make_search(key, index);
 	int			result = -1;
 
 	/* who is cut off in mid-message may still read why */
 	(void) search_send(fd, &search);
 	result = search_receive(fd, index, &search);
-	free_search(&search);
 	return result;
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -152,13 +153,19 @@ server_ready(TestServer *server)
 	return server->supervisor >= 0;
 }
 
-/* A server with one option more, if that is not NULL. */
+/* A server with these options; NULL is behind the last. */
 TestServer
-server_start(const char *option, const char *value)
+server_start(const char *option, ...)
 {
-	const char *options[] = {option, value, NULL};
+	const char *options[16];
 	TestServer	server;
+	va_list		more;
+	int			n;
 
+	va_start(more, option);
+	for (n = 0, options[0] = option; options[n] != NULL;)
+		options[++n] = va_arg(more, const char *);
+	va_end(more);
 	server_folder(&server);
 	server_launch(&server, options);
 	CHECK(server_ready(&server), "it does not start");
@@ -249,18 +256,39 @@ server_remove(TestServer *server)
 		  strerror(errno));
 }
 
+/* It ends when it is told to, and leaves nothing behind. */
+void
+server_end(TestServer *server)
+{
+	CHECK(server_stop(server) == 0, "SIGTERM");
+	server_remove(server);
+}
+
+/* It does nothing until it is let go, and then finds all that came meanwhile. */
+void
+server_freeze(const TestServer *server)
+{
+	int			status;
+
+	kill(server->pid, SIGSTOP);
+	CHECK(waitpid(server->pid, &status, WUNTRACED) == server->pid &&
+		  WIFSTOPPED(status), "SIGSTOP");
+}
+
+void
+server_thaw(const TestServer *server)
+{
+	kill(server->pid, SIGCONT);
+}
+
 /* Is what runs on GPUs there, and are they emulated? */
 bool
 server_is_emulated(void)
 {
-	TestServer	server = server_start(NULL, NULL);
-	int			fd = client_open(&server, GV_ROLE_SESSION);
-	GvStatusReply *status = load_status(fd);
-	bool		is = strstr(status->device, "emulated") != NULL;
+	TestServer	server = server_start(NULL);
+	GvStatusReply totals = server_totals(&server);
+	bool		is = strstr(totals.device, "emulated") != NULL;
 
-	free(status);
-	close(fd);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
+	server_end(&server);
 	return is;
 }

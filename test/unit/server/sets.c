@@ -216,7 +216,7 @@ set_bring_all(int fd, const TestSet *set)
 int
 set_run(int fd, GvSetDone *reply)
 {
-	void	   *payload = NULL;
+	FREED void *payload = NULL;
 	uint32_t	length = 0;
 	int			got = client_ask(fd, GV_MSG_RUN, NULL, 0, NULL, 0, &payload,
 								 &length);
@@ -226,7 +226,6 @@ set_run(int fd, GvSetDone *reply)
 		CHECK(length == sizeof(*reply), "%u bytes", length);
 		memcpy(reply, payload, sizeof(*reply));
 	}
-	free(payload);
 	return got;
 }
 
@@ -295,7 +294,7 @@ check_part(int fd, const TestSet *set, GvSetOutput output, int64_t first,
 	size_t		place = (MEMORY_BYTES - bytes) / 8 * 8;
 	GvGetRequest request = {output, 0, first, n,
 	set->memory == NULL ? -1 : (int64_t) place};
-	void	   *payload = NULL;
+	FREED void *payload = NULL;
 	uint32_t	length = 0;
 	int			got;
 
@@ -310,7 +309,6 @@ check_part(int fd, const TestSet *set, GvSetOutput output, int64_t first,
 		got = WRONG_ANSWER;
 	if (set->memory != NULL && !unchanged(set->memory, place, bytes))
 		got = WRONG_ANSWER;
-	free(payload);
 	return got;
 }
 
