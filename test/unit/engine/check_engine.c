@@ -148,7 +148,6 @@ static const struct
 	{"near_sets", test_near_sets},
 	{"kmeans_sets", test_kmeans_sets},
 	{"set_calls", test_set_calls},
-	{"recall", test_recall},
 	{"mirror", test_mirror},
 	{"builder", test_builder},
 	{"memory", test_memory},

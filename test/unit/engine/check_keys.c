@@ -163,71 +163,12 @@ check_invalid_conditions(void)
 
 #define MOST_BLOCKS	9
 
-/* A list with keys, and a query's table. */
-typedef struct Keyed
-{
-	GvModel		model;
-	float	   *query;
-	float	   *books;
-	float	   *table;
-	uint8_t    *codes;
-	float	   *t;
-	char	   *keys;
-	int32_t		nblocks;
-	GvBlock		blocks[MOST_BLOCKS];
-} Keyed;
-
-static void
-make_keyed(Keyed *list, const GvKeyForm *form)
-{
-	int32_t		m = 1 + (int32_t) (unit_random() % 60);
-	size_t		code_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
-	size_t		keys_bytes = gv_keys_bytes(form);
-	size_t		i;
-	int32_t		b;
-
-	list->query = unit_floats(m, 1.0f);
-	list->books = unit_floats((size_t) GV_CODEWORDS * m, 1.0f);
-	list->model = (GvModel) {.metric = GV_L2,.dims = m,.m = m,
-	.codebooks = list->books};
-	list->table = unit_alloc(gv_table_bytes(m));
-	(void) gv_table(&list->model, list->query, list->table);
-	list->codes = unit_alloc(code_bytes * MOST_BLOCKS);
-	list->t = unit_floats(GV_BLOCK * MOST_BLOCKS, 1.0f);
-	list->keys = unit_alloc(keys_bytes * MOST_BLOCKS + 1);
-	for (i = 0; i < code_bytes * MOST_BLOCKS; i++)
-		list->codes[i] = (uint8_t) unit_random();
-	list->nblocks = (int32_t) (unit_random() % (MOST_BLOCKS + 1));
-	for (b = 0; b < list->nblocks; b++)
-	{
-		unit_make_keys(form, (int) (unit_random() % 3),
-					   list->keys + keys_bytes * b);
-		list->blocks[b] = (GvBlock) {
-			.codes = list->codes + code_bytes * b,.t = list->t + GV_BLOCK * b,
-			.first_id = (uint64_t) b * GV_BLOCK,
-			.live = unit_random() % 2 ? UINT32_MAX : (uint32_t) unit_random(),
-			.keys = list->keys + keys_bytes * b
-		};
-	}
-}
-
-static void
-free_keyed(Keyed *list)
-{
-	unit_free(list->query);
-	unit_free(list->books);
-	unit_free(list->table);
-	unit_free(list->codes);
-	unit_free(list->t);
-	unit_free(list->keys);
-}
-
 /*
  * A scan under a condition, twice over the same blocks if it can tell: it
  * gives what one without gives where postings that do not satisfy it are dead.
  */
 static void
-check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)
+check_scan_of(const UnitList *list, const GvCondition *condition, bool unique)
 {
 	OwnTopK		want = new_topk(1 + (int) (unit_random() % 40), unique);
 	OwnTopK		got = new_topk(want.capacity, unique);
@@ -274,14 +215,16 @@ check_scans(void)
 	{
 		GvKeyForm	form = unit_form(1 + (int) (unit_random() % GV_MAX_KEYS));
 		UnitCondition made;
-		Keyed		list;
+		UnitList	list = unit_list(1 + (int32_t) (unit_random() % 60),
+									 (int32_t) (unit_random() %
+												(MOST_BLOCKS + 1)), 1.0f,
+									 &form);
 
-		make_keyed(&list, &form);
 		unit_make_condition(&made, &form, (int) (unit_random() % 3));
 		check_scan_of(&list, &made.condition, round % 2);
 		check_scan_of(&list, NULL, round % 2);
 		unit_free_condition(&made);
-		free_keyed(&list);
+		unit_free_list(&list);
 	}
 }
 
@@ -293,11 +236,11 @@ check_invalid_scans(void)
 	GvKeyTest	test = {0, GV_TEST_NULL, 0, 0, 0, NULL};
 	GvCondition condition = {form, 1, &test};
 	OwnTopK		top = new_topk(3, false);
-	Keyed		list;
+	UnitList	list = unit_list(20, 1, 1.0f, &form);
 	GvScan		scan;
 
-	make_keyed(&list, &form);
-	list.blocks[0] = (GvBlock) {.codes = list.codes,.t = list.t,.live = 1};
+	list.blocks[0].keys = NULL;
+	list.blocks[0].live = 1;
 	scan = begin_scan(&list.model, list.table, &top);
 	CHECK(gv_scan(&scan, 0, list.blocks, 1) == GV_OK, "no condition");
 	scan.condition = &condition;
@@ -311,7 +254,7 @@ check_invalid_scans(void)
 	CHECK(gv_scan_begin(&scan) == GV_INVALID, "no such key");
 	scan.condition = NULL;
 	finish_scan(&scan);
-	free_keyed(&list);
+	unit_free_list(&list);
 }
 
 void

@@ -3,78 +3,8 @@
  *		Tables, filters and scans by the kernels of every level, against the
  *		portable ones, bit for bit.
  */
+#include "keys.h"
 #include "levels.h"
-
-/* A list; its memory lies anywhere. */
-typedef struct List
-{
-	GvModel		model;
-	float	   *query;
-	float	   *books;
-	float	   *table;
-	int32_t		nblocks;
-	GvBlock    *blocks;
-	char	   *memory;
-	uint16_t   *rowids;
-} List;
-
-static void
-make_list(List *list, int32_t m, int32_t nblocks, float size)
-{
-	size_t		codes_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
-	size_t		stride = codes_bytes + sizeof(float) * GV_BLOCK + 4;
-	int			dead = (int) (unit_random() % 3);
-	char	   *next;
-	size_t		i;
-	int32_t		b;
-
-	list->query = unit_floats(m, size);
-	list->books = unit_floats((size_t) GV_CODEWORDS * m, size);
-	list->model = (GvModel) {.metric = (GvMetric) (1 + unit_random() % 3),
-	.dims = m,.m = m,.codebooks = list->books};
-	list->table = unit_alloc(gv_table_bytes(m));
-	(void) gv_table(&list->model, list->query, list->table);
-	list->nblocks = nblocks;
-	list->blocks = unit_alloc(sizeof(GvBlock) * (nblocks + 1));
-	list->rowids = unit_alloc(sizeof(uint16_t) * 3 * GV_BLOCK * (nblocks + 1));
-	for (i = 0; i < (size_t) 3 * GV_BLOCK * nblocks; i++)
-		list->rowids[i] = (uint16_t) (unit_random() % 64);
-	list->memory = unit_alloc(stride * nblocks);
-	next = list->memory;
-	for (b = 0; b < nblocks; b++)
-	{
-		/* codes at any byte, T at any float */
-		float	   *t = (float *) next;
-		uint8_t    *codes = (uint8_t *) (t + GV_BLOCK) + unit_random() % 5;
-
-		for (i = 0; i < GV_BLOCK; i++)
-			t[i] = unit_float() * size * 3.0f;
-		for (i = 0; i < codes_bytes; i++)
-			codes[i] = (uint8_t) unit_random();
-		list->blocks[b] = (GvBlock) {
-			.codes = codes,.t = t,
-			.rowids = b % 3 == 2 ? NULL : list->rowids + 96 * b,
-			.first_id = GV_BLOCK * b,
-			.live = dead == 0 ? UINT32_MAX : (uint32_t) unit_random(),
-			/* not to be read, so it may be anywhere */
-			.ahead = b % 2 == 0 ? NULL : (const uint8_t *) (uintptr_t) 4096
-		};
-		if (dead == 2 && unit_random() % 2 == 0)
-			list->blocks[b].live = 0;
-		next += stride;
-	}
-}
-
-static void
-free_list(List *list)
-{
-	unit_free(list->query);
-	unit_free(list->books);
-	unit_free(list->table);
-	unit_free(list->blocks);
-	unit_free(list->memory);
-	unit_free(list->rowids);
-}
 
 /* The same entries, and the same filter, wherever the memory lies. */
 static void
@@ -159,7 +89,7 @@ check_scanning(const GvKernels *kernels, int32_t dims)
  * optimistically or does not.
  */
 static GvTopK
-scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
+scan_by(GvSimd simd, const UnitList *list, float base, int32_t capacity,
 		bool unique, bool tries)
 {
 	GvTopK		top = new_topk(capacity, unique);
@@ -178,7 +108,7 @@ scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
 }
 
 static void
-check_scans(GvSimd level, const List *list, float base)
+check_scans(GvSimd level, const UnitList *list, float base)
 {
 	int32_t		capacity = 1 + (int32_t) (unit_random() %
 										  (unit_random() % 8 == 0 ? 3000 : 60));
@@ -199,7 +129,7 @@ check_scans(GvSimd level, const List *list, float base)
  * is below the worst that is kept, and not all of them.
  */
 static void
-check_filter(const GvKernels *kernels, const List *list, float base,
+check_filter(const GvKernels *kernels, const UnitList *list, float base,
 			 long *nkept, long *nall)
 {
 	const GvFilter *filter = gv_filter_of(list->table, list->model.m);
@@ -261,17 +191,17 @@ check_lists(GvSimd level, const GvKernels *kernels)
 		float		sizes[] = {1.0f, 1.0f, 1e-20f, 1e18f, 2e19f, 1e-3f};
 		float		size = sizes[unit_random() % 6];
 		float		base = round % 9 == 0 ? GV_SCORE_MAX : unit_float() * size;
-		List		list;
+		UnitList	list;
 
 		if (round % 50 == 49)
 			m = 4000 * (int32_t) (1 + unit_random() % 4);
-		make_list(&list, m, nblocks, size);
+		list = unit_list(m, nblocks, size, NULL);
 		if (nblocks > 0 && round % 4 == 0)
 			((float *) list.blocks[0].t)[unit_random() % GV_BLOCK] =
 				unit_random() % 2 ? FLT_MAX : -FLT_MAX;
 		check_scans(level, &list, base);
 		check_filter(kernels, &list, base, &nkept, &nall);
-		free_list(&list);
+		unit_free_list(&list);
 	}
 	CHECK(nkept > 0 && nkept < nall * 3 / 4, "%ld of %ld kept", nkept, nall);
 }
@@ -286,10 +216,10 @@ check_odd_tables(GvSimd level)
 
 	for (round = 0; round < (unit_small ? 50 : 300); round++)
 	{
-		List		list;
+		UnitList	list;
 		size_t		i;
 
-		make_list(&list, 1 + (int32_t) (unit_random() % 40), 8, 1.0f);
+		list = unit_list(1 + (int32_t) (unit_random() % 40), 8, 1.0f, NULL);
 		for (i = 0; i < (size_t) GV_CODEWORDS * list.model.m; i++)
 			if (unit_random() % 8 < 3 || round % 5 == 0)
 				list.table[i] = values[unit_random() % (round % 3 == 0 ? 8 : 5)];
@@ -298,6 +228,6 @@ check_odd_tables(GvSimd level)
 				list.table[i] = list.table[0];
 		gv_filter_make(list.table, list.model.m);
 		check_scans(level, &list, round % 2 ? 0.0f : GV_SCORE_MAX);
-		free_list(&list);
+		unit_free_list(&list);
 	}
 }

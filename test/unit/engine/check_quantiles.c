@@ -4,34 +4,6 @@
  */
 #include "selections.h"
 
-/* Answers of gv_quantiles are in `sorted`, at the ranks that it says. */
-static void
-check_answers(const Sorted *sorted, int64_t n, const int64_t *ranks,
-			  const float *quantiles, const int64_t *errors, int32_t nranks,
-			  bool approximate, Input input)
-{
-	int64_t		bound = approximate && n > GV_SAMPLE_ITEMS ? n / 64 : 0;
-	int64_t		worst = 0;
-	int32_t		nwrong = 0;
-	int32_t		i;
-
-	for (i = 0; i < nranks; i++)
-	{
-		int64_t		rank = ranks[i] + errors[i];
-		int64_t		size = errors[i] < 0 ? -errors[i] : errors[i];
-
-		worst = size > worst ? size : worst;
-		nwrong += rank < 0 || rank >= n ||
-			!same_bits(quantiles[i], sorted[rank].value);
-	}
-	CHECK(nwrong == 0, "%d of %d wrong, n %ld input %d %d", nwrong, nranks,
-		  (long) n, input, approximate);
-	/* a sample that the input was made for has no bound */
-	if (input != IN_SAMPLE_HOSTILE || !approximate)
-		CHECK(worst <= bound, "error %ld, n %ld input %d", (long) worst,
-			  (long) n, input);
-}
-
 static void
 check_ranks(const float *values, const Sorted *sorted, int64_t n,
 			const int64_t *ranks, int32_t nranks, bool approximate,
@@ -44,7 +16,7 @@ check_ranks(const float *values, const Sorted *sorted, int64_t n,
 
 	CHECK(gv_quantiles(values, n, ranks, nranks, approximate, quantiles,
 					   errors, scratch, NULL) == GV_OK, "quantiles");
-	check_answers(sorted, n, ranks, quantiles, errors, nranks, approximate,
+	check_quantiles(sorted, n, ranks, quantiles, errors, nranks, approximate,
 				  input);
 }
 

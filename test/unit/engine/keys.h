@@ -255,4 +255,88 @@ naive_match(const GvCondition *condition, const void *keys)
 	return bits;
 }
 
+/* A list, whose memory lies anywhere, and a query's table. */
+typedef struct UnitList
+{
+	GvModel		model;
+	float	   *query;
+	float	   *books;
+	float	   *table;
+	int32_t		nblocks;
+	GvBlock    *blocks;
+	char	   *memory;
+	uint16_t   *rowids;
+	char	   *keys;
+} UnitList;
+
+/* With keys of a form, or NULL. */
+static inline UnitList
+unit_list(int32_t m, int32_t nblocks, float size, const GvKeyForm *form)
+{
+	size_t		keys_bytes = form == NULL ? 0 : gv_keys_bytes(form);
+	UnitList	list;
+	size_t		codes_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
+	size_t		stride = codes_bytes + sizeof(float) * GV_BLOCK + 4;
+	int			dead = (int) (unit_random() % 3);
+	char	   *next;
+	size_t		i;
+	int32_t		b;
+
+	list.query = unit_floats(m, size);
+	list.books = unit_floats((size_t) GV_CODEWORDS * m, size);
+	list.model = (GvModel) {.metric = (GvMetric) (1 + unit_random() % 3),
+	.dims = m,.m = m,.codebooks = list.books};
+	list.table = unit_alloc(gv_table_bytes(m));
+	(void) gv_table(&list.model, list.query, list.table);
+	list.nblocks = nblocks;
+	list.blocks = unit_alloc(sizeof(GvBlock) * (nblocks + 1));
+	list.rowids = unit_alloc(sizeof(uint16_t) * 3 * GV_BLOCK * (nblocks + 1));
+	for (i = 0; i < (size_t) 3 * GV_BLOCK * nblocks; i++)
+		list.rowids[i] = (uint16_t) (unit_random() % 64);
+	list.memory = unit_alloc(stride * nblocks);
+	list.keys = unit_alloc(keys_bytes * nblocks + 1);
+	next = list.memory;
+	for (b = 0; b < nblocks; b++)
+	{
+		/* codes at any byte, T at any float */
+		float	   *t = (float *) next;
+		uint8_t    *codes = (uint8_t *) (t + GV_BLOCK) + unit_random() % 5;
+
+		for (i = 0; i < GV_BLOCK; i++)
+			t[i] = unit_float() * size * 3.0f;
+		for (i = 0; i < codes_bytes; i++)
+			codes[i] = (uint8_t) unit_random();
+		list.blocks[b] = (GvBlock) {
+			.codes = codes,.t = t,
+			.rowids = b % 3 == 2 ? NULL : list.rowids + 96 * b,
+			.first_id = GV_BLOCK * b,
+			.live = dead == 0 ? UINT32_MAX : (uint32_t) unit_random(),
+			/* not to be read, so it may be anywhere */
+			.ahead = b % 2 == 0 ? NULL : (const uint8_t *) (uintptr_t) 4096
+		};
+		if (dead == 2 && unit_random() % 2 == 0)
+			list.blocks[b].live = 0;
+		if (form != NULL)
+		{
+			list.blocks[b].keys = list.keys + keys_bytes * b;
+			unit_make_keys(form, (int) (unit_random() % 3),
+						   list.keys + keys_bytes * b);
+		}
+		next += stride;
+	}
+	return list;
+}
+
+static inline void
+unit_free_list(UnitList *list)
+{
+	unit_free(list->query);
+	unit_free(list->books);
+	unit_free(list->table);
+	unit_free(list->blocks);
+	unit_free(list->memory);
+	unit_free(list->rowids);
+	unit_free(list->keys);
+}
+
 #endif							/* KEYS_H */

@@ -140,6 +140,23 @@ make_records(TestIndex *index, int32_t npages, int32_t nslots)
 	return records;
 }
 
+/* The addresses [npages][nslots][3] of all of them, the caller's to free. */
+static inline uint16_t *
+record_addresses(const Records *records)
+{
+	int32_t		n = records->npages * records->nslots;
+	uint16_t   *addresses = unit_alloc((size_t) n * 6);
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		addresses[3 * i] = 0;
+		addresses[3 * i + 1] = (uint16_t) (i / records->nslots);
+		addresses[3 * i + 2] = (uint16_t) (i % records->nslots + 1);
+	}
+	return addresses;
+}
+
 static inline void
 free_records(Records *records)
 {

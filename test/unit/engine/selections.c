@@ -195,3 +195,30 @@ sort_row(const float *row, int64_t n)
 	qsort(sorted, n, sizeof(Sorted), compare_sorted);
 	return sorted;
 }
+
+void
+check_quantiles(const Sorted *sorted, int64_t n, const int64_t *ranks,
+				const float *quantiles, const int64_t *errors, int32_t nranks,
+				bool approximate, Input input)
+{
+	int64_t		bound = approximate && n > GV_SAMPLE_ITEMS ? n / 64 : 0;
+	int64_t		worst = 0;
+	int32_t		nwrong = 0;
+	int32_t		i;
+
+	for (i = 0; i < nranks; i++)
+	{
+		int64_t		rank = ranks[i] + errors[i];
+		int64_t		size = errors[i] < 0 ? -errors[i] : errors[i];
+
+		worst = size > worst ? size : worst;
+		nwrong += rank < 0 || rank >= n ||
+			!same_bits(quantiles[i], sorted[rank].value);
+	}
+	CHECK(nwrong == 0, "%d of %d wrong, n %ld input %d %d", nwrong, nranks,
+		  (long) n, input, approximate);
+	/* a sample that the input was made for has no bound */
+	if (input != IN_SAMPLE_HOSTILE || !approximate)
+		CHECK(worst <= bound, "error %ld, n %ld input %d", (long) worst,
+			  (long) n, input);
+}

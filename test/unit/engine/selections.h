@@ -46,4 +46,10 @@ same_bits(float a, float b)
 	return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
+/* Checks answers of gv_quantiles against a sorted row of n. */
+extern void check_quantiles(const Sorted *sorted, int64_t n,
+							const int64_t *ranks, const float *quantiles,
+							const int64_t *errors, int32_t nranks,
+							bool approximate, Input input);
+
 #endif							/* SELECTIONS_H */

@@ -84,10 +84,9 @@ check_case(const Case *test)
 	.dims = test->dims,.k = test->k,.nqueries = test->nqueries,
 	.nrows = test->nrows,.self = test->self};
 	size_t		n = (size_t) (test->nqueries * test->k);
-	SearchInputs in = make_inputs(test);
-	SearchOutputs cpu = {unit_alloc(2 * sizeof(int64_t) * n),
-	unit_alloc(2 * sizeof(double) * n)};
-	SearchOutputs device = {cpu.positions + n, cpu.distances + n};
+	OwnInputs	in = make_inputs(test);
+	OwnOutputs	cpu = make_outputs(&spec);
+	OwnOutputs	device = make_outputs(&spec);
 	int64_t		wrong;
 
 	OK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL, &cpu));
@@ -98,9 +97,6 @@ check_case(const Case *test)
 		  "batch %d, self %d: %d of %d differ", test->metric, test->dims,
 		  (int) test->nrows, (int) test->nqueries, test->k, test->look,
 		  (int) test->batch, test->self, (int) wrong, (int) n);
-	free_search_inputs(&in);
-	unit_free(cpu.positions);
-	unit_free(cpu.distances);
 }
 
 /* All metrics and looks, by few and by many queries. */

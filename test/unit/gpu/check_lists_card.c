@@ -68,23 +68,6 @@ make_inputs(const Case *test, const GvSetSpec *spec)
 	return in;
 }
 
-static SearchOutputs
-make_outputs(const GvSetSpec *spec)
-{
-	size_t		n = (size_t) (spec->nqueries * spec->k);
-	SearchOutputs out = {unit_alloc(sizeof(int64_t) * n),
-	unit_alloc(sizeof(double) * n)};
-
-	return out;
-}
-
-static void
-free_outputs(SearchOutputs *out)
-{
-	unit_free(out->positions);
-	unit_free(out->distances);
-}
-
 static void
 compare(const Case *test, const GvSetSpec *spec, const SearchOutputs *a,
 		const SearchOutputs *b)
@@ -109,7 +92,7 @@ check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 {
 	GvSetSpec	own = *all;
 	int64_t		third = all->nqueries / 3;
-	SearchOutputs again = make_outputs(all);
+	OwnOutputs	again = make_outputs(all);
 	void	   *kept = NULL;
 
 	/* where all lists are near it is as without */
@@ -124,8 +107,8 @@ check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 	{
 		SearchOutputs part = {expected->positions + own.first * own.k,
 		expected->distances + own.first * own.k};
-		SearchOutputs device = make_outputs(&own);
-		SearchOutputs cpu = make_outputs(&own);
+		OwnOutputs	device = make_outputs(&own);
+		OwnOutputs	cpu = make_outputs(&own);
 
 		CHECK(gv_gpu_exact_set.size(&own) > 0, "size");
 		CHECK(run_search(&gv_gpu_exact_set, &own, in, NULL, &device) ==
@@ -136,13 +119,10 @@ check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 		compare(test, &own, &part, &cpu);
 		OK(ask_search(&gv_gpu_exact_set, kept, &own, in, &device));
 		compare(test, &own, &part, &device);
-		free_outputs(&device);
-		free_outputs(&cpu);
 	}
 	OK(ask_search(&gv_gpu_exact_set, kept, all, in, &again));
 	compare(test, all, expected, &again);
 	gv_gpu_exact_set.drop(kept);
-	free_outputs(&again);
 }
 
 static void
@@ -150,9 +130,9 @@ check_case(const Case *test)
 {
 	GvSetSpec	spec = spec_of(test);
 	GvSetSpec	plain = spec;
-	SearchInputs in = make_inputs(test, &spec);
-	SearchOutputs cpu = make_outputs(&spec);
-	SearchOutputs device = make_outputs(&spec);
+	OwnInputs	in = make_inputs(test, &spec);
+	OwnOutputs	cpu = make_outputs(&spec);
+	OwnOutputs	device = make_outputs(&spec);
 
 	gv_exact_batch = test->batch;
 	gv_exact_tile = test->unit;
@@ -172,9 +152,6 @@ check_case(const Case *test)
 		check_own(test, &spec, &in, &device);
 	gv_exact_batch = 0;
 	gv_exact_tile = 0;
-	free_search_inputs(&in);
-	free_outputs(&cpu);
-	free_outputs(&device);
 }
 
 /* All metrics, looks, batches and units. */
@@ -288,7 +265,7 @@ test_stops(void)
 {
 	Case		test = {GV_SET_L2, 4, 300, 8, 3, 8, 6, LOOK_MIXED, 0, 256};
 	GvSetSpec	spec = spec_of(&test);
-	SearchInputs in = make_inputs(&test, &spec);
+	OwnInputs	in = make_inputs(&test, &spec);
 	GvStatus	status = GV_CANCELED;
 	int			n;
 
@@ -304,7 +281,6 @@ test_stops(void)
 	CHECK(status == GV_OK && n > 3, "%d: %d", n, status);
 	gv_exact_batch = 0;
 	gv_exact_tile = 0;
-	free_search_inputs(&in);
 }
 
 /* Without memory there is no set, or no answer. */
@@ -313,7 +289,7 @@ test_no_memory(void)
 {
 	Case		test = {GV_SET_IP, 9, 50, 20, 2, 4, 2, LOOK_MIXED, 0, 0};
 	GvSetSpec	spec = spec_of(&test);
-	SearchInputs in = make_inputs(&test, &spec);
+	OwnInputs	in = make_inputs(&test, &spec);
 	GvStatus	status = GV_NO_MEMORY;
 	int			n;
 
@@ -324,7 +300,6 @@ test_no_memory(void)
 		gv_emulated_fault = 0;
 	}
 	CHECK(status == GV_OK && n > 12, "%d: %d", n, status);
-	free_search_inputs(&in);
 }
 
 /* An engine was opened. */

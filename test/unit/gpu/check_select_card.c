@@ -326,23 +326,10 @@ check_ranks(Input input, int64_t n, int32_t nranks)
 	ranks[nranks - 1] = 0;
 	for (approximate = 0; approximate < 2; approximate++)
 	{
-		/* a sample that the input was made for has no bound */
-		int64_t		bound = !approximate || n <= GV_SAMPLE_ITEMS ? 0 :
-			input == IN_SAMPLE_HOSTILE ? n : n / 64;
-		int32_t		nwrong = 0;
-
 		CHECK(quantiles_host(selector, values, n, ranks, nranks, approximate,
 							 quantiles, errors) == GV_OK, "quantiles");
-		for (i = 0; i < nranks; i++)
-		{
-			int64_t		rank = ranks[i] + errors[i];
-
-			nwrong += rank < 0 || rank >= n ||
-				!same_bits(quantiles[i], sorted[rank].value) ||
-				errors[i] > bound || errors[i] < -bound;
-		}
-		CHECK(nwrong == 0, "%d of %d wrong, n %ld input %d %d", nwrong, nranks,
-			  (long) n, input, approximate);
+		check_quantiles(sorted, n, ranks, quantiles, errors, nranks,
+						approximate, input);
 	}
 }
 

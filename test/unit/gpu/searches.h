@@ -67,6 +67,7 @@ typedef struct SearchInputs
 } SearchInputs;
 
 extern void free_search_inputs(SearchInputs *in);
+#define OwnInputs	UNIT_OWN(free_search_inputs) SearchInputs
 
 /* The outputs of a set. */
 typedef struct SearchOutputs
@@ -74,6 +75,25 @@ typedef struct SearchOutputs
 	int64_t    *positions;		/* [nqueries][k] */
 	double	   *distances;		/* the same */
 } SearchOutputs;
+
+static inline SearchOutputs
+make_outputs(const GvSetSpec *spec)
+{
+	size_t		n = (size_t) (spec->nqueries * spec->k);
+	SearchOutputs out = {unit_alloc(sizeof(int64_t) * n),
+	unit_alloc(sizeof(double) * n)};
+
+	return out;
+}
+
+static inline void
+free_outputs(SearchOutputs *out)
+{
+	unit_free(out->positions);
+	unit_free(out->distances);
+}
+
+#define OwnOutputs	UNIT_OWN(free_outputs) SearchOutputs
 
 /* A whole search; the stop is asked where rows come, and out may be NULL. */
 extern GvStatus run_search(const GvSetOps *ops, const GvSetSpec *spec,

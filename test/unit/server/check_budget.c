@@ -158,75 +158,6 @@ test_too_large(const TestServer *server, const TestIndex *index)
 	CHECK(search_check(session, &first, index) == 0, "first");
 }
 
-/*
- * The machine has less than the budget: what does not fit is refused, and the
- * rest goes on.  Not where checkers take more address space than there is.
- */
-static void
-test_no_memory(void)
-{
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-	static const char *const options[] = {"--memory", "100000", NULL};
-	TestServer	server;
-	GvMirrorKey key = test_key(6);
-	GvMirrorKey other = test_key(7);
-	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 600, false);
-	TestIndex	large = index;
-	TestSearch	search;
-	int			loader;
-	int			session;
-	int			got;
-	int			i;
-
-	server_folder(&server);
-	server.memory_mb = 300;
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
-	loader = client_open(&server, GV_ROLE_LOADER);
-	session = client_open(&server, GV_ROLE_SESSION);
-	CHECK(load_all(loader, &key, &index) == 0, "load");
-	large.spec.nlists = 10000000;
-	got = load_begin(loader, &other, &large);
-	CHECK(got == GV_REFUSED_NO_MEMORY, "2.5 GB of centroids: %d", got);
-	got = 0;
-	for (i = 0; i < 1000 && got == 0; i++)
-	{
-		large = index;
-		large.spec.nlists = 10000;
-		other.build_id = (uint64_t) i;
-		got = load_begin(loader, &other, &large);
-	}
-	CHECK(got == GV_REFUSED_NO_MEMORY && i > 10, "mirror %d: %d", i, got);
-	search = make_search(&key, &index);
-	search.request.probes = 100;
-	search.request.compare = 100;
-	search.request.capacity = GV_MAX_HITS;
-	CHECK(search_send(session, &search), "send");
-	got = search_receive(session, &index, &search);
-	CHECK(got == 0 || got == GV_REFUSED_NO_MEMORY, "search: %d", got);
-	free_search(&search);
-	close(session);
-	close(loader);
-	/*
-	 * The memory of what the loader began comes back a little later; until
-	 * then there may be none for a connection or a search.
-	 */
-	got = -1;
-	for (i = 0; i < 1000 && (got == -1 || got == GV_REFUSED_NO_MEMORY); i++)
-	{
-		usleep(i > 0 ? 10000 : 0);
-		session = client_open(&server, GV_ROLE_SESSION);
-		if (session < 0)
-			continue;
-		got = search_check(session, &key, &index);
-		close(session);
-	}
-	CHECK(got == 0, "afterwards: %d", got);
-	free_index(&index);
-	server_end(&server);
-#endif
-}
-
 void
 test_budget(void)
 {
@@ -239,7 +170,6 @@ test_budget(void)
 		free_index(&index);
 		return;
 	}
-	test_no_memory();
 	server = server_start("--memory", "4", "--keep", "1", NULL);
 	test_eviction(&server, &index);
 	test_growth(&server);

@@ -233,7 +233,7 @@ versions_are_right(int fd, const void *arg)
 	TestIndex	seen = versions[0];
 	OwnSearch	search = make_search(&key, &versions[0]);
 	GvMessage	header;
-	FREED GvSearchReply *reply;
+	FREED GvSearchReply *reply = NULL;
 	bool		right = false;
 	GvSearch	found = {0};
 	int32_t		i;

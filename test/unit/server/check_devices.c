@@ -127,19 +127,6 @@ test_places(const TestServer *server, const TestIndex *index)
 	CHECK(load_drop(loader, &keys[2]) == 0, "drop");
 }
 
-/* A build of 3 MB. */
-static int
-begin_build(int fd)
-{
-	GvBuilderSpec request =
-		{.metric = GV_L2,.dims = 8,.m = 4,.lists_per_row = 1,
-		.nlists = 10,.nparents = 1,.batch_rows = 10,.scale = 1.0f,
-	.max_imbalance = 2.0,.sample_rows = 60000};
-	float		mean[8] = {0};
-
-	return ASK_MORE(fd, GV_MSG_BUILD, request, mean, sizeof(mean));
-}
-
 /* One build has each device; where a mirror is there is no memory for it. */
 static void
 test_builds(const TestServer *server, const TestIndex *index)
@@ -152,14 +139,14 @@ test_builds(const TestServer *server, const TestIndex *index)
 
 	for (i = 0; i < 3; i++)
 		builders[i] = client_open(server, GV_ROLE_BUILDER);
-	CHECK(begin_build(builders[0]) == 0, "first");
+	CHECK(builder_reserve(builders[0], 3) == 0, "first");
 	CHECK(load_all(loader, &key, index) == 0, "a mirror beside it");
 	CHECK(device_of(loader, &key) == 5, "on device %d",
 		  device_of(loader, &key));
-	got = begin_build(builders[1]);
+	got = builder_reserve(builders[1], 3);
 	CHECK(got == GV_REFUSED_NO_MEMORY, "beside a young mirror: %d", got);
 	CHECK(load_drop(loader, &key) == 0, "drop");
-	CHECK(begin_build(builders[2]) == 0, "on the other device");
+	CHECK(builder_reserve(builders[2], 3) == 0, "on the other device");
 	got = load_begin(loader, &key, index);
 	CHECK(got == GV_REFUSED_NO_MEMORY, "a mirror beside two builds: %d", got);
 	for (i = 0; i < 3; i++)

@@ -75,7 +75,7 @@ converse(const TestServer *server, Script *script)
 	for (i = 0; i < worst; i++)
 	{
 		GvMessage	header;
-		FREED void *answer;
+		FREED void *answer = NULL;
 
 		if (!client_send(fd, script->messages[i], script->bytes[i]))
 			break;

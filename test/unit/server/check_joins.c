@@ -1,7 +1,8 @@
 /*
  * check_joins.c
  *		Builds that others join: what they get is what the engine makes,
- *		whoever asks; what they may not do; who goes away goes alone.
+ *		whoever asks; what they may not do; who goes away goes alone.  Crowds
+ *		are in check_copies.c.
  */
 #include <unistd.h>
 
@@ -9,8 +10,6 @@
 
 #define ROWS	TEST_BUILD_ROWS
 #define DIMS	TEST_BUILD_DIMS
-#define HELPERS	5
-#define BATCH	30
 
 static int
 join(int fd, uint64_t id)
@@ -75,54 +74,6 @@ check_turns(const TestServer *server, const float *rows)
 	close(first);
 	close(second);
 	builder_unused(server, "all are gone");
-}
-
-/* Lists and T of a batch, which are the same whenever it is encoded. */
-static void
-check_same(int fd, const char *right)
-{
-	FREED char *payload = NULL;
-	size_t		head = sizeof(GvEncodeReply);
-
-	CHECK(builder_receive(fd, GV_MSG_ENCODE_ROWS, (void **) &payload, NULL) == 0 &&
-		  memcmp(payload + head, right + head, BATCH * 2 * 8) == 0, "batch");
-}
-
-/* All at once, each with rows sent ahead. */
-static void
-check_crowd(const TestServer *server, const float *rows)
-{
-	OwnFd		owner = client_open(server, GV_ROLE_BUILDER);
-	int			fds[HELPERS];
-	char	   *right[3];
-	uint64_t	id = 0;
-	int			h;
-	int			i;
-
-	CHECK(builder_prepare(owner, rows, &id) == 0, "prepare");
-	for (h = 0; h < HELPERS; h++)
-		fds[h] = helper(server, id);
-	for (i = 0; i < 3; i++)
-	{
-		void	   *payload = NULL;
-
-		CHECK(builder_send(owner, GV_MSG_ENCODE_ROWS, 0, rows + BATCH * i * DIMS,
-						   BATCH) &&
-			  builder_receive(owner, GV_MSG_ENCODE_ROWS, &payload, NULL) == 0,
-			  "encode");
-		right[i] = payload;
-	}
-	for (h = 0; h < HELPERS; h++)
-		for (i = 0; i < 3; i++)
-			CHECK(builder_send(fds[h], GV_MSG_ENCODE_ROWS, 0,
-							   rows + BATCH * i * DIMS, BATCH), "send");
-	for (h = 0; h < HELPERS; h++)
-		for (i = 0; i < 3; i++)
-			check_same(fds[h], right[i]);
-	for (h = 0; h < HELPERS; h++)
-		close(fds[h]);
-	for (i = 0; i < 3; i++)
-		free(right[i]);
 }
 
 /* Rows for the sample get these numbers. */
@@ -235,10 +186,7 @@ test_joins(void)
 	int			i;
 
 	for (i = 0; i < 3; i++)
-	{
 		check_turns(&server, rows);
-		check_crowd(&server, rows);
-	}
 	check_wrong(&server, rows);
 	check_crowded_calib_mirror(&server, rows);
 	server_end(&server);

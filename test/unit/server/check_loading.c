@@ -228,7 +228,7 @@ check_readback(const TestServer *server, int loader, const GvMirrorKey *key,
 {
 	int32_t		n = records->npages * records->nslots;
 	GvListsRequest request = {*key, n, 0};
-	FREED uint16_t *addresses = malloc((size_t) n * 6);
+	OWN uint16_t *addresses = record_addresses(records);
 	void	   *payload = NULL;
 	uint32_t	length;
 	int			nwrong = 0;
@@ -244,13 +244,6 @@ check_readback(const TestServer *server, int loader, const GvMirrorKey *key,
 			   "too many");
 	fd = client_open(server, GV_ROLE_LOADER);
 	client_cut(fd, get_values(fd, key, index, GV_PARENT_OFFSETS, 0, -1), "-1");
-
-	for (i = 0; i < n; i++)
-	{
-		addresses[3 * i] = 0;
-		addresses[3 * i + 1] = (uint16_t) (i / records->nslots);
-		addresses[3 * i + 2] = (uint16_t) (i % records->nslots + 1);
-	}
 	CHECK(client_ask(loader, GV_MSG_READ_REFINE, &request, sizeof(request),
 					 addresses, (size_t) n * 6, &payload, &length) == 0 &&
 		  length == n * records->stride, "records");

@@ -54,19 +54,6 @@ used_bytes(int fd)
 	return totals.used;
 }
 
-/* Some of an index's records, one message; they are told nothing else. */
-static int
-load_records(int fd, const GvMirrorKey *key, Records *records)
-{
-	int32_t		n;
-	OWN char   *items = draw_records(records, &n);
-	GvListsRequest request = {*key, n, 0};
-	int			refusal = ASK_MORE(fd, GV_MSG_REFINE, request, items,
-								   records->stride * (size_t) n);
-
-	return refusal;
-}
-
 /*
  * An index of so many lists with a key, 2 kB each, which go in one chunk: the
  * portable engine gives a list that grows more memory than it needs.
@@ -327,19 +314,6 @@ check_replicas(int fd, const GvMirrorKey *key, int32_t n)
 		  (long long) told.bytes);
 }
 
-/* A build of some MB on the device with most memory. */
-static int
-begin_build(int fd, int megabytes)
-{
-	GvBuilderSpec request =
-		{.metric = GV_L2,.dims = 8,.m = 4,.lists_per_row = 1,
-		.nlists = 10,.nparents = 1,.batch_rows = 10,.scale = 1.0f,
-	.max_imbalance = 2.0,.sample_rows = 20000 * megabytes};
-	float		mean[8] = {0};
-
-	return ASK_MORE(fd, GV_MSG_BUILD, request, mean, sizeof(mean));
-}
-
 /* Replicas answer alike; they go where another mirror needs their memory. */
 static void
 test_replicas(void)
@@ -388,7 +362,7 @@ test_full_replica(void)
 	GvMirrorKey key = test_key(1);
 	int			i;
 
-	CHECK(begin_build(builder, 1) == 0, "a build");
+	CHECK(builder_reserve(builder, 1) == 0, "a build");
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	check_replicas(loader, &key, 2);
 	for (i = 0; load_told(loader, &key).replicas == 2 && i < 200; i++)

@@ -159,7 +159,6 @@ read_back(Said *said, int loader, const GvMirrorKey *key,
 	GvListsRequest items = {*key, n, 0};
 	FREED uint16_t *addresses = malloc((size_t) n * 6);
 	int			array;
-	int32_t		i;
 
 	CHECK(client_message(loader, GV_MSG_READ_LISTS, &lists, sizeof(lists), NULL,
 						 0), "send");
@@ -173,26 +172,9 @@ read_back(Said *said, int loader, const GvMirrorKey *key,
 							 NULL, 0), "send");
 		add_answer(said, loader, NULL);
 	}
-	for (i = 0; i < n; i++)
-	{
-		addresses[3 * i] = 0;
-		addresses[3 * i + 1] = (uint16_t) (i / records->nslots);
-		addresses[3 * i + 2] = (uint16_t) (i % records->nslots + 1);
-	}
 	CHECK(client_message(loader, GV_MSG_READ_REFINE, &items, sizeof(items),
 						 addresses, (size_t) n * 6), "send");
 	add_answer(said, loader, NULL);
-}
-
-static void
-put_records(int loader, const GvMirrorKey *key, Records *records)
-{
-	int32_t		n;
-	OWN char   *items = draw_records(records, &n);
-	GvListsRequest request = {*key, n, 0};
-
-	CHECK(ASK_MORE(loader, GV_MSG_REFINE, request, items, records->stride *
-				   (size_t) n) == 0, "records");
 }
 
 /* Some lists are rewritten, grow, shrink or lose postings. */
@@ -250,7 +232,7 @@ say(const Shape *shape)
 						  shape->megabytes, "--replicas", "3", NULL);
 	loader = client_open(&server, GV_ROLE_LOADER);
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	put_records(loader, &key, &records);
+	CHECK(load_records(loader, &key, &records) == 0, "records");
 	for (round = 0; round < 2; round++)
 	{
 		check_status(loader, shape);
@@ -260,7 +242,7 @@ say(const Shape *shape)
 		if (round == 0)
 		{
 			change_lists(loader, &key, &index, &records);
-			put_records(loader, &key, &records);
+			CHECK(load_records(loader, &key, &records) == 0, "records");
 		}
 	}
 	CHECK(load_drop(loader, &key) == 0 && load_totals(loader).used == 0,

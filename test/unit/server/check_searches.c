@@ -111,7 +111,7 @@ check_bulk(const TestServer *server, int session, const TestSearch *search,
 	for (i = 0; result == 0 && i < request->n; i++)
 	{
 		uint32_t	answer_bytes;
-		FREED void *answer;
+		FREED void *answer = NULL;
 
 		one.query = (float *) queries + (size_t) i * (size_t) request->dims;
 		tail = search_tail(&one, &bytes);
@@ -213,7 +213,7 @@ check_idle(const TestServer *server, GvSearchRequest *request,
 	0};
 	OwnFd		idle = client_open(server, GV_ROLE_BULK);
 	OwnFd		slow = client_open(server, GV_ROLE_BULK);
-	FREED void *answers;
+	FREED void *answers = NULL;
 
 	CHECK(client_ping(idle) == 0, "ping");
 	CHECK(client_send(slow, &header, sizeof(header)) &&
@@ -572,35 +572,6 @@ test_stuck(void)
 	server_remove(&server);
 }
 
-static bool
-is_right(int session, const void *index)
-{
-	GvMirrorKey key = test_key(302);
-
-	return search_check(session, &key, index) == 0;
-}
-
-/* Sessions that ask as fast as they can, each a process. */
-static void
-test_crowd(const TestServer *server)
-{
-	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
-	OwnIndex	index = make_index(GV_L2, 12, 6, 30, 3, 20, false);
-	GvMirrorKey key = test_key(302);
-	int			clients[8];
-	int			rounds = unit_small ? 5 : 60;
-	int			i;
-	int			status;
-
-	CHECK(load_all(loader, &key, &index) == 0, "load");
-	for (i = 0; i < 8; i++)
-		clients[i] = client_fork(server, i, rounds, is_right, &index);
-	for (i = 0; i < 8; i++)
-		CHECK(waitpid(clients[i], &status, 0) > 0 && status == 0,
-			  "one of a crowd: %d", status);
-	CHECK(load_drop(loader, &key) == 0, "drop");
-}
-
 void
 test_searches(void)
 {
@@ -612,7 +583,6 @@ test_searches(void)
 	test_slow_reader(&server);
 	test_large_batch(&server);
 	test_slow_writer(&server);
-	test_crowd(&server);
 	test_stuck();
 	server_end(&server);
 }

@@ -140,7 +140,7 @@ check_allocation(int n, bool after, Answers *right, const TestIndex *index,
 	const char *options[] = {after ? "--memory-faults" : "--memory-fault",
 	number, "--keep", "3600", NULL};
 	TestServer	server;
-	FREED char *log;
+	FREED char *log = NULL;
 	char	   *left;
 	int			ended;
 	int			due;

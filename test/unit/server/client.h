@@ -27,7 +27,6 @@ typedef struct TestServer
 	int			log;			/* reads what it prints */
 	int			supervisor;		/* a connection; 0: there is none */
 	int			files;			/* may be open, unless 0 */
-	int			memory_mb;		/* may be taken, unless 0 */
 	uid_t		user;			/* who runs it, unless 0: who we are */
 	char		folder[64];
 } TestServer;
@@ -129,6 +128,7 @@ extern int	load_chunk(int fd, const GvMirrorKey *key, const TestIndex *index,
 					   uint32_t flags);
 extern int	load_lists(int fd, const GvMirrorKey *key,
 					   const TestIndex *index);
+extern int	load_records(int fd, const GvMirrorKey *key, Records *records);
 extern int	load_ready(int fd, const GvMirrorKey *key);
 extern int	load_drop(int fd, const GvMirrorKey *key);
 extern int	load_all(int fd, const GvMirrorKey *key, const TestIndex *index);
@@ -173,6 +173,7 @@ extern int	search_check(int fd, const GvMirrorKey *key,
 
 extern GvBuilderSpec builder_spec(void);
 extern int	builder_begin(int fd, uint64_t *id);
+extern int	builder_reserve(int fd, int megabytes);
 extern int	builder_prepare(int fd, const float *rows, uint64_t *id);
 extern GvBuilder *builder_own(const float *rows, GvTrained *trained);
 extern bool builder_send(int fd, GvMessageType type, int32_t kind,

@@ -144,6 +144,18 @@ load_lists(int fd, const GvMirrorKey *key, const TestIndex *index)
 	return refusal;
 }
 
+/* Some of an index's records, drawn anew, in one message. */
+int
+load_records(int fd, const GvMirrorKey *key, Records *records)
+{
+	int32_t		n;
+	OWN char   *items = draw_records(records, &n);
+	GvListsRequest request = {*key, n, 0};
+
+	return ASK_MORE(fd, GV_MSG_REFINE, request, items,
+					records->stride * (size_t) n);
+}
+
 int
 load_ready(int fd, const GvMirrorKey *key)
 {

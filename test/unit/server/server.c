@@ -47,15 +47,6 @@ server_folder(TestServer *server)
 		abort();
 }
 
-static void
-limit(int resource, rlim_t most)
-{
-	struct rlimit limit = {most, most};
-
-	if (most > 0)
-		setrlimit(resource, &limit);
-}
-
 /* Start it in its folder; options end with NULL. */
 void
 server_launch(TestServer *server, const char *const *options)
@@ -74,6 +65,7 @@ void
 server_run(TestServer *server, const char *const *options)
 {
 	const char *argv[20] = {program(), "--engine", test_engine};
+	struct rlimit files = {server->files, server->files};
 	int			n = 3;
 	int			ends[2];
 
@@ -87,8 +79,8 @@ server_run(TestServer *server, const char *const *options)
 	{
 		dup2(ends[1], STDOUT_FILENO);
 		dup2(ends[1], STDERR_FILENO);
-		limit(RLIMIT_NOFILE, server->files);
-		limit(RLIMIT_AS, (rlim_t) server->memory_mb << 20);
+		if (server->files > 0)
+			setrlimit(RLIMIT_NOFILE, &files);
 		if (server->user != 0 && setuid(server->user) != 0)
 			_exit(127);
 		execv(argv[0], (char *const *) argv);
