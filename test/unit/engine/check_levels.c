@@ -48,8 +48,8 @@ check_distances(const GvKernels *kernels, int32_t dims, int32_t n, float size)
 static void
 check_record(const GvKernels *kernels, int32_t dims)
 {
-	OWN float  *q = unit_floats(dims, 3.0f);
-	OWN uint8_t *codes = unit_alloc(dims);
+	float	   *q = unit_floats(dims, 3.0f);
+	uint8_t    *codes = unit_alloc(dims);
 	GvRefine	record = {unit_float(), unit_float() / 100, 0, codes};
 	float		want[2][GV_CPU_LANES];
 	float		got[2][GV_CPU_LANES];
@@ -63,13 +63,15 @@ check_record(const GvKernels *kernels, int32_t dims)
 	portable->record_sums(q, &record, NULL, dims, want[0], want[1]);
 	kernels->record_sums(q, &record, NULL, dims, got[0], got[1]);
 	CHECK(memcmp(want, got, sizeof(want)) == 0, "products %d", dims);
+	unit_free(q);
+	unit_free(codes);
 }
 
 static void
 check_half(const GvKernels *kernels, int32_t dims)
 {
-	OWN float  *q = unit_floats(dims, 3.0f);
-	OWN uint16_t *half_vector = unit_alloc(sizeof(uint16_t) * (size_t) dims);
+	float	   *q = unit_floats(dims, 3.0f);
+	uint16_t   *half_vector = unit_alloc(sizeof(uint16_t) * (size_t) dims);
 	float		want[2][GV_CPU_LANES];
 	float		got[2][GV_CPU_LANES];
 	int32_t		i;
@@ -89,6 +91,8 @@ check_half(const GvKernels *kernels, int32_t dims)
 	portable->record_sums(q, NULL, half_vector, dims, want[0], want[1]);
 	kernels->record_sums(q, NULL, half_vector, dims, got[0], got[1]);
 	CHECK(memcmp(want, got, sizeof(want)) == 0, "halves' products %d", dims);
+	unit_free(q);
+	unit_free(half_vector);
 }
 
 /* Every half there is, by itself; NaN may be any. */

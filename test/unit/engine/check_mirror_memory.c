@@ -12,8 +12,7 @@
 #include "making.h"
 #include "mirrors.h"
 #include "records.h"
-
-#include "engine/gv_set.h"
+#include "sets.h"
 
 #define SEED		7			/* of random numbers, so that all runs of some
 								 * work are the same */
@@ -239,12 +238,6 @@ typedef struct SetCase
 	size_t		bytes;
 } SetCase;
 
-static GvStatus
-put_set(GvSet *set, GvSetInput input, const void *items, int64_t n)
-{
-	return n > 0 ? gv_set_put(set, input, items, n, NULL) : GV_OK;
-}
-
 /* Returns all outputs, one after another.  The caller must free them. */
 static char *
 set_outputs(GvSet *set, const GvSetSpec *spec, const GvSetDone *done,
@@ -273,28 +266,14 @@ work_on_set(const void *arg)
 	SetCase    *c = (SetCase *) arg;
 	const GvSetSpec *spec = &c->spec;
 	int64_t		ranks[2] = {0, NROWS / 2};
-	GvSetDone	done = {.again = 1};
+	SetInputs	inputs = {spec->kind == GV_SET_QUANTILES ?
+		(const void *) ranks : c->rows, NULL, c->rows, NROWS, 40, c->rows};
+	GvSetDone	done;
 	GvSet	   *set = NULL;
 	GvStatus	status = gv_set_create(spec, &set);
 
-	if (status == GV_OK && spec->kind == GV_SET_QUANTILES)
-		status = put_set(set, GV_SET_RANKS, ranks, spec->nqueries);
-	if (status == GV_OK && spec->kind == GV_SET_KMEANS)
-		status = put_set(set, GV_SET_SEEDS, c->rows, spec->k);
-	if (status == GV_OK && spec->kind == GV_SET_EXACT && !spec->own)
-		status = put_set(set, GV_SET_QUERIES, c->rows, spec->nqueries);
 	if (status == GV_OK)
-		status = put_set(set, GV_SET_LISTS, c->rows, spec->nlists);
-	while (status == GV_OK && !done.finished)
-	{
-		if (done.again)
-			status = put_set(set, GV_SET_ROWS, c->rows, 20);
-		if (done.again && status == GV_OK)
-			status = put_set(set, GV_SET_ROWS, c->rows + 20 * spec->dims,
-							 NROWS - 20);
-		if (status == GV_OK)
-			status = gv_set_run(set, &done, NULL);
-	}
+		status = run_set(set, spec, &inputs, false, NULL, &done, NULL);
 	if (status == GV_OK)
 	{
 		size_t		bytes;

@@ -360,31 +360,16 @@ static GvStatus
 live(const GvSetSpec *spec, const void *first, const float *rows,
 	 const GvStop *stop)
 {
-	static const GvSetInput firsts[GV_NSETS] = {GV_SET_QUERIES, GV_SET_SEEDS,
-	GV_SET_ROWS, GV_SET_RANKS};
-	int64_t		half = spec->nrows / 2;
+	SetInputs	inputs = {first, NULL, rows, spec->nrows, spec->nrows / 2,
+	rows};
 	GvSet	   *set;
-	GvSetDone	done = {0};
+	GvSetDone	done;
 	char		out[16];
 	GvStatus	status = gv_set_create(spec, &set);
 
 	if (status != GV_OK)
 		return status;
-	if (firsts[spec->kind] != GV_SET_ROWS)
-		status = gv_set_put(set, firsts[spec->kind], first,
-							spec->kind == GV_SET_KMEANS ? spec->k :
-							spec->nqueries, stop);
-	if (status == GV_OK && spec->nlists > 0)
-		status = gv_set_put(set, GV_SET_LISTS, rows, spec->nlists, stop);
-	while (status == GV_OK && !done.finished)
-	{
-		status = gv_set_put(set, GV_SET_ROWS, rows, half, stop);
-		if (status == GV_OK)
-			status = gv_set_put(set, GV_SET_ROWS, rows + half * spec->dims,
-								spec->nrows - half, stop);
-		if (status == GV_OK)
-			status = gv_set_run(set, &done, stop);
-	}
+	status = run_set(set, spec, &inputs, false, stop, &done, NULL);
 	if (status == GV_OK)
 		status = gv_set_get(set, spec->kind == GV_SET_KMEANS ? GV_SET_SIZES :
 							spec->kind == GV_SET_EXACT ? GV_SET_POSITIONS :

@@ -26,6 +26,14 @@ typedef struct SetInputs
 	const float *lists;			/* centroids, with spec.nlists */
 } SetInputs;
 
+/*
+ * sets.c: all inputs of a set, but for rows that are kept, until it has
+ * finished; the first status that is not GV_OK
+ */
+extern GvStatus run_set(GvSet *set, const GvSetSpec *spec,
+						const SetInputs *inputs, bool kept,
+						const GvStop *stop, GvSetDone *done, double *errors);
+
 /* sets.c: a set that has finished, or NULL */
 extern GvSet *finished_set(const GvSetSpec *spec, const SetInputs *inputs,
 						   GvSetDone *done, double *errors);

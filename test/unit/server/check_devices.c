@@ -363,9 +363,10 @@ test_hung_bulk(void)
 	TestServer	server = server_start("--patience", "2", "--fault", "100:6",
 									  NULL);
 	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
-	OwnFd		bulk = client_open(&server, GV_ROLE_BULK);
+	OwnFd		bulk = -1;
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
+	bulk = client_open(&server, GV_ROLE_BULK);
 	do
 		CHECK(send_bulk(bulk, &key, &index), "send");
 	while (take_answer(bulk));
