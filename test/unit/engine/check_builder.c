@@ -155,8 +155,9 @@ check_encode(const Making *making, GvBuilder *const *builders, int n)
 		if (some > making->n - done)
 			some = making->n - done;
 		encoded = new_encoded(spec, some);
-		OK(gv_builder_encode(builders[turn++ % n], making->rows + (size_t) done
-							 * spec->dims, some, &encoded, NULL));
+		OK(gv_builder_encode(builders[turn++ % n], making->rows +
+							 (size_t) done * spec->dims, some, &encoded,
+							 NULL));
 		check_postings(making, done, some, &encoded);
 		check_records(making, done, some, &encoded);
 		for (i = 0; i < encoded.nneighbors; i++)

@@ -104,7 +104,9 @@ check_records(const Rows *r, int32_t dims, const float *x, int64_t n)
 
 			if (r->half)
 				gv_from_half(&r->halves[row].values[i], 1, &value);
-			diff = (long double) x[i] - (r->half ? value : record->min + value);
+			else
+				value += record->min;
+			diff = (long double) x[i] - value;
 			square += diff * diff;
 			length += (long double) x[i] * x[i];
 			fits = fits && fabsf(x[i]) < 65504.0f;
@@ -144,7 +146,7 @@ check_rows(bool half, int32_t dims, const float *q, const float *x, int64_t n,
 		{
 			double		loss = 2.0 * r.error[row] *
 				(metric == GV_IP ? length : 1.0);
-			double		slack = 4.0 * (dims + 64) / 16777216.0 * dims / 2 + 1e-3;
+			double		slack = 2.0 * (dims + 64) / 16777216.0 * dims + 1e-3;
 			GvRange		range = half ? ranges[row] :
 				(GvRange) {bounds[row], HUGE_VALF};
 			long double least;
@@ -253,7 +255,7 @@ check_half(void)
 	}
 	for (i = 0; i < 100000; i++)
 	{
-		float		x = unit_float() * ldexpf(1.0f, (int) (unit_random() % 48) - 30);
+		float		x = ldexpf(unit_float(), (int) (unit_random() % 48) - 30);
 		uint16_t	half;
 		uint16_t	up;
 		uint16_t	down;

@@ -232,7 +232,8 @@ test_refused(void)
 
 	CHECK(gv_learn_rotation_scratch(GV_MAX_ROTATED + 1, 8) == 0, "too many");
 	CHECK(gv_learn_rotation_scratch(8, 9) == 0, "a bad shape");
-	INVALID(gv_learn_rotation(GV_MAX_ROTATED + 1, 8, x, 1, rotation, scratch, NULL));
+	INVALID(gv_learn_rotation(GV_MAX_ROTATED + 1, 8, x, 1, rotation, scratch,
+							  NULL));
 	INVALID(gv_learn_rotation(8, 9, x, 1, rotation, scratch, NULL));
 	INVALID(gv_learn_rotation(8, 4, NULL, 1, rotation, scratch, NULL));
 	INVALID(gv_learn_rotation(8, 4, x, 0, rotation, scratch, NULL));

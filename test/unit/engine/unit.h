@@ -154,7 +154,7 @@ unit_float(void)
 	return (float) (unit_random() >> 40) / 8388608.0f - 1.0f;
 }
 
-/* A GvStop that asks for the end when it is asked the last'th time; 0: never. */
+/* A GvStop that asks for the end when it is asked the last'th time, or never. */
 typedef struct Patience
 {
 	int			asked;

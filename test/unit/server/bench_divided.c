@@ -179,9 +179,9 @@ encode(const TestServer *server, const GvBuilderSpec *spec, const float *rows,
 	int			b;
 
 	for (b = 0; b < batches && got == 0; b++)
-		got = ASK_MORE(fd, GV_MSG_ENCODE_ROWS, request, rows + b % most *
-					   spec->batch_rows * spec->dims, (size_t) spec->batch_rows
-					   * spec->dims * 4);
+		got = ASK_MORE(fd, GV_MSG_ENCODE_ROWS, request,
+					   rows + b % most * spec->batch_rows * spec->dims,
+					   (size_t) spec->batch_rows * spec->dims * 4);
 	_exit(got != 0);
 }
 

@@ -217,8 +217,8 @@ static void
 check_failed_task(void)
 {
 	/* a creation, three messages with queries, and rows: the second task */
-	TestServer	server = server_start("--devices", "0,1", "--set-fault", "15:2",
-									  NULL);
+	TestServer	server = server_start("--devices", "0,1", "--set-fault",
+									  "15:2", NULL);
 	OwnSet		set = {.spec = set_spec(0)};
 	int			fd = client_open(&server, GV_ROLE_SET);
 	int64_t		begun;

@@ -124,7 +124,8 @@ one_round(const TestServer *server, const GvMirrorKey *healthy,
 void
 test_fuzz(void)
 {
-	TestServer	server = server_start("--memory", "64", "--keep", "3600", NULL);
+	TestServer	server = server_start("--memory", "64", "--keep", "3600",
+									  NULL);
 	OwnIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
 	OwnIndex	bare = make_index(GV_L2, 5, 3, 4, 2, 30, true);	/* no keys */
 	GvMirrorKey healthy = test_key(1);

@@ -100,9 +100,9 @@ test_lengths(const TestServer *server, const TestIndex *index)
 	for (i = 0; i < 6; i++)
 	{
 		fd = open_begun(server, &key, index);
-		client_cut(fd, send_lists(fd, &key, i < 3 ? i : i == 3 ? -1 : 1, i == 5,
-								  chunk, i == 1 ? bytes - 4 : i == 4 ? 5 :
-								  bytes), "pieces");
+		client_cut(fd, send_lists(fd, &key, i < 3 ? i : i == 3 ? -1 : 1,
+								  i == 5, chunk, i == 1 ? bytes - 4 :
+								  i == 4 ? 5 : bytes), "pieces");
 	}
 	fd = open_begun(server, &key, index);
 	CHECK(send_lists(fd, &key, 0, 0, NULL, 0) == 0, "no pieces");
@@ -299,8 +299,9 @@ test_items(const TestServer *server)
 			fd = client_open(server, i < 4 ? GV_ROLE_LOADER : GV_ROLE_SESSION);
 			if (i == 3)
 				last->address[2] = 8;	/* no such slot */
-			client_cut(fd, send_items(fd, &key, i == 1 ? n - 1 : i == 2 ? -1 : n,
-									  i == 0, items, bytes), "items");
+			client_cut(fd, send_items(fd, &key, i == 1 ? n - 1 :
+									  i == 2 ? -1 : n, i == 0, items, bytes),
+					   "items");
 		}
 	}
 	CHECK(load_drop(loader, &key) == 0, "drop");

@@ -157,7 +157,7 @@ read_back(Said *said, int loader, const GvMirrorKey *key,
 	GvRangeRequest lists = {*key, 0, index->spec.nlists, 0, 0};
 	int32_t		n = records->npages * records->nslots;
 	GvListsRequest items = {*key, n, 0};
-	FREED uint16_t *addresses = malloc((size_t) n * 6);
+	OWN uint16_t *addresses = record_addresses(records);
 	int			array;
 
 	CHECK(client_message(loader, GV_MSG_READ_LISTS, &lists, sizeof(lists), NULL,

@@ -291,7 +291,8 @@ test_bulk(const TestServer *server)
 	wrong = request;
 	wrong.ntests = 1;
 	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
-	CHECK(load_told(loader, &key).searches == nsearches, "refused searches count");
+	CHECK(load_told(loader, &key).searches == nsearches,
+		  "refused searches count");
 
 	CHECK(load_drop(loader, &key) == 0, "drop");
 }

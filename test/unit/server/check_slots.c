@@ -17,8 +17,8 @@
 static TestServer
 start(const char *devices, const char *replicas, const char *fault)
 {
-	return server_start("--devices", devices, "--memory", "4", "--keep", "1000",
-						"--patience", "1000", "--replicas", replicas,
+	return server_start("--devices", devices, "--memory", "4", "--keep",
+						"1000", "--patience", "1000", "--replicas", replicas,
 						fault != NULL ? "--fault" : NULL, fault, NULL);
 }
 
@@ -127,7 +127,8 @@ test_overlapping(void)
 			  "mirror %d: %d shards, %lld bytes", m, told.shards,
 			  (long long) told.bytes);
 	}
-	CHECK(load_totals(loader).memory == memory, "shards take memory of mirrors");
+	CHECK(load_totals(loader).memory == memory,
+		  "shards take memory of mirrors");
 	search_together(&server, keys, indexes, 3);
 	search_in_bulk(&server, keys, indexes, 3);
 	close(loader);

@@ -186,8 +186,9 @@ check_crowded_calib_mirror(const TestServer *server, const float *rows)
 	before = load_totals(session).used;
 	for (i = 0; i < 2; i++)
 		OK(client_ask(fd, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL, NULL));
-	CHECK(load_totals(session).used >= before + MANY * 12, "%lld bytes, before %lld",
-		  (long long) load_totals(session).used, (long long) before);
+	CHECK(load_totals(session).used >= before + MANY * 12,
+		  "%lld bytes, before %lld", (long long) load_totals(session).used,
+		  (long long) before);
 	CHECK(load_totals(session).nmirrors == 0, "%d mirrors",
 		  load_totals(session).nmirrors);
 	keys[1].build_id = id;
@@ -196,8 +197,8 @@ check_crowded_calib_mirror(const TestServer *server, const float *rows)
 		GvSearchRequest search = {.key = keys[i],.n = 1,.dims = DIMS,
 		.probes = 1,.compare = 1,.capacity = 1};
 
-		CHECK(ASK_MORE(session, GV_MSG_SEARCH, search, rows, sizeof(float) *
-					   DIMS) == GV_REFUSED_NO_MIRROR, "another's mirror");
+		CHECK(ASK_MORE(session, GV_MSG_SEARCH, search, rows, 4 * DIMS) ==
+			  GV_REFUSED_NO_MIRROR, "another's mirror");
 		memcpy(chunks, &keys[i], sizeof(keys[i]));
 		CHECK(client_ask(loader, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
 						 NULL) == GV_REFUSED_NO_MIRROR, "another's lists");
@@ -235,13 +236,13 @@ begin_without_memory(int n, const float *rows)
 	owner = client_open(&server, GV_ROLE_BUILDER);
 	helper = client_open(&server, GV_ROLE_BUILDER);
 	session = client_open(&server, GV_ROLE_SESSION);
-	CHECK(builder_prepare(owner, rows, &join.id) == 0 && ASK(helper,
-															 GV_MSG_JOIN, join)
-		  == 0, "prepare");
+	CHECK(builder_prepare(owner, rows, &join.id) == 0 &&
+		  ASK(helper, GV_MSG_JOIN, join) == 0, "prepare");
 	before = load_totals(session).used;
 	got = begin_mirror(owner, ROWS);
 	CHECK(got == 0 || (got == GV_REFUSED_NO_MEMORY &&
-					   load_totals(session).used == before), "call %d: %d", n, got);
+					   load_totals(session).used == before),
+		  "call %d: %d", n, got);
 	close(owner);
 	CHECK(builder_send(helper, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
 		  builder_receive(helper, GV_MSG_ENCODE_ROWS, NULL, NULL) == 0,

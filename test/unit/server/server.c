@@ -256,7 +256,7 @@ server_end(TestServer *server)
 	server_remove(server);
 }
 
-/* It does nothing until it is let go, and then finds all that came meanwhile. */
+/* It does nothing until it is let go, and finds all that came meanwhile. */
 void
 server_freeze(const TestServer *server)
 {
