@@ -13,17 +13,8 @@ struct __half
 	uint16_t	bits;
 };
 
-static inline __half
-__ushort_as_half(uint16_t bits)
-{
-	return {bits};
-}
-
-static inline uint16_t
-__half_as_ushort(__half value)
-{
-	return value.bits;
-}
+static inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
+static inline uint16_t __half_as_ushort(__half value) { return value.bits; }
 
 static inline float
 __half2float(__half value)

@@ -101,11 +101,7 @@ make_float4(float x, float y, float z, float w)
 	return {x, y, z, w};
 }
 
-static inline float2
-make_float2(float x, float y)
-{
-	return {x, y};
-}
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 
 using std::min;
 using std::max;
@@ -323,10 +319,7 @@ __any_sync(unsigned mask, bool value)
 }
 
 /* what one thread has done the others see at once */
-static inline void
-__threadfence()
-{
-}
+static inline void __threadfence() {}
 
 static inline unsigned
 __reduce_add_sync(unsigned mask, unsigned value)
@@ -349,11 +342,7 @@ __reduce_max_sync(unsigned mask, unsigned value)
 	return (unsigned) *std::max_element(values, values + 32);
 }
 
-static inline int
-__popc(unsigned value)
-{
-	return __builtin_popcount(value);
-}
+static inline int __popc(unsigned value) { return __builtin_popcount(value); }
 
 static inline int
 __clz(int value)
@@ -367,11 +356,7 @@ __clzll(long long value)
 	return value == 0 ? 64 : __builtin_clzll((unsigned long long) value);
 }
 
-static inline int
-__ffs(unsigned value)
-{
-	return __builtin_ffs((int) value);
-}
+static inline int __ffs(unsigned value) { return __builtin_ffs((int) value); }
 
 template <typename T>
 static inline T

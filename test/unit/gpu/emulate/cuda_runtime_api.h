@@ -51,6 +51,10 @@ struct cudaDeviceProp
 #define cudaDevAttrComputeCapabilityMajor	75
 #define cudaFuncAttributeMaxDynamicSharedMemorySize	8
 
+/* A call that does this, and succeeds. */
+#define GV_SUCCEEDS(name, arguments, ...) \
+	static inline cudaError_t name arguments { __VA_ARGS__; return cudaSuccess; }
+
 /* A device's fault, if it has one: see cuda_runtime.h. */
 extern cudaError_t gv_emulated_device_error(int device);
 
@@ -91,13 +95,8 @@ cudaMalloc(void **memory, size_t bytes)
 	return error;
 }
 
-static inline cudaError_t
-cudaFreeHost(void *memory)
-{
-	gv_emulated_give(memory);
-	free(memory);
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaFreeHost, (void *memory),
+			gv_emulated_give(memory); free(memory))
 
 static inline cudaError_t
 cudaFree(void *memory)
@@ -141,33 +140,11 @@ cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 	return cudaSuccess;
 }
 
-static inline cudaError_t
-cudaMemGetInfo(size_t *nfree, size_t *total)
-{
-	*nfree = *total = gv_emulated_memory;
-	return cudaSuccess;
-}
-
-static inline cudaError_t
-cudaGetDeviceCount(int *count)
-{
-	*count = GV_EMULATED_DEVICES;
-	return cudaSuccess;
-}
-
-static inline cudaError_t
-cudaDriverGetVersion(int *version)
-{
-	*version = 13000;
-	return cudaSuccess;
-}
-
-static inline cudaError_t
-cudaRuntimeGetVersion(int *version)
-{
-	*version = 13000;
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaMemGetInfo, (size_t *nfree, size_t *total),
+			*nfree = *total = gv_emulated_memory)
+GV_SUCCEEDS(cudaGetDeviceCount, (int *count), *count = GV_EMULATED_DEVICES)
+GV_SUCCEEDS(cudaDriverGetVersion, (int *version), *version = 13000)
+GV_SUCCEEDS(cudaRuntimeGetVersion, (int *version), *version = 13000)
 
 static inline cudaError_t
 cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
@@ -177,13 +154,9 @@ cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 	return gv_emulated_device_error(device);
 }
 
-static inline cudaError_t
-cudaDeviceGetAttribute(int *value, int attribute, int device)
-{
-	*value = attribute == cudaDevAttrComputeCapabilityMajor ?
-		gv_emulated_capability / 10 : 3;
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaDeviceGetAttribute, (int *value, int attribute, int device),
+			*value = attribute == cudaDevAttrComputeCapabilityMajor ?
+			gv_emulated_capability / 10 : 3)
 
 template <typename T>
 static inline cudaError_t
@@ -202,12 +175,9 @@ struct cudaFuncAttributes
 };
 
 template <typename T>
-static inline cudaError_t
-cudaFuncGetAttributes(cudaFuncAttributes *attributes, T *function)
-{
-	attributes->ptxVersion = gv_emulated_code;
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaFuncGetAttributes,
+			(cudaFuncAttributes *attributes, T *function),
+			attributes->ptxVersion = gv_emulated_code)
 
 static inline const char *
 cudaGetErrorString(cudaError_t error)
@@ -226,18 +196,15 @@ cudaSetDevice(int device)
 	return error;
 }
 
-static inline cudaError_t cudaGetDevice(int *device) { *device = gv_emulated_device; return cudaSuccess; }
-static inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { gv_emulated_catch_up(stream); return cudaSuccess; }
-static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { gv_emulated_end(stream); return cudaSuccess; }
-static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { delete event; return cudaSuccess; }
-
-static inline cudaError_t
-cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags)
-{
-	gv_emulated_tell(stream, {[] {}, event->passed, event->recorded});
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaGetDevice, (int *device), *device = gv_emulated_device)
+GV_SUCCEEDS(cudaDeviceReset, (), (void) 0)
+GV_SUCCEEDS(cudaStreamSynchronize, (cudaStream_t stream),
+			gv_emulated_catch_up(stream))
+GV_SUCCEEDS(cudaStreamDestroy, (cudaStream_t stream), gv_emulated_end(stream))
+GV_SUCCEEDS(cudaEventDestroy, (cudaEvent_t event), delete event)
+GV_SUCCEEDS(cudaStreamWaitEvent,
+			(cudaStream_t stream, cudaEvent_t event, int flags),
+			gv_emulated_tell(stream, {[] {}, event->passed, event->recorded}))
 
 /* The last error; that a stream is busy is one, too. */
 extern __thread cudaError_t gv_emulated_error;
@@ -272,28 +239,15 @@ cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 	return cudaSuccess;
 }
 
-static inline cudaError_t
-cudaStreamBeginCapture(cudaStream_t stream, int mode)
-{
-	gv_emulated_check_stream(stream);
-	stream->capture = new std::vector<std::shared_ptr<gv_emulated_kernel>>;
-	return cudaSuccess;
-}
-
-static inline cudaError_t
-cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
-{
-	*graph = stream->capture;
-	stream->capture = NULL;
-	return cudaSuccess;
-}
-
-static inline cudaError_t
-cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned flags)
-{
-	*made = new std::vector<std::shared_ptr<gv_emulated_kernel>>(*graph);
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaStreamBeginCapture, (cudaStream_t stream, int mode),
+			gv_emulated_check_stream(stream);
+			stream->capture =
+			new std::vector<std::shared_ptr<gv_emulated_kernel>>)
+GV_SUCCEEDS(cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t *graph),
+			*graph = stream->capture; stream->capture = NULL)
+GV_SUCCEEDS(cudaGraphInstantiate,
+			(cudaGraphExec_t *made, cudaGraph_t graph, unsigned flags),
+			*made = new std::vector<std::shared_ptr<gv_emulated_kernel>>(*graph))
 
 static inline cudaError_t
 cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
@@ -311,12 +265,7 @@ cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 	return cudaSuccess;
 }
 
-static inline cudaError_t
-cudaGraphDestroy(cudaGraph_t graph)
-{
-	delete graph;
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaGraphDestroy, (cudaGraph_t graph), delete graph)
 
 static inline cudaError_t
 cudaGraphExecDestroy(cudaGraphExec_t graph)
@@ -324,12 +273,8 @@ cudaGraphExecDestroy(cudaGraphExec_t graph)
 	return cudaGraphDestroy(graph);
 }
 
-static inline cudaError_t
-cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)
-{
-	*stream = gv_emulated_begin();
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaStreamCreateWithFlags, (cudaStream_t *stream, int flags),
+			*stream = gv_emulated_begin())
 
 static inline cudaError_t
 cudaStreamCreateWithPriority(cudaStream_t *stream, int flags, int priority)
@@ -337,19 +282,9 @@ cudaStreamCreateWithPriority(cudaStream_t *stream, int flags, int priority)
 	return cudaStreamCreateWithFlags(stream, flags);
 }
 
-static inline cudaError_t
-cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-	*least = 0;
-	*greatest = -1;
-	return cudaSuccess;
-}
-
-static inline cudaError_t
-cudaEventCreateWithFlags(cudaEvent_t *event, int flags)
-{
-	*event = new gv_emulated_event {0, std::make_shared<int64_t>(0)};
-	return cudaSuccess;
-}
+GV_SUCCEEDS(cudaDeviceGetStreamPriorityRange, (int *least, int *greatest),
+			*least = 0; *greatest = -1)
+GV_SUCCEEDS(cudaEventCreateWithFlags, (cudaEvent_t *event, int flags),
+			*event = new gv_emulated_event {0, std::make_shared<int64_t>(0)})
 
 #endif							/* CUDA_RUNTIME_API_H */

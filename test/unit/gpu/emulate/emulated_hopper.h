@@ -28,11 +28,7 @@ struct __attribute__((may_alias)) gv_emulated_barrier
 	uint16_t	phases;			/* that are over */
 };
 
-static inline bool
-gv_gpu_hopper_multiplies()
-{
-	return true;
-}
+static inline bool gv_gpu_hopper_multiplies() { return true; }
 
 static inline GvStatus
 gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
@@ -67,17 +63,8 @@ extern void gv_emulated_products_wait(int left);
 extern void gv_emulated_arrive(int number, int nthreads);
 extern void gv_emulated_meet(int number, int nthreads);
 
-template <int COUNT>
-static inline void
-gv_registers_give()
-{
-}
-
-template <int COUNT>
-static inline void
-gv_registers_take()
-{
-}
+template <int COUNT> static inline void gv_registers_give() {}
+template <int COUNT> static inline void gv_registers_take() {}
 
 static inline void
 gv_barrier_init(uint64_t *barrier, int arrivals)
@@ -86,10 +73,7 @@ gv_barrier_init(uint64_t *barrier, int arrivals)
 	(uint8_t) arrivals, 0};
 }
 
-static inline void
-gv_barriers_ready()
-{
-}
+static inline void gv_barriers_ready() {}
 
 static inline void
 gv_barrier_arrive(uint64_t *barrier)
@@ -166,16 +150,8 @@ gv_operand_at(uint64_t operand, int k)
 	return operand + k * (GV_HOPPER_DEPTH * 2 / 16);
 }
 
-static inline void
-gv_products_begin()
-{
-}
-
-static inline void
-gv_products_commit()
-{
-	gv_emulated_products_commit();
-}
+static inline void gv_products_begin() {}
+static inline void gv_products_commit() { gv_emulated_products_commit(); }
 
 template <int LEFT>
 static inline void
@@ -184,11 +160,7 @@ gv_products_wait()
 	gv_emulated_products_wait(LEFT);
 }
 
-template <int N>
-static inline void
-gv_sums_settle(float (&sums)[N][4])
-{
-}
+template <int N> static inline void gv_sums_settle(float (&sums)[N][4]) {}
 
 template <int N>
 static inline void

@@ -96,15 +96,7 @@ gv_copy_async(void *shared, const void *global, bool there)
 		memset(shared, 0, 16);
 }
 
-static inline void
-gv_commit_copies()
-{
-}
-
-template <int LEFT>
-static inline void
-gv_wait_copies()
-{
-}
+static inline void gv_commit_copies() {}
+template <int LEFT> static inline void gv_wait_copies() {}
 
 #endif							/* EMULATED_MMA_H */
