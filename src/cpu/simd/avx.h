@@ -14,11 +14,11 @@
  *						register of 64
  *	gather_keys(values, places)
  *						the values with numbers `places`, of 64 bits each
+ *	step_above(abbrev, last, step)
+ *						`step` in those lanes of 64 bits whose key is above the
+ *						number in `last`, else 0
  * Look-up tables and gathering use registers of 32 bytes on both levels.
  */
-typedef int64_t __attribute__((vector_size(4 * REG)))
-SignedKeys64;
-
 static ALWAYS LEVEL float
 add_lanes(Wide sums)
 {
@@ -168,20 +168,6 @@ static ALWAYS LEVEL uint32_t
 take_bits(KeyBits *bits, int width)
 {
 	return *bits;
-}
-
-/*
- * Returns `step` in those lanes of 64 bits whose key is above the number in
- * `last`, else 0.  Signs are flipped so that 64-bit numbers compare as
- * unsigned ones.
- */
-static ALWAYS LEVEL Keys64
-step_above(Keys abbrev, Keys last, int32_t step)
-{
-	Keys		sign = spread((uint64_t) INT64_MIN, 8);
-
-	return (Keys64) ((SignedKeys64) (abbrev ^ sign) >
-					 (SignedKeys64) (last ^ sign)) & (uint64_t) step;
 }
 
 /* The first step needs no gather: all keys have the same places. */

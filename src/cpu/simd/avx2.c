@@ -213,6 +213,19 @@ gather_keys(const uint64_t *values, Keys64 places)
 	return _mm256_i64gather_epi64((const long long *) values, (Keys) places, 8);
 }
 
+typedef int64_t __attribute__((vector_size(4 * REG)))
+SignedKeys64;
+
+/* Signs are flipped so that 64-bit numbers compare as unsigned ones. */
+static ALWAYS LEVEL Keys64
+step_above(Keys abbrev, Keys last, int32_t step)
+{
+	Keys		sign = spread((uint64_t) INT64_MIN, 8);
+
+	return (Keys64) ((SignedKeys64) (abbrev ^ sign) >
+					 (SignedKeys64) (last ^ sign)) & (uint64_t) step;
+}
+
 #include "cpu/simd/avx.h"
 
 #endif							/* __x86_64__ */

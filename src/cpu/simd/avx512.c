@@ -258,6 +258,14 @@ gather_keys(const uint64_t *values, Keys64 places)
 	return _mm512_i64gather_epi64((Keys) places, values, 8);
 }
 
+static ALWAYS LEVEL Keys64
+step_above(Keys abbrev, Keys last, int32_t step)
+{
+	__mmask8	above = _mm512_cmpgt_epu64_mask(abbrev, last);
+
+	return (Keys64) _mm512_maskz_set1_epi64(above, step);
+}
+
 #include "cpu/simd/avx.h"
 
 #endif							/* __x86_64__ */
