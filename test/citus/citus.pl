@@ -1,5 +1,5 @@
 # test/citus/run.sh's tests of a coordinator and its workers: set up as
-# sql/HOSTS.md prints it, plans of shards, rows, statements that Citus refuses,
+# sql/docs/scaling.md prints it, plans of shards, rows, statements that Citus refuses,
 # rows written, shards that move, and a worker that is lost.
 
 use strict;
@@ -34,7 +34,7 @@ my @servers = map {
 my $asked = $servers[0];
 
 # -- as printed; the third worker joins later
-my ($everywhere, $cluster, $table, $queries) = printed('sql/HOSTS.md', 'Citus');
+my ($everywhere, $cluster, $table, $queries) = printed('sql/docs/scaling.md', 'Citus');
 for my $server (@servers)
 {
 	good($server, $_) for @$everywhere;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# gpuvec below Citus (sql/HOSTS.md, "Citus"): a coordinator and three workers.
+# gpuvec below Citus (sql/docs/scaling.md, "Citus"): a coordinator and three workers.
 #
 # usage: test/citus/run.sh [--installed PG_CONFIG]
 #
@@ -46,7 +46,7 @@ install() {
 	gv_copy_source src
 	gv_build src
 	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
-		gv_die "the statements of sql/HOSTS.md need pgvector"
+		gv_die "the statements of sql/docs/scaling.md need pgvector"
 }
 
 main() {

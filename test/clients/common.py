@@ -1,5 +1,5 @@
 """What the tests of clients share: a venv with pinned packages, the examples
-of sql/RECIPES.md, and counting."""
+of sql/docs/recipes.md, and counting."""
 import os
 import re
 import subprocess
@@ -8,7 +8,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.environ.get("GPUVEC_BUILD", os.path.join(ROOT, "build"))
-PAGE = os.path.join(ROOT, "sql", "RECIPES.md")
+PAGE = os.path.join(ROOT, "sql", "docs", "recipes.md")
 
 failed = 0
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the examples of drivers and frameworks in sql/RECIPES.md as printed.
+"""Runs the examples of drivers and frameworks in sql/docs/recipes.md as printed.
 
 usage: frameworks.py               (in test/cluster.sh, or by run.sh)
 
-psycopg, asyncpg and pg8000, SQLAlchemy by each of its drivers, and Django with
-its migrations.  The index must be made and used, the rows be the nearest.
+psycopg, asyncpg and pg8000, SQLAlchemy by each of its drivers, a migration of
+Alembic, and Django with its migrations, whose class is part of django_index.py.
+The index must be made and used, the rows be the nearest.
 Prints 'ok' or 'not ok' and what was tried, a line each; status 2: PyPI cannot
 be reached, 1: something is not ok.
 """
@@ -15,7 +16,7 @@ import re
 import sys
 import tempfile
 
-from common import check, end, enter_venv, examples, new_database, psql
+from common import HERE, check, end, enter_venv, examples, new_database, psql
 
 DIMS = 384
 ROWS = 30
@@ -134,6 +135,31 @@ def try_sqlalchemy(block, driver):
     engine.dispose()
 
 
+def try_alembic(block):
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from sqlalchemy import URL, create_engine
+    names = {}
+    new_database("alembic", "CREATE TABLE items (id bigserial PRIMARY KEY, "
+                 "embedding vector(%d))" % DIMS)
+    exec(block, names)
+    engine = create_engine(URL.create(
+        "postgresql+psycopg", username=os.environ["PGUSER"],
+        database="alembic", query={"host": os.environ["PGHOST"],
+                                   "port": os.environ["PGPORT"]}))
+    for step, wanted in ("upgrade", "USING gpuivfpq"), ("downgrade", ""):
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection)
+            with context.begin_transaction(), Operations.context(context):
+                names[step]()
+        index = psql("SELECT indexdef FROM pg_indexes "
+                     "WHERE indexname = 'items_embedding_idx'",
+                     database="alembic")
+        check(wanted in index and (wanted != "") == (index != ""), "Alembic",
+              step, index)
+    engine.dispose()
+
+
 def migrate(shop, model, number):
     """makemigrations and migrate with this text of models.py, as new commands
     do; returns the SQL of the migration that the former made."""
@@ -201,7 +227,11 @@ def try_options(shop, model):
           "index removed", statements, index_now())
 
 
-def try_django(folder, migration, indexes, model):
+def try_django(folder, migration, printed, model):
+    with open(os.path.join(HERE, "django_index.py")) as f:
+        indexes = f.read()
+    check(printed in indexes, "Django", "the class printed is part of "
+          "django_index.py")
     psql("DROP DATABASE IF EXISTS django", "CREATE DATABASE django",
          *(s % {"name": "django"} for s in USE_INDEX))
     shop = os.path.join(folder, "shop")
@@ -248,8 +278,10 @@ def main():
             asyncio.run(try_asyncpg(block))
         else:
             try_pg8000(block)
+    model, migration = blocks["SQLAlchemy and Alembic"]
     for driver in "psycopg", "psycopg2", "pg8000":
-        try_sqlalchemy(*blocks["SQLAlchemy"], driver)
+        try_sqlalchemy(model, driver)
+    try_alembic(migration)
     with tempfile.TemporaryDirectory() as folder:
         try_django(folder, *blocks["Django"])
     end()

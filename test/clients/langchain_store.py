@@ -3,7 +3,7 @@
 
 usage: langchain_store.py          (in test/cluster.sh, or by run.sh)
 
-The store is made by the example in sql/RECIPES.md.  Every search has to be by
+The store is made by the example in sql/docs/recipes.md.  Every search has to be by
 the index.  Prints 'ok' or 'not ok' and what was tried, a line each; status 2:
 PyPI cannot be reached, 1: something is not ok.
 """

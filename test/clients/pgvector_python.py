@@ -9,17 +9,14 @@ passes the first time has to pass the second.  Prints 'ok' or 'not ok' and what
 was tried, a line each; status 2: PyPI cannot be reached, 1: something is not
 ok.
 """
-import importlib.metadata
 import os
 import re
 import shutil
-import subprocess
 import sys
-import tarfile
 import tempfile
 
-from common import BUILD, check, end, enter_venv, psql
-from suites import run_pytest
+from common import check, end, enter_venv, psql
+from suites import fetch, run_pytest
 
 DATABASE = "pgvector_python_test"       # the tests' own name
 # Theirs is not in the archive.  A scan of hnsw ends after hnsw.ef_search
@@ -47,30 +44,6 @@ for kind in pgvector.django.HnswIndex, pgvector.django.IvfflatIndex:
     kind.suffix = "gpuivfpq"
     kind.get_with_params = lambda self: []
 """
-
-
-def fetch():
-    """The archive's folder, under build/clients."""
-    version = importlib.metadata.version("pgvector")
-    name = "pgvector-" + version
-    folder = os.path.join(BUILD, "clients", name)
-    if not os.path.isdir(folder):
-        partial = folder + ".partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            subprocess.run(
-                [sys.executable, "-m", "pip", "download", "--quiet",
-                 "--disable-pip-version-check", "--no-deps", "--no-binary",
-                 ":all:", "--dest", partial, "pgvector==" + version],
-                check=True)
-        except subprocess.CalledProcessError as error:
-            print(error)
-            sys.exit(2)
-        with tarfile.open(os.path.join(partial, name + ".tar.gz")) as archive:
-            archive.extractall(partial, filter="data")
-        os.rename(os.path.join(partial, name), folder)
-        shutil.rmtree(partial)
-    return folder
 
 
 def by_socket(text):
@@ -123,7 +96,7 @@ def run_tests(source, ours):
 
 def main():
     enter_venv(__file__)
-    source = fetch()
+    source = fetch("pgvector")
     theirs = run_tests(source, False)
     ours = run_tests(source, True)
     bad = [n for n, outcome in theirs.items() if outcome != "passed"]

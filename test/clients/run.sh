@@ -1,11 +1,11 @@
 #!/bin/bash
 # Clients from PyPI, in pinned versions, on gpuvec; the examples and searches of
-# sql/RECIPES.md as they are printed.
+# sql/docs/recipes.md as they are printed.
 #
 # usage: test/clients/run.sh [--here] [PROGRAM...]
 #
-# Programs: drivers frameworks recipes langchain_store pgvector_python owntable
-# vectordbbench (all).  Each says in its header what it tries.  They run in a
+# Programs: drivers frameworks stores recipes langchain_store haystack_store
+# pgvector_python owntable vectordbbench (all).  Each says in its header what it tries.  They run in a
 # cluster of test/cluster.sh; --here: on the server that PGHOST and PGPORT name,
 # where they make and drop databases.  Packages of PyPI are kept in
 # build/clients.  Prints what is not ok, a line for each program, and ends with
@@ -15,8 +15,8 @@ set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-PROGRAMS='drivers frameworks recipes langchain_store pgvector_python owntable
-	vectordbbench'
+PROGRAMS='drivers frameworks stores recipes langchain_store haystack_store
+	pgvector_python owntable vectordbbench'
 
 if [ "${1:-}" != --here ]; then
 	"$GV_ROOT/test/setup.sh" bench

@@ -1,8 +1,38 @@
 """Runs other people's tests by pytest."""
+import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import xml.etree.ElementTree
+
+from common import BUILD
+
+
+def fetch(package):
+    """The folder of the source, with tests, of a package that is installed, under
+    build/clients.  Status 2 if PyPI cannot be reached."""
+    version = importlib.metadata.version(package)
+    name = package.replace("-", "_") + "-" + version
+    folder = os.path.join(BUILD, "clients", name)
+    if not os.path.isdir(folder):
+        partial = folder + ".partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            subprocess.run(
+                [sys.executable, "-m", "pip", "download", "--quiet",
+                 "--disable-pip-version-check", "--no-deps", "--no-binary",
+                 ":all:", "--dest", partial, "%s==%s" % (package, version)],
+                check=True)
+        except subprocess.CalledProcessError as error:
+            print(error)
+            sys.exit(2)
+        with tarfile.open(os.path.join(partial, name + ".tar.gz")) as archive:
+            archive.extractall(partial, filter="data")
+        os.rename(os.path.join(partial, name), folder)
+        shutil.rmtree(partial)
+    return folder
 
 
 def run_pytest(folder, options="", **environment):

@@ -162,3 +162,8 @@ load
 timed 'CREATE INDEX ON words USING gpuivfpq (embedding real_cosine_ops)' \
 	'CREATE INDEX ON words USING gpuivfpq (embedding real_cosine_ops)'
 report
+cat <<'NEXT'
+
+Next: "Your first index" in README.md.  `DATABASE=empty test/cluster.sh' opens psql
+on such a server, to try it.  test/demo/words.png is a picture of some of these words.
+NEXT

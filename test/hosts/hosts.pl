@@ -66,10 +66,10 @@ sub copy_rows
 	return;
 }
 
-# The statements of README.md, with pgvector; items beside it.
+# The statements of sql/docs/scaling.md, with pgvector; items beside it.
 sub set_up
 {
-	my ($on_each, $on_asked) = printed('README.md', 'More than one server');
+	my ($on_each, $on_asked) = printed('sql/docs/scaling.md', 'Rows divided among servers');
 	my @once = $pgvector ? grep { !/s0/ } @$on_asked : ('CREATE EXTENSION gpuvec', 'CREATE EXTENSION postgres_fdw');
 	my @of_each = grep { /s0/ && ($pgvector || !/TABLE/) } @$on_asked;
 
@@ -175,7 +175,7 @@ sub test_mapping
 sub test_cut
 {
 	my ($table, $query) = @_;
-	my ($limits) = page('sql/HOSTS.md') =~ /`(connect_timeout .*?)`/;
+	my ($limits) = page('sql/docs/scaling.md') =~ /^(connect_timeout .*)$/m;
 	my %limits = $limits =~ /(\w+) '(\d+)'/g;
 	my $search = "SELECT string_agg(id::text, ' ') FROM (SELECT id FROM $table->{name} ORDER BY $table->{column} <-> '{$query}'::real[] LIMIT 10) AS n;";
 	my $expected = good($asked, $search);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Rows divided among servers behind postgres_fdw (README.md, "More than one
-# server"): one server that is asked and three with data, in networks of their own.
+# Rows divided among servers behind postgres_fdw (sql/docs/scaling.md, "Rows divided
+# among servers"): one server that is asked and three with data, in networks of their own.
 #
 # usage: test/hosts/run.sh [--installed PG_CONFIG]
 #

@@ -82,7 +82,7 @@ run_server
 ok "server: answers" wait_for 'SELECT 1' 1
 cp -r /srv/source /tmp/source
 cd /tmp/source || exit
-awk '/^## /{on = /^## Six statements/} on && /^```/{k++; next} on && k == 1' \
+awk '/^##/{on = /^### Real vectors to try/} on && /^```/{k++; next} on && k == 1' \
 	README.md >/tmp/statements.sql
 ok "server: six statements" eval \
 	"ask -f /tmp/statements.sql | tee /tmp/out; grep -q 'Index Scan using words_embedding_idx' /tmp/out"

@@ -27,7 +27,7 @@ files() {
 }
 
 block() {
-	awk -v n="$1" '/^## /{on = /^## Six statements/} on && /^```/{
+	awk -v n="$1" '/^##/{on = /^### Real vectors to try/} on && /^```/{
 		k++; next} on && k == n' README.md
 }
 

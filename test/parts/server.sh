@@ -282,7 +282,7 @@ TAP_LONGEST='build whole_table dead_rows conditions gpus training damage
 # TAP files that a run for each commit leaves to .ci/matrix.  Each repeats at size, or
 # with other settings, what SQL, isolation or other TAP files ask once.
 TAP_LEFT='build whole_table dead_rows conditions gpus training training_worker memory
-	depths formats buffers hosts allocations history reference'
+	depths formats buffers hosts allocations history reference documents'
 
 # Names TAP files in the order in which they run, new ones first: these may take
 # any time.
@@ -385,7 +385,7 @@ part_hosts() {
 		"$GV_ROOT/test/hosts/run.sh" --installed "$GV_PG_CONFIG"
 }
 
-# Clients from PyPI and what sql/RECIPES.md says of them, on a cluster named $1.
+# Clients from PyPI and what sql/docs/recipes.md says of them, on a cluster named $1.
 part_clients() {
 	if [ -z "$PGVECTOR" ]; then
 		skipped "$SERVER clients: they need pgvector"

@@ -1,5 +1,4 @@
-# Rows divided among servers: the statements of README.md ("More than one
-# server") as they are printed, made-up rows, and what a search over all has to
+# Rows divided among servers: the statements of sql/docs/scaling.md as they are printed, made-up rows, and what a search over all has to
 # show: the order in every server's statement, an index scan behind it, and the
 # rows of one big table.
 #

@@ -1,5 +1,5 @@
-# Rows divided among servers behind postgres_fdw, set up as README.md ("More than
-# one server") prints it: every form of search has its order in each server's
+# Rows divided among servers behind postgres_fdw, set up as sql/docs/scaling.md prints
+# it: every form of search has its order in each server's
 # statement and is answered by the index there, with the rows of one big table;
 # rows written, servers that are lost, and roles without rights.  test/hosts does
 # the same at size and over a network.
@@ -49,7 +49,7 @@ my @addresses = map { "host '" . $_->host . "', port '" . $_->port . "'" } @node
 my @tables = ({ name => 'items', column => 'v', type => 'real[]', all => 'items_all' });
 
 # -- as printed, with pgvector; without, what is needed besides its table
-my ($on_each, $on_asked) = printed('README.md', 'More than one server');
+my ($on_each, $on_asked, $async, $prepare) = printed('sql/docs/scaling.md', 'Rows divided among servers');
 my @once = grep { !/s0/ } @$on_asked;
 my @of_each = grep { /s0/ } @$on_asked;
 is(scalar(@of_each), 3, 'three statements are for each server');
@@ -144,17 +144,16 @@ is( good($asked, q{SELECT string_agg(state, '; ') FROM gpuvec_doctor('SELECT id 
 		WHERE subject = 'items_0'}),
 	'its server brings the order', '... and rows that are sorted otherwise behind LIMIT');
 
-# -- all servers at once, as sql/HOSTS.md prints it
+# -- all servers at once, as it is printed
 if ($there{vector})
 {
-	my ($async, $prepare) = map { @$_ } printed('sql/HOSTS.md', 'Rows divided among servers');
 	my $vector = "(SELECT v::vector($dims) FROM asked WHERE n = 3)";
 	my $literal = good($asked, "SELECT v::vector($dims) FROM asked WHERE n = 3");
 
-	good($asked, $async =~ s/ s0 / s$_ /r) for 0 .. $n - 1;
-	my $plan = good($asked, "$prepare; EXPLAIN (VERBOSE, COSTS OFF) EXECUTE nearest ('$literal')");
+	good($asked, $async->[0] =~ s/ s0 / s$_ /r) for 0 .. $n - 1;
+	my $plan = good($asked, "$prepare->[0]; EXPLAIN (VERBOSE, COSTS OFF) EXECUTE nearest ('$literal')");
 	is(scalar(() = $plan =~ /Async Foreign Scan on .*\n.*\n +Remote SQL: .*ORDER BY .* LIMIT 10/g), $n, 'all servers are asked at once');
-	is( good($asked, "$prepare; EXECUTE nearest ('$literal')"),
+	is( good($asked, "$prepare->[0]; EXECUTE nearest ('$literal')"),
 		good($asked, "SELECT id, embedding <=> $vector AS d FROM docs_all ORDER BY d LIMIT 10"),
 		'... for the same rows');
 }
@@ -168,7 +167,7 @@ for my $table (@tables)
 test_roles($asked, \@servers, $tables[0]);
 
 # -- a server that has a standby: of several hosts the one that is there
-my ($attributes) = page('sql/HOSTS.md') =~ /`host 'db0a\.example,db0b\.example', (.*?)`/;
+my ($attributes) = page('sql/docs/scaling.md') =~ /^host 'db0a\.example,db0b\.example', (.*)$/m;
 my ($host, $port) = ($nodes[1]->host, $nodes[1]->port);
 good($asked, "ALTER SERVER s0 OPTIONS (SET host '/nowhere,$host', SET port '$port,$port', ADD $attributes)");
 is(good($asked, 'SELECT count(*) FROM items_0'), good($servers[0], 'SELECT count(*) FROM items'), 'of two hosts the one that is there');

@@ -1,8 +1,8 @@
 # sql/README.md says what the catalogs say: every function, view, operator,
 # operator class, index option and setting of both extensions, with types,
-# ranges and defaults, and none that is not there.  README.md names nothing that
-# is not there either, nor do sql/RECIPES.md and sql/HOSTS.md, and its six statements
-# run as they are printed.
+# ranges and defaults, and none that is not there.  README.md and sql/docs name
+# nothing that is not there either, and README's six statements run as they are
+# printed, without pgvector, too.  documents.pl runs all other blocks.
 
 use strict;
 use warnings;
@@ -17,8 +17,7 @@ use Test::More;
 my $root = dirname(dirname($FindBin::RealBin));
 my $reference = slurp_file("$root/sql/README.md");
 my $readme = slurp_file("$root/README.md");
-my $recipes = slurp_file("$root/sql/RECIPES.md");
-my $hosts = slurp_file("$root/sql/HOSTS.md");
+my $guides = join '', map { slurp_file($_) } glob "$root/sql/docs/*.md";
 
 # gpuvecd's settings as they are where it may run
 my $node = new_node('main',
@@ -76,6 +75,23 @@ sub table
 	return @rows;
 }
 
+# Rows of classes, one for each: cells with several names are lists.
+sub each_class
+{
+	my @rows;
+
+	for my $row (@_)
+	{
+		my @lists = map { [ split /, / ] } @$row;
+
+		for my $i (0 .. $#{ $lists[0] })
+		{
+			push @rows, [ map { $_->[ @$_ > 1 ? $i : 0 ] } @lists ];
+		}
+	}
+	return @rows;
+}
+
 # Without pgvector there is nothing to compare with what needs it.
 sub there
 {
@@ -106,8 +122,12 @@ my @views = rows_of(
 	WHERE relkind = 'v'});
 
 # -- nothing but what is compared below
+my @keys = map {
+	my $operators = $_->[3];
+	map { [ @$_, $operators ] } each_class([ @$_[ 0 .. 2 ] ])
+} table('Keys', 4);
 my %of_many;
-$of_many{ $_->[2] }++ for table('Keys', 4);
+$of_many{ $_->[2] }++ for @keys;
 same([ ($pgvector ? 'pg_cast' : ()), qw(pg_am pg_opclass pg_operator pg_opfamily pg_proc), 'view in pg_class',
 		'gpuivfpq in pg_am', map { "family $_" } grep { $of_many{$_} > 1 } keys %of_many ],
 	[ rows_of(
@@ -123,13 +143,14 @@ same([ ($pgvector ? 'pg_cast' : ()), qw(pg_am pg_opclass pg_operator pg_opfamily
 	'kinds of objects');
 like(section('Access method'), qr/^`gpuivfpq`/m, 'the access method has its section');
 
-# -- functions and views: blocks that are a signature, lines of any length
+# -- functions and views: blocks of signatures, of which each begins a line
 my @signatures;
-while ($reference =~ /^```\n((?:view )?\w+(?:\(|\n).*?)\n```$/msg)
+while ($reference =~ /^```\n((?:view )?gp\w+[( ].*?)\n```$/msg)
 {
-	(my $signature = $1) =~ s/\s+/ /g;
-	next if $signature =~ /^gpuvec_(mixed|vectors)/ && !$pgvector;
-	push @signatures, $signature;
+	for my $signature (map { s/\s+/ /gr } split /\n(?=\S)/, $1)
+	{
+		push @signatures, $signature unless $signature =~ /^gpuvec_(mixed|vectors)/ && !$pgvector;
+	}
 }
 my @metrics = grep { $_->[0] =~ /^</ } table('Operators', 4);
 my $distances = join '|', map { $_->[1] } @metrics;
@@ -167,7 +188,15 @@ same(\@operators,
 same(\@computing, [ grep { /^($distances)\(/ } @functions ], 'functions of distance');
 
 # -- operator classes
-same([ map { join ' ', @$_ } grep { there($_->[4]) } table('Operator classes', 5) ],
+my @classes;
+for my $row (table('Operator classes', 5))
+{
+	my @of_type = each_class($row);
+
+	$_->[2] = $_ == $of_type[0] ? 'yes' : 'no' for @of_type;
+	push @classes, @of_type;
+}
+same([ map { join ' ', @$_ } grep { there($_->[4]) } @classes ],
 	[ rows_of(
 		qq{SELECT concat_ws(' ', opcname, opcintype::regtype,
 			CASE WHEN opcdefault THEN 'yes' ELSE 'no' END, oprname, extname)
@@ -176,7 +205,7 @@ same([ map { join ' ', @$_ } grep { there($_->[4]) } table('Operator classes', 5
 				AND amoplefttype = opcintype AND amoprighttype = opcintype AND amoppurpose = 'o'
 			JOIN pg_operator AS o ON o.oid = amopopr}) ],
 	'operator classes');
-same([ map { join ' ', @$_ } table('Keys', 4) ],
+same([ map { join ' ', @$_ } @keys ],
 	[ rows_of(
 		qq{SELECT concat_ws(' ', opcname, opcintype::regtype, opfname, string_agg(oprname, ', ' ORDER BY amopstrategy))
 		FROM $MEMBERS JOIN pg_opclass AS c ON d.classid = 'pg_opclass'::regclass AND d.objid = c.oid
@@ -232,38 +261,14 @@ for my $option (@options)
 	is($node->psql('postgres', "$create $default)"), 0, "$name: $default is a value");
 }
 
-# -- README.md: what it names is there
-my %known = map { $_ => 1 } qw(gpuvec_pgvector gpuvec.order gpuvec.recal gpuvec.control),
+# -- README.md and sql/docs: what they name is there; a build profile is, too
+my %known = map { $_ => 1 } qw(gpuvec_pgvector gpuvec.control gpuvec.cuda),
   (map { /(?:view )?(\w+)/ } @signatures), (map { $_->[0] } table('Settings', 5));
-my %named = map { $_ => 1 } "$readme$recipes$hosts" =~ /\bgpuvec[_.][a-z_]+\b/g;
-is(join(' ', grep { !$known{$_} } sort keys %named), '',
-	'README.md, sql/RECIPES.md and sql/HOSTS.md name nothing that is not there');
-my %anchor;
-for my $page ([ 'README.md', $readme ], [ 'sql/README.md', $reference ],
-	[ 'sql/RECIPES.md', $recipes ], [ 'sql/HOSTS.md', $hosts ])
-{
-	my ($name, $text) = @$page;
+my %named = map { $_ => 1 } "$readme$guides" =~ /\bgpuvec[_.][a-z_]+\b/g;
+is(join(' ', grep { !$known{$_} } sort keys %named), '', 'README.md and sql/docs name nothing that is not there');
 
-	for my $heading ($text =~ /^#+ (.*)$/mg)
-	{
-		(my $anchor = lc $heading) =~ s/[^\w -]//g;
-		$anchor =~ s/ /-/g;
-		$anchor{"$name#$anchor"} = 1;
-	}
-}
-is(join(' ', grep { !$anchor{$_} } (map { "README.md#$_" } $readme =~ /\]\(#([^)]*)\)/g),
-		(map { "sql/$_" } $readme =~ /\]\(sql\/(\w+\.md#[^)]*)\)/g),
-		(map { "README.md#$_" } $recipes =~ /\]\(\.\.\/README\.md#([^)]*)\)/g),
-		(map { "README.md#$_" } $hosts =~ /\]\(\.\.\/README\.md#([^)]*)\)/g),
-		(map { "sql/HOSTS.md#$_" } $hosts =~ /\]\(#([^)]*)\)/g),
-		(map { "sql/RECIPES.md#$_" } $recipes =~ /\]\(#([^)]*)\)/g),
-		map { "sql/README.md#$_" } $reference =~ /\]\(#([^)]*)\)/g),
-	'', 'and links to no heading that is not there');
-cmp_ok(length $readme, '<=', 35_000, 'README.md is short');
-is(scalar(grep { length > 400 } split /\n/, $readme), 0, 'and its lines are');
-
-# -- and its six statements run as they are printed
-my ($statements, $answer) = $readme =~ /^## Six statements\n+```sql\n(.*?)```\n+```\n(.*?)```/ms;
+# -- README's six statements run as they are printed
+my ($statements, $answer) = $readme =~ /^### Real vectors to try\n.*?```sql\n(.*?)```\n+```\n(.*?)```/ms;
 my @words = $answer =~ /^ (\w+)$/mg;
 $node->safe_psql('postgres', 'CREATE DATABASE six');
 my $output = $node->safe_psql('six', "\\cd $root\n$statements");

@@ -6,7 +6,7 @@
 # and neither needs the other's.
 #
 # A page that redo is making is waited for.  A logical replica of a server without
-# gpuvec, set up as sql/HOSTS.md prints it, is asked for what is written there.
+# gpuvec, set up as sql/docs/scaling.md prints it, is asked for what is written there.
 
 use strict;
 use warnings;
@@ -332,7 +332,7 @@ SKIP:
 
 # -- a logical replica of a server without gpuvec
 my $ndocs = long_test() ? 50_000 : 3000;
-my ($on_service, $on_replica, $afterwards) = printed('sql/HOSTS.md', 'A replica beside a service without gpuvec');
+my ($on_service, $on_replica, $afterwards) = printed('sql/docs/scaling.md', 'A replica beside a service without gpuvec');
 my $service = PostgreSQL::Test::Cluster->new('service');
 $service->init(allows_streaming => 'logical');
 $service->append_conf('postgresql.conf', "autovacuum = off\n");

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Haystack's own tests of its store for pgvector, with one word of it changed.
+
+usage: haystack_store.py           (in test/cluster.sh, or by run.sh)
+
+They come with its source at PyPI.  They run twice: as they are, and with
+gpuivfpq in place of hnsw in the statement that creates the index; what passes the
+first time has to pass the second, but for tests of hnsw's options m and
+ef_construction.  Prints 'ok' or 'not ok' and what was tried, a line each; status
+2: PyPI cannot be reached, 1: something is not ok.
+"""
+import os
+import re
+import shutil
+import sys
+import tempfile
+
+from common import check, end, enter_venv, psql
+from suites import fetch, run_pytest
+
+DATABASE = "haystack_test"
+THEIRS = "postgresql://postgres:postgres@localhost:5432/postgres"
+OPTIONS = re.compile(r"hnsw_index_recreation|hnsw_\w*kwargs")
+
+
+def run_tests(source, ours):
+    psql("DROP DATABASE IF EXISTS %s WITH (FORCE)" % DATABASE,
+         "CREATE DATABASE %s" % DATABASE,
+         "ALTER DATABASE %s SET enable_seqscan = off" % DATABASE)
+    psql("CREATE EXTENSION gpuvec_pgvector CASCADE" if ours else
+         "CREATE EXTENSION vector", database=DATABASE)
+    url = "postgresql://%s@/%s?host=%s&port=%s" % (
+        os.environ["PGUSER"], DATABASE, os.environ["PGHOST"],
+        os.environ["PGPORT"])
+    changed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        src = os.path.join(folder, "src")
+        for name in "src", "tests":
+            shutil.copytree(os.path.join(source, name),
+                            os.path.join(folder, name))
+        for where, _, names in os.walk(folder):
+            for name in names:
+                if not name.endswith(".py"):
+                    continue
+                path = os.path.join(where, name)
+                with open(path) as f:
+                    text = f.read().replace(THEIRS, url)
+                if ours and where.startswith(src):
+                    changed += text.count("USING hnsw")
+                    text = text.replace("USING hnsw", "USING gpuivfpq")
+                with open(path, "w") as f:
+                    f.write(text)
+        check(changed == (1 if ours else 0), "Haystack", changed,
+              "words changed")
+        return run_pytest(
+            folder, "asyncio_mode = auto\nmarkers = integration",
+            PYTHONPATH=src, HAYSTACK_TELEMETRY_ENABLED="False")
+
+
+def main():
+    enter_venv(__file__, "requirements-stores.txt")
+    source = fetch("pgvector-haystack")
+    theirs = run_tests(source, False)
+    ours = run_tests(source, True)
+    bad = [n for n, outcome in theirs.items() if outcome != "passed"]
+    print("%d tests, %d fail with pgvector alone: %s"
+          % (len(theirs), len(bad), ", ".join(bad)), file=sys.stderr)
+    check(len(theirs) > 200 and len(bad) < len(theirs) / 20, "Haystack",
+          "tests as they are", len(theirs), theirs if len(theirs) == 1 else
+          [theirs[n] for n in bad])
+    for name, outcome in sorted(ours.items()):
+        if theirs.get(name) == "passed" and not OPTIONS.search(name):
+            check(outcome == "passed", "Haystack", name, outcome)
+    check(set(ours) == set(theirs), "Haystack", "the same tests",
+          set(ours) ^ set(theirs))
+    end()
+
+
+if __name__ == "__main__":
+    main()
