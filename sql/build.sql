@@ -350,7 +350,7 @@ INSERT INTO wide SELECT g, array_fill(g::real, ARRAY[600]) FROM generate_series(
 SET maintenance_work_mem = '1MB';
 CREATE INDEX wide_e ON wide USING gpuivfpq (e);
 SELECT lists, rows FROM gpuvec_index_info('wide_e');
-SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'wide_e' AND state ~ 'ask for';
+SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'wide_e' AND state ~ 'instead of';
 SET maintenance_work_mem = '3MB';
 REINDEX INDEX wide_e;
 SELECT lists, rows FROM gpuvec_index_info('wide_e');

@@ -369,7 +369,7 @@ SELECT pg_temp.condition(0.9) >= 0.9 AS lower, pg_temp.condition(0.95) >= 0.95 A
 DELETE FROM ring WHERE id BETWEEN 31 AND 150;
 SELECT k, count(probes) > 0 AS reached FROM gpuvec_calibrate('ring_e', queries => ARRAY(SELECT q FROM inside))
 WHERE recall = 0.95 AND k <= 100 GROUP BY k ORDER BY k;
-SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'ring_e' AND state ~ 'is more than';
+SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'ring_e' AND state ~ 'exceeds';
 DROP TABLE ring, inside;
 
 -- nine rows in each of 700 clusters: of ten rows the last lies in another one,

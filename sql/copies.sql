@@ -51,7 +51,7 @@ CREATE INDEX many_e ON many USING gpuivfpq (e);
 SELECT count(probes) AS reached FROM gpuvec_calibration('many_e') WHERE k = 10 AND recall <= 0.99;
 -- ... few vectors make few lists, which is no matter of memory
 SELECT lists <= 30 AS few, advice FROM gpuvec_index_info('many_e');
-SELECT regexp_replace(state, '^it has \d+', 'it has N') AS state, advice FROM gpuvec_doctor()
+SELECT regexp_replace(state, '^index has \d+', 'index has N') AS state, advice FROM gpuvec_doctor()
 WHERE subject = 'many_e' AND state ~ 'lists' AND state !~ '^format';
 -- ... nor is it when others have come since, on which codes may still tell
 CREATE TABLE once (id int, e real[]);
@@ -65,7 +65,7 @@ DROP INDEX many_e;
 CREATE INDEX many_once ON many USING gpuivfpq (e) WITH (spill = 0);
 UPDATE many SET e = pg_temp.random(id, 24);
 SELECT regexp_replace(advice, '\d+', 'N', 'g') AS advice FROM gpuvec_index_info('many_once');
-SELECT count(*) FROM gpuvec_doctor() WHERE subject = 'many_once' AND state ~ 'memory|lists, not';
+SELECT count(*) FROM gpuvec_doctor() WHERE subject = 'many_once' AND state ~ 'memory|lists instead';
 DROP TABLE many;
 
 -- 39 of 40 rows are one vector: the others are found

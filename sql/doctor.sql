@@ -11,7 +11,7 @@ ANALYZE doc;
 -- costs differ from server to server
 CREATE FUNCTION pg_temp.ask(query text, OUT subject text, OUT state text, OUT advice text)
 RETURNS SETOF record LANGUAGE sql AS $$
-	SELECT subject, regexp_replace(state, 'cost \d+ by (.*) and \d+ by (.*), [\d.]+ times', 'cost N by \1 and N by \2, N times'),
+	SELECT subject, regexp_replace(state, 'cost of \d+ with (.*) and \d+ with (.*), [\d.]+ times', 'cost of N with \1 and N with \2, N times'),
 		advice FROM gpuvec_doctor($1)
 $$;
 \pset format unaligned
@@ -217,12 +217,12 @@ INSERT INTO bare SELECT * FROM doc WHERE id BETWEEN 101 AND 290;
 CREATE INDEX "bare's" ON bare USING gpuivfpq (e) WITH (lists = 2);
 SELECT advice FROM pg_temp.found('bare''s') WHERE advice ~ 'calibrate';
 SET gpuvec.recall = 0.995;
-SELECT state, advice FROM pg_temp.found('bare''s') WHERE state ~ 'calibrated';
+SELECT state, advice FROM pg_temp.found('bare''s') WHERE state ~ 'calibration';
 RESET gpuvec.recall;
 INSERT INTO bare SELECT * FROM doc WHERE id BETWEEN 301 AND 550;
 SELECT advice FROM pg_temp.found('bare''s') WHERE advice ~ 'calibrate';
 SET gpuvec.recall = 0.995;
-SELECT state, advice FROM pg_temp.found('bare''s') WHERE state ~ 'calibrated';
+SELECT state, advice FROM pg_temp.found('bare''s') WHERE state ~ 'calibration';
 RESET gpuvec.recall;
 -- ... and nothing of a temporary table's index that VACUUM would not do
 CREATE TEMP TABLE brief (e real[]);

@@ -595,16 +595,14 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'gpuvec_array_signature'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 
-COMMENT ON FUNCTION gpuvec_signature(anyarray) IS
-	'what gpuivfpq keeps of an array that is a key';
+COMMENT ON FUNCTION gpuvec_signature(anyarray) IS 'compute the signature of an array key';
 
 CREATE FUNCTION gpuvec_signature(jsonb)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'gpuvec_jsonb_signature'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 
-COMMENT ON FUNCTION gpuvec_signature(jsonb) IS
-	'what gpuivfpq keeps of a document that is a key';
+COMMENT ON FUNCTION gpuvec_signature(jsonb) IS 'compute the signature of a jsonb key';
 
 CREATE OPERATOR CLASS int2_array_ops
 DEFAULT FOR TYPE smallint[] USING gpuivfpq AS
@@ -662,7 +660,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_index_info(regclass) IS
-	'size and state of a gpuivfpq index, and what to do about it';
+	'size and state of a gpuivfpq index, with advice';
 
 CREATE FUNCTION gpuvec_list_stats(index regclass)
 RETURNS TABLE (
@@ -674,8 +672,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-COMMENT ON FUNCTION gpuvec_list_stats(regclass) IS
-	'the inverted lists of a gpuivfpq index';
+COMMENT ON FUNCTION gpuvec_list_stats(regclass) IS 'inverted lists of a gpuivfpq index';
 
 CREATE FUNCTION gpuvec_verify_index(index regclass, mirror boolean DEFAULT false)
 RETURNS TABLE (
@@ -687,7 +684,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_verify_index(regclass, boolean) IS
-	'faults of a gpuivfpq index, and of its mirror, no row if there are none';
+	'check a gpuivfpq index for corruption';
 
 --
 -- Training an index that is in use
@@ -698,7 +695,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_train(regclass) IS
-	'train a gpuivfpq index, or put its pending rows into lists; how many went there';
+	'train a gpuivfpq index, or move its pending rows into lists';
 
 --
 -- Recall targets.  A user's own queries are an array of vectors, or a table and
@@ -720,7 +717,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_recall(regclass, integer, integer, real[], regclass,
 	name) IS
-	'measured recall@k of a gpuivfpq index with a 95 % interval';
+	'measure recall@k of a gpuivfpq index, with a 95 % confidence interval';
 
 CREATE FUNCTION gpuvec_calibrate(
 	index regclass,
@@ -737,7 +734,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_calibrate(regclass, real[], regclass, name) IS
-	'measure what each recall takes on a gpuivfpq index, and store it';
+	'calibrate a gpuivfpq index for target recalls';
 
 CREATE FUNCTION gpuvec_calibration(index regclass)
 RETURNS TABLE (
@@ -750,7 +747,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_calibration(regclass) IS
-	'probes and candidates that a gpuivfpq index takes for each recall';
+	'probes and candidates of a gpuivfpq index for each target recall';
 
 CREATE FUNCTION gpuvec_live_queries(index regclass)
 RETURNS TABLE (
@@ -760,7 +757,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_live_queries(regclass) IS
-	'the last 1,000 queries that a gpuivfpq index was asked, if they are kept';
+	'last 1,000 queries of a gpuivfpq index, if they are kept';
 
 CREATE FUNCTION gpuvec_forget_queries(index regclass)
 RETURNS boolean
@@ -768,7 +765,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_forget_queries(regclass) IS
-	'forget the queries that are kept of a gpuivfpq index';
+	'discard the queries that are kept of a gpuivfpq index';
 
 --
 -- What scans have done
@@ -800,7 +797,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_last_scan() IS
-	'what this session''s last scan of a gpuivfpq index did';
+	'statistics of the session''s last scan of a gpuivfpq index';
 
 CREATE FUNCTION gpuvec_index_counters(
 	index oid,
@@ -818,7 +815,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_index_counters(oid) IS
-	'what scans of a gpuivfpq index have done; see gpuvec_stat_indexes';
+	'statistics of scans of a gpuivfpq index';
 
 CREATE VIEW gpuvec_stat_indexes AS
 	SELECT i.indrelid AS relid, i.indexrelid, n.nspname AS schemaname,
@@ -832,31 +829,29 @@ CREATE VIEW gpuvec_stat_indexes AS
 	WHERE a.amname = 'gpuivfpq' AND c.relkind = 'i';
 
 COMMENT ON VIEW gpuvec_stat_indexes IS
-	'what scans of each gpuivfpq index of this database have done';
+	'statistics of scans of each gpuivfpq index of this database';
 
-COMMENT ON COLUMN gpuvec_stat_indexes.relid IS 'the table';
-COMMENT ON COLUMN gpuvec_stat_indexes.indexrelid IS 'the index';
-COMMENT ON COLUMN gpuvec_stat_indexes.schemaname IS
-	'schema of table and index';
+COMMENT ON COLUMN gpuvec_stat_indexes.relid IS 'OID of the table';
+COMMENT ON COLUMN gpuvec_stat_indexes.indexrelid IS 'OID of the index';
+COMMENT ON COLUMN gpuvec_stat_indexes.schemaname IS 'schema of the table and the index';
 COMMENT ON COLUMN gpuvec_stat_indexes.relname IS 'name of the table';
 COMMENT ON COLUMN gpuvec_stat_indexes.indexrelname IS 'name of the index';
 COMMENT ON COLUMN gpuvec_stat_indexes.scans IS
-	'scans of the index; this and all that follow NULL: nothing is counted';
+	'number of scans; NULL, as the following, if scans are not counted';
 COMMENT ON COLUMN gpuvec_stat_indexes.batches IS
-	'batches that they searched; this and what follows but since NULL: rows are hidden from you';
-COMMENT ON COLUMN gpuvec_stat_indexes.lists IS 'lists that they read';
-COMMENT ON COLUMN gpuvec_stat_indexes.postings IS 'postings in these';
+	'number of batches; NULL, as the following except since, if rows are hidden from the user';
+COMMENT ON COLUMN gpuvec_stat_indexes.lists IS 'number of lists read';
+COMMENT ON COLUMN gpuvec_stat_indexes.postings IS 'number of postings in these lists';
 COMMENT ON COLUMN gpuvec_stat_indexes.matched IS
-	'postings that match conditions on keys, of scans with such';
-COMMENT ON COLUMN gpuvec_stat_indexes.reranked IS
-	'rows whose exact distance was computed';
-COMMENT ON COLUMN gpuvec_stat_indexes.returned IS 'rows that were returned';
+	'number of postings that match key conditions, of scans that have these';
+COMMENT ON COLUMN gpuvec_stat_indexes.reranked IS 'number of rows reranked';
+COMMENT ON COLUMN gpuvec_stat_indexes.returned IS 'number of rows returned';
 COMMENT ON COLUMN gpuvec_stat_indexes.out_of_order IS
-	'rows that were left out because they came out of order';
+	'number of rows dropped because they were out of order';
 COMMENT ON COLUMN gpuvec_stat_indexes.full_passes IS
-	'scans that ended in a full pass, one over the whole table';
+	'number of scans that ended in a full pass over the table';
 COMMENT ON COLUMN gpuvec_stat_indexes.since IS
-	'since when is counted; NULL: no scan yet';
+	'time since which scans are counted; NULL if there was none';
 
 GRANT SELECT ON gpuvec_stat_indexes TO PUBLIC;
 
@@ -866,7 +861,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_stat_reset(regclass) IS
-	'set counters of one gpuivfpq index, or of all in this database, to zero';
+	'reset the statistics of a gpuivfpq index, or of all in this database';
 
 REVOKE ALL ON FUNCTION gpuvec_stat_reset(regclass) FROM PUBLIC;
 
@@ -879,7 +874,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_prewarm(regclass) IS
-	'have gpuvecd mirror a gpuivfpq index, and wait for it; how many postings it holds';
+	'load a gpuivfpq index into gpuvecd and wait for it';
 
 CREATE FUNCTION gpuvec_mirrors(
 	OUT database name,
@@ -901,34 +896,33 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_mirrors() IS
-	'indexes that gpuvecd mirrors, or is to; see the view';
+	'indexes that are loaded, or requested to be loaded, into gpuvecd';
 
 CREATE VIEW gpuvec_mirrors AS SELECT * FROM gpuvec_mirrors();
 
-COMMENT ON VIEW gpuvec_mirrors IS 'indexes that gpuvecd mirrors, or is to';
+COMMENT ON VIEW gpuvec_mirrors IS
+	'indexes that are loaded, or requested to be loaded, into gpuvecd';
 
 COMMENT ON COLUMN gpuvec_mirrors.database IS 'database of the index';
 COMMENT ON COLUMN gpuvec_mirrors.index IS
-	'the index; NULL if it is of another database';
+	'the index; NULL if it belongs to another database';
 COMMENT ON COLUMN gpuvec_mirrors.state IS 'ready, loading, waiting or failed';
 COMMENT ON COLUMN gpuvec_mirrors.device IS
-	'number of the card that has the mirror, of several the first';
-COMMENT ON COLUMN gpuvec_mirrors.bytes IS 'what the mirror takes, on all cards';
-COMMENT ON COLUMN gpuvec_mirrors.lists IS 'lists of the index';
-COMMENT ON COLUMN gpuvec_mirrors.postings IS 'postings in the mirror';
+	'number of the GPU, or of the first of several GPUs';
+COMMENT ON COLUMN gpuvec_mirrors.bytes IS 'memory of the mirror on all GPUs';
+COMMENT ON COLUMN gpuvec_mirrors.lists IS 'number of lists';
+COMMENT ON COLUMN gpuvec_mirrors.postings IS 'number of postings in the mirror';
 COMMENT ON COLUMN gpuvec_mirrors.behind IS
-	'postings that the index has and the mirror has not; NULL: not known';
+	'number of postings that the mirror lacks; NULL if unknown';
 COMMENT ON COLUMN gpuvec_mirrors.loading_percent IS
-	'how much of the mirror is loaded';
-COMMENT ON COLUMN gpuvec_mirrors.searches IS
-	'searches that the mirror answered';
-COMMENT ON COLUMN gpuvec_mirrors.last_used IS 'when it was searched last';
+	'percentage of the mirror that is loaded';
+COMMENT ON COLUMN gpuvec_mirrors.searches IS 'number of searches of the mirror';
+COMMENT ON COLUMN gpuvec_mirrors.last_used IS 'time of the last search';
 COMMENT ON COLUMN gpuvec_mirrors.error IS
-	'why it could not be loaded, the last time';
+	'reason why it could not be loaded the last time';
 COMMENT ON COLUMN gpuvec_mirrors.shards IS
-	'cards that each replica is divided among; 1: none has a part only';
-COMMENT ON COLUMN gpuvec_mirrors.replicas IS
-	'how many times gpuvecd has the mirror';
+	'number of GPUs among which each replica is divided';
+COMMENT ON COLUMN gpuvec_mirrors.replicas IS 'number of replicas';
 
 GRANT SELECT ON gpuvec_mirrors TO PUBLIC;
 
@@ -970,66 +964,61 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-COMMENT ON FUNCTION gpuvec_stat() IS
-	'how gpuvecd is, and what became of searches; see the view';
+COMMENT ON FUNCTION gpuvec_stat() IS 'statistics of gpuvecd';
 
 CREATE VIEW gpuvec_stat AS SELECT * FROM gpuvec_stat();
 
-COMMENT ON VIEW gpuvec_stat IS 'how gpuvecd is, and what became of searches';
+COMMENT ON VIEW gpuvec_stat IS 'statistics of gpuvecd';
 
-COMMENT ON COLUMN gpuvec_stat.pid IS
-	'process id of gpuvecd; NULL: it does not run';
+COMMENT ON COLUMN gpuvec_stat.pid IS 'process ID of gpuvecd; NULL if it is not running';
 COMMENT ON COLUMN gpuvec_stat.state IS
 	'off, starting, up, down, no card, other version or suspended';
-COMMENT ON COLUMN gpuvec_stat.engine IS 'what gpuvecd runs on: cuda or cpu';
-COMMENT ON COLUMN gpuvec_stat.device IS
-	'the cards or processors that it runs on, by name';
-COMMENT ON COLUMN gpuvec_stat.started IS 'when this gpuvecd was started';
-COMMENT ON COLUMN gpuvec_stat.restarts IS 'how often it was started again';
-COMMENT ON COLUMN gpuvec_stat.searches_by_server IS
-	'searches that gpuvecd answered';
+COMMENT ON COLUMN gpuvec_stat.engine IS 'engine of gpuvecd: cuda or cpu';
+COMMENT ON COLUMN gpuvec_stat.device IS 'names of the GPUs or processors of gpuvecd';
+COMMENT ON COLUMN gpuvec_stat.started IS 'start time of gpuvecd';
+COMMENT ON COLUMN gpuvec_stat.restarts IS 'number of restarts';
+COMMENT ON COLUMN gpuvec_stat.searches_by_server IS 'number of searches done by gpuvecd';
 COMMENT ON COLUMN gpuvec_stat.searches_in_sessions IS
-	'searches that sessions did themselves';
+	'number of searches done by sessions';
 COMMENT ON COLUMN gpuvec_stat.fallbacks IS
-	'searches that gpuvecd should have answered and did not: the sum of the following nine';
-COMMENT ON COLUMN gpuvec_stat.down IS '... because it did not run';
+	'number of searches that gpuvecd failed to do, the sum of the following nine';
+COMMENT ON COLUMN gpuvec_stat.down IS '... because it was not running';
 COMMENT ON COLUMN gpuvec_stat.suspended IS
-	'... because it had not answered other sessions in time';
+	'... because it had not responded to other sessions in time';
 COMMENT ON COLUMN gpuvec_stat.not_mirrored IS
 	'... because it had no mirror of the index';
 COMMENT ON COLUMN gpuvec_stat.loading IS
 	'... because the mirror was not loaded yet';
 COMMENT ON COLUMN gpuvec_stat.timed_out IS
-	'... because it did not answer within gpuvec.request_timeout';
+	'... because it did not respond within gpuvec.request_timeout';
 COMMENT ON COLUMN gpuvec_stat.broken IS
-	'... because the connection ended, or made no sense';
+	'... because the connection was lost or a response was invalid';
 COMMENT ON COLUMN gpuvec_stat.refused IS
-	'... because of its version, connections or memory';
+	'... because it refused them for its version, connections or memory';
 COMMENT ON COLUMN gpuvec_stat.engine_failed IS '... because its engine failed';
 COMMENT ON COLUMN gpuvec_stat.stale IS
 	'... because the mirror was too far behind the index';
-COMMENT ON COLUMN gpuvec_stat.batches IS
-	'batches of searches that gpuvecd did at once';
-COMMENT ON COLUMN gpuvec_stat.mean_batch IS 'searches a batch, on average';
-COMMENT ON COLUMN gpuvec_stat.largest_batch IS 'searches of the largest batch';
-COMMENT ON COLUMN gpuvec_stat.bytes_sent IS 'bytes sent to gpuvecd';
-COMMENT ON COLUMN gpuvec_stat.bytes_received IS 'bytes received from gpuvecd';
-COMMENT ON COLUMN gpuvec_stat.mirrors IS 'indexes that it mirrors';
-COMMENT ON COLUMN gpuvec_stat.mirror_bytes IS 'what mirrors take';
-COMMENT ON COLUMN gpuvec_stat.memory IS 'what mirrors may take, on all cards';
+COMMENT ON COLUMN gpuvec_stat.batches IS 'number of batches in which gpuvecd searched';
+COMMENT ON COLUMN gpuvec_stat.mean_batch IS 'mean number of searches in a batch';
+COMMENT ON COLUMN gpuvec_stat.largest_batch IS 'number of searches in the largest batch';
+COMMENT ON COLUMN gpuvec_stat.bytes_sent IS 'number of bytes sent to gpuvecd';
+COMMENT ON COLUMN gpuvec_stat.bytes_received IS 'number of bytes received from gpuvecd';
+COMMENT ON COLUMN gpuvec_stat.mirrors IS 'number of mirrors';
+COMMENT ON COLUMN gpuvec_stat.mirror_bytes IS 'memory of mirrors';
+COMMENT ON COLUMN gpuvec_stat.memory IS 'maximum memory of mirrors on all GPUs';
 COMMENT ON COLUMN gpuvec_stat.latency_p50_us IS
-	'median time of answered searches, in microseconds';
+	'median latency of searches by gpuvecd, in microseconds';
 COMMENT ON COLUMN gpuvec_stat.latency_p99_us IS
-	'99th percentile of their time, in microseconds';
+	'99th percentile of that latency, in microseconds';
 COMMENT ON COLUMN gpuvec_stat.jobs_by_server IS
-	'jobs of whole-table functions that gpuvecd finished';
+	'number of whole-table jobs done by gpuvecd';
 COMMENT ON COLUMN gpuvec_stat.jobs_failed IS
-	'... that it should have done and did not';
-COMMENT ON COLUMN gpuvec_stat.scans IS 'scans of indexes, whoever searched';
+	'number of whole-table jobs that gpuvecd failed to do';
+COMMENT ON COLUMN gpuvec_stat.scans IS 'number of index scans';
 COMMENT ON COLUMN gpuvec_stat.out_of_order IS
-	'rows that they left out because they came out of order';
+	'number of rows that scans dropped because they were out of order';
 COMMENT ON COLUMN gpuvec_stat.full_passes IS
-	'scans that ended in a full pass, one over the whole table';
+	'number of scans that ended in a full pass over the table';
 
 GRANT SELECT ON gpuvec_stat TO PUBLIC;
 
@@ -1047,7 +1036,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_doctor() IS
-	'how gpuvec and its indexes are in this database, and what to do about it';
+	'report problems of gpuvec and its indexes in this database, with advice';
 
 CREATE FUNCTION gpuvec_doctor(query text)
 RETURNS TABLE (
@@ -1058,7 +1047,7 @@ AS 'MODULE_PATHNAME', 'gpuvec_doctor_statement'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_doctor(text) IS
-	'why a SELECT does not use its gpuivfpq index; it is planned, not executed';
+	'explain why a SELECT does not use a gpuivfpq index, without executing it';
 
 --
 -- Selection
@@ -1072,7 +1061,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 
 COMMENT ON FUNCTION gpuvec_select(real[], integer, text) IS
-	'the k smallest elements of an array, ascending, and their subscripts';
+	'k smallest elements of an array, ascending, with their subscripts';
 
 CREATE FUNCTION gpuvec_quantiles(
 	vals real[],
@@ -1086,7 +1075,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
 COMMENT ON FUNCTION gpuvec_quantiles(real[], bigint[], boolean) IS
-	'the elements of an array that would stand at ranks if it were sorted';
+	'elements of an array at given ranks of its sorted order';
 
 --
 -- Many queries at once
@@ -1104,7 +1093,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_search(regclass, real[], integer) IS
-	'the k rows of an index nearest to each query, all queries at once';
+	'k nearest rows to each query, by an index';
 
 --
 -- Sets of rows
@@ -1124,7 +1113,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_exact_search(regclass, name, real[], integer, text) IS
-	'the k rows of a table nearest to each query, exactly, without an index';
+	'exact k nearest rows to each query, without an index';
 
 CREATE FUNCTION gpuvec_knn_graph(
 	rel regclass,
@@ -1142,7 +1131,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_knn_graph(regclass, name, name, integer, text, text) IS
-	'the k nearest other rows of each row of a table';
+	'k nearest other rows of each row of a table';
 
 CREATE FUNCTION gpuvec_knn_graph_arrays(
 	rel regclass,
@@ -1159,7 +1148,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_knn_graph_arrays(regclass, name, name, integer, text, text) IS
-	'the k nearest other rows of each row of a table, in arrays';
+	'k nearest other rows of each row of a table, as arrays';
 
 CREATE FUNCTION gpuvec_knn_join(
 	left_rel regclass,
@@ -1180,7 +1169,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_knn_join(regclass, name, name, regclass, name, name, integer, text, text) IS
-	'the k nearest rows of one table to each row of another';
+	'k nearest rows of one table to each row of another';
 
 CREATE FUNCTION gpuvec_kmeans(
 	rel regclass,
@@ -1197,7 +1186,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_kmeans(regclass, name, integer, integer, integer, boolean) IS
-	'k-means of the vectors of a table: centroids, and how many rows are nearest to each';
+	'k-means clusters of the vectors of a table';
 
 CREATE FUNCTION gpuvec_progress(
 	OUT pid integer,
@@ -1211,22 +1200,19 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-COMMENT ON FUNCTION gpuvec_progress() IS
-	'sessions that run functions over sets of rows; see the view';
+COMMENT ON FUNCTION gpuvec_progress() IS 'progress of whole-table functions';
 
 CREATE VIEW gpuvec_progress AS SELECT * FROM gpuvec_progress();
 
-COMMENT ON VIEW gpuvec_progress IS
-	'sessions that run functions over sets of rows, and how far they are';
+COMMENT ON VIEW gpuvec_progress IS 'progress of whole-table functions';
 
-COMMENT ON COLUMN gpuvec_progress.pid IS 'process id of the session';
+COMMENT ON COLUMN gpuvec_progress.pid IS 'process ID of the session';
 COMMENT ON COLUMN gpuvec_progress.datname IS 'database of the session';
-COMMENT ON COLUMN gpuvec_progress.relid IS 'the table that is worked on';
-COMMENT ON COLUMN gpuvec_progress.command IS 'what the session does';
-COMMENT ON COLUMN gpuvec_progress.phase IS 'how far it is, in a word';
+COMMENT ON COLUMN gpuvec_progress.relid IS 'the table being processed';
+COMMENT ON COLUMN gpuvec_progress.command IS 'function that the session runs';
+COMMENT ON COLUMN gpuvec_progress.phase IS 'current phase';
 COMMENT ON COLUMN gpuvec_progress.done IS 'units of the phase that are done';
-COMMENT ON COLUMN gpuvec_progress.total IS
-	'units of the phase in all; NULL: not known';
+COMMENT ON COLUMN gpuvec_progress.total IS 'units of the phase in total; NULL if unknown';
 
 GRANT SELECT ON gpuvec_progress TO PUBLIC;
 
@@ -1246,4 +1232,4 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_smoothest_path(regclass, bigint, bigint) IS
-	'the path between two keys of a graph whose largest step is smallest';
+	'path between two keys of a graph whose largest step is smallest';

@@ -41,8 +41,8 @@ ANALYZE adv;
 -- condition to be asked in its place; NULL: nothing
 CREATE FUNCTION pg_temp.advised(condition text, index text) RETURNS TABLE (state text, advice text, better text)
 LANGUAGE sql AS $$
-	SELECT substr(d.state, strpos(d.state, 'index: ') + 7), d.advice, CASE WHEN d.advice LIKE 'write %' THEN substring(d.advice FROM 'write (.*) in its place')
-		WHEN d.advice LIKE 'add %' THEN format('(%s) AND %s', condition, substring(d.advice FROM 'add (.*) beside it')) END
+	SELECT substr(d.state, strpos(d.state, 'condition: ') + 11), d.advice, CASE WHEN d.advice LIKE 'Write %' THEN substring(d.advice FROM 'Write (.*) instead\.')
+		WHEN d.advice LIKE 'Add %' THEN format('(%s) AND %s', condition, substring(d.advice FROM 'Add the condition (.*)\.$')) END
 	FROM gpuvec_doctor(format('SELECT id FROM adv WHERE %s ORDER BY e <-> $1 LIMIT 10', condition)) AS d
 	WHERE d.subject = index AND d.state ~ 'is a filter'
 $$;
@@ -64,7 +64,7 @@ BEGIN
 			EXECUTE format(nearest, condition) INTO first;
 			EXECUTE format(nearest, better) INTO second;
 			same_nearest := first IS NOT DISTINCT FROM second;
-			answered := advice LIKE 'add %' OR NOT EXISTS (SELECT FROM pg_temp.advised(better, index));
+			answered := advice LIKE 'Add %' OR NOT EXISTS (SELECT FROM pg_temp.advised(better, index));
 		END IF;
 		RETURN NEXT;
 	END LOOP;
@@ -209,10 +209,10 @@ BEGIN
 	asked := 0; ranges := 0; other_rows := 0;
 	FOR condition IN SELECT DISTINCT format('atz::date %s %L', o, atz::date) FROM moments, unnest('{<,=,>}'::text[]) AS o LOOP
 		SELECT d.advice INTO advice FROM gpuvec_doctor(format('SELECT id FROM moments WHERE %s ORDER BY e <-> $1 LIMIT 10', condition)) AS d WHERE state ~ 'is a filter';
-		EXECUTE format('SELECT count(*) FROM moments WHERE (%s) <> (%s)', condition, CASE WHEN advice LIKE 'write %'
-			THEN substring(advice FROM 'write (.*) in its place') ELSE format('(%s) AND %s', condition, substring(advice FROM 'add (.*) beside it')) END) INTO n;
+		EXECUTE format('SELECT count(*) FROM moments WHERE (%s) <> (%s)', condition, CASE WHEN advice LIKE 'Write %'
+			THEN substring(advice FROM 'Write (.*) instead\.') ELSE format('(%s) AND %s', condition, substring(advice FROM 'Add the condition (.*)\.$')) END) INTO n;
 		asked := asked + 1;
-		ranges := ranges + (advice LIKE 'write %')::int;
+		ranges := ranges + (advice LIKE 'Write %')::int;
 		other_rows := other_rows + n;
 	END LOOP;
 	RETURN NEXT;
@@ -249,7 +249,7 @@ SELECT * FROM pg_temp.statement($$SELECT id FROM adv AS a WHERE EXISTS (SELECT F
 -- these are more than a condition on a key
 SELECT advice FROM gpuvec_doctor('SELECT id FROM adv AS a WHERE EXISTS (SELECT FROM members AS m WHERE m.tenant = a.tenant AND m.member < a.id) ORDER BY e <-> $1 LIMIT 10') WHERE advice ~ 'ARRAY';
 SELECT advice FROM gpuvec_doctor('SELECT id FROM adv AS a WHERE tenant NOT IN (SELECT tenant FROM members) ORDER BY e <-> $1 LIMIT 10') WHERE advice ~ 'ARRAY';
-SELECT advice FROM gpuvec_doctor('SELECT a.id, m.note FROM adv AS a JOIN members AS m USING (tenant) WHERE member = 3 ORDER BY e <-> $1 LIMIT 10') WHERE advice ~ 'sub-select|ARRAY';
+SELECT advice FROM gpuvec_doctor('SELECT a.id, m.note FROM adv AS a JOIN members AS m USING (tenant) WHERE member = 3 ORDER BY e <-> $1 LIMIT 10') WHERE advice ~ 'subquery|ARRAY';
 -- ORDER BY around the distance, and NULLS FIRST
 SELECT * FROM pg_temp.statement($$SELECT id, -3 * ((e <-> '{1,2,3,4,5,6,7,8}') + 1) AS s FROM adv WHERE e IS NOT NULL ORDER BY s DESC, id LIMIT 10$$,
 	$$SELECT id, -3 * ((e <-> '{1,2,3,4,5,6,7,8}') + 1) AS s FROM adv WHERE e IS NOT NULL ORDER BY e <-> '{1,2,3,4,5,6,7,8}', id LIMIT 10$$);
@@ -257,7 +257,7 @@ SELECT * FROM pg_temp.statement($$SELECT id FROM adv WHERE e IS NOT NULL ORDER B
 	$$SELECT id FROM adv WHERE e IS NOT NULL ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 10$$);
 -- ... a constraint that is not valid (there are such from 18 on) promises nothing
 DO $$ BEGIN EXECUTE 'ALTER TABLE adv ADD CONSTRAINT given NOT NULL e NOT VALID'; EXCEPTION WHEN syntax_error THEN NULL; END $$;
-SELECT advice FROM gpuvec_doctor('SELECT id FROM adv ORDER BY e <-> $1 NULLS FIRST LIMIT 10') WHERE advice ~ 'leave it out';
+SELECT advice FROM gpuvec_doctor('SELECT id FROM adv ORDER BY e <-> $1 NULLS FIRST LIMIT 10') WHERE advice ~ 'Remove NULLS FIRST';
 SELECT state, advice FROM unnest('{-(e <-> $1),(e <-> $1) * tenant,.7 * (e <-> $1) + id,1 / (e <-> $1),abs((e <-> $1) - 3),(e <=> $1) + 1}'::text[]) AS x,
 	gpuvec_doctor(format('SELECT id FROM adv ORDER BY %s LIMIT 10', x)) WHERE subject = 'adv_1';
 -- a query for each row

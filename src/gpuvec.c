@@ -128,8 +128,8 @@ check_simd(int *newval, void **extra, GucSource source)
 {
 	if (gv_simd_has(*newval))
 		return true;
-	GUC_check_errdetail("This processor lacks these instructions.");
-	GUC_check_errhint("\"auto\" takes the best that it has.");
+	GUC_check_errdetail("The processor does not support these instructions.");
+	GUC_check_errhint("Use \"auto\" to select the best instructions of the processor.");
 	return false;
 }
 
@@ -145,7 +145,7 @@ check_server_path(char **newval, void **extra, GucSource source)
 {
 	if ((*newval)[0] == '\0' || is_absolute_path(*newval))
 		return true;
-	GUC_check_errdetail("It has to be an absolute path.");
+	GUC_check_errdetail("The path must be absolute.");
 	return false;
 }
 
@@ -160,7 +160,7 @@ check_server_directory(char **newval, void **extra, GucSource source)
 		return false;
 	if (IvfpqFolderFits(*newval))
 		return true;
-	GUC_check_errdetail("It is too long for a socket's path.");
+	GUC_check_errdetail("The path is too long for a socket.");
 	return false;
 }
 
@@ -171,7 +171,7 @@ check_server_owner(char **newval, void **extra, GucSource source)
 
 	if (IvfpqFindUser(*newval, &uid))
 		return true;
-	GUC_check_errdetail("There is no such user of the system.");
+	GUC_check_errdetail("The operating system has no such user.");
 	return false;
 }
 
@@ -192,62 +192,45 @@ static void
 define_scan_settings(void)
 {
 	define_count("gpuvec.probes",
-				 "Sets the number of lists that a scan reads first.",
-				 "0 takes the index's option probes or, without one, a "
-				 "default.",
+				 "Sets the number of lists that an index scan reads first.",
+				 "0 uses the option \"probes\" of the index or, if that is not set, the calibrated number.",
 				 &ivfpq_probes, IVFPQ_MAX_LISTS);
 	define_count("gpuvec.candidates",
-				 "Sets the number of rows whose exact distance a scan "
-				 "computes first.",
-				 "0 takes the index's option candidates or, without one, a "
-				 "default.",
+				 "Sets the number of candidates that an index scan reranks first.",
+				 "0 uses the option \"candidates\" of the index or, if that is not set, the calibrated number.",
 				 &ivfpq_candidates, IVFPQ_MAX_CANDIDATES);
 	DefineCustomEnumVariable("gpuvec.scan_order",
-							 "Sets whether rows come out strictly in order.",
-							 "strict leaves out a row that is found out of "
-							 "order; relaxed returns it.",
+							 "Sets whether index scans may return rows out of order.",
+							 "\"strict\" drops rows that are found out of order, \"relaxed\" returns them.",
 							 &ivfpq_order, IVFPQ_ORDER_STRICT, order_options,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("gpuvec.use_index",
-							 "Sets whether plans use gpuivfpq indexes.",
-							 "auto: where they cost least; always: in the "
-							 "place of other methods' indexes that bring the "
-							 "same order, such as hnsw; never: not at all.",
+							 "Controls the planner's use of gpuivfpq indexes.",
+							 "\"auto\" uses them if they cost least, \"always\" prefers them to other indexes with the same order, such as hnsw, and \"never\" does not use them.",
 							 &ivfpq_use_index, IVFPQ_USE_AUTO, use_options,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 	define_count("gpuvec.max_probes",
-				 "Sets the number of lists after which a scan reads no more.",
+				 "Sets the maximum number of lists that an index scan reads.",
 				 "0 means no limit.",
 				 &ivfpq_max_probes, IVFPQ_MAX_LISTS);
 	DefineCustomRealVariable("gpuvec.recall",
-							 "Sets the share of the nearest rows that a scan "
-							 "is to find.",
-							 "Calibration knows what .80, .90, .95, .98, .99, "
-							 ".995 and .999 take; what lies between and "
-							 "beyond follows from these, and 1 reads "
-							 "everything.",
+							 "Sets the target recall of index scans.",
+							 "Indexes are calibrated for 0.80, 0.90, 0.95, 0.98, 0.99, 0.995 and 0.999, from which other values are derived.  1 reads the whole index.",
 							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomRealVariable("gpuvec.radius_recall",
-							 "Sets the share of the rows within a distance "
-							 "that a scan is to find.",
-							 "Of conditions on the distance without ORDER BY; "
-							 "1 uses no index for these.",
+							 "Sets the target recall of distance conditions without ORDER BY.",
+							 "1 gives exact results without an index.",
 							 &ivfpq_radius_recall, 1.0, 0.0, 1.0, PGC_USERSET,
 							 GUC_EXPLAIN, NULL, NULL, NULL);
 	DefineCustomBoolVariable("gpuvec.enable_custom_scan",
-							 "Lets scans look at conditions before they "
-							 "rerank rows.",
-							 "off: the executor filters rows after the "
-							 "index has returned them.",
+							 "Enables the planner's use of GpuvecScan nodes.",
+							 "They check conditions before rows are reranked.",
 							 &ivfpq_enable_custom_scan, true, PGC_USERSET,
 							 GUC_EXPLAIN, NULL, NULL, NULL);
 	DefineCustomBoolVariable("gpuvec.keep_queries",
-							 "Keeps the last 1,000 queries of each index in "
-							 "memory.",
-							 "Owners of tables see them by "
-							 "gpuvec_live_queries.  It takes effect where "
-							 "gpuvec is preloaded.",
+							 "Keeps the last 1,000 queries of each index in shared memory.",
+							 "The owner of a table can read them with gpuvec_live_queries.  This has no effect unless gpuvec is preloaded.",
 							 &ivfpq_keep_queries, false, PGC_SUSET, 0, NULL,
 							 NULL, NULL);
 }
@@ -257,16 +240,13 @@ static void
 define_training_settings(void)
 {
 	DefineCustomIntVariable("gpuvec.max_training_workers",
-							"Sets how many background workers may train "
-							"indexes at once.",
-							"There is one a database.  0: VACUUM starts none.",
+							"Sets the maximum number of background workers that train indexes.",
+							"Each database has at most one.  0 disables training by VACUUM.",
 							&ivfpq_max_training_workers, 2, 0, 1024,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.training_timeout",
-							"Sets how long a background worker lets an "
-							"index's functions compute a row.",
-							"It is asked of functions that are not in C.  "
-							"0: without limit.",
+							"Sets the maximum time that functions of an index may take for a row in a training worker.",
+							"This applies to functions that are not written in C.  0 disables the timeout.",
 							&ivfpq_training_timeout, 60000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 }
@@ -276,31 +256,26 @@ static void
 define_client_settings(void)
 {
 	DefineCustomEnumVariable("gpuvec.engine",
-							 "Sets where indexes are searched.",
-							 "cpu: in the session; gpu: by gpuvecd, whatever "
-							 "it runs on; auto: by gpuvecd when it has a "
-							 "card.",
+							 "Selects where index searches and builds run.",
+							 "\"cpu\" uses the session, \"gpu\" uses gpuvecd, and \"auto\" uses gpuvecd if it has a GPU.",
 							 &ivfpq_engine, IVFPQ_ENGINE_AUTO, engine_options,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("gpuvec.on_gpu_error",
-							 "Sets what a scan does when gpuvecd fails.",
-							 "fallback searches in the session; error ends "
-							 "the statement.",
+							 "Selects what a scan does when gpuvecd fails.",
+							 "\"fallback\" searches in the session, \"error\" raises an error.",
 							 &ivfpq_on_gpu_error, IVFPQ_ON_ERROR_FALLBACK,
 							 error_options, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.request_timeout",
-							"Sets how long a scan waits for gpuvecd.",
+							"Sets the maximum time to wait for a response of gpuvecd.",
 							NULL, &ivfpq_request_timeout, 1000, 1, 600000,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.server_timeout",
-							"Sets after how long without an answer gpuvecd "
-							"counts as silent for all sessions.",
-							"A session that waits less for it gives up for "
-							"itself alone.",
+							"Sets the time after which all sessions bypass an unresponsive gpuvecd.",
+							"If \"gpuvec.request_timeout\" is shorter, only the waiting session bypasses gpuvecd.",
 							&ivfpq_server_timeout, 1000, 10, 600000,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomBoolVariable("gpuvec.auto_mirror",
-							 "Lets a scan ask for a mirror of its index.",
+							 "Loads an index into gpuvecd when it is searched.",
 							 NULL, &ivfpq_auto_mirror, true, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 }
@@ -318,50 +293,43 @@ define_server_settings(void)
 	PGC_POSTMASTER : PGC_SIGHUP;
 
 	DefineCustomEnumVariable("gpuvec.server",
-							 "Sets the engine that gpuvecd runs.",
-							 "auto: cuda if there is a card, else there is "
-							 "no gpuvecd; external: others start it; off: "
-							 "there is none.",
+							 "Selects how gpuvecd is run.",
+							 "\"auto\" starts gpuvecd if there is a GPU, \"cuda\" always starts it, \"external\" uses a gpuvecd that was started otherwise, and \"off\" uses none.",
 							 &ivfpq_server, IVFPQ_SERVER_AUTO, server_options,
 							 context, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("gpuvec.server_path",
-							   "Sets the program that is started as gpuvecd.",
-							   "Empty: it is looked for beside the library, "
-							   "beside postgres, and in PATH.",
+							   "Sets the path of the gpuvecd executable.",
+							   "If empty, it is searched for near the library, in the directory of postgres, and in PATH.",
 							   &ivfpq_server_path, "", PGC_SIGHUP, 0,
 							   check_server_path, NULL, NULL);
 	DefineCustomStringVariable("gpuvec.server_directory",
-							   "Sets the folder where a gpuvecd that others "
-							   "start has its socket.",
-							   "With gpuvec.server = external only.",
+							   "Sets the directory of the socket of an external gpuvecd.",
+							   "This applies only if \"gpuvec.server\" is \"external\".",
 							   &ivfpq_server_directory, "", context, 0,
 							   check_server_directory, NULL, NULL);
 	DefineCustomStringVariable("gpuvec.server_owner",
-							   "Sets which user of the system runs that "
-							   "gpuvecd.",
-							   "A name or number; empty: the server's own.",
+							   "Sets the operating system user that runs an external gpuvecd.",
+							   "This is a name or a number.  If empty, it is the user that runs the server.",
 							   &ivfpq_server_owner, "", context, 0,
 							   check_server_owner, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.gpu_memory",
-							"Sets how much memory mirrors may have on each card.",
-							"0 is what the engine proposes.",
+							"Sets the maximum memory for mirrors on each GPU.",
+							"0 means nine tenths of the GPU's memory.",
 							&ivfpq_gpu_memory, 0, 0, INT_MAX, context,
 							GUC_UNIT_MB, NULL, NULL, NULL);
 	DefineCustomStringVariable("gpuvec.devices",
-							   "Sets the cards that gpuvecd uses.",
-							   "Their numbers, with commas; empty is all.",
+							   "Sets the GPUs that gpuvecd uses.",
+							   "This is a comma-separated list of numbers.  If empty, gpuvecd uses all GPUs.",
 							   &ivfpq_devices, "", context, 0, NULL, NULL,
 							   NULL);
 	DefineCustomIntVariable("gpuvec.replicas",
-							"Sets how many replicas of a mirror gpuvecd has.",
-							"Each is on one card or, in shards, on several; "
-							"fewer where not so many have room for it.",
+							"Sets the number of replicas of each mirror in gpuvecd.",
+							"A replica is on one GPU or, in shards, on several.  A mirror has fewer replicas if GPUs lack memory.",
 							&ivfpq_replicas, 1, 1, GV_MAX_DEVICES, context, 0,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("gpuvec.matmul",
-							 "Sets who multiplies matrices on cards.",
-							 "own: gpuvecd itself; cublas: cuBLAS; auto: "
-							 "whichever is faster there, as far as is known.",
+							 "Selects the implementation of matrix multiplication on GPUs.",
+							 "\"own\" uses kernels of gpuvecd, \"cublas\" uses cuBLAS, and \"auto\" uses the faster one.",
 							 &ivfpq_matmul, IVFPQ_MATMUL_AUTO,
 							 matmul_options, context, 0, NULL, NULL, NULL);
 }
@@ -374,30 +342,28 @@ static void
 define_developer_settings(void)
 {
 	DefineCustomEnumVariable("gpuvec.simd",
-							 "Sets the instructions of the engine that runs "
-							 "on processors.",
-							 "auto: the best that there are.  Answers are "
-							 "the same with all of them.",
+							 "Selects the instructions of the CPU engine.",
+							 "\"auto\" selects the best instructions of the processor.  Results do not depend on them.",
 							 &ivfpq_simd, GV_SIMD_AUTO, simd_options,
 							 PGC_USERSET, GUC_NOT_IN_SAMPLE, check_simd,
 							 assign_simd, NULL);
 #ifdef GV_TEST_BUILD
 	DefineCustomStringVariable("gpuvec.fault",
-							   "Sets where tests make a backend stop.",
+							   "Sets the injection point at which a backend stops.",
 							   NULL, &ivfpq_injection_point, NULL, PGC_SUSET,
 							   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 	/* counts down, so it shows how many allocations are left */
 	DefineCustomIntVariable("gpuvec.fault_allocation",
-							"Sets which allocation from now on fails.",
-							"0: none.  Below 0: in parallel workers only.",
+							"Sets the number of the allocation that fails.",
+							"0 means none.  A negative number applies to parallel workers only.",
 							&gv_allocations.due, 0, -INT_MAX, INT_MAX,
 							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomBoolVariable("gpuvec.fault_after",
-							 "Sets whether all after it fail, too.", NULL,
+							 "Sets whether later allocations fail, too.", NULL,
 							 &gv_allocations.after, false, PGC_SUSET,
 							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.fault_live",
-							"Shows what the engine has not freed.", NULL,
+							"Shows the number of allocations that the engine has not freed.", NULL,
 							&gv_allocations.live, 0, -INT_MAX, INT_MAX,
 							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 #endif

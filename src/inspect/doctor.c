@@ -37,6 +37,7 @@
 #include "am/search/params.h"
 #include "client/client.h"
 #include "inspect/doctor.h"
+#include "inspect/doctortexts.h"
 #include "inspect/inspect.h"
 #include "page/attempt.h"
 #include "pgcompat.h"
@@ -128,27 +129,27 @@ find_versions(ReturnSetInfo *result)
 		const char *name = SPI_getvalue(table->vals[i], table->tupdesc, 1);
 		const char *files = SPI_getvalue(table->vals[i], table->tupdesc, 2);
 		const char *installed = SPI_getvalue(table->vals[i], table->tupdesc, 3);
-		const char *state = psprintf("version %s", installed);
+		const char *state = psprintf(DOCTOR_VERSION, installed);
 		const char *advice = NULL;
 		bool		is_ours = strncmp(name, "gpuvec", 6) == 0;
 
 		if (is_ours && strcmp(files, GPUVEC_RELEASE) != 0)
 		{
-			state = psprintf("%s, files of %s are installed, but this session runs the library of %s",
+			state = psprintf(DOCTOR_OLD_LIBRARY,
 							 state, files, GPUVEC_RELEASE);
-			advice = "begin a new session or, where gpuvec is preloaded, restart the server";
+			advice = DOCTOR_RECONNECT;
 		}
 		else if (is_ours && strcmp(installed, files) != 0)
 		{
-			state = psprintf("%s, the library is of %s", state,
+			state = psprintf(DOCTOR_OLD_EXTENSION, state,
 							 GPUVEC_RELEASE);
-			advice = psprintf("ALTER EXTENSION %s UPDATE", name);
+			advice = psprintf(DOCTOR_UPDATE_EXTENSION, name);
 		}
 		IvfpqAddFinding(result, name, state, advice);
 	}
 	SPI_finish();
 	IvfpqAddFinding(result, "formats",
-					psprintf("this gpuvec reads and writes format %d",
+					psprintf(DOCTOR_FORMAT,
 							 IVFPQ_VERSION),
 					NULL);
 }
@@ -157,9 +158,9 @@ find_versions(ReturnSetInfo *result)
 static const char *
 server_advice(const IvfpqServerStatus *status)
 {
-	const char *suspended = "sessions search themselves until it answers in time; look into the server's log, and at gpuvec_stat";
+	const char *suspended = DOCTOR_SERVER_SUSPENDED;
 	const char *others = status->is_external && status->is_others ?
-	"have another gpuvecd started for this cluster, in a folder of its own" :
+	DOCTOR_OTHERS_SERVER :
 	NULL;
 	const struct
 	{
@@ -167,16 +168,16 @@ server_advice(const IvfpqServerStatus *status)
 		const char *ours;		/* advice if PostgreSQL starts gpuvecd */
 		const char *external;	/* advice if somebody else starts it */
 	}			states[] = {
-		{"starting", "wait a moment, and look again", others},
+		{"starting", DOCTOR_SERVER_STARTING, others},
 		{"other version",
-			"restart the server: it was started before gpuvec was upgraded",
-			psprintf("have gpuvecd of the same version started: the library is of %s",
+			DOCTOR_SERVER_VERSION,
+			psprintf(DOCTOR_SERVER_VERSION_EXTERNAL,
 					 GPUVEC_RELEASE)},
 		{"suspended", suspended, suspended},
 		{"down",
-			"look into the server's log, which says why it ended; sessions search themselves meanwhile",
+			DOCTOR_SERVER_DOWN,
 			others ? others :
-			psprintf("start it with --socket %s; that folder, or what leads to it, has to belong to gpuvec.server_owner, by default PostgreSQL's user, or to root, and nobody else may write to it",
+			psprintf(DOCTOR_SERVER_DOWN_EXTERNAL,
 					 ivfpq_server_directory)},
 	};
 
@@ -190,8 +191,8 @@ server_advice(const IvfpqServerStatus *status)
 static const char *
 more_memory(const IvfpqServerStatus *status)
 {
-	return status->is_external ? "give gpuvecd a larger --memory" :
-		"raise gpuvec.gpu_memory";
+	return status->is_external ? DOCTOR_MORE_MEMORY_EXTERNAL :
+		DOCTOR_MORE_MEMORY;
 }
 
 /* Reports gpuvecd and its mirrors. */
@@ -201,35 +202,35 @@ find_server(ReturnSetInfo *result, const IvfpqServerStatus *status)
 	if (!status->preloaded)
 	{
 		IvfpqAddFinding(result, "preloading",
-						"gpuvec is not preloaded: there is no gpuvecd, sessions search themselves",
+						DOCTOR_NOT_PRELOADED,
 						status->preload_helps ?
-						"shared_preload_libraries = 'gpuvec', and restart the server" :
+						DOCTOR_PRELOAD :
 						NULL);
 		return;
 	}
-	IvfpqAddFinding(result, "preloading", "gpuvec is preloaded", NULL);
+	IvfpqAddFinding(result, "preloading", DOCTOR_PRELOADED, NULL);
 	if (status->pid == 0 || !status->up)
 	{
 		IvfpqAddFinding(result, "gpuvecd",
-						psprintf("it is %s%s%s", status->state,
+						psprintf(DOCTOR_SERVER_NOT_UP, status->state,
 								 status->problem[0] ? ": " : "",
 								 status->problem),
 						server_advice(status));
 		return;
 	}
 	IvfpqAddFinding(result, "gpuvecd",
-					psprintf("it is %s, process %d on %s%s%s, started again %lld times",
+					psprintf(DOCTOR_SERVER_UP,
 							 status->state, status->pid, status->engine,
 							 status->device[0] ? ": " : "", status->device,
 							 (long long) status->restarts),
 					NULL);
 	IvfpqAddFinding(result, "mirrors",
-					psprintf("%d, they take %s of %s", status->nmirrors,
+					psprintf(DOCTOR_MIRRORS, status->nmirrors,
 							 megabytes(status->used),
 							 megabytes(status->memory)),
 					status->memory > 0 &&
 					status->used > status->memory / 10 * 9 ?
-					psprintf("memory is nearly full, and mirrors searched longest ago give way: %s, if the card has more",
+					psprintf(DOCTOR_MEMORY_FULL,
 							 more_memory(status)) : NULL);
 }
 
@@ -275,32 +276,32 @@ find_machine(ReturnSetInfo *result, const IvfpqServerStatus *status)
 	max_parallel_maintenance_workers;
 
 	IvfpqAddFinding(result, "card",
-					!status->has_device ? "this machine shows none" :
+					!status->has_device ? DOCTOR_NO_DEVICE :
 					driver == NULL ?
-					"this machine shows one; which driver it has is not to be seen" :
-					psprintf("this machine shows one, of driver %s", driver),
+					DOCTOR_DEVICE_WITHOUT_DRIVER :
+					psprintf(DOCTOR_DEVICE, driver),
 					NULL);
 	IvfpqAddFinding(result, "memory",
-					psprintf("shared_buffers %s, maintenance_work_mem %s, work_mem %s",
+					psprintf(DOCTOR_MACHINE_MEMORY,
 							 megabytes(buffers),
 							 megabytes((int64) maintenance_work_mem * 1024),
 							 megabytes((int64) work_mem * 1024)),
 					NULL);
 	/* huge_pages_status does not exist in all versions of PostgreSQL */
 	IvfpqAddFinding(result, "huge pages",
-					psprintf("huge_pages is %s%s%s", huge ? huge : "unknown",
-							 in_force ? ", in force: " : "",
+					psprintf(DOCTOR_HUGE_PAGES, huge ? huge : "unknown",
+							 in_force ? DOCTOR_HUGE_PAGES_IN_FORCE : "",
 							 in_force ? in_force : ""),
 					lacks_huge && buffers >= MANY_BUFFERS ?
-					"set vm.nr_hugepages to what postgres -C shared_memory_size_in_huge_pages says, and huge_pages to on: searches of large indexes get faster" :
+					DOCTOR_USE_HUGE_PAGES :
 					NULL);
 	IvfpqAddFinding(result, "workers",
-					psprintf("max_worker_processes is %d; gpuvec takes up to %d: %d for gpuvecd, %d that train, %d that help to build",
+					psprintf(DOCTOR_WORKERS,
 							 max_worker_processes, workers, server_workers,
 							 ivfpq_max_training_workers,
 							 max_parallel_maintenance_workers),
 					workers > max_worker_processes ?
-					psprintf("raise max_worker_processes to %d and more",
+					psprintf(DOCTOR_MORE_WORKERS,
 							 workers) : NULL);
 }
 
@@ -360,77 +361,77 @@ find_settings(ReturnSetInfo *result, const IvfpqServerStatus *status)
 			(ivfpq_server != IVFPQ_SERVER_AUTO || ivfpq_gpu_memory != 0 ||
 			 ivfpq_devices[0] != '\0' || ivfpq_replicas != 1 ||
 			 ivfpq_matmul != IVFPQ_MATMUL_AUTO),
-			"gpuvec.server, gpuvec.gpu_memory, gpuvec.devices, gpuvec.replicas and gpuvec.matmul have no effect: gpuvec is not preloaded",
-			"shared_preload_libraries = 'gpuvec', and restart the server; or reset them"
+			DOCTOR_SERVER_SETTINGS_WITHOUT_EFFECT,
+			DOCTOR_PRELOAD_OR_RESET
 		},
 		{status->preloaded && without_effect[0] != '\0',
-			psprintf("set, and of no effect: gpuvec.server is %sexternal: %s",
+			psprintf(DOCTOR_WITHOUT_EFFECT,
 					 status->is_external ? "" : "not ", without_effect),
 			status->is_external ?
-			"give gpuvecd the options --memory, --devices, --replicas and --matmul instead, and reset them" :
-			"gpuvec.server = external, or reset them"
+			DOCTOR_USE_SERVER_OPTIONS :
+			DOCTOR_USE_EXTERNAL
 		},
 		{!status->preloaded && ivfpq_keep_queries,
-			"gpuvec.keep_queries has no effect: gpuvec is not preloaded",
-			"shared_preload_libraries = 'gpuvec', and restart the server; or turn it off"
+			DOCTOR_QUERIES_NOT_KEPT,
+			DOCTOR_PRELOAD_OR_TURN_OFF
 		},
 		{lacks_server && ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR,
-			psprintf("gpuvec.on_gpu_error is error, and %s: searches of mirrored indexes fail",
+			psprintf(DOCTOR_SEARCHES_FAIL,
 					 why_none),
-			"SET gpuvec.on_gpu_error = fallback, or gpuvec.engine = cpu"
+			DOCTOR_USE_FALLBACK
 		},
 		{lacks_server && ivfpq_on_gpu_error != IVFPQ_ON_ERROR_ERROR &&
 			ivfpq_engine == IVFPQ_ENGINE_GPU,
-			psprintf("gpuvec.engine is gpu, and %s: sessions search themselves",
+			psprintf(DOCTOR_ENGINE_MISSING,
 					 why_none),
-			"SET gpuvec.engine = auto, or have gpuvecd started"
+			DOCTOR_USE_AUTO_ENGINE
 		},
 
 		/* settings that override gpuvec.recall, or make it costly */
 		{ivfpq_probes > 0,
-			psprintf("gpuvec.probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
+			psprintf(DOCTOR_PROBES_SET,
 					 ivfpq_probes, ivfpq_recall),
-			"RESET gpuvec.probes, unless it is for a measurement"
+			DOCTOR_RESET_PROBES
 		},
 		{ivfpq_candidates > 0,
-			psprintf("gpuvec.candidates is %d: gpuvec.recall (%g) has no say in how many rows are measured",
+			psprintf(DOCTOR_CANDIDATES_SET,
 					 ivfpq_candidates, ivfpq_recall),
-			"RESET gpuvec.candidates, unless it is for a measurement"
+			DOCTOR_RESET_CANDIDATES
 		},
 		{ivfpq_max_probes > 0,
-			psprintf("gpuvec.max_probes is %d: scans end there, whether they have reached gpuvec.recall (%g) and the rows that LIMIT asks for or not",
+			psprintf(DOCTOR_MAX_PROBES_SET,
 					 ivfpq_max_probes, ivfpq_recall),
-			"RESET gpuvec.max_probes, unless time matters more than rows"
+			DOCTOR_RESET_MAX_PROBES
 		},
 		{ivfpq_recall >= 1,
-			"gpuvec.recall is 1: each search reads the whole index",
-			"SET gpuvec.recall = 0.99 or less, unless answers have to be exact"
+			DOCTOR_RECALL_IS_1,
+			DOCTOR_LESS_THAN_1
 		},
 
 		/* features that are turned off */
 		{!enable_indexscan,
-			"enable_indexscan is off: the planner avoids every index",
-			"SET enable_indexscan = on"
+			DOCTOR_INDEXSCAN_OFF_SETTING,
+			DOCTOR_ENABLE_INDEXSCAN
 		},
 		{ivfpq_use_index == IVFPQ_USE_NEVER,
-			"gpuvec.use_index is never: no plan uses an index of gpuivfpq",
-			"RESET gpuvec.use_index, unless it is for a comparison"
+			DOCTOR_USE_INDEX_NEVER_SETTING,
+			DOCTOR_RESET_USE_INDEX
 		},
 		{!ivfpq_enable_custom_scan,
-			"gpuvec.enable_custom_scan is off: conditions are asked only of rows that were measured",
-			"SET gpuvec.enable_custom_scan = on"
+			DOCTOR_CUSTOM_SCAN_OFF,
+			DOCTOR_ENABLE_CUSTOM_SCAN
 		},
 		{ivfpq_max_training_workers == 0,
-			"gpuvec.max_training_workers is 0: no VACUUM has an index trained",
-			"raise it, or call gpuvec_train"
+			DOCTOR_NO_TRAINING_WORKERS,
+			DOCTOR_MORE_TRAINING_WORKERS
 		},
 		{ivfpq_simd == GV_SIMD_PORTABLE,
-			"gpuvec.simd is portable: searches are slower than this processor allows",
-			"RESET gpuvec.simd, unless it is for a measurement"
+			DOCTOR_PORTABLE,
+			DOCTOR_RESET_SIMD
 		},
 		{IvfpqServerIsWanted() && !ivfpq_auto_mirror,
-			"gpuvec.auto_mirror is off: only gpuvec_prewarm brings mirrors to gpuvecd",
-			"SET gpuvec.auto_mirror = on, or prewarm what is searched"
+			DOCTOR_AUTO_MIRROR_OFF,
+			DOCTOR_ENABLE_AUTO_MIRROR
 		},
 	};
 	bool		found = false;
@@ -444,7 +445,7 @@ find_settings(ReturnSetInfo *result, const IvfpqServerStatus *status)
 						findings[i].advice);
 	}
 	if (!found)
-		IvfpqAddFinding(result, "settings", "they go together", NULL);
+		IvfpqAddFinding(result, "settings", DOCTOR_SETTINGS_AGREE, NULL);
 }
 
 static void
@@ -462,14 +463,14 @@ describe_search(const IndexReport *report, const IvfpqSearchParams *params)
 
 	if (nlists == 0)
 		return report->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ?
-			psprintf("not trained, searches are exact; gpuvec_train trains it from %d on",
+			psprintf(DOCTOR_UNTRAINED_TEMPORARY,
 					 least_rows) :
-			psprintf("not trained, searches are exact; VACUUM trains it when it holds %d, gpuvec_train from %d on",
+			psprintf(DOCTOR_UNTRAINED,
 					 IvfpqTrainRows(report->index), least_rows);
 	if (params->read_all)
-		return psprintf("a search at recall %g reads all of %d lists",
+		return psprintf(DOCTOR_READS_ALL,
 						ivfpq_recall, nlists);
-	return psprintf("a search at recall %g begins with %d of %d lists and %d candidates",
+	return psprintf(DOCTOR_FIRST_BATCH,
 					ivfpq_recall, params->probes, nlists, params->candidates);
 }
 
@@ -495,19 +496,19 @@ find_recall(const IndexReport *report, const IvfpqSearchParams *params)
 	IvfpqParamsForBatch(&next, report->index, meta, ivfpq_recall, 1);
 	if (options->probes > 0 && ivfpq_probes == 0)
 		find(report,
-			 psprintf("its option probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
+			 psprintf(DOCTOR_PROBES_OPTION,
 					  options->probes, ivfpq_recall),
-			 psprintf("ALTER INDEX %s RESET (probes)", report->name));
+			 psprintf(DOCTOR_RESET_PROBES_OPTION, report->name));
 	else if (ivfpq_recall < 1 && next.read_all)
 		find(report,
 			 psprintf(params->read_all ?
-					  "recall %g is more than it is calibrated for: each search reads the whole index" :
-					  "recall %g is more than it is calibrated for beyond ten rows: each search for more reads the whole index",
+					  DOCTOR_BEYOND_CALIBRATION :
+					  DOCTOR_BEYOND_CALIBRATION_OF_10,
 					  ivfpq_recall),
 			 IvfpqCalibrationQueries(rows) > 0 ?
-			 psprintf("SET gpuvec.recall to less, or SELECT * FROM gpuvec_calibrate(%s)",
+			 psprintf(DOCTOR_RECALIBRATE,
 					  report->literal) :
-			 "SET gpuvec.recall to less");
+			 DOCTOR_LESS_RECALL);
 }
 
 /*
@@ -530,19 +531,19 @@ find_few_lists(const IndexReport *report)
 		return;
 	if (report->inspection.has_copies)
 		find(report,
-			 psprintf("it has %d lists, not %d as usual for its rows: many of these are equal",
+			 psprintf(DOCTOR_FEW_LISTS_OF_COPIES,
 					  meta->nlists, wanted),
 			 NULL);
 	else if (bytes <= IvfpqMemoryLimit())
 		find(report,
-			 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was less when it was built, or its vectors were few different ones",
+			 psprintf(DOCTOR_FEW_LISTS,
 					  meta->nlists, wanted),
-			 psprintf("REINDEX INDEX CONCURRENTLY %s", report->name));
+			 psprintf(DOCTOR_REINDEX, report->name));
 	else
 		find(report,
-			 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was too little",
+			 psprintf(DOCTOR_FEW_LISTS_OF_MEMORY,
 					  meta->nlists, wanted),
-			 psprintf("SET maintenance_work_mem = '%lld MB' and REINDEX INDEX CONCURRENTLY %s",
+			 psprintf(DOCTOR_REINDEX_WITH_MEMORY,
 					  (long long) (bytes >> 20) + 1, report->name));
 }
 
@@ -558,17 +559,17 @@ find_in_counts(const IndexReport *report)
 		return;
 	if (counts[IVFPQ_COUNT_FULL_PASSES] > scans * FULL_PASSES_FRACTION)
 		find(report,
-			 psprintf("%lld of %lld scans ended in a pass over the whole table",
+			 psprintf(DOCTOR_FULL_PASSES,
 					  (long long) counts[IVFPQ_COUNT_FULL_PASSES],
 					  (long long) scans),
-			 "give conditions that few rows fulfill an index of their own, or make their columns keys of this one");
+			 DOCTOR_INDEX_CONDITIONS);
 	if (counts[IVFPQ_COUNT_OUT_OF_ORDER] > counts[IVFPQ_COUNT_RETURNED] *
 		OUT_OF_ORDER_FRACTION)
 		find(report,
-			 psprintf("%lld rows came too late for their place, beside %lld given out",
+			 psprintf(DOCTOR_OUT_OF_ORDER,
 					  (long long) counts[IVFPQ_COUNT_OUT_OF_ORDER],
 					  (long long) counts[IVFPQ_COUNT_RETURNED]),
-			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
+			 DOCTOR_ALLOW_OUT_OF_ORDER);
 }
 
 /* Reports the state of an index's mirror, if gpuvecd should have one. */
@@ -591,25 +592,24 @@ find_mirror(const IndexReport *report)
 	state = IvfpqGetMirrorState(status, &key, &error);
 	if (state == NULL || strcmp(state, "evicted") == 0)
 		find(report,
-			 state == NULL ? "gpuvecd has no mirror of it" :
-			 "gpuvecd gave up its mirror for others",
+			 state == NULL ? DOCTOR_NOT_MIRRORED :
+			 DOCTOR_EVICTED,
 			 is_too_large ?
-			 psprintf("it takes about %lld MB and does not fit into %lld: %s, or leave it to sessions",
-					  (long long) (bytes >> 20),
-					  (long long) (status->memory >> 20),
-					  more_memory(status)) :
-			 psprintf("search it, or SELECT gpuvec_prewarm(%s)",
+			 psprintf(DOCTOR_MIRROR_TOO_LARGE,
+					  more_memory(status), (long long) (bytes >> 20),
+					  (long long) (status->memory >> 20)) :
+			 psprintf(DOCTOR_PREWARM,
 					  report->literal));
 	else if (strcmp(state, "failed") == 0)
 		find(report,
-			 psprintf("gpuvecd could not mirror it: %s", error),
+			 psprintf(DOCTOR_MIRROR_FAILED, error),
 			 is_too_large ?
-			 psprintf("%s, if there is more; sessions search it meanwhile",
+			 psprintf(DOCTOR_MIRROR_FAILED_MEMORY,
 					  more_memory(status)) :
-			 psprintf("look into %s log; sessions search it meanwhile",
+			 psprintf(DOCTOR_MIRROR_FAILED_LOG,
 					  status->is_external ? "gpuvecd's" : "the server's"));
 	else
-		find(report, psprintf("its mirror is %s", state), NULL);
+		find(report, psprintf(DOCTOR_MIRROR_STATE, state), NULL);
 }
 
 /* Reports the findings on an index.  The index and its table are locked. */
@@ -624,22 +624,22 @@ look_into(IndexReport *report, Relation heap)
 	if (!form->indisvalid)
 	{
 		find(report, form->indisready ?
-			 "not valid, so no query uses it: a build ended too early, or is under way" :
-			 "not valid, and not kept up to date: a build failed, or is under way",
-			 psprintf("if none is: REINDEX INDEX CONCURRENTLY %s, or drop it",
+			 DOCTOR_NOT_VALID :
+			 DOCTOR_NOT_READY,
+			 psprintf(DOCTOR_REINDEX_OR_DROP,
 					  report->name));
 		return;
 	}
 	if (RecoveryInProgress() && !RelationNeedsWAL(report->index))
 	{
-		find(report, "unlogged, so it is empty on a standby", NULL);
+		find(report, DOCTOR_UNLOGGED, NULL);
 		return;
 	}
 	if (!IvfpqOwnsRelation(form->indrelid, GetUserId()) &&
 		!has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
 	{
 		find(report,
-			 "not looked into: that is for the table's owner and members of pg_monitor",
+			 DOCTOR_NO_RIGHTS,
 			 NULL);
 		return;
 	}
@@ -648,11 +648,11 @@ look_into(IndexReport *report, Relation heap)
 						ivfpq_recall, 0);
 	report->counted = IvfpqCountersGet(report->oid, &report->counts);
 	find(report,
-		 psprintf("format %d, %lld rows, %s%s", inspection->meta.version,
+		 psprintf(DOCTOR_INDEX_STATE, inspection->meta.version,
 				  (long long) (inspection->totals.rows + inspection->pending),
 				  describe_search(report, &params),
 				  !report->counted || report->counts.since == 0 ? "" :
-				  psprintf(", %lld scans, %lld passes over the table",
+				  psprintf(DOCTOR_INDEX_SCANS,
 						   (long long) counts[IVFPQ_COUNT_SCANS],
 						   (long long) counts[IVFPQ_COUNT_FULL_PASSES])),
 		 inspection->advice);
@@ -677,14 +677,14 @@ visit(void *arg)
 		return;
 	if (!ConditionalLockRelationOid(heapoid, AccessShareLock))
 	{
-		find(report, "not looked into: its table is locked", NULL);
+		find(report, DOCTOR_TABLE_LOCKED, NULL);
 		return;
 	}
 	heap = try_relation_open(heapoid, NoLock);
 	if (heap == NULL)
 		return;
 	if (!ConditionalLockRelationOid(report->oid, AccessShareLock))
-		find(report, "not looked into: it is locked", NULL);
+		find(report, DOCTOR_INDEX_LOCKED, NULL);
 	else
 	{
 		report->index = try_relation_open(report->oid, NoLock);
@@ -733,10 +733,10 @@ advise_on_error(const IndexReport *report, const ErrorData *error)
 		 error->sqlerrcode != ERRCODE_UNDEFINED_FILE))
 		return error->hint;
 	if (is_file_of(report->oid, error->message))
-		return psprintf("REINDEX INDEX %s, which reads its table only; and look for what damaged it",
+		return psprintf(DOCTOR_DAMAGED_INDEX,
 						report->name);
 	if (OidIsValid(table) && is_file_of(table, error->message))
-		return psprintf("this is table %s itself, and no REINDEX helps: restore it from a backup, and look for what damaged it",
+		return psprintf(DOCTOR_DAMAGED_TABLE,
 						IvfpqRelationName(table));
 	return NULL;
 }
@@ -767,7 +767,7 @@ find_indexes(ReturnSetInfo *result, const IvfpqServerStatus *status)
 		FreeErrorData(error);
 	}
 	if (oids == NIL)
-		IvfpqAddFinding(result, "indexes", "this database has none of gpuivfpq",
+		IvfpqAddFinding(result, "indexes", DOCTOR_NO_INDEXES,
 						NULL);
 }
 

@@ -45,6 +45,7 @@
 
 #include "am/common/options.h"
 #include "inspect/doctor.h"
+#include "inspect/doctortexts.h"
 #include "pgcompat.h"
 #include "planner/planner.h"
 
@@ -191,17 +192,17 @@ see_left_out(PlannerInfo *root, const RelOptInfo *rel, Oid indexoid)
 
 	if (!index->rd_index->indisvalid)
 	{
-		why->state = "the index is not valid: its build failed, or is under way";
-		why->advice = psprintf("if none is: REINDEX INDEX CONCURRENTLY %s",
+		why->state = DOCTOR_INVALID_INDEX;
+		why->advice = psprintf(DOCTOR_REINDEX_INVALID,
 							   IvfpqRelationName(indexoid));
 	}
 	else if (index->rd_index->indcheckxmin)
 	{
-		why->state = "the index is younger than this transaction, and rows were changed while it was built";
-		why->advice = "begin a new transaction";
+		why->state = DOCTOR_YOUNG_INDEX;
+		why->advice = DOCTOR_NEW_TRANSACTION;
 	}
 	else
-		why->state = "the planner leaves the index out";
+		why->state = DOCTOR_LEFT_OUT;
 	index_close(index, NoLock);
 }
 
@@ -239,8 +240,8 @@ see_table(PlannerInfo *root, RelOptInfo *rel, Oid tableoid)
 		IvfpqReason *why = &add_report(root, rel, InvalidOid)->why;
 		char	   *name = get_attname(tableoid, column->varattno, false);
 
-		why->state = "no gpuivfpq index is on it, and the statement orders by a distance to one of its columns";
-		why->advice = psprintf("CREATE INDEX ON %s USING gpuivfpq (%s %s)",
+		why->state = DOCTOR_NO_INDEX;
+		why->advice = psprintf(DOCTOR_CREATE_INDEX,
 							   IvfpqRelationName(tableoid),
 							   quote_identifier(name), class);
 	}
@@ -277,7 +278,7 @@ why_not_sent(Oid table, Oid operator, IvfpqReason *why)
 	StringInfoData wanted;
 	ListCell   *lc;
 
-	why->state = "its server is not asked for the order: all rows are fetched from there and sorted here";
+	why->state = DOCTOR_NOT_SENT;
 	if (extension == NULL ||
 		strcmp(GetForeignDataWrapper(server->fdwid)->fdwname,
 			   "postgres_fdw") != 0)
@@ -292,7 +293,7 @@ why_not_sent(Oid table, Oid operator, IvfpqReason *why)
 		names = NIL;
 	if (has_name(names, extension))
 	{
-		why->advice = "order by a distance to a constant, a parameter or a sub-select, by functions that the server has, too";
+		why->advice = DOCTOR_ORDER_BY_CONSTANT;
 		return;
 	}
 	initStringInfo(&wanted);
@@ -306,7 +307,7 @@ why_not_sent(Oid table, Oid operator, IvfpqReason *why)
 			appendStringInfo(&wanted, "%s%s", wanted.len > 0 ? ", " : "",
 							 ours[i]);
 	}
-	why->advice = psprintf("ALTER SERVER %s OPTIONS (%s extensions %s)",
+	why->advice = psprintf(DOCTOR_ALTER_SERVER,
 						   quote_identifier(server->servername),
 						   option ? "SET" : "ADD",
 						   quote_literal_cstr(wanted.data));
@@ -482,7 +483,7 @@ plan_watched(Query *query, const char *source, PlanWatch *how)
 	if (plan_watch != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("gpuvec_doctor is called while it plans a statement")));
+				 errmsg("gpuvec_doctor cannot be called recursively")));
 
 	if (!is_hooked)
 	{
@@ -636,29 +637,29 @@ why_dearer(const TableReport *report, const Plan *chosen)
 	{
 		Relation	index = index_open(scan->indexid, AccessShareLock);
 
-		why.state = psprintf("that one, of %s, brings the same order",
+		why.state = psprintf(DOCTOR_SAME_ORDER,
 							 get_am_name(index->rd_rel->relam));
-		why.advice = "SET gpuvec.use_index = always, and compare their times";
+		why.advice = DOCTOR_USE_ALWAYS;
 		index_close(index, AccessShareLock);
 	}
 	else if (report->limit == 0 && !report->limit_is_known)
 	{
-		why.state = "LIMIT is not known when this is planned, so a tenth of all rows is taken to be wanted";
-		why.advice = "write a number, or SET plan_cache_mode = force_custom_plan";
+		why.state = DOCTOR_LIMIT_UNKNOWN;
+		why.advice = DOCTOR_WRITE_LIMIT;
 	}
 	else if (report->is_unlimited)
-		why.state = "no LIMIT, the whole order is wanted";
+		why.state = DOCTOR_NO_LIMIT_COSTS;
 	else if (report->is_kept && report->limit <= report->tuples * LARGE_FRACTION)
-		why.advice = "put the table, with its conditions, ORDER BY and LIMIT, into a sub-select, LEFT JOIN what it finds, and keep ORDER BY and LIMIT outside";
+		why.advice = DOCTOR_LEFT_JOIN;
 	else if (report->tuples < FEW_ROWS)
-		why.state = "of so few rows that is quicker";
+		why.state = DOCTOR_FEW_ROWS;
 	else if (report->limit > report->tuples * LARGE_FRACTION)
-		why.state = psprintf("LIMIT asks for %.0f of %.0f rows", report->limit,
+		why.state = psprintf(DOCTOR_LIMIT_LARGE, report->limit,
 							 report->tuples);
 	else if (report->is_joined)
-		why.state = "rows of a join are wanted, which may take many of the nearest";
+		why.state = DOCTOR_JOIN_COSTS;
 	else if (report->filters == NIL)
-		why.advice = psprintf("ANALYZE %s, if its statistics are old",
+		why.advice = psprintf(DOCTOR_ANALYZE,
 							  IvfpqRelationName(report->table));
 	return why;
 }
@@ -682,8 +683,8 @@ compare_costs(Query *query, const char *source, const PlannedStmt *chosen,
 	Cost		by_index = forced->planTree->total_cost;
 
 	if (search_plan(forced, report->table, report->index).found == NULL)
-		return "not used: the plan that the order of this index would serve is not among those that the planner looks at";
-	return psprintf("not used: the planner takes the statement to cost %.0f by this index and %.0f by %s, %.1f times as much",
+		return DOCTOR_NO_PATH;
+	return psprintf(DOCTOR_COSTS,
 					by_index, cost, name_scan(scan),
 					by_index / Max(cost, 0.01));
 }
@@ -701,23 +702,23 @@ add_findings(ReturnSetInfo *result, Query *query, const char *source,
 
 	if (has_index &&
 		search_plan(plan, report->table, report->index).found != NULL)
-		IvfpqAddFinding(result, name, "used", NULL);
+		IvfpqAddFinding(result, name, DOCTOR_USED, NULL);
 	else if (report->why.state != NULL)
 		IvfpqAddFinding(result, name,
-						psprintf(has_index ? "not used: %s" : "%s",
+						psprintf(has_index ? DOCTOR_NOT_USED : "%s",
 								 report->why.state), report->why.advice);
 	else if (report->is_foreign && !search.is_sorted)
-		IvfpqAddFinding(result, name, "its server brings the order", NULL);
+		IvfpqAddFinding(result, name, DOCTOR_FOREIGN_ORDER, NULL);
 	else if (!report->is_foreign && !enable_indexscan)
 		IvfpqAddFinding(result, name,
-						"not used: enable_indexscan is off",
-						"SET enable_indexscan = on");
+						DOCTOR_INDEXSCAN_OFF,
+						DOCTOR_ENABLE_INDEXSCAN);
 	else
 	{
 		IvfpqReason why = why_dearer(report,
 									 report->is_foreign ? NULL : search.found);
 		const char *state = report->is_foreign ?
-		"its server could bring the order; the planner takes it to cost less to fetch and to sort all rows" :
+		DOCTOR_FOREIGN_COSTS :
 		compare_costs(query, source, plan, report, search.found);
 
 		IvfpqAddFinding(result, name,
@@ -800,8 +801,8 @@ analyze(const char *source)
 		query->utilityStmt != NULL || query->hasModifyingCTE)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("this is not one SELECT that changes nothing"),
-				 errhint("Give the SELECT of a statement that does more.")));
+				 errmsg("only a single read-only SELECT can be examined"),
+				 errhint("Pass the SELECT part of the statement.")));
 	return query;
 }
 
@@ -830,7 +831,7 @@ gpuvec_doctor_statement(PG_FUNCTION_ARGS)
 	}
 	if (all.reports == NIL)
 		IvfpqAddFinding(result, "statement",
-						"it reads no table that has a gpuivfpq index, or could do with one",
+						DOCTOR_NO_TABLE,
 						NULL);
 	return (Datum) 0;
 }

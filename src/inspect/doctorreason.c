@@ -42,6 +42,7 @@
 #include "am/common/options.h"
 #include "am/types/vector.h"
 #include "inspect/doctor.h"
+#include "inspect/doctortexts.h"
 #include "pgcompat.h"
 #include "planner/planner.h"
 
@@ -277,19 +278,19 @@ why_query(PlannerInfo *root, const RelOptInfo *rel, Node *query,
 
 	if (contain_volatile_functions(query))
 		return because(why,
-					   "the query vector is volatile: it may be another one for each row",
-					   "if it is one for all rows: ORDER BY column <-> (SELECT ...)");
+					   DOCTOR_VOLATILE_QUERY,
+					   DOCTOR_USE_SUBQUERY);
 	if (!contain_var_clause(query))
 		return false;
 	if (bms_equal(pull_varnos(root, query), rel->relids))
 		return because(why,
-					   "the distance is between two columns of a row, not to one query",
+					   DOCTOR_TWO_COLUMNS,
 					   NULL);
 	return because(why,
-				   "the query vector is a column of another table that is joined: there is no one order",
+				   DOCTOR_JOINED_QUERY,
 				   parse->limitCount != NULL && IvfpqIsPlainSelect(parse) &&
 				   is_inner_joined((Node *) parse->jointree) ?
-				   "put the table with its conditions into LATERAL (SELECT ... ORDER BY ... LIMIT n), and keep the same ORDER BY and LIMIT outside" :
+				   DOCTOR_USE_LATERAL :
 				   NULL);
 }
 
@@ -311,10 +312,10 @@ why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 
 	if (!match_index_to_operand(column, 0, info))
 		return because(why,
-					   psprintf("the column %s is cast to %s, or is in an expression: that is not what is indexed",
+					   psprintf(DOCTOR_COLUMN_CAST,
 								index_column(info, 0),
 								format_type_be(exprType(column))),
-					   "index that expression");
+					   DOCTOR_INDEX_EXPRESSION);
 	if (why_query(root, rel, column == left ? right : left, why))
 		return true;
 	if (get_op_opfamily_strategy(expr->opno, info->opfamily[0]) != 0 ||
@@ -325,15 +326,15 @@ why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 		needed = class_for(pnstrdup(class, strchr(class, '_') - class),
 						   expr->opno);
 	return because(why,
-				   psprintf("ORDER BY is by the operator %s (%s, %s); the index, of class %s, serves %s",
+				   psprintf(DOCTOR_OTHER_OPERATOR,
 							get_opname(expr->opno),
 							format_type_be(exprType(left)),
 							format_type_be(exprType(right)),
 							class ? class : "?",
 							OidIsValid(served) ? get_opname(served) :
-							"no distance"),
+							DOCTOR_NO_OPERATOR),
 				   needed == NULL || strcmp(needed, class) == 0 ? NULL :
-				   psprintf("create an index with class %s", needed));
+				   psprintf(DOCTOR_OTHER_CLASS, needed));
 }
 
 /* Returns whether NOT NULL or a condition ensures a vector in every row. */
@@ -451,7 +452,7 @@ static bool
 why_around(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 		   Node *expr, OpExpr *distance, IvfpqReason *why)
 {
-	const char *state = "ORDER BY is by an expression around the distance";
+	const char *state = DOCTOR_AROUND_DISTANCE;
 	const PathKey *key = root->sort_pathkeys == NIL ? NULL :
 	linitial(root->sort_pathkeys);
 	int			slope = slope_of(expr, (Node *) distance);
@@ -463,10 +464,10 @@ why_around(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 	has_first = (key->pk_nulls_first && !has_all_vectors(root, rel, info)) ||
 		(slope < 0 && strcmp(operator, "<=>") == 0);
 	return because(why, state,
-				   psprintf("order by the distance itself, %s %s query, ascending, and compute the expression among what is selected%s",
+				   psprintf(DOCTOR_ORDER_BY_DISTANCE,
 							index_column(info, 0), operator,
 							has_first ?
-							"; but not if rows without a distance (no vector, or by cosine a vector of zeros), which now come first, are wanted" : ""));
+							DOCTOR_ROWS_WITHOUT_DISTANCE : ""));
 }
 
 /*
@@ -484,11 +485,11 @@ why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 		expr = (Node *) ((RelabelType *) expr)->arg;
 	if (IsA(expr, Const) && ((Const *) expr)->constisnull)
 		return because(why,
-					   "the query vector is NULL, so all rows are equally near",
-					   "leave such a search out");
+					   DOCTOR_NULL_QUERY,
+					   DOCTOR_NO_NULL_QUERY);
 	if (!has_vector(expr, info))
 		return because(why,
-					   psprintf("ORDER BY does not begin with a distance to %s",
+					   psprintf(DOCTOR_OTHER_KEY,
 								index_column(info, 0)),
 					   NULL);
 	if (IsA(expr, OpExpr) && list_length(((OpExpr *) expr)->args) == 2 &&
@@ -496,15 +497,15 @@ why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 		return why_distance(root, rel, info, (OpExpr *) expr, why);
 	if (IsA(expr, FuncExpr) && OidIsValid(served) &&
 		((FuncExpr *) expr)->funcid == get_opcode(served))
-		return because(why, "ORDER BY calls the distance's function",
-					   psprintf("write the operator: ORDER BY %s %s query",
+		return because(why, DOCTOR_FUNCTION,
+					   psprintf(DOCTOR_USE_OPERATOR,
 								index_column(info, 0), get_opname(served)));
 	distance = distance_in(expr, info);
 	if (distance != NULL)
 		return why_distance(root, rel, info, distance, why) ||
 			why_around(root, rel, info, expr, distance, why);
 	return because(why,
-				   psprintf("ORDER BY is by an expression of %s that is no distance",
+				   psprintf(DOCTOR_NO_DISTANCE,
 							index_column(info, 0)),
 				   NULL);
 }
@@ -582,23 +583,23 @@ why_without_order(PlannerInfo *root, const RelOptInfo *rel,
 	if ((root->parse->hasAggs || root->parse->groupClause != NIL) &&
 		distance_in((Node *) root->processed_tlist, info) != NULL)
 		return because(why,
-					   "GROUP BY or an aggregate takes all rows, in no order",
+					   DOCTOR_AGGREGATE_OF_ALL,
 					   NULL);
 	if (has_distance_condition(rel, info))
 		return because(why,
-					   "a condition on the distance without ORDER BY is answered exactly, and by no index",
-					   "if nearly all of these rows are enough: SET gpuvec.radius_recall to the share, .99 for instance");
+					   DOCTOR_DISTANCE_CONDITION,
+					   DOCTOR_USE_RADIUS_RECALL);
 	for (above = root->parent_root; above != NULL; above = above->parent_root)
 	{
 		if (above->parse->sortClause != NIL)
 			return because(why,
-						   "ORDER BY stands outside of the sub-select or WITH query that reads the table",
+						   DOCTOR_OUTER_ORDER,
 						   is_separate_with(root) ?
-						   "write AS NOT MATERIALIZED behind the name of the WITH query" :
+						   DOCTOR_NOT_MATERIALIZED :
 						   NULL);
 	}
 	return because(why,
-				   "nothing orders rows by their distance where the table is read",
+				   DOCTOR_NO_ORDER,
 				   NULL);
 }
 
@@ -658,20 +659,20 @@ why_grouped(const PlannerInfo *root, IvfpqReason *why)
 
 	if (parse->setOperations != NULL)
 		return because(why,
-					   "UNION, INTERSECT or EXCEPT stands between ORDER BY and the table",
+					   DOCTOR_SET_OPERATION,
 					   NULL);
 	if (parse->groupClause != NIL || parse->groupingSets != NIL ||
 		parse->hasAggs)
 		return because(why,
-					   "GROUP BY or an aggregate stands between ORDER BY and the table",
+					   DOCTOR_GROUPED,
 					   NULL);
 	if (parse->hasTargetSRFs)
 		return because(why,
-					   "a function among what is selected makes several rows of one",
+					   DOCTOR_SET_RETURNING,
 					   NULL);
 	if (has_window_of_all(parse, root->processed_tlist))
 		return because(why,
-					   "a window function wants all rows: it has PARTITION BY, another order or frame, or counts them, as count(*) OVER () does",
+					   DOCTOR_WINDOW,
 					   NULL);
 	return false;
 }
@@ -703,7 +704,7 @@ why_looked_for(const PlannerInfo *root, const RelOptInfo *rel,
 			(join->jointype == JOIN_FULL &&
 			 bms_overlap(relids_of(rel), join->syn_lefthand)))
 			return because(why,
-						   "the table is on the inner side of an outer join, or of IN or EXISTS: its rows come in the order of another one",
+						   DOCTOR_INNER_SIDE,
 						   NULL);
 	}
 	return false;
@@ -719,12 +720,12 @@ why_unlimited(const PlannerInfo *root, const RelOptInfo *rel,
 {
 	if (root->tuple_fraction <= 0 && enable_seqscan && enable_sort)
 		return because(why,
-					   "no LIMIT: the whole order is wanted, and all rows are sorted for it",
-					   "if the first rows are enough say so by LIMIT, or read them from a cursor (DECLARE); FOR loops of PL/pgSQL and fetch sizes of drivers look like no LIMIT");
+					   DOCTOR_NO_LIMIT,
+					   DOCTOR_USE_LIMIT);
 	if (!enable_nestloop && bms_membership(root->all_baserels) == BMS_MULTIPLE)
 		return because(why,
-					   "in a join its order is kept by nested loops only, and enable_nestloop is off",
-					   "SET enable_nestloop = on");
+					   DOCTOR_NESTLOOP_OFF,
+					   DOCTOR_ENABLE_NESTLOOP);
 	return why_looked_for(root, rel, why);
 }
 
@@ -743,13 +744,13 @@ why_direction(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 	key = linitial(root->sort_pathkeys);
 	if (!IvfpqIsAscending(key))
 		return because(why,
-					   "ORDER BY is DESC: an index finds the nearest rows, not the farthest",
+					   DOCTOR_DESCENDING,
 					   NULL);
 	if (key->pk_nulls_first)
 		return because(why,
-					   "ORDER BY has NULLS FIRST, and the index has no rows without a vector",
+					   DOCTOR_NULLS_FIRST,
 					   has_all_vectors(root, rel, info) ?
-					   "leave it out: no row lacks a vector" : NULL);
+					   DOCTOR_NO_NULLS_FIRST : NULL);
 	return false;
 }
 
@@ -814,9 +815,9 @@ why_relaxed(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 	return because(why,
 				   root->query_pathkeys == root->sort_pathkeys &&
 				   list_length(root->query_pathkeys) > 1 ?
-				   "ORDER BY has further keys, and gpuvec.scan_order is relaxed" :
-				   "DISTINCT, GROUP BY, a window function, WITH TIES, UNION or a join would rely on the order of the distance, and gpuvec.scan_order is relaxed",
-				   "SET gpuvec.scan_order = strict");
+				   DOCTOR_RELAXED_KEYS :
+				   DOCTOR_RELAXED_USE,
+				   DOCTOR_USE_STRICT);
 }
 
 /* Returns the predicate of a partial index as SQL text. */
@@ -863,11 +864,11 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 		return why_grouped(root, why) || why_unlimited(root, rel, why);
 	if (info->indpred != NIL && !info->predOK)
 		return because(why,
-					   psprintf("the index has only rows with %s, and the statement's conditions do not say that it wants no others",
+					   psprintf(DOCTOR_PARTIAL,
 								predicate_of(info->indexoid)),
-					   "if it wants no others, add that condition to WHERE, with constants as in the index");
+					   DOCTOR_ADD_PREDICATE);
 	if (planner_rt_fetch(rel->relid, root)->tablesample != NULL)
-		return because(why, "TABLESAMPLE reads the table", NULL);
+		return because(why, DOCTOR_TABLESAMPLE, NULL);
 	if (why_relaxed(root, rel, info, why))
 		return true;
 	if (parse->sortClause == NIL && parse->setOperations == NULL)
@@ -890,19 +891,19 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 		return true;
 	if (IvfpqWouldLeak(root, info, false))
 		return because(why,
-					   "a policy hides rows from you, and the index's expression calls functions that are not in C",
-					   "index the column itself, or an expression of C functions");
+					   DOCTOR_LEAK,
+					   DOCTOR_INDEX_SAFE_EXPRESSION);
 	if (ivfpq_use_index == IVFPQ_USE_NEVER)
-		return because(why, "gpuvec.use_index is never",
-					   "SET gpuvec.use_index = auto");
+		return because(why, DOCTOR_USE_INDEX_NEVER,
+					   DOCTOR_USE_INDEX_AUTO);
 	if (!enable_incremental_sort && list_length(root->query_pathkeys) > 1)
 		return because(why,
-					   "ORDER BY has further keys, and enable_incremental_sort is off",
-					   "SET enable_incremental_sort = on");
+					   DOCTOR_INCREMENTAL_SORT_OFF,
+					   DOCTOR_ENABLE_INCREMENTAL_SORT);
 	if (why_unlimited(root, rel, why))
 		return true;
 	if (parse->distinctClause != NIL)
-		return because(why, "DISTINCT stands between ORDER BY and the table",
+		return because(why, DOCTOR_DISTINCT,
 					   NULL);
 	return false;
 }
@@ -1029,11 +1030,11 @@ why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 	Oid			operator;
 
 	if (!restriction_is_securely_promotable(condition, info->rel))
-		return "a policy or a security barrier has to be asked before it";
+		return DOCTOR_SECURITY;
 	if (is_orclause(condition->clause))
-		return "it is an OR";
+		return DOCTOR_IS_OR;
 	if (!IvfpqGetComparison(condition->clause, &comparison))
-		return "it is no comparison that keys answer";
+		return DOCTOR_NO_COMPARISON;
 	left = comparison.left;
 	right = comparison.right;
 	if (match_index_to_operand(left, column, info))
@@ -1043,27 +1044,27 @@ why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 	else
 	{
 		key = contain_var_clause(left) ? left : right;
-		return psprintf("the key is cast to %s, or is in an expression",
+		return psprintf(DOCTOR_KEY_CAST,
 						format_type_be(exprType(key)));
 	}
 	value = key == left ? right : left;
 	if (contain_var_clause(value))
-		return "it compares the key with another column";
+		return DOCTOR_KEY_TO_COLUMN;
 	if (contain_volatile_functions(value))
-		return "what it compares the key with is volatile";
+		return DOCTOR_VOLATILE_VALUE;
 	if (key == right && comparison.any)
-		return "keys that are arrays answer @> and &&, and not ANY";
+		return DOCTOR_ANY_OF_ARRAY;
 	if (OidIsValid(wanted) && wanted != comparison.collation)
-		return "it is of another collation than the key";
+		return DOCTOR_OTHER_COLLATION;
 	operator = key == left ? comparison.operator :
 		get_commutator(comparison.operator);
 	if (!OidIsValid(operator) ||
 		!op_in_opfamily(operator, info->opfamily[column]))
-		return psprintf("the key's class does not have its operator, %s (%s, %s)",
+		return psprintf(DOCTOR_OPERATOR_MISSING,
 						OidIsValid(operator) ? get_opname(operator) : "?",
 						format_type_be(exprType(left)),
 						format_type_be(exprType(right)));
-	return "the planner did not give it to the index";
+	return DOCTOR_PLANNER;
 }
 
 /* Returns advice on writing a condition so that a key answers it, or NULL. */
@@ -1078,8 +1079,8 @@ advise_rewriting(PlannerInfo *root, IndexOptInfo *info,
 												condition->clause, &beside);
 
 		if (better != NULL)
-			return psprintf(beside ? "add %s beside it" :
-							"write %s in its place",
+			return psprintf(beside ? DOCTOR_ADD_CONDITION :
+							DOCTOR_REPLACE_CONDITION,
 							condition_text(root, info->rel, (Node *) better));
 	}
 	return NULL;
@@ -1201,9 +1202,9 @@ add_joins(PlannerInfo *root, IndexOptInfo *info, Node *node, List *reasons)
 	if (key == 0)
 		return reasons;
 	return add_reason(reasons,
-					  psprintf("%s IN (SELECT ...), or EXISTS, is a join, not a condition of the index",
+					  psprintf(DOCTOR_JOIN,
 							   index_column(info, key)),
-					  psprintf("write %s = ANY (ARRAY(SELECT ...)), of the same SELECT, in its place",
+					  psprintf(DOCTOR_REPLACE_JOIN,
 							   index_column(info, key)));
 }
 
@@ -1232,7 +1233,7 @@ IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info, const IndexPath *path)
 			!find_column(clause, &search))
 			continue;
 		reasons = add_reason(reasons,
-							 psprintf("%s is a filter, not a condition of the index: %s",
+							 psprintf(DOCTOR_FILTER,
 									  condition_text(root, info->rel, clause),
 									  why_filter(info, search.column,
 												 condition)),

@@ -53,6 +53,7 @@
 #include "am/search/heaptids.h"
 #include "am/search/rerank.h"
 #include "client/client.h"
+#include "inspect/doctortexts.h"
 #include "inspect/inspect.h"
 #include "page/array.h"
 #include "page/attempt.h"
@@ -409,17 +410,17 @@ waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
 	static const char *const refine[] = {"none", "sq8", "half"};
 
 	if (options->refine != (int) meta->refine)
-		return psprintf("option refine is %s, but the index was built with %s",
+		return psprintf("option \"refine\" is %s, but the index was built with %s",
 						refine[options->refine], refine[meta->refine]);
 	if (options->rotate != (meta->rotated != 0))
-		return psprintf("option rotate is %s, but the index was trained %s it",
+		return psprintf("option \"rotate\" is %s, but the index was trained %s it",
 						options->rotate ? "on" : "off",
 						meta->rotated ? "with" : "without");
 	if (options->pq_dim > 0 && options->pq_dim != meta->pq_dim)
-		return psprintf("option pq_dim is %d, but the index was built with %d",
+		return psprintf("option \"pq_dim\" is %d, but the index was built with %d",
 						options->pq_dim, meta->pq_dim);
 	if (options->spill >= 0 && options->spill + 1 != meta->lists_per_row)
-		return psprintf("option spill is %d, but the index was built with %d",
+		return psprintf("option \"spill\" is %d, but the index was built with %d",
 						options->spill, meta->lists_per_row - 1);
 	return NULL;
 }
@@ -476,13 +477,13 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 
 		if (bits < FULL_SIGNATURE)
 			continue;
-		return psprintf("key %s tells hardly any rows apart: its %s have so many %s that %.0f of the 64 bits of their signatures are set; %s",
+		return psprintf(DOCTOR_FULL_SIGNATURES,
 						quote_identifier(NameStr(key->attname)),
 						is_jsonb ? "documents" : "arrays",
 						is_jsonb ? "values" : "elements", bits,
 						is_jsonb ?
-						"create the index with what conditions ask for as the key, an expression such as (document ->> 'name')" :
-						"create the index without it, or with what conditions ask for as a key of its own");
+						DOCTOR_USE_EXPRESSION_KEY :
+						DOCTOR_USE_OTHER_KEY);
 	}
 	return NULL;
 }
@@ -511,48 +512,48 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 									 IvfpqTrainRows(index)))
 		return NULL;
 	if (meta->nlists == 0 && is_temporary)
-		return psprintf("not trained, holds %lld rows: call gpuvec_train(%s), VACUUM does not train it, since it is temporary",
+		return psprintf(DOCTOR_TRAIN_TEMPORARY,
 						(long long) rows, literal);
 	if (meta->nlists == 0 && looks_equal(heap, index, pending))
-		return "not trained, nearly all of its rows are equal: a partial index leaves them out, or it trains itself when they are not equal any more";
+		return DOCTOR_ROWS_EQUAL;
 	if (meta->nlists == 0)
-		return psprintf("not trained, holds %lld rows: VACUUM its table or call gpuvec_train(%s)",
+		return psprintf(DOCTOR_TRAIN,
 						(long long) rows, literal);
 	if (rows > IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1))
-		return psprintf("trained on %lld rows, holds %lld: REINDEX INDEX CONCURRENTLY %s%s%s",
+		return psprintf(DOCTOR_OUTGROWN,
 						(long long) meta->rows_at_training, (long long) rows,
-						name, for_rows ? "" : ", then ",
+						name, for_rows ? "" : DOCTOR_THEN_CALIBRATE,
 						for_rows ? "" : calibrate);
 	if (drift->has_drifted)
-		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then %s",
+		return psprintf(DOCTOR_DRIFTED,
 						drift->far, drift->drawn, name, calibrate);
 	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
-		return psprintf("not calibrated, so what a recall takes is a guess: %s",
+		return psprintf(DOCTOR_NOT_CALIBRATED,
 						calibrate);
 	if (meta->rows_at_calibration > 0 && !for_rows &&
 		meta->calibrated_for == IVFPQ_FOR_ROWS)
-		return psprintf("its targets are for rows of the table, not for queries of yours: %s",
+		return psprintf(DOCTOR_FOR_ROWS,
 						calibrate);
 	if (rows > 0 && rows < meta->rows_at_calibration / MOST_GONE)
 		return IvfpqCalibrationQueries(rows) > 0 ?
-			psprintf("calibrated with %lld rows, holds %lld, so searches take more than they need: %s",
+			psprintf(DOCTOR_SHRUNK,
 					 (long long) meta->rows_at_calibration, (long long) rows,
 					 calibrate) :
-			psprintf("calibrated with %lld rows, holds %lld, too few to calibrate it: REINDEX INDEX CONCURRENTLY %s",
+			psprintf(DOCTOR_SHRUNK_MUCH,
 					 (long long) meta->rows_at_calibration, (long long) rows,
 					 name);
 	waiting = waiting_option(options, meta);
 	if (waiting != NULL)
-		return psprintf("%s: REINDEX INDEX CONCURRENTLY %s", waiting, name);
+		return psprintf(DOCTOR_OPTION_WAITS, waiting, name);
 	if (pending > MAX_PENDING)
-		return psprintf("%lld rows are in no list: %scall gpuvec_train(%s)",
+		return psprintf(DOCTOR_PENDING,
 						(long long) pending,
-						is_temporary ? "" : "VACUUM its table or ",
+						is_temporary ? "Call" : DOCTOR_PENDING_VACUUM,
 						literal);
 	/* copies of one vector cannot be divided among lists */
 	if (!drift->has_copies &&
 		totals->longest * meta->nlists > MAX_LIST_IMBALANCE * totals->live)
-		return psprintf("list %d holds %lld rows, %.0f times the mean: REINDEX INDEX CONCURRENTLY %s, unless many rows are equal",
+		return psprintf(DOCTOR_LONG_LIST,
 						totals->longest_list, (long long) totals->longest,
 						(double) totals->longest * meta->nlists / totals->live,
 						name);
@@ -600,7 +601,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 		IvfpqActAsCaller(&caller);
 	}
 	inspection->advice = mismatched > 0 ?
-		psprintf("%lld rows, the first (%u,%u) with %d dimensions, do not have the %d of the others and are left out: delete or update them",
+		psprintf(DOCTOR_MISMATCHED,
 				 (long long) mismatched, ItemPointerGetBlockNumber(&first),
 				 ItemPointerGetOffsetNumber(&first), first_dims, dims) :
 		make_advice(heap, index, meta, &inspection->totals,
@@ -697,15 +698,15 @@ gpuvec_prewarm(PG_FUNCTION_ARGS)
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("index \"%s\" is temporary",
+				 errmsg("cannot load temporary index \"%s\" into gpuvecd",
 						RelationGetRelationName(index)),
-				 errhint("Only its own session can read it.")));
+				 errdetail("Only the session that created it can read it.")));
 	if (IvfpqIsUncommitted(index))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" was built in this transaction",
+				 errmsg("cannot load index \"%s\" into gpuvecd in the transaction that built it",
 						RelationGetRelationName(index)),
-				 errhint("Others can read it after COMMIT.")));
+				 errhint("Retry after the transaction has committed.")));
 	IvfpqCheckValid(index);
 	IvfpqMetaRead(index, &meta);
 	if (!IvfpqCanMirror(index, &meta))
@@ -713,7 +714,7 @@ gpuvec_prewarm(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" is not trained",
 						RelationGetRelationName(index)),
-				 errhint("Call gpuvec_train, or VACUUM its table when it has more rows.")));
+				 errhint("Call gpuvec_train, or run VACUUM when the table has more rows.")));
 	key = IvfpqMirrorKey(index, &meta);
 
 	/*
@@ -753,7 +754,7 @@ compare_options(void *arg)
 			altered->waiting = waiting_option(after, &meta);
 		else if (after->lists > 0 && after->lists != before->lists &&
 				 after->lists != meta.nlists)
-			altered->waiting = psprintf("option lists is %d, but the index was built with %d",
+			altered->waiting = psprintf("option \"lists\" is %d, but the index was built with %d",
 										after->lists, meta.nlists);
 	}
 	index_close(index, AccessShareLock);
@@ -827,14 +828,14 @@ tell_of_waiting(ObjectAccessType access, Oid class_oid, Oid oid, int column,
 	if (altered.dims > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("option dims is %d, but the index has vectors of %d dimensions",
+				 errmsg("option \"dims\" is %d, but the index has vectors of %d dimensions",
 						altered.options->dims, altered.dims),
-				 errhint("Vectors of other dimensions take an index of their own.")));
+				 errhint("Create a separate index for vectors of other dimensions.")));
 	if (altered.waiting != NULL)
 		ereport(NOTICE,
 				(errmsg("%s", altered.waiting),
-				 errdetail("It waits for the next REINDEX."),
-				 errhint("REINDEX INDEX CONCURRENTLY %s;",
+				 errdetail("The option takes effect at the next REINDEX."),
+				 errhint("Run REINDEX INDEX CONCURRENTLY %s.",
 						 quote_qualified_identifier(get_namespace_name(get_rel_namespace(oid)),
 													get_rel_name(oid)))));
 }

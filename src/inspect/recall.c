@@ -486,7 +486,7 @@ check_range(const char *name, int value, int max)
 	if (value < 1 || value > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be between 1 and %d, not %d", name, max,
+				 errmsg("\"%s\" must be between 1 and %d, not %d", name, max,
 						value)));
 }
 
@@ -516,10 +516,10 @@ gpuvec_recall(PG_FUNCTION_ARGS)
 	recall.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									   &recall.heap);
 	IvfpqCheckMeasurable(recall.heap, recall.index,
-						 "recall cannot be measured under row-level security",
+						 "cannot measure recall under row-level security",
 						 recall.heap->rd_rel->relforcerowsecurity ?
-						 "Run it as a role with BYPASSRLS." :
-						 "Run it as the table's owner or as a role with BYPASSRLS.");
+						 "Call the function as a role with BYPASSRLS." :
+						 "Call the function as the owner of the table or as a role with BYPASSRLS.");
 	IvfpqCheckValid(recall.index);
 
 	IvfpqActAsOwner(&caller, recall.heap);

@@ -423,7 +423,7 @@ check_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 		if ((view->live & (1U << i)) && (last[i] & 0xF0) != 0)
 			IvfpqCorrupted(reader->index, reader->next.page,
-						   "code of copy %d in slot %u is out of range", i,
+						   "code of posting %d in slot %u is out of range", i,
 						   reader->next.slot);
 }
 
@@ -496,7 +496,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 						   blkno == InvalidBlockNumber ?
 						   IvfpqDirectoryPage(reader->meta, reader->list) :
 						   blkno,
-						   "block %u of list %u is not there", ordinal,
+						   "block %u of list %u is missing", ordinal,
 						   reader->list);
 		reader->reread = true;
 	}

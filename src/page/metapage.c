@@ -232,13 +232,13 @@ IvfpqMetaGet(Relation index, Page page)
 	if (meta->version != IVFPQ_VERSION)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" has format version %u, this gpuvec reads %d",
+				 errmsg("index \"%s\" has format version %u, but this version of gpuvec supports only %d",
 						RelationGetRelationName(index), meta->version,
 						IVFPQ_VERSION),
 				 meta->version > IVFPQ_VERSION ?
-				 errhint("Install the gpuvec that wrote it, or rebuild it with REINDEX INDEX %s.",
+				 errhint("Install a newer version of gpuvec, or rebuild the index with REINDEX INDEX %s.",
 						 quote_identifier(RelationGetRelationName(index))) :
-				 errhint("Rebuild it with REINDEX INDEX %s.",
+				 errhint("Rebuild the index with REINDEX INDEX %s.",
 						 quote_identifier(RelationGetRelationName(index)))));
 	if (!IvfpqMetaIsInRange(meta))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
@@ -360,7 +360,7 @@ copy_entry(Relation index, Buffer buf, uint32 list, IvfpqDirEntry *entry)
 	*entry = *IvfpqDirEntryGet(BufferGetPage(buf), list);
 	if (entry->ndead > entry->nitems)
 		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
-					   "list %u has %u dead copies of %u", list,
+					   "list %u has %u dead postings of %u", list,
 					   entry->ndead, entry->nitems);
 }
 

@@ -90,7 +90,7 @@ IvfpqCorrupted(Relation index, BlockNumber blkno, const char *fmt,...)
 			(errcode(ERRCODE_INDEX_CORRUPTED),
 			 errmsg("index \"%s\" is damaged at block %u: %s",
 					RelationGetRelationName(index), blkno, problem),
-			 errhint("Rebuild it with REINDEX.")));
+			 errhint("Rebuild the index with REINDEX.")));
 }
 
 /*
@@ -225,7 +225,7 @@ IvfpqFillPage(Relation index, BlockNumber blkno, Page page, bool log)
 
 	LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
 	if (!PageIsNew(BufferGetPage(buf)))
-		elog(ERROR, "block %u of index \"%s\" was taken by someone else",
+		elog(ERROR, "block %u of index \"%s\" is already in use",
 			 blkno, RelationGetRelationName(index));
 	START_CRIT_SECTION();
 	memcpy(BufferGetPage(buf), page, BLCKSZ);

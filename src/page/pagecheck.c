@@ -181,7 +181,7 @@ copy_or_report(IvfpqChecker *checker, BlockNumber blkno)
 {
 	if (copy_page(checker, blkno))
 		return true;
-	problem(checker, blkno, "it cannot be read: %s", checker->message);
+	problem(checker, blkno, "could not read the block: %s", checker->message);
 	return false;
 }
 
@@ -271,7 +271,7 @@ IvfpqCheckMeta(IvfpqChecker *checker, int metric)
 	if (meta->version != IVFPQ_VERSION)
 	{
 		problem(checker, IVFPQ_METAPAGE,
-				"format version %u, this gpuvec reads %d", meta->version,
+				"format version %u, but this version of gpuvec supports only %d", meta->version,
 				IVFPQ_VERSION);
 		return false;
 	}
@@ -289,7 +289,7 @@ IvfpqCheckMeta(IvfpqChecker *checker, int metric)
 	}
 	if (meta->metric != metric)
 		problem(checker, IVFPQ_METAPAGE,
-				"metric %u, the operator class has %d", meta->metric, metric);
+				"metric is %u, but the operator class has %d", meta->metric, metric);
 
 	if (meta->nlists == 0)
 		checker->layout.slots_per_page = 1;
@@ -540,7 +540,7 @@ check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
 		if (heads[k].unused != 0 || (heads[k].nulls & ~exist) != 0 ||
 			(form->kind[k] != IVFPQ_KEY_ORDERED && heads[k].high != 0))
 			problem(checker, blkno,
-					"the head of key %d of block %u is out of range",
+					"the header of key %d of block %u is out of range",
 					k + 1, ordinal);
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
@@ -553,11 +553,11 @@ check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
 		{
 			if ((abbrevs.nulls >> k & 1) != 0 && abbrevs.abbrev[k] != 0)
 				problem(checker, blkno,
-						"key %d of copy %d of block %u is NULL and has a value",
+						"key %d of posting %d of block %u is NULL and has a value",
 						k + 1, i, ordinal);
 			if (!IvfpqKeyHeadCovers(form, k, &heads[k], &abbrevs))
 				problem(checker, blkno,
-						"the head of key %d of block %u does not tell of copy %d",
+						"the header of key %d of block %u does not cover posting %d",
 						k + 1, ordinal, i);
 		}
 	}
@@ -604,7 +604,7 @@ check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
 				found.refine = addresses[i];
 			else
 				problem(checker, blkno,
-						"copy %d of block %u points to refine record (%u,%u), which cannot be",
+						"posting %d of block %u points to refine record (%u,%u), which cannot exist",
 						i, ordinal,
 						ItemPointerGetBlockNumberNoCheck(&addresses[i]),
 						ItemPointerGetOffsetNumberNoCheck(&addresses[i]));
@@ -621,18 +621,18 @@ check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
 			keep_found(reading, &found);
 		else
 			problem(checker, blkno,
-					"copy %d of block %u points to (%u,%u), which is not in the table",
+					"posting %d of block %u points to (%u,%u), which is not in the table",
 					i, ordinal, ItemPointerGetBlockNumberNoCheck(&tids[i]),
 					ItemPointerGetOffsetNumberNoCheck(&tids[i]));
 		if (!isfinite(t[i]))
-			problem(checker, blkno, "T of copy %d of block %u is not finite",
+			problem(checker, blkno, "T of posting %d of block %u is not finite",
 					i, ordinal);
 		/* if pq_dim is odd, a code's last nibble is spare and must be 0 */
 		if (codes != NULL && checker->meta.pq_dim % 2 != 0 &&
 			(codes[(layout->code_bytes - 1) * IVFPQ_BLOCK_POSTINGS + i] &
 			 0xF0) != 0)
 			problem(checker, blkno,
-					"code of copy %d of block %u is out of range", i, ordinal);
+					"code of posting %d of block %u is out of range", i, ordinal);
 	}
 }
 
@@ -657,7 +657,7 @@ gather_parts(Reading *reading, const IvfpqSlotHeader *header,
 
 		if (slot == NULL)
 		{
-			problem(checker, blkno, "part %d of block %u is not there", p,
+			problem(checker, blkno, "part %d of block %u is missing", p,
 					header->ordinal);
 			return false;
 		}
@@ -735,7 +735,7 @@ read_chain(Reading *reading)
 		nleft -= count;
 		if (nleft == 0 && header.prev_page != InvalidBlockNumber)
 			problem(checker, next.page,
-					"the chain goes on behind its oldest block");
+					"the chain continues after its oldest block");
 		next.page = header.prev_page;
 		next.slot = header.prev_slot;
 	}
@@ -756,14 +756,14 @@ check_dead(Reading *reading)
 	if (!reading->complete)
 		return;
 	if (reading->ndead != entry->ndead)
-		problem(checker, blkno, "%u copies are dead, the directory says %u",
+		problem(checker, blkno, "%u postings are dead, but the directory counts %u",
 				reading->ndead, entry->ndead);
 	if (reading->nfirst != entry->nfirst)
 		problem(checker, blkno,
-				"%u live copies are first ones, the directory says %u",
+				"%u live postings are primary, but the directory counts %u",
 				reading->nfirst, entry->nfirst);
 	if (reading->stray_flags)
-		problem(checker, blkno, "copies behind the last one are marked dead");
+		problem(checker, blkno, "postings after the last one are marked dead");
 }
 
 /*
@@ -850,7 +850,7 @@ read_pending(Reading *reading, const IvfpqMetaData *ends, bool silent)
 		if (header->next != InvalidBlockNumber && header->next_seq <= seq)
 		{
 			problem(checker, blkno,
-					"the pending list leads back to block %u", header->next);
+					"the pending list has a cycle at block %u", header->next);
 			return;
 		}
 		passed_tail |= blkno == ends->pending_tail;
@@ -860,7 +860,7 @@ read_pending(Reading *reading, const IvfpqMetaData *ends, bool silent)
 	}
 	if (!passed_tail && ends->pending_tail != last)
 		problem(checker, IVFPQ_METAPAGE,
-				"the pending list does not come by its tail, block %u",
+				"the pending list does not reach its tail, block %u",
 				ends->pending_tail);
 }
 
@@ -935,7 +935,7 @@ check_record_page(IvfpqChecker *checker, BlockNumber blkno)
 		/* the row may be gone, but the table must have its block */
 		if (!is_in_table(checker, &record->tid))
 			problem(checker, blkno,
-					"refine record %d is of (%u,%u), which is not in the table",
+					"refine record %d belongs to (%u,%u), which is not in the table",
 					i + 1, ItemPointerGetBlockNumberNoCheck(&record->tid),
 					ItemPointerGetOffsetNumberNoCheck(&record->tid));
 		if (!isfinite(record->min) || !(record->step >= 0) ||
@@ -944,10 +944,10 @@ check_record_page(IvfpqChecker *checker, BlockNumber blkno)
 			 (record->min != 0 || record->step != 0 ||
 			  !are_finite(record, checker->meta.dims))))
 			problem(checker, blkno,
-					"numbers of refine record %d are out of range", i + 1);
+					"values of refine record %d are out of range", i + 1);
 	}
 	if (nused != counted)
-		problem(checker, blkno, "%d refine records are in use, it counts %d",
+		problem(checker, blkno, "%d refine records are in use, but the page counts %d",
 				nused, counted);
 	checker->records(checker->arg, blkno, page, nslots);
 }
@@ -1021,7 +1021,7 @@ check_page(IvfpqChecker *checker, BlockNumber blkno)
 			check_record_page(checker, blkno);
 	}
 	else
-		problem(checker, blkno, "it is of no kind that belongs here");
+		problem(checker, blkno, "it has an unexpected page type");
 }
 
 static int
@@ -1061,7 +1061,7 @@ report_slot(IvfpqChecker *checker, const IvfpqLeftover *leftover,
 		slot->ordinal != leftover->ordinal)
 		return;
 	if (slot->gen != gen)
-		message = psprintf("slot %u is left over from an earlier state of its list, VACUUM frees it",
+		message = psprintf("slot %u is left over from an earlier state of its list, and VACUUM will free it",
 						   leftover->address.slot);
 	else if (sound)
 		message = psprintf("slot %u says that it holds block %u of its list, but is not in it",
@@ -1114,7 +1114,7 @@ check_leftovers(IvfpqChecker *checker)
 				 is_training_leftover(checker, (Page) checker->page))
 			checker->report(checker->arg, false, leftover->address.page,
 							IVFPQ_NO_LIST,
-							"it is left over from training or VACUUM, the next VACUUM frees it");
+							"it is left over from training or VACUUM, and the next VACUUM will free it");
 	}
 }
 
@@ -1192,7 +1192,7 @@ IvfpqCheckRecordChain(IvfpqChecker *checker)
 		if (meta.refine_head == last)
 		{
 			problem(checker, wrong,
-					"it is not the next of the refine pages with free slots");
+					"it is not the next refine page with free slots");
 			return;
 		}
 		last = meta.refine_head;

@@ -568,7 +568,7 @@ IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 
 		CHECK_FOR_INTERRUPTS();
 		if (meta->pending_head_seq <= frozen->head_seq)
-			elog(ERROR, "more rows stay pending than were");
+			elog(ERROR, "number of pending rows increased");
 		ntids -= count;
 		buf = IvfpqGetFreePage(index);
 		state = GenericXLogStart(index);
@@ -603,15 +603,15 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
 	state = GenericXLogStart(index);
 	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
 	if (meta->nlists > 0)
-		elog(ERROR, "index \"%s\" was trained by someone else",
+		elog(ERROR, "index \"%s\" was trained concurrently",
 			 RelationGetRelationName(index));
 	if (meta->dims != trained->dims)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("rows of index \"%s\" have had %d dimensions while it was trained, and have %d now",
+				 errmsg("dimensions of index \"%s\" changed from %d to %d during training",
 						RelationGetRelationName(index), trained->dims,
 						meta->dims),
-				 errhint("Train it again.")));
+				 errhint("Call gpuvec_train again.")));
 	tail = meta->pending_tail;
 	flags = meta->dims_flags;
 	*meta = *trained;
@@ -681,7 +681,7 @@ IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
 		   memcmp(&tids[i], tid, sizeof(ItemPointerData)) != 0)
 		i++;
 	if (i == header->count)
-		elog(ERROR, "row (%u,%u) is pending no more",
+		elog(ERROR, "row (%u,%u) is not pending",
 			 ItemPointerGetBlockNumberNoCheck(tid),
 			 ItemPointerGetOffsetNumberNoCheck(tid));
 	tids[i] = tids[--header->count];
@@ -757,7 +757,7 @@ write_page(Compaction *to)
 
 	LockBuffer(to->buf, BUFFER_LOCK_EXCLUSIVE);
 	if (!pending_is(BufferGetPage(to->buf), to->seq))
-		elog(ERROR, "block %u of index \"%s\" was taken by someone else",
+		elog(ERROR, "block %u of index \"%s\" is already in use",
 			 BufferGetBlockNumber(to->buf), RelationGetRelationName(index));
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, to->buf, GENERIC_XLOG_FULL_IMAGE);

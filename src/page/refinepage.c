@@ -78,7 +78,7 @@ find_free(Relation index, BlockNumber blkno, Page page, int code_bytes)
 			InvalidOffsetNumber)
 			return slot;
 	}
-	IvfpqCorrupted(index, blkno, "it has no free slot, but counts %u used",
+	IvfpqCorrupted(index, blkno, "it has no free slot, but counts %u used slots",
 				   IvfpqRecordPageHeader(page)->nused);
 }
 
@@ -135,7 +135,7 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 			header = IvfpqRecordPageHeader(page);
 			if (!header->chained)
 				IvfpqCorrupted(index, blkno,
-							   "it is first of the refine pages with free slots, but says that it is none");
+							   "it is the first refine page with free slots, but is marked as having none");
 			if (header->nused < IvfpqRecordSlots(code_bytes))
 			{
 				/* put the record on the head page */
@@ -259,7 +259,7 @@ IvfpqRecordRead(Relation index, int code_bytes,
 		}
 		if (slot < 1 || slot > (uint32) IvfpqRecordSlots(code_bytes))
 			IvfpqCorrupted(index, blkno,
-						   "a copy points to refine record %u of %d", slot,
+						   "a posting points to refine record %u of %d", slot,
 						   IvfpqRecordSlots(code_bytes));
 		memcpy(records + i * slot_bytes,
 			   IvfpqRecordGet(BufferGetPage(buf), code_bytes, slot - 1), slot_bytes);
@@ -337,7 +337,7 @@ IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 												  dead[i])->tid);
 		if (header->nused < ndead)
 			IvfpqCorrupted(index, blkno,
-						   "it counts %u used slots of at least %d",
+						   "it counts %u used slots, but has at least %d",
 						   header->nused, ndead);
 		header->nused -= ndead;
 		if (!header->chained)

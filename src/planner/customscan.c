@@ -131,8 +131,8 @@ IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 		linitial_int(lsecond(scan->custom_private)) != FILTER_LAYOUT)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("plan was made by another version of gpuvec"),
-				 errhint("Begin a new session: the library was replaced while this one ran.")));
+				 errmsg("plan was created by another version of gpuvec"),
+				 errhint("Reconnect to the server.  The library was replaced while this session was running.")));
 	goal = linitial(scan->custom_private);
 	others = lsecond(scan->custom_private);
 	plan->goal.rows_needed = floatVal(linitial(goal));

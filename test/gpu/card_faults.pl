@@ -94,7 +94,7 @@ my $restarts = stat_of($node, 'restarts');
 break_card('search');
 is_right('a broken search');
 soon($node, "restarts = $restarts + 1 AND pid <> $pid", 'a broken search: another gpuvecd');
-like(slurp_file($node->logfile), qr/the engine failed; a new process is needed/,
+like(slurp_file($node->logfile), qr/engine failed; a new process is needed/,
 	'a broken search: the log says why');
 is_well('after a broken search');
 

@@ -28,7 +28,7 @@ my @EXPECTED = (
 	# what the reference says of a function
 	qr/^55000: index ".*" is not (trained|valid)/,
 	qr/^55000: (the index was changed while it was mirrored|could not mirror the index:|there is no gpuvecd|gpuvecd (does not come up|is not running)|prepared transaction with identifier .* is busy)/,
-	qr/^55000: cannot train index ".*", this transaction does not see most of its rows/,
+	qr/^55000: cannot train index ".*" in this transaction/,
 	# children of a killed postmaster
 	qr/^F0001: pre-existing shared memory block/,
 	qr/^24000/,

@@ -278,10 +278,10 @@ sub test_roles
 	my @unordered = grep { !/ORDER BY/ } good($asked, "EXPLAIN (VERBOSE, COSTS OFF) $search") =~ /Remote SQL: (.*)/g;
 	ok(@unordered > 0, 'without the option extensions a server is not asked for the order');
 	my $doctor = "SELECT state, advice FROM gpuvec_doctor(\$\$$search\$\$) WHERE subject = '$table->{name}_0'";
-	like(good($asked, $doctor), qr/^its server is not asked for the order: .*\|ALTER SERVER s0 OPTIONS \(ADD extensions '\Q$extensions\E'\)$/,
+	like(good($asked, $doctor), qr/^the foreign server does not provide the order, .*\|Run ALTER SERVER s0 OPTIONS \(ADD extensions '\Q$extensions\E'\)\.$/,
 		'the doctor says what to do');
 	good($asked, good($asked, $doctor =~ s/state, //r));
-	is(good($asked, $doctor), 'its server brings the order|', '... which helps');
+	is(good($asked, $doctor), 'the foreign server provides the order|', '... which helps');
 	return;
 }
 

@@ -299,7 +299,7 @@ for my $table (qw(plain refined))
 		SET gpuvec.scan_order = relaxed;
 		SET gpuvec.candidates = 100;
 		SELECT count(*) FROM (SELECT id FROM $table ORDER BY e <-> point(1, $dims)) AS x}),
-		qr/index "${table}_e" points to row \(\d+,\d+\), which table "$table" cannot have/,
+		qr/index "${table}_e" points to row \(\d+,\d+\), which cannot exist in table "$table"/,
 		"$table: rows behind the end");
 }
 

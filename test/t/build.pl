@@ -181,7 +181,7 @@ for my $engine ('cpu', 'gpu')
 
 	($rc, $err) = build('cpu', 8, set => [ "gpuvec.fault = 'memory 1 team: memory'", 'client_min_messages = debug1' ]);
 	is($rc, 0, 'no shared memory: built');
-	like($err, qr/WARNING:  no parallel workers, because there is too little shared memory/, '... with a warning');
+	like($err, qr/WARNING:  could not allocate shared memory for parallel workers/, '... with a warning');
 	unlike($err, qr/using \d+ parallel workers/, '... without workers');
 	unlike($err, qr/leak/, '... and nothing is left');
 	ok(contents('t_e') eq $right, '... the same postings');
@@ -562,7 +562,7 @@ SKIP:
 	my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
 		SET max_parallel_maintenance_workers = 3; SET gpuvec.on_gpu_error = error;
 		CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 40);");
-	like($err, qr/^[^\n]*NOTICE:  gpuvecd could not calibrate index "wide_e": it refused: no memory\nDETAIL:  It is calibrated without a card, which takes longer\.$/,
+	like($err, qr/^[^\n]*NOTICE:  gpuvecd could not calibrate index "wide_e": it refused: no memory\nDETAIL:  The index is calibrated without a GPU, which takes longer\.$/,
 		'no room to search: one notice');
 	is( $node->safe_psql('postgres', "SELECT count(*) > 0 FROM gpuvec_calibration('wide_e')"),
 		't', 'no room to search: calibrated');

@@ -175,7 +175,7 @@ damage_index('lists', 'pq_dim out of range', damaged_at(0), found(0, 'its parame
 	put(CONTENTS + META_PQ_DIM, 60000));
 damage_index('lists', 'directory beyond the end', damaged_at(4711),
 	found(0, 'arrays and directory are not in their places'), put(CONTENTS + META_DIRECTORY, 4711));
-damage_index('lists', 'no such metric', damaged_at(0), found(0, 'metric 77, the operator class has 1'),
+damage_index('lists', 'no such metric', damaged_at(0), found(0, 'metric is 77, but the operator class has 1'),
 	put_bytes(CONTENTS + META_METRIC, chr(77)));
 damage_index('lists', 'more depths than there are', damaged_at(0),
 	found(0, 'its parameters are out of range'), sub {
@@ -213,7 +213,7 @@ damage_index('lists', 'no newest block', damaged_at($directory),
 damage_index('lists', 'slot out of range', qr/XX002/, qr/error\|slot 99 does not hold block/,
 	put(entry(2) + ENTRY_SLOT, 99));
 damage_index('lists', 'dead postings not counted', $rows,
-	found($directory, '0 copies are dead, the directory says 5'), put(entry(0) + ENTRY_NDEAD, 5));
+	found($directory, '0 postings are dead, but the directory counts 5'), put(entry(0) + ENTRY_NDEAD, 5));
 damage_index('lists', 'more postings dead than there are', damaged_at($directory), qr/error/,
 	put(entry(0) + ENTRY_NDEAD, 0x7FFFFFF0));
 
@@ -244,7 +244,7 @@ damage_index('lists', 'wrong owner', damaged_at($head_page),
 damage_index('lists', 'owner out of range', damaged_at($head_page),
 	found($head_page, 'slot \d+ belongs to list 77 of 4'), put($head + SLOT_LIST, 77));
 damage_index('lists', 'two damages', qr/XX002/,
-	qr/(?=.*T of copy 0 of block \d+ is not finite).*slot \d+ does not hold block/s, sub {
+	qr/(?=.*T of posting 0 of block \d+ is not finite).*slot \d+ does not hold block/s, sub {
 		put32($_[0], $head + SLOT_GEN, 3);
 		put32($_[0], $other + SLOT_T, 0x7FC00000);
 	});
@@ -254,7 +254,7 @@ damage_index('lists', 'two damages', qr/XX002/,
 damage_index('lists', 'small-list page zeroed', damaged_at($head_page),
 	found($head_page, 'slot \d+ does not hold block'), zero_page($head_page));
 damage_index('lists', 'page header', qr/ERROR:  XX001: invalid page in block $head_page/,
-	found($head_page, 'it cannot be read: invalid page in block'),
+	found($head_page, 'could not read the block: invalid page in block'),
 	put_bytes($head_page * BLCKSZ + 12, "\xFF" x 8));
 # the next record of the page would clear the hole
 damage_index('lists', 'page with a hole', damaged_at($head_page),
@@ -272,21 +272,21 @@ damage_index('lists', 'file cut short', qr/XX002/, qr/error\|slot \d+ does not h
 # ---- postings
 
 damage_index('lists', 'code out of range', damaged_at($head_page),
-	found($head_page, 'code of copy 0 of block \d+ is out of range'), sub {
+	found($head_page, 'code of posting 0 of block \d+ is out of range'), sub {
 		my $at = $head + SLOT_CODES + 2 * 32;
 		substr(${ $_[0] }, $at, 1) =
 		  chr(ord(substr(${ $_[0] }, $at, 1)) | 0xF0);
 	});
-damage_index('lists', 'T not finite', qr//, found($head_page, 'T of copy 0 of block \d+ is not finite'),
+damage_index('lists', 'T not finite', qr//, found($head_page, 'T of posting 0 of block \d+ is not finite'),
 	put($head + SLOT_T, 0x7F800000));
 damage_index('lists', 'TID of no row', qr//,
-	found($head_page, 'copy 0 of block \d+ points to \(\d+,0\), which is not in the table'),
+	found($head_page, 'posting 0 of block \d+ points to \(\d+,0\), which is not in the table'),
 	put_bytes($head + SLOT_TIDS + 4, "\0\0"));
 damage_index('lists', 'TID beyond the table', qr//,
-	found($head_page, 'copy 0 of block \d+ points to \(65535,\d+\), which is not in the table'),
+	found($head_page, 'posting 0 of block \d+ points to \(65535,\d+\), which is not in the table'),
 	put_bytes($head + SLOT_TIDS, pack('SS', 0, 65535)));
 damage_index('lists', 'posting flagged dead', $rows,
-	found($directory, '1 copies are dead, the directory says 0'), put($head + SLOT_DEAD, 1));
+	found($directory, '1 postings are dead, but the directory counts 0'), put($head + SLOT_DEAD, 1));
 damage_index('lists', 'row twice', $rows,
 	qr/^-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times/m, sub {
 		substr(${ $_[0] }, $head + SLOT_TIDS, 6) =
@@ -321,10 +321,10 @@ my $bad_pending = qr/ERROR:  XX002: index "pending_v" is damaged at block/;
 
 damage_index('pending', 'pending: nothing', $rows, qr/^\s*$/, sub { });
 damage_index('pending', 'pending: other dimensions', qr/ERROR:  22000: expected 162 dimensions, not 9/,
-	qr/^-\|error\|row \(0,1\) of table "pending" has 9 dimensions, the index 162/m,
+	qr/^-\|error\|row \(0,1\) of table "pending" has 9 dimensions, but the index has 162/m,
 	put(CONTENTS + META_DIMS, 162));
 damage_index('pending', 'pending: tail is the metapage', qr//,
-	found(0, 'the pending list does not come by its tail, block 0'),
+	found(0, 'the pending list does not reach its tail, block 0'),
 	put(CONTENTS + META_PENDING_TAIL, 0),
 	sub { like($_[0]{insert}, $bad_pending, 'pending: tail is the metapage: insert') });
 damage_index('pending', 'pending: head beyond the end', $bad_pending,
@@ -333,7 +333,7 @@ damage_index('pending', 'pending: head beyond the end', $bad_pending,
 damage_index('pending', 'pending: wrong sequence number', $bad_pending,
 	qr/error\|it is not the next page of the pending list/, put($pending + PENDING_NEXT_SEQ, 9));
 damage_index('pending', 'pending: list leads back', qr//,
-	found($first, "the pending list leads back to block $first"), sub {
+	found($first, "the pending list has a cycle at block $first"), sub {
 		put32($_[0], $pending + PENDING_NEXT_SEQ, 1);
 		put32($_[0], $pending + PENDING_NEXT, $first);
 	});
@@ -343,7 +343,7 @@ damage_index('pending', 'pending: number of the tail', $bad_pending,
 		put32($_[0], $tail + 4, 0x80000000);
 	});
 damage_index('pending', 'pending: list cut', qr//,
-	found(0, 'the pending list does not come by its tail'), put($pending + PENDING_NEXT, NO_BLOCK));
+	found(0, 'the pending list does not reach its tail'), put($pending + PENDING_NEXT, NO_BLOCK));
 damage_index('pending', 'pending: too many entries', $bad_pending,
 	found($first, 'it is not the next page of the pending list'), put($pending + PENDING_COUNT, 60000));
 damage_index('pending', 'pending: page zeroed', $bad_pending,
@@ -353,7 +353,7 @@ damage_index('pending', 'pending: TID of no row', qr//,
 	put_bytes($pending + PENDING_TIDS + 6 + 4, "\0\0"));
 # in a segment that the table's file does not have: not even asked for
 damage_index('pending', 'pending: TID far beyond the table',
-	qr/points to row \(655359,\d+\), which table "pending" cannot have/,
+	qr/points to row \(655359,\d+\), which cannot exist in table "pending"/,
 	found($first, 'pending entry 1 points to \(655359,\d+\), which is not in the table'),
 	put_bytes($pending + PENDING_TIDS + 6, pack('SS', 9, 65535)));
 
@@ -411,44 +411,44 @@ my $no_record =
 damage_index('refined', 'refine: nothing', $rows, qr/^\s*$/, sub { });
 damage_index('refined', 'refine: page zeroed', damaged_at(1, 'refined'), $no_record, zero_page(1));
 damage_index('refined', 'refine: free slot that is used', $rows,
-	qr/(?=.*$no_record).*^1\|error\|290 refine records are in use, it counts 291/ms,
+	qr/(?=.*$no_record).*^1\|error\|290 refine records are in use, but the page counts 291/ms,
 	put_bytes($record + REFINE_TID + 4, "\0\0"));
 damage_index('refined', 'refine: record of another row', $rows, $no_record, sub {
 		substr(${ $_[0] }, $record + REFINE_TID, 6) =
 		  substr(${ $_[0] }, $record + REFINE_BYTES + REFINE_TID, 6);
 	});
 damage_index('refined', 'refine: TID beyond the table', qr//,
-	found(1, 'refine record 1 is of \(65535,\d+\), which is not in the table'),
+	found(1, 'refine record 1 belongs to \(65535,\d+\), which is not in the table'),
 	put_bytes($record + REFINE_TID, pack('SS', 0, 65535)));
 damage_index('refined', 'refine: numbers of no row', qr//,
 	found(1, 'refine record 1 does not bound row \(0,\d+\) of table "refined"'),
 	put($record + REFINE_MIN, unpack('L', pack('f', 3))));
 damage_index('refined', 'refine: chain of the metapage', $rows,
-	found(0, 'it is not the next of the refine pages with free slots'),
+	found(0, 'it is not the next refine page with free slots'),
 	put(CONTENTS + META_REFINE_HEAD, 0),
 	sub { like($_[0]{insert}, damaged_at(0, 'refined'), 'refine: chain of the metapage: insert') });
 damage_index('refined', 'refine: numbers not finite', $rows,
-	found(1, 'numbers of refine record 1 are out of range'), put($record, 0x7FC00000));
+	found(1, 'values of refine record 1 are out of range'), put($record, 0x7FC00000));
 damage_index('refined', 'refine: error is no number', $rows,
-	found(1, 'numbers of refine record 1 are out of range'), put($record + REFINE_ERROR, 0x7FC00000));
+	found(1, 'values of refine record 1 are out of range'), put($record + REFINE_ERROR, 0x7FC00000));
 damage_index('refined', 'refine: address of no slot', $bad_refine,
-	found($refined_page, 'copy 0 of block \d+ points to refine record \(\d+,999\), which cannot be'),
+	found($refined_page, 'posting 0 of block \d+ points to refine record \(\d+,999\), which cannot exist'),
 	put_bytes($addresses + 4, pack('S', 999)));
 damage_index('refined', 'refine: address beyond the end', damaged_at(4711, 'refined'),
-	found($refined_page, 'copy 0 of block \d+ points to refine record \(4711,\d+\), which cannot be'),
+	found($refined_page, 'posting 0 of block \d+ points to refine record \(4711,\d+\), which cannot exist'),
 	put_bytes($addresses, pack('SS', 0, 4711)));
 damage_index('refined', 'refine: address of another page', $bad_refine, $no_record,
 	put_bytes($addresses, pack('SS', 0, $refined_directory)));
 damage_index('refined', 'refine: chain beyond the end', $rows,
-	found(4711, 'it is not the next of the refine pages with free slots'),
+	found(4711, 'it is not the next refine page with free slots'),
 	put(CONTENTS + META_REFINE_HEAD, 4711),
 	sub { like($_[0]{insert}, damaged_at(4711, 'refined'), 'refine: chain beyond the end: insert') });
 damage_index('refined', 'refine: chain of full pages', $rows,
-	found(1, 'it is not the next of the refine pages with free slots'),
+	found(1, 'it is not the next refine page with free slots'),
 	put(CONTENTS + META_REFINE_HEAD, 1),
 	sub { like($_[0]{insert}, damaged_at(1, 'refined'), 'refine: chain of full pages: insert') });
 damage_index('refined', 'refine: chain leads in a circle', $rows,
-	found($refine_head, 'it is not the next of the refine pages with free slots'), sub {
+	found($refine_head, 'it is not the next refine page with free slots'), sub {
 		put32($_[0], $refine_head * BLCKSZ + CONTENTS + REFINE_NEXT, $refine_head);
 	});
 
@@ -498,18 +498,18 @@ damage_index('keyed', 'keys: hash of another value', $rows, $other_keys, sub {
 		put32($_[0], $keyed + SLOT_IMAGES + 4 * 32, $free);
 	},
 	sub {
-		like($_[0]{verify}, qr/error\|the head of key 2 of block \d+ does not tell of copy 0/,
+		like($_[0]{verify}, qr/error\|the header of key 2 of block \d+ does not cover posting 0/,
 			'keys: hash of another value: head');
 	});
 damage_index('keyed', 'keys: head too narrow', $rows,
-	found($keyed_page, 'the head of key 1 of block \d+ does not tell of copy \d+'),
+	found($keyed_page, 'the header of key 1 of block \d+ does not cover posting \d+'),
 	put($keyed + SLOT_HEADS, get32(\$sound{keyed}, $keyed + SLOT_HEADS) + 1));
 damage_index('keyed', 'keys: NULL with a value', $rows,
-	found($keyed_page, 'key 1 of copy 0 of block \d+ is NULL and has a value'),
+	found($keyed_page, 'key 1 of posting 0 of block \d+ is NULL and has a value'),
 	put($keyed + SLOT_HEADS + HEAD_NULLS, 1),
 	sub { like($_[0]{verify}, $other_keys, 'keys: NULL with a value: row') });
 damage_index('keyed', 'keys: head with what does not belong there', $rows,
-	found($keyed_page, 'the head of key 2 of block \d+ is out of range'),
+	found($keyed_page, 'the header of key 2 of block \d+ is out of range'),
 	put($keyed + SLOT_HEADS + HEAD_BYTES + HEAD_UNUSED, 1));
 
 meet_waiting();
@@ -605,7 +605,7 @@ sub wrong
 {
 	my ($list, $n) = @_;
 
-	return "error||$list|$n copies of the list are not in gpuvecd's mirror as they are on pages";
+	return "error||$list|$n postings of the list differ between the mirror of gpuvecd and the pages of the index";
 }
 
 $served->safe_psql(
@@ -623,7 +623,7 @@ $served->safe_psql(
 is_verified('untrained_e', '', 'untrained');
 like(
 	$served->safe_psql('postgres', "SELECT * FROM gpuvec_verify_index('plain_e', true)"),
-	qr/^warning\|\|\|gpuvecd's mirror is not compared: .*$/,
+	qr/^warning\|\|\|could not compare the mirror of gpuvecd: .*$/,
 	'without a mirror');
 is_mirrored($served, "${_}_e", "SELECT FROM $_ ORDER BY e <-> point(1, 8) LIMIT 10", 'new')
   for 'plain', 'refined';
@@ -691,7 +691,7 @@ substr($item, 24, 1) = chr(ord(substr($item, 24, 1)) ^ 1);
 ask('REFINE', $refined . pack('ll', 1, 0) . $item);
 is_verified('refined_e',
 	join("\n", map({ wrong($_, 1) } 2 .. 5), wrong(7, 4),
-		"error|||1 refine records are not in gpuvecd's mirror as they are on pages"),
+		"error|||1 refine records differ between the mirror of gpuvecd and the pages of the index"),
 	'a spoiled record');
 
 # a list that is longer than a message: a posting near its end; with little memory

@@ -124,7 +124,7 @@ sub fails
 		SET enable_seqscan = off;
 		SET gpuvec.fault = '$action $n engine';
 		$statement", on_error_stop => 1);
-	my $said = $action eq 'memory' ? qr/out of memory/ : qr/the engine failed/;
+	my $said = $action eq 'memory' ? qr/out of memory/ : qr/engine failed/;
 
 	return 0 if $rc == 0;
 	die "$what, call $n: $err" unless $err =~ $said && $err !~ /server closed/;

@@ -165,10 +165,10 @@ sub is_mirrored_again
 
 soon($node, q{state = 'down' AND pid IS NULL}, 'before gpuvecd: down');
 is_right(0, 'before gpuvecd');
-soon_advice($node, 'gpuvecd', qr/^it is down: its folder cannot be looked at: No such file.*: start it with --socket \Q$folder\E/,
+soon_advice($node, 'gpuvecd', qr/^state is down: its folder cannot be looked at: No such file.*: Start gpuvecd with --socket \Q$folder\E/,
 	'before gpuvecd: the doctor says why');
 like($node->safe_psql('postgres', q{SELECT string_agg(state, ' ') FROM gpuvec_doctor() WHERE subject = 'settings'}),
-	qr/no effect: gpuvec.server is external: gpuvec.gpu_memory/, 'the doctor tells of a setting without effect');
+	qr/no effect because gpuvec.server is external: gpuvec.gpu_memory/, 'the doctor tells of a setting without effect');
 my $gpuvecd = start_gpuvecd($folder, '--memory', 64);
 soon($node, "state = 'up' AND pid = $gpuvecd AND restarts = 0 AND started IS NOT NULL AND memory = 64 << 20",
 	'gpuvecd comes second');
@@ -283,7 +283,7 @@ my $other = new_remote_node('other', conf => conf($folder) . "gpuvec.engine = 'g
 $other->safe_psql('postgres', 'CREATE TABLE t (id int, e real[]); INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 1000) AS g;
 	CREATE INDEX ON t USING gpuivfpq (e)');
 soon($other, q{state = 'down'}, 'another cluster: it is not served');
-soon_advice($other, 'gpuvecd', qr/^it is down: it serves another cluster: .*a folder of its own/, 'another cluster: the doctor says why');
+soon_advice($other, 'gpuvecd', qr/^state is down: it serves another cluster: .*a separate directory/, 'another cluster: the doctor says why');
 my $logged = qr/it serves another cluster\n.*HINT:  Each cluster needs a gpuvecd and a folder of its own/;
 log_has($other, $logged, 0, 'another cluster: so does its log');
 is(scalar(() = slurp_file($log) =~ /another cluster was refused/g), 1, q{another cluster: so does gpuvecd's, once});
@@ -313,7 +313,7 @@ $node->stop;
 chmod 0770, $folder or die;
 $node->start;
 soon($node, q{state = 'down'}, 'others may write to the folder: down');
-soon_advice($node, 'gpuvecd', qr/^it is down: its folder has mode 770: the group or others may write to it: /,
+soon_advice($node, 'gpuvecd', qr/^state is down: its folder has mode 770: the group or others may write to it: /,
 	'others may write to the folder: the doctor says so');
 $node->safe_psql('postgres', q{SELECT answers('t', '<->', 8, 10, 1)});
 chmod 0700, $folder or die;
@@ -335,7 +335,7 @@ if ($odd == 0)
 	_exit(0);
 }
 soon($node, q{state = 'other version'}, 'other version: so it is called');
-soon_advice($node, 'gpuvecd', qr/^it is other version: have gpuvecd of the same version/, 'other version: the doctor says what to do');
+soon_advice($node, 'gpuvecd', qr/^state is other version: Start gpuvecd of version/, 'other version: the doctor says what to do');
 kill 'KILL', $odd;
 waitpid $odd, 0;
 $gpuvecd = start_gpuvecd($folder, '--memory', 1);
@@ -345,7 +345,7 @@ soon($node, "state = 'up' AND pid = $gpuvecd", 'the right version again');
 $node->safe_psql('postgres', 'CREATE TABLE wide AS SELECT g AS id, point(g, 300) AS e FROM generate_series(1, 4000) AS g;
 	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (refine = sq8)');
 $node->psql('postgres', q{SELECT gpuvec_prewarm('wide_e')});
-soon_advice($node, 'wide_e', qr/does not fit.* give gpuvecd a larger --memory|could not mirror it: .* give gpuvecd a larger --memory/,
+soon_advice($node, 'wide_e', qr/Start gpuvecd with a larger --memory/,
 	'too large: what the doctor advises');
 unlike($node->safe_psql('postgres', q{SELECT string_agg(advice, ' ') FROM gpuvec_doctor()}),
 	qr/gpuvec\.gpu_memory/, 'too large: ... and nothing that has no effect');
@@ -380,7 +380,7 @@ is($node->safe_psql('postgres', "SELECT pid FROM gpuvec_stat WHERE state = 'up'"
 for (
 	["gpuvec.server_directory = ''", qr/gpuvec.server is external, and gpuvec.server_directory is empty/],
 	["gpuvec.server_directory = 'relative'", qr/invalid value for parameter "gpuvec.server_directory"/],
-	[ "gpuvec.server_directory = '/" . 'x' x 85 . "'", qr/too long for a socket's path/ ])
+	[ "gpuvec.server_directory = '/" . 'x' x 85 . "'", qr/too long for a socket/ ])
 {
 	my ($setting, $error) = @$_;
 	my $begin = -s $node->logfile;
@@ -403,7 +403,7 @@ $node->append_conf('postgresql.conf', "gpuvec.server = '$SERVER'\n");
 $node->start;
 soon($node, "state = 'up' AND pid <> $gpuvecd", 'started by PostgreSQL');
 like($node->safe_psql('postgres', q{SELECT string_agg(state, ' ') FROM gpuvec_doctor() WHERE subject = 'settings'}),
-	qr/no effect: gpuvec.server is not external: gpuvec.server_directory/, 'the doctor tells of the folder');
+	qr/no effect because gpuvec.server is not external: gpuvec.server_directory/, 'the doctor tells of the folder');
 $node->stop;
 is(end_gpuvecd($gpuvecd, 'TERM'), 0, 'SIGTERM ends it');
 ok(!-e "$folder/pgsql_tmp.gpuvec.sock", 'its socket is gone');

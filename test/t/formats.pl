@@ -243,11 +243,11 @@ sub test_odd
 	like($err, qr/expected 4 dimensions, not 3/, "$what: a query of another length");
 	is( $node->safe_psql('postgres', q{SELECT string_agg(severity || ' ' || problem, E'\n' ORDER BY problem)
 			FROM gpuvec_verify_index('untrained_e')}),
-		$node->safe_psql('postgres', q{SELECT string_agg(format('warning row %s of table "untrained" has %s dimensions, the index 4',
+		$node->safe_psql('postgres', q{SELECT string_agg(format('warning row %s of table "untrained" has %s dimensions, but the index has 4',
 			ctid, cardinality(e)), E'\n' ORDER BY ctid) FROM untrained WHERE cardinality(e) <> 4}),
 		"$what: verify names both");
 	like($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('untrained_e')}),
-		qr/^2 rows, the first \($first\) with \d dimensions, do not have the 4 of the others/,
+		qr/^2 rows, of which the first is \($first\) with \d dimensions, do not have 4 dimensions/,
 		"$what: so does the advice");
 	is($node->safe_psql('postgres', q{SELECT recall FROM gpuvec_recall('untrained_e', 5, 20)}),
 		'1', "$what: recall can be measured");
@@ -259,7 +259,7 @@ sub test_odd
 sub test_untrained
 {
 	my ($node, $what) = @_;
-	my $stays = qr/LOG:  gpuvec: 2 rows of index "public.untrained_e" stay pending/;
+	my $stays = qr/LOG:  2 rows of index "public.untrained_e" remain pending/;
 	my $idle = q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec training'};
 
 	# dims and dims_flags: nothing is known of them
@@ -384,20 +384,20 @@ sub test_other_formats
 	my ($from, $rc, $err);
 
 	patch_meta($node, 'ordered_e', [ 4, pack('S<', 8) ]);
-	test_refused($node, "$what, of a newer one", 'format version 8, this gpuvec reads 7',
-		'Install the gpuvec that wrote it, or rebuild it with REINDEX INDEX ordered_e.');
+	test_refused($node, "$what, of a newer one", 'format version 8, but this version of gpuvec supports only 7',
+		'Install a newer version of gpuvec, or rebuild the index with REINDEX INDEX ordered_e.');
 	$node->safe_psql('postgres', 'DELETE FROM ordered WHERE id % 19 = 2');
 	(undef, undef, $err) = $node->psql('postgres', 'VACUUM (INDEX_CLEANUP ON) ordered');
 	like($err, qr/ERROR:  index "ordered_e" has format version 8/, "$what, of a newer one: VACUUM is refused");
 
 	patch_meta($node, 'ordered_e', [ 4, pack('S<', 6) ]);
 	$what .= ', of an older one';
-	test_refused($node, $what, 'format version 6, this gpuvec reads 7',
-		'Rebuild it with REINDEX INDEX ordered_e.');
+	test_refused($node, $what, 'format version 6, but this version of gpuvec supports only 7',
+		'Rebuild the index with REINDEX INDEX ordered_e.');
 	($rc, undef, $err) = $node->psql('postgres', 'VACUUM (INDEX_CLEANUP ON, FREEZE) ordered');
 	is($rc, 0, "$what: VACUUM goes on");
-	is($err, "psql:<stdin>:1: WARNING:  index \"ordered_e\" has the format of an older gpuvec, VACUUM passes it over\n"
-		  . 'HINT:  Rebuild it with REINDEX INDEX ordered_e.', "$what: ... and says so once");
+	is($err, "psql:<stdin>:1: WARNING:  skipping vacuum of index \"ordered_e\" because it has the format of an older version of gpuvec\n"
+		  . 'HINT:  Rebuild the index with REINDEX INDEX ordered_e.', "$what: ... and says so once");
 	is($node->safe_psql('postgres', q{SELECT reltuples > 0 FROM pg_class WHERE relname = 'ordered_e'}), 't',
 		"$what: ... its rows stay as they were counted");
 

@@ -434,7 +434,7 @@ test_odd($welcome, pack('LSS', 32, $OK, $SEARCH) . pack('llqLLLL', -1, 0, 0, 1, 
 	'broken', 'a negative count');
 test_odd($welcome, pack('LSS', 1 << 30, $OK, $SEARCH), 'broken', 'an answer of a gigabyte');
 test_odd($welcome, refusal($SEARCH, 7, 'no memory'), 'refused', 'no memory');
-test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'the engine failed');
+test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'engine failed');
 
 # A refusal is a sign of life: work that takes long is not given up while nobody
 # else gets in, but when its connection ends; and neither do sessions search
@@ -677,7 +677,7 @@ is(answers($node, 't', '<->', 8, 10, 20), $right, 'PATH: answers');
 my $named = copy_program("$config{bindir}/gpuvecd", "$temp/named/server");
 (undef, undef, $err) =
   $node->psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = 'named/server'");
-like($err, qr/ERROR:  invalid value for .*\nDETAIL:  It has to be an absolute path/, 'named: absolutely');
+like($err, qr/ERROR:  invalid value for .*\nDETAIL:  The path must be absolute/, 'named: absolutely');
 $node->safe_psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = '$named'");
 $node->reload;
 $node->poll_query_until('postgres', "SELECT current_setting('gpuvec.server_path') <> ''");

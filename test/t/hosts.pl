@@ -131,18 +131,18 @@ for my $case (@cases)
 # -- the doctor, where servers bring the order
 like( good($asked, q{SELECT string_agg(state, '; ') FROM gpuvec_doctor('SELECT id FROM items ORDER BY v <=> $1::real[] LIMIT $2')
 		WHERE subject = 'items_0'}),
-	qr/^its server brings the order$/,
+	qr/^the foreign server provides the order$/,
 	'LIMIT as a parameter beside a local partition');
 is( good($asked, q{SELECT string_agg(subject || ' ' || state, '; ' ORDER BY subject) FROM gpuvec_doctor('SELECT id FROM items ORDER BY v <=> $1::real[] LIMIT 10')
 		WHERE subject IN ('items_0', 'items_here_cosine')}),
-	'items_0 its server brings the order; items_here_cosine used', 'and LIMIT 10');
+	'items_0 the foreign server provides the order; items_here_cosine used', 'and LIMIT 10');
 like( good($asked, q{SELECT string_agg(state, '; ') FROM gpuvec_doctor('SELECT id FROM items_0 WHERE id = 3 ORDER BY v <=> $1::real[]')
 		WHERE subject = 'items_0'}),
-	qr/^its server could bring the order; the planner takes it to cost less to fetch and to sort all rows/,
+	qr/^the foreign server could provide the order, but the planner estimates that fetching and sorting all rows costs less/,
 	'rows that are fetched and sorted');
 is( good($asked, q{SELECT string_agg(state, '; ') FROM gpuvec_doctor('SELECT id FROM (SELECT * FROM items_0 ORDER BY v <=> $1::real[] LIMIT (SELECT 10)) AS s ORDER BY id')
 		WHERE subject = 'items_0'}),
-	'its server brings the order', '... and rows that are sorted otherwise behind LIMIT');
+	'the foreign server provides the order', '... and rows that are sorted otherwise behind LIMIT');
 
 # -- all servers at once, as it is printed
 if ($there{vector})

@@ -198,8 +198,9 @@ for my $mb (4, long_test() ? 16 : (), 64)
 my ($rc, undef, $err) = $node->psql('postgres',
 	"SET maintenance_work_mem = '2MB'; CREATE INDEX ON big USING gpuivfpq (e) WITH (lists = 15000)");
 isnt($rc, 0, 'too many lists for 2 MB');
-like($err, qr/training 15000 lists of 128 dimensions needs \d+ MB, maintenance_work_mem is 2 MB/,
+like($err, qr/"maintenance_work_mem" is too low to train 15000 lists
+DETAIL:  \d+ MB are required for 128 dimensions\./,
 	'... says what is needed');
-like($err, qr/HINT:  Set maintenance_work_mem higher, or use fewer lists/, '... and what to do');
+like($err, qr/HINT:  Increase "maintenance_work_mem", or use fewer lists/, '... and what to do');
 
 done_testing();

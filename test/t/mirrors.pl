@@ -225,10 +225,10 @@ soon_mirrors("'postgres'", 1, 'DROP: the mirror is dropped');
 (undef, undef, $err) = $node->psql('postgres',
 	"CREATE TEMP TABLE x (e real[]); INSERT INTO x SELECT e FROM refined;
 	CREATE INDEX x_e ON x USING gpuivfpq (e); SELECT gpuvec_prewarm('x_e')");
-like($err, qr/ERROR:  index "x_e" is temporary/, 'temporary');
+like($err, qr/ERROR:  cannot load temporary index "x_e" into gpuvecd/, 'temporary');
 (undef, undef, $err) = $node->psql('postgres',
 	"BEGIN; REINDEX INDEX refined_e; SELECT gpuvec_prewarm('refined_e')");
-like($err, qr/ERROR:  index "refined_e" was built in this transaction/, 'built in this transaction');
+like($err, qr/ERROR:  cannot load index "refined_e" into gpuvecd in the transaction that built it/, 'built in this transaction');
 $node->safe_psql('postgres', 'CREATE ROLE guest LOGIN');
 (undef, undef, $err) = $node->psql('postgres',
 	"SELECT gpuvec_prewarm('refined_e')", extra_params => [ '-U', 'guest' ]);

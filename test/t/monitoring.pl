@@ -62,7 +62,7 @@ $node->safe_psql(
 # off
 is(as('guest', 'SELECT ask(1, 3)'), '9', 'scans go on without');
 like(as('holder', q{SELECT count(*) FROM gpuvec_live_queries('items_e')}),
-	qr/NOTICE: +queries of index "items_e" are not kept\n.*superuser.*0$/s, 'off by default');
+	qr/NOTICE: +no queries of index "items_e" are kept\n.*superuser.*0$/s, 'off by default');
 like(as('guest', 'SET gpuvec.keep_queries = on'),
 	qr/permission denied to set parameter/, 'only superusers turn it on');
 
@@ -141,7 +141,7 @@ my $folder = $node->data_dir . '/pg_dynshmem';
 my $offset = -s $node->logfile;
 chmod 0500, $folder or die "$folder: $!";
 is($node->safe_psql('postgres', 'SELECT ask(1, 3); SELECT ask(1, 3)'), "9\n9", 'scans without memory for a ring');
-is(scalar(() = slurp_file($node->logfile, $offset) =~ /LOG: .*queries of index "items_e" are not kept: could not/g),
+is(scalar(() = slurp_file($node->logfile, $offset) =~ /LOG: .*could not keep queries of index "items_e": could not/g),
 	1, '... which is said once');
 is(as('guest', 'BEGIN; SELECT ask(1, 1); SELECT ask(1, 1); COMMIT; SELECT ask(1, 1)'), "3\n3\n3", '... in a transaction');
 chmod 0700, $folder or die "$folder: $!";
@@ -318,30 +318,30 @@ is($node->safe_psql('postgres', q{
 	SELECT string_agg(concat_ws(' ', subject, state, advice), '; ') FROM gpuvec_doctor() WHERE advice IS NOT NULL;
 	DROP TABLE young}), '', 'nothing is advised where all is well');
 finds('preloading', qr/^gpuvec is preloaded/, 'preloaded');
-finds('gpuvecd', qr/^it is up, process \d+ on cpu/, 'gpuvecd is up');
-finds('t_e', qr/^gpuvecd has no mirror of it => search it, or SELECT gpuvec_prewarm\('t_e'\)$/m,
+finds('gpuvecd', qr/^state is up, process \d+ on cpu/, 'gpuvecd is up');
+finds('t_e', qr/^gpuvecd has no mirror of the index => Search the index, or run SELECT gpuvec_prewarm\('t_e'\)\.$/m,
 	'no mirror yet', 'SET gpuvec.engine = gpu;');
 $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
-finds('t_e', qr/^its mirror is ready => -$/m, 'a mirror', 'SET gpuvec.engine = gpu;');
-finds('mirrors', qr/^1, they take \d MB of 1 MB/, 'what mirrors take');
+finds('t_e', qr/^mirror is ready => -$/m, 'a mirror', 'SET gpuvec.engine = gpu;');
+finds('mirrors', qr/^1, which take \d MB of 1 MB/, 'what mirrors take');
 $node->psql('postgres', q{SELECT gpuvec_prewarm('wide_e')});
-finds('wide_e', qr/^gpuvecd could not mirror it: .* => raise gpuvec.gpu_memory/m,
+finds('wide_e', qr/^could not load the index into gpuvecd: .* => Increase gpuvec\.gpu_memory/m,
 	'a mirror that does not fit', 'SET gpuvec.engine = gpu;');
 
-finds('settings', qr/^gpuvec\.auto_mirror is off: .* => SET gpuvec\.auto_mirror = on/m,
+finds('settings', qr/^gpuvec\.auto_mirror is off, .* => Set gpuvec\.auto_mirror = on/m,
 	'no mirrors by themselves', 'SET gpuvec.engine = gpu; SET gpuvec.auto_mirror = off;');
 
 # -- 2: scans go through the whole table
 $node->safe_psql('postgres', q{SELECT scan('u', 120, 2000)});
-finds('u_e', qr/^\d+ of \d+ scans ended in a pass over the whole table => give conditions/m, 'passes');
+finds('u_e', qr/^\d+ of \d+ scans ended in a full pass over the table => Create an index/m, 'passes');
 # -- 3: an index has outgrown its training
 $node->safe_psql('postgres', q{INSERT INTO u SELECT g, point(g, 16) FROM generate_series(3000, 10000) AS g});
-finds('u_e', qr/rows, .* => trained on 2000 rows, holds 9001: REINDEX/, 'an index that has grown');
+finds('u_e', qr/rows, .* => The index was trained on 2000 rows and now has 9001\.  Run REINDEX/, 'an index that has grown');
 # -- 4: it is locked
 my $lock = background($node, q{BEGIN; LOCK TABLE u; SELECT pg_sleep(600)});
 ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'u'::regclass AND mode = 'AccessExclusiveLock'}),
 	'a table is locked');
-finds('u_e', qr/^not looked into: its table is locked/, 'it does not wait for locks');
+finds('u_e', qr/^not inspected: its table is locked/, 'it does not wait for locks');
 $node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_locks
 	WHERE relation = 'u'::regclass AND mode = 'AccessExclusiveLock'});
 end_of($lock);
@@ -352,7 +352,7 @@ SKIP:
 	$node->safe_psql('postgres',
 		q{SET client_min_messages = warning; CREATE EXTENSION gpuvec_pgvector CASCADE;
 		UPDATE pg_extension SET extversion = '1.0.0-before' WHERE extname = 'gpuvec_pgvector'});
-	finds('gpuvec_pgvector', qr/^version 1\.0\.0-before, the library is of .* => ALTER EXTENSION gpuvec_pgvector UPDATE$/,
+	finds('gpuvec_pgvector', qr/^version 1\.0\.0-before, but the library has version .* => Run ALTER EXTENSION gpuvec_pgvector UPDATE\.$/,
 		'an extension that was not updated');
 	$node->safe_psql('postgres', q{UPDATE pg_extension SET extversion = default_version
 		FROM pg_available_extensions WHERE extname = 'gpuvec_pgvector' AND name = extname});
@@ -417,22 +417,22 @@ sub called
 
 is(called('none'), 1, 'rows of an index that may have others are computed');
 is(called('pg_monitor'), 0, '... but not for those who could change what its functions do');
-finds('gpuvecd', qr/^it is off/, 'no gpuvecd');
-finds('settings', qr/^gpuvec\.engine is gpu, and gpuvecd is off: sessions search themselves => /m,
+finds('gpuvecd', qr/^state is off/, 'no gpuvecd');
+finds('settings', qr/^gpuvec\.engine is gpu and gpuvecd is off, so sessions search indexes themselves => /m,
 	'an engine that is off');
-finds('settings', qr/^gpuvec\.on_gpu_error is error, and gpuvecd is off: searches of mirrored indexes fail => /m,
+finds('settings', qr/^gpuvec\.on_gpu_error is error and gpuvecd is off, so searches of mirrored indexes fail => /m,
 	'errors that nobody needs', q{SET gpuvec.on_gpu_error = error;});
-finds('workers', qr/^max_worker_processes is 3; gpuvec takes up to 4: .* => raise max_worker_processes to 4/,
+finds('workers', qr/^max_worker_processes is 3; gpuvec uses up to 4: .* => Increase max_worker_processes to at least 4/,
 	'too few processes');
 # -- 8: not preloaded
 $node->append_conf('postgresql.conf',
 	"shared_preload_libraries = ''\ngpuvec.server = 'cpu'\ngpuvec.keep_queries = on\n");
 $node->restart;
-finds('preloading', qr/^gpuvec is not preloaded: .* => shared_preload_libraries = 'gpuvec'/, 'not preloaded');
-finds('settings', qr/^gpuvec\.server, .* have no effect: gpuvec is not preloaded => /m, 'settings without effect');
+finds('preloading', qr/^gpuvec is not preloaded, .* => Set shared_preload_libraries = 'gpuvec'/, 'not preloaded');
+finds('settings', qr/^gpuvec\.server, .* have no effect because gpuvec is not preloaded => /m, 'settings without effect');
 finds('settings', qr/^gpuvec\.keep_queries has no effect/m, '... and another');
 like(as('none', q{SELECT * FROM gpuvec_live_queries('u_e')}),
-	qr/ERROR: +queries are not kept\n.*shared_preload_libraries/s, '... which the function says, too');
+	qr/ERROR: +live queries are not available\n.*shared_preload_libraries/s, '... which the function says, too');
 
 # Before 17 there is no shared memory without preloading.
 my $counts = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
@@ -440,7 +440,7 @@ $node->safe_psql('postgres', q{SELECT scan('u', 2, 10)}) for 1 .. 2;
 is(counts('u_e', 'scans'), $counts ? '4' : '', 'counters without preloading');
 is($node->safe_psql('postgres', 'SELECT gpuvec_stat_reset()'), '', '... are set back');
 is(counts('u_e', 'scans'), $counts ? '0' : '', '... or are not there');
-is(scalar(() = slurp_file($node->logfile) =~ /are not counted/g), 0, 'nothing went wrong with them');
+is(scalar(() = slurp_file($node->logfile) =~ /could not count scans/g), 0, 'nothing went wrong with them');
 
 # -- 9: checksums see damage before gpuvec does
 my $data = $node->data_dir . '/';
@@ -455,10 +455,10 @@ for my $file (@damaged)
 }
 unlink $early or die $!;
 $node->start;
-finds('early_e', qr/^could not open file .* => REINDEX INDEX early_e, which reads its table only/, 'a file that is missing');
-finds('u_e', qr/^invalid page in block 0 of .* => REINDEX INDEX u_e, which reads its table only/,
+finds('early_e', qr/^could not open file .* => Run REINDEX INDEX early_e, which reads only the table/, 'a file that is missing');
+finds('u_e', qr/^invalid page in block 0 of .* => Run REINDEX INDEX u_e, which reads only the table/,
 	'a page of an index with a wrong checksum');
-finds('wide_e', qr/^invalid page in block \d+ of .* => this is table wide itself/, '... and of a table');
+finds('wide_e', qr/^invalid page in block \d+ of .* => Restore table wide from a backup/, '... and of a table');
 $node->safe_psql('postgres', 'REINDEX INDEX u_e');
 finds('u_e', qr/^format \d/, '... of the index REINDEX does away with it');
 

@@ -62,7 +62,7 @@ $node->safe_psql('postgres', "\\copy source TO '$file'
 $node->safe_psql('postgres', "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()");
 ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('loaded_e')", 1800),
 	'autovacuum had the index trained');
-log_has($node, qr/LOG:  gpuvec: trained index "public.loaded_e": $rows rows in \d+ lists, 0 stay pending/,
+log_has($node, qr/LOG:  trained index "public.loaded_e": $rows rows in \d+ lists, 0 remain pending/,
 	0, 'the log says so');
 unlike(slurp_file($node->logfile), qr/trained index[^\n]*\n[^\n]*CONTEXT/, 'in one line');
 ok(wait_until($node, $idle), 'the worker is gone');
@@ -181,7 +181,7 @@ $writer->query_safe('COMMIT');
 $writer->quit;
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM unseen');
-log_has($node, qr/put 1 pending rows of index "public.unseen_e" into lists/, $from, 'unseen: it is put into a list');
+log_has($node, qr/moved 1 pending rows of index "public.unseen_e" into lists/, $from, 'unseen: it is put into a list');
 ok(wait_until($node, $idle), 'unseen: the worker is gone');
 is($node->safe_psql('postgres', "SELECT pending FROM gpuvec_index_info('unseen_e')"), '0', 'unseen: none is pending');
 is_sound($node, 'unseen_e', 'unseen');
@@ -190,11 +190,11 @@ is_sound($node, 'unseen_e', 'unseen');
 $from = -s $node->logfile;
 $node->safe_psql('postgres', q{INSERT INTO ended SELECT id + 1000000, e FROM source, generate_series(1, 2)
 	WHERE id <= 6000; VACUUM ended});
-log_has($node, qr/LOG:  gpuvec: index "public.ended_e" was trained on 3000 rows and holds 15000.*HINT:  REINDEX INDEX CONCURRENTLY/s,
+log_has($node, qr/LOG:  index "public.ended_e" was trained on 3000 rows and now has 15000.*HINT:  To make queries faster, run REINDEX INDEX CONCURRENTLY/s,
 	$from, 'the log advises a rebuild');
 ok(wait_until($node, $idle), 'the worker is gone');
 like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('ended_e')"),
-	qr/^trained on 3000 rows, holds 15000: REINDEX INDEX CONCURRENTLY/, 'so does index_info');
+	qr/^The index was trained on 3000 rows and now has 15000\.  Run REINDEX INDEX CONCURRENTLY/, 'so does index_info');
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM ended');
 settle($node, 'outgrown');
@@ -213,17 +213,17 @@ $node->safe_psql('postgres', q{
 my $before = $node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('theirs_e')");
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM theirs');
-log_has($node, qr/index "public.theirs_e" was trained on 3000 rows and holds 15000.*Then calibrate it with your queries again/s,
+log_has($node, qr/index "public.theirs_e" was trained on 3000 rows and now has 15000.*then calibrate the index with your queries again/s,
 	$from, 'given queries: the log advises a rebuild and to calibrate');
 ok(wait_until($node, $idle), 'given queries: the worker is gone');
 is($node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('theirs_e')"), $before, 'given queries: targets stay');
 like($before, qr/\|queries$/m, '... and say whose they are');
 like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('theirs_e')"),
-	qr/REINDEX INDEX CONCURRENTLY public.theirs_e, then gpuvec_calibrate\('public.theirs_e', queries => ...\)/,
+	qr/REINDEX INDEX CONCURRENTLY public.theirs_e, then call gpuvec_calibrate\('public.theirs_e', queries => ...\)/,
 	'... index_info says what to do');
 $node->safe_psql('postgres', 'REINDEX INDEX CONCURRENTLY theirs_e');
 like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('theirs_e')"),
-	qr/^its targets are for rows of the table, not for queries of yours/, '... and after that, what is left');
+	qr/^Recall targets hold for rows of the table, not for your queries/, '... and after that, what is left');
 
 # -- a promoted standby trains
 $node->safe_psql('postgres', q{
@@ -233,7 +233,7 @@ $node->safe_psql('postgres', q{
 	INSERT INTO late SELECT * FROM source WHERE id <= 2500;});
 $node->wait_for_catchup($standby);
 my ($rc, $out, $err) = $standby->psql('postgres', "SELECT gpuvec_train('late_e')");
-like($err, qr/recovery is in progress/, 'a standby does not train');
+like($err, qr/cannot train indexes during recovery/, 'a standby does not train');
 is_complete($standby, 'late', '<->', 8, 'standby, untrained');
 $standby->promote;
 $standby->safe_psql('postgres', 'VACUUM late');
@@ -358,7 +358,7 @@ for my $sql ('ALTER TABLE wanted ADD COLUMN x int', 'VACUUM wanted')
 	# after VACUUM it begins again by itself
 	is(lists('wanted_e'), 'f', '... the index is not trained') if $sql =~ /ALTER/;
 	my $log = slurp_file($node->logfile, $from);
-	my $lines = () = $log =~ /gpuvec: training of index "public.wanted_e" ended, a session waits for its table/g;
+	my $lines = () = $log =~ /canceled training of index "public.wanted_e" because a session waits for its table/g;
 	is($lines, 1, '... and the log says so, once');
 	unlike($log, qr/ERROR/, '... as no error');
 	go_on();
@@ -436,7 +436,7 @@ is_held($node, 'one trains');
 my $asked = -s $node->logfile;
 $node->safe_psql('other', 'VACUUM t');
 # VACUUM says so when it has decided
-like(slurp_file($node->logfile, $asked), qr/index "t_e" has to wait: all gpuvec.max_training_workers are at work/, 'no other does, as the log says');
+like(slurp_file($node->logfile, $asked), qr/no training worker available for index "t_e"/, 'no other does, as the log says');
 is($node->safe_psql('postgres', "SELECT count(*) $training"), '1', '... nor is there another');
 is($node->safe_psql('other', "SELECT lists FROM gpuvec_index_info('t_e')"), '0', 'its database has to wait');
 $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.max_training_workers; SELECT pg_reload_conf()});
@@ -495,7 +495,7 @@ ok(wait_until($node, $asleep), 'there is one worker for that code');
 $from = -s $node->logfile;
 ok(succeeds('DROP TABLE mal.waits, mal.deaf, mal.fails'), 'a session that waits for it has the table');
 like(slurp_file($node->logfile, $from),
-	qr/FATAL:  gpuvec: training of index "mal.(waits|deaf)_e" ended, its code did not heed a cancellation\n.*DETAIL:  The code is that of role "mallory"/,
+	qr/FATAL:  terminating training of index "mal.(waits|deaf)_e" because its functions did not respond to cancellation\n.*DETAIL:  The functions run as role "mallory"/,
 	'... the log says whose code it was');
 ok(wait_until($node, $idle), '... the worker is gone');
 
@@ -509,7 +509,7 @@ $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.training_t
 	FROM (VALUES ('waits', 3), ('slow', 2)) AS kind (name, number) \gexec});
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM mal.waits');
-log_has($node, qr/FATAL:  gpuvec: training of index "mal.waits_e" ended, its code finished no row within gpuvec.training_timeout\n.*DETAIL:  The code is that of role "mallory"/,
+log_has($node, qr/FATAL:  terminating training of index "mal.waits_e" because its functions exceeded "gpuvec\.training_timeout"\n.*DETAIL:  The functions run as role "mallory"/,
 	$from, 'code that finishes no row is ended, the log says whose it was');
 ok(wait_until($node, $idle), '... the worker is gone');
 is($node->safe_psql('postgres', $turn), '0', '... nobody has its turn');

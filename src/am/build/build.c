@@ -386,21 +386,21 @@ build_untrained(IvfpqBuild *build)
 							   true, true, pending_callback, build, NULL);
 	ereport(is_news() ? NOTICE : DEBUG1,
 			(waits ?
-			 errmsg("index \"%s\" is not trained, nearly all of its %.0f rows are equal",
+			 errmsg("index \"%s\" is not trained because nearly all of its %.0f rows are equal",
 					RelationGetRelationName(build->index),
 					build->index_tuples) :
-			 errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
+			 errmsg("index \"%s\" is not trained because the table has only %.0f rows to index",
 					RelationGetRelationName(build->index),
 					build->index_tuples),
 			 build->index->rd_rel->relispartition ?
-			 errdetail("Queries are answered exactly, from the table.  It may be so with other partitions, too.") :
-			 errdetail("Queries are answered exactly, from the table."),
+			 errdetail("Queries return exact results from the table until the index is trained.  The same may apply to other partitions.") :
+			 errdetail("Queries return exact results from the table until the index is trained."),
 			 is_temporary ?
-			 errhint("Call gpuvec_train when the table has its rows.") :
+			 errhint("Call gpuvec_train after loading the table.") :
 			 waits ?
-			 errhint("Once VACUUM or autovacuum finds that one of a hundred rows, or %d in all, differ from the others, it trains itself; gpuvec_train does that at once.",
+			 errhint("VACUUM or autovacuum will train the index once 1 %% of its rows, or %d rows, differ from the others.  To train it then without waiting, call gpuvec_train.",
 					 IvfpqLeastRows(build->index)) :
-			 errhint("Once VACUUM or autovacuum finds %d rows in it, it trains itself; gpuvec_train does that at once.",
+			 errhint("VACUUM or autovacuum will train the index once it has %d rows.  To train it earlier, call gpuvec_train.",
 					 IvfpqTrainRows(build->index))));
 }
 

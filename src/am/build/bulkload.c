@@ -340,7 +340,7 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 	if (load->form.keys.nkeys > 0)
 	{
 		if (load->end_sent - load->first_sent < n)
-			elog(ERROR, "gpuvecd has encoded more rows than it was given");
+			elog(ERROR, "gpuvecd encoded more rows than it received");
 		keys = load->sent + load->first_sent;
 		load->first_sent += n;
 	}

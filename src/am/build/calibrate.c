@@ -599,14 +599,14 @@ take_given(IvfpqTraining *training, IvfpqQueries *given, IvfpqType *type)
 	if (given->n < LEAST_GIVEN)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%d queries are too few to calibrate with", given->n),
-				 errhint("Give at least %d; with %d to %d targets are told well.",
+				 errmsg("too few queries for calibration: %d", given->n),
+				 errhint("Specify at least %d queries.  For reliable targets, specify %d to %d.",
 						 LEAST_GIVEN, ENOUGH_GIVEN, MOST_GIVEN)));
 	if (given->n < ENOUGH_GIVEN)
 		ereport(NOTICE,
-				(errmsg("%d queries tell little", given->n),
-				 errdetail("Intervals are wide, so targets take more than they would with %d to %d, and high ones are not told.",
-						   ENOUGH_GIVEN, MOST_GIVEN)));
+				(errmsg("only %d queries given for calibration", given->n),
+				 errdetail("With fewer than %d queries, searches do more work than necessary and high recall levels are not available.",
+						   ENOUGH_GIVEN)));
 	IvfpqQueriesDraw(given, MOST_GIVEN);
 	training->nqueries = given->n;
 	training->depth = IVFPQ_GROUND_TRUTH_ROWS + 1;
@@ -801,10 +801,17 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 		put_targets(fcinfo, index);
 	}
 	else
+	{
+		IvfpqMetaData meta;
+
+		IvfpqMetaRead(index, &meta);
 		ereport(NOTICE,
 				(errmsg("index \"%s\" was not calibrated",
 						RelationGetRelationName(index)),
-				 errdetail("It is not trained, or the table has too few rows.")));
+				 meta.nlists == 0 ?
+				 errdetail("The index is not trained.") :
+				 errdetail("The table has too few rows.")));
+	}
 	relation_close(index, NoLock);
 	table_close(heap, NoLock);
 	return (Datum) 0;

@@ -152,10 +152,10 @@ has_memory(int nworkers, Size bytes)
 		ERRCODE_INSUFFICIENT_RESOURCES)
 		ReThrowError(error);
 	ereport(WARNING,
-			(errmsg("no parallel workers, because there is too little shared memory for them"),
-			 errdetail("%lld bytes are needed: %s.", (long long) wanted,
-					   error->message),
-			 errhint("The build goes on without them; containers may need more, as by --shm-size.")));
+			(errmsg("could not allocate shared memory for parallel workers"),
+			 errdetail("The build continues without them.  %lld bytes were requested: %s.",
+					   (long long) wanted, error->message),
+			 errhint("Containers may need more shared memory, for example by the option --shm-size.")));
 	FreeErrorData(error);
 	return false;
 }
@@ -293,8 +293,8 @@ IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 	if (parallel->shared == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("this session has loaded another gpuvec than its parallel workers"),
-				 errhint("The library has been replaced.  Reconnect to the server.")));
+				 errmsg("parallel worker has loaded another version of gpuvec than this session"),
+				 errhint("Reconnect to the server.  The library was replaced while this session was running.")));
 	debug_query_string = shm_toc_lookup(toc, KEY_QUERY, true);
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);
 	parallel->me = ParallelWorkerNumber + 1;
@@ -553,12 +553,12 @@ IvfpqTempFileRead(IvfpqTempFile *temp, void *record, Size bytes)
 		{
 			temp->file = temp->ranges[temp->range];
 			if (BufFileSeek(temp->file, 0, 0, SEEK_SET) != 0)
-				elog(ERROR, "could not rewind a temporary file");
+				elog(ERROR, "could not rewind temporary file");
 		}
 		if (temp->file != NULL)
 			got = BufFileRead(temp->file, record, bytes);
 		if (got != 0 && got != bytes)
-			elog(ERROR, "a temporary file of the build ends early");
+			elog(ERROR, "unexpected end of temporary file");
 		if (got != 0)
 			return true;
 		close_file(temp);

@@ -171,7 +171,7 @@ give_up(IvfpqCalibMirror *mirror, bool failed)
 				(errmsg("gpuvecd could not calibrate index \"%s\": %s",
 						RelationGetRelationName(mirror->index),
 						IvfpqBuilderReason(mirror->builder)),
-				 errdetail("It is calibrated without a card, which takes longer.")));
+				 errdetail("The index is calibrated without a GPU, which takes longer.")));
 	IvfpqBuilderEnd(mirror->builder);
 	mirror->builder = NULL;
 }
@@ -942,7 +942,7 @@ IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec,
 				!IvfpqTempFileRead(&files, &grid->nneighbors[q],
 								   sizeof(int)) ||
 				!IvfpqTempFileRead(&files, found_at(grid, q, 0), bytes))
-				elog(ERROR, "a temporary file of the build ends early");
+				elog(ERROR, "unexpected end of temporary file");
 	}
 	shared->grid_spec.nqueries = 0;
 	return find_targets(grid, z, meta);

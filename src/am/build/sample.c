@@ -213,12 +213,11 @@ check_memory(const IvfpqSample *sample)
 	if (sample->capacity < sample->least)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("training index \"%s\" of %d dimensions needs %d kB, maintenance_work_mem is %d kB",
-						RelationGetRelationName(sample->index), sample->dims,
-						needed_kb, maintenance_work_mem),
-				 errdetail("A sample of %d rows is to fit in a quarter of it.",
-						   sample->least),
-				 errhint("Set maintenance_work_mem to \"%dMB\" or more.",
+				 errmsg("\"maintenance_work_mem\" is too low to train index \"%s\"",
+						RelationGetRelationName(sample->index)),
+				 errdetail("A sample of %d rows of %d dimensions requires %d kB.",
+						   sample->least, sample->dims, needed_kb),
+				 errhint("Set \"maintenance_work_mem\" to at least \"%dMB\".",
 						 (needed_kb + 1023) / 1024)));
 }
 

@@ -158,10 +158,11 @@ choose_lists(const IvfpqSample *sample, double rows)
 	if (size > IvfpqMemoryLimit())
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("training %d lists of %d dimensions needs %zu MB, maintenance_work_mem is %d MB",
-						lists, sample->dims, size / (1024 * 1024) + 1,
-						maintenance_work_mem / 1024),
-				 errhint("Set maintenance_work_mem higher, or use fewer lists.")));
+				 errmsg("\"maintenance_work_mem\" is too low to train %d lists",
+						lists),
+				 errdetail("%zu MB are required for %d dimensions.",
+						   size / (1024 * 1024) + 1, sample->dims),
+				 errhint("Increase \"maintenance_work_mem\", or use fewer lists.")));
 	return lists;
 }
 
@@ -194,8 +195,8 @@ choose_pq_dim(Relation index, int dims)
 	if (given > most)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("pq_dim %d is too large for %d dimensions", given, dims),
-				 errhint("Use %d at most, or 0 to let it follow from the dimension.",
+				 errmsg("value %d of option \"pq_dim\" is too large for %d dimensions", given, dims),
+				 errhint("Use at most %d, or 0 to derive it from the number of dimensions.",
 						 most)));
 	if (given > 0)
 		return given;
@@ -431,10 +432,10 @@ choose_rotation_rows(const IvfpqTraining *training, int64 count)
 	if (size > IvfpqMemoryLimit() / 2)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("learning a rotation of %d dimensions needs %zu MB, maintenance_work_mem is %d MB",
-						dims, 2 * size / (1024 * 1024) + 1,
-						maintenance_work_mem / 1024),
-				 errhint("Set maintenance_work_mem higher, or create the index without rotate.")));
+				 errmsg("\"maintenance_work_mem\" is too low to learn a rotation"),
+				 errdetail("%zu MB are required for %d dimensions.",
+						   2 * size / (1024 * 1024) + 1, dims),
+				 errhint("Increase \"maintenance_work_mem\", or create the index without option \"rotate\".")));
 	return Max(1, Min(Min(count, ROTATION_ROWS),
 					  (int64) (IvfpqMemoryLimit() / 4 /
 							   (dims * sizeof(float)))));
@@ -855,9 +856,9 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 	if (rotate && dims > GV_MAX_ROTATED)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("option rotate takes %d dimensions at most, not %d",
+				 errmsg("option \"rotate\" supports at most %d dimensions, not %d",
 						GV_MAX_ROTATED, dims),
-				 errhint("Create the index without rotate.")));
+				 errhint("Create the index without option \"rotate\".")));
 	if (dims > 0)
 		training->gv.m = choose_pq_dim(index, dims);
 	if (sample.count == 0 || sample.seen < sample.least)

@@ -206,7 +206,7 @@ take_others(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 					(n > 0 &&
 					 (!IvfpqTempFileRead(&files, scores, n * sizeof(float)) ||
 					  !IvfpqTempFileRead(&files, ids, n * sizeof(uint64)))))
-					elog(ERROR, "a temporary file of the build ends early");
+					elog(ERROR, "unexpected end of temporary file");
 				for (int i = 0; i < n; i++)
 					gv_topk_push(&calibration->levels[level].nearest[q],
 								 scores[i], ids[i]);

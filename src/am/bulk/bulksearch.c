@@ -688,19 +688,19 @@ check_searchable(Relation heap, Relation index)
 	if (check_enable_rls(RelationGetRelid(heap), InvalidOid, true) == RLS_ENABLED)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("index \"%s\" cannot be searched under row-level security",
+				 errmsg("cannot search index \"%s\" under row-level security",
 						RelationGetRelationName(index)),
 				 errdetail("Policies of table \"%s\" hide rows from the current user.",
 						   RelationGetRelationName(heap)),
-				 errhint("Use SELECT ... ORDER BY, which policies apply to.")));
+				 errhint("Use SELECT ... ORDER BY, which applies policies.")));
 	IvfpqCheckValid(index);
 	if (!bulk_is_whole(index))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is too new for this transaction",
+				 errmsg("cannot use index \"%s\" with this snapshot",
 						RelationGetRelationName(index)),
-				 errdetail("It lacks rows that changed while transactions that are still running could see them."),
-				 errhint("Try again when the transactions that were running when it was built have ended.")));
+				 errdetail("The index may lack row versions that the snapshot can see."),
+				 errhint("Retry when the transactions that were running while the index was built have ended.")));
 }
 
 /*
@@ -737,8 +737,8 @@ gpuvec_search(PG_FUNCTION_ARGS)
 	if (bulk.k < 1 || bulk.k > IVFPQ_BULK_MOST_K)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("k must be between 1 and %d, not %d", IVFPQ_BULK_MOST_K, bulk.k),
-				 errhint("k is how many rows each query wants.")));
+				 errmsg("\"k\" must be between 1 and %d, not %d", IVFPQ_BULK_MOST_K, bulk.k),
+				 errhint("\"k\" is the number of rows to return for each query.")));
 	InitMaterializedSRF(fcinfo, 0);
 	bulk.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									 &bulk.heap);

@@ -70,7 +70,7 @@ IvfpqCheckStatus(GvStatus status)
 		case GV_OK:
 			return;
 		case GV_CANCELED:
-			elog(ERROR, "the engine stopped without a reason");
+			elog(ERROR, "engine stopped without a reason");
 			break;
 		case GV_INVALID:
 			elog(ERROR, "engine was called with invalid arguments");
@@ -79,13 +79,13 @@ IvfpqCheckStatus(GvStatus status)
 			ereport(ERROR,
 					(errcode(ERRCODE_OUT_OF_MEMORY),
 					 errmsg("out of memory"),
-					 errdetail("The engine has no room.")));
+					 errdetail("The engine could not allocate memory.")));
 			break;
 		case GV_FAILED:
 		case GV_REJECTED:
 			ereport(ERROR,
 					(errcode(ERRCODE_SYSTEM_ERROR),
-					 errmsg("the engine failed")));
+					 errmsg("engine failed")));
 			break;
 	}
 }

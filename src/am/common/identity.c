@@ -97,19 +97,19 @@ IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is a partitioned index",
 						RelationGetRelationName(rel)),
-				 errhint("Name the index of one of the partitions.")));
+				 errhint("Specify the index of a partition.")));
 	if (rel->rd_rel->relkind != RELKIND_INDEX)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not an index",
 						RelationGetRelationName(rel)),
-				 errhint("Name a gpuivfpq index, not its table.")));
+				 errhint("Specify a gpuivfpq index, not its table.")));
 	if (!IvfpqIsOurs(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("index \"%s\" is not a gpuivfpq index",
 						RelationGetRelationName(rel)),
-				 errhint("Indexes of other access methods have functions of their own.")));
+				 errhint("This function supports only gpuivfpq indexes.")));
 	if (RELATION_IS_OTHER_TEMP(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -117,7 +117,7 @@ IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
 	if (RecoveryInProgress() && !RelationNeedsWAL(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("index \"%s\" is unlogged and empty on a standby",
+				 errmsg("cannot access unlogged index \"%s\" during recovery",
 						RelationGetRelationName(rel))));
 	return rel;
 }
@@ -141,7 +141,7 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 	if (*table == NULL || IndexGetRelation(relid, false) != tableid)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("could not open the table of index \"%s\"",
+				 errmsg("could not open parent table of index \"%s\"",
 						RelationGetRelationName(index))));
 	return index;
 }
@@ -182,7 +182,7 @@ IvfpqCheckInspect(Relation index)
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for index \"%s\"",
 					RelationGetRelationName(index)),
-			 errhint("Only the owner of the table and members of pg_monitor may look into it.")));
+			 errhint("Only the owner of the table and members of pg_monitor may inspect the index.")));
 }
 
 /*
@@ -243,7 +243,7 @@ IvfpqCheckBuilt(Relation index)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" is not valid",
 						RelationGetRelationName(index)),
-				 errdetail("Its build has failed, or has not ended yet.")));
+				 errdetail("Its build failed or is still running.")));
 }
 
 /* Raises an error if the index may lack rows, so that no query uses it. */
@@ -255,7 +255,7 @@ IvfpqCheckValid(Relation index)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" is not valid",
 						RelationGetRelationName(index)),
-				 errhint("Rebuild it with REINDEX.")));
+				 errhint("Rebuild the index with REINDEX.")));
 }
 
 /*
@@ -270,7 +270,7 @@ explain_path(void *arg)
 		case ERRCODE_UNDEFINED_FUNCTION:	/* or operator */
 		case ERRCODE_UNDEFINED_OBJECT:
 		case ERRCODE_UNDEFINED_TABLE:
-			errhint("Code of indexes runs with search_path %s. Qualify names in its functions, or give these a path with ALTER FUNCTION ... SET search_path.",
+			errhint("Functions of indexes run with \"search_path\" set to %s.  Qualify the names in these functions, or use ALTER FUNCTION ... SET search_path.",
 					SAFE_SEARCH_PATH);
 	}
 }
@@ -456,9 +456,9 @@ IvfpqCheckActing(Relation table, Relation index)
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for index \"%s\"",
 					RelationGetRelationName(index)),
-			 errdetail("Its expressions or predicate call functions that are not in C and would run as the owner of table \"%s\".",
+			 errdetail("Its expressions or predicate call functions that are not written in C and would run as the owner of table \"%s\".",
 					   RelationGetRelationName(table)),
-			 errhint("Run it as the table's owner.")));
+			 errhint("Call the function as the owner of the table.")));
 }
 
 /*

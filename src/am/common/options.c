@@ -76,41 +76,36 @@ IvfpqInitOptions(void)
 	ivfpq_relopt_kind = add_reloption_kind();
 
 	add_int_reloption(ivfpq_relopt_kind, "lists",
-					  "Number of inverted lists, 0 = from the row count",
+					  "Number of inverted lists (0 derives it from the number of rows)",
 					  0, 0, IVFPQ_MAX_LISTS, AccessExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "pq_dim",
-					  "Number of sub-quantizers, 0 = from the dimension",
+					  "Number of sub-quantizers (0 derives it from the number of dimensions)",
 					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "probes",
-					  "Lists that a scan reads first, 0 = default",
+					  "Number of lists that a scan reads first (0 uses the calibrated number)",
 					  0, 0, IVFPQ_MAX_LISTS, ShareUpdateExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "candidates",
-					  "Rows whose exact distance a scan computes first, "
-					  "0 = default",
+					  "Number of candidates that a scan reranks first (0 uses the calibrated number)",
 					  0, 0, IVFPQ_MAX_CANDIDATES, ShareUpdateExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "dims",
-					  "Dimensions of the vectors, 0 = from type or rows",
+					  "Number of dimensions of the vectors (0 derives it from the type or the rows)",
 					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "spill",
-					  "Second lists of rows, each to make up for the "
-					  "first, -1 = default",
+					  "Store each row in a second list (-1 uses the default)",
 					  -1, -1, 1, AccessExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "train_rows",
-					  "Rows with which an untrained index trains itself",
+					  "Number of rows from which VACUUM trains an untrained index",
 					  TRAIN_ROWS, 1, PG_INT32_MAX,
 					  ShareUpdateExclusiveLock);
 	add_enum_reloption(ivfpq_relopt_kind, "refine",
-					   "Compact copies of rows, by which a scan knows which "
-					   "rows it need not fetch",
+					   "Compact copies of vectors, with which scans fetch fewer rows",
 					   refine_values, IVFPQ_REFINE_NONE,
 					   "Valid values are \"none\", \"sq8\" and \"half\".",
 					   AccessExclusiveLock);
 	add_bool_reloption(ivfpq_relopt_kind, "rotate",
-					   "Rotate vectors before they are encoded, so that codes "
-					   "lose less", false, AccessExclusiveLock);
+					   "Rotate vectors before encoding, which makes codes more precise", false, AccessExclusiveLock);
 	add_enum_reloption(ivfpq_relopt_kind, "calibrated_for",
-					   "Queries that recall targets are to be for; "
-					   "gpuvec_calibrate sets it",
+					   "Kind of queries that recall targets hold for, as set by gpuvec_calibrate",
 					   calibrated_for_values, IVFPQ_FOR_ROWS,
 					   "Valid values are \"rows\" and \"queries\".",
 					   ShareUpdateExclusiveLock);
@@ -147,10 +142,9 @@ ivfpqoptions(Datum reloptions, bool validate)
 		options->pq_dim > options->dims)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("pq_dim %d is larger than dims %d",
+				 errmsg("option \"pq_dim\" (%d) must not exceed option \"dims\" (%d)",
 						options->pq_dim, options->dims),
-				 errhint("A sub-quantizer needs at least one dimension; "
-						 "leave pq_dim out to have it chosen.")));
+				 errhint("A sub-quantizer requires at least one dimension.  Omit \"pq_dim\" to choose it automatically.")));
 	return (bytea *) options;
 }
 

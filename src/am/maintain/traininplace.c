@@ -224,11 +224,11 @@ check_snapshot(Relation index, const IvfpqTraining *training)
 	if (training->rows < pending / 2)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot train index \"%s\", this transaction does not see most of its rows",
+				 errmsg("cannot train index \"%s\" in this transaction",
 						RelationGetRelationName(index)),
-				 errdetail("It sees %.0f of %lld.", training->rows,
+				 errdetail("The snapshot sees %.0f of %lld rows.", training->rows,
 						   (long long) pending),
-				 errhint("Call gpuvec_train in a transaction of its own, or at READ COMMITTED.")));
+				 errhint("Call gpuvec_train in a separate transaction, or at isolation level READ COMMITTED.")));
 }
 
 /*
@@ -413,22 +413,22 @@ report_result(Relation index, const IvfpqTrainResult *result)
 
 	if (result->nlists == 0 && result->waits)
 		ereport(NOTICE,
-				(errmsg("index \"%s\" is not trained, nearly all of its %.0f rows are equal",
+				(errmsg("index \"%s\" is not trained because nearly all of its %.0f rows are equal",
 						name, result->rows),
-				 errhint("Call gpuvec_train when one of a hundred rows, or %d in all, differ from the others.",
+				 errhint("Call gpuvec_train when 1 %% of the rows, or %d rows, differ from the others.",
 						 IvfpqLeastRows(index))));
 	else if (result->nlists == 0)
 		ereport(NOTICE,
-				(errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
+				(errmsg("index \"%s\" is not trained because the table has only %.0f rows to index",
 						name, result->rows),
-				 errhint("Training needs %d.", IvfpqLeastRows(index))));
+				 errhint("Training requires at least %d rows.", IvfpqLeastRows(index))));
 	else if (result->mismatched > 0)
 		ereport(WARNING,
-				(errmsg("%lld rows of index \"%s\" stay pending, they do not have its dimensions",
+				(errmsg("%lld rows of index \"%s\" remain pending because their dimensions do not match",
 						(long long) result->mismatched, name)));
 	else if (result->moved == 0)
 		ereport(NOTICE,
-				(errmsg("index \"%s\" is trained and has no pending row to put into a list",
+				(errmsg("index \"%s\" is already trained and has no pending rows",
 						name)));
 }
 
@@ -447,8 +447,8 @@ gpuvec_train(PG_FUNCTION_ARGS)
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("recovery is in progress"),
-				 errhint("Indexes are trained on the primary.")));
+				 errmsg("cannot train indexes during recovery"),
+				 errhint("Train the index on the primary server.")));
 	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_may_train, &heap);
 
 	IvfpqActAsOwner(&caller, heap);

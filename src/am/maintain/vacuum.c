@@ -68,7 +68,7 @@ vacuum_block(Vacuum *vacuum, IvfpqAddress address, IvfpqSlotHeader *slot,
 			continue;
 		if (!ItemPointerIsValid(&tids[i]))
 			IvfpqCorrupted(vacuum->index, address.page,
-						   "copy %d in slot %u has no valid TID", i,
+						   "posting %d in slot %u has no valid TID", i,
 						   address.slot);
 		if (vacuum->callback(&tids[i], vacuum->callback_state))
 			dead |= 1U << i;
@@ -216,9 +216,9 @@ ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)
 	if (IvfpqIsOutdated(info->index))
 	{
 		ereport(WARNING,
-				(errmsg("index \"%s\" has the format of an older gpuvec, VACUUM passes it over",
+				(errmsg("skipping vacuum of index \"%s\" because it has the format of an older version of gpuvec",
 						RelationGetRelationName(info->index)),
-				 errhint("Rebuild it with REINDEX INDEX %s.",
+				 errhint("Rebuild the index with REINDEX INDEX %s.",
 						 quote_identifier(RelationGetRelationName(info->index)))));
 		return stats;
 	}

@@ -474,7 +474,7 @@ row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 
 		(void) IvfpqValueFloats(&verify->type, values[0], &dims);
 		report_row(verify, verify->dims_checked, id,
-				   "has %d dimensions, the index %d", dims, verify->dims);
+				   "has %d dimensions, but the index has %d", dims, verify->dims);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(verify->tmp);
@@ -544,7 +544,7 @@ check_row(Verify *verify, uint64 id, const int64 *count)
 				   (long long) (pending + first + secondary));
 	else if (!sound)
 		report_row(verify, false, id,
-				   "is pending %lld times, in the index %lld times as first and %lld times as second copy",
+				   "is pending %lld times, and in the index %lld times as primary and %lld times as secondary posting",
 				   (long long) pending, (long long) first,
 				   (long long) secondary);
 	if (count[IVFPQ_NO_RECORD] > 0)
@@ -654,7 +654,7 @@ gpuvec_verify_index(PG_FUNCTION_ARGS)
 		begin_sort(&verify.digests, true);
 	if (!verify.valid)
 		report(&verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
-			   "the index is not valid, its rows are not compared with the table's");
+			   "the index is not valid, so its rows were not compared with those of the table");
 
 	/* skip the pages of a build that is in progress or has failed */
 	if (index->rd_index->indisready && check_pages(&verify, snapshot) &&

@@ -71,7 +71,7 @@ not_compared(const MirrorCheck *check, const char *reason)
 	char		problem[320];
 
 	snprintf(problem, sizeof(problem),
-			 "gpuvecd's mirror is not compared: %s", reason);
+			 "could not compare the mirror of gpuvecd: %s", reason);
 	check->report(check->arg, false, InvalidBlockNumber, IVFPQ_NO_LIST,
 				  problem);
 }
@@ -84,7 +84,7 @@ report_difference(const MirrorCheck *check, BlockNumber blkno, uint32 list,
 	char		problem[128];
 
 	snprintf(problem, sizeof(problem),
-			 "%s are not in gpuvecd's mirror as they are on pages", what);
+			 "%s differ between the mirror of gpuvecd and the pages of the index", what);
 	check->report(check->arg, true, blkno, list, problem);
 }
 
@@ -343,7 +343,7 @@ check_chunk(MirrorCheck *check, const GvListChunk *chunk,
 		check->nnoted = nnoted;
 	else if (differences > 0)
 	{
-		snprintf(what, sizeof(what), "%d copies of the list", differences);
+		snprintf(what, sizeof(what), "%d postings of the list", differences);
 		report_difference(check, InvalidBlockNumber, (uint32) chunk->list, what);
 	}
 }
@@ -387,7 +387,7 @@ check_lists(MirrorCheck *check)
 	{
 		check->report(check->arg, true, InvalidBlockNumber,
 					  (uint32) check->next,
-					  "gpuvecd's answer makes no sense");
+					  "invalid response from gpuvecd");
 		return false;
 	}
 	if (nchunks == 1 && chunk.nblocks > 0)

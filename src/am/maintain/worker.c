@@ -391,19 +391,19 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 		return;
 	if (state != SLOT_FREE)
 		ereport(LOG,
-				(errmsg("index \"%s\" has to wait: %s",
-						RelationGetRelationName(index),
-						state == SLOT_OWNERS ?
-						"a worker of another database runs its owner's code" :
-						"all gpuvec.max_training_workers are at work"),
-				 errdetail("The next VACUUM of its table asks again."),
-				 errhint("Set gpuvec.max_training_workers higher, or call gpuvec_train.")));
+				(errmsg("no training worker available for index \"%s\"",
+						RelationGetRelationName(index)),
+				 state == SLOT_OWNERS ?
+				 errdetail("A worker of another database runs functions of the owner of the index.  The next VACUUM of the table will retry.") :
+				 errdetail("Other databases use all %d workers allowed by \"gpuvec.max_training_workers\".  The next VACUUM of the table will retry.",
+						   ivfpq_max_training_workers),
+				 errhint("Increase \"gpuvec.max_training_workers\", or call gpuvec_train.")));
 	else if (!start_worker(RelationGetRelid(index), &its_args))
 		ereport(LOG,
-				(errmsg("no background worker is free for index \"%s\"",
+				(errmsg("could not start background worker to train index \"%s\"",
 						RelationGetRelationName(index)),
-				 errdetail("The next VACUUM of its table asks again."),
-				 errhint("Set max_worker_processes higher, or call gpuvec_train.")));
+				 errdetail("The next VACUUM of the table will retry."),
+				 errhint("Increase \"max_worker_processes\", or call gpuvec_train.")));
 }
 
 /*
@@ -419,24 +419,24 @@ log_result(const IvfpqTrainResult *result, TimestampTz begun)
 	if (result->mismatched > 0)
 		ereport(LOG,
 				(errhidecontext(true),
-				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
+				 errmsg("%lld rows of index \"%s\" remain pending because their dimensions do not match",
 						(long long) result->mismatched, serving.name)));
 	if (result->nlists == 0)
 		ereport(LOG,
 				(errhidecontext(true),
 				 result->waits ?
-				 errmsg("gpuvec: index \"%s\" is not trained, nearly all of its %.0f rows are equal",
+				 errmsg("index \"%s\" is not trained because nearly all of its %.0f rows are equal",
 						serving.name, result->rows) :
-				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
+				 errmsg("index \"%s\" is not trained because the table has only %.0f rows to index",
 						serving.name, result->rows)));
 	else if (result->trained || result->moved > 0)
 		ereport(LOG,
 				(errhidecontext(true),
 				 result->trained ?
-				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
+				 errmsg("trained index \"%s\": %lld rows in %d lists, %lld remain pending, elapsed: %ld ms",
 						serving.name, (long long) result->moved,
 						result->nlists, (long long) result->kept, ms) :
-				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
+				 errmsg("moved %lld pending rows of index \"%s\" into lists: %lld remain, elapsed: %ld ms",
 						(long long) result->moved, serving.name,
 						(long long) result->kept, ms)));
 }
@@ -458,12 +458,12 @@ advise_rebuild(Relation heap, Relation index)
 		return;
 	ereport(LOG,
 			(errhidecontext(true),
-			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
+			 errmsg("index \"%s\" was trained on %lld rows and now has %lld",
 					serving.name, (long long) meta.rows_at_training,
 					(long long) rows),
 			 meta.calibrated_for == IVFPQ_FOR_ROWS ?
-			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.") :
-			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.  Then calibrate it with your queries again.")));
+			 errhint("To make queries faster, run REINDEX INDEX CONCURRENTLY.") :
+			 errhint("To make queries faster, run REINDEX INDEX CONCURRENTLY, then calibrate the index with your queries again.")));
 	if (meta.calibrated_for == IVFPQ_FOR_ROWS)
 		(void) IvfpqCalibrateIndex(heap, index, NULL);
 	IvfpqMetaAdvised(index, rows);
@@ -520,14 +520,14 @@ static void
 add_context(void *arg)
 {
 	if (hit == ROW_LIMIT)
-		errmsg("gpuvec: training of index \"%s\" ended, its code finished no row within gpuvec.training_timeout",
+		errmsg("terminating training of index \"%s\" because its functions exceeded \"gpuvec.training_timeout\"",
 			   serving.name);
 	else if (hit == CANCEL_LIMIT)
-		errmsg("gpuvec: training of index \"%s\" ended, its code did not heed a cancellation",
+		errmsg("terminating training of index \"%s\" because its functions did not respond to cancellation",
 			   serving.name);
 	if (hit != NO_LIMIT)
 	{
-		errdetail("The code is that of role \"%s\". The next VACUUM of the table has training begun again.",
+		errdetail("The functions run as role \"%s\".  The next VACUUM of the table will retry.",
 				  serving.owner);
 		errhint("Make the functions of the index faster, or call gpuvec_train.");
 	}
@@ -683,11 +683,11 @@ recover(Oid indexoid)
 		waited_for = LockHasWaiters(&tag, ShareUpdateExclusiveLock, false);
 		ereport(LOG,
 				(waited_for ?
-				 errmsg("gpuvec: training of index \"%s\" ended, a session waits for its table",
+				 errmsg("canceled training of index \"%s\" because a session waits for its table",
 						serving.name) :
-				 errmsg("gpuvec: training of index \"%s\" was canceled",
+				 errmsg("training of index \"%s\" was canceled",
 						serving.name),
-				 errdetail("The next VACUUM of the table has it begun again.")));
+				 errdetail("The next VACUUM of the table will retry.")));
 		release_slot(args.owner, true, &slot);
 	}
 	serving.heap = InvalidOid;

@@ -259,7 +259,7 @@ attach_ring(int slot)
 	detach_ring(slot);
 	segment = dsm_attach(shared->slots[slot].handle);
 	if (segment == NULL)
-		elog(ERROR, "segment of live queries is gone");
+		elog(ERROR, "shared memory segment of live queries does not exist");
 	keep_attached(slot, segment);
 }
 
@@ -335,7 +335,7 @@ make_ring(Relation index, int dims)
 										LEAST_IDLE_MS))
 			ereport(ERROR,
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("there is no room beside those of other indexes")));
+					 errmsg("out of memory for live queries")));
 		free_slot(idle);
 	}
 	segment = dsm_create(bytes, 0);
@@ -425,7 +425,7 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 				TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
 											RETRY_MS);
 			ereport(LOG,
-					(errmsg("gpuvec: queries of index \"%s\" are not kept: %s",
+					(errmsg("could not keep queries of index \"%s\": %s",
 							RelationGetRelationName(index), error->message)));
 			FreeErrorData(error);
 		}
@@ -462,12 +462,12 @@ open_owned(Oid relid, Relation *table)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for index \"%s\"",
 						RelationGetRelationName(index)),
-				 errhint("Only the owner of the table may see what its index was asked.")));
+				 errhint("Only the owner of the table may see the queries of the index.")));
 	if (shared == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("queries are not kept"),
-				 errhint("Add gpuvec to shared_preload_libraries and restart the server.")));
+				 errmsg("live queries are not available"),
+				 errhint("Add \"gpuvec\" to \"shared_preload_libraries\" and restart the server.")));
 	return index;
 }
 
@@ -517,9 +517,9 @@ gpuvec_live_queries(PG_FUNCTION_ARGS)
 	}
 	if (ring == NULL && !ivfpq_keep_queries)
 		ereport(NOTICE,
-				(errmsg("queries of index \"%s\" are not kept",
+				(errmsg("no queries of index \"%s\" are kept",
 						RelationGetRelationName(index)),
-				 errhint("Have a superuser set gpuvec.keep_queries.")));
+				 errhint("Ask a superuser to enable \"gpuvec.keep_queries\".")));
 	relation_close(index, AccessShareLock);
 	table_close(table, AccessShareLock);
 	return (Datum) 0;

@@ -178,7 +178,7 @@ IvfpqCountersOpen(void)
 	if (error == NULL)
 		return;
 	ereport(LOG,
-			(errmsg("gpuvec: scans of this session are not counted: %s",
+			(errmsg("could not count scans of this session: %s",
 					error->message)));
 	FreeErrorData(error);
 }

@@ -49,9 +49,9 @@ IvfpqRecordCheckDims(Relation index, int dims)
 	if (refine != IVFPQ_REFINE_NONE && dims > IvfpqRecordMaxDims(refine))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("option refine takes %d dimensions at most, not %d",
+				 errmsg("option \"refine\" supports at most %d dimensions, not %d",
 						IvfpqRecordMaxDims(refine), dims),
-				 errhint("Create the index without refine.")));
+				 errhint("Create the index without option \"refine\".")));
 }
 
 /* Allocates a refine record of the given kind. */

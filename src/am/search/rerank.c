@@ -269,11 +269,11 @@ prefetch_to(IvfpqRerank *rerank, uint64 id, ItemPointer tid)
 	if (blkno >= rerank->heap_blocks || !ItemPointerIsValid(tid))
 		ereport(ERROR,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("index \"%s\" points to row (%u,%u), which table \"%s\" cannot have",
+				 errmsg("index \"%s\" points to row (%u,%u), which cannot exist in table \"%s\"",
 						RelationGetRelationName(rerank->index), blkno,
 						ItemPointerGetOffsetNumberNoCheck(tid),
 						RelationGetRelationName(rerank->heap)),
-				 errhint("Rebuild it with REINDEX; gpuvec_verify_index says where it is damaged.")));
+				 errhint("Rebuild the index with REINDEX.  To find the damage, call gpuvec_verify_index.")));
 	IvfpqPrefetchTo(&rerank->prefetch, blkno);
 }
 
@@ -423,13 +423,14 @@ has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
 	*rerank->warned = true;
 	ereport(WARNING,
 			(errcode(ERRCODE_DATA_EXCEPTION),
-			 errmsg("row (%u,%u) of table \"%s\" has %d dimensions, not the %d of index \"%s\", and is left out",
+			 errmsg("skipping row (%u,%u) of table \"%s\"",
 					ItemPointerGetBlockNumber(tid),
 					ItemPointerGetOffsetNumber(tid),
-					RelationGetRelationName(rerank->heap), dims,
-					rerank->dims,
-					RelationGetRelationName(rerank->index)),
-			 errhint("gpuvec_verify_index names all such rows; delete or update them.")));
+					RelationGetRelationName(rerank->heap)),
+			 errdetail("It has %d dimensions, but index \"%s\" has %d.",
+					   dims, RelationGetRelationName(rerank->index),
+					   rerank->dims),
+			 errhint("Delete or update such rows.  To list them, call gpuvec_verify_index.")));
 	return false;
 }
 

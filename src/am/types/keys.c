@@ -177,14 +177,14 @@ init_key(IvfpqKey *key, Relation index, int attno)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("column %d of index \"%s\" is a second vector",
 						attno, RelationGetRelationName(index)),
-				 errhint("Give each vector an index of its own.")));
+				 errhint("Create a separate index for each vector.")));
 	/* texts with different bytes could be equal, but have different hashes */
 	if (OidIsValid(collation) && !get_collation_isdeterministic(collation))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("column %d of index \"%s\" has a nondeterministic collation",
 						attno, RelationGetRelationName(index)),
-				 errhint("Leave the column out, the condition on it to the executor; or give it another collation.")));
+				 errhint("Remove the column, or use a deterministic collation.")));
 
 	if (OidIsValid(index_getprocid(index, attno, IVFPQ_HASH_PROC)))
 	{
@@ -207,7 +207,7 @@ init_key(IvfpqKey *key, Relation index, int attno)
 					 errmsg("column %d of index \"%s\" cannot be a key: type %s is not supported",
 							attno, RelationGetRelationName(index),
 							format_type_be(key->type)),
-					 errhint("Leave the column out: the executor asks conditions that an index has no column for.")));
+					 errhint("Remove the column.  Conditions on other columns are applied as filters.")));
 		key->kind = IVFPQ_KEY_ORDERED;
 		key->width = type->width;
 		key->is_exact = type->is_exact;
@@ -242,7 +242,7 @@ IvfpqKeysInit(IvfpqKeys *keys, Relation index)
 				(errcode(ERRCODE_TOO_MANY_COLUMNS),
 				 errmsg("index \"%s\" has more than %d columns",
 						RelationGetRelationName(index), 1 + IVFPQ_MAX_KEYS),
-				 errhint("Leave columns out: the executor asks conditions that an index has no column for.")));
+				 errhint("Remove columns.  Conditions on other columns are applied as filters.")));
 
 	keys->nkeys = ncolumns - 1;
 	keys->form.nkeys = keys->nkeys;

@@ -62,12 +62,12 @@ IvfpqQueriesOfArray(ArrayType *array)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("NULL element not allowed in queries"),
-				 errhint("Leave out queries that have no vector.")));
+				 errhint("Remove queries without a vector.")));
 	if (!gv_is_finite(queries.vectors, (int64) queries.n * queries.dims))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_EXCEPTION),
 				 errmsg("NaN or infinite value not allowed in queries"),
-				 errhint("Leave out queries with such elements.")));
+				 errhint("Remove queries with such elements.")));
 	return queries;
 }
 
@@ -84,11 +84,11 @@ add_vector(Reading *reading, Datum value)
 	if (dims != reading->dims)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("queries do not have the same number of dimensions"),
-				 errdetail("Some have %d, others %d.",
+				 errmsg("queries must have the same number of dimensions"),
+				 errdetail("Some queries have %d dimensions, others have %d.",
 						   Min(dims, reading->dims),
 						   Max(dims, reading->dims)),
-				 errhint("Leave out those of another length than the index, by a view for instance.")));
+				 errhint("Remove queries whose dimensions are not those of the index, for example with a view.")));
 	if (reading->n == reading->capacity)
 	{
 		Size		size;
@@ -181,13 +181,13 @@ IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
 	if (table == PG_ARGISNULL(first + 2))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("queries_table and queries_column go together"),
-				 errhint("Name a table and its column of vectors.")));
+				 errmsg("\"queries_table\" and \"queries_column\" must be specified together"),
+				 errhint("Specify a table and its column of vectors.")));
 	if (array && table)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("queries and queries_table exclude each other"),
-				 errhint("Give an array of vectors, or a table and its column.")));
+				 errmsg("cannot specify both \"queries\" and \"queries_table\""),
+				 errhint("Specify either an array of vectors or a table and its column.")));
 	if (array)
 		*queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(first));
 	else if (table)
@@ -198,9 +198,9 @@ IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
 	if (queries->n == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("there are no queries"),
-				 array ? errhint("The array is empty.") :
-				 errhint("The table has no row with a vector that you may read.")));
+				 errmsg("no query vectors specified"),
+				 array ? errdetail("The array is empty.") :
+				 errdetail("The table has no visible row with a vector.")));
 	return true;
 }
 
@@ -233,12 +233,12 @@ IvfpqQueriesFit(IvfpqQueries *queries, const IvfpqType *type, int dims)
 	if (queries->n == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("there are no queries"),
-				 errdetail("All of them are zero vectors, which have no cosine.")));
+				 errmsg("no query vectors specified"),
+				 errdetail("All of them are zero vectors, which have no cosine distance.")));
 	if (queries->n < n)
 		ereport(NOTICE,
-				(errmsg("%d of %d queries are left out", n - queries->n, n),
-				 errdetail("They are zero vectors, which have no cosine.")));
+				(errmsg("skipping %d of %d queries", n - queries->n, n),
+				 errdetail("They are zero vectors, which have no cosine distance.")));
 }
 
 /* Shuffles queries and keeps at most `most` of them. */

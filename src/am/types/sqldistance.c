@@ -258,9 +258,9 @@ cast_function(Oid source, Oid target)
 		COERCION_PATH_FUNC)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("no function casts %s to %s", format_type_be(source),
+				 errmsg("cast from type %s to type %s does not exist", format_type_be(source),
 						format_type_be(target)),
-				 errhint("Install a pgvector that has this cast.")));
+				 errhint("Install a version of pgvector that has this cast.")));
 	return function;
 }
 
@@ -640,13 +640,13 @@ gpuvec_vectors_to_real(PG_FUNCTION_ARGS)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("NULL element not allowed in an array of vectors"),
-					 errhint("Leave out rows that have no vector.")));
+					 errhint("Remove rows without a vector.")));
 		vector = call_cast(&cast, cast.fn_nargs, vector);
 		if (result != NULL && ARR_DIMS(DatumGetArrayTypeP(vector))[0] != dims)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATA_EXCEPTION),
-					 errmsg("vectors of an array do not have the same number of dimensions"),
-					 errhint("Leave out those of another length.")));
+					 errmsg("vectors of an array must have the same number of dimensions"),
+					 errhint("Remove vectors of other dimensions.")));
 		dims = ARR_DIMS(DatumGetArrayTypeP(vector))[0];
 		result = accumArrayResultArr(result, vector, false, FLOAT4ARRAYOID,
 									 CurrentMemoryContext);

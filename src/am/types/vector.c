@@ -114,7 +114,7 @@ IvfpqTypeInit(IvfpqType *type, Relation index)
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("operator family of index \"%s\" has operators of more than one metric",
 							RelationGetRelationName(index)),
-					 errhint("Give every metric an operator class and family of its own.")));
+					 errhint("Create a separate operator class and family for each metric.")));
 		found = strategy;
 	}
 	switch (found)
@@ -131,10 +131,10 @@ IvfpqTypeInit(IvfpqType *type, Relation index)
 		default:
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-					 errmsg("the first column of index \"%s\" is not a vector: its operator family orders no values of type %s",
+					 errmsg("first column of index \"%s\" must be a vector, not of type %s",
 							RelationGetRelationName(index),
 							format_type_be(type->type)),
-					 errhint("Put the vector first; the columns behind it are keys.")));
+					 errhint("Put the vector first.  The columns after it are keys.")));
 	}
 	type->collation = index->rd_indcollation[0];
 	type->has_toreal = (type->type != FLOAT4ARRAYOID);
@@ -166,14 +166,14 @@ IvfpqIndexDims(Relation index, const IvfpqType *type)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("column does not have dimensions"),
-				 errhint("Give its type the dimensions, or create the index WITH (dims = n).")));
+				 errhint("Declare the dimensions in the column's type, or create the index WITH (dims = n).")));
 	if (type->typmod_dims > 0 && option_dims > 0 &&
 		option_dims != type->typmod_dims)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("option dims is %d, but the column has %d dimensions",
+				 errmsg("option \"dims\" is %d, but the column has %d dimensions",
 						option_dims, type->typmod_dims),
-				 errhint("Leave out the option: the column's type fixes the dimensions.")));
+				 errhint("Omit the option.  The column's type determines the dimensions.")));
 	if (dims > IVFPQ_MAX_DIMS)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -257,7 +257,7 @@ round_elements(ArrayType *array, int n)
 							(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 							 errmsg("\"%g\" is out of range for type real",
 									x),
-							 errdetail("It is element %d of a vector.",
+							 errdetail("The value is element %d of a vector.",
 									   i + 1)));
 			}
 			break;
@@ -310,7 +310,7 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 				(errcode(ERRCODE_DATA_EXCEPTION),
 				 errmsg("vector must be a one-dimensional array, not %d-dimensional",
 						ARR_NDIM(array)),
-				 errhint("Store one vector in a row.")));
+				 errhint("Store one vector per row.")));
 	if (ARR_NDIM(array) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_EXCEPTION),
@@ -322,12 +322,12 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("vector cannot have more than %d dimensions",
 						IVFPQ_MAX_DIMS),
-				 errdetail("It has %d dimensions.", n)));
+				 errdetail("The vector has %d dimensions.", n)));
 	if (array_contains_nulls(array))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("NULL element not allowed in vector"),
-				 errhint("Use NULL in place of the whole array for a missing vector.")));
+				 errhint("For a missing vector, use NULL instead of an array.")));
 	if (ARR_ELEMTYPE(array) == FLOAT4OID)
 		values = (const float4 *) ARR_DATA_PTR(array);
 	else
@@ -462,9 +462,9 @@ IvfpqQueryFloats(IvfpqType *type, Oid subtype, Datum value, int *dims)
 		default:
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
-					 errmsg("value of type %s cannot be searched for with a gpuivfpq index",
+					 errmsg("cannot search a gpuivfpq index for a value of type %s",
 							format_type_be(subtype)),
-					 errhint("Cast it to the type of the indexed column.")));
+					 errhint("Cast the value to the type of the indexed column.")));
 	}
 	return NULL;				/* keep compiler quiet */
 }

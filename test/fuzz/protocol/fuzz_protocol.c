@@ -204,7 +204,7 @@ GvRefusalCode
 gv_status_refusal(GvStatus status)
 {
 	if (status == GV_FAILED)
-		FAULT("the engine failed");
+		FAULT("engine failed");
 	return status == GV_OK ? 0 : status == GV_NO_MEMORY ?
 		GV_REFUSED_NO_MEMORY : GV_REFUSED_PROTOCOL;
 }

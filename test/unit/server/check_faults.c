@@ -105,7 +105,7 @@ check_fault(int n, GvStatus status, TestIndex *index)
 	{
 		ended = server_wait(&server);
 		CHECK(ended == 5, "call %d: exit status %d", n, ended);
-		server_check_log(&server, "FATAL: the engine failed");
+		server_check_log(&server, "FATAL: engine failed");
 	}
 	else
 	{
