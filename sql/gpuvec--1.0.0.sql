@@ -972,7 +972,7 @@ COMMENT ON VIEW gpuvec_stat IS 'statistics of gpuvecd';
 
 COMMENT ON COLUMN gpuvec_stat.pid IS 'process ID of gpuvecd; NULL if it is not running';
 COMMENT ON COLUMN gpuvec_stat.state IS
-	'off, starting, up, down, no card, other version or suspended';
+	'off, starting, up, down, no GPU, other version or suspended';
 COMMENT ON COLUMN gpuvec_stat.engine IS 'engine of gpuvecd: cuda or cpu';
 COMMENT ON COLUMN gpuvec_stat.device IS 'names of the GPUs or processors of gpuvecd';
 COMMENT ON COLUMN gpuvec_stat.started IS 'start time of gpuvecd';

@@ -161,7 +161,7 @@ by_memory() {
 
 try_namespaces() {
 	local dir=$RUN/a sets
-	gv_check "down: there is no folder" is_down_because 'cannot be looked at: No such file'
+	gv_check "down: there is no folder" is_down_because 'could not access the socket directory: No such file'
 	gv_check "without gpuvecd" is_right 0
 	gv_check "gpuvecd starts, another user's, in namespaces of its own" \
 		start_gpuvecd $RUNNER a --socket "$dir" --owner "$OWNER" --memory 64
@@ -185,7 +185,7 @@ try_namespaces() {
 		test "$(ask -c 'SELECT jobs_by_server FROM gpuvec_stat')" = $((sets + 1))
 	ask -c "SELECT gpuvec_prewarm('t_e')" >/dev/null
 	gv_check "process 1 of its namespace ends at SIGTERM" ends TERM 0
-	gv_check "down: it has ended" is_down_because 'there is no socket in its folder'
+	gv_check "down: it has ended" is_down_because 'no socket in the socket directory'
 	gv_check "it starts again" start_gpuvecd $RUNNER a --socket "$dir" --owner "$OWNER" --memory 64
 	gv_check "up again" is_up
 	gv_check "... its mirror, too" soon "SELECT state FROM gpuvec_mirrors" ready
@@ -206,14 +206,14 @@ try_strangers() {
 	gv_check "gpuvecd ends" ends TERM 0
 	gv_check "a stranger's gpuvecd starts in a folder of root's" \
 		start_in_roots_folder
-	gv_check "down: it is another user's" is_down_because "it is another user's"
+	gv_check "down: it is another user's" is_down_because "gpuvecd belongs to another user"
 	gv_check "it ends" ends TERM 0
 	rm -rf "$dir"
 	mkdir "$dir"
 	chown $STRANGER "$dir"
 	gv_check "a stranger's gpuvecd starts in his folder" \
 		start_gpuvecd $STRANGER stranger --socket "$dir" --owner "$OWNER"
-	gv_check "down: that is another user's" is_down_because "its folder is user $STRANGER's"
+	gv_check "down: that is another user's" is_down_because "the socket directory belongs to user $STRANGER"
 	gv_check "it ends, too" ends INT 0
 	rm -rf "$dir"
 	gv_check "without gpuvecd" is_right 0
@@ -316,7 +316,7 @@ try_two_clusters() {
 	PORT=54331
 	ask -c "SET gpuvec.engine = cpu" -c "$SECOND" -c "SET gpuvec.engine = gpu" \
 		-c "SELECT gpuvec_prewarm('t_e')" >/dev/null
-	gv_check "a, with less memory, has room for one" fails "no room for it" "SELECT gpuvec_prewarm('t_e2')"
+	gv_check "a, with less memory, has room for one" fails "does not have enough memory" "SELECT gpuvec_prewarm('t_e2')"
 	gv_check "... and keeps within it" soon "SELECT (mirror_bytes <= memory) || ' ' || memory FROM gpuvec_stat" \
 		"true $((3 << 20))"
 	ask -c 'DROP INDEX t_e2'

@@ -189,7 +189,7 @@ check_answer(IvfpqLoad *load)
 	if (channel->served == IVFPQ_NOT_MIRRORED)
 		give_up(load, IVFPQ_LOAD_ABSENT, channel->reason);
 	if (channel->refusal == GV_REFUSED_NO_MEMORY)
-		give_up(load, IVFPQ_LOAD_NO_MEMORY, "gpuvecd has no room for it");
+		give_up(load, IVFPQ_LOAD_NO_MEMORY, "gpuvecd does not have enough memory");
 	ereport(ERROR, (errmsg_internal("gpuvecd: %s", channel->reason)));
 }
 
@@ -281,7 +281,7 @@ load_lock(IvfpqLoad *load)
 		{
 			CommitTransactionCommand();
 			give_up(load, IVFPQ_LOAD_YIELD,
-					"the database is wanted by others");
+					"another process is waiting for the database");
 		}
 		if (IvfpqMirrorIndexOpen(&load->key, &load->index))
 			break;
@@ -299,7 +299,7 @@ load_lock(IvfpqLoad *load)
 		if (load->index != NULL)
 			relation_close(load->index, NoLock);
 		CommitTransactionCommand();
-		give_up(load, IVFPQ_LOAD_GONE, "the index is not what it was");
+		give_up(load, IVFPQ_LOAD_GONE, "the index has changed");
 	}
 	/* pages need no snapshot, and a snapshot would hold VACUUM back */
 	InvalidateCatalogSnapshot();
@@ -1080,12 +1080,15 @@ report(IvfpqLoad *load, int64 us)
 	if (IvfpqMirrorRequestEnd(&load->key, load->result, load->postings,
 							  load->error, pause_ms))
 		ereport(LOG,
-				(errmsg("gpuvec: could not mirror index %u: %s",
+				(errmsg("could not load index %u into gpuvecd: %s",
 						load->key.index, load->error)));
 	if (load->result == IVFPQ_LOAD_DONE)
 		ereport(load->fresh ? LOG : DEBUG1,
-				(errmsg("gpuvec: %s index \"%s\": %lld copies in %d lists, %.0f ms",
-						load->fresh ? "mirrored" : "caught up with",
+				(load->fresh ?
+				 errmsg("loaded index \"%s\" into gpuvecd: %lld postings in %d lists, elapsed: %.0f ms",
+						load->name, (long long) load->postings,
+						load->meta.nlists, us / 1000.0) :
+				 errmsg("updated index \"%s\" in gpuvecd: %lld postings in %d lists, elapsed: %.0f ms",
 						load->name, (long long) load->postings,
 						load->meta.nlists, us / 1000.0)));
 }
@@ -1101,7 +1104,7 @@ serve(const IvfpqMirrorRequest *request)
 	load.context = AllocSetContextCreate(TopMemoryContext, "gpuvec load",
 										 ALLOCSET_DEFAULT_SIZES);
 	pgstat_report_activity(STATE_RUNNING, whole ? "gpuvec: loading a mirror" :
-						   "gpuvec: catching up with an index");
+						   "gpuvec: updating a mirror");
 	SetCurrentStatementStartTimestamp();
 	load_safely(&load, whole);
 	IvfpqRingClose(&load.ring);
@@ -1138,7 +1141,7 @@ static void
 release_all(int code, Datum arg)
 {
 	LWLockReleaseAll();
-	IvfpqMirrorRequestRelease("the loader was ended");
+	IvfpqMirrorRequestRelease("the loader was terminated");
 }
 
 /*

@@ -431,7 +431,7 @@ IvfpqMirrorRequestEnd(const GvMirrorKey *key, IvfpqLoadResult result,
 			request->state = IVFPQ_REQUEST_EVICTED;
 			request->refresh = false;
 			request->refused = request->asked;
-			strlcpy(request->error, "gpuvecd gave the mirror up",
+			strlcpy(request->error, "gpuvecd evicted the mirror",
 					sizeof(request->error));
 			break;
 		case IVFPQ_LOAD_LOCKED:
@@ -579,19 +579,19 @@ check_server(void)
 	if (ivfpq_shared == NULL || state == IVFPQ_STATE_OFF)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("there is no gpuvecd"),
+				 errmsg("gpuvecd is not running"),
 				 ivfpq_shared == NULL && !IvfpqPreloadHelps() &&
 				 ivfpq_server == IVFPQ_SERVER_AUTO ?
-				 errdetail("This machine shows no card that it could use.") :
+				 errdetail("The machine has no usable GPU.") :
 				 ivfpq_shared == NULL && ivfpq_server != IVFPQ_SERVER_OFF ?
-				 errhint("Add gpuvec to shared_preload_libraries and restart the server.") :
-				 errhint("It is turned off by gpuvec.server.")));
+				 errhint("Add \"gpuvec\" to \"shared_preload_libraries\" and restart the server.") :
+				 errdetail("\"gpuvec.server\" is set to \"off\".")));
 	if (state != IVFPQ_STATE_UP && state != IVFPQ_STATE_STARTING)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("gpuvecd is not running"),
-				 errdetail("State is \"%s\".", IvfpqStateName()),
-				 errhint("Look into the server's log.")));
+				 errdetail("The state is \"%s\".", IvfpqStateName()),
+				 errhint("See the server log for details.")));
 }
 
 /*
@@ -618,14 +618,14 @@ IvfpqPrewarm(const GvMirrorKey *key)
 		if (IvfpqNow() > deadline)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("gpuvecd does not come up"),
-					 errhint("Look into the server's log.")));
+					 errmsg("could not start gpuvecd"),
+					 errhint("See the server log for details.")));
 	}
 	ticket = IvfpqRequestMirror(key, true, true);
 	if (ticket == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many indexes are being mirrored"),
+				 errmsg("too many indexes are being loaded into gpuvecd"),
 				 errhint("Try again later.")));
 	ConditionVariablePrepareToSleep(&ivfpq_shared->changed);
 	for (;;)
@@ -633,14 +633,14 @@ IvfpqPrewarm(const GvMirrorKey *key)
 		if (!IvfpqMirrorRequestGet(key, &request))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("the index was changed while it was mirrored"),
+					 errmsg("index was changed while it was loaded into gpuvecd"),
 					 errhint("Try again.")));
 		if (request.done >= ticket)
 			break;
 		if (request.refused >= ticket)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("could not mirror the index: %s", request.error)));
+					 errmsg("could not load the index into gpuvecd: %s", request.error)));
 		(void) ConditionVariableTimedSleep(&ivfpq_shared->changed, LOOK_MS,
 										   IvfpqWaitEvent());
 		check_server();

@@ -160,7 +160,7 @@ IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
 	ring->slots = palloc_extended(nslots * slot_bytes(ring),
 								  MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
 	if (ring->slots == NULL)
-		IvfpqChannelClose(channel, IVFPQ_BROKEN, "no memory for its inputs");
+		IvfpqChannelClose(channel, IVFPQ_BROKEN, "out of memory for the inputs");
 	return ring->slots != NULL;
 }
 

@@ -84,8 +84,8 @@ IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
 					reason) :
 			 errmsg("gpuvecd could not build index \"%s\": %s", name, reason),
 			 partly ?
-			 errdetail("What it has not done is done without a card, which takes longer.") :
-			 errdetail("It is built without a card, which takes longer.")));
+			 errdetail("The rest is done without a GPU, which takes longer.") :
+			 errdetail("The index is built without a GPU, which takes longer.")));
 }
 
 /* Returns whether the connection is open, as far as we know. */
@@ -111,7 +111,7 @@ IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason)
 void
 IvfpqBuilderEnd(IvfpqBuilder *builder)
 {
-	IvfpqBuilderLose(builder, "the build ended");
+	IvfpqBuilderLose(builder, "the build has ended");
 }
 
 static int64

@@ -400,9 +400,9 @@ report_failure(IvfpqOutcome served, const char *reason)
 			ereport(ERROR,
 					(errcode(ERRCODE_CONNECTION_FAILURE),
 					 errmsg("gpuvecd is not running"),
-					 detail ? errdetail("State is \"%s\"; %s.",
+					 detail ? errdetail("The state is \"%s\": %s.",
 										IvfpqStateName(), detail) :
-					 errdetail("State is \"%s\".", IvfpqStateName()),
+					 errdetail("The state is \"%s\".", IvfpqStateName()),
 					 errhint("%s", IvfpqUnservedHint())));
 			break;
 		case IVFPQ_SUSPENDED:
@@ -410,10 +410,10 @@ report_failure(IvfpqOutcome served, const char *reason)
 			ereport(ERROR,
 					(errcode(ERRCODE_CONNECTION_FAILURE),
 					 served == IVFPQ_SUSPENDED ?
-					 errmsg("gpuvecd does not answer") :
-					 errmsg("gpuvecd did not answer within %d ms",
+					 errmsg("gpuvecd is not responding") :
+					 errmsg("gpuvecd did not respond within %d ms",
 							ivfpq_request_timeout),
-					 errhint("Set gpuvec.request_timeout higher, or gpuvec.on_gpu_error to fallback.")));
+					 errhint("Increase \"gpuvec.request_timeout\", or set \"gpuvec.on_gpu_error\" to \"fallback\".")));
 			break;
 		case IVFPQ_BROKEN:
 		case IVFPQ_REFUSED:
@@ -421,10 +421,10 @@ report_failure(IvfpqOutcome served, const char *reason)
 			ereport(ERROR,
 					(errcode(ERRCODE_CONNECTION_FAILURE),
 					 served == IVFPQ_BROKEN ?
-					 errmsg("lost the connection to gpuvecd") :
+					 errmsg("connection to gpuvecd was lost") :
 					 errmsg("gpuvecd refused a search"),
-					 detail ? errdetail("gpuvecd: %s.", detail) : 0,
-					 errhint("Look into the server's log, or set gpuvec.on_gpu_error to fallback.")));
+					 detail ? errdetail("Reason: %s.", detail) : 0,
+					 errhint("See the server log, or set \"gpuvec.on_gpu_error\" to \"fallback\".")));
 			break;
 		default:
 			/* nothing failed */

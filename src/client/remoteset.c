@@ -63,7 +63,7 @@ release(void *arg)
 {
 	IvfpqRemoteSet *set = arg;
 
-	IvfpqChannelClose(&set->channel, IVFPQ_DOWN, "the work ended");
+	IvfpqChannelClose(&set->channel, IVFPQ_DOWN, "the job has ended");
 	IvfpqRingClose(&set->ring);
 }
 
@@ -83,7 +83,7 @@ complain(const char *reason)
 	if (ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("gpuvecd could not do the work: %s", reason),
+				 errmsg("gpuvecd could not run the job: %s", reason),
 				 errhint("%s", IvfpqUnservedHint())));
 }
 

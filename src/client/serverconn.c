@@ -112,8 +112,8 @@ IvfpqPlaceInit(void)
 	if (ivfpq_server_directory[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("gpuvec.server is external, and gpuvec.server_directory is empty"),
-				 errhint("Set it to the folder that gpuvecd's option --socket names.")));
+				 errmsg("\"gpuvec.server_directory\" must be set if \"gpuvec.server\" is \"external\""),
+				 errhint("Set it to the directory that the option --socket of gpuvecd names.")));
 	/* the setting's check hook does not accept a name that no user has */
 	if (!IvfpqFindUser(ivfpq_server_owner, &owner))
 		owner = geteuid();
@@ -145,15 +145,15 @@ is_safe(const char **reason)
 	struct stat status;
 
 	if (stat(ivfpq_server_directory, &status) != 0)
-		return refuse(reason, "its folder cannot be looked at: %s",
+		return refuse(reason, "could not access the socket directory: %s",
 					  strerror(errno));
 	if (!S_ISDIR(status.st_mode))
-		return refuse(reason, "its folder is no folder");
+		return refuse(reason, "the socket directory is not a directory");
 	if (status.st_uid != owner && status.st_uid != 0)
-		return refuse(reason, "its folder is user %u's, neither gpuvec.server_owner's nor root's",
+		return refuse(reason, "the socket directory belongs to user %u, not to gpuvec.server_owner or root",
 					  (unsigned) status.st_uid);
 	if ((status.st_mode & 022) != 0)
-		return refuse(reason, "its folder has mode %03o: the group or others may write to it",
+		return refuse(reason, "the socket directory has mode %03o, so the group or others can write to it",
 					  (unsigned) status.st_mode & 07777);
 	return true;
 }
@@ -210,7 +210,7 @@ IvfpqChannelClose(IvfpqChannel *channel, IvfpqOutcome served,
 bool
 IvfpqChannelReject(IvfpqChannel *channel)
 {
-	IvfpqChannelClose(channel, IVFPQ_BROKEN, "its answer makes no sense");
+	IvfpqChannelClose(channel, IVFPQ_BROKEN, "invalid response");
 	return false;
 }
 
@@ -294,7 +294,7 @@ send_some(IvfpqChannel *channel, IvfpqRequest *request)
 			if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EPIPE &&
 				errno != ECONNRESET)
 				IvfpqChannelClose(channel, IVFPQ_BROKEN,
-								  "the connection ended");
+								  "the connection was lost");
 			return false;
 		}
 		channel->passed_fd = -1;
@@ -368,7 +368,7 @@ check_header(IvfpqChannel *channel)
 		return IvfpqChannelReject(channel);
 	if (channel_reserve(channel, sizeof(*header) + header->length))
 		return true;
-	IvfpqChannelClose(channel, IVFPQ_BROKEN, "no memory for its answer");
+	IvfpqChannelClose(channel, IVFPQ_BROKEN, "out of memory for the response");
 	return false;
 }
 
@@ -411,7 +411,7 @@ take_refusal(IvfpqChannel *channel)
 			break;
 	}
 	snprintf(channel->reason, sizeof(channel->reason), "%s%s",
-			 several ? "it refused: " : "", reason);
+			 several ? "request refused: " : "", reason);
 	if (several || channel->served == IVFPQ_BROKEN ||
 		channel->sent == channel->answered)
 		IvfpqChannelClose(channel, channel->served, channel->reason);
@@ -469,7 +469,7 @@ receive(IvfpqChannel *channel)
 			return false;
 		if (received <= 0)
 		{
-			IvfpqChannelClose(channel, IVFPQ_BROKEN, "the connection ended");
+			IvfpqChannelClose(channel, IVFPQ_BROKEN, "the connection was lost");
 			return false;
 		}
 		if (ivfpq_shared)
@@ -483,7 +483,7 @@ receive(IvfpqChannel *channel)
 			if (channel->received > whole)
 			{
 				IvfpqChannelClose(channel, IVFPQ_BROKEN,
-								  "its answer is too long");
+								  "the response is too long");
 				return false;
 			}
 			if (channel->received == whole)
@@ -558,7 +558,7 @@ process_latch(IvfpqChannel *channel)
 	}
 	PG_CATCH();
 	{
-		IvfpqChannelClose(channel, IVFPQ_BROKEN, "it was left");
+		IvfpqChannelClose(channel, IVFPQ_BROKEN, "the connection was closed");
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -590,7 +590,7 @@ check_alive(IvfpqChannel *channel)
 		other->served != IVFPQ_REFUSED)
 		IvfpqChannelClose(channel, other->served,
 						  other->served == IVFPQ_TIMED_OUT ?
-						  "it does not answer" : "it is gone");
+						  "no response" : "gpuvecd has exited");
 }
 
 /*
@@ -625,8 +625,8 @@ wait_for_socket(IvfpqChannel *channel)
 		if (channel->deadline != 0 && (left <= 0 || ShutdownRequestPending))
 		{
 			IvfpqChannelClose(channel, IVFPQ_TIMED_OUT,
-							  has_to_send(channel) ? "it takes no message" :
-							  "nothing came in time");
+							  has_to_send(channel) ? "could not send a message" :
+							  "no response in time");
 			if (channel->role == GV_ROLE_SESSION ||
 				channel->role == GV_ROLE_BULK)
 				IvfpqReportTimeout(channel->begun, channel->answers);
@@ -730,10 +730,10 @@ open_socket(const char **reason)
 		if (!is_safe(reason))
 			return PGINVALID_SOCKET;
 	}
-	*reason = "no file descriptor is free";
+	*reason = "out of file descriptors";
 	if (!AcquireExternalFD())
 		return PGINVALID_SOCKET;
-	*reason = "there is no socket for it";
+	*reason = "could not create a socket";
 	sock = socket(AF_UNIX, SOCK_STREAM, 0);
 	if (sock == PGINVALID_SOCKET)
 	{
@@ -744,18 +744,18 @@ open_socket(const char **reason)
 	if (pg_set_noblock(sock) &&
 		connect(sock, (struct sockaddr *) &address, sizeof(address)) == 0)
 	{
-		*reason = "it is another user's";
+		*reason = "gpuvecd belongs to another user";
 		if (getpeereid(sock, &uid, &gid) == 0 && uid == owner)
 			return sock;
 	}
 	else if (!IvfpqServerIsExternal())
-		*reason = "it does not listen";
+		*reason = "gpuvecd is not listening";
 	else if (errno == ENOENT)
-		*reason = "there is no socket in its folder";
+		*reason = "no socket in the socket directory";
 	else if (errno == ECONNREFUSED)
-		*reason = "nobody listens at the socket in its folder";
+		*reason = "no process is listening on the socket";
 	else
-		(void) refuse(reason, "the socket in its folder cannot be connected to: %s",
+		(void) refuse(reason, "could not connect to the socket: %s",
 					  strerror(errno));
 	closesocket(sock);
 	ReleaseExternalFD();
@@ -778,7 +778,7 @@ make_events(IvfpqChannel *channel)
 	}
 	PG_CATCH();
 	{
-		IvfpqChannelClose(channel, IVFPQ_DOWN, "it cannot be waited for");
+		IvfpqChannelClose(channel, IVFPQ_DOWN, "could not wait for a response");
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -791,7 +791,7 @@ make_events(IvfpqChannel *channel)
 bool
 IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 {
-	const char *reason = "no memory for its answers";
+	const char *reason = "out of memory for responses";
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
 		(uint32) MyProcPid,
 	ivfpq_shared ? ivfpq_shared->incarnation : 0};
@@ -824,7 +824,7 @@ IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 void
 IvfpqDisconnect(void)
 {
-	IvfpqChannelClose(&own, IVFPQ_DOWN, "it was left");
+	IvfpqChannelClose(&own, IVFPQ_DOWN, "the connection was closed");
 }
 
 /*
@@ -886,11 +886,11 @@ IvfpqServerProblem(void)
 	{
 		case IVFPQ_STATE_UP:
 			return pg_atomic_read_u32(&ivfpq_shared->suspended) == 0 ? NULL :
-				"it does not answer";
+				"no response";
 		case IVFPQ_STATE_OFF:
-			return "there is none";
+			return "gpuvecd is not available";
 		default:
-			return "it is not running";
+			return "gpuvecd is not running";
 	}
 }
 

@@ -201,11 +201,11 @@ IvfpqUnservedHint(void)
 {
 	if (ivfpq_shared == NULL)
 		return IvfpqPreloadHelps() ?
-			"Add gpuvec to shared_preload_libraries and restart the server, or set gpuvec.engine to cpu." :
-			"Set gpuvec.engine to cpu.";
+			"Add \"gpuvec\" to \"shared_preload_libraries\" and restart the server, or set \"gpuvec.engine\" to \"cpu\"." :
+			"Set \"gpuvec.engine\" to \"cpu\".";
 	if (IvfpqSharedState() == IVFPQ_STATE_OFF)
-		return "It is turned off by gpuvec.server: set gpuvec.engine to cpu.";
-	return "Look into the server's log, or set gpuvec.on_gpu_error to fallback.";
+		return "Set \"gpuvec.engine\" to \"cpu\", because \"gpuvec.server\" is set to \"off\".";
+	return "See the server log, or set \"gpuvec.on_gpu_error\" to \"fallback\".";
 }
 
 IvfpqServerState
@@ -225,7 +225,7 @@ IvfpqStateName(void)
 		[IVFPQ_STATE_STARTING] = "starting",
 		[IVFPQ_STATE_UP] = "up",
 		[IVFPQ_STATE_DOWN] = "down",
-		[IVFPQ_STATE_NO_DEVICE] = "no card",
+		[IVFPQ_STATE_NO_DEVICE] = "no GPU",
 		[IVFPQ_STATE_MISMATCH] = "other version"
 	};
 	IvfpqServerState state = IvfpqSharedState();

@@ -228,7 +228,7 @@ find_program(char *path)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not execute \"%s\": %m", path),
-				 errhint("gpuvec.server_path names it.")));
+				 errhint("Check the setting \"gpuvec.server_path\".")));
 		return false;
 	}
 
@@ -251,9 +251,9 @@ find_program(char *path)
 		return true;
 	ereport(LOG,
 			(errcode(ERRCODE_UNDEFINED_FILE),
-			 errmsg("could not find the program \"%s\"", PROGRAM),
-			 errdetail("It is neither in \"bin\" beside the folder of gpuvec's library, nor beside \"postgres\", nor in the server's PATH."),
-			 errhint("Install it, as by the package gpuvecd, or name it by gpuvec.server_path; with gpuvec.server = off nobody looks for it.")));
+			 errmsg("could not find program \"%s\"", PROGRAM),
+			 errdetail("Searched the \"bin\" directory of the library, the directory of \"postgres\", and PATH."),
+			 errhint("Install gpuvecd, or set \"gpuvec.server_path\".  If you do not need gpuvecd, set \"gpuvec.server\" to \"off\".")));
 	return false;
 }
 
@@ -266,7 +266,7 @@ find_program(char *path)
 static void
 run_program(char *const *argv, int log, int parent)
 {
-	static const char message[] = "FATAL: gpuvecd could not be executed\n";
+	static const char message[] = "FATAL: could not execute gpuvecd\n";
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	sigset_t	none;
 	int			file;
@@ -339,12 +339,12 @@ start_child(void)
 	snprintf(parent, sizeof(parent), "%d", MyProcPid);
 	if (pipe(ends) != 0)
 	{
-		ereport(LOG, (errmsg("could not create a pipe: %m")));
+		ereport(LOG, (errmsg("could not create pipe: %m")));
 		return false;
 	}
 	(void) fcntl(ends[0], F_SETFD, FD_CLOEXEC);
 	if (!pg_set_noblock(ends[0]))
-		ereport(LOG, (errmsg("could not set a pipe to nonblocking mode: %m")));
+		ereport(LOG, (errmsg("could not set pipe to nonblocking mode: %m")));
 	pid = fork();
 	if (pid == 0)
 		run_program((char *const *) argv, ends[1], MyProcPid);
@@ -523,7 +523,7 @@ stop_child(void)
 	(void) kill(child.pid, SIGKILL);
 	if (wait_for_end(KILL_MS, &status))
 		return status;
-	ereport(LOG, (errmsg("gpuvecd (PID %d) does not end", child.pid)));
+	ereport(LOG, (errmsg("gpuvecd (PID %d) did not exit", child.pid)));
 	forget_child();
 	return 0;
 }
@@ -568,7 +568,7 @@ start_server(int64 now)
 	self.ping_at = now + PING_NEW_US;
 	self.relapses = 0;
 	self.batches = 0;
-	ereport(LOG, (errmsg("started gpuvecd, PID %d", self.info.pid)));
+	ereport(LOG, (errmsg("started gpuvecd (PID %d)", self.info.pid)));
 }
 
 /*
@@ -588,11 +588,13 @@ lose_server(const char *problem, bool is_others)
 	{
 		strlcpy(self.told, problem, sizeof(self.told));
 		ereport(LOG,
-				(errmsg("%s gpuvecd in \"%s\": %s",
-						was_up ? "lost" : "cannot reach",
+				(was_up ?
+				 errmsg("lost connection to gpuvecd in \"%s\": %s",
+						ivfpq_server_directory, problem) :
+				 errmsg("could not connect to gpuvecd in \"%s\": %s",
 						ivfpq_server_directory, problem),
 				 is_others ?
-				 errhint("Each cluster needs a gpuvecd and a folder of its own.") :
+				 errhint("Each cluster requires a separate gpuvecd and directory.") :
 				 0));
 	}
 	if (was_up)
@@ -633,8 +635,8 @@ note_end(int status)
 			set_state(IVFPQ_STATE_NO_DEVICE);
 			self.give_up = true;
 			ereport(LOG,
-					(errmsg("gpuvec found no card, and searches without one"),
-					 errhint("With gpuvec.server = off nobody looks for one.")));
+					(errmsg("found no GPU, so gpuvecd is not used"),
+					 errhint("To disable the search for a GPU, set \"gpuvec.server\" to \"off\".")));
 			return;
 		}
 	}
@@ -663,7 +665,7 @@ replace_server(const char *why)
 {
 	if (IvfpqServerIsExternal())
 		return;
-	ereport(LOG, (errmsg("gpuvecd is replaced: %s", why)));
+	ereport(LOG, (errmsg("restarting gpuvecd: %s", why)));
 	note_end(stop_child());
 }
 
@@ -721,7 +723,7 @@ meet_server(const GvWelcome *welcome)
 	IvfpqMirrorRequestsRestart();
 	set_state(IVFPQ_STATE_UP);
 	ereport(LOG,
-			(errmsg("gpuvecd is up, engine \"%s\"", self.info.engine)));
+			(errmsg("gpuvecd is ready with engine \"%s\"", self.info.engine)));
 }
 
 /* Asks gpuvecd for its status and mirrors, and acts on both. */
@@ -756,7 +758,7 @@ suspend(const char *why)
 	self.relapses = 0;
 	self.batches_then = self.batches;
 	pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
-	ereport(LOG, (errmsg("gpuvecd does not answer: %s", why)));
+	ereport(LOG, (errmsg("gpuvecd is not responding: %s", why)));
 }
 
 /*
@@ -779,7 +781,7 @@ is_stuck(const GvStatusReply *status, int64 now)
 	self.answered = now;
 	self.ping_at = now + PING_ILL_US;
 	if (!moves)
-		suspend("it is at the same searches all the time");
+		suspend("searches do not finish");
 	return true;
 }
 
@@ -796,7 +798,7 @@ note_answer(int64 now)
 	self.resumed = now;
 	pg_atomic_write_u32(&ivfpq_shared->suspended, 0);
 	if (self.relapses == 0)
-		ereport(LOG, (errmsg("gpuvecd answers again")));
+		ereport(LOG, (errmsg("connection to gpuvecd restored")));
 }
 
 /* Records that gpuvecd speaks another version of the protocol. */
@@ -805,9 +807,9 @@ note_mismatch(int64 now)
 {
 	if (IvfpqSharedState() != IVFPQ_STATE_MISMATCH)
 		ereport(LOG,
-				(errmsg("gpuvecd speaks another version of the protocol"),
+				(errmsg("gpuvecd has an incompatible protocol version"),
 				 IvfpqServerIsExternal() ?
-				 errhint("It has to be of the version of gpuvec that the server has loaded.") :
+				 errhint("Start gpuvecd of the version of gpuvec that the server has loaded.") :
 				 errhint("Restart the server after an upgrade of gpuvec.")));
 	self.info.problem[0] = '\0';
 	if (IvfpqServerIsExternal())
@@ -835,7 +837,7 @@ note_timeout(const IvfpqChannel *channel, int64 now)
 	if (!is_new)
 		suspend(channel->reason);
 	if (now - self.answered > (is_new ? REPLACE_NEW_US : REPLACE_US))
-		replace_server("it does not answer");
+		replace_server("no response");
 }
 
 /* Asks gpuvecd for its status and acts on the result. */
@@ -902,11 +904,11 @@ process_reports(int64 now)
 	{
 		self.batches_then = self.batches;
 		ereport(LOG,
-				(errmsg("gpuvecd did not answer sessions in time")));
+				(errmsg("gpuvecd is not responding")));
 	}
 	if (self.relapses >= MAX_RELAPSES && self.batches == self.batches_then &&
 		!IvfpqServerIsExternal())
-		replace_server("it answers no session");
+		replace_server("no response to sessions");
 	else
 		self.ping_at = self.relapses == 0 ? now :
 			now + (SECOND << Min(self.relapses - 1, MAX_RELAPSES));
@@ -938,7 +940,7 @@ reap(void)
 			 * that need a mirror will request the mirror again.
 			 */
 			ereport(LOG,
-					(errmsg("gpuvec loader found no way into database %u",
+					(errmsg("loader of mirrors could not connect to database %u",
 							slots[i].database)));
 			IvfpqMirrorRequestForgetDatabase(slots[i].database);
 		}
@@ -984,8 +986,8 @@ launch(Slot *slot, Oid database, int64 now)
 		slot->handle = NULL;
 		if (!complained)
 			ereport(LOG,
-					(errmsg("no background worker is free to load gpuvec mirrors"),
-					 errhint("Set max_worker_processes higher.")));
+					(errmsg("could not start background worker to load mirrors"),
+					 errhint("Increase \"max_worker_processes\".")));
 		complained = true;
 		return false;
 	}
@@ -1143,7 +1145,7 @@ sleep_until(int64 when)
 	{
 		/* between requests, the socket is readable if the connection ended */
 		if (happened & WL_SOCKET_READABLE)
-			lose_server("the connection ended", false);
+			lose_server("the connection was lost", false);
 		return;
 	}
 	/* output of a gpuvecd that is starting may mean that it is ready */

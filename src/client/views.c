@@ -152,12 +152,12 @@ is_preloaded(void)
 	if (ivfpq_shared != NULL)
 		return true;
 	ereport(NOTICE,
-			(errmsg("gpuvecd is not used"),
+			(errmsg("gpuvecd is not available"),
 			 IvfpqPreloadHelps() ?
-			 errhint("Add gpuvec to shared_preload_libraries and restart the server; gpuvec.server, gpuvec.gpu_memory, gpuvec.devices and gpuvec.replicas have no effect without.") :
+			 errhint("Add \"gpuvec\" to \"shared_preload_libraries\" and restart the server.  Otherwise \"gpuvec.server\", \"gpuvec.gpu_memory\", \"gpuvec.devices\" and \"gpuvec.replicas\" have no effect.") :
 			 ivfpq_server == IVFPQ_SERVER_AUTO ?
-			 errdetail("This machine shows no card that it could use.") :
-			 errdetail("It is turned off by gpuvec.server.")));
+			 errdetail("The machine has no usable GPU.") :
+			 errdetail("\"gpuvec.server\" is set to \"off\".")));
 	return false;
 }
 

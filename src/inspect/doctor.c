@@ -184,7 +184,7 @@ server_advice(const IvfpqServerStatus *status)
 	for (int i = 0; i < (int) lengthof(states); i++)
 		if (strcmp(status->state, states[i].state) == 0)
 			return status->is_external ? states[i].external : states[i].ours;
-	return others;				/* the states "off" and "no card" */
+	return others;				/* the states "off" and "no GPU" */
 }
 
 /* Returns advice on how to give gpuvecd more memory. */
@@ -275,7 +275,7 @@ find_machine(ReturnSetInfo *result, const IvfpqServerStatus *status)
 	int			workers = server_workers + ivfpq_max_training_workers +
 	max_parallel_maintenance_workers;
 
-	IvfpqAddFinding(result, "card",
+	IvfpqAddFinding(result, "GPU",
 					!status->has_device ? DOCTOR_NO_DEVICE :
 					driver == NULL ?
 					DOCTOR_DEVICE_WITHOUT_DRIVER :

@@ -297,7 +297,7 @@
 #define DOCTOR_INDEX_EXPRESSION \
 	"Create an index on that expression."
 #define DOCTOR_OTHER_OPERATOR \
-	"the query orders by %s (%s, %s), but the index with operator class %s supports %s"
+	"the query orders by %s (%s, %s), but class %s of the index supports %s"
 #define DOCTOR_NO_OPERATOR \
 	"no distance"
 #define DOCTOR_OTHER_CLASS \

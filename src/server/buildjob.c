@@ -178,7 +178,7 @@ build_extend(Build *build)
 		return false;
 	part.builder = new.builder;
 	part.device = spec.device;
-	gv_log("DEBUG", "device %d takes part in a build after %.1f ms",
+	gv_log("DEBUG", "device %d joined a build after %.1f ms",
 		   gv_server.numbers[part.device], 1000 * (gv_seconds() - begun));
 	pthread_mutex_lock(&build->lock);
 	build->parts[build->nparts++] = part;
@@ -220,8 +220,8 @@ build_log(Build *build)
 									  gv_server.numbers[part->device]);
 	}
 	if (build->is_trained)
-		gv_log("DEBUG", "encoded %lld rows in %.2f s%s; trial: lists %.2f s, "
-			   "searches %.2f", (long long) n,
+		gv_log("DEBUG", "encoded %lld rows in %.2f s%s; calibration: lists %.2f s, searches %.2f s",
+			   (long long) n,
 			   seconds_spent(build, GV_MSG_ENCODE_ROWS) +
 			   seconds_spent(build, GV_MSG_ENCODE_SAMPLE), devices,
 			   seconds_spent(build, GV_MSG_CALIB_MIRROR) +
@@ -402,10 +402,8 @@ train(GvConnection *connection, const char **wrong)
 	pthread_mutex_lock(&build->lock);
 	build->is_trained = true;
 	pthread_mutex_unlock(&build->lock);
-	gv_log("DEBUG", "trained %d lists on %lld rows of %d dimensions: "
-		   "rows came in %.2f s, %.2f of them spent on taking them in; "
-		   "lists %.2f s in %d passes, of it splits %.2f; parents %.2f; "
-		   "codebooks %.2f", build->trained.nlists,
+	gv_log("DEBUG", "trained %d lists on %lld rows of %d dimensions: rows received in %.2f s, of which %.2f s to store them; lists %.2f s in %d passes, of which splits %.2f s; parents %.2f s; codebooks %.2f s",
+		   build->trained.nlists,
 		   (long long) build->nrows[GV_SAMPLE], build->spec.dims,
 		   (double) (came_ns - build->begun_ns) / 1e9,
 		   seconds_spent(build, GV_MSG_TRAIN_ROWS), times->lists,

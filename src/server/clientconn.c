@@ -218,7 +218,7 @@ shared_take(GvConnection *connection, const char **wrong)
 	struct stat status;
 	void	   *memory;
 
-	*wrong = "no memory that can be shared";
+	*wrong = "no shareable memory";
 	unmap(connection);
 	/* if the memory could shrink, reading it could end in SIGBUS */
 	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
@@ -305,12 +305,12 @@ answer_hello(GvConnection *connection, const char **wrong)
 	const GvHello *hello = gv_payload(connection);
 	GvWelcome  *welcome;
 
-	*wrong = "a wrong magic number, an unknown role, or no life";
+	*wrong = "a wrong magic number, an unknown role, or no incarnation";
 	if (hello->magic == GV_PROTOCOL_MAGIC &&
 		hello->version != GV_PROTOCOL_VERSION)
 	{
 		gv_refuse(connection, GV_REFUSED_VERSION,
-				  "gpuvecd speaks another version of the protocol");
+				  "gpuvecd has an incompatible protocol version");
 		return GV_OK;
 	}
 	if (hello->magic != GV_PROTOCOL_MAGIC ||
@@ -520,16 +520,16 @@ examine(GvConnection *connection)
 	kind = gv_message_kind(message);
 	whole = sizeof(GvMessage) + message->length;
 	if (kind == NULL)
-		wrong = "no such message, or it has a wrong length";
+		wrong = "unknown message type or wrong length";
 	else if (message->request != 0)
 		wrong = "the header is malformed";
 	else if ((kind->roles & (1U << connection->role)) == 0)
-		wrong = "this is for others, or not the time for a hello";
+		wrong = "message not allowed for this client, or unexpected hello";
 	else if (connection->role == GV_ROLE_SESSION &&
 			 message->length > SESSION_MOST)
-		wrong = "this is too long for a session";
+		wrong = "message too long for a session";
 	else if (connection->in_used > whole)
-		wrong = "a message before the answer to the last one";
+		wrong = "a message before the response to the last one";
 	if (wrong != NULL)
 	{
 		gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
@@ -562,7 +562,8 @@ time_left(uint64_t begun_ns)
 static void
 log_stuck(const char *what)
 {
-	gv_log("LOG", "closed a connection whose client had not %s in %d s", what,
+	gv_log("LOG", "closed a connection because its client had not %s in %d s",
+		   what,
 		   gv_server.message_s);
 }
 
@@ -571,7 +572,7 @@ gv_connection_is_stuck(const GvConnection *connection)
 {
 	if (connection->in_used == 0 || time_left(connection->begun_ns) > 0)
 		return false;
-	log_stuck(connection->writing ? "read an answer" : "ended a message");
+	log_stuck(connection->writing ? "read a response" : "completed a message");
 	return true;
 }
 
@@ -602,7 +603,7 @@ await_message(const GvConnection *connection)
 					 GV_BULK_IDLE_MS : -1);
 	if (await(connection, POLLIN, time_left(connection->begun_ns)))
 		return true;
-	log_stuck("ended a message");
+	log_stuck("completed a message");
 	return false;
 }
 
@@ -677,7 +678,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 				return GV_FLUSH_LATER;
 			if (await(connection, POLLOUT, time_left(begun_ns)))
 				continue;
-			log_stuck("read an answer");
+			log_stuck("read a response");
 		}
 		if (n < 0)
 			return GV_FLUSH_BROKEN;

@@ -214,23 +214,22 @@ look_around(void)
 	for (device = 0; device < gv_ndevices(); device++)
 		if (hangs(&watchdog.batches[device], LOOKS))
 		{
-			gv_log("FATAL", "device %d has not finished a batch in %d s; "
-				   "a new process is needed", gv_server.numbers[device],
+			gv_log("FATAL", "device %d has not finished a batch in %d s, so a new process is needed",
+				   gv_server.numbers[device],
 				   gv_server.batch_timeout_s);
 			return true;
 		}
 	for (i = 0; i < GV_MAX_CLIENT_THREADS; i++)
 		if (hangs(&watchdog.bulk[i], MANY_LOOKS))
 		{
-			gv_log("FATAL", "many searches have not ended in %d s; a new "
-				   "process is needed",
+			gv_log("FATAL", "many searches have not finished in %d s, so a new process is needed",
 				   gv_server.batch_timeout_s * (MANY_LOOKS / LOOKS));
 			return true;
 		}
 	if (!hangs(&watchdog.round, LOOKS))
 		return false;
-	gv_log("FATAL", "the engine has not come back in %d s; a new process is "
-		   "needed", gv_server.batch_timeout_s);
+	gv_log("FATAL", "engine has not returned in %d s, so a new process is needed",
+		   gv_server.batch_timeout_s);
 	return true;
 }
 
@@ -905,7 +904,7 @@ gv_loop_run(int listener)
 
 	if (status != GV_OK)
 	{
-		gv_log("FATAL", "the engine could not begin to work (status %d)",
+		gv_log("FATAL", "could not start engine (status %d)",
 			   status);
 		return GV_EXIT_FAILED;
 	}

@@ -76,63 +76,67 @@ static bool told;				/* a thread has logged the failure, or is
 								 * about to do so */
 
 static const char usage[] =
-"gpuvecd " GPUVEC_RELEASE ", the search server of gpuvec\n"
+"gpuvecd " GPUVEC_RELEASE " is the search server of gpuvec.\n"
 "\n"
-"usage: gpuvecd [OPTION]...\n"
+"Usage:\n"
+"  gpuvecd [OPTION]...\n"
 "\n"
+"Options:\n"
 #ifdef GV_TEST_BUILD
-"  --engine cpu|cuda|auto  what searches; auto, the default: cuda or nothing\n"
+"  --engine cpu|cuda|auto  engine to run; auto (the default) runs cuda if there\n"
+"                          is a GPU\n"
 #else
-"  --engine cuda|auto      what searches; auto, the default: cuda or nothing\n"
+"  --engine cuda|auto      engine to run; auto (the default) runs cuda if there\n"
+"                          is a GPU\n"
 #endif
-"  --data DIR              for socket and lock: PostgreSQL's data directory\n"
-"                          (the current one)\n"
-"  --socket DIR            in its place, where PostgreSQL does not start gpuvecd\n"
-"                          (gpuvec.server = external): a folder of gpuvecd's own,\n"
-"                          which gpuvec.server_directory names; it is made if need\n"
-"                          be\n"
-"  --owner USER            whom PostgreSQL runs as, a name or number, where that\n"
-"                          is not who runs gpuvecd; nobody else may connect\n"
-"  --memory MB             for mirrors on each card (0: what the engine\n"
-"                          proposes)\n"
-"  --devices LIST          numbers of the cards to use, with commas (all)\n"
-"  --replicas N            replicas of a mirror, each on one card or, in shards, on\n"
-"                          several, where there is room for that (1)\n"
+"  --data DIR              PostgreSQL's data directory, for the socket and the\n"
+"                          lock file (default: current directory)\n"
+"  --socket DIR            directory for the socket of an external gpuvecd\n"
+"                          (gpuvec.server = external), as set by\n"
+"                          gpuvec.server_directory; created if necessary\n"
+"  --owner USER            name or number of the user that runs PostgreSQL, who\n"
+"                          alone may connect (default: user of gpuvecd)\n"
+"  --memory MB             memory for mirrors on each GPU (default: 0, nine tenths\n"
+"                          of it)\n"
+"  --devices LIST          comma-separated numbers of the GPUs to use (default:\n"
+"                          all)\n"
+"  --replicas N            replicas of a mirror, each on one GPU or, in shards, on\n"
+"                          several, as far as memory allows (default: 1)\n"
 "  --matmul own|cublas|auto\n"
-"                          who multiplies matrices on a card: gpuvecd itself, or\n"
-"                          cuBLAS; auto, the default: cuBLAS from 512 dimensions\n"
-"                          on, but not on cards of compute capability 9.0\n"
-"  --simd LEVEL            instructions of the processor: portable, avx2,\n"
-"                          avx512, neon, or auto: the best of them (auto)\n"
-"  --max-connections N     clients at a time (1000)\n"
-"  --keep SECONDS          what was used since is not evicted (10)\n"
-"  --patience SECONDS      end when the engine has not finished a batch in this\n"
-"                          time (0: never; 60)\n"
-"  --message SECONDS       a client has for a message from its first byte to its\n"
-"                          last (60)\n"
-"  --parent PID            end when this process, which started us, ends\n"
+"                          implementation of matrix multiplication on GPUs: own\n"
+"                          kernels or cuBLAS; auto (the default) uses cuBLAS from\n"
+"                          512 dimensions on, except on compute capability 9.0\n"
+"  --simd LEVEL            instructions of the processor: portable, avx2, avx512,\n"
+"                          neon, or auto for the best of them (default: auto)\n"
+"  --max-connections N     maximum number of clients (default: 1000)\n"
+"  --keep SECONDS          time for which a mirror is not evicted after its use\n"
+"                          (default: 10)\n"
+"  --patience SECONDS      exit if the engine does not finish a batch in this time\n"
+"                          (default: 60; 0 means never)\n"
+"  --message SECONDS       time that a client has to send a message (default: 60)\n"
+"  --parent PID            exit when this parent process exits\n"
 #ifdef GV_TEST_BUILD
-"  --fault N:STATUS        the N-th call of the engine reports 2 (invalid), 3 (no\n"
-"                          memory), 4 (failed) or 5 (rejected), or never ends (6)\n"
-"  --build-fault N:STATUS  the same for calls that builds make\n"
-"  --set-fault N:STATUS    the same for calls that work on sets makes\n"
-"  --memory-fault N        the N-th allocation fails\n"
-"  --memory-faults N       so do all after it\n"
+"  --fault N:STATUS        let the N-th call of the engine report 2 (invalid), 3\n"
+"                          (no memory), 4 (failed) or 5 (rejected), or hang (6)\n"
+"  --build-fault N:STATUS  the same for calls of builds\n"
+"  --set-fault N:STATUS    the same for calls of whole-table jobs\n"
+"  --memory-fault N        let the N-th allocation fail\n"
+"  --memory-faults N       let the N-th and all later allocations fail\n"
 #endif
 "  --help, --version\n"
 "\n"
 #ifdef GV_TEST_BUILD
-"This is a test build.  With GPUVEC_DIVIDE in the environment work is divided\n"
-"among cards however little it is.  The engine cpu is what tests compare others\n"
-"with; its --patience is 0 by default.\n"
+"This is a test build.  If GPUVEC_DIVIDE is set in the environment, even small\n"
+"jobs are divided among GPUs.  The engine cpu is the reference for tests; its\n"
+"--patience is 0 by default.\n"
 "\n"
 #endif
-"Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.  With\n"
-"--socket it serves the one cluster that connects there, and begins anew when\n"
-"that does.\n"
-"Exit status: 0 ended by a signal; 2 wrong usage; 3 no such engine or card;\n"
-"4 another gpuvecd runs there; 5 the engine failed, start again; 6 system;\n"
-"7 without --socket: another life of the cluster has come.\n";
+"PostgreSQL starts gpuvecd if shared_preload_libraries contains gpuvec.  With\n"
+"--socket, gpuvecd serves the cluster that connects to it, and restarts when the\n"
+"cluster restarts.\n"
+"Exit status: 0 terminated by a signal; 2 wrong usage; 3 engine or GPU not\n"
+"available; 4 another gpuvecd is running; 5 engine failed, restart gpuvecd;\n"
+"6 system error; 7 without --socket, the cluster has restarted.\n";
 
 /* ---- the log, and the engine's statuses */
 
@@ -204,8 +208,8 @@ tell_rejection(void)
 	if (i == n && n < MOST_REJECTIONS)
 	{
 		memcpy(told_of[n++], reason, sizeof(reason));
-		gv_log("WARNING", "the device rejected a call%s%s; what it was for is "
-			   "refused, or done in parts", reason[0] ? ": " : "", reason);
+		gv_log("WARNING", "device rejected a call%s%s; the request is refused or split",
+			   reason[0] ? ": " : "", reason);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -226,7 +230,7 @@ gv_status_refusal(GvStatus status)
 			/* log first: the loop may end the process once `failed` is set */
 			if (!__atomic_exchange_n(&told, true, __ATOMIC_ACQ_REL))
 			{
-				gv_log("FATAL", "the engine failed; a new process is needed");
+				gv_log("FATAL", "engine failed, so a new process is needed");
 				__atomic_store_n(&failed, true, __ATOMIC_RELEASE);
 				gv_loop_wake();
 			}
@@ -241,8 +245,7 @@ gv_status_refusal(GvStatus status)
 static void
 bad_option(const char *option, const char *value)
 {
-	fprintf(stderr, "gpuvecd: bad value for --%s: \"%s\"\n"
-			"Try gpuvecd --help.\n", option, value);
+	fprintf(stderr, "gpuvecd: invalid value for option --%s: \"%s\"\nTry \"gpuvecd --help\" for more information.\n", option, value);
 	exit(GV_EXIT_USAGE);
 }
 
@@ -296,7 +299,7 @@ parse_simd(const Option *option, const char *value, void *field)
 	*(GvSimd *) field = level;
 	if (gv_simd_has(level))
 		return;
-	fprintf(stderr, "gpuvecd: this processor has no %s\n", value);
+	fprintf(stderr, "gpuvecd: this processor does not support %s\n", value);
 	exit(GV_EXIT_USAGE);
 }
 
@@ -326,8 +329,7 @@ parse_socket(const Option *option, const char *value, void *field)
 	if (strlen(value) + sizeof("/" GV_SOCKET_PATH) <=
 		sizeof(((struct sockaddr_un *) NULL)->sun_path))
 		return;
-	fprintf(stderr, "gpuvecd: the path of a socket in the folder \"%s\" would be "
-			"too long\nTry gpuvecd --help.\n", value);
+	fprintf(stderr, "gpuvecd: path of a socket in directory \"%s\" would be too long\nTry \"gpuvecd --help\" for more information.\n", value);
 	exit(GV_EXIT_USAGE);
 }
 
@@ -427,8 +429,8 @@ parse_options(int argc, char **argv)
 	if (c != -1 || optind < argc)
 	{
 		if (c == -1)
-			fprintf(stderr, "gpuvecd: unexpected \"%s\"\n", argv[optind]);
-		fprintf(stderr, "Try gpuvecd --help.\n");
+			fprintf(stderr, "gpuvecd: unexpected argument \"%s\"\n", argv[optind]);
+		fprintf(stderr, "Try \"gpuvecd --help\" for more information.\n");
 		exit(GV_EXIT_USAGE);
 	}
 	return options;
@@ -446,7 +448,7 @@ follow_parent(int parent, int signal)
 	prctl(PR_SET_PDEATHSIG, signal);
 	if (getppid() != parent)
 	{
-		gv_log("LOG", "process %d, which should have started us, is gone",
+		gv_log("LOG", "parent process %d has exited",
 			   parent);
 		exit(0);
 	}
@@ -519,7 +521,7 @@ fork_server(void)
 		}
 		if (WIFSIGNALED(status))
 		{
-			gv_log("FATAL", "the server was ended by signal %d",
+			gv_log("FATAL", "terminated by signal %d",
 				   WTERMSIG(status));
 			exit(128 + WTERMSIG(status));
 		}
@@ -621,14 +623,14 @@ open_engine(const GvEngine *engine, const Options *options)
 		 */
 		for (i = ndevices; i < GV_MAX_DEVICES && devices[i].name[0] != '\0';
 			 i++)
-			gv_log("WARNING", "left out: %s", devices[i].name);
+			gv_log("WARNING", "skipping device: %s", devices[i].name);
 		status = gv_builders_open(engine->builders);
 	}
 	if (status == GV_OK)
 		status = gv_setjob_open(engine->sets);
 	if (status != GV_OK)
 	{
-		gv_log("FATAL", "no engine: %s", devices[0].name);
+		gv_log("FATAL", "could not start engine: %s", devices[0].name);
 
 		/*
 		 * GV_EXIT_FAILED means: try again, because a device may be free or
@@ -672,8 +674,8 @@ limit_connections(int64_t wanted)
 		{
 			most = (int64_t) limit.rlim_cur - SPARE_FILES;
 			most = most < 1 ? 1 : most;
-			gv_log("WARNING", "only %lld connections, because there may be "
-				   "only %llu open files", (long long) most,
+			gv_log("WARNING", "limiting connections to %lld, because only %llu files may be open",
+				   (long long) most,
 				   (unsigned long long) limit.rlim_cur);
 		}
 	}
@@ -711,8 +713,7 @@ choose_owner(const Options *options)
 
 	if (options->owner != NULL && options->socket == NULL)
 	{
-		fprintf(stderr, "gpuvecd: --owner is for --socket\n"
-				"Try gpuvecd --help.\n");
+		fprintf(stderr, "gpuvecd: option --owner requires --socket\nTry \"gpuvecd --help\" for more information.\n");
 		exit(GV_EXIT_USAGE);
 	}
 	if (options->owner != NULL && !find_user(options->owner, &owner))

@@ -234,7 +234,7 @@ apply_chunk(GvMirrorEntry *entry, uint64_t sender, const GvChunk *chunk,
 	entry->version = 0;
 	if (entry->seen_by != sender)
 		entry->seen_by = 0;
-	*wrong = "a piece that does not follow what the list holds";
+	*wrong = "a chunk that does not follow the contents of the list";
 	if (chunk_follows(entry, chunk))
 		status = gv_mirror_put_list(entry->mirror, &open);
 	if (status == GV_OK)
@@ -256,7 +256,7 @@ put_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	GvStatus	status = GV_OK;
 	int32_t		i;
 
-	*wrong = "malformed pieces";
+	*wrong = "malformed chunks";
 	if (!check_chunks(connection, &entry->spec))
 		return GV_INVALID;
 	for (i = 0; status == GV_OK && i < request->nchunks; i++)

@@ -231,7 +231,7 @@ destroy_entry(GvMirrorEntry *entry, const char *reason)
 	bytes = mirror_bytes(entry);
 	pthread_mutex_unlock(&registry.mutex);
 	if (reason != NULL)
-		gv_log("LOG", "dropped the mirror of index %u, %lld MB: %s",
+		gv_log("LOG", "dropped mirror of index %u, %lld MB: %s",
 			   registry_index(entry), (long long) (bytes >> 20), reason);
 	gv_mirror_drop(entry->mirror);
 	pthread_rwlock_destroy(&entry->lock);
@@ -321,7 +321,7 @@ evict_replicas(GvMirrorEntry *entry, GvDeviceSet devices, const char *reason)
 	for (i = 0; i < registry.ndevices; i++)
 		if ((devices & 1u << i) != 0 &&
 			gv_mirror_drop_replica(entry->mirror, i) == GV_OK)
-			gv_log("LOG", "gave up the replica of index %u on device %d: %s",
+			gv_log("LOG", "dropped replica of index %u on device %d: %s",
 				   registry_index(entry), gv_server.numbers[i], reason);
 	pthread_mutex_lock(&registry.mutex);
 	recharge(entry);
@@ -345,7 +345,7 @@ evict_one(int32_t device)
 	{
 		bool		done;
 
-		evict_replicas(victim, 1u << device, "others need its memory");
+		evict_replicas(victim, 1u << device, "evicted for another mirror");
 		/* this thread holds the mutex again, so the victim is still there */
 		done = find_member(victim, device) == NULL;
 		registry.evictions += done;
@@ -353,7 +353,7 @@ evict_one(int32_t device)
 	}
 	unlink_entry(victim);
 	registry.evictions++;
-	destroy_entry(victim, "others need its memory");
+	destroy_entry(victim, "evicted for another mirror");
 	return true;
 }
 
@@ -800,7 +800,7 @@ gv_mirrors_reserve_growth(GvMirrorEntry *entry, const int64_t *growth)
 		}
 	fits = left > 0;
 	if (fits && full != 0)
-		evict_replicas(entry, full, "it has no room to grow");
+		evict_replicas(entry, full, "out of memory to extend it");
 
 	/*
 	 * Charge all members.  Freeing memory may release the mutex, and other
@@ -849,8 +849,8 @@ gv_mirrors_changed(GvMirrorEntry *entry, int64_t more)
 	lost = (before - entry->nmembers) / entry->nshards;
 	pthread_mutex_unlock(&registry.mutex);
 	if (lost > 0)
-		gv_log("LOG", "gave up replicas of index %u: %d, whose devices have no "
-			   "memory", registry_index(entry), lost);
+		gv_log("LOG", "dropped replicas of index %u: %d, whose devices lack memory",
+			   registry_index(entry), lost);
 }
 
 /* Mirrors from their beginning to their end */
@@ -976,7 +976,7 @@ gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 	while ((old = find(key)) != NULL && !old->ready)
 	{
 		unlink_entry(old);
-		destroy_entry(old, "another loader begins anew");
+		destroy_entry(old, "another loader has restarted it");
 	}
 	entry->users = 1;
 	entry->next = registry.first;
@@ -1024,7 +1024,7 @@ gv_mirrors_ready(GvMirrorEntry *entry)
 								  i > 0 ? "," : "",
 								  gv_server.numbers[entry->members[i].device]);
 	pthread_mutex_unlock(&registry.mutex);
-	gv_log("LOG", "index %u is mirrored%s: %lld copies, %lld MB",
+	gv_log("LOG", "loaded index %u%s: %lld postings, %lld MB",
 		   registry_index(entry), where, (long long) postings,
 		   (long long) (bytes >> 20));
 }
@@ -1054,7 +1054,7 @@ gv_mirrors_abandon(uint64_t owner)
 		while (entry != NULL && (entry->ready || entry->owner != owner))
 			entry = entry->next;
 		if (entry != NULL && unlink_entry(entry))
-			destroy_entry(entry, "its loader is gone");
+			destroy_entry(entry, "its loader has exited");
 	} while (entry != NULL);
 	pthread_mutex_unlock(&registry.mutex);
 }

@@ -32,10 +32,10 @@ open_search(const GvMirrorEntry *entry, const GvConnection *connection,
 	int32_t		i;
 
 	if (request->dims != entry->spec.dims)
-		return "the mirror has other dims";
+		return "the mirror has other dimensions";
 	if (request->n > 1 &&
 		request->n > gv_queries_most(request, entry->spec.refine_slots > 0))
-		return "more queries than a message can answer";
+		return "more queries than a response can answer";
 	asked->condition.form = entry->spec.keys;
 	asked->condition.ntests = request->ntests;
 	asked->condition.tests = asked->tests;

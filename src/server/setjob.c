@@ -279,8 +279,8 @@ divided_drop(void *state)
 								  set->ntasks > 1 ? "devices " : "device ",
 								  gv_server.numbers
 								  [set->tasks[i].spec.device]);
-	gv_log("DEBUG", "set work of kind %d: %lld rows, %s after %.3f s, of "
-		   "them %.3f taking in, %.3f in %d passes; %s", set->spec.kind,
+	gv_log("DEBUG", "job of kind %d: %lld rows, %s after %.3f s, of which %.3f s receiving, %.3f s in %d passes; %s",
+		   set->spec.kind,
 		   (long long) set->nrows,
 		   set->done.finished ? "finished" : "given up",
 		   (double) (gv_now_ns() - set->begun_ns) / 1e9,

@@ -64,13 +64,13 @@ check_folder(int fd, const char *path)
 	struct stat status;
 
 	if (fstat(fd, &status) != 0)
-		gv_system_error("look at the folder \"%s\"", path);
+		gv_system_error("access directory \"%s\"", path);
 	if (status.st_uid != geteuid() && status.st_uid != 0)
-		gv_log("FATAL", "the folder \"%s\" is user %u's: it has to be that of "
-			   "who runs gpuvecd, or root's", path, (unsigned) status.st_uid);
+		gv_log("FATAL", "directory \"%s\" belongs to user %u, but must belong to the user of gpuvecd or root",
+			   path, (unsigned) status.st_uid);
 	else if ((status.st_mode & 022) != 0)
-		gv_log("FATAL", "the folder \"%s\" has mode %03o: its group and others "
-			   "must not write to it", path,
+		gv_log("FATAL", "directory \"%s\" has mode %03o, but its group and others must not have write permission",
+			   path,
 			   (unsigned) status.st_mode & 07777);
 	else
 		return;
@@ -98,7 +98,7 @@ take_lock(void)
 			gv_system_error("lock " GV_LOCK_PATH);
 		if (waited >= LOCK_WAIT_MS)
 		{
-			gv_log("FATAL", "another gpuvecd runs in this folder (see %s)",
+			gv_log("FATAL", "another gpuvecd is running in this directory (see %s)",
 				   GV_LOCK_PATH);
 			exit(GV_EXIT_LOCKED);
 		}
@@ -125,12 +125,12 @@ gv_folder_enter(const char *path, bool is_shared)
 		mode_t		mask = umask(0);
 
 		if (mkdir(path, mode) != 0 && errno != EEXIST)
-			gv_system_error("make the folder \"%s\"", path);
+			gv_system_error("create directory \"%s\"", path);
 		umask(mask);
 	}
 	fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || fchdir(fd) != 0)
-		gv_system_error("enter the folder \"%s\"", path);
+		gv_system_error("change directory to \"%s\"", path);
 	if (is_shared)
 		check_folder(fd, path);
 	close(fd);
@@ -233,18 +233,16 @@ meet_other(GvConnection *connection, uint64_t other)
 {
 	if (!is_supervised() && !is_used())
 	{
-		gv_log("LOG", "the cluster has crashed, or started again: gpuvecd "
-			   "begins anew");
+		gv_log("LOG", "restarting gpuvecd, because the cluster crashed or restarted");
 		incarnation.over = true;
 		/* the supervisor gets no answer, and connects again */
 		connection->close_after_send = true;
 		return;
 	}
 	if (incarnation.refused != other)
-		gv_log("WARNING", "another cluster was refused: each one needs a "
-			   "gpuvecd and a folder of its own");
+		gv_log("WARNING", "refused another cluster, because each cluster requires a separate gpuvecd and directory");
 	incarnation.refused = other;
-	gv_refuse(connection, GV_REFUSED_INCARNATION, "it serves another cluster");
+	gv_refuse(connection, GV_REFUSED_INCARNATION, "gpuvecd serves another cluster");
 }
 
 bool
@@ -273,8 +271,8 @@ gv_incarnation_admits(GvConnection *connection, const GvHello *hello)
 		else
 			gv_refuse(connection, GV_REFUSED_INCARNATION,
 					  incarnation.number == 0 ?
-					  "no supervisor has come yet" :
-					  "it serves another cluster, or another life of it");
+					  "no supervisor has connected yet" :
+					  "gpuvecd serves another cluster, or another incarnation of it");
 	}
 	pthread_mutex_unlock(&incarnation.lock);
 	return admitted;

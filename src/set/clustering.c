@@ -191,7 +191,7 @@ store_read(VectorStore *store, int64 first, int64 n, const float **vectors)
 		n * row_bytes(store))
 		ereport(ERROR,
 				(errcode_for_file_access(),
-				 errmsg("could not read rows from a temporary file")));
+				 errmsg("could not read rows from temporary file")));
 	*vectors = store->vectors;
 	return (int) n;
 }
@@ -363,10 +363,10 @@ read_rows(KMeans *run, IvfpqTable *table, int seed)
 	if (run->spec.k > run->spec.nrows)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("k is %d, but table \"%s\" has %lld rows with a vector",
-						run->spec.k, RelationGetRelationName(table->rel),
-						(long long) run->spec.nrows),
-				 errhint("There can be no more clusters than rows.")));
+				 errmsg("\"k\" must not exceed the number of rows"),
+				 errdetail("Table \"%s\" has %lld rows with a vector.",
+						   RelationGetRelationName(table->rel),
+						   (long long) run->spec.nrows)));
 	run->seeds = end_seeds(&seeds);
 	run->exponent = exponent_for(&magnitude);
 	if (run->exponent != 0)
@@ -577,10 +577,10 @@ gpuvec_kmeans(PG_FUNCTION_ARGS)
 	run.spec.iterations = PG_GETARG_INT32(3);
 	run.spec.balanced = PG_GETARG_BOOL(5);
 	IvfpqCheckRange("k", run.spec.k, 1, GV_SET_MAX_CLUSTERS,
-					"k is how many clusters are wanted.");
+					"\"k\" is the number of clusters.");
 	IvfpqCheckRange("iterations", run.spec.iterations, 0,
 					GV_SET_MAX_PASSES - 1,
-					"Twenty are enough for most sets of vectors.");
+					"For most tables, 20 iterations are enough.");
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqTableOpen(&table, relid, NULL, NameStr(*PG_GETARG_NAME(1)));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_KMEANS, relid);

@@ -393,7 +393,7 @@ gpuvec_exact_search(PG_FUNCTION_ARGS)
 	.sink = put_answer, .arg = &answer};
 
 	IvfpqCheckRange("k", k, 1, GV_SET_MAX_K,
-					"k is how many neighbors of each query are wanted.");
+					"\"k\" is the number of neighbors to return for each query.");
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqTableOpen(&table, relid, NULL, column);
 	IvfpqProgressBegin(IVFPQ_PROGRESS_EXACT, relid);

@@ -464,8 +464,8 @@ get_lists(const Pairs *pairs)
 						get_attname(RelationGetRelid(rows->rel),
 									rows->vector_column, false)),
 				 pairs->metric == GV_SET_PEARSON ?
-				 errhint("No index orders by correlation; use method exact.") :
-				 errhint("Create one, not partial, with the operator class of that metric, or use method exact.")));
+				 errhint("Use method \"exact\", because no index supports correlation.") :
+				 errhint("Create a non-partial index with the operator class of that metric, or use method \"exact\".")));
 	lists.centroids = IvfpqCentroids(pairs->index, rows->dims, &lists.n);
 	if (lists.n == 0)
 	{
@@ -1236,11 +1236,11 @@ find_by_search(Pairs *pairs)
 	search_for_all(&searched);
 	if (pairs->self)
 		report_recall(pairs,
-					  psprintf("Each row was searched for through index \"%s\".",
+					  psprintf("Each row was searched for with index \"%s\".",
 							   name));
 	else
 		ereport(NOTICE,
-				(errmsg("each row of table \"%s\" was searched for through index \"%s\"",
+				(errmsg("searched for each row of table \"%s\" with index \"%s\"",
 						RelationGetRelationName(pairs->queries->rel), name)));
 
 	if (searched.lacking.n + searched.alike.n > 0 && !pairs->self)
@@ -1272,9 +1272,9 @@ begin_pairs(Pairs *pairs, FunctionCallInfo fcinfo, int first)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("unknown method \"%s\"", method),
-				 errhint("Use exact or index.")));
+				 errhint("Use \"exact\" or \"index\".")));
 	IvfpqCheckRange("k", pairs->k, 1, GV_SET_MAX_K,
-					"k is how many neighbors of each row are wanted.");
+					"\"k\" is the number of neighbors to return for each row.");
 	InitMaterializedSRF(fcinfo, 0);
 	rows->store = rsinfo->setResult;
 	rows->slot = MakeSingleTupleTableSlot(rsinfo->setDesc,

@@ -157,9 +157,9 @@ find_key(keytable_hash *table, int64 key, Relation rel)
 	if (entry == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("key %lld is in no row of table \"%s\"",
+				 errmsg("key %lld not found in table \"%s\"",
 						(long long) key, RelationGetRelationName(rel)),
-				 errhint("Keys are what the columns key and neighbor hold, in rows without a NULL.")));
+				 errhint("Keys are the values of columns \"key\" and \"neighbor\" in rows without NULL.")));
 	return entry->number;
 }
 
@@ -188,10 +188,10 @@ read_rows(PathGraph *graph, keytable_hash *table, Relation rel)
 		types[COLUMN_DISTANCE] != FLOAT8OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("column \"%s\" has type %s, which is no distance",
+				 errmsg("column \"%s\" of type %s cannot be used as a distance",
 						column_names[COLUMN_DISTANCE],
 						format_type_be(types[COLUMN_DISTANCE])),
-				 errhint("Distances are of type real or double precision.")));
+				 errhint("Distances must be of type real or double precision.")));
 	row = table_slot_create(rel, NULL);
 	in = MakeSingleTupleTableSlot(graph->slot->tts_tupleDescriptor,
 								  &TTSOpsVirtual);
@@ -243,8 +243,8 @@ read_rows(PathGraph *graph, keytable_hash *table, Relation rel)
 	ExecDropSingleTupleTableSlot(row);
 	if (nskipped != 0)
 		ereport(NOTICE,
-				(errmsg_plural("%lld row of table \"%s\" with a NULL was left out",
-							   "%lld rows of table \"%s\" with a NULL were left out",
+				(errmsg_plural("skipped %lld row of table \"%s\" with a NULL",
+							   "skipped %lld rows of table \"%s\" with a NULL",
 							   (unsigned long) nskipped, (long long) nskipped,
 							   RelationGetRelationName(rel))));
 }

@@ -59,7 +59,7 @@ find_method(const char *name)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("unknown selection method \"%s\"", name),
-			 errhint("Use auto, warp, sample or multi.")));
+			 errhint("Use \"auto\", \"warp\", \"sample\" or \"multi\".")));
 }
 
 static void
@@ -68,14 +68,14 @@ check_k(int k, GvSelectMethod method)
 	if (k < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("k must be at least 1, not %d", k),
-				 errhint("k is how many elements are wanted.")));
+				 errmsg("\"k\" must be at least 1, not %d", k),
+				 errhint("\"k\" is the number of elements to return.")));
 	if (method == GV_SELECT_WARP && k > GV_WARP_MAX_K)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("method warp selects at most %d elements, not %d",
+				 errmsg("method \"warp\" supports at most %d elements, not %d",
 						GV_WARP_MAX_K, k),
-				 errhint("Use method auto, sample or multi.")));
+				 errhint("Use method \"auto\", \"sample\" or \"multi\".")));
 }
 
 /* Allocates n elements of `size` bytes, aligned as the engine requires. */
@@ -207,7 +207,7 @@ read_ranks(ArrayType *array, int nranks, int n)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("rank %lld is out of range",
 							(long long) given[i]),
-					 errhint("Ranks are 1 to the number of elements, here %d.",
+					 errhint("Ranks must be between 1 and %d, the number of elements.",
 							 n)));
 		ranks[i] = given[i] - 1;
 	}

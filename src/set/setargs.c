@@ -82,7 +82,7 @@ IvfpqMetricArgument(const text *name)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("unknown metric \"%s\"", string),
-			 errhint("Use l2, ip, cosine or pearson.")));
+			 errhint("Use \"l2\", \"ip\", \"cosine\" or \"pearson\".")));
 }
 
 const char *
@@ -98,7 +98,7 @@ IvfpqCheckRange(const char *name, int value, int least, int most,
 	if (value < least || value > most)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be between %d and %d, not %d", name, least,
+				 errmsg("\"%s\" must be between %d and %d, not %d", name, least,
 						most, value),
 				 errhint("%s", hint)));
 }
@@ -110,7 +110,7 @@ IvfpqCheckSameDims(const char *one, int one_dims, const char *other,
 	if (one_dims != other_dims)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("vectors of %s have %d dimensions, those of %s %d",
+				 errmsg("vectors of %s have %d dimensions, but those of %s have %d",
 						one, one_dims, other, other_dims),
 				 errhint("Only vectors of the same number of dimensions can be compared.")));
 }

@@ -60,13 +60,13 @@ kind_hint(char relkind)
 	switch (relkind)
 	{
 		case RELKIND_PARTITIONED_TABLE:
-			return "Name one partition, or make a materialized view of all.";
+			return "Specify a partition, or create a materialized view of all partitions.";
 		case RELKIND_VIEW:
-			return "Name the table under it, or make a materialized view.";
+			return "Specify the underlying table, or create a materialized view.";
 		case RELKIND_FOREIGN_TABLE:
-			return "Make a materialized view of it.";
+			return "Create a materialized view of it.";
 		default:
-			return "Name a table or a materialized view.";
+			return "Specify a table or a materialized view.";
 	}
 }
 
@@ -82,12 +82,12 @@ check_policies(Relation rel)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("table \"%s\" cannot be read under row-level security",
+			 errmsg("cannot read table \"%s\" under row-level security",
 					RelationGetRelationName(rel)),
 			 errdetail("Its policies hide rows from the current user."),
 			 rel->rd_rel->relforcerowsecurity ?
-			 errhint("Run it as a role with BYPASSRLS, or on a materialized view of the rows.") :
-			 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
+			 errhint("Call the function as a role with BYPASSRLS, or use a materialized view of the rows.") :
+			 errhint("Call the function as the owner of the table or as a role with BYPASSRLS.")));
 }
 
 /*
@@ -163,7 +163,7 @@ IvfpqTableColumn(Relation rel, const char *name, Oid *type)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("column \"%s\" is a virtual generated column", name),
-				 errhint("Make it a stored one.")));
+				 errhint("Use a stored generated column.")));
 	*type = getBaseType(get_atttype(relid, column));
 	return column;
 }
@@ -205,9 +205,9 @@ IvfpqTableKeyColumn(Relation rel, const char *name, Oid *type)
 	if (*type != INT2OID && *type != INT4OID && *type != INT8OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("column \"%s\" has type %s, which is no key", name,
+				 errmsg("column \"%s\" of type %s cannot be used as a key", name,
 						format_type_be(*type)),
-				 errhint("Keys are of type smallint, integer or bigint.")));
+				 errhint("Keys must be of type smallint, integer or bigint.")));
 	return column;
 }
 
@@ -236,9 +236,9 @@ IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 	if (!find_vector_type(type, &table->type))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("column \"%s\" has type %s, which is no vector",
+				 errmsg("column \"%s\" of type %s cannot be used as a vector",
 						vector, format_type_be(type)),
-				 errhint("Vectors are of type real[], vector or halfvec.")));
+				 errhint("Vectors must be of type real[], vector or halfvec.")));
 	table->snapshot = RegisterSnapshot(GetActiveSnapshot());
 	table->slot = table_slot_create(table->rel, NULL);
 	table->home = CurrentMemoryContext;
@@ -367,9 +367,9 @@ IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot)
 	if (isnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("a row of table \"%s\" has a vector but no key",
+				 errmsg("table \"%s\" has a row with a vector but without a key",
 						RelationGetRelationName(table->rel)),
-				 errhint("Name a column that is NOT NULL, such as the primary key.")));
+				 errhint("Specify a column that is NOT NULL, such as the primary key.")));
 	return IvfpqKeyNumber(key, table->key_type);
 }
 
@@ -399,7 +399,7 @@ check_keys(const IvfpqTable *table)
 					 errmsg("key %lld occurs more than once in table \"%s\"",
 							(long long) sorted[i],
 							RelationGetRelationName(table->rel)),
-					 errhint("Name a column whose values are unique, such as the primary key.")));
+					 errhint("Specify a column with unique values, such as the primary key.")));
 	pfree(sorted);
 }
 
@@ -691,8 +691,8 @@ IvfpqTableClose(IvfpqTable *table)
 	MemoryContextDelete(table->context);
 	if (table->nskipped > 0)
 		ereport(NOTICE,
-				(errmsg_plural("%lld row of table \"%s\" without a vector was left out",
-							   "%lld rows of table \"%s\" without a vector were left out",
+				(errmsg_plural("skipped %lld row of table \"%s\" without a vector",
+							   "skipped %lld rows of table \"%s\" without a vector",
 							   (unsigned long) table->nskipped,
 							   (long long) table->nskipped,
 							   RelationGetRelationName(table->rel))));

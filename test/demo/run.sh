@@ -132,14 +132,14 @@ report() {
 	recall=$(recall_by_comparison)
 	row=$(recall_by_function)
 	IFS='|' read -ra recalls <<<"$row"
-	printf '\nBeside exact search (10 nearest, 200 queries, one process)\n'
+	printf '\nCompared with exact search (10 nearest, 200 queries, one process)\n'
 	printf '  %-24s %12s %12s\n' '' gpuivfpq exact
 	printf '  %-24s %12s %12s\n' 'recall@10' "$recall" 1.0000
 	printf '  %-24s %9s ms %9s ms\n' 'time per query' "$(took_ms false)" \
 		"$(took_ms true)"
 	printf '  %-24s %12s %12s\n' 'size (index, table)' \
 		"$(size_of words_embedding_idx)" "$(size_of words)"
-	printf '  %-24s %12s    (%s to %s)\n\n' 'gpuvec_recall() says' \
+	printf '  %-24s %12s    (%s to %s)\n\n' 'gpuvec_recall()' \
 		"${recalls[0]}" "${recalls[1]}" "${recalls[2]}"
 
 	uses_index || gv_die "demo: the index was not used"
@@ -164,6 +164,7 @@ timed 'CREATE INDEX ON words USING gpuivfpq (embedding real_cosine_ops)' \
 report
 cat <<'NEXT'
 
-Next: "Your first index" in README.md.  `DATABASE=empty test/cluster.sh' opens psql
-on such a server, to try it.  test/demo/words.png is a picture of some of these words.
+Next, read "Your first index" in README.md.  To try it on a throw-away server, run
+`DATABASE=empty test/cluster.sh', which opens psql.  The picture test/demo/words.png
+shows some of these words.
 NEXT

@@ -87,7 +87,7 @@ awk '/^##/{on = /^### Real vectors to try/} on && /^```/{k++; next} on && k == 1
 ok "server: six statements" eval \
 	"ask -f /tmp/statements.sql | tee /tmp/out; grep -q 'Index Scan using words_embedding_idx' /tmp/out"
 ok "server: gpuvecd was looked for, and found no card" \
-	wait_for 'SELECT state FROM gpuvec_stat' 'no card'
+	wait_for 'SELECT state FROM gpuvec_stat' 'no GPU'
 stop_server
 run_server
 ok "server: starts again with its data" wait_for \

@@ -368,7 +368,7 @@ right_cuda() {
 	said=$(timeout 20 "$WORK/$1/cuda/files/usr/sbin/gpuvecd" \
 		--data "$WORK/$1/cuda/files" 2>&1) || :
 	echo "$said"
-	grep 'no engine: no NVIDIA driver\|ready' <<<"$said"
+	grep 'could not start engine: no NVIDIA driver\|ready' <<<"$said"
 }
 
 # ---- in a bare folder

@@ -119,7 +119,7 @@ ok "fresh: six statements" six_statements
 # -- removal
 ok "gpuvecd alone is removed: sessions search" eval '
 	apt-get -qqy purge gpuvecd && pg_ctlcluster "$version" main restart && words'
-ok "removed: the log says how to have it" grep -q 'could not find the program' \
+ok "removed: the log says how to have it" grep -q 'could not find program' \
 	"/var/log/postgresql/postgresql-$version-main.log"
 ask -c 'DROP INDEX words_embedding_idx' -c 'DROP EXTENSION gpuvec'
 rm "$conf"

@@ -123,7 +123,7 @@ sub mirrors
 	{
 		my ($out, $err) = $server->ask("SELECT gpuvec_prewarm('$index')", seconds => 200);
 
-		if ($err =~ /has no room for it/ && ($server->ask('SHOW gpuvec.gpu_memory'))[0] ne '0')
+		if ($err =~ /does not have enough memory/ && ($server->ask('SHOW gpuvec.gpu_memory'))[0] ne '0')
 		{
 			next;
 		}

@@ -27,7 +27,7 @@ my @EXPECTED = (
 	qr/^(XX000|55000): (could not map dynamic shared memory segment|could not attach to (per-session DSM segment|a SharedFileSet that is already destroyed)|parallel worker failed to initialize|lost connection to parallel worker)/,
 	# what the reference says of a function
 	qr/^55000: index ".*" is not (trained|valid)/,
-	qr/^55000: (the index was changed while it was mirrored|could not mirror the index:|there is no gpuvecd|gpuvecd (does not come up|is not running)|prepared transaction with identifier .* is busy)/,
+	qr/^55000: (index was changed while it was loaded into gpuvecd|could not load the index into gpuvecd:|could not start gpuvecd|gpuvecd is not running|prepared transaction with identifier .* is busy)/,
 	qr/^55000: cannot train index ".*" in this transaction/,
 	# children of a killed postmaster
 	qr/^F0001: pre-existing shared memory block/,

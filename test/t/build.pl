@@ -420,8 +420,8 @@ for my $case (sort keys %disturbed)
 		my ($what, $status, $err) = disturb($step, $signal, build_sql('gpu', $workers,
 				columns => $workers && $signal eq 'STOP' ? 'e, id' : 'e', set => ["gpuvec.request_timeout = '500ms'"]));
 		my $not_done = not_done($step);
-		my $why = $workers ? qr/it (is gone|does not|is not|refused)|the connection ended/ :
-		  qr/it (is gone|does not answer)|the connection ended/;
+		my $why = $workers ? qr/gpuvecd (has exited|is not)|no response|request refused|the connection was lost/ :
+		  qr/gpuvecd has exited|no response|the connection was lost/;
 
 		$what = "$workers workers, $what";
 		is($status, 0, "$what: the index is built");
@@ -523,7 +523,7 @@ for my $signal ('KILL', 'STOP')
 	is(end_of($job), 0, 'alone: the index is built');
 	rename("$socket.not", $socket) or die "$socket: $!";
 	# it trains, and places what the leader has
-	like(errors_of($job), qr/^[^\n]*NOTICE:  gpuvecd could not build all of index "big_e": it does not listen\nDETAIL:  What it has not done is done without a card, which takes longer\.$/,
+	like(errors_of($job), qr/^[^\n]*NOTICE:  gpuvecd could not build all of index "big_e": gpuvecd is not listening\nDETAIL:  The rest is done without a GPU, which takes longer\.$/,
 		'alone: what others could not have it do');
 	is_whole($node, 'alone', 'big', '<->', 8, exact => 0);
 	is_tidy('alone');
@@ -562,7 +562,7 @@ SKIP:
 	my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
 		SET max_parallel_maintenance_workers = 3; SET gpuvec.on_gpu_error = error;
 		CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 40);");
-	like($err, qr/^[^\n]*NOTICE:  gpuvecd could not calibrate index "wide_e": it refused: no memory\nDETAIL:  The index is calibrated without a GPU, which takes longer\.$/,
+	like($err, qr/^[^\n]*NOTICE:  gpuvecd could not calibrate index "wide_e": request refused: no memory\nDETAIL:  The index is calibrated without a GPU, which takes longer\.$/,
 		'no room to search: one notice');
 	is( $node->safe_psql('postgres', "SELECT count(*) > 0 FROM gpuvec_calibration('wide_e')"),
 		't', 'no room to search: calibrated');
@@ -575,7 +575,7 @@ ok(is_up(), 'gpuvecd with little memory');
 	my ($rc, $err) = build('gpu', 0);
 
 	is($rc, 0, 'no room: the index is built');
-	like($err, qr/NOTICE:  gpuvecd could not build index "t_e": it refused: no memory/,
+	like($err, qr/NOTICE:  gpuvecd could not build index "t_e": request refused: no memory/,
 		'no room: a notice');
 	is_whole($node, 'no room');
 }
@@ -590,7 +590,7 @@ $node->restart;
 	is($rc, 0, 'off: the index is built');
 	is($err, '', 'off: nobody expects gpuvecd');
 	($rc, $err) = build('gpu', 0, set => ['gpuvec.on_gpu_error = error']);
-	like($err, qr/ERROR:  gpuvecd could not build index "t_e": there is none\nHINT:  It is turned off/,
+	like($err, qr/ERROR:  gpuvecd could not build index "t_e": gpuvecd is not available\nHINT:  Set "gpuvec.engine" to "cpu", because/,
 		'off: an error where that is wanted');
 }
 no_crash($node);

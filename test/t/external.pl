@@ -74,7 +74,7 @@ END
 # How often gpuvecds have begun anew, for another incarnation of a cluster.
 sub count_anew
 {
-	return scalar(() = slurp_file($log) =~ /begins anew/g);
+	return scalar(() = slurp_file($log) =~ /restarting gpuvecd, because/g);
 }
 
 # The processes of a server that are called so.
@@ -165,7 +165,7 @@ sub is_mirrored_again
 
 soon($node, q{state = 'down' AND pid IS NULL}, 'before gpuvecd: down');
 is_right(0, 'before gpuvecd');
-soon_advice($node, 'gpuvecd', qr/^state is down: its folder cannot be looked at: No such file.*: Start gpuvecd with --socket \Q$folder\E/,
+soon_advice($node, 'gpuvecd', qr/^state is down: could not access the socket directory: No such file.*: Start gpuvecd with --socket \Q$folder\E/,
 	'before gpuvecd: the doctor says why');
 like($node->safe_psql('postgres', q{SELECT string_agg(state, ' ') FROM gpuvec_doctor() WHERE subject = 'settings'}),
 	qr/no effect because gpuvec.server is external: gpuvec.gpu_memory/, 'the doctor tells of a setting without effect');
@@ -187,7 +187,7 @@ for my $signal ('KILL', 'TERM')
 	is(end_gpuvecd($gpuvecd, $signal), $signal eq 'KILL' ? 9 : 0, "$signal: it ends");
 	is(trimmed($session->query_safe($ask)), trimmed($right), "$signal: the session goes on");
 	soon($node, q{state = 'down' AND pid IS NULL}, "$signal: that is seen");
-	soon_advice($node, 'gpuvecd', $signal eq 'KILL' ? qr/nobody listens/ : qr/there is no socket/, "$signal: the doctor says why");
+	soon_advice($node, 'gpuvecd', $signal eq 'KILL' ? qr/no process is listening/ : qr/no socket/, "$signal: the doctor says why");
 	is(trimmed($session->query_safe($ask)), trimmed($right), "$signal: without gpuvecd");
 	$gpuvecd = start_gpuvecd($folder);
 	$restarts++;
@@ -283,10 +283,10 @@ my $other = new_remote_node('other', conf => conf($folder) . "gpuvec.engine = 'g
 $other->safe_psql('postgres', 'CREATE TABLE t (id int, e real[]); INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 1000) AS g;
 	CREATE INDEX ON t USING gpuivfpq (e)');
 soon($other, q{state = 'down'}, 'another cluster: it is not served');
-soon_advice($other, 'gpuvecd', qr/^state is down: it serves another cluster: .*a separate directory/, 'another cluster: the doctor says why');
-my $logged = qr/it serves another cluster\n.*HINT:  Each cluster needs a gpuvecd and a folder of its own/;
+soon_advice($other, 'gpuvecd', qr/^state is down: gpuvecd serves another cluster: .*a separate directory/, 'another cluster: the doctor says why');
+my $logged = qr/gpuvecd serves another cluster\n.*HINT:  Each cluster requires a separate gpuvecd and directory/;
 log_has($other, $logged, 0, 'another cluster: so does its log');
-is(scalar(() = slurp_file($log) =~ /another cluster was refused/g), 1, q{another cluster: so does gpuvecd's, once});
+is(scalar(() = slurp_file($log) =~ /refused another cluster/g), 1, q{another cluster: so does gpuvecd's, once});
 $other->safe_psql('postgres', q{SELECT count(answers('t', '<->', 8, 10, 5))});
 is_right(1, 'beside another cluster');
 is(count_anew(), $anew, 'beside another cluster: the same incarnation');
@@ -313,7 +313,7 @@ $node->stop;
 chmod 0770, $folder or die;
 $node->start;
 soon($node, q{state = 'down'}, 'others may write to the folder: down');
-soon_advice($node, 'gpuvecd', qr/^state is down: its folder has mode 770: the group or others may write to it: /,
+soon_advice($node, 'gpuvecd', qr/^state is down: the socket directory has mode 770, so the group or others can write to it: /,
 	'others may write to the folder: the doctor says so');
 $node->safe_psql('postgres', q{SELECT answers('t', '<->', 8, 10, 1)});
 chmod 0700, $folder or die;
@@ -378,7 +378,7 @@ ok(wait_until($node, q{SELECT pending_restart FROM pg_settings WHERE name = 'gpu
 is_mirrored_again('reloaded');
 is($node->safe_psql('postgres', "SELECT pid FROM gpuvec_stat WHERE state = 'up'"), $pid, 'reloaded: the same gpuvecd');
 for (
-	["gpuvec.server_directory = ''", qr/gpuvec.server is external, and gpuvec.server_directory is empty/],
+	["gpuvec.server_directory = ''", qr/"gpuvec\.server_directory" must be set if "gpuvec\.server" is "external"/],
 	["gpuvec.server_directory = 'relative'", qr/invalid value for parameter "gpuvec.server_directory"/],
 	[ "gpuvec.server_directory = '/" . 'x' x 85 . "'", qr/too long for a socket/ ])
 {

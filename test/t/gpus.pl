@@ -179,7 +179,7 @@ $node->safe_psql(
 	CREATE TABLE w (id int, e real[]);
 	INSERT INTO w SELECT g, point(g, 32) FROM generate_series(1, 20000) AS g});
 $node->safe_psql('postgres', $create);
-log_has($node, qr/encoded 20000 rows in [\d.]+ s; trial/, $begin, 'one GPU encodes');
+log_has($node, qr/encoded 20000 rows in [\d.]+ s; calibration/, $begin, 'one GPU encodes');
 my $calibrated = $node->safe_psql('postgres', $calibration);
 $node->safe_psql('postgres', 'DROP INDEX w_e');
 {
@@ -189,7 +189,7 @@ $node->safe_psql('postgres', 'DROP INDEX w_e');
 is( $node->safe_psql('postgres', $graph),
 	$node->safe_psql('postgres', "SET gpuvec.engine = cpu; $graph"),
 	'a graph by both GPUs is that of the session');
-log_has($node, qr/set work of kind 0: 20000 rows, finished .* devices (?:0, 1|1, 0)$/m, $begin, 'both had a part');
+log_has($node, qr/job of kind 0: 20000 rows, finished .* devices (?:0, 1|1, 0)$/m, $begin, 'both had a part');
 ($rc, $out, $err) = $node->psql('postgres', $create);
 is("$rc $err", '0 ', 'an index is built by both GPUs');
 log_has($node, qr/encoded 20000 rows in [\d.]+ s, [1-9]\d* on device [01], [1-9]\d* on device [01]; /, $begin, 'both encoded');
@@ -234,7 +234,7 @@ mirror('d', 'divided');
 is(parts_of('d'), '2|1', 'divided: two shards');
 like(
 	slurp_file($node->logfile),
-	qr/is mirrored in shards on devices [01], [01]: /,
+	qr/loaded index \d+ in shards on devices [01], [01]: /,
 	'the log says so');
 is_same('d', 'divided');
 @jobs = map { begin_searches('d', 10) } (1 .. 4);

@@ -206,7 +206,7 @@ is($out, $right1, 'stopped: the answers of others are right');
 cmp_ok($ms, '<', 10_000, "stopped: others do not wait ($ms ms)");
 my ($rc, undef, $err) = $node->psql('postgres',
 	"SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
-like($err, qr/ERROR:  gpuvecd does not answer\nHINT/, 'stopped: an error, if that is wanted');
+like($err, qr/ERROR:  gpuvecd is not responding\nHINT/, 'stopped: an error, if that is wanted');
 is(stat_of($node, 'state'), 'suspended', 'stopped: so it is called');
 is(join('|', more_than($before)), '2|2', 'stopped: it is counted');
 kill 'CONT', $supervisor;
@@ -283,10 +283,10 @@ $node->start;
 is(stat_of($node, 'state, pid'), 'off|', 'server = off');
 is_right(0, 'server = off');
 ($rc, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('t_e')");
-like($err, qr/ERROR:  there is no gpuvecd\n.*HINT:  It is turned off/s, 'server = off: no prewarm');
+like($err, qr/ERROR:  gpuvecd is not running\n.*DETAIL:  "gpuvec.server" is set to "off"/s, 'server = off: no prewarm');
 $node->append_conf('part.conf', "gpuvec.server = 'auto'\ngpuvec.devices = '99'\n");
 $node->restart;
-soon($node, "state = 'no card' AND restarts = 0", 'server = auto, no GPU');
+soon($node, "state = 'no GPU' AND restarts = 0", 'server = auto, no GPU');
 is_right(0, 'no GPU');
 $node->append_conf('part.conf', "shared_preload_libraries = ''\n");
 $node->restart;
@@ -294,15 +294,15 @@ $node->restart;
 	"LOAD 'gpuvec'; SELECT * FROM gpuvec_stat; SELECT * FROM gpuvec_mirrors; SET gpuvec.engine = gpu; SELECT answers('t', '<->', 8, 10, 1)");
 is($out, $right1, 'not preloaded: views are empty, answers right');
 my $has_gpu = -e '/dev/nvidiactl';
-my $without = $has_gpu ? qr/HINT:  Add gpuvec to shared_preload/ : qr/DETAIL:  This machine shows no card/;
-like($err, qr/NOTICE:  gpuvecd is not used\n$without/, 'not preloaded: the views say so');
+my $without = $has_gpu ? qr/HINT:  Add "gpuvec" to "shared_preload/ : qr/DETAIL:  The machine has no usable GPU/;
+like($err, qr/NOTICE:  gpuvecd is not available\n$without/, 'not preloaded: the views say so');
 unlike($err, qr/invalid|WARNING/, 'not preloaded: its settings are known');
 is( $node->safe_psql('postgres',
 		"LOAD 'gpuvec'; SHOW gpuvec.server; SHOW gpuvec.devices; SHOW gpuvec.gpu_memory"),
 	"auto\n99\n0", 'not preloaded: ... and shown');
 ($rc, undef, $err) = $node->psql('postgres',
 	"LOAD 'gpuvec'; SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
-$without = $has_gpu ? qr/Add gpuvec to shared_preload/ : qr/Set gpuvec.engine to cpu/;
+$without = $has_gpu ? qr/Add "gpuvec" to "shared_preload/ : qr/Set "gpuvec.engine" to "cpu"/;
 like($err, qr/ERROR:  gpuvecd is not running.*HINT:  $without/s,
 	'not preloaded: an error, if that is wanted');
 $node->append_conf('part.conf', "gpuvec.server = 'cpu'\n");
@@ -310,7 +310,7 @@ $node->reload;
 for my $ask ('SELECT * FROM gpuvec_stat', "SELECT gpuvec_prewarm('t_e')")
 {
 	(undef, undef, $err) = $node->psql('postgres', "LOAD 'gpuvec'; $ask");
-	like($err, qr/HINT:  Add gpuvec to shared_preload/, "not preloaded, with gpuvec.server: $ask");
+	like($err, qr/HINT:  Add "gpuvec" to "shared_preload/, "not preloaded, with gpuvec.server: $ask");
 	unlike($err, qr/invalid|WARNING/, "not preloaded, with gpuvec.server: it is known");
 }
 
@@ -434,7 +434,7 @@ test_odd($welcome, pack('LSS', 32, $OK, $SEARCH) . pack('llqLLLL', -1, 0, 0, 1, 
 	'broken', 'a negative count');
 test_odd($welcome, pack('LSS', 1 << 30, $OK, $SEARCH), 'broken', 'an answer of a gigabyte');
 test_odd($welcome, refusal($SEARCH, 7, 'no memory'), 'refused', 'no memory');
-test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'engine failed');
+test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'the engine failed');
 
 # A refusal is a sign of life: work that takes long is not given up while nobody
 # else gets in, but when its connection ends; and neither do sessions search
@@ -457,7 +457,7 @@ $pid = pretend_gpuvecd(
 	});
 (undef, undef, $err) = $node->psql('postgres',
 	"SET gpuvec.on_gpu_error = error; SELECT count(*) FROM gpuvec_exact_search('small', 'e', (SELECT array_agg(e) FROM small), 3)");
-like($err, qr/gpuvecd could not do the work: the connection ended/, 'full: work goes on until it ends');
+like($err, qr/gpuvecd could not run the job: the connection was lost/, 'full: work goes on until it ends');
 # the supervisor has a connection, until that does not answer
 my $real = gpuvecd_pid($node);
 kill 'STOP', $real;
@@ -514,13 +514,13 @@ is(stat_of($node, 'state'), 'up', 'useless answers: it is not called silent');
 $pid = pretend($welcome, refusal($SEARCH, 8, 'an illegal address'));
 (undef, undef, $err) = $node->psql('postgres',
 	"SET gpuvec.request_timeout = '20s'; SET gpuvec.on_gpu_error = error; SELECT answers('small', '<->', 8, 10, 1)");
-like($err, qr/ERROR:  gpuvecd refused a search\nDETAIL:  gpuvecd: an illegal address\.\nHINT/,
+like($err, qr/ERROR:  gpuvecd refused a search\nDETAIL:  Reason: an illegal address\.\nHINT/,
 	'an error names the reason');
 kill 'KILL', $pid;
 waitpid $pid, 0;
 (undef, undef, $err) = $node->psql('postgres',
 	"SET gpuvec.on_gpu_error = error; SELECT answers('small', '<->', 8, 10, 1)");
-like($err, qr/ERROR:  gpuvecd is not running\nDETAIL:  State is "up"; it does not listen\./,
+like($err, qr/ERROR:  gpuvecd is not running\nDETAIL:  The state is "up": gpuvecd is not listening\./,
 	'an error when nobody listens');
 
 # gpuvecd itself is well all the time, and listens again when it is started again
@@ -641,8 +641,8 @@ sub log_like
 sub runs
 {
 	my ($program, $what) = @_;
-	my $text = log_like(qr/started gpuvecd, PID \d+(?s:.*)gpuvecd is up/);
-	my ($pid) = $text =~ /.*started gpuvecd, PID (\d+)/s;
+	my $text = log_like(qr/started gpuvecd \(PID \d+\)(?s:.*)gpuvecd is ready/);
+	my ($pid) = $text =~ /.*started gpuvecd \(PID (\d+)\)/s;
 
 	is($pid && readlink "/proc/$pid/exe", $program, $what);
 	diag($text) unless $pid;
@@ -658,8 +658,8 @@ is($node->safe_psql('postgres', 'SHOW gpuvec.server_path'), '', 'no path is set'
 copy_program("$config{pkglibdir}/gpuvec.so", "$bare{pkglibdir}/gpuvec.so");
 start_as("$bare{bindir}:$system_path");
 like(
-	log_like(qr/could not find the program/),
-	qr/could not find the program "gpuvecd"\n.*DETAIL:  It is neither .*\n.*HINT:  Install it/,
+	log_like(qr/could not find program/),
+	qr/could not find program "gpuvecd"\n.*DETAIL:  Searched the .*\n.*HINT:  Install gpuvecd/,
 	'nowhere: the log says so');
 is(answers($node, 't', '<->', 8, 10, 20), $right, 'nowhere: sessions search');
 is(stat_of($node, 'state'), 'down', 'nowhere: it is down');
@@ -833,7 +833,7 @@ sub notice
 	return $notice;
 }
 
-my $searched = qr/each row of table "asked" was searched for/;
+my $searched = qr/searched for each row of table "asked"/;
 kill 'KILL', -$started[1];
 end_all();
 soon($node, q{state = 'down'}, 'it is down');

@@ -152,7 +152,7 @@ sub was_given_up
 	my ($load) = @_;
 
 	return slurp_file($load->{output} =~ s/out$/err/r) =~
-	  /gpuvecd: (nothing came in time|it takes no message)/;
+	  /gpuvecd: (no response in time|could not send a message)/;
 }
 
 # Has gpuvecd stand still while a loader that waits for it is at work; returns
@@ -461,12 +461,12 @@ $node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '${memory_mb}MB'\n");
 $node->restart;
 soon($node, "state = 'up' AND memory = $memory_mb * 1048576", 'little memory');
 (undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('large_e')");
-like($err, qr/ERROR:  could not mirror the index: gpuvecd has no room for it/, 'little memory: no room');
+like($err, qr/ERROR:  could not load the index into gpuvecd: gpuvecd does not have enough memory/, 'little memory: no room');
 is( $node->safe_psql('postgres',
 		q{SELECT state, error FROM gpuvec_mirrors WHERE index = 'large_e'::regclass}),
-	'failed|gpuvecd has no room for it', 'little memory: gpuvec_mirrors says so');
+	'failed|gpuvecd does not have enough memory', 'little memory: gpuvec_mirrors says so');
 is_same('large', 400, 'little memory', none => 1) for 1 .. 3;
-is(() = slurp_file($node->logfile) =~ /could not mirror index \d+: gpuvecd has no room/g, 1,
+is(() = slurp_file($node->logfile) =~ /could not load index \d+ into gpuvecd: gpuvecd does not have enough memory/g, 1,
 	'little memory: the log says it once');
 is_mirrored('refined_e', 'little memory');
 is_same('refined', 8, 'little memory');

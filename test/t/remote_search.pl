@@ -475,7 +475,7 @@ kill 'STOP', $pid;
 		SET gpuvec.request_timeout = '150ms'; " . many('plain'));
 
 	isnt($rc, 0, 'an error is wanted');
-	like($err, qr/gpuvecd did not answer within 150 ms/, 'and it is the right one');
+	like($err, qr/gpuvecd did not respond within 150 ms/, 'and it is the right one');
 }
 # nobody starts another before the session has asked: the supervisor stands still
 kill 'KILL', $pid;

@@ -208,7 +208,7 @@ for my $column ('e', 'd')
 	my (undef, undef, $err) = $node->psql('postgres',
 		"SELECT * FROM gpuvec_exact_search('lure.bait', '$column', '{1,2}', 1)");
 
-	like($err, qr/column "$column" has type lure\.elements\[\], which is no vector/,
+	like($err, qr/column "$column" of type lure\.elements\[\] cannot be used as a vector/,
 		"arrays of a user's type are no vectors ($column)");
 }
 is($node->safe_psql('postgres', 'SELECT count(*) FROM lure.ran'), '0', 'nor is his cast used');
@@ -505,7 +505,7 @@ for my $name (sort keys %long)
 	is_at_work("$name, error", send_signal('KILL', $pid));
 	$killed = 1;
 	is(end_of($job) >> 8, 3, "$name: an error, if that is wanted");
-	like(errors_of($job), qr/gpuvecd could not do the work: /, "$name: which says so");
+	like(errors_of($job), qr/gpuvecd could not run the job: /, "$name: which says so");
 }
 
 # -- canceled in the middle
@@ -748,7 +748,7 @@ if (!$card)
 	ok($rows eq $own, 'off: right rows');
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; $works{graph}");
-	like($err, qr/gpuvecd could not do the work: there is none\nHINT:  It is turned off/,
+	like($err, qr/gpuvecd could not run the job: gpuvecd is not available\nHINT:  Set "gpuvec.engine" to "cpu", because/,
 		'off: an error, if that is wanted');
 }
 

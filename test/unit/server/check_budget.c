@@ -176,6 +176,6 @@ test_budget(void)
 	test_too_large(&server, &index);
 	free_index(&index);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_check_log(&server, "LOG: dropped the mirror of index 2, ");
+	server_check_log(&server, "LOG: dropped mirror of index 2, ");
 	server_remove(&server);
 }

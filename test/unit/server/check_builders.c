@@ -520,7 +520,7 @@ test_builders(void)
 	check_abandoned(&server);
 	check_build(&server, rows);
 	CHECK(server_stop(&server) == 0, "stop");
-	server_check_log(&server, "s; trial: lists ");
+	server_check_log(&server, "s; calibration: lists ");
 	server_remove(&server);
 	check_memory(rows);
 	check_build_faults(rows);

@@ -371,7 +371,7 @@ test_hung_bulk(void)
 		CHECK(send_bulk(bulk, &key, &index), "send");
 	while (take_answer(bulk));
 	CHECK(server_wait(&server) == 5, "it goes on for ever");
-	server_check_log(&server, "FATAL: many searches have not ended in 8 s");
+	server_check_log(&server, "FATAL: many searches have not finished in 8 s");
 	server_remove(&server);
 }
 
@@ -389,7 +389,7 @@ test_devices(void)
 	server = start_two(NULL, NULL);
 	test_places(&server, &index);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_check_log(&server, "LOG: index 2 is mirrored on device 3: ");
+	server_check_log(&server, "LOG: loaded index 2 on device 3: ");
 	server_remove(&server);
 	test_other(&index);
 	test_hung();
@@ -436,7 +436,7 @@ test_lost_devices(void)
 		server_folder(&server);
 		server_launch(&server, two);
 		CHECK(server_wait(&server) == 5, "without cards");
-		server_check_log(&server, "FATAL: no engine: card 0: ");
+		server_check_log(&server, "FATAL: could not start engine: card 0: ");
 		server_remove(&server);
 		write_faults(path, "");
 		CHECK(check_hung(&index, "0,1", NULL, path), "the other card waits");

@@ -114,7 +114,7 @@ check_fault(int n, GvStatus status, TestIndex *index)
 			  ended);
 	}
 	if (status == GV_REJECTED && (first != 0 || second > 0))
-		server_check_log(&server, "WARNING: the device rejected a call");
+		server_check_log(&server, "WARNING: device rejected a call");
 	server_remove(&server);
 	return first != 0;
 }

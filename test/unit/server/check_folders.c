@@ -104,20 +104,20 @@ test_bad_folders(void)
 	{
 		CHECK(mkdir(server.folder, 0700) == 0 &&
 			  chmod(server.folder, modes[i]) == 0, "mkdir");
-		check_refuses(&server, NULL, 6, "must not write to it");
+		check_refuses(&server, NULL, 6, "must not have write permission");
 		CHECK(rmdir(server.folder) == 0, "something is in it");
 	}
 	i = open(server.folder, O_CREAT | O_WRONLY, 0600);
 	close(i);
-	check_refuses(&server, NULL, 6, "FATAL: could not enter the folder");
+	check_refuses(&server, NULL, 6, "FATAL: could not change directory to");
 	unlink(server.folder);
 
 	other = server;
 	strcat(other.folder, "/deeper");
-	check_refuses(&other, NULL, 6, "FATAL: could not make the folder");
-	check_refuses(&server, "nobody of that name", 2, "bad value for --owner");
-	check_refuses(&server, "4294967295", 2, "bad value for --owner");
-	check_refuses(&server, "-1", 2, "bad value for --owner");
+	check_refuses(&other, NULL, 6, "FATAL: could not create directory");
+	check_refuses(&server, "nobody of that name", 2, "invalid value for option --owner");
+	check_refuses(&server, "4294967295", 2, "invalid value for option --owner");
+	check_refuses(&server, "-1", 2, "invalid value for option --owner");
 	server.log = -1;
 	rmdir(outer);
 }
@@ -140,13 +140,13 @@ test_folder_options(void)
 	options[1] = "";
 	server_run(&server, options);
 	CHECK(server_wait(&server) == 2, "no path");
-	server_check_log(&server, "bad value for --socket");
+	server_check_log(&server, "invalid value for option --socket");
 	close(server.log);
 	options[0] = "--owner";
 	options[1] = "0";
 	server_run(&server, options);
 	CHECK(server_wait(&server) == 2, "--owner alone");
-	server_check_log(&server, "--owner is for --socket");
+	server_check_log(&server, "option --owner requires --socket");
 	close(server.log);
 }
 
@@ -166,7 +166,7 @@ test_link(void)
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	close(server.log);
 	CHECK(chmod(real, 0770) == 0, "chmod");
-	check_refuses(&server, NULL, 6, "must not write to it");
+	check_refuses(&server, NULL, 6, "must not have write permission");
 	unlink(server.folder);
 	strcpy(server.folder, real);
 	server.log = -1;
@@ -299,10 +299,10 @@ test_users(void)
 	snprintf(owner, sizeof(owner), "%d", OWNER);
 	CHECK(mkdir(server.folder, 0755) == 0 &&
 		  chown(server.folder, STRANGER, 0) == 0, "mkdir");
-	check_refuses(&server, owner, 6, "is user 47112's");
+	check_refuses(&server, owner, 6, "belongs to user 47112");
 	/* who could put a link into the place of the lock, for root to follow */
 	CHECK(chown(server.folder, OWNER, 0) == 0, "chown");
-	check_refuses(&server, owner, 6, "is user 47110's");
+	check_refuses(&server, owner, 6, "belongs to user 47110");
 	CHECK(chown(server.folder, 0, 0) == 0, "chown");
 	CHECK(start(&server, owner), "in root's folder it does not start");
 	CHECK(ask_as(&server, OWNER) == 0, "the owner");

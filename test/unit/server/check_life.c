@@ -36,7 +36,7 @@ check_end(const char *option, const char *value, int expected,
 static void
 test_options(void)
 {
-	const char *usage = "Try gpuvecd --help.";
+	const char *usage = "Try \"gpuvecd --help\" for more information.";
 
 	check_end("--engine", "gpu", 2, usage);
 	check_end("--engine", NULL, 2, usage);
@@ -51,7 +51,7 @@ test_options(void)
 	check_end("--color", "red", 2, usage);
 	check_end("red", NULL, 2, usage);
 	check_end("--data", "/nowhere/at/all", 6, "FATAL: ");
-	check_end("--help", NULL, 0, "usage: gpuvecd [OPTION]...");
+	check_end("--help", NULL, 0, "  gpuvecd [OPTION]...");
 	check_end("--version", NULL, 0, "gpuvecd ");
 	check_end("--fault", "1", 2, usage);
 	check_end("--fault", "0:3", 2, usage);
@@ -59,7 +59,7 @@ test_options(void)
 	check_end("--fault", "1:7", 2, usage);
 	check_end("--build-fault", "1:6", 2, usage);
 	check_end("--patience", "-1", 2, usage);
-	check_end("--fault", "1:3", 5, "FATAL: no engine: injected fault");
+	check_end("--fault", "1:3", 5, "FATAL: could not start engine: injected fault");
 	check_end("--fault", "2:5", 5, "FATAL: ");
 	check_end("--fault", "2:3", 5, "FATAL: ");
 	check_end("--fault", "3:3", 5, "FATAL: ");

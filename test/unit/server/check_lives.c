@@ -209,8 +209,8 @@ test_next(void)
 	close(session);
 	close(loader);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_check_log(&server, "WARNING: another cluster was refused: each one "
-					 "needs a gpuvecd and a folder of its own\nLOG: ");
+	server_check_log(&server, "WARNING: refused another cluster, because each "
+					 "cluster requires a separate gpuvecd and directory\nLOG: ");
 	server_remove(&server);
 }
 
@@ -326,7 +326,7 @@ test_killed(void)
 	server = start();
 	kill(server_child(&server), SIGKILL);
 	CHECK(server_wait(&server) == 128 + SIGKILL, "of the child");
-	server_check_log(&server, "FATAL: the server was ended by signal 9");
+	server_check_log(&server, "FATAL: terminated by signal 9");
 	remove_killed(&server);
 }
 

@@ -346,7 +346,7 @@ test_replicas(void)
 		  search_check(session, &keys[1], &index) == 0 &&
 		  search_check(session, &keys[2], &index) == 0, "all three");
 	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_check_log(&server, "LOG: index 2 is mirrored in replicas on devices 3, ");
+	server_check_log(&server, "LOG: loaded index 2 in replicas on devices 3, ");
 	server_remove(&server);
 }
 

@@ -568,8 +568,8 @@ test_stuck(void)
 	free_search(&search);
 	free_index(&index);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_check_log(&server, "closed a connection whose client had not ended "
-					 "a message in 1 s");
+	server_check_log(&server, "closed a connection because its client had not "
+					 "completed a message in 1 s");
 	server_remove(&server);
 }
 

@@ -301,7 +301,7 @@ check_all(const char *devices, const char *text)
 void
 test_sets(void)
 {
-	check_all("0", "set work of kind 3: 5000 rows, finished");
+	check_all("0", "job of kind 3: 5000 rows, finished");
 	setenv("GPUVEC_DIVIDE", "1", 1);
 	if (test_device)
 		check_all("", "passes; device"); /* all that there are */

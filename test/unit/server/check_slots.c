@@ -166,7 +166,7 @@ test_replicas_of_shards(void)
 	close(loader);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_check_log(&server,
-					 "LOG: index 2 is mirrored in replicas of shards on devices 0, ");
+					 "LOG: loaded index 2 in replicas of shards on devices 0, ");
 	server_remove(&server);
 	free_index(&indexes[0]);
 	free_index(&indexes[1]);
