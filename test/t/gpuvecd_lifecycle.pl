@@ -434,7 +434,7 @@ test_odd($welcome, pack('LSS', 32, $OK, $SEARCH) . pack('llqLLLL', -1, 0, 0, 1, 
 	'broken', 'a negative count');
 test_odd($welcome, pack('LSS', 1 << 30, $OK, $SEARCH), 'broken', 'an answer of a gigabyte');
 test_odd($welcome, refusal($SEARCH, 7, 'no memory'), 'refused', 'no memory');
-test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'the engine failed');
+test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'engine failed');
 
 # A refusal is a sign of life: work that takes long is not given up while nobody
 # else gets in, but when its connection ends; and neither do sessions search

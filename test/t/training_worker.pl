@@ -181,7 +181,7 @@ $writer->query_safe('COMMIT');
 $writer->quit;
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM unseen');
-log_has($node, qr/moved 1 pending rows of index "public.unseen_e" into lists/, $from, 'unseen: it is put into a list');
+log_has($node, qr/moved 1 pending row of index "public.unseen_e" into a list/, $from, 'unseen: it is put into a list');
 ok(wait_until($node, $idle), 'unseen: the worker is gone');
 is($node->safe_psql('postgres', "SELECT pending FROM gpuvec_index_info('unseen_e')"), '0', 'unseen: none is pending');
 is_sound($node, 'unseen_e', 'unseen');

@@ -389,9 +389,11 @@ build_untrained(IvfpqBuild *build)
 			 errmsg("index \"%s\" is not trained because nearly all of its %.0f rows are equal",
 					RelationGetRelationName(build->index),
 					build->index_tuples) :
-			 errmsg("index \"%s\" is not trained because the table has only %.0f rows to index",
-					RelationGetRelationName(build->index),
-					build->index_tuples),
+			 errmsg_plural("index \"%s\" is not trained because the table has only %.0f row to index",
+						   "index \"%s\" is not trained because the table has only %.0f rows to index",
+						   (unsigned long) build->index_tuples,
+						   RelationGetRelationName(build->index),
+						   build->index_tuples),
 			 build->index->rd_rel->relispartition ?
 			 errdetail("Queries return exact results from the table until the index is trained.  The same may apply to other partitions.") :
 			 errdetail("Queries return exact results from the table until the index is trained."),

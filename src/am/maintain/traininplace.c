@@ -419,13 +419,17 @@ report_result(Relation index, const IvfpqTrainResult *result)
 						 IvfpqLeastRows(index))));
 	else if (result->nlists == 0)
 		ereport(NOTICE,
-				(errmsg("index \"%s\" is not trained because the table has only %.0f rows to index",
-						name, result->rows),
+				(errmsg_plural("index \"%s\" is not trained because the table has only %.0f row to index",
+							   "index \"%s\" is not trained because the table has only %.0f rows to index",
+							   (unsigned long) result->rows,
+							   name, result->rows),
 				 errhint("Training requires at least %d rows.", IvfpqLeastRows(index))));
 	else if (result->mismatched > 0)
 		ereport(WARNING,
-				(errmsg("%lld rows of index \"%s\" remain pending because their dimensions do not match",
-						(long long) result->mismatched, name)));
+				(errmsg_plural("%lld row of index \"%s\" remains pending because its dimensions do not match",
+							   "%lld rows of index \"%s\" remain pending because their dimensions do not match",
+							   (unsigned long) result->mismatched,
+							   (long long) result->mismatched, name)));
 	else if (result->moved == 0)
 		ereport(NOTICE,
 				(errmsg("index \"%s\" is already trained and has no pending rows",

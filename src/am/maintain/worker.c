@@ -419,16 +419,20 @@ log_result(const IvfpqTrainResult *result, TimestampTz begun)
 	if (result->mismatched > 0)
 		ereport(LOG,
 				(errhidecontext(true),
-				 errmsg("%lld rows of index \"%s\" remain pending because their dimensions do not match",
-						(long long) result->mismatched, serving.name)));
+				 errmsg_plural("%lld row of index \"%s\" remains pending because its dimensions do not match",
+							   "%lld rows of index \"%s\" remain pending because their dimensions do not match",
+							   (unsigned long) result->mismatched,
+							   (long long) result->mismatched, serving.name)));
 	if (result->nlists == 0)
 		ereport(LOG,
 				(errhidecontext(true),
 				 result->waits ?
 				 errmsg("index \"%s\" is not trained because nearly all of its %.0f rows are equal",
 						serving.name, result->rows) :
-				 errmsg("index \"%s\" is not trained because the table has only %.0f rows to index",
-						serving.name, result->rows)));
+				 errmsg_plural("index \"%s\" is not trained because the table has only %.0f row to index",
+							   "index \"%s\" is not trained because the table has only %.0f rows to index",
+							   (unsigned long) result->rows,
+							   serving.name, result->rows)));
 	else if (result->trained || result->moved > 0)
 		ereport(LOG,
 				(errhidecontext(true),
@@ -436,9 +440,11 @@ log_result(const IvfpqTrainResult *result, TimestampTz begun)
 				 errmsg("trained index \"%s\": %lld rows in %d lists, %lld remain pending, elapsed: %ld ms",
 						serving.name, (long long) result->moved,
 						result->nlists, (long long) result->kept, ms) :
-				 errmsg("moved %lld pending rows of index \"%s\" into lists: %lld remain, elapsed: %ld ms",
-						(long long) result->moved, serving.name,
-						(long long) result->kept, ms)));
+				 errmsg_plural("moved %lld pending row of index \"%s\" into a list: %lld remain, elapsed: %ld ms",
+							   "moved %lld pending rows of index \"%s\" into lists: %lld remain, elapsed: %ld ms",
+							   (unsigned long) result->moved,
+							   (long long) result->moved, serving.name,
+							   (long long) result->kept, ms)));
 }
 
 /*
