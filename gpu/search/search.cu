@@ -233,41 +233,75 @@ expect_answers(GvSearcher *searcher, const GvBatch *batch, int32_t n)
 	expected->batch = *batch;
 	expected->n = n;
 	expected->query = 0;
+	expected->words = 0;
 	expected->asked = gv_seconds();
 }
 
 /*
- * Have n words arrived?  The last ones are polled first, because they are
- * likely to come last, and TOGETHER at a time, so that compilers make vectors
- * of them.
+ * Have n words arrived?  *first counts those that have, from call to call.
+ * TOGETHER words are polled at a time, so that compilers make vectors of them.
  */
 static bool
-are_there(const void *from, int64_t n)
+are_there(const void *from, int64_t n, int64_t *first)
 {
 	const uint32_t *words = (const uint32_t *) from;
-	uint32_t	absent = 0;
 
 	/* the device writes these words, so they must be read again */
 	__asm__ volatile("" ::: "memory");
-	for (; n >= TOGETHER && !absent; n -= TOGETHER)
-		for (int i = 1; i <= TOGETHER; i++)
-			absent |= words[n - i] == GV_ABSENT;
-	for (; n > 0 && !absent; n--)
-		absent = words[n - 1] == GV_ABSENT;
-	return !absent;
+	for (; *first + TOGETHER <= n; *first += TOGETHER)
+	{
+		uint32_t	absent = 0;
+
+		for (int i = 0; i < TOGETHER; i++)
+			absent |= words[*first + i] == GV_ABSENT;
+		if (absent)
+			return false;
+	}
+	while (*first < n && words[*first] != GV_ABSENT)
+		++*first;
+	return *first >= n;
 }
 
-/* Returns whether a search's answer is complete. */
+/*
+ * Returns whether a search's answer is complete.  *words counts the words that
+ * have arrived, from call to call, from 0 on.
+ */
 extern "C" bool
-gv_answer_is_complete(const GvAnswer *answer)
+gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 {
 	const GvSearchCounts *found = answer->found;
+	int64_t		before = 0;
 
-	return are_there(found, FOUND_WORDS) &&
-		(answer->bounds == NULL ||
-		 are_there(answer->bounds, found->nhits * (sizeof(GvBound) / 4))) &&
-		are_there(answer->hits, found->nhits * (sizeof(GvHit) / 4)) &&
-		are_there(answer->probed, found->nprobed * (sizeof(GvProbe) / 4));
+	if (*words < (int64_t) FOUND_WORDS &&
+		!are_there(found, FOUND_WORDS, words))
+		return false;
+
+	const struct
+	{
+		const void *from;
+		size_t		words;
+	}			arrays[] = {
+		{found, FOUND_WORDS},
+		{answer->probed, found->nprobed * (sizeof(GvProbe) / 4)},
+		{answer->hits, found->nhits * (sizeof(GvHit) / 4)},
+		{answer->bounds,
+			answer->bounds == NULL ? 0 : found->nhits * (sizeof(GvBound) / 4)}
+	};
+
+	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
+	{
+		int64_t		mine = *words - before;
+
+		if (!are_there(arrays[i].from, (int64_t) arrays[i].words, &mine))
+		{
+			*words = before + mine;
+			return false;
+		}
+		before += (int64_t) arrays[i].words;
+		if (*words < before)
+			*words = before;
+	}
+	return true;
 }
 
 /* Is the answer of the first incomplete search complete? */
@@ -281,7 +315,7 @@ is_complete(GvCompletion *expected)
 		query * batch->nprobe, (const GvHit *) batch->out_hits + first_hit,
 		batch->out_bounds == NULL ? NULL : batch->out_bounds + first_hit};
 
-	return gv_answer_is_complete(&answer);
+	return gv_answer_is_complete(&answer, &expected->words);
 }
 
 /* Returns whether a stream's answers are complete, or its work is over. */
@@ -295,7 +329,10 @@ is_stream_done(GvSearcher *searcher)
 	if (expected->n > 0)
 	{
 		while (expected->query < expected->n && is_complete(expected))
+		{
 			expected->query++;
+			expected->words = 0;
+		}
 		if (expected->query == expected->n)
 		{
 			__atomic_thread_fence(__ATOMIC_ACQUIRE);

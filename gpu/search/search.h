@@ -232,6 +232,8 @@ struct GvCompletion
 	int32_t		n;				/* searches; 0: the stream is queried
 								 * instead */
 	int32_t		query;			/* searches whose answers are complete */
+	int64_t		words;			/* words of the next one's answer that have
+								 * come */
 	double		asked;			/* time of the last query of the stream */
 	GvBatch		batch;
 };
@@ -469,6 +471,6 @@ extern GvStatus gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
 
 /* search.cu */
-extern "C" bool gv_answer_is_complete(const GvAnswer *answer);
+extern "C" bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);
 
 #endif							/* GV_SEARCH_H */

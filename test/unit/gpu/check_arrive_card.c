@@ -33,7 +33,7 @@ typedef struct GvAnswer
 	const GvBound *bounds;
 } GvAnswer;
 
-extern bool gv_answer_is_complete(const GvAnswer *answer);
+extern bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);
 
 /* Where an answer comes. */
 typedef struct Answer
@@ -79,6 +79,7 @@ test_answer(int nhits, bool bounded)
 	GvAnswer	where = {&answer.found, answer.probed, answer.hits,
 	bounded ? answer.bounds : NULL};
 	uint32_t   *words[MOST_WORDS];
+	int64_t		count = 0;
 	int			n = shuffle_words(&answer, nhits, bounded, words);
 	int			early = 0;
 	int			i;
@@ -90,12 +91,16 @@ test_answer(int nhits, bool bounded)
 	whole.found.nhits = nhits;
 	for (i = 0; i < n; i++)
 	{
-		early += gv_answer_is_complete(&where);
+		early += gv_answer_is_complete(&where, &count);
 		*words[i] = *(uint32_t *) ((char *) &whole +
 								   ((char *) words[i] - (char *) &answer));
 	}
 	CHECK(early == 0, "%d hits: there %d words too early", nhits, early);
-	CHECK(gv_answer_is_complete(&where), "%d hits: never there", nhits);
+	CHECK(gv_answer_is_complete(&where, &count), "%d hits: never there",
+		  nhits);
+	count = 0;
+	CHECK(gv_answer_is_complete(&where, &count), "%d hits: not at once",
+		  nhits);
 }
 
 void
