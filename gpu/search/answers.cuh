@@ -145,6 +145,26 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint64_t rowid,
 		batch.d_hits[at] = hit;
 }
 
+/*
+ * Reads a query's counts before the wait of a step: see gv_read_before_wait.
+ */
+static __device__ __forceinline__ GvSearchCounts
+gv_counts_before_wait(const GvBatch &batch, int query)
+{
+	static_assert(sizeof(GvSearchCounts) == 3 * sizeof(uint64_t),
+				  "three words");
+	const uint64_t *from = (const uint64_t *) &batch.d_search_counts[query];
+	union
+	{
+		uint64_t	words[3];
+		GvSearchCounts found;
+	};
+
+	for (int i = 0; i < 3; i++)
+		words[i] = gv_read_before_wait(from + i);
+	return found;
+}
+
 /* Writes a query's probes, with all threads of a block. */
 static __device__ __forceinline__ void
 gv_download_probes(const GvBatch &batch, int query, int nprobed)

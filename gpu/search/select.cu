@@ -62,12 +62,6 @@ struct AllLists
 				model.nlists);
 	}
 
-	/* Stores what finish needs, before the wait. */
-	static __device__ __forceinline__ void
-	note(const GvBatch &batch, int query, Shared &shared)
-	{
-	}
-
 	/* Reads results of the step before. */
 	__device__ __forceinline__ void
 	follow(const GvBatch &batch, int query, Shared &shared)
@@ -193,6 +187,7 @@ struct AllPostings
 	const uint64_t *ids;
 	uint32_t	n;
 	uint32_t	k;
+	GvSearchCounts early;		/* read before the wait */
 
 	/* The counts, in shared memory because registers are for keys. */
 	typedef GvSearchCounts Shared;
@@ -207,29 +202,19 @@ struct AllPostings
 	begin(const GvDeviceModel &model, const GvBatch &batch, int query)
 	{
 		k = gv_read_before_wait(&batch.d_params[query].k);
-		n = gv_read_before_wait(&batch.d_search_counts[query].nblocks) *
-			GV_BLOCK;
+		early = gv_counts_before_wait(batch, query);
 		scores = batch.d_scores + (int64_t) query * batch.postings;
 		ids = batch.d_ids + (int64_t) query * batch.postings;
-	}
-
-	static __device__ __forceinline__ void
-	note(const GvBatch &batch, int query, Shared &shared)
-	{
-		const GvSearchCounts *counts = &batch.d_search_counts[query];
-
-		if (threadIdx.x == 0)
-			shared = {gv_read_before_wait(&counts->nprobed), 0,
-				gv_read_before_wait(&counts->postings),
-				gv_read_before_wait(&counts->nblocks)};
+		n = early.nblocks * GV_BLOCK;
 	}
 
 	__device__ __forceinline__ void
 	follow(const GvBatch &batch, int query, Shared &shared)
 	{
 		/* without a scan the step before has numbered the lists */
-		if (batch.postings == 0 && threadIdx.x == 0)
-			shared = batch.d_search_counts[query];
+		if (threadIdx.x == 0)
+			shared = batch.postings == 0 ? batch.d_search_counts[query] :
+				early;
 		if (batch.postings == 0)
 			n = 0;
 		else if (batch.d_nscores != NULL)
@@ -384,13 +369,11 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 	uint32_t	count;
 
 	source.begin(model, batch, query);
-	AllPostings::note(batch, query, found);
 	gv_pdl_trigger_after_wait();
 	source.follow(batch, query, found);
+	__syncthreads();
 	count = gv_sift<AT_ONCE>(source, notes_of(model, batch, query), source.n,
 							 source.k, sift);
-	if (count == 0)				/* else gv_sift has waited for `found` */
-		__syncthreads();
 	AllPostings::write(batch, query, count, [&](uint32_t i)
 	{
 		return sift.keys[i];
@@ -777,7 +760,6 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 
 	if (is_early)
 		source.begin(model, batch, query);
-	Source::note(batch, query, shared);
 	gv_pdl_trigger_after_wait();
 	if (!is_early)
 		source.begin(model, batch, query);
