@@ -691,7 +691,7 @@ $log = -s $node->logfile;
 kill 'KILL', $pid;
 like(
 	log_like(qr/could not execute/),
-	qr{could not execute "$temp/nothing": No such file or directory\n.*HINT:  gpuvec.server_path names it},
+	qr{could not execute "$temp/nothing": No such file or directory\n.*HINT:  Check the setting "gpuvec.server_path"},
 	'named: one that is not there');
 $node->safe_psql('postgres', 'ALTER SYSTEM RESET gpuvec.server_path');
 $log = -s $node->logfile;

@@ -18,7 +18,7 @@
 #define BATCH	30
 
 /* In the log, of a build that one builder has encoded the rows of. */
-#define NO_COPY	" s; trial: "
+#define NO_COPY	" s; calibration: "
 
 /* The rows near to queries, by the answers. */
 typedef struct GroundTruth
