@@ -120,7 +120,10 @@ exact_size(const GvSetSpec *spec)
 
 	exact.spec = *spec;
 	if (spec->nqueries > 0)
-		bytes += place_set(&exact, NULL) + place_batch(&exact, NULL);
+	{
+		bytes += place_set(&exact, NULL);	/* sets norm for the rest */
+		bytes += place_batch(&exact, NULL);
+	}
 	if (spec->nlists > 0)
 		bytes += gv_gpu_exact_lists_bytes(spec, kept_of(spec),
 										  batch_rows(spec));
