@@ -1,7 +1,8 @@
 /*
  * device.cu
  *		The devices in use, the part of their memory that is kept for searches,
- *		shared memory of kernels, and numbers grouped by key.
+ *		the limits of kernels' shared memory, and the grouping of numbers by
+ *		key.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -15,10 +16,11 @@
 #define MOST_WORK		((int64_t) 1 << 29) /* of a sub-batch */
 
 /*
- * The fraction of a device's memory that is kept for searches: a tenth, or
- * more if a tenth is too little for the streams, two of each of two searchers
- * that take turns.  It is at most a quarter, and then sub-batches are smaller.
- * Buffers are a quarter larger than the bytes asked for.
+ * The fraction of a device's memory that is kept for searches.  It is a tenth,
+ * or more if a tenth is too little for all streams: two searchers take turns,
+ * and each has two streams.  It is at most a quarter; if the streams need more
+ * than that, sub-batches are smaller.  A buffer is a quarter larger than the
+ * bytes requested.
  */
 #define KEPT_FRACTION		0.1
 #define MOST_KEPT_FRACTION	0.25
@@ -36,7 +38,10 @@ struct KnownDevice
 
 static KnownDevice known_devices[GV_MAX_DEVICES];
 
-/* A kernel to ask about, compiled for the same devices as all others. */
+/*
+ * An empty kernel, compiled for the same devices as all others.  Reading its
+ * attributes shows whether a device can run our code.
+ */
 static __global__ void
 empty_kernel()
 {
@@ -76,9 +81,10 @@ gv_gpu_rejection(char *text, size_t size)
  * process ends.
  *
  * The limit belongs to the kernel and the device, not to a launch, and the
- * launches of many threads share it.  So it is raised by one thread at a time,
- * and never lowered: a launch that found enough still has it when the driver
- * looks, and so has one that a graph holds.
+ * launches of many threads share it.  So one thread at a time raises the
+ * limit, and no thread lowers it.  A launch that found the limit high enough
+ * can therefore rely on it when the driver checks it, and so can a launch that
+ * a graph contains.
  */
 struct Allowed
 {
@@ -91,7 +97,10 @@ struct Allowed
 static Allowed *all_allowed;
 static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Raises the limit if it is lower; the caller has the lock. */
+/*
+ * Raises the limit to `bytes` bytes if it is lower; the caller holds
+ * allowed_lock.
+ */
 static GvStatus
 raise_allowed(const void *kernel, int device, size_t bytes)
 {
@@ -137,7 +146,10 @@ gv_gpu_has_pdl(bool *pdl)
 
 	GV_CUDA_TRY(cudaFuncGetAttributes(&attributes,
 									  (const void *) empty_kernel));
-	/* the PTX's version, also of code made from that for a newer device */
+	/*
+	 * this is the PTX's version even if the driver compiled the PTX for a
+	 * newer device
+	 */
 	*pdl = attributes.ptxVersion * 10 >= GV_PDL_ARCH;
 	return GV_OK;
 }
@@ -170,7 +182,7 @@ gv_buffer_free(GvBuffer *buffer)
 	buffer->bytes = 0;
 }
 
-/* Returns the bytes kept for searches of a device with `total` bytes. */
+/* Returns how many of a device's `total` bytes are kept for searches. */
 static int64_t
 kept_bytes(size_t total)
 {
@@ -235,7 +247,10 @@ gv_gpu_low_stream(cudaStream_t *stream)
 }
 
 #ifdef __CUDACC__
-/* The host asks by this whether its device runs code for sm_90a. */
+/*
+ * The host reads this constant to learn whether its device runs code for
+ * sm_90a.
+ */
 static __constant__ int compiled_for_hopper = GV_HOPPER;
 #endif
 
@@ -256,10 +271,11 @@ runs_hopper_code()
 }
 
 /*
- * Returns the status of opening for an error.  Errors that will not go away
- * are GV_INVALID.  All others, of a device that is busy, is reset or counts
- * errors of its memory, may be gone in a minute.  The emulated runtime lacks
- * names for most, hence the numbers.
+ * Converts a CUDA error to the status of opening a device.  Errors that are
+ * permanent become GV_INVALID.  All other errors may be gone in a minute, for
+ * example if the device is busy, is being reset, or has memory errors.  The
+ * cases are numbers because the emulated runtime has no names for most of
+ * these errors.
  */
 static GvStatus
 open_status(cudaError_t error)
@@ -300,7 +316,7 @@ ask_device(int number, cudaDeviceProp *properties, size_t *nfree,
 
 /*
  * Opens a device and fills *device and *known.  If the device cannot be used,
- * its name is the reason.
+ * device->name is set to the reason.
  */
 static GvStatus
 inspect(int number, GvDevice *device, KnownDevice *known)
@@ -337,9 +353,10 @@ inspect(int number, GvDevice *device, KnownDevice *known)
 }
 
 /*
- * Opens the devices numbers [n], of `count` that there are, and stores those
- * that can be used in found, and behind them why the others cannot.  If none
- * can, returns the status that is most likely to go away.
+ * Opens the devices numbers [n]; `count` devices exist.  Stores the devices
+ * that can be used in found and sets *nfound to their number.  Behind them it
+ * stores the other devices, whose names say why they cannot be used.  If no
+ * device can be used, returns the status that is most likely to be temporary.
  */
 static GvStatus
 open_devices(int count, const int32_t *numbers, int32_t n, GvDevice *found,
@@ -374,8 +391,9 @@ open_devices(int count, const int32_t *numbers, int32_t n, GvDevice *found,
 }
 
 /*
- * Stores in found->name why there are no devices at all.  CUDA has one error
- * for two of the reasons.
+ * Stores in found->name why there are no devices at all.  CUDA reports a
+ * missing driver and a driver that is too old by the same error, so the
+ * versions tell them apart.
  */
 static void
 explain_no_devices(cudaError_t error, GvDevice *found)
@@ -441,8 +459,8 @@ gv_gpu_group_bytes(int64_t n, size_t *bytes)
 }
 
 /*
- * A thread finds where a key begins among the sorted ones: at the first that
- * is not below it.
+ * A thread finds where a key begins in d_sorted: at the first element that is
+ * not less than the key.
  */
 static __global__ void __launch_bounds__(THREADS)
 starts_kernel(GvGroup group)

@@ -1,7 +1,7 @@
 /*
  * device.h
- *		What all rooms of the CUDA backend share: errors, launches, memory,
- *		devices, grouping by key, and the sets.
+ *		Declarations that all modules of the CUDA backend share: errors,
+ *		launches, memory, devices, grouping by key, and the sets.
  *
  * Host functions return a GvStatus; nothing exits, aborts or prints.  Every
  * CUDA call goes through GV_CUDA_TRY.  Device pointers begin with d_.
@@ -32,9 +32,10 @@ extern GvStatus gv_note_rejection(const char *what, const char *file,
 								  int line);
 
 /*
- * Returns the status of a CUDA call.  Two kinds of errors leave the device as
- * it was, so the process survives them: there is no memory, or the call or
- * launch was rejected because of its arguments, which is a fault of ours.
+ * Converts the result of a CUDA call to a status.  Two kinds of errors leave
+ * the device usable, so that the process can continue: there was no memory, or
+ * CUDA rejected the call or launch because of its arguments, which is a bug of
+ * ours.
  */
 static inline GvStatus
 gv_cuda_status_at(cudaError_t error, const char *file, int line)
@@ -72,8 +73,9 @@ gv_cuda_status_at(cudaError_t error, const char *file, int line)
 #define GV_CUDA_TRY(call)	GV_TRY(gv_cuda_status(call))
 
 /*
- * Returns the status of a step of a mirror's change that the host has noted
- * already.  It cannot be undone, so a rejected step, too, is GV_FAILED.
+ * Converts the status of a step of a mirror's change, when the host has
+ * recorded the change already.  The change cannot be undone, so any error,
+ * even a rejected call, becomes GV_FAILED.
  */
 static inline GvStatus
 gv_noted_status(GvStatus status)
@@ -84,8 +86,8 @@ gv_noted_status(GvStatus status)
 /* -- launches */
 
 /*
- * A block's dynamic shared memory, by name.  The checks compile kernels
- * without nvcc, too (test/unit/gpu).
+ * Declares a block's dynamic shared memory.  The second definition is for the
+ * checks, which compile kernels without nvcc (test/unit/gpu).
  */
 #ifdef __CUDACC__
 #define GV_SHARED(name)		extern __shared__ uint4 name[]
@@ -105,20 +107,21 @@ gv_noted_status(GvStatus status)
 
 /*
  * Allows a kernel at least `bytes` bytes of dynamic shared memory on the
- * chosen device.  Launches with more than GV_USUAL_SHARED need it.
+ * chosen device.  This must be called before a launch with more than
+ * GV_USUAL_SHARED bytes.
  */
 extern GvStatus gv_allow_shared(const void *kernel, size_t bytes);
 
 /*
- * Sets *overlaps to whether kernels that begin with gv_pdl_wait may be
- * launched early.  They may not if they run code for older devices, in which
- * that function is empty.
+ * Sets *pdl to whether kernels that begin with gv_pdl_wait may be launched
+ * early.  Kernels must not be launched early if the device runs code for older
+ * devices, because gv_pdl_wait is empty in that code.
  */
 extern GvStatus gv_gpu_has_pdl(bool *pdl);
 
 /*
- * Launches a kernel that begins with gv_pdl_wait.  With overlap, it starts
- * while the kernel before it still runs; see gv_gpu_has_pdl.
+ * Launches a kernel that begins with gv_pdl_wait.  If pdl is true, the kernel
+ * may start while the kernel before it still runs; see gv_gpu_has_pdl.
  */
 template <typename... Parameters, typename... Arguments>
 static inline GvStatus
@@ -158,7 +161,10 @@ gv_launch(void (*kernel) (Parameters...), dim3 grid, int threads,
 						 arguments...);
 }
 
-/* Returns how many blocks n items need, `threads` to a block. */
+/*
+ * Returns how many blocks of `threads` threads n items need, one thread for
+ * each item.
+ */
 static inline int
 gv_blocks_for(int64_t n, int threads)
 {
@@ -175,7 +181,10 @@ gv_device_alloc(T **memory, int64_t n)
 	return cudaMalloc((void **) memory, (size_t) (n > 0 ? n : 1) * sizeof(T));
 }
 
-/* Copies n elements to the device, or from there, or clears them. */
+/*
+ * These three functions copy n elements to the device, copy n elements from
+ * the device, and clear n elements on the device.
+ */
 template <typename T>
 static inline cudaError_t
 gv_upload(T *d_to, const T *from, int64_t n, cudaStream_t stream)
@@ -200,7 +209,10 @@ gv_clear(T *d_memory, int64_t n, cudaStream_t stream)
 						   stream);
 }
 
-/* Device memory, or pinned host memory, that grows and is kept. */
+/*
+ * A buffer of device memory or pinned host memory, which grows as needed and
+ * is kept for later calls.
+ */
 struct GvBuffer
 {
 	void	   *memory;
@@ -208,11 +220,17 @@ struct GvBuffer
 	bool		pinned;			/* host memory that the device can reach */
 };
 
-/* Gives a buffer at least `bytes` bytes.  A buffer that grows is empty. */
+/*
+ * Makes sure that a buffer has at least `bytes` bytes.  A buffer that grows
+ * loses its contents.
+ */
 extern GvStatus gv_buffer_need(GvBuffer *buffer, size_t bytes);
 extern void gv_buffer_free(GvBuffer *buffer);
 
-/* Advances *next by bytes, rounded up.  Returns what it was. */
+/*
+ * Advances *next by `bytes`, rounded up to a multiple of 256.  Returns the old
+ * *next.
+ */
 static inline size_t
 gv_carve(size_t *next, size_t bytes)
 {
@@ -223,8 +241,9 @@ gv_carve(size_t *next, size_t bytes)
 }
 
 /*
- * Sets *array to the next place for n elements in memory, from *bytes on.  If
- * memory is NULL, only *bytes advances.
+ * Places an array of n elements at offset *bytes of `memory`: sets *array to
+ * its address, and advances *bytes past it.  If memory is NULL, only *bytes
+ * advances.
  */
 template <typename T>
 static inline void
@@ -236,8 +255,9 @@ gv_place(T **array, char *memory, size_t *bytes, int64_t n)
 }
 
 /*
- * Makes an object whose bytes are 0 at first.  fill gives it what it has, drop
- * takes that away again if fill fails half way.
+ * Allocates an object whose bytes are 0, and calls fill(object) to initialize
+ * it.  If fill fails, drop(object) frees the object and everything that fill
+ * allocated until then.
  */
 template <typename T, typename Fill, typename Drop>
 static inline GvStatus
@@ -264,16 +284,22 @@ extern GvStatus gv_gpu_open(const char *devices, GvDevice *found,
 							int32_t *nfound);
 extern void gv_gpu_rejection(char *text, size_t size);
 
-/* Makes a device the one that this thread's calls go to. */
+/* Chooses the device to which this thread's CUDA calls go from here on. */
 extern GvStatus gv_choose_device(int32_t device);
 
-/* Returns the shared memory that a block may have, in bytes. */
+/* Returns how many bytes of shared memory a block may have. */
 extern size_t gv_most_shared(int32_t device);
 
-/* Returns whether code for compute capability 9.0 alone works there. */
+/*
+ * Returns whether the device runs code that is for compute capability 9.0
+ * alone.
+ */
 extern "C" bool gv_has_hopper(int32_t device);
 
-/* Of the chosen device: its SMs, and a stream that gives way to searches. */
+/*
+ * The first returns the number of SMs of the chosen device; the second creates
+ * a stream on it with the lowest priority, so that searches run first.
+ */
 extern GvStatus gv_gpu_nsms(int *nsms);
 extern GvStatus gv_gpu_low_stream(cudaStream_t *stream);
 
@@ -292,17 +318,18 @@ struct GvGroup
 	const uint32_t *d_keys;		/* [n] below nkeys */
 	const uint32_t *d_numbers;	/* [n] */
 	uint32_t   *d_sorted;		/* [n] the keys, ascending */
-	uint32_t   *d_order;		/* [n] their numbers; those of one key keep
-								 * their order */
+	uint32_t   *d_order;		/* [n] d_numbers in the order of d_sorted;
+								 * numbers with equal keys keep their order */
 	uint32_t   *d_starts;		/* [nkeys + 1] where each key begins in both */
 	void	   *d_memory;		/* gv_gpu_group_bytes */
 	size_t		bytes;
 };
 
 /*
- * Returns the most bytes that CUB's radix sort of n items takes besides what
- * it reads and writes: the items once more, and 1 KB for each tile of 2,048 or
- * more.  CUB knows it exactly, but only while a device is chosen.
+ * Returns an upper bound of the temporary bytes that CUB's radix sort of n
+ * items needs besides its input and output: another copy of the items, and 1
+ * KB for each tile of 2,048 or more items.  CUB can compute the exact number,
+ * but only while a device is chosen.
  */
 static inline int64_t
 gv_sort_most_bytes(int64_t n, int64_t item_bytes)
@@ -310,11 +337,14 @@ gv_sort_most_bytes(int64_t n, int64_t item_bytes)
 	return n * item_bytes + n / 2 + (1 << 20);
 }
 
-/* Bytes for grouping up to n numbers; grouping them, by a stable sort. */
+/*
+ * The first returns the bytes of d_memory that grouping n numbers needs; the
+ * second groups the numbers by a stable sort.
+ */
 extern GvStatus gv_gpu_group_bytes(int64_t n, size_t *bytes);
 extern GvStatus gv_gpu_group(const GvGroup *group, cudaStream_t stream);
 
-/* -- sets: a table for each kind of work, of which gv_cuda_sets is made */
+/* -- sets: a table of functions for each kind of work (see gv_cuda_sets) */
 
 extern "C" const GvSetOps gv_gpu_exact_set;
 extern "C" const GvSetOps gv_gpu_kmeans_set;

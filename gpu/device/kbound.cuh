@@ -1,7 +1,8 @@
 /*
  * kbound.cuh
- *		An upper bound of the k-th smallest of many keys, which few other keys
- *		do not exceed.  All threads of a block call these functions together.
+ *		An upper bound of the k-th smallest of many keys.  The bound is close:
+ *		few more than k keys do not exceed it.  All threads of a block call
+ *		these functions together.
  */
 #ifndef GV_KBOUND_CUH
 #define GV_KBOUND_CUH
@@ -11,11 +12,12 @@
 /* -- by minima of warps: one barrier */
 
 /*
- * Returns a key that at least k items do not exceed, if there are k.  Each of
- * W warps sorts the smallest keys of its lanes.  Where every warp has j keys
- * at or below a key, W j >= k items are, so the largest of the warps' j-th
- * keys is no less than the k-th of all.  bounds is shared and aligned to 16
- * bytes.
+ * Returns a key that at least k items do not exceed, if there are at least k
+ * items.  Each of the W warps sorts its lanes' smallest keys.  If every warp
+ * has at least j keys at or below some key, then at least W * j items have
+ * keys at or below this key.  With j = k / W, rounded up, the largest of the
+ * warps' j-th keys is therefore at least the k-th smallest of all keys.
+ * bounds is shared and aligned to 16 bytes.
  */
 template <int KEYS, int WARPS>
 static __device__ __forceinline__ uint32_t
@@ -54,14 +56,15 @@ gv_minima_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
 	return bound;
 }
 
-/* -- by halving an interval and counting: a barrier for each step */
+/* -- bound by halving an interval and counting: one barrier a step */
 
 #define GV_BY_VALUE		16		/* steps that halve values, at first */
 
 /*
- * Returns a key that p of n keys do not exceed, and at most p + spare of them,
- * unless more are equal to it.  least and most are of this thread's keys, and
- * count_mine(key) returns how many of them do not exceed key.
+ * Returns a key that at least p of n keys do not exceed, and at most p + spare
+ * keys unless more keys are equal to the returned key.  least and most are the
+ * smallest and the largest of this thread's keys.  count_mine(key) returns how
+ * many of this thread's keys do not exceed key.
  */
 template <typename CountMine>
 static __device__ __forceinline__ uint32_t
@@ -69,7 +72,10 @@ gv_narrow_bound(uint32_t least, uint32_t most, uint32_t n, uint32_t p,
 				uint32_t spare, const CountMine &count_mine,
 				GvBlockReduce &reduce)
 {
-	/* fewer than p keys do not exceed this, for no float has key 0 */
+	/*
+	 * no key is this small, so fewer than p keys do not exceed it; it cannot
+	 * wrap around because no float has key 0
+	 */
 	uint32_t	lower = ~reduce.largest(~least) - 1;
 	uint32_t	bound = reduce.largest(most);
 
@@ -79,8 +85,9 @@ gv_narrow_bound(uint32_t least, uint32_t most, uint32_t n, uint32_t p,
 		uint32_t	count;
 
 		/*
-		 * halve values first, because scores are spread evenly and keys are
-		 * not; then halve keys, because only that surely ends
+		 * First halve the interval of scores, because scores are spread more
+		 * evenly than keys.  Then halve the interval of keys, because only
+		 * this is sure to end.
 		 */
 		if (round < GV_BY_VALUE)
 		{
@@ -112,7 +119,10 @@ gv_find_kth_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 	uint32_t	least = own;
 	uint32_t	most = threadIdx.x < n ? own : 0;
 
-	/* the first of a thread's keys stays in a register */
+	/*
+	 * a thread's first key is in a register already, so begin with its second
+	 * one
+	 */
 	for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
 	{
 		uint32_t	key = keys(i);

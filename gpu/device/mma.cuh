@@ -1,7 +1,7 @@
 /*
  * mma.cuh
  *		Matrix products of half-precision tiles on tensor cores, and the loads
- *		that feed them: what every device since sm_80 has.
+ *		that feed them.  Every device since sm_80 has these instructions.
  *
  * All lanes of a warp call its functions together.  With g = lane / 4 and t =
  * lane % 4, a lane holds these elements of the matrices (PTX, m16n8k16):
@@ -10,10 +10,10 @@
  *		B [16][8]	b[0], b[1]: column g, rows 2t, 2t + 1 and 2t + 8, 2t + 9
  *		D [16][8]	d[0], d[1]: row g, columns 2t and 2t + 1; d[2], d[3]: row
  *					g + 8
- * The sums are fp32.  The device chooses their order and rounding.  Of 8-bit
- * numbers (m16n8k32) a register holds four: columns or rows 4t .. 4t + 3 in
- * place of 2t and 2t + 1, and 4t + 16 .. 4t + 19 in place of 2t + 8 and 2t +
- * 9.  Their sums are int32, and exact.
+ * The sums are fp32.  The device chooses their order and rounding.  With 8-bit
+ * numbers (m16n8k32), a register holds four elements: columns or rows 4t .. 4t
+ * + 3 in place of 2t and 2t + 1, and 4t + 16 .. 4t + 19 in place of 2t + 8 and
+ * 2t + 9.  The sums of 8-bit numbers are int32, and exact.
  */
 #ifndef GV_MMA_CUH
 #define GV_MMA_CUH
@@ -59,7 +59,8 @@ gv_dot_bytes(uint32_t a, uint32_t b)
 
 /*
  * Loads four matrices of 8 rows of 16 bytes.  Lanes 8m .. 8m + 7 pass the
- * addresses of the rows of matrix m. words[m] becomes word t of its row g.
+ * addresses of the rows of matrix m.  words[m] becomes word t of row g of
+ * matrix m.
  */
 static __device__ __forceinline__ void
 gv_load_matrices(uint32_t (&words)[4], const void *shared_row)
@@ -71,7 +72,10 @@ gv_load_matrices(uint32_t (&words)[4], const void *shared_row)
 					 "memory");
 }
 
-/* Begins to copy 16 bytes, or zeros if there are none, to shared memory. */
+/*
+ * Begins to copy 16 bytes from global to shared memory.  If `there` is false,
+ * stores zeros instead.
+ */
 static __device__ __forceinline__ void
 gv_copy_async(void *shared, const void *global, bool there)
 {
@@ -80,14 +84,20 @@ gv_copy_async(void *shared, const void *global, bool there)
 					 "r"(there ? 16 : 0) : "memory");
 }
 
-/* Closes a group: the copies that this thread began since the last call. */
+/*
+ * Closes a group of copies: those that this thread began since its last call
+ * of this function.
+ */
 static __device__ __forceinline__ void
 gv_commit_copies()
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until all but this thread's last LEFT groups have arrived. */
+/*
+ * Waits until all groups of copies of this thread, except the last LEFT
+ * groups, are complete.
+ */
 template <int LEFT>
 static __device__ __forceinline__ void
 gv_wait_copies()

@@ -1,8 +1,9 @@
 /*
  * warp.cuh
- *		Device code that kernels of all rooms use: launches that overlap, keys
- *		in the order of floats, sums and places by warps and blocks, half
- *		copies of vectors and their errors.
+ *		Device code that kernels of all modules use: launches that overlap,
+ *		integer keys that sort as floats do, sums over warps and blocks,
+ *		reservation of places in arrays, half copies of vectors and their
+ *		errors.
  */
 #ifndef GV_WARP_CUH
 #define GV_WARP_CUH
@@ -41,13 +42,14 @@ gv_griddep_wait()
 }
 
 /*
- * A kernel that may be launched early calls one of these two first, and must
- * not touch results of the kernel before it until then.
+ * A kernel that may be launched early calls gv_pdl_wait or
+ * gv_pdl_trigger_after_wait first.  Before this call returns, the kernel must
+ * not read results of the kernel before it.
  *
- * gv_pdl_trigger_after_wait lets the next kernel begin only after this one's
- * own wait.  So at that time the kernels before this one are over, and the
- * next kernel may read their results before it waits itself, by
- * gv_read_before_wait.
+ * gv_pdl_trigger_after_wait lets the next kernel begin only after this
+ * kernel's own wait.  When the next kernel begins, all kernels before this one
+ * are therefore over, and the next kernel may read their results even before
+ * its own wait, by gv_read_before_wait.
  */
 static __device__ __forceinline__ void
 gv_pdl_wait()
@@ -63,7 +65,7 @@ gv_pdl_trigger_after_wait()
 	gv_griddep_launch();
 }
 
-/* Reads past the L1 cache, which may still hold older data. */
+/* Reads a value from L2, because the L1 cache may still contain older data. */
 template <typename T>
 static __device__ __forceinline__ T
 gv_read_before_wait(const T *from)
@@ -82,7 +84,10 @@ gv_bring_line(const void *from)
 
 /* -- keys */
 
-/* Returns a number that ascends as the float does; -0 and 0 are equal. */
+/*
+ * Converts a float to a key.  Keys compare as the floats do; -0 and 0 have
+ * equal keys.
+ */
 static __device__ __forceinline__ uint32_t
 gv_ordered(float value)
 {
@@ -97,14 +102,14 @@ gv_unordered(uint32_t key)
 	return __uint_as_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key);
 }
 
-/* Replaces the score of an overflow or of NaN by GV_SCORE_MAX. */
+/* Returns a score, or GV_SCORE_MAX if the score overflowed or is NaN. */
 static __device__ __forceinline__ float
 gv_device_score(float value)
 {
 	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
 }
 
-/* -- sums and places; all lanes of a warp call these together */
+/* -- sums and reserved places; all lanes of a warp call these together */
 
 /* Returns, to all lanes, the sum of all lanes' numbers. */
 template <typename Sum>
@@ -116,7 +121,7 @@ gv_add_warp(Sum sum)
 	return sum;
 }
 
-/* Returns the sum of this lane's number and those of the lanes before. */
+/* Returns the sum of the numbers of this lane and of all lower lanes. */
 static __device__ __forceinline__ uint32_t
 gv_upto_lane(uint32_t mine)
 {
@@ -134,8 +139,9 @@ gv_upto_lane(uint32_t mine)
 }
 
 /*
- * Takes a place for each lane of mask from *count on.  Returns this lane's
- * place if it is one of them.
+ * Reserves one place for each lane in mask, and advances *count by their
+ * number.  Returns this lane's place; the result is meaningless for a lane
+ * that is not in mask.
  */
 static __device__ __forceinline__ uint32_t
 gv_take_place(uint32_t mask, uint32_t *count)
@@ -150,8 +156,9 @@ gv_take_place(uint32_t mask, uint32_t *count)
 }
 
 /*
- * Takes `mine` places for each lane from *count on, which is shared memory.
- * Returns the first of this lane's places.
+ * Reserves `mine` consecutive places for each lane, and advances *count, which
+ * is in shared memory, by their total.  Returns the first of this lane's
+ * places.
  */
 static __device__ __forceinline__ uint32_t
 gv_reserve(uint32_t mine, uint32_t *count)
@@ -164,11 +171,11 @@ gv_reserve(uint32_t mine, uint32_t *count)
 	return __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
 }
 
-/* Reductions over the threads of a block, with one barrier each. */
+/* Reductions over all threads of a block.  Each reduction has one barrier. */
 struct GvBlockReduce
 {
-	uint32_t	(*slots)[GV_WARP];	/* shared [2], used in turn; a number of
-									 * each warp */
+	uint32_t	(*slots)[GV_WARP];	/* shared [2], used alternately; one number
+									 * for each warp */
 	int			phase;
 
 	/* Returns the number of warp `lane`, or 0 if there are fewer warps. */
@@ -199,7 +206,7 @@ struct GvBlockReduce
 	}
 };
 
-/* -- half copies: the proofs of all filters begin with their errors */
+/* -- half copies of vectors; the proofs of all filters use their errors */
 
 /* The bits of the nearest half, and back. */
 static __device__ __forceinline__ uint16_t
@@ -214,7 +221,10 @@ gv_from_half(uint16_t bits)
 	return __half2float(__ushort_as_half(bits));
 }
 
-/* |v|^2 and |v - v'|^2 of a vector and its half copy, as far as added. */
+/*
+ * |v|^2 and |v - v'|^2 of a vector v and its half copy v', as sums over the
+ * dimensions that were added so far.
+ */
 template <typename Sum>
 struct GvHalfRounding
 {
@@ -238,10 +248,11 @@ struct GvHalfRounding
 };
 
 /*
- * Stores the half copy [half_dims] of a vector, with a warp.  v(d) returns
- * dimension d, or 0 beyond the last one.  FINITE: numbers beyond the range of
- * a half become its limits, so that products are finite.  Returns, to all
- * lanes, the rounding of all dimensions.
+ * Stores the half copy [half_dims] of a vector; called by a whole warp.  v(d)
+ * returns dimension d, or 0 beyond the last one.  If FINITE, numbers beyond
+ * the range of half precision become the limits of this range, so that
+ * products are finite.  Returns the GvHalfRounding of the whole vector to all
+ * lanes.
  */
 template <typename Sum, bool FINITE = false, typename Vector>
 static __device__ __forceinline__ GvHalfRounding<Sum>

@@ -1,17 +1,18 @@
 /*
  * warpselect.cuh
- *		WarpSelect: the k smallest items of a stream, in a warp's registers.
+ *		WarpSelect: finds the k smallest items of a stream, in a warp's
+ *		registers.
  *
  * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
  * section 4.2.  Each lane has a short thread queue of items that may belong to
- * the k smallest, and the warp has a long sorted queue.  An item that does not
- * sort before the warp's k-th is dropped by one comparison.  When the thread
- * queue of any lane is full, all thread queues are sorted together by a
- * bitonic network and merged into the warp queue.  The two have different
- * lengths, so the merge compares only the tail of the longer one with the
- * shorter one reversed, and a bitonic merge does the rest.  Unlike in the
- * paper, a thread queue is not kept sorted: its items are sorted only once, at
- * the merge.
+ * the k smallest, and the warp has a long sorted warp queue.  One comparison
+ * drops an item that does not sort before the k-th item of the warp queue.
+ * When the thread queue of any lane is full, all thread queues are sorted
+ * together by a bitonic network and merged into the warp queue.  The warp
+ * queue is longer than the sorted thread queues, so the merge compares only
+ * the tail of the warp queue with the reversed thread queues, and a bitonic
+ * merge does the rest.  Unlike in the paper, a thread queue is not kept
+ * sorted: its items are sorted only once, at the merge.
  *
  * Item is a struct with
  *		bool before(const Item &other) const	a strict total order
@@ -87,10 +88,11 @@ gv_smaller(Item a, Item b)
 }
 
 /*
- * One step of a bitonic network over items[N], where register r of a lane
- * holds item r * 32 + lane.  Exchanges items that are `STRIDE` apart, so that
- * in runs of `SIZE` items, which ascend and descend in turn, the smaller item
- * comes first or last.
+ * Does one step of a bitonic network over items[N], where register r of a lane
+ * holds item r * 32 + lane.  Compares items that are STRIDE apart and
+ * exchanges them if needed.  Runs of SIZE items ascend and descend
+ * alternately: in an ascending run the smaller item goes first, in a
+ * descending run last.
  */
 template <int SIZE, int STRIDE, typename Item, int N>
 static __device__ __forceinline__ void
@@ -132,7 +134,9 @@ gv_exchange(Item (&items)[N])
 	}
 }
 
-/* All steps of runs of SIZE items, from STRIDE down. */
+/*
+ * Does all steps for runs of SIZE items, with strides from STRIDE down to 1.
+ */
 template <int SIZE, int STRIDE, typename Item, int N>
 static __device__ __forceinline__ void
 gv_steps(Item (&items)[N])
@@ -169,8 +173,9 @@ struct GvWarpSelect
 	Item		warp_queue[NW]; /* ascending: item r * 32 + lane */
 	Item		thread_queue[NT];	/* of this lane, in no order */
 	int			nqueued;
-	Item		bound;			/* no later item is needed: the k-th of this
-								 * queue or of one that shares its k-th key */
+	Item		bound;			/* items that do not sort before this one are
+								 * dropped: the k-th item of this queue, or of
+								 * a queue that shares its k-th key */
 	int			k;				/* 1 .. 32 NW */
 
 	__device__ __forceinline__ void
@@ -187,7 +192,7 @@ struct GvWarpSelect
 			thread_queue[r] = Item::worst();
 	}
 
-	/* Adds an item of this lane, or worst() if it has none. */
+	/* Adds an item of this lane.  A lane without an item passes worst(). */
 	__device__ __forceinline__ void
 	add(const Item &item)
 	{
@@ -203,7 +208,10 @@ struct GvWarpSelect
 			merge_queues();
 	}
 
-	/* Drops, from now on, items that do not sort before this one. */
+	/*
+	 * Lowers the bound: from here on, items that do not sort before `item` are
+	 * dropped.
+	 */
 	__device__ __forceinline__ void
 	lower_bound(const Item &item)
 	{
@@ -212,7 +220,8 @@ struct GvWarpSelect
 	}
 
 	/*
-	 * Drops, from now on, items with a larger key.  Items with this key stay.
+	 * Lowers the bound: from here on, items whose keys are larger than `key`
+	 * are dropped.  Items with this key stay.
 	 */
 	__device__ __forceinline__ void
 	lower_bound_to(uint32_t key)
@@ -239,7 +248,7 @@ struct GvWarpSelect
 		lower_bound(at(k - 1));
 	}
 
-	/* Merges a sorted array [32 NW] in shared memory into the warp queue. */
+	/* Merges the array sorted [32 NW] in shared memory into the warp queue. */
 	__device__ __forceinline__ void
 	merge_sorted(const Item *sorted)
 	{
@@ -274,9 +283,10 @@ struct GvWarpSelect
 };
 
 /*
- * Brings the block's k smallest items into the first warp's queue, with all
- * threads.  Half of the warps, a power of two, store their queues in shared
- * memory [warps / 2][32 NW], and the other half merges them, until one warp is
+ * Merges the queues of all warps of a block into the first warp's queue;
+ * called by all threads.  The number of warps is a power of two.  In each step
+ * half of the remaining warps store their queues in shared memory [warps /
+ * 2][32 NW], and the other half merge them into theirs, until one warp is
  * left.
  */
 template <typename Item, int NW, int NT>

@@ -1,12 +1,14 @@
 /*
  * lengths.h
- *		The lengths of lists, and how many blocks some of them have at most.
+ *		Counts lists by their length, and bounds how many blocks a number of
+ *		lists have together.
  *
- * A search has memory for the scores of all postings that it may meet: those
- * of the longest lists, as many as it probes.  If one list is very long, that
- * many times its length would leave memory for a few searches only.  Lists
- * change one at a time, so they are counted by classes of length, eight for
- * each power of two, and the sums follow from these.
+ * A search needs memory for the scores of all postings that it may meet, which
+ * are at most those of the longest lists, as many lists as it probes.  The
+ * number of probes times the length of the longest list would be too much: if
+ * one list is very long, there would be memory for only a few searches.  Lists
+ * change one at a time, so we count them by classes of length, eight classes
+ * for each power of two, and add up the longest classes.
  */
 #ifndef GV_LENGTHS_H
 #define GV_LENGTHS_H
@@ -23,7 +25,8 @@ struct GvLengths
 };
 
 /*
- * Returns the class of a length, which is its highest bit and the three below.
+ * Returns the class of a length, which is given by its highest bit and the
+ * three bits below.
  */
 static inline int
 gv_length_class(uint32_t length)
@@ -49,7 +52,10 @@ gv_class_most(int c)
 	return ((int64_t) (8 + c % 8 + 1) << shift) - 1;
 }
 
-/* Counts a list of n blocks (times = 1), or no longer counts it (-1). */
+/*
+ * Adds a list of n blocks to the counts (times = 1), or removes it (times =
+ * -1).
+ */
 static inline void
 gv_lengths_count(struct GvLengths *lengths, uint32_t n, int times)
 {
@@ -60,9 +66,9 @@ gv_lengths_count(struct GvLengths *lengths, uint32_t n, int times)
 }
 
 /*
- * Returns the most blocks that nlists lists have together: the sum of the
- * longest lists, where those of the last class count as the longest of that
- * class.
+ * Returns an upper bound of the blocks that any nlists lists have together.
+ * It adds up the longest lists.  If only some lists of a class are needed,
+ * each of these counts with the greatest length of the class.
  */
 static inline int64_t
 gv_lengths_most(const struct GvLengths *lengths, int64_t nlists)

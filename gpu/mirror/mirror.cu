@@ -1,11 +1,11 @@
 /*
  * mirror.cu
- *		Mirrors in a device's memory: created, filled, changed, read back;
- *		their refine records, and half copies of their centroids.
+ *		Creates, fills, changes and reads back mirrors in a device's memory,
+ *		with their refine records and half copies of their centroids.
  *
- * A chunk is uploaded as it came, by one copy, and a kernel brings it into the
- * layout that scans read.  Nothing waits for that: a stream keeps changes in
- * order, and a search waits on the device for the last of them.
+ * One copy uploads a chunk unchanged, and a kernel converts it to the layout
+ * that scans read.  The host does not wait for this: a stream keeps the
+ * changes in order, and a search waits on the device for the last change.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -25,19 +25,21 @@
  *
  * Lists grow, shrink and vanish, and cudaMalloc for each would synchronize the
  * device.  So a pool allocates large segments and hands out extents of whole
- * blocks.  An extent that is given back is kept for a list that needs the same
- * capacity.  There are only eight capacities for every power of two, so such
- * lists come.  Segments are freed with the mirror.
+ * blocks.  An extent that a list returns is kept for another list that needs
+ * the same capacity.  There are only eight capacities for every power of two,
+ * so there soon is another list with this capacity.  Segments are freed with
+ * the mirror.
  *
- * A segment is an eighth of the expected memory, and the last one no more than
- * what is left of that.  A list beyond it allocates a quarter of a segment.
+ * A segment is an eighth of the expected memory, and the last segment is only
+ * as large as the rest of the expected memory.  If lists need more than
+ * expected, each further segment is a quarter of a full one.
  */
 
 #define STEPS			8		/* capacities to every power of two */
 #define NCAPACITIES		(STEPS * 30)
 /*
- * The budget may be exceeded by one segment, because only the growth of a list
- * is charged before.
+ * A mirror may exceed its budget by one segment, because only the growth of a
+ * list is charged in advance.
  */
 #define MIN_SEGMENT		(INT64_C(4) << 20)
 #define MAX_SEGMENT		(INT64_C(256) << 20)
@@ -63,8 +65,8 @@ struct GvPool
 };
 
 /*
- * Returns the number of the least capacity that holds nblocks, and sets
- * *capacity to it.
+ * Sets *capacity to the smallest capacity that holds nblocks blocks, and
+ * returns the number of this capacity.
  */
 static int
 capacity_for(uint32_t nblocks, uint32_t *capacity)
@@ -82,12 +84,15 @@ capacity_for(uint32_t nblocks, uint32_t *capacity)
 		base *= 2;
 		number += STEPS;
 	}
-	/* base * 8 < nblocks <= base * 16, in steps of base */
+	/* base * 8 < nblocks <= base * 16, so capacities are multiples of base */
 	*capacity = (uint32_t) ((nblocks + base - 1) / base * base);
 	return number + (int) (*capacity / base);
 }
 
-/* Creates a pool for blocks of a size, without memory of the device yet. */
+/*
+ * Creates a pool for blocks of block_bytes bytes.  Device memory is allocated
+ * later.
+ */
 static GvStatus
 pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
 {
@@ -104,7 +109,7 @@ pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
 	return GV_OK;
 }
 
-/* Adds an extent to a list.  Returns whether there was memory. */
+/* Adds an extent to a list.  Returns false if there was no memory. */
 static bool
 push_extent(Extent **list, uint8_t *d_blocks)
 {
@@ -145,7 +150,8 @@ pool_drop(GvPool *pool)
 }
 
 /*
- * Adds a segment of at least nblocks.  The rest of the last one is never used.
+ * Adds a segment of at least nblocks blocks.  The unused rest of the previous
+ * segment is never used.
  */
 static GvStatus
 add_segment(GvPool *pool, int64_t nblocks)
@@ -168,7 +174,7 @@ add_segment(GvPool *pool, int64_t nblocks)
 	return GV_OK;
 }
 
-/* Takes an extent of nblocks > 0 blocks, or some more. */
+/* Takes an extent of at least nblocks > 0 blocks from the pool. */
 static GvStatus
 pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks, uint32_t *capacity)
 {
@@ -188,8 +194,8 @@ pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks, uint32_t *capacity)
 }
 
 /*
- * Gives an extent back.  If there is no memory for its struct, it is lost
- * until the pool is dropped.
+ * Returns an extent to the pool.  If there is no memory for the extent's
+ * struct, nothing can use the extent until the pool is dropped.
  */
 static void
 pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
@@ -212,7 +218,7 @@ half_dims(int32_t dims)
 	return (dims + 15) / 16 * 16;
 }
 
-/* Returns the bytes of the model and of the lists' entries. */
+/* Returns how many bytes the model and the entries of the lists take. */
 static int64_t
 model_bytes(const GvMirrorSpec *spec)
 {
@@ -247,7 +253,8 @@ records_size(const GvMirrorSpec *spec)
 }
 
 /*
- * Returns the blocks of a mirror, if the last block of each list is half full.
+ * Estimates the number of blocks of a mirror.  The last block of a list is
+ * half full on average.
  */
 static int64_t
 expected_blocks(const GvMirrorSpec *spec)
@@ -255,7 +262,10 @@ expected_blocks(const GvMirrorSpec *spec)
 	return spec->postings / GV_BLOCK + spec->nlists / 2 + 1;
 }
 
-/* Does a query's look-up table fit the shared memory of a block of threads? */
+/*
+ * Returns whether a query's look-up table fits into the shared memory of a
+ * block of threads.
+ */
 static bool
 table_fits(const GvMirrorSpec *spec)
 {
@@ -266,8 +276,8 @@ table_fits(const GvMirrorSpec *spec)
 }
 
 /*
- * Returns the bytes of a mirror without staging buffers.  Parents are not on
- * the device, because all centroids are compared.
+ * Returns how many bytes a mirror takes without staging buffers.  Parents are
+ * not on the device, because searches on a device compare all centroids.
  */
 static int64_t
 held_bytes(const GvMirrorSpec *spec)
@@ -283,7 +293,10 @@ staging_size(const GvMirrorSpec *spec)
 	return std::clamp(held_bytes(spec), LEAST_STAGING, MOST_STAGING);
 }
 
-/* Returns a mirror's bytes, or INT64_MAX if its device can never search it. */
+/*
+ * Returns how many bytes a mirror takes, or INT64_MAX if its device could
+ * never search the mirror.
+ */
 int64_t
 gv_gpu_size(const GvMirrorSpec *spec)
 {
@@ -293,10 +306,14 @@ gv_gpu_size(const GvMirrorSpec *spec)
 
 /*
  * ----
- * Uploads, by way of pinned memory, in the order of the mirror's stream.
+ * Uploads.  They go through pinned memory, in the order of the mirror's
+ * stream.
  */
 
-/* Makes later searches wait for all that the mirror's stream has so far. */
+/*
+ * Makes later searches wait for all work that is on the mirror's stream so
+ * far.
+ */
 static GvStatus
 mirror_changed(GvMirror *mirror)
 {
@@ -307,8 +324,9 @@ mirror_changed(GvMirror *mirror)
 }
 
 /*
- * Reserves `bytes` of the staging buffers, aligned for any type, and waits if
- * they are full.
+ * Reserves `bytes` bytes of the staging buffers, aligned for any type, and
+ * sets *offset to their offset.  If the buffers are full, waits for the stream
+ * first.
  */
 static GvStatus
 staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
@@ -342,9 +360,9 @@ staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
  * ----
  * Half copies of a mirror's centroids, for coarsefilter.cu, and their errors.
  *
- * They are made on the device from the centroids that arrive.  The limits only
- * grow.  Replaced centroids leave them wider than necessary, which is still
- * correct.
+ * The device makes the half copies from the centroids that arrive.  The limits
+ * of the errors only grow.  When centroids are replaced, the limits may stay
+ * wider than necessary, which is still correct.
  */
 
 /* Allocates n elements, all zero. */
@@ -379,7 +397,10 @@ gv_gpu_half_drop(GvMirror *mirror)
 	(void) cudaFree(mirror->model.d_limits);
 }
 
-/* Raises a limit to the root of a sum of squares. */
+/*
+ * Raises *limit to the root of `square`, a sum of squares, if the root is
+ * larger.
+ */
 static __device__ __forceinline__ void
 raise(float *limit, double square)
 {
@@ -387,11 +408,13 @@ raise(float *limit, double square)
 
 	if (!(root < GV_INFINITY))
 		root = GV_INFINITY;
-	/* floats that are not negative ascend as their bits do */
+	/* floats that are not negative compare as their bits do */
 	atomicMax((unsigned *) limit, __float_as_uint(root));
 }
 
-/* A warp makes the half copy of a centroid of first .. first + n - 1. */
+/*
+ * A warp makes the half copy of one of the centroids first .. first + n - 1.
+ */
 static __global__ void __launch_bounds__(THREADS)
 centroids_to_half_kernel(GvDeviceModel model, int first, int n)
 {
@@ -416,7 +439,10 @@ centroids_to_half_kernel(GvDeviceModel model, int first, int n)
 	}
 }
 
-/* Makes half copies of the centroids of elements first .. first + n - 1. */
+/*
+ * Makes half copies of the centroids that contain elements first .. first + n
+ * - 1 of the array of centroids.
+ */
 GvStatus
 gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
 {
@@ -432,9 +458,9 @@ gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
  * ----
  * Refine records in the device's memory, by address.
  *
- * As in the portable engine, they are grouped by page of the index, and a
- * table of tables leads to the pages.  A page's records are an extent of a
- * pool.
+ * As in the portable engine, records are grouped by the page of the index on
+ * which they are, and two levels of tables lead to the groups.  The records of
+ * a page are an extent of a pool.
  */
 
 /* The host's copy of a table of pages. */
@@ -485,7 +511,10 @@ records_drop(GvMirror *mirror)
 	free(mirror->tables);
 }
 
-/* Makes sure that there is a table of the pages that begin with a word. */
+/*
+ * Makes sure that there is a table of the pages whose numbers begin with
+ * `word`.
+ */
 static GvStatus
 need_table(GvMirror *mirror, uint16_t word)
 {
@@ -503,8 +532,8 @@ need_table(GvMirror *mirror, uint16_t word)
 										  &table->d_pages, 1,
 										  mirror->stream));
 	/*
-	 * it is noted only after it was entered, because the caller tries again
-	 * when there was no memory
+	 * record the table only after the upload succeeded, because the caller
+	 * tries again if there was no memory
 	 */
 	if (status != GV_OK)
 	{
@@ -518,8 +547,8 @@ need_table(GvMirror *mirror, uint16_t word)
 }
 
 /*
- * A block clears a new page and enters it into its table.  Nothing but this
- * mirror's stream uses the page yet.
+ * A block clears a new page and enters it into its table.  Only this mirror's
+ * stream uses the page so far.
  */
 static __global__ void __launch_bounds__(THREADS)
 enter_kernel(const GvNewPage *pages, int64_t page_bytes)
@@ -532,7 +561,9 @@ enter_kernel(const GvNewPage *pages, int64_t page_bytes)
 		*page.d_place = page.d_records;
 }
 
-/* A warp stores an item, of n that are `stride` bytes apart, as a record. */
+/*
+ * A warp stores one of n items as a record.  Items are `stride` bytes apart.
+ */
 static __global__ void __launch_bounds__(THREADS)
 record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
 {
@@ -555,8 +586,8 @@ record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
 }
 
 /*
- * Makes sure that all items' tables exist.  Sets *npages to the number of
- * pages that the items are on, at most.
+ * Makes sure that the tables of all items exist.  Sets *npages to an upper
+ * bound of the number of pages that the items are on.
  */
 static GvStatus
 need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
@@ -581,9 +612,9 @@ need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
 }
 
 /*
- * Allocates the pages of all items that have none.  Pages that were allocated
- * are noted, so the caller must enter them even if there is no memory for the
- * others.
+ * Allocates pages for all items whose pages do not exist.  Each allocated page
+ * is recorded in the host's table, so the caller must enter it on the device
+ * even if there is no memory for the other pages.
  */
 static GvStatus
 take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
@@ -613,8 +644,9 @@ take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
 }
 
 /*
- * Uploads items, up to the first failure, with one copy and two launches: a
- * call for each page would take longer than its bytes.
+ * Uploads items with one copy and two launches, because a call for each page
+ * would take longer than copying its bytes.  If there is no memory for a page,
+ * only the new pages before it are entered.
  */
 static GvStatus
 upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
@@ -644,7 +676,10 @@ upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	GV_TRY(gv_noted_status(gv_cuda_status(
 			   gv_upload(d_memory, memory, status == GV_OK ? bytes : items_at,
 						 mirror->stream))));
-	/* enter the pages first, since records are stored through the tables */
+	/*
+	 * enter the new pages first, because record_kernel finds them through the
+	 * tables
+	 */
 	if (nnew > 0)
 		GV_TRY(gv_noted_status( gv_launch(enter_kernel, nnew, THREADS, 0,
 										  mirror->stream,
@@ -676,7 +711,10 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	return status != GV_OK ? status : noted;
 }
 
-/* Reads the record at an address, if there is one, into a cleared item. */
+/*
+ * Reads the record at an address into *item, which is cleared.  If there is no
+ * record, only the item's address is set.
+ */
 static GvStatus
 get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
 		   uint8_t *raw)
@@ -892,9 +930,7 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
  * Lists.
  */
 
-/*
- * Offsets of the arrays of a chunk of n blocks, of which the first is `live`.
- */
+/* Offsets of the arrays in a chunk of n blocks.  The first array is `live`. */
 struct ChunkShape
 {
 	size_t		terms;
@@ -922,8 +958,9 @@ chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
 }
 
 /*
- * A warp brings a block of a chunk into the device's layout, lane i posting i;
- * the first thread then stores the list's entry in *list.
+ * A warp converts a block of a chunk to the device's layout, and lane i
+ * converts posting i.  The first thread of the grid also stores the list's
+ * entry in *list.
  */
 static __global__ void __launch_bounds__(THREADS)
 place_kernel(GvBlockShape shape, uint32_t nblocks, const uint8_t *chunk,
@@ -997,9 +1034,9 @@ note_blocks(GvHostList *list, uint32_t n)
 }
 
 /*
- * Makes sure that a list has memory for n blocks, and keeps the first `kept`.
- * The next chunk may take the old memory at once, since the stream keeps the
- * order.
+ * Makes sure that a list has memory for n blocks, and keeps the contents of
+ * its first `kept` blocks.  The next chunk may reuse the old memory at once,
+ * because the stream keeps the order.
  */
 static GvStatus
 ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
@@ -1024,7 +1061,10 @@ ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
 	return GV_OK;
 }
 
-/* Notes a list's live postings and length after a chunk. */
+/*
+ * Updates the host's record of a list's live postings and length after a
+ * chunk.
+ */
 static void
 note_live(GvMirror *mirror, GvHostList *list, const GvListChunk *chunk)
 {
@@ -1067,7 +1107,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 		 (chunk->keys != NULL) != (shape->keys_bytes > 0)))
 		return GV_INVALID;
 
-	/* 1. everything that can fail because there is no memory */
+	/* 1. do everything that can fail because there is no memory */
 	GV_TRY(gv_choose_device(mirror->spec.device));
 	GV_TRY(note_blocks(list, chunk->first + n));
 	GV_TRY(staging_take(mirror, way.bytes, &offset));

@@ -1,7 +1,7 @@
 /*
  * mirror.h
- *		An index's mirror in a device's memory: blocks, lists, refine records
- *		and the part of the model that kernels need.
+ *		An index's mirror in a device's memory: its blocks, lists and refine
+ *		records, and the part of the model that kernels need.
  */
 #ifndef GV_GPU_MIRROR_H
 #define GV_GPU_MIRROR_H
@@ -54,11 +54,12 @@ gv_block_shape(const GvMirrorSpec *spec)
 	return shape;
 }
 
-/* Bytes of shared memory that a scan needs besides a look-up table. */
+/* Bytes of shared memory that a scan needs in addition to a look-up table. */
 #define GV_SCAN_OWN			1024
 
 /*
- * Returns the elements of a query's look-up table [chunks * 32][GV_CODEWORDS].
+ * Returns the number of elements of a query's look-up table [chunks *
+ * 32][GV_CODEWORDS].
  */
 static inline int32_t
 gv_table_floats(const GvBlockShape *shape)
@@ -76,7 +77,7 @@ struct GvDeviceList
 
 /*
  * A refine record on the device, followed by its codes [dims].  high and low
- * are the row id, as in a block; low 0 means that there is no record.
+ * are the row id, as in a block.  If low is 0, there is no record.
  */
 struct GvDeviceRecord
 {
@@ -95,14 +96,15 @@ gv_record_bytes(int32_t dims)
 }
 
 /*
- * Pages of refine records are found by two levels of tables, one for each word
- * of a page's number.
+ * Pages of refine records are found through two levels of tables.  The first
+ * level is indexed by the first word of a page's number, the second level by
+ * the second word.
  */
 #define GV_TABLE_PAGES		65536
 
 /*
- * Bounds for every centroid c and its half copy c'; infinite or NaN if half
- * precision cannot hold some centroid.
+ * Bounds that hold for every centroid c and its half copy c'.  They are
+ * infinite or NaN if half precision cannot represent some centroid.
  */
 struct GvHalfLimits
 {
@@ -129,16 +131,16 @@ struct GvDeviceModel
 	int32_t		refine_slots;	/* slots of a page; 0: no refine records */
 	int32_t		record_bytes;
 	uint8_t  ***d_tables;		/* [GV_TABLE_PAGES][GV_TABLE_PAGES] pages of
-								 * refine_slots records; NULL at both levels:
-								 * none */
+								 * refine_slots records; a table or page that
+								 * does not exist is NULL */
 };
 
 /* -- device code that reads a mirror */
 
 /*
  * Returns the first dimension of sub-quantizer j <= m; see gv_sub_start.  The
- * product fits in 32 bits, and a 64-bit division took longer than an entry of
- * a look-up table.
+ * product fits in 32 bits; a 64-bit division would take longer than computing
+ * an entry of a look-up table.
  */
 static __device__ __forceinline__ int
 gv_device_sub_start(const GvDeviceModel &model, int j)
@@ -148,7 +150,10 @@ gv_device_sub_start(const GvDeviceModel &model, int j)
 	return (int) ((uint32_t) j * (uint32_t) model.dims / (uint32_t) model.m);
 }
 
-/* Returns the record in a slot of a page of refine records, or NULL. */
+/*
+ * Returns the record in a slot of a page of refine records, or NULL if there
+ * is no such page or slot.
+ */
 static __device__ __forceinline__ const uint8_t *
 gv_record_at(const GvDeviceModel &model, const uint8_t *page, int slot)
 {
@@ -172,8 +177,9 @@ struct GvHostList
 };
 
 /*
- * Staging buffers for uploads, in the host's memory and on the device, filled
- * front to back.  When they are full, the host waits for the stream.
+ * Staging buffers for uploads, one in the host's memory and one on the device.
+ * They are filled from front to back.  When they are full, the host waits for
+ * the stream.
  */
 struct GvStaging
 {
@@ -226,7 +232,8 @@ extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
 								  int32_t n, GvRefineItem *items);
 
 /*
- * Half copies of a mirror's centroids; builders have these without a mirror.
+ * Functions for the half copies of a mirror's centroids.  Builders use them
+ * without a real mirror.
  */
 extern GvStatus gv_gpu_half_create(GvMirror *mirror);
 extern void gv_gpu_half_drop(GvMirror *mirror);

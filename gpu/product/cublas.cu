@@ -1,25 +1,28 @@
 /*
  * cublas.cu
- *		cuBLAS: loaded, called for products, and the meaning of its statuses.
+ *		Loads cuBLAS, calls it for products, and converts its statuses.
  *
- * It is loaded when the first device needs it, and not linked, because it has
- * 600 MB, and devices that multiply by our loops work without it.
+ * cuBLAS is not linked but loaded when the first device needs it, because the
+ * library has 600 MB, and devices that multiply by our own loops work without
+ * it.
  *
- * Inputs are halves, sums are fp32, and nothing on the way is less precise
- * (CUBLAS_COMPUTE_32F, no reductions of lower precision).  cuBLAS stores
- * matrices column by column, so our rows are its columns.
+ * Inputs are half precision, sums are fp32, and no step in between is less
+ * precise (CUBLAS_COMPUTE_32F, no reductions of lower precision).  cuBLAS
+ * stores matrices column by column, so our rows are its columns.
  *
- * A searcher, a builder and a set have a handle for their stream, a workspace
- * and memory for a tile, all made when they are made.  So a batch allocates
- * nothing, and a graph may hold the launches.
+ * Each searcher, builder and set has a cuBLAS handle for its stream, a
+ * workspace and memory for a tile, which are created with the searcher,
+ * builder or set.  So a batch allocates nothing, and a graph may contain the
+ * launches.
  *
- * A tile is multiplied by one call, and the next launch runs the epilogue on
- * its sums while they are in L2.  Sums go there and back, 8 bytes each, beside
- * 2 dims operations (Johnson, Douze, Jegou, "Billion-scale similarity search
- * with GPUs", section 5.1).  So the number of dimensions decides: on an H200
- * held to what every device has, cuBLAS takes 1.6 to 2.5 times as long as the
- * loop with 128, .8 to 1.8 with 384, .5 to 1.1 with 768 and more (2026-11-23,
- * test/bench/products.cu).
+ * One call multiplies a tile, and the next launch runs the epilogue on the
+ * tile's sums while they are in L2.  Each sum is written to L2 and read back,
+ * which is 8 bytes for 2 dims operations (Johnson, Douze, Jegou,
+ * "Billion-scale similarity search with GPUs", section 5.1).  So the number of
+ * dimensions decides which way is faster.  On an H200 that uses only the loop
+ * for every device, cuBLAS takes 1.6 to 2.5 times as long as this loop with
+ * 128 dimensions, .8 to 1.8 times with 384, and .5 to 1.1 times with 768 and
+ * more (2026-11-23, test/bench/products.cu).
  */
 #include <algorithm>
 #include <stdio.h>
@@ -54,7 +57,10 @@ struct GvBlas
 	bool		pdl;			/* see gv_gpu_has_pdl */
 };
 
-/* The type of cublasGemmEx, of which the header has an older overload, too. */
+/*
+ * The type of cublasGemmEx.  It is spelled out because the header also
+ * declares an older overload.
+ */
 typedef cublasStatus_t (*Multiply) (cublasHandle_t, cublasOperation_t,
 									cublasOperation_t, int, int, int,
 									const void *, const void *, cudaDataType_t,
@@ -76,7 +82,7 @@ struct Library
 
 static bool used[GV_MAX_DEVICES];
 
-/* Sums that a tile has memory for; 0: the best number. */
+/* Number of sums that a tile has memory for; 0 chooses the best number. */
 GV_TUNABLE int64_t gv_blas_sums = 0;
 
 #ifdef __CUDACC__
@@ -121,7 +127,10 @@ load_library()
 
 #endif
 
-/* Returns the library, which is loaded once for the rest of the process. */
+/*
+ * Returns the library.  It is loaded at the first call, and stays loaded until
+ * the process ends.
+ */
 static const Library &
 library()
 {
@@ -214,7 +223,11 @@ plan(int32_t device, GvBlas *blas)
 	return gv_gpu_has_pdl(&blas->pdl);
 }
 
-/* Does multiplying take longer than moving the sums to memory and back? */
+/*
+ * Returns whether cuBLAS pays for this number of dimensions: whether the
+ * multiplication takes longer than writing the sums to memory and reading them
+ * back, or the setting asks for cuBLAS.
+ */
 static bool
 is_worth(int32_t dims)
 {
@@ -244,7 +257,10 @@ prepare(GvBlas *blas, int32_t device, cudaStream_t stream)
 	GV_BLAS_TRY(library().create(&blas->handle));
 	GV_CUDA_TRY(cudaMalloc((void **) &blas->d_memory, (size_t)
 						   (blas->workspace + blas->nsums * sizeof(float))));
-	/* the epilogue reads beyond a product's sums, and ignores the rest */
+	/*
+	 * clear the memory, because the epilogue reads beyond the end of a
+	 * product's sums, and ignores those values
+	 */
 	GV_CUDA_TRY(cudaMemsetAsync(blas->d_memory + blas->workspace, 0,
 								blas->nsums * sizeof(float), stream));
 	GV_BLAS_TRY(library().set_stream(blas->handle, stream));
@@ -270,7 +286,10 @@ gv_blas_create(int32_t device, int32_t dims, cudaStream_t stream,
 	}, gv_blas_drop);
 }
 
-/* Drops a GvBlas, even if half made; its stream still exists. */
+/*
+ * Drops a GvBlas, which may be only partly initialized.  Its stream must still
+ * exist.
+ */
 void
 gv_blas_drop(GvBlas *blas)
 {
@@ -289,7 +308,8 @@ gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul)
 }
 
 /*
- * In a tall tile a row is one warp's, and a device can run thousands of these.
+ * In a tall tile each row belongs to one warp.  A device runs thousands of
+ * warps, so a tall tile has many rows and few columns.
  */
 GvStatus
 gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
@@ -302,7 +322,7 @@ gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 								   (tall ? TALL_COLUMNS : WIDE_COLUMNS));
 	int64_t		rows = round_up(matmul->nrows);
 
-	/* tiles of few rows have more columns, to fill the device */
+	/* if there are few rows, a tile has more columns, to fill the device */
 	rows = std::min(rows, blas->nsums / columns / GV_COLUMN_GROUP *
 					GV_COLUMN_GROUP);
 	rows = std::max(rows, (int64_t) GV_COLUMN_GROUP);

@@ -3,26 +3,30 @@
  *		The product of two matrices by mma.sync, which every device has.  The
  *		sums never leave registers.
  *
- * A block has a tile of ROWS rows, which meet some columns, COLUMNS at a time;
- * each of its warps has a part of both.  Slices of 32 dimensions come to
- * shared memory STAGES - 1 ahead of the products.  While the last sums go to
- * the epilogue, the slices of the next columns arrive.  Rows of up to 128
- * dimensions that meet many columns stay in shared memory, because they would
- * be a third of the bytes from L2.
+ * A block owns a tile of ROWS rows and multiplies them with some columns,
+ * COLUMNS at a time; each of its warps has a part of the rows and of the
+ * columns.  The block loads slices of 32 dimensions to shared memory, STAGES -
+ * 1 slices ahead of the products.  While the sums of some columns go to the
+ * epilogue, the slices of the next columns arrive.  Rows of up to 128
+ * dimensions stay in shared memory if they are multiplied with many columns,
+ * because loading these rows again for each tile would be a third of the bytes
+ * from L2.
  *
- * If rows meet all columns, tiles are 128 x 256, else 128 x 128: 64 sums a
- * thread, so an SM has two blocks, one of which runs its epilogue while the
- * other multiplies.  Bytes from L2: a slice of a tile of 128 x 256 is 24 KB
- * for 1 M products, 1,024 clocks of an SM, or 24 a clock and SM.  Of 128 x 128
- * it is 32, as much as L2 gives, and still faster (H200, 2026-11-23: .85 to
- * .97 of the time, 128 to 768 dimensions; 1.2 for 1,000 columns of 128).
- * Tiles of the same columns follow each other, so that columns in the device's
- * memory are read once.
+ * If a block multiplies its rows with all columns, tiles are 128 x 256.
+ * Otherwise they are 128 x 128, which is 64 sums a thread, so that an SM has
+ * two blocks, and one block runs its epilogue while the other multiplies.
+ * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products,
+ * which take an SM 1,024 clocks; so each SM reads 24 bytes a clock.  With
+ * tiles of 128 x 128 each SM reads 32 bytes a clock, as many as L2 delivers,
+ * and is still faster (H200, 2026-11-23: .85 to .97 of the time, 128 to 768
+ * dimensions; 1.2 for 1,000 columns of 128).  Tiles of the same columns have
+ * consecutive block numbers, so that columns are read from the device's memory
+ * only once.
  *
- * A slice is 32 dimensions of some rows, which come by cp.async in pieces of
- * 16 bytes.  A row of it is 64 bytes, so two rows fill all banks once: piece c
- * of row r is stored at c ^ (r / 2 % 4) of its row, so that the 8 rows that
- * ldmatrix reads at a time are in 8 places of 16 bytes.
+ * A slice is 32 dimensions of some rows, which cp.async copies in pieces of 16
+ * bytes.  A row of a slice is 64 bytes, so two rows fill all banks once.
+ * Piece c of row r is stored as piece c ^ (r / 2 % 4) of its row, so that the
+ * 8 rows that ldmatrix reads at a time are in 8 different groups of banks.
  */
 #ifndef GV_MMALOOP_CUH
 #define GV_MMALOOP_CUH
@@ -33,8 +37,8 @@
 #define GV_SLICE		32		/* dimensions at a time */
 #define GV_PIECES		4		/* of a slice of a row */
 #define GV_LOOP_HELD	4		/* slices of rows that may stay */
-#define GV_LOOP_NARROW	64		/* columns, up to which large tiles would be
-								 * mostly empty */
+#define GV_LOOP_NARROW	64		/* up to this number of columns, large tiles
+								 * would be mostly empty */
 
 static __device__ __forceinline__ uint4 *
 gv_piece_at(uint4 *rows, int row, int piece)
@@ -69,8 +73,8 @@ gv_send_rows(uint4 *rows, const uint16_t *array, int first, int nrows,
 }
 
 /*
- * Adds a warp's products of a slice: of QM x 16 queries from row `query` on
- * and LN x 16 lists from row `list` on.
+ * Adds a warp's products of a slice to sums.  The warp has QM x 16 queries,
+ * from row `query` on, and LN x 16 lists, from row `list` on.
  */
 template <int QM, int LN>
 static __device__ __forceinline__ void
@@ -106,9 +110,9 @@ gv_multiply_slice(float (&sums)[QM][2 * LN][4], uint4 *queries, int query,
 }
 
 /*
- * The layout of shared memory: NHELD slices of rows that stay, if NHELD is not
- * 0, then STAGES slices of COLUMNS columns, each behind its rows if these do
- * not stay.
+ * The layout of shared memory.  If NHELD > 0, the rows stay: first come NHELD
+ * slices of rows, then STAGES slices of COLUMNS columns.  If NHELD is 0, there
+ * are STAGES slices of rows and columns, each with its rows first.
  */
 template <int ROWS, int COLUMNS, int NHELD>
 struct GvLoopShape
@@ -121,7 +125,10 @@ struct GvLoopShape
 		(int) sizeof(uint4);
 };
 
-/* A block's position: slice `slice` of all, which is `step` of tile `tile`. */
+/*
+ * A block's position: number `slice` of all its slices, which is slice `step`
+ * of tile `tile`.
+ */
 struct GvLoopPlace
 {
 	int			slice;
@@ -140,7 +147,10 @@ struct GvLoopPlace
 	}
 };
 
-/* A block's copies to shared memory, slice after slice of tile after tile. */
+/*
+ * Copies a block's slices to shared memory, one after the other, for one tile
+ * after the other.
+ */
 template <int ROWS, int COLUMNS, int NHELD, int THREADS>
 struct GvLoop
 {
@@ -186,9 +196,9 @@ struct GvLoop
 };
 
 /*
- * A block owns the ROWS rows of tile blockIdx.x % ntiles and `walk` tiles of
- * columns.  Its warps form a grid of 2 x ACROSS over a tile.  Shared:
- * GvLoopShape.
+ * A block owns the ROWS rows of tile blockIdx.x % ntiles and multiplies them
+ * with `walk` tiles of columns.  Its warps form a grid of 2 x ACROSS over a
+ * tile.  Shared memory: see GvLoopShape.
  */
 template <typename F, int ROWS, int COLUMNS, int ACROSS, int NHELD>
 static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
@@ -215,8 +225,9 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 	float		sums[QM][2 * LN][4] = {};
 
 	/*
-	 * 1. the first slices.  Those of columns are copied before the kernel
-	 * waits for the rows; groups behind the last slice are empty.
+	 * 1.  Copy the first slices.  Slices of columns are copied before the
+	 * kernel waits for the rows.  If there are fewer slices than stages, the
+	 * remaining groups of copies are empty.
 	 */
 	for (; sent.slice < Shape::STAGES - 1; sent.advance(nsteps))
 		loop.send_columns(matmul, sent);
@@ -231,9 +242,9 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 		epilogue.begin(&rows[threadIdx.x], row + (int) threadIdx.x);
 
 	/*
-	 * 2. one slice after the other.  The barrier makes the slice visible that
-	 * all threads copied, and lets the memory of the slice before it be filled
-	 * again.
+	 * 2.  Multiply one slice after the other.  The barrier makes the slice
+	 * visible that all threads copied together.  After it the memory of the
+	 * slice before this one may be overwritten.
 	 */
 	for (; at.slice < loop.total; at.advance(nsteps), sent.advance(nsteps))
 	{

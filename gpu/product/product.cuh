@@ -1,7 +1,6 @@
 /*
  * product.cuh
- *		The product of two matrices, all sums of which go to an epilogue
- *		(product.h).
+ *		Multiplies two matrices and passes all sums to an epilogue (product.h).
  */
 #ifndef GV_PRODUCT_CUH
 #define GV_PRODUCT_CUH
@@ -11,13 +10,14 @@
 
 #define GV_EPILOGUE_WARPS		4
 #define GV_EPILOGUE_THREADS		(GV_EPILOGUE_WARPS * GV_WARP)
-#define GV_EPILOGUE_LOADS		4	/* loads of 8 rows x a column group in
-									 * flight */
+#define GV_EPILOGUE_LOADS		4	/* loads in flight, each of 8 rows x a
+									 * column group */
 #define GV_EPILOGUE_BLOCKS		1024	/* are enough for any device */
 
 /*
- * A warp owns ROW_GROUPS * 8 rows of the tile and takes their column groups
- * from blockIdx.y * ngroups on, GV_EPILOGUE_LOADS / ROW_GROUPS at a time.
+ * A warp owns ROW_GROUPS * 8 rows of the tile and ngroups column groups of
+ * these rows, from blockIdx.y * ngroups on.  It takes GV_EPILOGUE_LOADS /
+ * ROW_GROUPS column groups at a time.
  */
 template <typename F, int ROW_GROUPS>
 static __global__ void __launch_bounds__(GV_EPILOGUE_THREADS)
@@ -110,9 +110,10 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul, const F &epilogue,
 }
 
 /*
- * Makes a product and passes all its sums to the epilogue.  FULL_ROWS: a block
- * has all columns of its rows, so begin and end are called once for each row;
- * by cuBLAS once for each tile of it, one after the other.
+ * Makes a product and passes all its sums to the epilogue.  If FULL_ROWS, one
+ * block has all columns of its rows, so begin and end are called once for each
+ * row.  With cuBLAS they are then called once for each tile of a row, one tile
+ * after the other.
  */
 template <bool FULL_ROWS, typename F>
 static GvStatus

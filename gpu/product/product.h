@@ -6,10 +6,10 @@
  *
  * product.cuh has the one entry point, gv_gpu_matmul.
  *
- * Error bound of a sum, by whatever code and in whatever order.  A product
- * of two halves has 22 bits, so fp32 holds it.  The sum of n of them is a
- * tree, each node of which adds the results below it to a number of 24 bits or
- * more:
+ * The error bound of a sum holds for any code and any order of additions.  A
+ * product of two half-precision numbers has 22 bits, so fp32 represents it
+ * exactly.  The sum of n of them is a tree, each node of which adds the
+ * results below it to a number of 24 bits or more:
  *	- a node with two below it is an addition of fp32, rounded or cut: it is
  *	  off by at most 2^-23 of the sum of its inputs' magnitudes
  *	- a node of a tensor core has g >= 4 products and at most one sum below it,
@@ -64,7 +64,7 @@ struct GvMatmulTile
 
 /*
  * cuBLAS for one stream: its handle, a workspace, and the memory of a tile.
- * NULL: products of this stream are made by our loops.
+ * A NULL pointer means that our own loops make the products of this stream.
  */
 struct GvBlas;
 
@@ -74,41 +74,44 @@ struct GvMatmulContext
 	const GvBlas *blas;			/* NULL: loops of ours */
 	bool		hopper;			/* see gv_has_hopper */
 	int			nsms;
-	bool		pdl;			/* columns exist already, so the loop may be
-								 * launched early */
+	bool		pdl;			/* the loop may be launched early, because the
+								 * columns exist already */
 	cudaStream_t stream;
 };
 
 /*
- * Columns of a tile of wgmma.cuh. 0: the loop of every device is used;
- * negative: the best width.
+ * Number of columns of a tile of wgmma.cuh.  If 0, the loop for every device
+ * is used instead; if negative, the best number of columns.
  */
 inline GV_TUNABLE int32_t gv_matmul_width = -1;
 
 /*
- * Up to so many rows, large tiles and the tiles of 9.0 would leave SMs without
- * work.  The second limit is for rows that meet all columns.
+ * Up to this number of rows, large tiles and the tiles of wgmma.cuh would
+ * leave SMs without work.  The second limit is for products in which a block
+ * has all columns of its rows.
  */
 #define GV_SMALL_ROWS			128
 #define GV_SMALL_FULL_ROWS		4096
 
 /*
- * Decides which devices use cuBLAS, by the setting gv_matmul_used.  If a
- * device should use it and cannot, the missing package is appended to the
- * device's name.  If the setting asks for cuBLAS by name, returns GV_INVALID
- * instead, with the reason in place of the first name.
+ * Decides from the setting gv_matmul_used which devices use cuBLAS.  If a
+ * device should use cuBLAS and cannot, appends the name of the missing package
+ * to the device's name.  But if the setting asks for cuBLAS by name, replaces
+ * the first device's name by the reason and returns GV_INVALID.
  */
 extern "C" GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
 /*
- * Returns the bytes that gv_blas_create takes of a device's memory, or 0, for
- * products over `dims` dimensions, 0 for any.
+ * Returns how many bytes of a device's memory gv_blas_create takes for
+ * products over `dims` dimensions, or 0 if cuBLAS is not used.  dims = 0
+ * stands for any number of dimensions.
  */
 extern "C" int64_t gv_blas_bytes(int32_t device, int32_t dims);
 
 /*
- * Makes *blas for a stream of the chosen device and products over `dims`
- * dimensions, 0 for any.  *blas is NULL if cuBLAS is not used.
+ * Creates *blas for products over `dims` dimensions on a stream of the chosen
+ * device.  dims = 0 stands for any number of dimensions.  Sets *blas to NULL
+ * if cuBLAS is not used.
  */
 extern GvStatus gv_blas_create(int32_t device, int32_t dims,
 							   cudaStream_t stream, GvBlas **blas);
@@ -116,14 +119,16 @@ extern void gv_blas_drop(GvBlas *blas);
 
 /*
  * Returns whether cuBLAS makes a product: never if blas is NULL, always if the
- * setting says so, else if there are enough dimensions for the multiplication
- * to take longer than moving sums to memory and back.
+ * setting asks for cuBLAS, and otherwise if there are enough dimensions that
+ * the multiplication takes longer than writing the sums to memory and reading
+ * them back.
  */
 extern bool gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul);
 
 /*
- * Computes the sums of the tile that begins at row and column, as large as
- * memory allows, and of many rows if tall.
+ * Computes the sums of the tile that begins at row and column, and describes
+ * it in *tile.  The tile is as large as the memory for sums allows; if tall,
+ * it has many rows and few columns.
  */
 extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
 								 int32_t row, int32_t column, bool tall,
@@ -132,9 +137,10 @@ extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
 /*
  * -- epilogues
  *
- * Sums are consumed 32 columns of a row at a time, a group, by four lanes:
- * lane l of the four has columns j * 8 + 2 l and the next, j < 4, as mma.sync
- * leaves them (mma.cuh).  An epilogue is a struct, passed by value, with
+ * An epilogue consumes the sums of a row in groups of 32 columns.  Four lanes
+ * have the sums of a group: lane l of the four has columns j * 8 + 2 l and j *
+ * 8 + 2 l + 1 for j < 4, as mma.sync leaves them (mma.cuh).  An epilogue is a
+ * struct, passed by value, with
  *
  *	struct Row			a row's data, in shared memory
  *	struct ColumnState	the data of a lane's columns of a group, in registers
@@ -150,7 +156,7 @@ extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
  * share them.
  */
 
-/* Base of an epilogue that needs no data of a row. */
+/* Base of an epilogue that keeps no data for each row. */
 struct GvNoRow
 {
 	struct Row
@@ -170,8 +176,8 @@ struct GvNoRow
 
 /*
  * Passes a warp's sums of QM x 16 rows and NTILES x 8 columns, laid out as D
- * in mma.cuh, to the epilogue.  column and row are the warp's first, and
- * rows[0] belongs to `row`.
+ * in mma.cuh, to the epilogue.  row and column are the warp's first row and
+ * column, and rows[0] is the data of row `row`.
  */
 template <int QM, typename F, int NTILES>
 static __device__ __forceinline__ void

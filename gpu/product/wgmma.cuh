@@ -1,17 +1,18 @@
 /*
  * wgmma.cuh
- *		What only devices of compute capability 9.0 have, in code for sm_90a:
- *		matrix products of a warpgroup, whose operands stay in shared memory,
- *		and copies of boxes to shared memory that one thread requests.
+ *		Instructions that only devices of compute capability 9.0 have, in code
+ *		for sm_90a: matrix products by a warpgroup, whose operands stay in
+ *		shared memory, and copies of boxes to shared memory, which one thread
+ *		starts.
  *
  * An operand is a matrix of halves [rows][64].  A row is 128 bytes, and the
- * operand begins at a multiple of 1,024 bytes.  Piece c, 16 bytes, of row r is
- * stored at c ^ (r % 8) of its row (swizzle of 128 bytes); the copies write
- * and the products read this layout.
+ * operand begins at a multiple of 1,024 bytes.  Piece c (16 bytes) of row r is
+ * stored as piece c ^ (r % 8) of its row (swizzle of 128 bytes); the copies
+ * write this layout and the products read it.
  *
- * A barrier counts arrivals, and bytes in flight.  When both have come, its
- * phase ends and the next one begins.  Threads wait for the end of a phase by
- * the last bit of the phase's number.
+ * A barrier counts arrivals, and bytes in flight.  When all arrivals and bytes
+ * of a phase have come, the next phase begins.  A thread that waits for the
+ * end of a phase passes the last bit of the phase's number.
  *
  * Source: PTX ISA, sections of wgmma, mbarrier and cp.async.bulk.tensor.
  */
@@ -38,7 +39,10 @@
 
 typedef PFN_cuTensorMapEncodeTiled_v12000 GvTensorMapEncode;
 
-/* Returns the driver's function, or NULL: the driver is not linked. */
+/*
+ * Returns the driver's function, or NULL if there is none.  The function is
+ * looked up at run time because the driver is not linked.
+ */
 static inline GvTensorMapEncode
 gv_find_encode()
 {
@@ -68,7 +72,10 @@ gv_encode_function()
 	return found;
 }
 
-/* Returns whether the driver can describe arrays for these copies. */
+/*
+ * Returns whether the driver can make maps of arrays, which copies of boxes
+ * need.
+ */
 static inline bool
 gv_gpu_hopper_multiplies()
 {
@@ -76,8 +83,9 @@ gv_gpu_hopper_multiplies()
 }
 
 /*
- * Makes a map of an array of halves [nrows][half_dims] on the device, for
- * copies of boxes of box_rows rows and 64 halves, swizzled as above.
+ * Makes a map of an array of half-precision numbers [nrows][half_dims] on the
+ * device.  Copies by this map have boxes of box_rows rows and 64 numbers,
+ * swizzled as described at the top of this file.
  */
 static inline GvStatus
 gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
@@ -98,7 +106,9 @@ gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
 	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
 }
 
-/* -- registers: all threads of a warpgroup give some back, or get some more */
+/*
+ * -- registers: a whole warpgroup gives registers back, or gets more of them
+ */
 
 template <int COUNT>
 static __device__ __forceinline__ void
@@ -141,7 +151,9 @@ gv_barrier_arrive(uint64_t *barrier)
 				 :: "r"(gv_shared_address(barrier)) : "memory");
 }
 
-/* Arrives, and sets how many bytes will arrive in this phase. */
+/*
+ * Arrives at a barrier, and tells it how many bytes will arrive in this phase.
+ */
 static __device__ __forceinline__ void
 gv_barrier_expect(uint64_t *barrier, int bytes)
 {
@@ -150,8 +162,9 @@ gv_barrier_expect(uint64_t *barrier, int bytes)
 }
 
 /*
- * Waits for the end of a phase: an even one if odd is 0, else an odd one.  A
- * new barrier is in phase 0, and the phase before that counts as odd and over.
+ * Waits for the end of an even phase if odd is 0, and of an odd phase if odd
+ * is 1.  A new barrier is in phase 0, and waiting for an odd phase then
+ * returns at once.
  */
 static __device__ __forceinline__ void
 gv_barrier_wait(uint64_t *barrier, int odd)
@@ -171,8 +184,9 @@ gv_barrier_wait(uint64_t *barrier, int odd)
 }
 
 /*
- * Named barriers, of which number 0 is the block's own: wait until nthreads
- * threads have arrived, or arrive without waiting.
+ * Named barriers; number 0 is the block's own.  The first function arrives and
+ * waits until nthreads threads have arrived; the second arrives without
+ * waiting.
  */
 static __device__ __forceinline__ void
 gv_named_sync(int number, int nthreads)
@@ -190,9 +204,9 @@ gv_named_arrive(int number, int nthreads)
 /* -- copies */
 
 /*
- * Begins to copy the box of a map that starts at half `d` of row `row` to
- * shared memory.  Its bytes count for the barrier.  Halves outside the map are
- * 0, and count as well.
+ * Begins to copy a box of a map to shared memory; the box begins at dimension
+ * `d` of row `row`.  The barrier counts the bytes that arrive.  Numbers
+ * outside the map are 0, and their bytes count as well.
  */
 static __device__ __forceinline__ void
 gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
@@ -205,9 +219,9 @@ gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
 }
 
 /*
- * Begins to copy consecutive bytes to shared memory, a multiple of 16 at
- * multiples of 16.  They count for the barrier.  L2 may evict them first,
- * because they are read once.
+ * Begins to copy consecutive bytes to shared memory.  Both addresses and the
+ * number of bytes are multiples of 16.  The barrier counts the bytes that
+ * arrive.  L2 may evict these bytes first, because they are read only once.
  */
 static __device__ __forceinline__ void
 gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier)
@@ -225,8 +239,8 @@ gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier)
 
 /*
  * Returns the descriptor of an operand: its address in shared memory, the
- * distance of 1,024 bytes between groups of 8 rows, both in units of 16 bytes,
- * and the swizzle.
+ * stride of 1,024 bytes between groups of 8 rows, and the swizzle.  The
+ * address and the stride are in units of 16 bytes.
  */
 static __device__ __forceinline__ uint64_t
 gv_operand(const void *shared)
@@ -235,7 +249,7 @@ gv_operand(const void *shared)
 		UINT64_C(1) << 16 | (gv_shared_address(shared) & 0x3FFFF) / 16;
 }
 
-/* The descriptor from the k-th 16 halves of each row on. */
+/* Returns the descriptor of an operand's dimensions from 16 k on. */
 static __device__ __forceinline__ uint64_t
 gv_operand_at(uint64_t operand, int k)
 {
@@ -249,14 +263,16 @@ gv_products_begin()
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* Closes a group: the products begun since the last call. */
+/* Closes a group of products: those that began since the last call. */
 static __device__ __forceinline__ void
 gv_products_commit()
 {
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Waits until all but the last LEFT groups are over. */
+/*
+ * Waits until all groups of products except the last LEFT groups are complete.
+ */
 template <int LEFT>
 static __device__ __forceinline__ void
 gv_products_wait()
@@ -277,8 +293,9 @@ gv_sums_settle(float (&sums)[N][4])
 }
 
 /*
- * D += A B of A [64][16] and B [16][8 * N], in fp32.  Warp w of the group has
- * rows 16w .. 16w + 15 of D, in N tiles of 8 columns, each as in mma.cuh.
+ * Computes D += A B with A [64][16] and B [16][8 * N], in fp32.  Warp w of the
+ * group has rows 16w .. 16w + 15 of D, in N tiles of 8 columns, each as in
+ * mma.cuh.
  */
 #define SUMS_2(i) \
 	"+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3]), \
@@ -334,10 +351,10 @@ gv_product(float (&d)[20][4], uint64_t a, uint64_t b)
  * ----
  * Products of queries and rows by a ring of slices.
  *
- * A tile is multiplied in slices of 64 dimensions of its queries and rows,
- * which are in a ring of stages in shared memory.  One thread of a block
- * copies slices into stages that are free.  Two warpgroups, each with half of
- * the queries, multiply.
+ * A tile is multiplied slice by slice.  A slice is 64 dimensions of the tile's
+ * queries and rows, and occupies a stage of a ring in shared memory.  One
+ * thread of a block copies slices into free stages.  Two warpgroups multiply;
+ * each has half of the queries.
  */
 
 /* warpgroups that multiply; one more copies */
@@ -350,14 +367,19 @@ gv_product(float (&d)[20][4], uint64_t a, uint64_t b)
 #define GV_RING_ALIGNMENT	1024	/* of operands */
 #define GV_RING_BYTES		(224 * 1024)	/* bytes of a block */
 
-/* The arrays [half_dims] x rows that boxes come from; a box is a slice. */
+/*
+ * Maps of the arrays [rows][half_dims] from which boxes are copied; a box is
+ * 64 dimensions wide, like a slice.
+ */
 struct GvRingMaps
 {
 	CUtensorMap queries;
 	CUtensorMap rows;
 };
 
-/* A stage of the ring, and whether this is an odd round. */
+/*
+ * A stage of the ring, and whether the current round through the ring is odd.
+ */
 struct GvPlace
 {
 	int			stage;
@@ -383,7 +405,7 @@ struct GvRing
 	int			bytes;			/* of a slice */
 	int			stages;
 
-	/* Makes the barriers.  All threads of the block call it first. */
+	/* Initializes the barriers.  All threads of the block call this first. */
 	__device__ __forceinline__ void
 	prepare() const
 	{
@@ -400,7 +422,8 @@ struct GvRing
 	}
 
 	/*
-	 * Waits until a stage is free, and expects n bytes there; by one thread.
+	 * Waits until a stage is free, and tells its barrier to expect n bytes;
+	 * called by one thread.
 	 */
 	__device__ __forceinline__ void
 	expect(GvPlace place, int n) const
@@ -410,7 +433,10 @@ struct GvRing
 	}
 };
 
-/* Copies N boxes of box_rows rows, one below the other; by one thread. */
+/*
+ * Begins to copy N boxes of box_rows rows, one below the other; called by one
+ * thread.
+ */
 template <int N>
 static __device__ __forceinline__ void
 gv_copy_boxes(char *to, const CUtensorMap *map, int step, int row,
@@ -423,12 +449,12 @@ gv_copy_boxes(char *to, const CUtensorMap *map, int step, int row,
 }
 
 /*
- * Adds the products of a tile's slices to sums, with a warpgroup, and advances
- * `place` past these slices.  The sums are those of BLOCKS groups of 64
- * queries and N / BLOCKS groups of TILES * 8 rows; sums[i] belongs to query
- * group i / (N / BLOCKS).  With KEEPS queries are in `kept`, slice after
+ * Adds the products of a tile's slices to sums, and advances `place` past
+ * these slices; called by a whole warpgroup.  The sums are of BLOCKS groups of
+ * 64 queries and N / BLOCKS groups of TILES * 8 rows; sums[i] belongs to query
+ * group i / (N / BLOCKS).  If KEEPS, the queries are in `kept`, slice after
  * slice.  A stage is freed when the products of the next slice have begun, and
- * begun() is called when the products of the last slice have.
+ * begun() is called when the products of the last slice have begun.
  */
 template <int BLOCKS, bool KEEPS, int N, int TILES, typename Begun>
 static __device__ __forceinline__ void
@@ -481,20 +507,21 @@ gv_ring_multiply(float (&sums)[N][TILES][4], const GvRing &ring,
  * ----
  * The product of two matrices.
  *
- * A tile is 128 rows x COLUMNS columns.  There is a block for each SM, which
- * takes tile after tile: slices of the next tile arrive while the sums of this
- * one go to the epilogue.  If rows meet all columns, a block has all tiles of
- * its rows.
+ * A tile is 128 rows x COLUMNS columns.  Each SM has one block, which takes
+ * tile after tile: slices of the next tile arrive while the sums of this tile
+ * go to the epilogue.  If FULL_ROWS, a block has all tiles of its rows.
  *
  * Bytes from L2: a slice of 128 x 256 is 48 KB for 2 M products, 1,024 clocks.
- * L2 gives an SM some 31 a clock when all read, so a slice takes 1,500, and
- * the sum of rows and columns counts, 4 clocks each.  A score is stored at
- * some 24 bytes a clock and SM, 21 clocks a column of 128 rows.
+ * L2 delivers some 31 bytes a clock to each SM when all SMs read, so this
+ * slice takes 1,500 clocks.  So the time is proportional to the sum of rows
+ * and columns, 4 clocks for each.  An SM stores scores at some 24 bytes a
+ * clock, which is 21 clocks for a column of 128 rows.
  *
- * A product's tiles seldom fill all SMs evenly: 500 x 8,450 are 136 tiles of
- * 128 x 256, two rounds for 132 SMs, but 120 of 128 x 288.  So there are tiles
- * of several widths, and this model chooses the width that takes the fewest
- * clocks.  If a block has all columns of its rows, the width does not matter.
+ * A product's tiles seldom fill all SMs evenly: 500 x 8,450 sums are 136 tiles
+ * of 128 x 256, which take 132 SMs two rounds, but only 120 tiles of 128 x
+ * 288, which take one round.  So there are tiles of several widths, and this
+ * model chooses the width that takes the fewest clocks.  If a block has all
+ * columns of its rows, the width does not matter.
  */
 
 #define GV_TILE_ROWS	(64 * GV_RING_GROUPS)
@@ -505,7 +532,10 @@ struct GvHopperShape
 {
 	static constexpr int COLUMNS = WIDTH * PARTS;
 	static constexpr int BYTES = (GV_TILE_ROWS + COLUMNS) * GV_HOPPER_ROW;
-	/* a block has 3 KB more; alignment and barriers take 2 of them */
+	/*
+	 * a block has 3 KB more than GV_RING_BYTES, of which alignment and
+	 * barriers take 2 KB
+	 */
 	static constexpr int STAGES =
 		(GV_RING_BYTES + 1024 -
 		 GV_TILE_ROWS * (int) sizeof(typename F::Row)) / BYTES;
@@ -567,7 +597,10 @@ struct GvHopperWalk
 
 #if GV_HOPPER
 
-/* Copies the columns of a slice, and expects its rows, too. */
+/*
+ * Begins to copy the columns of a slice.  The barrier expects the slice's
+ * columns and rows.
+ */
 template <int WIDTH, int PARTS>
 static __device__ __forceinline__ void
 gv_send_columns(const GvRing &ring, GvPlace place, const GvRingMaps &maps,
@@ -581,8 +614,9 @@ gv_send_columns(const GvRing &ring, GvPlace place, const GvRingMaps &maps,
 }
 
 /*
- * Copies all slices of the block's tiles as stages become free; by one thread.
- * The first slices of columns are copied before the kernel waits for the rows.
+ * Copies all slices of the block's tiles as stages become free; called by one
+ * thread.  The first slices of columns are copied before the kernel waits for
+ * the rows.
  */
 template <int WIDTH, int PARTS, bool FULL_ROWS>
 static __device__ __forceinline__ void
@@ -611,9 +645,10 @@ gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
 #endif							/* GV_HOPPER */
 
 /*
- * A block takes tiles of 128 rows in turn: one thread copies their slices,
- * each warp of two warpgroups owns 16 rows.  Code for other devices is empty.
- * Shared: STAGES slices, from a multiple of 1,024 on.
+ * A block takes one tile of 128 rows after the other.  One thread copies the
+ * tiles' slices, and each warp of two warpgroups owns 16 rows.  In code for
+ * other devices the kernel is empty.  Shared memory: STAGES slices, from a
+ * multiple of 1,024 bytes on.
  */
 template <typename F, int WIDTH, int PARTS, bool FULL_ROWS>
 static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
@@ -692,7 +727,10 @@ gv_hopper_launch(const GvMatmulContext *context, const GvMatmul *matmul,
 						 context->stream, *matmul, epilogue, maps);
 }
 
-/* Returns the clocks that all tiles of `columns` columns take by the model. */
+/*
+ * Returns how many clocks a product takes with tiles of `columns` columns,
+ * according to the model above.
+ */
 static inline int64_t
 gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
 {

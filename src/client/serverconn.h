@@ -93,7 +93,7 @@ typedef struct IvfpqChannel
 	/* the outcome of the last request, or why the channel is closed */
 	IvfpqOutcome served;
 	uint32		refusal;		/* GvRefusalCode; 0 = not refused */
-	char		reason[sizeof(((GvRefusal *) NULL)->reason) + 16];
+	char		reason[sizeof(((GvRefusal *) NULL)->reason) + 20];
 } IvfpqChannel;
 
 static inline bool
