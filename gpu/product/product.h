@@ -1,10 +1,11 @@
 /*
  * product.h
- *		Products of two half-precision matrices, all rows with all columns: by
- *		cuBLAS (cublas.cu), by a loop that every device has (mmaloop.cuh), or
- *		by one that only devices of compute capability 9.0 have (wgmma.cuh).
+ *		Products of two half-precision matrices, all rows with all columns.
+ *		They are made by cuBLAS (cublas.cu), by a loop for every device
+ *		(mmaloop.cuh), or by a loop for devices of compute capability 9.0 only
+ *		(wgmma.cuh).
  *
- * product.cuh has the one entry point, gv_gpu_matmul.
+ * The only entry point is gv_gpu_matmul in product.cuh.
  *
  * The error bound of a sum holds for any code and any order of additions.  A
  * product of two half-precision numbers has 22 bits, so fp32 represents it
