@@ -45,13 +45,13 @@ typedef struct DeviceAccount
 	int32_t		nidle;
 	GvSearcher *idle[GV_MAX_CLIENT_THREADS];	/* [nidle] */
 	int32_t		busy;			/* threads that have one or wait for one */
+	pthread_cond_t given;		/* one was given back */
 } DeviceAccount;
 
 static struct
 {
 	pthread_mutex_t mutex;
 	pthread_cond_t released;	/* a mirror was released */
-	pthread_cond_t given;		/* a searcher was given back */
 	GvMirrorEntry *first;
 	int32_t		ndevices;
 	DeviceAccount devices[GV_MAX_DEVICES];
@@ -62,8 +62,7 @@ static struct
 }			registry = {
 
 	.mutex = PTHREAD_MUTEX_INITIALIZER,
-	.released = PTHREAD_COND_INITIALIZER,
-	.given = PTHREAD_COND_INITIALIZER
+	.released = PTHREAD_COND_INITIALIZER
 };
 
 /*
@@ -99,6 +98,7 @@ gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
 		registry.devices[i].budget = budgets[i];
 		registry.devices[i].memory = devices[i].memory + devices[i].kept;
 		registry.devices[i].searcher = devices[i].searcher;
+		pthread_cond_init(&registry.devices[i].given, NULL);
 	}
 	registry.evict_grace_ms = (int64_t) keep_s * 1000;
 }
@@ -1125,7 +1125,8 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
  * more.  A searcher counts before it is made, so the budget is smaller then:
  * if the memory that is kept for searchers is not enough, mirrors may be
  * evicted.  If there is no memory for another searcher, but the device has
- * some, waits until a thread gives one back.
+ * some, waits until a thread gives one back, which wakes one thread: hundreds
+ * may wait, and the loop needs the mutex meanwhile.
  */
 static GvStatus
 take_searcher(int32_t device, const GvStop *stop, GvSearcher **searcher)
@@ -1160,10 +1161,14 @@ take_searcher(int32_t device, const GvStop *stop, GvSearcher **searcher)
 		until.tv_nsec += LOOK_MS * 1000000L;
 		until.tv_sec += until.tv_nsec / 1000000000L;
 		until.tv_nsec %= 1000000000L;
-		(void) pthread_cond_timedwait(&registry.given, &registry.mutex,
+		(void) pthread_cond_timedwait(&account->given, &registry.mutex,
 									  &until);
 		if (stop->requested(stop->arg))
+		{
+			/* the searcher that woke this thread is for another one */
+			pthread_cond_signal(&account->given);
 			return GV_CANCELED;
+		}
 	}
 	*searcher = account->idle[--account->nidle];
 	return GV_OK;
@@ -1186,8 +1191,8 @@ give_searchers(GvTeam *team)
 			continue;
 		account->busy--;
 		account->idle[account->nidle++] = team->searchers[s];
+		pthread_cond_signal(&account->given);
 	}
-	pthread_cond_broadcast(&registry.given);
 }
 
 /*
