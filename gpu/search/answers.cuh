@@ -1,7 +1,7 @@
 /*
  * answers.cuh
- *		The results of the choice of lists, probes and a numbering of their
- *		blocks, and what steps write into the host's memory.
+ *		Stores the chosen lists of a query as probes and numbers their blocks,
+ *		and writes a batch's answers to the host's memory.
  */
 #include "gpu/device/kbound.cuh"
 #include "gpu/device/warp.cuh"
@@ -16,11 +16,12 @@ struct GvNumbering
 };
 
 /*
- * Stores a query's k probes, a running sum of their blocks, and their
- * addresses, so that the scan need not read the lists; with all threads.
- * at(i) returns item i of the nearest, a GvListItem, and list_at(i, item) its
- * list.  Each thread has EACH consecutive probes at a time, so that the loads
- * of their lists are in flight at once.
+ * Stores a query's k probes, the number of each probe's first block, and the
+ * addresses of the lists' blocks, so that the scan need not read the lists.
+ * Called by all threads of a block.  at(i) returns the i-th nearest list, a
+ * GvListItem, and list_at(i, item) returns its GvDeviceList.  Each thread
+ * takes EACH consecutive probes at a time, so that the loads of their lists
+ * are in flight together.
  */
 template <int EACH, typename At, typename ListAt>
 static __device__ __forceinline__ void
@@ -119,9 +120,10 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");
 
 /*
- * Does the selection write to host memory?  If there is a bounds step, that
- * step writes, because a step ends only when its writes have crossed the bus,
- * and the next one would wait for that.
+ * Returns whether the selection writes the answers to host memory.  If there
+ * is a bounds step, the bounds step writes them instead: a step ends only when
+ * its writes have crossed the bus, so the bounds step would have to wait for
+ * the writes of the selection.
  */
 static __device__ __forceinline__ bool
 gv_select_downloads(const GvBatch &batch)
@@ -129,7 +131,7 @@ gv_select_downloads(const GvBatch &batch)
 	return batch.out_bounds == NULL;
 }
 
-/* Writes a GvHit.  rowid has the row id's 48 bits. */
+/* Writes a GvHit. rowid contains the 48 bits of the row id. */
 static __device__ __forceinline__ void
 gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint64_t rowid,
 				uint32_t probe)
@@ -145,9 +147,7 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint64_t rowid,
 		batch.d_hits[at] = hit;
 }
 
-/*
- * Reads a query's counts before the wait of a step: see gv_read_before_wait.
- */
+/* Reads a query's counts before a step's wait; see gv_read_before_wait. */
 static __device__ __forceinline__ GvSearchCounts
 gv_counts_before_wait(const GvBatch &batch, int query)
 {
@@ -177,8 +177,9 @@ gv_download_probes(const GvBatch &batch, int query, int nprobed)
 }
 
 /*
- * Writes the counts of a query with nhits hits, by one thread.  Padding
- * queries have no probes; their place in host memory is the next sub-batch's.
+ * Writes the counts of a query that has nhits hits; called by one thread.  A
+ * padding query has no probes, and its counts are not written to host memory,
+ * because its place there belongs to the next sub-batch.
  */
 static __device__ __forceinline__ void
 gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
@@ -191,9 +192,9 @@ gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
 }
 
 /*
- * Counts the postings of a query's nblocks sampled blocks that are not beyond
- * `last`, a warp for each block; with all threads of a block.  The first
- * thread gets the result.
+ * Counts the postings in a query's nblocks sampled blocks whose scores do not
+ * exceed `last`.  Called by all threads of a block; each warp takes one
+ * sampled block at a time.  Only the first thread gets the result.
  */
 template <int THREADS>
 static __device__ __forceinline__ GvSampleCount
@@ -230,9 +231,10 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 }
 
 /*
- * Writes the matches of a query's probes, and how many sampled postings are as
- * near as hit number `rank` or a limit; with all THREADS threads of a block.
- * The hits must be on the device.
+ * Writes the number of matching postings of each of a query's probes.  If the
+ * query asks about the sample, also writes how many sampled postings are at
+ * most as far as hit number `rank`, or as the query's limit.  Called by all
+ * THREADS threads of a block.  The hits must be on the device.
  */
 template <int THREADS>
 static __device__ __forceinline__ void
@@ -246,7 +248,7 @@ gv_download_matches(const GvBatch &batch, int query,
 
 	for (int p = threadIdx.x; p < found.nprobed; p += THREADS)
 		batch.out_matches[first_probe + p] = batch.d_matches[first_probe + p];
-	/* the place of a padding query in host memory is the next sub-batch's */
+	/* a padding query's place in host memory belongs to the next sub-batch */
 	if (!batch.sampled || found.nprobed == 0)
 		return;
 	asked = batch.d_sample_queries[query];

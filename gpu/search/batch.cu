@@ -1,10 +1,12 @@
 /*
  * batch.cu
- *		The sub-batches of a batch: how many searches each has, the shape of
- *		its arrays, and where in memory they are.
+ *		Divides a batch into sub-batches: determines how many searches each
+ *		sub-batch has, the shapes of its arrays, and the addresses of the
+ *		arrays.
  *
- * Small sub-batches are graphs, which hold shapes and addresses.  So their
- * shapes are rounded up, and few graphs serve many batches.
+ * Small sub-batches run as CUDA graphs, which contain the shapes and addresses
+ * of arrays.  So the shapes of small sub-batches are rounded up, so that few
+ * graphs serve many batches.
  */
 #include <algorithm>
 #include <math.h>
@@ -21,7 +23,10 @@
 
 #define POSTING_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
 
-/* The least queries of batches of two sub-batches, and of four or more. */
+/*
+ * A batch has at least two sub-batches from this number of queries on, and at
+ * least four from the second number on.
+ */
 #define TWO_SUB_BATCHES		32
 #define FOUR_SUB_BATCHES	256
 
@@ -36,7 +41,7 @@ round_up(int64_t number)
 	return (number + step - 1) / step * step;
 }
 
-/* Returns the postings that a search of `probes` lists has memory for. */
+/* Returns how many postings a search of `probes` lists has memory for. */
 static int64_t
 most_postings(const GvMirror *mirror, int32_t probes)
 {
@@ -47,9 +52,10 @@ most_postings(const GvMirror *mirror, int32_t probes)
 }
 
 /*
- * Returns how many of n searches a sub-batch has, about the same number each.
- * Small sub-batches have a round number, because the place of the next one's
- * answers is an argument of its graph.
+ * Returns how many searches each sub-batch of a batch of n searches has.  All
+ * sub-batches have about the same number.  In small sub-batches this number is
+ * rounded up, because the address of the next sub-batch's answers depends on
+ * it and is an argument of the next sub-batch's graph.
  */
 static int32_t
 sub_batch_size(int32_t n)
@@ -63,7 +69,10 @@ sub_batch_size(int32_t n)
 	return n <= GV_MOST_OF_GRAPH ? (int32_t) round_up(n) : n;
 }
 
-/* Can the batch be a graph?  It can if its shape is rounded, too. */
+/*
+ * Returns whether the batch can run as a CUDA graph.  Its shape must be
+ * rounded before.
+ */
 static bool
 is_small(const GvBatch *batch)
 {
@@ -84,9 +93,9 @@ round_far_up(int64_t number)
 
 /*
  * Rounds up a small batch's shape, so that few graphs serve many batches.  The
- * added searches have k = 0.  Searches with conditions probe a different
- * number of lists each time, so their shapes are rounded farther, which costs
- * only memory.
+ * searches that are added have k = 0.  Searches with conditions probe a
+ * different number of lists each time, so their shapes are rounded up to
+ * powers of two, which costs only memory.
  */
 static void
 round_batch(const GvMirror *mirror, GvBatch *batch)
@@ -104,7 +113,7 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 	batch->values = (int32_t) round_far_up(batch->values);
 }
 
-/* Returns about the bytes of a stream's work memory that a batch takes. */
+/* Estimates how many bytes of a stream's work memory a batch takes. */
 static int64_t
 rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
@@ -153,8 +162,9 @@ set_shape(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 }
 
 /*
- * Sets the shape of the next sub-batch: of the first of n searches, as many as
- * fit at once.  Returns how many it takes.
+ * Sets the shape of the next sub-batch, which takes as many of the n searches
+ * as fit into work memory, from the first on.  Returns how many searches it
+ * takes.
  */
 static int32_t
 next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
@@ -179,7 +189,10 @@ next_sub_batch(const GvSearcher *searcher, const GvMirror *mirror,
 	return fits;
 }
 
-/* Where arrays are placed: after `bytes` bytes of memory, or NULL. */
+/*
+ * Places arrays one after the other: the next array begins at offset `bytes`
+ * of `memory`.  If memory is NULL, only `bytes` advances.
+ */
 struct Arena
 {
 	char	   *memory;
@@ -194,11 +207,13 @@ struct Arena
 };
 
 /*
- * Places a batch's arrays: in host memory that the device reads, and writes;
- * in work memory that all sub-batches share that are searched together,
- * because one has read them before the next one writes there; and in work
- * memory of its own.  Arrays that are copied together (queries and parameters;
- * probes, hits and bounds) have the same order on both sides.
+ * Places a batch's arrays in four parts of memory.  `in` is host memory that
+ * the device reads, and `out` is host memory that the device writes.  `shared`
+ * is work memory that all sub-batches of a turn share; this works because one
+ * sub-batch has read its arrays there before the next one writes.  `own` is
+ * work memory of this sub-batch alone.  Arrays that are copied together
+ * (queries and parameters; probes, hits and bounds) have the same order in
+ * host memory and in work memory.
  */
 static void
 place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
@@ -273,33 +288,35 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 
 /*
  * ----
- * Sub-batches that are scanned list by list, together.
+ * Sub-batches that are scanned together, list by list.
  *
- * Each list is probed by many of thousands of queries, and its codes need to
- * be read and looked up only once for all of them.  For that the lists of all
- * queries must be known first.  So sub-batches run as always up to the choice
- * of their lists, one after the other, which keeps list scores in L2 and the
- * host one sub-batch ahead of the device.  Then they are scanned together.
- * Each stream has half of a batch, so one half is scanned while the other
- * half's lists are chosen.
+ * If a batch has thousands of queries, many of them probe each list, and the
+ * codes of the list need to be read and looked up only once for all these
+ * queries.  This requires that the lists of all queries are known first.  So
+ * sub-batches run one after the other, as usual, until their lists are chosen,
+ * which keeps list scores in L2 and the host one sub-batch ahead of the
+ * device.  Then all of them are scanned together.  Each stream has half of a
+ * batch, so that one half is scanned while the lists of the other half are
+ * chosen.
  */
 
-/* The least number of queries that probe a list, on average. */
+/* minimum number of queries that probe a list, on average */
 #define LEAST_PAIRS			8
 #define LEAST_QUERIES		256		/* least queries of such a batch */
-#define SUB_BATCH_QUERIES	1280	/* of a sub-batch: more than 512, because
-									 * kernels with a block for each query need
-									 * that many */
+#define SUB_BATCH_QUERIES	1280	/* queries of a sub-batch; more than 512,
+									 * because kernels with a block for each
+									 * query need more blocks */
 
 /*
- * If positive, sub-batches of so many queries are scanned list by list even if
- * that is slower; 0: none are; negative: the best way.
+ * If positive, batches are scanned list by list even if this is slower, in
+ * sub-batches of this many queries.  If 0, no batch is scanned list by list;
+ * if negative, the faster way is chosen.
  */
 GV_TUNABLE int32_t gv_batch_by_list = -1;
 
 /*
  * Returns whether a batch of `all` searches may be scanned list by list, as
- * far as its first search tells.
+ * far as this depends on its first search.
  */
 static bool
 may_scan_by_list(const GvDeviceModel *model, const GvSearch *first,
@@ -322,7 +339,11 @@ scans_by_list(const GvBatch *batch)
 		gv_gpu_can_sift(batch);
 }
 
-/* If memory is NULL, this only sets the bytes that it takes. */
+/*
+ * Places the arrays of all sub-batches of a turn in `in`, `out` and `work`.
+ * If these pointers are NULL, only computes the sizes, as turn->in_bytes and
+ * so on.
+ */
 void
 gv_gpu_place_turn(const GvDeviceModel *model, const GvSearcher *searcher,
 				  char *in, char *out, char *work, GvBatchTurn *turn)
@@ -356,8 +377,9 @@ gv_gpu_place_turn(const GvDeviceModel *model, const GvSearcher *searcher,
 }
 
 /*
- * Takes sub-batches of the first of n searches, of a batch of `all`, to scan
- * list by list.  Returns false if that is not worth it.
+ * Makes a turn of sub-batches that are scanned list by list, from the first of
+ * n searches on; the n searches are the rest of a batch of `all` searches.
+ * Returns false if scanning list by list would not be faster.
  */
 static bool
 take_turn(const GvSearcher *searcher, const GvMirror *mirror,
@@ -370,7 +392,10 @@ take_turn(const GvSearcher *searcher, const GvMirror *mirror,
 	int64_t		npairs = 0;
 	int32_t		together;
 
-	/* at least one turn for each stream, all of about the same size */
+	/*
+	 * there is at least one turn for each stream, and all turns have about the
+	 * same size
+	 */
 	for (int32_t turns = 2;; turns++)
 		if ((together = (nbatches + turns - 1) / turns) <= GV_MOST_TOGETHER)
 			break;
@@ -435,8 +460,9 @@ gv_gpu_next_turn(const GvSearcher *searcher, const GvMirror *mirror,
 #define TASK_QUERIES	64		/* queries of a thread's task */
 
 /*
- * Stores numbers past the caches.  The processor does not read them again, and
- * need not read what it overwrites.
+ * Copies floats with stores that bypass the caches.  The processor does not
+ * read these floats again, and with such stores it need not load the cache
+ * lines that it overwrites.
  */
 static void
 stream_out(float *to, const float *from, size_t n)
@@ -461,8 +487,9 @@ stream_out(float *to, const float *from, size_t n)
 }
 
 /*
- * Writes queries and parameters of searches first .. last - 1, of a sub-batch
- * of n, to host memory that the device reads.
+ * Writes the queries and parameters of searches first .. last - 1 of a
+ * sub-batch to host memory that the device reads.  The sub-batch has n
+ * searches.
  */
 static void
 upload_some(const GvDeviceModel *model, const GvBatch *batch,
@@ -475,7 +502,10 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 	{
 		float	   *to = queries + (size_t) i * model->dims;
 
-		/* few queries are read at once, from the processor's cache */
+		/*
+		 * the device reads few queries soon, and then from the processor's
+		 * cache
+		 */
 		if (n >= STREAMED_FROM)
 			stream_out(to, searches[i].query, model->dims);
 		else
@@ -505,13 +535,15 @@ gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 
 /*
  * Several threads write the queries of sub-batches that are scanned together.
- * One core writes some 10 GB/s, and 10,000 queries are megabytes: that takes
- * as long as half of the device's work.  Threads, which exist only meanwhile,
- * take tasks in the order of the sub-batches.  The thread that launches the
- * steps of a sub-batch helps until all its queries are written; while it
- * launches, the others go on.
+ * One core writes some 10 GB/s, and 10,000 queries are megabytes, so one core
+ * would take as long as half of the device's work.  The additional threads
+ * exist only during an upload, and take tasks in the order of the sub-batches.
+ * The thread that launches the steps of a sub-batch helps until all queries of
+ * this sub-batch are written.  While it launches steps, the other threads
+ * continue.
  *
- * Does the next task that no thread has taken, or returns false.
+ * Does the next task that no thread has taken.  Returns false if there is
+ * none.
  */
 static bool
 upload_task(GvUpload *upload)
@@ -547,7 +579,10 @@ upload_tasks(void *arg)
 	return NULL;
 }
 
-/* Starts threads that write queries of all sub-batches, if it pays. */
+/*
+ * Starts an upload of the queries of all sub-batches, with additional threads
+ * if there are enough tasks.
+ */
 void
 gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 					const GvBatchTurn *turn, const GvSearch *searches)
@@ -571,7 +606,10 @@ gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 					 upload_tasks, upload);
 }
 
-/* Returns when a sub-batch's queries are written, and helps until then. */
+/*
+ * Waits until all queries of a sub-batch are written, and does tasks
+ * meanwhile.
+ */
 void
 gv_gpu_wait_for_upload(GvUpload *upload, int sub_batch)
 {

@@ -1,14 +1,16 @@
 /*
  * bins.cuh
- *		The nearest of many items, sorted by counting them in bins, in few
- *		dependent steps, by all threads of a block together.
+ *		Finds and sorts the nearest of many items by counting items in bins, in
+ *		few dependent steps.  All threads of a block call these functions
+ *		together.
  *
- * Scores are spread about evenly between the least and the greatest.  So bins
- * of equal width have few items each.  Their running sum tells which bins have
- * the k nearest and where each begins, and the items of a bin are ordered by
- * counting: seven barriers, where a bound by halving has two for each bit and
- * a bitonic sort of 1,024 items 15, and 12 us where those take 33.  They
- * remain for other distributions.
+ * Scores are spread about evenly between the least and the greatest score, so
+ * bins of equal width have few items each.  The running sum of the bins'
+ * counts tells which bins contain the k nearest items and where each bin
+ * begins, and the items within a bin are ordered by counting.  This takes
+ * seven barriers and 12 us.  A bound by halving and a bitonic sort take 33 us,
+ * because the bound has two barriers for each bit, and a bitonic sort of 1,024
+ * items has 15.  They remain in use for scores that are not spread evenly.
  *
  * An Item has a key, and before() as in warpselect.cuh.
  */
@@ -22,13 +24,16 @@
 #define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS) /* bins of a thread */
 #define GV_BIN_MOST			64	/* most items of a bin that are counted */
 
-/* The scale of keys between the least and the greatest. */
+/* The mapping of keys to bins, between the least and the greatest key. */
 struct GvBinScale
 {
 	float		least;
 	float		bins;			/* bins of a unit of scores */
 
-	/* Sets the scale.  Returns false if it cannot tell these keys apart. */
+	/*
+	 * Sets the scale for keys first .. last.  Returns false if bins cannot
+	 * separate these keys.
+	 */
 	__device__ __forceinline__ bool
 	set(uint32_t first, uint32_t last)
 	{
@@ -37,7 +42,7 @@ struct GvBinScale
 		return fabsf(least) < INFINITY && bins > 0.0f && bins < INFINITY;
 	}
 
-	/* Returns the bin of a key; it ascends as keys do. */
+	/* Returns the bin of a key.  A larger key never has a smaller bin. */
 	__device__ __forceinline__ uint32_t
 	bin(uint32_t key) const
 	{
@@ -49,9 +54,10 @@ struct GvBinScale
 /* A block's shared memory. */
 struct GvBins
 {
-	uint32_t	ends[GV_BINS];	/* first the items of a bin, then where it
-								 * begins among those taken, then where it
-								 * ends */
+	uint32_t	ends[GV_BINS];	/* first the number of items of each bin, then
+								 * the offset where the bin begins in the
+								 * sorted items, then the offset where it ends
+								 * */
 	uint32_t	most[GV_WARP];	/* of each warp */
 	uint32_t	least[GV_WARP];
 	uint32_t	sums[GV_WARP];
@@ -70,7 +76,10 @@ struct GvBins
 	}
 };
 
-/* Finds the least and the greatest key of all threads.  One barrier. */
+/*
+ * Replaces *least and *most by the least and the greatest key of all threads.
+ * Has one barrier.
+ */
 static __device__ __forceinline__ void
 gv_bins_range(GvBins &bins, uint32_t *least, uint32_t *most)
 {
@@ -90,9 +99,9 @@ gv_bins_range(GvBins &bins, uint32_t *least, uint32_t *most)
 }
 
 /*
- * Replaces the numbers of items in bins by where these begin, and finds the
- * last bin that has one of the first k items, k > 0.  Begins and ends with a
- * barrier.
+ * Replaces the number of items of each bin by the offset where the bin begins,
+ * and finds the last bin that contains one of the k smallest items, k > 0.
+ * Begins and ends with a barrier.
  */
 static __device__ __forceinline__ void
 gv_bins_sum(GvBins &bins, uint32_t k)
@@ -137,7 +146,7 @@ gv_bins_sum(GvBins &bins, uint32_t k)
 }
 
 /*
- * Sorts items that are grouped by bins, of which there are at most ROOM.
+ * Sorts items that are grouped by bin already.  There are at most ROOM items.
  * Begins and ends with a barrier.
  */
 template <int ROOM, typename Item>
@@ -167,7 +176,7 @@ gv_bins_order(const GvBins &bins, const GvBinScale &scale, Item *items)
 		{
 			Item		other = items[j];
 
-			/* of equal items, a row that is stored twice, the first */
+			/* a row that is stored twice has equal items, kept in order */
 			ranks[r] += j < i ? !mine[r].before(other) : other.before(mine[r]);
 		}
 	}
@@ -180,10 +189,12 @@ gv_bins_order(const GvBins &bins, const GvBinScale &scale, Item *items)
 }
 
 /*
- * Stores the k smallest of n items, 0 < k <= n, and a few more, sorted, in items
- * [ROOM], which is shared.  Thread t has items r * GV_BINS_THREADS + t, of
- * which key_at(r), r < OWN, is the key.  Returns false, and stores nothing, if
- * scores are not spread evenly.  Ends with a barrier.
+ * Stores the k smallest of n items, 0 < k <= n, and a few more items, in
+ * sorted order in items [ROOM], which is shared memory.  Thread t has the
+ * items r * GV_BINS_THREADS + t, r < OWN; key_at(r) returns the key of such an
+ * item, and item_at(r) the item.  If scores are not spread evenly enough,
+ * stores nothing and returns false.  Ends with a barrier, unless it returns
+ * false.
  */
 template <int ROOM, int OWN, typename Item, typename KeyAt, typename ItemAt>
 static __device__ __forceinline__ bool
@@ -226,8 +237,9 @@ gv_bins_nearest(Item *items, uint32_t n, uint32_t k, GvBins &bins,
 }
 
 /*
- * Sorts the k smallest of items [n], 0 < k <= n <= ROOM; the order of those
- * behind is undefined.  Begins with a barrier, and else is as above.
+ * Like gv_bins_nearest, for items [n] in shared memory, 0 < k <= n <= ROOM.
+ * Afterwards the k smallest items are first, in sorted order; the items behind
+ * them are undefined.  Begins with a barrier.
  */
 template <int ROOM, typename Item>
 static __device__ __forceinline__ bool
@@ -257,15 +269,15 @@ gv_bins_sort(Item *items, uint32_t n, uint32_t k, GvBins &bins)
 
 /*
  * ----
- * Sorts for any scores and any number of threads.  They begin and end with a
+ * Sorts for any scores and any number of threads.  Each begins and ends with a
  * barrier.
  */
 
 #define GV_QUAD			4		/* threads that compute an item's rank */
 
 /*
- * Sorts items [n], at most one for every GV_QUAD threads, by counting the items
- * before each one.
+ * Sorts items [n] by counting how many items are before each item.  There must
+ * be at least GV_QUAD threads for each item.
  */
 template <typename Item>
 static __device__ __forceinline__ void
@@ -283,7 +295,7 @@ gv_sort_by_counting(Item *items, uint32_t n)
 	{
 		Item		other = items[i];
 
-		/* of equal items, a row that is stored twice, the first */
+		/* a row that is stored twice has equal items, kept in order */
 		rank += i < mine ? !item.before(other) : other.before(item);
 	}
 	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
@@ -295,8 +307,9 @@ gv_sort_by_counting(Item *items, uint32_t n)
 }
 
 /*
- * Sorts items [n] in memory for the next power of two, n > 32.  At strides up
- * to 32 a warp's pairs are 64 items of its own, so there are few barriers.
+ * Sorts items [n], n > 32.  The array must have memory for the next power of
+ * two.  At strides up to 32, the pairs of a warp are within 64 items that only
+ * this warp accesses, so there are few barriers.
  */
 template <typename Item>
 static __device__ __forceinline__ void

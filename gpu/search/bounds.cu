@@ -1,13 +1,15 @@
 /*
  * bounds.cu
- *		Bounds of hits from their refine records: gv_refine_bound's, to the
- *		last bit.
+ *		Computes bounds of hits from their refine records.  They are equal to
+ *		gv_refine_bound's to the last bit.
  *
- * Half a warp takes a hit: lane l has partial sum l, in fp32.  One thread for
- * each hit, all in one warp, adds the sixteen sums and takes all margins in
- * double, as src/cpu/pq/refine.c does, because conversions to double are slow.
- * Codes are loaded 16 bytes a lane, so that all of a record are in flight at
- * once, and reach their lanes through shared memory.
+ * Half a warp, a team, computes the bound of a hit: lane l adds up partial sum
+ * l, in fp32.  Then one thread for each hit adds the sixteen partial sums and
+ * applies all margins in double precision, as src/cpu/pq/refine.c does.  These
+ * threads are all in one warp, because conversions to double are slow.  Each
+ * lane loads 16 bytes of codes at a time, so that all loads of a record are in
+ * flight together, and shared memory passes the codes to the lanes that need
+ * them.
  */
 #include "gpu/device/warp.cuh"
 #include "gpu/search/answers.cuh"
@@ -21,7 +23,7 @@
 #define HUGE_LENGTH		1e18	/* beyond these limits there is no bound */
 #define HUGE_SUM		1e37
 
-/* Returns the largest float that is not above the value. */
+/* Returns the largest float that does not exceed the value. */
 static __device__ __forceinline__ float
 round_down(double value)
 {
@@ -35,12 +37,18 @@ round_down(double value)
 	return rounded;
 }
 
-/* The partial sums of a team's lanes, in other banks than the next team's. */
+/*
+ * The partial sums of a team's lanes.  The additional element puts the sums of
+ * the next team into other banks.
+ */
 struct Partial
 {
 	float		of[LANES + 1];
 
-	/* Returns their sum in double, in the order of the lanes. */
+	/*
+	 * Returns the sum of all lanes in double precision, added in the order of
+	 * the lanes.
+	 */
 	__device__ __forceinline__ double
 	add() const
 	{
@@ -115,10 +123,11 @@ add_dimension(const GvDeviceModel &model, const GvDeviceRecord &head, float q,
 
 /*
  * A team of 16 lanes owns hit blockIdx.x * TEAMS + team of query blockIdx.y.
- * Hits and bounds are written together, because they go across the bus.  A
- * query's first block also writes its probes and counts.  In batches with
- * conditions one more block for each query writes its matches, because a step
- * of their own would take 8 us more for one query.
+ * A block writes the hits and bounds of all its teams together, because writes
+ * to the host cross the bus.  The first block of a query also writes the
+ * query's probes and counts.  In batches with conditions, each query has one
+ * more block, which writes the counts of matches; a separate step for this
+ * would take 8 us more for one query.
  */
 static __global__ void __launch_bounds__(THREADS)
 bound_kernel(GvDeviceModel model, GvBatch batch)
@@ -146,7 +155,10 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	float		sum = 0.0f;
 	float		magnitude = 0.0f;
 
-	/* 1. the record.  The hit is read before it is known to exist */
+	/*
+	 * 1.  Find the hit's record.  The hit is read before we know whether it
+	 * exists.
+	 */
 	gv_pdl_wait();
 	if (first >= batch.k)
 	{
@@ -188,8 +200,8 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 		head = *(const GvDeviceRecord *) record;
 
 	/*
-	 * 2. the sums, also of unused slots of records.  Teams without a record
-	 * only take part in barriers and shuffles
+	 * 2.  Compute the sums, even if the record's slot is unused.  Teams
+	 * without a record only take part in barriers.
 	 */
 	for (int start = 0; start < model.dims; start += SLICE)
 	{
@@ -250,7 +262,8 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * Launches what writes out_bounds of a batch, and with them all other answers.
+ * Launches the step that writes out_bounds of a batch and all its other
+ * answers.
  */
 GvStatus
 gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
