@@ -138,14 +138,14 @@ struct GvBatch
 	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
 	float	   *d_coarse;		/* [n][gv_score_stride] list scores; see
 								 * gv_gpu_coarse_rows */
-	GvProbe    *d_probed;		/* [n][probes] */
+	GvProbe    *d_probed;		/* [n][nprobe] */
 	uint32_t   *d_starts;		/* [n][nprobe + 1] first block of each probe */
 	const uint8_t **d_list_blocks;	/* [n][nprobe] address of that block; or
 									 * NULL */
 	float	   *d_scores;		/* [n][postings] S; dead postings: +infinity */
 	uint64_t   *d_ids;			/* [n][postings] gv_posting_id; NULL if the
 								 * best postings are sorted by CUB */
-	uint4	   *d_hits;			/* GvHit [n][capacity] */
+	uint4	   *d_hits;			/* GvHit [n][k] */
 	GvBound    *d_bounds;		/* [n][k], if they are copied out */
 	const uint8_t **d_records;	/* [n][k] refine records of d_hits; NULL: no
 								 * bounds step, or sorted by CUB */
@@ -156,9 +156,9 @@ struct GvBatch
 	GvCoarseFilter filter;
 	GvSlices	list_slices;	/* of lists */
 	GvSlices	posting_slices; /* of postings */
-	GvProbe    *out_probed;		/* [n][probes] */
-	uint4	   *out_hits;		/* GvHit [n][capacity] */
-	GvBound    *out_bounds;		/* [n][capacity], or NULL */
+	GvProbe    *out_probed;		/* [n][nprobe] */
+	uint4	   *out_hits;		/* GvHit [n][k] */
+	GvBound    *out_bounds;		/* [n][k], or NULL */
 	GvSearchCounts *out_counts; /* [n] */
 
 	/* of batches with conditions */
