@@ -143,7 +143,8 @@ piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 {
 	bool		all = gv_gpu_coarse_rows(model, MOST_ROWS, p) == MOST_ROWS;
 	int64_t		most = std::min({MOST_SCORES /
-		(all ? model->nlists : gv_ncolumn_groups(model->nlists)),
+		(all ? gv_score_stride(model->nlists) :
+			 gv_ncolumn_groups(model->nlists)),
 		MOST_TERMS / model->nlists / model->dims,
 		MOST_HALF / 2 / model->half_dims, (int64_t) MOST_ROWS, n});
 
