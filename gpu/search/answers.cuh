@@ -111,10 +111,10 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 
 /*
  * ----
- * What the last steps of a batch write into the host's memory.
+ * Writes of answers to the host's memory by the last steps of a batch.
  *
- * Writes cross the bus, so they are long and consecutive if possible, and no
- * thread reads what it wrote there.
+ * These writes cross the bus, so they are long and consecutive if possible,
+ * and no thread reads host memory that it wrote.
  */
 
 static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");

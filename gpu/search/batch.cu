@@ -70,8 +70,8 @@ sub_batch_size(int32_t n)
 }
 
 /*
- * Returns whether the batch can run as a CUDA graph.  Its shape must be
- * rounded before.
+ * Returns whether the batch can run as a CUDA graph.  Rounding the shape of
+ * the batch does not change the result.
  */
 static bool
 is_small(const GvBatch *batch)

@@ -1,8 +1,8 @@
 /*
  * bylist.cu
- *		The scan of many queries, list by list: each list is scanned for all
- *		queries that probe it, by approximate scores of 8 bits, and the
- *		postings that may be among a query's best get exact scores.
+ *		Scans lists for many queries.  Each list is scanned once for all
+ *		queries that probe it, by approximate scores from 8-bit numbers, and
+ *		the postings that may be among a query's best get exact scores.
  *
  *		codewords8_kernel	codewords in 8 bits
  *		limit_kernel		a query in 8 bits, the margin of its approximate
@@ -47,18 +47,19 @@
 								 * once */
 #define MAX_CANDIDATES	2048	/* candidates of a query */
 
-/* A query's limit, and how far its approximate scores can be trusted. */
+/* A query's limit, and the error bounds of its approximate scores. */
 struct GvQueryLimit
 {
 	float		scale;			/* factor of a sum of products of 8 bits */
-	float		margin;			/* infinite: not at all */
-	float		most;			/* not if |T|, |list score| or |limit| is
-								 * larger */
-	float		limit;			/* no larger S is among the best; infinite:
-								 * unknown */
+	float		margin;			/* infinite: approximate scores of this query
+								 * have no bound */
+	float		most;			/* the margin does not hold if |T|, |list
+								 * score| or |limit| is larger */
+	float		limit;			/* no posting with a larger S is among the
+								 * best; infinite: unknown */
 };
 
-/* A posting that may be among a query's best. */
+/* A posting that may be among the best postings of a query. */
 struct GvCandidate
 {
 	float		score;			/* approximate */
@@ -71,10 +72,11 @@ struct alignas(16) GvPairing
 	float		scale;			/* GvQueryLimit's */
 	float		limit;			/* limit of a posting's scaled sum plus T */
 	float		list_score;
-	float		most;			/* largest |T|; negative: nothing is known */
+	float		most;			/* largest |T| for which the margin holds;
+								 * negative: the margin does not hold */
 	uint32_t	query;			/* number among all queries */
-	uint32_t	first;			/* number of the list's first posting among the
-								 * query's */
+	uint32_t	first;			/* number of the list's first posting among all
+								 * postings of the query */
 	uint32_t	unused[2];
 };
 
@@ -89,14 +91,15 @@ struct GvPairGroup
 
 #define LIMIT_THREADS	256
 #define LIMIT_WARPS		(LIMIT_THREADS / GV_WARP)
-/* rows of the table that a block reads at once */
+/* rows of the table that a block reads at a time */
 #define TABLE_ROWS		(LIMIT_THREADS / GV_CODEWORDS)
 #define LARGEST			127.0f
 #define PIECES			(GV_CODEWORDS / 4)	/* pieces of 16 bytes of a row */
-#define LIMIT_BLOCKS	2		/* blocks that a warp finds a limit from */
+#define LIMIT_BLOCKS	2		/* blocks of each warp from which a limit is
+								 * found */
 #define LIMIT_POSTINGS	(LIMIT_BLOCKS * LIMIT_WARPS * GV_BLOCK)
 
-/* Returns where the codewords of sub-quantizer j are. */
+/* Returns the offset of sub-quantizer j's codewords in d_codewords8. */
 static __device__ __forceinline__ int
 words_at(int j)
 {
@@ -105,7 +108,10 @@ words_at(int j)
 	return (j - in + in % 2 * 4 + in / 2) * GV_CODEWORDS;
 }
 
-/* Returns four numbers, of which n exist, as 8-bit multiples of unit. */
+/*
+ * Returns weight * x[0 .. n - 1] as 8-bit multiples of unit, in one word.  Its
+ * bytes from n on are 0.
+ */
 static __device__ __forceinline__ uint32_t
 round_word(const float *x, int n, float weight, float unit)
 {
@@ -116,7 +122,10 @@ round_word(const float *x, int n, float weight, float unit)
 	{
 		float		number = d < n ? rintf(weight * x[d] / unit) : 0.0f;
 
-		/* NaN, or a unit of 0, gives 0; the margin shows that */
+		/*
+		 * NaN, or a unit of 0, gives 0; the margin includes the resulting
+		 * error
+		 */
 		if (fabsf(number) <= LARGEST)
 			word |= (uint32_t) (uint8_t) (int) number << 8 * d;
 	}
@@ -124,8 +133,8 @@ round_word(const float *x, int n, float weight, float unit)
 }
 
 /*
- * A block owns TABLE_ROWS sub-quantizers, a thread a codeword.  The first
- * thread clears d_totals.
+ * A block owns TABLE_ROWS sub-quantizers, and a thread one codeword.  The
+ * first thread of the grid also clears d_totals.
  */
 static __global__ void __launch_bounds__(LIMIT_THREADS)
 codewords8_kernel(GvDeviceModel model, GvListScan lists)
@@ -153,7 +162,8 @@ codewords8_kernel(GvDeviceModel model, GvListScan lists)
 }
 
 /*
- * Reduces the numbers of all threads by both().  Every thread gets the result.
+ * Reduces the numbers of all threads of a block to one by the function both().
+ * All threads get the result.
  */
 template <typename Both>
 static __device__ __forceinline__ float
@@ -171,7 +181,10 @@ of_all(float mine, float *partials, Both both)
 	return mine;
 }
 
-/* Stores a query in 8 bits, with all threads.  Returns its unit. */
+/*
+ * Stores a query as 8-bit numbers, and returns their unit.  Called by all
+ * threads of a block.
+ */
 static __device__ __forceinline__ float
 round_query(const GvDeviceModel &model, const GvListScan &lists,
 			const float *query, uint32_t *words, float *partials, uint32_t *to)
@@ -200,13 +213,15 @@ round_query(const GvDeviceModel &model, const GvListScan &lists,
 	return most / LARGEST;
 }
 
-/* Differences between entries of a row of the table and their 8 bits. */
+/*
+ * Differences between the entries of a row of the look-up table and their
+ * approximations from 8-bit numbers.
+ */
 struct Row
 {
 	float		far;			/* the largest difference */
 	float		length;			/* the largest magnitude of an entry */
-	float		nothing;		/* NaN if an entry is NaN or infinite, else
-								 * 0 */
+	float		nothing;		/* 0, or NaN if an entry is NaN or infinite */
 
 	__device__ __forceinline__ void
 	take(float entry, float rough)
@@ -221,8 +236,9 @@ struct Row
 };
 
 /*
- * Returns a query's margin (see the proof) from its table, to all threads.  A
- * thread has a row, and begins with another piece of it than its neighbors,
+ * Computes a query's margin (see the proof) from its look-up table, and
+ * returns it to all threads.  A thread has one row of the table.  Neighboring
+ * threads begin with different pieces of their rows to avoid bank conflicts,
  * because rows are 16 banks apart.
  */
 static __device__ __forceinline__ float
@@ -273,7 +289,10 @@ struct Sample
 	float		term;
 	bool		live;
 
-	/* Loads a lane's posting of a warp's block b of a query, if it exists. */
+	/*
+	 * Begins to load this lane's posting of block b of a query.  If `there` is
+	 * false, the block does not exist, and the posting counts as dead.
+	 */
 	__device__ __forceinline__ void
 	ask(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
 		uint32_t b, bool there)
@@ -303,9 +322,9 @@ struct Sample
 };
 
 /*
- * Returns a score that k of the postings do not exceed, or infinity if they
- * are fewer; with all threads.  keys, slots and *count, which is 0, are
- * shared.
+ * Returns a score that at least k of the sampled live postings do not exceed,
+ * or infinity if there are fewer than k.  Called by all threads of a block.
+ * keys, slots and *count are in shared memory, and *count is 0 at first.
  */
 template <int CHUNKS>
 static __device__ __forceinline__ float
@@ -334,10 +353,11 @@ find_limit(const Sample<CHUNKS> (&samples)[LIMIT_BLOCKS], int last_words,
 }
 
 /*
- * A block owns query blockIdx.x of a sub-batch: its d_queries, d_query_limits
- * and d_counts, with a limit from S of the first postings of its nearest
- * lists.  It also counts the query for each list that it probes.  Shared:
- * table [chunks * 32][16] floats.
+ * A block owns query blockIdx.x of a sub-batch, and stores the query's
+ * elements of d_queries, d_query_limits and d_counts.  The limit is found from
+ * the scores S of the first postings of the query's nearest lists.  The block
+ * also counts the query in d_starts for each list that the query probes.
+ * Shared memory: table [chunks * 32][16] floats.
  */
 template <int CHUNKS>
 static __global__ void __launch_bounds__(LIMIT_THREADS, CHUNKS <= 5 ? 3 : 2)
@@ -362,7 +382,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	float		scale;
 	float		margin;
 
-	/* 1. load postings, which are in flight during step 2 */
+	/* 1. begin to load postings, which arrive during step 2 */
 	if (threadIdx.x == 0)
 		count = 0;
 	nblocks = gv_scan_begins<LIMIT_THREADS>(model, batch, query, 0, table,
@@ -376,7 +396,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		samples[i].ask(model, probes, kept, b, b < nblocks);
 	}
 
-	/* 2. the query in 8 bits, and its margin */
+	/* 2. compute the query in 8-bit numbers, and its margin */
 	scale = round_query(model, lists,
 						batch.d_queries + (int64_t) query * model.dims, words,
 						partials, lists.d_queries + (int64_t) number *
@@ -395,7 +415,7 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 		lists.d_counts[number] = margin < 1e30f ? 0 : MAX_CANDIDATES + 1;
 	}
 
-	/* 4. the lists that it probes */
+	/* 4. count the query for the lists that it probes */
 	for (int p = threadIdx.x; p < probes.nprobed && margin < 1e30f;
 		 p += LIMIT_THREADS)
 		atomicAdd(&lists.d_starts[probes.probed[p].list], 1u);
@@ -406,17 +426,17 @@ limit_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
  * The queries that probe a list: limit_kernel counted them, and these kernels
  * store them consecutively.
  *
- * Their order within a list differs from run to run, because it is the order
- * in which threads come.  The results do not depend on it.
+ * The order of queries within a list differs from run to run, because it
+ * depends on which thread is first.  The results do not depend on this order.
  */
 
 #define PAIR_THREADS	256
 
 /*
- * A thread owns a list: it replaces the number of the list's pairs in d_starts
- * by where they begin in d_pairs, and writes the list's groups.  A warp
- * reserves the room of its 32 lists at once, so the order of lists is
- * undefined, and nothing depends on it.
+ * A thread owns a list.  It replaces the number of the list's pairs in
+ * d_starts by the offset in d_pairs where they begin, and writes the list's
+ * groups.  A warp reserves memory for its 32 lists at once, so the order of
+ * the lists in d_pairs is undefined.  Nothing depends on this order.
  */
 static __global__ void __launch_bounds__(PAIR_THREADS)
 group_kernel(GvDeviceModel model, GvListScan lists)
@@ -441,7 +461,10 @@ group_kernel(GvDeviceModel model, GvListScan lists)
 			min(n - i * PAIRS_TOGETHER, (uint32_t) PAIRS_TOGETHER), 0};
 }
 
-/* A thread owns a probe of a query of a sub-batch, and stores its pair. */
+/*
+ * A thread owns one probe of a query of a sub-batch, and stores the pair of
+ * query and list.
+ */
 static __global__ void __launch_bounds__(PAIR_THREADS)
 pair_kernel(GvBatch batch, GvListScan lists)
 {
@@ -467,14 +490,15 @@ pair_kernel(GvBatch batch, GvListScan lists)
 
 /*
  * ----
- * Lists scanned for all the queries that probe them, by approximate scores on
+ * Scans of lists for all queries that probe them, with approximate scores from
  * tensor cores.
  *
- * A sub-quantizer's four dimensions are one register.  A look-up puts a
- * posting's code into the lane and register in which mma.sync m16n8k32 needs
- * it, once for up to 32 queries, so nothing is decoded to memory.  A posting
- * that is farther beyond a query's limit than the margin is none of its best.
- * All others become candidates, in no order.
+ * The four dimensions of a sub-quantizer are one register.  For each code of a
+ * posting, a look-up puts the codeword into the lane and register in which
+ * mma.sync m16n8k32 needs it, once for up to 32 queries, so that no decoded
+ * posting is written to memory.  A posting whose approximate score exceeds a
+ * query's limit by more than the margin is not among the query's best.  All
+ * other postings become candidates, in no particular order.
  */
 
 #define LIST_THREADS	128
@@ -486,8 +510,8 @@ pair_kernel(GvBatch batch, GvListScan lists)
 #define STEP_BYTES		(INT8_SUBS * 4) /* bytes of a query */
 
 /*
- * Returns the bytes from one query to the next in shared memory: an odd number
- * of steps, to avoid bank conflicts.
+ * Returns the stride of queries in shared memory, in bytes.  It is an odd
+ * number of steps, to avoid bank conflicts.
  */
 static __host__ __device__ __forceinline__ int
 row_bytes(int steps)
@@ -496,9 +520,9 @@ row_bytes(int steps)
 }
 
 /*
- * Stores the candidates of a tile's sums, of 8 queries and a block's postings.
- * With g = lane / 4 and t = lane % 4, a lane has postings g, g + 8, g + 16 and
- * g + 24 for queries 2t and 2t + 1.
+ * Stores the candidates among a block's postings for the 8 queries of a tile,
+ * whose sums are given.  With g = lane / 4 and t = lane % 4, a lane has the
+ * sums of postings g, g + 8, g + 16 and g + 24 with queries 2t and 2t + 1.
  */
 static __device__ __forceinline__ void
 keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
@@ -532,7 +556,7 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 			near = 0;
 		else if (!(lengths <= mine.most))
 		{
-			/* nothing is known of such large numbers */
+			/* the margin does not hold for numbers this large */
 			if (live != 0)
 				atomicAdd(&lists.d_counts[mine.query],
 						  (uint32_t) (MAX_CANDIDATES + 1));
@@ -545,7 +569,9 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 		uint32_t	upto = count;
 		uint32_t	at = 0;
 
-		/* the last of the 8 lanes of a query reserves room */
+		/*
+		 * the last of the 8 lanes of a query reserves places for all 8 lanes
+		 */
 #pragma unroll
 		for (int d = 4; d < GV_WARP; d *= 2)
 		{
@@ -570,9 +596,9 @@ keep_candidates(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 }
 
 /*
- * Adds the products of a step: 8 codes of each posting, of which lane (g, t)
- * has two for each of its postings, in byte t of a word of each, and 8
- * sub-quantizers of queries.
+ * Adds the products of a step to sums.  A step is 8 sub-quantizers, so
+ * codes[i] are the 8 codes of one of this lane's postings, of which lane (g,
+ * t) uses the two in byte t.
  */
 template <int NTILES>
 static __device__ __forceinline__ void
@@ -605,7 +631,10 @@ add_step(int32_t (&sums)[TILES][HALVES][4],
 	}
 }
 
-/* Brings the part of a block that is read to L2, with a warp. */
+/*
+ * Prefetches to L2 the part of a block that scans read; called by a whole
+ * warp.
+ */
 static __device__ __forceinline__ void
 bring_block(const GvDeviceModel &model, const GvDeviceList &list, uint32_t b)
 {
@@ -617,7 +646,7 @@ bring_block(const GvDeviceModel &model, const GvDeviceList &list, uint32_t b)
 						  (int64_t) b * model.shape.block_bytes + at);
 }
 
-/* Scans a warp's blocks of a list for up to 8 * NTILES queries. */
+/* Scans this warp's blocks of a list for up to 8 * NTILES queries. */
 template <int NTILES>
 static __device__ __forceinline__ void
 scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
@@ -683,9 +712,10 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 }
 
 /*
- * A block owns a group of pairs of a list, and a warp every LIST_WARPS-th
- * block of it: 32 postings and up to 32 queries in registers.  Shared: the
- * codewords [steps][8][16], and these queries, row_bytes apart.
+ * A thread block owns a group of pairs of a list, and a warp takes every
+ * LIST_WARPS-th block of the list.  The sums of its 32 postings and up to 32
+ * queries are in registers.  Shared memory: the codewords [steps][8][16], and
+ * the group's queries with a stride of row_bytes.
  */
 static __global__ void __launch_bounds__(LIST_THREADS, RESIDENT)
 list_scan_kernel(GvDeviceModel model, GvListScan lists)
@@ -747,19 +777,23 @@ list_scan_kernel(GvDeviceModel model, GvListScan lists)
  * ----
  * Exact scores of the candidates.
  *
- * The candidates' approximate scores give a narrower limit than the one that
- * they are within: k of them do not exceed the k-th and the margin, and a
- * candidate that is farther beyond that than the margin is none of the k best.
- * The others, some 100 a query, get the score S, which is stored where a scan
- * with a condition stores it, so the selection sees no difference.  Queries
- * with more candidates than fit, or without a margin, are left to scan_kernel
- * (GvBatch.d_overflowed).
+ * The candidates' approximate scores give a narrower limit than the limit by
+ * which they were chosen.  The scores S of k candidates do not exceed the k-th
+ * smallest approximate score plus the margin.  So a candidate whose
+ * approximate score exceeds this sum by more than the margin is not among the
+ * k best.  The other candidates, some 100 for each query, get their scores S.
+ * These are stored where a scan with a condition stores scores, so the
+ * selection treats both in the same way.  Queries that have more candidates
+ * than fit, or no margin, are left to scan_kernel (see GvBatch.d_overflowed).
  */
 
 #define RESCORE_THREADS	128
 #define RESCORE_GROUP	8		/* chunks of codes in flight at once */
 
-/* A block owns a query of a sub-batch.  Shared: table [chunks * 32][16]. */
+/*
+ * A block owns query blockIdx.x of a sub-batch.  Shared memory: table [chunks
+ * * 32][16] floats.
+ */
 static __global__ void __launch_bounds__(RESCORE_THREADS)
 rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 {
@@ -790,7 +824,7 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 										   &kept, probes);
 	__syncthreads();
 
-	/* 1. the candidates within a narrower limit */
+	/* 1. find the candidates within a narrower limit */
 	if (n > k)
 		last = gv_ordered(gv_unordered(gv_find_kth_bound([&](uint32_t i)
 		{
@@ -842,8 +876,8 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
  */
 
 /*
- * Places the arrays of n queries, with npairs pairs of a query and a list, in
- * `work`, from *bytes on.
+ * Places the arrays for n queries and npairs pairs of a query and a list in
+ * `work`, from offset *bytes on.
  */
 void
 gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
@@ -866,7 +900,10 @@ gv_gpu_place_lists(const GvDeviceModel *model, char *work, size_t *bytes,
 	gv_place(&lists->d_totals, work, bytes, 1);
 }
 
-/* Launches what makes d_codewords8 and d_scales, and sets all counts to 0. */
+/*
+ * Launches the kernel that makes d_codewords8 and d_scales, and sets all
+ * counts in d_starts to 0.
+ */
 GvStatus
 gv_gpu_begin_lists(const GvDeviceModel *model, const GvListScan *lists,
 				   cudaStream_t stream)
@@ -879,8 +916,8 @@ gv_gpu_begin_lists(const GvDeviceModel *model, const GvListScan *lists,
 }
 
 /*
- * Launches what makes d_queries, d_query_limits and d_counts of a sub-batch
- * whose lists are known.
+ * Launches the kernel that makes d_queries, d_query_limits and d_counts of a
+ * sub-batch whose lists are chosen already.
  */
 GvStatus
 gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
@@ -897,7 +934,9 @@ gv_gpu_add_queries(const GvDeviceModel *model, const GvBatch *batch,
 					 chunks * GV_CHUNK_BYTES, stream, *model, *batch, *lists);
 }
 
-/* Launches the scan of all sub-batches: d_candidates and d_counts. */
+/*
+ * Launches the scan of all sub-batches, which makes d_candidates and d_counts.
+ */
 GvStatus
 gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 				  cudaStream_t stream)
@@ -920,7 +959,10 @@ gv_gpu_scan_lists(const GvDeviceModel *model, const GvBatchTurn *turn,
 					 stream, *model, *lists);
 }
 
-/* Makes d_scores, d_ids, d_nscores and d_overflowed of a sub-batch. */
+/*
+ * Launches the kernel that makes d_scores, d_ids, d_nscores and d_overflowed
+ * of a sub-batch.
+ */
 GvStatus
 gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 			   const GvListScan *lists, cudaStream_t stream)

@@ -1,13 +1,15 @@
 /*
  * coarse.cu
- *		The list scores of a batch of queries: distances to all centroids.
+ *		Computes the list scores of a batch of queries: the distances to all
+ *		centroids.
  *
- * For one query the bytes of centroids count: a lane has all loads of 16 bytes
- * in flight.  For more queries the arithmetic counts: a group of four lanes
- * takes two centroids and four or eight queries, so that every loaded value
- * serves several terms.  Blocks are small, so that all SMs have a share of
- * 8,192 lists, and few have to fit an SM, which leaves the compiler registers
- * to load ahead.
+ * For one query, the time depends on the bytes of the centroids, so a lane has
+ * many loads of 16 bytes in flight at a time.  For more queries the time
+ * depends on arithmetic, so a group of four lanes takes two centroids and four
+ * or eight queries, and every loaded value is used for several terms.  Blocks
+ * are small, so that even 8,192 lists are divided among all SMs.  Only a few
+ * blocks have to fit on an SM, so that the compiler has enough registers to
+ * load values ahead.
  */
 #include "gpu/search/coarse.cuh"
 #include "gpu/search/search.h"
@@ -20,8 +22,8 @@
 
 /*
  * A lane group owns a centroid, for one query.  Centroids exist before the
- * query does, so as much of each as registers hold is loaded while the query
- * crosses the bus.
+ * query arrives, so each lane group loads as much of its centroid as fits in
+ * registers while the query crosses the bus.
  */
 template <bool PRODUCT, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 8)
@@ -56,8 +58,9 @@ coarse_one_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * Block (x, y) owns the LANE_GROUPS * CENTROIDS centroids of x and the QUERIES
- * queries of y.  Shared: queries [QUERIES][SLICE].
+ * Block (x, y) owns LANE_GROUPS * CENTROIDS centroids, from x times this
+ * number on, and QUERIES queries, from y * QUERIES on.  Shared memory: queries
+ * [QUERIES][SLICE].
  */
 template <int QUERIES, bool PRODUCT, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 6)

@@ -1,11 +1,11 @@
 /*
  * coarse.cuh
- *		List scores by groups of four lanes, equal to gv_coarse's to the last
- *		bit.
+ *		Computes list scores by groups of four lanes.  They are equal to
+ *		gv_coarse's to the last bit.
  *
- * Dimension i goes to partial sum i mod 16.  Lane l of the four has sums 4l ..
- * 4l + 3, so that it reads 16 bytes at once.  Dimensions beyond the last are 0
- * and leave the sums as they are.
+ * Dimension i is added to partial sum i mod 16.  Lane l of the four has
+ * partial sums 4l .. 4l + 3, so that it reads 16 bytes at a time.  Dimensions
+ * beyond the last one are 0, which does not change the sums.
  */
 #include "gpu/device/warp.cuh"
 
@@ -14,9 +14,8 @@
 #define GV_AHEAD		8		/* loads in flight */
 
 /*
- * Returns elements i .. i + 3 of row [dims].  ALIGNED: dims is a multiple of
- * 4, and the row begins at a multiple of 16 bytes, as all rows of such arrays
- * do.
+ * Returns elements i .. i + 3 of row [dims].  If ALIGNED, dims is a multiple
+ * of 4 and the row begins at a multiple of 16 bytes.
  */
 template <bool ALIGNED>
 static __device__ __forceinline__ float4
@@ -48,14 +47,20 @@ gv_add_four(float (&sums)[4], float4 x, float4 y)
 	sums[3] = gv_add_term<PRODUCT>(sums[3], x.w, y.w);
 }
 
-/* Returns the score of all sums, to the first of the four lanes. */
+/*
+ * Adds up the partial sums of all four lanes.  Only the first lane gets the
+ * score.
+ */
 template <bool PRODUCT>
 static __device__ __forceinline__ float
 gv_add_sums(float (&sums)[4])
 {
 	float		sum;
 
-	/* sums 8 apart are two lanes apart, sums 4 apart one */
+	/*
+	 * partial sums that are 8 apart are two lanes apart; those that are 4
+	 * apart are one lane apart
+	 */
 #pragma unroll
 	for (int apart = GV_LANE_GROUP / 2; apart > 0; apart /= 2)
 #pragma unroll
@@ -67,7 +72,10 @@ gv_add_sums(float (&sums)[4])
 	return gv_device_score(PRODUCT ? -sum : sum);
 }
 
-/* Adds a lane's terms from its dimension i on; AHEAD loads at once. */
+/*
+ * Adds a lane's terms from dimension i on to sums, with AHEAD loads in flight
+ * at a time.
+ */
 template <bool PRODUCT, bool ALIGNED, int AHEAD>
 static __device__ __forceinline__ void
 gv_add_rows(float (&sums)[4], const float *query, const float *centroid, int i,
@@ -103,9 +111,9 @@ gv_score_rows(const float *query, const float *centroid, int dims)
 }
 
 /*
- * Returns the score of centroid [dims] for query [dims], rows of aligned
- * arrays, to the first of the four lanes.  All lanes of a warp call it
- * together.
+ * Returns the score of centroid [dims] for query [dims] to the first of the
+ * four lanes.  Both are rows of arrays that begin at a multiple of 16 bytes.
+ * All lanes of a warp call this together.
  */
 template <bool PRODUCT, int AHEAD = GV_AHEAD>
 static __device__ __forceinline__ float

@@ -1,8 +1,8 @@
 /*
  * coarsefilter.cu
- *		The nearest lists of many queries, or of very many lists: scores in
- *		half precision from tensor cores, and exact scores for the lists that
- *		may be among the nearest.
+ *		Finds the nearest lists for many queries, or among very many lists.
+ *		Tensor cores compute scores in half precision, and only lists that may
+ *		be among the nearest get exact scores.
  *
  *		halve	half copies of queries, and their errors (in gv_gpu_table if
  *				queries come from the host)
@@ -40,12 +40,14 @@
 #define WARPS			(THREADS / GV_WARP)
 
 /*
- * Below both limits exact scores cost less (H200, 2026-11-21, test/gpu/run.sh
- * lists): a filter takes 22 us for up to 64 queries of 8,192 x 384, exact
- * scores of 16 queries, 50 M terms, 19 us, of 32 queries 25 us.  For 500 x 50
- * exact scores take 13 us for 128 queries, and longer than a filter only from
- * 1,024 on, because of the choice among all scores.  If hundreds of lists are
- * probed, a filter takes 60 us, because it scores as many exactly.
+ * Below both limits, exact scores of all lists cost less than a filter (H200,
+ * 2026-11-21, test/gpu/run.sh lists): with 8,192 lists of 384 dimensions, a
+ * filter takes 22 us for up to 64 queries; exact scores take 19 us for 16
+ * queries (50 M terms) and 25 us for 32 queries.  With 500 lists of 50
+ * dimensions, exact scores take 13 us for 128 queries, and longer than a
+ * filter only from 1,024 queries on, because the nearest lists must be
+ * selected among all scores.  If hundreds of lists are probed, a filter takes
+ * 60 us, because it computes hundreds of exact scores.
  */
 #define LEAST_TERMS		((int64_t) 1 << 24)
 #define LEAST_OF_MANY	((int64_t) 1 << 27) /* if more lists are probed than
@@ -53,24 +55,28 @@
 #define MANY_QUERIES	1024
 
 /*
- * Beyond this size L2 does not hold the centroids, and even one query is
- * faster with half the bytes.
+ * Centroids of more than this size do not fit in L2, so that even one query is
+ * faster if it reads half of the bytes.
  */
 #define LARGE_CENTROIDS	(INT64_C(32) << 20)
 
 #define LEAST_FRACTION		4	/* a filter must keep out most of the lists */
 
 /*
- * For each probed list the scores of a group are computed again, and its half
- * copies read, at random.  These bytes must be fewer than half of those of a
- * score written for each list (RESULTS, "card lists").  AGAIN_BYTES are of one
- * dimension of a group.
+ * If only the least scores of groups are stored, then for each probed list the
+ * scores of a group are computed again, which reads the group's half copies at
+ * random.  This pays only if these reads are fewer than half of the bytes of
+ * writing one score for each list (RESULTS, "card lists").  AGAIN_BYTES is the
+ * size of one dimension of a group's half copies.
  */
 #define AGAIN_BYTES		((int64_t) (GV_COLUMN_GROUP * sizeof(uint16_t)))
 #define SCORE_BYTES		((int64_t) sizeof(float))	/* of a list */
 #define AGAIN_FACTOR	2
 
-/* A warp makes the half copy of a query, and its squares, in one part. */
+/*
+ * A warp makes the half copy of a query, and stores the query's squares as a
+ * single part.
+ */
 static __global__ void __launch_bounds__(THREADS)
 queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
 {
@@ -90,15 +96,16 @@ queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * The terms of exact scores from which on the filter is used, negative: as is
- * best; and the scores that are stored, negative: GV_SCORES_KEPT.
+ * For tests.  The filter is used if exact scores would have at least
+ * gv_coarse_filter_from terms; if negative, when it is faster.  At most
+ * gv_scores_kept scores are stored; if negative, at most GV_SCORES_KEPT.
  */
 GV_TUNABLE int64_t gv_coarse_filter_from = -1;
 GV_TUNABLE int64_t gv_scores_kept = -1;
 
 #ifdef GV_TEST_BUILD
 
-/* Counts the queries of a searcher by their paths so far. */
+/* Reads how many queries of a searcher took each path so far. */
 extern "C" GvStatus
 gv_gpu_coarse_paths(GvSearcher *searcher, uint32_t paths[GV_COARSE_PATHS])
 {
@@ -110,7 +117,10 @@ gv_gpu_coarse_paths(GvSearcher *searcher, uint32_t paths[GV_COARSE_PATHS])
 
 #endif
 
-/* Returns the smallest batch for which exact scores of all lists cost more. */
+/*
+ * Returns the number of queries from which on exact scores of all lists cost
+ * more than a filter.
+ */
 static int64_t
 least_queries(const GvDeviceModel *model, int32_t probes)
 {
@@ -152,13 +162,14 @@ gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
 
 /*
  * ----
- * A query's margin: by how much the approximate score of one of the nearest
- * lists may exceed that of another list.  It is infinite if it is not known.
+ * A query's margin: the approximate score of one of the nearest lists exceeds
+ * the approximate score of any other list by at most the margin.  If no such
+ * bound is known, the margin is infinite.
  */
 
 /*
- * Returns at least the length of a vector whose squares, up to 16,000, were
- * added in fp32.
+ * Returns an upper bound of the length of a vector whose squares, at most
+ * 16,000, were added in fp32.
  */
 static __device__ __forceinline__ float
 length_of(float square)
@@ -166,7 +177,10 @@ length_of(float square)
 	return sqrtf(square) * 1.0001f + 1e-18f;
 }
 
-/* Returns 2 eps of the proof, infinite if lengths are too large for it. */
+/*
+ * Returns 2 eps of the proof, or infinity if the lengths are too large for the
+ * proof.
+ */
 static __device__ __forceinline__ float
 margin_of_lengths(const GvDeviceModel &model, float query, float query_error)
 {
@@ -208,9 +222,9 @@ margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 #define TILES	(GV_COLUMN_GROUP / 8)
 
 /*
- * The epilogue that turns sums of queries and lists into approximate scores,
- * which are stored if ALL, and stores the least score of every group.  Beyond
- * the last list scores are infinite.
+ * An epilogue that converts the sums of queries and lists to approximate
+ * scores.  It stores the least score of every group and, if ALL, also all
+ * scores.  The scores of lists beyond the last one are infinite.
  */
 template <bool ALL>
 struct ListScores : GvNoRow
@@ -226,7 +240,10 @@ struct ListScores : GvNoRow
 	__device__ __forceinline__ float
 	square(int list) const
 	{
-		/* the compiler may move a load before the last group's stores */
+		/*
+		 * __ldg allows the compiler to move the load before the stores of the
+		 * group before
+		 */
 		return list < model.nlists ? __ldg(&model.d_squares[list]) :
 			GV_INFINITY;
 	}
@@ -280,7 +297,10 @@ struct ListScores : GvNoRow
 	}
 };
 
-/* Launches what makes d_group_min and, if there is memory, d_coarse. */
+/*
+ * Launches the product that makes d_group_min and, if there is memory for all
+ * scores, d_coarse.
+ */
 GvStatus
 gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearcher *searcher)
@@ -300,8 +320,8 @@ gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 
 /*
  * ----
- * A query's lists in shared memory: collected, scored exactly and sorted by a
- * block of threads.
+ * A query's lists in shared memory, which a block of threads collects, scores
+ * exactly and sorts.
  */
 
 /* Lists in shared memory. */
@@ -311,7 +331,10 @@ struct Items
 	uint32_t   *count;			/* shared; may exceed capacity */
 	uint32_t	capacity;
 
-	/* Stores an item at a place that was taken, if there is room. */
+	/*
+	 * Stores an item at a place that was reserved, if the place is below the
+	 * capacity.
+	 */
 	__device__ __forceinline__ void
 	put(uint32_t at, uint32_t key, uint32_t list)
 	{
@@ -319,7 +342,10 @@ struct Items
 			items[at] = {key, list};
 	}
 
-	/* Appends the items of those lanes of a warp that have one. */
+	/*
+	 * Appends an item for each lane for which `mine` is true; called by a
+	 * whole warp.
+	 */
 	__device__ __forceinline__ void
 	append(bool mine, uint32_t key, uint32_t list)
 	{
@@ -333,7 +359,7 @@ struct Items
 			put(at, key, list);
 	}
 
-	/* Appends those of items 0 .. n - 1 that have keys up to `last`. */
+	/* Appends all items at(0) .. at(n - 1) whose keys are at most `last`. */
 	template <typename At>
 	__device__ __forceinline__ void
 	append_near(uint32_t n, uint32_t last, At at)
@@ -348,7 +374,7 @@ struct Items
 		}
 	}
 
-	/* Returns whether there was room for all threads' items. */
+	/* Returns whether the items of all threads were stored. */
 	__device__ __forceinline__ bool
 	fits()
 	{
@@ -356,7 +382,7 @@ struct Items
 		return *count <= capacity;
 	}
 
-	/* Clears the items, after all threads have read the count. */
+	/* Removes all items, after all threads have read the count. */
 	__device__ __forceinline__ void
 	clear()
 	{
@@ -368,8 +394,8 @@ struct Items
 };
 
 /*
- * Replaces approximate keys by exact ones; four lanes a list, AHEAD loads of
- * each in flight.
+ * Replaces the approximate keys of items by exact keys.  Four lanes score a
+ * list, each with AHEAD loads in flight.
  */
 template <bool PRODUCT, int AHEAD>
 static __device__ __forceinline__ void
@@ -396,25 +422,30 @@ score_items(const GvDeviceModel &model, const float *query, GvListItem *items,
 
 /*
  * ----
- * The nearest lists of each query, from approximate scores and a margin, with
- * exact scores only where they decide.
+ * Finds the nearest lists of each query from approximate scores and a margin,
+ * and computes exact scores only where they decide.
  *
  * One block of threads takes a query that probes p lists:
- *	1. a bound that at least p lists, and few more, do not exceed, by halving
- *	   an interval of scores and counting.  The least scores of groups of 32
- *	   lists are enough for that if p is small beside their number: a group
- *	   whose least score does not exceed the bound has a list that does not.
- *	2. the lists up to the bound and the margin, into shared memory
- *	3. the same among these, unless they are few, because a bound from groups
- *	   may be wide
- *	4. their exact scores, sorted
- * If they are more than fit, step 1 takes the scores of all lists.  If these
- * are still too many, or the margin is infinite, all scores are computed
- * exactly.
+ *	1.  Find a bound that the approximate scores of at least p lists, and few
+ *	   more, do not exceed, by halving an interval of scores and counting.  If
+ *	   p is small compared to the number of groups of 32 lists, the groups'
+ *	   least scores are enough for this: if a group's least score does not
+ *	   exceed the bound, the group has a list whose score does not exceed the
+ *	   bound.
+ *	2.  Collect the lists with scores up to the bound plus the margin in shared
+ *	memory.
+ *	3.  Unless these lists are few, find a narrower bound from their scores and
+ *	   keep only the lists up to this bound plus the margin, because a bound
+ *	   from groups may be wide.
+ *	4.  Compute their exact scores, and sort the lists.  If more lists are
+ * collected than fit, step 1 is repeated with the scores of all lists.  If
+ * there are still too many lists, or the margin is infinite, the scores of all
+ * lists are computed exactly.
  *
- * If only the least scores of groups are stored (gv_gpu_coarse_rows), step 2
- * computes those of near groups again.  The proof holds for these sums, too.
- * If too many lists are near, all lists of near groups are scored exactly.
+ * If only the least scores of groups are stored (see gv_gpu_coarse_rows), step
+ * 2 computes the scores of near groups again.  The proof holds for these sums,
+ * too.  If too many lists are near, all lists of near groups are scored
+ * exactly.
  */
 
 #define MANY_THREADS	512		/* of a block, if there are enough SMs */
@@ -423,7 +454,7 @@ score_items(const GvDeviceModel &model, const float *query, GvListItem *items,
 #define LEAST_LISTS		1024	/* of the room in shared memory */
 #define KEYS_PER_PROBE	2		/* least keys of groups for each probe */
 #define AT_ONCE			4		/* groups that a warp reads */
-/* passes of a warp over a group, in which four lanes have a list */
+/* passes of a warp over a group; in each pass four lanes have a list */
 #define PASSES			(GV_COLUMN_GROUP / (GV_WARP / GV_LANE_GROUP))
 #define MOST_KEYS		4096	/* keys that the bound is found from */
 #define ALL_AHEAD		24		/* loads of a score in flight, for few
@@ -431,7 +462,7 @@ score_items(const GvDeviceModel &model, const float *query, GvListItem *items,
 #define SIFT_KEYS		20		/* keys of a thread, if all lists are sifted */
 #define SIFT_LISTS		(SIFT_KEYS * GV_SIFT_THREADS)
 
-/* Returns number i of eight halves. */
+/* Returns number i of eight half-precision numbers. */
 static __device__ __forceinline__ float
 half_of(const uint4 &eight, int i)
 {
@@ -441,14 +472,16 @@ half_of(const uint4 &eight, int i)
 	return gv_from_half((uint16_t) (pair >> i % 2 * 16));
 }
 
-/* Returns the last key within the margin of a bound. */
+/* Returns the largest key within the margin of a bound. */
 static __device__ __forceinline__ uint32_t
 add_margin(uint32_t bound, float margin)
 {
 	return gv_ordered(gv_unordered(bound) + margin);
 }
 
-/* Appends the lists whose scores [nlists] have keys up to `last`. */
+/*
+ * Appends all lists whose keys, made from scores [nlists], are at most `last`.
+ */
 static __device__ __forceinline__ void
 take_lists(const float *scores, int nlists, uint32_t last, Items &items)
 {
@@ -459,8 +492,8 @@ take_lists(const float *scores, int nlists, uint32_t last, Items &items)
 }
 
 /*
- * The same for lists of groups, which are dealt to all warps in turn, because
- * near groups are consecutive.
+ * Like take_lists, for the lists of some groups only.  Consecutive groups go
+ * to different warps, because near groups are often consecutive.
  */
 static __device__ __forceinline__ void
 take_groups(const float *scores, int nlists, const GvListItem *groups,
@@ -492,10 +525,10 @@ take_groups(const float *scores, int nlists, const GvListItem *groups,
 }
 
 /*
- * Computes approximate scores again, with four lanes; they differ from the
- * product's only by the order of sums.  The lanes take `list` and every eighth
- * list behind it, so that a warp takes a group; beyond the last list they take
- * that.
+ * Computes approximate scores again, with four lanes for each list.  The
+ * scores differ from the product's only by the order of additions.  Four lanes
+ * take `list` and every eighth list behind it, so that a warp takes a whole
+ * group.  In place of lists beyond the last one, they take the last list.
  */
 static __device__ __forceinline__ void
 score_again(const GvDeviceModel &model, const uint16_t *query, int list,
@@ -540,9 +573,7 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 	}
 }
 
-/*
- * Computes scores of groups again, and appends lists with keys up to `last`.
- */
+/* Like take_groups, but computes the scores of the groups' lists again. */
 static __device__ __forceinline__ void
 take_groups_again(const GvDeviceModel &model, const uint16_t *query,
 				  const GvListItem *groups, uint32_t ngroups, uint32_t last,
@@ -577,18 +608,19 @@ struct Choice
 	const float *group_min;		/* [ngroups] */
 	float		margin;
 	uint32_t	p;				/* lists that the query probes */
-	uint32_t   *keys;			/* [nkeys] shared: of the least scores of
-								 * groups */
+	uint32_t   *keys;			/* [nkeys] in shared memory: keys of the least
+								 * scores of groups */
 	uint32_t	nkeys;
-	uint32_t	nnear;			/* groups in candidates.items, whose lists
-								 * alone are scored exactly; 0: all */
+	uint32_t	nnear;			/* if not 0, only the lists of this many groups
+								 * in candidates.items are scored exactly */
 	Items		candidates;		/* lists by approximate scores */
 	Items		exact;			/* lists by exact scores */
 	GvBlockReduce reduce;
 };
 
 /*
- * Loads the keys of all scores, some a thread: lists i * 512 + gv_sift_mine().
+ * Loads the keys of all scores.  A thread has the keys of lists i * 512 +
+ * gv_sift_mine().
  */
 static __device__ __forceinline__ void
 load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
@@ -603,8 +635,9 @@ load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
 }
 
 /*
- * Returns the number of keys of groups: group i has key i % nkeys.  Near
- * groups are neighbors, and so have different keys.
+ * Returns nkeys, the number of keys for the least scores of groups.  Group i
+ * belongs to key i % nkeys.  Near groups are neighbors, so they belong to
+ * different keys.
  */
 static __host__ __device__ inline uint32_t
 keys_of(int nlists)
@@ -613,8 +646,8 @@ keys_of(int nlists)
 }
 
 /*
- * Loads the keys of groups, which the bound is found from by reading them
- * again and again.
+ * Loads the keys of groups into shared memory, because finding the bound reads
+ * them many times.
  */
 static __device__ __forceinline__ void
 load_group_min(const Choice &choice)
@@ -634,8 +667,8 @@ load_group_min(const Choice &choice)
 }
 
 /*
- * Does steps 1 and 2 for few queries and not too many lists: all scores are in
- * registers at once, and the bound is that of minima, which takes a tenth of
+ * Does steps 1 and 2 for few queries and not too many lists.  All scores are
+ * in registers, and gv_minima_bound finds the bound, which takes a tenth of
  * the time of halving.  Returns whether all candidates fit.
  */
 static __device__ __forceinline__ bool
@@ -661,8 +694,9 @@ collect_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 
 /*
  * Does steps 1 and 2 by the least scores of groups.  Returns whether all
- * candidates fit.  If only those of groups do, near groups are kept, to score
- * all their lists exactly.
+ * candidates fit.  If they do not fit and only the least scores are stored,
+ * but the near groups fit, keeps the near groups, so that all their lists are
+ * scored exactly.
  */
 static __device__ __forceinline__ bool
 collect_by_groups(Choice &choice)
@@ -701,8 +735,9 @@ collect_by_groups(Choice &choice)
 }
 
 /*
- * Does steps 1 and 2: candidates become all lists that may be among the
- * nearest, unless it returns GV_COARSE_EXACT.  FEW: by `keys`, if possible.
+ * Does steps 1 and 2: collects all lists that may be among the nearest in
+ * choice.candidates, unless it returns GV_COARSE_EXACT.  If FEW, tries
+ * collect_at_once with `keys` first.
  */
 template <bool FEW>
 static __device__ __forceinline__ GvCoarsePath
@@ -738,7 +773,10 @@ collect_candidates(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	return choice.candidates.fits() ? GV_COARSE_ALL : GV_COARSE_EXACT;
 }
 
-/* Does step 3: copies the candidates that may still be among the nearest. */
+/*
+ * Does step 3: copies the candidates that may still be among the nearest to
+ * choice.exact.
+ */
 static __device__ __forceinline__ void
 tighten(Choice &choice)
 {
@@ -746,7 +784,7 @@ tighten(Choice &choice)
 	uint32_t	n = *choice.candidates.count;
 	uint32_t	last = 0xFFFFFFFFu;
 
-	/* candidates that all lanes score at once need not be fewer */
+	/* no need to reduce candidates that all lanes together score at once */
 	if (n > blockDim.x / GV_LANE_GROUP)
 		last = add_margin(gv_find_kth_bound([&](uint32_t i)
 		{
@@ -759,8 +797,9 @@ tighten(Choice &choice)
 }
 
 /*
- * Finds the nearest of all lists, or of those of near groups, by exact scores,
- * sorted: as many at a time as there is memory for beside the nearest so far.
+ * Finds and sorts the nearest lists by exact scores, among all lists or among
+ * the lists of near groups.  At a time, it scores as many lists as fit in
+ * memory behind the nearest lists so far.
  */
 template <bool PRODUCT>
 static __device__ __forceinline__ void
@@ -795,7 +834,10 @@ take_exactly(Choice &choice)
 	}
 }
 
-/* Returns the lists that there is memory for, a power of 2. */
+/*
+ * Returns the number of lists that an Items array has memory for, a power of
+ * two.
+ */
 static __host__ __device__ inline uint32_t
 capacity_for(int32_t probes)
 {
@@ -807,10 +849,11 @@ capacity_for(int32_t probes)
 }
 
 /*
- * A block chooses the lists of query blockIdx.x.  alone: only the least scores
- * of groups are stored.  Of many queries eight blocks share an SM, since each
- * waits most of the time; a lone query's block has more registers for loads.
- * Shared: two Items [capacity], and keys.
+ * A block chooses the lists of query blockIdx.x.  If `alone`, only the least
+ * scores of groups are stored.  For many queries, eight blocks share an SM,
+ * because each block waits most of the time.  For few queries, a block has
+ * more registers for loads.  Shared memory: two arrays of items [capacity],
+ * and the keys of groups.
  */
 template <bool PRODUCT, bool FEW>
 static __global__ void __launch_bounds__(MANY_THREADS, FEW ? 1 : 2)
@@ -894,8 +937,9 @@ launch_filter(const GvDeviceModel *model, const GvBatch *batch, int threads,
 }
 
 /*
- * Launches all steps, which make d_probed, d_starts and nprobed.  gv_gpu_table
- * has halved queries that came from the host.
+ * Launches all steps, which make d_probed, d_starts and d_search_counts.  If
+ * the queries came from the host, gv_gpu_table has made their half copies
+ * already.
  */
 GvStatus
 gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
