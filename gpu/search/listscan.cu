@@ -1,12 +1,13 @@
 /*
  * listscan.cu
- *		The score S of every live posting of the probed lists.
+ *		Computes the score S of every live posting of the probed lists.
  *
- * The unit of work is a block of 32 postings, a lane each, so lists of 100
- * rows waste nothing.  The blocks of all probes of a query are numbered and
- * dealt evenly to warps, of as many blocks of threads as are resident, or a
- * few times so many.  S is computed as it is defined: fp32 table, fp32 sum in
- * the order of the sub-quantizers, no contraction.
+ * The unit of work is a block of 32 postings, one for each lane, so lists of
+ * 100 rows waste little.  The blocks of all probes of a query are numbered,
+ * and are divided evenly among warps.  There are as many blocks of threads as
+ * are resident at a time, or a small multiple of this number.  S is computed
+ * exactly as defined: with an fp32 table, as an fp32 sum in the order of the
+ * sub-quantizers, without contraction.
  */
 #include <algorithm>
 #include <string.h>
@@ -19,14 +20,15 @@
 #define GROUP			8		/* chunks of codes in flight at once */
 #define MOST_RESIDENT	1024	/* threads of an SM, with 64 registers each */
 #define MOST_WAVES		4
-#define FEW_QUERIES		4		/* queries, up to which thread blocks are
-								 * small */
+#define FEW_QUERIES		4		/* up to this number of queries, blocks of
+								 * threads are small */
 
 /*
- * Block (x, y) owns blocks x, x + gridDim.x, ... of query y, a warp each.  If
- * queries were scanned list by list, only those of d_overflowed are scanned
- * here, and the first block stores the number of their scores.  Shared: table
- * [chunks * 32][16] floats.
+ * Each warp owns every n-th block of postings of query blockIdx.y, where n is
+ * the number of warps of all thread blocks of this query.  If the batch was
+ * scanned list by list, only the queries that are set in d_overflowed are
+ * scanned here, and the first thread block of such a query stores the number
+ * of its scores.  Shared memory: table [chunks * 32][16] floats.
  */
 template <int THREADS>
 static __global__ void
@@ -75,11 +77,13 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 
 /*
  * ----
- * Tests of a condition on keys, for some blocks by a warp, lane i posting i.
+ * Tests of a condition on keys.  A warp tests some blocks at a time, and lane
+ * i tests posting i of each block.
  *
- * A block's head is not tested first: if it did not decide, abbreviated keys
- * had to be read after it, and two reads in turn take twice as long, while
- * abbreviated keys are few bytes beside codes.
+ * The head of a block's keys is not tested first.  If the head did not decide,
+ * the abbreviated keys would have to be read after the head, and two dependent
+ * reads take twice as long.  Compared to codes, abbreviated keys are only a
+ * few bytes.
  */
 
 #define AT_ONCE			4		/* blocks tested at once */
@@ -101,7 +105,10 @@ load_abbrev(const uint8_t *abbrevs, int width, int i)
 	}
 }
 
-/* Is an abbreviated key one of values [n], n > 0, ascending? */
+/*
+ * Returns whether an abbreviated key is one of values [n], n > 0, which
+ * ascend.
+ */
 static __device__ __forceinline__ bool
 is_among(const uint64_t *values, int n, uint64_t abbrev)
 {
@@ -117,7 +124,7 @@ is_among(const uint64_t *values, int n, uint64_t abbrev)
 	return values[place] == abbrev;
 }
 
-/* Does a key that is not NULL satisfy the test? */
+/* Returns whether a key that is not NULL satisfies the test. */
 static __device__ __forceinline__ bool
 matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 {
@@ -139,8 +146,9 @@ matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 }
 
 /*
- * Clears the bits of postings that do not satisfy tests [n]; with a warp.
- * matching has bit i for posting i of each of AT_ONCE blocks with these keys.
+ * Clears the bits of postings that do not satisfy all tests [n]; called by a
+ * whole warp.  For each of AT_ONCE blocks, keys is the address of the block's
+ * keys, and bit i of matching stands for posting i.
  */
 static __device__ __forceinline__ void
 test_blocks(const GvDeviceTest *tests, int n, const uint64_t *values,
@@ -178,26 +186,29 @@ test_blocks(const GvDeviceTest *tests, int n, const uint64_t *values,
 
 /*
  * ----
- * The list scanner of batches with conditions on keys: scores of the live
- * postings that satisfy them, stored compactly, and scores of the sample.
+ * The scan of batches with conditions on keys.  It computes the scores of live
+ * postings that satisfy their query's condition, stores these scores without
+ * gaps, and also computes the scores of the sample.
  *
- * One of 100 postings may satisfy a condition, and a warp takes as long to add
- * up the codes of one posting as of 32.  So a warp tests a run of blocks, some
- * at once.  Postings that satisfy the condition are buffered in shared memory
- * until there is one for each lane, from whatever blocks.  The warps of a
- * block share those that are left in the end.  Scores are stored behind those
- * of other warps, so that selections read nothing else; only a sort gets all
- * scores, infinities included.
+ * Perhaps only one of 100 postings satisfies a condition, and a warp takes as
+ * long to score one posting as to score 32.  So a warp tests a run of blocks,
+ * several at a time.  It buffers the postings that satisfy the condition in
+ * shared memory until there is one for each lane; they may come from different
+ * blocks.  In the end, the warps of a thread block divide the remaining
+ * postings among them.  Scores of all warps are stored one behind the other,
+ * so that a selection reads no other values.  Only a sort gets a score for
+ * each posting, which is infinity if the posting does not match.
  *
- * Of sampled blocks, one of 32 by a hash, all live postings are scored
- * besides; these scores go to memory of their own.  With 80 registers a thread
- * and 5 chunks in flight nothing is spilled; with 64 and 8 the spilled bytes
- * were five times those that were read.
+ * A hash chooses one of 32 blocks for the sample.  In these blocks all live
+ * postings are scored in addition, and their scores are stored in a separate
+ * array.  With 80 registers a thread and 5 chunks in flight no registers are
+ * spilled.  With 64 registers and 8 chunks, five times as many bytes were
+ * spilled as were read from lists.
  */
 
 #define MANY_THREADS	256
-#define FEW_THREADS		64		/* if a long table leaves no shared memory for
-								 * MANY_THREADS */
+#define FEW_THREADS		64		/* if a long table leaves too little shared
+								 * memory for MANY_THREADS threads */
 #define KEYSCAN_GROUP	5		/* chunks of codes in flight at once */
 #define KEYSCAN_RESIDENT	768 /* threads of an SM, with 80 registers each */
 #define MOST_RUN		GV_WARP /* blocks of a run, a lane each */
@@ -257,8 +268,8 @@ struct Scan
 	}
 
 	/*
-	 * Returns the last probe that starts at or before block b; with a warp,
-	 * which tests 32 probes at once.
+	 * Returns the last probe that starts at or before block b.  Called by a
+	 * whole warp, which tests 32 probes at a time.
 	 */
 	__device__ __forceinline__ int
 	find_probe(uint32_t b) const
@@ -279,7 +290,10 @@ struct Scan
 		return low;
 	}
 
-	/* The same for each lane's own block b, of which the first is `first`. */
+	/*
+	 * Like find_probe, but each lane has its own block b.  `first` is the
+	 * first of these blocks.
+	 */
 	__device__ __forceinline__ int
 	find_probes(uint32_t first, uint32_t b) const
 	{
@@ -292,15 +306,15 @@ struct Scan
 		for (int step = GV_WARP / 2; step > 0; step /= 2)
 			n += __shfl_sync(GV_FULL_WARP, next, n + step - 1) <= b ? step : 0;
 		/*
-		 * if it is none of the next 32, there are many lists without a block
+		 * if the probe is not one of the next 32 probes, many lists are empty
 		 */
 		return __shfl_sync(GV_FULL_WARP, next, n) <= b ?
 			gv_probe_of(probes.starts, probes.nprobed, b) : low + n;
 	}
 
 	/*
-	 * Returns the run of n blocks from `first` on, lane i with block first +
-	 * i, and lanes beyond n with the last.
+	 * Returns the run of n blocks from `first` on.  Lane i gets block first +
+	 * i, and lanes from n on get the last block.
 	 */
 	__device__ __forceinline__ BlockRun
 	take(uint32_t first, int n) const
@@ -355,7 +369,10 @@ struct Scan
 						 posting);
 			sum = score(block, probe, posting);
 		}
-		/* only here, so that loads of codes did not wait for the atomicAdd */
+		/*
+		 * use the result of atomicAdd only here, so that loads of codes need
+		 * not wait for it
+		 */
 		to = batch.d_ids != NULL ? __shfl_sync(GV_FULL_WARP, to, 0) + lane :
 			buffered.block * GV_BLOCK + posting;
 		if (lane < n)
@@ -363,7 +380,10 @@ struct Scan
 							 high, low, probe);
 	}
 
-	/* Scores and stores all live postings of the run's sampled blocks. */
+	/*
+	 * Scores all live postings of the run's sampled blocks, and stores the
+	 * scores in d_sampled.
+	 */
 	__device__ __forceinline__ void
 	write_sampled(const BlockRun &run) const
 	{
@@ -392,8 +412,8 @@ struct Scan
 	}
 
 	/*
-	 * Returns the live postings of this lane's block that satisfy the
-	 * condition, of a run of n blocks.
+	 * Tests the keys of a run of n blocks.  Returns the mask of live postings
+	 * in this lane's block that satisfy the condition.
 	 */
 	__device__ __forceinline__ uint32_t
 	test_keys(const BlockRun &run, int n) const
@@ -424,8 +444,9 @@ struct Scan
 	}
 
 	/*
-	 * Buffers the matching postings of a run behind n others, n < 32, and
-	 * scores them whenever there are 32.  Returns how many are buffered then.
+	 * Appends the matching postings of a run to the n < 32 postings in the
+	 * buffer, and scores the buffered postings whenever there are 32.  Returns
+	 * how many postings remain in the buffer.
 	 */
 	__device__ __forceinline__ int
 	buffer(const BlockRun &run, uint32_t matching, BufferedPosting *buffered,
@@ -455,7 +476,10 @@ struct Scan
 		return n;
 	}
 
-	/* Stores infinity for postings that do not match, since sorts read all. */
+	/*
+	 * Stores infinity as the scores of postings that do not match, because a
+	 * sort reads the scores of all postings.
+	 */
 	__device__ __forceinline__ void
 	write_infinity(const BlockRun &run, uint32_t matching, int n) const
 	{
@@ -474,8 +498,9 @@ struct Scan
 };
 
 /*
- * Block (x, y) owns runs x, x + gridDim.x, ... of the blocks of query y, a
- * warp each.  Shared: table [chunks * 32][16] floats.
+ * Each warp owns every n-th run of blocks of query blockIdx.y, where n is the
+ * number of warps of all thread blocks of this query.  Shared memory: table
+ * [chunks * 32][16] floats.
  */
 template <int THREADS>
 static __global__ void __launch_bounds__(THREADS, KEYSCAN_RESIDENT / THREADS)
@@ -538,9 +563,10 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * Launches a scan by blocks of `threads` threads, of which `resident` threads
- * run on an SM.  y is the query, and x is the number of blocks for each query
- * that leaves the least of the device idle in the last wave.
+ * Launches a scan by blocks of `threads` threads; an SM runs `resident`
+ * threads at a time.  The grid's y dimension is the number of queries, and its
+ * x dimension the number of blocks for each query.  The x dimension is chosen
+ * so that the last wave leaves as little of the device idle as possible.
  */
 static GvStatus
 launch(void (*kernel) (GvDeviceModel model, GvBatch batch), int threads,
@@ -570,12 +596,15 @@ launch(void (*kernel) (GvDeviceModel model, GvBatch batch), int threads,
 						  searcher->stream, model, batch);
 }
 
-/* Launches the scan of a batch, or of the queries of d_overflowed. */
+/*
+ * Launches the scan of a batch, or only of the queries that are set in
+ * d_overflowed.
+ */
 GvStatus
 gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)
 {
-	/* a lone query has few blocks, which should be on many SMs */
+	/* few queries have few blocks, which should be divided among many SMs */
 	if (batch->tests == 0 && batch->n <= FEW_QUERIES)
 		return launch(scan_kernel<64>, 64, MOST_RESIDENT, model, batch,
 					  searcher);
@@ -593,14 +622,15 @@ gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 
 /*
  * ----
- * Conditions on keys for the device, and counts of matches on the way back.
+ * Uploads of conditions on keys to the device, and downloads of the counts of
+ * matches.
  */
 
 #define MATCH_THREADS	256
 
 /*
- * Writes the conditions and sample questions of n searches to host memory that
- * the device reads; tables.cu copies them.
+ * Writes the conditions and sample queries of n searches to host memory, from
+ * where the first step (tables.cu) copies them to the device.
  */
 void
 gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
@@ -647,8 +677,8 @@ gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 }
 
 /*
- * A block writes the matches of query blockIdx.x, and all other answers if
- * they are still on the device.
+ * A block writes the counts of matches of query blockIdx.x to the host, and
+ * also all other answers if they are still on the device.
  */
 static __global__ void __launch_bounds__(MATCH_THREADS)
 download_matches_kernel(GvDeviceModel model, GvBatch batch)
@@ -669,7 +699,7 @@ download_matches_kernel(GvDeviceModel model, GvBatch batch)
 		batch.out_counts[query] = found;
 }
 
-/* Launches the last step of a batch with conditions and without bounds. */
+/* Launches the last step of a batch that has conditions and no bounds step. */
 GvStatus
 gv_gpu_download_matches(const GvDeviceModel *model, const GvBatch *batch,
 						cudaStream_t stream)

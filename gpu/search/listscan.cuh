@@ -1,19 +1,20 @@
 /*
  * listscan.cuh
- *		Code that the scanners of lists share: a query's table and probes in
- *		shared memory, the look-ups, the stores of postings.
+ *		Code that the scans of lists share: a query's table and probes in
+ *		shared memory, the look-ups, and the stores of scores and ids.
  *
  * A row of the table is 16 words in 16 banks, so look-ups never conflict.  A
- * byte of codes, masked and shifted, is an offset in bytes within a row.  One
- * byte permutation puts it below the chunk's offset, and the row's own offset
- * is a constant.  So a look-up is a permutation, a load, an addition, and half
- * an operation for masks: 3.5 instructions, where the compiler alone needs 7.
- * An SM issues four instructions a clock, for 32 lanes each, and answers 32
- * look-ups: these are the limit.
+ * byte of codes, masked and shifted, is the offset of an entry in its row, in
+ * bytes.  One byte permutation puts this offset below the chunk's offset, and
+ * the row's own offset is a constant.  So a look-up is a permutation, a load,
+ * an addition, and half an operation for masks: 3.5 instructions, while the
+ * compiler without this trick needs 7.  In a clock an SM issues four
+ * instructions, for 32 lanes each, but answers only 32 look-ups, so look-ups
+ * are the limit.
  *
  * Lanes read chunks of 16 bytes of 32 consecutive postings, so a warp reads
- * 512 consecutive bytes.  Codes are read to be evicted first, so that
- * centroids stay in L2.
+ * 512 consecutive bytes.  Codes are read with the hint to evict them first, so
+ * that centroids stay in L2.
  */
 #include "gpu/device/warp.cuh"
 #include "gpu/search/search.h"
@@ -24,8 +25,8 @@
 #define GV_KEPT			64		/* probes of a query in shared memory */
 
 /*
- * Returns the id of a posting: the 48 bits of its row id, which decide between
- * equal scores, and its probe.
+ * Returns the id of a posting: the 48 bits of its row id, then 16 bits for its
+ * probe.  Postings with equal scores are ordered by row id.
  */
 static __device__ __forceinline__ uint64_t
 gv_posting_id(uint32_t high, uint32_t low, int probe)
@@ -34,8 +35,8 @@ gv_posting_id(uint32_t high, uint32_t low, int probe)
 }
 
 /*
- * Returns the probe of block b of a search: the last one that starts at or
- * before b and is not empty.  starts [n + 1] ascends from 0.
+ * Returns the probe that contains block b of a search, which is the last probe
+ * that starts at or before b.  starts [n + 1] ascends from 0.
  */
 static __device__ __forceinline__ int
 gv_probe_of(const uint32_t *starts, int n, uint32_t b)
@@ -56,7 +57,8 @@ gv_probe_of(const uint32_t *starts, int n, uint32_t b)
 }
 
 /*
- * Adds the table entries of four bytes, which are eight codes, lowest first.
+ * Adds the table entries of eight codes, which are in the four bytes of a
+ * word, the lowest code first.
  */
 static __device__ __forceinline__ float
 gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
@@ -67,7 +69,9 @@ gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 	{
-		/* the three upper bytes of chunk above byte i of low or high */
+		/*
+		 * byte i of low or high, and above it the three upper bytes of chunk
+		 */
 		uint32_t	even = __byte_perm(low, chunk, 0x7650 | i);
 		uint32_t	odd = __byte_perm(high, chunk, 0x7650 | i);
 
@@ -80,10 +84,10 @@ gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
 }
 
 /*
- * Adds the entries of a chunk, whose codes are in `words` words and whose rows
+ * Adds the entries of a chunk of codes, which has `words` words and whose rows
  * begin at byte `chunk` of the table.  If chunk is a constant, the compiler
- * makes it the only immediate operand of the permutation, and moves the other
- * one to a register each time.
+ * makes it the only immediate operand of the permutation, and moves the
+ * permutation's selector to a register each time.
  */
 static __device__ __forceinline__ float
 gv_add_chunk(float sum, uint4 codes, int words, const char *table,
@@ -100,8 +104,8 @@ gv_add_chunk(float sum, uint4 codes, int words, const char *table,
 }
 
 /*
- * Returns the sum of the entries of a posting's codes, which begin at `codes`;
- * GROUP chunks in flight at once.
+ * Returns the sum of the table entries of a posting's codes, which begin at
+ * `codes`.  GROUP chunks are in flight at a time.
  */
 template <int GROUP>
 static __device__ __forceinline__ float
@@ -126,7 +130,10 @@ gv_add_codes(const uint4 *codes, int chunks, const char *table)
 	return sum;
 }
 
-/* Returns the same sum of loaded chunks, the last one of `words` words. */
+/*
+ * Like gv_add_codes, for chunks that are loaded already.  The last chunk has
+ * `words` words.
+ */
 template <int CHUNKS>
 static __device__ __forceinline__ float
 gv_add_chunks(const uint4 (&codes)[CHUNKS], int words, const char *table)
@@ -158,9 +165,10 @@ struct GvProbes
 	int			nprobed;
 
 	/*
-	 * Finds a query's arrays, and copies its first probes to *kept unless that
-	 * is NULL; with all threads.  batch.nprobe elements exist whatever the
-	 * number of probes is.
+	 * Sets the pointers to a query's arrays, and copies the query's first
+	 * probes to *kept unless kept is NULL.  Called by all threads of a block.
+	 * The arrays always have batch.nprobe elements, so this need not know the
+	 * number of probes.
 	 */
 	__device__ __forceinline__ void
 	load(const GvBatch &batch, int query, GvKept *kept)
@@ -178,7 +186,10 @@ struct GvProbes
 		}
 	}
 
-	/* Returns the last probe that starts at or before block b; with a warp. */
+	/*
+	 * Returns the last probe that starts at or before block b; called by a
+	 * whole warp.
+	 */
 	__device__ __forceinline__ int
 	find(const GvKept &kept, uint32_t b) const
 	{
@@ -197,7 +208,10 @@ struct GvProbes
 		return n - 1;
 	}
 
-	/* Returns the address of block b of a probe, and its list's score. */
+	/*
+	 * Returns the address of block b, which is in list number `probe` of the
+	 * query's lists, and sets *list_score to this list's score.
+	 */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,
 			 float *list_score) const
@@ -212,10 +226,10 @@ struct GvProbes
 };
 
 /*
- * Copies a query's table to shared memory and loads its probes, with all
- * threads of a block, as a step begins; kept may be NULL.  Returns the number
- * of the query's blocks.  If they are not more than `first`, returns 0, and
- * nothing is loaded.
+ * Begins a scan: copies a query's table to shared memory, waits for the step
+ * before, and loads the query's probes.  Called by all threads of a block;
+ * kept may be NULL.  Returns the number of the query's blocks, or 0 if this
+ * number is not larger than `first`.
  */
 template <int THREADS>
 static __device__ __forceinline__ uint32_t
@@ -250,8 +264,8 @@ gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 }
 
 /*
- * Stores a posting's score and id at index `to`.  live is the block's mask; a
- * dead posting gets +infinity.
+ * Stores a posting's score and id at index `to`.  live is the mask of live
+ * postings of its block; the score of a dead posting is +infinity.
  */
 static __device__ __forceinline__ void
 gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,

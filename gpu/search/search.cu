@@ -1,13 +1,14 @@
 /*
  * search.cu
- *		A batch of queries, from coarse search to the best postings.  gpu/README
- *		says what the steps are.
+ *		Runs a batch of queries, from coarse search to the best postings.
+ *		gpu/README explains the steps.
  *
- * The last step of a small batch writes answers into the host's memory, from
- * where the caller reads them: nothing is copied afterwards, and the host
- * waits once.  Queries and answers of large sub-batches are copied, because a
- * copy engine reads the bus at twice the rate of threads and keeps no thread
- * waiting.  Memory grows when a batch needs more than any before it.
+ * The last step of a small batch writes the answers into host memory, where
+ * the caller reads them.  So there is no copy afterwards, and the host waits
+ * only once.  Queries and answers of large sub-batches are copied, because a
+ * copy engine reads across the bus at twice the rate of threads, and no thread
+ * has to wait for it.  Memory grows when a batch needs more than all batches
+ * before it.
  */
 #include <algorithm>
 #include <stddef.h>
@@ -18,23 +19,26 @@
 
 /*
  * ----
- * The steps of a batch: launched one by one, or recorded once and replayed.
+ * The steps of a batch are launched one by one, or recorded once and replayed.
  *
- * A small batch takes less time than its launches, so they are recorded as a
- * graph, which is one launch.  Queries and parameters, which differ from call
- * to call, are in memory at the same place each time, and so are the lengths
- * of a mirror's lists; all else is in a graph's arguments.
+ * The work of a small batch takes less time than its launches, so the launches
+ * are recorded as a CUDA graph, which needs a single launch.  Queries,
+ * parameters and the lengths of a mirror's lists differ from call to call, but
+ * are at the same memory addresses each time.  Everything else is in the
+ * arguments of the graph's kernels.
  *
- * A stream has at most GV_GRAPHS graphs.  Each takes some kilobytes of the
- * device's memory, and 100 us of the host to record, which is what ten batches
- * gain by it.
+ * A stream has at most GV_GRAPHS graphs.  Each graph takes some kilobytes of
+ * device memory, and recording it takes the host 100 us, which is as much as
+ * ten batches gain by the graph.
  */
 
 /*
- * Launches the steps from the selection on.  If a search asks about the
- * sample, the step after the selection reads a hit's score on the device.  So
- * if there is no bounds step, which would write the answers to the host, the
- * selection leaves them on the device, and the last step writes them.
+ * Launches the selection and the steps behind it.  If a search asks about the
+ * sample, the step after the selection needs the hits on the device, because
+ * it reads a hit's score.  If there is a bounds step, the hits are on the
+ * device anyway, and the bounds step writes the answers to the host.  If there
+ * is none, the selection leaves the answers on the device, and
+ * gv_gpu_download_matches writes them to the host.
  */
 static GvStatus
 last_steps(const GvDeviceModel *model, const GvBatch *batch,
@@ -114,8 +118,8 @@ record(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
 }
 
 /*
- * Returns the graph of exactly these arguments.  If there is none, returns the
- * one that was unused for the longest time.
+ * Returns the graph with exactly these arguments.  If there is none, sets
+ * *found to false and returns the least recently used graph.
  */
 static GvGraph *
 find_graph(const GvDeviceModel *model, const GvBatch *batch,
@@ -139,7 +143,10 @@ find_graph(const GvDeviceModel *model, const GvBatch *batch,
 	return oldest;
 }
 
-/* Runs a batch that needs no sort, as a graph unless all graphs are in use. */
+/*
+ * Runs a batch that needs no sort.  It runs as a graph, unless a new graph
+ * would have to replace one that was used recently.
+ */
 static GvStatus
 run_graph(const GvDeviceModel *model, const GvBatch *batch,
 		  GvSearcher *searcher)
@@ -167,7 +174,10 @@ run_graph(const GvDeviceModel *model, const GvBatch *batch,
 
 #ifdef GV_TEST_BUILD
 
-/* Reads how the small batches of both streams were launched. */
+/*
+ * Sets *counts to how often small batches of both streams were launched in
+ * each way.
+ */
 extern "C" void
 gv_gpu_graph_counts(const GvSearcher *searcher, GvGraphCounts *counts)
 {
@@ -195,28 +205,32 @@ drop_graphs(GvSearcher *searcher)
 
 /*
  * ----
- * Answers of a small batch, noticed as they arrive.
+ * Polling of a small batch's answers as they arrive.
  *
- * Before the launch the host fills them with GV_ABSENT, which no answer
- * contains.  They are complete when no relevant word is GV_ABSENT, and
- * GvSearchCounts, which is polled first, says how many words are relevant.
+ * Before the launch the host fills the memory for answers with GV_ABSENT,
+ * which no valid answer contains.  The answers are complete when no relevant
+ * word is GV_ABSENT any more.  GvSearchCounts, which is polled first, tells
+ * how many words are relevant.
  *
- * A damaged row id may be GV_ABSENT, and then the answers never seem complete;
- * neither do those of a batch that fails.  So the stream is queried now and
- * then, too, and its status counts.  Once the answers are complete, no step
- * reads anything more, and only the stream itself is still busy.
+ * If a damaged row id is equal to GV_ABSENT, or if the batch fails, the
+ * answers never seem complete.  So the host also queries the stream from time
+ * to time, and the stream's status decides.  When the answers are complete, no
+ * step reads memory any more, although the stream itself may still be busy.
  */
 
 #define GV_ABSENT		0xFFFFFFFFu /* NaN, for scores and bounds */
 #define TOGETHER		16		/* words polled together */
 #define ASKED_EACH		50e-6	/* seconds between queries of the stream */
 
-/* The words of GvSearchCounts without its padding, which nobody writes. */
+/*
+ * The number of words of GvSearchCounts without the padding at its end, which
+ * must not be polled.
+ */
 #define FOUND_WORDS		(offsetof(GvSearchCounts, nblocks) / 4 + 1)
 
 /*
- * Prepares to poll the answers of a batch's first n searches; call it before
- * the launch.
+ * Prepares to poll the answers of a batch's first n searches.  This must be
+ * called before the launch.
  */
 static void
 expect_answers(GvSearcher *searcher, const GvBatch *batch, int32_t n)
@@ -238,15 +252,16 @@ expect_answers(GvSearcher *searcher, const GvBatch *batch, int32_t n)
 }
 
 /*
- * Have n words arrived?  *first counts those that have, from call to call.
- * TOGETHER words are polled at a time, so that compilers make vectors of them.
+ * Returns whether n words have arrived.  *first is the number of words that
+ * have arrived; the caller keeps it from call to call.  TOGETHER words are
+ * polled at a time, so that compilers vectorize the loop.
  */
 static bool
 are_there(const void *from, int64_t n, int64_t *first)
 {
 	const uint32_t *words = (const uint32_t *) from;
 
-	/* the device writes these words, so they must be read again */
+	/* the device writes these words, so the compiler must read them again */
 	__asm__ volatile("" ::: "memory");
 	for (; *first + TOGETHER <= n; *first += TOGETHER)
 	{
@@ -263,8 +278,9 @@ are_there(const void *from, int64_t n, int64_t *first)
 }
 
 /*
- * Returns whether a search's answer is complete.  *words counts the words that
- * have arrived, from call to call, from 0 on.
+ * Returns whether a search's answer is complete.  *words is the number of
+ * words that have arrived; it is 0 before the first call, and the caller keeps
+ * it from call to call.
  */
 extern "C" bool
 gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
@@ -304,7 +320,7 @@ gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 	return true;
 }
 
-/* Is the answer of the first incomplete search complete? */
+/* Returns whether the answer of search expected->query is complete. */
 static bool
 is_complete(GvCompletion *expected)
 {
@@ -366,7 +382,10 @@ wait_stream(GvSearcher *searcher)
 		gv_cuda_status(cudaStreamSynchronize(searcher->stream));
 }
 
-/* Waits for the rest of a stream's work behind its answers. */
+/*
+ * Waits until a stream, whose answers may be complete already, is no longer
+ * busy.
+ */
 static GvStatus
 wait_rest(GvSearcher *searcher)
 {
@@ -382,8 +401,8 @@ wait_rest(GvSearcher *searcher)
  */
 
 /*
- * Batches of up to so many searches have their answers polled.  For larger
- * ones, polling all words takes longer than querying the stream.
+ * The answers of a batch are polled if it has at most this many searches.  In
+ * larger batches, polling all words takes longer than querying the stream.
  */
 #define MOST_EXPECTED	8
 
@@ -408,8 +427,8 @@ drop_searcher(GvSearcher *searcher)
 }
 
 /*
- * Creates a searcher's stream and, unless it is the second stream itself, its
- * second stream.
+ * Creates a searcher's stream and, unless is_second is true, its second
+ * stream.
  */
 static GvStatus
 fill_searcher(GvSearcher *searcher, bool is_second)
@@ -427,7 +446,10 @@ fill_searcher(GvSearcher *searcher, bool is_second)
 	GV_TRY(gv_gpu_nsms(&searcher->nsms));
 	GV_TRY(gv_gpu_has_pdl(&searcher->pdl));
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
-	/* a sub-batch's share of the device; four are in flight */
+	/*
+	 * one sub-batch's part of the device's memory; four sub-batches are in
+	 * flight
+	 */
 	searcher->most_work = gv_gpu_stream_bytes(total) -
 		gv_blas_bytes(device, 0);
 	GV_TRY(gv_blas_create(device, 0, searcher->stream, &searcher->blas));
@@ -476,8 +498,9 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 }
 
 /*
- * Makes sure that a stream has work memory.  It is cleared, because steps read
- * some of it before they know how much was written.
+ * Makes sure that a stream has at least `bytes` bytes of work memory.  New
+ * memory is cleared, because steps read some of it before they know how much
+ * was written.
  */
 static GvStatus
 grow_work(GvSearcher *searcher, size_t bytes)
@@ -491,7 +514,7 @@ grow_work(GvSearcher *searcher, size_t bytes)
 								   searcher->d_work.bytes, searcher->stream));
 }
 
-/* Makes sure that there is memory for queries and for answers. */
+/* Makes sure that there is host memory for queries and for answers. */
 static GvStatus
 need_memory(GvSearcher *searcher, size_t in_bytes, size_t out_bytes)
 {
@@ -508,9 +531,10 @@ need_memory(GvSearcher *searcher, size_t in_bytes, size_t out_bytes)
 }
 
 /*
- * Places the counts and samples of n searches at the begin of the memory for
- * answers, and returns their bytes.  A small sub-batch is rounded up, and all
- * small batches take the same.
+ * Places the counts and sample answers of n searches at the beginning of the
+ * memory for answers, and returns how many bytes they take.  Small sub-batches
+ * are rounded up, so there is memory for more searches, and all small batches
+ * take the same number of bytes.
  */
 static size_t
 place_counts(GvSearcher *searcher, int32_t n)
@@ -552,7 +576,10 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 	return grow_work(searcher, work_bytes);
 }
 
-/* Returns a batch whose queries and answers are copied, as kernels see it. */
+/*
+ * Returns a batch in the form in which kernels get it if its queries and
+ * answers are copied: in_ and out_ arrays are replaced by the d_ arrays.
+ */
 static GvBatch
 copied_batch(const GvBatch *batch)
 {
@@ -613,7 +640,10 @@ launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 	const GvListScan *lists = &turn->lists;
 	cudaStream_t stream = searcher->stream;
 
-	/* 1. each sub-batch, when its queries are there, up to its pairs */
+	/*
+	 * 1. for each sub-batch, when its queries are written: choose the lists
+	 * and count the pairs
+	 */
 	GV_TRY(gv_gpu_begin_lists(model, lists, stream));
 	for (int i = 0; i < turn->nbatches; i++)
 	{
@@ -626,10 +656,13 @@ launch_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 		GV_TRY(gv_gpu_add_queries(model, &copied, lists, stream));
 	}
 
-	/* 2. the scan of all of them */
+	/* 2. scan the lists for all sub-batches */
 	GV_TRY(gv_gpu_scan_lists(model, turn, stream));
 
-	/* 3. each sub-batch, as after a scan of its own */
+	/*
+	 * 3. for each sub-batch: compute exact scores, and do the steps behind a
+	 * scan
+	 */
 	for (int i = 0; i < turn->nbatches; i++)
 	{
 		const GvBatch *batch = &turn->batches[i];
@@ -656,7 +689,10 @@ start_by_list(const GvDeviceModel *model, const GvBatchTurn *turn,
 	return status;
 }
 
-/* Starts a sub-batch of its own.  expects: its answers are polled. */
+/*
+ * Starts a sub-batch that is not scanned together with others.  If `expects`
+ * is true, its answers may be polled.
+ */
 static GvStatus
 start_sub_batch(const GvDeviceModel *model, GvBatchTurn *turn,
 				GvSearch *searches, bool expects, GvSearcher *searcher)
@@ -702,7 +738,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 
 			/*
 			 * if large sub-batches of two streams fill the device, steps that
-			 * were launched early and wait would be in the way
+			 * are launched early and only wait would take resources from the
+			 * other stream
 			 */
 			batch->pdl = searcher->pdl && !turn.by_list &&
 				(turn.small || turn.n >= n);
@@ -712,7 +749,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 			place_answers(batch, searches + done, turn.taken[i]);
 			done += turn.taken[i];
 		}
-		/* polled answers would be those of an earlier sub-batch */
+		/* the stream may still expect answers of an earlier sub-batch */
 		stream->completion.n = 0;
 		if (turn.by_list)
 			GV_TRY(start_by_list(model, &turn, some, stream));
@@ -737,21 +774,21 @@ wait_streams(GvSearcher *searcher)
 
 /*
  * ----
- * Bounds of known hits: the last step of a batch alone.
+ * Bounds of known hits: only the last step of a batch.
  *
  * The records of a search's hits may be on other devices than the lists that
- * the hits are from.  Queries and hits are copied to the device and bounds
- * back, some searches at a time, one after another on the searcher's first
- * stream.
+ * contain the hits.  Queries and hits are copied to the device and bounds are
+ * copied back, for some searches at a time, on the searcher's first stream.
  */
 
 #define MOST_QUERIES	4096	/* of a launch */
 
 /*
- * Takes the first of n searches, as many as a stream's work memory allows, and
- * places their arrays: queries, parameters, counts and hits, which are
- * uploaded, and bounds.  Sets *in_bytes to the former's bytes, and returns
- * those of all.
+ * Takes as many of n searches as fit into a stream's work memory, from the
+ * first on, and places their arrays in `memory`.  Queries, parameters, counts
+ * and hits come first, because they are uploaded, and bounds follow.  Sets
+ * *in_bytes to the size of the arrays that are uploaded, and returns the size
+ * of all arrays.
  */
 static size_t
 place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
@@ -788,7 +825,10 @@ place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
 	return bytes;
 }
 
-/* Writes searches and their hits to a batch in the host's memory. */
+/*
+ * Writes searches and their hits to the arrays of a batch, which are in host
+ * memory.
+ */
 static void
 upload_hits(const GvDeviceModel *model, const GvBatch *batch,
 			const GvSearch *searches)
@@ -862,7 +902,9 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
  * The backend's functions.
  */
 
-/* Do the lists of the parents cover all lists in ascending order? */
+/*
+ * Returns whether the lists of the parents cover all lists in ascending order.
+ */
 static bool
 check_parent_offsets(GvMirror *mirror)
 {

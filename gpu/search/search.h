@@ -26,12 +26,16 @@ struct GvSearchParams
 	double		length;			/* length of the query */
 };
 
-/* A GvKeyTest, as kernels see it.  kind 0 ends a condition's tests. */
+/*
+ * A GvKeyTest in the form that kernels read.  A test of kind 0 ends a
+ * condition's tests.
+ */
 struct GvDeviceTest
 {
 	uint64_t	low;			/* of a set: its least value */
 	uint64_t	high;			/* of a set: its greatest value */
-	int32_t		first;			/* first of its values among the batch's */
+	int32_t		first;			/* offset of its values among the batch's
+								 * values */
 	int32_t		nvalues;
 	int32_t		abbrevs_at;		/* offset of a block's abbreviated keys */
 	uint8_t		key;
@@ -41,8 +45,9 @@ struct GvDeviceTest
 };
 
 /*
- * Limits of the selections in select.cu.  Larger requests are sorted by CUB,
- * and never captured in a graph.
+ * Largest numbers of probes and of postings that the selections in select.cu
+ * can select.  For larger numbers CUB sorts, and the batch does not run as a
+ * CUDA graph.
  */
 #define GV_MANY_PROBES		2048
 #define GV_MANY_POSTINGS	2048
@@ -58,8 +63,9 @@ struct GvSearchCounts
 /* A search's question about the sample: GvSearch.rank and limit. */
 struct GvSampleQuery
 {
-	int32_t		rank;			/* 0: none; negative: how many are not beyond
-								 * limit */
+	int32_t		rank;			/* 0: the search does not ask; negative: it
+								 * asks how many sampled postings are not
+								 * beyond limit */
 	float		limit;
 };
 
@@ -74,48 +80,59 @@ struct GvSampleCount
 enum GvCoarsePath
 {
 	GV_COARSE_GROUPS,			/* by the least score of each group of lists */
-	GV_COARSE_GROUPS_ALONE,		/* by that alone, and computing scores again */
+	GV_COARSE_GROUPS_ALONE,		/* by the groups' least scores alone, and
+								 * scores computed again */
 	GV_COARSE_ALL,				/* by all approximate scores */
-	GV_COARSE_EXACT,			/* by exact scores of all lists, or of those in
-								 * near groups */
+	GV_COARSE_EXACT,			/* by exact scores of all lists, or of all
+								 * lists of near groups */
 	GV_COARSE_PATHS
 };
 
-/* The arrays of coarsefilter.cu; none unless gv_gpu_coarse_filter_pays. */
+/*
+ * The arrays of coarsefilter.cu.  They are NULL unless
+ * gv_gpu_coarse_filter_pays.
+ */
 struct GvCoarseFilter
 {
 	uint16_t   *d_half_queries; /* [n][half_dims] half copies of queries */
-	int32_t		nsquares;		/* parts of a query whose squares are apart */
+	int32_t		nsquares;		/* parts of a query; each part has its own sums
+								 * of squares */
 	float2	   *d_squares;		/* [n][nsquares] |q|^2 and |q - q'|^2 of each
-								 * part of q, whose half copy is q' */
+								 * part of a query q with half copy q' */
 	float	   *d_group_min;	/* [n][ngroups] the least score of each group
 								 * of lists */
-	unsigned   *d_path_counts;	/* [GV_COARSE_PATHS] queries by path, of the
-								 * searcher; test build only */
+	unsigned   *d_path_counts;	/* [GV_COARSE_PATHS] number of the searcher's
+								 * queries for each path; test build only */
 };
 
 /*
- * The slices of a query's items, if there are too few queries to fill the
- * device, and what the first pass of select.cu finds of each.
+ * If there are too few queries to fill the device, the items of each query are
+ * divided into slices.  This struct describes the slices, and what the first
+ * pass of select.cu finds in each slice.
  */
 struct GvSlices
 {
-	uint32_t	n;				/* slices of a query; 0 and 1: no first pass */
-	uint32_t	least;			/* items that make a slice worth a block */
+	uint32_t	n;				/* slices of a query; if 0 or 1, there is no
+								 * first pass */
+	uint32_t	least;			/* least number of items of a slice, so that it
+								 * is worth a block */
 	uint32_t	capacity;		/* most items that a slice keeps */
 	int32_t		select_by;		/* gv_select_by */
 	uint32_t   *d_thresholds;	/* [queries][n] */
-	uint32_t   *d_counts;		/* [queries][n] items within the threshold; if
-								 * more than capacity, not all are kept */
+	uint32_t   *d_counts;		/* [queries][n] number of items within the
+								 * threshold; if it is larger than capacity,
+								 * not all items are kept */
 	void	   *d_items;		/* [queries][n][capacity] */
 };
 
 /*
- * A batch of n searches, passed to kernels by value.  An array has the same
- * room for each search, enough for the largest.  in_ and out_ are the host's
- * memory, which the device reads once and writes once, across the bus; d_ is
- * what kernels pass to each other.  In a large batch, which is copied, in_ and
- * out_ are the d_ arrays of that name.  Hits are written 16 bytes at a time.
+ * A batch of n searches, passed to kernels by value.  Each array has the same
+ * capacity for each search, which is enough for the largest search.  Arrays
+ * with in_ and out_ are in host memory, which the device reads and writes only
+ * once, across the bus.  Arrays with d_ pass data from kernel to kernel.  The
+ * queries and answers of a large batch are copied, and then kernels get the d_
+ * arrays in place of the in_ and out_ arrays.  Hits are written 16 bytes at a
+ * time.
  */
 struct GvBatch
 {
@@ -124,13 +141,15 @@ struct GvBatch
 	int32_t		k;
 	bool		pdl;			/* steps may be launched early: see
 								 * gv_pdl_wait */
-	bool		by_list;		/* scanned by bylist.cu, */
-	int32_t		first;			/* where this is the number of its first query
-								 * among all that are scanned together */
-	int64_t		postings;		/* scores that each search has memory for */
-	int32_t		tests;			/* most tests of any search's condition; 0:
-								 * there is no condition */
-	int32_t		values;			/* values of all their sets */
+	bool		by_list;		/* scanned by bylist.cu */
+	int32_t		first;			/* if by_list, number of the first query among
+								 * the queries that are scanned together */
+	int64_t		postings;		/* number of scores that each search has memory
+								 * for */
+	int32_t		tests;			/* maximum number of tests in a search's
+								 * condition; 0 if no search has one */
+	int32_t		values;			/* number of values of all sets in all
+								 * conditions */
 	const float *in_queries;	/* [n][dims] */
 	const GvSearchParams *in_params;	/* [n] */
 	float	   *d_queries;
@@ -143,16 +162,18 @@ struct GvBatch
 	const uint8_t **d_list_blocks;	/* [n][nprobe] address of that block; or
 									 * NULL */
 	float	   *d_scores;		/* [n][postings] S; dead postings: +infinity */
-	uint64_t   *d_ids;			/* [n][postings] gv_posting_id; NULL if the
-								 * best postings are sorted by CUB */
+	uint64_t   *d_ids;			/* [n][postings] gv_posting_id of each score;
+								 * NULL if CUB sorts the postings */
 	uint4	   *d_hits;			/* GvHit [n][k] */
-	GvBound    *d_bounds;		/* [n][k], if they are copied out */
-	const uint8_t **d_records;	/* [n][k] refine records of d_hits; NULL: no
-								 * bounds step, or sorted by CUB */
+	GvBound    *d_bounds;		/* [n][k]; used only if bounds are copied to
+								 * the host */
+	const uint8_t **d_records;	/* [n][k] refine records of d_hits; NULL if
+								 * there is no bounds step, or if CUB sorts the
+								 * postings */
 	GvSearchCounts *d_search_counts;	/* [n] */
-	uint32_t   *d_overflowed;	/* [n] of a batch scanned by bylist.cu: must
-								 * the query be scanned by scan_kernel? NULL:
-								 * all are */
+	uint32_t   *d_overflowed;	/* [n] in a batch that bylist.cu scans: not 0
+								 * if scan_kernel must scan the query.  NULL:
+								 * scan_kernel scans all queries */
 	GvCoarseFilter filter;
 	GvSlices	list_slices;	/* of lists */
 	GvSlices	posting_slices; /* of postings */
@@ -161,35 +182,41 @@ struct GvBatch
 	GvBound    *out_bounds;		/* [n][k], or NULL */
 	GvSearchCounts *out_counts; /* [n] */
 
-	/* of batches with conditions */
+	/* used in batches with conditions */
 	const GvDeviceTest *in_tests;	/* [n][tests] */
 	const uint64_t *in_values;	/* [values] */
 	GvDeviceTest *d_tests;
 	uint64_t   *d_values;
-	uint32_t   *d_matches;		/* [n][nprobe] postings that satisfy them */
-	uint32_t   *d_nscores;		/* [n] scores that a scan which filtered
-								 * postings has stored, in no order; NULL: one
-								 * for each posting */
+	uint32_t   *d_matches;		/* [n][nprobe] number of postings that satisfy
+								 * the condition */
+	uint32_t   *d_nscores;		/* [n] number of scores that a scan which
+								 * filters postings has stored, in no
+								 * particular order; NULL: there is a score for
+								 * each posting */
 	uint32_t   *out_matches;
 
-	/* of batches in which a search asks about the sample */
+	/* used in batches in which a search asks about the sample */
 	bool		sampled;		/* there is such a search */
 	const GvSampleQuery *in_sample_queries; /* [n] */
 	GvSampleQuery *d_sample_queries;
 	float	   *d_sampled;		/* [n][postings] scores of sampled blocks, in
-								 * no order; dead postings: +infinity */
+								 * no particular order; dead postings:
+								 * +infinity */
 	uint32_t   *d_nsampled;		/* [n] number of sampled blocks */
 	GvSampleCount *out_sample;	/* [n] */
 };
 
-/* Returns the scores from one query's to the next one's in d_coarse. */
+/* Returns the stride of queries in d_coarse, in scores. */
 static __host__ __device__ __forceinline__ int64_t
 gv_score_stride(int32_t nlists)
 {
 	return (int64_t) gv_ncolumn_groups(nlists) * GV_COLUMN_GROUP;
 }
 
-/* The recorded launches of a batch, and their arguments (search.cu). */
+/*
+ * A CUDA graph of the recorded launches of a batch, and the arguments of these
+ * launches (search.cu).
+ */
 struct GvGraph
 {
 	GvDeviceModel model;		/* the model that all kernels got */
@@ -202,18 +229,19 @@ struct GvGraph
 #define GV_GRAPHS			64
 
 /*
- * A graph is evicted only if this many batches did not use it.  If there are
- * more shapes in turn than graphs, some batches are replayed and the others
- * launched step by step, because recording all of them again and again took
- * longer.
+ * A graph is evicted only if none of the last GV_GRAPH_KEPT batches used it.
+ * If batches alternate between more shapes than there are graphs, some batches
+ * are replayed and the others are launched step by step, because recording
+ * graphs again and again took longer.
  */
 #define GV_GRAPH_KEPT		(4 * GV_GRAPHS)
 
 struct GvGraphCounts
 {
 	int64_t		reused;
-	int64_t		made;			/* graphs recorded, each used at once */
-	int64_t		evicted;		/* graphs that another one replaced */
+	int64_t		made;			/* graphs that were recorded; each ran at once
+								 * */
+	int64_t		evicted;		/* graphs that another graph replaced */
 	int64_t		launched;		/* without a graph */
 };
 
@@ -226,14 +254,15 @@ struct GvAnswer
 	const GvBound *bounds;		/* [nhits], or NULL */
 };
 
-/* The answers of a small batch, while the host polls them (search.cu). */
+/* The state of polling the answers of a small batch (search.cu). */
 struct GvCompletion
 {
-	int32_t		n;				/* searches; 0: the stream is queried
-								 * instead */
-	int32_t		query;			/* searches whose answers are complete */
-	int64_t		words;			/* words of the next one's answer that have
-								 * come */
+	int32_t		n;				/* number of searches; if 0, the stream is
+								 * queried instead */
+	int32_t		query;			/* number of searches whose answers are
+								 * complete */
+	int64_t		words;			/* words of the next search's answer that have
+								 * arrived */
 	double		asked;			/* time of the last query of the stream */
 	GvBatch		batch;
 };
@@ -241,21 +270,22 @@ struct GvCompletion
 struct GvSearcher
 {
 	int32_t		device;
-	int64_t		most_work;		/* bytes of work memory that a sub-batch may
-								 * have */
+	int64_t		most_work;		/* maximum bytes of work memory of a sub-batch
+								 * */
 	cudaStream_t stream;
 	int			nsms;
 	GvBlas	   *blas;			/* NULL: products by our loops */
 	bool		hopper;			/* see gv_has_hopper */
 	bool		pdl;			/* see GvBatch */
-	uint64_t	version;		/* of a mirror whose changes are done */
+	uint64_t	version;		/* version of a mirror whose changes are
+								 * complete */
 	GvBuffer	in;				/* pinned: queries and parameters */
 	GvBuffer	out;			/* pinned: answers */
 	GvBuffer	d_work;			/* all that kernels pass to each other */
 	GvBuffer	d_sort;			/* for CUB's sorts */
-	GvSearcher *second_stream;	/* a second stream, or NULL; it uses only
-								 * stream, d_work, d_sort, completion and
-								 * graphs */
+	GvSearcher *second_stream;	/* a second stream, or NULL; of its struct,
+								 * only stream, d_work, d_sort, completion and
+								 * graphs are used */
 	bool		both;			/* the second stream has work, too */
 	GvCompletion completion;
 	GvGraph		graphs[GV_GRAPHS];
@@ -266,8 +296,8 @@ struct GvSearcher
 	GvSampleCount *near;
 	GvSearch   *searches;		/* [n] running */
 	int32_t		n;
-	bool		bounds_only;	/* the searches have hits, and get bounds
-								 * alone */
+	bool		bounds_only;	/* the searches have hits already, and get only
+								 * bounds */
 };
 
 /* Launches a step of a batch, early if the batch allows it. */
@@ -292,36 +322,41 @@ struct GvPairGroup;
 #define GV_INT8_CHUNKS		8	/* most chunks of a posting's codes */
 
 /*
- * The arrays of a scan list by list (bylist.cu), of all sub-batches that are
- * searched together.  After its lists are chosen, each sub-batch adds its
- * queries in 8 bits, their margins and limits, and how many queries probe each
- * list.  Then all sub-batches are scanned at once: pairs of queries and lists,
- * and candidates by approximate scores.  Then each sub-batch gets exact scores
- * of its candidates, and goes on as after any scan.
+ * The arrays of a scan list by list (bylist.cu), for all sub-batches that are
+ * searched together.  When the lists of a sub-batch are chosen, its queries
+ * are stored as 8-bit numbers, together with their margins and limits, and the
+ * queries that probe each list are counted.  Then all sub-batches are scanned
+ * together: pairs of queries and lists are stored, and approximate scores
+ * determine candidates.  Last, each sub-batch gets exact scores of its
+ * candidates, and the steps that follow any scan.
  */
 struct GvListScan
 {
-	int32_t		steps;			/* steps of a product, 8 sub-quantizers each */
+	int32_t		steps;			/* steps of a product; each step is 8
+								 * sub-quantizers */
 	int32_t		most_groups;	/* groups that d_groups has memory for */
-	uint32_t   *d_codewords8;	/* [steps][8][16] codewords in 8 bits; that of
-								 * sub-quantizer 8s + 2t + h is [s][4h + t] */
-	float	   *d_scales;		/* [8 * steps] the value of 1 of them */
-	uint32_t   *d_queries;		/* [n][8 * steps] in 8 bits */
+	uint32_t   *d_codewords8;	/* [steps][8][16] codewords as 8-bit numbers;
+								 * the codewords of sub-quantizer 8s + 2t + h
+								 * are at [s][4h + t] */
+	float	   *d_scales;		/* [8 * steps] unit of the codewords of each
+								 * sub-quantizer */
+	uint32_t   *d_queries;		/* [n][8 * steps] queries as 8-bit numbers */
 	GvQueryLimit *d_query_limits;	/* [n] */
-	uint32_t   *d_counts;		/* [n] candidates; more than MAX_CANDIDATES:
-								 * unknown */
+	uint32_t   *d_counts;		/* [n] number of candidates; if more than
+								 * MAX_CANDIDATES, some are missing */
 	GvCandidate *d_candidates;	/* [n][MAX_CANDIDATES] */
-	uint32_t   *d_starts;		/* [nlists] queries that probe each list; then
-								 * the place of its next pair */
-	GvPairing  *d_pairs;		/* [n * nprobe] by list */
+	uint32_t   *d_starts;		/* [nlists] number of queries that probe each
+								 * list; later the offset of the list's next
+								 * pair in d_pairs */
+	GvPairing  *d_pairs;		/* [n * nprobe] pairs, grouped by list */
 	GvPairGroup *d_groups;
-	unsigned long long *d_totals;	/* number of pairs placed, plus 2^32 times
-									 * the number of groups */
+	unsigned long long *d_totals;	/* number of pairs, plus 2^32 times the
+									 * number of groups */
 };
 
 /*
- * The sub-batches that are searched together on a stream; one, unless they are
- * scanned list by list.
+ * The maximum number of sub-batches that are searched together on a stream.
+ * Only sub-batches that are scanned list by list are searched together.
  */
 #define GV_MOST_TOGETHER	8
 
@@ -332,25 +367,28 @@ struct GvBatchTurn
 	int32_t		taken[GV_MOST_TOGETHER];	/* searches of each */
 	bool		small;			/* one sub-batch, small enough for a graph */
 	GvBatch		batches[GV_MOST_TOGETHER];
-	size_t		in_bytes;		/* host memory that the device reads, */
-	size_t		out_bytes;		/* and that it writes */
-	size_t		work_bytes;		/* of the stream's work memory, */
-	size_t		shared_bytes;	/* whose first bytes all sub-batches share */
+	size_t		in_bytes;		/* bytes of host memory that the device reads
+								 * */
+	size_t		out_bytes;		/* bytes of host memory that the device writes
+								 * */
+	size_t		work_bytes;		/* bytes of the stream's work memory */
+	size_t		shared_bytes;	/* bytes at the start of work memory that all
+								 * sub-batches share */
 	bool		by_list;
 	GvListScan	lists;
 };
 
 /*
- * The largest sub-batch that is a graph.  Launches of larger ones cost next to
- * nothing in comparison.
+ * The largest sub-batch that runs as a CUDA graph.  Compared to the work of
+ * larger sub-batches, their launches cost almost nothing.
  */
 #define GV_MOST_OF_GRAPH	64
 
 /*
- * batch.cu.  _next_turn: the sub-batches of the first of n searches, which are
- * left of a batch of `all`, and the bytes of their arrays.  _place_turn: places
- * these in memory.  _upload_queries: writes queries where the device reads
- * them.
+ * Functions of batch.cu.  gv_gpu_next_turn takes the next sub-batches from the
+ * n searches that remain of a batch of `all` searches, and computes how many
+ * bytes their arrays need.  gv_gpu_place_turn places these arrays in memory.
+ * gv_gpu_upload_queries writes queries to host memory that the device reads.
  */
 extern void gv_gpu_next_turn(const GvSearcher *searcher,
 							 const GvMirror *mirror, const GvSearch *searches,
@@ -362,7 +400,7 @@ extern void gv_gpu_upload_queries(const GvDeviceModel *model,
 								  const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
 
-/* An upload of queries by several threads; gv_helpers_end ends it. */
+/* An upload of queries by several threads. gv_helpers_end ends the upload. */
 struct GvUpload
 {
 	const GvDeviceModel *model;
@@ -379,17 +417,18 @@ extern void gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 								const GvSearch *searches);
 extern void gv_gpu_wait_for_upload(GvUpload *upload, int sub_batch);
 
-/* tables.cu: d_queries, d_params and d_tables of a batch */
+/* tables.cu: makes d_queries, d_params and d_tables of a batch */
 extern GvStatus gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
 
-/* coarse.cu: d_coarse of a batch, exact */
+/* coarse.cu: makes d_coarse of a batch, with exact scores */
 extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 							  cudaStream_t stream);
 
 /*
- * coarsefilter.cu: the results of coarse.cu and select.cu, for many queries or
- * lists.  _list_scores: its second step, d_coarse and d_group_min.
+ * Functions of coarsefilter.cu, which does the work of coarse.cu and select.cu
+ * for many queries or many lists.  gv_gpu_list_scores launches its second
+ * step, which makes d_coarse and d_group_min.
  */
 extern bool gv_gpu_coarse_filter_pays(const GvDeviceModel *model,
 									  const GvBatch *batch);
@@ -401,11 +440,11 @@ extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
 								   const GvSearcher *searcher);
 
 /*
- * Few of many list scores are read.  If there are more than GV_SCORES_KEPT,
- * which L2 holds, it is cheaper to compute these few again than to store all.
- * Returns for how many of n queries, which probe `probes` lists each, d_coarse
- * has memory.  If that is fewer than n, only the least scores of groups are
- * stored.
+ * Only a few of the list scores are read.  If there are more than
+ * GV_SCORES_KEPT scores, they do not fit in L2, and it is cheaper to compute
+ * these few scores again than to store all.  Returns for how many of n queries
+ * that probe `probes` lists each d_coarse has memory.  If this number is less
+ * than n, only the least scores of groups are stored.
  */
 #define GV_SCORES_KEPT		((int64_t) 4 << 20)
 extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
@@ -418,10 +457,12 @@ gv_gpu_group_min_alone(const GvDeviceModel *model, const GvBatch *batch)
 }
 
 /*
- * select.cu: the nearest lists and the best postings.  _place_slices: places
- * the arrays of first passes in `memory`, from *bytes on.  _can_sift: can one
- * block of threads sift the best postings out?  _sorts_postings: are they too
- * many for all but a sort?
+ * Functions of select.cu, which selects the nearest lists and the best
+ * postings.  gv_gpu_place_slices places the arrays of first passes in
+ * `memory`, from offset *bytes on.  gv_gpu_can_sift returns whether sift.cuh
+ * can select the best postings with one block of threads for each query.
+ * gv_gpu_sorts_postings returns whether there are so many postings that only a
+ * sort can select the best ones.
  */
 extern GvStatus gv_gpu_select_lists(const GvDeviceModel *model,
 									const GvBatch *batch,
@@ -436,9 +477,10 @@ extern bool gv_gpu_can_sift(const GvBatch *batch);
 extern bool gv_gpu_sorts_postings(const GvBatch *batch);
 
 /*
- * listscan.cu: d_scores of a batch; the conditions on keys for the device; the
- * counts of postings that satisfy them, which is the last step if there is no
- * bounds step
+ * Functions of listscan.cu.  gv_gpu_scan makes d_scores of a batch.
+ * gv_gpu_upload_conditions writes the conditions on keys for the device.
+ * gv_gpu_download_matches writes the counts of postings that satisfy these
+ * conditions to the host, as the last step if there is no bounds step.
  */
 extern GvStatus gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 							GvSearcher *searcher);
@@ -466,7 +508,7 @@ extern GvStatus gv_gpu_rescore(const GvDeviceModel *model,
 							   const GvBatch *batch, const GvListScan *lists,
 							   cudaStream_t stream);
 
-/* bounds.cu: bounds of hits from refine records */
+/* bounds.cu: computes bounds of hits from their refine records */
 extern GvStatus gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
 

@@ -1,12 +1,13 @@
 /*
  * select.cu
- *		The nearest lists of a query, and the best postings in them.
+ *		Selects the nearest lists of a query, and the best postings of these
+ *		lists.
  *
- * If one block of threads a query is enough, few items are sifted out
- * (sift.cuh), and many lists, up to MOST_BINNED, are counted and sorted in
- * bins (bins.cuh).  All other selections go in two passes, which could do
- * these, too, but take .6 to 5 us longer for one query (RESULTS, "card").
- * Beyond GV_MANY_PROBES and GV_MANY_POSTINGS, CUB sorts.
+ * If one block of threads for each query is enough, it selects few items by
+ * sift.cuh, and many of up to MOST_BINNED lists by bins.cuh.  All other
+ * selections are made in two passes.  Two passes could make all selections,
+ * but take .6 to 5 us longer for one query (RESULTS, "card").  If more than
+ * GV_MANY_PROBES lists or GV_MANY_POSTINGS postings are selected, CUB sorts.
  */
 #include <algorithm>
 
@@ -20,8 +21,8 @@
 #include "gpu/search/search.h"
 #include "gpu/search/sift.cuh"
 
-#define MOST_SIFTED		(INT64_C(1) << 30)	/* postings, which sift.cuh numbers
-											 * by int */
+#define MOST_SIFTED		(INT64_C(1) << 30)	/* most postings; sift.cuh numbers
+											 * them by int */
 #define NTHREADS		GV_BINS_THREADS
 #define KEYS			20		/* keys of a thread in registers, */
 #define MOST_KEYS		40		/* or mostly in L1 */
@@ -29,12 +30,12 @@
 #define EACH			4		/* lists that a thread numbers at once */
 #define MAX_PROBES		65536	/* ids have 16 bits for the probe */
 
-/* -- sources: the items of a query, and the use of the selected ones */
+/* -- sources: the items of a query, and what to do with selected items */
 
 /*
- * All lists.  Their scores come from the step before, and without slices k may
- * come from there, too, so both are read after the wait
- * (gv_pdl_trigger_after_wait).
+ * A source of all lists.  The step before makes the scores of lists and, if
+ * there are no slices, may also write k.  So both are read only after
+ * gv_pdl_trigger_after_wait.
  */
 struct AllLists
 {
@@ -80,7 +81,10 @@ struct AllLists
 		return i;
 	}
 
-	/* Returns an item before, and after, its id was loaded. */
+	/*
+	 * mark returns an item that contains its number in place of its id;
+	 * resolve returns the item with its id.  A list's number is its id.
+	 */
 	static __device__ __forceinline__ Item
 	mark(uint32_t key, uint32_t i)
 	{
@@ -93,7 +97,10 @@ struct AllLists
 		return marked;
 	}
 
-	/* Stores the k smallest items, the first `count`, with all threads. */
+	/*
+	 * Stores the selected lists, items [count], as probes; called by all
+	 * threads of a block.
+	 */
 	static __device__ __forceinline__ void
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
 		   const Item *items, uint32_t count, Shared &shared)
@@ -105,7 +112,10 @@ struct AllLists
 	}
 };
 
-/* A posting, its score, and its probe, of at most MAX_PROBES. */
+/*
+ * A posting with its score and its probe.  There are at most MAX_PROBES
+ * probes.
+ */
 struct PostingItem
 {
 	uint32_t	key;			/* gv_ordered(S) */
@@ -128,12 +138,15 @@ struct PostingItem
 };
 
 /*
- * Notes for gv_sift: if there is a bounds step, the addresses of the chosen
- * postings' refine records, which are brought to L2 meanwhile.
+ * Notes for gv_sift.  If there is a bounds step, stores the addresses of the
+ * selected postings' refine records, and prefetches these records to L2.
  */
 struct PostingNotes
 {
-	/* first a table of pages, then the record in a page */
+	/*
+	 * note() loads the address of a table of pages, and go_on() the address of
+	 * the record
+	 */
 	struct Note
 	{
 		const uint8_t *const *table;
@@ -178,7 +191,7 @@ notes_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 		batch.d_records + (int64_t) query * batch.k};
 }
 
-/* The postings of a query's probes. */
+/* A source of all postings of a query's probes. */
 struct AllPostings
 {
 	typedef PostingItem Item;
@@ -211,7 +224,10 @@ struct AllPostings
 	__device__ __forceinline__ void
 	follow(const GvBatch &batch, int query, Shared &shared)
 	{
-		/* without a scan the step before has numbered the lists */
+		/*
+		 * If there was no scan, the step before has just numbered the lists,
+		 * so its counts must be read after the wait.
+		 */
 		if (threadIdx.x == 0)
 			shared = batch.postings == 0 ? batch.d_search_counts[query] :
 				early;
@@ -250,8 +266,8 @@ struct AllPostings
 	}
 
 	/*
-	 * Writes a query's answer, with all threads: the hits are key_at(i) and
-	 * id_at(i).
+	 * Writes a query's answer; called by all threads of a block.  Hit i has
+	 * key key_at(i) and id id_at(i).
 	 */
 	template <typename KeyAt, typename IdAt>
 	static __device__ __forceinline__ void
@@ -268,8 +284,8 @@ struct AllPostings
 	}
 
 	/*
-	 * Writes hits and, if there is a bounds step, the addresses of their
-	 * refine records.
+	 * Writes a query's answer and, if there is a bounds step, the addresses of
+	 * the hits' refine records.
 	 */
 	static __device__ __forceinline__ void
 	finish(const GvDeviceModel &model, const GvBatch &batch, int query,
@@ -297,10 +313,10 @@ struct AllPostings
 
 /*
  * ----
- * Few items sifted out by one block of threads a query.
+ * Selections of few items by one block of threads for each query.
  */
 
-/* Notes for gv_sift: the entries of the chosen lists. */
+/* Notes for gv_sift.  They load the entries of the selected lists. */
 struct ListNotes
 {
 	typedef GvDeviceList Note;
@@ -351,12 +367,13 @@ sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 	}, numbering);
 }
 
-/* The sift of filtered postings: blocks so small that eight are resident. */
+/* For filtered postings, blocks are small, so that an SM has eight of them. */
 typedef GvSiftOf<GV_SIFT_FEW_THREADS, GV_SIFT_FEW_ROOM> FewSift;
 
 /*
  * A block selects the best postings of query blockIdx.x, up to GV_SIFT_MOST,
- * ascending by (S, row id); AT_ONCE keys for each thread at once.
+ * in ascending order of (S, row id).  Each thread loads AT_ONCE keys at a
+ * time.
  */
 template <typename Sift, int AT_ONCE, int RESIDENT>
 static __global__ void __launch_bounds__(Sift::THREADS, RESIDENT)
@@ -388,18 +405,19 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
  * Selection in two passes.
  *
  * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
- * 2017, sections 4.2 (WarpSelect) and 5.3 ("Multi-pass kernels").  As there,
- * an item beyond a threshold is dropped by one comparison, others are appended
- * to an unsorted queue, and a full queue is sorted and merged with the k
- * smallest so far, whose k-th is the next threshold.  Here the queue and the k
- * smallest are one array in the shared memory of a block, and the threshold is
- * found before any item is taken: all keys are read once, each thread keeps
- * minima of some of its own, and a key that k minima do not exceed is no less
- * than the k-th of all.  So the queue is usually sorted once, and k may be
- * 2,048 without more registers.
+ * 2017, sections 4.2 (WarpSelect) and 5.3 ("Multi-pass kernels").  As in the
+ * paper, one comparison drops an item beyond a threshold, and other items are
+ * appended to an unsorted queue.  A full queue is sorted and merged with the k
+ * smallest items so far, and the k-th of these is the next threshold.  Unlike
+ * in the paper, the queue and the k smallest items are one array in the shared
+ * memory of a block, and a threshold is found before any item is taken: all
+ * keys are read once, each thread keeps minima of some of its keys, and a key
+ * that k minima do not exceed is at least the k-th smallest of all keys.  So
+ * the queue is usually sorted only once, and k can be 2,048 without more
+ * registers.
  *
- * If queries do not fill the device, each is divided into slices, and the
- * first pass takes these:
+ * If there are too few queries to fill the device, the items of each query are
+ * divided into slices, and the first pass takes these:
  *
  * thresholds_kernel	c = k / slices of a slice's keys do not exceed its
  *					threshold, so k of all keys do not exceed the greatest of
@@ -411,28 +429,32 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
  *
  * Nothing is kept from one batch to the next, and no block waits for another.
  *
- * A slice has every n-th line of 32 items, because good ones are consecutive:
- * lists are scanned in the order of their distance.  Ties are broken by row
- * id, so items with the threshold's key are within it.  If more items are
- * within it than fit, mostly because of ties, the block takes NTHREADS at a
- * time from the beginning and sorts as often as necessary.  That is slower,
- * and correct for any input, such as damaged lists that hold one row a
- * thousand times.
+ * A slice has every n-th line of 32 items, because good items are often
+ * consecutive: lists are scanned in the order of their distance.  Ties are
+ * broken by row id, so items whose key is equal to the threshold are kept,
+ * too.  If more items are kept than fit, mostly because of ties, the block
+ * begins again, takes NTHREADS items at a time, and sorts as often as
+ * necessary.  This is slower, but correct for any input, even for damaged
+ * lists that contain one row a thousand times.
  */
 
-#define GROUPS			8		/* minima of a thread, for a threshold */
-#define FEW				2048	/* items in shared memory; k is up to a quarter
-								 * of them */
+#define GROUPS			8		/* minima that a thread keeps to find a
+								 * threshold */
+#define FEW				2048	/* items in shared memory; k is at most a
+								 * quarter of them */
 #define MANY			4096
 #define ANY_KEY			(GV_SIFT_NONE - 1)	/* all items are within it */
 #define MAX_POSTINGS	(INT64_C(1) << 31)	/* numbered by 32 bits */
-#define MAX_SLICES		64		/* a lane of a warp has the counts of two */
+#define MAX_SLICES		64		/* each lane of a warp has the counts of two
+								 * slices */
 #define LEAST_SLICE		8192	/* least items of a slice */
 
 /*
- * Lists (1), postings (2) or both (3) always go in two passes; 0: only if
- * nothing else can select them; negative: as is best.  A slice has
- * gv_least_slice items, however many slices there are; 0: as is best.
+ * For tests.  gv_select_by tells what is always selected in two passes: lists
+ * (1), postings (2) or both (3); 0: two passes are used only if nothing else
+ * works; negative: the faster way is used.  If gv_least_slice is not 0, slices
+ * have about this many items, however many slices there are then; 0: the best
+ * number.
  */
 GV_TUNABLE int32_t gv_select_by = -1;
 GV_TUNABLE int32_t gv_least_slice = 0;
@@ -474,7 +496,10 @@ count_slices(const GvSlices &slices, uint32_t n)
 	return slices.n <= 1 ? 1 : max(1u, min(slices.n, n / slices.least));
 }
 
-/* Loads a thread's keys from a slot on; GV_SIFT_NONE if there is no item. */
+/*
+ * Loads the keys of a thread's items from slot first_slot on.  The key of an
+ * item that does not exist is GV_SIFT_NONE.
+ */
 template <typename Source, int N>
 static __device__ __forceinline__ void
 load_keys(const Source &source, const SliceShare &share, uint32_t first_slot,
@@ -490,10 +515,11 @@ load_keys(const Source &source, const SliceShare &share, uint32_t first_slot,
 }
 
 /*
- * Returns a key that at least c of the share's items do not exceed, and few
- * more; ANY_KEY if there are not enough.  A thread keeps GROUPS minima, each
- * of every GROUPS-th of its items, because neighbors are alike.  keys are
- * those of the first slots and, in the end, of the last.
+ * Returns a key that at least c items of the share, and few more, do not
+ * exceed, or ANY_KEY if there are too few items.  A thread keeps GROUPS
+ * minima, each over every GROUPS-th of its items, because neighboring items
+ * are similar.  keys contains the keys of the thread's first slots on entry,
+ * and those of its last slots on return.
  */
 template <typename Source, int N>
 static __device__ __forceinline__ uint32_t
@@ -541,10 +567,11 @@ find_threshold(const Source &source, const SliceShare &share, uint32_t c,
 }
 
 /*
- * Stores the share's items within a threshold, marked, and returns how many
- * there are.  Those beyond the capacity are not stored.  keys are all of a
- * thread's keys, if there are not more than that.  *count is shared, and 0
- * before.  Ends with a barrier.
+ * Stores the share's items whose keys do not exceed a threshold, as
+ * Source::mark returns them, and returns how many there are.  Items beyond the
+ * capacity are not stored.  If a thread has at most N items, keys contains
+ * their keys already.  *count is in shared memory, and 0 on entry.  Ends with
+ * a barrier.
  */
 template <typename Source, int N>
 static __device__ __forceinline__ uint32_t
@@ -581,8 +608,8 @@ collect(const Source &source, const SliceShare &share, uint32_t threshold,
 }
 
 /*
- * Sorts the k smallest of up to CAPACITY items in shared memory; the order of
- * those behind is undefined.  Begins and ends with a barrier.
+ * Sorts n <= CAPACITY items in shared memory.  Only the first k items are sure
+ * to be correct afterwards.  Begins and ends with a barrier.
  */
 template <int CAPACITY, typename Item>
 static __device__ __forceinline__ void
@@ -626,8 +653,9 @@ thresholds_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * Returns the greatest value of a query's slices; with a warp.  own are this
- * lane's values, of the first 32 slices and of the others, or 0.
+ * Returns the greatest value of a query's slices; called by a whole warp.
+ * Sets own[0] and own[1] to this lane's value among the first 32 slices and
+ * among the other slices, or to 0 if there is none.
  */
 static __device__ __forceinline__ uint32_t
 greatest_of(const uint32_t *values, uint32_t nslices, uint32_t (&own)[2])
@@ -640,9 +668,10 @@ greatest_of(const uint32_t *values, uint32_t nslices, uint32_t (&own)[2])
 }
 
 /*
- * Block (x, y) stores the items of slice x of query y within the threshold,
- * and their number.  Keys are read before the wait, because they are older
- * than the thresholds.  Shared: items [slices.capacity].
+ * Block (x, y) stores the items of slice x of query y that are within the
+ * threshold, and the number of these items.  Keys are read before the wait,
+ * because they are older than the thresholds.  Shared memory: items
+ * [slices.capacity].
  */
 template <typename Source>
 static __global__ void __launch_bounds__(NTHREADS, 2)
@@ -689,9 +718,9 @@ filter_kernel(GvDeviceModel model, GvBatch batch)
 /* -- the second pass */
 
 /*
- * Copies the items that the first pass kept of a query, and returns how many
- * there are, more than the capacity if not all are there.  Sets *threshold to
- * the one that they are within.
+ * Copies the items that the first pass kept of a query to shared memory, and
+ * returns their number.  If the number is larger than `capacity`, items are
+ * missing.  Sets *threshold to the threshold of the query's items.
  */
 template <typename Item>
 static __device__ __forceinline__ uint32_t
@@ -732,8 +761,9 @@ gather(const GvSlices &slices, uint32_t nslices, int query, Item *items,
 
 /*
  * A block selects the k smallest items of query blockIdx.x, k + NTHREADS <=
- * CAPACITY.  BINNED > 0: items are lists, up to BINNED for each thread, and are
- * first tried to be sorted in bins.  Shared: items [CAPACITY].
+ * CAPACITY.  If BINNED > 0, items are lists, up to BINNED for each thread, and
+ * the block first tries to sort the lists in bins.  Shared memory: items
+ * [CAPACITY].
  */
 template <typename Source, int CAPACITY, int BINNED>
 static __global__ void __launch_bounds__(NTHREADS, CAPACITY == FEW ? 2 : 1)
@@ -768,9 +798,9 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 		count = 0;
 	__syncthreads();
 
-	/* 1. items within a threshold */
+	/* 1. find the items within a threshold */
 	nslots = all.nslots(source.n);
-	if (source.k > 0)			/* a batch's spare places want none */
+	if (source.k > 0)			/* a padding query has k = 0 */
 	{
 		uint32_t	nslices = count_slices(slices, source.n);
 
@@ -797,7 +827,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 				total = source.k;
 			else
 			{
-				/* few items are all sorted */
+				/* if there are only a few items, sort all of them */
 				if (source.n > 2 * source.k)
 					threshold = find_threshold(source, all, source.k, keys,
 											   slots);
@@ -812,8 +842,9 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	}
 
 	/*
-	 * 2. the k smallest of these.  If they do not fit, of all items, as many
-	 * at a time as fit behind the k smallest so far
+	 * 2.  Find the k smallest of these items.  If they do not fit, find the k
+	 * smallest of all items: take as many items at a time as fit behind the k
+	 * smallest items so far.
 	 */
 	slot = total <= CAPACITY ? nslots : 0;
 	if (total > CAPACITY)
@@ -855,7 +886,10 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	Source::finish(model, batch, query, items, total, shared);
 }
 
-/* -- more than select_kernel has memory for: CUB's sort, query by query */
+/*
+ * -- selections that are too large for select_kernel: CUB sorts, query by
+ * query
+ */
 
 typedef unsigned __int128 SortItem; /* key, row id, probe */
 
@@ -863,7 +897,10 @@ typedef unsigned __int128 SortItem; /* key, row id, probe */
 #define ROWID_BIT		32
 #define SORT_BITS		112
 
-/* Sorts n items of `first` into `second`, both in searcher->d_sort. */
+/*
+ * Sorts n items from the array `first` into the array `second`.  Both arrays
+ * are in searcher->d_sort.
+ */
 template <typename Item>
 struct CubSort
 {
@@ -904,7 +941,8 @@ struct CubSort
 };
 
 /*
- * A thread makes a list's item.  Lists ascend already, and the sort is stable.
+ * A thread makes the item of a list.  The sort is stable, and items are in the
+ * order of lists, so the sort need not compare the lists' numbers.
  */
 static __global__ void
 list_items_kernel(const float *scores, int n, uint64_t *items)
@@ -952,7 +990,10 @@ sort_lists(const GvDeviceModel *model, const GvBatch *batch,
 	return GV_OK;
 }
 
-/* A thread makes an item, of all n places that a query has memory for. */
+/*
+ * A thread makes one of n items, one for each score that the query has memory
+ * for.
+ */
 static __global__ void
 posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 					 SortItem *items)
@@ -982,7 +1023,10 @@ posting_items_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 		(uint32_t) probe;
 }
 
-/* A thread writes a hit; the last one stores how many there are. */
+/*
+ * A thread writes a hit, and the thread of the last hit stores the number of
+ * hits.
+ */
 static __global__ void
 sorted_hits_kernel(GvBatch batch, int query, int64_t n, const SortItem *items)
 {
@@ -1002,7 +1046,7 @@ sorted_hits_kernel(GvBatch batch, int query, int64_t n, const SortItem *items)
 					(uint32_t) items[i]);
 }
 
-/* A block writes the probes and counts of query blockIdx.x. */
+/* A block writes the probes and counts of query blockIdx.x to the host. */
 static __global__ void
 sorted_found_kernel(GvBatch batch)
 {
@@ -1044,8 +1088,9 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 /* -- the steps of a batch */
 
 /*
- * Divides nitems items of each of n queries into slices, and places what the
- * first pass keeps of k of them.
+ * Determines the slices of n queries with nitems items each, and places the
+ * arrays of the first pass, which keeps the items that may be among the k
+ * smallest.
  */
 static void
 place_slices(GvSlices *slices, int nsms, int32_t n, int64_t nitems, int32_t k,
@@ -1060,7 +1105,7 @@ place_slices(GvSlices *slices, int nsms, int32_t n, int64_t nitems, int32_t k,
 		return;
 	slices->n = (uint32_t) most;
 	slices->least = (uint32_t) least / 2;
-	/* two slices may keep more than half of k each */
+	/* a slice may keep much more than an equal part of k */
 	slices->capacity = (uint32_t) std::max(k, (k <= FEW / 4 ? FEW : MANY) / 4);
 	gv_place(&slices->d_thresholds, memory, bytes, n * most);
 	gv_place(&slices->d_counts, memory, bytes, n * most);
@@ -1069,13 +1114,18 @@ place_slices(GvSlices *slices, int nsms, int32_t n, int64_t nitems, int32_t k,
 }
 
 /*
- * Scans that filter postings leave few scores, whatever the memory for them.
+ * Postings are divided into slices only if the scan does not filter them,
+ * because a scan that filters leaves few scores, however many there is memory
+ * for.
  */
 void
 gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 					GvBatch *batch, char *memory, size_t *bytes)
 {
-	/* so that a test's graph is not used for another way */
+	/*
+	 * store gv_select_by, so that a graph that was recorded for one way is not
+	 * replayed for another
+	 */
 	batch->list_slices.select_by = gv_select_by;
 	if (gv_select_by != 0 && model->nlists > MOST_BINNED && batch->nprobe <=
 		GV_MANY_PROBES && !gv_gpu_coarse_filter_pays(model, batch))
@@ -1136,7 +1186,8 @@ gv_gpu_can_sift(const GvBatch *batch)
 }
 
 /*
- * Launches what makes d_probed, d_starts and d_search_counts, from d_coarse.
+ * Launches the selection of lists, which makes d_probed, d_starts and
+ * d_search_counts from d_coarse.
  */
 GvStatus
 gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
@@ -1159,7 +1210,8 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 }
 
 /*
- * Launches what makes d_hits and all other answers but bounds, from d_scores.
+ * Launches the selection of postings, which makes d_hits and all other answers
+ * except bounds from d_scores.
  */
 GvStatus
 gv_gpu_select_postings(const GvDeviceModel *model, const GvBatch *batch,

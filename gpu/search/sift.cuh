@@ -1,20 +1,21 @@
 /*
  * sift.cuh
- *		The k smallest items of an array, few of many, by a block of threads in
- *		few dependent steps.
+ *		Finds the k smallest items of an array, where k is small and the array
+ *		is large, by a block of threads in few dependent steps.
  *
- * WarpSelect takes items one by one.  For a lone query that is a chain of
- * queues merged and loads waited for.  Here all keys are loaded at once, some
- * a thread, and give an upper bound of the k-th (kbound.cuh).  Warps take
- * items in runs of 8, in turn, because good ones are consecutive.  Items
- * within the bound, about twice k of 10,240, go to shared memory, and each
- * counts how many are before it.  If they are more than GV_SIFT_SPARE beyond
- * k, a tighter bound is found first.
+ * WarpSelect takes items one by one.  For a single query this is a long chain
+ * of loads and merges that wait for each other.  Here all keys are loaded
+ * together, some by each thread, and kbound.cuh finds an upper bound of the
+ * k-th smallest key.  Warps take runs of 8 items in turn, because good items
+ * are often consecutive.  Items within the bound, about 2 k of 10,240 items,
+ * go to shared memory, and for each of them we count how many are before it.
+ * If there are more than k + GV_SIFT_SPARE items, a tighter bound is found
+ * first.
  *
- * Ties are broken by id, which is loaded only for items within the bound, and
- * is waited for only after keys were compared.  If more items pass than there
- * is memory for, mostly because of ties, the block begins again and takes one
- * item a thread at a time.
+ * Ties are broken by id.  Ids are loaded only for items within the bound, and
+ * we wait for them only after comparing keys.  If more items are within the
+ * bound than fit in shared memory, mostly because of ties, the block begins
+ * again and each thread takes one item at a time.
  *
  * Source is a struct with
  *		uint32_t key(int i) const			of item i; GV_SIFT_NONE: no item
@@ -32,8 +33,8 @@
 #define GV_SIFT_THREADS		512
 #define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
 #define GV_SIFT_ROOM		1024	/* items within the bound */
-#define GV_SIFT_MOST		256 /* largest k of many items: a quarter of the
-								 * room */
+#define GV_SIFT_MOST		256 /* largest k for many items: a quarter of
+								 * GV_SIFT_ROOM */
 #define GV_SIFT_NONE		0xFFFFFFFFu
 #define GV_SIFT_SPARE		256 /* most items beyond k that are ranked */
 #define GV_SIFT_RUN			8	/* consecutive items of a warp */
@@ -42,8 +43,8 @@
 #define GV_SIFT_FEW_ROOM	512 /* items within the bound then */
 
 /*
- * The shared memory of a block of BLOCK_THREADS threads for BLOCK_ROOM items
- * within the bound, of which `count` are there.
+ * The shared memory of a block of BLOCK_THREADS threads.  It has a capacity of
+ * BLOCK_ROOM items within the bound, and contains `count` items.
  */
 template <int BLOCK_THREADS, int BLOCK_ROOM>
 struct GvSiftOf
@@ -66,7 +67,7 @@ struct GvSiftOf
 
 typedef GvSiftOf<GV_SIFT_THREADS, GV_SIFT_ROOM> GvSift;
 
-/* Returns which of every WARPS * 32 items is this thread's. */
+/* Returns the offset of this thread's item in each run of WARPS * 32 items. */
 template <int WARPS = GV_SIFT_WARPS>
 static __device__ __forceinline__ int
 gv_sift_mine()
@@ -91,8 +92,9 @@ gv_sift_put(Sift &sift, uint32_t at, uint32_t key, int place)
 }
 
 /*
- * Stores keys within the bound: key r is that of this thread's item behind
- * first + THREADS r.
+ * Stores the items of this thread whose keys are within the bound.  keys[r] is
+ * the key of this thread's item in the run of THREADS items that begins at
+ * item first + THREADS * r.
  */
 template <int KEYS, typename Sift>
 static __device__ __forceinline__ void
@@ -115,7 +117,10 @@ gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
 						gv_sift_mine<Sift::WARPS>());
 }
 
-/* Counts the keys before each item's; all threads share the work. */
+/*
+ * Adds to ranks[i] how many keys are less than the key of item i, for all
+ * items; all threads share the work.
+ */
 template <typename Sift>
 static __device__ __forceinline__ void
 gv_sift_rank(Sift &sift, uint32_t count)
@@ -147,7 +152,10 @@ gv_sift_rank(Sift &sift, uint32_t count)
 	}
 }
 
-/* Returns an item's rank among items of the same key, by id. */
+/*
+ * Returns the final rank of item i: `rank`, which is the number of smaller
+ * keys, plus the number of items with the same key and a smaller id.
+ */
 template <typename Sift>
 static __device__ __forceinline__ uint32_t
 gv_sift_tied(const Sift &sift, uint32_t count, uint32_t i, uint32_t rank)
@@ -161,7 +169,8 @@ gv_sift_tied(const Sift &sift, uint32_t count, uint32_t i, uint32_t rank)
 	};
 
 	/*
-	 * four keys at a time, nearly none of which are equal; none beyond count
+	 * Compare four keys at a time, because hardly any key is equal.  Keys from
+	 * count on are GV_SIFT_NONE, so they are never equal.
 	 */
 #pragma unroll 4
 	for (uint32_t j = 0; 4 * j < count; j++)
@@ -181,8 +190,8 @@ gv_sift_tied(const Sift &sift, uint32_t count, uint32_t i, uint32_t rank)
 }
 
 /*
- * Keeps only the items within a tighter bound, k or more.  Begins after a
- * barrier and ends with one.
+ * Finds a tighter bound and keeps only the items within this bound, which are
+ * at least k.  Must be called after a barrier, and ends with a barrier.
  */
 template <typename Sift>
 static __device__ __forceinline__ void
@@ -305,10 +314,11 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, Sift &sift)
 }
 
 /*
- * Stores the k smallest of n items, k <= Sift::ROOM / 2, ascending by (key,
- * id), in sift.keys, places and ids [count].  All Sift::THREADS threads of the
- * block call it; each loads KEYS keys at once.  Returns count, which is less
- * than k if there are fewer items.
+ * Stores the k smallest of n items, k <= Sift::ROOM / 2, in sift.keys,
+ * sift.places and sift.ids, in ascending order of (key, id).  All
+ * Sift::THREADS threads of the block call this, and each thread loads KEYS
+ * keys at a time.  Returns the number of stored items, which is less than k if
+ * there are fewer items.
  */
 template <int KEYS, typename Source, typename Notes, typename Sift>
 static __device__ __forceinline__ uint32_t
@@ -335,12 +345,16 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 
 			keys[r] = i < end ? source.key(i) : GV_SIFT_NONE;
 		}
-		/* keys are loaded before this needs k, which may still be in flight */
+		/*
+		 * k may still be in flight, so use it only after the loads of keys
+		 * have begun
+		 */
 		if (k == 0)
 			return 0;
 		told = gv_minima_bound(keys, k, sift.bounds);
 		/*
-		 * there is no such bound if a warp's share of k is more than its lanes
+		 * gv_minima_bound is valid only if k is at most the number of threads,
+		 * because each warp has only one minimum for each lane
 		 */
 		if (Sift::WARPS * GV_WARP >= Sift::ROOM / 2 ||
 			k <= Sift::WARPS * GV_WARP)
@@ -349,7 +363,9 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 		__syncthreads();
 		if (sift.count > Sift::ROOM)
 		{
-			/* half of the room always holds the items of one round */
+			/*
+			 * half of the capacity is always enough for the items of one round
+			 */
 			step = Sift::THREADS;
 			first = -step;
 			__syncthreads();
@@ -359,7 +375,9 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 		else if (end == n || sift.count > Sift::ROOM / 2)
 		{
 			gv_sift_settle(source, notes, k, sift);
-			/* in long arrays the k-th so far is a better bound */
+			/*
+			 * in long arrays, the k-th smallest key so far is a better bound
+			 */
 			bound = min(bound, sift.keys[k - 1]);
 		}
 	}

@@ -1,11 +1,12 @@
 /*
  * tables.cu
- *		The first step of a batch: queries come to the device, and the look-up
- *		table of each is made.
+ *		The first step of a batch copies queries to the device, and makes the
+ *		look-up table of each query.
  *
- * A query crosses the bus once: the blocks that make the chunks of its table
- * share its dimensions, read them from the host's memory and store them in the
- * device's.  Entries are equal to gv_table's to the last bit.
+ * A query crosses the bus only once: the dimensions of a query are divided
+ * among the blocks that make the chunks of its table.  Each block reads its
+ * dimensions from host memory and stores them in device memory.  The entries
+ * of tables are equal to gv_table's to the last bit.
  */
 #include "gpu/device/warp.cuh"
 #include "gpu/search/search.h"
@@ -14,13 +15,14 @@
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)
 #define SLICE			512		/* dimensions in shared memory at a time */
 #define AHEAD			4		/* dimensions of a codeword in registers */
-#define FEW				64		/* most queries that have blocks of their
-								 * own */
+#define FEW				64		/* up to this number of queries, each query has
+								 * its own blocks */
 #define TOGETHER		8		/* queries of a block, if there are more */
 
 /*
- * Stores the squares of QUERIES queries from `query` on, for part blockIdx.x
- * of each: the sums of what TEAM consecutive warps have.
+ * Stores the sums of squares of part blockIdx.x of QUERIES queries, from
+ * `query` on.  The threads of TEAM consecutive warps have the squares of one
+ * query.
  */
 template <int QUERIES>
 static __device__ __forceinline__ void
@@ -44,8 +46,9 @@ put_squares(const GvBatch &batch, int query, GvHalfRounding<float> mine)
 }
 
 /*
- * Copies tests, values and ranks to the device and clears matches and sample;
- * thread `me` takes every `step`-th element.
+ * Copies tests, values of sets and sample queries to the device, and clears
+ * the counts of matches and of sampled blocks.  Thread `me` takes every
+ * `step`-th element.
  */
 static __device__ __forceinline__ void
 bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
@@ -68,10 +71,11 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 }
 
 /*
- * Block (x, y) owns chunk x of the tables of QUERIES queries; a thread has one
- * entry of each.  Rows beyond m are 0, so that the unused codes of the last
- * chunk add nothing.  For coarsefilter.cu each block also makes a part of the
- * half copies.  Blocks beyond the chunks copy conditions.
+ * Block (x, y) owns chunk x of the tables of QUERIES queries, and a thread
+ * owns one entry of each table.  Rows from m on are 0, so that the unused
+ * codes of the last chunk add nothing.  For coarsefilter.cu, each block also
+ * makes a part of the queries' half copies.  Blocks with x beyond the last
+ * chunk copy conditions.
  */
 template <int QUERIES>
 static __global__ void __launch_bounds__(THREADS, 3)
@@ -173,8 +177,9 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * Launches what makes d_queries, d_params and d_tables of a batch,
- * d_half_queries if it has them, and copies conditions.
+ * Launches the kernel that makes d_queries, d_params and d_tables of a batch,
+ * and d_half_queries if the batch has this array.  The kernel also copies
+ * conditions.
  */
 GvStatus
 gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
@@ -184,7 +189,7 @@ gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 					 batch->n <= FEW ? batch->n :
 					 (batch->n + TOGETHER - 1) / TOGETHER);
 
-	/* it is the first step, so there is none to overlap */
+	/* this is the first step, so there is no step before it to overlap */
 	return gv_launch(batch->n <= FEW ? table_kernel<1> :
 					 table_kernel<TOGETHER>, grid, THREADS, 0, stream, *model,
 					 *batch);
