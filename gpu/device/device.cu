@@ -293,7 +293,7 @@ open_status(cudaError_t error)
 	}
 }
 
-/* Reads a device's properties, and tries whether it works. */
+/* Reads a device's properties, and tests whether the device works. */
 static cudaError_t
 ask_device(int number, cudaDeviceProp *properties, size_t *nfree,
 		   size_t *total)

@@ -98,7 +98,7 @@ gv_noted_status(GvStatus status)
 #define GV_USUAL_SHARED		(32 * 1024) /* bytes that every kernel may have */
 #define GV_PDL_ARCH		900		/* __CUDA_ARCH__ from which on kernels wait */
 
-/* Is this code for sm_90a, or for emulated threads? */
+/* 1 in code for sm_90a and for emulated threads, else 0 */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 #define GV_HOPPER			1
 #else

@@ -109,7 +109,7 @@ gv_narrow_bound(uint32_t least, uint32_t most, uint32_t n, uint32_t p,
 	return bound;
 }
 
-/* Returns the same of keys(0) .. keys(n - 1). */
+/* Like gv_narrow_bound, for the keys keys(0) .. keys(n - 1). */
 template <typename Keys>
 static __device__ __forceinline__ uint32_t
 gv_find_kth_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,

@@ -178,7 +178,10 @@ struct GvBlockReduce
 									 * for each warp */
 	int			phase;
 
-	/* Returns the number of warp `lane`, or 0 if there are fewer warps. */
+	/*
+	 * Stores this warp's number.  Returns the number that warp `lane` stored,
+	 * or 0 if there are fewer warps.
+	 */
 	__device__ __forceinline__ uint32_t
 	exchange(uint32_t warps_number)
 	{
@@ -208,7 +211,9 @@ struct GvBlockReduce
 
 /* -- half copies of vectors; the proofs of all filters use their errors */
 
-/* The bits of the nearest half, and back. */
+/*
+ * Convert a float to the bits of the nearest half-precision number, and back.
+ */
 static __device__ __forceinline__ uint16_t
 gv_to_half(float value)
 {

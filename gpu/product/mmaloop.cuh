@@ -225,7 +225,7 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 	float		sums[QM][2 * LN][4] = {};
 
 	/*
-	 * 1.  Copy the first slices.  Slices of columns are copied before the
+	 * 1. Copy the first slices.  Slices of columns are copied before the
 	 * kernel waits for the rows.  If there are fewer slices than stages, the
 	 * remaining groups of copies are empty.
 	 */
@@ -242,7 +242,7 @@ loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 		epilogue.begin(&rows[threadIdx.x], row + (int) threadIdx.x);
 
 	/*
-	 * 2.  Multiply one slice after the other.  The barrier makes the slice
+	 * 2. Multiply one slice after the other.  The barrier makes the slice
 	 * visible that all threads copied together.  After it the memory of the
 	 * slice before this one may be overwritten.
 	 */

@@ -398,8 +398,8 @@ struct GvPlace
 
 struct GvRing
 {
-	char	   *slices;			/* [stages] queries, unless they stay, then
-								 * rows */
+	char	   *slices;			/* [stages] queries, then rows; no queries if
+								 * these are kept elsewhere */
 	uint64_t   *full;			/* [stages] its bytes have arrived */
 	uint64_t   *empty;			/* [stages] all warps have multiplied it */
 	int			bytes;			/* of a slice */
@@ -743,7 +743,10 @@ gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
 					 500);
 }
 
-/* Launches tiles of the best width, or of gv_matmul_width. */
+/*
+ * Launches a product with tiles of the best width, or of gv_matmul_width
+ * columns.
+ */
 template <typename F>
 static GvStatus
 gv_hopper_best(const GvMatmulContext *context, const GvMatmul *matmul,

@@ -8,7 +8,7 @@
 #include "gpu/device/warpselect.cuh"
 #include "gpu/search/search.h"
 
-/* The shared memory of gv_number_lists: of each warp's probes. */
+/* The shared memory of gv_number_lists: sums over each warp's probes. */
 struct GvNumbering
 {
 	uint32_t	nblocks[GV_WARP];
@@ -96,7 +96,7 @@ gv_number_lists(const GvBatch &batch, int query, int k, At at, ListAt list_at,
 	}
 }
 
-/* The same, reading the lists. */
+/* Like the function above, but reads the lists from model.d_lists. */
 template <int EACH, typename At>
 static __device__ __forceinline__ void
 gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
@@ -165,7 +165,7 @@ gv_counts_before_wait(const GvBatch &batch, int query)
 	return found;
 }
 
-/* Writes a query's probes, with all threads of a block. */
+/* Writes a query's probes to host memory; called by all threads of a block. */
 static __device__ __forceinline__ void
 gv_download_probes(const GvBatch &batch, int query, int nprobed)
 {

@@ -22,7 +22,8 @@
 #define GV_BINS				2048
 #define GV_BINS_THREADS		512
 #define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS) /* bins of a thread */
-#define GV_BIN_MOST			64	/* most items of a bin that are counted */
+#define GV_BIN_MOST			64	/* most items of a bin that are sorted by
+								 * counting */
 
 /* The mapping of keys to bins, between the least and the greatest key. */
 struct GvBinScale
@@ -55,9 +56,8 @@ struct GvBinScale
 struct GvBins
 {
 	uint32_t	ends[GV_BINS];	/* first the number of items of each bin, then
-								 * the offset where the bin begins in the
-								 * sorted items, then the offset where it ends
-								 * */
+								 * the offset in the sorted items where the bin
+								 * begins, last the offset where it ends */
 	uint32_t	most[GV_WARP];	/* of each warp */
 	uint32_t	least[GV_WARP];
 	uint32_t	sums[GV_WARP];
@@ -65,7 +65,7 @@ struct GvBins
 	uint32_t	taken;			/* items of these bins */
 	uint32_t	crowded;		/* not 0: one of them has too many items */
 
-	/* Clears all bins, with all threads, before a barrier. */
+	/* Clears all bins; called by all threads, before a barrier. */
 	__device__ __forceinline__ void
 	clear()
 	{

@@ -156,7 +156,7 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	float		magnitude = 0.0f;
 
 	/*
-	 * 1.  Find the hit's record.  The hit is read before we know whether it
+	 * 1. Find the hit's record.  The hit is read before we know whether it
 	 * exists.
 	 */
 	gv_pdl_wait();
@@ -200,7 +200,7 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 		head = *(const GvDeviceRecord *) record;
 
 	/*
-	 * 2.  Compute the sums, even if the record's slot is unused.  Teams
+	 * 2. Compute the sums, even if the record's slot is unused.  Teams
 	 * without a record only take part in barriers.
 	 */
 	for (int start = 0; start < model.dims; start += SLICE)

@@ -145,7 +145,7 @@ launch(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
 						  0, stream, model, batch);
 }
 
-/* Launches what makes d_coarse of a batch. */
+/* Launches the kernel that makes d_coarse of a batch. */
 GvStatus
 gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)

@@ -18,7 +18,7 @@ extern "C"
 #include "gpu/mirror/mirror.h"
 #include "gpu/product/product.h"
 
-/* The parameters of one search, as kernels read them. */
+/* The parameters of one search, in the form that kernels read. */
 struct GvSearchParams
 {
 	int32_t		nprobe;
@@ -159,8 +159,8 @@ struct GvBatch
 								 * gv_gpu_coarse_rows */
 	GvProbe    *d_probed;		/* [n][nprobe] */
 	uint32_t   *d_starts;		/* [n][nprobe + 1] first block of each probe */
-	const uint8_t **d_list_blocks;	/* [n][nprobe] address of that block; or
-									 * NULL */
+	const uint8_t **d_list_blocks;	/* [n][nprobe] address of the first block
+									 * of each probe; or NULL */
 	float	   *d_scores;		/* [n][postings] S; dead postings: +infinity */
 	uint64_t   *d_ids;			/* [n][postings] gv_posting_id of each score;
 								 * NULL if CUB sorts the postings */
@@ -239,8 +239,7 @@ struct GvGraph
 struct GvGraphCounts
 {
 	int64_t		reused;
-	int64_t		made;			/* graphs that were recorded; each ran at once
-								 * */
+	int64_t		made;			/* graphs recorded; each ran at once */
 	int64_t		evicted;		/* graphs that another graph replaced */
 	int64_t		launched;		/* without a graph */
 };
@@ -270,7 +269,7 @@ struct GvCompletion
 struct GvSearcher
 {
 	int32_t		device;
-	int64_t		most_work;		/* maximum bytes of work memory of a sub-batch
+	int64_t		most_work;		/* maximum bytes of a sub-batch's work memory
 								 * */
 	cudaStream_t stream;
 	int			nsms;
@@ -367,12 +366,10 @@ struct GvBatchTurn
 	int32_t		taken[GV_MOST_TOGETHER];	/* searches of each */
 	bool		small;			/* one sub-batch, small enough for a graph */
 	GvBatch		batches[GV_MOST_TOGETHER];
-	size_t		in_bytes;		/* bytes of host memory that the device reads
-								 * */
-	size_t		out_bytes;		/* bytes of host memory that the device writes
-								 * */
-	size_t		work_bytes;		/* bytes of the stream's work memory */
-	size_t		shared_bytes;	/* bytes at the start of work memory that all
+	size_t		in_bytes;		/* host memory that the device reads */
+	size_t		out_bytes;		/* host memory that the device writes */
+	size_t		work_bytes;		/* the stream's work memory */
+	size_t		shared_bytes;	/* first part of work_bytes, which all
 								 * sub-batches share */
 	bool		by_list;
 	GvListScan	lists;

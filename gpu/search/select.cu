@@ -3,11 +3,12 @@
  *		Selects the nearest lists of a query, and the best postings of these
  *		lists.
  *
- * If one block of threads for each query is enough, it selects few items by
- * sift.cuh, and many of up to MOST_BINNED lists by bins.cuh.  All other
- * selections are made in two passes.  Two passes could make all selections,
- * but take .6 to 5 us longer for one query (RESULTS, "card").  If more than
- * GV_MANY_PROBES lists or GV_MANY_POSTINGS postings are selected, CUB sorts.
+ * If one block of threads for each query is enough, this block selects few
+ * items by sift.cuh, or many lists by bins.cuh if there are at most
+ * MOST_BINNED lists.  All other selections are made in two passes.  Two passes
+ * could make all selections, but take .6 to 5 us longer for one query
+ * (RESULTS, "card").  If more than GV_MANY_PROBES lists or GV_MANY_POSTINGS
+ * postings are selected, CUB sorts.
  */
 #include <algorithm>
 
@@ -842,7 +843,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	}
 
 	/*
-	 * 2.  Find the k smallest of these items.  If they do not fit, find the k
+	 * 2. Find the k smallest of these items.  If they do not fit, find the k
 	 * smallest of all items: take as many items at a time as fit behind the k
 	 * smallest items so far.
 	 */
@@ -886,10 +887,7 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	Source::finish(model, batch, query, items, total, shared);
 }
 
-/*
- * -- selections that are too large for select_kernel: CUB sorts, query by
- * query
- */
+/* -- selections too large for select_kernel: CUB sorts, query by query */
 
 typedef unsigned __int128 SortItem; /* key, row id, probe */
 
