@@ -269,8 +269,7 @@ struct GvCompletion
 struct GvSearcher
 {
 	int32_t		device;
-	int64_t		most_work;		/* maximum bytes of a sub-batch's work memory
-								 * */
+	int64_t		most_work;		/* most work memory of a sub-batch, in bytes */
 	cudaStream_t stream;
 	int			nsms;
 	GvBlas	   *blas;			/* NULL: products by our loops */
