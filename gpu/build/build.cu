@@ -6,14 +6,15 @@
  *		train	lists		k-means of the sample
  *				parents		k-means of the lists, which the host then sorts by
  *							their parents
- *				codebooks	from residuals of the first rows in their lists
- *		encode	transform, nearest lists, second list, codes and T, refine
- *				records, nearest rows of the queries; one copy in, one back
+ *				codebooks	k-means of the residuals of the first sampled rows
+ *		encode	copies rows to the device, transforms them, chooses their
+ *				lists, computes codes, T and refine records, copies these
+ *				results back together, and finds the rows nearest to queries
  *
- * Nearest vectors are found as a search finds its lists: the vectors are the
- * lists, the rows the queries.  All kernels run on one stream, whose priority
- * is lower than that of searches, and in pieces of a few milliseconds.  The
- * host waits after each batch.
+ * Nearest vectors are found as a search finds its lists: the vectors take the
+ * place of the lists, and the rows take the place of the queries.  All kernels
+ * run on one stream, whose priority is lower than that of searches, and in
+ * pieces of a few milliseconds.  The host waits after each batch.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -33,12 +34,13 @@
 											 * copies */
 
 /*
- * The vectors among which nearest vectors are searched for, as the part of a
- * mirror that a search for lists needs.
+ * The vectors among which nearest vectors are searched for.  They are stored
+ * as the part of a mirror that a search for lists needs.
  */
 struct Targets
 {
-	GvMirror	mirror;			/* model, device, stream, `changed` */
+	GvMirror	mirror;			/* only its model, device, stream and `changed`
+								 * are used */
 	GvDeviceList *d_lists;		/* [vectors] all empty */
 };
 
@@ -59,25 +61,29 @@ struct GvBuilder
 	int64_t		nsample;
 	float	   *d_queries;		/* [nqueries][dims] transformed */
 	int32_t		nqueries;
-	GvTrained	trained;		/* nlists 0: not trained */
+	GvTrained	trained;		/* nlists is 0 before training */
 	float	   *d_codebooks;
 	float	   *d_centroids;	/* [nlists][dims] */
 	float	   *parents;		/* the host's [nparents][dims] */
 	int32_t    *parent_offsets; /* the host's [nparents + 1] */
 	Targets		lists;			/* the centroids */
 	Targets		nearest_rows;	/* the rows of a batch, for the queries */
-	GvTopK	   *best;			/* [nqueries] the rows nearest to each */
-	uint64_t	nencoded;		/* rows */
+	GvTopK	   *best;			/* [nqueries] the rows nearest to each query */
+	uint64_t	nencoded;		/* number of rows encoded so far */
 	GvBuffer	d_in;			/* rows of a batch */
 	GvBuffer	d_out;			/* results of a batch */
 	GvBuffer	out;			/* pinned: results of a batch, and nearest
 								 * rows */
-	GvBuffer	d_nearest;		/* nearest lists of rows, rows of queries */
+	GvBuffer	d_nearest;		/* nearest lists of rows, or nearest rows of
+								 * queries */
 };
 
 /* -- nearest vectors */
 
-/* Makes memory for `capacity` vectors.  After a failure it can be dropped. */
+/*
+ * Allocates memory for `capacity` vectors.  After a failure, drop_targets must
+ * be called all the same.
+ */
 static GvStatus
 create_targets(Targets *targets, GvMetric metric, int32_t dims,
 			   int32_t capacity, cudaStream_t stream)
@@ -114,7 +120,7 @@ set_targets(Targets *targets, const float *d_vectors, int32_t n)
 	mirror->model.nlists = n;
 	/* kernels only read them */
 	mirror->model.d_centroids = (float *) d_vectors;
-	/* limits only grow, so clear the limits of the vectors before */
+	/* limits only grow, so clear the limits of the previous vectors */
 	GV_CUDA_TRY(gv_clear(mirror->model.d_limits, 1, mirror->stream));
 	return gv_gpu_half_update(mirror, 0, (int64_t) n * mirror->model.dims);
 }
@@ -137,7 +143,9 @@ params_kernel(GvSearchParams *params, int n, int p)
 		params[i] = {p, 1, 0.0};
 }
 
-/* Returns how many rows are searched for at once, for p vectors each. */
+/*
+ * Returns the number of rows whose p nearest vectors are searched for at once.
+ */
 static int32_t
 piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 {
@@ -151,7 +159,7 @@ piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 	return most > 1 ? (int32_t) most : 1;
 }
 
-/* Makes memory for pieces of n rows. */
+/* Allocates memory for pieces of n rows, and points *batch at the memory. */
 static GvStatus
 prepare(Assigner *assigner, const GvDeviceModel *model, int32_t n, int32_t p,
 		GvBatch *batch)
@@ -224,8 +232,8 @@ assign(Assigner *assigner, const Targets *targets, const float *d_rows,
 /* -- memory */
 
 /*
- * Places the results of n rows in the order in which they are copied back.
- * Returns their bytes.
+ * Places the results of n rows in memory, in the order in which results are
+ * copied back.  Returns the bytes of the results.
  */
 static size_t
 place_results(const GvBuilderSpec *spec, int32_t n, char *memory,
@@ -381,7 +389,7 @@ cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	}, cuda_drop);
 }
 
-/* Returns rows as kernels see them, without their outputs. */
+/* Returns rows in the form that kernels take, without arrays for outputs. */
 static GvDeviceRows
 rows_of(const GvBuilder *builder, float *d_rows, int32_t n)
 {
@@ -492,7 +500,9 @@ reorder(GvBuilder *builder, const float *d_parents, int32_t nparents,
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
-/* Finds parents of the lists, and sorts the lists by them. */
+/*
+ * Computes the parents of the lists by k-means, and sorts the lists by parent.
+ */
 static GvStatus
 group(GvBuilder *builder, const GvStop *stop)
 {
@@ -623,7 +633,7 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 
 /*
  * Copies floats from one device to another through the host, because not all
- * devices reach each other.  values [n]: host memory.
+ * devices reach each other.  `values` [n] is memory of the host for the copy.
  */
 static GvStatus
 bring_floats(GvBuilder *from, const float *d_from, GvBuilder *to, float *d_to,
@@ -637,7 +647,10 @@ bring_floats(GvBuilder *from, const float *d_from, GvBuilder *to, float *d_to,
 	return gv_cuda_status(cudaStreamSynchronize(to->stream));
 }
 
-/* Copies the results of a builder's training.  values: host memory. */
+/*
+ * Copies the results of a builder's training to another builder.  `values` is
+ * memory of the host for the copies.
+ */
 static GvStatus
 fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 {
@@ -708,7 +721,10 @@ find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n, int32_t *p,
 				  (GvProbe *) builder->d_nearest.memory, stop);
 }
 
-/* Keeps, and reports, the rows of this batch that are near to queries. */
+/*
+ * Adds the rows of this batch that are near to queries to `best`, and reports
+ * in *encoded the rows that are among the best.
+ */
 static void
 take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 			   GvEncoded *encoded)
@@ -722,7 +738,7 @@ take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 		{
 			const GvProbe *row = &near[(size_t) q * p + i];
 
-			/* of equal scores the row that came first is kept */
+			/* of rows with equal scores the one that came first is kept */
 			if (best->count == best->capacity &&
 				!(row->base < best->scores[0]))
 				break;
@@ -737,7 +753,10 @@ take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 	}
 }
 
-/* Copies results from pinned memory, where they are as in rows. */
+/*
+ * Copies results to *encoded from the arrays in pinned memory that *rows
+ * points to.
+ */
 static void
 unpack_encoded(const GvBuilderSpec *spec, const GvDeviceRows *rows, int32_t n,
 			   GvEncoded *encoded)

@@ -12,7 +12,7 @@ extern "C"
 #include "engine/mirror/gv_builder.h"
 }
 
-/* -- codebooks.cu: see gv_codebooks; d_residuals [n][dims] */
+/* -- codebooks.cu: see gv_codebooks; d_residuals is [n][dims] */
 extern GvStatus gv_gpu_codebooks(int32_t dims, int32_t m, int32_t n,
 								 const float *d_residuals, uint64_t seed,
 								 float *d_codebooks, cudaStream_t stream);
@@ -37,8 +37,8 @@ struct GvDeviceRows
 	int32_t    *d_lists;		/* [n][lists_per_row] */
 	float	   *d_terms;		/* [n][lists_per_row] */
 	uint8_t    *d_codes;		/* [n][lists_per_row][code_bytes] */
-	float	   *d_min;			/* [n]; this and the next: for refine
-								 * records */
+	float	   *d_min;			/* [n]; this array and the next three are for
+								 * refine records */
 	float	   *d_step;
 	float	   *d_error;
 	uint8_t    *d_records;		/* [n][dims], or uint16_t [n][dims] */

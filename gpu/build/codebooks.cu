@@ -15,8 +15,9 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define ITERATIONS		12
-#define TRIES			8		/* most draws of an initial codeword, if rows
-								 * drawn repeat codewords */
+#define TRIES			8		/* most draws of an initial codeword; a draw is
+								 * repeated if the row equals an earlier
+								 * codeword */
 
 /* The training of one sub-quantizer. */
 struct Trainer
@@ -79,7 +80,8 @@ is_repeated(const Trainer &trainer, int k)
 }
 
 /*
- * Draws codewords from random rows.  They are distinct if TRIES draws suffice.
+ * Draws initial codewords from random rows.  A codeword that equals an earlier
+ * one is drawn again, with at most TRIES draws.
  */
 static __device__ __forceinline__ void
 draw_words(const Trainer &trainer, uint64_t random)
@@ -94,7 +96,10 @@ draw_words(const Trainer &trainer, uint64_t random)
 		}
 }
 
-/* Finds the nearest codeword of every row, and counts the rows of each. */
+/*
+ * Finds the nearest codeword of every row, and counts the rows of each
+ * codeword.
+ */
 static __device__ __forceinline__ void
 assign_rows(const Trainer &trainer)
 {
@@ -164,7 +169,7 @@ move_words(const Trainer &trainer)
 
 /*
  * Returns, to all threads, the row that is farthest from its codeword, or -1
- * if all rows equal theirs.
+ * if all rows equal their codewords.
  */
 static __device__ __forceinline__ int
 find_farthest(const Trainer &trainer)
@@ -220,7 +225,7 @@ refill_word(const Trainer &trainer, int k, int held)
 }
 
 /*
- * Trains the codebooks, a block each sub-quantizer.  Shared memory: sums
+ * Trains the codebooks, a block for each sub-quantizer.  Shared memory: sums
  * [GV_CODEWORDS][THREADS].
  */
 static __global__ void __launch_bounds__(THREADS)

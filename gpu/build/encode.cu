@@ -22,8 +22,8 @@
 
 /*
  * Transforms rows in place: y = (x' - mean) * scale.  Each warp has a row.
- * The length of x is summed as by gv_distance_ip: dimension i goes to sum i
- * mod 8; then lane l adds the sums of l + 4, l + 2 and l + 1.
+ * The length of x is summed as gv_distance_ip sums it: dimension i goes to sum
+ * i mod 8; then lane l adds the sums of l + 4, l + 2 and l + 1.
  */
 static __global__ void __launch_bounds__(THREADS)
 transform_kernel(GvDeviceRows rows)
@@ -74,9 +74,9 @@ add_lanes(float sum)
 }
 
 /*
- * Chooses the lists of a row, a warp each.  For the second list each half of
- * the warp computes the cost of another candidate; then all lanes compare
- * both.
+ * Chooses the lists of rows, a warp for each row.  For the second list each
+ * half of the warp computes the cost of another candidate; then all lanes
+ * compare both costs.
  */
 static __global__ void __launch_bounds__(THREADS)
 lists_kernel(GvDeviceRows rows)
@@ -156,7 +156,7 @@ gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream)
 					 stream, *rows);
 }
 
-/* Returns the same as gv_difference. */
+/* Returns the value that gv_difference returns. */
 static __device__ __forceinline__ float
 clamped_difference(float a, float b)
 {
@@ -167,8 +167,8 @@ clamped_difference(float a, float b)
 }
 
 /*
- * Computes the residuals of postings, a warp each.  If a row has no second
- * list, its first residual is stored twice.
+ * Computes the residuals of postings, a warp for each posting.  If a row has
+ * no second list, the row's first residual is stored twice.
  */
 static __global__ void __launch_bounds__(THREADS)
 residuals_kernel(GvDeviceRows rows, float *d_residuals)
@@ -238,7 +238,10 @@ nearest_word(const GvDeviceRows &rows, int j, const float *x, const float *c)
 	return code;
 }
 
-/* A thread makes a byte of a posting's code, that is two sub-quantizers. */
+/*
+ * Computes the codes of postings.  Each thread computes one byte, which has
+ * the codes of two sub-quantizers.
+ */
 static __global__ void __launch_bounds__(THREADS)
 codes_kernel(GvDeviceRows rows)
 {
@@ -264,7 +267,10 @@ codes_kernel(GvDeviceRows rows)
 	rows.d_codes[at] = (uint8_t) code;
 }
 
-/* Computes T, a thread a posting: a sum in double, by ascending dimension. */
+/*
+ * Computes T of postings, a thread for each posting.  T is a sum in double, by
+ * ascending dimension.
+ */
 static __global__ void __launch_bounds__(THREADS)
 terms_kernel(GvDeviceRows rows)
 {
@@ -336,7 +342,8 @@ struct Steps
 {
 	float		least;
 	float		step;
-	double		levels;			/* steps of 1, or 0 */
+	double		levels;			/* number of steps in a distance of 1; 0 if all
+								 * elements are equal */
 };
 
 /* Returns the steps of a row, to all lanes of its warp. */
@@ -371,9 +378,9 @@ steps_of(const float *x, int dims)
 }
 
 /*
- * Makes a refine record, of bytes or of halves, a warp each.  The squared
- * error is one sum in double, by ascending dimension: each lane makes a term,
- * and all lanes add all 32.
+ * Makes refine records, of bytes or of halves, a warp for each row.  The
+ * squared error is one sum in double, by ascending dimension: each lane
+ * computes a term, and then every lane adds the terms of all 32 lanes.
  */
 template <bool HALF>
 static __global__ void __launch_bounds__(THREADS)
@@ -437,7 +444,10 @@ records_kernel(GvDeviceRows rows)
 	}
 }
 
-/* Sets d_codes, d_terms and, if there are records, those, from d_lists. */
+/*
+ * Sets d_codes, d_terms and, if there are records, the arrays of records, from
+ * d_lists.
+ */
 GvStatus
 gv_gpu_codes(const GvDeviceRows *rows, GvRecords records, cudaStream_t stream)
 {

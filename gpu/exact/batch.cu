@@ -1,52 +1,75 @@
 /*
  * batch.cu
- *		One batch of rows for all queries: which slots are filtered at once,
- *		which queries are searched again, and the memory for searches.
+ *		The search of one batch of rows for all queries: which slots are
+ *		filtered at once, which queries are searched again, and the memory for
+ *		searches.
  *
- * Chunks.  After `seen` rows a query has its k nearest of these.  Of the next
- * c rows in random order about k c / seen are nearer, and a few more reach the
- * threshold because of its error.  A chunk costs some ten launches and its
- * last, partly filled round of tiles, 50 us.  A reranked row costs its bytes,
- * 512 of which take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048
- * rows to 10^6, L chunks of a factor g each rerank L k (g - 1) rows a query: L
- * = 9, 5, 3, 2 of g = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows,
- * .15, .21, .35, .71 ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or
- * as much as a third of a query's memory for candidates allows, which is 6 k
- * and at least 256.  The seed, whose scores go to memory, costs .15 us a row:
- * with 2,048 there are as many chunks for 10^6 rows as with 4,096.
+ * Chunks.  After `seen` rows a query has the k nearest of these rows.  Of the
+ * next c rows in random order about k c / seen are nearer, and a few more
+ * reach the threshold because of its error.  A chunk costs 50 us, for some ten
+ * launches and for its last, partly filled round of tiles.  A reranked row
+ * costs the time to read it: 512 bytes take .17 ns at 3 TB/s, which is 1.7 us
+ * for 10,000 queries.  If each chunk multiplies the rows seen by g, L chunks
+ * lead from 2,048 rows to 10^6, and rerank L k (g - 1) rows for each query.
+ * For k = 10 and 10,000 queries this takes
  *
- * For few queries the time of a pass over all half copies counts.  They have
- * two chunks, a seed whose scores give thresholds, and all else: four
- * launches, each of which may begin early, and the host waits once.
+ *	g		L		rows reranked	time to rerank	time of chunks
+ *	2		9		90				.15 ms			.45 ms
+ *	3.5		5		120				.21 ms			.25 ms
+ *	7.9		3		210				.35 ms			.15 ms
+ *	22		2		420				.71 ms			.10 ms
+ *
+ * So g is 8, or smaller if the expected candidates would fill more than a
+ * third of a query's capacity, which is 6 k and at least 256.  The seed, whose
+ * scores go to memory, costs .15 us a row.  With a seed of 2,048 rows, 10^6
+ * rows take as many chunks as with a seed of 4,096.
+ *
+ * If queries are few, the time to read all half copies matters most.  So there
+ * are two chunks: a seed, whose scores give thresholds, and all other rows.
+ * This takes four launches, each of which may begin early, and the host waits
+ * once.
  */
 #include <algorithm>
 
 #include "gpu/exact/exact.h"
 
-#define MOST_GROWTH		7		/* rows of a chunk for each row before it */
-#define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */
+#define MOST_GROWTH		7		/* most rows of a chunk for each row before the
+								 * chunk */
+#define MOST_TERMS		(INT64_C(1) << 43)	/* most terms of a product, which
+											 * take .03 s */
 #define LEAST_CAPACITY	256
 #define FEW_CAPACITY	INT64_C(2048)
-#define MOST_PIECE		(1 << 17)	/* queries at once */
-#define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for their candidates */
+#define MOST_PIECE		(1 << 17)	/* most queries that are searched at
+									 * once */
+#define MOST_FOUND		(INT64_C(1) << 30)	/* most bytes for the candidates of
+											 * these queries */
 #define MOST_SCORES		(INT64_C(1) << 26)
 #define LEAST_SCORES	(INT64_C(1) << 16)
-#define MOST_FULL_SCORES	INT64_C(16384)	/* queries of full scores */
+#define MOST_FULL_SCORES	INT64_C(16384)	/* most queries that are searched
+											 * by full scores at once */
 #define LEAST_FULL_SCORES	INT64_C(128)
-#define MATRIX_BYTES	(INT64_C(64) << 20) /* of their half copies */
+#define MATRIX_BYTES	(INT64_C(64) << 20) /* most bytes of the half copies of
+											 * these queries */
 
-/* candidates of a query, and slots of first thresholds; 0: the best number */
+/*
+ * capacity of a query for candidates, and number of slots from which the first
+ * thresholds come; 0 for the default
+ */
 GV_TUNABLE int32_t gv_exact_capacity = 0;
 GV_TUNABLE int32_t gv_exact_seed = 0;
 
 #ifdef GV_TEST_BUILD
 /*
- * queries searched by full scores, without the first rows, and by brute force
+ * number of queries that were searched by full scores (not counting first
+ * thresholds), and by brute force
  */
 int64_t gv_exact_ways[2];
 #endif
 
-/* Counts n queries searched by full scores (0) or brute force (1). */
+/*
+ * Counts n queries that are searched by full scores (way 0) or by brute force
+ * (way 1).
+ */
 static void
 count_ways(int way, int64_t n)
 {
@@ -56,9 +79,9 @@ count_ways(int way, int64_t n)
 /* -- memory */
 
 /*
- * Returns the candidates that a query has memory for.  If there are few
- * queries, that is three times what thresholds from a seed let pass of all
- * other rows.
+ * Returns the capacity of a query for candidates.  If queries are few, the
+ * capacity is three times the number of slots that thresholds from a seed let
+ * pass among all other slots.
  */
 static uint32_t
 capacity_for(const GvExactAmount *amount)
@@ -80,7 +103,10 @@ capacity_for(const GvExactAmount *amount)
 	return (uint32_t) std::max(capacity, least);
 }
 
-/* Sets how many queries and scores searches have memory for. */
+/*
+ * Sets the numbers of queries, candidates and scores that searches have memory
+ * for.
+ */
 static void
 set_shape(GvExactWork *work, const GvExactNormalization *norm,
 		  const GvExactAmount *amount)
@@ -102,7 +128,7 @@ set_shape(GvExactWork *work, const GvExactNormalization *norm,
 	work->nscores = std::clamp(work->nscores, LEAST_SCORES, MOST_SCORES);
 }
 
-/* Places all arrays and returns their bytes. */
+/* Places all arrays in memory and returns their bytes. */
 static size_t
 place_work(GvExactWork *work, const GvExactNormalization *norm,
 		   const GvExactAmount *amount, char *memory)
@@ -185,7 +211,10 @@ multiply(const GvExactWork *work, const GvExactMatmul *matmul)
 	return gv_gpu_exact_matmul(matmul, work->blas, work->stream);
 }
 
-/* Returns the product of a part's queries and slots first .. last - 1. */
+/*
+ * Returns the parameters of the product of a part's queries with slots first
+ * .. last - 1.
+ */
 static GvExactMatmul
 matmul_of(const GvExactSearch *search, const GvExactPart *part, int64_t first,
 		  int64_t last)
@@ -201,8 +230,9 @@ matmul_of(const GvExactSearch *search, const GvExactPart *part, int64_t first,
 }
 
 /*
- * Finds thresholds of a part's queries from slots first .. last - 1, and which
- * of these slots reach them.
+ * Computes thresholds of a part's queries from the scores of slots first ..
+ * last - 1, and appends the slots that reach a query's threshold to its
+ * candidates.
  */
 static GvStatus
 score(const GvExactSearch *search, const GvExactPart *part, int64_t first,
@@ -216,8 +246,9 @@ score(const GvExactSearch *search, const GvExactPart *part, int64_t first,
 }
 
 /*
- * Filters slots first .. last - 1, if there are any, and takes the candidates
- * of a part's queries.
+ * Filters slots first .. last - 1, if there are any, for a part's queries.
+ * Then reranks the candidates and merges them with the neighbors, or appends
+ * queries with too many candidates to `lists`.
  */
 static GvStatus
 filter(const GvExactSearch *search, const GvExactPart *part, int64_t first,
@@ -256,7 +287,10 @@ read_lists(const GvExactSearch *search, int32_t *nfull, int32_t *nbrute)
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
-/* If the search may be stopped, waits for its steps and looks at stop. */
+/*
+ * If the search may be stopped, waits for its steps.  Returns GV_CANCELED on a
+ * request to stop.
+ */
 static GvStatus
 pause_between(const GvExactSearch *search)
 {
@@ -266,7 +300,10 @@ pause_between(const GvExactSearch *search)
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
-/* Reranks slots first .. last - 1 for n queries of the brute-force list. */
+/*
+ * Reranks slots first .. last - 1 for the n queries in the list for brute
+ * force.
+ */
 static GvStatus
 rerank_all(const GvExactSearch *search, int32_t n, int64_t first, int64_t last)
 {
@@ -291,7 +328,11 @@ rerank_all(const GvExactSearch *search, int32_t n, int64_t first, int64_t last)
 	return GV_OK;
 }
 
-/* Searches slots first .. last - 1 for n queries of the full-scores list. */
+/*
+ * Searches slots first .. last - 1 for the n queries in the list for full
+ * scores.  Queries that still have too many candidates are searched by brute
+ * force.
+ */
 static GvStatus
 search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 				   int64_t last)
@@ -327,7 +368,7 @@ search_full_scores(const GvExactSearch *search, int32_t n, int64_t first,
 	return GV_OK;
 }
 
-/* Searches slots first .. last - 1 for the listed queries. */
+/* Searches slots first .. last - 1 for the queries in both lists. */
 static GvStatus
 search_lists(const GvExactSearch *search, int64_t first, int64_t last)
 {
@@ -341,8 +382,9 @@ search_lists(const GvExactSearch *search, int64_t first, int64_t last)
 }
 
 /*
- * Searches slots first .. last - 1 for a piece of the queries, which have no
- * thresholds before the first slots.
+ * Searches slots first .. last - 1 for a piece of the queries.  If no rows
+ * have been searched before, the thresholds come from the scores of these
+ * slots.
  */
 static GvStatus
 search_piece(const GvExactSearch *search, const GvExactPart *part,
@@ -379,7 +421,10 @@ seed_for(const GvExactQueries *queries, int64_t usual)
 									4 * queries->k));
 }
 
-/* Returns the slots of the chunk at `first`; see the head of this file. */
+/*
+ * Returns the number of slots of the chunk that begins at `first`: see the
+ * head of this file.
+ */
 static int64_t
 chunk_at(const GvExactSearch *search, int64_t first)
 {
@@ -396,9 +441,9 @@ chunk_at(const GvExactSearch *search, int64_t first)
 }
 
 /*
- * Searches undefined queries, which only cosine and Pearson have.  Their
- * distances are all NaN, so their nearest are the rows that come first, which
- * no filter finds.
+ * Searches undefined queries, which exist only for cosine and Pearson.  All
+ * their distances are NaN, so their neighbors are the rows that come first,
+ * and the filter cannot find these.
  */
 static GvStatus
 search_undefined(const GvExactSearch *search)
@@ -417,12 +462,12 @@ search_undefined(const GvExactSearch *search)
 	GV_TRY(read_lists(search, &none, &nbrute));
 	rows.stride = 1;
 	first.rows = &rows;
-	/* one may be its own */
+	/* one row more than k, because the query's own row may be one of them */
 	return rerank_all(&first, nbrute, 0, std::min(search->queries->k + 1,
 												  rows.n));
 }
 
-/* Searches many rows for few queries: two chunks, and one wait. */
+/* Searches many rows for few queries, in two chunks and with one wait. */
 static GvStatus
 search_few(const GvExactSearch *search, int64_t seed)
 {
@@ -483,7 +528,10 @@ gv_gpu_exact_tile(const GvExactSearch *search, const GvExactPart *part,
 								gv_exact_padded(search->rows->n));
 
 	GV_TRY(gv_gpu_exact_gather(search, part));
-	/* the first slots are those of the nearest lists */
+	/*
+	 * thresholds come from the first slots, which are those of the nearest
+	 * lists
+	 */
 	GV_TRY(score(search, part, 0, seed, GV_FOR_OTHERS, NULL));
 	return filter(search, part, seed, search->rows->n, lists);
 }
@@ -503,7 +551,8 @@ gv_gpu_exact_finish(const GvExactSearch *search,
 	if (status == GV_OK && counts[0] > 0)
 	{
 		/*
-		 * search_full_scores appends queries to its own list for brute force
+		 * search_full_scores appends queries to the work's own list for brute
+		 * force
 		 */
 		work->lists.d_brute_force = own.d_brute_force;
 		status = search_full_scores(search, (int32_t) counts[0], 0,

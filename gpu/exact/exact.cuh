@@ -3,15 +3,16 @@
  *		Device code that the files of exact search share: the filter's scores,
  *		thresholds, candidates, and the order of neighbors.
  *
- * The filter (see "Proof" in README).  A vector x becomes
+ * The filter works as follows; README has the proof.  A vector x becomes
  *		r(x) = (u(x) - m) scale,	m a mean of rows, scale a power of two
  *		u(x) = x (L2, inner product), x / |x| (cosine), or x less its own mean,
  *		divided by its length (Pearson)
  * and a query p(q), likewise for L2, and without m for the others.  A row is
  * near if its score is large,
  *		S = <p, r> + b,		b = -|r|^2 / 2 for L2, else 0
- * because |q - x|^2 scale^2 = |p|^2 - 2 S, and <u(q), u(x)> is S / unit and a
- * number of the query alone.  With half copies p' and r' the device computes
+ * because |q - x|^2 scale^2 = |p|^2 - 2 S, and <u(q), u(x)> is S / unit plus a
+ * number that depends only on the query.  With half copies p' and r' the
+ * device computes
  *		A = <p', r'> + bias,	bias = b + e(x)
  * in fp32, and has S - e(q) <= A <= S + e(q) + 2 e(x).  So rows that reach
  * S >= threshold all reach A >= threshold - e(q).
@@ -20,9 +21,10 @@
  * of 0, so all queries rerank them.  Rows from which all distances are NaN
  * have bias = -infinity.
  *
- * Rows of a batch are taken in the order of slots.  Slot i is row i * stride
- * modulo n, so that each run of slots is much like a sample of the batch,
- * whatever the order of its rows; or slots follow a given order.
+ * The rows of a batch are taken in the order of slots.  If the rows have a
+ * given order (d_order), slots follow this order.  Otherwise slot i has row (i
+ * * stride) modulo n, so that each run of slots is much like a random sample
+ * of the batch, whatever order its rows have.
  */
 #ifndef GV_EXACT_CUH
 #define GV_EXACT_CUH
@@ -30,17 +32,17 @@
 #include "gpu/device/warp.cuh"
 #include "gpu/exact/exact.h"
 
-#define GV_EXACT_CLAMP	1e38f	/* no score with a finite bias is as large */
+#define GV_EXACT_CLAMP	1e38f	/* larger than any score with a finite bias */
 #define GV_EXACT_NAN	((double) GV_NAN)
 
 enum GvExactKind
 {
 	GV_EXACT_PLAIN,
-	GV_EXACT_UNDEFINED,			/* all its distances are NaN */
-	GV_EXACT_UNHELD				/* half precision cannot hold it */
+	GV_EXACT_UNDEFINED,			/* all distances of the query are NaN */
+	GV_EXACT_UNHELD				/* half precision cannot hold the query */
 };
 
-/* Returns a relative error bound of sums: gpu/product/product.h. */
+/* Returns a bound of the relative error of sums: see gpu/product/product.h. */
 static __host__ __device__ inline double
 gv_exact_gamma(int half_dims)
 {
@@ -56,7 +58,10 @@ gv_exact_row(const GvExactRows &rows, uint32_t slot)
 					  (uint64_t) rows.n);
 }
 
-/* Returns the least A of a row that may be nearer to a query than `last`. */
+/*
+ * Returns a threshold that is reached by the score A of every row whose
+ * distance from the query is at most `last`.
+ */
 static __device__ __forceinline__ float
 gv_exact_threshold_at(const GvExactNormalization &norm,
 					  const GvExactQuery &form, double last)
@@ -89,9 +94,10 @@ gv_exact_threshold_at(const GvExactNormalization &norm,
 }
 
 /*
- * Returns the threshold that follows from a query's last neighbor.  If it has
- * fewer neighbors, the threshold is NaN for an undefined query, which no row
- * reaches, and -infinity for others, which every row reaches.
+ * Returns the threshold that follows from the distance of a query's k-th
+ * neighbor.  For an undefined query the threshold is NaN, which no row
+ * reaches.  For a query that has fewer than k neighbors, or that half
+ * precision cannot hold, the threshold is -infinity, which every row reaches.
  */
 static __device__ __forceinline__ float
 gv_exact_neighbor_threshold(const GvExactNormalization &norm,
@@ -106,9 +112,9 @@ gv_exact_neighbor_threshold(const GvExactNormalization &norm,
 }
 
 /*
- * Returns the larger of a query's threshold and the one that follows from k
- * rows, or k + 1 if the query is itself a row, whose A - 2 e(x) is at least
- * `least`.
+ * Returns the larger of two thresholds of a query: the given one, and the one
+ * that follows from k rows whose A - 2 e(x) is at least `least`.  If the query
+ * is itself a row, there must be k + 1 of these rows.
  */
 static __device__ __forceinline__ float
 gv_exact_raise_threshold(float threshold, float least, float error_bound,
@@ -121,7 +127,8 @@ gv_exact_raise_threshold(float threshold, float least, float error_bound,
 }
 
 /*
- * Is a neighbor before another?  NaN is last, also that of a missing neighbor.
+ * Returns whether a neighbor comes before another one.  Neighbors whose
+ * distance is NaN come last, and a missing neighbor also has distance NaN.
  */
 static __device__ __forceinline__ bool
 gv_exact_before(double distance, int64_t position, double other,
@@ -138,7 +145,8 @@ gv_exact_before(double distance, int64_t position, double other,
 }
 
 /*
- * Appends a candidate of a query, if there is room, and counts it in any case.
+ * Appends a slot to the candidates of query i of a part, if their number is
+ * below the capacity.  The slot is counted in any case.
  */
 static __device__ __forceinline__ void
 gv_exact_append(const GvExactFilter &filter, int i, uint32_t slot)
@@ -149,14 +157,14 @@ gv_exact_append(const GvExactFilter &filter, int i, uint32_t slot)
 		filter.d_candidates[(int64_t) i * filter.capacity + at] = slot;
 }
 
-/* Returns the number of the i-th query of a part. */
+/* Returns the number, among all queries, of query i of a part. */
 static __device__ __forceinline__ int64_t
 gv_exact_query(const GvExactPart &part, int64_t i)
 {
 	return part.d_list != NULL ? (int64_t) part.d_list[i] : part.first + i;
 }
 
-/* Appends a query to a list. */
+/* Appends a query to a list and counts the query. */
 static __device__ __forceinline__ void
 gv_exact_put_into(uint32_t *count, uint32_t *list, int64_t query)
 {

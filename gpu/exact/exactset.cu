@@ -2,10 +2,11 @@
  * exactset.cu
  *		Exact search as a set (gv_set.h).
  *
- * Rows that are put are kept on the device until they are a batch worth a
- * search.  All of them are kept as long as the set lives if they are the
- * queries, too, or if more may be asked of them.  The first batch gives the
- * normalization, so queries become halves when it is searched.
+ * Rows are kept on the device until they are enough for a batch, which is then
+ * searched.  All rows are kept as long as the set exists if the queries are
+ * rows of the set, or if gv_set_ask may ask about the rows again.  The
+ * normalization is computed from the first batch, so half copies of the
+ * queries are made when the first batch is searched.
  */
 #include <algorithm>
 #include <math.h>
@@ -23,25 +24,28 @@ struct Exact
 	GvSetSpec	spec;
 	GvExactNormalization norm;
 	GvExactQueries queries;
-	GvExactRows rows;			/* of a batch */
-	GvExactWork work;			/* of near lists only `seen` */
-	GvExactByList *lists;		/* NULL: all rows are compared */
-	cudaStream_t stream;		/* of work, of lists, or copying */
-	cudaStream_t copying;		/* while nothing is asked */
-	int64_t		capacity;		/* rows of a batch */
+	GvExactRows rows;			/* rows of a batch */
+	GvExactWork work;			/* with near lists, only `seen` of this is
+								 * used */
+	GvExactByList *lists;		/* NULL if queries are compared with all
+								 * rows */
+	cudaStream_t stream;		/* the stream of `work` or of `lists`, or
+								 * `copying` */
+	cudaStream_t copying;		/* the stream while there are no queries */
+	int64_t		capacity;		/* most rows of a batch */
 	int64_t		nrows;			/* rows that are on the device */
 	bool		keeps;			/* all rows are kept */
 	bool		is_normalized;	/* norm is known */
 	GvBuffer	d_kept;			/* rows */
 	GvBuffer	d_set;			/* queries and neighbors */
-	GvBuffer	d_batch;		/* of a batch, but its rows */
+	GvBuffer	d_batch;		/* arrays of a batch, except its rows */
 	float	   *d_queries;
-	float	   *d_centroids;	/* of near lists */
+	float	   *d_centroids;	/* centroids of near lists */
 	int64_t    *d_self;
-	float	   *d_rows;			/* of a batch, or all */
+	float	   *d_rows;			/* rows of a batch, or all rows */
 };
 
-/* Returns the neighbors of a query. */
+/* Returns how many neighbors of each query are kept. */
 static int64_t
 kept_of(const GvSetSpec *spec)
 {
@@ -58,8 +62,8 @@ batch_rows(const GvSetSpec *spec)
 }
 
 /*
- * Places the arrays of queries and neighbors, sets norm's shape, and returns
- * the arrays' bytes.
+ * Places the arrays of queries and neighbors in memory, and sets the shape of
+ * the normalization.  Returns the bytes of these arrays.
  */
 static size_t
 place_set(Exact *exact, char *memory)
@@ -82,7 +86,10 @@ place_set(Exact *exact, char *memory)
 	return bytes;
 }
 
-/* Places the arrays of a batch, but its rows, and returns their bytes. */
+/*
+ * Places the arrays of a batch, except its rows, in memory.  Returns the bytes
+ * of these arrays.
+ */
 static size_t
 place_batch(Exact *exact, char *memory)
 {
@@ -95,14 +102,14 @@ place_batch(Exact *exact, char *memory)
 	return bytes;
 }
 
-/* Returns the amount of searches that compare all rows. */
+/* Returns the sizes of searches that compare queries with all rows. */
 static GvExactAmount
 amount_of(const GvSetSpec *spec)
 {
 	return {spec->nqueries, kept_of(spec), batch_rows(spec), 0};
 }
 
-/* Returns the bytes of the rows that there is memory for. */
+/* Returns the bytes of memory for rows: all rows, or those of a batch. */
 static size_t
 rows_bytes(const GvSetSpec *spec)
 {
@@ -129,8 +136,8 @@ exact_size(const GvSetSpec *spec)
 										  batch_rows(spec));
 	else if (spec->nqueries > 0)
 		bytes += gv_gpu_exact_work_bytes(spec->device, &exact.norm, &amount);
-	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need allocates
-											 * it */
+	return (int64_t) (bytes + bytes / 4);	/* gv_buffer_need allocates this
+											 * much */
 }
 
 static void
@@ -157,7 +164,9 @@ exact_drop(void *state)
 	free(exact);
 }
 
-/* A thread stores which row a query is. */
+/*
+ * Stores the position of each query among the rows, a thread for each query.
+ */
 static __global__ void __launch_bounds__(THREADS)
 own_kernel(int64_t first, int64_t n, int64_t *d_self)
 {
@@ -167,7 +176,7 @@ own_kernel(int64_t first, int64_t n, int64_t *d_self)
 		d_self[i] = first + i;
 }
 
-/* Allocates the memory of queries, of neighbors, of a batch, and to search. */
+/* Allocates memory for queries, neighbors, a batch, and searches. */
 static GvStatus
 make_question(Exact *exact)
 {
@@ -200,7 +209,7 @@ make_question(Exact *exact)
 					 exact->d_self);
 }
 
-/* Allocates the memory of a set, and that of its queries if it has any. */
+/* Allocates memory for the rows of a set and, if it has queries, for these. */
 static GvStatus
 make(Exact *exact)
 {
@@ -240,7 +249,7 @@ exact_ask(void *state, const GvSetSpec *spec)
 	return make_question(exact);
 }
 
-/* Searches a batch, n rows from d_rows on. */
+/* Searches a batch, which is the n rows from d_rows on. */
 static GvStatus
 search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 {
@@ -268,7 +277,7 @@ search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 	return GV_OK;
 }
 
-/* Searches the rows that have come, a batch at a time. */
+/* Searches the rows that are on the device, a batch at a time. */
 static GvStatus
 search_held(Exact *exact, const GvStop *stop)
 {
@@ -304,7 +313,7 @@ put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 	return GV_OK;
 }
 
-/* See gv_set_put.  Items may be on the device as well. */
+/* See gv_set_put.  The items may also be in the device's memory. */
 static GvStatus
 exact_put(void *state, GvSetInput input, const void *items, int64_t first,
 		  int64_t n, const GvStop *stop)
@@ -328,7 +337,7 @@ exact_put(void *state, GvSetInput input, const void *items, int64_t first,
 		GV_CUDA_TRY(cudaMemcpyAsync((char *) d_to + first * vector, items,
 									n * vector, cudaMemcpyDefault, stream));
 	}
-	/* until now pinned items may be read */
+	/* the copies may read pinned items until the stream is done */
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
 
@@ -347,8 +356,10 @@ exact_run(void *state, GvSetDone *done, const GvStop *stop)
 }
 
 /*
- * Reads items of an output of k places a query, of which the set keeps fewer
- * if there are fewer rows.  Without rows the device has no neighbors.
+ * Copies items `first` .. first + n - 1 of an output [nqueries][k] to the
+ * host.  If there are fewer than k rows, the set keeps fewer neighbors of each
+ * query, and the other places of the output are left unchanged.  If no rows
+ * have come, nothing is copied, because the device has no neighbors.
  */
 static GvStatus
 get_places(Exact *exact, const void *d_from, int64_t first, int64_t n,

@@ -1,16 +1,17 @@
 /*
  * filter.cu
- *		Scores of queries and rows on every device, and the slots that reach a
- *		query's threshold, or all scores to memory.
+ *		The filter's product on every device: computes the scores of queries
+ *		and rows, and either stores all scores or appends the slots that reach
+ *		a query's threshold.
  *
- * Many queries are multiplied by gpu/product.  For up to GV_EXACT_FEW queries
- * the rows are read once, which takes longer than all else: tensor cores
- * multiply 16 rows of a warp by COLUMNS x 8 queries (mma.cuh), with zeros for
- * missing queries.  Dimensions may be in any order that rows and queries
- * share.  Of 32 dimensions lane t of a row has eight consecutive ones, 16
- * bytes, and gives four of them to each of two products, so rows come to
- * registers as they are in memory.  A lane has 2 * AHEAD loads of rows in
- * flight, a warp 4 KB.
+ * For many queries gpu/product multiplies.  For up to GV_EXACT_FEW queries,
+ * most time is spent reading the rows, so the rows are read only once: tensor
+ * cores multiply 16 rows of a warp by COLUMNS x 8 queries (mma.cuh), with
+ * zeros for missing queries.  Dimensions may be in any order that rows and
+ * queries share.  So of 32 dimensions of a row, lane t of the row's four lanes
+ * loads eight consecutive ones, which are 16 bytes, and gives four of them to
+ * each of two products.  In this way rows stay in registers as they are in
+ * memory.  A lane has 2 * AHEAD loads of rows in flight, and a warp has 4 KB.
  */
 #include "gpu/device/mma.cuh"
 #include "gpu/exact/exact.cuh"
@@ -20,16 +21,19 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define BLOCKS			2		/* blocks of an SM */
-#define ROWS			16		/* rows of a warp */
-#define TILE			8		/* queries of a product */
-#define COLUMNS			2		/* products side by side */
-#define DEPTH			32		/* dimensions of a lane's load of a row */
+#define ROWS			16		/* rows that a warp multiplies at once */
+#define TILE			8		/* queries of a tensor core product */
+#define COLUMNS			2		/* products for the same rows */
+#define DEPTH			32		/* dimensions of a row that its four lanes load
+								 * at once */
 #define AHEAD			4
-#define MOST_SCANNED	(96 * 1024) /* most shared bytes of queries */
+#define MOST_SCANNED	(96 * 1024) /* most bytes of queries in shared
+									 * memory */
 
 /*
- * Stores the score of a query and a row, if both exist, or appends the row if
- * it reaches the threshold.
+ * If `stores` is true, stores the score of a query and a row, if both exist.
+ * Otherwise appends the row to the query's candidates if the score reaches the
+ * threshold.
  */
 static __device__ __forceinline__ void
 put_score(const GvExactMatmul &matmul, bool stores, int q, int64_t row,
@@ -63,7 +67,10 @@ struct Scores
 		float		threshold;
 	};
 
-	/* rows that half precision cannot hold reach everything but NaN */
+	/*
+	 * Queries that do not exist get the threshold NaN, because rows that half
+	 * precision cannot hold reach every other threshold.
+	 */
 	__device__ __forceinline__ void
 	begin(Row *mine, int query) const
 	{
@@ -119,7 +126,7 @@ gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 {
 	GvMatmul	matmul = {exact->d_queries, exact->n, exact->d_half_rows,
 		(int32_t) exact->nslots, exact->half_dims};
-	/* devices of 9.0 have hopperfilter.cu */
+	/* false: Hopper's instructions are used by hopperfilter.cu */
 	GvMatmulContext context = {blas, false, 0, false, stream};
 
 	if (exact->d_scores != NULL)
@@ -130,8 +137,9 @@ gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 /* -- few queries */
 
 /*
- * Returns the halves from one query to the next in shared memory: no two
- * queries meet in a bank, and each has memory for a multiple of DEPTH.
+ * Returns the stride of queries in shared memory, in halves.  With this stride
+ * different queries cause no bank conflicts, and each query has memory for a
+ * multiple of DEPTH dimensions.
  */
 static __host__ __device__ inline int
 stride_of(int half_dims)
@@ -139,7 +147,10 @@ stride_of(int half_dims)
 	return (half_dims + 63) / 64 * 64 + 32;
 }
 
-/* Adds products of two rows' pieces and a query's of each tile to sums. */
+/*
+ * Adds to `sums` the products of a piece of two rows with the same piece of a
+ * query of each tile.
+ */
 static __device__ __forceinline__ void
 multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low, const uint4 &high,
 				const uint16_t *query, int stride)
@@ -157,7 +168,10 @@ multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low, const uint4 &high,
 	}
 }
 
-/* Returns a lane's part of a row, or of the last row if there are fewer. */
+/*
+ * Returns the address of this lane's part of a row.  If there are fewer rows,
+ * returns this lane's part of the last row.
+ */
 static __device__ __forceinline__ const uint16_t *
 row_at(const GvExactMatmul &matmul, int64_t row)
 {
@@ -165,7 +179,10 @@ row_at(const GvExactMatmul &matmul, int64_t row)
 		matmul.half_dims + threadIdx.x % 4 * 8;
 }
 
-/* Computes sums of ROWS rows, in mma.cuh's layout D; query: this lane's. */
+/*
+ * Computes the sums of ROWS rows in layout D of mma.cuh.  `query` is the
+ * address of this lane's part of its first query.
+ */
 static __device__ __forceinline__ void
 multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
 			  int64_t row, const uint16_t *query, int stride)
@@ -200,8 +217,8 @@ multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
 }
 
 /*
- * A warp owns every n-th ROWS rows, n being the warps of the grid.  Shared:
- * the queries [COLUMNS * TILE][stride].
+ * Computes the scores of few queries.  The warps of the grid take ROWS rows
+ * each in turn.  Shared memory: the queries [COLUMNS * TILE][stride].
  */
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
 scan_rows_kernel(GvExactMatmul matmul)
@@ -211,7 +228,7 @@ scan_rows_kernel(GvExactMatmul matmul)
 	int			stride = stride_of(matmul.half_dims);
 	int			lane = threadIdx.x % GV_WARP;
 	const uint16_t *query = queries + lane / 4 * stride + lane % 4 * 8;
-	float		thresholds[COLUMNS][2]; /* nothing reaches NaN */
+	float		thresholds[COLUMNS][2]; /* no score reaches NaN */
 
 	gv_pdl_wait();
 	for (int i = threadIdx.x; i < COLUMNS * TILE * stride; i += THREADS)

@@ -1,49 +1,52 @@
 /*
  * hopperfilter.cu
- *		The filter's product on devices of compute capability 9.0: slots that
- *		reach a query's threshold, by products of warpgroups
+ *		The filter's product on devices of compute capability 9.0: finds the
+ *		slots that reach a query's threshold, by products of warpgroups
  *		(gpu/product/wgmma.cuh).
  *
- * A unit of work is a tile of queries and some tiles of rows, one after the
- * other.  If there is room, the queries' halves stay in shared memory, so only
- * rows come from L2, through the ring:
+ * A unit of work is a tile of queries and some tiles of rows, which are
+ * multiplied one after the other.  If shared memory is large enough, the
+ * queries' half copies stay there, so that only rows come from L2, through the
+ * ring:
  *
  *	queries		rows	dimensions		bytes from L2 for 2,048 products
  *	256			128		up to 192		16
  *	128			256		up to 448		32
- *	128			256		more			48, queries too, with each slice
+ *	128			256		more			48, as queries come with each slice
  *
- * and 2,048 is what an SM multiplies and adds in a clock; L2 gives it some 31
- * bytes.  Each of two warpgroups has half of the queries and 128 sums a
- * thread, in two groups of 64 queries x 128 rows.
+ * In a clock an SM computes 2,048 products, and L2 delivers some 31 bytes to
+ * it.  Each of two warpgroups has half of the queries of a tile, and 128 sums
+ * a thread, in two groups of 64 queries x 128 rows.
  *
- * Sums begin with the row's bias less the query's threshold, so only their
- * sign matters: in the end three operations for two sums show whether any of
- * eight are not negative.  Few are, and only these are looked at.
+ * A sum begins with the row's bias less the query's threshold, so only the
+ * sign of the result matters.  The signs of several sums are tested together,
+ * and sums are looked at one by one only if one of them is not negative, which
+ * is rare.
  *
  * Turns.  If the ring holds the slices of two tiles, the warpgroups multiply
- * one after the other, so one looks at its sums while the other has the tensor
- * cores.  With a smaller ring one would wait for slices that the other has no
- * turn to free.
+ * in turn, so that one looks at its sums while the other uses the tensor
+ * cores.  With a smaller ring, one warpgroup would wait for slices whose
+ * stages the other one could free only in its own turn.
  */
 #include "gpu/exact/exact.cuh"
 #include "gpu/product/wgmma.cuh"
 
-#define MORE_QUERIES	64		/* up to so many, filter.cu wastes less */
+#define MORE_QUERIES	64		/* up to this many queries, filter.cu wastes
+								 * less */
 
-/* Makes products as on other devices. */
+/* If true, products are computed as on other devices. */
 GV_TUNABLE bool gv_exact_no_hopper = false;
 
-#define BOX				128		/* rows of a copy, and of a product */
+#define BOX				128		/* rows of one copy, and of one product */
 #define BOX_BYTES		(BOX * GV_HOPPER_ROW)
 #define MOST_STAGES		10
 #define MOST_TILES		256		/* most row tiles of a unit */
-#define QUERY_SLICES	4		/* slices that take as long as a unit's
-								 * queries */
-#define TURN			1		/* the first barrier of turns; 0 is the
-								 * block's */
+#define QUERY_SLICES	4		/* number of slices whose products take as long
+								 * as the copy of a unit's queries */
+#define TURN			1		/* first named barrier of turns; barrier 0 is
+								 * __syncthreads */
 
-/* The work of a launch, and its division. */
+/* The work of a launch, and its division into units. */
 struct Work
 {
 	GvExactMatmul matmul;
@@ -57,8 +60,8 @@ struct Work
 };
 
 /*
- * The shape of tiles: BLOCKS groups of 64 queries a warpgroup; KEEPS: queries
- * stay in shared memory.
+ * The shape of tiles.  Each warpgroup has BLOCKS blocks of 64 queries.  If
+ * KEEPS is true, queries stay in shared memory.
  */
 template <int BLOCKS, bool KEEPS>
 struct Shape
@@ -67,7 +70,10 @@ struct Shape
 	static constexpr int ROWS = 2 * BOX / BLOCKS;
 	static constexpr int PARTS = ROWS / BOX;
 	static constexpr int BOXES = QUERIES / BOX; /* of queries */
-	/* a stage: queries unless they stay, rows, and the biases of a tile */
+	/*
+	 * the bytes that a stage has of queries (none if queries stay in shared
+	 * memory) and of rows, and the bytes of a tile's biases
+	 */
 	static constexpr int QUERY_BYTES = KEEPS ? 0 : BOXES * BOX_BYTES;
 	static constexpr int ROW_BYTES = PARTS * BOX_BYTES;
 	static constexpr int BYTES = QUERY_BYTES + ROW_BYTES;
@@ -79,19 +85,20 @@ struct Shape
 /* The layout of shared memory. */
 struct Memory
 {
-	char	   *queries;		/* [nsteps][QUERIES] rows, if they stay */
+	char	   *queries;		/* [nsteps][QUERIES] slices of queries, if
+								 * queries stay */
 	GvRing		ring;
 	char	   *biases;			/* [stages][ROWS] */
-	uint64_t   *kept;			/* [2] queries have arrived, and are done
-								 * with */
+	uint64_t   *kept;			/* [2] barriers: the queries have arrived, and
+								 * all warps are done with them */
 };
 
 /* A unit's tiles. */
 struct Unit
 {
 	int			query_tile;
-	int			first;			/* row tile */
-	int			last;			/* row tile behind the last one */
+	int			first;			/* first row tile */
+	int			last;			/* the row tile behind the last one */
 };
 
 static __device__ __forceinline__ Unit
@@ -103,7 +110,10 @@ unit_at(const Work &work, int number)
 		min(first + work.per_unit, work.row_tiles)};
 }
 
-/* Copies a slice when a stage is free; by one thread. */
+/*
+ * Waits until a stage is free, and copies a slice to the stage.  Called by one
+ * thread.
+ */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 send_slice(const Work &work, const GvRingMaps &maps, const Memory &memory,
@@ -124,14 +134,14 @@ send_slice(const Work &work, const GvRingMaps &maps, const Memory &memory,
 		gv_copy_boxes<S::BOXES>(to, &maps.queries, step, query, BOX, full);
 }
 
-/* Copies all slices of the block's units; by one thread. */
+/* Copies all slices of the block's units.  Called by one thread. */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 send_units(const Work &work, const GvRingMaps &maps, const Memory &memory)
 {
 	using S = Shape<BLOCKS, KEEPS>;
 	GvPlace		place = {0, 0};
-	int			odd = 0;		/* of the units so far */
+	int			odd = 0;		/* parity of the number of units so far */
 
 	for (int u = blockIdx.x; u < work.nunits; u += gridDim.x)
 	{
@@ -160,7 +170,10 @@ send_units(const Work &work, const GvRingMaps &maps, const Memory &memory)
 	}
 }
 
-/* Waits for a warpgroup's turn to multiply; turn_ends begins the other's. */
+/*
+ * Waits for this warpgroup's turn to multiply.  turn_ends begins the turn of
+ * the other warpgroup.
+ */
 static __device__ __forceinline__ void
 turn_begins(int group)
 {
@@ -177,12 +190,14 @@ turn_ends(int group)
 template <int BLOCKS>
 struct Mine
 {
-	int			query;			/* the first; the others are 8 and 64 apart */
+	int			query;			/* number of the first query; the others follow
+								 * in steps of 8 and 64 */
 	float		thresholds[2 * BLOCKS];
 };
 
 /*
- * Sets sums to biases, which come with a tile's first slice, less thresholds.
+ * Sets each sum to the row's bias less the query's threshold.  The biases come
+ * with a tile's first slice.
  */
 template <int BLOCKS, int PARTS>
 static __device__ __forceinline__ void
@@ -212,12 +227,16 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 		}
 }
 
-/* Appends the rows that reach a threshold, of 64 queries and BOX rows. */
+/*
+ * Appends the rows that reach a query's threshold to the query's candidates,
+ * for 64 queries and BOX rows.
+ */
 static __device__ __forceinline__ void
 run_epilogue(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
 			 int query, int row)
 {
-	constexpr int SOME = 4;		/* tiles of 8 rows looked at together */
+	constexpr int SOME = 4;		/* tiles of 8 rows whose signs are tested
+								 * together */
 	int			column = threadIdx.x % 4 * 2;
 
 #pragma unroll
@@ -244,7 +263,7 @@ run_epilogue(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
 	}
 }
 
-/* Does a warpgroup's part of a unit. */
+/* Searches a unit's rows for this warpgroup's half of the queries. */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 search_unit(const Work &work, const Memory &memory, const Unit &unit,
@@ -272,12 +291,13 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 		begin_sums<BLOCKS, S::PARTS>(sums, mine, (const float *)
 									 (memory.biases +
 									  place.stage * S::BIAS_BYTES));
-		__syncwarp();			/* products need whole warps */
+		__syncwarp();			/* whole warps must issue the products
+								 * together */
 		if (work.turns)
 			turn_begins(group);
 		/*
-		 * the other group's turn begins when the last products are issued, so
-		 * that the tensor cores have these, and then its own, without a pause
+		 * end the turn when the last products are issued, so that the tensor
+		 * cores continue with the other group's products without a pause
 		 */
 		gv_ring_multiply<BLOCKS, KEEPS>(sums, memory.ring, place, work.nsteps,
 										memory.queries, group, [&]
@@ -295,10 +315,11 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 #endif							/* GV_HOPPER */
 
 /*
- * A block owns units blockIdx.x, blockIdx.x + gridDim.x, ...; each of two
- * warpgroups owns half of a unit's queries, and a thread of the third copies.
- * Code for other devices is empty.  Shared, from a multiple of 1,024 on:
- * queries that stay, the ring, biases.
+ * Filters a product.  Block b has units b, b + gridDim.x and so on.  Each of
+ * two warpgroups has half of a unit's queries, and one thread of the third
+ * warpgroup copies.  In code for other devices the kernel is empty.  Shared
+ * memory, from a multiple of 1,024 on: the queries if they stay, the ring, and
+ * the biases.
  */
 template <int BLOCKS, bool KEEPS>
 static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
@@ -333,7 +354,7 @@ exact_hopper_kernel(Work work, const __grid_constant__ GvRingMaps maps)
 		return;
 	}
 
-	/* 2. the others multiply, and look at the sums */
+	/* 2. the other groups multiply and look at the sums */
 	gv_registers_take<GV_MANY_REGISTERS>();
 
 	GvPlace		place = {0, 0};
@@ -352,16 +373,17 @@ exact_hopper_kernel(Work work, const __grid_constant__ GvRingMaps maps)
 			gv_barrier_arrive(&memory.kept[1]);
 		odd ^= 1;
 	}
-	/* match the other group's last turn_ends */
+	/* wait once for the other group's last turn_ends */
 	if (work.turns && group == 0)
 		turn_begins(group);
 #endif
 }
 
 /*
- * Returns the row tiles of a unit.  Blocks take units in rounds, the last of
- * which may be partly empty, and wait for each unit's queries, 64 to 112 KB
- * from L2: the product of a slice takes 1,024 clocks, these 3,000 to 4,500.
+ * Returns the best number of row tiles of a unit.  Blocks take units in
+ * rounds, and the last round may be partly empty.  For each unit a block waits
+ * for the queries, 64 to 112 KB from L2, which take 3,000 to 4,500 clocks.
+ * The product of a slice takes 1,024 clocks.
  */
 static int
 tiles_of_unit(const Work *work, int nsms)

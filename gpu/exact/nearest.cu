@@ -4,34 +4,35 @@
  *		with the neighbors that a query has so far.
  *
  * One launch does all three, so the host need not know how many candidates
- * there are.  If there are many queries, a block takes one.  If there are few,
- * several blocks rerank, and the last one to finish does the rest.  Candidates
- * are sorted in shared memory, and merged, MOST_SLOTS at a time.
+ * there are.  If there are many queries, each block takes one query.  If there
+ * are few, several blocks rerank the candidates of a query, and the last block
+ * to finish sorts and merges them.  Candidates are sorted in shared memory,
+ * and merged, MOST_SLOTS at a time.
  *
  * Distances are computed in double, in the order of operations of
- * gv_set_distance.  Eight lanes, a team, take a pair of query and row: lane l
- * has partial sum l, of dimensions l, l + 8, ..., and the sums are added l +
- * 4, l + 2, l + 1.  So the loads of a team are consecutive, and as many are in
- * flight as registers allow.
+ * gv_set_distance.  A team of eight lanes takes a pair of a query and a row.
+ * Lane l has partial sum l, of dimensions l, l + 8 and so on; then lane l adds
+ * the sums of lanes l + 4, l + 2 and l + 1.  So the loads of a team are
+ * consecutive, and as many loads are in flight as registers allow.
  *
- * Two sorted arrays are merged by ranks: an item's place is its own plus the
- * number of items in the other array that are before it, found by halving.  No
- * two rows are equal in order; of missing neighbors, which are equal, the
- * older ones come first.
+ * Two sorted arrays are merged by ranks: an item's place in the merged array
+ * is its place in its own array plus the number of items of the other array
+ * that are before it, which a binary search finds.  No two rows are equal in
+ * this order.  Missing neighbors are equal, and the older ones come first.
  */
 #include <algorithm>
 
 #include "gpu/exact/exact.cuh"
 
-#define LANES			8		/* partial sums of gv_set_distance */
+#define LANES			8		/* number of partial sums of gv_set_distance */
 #define TEAMS			(GV_WARP / LANES)
 #define AHEAD			8		/* loads of a row in flight */
 #define MANY_THREADS	128
-#define FEW_THREADS		256		/* of a block, if there are several for a
-								 * query */
-#define MOST_BLOCKS		512		/* of all queries, if there are several for
-								 * one */
-#define MOST_SLOTS		4096	/* candidates in shared memory, 12 bytes
+#define FEW_THREADS		256		/* threads of a block if several blocks share a
+								 * query or the capacity is above MOST_SLOTS */
+#define MOST_BLOCKS		512		/* most blocks of a launch if several blocks
+								 * share a query */
+#define MOST_SLOTS		4096	/* most candidates in shared memory, 12 bytes
 								 * each */
 
 /* The arguments of the kernel. */
@@ -40,19 +41,21 @@ struct Nearest
 	GvExactRows rows;
 	GvExactQueries queries;
 	GvExactPart part;
-	GvExactSlots all;			/* candidates, unless there are none */
+	GvExactSlots all;			/* the candidates; if this range is empty,
+								 * those of the filter */
 	GvExactFilter filter;
 	GvExactFound found;
-	uint32_t   *d_list_count;	/* queries with too many candidates */
+	uint32_t   *d_list_count;	/* number of queries in d_list, which had too
+								 * many candidates */
 	uint32_t   *d_list;
 	int64_t		position;		/* of row 0 */
 	int32_t		dims;
-	int32_t		across;			/* blocks of a query */
+	int32_t		across;			/* number of blocks of each query */
 };
 
 /* -- distances */
 
-/* Returns the sum of a team's partial sums, to all of its lanes. */
+/* Returns the sum of a team's partial sums, to all lanes of the team. */
 static __device__ __forceinline__ double
 add_lanes(double sum)
 {
@@ -62,7 +65,7 @@ add_lanes(double sum)
 	return __shfl_sync(GV_FULL_WARP, sum, 0, LANES);
 }
 
-/* Returns the sum of f(a[i], b[i]) in double. */
+/* Returns the sum of term(a[i], b[i]) in double, to all lanes of a team. */
 template <typename Term>
 static __device__ __forceinline__ double
 add_terms(const float *a, const float *b, int dims, const Term &term)
@@ -131,7 +134,8 @@ one_minus(double product, double squares)
 }
 
 /*
- * Returns gv_set_distance, bit for bit unless NaN; all teams of a warp call.
+ * Returns the distance that gv_set_distance returns, bit for bit unless the
+ * distance is NaN.  Called by all teams of a warp.
  */
 template <int METRIC>
 static __device__ __forceinline__ double
@@ -160,7 +164,7 @@ distance_of(const float *a, const float *b, int dims)
 					 __dmul_rn(a_square, b_square));
 }
 
-/* A pair that a team reranks. */
+/* The result of reranking a pair of a query and a row. */
 struct Pair
 {
 	double		distance;
@@ -168,8 +172,8 @@ struct Pair
 };
 
 /*
- * Reranks a slot for query number `query`; all teams of a warp call.  A
- * query's own row becomes a missing neighbor.
+ * Reranks a slot for query number `query`.  A query's own row becomes a
+ * missing neighbor.  Called by all teams of a warp.
  */
 template <int METRIC>
 static __device__ __forceinline__ Pair
@@ -209,8 +213,9 @@ count_before(int64_t n, const Before &before)
 }
 
 /*
- * Sorts shared arrays [size], size a power of two, by a bitonic network and
- * all threads of a block.  Begins and ends with a barrier.
+ * Sorts the arrays [size] in shared memory with a bitonic network, by all
+ * threads of a block.  The size must be a power of two.  Begins and ends with
+ * a barrier.
  */
 static __device__ __forceinline__ void
 sort_rows(double *distances, uint32_t *rows, uint32_t size)
@@ -241,14 +246,14 @@ sort_rows(double *distances, uint32_t *rows, uint32_t size)
 	__syncthreads();
 }
 
-/* The inputs of a query's merge: its k neighbors, and its nearest new rows. */
+/* The inputs of a merge: a query's k neighbors, and its nearest new rows. */
 struct MergeInputs
 {
 	int64_t		k;
 	const double *old_distances;	/* [k] */
 	const int64_t *old_positions;
-	int64_t		count;			/* of rows, at most k */
-	const double *distances;	/* [count] in order */
+	int64_t		count;			/* number of new rows, at most k */
+	const double *distances;	/* [count] of the new rows, in order */
 	const uint32_t *rows;
 	int64_t		position;		/* of row 0 */
 };
@@ -260,7 +265,11 @@ position_of(const MergeInputs &merge, int64_t i)
 		merge.position + merge.rows[i];
 }
 
-/* Stores item j of k neighbors and `count` rows in merged arrays [k]. */
+/*
+ * Stores item j at its place in the merged arrays [k], unless its place is
+ * beyond them.  The first k items are the neighbors, and the next `count`
+ * items are the new rows.
+ */
 static __device__ __forceinline__ void
 place_item(const MergeInputs &merge, int64_t j, double *merged,
 		   int64_t *merged_positions)
@@ -301,7 +310,7 @@ place_item(const MergeInputs &merge, int64_t j, double *merged,
 
 /* -- the kernel */
 
-/* Reranks this block's share of the candidates of the filter's i-th query. */
+/* Reranks this block's share of the candidates of query i of the part. */
 template <int METRIC>
 static __device__ __forceinline__ void
 rerank(const Nearest &nearest, int i, int64_t query, uint32_t count)
@@ -330,7 +339,10 @@ rerank(const Nearest &nearest, int i, int64_t query, uint32_t count)
 	}
 }
 
-/* Returns whether this block is the last of its query's; all threads call. */
+/*
+ * Returns whether this block is the last one of its query to finish.  Called
+ * by all threads of the block.
+ */
 static __device__ __forceinline__ bool
 is_last(const Nearest &nearest, int i)
 {
@@ -357,8 +369,8 @@ is_last(const Nearest &nearest, int i)
 }
 
 /*
- * Sorts a query's reranked rows, and merges them with its neighbors so far,
- * as many at a time as the shared arrays have room for.
+ * Sorts a query's reranked rows and merges them with the neighbors so far, in
+ * pieces of `slots` rows, which the shared arrays can hold.
  */
 static __device__ __forceinline__ void
 merge(const Nearest &nearest, int i, int64_t query, uint32_t count,
@@ -400,8 +412,9 @@ merge(const Nearest &nearest, int i, int64_t query, uint32_t count,
 }
 
 /*
- * Reranks, sorts and merges.  Blocks i * across .. own the i-th query.
- * Shared: distances, then rows, [slots], a power of two.
+ * Reranks, sorts and merges.  Query i of the part has the `across` blocks from
+ * block i * across on.  Shared memory: distances [slots], then rows [slots];
+ * slots is a power of two.
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(FEW_THREADS)

@@ -2,21 +2,25 @@
  * nearlists.cu
  *		Exact search that compares a query only with the rows of near lists.
  *
- *	once	lists near each list, lists of queries: exact searches among the
- *			centroids like any other, a piece of the vectors at a time;
- *			queries in the order of lists, by a stable radix sort, which keeps
- *			vectors of a list in their own order
- *	and for a batch of rows
- *		lists	of rows likewise; half copies in the order of lists
- *		tiles	for a group of queries of one list, the half copies of the
- *				rows of its near lists are copied side by side, the nearest
- *				list's first, and searched
+ * Once, before the first batch:
+ *	near lists	finds the lists near each list, and the list of each query, by
+ *				exact searches among the centroids, for a piece of the queries
+ *				at a time
+ *	queries		sorts the queries by list; the radix sort is stable, so the
+ *				queries of a list keep their order
  *
- * A tile is some seven launches of 5 to 50 us, and the host reads the results
+ * For each batch of rows:
+ *	rows		finds the rows' lists and sorts the rows by list in the same
+ *				way, and makes half copies in this order
+ *	tiles		for each group of queries of one list, copies the half copies
+ *				of the rows of its near lists side by side, the nearest list's
+ *				first, and searches them
+ *
+ * A tile takes some seven launches of 5 to 50 us, and the host reads results
  * only when all tiles are done.  Queries that overflow are counted for each
- * group, and their tiles are made once more.  Streams with memory of their own
- * take tiles in turn, so that the last blocks of one run beside the first of
- * the next.
+ * group, and the tiles of groups with such queries are made once more.
+ * Several streams, each with memory of its own, take tiles in turn, so that
+ * the last blocks of one tile run beside the first blocks of the next tile.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -24,36 +28,42 @@
 #include "gpu/exact/exact.cuh"
 
 #define THREADS			256
-#define TILE			64		/* slots of a block */
+#define TILE			64		/* slots that a block copies */
 #define STREAMS			3		/* tiles in flight at once */
-#define BETWEEN			(64 * STREAMS)	/* tiles between two looks at stop */
+#define BETWEEN			(64 * STREAMS)	/* groups between two checks of
+										 * `stop` */
 #define NO_SLOT			UINT32_MAX
-#define MOST_BATCH_BYTES	(INT64_C(4) << 30)	/* of rows in fp32: each list
+#define MOST_BATCH_BYTES	(INT64_C(4) << 30)	/* of a batch's rows in fp32;
+												 * large, because each list
 												 * needs many rows */
 #define MOST_BATCH		(INT64_C(1) << 27)	/* rows */
-#define MOST_PIECE		(INT64_C(1) << 17)	/* vectors whose lists are found at
-											 * once */
-#define MOST_GROUP		INT64_C(8192)	/* queries of a tile */
-#define TILE_BYTES		(INT64_C(256) << 20)	/* of half copies of a tile */
-#define CAPACITY		512		/* candidates of a query: thresholds from near
-								 * lists let more pass than those of a chunk */
+#define MOST_PIECE		(INT64_C(1) << 17)	/* most vectors whose lists are
+											 * found at once */
+#define MOST_GROUP		INT64_C(8192)	/* most queries of a tile */
+#define TILE_BYTES		(INT64_C(256) << 20)	/* most bytes of a tile's half
+												 * copies */
+#define CAPACITY		512		/* least capacity of a query for candidates:
+								 * thresholds from near lists let more slots
+								 * pass than thresholds from a chunk */
 
-/* most rows of a batch and of a tile; 0: the best number */
+/* most rows of a batch and of a tile; 0 for the default */
 GV_TUNABLE int64_t gv_exact_batch = 0;
 GV_TUNABLE int64_t gv_exact_tile = 0;
 
-/* Vectors in the order of their lists, and in their own order in a list. */
+/* Vectors sorted by list.  The vectors of a list keep their original order. */
 struct ByList
 {
 	uint32_t   *d_order;		/* [n] numbers of vectors */
-	uint32_t   *d_starts;		/* [nlists + 1] in d_order */
+	uint32_t   *d_starts;		/* [nlists + 1] where each list begins in
+								 * d_order */
 };
 
-/* Queries of a list, few enough for the memory of their candidates. */
+/* Queries of one list, so few that there is memory for their candidates. */
 struct QueryGroup
 {
 	uint32_t	list;
-	uint32_t	first;			/* in the order of queries */
+	uint32_t	first;			/* place of the first query in
+								 * queries.d_order */
 	uint32_t	n;
 };
 
@@ -69,37 +79,42 @@ struct GvExactByList
 	GvSetSpec	spec;
 	int64_t		capacity;		/* most rows of a batch */
 	int64_t		tile_capacity;	/* most rows of a tile */
-	GvExactAmount near_amount;	/* of the search for near lists, */
-	GvExactAmount asked_amount; /* for lists of vectors, */
-	GvExactAmount tile_amount;	/* and of a tile */
+	GvExactAmount near_amount;	/* sizes of the search for near lists */
+	GvExactAmount asked_amount; /* sizes of searches for the lists of
+								 * vectors */
+	GvExactAmount tile_amount;	/* sizes of searches of a tile */
 	GvExactNormalization norm;	/* of centroids */
 	float	   *d_centroids;	/* [nlists][dims] */
 	GvExactRows centroids;
 	GvExactWork asking;
-	int64_t		piece;			/* vectors whose lists are found at once */
-	GvExactQueries asked;		/* [piece], k 1 */
-	GvExactQueries near;		/* [nlists], k = probes: d_positions are the
-								 * near lists */
-	uint32_t   *d_offsets;		/* [nlists][probes + 1] running sum of a
-								 * batch's rows in the lists near a list */
-	uint32_t   *d_totals;		/* [nlists] rows in all of them */
+	int64_t		piece;			/* most vectors whose lists are found at
+								 * once */
+	GvExactQueries asked;		/* [piece] vectors whose lists are found; k is
+								 * 1 */
+	GvExactQueries near;		/* [nlists] the centroids as queries; k is
+								 * probes, and d_positions are the near
+								 * lists */
+	uint32_t   *d_offsets;		/* [nlists][probes + 1] running sums of a
+								 * batch's rows in the lists near each list */
+	uint32_t   *d_totals;		/* [nlists] number of a batch's rows in the
+								 * lists near each list */
 	ByList		queries;
 	ByList		rows;
-	uint32_t   *d_keys;			/* [max of nqueries and capacity], like the
-								 * next two */
+	uint32_t   *d_keys;			/* [max(nqueries, capacity)], like the next two
+								 * arrays */
 	uint32_t   *d_sorted;
 	uint32_t   *d_numbers;
 	void	   *d_sort;
 	size_t		sort_bytes;
-	GvExactOverflowed overflowed;	/* by groups: counts [ngroups][2], queries
-									 * at the group's place in their order */
+	GvExactOverflowed overflowed;	/* counts [ngroups][2]; the lists of a
+									 * group begin at the group's `first` */
 	Stream		streams[STREAMS];
-	char	   *d_memory;		/* of all arrays */
-	QueryGroup *groups;			/* [nparts] */
+	char	   *d_memory;		/* memory of all arrays above */
+	QueryGroup *groups;			/* [ngroups] */
 	int64_t		ngroups;
-	uint32_t   *starts;			/* [nlists + 1] of queries */
-	uint32_t   *totals;			/* [nlists] */
-	uint32_t   *counts;			/* [nparts][2] */
+	uint32_t   *starts;			/* [nlists + 1] copy of queries.d_starts */
+	uint32_t   *totals;			/* [nlists] copy of d_totals */
+	uint32_t   *counts;			/* [ngroups][2] copy of overflowed.d_counts */
 };
 
 /* -- memory */
@@ -110,7 +125,10 @@ most_vectors(const GvExactByList *lists)
 	return std::max(lists->spec.nqueries, lists->capacity);
 }
 
-/* Places all arrays and returns their bytes.  With NULL it only counts. */
+/*
+ * Places all arrays in memory and returns their bytes.  If memory is NULL,
+ * only counts the bytes.
+ */
 static size_t
 place_all(GvExactByList *lists, char *memory)
 {
@@ -152,7 +170,7 @@ place_all(GvExactByList *lists, char *memory)
 	return bytes;
 }
 
-/* Fills in all sizes; no memory is taken. */
+/* Sets all sizes.  Allocates no memory. */
 static void
 shape(GvExactByList *lists, const GvSetSpec *spec, int64_t kept,
 	  int64_t capacity)
@@ -258,7 +276,10 @@ gv_gpu_exact_lists_drop(GvExactByList *lists)
 
 /* -- lists */
 
-/* Stores the lists of a piece of vectors as keys, and the vectors' numbers. */
+/*
+ * Stores the lists of a piece of vectors as sort keys, and the numbers of the
+ * vectors as values.
+ */
 static __global__ void __launch_bounds__(THREADS)
 keys_kernel(const int64_t *d_positions, int64_t first, int64_t n,
 			uint32_t *d_keys, uint32_t *d_numbers)
@@ -271,7 +292,10 @@ keys_kernel(const int64_t *d_positions, int64_t first, int64_t n,
 	d_numbers[first + i] = (uint32_t) (first + i);
 }
 
-/* Sums up the rows in the lists near each list; a thread a list. */
+/*
+ * Computes running sums of the rows in the lists near each list, a thread for
+ * each list.
+ */
 static __global__ void __launch_bounds__(THREADS)
 offsets_kernel(const int64_t *d_nearest, const uint32_t *d_starts,
 			   uint32_t nlists, int32_t probes, uint32_t *d_offsets,
@@ -294,7 +318,7 @@ offsets_kernel(const int64_t *d_nearest, const uint32_t *d_starts,
 	d_totals[list] = sum;
 }
 
-/* Makes half copies of centroids for a metric. */
+/* Computes the normalization and the half copies of centroids for a metric. */
 static GvStatus
 see_centroids(GvExactByList *lists, int32_t metric)
 {
@@ -306,7 +330,7 @@ see_centroids(GvExactByList *lists, int32_t metric)
 	return gv_gpu_exact_rows(&lists->norm, &lists->centroids, stream);
 }
 
-/* Finds the lists near each list: near.d_positions. */
+/* Finds the lists near each list and stores them in near.d_positions. */
 static GvStatus
 find_nearest(GvExactByList *lists, const GvStop *stop)
 {
@@ -352,7 +376,10 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 	return gv_gpu_group(&group, stream);
 }
 
-/* Divides the queries of each list into groups that there is memory for. */
+/*
+ * Divides the queries of each list into groups that the memory of searches can
+ * hold.
+ */
 static GvStatus
 make_groups(GvExactByList *lists, const GvExactQueries *queries)
 {
@@ -374,7 +401,7 @@ make_groups(GvExactByList *lists, const GvExactQueries *queries)
 	return GV_OK;
 }
 
-/* Finds lists near each list, and puts all queries in the order of lists. */
+/* Finds the lists near each list, and sorts all queries by list. */
 static GvStatus
 begin_lists(GvExactByList *lists, const GvExactQueries *queries,
 			const GvStop *stop)
@@ -384,7 +411,10 @@ begin_lists(GvExactByList *lists, const GvExactQueries *queries,
 
 	GV_TRY(see_centroids(lists, metric));
 	GV_TRY(find_nearest(lists, stop));
-	/* by inner product, long centroids would get all vectors */
+	/*
+	 * if vectors were assigned by inner product, long centroids would get all
+	 * of them
+	 */
 	if (metric == GV_SET_IP)
 		GV_TRY(see_centroids(lists, GV_SET_L2));
 	GV_TRY(group(lists, queries->d_queries, queries->n, &lists->queries,
@@ -395,7 +425,10 @@ begin_lists(GvExactByList *lists, const GvExactQueries *queries,
 	return make_groups(lists, queries);
 }
 
-/* Sorts a batch's rows by list, before their half copies are made. */
+/*
+ * Sorts a batch's rows by list, and sums up the rows near each list.  Half
+ * copies of the rows are made afterwards, in the sorted order.
+ */
 static GvStatus
 group_rows(GvExactByList *lists, GvExactRows *rows, const GvStop *stop)
 {
@@ -432,7 +465,10 @@ search_of(const TileSearch *search, Stream *stream)
 		search->stop};
 }
 
-/* The rows of the lists near a list, from number `first` on. */
+/*
+ * The source of a tile: the rows of the lists near one list, in the order of
+ * these lists and without the first `first` rows.
+ */
 struct Source
 {
 	GvExactRows rows;
@@ -443,7 +479,7 @@ struct Source
 	uint32_t	first;
 };
 
-/* Returns the batch's slot of row i of a tile. */
+/* Returns the batch's slot from which slot i of a tile is copied. */
 static __device__ __forceinline__ uint32_t
 slot_of(const Source &source, uint32_t i)
 {
@@ -451,7 +487,7 @@ slot_of(const Source &source, uint32_t i)
 	int32_t		high = source.probes - 1;
 	uint32_t	at = source.first + i;
 
-	/* the first list that ends behind it */
+	/* find the first near list that ends behind this row */
 	while (low < high)
 	{
 		int32_t		middle = (low + high) / 2;
@@ -465,9 +501,10 @@ slot_of(const Source &source, uint32_t i)
 }
 
 /*
- * A block copies TILE slots of a tile.  Slots beyond the last row, up to
- * GV_EXACT_ALIGN, get zeros and a bias that reaches no threshold.  pieces:
- * 16-byte pieces of a half copy.
+ * Copies a batch's slots to a tile, TILE slots for each block.  Slots beyond
+ * the tile's last row, up to a multiple of GV_EXACT_ALIGN, get zeros and a
+ * bias that reaches no threshold.  `pieces` is the number of 16-byte pieces of
+ * a half copy.
  */
 static __global__ void __launch_bounds__(THREADS)
 tile_kernel(Source source, int pieces, GvExactRows tile)
@@ -499,7 +536,10 @@ tile_kernel(Source source, int pieces, GvExactRows tile)
 	}
 }
 
-/* Makes a stream's tile of n rows of the lists near a list. */
+/*
+ * Fills a stream's tile with n rows of the lists near a list, from number
+ * `first` among these rows on.
+ */
 static GvStatus
 gather(const TileSearch *search, Stream *stream, uint32_t list, uint32_t first,
 	   uint32_t n)
@@ -518,7 +558,10 @@ gather(const TileSearch *search, Stream *stream, uint32_t list, uint32_t first,
 					 search->norm->half_dims / 8, stream->tile);
 }
 
-/* Returns the lists for queries of a group that overflow. */
+/*
+ * Returns the lists to which the queries of a group that overflow are
+ * appended.
+ */
 static GvExactOverflowed
 overflowed_of(const GvExactByList *lists, int64_t part)
 {
@@ -530,8 +573,9 @@ overflowed_of(const GvExactByList *lists, int64_t part)
 }
 
 /*
- * Searches the stream's tile for the queries of a group that overflowed,
- * before the tile is overwritten, if a group needs several.
+ * Searches a stream's tile again for the queries of a group that overflowed.
+ * Called if the group needs several tiles, before the next one overwrites this
+ * tile.
  */
 static GvStatus
 finish_now(const GvExactSearch *search, const GvExactOverflowed *overflowed)
@@ -546,7 +590,7 @@ finish_now(const GvExactSearch *search, const GvExactOverflowed *overflowed)
 	return gv_is_stopped(search->stop) ? GV_CANCELED : GV_OK;
 }
 
-/* Searches all rows near a group's queries. */
+/* Searches the rows of all lists near the list of a group of queries. */
 static GvStatus
 search_group(const TileSearch *search, int64_t number)
 {
@@ -582,7 +626,8 @@ wait_for_streams(const TileSearch *search)
 }
 
 /*
- * Makes the tiles of groups with overflowed queries again, and searches these.
+ * Searches the queries that overflowed.  Makes the tiles of their groups
+ * again, because other tiles have overwritten them.
  */
 static GvStatus
 search_overflowed(const TileSearch *search)
@@ -609,9 +654,10 @@ search_overflowed(const TileSearch *search)
 }
 
 /*
- * Searches undefined queries.  They are of list 0, because all centroids are
- * equally far, and their nearest rows are the first rows near that list, which
- * are among the first rows of each list near it.
+ * Searches undefined queries.  They belong to list 0, because all centroids
+ * are equally far from them.  Their nearest rows are those that come first in
+ * the lists near list 0, so they are among the first rows of each of these
+ * lists.
  */
 static GvStatus
 search_undefined(const TileSearch *search)
@@ -643,7 +689,9 @@ search_undefined(const TileSearch *search)
 								work->stream));
 		GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
 		rows.d_order = lists->rows.d_order + ends[0];
-		/* one may be its own */
+		/*
+		 * one row more than k, because the query's own row may be one of them
+		 */
 		rows.n = std::min((int64_t) (ends[1] - ends[0]),
 						  search->queries->k + 1);
 		GV_TRY(gv_gpu_exact_finish(&first, &overflowed, counts));

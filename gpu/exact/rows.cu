@@ -3,15 +3,16 @@
  *		The normalization of exact search's filter: the mean and scale of rows,
  *		and half copies of rows and queries with their errors.
  *
- * The bound e, for a vector v and its half copy v' (README has the proof), of
- * g = (half_dims + 32) 2^-22, all lengths rounded up:
+ * The error bounds e (README has the proof), with g = (half_dims + 32) 2^-22
+ * and all lengths rounded up:
  *		|<p', r'> - <p, r>| <= E (C + F) + P F,	P >= |p|, C >= |r|,
  *		E >= |p - p'|, F >= |r - r'|, both measured
  *		tensor cores add an error below g ((P + E)(C + F) + |bias| +
  *		|threshold|)
- * and x y <= (x^2 / w + w y^2) / 2 makes of each product a part of the query
- * and one of the row.  w is what is best for vectors of one length, whose
- * halves have errors of 2^-12; others are bounded more widely, and rightly.
+ * As x y <= (x^2 / w + w y^2) / 2, each product is at most the sum of a part
+ * of the query and a part of the row.  The value of w is the best one for
+ * vectors of equal length whose half copies have errors of 2^-12.  For other
+ * vectors the bounds are wider, but still valid.
  */
 #include <algorithm>
 
@@ -20,13 +21,14 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define NORMALIZATION_THREADS	1024
-#define SAMPLE			256		/* rows that the normalization is from */
+#define SAMPLE			256		/* rows from which the normalization is
+								 * computed */
 #define USUAL_LENGTH	64.0	/* length of rows after scaling */
 #define LARGEST			65000.0 /* largest component that a half holds */
 #define USUAL_ERROR		0x1p-12 /* error of a half copy, relative to its
 								 * length */
-#define ROUNDING		0x1p-36 /* of sums in double of up to 16,000 terms,
-								 * several times over */
+#define ROUNDING		0x1p-36 /* relative error of four sums in double, of up
+								 * to 16,000 terms each */
 
 /* -- one vector, by a warp */
 
@@ -38,7 +40,7 @@ struct Normalized
 	bool		varies;			/* false: u(x) is undefined */
 };
 
-/* Returns how a vector is normalized; a warp calls. */
+/* Returns how a vector is normalized.  Called by a whole warp. */
 static __device__ __forceinline__ Normalized
 normalize(int metric, const float *x, int dims)
 {
@@ -69,20 +71,22 @@ normalize(int metric, const float *x, int dims)
 	return normalized;
 }
 
-/* Lengths and errors measured of a vector. */
+/* The measured lengths and errors of a vector. */
 struct Measures
 {
 	double		square;			/* |p|^2 or |r|^2 */
-	double		length;			/* at least its root */
-	double		error;			/* of the half copy, and of all roundings */
-	double		raw;			/* length of u(x) before its shift */
+	double		length;			/* the root of `square`, rounded up */
+	double		error;			/* error of the half copy, including all
+								 * roundings */
+	double		raw;			/* |x| times the factor of u(x) */
 	double		product;		/* <u(x), m> */
 	bool		held;
 };
 
 /*
- * Makes the half copy [half_dims] of (u(x) - m) scale, or of u(x) scale if it
- * is not moved, and measures it; a warp calls.
+ * Makes the half copy [half_dims] of (u(x) - m) scale if `moves` is true, or
+ * of u(x) scale otherwise, and measures the vector and its half copy.  Called
+ * by a whole warp.
  */
 static __device__ __forceinline__ Measures
 to_half_vector(const GvExactNormalization &norm, const float *x,
@@ -122,7 +126,8 @@ to_half_vector(const GvExactNormalization &norm, const float *x,
 }
 
 /*
- * Returns a query's scale, for inner products such that it is as long as rows.
+ * Returns the scale of a query.  For inner products, the scaled query is about
+ * as long as the scaled rows.  Called by a whole warp.
  */
 static __device__ __forceinline__ double
 query_scale(const GvExactNormalization &norm, const float *x)
@@ -142,7 +147,10 @@ query_scale(const GvExactNormalization &norm, const float *x)
 	return ldexp(1.0, exponent);
 }
 
-/* Makes a query's half copy [half_dims] and its numbers; a warp calls. */
+/*
+ * Makes a query's half copy [half_dims] and returns the query's form.  Called
+ * by a whole warp.
+ */
 static __device__ __forceinline__ GvExactQuery
 query_to_half(const GvExactNormalization &norm, const float *x,
 			  uint16_t *half_vector)
@@ -162,7 +170,7 @@ query_to_half(const GvExactNormalization &norm, const float *x,
 	form.square = measures.square;
 	form.unit = moves ? 1.0 : scale * norm.d_scale->scale;
 	form.offset = moves ? 0.0 : form.unit * measures.product;
-	/* nothing is known of a half copy of zeros */
+	/* the scores of a half copy of zeros bound nothing */
 	form.error_bound = !measures.held ? GV_INFINITY : (float)
 		(1.01 * 0.5 * (error * error / (USUAL_ERROR + gamma) +
 					   USUAL_ERROR * measures.length * measures.length) +
@@ -173,8 +181,9 @@ query_to_half(const GvExactNormalization &norm, const float *x,
 /* -- mean and scale */
 
 /*
- * One block computes the mean, its length and a scale from a sample.  Shared:
- * how the rows of the sample are normalized, and a number of each warp.
+ * Computes the mean, its length and the scale from a sample of the rows, by
+ * one block.  Shared memory: the normalization of each sampled row, and a
+ * partial sum of each warp.
  */
 static __global__ void __launch_bounds__(NORMALIZATION_THREADS)
 normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
@@ -185,12 +194,12 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	int			m = n < SAMPLE ? (int) n : SAMPLE;
-	int64_t		apart = n / m * norm.dims;	/* from one row to the next */
-	int			count = 0;		/* rows that are defined */
+	int64_t		apart = n / m * norm.dims;	/* stride of the sampled rows */
+	int			count = 0;		/* sampled rows whose u(x) is defined */
 	double		square = 0.0;
 	int			exponent = 0;
 
-	/* 1. normalize the sample, a warp a row */
+	/* 1. normalize the sample, a warp for each row */
 	for (int i = warp; i < m; i += NWARPS)
 	{
 		Normalized	normalized =
@@ -203,7 +212,7 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 	for (int i = 0; i < m; i++)
 		count += all[i].varies;
 
-	/* 2. its mean, a thread a dimension */
+	/* 2. compute the sample's mean, a thread for each dimension */
 	for (int d = threadIdx.x; d < norm.dims; d += NORMALIZATION_THREADS)
 	{
 		double		sum = 0.0;
@@ -216,7 +225,10 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 	}
 	__syncthreads();
 
-	/* 3. the squared distances of rows from the mean, a warp a row */
+	/*
+	 * 3. add up the squared distances of rows from the mean, a warp for each
+	 * row
+	 */
 	for (int i = warp; i < m; i += NWARPS)
 		if (all[i].varies)
 			for (int d = lane; d < norm.dims; d += GV_WARP)
@@ -234,7 +246,10 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 	if (warp > 0)
 		return;
 
-	/* 4. the scale, from the usual distance, and the mean's length */
+	/*
+	 * 4. compute the length of the mean, and the scale from the mean squared
+	 * distance
+	 */
 	square = count > 0 ? gv_add_warp(squares[lane]) / count : 0.0;
 	if (square > 0.0)
 		(void) frexp(USUAL_LENGTH / sqrt(square), &exponent);
@@ -249,8 +264,8 @@ normalization_kernel(GvExactNormalization norm, const float *d_rows, int64_t n)
 /* -- rows and queries */
 
 /*
- * A warp makes the half copy, bias and error bound of a slot.  Slots beyond
- * the last row get a bias only.
+ * Makes the half copies, biases and error bounds of slots, a warp for each
+ * slot.  Slots beyond the last row get only a bias.
  */
 static __global__ void __launch_bounds__(THREADS)
 rows_kernel(GvExactNormalization norm, GvExactRows rows)
@@ -293,7 +308,10 @@ rows_kernel(GvExactNormalization norm, GvExactRows rows)
 	rows.d_error_bounds[slot] = (float) (error_bound * (1.0 + 1e-6));
 }
 
-/* A warp makes the half copy of a query, and clears its neighbors. */
+/*
+ * Makes the half copies and forms of queries, and clears the queries'
+ * neighbors, a warp for each query.
+ */
 static __global__ void __launch_bounds__(THREADS)
 queries_kernel(GvExactNormalization norm, GvExactQueries queries)
 {
@@ -315,7 +333,10 @@ queries_kernel(GvExactNormalization norm, GvExactQueries queries)
 		queries.d_forms[query] = form;
 }
 
-/* A thread copies 16 bytes of the half copy of one of some queries. */
+/*
+ * Copies the half copies of the queries in a part's list side by side.  Each
+ * thread copies 16 bytes.
+ */
 static __global__ void __launch_bounds__(THREADS)
 gather_kernel(int pieces, const uint16_t *d_from, GvExactPart part,
 			  uint16_t *d_to)
@@ -371,7 +392,10 @@ common_divisor(int64_t a, int64_t b)
 	return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* About .618 n, without a common divisor with n. */
+/*
+ * Returns a stride of about .618 n that has no common divisor with n, so that
+ * every row has exactly one slot.
+ */
 int64_t
 gv_gpu_exact_stride(int64_t n)
 {

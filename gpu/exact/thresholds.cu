@@ -1,27 +1,29 @@
 /*
  * thresholds.cu
- *		The thresholds that scores must reach: from a query's neighbors so far,
- *		or from the scores of many rows.
+ *		The thresholds that scores must reach.  They come from a query's
+ *		neighbors so far, or from the scores of many rows.
  *
- * A query with k neighbors, the last at distance t, needs no rows beyond t: in
- * exact numbers these have S < threshold(t), so A < threshold(t) - e(q)
- * discards them.  A query with fewer neighbors gets its threshold from full
- * scores: A - 2 e(x) - e(q) is a lower bound of S.  Let l be the k-th largest
- * of these bounds.  Then k rows have S >= l, so the k nearest have, too, and
- * reach A >= l - e(q).
+ * A query with k neighbors, the last of them at distance t, needs no rows
+ * beyond t.  In exact numbers, a row is beyond t if S < threshold(t), so a row
+ * with A < threshold(t) - e(q) is discarded.  A query with fewer neighbors
+ * gets its threshold from full scores: A - 2 e(x) - e(q) is a lower bound of
+ * S.  Let l be the k-th largest of these bounds.  Then k rows have S >= l, so
+ * the k nearest rows have S >= l, too, and reach A >= l - e(q).
  */
 #include "gpu/device/kbound.cuh"
 #include "gpu/exact/exact.cuh"
 
 #define THREADS			256
-#define MOST_THREADS	1024	/* of a block, if there are enough SMs */
+#define MOST_THREADS	1024	/* of a block if there are at most FEW_QUERIES
+								 * queries */
 #define FEW_QUERIES		128
 
 /*
- * A thread stores a query's threshold and clears its candidates.  Queries
- * without a threshold are listed and get NaN, which no row reaches (rows that
- * half precision cannot hold would reach infinity).  The threshold of
- * undefined queries is always NaN.
+ * Computes thresholds from neighbors and clears the candidates, a thread for
+ * each query.  A query without a threshold is appended to a list, and its
+ * threshold is set to NaN, which no row reaches.  (Infinity would not do,
+ * because rows that half precision cannot hold reach it.)  The threshold of an
+ * undefined query is always NaN.
  */
 static __global__ void __launch_bounds__(THREADS)
 neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
@@ -48,7 +50,10 @@ neighbor_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 		gv_exact_put_into(&lists.d_counts[1], lists.d_brute_force, query);
 }
 
-/* Lists undefined queries with too few neighbors for brute force. */
+/*
+ * Appends undefined queries that have fewer than k neighbors to the list for
+ * brute force.
+ */
 static __global__ void __launch_bounds__(THREADS)
 undefined_kernel(GvExactQueries queries, GvExactOverflowed lists)
 {
@@ -61,11 +66,13 @@ undefined_kernel(GvExactQueries queries, GvExactOverflowed lists)
 }
 
 /*
- * A block finds a query's threshold, from its neighbors and from the scores of
- * slots matmul.first .., and appends those of these slots that reach it; it
- * clears the lists, if there are any.  If of_threads, only the best row of
- * each thread counts for the bound: k of these are k rows, and not far from
- * the k best, which are mostly of different threads.
+ * Computes thresholds from neighbors and from the scores of the slots from
+ * matmul.first on, a block for each query.  Appends the slots that reach the
+ * threshold to the query's candidates, and clears the lists, if there are any.
+ * If of_threads is true, the bound is computed from the best row of each
+ * thread only.  This is a valid bound, because the best rows of k threads are
+ * k rows.  It is not far from the bound of all rows, because the k best rows
+ * mostly belong to different threads.
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 score_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
@@ -77,11 +84,12 @@ score_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 	int			i = blockIdx.x;
 	uint32_t	n = matmul.nslots;
 	const float *scores = matmul.d_scores + (int64_t) i * n;
-	/* one more, which may be the query's own row */
+	/* one row more than k, because the query's own row may be one of them */
 	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
 	GvBlockReduce reduce = {slots, 0};
 	uint32_t	bound = gv_ordered(GV_INFINITY);
-	float		most = GV_INFINITY; /* no A of this thread's rows is larger */
+	float		most = GV_INFINITY; /* no score A of this thread's rows is
+									 * larger */
 	int64_t		query;
 	GvExactQuery form;
 	float		threshold;
@@ -91,7 +99,7 @@ score_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 	{
 		float		score = scores[s];
 
-		/* a row that half precision cannot hold may be anywhere */
+		/* the score of a row that half precision cannot hold bounds nothing */
 		return gv_ordered(score < GV_INFINITY ?
 						  2.0f * d_error_bounds[s] - score : GV_INFINITY);
 	};
@@ -126,7 +134,10 @@ score_thresholds_kernel(GvExactNormalization norm, GvExactQueries queries,
 	threshold = gv_exact_raise_threshold(threshold, -gv_unordered(bound),
 										 form.error_bound, norm.half_dims);
 
-	/* 2. the slots that reach it, or more than there is room for */
+	/*
+	 * 2. append the slots that reach the threshold.  If there is none and
+	 * other slots are to be filtered, make the query overflow
+	 */
 	if (use == GV_FOR_OTHERS && threshold == -GV_INFINITY)
 	{
 		threshold = GV_NAN;
@@ -160,9 +171,9 @@ gv_gpu_exact_undefined(const GvExactSearch *search,
 }
 
 /*
- * The bound is from the best rows of threads if there are eight threads for
- * each of the k nearest, so that about one in 16 of these is not the best row
- * of its thread.
+ * Computes the bound from the best rows of threads if there are eight threads
+ * for each of the k nearest rows.  Then about one in 16 of these rows is not
+ * the best row of its thread.
  */
 GvStatus
 gv_gpu_exact_score_thresholds(const GvExactSearch *search,

@@ -40,17 +40,18 @@ extern "C"
 #define SPLIT_STEPS		4
 
 /*
- * A product keeps a device busy for about a millisecond, because searches wait
- * for it.  A block of the product has TILE_ROWS rows, so the rows of a piece
- * are a multiple of TILE_ROWS for each processor.
+ * A product may keep a device busy for only about a millisecond, because
+ * searches wait for it.  A block of the product has TILE_ROWS rows, so the
+ * number of rows of a piece is a multiple of TILE_ROWS times the number of
+ * SMs.
  */
 #define MOST_TERMS		(INT64_C(1) << 37)
 #define MOST_ROWS		(INT64_C(1) << 16)
-#define MOST_HALF		(INT64_C(64) << 20) /* numbers in the half copies of a
-											 * piece */
+#define MOST_HALF		(INT64_C(64) << 20) /* most numbers in the half copies
+											 * of a piece */
 #define TILE_ROWS		128
 
-/* If true, everything is compared after a rebalancing, too. */
+/* If true, all rows are compared with all centroids after each rebalancing. */
 GV_TUNABLE bool gv_kmeans_reassigns_all = false;
 
 /* A split: a cluster is divided, and another one becomes its second half. */
@@ -60,7 +61,7 @@ struct GvSplit
 	int32_t		small;
 };
 
-/* A call, and its memory. */
+/* A call of gv_gpu_kmeans, and its memory. */
 struct EvenKmeans
 {
 	const GvKmeans *spec;
@@ -134,7 +135,10 @@ place_host(EvenKmeans *km, char *memory)
 	return bytes;
 }
 
-/* See kmeans.h.  drop_empty needs memory beyond the arrays. */
+/*
+ * See kmeans.h.  Besides the arrays, drop_empty needs memory for a copy of the
+ * centroids.
+ */
 int64_t
 gv_gpu_kmeans_bytes(int32_t dims, int64_t n, int32_t k)
 {
@@ -182,7 +186,10 @@ struct Cluster
 	}
 };
 
-/* Returns about the squared distance, by all threads of a warp. */
+/*
+ * Returns the approximate squared distance of two vectors.  Called by a whole
+ * warp.
+ */
 static __device__ __forceinline__ float
 distance(const float *a, const float *b, int dims)
 {
@@ -194,8 +201,8 @@ distance(const float *a, const float *b, int dims)
 }
 
 /*
- * Finds the row that is farthest from `from`; all threads get it.  Returns
- * false if all rows are equal to `from`.
+ * Finds the row that is farthest from `from`, and sets *farthest to its number
+ * in all threads.  Returns false if all rows are equal to `from`.
  */
 static __device__ __forceinline__ bool
 find_farthest(const Cluster &cluster, const float *from, uint32_t *farthest)
@@ -267,7 +274,7 @@ choose_sides(const Cluster &cluster, const float *a, const float *b,
 	return n;
 }
 
-/* Moves a and b to the means of their rows. */
+/* Moves a and b to the means of the rows on their sides. */
 static __device__ __forceinline__ void
 move_both(const Cluster &cluster, const uint8_t *sides, uint32_t nsecond,
 		  float *a, float *b)
@@ -289,8 +296,9 @@ move_both(const Cluster &cluster, const uint8_t *sides, uint32_t nsecond,
 }
 
 /*
- * Splits grouped clusters, a block each; threads add up dimensions.  Sets done
- * to 1 for clusters that have different rows; the others do not change.
+ * Splits clusters whose rows are grouped, a block for each cluster.  Each
+ * thread adds up one dimension at a time.  Sets `done` to 1 for clusters that
+ * have different rows, and leaves the other clusters unchanged.
  *
  * A cluster is divided by a few steps of 2-means over a thousand of its rows,
  * spread over the cluster.  This is enough to place the halves, because the
@@ -347,7 +355,10 @@ split_kernel(GvClusters cl, const GvSplit *splits, uint64_t seed,
 
 /* -- steps */
 
-/* A block copies a row: to [n][dims] = from[order[i]]. */
+/*
+ * Copies vector order[i] of `from` to place i of `to` [n][dims], a block for
+ * each vector.
+ */
 static __global__ void __launch_bounds__(THREADS)
 gather_kernel(const float *from, const uint32_t *order, int dims, float *to)
 {
@@ -357,7 +368,10 @@ gather_kernel(const float *from, const uint32_t *order, int dims, float *to)
 		to[(int64_t) blockIdx.x * dims + d] = row[d];
 }
 
-/* Gathers vectors, whose numbers [n], n <= k, are in the host's memory. */
+/*
+ * Copies the vectors of d_from with the given numbers to d_to.  The numbers
+ * [n], n <= k, are in the host's memory.
+ */
 static GvStatus
 gather(EvenKmeans *km, const float *d_from, const uint32_t *numbers, int32_t n,
 	   float *d_to)
@@ -405,7 +419,7 @@ group_rows(EvenKmeans *km)
 	return gv_cuda_status(cudaStreamSynchronize(km->context->stream));
 }
 
-/* Compares all rows with all centroids, and groups them. */
+/* Compares all rows with all centroids, and groups the rows by cluster. */
 static GvStatus
 assign_rows(EvenKmeans *km)
 {
@@ -424,7 +438,10 @@ count_of(const EvenKmeans *km, uint32_t c)
 	return km->starts[c + 1] - km->starts[c];
 }
 
-/* Chooses the clusters to split, and the places of their second halves. */
+/*
+ * Chooses the clusters to split, and the clusters whose places their second
+ * halves take.
+ */
 static void
 plan_splits(EvenKmeans *km)
 {
@@ -454,7 +471,10 @@ plan_splits(EvenKmeans *km)
 	}
 }
 
-/* Splits clusters that are too large.  Sets *changed if there was one. */
+/*
+ * Splits clusters that are too large.  Sets *changed to whether any cluster
+ * was split.
+ */
 static GvStatus
 rebalance(EvenKmeans *km, uint64_t seed, bool *changed)
 {
@@ -509,7 +529,10 @@ list_changed(EvenKmeans *km, int32_t *nchanged, int64_t *nmoved)
 	return *nmoved <= km->cl.n / 4;
 }
 
-/* Copies row numbers of changed clusters to d_moved, a block a cluster. */
+/*
+ * Copies the numbers of the rows of changed clusters to `moved`, a block for
+ * each cluster.
+ */
 static __global__ void __launch_bounds__(THREADS)
 moved_kernel(GvClusters cl, const uint32_t *changed, const uint32_t *offsets,
 			 uint32_t *moved)
@@ -578,7 +601,10 @@ drop_empty(EvenKmeans *km)
 	return status;
 }
 
-/* Copies each row's centroid to the host, numbered without gaps. */
+/*
+ * Copies the number of each row's centroid to the host.  Centroids are
+ * numbered without the empty clusters.
+ */
 static GvStatus
 get_owners(EvenKmeans *km, int32_t *owners)
 {

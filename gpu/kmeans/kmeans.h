@@ -50,7 +50,10 @@ struct alignas(8) GvKmeansCandidate
 	float		score;			/* a - eps + Q^2 */
 };
 
-/* A reseeding: a cluster's farthest row becomes the centroid of another. */
+/*
+ * A reseeding: a cluster's farthest row becomes the centroid of another
+ * cluster.
+ */
 struct GvReseed
 {
 	uint32_t	from;
@@ -74,7 +77,7 @@ struct GvClusters
 	float	   *d_rows;			/* [n][dims] */
 	float	   *d_centroids;	/* [k][dims] */
 
-	/* moved, and in half precision */
+	/* moved vectors, in half precision */
 	float	   *d_middle;		/* [dims] */
 	uint32_t   *d_most;			/* the largest |x_i - m_i|, as a float's
 								 * bits */
@@ -102,7 +105,7 @@ struct GvClusters
 	size_t		sort_bytes;
 
 	/* arrays of a piece */
-	float	   *d_bounds;		/* [piece] with Q^2 */
+	float	   *d_bounds;		/* [piece] bounds, with Q^2 added */
 	uint32_t   *d_counts;		/* [piece] number of candidates */
 	GvKmeansCandidate *d_candidates;	/* [piece][GV_KMEANS_CANDIDATES] */
 	uint32_t   *d_overflowed;	/* [piece] rows with too many candidates */
@@ -132,10 +135,11 @@ enum GvKmeansBound
 struct GvAssignment
 {
 	int64_t		n;
-	const uint32_t *d_rows;		/* [n] their numbers; where half copies are
-								 * kept, d_all */
+	const uint32_t *d_rows;		/* [n] numbers of the rows; if half copies are
+								 * kept, this must be d_all */
 	int32_t		k;
-	const uint32_t *d_centroids;	/* [k] their numbers, ascending */
+	const uint32_t *d_centroids;	/* [k] numbers of the centroids,
+									 * ascending */
 	GvKmeansBound bound;
 	bool		wait;			/* wait for each piece before the next one is
 								 * launched */
@@ -154,17 +158,21 @@ extern void gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims,
 							  bool kept);
 
 /*
- * Places the arrays that assignment and grouping need in memory, from *bytes
- * on, and adds their bytes to *bytes.  If memory is NULL, only counts.
+ * Places the arrays for assignment and grouping in memory, from *bytes on, and
+ * adds their bytes to *bytes.  If memory is NULL, only counts the bytes.
  */
 extern void gv_clusters_place(GvClusters *cl, char *memory, size_t *bytes);
 
-/* Prepares the first assignment.  Rows and centroids have been copied. */
+/*
+ * Prepares the first assignment.  Rows and centroids must have been copied to
+ * the device.
+ */
 extern GvStatus gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream);
 
 /*
- * Sets d_nearest and d_sqdist of rows to the nearest of the centroids and, of
- * equally near ones, to the first, as gv_assign finds them.
+ * Sets d_nearest and d_sqdist of each row to the nearest centroid, as
+ * gv_assign finds it, and the squared distance.  Of equally near centroids the
+ * first one is taken.
  */
 extern GvStatus gv_gpu_nearest(const GvClusters *cl,
 							   const GvAssignment *assignment,
@@ -186,7 +194,10 @@ extern GvStatus gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
 extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
 									  cudaStream_t stream);
 
-/* Moves d_centroids to the means of their grouped rows, if there are any. */
+/*
+ * Moves each centroid to the mean of its grouped rows.  Centroids without rows
+ * stay.
+ */
 extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
 
 /* -- evenkmeans.cu */
@@ -228,7 +239,8 @@ gv_device_random(uint64_t *state)
 }
 
 /*
- * Rounds to float; a value beyond its range becomes the largest of that sign.
+ * Rounds a value to float.  A value beyond the range of float becomes the
+ * largest float of the same sign.
  */
 static __device__ __forceinline__ float
 gv_device_clamp(double value)

@@ -4,9 +4,9 @@
  *	in the device's memory.
  *
  * The host waits once a pass, for the sizes, errors and farthest distances of
- * the clusters, 16 bytes each.  gv_set_reseed decides which clusters are
- * reseeded; instead of rows it gets the numbers of the clusters whose farthest
- * rows they are.
+ * the clusters, which are 16 bytes for each cluster.  gv_set_reseed decides
+ * which clusters are reseeded.  In place of the clusters' farthest rows it
+ * gets the clusters' numbers.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -19,8 +19,8 @@
 #define WARPS			(THREADS / GV_WARP)
 
 /*
- * most rows of a piece, and most values of a copy: stop is looked at between
- * pieces and between copies
+ * limits of a piece's terms and rows, and of the values of a copy; `stop` is
+ * checked between pieces and between copies
  */
 #define MOST_TERMS		(INT64_C(1) << 41)
 #define MOST_PIECE		(INT64_C(1) << 20)
@@ -32,7 +32,8 @@ struct GvKmeansSet
 	GvSetSpec	spec;
 	GvClusters	cl;
 	cudaStream_t stream;
-	GvBlas	   *blas;			/* NULL if products run by this code's loops */
+	GvBlas	   *blas;			/* NULL if gpu/product's own kernels compute
+								 * products */
 	char	   *d_memory;		/* all arrays of cl */
 	GvBuffer	host;			/* pinned memory of the arrays below */
 	uint32_t   *starts;			/* [k + 1] */
@@ -43,14 +44,15 @@ struct GvKmeansSet
 	GvReseed   *reseeds;		/* [k] */
 	int32_t    *order;			/* [k] for gv_set_reseed; finally the clusters
 								 * that have rows */
-	float	   *numbers;		/* [k] 0, 1, 2, ...: instead of farthest
-								 * rows */
-	float	   *sources;		/* [k] instead of centroids: the cluster whose
-								 * farthest row a centroid becomes, or -1 */
+	float	   *numbers;		/* [k] 0, 1, 2, ...; gv_set_reseed gets these
+								 * in place of farthest rows */
+	float	   *sources;		/* [k] gv_set_reseed gets these in place of
+								 * centroids: the cluster whose farthest row a
+								 * centroid becomes, or -1 */
 	int32_t		passes;
 };
 
-/* Sets the shape of a set, without memory. */
+/* Sets the shape of a set.  Allocates no memory. */
 static void
 set_shape(const GvSetSpec *spec, GvClusters *cl)
 {
@@ -126,7 +128,7 @@ kmeans_drop(void *state)
 	free(set);
 }
 
-/* Makes the stream and all memory. */
+/* Creates the stream and allocates all memory. */
 static GvStatus
 make_memory(GvKmeansSet *set)
 {
@@ -163,7 +165,7 @@ kmeans_create(const GvSetSpec *spec, void **state)
 	}, kmeans_drop);
 }
 
-/* See gv_set_put.  Items may be on the device as well. */
+/* See gv_set_put.  The items may also be in the device's memory. */
 static GvStatus
 kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 		   int64_t n, const GvStop *stop)
@@ -193,7 +195,8 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 #ifdef GV_TEST_BUILD
 
 /*
- * Returns how many rows so far had more candidates than there is memory for.
+ * Returns in *n how many rows so far had more candidates than
+ * GV_KMEANS_CANDIDATES.
  */
 extern "C" GvStatus
 gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
@@ -284,7 +287,7 @@ bring_clusters(GvKmeansSet *set, double *error)
 	return GV_OK;
 }
 
-/* Reseeds clusters, by the rule of all engines. */
+/* Reseeds clusters by gv_set_reseed, whose rule all engines share. */
 static GvStatus
 reseed(GvKmeansSet *set)
 {
@@ -305,7 +308,8 @@ reseed(GvKmeansSet *set)
 }
 
 /*
- * Lists the clusters that have rows, and their sizes.  Returns their number.
+ * Lists the clusters that have rows, and their sizes.  Returns the number of
+ * these clusters.
  */
 static int32_t
 close_gaps(GvKmeansSet *set)

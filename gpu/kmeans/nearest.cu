@@ -3,30 +3,33 @@
  *		The nearest centroid of each row, exactly, by a filter in half
  *		precision (kmeans.h has the proof).
  *
- *		begin	once: the middle, the scale, half copies of rows that are kept
- *		halve	half copies of centroids, and of a piece of rows
- *		bounds	the score of the centroid that was nearest before is a bound,
- *				and often the answer
+ *		begin	computes once the middle, the scale, and the half copies of
+ *				rows that are kept
+ *		halve	makes half copies of centroids, and of a piece of rows
+ *		bounds	computes the score of the centroid that was nearest before: it
+ *				is a bound, and often the answer
  *		candidates
- *				the centroids that may be nearest: a matrix product of half
- *				copies (gpu/product)
- *		rescore	exact scores of the candidates, gv_assign's to the last bit; of
- *				equal scores the smaller number comes first
+ *				finds the centroids that may be nearest, by a matrix product of
+ *				half copies (gpu/product)
+ *		rescore	computes exact scores of the candidates, gv_assign's to the
+ *				last bit; of centroids with equal scores the one with the
+ *				smaller number comes first
  *		brute force
- *				rows with more candidates than there is memory for, four at a
- *				time, against all centroids
+ *				compares rows that have more candidates than there is memory
+ *				for with all centroids, four rows at a time
  *
- * Distances do not change when everything is moved, but what half precision
- * loses does: it is relative to lengths.  The middle is the mean of the first
- * centroids.  The scale brings the largest number to at most 2^14, so that
- * numbers 2^28 times smaller keep all of their bits.
+ * Distances do not change when all vectors are moved, but the error of half
+ * precision does, because it is relative to the lengths of vectors.  The
+ * middle is the mean of the first centroids.  The scale brings the largest
+ * number to at most 2^14, so that numbers 2^28 times smaller keep all of their
+ * bits.
  *
  * A row's bound falls as the row meets centroids, and the lower it starts, the
  * fewer candidates there are.  For a row and a group of 32 centroids four
- * lanes find the smallest score and take eps off once, from what is known of
- * the group.  Only if the result is within the bound, in one of 128 groups
- * when there are 4,096 clusters, the scores are looked at one by one.  So a
- * score costs a product, a minimum and half an operation for eps.
+ * lanes find the smallest score and subtract once an eps that holds for the
+ * whole group.  Only if the result is within the bound, as in one of 128
+ * groups when there are 4,096 clusters, are the scores looked at one by one.
+ * So a score costs a product, a minimum and half an operation for eps.
  */
 #include <algorithm>
 
@@ -46,19 +49,22 @@
 #define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
 /*
- * rows that are assigned at once, and centroids that are multiplied at once;
- * 0: the best number
+ * most rows that are assigned at once, and most centroids that are multiplied
+ * at once; 0 for the default
  */
 GV_TUNABLE int32_t gv_kmeans_piece = 0;
 GV_TUNABLE int32_t gv_kmeans_columns = 0;
 
-/* with at least this many centroids, the first pass finds bounds first */
+/*
+ * with at least this many centroids, the first pass finds bounds among a few
+ * centroids before it compares all
+ */
 GV_TUNABLE int32_t gv_kmeans_early = 1 << 15;
 
 /*
- * Rows [n] that are assigned at once, and the centroids [k] that they are
- * compared with, both by their numbers.  cl has half copies of these rows and
- * centroids.
+ * Rows that are assigned at once, and the centroids with which they are
+ * compared.  d_rows [n] and d_centroids [k] have the numbers of these rows and
+ * centroids, and cl has their half copies.
  */
 struct Piece
 {
@@ -72,7 +78,10 @@ struct Piece
 
 /* -- half copies */
 
-/* Returns s, which brings the largest number below 2^14, if possible. */
+/*
+ * Returns the scale s.  If possible, it brings the largest |x_i - m_i| below
+ * 2^14.
+ */
 static __device__ __forceinline__ float
 scale_of(const GvClusters &cl)
 {
@@ -124,7 +133,7 @@ middle_kernel(GvClusters cl)
 	cl.d_middle[d] = gv_device_clamp(sum / cl.k);
 }
 
-/* Numbers the rows. */
+/* Sets d_all to the numbers of the rows. */
 static __global__ void __launch_bounds__(THREADS)
 number_kernel(GvClusters cl)
 {
@@ -135,7 +144,8 @@ number_kernel(GvClusters cl)
 }
 
 /*
- * Finds the largest number of the moved rows.  Each warp takes row after row.
+ * Sets *d_most to the largest |x_i - m_i| over the dimensions i of all rows x.
+ * Each warp takes one row after the other.
  */
 static __global__ void __launch_bounds__(THREADS)
 most_kernel(GvClusters cl)
@@ -157,9 +167,9 @@ most_kernel(GvClusters cl)
 }
 
 /*
- * Stores the half copy [half_dims] of a vector, which is moved and scaled, by
- * all threads of a warp.  Returns at least the vector's length in x, and at
- * least the length of the rounding error in y.
+ * Stores the half copy [half_dims] of a vector that is moved and scaled.
+ * Returns an upper bound of the moved vector's length in x, and an upper bound
+ * of the length of the rounding error in y.  Called by a whole warp.
  */
 static __device__ __forceinline__ float2
 to_half_vector(const GvClusters &cl, const float *from, float scale,
@@ -195,8 +205,8 @@ rows_to_half_kernel(Piece piece)
 }
 
 /*
- * Makes half copies of centroids.  Each block has a group, each warp one
- * centroid of the group after the other.
+ * Makes half copies of centroids.  Each block has a group of centroids, and
+ * each warp takes one centroid of the group after the other.
  */
 static __global__ void __launch_bounds__(THREADS)
 centroids_to_half_kernel(Piece piece)
@@ -222,7 +232,7 @@ centroids_to_half_kernel(Piece piece)
 		{
 			lengths[i] = found.x;
 			lost[i] = found.y;
-			/* more than |C|^2, by less than 22 2^-24 of it */
+			/* above |C|^2 by less than 22 2^-24 |C|^2 */
 			cl.d_squares[c] = c < piece.k ? found.x * found.x : GV_INFINITY;
 		}
 	}
@@ -267,7 +277,7 @@ struct CandidateEpilogue
 		float4		norms;		/* d_group_norms of the group */
 	};
 
-	/* A row beyond n gets a bound that no centroid is within. */
+	/* A row beyond n gets bound 0, and `note` ignores its scores. */
 	__device__ __forceinline__ void
 	begin(Row *mine, int row) const
 	{
@@ -350,9 +360,9 @@ struct CandidateEpilogue
 
 	/*
 	 * Lowers a row's bound to the least score of its four lanes, and notes the
-	 * centroids within the bound.  The lane has scores of centroids
-	 * `lane_first` and `lane_first` + 1, of the two that follow 8 further, and
-	 * so on.
+	 * centroids within the bound.  This lane has the scores of centroids
+	 * `lane_first` and `lane_first` + 1, of the two centroids 8 further on,
+	 * and so on.
 	 */
 	__device__ __forceinline__ void
 	note(Row *mine, int row, float shift, const float2 (&scores)[TILES],
@@ -420,7 +430,7 @@ item_of(float score, uint32_t number)
 	return (uint64_t) __float_as_uint(score) << 32 | number;
 }
 
-/* Returns the item that the row's best item begins with. */
+/* Returns the item with which the search for the row's best item begins. */
 static __device__ __forceinline__ uint64_t
 known_item(const Piece &piece, uint32_t row)
 {
@@ -461,7 +471,7 @@ bound_of(const GvClusters &cl, float score, float length)
 	return bound < FLT_MAX ? bound : GV_INFINITY;
 }
 
-/* Sets the bounds that a piece's rows begin with, four lanes a row. */
+/* Sets the initial bounds of a piece's rows.  Each row has four lanes. */
 static __global__ void __launch_bounds__(THREADS)
 bounds_kernel(Piece piece)
 {
@@ -705,7 +715,7 @@ gv_gpu_kmeans_begin(const GvClusters *cl, cudaStream_t stream)
 	return cl->kept ? rows_to_half(&all, stream) : GV_OK;
 }
 
-/* Assigns a piece.  Its rows have half copies. */
+/* Assigns the rows of a piece.  Their half copies have been made. */
 static GvStatus
 assign_piece(const Piece *piece, const GvMatmulContext *context)
 {

@@ -1,7 +1,7 @@
 /*
  * update.cu
- *	The clusters of a pass, once each row has its nearest centroid: rows
- *	grouped, and means.
+ *	Groups the rows of a pass by cluster, once each row has its nearest
+ *	centroid, and computes the means of the clusters.
  *
  * All sums are in double and in the order of rows, which a stable radix sort
  * by cluster keeps.  So one thread computes a sum, and the parallelism is over
@@ -12,8 +12,8 @@
 #include "gpu/kmeans/kmeans.h"
 
 #define MEAN_THREADS	128
-#define MANY_BLOCKS		8		/* blocks for each SM; if there are fewer, each
-								 * reads more rows ahead */
+#define MANY_BLOCKS		8		/* if there are fewer blocks than this for each
+								 * SM, each thread reads more rows ahead */
 
 GvStatus
 gv_gpu_group_clusters(const GvClusters *cl, cudaStream_t stream)
@@ -25,9 +25,9 @@ gv_gpu_group_clusters(const GvClusters *cl, cudaStream_t stream)
 }
 
 /*
- * Moves centroids to the means of their rows.  `lanes` threads have a cluster,
- * and each of them one dimension, from blockIdx.y * lanes on.  A thread loads
- * AHEAD rows before it adds them.
+ * Moves centroids to the means of their rows.  Each cluster has `lanes`
+ * threads of a block, and each of these threads has one dimension, from
+ * blockIdx.y * lanes on.  A thread loads AHEAD rows before it adds them.
  */
 template <int AHEAD>
 static __global__ void __launch_bounds__(MEAN_THREADS)

@@ -12,26 +12,28 @@
  * partition moves 32 elements at a time through shared memory, by warp votes
  * and population counts, into an auxiliary array.
  *
- * Here the row stays in registers, where counting all of it again costs less
- * than moving it, so a pivot is only counted: L is the number of keys not
- * above it.  `lower` and `upper` are the last pivots that were too low and not
- * too low, the two ends of the algorithm's range; `below` counts the left side
- * that is kept.  The next pivot is where the wanted rank would be if keys were
- * spread evenly between the two ends or, every second time, halves the keys
- * there can be, which bounds the rounds at 64.  The range ends as soon as
- * `most` items or fewer are left, an eighth more than k, and a bitonic network
- * sorts these.  If too many keys are equal, their positions are divided in the
- * same way.  As in the paper a block takes a row; one launch takes all rows.
+ * Here the row stays in registers, where counting the whole row again costs
+ * less than moving it.  So the keys that are not above a pivot are only
+ * counted, which gives L.  `lower` and `upper`, the two ends of the
+ * algorithm's range, are the last pivots that were too low and not too low;
+ * `below` is the number of items on the left side that is kept.  In every
+ * second round the next pivot is where the wanted rank would be if keys were
+ * spread evenly between the two ends.  In the other rounds it halves the range
+ * of keys, which bounds the rounds at 64.  The rounds end as soon as `most`
+ * items or fewer are left, an eighth more than k, and a bitonic network sorts
+ * these items.  If too many keys are equal, their positions are divided in the
+ * same way.  As in the paper, a block takes a row; one launch takes all rows.
  */
 #include "gpu/select/rows.cuh"
 
 #define MOST_COLUMNS	16384
 
-/* A block's row: the keys of one thread. */
+/* One thread's keys of the row that its block has. */
 template <int THREADS, int KEYS>
 struct Row
 {
-	uint32_t	keys[KEYS];		/* of positions THREADS r + threadIdx.x */
+	uint32_t	keys[KEYS];		/* key r is at position THREADS * r +
+								 * threadIdx.x of the row */
 	uint32_t	n;
 	GvBlockReduce reduce;
 
@@ -59,14 +61,19 @@ struct Row
 		return reduce.sum(mine);
 	}
 
-	/* Returns how many items are not after this key at this position. */
+	/*
+	 * Returns how many items of the row are not after the item of this key and
+	 * position.
+	 */
 	__device__ __forceinline__ uint32_t
 	count(uint32_t key, uint32_t position)
 	{
 		int			reach = (int) position - (int) threadIdx.x;
 		uint32_t	mine = 0;
 
-		/* positions are computed: they do not fit registers */
+		/*
+		 * positions are computed, because registers cannot hold them as well
+		 */
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 			mine += keys[r] < key || (keys[r] == key && r * THREADS <= reach);
@@ -74,14 +81,17 @@ struct Row
 	}
 };
 
-/* The last item of those that are sorted. */
+/* The last one of the items that are sorted. */
 struct Last
 {
 	uint32_t	key;
 	uint32_t	position;
 };
 
-/* Returns a pivot between two, at a fraction of the way in their values. */
+/*
+ * Returns a pivot between two keys.  Its value is at this fraction of the way
+ * from the value of the lower key to that of the upper key.
+ */
 static __device__ __forceinline__ uint32_t
 estimate_pivot(uint32_t lower, uint32_t upper, float fraction)
 {
@@ -120,8 +130,9 @@ find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
 	upper = row.reduce.largest(greatest);
 
 	/*
-	 * `below` keys are not above lower, which are fewer than k; `within` keys
-	 * are not above upper, which are k or more
+	 * the number of keys that are not above lower is `below`, which is less
+	 * than k; the number of keys that are not above upper is `within`, which
+	 * is at least k
 	 */
 #pragma unroll 1
 	for (int round = 0; within > most && lower + 1 < upper; round++)
@@ -145,7 +156,10 @@ find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
 		}
 	}
 
-	/* there are too many only if many keys are equal to upper */
+	/*
+	 * if there are still too many items, many keys are equal to upper: divide
+	 * the positions
+	 */
 	last = {upper, row.n - 1};
 	while (within > most)
 	{
@@ -163,7 +177,10 @@ find_last(Row<THREADS, KEYS> &row, uint32_t k, uint32_t most)
 	return last;
 }
 
-/* Selects from rows, a block each.  Shared: items [most], a power of 2. */
+/*
+ * Selects from rows, a block for each row.  Shared memory: items [most];
+ * `most` is a power of two.
+ */
 template <int THREADS, int KEYS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
 multiselect_kernel(GvRowsCall call, uint32_t most)
@@ -198,8 +215,8 @@ multiselect_kernel(GvRowsCall call, uint32_t most)
 }
 
 /*
- * Returns the most items that a block sorts.  They are more than k, so that
- * few rounds suffice.
+ * Returns the most items that a block sorts.  There are more than k of them,
+ * so that few rounds suffice.
  */
 static int64_t
 most_items(int64_t columns, int64_t k)

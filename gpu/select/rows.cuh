@@ -11,7 +11,7 @@
 
 #define GV_NO_ITEM			(~UINT64_C(0))	/* after every item */
 #define GV_NO_KEY			0xFFFFFFFFu /* after every key */
-#define GV_ROWS_CAPACITY	8192	/* items that a block sorts */
+#define GV_ROWS_CAPACITY	8192	/* most items that a block sorts */
 
 /* gv_select_key on the device. */
 static __device__ __forceinline__ uint32_t
@@ -46,9 +46,10 @@ gv_lane_exchange(uint64_t item, uint32_t i, uint32_t size, uint32_t stride)
 }
 
 /*
- * Sorts items [n] in shared memory by all threads of a block, n a power of two
- * and at least 32.  This is a bitonic network; exchanges within 32 items are
- * shuffles.  The caller has synchronized the block; this ends with a barrier.
+ * Sorts items [n] in shared memory with a bitonic network, by all threads of a
+ * block.  n is a power of two and at least 32.  Exchanges within 32 items are
+ * shuffles.  The caller must have synchronized the block, and this function
+ * ends with a barrier.
  */
 static __device__ __forceinline__ void
 gv_block_sort(uint64_t *items, uint32_t n)
@@ -97,7 +98,7 @@ gv_block_sort(uint64_t *items, uint32_t n)
 	}
 }
 
-/* Rows to select from, and where the answers go. */
+/* The rows to select from, and the arrays for the answers. */
 struct GvRowsCall
 {
 	const float *d_values;		/* [rows][columns] */
@@ -116,8 +117,9 @@ gv_write_item(const GvRowsCall &call, int64_t row, int64_t i, uint64_t item)
 }
 
 /*
- * Sorts `count` items in shared memory, which has room for the next power of
- * two, and writes the first k, by all threads of a block.
+ * Sorts `count` items in shared memory and writes the first k of them to the
+ * answers of a row.  The shared memory must hold a power of two of items that
+ * is at least `count` and 32.  Called by all threads of a block.
  */
 static __device__ __forceinline__ void
 gv_block_write(uint64_t *items, uint32_t count, const GvRowsCall &call,
@@ -139,7 +141,7 @@ struct GvSelector
 {
 	int			nsms;
 	bool		pdl;			/* see gv_pdl_wait */
-	GvBuffer	d_work;			/* memory of the call */
+	GvBuffer	d_work;			/* items and states of a call */
 	GvBuffer	d_small;		/* buckets of quantiles */
 	GvBuffer	d_sort;			/* memory of CUB */
 };
@@ -148,15 +150,15 @@ struct GvSelector
 extern GvStatus gv_rows_warp(GvSelector *selector, const GvRowsCall *call,
 							 cudaStream_t stream);
 
-/* Selects by multiselect.cu rows that fit into a block's registers. */
+/* Selects by multiselect.cu from rows that fit into a block's registers. */
 extern bool gv_multi_fits(int64_t columns, int64_t k);
 extern GvStatus gv_rows_multi(GvSelector *selector, const GvRowsCall *call,
 							  cudaStream_t stream);
 
 /*
- * Selects by sampleselect.cu from any rows.  is_sampled: the first division is
- * by splitters.  _bytes returns the selector's memory that one row takes, as
- * gv_buffer_need allocates it.
+ * Selects by sampleselect.cu from any rows.  If is_sampled is true, the first
+ * division is by splitters.  _bytes returns the bytes of the selector's memory
+ * that one row takes, as gv_buffer_need allocates it.
  */
 extern GvStatus gv_rows_sample(GvSelector *selector, const GvRowsCall *call,
 							   bool is_sampled, cudaStream_t stream);

@@ -10,25 +10,26 @@
  * search tree of splitters in array order and counts it in shared memory
  * (count_items, after section IV.G), the filter kernel copies the bucket that
  * has the wanted rank, and the recursion of section IV.E goes on with it.
- * These differ here:
+ * This file differs from the paper as follows:
  *
  *	- Items are distinct (gv_select.h), so the equality buckets of section IV.C
  *	  are not needed.
- *	- The filter kernel copies what is in and before the bucket (section IV.I,
- *	  top-k), and only when few more than k items are left.  Until then the row
- *	  is read again and items outside the range are skipped, so that memory is
- *	  the same for every input, and no oracles are stored.
- *	- Only the first range, all items, is divided by splitters; a range within
- *	  is divided evenly, in 2,048 parts.  As 64 bits are 11 times 5 and 9, no
- *	  input takes more than 6 even divisions.
- *	- One kernel does all levels: a launch for each would take longer than all
- *	  else for short rows.
+ *	- The filter kernel copies the items in and before the bucket (section
+ *	  IV.I, top-k), and only when few more than k items are left.  Until then
+ *	  each level reads the row again and skips items outside the range, so that
+ *	  every input needs the same memory, and no oracles are stored.
+ *	- Only the first range, which has all items, is divided by splitters; each
+ *	  later range is divided evenly, into 2,048 parts.  As 64 bits are 11 times
+ *	  5 and 9, no input takes more than 6 even divisions.
+ *	- One kernel does all levels, because for short rows a launch for each
+ *	  level would take longer than everything else.
  *
  * Ranks of an array (quantiles) take one level.  The rank of a splitter is the
- * number of items in the buckets before it: the nearest splitter is the
+ * number of items in the buckets before it, and the nearest splitter is the
  * approximate answer of section II.C.  For exact answers a second read gathers
- * the buckets that have a wanted rank; they are sorted together, and a rank of
- * the array is a rank of these less the items that were left out.
+ * the items of the buckets that have a wanted rank, and these items are sorted
+ * together.  A rank of the array, less the number of smaller items that were
+ * left out, is a rank among the gathered items.
  */
 #include <algorithm>
 
@@ -54,10 +55,10 @@
 /* -- splitters, buckets, chunks of a row */
 
 /*
- * Splitters of a sorted sample, ascending and as a search tree.  Bucket b has
- * the items from sorted[b - 1] on that are below sorted[b].  Tree and sample
- * are those of src/cpu/select: the sample has a random item of each of 4,096
- * equal stretches.
+ * Splitters of a sorted sample, in ascending order and as a search tree.
+ * Bucket b has the items that are at least sorted[b - 1] and below sorted[b].
+ * The tree and the sample are the same as in src/cpu/select: the sample has
+ * one random item from each of 4,096 equal stretches of the row.
  */
 struct Tree
 {
@@ -78,8 +79,8 @@ stretch_position(int64_t n, uint32_t j)
 }
 
 /*
- * Makes the tree of a row of n >= SAMPLED values, by all threads of a block;
- * items [SAMPLED] is shared memory for the sample.  Ends with a barrier.
+ * Makes the tree of a row of n >= SAMPLED values, by all threads of a block.
+ * `items` [SAMPLED] is shared memory for the sample.  Ends with a barrier.
  */
 static __device__ __forceinline__ void
 plant(const float *row, int64_t n, uint64_t *items, Tree *tree)
@@ -117,8 +118,9 @@ bucket_of(const Tree *tree, uint64_t item)
 }
 
 /*
- * Counts an item of each lane in its bucket.  If all lanes have the same
- * bucket, as in rows of few values, one of them adds for all (section IV.G).
+ * For each lane whose counts_for is true, counts the lane's item in its
+ * bucket.  If all these items are in one bucket, as in rows with few different
+ * values, one lane adds for all (section IV.G).
  */
 static __device__ __forceinline__ void
 count_bucket(uint32_t *counts, uint32_t bucket, bool counts_for)
@@ -138,14 +140,20 @@ count_bucket(uint32_t *counts, uint32_t bucket, bool counts_for)
 		atomicAdd(&counts[bucket], 1u);
 }
 
-/* Returns the position of value r of this thread in a chunk. */
+/*
+ * Returns the position in the row of this thread's value r of the chunk at
+ * `first`.
+ */
 static __device__ __forceinline__ int64_t
 chunk_position(int64_t first, int r)
 {
 	return first + r * THREADS + threadIdx.x;
 }
 
-/* Loads the chunk at `first` of a row of n, 0 beyond its end. */
+/*
+ * Loads the chunk at `first` of a row of n values.  Values beyond the row's
+ * end are 0.
+ */
 static __device__ __forceinline__ void
 load_chunk(const float *row, int64_t n, int64_t first,
 		   float (&values)[CHUNK_VALUES])
@@ -160,9 +168,10 @@ load_chunk(const float *row, int64_t n, int64_t first,
 }
 
 /*
- * Appends items of a chunk to d_items [capacity], by all threads of a block:
- * value r's item if bit r of mask is set.  *count, in the device's memory, is
- * the number of items appended so far.  Begins with a barrier.
+ * Appends items of a chunk to d_items [capacity], by all threads of a block.
+ * A thread appends the item of its value r if bit r of its mask is set.
+ * *count, in the device's memory, is the number of items appended so far.
+ * Begins with a barrier.
  */
 static __device__ __forceinline__ void
 append(const float (&values)[CHUNK_VALUES], int64_t first, uint32_t mask,
@@ -192,7 +201,7 @@ append(const float (&values)[CHUNK_VALUES], int64_t first, uint32_t mask,
 		}
 }
 
-/* Sorts d_items [n] by CUB into the n items behind them. */
+/* Sorts d_items [n] by CUB and stores the sorted items from d_items + n on. */
 static GvStatus
 sort_items(GvSelector *selector, uint64_t *d_items, int64_t n,
 		   cudaStream_t stream)
@@ -217,14 +226,14 @@ struct Shared
 	uint32_t	counts[3][DIGITS];	/* used in turn: blocks count in one while
 									 * the next is cleared */
 	uint32_t	arrived;		/* arrivals of blocks at all barriers so far */
-	uint32_t	gathered;		/* items */
+	uint32_t	gathered;		/* number of items gathered */
 };
 
-/* A launch's parameters, beside the rows. */
+/* The parameters of a launch besides the rows. */
 struct Levels
 {
 	bool		is_sampled;		/* the first division is by splitters */
-	uint32_t	capacity;		/* capacity for the items gathered of a row, at
+	uint32_t	capacity;		/* capacity for the gathered items of a row, at
 								 * least k */
 	Shared	   *d_shared;		/* [teams]: a team is the blocks that share a
 								 * row */
@@ -236,8 +245,8 @@ struct Range
 {
 	uint64_t	first;
 	uint64_t	last;
-	uint32_t	count;			/* items in it */
-	uint32_t	before;			/* items below first */
+	uint32_t	count;			/* number of items in the range */
+	uint32_t	before;			/* number of items below the range */
 };
 
 /* The shared memory of a block besides its items. */
@@ -256,7 +265,8 @@ struct Member
 	uint32_t	nmembers;
 	uint32_t	number;
 	uint32_t	waits;			/* barriers so far */
-	uint32_t	turn;			/* which of shared->counts is counted in */
+	uint32_t	turn;			/* index of the array in shared->counts that
+								 * this level uses */
 
 	/* Waits for all blocks of the row.  Their writes are visible then. */
 	__device__ __forceinline__ void
@@ -286,7 +296,9 @@ part_bits(const Range &range)
 			   DIGIT_BITS);
 }
 
-/* Counts the items of this block's chunks in the range by buckets. */
+/*
+ * Counts, by bucket, those items of this block's chunks that are in the range.
+ */
 static __device__ __forceinline__ void
 count_items(const float *row, int64_t n, const Member &member, Block &block,
 			bool by_tree)
@@ -377,7 +389,10 @@ enter_bucket(Block &block, uint32_t rank, bool by_tree)
 	__syncthreads();
 }
 
-/* Divides the range once: one level. */
+/*
+ * Divides the range once, which is one level, and enters the bucket of the
+ * k-th item.
+ */
 static __device__ __forceinline__ void
 divide(const float *row, const GvRowsCall &call, Member &member, Block &block,
 	   bool by_tree)
@@ -410,7 +425,7 @@ divide(const float *row, const GvRowsCall &call, Member &member, Block &block,
 }
 
 /*
- * Gathers the items of this block's chunks up to and including `last` in
+ * Appends the items of this block's chunks that are not above `last` to
  * d_items [capacity].
  */
 static __device__ __forceinline__ void
@@ -507,8 +522,8 @@ sampleselect_kernel(GvRowsCall call, Levels levels)
 }
 
 /*
- * Finds how many blocks of sampleselect_kernel are resident.  Emulated blocks
- * run one after the other, so only one is.
+ * Finds how many blocks of sampleselect_kernel are resident at once.  Emulated
+ * blocks run one after the other, so only one of them is resident.
  */
 static GvStatus
 find_blocks(const GvSelector *selector, int *nblocks)
@@ -545,7 +560,7 @@ launch(GvRowsCall call, Levels levels, int nblocks, cudaStream_t stream)
 #endif
 }
 
-/* Writes the first k of a row's sorted items, a thread each. */
+/* Writes the first k of a row's sorted items, a thread for each item. */
 static __global__ void __launch_bounds__(THREADS)
 write_kernel(GvRowsCall call, const uint64_t *sorted)
 {
@@ -556,8 +571,8 @@ write_kernel(GvRowsCall call, const uint64_t *sorted)
 }
 
 /*
- * Returns the capacity for the items gathered of a row, at least the number
- * that a block sorts.
+ * Returns the capacity for the gathered items of a row, which is at least
+ * GV_ROWS_CAPACITY.
  */
 static int64_t
 capacity_for(int64_t k)
@@ -582,7 +597,10 @@ gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
 			   cudaStream_t stream)
 {
 	int64_t		capacity = capacity_for(call->k);
-	/* a block cannot sort so many: rows one by one, of which SQL has one */
+	/*
+	 * a block cannot sort this many items, so rows are taken one by one; SQL
+	 * has only one row
+	 */
 	bool		large = capacity > GV_ROWS_CAPACITY;
 	int64_t		step = large ? 1 : call->rows;
 	int			nblocks;
@@ -616,7 +634,10 @@ gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
 
 /* -- ranks of an array */
 
-/* The buckets of a level.  The host reads the counts, and chooses buckets. */
+/*
+ * The buckets of a level.  The host reads the counts and chooses the buckets
+ * that are wanted.
+ */
 struct Buckets
 {
 	uint64_t	sorted[SPLITTERS];
@@ -625,7 +646,7 @@ struct Buckets
 	uint32_t	gathered;
 };
 
-/* Makes the items of an array, a thread each. */
+/* Makes the items of an array, a thread for each item. */
 static __global__ void __launch_bounds__(THREADS)
 items_kernel(const float *values, int64_t n, uint64_t *items)
 {
@@ -636,9 +657,10 @@ items_kernel(const float *values, int64_t n, uint64_t *items)
 }
 
 /*
- * Counts an array's items by buckets or, with items [capacity], gathers the
- * items of the wanted buckets there.  A block takes every gridDim.x-th chunk,
- * and makes the splitters for itself.  Shared memory: items [SAMPLED].
+ * If `items` is NULL, counts an array's items by bucket.  Otherwise gathers
+ * the items of the wanted buckets in `items` [capacity].  A block takes every
+ * gridDim.x-th chunk, and makes its own copy of the splitters.  Shared memory:
+ * items [SAMPLED].
  */
 static __global__ void __launch_bounds__(THREADS)
 bucket_kernel(const float *values, int64_t n, Buckets *buckets,
@@ -683,7 +705,10 @@ bucket_kernel(const float *values, int64_t n, Buckets *buckets,
 		buckets->sorted[threadIdx.x] = tree.sorted[threadIdx.x];
 }
 
-/* Stores the values at some ranks of sorted items, a thread each. */
+/*
+ * Stores the values at the given ranks of sorted items, a thread for each
+ * rank.
+ */
 static __global__ void __launch_bounds__(THREADS)
 pick_kernel(const uint64_t *sorted, const int64_t *ranks, int32_t nranks,
 			float *quantiles)
@@ -712,7 +737,10 @@ struct Quantiles
 									 * gathered items */
 };
 
-/* Counts buckets' items or, with d_items, gathers those of wanted buckets. */
+/*
+ * Counts the items of each bucket if d_items is NULL.  Otherwise gathers the
+ * items of the wanted buckets in d_items.
+ */
 static GvStatus
 run_level(const Quantiles *q, uint64_t *d_items, int64_t capacity)
 {
@@ -822,8 +850,8 @@ answer_exactly(Quantiles *q)
 }
 
 /*
- * Answers with the splitter of nearest rank, and the smaller of two equally
- * near ones (section II.C).
+ * Answers each rank with the splitter whose rank is nearest and, if two
+ * splitters are equally near, with the smaller one (section II.C).
  */
 static GvStatus
 answer_by_splitters(Quantiles *q)

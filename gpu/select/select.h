@@ -7,25 +7,28 @@
  * answers of gv_select and gv_quantiles on a processor, bit for bit, whatever
  * the input.  src/cpu/select has the same methods in files of the same names.
  *
- * Methods on a device, for a row of n = columns values
- *	warp	(warpselect.cu) k <= 2,048, one read.  n + k log(n / k) steps if
- *			the row is in random order, n log^2(k) / 32 if it descends.  If
- *			rows are few, several blocks share a row
- *	multi	(multiselect.cu) one read of a row that fits into the registers of
- *			a block: n <= 16,384 and k <= 7,275, or n <= 8,192.  At most 64
- *			counts of the row, and half as many again if values are equal.
- *			Longer rows are selected as by sample, with even divisions alone
- *	sample	(sampleselect.cu) any n and k: a sample of 4,096 gives 255
- *			splitters, n log(256) steps count the buckets, the k-th item's
+ * Methods on a device, for a row of n = columns values:
+ *	warp	(warpselect.cu) takes k <= 2,048, and reads the row once.  It takes
+ *			n + k log(n / k) steps if the row is in random order, and
+ *			n log^2(k) / 32 steps if the row descends.  If rows are few,
+ *			several blocks share a row
+ *	multi	(multiselect.cu) takes a row that fits into the registers of a
+ *			block: n <= 16,384 and k <= 7,275, or n <= 8,192.  It reads the row
+ *			once and counts the row's keys at most 64 times, and half as many
+ *			times again if values are equal.  Method sample selects from longer
+ *			rows, with even divisions alone
+ *	sample	(sampleselect.cu) takes any n and k.  A sample of 4,096 items gives
+ *			255 splitters, n log(256) steps count the buckets, the k-th item's
  *			bucket is divided evenly by 11 bits at a time, and a last read
- *			gathers.  3 or 4 reads, at most 8 whatever the input; memory for
- *			k + max(k / 8, 4,096) items, twice
- * All methods then sort k items and a few more: up to 8,192 in shared memory,
- * more by CUB.
+ *			gathers the items.  It reads the row 3 or 4 times, and at most 8
+ *			times whatever the input, and needs memory for twice
+ *			k + max(k / 8, 4,096) items
+ * Each method then sorts k items and a few more: up to 8,192 items in shared
+ * memory, more items by CUB.
  *
  * One thread at a time may use a selector, on the device that was current when
- * the selector was made.  A stream is a cudaStream_t; this header needs none
- * of CUDA's.
+ * the selector was made.  A stream is a cudaStream_t, declared as void * so
+ * that this header needs no header of CUDA.
  */
 #ifndef GV_GPU_SELECT_H
 #define GV_GPU_SELECT_H
@@ -49,10 +52,11 @@ extern void gv_gpu_selector_drop(GvSelector *selector);
 extern GvSelectMethod gv_gpu_select_choose(const GvSelect *spec);
 
 /*
- * Selects the first k values of each row of d_values [rows][columns], of less
- * than 2^31 rows, by the spec's method: positions in the row -> d_positions
- * [rows][k], values -> d_selected [rows][k].  The spec is valid.  Returns
- * before the stream is done; all calls with one selector use one stream.
+ * Selects the first k values of each row of d_values [rows][columns] by the
+ * spec's method.  Stores their positions in the row in d_positions [rows][k],
+ * and the values in d_selected [rows][k].  The spec must be valid and have
+ * less than 2^31 rows.  Returns before the stream is done.  All calls with one
+ * selector must use the same stream.
  */
 extern GvStatus gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
 								   const float *d_values,
@@ -60,10 +64,11 @@ extern GvStatus gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
 								   void *stream);
 
 /*
- * gv_quantiles with values on the device and all else in the host's memory.
- * Exact quantiles take two reads, and a sort of the buckets that contain a
- * wanted rank: memory for n / 128 items a rank on average, and for 2 n items
- * at most.  Approximate ones take one read.  Waits for the stream.
+ * Does what gv_quantiles does, with the values in the device's memory and
+ * everything else in the host's.  Exact quantiles take two reads of the
+ * values, and a sort of the buckets that contain a wanted rank.  For each rank
+ * they need memory for n / 128 items on average, and in all for at most 2 n
+ * items.  Approximate quantiles take one read.  Waits for the stream.
  */
 extern GvStatus gv_gpu_quantiles(GvSelector *selector, const float *d_values,
 								 int64_t n, const int64_t *ranks,

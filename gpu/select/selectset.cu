@@ -9,11 +9,13 @@
 
 #include "gpu/select/rows.cuh"
 
-#define SPARSE		16			/* columns for each value wanted, at least, for
-								 * WarpSelect: as src/cpu/select */
-#define CHUNK		(INT64_C(1) << 24)	/* values between looks at stop */
-#define GRANULES	(INT64_C(16) << 20) /* most bytes that a device rounds
-										 * allocations up by */
+#define SPARSE		16			/* least columns for each of the k values if
+								 * WarpSelect is chosen, as in
+								 * src/cpu/select */
+#define CHUNK		(INT64_C(1) << 24)	/* values between two checks of
+										 * `stop` */
+#define GRANULES	(INT64_C(16) << 20) /* most bytes that a device adds when
+										 * it rounds up allocations */
 
 extern "C" void
 gv_gpu_selector_drop(GvSelector *selector)
@@ -89,9 +91,9 @@ select_size(const GvSetSpec *spec)
 }
 
 /*
- * Returns the bytes of a set's memory for quantiles, with a bucket for each
- * rank but at most all.  An adversarial input has larger buckets, and memory
- * may not suffice.
+ * Returns the bytes of a set's memory for quantiles, for two average buckets
+ * for each rank but at most for all buckets.  An adversarial input can have
+ * larger buckets, for which this memory may not suffice.
  */
 static int64_t
 quantiles_size(const GvSetSpec *spec)
@@ -178,7 +180,10 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* Runs without looks at stop, because the device takes only milliseconds. */
+/*
+ * Checks `stop` only at the beginning, because the device takes only
+ * milliseconds.
+ */
 static GvStatus
 select_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -204,7 +209,10 @@ select_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/* Reads the positions, which have 32 bits on the device, as int64. */
+/*
+ * Copies positions to the host, and widens them from 32 bits, which they have
+ * on the device, to 64 bits.
+ */
 static GvStatus
 get_positions(SelectSet *set, int64_t first, int64_t n, int64_t *positions)
 {

@@ -3,36 +3,41 @@
  *		WarpSelect over rows of a matrix.
  *
  * Source: Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
- * 2017: section 4.2 is gpu/device/warpselect.cuh, which says where it differs;
- * here is what surrounds it, the division of large rows.
+ * 2017.  Section 4.2 is in gpu/device/warpselect.cuh, which says where that
+ * code differs.  This file divides large rows among warps and blocks.
  *
  * Section 4.2 gives a row to a warp and decomposes long rows recursively.
- * Here the warps of a block take a row in turn, 32 values each.  If rows are
- * fewer than fill the device, a row comes in pieces, one to a block, and the
- * last block to finish merges what all pieces have found, which is the second
- * level of the decomposition (the two-pass kernels of section 5.3).  A warp's
- * k-th key is a bound for the whole row, so warps of a block share the least
- * one through shared memory, and blocks of a row through the device's.
+ * Here the warps of a block share a row, and take 32 values each in turn.  If
+ * rows are too few to fill the device, each row is divided into pieces, one
+ * for each block, and the last block to finish merges the items that were
+ * found in all pieces, which is the second level of the decomposition (the
+ * two-pass kernels of section 5.3).  A warp's k-th key is a bound for the
+ * whole row.  So the warps of a block share the least k-th key through shared
+ * memory, and the blocks of a row share it through the device's memory.
  */
 #include <algorithm>
 
 #include "gpu/device/warpselect.cuh"
 #include "gpu/select/rows.cuh"
 
-#define AHEAD			4		/* loads in flight of a thread */
-#define LEAST_PIECE		4096	/* values */
-#define MOST_PIECES		INT64_C(64) /* of a row: one block merges them */
+#define AHEAD			4		/* loads that a thread has in flight */
+#define LEAST_PIECE		4096	/* least values of a piece */
+#define MOST_PIECES		INT64_C(64) /* most pieces of a row, because one block
+									 * merges them */
 #define OFTEN			8		/* values that a thread takes between exchanges
 								 * of the bound */
 
 /* The memory that the blocks of a row share.  It is zero before a launch. */
 struct RowState
 {
-	uint32_t	done;			/* blocks that are done */
+	uint32_t	done;			/* number of blocks that are done */
 	uint32_t	bound;			/* keys above ~bound are not wanted */
 };
 
-/* Shares the k-th key with the block's and, if with_row, the row's warps. */
+/*
+ * Shares the k-th key with the warps of the block and, if with_row is true,
+ * with all warps of the row.
+ */
 template <typename Select>
 static __device__ __forceinline__ void
 share_kth_key(Select &select, uint32_t *block_key, uint32_t *row_bound,
@@ -63,7 +68,7 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 #pragma unroll
 	for (int a = 0; a < AHEAD; a++)
 		values[a] = i + a * STEP < end ? __ldcs(&row[i + a * STEP]) : 0.0f;
-	/* a single call of offer(): the sorting network is inlined into it */
+	/* call add() in one place only: the sorting network is inlined into it */
 #pragma unroll 1
 	for (int64_t first = begin; first < end; first += STEP, i += STEP)
 	{
@@ -84,8 +89,9 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 }
 
 /*
- * Selects from rows.  A block takes a piece of a row, each warp every WARPS-th
- * 32 values of the piece.  Shared memory: items [WARPS / 2][32 NW].
+ * Selects from rows.  A block takes a piece of a row, and each of its WARPS
+ * warps takes every WARPS-th 32 values of the piece.  Shared memory: items
+ * [WARPS / 2][32 NW].
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
@@ -146,7 +152,10 @@ warpselect_kernel(GvRowsCall call, uint32_t pieces, RowState *states,
 					  (uint64_t) items[i].key << 32 | items[i].list);
 }
 
-/* Returns the pieces of a row, so many that all rows fill the device twice. */
+/*
+ * Returns the number of pieces of each row.  If the limits allow, the pieces
+ * of all rows fill the device twice.
+ */
 static int64_t
 pieces_of(const GvSelector *selector, const GvRowsCall *call)
 {
