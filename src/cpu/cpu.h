@@ -10,12 +10,14 @@
 #include "engine/gv_engine.h"
 
 /*
- * Number of multiplications between two polls of a GvStop; these take less
+ * Number of multiplications between two polls of a GvStop.  They take less
  * than 20 ms.
  */
 #define GV_CPU_SLICE	(INT64_C(1) << 24)
 
-/* For arrays on the stack that kernels read and write by whole registers. */
+/*
+ * Aligns arrays on the stack that kernels read and write in whole registers.
+ */
 #define GV_CPU_ALIGNED	__attribute__((aligned(GV_ALIGN)))
 
 /* A GvStop, and the number of multiplications since it was last polled. */
@@ -26,9 +28,10 @@ typedef struct GvPoll
 } GvPoll;
 
 /*
- * Adds `work` multiplications, and polls the GvStop if it is time.  Returns
- * true if the caller must give up.  Other functions that have a GvPoll and
- * return bool return false then.
+ * Counts `work` more multiplications, and polls the GvStop if GV_CPU_SLICE of
+ * them have been done since the last poll.  Returns true if the caller must
+ * give up.  Other functions that take a GvPoll and return bool return false in
+ * that case.
  */
 static inline bool
 gv_poll(GvPoll *poll, int64_t work)
@@ -85,9 +88,10 @@ gv_score(float value)
 }
 
 /*
- * Returns the memory at *next of `scratch`, and advances *next by `bytes`,
- * rounded up to GV_ALIGN.  Returns NULL if `scratch` is NULL, so that a function
- * that lays out memory then only computes its size.
+ * Returns the memory at offset *next of `scratch`, and advances *next by
+ * `bytes`, rounded up to a multiple of GV_ALIGN.  Returns NULL if `scratch` is
+ * NULL, so that a function that lays out memory can also be called to compute
+ * only the size of that memory.
  */
 static inline void *
 gv_carve(char *scratch, size_t *next, size_t bytes)
@@ -98,7 +102,10 @@ gv_carve(char *scratch, size_t *next, size_t bytes)
 	return start;
 }
 
-/* Returns what is left, but not more than is done at a time. */
+/*
+ * Returns the smaller of `left`, the number of elements that remain, and
+ * `most`, the number of elements that are processed at a time.
+ */
 static inline int
 gv_at_most(int64_t left, int most)
 {
@@ -106,8 +113,8 @@ gv_at_most(int64_t left, int most)
 }
 
 /*
- * Allocates memory for n elements, aligned as scratch must be.  Returns NULL
- * if there is none.
+ * Allocates memory for n elements of `bytes` bytes each, aligned to GV_ALIGN
+ * as scratch must be.  Returns NULL if out of memory.
  */
 static inline void *
 gv_cpu_take(int64_t n, size_t bytes)

@@ -2,9 +2,10 @@
  * exact.c
  *		The nearest of many rows to each of many queries, exactly.
  *
- * Each score is the one that gv_coarse would give.  For most pairs no score is
- * computed: a blocked product, whose rounding errors are bounded as in
- * kmeans.c, proves that they cannot be among the nearest.
+ * Scores are the ones that gv_coarse would compute.  For most pairs of a query
+ * and a row no score is computed, because a blocked product, whose rounding
+ * errors are bounded as in kmeans.c, proves that the row cannot be among the
+ * nearest.
  */
 #include <math.h>
 
@@ -15,7 +16,10 @@
 #define TILE_ROWS		GV_CPU_TILE_CENTS
 #define HUGE_SQUARE		GV_CPU_HUGE_SQUARE
 
-/* Up to TILE_QUERIES queries, and the rows nearest to each so far. */
+/*
+ * At most TILE_QUERIES queries, and the rows that are nearest to each query so
+ * far.
+ */
 typedef struct Tile
 {
 	GvMetric	metric;
@@ -28,8 +32,8 @@ typedef struct Tile
 } Tile;
 
 /*
- * Returns the limit of a query's filter: rows with a value above the limit are
- * farther than all rows kept.  The value of a row x is
+ * Returns the limit of a query's filter: rows whose value is above the limit
+ * are farther than all rows that are kept.  The value of a row x is
  * |x|^2 (1 - 2 slack) - 2 <q, x> or, for GV_IP, -2 slack |q| |x| - 2 <q, x>.
  */
 static float
@@ -48,9 +52,9 @@ query_limit(const Tile *tile, int query)
 }
 
 /*
- * Computes -2 slack |x| of rows, for GV_IP, and infinities in the cases in
- * which gv_cpu_lower_squares has them.  FLT_MIN is more than the error of
- * squares that are too small for a float.
+ * Computes -2 slack |x| of rows, for GV_IP.  The results are infinite in the
+ * same cases as those of gv_cpu_lower_squares.  FLT_MIN is more than the error
+ * of squares that are too small for a float.
  */
 static void
 lower_lengths(const Tile *tile, const float *rows, int nrows, float *lengths)
@@ -70,8 +74,9 @@ lower_lengths(const Tile *tile, const float *rows, int nrows, float *lengths)
 }
 
 /*
- * Offers nrows rows to a query; `products` has their products with the query.
- * `squares` are lowered squares or, for GV_IP, lengths made by lower_lengths.
+ * Offers nrows rows to a query.  `products` has the products of these rows
+ * with the query.  `squares` has the results of gv_cpu_lower_squares or, for
+ * GV_IP, those of lower_lengths.
  */
 static void
 filter_query(const Tile *tile, int query, const float *rows, int nrows,

@@ -2,11 +2,11 @@
  * exact.h
  *		Exact search of sets: the neighbors of a query, and the prefilter.
  *
- * The neighbors of a query are the rows nearest to it so far.  They are a heap
- * with the last of them on top.  They are ordered by distance, NaN after all
- * numbers, ties by position.  The heap is full from the start: its free places
- * come after every row.  So a row costs one comparison, and log(n) comparisons
- * if it enters.
+ * The neighbors of a query are the rows that are nearest to the query so far.
+ * They are ordered by distance, with NaN after all numbers, and then by
+ * position.  They are stored as a heap with the last neighbor on top.  The
+ * heap is full from the start: its free places come after every row.  So a row
+ * costs one comparison, and log(n) more comparisons if it enters the heap.
  */
 #ifndef GV_EXACT_H
 #define GV_EXACT_H
@@ -24,11 +24,12 @@ typedef struct GvKnn
 } GvKnn;
 
 /* ----
- * A test in fp32 that discards pairs of a query and a row if they are
- * certainly farther apart than the neighbors that the query has.
- * prefilter.c proves it.
+ * The prefilter is a test in fp32 that discards a pair of a query and a row if
+ * the row is certainly farther from the query than the neighbors that the
+ * query has.  prefilter.c has the proof.
  *
- * Vectors are placed first: computed in double, then rounded to fp32.
+ * Vectors are placed first.  The placed vector y of a vector x is computed in
+ * double, and then rounded to fp32:
  *	y = ((x - shift) factor - mean) scale
  * Here shift and factor belong to the vector.  They are 0 and 1, except that
  * for cosine and Pearson the factor makes the vector's length one, and for
@@ -51,8 +52,8 @@ typedef struct GvPrefilter
 	float	   *mean;			/* [dims] */
 	double		scale;			/* a power of two */
 	double		mean_length;	/* |mean| scale */
-	double		slack;			/* slack of fp32, and */
-	double		slack64;		/* slack of double: see prefilter.c */
+	double		slack;			/* slack of fp32 (see prefilter.c) */
+	double		slack64;		/* slack of double (see prefilter.c) */
 } GvPrefilter;
 
 /* A query, and how it is placed. */
@@ -61,22 +62,23 @@ typedef struct GvPrefiltered
 	double		shift;
 	double		factor;
 	double		square;			/* |y|^2 */
-	double		unit;			/* GV_SET_IP: products of y are larger by this
-								 * factor */
+	double		unit;			/* GV_SET_IP: factor by which products of y
+								 * are larger */
 	double		offset;			/* GV_SET_IP: <query, mean> times unit */
 	bool		is_null;		/* all distances of the query are NaN */
 } GvPrefiltered;
 
 /*
- * Fits a prefilter, all zeros but `mean`, to rows [n][dims].  placed [n][dims]
- * is scratch.
+ * Fits a prefilter to rows [n][dims].  On entry, all members of the prefilter
+ * are zero, except that `mean` points to an array.  placed [n][dims] is
+ * scratch.
  */
 extern void gv_prefilter_fit(GvPrefilter *prefilter, GvSetMetric metric,
 							 int32_t dims, const float *rows, int64_t n,
 							 float *placed);
 
 /*
- * Returns the numbers that the prefilter needs of a query.  placed [dims] is
+ * Returns the numbers of a query that the prefilter needs.  placed [dims] is
  * scratch.
  */
 extern GvPrefiltered gv_prefilter_query(const GvPrefilter *prefilter,
@@ -89,7 +91,7 @@ extern void gv_prefilter_place(const GvPrefilter *prefilter,
 
 /*
  * Makes a panel and squares [GV_PREFILTER_ROWS] from n <= GV_PREFILTER_ROWS
- * rows.  From place n on, squares are not NaN.  placed [n][dims] is scratch.
+ * rows.  Squares from element n on are not NaN.  placed [n][dims] is scratch.
  */
 extern void gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows,
 							  int n, float *placed, float *panel, float *squares);

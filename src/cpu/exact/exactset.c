@@ -2,15 +2,15 @@
  * exactset.c
  *		Exact search over rows that come in batches.
  *
- * A block of rows at a time is made into panels, and all queries are
+ * Rows are made into panels, a block of rows at a time, and all queries are
  * multiplied with the panels, a tile of queries at a time.  Pairs that the
  * prefilter (exact.h) cannot discard are rescored by gv_set_distance.  A
  * query's limit falls with its first rows, so of n rows in random order about
  * k (1 + log(n / k)) are rescored.
  *
  * Near lists have a section of their own below.  If all lists are near, lists
- * make no difference and are ignored.  Besides the queries and their neighbors
- * only a block takes memory.
+ * make no difference and are ignored.  Besides the queries and their
+ * neighbors, only a block of rows takes memory, unless the set keeps its rows.
  */
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,8 @@
 typedef struct NearLists
 {
 	float	   *centroids;		/* [nlists][dims] */
-	int32_t    *near;			/* [nlists][probes] lists, the nearest first */
+	int32_t    *near;			/* [nlists][probes] lists near to each list,
+								 * the nearest first */
 	bool		has_queries;	/* near and query_order are filled */
 
 	int32_t    *query_order;	/* [nqueries] numbers of queries, ordered by
@@ -32,7 +33,7 @@ typedef struct NearLists
 	/* the block that is being gathered */
 	int64_t		first;			/* position of its first row */
 	int64_t		nrows;			/* rows gathered so far */
-	int64_t		capacity;		/* rows of a block, at most */
+	int64_t		capacity;		/* maximum number of rows in a block */
 	float	   *rows;			/* [capacity][dims] in the order in which they
 								 * came */
 	int32_t    *row_order;		/* [capacity] places in `rows`, ordered by
@@ -47,13 +48,16 @@ typedef struct NearLists
 
 #define TILE_QUERIES	GV_CPU_TILE_ROWS	/* queries of a tile */
 
-/* State of a set: its rows, if they are kept, and those of one question. */
+/*
+ * State of a set: its rows, if the set keeps them, and the data of one
+ * question.
+ */
 typedef struct Exact
 {
 	GvSetSpec	spec;
 	int64_t		kept;			/* neighbors that a query can have, <= k */
-	float	   *rows;			/* [nrows][dims] if they are kept, for several
-								 * questions; else NULL */
+	float	   *rows;			/* [nrows][dims] if the set keeps its rows for
+								 * several questions, else NULL */
 	int64_t		nrows;
 	float	   *queries;		/* [nqueries][dims]; if spec.own, part of
 								 * `rows` */
@@ -95,7 +99,10 @@ typedef struct Pairing
 	int			nqueries;		/* <= TILE_QUERIES */
 } Pairing;
 
-/* Returns a query's neighbors, which are a heap: the last of them is first. */
+/*
+ * Returns a query's neighbors, which are a heap whose first element is the
+ * last neighbor.
+ */
 static inline GvKnn *
 knn_of(const Exact *exact, int64_t query)
 {
@@ -159,9 +166,10 @@ replace_top(GvKnn *heap, int64_t n, GvKnn moved)
  * Compares a panel of rows with a tile of queries, and rescores pairs.
  */
 
-#define KNN_WORK		256		/* work of a push to a large heap, for gv_poll */
-#define MANY_LEFT		8		/* rows left from which on it pays to look for
-								 * twins */
+#define KNN_WORK		256		/* work, as gv_poll counts it, of a push to a
+								 * large heap */
+#define MANY_LEFT		8		/* minimum number of rows left for which it
+								 * pays to look for twins */
 
 /* Rescores a pair.  Returns true if this changed the query's last neighbor. */
 static bool
@@ -176,9 +184,9 @@ rerank_pair(Exact *exact, int64_t query, const float *row, int64_t position)
 		return false;
 
 	/*
-	 * All distances of this query are NaN, so the smallest positions count.
-	 * Rows do not come in the order of their positions, so without this test
-	 * many would be rescored.
+	 * If all distances of the query are NaN, its neighbors are the rows with
+	 * the smallest positions.  With lists, rows do not come in the order of
+	 * their positions, so many rows would be rescored without this test.
 	 */
 	if (has_lists(spec) && last.distance != last.distance &&
 		last.position < position && exact->prefiltered[query].is_null)
@@ -201,7 +209,10 @@ limit_of(const Exact *exact, int64_t query)
 {
 	const GvPrefiltered *prefiltered = &exact->prefiltered[query];
 
-	/* rows with smaller positions may still come, and all have distance NaN */
+	/*
+	 * all rows have distance NaN, and rows with smaller positions may still
+	 * come
+	 */
 	if (has_lists(&exact->spec) && prefiltered->is_null)
 		return HUGE_VALF;
 	return gv_prefilter_limit(&exact->prefilter, prefiltered,
@@ -209,8 +220,8 @@ limit_of(const Exact *exact, int64_t query)
 }
 
 /*
- * Fits the prefilter to the first rows [n], and computes what the prefilter
- * needs of all queries.
+ * Fits the prefilter to the first rows [n], and computes the numbers of all
+ * queries that the prefilter needs.
  */
 static bool
 prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
@@ -250,8 +261,8 @@ find_twins(Exact *exact, const Pairing *pairing)
 		int			twin = 0;
 
 		/*
-		 * rows with the same bits have the same square, and few other rows
-		 * have it
+		 * compare the squares first: rows with the same bits have the same
+		 * square, and few other rows have that square
 		 */
 		while (twin < row &&
 			   (squares[twin] != squares[row] ||
@@ -264,12 +275,13 @@ find_twins(Exact *exact, const Pairing *pairing)
 }
 
 /*
- * Rescores the rows of a panel that the prefilter of one query lets through.
+ * Rescores the rows of a panel that the prefilter does not discard for query i
+ * of a tile.
  */
 static bool
 sift(Exact *exact, const Pairing *pairing, int i, GvPoll *poll)
 {
-	uint64_t	refused = 0;	/* twins whose other rows are not rescored */
+	uint64_t	refused = 0;	/* twins whose equal rows are too far away */
 	const float *squares = exact->squares + pairing->panel * GV_PREFILTER_ROWS;
 	const float *products = exact->products + i * GV_PREFILTER_ROWS;
 	int64_t		query = pairing->queries[i];
@@ -298,7 +310,7 @@ sift(Exact *exact, const Pairing *pairing, int i, GvPoll *poll)
 
 		/*
 		 * If a row is too far away, every later row with the same bits is too
-		 * far, too, because it comes after this one.
+		 * far away, too: at the same distance, the later row comes last.
 		 */
 		if (rerank_pair(exact, query,
 						pairing->rows + place * exact->spec.dims, position))
@@ -346,23 +358,25 @@ place_queries(Exact *exact, const int32_t *queries, int n)
 
 /* ----
  * Lists of queries and rows, for an exact search among the rows of near lists
- * only (gv_set.h, "With nlists > 0").
+ * only (gv_set.h, "If nlists > 0").
  *
- * Rows are gathered until there is a block, so that a block has many rows of
- * each list.  Then they are ordered by list.
+ * Rows are gathered until they fill a block, so that a block has many rows of
+ * each list.  Then the rows are ordered by list.
  *
- * The nearest lists are defined by an exact search among centroids, and are
- * found by it.
+ * The lists that are nearest to a vector are defined by an exact search among
+ * centroids, and are found by such a search.
  */
 
 #define GATHERED_FLOATS	(1 << 23)	/* floats of the rows of a block */
-#define ROWS_OF_LIST	1024	/* rows of a list; more do not help */
+#define ROWS_OF_LIST	1024	/* rows of a list in a block; more rows do not
+								 * help */
 #define ASKED_VECTORS	4096	/* vectors searched for at a time */
-#define ASKED_RESULTS	(1 << 20)	/* results of a search, about */
+#define ASKED_RESULTS	(1 << 20)	/* approximate number of results of a
+									 * search */
 
 /*
- * Returns the number of rows in a block.  In a panel each row takes at least a
- * whole slice.
+ * Returns the number of rows in a block.  A row of few dimensions counts as a
+ * whole slice, because it takes that much memory in a panel.
  */
 static int64_t
 block_rows(const GvSetSpec *spec)
@@ -402,7 +416,7 @@ asked_at_a_time(int32_t k)
 	return most < ASKED_VECTORS ? most : ASKED_VECTORS;
 }
 
-/* Returns the bytes of such a search and its results. */
+/* Returns the size in bytes of a search for k centroids and of its results. */
 static int64_t
 search_size(const GvSetSpec *spec, int32_t k)
 {
@@ -412,7 +426,10 @@ search_size(const GvSetSpec *spec, int32_t k)
 	return gv_cpu_exact_set.size(&search) + n * k * (int64_t) sizeof(int64_t);
 }
 
-/* Lays out the arrays behind *next of `memory`, like gv_carve. */
+/*
+ * Lays out the arrays of `lists` in `memory`, from offset *next on, like
+ * gv_carve.
+ */
 static void
 carve_lists(NearLists *lists, const GvSetSpec *spec, char *memory,
 			size_t *next)
@@ -439,7 +456,8 @@ carve_lists(NearLists *lists, const GvSetSpec *spec, char *memory,
 }
 
 /*
- * Finds the k centroids nearest to each of vectors [n][dims] -> found [n][k].
+ * Finds the k centroids that are nearest to each of vectors [n][dims], and
+ * stores their numbers in found [n][k].
  */
 static GvStatus
 find_centroids(const Exact *exact, GvSetMetric metric, int32_t k,
@@ -485,8 +503,8 @@ find_centroids(const Exact *exact, GvSetMetric metric, int32_t k,
 }
 
 /*
- * Orders vectors [n] by list -> order [n], and finds where each list begins
- * -> starts [nlists + 1].
+ * Orders vectors [n] by list.  Stores the vectors' numbers in order [n], and
+ * the place in `order` where each list begins in starts [nlists + 1].
  */
 static GvStatus
 order_by_list(Exact *exact, const float *vectors, int64_t n, int32_t *order,
@@ -539,10 +557,10 @@ make_panel(Exact *exact, const float *rows, int n, int64_t panel, GvPoll *poll)
 }
 
 /*
- * Makes the panels of the block's lists from `from` on, of as many lists as
- * fit the memory.  At least one list fits, because no list has more rows than
- * the block.  Returns the first list that is left, or -1 if the caller must
- * give up.
+ * Makes the panels of the block's lists, from list `from` on, for as many
+ * lists as the memory holds.  At least one list fits, because no list has more
+ * rows than the block.  Returns the first list that is left, or -1 if the
+ * caller must give up.
  */
 static int32_t
 gather_panels(Exact *exact, int32_t from, GvPoll *poll)
@@ -600,8 +618,8 @@ pair_list(Exact *exact, Pairing *pairing, int32_t list, GvPoll *poll)
 }
 
 /*
- * Compares the queries of a list with the rows of those near lists that are in
- * from .. to - 1.
+ * Compares the queries of a list with the rows of those near lists whose
+ * numbers are from .. to - 1.
  */
 static bool
 pair_near(Exact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
@@ -702,15 +720,16 @@ put_listed(Exact *exact, const float *rows, int64_t n, const GvStop *stop)
 
 /* ---- the set ---- */
 
-#define BLOCK_FLOATS	(1 << 21)	/* floats in a block's panels, about, for
-									 * large dims */
+#define BLOCK_FLOATS	(1 << 21)	/* approximate number of floats in a
+									 * block's panels, for large dims */
 #define BLOCK_PANELS	8
-#define FEW_QUERIES		4		/* with fewer queries than this panels do not
+#define FEW_QUERIES		4		/* with fewer queries than this, panels do not
 								 * pay */
 
 /*
- * Returns the number of panels of a block.  With lists they are enough for all
- * lists, or for most of them: panels may be half empty, on average.
+ * Returns the number of panels for which a block has memory.  With lists, this
+ * is enough for all lists or for most of them, although panels may be only
+ * half full on average.
  */
 static int32_t
 panels_of(const GvSetSpec *spec)
@@ -782,8 +801,8 @@ cpu_size(const GvSetSpec *spec)
 }
 
 /*
- * Begins a question.  Rows may be there already.  Returns false if there is no
- * memory.
+ * Begins a question to a set, which may have rows already.  Returns false if
+ * out of memory.
  */
 static bool
 begin_question(Exact *exact, const GvSetSpec *spec)
@@ -835,7 +854,7 @@ cpu_ask(void *state, const GvSetSpec *spec)
 
 /*
  * Copies vectors [n] to their places in `to`.  `first` is the number of the
- * first one.
+ * first vector.
  */
 static bool
 copy_vectors(const Exact *exact, float *to, const float *vectors,
@@ -873,10 +892,11 @@ reset_nearest(Exact *exact, int64_t first, int64_t n, GvPoll *poll)
 }
 
 /*
- * Returns the limit of the fp32 square of a row's distance to a query.  The
- * relative error of the square is (dims / 16 + 6) u, unless the square
- * overflows, because no term is negative.  The limit allows for twice that,
- * and has FLT_MIN for underflow.
+ * Returns a limit for the square, in fp32, of a row's distance to a query: if
+ * the square is above the limit, the row is farther than the query's last
+ * neighbor.  The relative error of the square is (dims / 16 + 6) u, unless the
+ * square overflows, because no term is negative.  The limit allows for twice
+ * this error, and for underflow by FLT_MIN.
  */
 static float
 direct_limit(const Exact *exact, int64_t query)
@@ -890,7 +910,7 @@ direct_limit(const Exact *exact, int64_t query)
 
 /*
  * Rescores rows [n] for all queries, which are fewer than FEW_QUERIES.  For L2
- * the rows' distances in fp32 discard most of them.
+ * most rows are discarded before, by their distances in fp32.
  */
 static GvStatus
 rerank_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
@@ -1017,8 +1037,8 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 }
 
 /*
- * Implements gv_set_run: searches the rows that are left, and orders the
- * neighbors.
+ * Implements gv_set_run: searches the rows that have not been searched yet,
+ * and orders the neighbors.
  */
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
@@ -1039,7 +1059,10 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	if (status != GV_OK)
 		return status;
 
-	/* a sorted array has the nearest row first, free places last */
+	/*
+	 * sort the heap, so that the nearest row is first, and free places are
+	 * last
+	 */
 	for (q = 0; q < exact->spec.nqueries; q++)
 		for (n = exact->kept - 1; n > 0; n--)
 		{

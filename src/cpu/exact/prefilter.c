@@ -45,8 +45,8 @@
 #define HUGE_SQUARE	GV_CPU_HUGE_SQUARE
 
 /*
- * Returns whether the distance is one of directions: vectors are scaled to
- * length one.
+ * Returns whether the metric compares directions only, so that vectors are
+ * scaled to length one.
  */
 static bool
 of_directions(const GvPrefilter *prefilter)
@@ -56,7 +56,7 @@ of_directions(const GvPrefilter *prefilter)
 }
 
 /*
- * Finds the shift and factor of a row, or of a query of another metric than
+ * Finds the shift and factor of a row, or of a query if the metric is not
  * GV_SET_IP.  Returns false if all distances of the vector are NaN.
  */
 static bool
@@ -140,7 +140,10 @@ gv_prefilter_query(const GvPrefilter *prefilter, const float *query,
 		double		square = gv_kernels->dot64(query, query, dims);
 		int			exponent = 0;
 
-		/* a power of two that brings the query to a length of 1/2 to 1 */
+		/*
+		 * the factor is a power of two that brings the query to a length of
+		 * 1/2 to 1
+		 */
 		(void) frexp(sqrt(square), &exponent);
 		prefiltered.factor = ldexp(1.0, -exponent);
 		prefiltered.unit = prefiltered.factor * prefilter->scale;
@@ -187,8 +190,8 @@ gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 		square = gv_kernels->dot64(to, to, dims);
 
 		/*
-		 * without a direction, its distances are NaN and come after all that
-		 * is kept (see gv_prefilter_limit)
+		 * if the row has no direction, its distances are NaN, and it comes
+		 * after all neighbors that are kept (see gv_prefilter_limit)
 		 */
 		if (!has_place)
 			squares[i] = HUGE_VALF;

@@ -14,17 +14,17 @@
 
 /*
  * Computes a tile of the blocked product: products [nrows][GV_CPU_TILE_CENTS]
- * = <x, c> of x [nrows][dims], nrows <= GV_CPU_TILE_ROWS, and centroids
- * [ncents][dims], ncents <= GV_CPU_TILE_CENTS.  A product's error is below
- * (dims / 4 + 6) 2^-24 |x| |c| or, if only estimates are needed, below
- * gv_estimate_error(dims) |x| |c|.
+ * of each of the vectors x [nrows][dims], nrows <= GV_CPU_TILE_ROWS, with each
+ * of centroids [ncents][dims], ncents <= GV_CPU_TILE_CENTS.  The error of a
+ * product is below (dims / 4 + 6) 2^-24 |x| |c| or, if `estimates` is true,
+ * below gv_estimate_error(dims) |x| |c|.
  */
 extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
 							int ncents, int32_t dims, bool estimates,
 							float *products);
 
 /*
- * Vectors with squared lengths from here on are not filtered, because sums
+ * Vectors whose squared length is at least this are not filtered, because sums
  * might overflow.
  */
 #define GV_CPU_HUGE_SQUARE	1e36
@@ -37,8 +37,9 @@ gv_cpu_slack(int32_t dims)
 }
 
 /*
- * Returns the limit of a filter for a vector with this square: centroids with
- * |c|^2 (1 - 2 slack) - 2 <x, c> above it are farther than `best`.
+ * Returns the limit of a filter for a vector x with the squared length
+ * `square`.  A centroid c is farther from x than the squared distance `best`
+ * if |c|^2 (1 - 2 slack) - 2 <x, c> is above the limit.
  */
 static inline float
 gv_cpu_limit(double best, double square, double slack)
@@ -51,9 +52,9 @@ gv_cpu_limit(double best, double square, double slack)
 
 /*
  * Computes |c|^2 (1 - 2 slack) of centroids [ncents][dims], ncents <=
- * GV_CPU_TILE_CENTS, into squares [GV_CPU_TILE_CENTS].  A centroid that the
- * filter must let through gets -HUGE_VALF.  The places from ncents on get
- * HUGE_VALF.
+ * GV_CPU_TILE_CENTS, into squares [GV_CPU_TILE_CENTS].  The square of a
+ * centroid that the filter must let through is -HUGE_VALF.  Squares from
+ * element ncents on are HUGE_VALF.
  */
 extern void gv_cpu_lower_squares(const float *centroids, int ncents,
 								 int32_t dims, float *squares);
@@ -73,8 +74,8 @@ gv_cpu_panel(int32_t dims)
 /*
  * gv_cpu_pack copies centroids [ncents][dims], ncents <= GV_CPU_TILE_CENTS, to
  * a panel [gv_cpu_panel(dims)], so that the values of one dimension are side
- * by side.  The rest of the panel is 0.  gv_cpu_multiply computes estimates,
- * like gv_cpu_products, with such a panel.
+ * by side.  Zeros fill the rest of the panel.  gv_cpu_multiply computes
+ * estimates as gv_cpu_products does, but from a panel.
  */
 extern void gv_cpu_pack(const float *centroids, int32_t dims, int ncents,
 						float *panel);
@@ -82,8 +83,9 @@ extern void gv_cpu_multiply(const float *x, int32_t dims, int nrows,
 							const float *panel, float *products);
 
 /*
- * gv_assign without its argument checks.  nearest [n] has an estimate of each
- * answer when it is called, or -1; the better the estimates, the faster.
+ * Like gv_assign, but does not check the arguments.  On entry, nearest [n] has
+ * an estimate of each vector's nearest centroid, or -1.  Better estimates make
+ * the function faster, and do not change the result.
  */
 extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 							  const float *x, int64_t n, int32_t *nearest,
@@ -91,7 +93,7 @@ extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 
 /*
  * Closes the gaps that empty clusters leave among centroids [k][dims] and
- * sizes [k].  Returns how many clusters remain.
+ * sizes [k].  Returns the number of clusters that remain.
  */
 extern int32_t gv_cpu_drop_empty(int32_t dims, int32_t k, float *centroids,
 								 int64_t *sizes);

@@ -2,13 +2,14 @@
  * kmeans.c
  *		The nearest centroid of each of many vectors, and Lloyd's k-means.
  *
- * The answer is defined by one function: the centroid with the least
- * gv_cpu_sqdist, ties to the smaller number.  Most of the work is a cheaper
- * filter: |x - c|^2 = |x|^2 + |c|^2 - 2 <x, c> with the products from a
- * blocked matrix product.  The filter keeps every centroid that, within the
- * bound of the filter's rounding errors, might be the nearest, and only these
- * few are rescored.  So the answer depends neither on blocking nor on how far
- * the data are from the origin: a large offset costs time, not accuracy.
+ * The nearest centroid of a vector is defined as the one with the least
+ * gv_cpu_sqdist, ties to the smaller number.  A cheaper filter does most of
+ * the work.  It computes |x - c|^2 = |x|^2 + |c|^2 - 2 <x, c>, with products
+ * <x, c> from a blocked matrix product.  The filter keeps every centroid that,
+ * within the bound of the filter's rounding errors, might be the nearest, and
+ * only these few centroids are rescored.  So the answer depends neither on
+ * blocking nor on how far the data are from the origin: a large offset costs
+ * time, not accuracy.
  *
  * The bound.  With u = 2^-24, a product <x, c> of the tiles below has an error
  * below (dims + 4) u |x| |c| (gv_estimate_error), and 16-lane sums have an
@@ -28,7 +29,7 @@
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
 #define SLICE		GV_CPU_SLICE_DIMS
-#define FEW_ROWS	4			/* with fewer rows than this a tile does not
+#define FEW_ROWS	4			/* with fewer rows than this, a tile does not
 								 * pay */
 
 /* The vectors of a tile, and the best centroid found so far for each. */
@@ -41,8 +42,8 @@ typedef struct Tile
 	int32_t    *nearest;		/* [nrows] */
 	float		best[TILE_ROWS];	/* squared distance to nearest */
 	double		square[TILE_ROWS];	/* |x|^2 */
-	float		limit[TILE_ROWS];	/* limit of the filter: a centroid above
-									 * it is not the nearest */
+	float		limit[TILE_ROWS];	/* limit of the filter: a centroid whose
+									 * value is above it is not the nearest */
 } Tile;
 
 /*
@@ -194,9 +195,9 @@ gv_cpu_lower_squares(const float *centroids, int ncents, int32_t dims,
 }
 
 /*
- * Rescores for one row those of the centroids c0 .. c0 + ncents - 1 that the
- * row's filter lets through.  The most promising centroid is rescored first,
- * so that the others are compared with a tight limit.
+ * Rescores for one row those of centroids c0 .. c0 + ncents - 1 that the row's
+ * filter lets through.  The most promising centroid is rescored first, so that
+ * the others are compared with a tight limit.
  */
 static void
 filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
@@ -233,8 +234,8 @@ filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
 }
 
 /*
- * Compares the tile's rows with `ncents` centroids by the filter.  c0 is the
- * number of the first centroid.
+ * Applies the filter to all rows of the tile and `ncents` centroids, the first
+ * of which is centroid c0.
  */
 static void
 filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
@@ -303,12 +304,12 @@ gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
  * Lloyd's k-means with even clusters.
  *
  * A pass assigns the rows, rebalances the clusters, and moves each centroid to
- * the mean of its rows.  Rebalancing splits the biggest clusters.  The new
- * clusters take the places of empty ones while there are any.  Then, as long
- * as a cluster is bigger than max_imbalance allows, they take the places of
- * the smallest clusters, whose rows find other clusters in the next pass.  A
- * few last passes only assign and rebalance, so that the returned centroids
- * have clusters of the requested sizes.
+ * the mean of its rows.  Rebalancing splits the biggest clusters.  A new
+ * cluster takes the place of an empty one while there is any.  After that, as
+ * long as a cluster is bigger than max_imbalance allows, a new cluster takes
+ * the place of the smallest one, whose rows find other clusters in the next
+ * pass.  A few last passes only assign and rebalance, so that the returned
+ * centroids have clusters of the requested sizes.
  *
  * Rows at distance 0 from each other cannot be told apart and stay together.
  * Source: Lloyd, "Least squares quantization in PCM", 1982.
@@ -318,15 +319,16 @@ gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
 								 * use */
 #define RUN_ROWS	128			/* consecutive rows that early passes use or
 								 * skip */
-#define LAST_PASSES	12			/* passes to reach even sizes, at most */
+#define LAST_PASSES	12			/* maximum number of passes to reach even
+								 * sizes */
 #define SEED_DRAWS	32			/* rows drawn to find one far from another */
 #define SPLIT_STEPS	4			/* iterations to split a cluster */
 #define CHUNK		512			/* dimensions summed at a time */
 
 /*
  * The rows of cluster c are order[start[c]] .. order[start[c] + count[c] - 1].
- * Rows without a cluster are in none of them: those that this pass does not
- * use, and those of a dissolved cluster.
+ * Rows without a cluster are in no such range: the rows that this pass does
+ * not use, and the rows of a cluster that was dissolved.
  */
 typedef struct Clusters
 {
@@ -404,7 +406,7 @@ gv_kmeans_scratch(const GvKmeans *spec)
 	return valid_spec(spec) ? carve_clusters(&cl, spec, NULL) : 0;
 }
 
-/* Sets the first centroids to k random rows, drawn without repetition. */
+/* Sets the initial centroids to k random rows, drawn without repetition. */
 static void
 draw_centroids(Clusters *cl)
 {
@@ -484,7 +486,10 @@ assign_rows(Clusters *cl, int64_t step)
 	group_rows(cl);
 }
 
-/* Sets the centroid of cluster c, which has rows, to their mean. */
+/*
+ * Sets the centroid of cluster c, which is not empty, to the mean of the
+ * cluster's rows.
+ */
 static void
 move_centroid(Clusters *cl, int32_t c)
 {
@@ -516,9 +521,10 @@ move_centroid(Clusters *cl, int32_t c)
 }
 
 /*
- * Finds two rows of cluster c that are apart.  The second is the farthest from
- * the first among some rows drawn at random.  Returns false if the cluster's
- * rows cannot be told apart.
+ * Finds two rows of cluster c that differ.  Row *a is drawn at random, and row
+ * *b is the farthest from it among SEED_DRAWS rows drawn at random or, if all
+ * of these equal row *a, among all rows.  Returns false if the cluster's rows
+ * cannot be told apart.
  */
 static bool
 find_seeds(Clusters *cl, int32_t c, int64_t *a, int64_t *b)
@@ -534,7 +540,7 @@ find_seeds(Clusters *cl, int32_t c, int64_t *a, int64_t *b)
 		int64_t		row;
 		float		dist;
 
-		/* compare all rows only if those drawn do not differ */
+		/* compare all rows only if the drawn rows do not differ */
 		if (i >= SEED_DRAWS && farthest > 0.0f)
 			break;
 		row = i < SEED_DRAWS ?
@@ -551,9 +557,9 @@ find_seeds(Clusters *cl, int32_t c, int64_t *a, int64_t *b)
 }
 
 /*
- * Reorders the rows of cluster c: first those nearer to its own centroid, then
- * those nearer to the centroid of cluster `other`.  Returns the number of the
- * first.
+ * Reorders the `count` rows of cluster c: first the rows that are nearer to
+ * its own centroid, then the rows that are nearer to the centroid of cluster
+ * `other`.  Returns how many rows are in the first part.
  */
 static int64_t
 partition(Clusters *cl, int32_t c, int64_t count, int32_t other)
@@ -579,9 +585,9 @@ partition(Clusters *cl, int32_t c, int64_t count, int32_t other)
 }
 
 /*
- * Splits cluster c, whose rows a and b differ.  Cluster `other`, whose place
- * is free, gets some of the rows.  Takes a few steps of 2-means, which begin
- * with a and b.
+ * Splits cluster c, whose rows a and b differ, by a few steps of 2-means that
+ * begin with a and b.  Some of the rows move to cluster `other`, whose place
+ * is free.
  */
 static void
 split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
@@ -598,8 +604,8 @@ split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
 
 		/*
 		 * If rounding made the two means equal, this step cannot divide the
-		 * rows.  The numbers of rows are then those of the step before,
-		 * although the rows are reordered.
+		 * rows.  The counts then remain those of the step before, although
+		 * the rows have been reordered.
 		 */
 		if (nfirst == 0 || nfirst == count)
 			break;
@@ -612,8 +618,8 @@ split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
 }
 
 /*
- * Finds the smallest cluster, and the biggest one that may still be split, or
- * -1 if there is none.
+ * Sets *smallest to the smallest cluster, and *biggest to the biggest cluster
+ * that may still be split, or to -1 if no cluster may be split.
  */
 static void
 find_extremes(const Clusters *cl, int32_t *smallest, int32_t *biggest)
@@ -635,10 +641,10 @@ find_extremes(const Clusters *cl, int32_t *smallest, int32_t *biggest)
 }
 
 /*
- * Fills empty clusters and splits oversized ones, as the head of this file
- * says.  Returns whether any cluster was split.  Splits at most k clusters,
- * because the splits of a pass are an approximation anyway: the next pass
- * assigns the rows again.
+ * Fills empty clusters and splits oversized ones, as described above.  Returns
+ * whether any cluster was split.  Splits at most k clusters, because the
+ * splits of a pass are only an approximation: the next pass assigns the rows
+ * again.
  */
 static bool
 rebalance(Clusters *cl)

@@ -1,14 +1,15 @@
 /*
  * place.c
- *		The lists of many vectors, through groups of lists.
+ *		Finds the lists of many vectors, through groups of lists.
  *
  * Rows are compared with the centers of all groups, but only with the lists of
- * the nearest groups.  (row, group) pairs are sorted by group, so that a
- * group's lists are compared with all their rows in one blocked product.
+ * the nearest groups.  Pairs of a row and a group are sorted by group, so that
+ * the lists of a group are compared with all rows of the group's pairs in one
+ * blocked product.
  *
  * The second list of a row is chosen by the SOAR rule: among the nearest lists
  * it is the one that minimizes |r'|^2 + lambda (<r', r> / |r|)^2, where r and
- * r' are the residuals in the first list and in the other.  If the two
+ * r' are the row's residuals in the first list and in the second.  If the two
  * residuals are at right angles, the second list misleads for other queries
  * than the first does.  Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR:
  * Improved indexing for approximate nearest neighbor search", 2023.
@@ -22,23 +23,26 @@
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
 #define SLICE		GV_CPU_SLICE_DIMS
-#define BATCH_ROWS	(4 * TILE_ROWS) /* vectors offered centroids at a time */
+#define BATCH_ROWS	(4 * TILE_ROWS) /* vectors to which centroids are offered
+									 * at a time */
 #define FETCHED		512			/* bytes of a vector that are prefetched */
-#define CAPACITY	GV_CPU_COMPARED /* centroids that a row keeps, at most */
+#define CAPACITY	GV_CPU_COMPARED /* maximum number of centroids that a row
+									 * keeps */
 #define AHEAD		2			/* rows to prefetch ahead */
-#define SPARE		3			/* kept beyond what is needed and a quarter of
-								 * that */
+#define SPARE		3			/* centroids that a row keeps in addition to
+								 * 5/4 of the centroids needed */
 
 /* ----
- * The t nearest of the centroids that are offered to each of many vectors.
+ * Finds, for each of many vectors, the t nearest of the centroids that are
+ * offered to the vector.
  *
- * A vector is offered centroids panel by panel.  It keeps those centroids that
- * a panel's estimates rank among its nearest so far, and a few more than are
- * needed.  In the end the kept centroids are rescored, and the proof below shows
- * that no other is nearer.  So the answer is that of gv_cpu_sqdist, ties to
- * the smaller number, whatever the order of the offers.  The proof fails for a
- * vector if too many centroids are equally near; then all centroids that it
- * was offered must be rescored.
+ * Centroids are offered to a vector panel by panel.  The vector keeps the
+ * centroids whose estimates are the least so far, somewhat more than t.  In
+ * the end the kept centroids are rescored, and the proof below shows that no
+ * other centroid is nearer.  So the answer consists of the centroids with the
+ * least gv_cpu_sqdist, ties to the smaller number, whatever the order of the
+ * offers.  The proof fails for a vector if too many centroids are equally
+ * near.  Then all centroids that were offered to the vector must be rescored.
  *
  * The proof.  Let E be the greatest estimate that is kept.  A centroid that
  * was not kept, or was dropped later, has an estimate of at least E, because
@@ -56,23 +60,26 @@ typedef struct Nearest
 {
 	int32_t		dims;
 	int			wanted;			/* t, the number of centroids needed */
-	int			kept;			/* number that a row keeps, somewhat more than
-								 * t */
+	int			kept;			/* number of centroids that a row keeps,
+								 * somewhat more than t */
 	int32_t    *counts;			/* [n] centroids that each row has now */
-	float	   *limits;			/* [n] estimates not below it are not kept */
-	float	   *values;			/* [n][CAPACITY] estimates, less |x|^2;
-								 * squared distances after rescoring */
-	int32_t    *ids;			/* [n][CAPACITY]; after rescoring the nearest
-								 * first, -1: none */
+	float	   *limits;			/* [n] a centroid is kept only if its estimate
+								 * is below this */
+	float	   *values;			/* [n][CAPACITY] estimates of squared
+								 * distances, without |x|^2; after rescoring,
+								 * squared distances */
+	int32_t    *ids;			/* [n][CAPACITY] centroids; after rescoring,
+								 * by distance, and -1 after the last */
 	float	   *some;			/* [TILE_CENTS][dims] centroids of a panel */
 	float	   *panel;			/* [gv_cpu_panel(dims)] */
 } Nearest;
 
 /*
- * Centroids that are offered to rows: centroids 0 .. n - 1 or, with `members`,
- * those with these numbers.  others[i] is the other group of the i-th
- * centroid, if that group was offered before this one.  A row that has tried
- * that group was offered the centroid already.
+ * Centroids that are offered to rows: centroids 0 .. n - 1 or, if `members` is
+ * not NULL, centroids members [n].  A centroid may belong to two groups, which
+ * are offered at different times.  others[i] is the other group of the i-th
+ * centroid if the other group is offered first, else -1.  The centroid is then
+ * not offered again to rows that try both groups.
  */
 typedef struct Offered
 {
@@ -81,8 +88,8 @@ typedef struct Offered
 	const int32_t *members;		/* [n], or NULL: 0 .. n - 1 */
 	const int32_t *others;		/* [n]; -1: none.  NULL: all are -1 */
 	const int32_t *tried;		/* [..][GV_TRIED_GROUPS] groups that each row
-								 * tries; -1: none */
-	int			ntried;			/* groups that a row tries, at most */
+								 * tries, and -1 after the last */
+	int			ntried;			/* maximum number of groups that a row tries */
 } Offered;
 
 /*
@@ -138,9 +145,10 @@ nearest_begin(Nearest *nearest, int64_t n)
 }
 
 /*
- * Reduces what a row keeps to its nearest->kept least estimates.  The greatest
- * of these becomes the row's limit, because no dropped estimate is less.  This
- * is quickselect on sets of bits.
+ * Reduces the centroids that a row keeps to the nearest->kept centroids with
+ * the least estimates.  The greatest of these estimates becomes the row's
+ * limit, because no dropped estimate is less.  The algorithm is quickselect on
+ * sets of bits.
  */
 static void
 cut(Nearest *nearest, int64_t row)
@@ -181,9 +189,9 @@ cut(Nearest *nearest, int64_t row)
 }
 
 /*
- * Returns whether a centroid with this other group was offered before to a row
- * that has tried these groups.  Compares four at a time, because all
- * processors have vector instructions for that.
+ * Returns whether a centroid whose other group is `other` was offered before
+ * to a row that tries the groups `tried`.  Compares four groups at a time,
+ * because all processors have vector instructions for that.
  */
 static inline bool
 is_again(int32_t other, const int32_t *tried /* [GV_TRIED_GROUPS] */ ,
@@ -202,8 +210,8 @@ is_again(int32_t other, const int32_t *tried /* [GV_TRIED_GROUPS] */ ,
 }
 
 /*
- * Prefetches a row's state, some rows before more centroids are offered to the
- * row.
+ * Prefetches the state of a row.  Callers do this some rows before they offer
+ * more centroids to the row.
  */
 static inline void
 fetch_state(const Nearest *nearest, int64_t row, const Offered *offered)
@@ -226,8 +234,8 @@ fetch_kept(const Nearest *nearest, int64_t row)
 }
 
 /*
- * Offers a row the centroids first .. first + n - 1, n <= TILE_CENTS, whose
- * products with the row have been computed.
+ * Offers centroids first .. first + n - 1, n <= TILE_CENTS, to a row, whose
+ * products with these centroids are in `products`.
  */
 static inline void
 keep_nearer(Nearest *nearest, int64_t row, const Offered *offered,
@@ -269,7 +277,10 @@ keep_nearer(Nearest *nearest, int64_t row, const Offered *offered,
 	nearest->counts[row] = count;
 }
 
-/* Makes a panel of centroids first .. first + n - 1 of those offered. */
+/*
+ * Makes a panel of the offered centroids first .. first + n - 1, and computes
+ * their lowered squares.
+ */
 static void
 make_panel(Nearest *nearest, const Offered *offered, int32_t first, int n,
 		   float *squares)
@@ -291,8 +302,8 @@ make_panel(Nearest *nearest, const Offered *offered, int32_t first, int n,
 }
 
 /*
- * Offers centroids to the vectors x [nrows][dims], nrows <= BATCH_ROWS.  rows
- * [nrows] has their numbers in the Nearest.
+ * Offers centroids to the vectors x [nrows][dims], nrows <= BATCH_ROWS.  The
+ * numbers of these vectors in the Nearest are rows [nrows].
  */
 static bool
 nearest_offer(Nearest *nearest, const float *x, const int32_t *rows,
@@ -334,8 +345,9 @@ nearest_offer(Nearest *nearest, const float *x, const int32_t *rows,
 }
 
 /*
- * Inserts a rescored centroid at its place among a row's nearest, unless it is
- * there already.
+ * Inserts a rescored centroid at its place among the nearest centroids of a
+ * row, unless the centroid is among them already or is farther than all of
+ * them.
  */
 static void
 insert(Nearest *nearest, int64_t row, float value, int32_t id)
@@ -366,8 +378,8 @@ insert(Nearest *nearest, int64_t row, float value, int32_t id)
 }
 
 /*
- * Rescores n centroids for a row, those with the numbers `ids` or, if `ids` is
- * NULL, the first n.
+ * Rescores n centroids for a row: centroids ids [n] or, if `ids` is NULL,
+ * centroids 0 .. n - 1.
  */
 static void
 rerank(Nearest *nearest, int64_t row, const float *x,
@@ -388,7 +400,7 @@ rerank(Nearest *nearest, int64_t row, const float *x,
 }
 
 /*
- * Prepares to rescore a row to which everything has been offered, and
+ * Prepares to rescore a row after all centroids have been offered to it, and
  * prefetches the centroids that the row has kept.  Callers do this some rows
  * ahead, so that the centroids are in the cache when the row is rescored.
  */
@@ -406,10 +418,10 @@ nearest_prepare(Nearest *nearest, int64_t row, const float *centroids)
 }
 
 /*
- * Rescores the centroids that a row has kept, after everything has been
- * offered.  x [dims] is the row's vector.  Returns false if these may not
- * include the nearest ones.  Then the row has no centroids, and everything that
- * was offered to it must be reranked.
+ * Rescores the centroids that a row has kept, after all centroids have been
+ * offered to it.  x [dims] is the row's vector.  Returns false if the kept
+ * centroids may not include the nearest ones.  Then the row has no centroids,
+ * and the caller must rescore all centroids that were offered to the row.
  */
 static bool
 nearest_rescore(Nearest *nearest, int64_t row, const float *x,
@@ -428,7 +440,8 @@ nearest_rescore(Nearest *nearest, int64_t row, const float *x,
 	nearest->counts[row] = 0;
 
 	/*
-	 * for a longer vector, estimates may be infinite, and were then not kept
+	 * if the square is larger, estimates may have been infinite, and their
+	 * centroids were not kept
 	 */
 	if (square < GV_CPU_HUGE_SQUARE)
 	{
@@ -475,23 +488,24 @@ nearest_of_all(Nearest *nearest, const float *x, int n, const Offered *all,
 /* ----
  * Groups of lists, through which rows are placed.
  *
- * The lists of each parent are clustered once more, into groups of about as
- * many lists as a panel of the blocked product has.  Then every list is put
- * into the two groups whose centers are nearest, so a row between two groups
- * finds the lists of both sides in either group.  Therefore a row has to try
- * only a few groups, however many there are.
+ * The lists of each parent are clustered once more, into groups that have
+ * about as many lists as a panel of the blocked product has centroids.  Then
+ * every list is put into the two groups whose centers are nearest, so a row
+ * between two groups finds the lists of both sides in either group.  Therefore
+ * a row has to try only a few groups, however many there are.
  */
 
-#define GROUP_LISTS		48		/* lists in a group, on average, at least */
-#define GROUP_FACTOR		0.25	/* the same number over the square root of
-									 * the number of all lists, at least */
+#define GROUP_LISTS		48		/* least average number of lists in a group */
+#define GROUP_FACTOR		0.25	/* least average number of lists in a
+									 * group, divided by the square root of
+									 * the number of all lists */
 #define ITERATIONS		10
 #define MAX_IMBALANCE		2.0
 #define SEED			UINT64_C(0x67707576656331)
 
 /*
- * State of one call.  The arrays are in the caller's memory, some of them in
- * scratch.
+ * State of one call of gv_groups_make.  The arrays are in the caller's memory,
+ * some of them in scratch.
  */
 typedef struct Grouping
 {
@@ -509,9 +523,10 @@ typedef struct Grouping
 } Grouping;
 
 /*
- * Returns the number of groups that a row tries: 2 nlists^(1/5).  It grows
- * because, with more lists, a row's nearest lists are in more groups.
- * Computed in whole numbers, which are the same on all machines.
+ * Returns the number of groups that a row tries: 2 nlists^(1/5), rounded up,
+ * and at most GV_TRIED_GROUPS.  The number grows because, with more lists, a
+ * row's nearest lists are in more groups.  It is computed in integers, so that
+ * all machines compute the same number.
  */
 static int
 groups_to_try(int32_t nlists)
@@ -523,7 +538,9 @@ groups_to_try(int32_t nlists)
 	return (int) t;
 }
 
-/* Returns how to make groups of the lists of parent p. */
+/*
+ * Returns the spec of the k-means that makes groups of the lists of parent p.
+ */
 static GvKmeans
 spec_of(const GvTree *tree, int32_t p)
 {
@@ -536,7 +553,7 @@ spec_of(const GvTree *tree, int32_t p)
 	return spec;
 }
 
-/* Lays out the memory that stays, and returns its size. */
+/* Lays out the memory that the groups keep, and returns its size. */
 static size_t
 carve_groups(Grouping *g, const GvTree *tree, char *memory)
 {
@@ -645,8 +662,8 @@ find_owners(Grouping *g)
 }
 
 /*
- * Removes groups without lists, because a row that tries only such groups
- * would find no list.
+ * Removes groups without lists, because a row that tries only groups without
+ * lists would find no list.
  */
 static void
 drop_empty(Grouping *g)
@@ -673,7 +690,10 @@ drop_empty(Grouping *g)
 	g->groups->ngroups = kept;
 }
 
-/* Returns the first group of list l with a number below `group`, or -1. */
+/*
+ * Returns the first group of list l whose number is below `group`, or -1 if
+ * there is none.
+ */
 static int32_t
 group_before(const Grouping *g, int32_t l, int32_t group)
 {
@@ -685,7 +705,7 @@ group_before(const Grouping *g, int32_t l, int32_t group)
 	return -1;
 }
 
-/* Collects the lists of each group, ascending, by a counting sort. */
+/* Collects the lists of each group, in ascending order, by a counting sort. */
 static void
 group_lists(Grouping *g)
 {
@@ -746,7 +766,7 @@ gv_groups_make(const GvTree *tree, GvGroups *groups, void *memory,
 
 #define LAMBDA		1.5
 
-/* State of one call.  The arrays are in the caller's scratch. */
+/* State of one call of gv_place.  The arrays are in the caller's scratch. */
 typedef struct Placing
 {
 	const GvGroups *groups;
@@ -756,7 +776,7 @@ typedef struct Placing
 	Nearest		centers;		/* groups near to BATCH_ROWS rows */
 	Nearest		lists;			/* lists near to each of all rows */
 	int32_t    *groups_of;		/* [n][GV_TRIED_GROUPS] the nearest groups of
-								 * each row; -1: none */
+								 * each row, and -1 after the last */
 	int64_t    *starts;			/* [ngroups + 1] where each group's pairs
 								 * begin */
 	int32_t    *rows;			/* [n * tried] rows of the pairs, ordered by
@@ -871,7 +891,10 @@ group_pairs(Placing *p)
 	p->starts[0] = 0;
 }
 
-/* Offers every row the lists of its groups, and finds its nearest lists. */
+/*
+ * Offers the lists of a row's groups to the row, for every row, and finds the
+ * row's nearest lists.
+ */
 static bool
 find_lists(Placing *p)
 {

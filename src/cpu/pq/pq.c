@@ -1,13 +1,13 @@
 /*
  * pq.c
- *		Product quantization: codebooks, and codes.  The kernels make look-up
- *		tables.
+ *		Product quantization: trains codebooks and encodes postings.  The
+ *		kernels make look-up tables.
  *
  * A tile of vectors is transposed, so that the values of a dimension are side
  * by side.  Then the distances of the vectors to a codeword are independent
- * sums, and the nearest codewords are found without branches, which could not
- * be predicted.  Source: Jegou, Douze, Schmid, "Product quantization for
- * nearest neighbor search", 2011.
+ * sums, and the nearest codewords are found without branches, whose outcome a
+ * processor could not predict.  Source: Jegou, Douze, Schmid, "Product
+ * quantization for nearest neighbor search", 2011.
  */
 #include <string.h>
 
@@ -15,7 +15,8 @@
 #include "engine/gv_call.h"
 
 #define ITERATIONS	12			/* iterations of a codebook's k-means */
-#define MAX_ROWS	16384		/* residuals that train a codebook, at most */
+#define MAX_ROWS	16384		/* maximum number of residuals that train a
+								 * codebook */
 #define TRIES		8			/* tries to draw a new initial codeword */
 #define TILE_ROWS	GV_CPU_WORD_ROWS	/* vectors compared at a time */
 
@@ -65,8 +66,8 @@ word_distance(const Trainer *trainer, int32_t row, int k)
 }
 
 /*
- * Sets the codewords to random rows, which are distinct if such rows are
- * easily drawn.
+ * Sets the codewords to random rows.  Draws at most TRIES rows for a codeword,
+ * until one differs from all earlier codewords.
  */
 static void
 draw_words(Trainer *trainer, uint64_t *random)
@@ -132,9 +133,9 @@ assign_rows(Trainer *trainer)
 }
 
 /*
- * Sets codeword k, which no row chose, to the row farthest from its own
- * codeword.  If every row equals its codeword, codeword k becomes a copy of
- * codeword `held`.
+ * Sets codeword k, to which no row was assigned, to the row that is farthest
+ * from its own codeword.  If every row equals its codeword, codeword k becomes
+ * a copy of codeword `held`.
  */
 static void
 refill_word(Trainer *trainer, int k, int held)
@@ -156,8 +157,8 @@ refill_word(Trainer *trainer, int k, int held)
 	}
 
 	/*
-	 * rows near the new codeword are no longer far, so equal rows get only
-	 * one
+	 * rows near the new codeword are no longer far, so the next call does not
+	 * choose an equal row
 	 */
 	set_word(trainer, k, farthest);
 	for (row = 0; row < trainer->nrows; row++)
@@ -224,8 +225,8 @@ gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
 }
 
 /*
- * Fills trainer->data with nrows of n residuals, taken at even intervals, and
- * trains one sub-quantizer.
+ * Copies nrows of the n residuals, at even intervals, to trainer->data, and
+ * trains one sub-quantizer with them.
  */
 static bool
 train_words(Trainer *trainer, const float *residuals, int32_t stride,
@@ -239,7 +240,9 @@ train_words(Trainer *trainer, const float *residuals, int32_t stride,
 
 	for (row = 0; row < nrows; row++)
 	{
-		/* n * row / nrows, in two parts so that no product overflows */
+		/*
+		 * computes n * row / nrows in two parts, so that no product overflows
+		 */
 		int64_t		from = n / nrows * row + n % nrows * row / nrows;
 		const float *x = residuals + (size_t) from * stride;
 
@@ -285,17 +288,17 @@ gv_codebooks(int32_t dims, int32_t m, int64_t n,
 }
 
 /* ----
- * Product quantization: computes codes, and the number T of each posting.
+ * Computes the codes and the number T of each posting.
  *
- * Many postings are encoded in tiles, as in the training of codebooks:
- * the vectors are side by side, one in each lane.  The one or two postings of
- * an inserted row would leave most lanes idle.  So each of these postings is
+ * Many postings are encoded in tiles, as in the training of codebooks: the
+ * vectors are side by side, one in each lane.  The one or two postings of an
+ * inserted row would leave most lanes idle.  So each of these postings is
  * compared with all codewords of a sub-quantizer, which are side by side.
  */
 
 #define TILE_DIMS	64			/* dimensions transposed at a time */
-#define ALONE		4			/* at most this many postings are encoded one
-								 * by one */
+#define ALONE		4			/* maximum number of postings that are encoded
+								 * one by one */
 #define ALONE_DIMS	16			/* postings are encoded one by one only if no
 								 * sub-quantizer has more dimensions */
 
@@ -310,7 +313,10 @@ typedef struct Tile
 	double		terms[TILE_ROWS];	/* the sums for T so far */
 } Tile;
 
-/* Rounds up to whole registers, which take no longer than parts of them. */
+/*
+ * Rounds a number of postings up to whole registers, because a whole register
+ * takes no longer than a part of one.
+ */
 static inline int
 padded(int n)
 {
@@ -318,8 +324,9 @@ padded(int n)
 }
 
 /*
- * Computes the residuals of dimensions first .. first + len - 1, side by side.
- * The last register is filled up with zeros.
+ * Computes dimensions first .. first + len - 1 of the residuals of a tile's
+ * postings.  The values of a dimension are side by side, and zeros fill the
+ * rest of the last register.
  */
 static void
 find_residuals(const Tile *tile, int32_t first, int32_t len,
@@ -390,8 +397,8 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 }
 
 /*
- * Like encode_sub, one posting after the other.  The sub-quantizer has at most
- * ALONE_DIMS dimensions.
+ * Like encode_sub, but encodes one posting after the other.  The sub-quantizer
+ * has at most ALONE_DIMS dimensions.
  */
 static void
 encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)

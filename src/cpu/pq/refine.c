@@ -1,11 +1,11 @@
 /*
  * refine.c
- *		Refine records: vectors in 8 bits a dimension, or in half precision,
- *		and the bounds on a distance that they prove.
+ *		Refine records, which store vectors in 8 bits a dimension or in half
+ *		precision, and the bounds on distances that follow from them.
  *
- * Sums are in fp32, sixteen side by side.  All that is computed from a sum,
- * and all margins, are in double, and are rounded outwards at the end.
- * gv_engine.h states the bounds.
+ * Sums are computed in fp32, as sixteen partial sums.  Everything that is
+ * computed from a sum, and every margin, is a double and is rounded outwards
+ * at the end.  gv_engine.h states the bounds.
  */
 #include <math.h>
 
@@ -16,14 +16,14 @@
 #define LEVELS	255				/* steps from the smallest to the largest */
 
 /*
- * Elements and queries with larger magnitudes, and sums from HUGE_SUM on,
- * bound nothing, because they might overflow or gv_transform might have cut
- * them to the range of floats.
+ * Elements and lengths from HUGE_LENGTH on, and sums from HUGE_SUM on, give no
+ * useful bound.  Computations with them might overflow, and gv_transform might
+ * have clamped such elements to the range of floats.
  */
 #define HUGE_LENGTH	1e18
 #define HUGE_SUM	1e37
 
-/* A query, with the numbers from which all its bounds follow. */
+/* A query, and the numbers from which all bounds of the query are computed. */
 typedef struct Query
 {
 	const float *q;				/* [dims] */
@@ -93,7 +93,7 @@ encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 		square += diff * diff;
 	}
 
-	/* this is far more than the error of a sum in double */
+	/* this factor is far larger than the error of a sum in double */
 	*error = round_up(sqrt(square) * (1.0 + 1e-9));
 	if (!(most < HUGE_LENGTH && least > -HUGE_LENGTH))
 		*error = HUGE_VALF;
@@ -113,7 +113,9 @@ gv_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
 	return GV_OK;
 }
 
-/* Returns |q - x^| - error, lowered by the margins; at least 0. */
+/*
+ * Returns |q - x^| - error, lowered by the margins, or 0 if that is negative.
+ */
 static float
 distance_bound(const Query *query, const GvRefine *record)
 {
@@ -202,7 +204,10 @@ gv_half_encode(int32_t dims, const float *x, int64_t n, uint16_t *half_vectors,
 	return GV_OK;
 }
 
-/* Returns the range |q - x^| +- error, widened by the margins; at least 0. */
+/*
+ * Returns the range |q - x^| +- error, widened by the margins.  Its lower end
+ * is at least 0.
+ */
 static GvRange
 distance_range(const Query *query, const GvHalfRecord *record)
 {

@@ -2,15 +2,15 @@
  * rotation.c
  *		A rotation before product quantization.
  *
- * All sub-quantizers have the same number of codewords, whether their
- * dimensions vary much or hardly, and a sub-quantizer cannot use the
- * correlation of its dimensions with those of others.  A rotation leaves
- * distances as they are, and can give the vectors better dimensions: principal
- * components, distributed so that the products of the variances of all
- * sub-quantizers are about the same.  This is the parametric solution of Ge,
- * He, Ke, Sun, "Optimized product quantization", 2013.  They then improve
- * codebooks and rotation in turns, which gains nothing here
- * (test/bench/RESULTS.md, "rotation").
+ * All sub-quantizers have the same number of codewords, whether the variance
+ * of their dimensions is large or small, and a sub-quantizer cannot use the
+ * correlation of its dimensions with those of other sub-quantizers.  A
+ * rotation leaves distances as they are, and can give the vectors better
+ * dimensions: principal components, distributed so that the products of the
+ * variances of all sub-quantizers are about the same.  This is the parametric
+ * solution of Ge, He, Ke, Sun, "Optimized product quantization", 2013.  The
+ * authors then improve the codebooks and the rotation in turns, which gains
+ * nothing here (test/bench/RESULTS.md, "rotation").
  */
 #include <math.h>
 #include <string.h>
@@ -68,7 +68,7 @@ gv_rotate(int32_t dims, const float *rows, int32_t n, const float *x, float *y)
 }
 
 /* ----
- * Eigenvectors of a symmetric matrix, and a matrix made orthogonal.
+ * Finds the eigenvectors of a symmetric matrix, and makes a matrix orthogonal.
  *
  * Each pair of the matrix's rows is rotated in the plane of the two rows,
  * until all rows are at right angles.  A row is then its eigenvector times the
@@ -81,13 +81,13 @@ gv_rotate(int32_t dims, const float *rows, int32_t n, const float *x, float *y)
 #define SWEEPS			16		/* at most; about ten are enough */
 #define STEPS			2		/* steps that make eigenvectors orthogonal */
 #define RIGHT_ANGLE		1e-6	/* rows with a smaller cosine stay as is */
-#define LEAST_FRACTION		1e-7	/* of the mean eigenvalue; added to each
-									 * eigenvalue, so that every eigenvector
-									 * has a direction */
+#define LEAST_FRACTION		1e-7	/* this fraction of the mean eigenvalue is
+									 * added to each eigenvalue, so that every
+									 * eigenvector has a direction */
 
 /*
- * Returns the product of two rows, summed in lanes that a compiler can keep in
- * registers.
+ * Returns the product of two rows.  The terms are added in lanes, which a
+ * compiler can keep in registers.
  */
 static double
 row_product(const double *a, const double *b, int32_t n)
@@ -105,13 +105,13 @@ row_product(const double *a, const double *b, int32_t n)
 }
 
 /*
- * Rotates rows a and b until they are at right angles and a is the longer one.
- * *a_square and *b_square are their squared lengths, before and after.
- * Returns false if nothing had to be done.
+ * Rotates rows a and b so that they are at right angles and a is the longer
+ * one. *a_square and *b_square are the squared lengths of the rows, and are
+ * updated.  Returns false if the rows did not have to be rotated.
  *
- * With t the tangent, a + t b and b - t a are at right angles if
- * t^2 + t (|a|^2 - |b|^2) / <a, b> = 1.  The two roots have the product -1;
- * the one with the sign of <a, b> makes a longer.
+ * With t the tangent, a + t b and b - t a are at right angles if t^2 + t
+ * (|a|^2 - |b|^2) / <a, b> = 1.  The two roots have the product -1; the root
+ * that has the sign of <a, b> makes a longer.
  */
 static bool
 turn_rows(double *restrict a, double *restrict b, int32_t n, double *a_square,
@@ -150,10 +150,10 @@ turn_rows(double *restrict a, double *restrict b, int32_t n, double *a_square,
 }
 
 /*
- * Computes the eigenvalues [dims] of c [dims][dims], descending, and the
- * eigenvectors as rows of vectors [dims][dims], nearly orthogonal.  c is
- * symmetric, not zero, and has no negative eigenvalue.  rows [dims][dims] is
- * scratch.
+ * Computes the eigenvalues of c [dims][dims] in descending order, and stores
+ * them in values [dims].  The eigenvectors, which are nearly orthogonal,
+ * become the rows of vectors [dims][dims].  c is symmetric and not zero, and
+ * has no negative eigenvalue.  rows [dims][dims] is scratch.
  */
 static bool
 find_eigenvectors(const float *c, int32_t dims, double *values, float *vectors,
@@ -201,8 +201,8 @@ find_eigenvectors(const float *c, int32_t dims, double *values, float *vectors,
 }
 
 /*
- * Computes c [n][n], the products of the rows of a [n][n] with those of b
- * [n][n], summed in double.
+ * Computes c [n][n], whose element (i, j) is the product of row i of a [n][n]
+ * and row j of b [n][n], summed in double.
  */
 static bool
 multiply(const float *a, const float *b, int32_t n, float *c, GvPoll *poll)
@@ -367,9 +367,10 @@ find_covariance(Learning *learning, const float *x, int64_t n)
 }
 
 /*
- * Distributes the components, in descending order of their variances.  Each
- * goes to the sub-quantizer that is not full and has the least product of
- * variances so far.  Row i of the rotation is component order[i].
+ * Distributes the principal components among the sub-quantizers, in descending
+ * order of variance.  Among the sub-quantizers that are not full, a component
+ * goes to the one whose product of variances is least so far.  Row i of the
+ * rotation is component order[i].
  */
 static void
 hand_out(Learning *learning)
@@ -394,7 +395,8 @@ hand_out(Learning *learning)
 		learning->order[gv_sub_start(model, best) + counts[best]++] = i;
 
 		/*
-		 * divide by the least variance, so that no component lowers a product
+		 * divide by the least variance, so that every factor is at least 1
+		 * and a product never falls
 		 */
 		products[best] += log(learning->values[i] / least);
 	}
@@ -419,7 +421,10 @@ gv_learn_rotation(int32_t dims, int32_t m, const float *x /* [n][dims] */ ,
 	for (i = 0; i < dims; i++)
 		trace += learning.covariance[(size_t) i * dims + i];
 
-	/* rotate only if the covariance can be decomposed, within the error */
+	/*
+	 * rotate only if the covariance can be decomposed, and if the result is
+	 * orthogonal within the error
+	 */
 	if (gv_is_finite(learning.covariance, (int64_t) dims * dims) &&
 		trace > FLT_MIN && trace < FLT_MAX)
 	{

@@ -1,18 +1,20 @@
 /*
  * scan.c
- *		The score S of the live postings of lists' blocks, and the list scores
- *		of a query.
+ *		Computes the score S of the live postings in blocks of lists, and the
+ *		scores of lists for a query.
  *
  * A condition on keys is tested before anything else of a block is read.  Once
  * there is a worst score to beat, the filter (simd/distance.c) rejects most of
- * the postings that do not beat it.  The rest, from all lists, are gathered
- * side by side until they fill registers, and are then scored together.  Their
- * pairs are kept without an order until the scan is finished.
+ * the postings that do not beat it.  The postings that remain, from all lists,
+ * are gathered side by side until they fill registers, and are then scored
+ * together.  A scan keeps the pairs of their scores and row ids without an
+ * order until the scan is finished.
  *
- * Postings of an optimistic read are buffered behind those that count.  If
- * postings are gathered, they are not yet scored there; else they are.  They
- * are dropped if their blocks turn out to have changed.  No byte of a block is
- * ever used to compute an address.
+ * Postings of an optimistic read are appended to the buffer, behind the
+ * postings that count in any case, and are dropped if their blocks turn out to
+ * have changed.  If the scan gathers postings, they wait there without a
+ * score; otherwise they are scored before they are appended.  No byte of a
+ * block is ever used to compute an address.
  */
 #include <math.h>
 
@@ -55,9 +57,9 @@ gv_coarse(const GvModel *model, const float *query,
 /* ----
  * Conditions on keys (gv_keys.h defines their meaning).
  *
- * A block's heads are tested first, because they are only a few words.  Its
- * abbreviated keys are tested only if the heads show that a posting may match,
- * and only as long as a posting is left.
+ * A block's heads are tested first, because they are only a few words.  The
+ * block's abbreviated keys are tested only if the heads show that a posting
+ * may match.  The tests end as soon as no posting is left.
  */
 
 /* Returns whether an abbreviated key fits the key's width. */
@@ -89,7 +91,7 @@ gv_form_valid(const GvKeyForm *form)
 	return true;
 }
 
-/* Returns whether a key of this kind can have this test. */
+/* Returns whether a test is valid for a key of this kind and width. */
 static bool
 valid_test(const GvKeyTest *test, GvKeyKind kind, int width)
 {
@@ -115,8 +117,9 @@ valid_test(const GvKeyTest *test, GvKeyKind kind, int width)
 }
 
 /*
- * Returns whether a condition meets the contract.  Does not check the order of
- * sets, because that takes time, and there may be a scan for each list.
+ * Returns whether a condition is valid, except that the order of values in
+ * sets is not checked: that takes time, and a query may begin a scan for each
+ * list.
  */
 static bool
 condition_fits(const GvCondition *condition)
@@ -159,8 +162,9 @@ gv_condition_valid(const GvCondition *condition)
 }
 
 /*
- * Returns whether the abbreviated keys of an ordered key may satisfy a test.
- * The caller checks that head->low <= head->high.
+ * Returns whether any abbreviated key from head->low to head->high, of an
+ * ordered key, may satisfy a test.  The caller checks that head->low <=
+ * head->high.
  */
 static bool
 may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
@@ -191,8 +195,8 @@ may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
 }
 
 /*
- * Returns whether hashes or signatures may satisfy a test.  head->low has the
- * bits of all of them (GvKeyHead).
+ * Returns whether any of a block's hashes or signatures may satisfy a test.
+ * head->low has the bits of all of them (GvKeyHead).
  */
 static bool
 may_match_bits(const GvKeyTest *test, const GvKeyHead *head)
@@ -262,25 +266,28 @@ gv_match(const GvCondition *condition, const void *keys)
 }
 
 /* ----
- * The best of the pairs that a scan finds, kept without an order.
+ * Keeps the best of the pairs that a scan finds, without an order.
  *
  * A heap needs a dozen comparisons for each pair that enters it, and no
- * processor predicts their outcome.  Here a pair is appended, and counted in a
- * bin, which is a range of scores.  The bins show in which of them the last
- * needed pair is.  So a pair above that bin is rejected at once, and the kept
- * pairs are filtered again when the memory is full.  In the end a few pairs
- * too many are left, from which a heap chooses.
+ * processor predicts the outcome of these comparisons.  Here a pair is
+ * appended to an array, and counted in a bin, which is a range of scores.  The
+ * counts show which bin has the last pair that is needed.  So pairs above that
+ * bin are rejected at once, and the kept pairs are filtered again when the
+ * memory is full.  In the end a few more pairs than needed are left, and a
+ * heap chooses among them.
  *
  * A score's bin is computed so that a greater score is never in a smaller bin,
  * whatever the rounding.
  */
 
-/* If the best pairs are all in bins below this one, the bins are too wide. */
+/*
+ * If all of the best pairs are in bins below this one, the bins are too wide.
+ */
 #define USED_BINS	(GV_KEPT_BINS / 16)
 
 /*
- * Returns the number of pairs to allocate memory for, if `capacity` are
- * needed.
+ * Returns the number of pairs for which to allocate memory, if the best
+ * `capacity` pairs are needed.
  */
 int32_t
 gv_kept_allocation(int32_t capacity)
@@ -291,7 +298,10 @@ gv_kept_allocation(int32_t capacity)
 					   capacity + 2 * GV_KEPT_MOST : more);
 }
 
-/* Begins again without pairs.  Pairs above `worst` are not needed. */
+/*
+ * Removes all pairs.  From then on, pairs with a score above `worst` are
+ * rejected.
+ */
 void
 gv_kept_reset(GvKept *kept, float worst)
 {
@@ -311,9 +321,9 @@ bin_of(const GvKept *kept, float score)
 }
 
 /*
- * Returns a number that is not below any score in bins 0 .. bin.  Such a score
- * has place < bin + 1.  The margins cover the two relative errors of 2^-24 in
- * place, and the errors of this function.
+ * Returns a number that is not below any score in bins 0 .. bin.  For these
+ * scores, `place` in bin_of is less than bin + 1.  The margins cover the two
+ * relative errors of 2^-24 in `place`, and the errors of this function.
  */
 static float
 end_of(const GvKept *kept, int32_t bin)
@@ -328,8 +338,8 @@ end_of(const GvKept *kept, int32_t bin)
 }
 
 /*
- * Lowers kept->worst, to reject all bins after the one that has the last of
- * the best pairs.
+ * Lowers kept->worst, so that pairs in bins above the bin of the last of the
+ * best pairs are rejected.
  */
 static void
 lower_worst(GvKept *kept)
@@ -347,8 +357,8 @@ lower_worst(GvKept *kept)
 }
 
 /*
- * Removes pairs that are above kept->worst, and counts the others in new bins
- * that cover their range of scores.
+ * Removes the pairs that are above kept->worst, and counts the other pairs in
+ * new bins, which cover the range of their scores.
  */
 static void
 count_anew(GvKept *kept)
@@ -387,8 +397,9 @@ count_anew(GvKept *kept)
 }
 
 /*
- * Counts pairs first .. count - 1.  Lowers kept->worst if the counts permit
- * it, and counts all pairs again if the bins are too wide.
+ * Adds pairs first .. kept->count - 1 to the counts of the bins.  Lowers
+ * kept->worst if the counts permit it, and counts all pairs again if the bins
+ * are too wide.
  */
 static void
 count_more(GvKept *kept, int32_t first)
@@ -409,9 +420,9 @@ count_more(GvKept *kept, int32_t first)
 }
 
 /*
- * Keeps n <= GV_KEPT_MOST pairs with scores <= GV_SCORE_MAX.  If there is no
- * memory, because too many scores are alike, all pairs kept before move to
- * `best`.
+ * Adds n <= GV_KEPT_MOST pairs with scores <= GV_SCORE_MAX to `kept`.  If
+ * there is no memory for them, because too many scores are alike, first moves
+ * all pairs in `kept` to `best`.
  */
 void
 gv_keep(GvKept *kept, const float *scores, const uint64_t *ids, int32_t n,
@@ -455,15 +466,18 @@ gv_kept_give(GvKept *kept, GvTopK *best)
 /* ---- scans ---- */
 
 /*
- * Number of postings that are gathered before they are scored, at least, even
- * if fewer pairs are needed.
+ * Minimum number of postings that are gathered before they are scored, even if
+ * fewer pairs are needed.
  */
 #define LEAST		16
 
 /* Codes with more bytes than this are not gathered. */
 #define MOST_BYTES	512
 
-/* The scratch of a GvScan.  Postings wait in it to be scored. */
+/*
+ * The scratch of a GvScan: the pairs that are kept, and a buffer of postings
+ * that wait to be scored.
+ */
 typedef struct Waiting
 {
 	GvKept		kept;
@@ -472,21 +486,21 @@ typedef struct Waiting
 								 * above `worst` */
 	float		worst;
 	GvCut		cut;
-	bool		gathers;		/* false: each block's postings are scored at
-								 * once */
+	bool		gathers;		/* if false, the postings of each block are
+								 * scored at once */
 	int32_t		enough;			/* postings are scored when this many are
 								 * gathered */
 	int32_t		n;				/* postings that wait */
 	int32_t		nsure;			/* postings that waited before the optimistic
 								 * read */
 	int64_t		sure_matched;	/* GvScan.matched before the optimistic read */
-	float		bases[GV_KEPT_MOST];	/* base + T of each posting, or S if
-										 * it is scored */
+	float		bases[GV_KEPT_MOST];	/* base + T of each posting or, if the
+										 * posting has been scored, S */
 	uint64_t	ids[GV_KEPT_MOST];
 	uint8_t    *codes;			/* [code_bytes][GV_GATHERED_STRIDE] */
 } Waiting;
 
-/* Returns the row id of a block's posting i, which has 48 bits. */
+/* Returns the row id, which has 48 bits, of posting i of a block. */
 static inline uint64_t
 row_id(const GvBlock *block, int i)
 {
@@ -498,7 +512,10 @@ row_id(const GvBlock *block, int i)
 	return (uint64_t) w[0] << 32 | (uint64_t) w[1] << 16 | w[2];
 }
 
-/* Lays out the scratch, a Waiting and its arrays, and returns its size. */
+/*
+ * Lays out the scratch, which has a Waiting and its arrays, and returns the
+ * size of the scratch.
+ */
 static size_t
 lay_out(Waiting *waiting, int32_t m, int32_t capacity, char *scratch)
 {
@@ -559,7 +576,9 @@ gv_scan_begin(GvScan *scan)
 	return GV_OK;
 }
 
-/* Sets the filter to reject postings above the worst score that is kept. */
+/*
+ * Makes the filter reject postings above the worst score that is still useful.
+ */
 static void
 renew_cut(Waiting *waiting)
 {
@@ -594,7 +613,10 @@ score_waiting(const GvScan *scan, Waiting *waiting)
 	renew_cut(waiting);
 }
 
-/* Gathers those postings of a block whose bit is set in `wanted`. */
+/*
+ * Appends those postings of a block whose bit is set in `wanted` to the
+ * gathered postings.
+ */
 static void
 gather(const GvScan *scan, Waiting *waiting, float base, const GvBlock *block,
 	   uint32_t wanted)
@@ -612,8 +634,9 @@ gather(const GvScan *scan, Waiting *waiting, float base, const GvBlock *block,
 }
 
 /*
- * Scores those postings of a block whose bit is set in `wanted`, into scores
- * and ids [GV_BLOCK].  Returns their number.
+ * Computes the scores of those postings of a block whose bit is set in
+ * `wanted`.  Stores them in scores [GV_BLOCK], and the row ids in ids
+ * [GV_BLOCK].  Returns the number of these postings.
  */
 static int32_t
 score_block(const GvScan *scan, float base, const GvBlock *block,
@@ -635,8 +658,9 @@ score_block(const GvScan *scan, float base, const GvBlock *block,
 }
 
 /*
- * Returns the set of a block's live postings that satisfy the condition, and
- * adds their number to scan->matched.
+ * Returns a bit for each posting of a block, which is set if the posting is
+ * live and satisfies the condition.  Adds the number of these postings to
+ * scan->matched.
  */
 static inline uint32_t
 find_matching(GvScan *scan, const GvBlock *block)
@@ -652,8 +676,8 @@ find_matching(GvScan *scan, const GvBlock *block)
 }
 
 /*
- * Offers postings that may have been offered before, to a GvTopK that is
- * `unique`.
+ * Offers the postings of blocks to scan->best, which is `unique`, because they
+ * may have been offered before.
  */
 static void
 scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
@@ -676,10 +700,10 @@ scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 }
 
 /*
- * Adds the live postings of a block that satisfy the condition to those that
- * wait, except the ones that the filter rejects.  The filter prefetches the
- * codes of a later block.  If there is none, it prefetches the codes that it
- * reads itself, which does no harm.
+ * Appends those live postings of a block that satisfy the condition to the
+ * postings that wait, except postings that the filter rejects.  The filter
+ * prefetches the codes of a later block.  If there is no later block, it
+ * prefetches the codes that it is about to read, which does no harm.
  */
 static void
 take_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)

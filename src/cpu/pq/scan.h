@@ -1,7 +1,7 @@
 /*
  * scan.h
- *		The buffers in the scratch of a GvScan: postings to be scored, and the
- *		pairs among which the best are.
+ *		The buffer of pairs in the scratch of a GvScan.  A pair is the score and
+ *		the row id of a posting.
  */
 #ifndef GV_SCAN_H
 #define GV_SCAN_H
@@ -11,9 +11,10 @@
 #define GV_KEPT_BINS	256
 
 /*
- * Pairs that may be among the best `capacity` of all that were kept, in no
- * order.  Scores are counted in bins of equal width.  The bins show, to within
- * a bin, the score of the last of the best.
+ * A buffer of pairs, in no order, that contains the best `capacity` of all
+ * pairs that were added.  Lower scores are better.  Scores are counted in bins
+ * of equal width, and the counts show in which bin the last of the best
+ * `capacity` pairs is.
  */
 typedef struct GvKept
 {
@@ -22,9 +23,10 @@ typedef struct GvKept
 	int32_t		count;
 	float		worst;			/* pairs above this score are not among the
 								 * best */
-	int32_t		nadded;			/* pairs added since all were last counted */
-	int32_t		last;			/* bin of the last of the best; -1: not
+	int32_t		nadded;			/* pairs added since all pairs were last
 								 * counted */
+	int32_t		last;			/* bin of the last of the best `capacity`
+								 * pairs; -1 if pairs are not counted yet */
 	int32_t		nbest;			/* pairs in bins 0 .. last */
 	float		least;			/* score at which bin 0 begins */
 	float		scale;			/* bins for a unit of score */
@@ -34,9 +36,10 @@ typedef struct GvKept
 } GvKept;
 
 /*
- * GV_ENOUGH is the number of postings from which on it is worth scoring them.
- * GV_KEPT_MOST is the largest number of postings gathered, or of their pairs,
- * at a time: fewer than GV_ENOUGH, and then those of an optimistic read.
+ * GV_ENOUGH is the maximum number of gathered postings for which a scan waits
+ * before it scores them.  GV_KEPT_MOST is the maximum number of postings that
+ * are gathered, and of pairs that are added, at a time: fewer than GV_ENOUGH
+ * postings, followed by those of an optimistic read.
  */
 #define GV_ENOUGH		64
 #define GV_KEPT_MOST	(GV_ENOUGH + GV_OPTIMISTIC_BLOCKS * GV_BLOCK)

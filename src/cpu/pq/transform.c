@@ -2,9 +2,10 @@
  * transform.c
  *		Moves raw vectors into the space in which the engine works.
  *
- * Subtracting the mean removes an offset that would cost fp32 digits.  The
- * scale is a power of two, so that it rounds nothing, and keeps squares far
- * from the ends of the range.  A rotation comes last (rotation.c).
+ * The mean is subtracted because an offset that all vectors share would cost
+ * digits of fp32.  The scale keeps squares far from the ends of the range of
+ * floats.  It is a power of two, so that multiplying by it rounds nothing.  A
+ * rotation comes last (rotation.c).
  */
 #include <math.h>
 
@@ -12,15 +13,16 @@
 
 #define CHUNK	1024			/* dimensions summed at a time, on the stack */
 #define PROBES	255				/* rows from which the usual length is found */
-#define OUTLIER	16.0			/* rows longer than this many times the usual
-								 * length are not used */
+#define OUTLIER	16.0			/* rows that are longer than this many times
+								 * the usual length are not used */
 
-#define MAX_EXPONENT	126		/* of the scale, because 2^-126 is the
-								 * smallest normal float */
+#define MAX_EXPONENT	126		/* maximum magnitude of the scale's exponent;
+								 * 2^-126 is the smallest normal float */
 
 /*
- * Returns the factor that makes x' from a row: 1 / |x| for cosine (0 for a
- * vector of length zero), else 1.
+ * Returns the factor by which a row x is multiplied before the mean is
+ * subtracted: 1 / |x| for cosine, or 0 if the length of x is zero; 1 for other
+ * metrics.
  */
 static double
 row_factor(GvMetric metric, const float *x, int32_t dims)
@@ -64,8 +66,9 @@ gv_transform(const GvModel *model, const float *x, int64_t n, float *y)
 
 /*
  * Returns the squared length above which a row is an outlier: OUTLIER^2 times
- * the median of rows spread over the sample.  A single row with elements of
- * 1e38 would otherwise cost all rows their digits.
+ * the median squared length of rows spread over the sample.  Without this
+ * limit, a single row with elements of 1e38 would determine the mean and the
+ * scale, and all other rows would lose their digits.
  */
 static double
 outlier_square(int32_t dims, const float *x, int64_t n)
@@ -114,7 +117,10 @@ mean_of_chunk(GvMetric metric, int32_t dims, const float *x, int64_t n,
 		mean[first + i] = gv_clamp(sums[i] / (double) count);
 }
 
-/* Returns the mean of |x' - mean|^2 over the rows that are not outliers. */
+/*
+ * Returns the mean of |f x - mean|^2 over the rows x that are not outliers,
+ * where f is the row's factor (row_factor).
+ */
 static double
 mean_square(GvMetric metric, int32_t dims, const float *x, int64_t n,
 			double outlier, const float *mean)

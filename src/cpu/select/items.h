@@ -1,8 +1,8 @@
 /*
  * items.h
- *		Items, which gv_select.h makes of values and their positions: how to
- *		split, pick and sort them.  No two items are equal.  If a function gives
- *		up, all items are still there, in any order.
+ *		Functions that select and sort items.  An item is made of a value and
+ *		its position (gv_select.h), so no two items are equal.  If a function
+ *		gives up, all items are still in the array, in any order.
  */
 #ifndef GV_ITEMS_H
 #define GV_ITEMS_H
@@ -42,31 +42,32 @@ gv_items_load(const float *values, int64_t n, int64_t first, uint64_t *items)
 }
 
 /*
- * gv_items_pick puts the item of the given rank, counted from 0, where sorting
- * would put it, and all smaller items before it.  It takes 3 n steps, at most
- * 72 n.
+ * gv_items_pick moves the item of the given rank, counted from 0, to the place
+ * where sorting would put the item, and moves all smaller items to places
+ * before it.  It takes about 3 n steps, and at most 72 n.
  *
- * gv_items_sort sorts the items.  It takes n log n steps, at most 72 n.
+ * gv_items_sort sorts the items.  It takes about n log n steps, and at most 72
+ * n.
  */
 extern bool gv_items_pick(uint64_t *items, int64_t n, int64_t rank,
 						  GvPoll *poll);
 extern bool gv_items_sort(uint64_t *items, int64_t n, GvPoll *poll);
 
-/* The numbers of SampleSelect (sampleselect.c), which tests know, too. */
+/* Constants of SampleSelect (sampleselect.c), which tests use, too. */
 #define GV_BUCKET_BITS	8
 #define GV_BUCKETS		(1 << GV_BUCKET_BITS)
 #define GV_NSPLITTERS	(GV_BUCKETS - 1)
 #define GV_SAMPLE_ITEMS	(16 * GV_BUCKETS)
 
 /*
- * Number of items that are sorted or picked from without being divided, at
- * most.
+ * Maximum number of items that are sorted, or searched for a rank, without
+ * being divided into buckets.
  */
 #define GV_UNDIVIDED_ITEMS (1 << 16)
 
 /*
- * Returns the place, below n, from which the sample takes an item in stretch
- * j.
+ * Returns a random place in stretch j of n items, which are divided into
+ * GV_SAMPLE_ITEMS stretches.  The sample takes the item at that place.
  */
 static inline int64_t
 gv_sample_place(uint64_t *state, int64_t j, int64_t n)

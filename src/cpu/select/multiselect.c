@@ -1,20 +1,20 @@
 /*
  * multiselect.c
- *		Quickselect and quicksort of distinct 64-bit items, in place: what
- *		quick multi-select takes for a row on one processor.
+ *		Quickselect and quicksort of distinct 64-bit items, in place.  Quick
+ *		multi-select uses them for a row on one processor.
  *
- * The pivot is one of the items: of nine items, evenly spread, the median of
- * three medians of three.  Whatever the input, some of the other eight are
+ * The pivot is one of nine items that are evenly spread: the median of three
+ * medians of three.  Whatever the input, some of the other eight items are
  * smaller and some are greater, so neither side is empty.  If splits are
  * uneven again and again, as in inputs made for that purpose, the pivot
  * becomes the middle of the range of numbers that the items span.  Such a
  * pivot halves the range, so 64 splits are enough.
  *
  * Sources: Hoare, "Algorithm 65: Find", 1961; Bentley, McIlroy, "Engineering a
- * sort function", 1993 (the nine); the middle of the range: Govindaraju et
- * al., "Fast computation of database operations using graphics processors",
- * 2004; quick multi-select: Komarov, Dashti, D'Souza, "Fast k-NNG construction
- * with GPU-based quick multi-select", 2014, Algorithm 1.
+ * sort function", 1993 (the nine items); Govindaraju et al., "Fast computation
+ * of database operations using graphics processors", 2004 (the middle of the
+ * range); Komarov, Dashti, D'Souza, "Fast k-NNG construction with GPU-based
+ * quick multi-select", 2014, Algorithm 1 (quick multi-select).
  */
 #include "cpu/select/items.h"
 
@@ -55,7 +55,7 @@ ninther(const uint64_t *items, int64_t n)
 
 /*
  * Sets *pivot to the middle of the range that the items span, rounded up, so
- * that the least item is below it.
+ * that the least item is below the pivot.
  */
 static bool
 middle(const uint64_t *items, int64_t n, uint64_t *pivot, GvPoll *poll)
@@ -110,8 +110,9 @@ split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
 }
 
 /*
- * Splits n > INSERTION items by a pivot that it chooses.  Returns the number
- * of items below the pivot, 1 .. n - 1, or -1 if the caller must give up.
+ * Chooses a pivot, and splits n > INSERTION items by it.  Lowers *patience if
+ * the split is uneven.  Returns the number of items below the pivot, 1 .. n -
+ * 1, or -1 if the caller must give up.
  */
 static int64_t
 split_somewhere(uint64_t *items, int64_t n, int *patience, GvPoll *poll)

@@ -1,6 +1,6 @@
 /*
  * sampleselect.c
- *		SampleSelect: the first k items of a row, and several ranks of one
+ *		SampleSelect: finds the first k items of a row, or several ranks of one
  *		array at once.
  *
  * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019
@@ -60,8 +60,8 @@ in_range(const ItemRange *range, uint64_t item)
 }
 
 /*
- * Takes a sample of a range that covers a part of the values, which must be
- * counted to find the places.
+ * Takes a sample of a range that has only a part of the values.  The places
+ * from which the sample is taken are found by counting the items in the range.
  */
 static bool
 sample_range(const float *values, int64_t n, const ItemRange *range,
@@ -88,12 +88,14 @@ sample_range(const float *values, int64_t n, const ItemRange *range,
 }
 
 /*
- * Makes splitters for those items of values [n] that are in the range, more
- * than GV_SAMPLE_ITEMS.  `level` is the level of division, from 0.  The items
- * are divided into GV_SAMPLE_ITEMS stretches of equal length, and the sample
- * takes one item at random from each.  scratch [GV_SAMPLE_ITEMS].  From level
- * GV_SAMPLED_LEVELS on the range is divided evenly.  As 64 bits are 8 times 8,
- * no input takes more than 8 such levels.
+ * Makes splitters for those items of values [n] that are in the range, of
+ * which there must be more than GV_SAMPLE_ITEMS.  `level` is the level of
+ * division, counted from 0.  The items are divided into GV_SAMPLE_ITEMS
+ * stretches of equal length, and the sample takes one item at random from each
+ * stretch.  The sample is stored in scratch [GV_SAMPLE_ITEMS].  From level
+ * GV_SAMPLED_LEVELS on, there is no sample, and the range is divided evenly.
+ * Each of these levels narrows the range by 8 of its 64 bits, so no input
+ * takes more than 8 of them.
  */
 static bool
 make_splitters(Splitters *splitters, const float *values, int64_t n,
@@ -125,7 +127,7 @@ make_splitters(Splitters *splitters, const float *values, int64_t n,
 
 	/*
 	 * the lowest level of the tree has every second splitter, and each level
-	 * above it every second one of the rest
+	 * above has every second of the splitters that remain
 	 */
 	for (reach = GV_BUCKETS / 2; reach > 0; reach /= 2)
 		for (i = reach; i < GV_BUCKETS; i += 2 * reach)
@@ -157,7 +159,7 @@ count_items(Splitters *splitters, const float *values, int64_t n,
 	return true;
 }
 
-/* Narrows a range to its bucket that has the item of the given rank. */
+/* Narrows a range to the bucket that contains the item of the given rank. */
 static void
 enter_bucket(const Splitters *splitters, int64_t rank, ItemRange *range)
 {
@@ -176,15 +178,16 @@ enter_bucket(const Splitters *splitters, int64_t rank, ItemRange *range)
  * SampleSelect of one row: its first k items, in order.
  *
  * The paper copies the bucket that has the k-th item before it divides that
- * bucket.  Here the bucket is a range of items, and the items in the range are
- * read again.  So the memory is the same whatever the input, and the first
- * level, which mostly is the last, writes nothing.
+ * bucket.  Here the bucket is only a range of items, and the next level reads
+ * all values again to find the items in the range.  So the memory is the same
+ * whatever the input, and the first level, which mostly is the last, writes
+ * nothing.
  */
 
 /*
  * The scratch has the result [k] and the last bucket [GV_UNDIVIDED_ITEMS].
- * Each has space for one more item, because gather() writes an item before it
- * knows whether the item belongs there.
+ * Each of these arrays has space for one more item, because gather() writes an
+ * item before it knows whether the item belongs there.
  */
 size_t
 gv_sampleselect_scratch(int64_t k)
@@ -197,8 +200,8 @@ gv_sampleselect_scratch(int64_t k)
 }
 
 /*
- * Copies the items below the range to before [range->nbefore], and those in
- * the range to inside [range->count].
+ * Copies the items below the range to the array `before` [range->nbefore], and
+ * the items in the range to the array `inside` [range->count].
  */
 static bool
 gather(const float *values, int64_t n, const ItemRange *range,
@@ -241,7 +244,7 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 	int64_t		rest;
 	int			level;
 
-	/* narrow the range to few items, among which is the k-th one */
+	/* narrow the range that contains the k-th item, until it has few items */
 	for (level = 0; range.count > GV_UNDIVIDED_ITEMS; level++)
 	{
 		Splitters	splitters;
@@ -262,21 +265,25 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 }
 
 /* ----
- * Finds several ranks of one array at once, exactly or approximately.
+ * Finds the items of several ranks of one array at once, exactly or
+ * approximately.
  *
  * One level of SampleSelect counts the items of each bucket, from which the
  * buckets' ranges of ranks follow.  That is enough for an approximate answer:
  * the rank of a splitter is the number of items in the buckets before it.  For
  * an exact answer, the items of the buckets that contain a requested rank are
  * copied, bucket by bucket, and quickselect finds all ranks in a bucket, the
- * middle one first.  No further level is needed, because quickselect takes a
- * few steps for an item, whatever the items are.
+ * middle one first.  No further level is needed, because quickselect takes
+ * only a few steps for each item, whatever the items are.
  *
- * Source of several ranks by halves: Chambers, "Algorithm 410: Partial
- * sorting", 1971.
+ * Source of the search for the middle rank first: Chambers, "Algorithm 410:
+ * Partial sorting", 1971.
  */
 
-/* Requested ranks are sorted as items: rank << 32 | number of the request. */
+/*
+ * A request is stored as rank << 32 | number of the request, so that requests
+ * are sorted as items are.
+ */
 static inline int64_t
 rank_of(uint64_t wanted)
 {
@@ -337,9 +344,10 @@ answer(Quantiles *q, uint64_t wanted, uint64_t item, int64_t rank)
 }
 
 /*
- * Finds ranks wanted[first .. last - 1].  All are ranks of items [n], the
- * first of which has rank `base`.  The middle rank divides items and ranks, so
- * calls are no deeper than log2 of the number of ranks.
+ * Answers requests wanted[first .. last - 1].  All of their ranks are ranks of
+ * items [n], the least of which has rank `base`.  The middle request divides
+ * the items and the requests, so recursion is no deeper than log2 of the
+ * number of requests.
  */
 static bool
 pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
@@ -369,8 +377,9 @@ pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
 }
 
 /*
- * Finds exact ranks of more than GV_UNDIVIDED_ITEMS values.  The items of a
- * bucket that has a requested rank go to items[places[b]] and after.
+ * Answers all requests exactly, for more than GV_UNDIVIDED_ITEMS values.  The
+ * items of a bucket b that has a requested rank are copied to q->items, from
+ * items[places[b]] on.
  */
 static bool
 pick_from_buckets(Quantiles *q)
@@ -433,8 +442,8 @@ pick_from_buckets(Quantiles *q)
 }
 
 /*
- * Answers each rank by the splitter with the nearest rank, or by the smaller
- * one of two that are equally near.
+ * Answers each request by the splitter with the nearest rank, or by the
+ * smaller one of two splitters that are equally near.
  */
 static bool
 answer_by_splitters(Quantiles *q)

@@ -5,8 +5,8 @@
  *
  * WarpSelect keeps a threshold, as the paper's queues do: the k-th of the
  * items seen so far.  A row's items below the threshold are appended to the k
- * best.  When k are appended, quickselect keeps the best of all, and the
- * threshold falls.
+ * best items.  When more than k + WAITING items have been appended,
+ * quickselect keeps the k best of all, and the threshold falls.
  *
  * Sources: Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
  * 2017, section 4.2 (WarpSelect); quick multi-select: see multiselect.c.
@@ -16,21 +16,22 @@
 #include "engine/gv_call.h"
 
 #define CHUNK		GV_CPU_COMPARED
-#define WAITING		64			/* items appended to the k best before
-								 * quickselect, at least */
+#define WAITING		64			/* quickselect runs when more than k + WAITING
+								 * items have been appended */
 
 /*
- * GV_SELECT_AUTO takes WarpSelect if at most one value in SPARSE is selected,
- * because most values are then above its threshold.  Otherwise it takes
- * quickselect, which searches no tree, unless quickselect's copy of a row
- * would take more than 128 MB.
+ * GV_SELECT_AUTO chooses WarpSelect if at most one in SPARSE values is
+ * selected, because most values are then above WarpSelect's threshold.
+ * Otherwise it chooses quick multi-select, which searches no tree of
+ * splitters, unless its copy of a row would take more than 128 MB (LONG_ROW
+ * items).
  */
 #define SPARSE		16
 #define LONG_ROW	(INT64_C(1) << 24)
 
 /*
- * Returns the number of WarpSelect's items: the k best, those appended, and
- * those of a chunk.
+ * Returns the number of items for which WarpSelect needs memory: the k best,
+ * those appended to them, and those of a chunk.
  */
 static size_t
 warp_items(const GvSelect *spec)
@@ -39,10 +40,10 @@ warp_items(const GvSelect *spec)
 }
 
 /*
- * Appends items of values first .. end - 1 of a row, at most a chunk, to
- * `count` items if they are below the threshold.  Returns the new number of
- * items.  An item with the threshold's value is above it, because it comes
- * later in the row.
+ * Appends those items of values first .. end - 1 of a row, at most a chunk,
+ * that are below the threshold to items [count].  Returns the new number of
+ * items.  An item that has the same value as the threshold is above it,
+ * because its position is later.
  */
 static int64_t
 take_below(const float *row, int64_t first, int64_t end, uint64_t threshold,

@@ -1,11 +1,12 @@
 /*
  * sets.c
  *		k-means and selections over rows that come in batches, and the table of
- *		set operations on processors, which are the oracle for those of every
- *		other engine.  (Exact search is in exact/exactset.c.)
+ *		set operations on processors.  These operations are the oracle for the
+ *		set operations of every other engine.  (Exact search is in
+ *		exact/exactset.c.)
  *
- * k-means.  Passes are as gv_set.h defines them.  The state has the clusters,
- * but not the rows.
+ * The passes of k-means are defined in gv_set.h.  The state of a k-means has
+ * the clusters, but not the rows.
  */
 #include <string.h>
 
@@ -28,7 +29,10 @@ typedef struct Clusters
 	float		sqdist[BATCH];
 } Clusters;
 
-/* Lays out a state, and its arrays behind it, and returns their size. */
+/*
+ * Lays out a state and the arrays behind it, and returns the size of the
+ * whole.
+ */
 static size_t
 carve_clusters(Clusters *clusters, char *memory)
 {
@@ -57,8 +61,8 @@ kmeans_size(const GvSetSpec *spec)
 }
 
 /*
- * Begins a pass.  No cluster has rows, so its sum will not be read before it
- * is set.
+ * Begins a pass, in which no cluster has rows yet.  The sums of clusters need
+ * not be reset, because add_row sets a cluster's sum with the first row.
  */
 static void
 start_pass(Clusters *clusters)
@@ -132,7 +136,11 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t		i;
 
 		memset(clusters->nearest, -1, sizeof(clusters->nearest));
-		/* gv_cpu_assign begins a count of its own in each call */
+
+		/*
+		 * each call of gv_cpu_assign begins to count its work anew, so poll
+		 * here, too
+		 */
 		if (gv_poll(&poll, some * dims * (clusters->spec.k + (int64_t) 8)) ||
 			gv_cpu_assign(dims, clusters->centroids, clusters->spec.k, batch,
 						  some, clusters->nearest, clusters->sqdist,
@@ -214,8 +222,8 @@ static const GvSetOps kmeans_set = {
 /* ----
  * Selections of values that come in batches.
  *
- * The values are kept until all have come.  Then gv_select or gv_quantiles
- * makes the selection.
+ * The values are kept until all of them have come.  Then gv_select or
+ * gv_quantiles makes the selection.
  */
 
 #define SLICE		(INT64_C(1) << 20)	/* values copied at a time */

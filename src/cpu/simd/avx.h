@@ -1,17 +1,17 @@
 /*
  * avx.h
- *		The kernels of AVX2 and AVX-512: those primitives that are the same on
- *		both levels, and body.h.
+ *		The primitives that are the same in AVX2 and AVX-512.
  *
- * Included at the end of a level's file, which has defined the other
- * primitives and these:
+ * Included at the end of a level's file, in place of body.h, which is included
+ * at the end of this file.  The level's file has defined the other primitives
+ * of vectors.h and these:
  *	add_halves(sums)	lanes 0 .. 7 plus lanes 8 .. 15
  *	shuffle_bytes(bytes, nibbles)
  *						the bytes of `bytes` that the low four bits of
  *						`nibbles` select
  *	load_columns(columns, n)
- *						n <= 2 columns of codes, one in the low half of a
- *						register of 64
+ *						a register of n <= 2 columns of codes; a single column
+ *						is in the low half of a register of 64 bytes
  *	gather_keys(values, places)
  *						the values with numbers `places`, of 64 bits each
  *	step_above(abbrev, last, step)
@@ -54,7 +54,9 @@ find_range(const float *entries, float *least, float *most)
 	*most = _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(high4, high4, 1), high4));
 }
 
-/* Computes the levels of eight entries.  They may be above the last level. */
+/*
+ * Computes the levels of eight entries.  Levels may be above GV_FILTER_LEVELS.
+ */
 static ALWAYS LEVEL __m256i
 find_levels(const float *entries, float least, float inverse)
 {
@@ -79,9 +81,11 @@ put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
 }
 
 /*
- * Stores in chosen [16] the bytes of a column that `places` selects.  Each
- * half of `places` is for a half of the column.  A posting's number is in one
- * half; in the other half its highest bit is set, so that the shuffle gives 0.
+ * Stores the bytes of a column that `places` selects in chosen [16].  The low
+ * half of `places` selects from the first half of the column, and the high
+ * half from the second half.  A posting's number is in one of the halves of
+ * `places`.  In the other half the number has its highest bit set, so that the
+ * shuffle gives 0.
  */
 static ALWAYS LEVEL void
 choose(const uint8_t *column, __m256i places, uint8_t *chosen)
@@ -95,9 +99,8 @@ choose(const uint8_t *column, __m256i places, uint8_t *chosen)
 }
 
 /*
- * Gathers sixteen postings at a time.  `low` and `high` have the postings'
- * numbers in the two halves of a column.  The highest bit is set in the
- * numbers of postings that are in the other half.
+ * Gathers sixteen postings at a time.  Each half of `places` has the numbers
+ * of these postings in one half of a column (see choose).
  */
 static LEVEL void
 gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
@@ -131,8 +134,8 @@ gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
 }
 
 /*
- * sums[1] has the sums of the upper bytes of lanes of 16 bits.  sums[0] has
- * the sums of their lower bytes, plus 256 times those of their upper bytes
+ * In lanes of 16 bits, sums[1] has the sums of the upper bytes, and sums[0]
+ * has the sums of the lower bytes plus 256 times the sums of the upper bytes
  * (mod 2^16).
  */
 static ALWAYS LEVEL void
@@ -170,7 +173,10 @@ take_bits(KeyBits *bits, int width)
 	return *bits;
 }
 
-/* The first step needs no gather: all keys have the same places. */
+/*
+ * The first step needs no gather, because all keys are compared with the same
+ * value.
+ */
 static OUTSIDE LEVEL uint32_t
 find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)
 {

@@ -1,11 +1,11 @@
 /*
  * avx2.c
- *		The kernels in AVX2, with FMA (body.h has them, and says what the
- *		primitives do).
+ *		The primitives of the kernels in AVX2, with FMA.  vectors.h says what
+ *		the primitives do, and body.h has the kernels.
  *
  * Two registers hold the sixteen partial sums of a distance or the sixteen
- * entries of a sub-quantizer; one holds a byte column of 32 postings, or 32
- * bytes of abbreviated keys.
+ * entries of a sub-quantizer.  One register holds a byte column of 32
+ * postings, or 32 bytes of abbreviated keys.
  */
 #ifdef __x86_64__
 
@@ -170,8 +170,9 @@ drain(const Keys16 *sums, RegInt *total)
 }
 
 /*
- * a is the minimum of a and b.  There is no minimum of 64-bit lanes, so these
- * are compared with their signs flipped.
+ * A key of a is not above the key of b if it is the minimum of both.  AVX2 has
+ * no minimum of 64-bit lanes, and compares 64-bit lanes as signed numbers, so
+ * these lanes are compared with their sign bits flipped.
  */
 static ALWAYS LEVEL Mask
 not_above(Keys a, Keys b, int width)
@@ -216,7 +217,7 @@ gather_keys(const uint64_t *values, Keys64 places)
 typedef int64_t __attribute__((vector_size(4 * REG)))
 SignedKeys64;
 
-/* Signs are flipped so that 64-bit numbers compare as unsigned ones. */
+/* Flips the sign bits, so that 64-bit numbers compare as unsigned ones. */
 static ALWAYS LEVEL Keys64
 step_above(Keys abbrev, Keys last, int32_t step)
 {

@@ -1,7 +1,7 @@
 /*
  * avx512.c
- *		The kernels in AVX-512 (F, BW) (body.h has them, and says what the
- *		primitives do).
+ *		The primitives of the kernels in AVX-512 (F, BW).  vectors.h says what
+ *		the primitives do, and body.h has the kernels.
  *
  * A register holds the sixteen partial sums of a distance, the sixteen entries
  * of a sub-quantizer, two byte columns of 32 postings, or 64 bytes of
@@ -31,7 +31,7 @@ typedef uint32_t KeyBits;
 #include "cpu/simd/vectors.h"
 
 #define FIRST(n)		((1U << (n)) - 1)	/* a mask of n lanes */
-#define MOST_PERMUTED	8		/* dimensions of words that are not gathered */
+#define MOST_PERMUTED	8		/* words with more dimensions are gathered */
 
 static ALWAYS LEVEL Wide
 wide_of(Reg reg)
@@ -116,7 +116,7 @@ lanes_rest(Wide x, int32_t n)
 }
 
 /*
- * Lane k takes number k dims + d of the words' numbers, which fill `dims`
+ * Lane k gets element k * dims + d of `words`, whose elements fill `dims`
  * registers.
  */
 static ALWAYS LEVEL Wide
@@ -191,7 +191,7 @@ load_columns(const uint8_t *columns, int n)
 		_mm512_zextsi256_si512(_mm256_loadu_si256(first));
 }
 
-/* Adds the sums of the two columns that are in the halves of a register. */
+/* Adds the two halves of a register, which have the sums of two columns. */
 static ALWAYS LEVEL __m256i
 add_columns_of(Keys16 sums)
 {
@@ -202,8 +202,8 @@ add_columns_of(Keys16 sums)
 }
 
 /*
- * Postings 0 .. 15 are in total[0], and 16 .. 31 in total[1].  The numbers
- * below are those of postings.
+ * total[0] has the sums of postings 0 .. 15, and total[1] those of postings 16
+ * .. 31.  The comments below name the postings in each half of a register.
  */
 static ALWAYS LEVEL void
 drain(const Keys16 *sums, RegInt *total)

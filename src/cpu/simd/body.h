@@ -1,13 +1,13 @@
 /*
  * body.h
- *		The kernels of all levels that have vector instructions, over vectors.
- *		kernels.h says what each kernel computes.
+ *		The kernels of all levels that have vector instructions, written once
+ *		over vector types.  kernels.h says what each kernel computes.
  *
- * Included once at the end of a level's file, because functions cannot be
- * shared between levels, after vectors.h and the level's primitives.
+ * Included at the end of the file of each level, after vectors.h and the
+ * primitives of the level, because functions cannot be shared between levels.
  *
- * Multiplications and additions are separate, because a fused one would round
- * differently; only estimates are fused.
+ * Multiplications and additions are separate, because a fused multiplication
+ * and addition would round differently.  Only estimates use fused ones.
  */
 #ifndef HAS_MASKS
 static ALWAYS LEVEL Wide
@@ -64,7 +64,10 @@ add_terms(Wide *sums, Wide q, Wide x, bool product)
 	}
 }
 
-/* Compares q with nrows <= 4 rows, which are read side by side. */
+/*
+ * Computes the products or squared distances of q and nrows <= 4 rows, which
+ * are read side by side.
+ */
 static ALWAYS LEVEL void
 compare_some(const float *q, const float *rows, int nrows, int32_t dims,
 			 bool product, float *out)
@@ -213,8 +216,9 @@ multiply_four(const float *x, const float *panel)
 }
 
 /*
- * Multiplies nrows <= 4 rows with MULTIPLY_REGS registers of centroids.  The
- * registers hold all of these sums and the panel's numbers.
+ * Multiplies nrows <= 4 rows with MULTIPLY_REGS registers of centroids.  A
+ * processor has enough registers for all of these sums and for the numbers of
+ * the panel.
  */
 static ALWAYS LEVEL void
 multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
@@ -403,8 +407,8 @@ find_entries(const float *query, const float *words, int32_t dims,
 }
 
 /*
- * Adds up the entries of n <= SUM_AT_ONCE postings.  The registers hold all of
- * these sums.
+ * Adds up the entries of n <= SUM_AT_ONCE postings.  A processor has enough
+ * registers for all of these sums.
  */
 static ALWAYS LEVEL void
 sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
@@ -493,8 +497,9 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
  */
 
 /*
- * Returns n <= 16 elements of x^ from number i on, of half_vector or, if it is
- * NULL, of the record.  Zeros follow them.
+ * Returns n <= 16 elements of a vector x^ from element i on, followed by
+ * zeros.  x^ is half_vector or, if half_vector is NULL, the vector of the
+ * record.
  */
 static ALWAYS LEVEL Wide
 load_elements(const GvRefine *record, const uint16_t *half_vector, int32_t i,
@@ -514,8 +519,8 @@ load_elements(const GvRefine *record, const uint16_t *half_vector, int32_t i,
 }
 
 /*
- * Adds the squares of q - x or, if `product`, the products and their
- * magnitudes.
+ * Adds the squares of q - x to sums.  If `product`, adds the products of q and
+ * x to sums instead, and adds the magnitudes of the products to magnitudes.
  */
 static ALWAYS LEVEL void
 add_elements(Wide *sums, Wide *magnitudes, Wide q, Wide x, bool product)
@@ -553,7 +558,7 @@ sum_elements(const float *q, const GvRefine *record,
  */
 
 /*
- * Number of values, at most, that are compared with all abbreviated keys, one
+ * Maximum number of values that are compared with all abbreviated keys, one
  * value after another.
  */
 #define FEW_VALUES(width)	((width) == 8 ? 24 : 64)
@@ -569,7 +574,8 @@ subtract_keys(Keys a, Keys b, int width)
 }
 
 /*
- * Applies a test that is not GV_TEST_SET.  In a range, low is not above high.
+ * Applies a test, which is not GV_TEST_SET, to abbreviated keys.  If the test
+ * is a range, test->low is not above test->high.
  */
 static ALWAYS LEVEL uint32_t
 compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
@@ -595,8 +601,8 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 }
 
 /*
- * Looks for abbreviated keys among few values: each value is compared with all
- * keys.
+ * Returns which abbreviated keys are among few values.  Compares each value
+ * with all keys.
  */
 static ALWAYS LEVEL uint32_t
 compare_values(const void *abbrevs, int width, const uint64_t *values,
@@ -619,8 +625,8 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 }
 
 /*
- * Looks for abbreviated keys among many values.  Keys of one byte have only
- * 256 values, so an array says which of these are in the set.
+ * Returns which abbreviated keys are among many values.  Keys of one byte have
+ * only 256 values, so an array says which of these values are in the set.
  */
 static OUTSIDE LEVEL uint32_t
 abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
@@ -671,8 +677,8 @@ abbrevs_in(const void *abbrevs, int width, const uint64_t *values, int32_t n)
 }
 
 /*
- * Applies a test.  Calls the functions that compare keys with constant widths,
- * so that the compiler makes a version for each width.
+ * Applies a test to abbreviated keys.  Calls the functions that compare keys
+ * with constant widths, so that the compiler makes a version for each width.
  */
 static LEVEL uint32_t
 match(const GvKeyTest *test, int width, const void *abbrevs)

@@ -1,7 +1,9 @@
 /*
  * distance.c
- *		Distances between two vectors.  Numbers are added in one fixed order,
- *		which is that of the kernels.
+ *		Distances between two vectors, half precision, the filter of a look-up
+ *		table, and the choice of the kernels.
+ *
+ * Distances add up numbers in one fixed order, which is that of the kernels.
  */
 #include <math.h>
 #include <string.h>
@@ -13,7 +15,7 @@
 #define LANES64	GV_CPU_LANES64
 
 /*
- * The loop has no branch for each value, so that compilers use vector
+ * The loop has no branch for a value, so that compilers use vector
  * instructions.
  */
 bool
@@ -63,7 +65,10 @@ gv_square(const float *a, int32_t dims)
 	return gv_kernels->dot64(a, a, dims);
 }
 
-/* Returns the distance for a cosine or correlation; NaN for NaN. */
+/*
+ * Returns the distance that belongs to a cosine or correlation, or NaN if the
+ * argument is NaN.
+ */
 static double
 distance_of(double cosine)
 {
@@ -74,8 +79,8 @@ distance_of(double cosine)
 /*
  * Returns the cosine distance of raw vectors, 0 to 2, or NaN if either has
  * length zero.  Squared lengths of finite floats neither overflow nor vanish
- * in double, and neither does their product.  The root of the product is such
- * that a vector has distance 0 from itself.
+ * in double, and neither does the product of two squared lengths.  With the
+ * root of this product, a vector has distance 0 from itself.
  */
 double
 gv_distance_cosine_of(const float *a, double a_square, const float *b,
@@ -125,8 +130,9 @@ gv_cpu_centered_dot64(const float *a, double a_mean, const float *b,
 }
 
 /*
- * The result is NaN, from 0 / 0, if all numbers of a vector are equal.  Their
- * mean is then exactly that number, because their sums are exact in double.
+ * If all numbers of a vector are equal, the result is 0 / 0, which is NaN.
+ * Their mean is then exactly that number, because their sums are exact in
+ * double.
  */
 double
 gv_distance_pearson(const float *a, const float *b, int32_t dims)
@@ -239,14 +245,14 @@ gv_from_half(const uint16_t *half, int64_t n, float *x)
 }
 
 /* ----
- * A query's look-up table, and its filter: a table in bytes, which proves
- * for most postings that they are not among the best.
+ * A query's look-up table, and its filter: a table in bytes, which proves for
+ * most postings that they are not among the best.
  *
- * The kernels make both (shared.h).  A posting's S is (base + T) + sum,
- * where sum adds up the posting's entries a of the table.  Most postings of a
- * long list are far above the worst score that is kept.  For these a lower
- * bound of the sum is enough, and sums of bytes are found by shuffles, 32 or
- * 64 at once.
+ * The kernels make both (shared.h).  A posting's S is (base + T) + sum, where
+ * sum adds up the posting's entries a of the table.  Most postings of a long
+ * list are far above the worst score that is kept.  For these postings a lower
+ * bound of the sum is enough.  The bound follows from a sum of bytes, because
+ * shuffles look up 32 or 64 bytes at once.
  *
  * The bound.  Let lo_j be the least entry of sub-quantizer j, and let all
  * sub-quantizers have the same step.  Byte q stands for lo_j + step * q and is
@@ -286,8 +292,8 @@ gv_table(const GvModel *model, const float *query /* [dims] */ ,
 }
 
 /*
- * Returns the filter, which is behind the entries and is aligned even if they
- * are not.
+ * Returns the filter, which is behind the entries and is aligned even if the
+ * entries are not.
  */
 const GvFilter *
 gv_filter_of(const float *table, int32_t m)
@@ -299,7 +305,7 @@ gv_filter_of(const float *table, int32_t m)
 
 /*
  * Sets *cut, except cut->base, so that the filter leaves out postings above
- * `score`.  Returns false if there is no such filter.
+ * `score`.  Returns false if the filter cannot be used for this score.
  */
 bool
 gv_filter_cut(const GvFilter *filter, float score, GvCut *cut)
@@ -318,9 +324,10 @@ gv_filter_cut(const GvFilter *filter, float score, GvCut *cut)
 /* ----
  * The choice among the tables of kernels.
  *
- * A processor never executes instructions that it lacks.  Only their own table
- * names the functions that have these instructions, and that table is used
- * only if the processor has them and the system saves their registers.
+ * A processor never executes instructions that it lacks.  The functions that
+ * have the instructions of a level are called only through the table of that
+ * level.  The table is used only if the processor has the instructions and the
+ * system saves the registers of the level.
  */
 
 #ifdef __x86_64__
@@ -331,8 +338,8 @@ const GvKernels *gv_kernels = &gv_portable_kernels;
 
 #ifdef __x86_64__
 /*
- * Returns whether the processor converts half precision to floats.  clang has
- * no name for this feature that __builtin_cpu_supports would accept.
+ * Returns whether the processor converts half precision to floats.  For clang,
+ * __builtin_cpu_supports has no name for this feature.
  */
 static bool
 has_f16c(void)

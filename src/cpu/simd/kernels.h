@@ -3,11 +3,11 @@
  *		The innermost loops of src/cpu, in a table for each level of
  *		instructions that a processor may have.
  *
- * These few loops take nearly all of the time.  Their portable versions define
- * them.  Every other version gives the same bits, because it adds the same
- * numbers in the same order.  So neither an index nor an answer depends on the
- * processor that made it.  test/unit/engine/check_levels.c compares the
- * versions.
+ * These few loops take nearly all of the time.  The portable version of a loop
+ * defines its result.  Every other version gives the same bits, because it
+ * adds the same numbers in the same order; only estimates may differ.  So
+ * neither an index nor an answer depends on the processor that made it.
+ * test/unit/engine/check_levels.c compares the versions.
  *
  * All memory except abbreviated keys may be unaligned.  Nothing is read beyond
  * the shapes stated here.
@@ -20,8 +20,8 @@
 #include "cpu/cpu.h"
 
 /*
- * arm64, except the rare big-endian one, whose registers have another order of
- * lanes
+ * GV_HAS_NEON is defined on arm64, except on the rare big-endian one, whose
+ * registers have another order of lanes.
  */
 #if defined(__aarch64__) && !defined(__AARCH64EB__)
 #define GV_HAS_NEON
@@ -29,13 +29,13 @@
 
 /*
  * A look-up table in bytes, stored behind the fp32 table of gv_table.  Let q
- * be an entry of this table and a the entry of the fp32 table.  For sums over
- * the sub-quantizers of any posting,
+ * be an entry of this table, and let a be the same entry of the fp32 table.
+ * For sums over the sub-quantizers of any posting,
  *	sum of a, added up in fp32  >=  step * (sum of q) - lift.
- * Sub-quantizer j has its 16 bytes twice, at 128 (j / 4) + 64 (j % 2) +
- * 32 (j / 2 % 2).  So they serve 32 postings in a register, or a byte column
- * and the next one in a register of 64 bytes.  Behind the last bytes are zeros
- * up to a multiple of 128.
+ * The 16 bytes of sub-quantizer j are stored twice, from offset 128 (j / 4) +
+ * 64 (j % 2) + 32 (j / 2 % 2) on.  So a register of 32 bytes serves 32
+ * postings, and a register of 64 bytes serves two byte columns that follow
+ * each other.  Zeros follow the last bytes, up to a multiple of 128.
  */
 typedef struct GvFilter
 {
@@ -47,9 +47,8 @@ typedef struct GvFilter
 } GvFilter;
 
 /*
- * The bound of a posting's sum of bytes: a posting whose sum exceeds it is
- * left out.  The bound is (reach - (base + T)) * inverse, in fp32, in this
- * order.
+ * The filter leaves out a posting if the posting's sum of bytes exceeds a
+ * bound.  The bound is (reach - (base + T)) * inverse, in fp32, in this order.
  */
 typedef struct GvCut
 {
@@ -64,64 +63,72 @@ typedef struct GvKernels
 	bool		filters;
 
 	/*
-	 * Products [n] and squared distances [n] of q [dims] with rows [n][dims],
-	 * as gv_cpu_dot and gv_cpu_sqdist compute them.
+	 * dots computes the products [n], and sqdists the squared distances [n],
+	 * of q [dims] with rows [n][dims], as gv_cpu_dot and gv_cpu_sqdist do.
 	 */
 	void		(*dots) (const float *q, const float *rows, int32_t n,
 						 int32_t dims, float *products);
 	void		(*sqdists) (const float *q, const float *rows, int32_t n,
 							int32_t dims, float *squares);
 
-	/* Partial sums [GV_CPU_LANES] of (x - a) (x - b), over dims dimensions. */
+	/*
+	 * Computes the partial sums [GV_CPU_LANES] of (x - a) (x - b), over dims
+	 * dimensions.
+	 */
 	void		(*residual_products) (const float *x, const float *a,
 									  const float *b, int32_t dims,
 									  float *sums);
 
 	/*
-	 * Product and squared distance of two vectors, in double; for
-	 * gv_distance_ip and gv_distance_l2.
+	 * dot64 returns the product, and sqdist64 the squared distance, of two
+	 * vectors in double, for gv_distance_ip and gv_distance_l2.
 	 */
 	double		(*dot64) (const float *a, const float *b, int32_t dims);
 	double		(*sqdist64) (const float *a, const float *b, int32_t dims);
 
 	/*
-	 * Adds to products [nrows][GV_CPU_TILE_CENTS] the products of x with a
-	 * panel.  The rows of x have `len` numbers and are `stride` apart.  The
-	 * panel [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS] has centroids, with zeros
-	 * from dimension len on.  Four dimensions are added at a time, (x0 c0 +
-	 * x1 c1) + (x2 c2 + x3 c3).
+	 * Adds to products [nrows][GV_CPU_TILE_CENTS] the products of the rows of
+	 * x with the centroids of a panel.  The rows have `len` numbers and the
+	 * stride `stride`.  The panel [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS] has
+	 * zeros from dimension len on.  The products of four dimensions are added
+	 * at a time, as (x0 c0 + x1 c1) + (x2 c2 + x3 c3).
 	 */
 	void		(*multiply) (const float *x, int32_t stride, int nrows,
 							 int32_t len, const float *panel,
 							 float *products);
 
 	/*
-	 * Like multiply, with an error for which callers must allow.  Each level
-	 * adds in an order of its own: first the dimensions of this panel, and
-	 * then the number in products.  The panel needs no zeros.  Over all
-	 * panels a product's error is below gv_estimate_error(dims) |x| |c|,
-	 * unless terms underflow.
+	 * Like multiply, but with an error for which callers must allow.  Each
+	 * level adds in an order of its own: it adds up the dimensions of this
+	 * panel, and then adds the sum to the number in `products`.  The panel
+	 * needs no zeros.  Over all panels the error of a product is below
+	 * gv_estimate_error(dims) |x| |c|, unless terms underflow.
 	 */
 	void		(*estimate) (const float *x, int32_t stride, int nrows,
 							 int32_t len, const float *panel,
 							 float *products);
 
 	/*
-	 * Bit c is set if squares[c] - 2 products[c], in fp32, is not above
-	 * limit, for GV_CPU_TILE_CENTS centroids.  NaN is not above any limit.
+	 * Returns a bit for each of GV_CPU_TILE_CENTS centroids.  Bit c is set if
+	 * squares[c] - 2 products[c], in fp32, is not above limit.  NaN is not
+	 * above any limit.
 	 */
 	uint64_t	(*within) (const float *squares, const float *products,
 						   float limit);
 
-	/* Bit i is set unless values[i] >= limit, for GV_CPU_COMPARED values. */
+	/*
+	 * Returns a bit for each of GV_CPU_COMPARED values.  Bit i is set unless
+	 * values[i] >= limit.
+	 */
 	uint64_t	(*below) (const float *values, float limit);
 
 	/*
-	 * add_distances adds to dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] the squared
-	 * distances of nrows vectors x, whose dimensions are `stride` apart, from
-	 * words [GV_CODEWORDS][dims], over their first len dimensions.
-	 * nearest_words finds the nearest words code [nrows], ties to the smaller
-	 * number, and their distances best [nrows].
+	 * add_distances adds squared distances between vectors and codewords,
+	 * over the first len dimensions of words [GV_CODEWORDS][dims], to dist
+	 * [GV_CODEWORDS][GV_CPU_WORD_ROWS].  The nrows vectors x are transposed,
+	 * with the stride `stride` from one dimension to the next.  nearest_words
+	 * finds the nearest codeword of each vector, ties to the smaller number,
+	 * and stores it in code [nrows] and its distance in best [nrows].
 	 */
 	void		(*add_distances) (const float *x, size_t stride, int nrows,
 								  const float *words, int32_t dims,
@@ -130,20 +137,24 @@ typedef struct GvKernels
 								  int32_t *code);
 
 	/*
-	 * Returns the nearest of words [GV_CODEWORDS][dims] to x [dims], the same
-	 * one that add_distances and nearest_words find.
+	 * Returns which of words [GV_CODEWORDS][dims] is nearest to x [dims].  It
+	 * is the same one that add_distances and nearest_words find.
 	 */
 	int32_t		(*nearest_word) (const float *x, const float *words,
 								 int32_t dims);
 
-	/* Makes the entries of a table and its filter, for gv_table. */
+	/*
+	 * Makes the entries of a query's look-up table, and its filter, for
+	 * gv_table.
+	 */
 	void		(*table) (const GvModel *model, const float *query,
 						  float *table);
 
 	/*
-	 * Computes the sums [n] of postings' entries ("The score S").  The codes
-	 * are in columns that are `stride` apart.  The kernel reads and adds up n
-	 * postings, rounded up to a multiple of GV_BLOCK.
+	 * Computes the sums [n] of the table entries of postings (see "The score
+	 * S" in gv_engine.h).  `stride` is the stride of the columns of codes.
+	 * The kernel reads the codes, and writes the sums, of n postings, rounded
+	 * up to a multiple of GV_BLOCK.
 	 */
 	void		(*sum_postings) (const float *table, int32_t m,
 								 const uint8_t *codes, int32_t stride,
@@ -151,35 +162,39 @@ typedef struct GvKernels
 
 	/*
 	 * Copies the codes of those postings of a block whose bit is set in
-	 * `wanted`, side by side, to columns that are GV_GATHERED_STRIDE apart.
+	 * `wanted`, side by side, to columns with the stride GV_GATHERED_STRIDE.
 	 * May write GV_BLOCK bytes in each column.
 	 */
 	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
 						   uint32_t wanted, uint8_t *gathered);
 
 	/*
-	 * Returns the postings that may not be left out.  Bits of unused and dead
-	 * postings are undefined.  Meanwhile the kernel may prefetch from `ahead`
-	 * as many bytes as the codes have.  Then memory works while sums are
-	 * added up, whereas a burst of prefetches would make the processor wait
-	 * for the first ones.
+	 * Returns a bit for each posting of a block.  The bit is set if the
+	 * posting may not be left out; bits of unused and dead postings are
+	 * undefined.  The kernel may also prefetch as many bytes from `ahead` as
+	 * the codes have.  It prefetches a little at a time while it adds up the
+	 * sums, because a burst of prefetches would make the processor wait for
+	 * the first ones.
 	 */
 	uint32_t	(*filter) (const uint8_t *bytes, int32_t m,
 						   const uint8_t *codes, const float *t,
 						   const GvCut *cut, const uint8_t *ahead);
 
 	/*
-	 * Bit i is set if key i of abbrevs [GV_BLOCK], each of `width` bytes,
-	 * satisfies a test.  The test is not one for NULL.
+	 * Returns a bit for each key of abbrevs [GV_BLOCK], each of `width`
+	 * bytes.  Bit i is set if key i satisfies a test, which is not a test for
+	 * NULL.
 	 */
 	uint32_t	(*match) (const GvKeyTest *test, int width,
 						  const void *abbrevs);
 
 	/*
-	 * Sums over q [dims] and an x^, of half-precision values [dims] or, if
-	 * half_vector is NULL, of a refine record: squares of q - x^ or, if
-	 * magnitudes is not NULL, products and the products' magnitudes.  Each is
-	 * in GV_CPU_LANES partial sums.
+	 * Computes sums over the dimensions of q [dims] and a vector x^, which
+	 * has the half-precision values half_vector [dims] or, if half_vector is
+	 * NULL, is the vector of a refine record.  The sums are those of the
+	 * squares of q - x^.  If magnitudes is not NULL, the sums are those of
+	 * the products of q and x^ instead, and magnitudes are the sums of the
+	 * products' magnitudes.  Each result is in GV_CPU_LANES partial sums.
 	 */
 	void		(*record_sums) (const float *q, const GvRefine *record,
 								const uint16_t *half_vector, int32_t dims,
@@ -196,7 +211,7 @@ typedef struct GvKernels
 								 * blocks */
 #define GV_FETCHED			64	/* bytes that a processor fetches at a time */
 
-/* Prefetches the line at an address into the second-level cache. */
+/* Prefetches the cache line at an address into the second-level cache. */
 static inline void
 gv_fetch(const uint8_t *at)
 {
@@ -204,9 +219,9 @@ gv_fetch(const uint8_t *at)
 }
 
 /*
- * Returns g, such that the error of an estimated product is below g |x| |c|.
- * There is a rounding for each dimension of a panel, and one for each panel.
- * The factor 1.001 covers products of errors.
+ * Returns a factor g such that the error of an estimated product is below g
+ * |x| |c|.  There is a rounding for each dimension of a panel, and one for
+ * each panel.  The factor 1.001 covers products of errors.
  */
 static inline double
 gv_estimate_error(int32_t dims)
@@ -216,7 +231,7 @@ gv_estimate_error(int32_t dims)
 	return (summed + dims / GV_CPU_SLICE_DIMS + 2) * 1.001 / 16777216.0;
 }
 
-/* Adds partial sums in double pairwise: l takes l + 4, l + 2, l + 1. */
+/* Adds up partial sums in double, pairwise: l takes l + 4, l + 2 and l + 1. */
 static inline double
 gv_add_lanes64(double *sums /* [GV_CPU_LANES64] */ )
 {
@@ -229,7 +244,7 @@ gv_add_lanes64(double *sums /* [GV_CPU_LANES64] */ )
 	return sums[0];
 }
 
-/* Returns an element of the x^ of a refine record. */
+/* Returns the element of a refine record's vector x^ that has this code. */
 static inline float
 gv_refine_decode(float min, float step, uint8_t code)
 {
@@ -237,10 +252,10 @@ gv_refine_decode(float min, float step, uint8_t code)
 }
 
 /*
- * Returns the value of a half-precision number, like the processors' own
- * instructions.  These accept infinity and NaN, too, which gv_to_half does not
- * make.  A float with the same bits has the number's value times 2^-112, even
- * if the number is subnormal.
+ * Returns the value of a half-precision number, as the processors' own
+ * instructions do.  Infinity and NaN are accepted, too, although gv_to_half
+ * does not make them.  A float whose exponent and mantissa have the same bits
+ * has the number's value times 2^-112, even if the number is subnormal.
  */
 static inline float
 gv_half_value(uint16_t half)
@@ -259,8 +274,8 @@ gv_half_value(uint16_t half)
 }
 
 /*
- * Takes the first bits out of *bits, at most 16, and stores their numbers as
- * bytes in `places`.  The rest of `places` is 0.
+ * Clears the first bits that are set in *bits, at most 16, and stores their
+ * numbers as bytes in `places`.  The rest of `places` is 0.
  */
 static inline void
 gv_take_places(uint32_t *bits, uint64_t *places /* [2] */ )
@@ -286,8 +301,9 @@ extern const GvKernels gv_neon_kernels;
 
 /*
  * Return <a, b> and |a - b|^2 in fp32 (distance.c).  Dimension i is added to
- * partial sum i mod 16, in ascending order.  Then l takes l + 8, l + 4, l + 2,
- * l + 1.  Results may overflow; gv_score turns that into GV_SCORE_MAX.
+ * partial sum i mod 16, in ascending order.  Then partial sum l takes partial
+ * sums l + 8, l + 4, l + 2 and l + 1.  Results may overflow, which gv_score
+ * turns into GV_SCORE_MAX.
  */
 extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
 extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
@@ -301,7 +317,7 @@ extern double gv_cpu_centered_dot64(const float *a, double a_mean,
 									const float *b, double b_mean,
 									int32_t dims);
 
-/* These are in distance.c, and handle the table in bytes. */
+/* These functions of distance.c handle the filter of a look-up table. */
 #ifdef GV_TEST_BUILD
 extern void gv_filter_make(float *table, int32_t m);
 #endif

@@ -1,12 +1,12 @@
 /*
  * neon.c
- *		The kernels in NEON, which every arm64 has (body.h has them, and says
- *		what the primitives do).
+ *		The primitives of the kernels in NEON, which every arm64 has.
+ *		vectors.h says what the primitives do, and body.h has the kernels.
  *
  * Four registers hold the sixteen partial sums of a distance or the sixteen
- * entries of a sub-quantizer; two hold a byte column of 32 postings, or 32
- * bytes of abbreviated keys.  Results of comparisons are reduced to a byte for
- * each value, and then to a bit.
+ * entries of a sub-quantizer.  Two registers hold a byte column of 32
+ * postings, or 32 bytes of abbreviated keys.  Results of comparisons are
+ * reduced to a byte for each value, and then to a bit.
  */
 #include "cpu/simd/kernels.h"
 
@@ -25,7 +25,7 @@ typedef uint8x16_t Keys;
 typedef uint8x16_t Mask;
 typedef uint8x16x4_t Entries;
 
-/* Masks of 64 floats, at most, and of a block's keys. */
+/* Masks of at most 64 floats, and masks of a block's keys. */
 typedef struct Comparisons
 {
 	uint32x4_t	masks[16];
@@ -54,9 +54,9 @@ fuse(Reg x, Reg y, Reg sum)
 }
 
 /*
- * Keeps one bit of each byte of `places`, which is all ones or all zeros.  It
- * is a different bit in each of eight consecutive bytes, so that adding these
- * up gives all eight bits.
+ * Keeps one bit of each byte of `places`, whose bytes are all ones or all
+ * zeros.  A different bit is kept in each of eight consecutive bytes, so that
+ * the sum of the eight bytes has all eight bits.
  */
 static ALWAYS LEVEL uint8x16_t
 weigh(uint8x16_t places)
@@ -186,7 +186,7 @@ least_lane(Wide x)
 	return vdupq_n_f32(vminvq_f32(least));
 }
 
-/* Returns b where it is less than a, else a. */
+/* Returns in each lane the lesser of a and b, or a if they do not compare. */
 static ALWAYS LEVEL float32x4_t
 lesser(float32x4_t a, float32x4_t b)
 {

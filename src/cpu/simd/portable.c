@@ -1,6 +1,7 @@
 /*
  * portable.c
- *		The kernels in plain C, which define all others (see kernels.h).
+ *		The kernels in plain C, which define the results of all other kernels
+ *		(see kernels.h).
  *
  * Partial sums are independent of each other, so compilers keep them in vector
  * registers without having to reorder any addition.  Dimension i is always
@@ -23,7 +24,7 @@
 #define STEP		4			/* dimensions multiplied at a time */
 #define SPAN		8			/* postings summed at a time */
 
-/* Adds the sums pairwise: l takes l + 8, then l + 4, l + 2, l + 1. */
+/* Adds up the sums pairwise: l takes l + 8, then l + 4, l + 2 and l + 1. */
 static inline float
 add_lanes(float *sums /* [LANES] */ )
 {
@@ -36,7 +37,9 @@ add_lanes(float *sums /* [LANES] */ )
 	return sums[0];
 }
 
-/* Returns a term of a product or, if not `product`, of a squared distance. */
+/*
+ * Returns a term of a product if `product`, else a term of a squared distance.
+ */
 static ALWAYS float
 term(float a, float b, bool product)
 {
@@ -132,8 +135,8 @@ sqdist64(const float *a, const float *b, int32_t dims)
 
 /*
  * Adds to `out` the products of one vector with CENTS centroids over STEP
- * dimensions.  STEP is four: there are enough additions for each load and
- * store of `out`, and few enough factors for sixteen registers.
+ * dimensions.  STEP is 4, because there are then enough additions for each
+ * load and store of `out`, and few enough factors for sixteen registers.
  */
 static inline void
 multiply_step(const float *x /* [STEP] */ ,
@@ -151,7 +154,7 @@ multiply_step(const float *x /* [STEP] */ ,
 			(x2 * y[2 * CENTS + c] + x3 * y[3 * CENTS + c]);
 }
 
-/* Like multiply_step, over len dimensions, 1 <= len <= SLICE. */
+/* Like multiply_step, but over len dimensions, 1 <= len <= SLICE. */
 static void
 multiply_row(const float *x, int32_t len,
 			 const float *panel /* [SLICE][CENTS] */ , float *out)
@@ -182,7 +185,7 @@ multiply(const float *x, int32_t stride, int nrows, int32_t len,
 					 products + row * CENTS);
 }
 
-/* Adds up a panel's products before it adds their sum to `products`. */
+/* Adds up the products of a panel before it adds the sum to `products`. */
 static void
 estimate(const float *x, int32_t stride, int nrows, int32_t len,
 		 const float *panel, float *products)
@@ -217,8 +220,8 @@ within(const float *squares, const float *products, float limit)
 }
 
 /*
- * The first loop, for which compilers use vector instructions, finds out
- * whether any bit has to be set.  Mostly none has.
+ * The first loop finds out whether any bit has to be set, which is rarely so.
+ * Compilers use vector instructions for this loop.
  */
 static uint64_t
 below(const float *values, float limit)
@@ -258,7 +261,10 @@ nearest_word(const float *x, const float *words, int32_t dims)
 	return nearest;
 }
 
-/* Computes the entries [GV_CODEWORDS] of one sub-quantizer ("The score S"). */
+/*
+ * Computes the entries [GV_CODEWORDS] of one sub-quantizer (see "The score S"
+ * in gv_engine.h).
+ */
 static inline void
 find_entries(const float *restrict query /* [dims] */ ,
 			 const float *restrict words /* [GV_CODEWORDS][dims] */ ,
@@ -297,8 +303,8 @@ find_range(const float *restrict entries, float *least, float *most)
 }
 
 /*
- * Stores a sub-quantizer's bytes, twice.  In a damaged index entries may be
- * NaN, which must not be converted to an integer.
+ * Stores the bytes of a sub-quantizer twice.  In a damaged index, entries may
+ * be NaN, and NaN must not be converted to an integer.
  */
 static inline void
 put_bytes(const float *restrict entries, float least, float inverse,
@@ -317,9 +323,9 @@ put_bytes(const float *restrict entries, float least, float inverse,
 }
 
 /*
- * Computes sums[i] of SPAN postings, whose codes are codes[..][i].  Entries
- * are added one by one, not in pairs first, because the score S is defined in
- * that way.
+ * Computes the sums [SPAN] of postings.  The codes of posting i are
+ * codes[..][i].  Entries are added one after another, not in pairs first,
+ * because the score S is defined in that way.
  */
 static inline void
 sum_span(const float *restrict table, int32_t m,
@@ -466,8 +472,8 @@ match(const GvKeyTest *test, int width, const void *abbrevs)
 }
 
 /*
- * Returns element i of x^, of half_vector or, if it is NULL, of a refine
- * record.
+ * Returns element i of a vector x^, which is half_vector or, if half_vector is
+ * NULL, the vector of a refine record.
  */
 static ALWAYS float
 element(const GvRefine *record, const uint16_t *half_vector, int32_t i)
@@ -476,7 +482,10 @@ element(const GvRefine *record, const uint16_t *half_vector, int32_t i)
 		gv_refine_decode(record->min, record->step, record->codes[i]);
 }
 
-/* Adds a term to partial sum l and, of a product, its magnitude. */
+/*
+ * Adds a term to partial sum l.  If `product`, also adds the magnitude of the
+ * term to magnitudes[l].
+ */
 static ALWAYS void
 add_term(float q, float x, bool product, int l, float *sums, float *magnitudes)
 {
@@ -488,8 +497,8 @@ add_term(float q, float x, bool product, int l, float *sums, float *magnitudes)
 }
 
 /*
- * Computes the partial sums of |q - x^|^2 in fp32 or, if `product`, those of
- * <q, x^> and of the terms' magnitudes.
+ * Computes the partial sums of |q - x^|^2 in fp32 or, if `product`, the
+ * partial sums of <q, x^> and of the magnitudes of its terms.
  */
 static ALWAYS void
 sum_elements(const float *restrict q, const GvRefine *record,
@@ -519,8 +528,8 @@ sum_elements(const float *restrict q, const GvRefine *record,
 
 #ifdef GV_TEST_BUILD
 /*
- * Makes the filter of a table whose entries [m][GV_CODEWORDS] are there
- * already.
+ * Makes the filter of a table, whose entries [m][GV_CODEWORDS] must have been
+ * computed.
  */
 void
 gv_filter_make(float *table, int32_t m)

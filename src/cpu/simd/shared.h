@@ -1,12 +1,14 @@
 /*
  * shared.h
- *		What portable.c and the other levels have in common: the nearest
- *		codewords of many vectors, a query's look-up table and its filter, the
- *		choice among sums over refine records, and the table of kernels.
+ *		The functions that portable.c and the other levels have in common: the
+ *		nearest codewords of many vectors, a query's look-up table and its
+ *		filter, the choice among sums over refine records, and the table of
+ *		kernels.
  *
  * Included at the end of portable.c and of body.h, because functions cannot be
- * shared between levels.  The including file defines LEVEL, the attribute of
- * its functions, KERNELS and FILTERS, the table's name and its `filters`, and
+ * shared between levels.  The including file defines LEVEL, which is the
+ * attribute of its functions, KERNELS, which is the name of its table of
+ * kernels, FILTERS, which is the value of the table's member `filters`, and
  * all functions that portable.c has.
  */
 #include <math.h>
@@ -14,9 +16,9 @@
 #include "cpu/simd/kernels.h"
 
 /*
- * The nearest codewords of transposed vectors.  The loops are over rows that
- * do not depend on each other, and have no branches.  So compilers use the
- * instructions that a level has (-O3).
+ * The following functions find the nearest codewords of transposed vectors.
+ * Their loops are over rows that do not depend on each other, and have no
+ * branches.  So compilers use the vector instructions that a level has (-O3).
  */
 static inline LEVEL void
 add_dimension(const float *restrict x /* [nrows] */ , int nrows,
@@ -46,8 +48,8 @@ add_distances(const float *x, size_t stride, int nrows, const float *words,
 }
 
 /*
- * Makes codeword k the best of each row for which it is nearer than the best
- * so far.
+ * Makes codeword k the best codeword of each row that is nearer to it than to
+ * the row's best codeword so far.
  */
 static inline LEVEL void
 keep_nearer(const float *restrict dist /* [nrows] */ , int nrows, int32_t k,
@@ -82,8 +84,8 @@ nearest_words(const float *dist, int nrows, float *best, int32_t *code)
 }
 
 /*
- * Makes the filter of a table whose entries [m][GV_CODEWORDS] are there
- * already.
+ * Makes the filter of a table, whose entries [m][GV_CODEWORDS] must have been
+ * computed.
  */
 static LEVEL void
 make_filter(float *table, int32_t m)
@@ -143,7 +145,10 @@ make_table(const GvModel *model, const float *query, float *table)
 	make_filter(table, model->m);
 }
 
-/* Has a loop for each kind of sum, so that compilers see constants. */
+/*
+ * Calls sum_elements with constant arguments, so that compilers make a loop
+ * for each kind of sum.
+ */
 static LEVEL void
 record_sums(const float *q, const GvRefine *record,
 			const uint16_t *half_vector, int32_t dims, float *sums,

@@ -1,9 +1,9 @@
 /*
  * vectors.h
- *		The vectors of GCC and clang on which body.h works, and what a level's
- *		file has to define for it.
+ *		The vector types of GCC and clang that body.h uses, and a list of what
+ *		the file of a level has to define for body.h.
  *
- * Included by a level's file, which before it defines these:
+ * Included by the file of a level, which before that defines these:
  *	LEVEL				the attribute of the level's functions
  *	KERNELS				the name of the level's table
  *	Reg, REG			a register of floats, and the number of its floats
@@ -13,21 +13,27 @@
  *						each key
  *	Comparisons			the results of comparing floats, or their bits
  *	KeyBits				the masks of a block's keys, or their bits
- *	HAS_MASKS			the level compares into masks, and loads by them
+ *	HAS_MASKS			defined if the level compares into bit masks, and loads
+ *						by bit masks
  *	Entries				the entries of a sub-quantizer, ready for look-ups
- *	ESTIMATE_REGS		registers of centroids that estimates take at a time
- *	SUM_AT_ONCE			postings whose entries are added up at a time, at most; a
- *						multiple of GV_BLOCK
- * After it, the file defines the primitives: those operations that have no
- * operator, or for which compilers find no good instructions.  Then it includes
- * body.h, on x86 through avx.h, which defines some of the primitives.
+ *	ESTIMATE_REGS		number of registers of centroids that estimates use at
+ *						a time
+ *	SUM_AT_ONCE			maximum number of postings whose entries are added up
+ *						at a time; a multiple of GV_BLOCK
+ * After the inclusion, the file of the level defines the primitives: the
+ * operations that have no operator, or for which compilers find no good
+ * instructions.  Then the file includes body.h.  On x86 it includes avx.h
+ * instead, which defines some of the primitives and includes body.h.
  *
- *	add_lanes(sums)		adds the lanes: l takes l + 8, then l + 4, l + 2, l + 1
+ *	add_lanes(sums)		adds up the lanes: lane l takes lane l + 8, then l + 4,
+ *						l + 2, l + 1
  *	fuse(x, y, sum)		x y + sum, rounded once
  *	add_comparison(found, value, limit, h, at)
- *						adds to *found, which begins with zeros, whether the
- *						values of register h are not above their limits or, if
- *						`at`, neither at nor above them; true of NaN
+ *						compares register h of values with their limits, and
+ *						adds the results to *found, which begins with zeros.  A
+ *						result is whether the value is not above its limit or,
+ *						if `at`, neither at nor above its limit.  It is true of
+ *						NaN
  *	take_comparisons(found, n)
  *						a bit for each value of registers 0 .. n - 1; n is
  *						PARTS or a multiple of BLOCK_REGS
@@ -37,11 +43,12 @@
  *	load_rest(x, n), bytes_rest(bytes, n), halves_rest(halves, n)
  *						the first n < 16 floats, bytes or numbers in half
  *						precision, followed by zeros; with HAS_MASKS only
- *	lanes_rest(x, n)	the first n lanes, followed by zeros; with HAS_MASKS only
+ *	lanes_rest(x, n)	the first n lanes, followed by zeros; with HAS_MASKS
+ *						only
  *	load_words(words, dims, d)
  *						dimension d of all words [GV_CODEWORDS][dims]
  *	load_pairs(words, first, second)
- *						both dimensions of words that have two
+ *						both dimensions of all words [GV_CODEWORDS][2]
  *	least_lane(x)		the least of the lanes, in all lanes of a register
  *	find_range, put_bytes, gather
  *						like the functions of portable.c with these names
@@ -50,22 +57,22 @@
  *	add_entries(sums, entries, codes, upper)
  *						looks up the entries of sixteen postings, by the low
  *						four bits of their codes or, if `upper`, by the high
- *						ones, and adds them to sums [PARTS]
+ *						ones, and adds the entries to sums [PARTS]
  *	add_columns(sums, columns, n, bytes)
  *						adds the bytes of n <= 2 columns of codes to sums [4]
  *						of 16 bits, which begin with zero; the level decides
- *						where a posting's sum is.  The bytes for low nibbles of
- *						the first column are at `bytes`, those for its high
- *						nibbles 64 bytes, those of the second column 32 bytes
- *						further on
- *	drain(sums, total)	adds the sums of DRAIN columns, at most, to total
+ *						where a posting's sum is.  The bytes for the low
+ *						nibbles of the first column are at `bytes`, and those
+ *						for its high nibbles at bytes + 64.  The bytes for the
+ *						second column are 32 bytes further on
+ *	drain(sums, total)	adds the sums of at most DRAIN columns to total
  *						[BLOCK_REGS]
  *	load_abbrevs(abbrevs, r, width)
  *						register r of a block's abbreviated keys; with
  *						HAS_MASKS only
  *	equal_abbrevs(a, b, width), not_above(a, b, width)
- *						which keys of a equal b's, or are not above them; the
- *						first with HAS_MASKS only
+ *						which keys of a equal the keys of b, or are not above
+ *						the keys of b; equal_abbrevs with HAS_MASKS only
  *	keep_mask(bits, mask, r, width)
  *						adds the mask of register r to *bits, which begins with
  *						zeros
@@ -74,18 +81,18 @@
  *						registers have been added
  *	find_abbrevs(wide, values, n)
  *						which of the abbreviated keys wide [GV_BLOCK] are among
- *						values [n], n >= 2, by a binary search for all keys side
- *						by side; each step halves the values that are left
+ *						values [n], n >= 2, by a binary search for all keys
+ *						side by side; each step halves the values that are left
  *
- * All functions that have vectors as arguments are inlined always, because
- * vectors have no ABI in common.
+ * All functions that have vectors as arguments are always inlined, because
+ * levels have no common ABI for vectors.
  */
 #include <string.h>
 
 #include "cpu/simd/kernels.h"
 
 #define ALWAYS		inline __attribute__((always_inline))
-#define OUTSIDE		__attribute__((noinline))	/* so that others need no
+#define OUTSIDE		__attribute__((noinline))	/* so that callers need no
 												 * stack */
 #define FILTERS		true
 #define LANES		GV_CPU_LANES
@@ -97,7 +104,10 @@
 								 * at a time */
 #define DRAIN		128			/* columns that 16-bit sums can take */
 
-/* Registers of other numbers, and those that are anywhere in memory. */
+/*
+ * Registers of floats and keys at any address in memory, and registers of
+ * other numbers.
+ */
 typedef Reg __attribute__((aligned(4), may_alias))
 RegAt;
 typedef Keys __attribute__((aligned(1), may_alias))
@@ -136,7 +146,9 @@ store_reg(float *x, Reg reg)
 	*(RegAt *) x = reg;
 }
 
-/* Returns a register that has the value in each lane, also -0. */
+/*
+ * Returns a register that has the value in each lane, even if the value is -0.
+ */
 static ALWAYS LEVEL Reg
 spread_float(float value)
 {
