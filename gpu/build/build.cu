@@ -24,13 +24,13 @@
 #include "gpu/search/search.h"
 
 #define THREADS			256
-#define MOST_SCORES		(INT64_C(64) << 20) /* most scores of a piece of the
+#define MOST_SCORES		(INT64_C(64) << 20) /* maximum scores of a piece of the
 											 * rows */
-#define MOST_TERMS		(INT64_C(1) << 36)	/* most terms of a piece, which
+#define MOST_TERMS		(INT64_C(1) << 36)	/* maximum terms of a piece, which
 											 * take a few ms */
-#define MOST_ROWS		(1 << 18)	/* most rows of a piece, so that the grid
+#define MOST_ROWS		(1 << 18)	/* max rows of a piece, so that the grid
 									 * is not too large */
-#define MOST_HALF		(INT64_C(96) << 20) /* most bytes of the rows' half
+#define MOST_HALF		(INT64_C(96) << 20) /* maximum bytes of the rows' half
 											 * copies */
 
 /*

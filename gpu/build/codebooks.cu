@@ -15,7 +15,7 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define ITERATIONS		12
-#define TRIES			8		/* most draws of an initial codeword; a draw is
+#define TRIES			8		/* max draws of an initial codeword; a draw is
 								 * repeated if the row equals an earlier
 								 * codeword */
 

@@ -56,7 +56,10 @@ gv_minima_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
 	return bound;
 }
 
-/* -- bound by halving an interval and counting: one barrier a step */
+/*
+ * -- a bound found by halving an interval and counting the keys below its
+ * middle, with one barrier for each step
+ */
 
 #define GV_BY_VALUE		16		/* steps that halve values, at first */
 

@@ -33,22 +33,22 @@
 
 #include "gpu/exact/exact.h"
 
-#define MOST_GROWTH		7		/* most rows of a chunk for each row before the
+#define MOST_GROWTH		7		/* max rows of a chunk for each row before the
 								 * chunk */
-#define MOST_TERMS		(INT64_C(1) << 43)	/* most terms of a product, which
+#define MOST_TERMS		(INT64_C(1) << 43)	/* max terms of a product, which
 											 * take .03 s */
 #define LEAST_CAPACITY	256
 #define FEW_CAPACITY	INT64_C(2048)
-#define MOST_PIECE		(1 << 17)	/* most queries that are searched at
+#define MOST_PIECE		(1 << 17)	/* maximum queries that are searched at
 									 * once */
-#define MOST_FOUND		(INT64_C(1) << 30)	/* most bytes for the candidates of
+#define MOST_FOUND		(INT64_C(1) << 30)	/* max bytes for the candidates of
 											 * these queries */
 #define MOST_SCORES		(INT64_C(1) << 26)
 #define LEAST_SCORES	(INT64_C(1) << 16)
-#define MOST_FULL_SCORES	INT64_C(16384)	/* most queries that are searched
+#define MOST_FULL_SCORES	INT64_C(16384)	/* max queries that are searched
 											 * by full scores at once */
 #define LEAST_FULL_SCORES	INT64_C(128)
-#define MATRIX_BYTES	(INT64_C(64) << 20) /* most bytes of the half copies of
+#define MATRIX_BYTES	(INT64_C(64) << 20) /* max bytes of the half copies of
 											 * these queries */
 
 /*
@@ -128,7 +128,7 @@ set_shape(GvExactWork *work, const GvExactNormalization *norm,
 	work->nscores = std::clamp(work->nscores, LEAST_SCORES, MOST_SCORES);
 }
 
-/* Places all arrays in memory and returns their bytes. */
+/* Places all arrays in memory and returns their size in bytes. */
 static size_t
 place_work(GvExactWork *work, const GvExactNormalization *norm,
 		   const GvExactAmount *amount, char *memory)

@@ -39,7 +39,7 @@ extern "C"
 								 * except the last one, are multiples of this
 								 * number */
 #define GV_EXACT_FEW	16		/* up to this number, queries count as few */
-#define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* most slots that are searched by
+#define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* max slots that are searched by
 											 * full scores at once */
 #define GV_EXACT_SEED	2048	/* number of slots from whose scores the first
 								 * thresholds come */
@@ -246,8 +246,8 @@ struct GvExactWork
 	GvBlas	   *blas;			/* NULL if gpu/product's own kernels compute
 								 * products */
 	GvBuffer	d_work;			/* memory of the device's arrays below */
-	int32_t		piece;			/* most queries that are searched at once */
-	int32_t		nfull;			/* most queries that are searched by full
+	int32_t		piece;			/* maximum queries that are searched at once */
+	int32_t		nfull;			/* maximum queries that are searched by full
 								 * scores at once */
 	int64_t		nscores;		/* number of scores that d_scores has memory
 								 * for */
@@ -334,7 +334,7 @@ struct GvExactAmount
 {
 	int64_t		n;				/* queries */
 	int64_t		k;				/* number of neighbors of each query */
-	int64_t		nrows;			/* most rows of a batch */
+	int64_t		nrows;			/* maximum rows of a batch */
 	int32_t		capacity;		/* least capacity of a query for candidates, or
 								 * 0 for the default */
 };

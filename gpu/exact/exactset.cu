@@ -32,7 +32,7 @@ struct Exact
 	cudaStream_t stream;		/* the stream of `work` or of `lists`, or
 								 * `copying` */
 	cudaStream_t copying;		/* the stream while there are no queries */
-	int64_t		capacity;		/* most rows of a batch */
+	int64_t		capacity;		/* maximum rows of a batch */
 	int64_t		nrows;			/* rows that are on the device */
 	bool		keeps;			/* all rows are kept */
 	bool		is_normalized;	/* norm is known */

@@ -27,7 +27,7 @@
 #define DEPTH			32		/* dimensions of a row that its four lanes load
 								 * at once */
 #define AHEAD			4
-#define MOST_SCANNED	(96 * 1024) /* most bytes of queries in shared
+#define MOST_SCANNED	(96 * 1024) /* maximum bytes of queries in shared
 									 * memory */
 
 /*
@@ -68,8 +68,9 @@ struct Scores
 	};
 
 	/*
-	 * Queries that do not exist get the threshold NaN, because rows that half
-	 * precision cannot hold reach every other threshold.
+	 * Columns beyond the last query get the threshold NaN, which no row
+	 * reaches.  Rows that half precision cannot hold reach all other
+	 * thresholds.
 	 */
 	__device__ __forceinline__ void
 	begin(Row *mine, int query) const

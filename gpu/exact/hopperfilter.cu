@@ -40,7 +40,7 @@ GV_TUNABLE bool gv_exact_no_hopper = false;
 #define BOX				128		/* rows of one copy, and of one product */
 #define BOX_BYTES		(BOX * GV_HOPPER_ROW)
 #define MOST_STAGES		10
-#define MOST_TILES		256		/* most row tiles of a unit */
+#define MOST_TILES		256		/* maximum row tiles of a unit */
 #define QUERY_SLICES	4		/* number of slices whose products take as long
 								 * as the copy of a unit's queries */
 #define TURN			1		/* first named barrier of turns; barrier 0 is

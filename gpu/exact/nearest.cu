@@ -30,9 +30,9 @@
 #define MANY_THREADS	128
 #define FEW_THREADS		256		/* threads of a block if several blocks share a
 								 * query or the capacity is above MOST_SLOTS */
-#define MOST_BLOCKS		512		/* most blocks of a launch if several blocks
+#define MOST_BLOCKS		512		/* maximum blocks of a launch if several blocks
 								 * share a query */
-#define MOST_SLOTS		4096	/* most candidates in shared memory, 12 bytes
+#define MOST_SLOTS		4096	/* max candidates in shared memory, 12 bytes
 								 * each */
 
 /* The arguments of the kernel. */

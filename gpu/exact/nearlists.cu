@@ -37,16 +37,16 @@
 												 * large, because each list
 												 * needs many rows */
 #define MOST_BATCH		(INT64_C(1) << 27)	/* rows */
-#define MOST_PIECE		(INT64_C(1) << 17)	/* most vectors whose lists are
+#define MOST_PIECE		(INT64_C(1) << 17)	/* maximum vectors whose lists are
 											 * found at once */
-#define MOST_GROUP		INT64_C(8192)	/* most queries of a tile */
-#define TILE_BYTES		(INT64_C(256) << 20)	/* most bytes of a tile's half
+#define MOST_GROUP		INT64_C(8192)	/* maximum queries of a tile */
+#define TILE_BYTES		(INT64_C(256) << 20)	/* max bytes of a tile's half
 												 * copies */
 #define CAPACITY		512		/* least capacity of a query for candidates:
 								 * thresholds from near lists let more slots
 								 * pass than thresholds from a chunk */
 
-/* most rows of a batch and of a tile; 0 for the default */
+/* maximum rows of a batch and of a tile; 0 for the default */
 GV_TUNABLE int64_t gv_exact_batch = 0;
 GV_TUNABLE int64_t gv_exact_tile = 0;
 
@@ -77,8 +77,8 @@ struct Stream
 struct GvExactByList
 {
 	GvSetSpec	spec;
-	int64_t		capacity;		/* most rows of a batch */
-	int64_t		tile_capacity;	/* most rows of a tile */
+	int64_t		capacity;		/* maximum rows of a batch */
+	int64_t		tile_capacity;	/* maximum rows of a tile */
 	GvExactAmount near_amount;	/* sizes of the search for near lists */
 	GvExactAmount asked_amount; /* sizes of searches for the lists of
 								 * vectors */
@@ -87,7 +87,7 @@ struct GvExactByList
 	float	   *d_centroids;	/* [nlists][dims] */
 	GvExactRows centroids;
 	GvExactWork asking;
-	int64_t		piece;			/* most vectors whose lists are found at
+	int64_t		piece;			/* maximum vectors whose lists are found at
 								 * once */
 	GvExactQueries asked;		/* [piece] vectors whose lists are found; k is
 								 * 1 */
@@ -126,7 +126,7 @@ most_vectors(const GvExactByList *lists)
 }
 
 /*
- * Places all arrays in memory and returns their bytes.  If memory is NULL,
+ * Places all arrays in memory and returns their size in bytes.  If memory is NULL,
  * only counts the bytes.
  */
 static size_t

@@ -33,7 +33,7 @@ extern "C"
 }
 
 #define THREADS			256
-#define LAST_PASSES		12		/* most passes that make the sizes even */
+#define LAST_PASSES		12		/* maximum passes that make the sizes even */
 #define SPLIT_THREADS	128
 #define SPLIT_WARPS		(SPLIT_THREADS / GV_WARP)
 #define SPLIT_ROWS		1024	/* rows of a cluster that a split looks at */
@@ -47,7 +47,7 @@ extern "C"
  */
 #define MOST_TERMS		(INT64_C(1) << 37)
 #define MOST_ROWS		(INT64_C(1) << 16)
-#define MOST_HALF		(INT64_C(64) << 20) /* most numbers in the half copies
+#define MOST_HALF		(INT64_C(64) << 20) /* max numbers in the half copies
 											 * of a piece */
 #define TILE_ROWS		128
 
@@ -103,7 +103,7 @@ set_shape(GvClusters *cl, int32_t dims, int64_t n, int32_t k, int nsms)
 	gv_clusters_shape(cl, n, dims, k, MOST_TERMS, piece, false);
 }
 
-/* Places all arrays in memory, and returns their bytes. */
+/* Places all arrays in memory, and returns their size in bytes. */
 static size_t
 place_all(EvenKmeans *km, char *memory)
 {
@@ -119,7 +119,7 @@ place_all(EvenKmeans *km, char *memory)
 	return bytes;
 }
 
-/* Places the host's arrays in memory, and returns their bytes. */
+/* Places the host's arrays in memory, and returns their size in bytes. */
 static size_t
 place_host(EvenKmeans *km, char *memory)
 {

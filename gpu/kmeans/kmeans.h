@@ -38,7 +38,7 @@
 
 #include "gpu/product/product.h"
 
-#define GV_KMEANS_CANDIDATES	16	/* most candidates of a row; a row with
+#define GV_KMEANS_CANDIDATES	16	/* maximum candidates of a row; a row with
 									 * more overflows */
 #define GV_KMEANS_ALIGN		256 /* arrays of centroids that the filter reads
 								 * are padded to a multiple of this */
@@ -67,8 +67,8 @@ struct GvClusters
 	int32_t		dims;
 	int32_t		half_dims;		/* rounded up to 16 */
 	int32_t		k;				/* at most n */
-	int32_t		piece;			/* most rows that are assigned at once */
-	int32_t		columns;		/* most centroids that a piece is multiplied
+	int32_t		piece;			/* maximum rows that are assigned at once */
+	int32_t		columns;		/* maximum centroids that a piece is multiplied
 								 * with at once, a multiple of
 								 * GV_KMEANS_ALIGN */
 	bool		kept;			/* all rows have half copies, not only the rows

@@ -62,7 +62,7 @@ set_shape(const GvSetSpec *spec, GvClusters *cl)
 								 LEAST_PIECE, MOST_PIECE), true);
 }
 
-/* Places all arrays in memory, and returns their bytes. */
+/* Places all arrays in memory, and returns their size in bytes. */
 static size_t
 place_all(GvKmeansSet *set, char *memory)
 {
@@ -80,7 +80,7 @@ place_all(GvKmeansSet *set, char *memory)
 	return bytes;
 }
 
-/* Places the host's arrays in memory, and returns their bytes. */
+/* Places the host's arrays in memory, and returns their size in bytes. */
 static size_t
 place_host(GvKmeansSet *set, char *memory)
 {

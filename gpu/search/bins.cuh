@@ -22,7 +22,7 @@
 #define GV_BINS				2048
 #define GV_BINS_THREADS		512
 #define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS) /* bins of a thread */
-#define GV_BIN_MOST			64	/* most items of a bin that are sorted by
+#define GV_BIN_MOST			64	/* maximum items of a bin that are sorted by
 								 * counting */
 
 /* The mapping of keys to bins, between the least and the greatest key. */

@@ -116,7 +116,7 @@ struct GvSlices
 								 * first pass */
 	uint32_t	least;			/* least number of items of a slice, so that it
 								 * is worth a block */
-	uint32_t	capacity;		/* most items that a slice keeps */
+	uint32_t	capacity;		/* maximum items that a slice keeps */
 	int32_t		select_by;		/* gv_select_by */
 	uint32_t   *d_thresholds;	/* [queries][n] */
 	uint32_t   *d_counts;		/* [queries][n] number of items within the
@@ -269,7 +269,7 @@ struct GvCompletion
 struct GvSearcher
 {
 	int32_t		device;
-	int64_t		most_work;		/* most work memory of a sub-batch, in bytes */
+	int64_t		most_work;		/* max work memory of a sub-batch, in bytes */
 	cudaStream_t stream;
 	int			nsms;
 	GvBlas	   *blas;			/* NULL: products by our loops */
@@ -316,8 +316,8 @@ struct GvCandidate;
 struct GvPairing;
 struct GvPairGroup;
 
-#define GV_INT8_DIMS		4	/* most dimensions of a sub-quantizer */
-#define GV_INT8_CHUNKS		8	/* most chunks of a posting's codes */
+#define GV_INT8_DIMS		4	/* maximum dimensions of a sub-quantizer */
+#define GV_INT8_CHUNKS		8	/* maximum chunks of a posting's codes */
 
 /*
  * The arrays of a scan list by list (bylist.cu), for all sub-batches that are

@@ -22,7 +22,7 @@
 #include "gpu/search/search.h"
 #include "gpu/search/sift.cuh"
 
-#define MOST_SIFTED		(INT64_C(1) << 30)	/* most postings; sift.cuh numbers
+#define MOST_SIFTED		(INT64_C(1) << 30)	/* max postings; sift.cuh numbers
 											 * them by int */
 #define NTHREADS		GV_BINS_THREADS
 #define KEYS			20		/* keys of a thread in registers, */

@@ -36,7 +36,7 @@
 #define GV_SIFT_MOST		256 /* largest k for many items: a quarter of
 								 * GV_SIFT_ROOM */
 #define GV_SIFT_NONE		0xFFFFFFFFu
-#define GV_SIFT_SPARE		256 /* most items beyond k that are ranked */
+#define GV_SIFT_SPARE		256 /* maximum items beyond k that are ranked */
 #define GV_SIFT_RUN			8	/* consecutive items of a warp */
 
 #define GV_SIFT_FEW_THREADS	128 /* if items are some hundreds */

@@ -11,7 +11,7 @@
 
 #define GV_NO_ITEM			(~UINT64_C(0))	/* after every item */
 #define GV_NO_KEY			0xFFFFFFFFu /* after every key */
-#define GV_ROWS_CAPACITY	8192	/* most items that a block sorts */
+#define GV_ROWS_CAPACITY	8192	/* maximum items that a block sorts */
 
 /* gv_select_key on the device. */
 static __device__ __forceinline__ uint32_t

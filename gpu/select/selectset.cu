@@ -14,7 +14,7 @@
 								 * src/cpu/select */
 #define CHUNK		(INT64_C(1) << 24)	/* values between two checks of
 										 * `stop` */
-#define GRANULES	(INT64_C(16) << 20) /* most bytes that a device adds when
+#define GRANULES	(INT64_C(16) << 20) /* max bytes that a device adds when
 										 * it rounds up allocations */
 
 extern "C" void

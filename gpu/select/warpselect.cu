@@ -22,7 +22,7 @@
 
 #define AHEAD			4		/* loads that a thread has in flight */
 #define LEAST_PIECE		4096	/* least values of a piece */
-#define MOST_PIECES		INT64_C(64) /* most pieces of a row, because one block
+#define MOST_PIECES		INT64_C(64) /* max pieces of a row, because one block
 									 * merges them */
 #define OFTEN			8		/* values that a thread takes between exchanges
 								 * of the bound */

@@ -892,8 +892,7 @@ group_pairs(Placing *p)
 }
 
 /*
- * Offers the lists of a row's groups to the row, for every row, and finds the
- * row's nearest lists.
+ * Finds the nearest lists of every row among the lists of the row's groups.
  */
 static bool
 find_lists(Placing *p)

@@ -105,8 +105,8 @@
 #define DRAIN		128			/* columns that 16-bit sums can take */
 
 /*
- * Registers of floats and keys at any address in memory, and registers of
- * other numbers.
+ * Types of registers.  Those of floats and keys may be loaded from any
+ * address.
  */
 typedef Reg __attribute__((aligned(4), may_alias))
 RegAt;
