@@ -102,7 +102,7 @@ def within_gpuvecd(statements):
         base = int(next(line for line in maps if program in line).split("-")[0], 16)
     with tempfile.TemporaryDirectory() as folder:
         def gdb(command):
-            return "\\! gdb -p %s -batch -ex '%s' >>%s/gdb 2>&1" % (pid, command, folder)
+            return "\\! gdb -p %s -batch -ex 'set max-value-size unlimited' -ex '%s' >>%s/gdb 2>&1" % (pid, command, folder)
 
         script = ";\n".join([*BEGIN.strip("; \n").split(";\n"), *statements, ""])
         script += "%s\n%s;\n%s\n%s\n" % (
