@@ -64,7 +64,6 @@ is(join("\n", @dead), '', 'all links lead to a file, and to a heading that it ha
 # -- blocks
 # What a page's examples need that its reader has, by the heading above them.
 my %before = (
-	'Migrate from pgvector' => 'CREATE INDEX docs_embedding_old ON docs USING hnsw (embedding vector_cosine_ops)',
 	'LlamaIndex' => 'CREATE TABLE data_notes (embedding vector(384), metadata_ json)',
 	'Haystack' => 'CREATE TABLE pages (embedding vector(384), meta jsonb)',
 	'mem0' => 'CREATE TABLE memories (vector vector(384), payload jsonb)',
