@@ -46,6 +46,9 @@
 /* The search_path for the owner's code, which PostgreSQL 17 uses, too. */
 #define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
 
+/* the hint of most functions for an index of another access method */
+#define ONLY_OURS	"This function supports only gpuivfpq indexes."
+
 /*
  * Returns the OIDs of the database's gpuivfpq indexes in ascending order, so
  * that older indexes usually come first.  If `temporary` is true, includes
@@ -79,12 +82,9 @@ IvfpqListIndexes(bool temporary)
 	return indexes;
 }
 
-/*
- * Opens a gpuivfpq index, which the caller closes.  Raises an error if the OID
- * belongs to anything else, or if this session cannot read the index.
- */
-Relation
-IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
+/* IvfpqOpenIndex, with the hint for indexes of other access methods */
+static Relation
+open_index(Oid relid, LOCKMODE lockmode, const char *hint)
 {
 	Relation	rel = try_relation_open(relid, lockmode);
 
@@ -109,7 +109,7 @@ IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("index \"%s\" is not a gpuivfpq index",
 						RelationGetRelationName(rel)),
-				 errhint("This function supports only gpuivfpq indexes.")));
+				 errhint("%s", hint)));
 	if (RELATION_IS_OTHER_TEMP(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -123,11 +123,19 @@ IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
 }
 
 /*
- * Opens a gpuivfpq index and its table.  Locks the table first, because
- * PostgreSQL takes locks in that order.  The caller closes both.
+ * Opens a gpuivfpq index, which the caller closes.  Raises an error if the OID
+ * belongs to anything else, or if this session cannot read the index.
  */
 Relation
-IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
+IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
+{
+	return open_index(relid, lockmode, ONLY_OURS);
+}
+
+/* IvfpqOpenIndexTable, with the hint for indexes of other access methods */
+static Relation
+open_index_table(Oid relid, LOCKMODE lockmode, const char *hint,
+				 Relation *table)
 {
 	Oid			tableid = IndexGetRelation(relid, true);
 	Relation	index;
@@ -135,7 +143,7 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 	*table = NULL;
 	if (OidIsValid(tableid))
 		*table = table_open(tableid, lockmode);
-	index = IvfpqOpenIndex(relid, lockmode);
+	index = open_index(relid, lockmode, hint);
 
 	/* the index may have been dropped, and its OID reused, before we locked */
 	if (*table == NULL || IndexGetRelation(relid, false) != tableid)
@@ -144,6 +152,28 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 				 errmsg("could not open parent table of index \"%s\"",
 						RelationGetRelationName(index))));
 	return index;
+}
+
+/*
+ * Opens a gpuivfpq index and its table.  Locks the table first, because
+ * PostgreSQL takes locks in that order.  The caller closes both.
+ */
+Relation
+IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
+{
+	return open_index_table(relid, lockmode, ONLY_OURS, table);
+}
+
+/*
+ * Opens an index and its table, to measure the index's recall.  The error for
+ * an index of another access method says how to measure that.
+ */
+Relation
+IvfpqOpenToMeasure(Oid relid, Relation *table)
+{
+	return open_index_table(relid, AccessShareLock,
+							"To compare with another index, run make bench BENCH='table DATABASE TABLE COLUMN'.",
+							table);
 }
 
 /*

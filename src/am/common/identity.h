@@ -23,6 +23,7 @@ extern List *IvfpqListIndexes(bool temporary);
 extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode);
 extern Relation IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode,
 									Relation *table);
+extern Relation IvfpqOpenToMeasure(Oid relid, Relation *table);
 extern Relation IvfpqOpenToChange(Oid relid,
 								  void (*check) (Relation table,
 												 Relation index),
