@@ -11,7 +11,9 @@ ANALYZE doc;
 -- costs differ from server to server
 CREATE FUNCTION pg_temp.ask(query text, OUT subject text, OUT state text, OUT advice text)
 RETURNS SETOF record LANGUAGE sql AS $$
-	SELECT subject, regexp_replace(state, 'cost of \d+ with (.*) and \d+ with (.*), [\d.]+ times', 'cost of N with \1 and N with \2, N times'),
+	SELECT subject, regexp_replace(regexp_replace(state,
+			'index, about the same cost as with (.*) \((\d+)\)', 'index and \2 with \1, 1.0 times as much'),
+			'cost of \d+ with (.*) and \d+ with (.*), [\d.]+ times', 'cost of N with \1 and N with \2, N times'),
 		advice FROM gpuvec_doctor($1)
 $$;
 \pset format unaligned
@@ -119,6 +121,14 @@ SELECT * FROM pg_temp.ask('SELECT id FROM keyed WHERE tenant IN (SELECT tenant F
 CREATE INDEX keyed_less ON keyed USING gpuivfpq (e);
 SELECT * FROM pg_temp.ask('SELECT id FROM keyed WHERE tenant::text = ''7'' ORDER BY e <-> $1 LIMIT 10') WHERE state ~ 'filter';
 DROP INDEX keyed_less;
+-- ... and where it costs about the same
+CREATE TABLE twin AS SELECT * FROM doc;
+CREATE INDEX twin_a ON twin USING gpuivfpq (e) WITH (probes = 10, candidates = 100);
+CREATE INDEX twin_b ON twin USING gpuivfpq (e) WITH (probes = 10, candidates = 100);
+ANALYZE twin;
+SELECT count(*) FROM gpuvec_doctor('SELECT id FROM twin ORDER BY e <-> $1 LIMIT 10')
+WHERE state ~ 'cost of \d+ with this index, about the same cost as with index twin_[ab] \(\d+\)$';
+DROP TABLE twin;
 -- 13  no index of ours, and what has nothing to do with one
 CREATE TABLE bare AS SELECT * FROM doc LIMIT 10;
 SELECT * FROM pg_temp.ask('SELECT id FROM bare ORDER BY e <=> $1 LIMIT 10');

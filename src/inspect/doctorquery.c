@@ -55,6 +55,9 @@
 /* A LIMIT is large if it is more than this fraction of the table's rows. */
 #define LARGE_FRACTION		0.05
 
+/* Costs are about the same if none is more than this many times the other. */
+#define SAME_COST		1.1
+
 /*
  * The planner's view of a table with an index of ours, or of a table that has
  * no such index but could use one.
@@ -684,6 +687,8 @@ compare_costs(Query *query, const char *source, const PlannedStmt *chosen,
 
 	if (search_plan(forced, report->table, report->index).found == NULL)
 		return DOCTOR_NO_PATH;
+	if (by_index <= SAME_COST * cost && cost <= SAME_COST * by_index)
+		return psprintf(DOCTOR_SAME_COSTS, by_index, name_scan(scan), cost);
 	return psprintf(DOCTOR_COSTS,
 					by_index, cost, name_scan(scan),
 					by_index / Max(cost, 0.01));

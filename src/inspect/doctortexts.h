@@ -280,6 +280,8 @@
 	"not used: the planner does not consider a plan with the order of this index"
 #define DOCTOR_COSTS \
 	"not used: the planner estimates a cost of %.0f with this index and %.0f with %s, %.1f times as much"
+#define DOCTOR_SAME_COSTS \
+	"not used: the planner estimates a cost of %.0f with this index, about the same cost as with %s (%.0f)"
 
 /* Why an index does not provide the order */
 #define DOCTOR_VOLATILE_QUERY \
