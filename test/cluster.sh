@@ -17,6 +17,7 @@ set -euo pipefail
 gv_begin
 gv_copy_server "$(gv_find_pg_config)"
 gv_copy_source src
+echo 'building gpuvec (a minute or two) ...' >&2
 gv_build src
 "$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" || gv_note "without pgvector"
 gv_start data "${SETTINGS:-}"
@@ -26,6 +27,12 @@ if [ "${DATABASE:-}" != empty ]; then
 		gv_psql -c 'CREATE EXTENSION gpuvec_pgvector CASCADE'
 	fi
 fi
-[ $# != 0 ] || set -- psql -X
+if [ $# = 0 ]; then
+	set -- psql -X
+	[ ! -t 0 ] || cat >&2 <<-NOTE
+		A throw-away server: socket $PGHOST, port $PGPORT, user $PGUSER.
+		\\q leaves psql and removes the server with all that is in it.
+	NOTE
+fi
 export PATH=$GV_BIN:$PATH PG_CONFIG=$GV_PG_CONFIG
 "$@"

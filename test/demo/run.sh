@@ -151,7 +151,7 @@ report() {
 
 "$GV_ROOT/test/setup.sh" demo
 gv_begin
-gv_note "building gpuvec, starting a cluster in $GV_TMP"
+gv_note "building gpuvec (a minute or two), starting a cluster in $GV_TMP"
 gv_copy_server "$(gv_find_pg_config)"
 gv_copy_source src
 gv_build src
