@@ -192,6 +192,9 @@ gpu/%.ptx: gpu/%.cu
 	$(NVCC) $(NVCC_FLAGS) -arch=sm_$(lastword $(GPU_ARCHS)) $(test_flag) \
 		-I$(srcdir) -I$(srcdir)/src -ptx $< -o $@
 
+# Prints a sentence, without a comma, unless make is silent (-s).
+say = @$(if $(findstring s,$(firstword -$(MAKEFLAGS))),:,echo "$(1)")
+
 gpuvecd: $(GPUVECD_OBJS) $(CUDA_OBJS)
 ifneq ($(CUDA_OBJS),)
 	$(NVCC) -cudart static $(addprefix -Xcompiler ,$(COPT)) \
@@ -199,9 +202,15 @@ ifneq ($(CUDA_OBJS),)
 		$(CUDA_LIBS) -lpthread -lm \
 		$(patsubst -Wl$(,)%,-Xlinker %,$(call wrap,$(firstword $(failing))))
 else
-	@echo "gpuvecd: without CUDA, it has no engine$(if $(TEST_BUILD), but that for tests)"
+	$(call say,gpuvecd: built without GPU kernels; indexes work without a GPU)
 	$(CC) $(CFLAGS) $(filter %.o,$^) $(LDFLAGS) -o $@ -lpthread -lm \
 		$(call wrap,$(firstword $(failing)))
+endif
+
+# Where nothing else was asked for, what comes next.
+ifeq ($(filter-out all,$(MAKECMDGOALS)),)
+all:
+	$(call say,gpuvec is built; next: make install)
 endif
 
 # Prints a variable, for test/run.sh.
