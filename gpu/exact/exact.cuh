@@ -3,7 +3,7 @@
  *		Device code that the files of exact search share: the filter's scores,
  *		thresholds, candidates, and the order of neighbors.
  *
- * The filter works as follows; README has the proof.  A vector x becomes
+ * The filter works as follows; gpu/README has the proof.  A vector x becomes
  *		r(x) = (u(x) - m) scale,	m a mean of rows, scale a power of two
  *		u(x) = x (L2, inner product), x / |x| (cosine), or x less its own mean,
  *		divided by its length (Pearson)

@@ -31,8 +31,8 @@
  * may differ, so the bound has a margin; the condition itself is still
  * evaluated on the rows within the bound.  NaN is greater than every number,
  * so for a distance of NaN the condition d < r is false, and c - d > t is
- * true.  README, "Bounds on the Distance", says which bounds may end a scan
- * without revealing hidden rows to the user.
+ * true.  am/scan/README, "Bounds on the distance", says which bounds may end
+ * a scan without revealing hidden rows to the user.
  */
 #include "postgres.h"
 

@@ -694,7 +694,7 @@ note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
 /*
  * Divides the conditions, which are in the order of their evaluation.  A
  * condition that comes after a late condition of a lower security level is not
- * used as a bound, see README, "Bounds on the Distance".
+ * used as a bound, see am/scan/README, "Bounds on the distance".
  */
 static void
 divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
