@@ -10,8 +10,11 @@
  *		dimensions, with and without refine records, of one copy and of two, one
  *		after the other; of 10^7 the largest has 13 GB
  *		cardbytes mirrors
- *		reads lines "dims pq_dim lists postings rows t|f bytes" of mirrors, which
- *		psql -AtF' ' prints (gpu/README, "Bytes a row")
+ *		reads lines of mirrors, which psql -AtF' ' prints of
+ *		SELECT dims, pq_dim, m.lists, postings, rows,
+ *			'refine=sq8' = ANY (coalesce(reloptions, '{}')), m.bytes
+ *		FROM gpuvec_mirrors AS m JOIN pg_class AS c ON c.oid = index,
+ *			gpuvec_index_info(index) WHERE state = 'ready'
  *		cardbytes table
  *		what an index of very many rows takes of each of several cards
  *
