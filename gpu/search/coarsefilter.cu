@@ -297,6 +297,13 @@ struct ListScores : GvNoRow
 	}
 };
 
+/* Returns whether only the least scores of groups are stored. */
+static bool
+is_group_min_alone(const GvDeviceModel *model, const GvBatch *batch)
+{
+	return gv_gpu_coarse_rows(model, batch->n, batch->nprobe) < batch->n;
+}
+
 /*
  * Launches the product that makes d_group_min and, if there is memory for all
  * scores, d_coarse.
@@ -311,7 +318,7 @@ gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 	GvMatmulContext context = {searcher->blas, searcher->hopper,
 		searcher->nsms, batch->pdl, searcher->stream};
 
-	if (gv_gpu_group_min_alone(model, batch))
+	if (is_group_min_alone(model, batch))
 		return gv_gpu_matmul<false>(&context, &matmul,
 									ListScores<false> {{}, *model, *batch});
 	return gv_gpu_matmul<false>(&context, &matmul,
@@ -798,8 +805,8 @@ tighten(Choice &choice)
 
 /*
  * Finds and sorts the nearest lists by exact scores, among all lists or among
- * the lists of near groups.  At a time, it scores as many lists as fit in
- * memory behind the nearest lists so far.
+ * the lists of near groups.  Lists are scored in portions: the shared memory
+ * holds the nearest lists so far, and the next portion fills the rest of it.
  */
 template <bool PRODUCT>
 static __device__ __forceinline__ void
@@ -946,7 +953,7 @@ gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
 					 const GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
-	bool		alone = gv_gpu_group_min_alone(model, batch);
+	bool		alone = is_group_min_alone(model, batch);
 	bool		few = batch->n <= FEW_QUERIES;
 	bool		sift = few && model->nlists <= SIFT_LISTS &&
 		batch->nprobe <= GV_SIFT_MOST && !alone;

@@ -446,19 +446,13 @@ extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
 extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
 								  int32_t probes);
 
-static inline bool
-gv_gpu_group_min_alone(const GvDeviceModel *model, const GvBatch *batch)
-{
-	return gv_gpu_coarse_rows(model, batch->n, batch->nprobe) < batch->n;
-}
-
 /*
  * Functions of select.cu, which selects the nearest lists and the best
  * postings.  gv_gpu_place_slices places the arrays of first passes in
  * `memory`, from offset *bytes on.  gv_gpu_can_sift returns whether sift.cuh
  * can select the best postings with one block of threads for each query.
- * gv_gpu_sorts_postings returns whether there are so many postings that only a
- * sort can select the best ones.
+ * gv_gpu_sorts_postings returns whether a sort must select the best postings,
+ * because the batch exceeds the limits of the other selections.
  */
 extern GvStatus gv_gpu_select_lists(const GvDeviceModel *model,
 									const GvBatch *batch,
