@@ -21,8 +21,8 @@
  *
  * So g is 8, or smaller if the expected candidates would fill more than a
  * third of a query's capacity, which is 6 k and at least 256.  The seed, whose
- * scores go to memory, costs .15 us a row.  With a seed of 2,048 rows, 10^6
- * rows take as many chunks as with a seed of 4,096.
+ * scores go to memory, costs .15 us a row.  A seed of 2,048 rows
+ * and a seed of 4,096 rows divide 10^6 rows into the same number of chunks.
  *
  * If queries are few, the time to read all half copies matters most.  So there
  * are two chunks: a seed, whose scores give thresholds, and all other rows.

@@ -13,7 +13,7 @@
  * gv_set_distance.  A team of eight lanes takes a pair of a query and a row.
  * Lane l has partial sum l, of dimensions l, l + 8 and so on; then lane l adds
  * the sums of lanes l + 4, l + 2 and l + 1.  So the loads of a team are
- * consecutive, and as many loads are in flight as registers allow.
+ * consecutive.  Registers alone limit how many loads are in flight.
  *
  * Two sorted arrays are merged by ranks: an item's place in the merged array
  * is its place in its own array plus the number of items of the other array

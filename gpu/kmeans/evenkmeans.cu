@@ -17,8 +17,8 @@
  * follow.  The host reads only sizes.  All sums have one order, so the same
  * rows give the same centroids.
  *
- * Half copies of rows are made piece by piece in every pass, because the half
- * copies of a whole sample would take half as much memory as the sample.
+ * Each pass makes the rows' half copies piece by piece.  Half copies of the
+ * whole sample would need memory for half the sample's bytes.
  */
 #include <algorithm>
 #include <stdlib.h>

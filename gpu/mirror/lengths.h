@@ -3,12 +3,13 @@
  *		Counts lists by their length, and bounds how many blocks a number of
  *		lists have together.
  *
- * A search needs memory for the scores of all postings that it may meet, which
- * are at most those of the longest lists, as many lists as it probes.  The
- * number of probes times the length of the longest list would be too much: if
- * one list is very long, there would be memory for only a few searches.  Lists
- * change one at a time, so we count them by classes of length, eight classes
- * for each power of two, and add up the longest classes.
+ * A search needs memory for the scores of all postings that it may meet.  A
+ * search that probes p lists meets at most the postings of the p longest
+ * lists.  The number of probes times the length of the longest list would be
+ * too much: if one list is very long, there would be memory for only a few
+ * searches.  Lists change one at a time, so we count them by classes of
+ * length, eight classes for each power of two, and add up the longest
+ * classes.
  */
 #ifndef GV_LENGTHS_H
 #define GV_LENGTHS_H

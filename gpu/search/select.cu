@@ -46,7 +46,7 @@ struct AllLists
 	uint32_t	n;
 	uint32_t	k;
 
-	/* What finish needs in shared memory. */
+	/* The shared memory that finish needs. */
 	typedef GvNumbering Shared;
 
 	static __host__ __device__ __forceinline__ const GvSlices &

@@ -488,8 +488,8 @@ nearest_of_all(Nearest *nearest, const float *x, int n, const Offered *all,
 /* ----
  * Groups of lists, through which rows are placed.
  *
- * The lists of each parent are clustered once more, into groups that have
- * about as many lists as a panel of the blocked product has centroids.  Then
+ * The lists of each parent are clustered once more.  A group's lists about fill
+ * a panel of centroids of the blocked product.  Then
  * every list is put into the two groups whose centers are nearest, so a row
  * between two groups finds the lists of both sides in either group.  Therefore
  * a row has to try only a few groups, however many there are.
