@@ -15,7 +15,7 @@ coverage_parts() {
 	rebuild_server counted TEST_BUILD=1 COPT="-O1 $flags" || return 0
 	part "$SERVER sql and isolation" part_sql datacoverage
 	part "$SERVER sql through gpuvecd" sql_through_gpuvecd datacoverage-gpuvecd
-	GPUVEC_TEST_COPT="-O1 $flags" part "$SERVER tap" part_tap
+	part "$SERVER tap" part_tap
 	# objects of the same sources, beside those of the server's build
 	umask 0						# a gpuvecd of another user counts, too
 	unit_flavor coverage GPUVEC_UNIT_SMALL=1 '' FLAGS="-O1 $flags" programs

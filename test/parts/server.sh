@@ -276,7 +276,7 @@ count_tap_file() {
 TAP_LONGEST='build whole_table dead_rows conditions gpus training damage
 	gpuvecd_lifecycle mirrors crash errors memory cancel depths training_worker standby
 	remote_search formats external coherence buffers statements hosts races lost_writes
-	allocations history random_damage monitoring recall reference upgrade concurrent
+	allocations history random_damage monitoring reference upgrade concurrent
 	options'
 
 # TAP files that a run for each commit leaves to .ci/matrix.  Each repeats at size, or
