@@ -179,15 +179,6 @@ extern GvStatus gv_gpu_nearest(const GvClusters *cl,
 							   const GvMatmulContext *context,
 							   const GvStop *stop);
 
-/*
- * Lowers bounds and notes candidates, which is one step of gv_gpu_nearest and
- * is declared here for test/bench/products.cu.  Compares the first n rows that
- * have half copies with the first k centroids that have them.  Either k is a
- * multiple of GV_KMEANS_ALIGN, or no other centroids have half copies.
- */
-extern GvStatus gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
-								  const GvMatmulContext *context);
-
 /* -- update.cu */
 
 /* Sets d_order and d_starts from d_nearest. */

@@ -399,9 +399,14 @@ struct CandidateEpilogue
 	}
 };
 
-GvStatus
-gv_gpu_candidates(const GvClusters *cl, int32_t n, int32_t k,
-				  const GvMatmulContext *context)
+/*
+ * Lowers bounds and notes candidates: compares the first n rows that have half
+ * copies with the first k centroids that have them.  Either k is a multiple of
+ * GV_KMEANS_ALIGN, or no other centroids have half copies.
+ */
+static GvStatus
+find_candidates(const GvClusters *cl, int32_t n, int32_t k,
+				const GvMatmulContext *context)
 {
 	GV_CUDA_TRY(gv_clear(cl->d_counts, n, context->stream));
 	for (int32_t first = 0; first < k; first += cl->columns)
@@ -734,8 +739,8 @@ assign_piece(const Piece *piece, const GvMatmulContext *context)
 	 * because many rows would overflow otherwise.
 	 */
 	if (piece->bound == GV_BOUND_NONE && piece->k >= gv_kmeans_early)
-		GV_TRY(gv_gpu_candidates(cl, piece->n, early, context));
-	GV_TRY(gv_gpu_candidates(cl, piece->n, piece->k, context));
+		GV_TRY(find_candidates(cl, piece->n, early, context));
+	GV_TRY(find_candidates(cl, piece->n, piece->k, context));
 	GV_CUDA_TRY(gv_clear(cl->d_noverflowed, 1, stream));
 	GV_TRY(gv_launch(rescore_kernel, nblocks, THREADS, 0, stream, *piece));
 	/* the host does not know whether any row overflowed */

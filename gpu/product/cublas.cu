@@ -22,7 +22,7 @@
  * dimensions decides which way is faster.  On an H200 that uses only the loop
  * for every device, cuBLAS takes 1.6 to 2.5 times as long as this loop with
  * 128 dimensions, .8 to 1.8 times with 384, and .5 to 1.1 times with 768 and
- * more (2026-11-23, test/bench/products.cu).
+ * more (test/bench/PAPERS.md, "products").
  */
 #include <algorithm>
 #include <stdio.h>

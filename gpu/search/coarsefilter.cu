@@ -308,9 +308,9 @@ is_group_min_alone(const GvDeviceModel *model, const GvBatch *batch)
  * Launches the product that makes d_group_min and, if there is memory for all
  * scores, d_coarse.
  */
-GvStatus
-gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
-				   const GvSearcher *searcher)
+static GvStatus
+score_lists(const GvDeviceModel *model, const GvBatch *batch,
+			const GvSearcher *searcher)
 {
 	GvMatmul	matmul =
 		{batch->filter.d_half_queries, batch->n, model->d_half_centroids,
@@ -963,7 +963,7 @@ gv_gpu_coarse_filter(const GvDeviceModel *model, const GvBatch *batch,
 		GV_TRY(gv_launch_step(queries_to_half_kernel,
 							  gv_blocks_for(batch->n, WARPS), THREADS, 0,
 							  stream, model, batch));
-	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
+	GV_TRY(score_lists(model, batch, searcher));
 	if (model->metric == GV_IP)
 		return (sift ? launch_filter<true, true> : launch_filter<true, false>)
 			(model, batch, threads, alone, stream);

@@ -423,17 +423,13 @@ extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 
 /*
  * Functions of coarsefilter.cu, which does the work of coarse.cu and select.cu
- * for many queries or many lists.  gv_gpu_list_scores launches its second
- * step, which makes d_coarse and d_group_min.
+ * for many queries or many lists.
  */
 extern bool gv_gpu_coarse_filter_pays(const GvDeviceModel *model,
 									  const GvBatch *batch);
 extern GvStatus gv_gpu_coarse_filter(const GvDeviceModel *model,
 									 const GvBatch *batch,
 									 const GvSearcher *searcher);
-extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
-								   const GvBatch *batch,
-								   const GvSearcher *searcher);
 
 /*
  * Only a few of the list scores are read.  If there are more than

@@ -8,8 +8,8 @@
 #   compare   gpuivfpq beside pgvector's hnsw and ivfflat and beside exact
 #             search (when left out)
 #   inserts   COPY and INSERT into indexed tables, beside the same
-#   where     searches under conditions, beside hnsw's iterative scans
-#   keys      ... that keys of the index answer
+#   where     searches under conditions, beside hnsw's iterative scans; --keys:
+#             conditions that keys of the index answer
 #   vectordbbench  ... by VectorDBBench's program
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
 #   depths    ... at every depth, by LIMIT, in generic plans, by cursors and below
@@ -18,8 +18,6 @@
 #             of its own
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
 #   many      gpuvec_search beside a LATERAL join of index scans
-#   rotate    recall of indexes that rotate vectors, beside those that do not, by
-#             kinds of refine records
 #   large     very many rows, disk included: builds and their memory, COPY,
 #             VACUUM, verify, queries warm and cold
 #   vast      a hundred million rows: ROWS,... DIMS SEED (no DATA; vast.py)
@@ -33,14 +31,11 @@
 #   select, exact, kmeans, graph
 #             on a card, beside torch and, with --peers FOLDER, RAFT, cuVS and
 #             Faiss (test/bench/packpeers.py); PROGRAMcard.py
-#   cardbytes what mirrors take of a card, beside a model; on emulated threads
-#             (cardbytes.c)
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS.  Builds gpuvec, for compare, inserts, where, keys, large, vast
-# and vectordbbench also pgvector with its authors' flags (-march=native, unless
-# PGVECTOR_OPTFLAGS says otherwise),
+# glove:ROWS.  Builds gpuvec and, but for targets, foreign and many, pgvector
+# with its authors' flags (-march=native, unless PGVECTOR_OPTFLAGS says otherwise)
 # into a private copy of PostgreSQL, starts a cluster, and writes tables, JSON
 # files and plots to build/bench/.  Data sets are kept in build/data, or where
 # GPUVEC_DATA says.
@@ -48,29 +43,13 @@ set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
+BENCH_DIR=$GV_ROOT/test/bench
 program=compare
 
 measure() {
-	local file=$GV_ROOT/test/bench/$program.py
-	[ -e "$file" ] || file=$GV_ROOT/test/bench/$program/$program.py
+	local file=$BENCH_DIR/$program.py
+	[ -e "$file" ] || file=$BENCH_DIR/$program/$program.py
 	python3 "$file" "$@"
-}
-
-# The CUDA engine on emulated threads, and who fills its mirrors.
-card_bytes() {
-	local out
-	gv_begin
-	out=$GV_TMP/unit
-	gv_note "compiling"
-	make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$out" \
-		TEST_BUILD= engines
-	for file in bench/cardbytes unit/gpu/bytes; do
-		gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
-			-c "$GV_ROOT/test/$file.c" -o "$out/${file##*/}.o"
-	done
-	g++ "$out/cardbytes.o" "$out/bytes.o" "$out/engines.a" -lm \
-		-o "$out/cardbytes"
-	"$out/cardbytes" "$@"
 }
 
 # A quarter of the machine's memory, so that everything fits; in MB.
@@ -85,27 +64,17 @@ main() {
 		set -- "${options[@]}"
 	fi
 	case ${1:-} in
-	sets)
-		exec python3 "$GV_ROOT/test/bench/sets.py" "${@:2}"
-		;;
 	select | exact | kmeans | graph)
 		command -v nvidia-smi >/dev/null || gv_die "bench: $1 needs a card"
-		exec python3 "$GV_ROOT/test/bench/$1card.py" "${@:2}"
+		exec python3 "$BENCH_DIR/$1card.py" "${@:2}"
 		;;
-	cardbytes)
-		card_bytes "${@:2}"
-		exit
-		;;
-	table)
-		exec python3 "$GV_ROOT/test/bench/table.py" "${@:2}"
-		;;
-	commits)
-		exec python3 "$GV_ROOT/test/bench/commits.py" "${@:2}"
+	sets | table | commits)
+		exec python3 "$BENCH_DIR/$1.py" "${@:2}"
 		;;
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | targets | depths | where | keys | vectordbbench | foreign | many | rotate | large | vast)
+	compare | inserts | targets | depths | where | vectordbbench | foreign | many | large | vast)
 		program=$1
 		shift
 		;;
@@ -118,7 +87,9 @@ main() {
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	case $program in compare | inserts | depths | where | keys | large | vast | vectordbbench)
+	case $program in
+	targets | foreign | many) ;;
+	*)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"

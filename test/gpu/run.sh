@@ -16,8 +16,6 @@
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialized memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
-#	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
-#				those of test/bench/products.cu, which has shapes of its own
 #	cards		the kernels on two cards, a mirror divided among them, replicas,
 #				gpuvecd with both, where the host has them (test/t/gpus.pl);
 #				then queries a second of one replica and of both side by side;
@@ -29,8 +27,6 @@
 #				test/bench/random.c
 #	builds		training and encoding alone, on random data: ARGUMENT... are
 #				those of test/bench/builds.c
-#	bytes		what mirrors take of the card, beside a model: ARGUMENT... are
-#				those of test/bench/cardbytes.c, fill when left out
 #	data		makes the data sets ARGUMENT..., as test/bench/data.py names
 #				them, where the benchmarks look for them; sentences from the
 #				file GPUVEC_TEXTS and with the model in GPUVEC_MODEL, if set
@@ -168,49 +164,28 @@ stage_sql() {
 		"$GV_ROOT/test/run.sh"
 }
 
-# A benchmark of the engine, GV_TMP/card/NAME of test/bench/NAME.c and the sources
-# that follow.
+# Compiles test/bench/$1.c, a benchmark of the engine, to GV_TMP/card/$1.
 build_bench() {
-	local name=$1 file objects=()
+	build_unit engines
+	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
+		-c "$GV_ROOT/test/bench/$1.c" -o "$GV_TMP/card/$1.o"
+	"$NVCC" -cudart static "$GV_TMP/card/$1.o" "$GV_TMP/card/engines.a" -ldl -lm \
+		-o "$GV_TMP/card/$1"
+}
+
+# Runs it with ARGUMENTS or, where there are none, with those that follow.
+run_bench() {
+	local name=$1
 	shift
-	build_unit engines
-	for file in "test/bench/$name.c" "$@"; do
-		objects+=("$GV_TMP/$(basename "$file").o")
-		gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
-			-c "$GV_ROOT/$file" -o "${objects[-1]}"
-	done
-	"$NVCC" -cudart static "${objects[@]}" "$GV_TMP/card/engines.a" -ldl -lm \
-		-o "$GV_TMP/card/$name"
+	build_bench "$name"
+	[ ${#ARGUMENTS[@]} = 0 ] || set -- "${ARGUMENTS[@]}"
+	"$GV_TMP/card/$name" "$@"
 }
 
-stage_products() {
-	local home
-	home=$(dirname "$(dirname "$(readlink -f "$NVCC")")")
-	build_unit engines
-	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -DGV_TEST_BUILD -I"$GV_ROOT/src" \
-		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/products.cu" \
-		"$GV_TMP/card/engines.a" -lcublas -ldl -lm \
-		-Xlinker -rpath="$home/lib64" -o "$GV_TMP/card/products"
-	"$GV_TMP/card/products" "${ARGUMENTS[@]}"
-}
-
-stage_builds() {
-	build_bench builds
-	[ ${#ARGUMENTS[@]} != 0 ] || ARGUMENTS=(1000000 128 10000)
-	"$GV_TMP/card/builds" "${ARGUMENTS[@]}"
-}
-
-stage_bytes() {
-	build_bench cardbytes test/unit/gpu/bytes.c
-	[ ${#ARGUMENTS[@]} != 0 ] || ARGUMENTS=(fill)
-	"$GV_TMP/card/cardbytes" "${ARGUMENTS[@]}"
-}
+stage_builds() { run_bench builds 1000000 128 10000; }
 
 stage_random() {
-	build_bench random
-	[ ${#ARGUMENTS[@]} != 0 ] ||
-		ARGUMENTS=(845060 384 8450 136 36 60 1 16 64 1024 10000)
-	"$GV_TMP/card/random" "${ARGUMENTS[@]}"
+	run_bench random 845060 384 8450 136 36 60 1 16 64 1024 10000
 }
 
 stage_cards() {
@@ -311,71 +286,63 @@ memory_share() {
 	}' /proc/meminfo
 }
 
+# maintenance_work_mem in MB.
+build_mb() { memory_share 8192; }
+
 # Parallel builds share maintenance_work_mem, for which a container's /dev/shm
 # may be too small.
 shared_memory_type() {
 	local megabytes
 	megabytes=$(df -m --output=avail /dev/shm 2>/dev/null | tail -1)
-	if [ "${megabytes:-0}" -gt "$BUILD_MB" ]; then
+	if [ "${megabytes:-0}" -gt "$(build_mb)" ]; then
 		echo posix
 	else
 		echo mmap
 	fi
 }
 
-# A cluster to measure in, pgvector installed; arguments are settings.
-start_bench() {
-	BUILD_MB=$(memory_share 8192)
+# Runs test/bench/$1.py in a cluster of its own; further arguments are settings.
+measure() {
+	local program=$1
+	shift
 	start_cluster bench "shared_buffers = $(memory_share 32768)MB" \
-		"maintenance_work_mem = ${BUILD_MB}MB" \
+		"maintenance_work_mem = $(build_mb)MB" \
 		'max_worker_processes = 64' 'max_parallel_workers = 64' \
 		'max_connections = 200' 'fsync = on' 'max_wal_size = 32GB' \
 		'checkpoint_timeout = 1h' 'autovacuum = off' 'jit = off' \
 		'max_parallel_workers_per_gather = 0' \
 		"dynamic_shared_memory_type = $(shared_memory_type)" "$@"
-}
-
-# With what is beside gpuvec there.
-take_pgvector() {
-	export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
-	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
+	case $program in
+	setsql | many) ;;
+	*)
+		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
+		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
+		;;
+	esac
+	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/$program.py" \
+		"${ARGUMENTS[@]}"
+	gv_stop bench
 }
 
 stage_bench() {
-	start_bench 'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu'
-	take_pgvector
-	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/card.py" \
-		"${ARGUMENTS[@]}"
-	gv_stop bench
+	measure card 'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu'
 }
 
 stage_large() {
-	start_bench 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
-	take_pgvector
-	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/large.py" "${ARGUMENTS[@]}"
-	gv_stop bench
+	measure large 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
 }
 
 stage_vast() {
-	start_bench 'gpuvec.request_timeout = 600s' 'gpuvec.engine = gpu'
-	take_pgvector
-	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/vast.py" \
-		"${ARGUMENTS[@]}"
-	gv_stop bench
+	measure vast 'gpuvec.request_timeout = 600s' 'gpuvec.engine = gpu'
 }
 
 stage_sets() {
-	start_bench 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
-	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/setsql.py" \
-		"${ARGUMENTS[@]}"
-	gv_stop bench
+	measure setsql 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
 }
 
 stage_many() {
-	start_bench 'gpuvec.request_timeout = 10s'
-	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/many.py" \
-		"${ARGUMENTS[@]}" --engine gpu
-	gv_stop bench
+	ARGUMENTS+=(--engine gpu)
+	measure many 'gpuvec.request_timeout = 10s'
 }
 
 # The packages of packpeers.py, unpacked to GV_TMP/peers, or a folder itself.
@@ -414,18 +381,15 @@ stage_peers() {
 
 stage_cores() {
 	local program=compare
-	start_bench 'gpuvec.server = off' 'gpuvec.engine = cpu' \
-		"max_parallel_maintenance_workers = $(($(nproc) - 1))"
-	take_pgvector
 	case ${ARGUMENTS[0]:-} in
 	compare | inserts | where | keys)
 		program=${ARGUMENTS[0]}
 		ARGUMENTS=("${ARGUMENTS[@]:1}")
 		;;
 	esac
-	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/$program.py" \
-		"${ARGUMENTS[@]}" --maintenance-work-mem "${BUILD_MB}MB"
-	gv_stop bench
+	ARGUMENTS+=(--maintenance-work-mem "$(build_mb)MB")
+	measure "$program" 'gpuvec.server = off' 'gpuvec.engine = cpu' \
+		"max_parallel_maintenance_workers = $(($(nproc) - 1))"
 }
 
 [ $# -ge 1 ] || usage
@@ -433,7 +397,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | products | builds | cards | faults | random | bytes | \
+	kernels | sanitize | sql | builds | cards | faults | random | \
 		data | bench | large | vast | sets | many | peers | cores) ;;
 	*) usage ;;
 	esac
