@@ -6,75 +6,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "selections.h"
 #include "sets.h"
 
 /* ---------- selections ---------- */
-
-/* A set's k values are gv_select's. */
-static void
-check_selection(Input input, int64_t n, int32_t k, GvSelectMethod method)
-{
-	OWN float  *values = input_values(input, n);
-	GvSelect	select = {1, n, k, method};
-	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = k,
-	.method = method,.nrows = n};
-	SetInputs	inputs = {NULL, NULL, values, n,
-	1 + (int64_t) (unit_random() % n), NULL};
-	OWN void   *scratch = unit_alloc(gv_select_scratch(&select));
-	OWN uint32_t *want = unit_alloc(sizeof(uint32_t) * k);
-	OWN float  *want_values = unit_alloc(sizeof(float) * k);
-	OWN int64_t *got = unit_alloc(sizeof(int64_t) * k);
-	OWN float  *got_values = unit_alloc(sizeof(float) * k);
-	int64_t		nwrong = 0;
-	GvSetDone	done;
-	GvSet	   *set = finished_set(&spec, &inputs, &done, NULL);
-	int32_t		i;
-
-	OK(gv_select(&select, values, want, want_values, scratch, NULL));
-	CHECK(gv_set_get(set, GV_SET_POSITIONS, 0, k, got) == GV_OK &&
-		  gv_set_get(set, GV_SET_VALUES, 0, k, got_values) == GV_OK &&
-		  gv_set_get(set, GV_SET_VALUES, k - 1, 1,
-					 got_values + k - 1) == GV_OK, "get");
-	for (i = 0; i < k; i++)
-		nwrong += got[i] != want[i] ||
-			!same_bits(got_values[i], want_values[i]);
-	CHECK(nwrong == 0, "%ld wrong of %d", (long) nwrong, k);
-	gv_set_drop(set);
-}
-
-/* A set's quantiles are gv_quantiles'. */
-static void
-check_quantiles_set(Input input, int64_t n, int32_t nranks, bool approximate)
-{
-	OWN float  *values = input_values(input, n);
-	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * nranks);
-	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,
-		.approximate = approximate,.nqueries = nranks,.nrows = n};
-	SetInputs	inputs = {ranks, NULL, values, n,
-	1 + (int64_t) (unit_random() % n), NULL};
-	OWN void   *scratch =
-		unit_alloc(gv_quantiles_scratch(n, nranks, approximate));
-	OWN float  *want = unit_alloc(sizeof(float) * nranks * 2);
-	OWN int64_t *want_errors = unit_alloc(sizeof(int64_t) * nranks * 2);
-	GvSetDone	done;
-	GvSet	   *set;
-	int32_t		i;
-
-	for (i = 0; i < nranks; i++)
-		ranks[i] = (int64_t) (unit_random() % n);
-	set = finished_set(&spec, &inputs, &done, NULL);
-	CHECK(gv_quantiles(values, n, ranks, nranks, approximate, want,
-					   want_errors, scratch, NULL) == GV_OK, "quantiles");
-	CHECK(gv_set_get(set, GV_SET_VALUES, 0, nranks, want + nranks) == GV_OK &&
-		  gv_set_get(set, GV_SET_RANK_ERRORS, 0, nranks,
-					 want_errors + nranks) == GV_OK, "get");
-	CHECK(memcmp(want, want + nranks, sizeof(float) * nranks) == 0 &&
-		  memcmp(want_errors, want_errors + nranks,
-				 sizeof(int64_t) * nranks) == 0,
-		  "input %d n %ld ranks %d", input, (long) n, nranks);
-	gv_set_drop(set);
-}
 
 static void
 check_selections(void)
@@ -86,10 +20,10 @@ check_selections(void)
 	{
 		for (method = 0; method < GV_NSELECT; method++)
 		{
-			check_selection(input, 1, 1, (GvSelectMethod) method);
-			check_selection(input, 3000, 100, (GvSelectMethod) method);
+			check_selection_set(input, 1, 1, (GvSelectMethod) method);
+			check_selection_set(input, 3000, 100, (GvSelectMethod) method);
 		}
-		check_selection(input, 20000, 20000, GV_SELECT_AUTO);
+		check_selection_set(input, 20000, 20000, GV_SELECT_AUTO);
 		check_quantiles_set(input, 1, 1, false);
 		check_quantiles_set(input, 20000, 50, false);
 		check_quantiles_set(input, 20000, 50, true);

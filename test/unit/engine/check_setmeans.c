@@ -200,8 +200,8 @@ check_run(const Plain *plain, int32_t found, const double *plain_errors,
 	gv_set_drop(set);
 }
 
-/* From seeds [k][dims], in batches of two sizes, at each level. */
-static void
+/* See sets.h: in batches of all sizes. */
+void
 check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 {
 	size_t		n = (size_t) spec->k * spec->dims;
@@ -209,7 +209,7 @@ check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 	FREED double *errors = malloc(sizeof(double) * (spec->iterations + 1));
 	SetInputs	inputs = {seeds, NULL, rows, spec->nrows, spec->nrows,
 	NULL};
-	GvSimd		level;
+	int			run;
 	int32_t		found;
 
 	plain.centroids = malloc(sizeof(float) * n);
@@ -219,9 +219,9 @@ check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 	plain.far_distances = malloc(sizeof(float) * spec->k);
 	memcpy(plain.centroids, seeds, sizeof(float) * n);
 	found = plain_kmeans(&plain, errors);
-	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
+	for (run = 0; run < SET_RUNS; run++)
 	{
-		gv_simd_use(level);
+		gv_simd_use((GvSimd) (GV_SIMD_PORTABLE + run));
 		check_run(&plain, found, errors, &inputs);
 		inputs.batch = 1 + (int64_t) (unit_random() % spec->nrows);
 	}

@@ -1,8 +1,16 @@
 /*
  * check_sets.c
- *		Exact search over sets against qsort: nothing that counts is discarded.
+ *		Exact search over sets, of all rows and of those of near lists, against
+ *		what gv_set.h says of it, done one pair after the other: nothing that
+ *		counts is discarded.
  */
 #include "sets.h"
+
+typedef struct Neighbor
+{
+	double		distance;
+	int64_t		position;
+} Neighbor;
 
 static int
 compare_neighbors(const void *a, const void *b)
@@ -86,20 +94,62 @@ naive_distance(GvSetMetric metric, const float *a, const float *b,
 	return isnan(cosine) ? NAN : 1.0 - fmax(-1.0, fmin(1.0, cosine));
 }
 
-/* See sets.h. */
-Neighbor *
-sorted_rows(const GvSetSpec *spec, const float *query, const float *rows,
-			int64_t nrows)
+/* Rows [nrows] in order, for a query; to be freed. */
+static Neighbor *
+sorted_rows(GvSetMetric metric, int32_t dims, const float *query,
+			const float *rows, int64_t nrows)
 {
-	Neighbor  *sorted = malloc(sizeof(Neighbor) * nrows);
+	Neighbor   *sorted = malloc(sizeof(Neighbor) * nrows);
 	int64_t		i;
 
 	for (i = 0; i < nrows; i++)
-		sorted[i] = (Neighbor) {naive_distance(spec->metric, query,
-												rows + i * spec->dims,
-												spec->dims), i};
+		sorted[i] = (Neighbor) {naive_distance(metric, query, rows + i * dims,
+											   dims), i};
 	qsort(sorted, nrows, sizeof(Neighbor), compare_neighbors);
 	return sorted;
+}
+
+/* The number of the nearest centroid. */
+static int32_t
+list_of(const GvSetSpec *spec, const SetInputs *inputs, const float *vector)
+{
+	FREED Neighbor *sorted = sorted_rows(spec->metric == GV_SET_IP ? GV_SET_L2 :
+										 (GvSetMetric) spec->metric, spec->dims,
+										 vector, inputs->lists, spec->nlists);
+
+	return (int32_t) sorted[0].position;
+}
+
+/*
+ * The *n rows that may be neighbors of a query, in order: all, or those of near
+ * lists.
+ */
+static Neighbor *
+expect_rows(const GvSetSpec *spec, const SetInputs *inputs,
+			const float *query, const int32_t *row_lists, int64_t *n)
+{
+	Neighbor   *rows = sorted_rows(spec->metric, spec->dims, query,
+								   inputs->rows, inputs->nrows);
+	FREED Neighbor *lists = NULL;
+	int64_t		i;
+	int32_t		l;
+
+	*n = inputs->nrows;
+	if (spec->nlists == 0)
+		return rows;
+	lists = sorted_rows(spec->metric, spec->dims, inputs->lists +
+						(int64_t) list_of(spec, inputs, query) * spec->dims,
+						inputs->lists, spec->nlists);
+	*n = 0;
+	for (i = 0; i < inputs->nrows; i++)
+	{
+		for (l = 0; l < spec->probes; l++)
+			if (lists[l].position == row_lists[rows[i].position])
+				break;
+		if (l < spec->probes)
+			rows[(*n)++] = rows[i];
+	}
+	return rows;
 }
 
 /* How many of a query's neighbors are not what they ought to be? */
@@ -126,8 +176,8 @@ count_wrong(const GvSetSpec *spec, const Neighbor *sorted, int64_t nrows,
 	return nwrong;
 }
 
-/* See sets.h. */
-void
+/* One search, whose result must be sorted [nqueries][nsorted[i]]. */
+static void
 check_search(const GvSetSpec *spec, const SetInputs *inputs,
 			 Neighbor *const *sorted, const int64_t *nsorted)
 {
@@ -135,153 +185,90 @@ check_search(const GvSetSpec *spec, const SetInputs *inputs,
 	OWN int64_t *positions = unit_alloc(sizeof(int64_t) * n);
 	OWN double *distances = unit_alloc(sizeof(double) * n);
 	int64_t		nwrong = 0;
-	GvSetDone	done;
-	GvSet	   *set = finished_set(spec, inputs, &done, NULL);
 	int64_t		i;
 
-	if (set != NULL)
-	{
-		CHECK(done.passes == 1 && !done.again && done.found == 0, "done");
-		CHECK(gv_set_get(set, GV_SET_POSITIONS, 0, n, positions) == GV_OK &&
-			  gv_set_get(set, GV_SET_DISTANCES, 0, n / 2,
-						 distances) == GV_OK &&
-			  gv_set_get(set, GV_SET_DISTANCES, n / 2, n - n / 2,
-						 distances + n / 2) == GV_OK, "get");
-		for (i = 0; i < spec->nqueries; i++)
-			nwrong += count_wrong(spec, sorted[i], nsorted[i],
-								  spec->own ? spec->first + i :
-								  spec->self ? inputs->self[i] : -1,
-								  positions + i * spec->k,
-								  distances + i * spec->k);
-		CHECK(nwrong == 0, "%ld wrong, metric %d dims %d k %d queries %ld "
-			  "rows %ld by %ld self %d own %d lists %d probes %d %s", (long) nwrong, spec->metric,
-			  spec->dims, spec->k, (long) spec->nqueries,
-			  (long) inputs->nrows, (long) inputs->batch, spec->self, spec->own,
-			  spec->nlists, spec->probes, gv_simd_name(unit_simd()));
-	}
-	gv_set_drop(set);
+	find_neighbors(spec, inputs, positions, distances);
+	for (i = 0; i < spec->nqueries; i++)
+		nwrong += count_wrong(spec, sorted[i], nsorted[i],
+							  spec->own ? spec->first + i :
+							  spec->self ? inputs->self[i] : -1,
+							  positions + i * spec->k,
+							  distances + i * spec->k);
+	CHECK(nwrong == 0, "%ld wrong, metric %d dims %d k %d queries %ld "
+		  "rows %ld by %ld self %d own %d lists %d probes %d", (long) nwrong,
+		  spec->metric, spec->dims, spec->k, (long) spec->nqueries,
+		  (long) inputs->nrows, (long) inputs->batch, spec->self, spec->own,
+		  spec->nlists, spec->probes);
 }
 
 /*
- * All metrics, some k and batches, with and without self, at each level; queries
- * may be rows themselves, from `own` on, or else it is -1.
+ * Some k and batches, with and without self, at some levels, of queries that
+ * may be rows themselves.
  */
 static void
-check_vectors(int32_t dims, const float *queries, int64_t nqueries,
-			  const float *rows, int64_t nrows, int64_t own)
+check_inputs(GvSetSpec spec, SetInputs inputs)
 {
-	const int64_t ks[] = {1, 3, 10, nrows - 1, nrows, nrows + 7};
-	FREED Neighbor **sorted = malloc(sizeof(Neighbor *) * nqueries);
-	FREED int64_t *nsorted = malloc(sizeof(int64_t) * nqueries);
-	FREED int64_t *self = malloc(sizeof(int64_t) * nqueries);
-	GvSetSpec	spec = {.kind = GV_SET_EXACT,.dims = dims,
-		.nqueries = nqueries,.own = own >= 0,
-	.first = own >= 0 ? own : 0};
+	int64_t		nrows = inputs.nrows;
+	const int64_t ks[] = {1, 3, 10, nrows, nrows + 7};
+	const float *queries = spec.own ? inputs.rows + spec.first * spec.dims :
+		inputs.queries;
+	int64_t		n = spec.nqueries;
+	FREED Neighbor **sorted = malloc(sizeof(Neighbor *) * n);
+	FREED int64_t *nsorted = malloc(sizeof(int64_t) * n);
+	FREED int32_t *row_lists = malloc(sizeof(int32_t) * nrows);
 	int64_t		i;
 	int			k;
 
-	for (i = 0; i < nqueries; i++)
+	for (i = 0; spec.nlists > 0 && i < nrows; i++)
+		row_lists[i] = list_of(&spec, &inputs, inputs.rows + i * spec.dims);
+	for (i = 0; i < n; i++)
+		sorted[i] = expect_rows(&spec, &inputs, queries + i * spec.dims,
+								row_lists, &nsorted[i]);
+	for (k = 0; k < 5; k++)
 	{
-		nsorted[i] = nrows;
-		self[i] = (int64_t) (unit_random() % (nrows + 3)) - 1;
-	}
-	for (spec.metric = GV_SET_L2; spec.metric <= GV_SET_PEARSON; spec.metric++)
-	{
-		for (i = 0; i < nqueries; i++)
-			sorted[i] = sorted_rows(&spec, queries + i * dims, rows, nrows);
-		for (k = 0; k < 6; k++)
-		{
-			const int64_t batches[] = {1 + (int64_t) (unit_random() % nrows),
-			nrows, 64};
-			SetInputs	inputs = {queries, self, rows, nrows,
-			batches[k % 3], NULL};
+		const int64_t batches[] = {1 + (int64_t) (unit_random() % nrows),
+		nrows, 64};
 
-			if (ks[k] < 1)
-				continue;
-			spec.k = (int32_t) ks[k];
-			spec.nrows = nrows + (k == 4 ? 5 : 0);
-			spec.self = (uint8_t) (own < 0 && unit_random() % 2);
-			gv_simd_use(k < 3 ? unit_simd() :
-						(GvSimd) (GV_SIMD_PORTABLE + k % (GV_NSIMD - 1)));
-			check_search(&spec, &inputs, sorted, nsorted);
-		}
-		for (i = 0; i < nqueries; i++)
-			free(sorted[i]);
+		inputs.batch = batches[k % 3];
+		spec.k = (int32_t) ks[k];
+		spec.nrows = nrows + (k == 2 ? 5 : 0);
+		spec.self = (uint8_t) (!spec.own && unit_random() % 2);
+		gv_simd_use(k < 2 ? unit_simd() :
+					(GvSimd) (GV_SIMD_PORTABLE +
+							  (k + spec.metric) % (GV_NSIMD - 1)));
+		check_search(&spec, &inputs, sorted, nsorted);
 	}
 	gv_simd_use(unit_simd());
+	for (i = 0; i < n; i++)
+		free(sorted[i]);
 }
 
-/* See sets.h. */
-void
-make_vector(Kind kind, float *x, int32_t dims, const float *earlier,
-			int64_t nearlier)
-{
-	float		size = 1.0f;
-	float		offset = 0.0f;
-	uint64_t	choice = unit_random();
-	int32_t		i;
-
-	if (kind == KIND_OFFSET)
-		offset = 1000.0f;
-	else if (kind == KIND_FAR_OFFSET)
-		offset = 1e6f;
-	else if (kind == KIND_TINY)
-		size = 1e-30f;
-	else if (kind == KIND_SUBNORMAL)
-		size = 1e-43f;
-	else if (kind == KIND_HUGE)
-		size = 1e30f;
-	else if (kind == KIND_MIXED)
-		size = powf(10.0f, 30.0f * unit_float());
-	for (i = 0; i < dims; i++)
-		x[i] = offset + size * unit_float();
-	for (i = 0; kind == KIND_FEW_VALUES && i < dims; i++)
-		x[i] = (float) (unit_random() % 3);
-	for (i = 0; (kind == KIND_ZEROS && choice % 3 == 0) && i < dims; i++)
-		x[i] = choice % 2 ? 0.0f : 0.1f;
-	for (i = 0; kind == KIND_ALL_EQUAL && i < dims; i++)
-		x[i] = 0.5f + (float) i;
-	if (kind == KIND_DUPLICATES && nearlier > 0 && choice % 4 != 0)
-		memcpy(x, earlier + choice / 4 % nearlier * dims,
-			   sizeof(float) * dims);
-}
-
+/* All metrics; with lists, of all rows or, if nlists is 0, none. */
 static void
-check_kind(Kind kind, int32_t dims, int64_t nqueries, int64_t nrows)
+check_kind(Kind kind, int32_t dims, int64_t nqueries, int64_t nrows,
+		   int32_t nlists)
 {
-	OWN float  *rows = unit_alloc(sizeof(float) * nrows * dims);
-	OWN float  *queries = unit_alloc(sizeof(float) * nqueries * dims);
-	int64_t		i;
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,.dims = dims,
+	.nqueries = nqueries,.nlists = nlists};
+	OwnInputs	inputs = make_inputs(&spec, kind, nrows);
 
-	for (i = 0; i < nrows; i++)
-		make_vector(kind, rows + i * dims, dims, rows, i);
-	for (i = 0; i < nqueries; i++)
-		if (unit_random() % 3 == 0)
-			memcpy(queries + i * dims, rows + unit_random() % nrows * dims,
-				   sizeof(float) * dims);
-		else
-			make_vector(kind, queries + i * dims, dims, rows, nrows);
-	check_vectors(dims, queries, nqueries, rows, nrows, -1);
-	i = (int64_t) (unit_random() % (uint64_t) nrows);
-	check_vectors(dims, rows + i * dims, nrows - i < nqueries ? nrows - i :
-				  nqueries, rows, nrows, i);
-}
+	for (spec.metric = GV_SET_L2; spec.metric <= GV_SET_PEARSON; spec.metric++)
+	{
+		GvSetSpec	own;
+		int64_t		most;
 
-/* A query and rows whose distances differ by their last bits only. */
-static void
-check_near_ties(int32_t dims)
-{
-	int64_t		nrows = 300;
-	OWN float  *rows = unit_alloc(sizeof(float) * nrows * dims);
-	OWN float  *queries = unit_floats((size_t) 6 * dims, 1.0f);
-	int64_t		i;
-	int32_t		d;
-
-	for (i = 0; i < nrows; i++)
-		for (d = 0; d < dims; d++)
-			rows[i * dims + d] = nextafterf(queries[d] + 1.0f,
-											unit_float() > 0 ? 9.0f : -9.0f);
-	check_vectors(dims, queries, 6, rows, nrows, -1);
+		if (nlists > 0)
+			spec.probes = 1 + (int32_t) (unit_random() % nlists);
+		check_inputs(spec, inputs);
+		if (nlists > 0 && spec.metric != GV_SET_L2 + (int32_t) kind % 4)
+			continue;
+		own = spec;
+		own.own = 1;
+		own.first = (int64_t) (unit_random() % (uint64_t) nrows);
+		most = nrows - own.first < 100 ? nrows - own.first : 100;
+		own.nqueries = 1 + (int64_t) (unit_random() % (uint64_t) most);
+		check_inputs(own, inputs);
+	}
 }
 
 void
@@ -292,17 +279,45 @@ test_exact_sets(void)
 
 	for (kind = 0; kind < NKINDS; kind++)
 	{
-		check_kind(kind, 1 + (int32_t) (unit_random() % 40), 3, 1);
-		check_kind(kind, 7, 200, 70);
-		check_kind(kind, 64, 5, 1100);
-		check_kind(kind, 129, 9, 300);
+		check_kind(kind, 1 + (int32_t) (unit_random() % 40), 3, 1, 0);
+		check_kind(kind, 7, 200, 70, 0);
+		check_kind(kind, 64, 5, 1100, 0);
+		check_kind(kind, 129, 9, 300, 0);
 	}
 	for (dims = 1; dims <= 300; dims += unit_small ? 23 : 1)
 		check_kind((Kind) (dims % NKINDS), dims,
 				   1 + (int64_t) (unit_random() % 12),
-				   1 + (int64_t) (unit_random() % 200));
-	check_kind(KIND_UNIFORM, 2100, 5, 300);
-	check_kind(KIND_OFFSET, 2100, 5, 100);
-	for (dims = 2; dims < 400; dims = dims * 3 + 1)
-		check_near_ties(dims);
+				   1 + (int64_t) (unit_random() % 200), 0);
+	check_kind(KIND_UNIFORM, 2100, 5, 300, 0);
+	check_kind(KIND_OFFSET, 2100, 5, 100, 0);
+}
+
+void
+test_near_sets(void)
+{
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = 3,
+	.nqueries = 20,.nlists = 4};
+	Kind		kind;
+	int			i;
+
+	for (kind = 0; kind < NKINDS; kind++)
+	{
+		check_kind(kind, 1 + (int32_t) (unit_random() % 40), 3, 1, 1);
+		check_kind(kind, 7, 60, 170, 9);
+		check_kind(kind, 64, 5, 500, 3);
+		check_kind(kind, 129, 9, 200, 70);
+	}
+	for (i = 0; i < (unit_small ? 12 : 200); i++)
+		check_kind((Kind) (i % NKINDS), 1 + (int32_t) (unit_random() % 150),
+				   1 + (int64_t) (unit_random() % 30),
+				   1 + (int64_t) (unit_random() % 200),
+				   1 + (int32_t) (unit_random() % 25));
+	/* all rows of more than one block, and all probes */
+	for (spec.probes = 1; spec.probes <= spec.nlists; spec.probes++)
+	{
+		OwnInputs	inputs = make_inputs(&spec, KIND_UNIFORM,
+										 unit_small ? 6000 : 13000);
+
+		check_inputs(spec, inputs);
+	}
 }

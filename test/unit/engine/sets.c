@@ -1,6 +1,7 @@
 /*
  * sets.c
- *		Sets for the checks of them, from the first call to the last.
+ *		Inputs of sets for the checks of them, and sets from the first call to
+ *		the last.
  */
 #include "sets.h"
 
@@ -44,7 +45,6 @@ make_keeper(const GvSetSpec *spec, const SetInputs *inputs, GvSet **set)
 	return status == GV_OK ? gv_set_ask(*set, spec) : status;
 }
 
-/* See sets.h. */
 GvStatus
 run_set(GvSet *set, const GvSetSpec *spec, const SetInputs *inputs,
 		bool kept, const GvStop *stop, GvSetDone *done, double *errors)
@@ -77,7 +77,6 @@ run_set(GvSet *set, const GvSetSpec *spec, const SetInputs *inputs,
 	return status;
 }
 
-/* See sets.h; errors [iterations + 1] are those of passes, or NULL. */
 GvSet *
 finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
 			 double *errors)
@@ -96,4 +95,200 @@ finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
 		return set;
 	gv_set_drop(set);
 	return NULL;
+}
+
+void
+find_neighbors(const GvSetSpec *spec, const SetInputs *inputs,
+			   int64_t *positions, double *distances)
+{
+	int64_t		n = spec->nqueries * spec->k;
+	int64_t		third = n / 3;
+	GvSetDone	done;
+	GvSet	   *set = finished_set(spec, inputs, &done, NULL);
+
+	if (set == NULL)
+		return;
+	CHECK(done.passes == 1 && !done.again && done.found == 0, "done");
+	/* distances in two pieces that begin and end inside a query's */
+	OK(gv_set_get(set, GV_SET_POSITIONS, 0, n, positions));
+	OK(gv_set_get(set, GV_SET_DISTANCES, 0, third, distances));
+	OK(gv_set_get(set, GV_SET_DISTANCES, third, n - third, distances + third));
+	gv_set_drop(set);
+}
+
+/* ---------- vectors ---------- */
+
+/* Vector `number`, for which rows [nrows] are there already. */
+static void
+make_vector(Kind kind, float *x, int32_t dims, int64_t number,
+			const float *rows, int64_t nrows)
+{
+	float		size = 1.0f;
+	float		offset = 0.0f;
+	uint64_t	choice = unit_random();
+	int32_t		i;
+
+	if (kind == KIND_OFFSET)
+		offset = 1000.0f;
+	else if (kind == KIND_FAR_OFFSET)
+		offset = 1e6f;
+	else if (kind == KIND_CLUSTERED)
+		offset = (float) (number / 50 % 11);
+	else if (kind == KIND_TINY)
+		size = 1e-30f;
+	else if (kind == KIND_SUBNORMAL)
+		size = 1e-43f;
+	else if (kind == KIND_HUGE)
+		size = 1e30f;
+	else if (kind == KIND_MIXED)
+		size = powf(10.0f, 30.0f * unit_float());
+	else if (kind == KIND_OUTLIERS && number % 97 == 50)
+		size = 1e6f;
+	else if (kind == KIND_COMING)
+		size = 1.0f / (1.0f + 0.01f * (float) number);
+	for (i = 0; i < dims; i++)
+		x[i] = offset + size * unit_float();
+	for (i = 0; kind == KIND_FEW_VALUES && i < dims; i++)
+		x[i] = (float) (unit_random() % 3);
+	for (i = 0; (kind == KIND_ZEROS && choice % 3 == 0) && i < dims; i++)
+		x[i] = choice % 2 ? 0.0f : 0.1f;
+	for (i = 0; kind == KIND_ALL_EQUAL && i < dims; i++)
+		x[i] = 0.5f + (float) i;
+	/* by what half precision cannot hold of a number a little above 1 */
+	for (i = 0; kind == KIND_ALIKE && i < dims; i++)
+		x[i] = i > 0 ? x[0] :
+			(choice % 2 ? 1.0f : -1.0f) * (1.0f + fabsf(x[0]) * 0x1p-9f);
+	for (i = 0; kind == KIND_NEAR_TIES && nrows > 0 && choice % 2 && i < dims;
+		 i++)
+		x[i] = nextafterf(rows[i], x[i] > 0 ? 9.0f : -9.0f);
+	if (kind == KIND_DUPLICATES && nrows > 0 && choice % 4 != 0)
+		memcpy(x, rows + choice / 4 % nrows * dims, sizeof(float) * dims);
+}
+
+/*
+ * Centroids of the rows' kind, some of them rows, some twice: lists of any
+ * size, and lists that are not near themselves.
+ */
+static float *
+make_lists(Kind kind, int32_t nlists, int32_t dims, const float *rows,
+		   int64_t nrows)
+{
+	float	   *lists = unit_alloc(sizeof(float) * nlists * dims);
+	int32_t		l;
+
+	for (l = 0; l < nlists; l++)
+	{
+		uint64_t	choice = unit_random();
+
+		if (choice % 4 == 0)
+			memcpy(lists + l * dims, rows + choice / 4 % nrows * dims,
+				   sizeof(float) * dims);
+		else if (choice % 4 == 1 && l > 0)
+			memcpy(lists + l * dims, lists + choice / 4 % l * dims,
+				   sizeof(float) * dims);
+		else
+			make_vector(kind, lists + l * dims, dims, choice / 4 % nrows,
+						rows, nrows);
+	}
+	return lists;
+}
+
+SetInputs
+make_inputs(const GvSetSpec *spec, Kind kind, int64_t nrows)
+{
+	int32_t		dims = spec->dims;
+	float	   *rows = unit_alloc(sizeof(float) * nrows * dims);
+	float	   *queries = unit_alloc(sizeof(float) * spec->nqueries * dims);
+	int64_t    *self = unit_alloc(sizeof(int64_t) * spec->nqueries);
+	SetInputs	inputs = {queries, self, rows, nrows, nrows, NULL};
+	int64_t		i;
+
+	for (i = 0; i < nrows; i++)
+		make_vector(kind, rows + i * dims, dims, i, rows, i);
+	for (i = 0; i < spec->nqueries; i++)
+	{
+		int64_t		row = (int64_t) (unit_random() % nrows);
+
+		self[i] = (int64_t) (unit_random() % (nrows + 3)) - 1;
+		if (unit_random() % 3 == 0)
+		{
+			memcpy(queries + i * dims, rows + row * dims,
+				   sizeof(float) * dims);
+			if (unit_random() % 2)
+				self[i] = row;
+		}
+		else
+			make_vector(kind, queries + i * dims, dims, row, rows, nrows);
+	}
+	if (spec->nlists > 0)
+		inputs.lists = make_lists(kind, spec->nlists, dims, rows, nrows);
+	return inputs;
+}
+
+void
+free_inputs(SetInputs *inputs)
+{
+	unit_free((void *) inputs->queries);
+	unit_free((void *) inputs->self);
+	unit_free((void *) inputs->rows);
+	if (inputs->lists != NULL)
+		unit_free((void *) inputs->lists);
+}
+
+/* ---------- selections ---------- */
+
+void
+check_selection_set(Input input, int64_t n, int32_t k, GvSelectMethod method)
+{
+	OWN float  *values = input_values(input, n);
+	FREED Sorted *sorted = sort_row(values, n);
+	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = k,
+	.method = method,.nrows = n};
+	SetInputs	inputs = {NULL, NULL, values, n,
+	1 + (int64_t) (unit_random() % n), NULL};
+	OWN int64_t *positions = unit_alloc(sizeof(int64_t) * k);
+	OWN float  *selected = unit_alloc(sizeof(float) * k);
+	int64_t		nwrong = 0;
+	GvSetDone	done;
+	GvSet	   *set = finished_set(&spec, &inputs, &done, NULL);
+	int32_t		i;
+
+	CHECK(done.finished && !done.again && done.passes == 1, "done");
+	OK(gv_set_get(set, GV_SET_POSITIONS, 0, k, positions));
+	OK(gv_set_get(set, GV_SET_VALUES, 0, k / 2, selected));
+	OK(gv_set_get(set, GV_SET_VALUES, k / 2, k - k / 2, selected + k / 2));
+	for (i = 0; i < k; i++)
+		nwrong += positions[i] != sorted[i].position ||
+			!same_bits(selected[i], sorted[i].value);
+	CHECK(nwrong == 0, "%ld wrong, n %ld k %d input %d", (long) nwrong,
+		  (long) n, k, input);
+	gv_set_drop(set);
+}
+
+void
+check_quantiles_set(Input input, int64_t n, int32_t nranks, bool approximate)
+{
+	OWN float  *values = input_values(input, n);
+	FREED Sorted *sorted = sort_row(values, n);
+	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * nranks);
+	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,
+		.approximate = approximate,.nqueries = nranks,.nrows = n};
+	SetInputs	inputs = {ranks, NULL, values, n,
+	1 + (int64_t) (unit_random() % n), NULL};
+	OWN float  *quantiles = unit_alloc(sizeof(float) * nranks);
+	OWN int64_t *errors = unit_alloc(sizeof(int64_t) * nranks);
+	GvSetDone	done;
+	GvSet	   *set;
+	int32_t		i;
+
+	for (i = 0; i < nranks; i++)
+		ranks[i] = (int64_t) (unit_random() % n);
+	ranks[nranks / 2] = n - 1;
+	ranks[nranks - 1] = 0;
+	set = finished_set(&spec, &inputs, &done, NULL);
+	OK(gv_set_get(set, GV_SET_VALUES, 0, nranks, quantiles));
+	OK(gv_set_get(set, GV_SET_RANK_ERRORS, 0, nranks, errors));
+	check_quantiles(sorted, n, ranks, quantiles, errors, nranks, approximate,
+					input);
+	gv_set_drop(set);
 }

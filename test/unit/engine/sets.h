@@ -6,14 +6,7 @@
 #define SETS_H
 
 #include "engine/gv_set.h"
-#include "unit.h"
-
-/* Of an exact search. */
-typedef struct Neighbor
-{
-	double		distance;
-	int64_t		position;
-} Neighbor;
+#include "selections.h"
 
 /* The inputs of a set. */
 typedef struct SetInputs
@@ -27,26 +20,39 @@ typedef struct SetInputs
 } SetInputs;
 
 /*
- * sets.c: all inputs of a set, but for rows that are kept, until it has
- * finished; the first status that is not GV_OK
+ * Runs of a set with the same inputs: one at each level of a processor's
+ * instructions, or a device's.
+ */
+#ifdef UNIT_MIRRORS
+#define SET_RUNS	1
+#else
+#define SET_RUNS	(GV_NSIMD - GV_SIMD_PORTABLE)
+#endif
+
+/*
+ * All inputs of a set, but for rows that are kept, until it has finished; the
+ * first status that is not GV_OK.  errors [iterations + 1] are those of
+ * passes, or NULL.
  */
 extern GvStatus run_set(GvSet *set, const GvSetSpec *spec,
 						const SetInputs *inputs, bool kept,
 						const GvStop *stop, GvSetDone *done, double *errors);
 
-/* sets.c: a set that has finished, or NULL */
+/* A set that has finished, or NULL. */
 extern GvSet *finished_set(const GvSetSpec *spec, const SetInputs *inputs,
 						   GvSetDone *done, double *errors);
 
-/* check_sets.c: rows [nrows] in order, for a query; to be freed */
-extern Neighbor *sorted_rows(const GvSetSpec *spec, const float *query,
-							  const float *rows, int64_t nrows);
+/* An exact search: positions and distances [nqueries][k]. */
+extern void find_neighbors(const GvSetSpec *spec, const SetInputs *inputs,
+						   int64_t *positions, double *distances);
 
-/* check_sets.c: vectors that are hard to compare in fp32 */
+/* Vectors that are hard to compare in fp32, or as halves. */
 typedef enum Kind
 {
 	KIND_UNIFORM,
+	KIND_CLUSTERED,				/* in the order of clusters */
 	KIND_FEW_VALUES,			/* ties */
+	KIND_NEAR_TIES,				/* distances differ by their last bits */
 	KIND_DUPLICATES,
 	KIND_OFFSET,				/* near 1,000 */
 	KIND_FAR_OFFSET,			/* near 1e6: the last bits differ */
@@ -54,20 +60,36 @@ typedef enum Kind
 	KIND_SUBNORMAL,
 	KIND_HUGE,					/* squares of 1e30 overflow */
 	KIND_MIXED,					/* from 1e-30 to 1e30 */
+	KIND_OUTLIERS,				/* some that half precision cannot hold */
 	KIND_ZEROS,					/* zero and constant vectors among others */
+	KIND_COMING,				/* ever nearer to all queries */
+	KIND_ALIKE,					/* all dimensions are rounded to a half the
+								 * same way */
 	KIND_ALL_EQUAL,
 	NKINDS
 } Kind;
 
-extern void make_vector(Kind kind, float *x, int32_t dims,
-						const float *earlier, int64_t nearlier);
+/*
+ * nrows rows of a kind, and queries, which may be rows, and lists of it as
+ * spec has them.
+ */
+extern SetInputs make_inputs(const GvSetSpec *spec, Kind kind, int64_t nrows);
+extern void free_inputs(SetInputs *inputs);
+
+#define OwnInputs	UNIT_OWN(free_inputs) SetInputs
+
+/* Checks that sets select from n values, and find quantiles of them. */
+extern void check_selection_set(Input input, int64_t n, int32_t k,
+								GvSelectMethod method);
+extern void check_quantiles_set(Input input, int64_t n, int32_t nranks,
+								bool approximate);
 
 /*
- * check_sets.c: one search, whose result must be sorted
- * [nqueries][nsorted[i]]
+ * check_setmeans.c: k-means from seeds [k][dims] finds what plain loops find,
+ * bit for bit.
  */
-extern void check_search(const GvSetSpec *spec, const SetInputs *inputs,
-						 Neighbor *const *sorted, const int64_t *nsorted);
+extern void check_clusters(const GvSetSpec *spec, const float *seeds,
+						   const float *rows);
 
 /* One function a file. */
 extern void test_exact_sets(void);
