@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock time usleep);
 
-our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node new_standby load_gpuvec background
+our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node new_standby load_gpuvec gives says background
   wait_until log_has no_crash end_of errors_of hold release is_held test_cancel test_timeout settle
   restart_after_crash restart_after_kill answers is_sound is_complete is_exact are_whole is_whole some_of);
 
@@ -187,10 +187,7 @@ sub some_of
 }
 
 # True in `make test-long`: full sizes.
-sub long_test
-{
-	return $ENV{GPUVEC_TEST_LONG} ? 1 : 0;
-}
+sub long_test { return $ENV{GPUVEC_TEST_LONG} ? 1 : 0; }
 
 # Skip the file unless the gpuvec that is installed was built for tests, and has
 # points to stop at; the setting's name is in that library alone.
@@ -199,16 +196,11 @@ sub need_test_build
 	chomp(my $folder = `pg_config --pkglibdir`);
 	plan(skip_all => 'it needs a gpuvec built with make TEST_BUILD=1')
 	  if index(slurp_file("$folder/gpuvec.so"), 'gpuvec.fault') < 0;
-	return;
 }
 
 # Skip the file unless the gpuvecd that is installed has the engine $SERVER: a release
 # has none without a card.
-sub need_gpuvecd
-{
-	need_test_build() if $SERVER eq 'cpu';
-	return;
-}
+sub need_gpuvecd { return $SERVER eq 'cpu' && need_test_build(); }
 
 # A started server named $name, with gpuvec; %options: conf (text), allows_streaming.
 sub new_node
@@ -239,13 +231,13 @@ sub new_standby
 }
 
 # Create the extension and the functions above.
-sub load_gpuvec
-{
-	my ($node) = @_;
+sub load_gpuvec { return $_[0]->safe_psql('postgres', "CREATE EXTENSION gpuvec; $FUNCTIONS"); }
 
-	$node->safe_psql('postgres', "CREATE EXTENSION gpuvec; $FUNCTIONS");
-	return;
-}
+# Test: that is what statements print.
+sub gives { my ($node, $sql, $printed, $what) = @_; return is($node->safe_psql('postgres', $sql), $printed, $what); }
+
+# Test: statements have such a message, an error or not.
+sub says { my ($node, $sql, $message, $what) = @_; return like(($node->psql('postgres', $sql))[2], $message, $what); }
 
 # Begin psql with these statements; returns a handle for end_of.  Files, not
 # pipes: IPC::Run would move nothing before end_of.
@@ -253,18 +245,11 @@ sub background
 {
 	my ($node, $sql) = @_;
 	my $file = PostgreSQL::Test::Utils::tempdir() . '/job';
-	my %job = (output => "$file.out", error => "$file.err");
+	my @psql = ('psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-f', "$file.sql");
 
 	append_to_file("$file.sql", $sql);
-	$job{handle} = IPC::Run::start(
-		[
-			'psql', '-X', '-q', '-A', '-t', '-v', 'ON_ERROR_STOP=1',
-			'-d', $node->connstr('postgres'), '-f', "$file.sql"
-		],
-		'<' => \undef,
-		'>' => $job{output},
-		'2>' => $job{error});
-	return \%job;
+	my $handle = IPC::Run::start(\@psql, '<' => \undef, '>' => "$file.out", '2>' => "$file.err");
+	return { handle => $handle, output => "$file.out", error => "$file.err" };
 }
 
 # Wait for a background job; returns its exit status (0 = success).
@@ -277,12 +262,7 @@ sub end_of
 }
 
 # The messages of a background job that has ended.
-sub errors_of
-{
-	my ($job) = @_;
-
-	return slurp_file($job->{error});
-}
+sub errors_of { return slurp_file($_[0]{error}); }
 
 # A session of a database that holds the lock which sessions wait for at their
 # injection points (gpuvec.fault = 'wait N STEP').
@@ -296,13 +276,7 @@ sub hold
 }
 
 # Let those that wait go on.
-sub release
-{
-	my ($holder) = @_;
-
-	$holder->quit;
-	return;
-}
+sub release { return $_[0]->quit; }
 
 # Test: so many processes (1) come to their injection points.
 sub is_held
@@ -355,9 +329,7 @@ sub log_has
 # Test: no process of the server has crashed.
 sub no_crash
 {
-	my ($node) = @_;
-
-	return unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal (?:4|6|7|8|11)\b/, 'nothing crashed');
+	return unlike(slurp_file($_[0]->logfile), qr/PANIC|TRAP:|terminated by signal (?:4|6|7|8|11)\b/, 'nothing crashed');
 }
 
 # The limit of what has just taken longer than $LIMIT_MS: that and no more where we
@@ -485,83 +457,76 @@ sub answers
 {
 	my ($node, $table, $operator, $dims, $k, $n) = @_;
 
-	return $node->safe_psql('postgres',
-		"SELECT answers('$table', '$operator', $dims, $k, $n)");
+	return $node->safe_psql('postgres', "SELECT answers('$table', '$operator', $dims, $k, $n)");
 }
 
-# Test: gpuvec_verify_index finds no error, and no warning but after a crash.
-sub is_sound
+# What is asked of an index: what the answer shows, and a query, which gives NULL where
+# that is so.
+sub sound
 {
-	my ($node, $index, $what, %options) = @_;
+	my ($index, %options) = @_;
 	my $which = $options{warnings} ? "WHERE severity = 'error'" : '';
 
-	is( $node->safe_psql('postgres',
-			"SELECT * FROM gpuvec_verify_index('$index') $which LIMIT 20"),
-		'', "$what: $index is sound");
+	return [ "$index is sound", "SELECT string_agg(v::text, ' ') FROM
+		(SELECT * FROM gpuvec_verify_index('$index') $which LIMIT 20) AS v" ];
+}
+
+sub complete
+{
+	my ($table, $operator, $dims) = @_;
+
+	return [ "$operator finds each row of $table once", "SELECT nullif(complete('$table', '$operator', $dims),
+		format('%1\$s rows, %1\$s distinct', count(*))) FROM $table WHERE e IS NOT NULL" ];
+}
+
+sub exact
+{
+	my ($table, $operator, $dims) = @_;
+
+	return [ "$operator on $table with all lists is exact", "SELECT nullif(inexact('$table', '$operator', $dims, 10, 10), 0)" ];
+}
+
+# Test: so it is.  All is asked in one session, since a session takes longer than most
+# questions.
+sub holds
+{
+	my ($node, $what, @questions) = @_;
+	my @told = split /\n/, $node->safe_psql('postgres', join '', map { "SELECT concat('= ', ($_->[1]));" } @questions);
+
+	is(shift @told, '= ', "$what: $_->[0]") for @questions;
 	return;
 }
+
+# Test: gpuvec_verify_index finds no error, and no warning but after a crash (warnings:
+# they are let pass).
+sub is_sound { my ($node, $index, $what, %options) = @_; return holds($node, $what, sound($index, %options)); }
 
 # Test: in relaxed order the index gives every row exactly once.
-sub is_complete
-{
-	my ($node, $table, $operator, $dims, $what) = @_;
-	my ($rows, $found) = split /\n/,
-	  $node->safe_psql('postgres',
-		"SELECT count(*) FROM $table WHERE e IS NOT NULL;
-		SELECT complete('$table', '$operator', $dims)");
-
-	is( $found, "$rows rows, $rows distinct",
-		"$what: $operator finds each row of $table once");
-	return;
-}
+sub is_complete { my ($node, @table) = @_; return holds($node, pop @table, complete(@table)); }
 
 # Test: with all lists and enough candidates answers are those of a sort.
-sub is_exact
-{
-	my ($node, $table, $operator, $dims, $what) = @_;
-
-	is( $node->safe_psql('postgres',
-			"SELECT inexact('$table', '$operator', $dims, 10, 10)"),
-		'0', "$what: $operator on $table with all lists is exact");
-	return;
-}
+sub is_exact { my ($node, @table) = @_; return holds($node, pop @table, exact(@table)); }
 
 # Test: indexes, each of them [ index, table, operator, dimensions ], are sound,
-# complete and exact; under conditions on keys, too, if these are a fifth.  All is
-# asked in one session, since a session takes longer than most questions.
-# Options: warnings (they are let pass), exact => 0.
+# complete and exact; under conditions on keys, too, if these are a fifth.  Options:
+# warnings (they are let pass), exact => 0.
 sub are_whole
 {
 	my ($node, $what, $indexes, %options) = @_;
-	my $which = $options{warnings} ? "WHERE severity = 'error'" : '';
-	my $exact = $options{exact} // 1;
-	my @told = split /\n/, $node->safe_psql(
-		'postgres',
-		join '',
-		map {
-			my ($index, $table, $operator, $dims, $conditions) = @$_;
-			my $missing = join ', ', "'$table'", "'$operator'", $dims,
-			  'ARRAY[' . join(', ', map { "\$\$$_\$\$" } @{ $conditions // [] }) . ']::text[]';
-			qq{SELECT concat('', string_agg(v::text, ' ')) FROM
-					(SELECT * FROM gpuvec_verify_index('$index') $which LIMIT 20) AS v;
-				SELECT format('%1\$s rows, %1\$s distinct', count(*)) FROM $table WHERE e IS NOT NULL;
-				SELECT complete('$table', '$operator', $dims);}
-			  . ($exact ? "SELECT inexact('$table', '$operator', $dims, 10, 10);" : '')
-			  . ($conditions ? "SELECT 'missing: ' || missing_in_lists($missing);" : '')
-		} @$indexes);
+	my @questions;
 
 	for (@$indexes)
 	{
-		my ($index, $table, $operator, undef, $conditions) = @$_;
-		my ($problems, $rows, $found, $inexact) = splice @told, 0, 3 + $exact;
-		my ($missing) = $conditions ? splice(@told, 0, 1) : ();
+		my ($index, @table) = @$_[ 0 .. 3 ];
+		my $conditions = join ', ', map { "\$\$$_\$\$" } @{ $_->[4] // [] };
 
-		is($problems, '', "$what: $index is sound");
-		is($found, $rows, "$what: $operator finds each row of $table once");
-		is($inexact, '0', "$what: $operator on $table with all lists is exact") if $exact;
-		is($missing, 'missing: ', "$what: $table has the rows of conditions on keys") if $conditions;
+		push @questions, sound($index, %options), complete(@table);
+		push @questions, exact(@table) if $options{exact} // 1;
+		push @questions, [ "$table[0] has the rows of conditions on keys",
+			"SELECT missing_in_lists('$table[0]', '$table[1]', $table[2], ARRAY[$conditions])" ]
+		  if $conditions;
 	}
-	return;
+	return holds($node, $what, @questions);
 }
 
 # Test: all three of the index TABLE_e; by default t_e, on the 16 dimensions of t.
@@ -571,8 +536,7 @@ sub is_whole
 	my ($node, $what, $table, $operator, $dims, %options) = @_;
 
 	$table //= 't';
-	are_whole($node, $what, [ [ "${table}_e", $table, $operator // '<->', $dims // 16 ] ], %options);
-	return;
+	return are_whole($node, $what, [ [ "${table}_e", $table, $operator // '<->', $dims // 16 ] ], %options);
 }
 
 1;

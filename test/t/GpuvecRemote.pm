@@ -6,6 +6,7 @@ package GpuvecRemote;
 use strict;
 use warnings;
 use Exporter 'import';
+use File::Basename;
 use Gpuvec;
 use IO::Socket::UNIX;
 use POSIX qw(_exit);
@@ -13,10 +14,9 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(remote_conf new_remote_node is_mirrored differs
-  gpuvecd_pid supervisor_pid served pause_loaders resume_loaders stand_still go_on revive not_done
-  pretend_gpuvecd greeting);
-our @EXPORT_OK = qw(stat_of soon);
+our @EXPORT = qw(remote_conf new_remote_node is_mirrored differs stat_of soon soon_up gpuvecd_pid supervisor_pid
+  served pause_loaders resume_loaders stand_still go_on revive
+  %MESSAGE message refusal greeting pretend_gpuvecd converse end_pretended);
 
 # All that use this want it.
 need_gpuvecd();
@@ -108,59 +108,26 @@ sub is_mirrored
 {
 	my ($node, $index, $query, $what) = @_;
 
-	is( $node->safe_psql('postgres',
-			"SET gpuvec.auto_mirror = on; SELECT await_mirror(\$q\$$query\$q\$)"),
-		'', "$what: $index is mirrored");
-	return;
+	return gives($node, "SET gpuvec.auto_mirror = on; SELECT await_mirror(\$q\$$query\$q\$)", '', "$what: $index is mirrored");
 }
 
-# A column of a node's gpuvec_stat.
-sub stat_of
-{
-	my ($node, $column) = @_;
-
-	return $node->safe_psql('postgres', "SELECT $column FROM gpuvec_stat");
-}
+# A column of a node's gpuvec_stat; the PID of its gpuvecd; how many searches that has
+# answered.
+sub stat_of { my ($node, $column) = @_; return $node->safe_psql('postgres', "SELECT $column FROM gpuvec_stat"); }
+sub gpuvecd_pid { return stat_of($_[0], 'pid'); }
+sub served { return stat_of($_[0], 'searches_by_server'); }
 
 # Test: soon the condition on gpuvec_stat holds.
 sub soon
 {
 	my ($node, $condition, $what) = @_;
 
-	ok(wait_until($node, "SELECT $condition FROM gpuvec_stat"), $what)
-	  or diag($node->safe_psql('postgres', '\x \\\\ SELECT * FROM gpuvec_stat'));
-	return;
+	return ok(wait_until($node, "SELECT $condition FROM gpuvec_stat"), $what)
+	  || diag($node->safe_psql('postgres', '\x \\\\ SELECT * FROM gpuvec_stat'));
 }
 
-# The pid of a node's gpuvecd.
-sub gpuvecd_pid
-{
-	my ($node) = @_;
-
-	return stat_of($node, 'pid');
-}
-
-# How many searches a node's gpuvecd has answered.
-sub served
-{
-	my ($node) = @_;
-
-	return stat_of($node, 'searches_by_server');
-}
-
-# Let mirrors get older: who would send loaders is stopped, and loaders are
-# waited for, or ended where they only look around.  resume_loaders before the
-# node is stopped.
-sub pause_loaders
-{
-	my ($node) = @_;
-
-	kill 'STOP', supervisor_pid($node);
-	ok( wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader'
-			AND (state IS DISTINCT FROM 'idle' OR pg_terminate_backend(pid))}),
-		'no loader is at work');
-	return;
-}
+# Test: soon gpuvecd is up.
+sub soon_up { my ($node, $what) = @_; return soon($node, q{state = 'up'}, "$what: gpuvecd is up"); }
 
 # Have gpuvecd again, which the test has killed: the supervisor waits longer each
 # time before it starts another, up to a minute; a new supervisor does not.
@@ -172,13 +139,21 @@ sub revive
 	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat");
 }
 
-sub resume_loaders
+# Let mirrors get older: who would send loaders is stopped, and loaders are
+# waited for, or ended where they only look around.  resume_loaders before the
+# node is stopped.
+sub pause_loaders
 {
 	my ($node) = @_;
 
-	kill 'CONT', supervisor_pid($node);
-	return;
+	kill 'STOP', supervisor_pid($node);
+	return ok(
+		wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader'
+			AND (state IS DISTINCT FROM 'idle' OR pg_terminate_backend(pid))}),
+		'no loader is at work');
 }
+
+sub resume_loaders { return kill 'CONT', supervisor_pid($_[0]); }
 
 # The supervisor, which no view shows, is gpuvecd's parent.
 sub supervisor_pid
@@ -203,16 +178,10 @@ sub stand_still
 }
 
 # gpuvecd first: then it answers the supervisor.
-sub go_on
-{
-	my ($supervisor, $gpuvecd) = @_;
-
-	kill 'CONT', $gpuvecd, $supervisor;
-	return;
-}
+sub go_on { my ($supervisor, $gpuvecd) = @_; return kill 'CONT', $gpuvecd, $supervisor; }
 
 # Test: gpuvecd and the session give the same rows.  %options: answered, stale
-# (the mirror is not up to date), set (settings), db.
+# (the mirror is not up to date), set (settings).
 sub differs
 {
 	my ($node, $query, $what, %options) = @_;
@@ -220,45 +189,52 @@ sub differs
 	my $uptodate = $options{stale} ? 'false' : 'true';
 	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
 
-	is( $node->safe_psql($options{db} // 'postgres',
-			"$set SELECT differs(\$q\$$query\$q\$, '$answered', $uptodate)"),
-		'', $what);
-	return;
+	return gives($node, "$set SELECT differs(\$q\$$query\$q\$, '$answered', $uptodate)", '', $what);
 }
 
-# The NOTICE's words for the work that gpuvecd could not do, if it was lost at
-# a step of a build.
-sub not_done
+# Numbers of messages and of roles, by their names (GV_MSG_HELLO: HELLO).
+sub numbers_of
 {
-	my ($step) = @_;
+	my ($enum, $prefix) = @_;
+	my ($names) = slurp_file(dirname(__FILE__) . '/../../src/protocol/gv_protocol.h') =~
+	  /^typedef enum $enum\n\{(.*?)^\} $enum;/ms;
+	my ($next, %number) = (0);
 
-	return 'build' if $step =~ /begun|sent/;
-	return 'calibrate' if $step =~ /written/;
-	# all answers may be on their way already
-	return $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
+	$names =~ s{/\*.*?\*/}{}sg;
+	while ($names =~ /GV_${prefix}_(\w+)(?:\s*=\s*(\d+))?/g)
+	{
+		$next = $2 if defined $2;
+		$number{$1} = $next++;
+	}
+	return %number;
 }
+our %MESSAGE = numbers_of('GvMessageType', 'MSG');
 
-# gpuvecd's greeting, as gv_protocol.h has it.
-sub greeting
-{
-	return pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.4.0');
-}
+# A message, as gv_protocol.h has it; a refusal; gpuvecd's greeting.
+sub message { my ($type, $request, $body) = @_; return pack('LSS', length $body, $MESSAGE{$type}, $MESSAGE{$request}) . $body; }
+sub refusal { my ($request, $code, $reason) = @_; return message('REFUSED', $request, pack('La252', $code, $reason)); }
+sub greeting { my ($engine) = @_; return pack('QLLa16a16', 12345, $$, 0, $engine // 'cpu', '0.4.0'); }
 
-# Be gpuvecd of $node in a process of its own, which $serve gets each connection
-# of; returns its pid, to be killed.
+# Be gpuvecd with its socket in a folder, in a process of its own, which $serve gets
+# each connection of; returns its PID, for end_pretended.
+my @pretended;
 sub pretend_gpuvecd
 {
-	my ($node, $serve) = @_;
+	my ($folder, $serve) = @_;
 	pipe(my $told, my $tell) or die;
-	my $pid = fork;
+	my $pid = fork // die;
 
 	if ($pid)
 	{
+		push @pretended, $pid;
 		close $tell;
 		readline $told;
 		return $pid;
 	}
-	chdir $node->data_dir or die;
+	# those that it begins end with it
+	setpgrp;
+	$SIG{CHLD} = $SIG{PIPE} = 'IGNORE';
+	chdir $folder or die;
 	unlink 'pgsql_tmp.gpuvec.sock';
 	my $server = IO::Socket::UNIX->new(Local => 'pgsql_tmp.gpuvec.sock', Listen => 20) or die;
 
@@ -269,6 +245,45 @@ sub pretend_gpuvecd
 	}
 	# the node is not ours to stop
 	_exit(0);
+}
+
+# Goes on with a client in a process of its own until that goes: $answer gives the
+# answer to a message (its name, its body), or its body; undef for none any more.
+sub converse
+{
+	my ($client, $answer) = @_;
+	my %name = reverse %MESSAGE;
+
+	return if fork // die;
+	while ((read($client, my $header, 8) // 0) == 8)
+	{
+		my ($length, $type) = unpack('LS', $header);
+		my $asked = '';
+
+		last if (read($client, $asked, $length) // 0) < $length;
+		my ($body, $refused) = $answer->($name{$type}, $asked);
+		syswrite($client, $refused // message('OK', $name{$type}, $body));
+		last if $refused;
+	}
+	_exit(0);
+}
+
+sub end_pretended
+{
+	my ($pid) = @_;
+
+	kill 'KILL', -$pid;
+	waitpid $pid, 0;
+	@pretended = grep { $_ != $pid } @pretended;
+	return;
+}
+
+END
+{
+	my $status = $?;
+
+	kill 'KILL', -$_ for @pretended;
+	$? = $status;
 }
 
 1;

@@ -13,10 +13,7 @@ use File::Path;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote qw(:DEFAULT stat_of soon);
-use IO::Select;
-use IO::Socket::UNIX;
-use POSIX qw(_exit);
+use GpuvecRemote;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -37,7 +34,6 @@ sub begin_part
 	unlink $node->data_dir . '/part.conf';
 	$node->append_conf('part.conf', $settings);
 	$node->start;
-	return;
 }
 
 # with a gpuvecd of its own
@@ -48,19 +44,9 @@ sub soon_mirrored
 {
 	my ($what) = @_;
 
-	ok( wait_until($node,
-			q{SELECT count(*) = 1 FROM gpuvec_mirrors WHERE index = 't_e'::regclass AND state = 'ready'},
-			3000),
+	return ok(
+		wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_mirrors WHERE index = 't_e'::regclass AND state = 'ready'}, 3000),
 		$what);
-	return;
-}
-
-# The parent of a process.
-sub parent_of
-{
-	my ($pid) = @_;
-
-	return (slurp_file("/proc/$pid/stat") =~ /.*\) \S (\d+)/)[0];
 }
 
 # How much more often than in $before (timed_out, suspended) a request has timed out,
@@ -74,27 +60,18 @@ sub more_than
 	return map { $now[$_] - $before[$_] } 0, 1;
 }
 
-# Does the process run?  A zombie that nobody waits for is gone, too.
-sub is_running
-{
-	my ($pid) = @_;
-	my $command = -e "/proc/$pid/cmdline" ? eval { slurp_file("/proc/$pid/cmdline") } : '';
-
-	return ($command // '') ne '';
-}
-
-# Test: the process ends soon.
+# Test: the process ends soon.  A zombie that nobody waits for is gone, too.
 sub is_gone
 {
 	my ($pid, $what) = @_;
+	my $runs = sub { return (eval { slurp_file("/proc/$pid/cmdline") } // '') ne ''; };
 
 	for (1 .. 18_000)
 	{
-		last unless is_running($pid);
+		last unless $runs->();
 		usleep(10_000);
 	}
-	ok(!is_running($pid), "$what: gpuvecd is gone");
-	return;
+	return ok(!$runs->(), "$what: gpuvecd is gone");
 }
 
 # The answers, with settings; the first line is how many ms they took.
@@ -120,50 +97,42 @@ $node->safe_psql(
 	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, $rows) AS g;
 	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, probes = 5);
 });
-my $right = $node->safe_psql('postgres',
-	"SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, 20)");
-my $right1 = $node->safe_psql('postgres',
-	"SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, 1)");
+my ($right, $right1) = map { $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, $_)") } 20, 1;
+# one query, of who wants an error rather than wait
+my $strict = "SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)";
 
 # Test: the answers are right, and gpuvecd gave them, or did not.
 sub is_right
 {
 	my ($by_server, $what) = @_;
-	my $before = stat_of($node, 'searches_by_server');
+	my $before = served($node);
 
 	is(answers($node, 't', '<->', 8, 10, 20), $right, "$what: answers are right");
-	is(stat_of($node, 'searches_by_server') - $before,
-		$by_server ? 20 : 0, "$what: by gpuvecd are " . ($by_server ? 'all' : 'none'));
-	return;
+	return is(served($node) - $before, $by_server ? 20 : 0, "$what: by gpuvecd are " . ($by_server ? 'all' : 'none'));
 }
 
 # -- all is well
 soon($node, "state = 'up' AND engine = '$SERVER' AND device <> '' AND memory > 0 AND restarts = 0",
 	'gpuvecd is up');
-like(slurp_file('/proc/' . parent_of(stat_of($node, 'pid')) . '/cmdline'),
-	qr/gpuvec supervisor/, 'its parent is the supervisor');
+like(slurp_file('/proc/' . supervisor_pid($node) . '/cmdline'), qr/gpuvec supervisor/, 'its parent is the supervisor');
 my $postings = $node->safe_psql('postgres', "SELECT gpuvec_prewarm('t_e')");
 cmp_ok($postings, '>=', $rows, 'prewarm mirrors all rows');
-is( $node->safe_psql('postgres',
-		q{SELECT database, index, state, bytes > 0, lists, postings, behind, loading_percent, error
-		FROM gpuvec_mirrors}),
+gives($node, 'SELECT database, index, state, bytes > 0, lists, postings, behind, loading_percent, error FROM gpuvec_mirrors',
 	"postgres|t_e|ready|t|20|$postings|0|100|", 'gpuvec_mirrors shows the mirror');
 is_right(1, 'mirrored');
-like(stat_of($node, 'latency_p50_us > 0 AND latency_p99_us >= latency_p50_us, mean_batch >= 1, bytes_sent > 0'),
-	qr/^t\|t\|t$/, 'gpuvec_stat has latencies, batches and bytes');
+is(stat_of($node, 'latency_p50_us > 0 AND latency_p99_us >= latency_p50_us, mean_batch >= 1, bytes_sent > 0'),
+	't|t|t', 'gpuvec_stat has latencies, batches and bytes');
 $node->safe_psql('postgres', q{SET gpuvec.engine = auto; SELECT answers('t', '<->', 8, 10, 1)});
 is(stat_of($node, 'fallbacks'), 0, 'engine = auto is no fall-back, GPU or not');
 
 # -- killed, under a session that has a connection to it
-my $pid = stat_of($node, 'pid');
-my $kill = "kill -9 $pid";
-is( $node->safe_psql(
-		'postgres', qq{
-		SELECT answers('t', '<->', 8, 10, 20) AS before \\gset
-		\\! $kill
-		SELECT answers('t', '<->', 8, 10, 20) AS after \\gset
-		\\echo :after
-	}),
+my $pid = gpuvecd_pid($node);
+gives(
+	$node, qq{
+	SELECT answers('t', '<->', 8, 10, 20) AS before \\gset
+	\\! kill -9 $pid
+	SELECT answers('t', '<->', 8, 10, 20) AS after \\gset
+	\\echo :after},
 	$right, 'killed: the session goes on, and its answers are right');
 soon($node, "state = 'up' AND restarts = 1 AND pid <> $pid", 'killed: it is started again');
 soon_mirrored('killed: the mirror is loaded again by itself');
@@ -171,16 +140,12 @@ is_right(1, 'started again');
 
 # -- a session in a hurry gives up for itself alone; nor does the supervisor ask
 # meanwhile, which on a slow machine may be long
-my ($ms, $out);
 my $log = -s $node->logfile;
-my $stopped = stat_of($node, 'pid');
-my $supervisor = parent_of($stopped);
+my ($supervisor, $stopped) = (supervisor_pid($node), gpuvecd_pid($node));
 my $before = stat_of($node, 'timed_out, suspended');
 kill 'STOP', $supervisor, $stopped;
 my $begun = time;
-is($node->safe_psql('postgres',
-		"SET gpuvec.request_timeout = 1; SELECT answers('t', '<->', 8, 10, 20)"),
-	$right, 'in a hurry: answers are right');
+gives($node, "SET gpuvec.request_timeout = 1; SELECT answers('t', '<->', 8, 10, 20)", $right, 'in a hurry: answers are right');
 # it does not ask again for a second, then for two, four ...
 my $most = 1 + int(log(1 + time - $begun) / log(2));
 kill 'CONT', $stopped, $supervisor;
@@ -196,25 +161,19 @@ $before = stat_of($node, 'timed_out, suspended');
 kill 'STOP', $supervisor, $stopped;
 for my $session ('first', 'second')
 {
-	($ms, $out) = timed_answers('SET gpuvec.request_timeout = 400');
+	my ($ms, $out) = timed_answers('SET gpuvec.request_timeout = 400');
 	is($out, $right1, "stopped: the $session session's answers are right");
-	cmp_ok($ms, '>=', 400, "stopped: it waited ($ms ms)");
-	cmp_ok($ms, '<', 10_000, 'stopped: ... no longer than it should');
+	ok($ms >= 400 && $ms < 10_000, "stopped: it waited ($ms ms), no longer than it should");
 }
-($ms, $out) = timed_answers('SET gpuvec.request_timeout = 20000');
+my ($ms, $out) = timed_answers('SET gpuvec.request_timeout = 20000');
 is($out, $right1, 'stopped: the answers of others are right');
 cmp_ok($ms, '<', 10_000, "stopped: others do not wait ($ms ms)");
-my ($rc, undef, $err) = $node->psql('postgres',
-	"SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
-like($err, qr/ERROR:  gpuvecd is not responding\nHINT/, 'stopped: an error, if that is wanted');
+says($node, $strict, qr/ERROR:  gpuvecd is not responding\nHINT/, 'stopped: an error, if that is wanted');
 is(stat_of($node, 'state'), 'suspended', 'stopped: so it is called');
 is(join('|', more_than($before)), '2|2', 'stopped: it is counted');
 kill 'CONT', $supervisor;
-is($node->safe_psql('postgres', 'SELECT count(*) FROM gpuvec_mirrors'),
-	'1', 'stopped: gpuvec_mirrors knows of the mirror');
-($rc, undef, $err) = $node->psql('postgres',
-	"SET statement_timeout = 300; SELECT gpuvec_prewarm('t_e')");
-like($err, qr/statement timeout/, 'stopped: prewarm waits, and can be canceled');
+gives($node, 'SELECT count(*) FROM gpuvec_mirrors', '1', 'stopped: gpuvec_mirrors knows of the mirror');
+says($node, "SET statement_timeout = 300; SELECT gpuvec_prewarm('t_e')", qr/statement timeout/, 'stopped: prewarm waits, and can be canceled');
 kill 'CONT', $stopped;
 soon($node, "state = 'up' AND pid = $stopped", 'continued: it is back');
 is_right(1, 'continued');
@@ -240,41 +199,25 @@ cmp_ok($took, '<', 7, 'it is back at once');
 is_right(1, 'continued soon');
 
 # -- a backend crashes: all restart, gpuvecd is another
-my $crash = stat_of($node, 'pid');
+my $crash = gpuvecd_pid($node);
 $node->psql('postgres', 'SELECT pg_backend_pid() AS pid \gset
 	\! sleep 0.1; true
 	\setenv PID :pid
 	\! kill -9 $PID');
 is_gone($crash, 'a backend crashed');
-soon($node, "state = 'up'", 'a backend crashed: gpuvecd is up again');
+soon_up($node, 'a backend crashed');
 $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
 is_right(1, 'after the crash');
 
-# -- it ends with the server
-$pid = stat_of($node, 'pid');
-$node->stop('fast');
-is_gone($pid, 'stop fast');
-$node->start;
-soon($node, "state = 'up'", 'started');
-$pid = stat_of($node, 'pid');
-$node->stop('immediate');
-is_gone($pid, 'stop immediate');
-$node->start;
-soon($node, "state = 'up'", 'started');
-$pid = stat_of($node, 'pid');
-$node->kill9;
-is_gone($pid, 'postmaster killed');
-restart_after_kill($node);
-
-# The same when it is stopped.
-for my $mode ('immediate', 'fast')
+# -- it ends with the server, be it stopped itself
+for my $end ('fast', 'immediate', 'kill9', 'immediate, after SIGSTOP', 'fast, after SIGSTOP')
 {
-	soon($node, "state = 'up'", 'started');
-	$pid = stat_of($node, 'pid');
-	kill 'STOP', $pid;
-	$node->stop($mode);
-	is_gone($pid, "stop $mode, after SIGSTOP");
-	$node->start if $mode eq 'immediate';
+	soon_up($node, "before $end");
+	$pid = gpuvecd_pid($node);
+	kill 'STOP', $pid if $end =~ /SIGSTOP/;
+	$end eq 'kill9' ? $node->kill9 : $node->stop($end =~ /^(\w+)/);
+	is_gone($pid, $end);
+	$end eq 'kill9' ? restart_after_kill($node) : $node->start unless $end =~ /^fast,/;
 }
 
 # -- there is none
@@ -282,37 +225,31 @@ $node->append_conf('part.conf', "gpuvec.server = 'off'\n");
 $node->start;
 is(stat_of($node, 'state, pid'), 'off|', 'server = off');
 is_right(0, 'server = off');
-($rc, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('t_e')");
-like($err, qr/ERROR:  gpuvecd is not running\n.*DETAIL:  "gpuvec.server" is set to "off"/s, 'server = off: no prewarm');
+says($node, "SELECT gpuvec_prewarm('t_e')", qr/ERROR:  gpuvecd is not running\n.*DETAIL:  "gpuvec.server" is set to "off"/s,
+	'server = off: no prewarm');
 $node->append_conf('part.conf', "gpuvec.server = 'auto'\ngpuvec.devices = '99'\n");
 $node->restart;
 soon($node, "state = 'no GPU' AND restarts = 0", 'server = auto, no GPU');
 is_right(0, 'no GPU');
 $node->append_conf('part.conf', "shared_preload_libraries = ''\n");
 $node->restart;
-(undef, $out, $err) = $node->psql('postgres',
+my (undef, $rows1, $said) = $node->psql('postgres',
 	"LOAD 'gpuvec'; SELECT * FROM gpuvec_stat; SELECT * FROM gpuvec_mirrors; SET gpuvec.engine = gpu; SELECT answers('t', '<->', 8, 10, 1)");
-is($out, $right1, 'not preloaded: views are empty, answers right');
+is($rows1, $right1, 'not preloaded: views are empty, answers right');
 my $has_gpu = -e '/dev/nvidiactl';
 my $without = $has_gpu ? qr/HINT:  Add "gpuvec" to "shared_preload/ : qr/DETAIL:  The machine has no usable GPU/;
-like($err, qr/NOTICE:  gpuvecd is not available\n$without/, 'not preloaded: the views say so');
-unlike($err, qr/invalid|WARNING/, 'not preloaded: its settings are known');
-is( $node->safe_psql('postgres',
-		"LOAD 'gpuvec'; SHOW gpuvec.server; SHOW gpuvec.devices; SHOW gpuvec.gpu_memory"),
+like($said, qr/NOTICE:  gpuvecd is not available\n$without/, 'not preloaded: the views say so');
+unlike($said, qr/invalid|WARNING/, 'not preloaded: its settings are known');
+gives($node, "LOAD 'gpuvec'; SHOW gpuvec.server; SHOW gpuvec.devices; SHOW gpuvec.gpu_memory",
 	"auto\n99\n0", 'not preloaded: ... and shown');
-($rc, undef, $err) = $node->psql('postgres',
-	"LOAD 'gpuvec'; SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
 $without = $has_gpu ? qr/Add "gpuvec" to "shared_preload/ : qr/Set "gpuvec.engine" to "cpu"/;
-like($err, qr/ERROR:  gpuvecd is not running.*HINT:  $without/s,
+says($node, "LOAD 'gpuvec'; SET gpuvec.engine = gpu; $strict", qr/ERROR:  gpuvecd is not running.*HINT:  $without/s,
 	'not preloaded: an error, if that is wanted');
 $node->append_conf('part.conf', "gpuvec.server = 'cpu'\n");
 $node->reload;
-for my $ask ('SELECT * FROM gpuvec_stat', "SELECT gpuvec_prewarm('t_e')")
-{
-	(undef, undef, $err) = $node->psql('postgres', "LOAD 'gpuvec'; $ask");
-	like($err, qr/HINT:  Add "gpuvec" to "shared_preload/, "not preloaded, with gpuvec.server: $ask");
-	unlike($err, qr/invalid|WARNING/, "not preloaded, with gpuvec.server: it is known");
-}
+says($node, "LOAD 'gpuvec'; $_", qr/^(?!.*(?:invalid|WARNING)).*HINT:  Add "gpuvec" to "shared_preload/s,
+	"not preloaded, with gpuvec.server, which is known: $_")
+  for 'SELECT * FROM gpuvec_stat', "SELECT gpuvec_prewarm('t_e')";
 
 # -- somebody else listens in its place, and nothing that is said there is believed
 
@@ -321,37 +258,18 @@ $node->safe_psql(
 	'postgres', q{
 	CREATE TABLE small AS SELECT * FROM t WHERE id <= 1000;
 	CREATE INDEX small_e ON small USING gpuivfpq (e) WITH (lists = 20, probes = 5)});
-my $nearest = $node->safe_psql('postgres',
-	"SET gpuvec.engine = cpu; SELECT answers('small', '<->', 8, 10, 2)");
-soon($node, q{state = 'up'}, 'gpuvecd is up');
+my $nearest = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SELECT answers('small', '<->', 8, 10, 2)");
+soon_up($node, 'before others listen');
 
-# As gv_protocol.h has it.
-my ($OK, $REFUSED) = (64, 65);
-my ($HELLO, $SEARCH) = (1, 4);
 my $SET = 4;	# the role
-
-sub message
-{
-	my ($type, $request, $body) = @_;
-
-	return pack('LSS', length $body, $type, $request) . $body;
-}
-
-my $welcome = message($OK, $HELLO, greeting());
-
-sub refusal
-{
-	my ($request, $code, $reason) = @_;
-
-	return message($REFUSED, $request, pack('La252', $code, $reason));
-}
+my $welcome = message('OK', 'HELLO', greeting());
 
 # A search's answer: head, probes, hits.
 sub answer
 {
 	my ($nprobed, $nhits, $list, $probe, $more) = @_;
 
-	return message($OK, $SEARCH,
+	return message('OK', 'SEARCH',
 		pack('llqLLLLLlqqddqq', $nprobed, $nhits, 100, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 		  . pack('lfLLL', $list, 0, 1, 1, 1) x $nprobed
 		  . pack('fLSSSS', 0, $probe, 0, 0, 1, 0) x $nhits
@@ -366,22 +284,16 @@ sub pretend
 	my @clients;
 
 	return pretend_gpuvecd(
-		$node,
+		$node->data_dir,
 		sub {
 			my ($client) = @_;
 
-			$SIG{PIPE} = 'IGNORE';
 			push @clients, $client;
 			for my $said ($hello, $search)
 			{
-				my $length = sysread($client, my $heard, 65536);
-				last unless $length;
-				if (!defined $said)
-				{
-					close $client;
-					last;
-				}
-				last if $said eq '';
+				last unless sysread($client, my $heard, 65536);
+				close $client unless defined $said;
+				last if ($said // '') eq '';
 				syswrite($client, $said);
 			}
 		});
@@ -391,7 +303,7 @@ sub pretend
 sub test_odd
 {
 	my ($hello, $search, $cause, $what) = @_;
-	my $before = $node->safe_psql('postgres', "SELECT $cause FROM gpuvec_stat()");
+	my $before = stat_of($node, $cause);
 	my $pid = pretend($hello, $search);
 	# whom a busy machine gives no turn for a while is not silent
 	local $ENV{PGOPTIONS} =
@@ -400,48 +312,45 @@ sub test_odd
 	is(answers($node, 'small', '<->', 8, 10, 2), $nearest, "$what: answers are right");
 	my $ms = int(1000 * (time - $begun));
 	cmp_ok($ms, '<', 15_000, "$what: soon");
-	cmp_ok($node->safe_psql('postgres', "SELECT $cause FROM gpuvec_stat()"),
-		'>', $before, "$what: counted as $cause");
-	kill 'KILL', $pid;
-	waitpid $pid, 0;
-	ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat()}, 60),
-		"$what: nobody is kept from gpuvecd for long");
+	cmp_ok(stat_of($node, $cause), '>', $before, "$what: counted as $cause");
+	end_pretended($pid);
+	soon_up($node, "$what: nobody is kept from it for long");
 	return;
 }
 
-# the greeting is wrong
-test_odd(undef, undef, 'broken', 'closes at once');
-test_odd('', '', 'timed_out', 'silent');
-test_odd('HTTP/1.1 400 Bad Request', undef, 'broken', 'speaks HTTP');
-test_odd(refusal($HELLO, 2, 'other version'), undef, 'refused', 'another version');
-test_odd(refusal($HELLO, 3, 'full'), undef, 'refused', 'too many connections');
-test_odd(refusal($HELLO, 77, 'no idea'), undef, 'broken', 'an unknown refusal');
-test_odd(message($OK, $HELLO, 'x' x 20), undef, 'broken', 'a short greeting');
-test_odd(message($OK, $SEARCH, 'x' x 48), undef, 'broken', 'an answer to something else');
-test_odd(pack('LSS', 0xFFFFFFFF, $OK, $HELLO), undef, 'broken', 'a length beyond all');
+test_odd(@$_) for (
+	# the greeting is wrong
+	[ undef, undef, 'broken', 'closes at once' ],
+	[ '', '', 'timed_out', 'silent' ],
+	[ 'HTTP/1.1 400 Bad Request', undef, 'broken', 'speaks HTTP' ],
+	[ refusal('HELLO', 2, 'other version'), undef, 'refused', 'another version' ],
+	[ refusal('HELLO', 3, 'full'), undef, 'refused', 'too many connections' ],
+	[ refusal('HELLO', 77, 'no idea'), undef, 'broken', 'an unknown refusal' ],
+	[ message('OK', 'HELLO', 'x' x 20), undef, 'broken', 'a short greeting' ],
+	[ message('OK', 'SEARCH', 'x' x 48), undef, 'broken', 'an answer to something else' ],
+	[ pack('LSS', 0xFFFFFFFF, @MESSAGE{ 'OK', 'HELLO' }), undef, 'broken', 'a length beyond all' ],
+	# the answer to a search is wrong
+	[ $welcome, undef, 'broken', 'ends instead of an answer' ],
+	[ $welcome, '', 'timed_out', 'does not answer' ],
+	[ $welcome, substr(answer(2, 2, 0, 0, ''), 0, 50), 'timed_out', 'half an answer' ],
+	[ $welcome, answer(2, 2, 0, 0, 'x'), 'broken', 'an answer with a rest' ],
+	[ $welcome, answer(2, 2, 0, 0, '') . 'x', 'broken', 'more than an answer' ],
+	[ $welcome, answer(2, 2, 20, 0, ''), 'broken', 'a list that there is not' ],
+	[ $welcome, answer(2, 2, -1, 0, ''), 'broken', 'a negative list' ],
+	[ $welcome, answer(2, 2, 0, 2, ''), 'broken', 'a hit of no probe' ],
+	[ $welcome, answer(6, 2, 0, 0, ''), 'broken', 'more probes than asked for' ],
+	[ $welcome, message('OK', 'SEARCH', pack('llqLLLL', -1, 0, 0, 1, 0, 0, 0)), 'broken', 'a negative count' ],
+	[ $welcome, pack('LSS', 1 << 30, @MESSAGE{ 'OK', 'SEARCH' }), 'broken', 'an answer of a gigabyte' ],
+	[ $welcome, refusal('SEARCH', 7, 'no memory'), 'refused', 'no memory' ],
+	[ $welcome, refusal('SEARCH', 8, 'broken'), 'engine_failed', 'engine failed' ]);
 
-# the answer to a search is wrong
-test_odd($welcome, undef, 'broken', 'ends instead of an answer');
-test_odd($welcome, '', 'timed_out', 'does not answer');
-test_odd($welcome, substr(answer(2, 2, 0, 0, ''), 0, 50), 'timed_out', 'half an answer');
-test_odd($welcome, answer(2, 2, 0, 0, 'x'), 'broken', 'an answer with a rest');
-test_odd($welcome, answer(2, 2, 0, 0, '') . 'x', 'broken', 'more than an answer');
-test_odd($welcome, answer(2, 2, 20, 0, ''), 'broken', 'a list that there is not');
-test_odd($welcome, answer(2, 2, -1, 0, ''), 'broken', 'a negative list');
-test_odd($welcome, answer(2, 2, 0, 2, ''), 'broken', 'a hit of no probe');
-test_odd($welcome, answer(6, 2, 0, 0, ''), 'broken', 'more probes than asked for');
-test_odd($welcome, pack('LSS', 32, $OK, $SEARCH) . pack('llqLLLL', -1, 0, 0, 1, 0, 0, 0),
-	'broken', 'a negative count');
-test_odd($welcome, pack('LSS', 1 << 30, $OK, $SEARCH), 'broken', 'an answer of a gigabyte');
-test_odd($welcome, refusal($SEARCH, 7, 'no memory'), 'refused', 'no memory');
-test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'engine failed');
-
+# A refusal is a sign of life: work that takes long is not given up while nobody
 # A refusal is a sign of life: work that takes long is not given up while nobody
 # else gets in, but when its connection ends; and neither do sessions search
 # themselves, after the supervisor, too, was refused.
 my (@at_work, $nrefused);
 $pid = pretend_gpuvecd(
-	$node,
+	$node->data_dir,
 	sub {
 		my ($client) = @_;
 
@@ -452,12 +361,12 @@ $pid = pretend_gpuvecd(
 			syswrite($client, $welcome);
 			return;
 		}
-		syswrite($client, refusal($HELLO, 3, 'full'));
+		syswrite($client, refusal('HELLO', 3, 'full'));
 		@at_work = () if ++$nrefused == 2;
 	});
-(undef, undef, $err) = $node->psql('postgres',
-	"SET gpuvec.on_gpu_error = error; SELECT count(*) FROM gpuvec_exact_search('small', 'e', (SELECT array_agg(e) FROM small), 3)");
-like($err, qr/gpuvecd could not run the job: the connection was lost/, 'full: work goes on until it ends');
+says($node, q{SET gpuvec.on_gpu_error = error;
+	SELECT count(*) FROM gpuvec_exact_search('small', 'e', (SELECT array_agg(e) FROM small), 3)},
+	qr/gpuvecd could not run the job: the connection was lost/, 'full: work goes on until it ends');
 # the supervisor has a connection, until that does not answer
 my $real = gpuvecd_pid($node);
 kill 'STOP', $real;
@@ -471,19 +380,17 @@ is(gpuvecd_pid($node), $real, 'full: it is the same');
 # second, and have sessions not ask
 $supervisor = supervisor_pid($node);
 kill 'STOP', $supervisor;
-kill 'KILL', $pid;
-waitpid $pid, 0;
+end_pretended($pid);
 
 # An answer may be of no use, because the mirror is of another time; but it is one: who
 # is not answered meanwhile has not met a server that is silent for all.
 $node->safe_psql('postgres', q{
 	CREATE TABLE u AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 5000) AS g;
 	CREATE INDEX u_e ON u USING gpuivfpq (e) WITH (lists = 4, probes = 4)});
-my $counts = 'SELECT timed_out, stale FROM gpuvec_stat';
-$before = $node->safe_psql('postgres', $counts);
+$before = stat_of($node, 'timed_out, stale');
 my $nclients;
 $pid = pretend_gpuvecd(
-	$node,
+	$node->data_dir,
 	sub {
 		my ($client) = @_;
 		my $mute = ++$nclients % 2;
@@ -504,29 +411,24 @@ for (1 .. 2)
 	end_of($waits);
 }
 # gpuvec_stat asks, too
-kill 'KILL', $pid;
-waitpid $pid, 0;
-is($node->safe_psql('postgres', $counts), join('|', map { $_ + 2 } split /\|/, $before),
+end_pretended($pid);
+is(stat_of($node, 'timed_out, stale'), join('|', map { $_ + 2 } split /\|/, $before),
 	'useless answers: others were not answered meanwhile');
 is(stat_of($node, 'state'), 'up', 'useless answers: it is not called silent');
 
 # errors, for who wants them
-$pid = pretend($welcome, refusal($SEARCH, 8, 'an illegal address'));
-(undef, undef, $err) = $node->psql('postgres',
-	"SET gpuvec.request_timeout = '20s'; SET gpuvec.on_gpu_error = error; SELECT answers('small', '<->', 8, 10, 1)");
-like($err, qr/ERROR:  gpuvecd refused a search\nDETAIL:  Reason: an illegal address\.\nHINT/,
-	'an error names the reason');
-kill 'KILL', $pid;
-waitpid $pid, 0;
-(undef, undef, $err) = $node->psql('postgres',
-	"SET gpuvec.on_gpu_error = error; SELECT answers('small', '<->', 8, 10, 1)");
-like($err, qr/ERROR:  gpuvecd is not running\nDETAIL:  The state is "up": gpuvecd is not listening\./,
+$strict =~ s/'t'/'small'/;
+$pid = pretend($welcome, refusal('SEARCH', 8, 'an illegal address'));
+says($node, "SET gpuvec.request_timeout = '20s'; $strict",
+	qr/ERROR:  gpuvecd refused a search\nDETAIL:  Reason: an illegal address\.\nHINT/, 'an error names the reason');
+end_pretended($pid);
+says($node, $strict, qr/ERROR:  gpuvecd is not running\nDETAIL:  The state is "up": gpuvecd is not listening\./,
 	'an error when nobody listens');
 
 # gpuvecd itself is well all the time, and listens again when it is started again
 kill 'CONT', $supervisor;
 $node->restart;
-soon($node, q{state = 'up'}, 'restarted');
+soon_up($node, 'restarted');
 $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('small_e')});
 is(answers($node, 'small', '<->', 8, 10, 2), $nearest, 'restarted: answers are right');
 is(served($node), '2', 'restarted: by gpuvecd');
@@ -534,7 +436,7 @@ is(served($node), '2', 'restarted: by gpuvecd');
 # -- an index that is damaged hides no other's mirror
 $node->append_conf('part.conf', 'shared_buffers = 1MB');
 $node->restart;
-soon($node, q{state = 'up'}, 'restarted with few buffers');
+soon_up($node, 'few buffers');
 $node->safe_psql('postgres', q{
 	CREATE TABLE damaged AS SELECT * FROM small;
 	CREATE INDEX damaged_e ON damaged USING gpuivfpq (e) WITH (lists = 20);
@@ -542,7 +444,7 @@ $node->safe_psql('postgres', q{
 	SELECT gpuvec_prewarm('small_e'), gpuvec_prewarm('damaged_e');
 	CHECKPOINT});
 my $mirrors = 'SELECT index, state, behind FROM gpuvec_mirrors ORDER BY 1';
-is($node->safe_psql('postgres', $mirrors), "small_e|ready|0\ndamaged_e|ready|0", 'two mirrors');
+gives($node, $mirrors, "small_e|ready|0\ndamaged_e|ready|0", 'two mirrors');
 my $file = $node->data_dir . '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('damaged_e')});
 open(my $handle, '+<', $file) or die "$file: $!";
 syswrite($handle, "\0" x 8192);
@@ -551,28 +453,18 @@ close $handle;
 $node->safe_psql('postgres', q{
 	SELECT count(*) FROM generate_series(0, 399) AS block,
 		LATERAL (SELECT FROM large WHERE ctid = format('(%s,1)', block)::tid) AS used}) for 1 .. 8;
-($rc, $out, $err) = $node->psql('postgres', $mirrors);
-is($out, "small_e|ready|0\ndamaged_e|ready|", 'a damaged index: mirrors are shown');
-is($err, '', 'a damaged index: no error');
-(undef, undef, $err) = $node->psql('postgres', q{SELECT FROM gpuvec_index_info('damaged_e')});
-like($err, qr/damaged|not a gpuivfpq index|invalid/, 'a damaged index: it is');
+my ($rc, $shown, $err) = $node->psql('postgres', $mirrors);
+is("$shown$err", "small_e|ready|0\ndamaged_e|ready|", 'a damaged index: mirrors are shown, and no error');
+says($node, q{SELECT FROM gpuvec_index_info('damaged_e')}, qr/damaged|not a gpuivfpq index|invalid/, 'a damaged index: it is');
 $node->safe_psql('postgres', 'DROP TABLE damaged, large, u');
 
 # -- where the supervisor finds its program: beside the library, be that in an image
 # mounted read-only, beside postgres, in PATH, or where gpuvec.server_path says;
 # nowhere: sessions search, and the log says what to do
 
-my %config = map { $_ => config("--$_") } qw(bindir pkglibdir sharedir);
+my %config = map { $_ => (run_command([ 'pg_config', "--$_" ]))[0] } qw(bindir pkglibdir sharedir);
 my $temp = abs_path(PostgreSQL::Test::Utils::tempdir());
 my $system_path = '/usr/bin:/bin';
-
-sub config
-{
-	my ($option) = @_;
-	my ($value) = run_command([ 'pg_config', $option ]);
-
-	return $value;
-}
 
 # Copy a program, or a library; returns where it is then.
 sub copy_program
@@ -596,7 +488,6 @@ sub link_folder
 		my $name = basename($file);
 		symlink $file, "$to/$name" unless $name =~ /^gpuvec/ || -e "$to/$name";
 	}
-	return;
 }
 
 # Another installation of this PostgreSQL, without gpuvec.  It finds its folders
@@ -619,7 +510,6 @@ sub start_as
 	$log = -s $node->logfile;
 	local $ENV{PATH} = $path;
 	begin_part($own . ($settings // ''));
-	return;
 }
 
 # The log since then, as soon as it matches; or after three minutes.
@@ -652,14 +542,12 @@ sub runs
 # as `make install` leaves it
 start_as($ENV{PATH});
 runs("$config{bindir}/gpuvecd", 'beside the library, or postgres');
-is($node->safe_psql('postgres', 'SHOW gpuvec.server_path'), '', 'no path is set');
+gives($node, 'SHOW gpuvec.server_path', '', 'no path is set');
 
 # nowhere: the library without its program
 copy_program("$config{pkglibdir}/gpuvec.so", "$bare{pkglibdir}/gpuvec.so");
 start_as("$bare{bindir}:$system_path");
-like(
-	log_like(qr/could not find program/),
-	qr/could not find program "gpuvecd"\n.*DETAIL:  Searched the .*\n.*HINT:  Install gpuvecd/,
+like(log_like(qr/could not find program/), qr/could not find program "gpuvecd"\n.*DETAIL:  Searched the .*\n.*HINT:  Install gpuvecd/,
 	'nowhere: the log says so');
 is(answers($node, 't', '<->', 8, 10, 20), $right, 'nowhere: sessions search');
 is(stat_of($node, 'state'), 'down', 'nowhere: it is down');
@@ -674,21 +562,23 @@ $pid = runs($packaged, 'PATH: the first program in it, not one in the data direc
 is(answers($node, 't', '<->', 8, 10, 20), $right, 'PATH: answers');
 
 # named: from the next start on, and that one or none
+sub name_program
+{
+	my ($path) = @_;
+
+	$node->safe_psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = '$path'");
+	$node->reload;
+	$node->poll_query_until('postgres', "SELECT current_setting('gpuvec.server_path') = '$path'");
+	$log = -s $node->logfile;
+	kill 'KILL', $pid;
+	return;
+}
 my $named = copy_program("$config{bindir}/gpuvecd", "$temp/named/server");
-(undef, undef, $err) =
-  $node->psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = 'named/server'");
-like($err, qr/ERROR:  invalid value for .*\nDETAIL:  The path must be absolute/, 'named: absolutely');
-$node->safe_psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = '$named'");
-$node->reload;
-$node->poll_query_until('postgres', "SELECT current_setting('gpuvec.server_path') <> ''");
-$log = -s $node->logfile;
-kill 'KILL', $pid;
+says($node, "ALTER SYSTEM SET gpuvec.server_path = 'named/server'",
+	qr/ERROR:  invalid value for .*\nDETAIL:  The path must be absolute/, 'named: absolutely');
+name_program($named);
 $pid = runs($named, 'named: rather than that in PATH');
-$node->safe_psql('postgres', "ALTER SYSTEM SET gpuvec.server_path = '$temp/nothing'");
-$node->reload;
-$node->poll_query_until('postgres', "SELECT current_setting('gpuvec.server_path') ~ 'nothing'");
-$log = -s $node->logfile;
-kill 'KILL', $pid;
+name_program("$temp/nothing");
 like(
 	log_like(qr/could not execute/),
 	qr{could not execute "$temp/nothing": No such file or directory\n.*HINT:  Check the setting "gpuvec.server_path"},
@@ -718,97 +608,21 @@ SKIP:
 	is(answers($node, 't', '<->', 8, 10, 20), $right, 'image: answers');
 	is(stat_of($node, 'state'), 'up', 'image: it is up');
 	$node->safe_psql('postgres', 'CREATE DATABASE other');
-	is($node->safe_psql('other', 'CREATE EXTENSION gpuvec; SELECT count(*) FROM gpuvec_stat'),
-		'1', 'image: CREATE EXTENSION');
+	is($node->safe_psql('other', 'CREATE EXTENSION gpuvec; SELECT count(*) FROM gpuvec_stat'), '1', 'image: CREATE EXTENSION');
 }
 chmod 0755, "$image/$_" for '', qw(lib bin share share/extension);
 
-# -- its GPU is gone: what a join costs then is not what it costs with the GPU.  It is
-# a gpuvecd without one, whose greeting is told as that of one with a GPU, on its way
-# through a process of ours
+# -- its GPU is gone: what a join costs then is not what it costs with the GPU, which
+# one of ours says that it has
 
 my $folder = PostgreSQL::Test::Utils::tempdir_short();
-my $greeted = 8 + 16;	# a message's head, and what is before the engine's name
-my @started;
-
-# Begin a process of ours.
-sub begin
-{
-	my ($work) = @_;
-	my $child = fork // die;
-
-	if ($child == 0)
-	{
-		$work->();
-		# the node is not ours to stop
-		_exit(1);
-	}
-	push @started, $child;
-	return;
-}
-
-sub end_all
-{
-	kill 'KILL', @started;
-	waitpid $_, 0 for @started;
-	@started = ();
-	return;
-}
-
-END
-{
-	my $exit = $?;
-
-	end_all();
-	$? = $exit;
-}
-
-# Carry what one client and gpuvecd say to each other.
-sub carry
-{
-	my ($client) = @_;
-	my $server = IO::Socket::UNIX->new(Peer => "$folder/real/pgsql_tmp.gpuvec.sock") or return;
-	my $select = IO::Select->new($client, $server);
-	my $is_greeting = 1;
-
-	while (1)
-	{
-		for my $from ($select->can_read)
-		{
-			sysread($from, my $said, 65536) or return;
-			if ($from == $server && $is_greeting)
-			{
-				substr($said, $greeted, 4) = 'cuda' if length $said > $greeted + 4;
-				$is_greeting = 0;
-			}
-			syswrite($from == $server ? $client : $server, $said);
-		}
-	}
-	return;
-}
-
-mkdir "$folder/$_" or die for ('real', 'told');
-chmod 0700, "$folder/$_" for ('real', 'told');
-begin(
-	sub {
-		open STDIN, '<', '/dev/null' or die;
-		exec 'gpuvecd', '--engine', 'cpu', '--socket', "$folder/real";
-	});
-my $listener = IO::Socket::UNIX->new(Local => "$folder/told/pgsql_tmp.gpuvec.sock", Listen => 20) or die;
-begin(
-	sub {
-		$SIG{PIPE} = 'IGNORE';
-		$SIG{CHLD} = 'IGNORE';
-		setpgrp;
-		while (my $client = $listener->accept)
-		{
-			begin(sub { carry($client); });
-		}
-	});
-close $listener;
-
+# GvStatusReply: instance, all else 0
+my $status = pack('Qx304', 12345);
+$pid = pretend_gpuvecd(
+	$folder,
+	sub { converse($_[0], sub { return $_[0] eq 'HELLO' ? greeting('cuda') : $_[0] eq 'STATUS' ? $status : ''; }); });
 begin_part("shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'external'\n"
-	  . "gpuvec.server_directory = '$folder/told'\ngpuvec.auto_mirror = off\n");
+	  . "gpuvec.server_directory = '$folder'\ngpuvec.auto_mirror = off\n");
 $node->safe_psql(
 	'postgres', q{
 	SET gpuvec.engine = cpu;
@@ -834,8 +648,7 @@ sub notice
 }
 
 my $searched = qr/searched for each row of table "asked"/;
-kill 'KILL', -$started[1];
-end_all();
+end_pretended($pid);
 soon($node, q{state = 'down'}, 'it is down');
 like(notice('cpu'), $searched, 'the session alone searches for each row');
 like(notice('auto'), $searched, 'and so it does where the GPU is gone');
