@@ -1,6 +1,6 @@
-# Random statements that order rows by distance under conditions, in the forms
-# that users write.  A statement's number gives the statement, whatever came
-# before.
+# Random statements that order rows by distance under conditions, as such, in cursors,
+# and where the rows are locked or changed (with joins, groups and sets beside it:
+# GpuvecQueries).  A statement's number gives the statement, whatever came before.
 #
 # In a text {schema} is the schema, {z} a condition that the reference alone
 # has: that the row has a place in the index.
@@ -322,101 +322,6 @@ sub lateral
 			  ($join =~ /LEFT/ ? ' ON true' : '') . ' ORDER BY q.id' });
 }
 
-sub correlated
-{
-	my $q = outer();
-	my $inner = nearest_sql($q, columns => key(), order => 'ORDER BY ' . distance($q), limit => 'LIMIT 1',
-		and => pick(undef, 't.a > q.a', 't.b IS NOT DISTINCT FROM q.a % 2'));
-	my $list = nearest_sql($q, columns => key(), order => 'ORDER BY ' . distance($q), limit => 'LIMIT 4');
-
-	return { query => pick("SELECT q.id, ($inner) FROM asked AS q ORDER BY q.id",
-			"SELECT q.id, ARRAY($list), ($inner) FROM asked AS q ORDER BY q.id",
-			"SELECT q.id FROM asked AS q WHERE ($inner) % 2 = 1 ORDER BY q.id",
-			"SELECT q.id FROM asked AS q WHERE EXISTS (SELECT FROM ($list) AS x WHERE x.@{[key() =~ s/t.//r]} % 3 = 0) ORDER BY q.id") };
-}
-
-sub cte
-{
-	my $q = query();
-	my $how = pick('', 'MATERIALIZED', 'NOT MATERIALIZED');
-	my $few = few_sql($q);
-
-	return { query => pick("WITH n AS $how ($few) SELECT * FROM n ORDER BY d",
-			"WITH n AS $how ($few) SELECT n.id, m.d FROM n JOIN n AS m USING (id) ORDER BY n.d",
-			"WITH RECURSIVE r(id, d, depth) AS ((SELECT id, d, 1 FROM ($few) AS x) UNION ALL
-				SELECT r.id, r.d + 1, depth + 1 FROM r WHERE depth < 3) SELECT id, d, depth FROM r ORDER BY depth, d") }
-}
-
-sub join_above
-{
-	my $how = pick('hashjoin', 'nestloop', 'mergejoin');
-
-	return (
-		(map { "SET enable_$_ = off" } grep { $_ ne $how } 'hashjoin', 'nestloop', 'mergejoin'),
-		{ sorted => 1, query => 'SELECT n.id, n.d, m.name FROM (' . few_sql(query()) . ') AS n ' .
-			  pick('', 'LEFT ') . 'JOIN names AS m USING (a)' . pick('', ' WHERE m.a < 50') });
-}
-
-# The scan is the outer side, and its order the join's.
-sub join_inside
-{
-	my $q = query();
-	my $join = pick('JOIN names AS m ON m.a = t.a', 'JOIN names AS m USING (a)',
-		'LEFT JOIN names AS m ON m.a = t.a AND m.a < 40', 'JOIN small AS m ON m.x = t.a');
-	my $other = $table->{ties} ? '1' : $join =~ /small/ ? 'm.y' : 'm.name';
-
-	$uses = 'any';
-	return ('SET enable_hashjoin = off', 'SET enable_mergejoin = off',
-		{ query => "SELECT @{[key()]}, $other, @{[distance($q)]} AS d FROM $table->{name} AS t $join " .
-			  where() . " ORDER BY d LIMIT @{[pick(1, 10, 40)]}" });
-}
-
-sub union_all
-{
-	my ($a, $b) = (few_sql(query()), few_sql(query()));
-
-	return { sorted => 1, query => "($a) UNION ALL ($b)" };
-}
-
-sub distinct_on
-{
-	my $q = query();
-	my $d = distance($q);
-
-	return { query => pick(
-			"SELECT DISTINCT ON ($d) @{[key()]}, $d @{[from()]} @{[where()]} ORDER BY $d LIMIT 10",
-			"SELECT DISTINCT x.a FROM (@{[few_sql($q)]}) AS x ORDER BY 1") };
-}
-
-sub window
-{
-	my $q = query();
-	my $d = distance($q);
-
-	return { query => "SELECT @{[key()]}, @{[pick('row_number() OVER w', \"lag($d) OVER w\", 'rank() OVER w', 'sum(t.a) OVER w')]}
-		@{[from()]} @{[where()]} WINDOW w AS (ORDER BY $d) ORDER BY $d LIMIT 20" } if !$table->{ties};
-	return { query => "SELECT t.rep, rank() OVER (ORDER BY $d) @{[from()]} @{[where()]} ORDER BY $d LIMIT 20" };
-}
-
-sub with_ties
-{
-	my $q = query();
-
-	return { sorted => 1, query => nearest_sql($q, columns => 't.id', order => 'ORDER BY ' . distance($q),
-			limit => "FETCH FIRST @{[pick(1, 4, 10)]} ROWS WITH TIES") };
-}
-
-sub aggregate
-{
-	my $n = few_sql(query());
-
-	return { query => pick("SELECT count(*), sum(x.id), max(d) FROM ($n) AS x",
-			"SELECT x.a % 3, count(*) FROM ($n) AS x GROUP BY 1 ORDER BY 1",
-			"SELECT array_agg(x.id ORDER BY d, x.id) FROM ($n) AS x",
-			"SELECT y FROM small WHERE y IN (SELECT x.a FROM ($n) AS x) ORDER BY 1",
-			"SELECT count(*) FROM small AS s WHERE NOT EXISTS (SELECT FROM ($n) AS x WHERE x.a = s.x)") };
-}
-
 sub cursor
 {
 	my $sql = nearest_sql(query());
@@ -503,41 +408,6 @@ sub locked
 	return ('BEGIN', { query => $sql }, 'ROLLBACK');
 }
 
-sub plpgsql
-{
-	my $d = distance('q');
-	my $type = $table->{type} // 'real[]';
-	my $where = where(pick(undef, 't.a < n'));
-	my $select = "SELECT @{[key()]} AS id, $d AS d @{[from()]} $where ORDER BY $d";
-
-	return (pick('SET plan_cache_mode = auto', 'SET plan_cache_mode = force_generic_plan'),
-		{ run => "DO \$do\$
-DECLARE
-	n int = @{[number(100)]};
-	q $type = @{[literal()]};
-	c CURSOR FOR $select;
-	r record;
-	told text = '';
-BEGIN
-	FOR i IN 1 .. 3 LOOP
-		FOR r IN $select LIMIT 3 + i LOOP
-			told = told || r.id || ' ';
-			EXIT WHEN r.id % 9 = 0;
-		END LOOP;
-		q = @{[literal()]};
-		n = n + 10;
-	END LOOP;
-	OPEN c;
-	FOR i IN 1 .. 5 LOOP
-		FETCH c INTO r;
-		EXIT WHEN NOT FOUND;
-		told = told || r.id || ' ' || r.d || ' ';
-	END LOOP;
-	CLOSE c;
-	RAISE INFO '%', told;
-END \$do\$" });
-}
-
 # A condition fails in the midst of a scan; what is asked then is answered.
 sub failing
 {
@@ -563,33 +433,6 @@ BEGIN
 	END LOOP;
 	RAISE INFO '%', replace(told, 'failed ', '');
 END \$do\$" };
-}
-
-sub function
-{
-	my $call = join ', ', literal() . '::real[]', number(100), pick(1, 5, 20);
-
-	return simple() if $table->{name} ne 'l2';
-	return { query => pick("SELECT * FROM nearest($call)", "SELECT n.id, m.name FROM nearest($call) AS n JOIN names AS m ON m.a = n.id % 100 ORDER BY n.d",
-		'SELECT q.id, n.* FROM asked AS q, nearest(q.e, q.a * 10, 3) AS n ORDER BY q.id, n.d') };
-}
-
-sub copied
-{
-	my $sql = nearest_sql(query());
-
-	return { run => "COPY ($sql) TO STDOUT", plan => $sql } if chance(0.5);
-	return ('BEGIN', { run => 'CREATE TEMP TABLE made ON COMMIT DROP AS SELECT * FROM (' . few_sql(query()) . ') AS x' },
-		'SELECT * FROM made ORDER BY d', 'ROLLBACK');
-}
-
-# Rows come in any order.
-sub null_query
-{
-	my $type = $table->{type} // 'real[]';
-
-	return { sorted => 1, query => nearest_sql("NULL::$type", columns => key(),
-			order => 'ORDER BY ' . distance("(SELECT NULL::$type)"), limit => '') };
 }
 
 # Answers without an order are compared whole.
@@ -626,13 +469,9 @@ sub statement
 	$uses = $table->{barrier} ? 'any' : 'custom';
 	$cast = $CAST{ $table->{type} // '' } // '';
 	my @commands = weighted(
-		30 => \&simple, 3 => \&whole_rows, 3 => \&without_condition, 8 => \&prepared,
-		8 => \&lateral, 5 => \&correlated, 5 => \&cte, 5 => \&join_above,
-		5 => \&join_inside, 3 => \&union_all, 3 => \&distinct_on, 3 => \&window,
-		3 => \&with_ties, 3 => \&aggregate, 6 => \&cursor, 5 => \&current_of,
-		8 => \&change, 4 => \&own_changes, 5 => \&locked, 4 => \&plpgsql,
-		2 => \&failing, 2 => \&function, 2 => \&copied, 2 => \&null_query,
-		4 => \&radius, 4 => \&pulled_up, 4 => \&relaxed, 8 => \&approximate)->();
+		30 => \&simple, 3 => \&whole_rows, 3 => \&without_condition, 8 => \&prepared, 8 => \&lateral, 6 => \&cursor,
+		5 => \&current_of, 8 => \&change, 4 => \&own_changes, 5 => \&locked, 2 => \&failing, 4 => \&radius, 4 => \&pulled_up,
+		4 => \&relaxed, 8 => \&approximate)->();
 	my $parallel = $version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
 	my @settings;
 

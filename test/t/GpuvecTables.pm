@@ -124,14 +124,11 @@ CREATE ROLE guest;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO guest;
 };
 
-# Views, rights, a function that the planner puts in a statement's place.
+# Views and rights.
 my $VIEWS = q{
 CREATE VIEW seen AS SELECT * FROM l2 WHERE a < 60;
 CREATE VIEW guarded WITH (security_barrier) AS SELECT * FROM l2 WHERE a % 10 < 7;
 CREATE VIEW united AS SELECT * FROM l2 UNION ALL SELECT * FROM refined;
-CREATE FUNCTION nearest(q real[], bound int, k int) RETURNS TABLE (id int, d float8)
-LANGUAGE sql STABLE ROWS 10
-AS 'SELECT t.id, t.e <-> q FROM l2 AS t WHERE t.a < bound ORDER BY t.e <-> q LIMIT k';
 CREATE TABLE taken (id int, a int, d float8);
 ALTER TABLE secret ENABLE ROW LEVEL SECURITY;
 ALTER TABLE secret_parts ENABLE ROW LEVEL SECURITY;
