@@ -3,23 +3,76 @@
  *		Device code that the files of exact search share: the filter's scores,
  *		thresholds, candidates, and the order of neighbors.
  *
- * The filter works as follows; gpu/README has the proof.  A vector x becomes
- *		r(x) = (u(x) - m) scale,	m a mean of rows, scale a power of two
- *		u(x) = x (L2, inner product), x / |x| (cosine), or x less its own mean,
- *		divided by its length (Pearson)
- * and a query p(q), likewise for L2, and without m for the others.  A row is
- * near if its score is large,
- *		S = <p, r> + b,		b = -|r|^2 / 2 for L2, else 0
- * because |q - x|^2 scale^2 = |p|^2 - 2 S, and <u(q), u(x)> is S / unit plus a
- * number that depends only on the query.  With half copies p' and r' the
- * device computes
- *		A = <p', r'> + bias,	bias = b + e(x)
- * in fp32, and has S - e(q) <= A <= S + e(q) + 2 e(x).  So rows that reach
- * S >= threshold all reach A >= threshold - e(q).
+ * Proof.  m and s, a power of two, are computed from 256 rows of the first
+ * batch.
  *
- * Rows that half precision cannot hold have bias = +infinity and a half copy
- * of 0, so all queries rerank them.  Rows from which all distances are NaN
- * have bias = -infinity.
+ * Let u(x) be x (L2, inner product), x / |x| (cosine), or x less its mean and
+ * divided by its length (Pearson); r = (u(x) - m) s; p = (u(q) - m) s for L2,
+ * else u(q) s_q; and
+ *
+ *	S = <p, r> + b,		b = -|r|^2 / 2 for L2, else 0
+ *
+ * In exact numbers |q - x|^2 s^2 = |p|^2 - 2 S, and <u(q), u(x)> s s_q = S + s
+ * s_q <u(q), m>.  So a row is at a distance of at most t if and only if S >=
+ * threshold, with
+ *
+ *	threshold = (|p|^2 - t^2 s^2) / 2					L2
+ *	threshold = (-t - <u(q), m>) s s_q					inner product
+ *	threshold = (1 - t - <u(q), m>) s s_q				cosine, Pearson
+ *
+ * Let p', r' be the half copies, P >= |p|, E >= |p - p'|, C >= |r|, F >= |r -
+ * r'|: measured in double from what is stored, so that underflow, subnormal
+ * halves and the rounding to half precision are in E and F whatever they were
+ * (a priori they are below u P and u C, u = 2^-11, and 2^-25 sqrt(dims): this
+ * is the (2u + u^2) |q||x| that one would have without measuring, twice as
+ * much).
+ *
+ *	- <p', r'> - <p, r> = <p' - p, r'> + <p, r' - r>, so it is at most
+ *	  E (C + F) + P F (Cauchy, Schwarz)
+ *	- fp32 sums, of products and of a number B that sums begin with or that is
+ *	  added, are off by at most g ((P + E) (C + F) + |B|), g = (half_dims + 32)
+ *	  2^-22, in whatever order: see product/product.h
+ *	- m, s are what they are, numbers in double; what is rounded is u(x) - m,
+ *	  u(x), |r|^2 and the distances that t is one of, sums of up to 16,000
+ *	  terms in double: each below 2^-38 of |u(x)| + |m|, times s in r.  Of
+ *	  Pearson's distances the same holds with |x| / |x - mean| for |u(x)|,
+ *	  because a mean is rounded beside |x|.  Four such are below
+ *	  2^-36 (|u(x)| + |m|) s, which F has besides, and E likewise; of L2
+ *	  2^-34 (|p|^2 + t^2 s^2) is taken off the threshold
+ *
+ * With x y <= (x^2 / w + w y^2) / 2 the products of a query's and a row's
+ * number become sums: of (E + g (P + E)) and (C + F) with w = 2^-12 + g, of P
+ * and F with w = 2^-12.  Let e(q) and e(x) be the two parts, e(x) with g |b|,
+ * a hundredth more, and 2^-40, so that all of this is strict.  The device
+ * computes
+ *
+ *	A = fp32 of <p', r'> + b + e(x)
+ *	S - e(q) < A < S + e(q) + 2 e(x)
+ *
+ * so each row of S >= threshold has A > threshold - e(q).  Where sums begin
+ * with what is compared, too (hopperfilter.cu), they are off by g |threshold|
+ * more, so the threshold is c - 1.01 (e(q) + (g + 2^-20) |c|), where c is the
+ * one above: a row that does not reach it is no neighbor.  (The hundredth is
+ * for g times what was taken off, as g < .004.)  For rows of equal length e(q)
+ * + e(x) is the first sum; for others it is larger: that lets more pass, never
+ * fewer.  A row with a component beyond 65,000 after scaling has A = +infinity
+ * and is reranked for all queries; such a query reranks all rows.  Rows all of
+ * whose distances are NaN have A = -infinity: they count only where a query
+ * has fewer than k others, and then it has no threshold.
+ *
+ *	- t is the k-th distance so far.  A query with fewer neighbors takes its
+ *	  threshold from scores of some thousand rows: k of them have S > l - e(q),
+ *	  l the k-th largest of A - 2 e(x), or of those that are the largest of
+ *	  some rows; so the k nearest have, too, and A > l - 2 e(q).  The threshold
+ *	  is l - 1.01 (2 e(q) + (g + 2^-20) |l|), for the same reasons
+ *	- more candidates than fit: that query is searched again among these rows
+ *	  with full scores in memory and a threshold from them, and, where still
+ *	  too many are that near (ties, say), by reranking all rows
+ *	- a query that has no u(q) has NaN for all distances: its neighbors are
+ *	  the rows that come first
+ *
+ * A row's bias is b + e(x).  A row that half precision cannot hold has a half
+ * copy of 0.
  *
  * The rows of a batch are taken in the order of slots.  If the rows have a
  * given order (d_order), slots follow this order.  Otherwise slot i has row (i

@@ -3,7 +3,7 @@
  *		The normalization of exact search's filter: the mean and scale of rows,
  *		and half copies of rows and queries with their errors.
  *
- * The error bounds e (gpu/README has the proof), with g = (half_dims + 32) 2^-22
+ * The error bounds e (exact.cuh has the proof), with g = (half_dims + 32) 2^-22
  * and all lengths rounded up:
  *		|<p', r'> - <p, r>| <= E (C + F) + P F,	P >= |p|, C >= |r|,
  *		E >= |p - p'|, F >= |r - r'|, both measured
