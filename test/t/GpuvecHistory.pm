@@ -132,10 +132,7 @@ sub end_transaction
 {
 	my ($self, $txn, $state) = @_;
 
-	# one on another server may have committed, whatever was heard here
-	my $unsure = !defined $state || $self->{foreign} && $state ne 'gone';
-
-	$txn->{status} = ($state // '') eq '00000' ? 'committed' : $unsure ? 'unknown' : 'aborted';
+	$txn->{status} = !defined $state ? 'unknown' : $state eq '00000' ? 'committed' : 'aborted';
 	push @{ $self->{ends} }, $txn if $txn->{status} eq 'committed';
 	return;
 }
@@ -179,14 +176,7 @@ sub begin_statement
 		if ($kind eq 'begin')
 		{
 			$self->{txn} = { name => $self->{name}, writes => [] };
-			$self->{txn}{sees} = $sees if $fields[0] eq 'rr' && !$self->{foreign};
-		}
-		elsif ($kind =~ /^(write|read|fetch)$/ && $self->{foreign} && $self->{txn})
-		{
-			# a transaction on another server is at REPEATABLE READ and begins with
-			# its first statement there, which of a cursor is the first FETCH
-			$self->{txn}{sees} //= $sees;
-			$self->{cursor}{sees} = $self->{txn}{sees} if $kind eq 'fetch';
+			$self->{txn}{sees} = $sees if $fields[0] eq 'rr';
 		}
 		$self->{txn}{commit_from} = $self->{at}{t} if $kind eq 'commit';
 	}
@@ -216,8 +206,8 @@ sub begin_statement
 # One session's lines, added to the history; returns how many statements.
 sub take_session
 {
-	my ($history, $name, $text, $foreign) = @_;
-	my $self = { name => $name, foreign => $foreign, seq => 0, awaited => [], ends => [], reads => $history->{reads} };
+	my ($history, $name, $text) = @_;
+	my $self = { name => $name, seq => 0, awaited => [], ends => [], reads => $history->{reads} };
 	my $statements = 0;
 
 	for (split /\n/, $text)
@@ -419,9 +409,8 @@ sub settle_unknown
 	return;
 }
 
-# Returns what is wrong with a history, and counts.  Sessions are [ name, text,
-# whether it writes and reads on another server ]; $sync: a commit was acknowledged
-# when the standby had applied it.
+# Returns what is wrong with a history, and counts.  Sessions are [ name, text ]; $sync:
+# a commit was acknowledged when the standby had applied it.
 sub violations
 {
 	my ($sync, @sessions) = @_;

@@ -1,8 +1,7 @@
-# Clients on a primary, on its standby and through postgres_fdw write and search,
-# while servers crash, gpuvecd is killed, the table is vacuumed, trained and reindexed,
-# the standby is restarted or promoted; GpuvecHistory then looks whether every answer
-# has the rows that were committed, and no others.  Histories that are wrong are found
-# so.
+# Clients on a primary and on its standby write and search, while servers crash, gpuvecd
+# is killed, the table is vacuumed, trained and reindexed, the standby is restarted or
+# promoted; GpuvecHistory then looks whether every answer has the rows that were
+# committed, and no others.  Histories that are wrong are found so.
 #
 # HISTORY_ROUNDS=N, SEED=N and HISTORY_FAULTS="NAME ..." choose what is done.
 
@@ -107,9 +106,8 @@ sub between
 	return $from + number($to - $from + 1);
 }
 
-# A client: name, kind (writer, reader), folder, connstr, and, where it is not the
-# table's own server, foreign; center: the number of its point; once: no
-# transaction asks twice in one snapshot.
+# A client: name, kind (writer, reader), folder, connstr; center: the number of its
+# point; once: no transaction asks twice in one snapshot.
 sub new_client
 {
 	my (%client) = @_;
@@ -163,12 +161,7 @@ sub new_row
 		e => near(rand() < 0.9 ? $client->{center} : between(1, 3)) };
 }
 
-sub returning
-{
-	my ($client) = @_;
-
-	return "RETURNING 'wrote', id, v, " . ($client->{foreign} ? '0' : 'pg_current_xact_id()');
-}
+my $RETURNING = "RETURNING 'wrote', id, v, pg_current_xact_id()";
 
 # ---- writes; each changes what the client takes for its rows
 
@@ -181,7 +174,7 @@ sub insert
 	return say([ map { intent($client, $_, $rows{$_}) } sort keys %rows ],
 		'INSERT INTO h (id, v, a, w, e) VALUES '
 		  . join(', ', map { "($_, " . join(', ', @{ $rows{$_} }{qw(v a w)}, vector($rows{$_}{e})) . ')' } sort keys %rows)
-		  . ' ' . returning($client));
+		  . " $RETURNING");
 }
 
 sub copy
@@ -196,7 +189,7 @@ sub copy
 	%{ $client->{rows} } = (%{ $client->{rows} }, %rows);
 	return say([ (map { intent($client, $_, $rows{$_}) } sort keys %rows), 'copy' ],
 		"COPY h (id, v, a, w, e) FROM '$file'")
-	  . ($client->{foreign} ? '' : say(['ask'], q{SELECT 'xid', pg_current_xact_id()}));
+	  . say(['ask'], q{SELECT 'xid', pg_current_xact_id()});
 }
 
 # All columns are set, so that a version is known whatever the row was; what is not
@@ -211,7 +204,7 @@ sub update
 	$row{$what} = new_row($client)->{$what} if $what ne 'v';
 	$client->{rows}{$id} = \%row;
 	return say([ intent($client, $id, \%row) ],
-		"UPDATE h SET v = $row{v}, a = $row{a}, w = $row{w}, e = " . vector($row{e}) . " WHERE id = $id " . returning($client));
+		"UPDATE h SET v = $row{v}, a = $row{a}, w = $row{w}, e = " . vector($row{e}) . " WHERE id = $id $RETURNING");
 }
 
 # Several rows become the same one, but for their ids.
@@ -225,7 +218,7 @@ sub update_many
 	$client->{rows}{$_} = $row for @ids;
 	return say([ map { intent($client, $_, $row) } @ids ],
 		"UPDATE h SET v = $row->{v}, a = $row->{a}, w = $row->{w}, e = " . vector($row->{e})
-		  . ' WHERE id IN (' . join(', ', @ids) . ') ' . returning($client));
+		  . ' WHERE id IN (' . join(', ', @ids) . ") $RETURNING");
 }
 
 sub delete_some
@@ -237,8 +230,7 @@ sub delete_some
 	return insert($client) if !@ids;
 	delete @{ $client->{rows} }{@ids};
 	return say([ map { intent($client, $_) } @ids ],
-		'DELETE FROM h WHERE id IN (' . join(', ', @ids) . q{) RETURNING 'wrote', id, 0, }
-		  . ($client->{foreign} ? '0' : 'pg_current_xact_id()'));
+		'DELETE FROM h WHERE id IN (' . join(', ', @ids) . q{) RETURNING 'wrote', id, 0, pg_current_xact_id()});
 }
 
 sub write_one
@@ -270,26 +262,24 @@ sub read_one
 
 	$question //= question();
 	my ($k, $q) = ($question->{k}, vector($question->{q}));
-	my $snapshot = $client->{foreign} ? q{'-'} : 'pg_current_snapshot()';
-	my $many = $client->{many} && !$question->{filter} && rand() < 0.3;
+	my $many = !$question->{filter} && $k <= 300 && rand() < 0.3;
 	my $rows = $many
 	  ? "SELECT h.id || ':' || h.v || ':' || s.distance FROM gpuvec_search('h_e', $q, $k) AS s
 		JOIN h ON h.ctid = s.tid ORDER BY s.distance"
 	  : "SELECT id || ':' || v || ':' || (e <-> $q) FROM h " . where($question) . " ORDER BY e <-> $q LIMIT $k";
 
 	return say([ join '|', 'read', $k, $question->{filter}, join(',', @{ $question->{q} }) ],
-		"SELECT 'got', $snapshot, ARRAY($rows)");
+		"SELECT 'got', pg_current_snapshot(), ARRAY($rows)");
 }
 
-# A cursor, held open while its own transaction (not on another server, whose cursor
-# begins with the first FETCH) and others write; or beyond its transaction.
+# A cursor, held open while its own transaction and others write; or beyond its
+# transaction.
 sub cursor
 {
 	my ($client) = @_;
 	my $question = question();
 	my $q = vector($question->{q});
-	my $snapshot = $client->{foreign} ? q{'-'} : 'pg_current_snapshot()';
-	my $hold = !$client->{foreign} && rand() < 0.2;
+	my $hold = rand() < 0.2;
 	my $fetch = sub {
 		my $n = pick(1, 3, 10, 40);
 		say(["fetch|$n"], "FETCH $n FROM c");
@@ -298,11 +288,11 @@ sub cursor
 	return say(['begin|rc'], 'BEGIN')
 	  . (rand() < 0.3 && $client->{kind} eq 'writer' ? write_one($client) : '')
 	  . say([ join '|', 'cursor', $question->{filter}, join(',', @{ $question->{q} }) ],
-		'DECLARE c CURSOR ' . ($hold ? 'WITH HOLD ' : '') . "FOR SELECT 'row', id, v, e <-> $q, $snapshot FROM h "
+		'DECLARE c CURSOR ' . ($hold ? 'WITH HOLD ' : '') . "FOR SELECT 'row', id, v, e <-> $q, pg_current_snapshot() FROM h "
 		  . where($question) . " ORDER BY e <-> $q")
 	  . ($hold ? say(['commit'], 'COMMIT') : '')
 	  . join('', map {
-			$fetch->() . (rand() < 0.5 && $client->{kind} eq 'writer' && !$client->{foreign} ? write_one($client) : '')
+			$fetch->() . (rand() < 0.5 && $client->{kind} eq 'writer' ? write_one($client) : '')
 		  } 1 .. between(1, 3))
 	  . ($hold ? say(['ask'], 'CLOSE c') : say(['commit'], 'COMMIT'));
 }
@@ -408,7 +398,7 @@ sub final_read
 	my ($client) = @_;
 
 	run_script($client, '9999', script($client,
-		read_one({ %$client, many => 0 }, { k => 1_000_000, filter => '', q => [ (0) x $DIMS ] })));
+		read_one($client, { k => 1_000_000, filter => '', q => [ (0) x $DIMS ] })));
 	return;
 }
 
@@ -455,7 +445,7 @@ sub history_of
 {
 	my ($client) = @_;
 
-	return [ $client->{name}, join('', map { slurp_file($_) } sort glob "$client->{folder}/$client->{name}.*.out"), $client->{foreign} ];
+	return [ $client->{name}, join('', map { slurp_file($_) } sort glob "$client->{folder}/$client->{name}.*.out") ];
 }
 
 # -- servers
@@ -471,15 +461,7 @@ srand $seed;
 
 my $primary = new_node('server0', allows_streaming => 1, conf => remote_conf()
 	  . "restart_after_crash = on\nwal_keep_size = '1GB'\nmax_connections = 40\nlog_statement = none\n");
-my $has_fdw = $primary->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'});
 my $standby = begin_standby();
-
-$primary->safe_psql('postgres', 'CREATE DATABASE far');
-$primary->safe_psql('far', q{CREATE EXTENSION gpuvec; CREATE EXTENSION postgres_fdw;
-	CREATE SERVER near FOREIGN DATA WRAPPER postgres_fdw OPTIONS (dbname 'postgres', host '', port '', extensions 'gpuvec', fetch_size '10',
-		target_session_attrs 'read-write', options '-c gpuvec.recall=1 -c cursor_tuple_fraction=0.001 -c enable_seqscan=off -c enable_sort=off');
-	CREATE USER MAPPING FOR CURRENT_USER SERVER near;
-	CREATE FOREIGN TABLE h (id int, v int, a int, w int, e real[]) SERVER near}) if $has_fdw;
 
 # A standby of the primary, which commits from now on when it has what is asked of it.
 sub begin_standby
@@ -496,20 +478,13 @@ sub begin_standby
 # Where one of both is that takes such sessions.
 sub connstr
 {
-	my ($database, $attributes) = @_;
+	my ($attributes) = @_;
 
-	return "dbname=$database host=" . join(',', map { $_->host } $primary, $standby)
+	return 'dbname=postgres host=' . join(',', map { $_->host } $primary, $standby)
 	  . ' port=' . join(',', map { $_->port } $primary, $standby) . " target_session_attrs=$attributes";
 }
 
 # -- what happens while clients are at work
-
-sub wait_for
-{
-	my ($node) = @_;
-
-	return ok(wait_until($node, 'SELECT true'), $node->name . ' answers');
-}
 
 sub kill_backend
 {
@@ -520,7 +495,7 @@ sub kill_backend
 	$kills++;
 	kill 'KILL', $pids[ rand @pids ];
 	usleep(100_000);
-	return wait_for($primary);
+	return ok(wait_until($primary, 'SELECT true'), $primary->name . ' answers');
 }
 
 sub restart
@@ -553,7 +528,7 @@ my %act = (
 
 # -- rounds
 
-# Searches are made by the index, and on the other server in its order.
+# Searches are made by the index.
 sub test_plans
 {
 	my $search = q{SET enable_seqscan = off; SET enable_sort = off; SET gpuvec.recall = 1;
@@ -563,8 +538,6 @@ sub test_plans
 	for ('', 'WHERE a = 1', 'WHERE w = 1')
 	{
 		like($primary->safe_psql('postgres', sprintf $search, $_, $q), qr/Index Scan using h_[ek] on/, "the index is used $_");
-		like($primary->safe_psql('far', sprintf $search, $_, $q), qr/Remote SQL: .* ORDER BY /, "... and on another server $_")
-		  if $has_fdw;
 	}
 	return;
 }
@@ -591,22 +564,19 @@ for my $round (1 .. $rounds)
 	my $folder = PostgreSQL::Test::Utils::tempdir('history');
 	my $with = (map { "WITH ($_)" } 'lists = 10', 'lists = 10, refine = sq8', 'lists = 4, spill = 0, refine = half', 'train_rows = 200')[ rand 4 ];
 	my $what = "round $round, $fault, " . ($sync ? 'remote_apply' : 'local') . ", $engine, $with";
-	my ($postgres, $far) = map { connstr($_, 'read-write') } 'postgres', 'far';
-	my @of_all = (folder => $folder, engine => $engine, chunks => long_test() ? 40 : 10, many => 1);
+	my $connstr = connstr('read-write');
+	my @of_all = (folder => $folder, engine => $engine, chunks => long_test() ? 40 : 10, connstr => $connstr);
 	my @clients = map { new_client(@of_all, %$_) } (
-		(map { { name => "writer$_", kind => 'writer', center => $_, connstr => $postgres } } 1, 2),
-		$has_fdw ? { name => 'far', kind => 'writer', center => 3, connstr => $far, foreign => 1, many => 0 } : (),
-		{ name => 'reader', kind => 'reader', center => 0, connstr => $postgres },
-		{ name => 'standby', kind => 'reader', center => 0, once => $reindexes, connstr => connstr('postgres', 'standby') });
-	my @tending = ({ name => 'tend', connstr => $postgres, script => $reindexes ? $tend : $tend =~ s/REINDEX.*//gr });
+		(map { { name => "writer$_", kind => 'writer', center => $_ } } 1 .. 3),
+		{ name => 'reader', kind => 'reader', center => 0 },
+		{ name => 'standby', kind => 'reader', center => 0, once => $reindexes, connstr => connstr('standby') });
+	my @tending = ({ name => 'tend', connstr => $connstr, script => $reindexes ? $tend : $tend =~ s/REINDEX.*//gr });
 
 	$primary->safe_psql('postgres', 'ALTER DATABASE postgres SET synchronous_commit = ' . ($sync ? 'remote_apply' : 'local') . ';
 		SET client_min_messages = warning;
 		DROP TABLE IF EXISTS h;
 		CREATE TABLE h (id int, v int, a int, w int, e real[]) WITH (fillfactor = 70);
 		CREATE INDEX h_id ON h (id); CREATE INDEX h_w ON h (w)');
-	my ($host, $port) = map { my $one = $_; join ',', map { $_->$one } $primary, $standby } qw(host port);
-	$primary->safe_psql('far', "ALTER SERVER near OPTIONS (SET host '$host', SET port '$port')") if $has_fdw;
 	my $indexes = "SET client_min_messages = warning;
 		CREATE INDEX h_e ON h USING gpuivfpq (e) $with; CREATE INDEX h_k ON h USING gpuivfpq (e, a) $with";
 	my $later = rand() < 0.3;
