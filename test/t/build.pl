@@ -49,8 +49,7 @@ $node->safe_psql('postgres', "
 sub contents
 {
 	my ($index) = @_;
-	my $path = $node->safe_psql('postgres',
-		"CHECKPOINT; SELECT pg_relation_filepath('$index')");
+	my $path = $node->safe_psql('postgres', "CHECKPOINT; SELECT pg_relation_filepath('$index')");
 	my $bytes = slurp_file($node->data_dir . "/$path");
 	my (@nitems, @postings);
 	my @pages = unpack '(a' . BLCKSZ . ')*', $bytes;
@@ -106,20 +105,16 @@ sub build
 	return ($rc, $err);
 }
 
-# Bytes that gpuvecd got; the supervisor's pings are among them.
-sub received
+# Test: an index is built so, with no word.
+sub is_built
 {
-	return $node->safe_psql('postgres', 'SELECT bytes_sent FROM gpuvec_stat');
+	my ($what, @how) = @_;
+
+	return is(join(' ', build(@how)), '0 ', "$what: built");
 }
 
-# Is it up, and not the one that was killed?
-my $killed = 0;
-sub is_up
-{
-	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat") if !$killed;
-	$killed = 0;
-	return revive($node);
-}
+# Bytes that gpuvecd got; the supervisor's pings are among them.
+sub received { return stat_of($node, 'bytes_sent'); }
 
 # Test: gpuvecd holds nothing, no worker is left, no file either.
 sub is_tidy
@@ -128,18 +123,12 @@ sub is_tidy
 
 	ok( wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'parallel worker'"),
 		"$what: no worker is left");
-	ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'), "$what: gpuvecd has no builder");
-	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_ls_dir('base/pgsql_tmp', true, false)"), '0', "$what: no file is left");
-	return;
+	soon($node, 'mirror_bytes = 0', "$what: gpuvecd has no builder");
+	return gives($node, "SELECT count(*) FROM pg_ls_dir('base/pgsql_tmp', true, false)", '0', "$what: no file is left");
 }
 
 # The results of calibration, as text.
-sub calibration
-{
-	my ($index) = @_;
-
-	return $node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('$index') ORDER BY k, recall");
-}
+sub calibration { return $node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('$_[0]') ORDER BY k, recall"); }
 
 # The ends of the 95 % interval of recall@10, at fixed search parameters.
 sub recall
@@ -151,117 +140,90 @@ sub recall
 		SELECT low, high, recall FROM gpuvec_recall('$index', 10, $queries)});
 }
 
-# -- the same postings, the same calibration
-
-for my $engine ('cpu', 'gpu')
-{
-	my ($right, $calibrated);
-
-	for my $workers (@workers)
-	{
-		my ($rc, $err) = build($engine, $workers, memory => '512MB');
-		my $what = "$engine, $workers workers";
-		my $found = contents('t_e');
-
-		is($err, '', "$what: built");
-		$right //= $found;
-		$calibrated //= calibration('t_e');
-		is(calibration('t_e'), $calibrated, "$what: the same calibration");
-		ok($found eq $right, "$what: the same postings");
-		cmp_ok(length $found, '>', $rows * 20, "$what: " . length($found) . ' bytes of them');
-	}
-	is_whole($node, "$engine, 8 workers");
-	is_tidy($engine);
-}
-
-# Shared memory is not to be had: no workers, and the same index.
-{
-	my ($rc, $err) = build('cpu', 0, memory => '512MB');
-	my $right = contents('t_e');
-
-	($rc, $err) = build('cpu', 8, set => [ "gpuvec.fault = 'memory 1 team: memory'", 'client_min_messages = debug1' ]);
-	is($rc, 0, 'no shared memory: built');
-	like($err, qr/WARNING:  could not allocate shared memory for parallel workers/, '... with a warning');
-	unlike($err, qr/using \d+ parallel workers/, '... without workers');
-	unlike($err, qr/leak/, '... and nothing is left');
-	ok(contents('t_e') eq $right, '... the same postings');
-	is_tidy('no shared memory');
-}
-
-# -- lists that are trained parent by parent: on rows of all blocks, on those of
-# some, on more than fit into memory
+# -- the same postings, the same calibration; many's lists are trained parent by parent:
+# on rows of all blocks, on those of some, on more than fit into memory
 
 $node->safe_psql('postgres', "
 	CREATE TABLE many WITH (parallel_workers = 8) AS SELECT g AS id, point(g, 16) AS e
 		FROM generate_series(1, 25000) AS g;
 	DELETE FROM many WHERE id % 97 = 0;");
-for my $memory ('64MB', '2MB')
+for my $case ([ 'cpu', 't', 40, '512MB' ], [ 'gpu', 't', 40, '512MB' ], [ 'cpu', 'many', 260, '64MB' ], [ 'cpu', 'many', 260, '2MB' ])
 {
+	my ($engine, $table, $lists, $memory) = @$case;
 	my ($right, $calibrated);
 
 	for my $workers (@workers)
 	{
-		my ($rc, $err) = build('cpu', $workers, table => 'many', with => 'lists = 260', memory => $memory);
-		my $what = "parents, $memory, $workers workers";
-		my $found = contents('many_e');
+		my $what = "$table, $engine, $memory, $workers workers";
 
-		is($err, '', "$what: built");
+		is_built($what, $engine, $workers, table => $table, with => "lists = $lists", memory => $memory);
+		my $found = contents("${table}_e");
 		$right //= $found;
-		$calibrated //= calibration('many_e');
+		$calibrated //= calibration("${table}_e");
+		is(calibration("${table}_e"), $calibrated, "$what: the same calibration");
 		ok($found eq $right, "$what: the same postings");
-		is(calibration('many_e'), $calibrated, "$what: the same calibration");
-		is( $node->safe_psql('postgres', "SELECT lists BETWEEN 250 AND 260 FROM gpuvec_index_info('many_e')"),
-			't', "$what: lists");
+		cmp_ok(length $found, '>', $rows * 20, "$what: " . length($found) . ' bytes of them');
+		gives($node, "SELECT lists BETWEEN 250 AND 260 FROM gpuvec_index_info('many_e')", 't', "$what: lists") if $table eq 'many';
 	}
-	is_whole($node, "parents, $memory", 'many', '<->', 16, exact => 0);
+	is_whole($node, "$engine, $memory, workers", $table, '<->', 16, exact => $table eq 't');
+	is_tidy($engine);
 }
-is_tidy('parents');
 $node->safe_psql('postgres', 'DROP TABLE many');
+
+# Shared memory is not to be had: no workers, and the same index.
+{
+	build('cpu', 0, memory => '512MB');
+	my $right = contents('t_e');
+	my ($rc, $err) = build('cpu', 8, set => [ "gpuvec.fault = 'memory 1 team: memory'", 'client_min_messages = debug1' ]);
+
+	is($rc, 0, 'no shared memory: built');
+	like($err, qr/WARNING:  could not allocate shared memory for parallel workers/, '... with a warning');
+	unlike($err, qr/using \d+ parallel workers|leak/, '... without workers, and nothing is left');
+	ok(contents('t_e') eq $right, '... the same postings');
+	is_tidy('no shared memory');
+}
+
 
 # -- gpuvecd alone builds as well as the session
 
 for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8', 'lists = 1')
 {
 	my $before = received();
-	my ($rc, $err) = build('cpu', 0, with => $with);
+	is_built("$with: the session", 'cpu', 0, with => $with);
 	# of fewer queries recall is good to .05 only
 	my $queries = long_test() ? 1000 : 400;
 	my ($own) = recall('t_e', 3, $queries);
 
-	is($err, '', "$with: the session builds");
 	cmp_ok(received() - $before, '<', 10_000, '... alone');
-	($rc, $err) = build('gpu', 0, with => $with);
-	is($err, '', "$with: gpuvecd builds");
+	is_built("$with: gpuvecd", 'gpu', 0, with => $with);
 	cmp_ok(received() - $before, '>', ($rows - $rows / 90) * 64, '... and got all rows');
 	# two samples of queries may differ more, once
 	my @high = map { (recall('t_e', 3, $queries))[1] } 1 .. 2;
 	cmp_ok(max(@high), '>', $own, "$with: recall as with $own");
 	is_whole($node, $with);
-	is( $node->safe_psql('postgres',
-			"SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('t_e')) AND recall >= 0.9
-			 FROM gpuvec_recall('t_e', 10, 100)"), 't', "$with: calibrated");
+	gives($node, "SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('t_e')) AND recall >= 0.9
+		FROM gpuvec_recall('t_e', 10, 100)", 't', "$with: calibrated");
 }
 # more lists than the sample that stays here has rows
-is( $node->safe_psql('postgres', q{
-		SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
-		SET maintenance_work_mem = '64MB'; SET max_parallel_maintenance_workers = 0;
-		CREATE TABLE crowded AS SELECT g AS id, point(g, 4) AS e FROM generate_series(1, 14000) AS g;
-		CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 12100);
-		SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('crowded_e')) AND recall >= 0.9
-		FROM gpuvec_recall('crowded_e', 10, 100)}), 't', '12,100 lists: calibrated');
+gives(
+	$node, q{
+	SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
+	SET maintenance_work_mem = '64MB'; SET max_parallel_maintenance_workers = 0;
+	CREATE TABLE crowded AS SELECT g AS id, point(g, 4) AS e FROM generate_series(1, 14000) AS g;
+	CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 12100);
+	SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('crowded_e')) AND recall >= 0.9
+	FROM gpuvec_recall('crowded_e', 10, 100)}, 't', '12,100 lists: calibrated');
 $node->safe_psql('postgres', 'DROP TABLE crowded');
 # keys stay here, and meet their rows when these come back
 for my $with ('lists = 40', 'lists = 40, refine = sq8')
 {
-	my ($rc, $err) = build('gpu', 0, with => $with, columns => 'e, id, (id % 7)');
-
-	is($err, '', "keys, $with: gpuvecd builds");
+	is_built("keys, $with", 'gpu', 0, with => $with, columns => 'e, id, (id % 7)');
 	is_whole($node, "keys, $with");
 }
 {
 	my $before = received();
-	my ($rc, $err) = build('auto', 0);
-	is($err, '', 'auto');
+
+	is_built('auto', 'auto', 0);
 	cmp_ok(received() - $before, '<', 10_000, 'gpuvecd has no card, so it is not asked');
 }
 $node->safe_psql('postgres', q{
@@ -291,18 +253,14 @@ $node->safe_psql('postgres', 'DROP TABLE late');
 
 for my $engine ('cpu', 'gpu')
 {
-	my ($rc, $err) = build($engine, 5, with => 'lists = 40, refine = sq8', columns => 'e, id, (id % 7)');
-	is($err, '', "$engine: refine records and keys");
+	is_built("$engine: refine records and keys", $engine, 5, with => 'lists = 40, refine = sq8', columns => 'e, id, (id % 7)');
 	is_whole($node, "$engine: refine records and keys");
 
 	my $job = background($node, join ' ', map { "INSERT INTO t SELECT $rows + 100 * $_ + g,
 		point($rows + 100 * $_ + g, 16) FROM generate_series(1, 50) AS g;
 		DELETE FROM t WHERE id % 1009 = $_;" } 1 .. 20);
-	for my $round (1 .. (long_test() ? 3 : 2))
-	{
-		$node->safe_psql('postgres', "SET gpuvec.engine = $engine;
-			SET max_parallel_maintenance_workers = 4; REINDEX INDEX CONCURRENTLY t_e;");
-	}
+	$node->safe_psql('postgres', "SET gpuvec.engine = $engine;
+		SET max_parallel_maintenance_workers = 4; REINDEX INDEX CONCURRENTLY t_e;") for 1 .. (long_test() ? 3 : 2);
 	is(end_of($job), 0, "$engine: inserts and deletes meanwhile");
 	is_whole($node, "$engine: REINDEX CONCURRENTLY");
 	$node->safe_psql('postgres', "DELETE FROM t WHERE id > $rows");
@@ -323,23 +281,16 @@ sub held
 	return ($holder, $job);
 }
 
-my $workers_pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker'";
+for ([ 'build: written', 'cpu', 3, "phase = 'building index: writing' AND tuples_done <= tuples_total AND tuples_total = (SELECT count(e) FROM t)" ],
+	[ 'build: encoded', 'gpu', 0, "phase = 'building index: assigning' AND tuples_done > 0" ])
 {
-	my ($holder, $job) = held('build: written', 'cpu', 3);
+	my ($step, $engine, $workers, $counted) = @$_;
+	my ($holder, $job) = held($step, $engine, $workers);
 
-	is( $node->safe_psql('postgres', "SELECT phase, tuples_done <= tuples_total, tuples_total = (SELECT count(e) FROM t)
-			FROM pg_stat_progress_create_index"), 'building index: writing|t|t', 'rows of all are counted');
+	gives($node, "SELECT $counted FROM pg_stat_progress_create_index", 't', "$step: rows of all are counted");
 	release($holder);
 	is(end_of($job), 0, 'the build goes on');
 	is_whole($node, 'held');
-}
-{
-	my ($holder, $job) = held('build: encoded', 'gpu', 0);
-
-	is($node->safe_psql('postgres', "SELECT phase = 'building index: assigning' AND tuples_done > 0
-		FROM pg_stat_progress_create_index"), 't', 'rows that gpuvecd has are counted as they are encoded');
-	release($holder);
-	is(end_of($job), 0, 'the build goes on');
 }
 
 # -- a worker fails, is told to end; the leader is canceled
@@ -356,20 +307,21 @@ for my $case (
 	like($err, qr/ERROR:  gpuvec.fault: stopped at step/, "$what: whosever it was");
 	is_tidy("$what: an error");
 
-	my ($holder, $job) = held($step, $engine, 3, @with);
-	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM ($workers_pids LIMIT 1) AS x");
-	isnt(end_of($job), 0, "$what: without a worker there is no index");
-	like(errors_of($job), qr/terminating (connection|background worker|parallel worker)/, "$what: and why");
-	release($holder);
-	is_tidy("$what: a worker was told to end");
+	for (
+		[ "pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1) AS x",
+			qr/terminating (connection|background worker|parallel worker)/, 'a worker is told to end' ],
+		[ 'pg_cancel_backend(pid) FROM pg_stat_progress_create_index', qr/canceling statement due to user request/, 'canceled' ])
+	{
+		my ($act, $message, $how) = @$_;
+		my ($holder, $job) = held($step, $engine, 3, @with);
 
-	($holder, $job) = held($step, $engine, 3, @with);
-	$node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM pg_stat_progress_create_index");
-	isnt(end_of($job), 0, "$what: canceled");
-	like(errors_of($job), qr/canceling statement due to user request/, "$what: and said so");
-	is_tidy("$what: canceled");
-	release($holder);
-	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't', "$what: no index");
+		$node->safe_psql('postgres', "SELECT $act");
+		isnt(end_of($job), 0, "$what, $how: there is no index");
+		like(errors_of($job), $message, "$what, $how: and why");
+		release($holder);
+		is_tidy("$what, $how");
+	}
+	gives($node, "SELECT to_regclass('t_e') IS NULL", 't', "$what: no index");
 }
 
 # -- gpuvecd dies or stops at every step, under the session alone and under workers
@@ -377,20 +329,20 @@ for my $case (
 build('gpu', 0);
 my $calibration = calibration('t_e');
 
-# Run statements; at a step, do something to gpuvecd.  Options: cancel (when the session
+# Test: statements build an index though at a step something is done to gpuvecd, and
+# have such a message, once.  Options: table; fails: they do not; cancel (when the session
 # waits for gpuvecd).
-sub disturb
+sub test_disturbed
 {
-	my ($step, $signal, $sql, %options) = @_;
-	my $what = "$signal at $step";
+	my ($what, $step, $signal, $sql, $message, %options) = @_;
 
-	ok(is_up(), "$what: gpuvecd is up");
+	$what .= ", $signal at $step";
+	soon_up($node, $what);
 	my $pid = gpuvecd_pid($node);
 	my $holder = hold($node);
 	my $job = background($node, "SET gpuvec.fault = 'wait $step'; $sql");
 	is_held($node, "$what: there");
 	kill $signal, $pid;
-	$killed = 1 if $signal eq 'KILL';
 	usleep(100_000);
 	release($holder);
 	if ($options{cancel})
@@ -399,8 +351,27 @@ sub disturb
 		$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM pg_stat_progress_create_index');
 	}
 	my $status = end_of($job);
-	kill 'CONT', $pid if $signal eq 'STOP';
-	return ($what, $status, errors_of($job));
+	$signal eq 'STOP' ? kill('CONT', $pid) : ok(revive($node), "$what: there is another gpuvecd");
+	like(errors_of($job), $message, "$what: says so");
+	unlike(errors_of($job), qr/NOTICE.*NOTICE/s, "$what: once");
+	if ($options{fails})
+	{
+		isnt($status, 0, "$what: fails");
+		return gives($node, "SELECT to_regclass('t_e') IS NULL", 't', "$what: no index");
+	}
+	is($status, 0, "$what: the index is built");
+	return is_whole($node, $what, $options{table} ? ($options{table}, '<->', 8, exact => 0) : ());
+}
+
+# The NOTICE's words for the work that gpuvecd could not do, if it was lost at a step.
+sub not_done
+{
+	my ($step) = @_;
+
+	return 'build' if $step =~ /begun|sent/;
+	return 'calibrate' if $step =~ /written/;
+	# all answers may be on their way already
+	return $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
 }
 
 my @steps = ('1 build: begun', '1 build: sent', '1 build: trained',
@@ -414,64 +385,33 @@ my %disturbed = (
 for my $case (sort keys %disturbed)
 {
 	my ($workers, $signal) = split / /, $case;
+	my $why = 'gpuvecd has exited|no response|the connection was lost' . ($workers ? '|gpuvecd is not|request refused' : '');
 
 	for my $step (@{ $disturbed{$case} })
 	{
-		my ($what, $status, $err) = disturb($step, $signal, build_sql('gpu', $workers,
-				columns => $workers && $signal eq 'STOP' ? 'e, id' : 'e', set => ["gpuvec.request_timeout = '500ms'"]));
 		my $not_done = not_done($step);
-		my $why = $workers ? qr/gpuvecd (has exited|is not)|no response|request refused|the connection was lost/ :
-		  qr/gpuvecd has exited|no response|the connection was lost/;
 
-		$what = "$workers workers, $what";
-		is($status, 0, "$what: the index is built");
-		like($err, qr/NOTICE:  gpuvecd could not $not_done index "t_e": ($why)/, "$what: a notice");
-		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
-		is_whole($node, $what);
+		test_disturbed(
+			"$workers workers", $step, $signal,
+			build_sql('gpu', $workers,
+				columns => $workers && $signal eq 'STOP' ? 'e, id' : 'e', set => ["gpuvec.request_timeout = '500ms'"]),
+			qr/NOTICE:  gpuvecd could not $not_done index "t_e": ($why)/);
 		# whoever searches for it, calibration finds the same
-		is(calibration('t_e'), $calibration, "$what: as calibrated by gpuvecd") if !$workers && $step =~ /written/;
+		is(calibration('t_e'), $calibration, "$signal at $step: as calibrated by gpuvecd") if !$workers && $step =~ /written/;
 	}
 }
 # keys of rows that it did not give back
-for my $step ('1 build: trained', '1 build: encoded')
-{
-	my ($what, $status) = disturb($step, 'KILL', build_sql('gpu', 0, columns => 'e, id, (id % 7)'));
-
-	is($status, 0, "$what, with keys: the index is built");
-	is_whole($node, "$what, with keys");
-}
-# who wants an error gets one
-{
-	my ($what, $status, $err) = disturb('1 build: trained', 'KILL',
-		build_sql('gpu', 0, set => ['gpuvec.on_gpu_error = error']));
-
-	isnt($status, 0, "$what: an error is wanted");
-	like($err, qr/ERROR:  gpuvecd could not build index "t_e"/, "$what: and comes");
-	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't', "$what: no index");
-}
-# but not for the work that is left when the index is there
-{
-	my ($what, $status, $err) = disturb('1 build: written', 'KILL',
-		build_sql('gpu', 0, set => ['gpuvec.on_gpu_error = error']));
-
-	is($status, 0, "$what: no error, though one is wanted");
-	like($err, qr/NOTICE:  gpuvecd could not calibrate index "t_e"/, "$what: a notice");
-	is_whole($node, $what);
-}
+test_disturbed('keys', $_, 'KILL', build_sql('gpu', 0, columns => 'e, id, (id % 7)'), qr/could not build|could not calibrate/)
+  for '1 build: trained', '1 build: encoded';
+# who wants an error gets one, but not for the work that is left when the index is there
+my $strict = build_sql('gpu', 0, set => ['gpuvec.on_gpu_error = error']);
+test_disturbed('an error is wanted', '1 build: trained', 'KILL', $strict, qr/ERROR:  gpuvecd could not build index "t_e"/, fails => 1);
+test_disturbed('an error is wanted', '1 build: written', 'KILL', $strict, qr/NOTICE:  gpuvecd could not calibrate index "t_e"/);
 # canceled while gpuvecd is waited for
-for my $step (@steps[0 .. 2])
-{
-	my ($what, $status, $err) = disturb($step, 'STOP',
-		build_sql('gpu', 0, set => ["gpuvec.request_timeout = '60s'"]), cancel => 1);
-
-	isnt($status, 0, "$what: canceled");
-	like($err, qr/canceling statement due to user request/, "$what: in time");
-}
-{
-	my ($rc, $err) = build('gpu', 0);
-	is($err, '', 'afterwards gpuvecd builds again');
-	is_whole($node, 'afterwards');
-}
+test_disturbed('canceled', $_, 'STOP', build_sql('gpu', 0, set => ["gpuvec.request_timeout = '60s'"]),
+	qr/canceling statement due to user request/, fails => 1, cancel => 1) for @steps[ 0 .. 2 ];
+is_built('afterwards', 'gpu', 0);
+is_whole($node, 'afterwards');
 
 # -- more rows to train on than the leader's sample has are read by all
 
@@ -487,9 +427,8 @@ $node->safe_psql('postgres', "
 		{
 			# in a short run: alone, and with workers concurrently
 			next if !long_test() && ($workers > 0) != ($how ne 'INDEX');
-			my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
-				SET max_parallel_maintenance_workers = $workers; REINDEX $how big_e;");
-			is($err, '', "$workers workers: REINDEX $how");
+			says($node, "SET gpuvec.engine = gpu; SET max_parallel_maintenance_workers = $workers; REINDEX $how big_e;",
+				qr/^$/, "$workers workers: REINDEX $how");
 			is_whole($node, "$workers workers: REINDEX $how", 'big', '<->', 8, exact => 0);
 		}
 		$recall{$workers} = (recall('big_e', 6, 200))[2];
@@ -497,23 +436,16 @@ $node->safe_psql('postgres', "
 	cmp_ok($recall{4}, '>', $recall{0} - 0.03, "recall as with $recall{0}");
 	is_tidy('more rows to train on');
 }
-for my $signal ('KILL', 'STOP')
-{
-	my ($what, $status, $err) = disturb('1 build: begun', $signal, "SET gpuvec.engine = gpu;
-		SET gpuvec.request_timeout = '500ms'; SET max_parallel_maintenance_workers = 4; REINDEX INDEX big_e;");
-
-	$what .= ', before rows are read';
-	is($status, 0, "$what: the index is built");
-	unlike($err, qr/NOTICE.*NOTICE/s, "$what: one notice");
-	is_whole($node, $what, 'big', '<->', 8, exact => 0);
-}
+test_disturbed('before rows are read', '1 build: begun', $_, "SET gpuvec.engine = gpu;
+	SET gpuvec.request_timeout = '500ms'; SET max_parallel_maintenance_workers = 4; REINDEX INDEX big_e;",
+	qr/^/, table => 'big') for 'KILL', 'STOP';
 
 # -- workers who cannot join the build, which the leader has begun
 
 {
 	my $socket = $node->data_dir . '/pgsql_tmp.gpuvec.sock';
 
-	ok(is_up(), 'alone: gpuvecd is up');
+	soon_up($node, 'alone');
 	my $holder = hold($node);
 	my $job = background($node, "SET gpuvec.engine = gpu;
 		SET max_parallel_maintenance_workers = 4; SET gpuvec.fault = 'wait 1 build: begun'; REINDEX INDEX big_e;");
@@ -556,43 +488,32 @@ SKIP:
 	skip 'a card takes other amounts of memory', 4 if $SERVER ne 'cpu';
 	$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '5MB'\n");
 	$node->restart;
-	ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'no room to search: gpuvecd is up');
-	$node->safe_psql('postgres', "
-		CREATE TABLE wide AS SELECT g AS id, point(g, 22) AS e FROM generate_series(1, 10000) AS g;");
-	my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
-		SET max_parallel_maintenance_workers = 3; SET gpuvec.on_gpu_error = error;
-		CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 40);");
-	like($err, qr/^[^\n]*NOTICE:  gpuvecd could not calibrate index "wide_e": request refused: no memory\nDETAIL:  The index is calibrated without a GPU, which takes longer\.$/,
+	soon_up($node, 'no room to search');
+	$node->safe_psql('postgres', 'CREATE TABLE wide AS SELECT g AS id, point(g, 22) AS e FROM generate_series(1, 10000) AS g');
+	says(
+		$node, 'SET gpuvec.engine = gpu; SET max_parallel_maintenance_workers = 3; SET gpuvec.on_gpu_error = error;
+		CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 40)',
+		qr/^[^\n]*NOTICE:  gpuvecd could not calibrate index "wide_e": request refused: no memory\nDETAIL:  The index is calibrated without a GPU, which takes longer\.$/,
 		'no room to search: one notice');
-	is( $node->safe_psql('postgres', "SELECT count(*) > 0 FROM gpuvec_calibration('wide_e')"),
-		't', 'no room to search: calibrated');
+	gives($node, "SELECT count(*) > 0 FROM gpuvec_calibration('wide_e')", 't', 'no room to search: calibrated');
 	is_complete($node, 'wide', '<->', 22, 'no room to search');
 }
 $node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1MB'\n");
 $node->restart;
-ok(is_up(), 'gpuvecd with little memory');
-{
-	my ($rc, $err) = build('gpu', 0);
-
-	is($rc, 0, 'no room: the index is built');
-	like($err, qr/NOTICE:  gpuvecd could not build index "t_e": request refused: no memory/,
-		'no room: a notice');
-	is_whole($node, 'no room');
-}
+soon_up($node, 'little memory');
+my ($rc, $err) = build('gpu', 0);
+is($rc, 0, 'no room: the index is built');
+like($err, qr/NOTICE:  gpuvecd could not build index "t_e": request refused: no memory/, 'no room: a notice');
+is_whole($node, 'no room');
 
 # -- no gpuvecd
 
 $node->append_conf('postgresql.conf', "gpuvec.server = off\n");
 $node->restart;
-{
-	my ($rc, $err) = build('gpu', 0);
-
-	is($rc, 0, 'off: the index is built');
-	is($err, '', 'off: nobody expects gpuvecd');
-	($rc, $err) = build('gpu', 0, set => ['gpuvec.on_gpu_error = error']);
-	like($err, qr/ERROR:  gpuvecd could not build index "t_e": gpuvecd is not available\nHINT:  Set "gpuvec.engine" to "cpu", because/,
-		'off: an error where that is wanted');
-}
+is_built('off: nobody expects gpuvecd', 'gpu', 0);
+($rc, $err) = build('gpu', 0, set => ['gpuvec.on_gpu_error = error']);
+like($err, qr/ERROR:  gpuvecd could not build index "t_e": gpuvecd is not available\nHINT:  Set "gpuvec.engine" to "cpu", because/,
+	'off: an error where that is wanted');
 no_crash($node);
 
 done_testing();

@@ -8,12 +8,10 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote qw(:DEFAULT stat_of);
-use POSIX qw(_exit);
+use GpuvecRemote;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 
 # as slow as it can be, first
 my $node = new_remote_node('main', conf => "gpuvec.auto_mirror = off\ngpuvec.simd = portable\n");
@@ -56,12 +54,10 @@ sub cancel_set
 {
 	my ($what, $command, $phase, $settings, $done) = @_;
 
-	$done //= 1;
-	test_cancel(
+	return test_cancel(
 		$node, "$what, $phase ($settings)",
 		"SET client_min_messages = warning; $settings $statement{$what}",
-		'gpuvec_progress', "command = '$command' AND phase = '$phase' AND done >= $done");
-	return;
+		'gpuvec_progress', "command = '$command' AND phase = '$phase' AND done >= " . ($done // 1));
 }
 
 # Test: it ends soon after a timeout.
@@ -69,39 +65,31 @@ sub timeout_set
 {
 	my ($what, $timeout_ms, $settings) = @_;
 
-	test_timeout($node, "$what ($settings)",
+	return test_timeout($node, "$what ($settings)",
 		"SET client_min_messages = warning; $settings $statement{$what}", $timeout_ms);
-	return;
 }
 
 # canceled in the session, and while gpuvecd works (below more of that); with a card
-# that is over too soon
-for my $engine ('cpu', $SERVER eq 'cuda' ? () : 'gpu')
+# that is over too soon.  Much is done before any of it is told; with little memory,
+# little.
+my $alone = 'SET gpuvec.engine = cpu;';
+my $little = "$alone SET maintenance_work_mem = '1MB';";
+cancel_set($_, $_ =~ /graph/ ? 'k-NN graph' : $_, 'searching', $alone, 0) for 'exact search', 'graph in arrays', 'k-NN join';
+for my $settings ($alone, $SERVER eq 'cuda' ? () : 'SET gpuvec.engine = gpu;')
 {
-	my $settings = "SET gpuvec.engine = $engine;";
-
-	# much is done before any of it is told; with little memory, below, little
-	cancel_set('exact search', 'exact search', 'searching', $settings, 0);
-	cancel_set('graph in arrays', 'k-NN graph', 'searching', $settings, 0);
-	cancel_set('k-NN join', 'k-NN join', 'searching', $settings, 0);
-	cancel_set('through an index', 'k-NN graph', $_, "$settings SET gpuvec.probes = 10;")
-	  for ('measuring recall', 'searching');
+	cancel_set('through an index', 'k-NN graph', $_, "$settings SET gpuvec.probes = 10;") for 'measuring recall', 'searching';
 	timeout_set('through an index', 500, "$settings SET gpuvec.probes = 10;");
 }
 for my $what ('k-NN graph', 'k-means')
 {
-	timeout_set($what, $_, 'SET gpuvec.engine = cpu;') for @timeouts;
+	timeout_set($what, $_, $alone) for @timeouts;
+	cancel_set($what, $what, $what eq 'k-means' ? 'clustering' : 'searching', $little);
 }
-cancel_set('k-NN graph', 'k-NN graph', 'searching',
-	"SET gpuvec.engine = cpu; SET maintenance_work_mem = '1MB';");
-cancel_set('k-means', 'k-means', 'clustering',
-	"SET gpuvec.engine = cpu; SET maintenance_work_mem = '1MB';");
 
 # what the view shows, and to whom; one session asks, while the function runs
 my $seen = "SELECT count(*), bool_and(datname = 'postgres'), max(relid::text),
 	max(command), max(phase), bool_and(done BETWEEN 0 AND total) FROM gpuvec_progress;";
-my $job = background($node,
-	"SET gpuvec.engine = cpu; SET maintenance_work_mem = '1MB'; $statement{'k-NN graph'}");
+my $job = background($node, "$little $statement{'k-NN graph'}");
 ok( wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0}),
 	'a running function is seen');
 my @seen = split /\n/, $node->safe_psql('postgres', "$seen
@@ -119,7 +107,7 @@ is($seen[1], '1|t||||', 'by others only that it runs');
 is($seen[2], '0', "PostgreSQL's own views pass over it");
 is($seen[3], '1|t|slow|k-NN graph|searching|t', 'by pg_read_all_stats all of it');
 end_of($job);
-is($node->safe_psql('postgres', $seen), '0|||||', 'and nothing when it has ended');
+gives($node, $seen, '0|||||', 'and nothing when it has ended');
 
 # queries that memory holds all at once are told of as they are answered, too
 $job = background($node, "SET gpuvec.engine = cpu; SET gpuvec.probes = 10;
@@ -134,53 +122,34 @@ end_of($job);
 $node->safe_psql(
 	'postgres', q{
 	CREATE TABLE edges AS SELECT g AS key, g + d AS neighbor, (g * 7919 % 10007 + d)::real AS distance
-	FROM generate_series(1, 100000) AS g, generate_series(1, 2) AS d;
-	-- what the view shows of others, until it has shown so many phases
-	CREATE FUNCTION phases_seen(wanted int) RETURNS TABLE (relid text, command text, phase text, sane bool)
-	LANGUAGE plpgsql AS $$
-	DECLARE
-		seen record;
-		begun timestamptz = clock_timestamp();
-	BEGIN
-		CREATE TEMP TABLE met (relid text, command text, phase text, sane bool);
-		WHILE (SELECT count(DISTINCT m.phase) FROM met AS m) < wanted
-			AND clock_timestamp() < begun + '180 s' LOOP
-			PERFORM pg_stat_clear_snapshot();
-			INSERT INTO met SELECT p.relid::text, p.command, p.phase,
-				p.done >= 0 AND (p.phase = 'reading rows') = (p.total IS NULL)
-				AND coalesce(p.done <= p.total, true)
-			FROM gpuvec_progress AS p WHERE p.phase IS NOT NULL;
-			PERFORM pg_sleep(0.001);
-		END LOOP;
-		RETURN QUERY SELECT m.relid, m.command, m.phase, bool_and(m.sane)
-		FROM met AS m GROUP BY 1, 2, 3;
-	END
-	$$;
-});
+	FROM generate_series(1, 100000) AS g, generate_series(1, 2) AS d});
 $job = background($node, q{
 	DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP
 		PERFORM count(*) FROM gpuvec_smoothest_path('edges', 1, 100000);
 	END LOOP; END $$});
-is( $node->safe_psql('postgres', 'SELECT * FROM phases_seen(4) ORDER BY phase'),
-	join("\n",
-		map { "edges|smoothest path|$_|t" } 'finding the path', 'joining edges', 'reading rows',
-		'sorting edges'),
-	'each phase of a path is seen');
+for my $phase ('reading rows', 'joining edges', 'sorting edges', 'finding the path')
+{
+	my $done = $phase eq 'reading rows' ? 'done >= 0 AND total IS NULL' : 'done BETWEEN 0 AND total';
+
+	gives($node, "SELECT await_true(\$\$SELECT count(*) = 1 FROM gpuvec_progress
+		WHERE relid = 'edges'::regclass AND command = 'smoothest path' AND phase = '$phase' AND $done\$\$)",
+		't', "$phase is seen");
+}
 $node->safe_psql('postgres',
 	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%FOR i IN 1 ..%' AND pid <> pg_backend_pid()});
 end_of($job);
 
 # an error that is caught leaves nothing there; COPY keeps its own progress
-is( $node->safe_psql(
-		'postgres', q{
-		DO $$ BEGIN PERFORM gpuvec_kmeans('small', 'e', 3000);
-		EXCEPTION WHEN OTHERS THEN NULL; END $$;
-		SELECT count(*) FROM gpuvec_progress}),
+gives(
+	$node, q{
+	DO $$ BEGIN PERFORM gpuvec_kmeans('small', 'e', 3000);
+	EXCEPTION WHEN OTHERS THEN NULL; END $$;
+	SELECT count(*) FROM gpuvec_progress},
 	'0', 'an error that was caught is not shown');
-my $copy = $node->safe_psql('postgres',
-	q{COPY (SELECT command FROM pg_stat_progress_copy,
-		(SELECT count(*) FROM gpuvec_knn_graph('small', 'id', 'e', 1)) AS g) TO STDOUT});
-is($copy, 'COPY TO', "COPY's progress stays its own");
+gives(
+	$node, q{COPY (SELECT command FROM pg_stat_progress_copy,
+		(SELECT count(*) FROM gpuvec_knn_graph('small', 'id', 'e', 1)) AS g) TO STDOUT},
+	'COPY TO', "COPY's progress stays its own");
 
 # -- a table does not run its owner's code, whatever cast he has made
 $node->safe_psql(
@@ -203,15 +172,10 @@ $node->safe_psql(
 	CREATE DOMAIN some_elements AS elements[];
 	CREATE TABLE bait AS SELECT 1 AS id, '{a}'::elements[] AS e, '{a}'::some_elements AS d;
 });
-for my $column ('e', 'd')
-{
-	my (undef, undef, $err) = $node->psql('postgres',
-		"SELECT * FROM gpuvec_exact_search('lure.bait', '$column', '{1,2}', 1)");
-
-	like($err, qr/column "$column" of type lure\.elements\[\] cannot be used as a vector/,
-		"arrays of a user's type are no vectors ($column)");
-}
-is($node->safe_psql('postgres', 'SELECT count(*) FROM lure.ran'), '0', 'nor is his cast used');
+says($node, "SELECT * FROM gpuvec_exact_search('lure.bait', '$_', '{1,2}', 1)",
+	qr/column "$_" of type lure\.elements\[\] cannot be used as a vector/, "arrays of a user's type are no vectors ($_)")
+  for 'e', 'd';
+gives($node, 'SELECT count(*) FROM lure.ran', '0', 'nor is his cast used');
 
 # -- through an index: as many lists as the recall takes, or as one says
 sub said
@@ -263,9 +227,8 @@ $node->restart;
 
 # -- by gpuvecd
 
-# half a second is the promise; the rest is for machines that do other things
-my $limit = 0.5 + 4.5;
 my $rows = long_test() ? 6000 : 1500;
+# work that takes the session seconds and is not over at once on a card either
 # work that takes the session seconds and is not over at once on a card either
 my $card = $SERVER eq 'cuda';
 my $many = $card ? 120_000 : long_test() ? 40_000 : 20_000;
@@ -300,15 +263,6 @@ $node->safe_psql('postgres', 'VACUUM emptied');
 
 my $queries = '(SELECT array_agg(e) FROM (SELECT e FROM u ORDER BY id LIMIT 30) AS x)';
 
-# Is it up, and not the one that was killed?
-my $killed = 0;
-sub is_up
-{
-	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat") if !$killed;
-	$killed = 0;
-	return revive($node);
-}
-
 # All rows of a query as one text, and what it said.
 sub rows_of
 {
@@ -322,6 +276,23 @@ sub rows_of
 	return ($out, $err);
 }
 
+
+# Test: by gpuvecd a query has the rows that it has by the session, and says the same;
+# returns them.
+sub is_same
+{
+	my ($what, $query, @set) = @_;
+	my $before = stat_of($node, 'jobs_by_server');
+	my ($own, $own_said) = rows_of($query, 'gpuvec.engine = cpu', @set);
+
+	is(stat_of($node, 'jobs_by_server'), $before, "$what: the session alone");
+	my ($remote, $said) = rows_of($query, 'gpuvec.engine = gpu', @set);
+
+	ok($remote eq $own, "$what: the same rows");
+	is($said, $own_said, "$what: and the same is said");
+	cmp_ok(stat_of($node, 'jobs_by_server'), '>', $before, "$what: by gpuvecd");
+	return $own;
+}
 # the same rows
 
 # Enough bytes for memory to be shared, and enough neighbors to come in more
@@ -351,79 +322,46 @@ my %works = (
 	'k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 25, 6, 3)",
 	'k-means of many' => "SELECT * FROM gpuvec_kmeans('many', 'e', 300, 2)",
 	'balanced k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 40, 5, 1, true)");
-
-ok(is_up(), 'gpuvecd is up');
-for my $what (sort keys %works)
-{
-	my $before = stat_of($node, 'jobs_by_server');
-	my ($own, $own_said) = rows_of($works{$what}, 'gpuvec.engine = cpu');
-
-	is(stat_of($node, 'jobs_by_server'), $before, "$what: the session alone");
-	my ($remote, $said) = rows_of($works{$what}, 'gpuvec.engine = gpu');
-	cmp_ok(length $own, '>', 1000, "$what: there are rows");
-	ok($remote eq $own, "$what: the same rows");
-	is($said, $own_said, "$what: and the same is said");
-	cmp_ok(stat_of($node, 'jobs_by_server'), '>', $before, "$what: by gpuvecd");
-}
+soon_up($node, 'the same rows');
+cmp_ok(length is_same($_, $works{$_}), '>', 1000, "$_: there are rows") for sort keys %works;
 
 # where no index is nothing is sent, so a vector of another length is not met, beyond
 # those that are kept
-{
-	$node->safe_psql('postgres', q{CREATE TABLE uneven AS
-		SELECT g AS id, array_fill(g::real, ARRAY[CASE g WHEN 60000 THEN 7 ELSE 8 END]) AS e
-		FROM generate_series(1, 60000) AS g});
-	my (undef, undef, $err) = $node->psql('postgres', q{SET gpuvec.engine = gpu;
-		SET maintenance_work_mem = '1MB';
-		SELECT count(*) FROM gpuvec_knn_graph('uneven', 'id', 'e', 4, 'l2', 'index')});
+$node->safe_psql('postgres', q{CREATE TABLE uneven AS
+	SELECT g AS id, array_fill(g::real, ARRAY[CASE g WHEN 60000 THEN 7 ELSE 8 END]) AS e
+	FROM generate_series(1, 60000) AS g});
+says(
+	$node, q{SET gpuvec.engine = gpu; SET maintenance_work_mem = '1MB';
+	SELECT count(*) FROM gpuvec_knn_graph('uneven', 'id', 'e', 4, 'l2', 'index')},
+	qr/has no gpuivfpq index/, 'no index: that is what is said');
 
-	like($err, qr/has no gpuivfpq index/, 'no index: that is what is said');
-}
-
-# a session keeps some of the vectors in its memory: here not all of either side
-{
-	my $join = "SELECT * FROM gpuvec_knn_join('listed', 'id', 'e', 'listed', 'id', 'e', 4, 'l2', 'index')";
-	my @set = ('gpuvec.probes = 5', 'maintenance_work_mem = \'1MB\'');
-	my ($own, $own_said) = rows_of($join, 'gpuvec.engine = cpu', @set);
-	my ($remote, $said) = rows_of($join, 'gpuvec.engine = gpu', @set);
-
-	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) * 32 * 4 FROM listed'), '>', 512 * 1024,
-		'half of the memory is too little');
-	ok($remote eq $own, 'some vectors are kept: the same rows');
-	is($said, $own_said, '... and the same is said');
-}
+# a session keeps some of the vectors in its memory: here, of 5,000 in 2.5 MB, not all
+# of either side
+is_same('some vectors are kept', "SELECT * FROM gpuvec_knn_join('listed', 'id', 'e', 'listed', 'id', 'e', 4, 'l2', 'index')",
+	'gpuvec.probes = 5', "maintenance_work_mem = '1MB'");
 {
 	my $before = stat_of($node, 'jobs_by_server');
 
 	rows_of($works{graph}, 'gpuvec.engine = auto');
 	is(stat_of($node, 'jobs_by_server'), $before, 'auto: little work, so nobody is asked');
 	rows_of("SELECT count(*) FROM gpuvec_kmeans('many', 'e', 500, 1)", 'gpuvec.engine = auto');
-	if ($card)
-	{
-		cmp_ok(stat_of($node, 'jobs_by_server'), '>', $before, 'auto: it has a card, so it is asked');
-	}
-	else
-	{
-		is(stat_of($node, 'jobs_by_server'), $before, 'auto: it has no card, so it is not asked');
-	}
+	cmp_ok(stat_of($node, 'jobs_by_server'), $card ? '>' : '==', $before, 'auto: it is asked if it has a card');
 }
-is(stat_of($node, 'jobs_failed'), 0, 'nothing failed');
-is(stat_of($node, 'mirror_bytes'), 0, 'all memory is given back');
+is(stat_of($node, 'jobs_failed, mirror_bytes'), '0|0', 'nothing failed, and all memory is given back');
 
 # several at a time
 {
-	my ($own) = rows_of($works{graph}, 'gpuvec.engine = cpu');
-	my ($clusters) = rows_of($works{'k-means'}, 'gpuvec.engine = cpu');
+	my %own = map { $_ => (rows_of($works{$_}, 'gpuvec.engine = cpu'))[0] } 'graph', 'k-means';
 	my @jobs = map {
-		background($node, "SET gpuvec.engine = gpu;
-			CREATE TABLE graph_$_ AS $works{graph};
-			CREATE TABLE clusters_$_ AS $works{'k-means'};")
+		background($node, qq{SET gpuvec.engine = gpu;
+			CREATE TABLE "graph $_" AS $works{graph};
+			CREATE TABLE "k-means $_" AS $works{'k-means'};})
 	} 1 .. 3;
 
 	is(end_of($_), 0, 'a job among others') for @jobs;
-	for (1 .. 3)
+	for my $what (sort keys %own)
 	{
-		ok((rows_of("SELECT * FROM graph_$_"))[0] eq $own, 'a graph among others');
-		ok((rows_of("SELECT * FROM clusters_$_"))[0] eq $clusters, 'clusters among others');
+		ok((rows_of(qq{SELECT * FROM "$what $_"}))[0] eq $own{$what}, "$what among others") for 1 .. 3;
 	}
 }
 
@@ -460,20 +398,7 @@ sub is_at_work
 }
 
 # The action of $then: a signal to gpuvecd.
-sub send_signal
-{
-	my ($signal, $pid) = @_;
-
-	return "COPY (SELECT WHERE false) TO PROGRAM 'kill -$signal $pid'";
-}
-
-# The action of $then: a function called with the session's PID.
-sub tell_session
-{
-	my ($function) = @_;
-
-	return "PERFORM $function(pid) FROM gpuvec_progress";
-}
+sub send_signal { my ($signal, $pid) = @_; return "COPY (SELECT WHERE false) TO PROGRAM 'kill -$signal $pid'"; }
 
 for my $name (sort keys %long)
 {
@@ -483,73 +408,47 @@ for my $name (sort keys %long)
 	{
 		my $what = "$name, $signal";
 
-		ok(is_up(), "$what: gpuvecd is up");
+		soon_up($node, $what);
 		my $before = stat_of($node, 'jobs_failed');
 		my $pid = gpuvecd_pid($node);
 		my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '300ms';
 			DROP TABLE IF EXISTS answer;
 			CREATE TABLE answer AS $long{$name};");
 		is_at_work($what, send_signal($signal, $pid));
-		$killed = 1 if $signal eq 'KILL';
 		is(end_of($job), 0, "$what: it is done");
 		kill 'CONT', $pid if $signal eq 'STOP';
 		ok((rows_of('SELECT * FROM answer'))[0] eq $own, "$what: right rows");
 		cmp_ok(stat_of($node, 'jobs_failed'), '>', $before, "$what: by the session");
+		ok(revive($node), "$what: there is another") if $signal eq 'KILL';
 	}
 
 	# for who wants an error instead
-	ok(is_up(), "$name, error: gpuvecd is up");
+	soon_up($node, "$name, error");
 	my $pid = gpuvecd_pid($node);
 	my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
 		CREATE TABLE no_answer AS $long{$name};");
 	is_at_work("$name, error", send_signal('KILL', $pid));
-	$killed = 1;
 	is(end_of($job) >> 8, 3, "$name: an error, if that is wanted");
 	like(errors_of($job), qr/gpuvecd could not run the job: /, "$name: which says so");
+	ok(revive($node), "$name, error: there is another");
 }
 
 # -- canceled in the middle
 
 for my $name (sort keys %long)
 {
-	my ($took, $took_both);
+	my $sql = "SET gpuvec.engine = gpu; $long{$name}";
 
-	ok(is_up(), "$name: gpuvecd is up");
-	# the best of three tries counts, on machines that do other things
-	for (1 .. 3)
-	{
-		my $job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
-
-		is_at_work("$name, canceled", tell_session('pg_cancel_backend'));
-		my $begun = time;
-		is(end_of($job) >> 8, 3, "$name: canceled");
-		$took = time - $begun;
-		ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'),
-			"$name: gpuvecd has given it up");
-		$took_both = time - $begun;
-		last if $took < $limit && $took_both < 2 * $limit;
-	}
-	cmp_ok($took, '<', $limit, "$name: within $took s");
-	cmp_ok($took_both, '<', 2 * $limit, "$name: gpuvecd within $took_both s");
-
-	for (1 .. 3)
-	{
-		my $begun = time;
-		my ($rc, $out, $err) = $node->psql('postgres',
-			"SET gpuvec.engine = gpu; SET statement_timeout = '100ms'; $long{$name}");
-
-		$took = time - $begun;
-		like($err, qr/canceling statement due to statement timeout/, "$name: timed out");
-		last if $took < 0.1 + $limit;
-	}
-	cmp_ok($took, '<', 0.1 + $limit, "$name: within $took s");
+	test_cancel($node, "$name by gpuvecd", $sql, 'gpuvec_progress',
+		"phase = 'searching' AND done > 0 OR phase = 'clustering' AND done > $many");
+	soon($node, 'mirror_bytes = 0', "$name: gpuvecd has given it up");
+	test_timeout($node, "$name by gpuvecd", $sql, 100);
 
 	# a client that is killed, too
-	my $job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
-	is_at_work("$name, terminated", tell_session('pg_terminate_backend'));
+	my $job = background($node, $sql);
+	is_at_work("$name, terminated", 'PERFORM pg_terminate_backend(pid) FROM gpuvec_progress');
 	isnt(end_of($job), 0, "$name: terminated");
-	ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'),
-		"$name: gpuvecd has given it up once more");
+	soon($node, 'mirror_bytes = 0', "$name: gpuvecd has given it up once more");
 }
 
 # a session goes on after all that, and has no descriptors left behind
@@ -572,84 +471,50 @@ for my $name (sort keys %long)
 # -- a gpuvecd out of its mind: what it says is not believed, and work with no end
 # is done by the session
 
-# Numbers of messages, by their names.
-my %message;
+# Serves each client as gv_protocol.h has it: $run gives the answer's body to the n-th
+# run, $items what each output consists of.  Outputs for shared memory are not written,
+# so the client finds there what it has sent; with $answered they are the answer
+# nevertheless.  A set for which $refuses is true there is no memory for.
+sub serving
 {
-	my ($names) = slurp_file("$FindBin::RealBin/../../src/protocol/gv_protocol.h") =~
-	  /^typedef enum GvMessageType\n\{(.*?)^\} GvMessageType;/ms;
-	my $next = 0;
+	my ($run, $items, $answered, $refuses) = @_;
 
-	$names =~ s{/\*.*?\*/}{}sg;
-	while ($names =~ /GV_MSG_(\w+)(?:\s*=\s*(\d+))?/g)
-	{
-		$next = $2 if defined $2;
-		$message{$1} = $next++;
-	}
-}
+	return sub {
+		my $runs = 0;
 
-# With one client, as gv_protocol.h has it, until it goes: $run gives the answer's
-# body to the n-th run, $items what each output consists of.  Outputs for shared memory
-# are not written, so the client finds there what it has sent; with $answered they
-# are the answer nevertheless.  A set for which $refuses is true there is no memory
-# for.
-sub converse
-{
-	my ($client, $run, $items, $answered, $refuses) = @_;
-	my ($HELLO, $SET, $RUN, $GET, $OK, $REFUSED) = @message{qw(HELLO SET RUN GET OK REFUSED)};
-	my $runs = 0;
+		converse(
+			$_[0],
+			sub {
+				my ($message, $asked) = @_;
 
-	$SIG{PIPE} = 'DEFAULT';
-	while ((read($client, my $header, 8) // 0) == 8)
-	{
-		my ($length, $type) = unpack('LS', $header);
-		my ($asked, $body) = ('', '');
-
-		last if (read($client, $asked, $length) // 0) < $length;
-		if ($type == $SET && $refuses && $refuses->($asked))
-		{
-			syswrite($client, pack('LSSLa252', 256, $REFUSED, $type, 7, 'no room'));
-			last;
-		}
-		$body = greeting() if $type == $HELLO;
-		$body = $run->(++$runs) if $type == $RUN;
-		if ($type == $GET)
-		{
-			my ($output, undef, undef, $n, $offset) = unpack('llqqq', $asked);
-
-			$body = $items->{$output} x $n if $offset == -1 || $answered;
-		}
-		syswrite($client, pack('LSS', length $body, $OK, $type) . $body);
-	}
-	_exit(0);
+				return greeting() if $message eq 'HELLO';
+				return (undef, refusal('SET', 7, 'no room')) if $message eq 'SET' && $refuses && $refuses->($asked);
+				return $run->(++$runs) if $message eq 'RUN';
+				return '' if $message ne 'GET';
+				my ($output, undef, undef, $n, $offset) = unpack('llqqq', $asked);
+				return $offset == -1 || $answered ? $items->{$output} x $n : '';
+			});
+	};
 }
 
 # A run's answer: error, passes, found, finished, again.
-sub ran
-{
-	return pack('dllCCx6', @_);
-}
+sub ran { return pack('dllCCx6', @_); }
 
 # Test: with such a server the rows are right, and it is found out.
 sub test_odd
 {
-	my ($what, $query, $run, $items, $answered) = @_;
+	my ($what, $query, @serving) = @_;
 	my ($own) = rows_of($query, 'gpuvec.engine = cpu');
 	my $before = stat_of($node, 'jobs_failed');
-	my $pid = pretend_gpuvecd($node,
-		sub { $SIG{CHLD} = 'IGNORE'; converse(@_, $run, $items, $answered) if fork == 0 });
-	my ($rc, $out, $err) = $node->psql('postgres',
-		"SET gpuvec.engine = gpu; SET statement_timeout = '20s';
-		 SELECT string_agg(x::text, ' ' ORDER BY x::text COLLATE \"C\") FROM ($query) AS x");
+	my $pid = pretend_gpuvecd($node->data_dir, serving(@serving));
+	my ($out) = rows_of($query, 'gpuvec.engine = gpu', "statement_timeout = '20s'");
 
-	kill 'KILL', $pid;
-	waitpid $pid, 0;
-	is($rc, 0, "$what: an answer") or diag($err);
-	ok($out eq $own, "$what: the right one");
-	is(stat_of($node, 'jobs_failed'), $before + 1, "$what: by the session");
-	return;
+	end_pretended($pid);
+	ok($out eq $own, "$what: the right answer");
+	return is(stat_of($node, 'jobs_failed'), $before + 1, "$what: by the session");
 }
 
-ok(is_up(), 'gpuvecd is up');
+soon_up($node, 'before one out of its mind');
 {
 	my $clusters = "SELECT * FROM gpuvec_kmeans('u', 'e', 5, 3)";
 	my $search = "SELECT * FROM gpuvec_exact_search('u', 'e', $queries, 9)";
@@ -685,72 +550,51 @@ ok(is_up(), 'gpuvecd is up');
 	my $graph = $works{'graph through an index'};
 	my ($own) = rows_of($graph, 'gpuvec.engine = cpu');
 	my $log = $node->basedir . '/sets';
-	my $pid = pretend_gpuvecd(
-		$node,
-		sub {
-			$SIG{CHLD} = 'IGNORE';
-			converse(
-				@_,
-				sub { ran(0, 1, 0, 0, 0) },
-				{}, undef,
-				sub {
-					my %set;
-					@set{qw(kind own nlists nqueries)} = (unpack('l7C4l2q3', $_[0]))[ 0, 10, 11, 13 ];
-					open my $told, '>>', $log or die;
-					syswrite($told, "own $set{own} lists " . ($set{nlists} > 0 ? 1 : 0) . " queries $set{nqueries}\n")
-					  if $set{kind} == 0;
-					return $set{own};
-				}) if fork == 0;
-		});
+	my $refuses = sub {
+		my ($kind, $kept, $nlists, $nqueries) = (unpack('l7C4l2q3', $_[0]))[ 0, 10, 11, 13 ];
+
+		append_to_file($log, "kept $kept lists " . ($nlists > 0 ? 1 : 0) . " queries $nqueries\n") if $kind == 0;
+		return $kept;
+	};
+	my $pid = pretend_gpuvecd($node->data_dir, serving(sub { ran(0, 1, 0, 0, 0) }, {}, 0, $refuses));
 	my ($out) = rows_of($graph, 'gpuvec.engine = gpu', "statement_timeout = '20s'");
 
-	kill 'KILL', $pid;
-	waitpid $pid, 0;
+	end_pretended($pid);
 	ok($out eq $own, 'no room for rows: the right ones');
-	like(slurp_file($log), qr/^own 1 lists 0 queries 0\n(own 0 .*\n)*own 0 lists 1 queries 5000\n\z/,
+	like(slurp_file($log), qr/^kept 1 lists 0 queries 0\n(kept 0 .*\n)*kept 0 lists 1 queries 5000\n\z/,
 		'... after it was asked to keep them, and then to get them with their queries');
-	ok(is_up(), '... gpuvecd is up');
+	soon_up($node, 'no room for rows');
 }
 
 # -- more queries than gpuvecd has memory for at a time (what a card takes in any
 # case is more than that)
 if (!$card)
 {
-	my $many_found = q{SELECT count(*), sum(hash_record(x)::bigint) FROM gpuvec_exact_search('t', 'e',
-		(SELECT array_agg(e) FROM t WHERE e IS NOT NULL), 1000) AS x};
-
 	$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '16MB'");
 	$node->restart;
-	ok(is_up(), 'little memory: gpuvecd is up');
-	my ($own) = rows_of($many_found, 'gpuvec.engine = cpu');
-	ok((rows_of($many_found, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same rows');
-	cmp_ok(stat_of($node, 'jobs_by_server'), '>', 1, 'little memory: by gpuvecd, a portion at a time');
-	is(stat_of($node, 'jobs_failed'), 0, 'little memory: it refused nothing');
+	soon_up($node, 'little memory');
+	is_same('little memory', q{SELECT count(*), sum(hash_record(x)::bigint) FROM gpuvec_exact_search('t', 'e',
+		(SELECT array_agg(e) FROM t WHERE e IS NOT NULL), 1000) AS x});
+	my $before = stat_of($node, 'jobs_by_server');
+	cmp_ok($before, '>', 1, 'little memory: a portion at a time');
 
 	# rows that are kept are asked more than once
-	my $graph = "SELECT key, sum(hash_record(g)::bigint) FROM gpuvec_knn_graph('listed', 'id', 'e', 100, 'l2', 'index') AS g GROUP BY 1";
-	my $before = stat_of($node, 'jobs_by_server');
-	($own) = rows_of($graph, 'gpuvec.engine = cpu');
-	ok((rows_of($graph, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same graph');
+	is_same('little memory, a graph', q{SELECT key, sum(hash_record(g)::bigint)
+		FROM gpuvec_knn_graph('listed', 'id', 'e', 100, 'l2', 'index') AS g GROUP BY 1});
 	# a sample, lists of its rows and neighbors, lists merged, and three portions at least
 	cmp_ok(stat_of($node, 'jobs_by_server'), '>=', $before + 7, 'little memory: asked again and again');
-	is(stat_of($node, 'jobs_failed'), 0, 'little memory: nothing is refused of that');
+	is(stat_of($node, 'jobs_failed'), 0, 'little memory: it refused nothing');
 }
 
 # -- nobody to ask
 
-{
-	my ($own) = rows_of($works{graph}, 'gpuvec.engine = cpu');
-
-	$node->append_conf('postgresql.conf', 'gpuvec.server = off');
-	$node->restart;
-	my ($rows, $said) = rows_of($works{graph}, 'gpuvec.engine = gpu');
-	ok($rows eq $own, 'off: right rows');
-	my ($rc, $out, $err) = $node->psql('postgres',
-		"SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; $works{graph}");
-	like($err, qr/gpuvecd could not run the job: gpuvecd is not available\nHINT:  Set "gpuvec.engine" to "cpu", because/,
-		'off: an error, if that is wanted');
-}
+my ($own) = rows_of($works{graph}, 'gpuvec.engine = cpu');
+$node->append_conf('postgresql.conf', 'gpuvec.server = off');
+$node->restart;
+ok((rows_of($works{graph}, 'gpuvec.engine = gpu'))[0] eq $own, 'off: right rows');
+says($node, "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; $works{graph}",
+	qr/gpuvecd could not run the job: gpuvecd is not available\nHINT:  Set "gpuvec.engine" to "cpu", because/,
+	'off: an error, if that is wanted');
 
 $node->stop;
 done_testing();
