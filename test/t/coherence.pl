@@ -15,7 +15,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote qw(:DEFAULT stat_of);
+use GpuvecRemote;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -34,7 +34,7 @@ my @tables = (
 my $primary = new_remote_node('primary', allows_streaming => 1, conf => "max_connections = 40\nwal_keep_size = '1GB'\n");
 my $standby = new_standby($primary, 'standby', conf => "max_standby_streaming_delay = -1\n");
 ok(!-e $primary->backup_dir . '/standby/pgsql_tmp.gpuvec.sock', 'a backup has no socket');
-my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
+my @nodes = ($primary, $standby);
 
 # -- brief answers and full ones
 
@@ -116,9 +116,8 @@ sub is_brief
 {
 	my ($node, $what, $name) = @_;
 
-	is($node->safe_psql('postgres', "SELECT await_brief('$name')"), 't', "$what: $name is current");
-	is($node->safe_psql('postgres', "SELECT wrong_brevity('$name', true)"), '', "$what: brief answers, $name");
-	return;
+	return gives($node, "SELECT await_brief('$name'), wrong_brevity('$name', true)", 't|',
+		"$what: $name is current on the " . $node->name . ', and answers are brief');
 }
 
 # Test: answers are full, and right.
@@ -126,8 +125,7 @@ sub is_full
 {
 	my ($node, $what, $name) = @_;
 
-	is($node->safe_psql('postgres', "SELECT wrong_brevity('$name', false)"), '', "$what: full answers, $name");
-	return;
+	return gives($node, "SELECT wrong_brevity('$name', false)", '', "$what: full answers, $name on the " . $node->name);
 }
 
 # Begin transactions that insert, and commit when commit_inserted says so.
@@ -160,6 +158,15 @@ sub commit_inserted
 	return;
 }
 
+# Run statements, for each TABLE of these, of which by default there are those below.
+sub everywhere
+{
+	my ($sql, @names) = @_;
+
+	$primary->safe_psql('postgres', $sql =~ s/TABLE/$_/gr) for @names ? @names : map { $_->[0] } @tables;
+	return $primary->wait_for_catchup($standby);
+}
+
 $primary->safe_psql('postgres', table('brief', '') . table('brief_refined', '', ', refine = sq8'));
 $primary->wait_for_catchup($standby);
 
@@ -171,25 +178,29 @@ my %changes = (
 	'4 lists rewritten' => 'DELETE FROM TABLE WHERE id % 2 = 0 AND k <> 3; VACUUM (INDEX_CLEANUP on) TABLE',
 	'5 rows in their places' => 'INSERT INTO TABLE (e, k) SELECT point(31 * g + 1, 8), 3 FROM generate_series(1, 10) AS g');
 
-for my $node (@nodes)
+# Test: soon after such a change both nodes' answers are brief again.
+sub are_brief_again
 {
-	is_brief($node->[1], "new, $node->[0]", $_) for @brief;
+	my ($what, @names) = @_;
+
+	for my $node (@nodes)
+	{
+		is_full($node, $what, $_) for @names;
+		resume_loaders($node);
+		is_brief($node, $what, $_) for @names;
+	}
+	return;
+}
+
+for my $name (@brief)
+{
+	is_brief($_, 'new', $name) for @nodes;
 }
 for my $change (sort keys %changes)
 {
-	pause_loaders($_->[1]) for @nodes;
-	for my $name (@brief)
-	{
-		(my $sql = $changes{$change}) =~ s/TABLE/$name/g;
-		$primary->safe_psql('postgres', $_) for split /; /, $sql;
-	}
-	$primary->wait_for_catchup($standby);
-	for my $node (@nodes)
-	{
-		is_full($node->[1], "$change, $node->[0]", $_) for @brief;
-		resume_loaders($node->[1]);
-		is_brief($node->[1], "$change, $node->[0]", $_) for @brief;
-	}
+	pause_loaders($_) for @nodes;
+	everywhere($changes{$change}, @brief);
+	are_brief_again($change, @brief);
 }
 
 # Rows of a transaction that is under way while the index is trained stay pending;
@@ -198,46 +209,27 @@ $primary->safe_psql('postgres', "CREATE TABLE flushed (id serial, e real[], k in
 	CREATE INDEX flushed_e ON flushed USING gpuivfpq (e, k) WITH (lists = $lists, dims = 8);
 	INSERT INTO flushed (e, k) SELECT point(g, 8), g % 100 FROM generate_series(1, 6000) AS g");
 my @inserting = insert_openly('INSERT INTO flushed (e, k) SELECT point(31 * g, 8), 3 FROM generate_series(1, 10) AS g');
-$primary->safe_psql('postgres', "SELECT gpuvec_train('flushed_e')");
-$primary->wait_for_catchup($standby);
-is_brief($_->[1], "trained, $_->[0]", 'flushed') for @nodes;
-pause_loaders($_->[1]) for @nodes;
+everywhere("SELECT gpuvec_train('flushed_e')", 'flushed');
+is_brief($_, 'trained', 'flushed') for @nodes;
+pause_loaders($_) for @nodes;
 commit_inserted(@inserting);
 $primary->wait_for_catchup($standby);
-is($primary->safe_psql('postgres', "SELECT pending FROM gpuvec_index_info('flushed_e')"),
-	'10', 'they are pending');
-for my $node (@nodes)
-{
-	is($node->[1]->safe_psql('postgres', "SELECT wrong_brevity('flushed', true)"), '',
-		"pending rows, $node->[0]: brief answers");
-}
-$primary->safe_psql('postgres', "SELECT gpuvec_train('flushed_e')");
-$primary->wait_for_catchup($standby);
-for my $node (@nodes)
-{
-	is_full($node->[1], "from pending to lists, $node->[0]", 'flushed');
-	resume_loaders($node->[1]);
-	is_brief($node->[1], "from pending to lists, $node->[0]", 'flushed');
-}
+gives($primary, "SELECT pending FROM gpuvec_index_info('flushed_e')", '10', 'they are pending');
+gives($_, "SELECT wrong_brevity('flushed', true)", '', 'pending rows: brief answers') for @nodes;
+everywhere("SELECT gpuvec_train('flushed_e')", 'flushed');
+are_brief_again('from pending to lists', 'flushed');
 
-# another index, and a mirror of it
-$primary->safe_psql('postgres', 'REINDEX INDEX brief_e');
-$primary->wait_for_catchup($standby);
-is_brief($_->[1], "REINDEX, $_->[0]", 'brief') for @nodes;
-
-# pages that are only written whole, for the sake of their checksums or hints, are
-# the same; whatever that leads to, it ends
-$primary->safe_psql('postgres', 'CHECKPOINT; DELETE FROM brief WHERE id % 5 = 0; VACUUM brief');
-$primary->wait_for_catchup($standby);
-is_brief($_->[1], "CHECKPOINT, $_->[0]", 'brief') for @nodes;
+# Another index, and a mirror of it; pages that are only written whole, for the sake of
+# their checksums or hints, are the same: whatever that leads to, it ends.
+for my $sql ('REINDEX INDEX TABLE_e', 'CHECKPOINT; DELETE FROM TABLE WHERE id % 5 = 0; VACUUM TABLE')
+{
+	everywhere($sql, 'brief');
+	is_brief($_, $sql, 'brief') for @nodes;
+}
 
 # -- mirrors that nobody brings up to date
 
-for my $node (@nodes)
-{
-	$node->[1]->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = off');
-	$node->[1]->reload;
-}
+$_->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = off; SELECT pg_reload_conf()') for @nodes;
 $primary->safe_psql(
 	'postgres', q{
 	-- '' when the k nearest rows that satisfy a condition by gpuvecd, with all
@@ -390,6 +382,18 @@ for my $table (@tables)
 		CREATE INDEX ${name}_e ON $name USING gpuivfpq $columns WITH ($options)});
 }
 
+# Run a check on each node of each table: its name, its operator.
+sub each_table
+{
+	my ($check) = @_;
+
+	for my $node (@nodes)
+	{
+		$check->($node, @$_[ 0, 1 ]) for @tables;
+	}
+	return;
+}
+
 # Have both gpuvecds get mirrors of all indexes as they are now, and no newer
 # ones.
 sub mirror
@@ -397,19 +401,14 @@ sub mirror
 	my ($what) = @_;
 
 	$primary->wait_for_catchup($standby);
-	for my $node (@nodes)
-	{
-		resume_loaders($node->[1]);
-		for my $table (@tables)
-		{
-			my ($name, $operator) = @$table;
+	resume_loaders($_) for @nodes;
+	each_table(
+		sub {
+			my ($node, $name, $operator) = @_;
 
-			is_mirrored($node->[1], "${name}_e",
-				"SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10",
-				"$what, $node->[0]");
-		}
-		pause_loaders($node->[1]);
-	}
+			is_mirrored($node, "${name}_e", "SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10", $what);
+		});
+	pause_loaders($_) for @nodes;
 	return;
 }
 
@@ -421,23 +420,18 @@ sub test_answers
 {
 	my ($what, $ages) = @_;
 
-	$primary->wait_for_catchup($standby);
-	for my $node (@nodes)
-	{
-		for my $table (@tables)
-		{
-			my ($name, $operator) = @$table;
+	return each_table(
+		sub {
+			my ($node, $name, $operator) = @_;
 
-			like( $node->[1]->safe_psql(
+			like( $node->safe_psql(
 					'postgres', qq{
 					SELECT ages('$name', '$operator');
 					BEGIN ISOLATION LEVEL REPEATABLE READ;
 					SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, $asked) AS g}),
 				qr/^(?:$ages)\n$asked$/,
-				"$what: $name on $node->[0]");
-		}
-	}
-	return;
+				"$what: $name on the " . $node->name);
+		});
 }
 
 # Test: whichever of an answer's lists are stale, candidates are the session's.
@@ -445,32 +439,12 @@ sub test_candidates
 {
 	my ($what, $expected) = @_;
 
-	$primary->wait_for_catchup($standby);
-	for my $node (@nodes)
-	{
-		for my $table (@tables)
-		{
-			my ($name, $operator) = @$table;
+	return each_table(
+		sub {
+			my ($node, $name, $operator) = @_;
 
-			is( $node->[1]->safe_psql('postgres',
-					"SELECT candidates('$name', '$operator', 100)"),
-				$expected, "$what: candidates, $name on $node->[0]");
-		}
-	}
-	return;
-}
-
-# Run a statement for each TABLE of them.
-sub everywhere
-{
-	my ($sql) = @_;
-
-	for my $table (@tables)
-	{
-		(my $statement = $sql) =~ s/TABLE/$table->[0]/g;
-		$primary->safe_psql('postgres', $statement);
-	}
-	return;
+			gives($node, "SELECT candidates('$name', '$operator', 100)", $expected, "$what: candidates, $name on the " . $node->name);
+		});
 }
 
 mirror('built');
@@ -515,8 +489,8 @@ my @open = insert_openly(map { "INSERT INTO $_->[0] (e) SELECT point(g, 8) FROM 
 everywhere("SELECT gpuvec_train('TABLE_e')");
 mirror('trained');
 commit_inserted(@open);
-is($primary->safe_psql('postgres', "SELECT pending FROM gpuvec_index_info('plain_e')"),
-	'100', 'they are pending');
+$primary->wait_for_catchup($standby);
+gives($primary, "SELECT pending FROM gpuvec_index_info('plain_e')", '100', 'they are pending');
 test_answers('pending rows', $SERVER);
 everywhere("SELECT gpuvec_train('TABLE_e')");
 test_answers('from pending to lists', "$SERVER, tails");
@@ -526,16 +500,12 @@ mirror('up to date');
 
 for my $node (@nodes)
 {
-	resume_loaders($node->[1]);
-	$node->[1]->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = on');
-	$node->[1]->reload;
+	resume_loaders($node);
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = on; SELECT pg_reload_conf()');
 }
 my %scripts = (
-	'insert@3' => q{
-		\set g random(1, 1000000)
-		INSERT INTO plain (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
-		INSERT INTO refined (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
-		INSERT INTO once (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;},
+	'insert@3' => "\\set g random(1, 1000000)\n" . join("\n",
+		map { "INSERT INTO $_->[0] (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;" } @tables),
 	'delete@2' => q{
 		\set g random(1, 1000000)
 		DELETE FROM plain WHERE id IN (SELECT id FROM plain ORDER BY e <-> point(:g, 8) LIMIT 6);
@@ -547,13 +517,8 @@ my %scripts = (
 			(SELECT id FROM plain ORDER BY e <-> point(:g + 1, 8) LIMIT 3);
 		UPDATE refined SET e = point(:g, 8) WHERE id IN
 			(SELECT id FROM refined ORDER BY e <#> point(:g + 1, 8) LIMIT 3);},
-	'audit@4' => q{
-		\set g random(1, 1000000)
-		BEGIN ISOLATION LEVEL REPEATABLE READ;
-		SELECT audit('plain', '<->', :g);
-		SELECT audit('refined', '<#>', :g);
-		SELECT audit('once', '<->', :g);
-		COMMIT;});
+	'audit@4' => "\\set g random(1, 1000000)\nBEGIN ISOLATION LEVEL REPEATABLE READ;\n"
+	  . join('', map { "SELECT audit('$_->[0]', '$_->[1]', :g);\n" } @tables) . "COMMIT;\n");
 
 # Audit answers on the standby until there is a row in `done`; killing gpuvecd
 # there and on the primary goes on for as long.
@@ -576,20 +541,15 @@ sub begin_repeating
 sub load
 {
 	my ($what, $kill) = @_;
-	my @jobs;
-	my %before = map { $_->[0] => served($_->[1]) } @nodes;
-	my %restarts = map { $_->[0] => stat_of($_->[1], 'restarts') } @nodes;
+	my %before = map { $_->name => served($_) } @nodes;
+	my %restarts = map { $_->name => stat_of($_, 'restarts') } @nodes;
 
-	$primary->safe_psql('postgres', 'TRUNCATE done');
-	$primary->wait_for_catchup($standby);
-	for my $table (@tables)
-	{
-		push @jobs, begin_repeating($standby, qq{
+	everywhere('TRUNCATE TABLE', 'done');
+	my @jobs = map { begin_repeating($standby, qq{
 			SELECT (random() * 1000000)::int AS g \\gset
 			BEGIN ISOLATION LEVEL REPEATABLE READ;
-			SELECT audit('$table->[0]', '$table->[1]', :g);
-			COMMIT;});
-	}
+			SELECT audit('$_->[0]', '$_->[1]', :g);
+			COMMIT;}) } @tables;
 	push @jobs, begin_repeating($primary, q{
 		SELECT pg_sleep(0.5);
 		VACUUM plain; VACUUM refined; VACUUM once;});
@@ -599,9 +559,9 @@ sub load
 		# replaying WAL.  And it ends with the load: after each kill it takes twice as
 		# long until gpuvecd is started again.  Once it has answered some searches:
 		# on a slow machine it is not up again, with mirrors, before the next kill.
-		push @jobs, begin_repeating($_->[1], qq{
+		push @jobs, begin_repeating($_, qq{
 			\\! sleep 0.7
-			SELECT coalesce(max(pid) FILTER (WHERE searches_by_server > $before{$_->[0]} + 10), 0) AS pid
+			SELECT coalesce(max(pid) FILTER (WHERE searches_by_server > $before{$_->name} + 10), 0) AS pid
 			FROM gpuvec_stat \\gset
 			\\setenv GPUVECD :pid
 			\\! test "\$GPUVECD" -gt 1 && kill -9 "\$GPUVECD"
@@ -616,13 +576,12 @@ sub load
 	is(end_of($_), 0, "$what: beside it") for @jobs;
 	for my $node (@nodes)
 	{
-		my $n = served($node->[1]) - $before{$node->[0]};
+		my $name = $node->name;
+		my $n = served($node) - $before{$name};
 
 		# one that is killed is away for longer each time
-		cmp_ok($n, '>', $kill ? 10 : 50, "$what: gpuvecd of the $node->[0] answered $n searches");
-		ok(wait_until($node->[1], "SELECT restarts > $restarts{$node->[0]} FROM gpuvec_stat"),
-			"$what: it is another on the $node->[0]")
-		  if $kill;
+		cmp_ok($n, '>', $kill ? 10 : 50, "$what: gpuvecd of the $name answered $n searches");
+		soon($node, "restarts > $restarts{$name}", "$what: it is another on the $name") if $kill;
 	}
 	return;
 }
@@ -632,24 +591,17 @@ load('gpuvecd killed', 1);
 
 # when all is quiet mirrors catch up by themselves
 $primary->wait_for_catchup($standby);
-for my $node (@nodes)
-{
-	for my $table (@tables)
-	{
-		my ($name, $operator) = @$table;
+each_table(
+	sub {
+		my ($node, $name, $operator) = @_;
+		my $on = "$name on the " . $node->name;
 
-		is( $node->[1]->safe_psql('postgres',
-				"SELECT await_mirror('SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10')"),
-			'', "afterwards: $name is mirrored on $node->[0]");
-		differs($node->[1],
-			"SELECT id FROM $name ORDER BY e $operator point(4711, 8) LIMIT $_",
-			"afterwards: $name on $node->[0], LIMIT $_")
+		gives($node, "SELECT await_mirror('SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10')",
+			'', "afterwards: mirrored, $on");
+		differs($node, "SELECT id FROM $name ORDER BY e $operator point(4711, 8) LIMIT $_", "afterwards: $on, LIMIT $_")
 		  for 10, '10 OFFSET 990';
-		is( $node->[1]->safe_psql('postgres',
-				"SELECT * FROM gpuvec_verify_index('${name}_e', mirror => true)"),
-			'', "afterwards: ${name}_e and its mirror on $node->[0] are sound");
-	}
-}
+		gives($node, "SELECT * FROM gpuvec_verify_index('${name}_e', mirror => true)", '', "afterwards: sound, $on");
+	});
 
 # -- a standby that is one no more goes on with its mirrors
 
@@ -667,9 +619,8 @@ for my $table (@tables)
 		SELECT DISTINCT audit('$name', '$operator', g) FROM generate_series(1, 10) AS g};
 
 	$standby->safe_psql('postgres', $sql);
-	is_mirrored($standby, "${name}_e", "SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10",
-		'promoted');
-	is($standby->safe_psql('postgres', $sql), $SERVER, "... and right answers, $name");
+	is_mirrored($standby, "${name}_e", "SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10", 'promoted');
+	gives($standby, $sql, $SERVER, "... and right answers, $name");
 }
 is(gpuvecd_pid($standby), $before, '... the same gpuvecd');
 
@@ -699,7 +650,6 @@ resume_loaders($primary);
 is_brief($primary, 'wal_level = minimal, insert', 'skipped');
 $primary->stop;
 
-unlike(slurp_file($_->[1]->logfile), qr/PANIC|TRAP|damaged/, "log of the $_->[0]")
-  for @nodes;
+unlike(slurp_file($_->logfile), qr/PANIC|TRAP|damaged/, 'log of the ' . $_->name) for @nodes;
 
 done_testing();
