@@ -15,8 +15,6 @@ enum
 {
 	RUNS, LEAST, ALL, EXACT, NWAYS
 };
-extern int64_t gv_coarse_filter_from;
-extern int64_t gv_scores_kept;
 extern GvStatus gv_gpu_coarse_paths(GvSearcher *searcher,
 										uint32_t ways[NWAYS]);
 #endif

@@ -314,6 +314,10 @@ fail_sets(void)
 		.iterations = 2,.nrows = NROWS}},
 		{"selection", {.kind = GV_SET_SELECT,.dims = 1,.k = 7,
 		.nrows = NROWS}},
+		{"selection by samples", {.kind = GV_SET_SELECT,.dims = 1,.k = 7,
+		.method = GV_SELECT_SAMPLE,.nrows = NROWS}},
+		{"selection by pivots", {.kind = GV_SET_SELECT,.dims = 1,.k = 7,
+		.method = GV_SELECT_MULTI,.nrows = NROWS}},
 		{"quantiles", {.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2,
 		.nrows = NROWS}},
 	};
@@ -340,9 +344,6 @@ test_memory(void)
 
 	/* has no effect if an earlier test has opened the engine */
 	(void) gv_builders_open(&UNIT_BUILDERS);
-#ifdef UNIT_CARD
-	(void) gv_sets_open(&gv_cuda_sets);
-#endif
 	fail_mirrors("a mirror", 1, 1, 0);
 	fail_mirrors("a mirror with keys", 1, 1, 2);
 	if (gv_ndevices() > 1)

@@ -7,11 +7,6 @@
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-/* of gpu/search: where its parts begin, see there */
-extern int64_t gv_coarse_filter_from;
-extern int32_t gv_select_by;
-extern int32_t gv_least_slice;
-
 static void
 select_by(int32_t what, int32_t slice)
 {

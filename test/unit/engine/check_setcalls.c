@@ -286,38 +286,6 @@ check_own(void)
 	gv_set_drop(set);
 }
 
-/*
- * All steps of a set of any kind, with rows in two halves: the first status
- * that is not GV_OK, after which it has to be lost.
- */
-static GvStatus
-live(const GvSetSpec *spec, const void *first, const float *rows,
-	 const GvStop *stop)
-{
-	SetInputs	inputs = {first, NULL, rows, spec->nrows, spec->nrows / 2,
-	rows};
-	GvSet	   *set;
-	GvSetDone	done;
-	char		out[16];
-	GvStatus	status = gv_set_create(spec, &set);
-
-	if (status != GV_OK)
-		return status;
-	status = run_set(set, spec, &inputs, false, stop, &done, NULL);
-	if (status == GV_OK)
-		status = gv_set_get(set, spec->kind == GV_SET_KMEANS ? GV_SET_SIZES :
-							spec->kind == GV_SET_EXACT ? GV_SET_POSITIONS :
-							GV_SET_VALUES, 0, 1, out);
-	if (status != GV_OK)
-	{
-		INVALID(gv_set_put(set, GV_SET_ROWS, rows, 1, NULL));
-		INVALID(gv_set_run(set, &done, NULL));
-		INVALID(gv_set_get(set, GV_SET_SIZES, 0, 1, out));
-	}
-	gv_set_drop(set);
-	return status;
-}
-
 /* Each call in turn reports a status. */
 static void
 check_faults(int kind)
@@ -330,37 +298,11 @@ check_faults(int kind)
 	do
 	{
 		gv_set_fault(++n, GV_FAILED);
-		status = live(&spec, kind == GV_SET_QUANTILES ?
-					  (const void *) numbers : vectors, vectors, NULL);
+		status = use_set(&spec, vectors, NULL);
 		CHECK(status == GV_OK || status == GV_FAILED, "status %d", status);
 	} while (status != GV_OK);
 	CHECK(n >= 6, "%d calls", n);
 	gv_set_fault(0, GV_OK);
-}
-
-/* Who asks for the end gets it, whenever that is. */
-static void
-check_stops(const GvSetSpec *spec, int nasked)
-{
-	OWN float  *rows = unit_floats((size_t) spec->nrows * spec->dims, 1.0f);
-	Patience	patience = {0, 0};
-	GvStop		stop = {lose_patience, &patience};
-	GvStatus	status;
-
-	do
-	{
-		patience.asked = 0;
-		patience.last++;
-		status = live(spec, spec->kind == GV_SET_QUANTILES ?
-					  (const void *) numbers : rows, rows, &stop);
-		CHECK((status == GV_OK) == (patience.asked < patience.last) &&
-			  (status == GV_OK || status == GV_CANCELED),
-			  "kind %d: status %d", spec->kind, status);
-		/* one after the other takes long */
-		patience.last += unit_small ? patience.last : patience.last / 4;
-	} while (status != GV_OK);
-	CHECK(patience.asked >= nasked, "kind %d asked %d times", spec->kind,
-		  patience.asked);
 }
 
 static void
@@ -369,32 +311,32 @@ check_all_stops(void)
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = GV_SET_PEARSON,
 	.dims = 300,.k = 5,.nqueries = 400,.nrows = 1500};
 
-	check_stops(&spec, 8);
+	check_set_stops(&spec, 8);
 	spec.nlists = 500;
 	spec.probes = 100;
-	check_stops(&spec, 8);
+	check_set_stops(&spec, 8);
 	spec.nlists = spec.probes = 0;
 	spec.nqueries = 2;			/* without panels */
 	spec.nrows = 40000;
-	check_stops(&spec, 1);
+	check_set_stops(&spec, 1);
 	spec = (GvSetSpec) {.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = 1,
 		.k = 1 << 16,.nqueries = 4,.nrows = 1 << 16};
 	if (!unit_small)
-		check_stops(&spec, 6);	/* much to keep and to sort */
+		check_set_stops(&spec, 6);	/* much to keep and to sort */
 	spec.nqueries = 3;			/* without panels */
 	if (!unit_small)
-		check_stops(&spec, 4);
+		check_set_stops(&spec, 4);
 	spec = (GvSetSpec) {.kind = GV_SET_KMEANS,.dims = 10,.k = 100,
 		.iterations = 2,.nrows = 70000};
-	check_stops(&spec, 4);
+	check_set_stops(&spec, 4);
 	spec = (GvSetSpec) {.kind = GV_SET_SELECT,.dims = 1,.k = 10,
 		.nrows = INT64_C(1) << 26};
 	if (!unit_small)
-		check_stops(&spec, 4);
+		check_set_stops(&spec, 4);
 	spec = (GvSetSpec) {.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 1,
 		.nrows = INT64_C(1) << 24};
 	if (!unit_small)
-		check_stops(&spec, 1);
+		check_set_stops(&spec, 1);
 }
 
 /* A sanitizer shall let malloc fail, as it does without one. */

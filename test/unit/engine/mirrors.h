@@ -15,6 +15,13 @@
 #ifdef UNIT_MIRRORS
 #define UNIT_CARD				/* the CUDA engine, emulated or on a device */
 #define UNIT_FLAT		true
+
+/* of gpu/search: where its ways begin, see there */
+extern int64_t gv_coarse_filter_from;
+extern int64_t gv_scores_kept;
+extern int32_t gv_select_by;
+extern int32_t gv_least_slice;
+extern int32_t gv_batch_by_list;
 #else
 #define UNIT_MIRRORS	gv_cpu_mirrors
 #define UNIT_FLAT		false

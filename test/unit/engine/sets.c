@@ -116,6 +116,58 @@ find_neighbors(const GvSetSpec *spec, const SetInputs *inputs,
 	gv_set_drop(set);
 }
 
+GvStatus
+use_set(const GvSetSpec *spec, const float *rows, const GvStop *stop)
+{
+	static const int64_t ranks[] = {0, 1, 2};
+	SetInputs	inputs = {spec->kind == GV_SET_QUANTILES ?
+		(const void *) ranks : rows, NULL, rows, spec->nrows,
+	spec->nrows / 2, rows};
+	GvSet	   *set;
+	GvSetDone	done;
+	char		out[16];
+	GvStatus	status = gv_set_create(spec, &set);
+
+	if (status != GV_OK)
+		return status;
+	status = run_set(set, spec, &inputs, false, stop, &done, NULL);
+	if (status == GV_OK)
+		status = gv_set_get(set, spec->kind == GV_SET_KMEANS ? GV_SET_SIZES :
+							spec->kind == GV_SET_EXACT ? GV_SET_POSITIONS :
+							GV_SET_VALUES, 0, 1, out);
+	if (status != GV_OK)
+	{
+		INVALID(gv_set_put(set, GV_SET_ROWS, rows, 1, NULL));
+		INVALID(gv_set_run(set, &done, NULL));
+		INVALID(gv_set_get(set, GV_SET_SIZES, 0, 1, out));
+	}
+	gv_set_drop(set);
+	return status;
+}
+
+void
+check_set_stops(const GvSetSpec *spec, int nasked)
+{
+	OWN float  *rows = unit_floats((size_t) spec->nrows * spec->dims, 1.0f);
+	Patience	patience = {0, 0};
+	GvStop		stop = {lose_patience, &patience};
+	GvStatus	status;
+
+	do
+	{
+		patience.asked = 0;
+		patience.last++;
+		status = use_set(spec, rows, &stop);
+		CHECK((status == GV_OK) == (patience.asked < patience.last) &&
+			  (status == GV_OK || status == GV_CANCELED),
+			  "kind %d: status %d", spec->kind, status);
+		/* one after the other takes long */
+		patience.last += unit_small ? patience.last : patience.last / 4;
+	} while (status != GV_OK);
+	CHECK(patience.asked >= nasked, "kind %d asked %d times", spec->kind,
+		  patience.asked);
+}
+
 /* ---------- vectors ---------- */
 
 /* Vector `number`, for which rows [nrows] are there already. */

@@ -46,6 +46,19 @@ extern GvSet *finished_set(const GvSetSpec *spec, const SetInputs *inputs,
 extern void find_neighbors(const GvSetSpec *spec, const SetInputs *inputs,
 						   int64_t *positions, double *distances);
 
+/*
+ * All steps of a set of any kind without `self`, from the rows' own numbers:
+ * the first status that is not GV_OK, after which the set has to be lost.
+ */
+extern GvStatus use_set(const GvSetSpec *spec, const float *rows,
+						const GvStop *stop);
+
+/*
+ * Who asks for the end gets it, whenever that is, and is asked nasked times or
+ * more.
+ */
+extern void check_set_stops(const GvSetSpec *spec, int nasked);
+
 /* Vectors that are hard to compare in fp32, or as halves. */
 typedef enum Kind
 {

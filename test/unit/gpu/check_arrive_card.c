@@ -7,7 +7,7 @@
 
 #include "engine/mirror/gv_mirror.h"
 
-#include "../engine/unit.h"
+#include "card.h"
 
 #define NPROBED		3
 #define NHITS		4

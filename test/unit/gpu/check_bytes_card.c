@@ -9,9 +9,8 @@
 
 #include "../engine/mirrors.h"
 #include "bytes.h"
+#include "card.h"
 #include "gpu/mirror/lengths.h"
-
-extern void test_bytes_card(void);
 
 #define TOLERANCE	0.03
 

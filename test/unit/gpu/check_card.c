@@ -9,9 +9,7 @@
  * Names of parts leave out all others: mirrors best bytes products hopper
  * builders select exact lists sets faults memory open
  */
-#include "engine/gv_set.h"
-#include "engine/mirror/gv_mirror.h"
-
+#include "card.h"
 #include "../engine/making.h"
 #include "../engine/mirrors.h"
 
@@ -19,25 +17,51 @@ long		unit_passed;
 long		unit_failed;
 uint64_t	unit_seed = 1;
 bool		unit_small;
+GvSetBackend unit_sets;
 
-/* gpu/search/coarsefilter.cu */
-extern int64_t gv_coarse_filter_from;
-/* gpu/kmeans */
-extern int32_t gv_kmeans_piece;
-extern int32_t gv_kmeans_columns;
-extern int32_t gv_kmeans_early;
-extern bool gv_kmeans_reassigns_all;
 extern int64_t gv_blas_sums;	/* gpu/product/cublas.cu */
-extern void test_arrive_card(void); /* check_arrive_card.c */
-extern void test_bytes_card(void);	/* check_bytes_card.c */
-extern void test_products_card(void);	/* check_products_card.c */
-extern void test_select_card(void); /* check_select_card.c */
-extern void test_select_sets_card(void);	/* check_selectsets_card.c */
-extern void test_exact_card(void);	/* check_exact_card.c */
-extern void test_lists_card(void);	/* check_lists_card.c */
-extern void test_kmeans_card(void); /* check_kmeans_card.c */
-extern void test_faults_card(void); /* check_faults_card.c */
-extern void test_open_card(void);	/* check_open_card.c */
+/* Of CUDA's runtime; not there on emulated threads. */
+extern int	cudaMemGetInfo(size_t *nfree, size_t *total) __attribute__((weak));
+
+/* Bytes of the device's memory that are taken. */
+static int64_t
+device_used(void)
+{
+	size_t		nfree = 0;
+	size_t		total = 0;
+
+	if (device_is_emulated())
+		return (int64_t) gv_emulated_used(0);
+	CHECK(cudaMemGetInfo(&nfree, &total) == 0, "memory");
+	return (int64_t) (total - nfree);
+}
+
+void
+check_set_bytes(const GvSetSpec *spec, int64_t least)
+{
+	OWN float  *rows = unit_floats((size_t) spec->nrows * spec->dims, 1.0f);
+	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * (spec->nqueries + 1));
+	SetInputs	inputs = {ranks, NULL, rows, spec->nrows, spec->nrows, NULL};
+	/* a device gives memory in pieces */
+	int64_t		most = gv_set_size(spec) +
+		(device_is_emulated() ? 0 : INT64_C(32) << 20);
+	int64_t		before = device_used();
+	int64_t		taken;
+	GvSetDone	done;
+	GvSet	   *set = NULL;
+	int64_t		i;
+
+	for (i = 0; i < spec->nqueries; i++)
+		ranks[i] = spec->nrows / spec->nqueries * i;
+	OK(gv_set_create(spec, &set));
+	/* k-means has all of its memory from the beginning */
+	if (spec->kind != GV_SET_KMEANS)
+		OK(run_set(set, spec, &inputs, false, NULL, &done, NULL));
+	taken = device_used() - before;
+	CHECK(taken > least && taken <= most, "kind %d: %ld bytes of %ld",
+		  spec->kind, (long) taken, (long) most);
+	gv_set_drop(set);
+}
 
 /* A look-up table that no block of threads has memory for. */
 static void
@@ -52,10 +76,6 @@ test_long_table(void)
 		  "create");
 }
 
-/* Of emulate/; not there on a device. */
-extern int64_t gv_emulated_fault __attribute__((weak));
-extern int64_t gv_emulated_unrecorded __attribute__((weak));
-
 /*
  * Refine records of two pages, which tables and segments of the pool are taken
  * for: where one is not to be had, what went to the device before is noted as
@@ -67,18 +87,14 @@ test_refused_records(void)
 	GvMirrorSpec spec = {.metric = GV_L2,.dims = 8,.m = 4,.nlists = 1,
 	.nparents = 1,.refine_slots = 4};
 	size_t		stride = gv_refine_stride(8);
-	char	   *items = calloc(2, stride);
-	char	   *found = calloc(2, stride);
+	FREED char *items = calloc(2, stride);
+	FREED char *found = calloc(2, stride);
 	uint16_t	addresses[6] = {0, 0, 1, 1, 0, 4};
 	GvStatus	status = GV_NO_MEMORY;
 	int			n;
 
-	if (&gv_emulated_fault == NULL)
-	{
-		free(found);
-		free(items);
+	if (!device_is_emulated())
 		return;
-	}
 	((GvRefineItem *) items)->address[2] = 1;
 	((GvRefineItem *) (items + stride))->address[0] = 1;
 	((GvRefineItem *) (items + stride))->address[2] = 4;
@@ -101,8 +117,6 @@ test_refused_records(void)
 			  memcmp(found, items, 2 * stride) == 0, "records after %d", n);
 	}
 	CHECK(status == GV_OK && n > 4, "%d: %d", n, status);
-	free(found);
-	free(items);
 }
 
 /* Trains a builder on these rows, for 280 lists of 5 dimensions. */
@@ -188,13 +202,6 @@ test_builders(void)
 	test_even_kmeans();
 }
 
-static void
-test_sets(void)
-{
-	CHECK(gv_sets_open(&gv_cuda_sets) == GV_OK, "no engine of sets");
-	test_kmeans_card();
-}
-
 /*
  * Who multiplies: GPUVEC_UNIT_MATMUL, own or cublas.  Emulated devices have
  * tiles of a few thousand sums, so that products have several.
@@ -207,7 +214,7 @@ choose_matmul(void)
 	if (matmul != NULL)
 		gv_matmul_use(strcmp(matmul, "cublas") == 0 ?
 						GV_MATMUL_CUBLAS : GV_MATMUL_OWN);
-	if (&gv_emulated_fault != NULL)
+	if (device_is_emulated())
 		gv_blas_sums = 1 << 13;
 }
 
@@ -222,6 +229,8 @@ main(int argc, char **argv)
 		test_mirrors();
 	else
 		open_mirrors();
+	unit_sets = gv_cuda_sets;
+	OK(gv_sets_open(&unit_sets));
 	if (argc > 1 && unit_is_wanted(argc, argv, "best"))
 		test_best();
 	if (unit_is_wanted(argc, argv, "bytes"))
@@ -233,20 +242,17 @@ main(int argc, char **argv)
 	if (unit_is_wanted(argc, argv, "builders"))
 		test_builders();
 	if (unit_is_wanted(argc, argv, "select"))
-	{
 		test_select_card();
-		test_select_sets_card();
-	}
 	if (unit_is_wanted(argc, argv, "exact"))
 		test_exact_card();
 	if (unit_is_wanted(argc, argv, "lists"))
 		test_lists_card();
 	if (unit_is_wanted(argc, argv, "sets"))
-		test_sets();
+		test_kmeans_card();
 	if (unit_is_wanted(argc, argv, "faults"))
 		test_faults_card();
 	/* what nvcc links does not count */
-	if (unit_is_wanted(argc, argv, "memory") && &gv_emulated_fault != NULL)
+	if (unit_is_wanted(argc, argv, "memory") && device_is_emulated())
 		test_memory();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;

@@ -11,18 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "searches.h"
+#include "card.h"
 #include "../engine/mirrors.h"
 
 #include "engine/mirror/gv_multi.h"
-
-/* Of emulate/; not there on a device. */
-extern unsigned gv_emulated_hung __attribute__((weak));
-extern int64_t gv_emulated_refusal __attribute__((weak));
-extern size_t gv_emulated_memory __attribute__((weak));
-extern size_t gv_emulated_used(int device) __attribute__((weak));
-extern int	gv_emulated_capability __attribute__((weak));
-extern int	gv_emulated_code __attribute__((weak));
 
 /* gpu/search/search.h */
 typedef struct GvGraphCounts
@@ -33,11 +25,8 @@ typedef struct GvGraphCounts
 	int64_t		launched;
 } GvGraphCounts;
 
-/* gpu/search/search.h */
-extern int32_t gv_select_by;
-extern int32_t gv_least_slice;
 extern void gv_gpu_graph_counts(const GvSearcher *searcher,
-								 GvGraphCounts *counts);
+								GvGraphCounts *counts);
 
 #define NREPLAYS	64			/* graphs of a lane */
 #define NMIRRORS	100			/* in turn */
@@ -75,8 +64,10 @@ begin_searches(Searched *searched, int32_t device, int32_t m)
 
 /* All at once. */
 static GvStatus
-search_all(Searched *searched)
+search_all(void *arg)
 {
+	Searched   *searched = arg;
+
 	return gv_mirror_search(searched->searcher, searched->mirror,
 							searched->searches, NSEARCHES);
 }
@@ -151,61 +142,71 @@ test_allowed(void)
 		end_searches(&both[i]);
 }
 
+#define LONG_QUERIES	2
+#define LONG_ROWS	40
+#define LONG_K		3
+#define LONG_FOUND	(LONG_QUERIES * LONG_K)
+
 /* Exact search of vectors so long that it takes more shared memory. */
 typedef struct Long
 {
 	GvSetSpec	spec;
-	SearchInputs in;
-	SearchOutputs out;			/* [2 * nqueries * k], the second half ours */
+	SetInputs	inputs;
+	int64_t		positions[LONG_FOUND];
+	double		distances[LONG_FOUND];
 	int			nfailed;		/* searches, or other results */
 } Long;
 
 static void
 begin_long(Long *search, int32_t dims)
 {
-	size_t		n = 2 * 3;
-
 	search->spec = (GvSetSpec)
 	{
-		.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = dims,.k = 3,
-		.nqueries = 2,.nrows = 40
+		.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = dims,.k = LONG_K,
+		.nqueries = LONG_QUERIES,.nrows = LONG_ROWS
 	};
-	search->in = (SearchInputs)
-	{
-		.queries = look_vectors(LOOK_NORMAL, 2, dims),
-		.rows = look_vectors(LOOK_NORMAL, 40, dims),
-		.self = unit_alloc(sizeof(int64_t)),.batch = 40
-	};
-	search->out = (SearchOutputs)
-	{
-		unit_alloc(2 * sizeof(int64_t) * n),
-		unit_alloc(2 * sizeof(double) * n)
-	};
+	search->inputs = make_inputs(&search->spec, KIND_UNIFORM, LONG_ROWS);
 	search->nfailed = 0;
-	CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &search->spec,
-					 &search->in, NULL, &search->out) == GV_OK, "cpu");
+	unit_sets = gv_cpu_sets;
+	find_neighbors(&search->spec, &search->inputs, search->positions,
+				   search->distances);
+	unit_sets = gv_cuda_sets;
 }
 
+/* Counts no checks, since several threads do this side by side. */
 static GvStatus
-search_long(Long *search)
+search_long(void *arg)
 {
-	size_t		n = 2 * 3;
-	SearchOutputs device = {search->out.positions + n,
-	search->out.distances + n};
-	GvStatus	status = run_search(&gv_gpu_exact_set, &search->spec,
-									&search->in, NULL, &device);
+	Long	   *search = arg;
+	const SetInputs *in = &search->inputs;
+	int64_t		positions[LONG_FOUND];
+	double		distances[LONG_FOUND];
+	GvSetDone	done;
+	GvSet	   *set = NULL;
+	GvStatus	status = gv_set_create(&search->spec, &set);
 
+	if (status == GV_OK)
+		status = gv_set_put(set, GV_SET_QUERIES, in->queries, LONG_QUERIES,
+							NULL);
+	if (status == GV_OK)
+		status = gv_set_put(set, GV_SET_ROWS, in->rows, LONG_ROWS, NULL);
+	if (status == GV_OK)
+		status = gv_set_run(set, &done, NULL);
+	if (status == GV_OK)
+		status = gv_set_get(set, GV_SET_POSITIONS, 0, LONG_FOUND, positions);
+	if (status == GV_OK)
+		status = gv_set_get(set, GV_SET_DISTANCES, 0, LONG_FOUND, distances);
+	gv_set_drop(set);
 	search->nfailed += status != GV_OK ||
-		count_differences(&search->spec, &search->out, &device) > 0;
+		memcmp(positions, search->positions, sizeof(positions)) != 0 ||
+		memcmp(distances, search->distances, sizeof(distances)) != 0;
 	return status;
 }
 
 static void
 end_long(Long *search)
 {
-	free_search_inputs(&search->in);
-	unit_free(search->out.positions);
-	unit_free(search->out.distances);
+	free_inputs(&search->inputs);
 }
 
 static void *
@@ -214,7 +215,7 @@ search_often(void *arg)
 	int			i;
 
 	for (i = 0; i < NROUNDS; i++)
-		(void) search_long((Long *) arg);
+		(void) search_long(arg);
 	return NULL;
 }
 
@@ -238,24 +239,33 @@ test_threads(void)
 	}
 }
 
-/* Launch after launch is refused; what comes then is as it was. */
-static void
-check_refused_searches(void)
+/* Launch after launch of a work is refused, until it needs no more. */
+static int
+refuse_launches(GvStatus (*work) (void *arg), void *arg)
 {
-	Searched	searched;
 	GvStatus	status = GV_REJECTED;
-	char		text[200];
 	int			n;
 
-	begin_searches(&searched, 0, 8);
 	for (n = 1; n < MOST_LAUNCHES && status == GV_REJECTED; n++)
 	{
 		gv_emulated_refusal = n;
-		status = search_all(&searched);
+		status = work(arg);
 		gv_emulated_refusal = 0;
 		CHECK(status == GV_OK || status == GV_REJECTED, "%d: %d", n, status);
 	}
 	CHECK(status == GV_OK && n > 6, "%d: %d", n, status);
+	return n;
+}
+
+/* What comes then is as it was. */
+static void
+check_refused_searches(void)
+{
+	Searched	searched;
+	char		text[200];
+
+	begin_searches(&searched, 0, 8);
+	refuse_launches(search_all, &searched);
 	check_answers(&searched.index, searched.searches, NSEARCHES, "refused");
 	gv_rejection(text, sizeof(text));
 	CHECK(strstr(text, ".cu:") != NULL, "\"%s\" names no call", text);
@@ -266,7 +276,6 @@ static void
 test_refused_launches(void)
 {
 	Long		exact;
-	GvStatus	status = GV_REJECTED;
 	int			n;
 
 	check_refused_searches();
@@ -277,15 +286,7 @@ test_refused_launches(void)
 	gv_least_slice = 0;
 
 	begin_long(&exact, 100);
-	status = GV_REJECTED;
-	for (n = 1; n < MOST_LAUNCHES && status == GV_REJECTED; n++)
-	{
-		gv_emulated_refusal = n;
-		status = search_long(&exact);
-		gv_emulated_refusal = 0;
-		CHECK(status == GV_OK || status == GV_REJECTED, "%d: %d", n, status);
-	}
-	CHECK(status == GV_OK && n > 6, "%d: %d", n, status);
+	n = refuse_launches(search_long, &exact);
 	CHECK(search_long(&exact) == GV_OK && exact.nfailed == n - 2,
 		  "%d of %d failed", exact.nfailed, n);
 	end_long(&exact);
@@ -473,7 +474,7 @@ test_faults_card(void)
 	test_allowed();
 	test_threads();
 	test_replays();
-	if (&gv_emulated_hung == NULL)
+	if (!device_is_emulated())
 		return;
 	test_hang();
 	test_refused_launches();

@@ -3,19 +3,12 @@
  *		Batches of hundreds of queries: products, which devices of compute
  *		capability 9.0 make in their own way, scans, and scans list by list.
  */
+#include "card.h"
 #include "../engine/mirrors.h"
 
 #include "engine/mirror/gv_parallel.h"
 
-/* gpu/search */
-extern int64_t gv_coarse_filter_from;
-extern int32_t gv_batch_by_list;
-extern int32_t gv_matmul_width;	/* gpu/product/wgmma.cuh */
 extern bool hopper_multiplies(void);	/* matmul.cu */
-extern bool gv_has_hopper(int32_t device);
-
-/* Of emulate/; not there on a device. */
-extern int	gv_emulated_capability __attribute__((weak));
 
 /* Products, with tiles of all widths. */
 static void
@@ -29,7 +22,7 @@ test_products(void)
 		/* blocks of threads take several tiles */
 		{8, 20001, 9, 1100}
 	};
-	bool		emulated = &gv_emulated_capability != NULL;
+	bool		emulated = device_is_emulated();
 	int			i;
 	int			w;
 

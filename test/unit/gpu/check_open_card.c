@@ -5,11 +5,8 @@
  */
 #include <unistd.h>
 
+#include "card.h"
 #include "../engine/mirrors.h"
-
-/* Of emulate/; not there on a device. */
-extern int	gv_emulated_capability __attribute__((weak));
-extern unsigned gv_emulated_hung __attribute__((weak));
 
 #define NDEVICES		4			/* GV_EMULATED_DEVICES */
 
@@ -98,7 +95,7 @@ test_open_card(void)
 	int			fd;
 	size_t		i;
 
-	if (&gv_emulated_hung == NULL)
+	if (!device_is_emulated())
 		return;
 	if (getenv("GPUVEC_EMULATED_NO_CUBLAS") != NULL)
 	{

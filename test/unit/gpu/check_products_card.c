@@ -4,9 +4,8 @@
  *		once, and as near to the true one as the proofs of all filters count on
  *		(gpu/product/product.h).
  */
+#include "card.h"
 #include "../engine/mirrors.h"
-
-extern void test_products_card(void);
 
 /* matmul.cu */
 extern GvStatus matmul_sums(const uint16_t *rows, int32_t nrows,
@@ -14,13 +13,7 @@ extern GvStatus matmul_sums(const uint16_t *rows, int32_t nrows,
 								int32_t half_dims, bool whole, float *sums,
 								uint32_t *runs);
 
-/* gpu/product, gpu/device */
-extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
-extern int32_t gv_matmul_width;
-extern bool gv_has_hopper(int32_t device);
-
-/* Of emulate/; not there on a device. */
-extern int	gv_emulated_capability __attribute__((weak));
+extern GvStatus gv_blas_open(GvDevice *devices, int32_t n); /* gpu/product */
 
 /* Numbers that are added. */
 typedef enum Numbers
@@ -182,7 +175,7 @@ test_products_card(void)
 	largest = check_matmuls();
 	printf("card: products: cuBLAS's by %.2f\n", largest);
 	/* the stand-in is to be as bad as allowed, or it proves little */
-	CHECK(&gv_emulated_capability == NULL || largest > 0.25, "%.2f", largest);
+	CHECK(!device_is_emulated() || largest > 0.25, "%.2f", largest);
 	gv_matmul_use(before);
 	CHECK(gv_blas_open(device, 1) == GV_OK, "%s", device->name);
 }

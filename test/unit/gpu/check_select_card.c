@@ -1,14 +1,13 @@
 /*
  * check_select_card.c
  *		k-selection on a device (gpu/select/select.h), by every method, against
- *		gv_select and gv_quantiles of src/cpu.
+ *		gv_select and gv_quantiles of src/cpu, and the sets that are made of
+ *		it.
  *
- * check_select.c holds those against qsort, on the same inputs;
- * check_selectsets_card.c has the sets that are made of it.
+ * check_select.c holds those of src/cpu against qsort, on the same inputs.
  */
 #include "gpu/select/select.h"
-#include "../engine/selections.h"
-#include "searches.h"
+#include "card.h"
 
 /* hostrows.cu */
 extern GvStatus select_host(GvSelector *selector, const GvSelect *spec,
@@ -348,6 +347,29 @@ check_quantiles_device(void)
 				unit_small ? 9 : 3000);
 }
 
+/* Sorts of half of the values, or of all, are included in what sets take. */
+static void
+check_sets(void)
+{
+	int64_t		n = device_is_emulated() ? 30000 : 30000000;
+	const GvSetSpec specs[] = {
+		{.kind = GV_SET_SELECT,.dims = 1,.k = (int32_t) n / 2,.nrows = n},
+		{.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2000,.nrows = n},
+		{.kind = GV_SET_SELECT,.dims = 1,.k = 1,.nrows = 3}
+	};
+
+	check_selection_set(IN_UNIFORM, unit_small ? 5000 : 3000000, 100,
+						GV_SELECT_AUTO);
+	check_selection_set(IN_SPECIAL, 100, 100, GV_SELECT_AUTO);
+	check_selection_set(IN_ALL_EQUAL, 20000, unit_small ? 4 : 9000,
+						GV_SELECT_AUTO);
+	check_quantiles_set(IN_SPECIAL, 5001, 3, false);
+	check_quantiles_set(IN_SPECIAL, 5001, 3, true);
+	check_set_bytes(&specs[0], 12 * n);
+	check_set_bytes(&specs[1], 12 * n);
+	check_set_stops(&specs[2], 2);
+}
+
 void
 test_select_card(void)
 {
@@ -361,5 +383,6 @@ test_select_card(void)
 	check_many_rows();
 	check_long_rows();
 	check_quantiles_device();
+	check_sets();
 	gv_gpu_selector_drop(selector);
 }

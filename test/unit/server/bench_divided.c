@@ -86,7 +86,7 @@ bring(int fd, const TestSet *set, GvSetInput input)
 	for (first = 0; first < n; first += step)
 		CHECK(set_send(fd, set, input, first,
 					   step < n - first ? step : n - first) &&
-			  builder_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "put");
+			  client_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "put");
 }
 
 /* Of the first and the last places. */

@@ -84,29 +84,6 @@ builder_send(int fd, GvMessageType type, int32_t kind, const float *rows,
 						  sizeof(float) * DIMS * n);
 }
 
-/* The refusal, 0 or -1 that comes next. */
-int
-builder_receive(int fd, GvMessageType type, void **payload, uint32_t *length)
-{
-	GvMessage	header;
-	void	   *answer = client_answer(fd, &header);
-	int			code = 0;
-
-	if (answer == NULL)
-		return -1;
-	if (header.type == GV_MSG_REFUSED)
-		code = (int) ((GvRefusal *) answer)->code;
-	CHECK(header.request == type, "an answer to %d for %d", header.request,
-		  type);
-	if (length != NULL)
-		*length = header.length;
-	if (payload != NULL && code == 0)
-		*payload = answer;
-	else
-		free(answer);
-	return code;
-}
-
 /* All that comes before rows are encoded; the first refusal, 0 or -1. */
 int
 builder_prepare(int fd, const float *rows, uint64_t *id)
@@ -121,13 +98,13 @@ builder_prepare(int fd, const float *rows, uint64_t *id)
 			builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows + 50 * DIMS,
 					  ROWS - 50) &&
 			client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0));
-	got = builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
+	got = client_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
 	if (got == 0)
-		got = builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
+		got = client_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
 	if (got == 0)
-		got = builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
+		got = client_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL);
 	if (got == 0)
-		got = builder_receive(fd, GV_MSG_TRAIN, NULL, NULL);
+		got = client_receive(fd, GV_MSG_TRAIN, NULL, NULL);
 	return got;
 }
 
@@ -254,11 +231,11 @@ check_build(const TestServer *server, const float *rows)
 		FREED void *payload = NULL;
 		uint32_t	length;
 
-		OK(builder_receive(fd, GV_MSG_ENCODE_ROWS, &payload, &length));
+		OK(client_receive(fd, GV_MSG_ENCODE_ROWS, &payload, &length));
 		if (payload != NULL)
 			builder_check(own, next, sizes[i], payload, length);
 	}
-	CHECK(builder_receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
+	CHECK(client_receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
 	check_calib_mirror(fd, fd, own, &trained, rows);
 	gv_builder_drop(own);
 }
@@ -427,7 +404,7 @@ check_abandoned(const TestServer *server)
 	request.sample_rows = N;
 	CHECK(build(fd, &request, NULL) == 0, "build");
 	CHECK(builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows, N) &&
-		  builder_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0 &&
+		  client_receive(fd, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0 &&
 		  client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0), "train");
 	CHECK(server_totals(server).used > 0, "nothing is charged");
 	close(fd);
@@ -463,7 +440,7 @@ work(const TestServer *server, const float *rows)
 	if (got == 0)
 		got = ASK(fd, GV_MSG_GET_MODEL, ask);
 	if (got == 0 && builder_send(fd, GV_MSG_ENCODE_ROWS, 0, rows, 40))
-		got = builder_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
+		got = client_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
 	if (fd >= 0)
 		close(fd);
 	return got;

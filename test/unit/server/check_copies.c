@@ -131,7 +131,7 @@ take_batch(Table *table, int client, int batch)
 	GvEncoded	right;
 	GvEncoded	encoded;
 
-	CHECK(builder_receive(table->fds[client], GV_MSG_ENCODE_ROWS, &payload,
+	CHECK(client_receive(table->fds[client], GV_MSG_ENCODE_ROWS, &payload,
 						  &length) == 0, "encode");
 	if (payload == NULL)
 	{
@@ -216,7 +216,7 @@ check_leavers(const TestServer *server, const float *sample)
 	for (c = 0; c < CLIENTS - 1; c++)
 		close(fds[c]);
 	for (b = 0; b < 3; b++)
-		OK(builder_receive(fds[c], GV_MSG_ENCODE_ROWS, NULL, NULL));
+		OK(client_receive(fds[c], GV_MSG_ENCODE_ROWS, NULL, NULL));
 	close(fds[c]);
 	builder_unused(server, "all are gone");
 }
@@ -236,7 +236,7 @@ build_alone(const TestServer *server, const float *sample)
 	for (i = 0; i < 3 && got == 0; i++)
 	{
 		(void) builder_send(fd, GV_MSG_ENCODE_ROWS, 0, sample, BATCH);
-		got = builder_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
+		got = client_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
 	}
 	if (got == 0)
 		got = ASK(fd, GV_MSG_ENCODE_SAMPLE, sampled);

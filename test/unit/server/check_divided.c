@@ -57,14 +57,14 @@ check_too_many(const TestServer *server)
 		CHECK(set_begin(fd, &set.spec) == 0 &&
 			  set_bring(fd, &set, inputs[i]) == 0, "begin");
 		CHECK(set_send(fd, &set, inputs[i], 0, 1), "send");
-		client_cut(fd, builder_receive(fd, GV_MSG_PUT, NULL, NULL),
+		client_cut(fd, client_receive(fd, GV_MSG_PUT, NULL, NULL),
 				   "one more");
 		fd = client_open(server, GV_ROLE_SET);
 		CHECK(set_begin(fd, &set.spec) == 0 &&
 			  set_send(fd, &set, inputs[i], 0, 12) &&
-			  builder_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "begin");
+			  client_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "begin");
 		CHECK(set_send(fd, &set, inputs[i], 10, 10), "send");
-		client_cut(fd, builder_receive(fd, GV_MSG_PUT, NULL, NULL),
+		client_cut(fd, client_receive(fd, GV_MSG_PUT, NULL, NULL),
 				   "some more");
 	}
 }
@@ -235,7 +235,7 @@ check_failed_task(void)
 		  set_bring(fd, &set, GV_SET_QUERIES) == 0, "begin");
 	begun = client_now_ms();
 	CHECK(set_send(fd, &set, GV_SET_ROWS, 0, 400000), "send");
-	client_cut(fd, builder_receive(fd, GV_MSG_PUT, NULL, NULL), "a fault");
+	client_cut(fd, client_receive(fd, GV_MSG_PUT, NULL, NULL), "a fault");
 	CHECK(client_now_ms() - begun < 20000, "the other goes on for %lld ms",
 		  (long long) (client_now_ms() - begun));
 	server_end(&server);

@@ -41,7 +41,7 @@ check_encode(int fd, GvBuilder *own, const float *rows, int32_t n)
 	CHECK(rows != NULL ? builder_send(fd, type, 0, rows, n) :
 		  client_message(fd, type, &sampled, sizeof(sampled), NULL, 0),
 		  "send");
-	CHECK(builder_receive(fd, type, &payload, &length) == 0, "encode");
+	CHECK(client_receive(fd, type, &payload, &length) == 0, "encode");
 	if (payload != NULL)
 		builder_check(own, rows, n, payload, length);
 }
@@ -70,7 +70,7 @@ check_turns(const TestServer *server, const float *rows)
 	close(owner);
 	/* what was begun goes on without its owner */
 	CHECK(builder_send(first, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
-		  builder_receive(first, GV_MSG_ENCODE_ROWS, NULL, NULL) == 0, "alone");
+		  client_receive(first, GV_MSG_ENCODE_ROWS, NULL, NULL) == 0, "alone");
 	close(first);
 	close(second);
 	builder_unused(server, "all are gone");
@@ -84,7 +84,7 @@ check_rows(int fd, const float *rows, int64_t first, int32_t n)
 	uint32_t	length = 0;
 
 	CHECK(builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows + first * DIMS, n) &&
-		  builder_receive(fd, GV_MSG_TRAIN_ROWS, &payload, &length) == 0 &&
+		  client_receive(fd, GV_MSG_TRAIN_ROWS, &payload, &length) == 0 &&
 		  length == sizeof(GvRowsReply) &&
 		  ((GvRowsReply *) payload)->first == first, "numbers");
 }
@@ -120,7 +120,7 @@ check_wrong(const TestServer *server, const float *rows)
 	client_cut(fd, join(fd, 0), "no such build");
 	CHECK(builder_begin(owner, &id) == 0, "begin");
 	CHECK(builder_send(owner, GV_MSG_TRAIN_ROWS, GV_QUERIES, rows, 2) &&
-		  builder_receive(owner, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0, "queries");
+		  client_receive(owner, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0, "queries");
 	fd = helper(server, id);
 	client_cut(fd, ASK_MORE(fd, GV_MSG_ENCODE_ROWS, encode, rows, 4 * DIMS),
 			   "not trained");
@@ -130,7 +130,7 @@ check_wrong(const TestServer *server, const float *rows)
 	check_rows(owner, rows, ROWS - 1, 1);
 	close(fd);
 	CHECK(client_message(owner, GV_MSG_TRAIN, NULL, 0, NULL, 0) &&
-		  builder_receive(owner, GV_MSG_TRAIN, NULL, NULL) == 0, "train");
+		  client_receive(owner, GV_MSG_TRAIN, NULL, NULL) == 0, "train");
 	CUT(GV_MSG_JOIN, again, NULL, 0);
 	CUT(GV_MSG_BUILD, build, rows, 4 * DIMS);
 	CUT(GV_MSG_TRAIN_ROWS, sample, rows, 4 * DIMS);
@@ -167,10 +167,10 @@ check_broken(const float *rows)
 	CHECK(builder_prepare(owner, rows, &id) == 0, "prepare");
 	fd = helper(&server, id);
 	CHECK(builder_send(fd, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
-		  builder_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL) ==
+		  client_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL) ==
 		  GV_REFUSED_NO_MEMORY, "no memory");
 	CHECK(builder_send(owner, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
-		  builder_receive(owner, GV_MSG_ENCODE_ROWS, NULL, NULL) ==
+		  client_receive(owner, GV_MSG_ENCODE_ROWS, NULL, NULL) ==
 		  GV_REFUSED_NO_MEMORY, "nor for others");
 	close(fd);
 	close(owner);

@@ -206,7 +206,7 @@ check_fetched_ahead(const TestServer *server)
 	send_get(fd, 0, 100, 4096);
 	send_get(fd, 90, 10, 4096 + 8 * 45);
 	for (i = 0; i < 5; i++)
-		CHECK(builder_receive(fd, GV_MSG_GET, NULL, NULL) == 0, "%d", i);
+		CHECK(client_receive(fd, GV_MSG_GET, NULL, NULL) == 0, "%d", i);
 	memcpy(got, places, sizeof(got));
 	CHECK(memcmp(places + 128, got, sizeof(got)) == 0, "in two parts");
 	memcpy(got + 45, got + 90, 10 * sizeof(int64_t));
@@ -236,7 +236,7 @@ check_abandoned(const TestServer *server)
 	CHECK(server_totals(server).used > 0, "nothing is charged");
 	for (i = 0; i < 3; i++)
 		CHECK(set_send(fd, &set, GV_SET_ROWS, 20 * i, 20), "send");
-	CHECK(builder_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "some rows");
+	CHECK(client_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "some rows");
 	CHECK(set_send(fd, &set, GV_SET_ROWS, 0, 400000), "many rows");
 	usleep(50000);
 	close(fd);

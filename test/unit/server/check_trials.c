@@ -245,7 +245,7 @@ begin_without_memory(int n, const float *rows)
 		  "call %d: %d", n, got);
 	close(owner);
 	CHECK(builder_send(helper, GV_MSG_ENCODE_ROWS, 0, rows, 1) &&
-		  builder_receive(helper, GV_MSG_ENCODE_ROWS, NULL, NULL) == 0,
+		  client_receive(helper, GV_MSG_ENCODE_ROWS, NULL, NULL) == 0,
 		  "the build goes on");
 	close(helper);
 	close(session);

@@ -134,18 +134,14 @@ client_answer(int fd, GvMessage *header)
 	return NULL;
 }
 
+/* The refusal, 0 or -1 that comes next, as an answer to this request. */
 int
-client_ask(int fd, GvMessageType type, const void *head, size_t head_bytes,
-		   const void *tail, size_t tail_bytes, void **payload,
-		   uint32_t *length)
+client_receive(int fd, GvMessageType type, void **payload, uint32_t *length)
 {
 	GvMessage	header;
-	void	   *answer;
+	void	   *answer = client_answer(fd, &header);
 	int			refusal = 0;
 
-	/* who is cut off in mid-message may still read why */
-	(void) client_message(fd, type, head, head_bytes, tail, tail_bytes);
-	answer = client_answer(fd, &header);
 	if (answer == NULL)
 		return -1;
 	CHECK(header.request == type, "an answer to %d for %d", header.request,
@@ -159,6 +155,16 @@ client_ask(int fd, GvMessageType type, const void *head, size_t head_bytes,
 	else
 		free(answer);
 	return refusal;
+}
+
+int
+client_ask(int fd, GvMessageType type, const void *head, size_t head_bytes,
+		   const void *tail, size_t tail_bytes, void **payload,
+		   uint32_t *length)
+{
+	/* who is cut off in mid-message may still read why */
+	(void) client_message(fd, type, head, head_bytes, tail, tail_bytes);
+	return client_receive(fd, type, payload, length);
 }
 
 int

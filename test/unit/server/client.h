@@ -69,9 +69,12 @@ extern bool client_message(int fd, GvMessageType type, const void *head,
 extern void *client_answer(int fd, GvMessage *header);
 
 /*
- * Ask: 0 for OK, a GvRefusalCode, or -1 at the connection's end.  The answer
- * goes to *payload, if that is wanted, the caller's to free.
+ * Take an answer, or ask for one: 0 for OK, a GvRefusalCode, or -1 at the
+ * connection's end.  The answer goes to *payload, if that is wanted, the
+ * caller's to free.
  */
+extern int	client_receive(int fd, GvMessageType type, void **payload,
+						   uint32_t *length);
 extern int	client_ask(int fd, GvMessageType type, const void *head,
 					   size_t head_bytes, const void *tail, size_t tail_bytes,
 					   void **payload, uint32_t *length);
@@ -178,8 +181,6 @@ extern int	builder_prepare(int fd, const float *rows, uint64_t *id);
 extern GvBuilder *builder_own(const float *rows, GvTrained *trained);
 extern bool builder_send(int fd, GvMessageType type, int32_t kind,
 						 const float *rows, int32_t n);
-extern int	builder_receive(int fd, GvMessageType type, void **payload,
-							uint32_t *length);
 extern void builder_check(GvBuilder *own, const float *rows, int32_t n,
 						  const char *payload, uint32_t length);
 extern void builder_unused(const TestServer *server, const char *what);

@@ -7,9 +7,9 @@
 
 #define VERSION		99			/* of mirrors */
 
-static void
-add(Script *script, GvMessageType type, const void *head, size_t head_bytes,
-	const void *tail, size_t tail_bytes)
+void
+script_add(Script *script, GvMessageType type, const void *head,
+		   size_t head_bytes, const void *tail, size_t tail_bytes)
 {
 	GvMessage	header = {(uint32_t) (head_bytes + tail_bytes), type, 0};
 	size_t		bytes = sizeof(header) + header.length;
@@ -24,13 +24,23 @@ add(Script *script, GvMessageType type, const void *head, size_t head_bytes,
 	script->bytes[script->n++] = bytes;
 }
 
-static void
-add_hello(Script *script, GvRole role)
+/* Say message i, and take the answer; as client_receive. */
+int
+script_say(int fd, const Script *script, int i)
+{
+	const GvMessage *message = (const GvMessage *) script->messages[i];
+
+	(void) client_send(fd, message, script->bytes[i]);
+	return client_receive(fd, (GvMessageType) message->type, NULL, NULL);
+}
+
+void
+script_hello(Script *script, GvRole role)
 {
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role, 1,
 	TEST_INCARNATION};
 
-	add(script, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0);
+	SAY(script, HELLO, hello);
 }
 
 /* The version is the mirror's, or 0. */
@@ -43,56 +53,67 @@ add_search(Script *script, const GvMirrorKey *key, const TestIndex *index,
 	char	   *tail = search_tail(&search, &bytes);
 
 	search.request.version = version;
-	add(script, GV_MSG_SEARCH, &search.request, sizeof(search.request), tail,
-		bytes);
+	SAY_MORE(script, SEARCH, search.request, tail, bytes);
 	free(tail);
 	free_search(&search);
 }
 
+/* All lists; of one that has several blocks the last comes by itself. */
 static void
 add_chunks(Script *script, const GvMirrorKey *key, const TestIndex *index,
 		   uint32_t flags)
 {
-	GvListsRequest request = {*key, index->spec.nlists, 0};
+	GvListsRequest request = {*key, 0, 0};
 	char	   *chunks = NULL;
 	size_t		used = 0;
 	int32_t		list;
 
 	for (list = 0; list < index->spec.nlists; list++)
 	{
-		size_t		bytes;
-		char	   *chunk = chunk_bytes(index, list, 0,
-										index->lists[list].nblocks, flags,
-										&bytes);
+		int32_t		nblocks = index->lists[list].nblocks;
+		int32_t		first = 0;
+		int32_t		n = flags == 0 && nblocks > 1 ? nblocks - 1 : nblocks;
 
-		chunks = realloc(chunks, used + bytes);
-		memcpy(chunks + used, chunk, bytes);
-		used += bytes;
-		free(chunk);
+		do
+		{
+			size_t		bytes;
+			FREED char *chunk = chunk_bytes(index, list, first, n, flags,
+											&bytes);
+
+			chunks = realloc(chunks, used + bytes);
+			memcpy(chunks + used, chunk, bytes);
+			used += bytes;
+			request.nchunks++;
+			first += n;
+			n = nblocks - first;
+		} while (n > 0);
 	}
-	add(script, GV_MSG_LISTS, &request, sizeof(request), chunks, used);
+	SAY_MORE(script, LISTS, request, chunks, used);
 	free(chunks);
 }
 
-/* Two refine records. */
+/* Two refine records, which are written, or read back. */
 static void
-add_items(Script *script, const GvMirrorKey *key, const TestIndex *index)
+add_items(Script *script, const GvMirrorKey *key, const TestIndex *index,
+		  bool written)
 {
 	GvListsRequest request = {*key, 2, 0};
 	size_t		stride = gv_refine_stride(index->spec.dims);
-	char	   *items = calloc(2, stride);
+	FREED char *items = calloc(2, stride);
+	uint16_t	addresses[2][3] = {{0, 0, 1}, {1, 0, 1}};
 	int			i;
 
 	for (i = 0; i < 2; i++)
 	{
 		GvRefineItem *item = (GvRefineItem *) (items + stride * i);
 
-		item->address[0] = (uint16_t) i;
-		item->address[2] = 1;
+		memcpy(item->address, addresses[i], sizeof(item->address));
 		item->rowid[2] = (uint16_t) i;
 	}
-	add(script, GV_MSG_REFINE, &request, sizeof(request), items, 2 * stride);
-	free(items);
+	if (written)
+		SAY_MORE(script, REFINE, request, items, 2 * stride);
+	else
+		SAY_MORE(script, READ_REFINE, request, addresses, sizeof(addresses));
 }
 
 /* All that a loader does: it makes a mirror of `key`, uses and drops it. */
@@ -103,45 +124,49 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	GvBeginRequest begin = {*key, *spec};
 	GvRangeRequest range = {*key, 0, spec->nlists, 0, 0};
 	GvCurrentRequest current = {*key, VERSION};
+	GvArrayRequest read = {*key, GV_PARENT_OFFSETS, 0, 0, spec->nparents + 1};
 	int			array;
 
 	begin.spec.refine_slots = 2;
 	begin.spec.refine_records = 9;
-	add_hello(script, GV_ROLE_LOADER);
-	add(script, GV_MSG_BEGIN, &begin, sizeof(begin), NULL, 0);
+	script_hello(script, GV_ROLE_LOADER);
+	SAY(script, BEGIN, begin);
 	for (array = 0; array < GV_NARRAYS; array++)
 	{
 		GvArrayRequest request = {*key, array, 0, 0, 0};
 		const void *values = index_array(index, (GvArray) array,
 										 &request.count);
 
-		add(script, GV_MSG_ARRAY, &request, sizeof(request), values,
-			4 * (size_t) request.count);
+		SAY_MORE(script, ARRAY, request, values, 4 * (size_t) request.count);
 	}
 	add_chunks(script, key, index, 0);
-	add(script, GV_MSG_READY, key, sizeof(*key), NULL, 0);
+	SAY(script, READY, *key);
 	add_chunks(script, key, index, GV_CHUNK_LIVE);
-	add_items(script, key, index);
-	add(script, GV_MSG_LIST_STATES, &range, sizeof(range), NULL, 0);
-	add(script, GV_MSG_MARK_CURRENT, &current, sizeof(current), NULL, 0);
-	add(script, unit_random() % 2 ? GV_MSG_LIST_STATES : GV_MSG_READ_LISTS, &range,
-		sizeof(range), NULL, 0);
-	add(script, GV_MSG_DROP, key, sizeof(*key), NULL, 0);
+	add_items(script, key, index, true);
+	SAY(script, READ_LISTS, range);
+	SAY(script, READ_ARRAY, read);
+	add_items(script, key, index, false);
+	SAY(script, LIST_STATES, range);
+	SAY(script, MARK_CURRENT, current);
+	SAY(script, LIST_STATES, range);
+	SAY(script, DROP, *key);
 }
 
 /*
  * A builder's: it trains on the index's centroids, encodes, and searches its
- * mirror.
+ * mirror, which has no keys.
  */
 void
 builder_script(Script *script, const TestIndex *index)
 {
-	const GvMirrorSpec *spec = &index->spec;
+	TestIndex	bare = *index;
+	const GvMirrorSpec *spec = &bare.spec;
 	GvBuilderSpec build = {0, spec->metric, spec->dims, spec->m, 2, 1, 2, 1, 1,
 	1, spec->nlists, 2, 1.0f, 0, 2.0, 1, spec->nlists};
 	GvRowsRequest sample = {GV_SAMPLE, spec->nlists};
 	GvRowsRequest query = {GV_QUERIES, 1};
 	GvRowsRequest encode = {0, spec->nlists};
+	GvEncodeSampleRequest sampled = {0, 2, 0};
 	GvGetModelRequest array = {GV_CENTROIDS, 0, 0, spec->dims};
 	GvCalibMirrorRequest calib = {100};
 	GvSearchRequest search = {.n = 1, .dims = spec->dims, .probes = 2,
@@ -149,24 +174,24 @@ builder_script(Script *script, const TestIndex *index)
 	GvListsRequest chunks = {.nchunks = 1};
 	size_t		row = 4 * (size_t) spec->dims;
 	size_t		bytes;
-	char	   *chunk = chunk_bytes(index, 0, 0, index->lists[0].nblocks, 0,
-									&bytes);
-	float	   *mean = calloc(spec->dims, sizeof(float));
+	FREED char *chunk = NULL;
+	FREED float *mean = calloc(spec->dims, sizeof(float));
 
-	add_hello(script, GV_ROLE_BUILDER);
-	add(script, GV_MSG_BUILD, &build, sizeof(build), mean, row);
-	add(script, GV_MSG_TRAIN_ROWS, &query, sizeof(query), index->centroids, row);
-	add(script, GV_MSG_TRAIN_ROWS, &sample, sizeof(sample), index->centroids,
-		row * spec->nlists);
-	add(script, GV_MSG_TRAIN, NULL, 0, NULL, 0);
-	add(script, GV_MSG_GET_MODEL, &array, sizeof(array), NULL, 0);
-	add(script, GV_MSG_ENCODE_ROWS, &encode, sizeof(encode), index->centroids,
-		row * spec->nlists);
-	add(script, GV_MSG_CALIB_MIRROR, &calib, sizeof(calib), NULL, 0);
-	add(script, GV_MSG_LISTS, &chunks, sizeof(chunks), chunk, bytes);
-	add(script, GV_MSG_SEARCH, &search, sizeof(search), index->centroids, row);
-	free(chunk);
-	free(mean);
+	bare.spec.keys.nkeys = 0;
+	chunk = chunk_bytes(&bare, 0, 0, index->lists[0].nblocks, 0, &bytes);
+	script_hello(script, GV_ROLE_BUILDER);
+	SAY_MORE(script, BUILD, build, mean, row);
+	SAY_MORE(script, TRAIN_ROWS, query, index->centroids, row);
+	SAY_MORE(script, TRAIN_ROWS, sample, index->centroids,
+			 row * spec->nlists);
+	SAY_PLAIN(script, TRAIN);
+	SAY(script, GET_MODEL, array);
+	SAY_MORE(script, ENCODE_ROWS, encode, index->centroids,
+			 row * spec->nlists);
+	SAY(script, ENCODE_SAMPLE, sampled);
+	SAY(script, CALIB_MIRROR, calib);
+	SAY_MORE(script, LISTS, chunks, chunk, bytes);
+	SAY_MORE(script, SEARCH, search, index->centroids, row);
 }
 
 /*
@@ -176,34 +201,33 @@ builder_script(Script *script, const TestIndex *index)
 void
 set_script(Script *script, int which)
 {
-	TestSet		set = set_make(which);
+	OwnSet		set = set_make(which);
 	GvSetSpec	request = set.spec;
 	int			i;
 
 	/* one pass */
 	request.iterations = 0;
-	add_hello(script, GV_ROLE_SET);
-	add(script, GV_MSG_SET, &request, sizeof(request), NULL, 0);
+	script_hello(script, GV_ROLE_SET);
+	SAY(script, SET, request);
 	for (i = GV_NSET_INPUTS - 1; i >= 0; i--)
 	{
 		GvPutRequest put = {i, 0, set.n[i]};
 		int64_t		item = gv_set_input_bytes(&set.spec, (GvSetInput) i);
 
 		if (set.n[i] > 0)
-			add(script, GV_MSG_PUT, &put, sizeof(put), set.items[i],
-				(size_t) (set.n[i] * item));
+			SAY_MORE(script, PUT, put, set.items[i],
+					 (size_t) (set.n[i] * item));
 	}
-	add(script, GV_MSG_RUN, NULL, 0, NULL, 0);
+	SAY_PLAIN(script, RUN);
 	for (i = 0; i < GV_NSET_OUTPUTS; i++)
 	{
 		GvGetRequest get = {i, 0, 0, 1, -1};
 
 		if (gv_set_output_bytes(&set.spec, (GvSetOutput) i) > 0)
-			add(script, GV_MSG_GET, &get, sizeof(get), NULL, 0);
+			SAY(script, GET, get);
 	}
-	add(script, GV_MSG_SET, &request, sizeof(request), NULL, 0);
-	add(script, GV_MSG_ASK, &request, sizeof(request), NULL, 0);
-	set_free(&set);
+	SAY(script, SET, request);
+	SAY(script, ASK, request);
 }
 
 /*
@@ -213,20 +237,20 @@ set_script(Script *script, int which)
 void
 supervisor_script(Script *script, const GvMirrorKey *key)
 {
-	add_hello(script, GV_ROLE_SUPERVISOR);
-	add(script, GV_MSG_STATUS, NULL, 0, NULL, 0);
-	add(script, GV_MSG_DROP, key, sizeof(*key), NULL, 0);
-	add(script, GV_MSG_PING, NULL, 0, NULL, 0);
+	script_hello(script, GV_ROLE_SUPERVISOR);
+	SAY_PLAIN(script, STATUS);
+	SAY(script, DROP, *key);
+	SAY_PLAIN(script, PING);
 }
 
 void
 session_script(Script *script, const GvMirrorKey *key,
 			   const TestIndex *index)
 {
-	add_hello(script, GV_ROLE_SESSION);
+	script_hello(script, GV_ROLE_SESSION);
 	add_search(script, key, index, VERSION);
-	add(script, GV_MSG_PING, NULL, 0, NULL, 0);
-	add(script, GV_MSG_STATUS, NULL, 0, NULL, 0);
+	SAY_PLAIN(script, PING);
+	SAY_PLAIN(script, STATUS);
 	add_search(script, key, index, 0);
 }
 
@@ -245,11 +269,38 @@ bulk_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	};
 	size_t		bytes = 4 * (size_t) request.n * (size_t) request.dims;
 
-	add_hello(script, GV_ROLE_BULK);
-	add(script, GV_MSG_SEARCH, &request, sizeof(request), index->centroids,
-		bytes);
-	add(script, GV_MSG_PING, NULL, 0, NULL, 0);
+	script_hello(script, GV_ROLE_BULK);
+	SAY_MORE(script, SEARCH, request, index->centroids, bytes);
+	SAY_PLAIN(script, PING);
 	add_search(script, key, index, request.version);
+}
+
+/*
+ * A conversation of some kind, 0 .. NSCRIPTS - 1: searches of a mirror that is
+ * loaded, a loader's of another one, a builder's or a set's.
+ */
+void
+any_script(Script *script, int which, const GvMirrorKey *loaded,
+		   const GvMirrorKey *other, const TestIndex *index)
+{
+	switch (which)
+	{
+		case 0:
+			session_script(script, loaded, index);
+			break;
+		case 1:
+			bulk_script(script, loaded, index);
+			break;
+		case LOADER_SCRIPT:
+			loader_script(script, other, index);
+			break;
+		case BUILDER_SCRIPT:
+			builder_script(script, index);
+			break;
+		default:
+			set_script(script, which - SET_SCRIPT);
+			break;
+	}
 }
 
 /* It is empty then. */

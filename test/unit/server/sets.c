@@ -197,7 +197,7 @@ set_bring(int fd, const TestSet *set, GvSetInput input)
 						step < set->n[input] - first ? step :
 						set->n[input] - first);
 	for (first = 0; first < set->n[input] && got == 0; first += step)
-		got = builder_receive(fd, GV_MSG_PUT, NULL, NULL);
+		got = client_receive(fd, GV_MSG_PUT, NULL, NULL);
 	return got;
 }
 
