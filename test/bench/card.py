@@ -14,7 +14,6 @@ index has a key, and beside these are the same queries of rows with one value
 of it, which 1 of so many rows has, as good as at random; each query asks for a
 value of its own.
 """
-import argparse
 import os
 import shlex
 import statistics
@@ -26,7 +25,6 @@ import dataset
 import report
 import server
 
-data.PIP_PACKAGES["card"] = ["numpy", "psycopg[binary]"]
 K = 10
 CLIENTS = [1, 16, 64]
 EF_SEARCH = [40, 100, 200]
@@ -37,23 +35,15 @@ PARTS = ["probes", "candidates", "postings", "refined", "reranked", "batches",
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = server.options(
+        data.parser(__doc__), systems=["gpuivfpq", "hnsw"],
+        options="refine = sq8", clients=CLIENTS, queries=1000, seconds=5)
     parser.add_argument("data", help="sentences[:ROWS] or synthetic:N:D:SEED")
-    parser.add_argument("--systems", default="gpuivfpq,hnsw")
-    parser.add_argument("--with", dest="options", default="refine = sq8",
-                        help="index options of gpuivfpq")
     parser.add_argument("--recall", type=float, default=.95)
     parser.add_argument("--setting", action="append", default=[],
                         metavar="PROBES/CANDIDATES",
                         help="one more setting of gpuivfpq")
     parser.add_argument("--ef", type=server.numbers(int), default=EF_SEARCH)
-    parser.add_argument("--clients", type=server.numbers(int),
-                        default=CLIENTS)
-    parser.add_argument("--queries", type=int, default=1000,
-                        help="that recall is measured with")
-    parser.add_argument("--seconds", type=int, default=5,
-                        help="of pgbench, a setting and number of clients")
     parser.add_argument("--workers", type=int, default=15,
                         help="of a parallel build")
     parser.add_argument("--match", type=server.numbers(int), default=[],
@@ -319,18 +309,6 @@ def write(args, facts, told):
         told)
 
 
-def exact(args, found):
-    """The true neighbors, which come with a whole set."""
-    import numpy as np
-    kind, rows, made_by = dataset.split_name(args.data)
-    folder = dataset.find(kind, rows, made_by)
-    base = np.load(os.path.join(folder, "base.npy"), mmap_mode="r")
-    if len(base) == found.rows:
-        return np.load(os.path.join(folder, "truth.npy"))[:args.queries, :K]
-    found.query = found.query[:args.queries]
-    return found.truth("l2", K)
-
-
 def matching_truth(found, nqueries, match):
     """[nqueries] the nearest rows to query i of those whose key is i % match."""
     import numpy as np
@@ -346,11 +324,11 @@ def matching_truth(found, nqueries, match):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("card", __file__)
+    data.enter_venv("bench", __file__)
     dataset.prepare(args.data)
     import psycopg
     found = dataset.load(args.data)
-    truth = exact(args, found)
+    truth = found.asked(args.queries).truth("l2", K)
     load_before = os.getloadavg()[0]
     with psycopg.connect(autocommit=True) as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
@@ -359,7 +337,7 @@ def main():
         told["floor"] = measure_speed(
             conn, args, "\\set i random(0, %d)\nSELECT id FROM %s WHERE "
             "id = :i;\n" % (found.rows - 1, TABLE), {}, False)
-        for system in args.systems.split(","):
+        for system in args.systems:
             told["systems"].append(
                 measure_system(conn, args, found, truth, system))
         write(args, {
@@ -370,7 +348,6 @@ def main():
                 server.extension(conn, "gpuvec"),
                 server.one(conn, "SELECT engine || ', ' || device "
                            "FROM gpuvec_stat")),
-            "pgvector": server.extension(conn, "vector"),
             "data": args.data, "rows": found.rows, "dimensions": found.dims,
             "queries": "%d in turn for recall, pgbench -M prepared from a "
                        "table of %d" % (len(truth), len(found.query)),

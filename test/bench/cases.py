@@ -8,6 +8,9 @@ SHARES = {"50": 2, "10": 10, "3": 33, "1": 100, ".3": 333, ".1": 1000}
 CLUSTERS = {"10": 10, "1": 100, ".1": 1000}     # share in %: k of k-means
 RADIUS_ROWS = [0, 1, 10, 1000]
 K = 10
+KEYED_SHARES = [50, 10, 3, 1, .3, .1]
+KEYED_CLUSTERS = {"10": 10, "1": 100}
+WIDEST = 1000                                   # values of the random key
 SAMPLE, ITERATIONS = 20000, 8                   # of k-means
 AT_ONCE = 100                                   # queries whose products stand
 
@@ -22,7 +25,7 @@ class Case:
         self.condition, self.values, self.rows = condition, values, rows
         self.limit, self.column = limit, column
         self.inside = None                      # rows within a radius
-        self.free = None                        # the case without the radius
+        self.free = None                        # the case without a condition
         self.reach, self.wanted = [], []        # of each query
 
 
@@ -114,6 +117,39 @@ def make(base, query, operator):
             case.free = next(c for c in found if c.kind == "none"
                              and c.limit == case.limit)
     return columns, found
+
+
+def in_range(share, columns, rng, nqueries):
+    """A range of the random key, in which this share of the rows is."""
+    width = max(1, round(share * WIDEST / 100))
+    low = rng.integers(0, WIDEST - width + 1, nqueries)
+    return Case("%g %%" % share, "keys", share,
+                "r >= %%(c)s AND r < %%(c)s + %d" % width, low.tolist(),
+                lambda c: ((columns["r"] >= c)
+                           & (columns["r"] < c + width)).nonzero()[0])
+
+
+def make_keyed(base, query):
+    """(columns of the table, cases) that keys r, k10 and k100 answer; o is none."""
+    import numpy as np
+    rng = np.random.default_rng(SEED)
+    asked = np.random.default_rng(SEED + 1)
+    columns = {"r": rng.integers(0, WIDEST, len(base), dtype=np.int32),
+               "o": rng.integers(0, 10, len(base), dtype=np.int32)}
+    found = [in_range(s, columns, asked, len(query)) for s in KEYED_SHARES]
+    found += clustered(KEYED_CLUSTERS, base, query, columns, rng,
+                       "clustered", "clustered")
+    for word, column in ("two keys", "k10"), ("a filter, too", "o"):
+        found.append(Case(
+            word + ", 1 %", "combined", 1,
+            "r < 100 AND %s = %%(c)s" % column,
+            asked.integers(0, 10, len(query)).tolist(),
+            lambda c, column=column: np.flatnonzero(
+                (columns["r"] < 100) & (columns[column] == c))))
+    free = Case("none", "none", 100)
+    for case in found:
+        case.free = free
+    return columns, [*found, free]
 
 
 # ----------------------------------------------------------------------- truth

@@ -19,7 +19,6 @@ of 95 %.  A kind has failed if the whole interval lies above 1.02; then the
 program ends with 1.  --engine gpu: gpuvecd answers, on the processor, for which
 both are test builds, and the times are those of the session alone.
 """
-import argparse
 import math
 import os
 import statistics
@@ -29,11 +28,6 @@ import time
 
 import data
 import dataset
-
-if __name__ == "__main__":
-    data.enter_venv("commits", __file__)
-
-import psycopg
 import server
 
 SETTINGS = """
@@ -70,6 +64,7 @@ class Tree:
     """A tree's cluster."""
 
     def __init__(self, folder, engine):
+        import psycopg
         settings = SETTINGS + (SERVER if engine == "gpu" else "")
         self.server = subprocess.Popen(
             [os.path.join(folder, "test/cluster.sh"), "sh", "-c",
@@ -155,13 +150,10 @@ class Tree:
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = server.options(data.parser(__doc__), rounds=30, queries=100)
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("data", nargs="?", default="clustered:100000:384:1")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--queries", type=int, default=100,
-                        help="of each kind in a round")
     parser.add_argument("--builds", type=int, default=3)
     parser.add_argument("--engine", choices=("cpu", "gpu"), default="cpu")
     return parser.parse_args()
@@ -195,6 +187,7 @@ def compare(trees):
 
 def main():
     args = parse_arguments()
+    data.enter_venv("bench", __file__)
     found = dataset.load(args.data)
     trees = [Tree(args.before, args.engine), Tree(args.after, args.engine)]
     for tree in trees:

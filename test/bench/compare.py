@@ -6,10 +6,10 @@ The rows are loaded once for each system, in the same order, so that each has
 a table with one index and the planner no choice.  recall@10 is counted
 against exact neighbors of queries that are not in the table.  Queries/s are
 pgbench's, prepared, the query vectors in a table; all settings of all systems
-are run in turn, several rounds, and medians given.  Faiss, a library without
-a server, is timed by itself, in the same rounds.
+are run in turn, several rounds, and medians given; the plot is of the first
+number of clients.  Faiss, a library without a server, is timed by itself, in the
+same rounds.
 """
-import os
 import sys
 
 import data
@@ -23,27 +23,23 @@ QUERIES = "queries_vector"
 
 
 def parse_arguments():
-    parser = compared.parser(__doc__, 1000)
+    parser = compared.parser(__doc__, queries=1000, clients=[1], systems=[],
+                             rounds=3, seconds=2)
     parser.add_argument("--ivfflat", type=int, action="append", default=[],
                         metavar="LISTS",
                         help="one more ivfflat index, of so many lists")
     parser.add_argument("--faiss", action="store_true",
                         help="Faiss's IVF-PQ of 4 bits as well")
-    parser.add_argument("--clients", type=server.numbers(int), default=[1],
-                        metavar="N,...", help="of pgbench; the plot is of the "
-                        "first number")
-    parser.add_argument("--with", dest="options", default="",
+    parser.add_argument("--with", dest="options", action="append",
                         metavar="OPTIONS",
-                        help="index options of gpuivfpq, 'lists = 500'")
+                        help="index options of gpuivfpq, 'lists = 500'; each "
+                        "time that\nit is given makes an index")
     parser.add_argument("--no-exact", dest="exact", action="store_false",
                         help="no sequential scan, which takes a second a query "
                         "where rows are many")
     parser.add_argument("--from", dest="least", type=float, default=0,
                         metavar="RECALL", help="leave out settings that find "
                         "less than this")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=2,
-                        help="of pgbench, a setting and round")
     return parser.parse_args()
 
 
@@ -51,7 +47,7 @@ def parse_arguments():
 
 def load_all(conn, args, found, systems):
     server.extensions(conn, "gpuvec_pgvector")
-    server.load(conn, QUERIES, found.query[:args.queries], "vector")
+    server.load(conn, QUERIES, found.query, "vector")
     for s in systems:
         if s.column_type:
             server.load(conn, s.table, found.base, s.column_type)
@@ -158,25 +154,12 @@ def measure(args, systems, truth):
 
 # --------------------------------------------------------------------- output
 
-def facts(conn, args, found, load_before):
-    flags = os.environ.get("PGVECTOR_OPTFLAGS")
-    return {
-        **server.facts(conn, load_before),
-        "pgvector": server.extension(conn, "vector") + (
-            " (%s)" % flags if flags else ""),
-        "data": args.data, "rows": found.rows, "dimensions": found.dims,
-        "metric": args.metric,
-        "queries": "%d, not in the table" % args.queries,
-        "shared_buffers": server.one(conn, "SHOW shared_buffers"),
-        "maintenance_work_mem": args.maintenance_work_mem,
-        "max_parallel_maintenance_workers":
-            server.one(conn, "SHOW max_parallel_maintenance_workers"),
+def write(conn, args, found, systems, load_before):
+    told = {**server.facts(conn, load_before, args, found, [
+        "shared_buffers", "maintenance_work_mem",
+        "max_parallel_maintenance_workers"]),
         "rounds": "%d, interleaved, %d s of pgbench -M prepared each, medians"
-                  % (args.rounds, args.seconds),
-    }
-
-
-def write(args, told, systems):
+                  % (args.rounds, args.seconds)}
     path = server.write("%s-%s" % (args.data, args.metric), told,
                         report.lines(systems, args.clients),
                         report.as_json(systems))
@@ -186,11 +169,13 @@ def write(args, told, systems):
 def main():
     args = parse_arguments()
     found, load_before = compared.begin(args,
-                                        "faiss" if args.faiss else "bench")
+                                        "faiss" if args.faiss else "plot")
     import psycopg
-    truth = found.truth(args.metric, K)[:args.queries]
-    systems = compared.systems(args.metric, found.rows, args.options,
-                               args.ivfflat, args.faiss, args.exact)
+    truth = found.truth(args.metric, K)
+    systems = compared.systems(args, found.rows, args.options or [""],
+                               args.ivfflat, args.faiss)
+    if not args.exact:
+        systems = [s for s in systems if s.method]
     with psycopg.connect(autocommit=True) as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
         load_all(conn, args, found, systems)
@@ -203,7 +188,7 @@ def main():
                 s.library = library.Faiss(found, args, s)
         server.prewarm(conn, [s.table for s in systems])
         measure(args, systems, truth)
-        write(args, facts(conn, args, found, load_before), systems)
+        write(conn, args, found, systems, load_before)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ NAME is one of
                        when left out
   asked[:ROWS]         sentences of documentation x 384, of which one-line
                        descriptions of programs are asked: queries unlike rows
-  sift[:ROWS]          SIFT descriptors x 128 of pictures (see pictures.py)
   synthetic:N:D:SEED   random vectors with a low-dimensional structure
   clustered:N:D:SEED   N / 100 Gaussian clusters, uneven in size and width; a
                        tenth of the rows equal another one, and N / 2500 rows
@@ -45,7 +44,6 @@ import subprocess
 import sys
 import time
 
-import pictures
 import texts as sources
 from embed import embed, has_card, say
 
@@ -57,13 +55,14 @@ PIP_PACKAGES = {
     "synthetic": ["numpy"],
     "clustered": ["numpy"],
     "glove": ["numpy", "pyarrow"],
-    "sift": ["numpy", "opencv-python-headless"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
     "asked": ["numpy", "onnx", "onnxruntime", "tokenizers"],
-    "commits": ["numpy", "psycopg[binary]"],
+    "bench": ["numpy", "psycopg[binary]"],
+    "plot": ["numpy", "psycopg[binary]", "matplotlib"],
+    "faiss": ["numpy", "psycopg[binary]", "matplotlib", "faiss-cpu"],
 }
 # of packages that are named otherwise
-MODULES = {"faiss-cpu": "faiss", "opencv-python-headless": "cv2"}
+MODULES = {"faiss-cpu": "faiss"}
 CARD_PACKAGES = dict.fromkeys(("sentences", "asked"), [
     "numpy", "torch", "transformers", "tokenizers"])
 SEED = 20240607                 # of the shuffles: same sources, same sets
@@ -72,6 +71,14 @@ TRUTH_K = 100
 
 def run(*command, **kwargs):
     return subprocess.run(command, check=True, **kwargs)
+
+
+def parser(doc):
+    """Of a program's arguments; --help prints its docstring as it is, which
+    argparse would format if it were a usage, and fail at a % in it."""
+    return argparse.ArgumentParser(
+        usage=argparse.SUPPRESS if "\nusage: " in doc else None,
+        description=doc, formatter_class=argparse.RawTextHelpFormatter)
 
 
 # ---------------------------------------------------------------- environment
@@ -187,17 +194,6 @@ def make_asked(nqueries, args, _=None, model=None):
     return embedded(texts, asked, "documents, synopses of packages", model)
 
 
-def make_sift(nqueries, args):
-    import numpy as np
-    rows = int(args[0]) if args else None
-    found = pictures.descriptors()
-    order = np.random.default_rng(SEED).permutation(len(found))
-    found = found[order[:rows and rows + nqueries]]
-    return (found[nqueries:], found[:nqueries], None, None,
-            {"source": ", ".join(pictures.FOLDERS),
-             "licence": "pictures: as the packages that they are from"})
-
-
 def shuffled(texts, count):
     import numpy as np
     order = np.random.default_rng(SEED).permutation(len(texts))
@@ -282,8 +278,8 @@ def make_clustered(nqueries, args):
 
 
 MAKERS = {"glove": make_glove, "sentences": make_sentences,
-          "asked": make_asked, "sift": make_sift,
-          "synthetic": make_synthetic, "clustered": make_clustered}
+          "asked": make_asked, "synthetic": make_synthetic,
+          "clustered": make_clustered}
 GENERATED = ("synthetic", "clustered")      # NAME:N:D:SEED
 NAMES = ("%s, synthetic:N:D:SEED or clustered:N:D:SEED" % ", ".join(
     kind + "[:ROWS]" for kind in MAKERS if kind not in GENERATED))
@@ -370,19 +366,18 @@ def write_set(out, name, base, query, text, query_text, meta):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("name")
-    parser.add_argument("out")
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--texts", default=os.environ.get("GPUVEC_TEXTS"))
-    parser.add_argument("--model", default=os.environ.get("GPUVEC_MODEL"))
-    args = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("name")
+    made.add_argument("out")
+    made.add_argument("--queries", type=int, default=1000)
+    made.add_argument("--texts", default=os.environ.get("GPUVEC_TEXTS"))
+    made.add_argument("--model", default=os.environ.get("GPUVEC_MODEL"))
+    args = made.parse_args()
     kind, *rest = args.name.split(":")
     if kind == "texts":
         return write_texts(args.out)
     if kind not in MAKERS or (kind in GENERATED and len(rest) != 3):
-        parser.error("NAME is " + NAMES)
+        made.error("NAME is " + NAMES)
     enter_venv(kind)
     start = time.time()
     if kind in ("sentences", "asked"):

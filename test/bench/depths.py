@@ -36,7 +36,6 @@ import dataset
 import server
 import systems
 
-data.PIP_PACKAGES["depths"] = ["numpy", "psycopg[binary]"]
 TABLE, INDEX, KEEP = "t_depths", "t_depths_v", "t_depths_keep"
 SEED = 51                       # of the columns
 SHAKEN = .02                    # of the rows that rank one changes places with
@@ -70,11 +69,9 @@ shared = argparse.Namespace()
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = server.parser(__doc__, queries=200, maintenance_work_mem="1GB")
     parser.add_argument("data", help="as data.py names it")
     parser.add_argument("--rows", type=int, help="the set's first ones")
-    parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--limits", default="10,100,300,1000,3000,all")
     parser.add_argument("--conditions", default=",".join(CONDITIONS))
@@ -89,9 +86,6 @@ def parse_arguments():
     parser.add_argument("--least", type=int, default=20, metavar="QUERIES")
     parser.add_argument("--reuse", action="store_true",
                         help="tables that an earlier run has left")
-    parser.add_argument("--maintenance-work-mem", default="1GB")
-    parser.add_argument("--prepare", action="store_true",
-                        help="only see that programs and data are there")
     return parser.parse_args()
 
 
@@ -340,7 +334,7 @@ def measure_all(args, keys):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("depths", __file__)
+    data.enter_venv("bench", __file__)
     dataset.prepare(args.data)
     if args.prepare:
         return 0

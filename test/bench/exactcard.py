@@ -17,7 +17,6 @@ beside that of compute capability 9.0, too.  --matmul: who multiplies, as
 gpuvec.matmul says it.  Ours is also told as a multiple of what cuBLAS's bare
 product of all queries and rows takes (yard.cuh).
 """
-import argparse
 import ctypes
 import statistics
 import sys
@@ -28,6 +27,7 @@ import torch
 
 import cardbuild
 import cardpeers
+import data
 from setlib import MATMUL, METRICS, must
 
 SAMPLE = 48
@@ -190,14 +190,14 @@ def peers(args, x, q, expected, ours, repeats):
     k = expected.shape[1]
     squares = (x * x).sum(1)
     half = x.half()
-    for name, data, dtype, tf32 in (("torch half", half, torch.float16, False),
+    for name, rows, dtype, tf32 in (("torch half", half, torch.float16, False),
                                     ("torch tf32", x, torch.float32, True)):
         if not args.torch:
             break
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
         def search():
-            return torch_search(data, squares, q, k, dtype)[1]
+            return torch_search(rows, squares, q, k, dtype)[1]
         print_peer(name, len(q), timed(search, repeats), ours,
                    share_of_same(search(), expected))
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -313,7 +313,7 @@ def run_graph(lib, what, x, args):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = data.parser(__doc__)
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--queries", type=int, default=10000)
     parser.add_argument("--repeats", type=int, default=5)

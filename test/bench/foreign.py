@@ -18,7 +18,6 @@ time a query at LIMIT 10 and 100 by both calibrations, taken in turns, medians.
 Runs in the cluster that libpq's environment variables name, on this host;
 test/bench/run.sh makes it.
 """
-import argparse
 import glob
 import os
 import re
@@ -43,17 +42,10 @@ QUESTION = r"(what|how|why|when|where|who|which|can|is|are|do|does|should|" \
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = server.parser(__doc__, recall=[.95, .99], queries=HELD // 2,
+                           rounds=3)
     parser.add_argument("sets", nargs="*", default=list(SETS),
                         metavar="SET", help=", ".join(SETS))
-    parser.add_argument("--targets", type=server.numbers(float),
-                        default=[.95, .99], metavar="RECALL,...")
-    parser.add_argument("--queries", type=int, default=500,
-                        help="of each kind, at most %d" % HELD)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--prepare", action="store_true",
-                        help="only see that programs and data are there")
     args = parser.parse_args()
     for name in args.sets:
         if name not in SETS:
@@ -174,7 +166,7 @@ def calibrate(conn, how):
 def measure_recall(conn, args, judges):
     """{(target, kind, k): (recall, counts)}"""
     found = {}
-    for target in args.targets:
+    for target in args.recall:
         server.set_all(conn, {"gpuvec.recall": target})
         for (kind, k), judge in judges.items():
             recall, counts = server.scan_all(conn, INDEX, server.nearest(
@@ -189,7 +181,7 @@ def measure_times(conn, args):
     for i in range(args.rounds):
         for how in ("rows", "beside"):
             calibrate(conn, how)
-            for target in args.targets:
+            for target in args.recall:
                 server.set_all(conn, {"gpuvec.recall": target})
                 for k in (10, 100):
                     statement = server.nearest(TABLE, "<=>", "q_rows", "%s",

@@ -15,7 +15,6 @@ cuBLAS's bare product stands beside exactcard.py's graph of all pairs instead:
 rows of near lists are thousands of small products.
 Needs an NVIDIA card, nvcc, gcc and torch; compiles the engine first.
 """
-import argparse
 import ctypes
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import torch
 
 import cardbuild
 import cardpeers
+import data
 import setlib
 
 K = 10
@@ -146,7 +146,7 @@ def run_graph(lib, rows, own, centroids, probes, truth, kmeans):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = data.parser(__doc__)
     parser.add_argument("--rows", type=int, default=10000000)
     parser.add_argument("--dims", type=int, default=96)
     parser.add_argument("--lists", default="8192")

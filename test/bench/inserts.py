@@ -40,25 +40,17 @@ WAITS = ("SELECT coalesce(wait_event_type || ' ' || wait_event, '')"
 
 
 def parse_arguments():
-    parser = compared.parser(__doc__, 500)
-    parser.add_argument("--clients", type=server.numbers(int),
-                        default=[1, 2, 16], metavar="N,...")
+    parser = compared.parser(__doc__, queries=500, clients=[1, 2, 16],
+                             systems=[], options="", rounds=3)
     parser.add_argument("--loaded", type=float, default=.5, metavar="SHARE",
                         help="of the rows, before the indexes are made")
     parser.add_argument("--single", type=int, default=1000, metavar="ROWS",
                         help="of a slice of single INSERTs, by the first "
                         "number of\nsessions; 0: none")
-    parser.add_argument("--systems", type=server.numbers(str), default=[],
-                        metavar="NAME,...", help="only those whose names "
-                        "begin so")
-    parser.add_argument("--with", dest="options", default="",
-                        metavar="OPTIONS",
-                        help="index options of gpuivfpq, 'refine = sq8'")
     parser.add_argument("--keys", type=int, default=0, metavar="N",
                         help="one more index of gpuivfpq, with so many int4 "
                         "keys, which\nall tables have as columns: id and "
                         "random ones")
-    parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
 
 
@@ -145,7 +137,7 @@ def insert(system, first, rows, clients):
 def prepare(conn, args, found, systems, loaded):
     server.extensions(conn, "gpuvec_pgvector")
     server.set_all(conn, {"maintenance_work_mem": args.maintenance_work_mem})
-    server.load(conn, QUERIES, found.query[:args.queries], "vector")
+    server.load(conn, QUERIES, found.query, "vector")
     server.load(conn, STAGED, found.base, "vector")
     for s in systems:
         data.say("loading and building %s" % s.name)
@@ -282,29 +274,25 @@ def index_table(systems):
 
 def write(args, told, systems):
     server.write("inserts-%s-%s" % (args.data, args.metric), told, [
-        *rate_table(args, systems), "", *index_table(systems)], {"systems": [
-            {"name": s.name, "index": s.index and s.create_index(), **s.info}
-            for s in systems]})
+        *rate_table(args, systems), "", *index_table(systems)],
+        report.as_json(systems))
 
 
 def facts(conn, args, found, loaded, slices, load_before):
     return {
-        **server.facts(conn, load_before),
-        "pgvector": server.extension(conn, "vector"),
-        "data": args.data, "rows": found.rows, "dimensions": found.dims,
-        "metric": args.metric, "loaded before": loaded,
+        **server.facts(conn, load_before, args, found, [
+            "shared_buffers", "fsync", "wal_level", "full_page_writes"]),
+        "loaded before": loaded,
         "inserted": "%d slices of %d rows by COPY, %d of %d by INSERT"
                     % (args.rounds * len(args.clients), slices.rows,
                        args.rounds, args.single),
-        **{name: server.one(conn, "SHOW " + name) for name in (
-            "shared_buffers", "fsync", "wal_level", "full_page_writes")},
         "rounds": "%d, interleaved, medians" % args.rounds,
     }
 
 
 def chosen(args, rows):
-    """The systems; exact search stands for no index."""
-    found = compared.systems(args.metric, rows, args.options)
+    """The systems; one without an index is called so, or exact."""
+    found = compared.systems(args, rows, [args.options])
     if args.keys:
         found.insert(1, compared.gpuivfpq(
             compared.METRICS[args.metric][1], args.options,
@@ -312,8 +300,7 @@ def chosen(args, rows):
     for s in found:
         if not s.method:
             s.name = "no index"
-    return [s for s in found if not args.systems or
-            any(s.name.startswith(name) for name in args.systems)]
+    return found
 
 
 def main():

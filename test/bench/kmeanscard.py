@@ -11,7 +11,6 @@ and centroids takes (yard.cuh).  Needs nvcc, gcc and a torch that sees the card;
 no server.  The peers are what packpeers.py has put into a folder; cardpeers.py
 says where they start from and where their rows are.
 """
-import argparse
 import ctypes
 import json
 import sys
@@ -22,6 +21,7 @@ import torch
 
 import cardbuild
 import cardpeers
+import data
 import setlib
 
 CHUNK = 1 << 17                 # rows that torch compares at once
@@ -29,7 +29,7 @@ MOST_RATIO = 1.01               # of the errors
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = data.parser(__doc__)
     parser.add_argument("--rows", type=int, default=1000000)
     parser.add_argument("--dims", type=int, default=128)
     parser.add_argument("--lists", type=int, default=4096)

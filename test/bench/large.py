@@ -50,20 +50,15 @@ COLUMNS = {"elapsed": 1, "processor": 1, "own": MB, "segments": MB,
 
 
 def parse_arguments():
-    parser = compared.parser(__doc__, 1000)
+    parser = compared.parser(__doc__, queries=1000, options="", clients=[1, 2],
+                             seconds=5)
     parser.add_argument("--memory", type=server.numbers(str),
                         default=["64MB", "4GB"], metavar="SIZE,...",
                         help="maintenance_work_mem, a build each")
-    parser.add_argument("--with", dest="options", default="",
-                        metavar="OPTIONS", help="index options")
     parser.add_argument("--copied", type=float, default=.02, metavar="SHARE",
                         help="of the rows, into the indexed table")
     parser.add_argument("--deleted", type=int, default=50, metavar="N",
                         help="one of N rows, before VACUUM")
-    parser.add_argument("--clients", type=server.numbers(int), default=[1, 2],
-                        metavar="N,...", help="of pgbench")
-    parser.add_argument("--seconds", type=int, default=5,
-                        help="of pgbench, a recall and number of clients")
     parser.add_argument("--io-concurrency", type=server.numbers(int),
                         default=[1, 32], metavar="N,...",
                         help="effective_io_concurrency of cold queries")
@@ -161,27 +156,13 @@ def temp_bytes(conn):
 
 # ----------------------------------------------------------------------- truth
 
-class Truth:
-    """Exact neighbors of queries among some of the rows."""
-
-    def __init__(self, args, found):
-        import numpy as np
-        self.base, self.query = found.base, found.query[:args.queries]
-        path = os.path.join(dataset.prepare(args.data), "truth.npy")
-        if args.metric == "l2" and os.path.exists(path) and len(np.load(
-                os.path.join(os.path.dirname(path), "base.npy"),
-                mmap_mode="r")) == found.rows:
-            self.near = np.load(path)[:args.queries]
-        else:
-            self.near = found.truth(args.metric, data.TRUTH_K)[:args.queries]
-
-    def among(self, there):
-        """[nq] the K nearest, as sets, of rows for which there(ids) is true;
-        the nearest TRUTH_K are enough for that."""
-        found = [near[there(near)][:K] for near in self.near]
-        if any(len(near) < K for near in found):
-            sys.exit("bench: too many rows are left out")
-        return [set(near.tolist()) for near in found]
+def among(truth, there):
+    """[nq] the K nearest, as sets, of rows for which there(ids) is true; the
+    nearest TRUTH_K are enough for that."""
+    found = [near[there(near)][:K] for near in truth]
+    if any(len(near) < K for near in found):
+        sys.exit("bench: too many rows are left out")
+    return [set(near.tolist()) for near in found]
 
 
 def measure_recall(conn, statement, truth):
@@ -202,7 +183,7 @@ class Large:
     def __init__(self, args, found):
         self.args, self.found = args, found
         self.loaded = round(found.rows * (1 - args.copied))
-        self.truth = Truth(args, found)
+        self.truth = found.truth(args.metric, data.TRUTH_K)
         self.told, self.wrong = {}, []
 
     def say(self, what, told):
@@ -215,8 +196,7 @@ class Large:
             data.say("WRONG: " + complaint)
 
     def load(self, conn):
-        server.load(conn, QUERIES, self.found.query[:self.args.queries],
-                    "vector")
+        server.load(conn, QUERIES, self.found.query, "vector")
         with Took(conn) as took:
             server.load(conn, TABLE, self.found.base[:self.loaded], "vector")
         self.say("load", {**took.as_json(), "rows": self.loaded, "bytes":
@@ -248,7 +228,7 @@ class Large:
 
     def recall(self, conn, what, there):
         found = measure_recall(conn, self.statement("%s"),
-                               self.truth.among(there))
+                               among(self.truth, there))
         self.say("recall, " + what, found)
         for asked, recall in found.items():
             self.must(recall >= asked - SLACK, "%s: recall %.4f where %g was "
@@ -425,19 +405,6 @@ def short(value):
     return "%.4g" % value if isinstance(value, float) else str(value)
 
 
-def facts(conn, args, found, load_before):
-    return {
-        **server.facts(conn, load_before),
-        "pgvector": server.extension(conn, "vector"),
-        "data": args.data, "rows": found.rows, "dimensions": found.dims,
-        "metric": args.metric, "index options": args.options or "-",
-        "queries": "%d, not in the table" % args.queries,
-        "clients": ", ".join(map(str, args.clients)),
-        **{name: server.one(conn, "SHOW " + name) for name in (
-            "shared_buffers", "max_parallel_maintenance_workers", "fsync")},
-    }
-
-
 def run(args, large):
     import psycopg
     with psycopg.connect(autocommit=True) as conn:
@@ -473,7 +440,11 @@ def main():
         with psycopg.connect(autocommit=True) as conn:
             conn.execute("LOAD 'gpuvec'")
             server.write("large-%s-%s" % (args.data, args.metric),
-                         facts(conn, args, found, load_before),
+                         {**server.facts(conn, load_before, args, found, [
+                             "shared_buffers", "fsync",
+                             "max_parallel_maintenance_workers"]),
+                          "index options": args.options or "-",
+                          "clients": ", ".join(map(str, args.clients))},
                          lines_of(large),
                          {"steps": large.told, "wrong": large.wrong})
     sys.exit(bool(large.wrong))

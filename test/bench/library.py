@@ -3,12 +3,9 @@ what a library on the same cores does, without a server, a log or a snapshot."""
 import os
 import time
 
-import data
 import dataset
 from systems import Point
 
-data.PIP_PACKAGES["faiss"] = ["numpy", "psycopg[binary]", "matplotlib",
-                              "faiss-cpu"]
 K = 10
 PROBES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 CANDIDATES = 100                # that are re-ranked
@@ -23,7 +20,7 @@ class Faiss:
         import faiss
         lists = max(16, round(4 * found.rows ** .5))
         m = max(1, found.dims // 2)
-        self.base, self.query = found.base, found.query[:args.queries]
+        self.base, self.query = found.base, found.query
         if args.metric == "cosine":     # the same neighbors as by l2
             self.base = dataset.unit(self.base)
             self.query = dataset.unit(self.query)

@@ -17,20 +17,14 @@ import time
 import server
 import systems
 
-OPERATORS = {"l2": "<->", "ip": "<#>", "cosine": "<=>"}
 SHARED = ("SELECT count(*) FROM (SELECT query, tid FROM (%s) AS a "
           "INTERSECT SELECT query, tid FROM (%s) AS b) AS c")
 
 
 def parse_arguments():
-    parser = systems.parser(__doc__)
+    parser = systems.parser(__doc__, "cosine", recall=[.95, .99], k=10, rounds=3)
     parser.add_argument("--queries", type=server.numbers(int),
                         default=[1000, 10000])
-    parser.add_argument("--metric", default="cosine", choices=OPERATORS)
-    parser.add_argument("--recall", type=server.numbers(float),
-                        default=[.95, .99])
-    parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="cpu", choices=["cpu", "gpu"])
     parser.add_argument("--options", default="refine = none")
     return parser.parse_args()
@@ -54,7 +48,8 @@ def seconds(conn, statement):
 
 def measure(conn, args, recall, n):
     conn.execute("SET gpuvec.recall = %g" % recall)
-    lateral, many = statements(OPERATORS[args.metric], n, args.k)
+    lateral, many = statements(
+        systems.METRICS[args.metric][0], n, args.k)
     best = [float("inf")] * 2
     for _ in range(args.rounds):
         for i, statement in enumerate((lateral, many)):
@@ -74,7 +69,7 @@ def main():
     n = max(args.queries)
     order = np.random.default_rng(7).permutation(found.rows)[:n]
     with psycopg.connect(autocommit=True) as conn:
-        server.begin(conn, "1GB")
+        server.begin(conn, args.maintenance_work_mem)
         server.load(conn, "t", found.base, "real[]")
         server.load(conn, "asked", found.base[order], "real[]")
         conn.execute("CREATE INDEX t_v ON t USING gpuivfpq (v real_%s_ops) "

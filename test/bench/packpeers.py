@@ -11,7 +11,6 @@ compiles test/bench/selectpeer.cu against RAFT's headers where there is nvcc,
 and writes FOLDER/peers.tar.xz.aa, .ab, ..., none above --part-mb.
 `test/gpu/run.sh peers FOLDER` takes them from there.  Needs pip, tar and xz.
 """
-import argparse
 import os
 import pathlib
 import shutil
@@ -20,7 +19,8 @@ import subprocess
 import sys
 import zipfile
 
-BENCH = pathlib.Path(__file__).resolve().parent
+import data
+
 RAPIDS = "26.6.0"
 PACKAGES = {"faiss-gpu-cu13-cuvs": "1.15.0", "libcuvs-cu13": RAPIDS,
             "cuvs-cu13": RAPIDS, "libraft-cu13": RAPIDS,
@@ -39,9 +39,7 @@ MACHINE_CODE = 2
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = data.parser(__doc__)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--arch", type=int, default=90)
     parser.add_argument("--part-mb", type=int, default=56)
@@ -150,5 +148,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(BENCH))
     main()

@@ -52,7 +52,7 @@ def default_point(system):
 
 def targets_table(systems, clients):
     """Queries/s at each of TARGETS, and how many times as many ours has."""
-    ours = next(s for s in systems if s.method == OURS)
+    ours = next((s for s in systems if s.method == OURS), systems[0])
     rows = [["system"] + [word for t in TARGETS
                           for word in ("at %.2f" % t, "ours")]]
     for s in systems:
@@ -114,16 +114,11 @@ def lines(systems, clients):
 
 
 def as_json(systems):
-    return {
-        "systems": [{
-            "name": s.name, "index": s.index and s.create_index(),
-            "build_s": s.build_s, "workers": s.workers, "bytes": s.bytes,
-            "backend_kb": s.own_kb, "info": s.info,
-            "points": [{"label": p.label, "settings": p.settings,
-                        "default": p.default, "recall": p.recall,
-                        "rounds": p.rates,
-                        "queries_per_s": {n: rate(p, n) for n in p.rates}}
-                       for p in s.points]} for s in systems]}
+    return {"systems": [
+        {"name": s.name, "options": s.options, "build_s": s.build_s,
+         "workers": s.workers, "bytes": s.bytes, "backend_kb": s.own_kb,
+         "info": s.info, "points": [vars(p) for p in s.points]}
+        for s in systems]}
 
 
 def plot(facts, systems, clients, path, k=10):

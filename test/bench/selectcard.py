@@ -14,7 +14,6 @@ the same values, and is timed in the same way.
 	selectcard.py --methods			each method at the shapes of peers
 	selectcard.py --peers FOLDER	beside RAFT
 """
-import argparse
 import os
 import statistics
 import subprocess
@@ -23,14 +22,13 @@ import tempfile
 
 import cardbuild
 import cardpeers
+import data
 
 BYTES_A_SECOND = 4.2e12
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = data.parser(__doc__)
     for name in ("papers", "methods"):
         parser.add_argument("--" + name, action="store_true")
     parser.add_argument("--arch", default=None,

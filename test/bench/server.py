@@ -13,12 +13,44 @@ import time
 import data
 import dataset
 
-data.PIP_PACKAGES["bench"] = ["numpy", "psycopg[binary]", "matplotlib"]
-
 
 def numbers(kind):
     """The type of an argument like 1,2,3, or '' for none."""
     return lambda text: [kind(part) for part in text.split(",") if part]
+
+
+# what several programs take: flag, type, metavar, help
+OPTIONS = {
+    "queries": ("--queries", int, "N", "of each kind, at most"),
+    "rounds": ("--rounds", int, "N", "in which all take turns"),
+    "seconds": ("--seconds", int, "N",
+                "of pgbench, each setting and number of clients in a round"),
+    "clients": ("--clients", numbers(int), "N,...", "of pgbench"),
+    "recall": ("--recall", numbers(float), "RECALL,...", "gpuvec.recall"),
+    "k": ("--k", int, "N", "of LIMIT"),
+    "options": ("--with", str, "OPTIONS", "of indexes, 'refine = sq8'"),
+    "systems": ("--systems", numbers(str), "NAME,...",
+                "only those whose names begin so"),
+    "maintenance_work_mem": ("--maintenance-work-mem", str, "SIZE",
+                             "of sessions that build"),
+}
+
+
+def options(made, **defaults):
+    """Adds some of OPTIONS, with these defaults, to a parser."""
+    for name, default in defaults.items():
+        flag, kind, metavar, text = OPTIONS[name]
+        made.add_argument(flag, dest=name, type=kind, default=default,
+                          metavar=metavar, help=text)
+    return made
+
+
+def parser(doc, **defaults):
+    """Of a program that test/bench/run.sh has make its data first."""
+    made = data.parser(doc)
+    made.add_argument("--prepare", action="store_true",
+                      help="only see that programs and data are there")
+    return options(made, **defaults)
 
 
 def one(conn, query, *args):
@@ -250,16 +282,18 @@ def machine():
 
 
 def extension(conn, name):
-    return one(conn, "SELECT extversion FROM pg_extension WHERE extname = %s",
-               name)
+    """Its version; None: it is not there."""
+    return one(conn, "SELECT (SELECT extversion FROM pg_extension"
+               " WHERE extname = %s)", name)
 
 
-def facts(conn, load_before):
-    """What was run where."""
+def facts(conn, load_before, args=None, found=None, settings=()):
+    """What was run where, on which data, if it was one set, and with which
+    settings of the server."""
     program = os.path.basename(sys.argv[0])[:-len(".py")]
     words = ([] if program == "compare" else [program]) + sys.argv[1:]
     commit = os.environ.get("GPUVEC_COMMIT")
-    return {
+    told = {
         "command": "make bench BENCH='%s'" % " ".join(words),
         "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
         "machine": machine(),
@@ -270,6 +304,16 @@ def facts(conn, load_before):
             " (%s)" % commit if commit else "") + ", gpuvec.simd = "
             + one(conn, "SHOW gpuvec.simd"),
     }
+    if extension(conn, "vector"):
+        told["pgvector"] = "%s (%s)" % (extension(conn, "vector"), os.environ.get(
+            "PGVECTOR_OPTFLAGS", "as it is"))
+    if found:
+        told.update({
+            "data": args.data, "rows": found.rows, "dimensions": found.dims,
+            "metric": args.metric,
+            "queries": "%d, not in the table" % len(found.query)})
+    told.update((name, one(conn, "SHOW " + name)) for name in settings)
+    return told
 
 
 def output(name):

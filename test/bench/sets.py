@@ -9,7 +9,6 @@ the median of each and the median ratio of neighbors in time; a neighbor that
 differs from Faiss's must be at a distance that fp32 cannot tell from that of
 Faiss's.
 """
-import argparse
 import pathlib
 import statistics
 import subprocess
@@ -21,7 +20,6 @@ import data
 import setlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-data.PIP_PACKAGES["sets"] = ["numpy", "faiss-cpu"]
 BATCH = 2048                    # rows that come at a time
 
 
@@ -121,14 +119,14 @@ def kmeans(lib, args, x, k, iterations):
 
 
 def main():
-    data.enter_venv("sets", __file__)
-    import faiss
-    import numpy as np
-    parser = argparse.ArgumentParser()
+    parser = data.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dims", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    data.enter_venv("faiss", __file__)
+    import faiss
+    import numpy as np
     faiss.omp_set_num_threads(1)
     print("faiss", faiss.__version__, faiss.get_compile_options())
     random = np.random.default_rng(args.seed)

@@ -9,36 +9,23 @@ each function over all of it through gpuvecd, and over its first rows, --few,
 both ways, whose answers must be the same.  Prints one table; ends with status 1
 where answers differ.
 """
-import argparse
 import sys
 import time
 
 import data
 import server
 
-data.PIP_PACKAGES["sql"] = ["numpy", "psycopg[binary]"]
 SEED = 7
 QUERIES = 10000
 VALUES = 10000000
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = data.parser(__doc__)
     parser.add_argument("--rows", type=int, default=1000000)
     parser.add_argument("--dims", type=int, default=128)
     parser.add_argument("--few", type=int, default=20000)
     return parser.parse_args()
-
-
-def synthetic(rows, dims):
-    """float32 [rows][dims]"""
-    import numpy as np
-    random = np.random.default_rng(SEED)
-    structure = data.synthetic_structure(random, dims)
-    return np.concatenate([
-        data.synthetic_rows(random, *structure, min(65536, rows - first))
-        for first in range(0, rows, 65536)])
 
 
 def works(table, queries):
@@ -92,11 +79,11 @@ def compare(conn, what, statement):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("sql", __file__)
+    data.enter_venv("bench", __file__)
     import psycopg
     with psycopg.connect(autocommit=True) as conn:
         server.begin(conn, "4GB")
-        rows = synthetic(args.rows, args.dims)
+        rows = data.make_synthetic(1, [args.rows, args.dims, SEED])[0]
         server.load(conn, "rows", rows, "real[]")
         server.load(conn, "few", rows[:args.few], "real[]")
         conn.execute("CREATE TABLE drawn AS SELECT array_agg(random()::real) "

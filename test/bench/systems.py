@@ -1,10 +1,11 @@
 """What is compared: each system's table, index, and the settings swept."""
-import argparse
 import os
+import re
 import sys
 
 import data
 import dataset
+import server
 
 METRICS = {
     # name: (operator, suffix of the operator classes)
@@ -19,19 +20,12 @@ EF_SEARCH = [10, 20, 40, 80, 120, 200, 400, 800]
 IVFFLAT_PROBES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 100]
 
 
-def parser(doc, queries=None):
-    """The arguments that programs about one data set have in common; without a
-    number of queries none of queries, metric and memory."""
-    made = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawTextHelpFormatter)
+def parser(doc, metric="l2", **defaults):
+    """Of a program about one data set, with some of server.OPTIONS."""
+    made = server.parser(doc, maintenance_work_mem="1GB", **defaults)
     made.add_argument("data", nargs="?", default="sentences:100000",
                       help=data.NAMES)
-    if queries:
-        made.add_argument("--metric", choices=METRICS, default="l2")
-        made.add_argument("--queries", type=int, default=queries)
-        made.add_argument("--maintenance-work-mem", default="1GB")
-    made.add_argument("--prepare", action="store_true",
-                      help="only see that programs and data are there")
+    made.add_argument("--metric", choices=METRICS, default=metric)
     return made
 
 
@@ -46,7 +40,8 @@ def begin(args, kind="bench"):
     load_before = os.getloadavg()[0]
     found = dataset.load(args.data)
     if isinstance(args.queries, int):
-        args.queries = min(args.queries, len(found.query))
+        found = found.asked(args.queries)
+        args.queries = len(found.query)
     return found, load_before
 
 
@@ -67,7 +62,7 @@ class System:
         self.name, self.column_type = name, column_type
         self.method, self.ops, self.options = method, ops, options
         self.keys = keys        # further columns of the index
-        self.table = "t_" + "".join(c if c.isalnum() else "_" for c in name)
+        self.table = "t_" + re.sub(r"\W+", "_", name)
         self.index = self.table + "_v" if method and column_type else None
         self.sweep = sweep      # called when the index is built
         self.build_s = self.bytes = self.workers = self.info = None
@@ -141,11 +136,13 @@ def exact():
     return System("exact", "vector", sweep=sweep_exact)
 
 
-def systems(metric, rows, options="", ivfflat_sizes=(), with_faiss=False,
-            with_exact=True):
-    """All that one run compares, ours first."""
-    suffix = METRICS[metric][1]
-    return [gpuivfpq(suffix, options), hnsw(suffix),
-            *[ivfflat(suffix, lists)
-              for lists in [ivfflat_lists(rows), *ivfflat_sizes]],
-            *[faiss_scan()] * with_faiss, *[exact()] * with_exact]
+def systems(args, rows, options, ivfflat_sizes=(), with_faiss=False):
+    """All that one run compares: ours first, an index for each of these options,
+    and of the others those whose names args.systems begins with, if any."""
+    suffix = METRICS[args.metric][1]
+    others = [hnsw(suffix),
+              *[ivfflat(suffix, lists)
+                for lists in [ivfflat_lists(rows), *ivfflat_sizes]],
+              *[faiss_scan()] * with_faiss, exact()]
+    return [s for s in [*(gpuivfpq(suffix, o) for o in options), *others]
+            if not args.systems or any(map(s.name.startswith, args.systems))]

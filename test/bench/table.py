@@ -25,7 +25,6 @@ in several rounds, one behind the other without waiting for answers, whose rate
 is queries/s.  Partial indexes, those on expressions and those of another
 distance are named and left out.
 """
-import argparse
 import contextlib
 import datetime
 import os
@@ -60,19 +59,13 @@ AT_RECALL = [.9, .95, .98, .99]
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        usage=__doc__.split("usage: ")[1].split("\n")[0],
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = server.options(data.parser(__doc__), queries=200, k=10, rounds=3)
     parser.add_argument("dsn")
     parser.add_argument("table")
     parser.add_argument("column")
     parser.add_argument("source", nargs="?", metavar="queries")
-    parser.add_argument("--queries", type=int, default=200,
-                        help="how many, at most")
-    parser.add_argument("--k", type=int, default=10, help="of LIMIT")
     parser.add_argument("--operator", choices=["<->", "<=>", "<#>"],
                         help="where the column's indexes are for several")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2,
                         help="a setting and round")
     return parser.parse_args()
@@ -481,12 +474,7 @@ def write(told, systems, k):
         "table-" + re.sub(r"[^\w.]+", "-", told["data"].split(", ")[0]), told,
         ["* = as the database, the role and the index have it set",
          *points_table(systems, k), "", "queries/s at a recall",
-         *rates_table(systems)], {"systems": [
-             {"name": s.name, "bytes": s.bytes, "points": [
-                 {"label": p.label, "settings": p.settings,
-                  "recall": p.recall, "ms": p.ms,
-                  "queries_per_s": report.rate(p, 1), "rounds": p.rates[1]}
-                 for p in s.points]} for s in systems]})
+         *rates_table(systems)], report.as_json(systems))
     report.plot({**told, "machine": told["database"]}, systems, 1,
                 path + ".png", k)
 
@@ -507,7 +495,7 @@ def run(conn, args):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("bench", __file__)
+    data.enter_venv("plot", __file__)
     import psycopg
     try:
         with connect(args.dsn) as conn:

@@ -14,7 +14,6 @@ A data set is as data.py names it, with /cosine or /l2 behind it (default: l2).
 Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
 """
-import argparse
 import os
 import statistics
 import sys
@@ -32,23 +31,12 @@ TABLE, INDEX, QUERIES = "t_targets", "t_targets_v", "queries_targets"
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = server.parser(__doc__, recall=TARGETS, options="", queries=1000,
+                           rounds=3, seconds=2, maintenance_work_mem="1GB")
     parser.add_argument("sets", nargs="*", default=SETS,
                         metavar="SET[/METRIC]")
-    parser.add_argument("--targets", type=server.numbers(float),
-                        default=TARGETS, metavar="RECALL,...")
     parser.add_argument("--k", type=server.numbers(int), default=[10, 100],
                         metavar="N,...")
-    parser.add_argument("--with", dest="options", default="",
-                        metavar="OPTIONS", help="index options, 'spill = 0'")
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=2,
-                        help="of pgbench, a target, k and round")
-    parser.add_argument("--maintenance-work-mem", default="1GB")
-    parser.add_argument("--prepare", action="store_true",
-                        help="only see that programs and data are there")
     return parser.parse_args()
 
 
@@ -67,7 +55,7 @@ def load_and_build(conn, args, found, metric):
     """Loads, builds, returns what the index is."""
     conn.execute("DROP TABLE IF EXISTS %s, %s" % (TABLE, QUERIES))
     server.load(conn, TABLE, found.base, "real[]")
-    server.load(conn, QUERIES, found.query[:args.queries], "real[]")
+    server.load(conn, QUERIES, found.query, "real[]")
     conn.execute("CREATE INDEX %s ON %s USING gpuivfpq (v real_%s)%s"
                  % (INDEX, TABLE, systems.METRICS[metric][1],
                     " WITH (%s)" % args.options if args.options else ""))
@@ -108,16 +96,16 @@ def verdict(point):
 
 def measure_set(conn, args, text):
     name, metric = split_set(text)
-    found = dataset.load(name)
+    found = dataset.load(name).asked(args.queries)
     data.say("%s: loading, building" % text)
     told = load_and_build(conn, args, found, metric)
-    nqueries = min(args.queries, len(found.query))
+    nqueries = len(found.query)
     points = []
     for k in args.k:
         data.say("%s: recall@%d" % (text, k))
         judge = dataset.Judge(found, metric, k, nqueries)
         points += [measure_recall(conn, judge, metric, t)
-                   for t in args.targets]
+                   for t in args.recall]
     conn.execute("RESET gpuvec.recall")
     for i in range(args.rounds):
         data.say("%s: round %d of %d" % (text, i + 1, args.rounds))

@@ -10,11 +10,10 @@ table; no file of ours has them.  Then CREATE INDEX; where gpuvecd is, its
 mirror; the exact neighbors of held-out queries, by gpuvec_exact_search; recall,
 and queries/s of pgbench's clients; queries at once, by gpuvec_search; with
 --graph, a graph by the index, its rows counted: one for each key
-(gpuvec_knn_graph_arrays), and edges.
+(gpuvec_knn_graph_arrays), and edges.  With --queries 0 an index is only made.
 
 Rows are as those of data.py's synthetic sets.
 """
-import argparse
 import json
 import multiprocessing
 import os
@@ -34,31 +33,22 @@ TURNS = 3                       # of queries at once
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = server.options(data.parser(__doc__), maintenance_work_mem="12GB",
+                            queries=1000, clients=[1, 16, 64], seconds=5)
     parser.add_argument("rows", type=server.numbers(int),
                         help="of one table after another")
     for name in ("dims", "seed"):
         parser.add_argument(name, type=int)
     parser.add_argument("--loaders", type=int,
                         default=max(1, len(os.sched_getaffinity(0)) - 2))
-    parser.add_argument("--memory", default="12GB",
-                        help="maintenance_work_mem")
     parser.add_argument("--workers", type=int, default=8,
                         help="max_parallel_maintenance_workers")
     parser.add_argument("--with", dest="options", action="append",
                         help="index options; each time that it is given makes"
                         " an index")
-    parser.add_argument("--queries", type=int, default=1000,
-                        help="that are compared with exact neighbors; 0: an"
-                        " index is only made")
     parser.add_argument("--at-once", type=server.numbers(int),
                         default=[1000, 10000], metavar="N,...",
                         help="queries of gpuvec_search")
-    parser.add_argument("--clients", type=server.numbers(int),
-                        default=[1, 16, 64], metavar="N,...")
-    parser.add_argument("--seconds", type=int, default=5,
-                        help="of pgbench, a recall and number of clients")
     parser.add_argument("--graph", type=int, default=0, metavar="ROWS",
                         help="of tables that have no more")
     args = parser.parse_args()
@@ -129,7 +119,7 @@ def load(conn, args, nrows):
 def build(conn, args, options):
     conn.execute("DROP INDEX IF EXISTS " + INDEX)
     server.set_all(conn, {
-        "maintenance_work_mem": args.memory,
+        "maintenance_work_mem": args.maintenance_work_mem,
         "max_parallel_maintenance_workers": args.workers})
     with large.Took(conn) as took:
         _, _, phases = server.build(

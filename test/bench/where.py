@@ -6,7 +6,11 @@ scans, a sequential scan and, where the condition's column has one, a btree, in
 one run, from one connection, in the cluster that libpq's environment variables
 name; test/bench/run.sh makes that cluster.
 
-Conditions: shares of the rows without regard to vectors; one cluster of
+With --keys the conditions are those that keys of an index answer: ranges of a
+random key (share in %); the query's own cluster and the farthest one, whose keys
+go with the vectors and against them; two keys; a key and a column that is none.
+
+Else: shares of the rows without regard to vectors; one cluster of
 k-means' (near: the query's own, far: the farthest one); a share that the
 planner cannot guess (mod); no row at all; a radius with 0 to 1,000 rows in it;
 and none.  Queries are not in the table; those of another kind than the rows
@@ -19,6 +23,8 @@ How the index gets used:
   beside      a table with btrees on the conditions' columns, too, what the
               planner takes
   plain       forced, gpuvec.enable_custom_scan off
+  keys        forced, an index with three int keys, and the same index with no
+              condition; without keys: filter, and no keys
 
 The truth is computed in numpy; of equally far rows any will do.  Each
 statement is prepared, its vector a parameter.  p50 is the median time of a
@@ -44,32 +50,36 @@ import systems as compared
 
 TARGETS = [.95, .99]
 # what recall may be less than asked
-BELOW = {"independent": .005, "near": .01, "far": .01, "asked": .005}
+BELOW = {"independent": .005, "near": .01, "far": .01, "asked": .005,
+         "keys": .005, "combined": .005, "clustered": .01}
 FORCED = {"enable_seqscan": "off", "enable_sort": "off"}
 PLAIN = {"gpuvec.enable_custom_scan": "off"}
 BY_TABLE = {"enable_indexscan": "off", "enable_bitmapscan": "off"}
 BY_BTREE = {"enable_indexscan": "off", "enable_seqscan": "off"}
 OURS, BOTH, HNSW, ASKED = "t_ours", "t_both", "t_hnsw", "t_asked"
+KEYED, KEYS = "t_keyed", ", r, k10, k100"
 WARM_UP, WARM_UP_SECONDS = 6, .5        # plans may be generic from then on
 LEAST = 4                       # queries of a point in a round
 WATCHED = 10                    # every so many queries it is asked what it did
 
 
-def parser(doc):
-    """What keys.py takes, too."""
-    made = compared.parser(doc, 1000)
-    made.set_defaults(data="sentences:200000", metric="cosine")
+def parse_arguments():
+    made = compared.parser(__doc__, "cosine", queries=1000, rounds=5)
+    made.set_defaults(data="sentences:200000")
     made.add_argument("--cases", default="", metavar="WORD,...",
                       help="only those whose names begin so; 'asked' is the "
                       "last one's")
-    made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--budget", type=float, default=3, metavar="SECONDS",
                       help="of a setting and condition")
     made.add_argument("--own-budget", type=float, default=8,
                       metavar="SECONDS", help="of gpuivfpq's")
     made.add_argument("--by", choices=["cpu", "p50"], default="cpu",
                       help="of which time ratios are")
-    return made
+    made.add_argument("--keys", action="store_true",
+                      help="conditions that keys of the index answer")
+    made.add_argument("--asked", default="asked:100000", metavar="DATA",
+                      help="rows, and queries of another kind")
+    return made.parse_args()
 
 
 # ---------------------------------------------------------------------- tables
@@ -103,13 +113,15 @@ def build(conn, args, table, method, keys=""):
 def prepare_tables(conn, args, found, columns):
     conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
     data.say("loading %d x %d" % found.base.shape)
-    load(conn, found.base, columns, [OURS, BOTH, HNSW])
-    for name in columns:
-        conn.execute("CREATE INDEX ON %s (%s)" % (BOTH, name))
-    took = {table: build(conn, args, table, method)
-            for table, method in ((OURS, report.OURS), (BOTH, report.OURS),
-                                  (HNSW, "hnsw"))}
-    server.prewarm(conn, [OURS, BOTH, HNSW])
+    other, keys = (KEYED, KEYS) if args.keys else (BOTH, "")
+    load(conn, found.base, columns, [OURS, other, HNSW])
+    if not args.keys:
+        for name in columns:
+            conn.execute("CREATE INDEX ON %s (%s)" % (BOTH, name))
+    took = {OURS: build(conn, args, OURS, report.OURS),
+            other: build(conn, args, other, report.OURS, keys),
+            HNSW: build(conn, args, HNSW, "hnsw")}
+    server.prewarm(conn, [OURS, other, HNSW])
     return took
 
 
@@ -207,6 +219,18 @@ def points_of(case, operator):
     if case.column:
         add("btree and sort", "", BOTH, case, operator, {**BY_BTREE, **PLAIN})
     return found
+
+
+def keyed_points(case, operator):
+    """The same of conditions on keys; the search without a condition is in each,
+    so that it is measured in the same minutes."""
+    found = [Point(system, "%g" % target, table, asked, operator,
+                   {**FORCED, "gpuvec.recall": target})
+             for target in TARGETS for system, table, asked in (
+                 ("keys", KEYED, case), ("filter", OURS, case),
+                 ("no condition", KEYED, case.free),
+                 ("no keys", OURS, case.free)) if asked]
+    return found + list(hnsw_points(case, operator))
 
 
 # ------------------------------------------------------------------- measuring
@@ -364,15 +388,18 @@ def verdict(case, point):
 
 
 def own_table(measured):
-    """A line for each point of ours: what it took, beside what others did."""
+    """A line for each point of ours: what it took, how many times as long as
+    without a condition, and what others took."""
     rows = [["case", "asked", "how", "plan", "queries", "recall", "+-", "met",
-             "p50", "cpu", "p90", "hnsw", "seq", "btree", "reranked",
+             "p50", "cpu", "p90", "x none", "hnsw", "seq", "btree", "reranked",
              "out of order"]]
     for case, points in measured:
         for p in points:
             if not p.ours:
                 continue
-            hnsw, less = hnsw_ms(points, p.recall)
+            hnsw, less = hnsw_ms(points, p.recall) if p.case is case else \
+                (None, "")
+            free = first(points, "no condition", p.label)
             others = [first(points, s) for s in ("sequential scan",
                                                  "btree and sort")]
             counts = dict(zip(server.COUNTS, map(statistics.mean,
@@ -381,11 +408,12 @@ def own_table(measured):
                 case.name, p.label, p.system, p.plan, "%d" % len(p.ms),
                 "%.4f" % p.recall, "%.4f" % p.error, verdict(case, p),
                 "%.2f" % p.p50, "%.2f" % p.cpu, "%.2f" % p.p90,
+                "%.2f" % (p.time / free.time) if free else "-",
                 less + "%.2f" % hnsw if hnsw else "-",
                 *["%.2f" % o.time if o else "-" for o in others],
                 *["%.0f" % counts[c] if counts else "-"
                   for c in ("reranked", "out_of_order")]])
-    return report.table(rows, "llllrrrlrrrrrrrr")
+    return report.table(rows, "llllrrrlrrrrrrrrr")
 
 
 def other_table(measured):
@@ -398,27 +426,12 @@ def other_table(measured):
     return report.table(rows, "llllrrrr")
 
 
-def as_json(measured):
-    return {"cases": [
-        {"name": case.name, "kind": case.kind, "share": case.share,
-         "limit": case.limit, "points": [
-             {"system": p.system, "label": p.label, "settings": p.settings,
-              "plan": p.plan, "queries": len(p.ms), "recall": p.recall,
-              "error": p.error, "p50_ms": p.p50, "cpu_ms": p.cpu,
-              "p90_ms": p.p90} for p in points]} for case, points in measured]}
-
-
 def facts(conn, args, found, built, load_before):
     begin = time.perf_counter()
     for _ in range(1000):
         conn.execute("SELECT 1", prepare=True).fetchone()
     return {
-        **server.facts(conn, load_before),
-        "pgvector": server.extension(conn, "vector"),
-        "data": args.data, "rows": found.rows, "dimensions": found.dims,
-        "metric": args.metric,
-        "queries": "%d, not in the table" % len(found.query),
-        "shared_buffers": server.one(conn, "SHOW shared_buffers"),
+        **server.facts(conn, load_before, args, found, ["shared_buffers"]),
         "build s": ", ".join("%s %.0f" % b for b in built.items()),
         "rounds": "%d, %g s of a setting and condition (gpuivfpq %g) in all"
                   % (args.rounds, args.budget, args.own_budget),
@@ -447,40 +460,40 @@ def wanted(name, args):
 
 def measure_cases(conn, args, found):
     operator = compared.METRICS[args.metric][0]
-    columns, cases = conditions.make(found.base, found.query, operator)
+    columns, cases = conditions.make_keyed(found.base, found.query) \
+        if args.keys else conditions.make(found.base, found.query, operator)
     built = prepare_tables(conn, args, found, columns)
     truth = conditions.Truth(found.base, found.query, args.metric)
     chosen = [c for c in cases if wanted(c.name, args)]
     truth.learn({c.name: c for c in [*chosen, *(
         c.free for c in chosen if c.free)]}.values())
     run = Run(conn, args, truth, found.query)
+    points = keyed_points if args.keys else points_of
     measured = []
     for case in chosen:
-        measured.append((case, run.measure(
-            case.name, points_of(case, operator))))
+        measured.append((case, run.measure(case.name, points(case, operator))))
         data.say("\n".join(own_table(measured[-1:])))
     return built, measured
 
 
 def main():
-    made = parser(__doc__)
-    made.add_argument("--asked", default="asked:100000", metavar="DATA",
-                      help="rows, and queries of another kind")
-    args = made.parse_args()
+    args = parse_arguments()
+    asks = wanted("asked", args) and not args.keys
     data.enter_venv("bench", __file__)
-    dataset.prepare(args.asked)
+    if asks:
+        dataset.prepare(args.asked)
     found, load_before = compared.begin(args)
-    found.query = found.query[:args.queries]
     with connect(args) as conn:
         built, measured = measure_cases(conn, args, found)
-        if wanted("asked", args):
+        if asks:
             measured.append(measure_asked(conn, args))
         server.write(
-            "where-%s-%s" % (args.data, args.metric),
+            "%s-%s-%s" % ("keys" if args.keys else "where", args.data,
+                          args.metric),
             facts(conn, args, found, built, load_before),
             ["ms; hnsw: at that recall (<: its best, which is less), it, seq "
              "and btree by " + args.by, *own_table(measured), "",
-             *other_table(measured)], as_json(measured))
+             *other_table(measured)])
 
 
 if __name__ == "__main__":

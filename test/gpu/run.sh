@@ -50,9 +50,9 @@
 #				Needs a python3 (3.12) with torch
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
-#				test/bench/compare.py or, behind the word inserts, where or
-#				keys, of test/bench/inserts.py, where.py or keys.py, which
-#				need numpy and matplotlib, too, and faiss-cpu for --faiss
+#				test/bench/compare.py or, behind the word inserts or where, of
+#				test/bench/inserts.py or where.py, which need numpy, too;
+#				compare also matplotlib, and faiss-cpu for --faiss
 #
 # GPUVEC_UNIT_MATMUL=own|cublas: kernels and sanitize with one of both; for SQL
 # GPUVEC_TEST_MATMUL, likewise.
@@ -382,7 +382,7 @@ stage_peers() {
 stage_cores() {
 	local program=compare
 	case ${ARGUMENTS[0]:-} in
-	compare | inserts | where | keys)
+	compare | inserts | where)
 		program=${ARGUMENTS[0]}
 		ARGUMENTS=("${ARGUMENTS[@]:1}")
 		;;

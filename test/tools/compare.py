@@ -16,7 +16,6 @@ is for the reader to judge.  CUDA's objects are not built.
 Prints what differs, --show instructions of each at most, and ends with 'N the
 same, N differ, N gone, N new'; status 0 if none differs.
 """
-import argparse
 import collections
 import difflib
 import re
@@ -52,7 +51,7 @@ def show(before, after, most):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = objects.parser(__doc__)
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--names")

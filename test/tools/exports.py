@@ -10,7 +10,6 @@ one file only, which might be part of it.  Those that PostgreSQL finds by name
 left out where nobody does.  Ends with the number of files, of exported functions
 and of those with one calling file.
 """
-import argparse
 import collections
 import os
 import re
@@ -22,7 +21,7 @@ BY_NAME = re.compile(r"^(_PG_init|Pg_magic_func|pg_finfo_.*|gpuvec_.*|main)$")
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = objects.parser(__doc__)
     parser.add_argument("tree")
     parser.add_argument("--one", action="store_true")
     args = parser.parse_args()

@@ -1,5 +1,5 @@
 """What objects are made of: functions, variables and what they name, as objdump
-tells it.  Used by compare.py and exports.py.
+tells it.  Used by compare.py and exports.py; parser is test/bench's.
 
 Objects are built without optimization, each function and variable in a section
 of its own, and with neither lines nor names of files, so that what a function
@@ -9,6 +9,10 @@ import os
 import re
 import subprocess
 import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
+                             "bench"))
+from data import parser                                 # noqa: E402,F401
 
 FLAGS = ("-O0 -g0 -ffunction-sections -fdata-sections -fno-common "
          "-Wno-builtin-macro-redefined -D__LINE__=0 -D__FILE__='\"file\"'")

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+import objects
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
 FLAGS = "-O0 -g -finstrument-functions -Wl,-Bsymbolic -Wl,%s"
@@ -147,7 +149,7 @@ def count(listed, served):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = objects.parser(__doc__)
     parser.add_argument("tree", nargs="?", default=ROOT)
     parser.add_argument("--list")
     parser.add_argument("--here", choices=["auto", "cpu"],

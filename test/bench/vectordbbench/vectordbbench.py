@@ -23,7 +23,6 @@ label.  A planner may take the primary key or read the table: the last column
 says so, and such answers are exact.  test/clients/vectordbbench.py runs a tiny
 set and checks what comes out.
 """
-import argparse
 import json
 import os
 import pwd
@@ -45,26 +44,17 @@ OURS, HNSW = "gpuivfpq", "hnsw"
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = server.parser(__doc__, queries=1000, k=100, recall=[.95, .99],
+                           clients=[1, 2], seconds=10, maintenance_work_mem="1GB")
     parser.add_argument("data", nargs="?", default="sentences:200000")
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--k", type=int, default=100, help="VectorDBBench's")
     numbers, counts = server.numbers(float), server.numbers(int)
     parser.add_argument("--ints", type=numbers, default=INTS)
     parser.add_argument("--labels", type=numbers, default=LABELS)
-    parser.add_argument("--recall", type=numbers, default=[.95, .99])
     parser.add_argument("--ef-search", type=counts, default=[100, 200, 400])
-    parser.add_argument("--clients", type=counts, default=[1, 2])
-    parser.add_argument("--seconds", type=int, default=10,
-                        help="with each number of clients")
-    parser.add_argument("--maintenance-work-mem", default="1GB")
     parser.add_argument("--set", action="append", default=[],
                         metavar="NAME=VALUE", help="of both databases")
     parser.add_argument("--folder", help="of the parquet files")
     parser.add_argument("--json", help="where results are written, too")
-    parser.add_argument("--prepare", action="store_true",
-                        help="only see that programs and data are there")
     return parser.parse_args()
 
 
