@@ -36,4 +36,8 @@ extern int	fuzz_taken(void);
 		abort(); \
 	} while (0)
 
+/* A function that is linked and not reached, and one that does nothing here. */
+#define UNREACHED(...) __VA_ARGS__ { FAULT("it is called"); }
+#define NO_OP(...) __VA_ARGS__ {}
+
 #endif							/* FUZZ_H */

@@ -35,39 +35,23 @@ count(const char *path)
 	}
 }
 
+/* The bytes lie in memory of just that size, so that reads behind it are seen. */
 static void
-replay_file(const char *path)
+replay_file(const char *path, size_t size)
 {
 	FILE	   *file = fopen(path, "rb");
-	size_t		size = 0;
-	size_t		capacity = 1 << 16;
-	uint8_t    *data = malloc(capacity);
-	uint8_t    *exact;
+	uint8_t    *data = malloc(size > 0 ? size : 1);
 
-	if (file == NULL || data == NULL)
+	if (file == NULL || data == NULL || fread(data, 1, size, file) != size)
 	{
 		perror(path);
 		exit(2);
 	}
-	for (;;)
-	{
-		size_t		n = fread(data + size, 1, capacity - size, file);
-
-		size += n;
-		if (n == 0)
-			break;
-		if (size == capacity)
-			data = realloc(data, capacity *= 2);
-	}
 	fclose(file);
-	/* no byte more, so that what reads behind it is seen */
-	exact = malloc(size > 0 ? size : 1);
-	memcpy(exact, data, size);
-	free(data);
 	/* which one it was, if it does not come back */
 	fprintf(stderr, "%s\n", path);
-	LLVMFuzzerTestOneInput(exact, size);
-	free(exact);
+	LLVMFuzzerTestOneInput(data, size);
+	free(data);
 	count(path);
 }
 
@@ -81,7 +65,7 @@ replay(const char *path)
 
 	if (stat(path, &status) == 0 && !S_ISDIR(status.st_mode))
 	{
-		replay_file(path);
+		replay_file(path, (size_t) status.st_size);
 		return;
 	}
 	n = scandir(path, &entries, NULL, alphasort);
@@ -96,7 +80,7 @@ replay(const char *path)
 
 		snprintf(name, sizeof(name), "%s/%s", path, entries[i]->d_name);
 		if (entries[i]->d_name[0] != '.')
-			replay_file(name);
+			replay(name);
 		free(entries[i]);
 	}
 	free(entries);

@@ -3,7 +3,7 @@
 # not looked for: that takes half of the time, and what a session leaks its end
 # frees.
 #
-# usage: test/fuzz/run.sh [TARGET...]		page options protocol (default: all)
+# usage: test/fuzz/run.sh [TARGET...]		page protocol (default: all)
 #		 test/fuzz/run.sh --can				status 0: clang has libFuzzer
 #
 # FUZZ_SECONDS	of each target (60)
@@ -30,10 +30,7 @@ can_fuzz() {
 # $1 = target
 fuzz() {
 	local name=$1 dir=$OUT/corpus-$1 faults=$OUT/faults-$1 length=257
-	case $name in
-	options) length=400 ;;
-	protocol) length=13000 ;;
-	esac
+	[ "$name" = page ] || length=13000
 	mkdir -p "$dir" "$OUT/seeds-$name" "$faults"
 	"$OUT/replay/fuzz_$name" --seeds "$OUT/seeds-$name"
 	gv_note "$name: $SECONDS_EACH s"
@@ -56,7 +53,7 @@ main() {
 		return
 	fi
 	can_fuzz || gv_die "clang has no libFuzzer (test/setup.sh long)"
-	[ $# -gt 0 ] || set -- page options protocol
+	[ $# -gt 0 ] || set -- page protocol
 	mkdir -p "$OUT"
 	make -s -j"$(nproc)" -f "$GV_ROOT/test/fuzz/Makefile" OUT="$OUT" \
 		CC="$CLANG" FUZZER=1

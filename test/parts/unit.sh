@@ -50,7 +50,7 @@ fuzz_replay() {
 		make -s -j"$(nproc)" -f "$SOURCE/test/fuzz/Makefile" OUT="$dir" \
 		BUILT="$2" PG_CONFIG="$(gv_find_pg_config)" \
 		CC=gcc FLAGS="$3"
-	for target in page options protocol; do
+	for target in page protocol; do
 		[ -x "$dir/fuzz_$target" ] || continue
 		mkdir "$dir/seeds-$target"
 		"$dir/fuzz_$target" --seeds "$dir/seeds-$target"

@@ -36,8 +36,8 @@ extern RelationData backend_table;
 #define TABLE_PAGES		20
 
 /* The files, as a test sees them. */
-extern char *backend_page(BlockNumber blkno);	/* [BLCKSZ] */
-extern BlockNumber backend_npages(void);
+extern void *backend_pages[MOST_PAGES]; /* [backend_npages][BLCKSZ] */
+extern BlockNumber backend_npages;
 extern void backend_set_npages(BlockNumber n);
 extern void backend_set_free_space(BlockNumber blkno, Size bytes);
 extern void backend_clear(void);

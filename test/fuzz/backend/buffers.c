@@ -22,8 +22,8 @@ RelationData backend_index;
 RelationData backend_table;
 
 static SMgrRelationData smgr;
-static Block pages[MOST_PAGES];
-static BlockNumber npages;
+void	   *backend_pages[MOST_PAGES];
+BlockNumber backend_npages;
 static int	locks[MOST_PAGES];
 static int	pins[MOST_PAGES];
 static Size free_space[MOST_PAGES];
@@ -31,7 +31,7 @@ static Size free_space[MOST_PAGES];
 int64		backend_reads;
 
 /* PostgreSQL's */
-Block	   *LocalBufferBlockPointers = pages;
+Block	   *LocalBufferBlockPointers = backend_pages;
 char	   *BufferBlocks;
 int			NBuffers;
 int			NLocBuffer = MOST_PAGES;
@@ -41,28 +41,16 @@ BufferUsage pgBufferUsage;
 
 /* ---- a test's side */
 
-char *
-backend_page(BlockNumber blkno)
-{
-	return pages[blkno];
-}
-
-BlockNumber
-backend_npages(void)
-{
-	return npages;
-}
-
 /* The file has so many pages; new ones are zero. */
 void
 backend_set_npages(BlockNumber n)
 {
 	if (n > MOST_PAGES)
 		FAULT("the index grows to %u pages", n);
-	for (; npages < n; npages++)
-		pages[npages] = calloc(1, BLCKSZ);
-	while (npages > n)
-		free(pages[--npages]);
+	for (; backend_npages < n; backend_npages++)
+		backend_pages[backend_npages] = calloc(1, BLCKSZ);
+	while (backend_npages > n)
+		free(backend_pages[--backend_npages]);
 }
 
 void
@@ -109,7 +97,7 @@ block_of(Buffer buffer)
 {
 	BlockNumber blkno = (BlockNumber) (-buffer - 1);
 
-	if (blkno >= npages)
+	if (blkno >= backend_npages)
 		FAULT("buffer %d", buffer);
 	return blkno;
 }
@@ -142,14 +130,14 @@ ReadBufferExtended(Relation reln, ForkNumber fork, BlockNumber blkno,
 		FAULT("it reads pages without end");
 	if (blkno == P_NEW)
 	{
-		blkno = npages;
-		backend_set_npages(npages + 1);
+		blkno = backend_npages;
+		backend_set_npages(backend_npages + 1);
 	}
-	if (blkno >= npages)
+	if (blkno >= backend_npages)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not read block %u: %u pages", blkno, npages)));
-	if (!is_valid(pages[blkno]))
+				 errmsg("could not read block %u: %u pages", blkno, backend_npages)));
+	if (!is_valid(backend_pages[blkno]))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("invalid page in block %u", blkno)));
@@ -218,7 +206,7 @@ BufferGetBlockNumber(Buffer buffer)
 BlockNumber
 RelationGetNumberOfBlocksInFork(Relation relation, ForkNumber fork)
 {
-	return relation == &backend_index ? npages : TABLE_PAGES;
+	return relation == &backend_index ? backend_npages : TABLE_PAGES;
 }
 
 PrefetchBufferResult
@@ -226,8 +214,8 @@ PrefetchBuffer(Relation reln, ForkNumber fork, BlockNumber blkno)
 {
 	PrefetchBufferResult result = {InvalidBuffer, false};
 
-	if (blkno >= npages)
-		FAULT("block %u is prefetched, of %u", blkno, npages);
+	if (blkno >= backend_npages)
+		FAULT("block %u is prefetched, of %u", blkno, backend_npages);
 	return result;
 }
 
@@ -281,32 +269,15 @@ RecordPageWithFreeSpace(Relation rel, BlockNumber blkno, Size bytes)
 	backend_set_free_space(blkno, bytes);
 }
 
-void
-FreeSpaceMapVacuum(Relation rel)
-{
-}
-
-void
-FreeSpaceMapVacuumRange(Relation rel, BlockNumber start, BlockNumber end)
-{
-}
-
-void
-IndexFreeSpaceMapVacuum(Relation rel)
-{
-}
+NO_OP(void FreeSpaceMapVacuum(Relation rel))
+NO_OP(void FreeSpaceMapVacuumRange(Relation rel, BlockNumber start,
+								   BlockNumber end))
+NO_OP(void IndexFreeSpaceMapVacuum(Relation rel))
 
 /* ---- locks of relations, which nobody else wants */
 
-void
-LockRelationForExtension(Relation relation, LOCKMODE mode)
-{
-}
-
-void
-UnlockRelationForExtension(Relation relation, LOCKMODE mode)
-{
-}
+NO_OP(void LockRelationForExtension(Relation relation, LOCKMODE mode))
+NO_OP(void UnlockRelationForExtension(Relation relation, LOCKMODE mode))
 
 bool
 ConditionalLockRelation(Relation relation, LOCKMODE mode)
@@ -314,7 +285,4 @@ ConditionalLockRelation(Relation relation, LOCKMODE mode)
 	return true;
 }
 
-void
-UnlockRelation(Relation relation, LOCKMODE mode)
-{
-}
+NO_OP(void UnlockRelation(Relation relation, LOCKMODE mode))

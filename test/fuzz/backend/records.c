@@ -86,19 +86,12 @@ log_newpage_buffer(Buffer buffer, bool standard)
 	return 0;
 }
 
-void
-log_newpage_range(Relation rel, ForkNumber fork, BlockNumber start,
-				  BlockNumber end, bool standard)
-{
-}
+NO_OP(void log_newpage_range(Relation rel, ForkNumber fork, BlockNumber start,
+							 BlockNumber end, bool standard))
+NO_OP(void XLogFlush(XLogRecPtr record))
 
 bool
 RecoveryInProgress(void)
 {
 	return false;
-}
-
-void
-XLogFlush(XLogRecPtr record)
-{
 }

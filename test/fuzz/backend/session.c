@@ -123,42 +123,16 @@ repalloc_huge(void *pointer, Size size)
 	return piece->aligned;
 }
 
-void *
-MemoryContextAlloc(MemoryContext context, Size size)
-{
-	return MemoryContextAllocExtended(context, size, 0);
-}
-
-void *
-MemoryContextAllocHuge(MemoryContext context, Size size)
-{
-	return MemoryContextAllocExtended(context, size, MCXT_ALLOC_HUGE);
-}
-
-void *
-MemoryContextAllocZero(MemoryContext context, Size size)
-{
-	return MemoryContextAllocExtended(context, size, MCXT_ALLOC_ZERO);
-}
-
-void *
-palloc(Size size)
-{
-	return MemoryContextAllocExtended(CurrentMemoryContext, size, 0);
-}
-
-void *
-palloc0(Size size)
-{
-	return MemoryContextAllocExtended(CurrentMemoryContext, size,
-									  MCXT_ALLOC_ZERO);
-}
-
-void *
-palloc_extended(Size size, int flags)
-{
-	return MemoryContextAllocExtended(CurrentMemoryContext, size, flags);
-}
+#define ALLOCATES(context, flags, ...) \
+	__VA_ARGS__ { return MemoryContextAllocExtended(context, size, flags); }
+ALLOCATES(context, 0, void *MemoryContextAlloc(MemoryContext context, Size size))
+ALLOCATES(context, 0,
+		  void *MemoryContextAllocHuge(MemoryContext context, Size size))
+ALLOCATES(context, MCXT_ALLOC_ZERO,
+		  void *MemoryContextAllocZero(MemoryContext context, Size size))
+ALLOCATES(CurrentMemoryContext, 0, void *palloc(Size size))
+ALLOCATES(CurrentMemoryContext, MCXT_ALLOC_ZERO, void *palloc0(Size size))
+ALLOCATES(CurrentMemoryContext, flags, void *palloc_extended(Size size, int flags))
 
 char *
 pstrdup(const char *text)
@@ -258,27 +232,18 @@ errcode(int sqlerrcode)
 	return 0;
 }
 
-int
-errmsg(const char *fmt,...)
-{
-	va_list		args;
-
-	va_start(args, fmt);
-	vsnprintf(backend_error, sizeof(backend_error), fmt, args);
-	va_end(args);
-	return 0;
-}
-
-int
-errmsg_internal(const char *fmt,...)
-{
-	va_list		args;
-
-	va_start(args, fmt);
-	vsnprintf(backend_error, sizeof(backend_error), fmt, args);
-	va_end(args);
-	return 0;
-}
+#define SETS_MESSAGE(name) \
+	int name(const char *fmt,...) \
+	{ \
+		va_list		args; \
+\
+		va_start(args, fmt); \
+		vsnprintf(backend_error, sizeof(backend_error), fmt, args); \
+		va_end(args); \
+		return 0; \
+	}
+SETS_MESSAGE(errmsg)
+SETS_MESSAGE(errmsg_internal)
 
 /* names of samples need no quotes */
 const char *
@@ -309,10 +274,7 @@ CopyErrorData(void)
 	return copy;
 }
 
-void
-FlushErrorState(void)
-{
-}
+NO_OP(void FlushErrorState(void))
 
 void
 FreeErrorData(ErrorData *edata)
@@ -338,10 +300,7 @@ BeginInternalSubTransaction(const char *name)
 		FAULT("a subtransaction begins with a page held");
 }
 
-void
-ReleaseCurrentSubTransaction(void)
-{
-}
+NO_OP(void ReleaseCurrentSubTransaction(void))
 
 void
 RollbackAndReleaseCurrentSubTransaction(void)
@@ -394,33 +353,12 @@ backend_try(const char *name, BackendAct act, void *arg)
 
 /* ---- the rest */
 
-void
-ProcessInterrupts(void)
-{
-}
-
-void
-vacuum_delay_point(void)
-{
-}
-
-Datum
-DirectFunctionCall2Coll(PGFunction func, Oid collation, Datum arg1, Datum arg2)
-{
-	FAULT("a function is called");
-}
-
-Datum
-pg_advisory_lock_int4(PG_FUNCTION_ARGS)
-{
-	FAULT("a function is called");
-}
-
-Datum
-pg_advisory_unlock_int4(PG_FUNCTION_ARGS)
-{
-	FAULT("a function is called");
-}
+NO_OP(void ProcessInterrupts(void))
+NO_OP(void vacuum_delay_point(void))
+UNREACHED(Datum DirectFunctionCall2Coll(PGFunction func, Oid collation,
+										Datum arg1, Datum arg2))
+UNREACHED(Datum pg_advisory_lock_int4(PG_FUNCTION_ARGS))
+UNREACHED(Datum pg_advisory_unlock_int4(PG_FUNCTION_ARGS))
 
 uint64
 pg_prng_uint64(pg_prng_state *state)

@@ -65,12 +65,12 @@ count_rows(int sample, const GvKeyTest *tests, int ntests)
 {
 	int			n = 0;
 
-	for (int row = 0; row < sample_placed(sample); row++)
+	for (int row = 0; row < sample_kinds[sample].nrows; row++)
 	{
 		IvfpqKeyAbbrevs abbrevs;
 		bool		all = true;
 
-		sample_abbrevs(sample, row, &abbrevs);
+		sample_abbrevs(&sample_kinds[sample].keys, row, &abbrevs);
 		for (int i = 0; i < ntests; i++)
 			all &= matches(&tests[i], &abbrevs);
 		n += all;
@@ -107,7 +107,7 @@ void
 search_conditions(void *arg)
 {
 	const Conditions *conditions = arg;
-	const IvfpqKeyForm *form = sample_form(conditions->sample);
+	const IvfpqKeyForm *form = &sample_kinds[conditions->sample].keys;
 	IvfpqModel *model = IvfpqModelGet(&backend_index);
 	int			dims = model->meta.dims;
 	GvKeyTest	tests[IVFPQ_MAX_KEYS + 1];
@@ -121,7 +121,7 @@ search_conditions(void *arg)
 	IvfpqModelCheckKeys(&backend_index, model, form);
 	memcpy(condition.form.kind, form->kind, IVFPQ_MAX_KEYS);
 	memcpy(condition.form.width, form->width, IVFPQ_MAX_KEYS);
-	sample_abbrevs(conditions->sample, ASKED_ROW, &abbrevs);
+	sample_abbrevs(form, ASKED_ROW, &abbrevs);
 	query = palloc(dims * sizeof(float));
 	sample_vector(dims, 77, query);
 	IvfpqSearchInit(&search, &backend_index, model);

@@ -47,15 +47,15 @@ change_bytes(char *page, const Damage *damage)
 static void
 change_page(const Damage *damage)
 {
-	BlockNumber n = backend_npages();
+	BlockNumber n = backend_npages;
 	char	   *page;
 	char	   *other;
 	int			at = damage->at % BLCKSZ;
 
 	if (n == 0)
 		return;
-	page = backend_page(damage->page % n);
-	other = backend_page(damage->value % n);
+	page = backend_pages[damage->page % n];
+	other = backend_pages[damage->value % n];
 	switch (damage->kind % NDAMAGES)
 	{
 		case DAMAGE_COPY:

@@ -59,10 +59,10 @@ static struct
 static uint64
 keys_of_row(int row)
 {
-	const IvfpqKeyForm *form = sample_form(sample);
+	const IvfpqKeyForm *form = &sample_kinds[sample].keys;
 	IvfpqKeyAbbrevs abbrevs;
 
-	sample_abbrevs(sample, row, &abbrevs);
+	sample_abbrevs(form, row, &abbrevs);
 	return form->nkeys > 0 ? IvfpqKeyAbbrevsDigest(form, &abbrevs) : 0;
 }
 
@@ -153,7 +153,8 @@ check_index(void *arg)
 	if (!IvfpqCheckMeta(&checker, GV_L2))
 		return;
 	IvfpqCheckModel(&checker);
-	found_error |= !IvfpqMetaHasKeys(&checker.meta, sample_form(sample));
+	found_error |= !IvfpqMetaHasKeys(&checker.meta,
+									 &sample_kinds[sample].keys);
 	IvfpqCheckPending(&checker, false);
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
@@ -299,7 +300,7 @@ insert_row(void *arg)
 		return;
 	}
 	sample_vector(dims, NEW_ROW, vector);
-	sample_abbrevs(sample, NEW_ROW, &abbrevs);
+	sample_abbrevs(&sample_kinds[sample].keys, NEW_ROW, &abbrevs);
 	IvfpqInsertPostings(&backend_index, model, vector, true, &tid, &abbrevs, place);
 }
 
@@ -321,7 +322,8 @@ flush_row(void *arg)
 		model = IvfpqModelGet(&backend_index);
 		vector = palloc(meta.dims * sizeof(float));
 		sample_vector(meta.dims, NEW_ROW, vector);
-		sample_abbrevs(sample, sample_row(&reader.tids[0]), &abbrevs);
+		sample_abbrevs(&sample_kinds[sample].keys,
+					   sample_row(&reader.tids[0]), &abbrevs);
 		IvfpqInsertPostings(&backend_index, model, vector, true,
 						  &reader.tids[0], &abbrevs, &reader.place);
 		IvfpqPendingSetMismatched(&backend_index, &reader.place, count - 1);
@@ -415,7 +417,7 @@ meet(const char *name, int nrows)
 	if (!is_sound(0) && sound)
 		FAULT("%s: sound no more after insert and VACUUM", name);
 	/* a block and one more, where that does not take long */
-	for (int i = 0; i < (backend_npages() < 20 ? 40 : 2); i++)
+	for (int i = 0; i < (backend_npages < 20 ? 40 : 2); i++)
 		act(name, sound, "insert", insert_row);
 	act(name, sound, "compaction", compact_pending);
 	act(name, sound, "cut", freeze_pending);
@@ -448,6 +450,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	Damage		damages[MOST_DAMAGES];
+	int			nrows;
 	int			n;
 
 	if (size == 0)
@@ -455,13 +458,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (backend_index.rd_rel == NULL)
 		set_up();
 	sample = data[0] % NSAMPLES;
+	nrows = sample_kinds[sample].nrows + sample_kinds[sample].npending;
 	n = (int) Min((size - 1) / sizeof(Damage), MOST_DAMAGES);
 	memcpy(damages, data + 1, n * sizeof(Damage));
 	sample_open(sample);
 	damage_index(damages, n);
-	if (n == 0 && !is_sound(sample_rows(sample)))
-		FAULT("sample %s is not sound", sample_name(sample));
-	meet(sample_name(sample), sample_rows(sample));
+	if (n == 0 && !is_sound(nrows))
+		FAULT("sample %s is not sound", sample_kinds[sample].name);
+	meet(sample_kinds[sample].name, nrows);
 	sample_close();
 	return 0;
 }

@@ -34,83 +34,23 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	return false;
 }
 
-void
-IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
-{
-}
-
-void
-IvfpqAskForWorker(IndexVacuumInfo *info)
-{
-}
+NO_OP(void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason))
+NO_OP(void IvfpqAskForWorker(IndexVacuumInfo *info))
 
 /* Values of rows: what inserts these tests make has no table. */
-#define NO_TABLE() FAULT("a row of the table is asked for")
-
-void
-IvfpqTypeInit(IvfpqType *type, Relation index)
-{
-	NO_TABLE();
-}
-
-const float *
-IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
-{
-	NO_TABLE();
-}
-
-void
-IvfpqCheckDims(int expected, int dims)
-{
-	NO_TABLE();
-}
-
-bool
-IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
-{
-	NO_TABLE();
-}
-
-bool
-IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
-{
-	NO_TABLE();
-}
-
-int
-IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
-{
-	NO_TABLE();
-}
-
-bool
-heap_attisnull(HeapTuple tuple, int attnum, TupleDesc desc)
-{
-	NO_TABLE();
-}
-
-bool
-IvfpqMayAct(Relation table, Relation index)
-{
-	NO_TABLE();
-}
-
-bool
-IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
-			  ItemPointer tid)
-{
-	NO_TABLE();
-}
-
-void
-IvfpqKeysInit(IvfpqKeys *keys, Relation index)
-{
-	NO_TABLE();
-}
-
-void
-IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,
-			  IvfpqKeyAbbrevs *abbrevs)
-{
-	NO_TABLE();
-}
+UNREACHED(void IvfpqTypeInit(IvfpqType *type, Relation index))
+UNREACHED(const float *IvfpqValueFloats(IvfpqType *type, Datum value, int *dims))
+UNREACHED(void IvfpqCheckDims(int expected, int dims))
+UNREACHED(bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
+								int dims))
+UNREACHED(bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
+								int dims))
+UNREACHED(int IvfpqRowDims(Relation heap, Relation index,
+						   const IvfpqMetaData *meta))
+UNREACHED(bool heap_attisnull(HeapTuple tuple, int attnum, TupleDesc desc))
+UNREACHED(bool IvfpqMayAct(Relation table, Relation index))
+UNREACHED(bool IvfpqFreeDims(Relation heap, Relation index,
+							 const IvfpqMetaData *meta, ItemPointer tid))
+UNREACHED(void IvfpqKeysInit(IvfpqKeys *keys, Relation index))
+UNREACHED(void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
+							 const bool *isnull, IvfpqKeyAbbrevs *abbrevs))

@@ -13,22 +13,7 @@
 #include "page/metapage.h"
 #include "page/pending.h"
 
-/* A kind of index. */
-typedef struct Kind
-{
-	const char *name;
-	int			dims;
-	int			pq_dim;
-	int			nlists;			/* 0: untrained */
-	int			nparents;
-	int			lists_per_row;
-	int			refine;			/* IvfpqRefine */
-	int			nrows;
-	int			npending;
-	IvfpqKeyForm keys;
-}			Kind;
-
-static const Kind kinds[NSAMPLES] = {
+const SampleKind sample_kinds[NSAMPLES] = {
 	{"pending", 6, 0, 0, 0, 1, 0, 0, 3000, {0}},
 	{"lists", 6, 5, 4, 2, 2, 0, 300, 10, {0}},
 	{"refined", 6, 5, 4, 2, 2, 1, 300, 10, {0}},
@@ -49,33 +34,9 @@ static struct
 	char	   *pages;			/* [npages][BLCKSZ] */
 }			samples[NSAMPLES];
 
-const char *
-sample_name(int sample)
-{
-	return kinds[sample].name;
-}
-
-int
-sample_rows(int sample)
-{
-	return kinds[sample].nrows + kinds[sample].npending;
-}
-
-int
-sample_placed(int sample)
-{
-	return kinds[sample].nrows;
-}
-
-const IvfpqKeyForm *
-sample_form(int sample)
-{
-	return &kinds[sample].keys;
-}
-
 /* A row's keys: one of them may be NULL, and several rows have the same. */
-static void
-make_abbrevs(const IvfpqKeyForm *form, int row, IvfpqKeyAbbrevs *abbrevs)
+void
+sample_abbrevs(const IvfpqKeyForm *form, int row, IvfpqKeyAbbrevs *abbrevs)
 {
 	uint64		number = (uint64) row % 50;
 
@@ -92,12 +53,6 @@ make_abbrevs(const IvfpqKeyForm *form, int row, IvfpqKeyAbbrevs *abbrevs)
 			abbrevs->abbrev[k] = UINT64CONST(1) << number |
 				UINT64CONST(1) << 60;
 	}
-}
-
-void
-sample_abbrevs(int sample, int row, IvfpqKeyAbbrevs *abbrevs)
-{
-	make_abbrevs(&kinds[sample].keys, row, abbrevs);
 }
 
 /* Some of 20 clusters. */
@@ -147,7 +102,7 @@ vectors(int dims, int n)
 
 /* Arrays and an empty directory. */
 static void
-write_model(IvfpqMetaData *meta, const Kind *kind)
+write_model(IvfpqMetaData *meta, const SampleKind *kind)
 {
 	int			dims = kind->dims;
 	float	   *mean = palloc0(dims * sizeof(float));
@@ -182,7 +137,7 @@ write_model(IvfpqMetaData *meta, const Kind *kind)
 
 /* Fill in the results of training and calibration. */
 static void
-fill_meta(IvfpqMetaData *meta, const Kind *kind)
+fill_meta(IvfpqMetaData *meta, const SampleKind *kind)
 {
 	meta->pq_dim = kind->pq_dim;
 	meta->nlists = kind->nlists;
@@ -204,7 +159,7 @@ fill_meta(IvfpqMetaData *meta, const Kind *kind)
 static void
 write_index(void *arg)
 {
-	const		Kind *kind = arg;
+	const SampleKind *kind = arg;
 	IvfpqMetaData meta;
 
 	IvfpqMetaInit(&meta, GV_L2, kind->dims, &kind->keys);
@@ -232,7 +187,7 @@ write_index(void *arg)
 			IvfpqKeyAbbrevs abbrevs;
 
 			sample_vector(kind->dims, row, vector);
-			make_abbrevs(&kind->keys, row, &abbrevs);
+			sample_abbrevs(&kind->keys, row, &abbrevs);
 			IvfpqInsertPostings(&backend_index, model, vector, true, &tid,
 							  &abbrevs, NULL);
 		}
@@ -240,8 +195,8 @@ write_index(void *arg)
 }
 
 /* No pages, and nothing that the session knows of earlier ones. */
-static void
-clear(void)
+void
+sample_close(void)
 {
 	backend_clear();
 	if (backend_index.rd_amcache != NULL)
@@ -254,20 +209,15 @@ clear(void)
 static void
 make_sample(int sample)
 {
-	clear();
-	if (!backend_try("making a sample", write_index, (void *) &kinds[sample]))
-		FAULT("sample %s cannot be made", kinds[sample].name);
-	samples[sample].npages = backend_npages();
-	samples[sample].pages = malloc((size_t) backend_npages() * BLCKSZ);
-	for (BlockNumber i = 0; i < backend_npages(); i++)
-		memcpy(samples[sample].pages + (size_t) i * BLCKSZ, backend_page(i),
+	sample_close();
+	if (!backend_try("making a sample", write_index,
+					 (void *) &sample_kinds[sample]))
+		FAULT("sample %s cannot be made", sample_kinds[sample].name);
+	samples[sample].npages = backend_npages;
+	samples[sample].pages = malloc((size_t) backend_npages * BLCKSZ);
+	for (BlockNumber i = 0; i < backend_npages; i++)
+		memcpy(samples[sample].pages + (size_t) i * BLCKSZ, backend_pages[i],
 			   BLCKSZ);
-}
-
-void
-sample_close(void)
-{
-	clear();
 }
 
 void
@@ -275,9 +225,9 @@ sample_open(int sample)
 {
 	if (samples[sample].pages == NULL)
 		make_sample(sample);
-	clear();
+	sample_close();
 	backend_set_npages(samples[sample].npages);
 	for (BlockNumber i = 0; i < samples[sample].npages; i++)
-		memcpy(backend_page(i), samples[sample].pages + (size_t) i * BLCKSZ,
+		memcpy(backend_pages[i], samples[sample].pages + (size_t) i * BLCKSZ,
 			   BLCKSZ);
 }

@@ -12,19 +12,33 @@
 
 #define NSAMPLES	9
 
+/* A kind of index.  Its rows come first to lists, then to the pending list. */
+typedef struct SampleKind
+{
+	const char *name;
+	int			dims;
+	int			pq_dim;
+	int			nlists;			/* 0: untrained */
+	int			nparents;
+	int			lists_per_row;
+	int			refine;			/* IvfpqRefine */
+	int			nrows;			/* in lists */
+	int			npending;
+	IvfpqKeyForm keys;
+} SampleKind;
+
+extern const SampleKind sample_kinds[NSAMPLES];
+
 /* A row's vector; all rows of an index differ. */
 extern void sample_vector(int dims, int row, float *vector);
 extern ItemPointerData sample_tid(int row);
 extern int	sample_row(const ItemPointerData *tid);
-extern void sample_abbrevs(int sample, int row, IvfpqKeyAbbrevs *abbrevs);
+extern void sample_abbrevs(const IvfpqKeyForm *form, int row,
+						   IvfpqKeyAbbrevs *abbrevs);
 
 /* Put a sample's pages where the session finds its index. */
 extern void sample_open(int sample);
 extern void sample_close(void);
-extern const char *sample_name(int sample);
-extern int	sample_rows(int sample);
-extern int	sample_placed(int sample);	/* of these, the first, in lists */
-extern const IvfpqKeyForm *sample_form(int sample);
 
 /*
  * conditions.c.  BackendAct: search under conditions on keys; arg:

@@ -40,13 +40,6 @@ bool		test_device;
 /* gpuvecd.c's */
 GvServer	gv_server;
 
-/* Of test/unit/server/check_builders.c, for a connection that is not there. */
-int
-builder_receive(int fd, GvMessageType type, void **payload, uint32_t *length)
-{
-	FAULT("there is no connection");
-}
-
 /* The bytes that the client sends, and its answers. */
 static struct
 {
@@ -67,12 +60,6 @@ static struct
 }			wire = {.memory = -1};
 
 /* ---- the system, as the server's files call it (Makefile) */
-
-ssize_t		wire_recv(int fd, void *to, size_t capacity, int flags);
-ssize_t		wire_recvmsg(int fd, struct msghdr *message, int flags);
-ssize_t		wire_send(int fd, const void *bytes, size_t n, int flags);
-bool		wire_gv_thread_start(void *(*start) (void *), void *arg,
-								 pthread_t *joined);
 
 ssize_t
 wire_recv(int fd, void *to, size_t capacity, int flags)
@@ -312,15 +299,15 @@ static char first_answer[1 << 16];
 static size_t first_bytes;
 static int	taken;				/* of the last input */
 
-/* All messages of a script, one behind the other; the caller's to free. */
+/* The first n messages of a script, one behind the other; the caller's to free. */
 static char *
-join(const Script *script, int first, int end, size_t *bytes)
+join(const Script *script, int n, size_t *bytes)
 {
 	char	   *all = NULL;
 	int			i;
 
 	*bytes = 0;
-	for (i = first; i < end; i++)
+	for (i = 0; i < n; i++)
 	{
 		all = realloc(all, *bytes + script->bytes[i]);
 		memcpy(all + *bytes, script->messages[i], script->bytes[i]);
@@ -352,6 +339,18 @@ ask(char *answer, size_t capacity)
 	return wire.answer_bytes;
 }
 
+/* Says the first n messages of a script, and frees it. */
+static void
+say(Script *script, int n)
+{
+	size_t		size;
+	char	   *bytes = join(script, n, &size);
+
+	converse(bytes, size, 0);
+	free(bytes);
+	free_script(script);
+}
+
 static TestIndex
 small_index(void)
 {
@@ -366,8 +365,6 @@ set_up(void)
 	int64_t		budget = BUDGET;
 	TestIndex	index = small_index();
 	Script		script = {0};
-	char	   *bytes;
-	size_t		size;
 
 	gv_server.engine = "cpu";
 	gv_server.release = "fuzzed";
@@ -388,18 +385,12 @@ set_up(void)
 	healthy = test_key(1);
 	none = test_key(2);
 	supervisor_script(&script, &none);
-	bytes = join(&script, 0, script.n, &size);
-	converse(bytes, size, 0);
-	free(bytes);
-	free_script(&script);
+	say(&script, script.n);
 	loader_script(&script, &healthy, &index);
 	/* but for STATES and DROP at the end */
-	bytes = join(&script, 0, script.n - 2, &size);
-	converse(bytes, size, 0);
-	free(bytes);
-	free_script(&script);
+	say(&script, script.n - 2);
 	session_script(&script, &healthy, &index);
-	question = join(&script, 0, 2, &question_bytes);
+	question = join(&script, 2, &question_bytes);
 	free_script(&script);
 	free_index(&index);
 	first_bytes = ask(first_answer, sizeof(first_answer));
@@ -490,13 +481,13 @@ fuzz_taken(void)
 	return taken;
 }
 
-/* Of its messages so many are taken. */
+/* Keeps a script, of whose messages so many are taken, and frees it. */
 static void
 keep_script(FuzzKeep keep, const char *kind, Script *script, int messages)
 {
 	char		name[64];
 	size_t		size;
-	char	   *bytes = join(script, 0, script->n, &size);
+	char	   *bytes = join(script, script->n, &size);
 	char	   *input = malloc(size + 1);
 	GvHello	   *hello = (GvHello *) (bytes + sizeof(GvMessage));
 
@@ -507,6 +498,7 @@ keep_script(FuzzKeep keep, const char *kind, Script *script, int messages)
 	keep(name, input, size + 1);
 	free(input);
 	free(bytes);
+	free_script(script);
 }
 
 /* A message of one number comes into a script as its message `at`. */
@@ -540,7 +532,6 @@ keep_shared(FuzzKeep keep, const GvMirrorKey *key, const TestIndex *index)
 	insert(&script, 3, GV_MSG_IN_SHM, script.bytes[0] + script.bytes[1] +
 		   script.bytes[2] + sizeof(GvMessage) + sizeof(GvInShmRequest));
 	keep_script(keep, "loader-here", &script, script.n - 1);
-	free_script(&script);
 }
 
 /* A set whose outputs go to memory. */
@@ -557,7 +548,6 @@ keep_fetched(FuzzKeep keep)
 							   sizeof(GvMessage)))->offset = 64 * i;
 	insert(&script, 1, GV_MSG_ATTACH_SHM, 1 << 16);
 	keep_script(keep, "set-fetched", &script, script.n - 1);
-	free_script(&script);
 }
 
 /* Messages of a client of each role. */
@@ -573,16 +563,14 @@ fuzz_seeds(FuzzKeep keep)
 
 	session_script(&script, &other, &index);
 	keep_script(keep, "session", &script, script.n);
-	free_script(&script);
 	supervisor_script(&script, &key);
 	keep_script(keep, "supervisor", &script, script.n);
-	/* one of another life */
+	/* one of another incarnation */
+	supervisor_script(&script, &key);
 	script.messages[0][script.bytes[0] - 1] ^= 1;
 	keep_script(keep, "other-supervisor", &script, 0);
-	free_script(&script);
 	bulk_script(&script, &other, &index);
 	keep_script(keep, "many", &script, script.n);
-	free_script(&script);
 	for (i = 0; i < 2; i++)
 	{
 		loader_script(&script, &key, &index);
@@ -590,11 +578,9 @@ fuzz_seeds(FuzzKeep keep)
 		if (i == 1)
 			free(script.messages[--script.n]);
 		keep_script(keep, i == 0 ? "loader-1" : "loader-2", &script, script.n);
-		free_script(&script);
 	}
 	builder_script(&script, &index);
 	keep_script(keep, "builder", &script, script.n);
-	free_script(&script);
 	keep_shared(keep, &key, &index);
 	keep_fetched(keep);
 	for (i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
@@ -604,7 +590,6 @@ fuzz_seeds(FuzzKeep keep)
 		set_script(&script, sets[i]);
 		snprintf(name, sizeof(name), "set-%d", sets[i]);
 		keep_script(keep, name, &script, script.n - 1);
-		free_script(&script);
 	}
 	free_index(&index);
 }
