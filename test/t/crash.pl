@@ -148,8 +148,7 @@ for my $table ([ 'trained', '<=>' ], [ 'waiting', '<->' ], [ 'turned', '<->' ])
 
 	is($node->safe_psql('postgres', "SELECT count(*) FROM $name"), '0', "crashed: $name is empty");
 	is_whole($node, 'crashed', $name, $operator, 8, exact => 0);
-	is( $node->safe_psql('postgres', "SELECT lists, rows FROM gpuvec_index_info('${name}_e')"),
-		'0|0', "crashed: ${name}_e has no training");
+	gives($node, "SELECT lists, rows FROM gpuvec_index_info('${name}_e')", '0|0', "crashed: ${name}_e has no training");
 	$node->safe_psql('postgres',
 		"INSERT INTO $name SELECT g, point(g, 8) FROM generate_series(1, 1500) AS g");
 	is_whole($node, 'filled again', $name, $operator, 8);
@@ -174,8 +173,8 @@ $node->wait_for_catchup($standby);
 (undef, undef, $err) = $standby->psql('postgres',
 	'SET enable_seqscan = off; SELECT id FROM waiting ORDER BY e <-> point(1, 8) LIMIT 1');
 like($err, qr/cannot access temporary or unlogged relations during recovery/, 'standby: refused');
-(undef, undef, $err) = $standby->psql('postgres', q{SELECT FROM gpuvec_search('waiting_e', point(1, 8), 1)});
-like($err, qr/ERROR:  cannot access unlogged index "waiting_e" during recovery/, 'standby: gpuvec_search is refused');
+says($standby, q{SELECT FROM gpuvec_search('waiting_e', point(1, 8), 1)},
+	qr/ERROR:  cannot access unlogged index "waiting_e" during recovery/, 'standby: gpuvec_search is refused');
 for my $function (q{exact_search('waiting', 'e', point(1, 8), 1)}, q{kmeans('waiting', 'e', 1)})
 {
 	(undef, undef, $err) = $standby->psql('postgres', "SELECT * FROM gpuvec_$function");

@@ -80,8 +80,7 @@ sub vacuum_vectors
 		}
 		like($said, $gone, "$what: vectors of dead rows of $table are gone");
 		unlike($said, $missed, "$what: ... all of them");
-		is($primary->safe_psql('postgres', "SELECT count(DISTINCT chunk_id) FROM $toast"),
-			alive($table), "$what: those of others are not");
+		gives($primary, "SELECT count(DISTINCT chunk_id) FROM $toast", alive($table), "$what: those of others are not");
 	}
 	return;
 }

@@ -93,12 +93,9 @@ like(
 		ORDER BY e <-> (SELECT e FROM queries LIMIT 1) LIMIT 2}),
 	qr/Index Scan using rows_e/,
 	'the index is used');
-is( $node->safe_psql('postgres',
-		q{SET enable_seqscan = off; SET gpuvec.recall = 0.95;
+gives($node, q{SET enable_seqscan = off; SET gpuvec.recall = 0.95;
 		SELECT count(*) FROM (SELECT id FROM rows ORDER BY e <-> (SELECT e FROM queries LIMIT 1) LIMIT 10000) AS s;
-		SELECT returned, full_pass FROM gpuvec_last_scan()}),
-	"10000\n10000|f",
-	'ten thousand rows take no pass over the table');
+		SELECT returned, full_pass FROM gpuvec_last_scan()}, "10000\n10000|f", 'ten thousand rows take no pass over the table');
 for my $recall (0.95, 0.99)
 {
 	$node->safe_psql('postgres', "SELECT ask($recall)");
@@ -119,16 +116,13 @@ for my $recall (0.95, 0.99)
 # Rows of which refine records tell that they are next: the first batches are over
 # before they come to these, and return none from behind the ranks they are good for.
 plant(300, 309, 60, '601 AND 700');
-is( $node->safe_psql(
-		'postgres', q{
+gives($node, q{
 		CREATE INDEX rows_sq8 ON rows USING gpuivfpq (e) WITH (refine = sq8);
 		DROP INDEX rows_e;
 		ANALYZE rows;
 		DELETE FROM planted WHERE first <> 300;
 		SELECT ask(.95);
-		SELECT avg(share) >= .95 FROM found WHERE first = 300}),
-	"\nt",
-	'ranks 300 to 309 by refine records');
+		SELECT avg(share) >= .95 FROM found WHERE first = 300}, "\nt", 'ranks 300 to 309 by refine records');
 
 # The recall that is promised, whoever knows how many rows are requested: of random
 # rows of many dimensions, of which codes tell little.  The rows that match a

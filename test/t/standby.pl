@@ -81,9 +81,8 @@ sub test_same
 		my $query = "SET enable_seqscan = off; SELECT string_agg(id::text, ' ') FROM
 			(SELECT id FROM narrow WHERE $condition ORDER BY e <-> point(5, 8) LIMIT 20) AS x";
 
-		is($standby->safe_psql('postgres', $query),
-			$primary->safe_psql('postgres', $query),
-			"$what: standby answers where $condition as primary does");
+		gives($standby, $query,
+			$primary->safe_psql('postgres', $query), "$what: standby answers where $condition as primary does");
 	}
 	for my $name (sort keys %searched)
 	{
@@ -217,9 +216,8 @@ $primary->safe_psql('postgres', 'INSERT INTO narrow SELECT -g, point(g, 8) FROM 
 	DELETE FROM narrow WHERE id % 7 = 1; VACUUM narrow; INSERT INTO narrow VALUES (0, point(1, 8))');
 test_mirrors('written');
 kill 'KILL', gpuvecd_pid($standby);
-is( $standby->safe_psql('postgres', "$by_gpuvecd " . sprintf($natural, 1)),
-	$primary->safe_psql('postgres', "$by_gpuvecd " . sprintf($natural, 1)),
-	'the standby without its gpuvecd has the same rows');
+gives($standby, "$by_gpuvecd " . sprintf($natural, 1),
+	$primary->safe_psql('postgres', "$by_gpuvecd " . sprintf($natural, 1)), 'the standby without its gpuvecd has the same rows');
 is($primary->safe_psql('postgres', 'SELECT state FROM gpuvec_stat'), 'up', "the primary's gpuvecd does not mind");
 ok(revive($standby), 'the standby has a gpuvecd again');
 
@@ -262,9 +260,8 @@ $standby->safe_psql('postgres',
 is_whole($standby, 'promoted', 'narrow', '<->', 8);
 is_mirrored($standby, 'narrow_e', sprintf($natural, 1), 'promoted');
 differs($standby, sprintf($natural, 5), 'promoted: rows are those of a session');
-is( $standby->safe_psql('postgres', many('narrow', 'SET gpuvec.engine = gpu')),
-	$standby->safe_psql('postgres', many('narrow', 'SET gpuvec.engine = cpu')),
-	'promoted: so are those of gpuvec_search');
+gives($standby, many('narrow', 'SET gpuvec.engine = gpu'),
+	$standby->safe_psql('postgres', many('narrow', 'SET gpuvec.engine = cpu')), 'promoted: so are those of gpuvec_search');
 $standby->stop;
 
 # -- A page that redo is making from its image in the WAL is waited for: its buffer is

@@ -94,9 +94,8 @@ like($old->{stderr},
 	qr/ERROR:  cannot train index "older_e" in this transaction.*DETAIL:  The snapshot sees 0 of 2000 rows\..*HINT:/s,
 	'an old snapshot: it is said');
 $old->quit;
-is( $node->safe_psql('postgres', "BEGIN ISOLATION LEVEL REPEATABLE READ;
-		SELECT gpuvec_train('older_e'); COMMIT"),
-	'2000', 'a new snapshot: trained');
+gives($node, "BEGIN ISOLATION LEVEL REPEATABLE READ;
+		SELECT gpuvec_train('older_e'); COMMIT", '2000', 'a new snapshot: trained');
 $node->safe_psql('postgres', 'DROP TABLE t, moved, older, source');
 
 # -- the pending list of an untrained index
@@ -138,8 +137,7 @@ for my $round (1 .. 12)
 		VACUUM (INDEX_CLEANUP ON) churned});
 }
 cmp_ok(pages('churned_e'), '<=', 12, 'an index does not grow by rows that are gone');
-is( $node->safe_psql('postgres', q{SET enable_seqscan = off; SELECT id FROM churned ORDER BY e <-> '{1,2}'}),
-	'0', '... and has the row that stays');
+gives($node, q{SET enable_seqscan = off; SELECT id FROM churned ORDER BY e <-> '{1,2}'}, '0', '... and has the row that stays');
 $node->safe_psql('postgres', 'ANALYZE churned');
 my $cost = $node->safe_psql('postgres',
 	q{SET enable_seqscan = off; EXPLAIN (FORMAT json) SELECT id FROM churned ORDER BY e <-> '{1,2}' LIMIT 1});
@@ -246,8 +244,7 @@ $node->safe_psql('postgres', q{VACUUM (INDEX_CLEANUP ON) firsts});
 $node->safe_psql('postgres', q{INSERT INTO firsts VALUES (5, '{5,6}')});
 release($holder);
 isnt(end_of($late), 0, '... and is refused');
-is( $node->safe_psql('postgres', q{SET enable_seqscan = off; SELECT id FROM firsts ORDER BY e <-> '{1,2}'}),
-	'5', '... so that rows have one length');
+gives($node, q{SET enable_seqscan = off; SELECT id FROM firsts ORDER BY e <-> '{1,2}'}, '5', '... so that rows have one length');
 
 is_sound($node, 'firsts_e', 'firsts');
 $node->stop;

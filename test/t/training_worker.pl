@@ -64,9 +64,8 @@ log_has($node, qr/LOG:  trained index "public.loaded_e": $rows rows in \d+ lists
 	0, 'the log says so');
 unlike(slurp_file($node->logfile), qr/trained index[^\n]*\n[^\n]*CONTEXT/, 'in one line');
 ok(wait_until($node, $idle), 'the worker is gone');
-is($node->safe_psql('postgres', q{SELECT rows, pending, rows_at_training, advice
-		FROM gpuvec_index_info('loaded_e')}),
-	"$rows|0|$rows|", 'all rows are in lists');
+gives($node, q{SELECT rows, pending, rows_at_training, advice
+		FROM gpuvec_index_info('loaded_e')}, "$rows|0|$rows|", 'all rows are in lists');
 is_whole($node, 'autovacuum', 'loaded', '<->', 8);
 $node->wait_for_catchup($standby);
 is_whole($standby, 'standby', 'loaded', '<->', 8);
@@ -83,8 +82,7 @@ $node->safe_psql('postgres', q{
 my $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM t');
 settle($node, 'few rows');
-is($node->safe_psql('postgres', "SELECT lists FROM gpuvec_index_info('t_e')"), '0',
-	'no training below train_rows');
+gives($node, "SELECT lists FROM gpuvec_index_info('t_e')", '0', 'no training below train_rows');
 $node->safe_psql('postgres', 'INSERT INTO t SELECT * FROM source WHERE id BETWEEN 4901 AND 5000');
 $node->wait_for_catchup($standby);
 
@@ -169,8 +167,7 @@ settle($node, 'outgrown');
 unlike(slurp_file($node->logfile, $from), qr/was trained on/, 'it is said once');
 is_exact($node, 'grown', '<->', 8, 'grown');
 $node->safe_psql('postgres', 'REINDEX INDEX CONCURRENTLY grown_e');
-is($node->safe_psql('postgres', "SELECT rows_at_training, advice FROM gpuvec_index_info('grown_e')"),
-	'15000|', 'REINDEX mends that');
+gives($node, "SELECT rows_at_training, advice FROM gpuvec_index_info('grown_e')", '15000|', 'REINDEX mends that');
 
 # -- ... one whose targets are for queries that were given: they stay
 $node->safe_psql('postgres', q{
@@ -280,8 +277,7 @@ hold_at('1 train: written');
 $node->safe_psql('postgres', "SET search_path = public; VACUUM plain");
 my $usual = "SET search_path = public; SET lock_timeout = 0;";
 is_held($node, 'the worker waits, whatever lock_timeout is');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock'}),
-	'0', '... and is not serializable');
+gives($node, q{SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock'}, '0', '... and is not serializable');
 my $writes = '';
 $writes .= "BEGIN; SELECT count(*) FROM plain WHERE id = $_; INSERT INTO plain VALUES ($_, point($_, 4)); COMMIT;"
   for 2001 .. 2010;
