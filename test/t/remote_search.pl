@@ -8,11 +8,47 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote qw(:DEFAULT stat_of soon);
+use GpuvecRemote;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
+
+# With all lists, because gpuvecd chooses the last of the nearest in another way.
+my $all = 'gpuvec.probes = 1000';
+
+# A query whose rows are one text.
+sub text_of { return "SELECT string_agg(n::text, ' ') FROM ($_[0]) AS n"; }
+
+# Test: who waits for gpuvecd heeds time-outs and canceling, and a request that is given
+# up leaves nothing behind: the next one of the session has its own answer.
+sub test_given_up
+{
+	my ($node, $what, $query, $other) = @_;
+	my $set = "SET enable_seqscan = off; SET gpuvec.request_timeout = '60s'; SET $all;";
+	my $expected = $node->safe_psql('postgres', "$set SET gpuvec.engine = cpu; $other");
+	my $broken = stat_of($node, 'broken');
+	my ($supervisor, $pid) = stand_still($node);
+
+	$set .= 'SET gpuvec.engine = gpu;';
+	test_timeout($node, $what, "$set $query", 300);
+	test_cancel($node, $what, "$set $query", 'pg_stat_activity',
+		q{wait_event_type = 'Extension' AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
+	kill 'CONT', $pid;
+	my (undef, $out, $err) = $node->psql('postgres', qq{
+		$set
+		$other;
+		\\! kill -STOP $pid
+		-- for its own message alone: SET might be canceled, too
+		SET LOCAL statement_timeout = '300ms' \\; $query;
+		\\! kill -CONT $pid
+		$other;
+		SELECT engine, fallback IS NULL FROM gpuvec_last_scan()}, on_error_stop => 0);
+	go_on($supervisor, $pid);
+	like($err, qr/canceling statement due to statement timeout/, "$what: given up");
+	is($out, "$expected\n$expected\n$SERVER|t", "$what: ... and the next request has its own answer");
+	return is(stat_of($node, 'broken'), $broken, "$what: ... and nothing is out of step");
+}
 
 my $rows = long_test() ? 50_000 : 3000;
 my $node = new_remote_node('main', conf => "max_connections = 20\nfsync = off\ngpuvec.server_timeout = '60s'\n");
@@ -75,18 +111,13 @@ for my $table (@tables)
 		}
 	}
 }
-for my $q (2 .. 6)
-{
-	differs($node, query($tables[0], $q * 7919, 10), "l2, query $q");
-}
-my @settings = (
+differs($node, query($tables[0], $_ * 7919, 10), "l2, query $_") for 2 .. 6;
+for my $set (
 	'gpuvec.probes = 1', 'gpuvec.probes = 1000', 'gpuvec.candidates = 1',
 	'gpuvec.candidates = 3000', 'gpuvec.candidates = 1000000', 'gpuvec.recall = 0.5', 'gpuvec.recall = 0.99',
-	'gpuvec.max_probes = 5');
-for my $set (@settings)
+	'gpuvec.max_probes = 5')
 {
-	differs($node, query($_, 31, '10 OFFSET 40'), "$_->[0], $set", set => [$set])
-	  for @tables[ 0, 2 ];
+	differs($node, query($_, 31, '10 OFFSET 40'), "$_->[0], $set", set => [$set]) for @tables[ 0, 2 ];
 }
 
 # what gpuvecd has no part in
@@ -97,38 +128,41 @@ differs($node, 'SELECT id FROM l2 ORDER BY e <-> (SELECT NULL::real[]) LIMIT 20'
 
 # An index that is made or rewritten in a transaction is its own until it is
 # committed, and another one after it was rolled back.
-is( $node->safe_psql('postgres', q{
-		BEGIN;
-		TRUNCATE l2_list;
-		INSERT INTO l2_list SELECT id + 10000, e FROM l2;
-		REINDEX INDEX l2_list_e;
-		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
-		ROLLBACK;
-		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10');
-		BEGIN;
-		SAVEPOINT before;
-		REINDEX INDEX l2_list_e;
-		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
-		ROLLBACK TO before;
-		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10')}),
+gives(
+	$node, q{
+	BEGIN;
+	TRUNCATE l2_list;
+	INSERT INTO l2_list SELECT id + 10000, e FROM l2;
+	REINDEX INDEX l2_list_e;
+	SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+	ROLLBACK;
+	SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10');
+	BEGIN;
+	SAVEPOINT before;
+	REINDEX INDEX l2_list_e;
+	SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+	ROLLBACK TO before;
+	SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10')},
 	"\n\n\n", 'an index in its own transaction, and rolled back');
-is( $node->safe_psql('postgres', q{
-		CREATE TEMP TABLE own AS SELECT * FROM l2;
-		CREATE INDEX own_e ON own USING gpuivfpq (e);
-		SELECT differs('SELECT id FROM own ORDER BY e <-> point(3, 12) LIMIT 10', 'session')}),
+gives(
+	$node, q{
+	CREATE TEMP TABLE own AS SELECT * FROM l2;
+	CREATE INDEX own_e ON own USING gpuivfpq (e);
+	SELECT differs('SELECT id FROM own ORDER BY e <-> point(3, 12) LIMIT 10', 'session')},
 	'', 'a temporary table');
 
 # one session sees an index change
-is( $node->safe_psql('postgres', q{
-		CREATE UNLOGGED TABLE changing AS SELECT * FROM l2;
-		CREATE INDEX changing_e ON changing USING gpuivfpq (e) WITH (lists = 20);
-		SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
-		SET gpuvec.auto_mirror = off;
-		REINDEX INDEX changing_e;
-		SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
-		SET gpuvec.auto_mirror = on;
-		SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
-		SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10')}),
+gives(
+	$node, q{
+	CREATE UNLOGGED TABLE changing AS SELECT * FROM l2;
+	CREATE INDEX changing_e ON changing USING gpuivfpq (e) WITH (lists = 20);
+	SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
+	SET gpuvec.auto_mirror = off;
+	REINDEX INDEX changing_e;
+	SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+	SET gpuvec.auto_mirror = on;
+	SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
+	SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10')},
 	"\n\n\n", 'a session, before and after REINDEX');
 
 # rescans, and the ways in which statements are run
@@ -136,58 +170,21 @@ differs(
 	$node, q{SELECT q.id AS query, x.id FROM l2 AS q, LATERAL
 		(SELECT id FROM cosine ORDER BY e <=> q.e LIMIT 15) AS x WHERE q.id <= 25},
 	'LATERAL: rescans');
+# two scans that a merge of partitions reads in turn, so that each asks for more when
+# the other was the last to be answered
 $node->safe_psql(
 	'postgres', q{
-	-- rows of two cursors in turn, so that each asks for more when the other was
-	-- the last to be answered; and who answered the one that ends last
-	CREATE FUNCTION turns(engine text) RETURNS text
-	LANGUAGE plpgsql SET enable_seqscan = off AS $$
-	DECLARE
-		a refcursor;
-		b refcursor;
-		fetched record;
-		result text = '';
-		answered text;
-	BEGIN
-		PERFORM set_config('gpuvec.engine', engine, true);
-		OPEN a FOR EXECUTE 'SELECT id FROM l2_refined ORDER BY e <-> point(77, 12)';
-		OPEN b FOR EXECUTE 'SELECT id FROM ip ORDER BY e <#> point(78, 12)';
-		FOR i IN 1..700 LOOP
-			FETCH a INTO fetched;
-			result = result || fetched.id || ' ';
-			FETCH b INTO fetched;
-			result = result || fetched.id || ' ';
-		END LOOP;
-		CLOSE a;
-		SELECT l.engine INTO answered FROM gpuvec_last_scan() AS l;
-		CLOSE b;
-		IF answered <> (SELECT l.engine FROM gpuvec_last_scan() AS l)
-			OR answered <> (CASE engine WHEN 'gpu'
-				THEN current_setting('test.server') ELSE 'session' END) THEN
-			RETURN 'answered by ' || answered;
-		END IF;
-		RETURN result;
-	END
-	$$;
-	-- two scans that a merge of partitions reads in turn
 	CREATE TABLE parted (id int, e real[]) PARTITION BY HASH (id);
 	CREATE TABLE parted_0 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 	CREATE TABLE parted_1 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 1);
 	INSERT INTO parted SELECT * FROM l2;
 	CREATE INDEX parted_e ON parted USING gpuivfpq (e) WITH (lists = 30);
 	ANALYZE parted});
-is($node->safe_psql('postgres', "SELECT turns('gpu') = turns('cpu')"), 't',
-	'two cursors, in turn');
-like($node->safe_psql('postgres', "SELECT turns('gpu')"), qr/^(\d+ ){1400}$/,
-	'... have rows');
 is_mirrored($node, "parted_${_}_e_idx", "SELECT id FROM parted_$_ ORDER BY e <-> point(1, 12) LIMIT 10",
 	'partition') for 0, 1;
-like(
-	$node->safe_psql('postgres', q{SET enable_seqscan = off;
-		EXPLAIN SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 300}),
+like($node->safe_psql('postgres', 'SET enable_seqscan = off; EXPLAIN SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 300'),
 	qr/Merge Append/, 'partitions are merged');
-differs($node, 'SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 10 OFFSET 290',
-	'two partitions, merged');
+differs($node, 'SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 10 OFFSET 290', 'two partitions, merged');
 
 # a scan whose batches are answered by both in turn neither skips nor repeats a row
 $node->safe_psql(
@@ -218,89 +215,22 @@ for my $table (@tables[ 0, 1, 2, 5 ])
 	my $here = $node->safe_psql('postgres', "SELECT mixed('$name', '$operator', '{cpu}')");
 
 	cmp_ok(scalar(split ' ', $here), '>', $rows * 0.9, "$name: nearly all rows, some out of order");
-	is($node->safe_psql('postgres', "SELECT mixed('$name', '$operator', '{gpu}')"),
-		$here =~ s/^session/$SERVER/r, "$name: all batches by gpuvecd");
-	is($node->safe_psql('postgres', "SELECT mixed('$name', '$operator', '{$_}')"),
-		$here =~ s/^session/mixed/r, "$name: batches by $_")
+	gives($node, "SELECT mixed('$name', '$operator', '{gpu}')", $here =~ s/^session/$SERVER/r, "$name: all batches by gpuvecd");
+	gives($node, "SELECT mixed('$name', '$operator', '{$_}')", $here =~ s/^session/mixed/r, "$name: batches by $_")
 	  for 'gpu,cpu', 'cpu,gpu,cpu';
 }
 
 # a parallel worker has a connection of its own
 my $parallel = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000 ?
   'debug_parallel_query' : 'force_parallel_mode';
-my $nearest = 'SELECT string_agg(id::text, \' \') FROM
-	(SELECT id FROM l2 ORDER BY e <-> point(4711, 12) LIMIT 30) AS x';
+my $nearest = text_of('SELECT id FROM l2 ORDER BY e <-> point(4711, 12) LIMIT 30');
 my $before = served($node);
 my $there = $node->safe_psql('postgres',
 	"SET enable_seqscan = off; SET gpuvec.engine = gpu; SET $parallel = on; $nearest");
 cmp_ok(served($node), '>', $before, 'a parallel worker was answered by gpuvecd');
-is($there,
-	$node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = cpu; $nearest"),
-	'... as the session would have been');
+gives($node, "SET enable_seqscan = off; SET gpuvec.engine = cpu; $nearest", $there, '... as the session would have been');
 
-# a request that is given up leaves nothing behind: the next one of the session
-# has its own answer.  The supervisor is not to see that gpuvecd stands still: sessions
-# would not ask it.
-my $limit_ms = 500 + 4500;
-my $broken = stat_of($node, 'broken');
-my $pid = gpuvecd_pid($node);
-my $supervisor = supervisor_pid($node);
-kill 'STOP', $supervisor;
-my $other = 'SELECT string_agg(id::text, \' \') FROM
-	(SELECT id FROM ip ORDER BY e <#> point(815, 12) LIMIT 30) AS x';
-my $expected = $node->safe_psql('postgres',
-	"SET enable_seqscan = off; SET gpuvec.engine = cpu; $other");
-my ($rc, $out, $err) = $node->psql('postgres', qq{
-	SET enable_seqscan = off;
-	SET gpuvec.engine = gpu;
-	SET gpuvec.request_timeout = '60s';
-	$nearest;
-	\\! kill -STOP $pid
-	SELECT clock_timestamp() AS begun \\gset
-	-- for its own message alone: SET might be canceled, too
-	SET LOCAL statement_timeout = '300ms' \\; $nearest;
-	SELECT (1000 * extract(epoch FROM clock_timestamp() - :'begun'::timestamptz))::int;
-	\\! kill -CONT $pid
-	$other;
-	SELECT engine, fallback IS NULL FROM gpuvec_last_scan()}, on_error_stop => 0);
-like($err, qr/canceling statement due to statement timeout/, 'statement_timeout during a request');
-like($out, qr/^\Q$there\E\n\d+\n\Q$expected\E\n$SERVER\|t$/,
-	'... and the next request has its own answer');
-my $ms = (split /\n/, $out)[1];
-cmp_ok($ms, '<', 300 + $limit_ms, "... ends it after $ms ms");
-
-kill 'STOP', $pid;
-my $job = background($node, qq{
-	\\set ON_ERROR_STOP off
-	SET enable_seqscan = off;
-	SET gpuvec.engine = gpu;
-	SET gpuvec.request_timeout = '60s';
-	SET application_name = 'victim';
-	$nearest;
-	SET application_name = 'done';
-	SELECT pg_sleep(0.5);
-	$other;
-	SELECT engine, fallback IS NULL FROM gpuvec_last_scan();});
-ok( wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'victim'
-		AND state = 'active' AND query ~ 'string_agg'}), 'a session waits');
-usleep(50_000);
-# one session looks, and tells the time: none has to begin meanwhile
-$ms = $node->safe_psql('postgres', q{
-	SELECT clock_timestamp() AS begun, count(pg_cancel_backend(pid)) AS n
-	FROM pg_stat_activity WHERE application_name = 'victim' \gset
-	DO $$ BEGIN
-		FOR i IN 1..90000 LOOP
-			EXIT WHEN EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'done');
-			PERFORM pg_sleep(0.002);
-			PERFORM pg_stat_clear_snapshot();
-		END LOOP;
-	END $$;
-	SELECT (1000 * extract(epoch FROM clock_timestamp() - :'begun'::timestamptz))::int});
-cmp_ok($ms, '<', $limit_ms, "... until it is canceled, for $ms ms");
-go_on($supervisor, $pid);
-end_of($job);
-is(slurp_file($job->{output}), "\n$expected\n$SERVER|t\n", '... and the next request has its own answer');
-is(stat_of($node, 'broken'), $broken, '... and nothing is out of step');
+test_given_up($node, 'stopped', $nearest, text_of('SELECT id FROM ip ORDER BY e <#> point(815, 12) LIMIT 30'));
 
 # -- refine records come with the answer: no page of them, or of lists, is read
 for my $table (grep { $_->[0] =~ /refined/ } @tables)
@@ -322,27 +252,23 @@ for my $table (grep { $_->[0] =~ /refined/ } @tables)
 		"$table->[0]: $pages{gpu} pages by gpuvecd, $pages{cpu} by the session");
 }
 
-unlike(slurp_file($node->logfile), qr/PANIC|TRAP|terminated by signal/, 'no crash');
-
 # -- gpuvec_search, whose mirrors follow only when they are told to
 
 $node->safe_psql('postgres', "DROP TABLE $_->[0]") for @tables;
 $node->safe_psql('postgres', 'DROP TABLE parted, changing');
-$node->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = off');
-$node->reload;
+$node->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = off; SELECT pg_reload_conf()');
 my %lists = (plain => 'lists = 30', once => 'lists = 30, spill = 0', refined => 'lists = 30, refine = sq8');
+# Test: gpuvecd has all of a table's index.
+sub has_mirror { my ($name, $what) = @_; return is_mirrored($node, "${name}_e", "SELECT FROM $name ORDER BY e <-> point(1, 8) LIMIT 1", $what); }
 
 for my $name (sort keys %lists)
 {
 	$node->safe_psql('postgres', "
 		CREATE TABLE $name AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 3000) AS g;
 		CREATE INDEX ${name}_e ON $name USING gpuivfpq (e) WITH ($lists{$name});");
-	is_mirrored($node, "${name}_e", "SELECT FROM $name ORDER BY e <-> point(1, 8) LIMIT 1", $name);
+	has_mirror($name, 'new');
 }
 $node->safe_psql('postgres', 'CREATE TABLE asked AS SELECT point(7 * g, 8) AS v FROM generate_series(1, 700) AS g');
-
-# With all lists, because gpuvecd chooses the last of the nearest in another way.
-my $all = 'gpuvec.probes = 1000';
 
 # A search for many queries, the $k nearest of each.
 sub many
@@ -362,36 +288,35 @@ for my $name (sort keys %lists)
 	differs($node, many($name), "$name: in several requests", set => [ $all, "maintenance_work_mem = '1MB'" ], stale => 1);
 	cmp_ok(served($node), '<', $before + 60, "$name: by few messages");
 }
-is( $node->safe_psql('postgres', "SET gpuvec.engine = gpu; SELECT count(*) FROM (" . many('plain') . ") AS n;
-	SELECT engine, batch_size, returned, fallback IS NULL FROM gpuvec_last_scan()"),
+gives($node, 'SET gpuvec.engine = gpu; SELECT count(*) FROM (' . many('plain') . ') AS n;
+	SELECT engine, batch_size, returned, fallback IS NULL FROM gpuvec_last_scan()',
 	"7000\n$SERVER|700|7000|t", 'the last scan tells of it');
 # gpuvecd closes idle connections
-is( $node->safe_psql('postgres', "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT count(*) FROM (" . many('plain') . ") AS n;
-	DO 'BEGIN PERFORM pg_sleep(2.5); END'; SELECT count(*) FROM (" . many('plain') . ') AS n; SELECT engine FROM gpuvec_last_scan()'),
+gives($node, 'SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT count(*) FROM (' . many('plain') . ") AS n;
+	DO 'BEGIN PERFORM pg_sleep(2.5); END'; SELECT count(*) FROM (" . many('plain') . ') AS n; SELECT engine FROM gpuvec_last_scan()',
 	"7000\n7000\n$SERVER", 'again, after a while');
 
 # mirrors that lack something: tails, lists that have changed, dead rows
 pause_loaders($node);
-$node->safe_psql('postgres', "
-	INSERT INTO $_ SELECT g, point(g, 8) FROM generate_series(3001, 3300) AS g;") for sort keys %lists;
-differs($node, many($_), "$_: rows that the mirror lacks", set => [$all], stale => 1) for sort keys %lists;
-$node->safe_psql('postgres', "DELETE FROM $_ WHERE id % 3 = 0") for sort keys %lists;
-differs($node, many($_), "$_: rows that are gone", set => [$all], stale => 1) for sort keys %lists;
-$node->safe_psql('postgres', "DELETE FROM $_ WHERE id % 400 = 1; ") for sort keys %lists;
-$node->safe_psql('postgres', "VACUUM $_") for sort keys %lists;
-# so many lists are stale that the session searches itself, for some queries
-# or for all
 for my $name (sort keys %lists)
 {
-	my $query = "SELECT string_agg(n::text, ' ') FROM (" . many($name) . ') AS n';
-
-	is( $node->safe_psql('postgres', "SET $all; SET gpuvec.engine = gpu; $query"),
-		$node->safe_psql('postgres', "SET $all; SET gpuvec.engine = cpu; $query"),
-		"$name: after VACUUM");
+	$node->safe_psql('postgres', "INSERT INTO $name SELECT g, point(g, 8) FROM generate_series(3001, 3300) AS g");
+	differs($node, many($name), "$name: rows that the mirror lacks", set => [$all], stale => 1);
+	$node->safe_psql('postgres', "DELETE FROM $name WHERE id % 3 = 0");
+	differs($node, many($name), "$name: rows that are gone", set => [$all], stale => 1);
+	# so many lists are stale that the session searches itself, for some queries
+	# or for all
+	$node->safe_psql('postgres', "DELETE FROM $name WHERE id % 400 = 1; VACUUM $name");
+	my $query = text_of(many($name));
+	gives($node, "SET $all; SET gpuvec.engine = gpu; $query",
+		$node->safe_psql('postgres', "SET $all; SET gpuvec.engine = cpu; $query"), "$name: after VACUUM");
 }
 resume_loaders($node);
-is_mirrored($node, "${_}_e", "SELECT FROM $_ ORDER BY e <-> point(1, 8) LIMIT 1", "$_ again") for sort keys %lists;
-differs($node, many($_), "$_: it has caught up", set => [$all]) for sort keys %lists;
+for my $name (sort keys %lists)
+{
+	has_mirror($name, 'again');
+	differs($node, many($name), "$name: it has caught up", set => [$all]);
+}
 
 # With half of the rows gone: a second round, whose queries come in the order in which
 # the first one reranked them, and which answers all of them: where one needs a third,
@@ -401,8 +326,7 @@ sub when_few_are_left
 	my ($engine) = @_;
 
 	return $node->safe_psql('postgres', "SET $all; SET gpuvec.engine = $engine; BEGIN; DELETE FROM plain WHERE id % 2 <> 1;
-		SELECT string_agg(n::text, ' ') FROM (" . many('plain') . ") AS n;
-		SELECT batches, full_pass FROM gpuvec_last_scan(); ROLLBACK");
+		" . text_of(many('plain')) . '; SELECT batches, full_pass FROM gpuvec_last_scan(); ROLLBACK');
 }
 my $few = when_few_are_left('gpu');
 like($few, qr/\n2\|f$/, 'a second round, and no pass');
@@ -418,71 +342,48 @@ $node->safe_psql('postgres', '
 is_mirrored($node, 'pairs_e', "SELECT FROM pairs ORDER BY e <-> '{1,0,0,0}' LIMIT 1", 'pairs');
 pause_loaders($node);
 $node->safe_psql('postgres', 'DELETE FROM pairs WHERE id BETWEEN 1000 AND 1100 AND id % 3 > 0; VACUUM pairs');
-is( $node->safe_psql('postgres', q{
-		SET gpuvec.engine = gpu; SET gpuvec.probes = 2; SET gpuvec.candidates = 300;
-		SELECT count(*) FROM pairs AS a, unnest('{-80,-40,-15,15,40,80}'::int[]) AS far,
-			LATERAL (SELECT min(distance) AS d FROM gpuvec_search('pairs_e', ARRAY[a.e, ARRAY[a.id + far, 0, 0, 0]::real[]], 1)
-				WHERE query = 1) AS s
-		WHERE a.id BETWEEN 800 AND 1600 AND d > 0}),
+gives(
+	$node, q{
+	SET gpuvec.engine = gpu; SET gpuvec.probes = 2; SET gpuvec.candidates = 300;
+	SELECT count(*) FROM pairs AS a, unnest('{-80,-40,-15,15,40,80}'::int[]) AS far,
+		LATERAL (SELECT min(distance) AS d FROM gpuvec_search('pairs_e', ARRAY[a.e, ARRAY[a.id + far, 0, 0, 0]::real[]], 1)
+			WHERE query = 1) AS s
+	WHERE a.id BETWEEN 800 AND 1600 AND d > 0},
 	0, 'each row is its own nearest');
 resume_loaders($node);
 
 # -- gpuvecd does not answer, is killed, is gone
-my $own = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SET $all; SELECT string_agg(n::text, ' ') FROM (" . many('plain') . ') AS n');
+my $own = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SET $all; " . text_of(many('plain')));
 
 # Test: the session finds the rows, since gpuvecd does not, for such a reason.
 sub by_fallback
 {
 	my ($set, $what, $why) = @_;
 	my $found = $node->safe_psql('postgres', "SET gpuvec.engine = gpu; SET $all; $set
-		SELECT string_agg(n::text, ' ') FROM (" . many('plain') . ") AS n; SELECT fallback FROM gpuvec_last_scan()");
+		" . text_of(many('plain')) . '; SELECT fallback FROM gpuvec_last_scan()');
 
 	like($found, qr/\n($why)$/, "$what: why");
-	$found =~ s/\n[^\n]*$//;
-	is($found, $own, "$what: the session's rows");
-	return;
+	return is($found =~ s/\n[^\n]*$//r, $own, "$what: the session's rows");
 }
-($supervisor, $pid) = stand_still($node);
+my ($supervisor, $pid) = stand_still($node);
 my $begun = time;
 by_fallback("SET gpuvec.request_timeout = '200ms';", 'stopped', 'timed out');
 cmp_ok(time - $begun, '<', 15, 'stopped: it was not waited for long');
 go_on($supervisor, $pid);
-soon($node, q{state = 'up'}, 'it goes on');
+soon_up($node, 'it goes on');
 differs($node, many('plain'), 'it answers again', set => [ $all, "gpuvec.request_timeout = '9s'" ]);
-# who waits for it heeds canceling and time-outs, and has the right answer next
+test_given_up($node, 'many, stopped',
+	q{SELECT count(*) FROM gpuvec_search('plain_e', (SELECT array_agg(point(g, 8)) FROM generate_series(1, 900) AS g), 3)},
+	text_of(many('plain')));
 ($supervisor, $pid) = stand_still($node);
-my $patient = "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '60s'; SET $all;";
-test_timeout($node, 'stopped', "$patient " . many('plain'), 300);
-test_cancel($node, 'stopped', "$patient " . many('plain'), 'pg_stat_activity',
-	q{wait_event_type = 'Extension' AND query LIKE '%gpuvec_search%' AND pid <> pg_backend_pid()});
-{
-	my ($rc, $out, $err) = $node->psql('postgres', qq{
-		$patient
-		\\set ON_ERROR_STOP off
-		-- for its own message alone: SET might be canceled, too
-		SET LOCAL statement_timeout = '200ms' \\;
-		SELECT count(*) FROM gpuvec_search('plain_e', (SELECT array_agg(point(g, 8)) FROM generate_series(1, 900) AS g), 3);
-		\\! kill -CONT $pid
-		SELECT string_agg(n::text, ' ') FROM (} . many('plain') . ') AS n');
-
-	like($err, qr/canceling statement due to statement timeout/, 'given up');
-	is($out, $own, '... and the next answer is that of the next question');
-}
-kill 'CONT', $pid;
-kill 'STOP', $pid;
-{
-	my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
-		SET gpuvec.request_timeout = '150ms'; " . many('plain'));
-
-	isnt($rc, 0, 'an error is wanted');
-	like($err, qr/gpuvecd did not respond within 150 ms/, 'and it is the right one');
-}
+says($node, "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SET gpuvec.request_timeout = '150ms'; " . many('plain'),
+	qr/ERROR: .*gpuvecd did not respond within 150 ms/, 'an error, if that is wanted');
 # nobody starts another before the session has asked: the supervisor stands still
 kill 'KILL', $pid;
 by_fallback('', 'killed', 'down|broken|suspended');
 kill 'CONT', $supervisor;
 ok(revive($node), 'there is another');
-is_mirrored($node, 'plain_e', 'SELECT FROM plain ORDER BY e <-> point(1, 8) LIMIT 1', 'the other one');
+has_mirror('plain', 'the other one');
 differs($node, many('plain'), 'and it answers', set => [$all]);
 
 # -- killed while it answers: who has asked finds the rows itself
@@ -503,7 +404,7 @@ $node->safe_psql('postgres', q{
 	$$});
 for my $ms (0, 7, 40)
 {
-	my $query = 'SELECT string_agg(n::text, $x$ $x$) FROM (' . many('plain') . ') AS n';
+	my $query = text_of(many('plain'));
 	my $job = background($node, "SET gpuvec.engine = gpu; SET $all; SELECT again(\$q\$$query\$q\$, 30)");
 
 	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%again%'
@@ -513,8 +414,9 @@ for my $ms (0, 7, 40)
 	is(end_of($job), 0, "killed after $ms ms");
 	is(slurp_file($job->{output}), "$own\n", '... all answers were right');
 	ok(revive($node), '... there is another');
-	is_mirrored($node, 'plain_e', 'SELECT FROM plain ORDER BY e <-> point(1, 8) LIMIT 1', 'the other one');
+	has_mirror('plain', 'the other one');
 }
 
+no_crash($node);
 $node->stop;
 done_testing();
