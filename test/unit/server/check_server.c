@@ -41,6 +41,7 @@ static const struct
 	On			on;
 }			tests[] = {
 	{"rules", test_rules, ON_ALL},
+	{"wrong", test_wrong, ON_ALL},
 	{"searches", test_searches, ON_ALL},
 	{"loading", test_loading, ON_ALL},
 	{"shared", test_shared, ON_ALL},
@@ -52,7 +53,6 @@ static const struct
 	{"parts", test_parts, ON_CPU},
 	{"builders", test_builders, ON_CPU},
 	{"joins", test_joins, ON_CPU},
-	{"wrong_sets", test_wrong_sets, ON_CPU},
 	{"divided", test_divided, ON_CPU},
 	{"copies", test_copies, ON_CPU},
 	{"life", test_life, ON_CPU},

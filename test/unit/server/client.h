@@ -227,6 +227,7 @@ extern void bench_divided(int n, char **devices);
 
 /* The tests, one function a file. */
 extern void test_rules(void);
+extern void test_wrong(void);
 extern void test_searches(void);
 extern void test_loading(void);
 extern void test_shared(void);
@@ -241,7 +242,6 @@ extern void test_placements(void);
 extern void test_builders(void);
 extern void test_joins(void);
 extern void test_sets(void);
-extern void test_wrong_sets(void);
 extern void test_divided(void);
 extern void test_copies(void);
 extern void test_life(void);
