@@ -44,8 +44,6 @@ typedef struct Bench
 	GvMirrorSpec spec;
 	GvMirror   *mirror;
 	GvPlacement	spread;			/* its devices */
-	GvSearcher *searchers[MOST_LANES][GV_MAX_DEVICES];	/* [nlanes], of the
-														 * first replica */
 	int			nlanes;
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *queries;		/* [NQUERIES][dims] */
@@ -301,107 +299,114 @@ sum_up(const GvSearch *searches, int n)
 	return sum;
 }
 
-/*
- * A batch size: the time from its begin to its end, and how long the caller is
- * busy beginning it.  Lanes take turns.
- */
-static void
-measure(Bench *bench, int n)
-{
-	double	   *times = need(MOST_TIMES * sizeof(double));
-	double		began[MOST_LANES] = {0};	/* 0: nothing is under way */
-	const GvSearch *first[MOST_LANES] = {0};	/* of the batch that is */
-	double		busy = 0;
-	double		copies = 0;
-	double		start;
-	int			begun = 0;
-	int			count = 0;
-	int			at = 0;
-
-	/* memory is taken, and graphs are made, by the first ones */
-	for (int i = 0; i < 2 * bench->nlanes; i++)
-		CHECKED(gv_mirror_search_shards(bench->searchers[i % bench->nlanes],
-										bench->spread.nshards, bench->mirror,
-										bench->searches, n));
-	start = bench_now();
-	do
-	{
-		int			lane = begun % bench->nlanes;
-		GvSearcher *const *searchers = bench->searchers[lane];
-
-		if (began[lane] > 0)
-		{
-			CHECKED(gv_mirror_finish(searchers[0]));
-			times[count++] = bench_now() - began[lane];
-			copies += (double) first[lane]->postings;
-		}
-		at = at + n > NQUERIES ? 0 : at;
-		first[lane] = bench->searches + at;
-		began[lane] = bench_now();
-		CHECKED(gv_mirror_begin_shards(searchers, bench->spread.nshards,
-									   bench->mirror, bench->searches + at,
-									   n));
-		busy += bench_now() - began[lane];
-		begun++;
-		at += n;
-	} while (count < MOST_TIMES && bench_now() - start < SECONDS);
-	for (int lane = 0; lane < bench->nlanes && lane < begun; lane++)
-	{
-		CHECKED(gv_mirror_finish(bench->searchers[lane][0]));
-		times[count++] = bench_now() - began[lane];
-		copies += (double) first[lane]->postings;
-	}
-	start = bench_now() - start;
-	bench_sort_times(times, count);
-	CHECKED(gv_mirror_search_shards(bench->searchers[0],
-									bench->spread.nshards, bench->mirror,
-									bench->searches, n));
-	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f %08x\n", n,
-		   times[count / 2] * 1e6, times[count * 99 / 100] * 1e6,
-		   n * (double) count / start, busy / begun * 1e6, copies / count,
-		   sum_up(bench->searches, n));
-	fflush(stdout);
-	free(times);
-}
-
 /* A replica's searches, by a thread. */
 typedef struct Driver
 {
 	const Bench *bench;
 	GvSearcher *searchers[MOST_LANES][GV_MAX_DEVICES];	/* [nlanes][nshards] */
 	GvSearch   *searches;		/* [NQUERIES] */
+	double	   *times;			/* [MOST_TIMES], of batches from begin to end */
 	int			n;				/* of a batch */
-	int64_t		queries;		/* that were answered */
+	int			nbatches;
+	double		busy;			/* seconds of beginning batches */
+	double		copies;			/* scanned by the batches' first queries */
+	double		seconds;
 } Driver;
+
+static void
+open_driver(const Bench *bench, int replica, Driver *driver)
+{
+	int			nshards = bench->spread.nshards;
+
+	driver->bench = bench;
+	driver->searches = replica == 0 ? bench->searches :
+		need(NQUERIES * sizeof(GvSearch));
+	driver->times = need(MOST_TIMES * sizeof(double));
+	for (int lane = 0; lane < bench->nlanes; lane++)
+		for (int s = 0; s < nshards; s++)
+			CHECKED(gv_searcher(bench->spread.devices[replica * nshards + s],
+								&driver->searchers[lane][s]));
+}
+
+/* Finish the batch of a lane that began then. */
+static void
+finish(Driver *driver, int lane, double began, const GvSearch *first)
+{
+	CHECKED(gv_mirror_finish(driver->searchers[lane][0]));
+	driver->times[driver->nbatches++] = bench_now() - began;
+	driver->copies += (double) first->postings;
+}
 
 /* Batches in lanes that take turns, for a while. */
 static void *
 drive(void *arg)
 {
 	Driver	   *driver = arg;
-	int			nlanes = driver->bench->nlanes;
-	int			nshards = driver->bench->spread.nshards;
-	int			n = driver->n;
+	const Bench *bench = driver->bench;
+	double		began[MOST_LANES] = {0};	/* 0: nothing is under way */
+	const GvSearch *first[MOST_LANES] = {0};	/* of the batch that is */
 	double		start = bench_now();
-	int			begun = 0;
 	int			at = 0;
 
-	driver->queries = 0;
-	for (; bench_now() - start < SECONDS; begun++, at += n)
+	driver->nbatches = 0;
+	driver->busy = driver->copies = 0;
+	for (int begun = 0; driver->nbatches < MOST_TIMES - bench->nlanes &&
+		 bench_now() - start < SECONDS; begun++)
 	{
-		GvSearcher *const *searchers = driver->searchers[begun % nlanes];
+		int			lane = begun % bench->nlanes;
 
-		if (begun >= nlanes)
-			CHECKED(gv_mirror_finish(searchers[0]));
-		at = at + n > NQUERIES ? 0 : at;
-		CHECKED(gv_mirror_begin_shards(searchers, nshards,
-									   driver->bench->mirror,
-									   driver->searches + at, n));
-		driver->queries += n;
+		if (began[lane] > 0)
+			finish(driver, lane, began[lane], first[lane]);
+		at = at + driver->n > NQUERIES ? 0 : at;
+		first[lane] = driver->searches + at;
+		began[lane] = bench_now();
+		CHECKED(gv_mirror_begin_shards(driver->searchers[lane],
+									   bench->spread.nshards, bench->mirror,
+									   driver->searches + at, driver->n));
+		driver->busy += bench_now() - began[lane];
+		at += driver->n;
 	}
-	for (int i = 0; i < nlanes && i < begun; i++)
-		CHECKED(gv_mirror_finish(driver->searchers[i][0]));
+	for (int lane = 0; lane < bench->nlanes; lane++)
+		if (began[lane] > 0)
+			finish(driver, lane, began[lane], first[lane]);
+	driver->seconds = bench_now() - start;
 	return NULL;
+}
+
+/* Search for n queries alone, in a lane. */
+static void
+search_once(Driver *driver, int lane, int n)
+{
+	CHECKED(gv_mirror_search_shards(driver->searchers[lane],
+									driver->bench->spread.nshards,
+									driver->bench->mirror, driver->searches,
+									n));
+}
+
+/*
+ * A batch size: the time from its begin to its end, and how long the caller is
+ * busy beginning it.
+ */
+static void
+measure(Driver *driver, int n)
+{
+	int			nbatches;
+
+	driver->n = n;
+	/* memory is taken, and graphs are made, by the first ones */
+	for (int i = 0; i < 2 * driver->bench->nlanes; i++)
+		search_once(driver, i % driver->bench->nlanes, n);
+	drive(driver);
+	nbatches = driver->nbatches;
+	bench_sort_times(driver->times, nbatches);
+	search_once(driver, 0, n);
+	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f %08x\n", n,
+		   driver->times[nbatches / 2] * 1e6,
+		   driver->times[nbatches * 99 / 100] * 1e6,
+		   n * (double) nbatches / driver->seconds,
+		   driver->busy / nbatches * 1e6, driver->copies / nbatches,
+		   sum_up(driver->searches, n));
+	fflush(stdout);
 }
 
 /* Queries a second of the first ndrivers together. */
@@ -409,7 +414,7 @@ static double
 drive_all(Driver *drivers, int ndrivers)
 {
 	pthread_t	threads[GV_MAX_DEVICES];
-	int64_t		queries = 0;
+	double		queries = 0;
 	double		start = bench_now();
 
 	for (int i = 0; i < ndrivers; i++)
@@ -418,38 +423,26 @@ drive_all(Driver *drivers, int ndrivers)
 	for (int i = 0; i < ndrivers; i++)
 	{
 		(void) pthread_join(threads[i], NULL);
-		queries += drivers[i].queries;
+		queries += (double) drivers[i].nbatches * drivers[i].n;
 	}
-	return (double) queries / (bench_now() - start);
+	return queries / (bench_now() - start);
 }
 
 /* A batch size: one replica alone, and all, in turn. */
 static void
-measure_replicas(const Bench *bench, int n)
+measure_replicas(Driver *drivers, int nreplicas, int n)
 {
-	Driver		drivers[GV_MAX_DEVICES];
-	int			nreplicas = bench->spread.nreplicas;
-	int			nshards = bench->spread.nshards;
 	double		one[TURNS];
 	double		all[TURNS];
 
 	for (int i = 0; i < nreplicas; i++)
 	{
-		Driver	   *driver = &drivers[i];
-
-		*driver = (Driver) {.bench = bench,.n = n};
-		driver->searches = need(NQUERIES * sizeof(GvSearch));
-		memcpy(driver->searches, bench->searches,
-			   NQUERIES * sizeof(GvSearch));
-		for (int lane = 0; lane < bench->nlanes; lane++)
-		{
-			for (int s = 0; s < nshards; s++)
-				CHECKED(gv_searcher(bench->spread.devices[i * nshards + s],
-									&driver->searchers[lane][s]));
-			CHECKED(gv_mirror_search_shards(driver->searchers[lane], nshards,
-											bench->mirror, driver->searches,
-											n));
-		}
+		drivers[i].n = n;
+		if (i > 0)
+			memcpy(drivers[i].searches, drivers[0].searches,
+				   NQUERIES * sizeof(GvSearch));
+		for (int lane = 0; lane < drivers[i].bench->nlanes; lane++)
+			search_once(&drivers[i], lane, n);
 	}
 	for (int turn = 0; turn < TURNS; turn++)
 	{
@@ -461,12 +454,6 @@ measure_replicas(const Bench *bench, int n)
 	printf("  %d replicas: one does %.0f queries/s, all %.0f: %.2f times\n",
 		   nreplicas, one[TURNS / 2], all[TURNS / 2],
 		   all[TURNS / 2] / one[TURNS / 2]);
-	for (int i = 0; i < nreplicas; i++)
-	{
-		for (int j = 0; j < bench->nlanes * nshards; j++)
-			gv_searcher_drop(drivers[i].searchers[j / nshards][j % nshards]);
-		free(drivers[i].searches);
-	}
 }
 
 /* Are these numbers of a batch each that there are queries for? */
@@ -492,6 +479,7 @@ main(int argc, char **argv)
 {
 	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1},.nlanes = 1,
 	.apart = 1.2f,.spread = {1, 1, {0}}};
+	static Driver drivers[GV_MAX_DEVICES];
 	GvDevice	found[GV_MAX_DEVICES];
 	GvDeviceUsage		parts[GV_MAX_DEVICES];
 	char		devices[] = "0,1,2,3,4,5,6,7";
@@ -546,13 +534,12 @@ main(int argc, char **argv)
 								NULL));
 	if (gv_mirror_usage(bench.mirror, parts) != gv_nmembers(&bench.spread))
 		return usage();
-	for (int i = 0; i < bench.nlanes; i++)
-		for (int s = 0; s < bench.spread.nshards; s++)
-			CHECKED(gv_searcher(s, &bench.searchers[i][s]));
 	put_model(&bench);
 	put_lists(&bench);
 	put_records(&bench);
 	make_queries(&bench, atoi(args[4]), atoi(args[5]));
+	for (int i = 0; i < bench.spread.nreplicas; i++)
+		open_driver(&bench, i, &drivers[i]);
 	printf("%s, %s, %d x %d: %s rows x %s, %s lists, m %s, %s probes, %s copies back\n",
 		   BENCH_ENGINE.name, found[0].name, bench.spread.nshards,
 		   bench.spread.nreplicas, args[0], args[1], args[2],
@@ -564,15 +551,15 @@ main(int argc, char **argv)
 	for (int i = 6; i < nargs; i++)
 	{
 		set_conditions(&bench, false);
-		measure(&bench, atoi(args[i]));
+		measure(drivers, atoi(args[i]));
 		if (bench.spread.nreplicas > 1)
-			measure_replicas(&bench, atoi(args[i]));
+			measure_replicas(drivers, bench.spread.nreplicas, atoi(args[i]));
 		if (bench.selectivity == 0)
 			continue;
 		set_conditions(&bench, true);
 		printf("  with a condition that lets %g of the copies pass:\n",
 			   bench.selectivity);
-		measure(&bench, atoi(args[i]));
+		measure(drivers, atoi(args[i]));
 	}
 	return 0;
 }

@@ -8,8 +8,7 @@
  *
  * Prints a line for each measurement: work, rows, columns, k, method,
  * microseconds by launches, microseconds by a graph's launch (0: none), wrong
- * rows of those looked at.  Times are medians of REPEATS, each the mean of some
- * calls in a row between two events.
+ * rows of those looked at.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,18 +81,6 @@ struct Bench
 };
 
 static void
-need(bool good, const char *what)
-{
-	if (good)
-		return;
-	fprintf(stderr, "selectcard: %s failed: %s\n", what,
-			cudaGetErrorString(cudaGetLastError()));
-	exit(1);
-}
-
-#define NEED(call)	need((call) == cudaSuccess, #call)
-
-static void
 call(Bench *bench, const GvSelect *spec)
 {
 	need(gv_gpu_select_rows(bench->selector, spec, bench->d_values,
@@ -101,18 +88,7 @@ call(Bench *bench, const GvSelect *spec)
 							bench->stream) == GV_OK, "selection");
 }
 
-/* Microseconds of what the stream is told by `step`, calls of it in a row. */
-template <typename Step>
-static float
-time_steps(Bench *bench, Step step)
-{
-	float		us;
-
-	NEED(select_time(bench->stream, step, &us));
-	return us;
-}
-
-/* The same of one call that was recorded; 0: it cannot be. */
+/* Microseconds of a call that was recorded; 0: it cannot be. */
 static float
 time_graph(Bench *bench, const GvSelect *spec)
 {
@@ -130,7 +106,7 @@ time_graph(Bench *bench, const GvSelect *spec)
 		(void) cudaGetLastError();
 		return us;
 	}
-	us = time_steps(bench, [&]
+	us = card_time(bench->stream, [&]
 	{
 		NEED(cudaGraphLaunch(made, bench->stream));
 	});
@@ -187,7 +163,7 @@ measure(Bench *bench, const GvSelect *spec)
 	for (int i = 0; i < LOOKED_AT && i < spec->rows; i++)
 		nwrong += !is_row_right(bench, spec,
 								i == 0 ? 0 : (spec->rows - 1) / i);
-	us = time_steps(bench, [&] { call(bench, spec); });
+	us = card_time(bench->stream, [&] { call(bench, spec); });
 	graph_us = time_graph(bench, spec);
 	printf("%s\t%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\n", bench->work,
 		   (long long) spec->rows, (long long) spec->columns, spec->k,

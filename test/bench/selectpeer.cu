@@ -14,8 +14,6 @@
 #include <optional>
 #include <vector>
 
-#include <stdio.h>
-
 #include <raft/core/device_mdspan.hpp>
 #include <raft/core/device_resources.hpp>
 #include <raft/core/resource/device_memory_resource.hpp>
@@ -36,15 +34,6 @@ struct Peer
 	int		   *d_positions;
 };
 
-static void
-need(cudaError_t error)
-{
-	if (error == cudaSuccess)
-		return;
-	fprintf(stderr, "selectpeer: %s\n", cudaGetErrorString(error));
-	exit(1);
-}
-
 template <typename T>
 static raft::device_matrix_view<T, int64_t, raft::row_major>
 matrix(T *d_values, int64_t rows, int64_t columns)
@@ -61,11 +50,11 @@ count_wrong(const Peer *peer, int64_t row, int64_t columns, int64_t k)
 	std::vector<int> positions(k);
 	int			nwrong = 0;
 
-	need(cudaMemcpy(values.data(), peer->d_values + row * columns,
+	NEED(cudaMemcpy(values.data(), peer->d_values + row * columns,
 					sizeof(float) * columns, cudaMemcpyDeviceToHost));
-	need(cudaMemcpy(selected.data(), peer->d_selected + row * k,
+	NEED(cudaMemcpy(selected.data(), peer->d_selected + row * k,
 					sizeof(float) * k, cudaMemcpyDeviceToHost));
-	need(cudaMemcpy(positions.data(), peer->d_positions + row * k,
+	NEED(cudaMemcpy(positions.data(), peer->d_positions + row * k,
 					sizeof(int) * k, cudaMemcpyDeviceToHost));
 	for (int64_t i = 0; i < k; i++)
 		nwrong += positions[i] < 0 || positions[i] >= columns ||
@@ -77,16 +66,15 @@ count_wrong(const Peer *peer, int64_t row, int64_t columns, int64_t k)
 static void
 measure(Peer *peer, int64_t rows, int64_t columns, int64_t k)
 {
-	float		us;
-
-	need(select_time(peer->resources.get_stream(), [&]
+	float		us = card_time(peer->resources.get_stream(), [&]
 	{
 		raft::matrix::select_k<float, int>(
 			peer->resources,
 			matrix<const float>(peer->d_values, rows, columns), std::nullopt,
 			matrix(peer->d_selected, rows, k),
 			matrix(peer->d_positions, rows, k), true, true);
-	}, &us));
+	});
+
 	printf("%lld\t%lld\t%lld\t%.2f\t%d\n", (long long) rows,
 		   (long long) columns, (long long) k, us,
 		   count_wrong(peer, 0, columns, k) +
@@ -107,11 +95,11 @@ main(int argc, char **argv)
 		if (n <= MOST_VALUES && n > peer.nvalues)
 			peer.nvalues = n;
 	}
-	need(cudaMalloc((void **) &peer.d_values, sizeof(float) * peer.nvalues));
-	need(cudaMalloc((void **) &peer.d_selected, sizeof(float) * MOST_WANTED));
-	need(cudaMalloc((void **) &peer.d_positions, sizeof(int) * MOST_WANTED));
+	NEED(cudaMalloc((void **) &peer.d_values, sizeof(float) * peer.nvalues));
+	NEED(cudaMalloc((void **) &peer.d_selected, sizeof(float) * MOST_WANTED));
+	NEED(cudaMalloc((void **) &peer.d_positions, sizeof(int) * MOST_WANTED));
 	select_fill_kernel<<<1024, 256>>>(peer.d_values, peer.nvalues);
-	need(cudaDeviceSynchronize());
+	NEED(cudaDeviceSynchronize());
 	for (int i = 1; i + 2 < argc; i += 3)
 	{
 		int64_t		rows = atoll(argv[i]);

@@ -14,28 +14,13 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include "measure.h"
+#include "cardtime.cuh"
 
-#define YARD_ROUNDS		5		/* of which the median counts */
-#define YARD_REPEATS	20		/* at most, in a row, of a round, */
-#define YARD_ROUND_US	1000.0	/* that a round should take */
 #define YARD_SUMS		(INT64_C(1) << 28)
 #define YARD_ROWS		(INT64_C(1) << 14)	/* of a part of a product */
 #define YARD_ALIGN		INT64_C(32) /* sums: rows of them begin at such, because
 									 * cuBLAS is slow where they do not */
-
-static inline void
-yard_need(bool good, const char *what)
-{
-	if (good)
-		return;
-	fprintf(stderr, "yardstick: %s failed: %s\n", what,
-			cudaGetErrorString(cudaGetLastError()));
-	exit(1);
-}
 
 /* Floats from a row of sums to the next. */
 static inline int64_t
@@ -75,13 +60,12 @@ yard_multiply(cublasHandle_t handle, int64_t n, int m, int dims,
 										  wide);
 
 			/* matrices of cuBLAS are column by column: our rows are columns */
-			yard_need(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, ncolumns,
-								   nrows, dims, &one, columns + column * dims,
-								   CUDA_R_16F, dims, rows + row * dims,
-								   CUDA_R_16F, dims, &zero, sums, CUDA_R_32F,
-								   (int) yard_stride(ncolumns),
-								   CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT) ==
-					  CUBLAS_STATUS_SUCCESS, "cublasGemmEx");
+			need(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, ncolumns, nrows,
+							  dims, &one, columns + column * dims, CUDA_R_16F,
+							  dims, rows + row * dims, CUDA_R_16F, dims, &zero,
+							  sums, CUDA_R_32F, (int) yard_stride(ncolumns),
+							  CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT) ==
+				 CUBLAS_STATUS_SUCCESS, "cublasGemmEx");
 		}
 }
 
@@ -108,62 +92,31 @@ yard_noise_kernel(uint16_t *halves, int64_t n, int dims, uint64_t seed)
 	}
 }
 
-/*
- * Microseconds that n x m x dims take: the median of a few rounds, each of which
- * has short products in a row, so that a launch is not what is measured.
- */
+/* Microseconds that n x m x dims take. */
 static inline double
 yard_us(cudaStream_t stream, int64_t n, int m, int dims)
 {
 	int			half_dims = (dims + 15) / 16 * 16;
-	int64_t		nsums = yard_sums(n, m);
 	int64_t		nhalves = (n + m) * half_dims;
-	int			repeats = 1;
 	cublasHandle_t handle;
-	cudaEvent_t begin;
-	cudaEvent_t end;
 	float	   *sums;
 	uint16_t   *halves;
-	double		times[YARD_ROUNDS];
+	double		us;
 
-	yard_need(cudaMalloc((void **) &sums, (size_t) nsums * 4) == cudaSuccess &&
-			  cudaMalloc((void **) &halves, (size_t) nhalves * 2) ==
-			  cudaSuccess, "memory");
-	yard_need(cudaEventCreate(&begin) == cudaSuccess &&
-			  cudaEventCreate(&end) == cudaSuccess &&
-			  cublasCreate(&handle) == CUBLAS_STATUS_SUCCESS &&
-			  cublasSetStream(handle, stream) == CUBLAS_STATUS_SUCCESS,
-			  "setting up");
+	NEED(cudaMalloc((void **) &sums, (size_t) yard_sums(n, m) * 4));
+	NEED(cudaMalloc((void **) &halves, (size_t) nhalves * 2));
+	need(cublasCreate(&handle) == CUBLAS_STATUS_SUCCESS &&
+		 cublasSetStream(handle, stream) == CUBLAS_STATUS_SUCCESS, "cuBLAS");
 	yard_noise_kernel<<<1024, 256, 0, stream>>>(halves, nhalves, half_dims, 1);
-
-	/* the first round loads kernels, the second tells how many fit in one */
-	for (int i = -2; i < YARD_ROUNDS; i++)
+	us = card_time(stream, [&]
 	{
-		float		ms;
-		double		us;
-
-		(void) cudaEventRecord(begin, stream);
-		for (int j = 0; j < repeats; j++)
-			yard_multiply(handle, n, m, half_dims, halves,
-						  halves + n * half_dims, sums);
-		(void) cudaEventRecord(end, stream);
-		yard_need(cudaEventSynchronize(end) == cudaSuccess &&
-				  cudaEventElapsedTime(&ms, begin, end) == cudaSuccess,
-				  "a product");
-		us = 1000.0 * ms / repeats;
-		if (i >= 0)
-			times[i] = us;
-		else if (i == -1)
-			repeats = us * YARD_REPEATS <= YARD_ROUND_US ? YARD_REPEATS :
-				us >= YARD_ROUND_US ? 1 : (int) (YARD_ROUND_US / us);
-	}
-	bench_sort_times(times, YARD_ROUNDS);
+		yard_multiply(handle, n, m, half_dims, halves, halves + n * half_dims,
+					  sums);
+	});
 	(void) cublasDestroy(handle);
-	(void) cudaEventDestroy(begin);
-	(void) cudaEventDestroy(end);
 	(void) cudaFree(sums);
 	(void) cudaFree(halves);
-	return times[YARD_ROUNDS / 2];
+	return us;
 }
 
 #endif							/* YARD_CUH */
