@@ -239,13 +239,14 @@ sub gives { my ($node, $sql, $printed, $what) = @_; return is($node->safe_psql('
 # Test: statements have such a message, an error or not.
 sub says { my ($node, $sql, $message, $what) = @_; return like(($node->psql('postgres', $sql))[2], $message, $what); }
 
-# Begin psql with these statements; returns a handle for end_of.  Files, not
-# pipes: IPC::Run would move nothing before end_of.
+# Begin psql with these statements in a database (postgres); returns a handle for end_of.
+# Files, not pipes: IPC::Run would move nothing before end_of.
 sub background
 {
-	my ($node, $sql) = @_;
+	my ($node, $sql, $database) = @_;
 	my $file = PostgreSQL::Test::Utils::tempdir() . '/job';
-	my @psql = ('psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-f', "$file.sql");
+	my @psql = ('psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($database // 'postgres'), '-f',
+		"$file.sql");
 
 	append_to_file("$file.sql", $sql);
 	my $handle = IPC::Run::start(\@psql, '<' => \undef, '>' => "$file.out", '2>' => "$file.err");

@@ -17,6 +17,7 @@ use Test::More;
 our @EXPORT = qw(remote_conf new_remote_node is_mirrored differs stat_of soon soon_up gpuvecd_pid supervisor_pid
   served pause_loaders resume_loaders stand_still go_on revive
   %MESSAGE message refusal greeting pretend_gpuvecd converse end_pretended);
+our @EXPORT_OK = qw(is_verified is_loaded is_same);
 
 # All that use this want it.
 need_gpuvecd();
@@ -109,6 +110,45 @@ sub is_mirrored
 	my ($node, $index, $query, $what) = @_;
 
 	return gives($node, "SET gpuvec.auto_mirror = on; SELECT await_mirror(\$q\$$query\$q\$)", '', "$what: $index is mirrored");
+}
+
+# Test: the mirror holds what the pages hold, as far as it has them.
+sub is_verified
+{
+	my ($node, $index, $what, $database) = @_;
+
+	return is($node->safe_psql($database // 'postgres', "SELECT * FROM gpuvec_verify_index('$index', mirror => true)"),
+		'', "$what: the mirror of $index is as the pages are");
+}
+
+# Test: gpuvecd has loaded all of the index, as the pages hold it.
+sub is_loaded
+{
+	my ($node, $index, $what, $database) = @_;
+
+	is( $node->safe_psql($database // 'postgres', "SELECT gpuvec_prewarm('$index') > 0;
+			SELECT state, behind, loading_percent, error FROM gpuvec_mirrors WHERE index = '$index'::regclass"),
+		"t\nready|0|100|", "$what: all of $index is mirrored");
+	return is_verified($node, $index, $what, $database);
+}
+
+# Test: gpuvecd finds the rows of ten queries that the session finds.  Options: least:
+# of so many (1) it is asked; none: of none; any: its mirror may be too far behind; set: a
+# setting for its searches; database.
+sub is_same
+{
+	my ($node, $table, $dims, $what, %options) = @_;
+	my $database = $options{database} // 'postgres';
+	my $answers = "SELECT answers('$table', '<->', $dims, 20, 10)";
+	my $before = served($node);
+	my $set = $options{set} ? "SET $options{set};" : '';
+
+	is( $node->safe_psql($database, "$set $answers"),
+		$node->safe_psql($database, "SET gpuvec.engine = cpu; $answers"),
+		"$what: $table, the same rows");
+	my $asked = served($node) - $before;
+	ok($options{any} || ($options{none} ? $asked == 0 : $asked >= ($options{least} // 1)), "$what: $table, of $asked by gpuvecd");
+	return;
 }
 
 # A column of a node's gpuvec_stat; the PID of its gpuvecd; how many searches that has

@@ -8,7 +8,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote qw(new_remote_node differs served stat_of soon pause_loaders resume_loaders);
+use GpuvecRemote qw(:DEFAULT is_verified is_loaded is_same);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -22,49 +22,13 @@ my $node = new_remote_node(
 	'main',
 	conf => "gpuvec.engine = 'gpu'\nmaintenance_work_mem = '1MB'\nmax_worker_processes = 16\n");
 
-# Test: the mirror holds what the pages hold, as far as it has them.
-sub is_verified
-{
-	my ($index, $what, %options) = @_;
-
-	is( $node->safe_psql($options{database} // 'postgres',
-			"SELECT * FROM gpuvec_verify_index('$index', mirror => true)"),
-		'', "$what: $index is as the pages are");
-	return;
-}
-
-# Test: the index is mirrored, all of it, and the mirror holds what the pages hold.
-sub is_mirrored
-{
-	my ($index, $what, %options) = @_;
-	my $database = $options{database} // 'postgres';
-
-	cmp_ok($node->safe_psql($database, "SELECT gpuvec_prewarm('$index')"),
-		'>', 0, "$what: $index is mirrored");
-	is( $node->safe_psql($database,
-			"SELECT state, behind, loading_percent, error FROM gpuvec_mirrors WHERE index = '$index'::regclass"),
-		'ready|0|100|', "$what: $index has all");
-	is_verified($index, $what, %options);
-	return;
-}
-
-# Test: gpuvecd finds the rows that the session finds.  Options: none: it is not
-# asked; any: its mirror may be too far behind; set: a setting for its searches.
-sub is_same
+# Test: the index is loaded, and gpuvecd finds the rows that the session finds.
+sub follows
 {
 	my ($table, $dims, $what, %options) = @_;
-	my $database = $options{database} // 'postgres';
-	my $answers = "SELECT answers('$table', '<->', $dims, 20, 10)";
-	my $before = served($node);
-	my $set = $options{set} ? "SET $options{set};" : '';
 
-	is( $node->safe_psql($database, "$set $answers"),
-		$node->safe_psql($database, "SET gpuvec.engine = cpu; $answers"),
-		"$what: $table, the same rows");
-	return if $options{any};
-	cmp_ok(served($node), $options{none} ? '==' : '>', $before, "$what: $table, answered by "
-		  . ($options{none} ? 'the session' : 'gpuvecd'));
-	return;
+	is_loaded($node, "${table}_e", $what, $options{database});
+	return is_same($node, $table, $dims, $what, %options);
 }
 
 # Test: soon there are so many mirrors in a database.
@@ -72,14 +36,12 @@ sub soon_mirrors
 {
 	my ($database, $n, $what) = @_;
 
-	ok( wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors
-			WHERE database IS NOT DISTINCT FROM $database AND state = 'ready'"),
-		$what)
-	  or diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
-	return;
+	return ok(
+		wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors WHERE database IS NOT DISTINCT FROM $database AND state = 'ready'"),
+		$what) || diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
 }
 
-soon($node, q{state = 'up'}, 'gpuvecd is up');
+soon_up($node, 'new');
 
 # -- loaded and caught up while rows come and go
 $node->safe_psql(
@@ -91,8 +53,7 @@ $node->safe_psql(
 	INSERT INTO refined SELECT * FROM t;
 	CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
 });
-is_mirrored('t_e', 'fresh');
-is_same('t', 8, 'fresh');
+follows('t', 8, 'fresh');
 my $writes = '';
 for my $i (1 .. $cycles)
 {
@@ -116,8 +77,7 @@ while ($node->safe_psql('postgres', q{SELECT to_regclass('written') IS NULL}) eq
 is(end_of($job), 0, "rows came and went while mirrors were brought up to date $loads times");
 for my $table ('t', 'refined')
 {
-	is_mirrored("${table}_e", 'written');
-	is_same($table, 8, 'written');
+	follows($table, 8, 'written');
 	is_complete($node, $table, '<->', 8, 'written');
 }
 
@@ -130,8 +90,7 @@ $node->safe_psql(
 	FROM generate_series(1, 12000) AS g;
 	CREATE INDEX long_e ON long USING gpuivfpq (e) WITH (lists = 1, pq_dim = 400);
 });
-is_mirrored('long_e', 'long list');
-is_same('long', 400, 'long list');
+follows('long', 400, 'long list');
 for my $change (
 	'INSERT INTO long SELECT id, e FROM long WHERE id < 100',
 	'DELETE FROM long WHERE id % 100 = 7; VACUUM long',
@@ -139,21 +98,14 @@ for my $change (
 	'DELETE FROM long WHERE id % 2 = 0; VACUUM long')
 {
 	$node->safe_psql('postgres', $change);
-	is_mirrored('long_e', $change);
-	is_same('long', 400, $change);
+	follows('long', 400, $change);
 }
 
 # -- gpuvecd stops in the midst of a load: the index is not locked meanwhile
 
 # Did the loader wait too long for gpuvecd?  Prewarm, in a session that has ended,
 # says so.
-sub was_given_up
-{
-	my ($load) = @_;
-
-	return slurp_file($load->{output} =~ s/out$/err/r) =~
-	  /gpuvecd: (no response in time|could not send a message)/;
-}
+sub was_given_up { return errors_of($_[0]) =~ /gpuvecd: (no response in time|could not send a message)/; }
 
 # Has gpuvecd stand still while a loader that waits for it is at work; returns
 # gpuvecd's PID, the session that waits for the loader, and whether there is one.
@@ -188,8 +140,7 @@ for my $signal ('STOP', 'KILL')
 		($pid, $load, $at_work) = stopped_load();
 		ok($at_work, "$signal: a loader is at work") or die;
 		usleep(100_000);
-		is( $node->safe_psql('postgres',
-				q{SET lock_timeout = 500; BEGIN; LOCK long IN ACCESS EXCLUSIVE MODE; SELECT 'locked'}),
+		gives($node, q{SET lock_timeout = 500; BEGIN; LOCK long IN ACCESS EXCLUSIVE MODE; SELECT 'locked'},
 			'locked', "$signal: it holds no lock");
 		kill $signal eq 'STOP' ? 'CONT' : 'KILL', $pid;
 		$status = end_of($load) >> 8;
@@ -199,53 +150,30 @@ for my $signal ('STOP', 'KILL')
 	# a process that has a GPU takes its time to die
 	my $which = $signal eq 'STOP' ? '=' : '<>';
 	soon($node, "state = 'up' AND pid $which $pid", "$signal: gpuvecd is up");
-	is_mirrored('long_e', $signal);
-	is_same('long', 400, $signal);
+	follows('long', 400, $signal);
 }
 
 # -- new pages, and none
 $node->safe_psql('postgres', 'REINDEX INDEX t_e');
-is_mirrored('t_e', 'REINDEX');
-is_same('t', 8, 'REINDEX');
+follows('t', 8, 'REINDEX');
 soon_mirrors("'postgres'", 3, 'REINDEX: the old mirror is dropped');
 $node->safe_psql('postgres', 'BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, point(1, 8)); ROLLBACK');
-is_same('t', 8, 'TRUNCATE, rolled back');
-$node->safe_psql('postgres',
-	"BEGIN; REINDEX INDEX t_e; SELECT answers('t', '<->', 8, 10, 5); ROLLBACK");
-is_same('t', 8, 'REINDEX, rolled back');
+is_same($node, 't', 8, 'TRUNCATE, rolled back');
+$node->safe_psql('postgres', "BEGIN; REINDEX INDEX t_e; SELECT answers('t', '<->', 8, 10, 5); ROLLBACK");
+is_same($node, 't', 8, 'REINDEX, rolled back');
 $node->safe_psql('postgres', 'TRUNCATE t; INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 50) AS g');
-is_same('t', 8, 'TRUNCATE', none => 1);
-my (undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('t_e')");
-like($err, qr/ERROR:  index "t_e" is not trained/, 'TRUNCATE: nothing to mirror');
+is_same($node, 't', 8, 'TRUNCATE', none => 1);
+says($node, "SELECT gpuvec_prewarm('t_e')", qr/ERROR:  index "t_e" is not trained/, 'TRUNCATE: nothing to mirror');
 $node->safe_psql('postgres', 'DROP TABLE long');
 $node->safe_psql('postgres', "SELECT gpuvec_prewarm('refined_e')");
 soon_mirrors("'postgres'", 1, 'DROP: the mirror is dropped');
 
-# -- what is not to be mirrored
-(undef, undef, $err) = $node->psql('postgres',
-	"CREATE TEMP TABLE x (e real[]); INSERT INTO x SELECT e FROM refined;
-	CREATE INDEX x_e ON x USING gpuivfpq (e); SELECT gpuvec_prewarm('x_e')");
-like($err, qr/ERROR:  cannot load temporary index "x_e" into gpuvecd/, 'temporary');
-(undef, undef, $err) = $node->psql('postgres',
-	"BEGIN; REINDEX INDEX refined_e; SELECT gpuvec_prewarm('refined_e')");
-like($err, qr/ERROR:  cannot load index "refined_e" into gpuvecd in the transaction that built it/, 'built in this transaction');
-$node->safe_psql('postgres', 'CREATE ROLE guest LOGIN');
-(undef, undef, $err) = $node->psql('postgres',
-	"SELECT gpuvec_prewarm('refined_e')", extra_params => [ '-U', 'guest' ]);
-like($err, qr/ERROR:  permission denied for index/, 'not for everyone');
-is( $node->safe_psql('postgres',
-		'SELECT (SELECT count(*) FROM gpuvec_mirrors), (SELECT state FROM gpuvec_stat)',
-		extra_params => [ '-U', 'guest' ]),
-	'0|up', 'views: states are for everyone, mirrors are not');
-# a lock on the table is no hindrance, an exclusive one on the index is: then prewarm
+# -- a lock on the table is no hindrance, an exclusive one on the index is: then prewarm
 # waits, for its own session, too, and can be canceled
-cmp_ok($node->safe_psql('postgres',
-		"BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; SELECT gpuvec_prewarm('refined_e')"),
-	'>', 0, 'the table is locked');
-(undef, undef, $err) = $node->psql('postgres',
-	"BEGIN; ALTER INDEX refined_e SET TABLESPACE pg_default;
-	SET statement_timeout = 500; SELECT gpuvec_prewarm('refined_e')");
-like($err, qr/ERROR:  canceling statement due to statement timeout/, 'the index is locked');
+gives($node, "BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; SELECT gpuvec_prewarm('refined_e') > 0", 't', 'the table is locked');
+says($node, "BEGIN; ALTER INDEX refined_e SET TABLESPACE pg_default;
+	SET statement_timeout = 500; SELECT gpuvec_prewarm('refined_e')",
+	qr/ERROR:  canceling statement due to statement timeout/, 'the index is locked');
 
 # nor do indexes that a transaction keeps locked, once it has asked for their
 # mirrors, keep others waiting; locked before, or a loader might begin in between,
@@ -267,7 +195,7 @@ ok(wait_until($node,
 		q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'kept_3_e'::regclass AND mode = 'AccessExclusiveLock'}, 60),
 	'indexes are locked');
 $node->safe_psql('postgres', q{REINDEX INDEX refined_e; SELECT gpuvec_prewarm('refined_e')});
-is($node->safe_psql('postgres', "SELECT count(*) FROM gpuvec_mirrors WHERE error = 'the index is locked'"),
+gives($node, "SELECT count(*) FROM gpuvec_mirrors WHERE error = 'the index is locked'",
 	'0', '... and keep no other mirror waiting until they are given up');
 $node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(120)%' AND pid <> pg_backend_pid()});
 end_of($keeper);
@@ -282,19 +210,17 @@ sub run_timed
 
 	$node->safe_psql($database, $sql);
 	$took += time - $begun;
-	return;
 }
 $node->safe_psql('postgres', "SELECT gpuvec_prewarm('refined_e')");
 run_timed('template1', 'CREATE DATABASE other TEMPLATE postgres');
 # a loader may be done before these searches are: so none is asked for
-is_same('refined', 8, 'copied', database => 'other', none => 1, set => 'gpuvec.auto_mirror = off');
-is_same('refined', 8, 'copied, while it is mirrored', database => 'other', any => 1);
-is_mirrored('refined_e', 'copied', database => 'other');
-is_same('refined', 8, 'copied', database => 'other');
+is_same($node, 'refined', 8, 'copied', database => 'other', none => 1, set => 'gpuvec.auto_mirror = off');
+is_same($node, 'refined', 8, 'copied, while it is mirrored', database => 'other', any => 1);
+follows('refined', 8, 'copied', database => 'other');
 soon_mirrors("'other'", 1, 'copied: a mirror of its own');
 $node->safe_psql('other', 'INSERT INTO refined SELECT g, point(g, 8) FROM generate_series(1, 500) AS g');
-is_same('refined', 8, 'copied, and written', database => 'other', any => 1);
-is_same('refined', 8, 'as it was');
+is_same($node, 'refined', 8, 'copied, and written', database => 'other', any => 1);
+is_same($node, 'refined', 8, 'as it was');
 $node->safe_psql('other', "SELECT gpuvec_prewarm('refined_e')");
 run_timed('postgres', 'DROP DATABASE other');
 soon_mirrors('NULL', 0, 'dropped: so are its mirrors');
@@ -311,29 +237,23 @@ $node->safe_psql('postgres', 'DROP DATABASE closed');
 
 # -- more databases than loaders: each has its turn, however busy others are
 $node->safe_psql('template1', "CREATE DATABASE $_ TEMPLATE postgres") for 'busy1', 'busy2', 'third';
-my @busy;
-for my $database ('busy1', 'busy2')
-{
-	push @busy, IPC::Run::start(
-		[
-			'psql', '-X', '-q', '-d', $node->connstr($database), '-c', 'SET enable_seqscan = off', '-c', q{
-			DO $$ BEGIN
-				LOOP
-					INSERT INTO refined SELECT id, e FROM refined LIMIT 1;
-					PERFORM id FROM refined ORDER BY e <-> (SELECT e FROM refined LIMIT 1) LIMIT 1;
-					COMMIT;
-				END LOOP;
-			END $$}
-		],
-		'<' => \undef,
-		'>' => \my $busy_out,
-		'2>' => \my $busy_err);
-}
+my @busy = map {
+	background(
+		$node, q{
+		SET enable_seqscan = off;
+		DO $$ BEGIN
+			LOOP
+				INSERT INTO refined SELECT id, e FROM refined LIMIT 1;
+				PERFORM id FROM refined ORDER BY e <-> (SELECT e FROM refined LIMIT 1) LIMIT 1;
+				COMMIT;
+			END LOOP;
+		END $$}, $_)
+} 'busy1', 'busy2';
 ok(wait_until($node, q{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader' AND datname LIKE 'busy%'}),
 	'two databases have loaders');
 is($node->safe_psql('third', q{SET statement_timeout = '150s'; SELECT gpuvec_prewarm('refined_e') > 0}), 't', '... and a third one, too');
 $node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'busy%'});
-IPC::Run::finish($_) for @busy;
+end_of($_) for @busy;
 $node->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)") for 'busy1', 'busy2', 'third';
 
 # -- an index has a new OID and the same pages
@@ -341,14 +261,13 @@ $node->safe_psql(
 	'postgres', q{
 	CREATE TABLE typed AS SELECT id, e, ('n' || id % 9)::varchar(20) AS name FROM refined;
 	CREATE INDEX typed_e ON typed USING gpuivfpq (e, name) WITH (lists = 10)});
-is_mirrored('typed_e', 'typed');
-my $typed = q{SELECT pg_relation_filenode('typed_e'), 'typed_e'::regclass::oid};
-my @typed = split /\|/, $node->safe_psql('postgres', $typed);
-$node->safe_psql('postgres', 'ALTER TABLE typed ALTER name TYPE varchar(40)');
-my @retyped = split /\|/, $node->safe_psql('postgres', $typed);
+is_loaded($node, 'typed_e', 'typed');
+my $numbers = q{SELECT pg_relation_filenode('typed_e'), 'typed_e'::regclass::oid};
+my @typed = split /\|/, $node->safe_psql('postgres', $numbers);
+my @retyped = split /\|/, $node->safe_psql('postgres', "ALTER TABLE typed ALTER name TYPE varchar(40); $numbers");
 is($retyped[0], $typed[0], 'another type: the same pages');
 isnt($retyped[1], $typed[1], '... another OID');
-is_mirrored('typed_e', 'another type');
+is_loaded($node, 'typed_e', 'another type');
 $node->safe_psql('postgres', 'DROP TABLE typed');
 
 # -- conditions on keys, from mirrors that are up to date, that lack postings, and
@@ -362,13 +281,6 @@ my @conditions = (
 	'tenant >= 0', 'tenant = 3 AND day = 17');
 my @keyed = ('keyed', 'keyed_refined');
 
-sub keyed_search
-{
-	my ($table, $condition, $at) = @_;
-
-	return "SELECT id FROM $table WHERE $condition ORDER BY e <-> point($at, 8) LIMIT 10";
-}
-
 # Test: under each condition gpuvecd finds the rows that the session finds.  Where
 # mirrors are far behind (any) the session may answer, too.
 sub is_same_keyed
@@ -379,7 +291,7 @@ sub is_same_keyed
 	{
 		for my $condition (@conditions)
 		{
-			my $query = keyed_search($table, $condition, 40 + length $condition);
+			my $query = "SELECT id FROM $table WHERE $condition ORDER BY e <-> point(@{[40 + length $condition]}, 8) LIMIT 10";
 
 			if (!$any)
 			{
@@ -405,10 +317,10 @@ $node->safe_psql(
 	CREATE INDEX keyed_refined_e ON keyed_refined USING gpuivfpq (e, tenant, day, kind)
 		WITH (lists = 30, pq_dim = 7, refine = sq8);
 	ANALYZE keyed, keyed_refined});
-is_mirrored("${_}_e", 'keys') for @keyed;
+is_loaded($node, "${_}_e", 'keys') for @keyed;
 is_same_keyed('keys, as they were loaded');
 my $before = served($node);
-$node->safe_psql('postgres', 'SET enable_seqscan = off; ' . keyed_search('keyed', 'tenant = 3', 9));
+$node->safe_psql('postgres', 'SET enable_seqscan = off; SELECT id FROM keyed WHERE tenant = 3 ORDER BY e <-> point(9, 8) LIMIT 10');
 cmp_ok(served($node), '>', $before, 'gpuvecd is asked under a condition');
 
 pause_loaders($node);
@@ -416,12 +328,12 @@ $node->safe_psql('postgres', "INSERT INTO $_
 	SELECT g, point(g, 8), g % 5, g % 100, 'k' || g % 4 FROM generate_series(6001, 6300) AS g")
   for @keyed;
 is_same_keyed('keys, with postings that are missing');
-is_verified("${_}_e", 'keys, with postings that are missing') for @keyed;
+is_verified($node, "${_}_e", 'keys, with postings that are missing') for @keyed;
 $node->safe_psql('postgres', "DELETE FROM $_ WHERE id % 7 = 0; VACUUM $_") for @keyed;
 is_same_keyed('keys, with lists that are stale', 1);
-is_verified("${_}_e", 'keys, with lists that are stale') for @keyed;
+is_verified($node, "${_}_e", 'keys, with lists that are stale') for @keyed;
 resume_loaders($node);
-is_mirrored("${_}_e", 'keys, up to date again') for @keyed;
+is_loaded($node, "${_}_e", 'keys, up to date again') for @keyed;
 is_same_keyed('keys, up to date again');
 
 # gpuvecd is asked once to learn the selectivity, and once for what that takes; and
@@ -438,12 +350,10 @@ $node->safe_psql(
 		PERFORM id FROM tenants WHERE tenants.tenant = engine_of.tenant ORDER BY e <-> point(at, 8) LIMIT 10;
 		RETURN (SELECT engine FROM gpuvec_last_scan());
 	END $$});
-is_mirrored('tenants_e', 'selectivities');
+is_loaded($node, 'tenants_e', 'selectivities');
 $before = served($node);
-is( $node->safe_psql(
-		'postgres', q{SET enable_seqscan = off; SET enable_sort = off;
-		SELECT count(*) FROM generate_series(1, 60) AS g
-		WHERE engine_of(g % 20, 40 + 331 * g) IN ('session', 'mixed')}),
+gives($node, q{SET enable_seqscan = off; SET enable_sort = off;
+	SELECT count(*) FROM generate_series(1, 60) AS g WHERE engine_of(g % 20, 40 + 331 * g) IN ('session', 'mixed')},
 	'0', 'no session searches by itself');
 cmp_ok(served($node) - $before, '<=', 135, 'gpuvecd is asked twice');
 $node->safe_psql('postgres', 'DROP TABLE keyed, keyed_refined, tenants');
@@ -460,16 +370,14 @@ $node->safe_psql(
 $node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '${memory_mb}MB'\n");
 $node->restart;
 soon($node, "state = 'up' AND memory = $memory_mb * 1048576", 'little memory');
-(undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('large_e')");
-like($err, qr/ERROR:  could not load the index into gpuvecd: gpuvecd does not have enough memory/, 'little memory: no room');
-is( $node->safe_psql('postgres',
-		q{SELECT state, error FROM gpuvec_mirrors WHERE index = 'large_e'::regclass}),
+says($node, "SELECT gpuvec_prewarm('large_e')", qr/ERROR:  could not load the index into gpuvecd: gpuvecd does not have enough memory/,
+	'little memory: no room');
+gives($node, q{SELECT state, error FROM gpuvec_mirrors WHERE index = 'large_e'::regclass},
 	'failed|gpuvecd does not have enough memory', 'little memory: gpuvec_mirrors says so');
-is_same('large', 400, 'little memory', none => 1) for 1 .. 3;
+is_same($node, 'large', 400, 'little memory', none => 1) for 1 .. 3;
 is(() = slurp_file($node->logfile) =~ /could not load index \d+ into gpuvecd: gpuvecd does not have enough memory/g, 1,
 	'little memory: the log says it once');
-is_mirrored('refined_e', 'little memory');
-is_same('refined', 8, 'little memory');
+follows('refined', 8, 'little memory');
 $node->stop;
 
 done_testing();
