@@ -1,6 +1,5 @@
 # Shared buffers that do not hold tables and indexes, so that scans ask for pages ahead:
-# answers are right, nothing behind a table's end is read, and nothing stays pinned when
-# a scan stops in the middle.
+# answers are right, and nothing stays pinned when a scan stops in the middle.
 
 use strict;
 use warnings;
@@ -71,31 +70,6 @@ unlike(said(qq{
 	COMMIT}),
 	qr/WARNING|ERROR/, 'cursors left open');
 
-# -- an error in the midst of a pass: a row that cannot be compared
-$node->safe_psql(
-	'postgres', qq{
-	CREATE FUNCTION whole(e real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql
-	AS 'BEGIN RETURN e; END';
-	CREATE TABLE odd (id int, e real[]);
-	CREATE INDEX odd_e ON odd USING gpuivfpq (whole(e)) WITH (train_rows = 1000000);
-	INSERT INTO odd SELECT g, CASE WHEN g = $rows / 2 THEN array_fill(77::real, ARRAY[$dims])
-		ELSE point(g, $dims) END
-	FROM generate_series(1, $rows) AS g;
-	CREATE OR REPLACE FUNCTION whole(e real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql
-	AS 'BEGIN IF e[1] = 77 THEN RAISE EXCEPTION \$\$no dimensions\$\$; END IF; RETURN e; END'});
-my $caught = said(qq{
-	SET enable_seqscan = off;
-	DO \$\$
-	BEGIN
-		PERFORM id FROM odd ORDER BY whole(e) <-> point(1, $dims) LIMIT 1;
-	EXCEPTION WHEN OTHERS THEN
-		RAISE NOTICE 'caught: %', SQLERRM;
-	END \$\$;
-	SELECT count(*) FROM (SELECT id FROM plain ORDER BY e <-> point(1, $dims) LIMIT 20) AS x});
-like($caught, qr/NOTICE:  caught: .*dimensions/, 'an error in the midst of a pass');
-like($caught, qr/^20$/m, 'and the session goes on');
-unlike($caught, qr/WARNING/, 'without a warning');
-
 # -- canceled at any moment
 my $canceled = 0;
 for my $ms (1 .. 15)
@@ -128,25 +102,6 @@ for my $table (qw(plain refined))
 	is_whole($node, 'truncated by VACUUM', $table, '<->', $dims);
 }
 cmp_ok($node->safe_psql('postgres', $size), '<', $before / 2, 'tables are shorter');
-
-# -- a table whose end was lost: the index says so, before its pages are read
-my %file = map {
-	$_ => $node->data_dir . '/'
-	  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')")
-} qw(plain refined);
-$node->stop;
-truncate($file{$_}, 10 * 8192) for keys %file;
-$node->start;
-for my $table (qw(plain refined))
-{
-	like(said(qq{
-		SET enable_seqscan = off;
-		SET gpuvec.scan_order = relaxed;
-		SET gpuvec.candidates = 100;
-		SELECT count(*) FROM (SELECT id FROM $table ORDER BY e <-> point(1, $dims)) AS x}),
-		qr/index "${table}_e" points to row \(\d+,\d+\), which cannot exist in table "$table"/,
-		"$table: rows behind the end");
-}
 
 $node->stop;
 unlike(slurp_file($node->logfile), qr/refcount leak|was not closed|TRAP|PANIC/,

@@ -45,7 +45,7 @@ $primary->safe_psql(
 	CREATE INDEX trained ON o USING gpuivfpq (e, id, (e[1] > 0)) WITH (lists = 5, pq_dim = 100);
 	CREATE INDEX refined ON o USING gpuivfpq (e real_cosine_ops)
 		WITH (lists = 5, pq_dim = 100, refine = sq8);
-	CREATE TABLE other (a int)});
+	SELECT gpuvec_train('waiting_e')});
 $primary->wait_for_catchup($standby);
 
 # Rows of a table die: deleted, changed, rolled back.
@@ -103,34 +103,6 @@ sub test_indexes
 	are_whole($standby, "$what, standby", \@toasted);
 	return;
 }
-
-# -- an old snapshot sees rows that are dead for all others: they get into indexes
-# that are made now, and their vectors stay
-my $seen = alive('o');
-my $go_on = $primary->data_dir . '/go_on';
-my $old = background(
-	$primary, qq{
-	BEGIN ISOLATION LEVEL REPEATABLE READ;
-	SELECT count(*) FROM other;
-	DO \$\$ BEGIN
-		WHILE (pg_stat_file('go_on', true)).size IS NULL LOOP PERFORM pg_sleep(0.01); END LOOP;
-	END \$\$;
-	SELECT complete('o', '<->', $dims), inexact('o', '<->', $dims, 10, 3);
-	SELECT complete('o', '<=>', $dims), inexact('o', '<=>', $dims, 10, 3);
-	SELECT complete('waiting', '<->', $dims), inexact('waiting', '<->', $dims, 10, 3);
-	COMMIT;});
-ok( wait_until($primary, q{SELECT count(*) = 1 FROM pg_stat_activity
-		WHERE backend_xmin IS NOT NULL AND query ~ '^DO' AND pid <> pg_backend_pid()}),
-	'old snapshot: is there');
-kill_rows($_, 1) for qw(o waiting);
-$primary->safe_psql('postgres', 'VACUUM o; VACUUM waiting');
-$primary->safe_psql('postgres', "REINDEX INDEX trained; SET max_parallel_maintenance_workers = 0;
-	REINDEX INDEX refined; SELECT gpuvec_train('waiting_e')");
-append_to_file($go_on, '');
-is(end_of($old), 0, 'old snapshot: its session ends');
-is(slurp_file($old->{output}), "0\n" . "$seen rows, $seen distinct|0\n" x 3,
-	'old snapshot: indexes have the rows that it sees');
-test_indexes('old snapshot');
 
 # -- vectors are gone, rows and their entries are not
 $primary->safe_psql('postgres', 'VACUUM o; VACUUM waiting');
