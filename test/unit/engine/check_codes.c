@@ -1,10 +1,8 @@
 /*
  * check_codes.c
- *		Codes, look-up tables and the score S.
+ *		Codes and look-up tables.
  */
 #include "unit.h"
-
-/* ---------- codes and scores ---------- */
 
 /* Rows in two lists or in none get what they get in one. */
 static void
@@ -101,74 +99,8 @@ check_encode(const GvModel *model, const float *x, const float *centroid,
 		  model->m);
 }
 
-/* S as gv_engine.h states it. */
-static float
-naive_score(const GvModel *model, const float *table, float base,
-			const GvBlock *block, int i)
-{
-	float		sum = 0.0f;
-	int32_t		j;
-
-	for (j = 0; j < model->m; j++)
-	{
-		int			byte = block->codes[j / 2 * GV_BLOCK + i];
-		int			code = byte >> (j % 2 * 4) & 15;
-
-		sum = j == 0 ? table[code] : sum + table[j * GV_CODEWORDS + code];
-	}
-	return score_of((base + block->t[i]) + sum);
-}
-
 static void
-check_scan(const GvModel *model, const float *table, float base)
-{
-	size_t		code_bytes = (size_t) gv_code_bytes(model->m) * GV_BLOCK;
-	int32_t		nblocks = unit_random() % 6;
-	GvBlock		blocks[5];
-	OWN uint8_t *codes = unit_alloc(code_bytes * 5);
-	OWN float  *t = unit_floats(GV_BLOCK * 5, 1.0f);
-	OWN uint16_t *rowids = unit_alloc(sizeof(uint16_t) * 3 * GV_BLOCK * 5);
-	OwnTopK		top = new_topk(1 + unit_random() % 150, false);
-	Pair		pairs[GV_BLOCK * 5];
-	int			n = 0;
-	size_t		i;
-	int			b;
-
-	for (i = 0; i < code_bytes * 5; i++)
-		codes[i] = (uint8_t) unit_random();
-	for (i = 0; i < 3 * GV_BLOCK * 5; i++)
-		rowids[i] = (uint16_t) unit_random();
-	t[unit_random() % 100] = GV_SCORE_MAX;
-	for (b = 0; b < nblocks; b++)
-	{
-		bool		numbered = unit_random() % 3 == 0;
-
-		blocks[b] = (GvBlock) {
-			.codes = codes + code_bytes * b,.t = t + GV_BLOCK * b,
-			.rowids = numbered ? NULL : rowids + 3 * GV_BLOCK * b,
-			.first_id = unit_random() >> 17,
-			.live = unit_random() % 4 == 0 ? 0 : (uint32_t) unit_random()
-		};
-		if (unit_random() % 4 == 0)
-			blocks[b].live = UINT32_MAX;
-		for (i = 0; i < GV_BLOCK; i++)
-			if (blocks[b].live >> i & 1)
-			{
-				const uint16_t *w = rowids + 3 * (GV_BLOCK * b + i);
-				uint64_t	high = (uint64_t) w[0] * 65536 + w[1];
-				uint64_t	id = numbered ? blocks[b].first_id + i :
-					high * 65536 + w[2];
-
-				pairs[n++] = (Pair) {naive_score(model, table, base,
-												 &blocks[b], (int) i), id};
-			}
-	}
-	scan_blocks(model, table, base, blocks, nblocks, &top);
-	check_topk(&top, pairs, n);
-}
-
-static void
-test_scores(void)
+test_tables(void)
 {
 	int			round;
 
@@ -210,8 +142,6 @@ test_scores(void)
 				nwrong += !(got == want || (isnan(got) && isnan(want)));
 			}
 		CHECK(nwrong == 0, "%d table entries, dims %d m %d", nwrong, dims, m);
-		check_scan(&model, table, unit_float());
-		check_scan(&model, table, GV_SCORE_MAX);
 		if (factor == 1.0f)
 		{
 			int64_t		n = dims > 2000 ? 2 : 1 + unit_random() % 40;
@@ -247,6 +177,6 @@ test_encode_huge(void)
 void
 test_codes(void)
 {
-	test_scores();
+	test_tables();
 	test_encode_huge();
 }

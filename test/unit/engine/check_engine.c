@@ -4,9 +4,9 @@
  *
  * Compile the C files of this directory together with those of src/engine and
  * src/cpu; -std=gnu99 -O3 -ffp-contract=off -Isrc -lm.
- * Names of tests leave out all others, "--names" prints them, and "--bench"
- * timings.  GPUVEC_UNIT_SIMD says which instructions are used; whatever it says,
- * all are compared.
+ * Names of tests leave out all others, and "--names" prints them.
+ * GPUVEC_UNIT_SIMD says which instructions are used; whatever it says, all are
+ * compared.
  *
  * Needs no server.  Prints what fails and "engine: N passed, M failed".
  */
@@ -160,18 +160,12 @@ static const struct
 int
 main(int argc, char **argv)
 {
-	const char *option = argc > 1 ? argv[1] : "";
 	int			nrun = 0;
 	int			i;
 
 	gv_simd_use(unit_simd());
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
-	if (strcmp(option, "--bench") == 0)
-	{
-		bench();
-		return 0;
-	}
-	if (strcmp(option, "--names") == 0)
+	if (argc > 1 && strcmp(argv[1], "--names") == 0)
 	{
 		for (i = 0; i < NTESTS; i++)
 			printf("%s\n", tests[i].name);

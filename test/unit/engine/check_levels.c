@@ -320,8 +320,8 @@ check_level(GvSimd level)
 		check_word(kernels);
 	}
 	check_every_half(kernels);
-	check_lists(level, kernels);
-	check_odd_tables(level);
+	check_lists(kernels);
+	check_odd_tables();
 }
 
 void

@@ -339,4 +339,11 @@ unit_free_list(UnitList *list)
 	unit_free(list->keys);
 }
 
+/*
+ * check_level_scans.c: a scan finds what sorting all postings of the list that
+ * satisfy a condition, or NULL, finds.
+ */
+extern void check_scan(const UnitList *list, float base,
+					   const GvCondition *condition);
+
 #endif							/* KEYS_H */

@@ -20,7 +20,7 @@ shifted(const float *x, size_t n, int shift, char **memory)
 
 /* check_level_scans.c */
 extern void check_scanning(const GvKernels *kernels, int32_t dims);
-extern void check_lists(GvSimd level, const GvKernels *kernels);
-extern void check_odd_tables(GvSimd level);
+extern void check_lists(const GvKernels *kernels);
+extern void check_odd_tables(void);
 
 #endif							/* LEVELS_H */

@@ -325,30 +325,6 @@ scan_blocks(const GvModel *model, const float *table, float base,
 	finish_scan(&scan);
 }
 
-/*
- * By optimistic reads, of which those that fail show postings nearer than they
- * are, so that what they leave behind is found.
- */
-static inline void
-scan_optimistic(GvScan *scan, float base, const GvBlock *blocks,
-				int32_t nblocks)
-{
-	int32_t		b = 0;
-
-	while (b < nblocks)
-	{
-		int32_t		n = 1 + (int32_t) (unit_random() % GV_OPTIMISTIC_BLOCKS);
-		bool		valid = unit_random() % 2;
-
-		n = n < nblocks - b ? n : nblocks - b;
-		CHECK(gv_scan_optimistic(scan,
-								 valid ? base : base - fabsf(base) - 1.0f,
-						  blocks + b, n) == GV_OK, "try");
-		CHECK(gv_scan_commit(scan, valid) == GV_OK, "tried");
-		b += valid ? n : 0;
-	}
-}
-
 /* The biggest cluster of n rows; *mse gets the mean squared error. */
 static inline int64_t
 biggest_cluster(int32_t dims, const float *centroids, int32_t k,
@@ -410,7 +386,6 @@ extern void test_quantiles(void);
 extern void test_mirror(void);
 extern void test_builder(void);
 extern void test_memory(void);
-extern void bench(void);
 
 /* The groups of a tree, and the memory that they are in. */
 static inline void *
