@@ -9,7 +9,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote qw(remote_conf served stat_of soon);
+use GpuvecRemote qw(:DEFAULT is_loaded is_same);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -26,35 +26,41 @@ my $node = new_node(
 	conf => remote_conf()
 	  . "gpuvec.devices = '0,1'\ngpuvec.engine = 'gpu'\ngpuvec.auto_mirror = off\nmax_worker_processes = 16\n");
 
-# The device of a table's mirror; '' = there is none that is ready.
-sub device_of
+# A column of a table's mirror; '' = there is none that is ready.
+sub mirror_of
 {
-	my ($table) = @_;
+	my ($table, $column) = @_;
 
-	return $node->safe_psql('postgres',
-		"SELECT device FROM gpuvec_mirrors WHERE index = '${table}_e'::regclass AND state = 'ready'");
+	return $node->safe_psql('postgres', "SELECT $column FROM gpuvec_mirrors WHERE index = '${table}_e'::regclass AND state = 'ready'");
 }
 
-# Test: all that is in the index is mirrored; returns on which device.
+# Test: a table's index is loaded; returns on which device.
 sub mirror
 {
 	my ($table, $what) = @_;
 
-	cmp_ok($node->safe_psql('postgres', "SELECT gpuvec_prewarm('${table}_e')"),
-		'>', 0, "$what: $table is mirrored");
-	is( $node->safe_psql('postgres',
-			"SELECT * FROM gpuvec_verify_index('${table}_e', mirror => true)"),
-		'', "$what: $table is as the pages are");
-	return device_of($table);
+	is_loaded($node, "${table}_e", $what);
+	return mirror_of($table, 'device');
 }
 
-# Shards and replicas of a table's mirror.
-sub parts_of
+# Test: gpuvecd finds the rows that the session finds, of these tables.
+sub are_same
 {
-	my ($table) = @_;
+	my ($what, @tables) = @_;
 
-	return $node->safe_psql('postgres',
-		"SELECT shards, replicas FROM gpuvec_mirrors WHERE index = '${table}_e'::regclass AND state = 'ready'");
+	is_same($node, $_, 16, $what, least => 10) for @tables;
+	return;
+}
+
+# Test: d's index is loaded, its mirror has so many shards and replicas, and rows are
+# the session's.
+sub is_placed
+{
+	my ($parts, $what) = @_;
+
+	is_loaded($node, 'd_e', $what);
+	is(mirror_of('d', 'shards, replicas'), $parts, "$what: shards and replicas");
+	return are_same($what, 'd');
 }
 
 # Test: soon so many mirrors are ready.
@@ -62,49 +68,63 @@ sub soon_ready
 {
 	my ($n, $what) = @_;
 
-	ok(wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors WHERE state = 'ready'"), $what)
-	  or diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
+	return ok(wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors WHERE state = 'ready'"), $what)
+	  || diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
+}
+
+# Test: while so many rounds of searches of each of these tables run side by side, and
+# something is done, all have the rows of the session.
+sub searched_meanwhile
+{
+	my ($what, $rounds, $tables, $act) = @_;
+	my @jobs = map {
+		my $answers = "SELECT answers('$_', '<->', 16, 20, 10);\n";
+		[ background($node, $answers x $rounds), $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $answers") . "\n" ]
+	} @$tables;
+
+	$act->() if $act;
+	for (@jobs)
+	{
+		my ($job, $expected) = @$_;
+
+		is(end_of($job), 0, "$what, many at once: done");
+		is(slurp_file($job->{output}), $expected x $rounds, "$what, many at once: the same rows");
+	}
 	return;
 }
 
-# Test: gpuvecd finds the rows that the session finds.
-sub is_same
+# Restarts the server with more settings; returns where its log goes on from.
+sub restart_with
 {
-	my ($table, $what) = @_;
-	my $answers = "SELECT answers('$table', '<->', 16, 20, 10)";
-	my $before = served($node);
+	my ($what, $settings) = @_;
 
-	is( $node->safe_psql('postgres', $answers),
-		$node->safe_psql('postgres', "SET gpuvec.engine = cpu; $answers"),
-		"$what: $table, the same rows");
-	cmp_ok(served($node), '>=', $before + 10, "$what: $table, answered by gpuvecd");
-	return;
+	$node->append_conf('postgresql.conf', $settings);
+	$node->restart;
+	soon_up($node, $what);
+	return -s $node->logfile;
 }
 
-# Searches of a table again and again in the background, and what each round
-# should give.
-sub begin_searches
+# Has gpuvecd end, and come again; returns its PID.
+sub restart_gpuvecd
 {
-	my ($table, $rounds) = @_;
-	my $answers = "SELECT answers('$table', '<->', 16, 20, 10)";
-	my %job = %{background($node, "$answers;\n" x $rounds)};
+	my ($what) = @_;
+	my $old = gpuvecd_pid($node);
 
-	$job{expected} = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $answers") . "\n";
-	$job{rounds} = $rounds;
-	return \%job;
+	kill 'KILL', $old;
+	soon($node, "state = 'up' AND pid <> $old", "$what: gpuvecd is up again");
+	return gpuvecd_pid($node);
 }
 
-# Test: they gave that.
-sub is_right
+# Inserts rows after those before.
+sub insert
 {
-	my ($job, $what) = @_;
+	my ($n) = @_;
 
-	is(end_of($job), 0, "$what: done");
-	is(slurp_file($job->{output}), $job->{expected} x $job->{rounds}, "$what: the same rows");
-	return;
+	return $node->safe_psql('postgres', "INSERT INTO d SELECT g, point(g, 16) FROM
+		(SELECT max(id) AS last FROM d) AS m, generate_series(last + 1, last + $n) AS g");
 }
 
-soon($node, q{state = 'up'}, 'gpuvecd is up');
+soon_up($node, 'two GPUs');
 like(slurp_file($node->logfile), qr/gpuvecd: ready: engine $SERVER on .*0.*1/, 'the log names both GPUs');
 
 # -- two indexes, two GPUs
@@ -119,25 +139,23 @@ for my $table ('a', 'b', 'c')
 my %on;
 $on{$_} = mirror($_, 'fresh') for ('a', 'b');
 is(join(' ', sort values %on), '0 1', 'each GPU has one');
-is_same($_, 'fresh') for ('a', 'b');
+are_same('fresh', 'a', 'b');
 
 # -- searches of both at once, and a build beside them
-my @jobs = map { begin_searches($_, 20) } ('a', 'b', 'a', 'b');
-my ($rc, $out, $err) = $node->psql(
-	'postgres', q{
-	DROP INDEX c_e;
-	CREATE INDEX c_e ON c USING gpuivfpq (e) WITH (lists = 30, pq_dim = 16, refine = sq8)});
-is("$rc $err", '0 ', 'an index is built beside them, by gpuvecd');
-is_right($_, 'beside a build') for @jobs;
+searched_meanwhile(
+	'beside a build',
+	20, [ 'a', 'b', 'a', 'b' ],
+	sub {
+		says($node, q{DROP INDEX c_e;
+			CREATE INDEX c_e ON c USING gpuivfpq (e) WITH (lists = 30, pq_dim = 16, refine = sq8)},
+			qr/^$/, 'an index is built beside them, by gpuvecd');
+	});
 
 # -- gpuvecd ends: both come back
-my $pid = stat_of($node, 'pid');
-kill 'KILL', $pid;
-soon($node, "state = 'up' AND pid <> $pid", 'gpuvecd is up again');
+restart_gpuvecd('ended');
 soon_ready(2, 'both are mirrored again');
-%on = map { $_ => device_of($_) } ('a', 'b');
-is(join(' ', sort values %on), '0 1', 'started again: each GPU has one');
-is_same($_, 'started again') for ('a', 'b');
+is(join(' ', sort map { mirror_of($_, 'device') } 'a', 'b'), '0 1', 'started again: each GPU has one');
+are_same('started again', 'a', 'b');
 
 # -- memory for one index a GPU: a third takes the place of the one idle
 # longest, on its GPU, and the other stays
@@ -150,11 +168,11 @@ soon($node, "state = 'up' AND memory = $megabytes * 2 * 1048576", 'little memory
 $on{$_} = mirror($_, 'little memory') for ('a', 'b');
 is(join(' ', sort values %on), '0 1', 'little memory: each GPU has one');
 sleep(11);    # what was used since is not evicted
-is_same('b', 'little memory');
+are_same('little memory', 'b');
 is(mirror('c', 'little memory'), $on{a}, 'little memory: c is where a was');
-is(device_of('a'), '', 'little memory: a is gone');
-is(device_of('b'), $on{b}, 'little memory: b is where it was');
-is_same($_, 'little memory') for ('b', 'c');
+is(mirror_of('a', 'device'), '', 'little memory: a is gone');
+is(mirror_of('b', 'device'), $on{b}, 'little memory: b is where it was');
+are_same('little memory', 'b', 'c');
 
 # -- work of one statement: by one GPU, as it is too little for two, then by
 # both (GPUVEC_DIVIDE); what comes of it is the same
@@ -164,16 +182,7 @@ my $calibration = q{SELECT string_agg(c::text, ' ' ORDER BY c::text) FROM gpuvec
 my $create = q{SET max_parallel_maintenance_workers = 0;
 	CREATE INDEX w_e ON w USING gpuivfpq (e) WITH (lists = 100, pq_dim = 16)};
 
-# Restarts the server; returns where its log goes on from.
-sub restart
-{
-	$node->restart;
-	soon($node, q{state = 'up'}, 'gpuvecd is up again');
-	return -s $node->logfile;
-}
-
-$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = 0\nlog_min_messages = debug1\n");
-my $begin = restart();
+my $begin = restart_with('by one GPU', "gpuvec.gpu_memory = 0\nlog_min_messages = debug1\n");
 $node->safe_psql(
 	'postgres', q{
 	CREATE TABLE w (id int, e real[]);
@@ -184,32 +193,26 @@ my $calibrated = $node->safe_psql('postgres', $calibration);
 $node->safe_psql('postgres', 'DROP INDEX w_e');
 {
 	local $ENV{GPUVEC_DIVIDE} = 1;
-	$begin = restart();
+	$begin = restart_with('by both GPUs', '');
 }
-is( $node->safe_psql('postgres', $graph),
-	$node->safe_psql('postgres', "SET gpuvec.engine = cpu; $graph"),
-	'a graph by both GPUs is that of the session');
+gives($node, $graph, $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $graph"), 'a graph by both GPUs is that of the session');
 log_has($node, qr/job of kind 0: 20000 rows, finished .* devices (?:0, 1|1, 0)$/m, $begin, 'both had a part');
-($rc, $out, $err) = $node->psql('postgres', $create);
-is("$rc $err", '0 ', 'an index is built by both GPUs');
+says($node, $create, qr/^$/, 'an index is built by both GPUs');
 log_has($node, qr/encoded 20000 rows in [\d.]+ s, [1-9]\d* on device [01], [1-9]\d* on device [01]; /, $begin, 'both encoded');
-is($node->safe_psql('postgres', $calibration), $calibrated, 'calibration is that of one GPU');
+gives($node, $calibration, $calibrated, 'calibration is that of one GPU');
 is(stat_of($node, 'jobs_failed'), 0, 'no job failed');
 $node->safe_psql('postgres', 'DROP TABLE w');
 
 # -- an index that no GPU has room for: shards
 my $large = $SERVER eq 'cuda' ? 400_000 : 60_000;
-$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1GB'\n");
-$node->restart;
-soon($node, q{state = 'up'}, 'gpuvecd is up, with memory for all');
+restart_with('memory for all', "gpuvec.gpu_memory = '1GB'\n");
 $node->safe_psql(
 	'postgres', qq{
 	DROP TABLE a, b, c;
 	CREATE TABLE d (id int, e real[]);
 	INSERT INTO d SELECT g, point(g, 16) FROM generate_series(1, $large) AS g;
 	CREATE INDEX d_e ON d USING gpuivfpq (e) WITH (lists = 200, pq_dim = 16, refine = sq8)});
-mirror('d', 'whole');
-is(parts_of('d'), '1|1', 'whole: on one GPU');
+is_placed('1|1', 'whole');
 $bytes = $node->safe_psql('postgres', 'SELECT max(bytes) FROM gpuvec_mirrors');
 # a GPU gives memory out in segments of 4 MB
 $megabytes = int(($SERVER eq 'cuda' ? 0.85 : 0.75) * $bytes / 1048576) + 1;
@@ -226,92 +229,52 @@ rm -f $wrapper.fault
 exec $program/gpuvecd "\$@"
 SCRIPT
 chmod 0755, $wrapper;
-$node->append_conf('postgresql.conf',
-	"gpuvec.gpu_memory = '${megabytes}MB'\ngpuvec.server_path = '$wrapper'\ngpuvec.auto_mirror = on\n");
-$node->restart;
-soon($node, q{state = 'up'}, 'gpuvecd is up, through a script');
-mirror('d', 'divided');
-is(parts_of('d'), '2|1', 'divided: two shards');
-like(
-	slurp_file($node->logfile),
-	qr/loaded index \d+ in shards on devices [01], [01]: /,
-	'the log says so');
-is_same('d', 'divided');
-@jobs = map { begin_searches('d', 10) } (1 .. 4);
-is_right($_, 'shards, many at once') for @jobs;
+restart_with('through a script', "gpuvec.gpu_memory = '${megabytes}MB'\ngpuvec.server_path = '$wrapper'\ngpuvec.auto_mirror = on\n");
+is_placed('2|1', 'divided');
+like(slurp_file($node->logfile), qr/loaded index \d+ in shards on devices [01], [01]: /, 'the log says so');
+searched_meanwhile('shards', 10, [ ('d') x 4 ]);
 
 # -- it follows inserts and VACUUM
-$node->safe_psql('postgres',
-	"INSERT INTO d SELECT g, point(g, 16) FROM generate_series($large + 1, $large + 2000) AS g");
-is_same('d', 'divided, after inserts');
-$node->safe_psql('postgres', 'DELETE FROM d WHERE id % 10 = 0 OR id < 3000');
-$node->safe_psql('postgres', 'VACUUM d');
-mirror('d', 'divided, after VACUUM');
-is_same('d', 'divided, after VACUUM');
-is(parts_of('d'), '2|1', 'divided, after VACUUM: still two shards');
-
-# Has gpuvecd end, and come again.
-sub restart_gpuvecd
-{
-	my ($what) = @_;
-	my $old = stat_of($node, 'pid');
-
-	kill 'KILL', $old;
-	soon($node, "state = 'up' AND pid <> $old", "$what: gpuvecd is up again");
-	return;
-}
+insert(2000);
+are_same('divided, after inserts', 'd');
+$node->safe_psql('postgres', 'DELETE FROM d WHERE id % 10 = 0 OR id < 3000; VACUUM d');
+is_placed('2|1', 'divided, after VACUUM');
 
 # -- loaded while it is searched
 restart_gpuvecd('searched');
-@jobs = map { begin_searches('d', 30) } (1, 2);
-soon_ready(1, 'loaded while it is searched');
-is_right($_, 'while it is loaded') for @jobs;
-is(parts_of('d'), '2|1', 'loaded again: two shards');
+searched_meanwhile('while it is loaded', 30, [ 'd', 'd' ], sub { soon_ready(1, 'loaded while it is searched'); });
+is(mirror_of('d', 'shards, replicas'), '2|1', 'loaded again: two shards');
 
 # -- a GPU of two fails in the midst of searches: the one that is left has no room
 append_to_file("$wrapper.fault", '2500:5');
-restart_gpuvecd('before one fails');
-cmp_ok($node->safe_psql('postgres', "SELECT gpuvec_prewarm('d_e')"),
-	'>', 0, 'before a GPU fails: d is mirrored');
-$pid = stat_of($node, 'pid');
+my $pid = restart_gpuvecd('before one fails');
+mirror('d', 'before one fails');
 append_to_file("$wrapper.devices", '0');
-my $answers = "SELECT answers('d', '<->', 16, 20, 10)";
+my $answers = "SELECT answers('d', '<->', 16, 20, 10);" x 5;
 my $expected = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $answers");
-my $wrong = 0;
 my $round = 0;
-while ($round++ < 100
-	&& stat_of($node, 'coalesce(pid, 0)') eq $pid)
+while ($round++ < 100 && stat_of($node, 'coalesce(pid, 0)') eq $pid)
 {
-	$wrong++ if $node->safe_psql('postgres', "$answers;" x 5) ne join "\n", ($expected) x 5;
+	gives($node, $answers, $expected, 'until a GPU fails: the same rows');
 }
 cmp_ok($round, '<', 100, 'a GPU fails');
-is($wrong, 0, 'a GPU fails: the same rows');
 soon($node, "state = 'up' AND memory = $megabytes * 1048576", 'one GPU is left');
-is($node->safe_psql('postgres', $answers), $expected, 'one GPU is left: the same rows');
+gives($node, $answers, $expected, 'one GPU is left: the same rows');
 soon_ready(0, 'one GPU has no room for it');
 
 # -- it is back
 unlink "$wrapper.devices";
 restart_gpuvecd('the GPU is back');
-mirror('d', 'the GPU is back');
-is(parts_of('d'), '2|1', 'the GPU is back: two shards');
-is_same('d', 'the GPU is back');
+is_placed('2|1', 'the GPU is back');
 
 # -- replicas
-$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1GB'\ngpuvec.replicas = 2\n");
-$node->restart;
-soon($node, q{state = 'up'}, 'gpuvecd is up, for replicas');
-mirror('d', 'replicas');
-is(parts_of('d'), '1|2', 'each GPU has all of it');
-cmp_ok($node->safe_psql('postgres', 'SELECT max(bytes) FROM gpuvec_mirrors'),
-	'>', 1.5 * $bytes, 'which takes twice the memory');
-@jobs = map { begin_searches('d', 10) } (1 .. 6);
-is_right($_, 'replicas, many at once') for @jobs;
-$node->safe_psql('postgres',
-	"INSERT INTO d SELECT g, point(g, 16) FROM generate_series($large + 2001, $large + 3000) AS g");
-is_same('d', 'replicas, after inserts');
-@jobs = map { begin_searches('d', 10) } (1 .. 6);
-is_right($_, 'replicas, many at once, after inserts') for @jobs;
+restart_with('replicas', "gpuvec.gpu_memory = '1GB'\ngpuvec.replicas = 2\n");
+is_placed('1|2', 'replicas');
+cmp_ok(mirror_of('d', 'bytes'), '>', 1.5 * $bytes, 'replicas take twice the memory');
+searched_meanwhile('replicas', 10, [ ('d') x 6 ]);
+insert(1000);
+are_same('replicas, after inserts', 'd');
+searched_meanwhile('replicas, after inserts', 10, [ ('d') x 6 ]);
 
 # -- two replicas of two shards each, on four GPUs
 SKIP:
@@ -319,38 +282,26 @@ SKIP:
 	skip 'this machine has fewer than four GPUs', 1
 	  if $SERVER eq 'cuda' && (() = `nvidia-smi -L` =~ /^GPU/mg) < 4;
 
-	$node->append_conf('postgresql.conf',
-		"gpuvec.devices = '0,1,2,3'\ngpuvec.gpu_memory = '${megabytes}MB'\n");
-	$node->restart;
-	soon($node, q{state = 'up'}, 'gpuvecd is up, with four GPUs');
-	mirror('d', 'two by two');
-	is(parts_of('d'), '2|2', 'two by two: shards and replicas');
+	restart_with('four GPUs', "gpuvec.devices = '0,1,2,3'\ngpuvec.gpu_memory = '${megabytes}MB'\n");
+	is_placed('2|2', 'two by two');
 	note($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
-	is_same('d', 'two by two');
-	$node->safe_psql('postgres',
-		"INSERT INTO d SELECT g, point(g, 16) FROM generate_series($large + 3001, $large + 4000) AS g");
-	is_same('d', 'two by two, after inserts');
-	@jobs = map { begin_searches('d', 10) } (1 .. 6);
-	is_right($_, 'two by two, many at once') for @jobs;
+	insert(1000);
+	are_same('two by two, after inserts', 'd');
+	searched_meanwhile('two by two', 10, [ ('d') x 6 ]);
 
 	# one of the four fails in the midst of searches
 	append_to_file("$wrapper.fault", '2500:5');
-	restart_gpuvecd('two by two');
-	$pid = stat_of($node, 'pid');
-	cmp_ok($node->safe_psql('postgres', "SELECT gpuvec_prewarm('d_e')"),
-		'>', 0, 'before one of four fails: d is mirrored');
+	$pid = restart_gpuvecd('two by two');
+	mirror('d', 'before one of four fails');
 	append_to_file("$wrapper.devices", '0,1,2');
-	@jobs = map { begin_searches('d', 100) } (1 .. 4);
-	soon($node, "state = 'up' AND pid <> $pid", 'one of four fails');
-	is_right($_, 'one of four fails, many at once') for @jobs;
+	searched_meanwhile('one of four fails', 100, [ ('d') x 4 ],
+		sub { soon($node, "state = 'up' AND pid <> $pid", 'one of four fails'); });
 	soon_ready(1, 'three are left');
-	is(parts_of('d'), '2|1', 'three are left: one replica');
-	is_same('d', 'three are left');
+	is(mirror_of('d', 'shards, replicas'), '2|1', 'three are left: one replica');
+	are_same('three are left', 'd');
 	unlink "$wrapper.devices";
 	restart_gpuvecd('four again');
-	mirror('d', 'four again');
-	is(parts_of('d'), '2|2', 'four again: shards and replicas');
-	is_same('d', 'four again');
+	is_placed('2|2', 'four again');
 }
 $node->stop;
 
