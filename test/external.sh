@@ -9,8 +9,8 @@
 #
 # gpuvecd has a PID, mount, IPC and network namespace of its own, where the data
 # directories are hidden: it shares one folder with PostgreSQL.  Tests that one
-# user can run without root are in test/t/external.pl, those that need no
-# PostgreSQL in test/unit/server/check_folders.c.
+# user can run without root, of a second cluster, too, are in test/t/external.pl,
+# those that need no PostgreSQL in test/unit/server/check_folders.c.
 #
 # Prints 'ok' or 'not ok' and what was tried, a line each, then 'external: N
 # passed, M failed'.  Status 2: this cannot be tried here.
@@ -22,21 +22,18 @@ tmp=${GV_TMP:-} bin=${GV_BIN:-} user=${GV_USER:-}
 
 # who runs gpuvecd, and one who has nothing to do with it
 RUNNER=47111 STRANGER=47112
-RUN='' OWNER='' PIDS=()
+PORT=54331 RUN='' OWNER='' PIDS=()
 
 # ---- what there is
 
 ask() { gv_psql -At -h "$GV_TMP/sock" -p "$PORT" "$@"; }
 
-# Cluster $1 at port $2, whose other settings follow.
 start_cluster() {
-	local name=$1
-	PORT=$2
-	shift 2
-	PGPORT=$PORT gv_start "external-$name" \
+	PGPORT=$PORT gv_start external-a \
 		"shared_preload_libraries = 'gpuvec'" "gpuvec.server = external" \
 		"gpuvec.engine = 'gpu'" "gpuvec.request_timeout = '20s'" \
-		"autovacuum = off" "$@"
+		"autovacuum = off" "gpuvec.server_directory = '$RUN/a'" \
+		"gpuvec.server_owner = '$RUNNER'"
 }
 
 # Waits until query $1 says $2.
@@ -115,10 +112,8 @@ end() {
 	for pid in "${PIDS[@]}"; do kill -KILL "$pid" 2>/dev/null || :; done
 	wait 2>/dev/null || :
 	if [ -n "$here" ]; then
-		for pid in a b; do
-			[ ! -e "$GV_TMP/external-$pid/postmaster.pid" ] ||
-				gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/external-$pid" -s -m immediate stop || :
-		done
+		[ ! -e "$GV_TMP/external-a/postmaster.pid" ] ||
+			gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/external-a" -s -m immediate stop || :
 		exit $status
 	fi
 	(exit $status)
@@ -132,7 +127,6 @@ CREATE TABLE t (id int PRIMARY KEY, e real[]);
 INSERT INTO t SELECT g, (SELECT array_agg(sin(g * i * .37)::real) FROM generate_series(1, 64) AS i)
 	FROM generate_series(1, 5000) AS g;
 CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, refine = sq8)"
-SECOND="CREATE INDEX t_e2 ON t USING gpuivfpq (e) WITH (lists = 20, refine = sq8)"
 # 10 MB of vectors, in few rows
 WIDE="CREATE TABLE wide AS SELECT g AS id, array_fill(g::real, '{2000}') AS e FROM generate_series(1, 1300) AS g"
 ANSWERS="SELECT array_agg(a) FROM generate_series(1, 20) AS q, LATERAL (SELECT id FROM t ORDER BY e <->
@@ -300,39 +294,6 @@ try_packaging() {
 	done
 }
 
-# Two clusters, a gpuvecd each, within their budgets; and in one folder.
-try_two_clusters() {
-	gv_check "a's gpuvecd" start_gpuvecd $RUNNER a --socket "$RUN/a" --owner "$OWNER" --memory 3
-	PORT=54331
-	gv_check "a is up" is_up
-	gv_check "b starts" start_cluster b 54332 "gpuvec.server_directory = '$RUN/b'" \
-		"gpuvec.server_owner = '$RUNNER'"
-	gv_check "b's gpuvecd" start_gpuvecd $RUNNER b --socket "$RUN/b" --owner "$OWNER" --memory 64
-	ask -c "$TABLE; $SECOND" 2>/dev/null
-	gv_check "b is up" is_up
-	ask -c "SELECT gpuvec_prewarm('t_e'), gpuvec_prewarm('t_e2')" >/dev/null
-	gv_check "b holds two mirrors" soon "SELECT mirrors || ' ' || (mirror_bytes > 3 << 20) || ' ' || memory FROM gpuvec_stat" \
-		"2 true $((64 << 20))"
-	PORT=54331
-	ask -c "SET gpuvec.engine = cpu" -c "$SECOND" -c "SET gpuvec.engine = gpu" \
-		-c "SELECT gpuvec_prewarm('t_e')" >/dev/null
-	gv_check "a, with less memory, has room for one" fails "does not have enough memory" "SELECT gpuvec_prewarm('t_e2')"
-	gv_check "... and keeps within it" soon "SELECT (mirror_bytes <= memory) || ' ' || memory FROM gpuvec_stat" \
-		"true $((3 << 20))"
-	ask -c 'DROP INDEX t_e2'
-	gv_check "a's searches" is_right 20
-	gv_check "another gpuvecd for a waits for the first one's end" \
-		start_gpuvecd $RUNNER a --socket "$RUN/a" --owner "$OWNER"
-	gv_check "... and ends at SIGTERM, process 1 though it is" ends TERM 0
-}
-
-# Query $2 fails, and says $1.
-fails() {
-	local said
-	! said=$(ask -c "$2" 2>&1) || { echo "it works: $said" && return 1; }
-	[[ $said =~ $1 ]] || { echo "$said" && return 1; }
-}
-
 main() {
 	if [ "$(id -u)" != 0 ] || ! unshare --pid --mount --ipc --net --fork true; then
 		echo "external: it takes root, and namespaces"
@@ -352,13 +313,11 @@ main() {
 	RUN=$GV_TMP/shared
 	mkdir -m 755 "$RUN"
 	chown $RUNNER "$RUN"
-	gv_check "a starts" start_cluster a 54331 "gpuvec.server_directory = '$RUN/a'" \
-		"gpuvec.server_owner = '$RUNNER'"
+	gv_check "a starts" start_cluster
 	ask -c "$TABLE; $WIDE" 2>/dev/null
 	RIGHT=$(ask -c "SET enable_seqscan = off" -c "SET gpuvec.engine = cpu" -c "$ANSWERS")
 	try_namespaces
 	try_strangers
-	try_two_clusters
 	try_packaging
 	echo "external: $GV_PASSED passed, $GV_FAILED failed"
 	[ $GV_FAILED = 0 ]

@@ -37,13 +37,9 @@
 #					gpuvecd's with that engine
 #	cardolder		what older cards do
 #	cardsanitized	the same sanitized, at small size
-#	sqllevels		the SQL tests with each of the processor's instructions
-#	plainbuffers	the SQL tests without what leans on PostgreSQL's insides
-#					(src/page/README, "Ways Around PostgreSQL")
 #	ubsan			a server with the undefined-behavior sanitizer
 #	coverage		which lines of src/ the tests of a server and the unit programs
-#					execute: 92 % at least; errors that none reports are listed
-#					(skipped without gcovr)
+#					execute: 92 % at least (skipped without gcovr)
 #	clang			the SQL and isolation tests with what clang has compiled
 #	servers			every other PostgreSQL found under /usr/lib/postgresql or, in
 #					their place, named in PG_CONFIGS, be it one with assertions
@@ -83,14 +79,13 @@ LONG=${GPUVEC_TEST_LONG:-} QUICK=
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap external'
 QUICK_PARTS='layers warnings unit sql isolation'
-LONG_PARTS='unitwhole thread sqlserved cuda fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers ubsan clang coverage servers upgrade sqlsmith hosts clients soak
-	faults'
+LONG_PARTS='unitwhole thread sqlserved cuda fuzz levels valgrind cardwhole cardolder cardsanitized
+	ubsan clang coverage servers upgrade sqlsmith hosts clients soak faults'
 # that need the test build
 TEST_PARTS='warnings unit tap unitwhole thread levels valgrind cardwhole cardolder
 	cardsanitized'
-BUILT_PARTS='unitwhole thread sqlserved cuda levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers servers sqlsmith hosts clients'
+BUILT_PARTS='unitwhole thread sqlserved cuda levels valgrind cardwhole cardolder cardsanitized
+	servers sqlsmith hosts clients'
 # shellcheck disable=SC2034
 SERVER='' SOURCE='' TEST_SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
@@ -160,44 +155,18 @@ main() {
 		choose_server "$config"
 	fi
 	run_default
-	if wanted fuzz; then
-		part fuzz long_fuzz
-		over fuzz
+	once fuzz part fuzz long_fuzz
+	if is_built; then
+		long_unit_parts
+		once cuda part cuda with_nvcc build_cuda
 	fi
-	if is_built; then long_unit_parts; fi
-	if is_built && wanted cuda; then
-		part cuda with_nvcc build_cuda
-		over cuda
-	fi
-	if wanted ubsan; then
-		ubsan_parts
-		over ubsan
-	fi
-	if wanted clang; then
-		clang_parts
-		over clang
-	fi
-	if wanted coverage; then
-		coverage_parts
-		over coverage
-	fi
-	if wanted servers; then
-		more_servers "$config"
-		over servers
-	fi
-	if wanted upgrade; then
-		# shellcheck disable=SC2046
-		part upgrade part_upgrade "$config" $(other_servers "$config")
-		over upgrade
-	fi
-	if wanted soak; then
-		part soak part_soak
-		over soak
-	fi
-	if wanted faults; then
-		part faults count_program "$GV_ROOT/test/faults/run.sh"
-		over faults
-	fi
+	once ubsan ubsan_parts
+	once clang clang_parts
+	once coverage coverage_parts
+	once servers more_servers "$config"
+	once upgrade part upgrade part_upgrade "$config"
+	once soak part soak part_soak
+	once faults part faults count_program "$GV_ROOT/test/faults/run.sh"
 	show_parts
 	if [ $SKIPPED != 0 ]; then
 		echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"

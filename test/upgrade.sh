@@ -49,14 +49,8 @@ make_cluster() {
 		"shared_buffers = '4MB'" 'client_min_messages = warning'
 }
 
-# The statements of some files, in a database; $1
-run() {
-	local db=$1 file
-	shift
-	for file in "$@"; do
-		gv_psql -A -t -d "$db" -f "$SQL/$file.sql"
-	done
-}
+# The statements of file $2, in database $1.
+run() { gv_psql -A -t -d "$1" -f "$SQL/$2.sql"; }
 
 # Prints nothing, and neither a warning.
 is_silent() {
@@ -64,26 +58,17 @@ is_silent() {
 		{ cat "$GV_TMP/said" && return 1; }
 }
 
-DATABASES=(today)
-
 keep_answers() {
-	local db
-	for db in "${DATABASES[@]}"; do
-		run "$db" answers >"$GV_TMP/$db.answers"
-		[ "$(grep -c '[0-9] [0-9]' "$GV_TMP/$db.answers")" -gt 20 ] ||
-			gv_die "no answers" "$(cat "$GV_TMP/$db.answers")"
-	done
+	run today answers >"$GV_TMP/answers"
+	[ "$(grep -c '[0-9] [0-9]' "$GV_TMP/answers")" -gt 20 ] ||
+		gv_die "no answers" "$(cat "$GV_TMP/answers")"
 }
 
-same_answers() {
-	run "$1" answers | diff "$GV_TMP/$1.answers" -
-}
+same_answers() { run today answers | diff "$GV_TMP/answers" -; }
 
+# $1 = when, $2 = another database than usual
 check_all() {
-	local db
-	for db in "${DATABASES[@]}"; do
-		gv_check "$1, $db: sound and exact" is_silent run "$db" problems
-	done
+	gv_check "$1: sound and exact" is_silent run "${2:-today}" problems
 }
 
 # The cluster of the first version.
@@ -91,7 +76,8 @@ begin() {
 	make_cluster "data$1"
 	gv_psql -c 'CREATE DATABASE today'
 	gv_psql -d today -c 'CREATE EXTENSION gpuvec_pgvector CASCADE'
-	run today tables keys
+	run today tables
+	run today keys
 	check_all "$1"
 	keep_answers
 }
@@ -103,7 +89,7 @@ forget_attver() {
 	local db
 	if grep -q pg_attver "$1/postgres" && ! grep -q pg_attver "$GV_BIN/postgres"
 	then
-		for db in template1 postgres "${DATABASES[@]}"; do
+		for db in template1 postgres today; do
 			gv_psql -d "$db" -c "UPDATE pg_attribute SET attoptions = NULL
 				WHERE attoptions::text LIKE '%pg_attver%'"
 		done
@@ -121,7 +107,7 @@ run_pg_upgrade() {
 # From cluster $1 (a version) to one of GV_BIN's; $3 = its version, $2 = the
 # folder of the old programs, $4 = --copy or --link
 upgrade() {
-	local from=$1 oldbin=$2 to=$3 mode=$4 db
+	local from=$1 oldbin=$2 to=$3 mode=$4
 	forget_attver "$oldbin"
 	gv_stop "data$from"
 	make_cluster "data$to"
@@ -134,18 +120,13 @@ upgrade() {
 	fi
 	rm -rf "$GV_TMP/data$from"
 	server "data$to" -l "$GV_TMP/data$to/server.log" start
-	for db in "${DATABASES[@]}"; do
-		gv_check "$from to $to, $db: answers are those of before" same_answers "$db"
-	done
+	gv_check "$from to $to: answers are those of before" same_answers
 	check_all "$from to $to"
 }
 
 # Rows come and go in the new cluster.
 change() {
-	local db
-	for db in "${DATABASES[@]}"; do
-		run "$db" changes
-	done
+	run today changes
 	check_all "$1, changed"
 	gv_stop "data$1"
 	gv_check "$1: pg_checksums" gv_as "$GV_BIN/pg_checksums" --check \
@@ -155,16 +136,13 @@ change() {
 
 # All of it once more from a dump, and built again.
 finish() {
-	local db
-	for db in "${DATABASES[@]}"; do
-		gv_psql -c "CREATE DATABASE restored_$db"
-		gv_as "$GV_BIN/pg_dump" -d "$db" -f "$GV_TMP/tmp/$db.sql"
-		gv_check "$1, $db: restored from a dump" is_silent \
-			gv_psql -o /dev/null -d "restored_$db" -f "$GV_TMP/tmp/$db.sql"
-		gv_check "$1, $db: REINDEX" gv_psql -d "$db" -c "REINDEX DATABASE $db"
-	done
-	DATABASES+=(restored_today)
+	gv_psql -c 'CREATE DATABASE restored'
+	gv_as "$GV_BIN/pg_dump" -d today -f "$GV_TMP/tmp/today.sql"
+	gv_check "$1: restored from a dump" is_silent \
+		gv_psql -o /dev/null -d restored -f "$GV_TMP/tmp/today.sql"
+	gv_check "$1: REINDEX" gv_psql -d today -c 'REINDEX DATABASE today'
 	check_all "$1, rebuilt"
+	check_all "$1, restored" restored
 }
 
 end() {

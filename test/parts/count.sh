@@ -32,8 +32,21 @@ wanted_any() {
 	return 1
 }
 
-# Part $1 of ONLY's names, which is not begun again, is over.
-over() { if wanted "$1"; then echo "$1" >>"$GV_TMP/over"; fi; }
+# These parts of ONLY's names, which are not begun again, are over.
+over() {
+	local name
+	for name in "$@"; do
+		if wanted "$name"; then echo "$name" >>"$GV_TMP/over"; fi
+	done
+}
+
+# Runs the command after $1, which then is over, if that is wanted.
+once() {
+	if wanted "$1"; then
+		"${@:2}"
+		over "$1"
+	fi
+}
 
 seconds() { echo $((SECONDS - $1)) s; }
 
@@ -130,16 +143,17 @@ show_parts() {
 	printf '%-48s %9s %9s\n' all "$SECONDS.0" "$(tenths "$all")"
 }
 
-# Runs a program whose last line is 'NAME: N passed, M failed' and counts it;
-# what it printed is shown when something failed.
+# Runs a program whose last line is 'N passed, M failed', with its name before
+# that or not, and counts it; what it printed is shown when something failed.
 count_program() {
 	local log status=0 line p=0 f=0
 	log=$GV_TMP/program.$BASHPID.log
 	"$@" >"$log" 2>&1 </dev/null || status=$?
-	line=$(grep -E '^[^:]+: [0-9]+ passed, [0-9]+ failed' "$log" |
+	line=$(grep -E '^([^:]+: )?[0-9]+ passed, [0-9]+ failed' "$log" |
 		tail -1) || :
-	if [[ $line =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed ]]; then
+	if [[ $line =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed(.*skipped)? ]]; then
 		p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]}
+		[ -z "${BASH_REMATCH[3]:-}" ] || skipped "$line"
 	elif [ $status = 0 ]; then
 		status=none
 	fi

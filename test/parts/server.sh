@@ -168,21 +168,6 @@ part_sql() {
 	check_server_log "$1"
 }
 
-# The SQL tests with other instructions; $1 = what the clusters are called
-sql_by_levels() {
-	local level
-	for level in $(other_levels); do
-		gv_start "$1-$level" "${SQL_SETTINGS[@]}" \
-			"gpuvec.simd = $level" || {
-			failed 1 "$SERVER with $level: does not start"
-			return 0
-		}
-		installcheck "sql with $level" REGRESS ISOLATION .
-		gv_stop "$1-$level"
-		check_server_log "$1-$level"
-	done
-}
-
 # SQL tests that ask gpuvecd for a search of an index of each kind and for each
 # function over whole tables.  The others have no more of it (TAP file build has
 # builds, with what calibration finds): part sqlserved.
@@ -359,30 +344,9 @@ part_tap() {
 	done
 }
 
-# Runs a program of part $1, which ends with 'N passed, N failed'; $2 = what it has
-# skipped, if it says so
-report_program() {
-	local out=$GV_TMP/$1.out line
-	"${@:3}" >"$out" 2>&1 || :
-	line=$(tail -1 "$out")
-	sed "s/^/$SERVER $1: /" "$out"
-	if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(.*) ]]; then
-		passed "${BASH_REMATCH[1]}"
-		if [ "${BASH_REMATCH[2]}" != 0 ]; then
-			failed "${BASH_REMATCH[2]}" "$SERVER $1"
-		fi
-		if [ -n "${BASH_REMATCH[3]}" ]; then
-			skipped "$SERVER $1: $2"
-		fi
-	else
-		failed 1 "$SERVER $1: no last line"
-	fi
-}
-
 # Rows divided among servers, in networks of their own.
 part_hosts() {
-	report_program hosts 'what takes networks of its own' \
-		"$GV_ROOT/test/hosts/run.sh" --installed "$GV_PG_CONFIG"
+	count_program "$GV_ROOT/test/hosts/run.sh" --installed "$GV_PG_CONFIG"
 }
 
 # Clients from PyPI and what sql/docs/recipes.md says of them, on a cluster named $1.
@@ -392,8 +356,7 @@ part_clients() {
 		return
 	fi
 	gv_start "$1"
-	report_program clients 'what PyPI does not give' \
-		env PATH="$GV_BIN:$PATH" "$GV_ROOT/test/clients/run.sh" --here
+	count_program env PATH="$GV_BIN:$PATH" "$GV_ROOT/test/clients/run.sh" --here
 	gv_stop "$1"
 	check_server_log "$1"
 }
@@ -435,16 +398,15 @@ part_soak() {
 	fi
 }
 
-# pg_upgrade between the versions of these servers.
+# pg_upgrade between the versions of $1 and of the other servers.
 part_upgrade() {
-	run_or_skip upgrade.out "$GV_ROOT/test/upgrade.sh" "$@"
+	# shellcheck disable=SC2046
+	run_or_skip upgrade.out "$GV_ROOT/test/upgrade.sh" "$1" $(other_servers "$1")
 }
 
 # All wanted parts of the chosen server.
 server_parts() {
-	local name
-	wanted_any sql isolation tap external sqlserved sqlsmith hosts clients sqllevels \
-		plainbuffers || return 0
+	wanted_any sql isolation tap external sqlserved sqlsmith hosts clients || return 0
 	prepare_server || return 0
 	if wanted_any sql isolation; then
 		part "$SERVER sql and isolation" part_sql "data$TAG"
@@ -459,32 +421,12 @@ server_parts() {
 		part "$SERVER sql through gpuvecd" of_served_build \
 			sql_through_gpuvecd "data$TAG-gpuvecd" "${THROUGH_GPUVECD[@]}"
 	fi
-	if wanted sqllevels; then
-		part "$SERVER sql with levels" sql_by_levels "data$TAG"
-	fi
-	if wanted tap; then
-		part "$SERVER tap" of_test_build part_tap
-	fi
-	if wanted external; then
-		part "$SERVER external" of_test_build part_external
-	fi
-	if wanted sqlsmith; then
-		part "$SERVER sqlsmith" of_test_build part_sqlsmith
-	fi
-	if wanted hosts; then
-		part "$SERVER hosts" of_test_build part_hosts
-	fi
-	if wanted clients; then
-		part "$SERVER clients" part_clients "dataclients$TAG"
-	fi
-	if wanted plainbuffers; then
-		part "$SERVER sql on plain buffers" sql_on_plain_buffers \
-			"dataplain$TAG"
-	fi
-	for name in sql isolation tap external sqlserved sqlsmith hosts clients sqllevels \
-		plainbuffers; do
-		over $name
-	done
+	over sql isolation sqlserved
+	once tap part "$SERVER tap" of_test_build part_tap
+	once external part "$SERVER external" of_test_build part_external
+	once sqlsmith part "$SERVER sqlsmith" of_test_build part_sqlsmith
+	once hosts part "$SERVER hosts" of_test_build part_hosts
+	once clients part "$SERVER clients" part_clients "dataclients$TAG"
 }
 
 # Builds anew, with arguments for make; $1 = what the server is called then
@@ -528,24 +470,6 @@ other_servers() {
 			echo "$config"
 		fi
 	done
-}
-
-# The SQL tests once more with gpuvec built without what leans on PostgreSQL's
-# insides (src/page/README, "Ways Around PostgreSQL"); $1 = the cluster's name
-sql_on_plain_buffers() {
-	rm -f "$SOURCE"/src/page/bufcache.o "$SOURCE"/src/page/delta.o
-	gv_build "$(basename "$SOURCE")" COPT=-DIVFPQ_PLAIN_BUFFERS || {
-		failed 1 "$SERVER: build with plain buffers"
-		return 0
-	}
-	gv_own "$SOURCE"
-	gv_start "$1" "${SQL_SETTINGS[@]}" || {
-		failed 1 "$SERVER with plain buffers: does not start"
-		return 0
-	}
-	installcheck "sql on plain buffers" REGRESS ISOLATION .
-	gv_stop "$1"
-	check_server_log "$1"
 }
 
 # The others than $1's, with the parts that ONLY names beside this one.

@@ -111,7 +111,6 @@ unit_whole() {
 	part "unit fuzz sanitized" fuzz_replay sanitized \
 		"$GV_TMP/unit-sanitized" "$SANITIZE"
 	unit_card "unit card" plain GPUVEC_UNIT_SMALL=1 "$CARD"
-	over unitwhole
 }
 
 # Of --long: races of gpuvecd's threads, and the engine's.
@@ -124,7 +123,6 @@ thread_parts() {
 	if [ -e "$GV_TMP/unit-thread/gpuvecd" ] && prepare_server; then
 		part "thread tap" of_test_build thread_tap
 	fi
-	over thread
 }
 
 # TAP files of mirrors, searches by gpuvecd and its life, with the gpuvecd that
@@ -158,8 +156,8 @@ long_fuzz() {
 # Of --long.  Programs that are there already are not made again.
 long_unit_parts() {
 	local level part
-	if wanted unitwhole; then unit_whole; fi
-	if wanted thread; then thread_parts; fi
+	once unitwhole unit_whole
+	once thread thread_parts
 	if wanted_any levels valgrind; then
 		part "unit plain build again" build_unit plain BUILT="$TEST_SOURCE" programs
 	fi
@@ -171,10 +169,7 @@ long_unit_parts() {
 		join_parts
 		over levels
 	fi
-	if wanted valgrind; then
-		run_valgrind
-		over valgrind
-	fi
+	once valgrind run_valgrind
 	if wanted cardwhole; then
 		unit_card "card whole" plain '' "$CARD" cardserver
 		part "card whole check_server" run_niced GPUVEC_UNIT_ENGINE=cuda \
@@ -193,10 +188,7 @@ long_unit_parts() {
 		join_parts
 		over cardolder
 	fi
-	if wanted cardsanitized; then
-		card_sanitized
-		over cardsanitized
-	fi
+	once cardsanitized card_sanitized
 }
 
 # Everything once, because it is fifty times slower there; some hundred with

@@ -8,7 +8,7 @@ count, too, and with paths.c in it, installs it into a private server
 (test/cluster.sh), and runs each of PATHS, warm: once before it is counted.
 Where gpuvecd answers, the session's part and gpuvecd's are counted apart; this
 path has the test build, whose gpuvecd needs no card, and gdb to look into it.
-Prints a table for src/README; --list prints the functions of one path, each
+Prints a table; --list prints the functions of one path, each
 with its file.
 """
 import argparse
