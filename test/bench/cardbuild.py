@@ -1,10 +1,13 @@
 """What the programs for a card share: the compiler, the card's architecture, the
 engine (by test/unit/Makefile) as a program or a library, and synthetic rows."""
+import ctypes
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 
 import setlib
 
@@ -80,10 +83,32 @@ def build(name, sources, folder, arch, nvcc=None, shared=False):
     return target
 
 
-def library(folder, arch, matmul="auto"):
-    """exactcard.cu and setlib.c, which has a card."""
-    return setlib.load(build("card", ["exactcard.cu", "setlib.c"], folder,
-                             arch, shared=True), matmul)
+def library(matmul="auto"):
+    """exactcard.cu and setlib.c for torch's card; prints which that is."""
+    import torch
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        lib = setlib.load(build(
+            "card", ["exactcard.cu", "setlib.c"], folder,
+            arch_of(*torch.cuda.get_device_capability()), shared=True), matmul)
+    pointer, number, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    lib.bench_open.restype = pointer
+    lib.bench_open.argtypes = [word, word, number, number, word]
+    lib.bench_yard.restype = ctypes.c_double
+    lib.bench_yard.argtypes = [number, word, word]
+    lib.bench_drop.argtypes = [pointer]
+    lib.bench_rows.argtypes = [pointer, pointer]
+    lib.bench_search.argtypes = [pointer, pointer, pointer]
+    lib.bench_times.argtypes = [pointer, pointer, word, pointer]
+    lib.bench_get.argtypes = [pointer, pointer, pointer]
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
+          f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
+    return lib
+
+
+def slower_ways(lib):
+    """How many queries have gone by the matrix, and slowly, until now."""
+    return list((ctypes.c_int64 * 2).in_dll(lib, "gv_exact_ways"))
 
 
 class Rows:

@@ -20,8 +20,6 @@ product of all queries and rows takes (yard.cuh).
 import ctypes
 import statistics
 import sys
-import tempfile
-import time
 
 import torch
 
@@ -31,23 +29,6 @@ import data
 from setlib import MATMUL, METRICS, must
 
 SAMPLE = 48
-
-
-def load(folder, args):
-    arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
-    lib = cardbuild.library(folder, arch, args.matmul)
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    lib.bench_open.restype = pointer
-    lib.bench_open.argtypes = [ctypes.c_int32, ctypes.c_int32, number, number,
-                               ctypes.c_int32]
-    lib.bench_yard.restype = ctypes.c_double
-    lib.bench_yard.argtypes = [number, ctypes.c_int32, ctypes.c_int32]
-    lib.bench_drop.argtypes = [pointer]
-    lib.bench_rows.argtypes = [pointer, pointer]
-    lib.bench_search.argtypes = [pointer, pointer, pointer]
-    lib.bench_times.argtypes = [pointer, pointer, ctypes.c_int32, pointer]
-    lib.bench_get.argtypes = [pointer, pointer, pointer]
-    return lib
 
 
 def make(n, nqueries, dims, seed, normal):
@@ -122,9 +103,6 @@ class Ours:
         must(self.lib.bench_get(self.bench, positions.data_ptr(),
                                 distances.data_ptr()), "results")
         return positions, distances
-
-    def ways(self):
-        return list((ctypes.c_int64 * 2).in_dll(self.lib, "gv_exact_ways"))
 
     def yard(self):
         """Seconds of cuBLAS's bare product."""
@@ -238,7 +216,7 @@ def print_yard(yard, ours):
 def run_batch(lib, what, metric, x, q, args):
     k = 10
     ours = Ours(lib, metric, x, len(q), k)
-    before = ours.ways()
+    before = cardbuild.slower_ways(lib)
 
     def whole():
         ours.rows()
@@ -251,7 +229,7 @@ def run_batch(lib, what, metric, x, q, args):
     print(f"  made anew   {len(q) / each:12,.0f} queries/s "
           f"{1e3 * each:9.3f} ms")
     print_yard(ours.yard(), stays)
-    after = ours.ways()
+    after = cardbuild.slower_ways(lib)
     print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
           f"{after[1] - before[1]:,} slowly, of all runs")
     if args.ways:
@@ -295,9 +273,9 @@ def run_few(lib, what, x, q, args):
 def run_graph(lib, what, x, args):
     own = torch.arange(len(x), device="cuda")
     ours = Ours(lib, "l2", x, len(x), 10)
-    before = ours.ways()
+    before = cardbuild.slower_ways(lib)
     seconds = timed(lambda: ours.search(x, own), 1)
-    after = ours.ways()
+    after = cardbuild.slower_ways(lib)
     print(f"{what}: k-NN graph, k 10: {seconds:.3f} s "
           f"{product_share(x, x, seconds):.0f} TFLOP/s")
     print_yard(ours.yard(), seconds)
@@ -328,26 +306,22 @@ def main():
     args = parser.parse_args()
     share = 20 if args.small else 1
     good = True
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        lib = load(folder, args)
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
-              f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
-        if args.peers:
-            print(cardpeers.open_peers(args.peers), flush=True)
-        n = args.rows or 1000000 // share
-        x, q = make(n, args.queries, 128, 7, False)
-        name = f"{n:,} x 128"
-        good &= run_batch(lib, name, "l2", x, q, args)
-        if args.graph:
-            good &= run_graph(lib, name, x, args)
-        del x, q
-        n = args.rows or 819285 // share
-        x, q = make(n, args.queries, 384, 1, True)
-        name = f"{n:,} x 384"
-        for metric in ("l2", "cosine", "pearson", "ip"):
-            good &= run_batch(lib, name, metric, x, q, args)
-        good &= run_few(lib, name, x, q, args)
+    lib = cardbuild.library(args.matmul)
+    if args.peers:
+        print(cardpeers.open_peers(args.peers), flush=True)
+    n = args.rows or 1000000 // share
+    x, q = make(n, args.queries, 128, 7, False)
+    name = f"{n:,} x 128"
+    good &= run_batch(lib, name, "l2", x, q, args)
+    if args.graph:
+        good &= run_graph(lib, name, x, args)
+    del x, q
+    n = args.rows or 819285 // share
+    x, q = make(n, args.queries, 384, 1, True)
+    name = f"{n:,} x 384"
+    for metric in ("l2", "cosine", "pearson", "ip"):
+        good &= run_batch(lib, name, metric, x, q, args)
+    good &= run_few(lib, name, x, q, args)
     sys.exit(0 if good else 1)
 
 

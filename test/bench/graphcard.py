@@ -3,21 +3,16 @@
 takes with the rows on the card, and how much of the exact graph it has.
 
 usage: graphcard.py [--rows N] [--dims D] [--lists L] [--probes P,P,..]
-                    [--iterations I] [--check] [--peers FOLDER]
+                    [--iterations I] [--peers FOLDER]
 
 Rows have 24 latent dimensions and 4,096 centers.  Lists are made by k-means
 of a tenth of the rows, whose time counts; recall is of 1,000 rows, whose
-neighbors are sought among all rows.  --check first compares small graphs of
-all metrics with those of processors, bit for bit, and fails where they differ;
---peers has cuVS' NN-descent make graphs of the same rows (packpeers.py), and
-compares them with the quickest of ours.
+neighbors are sought among all rows.  --peers has cuVS' NN-descent make graphs of
+the same rows (packpeers.py), and compares them with the quickest of ours.
 cuBLAS's bare product stands beside exactcard.py's graph of all pairs instead:
 rows of near lists are thousands of small products.
 Needs an NVIDIA card, nvcc, gcc and torch; compiles the engine first.
 """
-import ctypes
-import sys
-import tempfile
 import time
 
 import torch
@@ -55,17 +50,15 @@ def make_lists(lib, rows, nlists, iterations):
 class Graph(setlib.Set):
     """A search of queries that are rows themselves, numbers `own`."""
 
-    def __init__(self, lib, metric, rows, own, centroids, probes,
-                 processors=False):
-        super().__init__(lib, *rows.shape, K, metric, len(own), own=True,
+    def __init__(self, lib, rows, own, centroids, probes):
+        super().__init__(lib, *rows.shape, K, "l2", len(own), own=True,
                          nlists=0 if centroids is None else len(centroids),
-                         probes=probes, processors=processors)
-        inputs = [(setlib.QUERIES, rows if len(own) == len(rows) else
-                   rows[own].contiguous()), (setlib.SELF, own)]
+                         probes=probes)
+        self.inputs = [(setlib.QUERIES, rows if len(own) == len(rows) else
+                        rows[own].contiguous()), (setlib.SELF, own)]
         if centroids is not None:
-            inputs.append((setlib.LISTS, centroids))
-        self.inputs = [(what, items.cpu() if processors else items)
-                       for what, items in [*inputs, (setlib.ROWS, rows)]]
+            self.inputs.append((setlib.LISTS, centroids))
+        self.inputs.append((setlib.ROWS, rows))
 
     def search(self):
         """Seconds."""
@@ -83,44 +76,6 @@ class Graph(setlib.Set):
                          torch.empty(n, K, dtype=torch.float64), query * K))
 
 
-def ways(lib):
-    return list((ctypes.c_int64 * 2).in_dll(lib, "gv_exact_ways"))
-
-
-def check(lib):
-    """Small graphs: those of processors, and of all rows."""
-    good = True
-    batch = ctypes.c_int64.in_dll(lib, "gv_exact_batch")
-    unit = ctypes.c_int64.in_dll(lib, "gv_exact_tile")
-    for i, metric in enumerate(setlib.METRICS):
-        rows = cardbuild.Rows((96, 40, 200, 128)[i], i).make(15000)
-        rows[::1000] = 0
-        own = torch.arange(len(rows), device="cuda")
-        centroids = rows[::300].cpu().contiguous()
-        for probes, lists in ((9, centroids), (len(centroids), centroids),
-                              (3, centroids[:4].contiguous())):
-            batch.value = 0 if probes == 3 else 9000
-            unit.value = 4096 if probes == 9 else 0
-            results = []
-            for processors in (False, True):
-                graph = Graph(lib, metric, rows, own,
-                              None if processors and probes == len(lists)
-                              else lists,
-                              0 if processors and probes == len(lists)
-                              else probes, processors)
-                graph.search()
-                results.append(graph.neighbors(0, len(own)))
-                graph.close()
-            wrong = ((results[0][0] != results[1][0]) |
-                     (results[0][1].nan_to_num(-1) !=
-                      results[1][1].nan_to_num(-1))).sum().item()
-            print(f"{metric}, {probes} of {len(lists)} lists: {wrong} of "
-                  f"{results[0][0].numel()} neighbors differ", flush=True)
-            good &= wrong == 0
-    batch.value = unit.value = 0
-    return good
-
-
 def recall_of(graph, some, truth):
     hits = 0
     for i, query in enumerate(some.tolist()):
@@ -131,11 +86,11 @@ def recall_of(graph, some, truth):
 
 def run_graph(lib, rows, own, centroids, probes, truth, kmeans):
     began = time.perf_counter()
-    graph = Graph(lib, "l2", rows, own, centroids, probes)
+    graph = Graph(lib, rows, own, centroids, probes)
     made = time.perf_counter() - began
-    before = ways(lib)
+    before = cardbuild.slower_ways(lib)
     took = graph.search()
-    after = ways(lib)
+    after = cardbuild.slower_ways(lib)
     recall = recall_of(graph, *truth)
     graph.close()
     print(f"  {len(centroids)} lists, {probes} near: {took:.3f} s, with "
@@ -152,21 +107,13 @@ def main():
     parser.add_argument("--lists", default="8192")
     parser.add_argument("--probes", default="32,64,128")
     parser.add_argument("--iterations", type=int, default=4)
-    parser.add_argument("--check", action="store_true")
     parser.add_argument("--peers", metavar="FOLDER")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        lib = cardbuild.library(folder, cardbuild.arch_of(
-            *torch.cuda.get_device_capability()))
-        print(f"{torch.cuda.get_device_name()}; compiled in "
-              f"{time.perf_counter() - began:.0f} s", flush=True)
-    if args.check and not check(lib):
-        sys.exit("graphcard.py: different neighbors")
+    lib = cardbuild.library()
     rows = cardbuild.Rows(args.dims, 7).make(args.rows)
     own = torch.arange(len(rows), device="cuda")
     some = own[::max(1, len(rows) // SAMPLE)][:SAMPLE].contiguous()
-    graph = Graph(lib, "l2", rows, some, None, 0)
+    graph = Graph(lib, rows, some, None, 0)
     took = graph.search()
     truth = graph.neighbors(0, len(some))[0]
     graph.close()

@@ -11,10 +11,7 @@ and centroids takes (yard.cuh).  Needs nvcc, gcc and a torch that sees the card;
 no server.  The peers are what packpeers.py has put into a folder; cardpeers.py
 says where they start from and where their rows are.
 """
-import ctypes
-import json
 import sys
-import tempfile
 import time
 
 import torch
@@ -40,8 +37,6 @@ def parse_arguments():
                         help="who multiplies, as gpuvec.matmul says it")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
-    parser.add_argument("--json", metavar="FILE",
-                        help="write what was measured there, too")
     return parser.parse_args()
 
 
@@ -108,8 +103,6 @@ def time_peers(args, rows, starts):
 def time_ours(args, lib, rows, starts):
     """Seconds of rows put and of all passes, (error, ms) of each pass of a last
     repetition, ms of the bare product; and the centroids."""
-    lib.bench_yard.restype = ctypes.c_double
-    lib.bench_yard.argtypes = [ctypes.c_int64, ctypes.c_int32, ctypes.c_int32]
     told = {"put": [], "total": [],
             "yard": lib.bench_yard(len(rows), args.lists, args.dims) / 1e3}
     errors = None
@@ -160,18 +153,12 @@ def print_table(args, ours, errors, peers):
 
 def main():
     args = parse_arguments()
-    with tempfile.TemporaryDirectory() as folder:
-        arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
-        lib = cardbuild.library(folder, arch, args.matmul)
+    lib = cardbuild.library(args.matmul)
     rows, starts = make_rows(args)
     ours, centroids = time_ours(args, lib, rows, starts)
     peers, errors = time_peers(args, rows, starts)
     errors["gpuvec"] = error_of(rows, centroids)
     print_table(args, ours, errors, peers)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump({"arguments": vars(args), "ours": ours,
-                       "seconds": peers, "errors": errors}, file, indent=1)
     said = ours["pass"][-1][0] / args.rows
     if abs(said - errors["gpuvec"]) > 1e-4 * said:
         sys.exit("the error that it says, %.6f, is another" % said)

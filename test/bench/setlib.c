@@ -39,12 +39,12 @@ set_begin(int32_t matmul)
 
 /*
  * A search among lists, or of all rows if nlists is 0; or, if nqueries is 0,
- * k-means.  By processors, if wanted or there is nothing else.
+ * k-means.  By the card, if there is an engine for it.
  */
 Set *
 set_open(int32_t metric, int32_t dims, int32_t k, int32_t iterations,
-		 int32_t self, int32_t nlists, int32_t probes, int32_t processors,
-		 int64_t nqueries, int64_t nrows)
+		 int32_t self, int32_t nlists, int32_t probes, int64_t nqueries,
+		 int64_t nrows)
 {
 	GvSetSpec	spec = {.kind = nqueries > 0 ? GV_SET_EXACT : GV_SET_KMEANS,
 		.metric = metric,.dims = dims,.k = k,.iterations = iterations,
@@ -54,11 +54,10 @@ set_open(int32_t metric, int32_t dims, int32_t k, int32_t iterations,
 
 	if (set == NULL)
 		return NULL;
-	(void) processors;
-	set->ops = gv_cpu_sets.kinds[spec.kind];
 #ifdef GV_HAVE_CUDA
-	if (!processors)
-		set->ops = gv_cuda_sets.kinds[spec.kind];
+	set->ops = gv_cuda_sets.kinds[spec.kind];
+#else
+	set->ops = gv_cpu_sets.kinds[spec.kind];
 #endif
 	if (set->ops->create(&spec, &set->state) == GV_OK)
 		return set;

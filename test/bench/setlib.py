@@ -24,7 +24,7 @@ def load(path, matmul="auto"):
     lib = ctypes.CDLL(str(path))
     pointer, number, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     lib.set_open.restype = pointer
-    lib.set_open.argtypes = [word] * 8 + [number] * 2
+    lib.set_open.argtypes = [word] * 7 + [number] * 2
     lib.set_put.argtypes = [pointer, word, pointer, number, number]
     lib.set_run.argtypes = [pointer] * 4
     lib.set_get.argtypes = [pointer, word, number, number, pointer]
@@ -38,14 +38,13 @@ class Set:
     the last pass."""
 
     def __init__(self, lib, nrows, dims, k, metric="l2", nqueries=0,
-                 iterations=0, own=False, nlists=0, probes=0,
-                 processors=False):
+                 iterations=0, own=False, nlists=0, probes=0):
         self.lib = lib
         self.error, self.found = ctypes.c_double(), ctypes.c_int32()
         self.state = ctypes.c_int32()
         self.set = lib.set_open(METRICS[metric] if nqueries else 0, dims, k,
-                                iterations, own, nlists, probes, processors,
-                                nqueries, nrows)
+                                iterations, own, nlists, probes, nqueries,
+                                nrows)
         if not self.set:
             sys.exit("%s: no memory for a set" % os.path.basename(sys.argv[0]))
 
