@@ -11,8 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(BLCKSZ new_damage_node slurp_bytes write_bytes restore_table
-  get32 put32 %sound begin_damages damage_index damage_later meet_waiting
-  create_vec damaged_at found);
+  get32 put32 %sound begin_damages damage_index meet_waiting damaged_at found);
 
 use constant BLCKSZ => 8192;
 
@@ -32,19 +31,6 @@ statement_timeout = ${PostgreSQL::Test::Utils::timeout_default}s
 temp_file_limit = 100MB
 });
 	return $node;
-}
-
-# Vectors of 9 dimensions, by which damaged indexes are asked (meet).
-sub create_vec
-{
-	my ($server) = @_;
-	$server->safe_psql(
-		'postgres', q{
-		CREATE EXTENSION IF NOT EXISTS gpuvec;
-		CREATE FUNCTION vec(i int) RETURNS real[] LANGUAGE sql IMMUTABLE AS
-		$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j)
-		   FROM generate_series(1, 9) j $$});
-	return;
 }
 
 # The messages of a query and of verify on a table's damaged index.
@@ -192,27 +178,17 @@ sub damage_index
 {
 	my ($table, $name, $query, $verify, $change, $more) = @_;
 	my $bytes = $sound{$table};
+	my $test = sub {
+		my ($answer) = @_;
+
+		like($answer->{query}, $query, "$name: query");
+		like($answer->{verify}, $verify, "$name: verify");
+		is($answer->{endless}, '', "$name: every statement ends");
+		is($answer->{alive}, 1, "$name: the server lives");
+		$more->($answer) if $more;
+	};
 
 	$change->(\$bytes);
-	damage_later(
-		$table, $bytes,
-		sub {
-			my ($answer) = @_;
-
-			like($answer->{query}, $query, "$name: query");
-			like($answer->{verify}, $verify, "$name: verify");
-			is($answer->{endless}, '', "$name: every statement ends");
-			is($answer->{alive}, 1, "$name: the server lives");
-			$more->($answer) if $more;
-		});
-	return;
-}
-
-# An index with these bytes; what is said of it then goes to $test.
-sub damage_later
-{
-	my ($table, $bytes, $test) = @_;
-
 	push @waiting, { table => $table, bytes => $bytes, test => $test };
 	meet_waiting() if @waiting == @databases;
 	return;

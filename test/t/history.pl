@@ -107,13 +107,8 @@ sub between
 }
 
 # A client: name, kind (writer, reader), folder, connstr; center: the number of its
-# point; once: no transaction asks twice in one snapshot.
-sub new_client
-{
-	my (%client) = @_;
-
-	return { %client, next => 100_000 * $client{center} + 1000, version => 1000, rows => {} };
-}
+# point; once: no transaction asks twice in one snapshot; rows: those that it has
+# written; next and version: the last numbers of these.
 
 # ---- statements
 
@@ -403,8 +398,8 @@ sub final_read
 }
 
 # Begin the clients, each with so many scripts (chunks), or with one of its own that
-# is said again and again; they go on until end_clients.  One that cannot connect
-# tries again, one whose session is lost goes on with its next script.
+# is said again and again; they go on until there is a file "stop".  One that cannot
+# connect tries again, one whose session is lost goes on with its next script.
 sub begin_clients
 {
 	my ($folder, @clients) = @_;
@@ -429,23 +424,6 @@ sub begin_clients
 			],
 			'<' => \undef);
 	} @clients;
-}
-
-sub end_clients
-{
-	my ($folder, @jobs) = @_;
-
-	append_to_file("$folder/stop", '');
-	IPC::Run::finish($_) for @jobs;
-	return;
-}
-
-# What a client printed, as violations takes it.
-sub history_of
-{
-	my ($client) = @_;
-
-	return [ $client->{name}, join('', map { slurp_file($_) } sort glob "$client->{folder}/$client->{name}.*.out") ];
 }
 
 # -- servers
@@ -566,7 +544,7 @@ for my $round (1 .. $rounds)
 	my $what = "round $round, $fault, " . ($sync ? 'remote_apply' : 'local') . ", $engine, $with";
 	my $connstr = connstr('read-write');
 	my @of_all = (folder => $folder, engine => $engine, chunks => long_test() ? 40 : 10, connstr => $connstr);
-	my @clients = map { new_client(@of_all, %$_) } (
+	my @clients = map { +{ @of_all, next => 100_000 * $_->{center} + 1000, version => 1000, rows => {}, %$_ } } (
 		(map { { name => "writer$_", kind => 'writer', center => $_ } } 1 .. 3),
 		{ name => 'reader', kind => 'reader', center => 0 },
 		{ name => 'standby', kind => 'reader', center => 0, once => $reindexes, connstr => connstr('standby') });
@@ -595,7 +573,8 @@ for my $round (1 .. $rounds)
 		usleep(1e6 * $seconds * 0.3) if $fault eq 'promote';
 	} until $fault eq 'promote' || time > $end;
 	usleep(1e6 * $seconds * 0.3);
-	end_clients($folder, @jobs);
+	append_to_file("$folder/stop", '');
+	IPC::Run::finish($_) for @jobs;
 
 	if ($fault eq 'promote')
 	{
@@ -609,7 +588,9 @@ for my $round (1 .. $rounds)
 		$primary->wait_for_catchup($standby);
 		final_read($_) for @clients[ -2, -1 ];
 	}
-	my ($problems, $counts) = violations($sync, map { history_of($_) } @clients);
+	my ($problems, $counts) = violations($sync, map {
+			[ $_->{name}, join('', map { slurp_file($_) } sort glob "$folder/$_->{name}.*.out") ]
+	} @clients);
 	is(join("\n", @$problems[ 0 .. ($#$problems < 9 ? $#$problems : 9) ]), '', $what);
 	cmp_ok($counts->{queries}, '>', 10, "$what: $counts->{statements} statements, $counts->{queries} queries, "
 		  . join ', ', map { $counts->{$_} // 0 } qw(rows writes committed aborted unknown));

@@ -195,17 +195,6 @@ sub report
 	return $text;
 }
 
-# A report with which a crash can be repeated.
-sub crash_report
-{
-	my ($n, $statement, $way, $told) = @_;
-	my @at = sort grep { /^$n $way / } keys %$told;
-
-	return 'CRASH ' . report($n, $statement, $way, 'the session has ended',
-		plan => join('', map { $told->{$_} } grep { /plan$/ } @at),
-		reference => substr(join('', map { $told->{$_} } grep { !/plan$/ } @at), -2000));
-}
-
 # Runs statements of these numbers on both twins; returns a text for each fault.  One
 # that begins with CRASH is the last.
 sub compare_statements
@@ -229,7 +218,11 @@ sub compare_statements
 
 		if (!exists $told->{"$n $way over"} || grep { /^$n $way / && $told->{$_} =~ /$LOST/ } keys %$told)
 		{
-			$crash = crash_report($n, $statement, $way, $told);
+			my @at = sort grep { /^$n $way / } keys %$told;
+
+			$crash = 'CRASH ' . report($n, $statement, $way, 'the session has ended',
+				plan => join('', map { $told->{$_} } grep { /plan$/ } @at),
+				reference => substr(join('', map { $told->{$_} } grep { !/plan$/ } @at), -2000));
 			# the server begins again
 			for (1 .. 300) { last if say_all($node, 'SELECT 1;') eq "1\n"; sleep 1; }
 			last;
