@@ -7,8 +7,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use GpuvecRemote qw(:DEFAULT stat_of soon);
-use IO::Socket::UNIX;
+use GpuvecRemote;
 use POSIX qw(_exit);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -20,12 +19,7 @@ my $log = "${PostgreSQL::Test::Utils::log_path}/gpuvecd.log";
 my @started;
 
 # Settings of a server whose gpuvecd has this folder.
-sub conf
-{
-	my ($directory) = @_;
-
-	return "gpuvec.server = 'external'\ngpuvec.server_directory = '$directory'\n";
-}
+sub conf { return "gpuvec.server = 'external'\ngpuvec.server_directory = '$_[0]'\n"; }
 
 # Starts a gpuvecd for a folder; returns its pid.
 sub start_gpuvecd
@@ -45,12 +39,7 @@ sub start_gpuvecd
 }
 
 # The process that serves, a child of the one that was started.
-sub child_of
-{
-	my ($pid) = @_;
-
-	return split ' ', slurp_file("/proc/$pid/task/$pid/children");
-}
+sub child_of { return split ' ', slurp_file("/proc/$_[0]/task/$_[0]/children"); }
 
 # Ends it; returns its status.
 sub end_gpuvecd
@@ -72,10 +61,7 @@ END
 }
 
 # How often gpuvecds have begun anew, for another incarnation of a cluster.
-sub count_anew
-{
-	return scalar(() = slurp_file($log) =~ /restarting gpuvecd, because/g);
-}
+sub count_anew { return scalar(() = slurp_file($log) =~ /restarting gpuvecd, because/g); }
 
 # The processes of a server that are called so.
 sub processes
@@ -83,8 +69,7 @@ sub processes
 	my ($on, $name) = @_;
 	my $postmaster = (split /\n/, slurp_file($on->data_dir . '/postmaster.pid'))[0];
 
-	return grep { (eval { slurp_file("/proc/$_/cmdline") } // '') =~ /$name/ }
-	  split ' ', slurp_file("/proc/$postmaster/task/$postmaster/children");
+	return grep { (eval { slurp_file("/proc/$_/cmdline") } // '') =~ /$name/ } child_of($postmaster);
 }
 
 # The server's processes crash, as one of them does; returns when it is back.
@@ -100,10 +85,7 @@ sub crash
 }
 
 # A text without white space at its end.
-sub trimmed
-{
-	return $_[0] =~ s{\s+\z}{}r;
-}
+sub trimmed { return $_[0] =~ s{\s+\z}{}r; }
 
 # What the doctor says of a subject.
 sub advice
@@ -111,7 +93,7 @@ sub advice
 	my ($on, $subject) = @_;
 
 	return $on->safe_psql('postgres',
-		"SELECT state || ': ' || coalesce(advice, '-') FROM gpuvec_doctor() WHERE subject = '$subject'");
+		"SELECT string_agg(concat(state, ': ', coalesce(advice, '-')), ' ') FROM gpuvec_doctor() WHERE subject = '$subject'");
 }
 
 # Test: soon the doctor says so.
@@ -124,8 +106,7 @@ sub soon_advice
 		last if advice($on, $subject) =~ $pattern;
 		usleep(100_000);
 	}
-	like(advice($on, $subject), $pattern, $what);
-	return;
+	return like(advice($on, $subject), $pattern, $what);
 }
 
 # -- PostgreSQL comes first
@@ -148,32 +129,36 @@ sub is_right
 	my $before = served($node);
 
 	is(answers($node, 't', '<->', 8, 10, 20), $right, "$what: answers are right");
-	is(served($node) - $before, $by_server ? 20 : 0, "$what: by gpuvecd are " . ($by_server ? 'all' : 'none'));
-	return;
+	return is(served($node) - $before, $by_server ? 20 : 0, "$what: by gpuvecd are " . ($by_server ? 'all' : 'none'));
 }
 
-# Test: soon there is a mirror, and it answers.
+# Test: gpuvecd gets a mirror when it is told to, or soon, by itself, and answers.
+sub is_right_once_told
+{
+	my ($what) = @_;
+
+	$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
+	return is_right(1, $what);
+}
+
 sub is_mirrored_again
 {
 	my ($what) = @_;
 
 	ok(wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_mirrors WHERE index = 't_e'::regclass AND state = 'ready'}, 60),
 		"$what: mirrored");
-	is_right(1, $what);
-	return;
+	return is_right(1, $what);
 }
 
 soon($node, q{state = 'down' AND pid IS NULL}, 'before gpuvecd: down');
 is_right(0, 'before gpuvecd');
 soon_advice($node, 'gpuvecd', qr/^state is down: could not access the socket directory: No such file.*: Start gpuvecd with --socket \Q$folder\E/,
 	'before gpuvecd: the doctor says why');
-like($node->safe_psql('postgres', q{SELECT string_agg(state, ' ') FROM gpuvec_doctor() WHERE subject = 'settings'}),
-	qr/no effect because gpuvec.server is external: gpuvec.gpu_memory/, 'the doctor tells of a setting without effect');
+like(advice($node, 'settings'), qr/no effect because gpuvec.server is external: gpuvec.gpu_memory/, 'the doctor tells of a setting without effect');
 my $gpuvecd = start_gpuvecd($folder, '--memory', 64);
 soon($node, "state = 'up' AND pid = $gpuvecd AND restarts = 0 AND started IS NOT NULL AND memory = 64 << 20",
 	'gpuvecd comes second');
-$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
-is_mirrored_again('gpuvecd comes second');
+is_right_once_told('gpuvecd comes second');
 is(count_anew(), 0, 'nothing has begun anew');
 
 # -- gpuvecd ends and comes again, under a session that has a connection to it
@@ -181,20 +166,24 @@ my $restarts = 0;
 for my $signal ('KILL', 'TERM')
 {
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
-	my $ask = q{SET gpuvec.engine = gpu; SELECT answers('t', '<->', 8, 10, 20);};
+	my $asks = sub {
+		my ($when) = @_;
+		return is(trimmed($session->query_safe(q{SET gpuvec.engine = gpu; SELECT answers('t', '<->', 8, 10, 20);})),
+			trimmed($right), "$signal: right answers $when");
+	};
 
-	is(trimmed($session->query_safe($ask)), trimmed($right), "$signal: before");
+	$asks->('before');
 	is(end_gpuvecd($gpuvecd, $signal), $signal eq 'KILL' ? 9 : 0, "$signal: it ends");
-	is(trimmed($session->query_safe($ask)), trimmed($right), "$signal: the session goes on");
+	$asks->('by a session that goes on');
 	soon($node, q{state = 'down' AND pid IS NULL}, "$signal: that is seen");
 	soon_advice($node, 'gpuvecd', $signal eq 'KILL' ? qr/no process is listening/ : qr/no socket/, "$signal: the doctor says why");
-	is(trimmed($session->query_safe($ask)), trimmed($right), "$signal: without gpuvecd");
+	$asks->('without gpuvecd');
 	$gpuvecd = start_gpuvecd($folder);
 	$restarts++;
 	soon($node, "state = 'up' AND pid = $gpuvecd AND restarts = $restarts", "$signal: it is there again");
 	is_mirrored_again("$signal: again");
 	my $served = served($node);
-	is(trimmed($session->query_safe($ask)), trimmed($right), "$signal: the session asks it again");
+	$asks->('of the next one');
 	is(served($node) - $served, 20, "$signal: ... and is answered");
 	$session->quit;
 }
@@ -241,15 +230,13 @@ is(count_anew(), 1, 'crashed: it has begun anew');
 $node->safe_psql('postgres', q{INSERT INTO t VALUES (6000, array_fill(-70::real, '{8}'))});
 $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
 my $before = served($node);
-is( $node->safe_psql('postgres',
-		q{SET enable_seqscan = off; SELECT id FROM t ORDER BY e <-> array_fill(-70::real, '{8}') LIMIT 1}),
+gives($node, q{SET enable_seqscan = off; SELECT id FROM t ORDER BY e <-> array_fill(-70::real, '{8}') LIMIT 1},
 	6000, 'crashed: the row in its place is found');
 is(served($node) - $before, 1, 'crashed: ... by gpuvecd');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM gpuvec_verify_index('t_e', true) WHERE severity = 'error'}),
+gives($node, q{SELECT count(*) FROM gpuvec_verify_index('t_e', true) WHERE severity = 'error'},
 	0, 'crashed: the mirror is that of the index');
 $node->safe_psql('postgres', 'DELETE FROM t WHERE id = 6000; VACUUM t');
-$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
-is_right(1, 'crashed');
+is_right_once_told('crashed');
 
 # -- PostgreSQL ends and comes again alone
 my $anew = 1;
@@ -260,9 +247,8 @@ for my $mode ('fast', 'immediate', 'immediate')
 	$anew++;
 	soon($node, "state = 'up' AND pid = $gpuvecd AND restarts = 0", "stop $mode: the same process is up");
 	is(count_anew(), $anew, "stop $mode: it has begun anew");
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM gpuvec_mirrors'), 0, "stop $mode: no mirror is left");
-	$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
-	is_right(1, "stop $mode");
+	gives($node, 'SELECT count(*) FROM gpuvec_mirrors', 0, "stop $mode: no mirror is left");
+	is_right_once_told("stop $mode");
 }
 
 # -- the cluster crashes while gpuvecd is stopped
@@ -274,8 +260,7 @@ usleep(2_500_000);
 kill 'CONT', child_of($gpuvecd);
 soon($node, "state = 'up' AND pid = $gpuvecd", 'crashed while it was stopped: up');
 cmp_ok(count_anew(), '>', $anew, 'crashed while it was stopped: it has begun anew');
-$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
-is_right(1, 'crashed while it was stopped');
+is_right_once_told('crashed while it was stopped');
 $anew = count_anew();
 
 # -- a folder is for one cluster
@@ -284,8 +269,8 @@ $other->safe_psql('postgres', 'CREATE TABLE t (id int, e real[]); INSERT INTO t 
 	CREATE INDEX ON t USING gpuivfpq (e)');
 soon($other, q{state = 'down'}, 'another cluster: it is not served');
 soon_advice($other, 'gpuvecd', qr/^state is down: gpuvecd serves another cluster: .*a separate directory/, 'another cluster: the doctor says why');
-my $logged = qr/gpuvecd serves another cluster\n.*HINT:  Each cluster requires a separate gpuvecd and directory/;
-log_has($other, $logged, 0, 'another cluster: so does its log');
+log_has($other, qr/gpuvecd serves another cluster\n.*HINT:  Each cluster requires a separate gpuvecd and directory/, 0,
+	'another cluster: so does its log');
 is(scalar(() = slurp_file($log) =~ /refused another cluster/g), 1, q{another cluster: so does gpuvecd's, once});
 $other->safe_psql('postgres', q{SELECT count(answers('t', '<->', 8, 10, 5))});
 is_right(1, 'beside another cluster');
@@ -308,36 +293,18 @@ $other->stop;
 soon($node, "state = 'up' AND pid = $gpuvecd", 'the first one again');
 $anew = count_anew();
 
-# -- the folder has to be safe
-$node->stop;
-chmod 0770, $folder or die;
-$node->start;
-soon($node, q{state = 'down'}, 'others may write to the folder: down');
-soon_advice($node, 'gpuvecd', qr/^state is down: the socket directory has mode 770, so the group or others can write to it: /,
-	'others may write to the folder: the doctor says so');
-$node->safe_psql('postgres', q{SELECT answers('t', '<->', 8, 10, 1)});
-chmod 0700, $folder or die;
-soon($node, "state = 'up' AND pid = $gpuvecd", 'the folder is safe again');
-
 # -- another version, of one of the two
 end_gpuvecd($gpuvecd, 'TERM');
 soon($node, q{state = 'down'}, 'other version: gpuvecd has ended');
-my $odd = fork // die;
-if ($odd == 0)
-{
-	my $listener = IO::Socket::UNIX->new(Local => "$folder/pgsql_tmp.gpuvec.sock", Listen => 20) or die;
-
-	while (my $client = $listener->accept)
-	{
-		sysread($client, my $heard, 65536);
-		syswrite($client, pack('LSS', 256, 65, 1) . pack('La252', 2, 'other version'));
-	}
-	_exit(0);
-}
+my $odd = pretend_gpuvecd(
+	$folder,
+	sub {
+		sysread($_[0], my $heard, 65536);
+		syswrite($_[0], refusal('HELLO', 2, 'other version'));
+	});
 soon($node, q{state = 'other version'}, 'other version: so it is called');
 soon_advice($node, 'gpuvecd', qr/^state is other version: Start gpuvecd of version/, 'other version: the doctor says what to do');
-kill 'KILL', $odd;
-waitpid $odd, 0;
+end_pretended($odd);
 $gpuvecd = start_gpuvecd($folder, '--memory', 1);
 soon($node, "state = 'up' AND pid = $gpuvecd", 'the right version again');
 
@@ -345,10 +312,9 @@ soon($node, "state = 'up' AND pid = $gpuvecd", 'the right version again');
 $node->safe_psql('postgres', 'CREATE TABLE wide AS SELECT g AS id, point(g, 300) AS e FROM generate_series(1, 4000) AS g;
 	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (refine = sq8)');
 $node->psql('postgres', q{SELECT gpuvec_prewarm('wide_e')});
-soon_advice($node, 'wide_e', qr/Start gpuvecd with a larger --memory/,
-	'too large: what the doctor advises');
-unlike($node->safe_psql('postgres', q{SELECT string_agg(advice, ' ') FROM gpuvec_doctor()}),
-	qr/gpuvec\.gpu_memory/, 'too large: ... and nothing that has no effect');
+soon_advice($node, 'wide_e', qr/Start gpuvecd with a larger --memory/, 'too large: what the doctor advises');
+gives($node, q{SELECT count(*) FROM gpuvec_doctor() WHERE advice LIKE '%gpuvec.gpu\_memory%'}, 0,
+	'too large: ... and nothing that has no effect');
 $node->safe_psql('postgres', 'DROP TABLE wide');
 is(end_gpuvecd($gpuvecd, 'TERM'), 0, 'SIGTERM ends it, for one with more memory');
 $gpuvecd = start_gpuvecd($folder);
@@ -376,7 +342,7 @@ $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
 ok(wait_until($node, q{SELECT pending_restart FROM pg_settings WHERE name = 'gpuvec.server_directory'}),
 	'the folder changes at a restart only');
 is_mirrored_again('reloaded');
-is($node->safe_psql('postgres', "SELECT pid FROM gpuvec_stat WHERE state = 'up'"), $pid, 'reloaded: the same gpuvecd');
+is(stat_of($node, 'pid, state'), "$pid|up", 'reloaded: the same gpuvecd');
 for (
 	["gpuvec.server_directory = ''", qr/"gpuvec\.server_directory" must be set if "gpuvec\.server" is "external"/],
 	["gpuvec.server_directory = 'relative'", qr/invalid value for parameter "gpuvec.server_directory"/],
@@ -397,13 +363,11 @@ $node->start;
 like(slurp_file($node->logfile, $at), qr/invalid value for parameter "gpuvec.server_owner"/, 'the log tells of an unknown owner');
 soon($node, "state = 'up' AND pid = $gpuvecd", 'an unknown owner is ourselves');
 $node->stop;
-$node->append_conf('postgresql.conf', "gpuvec.server_owner = ''\n");
 # a gpuvecd of its own has no use for the folder
-$node->append_conf('postgresql.conf', "gpuvec.server = '$SERVER'\n");
+$node->append_conf('postgresql.conf', "gpuvec.server_owner = ''\ngpuvec.server = '$SERVER'\n");
 $node->start;
 soon($node, "state = 'up' AND pid <> $gpuvecd", 'started by PostgreSQL');
-like($node->safe_psql('postgres', q{SELECT string_agg(state, ' ') FROM gpuvec_doctor() WHERE subject = 'settings'}),
-	qr/no effect because gpuvec.server is not external: gpuvec.server_directory/, 'the doctor tells of the folder');
+like(advice($node, 'settings'), qr/no effect because gpuvec.server is not external: gpuvec.server_directory/, 'the doctor tells of the folder');
 $node->stop;
 is(end_gpuvecd($gpuvecd, 'TERM'), 0, 'SIGTERM ends it');
 ok(!-e "$folder/pgsql_tmp.gpuvec.sock", 'its socket is gone');
