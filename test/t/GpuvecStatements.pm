@@ -1,5 +1,5 @@
 # Random statements that order rows by distance under conditions, as such, in cursors,
-# and where the rows are locked or changed (with joins, groups and sets beside it:
+# and where the rows are changed (with joins, groups, sets and locks beside it:
 # GpuvecQueries).  A statement's number gives the statement, whatever came before.
 #
 # In a text {schema} is the schema, {z} a condition that the reference alone
@@ -253,17 +253,6 @@ sub pulled_up
 		WHERE q.id @{[pick('= 3', '< 4')]} ORDER BY $d, x.id, q.id LIMIT @{[pick(6, 12)]}" };
 }
 
-# The rows that other statements do something with.
-sub few_sql
-{
-	my ($q, %o) = @_;
-
-	my $a = $table->{ties} ? '0 AS a' : 't.a';
-
-	return nearest_sql($q, columns => key() . " AS id, $a, " . distance($q) . ' AS d',
-		order => 'ORDER BY ' . distance($q), limit => pick('LIMIT 1', 'LIMIT 5', 'LIMIT 20'), %o);
-}
-
 # ---- forms: what to run; { query => sql } shows its plan, too
 
 sub simple
@@ -308,20 +297,6 @@ sub prepared
 		'DEALLOCATE p');
 }
 
-sub lateral
-{
-	my $q = outer();
-	my $limit = pick('LIMIT 1', 'LIMIT 3', 'LIMIT q.a', 'LIMIT 10 OFFSET 1');
-	my $inner = nearest_sql($q, columns => key() . ' AS id, ' . distance($q) . ' AS d',
-		order => 'ORDER BY ' . distance($q), limit => $limit,
-		and => pick(undef, 't.a > q.a', 't.id % 7 = q.a', "t.a IN (q.a, q.id, 50)", distance($q) . ' < q.a'));
-	my $join = pick(', LATERAL', ' CROSS JOIN LATERAL', ' LEFT JOIN LATERAL');
-
-	return (pick('SET enable_memoize = off', 'SET enable_material = off', 'SET work_mem = 64'),
-		{ sorted => 1, analyze => chance(0.2), query => "SELECT q.id, x.* FROM asked AS q$join ($inner) AS x" .
-			  ($join =~ /LEFT/ ? ' ON true' : '') . ' ORDER BY q.id' });
-}
-
 sub cursor
 {
 	my $sql = nearest_sql(query());
@@ -358,10 +333,12 @@ sub current_of
 # Rows that are found so are changed.
 sub change
 {
-	my $n = few_sql(query());
+	my $q = query();
 	my $to = $table->{name};
 
 	return simple() if $table->{twice} || $table->{ties};
+	my $n = nearest_sql($q, columns => 't.id, t.a, ' . distance($q) . ' AS d', order => 'ORDER BY ' . distance($q),
+		limit => pick('LIMIT 1', 'LIMIT 5', 'LIMIT 20'));
 	my $sql = pick(
 		"UPDATE $to AS t SET flag = NOT t.flag, w = 'new' FROM ($n) AS x WHERE t.id = x.id RETURNING t.id, t.flag, x.d",
 		"UPDATE $to AS t SET e = t.e WHERE t.id IN (SELECT x.id FROM ($n) AS x) RETURNING t.id, t.w",
@@ -395,17 +372,6 @@ sub own_changes
 			FROM $to WHERE id % 50 = 1",
 		"UPDATE $to AS t SET a = 5 WHERE t.id > 10000",
 		{ query => $sql }, 'ROLLBACK');
-}
-
-sub locked
-{
-	my $q = query();
-	my $lock = pick('FOR UPDATE', 'FOR SHARE', 'FOR UPDATE SKIP LOCKED', 'FOR NO KEY UPDATE OF t', 'FOR UPDATE NOWAIT');
-	my $sql = chance(0.5) ? nearest_sql($q) . " $lock" :
-	  'SELECT x.id, x.d, m.name FROM (' . few_sql($q) . " $lock) AS x JOIN names AS m USING (a) ORDER BY x.d";
-
-	return simple() if $table->{view};
-	return ('BEGIN', { query => $sql }, 'ROLLBACK');
 }
 
 # A condition fails in the midst of a scan; what is asked then is answered.
@@ -469,8 +435,8 @@ sub statement
 	$uses = $table->{barrier} ? 'any' : 'custom';
 	$cast = $CAST{ $table->{type} // '' } // '';
 	my @commands = weighted(
-		30 => \&simple, 3 => \&whole_rows, 3 => \&without_condition, 8 => \&prepared, 8 => \&lateral, 6 => \&cursor,
-		5 => \&current_of, 8 => \&change, 4 => \&own_changes, 5 => \&locked, 2 => \&failing, 4 => \&radius, 4 => \&pulled_up,
+		30 => \&simple, 3 => \&whole_rows, 3 => \&without_condition, 8 => \&prepared, 6 => \&cursor,
+		5 => \&current_of, 8 => \&change, 4 => \&own_changes, 2 => \&failing, 4 => \&radius, 4 => \&pulled_up,
 		4 => \&relaxed, 8 => \&approximate)->();
 	my $parallel = $version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
 	my @settings;
