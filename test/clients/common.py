@@ -1,5 +1,6 @@
 """What the tests of clients share: a venv with pinned packages, the examples
 of sql/docs/recipes.md, and counting."""
+import contextlib
 import os
 import re
 import subprocess
@@ -7,7 +8,10 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-BUILD = os.environ.get("GPUVEC_BUILD", os.path.join(ROOT, "build"))
+BENCH = os.path.join(ROOT, "test", "bench")
+sys.path.insert(1, BENCH)
+import data                                             # noqa: E402
+
 PAGE = os.path.join(ROOT, "sql", "docs", "recipes.md")
 
 failed = 0
@@ -30,33 +34,22 @@ def enter_venv(program, requirements="requirements.txt"):
     """Goes on in build/clients/NAME, which is made from the requirements, and
     again when these have changed.  Status 2 if PyPI cannot be reached."""
     path = os.path.join(HERE, requirements)
-    venv = os.path.join(BUILD, "clients", requirements[:-len(".txt")])
-    python = os.path.join(venv, "bin", "python3")
-    have = os.path.join(venv, "have.txt")
     with open(path) as f:
         wanted = f.read()
+    with need_pypi():
+        data.go_on_in(os.path.join(data.BUILD, "clients",
+                                   requirements[:-len(".txt")]),
+                      program, "have.txt", wanted, ["-r", path])
+
+
+@contextlib.contextmanager
+def need_pypi():
+    """Where a command fails, PyPI cannot be reached: status 2."""
     try:
-        with open(have) as f:
-            is_there = f.read() == wanted
-    except OSError:
-        is_there = False
-    if not is_there:
-        print("installing %s from PyPI into %s" % (requirements, venv),
-              file=sys.stderr)
-        try:
-            if not os.path.exists(python):
-                subprocess.run([sys.executable, "-m", "venv", venv],
-                               check=True)
-            subprocess.run([python, "-m", "pip", "install", "--quiet",
-                            "--disable-pip-version-check", "-r", path],
-                           check=True)
-        except subprocess.CalledProcessError as error:
-            print(error)
-            sys.exit(2)
-        with open(have, "w") as f:
-            f.write(wanted)
-    if os.path.realpath(sys.prefix) != os.path.realpath(venv):
-        os.execv(python, [python, os.path.abspath(program)] + sys.argv[1:])
+        yield
+    except subprocess.CalledProcessError as error:
+        print(error)
+        sys.exit(2)
 
 
 def examples(language):

@@ -16,11 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-BENCH = os.path.join(HERE, "..", "bench")
-sys.path.insert(0, BENCH)
-import data                                             # noqa: E402
-import server                                           # noqa: E402,F401
+from common import BENCH, check, data, end, need_pypi
 
 DATABASE = "owntable"
 QUICK = ["--queries", "10", "--rounds", "1", "--seconds", ".02"]
@@ -63,16 +59,6 @@ CREATE TABLE hidden AS SELECT v FROM docs LIMIT 9;
 CREATE INDEX ON hidden USING hnsw (v vector_l2_ops);
 ANALYZE;
 """ % {"rows": ROWS}
-
-failed = 0
-
-
-def check(good, *what):
-    global failed
-    text = ", ".join(map(str, what)).replace("\n", " ")
-    print("ok - " + text[:120] if good else "not ok - " + text, flush=True)
-    failed += not good
-
 
 def bench(*arguments):
     """(what it printed, what it wrote as JSON or None)"""
@@ -160,11 +146,8 @@ def try_judge():
 
 
 def main():
-    try:
-        data.enter_venv("bench", __file__)
-    except subprocess.CalledProcessError as error:
-        print(error)
-        sys.exit(2)
+    with need_pypi():
+        data.enter_venv("plot", __file__)
     import psycopg
     with psycopg.connect(autocommit=True) as conn:
         conn.execute("DROP DATABASE IF EXISTS " + DATABASE)
@@ -180,7 +163,7 @@ def main():
         try_judge()
         check(next_transaction(conn) == before, "nothing was written")
         conn.execute("ALTER SYSTEM RESET autovacuum")
-    sys.exit(failed != 0)
+    end()
 
 
 if __name__ == "__main__":

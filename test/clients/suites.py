@@ -7,7 +7,7 @@ import sys
 import tarfile
 import xml.etree.ElementTree
 
-from common import BUILD
+from common import data, need_pypi
 
 
 def fetch(package):
@@ -15,19 +15,16 @@ def fetch(package):
     build/clients.  Status 2 if PyPI cannot be reached."""
     version = importlib.metadata.version(package)
     name = package.replace("-", "_") + "-" + version
-    folder = os.path.join(BUILD, "clients", name)
+    folder = os.path.join(data.BUILD, "clients", name)
     if not os.path.isdir(folder):
         partial = folder + ".partial"
         shutil.rmtree(partial, ignore_errors=True)
-        try:
+        with need_pypi():
             subprocess.run(
                 [sys.executable, "-m", "pip", "download", "--quiet",
                  "--disable-pip-version-check", "--no-deps", "--no-binary",
                  ":all:", "--dest", partial, "%s==%s" % (package, version)],
                 check=True)
-        except subprocess.CalledProcessError as error:
-            print(error)
-            sys.exit(2)
         with tarfile.open(os.path.join(partial, name + ".tar.gz")) as archive:
             archive.extractall(partial, filter="data")
         os.rename(os.path.join(partial, name), folder)

@@ -3,7 +3,7 @@
 
 usage: vectordbbench.py DATA [OPTION...]            (test/bench/run.sh calls it)
 
-VectorDBBench, pinned by setup.sh, loads, builds, searches and measures: its
+VectorDBBench, pinned here, loads, builds, searches and measures: its
 NewIntFilterPerformanceCase (id >= a value; the rate is the share of the rows
 that are filtered out) and its LabelFilterPerformanceCase (label = a value; the
 rate is the share that has the label).  Its own data are on the network; the one
@@ -26,7 +26,6 @@ set and checks what comes out.
 import json
 import os
 import pwd
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -36,7 +35,13 @@ import dataset                                          # noqa: E402
 import report                                           # noqa: E402
 import server                                           # noqa: E402
 
-VENV = os.path.join(data.BUILD, "vectordbbench")
+VERSION = "2.0.0"
+# without what it needs for other databases and for its web page
+PACKAGES = (["--no-deps", "vectordb-bench==" + VERSION, "ir_datasets",
+             "cloudpickle"],
+            ["environs<16", "h5py", "hdrhistogram", "numpy", "pandas",
+             "pgvector", "polars", "psutil", "psycopg[binary]", "pyarrow",
+             "pydantic>=2,<3", "pytz", "tqdm", "ujson"])
 METRIC = "cosine"
 INTS = [.01, .5, .9, .99]
 LABELS = [.001, .01, .05, .2, .5]
@@ -56,13 +61,6 @@ def parse_arguments():
     parser.add_argument("--folder", help="of the parquet files")
     parser.add_argument("--json", help="where results are written, too")
     return parser.parse_args()
-
-
-def enter_venv():
-    python = os.path.join(VENV, "bin", "python3")
-    subprocess.run([os.path.join(HERE, "setup.sh")], check=True)
-    if os.path.realpath(sys.prefix) != os.path.realpath(VENV):
-        os.execv(python, [python, os.path.abspath(__file__)] + sys.argv[1:])
 
 
 # ---------------------------------------------------------------------- cases
@@ -253,7 +251,10 @@ def table(args, results):
 def main():
     args = parse_arguments()
     dataset.split_name(args.data)
-    enter_venv()
+    if sys.version_info < (3, 11):
+        sys.exit("vectordbbench: it needs Python 3.11")
+    data.go_on_in(os.path.join(data.BUILD, "vectordbbench"), __file__,
+                  "have-" + VERSION, "", *PACKAGES)
     dataset.prepare(args.data)
     if args.prepare:
         return
