@@ -24,7 +24,7 @@ my %CAST = (vector => '::vector', halfvec => '::halfvec');
 my (%relations, $aliases, $forced, %forms);
 # may all distances be equal?
 my $flat;
-my @twins;
+our @twins;
 
 # ---- what statements are made of
 
@@ -627,22 +627,11 @@ sub stored
 # A policy's condition beside ours.
 sub guarded
 {
-	my ($twin) = grep { $_->{role} } @twins;
-	my $f = level_of($twin);
+	local @twins = (grep { $_->{role} } @twins)[0];
+	my $f = level(role => 1);
 
 	$forms{policy} = 1;
-	return ("SET ROLE $twin->{role}", $f, 'RESET ROLE');
-}
-
-sub level_of
-{
-	my ($twin) = @_;
-	my @all = @twins;
-
-	@twins = ($twin);
-	my $f = level(role => 1);
-	@twins = @all;
-	return $f;
+	return ("SET ROLE $twins[0]{role}", $f, 'RESET ROLE');
 }
 
 # Settings for the statement in `ours` alone: which plans are tried.

@@ -166,7 +166,7 @@ my $bad_lists = damaged_at('\d+');
 
 # ---- sound
 
-damage_index('lists', 'nothing', $rows, qr/^\s*$/, sub { });
+damage_index($_, "$_: nothing", $rows, qr/^\s*$/, sub { }) for qw(lists pending turned refined);
 
 # ---- metapage
 
@@ -308,7 +308,6 @@ my $pending = $first * BLCKSZ + CONTENTS;
 
 my $bad_pending = qr/ERROR:  XX002: index "pending_v" is damaged at block/;
 
-damage_index('pending', 'pending: nothing', $rows, qr/^\s*$/, sub { });
 damage_index('pending', 'pending: other dimensions', qr/ERROR:  22000: expected 162 dimensions, not 9/,
 	qr/^-\|error\|row \(0,1\) of table "pending" has 9 dimensions, but the index has 162/m,
 	put(CONTENTS + META_DIMS, 162));
@@ -360,7 +359,6 @@ damage_index('lists', 'pending: rows of lists, and cut', qr/index "lists_v" is d
 
 my $rotation = get32(\$sound{turned}, CONTENTS + META_ROTATION);
 
-damage_index('turned', 'rotation: nothing', $rows, qr/^\s*$/, sub { });
 damage_index('turned', 'rotation zeroed', damaged_at($rotation, 'turned'),
 	found($rotation, 'it does not hold the rotation'), zero_page($rotation));
 damage_index('turned', 'rotation changed', $rows, found($rotation, 'the rotation is not orthogonal'),
@@ -382,7 +380,6 @@ my $bad_refine = damaged_at('\d+', 'refined');
 my $no_record =
   qr/^-\|error\|row \(\d+,\d+\) of table "refined" is in the index without its refine record/m;
 
-damage_index('refined', 'refine: nothing', $rows, qr/^\s*$/, sub { });
 damage_index('refined', 'refine: page zeroed', damaged_at(1, 'refined'), $no_record, zero_page(1));
 damage_index('refined', 'refine: free slot that is used', $rows,
 	qr/(?=.*$no_record).*^1\|error\|290 refine records are in use, but the page counts 291/ms,
