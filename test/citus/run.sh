@@ -11,25 +11,17 @@
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
+# shellcheck source=test/hosts/servers.sh
+. "$GV_ROOT/test/hosts/servers.sh"
 
-WORKERS=3
-PORT=54330						# the coordinator's; those of workers follow
+SERVERS=3						# workers; server 0 is the coordinator
+PORT=54330						# server N listens at PORT + N
 
 start_server() {
 	PGPORT=$((PORT + $1)) gv_start "data$1" "listen_addresses = '127.0.0.1'" \
 		"shared_preload_libraries = 'citus'" 'wal_level = logical' \
 		'max_prepared_transactions = 100' 'max_worker_processes = 20' \
 		'citus.enable_statistics_collection = off' 'autovacuum = off'
-}
-
-# Server $1: stop (at once), start.  For citus.pl.
-control() {
-	local data=data$1
-	case $2 in
-	stop) gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/$data" -w -s -m immediate stop ;;
-	start) gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/$data" -w -s \
-		-l "$GV_TMP/$data/server.log" start ;;
-	esac
 }
 
 install() {
@@ -50,28 +42,13 @@ install() {
 }
 
 main() {
-	local i out passed failed status=0
+	local i
 	gv_begin
 	install "$@"
-	out=$GV_TMP/out
-	for ((i = 0; i <= WORKERS; i++)); do
+	for ((i = 0; i <= SERVERS; i++)); do
 		start_server "$i" || gv_die "server $i does not start"
 	done
-	declare -p GV_TMP GV_USER GV_BIN >"$GV_TMP/control"
-	HOSTS=$GV_TMP HOSTS_CONTROL="$GV_ROOT/test/citus/run.sh --control $GV_TMP" \
-		HOSTS_PORT=$PORT HOSTS_SERVERS=$WORKERS PATH=$GV_BIN:$PATH \
-		perl -I "$GV_ROOT/test/t" "$GV_ROOT/test/citus/citus.pl" \
-		>"$out" 2>&1 || status=$?
-	grep -v '^ok ' "$out" || :
-	for ((i = 0; i <= WORKERS; i++)); do
-		! grep -E 'PANIC:|TRAP:|terminated by signal' \
-			"$GV_TMP/data$i/server.log" || status=1
-	done
-	passed=$(grep -c '^ok ' "$out") || :
-	failed=$(grep -c '^not ok ' "$out") || :
-	if [ $status != 0 ] && [ "$failed" = 0 ]; then failed=1; fi
-	echo "$passed passed, $failed failed"
-	[ "$failed" = 0 ] && [ "$passed" != 0 ]
+	ask_servers "$GV_ROOT/test/citus/citus.pl"
 }
 
 if [ "${1:-}" = --control ]; then

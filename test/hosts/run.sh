@@ -15,6 +15,8 @@
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
+# shellcheck source=test/hosts/servers.sh
+. "$GV_ROOT/test/hosts/servers.sh"
 
 SERVERS=3						# with data; server 0 is asked
 DIMS=64
@@ -58,16 +60,13 @@ make_networks() {
 	HUB=$hub NETWORK=10.77.0
 }
 
-# Server $1: stop (at once), start, cut (its link), mend.  For hosts.pl.
-control() {
-	local data=data$1
+# Server $1: stop, start, cut (its link), mend.  For hosts.pl.
+control_host() {
 	GV_NETWORK=${NETWORKS[$1]:-}
 	case $2 in
-	stop) gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/$data" -w -s -m immediate stop ;;
-	start) gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/$data" -w -s \
-		-l "$GV_TMP/$data/server.log" start ;;
 	cut) within "$HUB" ip link set "link$1" down ;;
 	mend) within "$HUB" ip link set "link$1" up ;;
+	*) control "$@" ;;
 	esac
 }
 
@@ -109,47 +108,23 @@ install() {
 }
 
 main() {
-	local i out passed failed skipped status=0
+	local i
 	gv_begin
 	install "$@"
-	out=$GV_TMP/out
 	if ! make_networks; then
 		NETWORK=127.0.77 NETWORKS=()
 	fi
 	for ((i = 0; i <= SERVERS; i++)); do
 		start_server "$i" || gv_die "server $i does not start"
 	done
-	# what hosts.pl runs to stop and start them
-	declare -p GV_TMP GV_USER GV_BIN NETWORKS HUB >"$GV_TMP/control"
-	HOSTS=$GV_TMP HOSTS_CONTROL="$GV_ROOT/test/hosts/run.sh --control $GV_TMP" \
-		HOSTS_NETWORK=$NETWORK HOSTS_LINKS=${NETWORKS[*]:+1} HOSTS_PORT=$PORT \
-		HOSTS_SERVERS=$SERVERS HOSTS_DIMS=$DIMS PATH=$GV_BIN:$PATH \
-		perl -I "$GV_ROOT/test/t" "$GV_ROOT/test/hosts/hosts.pl" \
-		>"$out" 2>&1 || status=$?
-	grep -v '^ok ' "$out" || :
-	for ((i = 0; i <= SERVERS; i++)); do
-		grep -E 'PANIC:|TRAP:|terminated by signal' "$GV_TMP/data$i/server.log" &&
-			status=1
-	done
-	passed=$(grep -c '^ok ' "$out") || :
-	failed=$(grep -c '^not ok ' "$out") || :
-	skipped=$(grep -c '^ok .*# skip' "$out") || :
-	if [ $status != 0 ] || [ "$passed" = 0 ]; then
-		failed=$((failed > 0 ? failed : 1))
-	fi
-	if [ "$skipped" != 0 ]; then
-		echo "$((passed - skipped)) passed, $failed failed, $skipped skipped"
-	else
-		echo "$passed passed, $failed failed"
-	fi
-	[ "$failed" = 0 ]
+	ask_servers "$GV_ROOT/test/hosts/hosts.pl" HOSTS_NETWORK="$NETWORK" \
+		HOSTS_LINKS="${NETWORKS[*]:+1}" HOSTS_DIMS="$DIMS"
 }
 
-NETWORKS=() HUB=''
 if [ "${1:-}" = --control ]; then
 	# shellcheck source=/dev/null
 	. "$2/control"
-	control "$3" "$4"
+	control_host "$3" "$4"
 else
 	main "$@"
 fi
