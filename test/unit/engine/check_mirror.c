@@ -156,29 +156,6 @@ change_list(GvMirror *mirror, TestIndex *index)
 	CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "change");
 }
 
-/*
- * Searches right after changes.  There are so many searches that an engine may
- * divide them.
- */
-static void
-check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
-{
-	GvSearch	searches[40];
-	int			round;
-	int			i;
-
-	for (round = 0; round < 4; round++)
-	{
-		for (i = 0; i < 10; i++)
-			change_list(mirror, index);
-		for (i = 0; i < 40; i++)
-			searches[i] = new_search(index, 8, 12, 20);
-		OK(unit_search(searcher, mirror, searches, 40));
-		check_answers(index, searches, 40, "parts");
-		free_searches(searches, 40);
-	}
-}
-
 void
 test_changes(GvSearcher *searcher, int nkeys)
 {
@@ -191,13 +168,16 @@ test_changes(GvSearcher *searcher, int nkeys)
 	give_keys(&index, nkeys);
 	mirror = make_mirror(&index);
 
-	for (round = 0; round < (unit_small ? 2 : 40); round++)
+	for (round = 0; round < (unit_small ? 10 : 200); round++)
 	{
 		for (i = 0; i < 10; i++)
 			change_list(mirror, &index);
+		/* so many searches that an engine may divide them */
+		check_batch(searcher, mirror, &index, NULL, 40, 8, 20, "parts");
+		if (round % 5 > 0)
+			continue;
 		check_searches(searcher, mirror, &index, "changed");
 		check_blocks(mirror, &index);
-		check_parts(searcher, mirror, &index);
 	}
 	bytes = gv_mirror_bytes(mirror);
 	for (i = 0; i < index.spec.nlists; i++)
@@ -452,6 +432,45 @@ test_faults(void)
 	gv_mirror_fault(0, GV_FAILED);
 }
 
+/* Lists of devices: malformed ones are refused, others are parsed. */
+static void
+test_device_lists(void)
+{
+	static const char *const wrong[] = {",", "0,", ",0", "a", "0 1", "0,,1",
+		"-1", "0,1,0", "0;1", "4294967296",
+	"0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"};
+	int32_t		numbers[GV_MAX_DEVICES] = {0};
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound;
+	size_t		i;
+
+	for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+	{
+		CHECK(gv_parse_devices(wrong[i], numbers) == -1, "\"%s\"", wrong[i]);
+		CHECK(gv_mirrors_open(&UNIT_MIRRORS, wrong[i], found,
+							  &nfound) == GV_INVALID && found->name[0] != '\0',
+			  "devices \"%s\"", wrong[i]);
+	}
+	CHECK(gv_parse_devices("", numbers) == 0, "no devices");
+	CHECK(gv_parse_devices("7, 3 ,12", numbers) == 3 && numbers[0] == 7 &&
+		  numbers[1] == 3 && numbers[2] == 12, "three devices");
+	CHECK(gv_parse_devices("0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+						   numbers) == GV_MAX_DEVICES, "all devices");
+}
+
+/* Checks an engine's report of n devices. */
+static void
+check_devices(const GvDevice *found, int32_t n)
+{
+	int32_t		i;
+
+	CHECK(n >= 1 && n <= 6 && gv_ndevices() == n, "%d devices", n);
+	for (i = 0; i < n; i++)
+		CHECK(found[i].name[0] != '\0' && found[i].number == i &&
+			  found[i].memory > 1 << 20, "%d: %s, %lld bytes",
+			  found[i].number, found[i].name, (long long) found[i].memory);
+}
+
 void
 test_mirror(void)
 {
@@ -491,7 +510,6 @@ test_mirror(void)
 	test_mirror_sample(searcher);
 	test_mirror_lists();
 	test_mirror_sifts(searcher);
-	test_mirror_devices();
 	test_mirror_spread();
 	test_invalid(searcher);
 	test_invalid_keys(searcher);

@@ -3,52 +3,10 @@
  *		Refine records of mirrors, and the bounds that searches take from them.
  */
 #include "mirrors.h"
-#include "records.h"
 
 /* Numbers of hits; a device selects few hits in another way than many. */
 #define FEW_HITS		100
 #define MANY_HITS		300
-
-/* Puts some records, of which some are free slots, in place of older ones. */
-static void
-change_records(GvMirror *mirror, Records *records)
-{
-	int32_t		nput;
-	OWN char   *items = draw_records(records, &nput);
-
-	CHECK(gv_mirror_put_refine(mirror, (GvRefineItem *) items, nput) == GV_OK,
-		  "put %d records", nput);
-}
-
-/* Checks the bounds of n searches in one call, for up to `most` hits each. */
-static void
-check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
-			 const Records *records, int n, int most)
-{
-	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
-	int			s;
-
-	for (s = 0; s < n; s++)
-	{
-		searches[s] = new_search(index, index->spec.nlists, index->spec.nlists,
-								 1 + (int32_t) (unit_random() % most));
-		searches[s].bounded = true;
-	}
-	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "search");
-	CHECK(count_wrong_bounds(index, records, searches, n) == 0, "dims %d",
-		  index->spec.dims);
-	for (s = 0; s < n; s++)
-	{
-		int			nknown = 0;
-		int32_t		i;
-
-		for (i = 0; i < searches[s].nhits; i++)
-			nknown += searches[s].bounds[i].known;
-		CHECK(nknown > 0 || searches[s].nhits < 50 ||
-			  records->npages * records->nslots < 20, "no hit has a record");
-	}
-	free_searches(searches, n);
-}
 
 /*
  * Checks bounds of given hits, which no search has found, for n searches in
@@ -69,13 +27,7 @@ check_given(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 
 		memset(hits, 0, sizeof(GvHit) * (nhits + 1));
 		for (i = 0; i < nhits; i++)
-		{
-			hits[i].rowid[0] = unit_random() % 50 == 0;
-			hits[i].rowid[1] = (uint16_t) (unit_random() %
-										   (uint64_t) (records->npages + 1));
-			hits[i].rowid[2] = (uint16_t) (unit_random() %
-										   (uint64_t) (records->nslots + 2));
-		}
+			draw_address(records, hits[i].rowid);
 		searches[s] = (GvSearch) {
 			.query = index_floats(index->spec.dims, false),.bounded = true,
 			.given = true,.nhits = nhits,.hits = hits
@@ -106,17 +58,15 @@ check_records(GvMirror *mirror, const Records *records)
 {
 	int32_t		n = records->npages * records->nslots;
 	OWN uint16_t *addresses = unit_alloc((size_t) (n + 2) * 6);
+	OWN uint16_t *all = record_addresses(records);
 	OWN char   *items = unit_alloc((size_t) (n + 2) * records->stride);
+	uint16_t	nothing[2][3] = {{0, 0, (uint16_t) (records->nslots + 1)},
+	{1, 0, (uint16_t) (records->nslots + 1)}};
 	int			nwrong = 0;
 	int32_t		i;
 
-	for (i = 0; i < n + 2; i++)
-	{
-		addresses[3 * i] = i == n + 1;
-		addresses[3 * i + 1] = (uint16_t) (i < n ? i / records->nslots : 0);
-		addresses[3 * i + 2] = (uint16_t)
-			(i < n ? i % records->nslots + 1 : records->nslots + 1);
-	}
+	memcpy(addresses, all, (size_t) n * 6);
+	memcpy(addresses + 3 * n, nothing, sizeof(nothing));
 	OK(gv_mirror_get_refine(mirror, addresses, n + 2, (GvRefineItem *) items));
 	for (i = 0; i < n + 2; i++)
 	{
@@ -182,17 +132,18 @@ test_mirror_records(GvSearcher *searcher)
 		check_invalid_records(mirror, &records);
 		for (round = 0; round < 3; round++)
 		{
-			change_records(mirror, &records);
-			check_bounds(searcher, mirror, &index, &records, 1, MANY_HITS);
+			OK(put_records(mirror, &records));
+			check_batch(searcher, mirror, &index, &records, 1, 9, MANY_HITS,
+						"records");
 			check_given(searcher, mirror, &index, &records, 1 + 9 * round,
 						round == 0 ? FEW_HITS : MANY_HITS);
 			check_records(mirror, &records);
 		}
 		/* batches that a device replays as a graph, larger ones, and parts */
 		for (round = 0; round < 2 && shapes[i][0] < 100; round++)
-			check_bounds(searcher, mirror, &index, &records,
-						 i == 0 ? 40 : i == 2 ? 270 : 70,
-						 round == 0 ? MANY_HITS : FEW_HITS);
+			check_batch(searcher, mirror, &index, &records,
+						i == 0 ? 40 : i == 2 ? 270 : 70, 9,
+						round == 0 ? MANY_HITS : FEW_HITS, "many bounds");
 		check_searches(searcher, mirror, &index, "with records");
 		CHECK(gv_mirror_bytes(mirror) > (int64_t) (n * records.stride) / 2,
 			  "bytes leave records out");

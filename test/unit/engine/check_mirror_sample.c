@@ -26,7 +26,7 @@ count_sampled(const TestIndex *index)
  * ranks, of which some have limits, and without ranks.
  */
 static void
-check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
+check_ranks(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			int n, int32_t probes, int32_t capacity)
 {
 	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
@@ -42,9 +42,7 @@ check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	}
 	for (round = 0; round < 4; round++)
 	{
-		CHECK(unit_search(searcher, mirror, searches, n) == GV_OK,
-			  "%d searches", n);
-		check_answers(index, searches, n, "sample");
+		check_call(searcher, mirror, index, searches, n, "sample");
 		for (i = 0; i < n; i++)
 		{
 			nearer += searches[i].nearer;
@@ -108,15 +106,15 @@ test_mirror_sample(GvSearcher *searcher)
 		give_keys(&index, 1 + i % 3);
 		CHECK(count_sampled(&index) > 1, "shape %d has no sample", i);
 		mirror = make_mirror(&index);
-		check_batch(searcher, mirror, &index, 1, nlists, 100);
-		check_batch(searcher, mirror, &index, 5, nlists / 2, 300);
-		check_batch(searcher, mirror, &index, 40, 9, 20);
+		check_ranks(searcher, mirror, &index, 1, nlists, 100);
+		check_ranks(searcher, mirror, &index, 5, nlists / 2, 300);
+		check_ranks(searcher, mirror, &index, 40, 9, 20);
 		if (i < (unit_small ? 1 : 5))
 		{
-			check_batch(searcher, mirror, &index, 150, 5, 7);
-			check_batch(searcher, mirror, &index, 2, nlists, 3000);
+			check_ranks(searcher, mirror, &index, 150, 5, 7);
+			check_ranks(searcher, mirror, &index, 2, nlists, 3000);
 		}
 		thin_out(mirror, &index);
-		check_batch(searcher, mirror, &index, 10, nlists, 50);
+		check_ranks(searcher, mirror, &index, 10, nlists, 50);
 	}
 }

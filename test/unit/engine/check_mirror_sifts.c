@@ -21,27 +21,6 @@ static const int32_t ways[][2] = {{0, 0}, {3, 0}, {3, 2500}, {3, 5000}};
 #define NWAYS	1
 #endif
 
-/* The distribution of scores over the items. */
-typedef enum Order
-{
-	ANY,
-	RISING,
-	FALLING,					/* the best come last, in every round */
-	EQUAL,						/* more equal items than the capacity */
-	TIED,						/* likewise, and a few items are better */
-	STEPS,						/* 30 different scores, in any order */
-	LOOSE,						/* of every 128 items, 8 consecutive ones are
-								 * never among the best, so the sift's bound
-								 * is loose */
-	UNDEFINED,					/* NaN and infinity among others */
-	NEAR,						/* the best are consecutive, like those of the
-								 * nearest list */
-	FEW,						/* few of the postings are live */
-	NONE,
-	TWINS,						/* all postings are of one row, and equal */
-	NORDERS
-} Order;
-
 static float
 item_value(Order order, int i, int n)
 {
@@ -49,50 +28,56 @@ item_value(Order order, int i, int n)
 
 	switch (order)
 	{
-		case RISING:
+		case ORDER_RISING:
 			return (float) i / n;
-		case FALLING:
+		case ORDER_FALLING:
 			return (float) (n - i) / n;
-		case EQUAL:
-		case TWINS:
+		case ORDER_EQUAL:
+		case ORDER_TWINS:
 			return 0.5f;
-		case TIED:
+		case ORDER_TIED:
 			return unit_random() % 500 == 0 ? any / 2.0f :
 				0.5f + (unit_random() % 4 == 0);
-		case STEPS:
+		case ORDER_STEPS:
 			return (float) (unit_random() % 30) / 30.0f;
-		case LOOSE:
+		case ORDER_LOOSE:
 			return i / 8 % 16 == 3 ? 0.05f + 0.95f * any : any;
-		case UNDEFINED:
+		case ORDER_UNDEFINED:
 			return i % 3 == 0 ? NAN : i % 7 == 0 ? INFINITY : any;
-		case NEAR:
+		case ORDER_NEAR:
 			return i / 700 == 3 ? 0.1f * any : 0.2f + any;
+		case ORDER_LATE:
+			return i < n / 3 * 2 ? 0.5f + (float) i / n : 0.4f;
 		default:
 			return any;
 	}
 }
 
-/*
- * Returns an index with one list of n postings.  For the query 0 a posting's
- * score is its t.
- */
-static TestIndex
-index_of_copies(Order order, int n, int nkeys)
+TestIndex
+index_of_copies(Order order, int n, int32_t nlists, int nkeys)
 {
-	TestIndex	index = make_index(GV_L2, 1, 1, 1, 1, -n, false);
-	TestList   *list = &index.lists[0];
+	TestIndex	index = make_index(GV_L2, 1, 1, nlists, 1, 0, false);
+	int			each = n / nlists;
+	int32_t		l;
 	int			i;
 
 	give_keys(&index, nkeys);
 	memset(index.codebooks, 0, sizeof(float) * GV_CODEWORDS);
-	index.centroids[0] = 0.0f;
-	for (i = 0; i < n; i++)
-		list->t[i] = item_value(order, i, n);
-	for (i = 0; i < n && order == TWINS; i++)
-		memset(list->rowids + 3 * i, 0x11, 3 * sizeof(uint16_t));
-	for (i = 0; i < list->nblocks; i++)
-		if (order == NONE || (order == FEW && i % 50 != 7))
-			list->live[i] = 0;
+	memset(index.centroids, 0, sizeof(float) * nlists);
+	index.spec.postings = (int64_t) each * nlists;
+	for (l = 0; l < nlists; l++)
+	{
+		TestList   *list = &index.lists[l];
+
+		resize_list(&index, list, each, 0);
+		for (i = 0; i < each; i++)
+			list->t[i] = item_value(order, l * each + i, n);
+		for (i = 0; i < each && order == ORDER_TWINS; i++)
+			memset(list->rowids + 3 * i, 0x11, 3 * sizeof(uint16_t));
+		for (i = 0; i < list->nblocks; i++)
+			if (order == ORDER_NONE || (order == ORDER_FEW && i % 50 != 7))
+				list->live[i] = 0;
+	}
 	return index;
 }
 
@@ -117,33 +102,6 @@ put_values(TestIndex *index, Order order)
 
 	for (i = 0; i < n; i++)
 		index->centroids[i] = sqrtf(item_value(order, i, n));
-}
-
-/* Like make_mirror, but with fewer calls. */
-static GvMirror *
-make_mirror_at_once(const TestIndex *index)
-{
-	GvMirror   *mirror = NULL;
-	int			array;
-	int32_t		list;
-
-	CHECK(gv_mirror_create(&index->spec, &mirror) == GV_OK, "create");
-	for (array = 0; array < GV_NARRAYS; array++)
-	{
-		int64_t		n;
-		const void *values = index_array(index, (GvArray) array, &n);
-
-		OK(gv_mirror_put_array(mirror, (GvArray) array, 0, n, values));
-	}
-	for (list = 0; list < index->spec.nlists; list++)
-	{
-		GvListChunk chunk = index_chunk(index, list, 0,
-										index->lists[list].nblocks, false);
-
-		if (chunk.nblocks > 0)
-			CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "list");
-	}
-	return mirror;
 }
 
 /* Hashes the answers of a call, to the last bit. */
@@ -210,7 +168,7 @@ check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
 	static const int32_t wanted[] = {1, 64, 255, 256, 0, 257, 0, 128, 129, 512,
 	0, 513, 0, 65, 1024, 1025, 0, 2048, 16, 1030, 0, 2049, 2048, 0};
 	int32_t		nlists = index->spec.nlists;
-	OwnMirror	mirror = make_mirror_at_once(index);
+	OwnMirror	mirror = make_mirror(index);
 	GvSearch	searches[4];
 	int			n = 0;
 	size_t		i;
@@ -236,7 +194,7 @@ test_copies(GvSearcher *searcher, int n, int nkeys)
 
 	for (order = 0; order < NORDERS; order++)
 	{
-		OwnIndex	index = index_of_copies((Order) order, n, nkeys);
+		OwnIndex	index = index_of_copies((Order) order, n, 1, nkeys);
 		char		what[50];
 
 		snprintf(what, sizeof(what), "order %d of %d copies, %d keys", order,
@@ -252,7 +210,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 	OwnIndex	index = index_of_lists(n, nkeys);
 	int			order;
 
-	for (order = 0; order < FEW; order++)
+	for (order = 0; order <= ORDER_LOOSE; order++)
 	{
 		char		what[50];
 
@@ -263,7 +221,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 	}
 #ifdef UNIT_CARD
 	/* lists are discarded by approximate scores although they are few */
-	put_values(&index, ANY);
+	put_values(&index, ORDER_ANY);
 	gv_coarse_filter_from = 0;
 	check_wanted(searcher, &index, "close lists");
 	gv_coarse_filter_from = -1;
@@ -278,7 +236,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 static void
 test_pieces(GvSearcher *searcher)
 {
-	static const Order orders[] = {ANY, TIED, FEW};
+	static const Order orders[] = {ORDER_ANY, ORDER_TIED, ORDER_FEW};
 	static const int32_t pieces[] = {64, 33};
 	int			i;
 	int			j;
@@ -287,16 +245,16 @@ test_pieces(GvSearcher *searcher)
 	{
 		int			n = 10241;
 		Order		order = orders[i / 2];
-		bool		of_lists = order == TIED;
+		bool		of_lists = order == ORDER_TIED;
 		OwnIndex	index = of_lists ? index_of_lists(n, 0) :
-			index_of_copies(order, n, 0);
+			index_of_copies(order, n, 1, 0);
 		OwnMirror	mirror = NULL;
 		GvSearch	searches[3];
 		uint64_t	hashes[2];
 
 		if (of_lists)
 			put_values(&index, order);
-		mirror = make_mirror_at_once(&index);
+		mirror = make_mirror(&index);
 		for (j = 0; j < 3; j++)
 		{
 			int32_t		k = j == 0 ? 500 : j == 1 ? 1 : 2048;
@@ -333,7 +291,7 @@ test_mixed(GvSearcher *searcher)
 		int			n = counts[i];
 		OwnIndex	index = make_index(GV_L2 + i % 3, 8, 4, 60, 1, 90,
 									   i % 2 != 0);
-		OwnMirror	mirror = make_mirror_at_once(&index);
+		OwnMirror	mirror = make_mirror(&index);
 		OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
 
 		for (j = 0; j < n; j++)
@@ -360,7 +318,7 @@ test_tables(GvSearcher *searcher)
 	{
 		OwnIndex	index = make_index(GV_L2 + i % 3, codes[i], codes[i], 3, 1,
 									   40, false);
-		OwnMirror	mirror = make_mirror_at_once(&index);
+		OwnMirror	mirror = make_mirror(&index);
 		GvSearch	searches[6];
 		int			j;
 

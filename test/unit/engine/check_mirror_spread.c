@@ -8,7 +8,6 @@
  * of each mirror, and fail when a test requests it.
  */
 #include "mirrors.h"
-#include "records.h"
 
 #include "engine/mirror/gv_multi.h"
 #include "engine/mirror/gv_parallel.h"
@@ -215,51 +214,50 @@ test_as_one(int32_t nshards, int32_t nreplicas)
 	unit_placement.nshards = 0;
 }
 
-/* Checks n searches, of which most are bounded and some have conditions. */
+/*
+ * An index with keys and records on many pages, and its mirror at
+ * unit_placement; open_team opens searchers of a replica.
+ */
+typedef struct Spread
+{
+	TestIndex	index;
+	Records		records;
+	GvMirror   *mirror;
+} Spread;
+
+static Spread
+begin_spread(int32_t nshards, int32_t nreplicas, int nkeys, int32_t mean)
+{
+	Spread		spread = {.index = make_index(GV_L2 + unit_random() % 3, 9, 4,
+											  30, 4, mean,
+											  unit_random() % 2 > 0)};
+
+	give_keys(&spread.index, nkeys);
+	spread.records = make_records(&spread.index, 8 * GV_PAGE_RUN + 5, 3);
+	unit_placement = draw_placement(nshards, nreplicas);
+	spread.mirror = make_mirror(&spread.index);
+	OK(put_records(spread.mirror, &spread.records));
+	return spread;
+}
+
 static void
-check_bounded(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
-			  const Records *records, int n)
+end_spread(Spread *spread)
 {
-	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
-	int			s;
-
-	for (s = 0; s < n; s++)
-	{
-		searches[s] = new_search(index, 1 + unit_random() %
-								 index->spec.nlists, index->spec.nlists,
-								 1 + (int32_t) (unit_random() % 400));
-		searches[s].bounded = unit_random() % 4 > 0;
-	}
-	CHECK(unit_begin(searcher, mirror, searches, n) == GV_OK, "begin");
-	while (!gv_mirror_done(searcher))
-		;
-	CHECK(gv_mirror_finish(searcher) == GV_OK, "finish");
-	check_answers(index, searches, n, "bounded");
-	CHECK(count_wrong_bounds(index, records, searches, n) == 0, "bounds");
-	free_searches(searches, n);
+	unit_close_team();
+	gv_mirror_drop(spread->mirror);
+	free_records(&spread->records);
+	free_index(&spread->index);
+	unit_placement.nshards = 0;
 }
 
-/* Returns an index with keys, and sets *records to records on many pages. */
-static TestIndex
-make_recorded(Records *records, int nkeys, int32_t mean)
+#define OwnSpread	UNIT_OWN(end_spread) Spread
+
+/* n searches by the replica whose searchers are open. */
+static void
+check_spread(const Spread *spread, int n)
 {
-	TestIndex	index = make_index(GV_L2 + unit_random() % 3, 9, 4, 30, 4,
-								   mean, unit_random() % 2 > 0);
-
-	give_keys(&index, nkeys);
-	*records = make_records(&index, 8 * GV_PAGE_RUN + 5, 3);
-	return index;
-}
-
-static GvStatus
-put_records(GvMirror *mirror, Records *records)
-{
-	int32_t		n;
-	OWN char   *items = draw_records(records, &n);
-	GvStatus	status = gv_mirror_put_refine(mirror, (GvRefineItem *) items,
-											  n);
-
-	return status;
+	check_batch(unit_team.of[0], spread->mirror, &spread->index,
+				&spread->records, n, 30, 400, "spread");
 }
 
 /*
@@ -269,7 +267,7 @@ put_records(GvMirror *mirror, Records *records)
 static void
 check_shards(const GvMirror *mirror, const TestIndex *index)
 {
-	GvDeviceUsage		usage[GV_MAX_DEVICES];
+	GvDeviceUsage usage[GV_MAX_DEVICES];
 	int32_t		n = gv_mirror_usage(mirror, usage);
 	int64_t		bytes = 0;
 	int32_t		i;
@@ -320,134 +318,103 @@ check_strangers(GvMirror *mirror, const TestIndex *index)
 static void
 test_shards(int32_t nshards, int32_t nreplicas)
 {
-	OwnRecords	records;
-	OwnIndex	index = make_recorded(&records, 2, nshards == 2 ? 150 : 60);
-	GvMirror   *mirror;
+	OwnSpread	spread = begin_spread(nshards, nreplicas, 2,
+									  nshards == 2 ? 150 : 60);
 	int			round;
 	int32_t		left;
 
-	unit_placement = draw_placement(nshards, nreplicas);
-	mirror = make_mirror(&index);
-	check_shards(mirror, &index);
+	check_shards(spread.mirror, &spread.index);
 	for (left = nreplicas; left > 0; left--)
 	{
 		for (round = 0; round < 4; round++)
 		{
-			CHECK(put_records(mirror, &records) == GV_OK, "records");
+			OK(put_records(spread.mirror, &spread.records));
 			open_team(&unit_placement, round % left);
-			check_bounded(unit_team.of[0], mirror, &index, &records, 1);
-			check_bounded(unit_team.of[0], mirror, &index, &records, 30);
-			check_bounded(unit_team.of[0], mirror, &index, &records, 3);
-			check_strangers(mirror, &index);
+			check_spread(&spread, 1);
+			check_spread(&spread, 30);
+			check_spread(&spread, 3);
+			check_strangers(spread.mirror, &spread.index);
 			unit_close_team();
 		}
-		check_contents(mirror, &index);
+		check_contents(spread.mirror, &spread.index);
 		/* drop the last replica, named by any of its devices */
 		unit_placement.nreplicas = left - 1;
 		CHECK(gv_mirror_drop_replica
-			  (mirror, unit_placement.devices
+			  (spread.mirror, unit_placement.devices
 			   [(left - 1) * nshards + (int32_t) (unit_random() %
 												  (uint64_t) nshards)]) ==
 			  (left > 1 ? GV_OK : GV_INVALID), "%d replicas", left);
 	}
-	gv_mirror_drop(mirror);
-	unit_placement.nshards = 0;
 }
 
 /* All replicas search at the same time, and answer as one device does. */
 static void
 test_together(int32_t nshards, int32_t nreplicas)
 {
-	OwnIndex	index = make_index(GV_L2, 9, 4, 30, 4, 60, true);
-	GvPlacement placement = draw_placement(nshards, nreplicas);
+	OwnSpread	spread = begin_spread(nshards, nreplicas, 0, 60);
+	int32_t		n = gv_nmembers(&unit_placement);
 	GvSearcher *searchers[GV_MAX_DEVICES];
 	GvSearch	searches[GV_MAX_DEVICES][3];
-	GvMirror   *mirror;
 	int32_t		i;
 	int			j;
 
-	unit_placement = placement;
-	mirror = make_mirror(&index);
-	for (i = 0; i < gv_nmembers(&placement); i++)
-		CHECK(gv_searcher(placement.devices[i], &searchers[i]) == GV_OK,
-			  "searcher %d", i);
+	for (i = 0; i < n; i++)
+		OK(gv_searcher(unit_placement.devices[i], &searchers[i]));
 	for (i = 0; i < nreplicas; i++)
 	{
 		for (j = 0; j < 3; j++)
-			searches[i][j] = new_search(&index, 2 + 9 * j, 20, 5 << 4 * j);
-		CHECK(gv_mirror_begin_shards(&searchers[i * nshards], nshards, mirror,
-									 searches[i], 3) == GV_OK, "begin %d", i);
+			searches[i][j] = new_search(&spread.index, 2 + 9 * j, 20,
+										5 << 4 * j);
+		OK(gv_mirror_begin_shards(&searchers[i * nshards], nshards,
+								  spread.mirror, searches[i], 3));
 	}
 	for (i = nreplicas - 1; i >= 0; i--)
 	{
-		CHECK(gv_mirror_finish(searchers[i * nshards]) == GV_OK, "finish %d",
-			  i);
-		check_answers(&index, searches[i], 3, "replicas at the same time");
+		OK(gv_mirror_finish(searchers[i * nshards]));
+		check_answers(&spread.index, searches[i], 3,
+					  "replicas at the same time");
 		free_searches(searches[i], 3);
 	}
-	for (i = 0; i < gv_nmembers(&placement); i++)
+	for (i = 0; i < n; i++)
 		gv_searcher_drop(searchers[i]);
-	gv_mirror_drop(mirror);
-	unit_placement.nshards = 0;
 }
 
 /* There are so many searches that several threads merge the answers. */
 static void
 test_helpers(void)
 {
-	OwnRecords	records;
-	OwnIndex	index = make_recorded(&records, 1, 20);
-	GvMirror   *mirror;
-	GvSearcher *searcher;
+	OwnSpread	spread = begin_spread(gv_ndevices(), 1, 1, 20);
 
-	unit_placement = draw_placement(gv_ndevices(), 1);
-	mirror = make_mirror(&index);
-	CHECK(put_records(mirror, &records) == GV_OK, "records");
 	open_team(&unit_placement, 0);
-	searcher = unit_team.of[0];
 	gv_force_helpers(2);
-	check_bounded(searcher, mirror, &index, &records, 1100);
+	check_spread(&spread, 1100);
 	/* fewer searches than the searcher has memory for */
-	check_bounded(searcher, mirror, &index, &records, 1030);
+	check_spread(&spread, 1030);
 	gv_force_helpers(-1);
-	unit_close_team();
-	gv_mirror_drop(mirror);
-	unit_placement.nshards = 0;
 }
 
 /* The lists of one shard after another become empty, until all are empty. */
 static void
 test_empty_shards(int32_t n)
 {
-	OwnRecords	records;
-	OwnIndex	index = make_recorded(&records, 1, 50);
-	GvMirror   *mirror;
-	GvSearcher *searcher;
-	int32_t		last = 0;
+	OwnSpread	spread = begin_spread(n, 1, 1, 50);
+	int32_t		last;
 	int32_t		list;
 
-	unit_placement = draw_placement(n, 1);
-	mirror = make_mirror(&index);
-	CHECK(put_records(mirror, &records) == GV_OK, "records");
 	open_team(&unit_placement, 0);
-	searcher = unit_team.of[0];
 	for (last = 0; last < n; last++)
 	{
-		for (list = 0; list < index.spec.nlists; list++)
+		for (list = last; list < spread.index.spec.nlists; list += n)
 		{
-			GvListChunk chunk = index_chunk(&index, list, 0, 0, false);
+			GvListChunk chunk = index_chunk(&spread.index, list, 0, 0, false);
 
-			if (list % n != last)
-				continue;
-			CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "empty");
-			resize_list(&index, &index.lists[list], 0, 0);
+			OK(gv_mirror_put_list(spread.mirror, &chunk));
+			resize_list(&spread.index, &spread.index.lists[list], 0, 0);
 		}
-		check_bounded(searcher, mirror, &index, &records, 9);
-		check_searches(searcher, mirror, &index, "empty shards");
+		check_spread(&spread, 9);
+		check_searches(unit_team.of[0], spread.mirror, &spread.index,
+					   "empty shards");
 	}
-	unit_close_team();
-	gv_mirror_drop(mirror);
-	unit_placement.nshards = 0;
 }
 
 /*
@@ -457,69 +424,59 @@ test_empty_shards(int32_t n)
 static void
 test_member_faults(int32_t n)
 {
-	OwnRecords	records;
-	OwnIndex	index = make_recorded(&records, 1, 40);
-	GvMirror   *mirror;
+	OwnSpread	spread = begin_spread(n, 1, 1, 40);
 	int			status;
 	int			call;
 
-	unit_placement = draw_placement(n, 1);
-	mirror = make_mirror(&index);
-	CHECK(put_records(mirror, &records) == GV_OK, "records");
 	for (status = GV_NO_MEMORY; status <= GV_FAILED; status++)
-		for (call = 2;; call++)
+	{
+		bool		struck = true;
+
+		for (call = 2; struck; call++)
 		{
-			GvSearch	search = new_search(&index, 30, 30, 200);
+			GvSearch	search = new_search(&spread.index, 30, 30, 200);
 			GvStatus	got;
-			bool		struck;
 
 			search.bounded = true;
 			open_team(&unit_placement, 0);
 			fault_call = call - 1;
 			fault_status = (GvStatus) status;
-			got = unit_search(unit_team.of[0], mirror, &search, 1);
+			got = unit_search(unit_team.of[0], spread.mirror, &search, 1);
 			struck = fault_call == 0;
 			CHECK(got == (struck ? (GvStatus) status : GV_OK),
 				  "call %d: %d instead of %d", call, got, status);
 			fault_call = 0;
-			check_bounded(unit_team.of[0], mirror, &index, &records, 5);
-			unit_close_team();
+			check_spread(&spread, 5);
 			free_searches(&search, 1);
-			if (!struck)
-				break;
 		}
-	gv_mirror_drop(mirror);
-	unit_placement.nshards = 0;
+	}
 }
 
 /* Each replica that is left answers, and all other devices are refused. */
 static void
-check_replicas(GvMirror *mirror, const TestIndex *index,
-			   const Records *records, int32_t nshards)
+check_replicas(const Spread *spread, int32_t nshards)
 {
-	GvDeviceUsage		usage[GV_MAX_DEVICES];
-	int32_t		n = gv_mirror_usage(mirror, usage);
+	GvDeviceUsage usage[GV_MAX_DEVICES];
+	int32_t		n = gv_mirror_usage(spread->mirror, usage);
 	uint32_t	has = 0;
-	GvSearcher *searcher = NULL;
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
 		has |= UINT32_C(1) << usage[i].device;
 	for (i = 0; i < n; i += nshards)
 	{
-		CHECK(unit_open_team(&usage[i], nshards) == GV_OK, "searchers");
-		check_bounded(unit_team.of[0], mirror, index, records, 7);
+		OK(unit_open_team(&usage[i], nshards));
+		check_spread(spread, 7);
 		unit_close_team();
 	}
 	for (i = 0; i < gv_ndevices(); i++)
 	{
-		GvSearch	search = new_search(index, 2, 9, 5);
+		GvSearch	search = new_search(&spread->index, 2, 9, 5);
+		OwnSearcher	searcher = NULL;
 
-		CHECK(gv_searcher(i, &searcher) == GV_OK, "searcher %d", i);
+		OK(gv_searcher(i, &searcher));
 		if ((has >> i & 1) == 0)
-			CHECK(gv_mirror_search(searcher, mirror, &search,
-								   1) == GV_INVALID, "device %d has none", i);
-		gv_searcher_drop(searcher);
+			INVALID(gv_mirror_search(searcher, spread->mirror, &search, 1));
 		free_searches(&search, 1);
 	}
 }
@@ -531,17 +488,13 @@ check_replicas(GvMirror *mirror, const TestIndex *index,
 static void
 test_replicas(int32_t nshards, int32_t nreplicas)
 {
-	OwnRecords	records;
-	OwnIndex	index = make_recorded(&records, 1, 40);
-	GvDeviceUsage		usage[GV_MAX_DEVICES];
-	GvMirror   *mirror;
+	OwnSpread	spread = begin_spread(nshards, nreplicas, 1, 40);
+	GvDeviceUsage usage[GV_MAX_DEVICES];
 	int32_t		left;
 
-	unit_placement = draw_placement(nshards, nreplicas);
-	mirror = make_mirror(&index);
-	CHECK(put_records(mirror, &records) == GV_OK, "records");
-	CHECK(gv_mirror_usage(mirror, usage) == nshards * nreplicas, "replicas");
-	check_replicas(mirror, &index, &records, nshards);
+	CHECK(gv_mirror_usage(spread.mirror, usage) == nshards * nreplicas,
+		  "replicas");
+	check_replicas(&spread, nshards);
 	for (left = nreplicas; left > 0; left--)
 	{
 		/* any shard of any replica */
@@ -552,20 +505,19 @@ test_replicas(int32_t nshards, int32_t nreplicas)
 
 		limits[device] = 1;
 		/* the last replica is refused lists, and keeps those that it has */
-		CHECK((left % 2 > 0 ? fill_mirror(mirror, &index) :
-			   put_records(mirror, &records)) ==
+		CHECK((left % 2 > 0 ? fill_mirror(spread.mirror, &spread.index) :
+			   put_records(spread.mirror, &spread.records)) ==
 			  (left == 1 ? GV_NO_MEMORY : GV_OK), "%d left", left);
-		CHECK(gv_mirror_usage(mirror, usage) == n, "replicas that are left");
+		CHECK(gv_mirror_usage(spread.mirror, usage) == n,
+			  "replicas that are left");
 		for (i = 0; i < n && left > 1; i++)
 			CHECK(usage[i].device != device, "it is still there");
 		limits[device] = INT64_MAX;
 		if (left == 1)
-			CHECK(fill_mirror(mirror, &index) == GV_OK, "again");
-		check_replicas(mirror, &index, &records, nshards);
+			OK(fill_mirror(spread.mirror, &spread.index));
+		check_replicas(&spread, nshards);
 	}
-	INVALID(gv_mirror_drop_replica(mirror, usage[0].device));
-	gv_mirror_drop(mirror);
-	unit_placement.nshards = 0;
+	INVALID(gv_mirror_drop_replica(spread.mirror, usage[0].device));
 }
 
 /* Members of a new mirror find no memory; invalid placements are refused. */
@@ -575,7 +527,7 @@ test_creation(int32_t n)
 	OwnIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
 	GvPlacement	placement = draw_placement(n, 1);
 	GvPlacement	alone = {1, 1, {0}};
-	GvDeviceUsage		usage[GV_MAX_DEVICES];
+	GvDeviceUsage usage[GV_MAX_DEVICES];
 	GvMirror   *mirror = NULL;
 	uint32_t	lacking;
 
@@ -629,7 +581,7 @@ test_creation_of_both(void)
 {
 	OwnIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
 	GvPlacement	placement = draw_placement(2, 2);
-	GvDeviceUsage		usage[GV_MAX_DEVICES];
+	GvDeviceUsage usage[GV_MAX_DEVICES];
 	GvMirror   *mirror = NULL;
 	uint32_t	lacking;
 
@@ -659,13 +611,14 @@ test_greatest_status(void)
 	OwnIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
 	GvSearch	search = new_search(&index, 2, 9, 5);
 	GvDeviceUsage usage[GV_MAX_DEVICES];
-	GvMirror   *mirror;
+	OwnMirror	replicas = NULL;
+	OwnMirror	shards = NULL;
 	GvMirror   *none = NULL;
 	int			i;
 	int			r;
 
 	unit_placement = draw_placement(1, 2);
-	mirror = make_mirror(&index);
+	replicas = make_mirror(&index);
 	for (i = 0; i < 2; i++)
 	{
 		for (r = 0; r < 2; r++)
@@ -676,30 +629,28 @@ test_greatest_status(void)
 		}
 		CHECK(gv_mirror_create_on(&index.spec, &unit_placement, &none,
 								  NULL) == GV_REJECTED, "create, %d", i);
-		CHECK(fill_mirror(mirror, &index) == GV_REJECTED, "fill, %d", i);
-		CHECK(gv_mirror_usage(mirror, usage) == 2, "a replica is dropped");
+		CHECK(fill_mirror(replicas, &index) == GV_REJECTED, "fill, %d", i);
+		CHECK(gv_mirror_usage(replicas, usage) == 2, "a replica is dropped");
 		for (r = 0; r < 2; r++)
 		{
 			limits[unit_placement.devices[r]] = INT64_MAX;
 			lacks[unit_placement.devices[r]] = GV_NO_MEMORY;
 		}
 	}
-	CHECK(fill_mirror(mirror, &index) == GV_OK, "fill");
-	gv_mirror_drop(mirror);
+	OK(fill_mirror(replicas, &index));
 
 	unit_placement = draw_placement(2, 1);
-	mirror = make_mirror(&index);
+	shards = make_mirror(&index);
 	open_team(&unit_placement, 0);
 	fault_call = 2;
 	fault_status = GV_NO_MEMORY;
 	finish_status = GV_FAILED;
-	CHECK(unit_search(unit_team.of[0], mirror, &search, 1) == GV_FAILED,
+	CHECK(unit_search(unit_team.of[0], shards, &search, 1) == GV_FAILED,
 		  "begin and finish");
 	fault_call = 0;
 	finish_status = GV_OK;
-	check_searches(unit_team.of[0], mirror, &index, "after a failure");
+	check_searches(unit_team.of[0], shards, &index, "after a failure");
 	unit_close_team();
-	gv_mirror_drop(mirror);
 	unit_placement.nshards = 0;
 	free_searches(&search, 1);
 }
@@ -707,7 +658,9 @@ test_greatest_status(void)
 void
 test_mirror_spread(void)
 {
+	static const int32_t both[][2] = {{2, 2}, {2, 3}, {3, 2}};
 	int32_t		n;
+	int			i;
 
 	/* these tests do not depend on the kernels that multiply matrices */
 	if (unit_small && gv_matmul_used() == GV_MATMUL_CUBLAS)
@@ -728,19 +681,12 @@ test_mirror_spread(void)
 		test_creation(n);
 	}
 	/* up to 3 replicas of 2 shards, and 2 of 3 */
-	for (n = 2; n <= 3 && 2 * n <= gv_ndevices(); n++)
+	for (i = 0; i < 3 && both[i][0] * both[i][1] <= gv_ndevices(); i++)
 	{
-		test_as_one(2, n);
-		test_shards(2, n);
-		test_replicas(2, n);
-		test_together(2, n);
-		if (n == 3)
-		{
-			test_as_one(3, 2);
-			test_shards(3, 2);
-			test_replicas(3, 2);
-			test_together(3, 2);
-		}
+		test_as_one(both[i][0], both[i][1]);
+		test_shards(both[i][0], both[i][1]);
+		test_replicas(both[i][0], both[i][1]);
+		test_together(both[i][0], both[i][1]);
 	}
 	if (gv_ndevices() > 3)
 		test_creation_of_both();
@@ -748,7 +694,6 @@ test_mirror_spread(void)
 	{
 		test_greatest_status();
 		test_helpers();
-	}
-	if (gv_ndevices() > 1)
 		test_as_one(1, 3 < gv_ndevices() ? 3 : 2);
+	}
 }

@@ -9,7 +9,7 @@
 #ifndef MIRRORS_H
 #define MIRRORS_H
 
-#include "index.h"
+#include "records.h"
 #include "test/oracle/gv_oracle.h"
 
 #ifdef UNIT_MIRRORS
@@ -53,10 +53,14 @@ open_mirrors(void)
 		  "no engine: %s", found->name);
 }
 
-/* Puts all of an index into a mirror; long lists in chunks of 3 blocks. */
+/*
+ * Puts all of an index into a mirror: lists in chunks of 3 blocks, and of a
+ * large index, which takes fewer calls, whole ones that are not empty.
+ */
 static inline GvStatus
 fill_mirror(GvMirror *mirror, const TestIndex *index)
 {
+	bool		large = index->spec.postings + index->spec.nlists > 5000;
 	GvStatus	status = GV_OK;
 	int			array;
 	int32_t		list;
@@ -74,17 +78,21 @@ fill_mirror(GvMirror *mirror, const TestIndex *index)
 	}
 	for (list = 0; list < index->spec.nlists && status == GV_OK; list++)
 	{
+		int32_t		nblocks = index->lists[list].nblocks;
+		int32_t		most = large ? nblocks : 3;
 		int32_t		first = 0;
 
+		if (large && nblocks == 0)
+			continue;
 		do
 		{
-			int32_t		left = index->lists[list].nblocks - first;
+			int32_t		left = nblocks - first;
 			GvListChunk chunk = index_chunk(index, list, first,
-											left < 3 ? left : 3, false);
+											left < most ? left : most, false);
 
 			status = gv_mirror_put_list(mirror, &chunk);
 			first += chunk.nblocks;
-		} while (first < index->lists[list].nblocks && status == GV_OK);
+		} while (first < nblocks && status == GV_OK);
 	}
 	return status;
 }
@@ -222,6 +230,55 @@ check_answers(const TestIndex *index, const GvSearch *searches, int n,
 			  (long) searches[i].nearer, (long) searches[i].nearer_squares);
 }
 
+/* Searches [n] of one call, and their answers. */
+static inline void
+check_call(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
+		   GvSearch *searches, int n, const char *what)
+{
+	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "%s", what);
+	check_answers(index, searches, n, what);
+}
+
+/*
+ * n random searches in one call, of up to `probes` lists and `capacity`
+ * postings each; with records, most of them bounded.
+ */
+static inline void
+check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
+			const Records *records, int n, int32_t probes, int32_t capacity,
+			const char *what)
+{
+	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		searches[i] = new_search(index, 1 + unit_random() % probes,
+								 index->spec.nlists,
+								 1 + (int32_t) (unit_random() % capacity));
+		searches[i].bounded = records != NULL && unit_random() % 4 > 0;
+	}
+	CHECK(unit_begin(searcher, mirror, searches, n) == GV_OK, "%s", what);
+	while (!gv_mirror_done(searcher))
+		;
+	CHECK(gv_mirror_finish(searcher) == GV_OK, "%s", what);
+	check_answers(index, searches, n, what);
+	CHECK(records == NULL ||
+		  count_wrong_bounds(index, records, searches, n) == 0,
+		  "%s: bounds, dims %d", what, index->spec.dims);
+	free_searches(searches, n);
+}
+
+/* Puts some records, of which some are free slots, in place of older ones. */
+static inline GvStatus
+put_records(GvMirror *mirror, Records *records)
+{
+	int32_t		n;
+	OWN char   *items = draw_records(records, &n);
+
+	return gv_mirror_put_refine(mirror, (GvRefineItem *) items, n);
+}
+
 /* Checks searches of every size, in one call and then each alone. */
 static inline void
 check_searches(GvSearcher *searcher, GvMirror *mirror,
@@ -241,18 +298,44 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 		searches[n++] = new_search(index, 1 + unit_random() % nlists,
 								   1 + unit_random() % nlists,
 								   1 << unit_random() % 12);
-	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "%s",
-		  what);
-	check_answers(index, searches, n, what);
+	check_call(searcher, mirror, index, searches, n, what);
 	/* engines may select few postings in another way than many */
 	for (i = 0; i < n; i++)
-	{
-		CHECK(unit_search(searcher, mirror, &searches[i], 1) == GV_OK,
-			  "%s", what);
-		check_answers(index, &searches[i], 1, what);
-	}
+		check_call(searcher, mirror, index, &searches[i], 1, what);
 	free_searches(searches, n);
 }
+
+/*
+ * check_mirror_sifts.c: the order of scores over the postings or lists of an
+ * index.
+ */
+typedef enum Order
+{
+	ORDER_ANY,
+	ORDER_RISING,
+	ORDER_FALLING,				/* the best come last, in every round */
+	ORDER_EQUAL,				/* more equal items than the capacity */
+	ORDER_TIED,					/* likewise, and a few items are better */
+	ORDER_STEPS,				/* 30 different scores, in any order */
+	ORDER_LOOSE,				/* of every 128 items, 8 consecutive ones are
+								 * never among the best, so the sift's bound
+								 * is loose */
+	ORDER_UNDEFINED,			/* NaN and infinity among others */
+	ORDER_NEAR,					/* the best are consecutive, like those of the
+								 * nearest list */
+	ORDER_LATE,					/* those of the last third are equal, and best */
+	ORDER_FEW,					/* few of the postings are live */
+	ORDER_NONE,
+	ORDER_TWINS,				/* all postings are of one row, and equal */
+	NORDERS
+} Order;
+
+/*
+ * An index with n postings in lists that are as near as each other.  For the
+ * query 0 a posting's score is its t.
+ */
+extern TestIndex index_of_copies(Order order, int n, int32_t nlists,
+								 int nkeys);
 
 /*
  * check_mirror_lists.c: checks the lists that n queries in one call choose, up
@@ -277,9 +360,6 @@ extern void test_mirror_records(GvSearcher *searcher);
 extern void test_mirror_sample(GvSearcher *searcher);
 extern void test_mirror_lists(void);
 extern void test_mirror_sifts(GvSearcher *searcher);
-extern void test_device_lists(void);
-extern void check_devices(const GvDevice *found, int32_t n);
-extern void test_mirror_devices(void);
 
 /* test/unit/gpu/check_hopper.c */
 extern void test_hopper(void);

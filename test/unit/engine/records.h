@@ -102,7 +102,18 @@ count_wrong_bounds(const TestIndex *index, const Records *records,
 	return nwrong;
 }
 
-/* Postings whose addresses lead to records, to free slots and to nothing. */
+/* An address that leads to a record, to a free slot or to nothing. */
+static inline void
+draw_address(const Records *records, uint16_t *address)
+{
+	address[0] = unit_random() % 50 == 0;
+	address[1] = (uint16_t) (unit_random() %
+							 (uint64_t) (records->npages + 1));
+	address[2] = (uint16_t) (unit_random() %
+							 (uint64_t) (records->nslots + 2));
+}
+
+/* Postings with such addresses. */
 static inline void
 make_addresses(TestIndex *index, const Records *records)
 {
@@ -111,15 +122,7 @@ make_addresses(TestIndex *index, const Records *records)
 
 	for (list = 0; list < index->spec.nlists; list++)
 		for (i = 0; i < index->lists[list].nblocks * GV_BLOCK; i++)
-		{
-			uint16_t   *address = index->lists[list].rowids + i * 3;
-
-			address[0] = unit_random() % 50 == 0;
-			address[1] = (uint16_t) (unit_random() %
-									 (uint64_t) (records->npages + 1));
-			address[2] = (uint16_t) (unit_random() %
-									 (uint64_t) (records->nslots + 2));
-		}
+			draw_address(records, index->lists[list].rowids + i * 3);
 }
 
 /* A table without records yet, for an index that gets addresses to match. */

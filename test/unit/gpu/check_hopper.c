@@ -49,14 +49,11 @@ test_products(void)
  * those that come at once; of more probes than are kept in shared memory.
  */
 static void
-test_scans(void)
+test_scans(GvSearcher *searcher)
 {
 	static const int32_t lengths[] = {1, 8, 9, 17, 24, 25, 32, 33, 48, 90, 136,
 	193, 249, 256, 257, 300};
-	GvSearch	searches[516];
-	int			n = 516;		/* four parts of 129 */
 	int			i;
-	int			k;
 
 	for (i = 0; i < 16; i += unit_small ? 3 : 1)
 	{
@@ -64,77 +61,13 @@ test_scans(void)
 									   i % 4 == 0 ? 90 : 9, 1,
 									   i % 4 == 0 ? 12 : 100, i % 3 == 0);
 		OwnMirror	mirror = make_mirror(&index);
-		OwnSearcher	searcher = NULL;
 		char		what[20];
 
 		snprintf(what, sizeof(what), "scan, m %d", lengths[i]);
-		for (k = 0; k < n; k++)
-			searches[k] = new_search(&index, 1 + k % index.spec.nlists,
-									 index.spec.nlists, 5 + k % 3);
-		CHECK(gv_searcher(0, &searcher) == GV_OK &&
-			  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
-			  "%s", what);
-		check_answers(&index, searches, n, what);
-		free_searches(searches, n);
+		/* four parts of 129 */
+		check_batch(searcher, mirror, &index, NULL, 516, index.spec.nlists, 7,
+					what);
 	}
-}
-
-/* How scores lie from posting to posting. */
-typedef enum Order
-{
-	ANY,
-	RISING,
-	FALLING,					/* each is within the bound of those before */
-	EQUAL,						/* more than are noted of a query */
-	STEPS,						/* some hundreds of each */
-	LATE,						/* those of the last list are equal, and
-								 * best */
-	NORDERS
-} Order;
-
-/*
- * Three lists, as near as each other, whose postings' scores are what t says.
- */
-static TestIndex
-index_of_scores(Order order, int each)
-{
-	TestIndex	index = make_index(GV_L2, 1, 1, 3, 1, 0, false);
-	int			list;
-	int			i;
-
-	memset(index.codebooks, 0, sizeof(float) * GV_CODEWORDS);
-	memset(index.centroids, 0, sizeof(float) * 3);
-	for (list = 0; list < 3; list++)
-	{
-		resize_list(&index, &index.lists[list], each, 0);
-		index.spec.postings += each;
-		for (i = 0; i < each; i++)
-		{
-			float		at = (float) (list * each + i);
-
-			index.lists[list].t[i] = order == ANY ? unit_float() :
-				order == RISING ? at : order == FALLING ? -at :
-				order == STEPS ? (float) (unit_random() % 12) :
-				order == LATE && list < 2 ? at + 1.0f : 0.5f;
-		}
-	}
-	return index;
-}
-
-/* Searches of a mirror, of whose index they are, checked; all is let go. */
-static void
-check_and_free(TestIndex *index, GvMirror *mirror, GvSearch *searches, int n,
-			   const char *what)
-{
-	OwnSearcher	searcher = NULL;
-
-	CHECK(gv_searcher(0, &searcher) == GV_OK &&
-		  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
-		  "%s", what);
-	check_answers(index, searches, n, what);
-	free_searches(searches, n);
-	gv_mirror_drop(mirror);
-	free_index(index);
 }
 
 /*
@@ -142,25 +75,27 @@ check_and_free(TestIndex *index, GvMirror *mirror, GvSearch *searches, int n,
  * which is scanned again then.
  */
 static void
-test_orders(void)
+test_orders(GvSearcher *searcher)
 {
 	static const int32_t wanted[] = {1, 10, 60, 256};
+	static const Order orders[] = {ORDER_ANY, ORDER_RISING, ORDER_FALLING,
+	ORDER_EQUAL, ORDER_STEPS, ORDER_LATE};
 	GvSearch	searches[516];
 	int			n = 516;
-	int			order;
+	int			i;
 	int			k;
 
-	for (order = 0; order < NORDERS; order++)
+	for (i = 0; i < 6; i++)
 	{
-		TestIndex	index = index_of_scores((Order) order,
-											unit_small ? 1900 : 2900);
-		GvMirror   *mirror = make_mirror(&index);
-		char		what[40];
+		OwnIndex	index = index_of_copies(orders[i], unit_small ? 5700 : 8700,
+											3, 0);
+		OwnMirror	mirror = make_mirror(&index);
 
-		snprintf(what, sizeof(what), "list by list, order %d", order);
 		for (k = 0; k < n; k++)
 			searches[k] = new_search(&index, 3, 3, wanted[3 - k % 4]);
-		check_and_free(&index, mirror, searches, n, what);
+		check_call(searcher, mirror, &index, searches, n,
+				   "list by list, in order");
+		free_searches(searches, n);
 	}
 }
 
@@ -170,7 +105,7 @@ test_orders(void)
  * approximate scores tell nothing, and more postings wanted than there are.
  */
 static void
-test_gathered(void)
+test_gathered(GvSearcher *searcher)
 {
 	static const int32_t shapes[][6] = {
 		/* dims, m, lists, mean postings, probes, wanted */
@@ -188,9 +123,9 @@ test_gathered(void)
 	for (i = 0; i < 9; i += unit_small ? 2 : 1)
 	{
 		const int32_t *shape = shapes[i];
-		TestIndex	index = make_index(GV_L2 + i % 3, shape[0], shape[1],
+		OwnIndex	index = make_index(GV_L2 + i % 3, shape[0], shape[1],
 									   shape[2], 1, shape[3], i % 4 == 3);
-		GvMirror   *mirror;
+		OwnMirror	mirror = NULL;
 		char		what[40];
 
 		snprintf(what, sizeof(what), "list by list, case %d", i);
@@ -209,9 +144,10 @@ test_gathered(void)
 			for (d = 0; d < shape[0] && k % 40 == 7; d++)
 				query[d] *= k % 80 == 7 ? 1e25f : 1e-25f;
 		}
-		check_and_free(&index, mirror, searches, n, what);
+		check_call(searcher, mirror, &index, searches, n, what);
+		free_searches(searches, n);
 	}
-	test_orders();
+	test_orders(searcher);
 	gv_force_helpers(-1);
 	gv_batch_by_list = -1;
 }
@@ -220,10 +156,13 @@ test_gathered(void)
 void
 test_hopper(void)
 {
+	OwnSearcher	searcher = NULL;
+
 	if (gv_has_hopper(0))
 		test_products();
 	else
 		printf("card: no products of compute capability 9.0 to check\n");
-	test_scans();
-	test_gathered();
+	OK(gv_searcher(0, &searcher));
+	test_scans(searcher);
+	test_gathered(searcher);
 }
