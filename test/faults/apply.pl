@@ -24,15 +24,19 @@ GetOptions('check' => \$check, 'list' => \$list, 'd=s' => \$tree) && ($check || 
 sub rows
 {
 	my ($path) = @_;
-	my @rows;
+	my (@rows, $file);
 	open my $in, '<', $path or die "$path: $!\n";
 	while (<$in>)
 	{
 		next if /^#|^$/;
 		my $edit = @rows ? $rows[-1]{edits}[-1] : undef;
-		if (/^(\w+) \((\w+ \w+)\): .*\.$/)
+		if (/^== (\S+)$/)
 		{
-			push @rows, { name => $1, test => $2, edits => [] };
+			$file = $1;
+		}
+		elsif ($file && /^(\w+)(?:, (\w+))? \((\w+ \w+)\): .*\.$/)
+		{
+			push @rows, { name => $1, test => $3, edits => [ { file => $file, function => $2, old => '', new => '' } ] };
 		}
 		elsif (@rows && /^(\S+):(?: (\w+))?$/)
 		{
@@ -45,13 +49,13 @@ sub rows
 		}
 		else
 		{
-			die "$path:$.: neither a row's head nor FILE: FUNCTION nor a line of an edit\n";
+			die "$path:$.: neither a file nor a row's head nor FILE: FUNCTION nor a line of an edit\n";
 		}
 	}
 	for my $row (@rows)
 	{
 		die "$path: $row->{name} has an edit of no line\n"
-			if !@{ $row->{edits} } || grep { $_->{old} eq '' } @{ $row->{edits} };
+			if grep { $_->{old} eq '' } @{ $row->{edits} };
 	}
 	return @rows;
 }

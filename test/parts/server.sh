@@ -344,11 +344,6 @@ part_tap() {
 	done
 }
 
-# Rows divided among servers, in networks of their own.
-part_hosts() {
-	count_program "$GV_ROOT/test/hosts/run.sh" --installed "$GV_PG_CONFIG"
-}
-
 # Clients from PyPI and what sql/docs/recipes.md says of them, on a cluster named $1.
 part_clients() {
 	if [ -z "$PGVECTOR" ]; then
@@ -372,12 +367,6 @@ run_or_skip() {
 		return
 	fi
 	count_program cat "$out"
-}
-
-# sqlsmith's statements on this server.
-part_sqlsmith() {
-	run_or_skip "sqlsmith$TAG.out" "$GV_ROOT/test/sqlsmith.sh" \
-		--installed "$GV_PG_CONFIG"
 }
 
 # gpuvecd in namespaces of its own, beside strangers; with the server that is
@@ -424,8 +413,10 @@ server_parts() {
 	over sql isolation sqlserved
 	once tap part "$SERVER tap" of_test_build part_tap
 	once external part "$SERVER external" of_test_build part_external
-	once sqlsmith part "$SERVER sqlsmith" of_test_build part_sqlsmith
-	once hosts part "$SERVER hosts" of_test_build part_hosts
+	once sqlsmith part "$SERVER sqlsmith" of_test_build run_or_skip \
+		"sqlsmith$TAG.out" "$GV_ROOT/test/sqlsmith.sh" --installed "$GV_PG_CONFIG"
+	once hosts part "$SERVER hosts" of_test_build count_program \
+		"$GV_ROOT/test/hosts/run.sh" --installed "$GV_PG_CONFIG"
 	once clients part "$SERVER clients" part_clients "dataclients$TAG"
 }
 
