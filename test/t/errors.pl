@@ -22,16 +22,6 @@ $node->append_conf('postgresql.conf',
 $node->start;
 load_gpuvec($node);
 
-# Test: the statement fails with such a message.
-sub test_fails
-{
-	my ($what, $sql, $message) = @_;
-	my ($rc, $out, $err) = $node->psql('postgres', $sql);
-
-	isnt($rc, 0, "$what: fails");
-	like($err, $message, "$what: says why");
-	return;
-}
 
 # -- no room for temporary files
 $node->safe_psql(
@@ -39,12 +29,12 @@ $node->safe_psql(
 	CREATE TABLE t AS SELECT g AS id, ARRAY[g % 100, g / 100, g % 7, g % 11]::real[] AS e
 	FROM generate_series(1, 30000) AS g});
 my $few = "SET temp_file_limit = '64kB'; SET maintenance_work_mem = '1MB'; SET work_mem = '64kB';";
-test_fails('build', "$few CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10)",
-	qr/temporary file size exceeds "?temp_file_limit/);
+says($node, "$few CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10)",
+	qr/ERROR:  temporary file size exceeds "?temp_file_limit/, 'build: no room');
 $node->safe_psql('postgres', 'CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10, dims = 4)');
-test_fails('scan', "$few SET enable_seqscan = off; SET gpuvec.scan_order = relaxed;
+says($node, "$few SET enable_seqscan = off; SET gpuvec.scan_order = relaxed;
 	SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> '{1,2,3,4}') AS q",
-	qr/temporary file size exceeds "?temp_file_limit/);
+	qr/ERROR:  temporary file size exceeds "?temp_file_limit/, 'scan: no room');
 is_whole($node, 'temporary files', 't', '<->', 4, exact => 0);
 
 # -- no room for the index, by a limit on the size of files, which the server meets as
@@ -56,18 +46,15 @@ $node->safe_psql(
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 3000) AS g;
 	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 10, pq_dim = 900, spill = 0)});
-cmp_ok($node->safe_psql('postgres', q{SELECT pg_relation_size('wide')}),
-	'<', $limit_kb * 512, 'the table is small');
+gives($node, "SELECT pg_relation_size('wide') < $limit_kb * 512", 't', 'the table is small');
 $node->stop;
 my @limited = (
 	'bash', '-c', 'ulimit -f "$1" && shift && exec "$@"', 'limited', $limit_kb,
 	'pg_ctl', '--wait', '--pgdata', $node->data_dir, '--log', $node->logfile, 'start');
 system_or_bail(@limited);
 $node->_update_pid(1);
-
-my $insert = 'INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
-	FROM generate_series(1, 6000) AS g';
-test_fails('insert', $insert, qr/could not extend file.*File too large/s);
+says($node, 'INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392]) FROM generate_series(1, 6000) AS g',
+	qr/ERROR:  could not extend file.*File too large/s, 'insert: no room');
 is_whole($node, 'insert failed', 'wide', '<->', 1400);
 
 # with room again it takes everything that failed, and nothing is lost
@@ -78,7 +65,7 @@ is_whole($node, 'room again', 'wide', '<->', 1400);
 my $pages = q{SELECT pg_relation_size('wide_e') / 8192};
 my $before = $node->safe_psql('postgres', $pages);
 $node->safe_psql('postgres', 'INSERT INTO wide (e) SELECT e FROM wide WHERE id <= 500');
-is($node->safe_psql('postgres', $pages), $before, 'room again: new rows go where failed ones were');
+gives($node, $pages, $before, 'room again: new rows go where failed ones were');
 is_complete($node, 'wide', '<->', 1400, 'room again');
 $node->stop;
 # no worker calls or trains beside the session
@@ -88,7 +75,6 @@ $node->safe_psql('postgres', 'DROP TABLE t, wide');
 
 # -- a call of the session's engine fails
 my $rows = long_test() ? 5000 : 1200;
-my $with = 'WITH (lists = 9, refine = sq8)';
 
 $node->safe_psql('postgres', "
 	SET client_min_messages = warning;
@@ -100,52 +86,31 @@ $node->safe_psql('postgres', "
 # Statements that call the engine, and what has to be true whenever one of
 # them failed, and when it has not.
 my @calling = (
-	[ 'build', "CREATE INDEX t_e ON t USING gpuivfpq (e) $with",
-		"SELECT to_regclass('t_e') IS NULL" ],
-	[ 'scan', "SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> point(7, 6) LIMIT 10 OFFSET 140) AS x",
-		'SELECT true' ],
-	[ 'insert', "INSERT INTO t SELECT g + 10000, point(g, 6) FROM generate_series(1, 5) AS g",
-		"SELECT count(*) = $rows FROM t" ],
-	[ 'calibrate', "SELECT count(*) FROM gpuvec_calibrate('t_e')",
-		'SELECT true' ],
-	[ 'recall', "SELECT recall > 0.5 FROM gpuvec_recall('t_e', 5, 20)",
-		'SELECT true' ],
-	[ 'train', "SELECT gpuvec_train('late_e')",
-		'SELECT true' ],
-	[ 'rebuild', 'REINDEX INDEX CONCURRENTLY t_e',
-		"SELECT true" ]);
+	[ 'build', 'CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 9, refine = sq8)', "SELECT to_regclass('t_e') IS NULL" ],
+	[ 'scan', 'SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> point(7, 6) LIMIT 10 OFFSET 140) AS x' ],
+	[ 'insert', 'INSERT INTO t SELECT g + 10000, point(g, 6) FROM generate_series(1, 5) AS g', "SELECT count(*) = $rows FROM t" ],
+	[ 'calibrate', "SELECT count(*) FROM gpuvec_calibrate('t_e')" ],
+	[ 'recall', "SELECT recall > 0.5 FROM gpuvec_recall('t_e', 5, 20)" ],
+	[ 'train', "SELECT gpuvec_train('late_e')" ],
+	[ 'rebuild', 'REINDEX INDEX CONCURRENTLY t_e' ]);
 
-# Run a statement so that the n-th call fails; true if it did.
-sub fails
+for (@calling)
 {
-	my ($what, $statement, $action, $n) = @_;
-	my ($rc, $out, $err) = $node->psql('postgres', "
-		SET client_min_messages = warning;
-		SET enable_seqscan = off;
-		SET gpuvec.fault = '$action $n engine';
-		$statement", on_error_stop => 1);
-	my $said = $action eq 'memory' ? qr/out of memory/ : qr/engine failed/;
-
-	return 0 if $rc == 0;
-	die "$what, call $n: $err" unless $err =~ $said && $err !~ /server closed/;
-	return 1;
-}
-
-for my $case (@calling)
-{
-	my ($what, $statement, $after) = @$case;
+	my ($what, $statement, $after) = @$_;
 	my $n = 1;
 	my $tries = 0;
 
 	for (;;)
 	{
-		last if !fails($what, $statement, $tries % 2 ? 'memory' : 'failed', $n);
+		my ($action, $said) = $tries % 2 ? ('memory', qr/out of memory/) : ('failed', qr/engine failed/);
+		my ($rc, undef, $err) = $node->psql('postgres', "SET client_min_messages = warning; SET enable_seqscan = off;
+			SET gpuvec.fault = '$action $n engine'; $statement");
+
+		last if $rc == 0;
+		die "$what, call $n: $err" unless $err =~ $said && $err !~ /server closed/;
 		$tries++;
-		is($node->safe_psql('postgres', $after), 't', "$what: call $n failed");
-		if ($what eq 'rebuild')
-		{
-			$node->safe_psql('postgres', 'DROP INDEX IF EXISTS t_e_ccnew');
-		}
+		gives($node, $after, 't', "$what: call $n failed") if $after;
+		$node->safe_psql('postgres', 'DROP INDEX IF EXISTS t_e_ccnew') if $what eq 'rebuild';
 		# every call in the beginning, then fewer and fewer
 		$n = $n < 12 ? $n + 1 : int($n * (long_test() ? 1.5 : 2.5));
 	}
@@ -173,21 +138,19 @@ $node->safe_psql(
 	INSERT INTO spare (e) SELECT e FROM t});
 my @indexes = ([ 't_e', 't', '<->', 16, [ 'id < 300', 'id BETWEEN 500 AND 700' ] ]);
 
+sub nearest { my ($condition, $limit) = @_; return "SELECT count(*) FROM (SELECT id FROM t WHERE $condition ORDER BY e <-> point(5, 16) LIMIT $limit) AS x"; }
+
 # name, statements before it, the statement
 my @statements = (
-	[ 'scan', '', 'SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> point(5, 16) LIMIT 50) AS x' ],
-	[ 'filtered scan', '',
-		'SELECT count(*) FROM (SELECT id FROM t WHERE id % 7 = 1 ORDER BY e <-> point(5, 16) LIMIT 50) AS x' ],
-	[ 'keyed scan', '',
-		'SELECT count(*) FROM (SELECT id FROM t WHERE id < 500 ORDER BY e <-> point(5, 16) LIMIT 50) AS x' ],
-	[ 'all rows', '',
-		'SET gpuvec.scan_order = relaxed; SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> point(5, 16)) AS x' ],
+	[ 'scan', '', nearest('true', 50) ],
+	[ 'filtered scan', '', nearest('id % 7 = 1', 50) ],
+	[ 'keyed scan', '', nearest('id < 500', 50) ],
+	[ 'all rows', '', 'SET gpuvec.scan_order = relaxed; ' . nearest('true', 'ALL') ],
 	[ 'gpuvec_search', '', q{SELECT count(*) FROM gpuvec_search('t_e', ARRAY[point(1, 16), point(2, 16)], 10)} ],
 	[ 'insert', '', 'INSERT INTO t (e) SELECT point(g, 16) FROM generate_series(5001, 5300) AS g' ],
 	[ 'VACUUM', 'DELETE FROM t WHERE id % 5 = (SELECT max(id) % 5 FROM t)', 'VACUUM t' ],
-	[ 'build', 'DROP INDEX IF EXISTS spare_e',
-		'CREATE INDEX spare_e ON spare USING gpuivfpq (e, id) WITH (lists = 20, refine = sq8)' ],
-	[ 'training', 'SELECT 1', q{SELECT gpuvec_train('t_e')} ],
+	[ 'build', 'DROP INDEX IF EXISTS spare_e', 'CREATE INDEX spare_e ON spare USING gpuivfpq (e, id) WITH (lists = 20, refine = sq8)' ],
+	[ 'training', '', q{SELECT gpuvec_train('t_e')} ],
 	[ 'REINDEX', '', 'REINDEX INDEX t_e' ],
 	[ 'CHECKPOINT', 'UPDATE t SET e = e WHERE id % 20 = 3', 'CHECKPOINT' ]);
 

@@ -39,70 +39,57 @@ my $twice = q{SELECT string_agg(id::text, ' ' ORDER BY distance)
 	FROM gpuvec_search('t_e', (SELECT array_agg(e) FROM asked, generate_series(1, 2)), 4) AS s
 	JOIN t ON t.ctid = s.tid GROUP BY query ORDER BY query};
 
-# Run the query, do something at its last try, and let it go on.  %change: before,
-# which rows are deleted; meanwhile, statements; postings, that it counts, or twice,
-# for two searches at once.
-sub change_meanwhile
+# Test: a query that stops at an injection point, while statements run, finds that.
+sub finds_meanwhile
 {
-	my ($name, $table, %change) = @_;
-	my $holder;
-	my $query;
-	my $sorted;
-	my $found;
+	my ($what, $query, $meanwhile, $found) = @_;
+	my $holder = hold($node);
+	my $job = background($node, "SET enable_seqscan = off; $query;");
 
-	$node->safe_psql(
-		'postgres', qq{
-		SET client_min_messages = warning;
-		DROP TABLE IF EXISTS t, asked, other;
-		CREATE TABLE t AS SELECT g AS id, point(g, $table->{dims}) AS e
-		FROM generate_series(1, $table->{rows}) AS g;
-		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 1, $table->{options});
-		CREATE TABLE asked AS SELECT e FROM t WHERE id = 3;
-		CREATE TABLE other (e real[]);
-		CREATE INDEX ON other USING gpuivfpq (e) WITH (dims = 4);
-		DELETE FROM t WHERE @{[$change{before} // 'false']};});
-	$sorted = $node->safe_psql('postgres', "SET enable_indexscan = off; $nearest");
-	$found = $change{twice} ? "$sorted\n$sorted\n" : "$sorted\n1|$change{postings}\n";
-	$holder = hold($node);
-	$query = background(
-		$node, qq{
-		SET enable_seqscan = off;
-		SET gpuvec.fault = 'wait $table->{tries} list: tried';
-		@{[$change{twice} ? $twice : "$nearest; SELECT lists, postings FROM gpuvec_last_scan()"]};});
-	is_held($node, "$name: the query has tried a block");
-	$node->safe_psql('postgres', $change{meanwhile});
+	is_held($node, "$what: the query stops");
+	$node->safe_psql('postgres', $meanwhile);
 	release($holder);
-	is(end_of($query), 0, '... and goes on');
-	is(slurp_file($query->{output}), $found, '... and finds what a sort finds');
-	is_sound($node, 't_e', $name);
-	return;
+	is(end_of($job), 0, '... and goes on');
+	return is(slurp_file($job->{output}), $found, '... and finds what a sort finds');
 }
 
 for my $name (sort keys %tables)
 {
-	my $table = $tables{$name};
-	my $rows = $table->{rows};
-	my $counted = $rows - $table->{last};
+	my ($dims, $rows, $tries, $last, $options) = @{ $tables{$name} }{qw(dims rows tries last options)};
+	my $counted = $rows - $last;
 	my $few = 'id % 16 = 2';
 	my $half = 'id % 2 = 0';
-	my $fill = "INSERT INTO t SELECT 10000 + g, point(g, $table->{dims})
-		FROM generate_series(1, $rows) AS g";
+	my $fill = "INSERT INTO t SELECT 10000 + g, point(g, $dims) FROM generate_series(1, $rows) AS g";
 
-	change_meanwhile("$name, nothing", $table, meanwhile => 'SELECT 1', postings => $rows);
-	change_meanwhile("$name, appended", $table,
-		before => $few, meanwhile => $fill, postings => $rows);
-	change_meanwhile("$name, marked dead", $table,
-		before => $few, meanwhile => 'VACUUM t',
-		postings => $rows - $table->{last} / 16);
-	change_meanwhile("$name, rewritten", $table,
-		before => $half, meanwhile => 'VACUUM t', postings => $counted + $rows / 2);
-	change_meanwhile("$name, taken", $table,
-		before => $half, meanwhile => "VACUUM t; $fill",
-		postings => $counted + $rows / 2 + $rows);
-	change_meanwhile("$name, twice, marked dead", $table,
-		before => $few, meanwhile => 'VACUUM t', twice => 1);
-	change_meanwhile("$name, twice, taken", $table,
-		before => $half, meanwhile => "VACUUM t; $fill", twice => 1);
+	# what happens; rows deleted before; statements; postings that the query counts,
+	# or none for two searches at once
+	for (
+		[ 'nothing', 'false', 'SELECT 1', $rows ],
+		[ 'appended', $few, $fill, $rows ],
+		[ 'marked dead', $few, 'VACUUM t', $rows - $last / 16 ],
+		[ 'rewritten', $half, 'VACUUM t', $counted + $rows / 2 ],
+		[ 'taken', $half, "VACUUM t; $fill", $counted + $rows / 2 + $rows ],
+		[ 'twice, marked dead', $few, 'VACUUM t' ],
+		[ 'twice, taken', $half, "VACUUM t; $fill" ])
+	{
+		my ($what, $before, $meanwhile, $postings) = @$_;
+
+		$node->safe_psql(
+			'postgres', qq{
+			SET client_min_messages = warning;
+			DROP TABLE IF EXISTS t, asked, other;
+			CREATE TABLE t AS SELECT g AS id, point(g, $dims) AS e FROM generate_series(1, $rows) AS g;
+			CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 1, $options);
+			CREATE TABLE asked AS SELECT e FROM t WHERE id = 3;
+			CREATE TABLE other (e real[]);
+			CREATE INDEX ON other USING gpuivfpq (e) WITH (dims = 4);
+			DELETE FROM t WHERE $before});
+		my $sorted = $node->safe_psql('postgres', "SET enable_indexscan = off; $nearest");
+		my $query = $postings ? "$nearest; SELECT lists, postings FROM gpuvec_last_scan()" : $twice;
+		finds_meanwhile("$name, $what", "SET gpuvec.fault = 'wait $tries list: tried'; $query", $meanwhile,
+			$postings ? "$sorted\n1|$postings\n" : "$sorted\n$sorted\n");
+		is_sound($node, 't_e', "$name, $what");
+	}
 }
 
 # A search for all candidates makes room for as many postings as it has counted.  New
@@ -111,9 +98,6 @@ for my $condition ('true', 'id > 0')
 {
 	my $query = "SELECT string_agg(id::text, ' ') FROM
 		(SELECT id FROM t WHERE $condition ORDER BY e <-> (SELECT e FROM asked) LIMIT 5000) AS q";
-	my $holder;
-	my $job;
-	my $sorted;
 
 	$node->safe_psql(
 		'postgres', q{
@@ -122,20 +106,14 @@ for my $condition ('true', 'id > 0')
 		CREATE TABLE t AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 600) AS g;
 		CREATE INDEX t_e ON t USING gpuivfpq (e, id) WITH (lists = 4, pq_dim = 1, spill = 0);
 		CREATE TABLE asked AS SELECT e FROM t WHERE id = 3});
-	$sorted = $node->safe_psql('postgres', "SET gpuvec.use_index = never; $query");
-	$holder = hold($node);
-	$job = background(
-		$node, qq{
-		SET enable_seqscan = off;
+	finds_meanwhile(
+		"$condition: postings are counted", qq{
 		SET gpuvec.enable_custom_scan = off;
 		SET gpuvec.probes = 1000; SET gpuvec.candidates = 1000000; SET gpuvec.max_probes = 1000;
 		SET gpuvec.fault = 'wait 1 scan: counted';
-		$query});
-	is_held($node, "$condition: the query has counted postings");
-	$node->safe_psql('postgres', 'INSERT INTO t SELECT 1000 + g, e FROM asked, generate_series(1, 100) AS g');
-	release($holder);
-	is(end_of($job), 0, '... and goes on');
-	is(slurp_file($job->{output}), "$sorted\n", '... and finds what a sort finds');
+		$query},
+		'INSERT INTO t SELECT 1000 + g, e FROM asked, generate_series(1, 100) AS g',
+		$node->safe_psql('postgres', "SET gpuvec.use_index = never; $query") . "\n");
 }
 $node->safe_psql('postgres', 'DROP TABLE t, asked, other');
 
@@ -196,18 +174,11 @@ my @queries = map {
 			END LOOP;
 		END $$})
 } 1 .. 4;
-ok( wait_until($node,
-		q{SELECT count(*) = 4 FROM pg_stat_activity WHERE application_name = 'queries'}),
-	'queries run');
-my @pids = split /\n/, $node->safe_psql('postgres',
-	q{SELECT pid FROM pg_stat_activity WHERE application_name = 'queries'});
+ok(wait_until($node, q{SELECT count(*) = 4 FROM pg_stat_activity WHERE application_name = 'queries'}), 'queries run');
+my @pids = split /\n/, $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE application_name = 'queries'});
 
 # How many times the list was rewritten.
-sub generation
-{
-	return $node->safe_psql('postgres',
-		q{SELECT max(generation) FROM gpuvec_list_stats('narrow_e')});
-}
+sub generation { return $node->safe_psql('postgres', q{SELECT max(generation) FROM gpuvec_list_stats('narrow_e')}); }
 
 # Stop the queries wherever they are, rewrite, use the freed blocks again, and
 # let them go on.  One may be stopped with a page locked, for which VACUUM
@@ -260,28 +231,20 @@ pause_loaders($served);
 for my $id (7, 1234, 2999)
 {
 	my $new = $id + 100000;
-	my ($rc, $out, $err) = $served->psql('postgres', qq{
-		DELETE FROM t WHERE id = $id;
-		SET gpuvec.fault = 'error 1 refine: freed';
-		VACUUM t}, on_error_stop => 1);
-
-	like($err, qr/stopped at step "refine: freed"/, "row $id: VACUUM stops");
+	says($served, "DELETE FROM t WHERE id = $id; SET gpuvec.fault = 'error 1 refine: freed'; VACUUM t",
+		qr/stopped at step "refine: freed"/, "row $id: VACUUM stops");
 	$served->safe_psql('postgres', "INSERT INTO t VALUES ($new, point($id, 8))");
-	for my $engine ('cpu', 'gpu')
-	{
-		is( $served->safe_psql('postgres', qq{
-				SET enable_seqscan = off;
-				SET gpuvec.engine = $engine;
-				SELECT id FROM t ORDER BY e <-> point($id, 8) LIMIT 1;
-				SELECT engine, tail_postings > 0 FROM gpuvec_last_scan()}),
-			$engine eq 'cpu' ? "$new\nsession|" . 'f' : "$new\n$SERVER|t",
-			"row $new is found, engine $engine");
-	}
+	gives(
+		$served, qq{
+		SET enable_seqscan = off;
+		SET gpuvec.engine = $_->[0];
+		SELECT id FROM t ORDER BY e <-> point($id, 8) LIMIT 1;
+		SELECT engine, tail_postings > 0 FROM gpuvec_last_scan()},
+		"$new\n$_->[1]", "row $new is found, engine $_->[0]")
+	  for [ 'cpu', 'session|f' ], [ 'gpu', "$SERVER|t" ];
 }
 
-is( $served->safe_psql('postgres',
-		q{SELECT * FROM gpuvec_verify_index('t_e', mirror => true) WHERE severity = 'error'}),
-	'', 'nothing of this is a fault');
+gives($served, q{SELECT * FROM gpuvec_verify_index('t_e', mirror => true) WHERE severity = 'error'}, '', 'nothing of this is a fault');
 resume_loaders($served);
 $served->safe_psql('postgres', 'VACUUM t');
 is_whole($served, 'vacuumed', 't', '<->', 8, exact => 0);
@@ -292,11 +255,8 @@ $served->safe_psql('postgres', q{
 	CREATE TABLE crowded (id int, e real[]);
 	INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(1, 1700) AS g;
 	CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 10, refine = sq8)});
-my (undef, undef, $stopped) = $served->psql('postgres', q{
-	DELETE FROM crowded WHERE id % 3 = 0;
-	SET gpuvec.fault = 'error 5 refine: freed';
-	VACUUM crowded}, on_error_stop => 1);
-like($stopped, qr/stopped at step "refine: freed"/, 'many rows: VACUUM stops');
+says($served, q{DELETE FROM crowded WHERE id % 3 = 0; SET gpuvec.fault = 'error 5 refine: freed'; VACUUM crowded},
+	qr/stopped at step "refine: freed"/, 'many rows: VACUUM stops');
 $served->safe_psql('postgres',
 	'INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(200001, 200500) AS g');
 is_complete($served, 'crowded', '<->', 8, 'records of many rows used again');
