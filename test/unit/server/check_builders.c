@@ -1,8 +1,8 @@
 /*
  * check_builders.c
  *		Builds by gpuvecd: what comes back is what the engine makes, in the
- *		order in which it was asked for; what is too large; faults; clients
- *		that go away.
+ *		order in which it was asked for; what is too large; clients that go
+ *		away.
  */
 #include <unistd.h>
 
@@ -296,60 +296,6 @@ check_memory(const float *rows)
 	server_end(&server);
 }
 
-/* The work of a build's client, up to the first refusal. */
-static int
-work(const TestServer *server, const float *rows)
-{
-	int			fd = client_open(server, GV_ROLE_BUILDER);
-	GvGetModelRequest ask = {GV_PARENT_OFFSETS, 0, 0, 1};
-	int			got = builder_prepare(fd, rows, NULL);
-
-	if (got == 0)
-		got = ASK(fd, GV_MSG_GET_MODEL, ask);
-	if (got == 0 && builder_send(fd, GV_MSG_ENCODE_ROWS, 0, rows, 40))
-		got = client_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL);
-	if (fd >= 0)
-		close(fd);
-	return got;
-}
-
-/* Each call fails once, in each way. */
-static void
-check_build_faults(const float *rows)
-{
-	static const int refusals[] = {
-		[GV_INVALID] = GV_REFUSED_PROTOCOL,
-		[GV_NO_MEMORY] = GV_REFUSED_NO_MEMORY,
-		[GV_REJECTED] = GV_REFUSED_FAILED,
-		[GV_FAILED] = GV_REFUSED_FAILED
-	};
-	int			status;
-	int			n;
-
-	for (status = GV_INVALID; status <= GV_FAILED; status++)
-		for (n = 1; n <= 7; n++)
-		{
-			char		fault[32];
-			TestServer	server;
-			int			got;
-
-			snprintf(fault, sizeof(fault), "%d:%d", n, status);
-			server = server_start("--build-fault", fault, NULL);
-			got = work(&server, rows);
-			CHECK(got == refusals[status] || (status == GV_FAILED && got == -1),
-				  "call %d, status %d: %d", n, status, got);
-			if (status == GV_FAILED)
-				CHECK(server_wait(&server) == 5, "call %d", n);
-			else
-			{
-				CHECK(work(&server, rows) == 0, "after call %d, status %d", n,
-					  status);
-				CHECK(server_stop(&server) == 0, "stop");
-			}
-			server_remove(&server);
-		}
-}
-
 void
 test_builders(void)
 {
@@ -365,5 +311,4 @@ test_builders(void)
 	server_check_log(&server, "s; calibration: lists ");
 	server_remove(&server);
 	check_memory(rows);
-	check_build_faults(rows);
 }

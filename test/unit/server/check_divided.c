@@ -1,8 +1,9 @@
 /*
  * check_divided.c
  *		A set on several devices: which take part, what the budget is charged
- *		with, and what fails.  Sets of all kinds on several devices are in
- *		check_sets.c, builds in check_copies.c.
+ *		with, and a task that fails.  Sets of all kinds on several devices are
+ *		in check_sets.c, builds in check_copies.c, other faults in
+ *		check_faults.c.
  *
  * Servers here divide whatever can be (GPUVEC_DIVIDE).
  */
@@ -144,72 +145,22 @@ check_memory(void)
 	server_end(&server);
 }
 
-/*
- * The n-th of a set's calls fails in one way, on one device or several, whose
- * second and third calls are tasks' creations: without memory there are fewer.
- */
+/* Where the second or third call, a task's creation, finds no memory. */
 static void
-check_set_fault(const char *devices, const TestSet *set, int n,
-				GvStatus status)
+check_fewer_tasks(int n)
 {
-	static const int refusals[] = {
-		[GV_INVALID] = GV_REFUSED_PROTOCOL,
-		[GV_NO_MEMORY] = GV_REFUSED_NO_MEMORY,
-		[GV_FAILED] = GV_REFUSED_FAILED
-	};
-	bool		is_spared = strlen(devices) > 1 && (n == 2 || n == 3) &&
-		status == GV_NO_MEMORY;
 	char		fault[32];
 	TestServer	server;
-	int			fd;
-	int			got;
-
-	snprintf(fault, sizeof(fault), "%d:%d", n, (int) status);
-	server = server_start("--devices", devices, "--set-fault", fault, NULL);
-	fd = client_open(&server, GV_ROLE_SET);
-	got = set_check(fd, set);
-	CHECK(got == (is_spared ? 0 : refusals[status]) ||
-		  (status == GV_FAILED && got == -1), "call %d, status %d: %d", n,
-		  status, got);
-	close(fd);
-	if (status == GV_FAILED && got != 0)
-		CHECK(server_wait(&server) == 5, "call %d", n);
-	else
-	{
-		builder_unused(&server, "after a fault");
-		fd = client_open(&server, GV_ROLE_SET);
-		CHECK(set_check(fd, set) == 0, "after call %d, status %d", n, status);
-		close(fd);
-		CHECK(server_stop(&server) == 0, "stop");
-	}
-	server_remove(&server);
-}
-
-/*
- * A set is created; three messages each with queries, themselves and rows; a
- * run; four parts of outputs.  Each call is one of the set and one of each
- * task; on one device only the creation is two.
- */
-#define CALLS		(1 + 3 + 3 + 3 + 1 + 4)
-
-static void
-check_set_faults(void)
-{
 	OwnSet		set = set_make(0);
-	int			n;
+	int			fd;
 
-	for (n = 1; n <= 1 + CALLS; n += unit_small ? 3 : 1)
-	{
-		check_set_fault("0", &set, n, GV_INVALID);
-		check_set_fault("0", &set, n, GV_NO_MEMORY);
-		check_set_fault("0", &set, n, GV_FAILED);
-	}
-	for (n = 1; n <= 3 * CALLS; n += unit_small ? 5 : 1)
-	{
-		check_set_fault("0,1", &set, n, GV_INVALID);
-		check_set_fault("0,1", &set, n, GV_NO_MEMORY);
-		check_set_fault("0,1", &set, n, GV_FAILED);
-	}
+	snprintf(fault, sizeof(fault), "%d:%d", n, GV_NO_MEMORY);
+	server = server_start("--devices", "0,1", "--set-fault", fault, NULL);
+	fd = client_open(&server, GV_ROLE_SET);
+	OK(set_check(fd, &set));
+	close(fd);
+	builder_unused(&server, "without a task");
+	server_end(&server);
 }
 
 /* One task fails at once where the other one has minutes to go. */
@@ -257,7 +208,8 @@ test_divided(void)
 		server_end(&server);
 	}
 	check_memory();
-	check_set_faults();
+	check_fewer_tasks(2);
+	check_fewer_tasks(3);
 	check_failed_task();
 	unsetenv("GPUVEC_DIVIDE");
 }

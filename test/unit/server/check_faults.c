@@ -1,117 +1,204 @@
 /*
  * check_faults.c
- *		Every call of the engine fails once, in each way: each answer is right,
- *		or a refusal, or the connection ends; and afterwards all is well.
+ *		Every call of the engine fails once, in each way, and so does every
+ *		allocation of gpuvecd's (test/memory/heap.c): who asked gets a right
+ *		answer, or a refusal, or loses the connection, and whoever comes next
+ *		gets right answers.  Where all allocations from one on fail, gpuvecd
+ *		still ends when it is told to.
  */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "scripts.h"
 
 #define NCLIENTS	8			/* of one batch */
 #define BATCH_CALLS	30			/* more than come before its end */
+#define TOGETHER	3			/* sessions that search at once */
+#define MISSED		8			/* calls one after another that there are not */
 
-/* Is this an answer that a client may get when the engine has failed once? */
-static bool
-may_be(int got, GvStatus status)
+/* What a message was answered: a GvRefusalCode, 0, or -1 for the end. */
+typedef struct Answers
 {
-	switch (status)
-	{
-		case GV_NO_MEMORY:
-			return got == 0 || got == GV_REFUSED_NO_MEMORY;
-		case GV_FAILED:
-			return got == 0 || got == GV_REFUSED_FAILED || got == -1;
-		case GV_REJECTED:
-			return got == 0 || got == GV_REFUSED_FAILED;
-		default:
-			return got == 0 || got == GV_REFUSED_PROTOCOL || got == -1;
-	}
+	int			codes[NSCRIPTS][MAX_MESSAGES];
+} Answers;
+
+/* What fails in a server. */
+typedef struct Failure
+{
+	char		what[64];
+	GvStatus	status;			/* GV_OK: nothing */
+	bool		may_end;		/* a connection, whatever the status */
+} Failure;
+
+/* Is this an answer that a client may get when that has failed once? */
+static void
+check_answer(int got, const Failure *failure, int which)
+{
+	static const int refusals[] = {
+		[GV_INVALID] = GV_REFUSED_PROTOCOL,
+		[GV_NO_MEMORY] = GV_REFUSED_NO_MEMORY,
+		[GV_REJECTED] = GV_REFUSED_FAILED,
+		[GV_FAILED] = GV_REFUSED_FAILED
+	};
+	bool		may_end = failure->may_end || failure->status == GV_INVALID ||
+		failure->status == GV_FAILED;
+
+	CHECK(got == 0 || got == refusals[failure->status] ||
+		  (may_end && got == -1), "%s, conversation %d: %d", failure->what,
+		  which, got);
 }
 
 /*
- * The work of loaders and sessions, up to the first refusal, which is
- * returned; -1 for the end of a connection.
+ * Hold a conversation until it goes on otherwise than the right one, which is
+ * noted where `right` is to be made.  Returns the code that differs; 0: none.
  */
 static int
-work(const TestServer *server, GvMirrorKey key, TestIndex *index)
+converse(const TestServer *server, const Script *script, int *right, bool make)
 {
-	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
-	int			sessions[3];
-	TestSearch	searches[3];
-	GvRangeRequest range = {key, 0, 2, 0, 0};
-	int			refusal;
-	int			got;
+	OwnFd		fd = client_socket(server);
 	int			i;
 
-	refusal = loader < 0 ? -1 : load_all(loader, &key, index);
-	for (i = 0; i < 3; i++)
+	for (i = 0; i < script->n; i++)
+	{
+		int			code = script_say(fd, script, i);
+
+		if (make)
+			right[i] = code;
+		if (code != right[i])
+			return code;
+	}
+	return 0;
+}
+
+/* Sessions search at once; the first of their refusals. */
+static int
+search_together(const TestServer *server, const GvMirrorKey *key,
+				const TestIndex *index)
+{
+	TestSearch	searches[TOGETHER];
+	int			sessions[TOGETHER];
+	int			got = 0;
+	int			i;
+
+	for (i = 0; i < TOGETHER; i++)
 	{
 		sessions[i] = client_open(server, GV_ROLE_SESSION);
-		searches[i] = make_search(&key, index);
-		if (refusal == 0 && sessions[i] < 0)
-			refusal = -1;
-	}
-	for (i = 0; i < 3 && refusal == 0; i++)
+		searches[i] = make_search(key, index);
 		(void) search_send(sessions[i], &searches[i]);
-	got = refusal;
-	for (i = 0; i < 3 && got == 0; i++)
+	}
+	for (i = 0; i < TOGETHER; i++)
 	{
 		int			one = search_receive(sessions[i], index, &searches[i]);
 
-		refusal = refusal == 0 ? one : refusal;
-	}
-	if (refusal == 0)
-		refusal = search_check(sessions[0], &key, index);
-	if (refusal == 0)
-		refusal = load_chunk(loader, &key, index, 0, 0,
-							 index->lists[0].nblocks, GV_CHUNK_LIVE);
-	if (refusal == 0)
-		refusal = ASK(loader, GV_MSG_READ_LISTS, range);
-	if (refusal == 0)
-		refusal = load_drop(loader, &key);
-	for (i = 0; i < 3; i++)
-	{
+		got = got == 0 ? one : got;
 		free_search(&searches[i]);
-		close(sessions[i]);
+		client_close(&sessions[i]);
 	}
-	return refusal;
+	return got;
 }
+
+/*
+ * What clients of these conversations say, with mirrors of keys from `first`
+ * on.  Returns the first code that is not as in the right round, or 0.
+ */
+static int
+hold_round(const TestServer *server, uint32_t first, unsigned scripts,
+		   Answers *right, bool make, const TestIndex *index,
+		   const Failure *failure)
+{
+	GvMirrorKey loaded = test_key(first);
+	GvMirrorKey other = test_key(first + 1);
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		cleaner = -1;
+	int			got = load_all(loader, &loaded, index);
+	int			differs = got;
+	bool		is_loaded = got == 0;
+	int			which;
+
+	check_answer(got, failure, -1);
+	for (which = 0; which < NSCRIPTS; which++)
+	{
+		Script		script = {0};
+
+		/* perhaps there is nothing to search */
+		if ((scripts >> which & 1) == 0 ||
+			(!is_loaded && which < LOADER_SCRIPT))
+			continue;
+		unit_seed = 30;			/* whichever time it is */
+		any_script(&script, which, &loaded, &other, index);
+		got = converse(server, &script, right->codes[which], make);
+		free_script(&script);
+		check_answer(got, failure, which);
+		differs = differs == 0 ? got : differs;
+	}
+	if (differs == 0)
+	{
+		differs = search_together(server, &loaded, index);
+		check_answer(differs, failure, -1);
+	}
+	cleaner = client_open(server, GV_ROLE_LOADER);
+	got = load_drop(cleaner, &loaded);
+	got = got == 0 ? load_drop(cleaner, &other) : got;
+	check_answer(got, failure, -1);
+	return differs == 0 ? got : differs;
+}
+
+/* Calls that fail: an option's, with servers of these devices. */
+typedef struct Calls
+{
+	const char *option;
+	const char *devices;
+	unsigned	scripts;		/* that make such calls, bits */
+	int			first;			/* that comes when gpuvecd listens */
+	int			least;			/* that fail, at least */
+	int			step;
+} Calls;
+
+#define MIRROR_SCRIPTS	((1 << SET_SCRIPT) - 1)
+
+static const Calls calls[] = {
+	/* the first three are before it listens, see check_life.c */
+	{"--fault", "0", MIRROR_SCRIPTS, 4, 15, 2},
+	{"--build-fault", "0", 1 << BUILDER_SCRIPT, 1, 7, 1},
+	{"--set-fault", "0", 1 << SET_SCRIPT, 1, 7, 1},
+	{"--set-fault", "0,1", 1 << SET_SCRIPT, 1, 14, 1},
+};
 
 /*
  * The n-th call fails; false when that was not seen in the first round, since
  * there are fewer calls or it was tried again with success.
  */
 static bool
-check_fault(int n, GvStatus status, TestIndex *index)
+check_call(const Calls *of, int n, GvStatus status, Answers *right,
+		   const TestIndex *index)
 {
+	Failure		failure = {.status = status};
 	char		fault[32];
 	TestServer	server;
 	int			first;
-	int			second = -1;
-	int			ended;
+	int			second = 0;
 
+	snprintf(failure.what, sizeof(failure.what), "%s %s, call %d, status %d",
+			 of->devices, of->option, n, status);
 	snprintf(fault, sizeof(fault), "%d:%d", n, status);
-	server = server_start("--fault", fault, NULL);
-	first = work(&server, test_key(1), index);
-	CHECK(may_be(first, status), "call %d, status %d: %d", n, status, first);
+	server = server_start("--devices", of->devices, of->option, fault,
+						  "--keep", "3600", NULL);
+	first = hold_round(&server, 1, of->scripts, right, false, index, &failure);
 	if (status != GV_FAILED || first == 0)
-	{
-		second = work(&server, test_key(2), index);
-		CHECK(first == 0 ? may_be(second, status) : second == 0,
-			  "after call %d, status %d: %d", n, status, second);
-	}
+		second = hold_round(&server, 3, of->scripts, right, false, index,
+							&failure);
+	CHECK(first == 0 || second == 0, "%s: afterwards: %d", failure.what,
+		  second);
 	if (status == GV_FAILED && (first != 0 || second != 0))
 	{
-		ended = server_wait(&server);
-		CHECK(ended == 5, "call %d: exit status %d", n, ended);
+		CHECK(server_wait(&server) == 5, "%s: it goes on", failure.what);
 		server_check_log(&server, "FATAL: engine failed");
 	}
 	else
 	{
-		ended = server_stop(&server);
-		CHECK(ended == 0, "call %d, status %d: exit status %d", n, status,
-			  ended);
+		builder_unused(&server, failure.what);
+		CHECK(server_stop(&server) == 0, "%s: SIGTERM", failure.what);
 	}
 	if (status == GV_REJECTED && (first != 0 || second > 0))
 		server_check_log(&server, "WARNING: device rejected a call");
@@ -124,39 +211,33 @@ check_fault(int n, GvStatus status, TestIndex *index)
  * the same, one search after the other.  false: it was in loading.
  */
 static bool
-check_batch(int n, TestIndex *index)
+check_batch(int n, const TestIndex *index)
 {
 	char		fault[32];
 	GvMirrorKey key = test_key(1);
 	TestServer	server;
+	TestCrowd	crowd;
 	int			loader;
-	int			clients[NCLIENTS];
-	TestSearch	searches[NCLIENTS];
 	bool		loaded;
-	int			result;
 	int			i;
 
 	snprintf(fault, sizeof(fault), "%d:%d", n, GV_NO_MEMORY);
 	server = server_start("--fault", fault, NULL);
 	loader = client_open(&server, GV_ROLE_LOADER);
 	loaded = load_all(loader, &key, index) == 0;
-	for (i = 0; i < NCLIENTS; i++)
-	{
-		clients[i] = client_open(&server, GV_ROLE_SESSION);
-		searches[i] = make_search(&key, index);
-	}
+	crowd = crowd_open(&server, GV_ROLE_SESSION, NCLIENTS);
 	/* so that they are one batch */
 	server_freeze(&server);
 	for (i = 0; i < NCLIENTS && loaded; i++)
-		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
+		crowd_ask(&crowd, i, &key, index, NULL);
 	server_thaw(&server);
-	for (i = 0; i < NCLIENTS; i++)
+	for (i = 0; i < NCLIENTS && loaded; i++)
 	{
-		result = loaded ? search_receive(clients[i], index, &searches[i]) : 0;
-		CHECK(result == 0, "call %d, client %d: %d", n, i, result);
-		free_search(&searches[i]);
-		close(clients[i]);
+		int			got = crowd_answer(&crowd, i, index);
+
+		CHECK(got == 0, "call %d, client %d: %d", n, i, got);
 	}
+	crowd_close(&crowd);
 	close(loader);
 	server_end(&server);
 	return loaded;
@@ -164,37 +245,126 @@ check_batch(int n, TestIndex *index)
 
 /* No memory for a batch, in its beginning or its end. */
 static void
-test_batch_faults(TestIndex *index)
+test_batch_faults(void)
 {
+	OwnIndex	index = make_index(GV_L2, 4, 2, 4, 2, 3, false);
 	int			nloaded = 0;
 	int			n;
 
 	for (n = 4; n < BATCH_CALLS; n++)
-		nloaded += check_batch(n, index);
+		nloaded += check_batch(n, &index);
 	CHECK(nloaded >= 8 && nloaded <= BATCH_CALLS - 4 - 8, "%d were loaded",
 		  nloaded);
+}
+
+/* An index with keys, and what is said of it where nothing fails. */
+static TestIndex
+make_right(Answers *right)
+{
+	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
+	TestServer	server = server_start("--keep", "3600", NULL);
+	Failure		none = {.what = "nothing"};
+
+	give_keys(&index, 2);
+	OK(hold_round(&server, 1, ~0U, right, true, &index, &none));
+	server_end(&server);
+	return index;
 }
 
 void
 test_faults(void)
 {
-	OwnIndex	index = make_index(GV_L2, 4, 2, 4, 2, 3, false);
+	Answers		right;
+	OwnIndex	index = make_right(&right);
+	size_t		c;
 	int			status;
-	int			n;
 
-	test_batch_faults(&index);
-	for (status = GV_INVALID; status <= GV_FAILED; status++)
+	test_batch_faults();
+	setenv("GPUVEC_DIVIDE", "1", 1);
+	for (c = 0; c < sizeof(calls) / sizeof(calls[0]); c++)
+		for (status = GV_INVALID; status <= GV_FAILED; status++)
+		{
+			int			step = calls[c].step * (unit_small ? 4 : 1);
+			int			missed = 0;
+			int			failed = 0;
+			int			n;
+
+			for (n = calls[c].first; missed < MISSED; n += step)
+			{
+				bool		is_seen = check_call(&calls[c], n, (GvStatus) status,
+												 &right, &index);
+
+				failed += is_seen;
+				missed = is_seen ? 0 : missed + 1;
+			}
+			CHECK(failed >= calls[c].least / step, "%s, status %d: %d calls",
+				  calls[c].option, status, failed);
+		}
+	unsetenv("GPUVEC_DIVIDE");
+}
+
+/*
+ * The n-th allocation fails, and all behind it or none.  Returns whether there
+ * are so many.
+ */
+static bool
+check_allocation(int n, bool after, Answers *right, const TestIndex *index)
+{
+	Failure		failure = {.status = GV_NO_MEMORY,.may_end = true};
+	char		number[16];
+	const char *options[] = {after ? "--memory-faults" : "--memory-fault",
+	number, "--keep", "3600", NULL};
+	TestServer	server;
+	FREED char *log = NULL;
+	char	   *left;
+	int			ended;
+	int			due;
+
+	snprintf(number, sizeof(number), "%d", n);
+	snprintf(failure.what, sizeof(failure.what), "allocation %d%s", n,
+			 after ? " and on" : "");
+	server_folder(&server);
+	server_launch(&server, options);
+	if (server_listens(&server))
 	{
-		int			missed = 0;
-		int			failed = 0;
+		int			first;
 
-		/* the first three are before it listens, see check_life.c */
-		for (n = 4; missed < 8; n += unit_small ? 5 : 1)
-			if (check_fault(n, (GvStatus) status, &index))
-				failed++;
-			else
-				missed++;
-		CHECK(failed >= (unit_small ? 2 : 15), "status %d: only %d calls",
-			  status, failed);
+		server.supervisor = client_open(&server, GV_ROLE_SUPERVISOR);
+		if (server.supervisor < 0)
+			server.supervisor = client_open(&server, GV_ROLE_SUPERVISOR);
+		first = hold_round(&server, 1, ~0U, right, false, index, &failure);
+		if (!after)
+			CHECK(hold_round(&server, 3, ~0U, right, false, index,
+							 &failure) == 0 || first == 0,
+				  "%s: it is not well afterwards", failure.what);
+		ended = server_stop(&server);
+		/* libgcov needs memory at the end, too, and crashes without */
+		CHECK(ended == 0 || getenv("GPUVEC_TEST_COUNTED") != NULL,
+			  "%s: exit status %d", failure.what, ended);
 	}
+	/* it cannot begin, and says why */
+	else
+	{
+		ended = server_wait(&server);
+		CHECK(ended > 0 && ended < 1000, "%s: exit status %d", failure.what,
+			  ended);
+	}
+	log = server_log(&server);
+	left = strstr(log, "LOG: allocations left: ");
+	due = left == NULL ? 0 : atoi(left + strlen("LOG: allocations left: "));
+	server_remove(&server);
+	return due == 0 || (after && due == 1);
+}
+
+void
+test_starved(void)
+{
+	Answers		right;
+	OwnIndex	index = make_right(&right);
+	int			step = test_long ? 1 : unit_small ? 29 : 7;
+	int			n = 1;
+
+	while (check_allocation(n, n / step % 3 == 1, &right, &index))
+		n += step;
+	CHECK(n > 100, "only %d allocations", n);
 }

@@ -123,24 +123,16 @@ ask_in_bulk(Said *said, const TestServer *server, const GvMirrorKey *key,
 			const TestIndex *index)
 {
 	OwnSearch	search = make_search(key, index);
-	OWN float  *queries = index_floats((size_t) QUERIES * index->spec.dims,
-									   false);
-	size_t		query_bytes = sizeof(float) * (size_t) index->spec.dims;
-	size_t		bytes;
-	FREED char *tail = search_tail(&search, &bytes);
-	size_t		tests_bytes = bytes - query_bytes;
 	int			fds[3];
 	int			i;
 
-	tail = realloc(tail, tests_bytes + QUERIES * query_bytes);
-	memcpy(tail + tests_bytes, queries, QUERIES * query_bytes);
+	unit_free(search.query);
+	search.query = index_floats((size_t) QUERIES * index->spec.dims, false);
 	search.request.n = QUERIES;
 	for (i = 0; i < 3; i++)
 	{
 		fds[i] = client_open(server, GV_ROLE_BULK);
-		CHECK(client_message(fds[i], GV_MSG_SEARCH, &search.request,
-							 sizeof(search.request), tail,
-							 tests_bytes + QUERIES * query_bytes), "send");
+		CHECK(search_send(fds[i], &search), "send");
 	}
 	for (i = 0; i < 3; i++)
 	{

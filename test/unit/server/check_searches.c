@@ -56,78 +56,6 @@ test_shapes(const TestServer *server)
 	}
 }
 
-/* Is an answer of many the same as that of one, less what times say? */
-static bool
-same_answer(const GvSearchReply *a, const GvSearchReply *b, size_t bytes)
-{
-	GvSearchReply head = *a;
-
-	head.batch = b->batch;
-	head.queued_us = b->queued_us;
-	head.engine_us = b->engine_us;
-	return memcmp(&head, b, sizeof(head)) == 0 &&
-		memcmp(a + 1, b + 1, bytes - sizeof(*a)) == 0;
-}
-
-/* The bytes behind a request of n queries; the caller frees them. */
-static char *
-bulk_tail(const TestSearch *search, const float *queries, size_t *bytes)
-{
-	size_t		tests = gv_tests_bytes(&search->request);
-	size_t		row = 4 * (size_t) search->request.dims;
-	FREED char *one = search_tail(search, bytes);
-	char	   *tail;
-
-	*bytes = tests + row * (size_t) search->request.n;
-	tail = malloc(*bytes);
-	memcpy(tail, one, tests);
-	memcpy(tail + tests, queries, *bytes - tests);
-	return tail;
-}
-
-/*
- * Many queries of one message have the answers that each of them has alone.
- */
-static void
-check_bulk(const TestServer *server, int session, const TestSearch *search,
-		   const float *queries)
-{
-	OwnFd		bulk = client_open(server, GV_ROLE_BULK);
-	const GvSearchRequest *request = &search->request;
-	TestSearch	one = *search;
-	size_t		bytes;
-	char	   *tail = bulk_tail(search, queries, &bytes);
-	uint32_t	length = 0;
-	uint32_t	used = 0;
-	FREED void *answers = NULL;
-	int			result = client_ask(bulk, GV_MSG_SEARCH, request,
-									sizeof(*request), tail, bytes, &answers,
-									&length);
-	int			i;
-
-	CHECK(result == 0, "searches: %d", result);
-	free(tail);
-	one.request.n = 1;
-	for (i = 0; result == 0 && i < request->n; i++)
-	{
-		uint32_t	answer_bytes;
-		FREED void *answer = NULL;
-
-		one.query = (float *) queries + (size_t) i * (size_t) request->dims;
-		tail = search_tail(&one, &bytes);
-		result = client_ask(session, GV_MSG_SEARCH, &one.request,
-							sizeof(one.request), tail, bytes, &answer,
-							&answer_bytes);
-		free(tail);
-		CHECK(result == 0, "search: %d", result);
-		CHECK(used + answer_bytes <= length &&
-			  same_answer((GvSearchReply *) ((char *) answers + used), answer,
-						  answer_bytes), "answer %d of %d", i, request->n);
-		used += answer_bytes;
-	}
-	CHECK(used == length, "%u bytes, not %u", length, used);
-}
-
 /* Is it soon all that it was, since no such client is left? */
 static void
 check_all_memory(int loader, int64_t all)
@@ -249,7 +177,9 @@ test_bulk(const TestServer *server)
 		search.request.capacity = 1 << i % 9;
 		if (search.request.rank > search.request.capacity)
 			search.request.rank = search.request.capacity;
-		check_bulk(server, session, &search, queries);
+		bulk = client_open(server, GV_ROLE_BULK);
+		search_many(bulk, session, &search, queries);
+		close(bulk);
 		free_search(&search);
 	}
 

@@ -2,7 +2,7 @@
  * check_sets.c
  *		Work on sets by gpuvecd: what comes back is what the engine makes of
  *		it, however it was brought and whoever else is served; clients that go
- *		away, memory.  check_divided.c has faults.
+ *		away, memory.  check_faults.c has faults.
  */
 #include <fcntl.h>
 #include <unistd.h>

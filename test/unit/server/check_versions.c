@@ -37,12 +37,10 @@ static GvSearchReply *
 ask_version(int fd, TestSearch *search, uint64_t version, uint32_t *length)
 {
 	void	   *payload = NULL;
-	size_t		bytes;
-	FREED char *tail = search_tail(search, &bytes);
 
 	search->request.version = version;
-	OK(client_ask(fd, GV_MSG_SEARCH, &search->request, sizeof(search->request),
-				  tail, bytes, &payload, length));
+	CHECK(search_send(fd, search), "send");
+	OK(client_receive(fd, GV_MSG_SEARCH, &payload, length));
 	return payload;
 }
 
@@ -73,10 +71,7 @@ compare_answers(const GvSearchRequest *request, GvSearchReply *brief,
 
 	CHECK(brief->is_brief == 1 && full->is_brief == 0, "brief, or not");
 	head.is_brief = 0;
-	head.batch = full->batch;
-	head.queued_us = full->queued_us;
-	head.engine_us = full->engine_us;
-	CHECK(memcmp(&head, full, sizeof(head)) == 0, "heads");
+	CHECK(search_same_head(&head, full), "heads");
 	CHECK(gv_answer_bytes(request, brief) == brief_bytes &&
 		  gv_answer_bytes(request, full) == full_bytes &&
 		  (brief_bytes < full_bytes || full->nprobed == 0), "lengths");

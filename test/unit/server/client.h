@@ -164,8 +164,28 @@ extern int32_t search_compares(const TestIndex *index,
 							   const TestSearch *search);
 extern int	search_check(int fd, const GvMirrorKey *key,
 						 const TestIndex *index);
+extern bool search_same_head(const GvSearchReply *a, const GvSearchReply *b);
+extern void search_many(int fd, int other, const TestSearch *search,
+						const float *queries);
 
 #define WRONG_ANSWER	1000	/* of search_receive and search_check */
+
+/* Clients, each with a search under way. */
+#define TEST_CROWD		100
+
+typedef struct TestCrowd
+{
+	int			n;
+	int			fds[TEST_CROWD];
+	TestSearch	searches[TEST_CROWD];
+} TestCrowd;
+
+extern TestCrowd crowd_open(const TestServer *server, GvRole role, int n);
+extern void crowd_close(TestCrowd *crowd);
+#define OwnCrowd	UNIT_OWN(crowd_close) TestCrowd
+extern void crowd_ask(TestCrowd *crowd, int i, const GvMirrorKey *key,
+					  const TestIndex *index, const Records *records);
+extern int	crowd_answer(TestCrowd *crowd, int i, const TestIndex *index);
 
 /*
  * check_builders.c: a build of codes of m = 3, batches of up to 40 rows, and
@@ -220,7 +240,6 @@ extern void check_calib_mirror(int fd, int helper, GvBuilder *own,
 							   const float *queries);
 extern void check_crowded_calib_mirror(const TestServer *server,
 									   const float *rows);
-extern void check_failed_calib_mirrors(const float *rows);
 
 /* bench_divided.c: with each of n lists of devices */
 extern void bench_divided(int n, char **devices);

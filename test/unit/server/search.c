@@ -52,12 +52,13 @@ free_search(TestSearch *search)
 	unit_free(search->made);
 }
 
-/* The bytes behind a request; the caller frees them. */
+/* The bytes behind a request of n queries; the caller frees them. */
 char *
 search_tail(const TestSearch *search, size_t *bytes)
 {
 	const GvSearchRequest *request = &search->request;
-	size_t		query_bytes = sizeof(float) * (size_t) request->dims;
+	size_t		query_bytes = sizeof(float) * (size_t) request->dims *
+	(size_t) request->n;
 	size_t		ntests = (size_t) request->ntests;
 	GvTestRequest *tests;
 	uint64_t   *values;
@@ -227,4 +228,101 @@ search_check(int fd, const GvMirrorKey *key, const TestIndex *index)
 	(void) search_send(fd, &search);
 	result = search_receive(fd, index, &search);
 	return result;
+}
+
+/* Do two heads of answers say the same, apart from batches and times? */
+bool
+search_same_head(const GvSearchReply *a, const GvSearchReply *b)
+{
+	GvSearchReply head = *a;
+
+	head.batch = b->batch;
+	head.queued_us = b->queued_us;
+	head.engine_us = b->engine_us;
+	return memcmp(&head, b, sizeof(head)) == 0;
+}
+
+/*
+ * Test: many queries of one message have the answers that each of them has
+ * alone, on another connection or on the same.
+ */
+void
+search_many(int fd, int other, const TestSearch *search, const float *queries)
+{
+	TestSearch	many = *search;
+	TestSearch	one = *search;
+	FREED void *answers = NULL;
+	uint32_t	length = 0;
+	uint32_t	used = 0;
+	int			got;
+	int			i;
+
+	many.query = (float *) queries;
+	CHECK(search_send(fd, &many), "send");
+	got = client_receive(fd, GV_MSG_SEARCH, &answers, &length);
+	CHECK(got == 0, "searches: %d", got);
+	one.request.n = 1;
+	for (i = 0; got == 0 && i < search->request.n; i++)
+	{
+		const GvSearchReply *found = (GvSearchReply *)
+			((char *) answers + used);
+		FREED GvSearchReply *answer = NULL;
+		uint32_t	bytes = 0;
+
+		one.query = many.query + (size_t) i * (size_t) one.request.dims;
+		CHECK(search_send(other, &one), "send");
+		got = client_receive(other, GV_MSG_SEARCH, (void **) &answer, &bytes);
+		CHECK(got == 0, "search: %d", got);
+		if (got == 0)
+			CHECK(used + bytes <= length && search_same_head(found, answer) &&
+				  memcmp(found + 1, answer + 1, bytes - sizeof(*found)) == 0,
+				  "answer %d of %d", i, search->request.n);
+		used += bytes;
+	}
+	CHECK(used == length, "%u bytes, not %u", length, used);
+}
+
+/* Clients of one role. */
+TestCrowd
+crowd_open(const TestServer *server, GvRole role, int n)
+{
+	TestCrowd	crowd = {.n = n};
+	int			i;
+
+	for (i = 0; i < n; i++)
+		crowd.fds[i] = client_open(server, role);
+	return crowd;
+}
+
+void
+crowd_close(TestCrowd *crowd)
+{
+	int			i;
+
+	for (i = 0; i < crowd->n; i++)
+		client_close(&crowd->fds[i]);
+}
+
+/*
+ * The i-th asks a random search, in an answer to which bounds are of these
+ * records, unless that is NULL.
+ */
+void
+crowd_ask(TestCrowd *crowd, int i, const GvMirrorKey *key,
+		  const TestIndex *index, const Records *records)
+{
+	crowd->searches[i] = make_search(key, index);
+	crowd->searches[i].records = records;
+	CHECK(search_send(crowd->fds[i], &crowd->searches[i]), "client %d", i);
+}
+
+/* Its answer, as search_receive. */
+int
+crowd_answer(TestCrowd *crowd, int i, const TestIndex *index)
+{
+	int			got = search_receive(crowd->fds[i], index,
+									 &crowd->searches[i]);
+
+	free_search(&crowd->searches[i]);
+	return got;
 }
