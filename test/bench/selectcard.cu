@@ -1,18 +1,20 @@
 /*
  * selectcard.cu
- *		k-selection alone, on a card: rows in its memory, by the method that is
- *		chosen or by each; answers against the portable engine's.
+ *		k-selection alone, on a card: rows in its memory; answers against the
+ *		portable engine's.
  *
- * usage: selectcard WORK..., of anchors, papers, methods
+ * usage: selectcard [papers]
  * build: test/bench/selectcard.py does, runs this and makes tables of it
  *
- * Prints a line for each measurement: work, rows, columns, k, method,
+ * Prints a line for each measurement: rows, columns, k, method,
  * microseconds by launches, microseconds by a graph's launch (0: none), wrong
  * rows of those looked at.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <iterator>
 
 #include "gpu/device/device.h"
 #include "gpu/select/select.h"
@@ -77,7 +79,6 @@ struct Bench
 	float	   *d_values;		/* [nvalues] */
 	uint32_t   *d_positions;	/* [MOST_WANTED] */
 	float	   *d_selected;
-	const char *work;
 };
 
 static void
@@ -165,59 +166,25 @@ measure(Bench *bench, const GvSelect *spec)
 								i == 0 ? 0 : (spec->rows - 1) / i);
 	us = card_time(bench->stream, [&] { call(bench, spec); });
 	graph_us = time_graph(bench, spec);
-	printf("%s\t%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\n", bench->work,
-		   (long long) spec->rows, (long long) spec->columns, spec->k,
+	printf("%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\n", (long long) spec->rows,
+		   (long long) spec->columns, spec->k,
 		   gv_select_name(gv_gpu_select_choose(spec)), us, graph_us, nwrong);
 	fflush(stdout);
-}
-
-static void
-run_shapes(Bench *bench, const Shape *shapes, int n, bool each)
-{
-	for (int i = 0; i < n; i++)
-	{
-		GvSelect	spec = {shapes[i].rows, shapes[i].columns, shapes[i].k,
-		GV_SELECT_AUTO};
-
-		if (!each)
-			measure(bench, &spec);
-		for (int method = GV_SELECT_WARP; each && method < GV_NSELECT;
-			 method++)
-		{
-			spec.method = (GvSelectMethod) method;
-			if (method != GV_SELECT_WARP || spec.k <= GV_WARP_MAX_K)
-				measure(bench, &spec);
-		}
-	}
-}
-
-static void
-run(Bench *bench, const char *work)
-{
-	bench->work = work;
-	if (strcmp(work, "anchors") == 0)
-		run_shapes(bench, anchors, sizeof(anchors) / sizeof(Shape), false);
-	else if (strcmp(work, "papers") == 0)
-		run_shapes(bench, papers, sizeof(papers) / sizeof(Shape), false);
-	else if (strcmp(work, "methods") == 0)
-		run_shapes(bench, anchors, sizeof(anchors) / sizeof(Shape), true);
-	else
-		need(false, work);
 }
 
 int
 main(int argc, char **argv)
 {
+	bool		of_papers = argc > 1 && strcmp(argv[1], "papers") == 0;
+	const Shape *shapes = of_papers ? papers : anchors;
+	size_t		nshapes = of_papers ? std::size(papers) : std::size(anchors);
 	Bench		bench = {};
 	cudaDeviceProp properties;
 
 	NEED(cudaGetDeviceProperties(&properties, 0));
 	printf("card\t%s\n", properties.name);
 	NEED(cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking));
-	bench.nvalues = MOST_VALUES;
-	for (int i = 1; i < argc; i++)
-		if (strcmp(argv[i], "papers") == 0)
-			bench.nvalues = PAPERS_VALUES;
+	bench.nvalues = of_papers ? PAPERS_VALUES : MOST_VALUES;
 	NEED(cudaMalloc((void **) &bench.d_values, sizeof(float) * bench.nvalues));
 	NEED(cudaMalloc((void **) &bench.d_positions,
 					sizeof(uint32_t) * MOST_WANTED));
@@ -227,8 +194,13 @@ main(int argc, char **argv)
 	need(gv_launch(select_fill_kernel, 1024, 256, 0, bench.stream,
 				   bench.d_values, bench.nvalues) == GV_OK, "fill");
 	NEED(cudaStreamSynchronize(bench.stream));
-	for (int i = 1; i < argc; i++)
-		run(&bench, argv[i]);
+	for (size_t i = 0; i < nshapes; i++)
+	{
+		GvSelect	spec = {shapes[i].rows, shapes[i].columns, shapes[i].k,
+		GV_SELECT_AUTO};
+
+		measure(&bench, &spec);
+	}
 	gv_gpu_selector_drop(bench.selector);
 	return 0;
 }

@@ -11,7 +11,6 @@ the same values, and is timed in the same way.
 
 	selectcard.py					the shapes that peers were measured at
 	selectcard.py --papers			the shapes of the papers' own experiments
-	selectcard.py --methods			each method at the shapes of peers
 	selectcard.py --peers FOLDER	beside RAFT
 """
 import os
@@ -29,8 +28,7 @@ BYTES_A_SECOND = 4.2e12
 
 def parse_arguments():
     parser = data.parser(__doc__)
-    for name in ("papers", "methods"):
-        parser.add_argument("--" + name, action="store_true")
+    parser.add_argument("--papers", action="store_true")
     parser.add_argument("--arch", default=None,
                         help="the card's, such as 90a; asked for unless said")
     parser.add_argument("--peers", metavar="FOLDER",
@@ -40,10 +38,10 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def run(program, works):
+def run(program, papers):
     """The card's name, and a dictionary for each line."""
-    names = ["work", "rows", "columns", "k", "method", "us", "graph", "wrong"]
-    out = subprocess.run([program] + works, stdout=subprocess.PIPE, text=True,
+    names = ["rows", "columns", "k", "method", "us", "graph", "wrong"]
+    out = subprocess.run([program] + ["papers"] * papers, stdout=subprocess.PIPE, text=True,
                          check=True).stdout.splitlines()
     lines = []
     for text in out[1:]:
@@ -144,9 +142,7 @@ def build(args):
 def main():
     args = parse_arguments()
     args.arch = args.arch or cardbuild.card_arch()
-    works = [name for name in ("papers", "methods")
-             if getattr(args, name)] or ["anchors"]
-    card, lines = run(build(args), works)
+    card, lines = run(build(args), args.papers)
     print("card:", card)
     raft = Raft(args.peers, lines, args.arch)
     if args.peers:

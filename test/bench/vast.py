@@ -8,9 +8,8 @@ large.py asks more of fewer rows.  Here rows are made in portions, by as many
 processes as --loaders says, each of which copies its own into one unlogged
 table; no file of ours has them.  Then CREATE INDEX; where gpuvecd is, its
 mirror; the exact neighbors of held-out queries, by gpuvec_exact_search; recall,
-and queries/s of pgbench's clients; queries at once, by gpuvec_search; with
---graph, a graph by the index, its rows counted: one for each key
-(gpuvec_knn_graph_arrays), and edges.  With --queries 0 an index is only made.
+and queries/s of pgbench's clients; queries at once, by gpuvec_search.  With
+--queries 0 an index is only made.
 
 Rows are as those of data.py's synthetic sets.
 """
@@ -49,8 +48,6 @@ def parse_arguments():
     parser.add_argument("--at-once", type=server.numbers(int),
                         default=[1000, 10000], metavar="N,...",
                         help="queries of gpuvec_search")
-    parser.add_argument("--graph", type=int, default=0, metavar="ROWS",
-                        help="of tables that have no more")
     args = parser.parse_args()
     args.options = args.options or [""]
     return args
@@ -191,20 +188,6 @@ def at_once(conn, n):
     return n / min(took)
 
 
-def graph(conn):
-    told = []
-    conn.add_notice_handler(lambda d: told.append(d.message_primary))
-    conn.execute("SET client_min_messages = notice")
-    server.set_all(conn, {"gpuvec.recall": .99})
-    for function in "gpuvec_knn_graph_arrays", "gpuvec_knn_graph":
-        told.clear()
-        begin = time.monotonic()
-        rows = server.one(conn, "SELECT count(*) FROM %s('%s', 'id', 'v', %d,"
-                          " 'l2', 'index')" % (function, TABLE, K))
-        say("graph", function=function, seconds=time.monotonic() - begin,
-            rows=rows, notices=told)
-
-
 def main():
     args = parse_arguments()
     data.enter_venv("bench", __file__)
@@ -222,8 +205,6 @@ def main():
                     mirror(conn)
                 if truth is not None:
                     measure(conn, args, truth)
-                if nrows <= args.graph:
-                    graph(conn)
 
 
 if __name__ == "__main__":
