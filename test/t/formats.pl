@@ -282,8 +282,7 @@ sub test_refused
 	like($node->safe_psql('postgres', q{SELECT state, advice FROM gpuvec_doctor() WHERE subject LIKE '%ordered_e'}),
 		qr/^index "ordered_e" has $version\|$hint/, "$what: the doctor");
 	# what asks nothing of the index
-	is($node->safe_psql('postgres', 'SELECT count(*) > 0 FROM ordered WHERE tenant = 3 AND small > 0'),
-		't', "$what: the table can be read");
+	gives($node, 'SELECT count(*) > 0 FROM ordered WHERE tenant = 3 AND small > 0', 't', "$what: the table can be read");
 	$node->safe_psql('postgres', q{ALTER INDEX ordered_e SET (probes = 3); ALTER INDEX ordered_e RESET (probes); ANALYZE ordered});
 	return;
 }

@@ -117,12 +117,7 @@ $node->safe_psql('postgres', 'INSERT INTO busy SELECT id + 1000000, e FROM sourc
 	DELETE FROM busy WHERE id % 10 = 0');
 is_complete($node, 'busy', '<->', 8, 'untrained still');
 
-# DROP and REINDEX wait, and a second worker does not
-my $drop = background($node, "SET lock_timeout = '200ms'; DROP INDEX busy_e;");
-isnt(end_of($drop), 0, 'DROP waits for training');
-my $second = background($node, q{SELECT gpuvec_train('busy_e')});
 go_on();
-is(end_of($second), 0, 'gpuvec_train waits for the worker');
 ok(wait_until($node, $idle), 'the worker is gone');
 $open->query_safe('COMMIT');
 $open->quit;
