@@ -15,7 +15,7 @@ my %FAULTS = (
 	loader => { often => 4, run => sub { kill_one(@_, qr/postgres: gpuvec loader/) } },
 	worker => { often => 3, run => sub { kill_one(@_, qr/postgres: (gpuvec (?!loader)|parallel worker|autovacuum worker)/) } },
 	helper => { often => 1, run => sub { kill_one(@_, qr/postgres: (checkpointer|background writer|walwriter|autovacuum launcher|walsender)/) } },
-	postmaster => { often => 4, run => \&kill_postmaster },
+	postmaster => { often => 4, run => sub { kill_server($_[0], $_[0]{primary}) } },
 	immediate => { often => 2, run => sub { restart($_[0], 'immediate') } },
 	restart => { often => 2, run => sub { restart($_[0], 'fast') } },
 	gpuvecd => { often => 5, run => \&kill_gpuvecd },
@@ -28,7 +28,7 @@ my %FAULTS = (
 	memory => { often => 3, short => 1, run => \&short_memory },
 	memory_gpuvecd => { often => 3, short => 1, run => \&short_gpuvecd },
 	checkpoint => { often => 3, run => sub { $_[0]{primary}->ask('CHECKPOINT'); return } },
-	standby => { often => 2, run => \&kill_standby },
+	standby => { often => 2, run => sub { kill_server($_[0], $_[0]{standby}) } },
 	promote => { often => 2, run => \&promote });
 
 # Draw the faults of a round of so many seconds: [ second, name ], ascending.
@@ -106,13 +106,13 @@ sub signal_some
 	return "$signal to " . @pids;
 }
 
-sub kill_postmaster
+sub kill_server
 {
-	my ($soak) = @_;
+	my ($soak, $server) = @_;
 
 	$soak->{kills}++;
-	$soak->{primary}->kill9;
-	return 'killed; ' . $soak->{primary}->start;
+	$server->kill9;
+	return 'killed; ' . $server->start;
 }
 
 sub restart
@@ -251,16 +251,6 @@ sub limit_memory
 }
 
 # -- standby
-
-sub kill_standby
-{
-	my ($soak) = @_;
-	my $standby = $soak->{standby};
-
-	$soak->{kills}++;
-	$standby->kill9;
-	return 'killed; ' . $standby->start;
-}
 
 # The standby becomes the primary, and is given a standby in place of the
 # one that was.

@@ -153,19 +153,12 @@ sub ask
 	my $timer = IPC::Run::timeout($options{seconds} // 120);
 
 	eval {
-		IPC::Run::run([ $self->psql ], '<', \$sql, '>', \$out, '2>', \$err, $timer);
+		IPC::Run::run([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-p', $self->{port}, '-d', 'postgres' ],
+			'<', \$sql, '>', \$out, '2>', \$err, $timer);
 		1;
 	} or $err .= "SOAK $self->{name}: no answer: " . substr($sql, 0, 200) . ": $@";
 	chomp($out, $err);
 	return ($out, $err);
-}
-
-# The command of a session.
-sub psql
-{
-	my ($self) = @_;
-
-	return ('psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-p', $self->{port}, '-d', 'postgres');
 }
 
 # Lines of the log since it was last asked.

@@ -133,19 +133,6 @@ sub transaction
 	return $sql . one_of('COMMIT', 'COMMIT', 'ROLLBACK') . ';';
 }
 
-sub prepare
-{
-	my ($table) = @_;
-
-	return "BEGIN;\n" . write_some($table) . "\nPREPARE TRANSACTION 'soak_$$" . '_' . ++$prepared . "';\n";
-}
-
-sub finish_prepared
-{
-	return q{SELECT format('} . one_of('COMMIT', 'COMMIT', 'ROLLBACK')
-	  . q{ PREPARED %L', gid) FROM pg_prepared_xacts LIMIT 2 \gexec};
-}
-
 sub truncate_table
 {
 	my ($table) = @_;
@@ -282,22 +269,6 @@ sub whole_table
 
 # -- what owners do
 
-sub vacuum
-{
-	my ($table) = @_;
-
-	return 'VACUUM ' . one_of('', '', '(INDEX_CLEANUP on) ', '(FREEZE) ', '(ANALYZE) ', '(INDEX_CLEANUP off) ')
-	  . relation($table) . ';';
-}
-
-sub reindex
-{
-	my ($table) = @_;
-	my $name = one_of(@{ $table->{indexes} })->[0];
-
-	return 'REINDEX INDEX ' . one_of('CONCURRENTLY ', 'CONCURRENTLY ', '') . "$name;";
-}
-
 # An index that is there for a while.
 sub create_index
 {
@@ -311,20 +282,6 @@ sub create_index
 	my $how = $on eq $table->{name} && $table->{parts} ? '' : one_of('CONCURRENTLY', 'CONCURRENTLY', '');
 	return "DROP INDEX $how IF EXISTS $name;\n" if rand() < 0.4;
 	return "CREATE INDEX $how IF NOT EXISTS $name ON $on USING gpuivfpq (e $class) WITH ($with)$where;";
-}
-
-sub train
-{
-	my ($table) = @_;
-
-	return 'SELECT gpuvec_train(' . index_of($table) . ") \\g /dev/null\n";
-}
-
-sub calibrate
-{
-	my ($table) = @_;
-
-	return 'SELECT count(*) FROM gpuvec_calibrate(' . index_of($table) . ") \\g /dev/null\n";
 }
 
 sub look
@@ -359,10 +316,16 @@ sub alter
 # Each with how often it comes.
 my @ALL = (
 	[ 20, \&insert ], [ 8, \&copy ], [ 12, \&update ], [ 12, \&delete ], [ 8, \&transaction ],
-	[ 3, \&prepare ], [ 4, \&finish_prepared ], [ 2, \&truncate_table ], [ 1, \&detach ],
+	[ 3, sub { "BEGIN;\n" . write_some(@_) . "\nPREPARE TRANSACTION 'soak_${$}_" . ++$prepared . "';\n" } ],
+	[ 4, sub { q{SELECT format('} . one_of('COMMIT', 'COMMIT', 'ROLLBACK') . q{ PREPARED %L', gid) FROM pg_prepared_xacts LIMIT 2 \gexec} } ],
+	[ 2, \&truncate_table ], [ 1, \&detach ],
 	[ 25, \&search ], [ 12, \&compare ], [ 6, \&cursor ], [ 4, \&change_current ], [ 3, \&lateral ],
 	[ 3, \&radius ], [ 3, \&prepared_search ], [ 1, \&whole_table ],
-	[ 6, \&vacuum ], [ 3, \&reindex ], [ 3, \&create_index ], [ 3, \&train ], [ 1, \&calibrate ],
+	[ 6, sub { 'VACUUM ' . one_of('', '', '(INDEX_CLEANUP on) ', '(FREEZE) ', '(ANALYZE) ', '(INDEX_CLEANUP off) ') . relation(@_) . ';' } ],
+	[ 3, sub { 'REINDEX INDEX ' . one_of('CONCURRENTLY ', 'CONCURRENTLY ', '') . one_of(@{ $_[0]{indexes} })->[0] . ';' } ],
+	[ 3, \&create_index ],
+	[ 3, sub { 'SELECT gpuvec_train(' . index_of(@_) . ") \\g /dev/null\n" } ],
+	[ 1, sub { 'SELECT count(*) FROM gpuvec_calibrate(' . index_of(@_) . ") \\g /dev/null\n" } ],
 	[ 6, \&look ], [ 1, \&alter ]);
 
 # Statements for a standby.
