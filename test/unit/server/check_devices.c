@@ -1,7 +1,8 @@
 /*
  * check_devices.c
- *		Several devices: where mirrors and builds go, who has to go for them,
- *		and searches of all at once.
+ *		The budgets of one device and of several: where mirrors and builds go,
+ *		who has to go for them, who is refused, and searches of all at once;
+ *		devices that hang or are lost.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -45,33 +46,24 @@ static void
 check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
 			   const TestIndex *index)
 {
-	int			fds[NCLIENTS];
-	TestSearch	searches[NCLIENTS];
+	OwnCrowd	crowd = crowd_open(server, GV_ROLE_SESSION, NCLIENTS);
 	int			round;
 	int			i;
 
-	for (i = 0; i < NCLIENTS; i++)
-		fds[i] = client_open(server, GV_ROLE_SESSION);
 	for (round = 0; round < (unit_small ? 10 : 60); round++)
 	{
 		for (i = 0; i < NCLIENTS; i++)
-		{
-			searches[i] = make_search(&keys[(i + round) % 3], index);
-			CHECK(search_send(fds[i], &searches[i]), "send");
-		}
+			crowd_ask(&crowd, i, &keys[(i + round) % 3], index, NULL);
 		CHECK(load_chunk(loader, &keys[round % 2], index, round, 0,
 						 index->lists[round].nblocks, 0) == 0, "a piece");
 		for (i = 0; i < NCLIENTS; i++)
 		{
-			int			got = search_receive(fds[i], index, &searches[i]);
+			int			got = crowd_answer(&crowd, i, index);
 			int			due = (i + round) % 3 < 2 ? 0 : GV_REFUSED_NO_MIRROR;
 
 			CHECK(got == due, "round %d, client %d: %d", round, i, got);
-			free_search(&searches[i]);
 		}
 	}
-	for (i = 0; i < NCLIENTS; i++)
-		close(fds[i]);
 }
 
 /* A mirror goes where most memory is free; young ones stay. */
@@ -125,6 +117,90 @@ test_places(const TestServer *server, const TestIndex *index)
 		  search_check(session, &keys[2], index) == 0, "both");
 	CHECK(load_drop(loader, &moved) == 0, "drop");
 	CHECK(load_drop(loader, &keys[2]) == 0, "drop");
+}
+
+/*
+ * A mirror that can never fit goes for no other one, though that is idle, and
+ * one that is being loaded goes for nobody, however long that takes.
+ */
+static void
+test_in_vain(const TestServer *server, const TestIndex *index)
+{
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
+	GvMirrorKey keys[3] = {test_key(1), test_key(2), test_key(3)};
+	int64_t		evictions = load_totals(loader).evictions;
+	TestIndex	large = *index;
+	int			i;
+
+	CHECK(load_all(loader, &keys[0], index) == 0, "first");
+	usleep(1100000);
+	large.spec.nlists = 1 << 24;
+	large.spec.dims = 16000;
+	CHECK(load_begin(loader, &keys[1], &large) == GV_REFUSED_NO_MEMORY,
+		  "huge");
+	large.spec = index->spec;
+	large.spec.postings = INT64_C(1) << 40;
+	CHECK(load_begin(loader, &keys[1], &large) == GV_REFUSED_NO_MEMORY,
+		  "many postings");
+	check_memory(loader, evictions);
+	CHECK(search_check(session, &keys[0], index) == 0, "first");
+	CHECK(load_drop(loader, &keys[0]) == 0, "drop");
+	for (i = 0; i < 2; i++)
+		CHECK(load_begin(loader, &keys[i], index) == 0, "begin");
+	usleep(1100000);
+	CHECK(load_begin(loader, &keys[2], index) == GV_REFUSED_NO_MEMORY,
+		  "while two are loading");
+	for (i = 0; i < 2; i++)
+		CHECK(load_drop(loader, &keys[i]) == 0, "drop");
+	check_memory(loader, evictions);
+}
+
+/*
+ * Lists that grow beyond what there is: refused, and nothing is lost, no idle
+ * mirror either, since it would not do.
+ */
+static void
+test_growth(void)
+{
+	TestServer	server = server_start("--memory", "4", "--keep", "1", NULL);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
+	GvMirrorKey key = test_key(1);
+	GvMirrorKey idle = test_key(2);
+	OwnIndex	small = make_index(GV_L2, 2, 1, 1, 1, 1, false);
+	OwnIndex	index = make_index(GV_L2, 64, 64, 40, 1, 0, false);
+	GvStatusReply totals;
+	int			got = 0;
+	int32_t		list;
+
+	CHECK(load_all(loader, &idle, &small) == 0, "idle");
+	usleep(1100000);
+	CHECK(load_all(loader, &key, &index) == 0, "empty");
+	for (list = 0; list < 40 && got == 0; list++)
+	{
+		resize_list(&index, &index.lists[list], 4000, 0);
+		got = load_chunk(loader, &key, &index, list, 0,
+						 index.lists[list].nblocks, 0);
+	}
+	CHECK(got == GV_REFUSED_NO_MEMORY, "%d", got);
+	totals = load_totals(loader);
+	CHECK(totals.used > 3 << 20 && totals.used <= totals.memory,
+		  "it was not full yet");
+	CHECK(totals.evictions == 0, "evicted in vain");
+	resize_list(&index, &index.lists[list - 1], 0, 0);
+	CHECK(search_check(session, &key, &index) == 0, "after a refusal");
+	/* a list of the same length needs no more memory */
+	resize_list(&index, &index.lists[0], 4000, 0);
+	got = load_chunk(loader, &key, &index, 0, 0, index.lists[0].nblocks, 0);
+	CHECK(got == 0, "as long as before: %d", got);
+	CHECK(search_check(session, &key, &index) == 0, "after a change");
+	CHECK(load_drop(loader, &key) == 0 && load_drop(loader, &idle) == 0,
+		  "drop");
+	CHECK(load_totals(loader).used == 0, "bytes are left");
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_check_log(&server, "LOG: dropped mirror of index 2, ");
+	server_remove(&server);
 }
 
 /* One build has each device; where a mirror is there is no memory for it. */
@@ -387,10 +463,12 @@ test_devices(void)
 	test_builds(&server, &index);
 	server_end(&server);
 	server = start_two(NULL, NULL);
+	test_in_vain(&server, &index);
 	test_places(&server, &index);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_check_log(&server, "LOG: loaded index 2 on device 3: ");
 	server_remove(&server);
+	test_growth();
 	test_other(&index);
 	test_hung();
 	test_hung_bulk();

@@ -73,13 +73,10 @@ static void
 check_together(const TestServer *server, int loader, const GvMirrorKey *key,
 			   TestIndex *index, const Records *records, int rounds)
 {
-	int			fds[NCLIENTS];
-	TestSearch	searches[NCLIENTS];
+	OwnCrowd	crowd = crowd_open(server, GV_ROLE_SESSION, NCLIENTS);
 	int			round;
 	int			i;
 
-	for (i = 0; i < NCLIENTS; i++)
-		fds[i] = client_open(server, GV_ROLE_SESSION);
 	for (round = 0; round < rounds; round++)
 	{
 		int32_t		list = (int32_t) (unit_random() %
@@ -87,19 +84,14 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *key,
 		int32_t		nblocks = index->lists[list].nblocks;
 
 		for (i = 0; i < NCLIENTS; i++)
-		{
-			searches[i] = make_search(key, index);
-			searches[i].records = records;
-			CHECK(search_send(fds[i], &searches[i]), "send");
-		}
+			crowd_ask(&crowd, i, key, index, records);
 		/* meanwhile a list is replaced by what it is */
 		OK(load_chunk(loader, key, index, list, 0, nblocks, 0));
 		for (i = 0; i < NCLIENTS; i++)
 		{
-			int			got = search_receive(fds[i], index, &searches[i]);
+			int			got = crowd_answer(&crowd, i, index);
 
 			CHECK(got == 0, "round %d, client %d: %d", round, i, got);
-			free_search(&searches[i]);
 		}
 		/* and another one becomes what it was not */
 		list = (int32_t) (unit_random() %
@@ -114,8 +106,6 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *key,
 			  load_chunk(loader, key, index, list, 0,
 						 index->lists[list].nblocks, 0) == 0, "rewritten");
 	}
-	for (i = 0; i < NCLIENTS; i++)
-		close(fds[i]);
 }
 
 /* Shards grow until a device is full, are evicted, and come again. */

@@ -84,36 +84,25 @@ static void
 ask_sessions(Said *said, const TestServer *server, const GvMirrorKey *key,
 			 const TestIndex *index, const Records *records)
 {
-	int			fds[NCLIENTS];
-	TestSearch	searches[NCLIENTS];
+	OwnCrowd	crowd = crowd_open(server, GV_ROLE_SESSION, NCLIENTS);
 	int			round;
 	int			i;
 
-	for (i = 0; i < NCLIENTS; i++)
-		fds[i] = client_open(server, GV_ROLE_SESSION);
 	for (round = 0; round < (unit_small ? 3 : 20); round++)
 	{
 		for (i = 0; i < NCLIENTS; i++)
-		{
-			searches[i] = make_search(key, index);
-			searches[i].records = records;
-			CHECK(search_send(fds[i], &searches[i]), "send");
-		}
+			crowd_ask(&crowd, i, key, index, records);
 		for (i = 0; i < NCLIENTS; i++)
 		{
-			add_answer(said, fds[i], &searches[i].request);
-			free_search(&searches[i]);
+			add_answer(said, crowd.fds[i], &crowd.searches[i].request);
+			free_search(&crowd.searches[i]);
 		}
 	}
 	/* the first placement is compared with sorting everything */
 	for (i = 0; i < NCLIENTS; i++)
 	{
-		searches[i] = make_search(key, index);
-		searches[i].records = records;
-		CHECK(search_send(fds[i], &searches[i]) &&
-			  search_receive(fds[i], index, &searches[i]) == 0, "search");
-		free_search(&searches[i]);
-		close(fds[i]);
+		crowd_ask(&crowd, i, key, index, records);
+		OK(crowd_answer(&crowd, i, index));
 	}
 }
 

@@ -214,10 +214,9 @@ test_batches(const TestServer *server)
 	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	TestIndex	index[2];
 	GvMirrorKey key[2];
-	int			clients[NCLIENTS];
-	TestSearch	searches[NCLIENTS];
-	GvStatusReply *before;
-	GvStatusReply *after;
+	OwnCrowd	crowd = crowd_open(server, GV_ROLE_SESSION, NCLIENTS);
+	GvStatusReply before;
+	GvStatusReply after;
 	int			result;
 	int			i;
 
@@ -229,38 +228,34 @@ test_batches(const TestServer *server)
 		key[i] = test_key(200 + i);
 		CHECK(load_all(loader, &key[i], &index[i]) == 0, "load");
 	}
-	for (i = 0; i < NCLIENTS; i++)
-	{
-		clients[i] = client_open(server, GV_ROLE_SESSION);
-		searches[i] = make_search(&key[i % 2], &index[i % 2]);
-		if (is_mismatched(i))
-			searches[i].request.dims--;
-	}
-	before = load_status(loader);
+	before = load_totals(loader);
 	server_freeze(server);
 	for (i = 0; i < NCLIENTS; i++)
-		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
+		if (is_mismatched(i))
+		{
+			crowd.searches[i] = make_search(&key[i % 2], &index[i % 2]);
+			crowd.searches[i].request.dims--;
+			CHECK(search_send(crowd.fds[i], &crowd.searches[i]), "send");
+		}
+		else
+			crowd_ask(&crowd, i, &key[i % 2], &index[i % 2], NULL);
 	server_thaw(server);
 	for (i = 0; i < NCLIENTS; i++)
 	{
-		result = search_receive(clients[i], &index[i % 2], &searches[i]);
+		result = crowd_answer(&crowd, i, &index[i % 2]);
 		CHECK(result == (is_mismatched(i) ? GV_REFUSED_PROTOCOL : 0),
 			  "client %d: %d", i, result);
-		free_search(&searches[i]);
-		close(clients[i]);
 	}
-	after = load_status(loader);
-	CHECK(after->searches == before->searches + NCLIENTS - 2, "%lld",
-		  (long long) (after->searches - before->searches));
-	CHECK(after->batches == before->batches + 2, "%lld batches",
-		  (long long) (after->batches - before->batches));
-	CHECK(after->largest_batch == NCLIENTS / 2 - 1, "%lld",
-		  (long long) after->largest_batch);
-	CHECK(after->nmirrors == 2 && after->used > 0 &&
-		  after->received > before->received && after->sent > before->sent,
+	after = load_totals(loader);
+	CHECK(after.searches == before.searches + NCLIENTS - 2, "%lld",
+		  (long long) (after.searches - before.searches));
+	CHECK(after.batches == before.batches + 2, "%lld batches",
+		  (long long) (after.batches - before.batches));
+	CHECK(after.largest_batch == NCLIENTS / 2 - 1, "%lld",
+		  (long long) after.largest_batch);
+	CHECK(after.nmirrors == 2 && after.used > 0 &&
+		  after.received > before.received && after.sent > before.sent,
 		  "status");
-	free(before);
-	free(after);
 	for (i = 0; i < 2; i++)
 	{
 		CHECK(load_drop(loader, &key[i]) == 0, "drop");
@@ -268,52 +263,22 @@ test_batches(const TestServer *server)
 	}
 }
 
-/* A client whose answer is larger than the socket's buffers. */
-static void
-test_slow_reader(const TestServer *server)
+/* A search of all there is, whose answer is larger than sockets' buffers. */
+static TestSearch
+make_large(const GvMirrorKey *key, const TestIndex *index)
 {
-	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
-	int			slow = client_open(server, GV_ROLE_SESSION);
-	OwnFd		session = client_open(server, GV_ROLE_SESSION);
-	OwnIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
-	GvMirrorKey key = test_key(300);
-	struct pollfd in = {.fd = slow,.events = POLLIN};
-	TestSearch	search;
-	int			result;
-	int			i;
+	TestSearch	search = make_search(key, index);
 
-	CHECK(load_all(loader, &key, &index) == 0, "load");
-	search = make_search(&key, &index);
 	search.request.probes = 10;
 	search.request.compare = 10;
 	search.request.capacity = GV_MAX_HITS;
-	CHECK(search_send(slow, &search), "slow");
-	CHECK(poll(&in, 1, 60000) == 1, "slow");
-	/* the next one before the answer was read: nobody looks at it yet */
-	CHECK(search_send(slow, &search), "slow");
-	for (i = 0; i < 5; i++)
-	{
-		result = search_check(session, &key, &index);
-		CHECK(result == 0, "beside a slow reader: %d", result);
-		CHECK(client_ping(session) == 0, "beside a slow reader");
-	}
-	for (i = 0; i < 2; i++)
-	{
-		result = search_receive(slow, &index, &search);
-		CHECK(result == 0, "slow: %d", result);
-	}
-	/* and one that goes away without having read */
-	CHECK(search_send(slow, &search), "slow");
-	close(slow);
-	result = search_check(session, &key, &index);
-	CHECK(result == 0, "after a slow reader: %d", result);
-	free_search(&search);
-	CHECK(load_drop(loader, &key) == 0, "drop");
+	return search;
 }
 
 /*
- * A batch whose answers another thread sends: one is larger than the socket's
- * buffers and not read, one client goes away meanwhile; the others ask again.
+ * A batch whose answers another thread sends: one is large and not read, before
+ * its client asks for the next and then goes away, and another client has gone
+ * at once; the others ask again.
  */
 static void
 test_large_batch(const TestServer *server)
@@ -325,49 +290,47 @@ test_large_batch(const TestServer *server)
 	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
 	OwnIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
 	GvMirrorKey key = test_key(302);
-	TestSearch	searches[N];
-	int			clients[N];
+	OwnCrowd	crowd = crowd_open(server, GV_ROLE_SESSION, N);
+	OwnSearch	large = make_large(&key, &index);
+	struct pollfd in = {.fd = crowd.fds[SLOW],.events = POLLIN};
 	int			result;
 	int			i;
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	for (i = 0; i < N; i++)
-	{
-		clients[i] = client_open(server, GV_ROLE_SESSION);
-		searches[i] = make_search(&key, &index);
-	}
-	searches[SLOW].request.probes = 10;
-	searches[SLOW].request.compare = 10;
-	searches[SLOW].request.capacity = GV_MAX_HITS;
 	server_freeze(server);
 	for (i = 0; i < N; i++)
-		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
+		if (i == SLOW)
+			CHECK(search_send(crowd.fds[SLOW], &large), "slow");
+		else
+			crowd_ask(&crowd, i, &key, &index, NULL);
 	server_thaw(server);
-	close(clients[GONE]);
+	close(crowd.fds[GONE]);
+	crowd.fds[GONE] = -1;
+	free_search(&crowd.searches[GONE]);
+	CHECK(poll(&in, 1, 60000) == 1, "slow");
+	/* the next one before the answer was read: nobody looks at it yet */
+	CHECK(search_send(crowd.fds[SLOW], &large), "slow");
 	for (i = 0; i < 3 * N; i++)
 	{
 		int			n = i % N;
 
 		if (n == SLOW || n == GONE)
 			continue;
-		result = search_receive(clients[n], &index, &searches[n]);
+		result = crowd_answer(&crowd, n, &index);
 		CHECK(result == 0, "client %d: %d", n, result);
 		if (i < 2 * N)
-			CHECK(search_send(clients[n], &searches[n]), "client %d", n);
+			crowd_ask(&crowd, n, &key, &index, NULL);
 	}
 	for (i = 0; i < 2; i++)
 	{
-		result = search_receive(clients[SLOW], &index, &searches[SLOW]);
+		result = search_receive(crowd.fds[SLOW], &index, &large);
 		CHECK(result == 0, "slow: %d", result);
-		if (i == 0)
-			CHECK(search_send(clients[SLOW], &searches[SLOW]), "slow");
 	}
-	for (i = 0; i < N; i++)
-	{
-		free_search(&searches[i]);
-		if (i != GONE)
-			close(clients[i]);
-	}
+	/* and one that goes away without having read */
+	CHECK(search_send(crowd.fds[SLOW], &large), "slow");
+	close(crowd.fds[SLOW]);
+	crowd.fds[SLOW] = -1;
+	OK(search_check(crowd.fds[0], &key, &index));
 	CHECK(load_drop(loader, &key) == 0, "drop");
 }
 
@@ -440,10 +403,7 @@ test_stuck(void)
 	int			i;
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	search = make_search(&key, &index);
-	search.request.probes = 10;
-	search.request.compare = 10;
-	search.request.capacity = GV_MAX_HITS;
+	search = make_large(&key, &index);
 	CHECK(search_send(session, &search), "session");
 	CHECK(client_message(bulk, GV_MSG_SEARCH, &request, sizeof(request),
 						 index.centroids, 16), "many");
@@ -481,7 +441,6 @@ test_searches(void)
 	test_shapes(&server);
 	test_bulk(&server);
 	test_batches(&server);
-	test_slow_reader(&server);
 	test_large_batch(&server);
 	test_slow_writer(&server);
 	test_stuck();

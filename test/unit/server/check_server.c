@@ -48,7 +48,6 @@ static const struct
 	{"following", test_following, ON_ALL},
 	{"versions", test_versions, ON_ALL},
 	{"sets", test_sets, ON_ALL},
-	{"budget", test_budget, ON_CPU},
 	{"devices", test_devices, ON_CPU},
 	{"parts", test_parts, ON_CPU},
 	{"builders", test_builders, ON_CPU},

@@ -37,67 +37,37 @@ make_sized(int32_t nlists)
  */
 static void
 search_together(const TestServer *server, const GvMirrorKey *keys,
-				const TestIndex *indexes, int n)
+				const TestIndex *indexes, int n, GvRole role, int rounds)
 {
-	int			fds[3][NCLIENTS];
-	TestSearch	searches[3][NCLIENTS];
+	OwnCrowd	crowd = crowd_open(server, role, n * NCLIENTS);
 	int			round;
-	int			m;
 	int			i;
 
-	for (m = 0; m < n; m++)
-		for (i = 0; i < NCLIENTS; i++)
-			fds[m][i] = client_open(server, GV_ROLE_SESSION);
-	for (round = 0; round < (unit_small ? 5 : 50); round++)
+	for (round = 0; round < rounds; round++)
 	{
-		for (i = 0; i < NCLIENTS; i++)
-			for (m = 0; m < n; m++)
-			{
-				searches[m][i] = make_search(&keys[m], &indexes[m]);
-				CHECK(search_send(fds[m][i], &searches[m][i]), "send");
-				if (i == 1 && m == n - 1)
-					usleep((useconds_t) (unit_random() % 2000));
-			}
-		for (m = 0; m < n; m++)
-			for (i = 0; i < NCLIENTS; i++)
-			{
-				int			got = search_receive(fds[m][i], &indexes[m],
-												 &searches[m][i]);
+		for (i = 0; i < n * NCLIENTS; i++)
+		{
+			crowd_ask(&crowd, i, &keys[i % n], &indexes[i % n], NULL);
+			if (i == 2 * n - 1)
+				usleep((useconds_t) (unit_random() % 2000));
+		}
+		for (i = 0; i < n * NCLIENTS; i++)
+		{
+			int			got = crowd_answer(&crowd, i, &indexes[i % n]);
 
-				CHECK(got == 0, "round %d, mirror %d: %d", round, m, got);
-				free_search(&searches[m][i]);
-			}
+			CHECK(got == 0, "round %d, mirror %d: %d", round, i % n, got);
+		}
 	}
-	for (m = 0; m < n; m++)
-		for (i = 0; i < NCLIENTS; i++)
-			close(fds[m][i]);
 }
 
-/* Queries of bulk clients beside each other, which share searchers. */
+/* So do sessions, and then bulk clients, which share searchers. */
 static void
-search_in_bulk(const TestServer *server, const GvMirrorKey *keys,
-			   const TestIndex *indexes, int n)
+search_all(const TestServer *server, const GvMirrorKey *keys,
+		   const TestIndex *indexes, int n)
 {
-	int			fds[3][NCLIENTS];
-	TestSearch	searches[3][NCLIENTS];
-	int			m;
-	int			i;
-
-	for (m = 0; m < n; m++)
-		for (i = 0; i < NCLIENTS; i++)
-		{
-			fds[m][i] = client_open(server, GV_ROLE_BULK);
-			searches[m][i] = make_search(&keys[m], &indexes[m]);
-			CHECK(search_send(fds[m][i], &searches[m][i]), "send");
-		}
-	for (m = 0; m < n; m++)
-		for (i = 0; i < NCLIENTS; i++)
-		{
-			CHECK(search_receive(fds[m][i], &indexes[m],
-								 &searches[m][i]) == 0, "mirror %d", m);
-			free_search(&searches[m][i]);
-			close(fds[m][i]);
-		}
+	search_together(server, keys, indexes, n, GV_ROLE_SESSION,
+					unit_small ? 5 : 50);
+	search_together(server, keys, indexes, n, GV_ROLE_BULK, 1);
 }
 
 /*
@@ -129,8 +99,7 @@ test_overlapping(void)
 	}
 	CHECK(load_totals(loader).memory == memory,
 		  "shards take memory of mirrors");
-	search_together(&server, keys, indexes, 3);
-	search_in_bulk(&server, keys, indexes, 3);
+	search_all(&server, keys, indexes, 3);
 	close(loader);
 	server_end(&server);
 	for (m = 0; m < 3; m++)
@@ -154,15 +123,14 @@ test_replicas_of_shards(void)
 	told = load_told(loader, &keys[0]);
 	CHECK(told.shards == 2 && told.replicas == 2, "%d shards, %d replicas",
 		  told.shards, told.replicas);
-	search_together(&server, keys, indexes, 1);
-	search_in_bulk(&server, keys, indexes, 1);
+	search_all(&server, keys, indexes, 1);
 	CHECK(load_lists(loader, &keys[0], &indexes[0]) == 0, "all lists again");
-	search_together(&server, keys, indexes, 1);
+	search_all(&server, keys, indexes, 1);
 	CHECK(load_all(loader, &keys[1], &indexes[1]) == 0, "another");
 	told = load_told(loader, &keys[0]);
 	CHECK(told.shards == 2 && told.replicas == 1, "%d shards, %d replicas",
 		  told.shards, told.replicas);
-	search_together(&server, keys, indexes, 2);
+	search_all(&server, keys, indexes, 2);
 	close(loader);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_check_log(&server,
@@ -186,7 +154,7 @@ test_half_a_replica(void)
 	told = load_told(loader, &key);
 	CHECK(told.shards == 2 && told.replicas == 1, "%d shards, %d replicas",
 		  told.shards, told.replicas);
-	search_together(&server, &key, &index, 1);
+	search_all(&server, &key, &index, 1);
 	server_end(&server);
 }
 

@@ -252,7 +252,6 @@ extern void test_loading(void);
 extern void test_shared(void);
 extern void test_following(void);
 extern void test_versions(void);
-extern void test_budget(void);
 extern void test_devices(void);
 extern void test_parts(void);
 extern void test_lost_devices(void);
