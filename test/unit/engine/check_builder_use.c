@@ -1,6 +1,6 @@
 /*
  * check_builder_use.c
- *		How good training is; what builders refuse; faults; being stopped.
+ *		How good training is; what builders refuse; being stopped.
  */
 #include "making.h"
 
@@ -201,31 +201,6 @@ check_other_devices(void)
 	end_making(&first);
 }
 
-static void
-check_faults(void)
-{
-	GvBuilderSpec spec = make_spec(GV_L2, 4, 2, 6);
-	int			n;
-
-	for (n = 1; n <= 7; n++)
-	{
-		Making		making = begin_making(spec, unit_floats(4 * 50, 1.0f), 50,
-										  40);
-		GvEncoded	encoded = new_encoded(&spec, 1);
-		GvStatus	status;
-
-		gv_builder_fault(n, GV_FAILED);
-		status = train_making(&making);
-		if (status == GV_OK)
-			status = gv_builder_encode(making.builder, making.rows, 1,
-									   &encoded, NULL);
-		CHECK(status == GV_FAILED, "call %d", n);
-		gv_builder_fault(0, GV_OK);
-		end_making(&making);
-		free_encoded(&encoded);
-	}
-}
-
 /* Training ends when it is asked to; nobody else is disturbed. */
 static void
 check_stop(void)
@@ -251,7 +226,6 @@ test_builder_use(void)
 {
 	check_refusals();
 	check_other_devices();
-	check_faults();
 	check_quality(unit_small ? 500 : 6000, 12, 6, unit_small ? 20 : 50);
 	check_codebook_quality(unit_small ? 500 : 3000, 10, 4);
 	if (unit_small)

@@ -39,12 +39,6 @@ make_centroids(int32_t dims, int32_t n, Kind kind)
 	return x;
 }
 
-static float
-distance(const float *a, const float *b, int32_t dims)
-{
-	return gv_score(gv_cpu_sqdist(a, b, dims));
-}
-
 /*
  * The k nearest of some centroids, of all n or of those that `numbers` names,
  * each once: sorts them all.
@@ -53,35 +47,22 @@ static void
 find_nearest(const float *x, const float *centroids, int32_t dims,
 			 const int32_t *numbers, int32_t n, int k, int32_t *ids)
 {
-	OWN float  *best = unit_alloc(sizeof(float) * k);
+	FREED Pair *pairs = malloc(sizeof(Pair) * (n + 1));
 	int			count = 0;
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
 	{
 		int32_t		id = numbers == NULL ? i : numbers[i];
-		float		dist = distance(x, centroids + (size_t) id * dims, dims);
-		int			at = count;
-		int			j;
 
-		for (j = 0; j < count && ids[j] != id; j++)
-			;
-		if (j < count)
-			continue;
-		while (at > 0 && (dist < best[at - 1] ||
-						  (dist == best[at - 1] && id < ids[at - 1])))
-			at--;
-		if (at == k)
-			continue;
-		count += count < k;
-		for (j = count - 1; j > at; j--)
-		{
-			best[j] = best[j - 1];
-			ids[j] = ids[j - 1];
-		}
-		best[at] = dist;
-		ids[at] = id;
+		pairs[i].id = (uint64_t) id;
+		pairs[i].score = gv_score(gv_cpu_sqdist(x, centroids +
+												(size_t) id * dims, dims));
 	}
+	qsort(pairs, n, sizeof(Pair), compare_pairs);
+	for (i = 0; i < n && count < k; i++)
+		if (i == 0 || pairs[i].id != pairs[i - 1].id)
+			ids[count++] = (int32_t) pairs[i].id;
 	for (; count < k; count++)
 		ids[count] = -1;
 }

@@ -1,7 +1,7 @@
 /*
  * check_mirror.c
  *		Mirrors: answers are compared with those of a sort of all postings;
- *		invalid arguments are refused; injected faults are reported.
+ *		invalid arguments are refused.
  */
 #include "mirrors.h"
 
@@ -384,54 +384,6 @@ test_invalid(GvSearcher *searcher)
 	check_blocks(mirror, &index);
 }
 
-/* Does each operation once.  Returns the first status that is not GV_OK. */
-static GvStatus
-work(const TestIndex *index)
-{
-	OwnMirror	mirror = NULL;
-	OwnSearcher	searcher = NULL;
-	GvSearch	search = new_search(index, 2, 4, 9);
-	GvBlock		view;
-	GvStatus	status;
-
-	status = gv_mirror_create(&index->spec, &mirror);
-	if (status == GV_OK)
-		status = fill_mirror(mirror, index);
-	if (status == GV_OK)
-		status = gv_mirror_get_block(mirror, 0, 0, &view);
-	if (status == GV_OK)
-		status = gv_searcher(0, &searcher);
-	if (status == GV_OK)
-		status = unit_search(searcher, mirror, &search, 1);
-	free_searches(&search, 1);
-	return status;
-}
-
-/* Each call fails once with each status, and the calls after it succeed. */
-static void
-test_faults(void)
-{
-	OwnIndex	index = make_index(GV_COSINE, 4, 2, 4, 2, 0, false);
-	int			calls = 1 + 2 * GV_NARRAYS + 4 + 1 + 1 + 2;
-	int			status;
-	int			n;
-
-	resize_list(&index, &index.lists[0], 5, 0);
-	for (status = GV_INVALID; status <= GV_FAILED; status++)
-		for (n = 1; n <= calls + 1; n++)
-		{
-			GvStatus	due = n <= calls ? (GvStatus) status : GV_OK;
-			GvStatus	got;
-
-			gv_mirror_fault(n, (GvStatus) status);
-			got = work(&index);
-			CHECK(got == due, "call %d: %d", n, got);
-			gv_mirror_fault(n <= calls ? -1 : 0, GV_FAILED);
-			CHECK(work(&index) == GV_OK, "after call %d", n);
-		}
-	gv_mirror_fault(0, GV_FAILED);
-}
-
 /* Lists of devices: malformed ones are refused, others are parsed. */
 static void
 test_device_lists(void)
@@ -513,6 +465,5 @@ test_mirror(void)
 	test_mirror_spread();
 	test_invalid(searcher);
 	test_invalid_keys(searcher);
-	test_faults();
 	gv_searcher_drop(searcher);
 }

@@ -250,11 +250,6 @@ check_invalid(void)
 	INVALID(gv_select(&spec, x, positions, out, NULL, NULL));
 	INVALID(gv_select(&spec, x, positions, out, scratch + 4, NULL));
 	INVALID(gv_select(&spec, x, positions, out, scratch, &bad_stop));
-	gv_engine_fault(2, GV_NO_MEMORY);
-	CHECK(gv_select(&spec, x, positions, out, scratch, NULL) == GV_OK, "1st");
-	CHECK(gv_select(&spec, x, positions, out, scratch, NULL) == GV_NO_MEMORY,
-		  "the fault");
-	CHECK(gv_select(&spec, x, positions, out, scratch, NULL) == GV_OK, "3rd");
 }
 
 void
