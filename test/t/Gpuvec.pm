@@ -15,9 +15,11 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock time usleep);
 
-our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node new_standby load_gpuvec gives says background
+# What all TAP files want comes with it.
+our @EXPORT = (qw($SERVER long_test need_test_build need_gpuvecd new_node new_standby load_gpuvec gives says comes background
   wait_until log_has no_crash end_of errors_of hold release is_held test_cancel test_timeout settle
-  restart_after_crash restart_after_kill answers is_sound is_complete is_exact are_whole is_whole some_of);
+  restart_after_crash restart_after_kill answers is_sound is_complete is_exact are_whole is_whole some_of),
+  @PostgreSQL::Test::Utils::EXPORT, grep { !/\W/ } @Test::More::EXPORT);
 
 # The engine that gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
@@ -312,6 +314,9 @@ sub wait_until
 	return 0;
 }
 
+# Test: soon a query gives true.
+sub comes { my ($node, $query, $what) = @_; return ok(wait_until($node, $query), $what); }
+
 # A test that the server's log has such a line after position $from, which it
 # waits for.
 sub log_has
@@ -411,8 +416,7 @@ sub settle
 {
 	my ($node, $what) = @_;
 
-	$node->safe_psql(
-		'postgres', q{
+	$node->safe_psql('postgres', q{
 		SET client_min_messages = warning;
 		CREATE TABLE settled (e real[]);
 		CREATE INDEX settled_e ON settled USING gpuivfpq (e) WITH (dims = 3, train_rows = 1000);

@@ -153,12 +153,7 @@ INSERT INTO churned ({loaded}) SELECT {loaded} FROM source WHERE id % 65 = 0;
 };
 
 # All of them; those of pgvector's types where it is there.
-sub tables
-{
-	my ($pgvector) = @_;
-
-	return (@TABLES, $pgvector ? @VECTORS : ());
-}
+sub tables { my ($pgvector) = @_; return (@TABLES, $pgvector ? @VECTORS : ()); }
 
 sub type_of
 {

@@ -68,12 +68,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA public TO guest;
 };
 
 # All of them; those of pgvector's types where it is there.
-sub twins
-{
-	my ($pgvector) = @_;
-
-	return (@TWINS, $pgvector ? @VECTORS : ());
-}
+sub twins { my ($pgvector) = @_; return (@TWINS, $pgvector ? @VECTORS : ()); }
 
 # INSERT of a relation's rows, with whether they have a place in the index.
 sub rows_sql

@@ -11,9 +11,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(usleep);
 
 plan skip_all => 'libgcov crashes where its own allocations fail'
@@ -27,8 +24,7 @@ my $node = new_remote_node('main',
 	conf => "fsync = off\nautovacuum = off\nmax_worker_processes = 16\ngpuvec.auto_mirror = off\n"
 	  . "restart_after_crash = off\nmin_parallel_table_scan_size = 0\nmaintenance_work_mem = '128MB'\n");
 
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE t (id serial, e real[]);
 	INSERT INTO t (e) SELECT point(g, 8) FROM generate_series(1, 1200) AS g;
 	CREATE INDEX t_e ON t USING gpuivfpq (e, id) WITH (lists = 12, refine = sq8);

@@ -11,9 +11,6 @@ use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
 use List::Util qw(max);
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(usleep);
 
 use constant {
@@ -106,12 +103,7 @@ sub build
 }
 
 # Test: an index is built so, with no word.
-sub is_built
-{
-	my ($what, @how) = @_;
-
-	return is(join(' ', build(@how)), '0 ', "$what: built");
-}
+sub is_built { my ($what, @how) = @_; return is(join(' ', build(@how)), '0 ', "$what: built"); }
 
 # Bytes that gpuvecd got; the supervisor's pings are among them.
 sub received { return stat_of($node, 'bytes_sent'); }
@@ -121,8 +113,7 @@ sub is_tidy
 {
 	my ($what) = @_;
 
-	ok( wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'parallel worker'"),
-		"$what: no worker is left");
+	comes($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'parallel worker'", "$what: no worker is left");
 	soon($node, 'mirror_bytes = 0', "$what: gpuvecd has no builder");
 	return gives($node, "SELECT count(*) FROM pg_ls_dir('base/pgsql_tmp', true, false)", '0', "$what: no file is left");
 }
@@ -205,8 +196,7 @@ for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8'
 		FROM gpuvec_recall('t_e', 10, 100)", 't', "$with: calibrated");
 }
 # more lists than the sample that stays here has rows
-gives(
-	$node, q{
+gives($node, q{
 	SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
 	SET maintenance_work_mem = '64MB'; SET max_parallel_maintenance_workers = 0;
 	CREATE TABLE crowded AS SELECT g AS id, point(g, 4) AS e FROM generate_series(1, 14000) AS g;

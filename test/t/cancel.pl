@@ -7,9 +7,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(time);
 
 my ($rows, $dims) = long_test() ? (30_000, 384) : (6000, 256);
@@ -17,13 +14,11 @@ my $vector = join ' || ', ('p') x ($dims / 32);
 
 # as slow as it can be
 my $node = new_node('main', conf => "shared_buffers = 64MB\ngpuvec.simd = portable\n");
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	-- clusters by the first elements; the rest is cheap to make
 	CREATE TABLE slow (id int, e real[]) WITH (autovacuum_enabled = off);
 	INSERT INTO slow SELECT g, $vector
-	FROM generate_series(1, $rows) AS g, LATERAL (VALUES (point(g, 32))) AS v (p);
-});
+	FROM generate_series(1, $rows) AS g, LATERAL (VALUES (point(g, 32))) AS v (p)});
 
 # Test: a build ends soon when canceled in that phase.
 sub cancel_build
@@ -95,8 +90,7 @@ $node->safe_psql('postgres', qq{
 $node->safe_psql('postgres', 'DROP TABLE deep');
 
 # writing is the shortest phase: many postings, one sub-quantizer per dimension
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE many AS SELECT g AS id, ARRAY[g % 100, g / 100, g % 7, g % 11, 0, 0, 0, 0]::real[] AS e
 	FROM generate_series(1, 60000) AS g});
 cancel_build('DROP INDEX IF EXISTS many_e; CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 30000)', 'clustering');

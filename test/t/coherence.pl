@@ -16,9 +16,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $seconds = long_test() ? 120 : 3;
 # queries of each audit
@@ -42,8 +39,7 @@ my $lists = 300;
 # a full answer has so many bytes of lists, and brief ones are shorter
 my $full = 24 * $lists;
 
-$primary->safe_psql(
-	'postgres', qq{
+$primary->safe_psql('postgres', qq{
 	-- rows by gpuvecd, of all lists, and the bytes that came from there
 	CREATE FUNCTION ask(tab text, condition text, g int, OUT ids int[], OUT bytes bigint,
 		OUT scan text)
@@ -95,8 +91,7 @@ $primary->safe_psql(
 		END LOOP;
 		RETURN false;
 	END
-	\$\$;
-});
+	\$\$});
 
 my @brief = ('brief', 'brief_refined');
 
@@ -230,8 +225,7 @@ for my $sql ('REINDEX INDEX TABLE_e', 'CHECKPOINT; DELETE FROM TABLE WHERE id % 
 # -- mirrors that nobody brings up to date
 
 $_->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = off; SELECT pg_reload_conf()') for @nodes;
-$primary->safe_psql(
-	'postgres', q{
+$primary->safe_psql('postgres', q{
 	-- '' when the k nearest rows that satisfy a condition by gpuvecd, with all
 	-- lists, are those of a sort, and otherwise how not.  Not for ever more
 	-- candidates than a message has room for.
@@ -368,14 +362,12 @@ $primary->safe_psql(
 		END IF;
 		RETURN answered;
 	END
-	$$;
-});
+	$$});
 for my $table (@tables)
 {
 	my ($name, $operator, $columns, $options) = @$table;
 
-	$primary->safe_psql(
-		'postgres', qq{
+	$primary->safe_psql('postgres', qq{
 		CREATE TABLE $name (id bigserial, e real[]);
 		INSERT INTO $name (e) SELECT point(g, 8) FROM generate_series(1, $rows) AS g;
 		CREATE INDEX ${name}_id ON $name (id);
@@ -424,8 +416,7 @@ sub test_answers
 		sub {
 			my ($node, $name, $operator) = @_;
 
-			like( $node->safe_psql(
-					'postgres', qq{
+			like( $node->safe_psql('postgres', qq{
 					SELECT ages('$name', '$operator');
 					BEGIN ISOLATION LEVEL REPEATABLE READ;
 					SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, $asked) AS g}),

@@ -8,15 +8,11 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $seconds = long_test() ? 120 : 4;
 my $node = new_node('main', conf => "max_connections = 40\n");
 
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE TABLE busy (id bigserial PRIMARY KEY, e real[]);
 	INSERT INTO busy (e) SELECT point(g, 8) FROM generate_series(1, 2000) AS g;
@@ -27,8 +23,7 @@ $node->safe_psql(
 	FROM generate_series(1, 200) AS g;
 	CREATE INDEX wide_e ON wide USING gpuivfpq (e, id) WITH (lists = 4, pq_dim = 900);
 	CREATE TABLE waiting (id bigserial PRIMARY KEY, e real[]);
-	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id);
-});
+	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id)});
 my $scans = "SELECT sum(idx_scan) > 0 FROM pg_stat_user_indexes WHERE indexrelname = 'busy_many'";
 is($node->safe_psql('postgres', $scans), 'f', 'no scan yet');
 
@@ -98,14 +93,12 @@ my %scripts = (
 		RESET ALL;});
 
 # VACUUM and its heavier sisters run beside pgbench until it ends.
-my $vacuums = background(
-	$node, q{
+my $vacuums = background($node, q{
 	SELECT pg_sleep(0.1);
 	VACUUM busy; VACUUM wide; VACUUM waiting;
 	VACUUM (INDEX_CLEANUP on) busy;
 	} x 2000);
-my $reindexes = background(
-	$node, q{
+my $reindexes = background($node, q{
 	SET client_min_messages = warning;
 	SELECT pg_sleep(1);
 	REINDEX INDEX CONCURRENTLY busy_many;
@@ -117,8 +110,8 @@ my $reindexes = background(
 	CREATE INDEX CONCURRENTLY busy_cosine ON busy USING gpuivfpq (e real_cosine_ops, (id % 5))
 		WITH (lists = 10);});
 # or there would be none to end, if its session begins later than pgbench ends
-ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE query ~ 'VACUUM|pg_sleep.0.1'
-		AND pid <> pg_backend_pid()}), 'VACUUM has begun');
+comes($node, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE query ~ 'VACUUM|pg_sleep.0.1'
+		AND pid <> pg_backend_pid()}, 'VACUUM has begun');
 $node->pgbench(
 	"--no-vacuum --client=8 --jobs=2 --time=$seconds",
 	0,

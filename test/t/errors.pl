@@ -10,9 +10,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecDisk;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 need_test_build();
 my $node = PostgreSQL::Test::Cluster->new('main');
@@ -24,8 +21,7 @@ load_gpuvec($node);
 
 
 # -- no room for temporary files
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE t AS SELECT g AS id, ARRAY[g % 100, g / 100, g % 7, g % 11]::real[] AS e
 	FROM generate_series(1, 30000) AS g});
 my $few = "SET temp_file_limit = '64kB'; SET maintenance_work_mem = '1MB'; SET work_mem = '64kB';";
@@ -40,8 +36,7 @@ is_whole($node, 'temporary files', 't', '<->', 4, exact => 0);
 # -- no room for the index, by a limit on the size of files, which the server meets as
 # it would a full disk: codes are larger than rows that compress well
 my $limit_kb = 4096;
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE wide (id serial, e real[]);
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 3000) AS g;
@@ -129,8 +124,7 @@ $node->append_conf('postgresql.conf',
 	  . "maintenance_work_mem = 1MB\nrestart_after_crash = on\n");
 $node->stop;
 start_on_bad_disk($node);
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE t (id serial, e real[]);
 	INSERT INTO t (e) SELECT point(g, 16) FROM generate_series(1, 3000) AS g;
 	CREATE INDEX t_e ON t USING gpuivfpq (e, id) WITH (lists = 20, refine = sq8);

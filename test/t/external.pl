@@ -9,9 +9,6 @@ use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
 use POSIX qw(_exit);
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(usleep);
 
 my $folder = PostgreSQL::Test::Utils::tempdir_short() . '/gpuvec';
@@ -114,12 +111,10 @@ my $node = new_remote_node('main',
 	allows_streaming => 1,
 	conf => conf($folder) . "gpuvec.engine = 'gpu'\nrestart_after_crash = on\nwal_writer_delay = '10s'\n"
 	  . "autovacuum = off\ncheckpoint_timeout = '1h'\ngpuvec.server_timeout = '300ms'\ngpuvec.gpu_memory = '10GB'\n");
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	CREATE TABLE t (id int, e real[]);
 	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 2000) AS g;
-	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 1, probes = 1, candidates = 10);
-});
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 1, probes = 1, candidates = 10)});
 my $right = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, 20)");
 
 # Test: the answers are right, and by whom.
@@ -339,8 +334,7 @@ my $pid = stat_of($node, 'pid');
 $node->append_conf('postgresql.conf', "gpuvec.server_directory = '/elsewhere'");
 $node->reload;
 $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
-ok(wait_until($node, q{SELECT pending_restart FROM pg_settings WHERE name = 'gpuvec.server_directory'}),
-	'the folder changes at a restart only');
+comes($node, q{SELECT pending_restart FROM pg_settings WHERE name = 'gpuvec.server_directory'}, 'the folder changes at a restart only');
 is_mirrored_again('reloaded');
 is(stat_of($node, 'pid, state'), "$pid|up", 'reloaded: the same gpuvecd');
 for (

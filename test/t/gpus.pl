@@ -10,9 +10,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote qw(:DEFAULT is_loaded is_same);
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(sleep);
 
 plan skip_all => 'this machine has one GPU'
@@ -130,8 +127,7 @@ like(slurp_file($node->logfile), qr/gpuvecd: ready: engine $SERVER on .*0.*1/, '
 # -- two indexes, two GPUs
 for my $table ('a', 'b', 'c')
 {
-	$node->safe_psql(
-		'postgres', qq{
+	$node->safe_psql('postgres', qq{
 		CREATE TABLE $table (id int, e real[]);
 		INSERT INTO $table SELECT g, point(g, 16) FROM generate_series(1, $rows) AS g;
 		CREATE INDEX ${table}_e ON $table USING gpuivfpq (e) WITH (lists = 30, pq_dim = 16, refine = sq8)});
@@ -183,8 +179,7 @@ my $create = q{SET max_parallel_maintenance_workers = 0;
 	CREATE INDEX w_e ON w USING gpuivfpq (e) WITH (lists = 100, pq_dim = 16)};
 
 my $begin = restart_with('by one GPU', "gpuvec.gpu_memory = 0\nlog_min_messages = debug1\n");
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE w (id int, e real[]);
 	INSERT INTO w SELECT g, point(g, 32) FROM generate_series(1, 20000) AS g});
 $node->safe_psql('postgres', $create);
@@ -206,8 +201,7 @@ $node->safe_psql('postgres', 'DROP TABLE w');
 # -- an index that no GPU has room for: shards
 my $large = $SERVER eq 'cuda' ? 400_000 : 60_000;
 restart_with('memory for all', "gpuvec.gpu_memory = '1GB'\n");
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	DROP TABLE a, b, c;
 	CREATE TABLE d (id int, e real[]);
 	INSERT INTO d SELECT g, point(g, 16) FROM generate_series(1, $large) AS g;

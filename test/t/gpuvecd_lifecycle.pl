@@ -14,9 +14,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(time usleep);
 
 # whose gpuvecd has the engine cpu, which stands in for a GPU that is gone
@@ -78,8 +75,7 @@ sub is_gone
 sub timed_answers
 {
 	my ($settings) = @_;
-	my $out = $node->safe_psql(
-		'postgres', qq{
+	my $out = $node->safe_psql('postgres', qq{
 		$settings;
 		SELECT clock_timestamp() AS begun \\gset
 		SELECT answers('t', '<->', 8, 10, 1) AS answers \\gset
@@ -91,12 +87,10 @@ sub timed_answers
 }
 
 begin_part($own . "gpuvec.engine = 'gpu'\nrestart_after_crash = on\ngpuvec.server_timeout = '300ms'\n");
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	CREATE TABLE t (id int, e real[]);
 	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, $rows) AS g;
-	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, probes = 5);
-});
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, probes = 5)});
 my ($right, $right1) = map { $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, $_)") } 20, 1;
 # one query, of who wants an error rather than wait
 my $strict = "SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)";
@@ -127,8 +121,7 @@ is(stat_of($node, 'fallbacks'), 0, 'engine = auto is no fall-back, GPU or not');
 
 # -- killed, under a session that has a connection to it
 my $pid = gpuvecd_pid($node);
-gives(
-	$node, qq{
+gives($node, qq{
 	SELECT answers('t', '<->', 8, 10, 20) AS before \\gset
 	\\! kill -9 $pid
 	SELECT answers('t', '<->', 8, 10, 20) AS after \\gset
@@ -254,8 +247,7 @@ says($node, "LOAD 'gpuvec'; $_", qr/^(?!.*(?:invalid|WARNING)).*HINT:  Add "gpuv
 # -- somebody else listens in its place, and nothing that is said there is believed
 
 begin_part($own . "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '500ms'\n");
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE small AS SELECT * FROM t WHERE id <= 1000;
 	CREATE INDEX small_e ON small USING gpuivfpq (e) WITH (lists = 20, probes = 5)});
 my $nearest = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SELECT answers('small', '<->', 8, 10, 2)");
@@ -623,8 +615,7 @@ $pid = pretend_gpuvecd(
 	sub { converse($_[0], sub { return $_[0] eq 'HELLO' ? greeting('cuda') : $_[0] eq 'STATUS' ? $status : ''; }); });
 begin_part("shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'external'\n"
 	  . "gpuvec.server_directory = '$folder'\ngpuvec.auto_mirror = off\n");
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET gpuvec.engine = cpu;
 	CREATE FUNCTION vec(i int) RETURNS real[] LANGUAGE sql AS
 		'SELECT array_agg(sin(i % 100 * 131 + j * 17) + (hashint4(i * 128 + j) & 1023) / 1024.0 ORDER BY j)
@@ -638,8 +629,7 @@ soon($node, q{state = 'up' AND engine = 'cuda'}, 'there seems to be a GPU');
 sub notice
 {
 	my ($engine) = @_;
-	my ($status, undef, $notice) = $node->psql(
-		'postgres', qq{
+	my ($status, undef, $notice) = $node->psql('postgres', qq{
 		SET gpuvec.engine = $engine; SET gpuvec.candidates = 10; SET gpuvec.recall = 0.5;
 		SELECT count(*) FROM gpuvec_knn_join('asked', 'id', 'e', 'joined', 'id', 'e', 5, 'l2', 'index')});
 

@@ -10,9 +10,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecHosts;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my ($rows, $dims, $n) = (long_test() ? 4000 : 2500, 16, 2);
 my @ops = ([ '<->', 'l2' ], [ '<#>', 'ip' ], [ '<=>', 'cosine' ]);

@@ -6,9 +6,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 plan skip_all => 'needs /proc' if !-r '/proc/self/status';
 
@@ -17,8 +14,7 @@ my $rows = long_test() ? 200_000 : 20_000;
 
 # shared buffers count as the backend's memory, so few of them
 my $node = new_node('main', conf => "shared_buffers = 2MB\nwork_mem = 1MB\n");
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE FUNCTION memory_kb(what text) RETURNS int LANGUAGE sql VOLATILE AS $$
 		SELECT (regexp_match(pg_read_file('/proc/self/status'), what || ':\s*(\d+) kB'))[1]::int
 	$$;
@@ -29,16 +25,14 @@ $node->safe_psql(
 	CREATE TABLE p (id int, e real[]);
 	INSERT INTO p SELECT g, point(g, 8) FROM generate_series(1, 30) AS g;
 	CREATE INDEX p_e ON p USING gpuivfpq (e);
-	CREATE INDEX t_expression ON t USING gpuivfpq ((e[1:4]) real_cosine_ops) WITH (lists = 20);
-});
+	CREATE INDEX t_expression ON t USING gpuivfpq ((e[1:4]) real_cosine_ops) WITH (lists = 20)});
 
 # Test: between a tenth and all of its rescans a query's backend does not grow.
 sub test_rescans
 {
 	my ($what, $subquery, $n) = @_;
 	my $from = $n / 10;
-	my $grown = $node->safe_psql(
-		'postgres', qq{
+	my $grown = $node->safe_psql('postgres', qq{
 		SET enable_seqscan = off;
 		SET enable_memoize = off;
 		SELECT max(kb) - min(kb) FROM (
@@ -53,8 +47,7 @@ sub test_rescans
 my %columns = ('real[]' => 'e');
 if ($ENV{GPUVEC_PGVECTOR})
 {
-	$node->safe_psql(
-		'postgres', q{
+	$node->safe_psql('postgres', q{
 		CREATE EXTENSION gpuvec_pgvector CASCADE;
 		CREATE TABLE v AS SELECT id, e::vector(8) AS v, e::vector::halfvec(8) AS h FROM t;
 		CREATE INDEX v_v ON v USING gpuivfpq (v) WITH (lists = 20, probes = 2);
@@ -64,8 +57,7 @@ if ($ENV{GPUVEC_PGVECTOR})
 }
 for (
 	split /\n/,
-	$node->safe_psql(
-		'postgres', q{
+	$node->safe_psql('postgres', q{
 		SELECT amoplefttype::regtype, amoprighttype::regtype FROM pg_amop, pg_am AS a
 		WHERE amopmethod = a.oid AND amname = 'gpuivfpq' AND amopopr::regoper::text ~ '<->$' ORDER BY 1, 2}))
 {
@@ -89,8 +81,7 @@ test_rescans('whole index',
 # whatever settings name, and then finishes with a pass.  Address space is
 # counted: what is resident has the shared buffers and the pages of programs that
 # the session comes to, which no two runs have alike, too.
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE deep (id int, e real[]);
 	INSERT INTO deep SELECT g, point(g, 8) FROM generate_series(1, 30000) AS g;
 	ANALYZE deep});
@@ -108,8 +99,7 @@ for my $options ('refine = none', 'refine = sq8')
 		'gpuvec.candidates = 1000000; SET gpuvec.probes = 16777216',
 		'gpuvec.recall = 1')
 	{
-		my ($used, $returned) = split /\|/, $node->safe_psql(
-			'postgres', qq{
+		my ($used, $returned) = split /\|/, $node->safe_psql('postgres', qq{
 			SET enable_seqscan = off;
 			SET work_mem = '1MB';
 			SET hash_mem_multiplier = 1;
@@ -133,8 +123,7 @@ for my $options (long_test() ? 'refine = none' : (), 'refine = sq8')
 {
 	$node->safe_psql('postgres',
 		"DROP INDEX IF EXISTS t_e; CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, probes = 2, $options)");
-	my ($used, $rows) = split /\|/, $node->safe_psql(
-		'postgres', q{
+	my ($used, $rows) = split /\|/, $node->safe_psql('postgres', q{
 		SET maintenance_work_mem = '8MB';
 		SELECT sum(cardinality(queries)) FROM crowd \g /dev/null
 		SELECT count(*) FROM gpuvec_search('t_e', '{1,2,3,4,5,6,7,8}', 10) \g /dev/null
@@ -161,8 +150,7 @@ my ($first, $last) = split /\n/, $out;
 cmp_ok($last, '<=', $first + 131072, "statements, failed ones too: $first bytes, then $last");
 
 # many rows inserted by one statement
-my $grown = $node->safe_psql(
-	'postgres', q{
+my $grown = $node->safe_psql('postgres', q{
 	INSERT INTO t SELECT g, ARRAY[g, g, g, g, g, g, g, 1] FROM generate_series(1, 3000) AS g;
 	SELECT memory_kb('VmRSS') AS before \gset
 	INSERT INTO t SELECT g, ARRAY[g, g, g, g, g, g, g, 1] FROM generate_series(1, 20000) AS g;
@@ -170,8 +158,7 @@ my $grown = $node->safe_psql(
 cmp_ok($grown, '<=', 2048, "inserts: grown by $grown kB");
 
 # -- builds
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	CREATE TABLE big (id int, e real[]);
 	INSERT INTO big SELECT g, p || p || p || p || p || p || p || p FROM generate_series(1, $rows) AS g,
 		LATERAL (VALUES (point(g, 16))) AS v (p)});
@@ -179,8 +166,7 @@ for my $mb (4, long_test() ? 16 : (), 64)
 {
 	my $plain = $node->safe_psql('postgres',
 		"CREATE INDEX big_plain ON big (id); SELECT memory_kb('VmHWM'); DROP INDEX big_plain");
-	my ($peak, $lists) = split /\|/, $node->safe_psql(
-		'postgres', qq{
+	my ($peak, $lists) = split /\|/, $node->safe_psql('postgres', qq{
 		SET maintenance_work_mem = '${mb}MB';
 		CREATE INDEX big_e ON big USING gpuivfpq (e);
 		SELECT memory_kb('VmHWM'), lists FROM gpuvec_index_info('big_e')});

@@ -9,9 +9,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote qw(:DEFAULT is_verified is_loaded is_same);
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(time usleep);
 
 my $rows = long_test() ? 50_000 : 2000;
@@ -44,15 +41,13 @@ sub soon_mirrors
 soon_up($node, 'new');
 
 # -- loaded and caught up while rows come and go
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	CREATE TABLE t (id int, e real[]);
 	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, $rows) AS g;
 	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20);
 	CREATE TABLE refined (id int, e real[]);
 	INSERT INTO refined SELECT * FROM t;
-	CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
-});
+	CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 10, refine = sq8)});
 follows('t', 8, 'fresh');
 my $writes = '';
 for my $i (1 .. $cycles)
@@ -82,14 +77,12 @@ for my $table ('t', 'refined')
 }
 
 # -- a list of several messages: whole, with a tail, with dead postings
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET maintenance_work_mem = '64MB';
 	CREATE TABLE long (id int, e real[]);
 	INSERT INTO long SELECT g, point(g, 8) || array_fill((g % 13)::real, ARRAY[392])
 	FROM generate_series(1, 12000) AS g;
-	CREATE INDEX long_e ON long USING gpuivfpq (e) WITH (lists = 1, pq_dim = 400);
-});
+	CREATE INDEX long_e ON long USING gpuivfpq (e) WITH (lists = 1, pq_dim = 400)});
 follows('long', 400, 'long list');
 for my $change (
 	'INSERT INTO long SELECT id, e FROM long WHERE id < 100',
@@ -238,8 +231,7 @@ $node->safe_psql('postgres', 'DROP DATABASE closed');
 # -- more databases than loaders: each has its turn, however busy others are
 $node->safe_psql('template1', "CREATE DATABASE $_ TEMPLATE postgres") for 'busy1', 'busy2', 'third';
 my @busy = map {
-	background(
-		$node, q{
+	background($node, q{
 		SET enable_seqscan = off;
 		DO $$ BEGIN
 			LOOP
@@ -249,16 +241,14 @@ my @busy = map {
 			END LOOP;
 		END $$}, $_)
 } 'busy1', 'busy2';
-ok(wait_until($node, q{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader' AND datname LIKE 'busy%'}),
-	'two databases have loaders');
+comes($node, q{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader' AND datname LIKE 'busy%'}, 'two databases have loaders');
 is($node->safe_psql('third', q{SET statement_timeout = '150s'; SELECT gpuvec_prewarm('refined_e') > 0}), 't', '... and a third one, too');
 $node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'busy%'});
 end_of($_) for @busy;
 $node->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)") for 'busy1', 'busy2', 'third';
 
 # -- an index has a new OID and the same pages
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE typed AS SELECT id, e, ('n' || id % 9)::varchar(20) AS name FROM refined;
 	CREATE INDEX typed_e ON typed USING gpuivfpq (e, name) WITH (lists = 10)});
 is_loaded($node, 'typed_e', 'typed');
@@ -306,8 +296,7 @@ sub is_same_keyed
 	return;
 }
 
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET maintenance_work_mem = '64MB';
 	CREATE TABLE keyed (id int, e real[], tenant int, day int8, kind text);
 	INSERT INTO keyed SELECT g, point(g, 8), nullif(g * 7 % 12, 11), g % 100, 'k' || g % 9
@@ -338,8 +327,7 @@ is_same_keyed('keys, up to date again');
 
 # gpuvecd is asked once to learn the selectivity, and once for what that takes; and
 # the session does not search by itself
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET maintenance_work_mem = '64MB';
 	CREATE TABLE tenants AS SELECT g AS id, point(g, 8) AS e, abs(hashint4(g)) % 20 AS tenant
 		FROM generate_series(1, 20000) AS g;
@@ -361,8 +349,7 @@ $node->safe_psql('postgres', 'DROP TABLE keyed, keyed_refined, tenants');
 # -- no room for a large index, and room for a small one; a GPU takes memory in
 # pieces of some MB
 my ($memory_mb, $nlarge) = $SERVER eq 'cuda' ? (16, 45_000) : (2, 6000);
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	CREATE TABLE large (id int, e real[]);
 	INSERT INTO large SELECT g, point(g, 8) || array_fill((g % 13)::real, ARRAY[392])
 	FROM generate_series(1, $nlarge) AS g;

@@ -9,9 +9,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecDamage;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 need_gpuvecd();
 my $node = new_node('main',
@@ -28,8 +25,7 @@ sub as
 
 # -- Queries are kept where a superuser wants that, read by the owner alone, measured and
 # calibrated with; and no scan fails for them.
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE ROLE holder;
 	CREATE ROLE guest;
@@ -56,8 +52,7 @@ $node->safe_psql(
 		SELECT count(*) || ': ' || coalesce(left(string_agg(g::text, ' ' ORDER BY place), 20), '')
 		FROM gpuvec_live_queries(index) WITH ORDINALITY AS q (asked, query, place)
 			LEFT JOIN generate_series(1, 3000) AS g ON query = point(g, 8)
-		WHERE asked > now() - interval '1 hour' $$;
-});
+		WHERE asked > now() - interval '1 hour' $$});
 
 # off
 is(as('guest', 'SELECT ask(1, 3)'), '9', 'scans go on without');
@@ -102,8 +97,7 @@ is(as('holder', q{SELECT gpuvec_forget_queries('items_e'), gpuvec_forget_queries
 	't|f|0: ', 'forgotten');
 is(as('guest', 'SELECT ask(5, 6)'), '6', 'asked again');
 is(as('holder', q{SELECT kept('items_e')}), '2: 6 5', '... a new ring');
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE wide (id int, e real[]);
 	INSERT INTO wide SELECT g, point(g, 8) FROM generate_series(1, 5) AS g;
 	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 1);
@@ -168,8 +162,7 @@ my $stat = 'SELECT scans, full_passes FROM gpuvec_stat';
 gives($node, "SELECT ask(1, 4); $stat", "12\n4|0", 'scans are counted');
 gives($node, "SET enable_seqscan = off; SELECT count(*) FROM (SELECT id FROM items ORDER BY e <-> point(1, 8)) AS x; $stat",
 	"3000\n5|1", '... and passes');
-gives(
-	$node, q{
+gives($node, q{
 	SET enable_seqscan = off; SET gpuvec.probes = 1; SET gpuvec.candidates = 2; SET gpuvec.recall = 0.5; SET gpuvec.max_probes = 30;
 	SELECT count(*) < 3000 FROM (SELECT id FROM items ORDER BY e <-> point(1, 8)) AS x;
 	SELECT out_of_order > 0 AND out_of_order = (SELECT out_of_order FROM gpuvec_last_scan()) FROM gpuvec_stat},
@@ -181,8 +174,7 @@ $node->restart;
 
 my $pgvector = $node->safe_psql('postgres',
 	q{SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'});
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE TABLE t (id int, e real[]);
 	INSERT INTO t SELECT g, point(g, 16) FROM generate_series(1, 5000) AS g;
@@ -272,10 +264,9 @@ gives($node, q{SELECT string_agg(scans::text, ' ' ORDER BY relname) FROM gpuvec_
 $node->safe_psql('postgres', join ';', map { "DROP TABLE full_$_" } 1 .. 9);
 
 # -- 1: gpuvecd runs, and a mirror does not fit
-ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
+comes($node, q{SELECT state = 'up' FROM gpuvec_stat}, 'gpuvecd is up');
 # the gauge of what is to be done is 0 where nothing is, also beside new indexes
-gives(
-	$node, q{
+gives($node, q{
 	SET client_min_messages = warning;
 	CREATE TABLE young (e real[]);
 	CREATE INDEX ON young USING gpuivfpq (e) WITH (dims = 16);
@@ -305,8 +296,7 @@ $node->safe_psql('postgres', q{INSERT INTO u SELECT g, point(g, 16) FROM generat
 finds('u_e', qr/rows, .* => The index was trained on 2000 rows and now has 9001\.  Run REINDEX/, 'an index that has grown');
 # -- 4: it is locked
 my $lock = background($node, q{BEGIN; LOCK TABLE u; SELECT pg_sleep(600)});
-ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'u'::regclass AND mode = 'AccessExclusiveLock'}),
-	'a table is locked');
+comes($node, q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'u'::regclass AND mode = 'AccessExclusiveLock'}, 'a table is locked');
 finds('u_e', qr/^not inspected: its table is locked/, 'it does not wait for locks');
 $node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_locks
 	WHERE relation = 'u'::regclass AND mode = 'AccessExclusiveLock'});

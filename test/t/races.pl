@@ -9,9 +9,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(usleep);
 
 need_test_build();
@@ -74,8 +71,7 @@ for my $name (sort keys %tables)
 	{
 		my ($what, $before, $meanwhile, $postings) = @$_;
 
-		$node->safe_psql(
-			'postgres', qq{
+		$node->safe_psql('postgres', qq{
 			SET client_min_messages = warning;
 			DROP TABLE IF EXISTS t, asked, other;
 			CREATE TABLE t AS SELECT g AS id, point(g, $dims) AS e FROM generate_series(1, $rows) AS g;
@@ -99,8 +95,7 @@ for my $condition ('true', 'id > 0')
 	my $query = "SELECT string_agg(id::text, ' ') FROM
 		(SELECT id FROM t WHERE $condition ORDER BY e <-> (SELECT e FROM asked) LIMIT 5000) AS q";
 
-	$node->safe_psql(
-		'postgres', q{
+	$node->safe_psql('postgres', q{
 		SET client_min_messages = warning;
 		DROP TABLE IF EXISTS t, asked;
 		CREATE TABLE t AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 600) AS g;
@@ -126,8 +121,7 @@ my $rounds = long_test() ? 240 : 10;
 
 # Rows 1 to 50 lie apart, came first, and stay: they are the last that a
 # reader, newest block first, comes to.
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE FUNCTION vec(g int) RETURNS real[] LANGUAGE sql IMMUTABLE AS $$
 		SELECT CASE WHEN g <= 50 THEN ARRAY[-1000 - 10 * g, g, 0, 0]
@@ -137,15 +131,13 @@ $node->safe_psql(
 	CREATE INDEX narrow_e ON narrow USING gpuivfpq (e, id) WITH (lists = 1, candidates = 200);
 	CREATE TABLE wide AS SELECT g AS id, vec(g) || array_fill((g % 13)::real, ARRAY[1396]) AS e
 	FROM generate_series(1, 2000) AS g;
-	CREATE INDEX wide_e ON wide USING gpuivfpq (e, id) WITH (lists = 1, candidates = 200, pq_dim = 900);
-});
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e, id) WITH (lists = 1, candidates = 200, pq_dim = 900)});
 
 # Queries without an end, each in a transaction of its own: division by zero where
 # the row at a query's place is not found.
 $node->safe_psql('postgres', 'CREATE TABLE done (id int)');
 my @queries = map {
-	background(
-		$node, q{
+	background($node, q{
 		SET enable_seqscan = off;
 		SET application_name = 'queries';
 		DO $$
@@ -174,7 +166,7 @@ my @queries = map {
 			END LOOP;
 		END $$})
 } 1 .. 4;
-ok(wait_until($node, q{SELECT count(*) = 4 FROM pg_stat_activity WHERE application_name = 'queries'}), 'queries run');
+comes($node, q{SELECT count(*) = 4 FROM pg_stat_activity WHERE application_name = 'queries'}, 'queries run');
 my @pids = split /\n/, $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE application_name = 'queries'});
 
 # How many times the list was rewritten.
@@ -195,8 +187,7 @@ for (my $round = 1; $round <= $rounds || ($round <= 4 * $rounds && generation() 
 	usleep(20_000);
 	kill 'STOP', @pids;
 	system("(sleep 1; kill -CONT @pids) 2>/dev/null &");
-	$node->safe_psql(
-		'postgres', qq{
+	$node->safe_psql('postgres', qq{
 		VACUUM narrow;
 		VACUUM wide;
 		INSERT INTO narrow SELECT g, vec(g) FROM generate_series(51, 20000) AS g
@@ -219,8 +210,7 @@ is_whole($node, 'afterwards', 'wide', '<->', 1400, exact => 0);
 # address: the new row is found all the same.
 
 my $served = new_remote_node('served');
-$served->safe_psql(
-	'postgres', q{
+$served->safe_psql('postgres', q{
 	CREATE TABLE t (id int, e real[]);
 	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 3000) AS g;
 	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
@@ -234,8 +224,7 @@ for my $id (7, 1234, 2999)
 	says($served, "DELETE FROM t WHERE id = $id; SET gpuvec.fault = 'error 1 refine: freed'; VACUUM t",
 		qr/stopped at step "refine: freed"/, "row $id: VACUUM stops");
 	$served->safe_psql('postgres', "INSERT INTO t VALUES ($new, point($id, 8))");
-	gives(
-		$served, qq{
+	gives($served, qq{
 		SET enable_seqscan = off;
 		SET gpuvec.engine = $_->[0];
 		SELECT id FROM t ORDER BY e <-> point($id, 8) LIMIT 1;

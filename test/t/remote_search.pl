@@ -9,9 +9,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(time usleep);
 
 # With all lists, because gpuvecd chooses the last of the nearest in another way.
@@ -86,8 +83,7 @@ for my $table (@tables)
 {
 	my ($name, $type, $operator, $opclass, $options) = @$table;
 
-	$node->safe_psql(
-		'postgres', qq{
+	$node->safe_psql('postgres', qq{
 		CREATE TABLE $name (id int, e $type);
 		INSERT INTO $name SELECT g, point(g, 12)::$type FROM generate_series(1, $rows) AS g;
 		CREATE INDEX ${name}_e ON $name USING gpuivfpq (e $opclass) WITH ($options);
@@ -128,8 +124,7 @@ differs($node, 'SELECT id FROM l2 ORDER BY e <-> (SELECT NULL::real[]) LIMIT 20'
 
 # An index that is made or rewritten in a transaction is its own until it is
 # committed, and another one after it was rolled back.
-gives(
-	$node, q{
+gives($node, q{
 	BEGIN;
 	TRUNCATE l2_list;
 	INSERT INTO l2_list SELECT id + 10000, e FROM l2;
@@ -144,16 +139,14 @@ gives(
 	ROLLBACK TO before;
 	SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10')},
 	"\n\n\n", 'an index in its own transaction, and rolled back');
-gives(
-	$node, q{
+gives($node, q{
 	CREATE TEMP TABLE own AS SELECT * FROM l2;
 	CREATE INDEX own_e ON own USING gpuivfpq (e);
 	SELECT differs('SELECT id FROM own ORDER BY e <-> point(3, 12) LIMIT 10', 'session')},
 	'', 'a temporary table');
 
 # one session sees an index change
-gives(
-	$node, q{
+gives($node, q{
 	CREATE UNLOGGED TABLE changing AS SELECT * FROM l2;
 	CREATE INDEX changing_e ON changing USING gpuivfpq (e) WITH (lists = 20);
 	SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
@@ -172,8 +165,7 @@ differs(
 	'LATERAL: rescans');
 # two scans that a merge of partitions reads in turn, so that each asks for more when
 # the other was the last to be answered
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE parted (id int, e real[]) PARTITION BY HASH (id);
 	CREATE TABLE parted_0 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 	CREATE TABLE parted_1 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 1);
@@ -187,8 +179,7 @@ like($node->safe_psql('postgres', 'SET enable_seqscan = off; EXPLAIN SELECT id F
 differs($node, 'SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 10 OFFSET 290', 'two partitions, merged');
 
 # a scan whose batches are answered by both in turn neither skips nor repeats a row
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE FUNCTION mixed(tab text, operator text, engines text[]) RETURNS text
 	LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = cpu AS $$
 	DECLARE
@@ -342,8 +333,7 @@ $node->safe_psql('postgres', '
 is_mirrored($node, 'pairs_e', "SELECT FROM pairs ORDER BY e <-> '{1,0,0,0}' LIMIT 1", 'pairs');
 pause_loaders($node);
 $node->safe_psql('postgres', 'DELETE FROM pairs WHERE id BETWEEN 1000 AND 1100 AND id % 3 > 0; VACUUM pairs');
-gives(
-	$node, q{
+gives($node, q{
 	SET gpuvec.engine = gpu; SET gpuvec.probes = 2; SET gpuvec.candidates = 300;
 	SELECT count(*) FROM pairs AS a, unnest('{-80,-40,-15,15,40,80}'::int[]) AS far,
 		LATERAL (SELECT min(distance) AS d FROM gpuvec_search('pairs_e', ARRAY[a.e, ARRAY[a.id + far, 0, 0, 0]::real[]], 1)

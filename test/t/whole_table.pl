@@ -9,9 +9,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 # as slow as it can be, first
 my $node = new_remote_node('main', conf => "gpuvec.auto_mirror = off\ngpuvec.simd = portable\n");
@@ -22,8 +19,7 @@ my $slow_rows = long_test() ? 30_000 : 12_000;
 my $ncloud = long_test() ? 10_000 : 5000;
 my @timeouts = long_test() ? (50, 1000) : 300;
 
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	CREATE TABLE slow (id int, e real[]) WITH (autovacuum_enabled = off);
 	INSERT INTO slow SELECT g, p || p || p || p
 	FROM generate_series(1, $slow_rows) AS g, LATERAL (VALUES (point(g, 32))) AS v (p);
@@ -36,8 +32,7 @@ $node->safe_psql(
 		FROM generate_series(1, 8) AS i) AS e
 	FROM generate_series(1, $ncloud) AS g;
 	CREATE INDEX cloud_e ON cloud USING gpuivfpq (e) WITH (dims = 8, lists = 100);
-	CREATE ROLE watcher;
-});
+	CREATE ROLE watcher});
 
 my %statement = (
 	'exact search' => q{SELECT count(*) FROM gpuvec_exact_search('slow', 'e',
@@ -90,8 +85,7 @@ for my $what ('k-NN graph', 'k-means')
 my $seen = "SELECT count(*), bool_and(datname = 'postgres'), max(relid::text),
 	max(command), max(phase), bool_and(done BETWEEN 0 AND total) FROM gpuvec_progress;";
 my $job = background($node, "$little $statement{'k-NN graph'}");
-ok( wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0}),
-	'a running function is seen');
+comes($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0}, 'a running function is seen');
 my @seen = split /\n/, $node->safe_psql('postgres', "$seen
 	SET ROLE watcher;
 	$seen
@@ -112,15 +106,13 @@ gives($node, $seen, '0|||||', 'and nothing when it has ended');
 # queries that memory holds all at once are told of as they are answered, too
 $job = background($node, "SET gpuvec.engine = cpu; SET gpuvec.probes = 10;
 	SET maintenance_work_mem = '16MB'; $statement{'through an index'}");
-ok(wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0 AND done < total}),
-	'searches are told of while others follow');
+comes($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0 AND done < total}, 'searches are told of while others follow');
 $node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM gpuvec_progress');
 end_of($job);
 
 # each phase of a path: the function is called again and again until all of
 # them were met, however rarely this session has its turn
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE edges AS SELECT g AS key, g + d AS neighbor, (g * 7919 % 10007 + d)::real AS distance
 	FROM generate_series(1, 100000) AS g, generate_series(1, 2) AS d});
 $job = background($node, q{
@@ -140,8 +132,7 @@ $node->safe_psql('postgres',
 end_of($job);
 
 # an error that is caught leaves nothing there; COPY keeps its own progress
-gives(
-	$node, q{
+gives($node, q{
 	DO $$ BEGIN PERFORM gpuvec_kmeans('small', 'e', 3000);
 	EXCEPTION WHEN OTHERS THEN NULL; END $$;
 	SELECT count(*) FROM gpuvec_progress},
@@ -152,8 +143,7 @@ gives(
 	'COPY TO', "COPY's progress stays its own");
 
 # -- a table does not run its owner's code, whatever cast he has made
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE ROLE mallory;
 	CREATE SCHEMA lure AUTHORIZATION mallory;
 	GRANT USAGE ON SCHEMA lure TO PUBLIC;
@@ -170,8 +160,7 @@ $node->safe_psql(
 	$$;
 	CREATE CAST (elements[] AS real[]) WITH FUNCTION lure(elements[], int, bool);
 	CREATE DOMAIN some_elements AS elements[];
-	CREATE TABLE bait AS SELECT 1 AS id, '{a}'::elements[] AS e, '{a}'::some_elements AS d;
-});
+	CREATE TABLE bait AS SELECT 1 AS id, '{a}'::elements[] AS e, '{a}'::some_elements AS d});
 says($node, "SELECT * FROM gpuvec_exact_search('lure.bait', '$_', '{1,2}', 1)",
 	qr/column "$_" of type lure\.elements\[\] cannot be used as a vector/, "arrays of a user's type are no vectors ($_)")
   for 'e', 'd';
@@ -212,8 +201,7 @@ cmp_ok($recall, '<', 1, "which do not find all: $recall");
 is("$recall $near", "1.000 $lists", 'or all');
 
 # whatever the size of numbers: of all distances here the squares are 0 as floats
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE faint AS
 	SELECT id, (SELECT array_agg((x * 1e-30)::real ORDER BY o)
 		FROM unnest(e) WITH ORDINALITY AS u (x, o)) AS e
