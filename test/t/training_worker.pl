@@ -116,8 +116,9 @@ $open->query_safe('INSERT INTO busy SELECT id + 2000000, e FROM source WHERE id 
 $node->safe_psql('postgres', 'INSERT INTO busy SELECT id + 1000000, e FROM source WHERE id <= 1500;
 	DELETE FROM busy WHERE id % 10 = 0');
 is_complete($node, 'busy', '<->', 8, 'untrained still');
-
+my $second = background($node, q{SELECT gpuvec_train('busy_e')});
 go_on();
+is(end_of($second), 0, 'gpuvec_train waits for the worker');
 ok(wait_until($node, $idle), 'the worker is gone');
 $open->query_safe('COMMIT');
 $open->quit;
@@ -134,10 +135,10 @@ is_whole($node, 'flushed', 'busy', '<->', 8);
 $node->safe_psql('postgres', "
 	SET client_min_messages = warning;
 	CREATE TABLE same (id int, e real[]);
-	CREATE INDEX same_e ON same USING gpuivfpq (e) WITH (dims = 8, train_rows = 3000);
-	INSERT INTO same SELECT g, point(g % 2, 8) FROM generate_series(1, 3000) AS g;
+	CREATE INDEX same_e ON same USING gpuivfpq (e) WITH (dims = 8, train_rows = 4000);
+	INSERT INTO same SELECT g, point(g % 2, 8) FROM generate_series(1, 4000) AS g;
 	VACUUM same");
-ok(wait_until($node, "SELECT rows_at_training = 3000 FROM gpuvec_index_info('same_e')"), 'duplicates are trained');
+ok(wait_until($node, "SELECT rows_at_training = 4000 FROM gpuvec_index_info('same_e')"), 'duplicates are trained');
 ok(wait_until($node, $idle), 'the worker is gone');
 is_whole($node, 'duplicates', 'same', '<->', 8, exact => 0);
 
