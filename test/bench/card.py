@@ -18,7 +18,6 @@ import os
 import shlex
 import statistics
 import sys
-import time
 
 import data
 import dataset
@@ -52,12 +51,6 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def timed(call, *args):
-    start = time.monotonic()
-    call(*args)
-    return time.monotonic() - start
-
-
 # ----------------------------------------------------------------------- load
 
 def key(count):
@@ -75,8 +68,8 @@ def load(conn, args, found):
     # in the row, so that no system pays for fetching it from elsewhere
     conn.execute("ALTER TABLE %s ALTER v SET STORAGE PLAIN" % QUERIES)
 
-    took = timed(server.copy_in, conn, TABLE,
-                 dataset.copy_stream(found.base, "vector"))
+    took, _ = server.timed(server.copy_in, conn, TABLE,
+                           dataset.copy_stream(found.base, "vector"))
     server.copy_in(conn, QUERIES, dataset.copy_stream(found.query, "vector"))
     for table in (TABLE, QUERIES):
         conn.execute("ALTER TABLE %s ADD PRIMARY KEY (id)" % table)
@@ -86,10 +79,10 @@ def load(conn, args, found):
 
 def create_index(conn, args, system):
     """What making the index took and gave."""
-    method = {"gpuivfpq": "gpuivfpq (%s)" % ", ".join(
-                  ["v vector_l2_ops"] + [key(n) for n in args.match]),
-              "hnsw": "hnsw (v vector_l2_ops)"}[system]
-    options = args.options if system == "gpuivfpq" else ""
+    ours = system == report.OURS
+    keys = ", ".join(["v vector_l2_ops"]
+                     + [key(n) for n in args.match if ours])
+    options = args.options if ours else ""
     conn.execute("SET max_parallel_maintenance_workers = %d" % args.workers)
     # as many as that, whatever the table's size
     conn.execute("ALTER TABLE %s SET (parallel_workers = %d)"
@@ -97,8 +90,7 @@ def create_index(conn, args, system):
     wal = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
     before = server.one(conn, wal)
     took, workers, phases = server.build(
-        conn, "CREATE INDEX %s_v ON %s USING %s%s" % (
-            TABLE, TABLE, method, " WITH (%s)" % options if options else ""))
+        conn, server.index_statement(TABLE, keys, options, system))
     data.say("".join("  %.2f s %s\n" % (seconds, phase)
                      for phase, seconds in phases.items()).rstrip("\n"))
     told = {"system": system, "build_s": took, "phases": phases,
@@ -107,17 +99,16 @@ def create_index(conn, args, system):
             "MB": server.one(conn, "SELECT pg_relation_size('%s_v')"
                              % TABLE) / 1e6,
             "wal_MB": float(server.one(conn, wal) - before) / 1e6}
-    if system == "gpuivfpq":
-        told.update(zip(("lists", "pq_dim"), conn.execute(
-            "SELECT lists, pq_dim FROM gpuvec_index_info('%s_v')"
-            % TABLE).fetchone()))
+    if ours:
+        told.update(server.index_info(conn, TABLE + "_v"))
     server.prewarm(conn, [TABLE, QUERIES])
     return told
 
 
 def mirror(conn):
     """Brings the index into gpuvecd: seconds and bytes."""
-    took = timed(conn.execute, "SELECT gpuvec_prewarm('%s_v')" % TABLE)
+    took, _ = server.timed(conn.execute,
+                           "SELECT gpuvec_prewarm('%s_v')" % TABLE)
     row = conn.execute("SELECT state, bytes, postings FROM gpuvec_mirrors "
                        "WHERE index = '%s_v'::regclass" % TABLE).fetchone()
     if row is None or row[0] != "ready":
@@ -226,7 +217,7 @@ def our_points(args):
 def measure_system(conn, args, found, truth, system):
     data.say("building %s" % system)
     told = create_index(conn, args, system)
-    ours = system == "gpuivfpq"
+    ours = system == report.OURS
     if ours:
         told.update(mirror(conn))
     data.say("  " + ", ".join("%s %s" % (k, "%.2f" % v if isinstance(v, float)
@@ -326,11 +317,10 @@ def main():
     args = parse_arguments()
     data.enter_venv("bench", __file__)
     dataset.prepare(args.data)
-    import psycopg
     found = dataset.load(args.data)
     truth = found.asked(args.queries).truth("l2", K)
     load_before = os.getloadavg()[0]
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
         told = {"load_s": load(conn, args, found), "systems": []}
         data.say("  %.1f s" % told["load_s"])

@@ -64,7 +64,6 @@ class Tree:
     """A tree's cluster."""
 
     def __init__(self, folder, engine):
-        import psycopg
         settings = SETTINGS + (SERVER if engine == "gpu" else "")
         self.server = subprocess.Popen(
             [os.path.join(folder, "test/cluster.sh"), "sh", "-c",
@@ -79,8 +78,8 @@ class Tree:
         else:
             sys.exit(f"{folder}: test/cluster.sh failed")
         host, port, user = words
-        self.conn = psycopg.connect(host=host, port=port, user=user,
-                                    dbname="postgres", autocommit=True)
+        self.conn = server.connect(host=host, port=port, user=user,
+                                   dbname="postgres")
         self.pid = self.conn.info.backend_pid
         self.engine = engine
         self.taken = {}

@@ -63,12 +63,8 @@ def build(conn, args, system):
         conn, system.create_index())
     system.bytes = server.one(conn, "SELECT pg_relation_size(%s)",
                               system.index)
-    system.info = {}
-    if system.method == report.OURS:
-        system.info = dict(zip(
-            ("lists", "pq_dim"),
-            conn.execute("SELECT lists, pq_dim FROM gpuvec_index_info(%s)",
-                         [system.index]).fetchone()))
+    system.info = server.index_info(conn, system.index) \
+        if system.method == report.OURS else {}
 
 
 # -------------------------------------------------------------------- measure
@@ -109,8 +105,7 @@ def measure_recall(conn, args, system, point, truth):
 
 def measure_system(args, s, truth):
     """Recall, in a session of its own, whose memory is looked at."""
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         check_plan(conn, args, s)
         s.points = s.sweep(s)
         before = server.own_kb(conn.info.backend_pid)
@@ -170,13 +165,12 @@ def main():
     args = parse_arguments()
     found, load_before = compared.begin(args,
                                         "faiss" if args.faiss else "plot")
-    import psycopg
     truth = found.truth(args.metric, K)
     systems = compared.systems(args, found.rows, args.options or [""],
                                args.ivfflat, args.faiss)
     if not args.exact:
         systems = [s for s in systems if s.method]
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
         load_all(conn, args, found, systems)
         for s in systems:

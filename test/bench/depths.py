@@ -274,10 +274,9 @@ class Measured:
 
 def connect():
     """A session of its own for each process, which the parent ends."""
-    import psycopg
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    shared.conn = psycopg.connect(autocommit=True)
+    shared.conn = server.connect()
     shared.conn.prepare_threshold = None    # each statement's text differs
     server.set_all(shared.conn, {"gpuvec.recall": shared.args.recall,
                                  "jit": "off"})
@@ -338,11 +337,10 @@ def main():
     dataset.prepare(args.data)
     if args.prepare:
         return 0
-    import psycopg
     found = dataset.load(args.data)
     choose(args, found)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         conn.execute("SET client_min_messages = warning")
         has_pgvector = server.one(
             conn, "SELECT count(*) FROM pg_available_extensions "

@@ -239,11 +239,10 @@ def main():
     prepare()
     if args.prepare:
         return
-    import psycopg
     load_before = os.getloadavg()[0]
     table = [["rows", "queries", "asked", "k", "calibrated by rows",
               "beside rows", "us by rows", "beside", "times as long"]]
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         server.begin(conn, "1GB")
         for name in args.sets:
             table += lines(name, *measure_set(conn, args, name))

@@ -75,8 +75,7 @@ class Slices:
 def session(table, chunks, ready, results):
     """A process: copies as soon as all are ready, and tells from when to
     when."""
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         ready.wait(PATIENCE_S)
         start = time.monotonic()
         server.copy_in(conn, table, chunks)
@@ -109,8 +108,7 @@ def copy(system, found, first, rows, clients):
 
 
 def wal_bytes():
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         return int(server.one(
             conn, "SELECT pg_current_wal_insert_lsn() - '0/0'"))
 
@@ -119,8 +117,7 @@ def wal_bytes():
 
 def insert(system, first, rows, clients):
     """Rows/s of single INSERTs."""
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         conn.execute("CREATE SEQUENCE inserts_next MINVALUE 0 START %d"
                      % first)
         found = server.pgbench(
@@ -178,11 +175,10 @@ def verify(conn, system):
 
 def judge_all(args, found, systems, rows):
     """Recall among the first rows, which are all that came."""
-    import psycopg
     judge = dataset.Judge(dataset.DataSet(
         found.name, found.base[:rows], found.query), args.metric, K,
         args.queries)
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         for s in (s for s in systems if s.index):
             s.info["recall"].append(measure_recall(conn, args, judge, s))
 
@@ -306,14 +302,13 @@ def chosen(args, rows):
 def main():
     args = parse_arguments()
     found, load_before = compared.begin(args)
-    import psycopg
     systems = chosen(args, found.rows)
     slices = Slices(args, found.rows)
     loaded = slices.next
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         prepare(conn, args, found, systems, loaded)
     measure(args, found, systems, slices)
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         for s in systems:
             if s.method == report.OURS:
                 verify(conn, s)

@@ -210,17 +210,12 @@ class Large:
         ops = "vector_" + compared.METRICS[self.args.metric][1]
         before = temp_bytes(conn)
         with Took(conn) as took:
-            _, _, phases = server.build(
-                conn, "CREATE INDEX %s ON %s USING gpuivfpq (v %s)%s" % (
-                    INDEX, TABLE, ops, " WITH (%s)" % self.args.options
-                    if self.args.options else ""))
-        lists, pq_dim, size = conn.execute(
-            "SELECT lists, pq_dim, bytes FROM gpuvec_index_info(%s)",
-            [INDEX]).fetchone()
+            _, _, phases = server.build(conn, server.index_statement(
+                TABLE, "v " + ops, self.args.options))
         self.say("build in " + memory, {
             **took.as_json(), "phases": phases,
-            "files": temp_bytes(conn) - before, "lists": lists,
-            "pq_dim": pq_dim, "bytes": size})
+            "files": temp_bytes(conn) - before,
+            **server.index_info(conn, INDEX)})
         used = took.own + took.segments
         most = 1.25 * limit + OWN_MB * MB * (1 + len(took.ticks))
         self.must(used <= most, "a build in %s had %.0f MB"
@@ -250,8 +245,7 @@ class Large:
                               QUERIES, query_id, K)
 
     def processor_us(self, asked):
-        import psycopg
-        with psycopg.connect(autocommit=True) as conn:
+        with server.connect() as conn:
             server.set_all(conn, {"gpuvec.recall": asked,
                                   "enable_seqscan": "off"})
             for _ in range(2):      # the second one counts
@@ -331,8 +325,7 @@ class Large:
 
 def restart():
     """The server, with nothing of its files in memory."""
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         conn.execute("CHECKPOINT")
         folder = server.one(conn, "SHOW data_directory")
     owner = os.stat(folder)
@@ -360,20 +353,17 @@ def forget(folder):
 
 def measure_cold(large):
     """Milliseconds of queries, one after the other, in a new session."""
-    import psycopg
     for asked, io in [(asked, io) for asked in RECALLS
                       for io in large.args.io_concurrency]:
         restart()
-        with psycopg.connect(autocommit=True) as conn:
+        with server.connect() as conn:
             server.set_all(conn, {"gpuvec.recall": asked,
                                   "effective_io_concurrency": io,
                                   "enable_seqscan": "off"})
             took = []
             for i in range(large.args.queries):
-                begin = time.monotonic()
-                conn.execute(large.statement("%s"), [i],
-                             prepare=True).fetchall()
-                took.append((time.monotonic() - begin) * 1000)
+                took.append(1000 * server.timed(lambda: conn.execute(
+                    large.statement("%s"), [i], prepare=True).fetchall())[0])
         large.say("cold, ms a query at %g, effective_io_concurrency %d"
                   % (asked, io), {
                       "first": took[0], "next 9": sum(took[1:10]) / 9,
@@ -406,8 +396,7 @@ def short(value):
 
 
 def run(args, large):
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         server.extensions(conn, "gpuvec_pgvector")
         server.set_all(conn, {"enable_seqscan": "off"})
         large.load(conn)
@@ -424,7 +413,7 @@ def run(args, large):
         large.rates("after COPY and VACUUM")
     measure_cold(large)
     if args.graph:
-        with psycopg.connect(autocommit=True) as conn:
+        with server.connect() as conn:
             server.set_all(conn, {"maintenance_work_mem": args.memory[-1]})
             large.graph(conn)
 
@@ -432,12 +421,11 @@ def run(args, large):
 def main():
     args = parse_arguments()
     found, load_before = compared.begin(args)
-    import psycopg
     large = Large(args, found)
     try:
         run(args, large)
     finally:
-        with psycopg.connect(autocommit=True) as conn:
+        with server.connect() as conn:
             conn.execute("LOAD 'gpuvec'")
             server.write("large-%s-%s" % (args.data, args.metric),
                          {**server.facts(conn, load_before, args, found, [

@@ -12,7 +12,6 @@ has.  With --engine gpu both ask gpuvecd, whose mirror is waited for.  OPTIONS
 are the index's, such as "refine = sq8".
 """
 import sys
-import time
 
 import server
 import systems
@@ -40,12 +39,6 @@ def statements(operator, n, k):
             "ORDER BY id) AS a), %d)" % (n, k))
 
 
-def seconds(conn, statement):
-    before = time.monotonic()
-    conn.execute("SELECT count(*) FROM (%s) AS s" % statement)
-    return time.monotonic() - before
-
-
 def measure(conn, args, recall, n):
     conn.execute("SET gpuvec.recall = %g" % recall)
     lateral, many = statements(
@@ -53,7 +46,8 @@ def measure(conn, args, recall, n):
     best = [float("inf")] * 2
     for _ in range(args.rounds):
         for i, statement in enumerate((lateral, many)):
-            best[i] = min(best[i], seconds(conn, statement))
+            best[i] = min(best[i], server.timed(
+                conn.execute, "SELECT count(*) FROM (%s) AS s" % statement)[0])
     engine = server.one(conn, "SELECT engine FROM gpuvec_last_scan()")
     found = server.one(conn, SHARED % (lateral, many))
     print("%7g %8d %10.0f %10.0f %7.2f %8.4f  %s" % (
@@ -65,15 +59,14 @@ def main():
     args = parse_arguments()
     found, _ = systems.begin(args)
     import numpy as np
-    import psycopg
     n = max(args.queries)
     order = np.random.default_rng(7).permutation(found.rows)[:n]
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         server.begin(conn, args.maintenance_work_mem)
         server.load(conn, "t", found.base, "real[]")
         server.load(conn, "asked", found.base[order], "real[]")
-        conn.execute("CREATE INDEX t_v ON t USING gpuivfpq (v real_%s_ops) "
-                     "WITH (%s)" % (args.metric, args.options))
+        conn.execute(server.index_statement(
+            "t", "v real_%s_ops" % args.metric, args.options))
         conn.execute("VACUUM ANALYZE t")
         server.prewarm(conn, ["t"])
         conn.execute("SET enable_seqscan = off")

@@ -53,6 +53,19 @@ def parser(doc, **defaults):
     return options(made, **defaults)
 
 
+def connect(**where):
+    """A session, of the server that libpq's environment variables name."""
+    import psycopg
+    return psycopg.connect(autocommit=True, **where)
+
+
+def timed(work, *args):
+    """(seconds, what it returns)"""
+    begin = time.monotonic()
+    found = work(*args)
+    return time.monotonic() - begin, found
+
+
 def one(conn, query, *args):
     return conn.execute(query, args).fetchone()[0]
 
@@ -150,8 +163,7 @@ class Watch:
         self.thread.join()
 
     def watch(self):
-        import psycopg
-        with psycopg.connect(autocommit=True) as conn:
+        with connect() as conn:
             before = time.monotonic()
             while not self.done.wait(WATCH_SECONDS):
                 rows = conn.execute(self.query).fetchall()
@@ -160,6 +172,20 @@ class Watch:
                     self.seconds[word] = (self.seconds.get(word, 0)
                                           + now - before)
                 before = now
+
+
+def index_statement(table, keys, options="", method="gpuivfpq"):
+    """CREATE INDEX of TABLE_v."""
+    return "CREATE INDEX %s_v ON %s USING %s (%s)%s" % (
+        table, table, method, keys, " WITH (%s)" % options if options else "")
+
+
+def index_info(conn, index):
+    """What it is, by some columns of gpuvec_index_info."""
+    names = ("lists", "pq_dim", "bytes")
+    return dict(zip(names, conn.execute(
+        "SELECT %s FROM gpuvec_index_info('%s')"
+        % (", ".join(names), index)).fetchone()))
 
 
 PHASES = "SELECT phase FROM pg_stat_progress_create_index"
@@ -181,9 +207,7 @@ def build(conn, statement):
     conn.add_notice_handler(heard)
     conn.execute("SET client_min_messages = debug1")
     with Watch(PHASES) as phases:
-        start = time.monotonic()
-        conn.execute(statement)
-        took = time.monotonic() - start
+        took, _ = timed(conn.execute, statement)
     conn.execute("SET client_min_messages = warning")
     conn.remove_notice_handler(heard)
     return took, max(workers, default=0), phases.seconds

@@ -10,7 +10,6 @@ both ways, whose answers must be the same.  Prints one table; ends with status 1
 where answers differ.
 """
 import sys
-import time
 
 import data
 import server
@@ -60,9 +59,8 @@ def timed(conn, engine, statement):
     """(seconds, answer) of the second of two runs: the first one warms."""
     conn.execute("SET gpuvec.engine = " + engine)
     for _ in range(2):
-        before = time.monotonic()
-        answer = conn.execute(statement).fetchall()
-        took = time.monotonic() - before
+        took, answer = server.timed(
+            lambda: conn.execute(statement).fetchall())
     return took, answer
 
 
@@ -80,8 +78,7 @@ def compare(conn, what, statement):
 def main():
     args = parse_arguments()
     data.enter_venv("bench", __file__)
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         server.begin(conn, "4GB")
         rows = data.make_synthetic(1, [args.rows, args.dims, SEED])[0]
         server.load(conn, "rows", rows, "real[]")

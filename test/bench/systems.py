@@ -70,10 +70,9 @@ class System:
         self.points = []
 
     def create_index(self):
-        return "CREATE INDEX %s ON %s USING %s (v %s)%s" % (
-            self.index, self.table, self.method,
-            ", ".join([self.ops, *self.keys]),
-            " WITH (%s)" % self.options if self.options else "")
+        return server.index_statement(
+            self.table, ", ".join(["v " + self.ops, *self.keys]),
+            self.options, self.method)
 
 
 def setting(name, values, default=None):

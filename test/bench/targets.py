@@ -56,13 +56,10 @@ def load_and_build(conn, args, found, metric):
     conn.execute("DROP TABLE IF EXISTS %s, %s" % (TABLE, QUERIES))
     server.load(conn, TABLE, found.base, "real[]")
     server.load(conn, QUERIES, found.query, "real[]")
-    conn.execute("CREATE INDEX %s ON %s USING gpuivfpq (v real_%s)%s"
-                 % (INDEX, TABLE, systems.METRICS[metric][1],
-                    " WITH (%s)" % args.options if args.options else ""))
+    conn.execute(server.index_statement(
+        TABLE, "v real_" + systems.METRICS[metric][1], args.options))
     server.prewarm(conn, [TABLE, QUERIES])
-    lists, size = conn.execute(
-        "SELECT lists, bytes FROM gpuvec_index_info(%s)", [INDEX]).fetchone()
-    return {"lists": lists, "bytes": size}
+    return server.index_info(conn, INDEX)
 
 
 def measure_recall(conn, judge, metric, target):
@@ -156,9 +153,8 @@ def main():
         dataset.prepare(name)
     if args.prepare:
         return
-    import psycopg
     load_before = os.getloadavg()[0]
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         server.begin(conn, args.maintenance_work_mem)
         sets = [measure_set(conn, args, s) for s in args.sets]
         write(args, {

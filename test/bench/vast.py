@@ -77,9 +77,8 @@ class Rows:
 
 def load_portions(args, nrows, first):
     """What one process loads: every so many'th portion from the first on."""
-    import psycopg
     rows = Rows(args.dims, args.seed)
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         for at in range(first * PORTION, nrows, args.loaders * PORTION):
             part = rows.portion(at // PORTION, min(PORTION, nrows - at))
             server.copy_in(conn, TABLE,
@@ -119,14 +118,10 @@ def build(conn, args, options):
         "maintenance_work_mem": args.maintenance_work_mem,
         "max_parallel_maintenance_workers": args.workers})
     with large.Took(conn) as took:
-        _, _, phases = server.build(
-            conn, "CREATE INDEX %s ON %s USING gpuivfpq (v vector_l2_ops)%s"
-            % (INDEX, TABLE, " WITH (%s)" % options if options else ""))
-    lists, pq_dim, size = conn.execute(
-        "SELECT lists, pq_dim, bytes FROM gpuvec_index_info(%s)",
-        [INDEX]).fetchone()
-    say("build", **took.as_json(), phases=phases, lists=lists, pq_dim=pq_dim,
-        bytes=size)
+        _, _, phases = server.build(conn, server.index_statement(
+            TABLE, "v vector_l2_ops", options))
+    say("build", **took.as_json(), phases=phases,
+        **server.index_info(conn, INDEX))
     for row in conn.execute("SELECT recall, probes, candidates FROM"
                             " gpuvec_calibration(%s) WHERE k = %s",
                             [INDEX, K]).fetchall():
@@ -134,22 +129,22 @@ def build(conn, args, options):
 
 
 def mirror(conn):
-    begin = time.monotonic()
-    conn.execute("SELECT gpuvec_prewarm(%s)", [INDEX])
-    say("mirror", seconds=time.monotonic() - begin, mirrors=[
+    took, _ = server.timed(conn.execute,
+                           "SELECT gpuvec_prewarm('%s')" % INDEX)
+    say("mirror", seconds=took, mirrors=[
         list(map(str, row)) for row in
         conn.execute("SELECT * FROM gpuvec_mirrors").fetchall()])
 
 
 def exact(conn, args):
     """[queries] the K nearest rows, as sets of TIDs."""
-    begin = time.monotonic()
     found = [set() for _ in range(args.queries)]
-    for query, tid in conn.execute(
-            "SELECT query, tid::text FROM gpuvec_exact_search(%s, 'v', (%s),"
-            " %s, 'l2')" % ("%s", asked(args.queries), K), [TABLE]).fetchall():
+    took, rows = server.timed(lambda: conn.execute(
+        "SELECT query, tid::text FROM gpuvec_exact_search('%s', 'v', (%s), %d,"
+        " 'l2')" % (TABLE, asked(args.queries), K)).fetchall())
+    for query, tid in rows:
         found[query - 1].add(tid)
-    say("exact search", seconds=time.monotonic() - begin)
+    say("exact search", seconds=took)
     return found
 
 
@@ -180,19 +175,14 @@ def at_once(conn, n):
     """Queries/s of gpuvec_search, the best of some turns."""
     statement = ("SELECT count(*) FROM gpuvec_search('%s', (%s), %d)"
                  % (INDEX, asked(n), K))
-    took = []
-    for _ in range(TURNS):
-        begin = time.monotonic()
-        conn.execute(statement)
-        took.append(time.monotonic() - begin)
-    return n / min(took)
+    return n / min(server.timed(conn.execute, statement)[0]
+                   for _ in range(TURNS))
 
 
 def main():
     args = parse_arguments()
     data.enter_venv("bench", __file__)
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         server.extensions(conn, "gpuvec_pgvector")
         server.set_all(conn, {"enable_seqscan": "off"})
         load_queries(conn, args)

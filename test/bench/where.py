@@ -104,8 +104,8 @@ def load(conn, base, columns, tables):
 def build(conn, args, table, method, keys=""):
     data.say("building %s%s on %s" % (method, keys, table))
     took, _, _ = server.build(
-        conn, "CREATE INDEX %s_v ON %s USING %s (v vector_%s%s)" % (
-            table, table, method, compared.METRICS[args.metric][1], keys))
+        conn, server.index_statement(table, "v vector_%s%s" % (
+            compared.METRICS[args.metric][1], keys), method=method))
     conn.execute("VACUUM ANALYZE " + table)
     return took
 
@@ -427,25 +427,24 @@ def other_table(measured):
 
 
 def facts(conn, args, found, built, load_before):
-    begin = time.perf_counter()
-    for _ in range(1000):
+    trips, _ = server.timed(lambda: [
         conn.execute("SELECT 1", prepare=True).fetchone()
+        for _ in range(1000)])
     return {
         **server.facts(conn, load_before, args, found, ["shared_buffers"]),
         "build s": ", ".join("%s %.0f" % b for b in built.items()),
         "rounds": "%d, %g s of a setting and condition (gpuivfpq %g) in all"
                   % (args.rounds, args.budget, args.own_budget),
         "ms of SELECT 1, the way there and back":
-            "%.3f" % (time.perf_counter() - begin),
+            "%.3f" % trips,
     }
 
 
 @contextlib.contextmanager
 def connect(args):
     """The session that is measured."""
-    import psycopg
     Point.by = args.by
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         conn.prepared_max = 1000
         server.extensions(conn, "gpuvec_pgvector")
         server.need_last_scan(conn)

@@ -138,8 +138,7 @@ def systems(args):
 
 
 def make_databases(args, names):
-    import psycopg
-    with psycopg.connect(autocommit=True) as conn:
+    with server.connect() as conn:
         for name in names:
             conn.execute("DROP DATABASE IF EXISTS " + name)
             conn.execute("CREATE DATABASE " + name)
@@ -147,7 +146,7 @@ def make_databases(args, names):
                     "maintenance_work_mem=" + args.maintenance_work_mem]:
                 conn.execute("ALTER DATABASE %s SET %s = '%s'"
                              % (name, *setting.split("=")))
-            with psycopg.connect(dbname=name, autocommit=True) as own:
+            with server.connect(dbname=name) as own:
                 own.execute("CREATE EXTENSION gpuvec_pgvector CASCADE")
 
 
@@ -260,14 +259,13 @@ def main():
         return
     os.environ["LOG_FILE"] = os.path.join(data.BUILD, "vectordbbench.log")
     os.environ.setdefault("LOG_LEVEL", "WARNING")
-    import psycopg
     load_before = os.getloadavg()[0]
     found = dataset.load(args.data)
     found.query = found.query[:args.queries]
     folder = write_set(args, found)
     make_databases(args, ["vdb_" + system for system, _ in systems(args)])
     results = measure(args, replace_data(args, found, folder))
-    with psycopg.connect(dbname="vdb_" + OURS) as conn:
+    with server.connect(dbname="vdb_" + OURS) as conn:
         conn.execute("LOAD 'gpuvec'")
         told = server.facts(conn, load_before)
     for name, value in told.items():
