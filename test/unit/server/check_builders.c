@@ -155,49 +155,44 @@ check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
 
 /*
  * Is this what the engine makes of these rows, or, with NULL, of the first n
- * of the sample?
+ * of the sample?  What is near to queries has to be the same, too, or is given
+ * to `neighbors`, if that is not NULL.
  */
 void
-builder_check(GvBuilder *own, const float *rows, int32_t n,
-			  const char *payload, uint32_t length)
+builder_check(GvBuilder *own, const float *rows, int32_t n, void *payload,
+			  uint32_t length, BuilderNeighbors neighbors, void *arg)
 {
-	const GvEncodeReply *reply = (const GvEncodeReply *) payload;
-	int32_t		lists[2 * 40];
-	float		t[2 * 40];
-	float		records[3][40];
-	uint8_t		codes[2 * 40 * 2];
-	uint8_t		bytes[40 * DIMS];
-	GvNeighbor neighbors[2 * 4];
-	GvEncoded	encoded = {lists, t, codes, records[0], records[1],
-	records[2], bytes, neighbors, 0};
-	const struct
-	{
-		const void *right;
-		size_t		bytes;
-	}			parts[] = {
-		{lists, 8 * (size_t) n}, {t, 8 * (size_t) n},
-		{records[0], 4 * (size_t) n}, {records[1], 4 * (size_t) n},
-		{records[2], 4 * (size_t) n}, {neighbors, 0},
-		{bytes, (size_t) n * DIMS}, {codes, 4 * (size_t) n}
-	};
-	const char *next = payload + sizeof(*reply);
-	int			i;
+	GvBuilderSpec spec = builder_spec();
+	GvEncodeReply *reply = payload;
+	size_t		postings = (size_t) n * spec.lists_per_row;
+	int64_t		most = gv_builder_most_neighbors(&spec, n);
+	FREED void *memory = malloc(gv_encoded_bytes(&spec, n, most));
+	GvEncoded	right;
+	GvEncoded	found;
 
-	CHECK((rows != NULL ?
-		   gv_builder_encode(own, rows, n, &encoded, NULL) :
-		   gv_builder_encode_sample(own, 0, n, &encoded, NULL)) == GV_OK,
-		  "own");
-	CHECK(reply->n == n && reply->nneighbors == encoded.nneighbors,
-		  "%d rows, %d neighbors", reply->n, reply->nneighbors);
-	for (i = 0; i < 8; i++)
-	{
-		size_t		part = i == 5 ?
-			sizeof(GvNeighbor) * encoded.nneighbors : parts[i].bytes;
-
-		CHECK(memcmp(next, parts[i].right, part) == 0, "part %d", i);
-		next += part;
-	}
-	CHECK(next == payload + length, "%u bytes", length);
+	gv_encoded_open(&spec, memory, n, most, &right);
+	OK(rows != NULL ? gv_builder_encode(own, rows, n, &right, NULL) :
+	   gv_builder_encode_sample(own, 0, n, &right, NULL));
+	CHECK(reply->n == n && length == sizeof(*reply) +
+		  gv_encoded_bytes(&spec, n, reply->nneighbors), "%d rows, %u bytes",
+		  reply->n, length);
+	gv_encoded_open(&spec, reply + 1, n, reply->nneighbors, &found);
+	found.nneighbors = reply->nneighbors;
+	CHECK(memcmp(found.lists, right.lists, 4 * postings) == 0 &&
+		  memcmp(found.t, right.t, 4 * postings) == 0 &&
+		  memcmp(found.codes, right.codes,
+				 postings * gv_code_bytes(spec.m)) == 0, "postings");
+	CHECK(memcmp(found.min, right.min, 4 * (size_t) n) == 0 &&
+		  memcmp(found.step, right.step, 4 * (size_t) n) == 0 &&
+		  memcmp(found.error, right.error, 4 * (size_t) n) == 0 &&
+		  memcmp(found.records, right.records, (size_t) n * DIMS) == 0,
+		  "records");
+	if (neighbors != NULL)
+		neighbors(arg, &right, &found);
+	else
+		CHECK(found.nneighbors == right.nneighbors &&
+			  memcmp(found.neighbors, right.neighbors, sizeof(GvNeighbor) *
+					 (size_t) right.nneighbors) == 0, "neighbors");
 }
 
 /* A whole build, with rows sent ahead. */
@@ -219,7 +214,7 @@ check_build(const TestServer *server, const float *rows)
 	CHECK(client_ask(fd, GV_MSG_ENCODE_SAMPLE, &sampled, sizeof(sampled), NULL, 0,
 					 &first, &first_length) == 0, "sampled");
 	if (first != NULL)
-		builder_check(own, NULL, 30, first, first_length);
+		builder_check(own, NULL, 30, first, first_length, NULL, NULL);
 	free(first);
 	for (array = 0; array < GV_NARRAYS; array++)
 		check_array(fd, own, &trained, (GvArray) array);
@@ -233,7 +228,7 @@ check_build(const TestServer *server, const float *rows)
 
 		OK(client_receive(fd, GV_MSG_ENCODE_ROWS, &payload, &length));
 		if (payload != NULL)
-			builder_check(own, next, sizes[i], payload, length);
+			builder_check(own, next, sizes[i], payload, length, NULL, NULL);
 	}
 	CHECK(client_receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
 	check_calib_mirror(fd, fd, own, &trained, rows);

@@ -29,7 +29,7 @@ typedef struct GroundTruth
 static GroundTruth
 new_ground_truth(void)
 {
-	GroundTruth		ground_truth;
+	GroundTruth ground_truth;
 	int			q;
 
 	for (q = 0; q < QUERIES; q++)
@@ -38,16 +38,18 @@ new_ground_truth(void)
 }
 
 static void
-add_neighbors(GroundTruth *ground_truth, const GvNeighbor *neighbors,
-			  int32_t n,
-			   int64_t first)
+add_neighbors(GroundTruth *ground_truth, const GvEncoded *encoded,
+			  int64_t first)
 {
 	int32_t		i;
 
-	for (i = 0; i < n; i++)
-		gv_topk_push(&ground_truth->best[neighbors[i].query],
-					 neighbors[i].score,
-					 (uint64_t) (first + neighbors[i].row));
+	for (i = 0; i < encoded->nneighbors; i++)
+	{
+		const GvNeighbor *neighbor = &encoded->neighbors[i];
+
+		gv_topk_push(&ground_truth->best[neighbor->query], neighbor->score,
+					 (uint64_t) (first + neighbor->row));
+	}
 }
 
 /* Test: both have found the same; then they are freed. */
@@ -69,47 +71,15 @@ compare_ground_truths(GroundTruth *a, GroundTruth *b)
 	}
 }
 
-/* The arrays of an answer, and the bytes of what is made of each row. */
-static GvEncoded
-open_encoded(const GvBuilderSpec *spec, char *payload, uint32_t length)
-{
-	GvEncodeReply *reply = (GvEncodeReply *) payload;
-	GvEncoded	encoded;
-
-	CHECK(reply->n == BATCH && length == sizeof(*reply) +
-		  gv_encoded_bytes(spec, BATCH, reply->nneighbors), "%u bytes",
-		  length);
-	gv_encoded_open(spec, reply + 1, BATCH, reply->nneighbors, &encoded);
-	encoded.nneighbors = reply->nneighbors;
-	return encoded;
-}
-
-static void
-compare_encoded(const GvBuilderSpec *spec, const GvEncoded *a,
-				const GvEncoded *b)
-{
-	size_t		postings = (size_t) BATCH * spec->lists_per_row;
-
-	CHECK(memcmp(a->lists, b->lists, 4 * postings) == 0 &&
-		  memcmp(a->t, b->t, 4 * postings) == 0 &&
-		  memcmp(a->codes, b->codes, postings * gv_code_bytes(spec->m)) == 0,
-		  "copies");
-	CHECK(memcmp(a->min, b->min, 4 * BATCH) == 0 &&
-		  memcmp(a->step, b->step, 4 * BATCH) == 0 &&
-		  memcmp(a->error, b->error, 4 * BATCH) == 0 &&
-		  memcmp(a->records, b->records, (size_t) BATCH * spec->dims) == 0,
-		  "records");
-}
-
 /* A table's rows, all that its build should make of them, and who asks. */
 typedef struct Table
 {
-	const GvBuilderSpec *spec;
 	float	   *rows;			/* [CLIENTS][BATCHES][BATCH][DIMS] */
 	GvBuilder  *own;
 	int			fds[CLIENTS];
-	GroundTruth		expected;
-	GroundTruth		found;
+	int64_t		first;			/* row of the batch that is taken */
+	GroundTruth expected;
+	GroundTruth found;
 } Table;
 
 static const float *
@@ -119,36 +89,29 @@ batch_of(const Table *table, int client, int batch)
 		(size_t) (client * BATCHES + batch) * BATCH * DIMS;
 }
 
+/* Which rows a copy names depends on those that it had before. */
+static void
+note_neighbors(void *arg, const GvEncoded *right, const GvEncoded *found)
+{
+	Table	   *table = arg;
+
+	add_neighbors(&table->expected, right, table->first);
+	add_neighbors(&table->found, found, table->first);
+}
+
 /* Take the answer to a batch and compare it. */
 static void
 take_batch(Table *table, int client, int batch)
 {
-	int64_t		first = (int64_t) (client * BATCHES + batch) * BATCH;
-	int64_t		most = gv_builder_most_neighbors(table->spec, BATCH);
-	void	   *memory = malloc(gv_encoded_bytes(table->spec, BATCH, most));
-	void	   *payload = NULL;
+	FREED void *payload = NULL;
 	uint32_t	length = 0;
-	GvEncoded	right;
-	GvEncoded	encoded;
 
-	CHECK(client_receive(table->fds[client], GV_MSG_ENCODE_ROWS, &payload,
-						  &length) == 0, "encode");
-	if (payload == NULL)
-	{
-		free(memory);
-		return;
-	}
-	gv_encoded_open(table->spec, memory, BATCH, most, &right);
-	CHECK(gv_builder_encode(table->own, batch_of(table, client, batch), BATCH,
-							&right, NULL) == GV_OK, "own");
-	encoded = open_encoded(table->spec, payload, length);
-	compare_encoded(table->spec, &encoded, &right);
-	add_neighbors(&table->expected, right.neighbors, right.nneighbors,
-				   first);
-	add_neighbors(&table->found, encoded.neighbors, encoded.nneighbors,
-				   first);
-	free(payload);
-	free(memory);
+	table->first = (int64_t) (client * BATCHES + batch) * BATCH;
+	OK(client_receive(table->fds[client], GV_MSG_ENCODE_ROWS, &payload,
+					  &length));
+	if (payload != NULL)
+		builder_check(table->own, batch_of(table, client, batch), BATCH,
+					  payload, length, note_neighbors, table);
 }
 
 static int
@@ -165,8 +128,7 @@ join_build(const TestServer *server, uint64_t id)
 static void
 check_build(const TestServer *server, const float *sample)
 {
-	GvBuilderSpec spec = builder_spec();
-	Table		table = {.spec = &spec,.expected = new_ground_truth(),
+	Table		table = {.expected = new_ground_truth(),
 	.found = new_ground_truth()};
 	GvTrained	trained;
 	uint64_t	id = 0;

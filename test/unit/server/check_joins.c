@@ -43,7 +43,7 @@ check_encode(int fd, GvBuilder *own, const float *rows, int32_t n)
 		  "send");
 	CHECK(client_receive(fd, type, &payload, &length) == 0, "encode");
 	if (payload != NULL)
-		builder_check(own, rows, n, payload, length);
+		builder_check(own, rows, n, payload, length, NULL, NULL);
 }
 
 /* One after another, so that neighbors are known, too. */

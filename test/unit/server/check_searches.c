@@ -187,10 +187,10 @@ test_bulk(const TestServer *server)
 	check_idle(server, &request, queries);
 	check_searchers(server, loader, all, &request, queries);
 	nsearches = load_told(loader, &key).searches;
-	request.capacity = 0;
+	request.dims = 24;
 	bulk = client_open(server, GV_ROLE_BULK);
-	client_cut(bulk, ASK_MORE(bulk, GV_MSG_SEARCH, request, queries, 2 * 48),
-			   "no hits");
+	client_cut(bulk, ASK_MORE(bulk, GV_MSG_SEARCH, request, queries, 4 * 48),
+			   "other dimensions");
 	CHECK(load_told(loader, &key).searches == nsearches,
 		  "refused searches count");
 

@@ -201,8 +201,11 @@ extern int	builder_prepare(int fd, const float *rows, uint64_t *id);
 extern GvBuilder *builder_own(const float *rows, GvTrained *trained);
 extern bool builder_send(int fd, GvMessageType type, int32_t kind,
 						 const float *rows, int32_t n);
+typedef void (*BuilderNeighbors) (void *arg, const GvEncoded *right,
+								  const GvEncoded *found);
 extern void builder_check(GvBuilder *own, const float *rows, int32_t n,
-						  const char *payload, uint32_t length);
+						  void *payload, uint32_t length,
+						  BuilderNeighbors neighbors, void *arg);
 extern void builder_unused(const TestServer *server, const char *what);
 
 /* sets.c: work on sets. */
