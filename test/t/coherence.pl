@@ -28,7 +28,7 @@ my @tables = (
 	[ 'once', '<->', '(e, (id % 5), id)', 'lists = 20, spill = 0' ],
 	[ 'refined', '<#>', '(e real_ip_ops, id, (id % 5))', 'lists = 20, refine = sq8' ]);
 
-my $primary = new_remote_node('primary', allows_streaming => 1, conf => "max_connections = 40\nwal_keep_size = '1GB'\n");
+my $primary = new_remote_node('primary', allows_streaming => 1, conf => "max_connections = 40\nmax_prepared_transactions = 1\nwal_keep_size = '1GB'\n");
 my $standby = new_standby($primary, 'standby', conf => "max_standby_streaming_delay = -1\n");
 ok(!-e $primary->backup_dir . '/standby/pgsql_tmp.gpuvec.sock', 'a backup has no socket');
 my @nodes = ($primary, $standby);
@@ -123,36 +123,6 @@ sub is_full
 	return gives($node, "SELECT wrong_brevity('$name', false)", '', "$what: full answers, $name on the " . $node->name);
 }
 
-# Begin transactions that insert, and commit when commit_inserted says so.
-$primary->safe_psql('postgres', 'CREATE TABLE go (id int)');
-sub insert_openly
-{
-	my @inserts = @_;
-
-	$primary->safe_psql('postgres', 'TRUNCATE go');
-	my @jobs = map {
-		background($primary, qq{
-			BEGIN;
-			$_;
-			SET application_name = 'inserted';
-			DO 'BEGIN WHILE NOT EXISTS (SELECT FROM go) LOOP PERFORM pg_sleep(0.02); END LOOP; END';
-			COMMIT})
-	} @inserts;
-	ok( wait_until($primary,
-			'SELECT count(*) = ' . @jobs . q{ FROM pg_stat_activity WHERE application_name = 'inserted'}),
-		'rows that are not committed');
-	return @jobs;
-}
-
-sub commit_inserted
-{
-	my @jobs = @_;
-
-	$primary->safe_psql('postgres', 'INSERT INTO go VALUES (1)');
-	is(end_of($_), 0, 'committed') for @jobs;
-	return;
-}
-
 # Run statements, for each TABLE of these, of which by default there are those below.
 sub everywhere
 {
@@ -203,11 +173,13 @@ for my $change (sort keys %changes)
 $primary->safe_psql('postgres', "CREATE TABLE flushed (id serial, e real[], k int);
 	CREATE INDEX flushed_e ON flushed USING gpuivfpq (e, k) WITH (lists = $lists, dims = 8);
 	INSERT INTO flushed (e, k) SELECT point(g, 8), g % 100 FROM generate_series(1, 6000) AS g");
-my @inserting = insert_openly('INSERT INTO flushed (e, k) SELECT point(31 * g, 8), 3 FROM generate_series(1, 10) AS g');
+$primary->safe_psql('postgres', q{BEGIN;
+	INSERT INTO flushed (e, k) SELECT point(31 * g, 8), 3 FROM generate_series(1, 10) AS g;
+	PREPARE TRANSACTION 'open'});
 everywhere("SELECT gpuvec_train('flushed_e')", 'flushed');
 is_brief($_, 'trained', 'flushed') for @nodes;
 pause_loaders($_) for @nodes;
-commit_inserted(@inserting);
+$primary->safe_psql('postgres', q{COMMIT PREPARED 'open'});
 $primary->wait_for_catchup($standby);
 gives($primary, "SELECT pending FROM gpuvec_index_info('flushed_e')", '10', 'they are pending');
 gives($_, "SELECT wrong_brevity('flushed', true)", '', 'pending rows: brief answers') for @nodes;
@@ -476,10 +448,12 @@ test_answers('truncated', 'session');
 
 # Rows of a transaction that is under way while the index is trained stay
 # pending; they come to lists when it is trained again.
-my @open = insert_openly(map { "INSERT INTO $_->[0] (e) SELECT point(g, 8) FROM generate_series(8001, 8100) AS g" } @tables);
+$primary->safe_psql('postgres', join ';', 'BEGIN',
+	map({ "INSERT INTO $_->[0] (e) SELECT point(g, 8) FROM generate_series(8001, 8100) AS g" } @tables),
+	q{PREPARE TRANSACTION 'open'});
 everywhere("SELECT gpuvec_train('TABLE_e')");
 mirror('trained');
-commit_inserted(@open);
+$primary->safe_psql('postgres', q{COMMIT PREPARED 'open'});
 $primary->wait_for_catchup($standby);
 gives($primary, "SELECT pending FROM gpuvec_index_info('plain_e')", '100', 'they are pending');
 test_answers('pending rows', $SERVER);
