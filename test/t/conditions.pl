@@ -1,9 +1,9 @@
 # Statements that order by distance under conditions give what a sort gives, with
 # the custom scan and without:
 #
-# - random ones in all forms and over all kinds of tables (GpuvecStatements,
-#   GpuvecTables), with indexes on other columns and without, each time by a plan
-#   that is seen to be of that kind;
+# - random ones over all kinds of tables (GpuvecStatements, GpuvecTables), with
+#   indexes on other columns and without, each time by a plan that is seen to be of
+#   that kind;
 # - random conjunctions of conditions on keys, at recall 1: all types, operators and
 #   pairs of types (sql/keys_types.sql has the values), several conditions on a key,
 #   NULLs, arrays, values that are known only when the statement runs; while rows
