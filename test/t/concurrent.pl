@@ -25,8 +25,22 @@ $node->safe_psql('postgres', q{
 	CREATE TABLE waiting (id bigserial PRIMARY KEY, e real[]);
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id)});
 my $scans = "SELECT sum(idx_scan) > 0 FROM pg_stat_user_indexes WHERE indexrelname = 'busy_many'";
-is($node->safe_psql('postgres', $scans), 'f', 'no scan yet');
+gives($node, $scans, 'f', 'no scan yet');
 
+# Ids of a table's rows, by its index.
+sub ordered { my ($table, $by, $limit) = @_; return "(SELECT id FROM $table ORDER BY e $by LIMIT $limit) AS q"; }
+
+# An error where the index and the table disagree in one snapshot.
+sub counted
+{
+	my ($table, $where, $q) = @_;
+
+	return "SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
+		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
+				FROM (SELECT id FROM $table WHERE $where ORDER BY e <-> $q) AS x) AS a,
+			(SELECT count(*) AS rows FROM $table WHERE $where) AS b;\n";
+}
+my $some = '(SELECT e FROM wide LIMIT 1)';
 my %scripts = (
 	'concurrent_insert@4' => q{
 		\set g random(1, 1000000)
@@ -51,46 +65,15 @@ my %scripts = (
 		DELETE FROM wide WHERE id IN (SELECT id FROM wide ORDER BY id LIMIT 1);
 		ROLLBACK;},
 	# division by zero where an answer has a row twice or too few of them
-	'concurrent_select@4' => q{
-		\set g random(1, 1000000)
-		SET enable_seqscan = off;
-		SELECT 1 / (count(*) = 50 AND count(DISTINCT id) = 50)::int
-		FROM (SELECT id FROM busy ORDER BY e <-> point(:g, 8) LIMIT 50) AS q;
-		SELECT 1 / (count(*) = count(DISTINCT id))::int
-		FROM (SELECT id FROM busy ORDER BY e <#> point(:g, 8) LIMIT 500) AS q;
-		SELECT 1 / (count(*) = count(DISTINCT id))::int
-		FROM (SELECT id FROM wide ORDER BY e <-> (SELECT e FROM wide LIMIT 1) LIMIT 100) AS q;
-		SELECT 1 / (count(*) = count(DISTINCT id))::int
-		FROM (SELECT id FROM waiting ORDER BY e <-> point(:g, 8) LIMIT 20) AS q;},
-	# an error where the whole index and the table disagree in one snapshot
-	'concurrent_count@1' => q{
-		SET enable_seqscan = off;
-		SET gpuvec.scan_order = relaxed;
-		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
-		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
-				FROM (SELECT id FROM busy ORDER BY e <-> point(1, 8)) AS x) AS a,
-			(SELECT count(*) AS rows FROM busy) AS b;
-		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
-		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
-				FROM (SELECT id FROM waiting ORDER BY e <-> point(1, 8)) AS x) AS a,
-			(SELECT count(*) AS rows FROM waiting) AS b;
-		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
-		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
-				FROM (SELECT id FROM busy WHERE id % 5 = 3 AND id > 50 ORDER BY e <-> point(1, 8)) AS x) AS a,
-			(SELECT count(*) AS rows FROM busy WHERE id % 5 = 3 AND id > 50) AS b;
-		SET gpuvec.probes = 16777216;
-		SET gpuvec.candidates = 1000000;
-		SET gpuvec.max_probes = 16777216;
-		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
-		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
-				FROM (SELECT id FROM busy WHERE id % 5 = 3 ORDER BY e <-> point(1, 8)) AS x) AS a,
-			(SELECT count(*) AS rows FROM busy WHERE id % 5 = 3) AS b;
-		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
-		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
-				FROM (SELECT id FROM wide WHERE id % 2 = 0 AND id > 100
-					ORDER BY e <-> (SELECT e FROM wide LIMIT 1)) AS x) AS a,
-			(SELECT count(*) AS rows FROM wide WHERE id % 2 = 0 AND id > 100) AS b;
-		RESET ALL;});
+	'concurrent_select@4' => "\\set g random(1, 1000000)\nSET enable_seqscan = off;
+		SELECT 1 / (count(*) = 50 AND count(DISTINCT id) = 50)::int FROM " . ordered('busy', '<-> point(:g, 8)', 50) . ';'
+	  . join('', map { "\nSELECT 1 / (count(*) = count(DISTINCT id))::int FROM " . ordered(@$_) . ';' }
+		[ 'busy', '<#> point(:g, 8)', 500 ], [ 'wide', "<-> $some", 100 ], [ 'waiting', '<-> point(:g, 8)', 20 ]),
+	# the whole index, then the lists of conditions
+	'concurrent_count@1' => "SET enable_seqscan = off; SET gpuvec.scan_order = relaxed;\n"
+	  . join('', map { counted(@$_, 'point(1, 8)') } [ 'busy', 'true' ], [ 'waiting', 'true' ], [ 'busy', 'id % 5 = 3 AND id > 50' ])
+	  . "SET gpuvec.probes = 16777216; SET gpuvec.candidates = 1000000; SET gpuvec.max_probes = 16777216;\n"
+	  . counted('busy', 'id % 5 = 3', 'point(1, 8)') . counted('wide', 'id % 2 = 0 AND id > 100', $some) . 'RESET ALL;');
 
 # VACUUM and its heavier sisters run beside pgbench until it ends.
 my $vacuums = background($node, q{
@@ -142,6 +125,6 @@ for my $what ('afterwards', 'vacuumed')
 	are_whole($node, $what, \@all, warnings => $what eq 'afterwards');
 	$node->safe_psql('postgres', 'VACUUM busy; VACUUM wide; VACUUM waiting');
 }
-ok(wait_until($node, $scans), 'scans are counted');
+comes($node, $scans, 'scans are counted');
 
 done_testing();
