@@ -12,6 +12,12 @@ BENCH = os.path.join(ROOT, "test", "bench")
 sys.path.insert(1, BENCH)
 import data                                             # noqa: E402
 
+DIMS = 384                      # of the page's examples
+ROWS = 30                       # vector(1) to vector(30)
+NEAREST = {9, 10, 11}           # those nearest to ones
+# an index is used from the first row on
+USE_INDEX = ("ALTER DATABASE %s SET enable_seqscan = off",
+             "ALTER DATABASE %s SET enable_sort = off")
 PAGE = os.path.join(ROOT, "sql", "docs", "recipes.md")
 
 failed = 0
@@ -78,8 +84,20 @@ def psql(*commands, database="postgres"):
     return out
 
 
-def new_database(name, *commands):
+def new_database(name, *commands, extension="gpuvec_pgvector", settings=()):
     """Empty, with gpuvec and pgvector in it."""
     psql("DROP DATABASE IF EXISTS %s WITH (FORCE)" % name,
-         "CREATE DATABASE %s" % name)
-    psql("CREATE EXTENSION gpuvec_pgvector CASCADE", *commands, database=name)
+         "CREATE DATABASE %s" % name, *(s % name for s in settings))
+    psql("CREATE EXTENSION %s CASCADE" % extension, *commands, database=name)
+
+
+def vector(i):
+    return [float(i)] * (DIMS - 1) + [10.0]
+
+
+def index_scans(name):
+    """Scans of the indexes of ours in a database."""
+    return [int(line) for line in psql(
+        "SELECT idx_scan FROM pg_stat_user_indexes JOIN pg_class"
+        " ON oid = indexrelid JOIN pg_am AS a ON a.oid = relam"
+        " WHERE amname = 'gpuivfpq'", database=name).split()]

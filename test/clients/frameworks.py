@@ -16,15 +16,10 @@ import re
 import sys
 import tempfile
 
-from common import HERE, check, end, enter_venv, examples, new_database, psql
+from common import (DIMS, HERE, NEAREST, ROWS, USE_INDEX, check, end,
+                    enter_venv, examples, new_database, psql, vector)
 
-DIMS = 384
-ROWS = 30
 QUERY = [1] * DIMS
-NEAREST = {9, 10, 11}
-# an index is used from the first row on, and each search tells of it
-USE_INDEX = ("ALTER DATABASE %(name)s SET enable_seqscan = off",
-             "ALTER DATABASE %(name)s SET enable_sort = off")
 SCANS = ("SELECT reranked > 0 AND full_pass IS NOT NULL "
          "FROM gpuvec_last_scan()")
 SETTINGS = """
@@ -39,10 +34,6 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 """
 
 
-def vector(i):
-    return [float(i)] * (DIMS - 1) + [10.0]
-
-
 def socket():
     return "%(PGHOST)s/.s.PGSQL.%(PGPORT)s" % os.environ
 
@@ -50,8 +41,7 @@ def socket():
 # --------------------------------------------------------------------- drivers
 
 def empty_items(table):
-    new_database("drivers")
-    psql(*(s % {"name": "drivers"} for s in USE_INDEX))
+    new_database("drivers", settings=USE_INDEX)
     # but for the extension, which is there
     psql(table.partition("\n")[2], database="drivers")
 
@@ -233,7 +223,7 @@ def try_django(folder, migration, printed, model):
     check(printed in indexes, "Django", "the class printed is part of "
           "django_index.py")
     psql("DROP DATABASE IF EXISTS django", "CREATE DATABASE django",
-         *(s % {"name": "django"} for s in USE_INDEX))
+         *(s % "django" for s in USE_INDEX))
     shop = os.path.join(folder, "shop")
     os.makedirs(os.path.join(shop, "migrations"))
     for name, text in {

@@ -12,11 +12,10 @@ ef_construction.  Prints 'ok' or 'not ok' and what was tried, a line each; statu
 import os
 import re
 import shutil
-import sys
 import tempfile
 
-from common import check, end, enter_venv, psql
-from suites import fetch, run_pytest
+from common import check, end, enter_venv
+from suites import compare, fetch, make_database, run_pytest
 
 DATABASE = "haystack_test"
 THEIRS = "postgresql://postgres:postgres@localhost:5432/postgres"
@@ -24,11 +23,7 @@ OPTIONS = re.compile(r"hnsw_index_recreation|hnsw_\w*kwargs")
 
 
 def run_tests(source, ours):
-    psql("DROP DATABASE IF EXISTS %s WITH (FORCE)" % DATABASE,
-         "CREATE DATABASE %s" % DATABASE,
-         "ALTER DATABASE %s SET enable_seqscan = off" % DATABASE)
-    psql("CREATE EXTENSION gpuvec_pgvector CASCADE" if ours else
-         "CREATE EXTENSION vector", database=DATABASE)
+    make_database(DATABASE, ours)
     url = "postgresql://%s@/%s?host=%s&port=%s" % (
         os.environ["PGUSER"], DATABASE, os.environ["PGHOST"],
         os.environ["PGPORT"])
@@ -60,19 +55,8 @@ def run_tests(source, ours):
 def main():
     enter_venv(__file__, "requirements-stores.txt")
     source = fetch("pgvector-haystack")
-    theirs = run_tests(source, False)
-    ours = run_tests(source, True)
-    bad = [n for n, outcome in theirs.items() if outcome != "passed"]
-    print("%d tests, %d fail with pgvector alone: %s"
-          % (len(theirs), len(bad), ", ".join(bad)), file=sys.stderr)
-    check(len(theirs) > 200 and len(bad) < len(theirs) / 20, "Haystack",
-          "tests as they are", len(theirs), theirs if len(theirs) == 1 else
-          [theirs[n] for n in bad])
-    for name, outcome in sorted(ours.items()):
-        if theirs.get(name) == "passed" and not OPTIONS.search(name):
-            check(outcome == "passed", "Haystack", name, outcome)
-    check(set(ours) == set(theirs), "Haystack", "the same tests",
-          set(ours) ^ set(theirs))
+    compare("Haystack", lambda ours: run_tests(source, ours), 200,
+            but=OPTIONS.search)
     end()
 
 

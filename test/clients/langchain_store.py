@@ -10,7 +10,8 @@ PyPI cannot be reached, 1: something is not ok.
 import os
 import tempfile
 
-from common import (check, end, enter_venv, examples, new_database, psql)
+from common import (USE_INDEX, check, end, enter_venv, examples, index_scans,
+                    new_database)
 from suites import run_pytest
 
 TESTS = '''
@@ -45,9 +46,7 @@ class TestSearch:
 def main():
     enter_venv(__file__, "requirements-langchain.txt")
     block, = examples("python")["LangChain"]
-    new_database("langchain", "SELECT")
-    psql("ALTER DATABASE langchain SET enable_seqscan = off",
-         "ALTER DATABASE langchain SET enable_sort = off")
+    new_database("langchain", settings=USE_INDEX)
     with tempfile.TemporaryDirectory() as folder:
         example = os.path.join(folder, "example.py")
         for name, text in {"example.py": block,
@@ -61,11 +60,9 @@ def main():
     for name, outcome in sorted(results.items()):
         check(outcome == "passed", "LangChain", name, outcome)
     check(len(results) > 20, "LangChain", len(results), "tests")
-    scans = psql("SELECT idx_scan FROM pg_stat_user_indexes JOIN pg_class "
-                 "ON oid = indexrelid JOIN pg_am AS a ON a.oid = relam "
-                 "WHERE amname = 'gpuivfpq'", database="langchain")
-    check(int(scans) > 0, "LangChain", "scans by the last store's index",
-          scans)
+    scans = index_scans("langchain")
+    check(len(scans) == 1 and scans[0] > 0, "LangChain",
+          "scans by the last store's index", scans)
     end()
 
 

@@ -12,11 +12,10 @@ ok.
 import os
 import re
 import shutil
-import sys
 import tempfile
 
-from common import check, end, enter_venv, psql
-from suites import fetch, run_pytest
+from common import check, end, enter_venv, index_scans
+from suites import compare, fetch, make_database, run_pytest
 
 DATABASE = "pgvector_python_test"       # the tests' own name
 # Theirs is not in the archive.  A scan of hnsw ends after hnsw.ef_search
@@ -73,11 +72,7 @@ def turned(text):
 
 
 def run_tests(source, ours):
-    psql("DROP DATABASE IF EXISTS %s WITH (FORCE)" % DATABASE,
-         "CREATE DATABASE %s" % DATABASE,
-         "ALTER DATABASE %s SET enable_seqscan = off" % DATABASE)
-    psql("CREATE EXTENSION gpuvec_pgvector CASCADE" if ours else
-         "CREATE EXTENSION vector", database=DATABASE)
+    make_database(DATABASE, ours)
     with tempfile.TemporaryDirectory() as folder:
         tests = os.path.join(folder, "tests")
         shutil.copytree(os.path.join(source, "tests"), tests)
@@ -97,25 +92,9 @@ def run_tests(source, ours):
 def main():
     enter_venv(__file__)
     source = fetch("pgvector")
-    theirs = run_tests(source, False)
-    ours = run_tests(source, True)
-    bad = [n for n, outcome in theirs.items() if outcome != "passed"]
-    print("%d tests, %d fail with pgvector alone: %s"
-          % (len(theirs), len(bad), ", ".join(bad)), file=sys.stderr)
-    check(len(theirs) > 300 and len(bad) < len(theirs) / 20,
-          "pgvector-python", "tests as they are", len(theirs), theirs
-          if len(theirs) == 1 else [theirs[n] for n in bad])
-    for name, outcome in sorted(ours.items()):
-        if theirs.get(name) == "passed":
-            check(outcome == "passed", "pgvector-python", name, outcome)
-    check(set(ours) == set(theirs), "pgvector-python", "the same tests",
-          set(ours) ^ set(theirs))
-    used = psql(
-        "SELECT count(*) FILTER (WHERE idx_scan > 0) || ' ' || count(*) "
-        "FROM pg_stat_user_indexes JOIN pg_class ON oid = indexrelid "
-        "JOIN pg_am AS a ON a.oid = relam WHERE amname = 'gpuivfpq'",
-        database=DATABASE)
-    searched, there = map(int, used.split())
+    compare("pgvector-python", lambda ours: run_tests(source, ours), 300)
+    scans = index_scans(DATABASE)
+    searched, there = sum(n > 0 for n in scans), len(scans)
     check(there >= 8 and searched >= 4, "pgvector-python", searched, "of",
           there, "indexes were searched")
     end()

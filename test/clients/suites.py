@@ -7,7 +7,7 @@ import sys
 import tarfile
 import xml.etree.ElementTree
 
-from common import data, need_pypi
+from common import USE_INDEX, check, data, need_pypi, new_database
 
 
 def fetch(package):
@@ -58,3 +58,26 @@ def run_pytest(folder, options="", **environment):
         results[(case.get("classname") or "") + "." + case.get("name")] = \
             outcome
     return results
+
+
+def make_database(name, ours):
+    """Empty; ours: with gpuvec beside pgvector."""
+    new_database(name, extension="gpuvec_pgvector" if ours else "vector",
+                 settings=USE_INDEX[:1])
+
+
+def compare(suite, run_tests, least, but=lambda name: False):
+    """Runs tests as they are, of which at least so many have to be there, and
+    with our index, where those that have passed have to pass again."""
+    theirs, ours = run_tests(False), run_tests(True)
+    bad = [n for n, outcome in theirs.items() if outcome != "passed"]
+    print("%d tests, %d fail with pgvector alone: %s"
+          % (len(theirs), len(bad), ", ".join(bad)), file=sys.stderr)
+    check(len(theirs) > least and len(bad) < len(theirs) / 20, suite,
+          "tests as they are", len(theirs),
+          theirs if len(theirs) == 1 else [theirs[n] for n in bad])
+    for name, outcome in sorted(ours.items()):
+        if theirs.get(name) == "passed" and not but(name):
+            check(outcome == "passed", suite, name, outcome)
+    check(set(ours) == set(theirs), suite, "the same tests",
+          set(ours) ^ set(theirs))
