@@ -5,32 +5,13 @@
 use strict;
 use warnings;
 use GpuvecHosts;
-use IPC::Run ();
+use GpuvecServers;
 use Test::More;
-use Time::HiRes 'time';
 
-my ($folder, $control, $port, $n) = @ENV{ map { "HOSTS$_" } '', qw(_CONTROL _PORT _SERVERS) };
 my $rows = $ENV{ROWS} // 20_000;
 my $dims = 32;
 
-# psql to server $i.
-sub ask
-{
-	my ($i, $sql) = @_;
-	my ($out, $err) = ('', '');
-
-	IPC::Run::run([ qw(psql -X -A -t -q -v ON_ERROR_STOP=1 -h), "$folder/sock", '-p', $port + $i, qw(-U postgres -d shop -f -) ],
-		'<', \$sql, '>', \$out, '2>', \$err);
-	my $status = $? >> 8;
-	chomp($out, $err);
-	return ($status, $out, $err);
-}
-
-my @servers = map {
-	my $i = $_;
-	IPC::Run::run([ qw(psql -X -q -h), "$folder/sock", '-p', $port + $i, qw(-U postgres -c), 'CREATE DATABASE shop' ]);
-	{ name => $i ? "worker $i" : 'coordinator', ask => sub { ask($i, $_[0]) } }
-} 0 .. $n;
+my @servers = map { server($_, $_ ? "worker $_" : 'coordinator') } 0 .. $n;
 my $asked = $servers[0];
 
 # -- as printed; the third worker joins later
@@ -152,9 +133,9 @@ is_pushed('rebalanced', "$by <=> '$literal' LIMIT 10");
 test_rows('rebalanced');
 
 # -- a worker that is lost
-system("$control 1 stop >/dev/null 2>&1 </dev/null");
+system($servers[1]{stop});
 fails($asked, "$by <=> '$literal' LIMIT 10", qr/connection to the remote node .* failed|could not connect|server closed the connection/, 'a worker that is lost');
-system("$control 1 start >/dev/null 2>&1 </dev/null");
+system($servers[1]{start});
 test_rows('when it is back');
 
 # -- what shards cost

@@ -5,53 +5,18 @@
 use strict;
 use warnings;
 use GpuvecHosts;
+use GpuvecServers;
 use IPC::Run ();
 use Test::More;
 use Time::HiRes 'time';
 
-my ($folder, $control, $network, $links, $port, $n, $dims) =
-  @ENV{ map { "HOSTS$_" } '', qw(_CONTROL _NETWORK _LINKS _PORT _SERVERS _DIMS) };
+my ($network, $links, $dims) = @ENV{ map { "HOSTS_$_" } qw(NETWORK LINKS DIMS) };
 my $long = $ENV{GPUVEC_TEST_LONG};
 my $rows = $ENV{ROWS} // ($long ? 250_000 : 5000);
 my @ops = ([ '<->', 'l2' ], [ '<#>', 'ip' ], [ '<=>', 'cosine' ]);
 my $OPTIONS = '-c jit=off -c cursor_tuple_fraction=0.001';
 
-# psql to server $i.
-sub psql
-{
-	my ($i, $database, @arguments) = @_;
-
-	return (qw(psql -X -A -t -q -v ON_ERROR_STOP=1 -h), "$folder/sock", '-p', $port + $i, '-U', 'postgres',
-		'-d', $database, @arguments);
-}
-
-sub ask
-{
-	my ($i, $database, $sql) = @_;
-	my ($out, $err) = ('', '');
-
-	IPC::Run::run([ psql($i, $database, '-f', '-') ], '<', \$sql, '>', \$out, '2>', \$err);
-	my $status = $? >> 8;
-	chomp($out, $err);
-	return ($status, $out, $err);
-}
-
-# Server $i as GpuvecHosts takes it.
-sub server
-{
-	my ($i) = @_;
-	my $quiet = '>/dev/null 2>&1 </dev/null';
-
-	ask($i, 'postgres', q{CREATE DATABASE shop; CREATE ROLE app LOGIN PASSWORD 'secret'});
-	return {
-		name => $i ? "data $i" : 'asked',
-		log => "$folder/data$i/server.log",
-		ask => sub { ask($i, 'shop', $_[0]) },
-		map { $_ => "$control $i $_ $quiet" } qw(stop start cut mend)
-	};
-}
-
-my ($asked, @servers) = map { server($_) } 0 .. $n;
+my ($asked, @servers) = map { server($_, $_ ? "data $_" : 'asked') } 0 .. $n;
 my @addresses = map { "host '$network." . ($_ + 1) . "', port '" . ($port + $_) . "'" } 1 .. $n;
 my @tables = ({ name => 'items', column => 'v', type => 'real[]', all => 'items_all' });
 my $pgvector = good($asked, q{SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'});

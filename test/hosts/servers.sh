@@ -24,7 +24,7 @@ ask_servers() {
 	declare -p GV_TMP GV_USER GV_BIN NETWORKS HUB >"$GV_TMP/control"
 	env HOSTS="$GV_TMP" HOSTS_CONTROL="$(realpath "$0") --control $GV_TMP" \
 		HOSTS_PORT="$PORT" HOSTS_SERVERS="$SERVERS" PATH="$GV_BIN:$PATH" "$@" \
-		perl -I "$GV_ROOT/test/t" "$program" >"$out" 2>&1 || status=$?
+		perl -I "$GV_ROOT/test/t" -I "$GV_ROOT/test/hosts" "$program" >"$out" 2>&1 || status=$?
 	grep -v '^ok ' "$out" || :
 	for ((i = 0; i <= SERVERS; i++)); do
 		grep -E 'PANIC:|TRAP:|terminated by signal' "$GV_TMP/data$i/server.log" &&
