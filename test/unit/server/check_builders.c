@@ -1,8 +1,9 @@
 /*
  * check_builders.c
  *		Builds by gpuvecd: what comes back is what the engine makes, in the
- *		order in which it was asked for; what is too large; clients that go
- *		away.
+ *		order in which it was asked for, whoever has joined; what is too
+ *		large; clients that go away, alone.  What they may not do is in
+ *		check_wrong.c.
  */
 #include <unistd.h>
 
@@ -153,23 +154,41 @@ check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
 		  memcmp(values, right + 4, length) == 0, "array %d", array);
 }
 
+/* Ask for rows to be encoded, or, with NULL, for the first n of the sample. */
+void
+builder_encode(int fd, const float *rows, int32_t n)
+{
+	GvEncodeSampleRequest sampled = {0, n, 0};
+
+	CHECK(rows != NULL ? builder_send(fd, GV_MSG_ENCODE_ROWS, 0, rows, n) :
+		  client_message(fd, GV_MSG_ENCODE_SAMPLE, &sampled, sizeof(sampled),
+						 NULL, 0), "send");
+}
+
 /*
- * Is this what the engine makes of these rows, or, with NULL, of the first n
- * of the sample?  What is near to queries has to be the same, too, or is given
- * to `neighbors`, if that is not NULL.
+ * Is the answer what the engine makes of these rows, or, with NULL, of the
+ * first n of the sample?  What is near to queries has to be the same, too, or
+ * is given to `neighbors`, if that is not NULL.
  */
 void
-builder_check(GvBuilder *own, const float *rows, int32_t n, void *payload,
-			  uint32_t length, BuilderNeighbors neighbors, void *arg)
+builder_check(int fd, GvBuilder *own, const float *rows, int32_t n,
+			  BuilderNeighbors neighbors, void *arg)
 {
 	GvBuilderSpec spec = builder_spec();
-	GvEncodeReply *reply = payload;
+	FREED void *payload = NULL;
+	uint32_t	length = 0;
+	GvEncodeReply *reply;
 	size_t		postings = (size_t) n * spec.lists_per_row;
 	int64_t		most = gv_builder_most_neighbors(&spec, n);
 	FREED void *memory = malloc(gv_encoded_bytes(&spec, n, most));
 	GvEncoded	right;
 	GvEncoded	found;
 
+	OK(client_receive(fd, rows != NULL ? GV_MSG_ENCODE_ROWS :
+					  GV_MSG_ENCODE_SAMPLE, &payload, &length));
+	if (payload == NULL)
+		return;
+	reply = payload;
 	gv_encoded_open(&spec, memory, n, most, &right);
 	OK(rows != NULL ? gv_builder_encode(own, rows, n, &right, NULL) :
 	   gv_builder_encode_sample(own, 0, n, &right, NULL));
@@ -204,32 +223,19 @@ check_build(const TestServer *server, const float *rows)
 	GvBuilder  *own = builder_own(rows, &trained);
 	int32_t		sizes[] = {40, 1, 9, 40};
 	const float *next = rows;
-	GvEncodeSampleRequest sampled = {0, 30, 0};
-	void	   *first = NULL;
-	uint32_t	first_length;
 	int			array;
 	int			i;
 
 	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
-	CHECK(client_ask(fd, GV_MSG_ENCODE_SAMPLE, &sampled, sizeof(sampled), NULL, 0,
-					 &first, &first_length) == 0, "sampled");
-	if (first != NULL)
-		builder_check(own, NULL, 30, first, first_length, NULL, NULL);
-	free(first);
+	builder_encode(fd, NULL, 30);
+	builder_check(fd, own, NULL, 30, NULL, NULL);
 	for (array = 0; array < GV_NARRAYS; array++)
 		check_array(fd, own, &trained, (GvArray) array);
 	for (i = 0; i < 4; next += sizes[i] * DIMS, i++)
-		CHECK(builder_send(fd, GV_MSG_ENCODE_ROWS, 0, next, sizes[i]), "send");
+		builder_encode(fd, next, sizes[i]);
 	CHECK(client_message(fd, GV_MSG_PING, NULL, 0, NULL, 0), "ping");
 	for (next = rows, i = 0; i < 4; next += sizes[i] * DIMS, i++)
-	{
-		FREED void *payload = NULL;
-		uint32_t	length;
-
-		OK(client_receive(fd, GV_MSG_ENCODE_ROWS, &payload, &length));
-		if (payload != NULL)
-			builder_check(own, next, sizes[i], payload, length, NULL, NULL);
-	}
+		builder_check(fd, own, next, sizes[i], NULL, NULL);
 	CHECK(client_receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
 	check_calib_mirror(fd, fd, own, &trained, rows);
 	gv_builder_drop(own);
@@ -306,4 +312,144 @@ test_builders(void)
 	server_check_log(&server, "s; calibration: lists ");
 	server_remove(&server);
 	check_memory(rows);
+}
+
+/* ---- builds that others join; crowds are in check_copies.c */
+
+static int
+join(int fd, uint64_t id)
+{
+	GvJoinRequest request = {id};
+
+	return ASK(fd, GV_MSG_JOIN, request);
+}
+
+/* A connection that joined. */
+int
+builder_join(const TestServer *server, uint64_t id)
+{
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+
+	CHECK(join(fd, id) == 0, "join");
+	return fd;
+}
+
+static void
+check_encoded(int fd, GvBuilder *own, const float *rows, int32_t n)
+{
+	builder_encode(fd, rows, n);
+	builder_check(fd, own, rows, n, NULL, NULL);
+}
+
+/* One after another, so that neighbors are known, too. */
+static void
+check_turns(const TestServer *server, const float *rows)
+{
+	int			owner = client_open(server, GV_ROLE_BUILDER);
+	uint64_t	id = 0;
+	GvTrained	trained;
+	GvBuilder  *own = builder_own(rows, &trained);
+	int			first;
+	int			second;
+
+	CHECK(builder_prepare(owner, rows, &id) == 0, "prepare");
+	first = builder_join(server, id);
+	second = builder_join(server, id);
+	check_encoded(first, own, rows, 40);
+	check_encoded(owner, own, rows + 40 * DIMS, 9);
+	check_encoded(second, own, NULL, 30);
+	check_encoded(first, own, rows + 49 * DIMS, 40);
+	CHECK(client_ping(second) == 0, "ping");
+	check_calib_mirror(owner, second, own, &trained, rows);
+	gv_builder_drop(own);
+	close(owner);
+	/* what was begun goes on without its owner */
+	builder_encode(first, rows, 1);
+	OK(client_receive(first, GV_MSG_ENCODE_ROWS, NULL, NULL));
+	close(first);
+	close(second);
+	builder_unused(server, "all are gone");
+}
+
+/* Rows for the sample get these numbers. */
+static void
+check_rows(int fd, const float *rows, int64_t first, int32_t n)
+{
+	FREED void *payload = NULL;
+	uint32_t	length = 0;
+
+	CHECK(builder_send(fd, GV_MSG_TRAIN_ROWS, GV_SAMPLE, rows + first * DIMS, n) &&
+		  client_receive(fd, GV_MSG_TRAIN_ROWS, &payload, &length) == 0 &&
+		  length == sizeof(GvRowsReply) &&
+		  ((GvRowsReply *) payload)->first == first, "numbers");
+}
+
+/* Who may join when, what comes from whom, and who goes without others. */
+static void
+check_members(const TestServer *server, const float *rows)
+{
+	GvRowsRequest encode = {0, 1};
+	int			owner = client_open(server, GV_ROLE_BUILDER);
+	int			helped;
+	int			fd;
+	uint64_t	id = 0;
+
+	CHECK(builder_begin(owner, &id) == 0, "begin");
+	CHECK(builder_send(owner, GV_MSG_TRAIN_ROWS, GV_QUERIES, rows, 2) &&
+		  client_receive(owner, GV_MSG_TRAIN_ROWS, NULL, NULL) == 0, "queries");
+	fd = builder_join(server, id);
+	client_cut(fd, ASK_MORE(fd, GV_MSG_ENCODE_ROWS, encode, rows, 4 * DIMS),
+			   "not trained");
+	fd = builder_join(server, id);
+	check_rows(owner, rows, 0, 40);
+	check_rows(fd, rows, 40, ROWS - 41);
+	check_rows(owner, rows, ROWS - 1, 1);
+	close(fd);
+	CHECK(ASK_PLAIN(owner, GV_MSG_TRAIN) == 0, "train");
+	helped = builder_join(server, id);
+	client_cut(owner, join(owner, id), "its own");
+	fd = client_open(server, GV_ROLE_BUILDER);
+	client_cut(fd, join(fd, id), "a build whose owner is gone");
+	CHECK(client_ping(helped) == 0, "a helper that joined before goes on");
+	close(helped);
+	builder_unused(server, "after all that");
+}
+
+/* A builder without memory is of no use to anybody any more. */
+static void
+check_broken(const float *rows)
+{
+	/* create, three rows, train, encode */
+	TestServer	server = server_start("--build-fault", "6:3", NULL);
+	int			owner = client_open(&server, GV_ROLE_BUILDER);
+	uint64_t	id = 0;
+	int			fd;
+
+	CHECK(builder_prepare(owner, rows, &id) == 0, "prepare");
+	fd = builder_join(&server, id);
+	builder_encode(fd, rows, 1);
+	CHECK(client_receive(fd, GV_MSG_ENCODE_ROWS, NULL, NULL) ==
+		  GV_REFUSED_NO_MEMORY, "no memory");
+	builder_encode(owner, rows, 1);
+	CHECK(client_receive(owner, GV_MSG_ENCODE_ROWS, NULL, NULL) ==
+		  GV_REFUSED_NO_MEMORY, "nor for others");
+	close(fd);
+	close(owner);
+	builder_unused(&server, "a broken build");
+	server_end(&server);
+}
+
+void
+test_joins(void)
+{
+	OWN float  *rows = unit_floats(ROWS * DIMS, 1.0f);
+	TestServer	server = server_start(NULL);
+	int			i;
+
+	for (i = 0; i < 3; i++)
+		check_turns(&server, rows);
+	check_members(&server, rows);
+	check_crowded_calib_mirror(&server, rows);
+	server_end(&server);
+	check_broken(rows);
 }

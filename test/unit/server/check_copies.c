@@ -103,25 +103,10 @@ note_neighbors(void *arg, const GvEncoded *right, const GvEncoded *found)
 static void
 take_batch(Table *table, int client, int batch)
 {
-	FREED void *payload = NULL;
-	uint32_t	length = 0;
-
 	table->first = (int64_t) (client * BATCHES + batch) * BATCH;
-	OK(client_receive(table->fds[client], GV_MSG_ENCODE_ROWS, &payload,
-					  &length));
-	if (payload != NULL)
-		builder_check(table->own, batch_of(table, client, batch), BATCH,
-					  payload, length, note_neighbors, table);
-}
-
-static int
-join_build(const TestServer *server, uint64_t id)
-{
-	int			fd = client_open(server, GV_ROLE_BUILDER);
-	GvJoinRequest request = {id};
-
-	CHECK(ASK(fd, GV_MSG_JOIN, request) == 0, "join");
-	return fd;
+	builder_check(table->fds[client], table->own,
+				  batch_of(table, client, batch), BATCH, note_neighbors,
+				  table);
 }
 
 /* A build of several clients at once. */
@@ -140,11 +125,10 @@ check_build(const TestServer *server, const float *sample)
 	table.fds[0] = client_open(server, GV_ROLE_BUILDER);
 	CHECK(builder_prepare(table.fds[0], sample, &id) == 0, "prepare");
 	for (c = 1; c < CLIENTS; c++)
-		table.fds[c] = join_build(server, id);
+		table.fds[c] = builder_join(server, id);
 	for (b = 0; b < BATCHES; b++)
 		for (c = 0; c < CLIENTS; c++)
-			CHECK(builder_send(table.fds[c], GV_MSG_ENCODE_ROWS, 0,
-							   batch_of(&table, c, b), BATCH), "send");
+			builder_encode(table.fds[c], batch_of(&table, c, b), BATCH);
 	for (b = 0; b < BATCHES; b++)
 		for (c = 0; c < CLIENTS; c++)
 			take_batch(&table, c, b);
@@ -170,11 +154,10 @@ check_leavers(const TestServer *server, const float *sample)
 	fds[0] = client_open(server, GV_ROLE_BUILDER);
 	CHECK(builder_prepare(fds[0], sample, &id) == 0, "prepare");
 	for (c = 1; c < CLIENTS; c++)
-		fds[c] = join_build(server, id);
+		fds[c] = builder_join(server, id);
 	for (b = 0; b < 3; b++)
 		for (c = 0; c < CLIENTS; c++)
-			CHECK(builder_send(fds[c], GV_MSG_ENCODE_ROWS, 0, sample, BATCH),
-				  "send");
+			builder_encode(fds[c], sample, BATCH);
 	for (c = 0; c < CLIENTS - 1; c++)
 		close(fds[c]);
 	for (b = 0; b < 3; b++)

@@ -72,18 +72,9 @@ converse(const TestServer *server, Script *script)
 	int			i;
 
 	CHECK(fd >= 0, "nobody listens");
-	for (i = 0; i < worst; i++)
-	{
-		GvMessage	header;
-		FREED void *answer = NULL;
-
-		if (!client_send(fd, script->messages[i], script->bytes[i]))
-			break;
-		answer = client_answer(fd, &header);
-		/* the key may be in use: what another one left, or is loading */
-		if (answer == NULL)
-			break;
-	}
+	/* the key may be in use: what another one left, or is loading */
+	for (i = 0; i < worst && script_say(fd, script, i) >= 0; i++)
+		;
 	damage(script->messages[worst], &script->bytes[worst]);
 	(void) client_send(fd, script->messages[worst], script->bytes[worst]);
 	/* some go without a word */
@@ -91,32 +82,21 @@ converse(const TestServer *server, Script *script)
 		drain(fd);
 }
 
+/* Half of the conversations are loaders' and sets'. */
 static void
 one_round(const TestServer *server, const GvMirrorKey *healthy,
-		  const TestIndex *index, const TestIndex *bare)
+		  const TestIndex *index)
 {
 	Script		script = {0};
 	GvMirrorKey key = test_key(1000 + (uint32_t) (unit_random() % 3));
+	int			which = (int) (unit_random() % 6);
 
 	key.build_id = 77;
-	switch (unit_random() % 6)
-	{
-		case 0:
-			session_script(&script, healthy, index);
-			break;
-		case 1:
-			builder_script(&script, bare);
-			break;
-		case 2:
-			set_script(&script, (int) (unit_random() % TEST_SETS));
-			break;
-		case 3:
-			bulk_script(&script, healthy, index);
-			break;
-		default:
-			loader_script(&script, &key, index);
-			break;
-	}
+	if (which == SET_SCRIPT)
+		which += (int) (unit_random() % TEST_SETS);
+	else if (which > SET_SCRIPT)
+		which = LOADER_SCRIPT;
+	any_script(&script, which, healthy, &key, index);
 	converse(server, &script);
 	free_script(&script);
 }
@@ -127,7 +107,6 @@ test_fuzz(void)
 	TestServer	server = server_start("--memory", "64", "--keep", "3600",
 									  NULL);
 	OwnIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
-	OwnIndex	bare = make_index(GV_L2, 5, 3, 4, 2, 30, true);	/* no keys */
 	GvMirrorKey healthy = test_key(1);
 	int			rounds = unit_small ? 200 : !test_long || test_device ? 2000 : 100000;
 	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
@@ -139,7 +118,7 @@ test_fuzz(void)
 	CHECK(load_all(loader, &healthy, &index) == 0, "load");
 	for (i = 1; i <= rounds; i++)
 	{
-		one_round(&server, &healthy, &index, &bare);
+		one_round(&server, &healthy, &index);
 		if (i % HEALTHY_EVERY != 0)
 			continue;
 		got = search_check(session, &healthy, &index);

@@ -203,9 +203,10 @@ extern bool builder_send(int fd, GvMessageType type, int32_t kind,
 						 const float *rows, int32_t n);
 typedef void (*BuilderNeighbors) (void *arg, const GvEncoded *right,
 								  const GvEncoded *found);
-extern void builder_check(GvBuilder *own, const float *rows, int32_t n,
-						  void *payload, uint32_t length,
-						  BuilderNeighbors neighbors, void *arg);
+extern void builder_encode(int fd, const float *rows, int32_t n);
+extern void builder_check(int fd, GvBuilder *own, const float *rows,
+						  int32_t n, BuilderNeighbors neighbors, void *arg);
+extern int	builder_join(const TestServer *server, uint64_t id);
 extern void builder_unused(const TestServer *server, const char *what);
 
 /* sets.c: work on sets. */

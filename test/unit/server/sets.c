@@ -13,79 +13,34 @@
 static const GvSetInput in_order[] = {GV_SET_QUERIES, GV_SET_SELF,
 GV_SET_RANKS, GV_SET_SEEDS, GV_SET_LISTS, GV_SET_ROWS};
 
-static GvSetSpec
-exact_spec(GvSetMetric metric, int32_t k, bool self)
-{
-	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = metric,.dims = 7,.k = k,
-	.self = self,.nqueries = 20,.nrows = 400};
+#define EXACT(set_metric, neighbors) \
+	.kind = GV_SET_EXACT, .metric = set_metric, .dims = 7, .k = neighbors, \
+	.nqueries = 20, .nrows = 400
+#define KMEANS \
+	.kind = GV_SET_KMEANS, .dims = 7, .k = 9, .iterations = 4, .nrows = 300
+#define QUANTILES \
+	.kind = GV_SET_QUANTILES, .dims = 1, .nqueries = 11, .nrows = 5000
 
-	return spec;
-}
-
-static GvSetSpec
-lists_spec(bool own)
-{
-	GvSetSpec	spec = exact_spec(GV_SET_COSINE, 5, !own);
-
-	spec.nlists = 12;
-	spec.probes = 3;
-	spec.own = own;
-	spec.first = own ? 30 : 0;
-	return spec;
-}
-
-static GvSetSpec
-kmeans_spec(bool balanced)
-{
-	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 7,.k = 9,.iterations = 4,
-	.balanced = balanced,.nrows = 300};
-
-	return spec;
-}
-
-static GvSetSpec
-select_spec(void)
-{
-	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = 37,
-	.method = GV_SELECT_SAMPLE,.nrows = 5000};
-
-	return spec;
-}
-
-static GvSetSpec
-quantiles_spec(bool approximate)
-{
-	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,
-	.approximate = approximate,.nqueries = 11,.nrows = 5000};
-
-	return spec;
-}
+static const GvSetSpec specs[TEST_SETS] = {
+	{EXACT(GV_SET_L2, 5), .self = 1},
+	{EXACT(GV_SET_PEARSON, 500)},
+	{KMEANS},
+	{KMEANS, .balanced = 1},
+	{.kind = GV_SET_SELECT, .dims = 1, .k = 37, .method = GV_SELECT_SAMPLE,
+	.nrows = 5000},
+	{QUANTILES},
+	[TEST_LIKELY_SET] = {QUANTILES, .approximate = 1},
+	[TEST_NEAR_SET] = {EXACT(GV_SET_COSINE, 5), .self = 1, .nlists = 12,
+	.probes = 3},
+	[TEST_OWN_SET] = {EXACT(GV_SET_COSINE, 5), .nlists = 12, .probes = 3,
+	.own = 1, .first = 30},
+};
 
 /* The spec of test set `which`, 0 .. TEST_SETS - 1. */
 GvSetSpec
 set_spec(int which)
 {
-	switch (which)
-	{
-		case 0:
-			return exact_spec(GV_SET_L2, 5, true);
-		case 1:
-			return exact_spec(GV_SET_PEARSON, 500, false);
-		case 2:
-			return kmeans_spec(false);
-		case 3:
-			return kmeans_spec(true);
-		case 4:
-			return select_spec();
-		case 5:
-			return quantiles_spec(false);
-		case TEST_LIKELY_SET:
-			return quantiles_spec(true);
-		case TEST_NEAR_SET:
-			return lists_spec(false);
-		default:
-			return lists_spec(true);
-	}
+	return specs[which];
 }
 
 /* Items of an input; rows of an exact search are fewer than there may be. */
