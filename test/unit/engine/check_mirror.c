@@ -8,117 +8,6 @@
 GvPlacement	unit_placement;
 UnitTeam	unit_team;
 
-/* Checks that the mirror has all blocks as they were put, and no others. */
-static void
-check_blocks(GvMirror *mirror, const TestIndex *index)
-{
-	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
-	size_t		keys_bytes = gv_keys_bytes(&index->spec.keys);
-	GvBlock		view;
-	int			nwrong = 0;
-	int32_t		list;
-	int32_t		b;
-
-	for (list = 0; list < index->spec.nlists; list++)
-	{
-		const TestList *held = &index->lists[list];
-
-		for (b = 0; b < held->nblocks; b++)
-		{
-			if (gv_mirror_get_block(mirror, list, b, &view) != GV_OK ||
-				view.live != held->live[b] ||
-				memcmp(view.t, held->t + b * GV_BLOCK,
-					   sizeof(float) * GV_BLOCK) != 0 ||
-				memcmp(view.rowids, held->rowids + b * GV_BLOCK * 3,
-					   sizeof(uint16_t) * GV_BLOCK * 3) != 0 ||
-				memcmp(view.codes, held->codes + b * code_bytes,
-					   code_bytes) != 0 ||
-				(view.keys != NULL) != (keys_bytes > 0) ||
-				(keys_bytes > 0 &&
-				 memcmp(view.keys, held->keys + b * keys_bytes,
-						keys_bytes) != 0))
-				nwrong++;
-		}
-		INVALID(gv_mirror_get_block(mirror, list, b, &view));
-	}
-	CHECK(nwrong == 0, "%d blocks", nwrong);
-}
-
-/* Checks that arrays, and parts of them, are read as they were put. */
-static void
-check_arrays(GvMirror *mirror, const TestIndex *index)
-{
-	int			array;
-
-	for (array = 0; array < GV_NARRAYS; array++)
-	{
-		int64_t		n;
-		const char *values = index_array(index, (GvArray) array, &n);
-		OWN char   *got = unit_alloc(n * 4);
-		int64_t		first = (int64_t) (unit_random() % (uint64_t) n);
-
-		CHECK(gv_mirror_get_array(mirror, (GvArray) array, 0, n, got) ==
-			  GV_OK && memcmp(got, values, n * 4) == 0, "array %d", array);
-		CHECK(gv_mirror_get_array(mirror, (GvArray) array, first, n - first,
-								  got) == GV_OK &&
-			  memcmp(got, values + first * 4, (n - first) * 4) == 0,
-			  "array %d from %lld", array, (long long) first);
-		CHECK(gv_mirror_get_array(mirror, (GvArray) array, first,
-								  n - first + 1, got) == GV_INVALID,
-			  "beyond array %d", array);
-	}
-}
-
-void
-check_contents(GvMirror *mirror, const TestIndex *index)
-{
-	check_blocks(mirror, index);
-	check_arrays(mirror, index);
-}
-
-void
-test_shapes(GvSearcher *searcher)
-{
-	static const int32_t shapes[][6] = {
-		/* dims, m, nlists, nparents, mean, ties */
-		{1, 1, 1, 1, 40, 0}, {1, 1, 7, 3, 20, 1}, {2, 1, 30, 30, 33, 0},
-		{3, 2, 5, 2, 10, 1}, {5, 3, 64, 1, 70, 1}, {17, 17, 300, 17, 40, 0},
-		{50, 13, 64, 8, -3000, 0}, {8, 4, 40, 40, 0, 1}, {7, 5, 50, 7, 64, 1},
-		{384, 96, 100, 10, 50, 0}, {768, 111, 20, 4, 90, 0},
-		{16, 8, 5000, 70, 3, 0}, {16000, 9, 3, 2, 20, 0},
-		{1, 1, 3, 2, -30000, 1}, {1, 1, 9000, 9, 1, 1}
-	};
-	int			i;
-
-	for (i = 0; i < 15; i++)
-	{
-		const int32_t *s = shapes[i];
-		/* emulated threads are about a million times slower than a device's */
-		int32_t		nlists = unit_small && s[2] > 100 ? 100 : s[2];
-		int32_t		mean = unit_small && s[4] < 0 ? s[4] / 5 : s[4];
-		OwnIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], nlists,
-									   s[3], mean, s[5] != 0);
-		OwnMirror	mirror = NULL;
-		int64_t		size;
-		int64_t		bytes;
-		char		what[40];
-
-		if (i % 2 == 1)
-			give_keys(&index, 1 + i % GV_MAX_KEYS);
-		mirror = make_mirror(&index);
-		size = gv_mirror_size(&index.spec);
-		bytes = gv_mirror_bytes(mirror);
-
-		snprintf(what, sizeof(what), "shape %d", i);
-		check_searches(searcher, mirror, &index, what);
-		check_contents(mirror, &index);
-		CHECK(bytes > 0 && (UNIT_FLAT || unit_placement.nshards > 0 ||
-							(size > bytes / 2 && size < bytes * 2)),
-			  "shape %d: size %lld, bytes %lld", i, (long long) size,
-			  (long long) bytes);
-	}
-}
-
 /* Changes a list of index and mirror as loaders do. */
 static void
 change_list(GvMirror *mirror, TestIndex *index)
@@ -177,7 +66,7 @@ test_changes(GvSearcher *searcher, int nkeys)
 		if (round % 5 > 0)
 			continue;
 		check_searches(searcher, mirror, &index, "changed");
-		check_blocks(mirror, &index);
+		check_contents(mirror, &index);
 	}
 	bytes = gv_mirror_bytes(mirror);
 	for (i = 0; i < index.spec.nlists; i++)
@@ -381,7 +270,7 @@ test_invalid(GvSearcher *searcher)
 	test_invalid_arrays(searcher, mirror, &index);
 	test_invalid_search(searcher, mirror, &index);
 	check_searches(searcher, mirror, &index, "after refusals");
-	check_blocks(mirror, &index);
+	check_contents(mirror, &index);
 }
 
 /* Lists of devices: malformed ones are refused, others are parsed. */
@@ -458,8 +347,6 @@ test_mirror(void)
 	test_shapes(searcher);
 	test_changes(searcher, 0);
 	test_changes(searcher, 2);
-	test_mirror_records(searcher);
-	test_mirror_sample(searcher);
 	test_mirror_lists();
 	test_mirror_sifts(searcher);
 	test_mirror_spread();

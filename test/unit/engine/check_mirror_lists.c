@@ -132,7 +132,10 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 	return searcher;
 }
 
-/* Sizes just below, at and above those of tiles, slices and runs. */
+/*
+ * Sizes just below, at and above those of tiles, slices and runs, and so many
+ * queries that they are searched in parts.
+ */
 static void
 test_borders(void)
 {
@@ -143,11 +146,12 @@ test_borders(void)
 		{50, 129, 32, 47}, {100, 200, 4, 16}, {8, 260, 5, 129},
 		{384, 95, 9, 18}, {2000, 66, 5, 16}, {65, 257, 3, 130},
 		/* batches of this many queries are not sifted at once */
-		{16, 33, 8, 520}, {50, 129, 32, 521}, {8, 260, 5, 530}
+		{16, 33, 8, 520}, {50, 129, 32, 521}, {8, 260, 5, 530},
+		{6, 20, 3, 255}, {6, 20, 3, 256}, {6, 20, 3, 301}, {6, 20, 3, 1100}
 	};
 	int			i;
 
-	for (i = 0; i < 17; i++)
+	for (i = 0; i < (unit_small ? 20 : 21); i++)
 		gv_searcher_drop(check_lists(GV_L2 + i % 3, SPREAD, shapes[i][0],
 									 shapes[i][1], shapes[i][2],
 									 shapes[i][3]));
@@ -264,18 +268,6 @@ check_some_lists(GvMetric metric, int32_t dims, int32_t nlists, int32_t probes,
 	return check_lists(metric, SPREAD, dims, nlists, probes, n);
 }
 
-/* There are so many queries that they are searched in parts. */
-static void
-test_parts(void)
-{
-	static const int counts[] = {255, 256, 301, 1100};
-	int			i;
-
-	for (i = 0; i < (unit_small ? 3 : 4); i++)
-		gv_searcher_drop(check_lists(GV_L2 + i % 3, SPREAD, 6, 20, 3,
-									 counts[i]));
-}
-
 void
 test_mirror_lists(void)
 {
@@ -286,7 +278,6 @@ test_mirror_lists(void)
 	test_kinds();
 	test_ways();
 	test_least_alone();
-	test_parts();
 #ifdef UNIT_CARD
 	gv_coarse_filter_from = -1;
 #endif

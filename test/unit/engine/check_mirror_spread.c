@@ -204,12 +204,9 @@ test_as_one(int32_t nshards, int32_t nreplicas)
 	open_team(&unit_placement,
 			  (int32_t) (unit_random() % (uint64_t) nreplicas));
 	searcher = unit_team.of[0];
-	if (nshards > 1 && !unit_small)
-		test_shapes(searcher);
+	test_shapes(searcher);
 	test_changes(searcher, 0);
 	test_changes(searcher, 2);
-	test_mirror_records(searcher);
-	test_mirror_sample(searcher);
 	unit_close_team();
 	unit_placement.nshards = 0;
 }

@@ -344,20 +344,14 @@ extern TestIndex index_of_copies(Order order, int n, int32_t nlists,
 extern GvSearcher *check_some_lists(GvMetric metric, int32_t dims,
 									int32_t nlists, int32_t probes, int n);
 
-/*
- * check_mirror.c: check_contents checks that blocks and arrays are read as
- * they were put.  The others are parts of test_mirror that mirrors on several
- * devices use, too.
- */
+/* check_mirror_shapes.c: checks that blocks and arrays are read as put. */
 extern void check_contents(GvMirror *mirror, const TestIndex *index);
-extern void test_changes(GvSearcher *searcher, int nkeys);
-extern void test_shapes(GvSearcher *searcher);
 
-/* Parts of test_mirror in other files. */
+/* Parts of test_mirror, of which mirrors on several devices use two. */
+extern void test_shapes(GvSearcher *searcher);
+extern void test_changes(GvSearcher *searcher, int nkeys);
 extern const GvMirrorBackend *unit_mirrors(void);
 extern void test_mirror_spread(void);
-extern void test_mirror_records(GvSearcher *searcher);
-extern void test_mirror_sample(GvSearcher *searcher);
 extern void test_mirror_lists(void);
 extern void test_mirror_sifts(GvSearcher *searcher);
 

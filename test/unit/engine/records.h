@@ -164,7 +164,8 @@ static inline void
 free_records(Records *records)
 {
 	free(records->there);
-	unit_free(records->items);
+	if (records->items != NULL)
+		unit_free(records->items);
 }
 
 #define OwnRecords	UNIT_OWN(free_records) Records
