@@ -6,9 +6,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $rows = long_test() ? 40_000 : 10_000;
 my $dims = 64;
@@ -23,8 +20,7 @@ sub said
 	return "$out\n$err";
 }
 
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	CREATE TABLE plain (id int, e real[]) WITH (autovacuum_enabled = off);
 	INSERT INTO plain SELECT g, point(g, $dims) FROM generate_series(1, $rows) AS g;
 	CREATE TABLE refined AS TABLE plain;

@@ -22,9 +22,6 @@ use GpuvecRandom;
 use GpuvecRemote;
 use GpuvecStatements;
 use GpuvecTables;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $seed = $ENV{SEED} // 1;
 my $pgvector = $ENV{GPUVEC_PGVECTOR} ? 1 : 0;

@@ -10,9 +10,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $node = new_node('main', allows_streaming => 1,
 	conf => "wal_keep_size = '2GB'\ncheckpoint_timeout = 1h\nmax_prepared_transactions = 2\n");
@@ -111,7 +108,7 @@ for my $n (0 .. $#targets)
 		  . "recovery_target_lsn = '$targets[$n]'\nrecovery_target_action = promote\n");
 	$crashed->set_recovery_mode;
 	$crashed->start;
-	ok(wait_until($crashed, 'SELECT NOT pg_is_in_recovery()'), "$what: recovered");
+	comes($crashed, 'SELECT NOT pg_is_in_recovery()', "$what: recovered");
 	are_whole($crashed, $what, \@keyed, warnings => 1);
 
 	$crashed->safe_psql('postgres', join '',
@@ -126,8 +123,7 @@ for my $n (0 .. $#targets)
 $node->safe_psql('postgres', 'DROP TABLE ' . join ', ', @tables);
 
 # -- unlogged tables
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE UNLOGGED TABLE trained (id int, e real[]);
 	INSERT INTO trained SELECT g, point(g, 8) FROM generate_series(1, 1200) AS g;

@@ -12,9 +12,7 @@ use Gpuvec;
 use GpuvecDamage;
 use GpuvecRemote;
 use IO::Socket::UNIX;
-use PostgreSQL::Test::Utils;
 use Socket qw(SOCK_STREAM);
-use Test::More;
 
 use constant {
 	CONTENTS => 24,    # of a page, behind its header
@@ -88,8 +86,7 @@ my @tables = qw(lists refined keyed pending turned);
 my $node = new_damage_node();
 $node->start;
 # (the statements that meet damages ask for vec(17))
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE EXTENSION gpuvec;
 	CREATE FUNCTION vec(i int) RETURNS real[] LANGUAGE sql IMMUTABLE AS
@@ -551,8 +548,7 @@ sub wrong
 	return "error||$list|$n postings of the list differ between the mirror of gpuvecd and the pages of the index";
 }
 
-$served->safe_psql(
-	'postgres', q{
+$served->safe_psql('postgres', q{
 	CREATE TABLE plain (id int, e real[]);
 	INSERT INTO plain SELECT g, point(g, 8) FROM generate_series(1, 3000) AS g;
 	CREATE INDEX plain_e ON plain USING gpuivfpq (e) WITH (lists = 10);
@@ -630,8 +626,7 @@ is_verified('refined_e', 'error|||1 refine records differ between the mirror of 
 
 # a list that is longer than a message: a posting near its end; with little memory
 # the sample is small, and training short
-$served->safe_psql(
-	'postgres', q{
+$served->safe_psql('postgres', q{
 	SET maintenance_work_mem = '4MB';
 	CREATE TABLE long (id int, e real[]);
 	INSERT INTO long SELECT g, array_fill((g % 50)::real, ARRAY[983]) || g::real

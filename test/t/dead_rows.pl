@@ -10,9 +10,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(usleep);
 
 my $primary = new_node('primary', allows_streaming => 1,
@@ -28,8 +25,7 @@ my @toasted = (
 my $round = 2;
 
 # a page keeps room, so that no scan prunes it
-$primary->safe_psql(
-	'postgres', qq{
+$primary->safe_psql('postgres', qq{
 	SET client_min_messages = warning;
 	CREATE FUNCTION long_point(g int) RETURNS real[] LANGUAGE sql
 		AS 'SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[$dims - 8])';

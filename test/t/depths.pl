@@ -10,9 +10,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 # First and last rank, queries, and ranks behind them, whose rows match the condition,
 # too, so that a scan that has missed some need not read the whole table.
@@ -26,8 +23,7 @@ my $node = new_node('main');
 
 # Three random numbers make a hump; the square of one makes clusters uneven.
 my $row = join ', ', map { "e[$_] + w * (random() + random() + random() - 1.5)" } 1 .. 16;
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	SELECT setseed(0.5);
 	CREATE TABLE centers AS SELECT c, 0.15 + 0.5 * random() ^ 2 AS w,
 		ARRAY(SELECT 2 * random() FROM generate_series(1, 16) WHERE c = c) AS e
@@ -45,8 +41,7 @@ $node->safe_psql(
 
 # The nearest rows of each query, by one sort, as far as the last of its bands goes.
 my $end = join ' ', map { "WHEN q <= $_->[2] THEN " . ($_->[3] =~ s/.* //r) } reverse @bands;
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	SET enable_indexscan = off;
 	CREATE TABLE ranked AS SELECT q.q, n.id, n.r
 	FROM queries AS q, LATERAL (SELECT id, row_number() OVER () AS r
@@ -57,8 +52,7 @@ sub plant
 {
 	my ($first, $last, $queries, $behind) = @_;
 
-	$node->safe_psql(
-		'postgres', qq{
+	$node->safe_psql('postgres', qq{
 		INSERT INTO planted SELECT $first, q,
 			array_agg(id) FILTER (WHERE r BETWEEN $first AND $last),
 			array_agg(id) FILTER (WHERE r BETWEEN $behind)
@@ -67,8 +61,7 @@ sub plant
 }
 
 # The planted rows that the index finds.
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE FUNCTION ask(target float8) RETURNS void LANGUAGE plpgsql
 	SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 	DECLARE
@@ -148,8 +141,7 @@ my @indexes = ('(e real_cosine_ops)',
 my $vector = '(random() + random() + random() - 1.5)::real';
 my $vectors = "(SELECT array_agg($vector) FROM generate_series(1, 40) WHERE g = g)";
 
-$node->safe_psql(
-	'postgres', qq{
+$node->safe_psql('postgres', qq{
 	SELECT setseed(0.25);
 	CREATE TABLE anchor AS SELECT $vectors AS e FROM generate_series(1, 1) AS g;
 	CREATE TABLE spread AS SELECT g AS id, random() AS f, 0::float8 AS near, $vectors AS e FROM generate_series(1, $nrows) AS g;
@@ -165,8 +157,7 @@ $node->safe_psql(
 $node->safe_psql('postgres', "INSERT INTO answers SELECT '$_', q.q, n.ids FROM asking AS q,
 	LATERAL (SELECT array_agg(id ORDER BY (e <=> q.e) + 0) AS ids FROM spread WHERE $share{$_}) AS n")
   for @shares;
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE FUNCTION cell(named text, condition text, wanted int, way text, most int,
 		OUT recall float8, OUT worst float8, OUT returned float8, OUT short int) LANGUAGE plpgsql
 	SET enable_seqscan = off SET enable_sort = off SET enable_bitmapscan = off SET enable_hashjoin = off
@@ -246,8 +237,7 @@ for my $index (@indexes)
 
 # Pages under a condition are parts of one order.
 $node->safe_psql('postgres', 'DROP INDEX spread_e; CREATE INDEX spread_e ON spread USING gpuivfpq (e real_cosine_ops); ANALYZE spread');
-is( $node->safe_psql(
-		'postgres', q{
+is($node->safe_psql('postgres', q{
 		SET enable_seqscan = off; SET enable_sort = off;
 		CREATE FUNCTION pages(query real[], condition text) RETURNS int[] LANGUAGE plpgsql AS $$
 		DECLARE
@@ -269,8 +259,7 @@ is( $node->safe_psql(
 
 # Rows deleted and not removable yet are rows that do not match; to tell that
 # beforehand ANALYZE need not know of them.
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE FUNCTION left_found(k int) RETURNS float8 LANGUAGE sql SET enable_seqscan = off AS $$
 		SELECT avg((n.d <= f.far + 1e-9)::int) * avg(n.n) / k FROM asking AS q,
 			LATERAL (SELECT max(d) AS far FROM (SELECT (e <=> q.e) + 0 AS d FROM spread ORDER BY 1 LIMIT k) AS s) AS f,

@@ -12,9 +12,6 @@ use File::Basename;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $root = dirname(dirname($FindBin::RealBin));
 my @pages = ('README.md', 'sql/README.md', 'sql/CHANGELOG.md', map { "sql/docs/$_.md" } qw(guide operations scaling recipes));

@@ -13,9 +13,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecDamage qw(slurp_bytes write_bytes);
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 plan skip_all => 'the fixtures are of little-endian machines'
   if substr($Config{byteorder}, 0, 4) ne '1234';
@@ -102,8 +99,7 @@ sub open_format
 	load_gpuvec($node);
 	run_parts($node, $fixture, 'tables', 'indexes');
 	set_ready($node, 'false');
-	$node->safe_psql(
-		'postgres', q{
+	$node->safe_psql('postgres', q{
 		CREATE FUNCTION lengthen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.e = fixture(NEW.id, 5); RETURN NEW; END';
 		CREATE TRIGGER lengthen BEFORE INSERT ON untrained FOR EACH ROW
 			WHEN (NEW.id IN (1700, 3100)) EXECUTE FUNCTION lengthen()}) if $options{odd};
@@ -178,7 +174,7 @@ sub test_odd
 	like($err, qr/skipping row \($first\) of table "untrained"\nDETAIL:  It has \d dimensions, but index "untrained_e" has 4\./,
 		"$what: ... that names a row");
 	says($node, q{SELECT complete('untrained', '<->', 3)}, qr/expected 4 dimensions, not 3/, "$what: a query of another length");
-	is( $node->safe_psql('postgres', q{SELECT string_agg(severity || ' ' || problem, E'\n' ORDER BY problem)
+	is($node->safe_psql('postgres', q{SELECT string_agg(severity || ' ' || problem, E'\n' ORDER BY problem)
 			FROM gpuvec_verify_index('untrained_e')}),
 		$node->safe_psql('postgres', q{SELECT string_agg(format('warning row %s of table "untrained" has %s dimensions, but the index has 4',
 			ctid, cardinality(e)), E'\n' ORDER BY ctid) FROM untrained WHERE cardinality(e) <> 4}),
@@ -213,8 +209,8 @@ sub test_untrained
 	$node->restart;
 	my $from = -s $node->logfile;
 	$node->safe_psql('postgres', 'ALTER INDEX untrained_e SET (train_rows = 1500); VACUUM untrained');
-	ok(wait_until($node, q{SELECT lists > 0 FROM gpuvec_index_info('untrained_e')}), "$what: trained");
-	ok(wait_until($node, $idle), "$what: the worker is gone");
+	comes($node, q{SELECT lists > 0 FROM gpuvec_index_info('untrained_e')}, "$what: trained");
+	comes($node, $idle, "$what: the worker is gone");
 	like(slurp_file($node->logfile, $from), $stays, "$what: the log says what stays pending");
 	test_odd($node, "$what, trained");
 	gives($node, q{SELECT pending FROM gpuvec_index_info('untrained_e')}, '2', "$what: two are pending");
@@ -240,8 +236,7 @@ sub change
 	{
 		my ($table, undef, $dims) = @$_;
 
-		$node->safe_psql(
-			'postgres', qq{
+		$node->safe_psql('postgres', qq{
 			INSERT INTO $table SELECT g, fixture(g, $dims) FROM generate_series(10001, 10200) AS g;
 			DELETE FROM $table WHERE id % 3 = 1;
 			VACUUM (INDEX_CLEANUP ON) $table;
@@ -318,9 +313,8 @@ sub test_other_formats
 	$node->safe_psql('postgres', q{CREATE TABLE other (id int, e real[]); CREATE INDEX other_e ON other USING gpuivfpq (e);
 		ALTER INDEX other_e SET (train_rows = 1000);
 		INSERT INTO other SELECT g, fixture(g, 8) FROM generate_series(1, 1200) AS g; VACUUM other});
-	ok(wait_until($node, q{SELECT lists > 0 FROM gpuvec_index_info('other_e')}), "$what: the worker trains another index");
-	ok(wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec training'}),
-		"$what: ... and ends");
+	comes($node, q{SELECT lists > 0 FROM gpuvec_index_info('other_e')}, "$what: the worker trains another index");
+	comes($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec training'}, "$what: ... and ends");
 	is(scalar(() = slurp_file($node->logfile, $from) =~ /ERROR:  index "ordered_e" has format version 6/g), 1,
 		"$what: ... having looked at this one once");
 

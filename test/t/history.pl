@@ -14,9 +14,6 @@ use GpuvecHistory;
 use GpuvecRandom;
 use GpuvecRemote;
 use IPC::Run ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(time usleep);
 
 # -- histories that are wrong

@@ -9,9 +9,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecDisk;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(usleep);
 
 my $rounds = long_test() ? 100 : 4;
@@ -28,8 +25,7 @@ $node->append_conf('postgresql.conf',
 	"fsync = on\nautovacuum = off\njit = off\ncheckpoint_timeout = 30s\nmax_wal_size = 64MB\n");
 start_on_bad_disk($node);
 load_gpuvec($node);
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE plain (id bigserial, e real[]);
 	INSERT INTO plain (e) SELECT point(g, 8) FROM generate_series(1, 1000) AS g;
 	CREATE INDEX plain_e ON plain USING gpuivfpq (e) WITH (lists = 10);

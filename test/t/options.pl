@@ -8,14 +8,12 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRandom;
-use Test::More;
 
 my $rounds = long_test() ? 50_000 : 2_000;
 my $seed = $ENV{SEED} // 4711;
 
 my $node = new_node('main');
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	CREATE TABLE t AS SELECT g AS id, point(g, 4) AS e FROM generate_series(1, 200) g;
 	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 2);
 	CREATE TABLE odd (state text, told text, what text);
@@ -93,7 +91,7 @@ my ($rc, undef, $err) = $node->psql('postgres', $script, timeout => 600);
 is($rc, 0, "the session lives: $err");
 # taken; other dimensions than the rows have; a value that is none or out of
 # range; a name that is none; one that is there twice, or a wrong place for it
-is( $node->safe_psql('postgres',
+is($node->safe_psql('postgres',
 		q{SELECT DISTINCT state, left(told, 80), left(what, 200) FROM odd
 			WHERE state NOT IN ('ZZ000', '00000', '22000', '22023', '42704', '42601') LIMIT 20}),
 	'', "seed $seed: what is refused is refused for a reason");
@@ -101,7 +99,7 @@ cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM odd WHERE state = 'ZZ
 	'>', $rounds / 50, 'some are taken');
 cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM odd WHERE state = '22023'}),
 	'>', $rounds / 10, 'many are refused');
-is( $node->safe_psql('postgres',
+is($node->safe_psql('postgres',
 		q{SELECT count(*) FROM gpuvec_verify_index('t_e');
 		SET enable_seqscan = off; SELECT count(*) FROM (SELECT FROM t ORDER BY e <-> point(3, 4) LIMIT 50) AS x}),
 	"0\n50",

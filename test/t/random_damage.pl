@@ -12,8 +12,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecDamage;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 use constant SECTOR => 512;
 
@@ -46,8 +44,7 @@ my @tables = map { my $kind = $_; map { "${kind}_$_" } 1 .. $copies } sort keys 
 my $node = new_damage_node();
 $node->start;
 load_gpuvec($node);
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 SET client_min_messages = warning;
 CREATE TABLE notes (tab text, act text, result text);
 

@@ -10,9 +10,6 @@ use File::Basename;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $root = dirname(dirname($FindBin::RealBin));
 my $reference = slurp_file("$root/sql/README.md");

@@ -16,9 +16,6 @@ use Gpuvec;
 use GpuvecHosts qw(printed);
 use GpuvecRemote;
 use IPC::Run qw(start finish);
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 use Time::HiRes qw(time usleep);
 
 my $rows = long_test() ? 20_000 : 1500;
@@ -104,8 +101,7 @@ sub test_same
 my $wide = 'point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])';
 my $few = int($rows / 5);
 
-$primary->safe_psql(
-	'postgres', qq{
+$primary->safe_psql('postgres', qq{
 	SET client_min_messages = warning;
 	CREATE TABLE narrow (id int, e real[]);
 	INSERT INTO narrow SELECT g, point(g, 8) FROM generate_series(1, $rows) AS g;
@@ -126,12 +122,10 @@ $primary->safe_psql(
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
 	INSERT INTO waiting SELECT g, point(g, 4) FROM generate_series(1, $rows) AS g;
 });
-ok(wait_until($standby, "SELECT state = 'up' FROM gpuvec_stat"), 'the standby has a gpuvecd');
+comes($standby, "SELECT state = 'up' FROM gpuvec_stat", 'the standby has a gpuvecd');
 test_same('built');
 like(
-	$standby->safe_psql(
-		'postgres',
-		q{SET enable_seqscan = off;
+	$standby->safe_psql('postgres', q{SET enable_seqscan = off;
 		EXPLAIN SELECT id FROM narrow ORDER BY e <-> point(1, 8) LIMIT 1}),
 	qr/Index Scan using narrow_e/,
 	'standby uses the index');
@@ -167,8 +161,7 @@ for my $cycle (1 .. $cycles)
 }
 
 # everything dead, and new
-$primary->safe_psql(
-	'postgres', q{
+$primary->safe_psql('postgres', q{
 	DELETE FROM narrow; VACUUM narrow; DELETE FROM waiting; VACUUM waiting;
 	DELETE FROM refined; VACUUM refined;
 	INSERT INTO narrow SELECT g, point(g, 8) FROM generate_series(1, 1500) AS g;
@@ -232,8 +225,8 @@ pause_loaders($primary);
 for my $rest (3 .. 5)
 {
 	my $job = background($standby, $long);
-	ok( wait_until($standby, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active'
-			AND backend_xmin IS NOT NULL AND query LIKE '%gpuvec_search%' AND pid <> pg_backend_pid()}),
+	comes($standby, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active'
+			AND backend_xmin IS NOT NULL AND query LIKE '%gpuvec_search%' AND pid <> pg_backend_pid()},
 		'a long search on the standby');
 	my $begun = time;
 	$primary->safe_psql('postgres', "DELETE FROM narrow WHERE id % 7 = $rest; VACUUM narrow");
@@ -375,7 +368,7 @@ SKIP:
 		INSERT INTO docs SELECT g, 'row ' || g, $rows_of FROM generate_series(1, 3000) AS g");
 	is($service->safe_psql('shop', q{SELECT count(*) FROM pg_extension WHERE extname LIKE 'gpuvec%'}), '0', 'the service has no gpuvec');
 	$replica->safe_psql('shop', filled($_)) for @$on_replica;
-	ok( $replica->poll_query_until('shop', q{SELECT coalesce(bool_and(srsubstate = 'r'), false) FROM pg_subscription_rel}),
+	ok($replica->poll_query_until('shop', q{SELECT coalesce(bool_and(srsubstate = 'r'), false) FROM pg_subscription_rel}),
 		'all rows are copied');
 	$replica->safe_psql('shop', filled($_)) for @$afterwards;
 	like($replica->safe_psql('shop', 'SET enable_seqscan = off; EXPLAIN SELECT id FROM docs ORDER BY embedding <=> (SELECT embedding FROM docs WHERE id = 5) LIMIT 10'),

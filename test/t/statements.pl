@@ -16,9 +16,6 @@ use Gpuvec;
 use GpuvecQueries;
 use GpuvecRandom;
 use GpuvecTwins;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $seed = $ENV{SEED} // 1;
 my @numbers = split ' ', $ENV{STATEMENTS} // '';

@@ -9,9 +9,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 need_test_build();
 my $node = new_node('main', allows_streaming => 1,
@@ -110,8 +107,7 @@ sub pages
 # Twelve pages of pending rows, of which a tenth is alive.
 sub make_sparse
 {
-	$node->safe_psql(
-		'postgres', q{
+	$node->safe_psql('postgres', q{
 		SET client_min_messages = warning;
 		DROP TABLE IF EXISTS t;
 		CREATE TABLE t (id int, e real[]);
@@ -122,16 +118,14 @@ sub make_sparse
 }
 
 # -- one old row, and many that come and go
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE TABLE churned (id int, e real[]);
 	CREATE INDEX churned_e ON churned USING gpuivfpq (e);
 	INSERT INTO churned VALUES (0, '{1,2}')});
 for my $round (1 .. 12)
 {
-	$node->safe_psql(
-		'postgres', qq{
+	$node->safe_psql('postgres', qq{
 		INSERT INTO churned SELECT g, ARRAY[g, $round] FROM generate_series(1, 3000) AS g;
 		DELETE FROM churned WHERE id > 0;
 		VACUUM (INDEX_CLEANUP ON) churned});
@@ -171,8 +165,7 @@ for my $server ($node, $standby)
 			SELECT complete('t', '<->', 2);");
 		is_held($server, "$where: a scan waits at page $page");
 		# twice, so that pages are freed and come again
-		$node->safe_psql(
-			'postgres', q{
+		$node->safe_psql('postgres', q{
 			VACUUM (INDEX_CLEANUP ON) t;
 			BEGIN; INSERT INTO t SELECT g, ARRAY[g, 3] FROM generate_series(40001, 52000) AS g; ROLLBACK;
 			VACUUM (INDEX_CLEANUP ON) t});
@@ -196,8 +189,7 @@ $node->safe_psql('postgres', q{INSERT INTO t SELECT g, ARRAY[g, 1] FROM generate
 is_whole($node, 'in the midst of VACUUM', 't', '<->', 2, warnings => 1);
 # VACUUM takes no page that the new list leads to.
 $node->safe_psql('postgres', 'CHECKPOINT');
-is( $node->safe_psql(
-		'postgres', q{
+is($node->safe_psql('postgres', q{
 		WITH file AS MATERIALIZED (SELECT pg_read_binary_file(pg_relation_filepath('t_e')) AS f),
 			page AS MATERIALIZED (SELECT p, get_byte(f, p * 8192 + 8184) AS kind,
 				get_byte(f, p * 8192 + 40) + 256 * get_byte(f, p * 8192 + 41) AS next,
@@ -212,8 +204,7 @@ is_whole($node, 'rows came meanwhile', 't', '<->', 2);
 
 # -- two first rows of different dimensions at once: the one that comes second
 # to the page is refused, though its session saw an empty index
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE TABLE firsts (id int, e real[]);
 	CREATE INDEX firsts_e ON firsts USING gpuivfpq (e)});
@@ -229,8 +220,7 @@ like($err, qr/expected 2 dimensions, not 3/, 'so are all that follow');
 
 # nobody will see the row that decided, so the next one may: unless rows come
 # while that is asked, also if VACUUM removes as many
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	TRUNCATE firsts;
 	ALTER TABLE firsts ADD pad text;
 	ALTER TABLE firsts ALTER pad SET STORAGE plain});

@@ -13,9 +13,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 need_test_build();
 my $rows = long_test() ? 1_000_000 : 20_000;
@@ -63,7 +60,7 @@ ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('loaded_e')", 1800
 log_has($node, qr/LOG:  trained index "public.loaded_e": $rows rows in \d+ lists, 0 remain pending/,
 	0, 'the log says so');
 unlike(slurp_file($node->logfile), qr/trained index[^\n]*\n[^\n]*CONTEXT/, 'in one line');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, $idle, 'the worker is gone');
 gives($node, q{SELECT rows, pending, rows_at_training, advice
 		FROM gpuvec_index_info('loaded_e')}, "$rows|0|$rows|", 'all rows are in lists');
 is_whole($node, 'autovacuum', 'loaded', '<->', 8);
@@ -91,8 +88,8 @@ my $scan = background($standby, "SET gpuvec.fault = 'wait 2 read: pending page';
 	SELECT complete('t', '<->', 8);");
 is_held($standby, 'the standby reads the pending list');
 $node->safe_psql('postgres', 'VACUUM t');
-ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('t_e')"), 'VACUUM had it trained');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, "SELECT lists > 0 FROM gpuvec_index_info('t_e')", 'VACUUM had it trained');
+comes($node, $idle, 'the worker is gone');
 $node->safe_psql('postgres', 'INSERT INTO t SELECT id + 1000000, e FROM source LIMIT 3000');
 $node->wait_for_catchup($standby);
 release($holder);
@@ -119,7 +116,7 @@ is_complete($node, 'busy', '<->', 8, 'untrained still');
 my $second = background($node, q{SELECT gpuvec_train('busy_e')});
 go_on();
 is(end_of($second), 0, 'gpuvec_train waits for the worker');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, $idle, 'the worker is gone');
 $open->query_safe('COMMIT');
 $open->quit;
 is($node->safe_psql('postgres', "SELECT lists, pending FROM gpuvec_index_info('busy_e')"),
@@ -128,7 +125,7 @@ is_complete($node, 'busy', '<->', 8, 'trained');
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM busy');
 log_has($node, qr/moved \d+ pending rows of index "public.busy_e" into lists/, $from, 'VACUUM had them flushed');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, $idle, 'the worker is gone');
 is_whole($node, 'flushed', 'busy', '<->', 8);
 
 # -- nothing but duplicates, of more than one vector: that would be a placeholder
@@ -138,8 +135,8 @@ $node->safe_psql('postgres', "
 	CREATE INDEX same_e ON same USING gpuivfpq (e) WITH (dims = 8, train_rows = 4000);
 	INSERT INTO same SELECT g, point(g % 2, 8) FROM generate_series(1, 4000) AS g;
 	VACUUM same");
-ok(wait_until($node, "SELECT rows_at_training = 4000 FROM gpuvec_index_info('same_e')"), 'duplicates are trained');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, "SELECT rows_at_training = 4000 FROM gpuvec_index_info('same_e')", 'duplicates are trained');
+comes($node, $idle, 'the worker is gone');
 is_whole($node, 'duplicates', 'same', '<->', 8, exact => 0);
 
 # -- the index outgrows its training
@@ -154,7 +151,7 @@ $node->safe_psql('postgres', q{INSERT INTO grown SELECT id + 1000000, e FROM sou
 	WHERE id <= 6000; VACUUM grown});
 log_has($node, qr/LOG:  index "public.grown_e" was trained on 3000 rows and now has 15000.*HINT:  To make queries faster, run REINDEX INDEX CONCURRENTLY/s,
 	$from, 'the log advises a rebuild');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, $idle, 'the worker is gone');
 like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('grown_e')"),
 	qr/^The index was trained on 3000 rows and now has 15000\.  Run REINDEX INDEX CONCURRENTLY/, 'so does index_info');
 $from = -s $node->logfile;
@@ -176,7 +173,7 @@ $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM theirs');
 log_has($node, qr/index "public.theirs_e" was trained on 3000 rows and now has 15000.*then calibrate the index with your queries again/s,
 	$from, 'given queries: the log advises a rebuild and to calibrate');
-ok(wait_until($node, $idle), 'given queries: the worker is gone');
+comes($node, $idle, 'given queries: the worker is gone');
 is($node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('theirs_e')"), $before, 'given queries: targets stay');
 like($before, qr/\|queries$/m, '... and say whose they are');
 like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('theirs_e')"),
@@ -198,8 +195,8 @@ like($err, qr/cannot train indexes during recovery/, 'a standby does not train')
 is_complete($standby, 'late', '<->', 8, 'standby, untrained');
 $standby->promote;
 $standby->safe_psql('postgres', 'VACUUM late');
-ok(wait_until($standby, "SELECT lists > 0 FROM gpuvec_index_info('late_e')"), 'promoted, it does');
-ok(wait_until($standby, $idle), 'the worker is gone');
+comes($standby, "SELECT lists > 0 FROM gpuvec_index_info('late_e')", 'promoted, it does');
+comes($standby, $idle, 'the worker is gone');
 is_whole($standby, 'promoted', 'late', '<->', 8);
 $standby->stop;
 
@@ -279,7 +276,7 @@ $writes .= "BEGIN; SELECT count(*) FROM plain WHERE id = $_; INSERT INTO plain V
   for 2001 .. 2010;
 is($node->psql('postgres', "$usual $writes"), 0, 'sessions that are can write meanwhile');
 go_on();
-ok(wait_until($node, "$usual $idle"), 'the worker is gone');
+comes($node, "$usual $idle", 'the worker is gone');
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET ALL');
 is(lists('plain_e'), 't', 'trained');
 
@@ -294,12 +291,12 @@ for my $step ('lists: read', 'lists: trained', 'train: sealed', 'train: written'
 	hold_at("1 $step");
 	$node->safe_psql('postgres', 'VACUUM wide');
 	# a little later than pg_locks shows them
-	ok(wait_until($node, "SELECT n = $waiting FROM ($snapshots) AS x (n, m)"), "$step: $waiting wait");
+	comes($node, "SELECT n = $waiting FROM ($snapshots) AS x (n, m)", "$step: $waiting wait");
 	is($node->safe_psql('postgres', $snapshots), "$waiting|0", "$step: nobody holds a snapshot");
 	# so that a step comes after another
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) $training") if $step ne 'train: written';
 	go_on();
-	ok(wait_until($node, $idle), "$step: the worker is gone");
+	comes($node, $idle, "$step: the worker is gone");
 }
 is(lists('wide_e'), 't', 'trained');
 is_sound($node, 'wide_e', 'without snapshots', warnings => 1);
@@ -324,17 +321,16 @@ for my $sql ('ALTER TABLE wanted ADD COLUMN x int', 'VACUUM wanted')
 	go_on();
 	ok(wait_until($node, $idle), '... the worker is gone') if $sql =~ /ALTER/;
 }
-ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('wanted_e')"),
-	'the VACUUM that it made way for has it trained');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, "SELECT lists > 0 FROM gpuvec_index_info('wanted_e')", 'the VACUUM that it made way for has it trained');
+comes($node, $idle, 'the worker is gone');
 is_sound($node, 'wanted_e', 'trained at last', warnings => 1);
 
 # -- DROP DATABASE ends it
 make_other(60);
 $node->safe_psql('other', 'VACUUM t');
-ok(wait_until($node, "SELECT count(*) = 1 $training AND wait_event = 'PgSleep'"), 'the worker trains');
+comes($node, "SELECT count(*) = 1 $training AND wait_event = 'PgSleep'", 'the worker trains');
 ok(succeeds('DROP DATABASE other'), 'DROP DATABASE meanwhile');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, $idle, 'the worker is gone');
 
 # -- one worker a database, which goes on with what else wants training
 $node->safe_psql('postgres', q{
@@ -349,10 +345,10 @@ my $trained = q{SELECT count(*) FROM pg_class, gpuvec_index_info(oid)
 hold_at('1 train: sealed');
 $node->safe_psql('postgres', 'VACUUM parts');
 is_held($node, 'the worker trains a partition');
-ok(wait_until($node, "SELECT count(*) = 1 $training"), 'there is but one');
+comes($node, "SELECT count(*) = 1 $training", 'there is but one');
 is($node->safe_psql('postgres', $trained), '0', 'no partition is trained yet');
 go_on();
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, $idle, 'the worker is gone');
 is($node->safe_psql('postgres', $trained), '8', 'it has trained all partitions');
 
 # -- an index that cannot be trained, nor even be read, is no hindrance to others
@@ -378,8 +374,8 @@ $from = -s $node->logfile;
 $node->psql('postgres', 'VACUUM (INDEX_CLEANUP off) bad');
 $node->psql('postgres', 'VACUUM bad');
 $node->safe_psql('postgres', 'DROP INDEX bad_2; VACUUM bad');
-ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('bad_3')"), 'the index beside it is trained');
-ok(wait_until($node, $idle), 'the worker is gone');
+comes($node, "SELECT lists > 0 FROM gpuvec_index_info('bad_3')", 'the index beside it is trained');
+comes($node, $idle, 'the worker is gone');
 like(slurp_file($node->logfile, $from), qr/ERROR:  division by zero.*training of index "public.bad_1"/s,
 	'the log says what could not be trained');
 $node->safe_psql('postgres', 'DROP TABLE bad');
@@ -401,9 +397,9 @@ is($node->safe_psql('postgres', "SELECT count(*) $training"), '1', '... nor is t
 is($node->safe_psql('other', "SELECT lists FROM gpuvec_index_info('t_e')"), '0', 'its database has to wait');
 $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.max_training_workers; SELECT pg_reload_conf()});
 $node->safe_psql('other', 'VACUUM t');
-ok(wait_until($node, "SELECT count(*) = 2 $training"), 'two are there by default');
+comes($node, "SELECT count(*) = 2 $training", 'two are there by default');
 go_on();
-ok(wait_until($node, $idle), 'both are gone');
+comes($node, $idle, 'both are gone');
 is(lists('one_e'), 't', 'one is trained');
 is($node->safe_psql('other', "SELECT lists > 0 FROM gpuvec_index_info('t_e')"), 't', 'so is the other');
 
@@ -442,14 +438,14 @@ my $turn = q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND objsubi
 my $asleep = "SELECT count(*) = 1 $training AND wait_event = 'PgSleep'";
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM mal.fails');
-ok(wait_until($node, $asleep), 'an owner\'s code waits for ever');
+comes($node, $asleep, 'an owner\'s code waits for ever');
 like(slurp_file($node->logfile, $from), qr/ERROR:  no\n/, '... after an error');
 is($node->safe_psql('postgres', $turn), '3', '... and has its turn still');
 $node->safe_psql('postgres', 'VACUUM mal.waits; VACUUM mal.deaf');
 make_table('meanwhile', 1500, '');
 $node->safe_psql('postgres', 'VACUUM meanwhile');
-ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('meanwhile_e')"), 'another owner\'s index is trained meanwhile');
-ok(wait_until($node, $asleep), 'there is one worker for that code');
+comes($node, "SELECT lists > 0 FROM gpuvec_index_info('meanwhile_e')", 'another owner\'s index is trained meanwhile');
+comes($node, $asleep, 'there is one worker for that code');
 
 # -- ... which catches a cancellation, and is ended
 $from = -s $node->logfile;
@@ -457,7 +453,7 @@ ok(succeeds('DROP TABLE mal.waits, mal.deaf, mal.fails'), 'a session that waits 
 like(slurp_file($node->logfile, $from),
 	qr/FATAL:  terminating training of index "mal.(waits|deaf)_e" because its functions did not respond to cancellation\n.*DETAIL:  The functions run as role "mallory"/,
 	'... the log says whose code it was');
-ok(wait_until($node, $idle), '... the worker is gone');
+comes($node, $idle, '... the worker is gone');
 
 # -- ... which is ended by itself, when it does not finish a row
 $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.training_timeout = '700ms'; SELECT pg_reload_conf();
@@ -471,7 +467,7 @@ $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM mal.waits');
 log_has($node, qr/FATAL:  terminating training of index "mal.waits_e" because its functions exceeded "gpuvec\.training_timeout"\n.*DETAIL:  The functions run as role "mallory"/,
 	$from, 'code that finishes no row is ended, the log says whose it was');
-ok(wait_until($node, $idle), '... the worker is gone');
+comes($node, $idle, '... the worker is gone');
 is($node->safe_psql('postgres', $turn), '0', '... nobody has its turn');
 $node->safe_psql('postgres', 'DROP TABLE mal.waits');
 
@@ -482,7 +478,7 @@ is_held($node, 'slow code goes on');
 select(undef, undef, undef, 1);
 is_held($node, '... steps without rows may take long');
 go_on();
-ok(wait_until($node, $idle), '... the worker is gone');
+comes($node, $idle, '... the worker is gone');
 is(lists('mal.slow_e'), 't', '... and the index is trained');
 
 $node->stop;

@@ -7,17 +7,13 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $node = new_node('main');
 my $pgvector = $node->safe_psql('postgres',
 	q{SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'});
 
 # -- dump and restore
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE TABLE dumped (id int, e real[]);
 	INSERT INTO dumped SELECT g, point(g, 8) FROM generate_series(1, 1500) AS g;
@@ -33,8 +29,7 @@ $node->safe_psql(
 	CREATE INDEX dumped_keys_e ON dumped_keys USING gpuivfpq (e, tenant, feeling, lower(name), tags)
 		WITH (lists = 15) WHERE id > 10;
 });
-$node->safe_psql(
-	'postgres', q{
+$node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	CREATE EXTENSION gpuvec_pgvector CASCADE;
 	CREATE TABLE dumped_vector (id int, e vector(8), h halfvec(8));
@@ -66,7 +61,7 @@ for my $format ('plain', 'custom')
 		my $query = qq{SET enable_seqscan = off; SET gpuvec.recall = 1; SELECT e FROM $table ORDER BY id LIMIT 1 \\gset
 			SELECT string_agg(id::text, ' ') FROM (SELECT id FROM $table WHERE $condition ORDER BY e <-> :'e' LIMIT 20) AS q};
 
-		is( $node->safe_psql($db, $query), $node->safe_psql('postgres', $query),
+		is($node->safe_psql($db, $query), $node->safe_psql('postgres', $query),
 			"$table answers as before, $format");
 	}
 	is($node->safe_psql($db, "SELECT * FROM gpuvec_verify_index('$_')"), '', "$_ is sound, $format")
