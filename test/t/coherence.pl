@@ -39,59 +39,68 @@ my $lists = 300;
 # a full answer has so many bytes of lists, and brief ones are shorter
 my $full = 24 * $lists;
 
-$primary->safe_psql('postgres', qq{
-	-- rows by gpuvecd, of all lists, and the bytes that came from there
-	CREATE FUNCTION ask(tab text, condition text, g int, OUT ids int[], OUT bytes bigint,
-		OUT scan text)
+$primary->safe_psql('postgres', q{
+	-- '' when the k nearest rows that satisfy a condition by gpuvecd, with all
+	-- lists, are those of a sort, and otherwise how not.  Not for ever more
+	-- candidates than a message has room for.
+	CREATE FUNCTION inexact_there(tab text, operator text, q real[], k int, condition text)
+	RETURNS text
 	LANGUAGE plpgsql SET gpuvec.probes = 1000 SET gpuvec.candidates = 20000
-	SET enable_seqscan = off SET gpuvec.engine = gpu AS \$\$
+	SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+	DECLARE
+		a float8[];
+		b float8[];
 	BEGIN
-		bytes = (SELECT bytes_received FROM gpuvec_stat);
-		EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE %s
-			ORDER BY e <-> \$1 LIMIT 10) AS x', tab, condition) INTO ids USING point(g, 8);
-		bytes = (SELECT bytes_received FROM gpuvec_stat) - bytes;
-		scan = (SELECT s::text FROM gpuvec_last_scan() AS s);
+		EXECUTE format('SELECT array_agg(d) FROM (SELECT e %1$s $1 AS d FROM %2$s
+			WHERE %3$s ORDER BY e %1$s $1 LIMIT $2) AS x', operator, tab, condition) INTO a USING q, k;
+		EXECUTE format('SELECT array_agg(d) FROM (SELECT (e %1$s $1) + 0 AS d FROM %2$s
+			WHERE (%3$s) IS TRUE ORDER BY 1 LIMIT $2) AS x', operator, tab, condition) INTO b USING q, k;
+		IF a IS DISTINCT FROM b THEN
+			RETURN format('%s %s %s: %s, not %s; %s', tab, condition, q, a, b,
+				(SELECT s::text FROM gpuvec_last_scan() AS s));
+		END IF;
+		RETURN '';
 	END
-	\$\$;
+	$$;
+
 	-- '' when rows are those of a sort, and answers brief or full.  Messages
 	-- beside them, once in a while, make them longer; no answer is neither.
 	CREATE FUNCTION wrong_brevity(tab text, brief bool) RETURNS text
-	LANGUAGE plpgsql AS \$\$
+	LANGUAGE plpgsql AS $$
 	DECLARE
-		a record;
-		b int[];
+		received bigint;
+		problem text;
 		n int = 0;
 		m int = 0;
 	BEGIN
 		FOR g IN 1..10 LOOP
-			SELECT * INTO a FROM ask(tab, 'k = 3', 31 * g);
-			EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE (k = 3) IS TRUE
-				ORDER BY (e <-> \$1) + 0 LIMIT 10) AS x', tab) INTO b USING point(31 * g, 8);
-			IF a.ids IS DISTINCT FROM b THEN
-				RETURN format('%s, not %s: %s', a.ids, b, a.scan);
+			received = (SELECT bytes_received FROM gpuvec_stat);
+			problem = inexact_there(tab, '<->', point(31 * g, 8), 10, 'k = 3');
+			IF problem <> '' THEN
+				RETURN problem;
 			END IF;
-			n = n + (a.bytes BETWEEN 1 AND $full)::int;
-			m = m + (a.bytes > $full)::int;
+			received = (SELECT bytes_received FROM gpuvec_stat) - received;
+			n = n + (received BETWEEN 1 AND {full} AND (SELECT engine FROM gpuvec_last_scan()) <> 'session')::int;
+			m = m + (received > {full})::int;
 		END LOOP;
 		RETURN CASE WHEN NOT brief AND (n > 0 OR m < 8) OR brief AND n < 8 THEN
-			format('%s brief answers, %s full ones; %s bytes: %s', n, m, a.bytes, a.scan) ELSE '' END;
+			format('%s brief answers, %s full ones; %s bytes', n, m, received) ELSE '' END;
 	END
-	\$\$;
-	-- ask until the answer is brief
-	CREATE FUNCTION await_brief(tab text) RETURNS bool LANGUAGE plpgsql AS \$\$
+	$$;
+
+	-- ask until answers are brief, or wrong
+	CREATE FUNCTION await_brief(tab text) RETURNS text LANGUAGE plpgsql AS $$
 	DECLARE
-		a record;
+		told text;
 	BEGIN
-		FOR i IN 1..1800 LOOP
-			SELECT * INTO a FROM ask(tab, 'k = 3', i);
-			IF a.bytes BETWEEN 1 AND $full AND a.scan NOT LIKE '%session%' THEN
-				RETURN true;
-			END IF;
+		FOR i IN 1..600 LOOP
+			told = wrong_brevity(tab, true);
+			EXIT WHEN told NOT LIKE '% brief answers, %';
 			PERFORM pg_sleep(0.05);
 		END LOOP;
-		RETURN false;
+		RETURN told;
 	END
-	\$\$});
+	$$} =~ s/\{full\}/$full/gr);
 
 my @brief = ('brief', 'brief_refined');
 
@@ -111,8 +120,7 @@ sub is_brief
 {
 	my ($node, $what, $name) = @_;
 
-	return gives($node, "SELECT await_brief('$name'), wrong_brevity('$name', true)", 't|',
-		"$what: $name is current on the " . $node->name . ', and answers are brief');
+	return gives($node, "SELECT await_brief('$name')", '', "$what: soon brief answers, $name on the " . $node->name);
 }
 
 # Test: answers are full, and right.
@@ -198,29 +206,6 @@ for my $sql ('REINDEX INDEX TABLE_e', 'CHECKPOINT; DELETE FROM TABLE WHERE id % 
 
 $_->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = off; SELECT pg_reload_conf()') for @nodes;
 $primary->safe_psql('postgres', q{
-	-- '' when the k nearest rows that satisfy a condition by gpuvecd, with all
-	-- lists, are those of a sort, and otherwise how not.  Not for ever more
-	-- candidates than a message has room for.
-	CREATE FUNCTION inexact_there(tab text, operator text, q real[], k int, condition text)
-	RETURNS text
-	LANGUAGE plpgsql SET gpuvec.probes = 1000 SET gpuvec.candidates = 20000
-	SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
-	DECLARE
-		a float8[];
-		b float8[];
-	BEGIN
-		EXECUTE format('SELECT array_agg(d) FROM (SELECT e %1$s $1 AS d FROM %2$s
-			WHERE %3$s ORDER BY e %1$s $1 LIMIT $2) AS x', operator, tab, condition) INTO a USING q, k;
-		EXECUTE format('SELECT array_agg(d) FROM (SELECT (e %1$s $1) + 0 AS d FROM %2$s
-			WHERE (%3$s) IS TRUE ORDER BY 1 LIMIT $2) AS x', operator, tab, condition) INTO b USING q, k;
-		IF a IS DISTINCT FROM b THEN
-			RETURN format('%s %s %s: %s, not %s; %s', tab, condition, q, a, b,
-				(SELECT s::text FROM gpuvec_last_scan() AS s));
-		END IF;
-		RETURN '';
-	END
-	$$;
-
 	-- who answered a scan of all lists, and whether something had to be read
 	-- again, or was missing
 	CREATE FUNCTION ages(tab text, operator text) RETURNS text
