@@ -8,13 +8,12 @@
 #
 # The sources are built once, for tests (make TEST_BUILD=1).  For each fault a
 # copy of them, with the objects, is changed, built and tested by that test
-# alone.  A fault passes if the test
-# ran and failed, while it passes without the fault.  The last line is
-# 'faults: N passed, N failed'; status 0 only if nothing failed.
+# alone.  A fault passes if the test ran and failed, while it passes without the
+# fault.  The last line is 'faults: N passed, N failed'; status 0 only if nothing
+# failed.
 #
-# FAULTS_BUILT=folder names these sources with objects, as `make TEST_BUILD=1 all`
-# leaves them: they are not built once more.
-# FAULTS_TRUST=1 does not run the tests without faults first.
+# FAULTS_TRUST=1 does not run the tests without faults first, FAULTS_LOGS=folder
+# keeps what they print with them.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -41,17 +40,14 @@ build_unit() {
 		PG_CONFIG="$GV_PG_CONFIG" CC=gcc BUILT="$SOURCE" OUT=build/unit "$@"
 }
 
-install_built() {
-	make -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" CC=gcc TEST_BUILD=1 install
-}
-
 # Builds what a test of kind $1 needs.
 build_for() {
 	build || return 1
 	case $1 in
 	unit) build_unit programs ;;
 	card) build_unit card ;;
-	*) install_built && gv_own "$SOURCE" ;;
+	*) make -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" CC=gcc TEST_BUILD=1 install &&
+		gv_own "$SOURCE" ;;
 	esac
 }
 
@@ -123,28 +119,12 @@ run_test() {
 
 # ---- faults
 
-# Takes the objects built in FAULTS_BUILT.  From now on the unit programs'
-# objects depend on the headers of these sources.
-take_built() {
-	(cd "$FAULTS_BUILT" && find . \( -path ./tmp_check -o -path ./.git \) \
-		-prune -o -type f \( -name '*.o' -o -name '*.d' -o -name '*.so' \
-		-o -name gpuvecd -o -path ./src/kind -o -path './build/unit/check_*' \) -print0) |
-		tar -C "$FAULTS_BUILT" --null -T - -cf - |
-		tar -C "$SOURCE" -xf - --no-same-owner
-	find "$SOURCE/build/unit" -name '*.d' -exec \
-		sed -i "s|$(cd "$FAULTS_BUILT" && pwd)/|$SOURCE/|g" {} + 2>/dev/null || :
-}
-
 # All that the wanted tests need.
 build_sound() {
-	build || return 1
-	if [[ "${ROWS[*]}" == *" unit "* ]]; then
-		build_unit programs || return 1
-	fi
-	if [[ "${ROWS[*]}" == *" card "* ]]; then
-		build_unit card || return 1
-	fi
-	install_built
+	local kind
+	for kind in sql unit card; do
+		[[ "sql ${ROWS[*]}" != *"$kind "* ]] || build_for $kind || return 1
+	done
 }
 
 # Sources as they are, with objects, in GV_TMP/sound.
@@ -156,7 +136,6 @@ prepare() {
 	gv_copy_source sound
 	SOURCE=$GV_TMP/src
 	mv "$GV_TMP/sound" "$SOURCE"
-	[ -z "${FAULTS_BUILT:-}" ] || take_built
 	build_sound >"$GV_TMP/build.log" 2>&1 || {
 		tail -40 "$GV_TMP/build.log"
 		gv_die "the sources do not build"
