@@ -443,28 +443,21 @@ sub copy_program
 	return $to;
 }
 
-# Links in the folder $to to all that is in $from, but for what is gpuvec's.
-sub link_folder
-{
-	my ($from, $to) = @_;
-
-	mkpath($to);
-	for my $file (glob "$from/*")
-	{
-		my $name = basename($file);
-		symlink $file, "$to/$name" unless $name =~ /^gpuvec/ || -e "$to/$name";
-	}
-}
-
-# Another installation of this PostgreSQL, without gpuvec.  It finds its folders
-# by where they are, seen from its programs.
+# Another installation of this PostgreSQL, links to all that is not gpuvec's.  It finds
+# its folders by where they are, seen from its programs, which are copied.
 my ($prefix) = "$config{bindir}\n$config{pkglibdir}\n$config{sharedir}" =~ m{^(/.*/).*\n\1.*\n\1};
 my %bare = map { $_ => "$temp/bare/" . substr($config{$_}, length $prefix) } keys %config;
-copy_program("$config{bindir}/$_", "$bare{bindir}/$_") for qw(pg_ctl postgres);
-link_folder($config{bindir}, $bare{bindir});
-link_folder($config{pkglibdir}, $bare{pkglibdir});
-link_folder("$config{sharedir}/extension", "$bare{sharedir}/extension");
-link_folder($config{sharedir}, $bare{sharedir});
+for (sort keys %config)
+{
+	mkpath(dirname($bare{$_}));
+	system_or_bail('cp', '-rs', $config{$_}, $bare{$_});
+	unlink glob "$bare{$_}/gpuvec* $bare{$_}/extension/gpuvec*";
+}
+for my $program (map { "$bare{bindir}/$_" } qw(pg_ctl postgres))
+{
+	unlink $program;
+	copy_program("$config{bindir}/" . basename($program), $program);
+}
 
 # Start the server again, as another installation, which PATH names; it has its log
 # from here on.
@@ -478,30 +471,14 @@ sub start_as
 	begin_part($own . ($settings // ''));
 }
 
-# The log since then, as soon as it matches; or after three minutes.
-sub log_like
-{
-	my ($pattern) = @_;
-	my $text;
-
-	for (1 .. 3600)
-	{
-		$text = slurp_file($node->logfile, $log);
-		last if $text =~ $pattern;
-		usleep(50_000);
-	}
-	return $text;
-}
-
-# Test: this program runs as gpuvecd.
+# Test: this program runs as gpuvecd; returns its PID.
 sub runs
 {
 	my ($program, $what) = @_;
-	my $text = log_like(qr/started gpuvecd \(PID \d+\)(?s:.*)gpuvecd is ready/);
-	my ($pid) = $text =~ /.*started gpuvecd \(PID (\d+)\)/s;
 
+	log_has($node, qr/started gpuvecd \(PID \d+\)(?s:.*)gpuvecd is ready/, $log, "$what: gpuvecd is started");
+	my ($pid) = slurp_file($node->logfile, $log) =~ /.*started gpuvecd \(PID (\d+)\)/s;
 	is($pid && readlink "/proc/$pid/exe", $program, $what);
-	diag($text) unless $pid;
 	return $pid;
 }
 
@@ -513,8 +490,7 @@ gives($node, 'SHOW gpuvec.server_path', '', 'no path is set');
 # nowhere: the library without its program
 copy_program("$config{pkglibdir}/gpuvec.so", "$bare{pkglibdir}/gpuvec.so");
 start_as("$bare{bindir}:$system_path");
-like(log_like(qr/could not find program/), qr/could not find program "gpuvecd"\n.*DETAIL:  Searched the .*\n.*HINT:  Install gpuvecd/,
-	'nowhere: the log says so');
+log_has($node, qr/could not find program "gpuvecd"\n.*DETAIL:  Searched the .*\n.*HINT:  Install gpuvecd/, $log, 'nowhere: the log says so');
 is(answers($node, 't', '<->', 8, 10, 20), $right, 'nowhere: sessions search');
 is(stat_of($node, 'state'), 'down', 'nowhere: it is down');
 
@@ -545,10 +521,8 @@ says($node, "ALTER SYSTEM SET gpuvec.server_path = 'named/server'",
 name_program($named);
 $pid = runs($named, 'named: rather than that in PATH');
 name_program("$temp/nothing");
-like(
-	log_like(qr/could not execute/),
-	qr{could not execute "$temp/nothing": No such file or directory\n.*HINT:  Check the setting "gpuvec.server_path"},
-	'named: one that is not there');
+log_has($node, qr{could not execute "$temp/nothing": No such file or directory\n.*HINT:  Check the setting "gpuvec.server_path"},
+	$log, 'named: one that is not there');
 $node->safe_psql('postgres', 'ALTER SYSTEM RESET gpuvec.server_path');
 $log = -s $node->logfile;
 $node->reload;
