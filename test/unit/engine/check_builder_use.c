@@ -53,8 +53,9 @@ check_codebook_quality(int32_t n, int32_t dims, int32_t m)
 	OWN float  *residuals = unit_alloc(sizeof(float) * n * dims);
 	OWN float  *own = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
 	OWN char   *scratch = unit_alloc(gv_codebooks_scratch(dims, m, n));
-	double		errors[2] = {0, 0};
-	int			side;
+	GvModel		model;
+	double		error;
+	double		own_error;
 	int32_t		j;
 
 	CHECK(train_making(&making) == GV_OK, "train");
@@ -62,30 +63,12 @@ check_codebook_quality(int32_t n, int32_t dims, int32_t m)
 	for (j = 0; j < n * dims; j++)
 		residuals[j] = making.moved[j] - making.centroids[j % dims];
 	(void) gv_codebooks(dims, m, n, residuals, 1, own, scratch, NULL);
-	for (side = 0; side < 2; side++)
-		for (j = 0; j < m; j++)
-		{
-			int32_t		start = gv_sub_start(&making.model, j);
-			int32_t		len = gv_sub_start(&making.model, j + 1) - start;
-			const float *words = (side ? own : making.codebooks) +
-				GV_CODEWORDS * start;
-			int32_t		i;
-
-			for (i = 0; i < n; i++)
-			{
-				double		best = INFINITY;
-				int			k;
-
-				for (k = 0; k < GV_CODEWORDS; k++)
-					best = fmin(best, naive_sqdist(residuals + i * dims +
-												   start, words + k * len,
-												   len));
-				errors[side] += best;
-			}
-		}
+	model = making.model;
+	error = code_error(&model, residuals, n);
+	model.codebooks = own;
+	own_error = code_error(&model, residuals, n);
 	/* k-means from other rows ends some percent away */
-	CHECK(errors[0] <= errors[1] * 1.15, "error %g, not %g", errors[0],
-		  errors[1]);
+	CHECK(error <= own_error * 1.15, "error %g, not %g", error, own_error);
 	end_making(&making);
 }
 

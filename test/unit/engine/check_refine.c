@@ -223,18 +223,6 @@ test_special(bool half)
 	}
 }
 
-/* The value of a finite half, by definition. */
-static double
-half_value(uint16_t half)
-{
-	int			exponent = half >> 10 & 31;
-	double		mantissa = half & 1023;
-	double		value = exponent == 0 ? ldexp(mantissa, -24) :
-		ldexp(1024 + mantissa, exponent - 25);
-
-	return half & 0x8000 ? -value : value;
-}
-
 static void
 check_half(void)
 {

@@ -106,42 +106,17 @@ check_transformed(int32_t dims, const float *rotation)
 	CHECK(memcmp(x, want, sizeof(float) * 3 * dims) == 0, "in place");
 }
 
-/* The mean squared error of codes. */
+/* The error of codes of codebooks that are trained for x [n][dims]. */
 static double
-code_error(int32_t dims, int32_t m, const float *x, int64_t n)
+trained_error(int32_t dims, int32_t m, const float *x, int64_t n)
 {
-	GvModel		model = {.metric = GV_L2,.dims = dims,.m = m,.scale = 1};
 	OWN float  *codebooks = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
-	FREED float *zero = calloc(dims, sizeof(float));
-	FREED int32_t *lists = calloc(n, sizeof(int32_t));
-	int32_t		bytes = gv_code_bytes(m);
-	OWN uint8_t *codes = unit_alloc((size_t) n * bytes);
-	OWN float  *t = unit_alloc(sizeof(float) * n);
 	OWN void   *scratch = unit_alloc(gv_codebooks_scratch(dims, m, n));
-	double		sum = 0.0;
-	int64_t		row;
-	int32_t		j;
-	int32_t		d;
+	GvModel		model = {.metric = GV_L2,.dims = dims,.m = m,.scale = 1,
+	.codebooks = codebooks};
 
 	(void) gv_codebooks(dims, m, n, x, 1, codebooks, scratch, NULL);
-	model.codebooks = codebooks;
-	(void) gv_encode(&model, x, zero, lists, n, 1, codes, t);
-	for (row = 0; row < n; row++)
-		for (j = 0; j < m; j++)
-		{
-			int32_t		start = gv_sub_start(&model, j);
-			int32_t		len = gv_sub_start(&model, j + 1) - start;
-			int			code = codes[row * bytes + j / 2] >> (j % 2 * 4) & 0xF;
-			const float *word = codebooks + GV_CODEWORDS * start + code * len;
-
-			for (d = 0; d < len; d++)
-			{
-				double		diff = x[row * dims + start + d] - word[d];
-
-				sum += diff * diff / (double) n;
-			}
-		}
-	return sum;
+	return code_error(&model, x, n);
 }
 
 static void
@@ -153,7 +128,7 @@ check_learned(int32_t dims, int32_t m, int64_t n)
 	OWN float  *again = NULL;
 	double		rho = gv_rotation_error(dims);
 	double		defect = sqrt(defect_of(dims, rotation));
-	double		before = code_error(dims, m, x, n);
+	double		before = trained_error(dims, m, x, n);
 	double		after;
 	int64_t		row;
 	int			i;
@@ -165,7 +140,7 @@ check_learned(int32_t dims, int32_t m, int64_t n)
 	check_transformed(dims, rotation);
 	for (row = 0; row < n; row++)
 		gv_rotate(dims, rotation, dims, x + row * dims, rotated + row * dims);
-	after = code_error(dims, m, rotated, n);
+	after = trained_error(dims, m, rotated, n);
 	CHECK(dims < 8 || after < 0.7 * before, "%g, was %g, dims %d m %d", after,
 		  before, dims, m);
 	CHECK(after < 1.1 * before, "%g, was %g, dims %d m %d", after, before,

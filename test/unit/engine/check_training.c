@@ -183,13 +183,13 @@ test_codebooks(void)
 		for (row = 0; row < n && n <= GV_CODEWORDS && round % 4 == 0; row++)
 			for (j = 0; j < m; j++)
 			{
-				int32_t		start = gv_sub_start(&model, j);
-				int32_t		width = gv_sub_start(&model, j + 1) - start;
-				int			code = codes[row * gv_code_bytes(m) + j / 2] >>
-					(j % 2 * 4) & 15;
+				int32_t		start;
+				int32_t		width;
+				const float *word = unit_word(&model, codes + row *
+											  gv_code_bytes(m), j, &start,
+											  &width);
 
-				CHECK(memcmp(books + GV_CODEWORDS * start + code * width,
-							 x + row * dims + start,
+				CHECK(memcmp(word, x + row * dims + start,
 							 sizeof(float) * width) == 0,
 					  "row %d not met, dims %d m %d n %d", (int) row, dims, m,
 					  (int) n);

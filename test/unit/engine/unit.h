@@ -230,6 +230,58 @@ naive_sqdist(const float *a, const float *b, int32_t dims)
 	return sum;
 }
 
+/* The codeword of sub-quantizer j in a row's codes; it has *len dimensions. */
+static inline const float *
+unit_word(const GvModel *model, const uint8_t *codes, int32_t j,
+		  int32_t *start, int32_t *len)
+{
+	int			code = codes[j / 2] >> (j % 2 * 4) & 15;
+
+	*start = gv_sub_start(model, j);
+	*len = gv_sub_start(model, j + 1) - *start;
+	return model->codebooks + GV_CODEWORDS * *start + code * *len;
+}
+
+/* The mean squared error of codes of x [n][dims]. */
+static inline double
+code_error(const GvModel *model, const float *x, int64_t n)
+{
+	int32_t		bytes = gv_code_bytes(model->m);
+	FREED float *zero = calloc(model->dims, sizeof(float));
+	FREED int32_t *lists = calloc(n, sizeof(int32_t));
+	OWN uint8_t *codes = unit_alloc((size_t) n * bytes);
+	OWN float  *t = unit_alloc(sizeof(float) * n);
+	double		sum = 0.0;
+	int64_t		row;
+	int32_t		j;
+
+	(void) gv_encode(model, x, zero, lists, n, 1, codes, t);
+	for (row = 0; row < n; row++)
+		for (j = 0; j < model->m; j++)
+		{
+			int32_t		start;
+			int32_t		len;
+			const float *word = unit_word(model, codes + row * bytes, j,
+										  &start, &len);
+
+			sum += naive_sqdist(x + row * model->dims + start, word, len) /
+				(double) n;
+		}
+	return sum;
+}
+
+/* The value of a finite half, by definition. */
+static inline double
+half_value(uint16_t half)
+{
+	int			exponent = half >> 10 & 31;
+	double		mantissa = half & 1023;
+	double		value = exponent == 0 ? ldexp(mantissa, -24) :
+		ldexp(1024 + mantissa, exponent - 25);
+
+	return half & 0x8000 ? -value : value;
+}
+
 static inline bool
 all_finite(const float *x, size_t n)
 {

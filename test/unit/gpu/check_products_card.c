@@ -48,16 +48,6 @@ make_number(Numbers numbers, int32_t d, bool row)
 	}
 }
 
-static double
-half_value(uint16_t bits)
-{
-	int			exponent = bits >> 10 & 31;
-	double		magnitude = exponent == 0 ? ldexp(bits & 0x3FF, -24) :
-		ldexp((bits & 0x3FF) + 1024, exponent - 25);
-
-	return bits & 0x8000 ? -magnitude : magnitude;
-}
-
 /*
  * How much of what a sum of dims products may be off by it is; the exact sum
  * fits double, but for numbers of all sizes, which it is near enough.
