@@ -102,7 +102,10 @@ naive_score(const UnitList *list, float base, const GvBlock *block, int i)
 	return score_of((base + block->t[i]) + sum);
 }
 
-/* Live postings of the first nblocks blocks that satisfy a condition, or NULL. */
+/*
+ * The live postings of the first nblocks blocks that satisfy a condition, which
+ * may be NULL.
+ */
 static int
 expect_pairs(const UnitList *list, float base, int32_t nblocks,
 			 const GvCondition *condition, Pair *pairs)

@@ -117,7 +117,8 @@ check_multiply(const GvKernels *kernels)
 	int32_t		stride = len + (int32_t) (unit_random() % 5);
 	size_t		bytes = sizeof(float) * nrows * GV_CPU_TILE_CENTS;
 	OWN float  *x = unit_floats((size_t) stride * (nrows - 1) + len, 1.0f);
-	OWN float  *panel = unit_floats(GV_CPU_SLICE_DIMS * GV_CPU_TILE_CENTS, 1.0f);
+	OWN float  *panel = unit_floats(GV_CPU_SLICE_DIMS * GV_CPU_TILE_CENTS,
+									1.0f);
 	OWN float  *want = unit_floats((size_t) nrows * GV_CPU_TILE_CENTS, 1.0f);
 	OWN float  *got = unit_alloc(bytes);
 

@@ -263,9 +263,9 @@ count_sampled(const TestIndex *index)
 }
 
 /*
- * Checks n searches with ranks in one call.  Repeats the call, so that a device replays
- * the steps that it recorded in the first call.  Then repeats it with other
- * ranks, of which some have limits, and without ranks.
+ * Checks n searches with ranks in one call.  Repeats the call, so that a
+ * device replays the steps that it recorded in the first call.  Then repeats
+ * it with other ranks, of which some have limits, and without ranks.
  */
 static void
 check_ranks(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
@@ -292,7 +292,8 @@ check_ranks(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 				continue;
 			/* some of the next searches get a limit in place of the rank */
 			if (searches[i].nhits > 0)
-				searches[i].limit = searches[i].hits[searches[i].nhits / 2].score;
+				searches[i].limit =
+					searches[i].hits[searches[i].nhits / 2].score;
 			searches[i].rank = round == 2 ? 0 :
 				1 + (int32_t) (unit_random() % capacity);
 			searches[i].limited = searches[i].rank > 0 &&
@@ -357,8 +358,8 @@ test_shapes(GvSearcher *searcher)
 	{
 		const Shape *s = &shapes[i];
 		/* emulated threads are about a million times slower than a device's */
-		int32_t		nlists = unit_small && i < NPLAIN && s->nlists > 100 ? 100 :
-			s->nlists;
+		int32_t		nlists = unit_small && i < NPLAIN && s->nlists > 100 ?
+			100 : s->nlists;
 		int32_t		mean = unit_small && s->mean < 0 ? s->mean / 5 : s->mean;
 		OwnIndex	index = make_index(GV_L2 + i % 3, s->dims, s->m, nlists,
 									   s->nparents, mean, s->ties);

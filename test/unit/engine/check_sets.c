@@ -113,16 +113,16 @@ sorted_rows(GvSetMetric metric, int32_t dims, const float *query,
 static int32_t
 list_of(const GvSetSpec *spec, const SetInputs *inputs, const float *vector)
 {
-	FREED Neighbor *sorted = sorted_rows(spec->metric == GV_SET_IP ? GV_SET_L2 :
-										 (GvSetMetric) spec->metric, spec->dims,
-										 vector, inputs->lists, spec->nlists);
+	GvSetMetric metric = spec->metric == GV_SET_IP ? GV_SET_L2 : spec->metric;
+	FREED Neighbor *sorted = sorted_rows(metric, spec->dims, vector,
+										 inputs->lists, spec->nlists);
 
 	return (int32_t) sorted[0].position;
 }
 
 /*
- * The *n rows that may be neighbors of a query, in order: all, or those of near
- * lists.
+ * The *n rows that may be neighbors of a query, in order: all, or those of
+ * near lists.
  */
 static Neighbor *
 expect_rows(const GvSetSpec *spec, const SetInputs *inputs,

@@ -323,7 +323,8 @@ typedef enum Order
 	ORDER_UNDEFINED,			/* NaN and infinity among others */
 	ORDER_NEAR,					/* the best are consecutive, like those of the
 								 * nearest list */
-	ORDER_LATE,					/* those of the last third are equal, and best */
+	ORDER_LATE,					/* those of the last third are equal, and
+								 * best */
 	ORDER_FEW,					/* few of the postings are live */
 	ORDER_NONE,
 	ORDER_TWINS,				/* all postings are of one row, and equal */

@@ -92,9 +92,9 @@ check_far_case(const Case *test, double far)
 		nwrong += positions[i] != positions[n + i] ||
 			(memcmp(&distances[i], &distances[n + i], sizeof(double)) != 0 &&
 			 !(isnan(distances[i]) && isnan(distances[n + i])));
-	CHECK(nwrong == 0, "metric %d, %d dims, %d rows, %d queries from %d, k %d, "
-		  "kind %d, batch %d, self %d, %d of %d lists, tile %d: %d of %d differ",
-		  test->metric, test->dims, (int) test->nrows, (int) spec.nqueries,
+	CHECK(nwrong == 0, "metric %d, %d dims, %d rows, %d queries from %d, "
+		  "k %d, kind %d, batch %d, self %d, %d of %d lists, tile %d: "
+		  "%d of %d differ", test->metric, test->dims, (int) test->nrows, (int) spec.nqueries,
 		  (int) spec.first, test->k, test->kind, (int) test->batch, spec.self,
 		  test->probes, test->nlists, (int) test->tile, (int) nwrong, (int) n);
 }
@@ -132,7 +132,8 @@ test_kinds(void)
 		{
 			int			odd = metric * NKINDS + kind;
 			Case		some[] = {
-				{metric, 3 + odd * 7 % 40, 1500 + odd, 19, 5, kind, 700, 0, 0, 0},
+				{metric, 3 + odd * 7 % 40, 1500 + odd, 19, 5, kind, 700, 0, 0,
+				0},
 				{metric, 1 + odd * 5 % 70, 3000 + odd, 1 + odd % GV_EXACT_FEW,
 				7, kind, 2900, 0, 0, 0}
 			};
@@ -145,12 +146,14 @@ test_kinds(void)
 		}
 }
 
-/* Queries that half precision nearly holds, some 2,040 times the rows' scale. */
+/* Queries that half precision nearly holds, some 2,040 times rows' scale. */
 static void
 test_far(void)
 {
-	Case		many = {GV_SET_L2, 8, 3000, 60, 5, KIND_UNIFORM, 3000, 0, 0, 0};
-	Case		few = {GV_SET_L2, 8, 3000, 16, 5, KIND_UNIFORM, 3000, 0, 0, 0};
+	static const Case many = {GV_SET_L2, 8, 3000, 60, 5, KIND_UNIFORM, 3000,
+	0, 0, 0};
+	static const Case few = {GV_SET_L2, 8, 3000, 16, 5, KIND_UNIFORM, 3000,
+	0, 0, 0};
 
 	gv_exact_capacity = 4096;
 	gv_exact_seed = 256;
@@ -240,7 +243,8 @@ test_large(void)
 	for (i = 0; i < 9; i++)
 		check_large((Case) {
 					GV_SET_L2 + i % 4, dims[i], 9001, 700 - 55 * i, 10,
-					i % 2 == 0 ? KIND_UNIFORM : KIND_CLUSTERED, 7000, 0, 0, 0});
+					i % 2 == 0 ? KIND_UNIFORM : KIND_CLUSTERED, 7000, 0, 0,
+					0});
 }
 
 /* An engine was opened. */

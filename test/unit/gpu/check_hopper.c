@@ -87,8 +87,8 @@ test_orders(GvSearcher *searcher)
 
 	for (i = 0; i < 6; i++)
 	{
-		OwnIndex	index = index_of_copies(orders[i], unit_small ? 5700 : 8700,
-											3, 0);
+		OwnIndex	index = index_of_copies(orders[i],
+											unit_small ? 5700 : 8700, 3, 0);
 		OwnMirror	mirror = make_mirror(&index);
 
 		for (k = 0; k < n; k++)
