@@ -145,6 +145,8 @@ check_chunks(int fd, const GvMirrorKey *key, const TestIndex *index,
 		CHECK(length <= GV_MAX_MESSAGE && length == bytes &&
 			  memcmp(payload, expected, bytes) == 0,
 			  "piece %d from block %d on", nchunks, request.block);
+		CHECK(nchunks > 0 || length > GV_MAX_MESSAGE - 20000,
+			  "the first piece is short: %u bytes", length);
 		request.block += chunk->nblocks;
 		nchunks += chunk->nblocks > 0;
 		if (chunk->nblocks == 0)
@@ -187,21 +189,6 @@ test_large(const TestServer *server)
 	CHECK(payload != NULL && length == (uint32_t)
 		  gv_chunk_bytes(payload, gv_code_bytes(800), keys_bytes), "the first only");
 	free(payload);
-	payload = NULL;
-	request.first = 1;
-	request.count = 1;
-	CHECK(client_ask(loader, GV_MSG_READ_LISTS, &request, sizeof(request), NULL,
-					 0, &payload, &length) == 0, "the long one");
-	if (payload != NULL)
-	{
-		GvChunk    *chunk = payload;
-
-		CHECK(length <= GV_MAX_MESSAGE && length > GV_MAX_MESSAGE - 20000 &&
-			  (int64_t) length == gv_chunk_bytes(chunk, 400, keys_bytes) &&
-			  chunk->state.nitems == (uint32_t) chunk->nblocks * GV_BLOCK &&
-			  chunk->nblocks < index.lists[1].nblocks, "a part");
-		free(payload);
-	}
 	check_chunks(loader, &key, &index, 1);
 }
 
@@ -216,39 +203,25 @@ versions_are_right(int fd, const void *arg)
 	GvMirrorKey key = test_key(17);
 	TestIndex	seen = versions[0];
 	OwnSearch	search = make_search(&key, &versions[0]);
-	GvMessage	header;
 	FREED GvSearchReply *reply = NULL;
+	uint32_t	length = 0;
+	size_t		bytes = sizeof(TestList) * (size_t) seen.spec.nlists;
 	bool		right = false;
-	GvSearch	found = {0};
 	int32_t		i;
 
-	seen.lists = malloc(sizeof(TestList) * seen.spec.nlists);
-	memcpy(seen.lists, versions[0].lists,
-		   sizeof(TestList) * seen.spec.nlists);
+	seen.lists = malloc(bytes);
+	memcpy(seen.lists, versions[0].lists, bytes);
 	search.request.probes = seen.spec.nlists;
-	found.probed = calloc(seen.spec.nlists, sizeof(GvProbe));
-	reply = search_send(fd, &search) ? client_answer(fd, &header) : NULL;
-	if (reply != NULL && header.type == GV_MSG_OK)
+	if (search_send(fd, &search) &&
+		client_receive(fd, GV_MSG_SEARCH, (void **) &reply, &length) == 0)
 	{
 		GvProbeReply *probed = (GvProbeReply *) (reply + 1);
 
 		for (i = 0; i < reply->nprobed; i++)
-		{
-			int			version = probed[i].state.gen == 2;
-
 			seen.lists[probed[i].list] =
-				versions[version].lists[probed[i].list];
-			found.probed[i] = (GvProbe) {probed[i].list, probed[i].base};
-		}
-		found.nprobed = reply->nprobed;
-		found.nhits = reply->nhits;
-		found.postings = reply->postings;
-		found.hits = (GvHit *) (probed + reply->nprobed);
-		right = search_is_right(&seen, search.query, search.request.probes,
-								search_compares(&seen, &search),
-								search.request.capacity, &found);
+				versions[probed[i].state.gen == 2].lists[probed[i].list];
+		right = search_is_answered(&seen, &search, (char *) reply, length);
 	}
-	free(found.probed);
 	free(seen.lists);
 	return right;
 }

@@ -1,8 +1,8 @@
 /*
  * check_devices.c
  *		The budgets of one device and of several: where mirrors and builds go,
- *		who has to go for them, who is refused, and searches of all at once;
- *		devices that hang or are lost.
+ *		who has to go for them, who is refused; devices that hang or are
+ *		lost.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -38,34 +38,6 @@ check_memory(int fd, int64_t evictions)
 		  (long long) totals.evictions);
 }
 
-/*
- * Each client's searches go to one device, and to the other, all at once,
- * while lists are replaced by what they are.
- */
-static void
-check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
-			   const TestIndex *index)
-{
-	OwnCrowd	crowd = crowd_open(server, GV_ROLE_SESSION, NCLIENTS);
-	int			round;
-	int			i;
-
-	for (round = 0; round < (unit_small ? 10 : 60); round++)
-	{
-		for (i = 0; i < NCLIENTS; i++)
-			crowd_ask(&crowd, i, &keys[(i + round) % 3], index, NULL);
-		CHECK(load_chunk(loader, &keys[round % 2], index, round, 0,
-						 index->lists[round].nblocks, 0) == 0, "a piece");
-		for (i = 0; i < NCLIENTS; i++)
-		{
-			int			got = crowd_answer(&crowd, i, index);
-			int			due = (i + round) % 3 < 2 ? 0 : GV_REFUSED_NO_MIRROR;
-
-			CHECK(got == due, "round %d, client %d: %d", round, i, got);
-		}
-	}
-}
-
 /* A mirror goes where most memory is free; young ones stay. */
 static void
 test_young(const TestServer *server, const TestIndex *index)
@@ -79,7 +51,6 @@ test_young(const TestServer *server, const TestIndex *index)
 	CHECK(device_of(loader, &keys[0]) == 3 && device_of(loader, &keys[1]) == 5,
 		  "devices %d and %d", device_of(loader, &keys[0]),
 		  device_of(loader, &keys[1]));
-	check_together(server, loader, keys, index);
 	got = load_begin(loader, &keys[2], index);
 	CHECK(got == GV_REFUSED_NO_MEMORY, "while both are young: %d", got);
 	check_memory(loader, 0);

@@ -1,6 +1,7 @@
 /*
  * check_life.c
- *		How gpuvecd starts and ends: options, lock, signals, parents.
+ *		How gpuvecd starts and ends: options, lock, signals; that it ends with
+ *		its parent is test/t/gpuvecd_lifecycle.pl's.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -157,48 +158,6 @@ test_lock(void)
 		  "pid %s", pid);
 	close(fd);
 	server_end(&second);
-}
-
-/* Who is started with --parent ends with that process. */
-static void
-test_parent(void)
-{
-	TestServer	server;
-	char		path[128];
-	char		byte;
-	int			pid;
-	int			status;
-	int			i;
-	int			ends[2];
-
-	server_folder(&server);
-	if (pipe(ends) != 0)
-		abort();
-	pid = fork();
-	if (pid == 0)
-	{
-		char		parent[16];
-		const char *options[] = {"--parent", parent, NULL};
-
-		snprintf(parent, sizeof(parent), "%d", getpid());
-		server_launch(&server, options);
-		(void) !write(ends[1], server_ready(&server) ? "+" : "-", 1);
-		pause();
-	}
-	CHECK(read(ends[0], &byte, 1) == 1 && byte == '+', "it does not start");
-	i = client_open(&server, GV_ROLE_SESSION);
-	CHECK(client_ping(i) == 0, "ping");
-	kill(pid, SIGKILL);
-	CHECK(waitpid(pid, &status, 0) == pid, "parent");
-	CHECK(client_ended(i), "it lives on");
-	close(i);
-	snprintf(path, sizeof(path), "%s/%s", server.folder, GV_SOCKET_PATH);
-	for (i = 0; i < 1000 && access(path, F_OK) == 0; i++)
-		wait_ms(10);
-	close(ends[0]);
-	close(ends[1]);
-	server.log = -1;
-	server_remove(&server);
 }
 
 /* Nobody reads what it prints: it goes on. */
@@ -390,7 +349,6 @@ test_life(void)
 	test_options();
 	test_signals();
 	test_lock();
-	test_parent();
 	test_deaf_parent();
 	test_few_files();
 	test_strangers();

@@ -12,7 +12,6 @@
 #include "client.h"
 
 #define OTHER_INCARNATION	UINT64_C(0x0102030405060708)
-#define RESTART_MS		60000
 
 /* Start it as one that PostgreSQL does not start, in a folder of its own. */
 static TestServer
@@ -45,30 +44,6 @@ greet(const TestServer *server, GvRole role, uint64_t incarnation)
 
 	CHECK(got == 0 || client_ended(fd), "refused, and not cut off");
 	return got;
-}
-
-/*
- * Supervise it, as one of this incarnation, when it has restarted; the
- * connection.
- */
-static int
-supervise(const TestServer *server, uint64_t incarnation)
-{
-	int64_t		began = client_now_ms();
-	int			fd = -1;
-
-	while (fd < 0 && client_now_ms() - began < RESTART_MS)
-	{
-		usleep(2000);
-		fd = client_socket(server);
-		if (fd >= 0 && client_hello(fd, GV_ROLE_SUPERVISOR, incarnation) != 0)
-		{
-			close(fd);
-			fd = -1;
-		}
-	}
-	CHECK(fd >= 0, "it does not come back");
-	return fd;
 }
 
 /* All roles but the supervisor's with that incarnation. */
@@ -127,7 +102,7 @@ test_first(void)
 	close(first);
 	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == -1,
 		  "nobody is there");
-	server.supervisor = supervise(&server, OTHER_INCARNATION);
+	server.supervisor = server_supervise(&server, OTHER_INCARNATION);
 	check_others(&server, OTHER_INCARNATION, 0);
 	server_end(&server);
 }
@@ -189,7 +164,7 @@ test_next(void)
 	(void) search_receive(session, &index, &search);
 	CHECK(client_ping(session) == -1, "a session goes on");
 	CHECK(waitpid(server.pid, NULL, WNOHANG) == 0, "what was started ends");
-	server.supervisor = supervise(&server, OTHER_INCARNATION);
+	server.supervisor = server_supervise(&server, OTHER_INCARNATION);
 	CHECK(server_child(&server) != child, "the same process serves");
 	CHECK(load_totals(server.supervisor).instance != instance,
 		  "the same instance");
@@ -250,7 +225,7 @@ test_stopped(void)
 						 0), "send");
 	shutdown(waiting[1], SHUT_WR);
 	kill(child, SIGCONT);
-	server.supervisor = supervise(&server, OTHER_INCARNATION);
+	server.supervisor = server_supervise(&server, OTHER_INCARNATION);
 	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	check_others(&server, OTHER_INCARNATION, 0);
 	/*

@@ -216,8 +216,8 @@ try_oldest(int n)
 	char		fault[16];
 	TestServer	server;
 	TestSearch	searches[3];
-	int			victims[NCLIENTS];
-	int			others[NCLIENTS];
+	TestCrowd	victims;
+	TestCrowd	others;
 	int			loader;
 	int			beside;
 	int			i;
@@ -234,41 +234,35 @@ try_oldest(int n)
 		  load_told(loader, &keys[1]).device == 1 &&
 		  load_told(loader, &keys[2]).shards == 2, "places");
 	beside = client_open(&server, GV_ROLE_SESSION);
-	for (i = 0; i < NCLIENTS; i++)
-	{
-		victims[i] = client_open(&server, GV_ROLE_SESSION);
-		others[i] = client_open(&server, GV_ROLE_SESSION);
-	}
+	victims = crowd_open(&server, GV_ROLE_SESSION, NCLIENTS);
+	others = crowd_open(&server, GV_ROLE_SESSION, NCLIENTS);
 	for (;;)
 	{
-		send_batch(&server, victims, NCLIENTS, &searches[0]);
-		if (!is_answered(victims[0], 3000))
+		send_batch(&server, victims.fds, NCLIENTS, &searches[0]);
+		if (!is_answered(victims.fds[0], 3000))
 			break;
 		for (i = 0; i < NCLIENTS; i++)
-			OK(search_receive(victims[i], &indexes[0], &searches[0]));
+			OK(search_receive(victims.fds[i], &indexes[0], &searches[0]));
 	}
 	CHECK(search_send(beside, &searches[1]), "send");
 	if (is_answered(beside, 3000))
 	{
 		OK(search_receive(beside, &indexes[1], &searches[1]));
-		CHECK(search_send(others[0], &searches[2]), "send");
-		CHECK(!is_answered(others[0], 300), "smaller than what hangs");
+		CHECK(search_send(others.fds[0], &searches[2]), "send");
+		CHECK(!is_answered(others.fds[0], 300), "smaller than what hangs");
 		CHECK(search_send(beside, &searches[1]), "send");
 		CHECK(!is_answered(beside, 300), "the oldest search is overtaken");
-		send_batch(&server, others + 1, NCLIENTS - 1, &searches[2]);
+		send_batch(&server, others.fds + 1, NCLIENTS - 1, &searches[2]);
 		for (i = 0; i < NCLIENTS; i++)
-			OK(search_receive(others[i], &indexes[2], &searches[2]));
+			OK(search_receive(others.fds[i], &indexes[2], &searches[2]));
 		OK(search_receive(beside, &indexes[1], &searches[1]));
-		check_second_slot(&server, others, &searches[0], &searches[1],
+		check_second_slot(&server, others.fds, &searches[0], &searches[1],
 						  &indexes[1]);
 		n = 0;
 	}
 	server_end(&server);
-	for (i = 0; i < NCLIENTS; i++)
-	{
-		close(victims[i]);
-		close(others[i]);
-	}
+	crowd_close(&victims);
+	crowd_close(&others);
 	close(beside);
 	close(loader);
 	for (i = 0; i < 3; i++)

@@ -38,6 +38,7 @@ extern void server_run(TestServer *server, const char *const *options);
 extern bool server_listens(TestServer *server);
 extern int	server_child(const TestServer *server);
 extern bool server_ready(TestServer *server);
+extern int	server_supervise(const TestServer *server, uint64_t incarnation);
 extern TestServer server_start(const char *option, ...);
 extern int	server_wait(TestServer *server);
 extern int	server_stop(TestServer *server);
@@ -158,6 +159,9 @@ extern void free_search(TestSearch *search);
 #define OwnSearch	UNIT_OWN(free_search) TestSearch
 extern char *search_tail(const TestSearch *search, size_t *bytes);
 extern bool search_send(int fd, const TestSearch *search);
+extern bool search_is_answered(const TestIndex *index,
+							   const TestSearch *search,
+							   const char *payload, size_t length);
 extern int	search_receive(int fd, const TestIndex *index,
 						   const TestSearch *search);
 extern int32_t search_compares(const TestIndex *index,

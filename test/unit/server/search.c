@@ -133,9 +133,9 @@ sums_are_right(const GvSearchReply *reply, const GvProbeReply *probed,
 }
 
 /* Is the payload of an answer the right one? */
-static bool
-answer_is_right(const TestIndex *index, const TestSearch *search,
-				const char *payload, size_t length)
+bool
+search_is_answered(const TestIndex *index, const TestSearch *search,
+				   const char *payload, size_t length)
 {
 	const GvSearchReply *reply = (const GvSearchReply *) payload;
 	const GvProbeReply *probed = (const GvProbeReply *) (reply + 1);
@@ -211,7 +211,7 @@ search_receive(int fd, const TestIndex *index, const TestSearch *search)
 	if (header.type == GV_MSG_REFUSED)
 		result = (int) ((GvRefusal *) payload)->code;
 	else if (header.type != GV_MSG_OK || header.request != GV_MSG_SEARCH ||
-			 !answer_is_right(index, search, payload, header.length))
+			 !search_is_answered(index, search, payload, header.length))
 		result = WRONG_ANSWER;
 	free(payload);
 	return result;

@@ -16,6 +16,7 @@
 
 #define READY_MS	20000		/* sanitized, on a busy machine */
 #define END_MS		300000
+#define RESTART_MS	60000
 #define LOOK_MS		2
 
 /* The program under test: GPUVECD, or what lies beside this one. */
@@ -143,6 +144,30 @@ server_ready(TestServer *server)
 		return false;
 	server->supervisor = client_open(server, GV_ROLE_SUPERVISOR);
 	return server->supervisor >= 0;
+}
+
+/*
+ * Supervise it, as one of this incarnation, when it has restarted; the
+ * connection.
+ */
+int
+server_supervise(const TestServer *server, uint64_t incarnation)
+{
+	int64_t		began = client_now_ms();
+	int			fd = -1;
+
+	while (fd < 0 && client_now_ms() - began < RESTART_MS)
+	{
+		usleep(LOOK_MS * 1000);
+		fd = client_socket(server);
+		if (fd >= 0 && client_hello(fd, GV_ROLE_SUPERVISOR, incarnation) != 0)
+		{
+			close(fd);
+			fd = -1;
+		}
+	}
+	CHECK(fd >= 0, "it does not come back");
+	return fd;
 }
 
 /* A server with these options; NULL is behind the last. */
