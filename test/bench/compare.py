@@ -104,14 +104,12 @@ def measure_recall(conn, args, system, point, truth):
 
 
 def measure_system(args, s, truth):
-    """Recall, in a session of its own, whose memory is looked at."""
+    """Recall, in a session of its own."""
     with server.connect() as conn:
         check_plan(conn, args, s)
         s.points = s.sweep(s)
-        before = server.own_kb(conn.info.backend_pid)
         for point in s.points:
             measure_recall(conn, args, s, point, truth)
-        s.own_kb = server.own_kb(conn.info.backend_pid) - before
         leave_out(args, s)
 
 

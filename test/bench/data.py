@@ -10,8 +10,6 @@ NAME is one of
                        all-MiniLM-L6-v2 (Apache 2.0), on a card if torch finds
                        one; ROWS rows of the base, all that the sources give
                        when left out
-  asked[:ROWS]         sentences of documentation x 384, of which one-line
-                       descriptions of programs are asked: queries unlike rows
   synthetic:N:D:SEED   random vectors with a low-dimensional structure
   clustered:N:D:SEED   N / 100 Gaussian clusters, uneven in size and width; a
                        tenth of the rows equal another one, and N / 2500 rows
@@ -56,15 +54,14 @@ PIP_PACKAGES = {
     "clustered": ["numpy"],
     "glove": ["numpy", "pyarrow"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
-    "asked": ["numpy", "onnx", "onnxruntime", "tokenizers"],
     "bench": ["numpy", "psycopg[binary]"],
     "plot": ["numpy", "psycopg[binary]", "matplotlib"],
     "faiss": ["numpy", "psycopg[binary]", "matplotlib", "faiss-cpu"],
 }
 # of packages that are named otherwise
 MODULES = {"faiss-cpu": "faiss"}
-CARD_PACKAGES = dict.fromkeys(("sentences", "asked"), [
-    "numpy", "torch", "transformers", "tokenizers"])
+CARD_PACKAGES = {
+    "sentences": ["numpy", "torch", "transformers", "tokenizers"]}
 SEED = 20240607                 # of the shuffles: same sources, same sets
 TRUTH_K = 100
 
@@ -189,14 +186,6 @@ def make_sentences(nqueries, args, texts_file=None, model=None):
     return embedded(texts[nqueries:], texts[:nqueries], counts, model)
 
 
-def make_asked(nqueries, args, _=None, model=None):
-    rows = int(args[0]) if args else None
-    asked = shuffled(sources.distinct_texts([sources.synopsis_texts()]),
-                     nqueries)
-    texts = shuffled(sources.distinct_texts([sources.document_texts()]), rows)
-    return embedded(texts, asked, "documents, synopses of packages", model)
-
-
 def shuffled(texts, count):
     import numpy as np
     order = np.random.default_rng(SEED).permutation(len(texts))
@@ -281,8 +270,7 @@ def make_clustered(nqueries, args):
 
 
 MAKERS = {"glove": make_glove, "sentences": make_sentences,
-          "asked": make_asked, "synthetic": make_synthetic,
-          "clustered": make_clustered}
+          "synthetic": make_synthetic, "clustered": make_clustered}
 GENERATED = ("synthetic", "clustered")      # NAME:N:D:SEED
 NAMES = ("%s, synthetic:N:D:SEED or clustered:N:D:SEED" % ", ".join(
     kind + "[:ROWS]" for kind in MAKERS if kind not in GENERATED))
@@ -383,7 +371,7 @@ def main():
         made.error("NAME is " + NAMES)
     enter_venv(kind)
     start = time.time()
-    if kind in ("sentences", "asked"):
+    if kind == "sentences":
         rest = [rest, args.texts, args.model]
     else:
         rest = [rest]

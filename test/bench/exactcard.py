@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Exact search on a card beside torch's products and topk and, with --peers,
-beside Faiss, cuVS and its NN-descent, in one run, over the same synthetic
-numbers, which are made on the card.
+beside Faiss and cuVS, in one run, over the same synthetic numbers, which are made
+on the card.  graphcard.py has cuVS' NN-descent, too.
 
 usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph]
-                    [--no-torch] [--peers FOLDER] [--ways]
+                    [--no-torch] [--peers FOLDER]
                     [--matmul auto|own|cublas]
 
 Needs an NVIDIA card, nvcc, gcc and torch.  Compiles the engine first.  Prints
@@ -12,8 +12,7 @@ queries/s with rows' half copies made each time and with halves that stay, the
 ratio to torch, and how many queries needed a slower way.  Of 48 queries neighbors and
 distances are compared with brute force in double; the program fails where
 they differ.  --peers: what packpeers.py has put into FOLDER; "same" is the
-share of their neighbors that are ours.  --ways: the product of every card
-beside that of compute capability 9.0, too.  --matmul: who multiplies, as
+share of their neighbors that are ours.  --matmul: who multiplies, as
 gpuvec.matmul says it.  Ours is also told as a multiple of what cuBLAS's bare
 product of all queries and rows takes (yard.cuh).
 """
@@ -190,14 +189,8 @@ def peers(args, x, q, expected, ours, repeats):
 def graph_peers(x, expected, ours):
     """Graphs of all rows, once each; expected [n][k] as above."""
     k = expected.shape[1]
-    made = [(name, cardpeers.exact_graph(name, x, k))
-            for name in cardpeers.EXACT]
-    # loads kernels
-    cardpeers.nn_descent_graph(x[:20000], k, *cardpeers.DEGREES[0])
-    made += [("cuVS NN-descent, %d of %d" % degrees,
-              cardpeers.nn_descent_graph(x, k, *degrees))
-             for degrees in cardpeers.DEGREES]
-    for name, (seconds, graph) in made:
+    for name in cardpeers.EXACT:
+        seconds, graph = cardpeers.exact_graph(name, x, k)
         print(f"  {name:26s} {seconds:8.3f} s   ours is "
               f"{seconds / ours:.1f} times as fast; same "
               f"{share_of_same(graph, expected):.4f}")
@@ -232,14 +225,6 @@ def run_batch(lib, what, metric, x, q, args):
     after = cardbuild.slower_ways(lib)
     print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
           f"{after[1] - before[1]:,} slowly, of all runs")
-    if args.ways:
-        no_hopper = ctypes.c_bool.in_dll(lib, "gv_exact_no_hopper")
-        no_hopper.value = True
-        other = timed(lambda: ours.search(q), 1)
-        no_hopper.value = False
-        print(f"  mma.sync    {len(q) / other:12,.0f} queries/s "
-              f"{1e3 * other:9.3f} ms")
-        ours.search(q)
     good = check(ours, x, q, metric)
     expected, _ = ours.get()
     ours.close()
@@ -297,7 +282,6 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--small", action="store_true",
                         help="a twentieth of the rows, to see that it works")
-    parser.add_argument("--ways", action="store_true")
     parser.add_argument("--no-graph", dest="graph", action="store_false")
     parser.add_argument("--no-torch", dest="torch", action="store_false")
     parser.add_argument("--peers", metavar="FOLDER",

@@ -10,8 +10,7 @@ turn gets the same slice, by COPY, split among that many sessions that begin
 together.  Sessions are processes of their own, and send bytes that were made
 before.  Then, in as many rounds, slices by INSERTs of one row, each a
 transaction, with synchronous_commit off, from a table of all rows.  Rates are
-medians.  The wait events of sessions while they copied are pg_stat_activity's,
-looked at 50 times a second, in % of their time.
+medians.
 
 Recall@10 of queries that are not in the table is counted before the slices,
 among the rows loaded, and behind them, among all that came: who is fast by
@@ -34,9 +33,6 @@ PATIENCE_S = 60                 # for sessions to be ready
 STAGED, QUERIES = "inserts_rows", "inserts_queries"
 # what a default setting does not find could hide what was lost
 CAREFUL = {"hnsw": {"hnsw.ef_search": 100}, "ivfflat": {"ivfflat.probes": 20}}
-WAITS = ("SELECT coalesce(wait_event_type || ' ' || wait_event, '')"
-         " FROM pg_stat_activity WHERE query LIKE 'COPY %' AND"
-         " state = 'active'")
 
 
 def parse_arguments():
@@ -93,18 +89,17 @@ def copy(system, found, first, rows, clients):
         for a, b in zip(cuts, cuts[1:])]
     for s in sessions:
         s.start()
-    with server.Watch(WAITS) as waits:
-        before = wal_bytes()
-        ready.wait(PATIENCE_S)
-        for s in sessions:
-            s.join()
-        written = wal_bytes() - before
+    before = wal_bytes()
+    ready.wait(PATIENCE_S)
+    for s in sessions:
+        s.join()
+    written = wal_bytes() - before
     if any(s.exitcode for s in sessions):
         sys.exit("bench: a session failed")
     times = [results.get() for _ in sessions]
     took = max(end for _, end in times) - min(start for start, _ in times)
     return {"rows": rows, "seconds": took, "rate": rows / took,
-            "wal": written / rows, "waits": waits.seconds}
+            "wal": written / rows}
 
 
 def wal_bytes():
@@ -223,25 +218,12 @@ def rates(system, clients):
     return median(system.info["copies"][clients], "rate")
 
 
-def waits_text(copies):
-    """The most frequent ones, in % of all sessions' time."""
-    total, seconds = 0, {}
-    for c in copies:
-        for word, s in c["waits"].items():
-            total += s
-            seconds[word] = seconds.get(word, 0) + s
-    seconds.pop("", None)
-    return ", ".join("%s %.0f" % (word, 100 * s / total) for word, s in
-                     sorted(seconds.items(), key=lambda w: -w[1])[:4]
-                     if s / total >= .01) or "-"
-
-
 def rate_table(args, systems):
     def by_name(start):
         return next((s for s in systems if s.name.startswith(start)), None)
 
     rows = [["system", "by", "sessions", "rows/s", "of hnsw", "of no index",
-             "WAL a row", "rounds", "waits %"]]
+             "WAL a row", "rounds"]]
     for clients in args.clients + ([None] if args.single else []):
         others = [o and rates(o, clients)
                   for o in (by_name("hnsw"), by_name("no index"))]
@@ -252,12 +234,11 @@ def rate_table(args, systems):
                 [s.name, "COPY" if copies else "INSERT",
                  "%d" % (clients or args.clients[0]), "%.0f" % found]
                 + [ratio(found, o) for o in others]
-                + (["%.0f" % median(copies, "wal"),
-                    " ".join("%.0f" % c["rate"] for c in copies),
-                    waits_text(copies)] if copies else
-                   ["-", " ".join("%.0f" % r for r in s.info["single"]),
-                    "-"]))
-    return report.table(rows, "llrrrrrll")
+                + ["%.0f" % median(copies, "wal") if copies else "-",
+                   " ".join("%.0f" % r for r in (
+                       [c["rate"] for c in copies] if copies else
+                       s.info["single"]))])
+    return report.table(rows, "llrrrrrl")
 
 
 def index_table(systems):

@@ -13,7 +13,7 @@ recall.
 Processor time is that of the session and of all workers that it had, from
 /proc; elapsed time on a busy machine is of little worth.  Memory of a build is
 what its processes have for themselves alone, together, at most, above what the
-session had before; and shared memory segments and files.
+session had before; and shared memory segments.
 
 Ends with status 1 where something is not as it ought to be: a build that
 exceeds maintenance_work_mem by more than a quarter and 8 MB for each process,
@@ -45,8 +45,8 @@ OWN_MB = 8                      # of a process, beside maintenance_work_mem
 LOOK_SECONDS = .05              # between looks at memory
 TICK = os.sysconf("SC_CLK_TCK")
 MB = 1 << 20
-COLUMNS = {"elapsed": 1, "processor": 1, "own": MB, "segments": MB,
-           "files": MB}         # of the table, and their units
+# of the table, and their units
+COLUMNS = {"elapsed": 1, "processor": 1, "own": MB, "segments": MB}
 
 
 def parse_arguments():
@@ -148,12 +148,6 @@ def segment_bytes():
     return found
 
 
-def temp_bytes(conn):
-    conn.execute("SELECT pg_stat_clear_snapshot()")
-    return server.one(conn, "SELECT temp_bytes FROM pg_stat_database"
-                      " WHERE datname = current_database()")
-
-
 # ----------------------------------------------------------------------- truth
 
 def among(truth, there):
@@ -208,13 +202,11 @@ class Large:
         server.set_all(conn, {"maintenance_work_mem": memory})
         limit = server.one(conn, "SELECT pg_size_bytes(%s)", memory)
         ops = "vector_" + compared.METRICS[self.args.metric][1]
-        before = temp_bytes(conn)
         with Took(conn) as took:
             _, _, phases = server.build(conn, server.index_statement(
                 TABLE, "v " + ops, self.args.options))
         self.say("build in " + memory, {
             **took.as_json(), "phases": phases,
-            "files": temp_bytes(conn) - before,
             **server.index_info(conn, INDEX)})
         used = took.own + took.segments
         most = 1.25 * limit + OWN_MB * MB * (1 + len(took.ticks))
@@ -376,14 +368,14 @@ def measure_cold(large):
 
 def lines_of(large):
     rows = [["step", "elapsed s", "processor s", "memory MB", "segments",
-             "files MB", "else"]]
+             "else"]]
     for step, found in large.told.items():
         rows.append([step] + [
             "%.1f" % (found[k] / unit) if k in found else "-"
             for k, unit in COLUMNS.items()] + [
             ", ".join("%s %s" % (k, short(v)) for k, v in found.items()
                       if k not in COLUMNS)])
-    return report.table(rows, "lrrrrrl") + [
+    return report.table(rows, "lrrrrl") + [
         "wrong: " + complaint for complaint in large.wrong]
 
 

@@ -3,14 +3,12 @@
  *		The list scanner alone, on random data of any size: nothing but an
  *		engine is needed, so that a profiler can look at it, too.
  *
- * usage: random [-c] [-l LANES] [-k SHARE] [-s SPREAD] [-d SHARDS]
- *				 [-r REPLICAS] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
+ * usage: random [-c] [-l LANES] [-k SHARE] [-d SHARDS] [-r REPLICAS]
+ *				 ROWS DIMS LISTS M PROBES CAPACITY BATCH...
  *	-c	cuBLAS multiplies, whatever is best
  *	-l	so many batches are under way at a time, as gpuvecd has two
  *	-k	copies have a random key of 4 bytes; after each batch one whose queries
  *		ask a range of it, each its own, that this share of the copies is in
- *	-s	centroids are that far apart, of 1.2: with .1 copies of all probed lists
- *		are as good, so that no limit from the nearest ones keeps many out
  *	-d	each replica of the mirror is divided among so many devices: answers have
  *		to be those of one, so the last column is the same without
  *	-r	so many replicas: also, how many queries one of them does alone, and all
@@ -48,7 +46,6 @@ typedef struct Bench
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *queries;		/* [NQUERIES][dims] */
 	GvSearch   *searches;		/* [NQUERIES] */
-	float		apart;			/* centroids */
 	double		selectivity;			/* of copies that conditions let pass; 0: none */
 	GvKeyTest  *tests;			/* [NQUERIES] */
 	GvCondition *conditions;	/* [NQUERIES] */
@@ -115,7 +112,7 @@ put_model(Bench *bench)
 										0.7f);
 	float	   *parent = need((size_t) spec->dims * sizeof(float));
 
-	bench->centroids = draw_floats(n, bench->apart);
+	bench->centroids = draw_floats(n, 1.2f);
 	CHECKED(gv_mirror_put_array(bench->mirror, GV_CODEBOOKS, 0,
 								gv_array_length(spec, GV_CODEBOOKS),
 								codebooks));
@@ -469,7 +466,7 @@ are_batches(char **args, int nargs)
 static int
 usage(void)
 {
-	fprintf(stderr, "usage: random [-c] [-l LANES] [-k SHARE] [-s SPREAD] "
+	fprintf(stderr, "usage: random [-c] [-l LANES] [-k SHARE] "
 			"[-d SHARDS] [-r REPLICAS] ROWS DIMS LISTS M PROBES CAPACITY BATCH...\n");
 	return 2;
 }
@@ -478,7 +475,7 @@ int
 main(int argc, char **argv)
 {
 	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1},.nlanes = 1,
-	.apart = 1.2f,.spread = {1, 1, {0}}};
+	.spread = {1, 1, {0}}};
 	static Driver drivers[GV_MAX_DEVICES];
 	GvDevice	found[GV_MAX_DEVICES];
 	GvDeviceUsage		parts[GV_MAX_DEVICES];
@@ -488,7 +485,7 @@ main(int argc, char **argv)
 	int			nargs;
 	int			option;
 
-	while ((option = getopt(argc, argv, "+cl:k:s:d:r:")) != -1)
+	while ((option = getopt(argc, argv, "+cl:k:d:r:")) != -1)
 		if (option == 'c')
 			gv_matmul_use(GV_MATMUL_CUBLAS);
 		else if (option == 'l')
@@ -500,8 +497,6 @@ main(int argc, char **argv)
 			if (!(bench.selectivity > 0 && bench.selectivity < 1))
 				return usage();
 		}
-		else if (option == 's')
-			bench.apart = (float) atof(optarg);
 		else if (option == 'd')
 			bench.spread.nshards = atoi(optarg);
 		else if (option == 'r')

@@ -77,15 +77,13 @@ def table(rows, align):
 
 
 def build_table(systems):
-    rows = [["index", "options", "build s", "workers", "MB", "backend MB",
-             "in plan"]]
+    rows = [["index", "options", "build s", "workers", "MB", "in plan"]]
     for s in systems:
         if s.method:
             rows.append([s.name, s.options or "-", "%.1f" % s.build_s,
                          "%d" % s.workers, "%.1f" % (s.bytes / 1e6),
-                         "%.1f" % (s.own_kb / 1e3) if s.own_kb else "-",
                          s.info["in_plan"]])
-    return table(rows, "llrrrrl")
+    return table(rows, "llrrrl")
 
 
 def sweep_table(systems, clients):
@@ -116,7 +114,7 @@ def lines(systems, clients):
 def as_json(systems):
     return {"systems": [
         {"name": s.name, "options": s.options, "build_s": s.build_s,
-         "workers": s.workers, "bytes": s.bytes, "backend_kb": s.own_kb,
+         "workers": s.workers, "bytes": s.bytes,
          "info": s.info, "points": [vars(p) for p in s.points]}
         for s in systems]}
 

@@ -145,12 +145,8 @@ def nearest(table, operator, queries, query_id, k):
 WATCH_SECONDS = .02           # between looks
 
 
-class Watch:
-    """Seconds that each answer of a query, one word a row, is given; a context
-    manager."""
-
-    def __init__(self, query):
-        self.query = query
+class Phases:
+    """Seconds of each phase of CREATE INDEX; a context manager."""
 
     def __enter__(self):
         self.seconds, self.done = {}, threading.Event()
@@ -166,11 +162,12 @@ class Watch:
         with connect() as conn:
             before = time.monotonic()
             while not self.done.wait(WATCH_SECONDS):
-                rows = conn.execute(self.query).fetchall()
+                rows = conn.execute("SELECT phase FROM"
+                                    " pg_stat_progress_create_index").fetchall()
                 now = time.monotonic()
-                for word, in rows:
-                    self.seconds[word] = (self.seconds.get(word, 0)
-                                          + now - before)
+                for phase, in rows:
+                    self.seconds[phase] = (self.seconds.get(phase, 0)
+                                           + now - before)
                 before = now
 
 
@@ -188,9 +185,6 @@ def index_info(conn, index):
         % (", ".join(names), index)).fetchone()))
 
 
-PHASES = "SELECT phase FROM pg_stat_progress_create_index"
-
-
 def build(conn, statement):
     """(seconds, parallel workers, seconds of each phase) of CREATE INDEX;
     pgvector tells its workers as a debug message.  Notices are printed."""
@@ -206,7 +200,7 @@ def build(conn, statement):
 
     conn.add_notice_handler(heard)
     conn.execute("SET client_min_messages = debug1")
-    with Watch(PHASES) as phases:
+    with Phases() as phases:
         took, _ = timed(conn.execute, statement)
     conn.execute("SET client_min_messages = warning")
     conn.remove_notice_handler(heard)

@@ -66,7 +66,6 @@ class System:
         self.index = self.table + "_v" if method and column_type else None
         self.sweep = sweep      # called when the index is built
         self.build_s = self.bytes = self.workers = self.info = None
-        self.own_kb = None      # that a backend has after all queries
         self.points = []
 
     def create_index(self):

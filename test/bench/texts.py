@@ -141,12 +141,6 @@ def package_texts():
     return texts
 
 
-def synopsis_texts():
-    """What each package is, in a line, without its name."""
-    return [synopsis for _, synopsis, _ in package_descriptions()
-            if len(synopsis.split()) >= 3]
-
-
 def manual_texts():
     """'name: what it does' of every manual page that is installed."""
     try:

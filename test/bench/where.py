@@ -10,19 +10,15 @@ With --keys the conditions are those that keys of an index answer: ranges of a
 random key (share in %); the query's own cluster and the farthest one, whose keys
 go with the vectors and against them; two keys; a key and a column that is none.
 
-Else: shares of the rows without regard to vectors; one cluster of
-k-means' (near: the query's own, far: the farthest one); a share that the
-planner cannot guess (mod); no row at all; a radius with 0 to 1,000 rows in it;
-and none.  Queries are not in the table; those of another kind than the rows
-are asked of a table of their own (--asked), before and after gpuvec_calibrate
-has seen the first half of them.
+Else: shares of the rows without regard to vectors; one cluster of k-means'
+(near: the query's own, far: the farthest one); a share that the planner cannot
+guess (mod); no row at all; a radius with 0 to 1,000 rows in it; and none.
 
 How the index gets used:
   forced      the table's only index; sequential scans and sorts are off
   own choice  the same table, what the planner takes
   beside      a table with btrees on the conditions' columns, too, what the
               planner takes
-  plain       forced, gpuvec.enable_custom_scan off
   keys        forced, an index with three int keys, and the same index with no
               condition; without keys: filter, and no keys
 
@@ -43,21 +39,20 @@ import time
 
 import cases as conditions
 import data
-import dataset
 import report
 import server
 import systems as compared
 
 TARGETS = [.95, .99]
 # what recall may be less than asked
-BELOW = {"independent": .005, "near": .01, "far": .01, "asked": .005,
+BELOW = {"independent": .005, "near": .01, "far": .01,
          "keys": .005, "combined": .005, "clustered": .01}
 FORCED = {"enable_seqscan": "off", "enable_sort": "off"}
 PLAIN = {"gpuvec.enable_custom_scan": "off"}
 BY_TABLE = {"enable_indexscan": "off", "enable_bitmapscan": "off"}
 BY_BTREE = {"enable_indexscan": "off", "enable_seqscan": "off"}
-OURS, BOTH, HNSW, ASKED = "t_ours", "t_both", "t_hnsw", "t_asked"
-KEYED, KEYS = "t_keyed", ", r, k10, k100"
+OURS, BOTH, HNSW, KEYED = "t_ours", "t_both", "t_hnsw", "t_keyed"
+KEYS = ", r, k10, k100"
 WARM_UP, WARM_UP_SECONDS = 6, .5        # plans may be generic from then on
 LEAST = 4                       # queries of a point in a round
 WATCHED = 10                    # every so many queries it is asked what it did
@@ -67,8 +62,7 @@ def parse_arguments():
     made = compared.parser(__doc__, "cosine", queries=1000, rounds=5)
     made.set_defaults(data="sentences:200000")
     made.add_argument("--cases", default="", metavar="WORD,...",
-                      help="only those whose names begin so; 'asked' is the "
-                      "last one's")
+                      help="only those whose names begin so")
     made.add_argument("--budget", type=float, default=3, metavar="SECONDS",
                       help="of a setting and condition")
     made.add_argument("--own-budget", type=float, default=8,
@@ -77,8 +71,6 @@ def parse_arguments():
                       help="of which time ratios are")
     made.add_argument("--keys", action="store_true",
                       help="conditions that keys of the index answer")
-    made.add_argument("--asked", default="asked:100000", metavar="DATA",
-                      help="rows, and queries of another kind")
     return made.parse_args()
 
 
@@ -148,10 +140,9 @@ class Point(compared.Point):
     """A statement under some settings, and what it took."""
     made, by = 0, "cpu"
 
-    def __init__(self, system, label, table, case, operator, settings,
-                 prepare=True):
+    def __init__(self, system, label, table, case, operator, settings):
         super().__init__(label, settings)
-        self.system, self.case, self.prepare = system, case, prepare
+        self.system, self.case = system, case
         self.ours = table != HNSW and "sequential" not in system and \
             "btree" not in system
         Point.made += 1         # or points would share a plan
@@ -195,29 +186,21 @@ def points_of(case, operator):
     """All that a case compares."""
     found = []
 
-    def add(system, label, *rest, **more):
-        found.append(Point(system, label, *rest, **more))
+    def add(system, label, table, asked, settings):
+        found.append(Point(system, label, table, asked, operator, settings))
 
     for target in TARGETS:
         recall, label = {"gpuvec.recall": target}, "%g" % target
-        add("forced", label, OURS, case, operator, {**FORCED, **recall})
-        add("plain", label, OURS, case, operator,
-            {**FORCED, **PLAIN, **recall})
-        add("own choice", label, OURS, case, operator, recall)
+        add("forced", label, OURS, case, {**FORCED, **recall})
+        add("own choice", label, OURS, case, recall)
         if case.column:
-            add("beside", label, BOTH, case, operator, recall)
+            add("beside", label, BOTH, case, recall)
         if case.kind == "radius":
-            add("no radius", label, OURS, case.free, operator,
-                {**FORCED, **recall})
-        if case.kind == "none":
-            add("planned", label, OURS, case, operator, {**FORCED, **recall},
-                prepare=False)
-            add("planned, plain", label, OURS, case, operator,
-                {**FORCED, **PLAIN, **recall}, prepare=False)
+            add("no radius", label, OURS, case.free, {**FORCED, **recall})
     found += hnsw_points(case, operator)
-    add("sequential scan", "", OURS, case, operator, {**BY_TABLE, **PLAIN})
+    add("sequential scan", "", OURS, case, {**BY_TABLE, **PLAIN})
     if case.column:
-        add("btree and sort", "", BOTH, case, operator, {**BY_BTREE, **PLAIN})
+        add("btree and sort", "", BOTH, case, {**BY_BTREE, **PLAIN})
     return found
 
 
@@ -261,7 +244,7 @@ class Run:
 
     def ask(self, point, i):
         return self.conn.execute(point.statement, self.parameters(point, i),
-                                 prepare=point.prepare)
+                                 prepare=True)
 
     def parameters(self, point, i):
         values = point.case.values
@@ -287,9 +270,6 @@ class Run:
             "SELECT name FROM pg_prepared_statements WHERE statement LIKE %s",
             [point.statement.split("SELECT")[0] + "%"]).fetchone()
         values = self.parameters(point, 0)
-        if name is None:
-            return self.conn.execute("EXPLAIN (FORMAT JSON) "
-                                     + point.statement, values)
         literals = {"q": "'[%s]'" % ",".join(map(str, values["q"].tolist())),
                     "c": str(values["c"])}
         # numbered as they first come up
@@ -329,35 +309,6 @@ class Run:
         for point in points:
             point.finish()
         return points
-
-
-# ----------------------------------------------------- another kind of queries
-
-def measure_asked(conn, args):
-    """Queries unlike rows, as the index is built, and calibrated with half of
-    them; the other half is measured."""
-    found = dataset.load(args.asked)
-    half = min(500, len(found.query) // 2)
-    conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
-    server.load(conn, ASKED, found.base, "vector")
-    build(conn, args, ASKED, report.OURS)
-    server.load(conn, "queries_asked", found.query[:half], "vector")
-    server.prewarm(conn, [ASKED])
-    case = conditions.Case("asked", "asked", 100)
-    truth = conditions.Truth(found.base, found.query[half:], args.metric)
-    truth.learn([case])
-    run = Run(conn, args, truth, found.query[half:])
-    operator = compared.METRICS[args.metric][0]
-
-    def measure(name):
-        return run.measure("asked, " + name, [
-            Point(name, "%g" % t, ASKED, case, operator,
-                  {**FORCED, "gpuvec.recall": t}) for t in TARGETS])
-
-    points = measure("as built")
-    conn.execute("SELECT gpuvec_calibrate('%s_v', queries_table => "
-                 "'queries_asked', queries_column => 'v')" % ASKED)
-    return case, points + measure("calibrated with %d" % half)
 
 
 # ---------------------------------------------------------------------- output
@@ -477,15 +428,9 @@ def measure_cases(conn, args, found):
 
 def main():
     args = parse_arguments()
-    asks = wanted("asked", args) and not args.keys
-    data.enter_venv("bench", __file__)
-    if asks:
-        dataset.prepare(args.asked)
     found, load_before = compared.begin(args)
     with connect(args) as conn:
         built, measured = measure_cases(conn, args, found)
-        if asks:
-            measured.append(measure_asked(conn, args))
         server.write(
             "%s-%s-%s" % ("keys" if args.keys else "where", args.data,
                           args.metric),
