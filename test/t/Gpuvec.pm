@@ -211,8 +211,7 @@ sub new_node
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$node->init(allows_streaming => $options{allows_streaming} // 0);
-	$node->append_conf('postgresql.conf',
-		"autovacuum = off\njit = off\n" . ($options{conf} // ''));
+	$node->append_conf('postgresql.conf', "autovacuum = off\njit = off\n" . ($options{conf} // ''));
 	$node->start;
 	load_gpuvec($node);
 	return $node;
@@ -403,8 +402,7 @@ sub test_timeout
 		note("$what: ended $ms ms, not $limit, after a timeout of $timeout_ms ms: $err");
 		$timeout_ms = int($timeout_ms / 2) || 1;
 	}
-	like($err, qr/canceling statement due to statement timeout/,
-		"$what: timed out after $timeout_ms ms");
+	like($err, qr/canceling statement due to statement timeout/, "$what: timed out after $timeout_ms ms");
 	cmp_ok($ms, '<=', $limit, "$what: ended $ms ms later");
 	return;
 }

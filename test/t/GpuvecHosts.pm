@@ -195,8 +195,7 @@ sub is_ordered
 	my $sorts = $plan =~ /^ *-> +Sort$/m;
 
 	$what .= ": $op: $name";
-	ok(@ordered == @$servers && !$sorts, "$what: the order is the servers'")
-	  or diag($plan);
+	ok(@ordered == @$servers && !$sorts, "$what: the order is the servers'") or diag($plan);
 	my %from = map { $_->{name} => size_of($_->{log}) } @$servers;
 	good($asked, "$before $sql");
 	for my $server (@$servers)
@@ -220,8 +219,7 @@ sub is_same
 	my $found = good($asked, "$before; $sql");
 
 	isnt($found, '', "$what: $op: $name: there are rows");
-	is($found, good($asked, "$before_all; $sql_all"),
-		"$what: $op: $name: the rows of one big table");
+	is($found, good($asked, "$before_all; $sql_all"), "$what: $op: $name: the rows of one big table");
 	return;
 }
 

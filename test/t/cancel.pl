@@ -25,8 +25,7 @@ sub cancel_build
 {
 	my ($sql, $phase) = @_;
 
-	test_cancel($node, "$sql: $phase", $sql, 'pg_stat_progress_create_index',
-		"phase = 'building index: $phase'");
+	test_cancel($node, "$sql: $phase", $sql, 'pg_stat_progress_create_index', "phase = 'building index: $phase'");
 	return;
 }
 

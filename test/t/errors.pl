@@ -14,8 +14,7 @@ use GpuvecDisk;
 need_test_build();
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init(extra => ['--wal-segsize=1']);
-$node->append_conf('postgresql.conf',
-	"autovacuum = off\njit = off\nmin_wal_size = 2MB\nmax_wal_size = 64MB\n");
+$node->append_conf('postgresql.conf', "autovacuum = off\njit = off\nmin_wal_size = 2MB\nmax_wal_size = 64MB\n");
 $node->start;
 load_gpuvec($node);
 

@@ -82,8 +82,7 @@ sub is_right
 }
 
 # -- all is well
-soon($node, "state = 'up' AND engine = '$SERVER' AND device <> '' AND memory > 0 AND restarts = 0",
-	'gpuvecd is up');
+soon($node, "state = 'up' AND engine = '$SERVER' AND device <> '' AND memory > 0 AND restarts = 0", 'gpuvecd is up');
 like(slurp_file('/proc/' . supervisor_pid($node) . '/cmdline'), qr/gpuvec supervisor/, 'its parent is the supervisor');
 my $postings = $node->safe_psql('postgres', "SELECT gpuvec_prewarm('t_e')");
 cmp_ok($postings, '>=', $rows, 'prewarm mirrors all rows');

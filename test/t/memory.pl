@@ -70,10 +70,8 @@ for (
 }
 test_rescans('pending rows', "SELECT id FROM p ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::real[] LIMIT 1",
 	$rescans);
-test_rescans('an expression',
-	"SELECT id FROM t ORDER BY e[1:4] <=> ARRAY[g, 5, 1, 1]::real[] LIMIT 1", $rescans);
-test_rescans('NULL',
-	"SELECT id FROM p ORDER BY e <-> CASE WHEN g % 2 = 0 THEN e END LIMIT 1", $rescans);
+test_rescans('an expression', "SELECT id FROM t ORDER BY e[1:4] <=> ARRAY[g, 5, 1, 1]::real[] LIMIT 1", $rescans);
+test_rescans('NULL', "SELECT id FROM p ORDER BY e <-> CASE WHEN g % 2 = 0 THEN e END LIMIT 1", $rescans);
 test_rescans('whole index',
 	"SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::real[]) AS y", $rescans / 50);
 
@@ -174,8 +172,7 @@ for my $mb (4, long_test() ? 16 : (), 64)
 
 	# 7 MB: shared buffers that the build came to are counted, and code that it
 	# ran; 5.5 to 6.2 of them are used where $mb is 4
-	cmp_ok($used, '<=', 1.25 * $mb * 1024 + 7168,
-		"build in $mb MB: $used kB more than a btree's");
+	cmp_ok($used, '<=', 1.25 * $mb * 1024 + 7168, "build in $mb MB: $used kB more than a btree's");
 	cmp_ok($lists, '>', 1, "... it has $lists lists");
 	is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM gpuvec_calibration('big_e')"), 't', '... calibrated');
 	is_sound($node, 'big_e', "built in $mb MB");

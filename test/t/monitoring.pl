@@ -355,8 +355,7 @@ $bytes = slurp_bytes($early);
 substr($bytes, 24 + 68, 4) = "\0\0\0\0";
 write_bytes($early, $bytes);
 # -- 7: settings of a gpuvecd that there is not, and too few processes
-$node->append_conf('postgresql.conf',
-	"gpuvec.server = 'off'\ngpuvec.engine = 'gpu'\nmax_worker_processes = 3\n");
+$node->append_conf('postgresql.conf', "gpuvec.server = 'off'\ngpuvec.engine = 'gpu'\nmax_worker_processes = 3\n");
 $node->start;
 is(counts('u_e', 'scans'), '0', 'counters begin anew with the server');
 finds('t_e', qr/index "t_e" is damaged at block 0/, 'a damaged index');

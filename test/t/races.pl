@@ -246,8 +246,7 @@ $served->safe_psql('postgres', q{
 	CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 10, refine = sq8)});
 says($served, q{DELETE FROM crowded WHERE id % 3 = 0; SET gpuvec.fault = 'error 5 refine: freed'; VACUUM crowded},
 	qr/stopped at step "refine: freed"/, 'many rows: VACUUM stops');
-$served->safe_psql('postgres',
-	'INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(200001, 200500) AS g');
+$served->safe_psql('postgres', 'INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(200001, 200500) AS g');
 is_complete($served, 'crowded', '<->', 8, 'records of many rows used again');
 $served->stop;
 
