@@ -56,14 +56,11 @@ if (!$there{vector})
 	@once = ('CREATE EXTENSION gpuvec', 'CREATE EXTENSION postgres_fdw');
 	@of_each = map { s/vector, gpuvec, gpuvec_pgvector/gpuvec/r } grep { !/TABLE/ } @of_each;
 }
+good($asked, for_server($_, 0, $n, '', $dims)) for @once;
 for my $i (0 .. $n - 1)
 {
 	good($servers[$i], for_server($_, $i, $n, $addresses[$i], $dims)) for @$on_each;
 	good($servers[$i], there_sql());
-}
-good($asked, for_server($_, 0, $n, '', $dims)) for @once;
-for my $i (0 .. $n - 1)
-{
 	good($asked, for_server($_, $i, $n, $addresses[$i], $dims)) for @of_each;
 }
 good($asked, here_sql($n) . rows_sql($rows * ($n + 1), $dims) . ';
@@ -109,15 +106,8 @@ for my $case (grep { !$_->[1][3] || $_->[0]{name} eq 'docs' } @cases)
 }
 
 # -- rows
-set_recall($_, 1) for 0 .. $n - 1;
-sub set_recall
-{
-	my ($i, $recall) = @_;
-	my ($options) = "@of_each" =~ /options '([^']*)'/;
-
-	good($asked, "ALTER SERVER s$i OPTIONS (SET options '$options -c gpuvec.recall=$recall')");
-	return;
-}
+my ($options) = "@of_each" =~ /options '([^']*)'/;
+good($asked, "ALTER SERVER s$_ OPTIONS (SET options '$options -c gpuvec.recall=1')") for 0 .. $n - 1;
 for my $case (@cases)
 {
 	my ($table, $form, $op) = @$case;
@@ -126,20 +116,19 @@ for my $case (@cases)
 }
 
 # -- the doctor, where servers bring the order
-like( good($asked, q{SELECT string_agg(state, '; ') FROM gpuvec_doctor('SELECT id FROM items ORDER BY v <=> $1::real[] LIMIT $2')
-		WHERE subject = 'items_0'}),
-	qr/^the foreign server provides the order$/,
-	'LIMIT as a parameter beside a local partition');
-is( good($asked, q{SELECT string_agg(subject || ' ' || state, '; ' ORDER BY subject) FROM gpuvec_doctor('SELECT id FROM items ORDER BY v <=> $1::real[] LIMIT 10')
-		WHERE subject IN ('items_0', 'items_here_cosine')}),
-	'items_0 the foreign server provides the order; items_here_cosine used', 'and LIMIT 10');
-like( good($asked, q{SELECT string_agg(state, '; ') FROM gpuvec_doctor('SELECT id FROM items_0 WHERE id = 3 ORDER BY v <=> $1::real[]')
-		WHERE subject = 'items_0'}),
-	qr/^the foreign server could provide the order, but the planner estimates that fetching and sorting all rows costs less/,
-	'rows that are fetched and sorted');
-is( good($asked, q{SELECT string_agg(state, '; ') FROM gpuvec_doctor('SELECT id FROM (SELECT * FROM items_0 ORDER BY v <=> $1::real[] LIMIT (SELECT 10)) AS s ORDER BY id')
-		WHERE subject = 'items_0'}),
-	'the foreign server provides the order', '... and rows that are sorted otherwise behind LIMIT');
+for (
+	[ 'SELECT id FROM items ORDER BY v <=> $1::real[] LIMIT $2', 'provides the order(;|$)', 'LIMIT as a parameter beside a local partition' ],
+	[ 'SELECT id FROM items ORDER BY v <=> $1::real[] LIMIT 10', 'provides the order; items_here_cosine used$', 'and LIMIT 10' ],
+	[ 'SELECT id FROM items_0 WHERE id = 3 ORDER BY v <=> $1::real[]',
+		'could provide the order, but the planner estimates that fetching and sorting all rows costs less', 'rows that are fetched and sorted' ],
+	[ 'SELECT id FROM (SELECT * FROM items_0 ORDER BY v <=> $1::real[] LIMIT (SELECT 10)) AS s ORDER BY id',
+		'provides the order$', '... and rows that are sorted otherwise behind LIMIT' ])
+{
+	my ($statement, $said, $what) = @$_;
+
+	like(good($asked, "SELECT string_agg(subject || ' ' || state, '; ' ORDER BY subject) FROM gpuvec_doctor('$statement')
+		WHERE subject IN ('items_0', 'items_here_cosine')"), qr/^items_0 the foreign server $said/, $what);
+}
 
 # -- all servers at once, as it is printed
 if ($there{vector})
