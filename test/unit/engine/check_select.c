@@ -4,63 +4,22 @@
  */
 #include "selections.h"
 
-static const GvSelectMethod methods[] = {GV_SELECT_WARP, GV_SELECT_SAMPLE,
-GV_SELECT_MULTI};
-
-#define NMETHODS	3
-
-/* One call; sorted [rows] -> [columns] is what must come out. */
-static void
-check_method(const GvSelect *spec, const float *values, Sorted *const *sorted,
-			 Input input)
+static GvStatus
+select_rows(const GvSelect *spec, const float *values, uint32_t *positions,
+			float *selected)
 {
-	int64_t		n = spec->rows * spec->k;
 	OWN void   *scratch = unit_alloc(gv_select_scratch(spec));
-	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * n);
-	OWN float  *selected = unit_alloc(sizeof(float) * n);
-	GvStatus	status;
-	int64_t		nwrong = 0;
-	int64_t		i;
 
-	status = gv_select(spec, values, positions, selected, scratch, NULL);
-	for (i = 0; i < n; i++)
-	{
-		const Sorted *expected = &sorted[i / spec->k][i % spec->k];
-
-		nwrong += positions[i] != expected->position ||
-			!same_bits(selected[i], expected->value);
-	}
-	CHECK(status == GV_OK && nwrong == 0,
-		  "%s: status %d, %ld wrong; rows %ld columns %ld k %d input %d",
-		  gv_select_name(spec->method), status, (long) nwrong,
-		  (long) spec->rows, (long) spec->columns, spec->k, input);
+	return gv_select(spec, values, positions, selected, scratch, NULL);
 }
 
-/* All methods, for the ks [nks] that there can be. */
 static void
 check_input(Input input, int64_t rows, int64_t columns, const int64_t *ks,
 			int nks)
 {
 	OWN float  *values = input_values(input, rows * columns);
-	FREED Sorted **sorted = malloc(sizeof(Sorted *) * rows);
-	int64_t		row;
-	int			i;
-	int			m;
 
-	for (row = 0; row < rows; row++)
-		sorted[row] = sort_row(values + row * columns, columns);
-	for (i = 0; i < nks; i++)
-		for (m = 0; m < NMETHODS; m++)
-		{
-			GvSelect	spec = {rows, columns, (int32_t) ks[i], methods[m]};
-
-			if (ks[i] < 1 || ks[i] > columns ||
-				(spec.method == GV_SELECT_WARP && ks[i] > GV_WARP_MAX_K))
-				continue;
-			check_method(&spec, values, sorted, input);
-		}
-	for (row = 0; row < rows; row++)
-		free(sorted[row]);
+	check_matrix(select_rows, input, values, rows, columns, ks, nks);
 }
 
 static void

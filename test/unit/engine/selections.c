@@ -196,6 +196,64 @@ sort_row(const float *row, int64_t n)
 	return sorted;
 }
 
+/* One call. */
+static void
+check_method(SelectRows select_rows, Input input, const GvSelect *spec,
+			 const float *values, Sorted *const *sorted)
+{
+	int64_t		n = spec->rows * spec->k;
+	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * n);
+	OWN float  *selected = unit_alloc(sizeof(float) * n);
+	GvStatus	status = select_rows(spec, values, positions, selected);
+	int64_t		nwrong = 0;
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		const Sorted *expected = &sorted[i / spec->k][i % spec->k];
+
+		nwrong += positions[i] != expected->position ||
+			!same_bits(selected[i], expected->value);
+	}
+	CHECK(status == GV_OK && nwrong == 0,
+		  "%s: status %d, %ld wrong; rows %ld columns %ld k %d input %d",
+		  gv_select_name(spec->method), status, (long) nwrong,
+		  (long) spec->rows, (long) spec->columns, spec->k, input);
+}
+
+void
+check_ks(SelectRows select_rows, Input input, const float *values,
+		 int64_t rows, int64_t columns, Sorted *const *sorted,
+		 const int64_t *ks, int nks)
+{
+	GvSelect	spec = {.rows = rows,.columns = columns};
+	int			i;
+
+	for (i = 0; i < nks; i++)
+		for (spec.method = GV_SELECT_WARP; spec.method < GV_NSELECT;
+			 spec.method++)
+		{
+			spec.k = (int32_t) ks[i];
+			if (ks[i] >= 1 && ks[i] <= columns &&
+				(spec.method != GV_SELECT_WARP || ks[i] <= GV_WARP_MAX_K))
+				check_method(select_rows, input, &spec, values, sorted);
+		}
+}
+
+void
+check_matrix(SelectRows select_rows, Input input, const float *values,
+			 int64_t rows, int64_t columns, const int64_t *ks, int nks)
+{
+	FREED Sorted **sorted = malloc(sizeof(Sorted *) * rows);
+	int64_t		row;
+
+	for (row = 0; row < rows; row++)
+		sorted[row] = sort_row(values + row * columns, columns);
+	check_ks(select_rows, input, values, rows, columns, sorted, ks, nks);
+	for (row = 0; row < rows; row++)
+		free(sorted[row]);
+}
+
 void
 check_quantiles(const Sorted *sorted, int64_t n, const int64_t *ranks,
 				const float *quantiles, const int64_t *errors, int32_t nranks,

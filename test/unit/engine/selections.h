@@ -46,6 +46,23 @@ same_bits(float a, float b)
 	return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
+/* An engine's gv_select. */
+typedef GvStatus (*SelectRows) (const GvSelect *spec, const float *values,
+								uint32_t *positions, float *selected);
+
+/*
+ * Checks that each method selects from rows what sorted [rows] says, whose rows
+ * begin with the longest of ks [nks]; ks that there cannot be are left out.
+ */
+extern void check_ks(SelectRows select_rows, Input input, const float *values,
+					 int64_t rows, int64_t columns, Sorted *const *sorted,
+					 const int64_t *ks, int nks);
+
+/* The same of a matrix whose rows are sorted for that. */
+extern void check_matrix(SelectRows select_rows, Input input,
+						 const float *values, int64_t rows, int64_t columns,
+						 const int64_t *ks, int nks);
+
 /* Checks answers of gv_quantiles against a sorted row of n. */
 extern void check_quantiles(const Sorted *sorted, int64_t n,
 							const int64_t *ranks, const float *quantiles,

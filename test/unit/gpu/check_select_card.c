@@ -1,10 +1,7 @@
 /*
  * check_select_card.c
- *		k-selection on a device (gpu/select/select.h), by every method, against
- *		gv_select and gv_quantiles of src/cpu, and the sets that are made of
- *		it.
- *
- * check_select.c holds those of src/cpu against qsort, on the same inputs.
+ *		k-selection on a device (gpu/select/select.h), by every method, and the
+ *		sets that are made of it, against qsort, on the inputs of check_select.c.
  */
 #include "gpu/select/select.h"
 #include "card.h"
@@ -18,88 +15,33 @@ extern GvStatus quantiles_host(GvSelector *selector, const float *values,
 							   bool approximate, float *quantiles,
 							   int64_t *rank_errors);
 
-/* Rows to select from, and what must come out. */
-typedef struct Case
-{
-	GvSelect	spec;
-	const float *values;
-	uint32_t   *positions;		/* [rows][k] */
-	float	   *selected;		/* [rows][k] */
-	Input		input;
-} Case;
-
 static GvSelector *selector;
 
-/* Selects by each method that takes this k, and compares. */
-static void
-check_methods(const Case *one)
+static GvStatus
+select_rows(const GvSelect *spec, const float *values, uint32_t *positions,
+			float *selected)
 {
-	GvSelect	spec = one->spec;
-	int64_t		n = spec.rows * spec.k;
-	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * n);
-	OWN float  *selected = unit_alloc(sizeof(float) * n);
-
-	for (spec.method = GV_SELECT_WARP; spec.method < GV_NSELECT; spec.method++)
-	{
-		GvStatus	status;
-		int64_t		nwrong = 0;
-		int64_t		i;
-
-		if (spec.method == GV_SELECT_WARP && spec.k > GV_WARP_MAX_K)
-			continue;
-		status = select_host(selector, &spec, one->values, positions,
-							 selected);
-		for (i = 0; i < n; i++)
-			nwrong += positions[i] != one->positions[i] ||
-				!same_bits(selected[i], one->selected[i]);
-		CHECK(status == GV_OK && nwrong == 0,
-			  "%s: status %d, %ld wrong; rows %ld columns %ld k %d input %d",
-			  gv_select_name(spec.method), status, (long) nwrong,
-			  (long) spec.rows, (long) spec.columns, spec.k, one->input);
-	}
-}
-
-/* All methods, for one k. */
-static void
-check_k(Case one, int32_t k)
-{
-	int64_t		n = one.spec.rows * k;
-	OWN void   *scratch = NULL;
+	GvSelect	any = *spec;
 	GvSelectMethod method;
 
-	one.spec.k = k;
-	one.positions = unit_alloc(sizeof(uint32_t) * n);
-	one.selected = unit_alloc(sizeof(float) * n);
-	scratch = unit_alloc(gv_select_scratch(&one.spec));
-	CHECK(gv_select(&one.spec, one.values, one.positions, one.selected,
-					scratch, NULL) == GV_OK, "the processor's");
-	check_methods(&one);
-	method = gv_gpu_select_choose(&one.spec);
-	CHECK(method != GV_SELECT_AUTO && (method != GV_SELECT_WARP ||
-									   k <= GV_WARP_MAX_K),
+	any.method = GV_SELECT_AUTO;
+	method = gv_gpu_select_choose(&any);
+	CHECK(method != GV_SELECT_AUTO &&
+		  (method != GV_SELECT_WARP || spec->k <= GV_WARP_MAX_K),
 		  "auto is %d", method);
-	unit_free(one.positions);
-	unit_free(one.selected);
+	return select_host(selector, spec, values, positions, selected);
 }
 
-/*
- * A matrix, and each of ks [nks] that there can be.  It begins `shift` values
- * behind what is aligned.
- */
+/* Begins `shift` values behind what is aligned. */
 static void
 check_input(Input input, int64_t rows, int64_t columns, int shift,
 			const int64_t *ks, int nks)
 {
 	OWN float  *values = input_values(input, rows * columns);
 	OWN float  *shifted = unit_alloc(sizeof(float) * (rows * columns + shift));
-	Case		one = {{rows, columns, 1, GV_SELECT_AUTO}, shifted + shift,
-	NULL, NULL, input};
-	int			i;
 
 	memcpy(shifted + shift, values, sizeof(float) * rows * columns);
-	for (i = 0; i < nks; i++)
-		if (ks[i] >= 1 && ks[i] <= columns)
-			check_k(one, (int32_t) ks[i]);
+	check_matrix(select_rows, input, shifted + shift, rows, columns, ks, nks);
 }
 
 static void
@@ -230,10 +172,10 @@ check_zeros(void)
 	for (i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 	{
 		OWN float  *values = zeros_values(&all[i]);
-		Case		one = {{all[i].rows, all[i].columns, 1, GV_SELECT_AUTO},
-		values, NULL, NULL, IN_ZEROS};
+		int64_t		k = all[i].k;
 
-		check_k(one, all[i].k);
+		check_matrix(select_rows, IN_ZEROS, values, all[i].rows,
+					 all[i].columns, &k, 1);
 	}
 }
 
@@ -257,26 +199,19 @@ check_many_wanted(void)
 static void
 check_long_row(Input input, int64_t n)
 {
-	const int64_t ks[] = {1, 10, 2048, n / 100};
+	const int64_t ks[] = {1, 10, 2048 < n / 100 ? 2048 : 0, n / 100};
+	GvSelect	spec = {1, n, (int32_t) (n / 100), GV_SELECT_SAMPLE};
 	OWN float  *values = input_values(input, n);
-	Case		one = {{1, n, (int32_t) (n / 100), GV_SELECT_SAMPLE}, values,
-		unit_alloc(sizeof(uint32_t) * (n / 100)),
-	unit_alloc(sizeof(float) * (n / 100)), input};
-	OWN void   *scratch = unit_alloc(gv_select_scratch(&one.spec));
-	int			i;
+	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * spec.k);
+	OWN float  *selected = unit_alloc(sizeof(float) * spec.k);
+	FREED Sorted *first = malloc(sizeof(Sorted) * spec.k);
+	OWN void   *scratch = unit_alloc(gv_select_scratch(&spec));
+	int32_t		i;
 
-	CHECK(gv_select(&one.spec, values, one.positions, one.selected, scratch,
-					NULL) == GV_OK, "the processor's");
-	one.spec.method = GV_SELECT_AUTO;
-	for (i = 0; i < 4; i++)
-	{
-		if (ks[i] > n / 100)
-			continue;
-		one.spec.k = (int32_t) ks[i];
-		check_methods(&one);
-	}
-	unit_free(one.positions);
-	unit_free(one.selected);
+	OK(gv_select(&spec, values, positions, selected, scratch, NULL));
+	for (i = 0; i < spec.k; i++)
+		first[i] = (Sorted) {selected[i], positions[i]};
+	check_ks(select_rows, input, values, 1, n, &first, ks, 4);
 }
 
 static void
