@@ -155,13 +155,6 @@ def print_peer(name, nqueries, seconds, ours, same):
           f"as fast; same {same:.4f}")
 
 
-def share_of_same(found, expected):
-    """Of two [n][k], whatever the order."""
-    return sum((a[:, :, None] == b[:, None, :]).any(2).float().sum().item()
-               for a, b in zip(found.split(10000), expected.split(10000))
-               ) / expected.numel()
-
-
 def peers(args, x, q, expected, ours, repeats):
     """Others beside ours, seconds, and its neighbors expected [n][k]."""
     k = expected.shape[1]
@@ -176,14 +169,14 @@ def peers(args, x, q, expected, ours, repeats):
         def search():
             return torch_search(rows, squares, q, k, dtype)[1]
         print_peer(name, len(q), timed(search, repeats), ours,
-                   share_of_same(search(), expected))
+                   cardpeers.share_of_same(search(), expected))
     torch.backends.cuda.matmul.allow_tf32 = False
     for name, make in cardpeers.EXACT.items():
         if not args.peers:
             break
         search = make(x, q, k)
         print_peer(name, len(q), timed(search, repeats), ours,
-                   share_of_same(search(), expected))
+                   cardpeers.share_of_same(search(), expected))
 
 
 def graph_peers(x, expected, ours):
@@ -193,7 +186,7 @@ def graph_peers(x, expected, ours):
         seconds, graph = cardpeers.exact_graph(name, x, k)
         print(f"  {name:26s} {seconds:8.3f} s   ours is "
               f"{seconds / ours:.1f} times as fast; same "
-              f"{share_of_same(graph, expected):.4f}")
+              f"{cardpeers.share_of_same(graph, expected):.4f}")
 
 
 def product_share(x, q, seconds):

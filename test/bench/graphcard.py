@@ -129,7 +129,7 @@ def main():
                                   (some, truth), kmeans))
     if args.peers:
         print(cardpeers.open_peers(args.peers), flush=True)
-        cardpeers.print_graphs(rows, K, ours=min(ours))
+        cardpeers.print_graphs(rows, some, truth.cuda(), min(ours))
 
 
 if __name__ == "__main__":
