@@ -265,7 +265,7 @@ check_kind(Kind kind, int32_t dims, int64_t nqueries, int64_t nrows,
 		own = spec;
 		own.own = 1;
 		own.first = (int64_t) (unit_random() % (uint64_t) nrows);
-		most = nrows - own.first < 100 ? nrows - own.first : 100;
+		most = nrows - own.first < 40 ? nrows - own.first : 40;
 		own.nqueries = 1 + (int64_t) (unit_random() % (uint64_t) most);
 		check_inputs(own, inputs);
 	}
