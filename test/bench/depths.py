@@ -127,17 +127,8 @@ def choose(args, found):
 def load(conn, args, base):
     """The table, and one of the columns alone, by key."""
     conn.execute("DROP TABLE IF EXISTS loaded, %s, %s" % (TABLE, KEEP))
-    server.load(conn, "loaded", base[:args.rows], args.type)
-    conn.execute("CREATE TABLE %s (id int PRIMARY KEY, f float8, near float8)"
-                 % KEEP)
-    with conn.cursor().copy("COPY %s FROM STDIN" % KEEP) as copy:
-        copy.write("".join(
-            "%d\t%r\t%r\n" % row for row in zip(
-                range(len(shared.f)), shared.f.tolist(),
-                shared.near.tolist())))
-    conn.execute("CREATE TABLE %s AS SELECT id, f, near, v FROM loaded "
-                 "JOIN %s USING (id) ORDER BY id" % (TABLE, KEEP))
-    conn.execute("DROP TABLE loaded")
+    server.load_labeled(conn, [TABLE], base[:args.rows], args.type,
+                        {"f": shared.f, "near": shared.near}, KEEP)
     for table in TABLE, KEEP:
         conn.execute("VACUUM ANALYZE " + table)
 

@@ -104,6 +104,22 @@ def load(conn, table, x, column_type, more=()):
     conn.execute("VACUUM ANALYZE " + table)
 
 
+def load_labeled(conn, tables, x, column_type, labels, alone):
+    """The same rows in each table, with columns beside, {name: array}; table
+    `alone` has these alone, by key."""
+    load(conn, "loaded", x, column_type)
+    conn.execute("CREATE TABLE %s (id int PRIMARY KEY, %s)" % (alone, ", ".join(
+        "%s %s" % (name, "float8" if column.dtype.kind == "f" else "int")
+        for name, column in labels.items())))
+    with conn.cursor().copy("COPY %s FROM STDIN" % alone) as copy:
+        copy.write("".join("\t".join(map(repr, row)) + "\n" for row in zip(
+            range(len(x)), *(column.tolist() for column in labels.values()))))
+    for table in tables:
+        conn.execute("CREATE TABLE %s AS SELECT a.*, v FROM %s AS a JOIN loaded"
+                     " USING (id) ORDER BY id" % (table, alone))
+    conn.execute("DROP TABLE loaded")
+
+
 def number_column(name, count):
     """The definition of a column of numbers below `count`, as good as random,
     that follow from id."""

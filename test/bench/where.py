@@ -76,23 +76,6 @@ def parse_arguments():
 
 # ---------------------------------------------------------------------- tables
 
-def load(conn, base, columns, tables):
-    """The same rows in each of the tables."""
-    import numpy as np
-    server.load(conn, "loaded", base, "vector")
-    names = list(columns)
-    conn.execute("CREATE TABLE labels (id int, %s)"
-                 % ", ".join("%s int" % n for n in names))
-    with conn.cursor().copy("COPY labels FROM STDIN") as copy:
-        rows = np.stack([np.arange(len(base)), *columns.values()], axis=1)
-        copy.write("".join("\t".join(map(str, r)) + "\n"
-                           for r in rows.tolist()))
-    for table in tables:
-        conn.execute("CREATE TABLE %s AS SELECT labels.*, v FROM labels JOIN "
-                     "loaded USING (id) ORDER BY id" % table)
-    conn.execute("DROP TABLE labels, loaded")
-
-
 def build(conn, args, table, method, keys=""):
     data.say("building %s%s on %s" % (method, keys, table))
     took, _, _ = server.build(
@@ -106,7 +89,8 @@ def prepare_tables(conn, args, found, columns):
     conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
     data.say("loading %d x %d" % found.base.shape)
     other, keys = (KEYED, KEYS) if args.keys else (BOTH, "")
-    load(conn, found.base, columns, [OURS, other, HNSW])
+    server.load_labeled(conn, [OURS, other, HNSW], found.base, "vector", columns,
+                        "labels")
     if not args.keys:
         for name in columns:
             conn.execute("CREATE INDEX ON %s (%s)" % (BOTH, name))
