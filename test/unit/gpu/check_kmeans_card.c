@@ -73,7 +73,7 @@ test_shapes(void)
 		if (unit_small && shapes[i].n > 1000)
 			continue;
 		check_work(make_work(shapes[i].dims, shapes[i].n, shapes[i].k,
-								  shapes[i].iterations, false));
+							 shapes[i].iterations, false));
 		if (shapes[i].n < 4000)
 			check_work(make_work(shapes[i].dims, shapes[i].n, shapes[i].k,
 									  shapes[i].iterations, true));
