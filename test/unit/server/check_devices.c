@@ -390,17 +390,6 @@ send_bulk(int fd, const GvMirrorKey *key, const TestIndex *index)
 						  index->centroids, 2 * 8 * sizeof(float));
 }
 
-/* False: the connection has ended. */
-static bool
-take_answer(int fd)
-{
-	GvMessage	header;
-	FREED void *answer = client_answer(fd, &header);
-	bool		is_there = answer != NULL;
-
-	return is_there;
-}
-
 /* It hangs with many searches, and nobody else asks. */
 static void
 test_hung_bulk(void)
@@ -416,7 +405,7 @@ test_hung_bulk(void)
 	bulk = client_open(&server, GV_ROLE_BULK);
 	do
 		CHECK(send_bulk(bulk, &key, &index), "send");
-	while (take_answer(bulk));
+	while (client_receive(bulk, GV_MSG_SEARCH, NULL, NULL) == 0);
 	CHECK(server_wait(&server) == 5, "it goes on for ever");
 	server_check_log(&server, "FATAL: many searches have not finished in 8 s");
 	server_remove(&server);
@@ -457,7 +446,8 @@ check_stopped(const TestIndex *index, const char *path)
 	GvMirrorKey key = test_key(1);
 
 	CHECK(load_all(loader, &key, index) == 0, "load");
-	CHECK(send_bulk(bulk, &key, index) && take_answer(bulk), "an answer");
+	CHECK(send_bulk(bulk, &key, index) &&
+		  client_receive(bulk, GV_MSG_SEARCH, NULL, NULL) == 0, "an answer");
 	write_faults(path, "hang 0\n");
 	CHECK(send_bulk(bulk, &key, index), "send");
 	usleep(500000);

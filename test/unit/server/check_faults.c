@@ -6,8 +6,6 @@
  *		gets right answers.  Where all allocations from one on fail, gpuvecd
  *		still ends when it is told to.
  */
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "scripts.h"

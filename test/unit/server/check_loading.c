@@ -18,18 +18,6 @@ mirrors_become(int fd, int n)
 	return i < 2000;
 }
 
-/* A loader that has begun a mirror, with its arrays. */
-static int
-open_begun(const TestServer *server, const GvMirrorKey *key,
-		   const TestIndex *index)
-{
-	int			fd = client_open(server, GV_ROLE_LOADER);
-
-	CHECK(load_begin(fd, key, index) == 0, "begin");
-	CHECK(load_arrays(fd, key, index) == 0, "arrays");
-	return fd;
-}
-
 /* Read a part of each array back, and all records. */
 static void
 check_readback(int loader, const GvMirrorKey *key, const TestIndex *index,
@@ -105,10 +93,13 @@ test_owners(const TestServer *server, const TestIndex *index)
 {
 	GvMirrorKey key = test_key(14);
 	OwnFd		session = client_open(server, GV_ROLE_SESSION);
-	int			first = open_begun(server, &key, index);
+	int			first = client_open(server, GV_ROLE_LOADER);
 	int			second;
-	int			got = search_check(session, &key, index);
+	int			got;
 
+	CHECK(load_begin(first, &key, index) == 0 &&
+		  load_arrays(first, &key, index) == 0, "begin");
+	got = search_check(session, &key, index);
 	CHECK(got == GV_REFUSED_LOADING, "search while loading: %d", got);
 	second = client_open(server, GV_ROLE_LOADER);
 	got = load_lists(second, &key, index);
@@ -141,7 +132,7 @@ void
 test_loading(void)
 {
 	TestServer	server = server_start(NULL);
-	OwnIndex	index = make_index(GV_L2, 4, 2, 5, 3, 0, false);
+	OwnIndex	index = make_index(GV_L2, 4, 2, 5, 3, 20, false);
 	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
 
 	test_items(&server);

@@ -31,10 +31,9 @@ bring_list(int fd, const TestMemory *memory, const GvMirrorKey *key,
 	FREED char *chunk = chunk_bytes(index, list, 0,
 									index->lists[list].nblocks, 0, &bytes);
 	GvMessage	header = {sizeof(request) + bytes, GV_MSG_LISTS, 0};
-	int			got = memory_ask(fd, memory, 8 * (1 + list), header, &request,
-								 sizeof(request), chunk, bytes);
 
-	return got;
+	return memory_ask(fd, memory, 8 * (1 + list), header, &request,
+					  sizeof(request), chunk, bytes);
 }
 
 /* A mirror through memory alone, twice through other memory. */

@@ -161,11 +161,9 @@ extern char *search_tail(const TestSearch *search, size_t *bytes);
 extern bool search_send(int fd, const TestSearch *search);
 extern bool search_is_answered(const TestIndex *index,
 							   const TestSearch *search,
-							   const char *payload, size_t length);
+							   char *payload, size_t length);
 extern int	search_receive(int fd, const TestIndex *index,
 						   const TestSearch *search);
-extern int32_t search_compares(const TestIndex *index,
-							   const TestSearch *search);
 extern int	search_check(int fd, const GvMirrorKey *key,
 						 const TestIndex *index);
 extern bool search_same_head(const GvSearchReply *a, const GvSearchReply *b);

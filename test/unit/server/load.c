@@ -100,9 +100,8 @@ load_chunk(int fd, const GvMirrorKey *key, const TestIndex *index,
 	size_t		bytes;
 	FREED char *chunk = chunk_bytes(index, list, first, nblocks, flags,
 									&bytes);
-	int			refusal = send_chunks(fd, key, 1, chunk, bytes);
 
-	return refusal;
+	return send_chunks(fd, key, 1, chunk, bytes);
 }
 
 /* All lists, many in a message; long ones in several chunks. */

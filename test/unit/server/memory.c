@@ -46,9 +46,6 @@ memory_pass(int fd, uint64_t bytes, const int *fds, int n)
 		char		bytes[CMSG_SPACE(4 * sizeof(int))];
 	}			control;
 	struct msghdr message = {.msg_iov = parts,.msg_iovlen = 2};
-	GvMessage	answer;
-	void	   *payload;
-	int			refusal = 0;
 
 	memset(&control, 0, sizeof(control));
 	if (n > 0)
@@ -62,13 +59,7 @@ memory_pass(int fd, uint64_t bytes, const int *fds, int n)
 	}
 	CHECK(sendmsg(fd, &message, MSG_NOSIGNAL) ==
 		  sizeof(header) + sizeof(request), "pass");
-	payload = client_answer(fd, &answer);
-	if (payload == NULL)
-		return -1;
-	if (answer.type == GV_MSG_REFUSED)
-		refusal = (int) ((GvRefusal *) payload)->code;
-	free(payload);
-	return refusal;
+	return client_receive(fd, GV_MSG_ATTACH_SHM, NULL, NULL);
 }
 
 /* Ask by a message in memory. */
@@ -83,6 +74,5 @@ memory_ask(int fd, const TestMemory *memory, uint64_t offset, GvMessage header,
 	memcpy(place, &header, sizeof(header));
 	memcpy(place + sizeof(header), head, head_bytes);
 	memcpy(place + sizeof(header) + head_bytes, tail, tail_bytes);
-	return client_ask(fd, GV_MSG_IN_SHM, &request, sizeof(request), NULL, 0,
-					  NULL, NULL);
+	return ASK(fd, GV_MSG_IN_SHM, request);
 }

@@ -86,17 +86,9 @@ search_send(int fd, const TestSearch *search)
 {
 	size_t		bytes;
 	FREED char *tail = search_tail(search, &bytes);
-	bool		sent = client_message(fd, GV_MSG_SEARCH, &search->request,
-									  sizeof(search->request), tail, bytes);
 
-	return sent;
-}
-
-/* How many lists it compares: a GPU may do so with all. */
-int32_t
-search_compares(const TestIndex *index, const TestSearch *search)
-{
-	return test_device ? index->spec.nlists : search->request.compare;
+	return client_message(fd, GV_MSG_SEARCH, &search->request,
+						  sizeof(search->request), tail, bytes);
 }
 
 /* Do two sums of the same numbers differ by rounding at most? */
@@ -135,66 +127,58 @@ sums_are_right(const GvSearchReply *reply, const GvProbeReply *probed,
 /* Is the payload of an answer the right one? */
 bool
 search_is_answered(const TestIndex *index, const TestSearch *search,
-				   const char *payload, size_t length)
+				   char *payload, size_t length)
 {
-	const GvSearchReply *reply = (const GvSearchReply *) payload;
-	const GvProbeReply *probed = (const GvProbeReply *) (reply + 1);
+	GvSearchReply *reply = (GvSearchReply *) payload;
+	/* a GPU may compare all lists */
+	int32_t		compare = test_device ? index->spec.nlists :
+		search->request.compare;
+	GvAnswerArrays arrays;
+	FREED GvProbe *probes = NULL;
 	GvSearch	found = {0};
-	GvProbe    *probes;
 	bool		right;
 	int32_t		i;
 
 	if (length < sizeof(*reply) || reply->nprobed < 0 || reply->nhits < 0 ||
-		reply->is_brief ||
-		reply->nearest != (reply->nprobed > 0 ? probed[0].list : 0) ||
+		reply->is_brief || reply->batch < 1 ||
 		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
-		length != (sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
-				   reply->nhits * sizeof(GvHit) +
-				   reply->nbounds * sizeof(GvBound) +
-				   (search->request.ntests > 0 ?
-					reply->nprobed * sizeof(int32_t) : 0) + 7) / 8 * 8)
+		(int64_t) length != gv_answer_bytes(&search->request, reply))
+		return false;
+	arrays = gv_answer_arrays(reply);
+	if (reply->nearest != (reply->nprobed > 0 ? arrays.probed[0].list : 0))
 		return false;
 	probes = calloc(reply->nprobed + 1, sizeof(GvProbe));
-	right = reply->batch >= 1;
 	for (i = 0; i < reply->nprobed; i++)
 	{
+		const GvProbeReply *probed = &arrays.probed[i];
 		const TestList *list;
 
-		probes[i].list = probed[i].list;
-		probes[i].base = probed[i].base;
-		if (probed[i].list < 0 || probed[i].list >= index->spec.nlists)
-		{
-			free(probes);
+		if (probed->list < 0 || probed->list >= index->spec.nlists)
 			return false;
-		}
-		list = &index->lists[probed[i].list];
-		right = right && probed[i].state.gen == list->gen &&
-			probed[i].state.nitems == list->nitems &&
-			probed[i].state.del_seq == list->del_seq;
+		list = &index->lists[probed->list];
+		if (probed->state.gen != list->gen ||
+			probed->state.nitems != list->nitems ||
+			probed->state.del_seq != list->del_seq)
+			return false;
+		probes[i] = (GvProbe) {probed->list, probed->base};
 	}
 	found.nprobed = reply->nprobed;
 	found.probed = probes;
 	found.nhits = reply->nhits;
-	found.hits = (GvHit *) (probed + reply->nprobed);
+	found.hits = arrays.hits;
 	found.postings = reply->postings;
 	if (search->request.ntests > 0)
 	{
 		found.condition = &search->made->condition;
-		found.matches = (int32_t *) ((GvBound *) (found.hits + found.nhits) +
-									 reply->nbounds);
+		found.matches = arrays.matches;
 	}
-	right = right && sums_are_right(reply, probed, found.matches,
-									&search->request) &&
-		search_is_right(index, search->query,
-									 search->request.probes,
-									 search_compares(index, search),
-									 search->request.capacity, &found);
+	right = sums_are_right(reply, arrays.probed, found.matches,
+						   &search->request) &&
+		search_is_right(index, search->query, search->request.probes, compare,
+						search->request.capacity, &found);
 	for (i = 0; i < (int32_t) reply->nbounds; i++)
 		right = right && bound_is_right(index, search->records, search->query,
-										&found.hits[i],
-										(GvBound *) (found.hits +
-													 found.nhits) + i);
-	free(probes);
+										&arrays.hits[i], &arrays.bounds[i]);
 	return right;
 }
 
@@ -202,19 +186,14 @@ search_is_answered(const TestIndex *index, const TestSearch *search,
 int
 search_receive(int fd, const TestIndex *index, const TestSearch *search)
 {
-	GvMessage	header;
-	char	   *payload = client_answer(fd, &header);
-	int			result = 0;
+	FREED char *payload = NULL;
+	uint32_t	length = 0;
+	int			got = client_receive(fd, GV_MSG_SEARCH, (void **) &payload,
+									 &length);
 
-	if (payload == NULL)
-		return -1;
-	if (header.type == GV_MSG_REFUSED)
-		result = (int) ((GvRefusal *) payload)->code;
-	else if (header.type != GV_MSG_OK || header.request != GV_MSG_SEARCH ||
-			 !search_is_answered(index, search, payload, header.length))
-		result = WRONG_ANSWER;
-	free(payload);
-	return result;
+	if (got == 0 && !search_is_answered(index, search, payload, length))
+		got = WRONG_ANSWER;
+	return got;
 }
 
 /* Ask one random search, likewise. */
@@ -222,12 +201,10 @@ int
 search_check(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
 	OwnSearch	search = make_search(key, index);
-	int			result = -1;
 
 	/* who is cut off in mid-message may still read why */
 	(void) search_send(fd, &search);
-	result = search_receive(fd, index, &search);
-	return result;
+	return search_receive(fd, index, &search);
 }
 
 /* Do two heads of answers say the same, apart from batches and times? */

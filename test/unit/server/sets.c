@@ -103,15 +103,13 @@ set_free(TestSet *set)
 int
 set_begin(int fd, const GvSetSpec *spec)
 {
-	return client_ask(fd, GV_MSG_SET, spec, sizeof(*spec), NULL, 0,
-					  NULL, NULL);
+	return ASK(fd, GV_MSG_SET, *spec);
 }
 
 int
 set_ask(int fd, const GvSetSpec *spec)
 {
-	return client_ask(fd, GV_MSG_ASK, spec, sizeof(*spec), NULL, 0,
-					  NULL, NULL);
+	return ASK(fd, GV_MSG_ASK, *spec);
 }
 
 /* Of a set that keeps such rows, and is asked nothing yet. */
