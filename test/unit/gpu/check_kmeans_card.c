@@ -76,7 +76,7 @@ test_shapes(void)
 							 shapes[i].iterations, false));
 		if (shapes[i].n < 4000)
 			check_work(make_work(shapes[i].dims, shapes[i].n, shapes[i].k,
-									  shapes[i].iterations, true));
+								 shapes[i].iterations, true));
 	}
 }
 
