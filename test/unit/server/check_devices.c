@@ -263,8 +263,8 @@ static bool
 check_impatient(const TestServer *server, int loader, const GvMirrorKey *key,
 				const TestIndex *index, int patience_s)
 {
-	int			fds[NCLIENTS];
-	TestSearch	search = make_search(key, index);
+	TestCrowd	crowd;
+	OwnSearch	search = make_search(key, index);
 	int64_t		asked = client_now_ms();
 	GvStatusReply totals = load_totals(loader);
 	int64_t		oldest_ms = totals.oldest_ms;
@@ -273,14 +273,10 @@ check_impatient(const TestServer *server, int loader, const GvMirrorKey *key,
 	bool		in_time;
 	int			i;
 
+	crowd = crowd_open(server, GV_ROLE_SESSION, NCLIENTS);
 	for (i = 0; i < NCLIENTS; i++)
-	{
-		fds[i] = client_open(server, GV_ROLE_SESSION);
-		sent += search_send(fds[i], &search);
-	}
-	for (i = 0; i < NCLIENTS; i++)
-		close(fds[i]);
-	free_search(&search);
+		sent += search_send(crowd.fds[i], &search);
+	crowd_close(&crowd);
 	/* the second batch of the device may have one of them */
 	for (i = 0; i < 300 && totals.connections > before + 1; i++)
 	{

@@ -13,7 +13,7 @@
 #define NCLIENTS	8			/* of one batch */
 #define BATCH_CALLS	30			/* more than come before its end */
 #define TOGETHER	3			/* sessions that search at once */
-#define MISSED		8			/* calls one after another that there are not */
+#define MISSED		8			/* calls in a row that are not seen to fail */
 
 /* What a message was answered: a GvRefusalCode, 0, or -1 for the end. */
 typedef struct Answers
@@ -289,8 +289,8 @@ test_faults(void)
 
 			for (n = calls[c].first; missed < MISSED; n += step)
 			{
-				bool		is_seen = check_call(&calls[c], n, (GvStatus) status,
-												 &right, &index);
+				bool		is_seen = check_call(&calls[c], n, status, &right,
+												 &index);
 
 				failed += is_seen;
 				missed = is_seen ? 0 : missed + 1;

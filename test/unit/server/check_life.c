@@ -89,7 +89,7 @@ test_signals(void)
 	{
 		TestServer	server = server_start("--devices", "0", NULL);
 		OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
-		int			sessions[40];
+		TestCrowd	sessions;
 		OwnSearch	search = make_search(&key, &index);
 		int64_t		began;
 
@@ -97,20 +97,16 @@ test_signals(void)
 		kill(server.pid, SIGPIPE);
 		CHECK(load_all(loader, &key, &index) == 0, "load");
 		/* 40 searches of 100,000 postings take a while */
+		sessions = crowd_open(&server, GV_ROLE_SESSION, 40);
+		OK(search_check(sessions.fds[0], &key, &index));
 		for (n = 0; n < 40; n++)
-		{
-			sessions[n] = client_open(&server, GV_ROLE_SESSION);
-			CHECK(n > 0 || search_check(sessions[0], &key, &index) == 0,
-				  "search");
-			CHECK(search_send(sessions[n], &search), "send");
-		}
+			CHECK(search_send(sessions.fds[n], &search), "send");
 		wait_ms(5);
 		began = client_now_ms();
 		kill(server.pid, ends[i]);
 		CHECK(server_wait(&server) == 0, "signal %d", ends[i]);
 		CHECK(client_now_ms() - began < 5000, "it took long to end");
-		for (n = 0; n < 40; n++)
-			close(sessions[n]);
+		crowd_close(&sessions);
 		CHECK(client_ended(loader), "the loader");
 		CHECK(client_socket(&server) < 0, "somebody listens");
 		server_remove(&server);
@@ -216,7 +212,7 @@ count_lines(const TestServer *server, const char *text)
  * loop at work: that is said once, and again when some have got in meanwhile.
  */
 static void
-check_shortage(const TestServer *server, const int *sessions,
+check_shortage(const TestServer *server, TestCrowd *sessions,
 			   const GvMirrorKey *keys, const TestIndex *index)
 {
 	int			round;
@@ -224,18 +220,10 @@ check_shortage(const TestServer *server, const int *sessions,
 
 	for (round = 0; round < 300; round++)
 	{
-		TestSearch	searches[2];
-
 		for (i = 0; i < 2; i++)
-		{
-			searches[i] = make_search(&keys[i], index);
-			CHECK(search_send(sessions[i], &searches[i]), "send");
-		}
+			crowd_ask(sessions, i, &keys[i], index, NULL);
 		for (i = 0; i < 2; i++)
-		{
-			OK(search_receive(sessions[i], index, &searches[i]));
-			free_search(&searches[i]);
-		}
+			OK(crowd_answer(sessions, i, index));
 	}
 	i = count_lines(server, "WARNING: could not accept a connection: ");
 	CHECK(i >= 1 && i < 10, "%d warnings", i);
@@ -249,7 +237,7 @@ test_few_files(void)
 	TestIndex	index = make_index(GV_L2, 64, 64, 1, 1, -3000, false);
 	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
 	TestServer	server;
-	int			sessions[2];
+	TestCrowd	sessions;
 	int			loader;
 	int			crowd[200];
 	int			early;
@@ -263,16 +251,13 @@ test_few_files(void)
 	early = client_open(&server, GV_ROLE_SESSION);
 	loader = client_open(&server, GV_ROLE_LOADER);
 	for (i = 0; i < 2; i++)
-	{
 		CHECK(load_all(loader, &keys[i], &index) == 0, "load");
-		sessions[i] = client_open(&server, GV_ROLE_SESSION);
-	}
+	sessions = crowd_open(&server, GV_ROLE_SESSION, 2);
 	for (i = 0; i < 200; i++)
 		crowd[i] = client_socket(&server);
 	CHECK(client_ping(early) == 0, "who was there before");
-	check_shortage(&server, sessions, keys, &index);
-	for (i = 0; i < 2; i++)
-		close(sessions[i]);
+	check_shortage(&server, &sessions, keys, &index);
+	crowd_close(&sessions);
 	close(loader);
 	free_index(&index);
 	for (i = 0; i < 200; i++)

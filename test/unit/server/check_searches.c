@@ -270,9 +270,9 @@ make_large(const GvMirrorKey *key, const TestIndex *index)
 }
 
 /*
- * A batch whose answers another thread sends: one is large and not read, before
- * its client asks for the next and then goes away, and another client has gone
- * at once; the others ask again.
+ * A batch whose answers another thread sends: one is large and not read until
+ * its client has asked for the next, another client has gone at once; the
+ * others ask again.
  */
 static void
 test_large_batch(const TestServer *server)
