@@ -14,8 +14,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(remote_conf new_remote_node is_mirrored differs stat_of soon soon_up gpuvecd_pid supervisor_pid
-  served pause_loaders resume_loaders stand_still go_on revive
+our @EXPORT = qw(remote_conf new_remote_node is_mirrored differs stat_of soon soon_up soon_ready gpuvecd_pid supervisor_pid
+  served is_answered pause_loaders resume_loaders stand_still go_on revive
   %MESSAGE message refusal greeting pretend_gpuvecd converse end_pretended);
 our @EXPORT_OK = qw(is_verified is_loaded is_same);
 
@@ -177,6 +177,26 @@ sub revive
 
 	$node->restart;
 	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat");
+}
+
+# Test: the first 20 answers of table t are right, and gpuvecd gave them all, or none.
+sub is_answered
+{
+	my ($node, $right, $by_server, $what) = @_;
+	my $before = served($node);
+
+	is(answers($node, 't', '<->', 8, 10, 20), $right, "$what: answers are right");
+	return is(served($node) - $before, $by_server ? 20 : 0, "$what: by gpuvecd are " . ($by_server ? 'all' : 'none'));
+}
+
+# Test: soon so many mirrors, of those for which a condition holds, are ready.
+sub soon_ready
+{
+	my ($node, $n, $what, $condition) = @_;
+
+	$condition //= 'true';
+	return ok(wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors WHERE state = 'ready' AND $condition"), $what)
+	  || diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
 }
 
 # Let mirrors get older: who would send loaders is stopped, and loaders are

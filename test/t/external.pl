@@ -117,15 +117,8 @@ $node->safe_psql('postgres', qq{
 	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 1, probes = 1, candidates = 10)});
 my $right = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, 20)");
 
-# Test: the answers are right, and by whom.
-sub is_right
-{
-	my ($by_server, $what) = @_;
-	my $before = served($node);
-
-	is(answers($node, 't', '<->', 8, 10, 20), $right, "$what: answers are right");
-	return is(served($node) - $before, $by_server ? 20 : 0, "$what: by gpuvecd are " . ($by_server ? 'all' : 'none'));
-}
+# Test: the answers are right, and gpuvecd gave them, or did not.
+sub is_right { return is_answered($node, $right, @_); }
 
 # Test: gpuvecd gets a mirror when it is told to, or soon, by itself, and answers.
 sub is_right_once_told
@@ -140,8 +133,7 @@ sub is_mirrored_again
 {
 	my ($what) = @_;
 
-	ok(wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_mirrors WHERE index = 't_e'::regclass AND state = 'ready'}, 60),
-		"$what: mirrored");
+	soon_ready($node, 1, "$what: mirrored");
 	return is_right(1, $what);
 }
 

@@ -60,15 +60,6 @@ sub is_placed
 	return are_same($what, 'd');
 }
 
-# Test: soon so many mirrors are ready.
-sub soon_ready
-{
-	my ($n, $what) = @_;
-
-	return ok(wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors WHERE state = 'ready'"), $what)
-	  || diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
-}
-
 # Test: while so many rounds of searches of each of these tables run side by side, and
 # something is done, all have the rows of the session.
 sub searched_meanwhile
@@ -149,7 +140,7 @@ searched_meanwhile(
 
 # -- gpuvecd ends: both come back
 restart_gpuvecd('ended');
-soon_ready(2, 'both are mirrored again');
+soon_ready($node, 2, 'both are mirrored again');
 is(join(' ', sort map { mirror_of($_, 'device') } 'a', 'b'), '0 1', 'started again: each GPU has one');
 are_same('started again', 'a', 'b');
 
@@ -236,7 +227,7 @@ is_placed('2|1', 'divided, after VACUUM');
 
 # -- loaded while it is searched
 restart_gpuvecd('searched');
-searched_meanwhile('while it is loaded', 30, [ 'd', 'd' ], sub { soon_ready(1, 'loaded while it is searched'); });
+searched_meanwhile('while it is loaded', 30, [ 'd', 'd' ], sub { soon_ready($node, 1, 'loaded while it is searched'); });
 is(mirror_of('d', 'shards, replicas'), '2|1', 'loaded again: two shards');
 
 # -- a GPU of two fails in the midst of searches: the one that is left has no room
@@ -254,7 +245,7 @@ while ($round++ < 100 && stat_of($node, 'coalesce(pid, 0)') eq $pid)
 cmp_ok($round, '<', 100, 'a GPU fails');
 soon($node, "state = 'up' AND memory = $megabytes * 1048576", 'one GPU is left');
 gives($node, $answers, $expected, 'one GPU is left: the same rows');
-soon_ready(0, 'one GPU has no room for it');
+soon_ready($node, 0, 'one GPU has no room for it');
 
 # -- it is back
 unlink "$wrapper.devices";
@@ -290,7 +281,7 @@ SKIP:
 	append_to_file("$wrapper.devices", '0,1,2');
 	searched_meanwhile('one of four fails', 100, [ ('d') x 4 ],
 		sub { soon($node, "state = 'up' AND pid <> $pid", 'one of four fails'); });
-	soon_ready(1, 'three are left');
+	soon_ready($node, 1, 'three are left');
 	is(mirror_of('d', 'shards, replicas'), '2|1', 'three are left: one replica');
 	are_same('three are left', 'd');
 	unlink "$wrapper.devices";

@@ -36,9 +36,6 @@ sub begin_part
 # with a gpuvecd of its own
 my $own = "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n";
 
-# Test: soon the mirror is there and ready.
-sub soon_mirrored { return comes($node, q{SELECT count(*) = 1 FROM gpuvec_mirrors WHERE index = 't_e'::regclass AND state = 'ready'}, $_[0]); }
-
 # How much more often than in $before (timed_out, suspended) a request has timed out,
 # and none was made.
 sub more_than
@@ -72,14 +69,7 @@ my ($right, $right1) = map { $node->safe_psql('postgres', "SET gpuvec.engine = c
 my $strict = "SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)";
 
 # Test: the answers are right, and gpuvecd gave them, or did not.
-sub is_right
-{
-	my ($by_server, $what) = @_;
-	my $before = served($node);
-
-	is(answers($node, 't', '<->', 8, 10, 20), $right, "$what: answers are right");
-	return is(served($node) - $before, $by_server ? 20 : 0, "$what: by gpuvecd are " . ($by_server ? 'all' : 'none'));
-}
+sub is_right { return is_answered($node, $right, @_); }
 
 # -- all is well
 soon($node, "state = 'up' AND engine = '$SERVER' AND device <> '' AND memory > 0 AND restarts = 0", 'gpuvecd is up');
@@ -103,7 +93,7 @@ gives($node, qq{
 	\\echo :after},
 	$right, 'killed: the session goes on, and its answers are right');
 soon($node, "state = 'up' AND restarts = 1 AND pid <> $pid", 'killed: it is started again');
-soon_mirrored('killed: the mirror is loaded again by itself');
+soon_ready($node, 1, 'killed: the mirror is loaded again by itself');
 is_right(1, 'started again');
 
 # -- a session in a hurry gives up for itself alone; nor does the supervisor ask

@@ -25,16 +25,6 @@ sub follows
 	return is_same($node, $table, $dims, $what, %options);
 }
 
-# Test: soon there are so many mirrors in a database.
-sub soon_mirrors
-{
-	my ($database, $n, $what) = @_;
-
-	return ok(
-		wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors WHERE database IS NOT DISTINCT FROM $database AND state = 'ready'"),
-		$what) || diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
-}
-
 soon_up($node, 'new');
 
 # -- loaded (while rows come and go: coherence.pl)
@@ -100,7 +90,7 @@ for my $signal ('STOP', 'KILL')
 # -- new pages, and none
 $node->safe_psql('postgres', 'REINDEX INDEX t_e');
 follows('t', 8, 'REINDEX');
-soon_mirrors("'postgres'", 3, 'REINDEX: the old mirror is dropped');
+soon_ready($node, 3, 'REINDEX: the old mirror is dropped', "database = 'postgres'");
 $node->safe_psql('postgres', 'BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, point(1, 8)); ROLLBACK');
 is_same($node, 't', 8, 'TRUNCATE, rolled back');
 $node->safe_psql('postgres', "BEGIN; REINDEX INDEX t_e; SELECT answers('t', '<->', 8, 10, 5); ROLLBACK");
@@ -110,7 +100,7 @@ is_same($node, 't', 8, 'TRUNCATE', none => 1);
 says($node, "SELECT gpuvec_prewarm('t_e')", qr/ERROR:  index "t_e" is not trained/, 'TRUNCATE: nothing to mirror');
 $node->safe_psql('postgres', 'DROP TABLE long');
 $node->safe_psql('postgres', "SELECT gpuvec_prewarm('refined_e')");
-soon_mirrors("'postgres'", 1, 'DROP: the mirror is dropped');
+soon_ready($node, 1, 'DROP: the mirror is dropped', "database = 'postgres'");
 
 # -- a lock on the table is no hindrance, an exclusive one on the index is: then prewarm
 # waits, for its own session, too, and can be canceled
@@ -161,14 +151,14 @@ run_timed('template1', 'CREATE DATABASE other TEMPLATE postgres');
 is_same($node, 'refined', 8, 'copied', database => 'other', none => 1, set => 'gpuvec.auto_mirror = off');
 is_same($node, 'refined', 8, 'copied, while it is mirrored', database => 'other', any => 1);
 follows('refined', 8, 'copied', database => 'other');
-soon_mirrors("'other'", 1, 'copied: a mirror of its own');
+soon_ready($node, 1, 'copied: a mirror of its own', "database = 'other'");
 $node->safe_psql('other', 'INSERT INTO refined SELECT g, point(g, 8) FROM generate_series(1, 500) AS g');
 is_same($node, 'refined', 8, 'copied, and written', database => 'other', any => 1);
 is_same($node, 'refined', 8, 'as it was');
 $node->safe_psql('other', "SELECT gpuvec_prewarm('refined_e')");
 run_timed('postgres', 'DROP DATABASE other');
-soon_mirrors('NULL', 0, 'dropped: so are its mirrors');
-soon_mirrors("'other'", 0, 'dropped: so are its mirrors');
+soon_ready($node, 0, 'dropped: so are its mirrors', 'database IS NULL');
+soon_ready($node, 0, 'dropped: so are its mirrors', "database = 'other'");
 cmp_ok($took, '<', 20, 'databases are copied and dropped without waiting');
 
 # -- a database that takes no new sessions: those that are there go on
