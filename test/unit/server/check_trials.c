@@ -72,25 +72,19 @@ check_crowded_calib_mirror(const TestServer *server, const float *rows)
 	int			other = client_open(server, GV_ROLE_BUILDER);
 	int			session = client_open(server, GV_ROLE_SESSION);
 	int			loader = client_open(server, GV_ROLE_LOADER);
-	/* a list of MANY postings, all of the same code */
-	GvChunk		chunk = {0, 0, MANY / GV_BLOCK, 0, {0, MANY, 0}};
-	size_t		bytes = sizeof(GvListsRequest) +
-	(size_t) gv_chunk_bytes(&chunk, 2, 0);
-	char	   *chunks = calloc(1, bytes);
-	GvListsRequest request = {.nchunks = 1};
+	/* a list of MANY postings */
+	OwnIndex	index = make_index(GV_L2, DIMS, 3, 1, 1, -MANY, false);
 	uint64_t	id = 0;
-	GvMirrorKey keys[2] = {{0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}};
+	GvMirrorKey keys[2] = {{0}, {0}};
 	int64_t		before;
 	int			i;
 
-	memcpy(chunks, &request, sizeof(request));
-	memcpy(chunks + sizeof(request), &chunk, sizeof(chunk));
 	CHECK(builder_prepare(fd, rows, &id) == 0 &&
 		  builder_prepare(other, rows, NULL) == 0, "prepare");
 	CHECK(begin_mirror(fd, 1) == 0, "mirror");
 	before = load_totals(session).used;
 	for (i = 0; i < 2; i++)
-		OK(client_ask(fd, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL, NULL));
+		OK(load_chunk(fd, &keys[0], &index, 0, 0, MANY / GV_BLOCK, 0));
 	CHECK(load_totals(session).used >= before + MANY * 12,
 		  "%lld bytes, before %lld", (long long) load_totals(session).used,
 		  (long long) before);
@@ -104,17 +98,15 @@ check_crowded_calib_mirror(const TestServer *server, const float *rows)
 
 		CHECK(ASK_MORE(session, GV_MSG_SEARCH, search, rows, 4 * DIMS) ==
 			  GV_REFUSED_NO_MIRROR, "another's mirror");
-		memcpy(chunks, &keys[i], sizeof(keys[i]));
-		CHECK(client_ask(loader, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
-						 NULL) == GV_REFUSED_NO_MIRROR, "another's lists");
+		CHECK(load_chunk(loader, &keys[i], &index, 0, 0, MANY / GV_BLOCK,
+						 0) == GV_REFUSED_NO_MIRROR, "another's lists");
 	}
-	CHECK(client_ask(other, GV_MSG_LISTS, chunks, bytes, NULL, 0, NULL,
-					 NULL) == GV_REFUSED_NO_MIRROR && client_ended(other),
+	CHECK(load_chunk(other, &keys[1], &index, 0, 0, MANY / GV_BLOCK, 0) ==
+		  GV_REFUSED_NO_MIRROR && client_ended(other),
 		  "lists of another build, none of its own");
 	close(other);
 	close(loader);
 	close(session);
 	close(fd);
-	free(chunks);
 	builder_unused(server, "a mirror with more than was announced");
 }
