@@ -25,8 +25,7 @@ sub cancel_build
 {
 	my ($sql, $phase) = @_;
 
-	test_cancel($node, "$sql: $phase", $sql, 'pg_stat_progress_create_index', "phase = 'building index: $phase'");
-	return;
+	return test_cancel($node, "$sql: $phase", $sql, 'pg_stat_progress_create_index', "phase = 'building index: $phase'");
 }
 
 # -- the build
@@ -34,6 +33,7 @@ my $drop = 'SET client_min_messages = warning; DROP INDEX IF EXISTS slow_e;';
 sub create
 {
 	my ($lists) = @_;
+
 	return "$drop CREATE INDEX slow_e ON slow USING gpuivfpq (e) WITH (lists = $lists)";
 }
 # clustering so many lists takes long: what comes behind it has to do with fewer
@@ -44,12 +44,8 @@ my $begun = time;
 $node->safe_psql('postgres', "$create; DROP INDEX slow_e");
 my $took_ms = 1000 * (time - $begun);
 # the last is early enough for a build that others kept from the cores meanwhile
-for my $fraction (.05, .15, .3)
-{
-	test_timeout($node, 'build', $create, int($fraction * $took_ms));
-}
-is( $node->safe_psql('postgres', q{SELECT count(*) FROM pg_class WHERE relname = 'slow_e'}),
-	'0', 'nothing is left of the index');
+test_timeout($node, 'build', $create, int($_ * $took_ms)) for .05, .15, .3;
+gives($node, q{SELECT count(*) FROM pg_class WHERE relname = 'slow_e'}, '0', 'nothing is left of the index');
 
 # -- a build that is deep in the engine serves those who wait for it, and ends
 # when one of its workers does

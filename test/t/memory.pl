@@ -174,16 +174,14 @@ for my $mb (4, long_test() ? 16 : (), 64)
 	# ran; 5.5 to 6.2 of them are used where $mb is 4
 	cmp_ok($used, '<=', 1.25 * $mb * 1024 + 7168, "build in $mb MB: $used kB more than a btree's");
 	cmp_ok($lists, '>', 1, "... it has $lists lists");
-	is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM gpuvec_calibration('big_e')"), 't', '... calibrated');
+	gives($node, "SELECT count(*) > 0 FROM gpuvec_calibration('big_e')", 't', '... calibrated');
 	is_sound($node, 'big_e', "built in $mb MB");
 	$node->safe_psql('postgres', 'DROP INDEX big_e');
 }
-my ($rc, undef, $err) = $node->psql('postgres',
-	"SET maintenance_work_mem = '2MB'; CREATE INDEX ON big USING gpuivfpq (e) WITH (lists = 15000)");
-isnt($rc, 0, 'too many lists for 2 MB');
-like($err, qr/"maintenance_work_mem" is too low to train 15000 lists
-DETAIL:  \d+ MB are required for 128 dimensions\./,
-	'... says what is needed');
-like($err, qr/HINT:  Increase "maintenance_work_mem", or use fewer lists/, '... and what to do');
+says($node, "SET maintenance_work_mem = '2MB'; CREATE INDEX ON big USING gpuivfpq (e) WITH (lists = 15000)",
+	qr/ERROR:  "maintenance_work_mem" is too low to train 15000 lists
+DETAIL:  \d+ MB are required for 128 dimensions\.
+HINT:  Increase "maintenance_work_mem", or use fewer lists/,
+	'too many lists for 2 MB: what is needed, and what to do');
 
 done_testing();
