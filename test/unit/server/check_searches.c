@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "scripts.h"
 
 #define NCLIENTS	100
 
@@ -337,21 +337,16 @@ test_slow_writer(const TestServer *server)
 	OwnFd		session = client_open(server, GV_ROLE_SESSION);
 	OwnIndex	index = make_index(GV_COSINE, 60, 9, 10, 2, 30, false);
 	GvMirrorKey key = test_key(301);
-	GvMessage	header = {sizeof(GvSearchRequest) + 4 * 60, GV_MSG_SEARCH, 0};
-	char		message[sizeof(GvMessage) + sizeof(GvSearchRequest) + 4 * 60];
-	TestSearch	search;
+	OwnSearch	search = make_search(&key, &index);
+	Script		script = {0};
 	size_t		i;
 	int			result;
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	search = make_search(&key, &index);
-	memcpy(message, &header, sizeof(header));
-	memcpy(message + sizeof(header), &search.request, sizeof(search.request));
-	memcpy(message + sizeof(header) + sizeof(search.request), search.query,
-		   4 * 60);
-	for (i = 0; i < sizeof(message); i++)
+	SAY_MORE(&script, SEARCH, search.request, search.query, 4 * 60);
+	for (i = 0; i < script.bytes[0]; i++)
 	{
-		CHECK(client_send(slow, message + i, 1), "byte %zu", i);
+		CHECK(client_send(slow, script.messages[0] + i, 1), "byte %zu", i);
 		if (i % 20 == 0)
 		{
 			result = search_check(session, &key, &index);
@@ -360,11 +355,11 @@ test_slow_writer(const TestServer *server)
 	}
 	result = search_receive(slow, &index, &search);
 	CHECK(result == 0, "slow: %d", result);
-	CHECK(client_send(slow, message, sizeof(message) / 2), "half");
+	CHECK(client_send(slow, script.messages[0], script.bytes[0] / 2), "half");
 	close(slow);
 	result = search_check(session, &key, &index);
 	CHECK(result == 0, "after half a message: %d", result);
-	free_search(&search);
+	free_script(&script);
 	CHECK(load_drop(loader, &key) == 0, "drop");
 }
 
