@@ -13,7 +13,7 @@
 #define NCLIENTS	8			/* of one batch */
 #define BATCH_CALLS	30			/* more than come before its end */
 #define TOGETHER	3			/* sessions that search at once */
-#define MISSED		8			/* calls in a row that are not seen to fail */
+#define MISSED		4			/* calls in a row that are not seen to fail */
 
 /* What a message was answered: a GvRefusalCode, 0, or -1 for the end. */
 typedef struct Answers
