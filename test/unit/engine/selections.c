@@ -244,7 +244,7 @@ void
 check_matrix(SelectRows select_rows, Input input, const float *values,
 			 int64_t rows, int64_t columns, const int64_t *ks, int nks)
 {
-	FREED Sorted **sorted = malloc(sizeof(Sorted *) * rows);
+	FREED Sorted **sorted = calloc(rows, sizeof(Sorted *));
 	int64_t		row;
 
 	for (row = 0; row < rows; row++)
