@@ -403,7 +403,6 @@ test_devices(void)
 	test_in_vain(&server, &index);
 	test_places(&server, &index);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_check_log(&server, "LOG: dropped mirror of index 2, ");
 	server_check_log(&server, "LOG: loaded index 2 on device 3: ");
 	server_remove(&server);
 	test_growth();
