@@ -19,3 +19,11 @@ SET gpuvec.use_index = never;
 SELECT state, advice FROM gpuvec_doctor('SELECT id FROM shared ORDER BY v <-> $1 LIMIT 10');
 RESET gpuvec.use_index;
 DROP TABLE shared;
+-- with the targets of calibration it costs less than hnsw, whose scans take longer
+CREATE TABLE shared AS SELECT i AS id, pg_temp.point(i, 32, 1, 0)::vector(32) AS v FROM generate_series(1, 3000) AS i;
+CREATE INDEX shared_hnsw ON shared USING hnsw (v vector_l2_ops) WITH (ef_construction = 32);
+CREATE INDEX shared_ivfpq ON shared USING gpuivfpq (v);
+ANALYZE shared;
+RESET enable_seqscan;
+SELECT state, advice FROM gpuvec_doctor('SELECT id FROM shared ORDER BY v <-> $1 LIMIT 10');
+DROP TABLE shared;
