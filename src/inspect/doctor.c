@@ -461,6 +461,8 @@ describe_search(const IndexReport *report, const IvfpqSearchParams *params)
 	int			nlists = report->inspection.meta.nlists;
 	int			least_rows = IvfpqLeastRows(report->index);
 
+	if (nlists == 0 && report->inspection.has_worker)
+		return DOCTOR_TRAINING;
 	if (nlists == 0)
 		return report->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ?
 			psprintf(DOCTOR_UNTRAINED_TEMPORARY,

@@ -148,6 +148,8 @@
 	"not trained, searches are exact; gpuvec_train can train it from %d rows on"
 #define DOCTOR_UNTRAINED \
 	"not trained, searches are exact; VACUUM will train it when it has %d rows, gpuvec_train from %d rows on"
+#define DOCTOR_TRAINING \
+	"not trained, searches are exact; a background worker is training it, or does so next"
 #define DOCTOR_READS_ALL \
 	"a search at recall %g reads all %d lists"
 #define DOCTOR_FIRST_BATCH \
@@ -426,6 +428,8 @@
 	"The index is not trained because nearly all of its rows are equal.  Create a partial index without them, or wait until VACUUM finds rows that differ."
 #define DOCTOR_TRAIN \
 	"The index is not trained and has %lld rows.  Run VACUUM on the table, or call gpuvec_train(%s)."
+#define DOCTOR_WAIT_FOR_TRAINING \
+	"The index is not trained and has %lld rows.  Wait: a background worker is training it, or does so next."
 #define DOCTOR_OUTGROWN \
 	"The index was trained on %lld rows and now has %lld.  Run REINDEX INDEX CONCURRENTLY %s%s%s."
 #define DOCTOR_THEN_CALIBRATE \
@@ -444,6 +448,8 @@
 	"A changed option has no effect yet: %s.  Run REINDEX INDEX CONCURRENTLY %s."
 #define DOCTOR_PENDING \
 	"%lld rows are pending.  %s gpuvec_train(%s)."
+#define DOCTOR_WAIT_FOR_LISTS \
+	"%lld rows are pending.  Wait: a background worker is moving them into lists, or does so next."
 #define DOCTOR_PENDING_VACUUM \
 	"Run VACUUM on the table, or call"
 #define DOCTOR_LONG_LIST \

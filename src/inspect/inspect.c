@@ -488,12 +488,26 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 	return NULL;
 }
 
+/*
+ * Returns whether the index has so many pending rows that a background worker
+ * trains it or moves the rows into lists, and this worker is running.
+ */
+static bool
+has_worker(Relation index, const IvfpqMetaData *meta, int64 pending)
+{
+	return index->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
+		pending >= (meta->nlists == 0 ? IvfpqTrainRows(index) :
+					MAX_PENDING + 1) && IvfpqHasWorker(index);
+}
+
 /* Returns a sentence that says what to do about an index, or NULL. */
 static char *
-make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
-			const IvfpqListTotals *totals, int64 pending,
+make_advice(Relation heap, Relation index, const IvfpqInspection *inspection,
 			const Drift *drift)
 {
+	const IvfpqMetaData *meta = &inspection->meta;
+	const IvfpqListTotals *totals = &inspection->totals;
+	int64		pending = inspection->pending;
 	const IvfpqOptions *options = IvfpqGetOptions(index);
 	bool		for_rows = options->calibrated_for == IVFPQ_FOR_ROWS;
 	bool		is_temporary =
@@ -516,6 +530,9 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 						(long long) rows, literal);
 	if (meta->nlists == 0 && looks_equal(heap, index, pending))
 		return DOCTOR_ROWS_EQUAL;
+	if (meta->nlists == 0 && inspection->has_worker)
+		return psprintf(DOCTOR_WAIT_FOR_TRAINING,
+						(long long) rows);
 	if (meta->nlists == 0)
 		return psprintf(DOCTOR_TRAIN,
 						(long long) rows, literal);
@@ -545,6 +562,9 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	waiting = waiting_option(options, meta);
 	if (waiting != NULL)
 		return psprintf(DOCTOR_OPTION_WAITS, waiting, name);
+	if (pending > MAX_PENDING && inspection->has_worker)
+		return psprintf(DOCTOR_WAIT_FOR_LISTS,
+						(long long) pending);
 	if (pending > MAX_PENDING)
 		return psprintf(DOCTOR_PENDING,
 						(long long) pending,
@@ -586,6 +606,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	look_for_drift(heap, index, inspection->totals.live, &drift);
 	inspection->has_copies = drift.has_copies;
 	inspection->has_drifted = drift.has_drifted;
+	inspection->has_worker = has_worker(index, meta, inspection->pending);
 
 	/*
 	 * An error in a function of the index's owner must not end a statement in
@@ -604,8 +625,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 		psprintf(DOCTOR_MISMATCHED,
 				 (long long) mismatched, ItemPointerGetBlockNumber(&first),
 				 ItemPointerGetOffsetNumber(&first), first_dims, dims) :
-		make_advice(heap, index, meta, &inspection->totals,
-					inspection->pending, &drift);
+		make_advice(heap, index, inspection, &drift);
 }
 
 /* gpuvec_index_info(index regclass) */

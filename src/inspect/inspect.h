@@ -18,6 +18,9 @@ typedef struct IvfpqInspection
 	int64		pending;
 	bool		has_copies;		/* many rows are copies of few vectors */
 	bool		has_drifted;	/* many rows are unlike the training rows */
+	bool		has_worker;		/* has rows to train on or to move into lists,
+								 * and a background worker that does so now or
+								 * next */
 	char	   *advice;			/* a sentence, or NULL if nothing should be
 								 * done */
 } IvfpqInspection;

@@ -104,9 +104,15 @@ $node->safe_psql('postgres', q{
 	CREATE TABLE busy (id int, e real[]);
 	CREATE INDEX busy_e ON busy USING gpuivfpq (e) WITH (dims = 8, train_rows = 2000, lists = 30);
 	INSERT INTO busy SELECT * FROM source WHERE id <= 3000});
+my $advice = q{SELECT state, i.advice FROM gpuvec_index_info('busy_e') AS i, gpuvec_doctor() AS d
+	WHERE subject = 'busy_e' AND d.advice = i.advice};
+like($node->safe_psql('postgres', $advice), qr/VACUUM will train it .*Run VACUUM on the table, or call/,
+	'before, the doctor advises VACUUM');
 hold_at('1 train: written');
 $node->safe_psql('postgres', 'VACUUM busy');
 is_held($node, 'the worker has written its pages');
+like($node->safe_psql('postgres', $advice), qr/worker is training it, or does so next\|.* has 3000 rows\.  Wait: /,
+	'while it trains, to wait');
 my $open = $node->background_psql('postgres');
 $open->query_safe('BEGIN');
 $open->query_safe('INSERT INTO busy SELECT id + 2000000, e FROM source WHERE id <= 50');

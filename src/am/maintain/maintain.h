@@ -42,6 +42,7 @@ extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
 extern int	ivfpq_training_timeout;
 
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
+extern bool IvfpqHasWorker(Relation index);
 
 /* traininplace.c */
 typedef struct IvfpqTrainResult

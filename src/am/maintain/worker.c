@@ -343,6 +343,26 @@ slot_is_for(Relation index)
 }
 
 /*
+ * Returns whether a worker is running that serves the index now or later, if
+ * the index has work.  Looks at the lock table and takes no lock, because a
+ * lock of the slot, however short, could keep a worker from its slot.
+ */
+bool
+IvfpqHasWorker(Relation index)
+{
+	LockData   *held = GetLockStatusData();
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, AuthIdRelationId, slot_owner(index),
+					   SLOT_PART);
+	for (int i = 0; i < held->nelements; i++)
+		if (memcmp(&held->locks[i].locktag, &tag, sizeof(tag)) == 0 &&
+			held->locks[i].holdMask != 0)
+			return true;
+	return false;
+}
+
+/*
  * Starts a worker that begins with the given index.  Returns false if the
  * server has no free background worker.
  */
