@@ -734,7 +734,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_calibrate(regclass, real[], regclass, name) IS
-	'calibrate a gpuivfpq index for target recalls';
+	'measure and store the probes (lists read) and candidates (rows reranked) that find the first k rows at each recall';
 
 CREATE FUNCTION gpuvec_calibration(index regclass)
 RETURNS TABLE (
@@ -747,7 +747,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_calibration(regclass) IS
-	'probes and candidates of a gpuivfpq index for each target recall';
+	'probes (lists read) and candidates (rows reranked) that find the first k rows at each recall';
 
 CREATE FUNCTION gpuvec_live_queries(index regclass)
 RETURNS TABLE (
