@@ -112,7 +112,7 @@ for my $n (0 .. $#targets)
 	are_whole($crashed, $what, \@keyed, warnings => 1);
 
 	$crashed->safe_psql('postgres', join '',
-		(map { insert($_, 3001, 3050) . "DELETE FROM $_ WHERE id % 4 = 1;" } @tables),
+		(map { insert($_, 5001, 5050) . "DELETE FROM $_ WHERE id % 4 = 1;" } @tables),
 		(map { "SELECT gpuvec_train('${_}_e');" } @late));
 	$crashed->safe_psql('postgres', "VACUUM (INDEX_CLEANUP on) $_") for @tables;
 	are_whole($crashed, "$what, and went on", \@keyed, warnings => 1);

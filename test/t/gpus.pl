@@ -233,7 +233,7 @@ is(mirror_of('d', 'shards, replicas'), '2|1', 'loaded again: two shards');
 # -- a GPU of two fails in the midst of searches: the one that is left has no room
 append_to_file("$wrapper.fault", '2500:5');
 my $pid = restart_gpuvecd('before one fails');
-mirror('d', 'before one fails');
+gives($node, "SELECT gpuvec_prewarm('d_e') > 0", 't', 'before one fails: d is mirrored');
 append_to_file("$wrapper.devices", '0');
 my $answers = "SELECT answers('d', '<->', 16, 20, 10);" x 5;
 my $expected = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $answers");
@@ -277,7 +277,7 @@ SKIP:
 	# one of the four fails in the midst of searches
 	append_to_file("$wrapper.fault", '2500:5');
 	$pid = restart_gpuvecd('two by two');
-	mirror('d', 'before one of four fails');
+	gives($node, "SELECT gpuvec_prewarm('d_e') > 0", 't', 'before one of four fails: d is mirrored');
 	append_to_file("$wrapper.devices", '0,1,2');
 	searched_meanwhile('one of four fails', 100, [ ('d') x 4 ],
 		sub { soon($node, "state = 'up' AND pid <> $pid", 'one of four fails'); });
