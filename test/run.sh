@@ -37,6 +37,8 @@
 #					gpuvecd's with that engine
 #	cardolder		what older cards do
 #	cardsanitized	the same sanitized, at small size
+#	plainbuffers	the SQL tests without what leans on PostgreSQL's insides
+#					(src/page/README, "Ways Around PostgreSQL")
 #	ubsan			a server with the undefined-behavior sanitizer
 #	coverage		which lines of src/ the tests of a server and the unit programs
 #					execute: 92 % at least (skipped without gcovr)
@@ -80,12 +82,12 @@ SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap external'
 QUICK_PARTS='layers warnings unit sql isolation'
 LONG_PARTS='unitwhole thread sqlserved cuda fuzz levels valgrind cardwhole cardolder cardsanitized
-	ubsan clang coverage servers upgrade sqlsmith hosts clients soak faults'
+	plainbuffers ubsan clang coverage servers upgrade sqlsmith hosts clients soak faults'
 # that need the test build
 TEST_PARTS='warnings unit tap unitwhole thread levels valgrind cardwhole cardolder
 	cardsanitized'
 BUILT_PARTS='unitwhole thread sqlserved cuda levels valgrind cardwhole cardolder cardsanitized
-	servers sqlsmith hosts clients'
+	plainbuffers servers sqlsmith hosts clients'
 # shellcheck disable=SC2034
 SERVER='' SOURCE='' TEST_SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0

@@ -395,7 +395,8 @@ part_upgrade() {
 
 # All wanted parts of the chosen server.
 server_parts() {
-	wanted_any sql isolation tap external sqlserved sqlsmith hosts clients || return 0
+	wanted_any sql isolation tap external sqlserved sqlsmith hosts clients plainbuffers ||
+		return 0
 	prepare_server || return 0
 	if wanted_any sql isolation; then
 		part "$SERVER sql and isolation" part_sql "data$TAG"
@@ -418,6 +419,7 @@ server_parts() {
 	once hosts part "$SERVER hosts" of_test_build count_program \
 		"$GV_ROOT/test/hosts/run.sh" --installed "$GV_PG_CONFIG"
 	once clients part "$SERVER clients" part_clients "dataclients$TAG"
+	once plainbuffers part "$SERVER sql on plain buffers" sql_on_plain_buffers "dataplain$TAG"
 }
 
 # Builds anew, with arguments for make; $1 = what the server is called then
@@ -461,6 +463,24 @@ other_servers() {
 			echo "$config"
 		fi
 	done
+}
+
+# The SQL tests once more with gpuvec built without what leans on PostgreSQL's
+# insides (src/page/README, "Ways Around PostgreSQL"); $1 = the cluster's name
+sql_on_plain_buffers() {
+	rm -f "$SOURCE"/src/page/bufcache.o "$SOURCE"/src/page/delta.o
+	gv_build "$(basename "$SOURCE")" COPT=-DIVFPQ_PLAIN_BUFFERS || {
+		failed 1 "$SERVER: build with plain buffers"
+		return 0
+	}
+	gv_own "$SOURCE"
+	gv_start "$1" "${SQL_SETTINGS[@]}" || {
+		failed 1 "$SERVER with plain buffers: does not start"
+		return 0
+	}
+	installcheck "sql on plain buffers" REGRESS ISOLATION .
+	gv_stop "$1"
+	check_server_log "$1"
 }
 
 # The others than $1's, with the parts that ONLY names beside this one.
