@@ -11,7 +11,6 @@ coverage_parts() {
 		part coverage skipped "no gcovr"
 		return
 	fi
-	rm -rf "$GV_TMP/tap$TAG"
 	rebuild_server counted TEST_BUILD=1 COPT="-O1 $flags" || return 0
 	part "$SERVER sql and isolation" part_sql datacoverage
 	part "$SERVER sql through gpuvecd" sql_through_gpuvecd datacoverage-gpuvecd

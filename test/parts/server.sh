@@ -299,6 +299,7 @@ run_tap_files() {
 # test/t/Gpuvec.pm copy.
 make_tap_template() {
 	export INITDB_TEMPLATE=$GV_TMP/template$TAG
+	rm -rf "$INITDB_TEMPLATE"
 	mkdir -m 700 "$INITDB_TEMPLATE"
 	gv_own "$INITDB_TEMPLATE"
 	# the locale is that of PostgreSQL::Test::Utils
@@ -320,6 +321,7 @@ part_tap() {
 	fi
 	mapfile -t files < <(tap_in_order "${files[@]}")
 	make_tap_template
+	rm -rf "$GV_TMP/tap$TAG"
 	mkdir "$GV_TMP/tap$TAG"
 	gv_own "$GV_TMP/tap$TAG"
 	export -f run_tap_file
