@@ -363,6 +363,8 @@ damage_index('turned', 'rotation changed', $rows, found($rotation, 'the rotation
 damage_index('turned', 'rotation not a number', qr//,
 	found($rotation, 'a value of the rotation is not finite'),
 	put($rotation * BLCKSZ + CONTENTS + 40, 0x7FC00000));
+damage_index('turned', 'rotation elsewhere', qr//,
+	found(0, 'arrays and directory are not in their places'), put(CONTENTS + META_ROTATION, 4711));
 
 # ---- refine records: pages 1 and on, the last of which has free slots
 
