@@ -109,6 +109,10 @@ says($node, "BEGIN; ALTER INDEX refined_e SET TABLESPACE pg_default;
 	SET statement_timeout = 500; SELECT gpuvec_prewarm('refined_e')",
 	qr/ERROR:  canceling statement due to statement timeout/, 'the index is locked');
 
+$node->safe_psql('postgres', 'CREATE ROLE guest');
+gives($node, 'SET ROLE guest; SELECT (SELECT count(*) FROM gpuvec_mirrors), (SELECT state FROM gpuvec_stat)',
+	'0|up', 'views: states are for everyone, mirrors are not');
+
 # nor do indexes that a transaction keeps locked, once it has asked for their
 # mirrors, keep others waiting; locked before, or a loader might begin in between,
 # which then waits
