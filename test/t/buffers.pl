@@ -47,9 +47,14 @@ for my $table (qw(plain refined))
 }
 like(said(qq{
 	CREATE TEMP TABLE own AS SELECT * FROM plain WHERE id <= $rows / 2;
-	CREATE INDEX ON own USING gpuivfpq (e) WITH (lists = 50);
-	SELECT complete('own', '<->', $dims)}),
-	qr/^(\d+) rows, \1 distinct/m, 'a temporary table');
+	CREATE INDEX own_e ON own USING gpuivfpq (e) WITH (lists = 50);
+	INSERT INTO own SELECT * FROM plain WHERE id BETWEEN $rows / 2 + 1 AND $rows;
+	DELETE FROM own WHERE id % 3 > 0;
+	VACUUM own;
+	INSERT INTO own SELECT * FROM plain WHERE id BETWEEN $rows + 1 AND 1.5 * $rows;
+	SELECT complete('own', '<->', $dims), count(*) FROM own;
+	SELECT count(*) FROM gpuvec_verify_index('own_e')}),
+	qr/^(\d+) rows, \1 distinct\|\1\n0$/m, 'a temporary table');
 
 # -- a scan that is not read to its end, or goes on after a savepoint
 unlike(said(qq{
