@@ -341,7 +341,8 @@ for my $fixture (map { /([^\/]+)$/ } sort glob "$formats/[0-9]*")
 	test_whole($node, $fixture, "$what, changed");
 	$node->stop('immediate');
 	$node->start;
-	$node->safe_psql('postgres', q{SELECT gpuvec_train('untrained_e')}) if $fixture ne '7';
+	like($node->safe_psql('postgres', q{SELECT gpuvec_train('untrained_e'); SELECT lists, pending FROM gpuvec_index_info('untrained_e')}),
+		qr/\n[1-9]\d*\|0$/, "$what: untrained_e is trained") if $fixture ne '7';
 	test_whole($node, $fixture, "$what, after a crash");
 	is(version_of($node, $_), $format, "$what: $_ still is of it") for indexes_of($fixture);
 
