@@ -253,7 +253,8 @@ command_of() {
 }
 
 # The command line of $1, a unit, compose file or pod, has its socket in the shared
-# folder, and its health check finds the socket of the gpuvecd that runs in $RUN/a.
+# folder, and its health check finds the socket of the gpuvecd that runs in $RUN/a,
+# and no other.
 is_as_in() {
 	local file=$GV_ROOT/test/packaging/$1 options health
 	[ -e "$file" ] || file=$GV_ROOT/debian/$1
@@ -263,7 +264,9 @@ is_as_in() {
 	health=$(sed -n 's/^ *\(test\|command\): \["\(CMD", "\)\?test", \(.*\)\]/\3/; T; s/[",]//g
 		s|/run/gpuvec/main|'"$RUN/a"'|p' "$file")
 	# shellcheck disable=SC2086
-	test ${health:?no health check}
+	test ${health:?no health check} || return 1
+	# shellcheck disable=SC2086
+	! test ${health/pgsql_tmp/nothing}
 }
 
 main() {
