@@ -154,7 +154,7 @@ by_memory() {
 }
 
 try_namespaces() {
-	local dir=$RUN/a sets file
+	local dir=$RUN/a sets file serving outer
 	gv_check "down: there is no folder" is_down_because 'could not access the socket directory: No such file'
 	gv_check "without gpuvecd" is_right 0
 	gv_check "gpuvecd starts, another user's, in namespaces of its own" \
@@ -187,6 +187,11 @@ try_namespaces() {
 	gv_check "up again" is_up
 	gv_check "... its mirror, too" soon "SELECT state FROM gpuvec_mirrors" ready
 	gv_check "searches again" is_right 20
+	serving=$PID outer=$OUTER
+	gv_check "another one waits for its end" start_gpuvecd $RUNNER a --socket "$dir" --owner "$OWNER"
+	gv_check "... and ends at SIGTERM, process 1 though it is" ends TERM 0
+	PID=$serving OUTER=$outer
+	gv_check "... which leaves the first one alone" is_right 20
 }
 
 try_strangers() {
