@@ -340,6 +340,8 @@ static const Row rows[] = {
 	WRONG(EXACT, 0, GET, FIELD(GvGetRequest, n, 0, -1, 101)),
 	WRONG(EXACT, 1, GET, FIELD(GvGetRequest, first, INT64_MAX)),
 	WRONG(EXACT, 1, GET, FIELD(GvGetRequest, n, INT64_MAX)),
+	/* 9 clusters at most */
+	WRONG(CLUSTERS, 0, GET, FIELD(GvGetRequest, n, 10)),
 	/* it shares no memory */
 	WRONG(EXACT, 0, GET, FIELD(GvGetRequest, offset, 0)),
 	WRONG(EXACT, 0, ASK, .before = NTH(0, SET)),
