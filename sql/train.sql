@@ -150,3 +150,37 @@ SELECT gpuvec_train(NULL) IS NULL AS is_null;
 DROP TABLE few, other, temporary;
 DROP ROLE regress_gpuvec_trainer;
 DROP FUNCTION try;
+
+-- functions of an index must neither train nor read it while it is trained or built
+CREATE TABLE nested (e real[]) WITH (autovacuum_enabled = off);
+CREATE FUNCTION calls(e real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+	n int := coalesce(nullif(current_setting('test.calls', true), ''), '0');
+BEGIN
+	PERFORM set_config('test.calls', (n - 1)::text, false);
+	IF n = 1 THEN
+		EXECUTE current_setting('test.statement');
+	END IF;
+	RETURN e;
+END $$;
+SET test.statement = $$SELECT public.gpuvec_train('public.nested_e')$$;
+CREATE INDEX nested_e ON nested USING gpuivfpq (calls(e)) WITH (dims = 4);
+INSERT INTO nested SELECT pg_temp.point(i, 4) FROM generate_series(1, 1500) AS i;
+\set VERBOSITY terse
+-- while rows are sampled, and while they are assigned
+SET test.calls = 1;
+SELECT gpuvec_train('nested_e');
+SET test.calls = 1600;
+SELECT gpuvec_train('nested_e');
+SELECT * FROM gpuvec_verify_index('nested_e');
+SET test.calls = 0;
+SELECT gpuvec_train('nested_e');
+SELECT * FROM gpuvec_verify_index('nested_e');
+SET test.calls = 1;
+REINDEX INDEX nested_e;
+SET test.statement = $$SELECT public.gpuvec_search('public.nested_new', '{1,2,3,4}', 1)$$;
+SET test.calls = 2;
+CREATE INDEX nested_new ON nested USING gpuivfpq (calls(e));
+\set VERBOSITY default
+DROP TABLE nested;
+DROP FUNCTION calls;

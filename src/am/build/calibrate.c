@@ -781,6 +781,7 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(0))
 		return (Datum) 0;
 	PreventCommandDuringRecovery("gpuvec_calibrate()");
+	PreventCommandIfParallelMode("gpuvec_calibrate()");
 	has_given = IvfpqQueriesArgument(fcinfo, 1, MOST_GIVEN, &given);
 	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_owner, &heap);
 	IvfpqCheckBuilt(index);

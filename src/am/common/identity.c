@@ -114,6 +114,15 @@ open_index(Oid relid, LOCKMODE lockmode, const char *hint)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot access temporary indexes of other sessions")));
+	/* functions of an index can name it while it is built */
+	if (ReindexIsProcessingIndex(relid) ||
+		(rel->rd_createSubid != InvalidSubTransactionId &&
+		 RelationGetNumberOfBlocks(rel) == 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("cannot access index \"%s\" while it is being built",
+						RelationGetRelationName(rel)),
+				 errhint("Functions of an index must not read it.")));
 	if (RecoveryInProgress() && !RelationNeedsWAL(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

@@ -53,6 +53,17 @@
 /* Number of rows that training reads under one snapshot. */
 #define ROWS_A_SNAPSHOT		1024
 
+/*
+ * An index that this process trains or flushes.  The expressions of an index
+ * may call gpuvec_train, and the lock of the table does not keep out the
+ * session that holds it.
+ */
+typedef struct Busy
+{
+	Oid			index;
+	const struct Busy *outer;	/* whose expressions called gpuvec_train */
+} Busy;
+
 /* Reads pending rows from the table, under snapshots of its own. */
 typedef struct RowReader
 {
@@ -370,17 +381,12 @@ flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
 	MemoryContextDelete(context);
 }
 
-/*
- * Trains the index if it is untrained, then flushes its pending rows.  The
- * caller holds ShareUpdateExclusiveLock on the table, acts as the table's
- * owner and has an active snapshot.
- */
-void
-IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
+/* IvfpqTrainOrFlush, for an index that is not being trained already */
+static void
+train_or_flush(Relation heap, Relation index, IvfpqTrainResult *result)
 {
 	IvfpqMetaData meta;
 
-	memset(result, 0, sizeof(*result));
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists == 0)
 		train_in_place(heap, index, result);
@@ -390,6 +396,37 @@ IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
 	if (meta.nlists > 0)
 		flush_pending(heap, index, result);
 	IvfpqSnapshotTake();
+}
+
+/*
+ * Trains the index if it is untrained, then flushes its pending rows.  The
+ * caller holds ShareUpdateExclusiveLock on the table, acts as the table's
+ * owner and has an active snapshot.
+ */
+void
+IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
+{
+	static const Busy *busy = NULL;
+	const Busy	self = {RelationGetRelid(index), busy};
+
+	memset(result, 0, sizeof(*result));
+	for (const Busy *other = busy; other != NULL; other = other->outer)
+		if (other->index == self.index)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("cannot train index \"%s\" because it is being trained in this session",
+							RelationGetRelationName(index)),
+					 errhint("Functions of an index must not train it.")));
+	busy = &self;
+	PG_TRY();
+	{
+		train_or_flush(heap, index, result);
+	}
+	PG_FINALLY();
+	{
+		busy = self.outer;
+	}
+	PG_END_TRY();
 }
 
 /* Raises an error unless the current user may train this index. */
@@ -453,6 +490,7 @@ gpuvec_train(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot train indexes during recovery"),
 				 errhint("Train the index on the primary server.")));
+	PreventCommandIfParallelMode("gpuvec_train()");
 	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_may_train, &heap);
 
 	IvfpqActAsOwner(&caller, heap);
