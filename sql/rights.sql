@@ -223,8 +223,14 @@ SELECT seen();
 SELECT nearest();
 SELECT seen();
 RESET ROLE;
--- a right to the column
-GRANT SELECT (id, mine, v) ON hidden TO regress_gpuvec_guest;
+-- a right to the vectors, but not to all that conditions are on
+GRANT SELECT (id, v) ON hidden TO regress_gpuvec_guest;
+SET ROLE regress_gpuvec_guest;
+SELECT nearest();
+SELECT seen();
+RESET ROLE;
+-- a right to all columns
+GRANT SELECT (mine) ON hidden TO regress_gpuvec_guest;
 SET ROLE regress_gpuvec_guest;
 SELECT count(*) FROM (SELECT id FROM hidden WHERE mine ORDER BY v <-> '{1,1,1,1,1,1}' LIMIT 1) AS q;
 SELECT seen();

@@ -322,29 +322,25 @@ IvfpqReportScan(const IvfpqScanReport *report, bool more)
 }
 
 /*
- * Returns whether a SELECT of the indexed column would show the current user
- * all rows.  A user who has run a scan need not have that right, because the
- * scan may have run in a view or a function, with the rights of its owner.
- * Returns false for an index that was dropped, because nothing is known about
- * its rows.
+ * Returns whether a SELECT would show the current user all rows and columns of
+ * the index's table.  A user who has run a scan need not have that right,
+ * because the scan may have run in a view or a function, with the rights of
+ * its owner; its conditions may be on any column.  Returns false for an index
+ * that was dropped, because nothing is known about its rows.
  */
 bool
 IvfpqSeesAllRows(Oid index)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
-	Form_pg_index form;
-	AttrNumber	key;
 	Oid			table;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
-	form = (Form_pg_index) GETSTRUCT(tuple);
-	key = form->indkey.values[0];	/* 0: an expression */
-	table = form->indrelid;
+	table = ((Form_pg_index) GETSTRUCT(tuple))->indrelid;
 	ReleaseSysCache(tuple);
 	return (pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
-			(key > 0 && pg_attribute_aclcheck(table, key, GetUserId(),
-											  ACL_SELECT) == ACLCHECK_OK)) &&
+			pg_attribute_aclcheck_all(table, GetUserId(), ACL_SELECT,
+									  ACLMASK_ALL) == ACLCHECK_OK) &&
 		check_enable_rls(table, InvalidOid, true) != RLS_ENABLED;
 }
 
