@@ -203,6 +203,11 @@ SELECT advice FROM gpuvec_index_info('aimed_e');
 -- ... few queries, and too few
 SET client_min_messages = notice;
 SELECT DISTINCT calibrated_for FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked LIMIT 100));
+-- the option calibrated_for is part of a dump
+BEGIN READ ONLY;
+SELECT count(*) > 0 AS done FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked LIMIT 100));
+SELECT * FROM gpuvec_calibrate('aimed_e');
+ROLLBACK;
 SELECT * FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked LIMIT 99));
 SELECT * FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e[1:9] FROM asked));
 SELECT * FROM gpuvec_calibrate('aimed_e', '{}');

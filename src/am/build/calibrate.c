@@ -785,6 +785,10 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 	has_given = IvfpqQueriesArgument(fcinfo, 1, MOST_GIVEN, &given);
 	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_owner, &heap);
 	IvfpqCheckBuilt(index);
+	/* a dump has the option */
+	if (IvfpqGetOptions(index)->calibrated_for != (int)
+		(has_given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS))
+		PreventCommandIfReadOnly("gpuvec_calibrate()");
 
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"gpuivfpq calibration",
