@@ -180,7 +180,7 @@ BEGIN
 END
 $$;
 SELECT count(*), string_agg(wrong, E'\n') AS wrong
-FROM unnest('{XXX-167:59,XXX167:59,Pacific/Kiritimati}'::text[]) AS zone, unnest('{<,<=,=,>=,>}'::text[]) AS operator,
+FROM unnest('{FAR-167:59,FAR167:59,Pacific/Kiritimati}'::text[]) AS zone, unnest('{<,<=,=,>=,>}'::text[]) AS operator,
 	unnest(ARRAY['timestamptz %s date ''2026-11-24''', 'timestamptz %s timestamp ''2026-10-25 02:30''',
 		'timestamp %s timestamptz ''2026-11-23 23:00+00''', 'date %s timestamptz ''2026-11-24 00:00+14''']) AS condition,
 	pg_temp.wrong_in(zone, format(condition, operator)) AS wrong;
