@@ -12,7 +12,7 @@
 #pragma GCC diagnostic pop
 
 /* Structs of the engine that are sent, too. */
-_Static_assert(sizeof(GvKeyForm) == 20 && sizeof(GvMirrorSpec) == 64 &&
+_Static_assert(sizeof(GvKeyForm) == 20 && sizeof(GvMirrorSpec) == 72 &&
 			   sizeof(GvBuilderSpec) == 80 && sizeof(GvSetSpec) == 64 &&
 			   sizeof(GvSetDone) == 24, "a struct of the engine has padding");
 

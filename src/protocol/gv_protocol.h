@@ -16,9 +16,9 @@
  *
  *	supervisor	names the incarnation that gpuvecd serves: PING, STATUS, DROP
  *	session		searches for one query at a time: SEARCH, PING, STATUS
- *	loader		loads mirrors: BEGIN, ARRAY, LISTS, REFINE, READY,
- *				MARK_CURRENT, LIST_STATES, READ_LISTS, READ_ARRAY,
- *				READ_REFINE, ATTACH_SHM, IN_SHM, DROP, PING, STATUS
+ *	loader		loads mirrors: BEGIN, ARRAY, LISTS, REFINE, ROWS,
+ *				READY, MARK_CURRENT, LIST_STATES, READ_LISTS, READ_ARRAY,
+ *				READ_REFINE, READ_ROWS, ATTACH_SHM, IN_SHM, DROP, PING, STATUS
  *	builder		builds an index: BUILD, TRAIN_ROWS, TRAIN, GET_MODEL,
  *				ENCODE_ROWS, ENCODE_SAMPLE, CALIB_MIRROR, then LISTS and
  *				SEARCH of that mirror, and PING; or joins a build: first JOIN,
@@ -48,7 +48,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 15
+#define GV_PROTOCOL_VERSION 16
 
 /*
  * These files are in the data directory, or in the folder of a gpuvecd that
@@ -85,11 +85,13 @@ typedef enum GvMessageType
 	GV_MSG_SEARCH,				/* GvSearchRequest, GvTestRequest [ntests],
 								 * uint64 [nvalues] with the values of their
 								 * sets one after another, float [n][dims]
-								 * with transformed queries; OK: n answers,
+								 * with transformed queries and, if `asked` is
+								 * set, float [n][dims] with the queries as
+								 * they were asked; OK: n answers,
 								 * each a GvSearchReply and its arrays
 								 * (gv_answer_arrays) */
 
-	GV_MSG_BEGIN,				/* GvBeginRequest; OK: nothing.  An unfinished
+	GV_MSG_BEGIN,				/* GvBeginRequest; OK: GvBeginReply.  An unfinished
 								 * mirror of the key is dropped; if there is a
 								 * ready one, the request is refused
 								 * (GV_REFUSED_EXISTS) */
@@ -117,6 +119,11 @@ typedef enum GvMessageType
 	GV_MSG_REFINE,				/* GvListsRequest, whose nchunks is the number
 								 * of items, then GvRefineItems,
 								 * gv_refine_stride apart; OK: nothing */
+	GV_MSG_ROWS,				/* GvListsRequest, whose nchunks is the number
+								 * of items, then GvRowItems, gv_row_stride
+								 * apart; OK: nothing.  If there is no memory
+								 * for them, the mirror drops all its rows,
+								 * and ignores further ones */
 	GV_MSG_DROP,				/* GvKeyRequest; OK: nothing, even if there
 								 * was no mirror */
 	GV_MSG_READ_ARRAY,			/* GvArrayRequest; OK: the array's values */
@@ -124,6 +131,10 @@ typedef enum GvMessageType
 								 * of addresses, then addresses uint16
 								 * [nchunks][3]; OK: a GvRefineItem for each
 								 * address (gv_mirror_get_refine) */
+	GV_MSG_READ_ROWS,			/* GvListsRequest, whose nchunks is the number
+								 * of row ids, then row ids uint16
+								 * [nchunks][3]; OK: a GvRowItem for each
+								 * (gv_mirror_get_rows) */
 	GV_MSG_ATTACH_SHM,			/* GvAttachShmRequest, and with it the
 								 * descriptor of a memfd whose size is sealed;
 								 * OK: nothing.  The memory replaces that of
@@ -275,6 +286,10 @@ typedef struct GvSearchRequest
 								 * answer is never brief */
 	double		part;			/* 0 <= part < 1: weighted sums multiply the
 								 * i-th of n lists by (1 - part) ^ (i / n) */
+	int32_t		asked;			/* 1 if the queries come as they were asked,
+								 * too, so that the answer has distances if
+								 * the mirror has rows; otherwise 0 */
+	int32_t		unused;			/* 0 */
 } GvSearchRequest;
 
 /* A GvKeyTest in a message. */
@@ -300,6 +315,9 @@ typedef struct GvSearchReply
 	uint32_t	nbounds;		/* nhits, or 0 if the mirror has no records */
 	uint32_t	is_brief;		/* 0 or 1 */
 	int32_t		nearest;		/* nearest list searched; 0 if there is none */
+	uint32_t	ndistances;		/* nhits, or 0 if the request did not ask for
+								 * distances or the mirror has no rows */
+	uint32_t	unused;			/* 0 */
 
 	/* sums over the lists searched, or 0 if the search has no condition */
 	int64_t		nitems;			/* postings in the mirror */
@@ -322,7 +340,17 @@ typedef struct GvBeginRequest
 {
 	GvMirrorKey key;
 	GvMirrorSpec spec;
+	int32_t		must;			/* 1 if the mirror's rows may take the memory
+								 * of other mirrors; 0: they are left out if
+								 * there is not enough free memory */
+	int32_t		unused;			/* 0 */
 } GvBeginRequest;
+
+typedef struct GvBeginReply
+{
+	int32_t		rows;			/* GvRowForm: the rows that the mirror takes */
+	int32_t		unused;			/* 0 */
+} GvBeginReply;
 
 typedef struct GvArrayRequest
 {
@@ -515,6 +543,8 @@ typedef struct GvMirrorStatus
 	int64_t		expected;		/* postings, as estimated when loading began */
 	int64_t		searches;
 	int64_t		idle_ms;		/* since it was last searched or changed */
+	int32_t		rows;			/* GvRowForm */
+	int32_t		unused;			/* 0 */
 } GvMirrorStatus;
 
 extern const char *gv_refusal_name(uint32_t code);
@@ -551,6 +581,7 @@ gv_answer_bytes(const GvSearchRequest *request, const GvSearchReply *head)
 	nlists * (int64_t) sizeof(GvProbeReply) +
 	head->nhits * (int64_t) sizeof(GvHit) +
 	head->nbounds * (int64_t) sizeof(GvBound) +
+	head->ndistances * (int64_t) sizeof(GvRowDistance) +
 	(request->ntests > 0 ? nlists * (int64_t) sizeof(int32_t) : 0);
 
 	return (bytes + 7) / 8 * 8;
@@ -559,6 +590,7 @@ gv_answer_bytes(const GvSearchRequest *request, const GvSearchReply *head)
 /* The arrays of an answer, in their order. */
 typedef struct GvAnswerArrays
 {
+	GvRowDistance *distances;	/* [ndistances]; first, for its alignment */
 	GvProbeReply *probed;		/* [nprobed] */
 	GvHit	   *hits;			/* [nhits] */
 	GvBound    *bounds;			/* [nbounds] */
@@ -570,7 +602,8 @@ gv_answer_arrays(GvSearchReply *head)
 {
 	GvAnswerArrays arrays;
 
-	arrays.probed = (GvProbeReply *) (head + 1);
+	arrays.distances = (GvRowDistance *) (head + 1);
+	arrays.probed = (GvProbeReply *) (arrays.distances + head->ndistances);
 	arrays.hits = (GvHit *) (arrays.probed +
 							 (head->is_brief ? 0 : head->nprobed));
 	arrays.bounds = (GvBound *) (arrays.hits + head->nhits);
@@ -588,7 +621,8 @@ gv_answer_most(const GvSearchRequest *request, bool has_records)
 	GvSearchReply head = {
 		.nprobed = request->probes,
 		.nhits = request->capacity,
-		.nbounds = has_records ? (uint32_t) request->capacity : 0
+		.nbounds = has_records ? (uint32_t) request->capacity : 0,
+		.ndistances = request->asked ? (uint32_t) request->capacity : 0
 	};
 
 	return gv_answer_bytes(request, &head);
@@ -601,7 +635,7 @@ gv_answer_most(const GvSearchRequest *request, bool has_records)
 static inline int32_t
 gv_queries_most(const GvSearchRequest *request, bool has_records)
 {
-	int64_t		query = 4 * (int64_t) request->dims;
+	int64_t		query = 4 * (int64_t) request->dims * (1 + request->asked);
 	int64_t		answer = gv_answer_most(request, has_records);
 	int64_t		most = (GV_MAX_MESSAGE - (int64_t) sizeof(*request) -
 						(int64_t) gv_tests_bytes(request)) /

@@ -36,7 +36,18 @@
 typedef struct GvMirror GvMirror;
 typedef struct GvSearcher GvSearcher;
 
-/* The properties of a mirror that never change. */
+/*
+ * How a mirror stores rows, which are the vectors as the table has them, not
+ * transformed.  A mirror of an index with refine records has no rows.
+ */
+typedef enum GvRowForm
+{
+	GV_ROWS_NONE,
+	GV_ROWS_FLOAT,				/* float [dims] */
+	GV_ROWS_HALF				/* uint16 [dims], in half precision */
+} GvRowForm;
+
+/* The properties of a mirror that never change, except by gv_mirror_drop_rows. */
 typedef struct GvMirrorSpec
 {
 	int32_t		device;			/* the device that has the whole mirror,
@@ -51,7 +62,10 @@ typedef struct GvMirrorSpec
 								 * of the index, below 2^16; 0 if the index
 								 * has no refine records */
 	GvKeyForm	keys;			/* of the postings */
-	int64_t		refine_records; /* approximate number of records to expect */
+	int64_t		refine_records; /* approximate number of records, or of rows,
+								 * to expect */
+	int32_t		rows;			/* GvRowForm: how the mirror stores rows */
+	int32_t		unused;			/* 0 */
 } GvMirrorSpec;
 
 /*
@@ -174,6 +188,38 @@ gv_refine_item(const GvRefineItem *items, int32_t dims, int32_t i)
 								   gv_refine_stride(dims) * (size_t) i);
 }
 
+/*
+ * A row of the table, by its row id.  If `known` is 0, the mirror forgets the
+ * row that it has there, if any, and the values are ignored.
+ */
+typedef struct GvRowItem
+{
+	uint16_t	rowid[3];
+	uint16_t	known;			/* 0 or 1 */
+	uint8_t		values[];		/* [dims], as a GvRowForm says */
+} GvRowItem;
+
+/* Returns the bytes of a row's values, and those from one item to the next. */
+static inline size_t
+gv_row_bytes(int32_t rows, int32_t dims)
+{
+	return (size_t) dims * (rows == GV_ROWS_HALF ? 2 : 4);
+}
+
+static inline size_t
+gv_row_stride(int32_t rows, int32_t dims)
+{
+	return (sizeof(GvRowItem) + gv_row_bytes(rows, dims) + 7) / 8 * 8;
+}
+
+static inline const GvRowItem *
+gv_row_item(const GvRowItem *items, const GvMirrorSpec *spec, int32_t i)
+{
+	return (const GvRowItem *) ((const char *) items +
+								gv_row_stride(spec->rows, spec->dims) *
+								(size_t) i);
+}
+
 /* A list that was searched, and the coarse score of the list. */
 typedef struct GvProbe
 {
@@ -204,6 +250,19 @@ typedef struct GvBound
 } GvBound;
 
 /*
+ * The distance between a hit's row and the query as it was asked, which is
+ * gv_set_distance(metric, row, asked), bit for bit unless it is NaN.  `known`
+ * is 0 if the mirror does not have the row.
+ */
+typedef struct GvRowDistance
+{
+	double		distance;
+	float		magnitude;		/* of GV_IP: an upper bound of the sum of
+								 * |row_i asked_i|; of other metrics 0 */
+	uint32_t	known;			/* 0 or 1 */
+} GvRowDistance;
+
+/*
  * One query.  The `probes` nearest lists are searched.  They are found among
  * the `compare` lists whose parents are nearest, or among all lists if the
  * engine prefers that.  Of the live postings in these lists that satisfy the
@@ -223,8 +282,9 @@ typedef struct GvBound
  * steps (gv_multi.h).  If `limited` is true, the sample is compared with the
  * score `limit` in place of a hit's score, however many hits there are.  If
  * `given` is true, the caller passes nhits hits, which another mirror may have
- * found, and requests only the bounds of these hits.  `given` must be the same
- * for all searches of one call.
+ * found, and requests only the bounds or distances of these hits.  `given` must
+ * be the same for all searches of one call, and so must be whether `asked` is
+ * NULL.
  */
 typedef struct GvSearch
 {
@@ -234,17 +294,22 @@ typedef struct GvSearch
 	int32_t		capacity;		/* >= 1 */
 	bool		bounded;		/* bounds are requested; allowed only if the
 								 * mirror has refine records */
+	const float *asked;			/* [dims], as the table's vectors are; NULL if
+								 * distances are not requested, otherwise
+								 * allowed only if the mirror has rows */
 	const GvCondition *condition;	/* on the mirror's keys; NULL if none */
 	int32_t		rank;			/* 0 if the sample is not used; otherwise 1 ..
 								 * capacity, allowed only with a condition */
 	bool		limited;		/* allowed only if rank > 0 */
 	float		limit;
-	bool		given;			/* allowed only if `bounded` */
+	bool		given;			/* allowed only if `bounded` or `asked` */
 	int32_t		nprobed;		/* out */
 	GvProbe    *probed;			/* out [nprobed], nearest first */
 	int32_t		nhits;			/* out; in, if `given` */
 	GvHit	   *hits;			/* out [nhits]; in, if `given` */
 	GvBound    *bounds;			/* out [nhits], of the hits; NULL if not
+								 * requested */
+	GvRowDistance *distances;	/* out [nhits], of the hits; NULL if not
 								 * requested */
 	int64_t		postings;		/* out: live postings of the probed lists */
 	int32_t    *matches;		/* out [nprobed]: how many live postings of
@@ -283,6 +348,9 @@ typedef struct GvMirrorBackend
 	GvStatus	(*put_list) (GvMirror *mirror, const GvListChunk *chunk);
 	GvStatus	(*put_refine) (GvMirror *mirror, const GvRefineItem *items,
 							   int32_t n);
+	GvStatus	(*put_rows) (GvMirror *mirror, const GvRowItem *items,
+							 int32_t n);
+	GvStatus	(*drop_rows) (GvMirror *mirror);
 	GvStatus	(*get_array) (GvMirror *mirror, GvArray array, int64_t first,
 							  int64_t n, void *values);
 	GvStatus	(*get_block) (GvMirror *mirror, int32_t list, int32_t block,
@@ -290,6 +358,8 @@ typedef struct GvMirrorBackend
 	GvStatus	(*get_refine) (GvMirror *mirror,
 							   const uint16_t *addresses, int32_t n,
 							   GvRefineItem *items);
+	GvStatus	(*get_rows) (GvMirror *mirror, const uint16_t *rowids,
+							 int32_t n, GvRowItem *items);
 	GvStatus	(*searcher) (int32_t device, GvSearcher **searcher);
 	void		(*searcher_drop) (GvSearcher *searcher);
 	GvStatus	(*begin) (GvSearcher *searcher, GvMirror *mirror,
@@ -400,8 +470,8 @@ extern GvStatus gv_mirror_create_on(const GvMirrorSpec *spec,
 extern int32_t gv_mirror_usage(const GvMirror *mirror, GvDeviceUsage *usage);
 
 /*
- * Return the shard that has the blocks of a list, or the refine record with an
- * address, in each replica.
+ * Return the shard that has the blocks of a list, or the refine record or row
+ * with an address, in each replica.
  */
 extern int32_t gv_mirror_list_shard(const GvMirror *mirror, int32_t list);
 extern int32_t gv_mirror_record_shard(const GvMirror *mirror,
@@ -448,6 +518,29 @@ extern bool gv_refine_items_valid(const GvMirrorSpec *spec,
 								  const GvRefineItem *items, int32_t n);
 
 /*
+ * Stores rows [n], which are gv_row_stride bytes apart and ascend by row id.
+ * Each replaces the row with its id.  Returns GV_INVALID and stores no row if
+ * the ids do not ascend, if the third word of an id is 0, or if the mirror
+ * stores no rows.  After GV_NO_MEMORY some of the rows may be stored; then the
+ * mirror's rows must not be asked for until they are dropped.
+ */
+extern GvStatus gv_mirror_put_rows(GvMirror *mirror, const GvRowItem *items,
+								   int32_t n);
+
+/*
+ * Returns whether rows ascend by their ids.  Engines call this, because they
+ * know the spec.
+ */
+extern bool gv_row_items_valid(const GvMirrorSpec *spec,
+							   const GvRowItem *items, int32_t n);
+
+/*
+ * Frees a mirror's rows.  From then on the mirror stores none, as if `rows` of
+ * its spec were GV_ROWS_NONE.  Does nothing if it stores none already.
+ */
+extern GvStatus gv_mirror_drop_rows(GvMirror *mirror);
+
+/*
  * Copies elements first .. first + n - 1 of an array, for checks.  Returns
  * GV_INVALID if the array does not have all of these elements.
  */
@@ -463,6 +556,14 @@ extern GvStatus gv_mirror_get_array(GvMirror *mirror, GvArray array,
 extern GvStatus gv_mirror_get_refine(GvMirror *mirror,
 									 const uint16_t *addresses, int32_t n,
 									 GvRefineItem *items);
+
+/*
+ * Copies the rows with ids [n][3] into items [n], which are gv_row_stride bytes
+ * apart, for checks.  A row that the mirror does not have is zero except for
+ * its id.  Returns GV_INVALID if the mirror stores no rows.
+ */
+extern GvStatus gv_mirror_get_rows(GvMirror *mirror, const uint16_t *rowids,
+								   int32_t n, GvRowItem *items);
 
 /*
  * Points *view to a block as the mirror has it, for checks.  The view is valid
