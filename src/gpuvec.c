@@ -33,6 +33,7 @@ int			ivfpq_on_gpu_error = IVFPQ_ON_ERROR_FALLBACK;
 int			ivfpq_request_timeout = 1000;
 int			ivfpq_server_timeout = 1000;
 bool		ivfpq_auto_mirror = true;
+int			ivfpq_mirror_rows = IVFPQ_MIRROR_ROWS_AUTO;
 
 int			ivfpq_server = IVFPQ_SERVER_AUTO;
 int			ivfpq_gpu_memory = 0;
@@ -88,6 +89,13 @@ static const struct config_enum_entry simd_options[] = {
 	{"avx2", GV_SIMD_AVX2, false},
 	{"avx512", GV_SIMD_AVX512, false},
 	{"neon", GV_SIMD_NEON, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry mirror_rows_options[] = {
+	{"auto", IVFPQ_MIRROR_ROWS_AUTO, false},
+	{"on", IVFPQ_MIRROR_ROWS_ON, false},
+	{"off", IVFPQ_MIRROR_ROWS_OFF, false},
 	{NULL, 0, false}
 };
 
@@ -277,6 +285,12 @@ define_client_settings(void)
 	DefineCustomBoolVariable("gpuvec.auto_mirror",
 							 "Loads an index into gpuvecd when it is searched.",
 							 NULL, &ivfpq_auto_mirror, true, PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("gpuvec.mirror_rows",
+							 "Selects whether GPUs also hold the vectors of the table's rows.",
+							 "\"auto\" does so if memory is free, \"on\" also evicts other indexes.",
+							 &ivfpq_mirror_rows, IVFPQ_MIRROR_ROWS_AUTO,
+							 mirror_rows_options, PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
 }
 

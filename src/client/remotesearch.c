@@ -186,6 +186,8 @@ take_answer(const char *body, Size length, const GvSearchRequest *request,
 		head->nprobed < 0 || head->nprobed > request->probes ||
 		head->nhits < 0 || head->nhits > request->capacity ||
 		head->nbounds != (has_records ? (uint32) head->nhits : 0) ||
+		(head->ndistances != 0 &&
+		 (!request->asked || head->ndistances != (uint32) head->nhits)) ||
 		(head->is_brief && request->version == 0) ||
 		head->matches < 0 || head->nearer < 0 || head->nearer_squares < 0 ||
 		head->nitems < head->matches ||
@@ -208,6 +210,7 @@ take_answer(const char *body, Size length, const GvSearchRequest *request,
 	answer->probed = brief ? NULL : arrays.probed;
 	answer->hits = arrays.hits;
 	answer->bounds = has_records ? arrays.bounds : NULL;
+	answer->distances = head->ndistances > 0 ? arrays.distances : NULL;
 	answer->matches = request->ntests > 0 && !brief ? arrays.matches : NULL;
 	return bytes;
 }
@@ -248,7 +251,8 @@ IvfpqSearchRequest(const GvMirrorKey *key, int dims,
 		.ntests = condition ? condition->ntests : 0,
 		.rank = question->rank,
 		.version = question->version,
-		.part = question->part
+		.part = question->part,
+		.asked = question->asked != NULL
 	};
 
 	for (int i = 0; i < request.ntests; i++)
@@ -273,20 +277,21 @@ IvfpqMaxQueries(const IvfpqMetaData *meta, const IvfpqRemoteQuery *question,
 }
 
 /*
- * Returns the tail of a request with a condition: tests, values and queries.
- * *bytes is the size of the queries on entry, and is set to the size of the
- * tail.
+ * Returns the tail of a request that is not only queries: tests, values,
+ * queries, and the queries as they were asked.  *bytes is the size of the
+ * queries on entry, and is set to the size of the tail.
  */
 static char *
 make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question,
 		  Size *bytes)
 {
 	Size		tests_bytes = gv_tests_bytes(request);
-	char	   *tail = palloc_extended(tests_bytes + *bytes,
-									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	Size		all_bytes = tests_bytes + *bytes * (1 + request->asked);
+	char	   *tail = palloc_extended(all_bytes, MCXT_ALLOC_HUGE);
 	GvTestRequest *tests = (GvTestRequest *) tail;
 	uint64	   *values = (uint64 *) (tests + request->ntests);
 
+	memset(tail, 0, tests_bytes);
 	for (int i = 0; i < request->ntests; i++)
 	{
 		const GvKeyTest *test = &question->condition->tests[i];
@@ -302,7 +307,9 @@ make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question,
 		values += test->nvalues;
 	}
 	memcpy(tail + tests_bytes, question->queries, *bytes);
-	*bytes += tests_bytes;
+	if (request->asked)
+		memcpy(tail + tests_bytes + *bytes, question->asked, *bytes);
+	*bytes = all_bytes;
 	return tail;
 }
 
@@ -316,7 +323,7 @@ IvfpqSearchExchange(IvfpqChannel *channel, const GvSearchRequest *request,
 					bool has_records, IvfpqRemoteResult *answers)
 {
 	Size		bytes = (Size) request->n * request->dims * sizeof(float);
-	char	   *made = request->ntests == 0 ? NULL :
+	char	   *made = request->ntests == 0 && !request->asked ? NULL :
 	make_tail(request, question, &bytes);
 	IvfpqOutcome served =
 	IvfpqChannelAsk(channel, GV_MSG_SEARCH, request, sizeof(*request),

@@ -20,6 +20,8 @@ struct IvfpqChannel;
 typedef struct IvfpqRemoteQuery
 {
 	const float *queries;		/* [n][dims], transformed */
+	const float *asked;			/* [n][dims], as users asked them, to get
+								 * distances if the mirror has rows; or NULL */
 	int			n;				/* 1 .. IvfpqMaxQueries */
 	const GvCondition *condition;	/* on the index's keys, or NULL */
 	int			probes;
@@ -42,6 +44,8 @@ typedef struct IvfpqRemoteResult
 								 * with a probe below head.nprobed */
 	const GvBound *bounds;		/* [head.nhits]; NULL if mirrors have no
 								 * refine records */
+	const GvRowDistance *distances; /* [head.nhits]; NULL if the mirror has no
+									 * rows or distances were not asked for */
 	const int32 *matches;		/* [head.nprobed] for each list, the number of
 								 * postings that satisfy the condition, 0 ..
 								 * 2^31 - 1; NULL if there is no condition or

@@ -31,6 +31,14 @@ typedef enum IvfpqErrorSetting
 	IVFPQ_ON_ERROR_ERROR
 } IvfpqErrorSetting;
 
+/* Whether mirrors have the vectors of the table's rows. */
+typedef enum IvfpqMirrorRowsSetting
+{
+	IVFPQ_MIRROR_ROWS_AUTO,		/* if memory for them is free */
+	IVFPQ_MIRROR_ROWS_ON,		/* also if others have to be evicted */
+	IVFPQ_MIRROR_ROWS_OFF
+} IvfpqMirrorRowsSetting;
+
 typedef enum IvfpqMatmulSetting
 {
 	IVFPQ_MATMUL_AUTO,
@@ -44,6 +52,7 @@ extern int	ivfpq_on_gpu_error;
 extern int	ivfpq_request_timeout;	/* ms */
 extern int	ivfpq_server_timeout;	/* ms */
 extern bool ivfpq_auto_mirror;
+extern int	ivfpq_mirror_rows;
 
 /* Settings fixed at server start; without preloading, the defaults. */
 extern int	ivfpq_server;

@@ -563,7 +563,7 @@ begin_calib_mirror(GvConnection *connection, const char **wrong)
 
 	gv_mirrors_drop(&key);
 	if (build->is_trained)
-		refusal = gv_mirrors_begin(&key, &spec, build->id);
+		refusal = gv_mirrors_begin(&key, &spec, false, build->id);
 	if (refusal == 0)
 		entry = gv_mirrors_acquire(&key, build->id, &refusal);
 	if (entry != NULL)

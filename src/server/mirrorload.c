@@ -16,15 +16,27 @@ static GvStatus
 begin_mirror(GvConnection *connection, const char **wrong)
 {
 	const GvBeginRequest *request = gv_payload(connection);
+	GvMirrorSpec spec = request->spec;
 	GvRefusalCode refusal;
+	GvBeginReply *reply;
 
 	/* only builds begin calibration mirrors */
-	if (request->spec.device != 0 || gv_is_calibration(&request->key))
+	if (spec.device != 0 || gv_is_calibration(&request->key) ||
+		request->must < 0 || request->must > 1 || request->unused != 0)
 		return GV_INVALID;
-	refusal = gv_mirrors_begin(&request->key, &request->spec,
+	refusal = gv_mirrors_begin(&request->key, &spec, request->must != 0,
 							   connection->number);
 	if (refusal != 0)
+	{
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
+		return GV_OK;
+	}
+	reply = gv_reply(connection, sizeof(*reply));
+	if (reply != NULL)
+		*reply = (GvBeginReply)
+	{
+		.rows = spec.rows
+	};
 	return GV_OK;
 }
 
@@ -320,6 +332,53 @@ put_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	return status;
 }
 
+/* Rows */
+
+/*
+ * Rows that do not fit into memory are dropped, all of them, because a row that
+ * is not stored may have to replace an older one.  Then searches have no
+ * distances, and loaders bring rows in vain until they begin the mirror again.
+ */
+static GvStatus
+put_rows(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
+{
+	const GvListsRequest *request = gv_payload(connection);
+	int64_t		bytes = (int64_t) gv_message(connection)->length -
+	(int64_t) sizeof(*request);
+	const GvRowItem *items = (const GvRowItem *) (request + 1);
+	int32_t		rows = entry->spec.rows;
+	int64_t		stride = (int64_t) gv_row_stride(rows, entry->spec.dims);
+	int64_t		growth[GV_MAX_DEVICES] = {0};	/* as in put_lists */
+	GvStatus	status = GV_NO_MEMORY;
+	int32_t		i;
+
+	if (rows == GV_ROWS_NONE)
+		return GV_OK;
+	*wrong = "malformed rows";
+	if (request->unused != 0 || request->nchunks < 0 ||
+		bytes != request->nchunks * stride)
+		return GV_INVALID;
+	for (i = 0; i < request->nchunks; i++)
+	{
+		const GvRowItem *item = gv_row_item(items, &entry->spec, i);
+
+		growth[gv_mirror_record_shard(entry->mirror, item->rowid)] += stride;
+	}
+	if (gv_mirrors_reserve_rows(entry, growth))
+	{
+		pthread_rwlock_wrlock(&entry->lock);
+		/* others may have dropped the rows meanwhile */
+		status = entry->spec.rows == GV_ROWS_NONE ? GV_OK :
+			gv_mirror_put_rows(entry->mirror, items, request->nchunks);
+		gv_mirrors_changed(entry, 0);
+		pthread_rwlock_unlock(&entry->lock);
+	}
+	if (status != GV_NO_MEMORY)
+		return status;
+	gv_mirrors_drop_rows(entry);
+	return GV_OK;
+}
+
 /* Reading back */
 
 /*
@@ -497,6 +556,35 @@ read_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	return status;
 }
 
+/* The answer is empty if the mirror has dropped its rows. */
+static GvStatus
+read_rows(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
+{
+	const GvListsRequest *request = gv_payload(connection);
+	int64_t		bytes = (int64_t) gv_message(connection)->length -
+	(int64_t) sizeof(*request);
+	GvStatus	status = GV_OK;
+	size_t		stride;
+	void	   *items;
+
+	*wrong = "malformed row ids";
+	if (request->unused != 0 || request->nchunks < 1 ||
+		bytes != request->nchunks * INT64_C(6) ||
+		request->nchunks > GV_MAX_MESSAGE /
+		(int64_t) gv_row_stride(GV_ROWS_FLOAT, entry->spec.dims))
+		return GV_INVALID;
+	pthread_rwlock_wrlock(&entry->lock);
+	stride = gv_row_stride(entry->spec.rows, entry->spec.dims);
+	items = entry->spec.rows == GV_ROWS_NONE ? NULL :
+		gv_reply(connection, (size_t) request->nchunks * stride);
+	if (items != NULL)
+		status = gv_mirror_get_rows(entry->mirror,
+									(const uint16_t *) (request + 1),
+									request->nchunks, items);
+	pthread_rwlock_unlock(&entry->lock);
+	return status;
+}
+
 const GvMessageKind gv_mirror_messages[] = {
 	{GV_MSG_BEGIN, GV_BY(LOADER), GV_ONE(GvBeginRequest),
 	.answer = begin_mirror},
@@ -506,6 +594,8 @@ const GvMessageKind gv_mirror_messages[] = {
 	.mirror = put_lists, .phase = GV_DURING_JOB, .in_memory = true},
 	{GV_MSG_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest),
 	.mirror = put_refine, .in_memory = true},
+	{GV_MSG_ROWS, GV_BY(LOADER), GV_FROM(GvListsRequest),
+	.mirror = put_rows, .in_memory = true},
 	{GV_MSG_READY, GV_BY(LOADER), GV_ONE(GvKeyRequest), .mirror = make_ready},
 	{GV_MSG_MARK_CURRENT, GV_BY(LOADER), GV_ONE(GvCurrentRequest),
 	.mirror = mark_current},
@@ -517,6 +607,8 @@ const GvMessageKind gv_mirror_messages[] = {
 	.mirror = read_array},
 	{GV_MSG_READ_REFINE, GV_BY(LOADER), GV_FROM(GvListsRequest),
 	.mirror = read_refine},
+	{GV_MSG_READ_ROWS, GV_BY(LOADER), GV_FROM(GvListsRequest),
+	.mirror = read_rows},
 	{GV_MSG_DROP, GV_BY(LOADER) | GV_BY(SUPERVISOR), GV_ONE(GvKeyRequest),
 	.answer = drop_mirror},
 	{0}

@@ -6,9 +6,10 @@
  * Every device has a budget, which mirrors, builds and sets share (server/README,
  * "Memory of the devices").  The shards of a replica exist together or not at
  * all, and a replica that is not the mirror's only one may be evicted alone.
- * Eviction takes such replicas first, then mirrors that are not in use, and
- * nothing if that would not be enough.  Memory is freed before its bytes are
- * reserved for others, because a device has no more than that.
+ * Eviction takes such replicas first, then the rows of mirrors, then mirrors
+ * that are not in use, and nothing if that would not be enough.  Memory is
+ * freed before its bytes are reserved for others, because a device has no more
+ * than that.
  *
  * A mirror that is in use (users > 0) is not freed: a thread that removes the
  * mirror from the registry waits until all users have released it.  A thread
@@ -283,6 +284,37 @@ evictable(GvMirrorEntry *entry, int32_t device, int64_t now)
 		  entry->used_ms >= registry.evict_grace_ms));
 }
 
+/* Returns the bytes that one of a mirror's nshards shards takes on a device. */
+static int64_t
+shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
+{
+	GvPlacement placement = {nshards, 1, {0}};
+	int32_t		i;
+
+	for (i = 0; i < nshards; i++)
+		placement.devices[i] = (device + i) % registry.ndevices;
+	return gv_mirror_member_size(spec, &placement, 0);
+}
+
+/*
+ * Returns about how many bytes a device gains if a mirror drops its rows; 0 if
+ * it may not do that now.
+ */
+static int64_t
+droppable_bytes(GvMirrorEntry *entry, int32_t device)
+{
+	const GvMirrorMember *member = find_member(entry, device);
+	GvMirrorSpec bare = entry->spec;
+	int64_t		bytes;
+
+	if (!entry->ready || entry->growing > 0 || member == NULL ||
+		bare.rows == GV_ROWS_NONE)
+		return 0;
+	bare.rows = GV_ROWS_NONE;
+	bytes = member->charged - shard_size(&bare, device, entry->nshards);
+	return bytes > 0 ? bytes : 0;
+}
+
 /*
  * Returns the mirror that a device evicts next, or NULL if none may be evicted:
  * of the mirrors with several replicas or, if there is none, of all mirrors,
@@ -331,14 +363,62 @@ evict_replicas(GvMirrorEntry *entry, GvDeviceSet devices, const char *reason)
 }
 
 /*
- * Evicts the next mirror or replica from a device.  Returns false if none may
- * be evicted.  Releases the mutex meanwhile.
+ * Drops the rows of a mirror, and logs the reason.  Does nothing if the mirror
+ * has none.  Releases the mutex and waits for the mirror's lock, as
+ * evict_replicas does.
+ */
+static void
+drop_rows(GvMirrorEntry *entry, const char *reason)
+{
+	bool		dropped;
+
+	entry->users++;
+	pthread_mutex_unlock(&registry.mutex);
+	pthread_rwlock_wrlock(&entry->lock);
+	dropped = entry->spec.rows != GV_ROWS_NONE &&
+		gv_mirror_drop_rows(entry->mirror) == GV_OK;
+	pthread_mutex_lock(&registry.mutex);
+	entry->spec.rows = GV_ROWS_NONE;
+	recharge(entry);
+	pthread_rwlock_unlock(&entry->lock);
+	entry->users--;
+	pthread_cond_broadcast(&registry.released);
+	if (dropped)
+		gv_log("LOG", "dropped rows of the mirror of index %u: %s",
+			   registry_index(entry), reason);
+}
+
+/*
+ * Drops the rows of the mirror on a device that was searched least recently.
+ * Returns false if no mirror there has rows.  Releases the mutex meanwhile.
+ */
+static bool
+drop_some_rows(int32_t device)
+{
+	GvMirrorEntry *victim = NULL;
+	GvMirrorEntry *entry;
+
+	for (entry = registry.first; entry != NULL; entry = entry->next)
+		if (droppable_bytes(entry, device) > 0 &&
+			(victim == NULL || entry->used_ms < victim->used_ms))
+			victim = entry;
+	if (victim == NULL)
+		return false;
+	drop_rows(victim, "evicted for other memory");
+	return true;
+}
+
+/*
+ * Evicts the next mirror, its rows, or a replica from a device.  Returns false
+ * if nothing may be evicted.  Releases the mutex meanwhile.
  */
 static bool
 evict_one(int32_t device)
 {
 	GvMirrorEntry *victim = idlest(device);
 
+	if ((victim == NULL || !is_spare(victim)) && drop_some_rows(device))
+		return true;
 	if (victim == NULL)
 		return false;
 	if (is_spare(victim))
@@ -359,7 +439,7 @@ evict_one(int32_t device)
 
 /*
  * Returns whether `bytes` of a device are available or, if others_go is set,
- * would be if all mirrors and replicas were evicted that may be evicted.
+ * would be if all mirrors, replicas and rows were evicted that may be evicted.
  */
 static bool
 has_memory(int32_t device, int64_t bytes, bool others_go)
@@ -370,8 +450,10 @@ has_memory(int32_t device, int64_t bytes, bool others_go)
 
 	for (entry = registry.first; entry != NULL && available < bytes;
 		 entry = entry->next)
-		if (others_go && evictable(entry, device, now))
-			available += find_member(entry, device)->charged;
+		if (others_go)
+			available += evictable(entry, device, now) ?
+				find_member(entry, device)->charged :
+				droppable_bytes(entry, device);
 	return available >= bytes;
 }
 
@@ -411,18 +493,6 @@ is_better(int32_t a, int32_t b, int64_t bytes)
 	idle_b = idlest(b);
 	return idle_a != NULL && idle_b != NULL &&
 		idle_a->used_ms < idle_b->used_ms;
-}
-
-/* Returns the bytes that one of a mirror's nshards shards takes on a device. */
-static int64_t
-shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
-{
-	GvPlacement placement = {nshards, 1, {0}};
-	int32_t		i;
-
-	for (i = 0; i < nshards; i++)
-		placement.devices[i] = (device + i) % registry.ndevices;
-	return gv_mirror_member_size(spec, &placement, 0);
 }
 
 /*
@@ -583,6 +653,30 @@ place(GvMirrorEntry *entry, uint64_t owner)
 		} while (n == 1 && able > 0 && refusal == GV_REFUSED_NO_MEMORY);
 	}
 	return refusal;
+}
+
+/*
+ * Leaves out the rows of a mirror that has not been placed, unless devices have
+ * memory for them that need not be freed, in as few shards as the mirror needs
+ * without rows.
+ */
+static void
+choose_rows(GvMirrorEntry *entry)
+{
+	int32_t		rows = entry->spec.rows;
+	int32_t		able = 0;
+	int32_t		n;
+
+	entry->spec.rows = GV_ROWS_NONE;
+	for (n = 1; n <= registry.ndevices && able < n; n++)
+	{
+		entry->nshards = n;
+		(void) choose_device(entry, 0, true, &able);
+	}
+	entry->spec.rows = rows;
+	(void) choose_device(entry, 0, false, &able);
+	if (able < entry->nshards)
+		entry->spec.rows = GV_ROWS_NONE;
 }
 
 /* Builds and sets */
@@ -833,6 +927,41 @@ gv_mirrors_reserve_growth(GvMirrorEntry *entry, const int64_t *growth)
 }
 
 /*
+ * Charges the bytes by which the rows of each replica's shards will grow, if
+ * they are available without evicting others.  Otherwise returns false and
+ * charges nothing.  gv_mirrors_changed corrects the charge.
+ */
+bool
+gv_mirrors_reserve_rows(GvMirrorEntry *entry, const int64_t *growth)
+{
+	bool		fits = true;
+	int32_t		i;
+
+	pthread_mutex_lock(&registry.mutex);
+	for (i = 0; i < entry->nmembers && fits; i += entry->nshards)
+		fits = can_grow(entry, i, growth, false);
+	for (i = 0; i < entry->nmembers && fits; i++)
+	{
+		GvMirrorMember *member = &entry->members[i];
+		int64_t		more = lacking(member, growth[i % entry->nshards]);
+
+		registry.devices[member->device].used += more;
+		member->charged += more;
+	}
+	pthread_mutex_unlock(&registry.mutex);
+	return fits;
+}
+
+/* Drops the rows of a mirror for which there was no memory.  The caller uses it. */
+void
+gv_mirrors_drop_rows(GvMirrorEntry *entry)
+{
+	pthread_mutex_lock(&registry.mutex);
+	drop_rows(entry, "out of memory to extend them");
+	pthread_mutex_unlock(&registry.mutex);
+}
+
+/*
  * Notes that the mirror has been changed, and has got `more` postings.  The
  * caller holds the mirror's lock.
  */
@@ -953,14 +1082,16 @@ new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec)
 }
 
 /*
- * Begins a mirror.  Returns 0, or the reason of the failure.
+ * Begins a mirror.  Returns 0, or the reason of the failure.  Sets spec->rows
+ * to what the mirror takes: no rows if there is no memory for them or, unless
+ * rows_must is set, if others would have to be evicted.
  *
  * The entry is in the list before the mirror is created, so that no other
  * thread begins the same mirror.  Until then the entry has no owner, so that
  * no other thread of its build can acquire the entry.
  */
 GvRefusalCode
-gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
+gv_mirrors_begin(const GvMirrorKey *key, GvMirrorSpec *spec, bool rows_must,
 				 uint64_t owner)
 {
 	GvMirrorEntry *entry;
@@ -982,7 +1113,18 @@ gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 	entry->next = registry.first;
 	registry.first = entry;
 	if (old == NULL)
+	{
+		if (!rows_must && spec->rows != GV_ROWS_NONE)
+			choose_rows(entry);
 		refusal = place(entry, owner);
+		if (refusal == GV_REFUSED_NO_MEMORY &&
+			entry->spec.rows != GV_ROWS_NONE)
+		{
+			entry->spec.rows = GV_ROWS_NONE;
+			refusal = place(entry, owner);
+		}
+		spec->rows = entry->spec.rows;
+	}
 	entry->users--;
 	pthread_cond_broadcast(&registry.released);
 	/* if another loader has removed the entry, that loader frees it */
@@ -1097,7 +1239,8 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 				.postings = entry->nitems,
 				.expected = entry->spec.postings,
 				.searches = entry->searches,
-				.idle_ms = now > entry->used_ms ? now - entry->used_ms : 0
+				.idle_ms = now > entry->used_ms ? now - entry->used_ms : 0,
+				.rows = entry->spec.rows
 		};
 		n++;
 	}

@@ -70,6 +70,8 @@ prepare(const GvMirrorEntry *entry, const GvConnection *connection,
 	const GvSearchRequest *request = gv_payload(connection);
 	const char *queries = (const char *) (request + 1) +
 	gv_tests_bytes(request);
+	const float *asked_queries = (const float *) queries +
+	(size_t) request->n * (size_t) request->dims;
 	GvSearch	search = {
 		.probes = request->probes,
 		.compare = request->compare,
@@ -87,9 +89,12 @@ prepare(const GvMirrorEntry *entry, const GvConnection *connection,
 		search.rank = request->rank;
 	for (i = 0; i < n; i++)
 	{
+		size_t		at = (size_t) (first + i) * (size_t) request->dims;
+
 		searches[i] = search;
-		searches[i].query = (const float *) queries +
-			(size_t) (first + i) * (size_t) request->dims;
+		searches[i].query = (const float *) queries + at;
+		if (request->asked && entry->spec.rows != GV_ROWS_NONE)
+			searches[i].asked = asked_queries + at;
 	}
 }
 
@@ -140,7 +145,9 @@ answer_head(const GvMirrorEntry *entry, const GvConnection *connection,
 		.nbounds = found->bounded ? (uint32_t) found->nhits : 0,
 		.is_brief = request->version != 0 &&
 		request->version == entry->version,
-		.nearest = found->nprobed > 0 ? found->probed[0].list : 0
+		.nearest = found->nprobed > 0 ? found->probed[0].list : 0,
+		.ndistances = request->asked && found->asked != NULL ?
+		(uint32_t) found->nhits : 0
 	};
 
 	if (request->ntests > 0)
@@ -176,9 +183,29 @@ put_answer(const GvMirrorEntry *entry, const GvSearch *found,
 		memcpy(arrays.hits, found->hits, nhits * sizeof(GvHit));
 	if (head->nbounds > 0)
 		memcpy(arrays.bounds, found->bounds, nhits * sizeof(GvBound));
+	if (head->ndistances > 0)
+		memcpy(arrays.distances, found->distances,
+			   nhits * sizeof(GvRowDistance));
 }
 
 /* ---- batches of sessions' searches */
+
+/*
+ * If a search of the batch asks for distances, lets all ask for some, because
+ * the engine computes them for all searches of a call or for none.
+ */
+static void
+ask_alike(GvBatchSlot *batch)
+{
+	bool		any = false;
+	int			i;
+
+	for (i = 0; i < batch->n; i++)
+		any |= batch->searches[i].asked != NULL;
+	for (i = 0; i < batch->n && any; i++)
+		if (batch->searches[i].asked == NULL)
+			batch->searches[i].asked = batch->searches[i].query;
+}
 
 /*
  * Answers the i-th search of the batch and returns 1, or refuses it and
@@ -280,6 +307,7 @@ gv_batch_begin(GvBatchSlot *batch, GvMirrorEntry *entry)
 		end_batch(batch, 0);
 	else
 	{
+		ask_alike(batch);
 		status = gv_mirror_begin_shards(batch->searchers, batch->nslots,
 										entry->mirror, batch->searches,
 										batch->n);
@@ -424,9 +452,11 @@ answer_search(GvConnection *connection, const char **wrong)
 		request->dims < 1 || request->dims > GV_MAX_DIMS ||
 		request->ntests < 0 || request->ntests > GV_MAX_TESTS ||
 		request->nvalues < 0 || request->nvalues > GV_MAX_VALUES ||
+		request->asked < 0 || request->asked > 1 || request->unused != 0 ||
 		gv_message(connection)->length !=
 		sizeof(*request) + gv_tests_bytes(request) +
-		(size_t) request->n * (size_t) request->dims * sizeof(float) ||
+		(size_t) request->n * (size_t) request->dims * sizeof(float) *
+		(size_t) (1 + request->asked) ||
 		request->probes < 1 || request->probes > GV_MAX_PROBES ||
 		request->compare < 1 ||
 		request->capacity < 1 || request->capacity > GV_MAX_HITS ||

@@ -198,7 +198,7 @@ extern GvMirrorEntry *gv_mirrors_acquire(const GvMirrorKey *key,
 extern GvDeviceSet gv_mirrors_devices(const GvMirrorKey *key);
 extern void gv_mirrors_release(GvMirrorEntry *entry, int64_t searches);
 extern GvRefusalCode gv_mirrors_begin(const GvMirrorKey *key,
-									  const GvMirrorSpec *spec,
+									  GvMirrorSpec *spec, bool rows_must,
 									  uint64_t owner);
 extern void gv_mirrors_ready(GvMirrorEntry *entry);
 extern void gv_mirrors_drop(const GvMirrorKey *key);
@@ -206,6 +206,9 @@ extern void gv_mirrors_abandon(uint64_t owner);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t capacity);
 
+extern bool gv_mirrors_reserve_rows(GvMirrorEntry *entry,
+									const int64_t *growth);
+extern void gv_mirrors_drop_rows(GvMirrorEntry *entry);
 extern bool gv_mirrors_reserve_growth(GvMirrorEntry *entry,
 									  const int64_t *growth);
 extern void gv_mirrors_changed(GvMirrorEntry *entry, int64_t more);

@@ -31,6 +31,12 @@
 /* Number of rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
 
+/*
+ * Rows are ordered by distances from gpuvecd if it tells the distances of at
+ * least this fraction of the candidates.
+ */
+#define MOSTLY_KNOWN	0.5
+
 /* Reranks and queues the rows ids [count] that were not reranked before. */
 static void
 rerank_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
@@ -89,6 +95,45 @@ bound_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 		IvfpqRowsPrefetch(&run->rows, added);
 	/* count page reads anew, without the reads of refine pages above */
 	IvfpqRerankPrefetch(run->rerank, NULL, 0, false);
+}
+
+/*
+ * Puts candidates ids [count] into the queue: with bounds if gpuvecd's answer
+ * tells their distances, else reranked.  Leaves out rows that were in the queue
+ * before.  Returns false and does nothing if the answer tells too few distances,
+ * or if rows must be tested to count those that match.
+ */
+static bool
+bound_by_distances(IvfpqScanRun *run, uint64 *ids, int64 count)
+{
+	IvfpqRowBounds *bounds;
+	int64		known;
+	int64		added = 0;
+
+	if (run->rows.counts_matching ||
+		run->search.remote.ndistances < count * MOSTLY_KNOWN)
+		return false;
+	bounds = palloc_extended(Max(count, 1) * sizeof(IvfpqRowBounds),
+							 MCXT_ALLOC_HUGE);
+	known = IvfpqKnownBounds(&run->search, run->query.is_exact, ids, count,
+							 bounds);
+	run->report.counts[IVFPQ_COUNT_REFINED] += known;
+	rerank_rows(run, ids + known, count - known);
+	IvfpqRowsReserve(&run->rows, known);
+	for (int64 i = 0; i < known; i++)
+	{
+		bool		found;
+
+		tidset_insert(run->rows.seen, ids[i], &found);
+		if (found)
+			continue;
+		IvfpqRowsAdd(run, ids[i], bounds[i].least, bounds[i].most, true);
+		added++;
+	}
+	pfree(bounds);
+	if (IvfpqRerankReadsFromDisk(run->rerank))
+		IvfpqRowsPrefetch(&run->rows, added);
+	return true;
 }
 
 /*
@@ -235,8 +280,11 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 	 * Rows that are only bounded have not been tested yet.  If such a row is
 	 * rejected later, it still counts as having left the queue.
 	 */
+	run->rows.bounded = run->search.addresses;
 	if (run->search.addresses)
 		bound_rows(run, candidates->ids, candidates->count);
+	else if (bound_by_distances(run, candidates->ids, candidates->count))
+		run->rows.bounded = true;
 	else
 	{
 		int64		n = Min(candidates->count, params->quota);

@@ -188,7 +188,9 @@
 
 /* Bytes for each probed list, and for each posting in an answer of gpuvecd. */
 #define LIST_BYTES		(64 + 2 * sizeof(IvfpqDirEntry))
-#define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
+#define ANSWER_BYTES	(32 + sizeof(GvRowDistance) + \
+						 Max(sizeof(IvfpqKnownRecord), \
+							 sizeof(IvfpqKnownDistance)))
 
 /* Times in nanoseconds, in addition to those of params.h. */
 #define CANDIDATE_NS		250.0	/* a candidate, besides scanning lists */
@@ -246,7 +248,7 @@ count_matching(const IvfpqScanRun *run, Matching *matching)
 
 	matching->looked = run->depth.rows;
 	matching->matched = run->depth.matched;
-	if (run->search.addresses)
+	if (rows->bounded)
 	{
 		matching->looked = rows->popped;
 		matching->matched = rows->returned;
@@ -744,7 +746,8 @@ IvfpqDepthFits(const IvfpqScanRun *run, int probes, int64 candidates)
 	search = gv_scan_scratch(run->model->gv.m,
 							 (int32) Min(postings, PG_INT32_MAX)) +
 		set_bytes(candidates);
-	if (run->search.addresses)	/* for bounds and prefetching */
+	if (run->search.addresses || run->search.asked != NULL)
+		/* for bounds and prefetching */
 		row_bytes += sizeof(IvfpqQueuedRow) + sizeof(IvfpqNextRow) +
 			sizeof(IvfpqRowBounds) + 2 * sizeof(uint64);
 	rows = candidates * row_bytes +

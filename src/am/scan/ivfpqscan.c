@@ -44,6 +44,8 @@
 #include "am/scan/scan.h"
 #include "am/scan/scanstats.h"
 #include "am/search/heaptids.h"
+#include "am/types/sqldistance.h"
+#include "client/settings.h"
 #include "pgcompat.h"
 
 const IvfpqScanFilter ivfpq_no_filter = {
@@ -391,6 +393,21 @@ start_search(IvfpqScanRun *run, Relation heap, ScanKey key)
 		IvfpqIsBoundable(&type, vector, dims) &&
 		IvfpqQueryIsBoundable(&run->model->gv, vector, transformed))
 		run->query.bound_query = transformed;
+
+	/*
+	 * Without records, rows in a mirror bound distances, of queries whose
+	 * bounds are sure.  Keys in a posting are those of the row that its TID
+	 * names, so a row need not be fetched for them.
+	 */
+	if (!run->search.addresses && !run->rows.counts_matching &&
+		run->query.bound_query != NULL &&
+		ivfpq_mirror_rows != IVFPQ_MIRROR_ROWS_OFF)
+	{
+		run->search.asked = memcpy(palloc(dims * sizeof(float)), vector,
+								   dims * sizeof(float));
+		run->query.is_exact = IvfpqRealDistanceOf(&key->sk_func) != NULL;
+		run->rows.needs_distance = false;
+	}
 }
 
 /* Starts the run, when the first row after a rescan is requested. */

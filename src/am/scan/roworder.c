@@ -210,8 +210,8 @@ IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count)
 
 /*
  * Returns whether all rows of the batch's quota have left the queue, or so
- * many rows were out of order that a full pass must follow.  With refine
- * records, once half of the quota has left the queue, the quota shrinks if the
+ * many rows were out of order that a full pass must follow.  If rows are
+ * bounded, once half of the quota has left the queue, the quota shrinks if the
  * snapshot sees too few of the rows fetched so far (IvfpqDepthVisibleQuota).
  */
 static bool
@@ -221,7 +221,7 @@ is_quota_popped(const IvfpqScanRun *run)
 
 	if (rows->popped >= rows->quota || IvfpqDepthNeedsFullPass(run))
 		return true;
-	return run->search.addresses && rows->popped >= rows->quota / 2 &&
+	return rows->bounded && rows->popped >= rows->quota / 2 &&
 		rows->popped >= IvfpqDepthVisibleQuota(rows->quota,
 											   run->search.candidates.count,
 											   rows->fetched,

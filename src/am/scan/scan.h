@@ -65,6 +65,7 @@ typedef struct IvfpqScanQuery
 	const float *bound_query;	/* [dims] the transformed query, to compute
 								 * bounds of distances; NULL if the bounds
 								 * might be wrong */
+	bool		is_exact;		/* the operator returns gv_set_distance */
 	int			pending_dims;	/* dimensions that pending rows must have; 0 =
 								 * any */
 	bool	   *warned_mismatched;	/* whether a warning about rows of other
@@ -139,6 +140,9 @@ typedef struct IvfpqScanRows
 									 * whether it matches */
 	bool		needs_distance; /* rows are always reranked before they are
 								 * returned */
+	bool		bounded;		/* the last batch has only bounded most of its
+								 * rows, and so has not seen whether they are
+								 * visible */
 	tidset_hash *seen;			/* rows that were reranked, bounded or found
 								 * invisible */
 	int64		fetched;		/* candidates fetched */

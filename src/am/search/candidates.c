@@ -161,7 +161,8 @@ void
 IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 {
 	IvfpqQuerySet(&search->query, query);
-	search->remote.nknown = 0;	/* drop the last query's known records */
+	/* drop what is known of the last query's rows */
+	search->remote.nknown = search->remote.ndistances = 0;
 	search->lists_read = 0;
 	search->postings_read = 0;
 	search->matched = 0;

@@ -8,6 +8,9 @@
  * than the row's lower bound.  So a row is fetched only when no other row has
  * a smaller lower bound.  Records in half precision also give an upper bound.
  * So a row that no other row can precede need not be fetched at all.
+ *
+ * The same holds for distances that gpuvecd computes of the rows in a mirror,
+ * which are exact.  There only the rounding of the operator is in the way.
  */
 #include "postgres.h"
 
@@ -336,5 +339,93 @@ IvfpqRecordBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
 							 rows + count, bounds + count);
 	memcpy(ids, rows, count * sizeof(uint64));
 	pfree(rows);
+	return count;
+}
+
+/*
+ * Returns bounds of the operator's result from the exact distance of a row.
+ * magnitude is as in GvRowDistance.  is_exact says that the operator returns
+ * gv_set_distance itself.
+ *
+ * Other operators may sum in fp32.  Let u be UNIT_ROUNDOFF and n the
+ * dimensions.  A sum of n terms, each rounded at most three times, has an error
+ * of at most (n + 2) u (1 + 2^-10) times the sum of the terms' absolute values,
+ * in any order, with fused operations or without, because (n + 2) u < 2^-10.
+ *		L2		the terms are squares, so the error is relative, and the root
+ *				halves it; a root that is rounded to fp32 adds u
+ *		IP		the sum of absolute values is the magnitude
+ *		cosine	the product has this error relative to |q| |x|, which is a
+ *				cosine's denominator, and the denominator, a root of two sums
+ *				of squares, has it, too; the cosine is at most 1
+ * slack is (n + 64) u, which covers the error of the distance itself, in
+ * double, and final roundings.  Underflow and overflow are as in
+ * operator_bound.
+ */
+IvfpqRowBounds
+IvfpqDistanceBounds(const GvModel *gv, double distance, float magnitude,
+					bool is_exact)
+{
+	double		slack = (gv->dims + 64) * UNIT_ROUNDOFF;
+	double		width;
+
+	if (isnan(distance))
+		return no_bound;
+	if (is_exact)
+		width = 0;
+	else if (gv->metric == GV_L2)
+		width = distance * slack / 2 + LEAST_LENGTH;
+	else if (gv->metric == GV_IP)
+		width = magnitude * slack + LEAST_PRODUCT;
+	else
+		width = 2.5 * slack;
+	if (!is_exact && gv->metric == GV_L2 && distance > MOST_LENGTH)
+		return (IvfpqRowBounds) {distance - width, get_float8_infinity()};
+	return (IvfpqRowBounds) {distance - width, distance + width};
+}
+
+/*
+ * Computes bounds of the operator's results from the distances that gpuvecd's
+ * answer tells.  ids [n] are the TIDs of the search's candidates, the first n
+ * of them.  Moves the TIDs of rows whose distance is known to the front, in
+ * the order of their bounds, and those of other rows behind them.  Returns the
+ * number of rows that are known.
+ */
+int64
+IvfpqKnownBounds(const IvfpqSearch *search, bool is_exact, uint64 *ids,
+				 int64 n, IvfpqRowBounds *bounds)
+{
+	const IvfpqRemote *remote = &search->remote;
+	const float *scores = search->candidates.scores;
+	uint64	   *others = palloc_extended(Max(n, 1) * sizeof(uint64),
+										 MCXT_ALLOC_HUGE);
+	int64		count = 0;
+	int64		left = 0;
+	int			k = 0;
+
+	/* candidates and the answer are both sorted by score and TID */
+	for (int64 i = 0; i < n; i++)
+	{
+		const IvfpqKnownDistance *known;
+		uint64		id = ids[i];
+
+		while (k < remote->ndistances &&
+			   (remote->distances[k].score < scores[i] ||
+				(remote->distances[k].score == scores[i] &&
+				 remote->distances[k].tid < id)))
+			k++;
+		known = &remote->distances[k];
+		if (k == remote->ndistances || known->tid != id ||
+			known->score != scores[i])
+		{
+			others[left++] = id;
+			continue;
+		}
+		bounds[count] = IvfpqDistanceBounds(&search->model->gv,
+											known->distance, known->magnitude,
+											is_exact);
+		ids[count++] = id;
+	}
+	memcpy(ids + count, others, left * sizeof(uint64));
+	pfree(others);
 	return count;
 }

@@ -236,6 +236,43 @@ take_records(IvfpqSearch *search, const IvfpqRemoteResult *answer)
 }
 
 /*
+ * Notes the distances that the answer tells, in the order of its hits, except
+ * those of hits in stale lists.  README, "Rows in a mirror", says why they hold
+ * even if postings were scanned here.
+ */
+static void
+take_distances(IvfpqSearch *search, const IvfpqRemoteResult *answer)
+{
+	IvfpqRemote *remote = &search->remote;
+	int			n = answer->head.nhits;
+
+	if (answer->distances == NULL)
+		return;
+	if (n > remote->distances_capacity)
+	{
+		if (remote->distances)
+			pfree(remote->distances);
+		remote->distances = palloc_extended(n * sizeof(IvfpqKnownDistance),
+											MCXT_ALLOC_HUGE);
+		remote->distances_capacity = n;
+	}
+	for (int i = 0; i < n; i++)
+	{
+		const GvRowDistance *row = &answer->distances[i];
+		const GvHit *hit = &answer->hits[i];
+
+		if (!row->known || (!answer->head.is_brief &&
+							remote->list_status[hit->probe] == LIST_STALE))
+			continue;
+		remote->distances[remote->ndistances++] = (IvfpqKnownDistance)
+		{
+			hit->score, row->magnitude, IvfpqWordsToId(hit->rowid),
+				row->distance
+		};
+	}
+}
+
+/*
  * Adds the answer's hits, except those in stale lists, to the postings that
  * were scanned here.  Returns false if the answer may lack some of the best
  * postings.
@@ -334,6 +371,8 @@ use_answer(IvfpqSearch *search, const IvfpqRemoteResult *answer,
 			top->count = head->nhits;
 			take_records(search, answer);
 		}
+		if (useful)
+			take_distances(search, answer);
 	}
 	if (!useful || behind || (question->version != 0 && !head->is_brief))
 		IvfpqMirrorMarkStale(search->index, &search->model->meta, !useful);
@@ -355,7 +394,7 @@ IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
 {
 	IvfpqScanReport *report = search->report;
 
-	search->remote.nknown = 0;
+	search->remote.nknown = search->remote.ndistances = 0;
 	IvfpqReportEngine(report, "session");
 	report->fallback = IvfpqServerIsWanted() ? reason : NULL;
 }
@@ -404,6 +443,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	const IvfpqMetaData *meta = &search->model->meta;
 	IvfpqRemoteQuery question = {
 		.queries = search->query.vector,
+		.asked = search->asked,
 		.n = 1,
 		.condition = search->condition,
 		.probes = probes,
@@ -424,7 +464,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 		question.version = IvfpqDirectoryVersion(search->index, meta);
 
 	/* ids of hits are addresses if there are refine records, else TIDs */
-	search->remote.nknown = 0;
+	search->remote.nknown = search->remote.ndistances = 0;
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
 	served = IvfpqRemoteSearch(search->index, meta, &question, &answer);

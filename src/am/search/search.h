@@ -76,7 +76,9 @@ typedef enum IvfpqCount
 								 * table */
 	IVFPQ_NCOUNTERS,
 
-	IVFPQ_COUNT_REFINED = IVFPQ_NCOUNTERS,	/* refine records read */
+	IVFPQ_COUNT_REFINED = IVFPQ_NCOUNTERS,	/* rows whose distance was bounded
+											 * by a refine record or by the
+											 * mirror's row */
 	IVFPQ_COUNT_STALE_LISTS,	/* lists that the session read because they
 								 * were stale in the mirror */
 	IVFPQ_COUNT_TAIL_POSTINGS,	/* postings that the mirror lacked and the
@@ -122,8 +124,21 @@ typedef struct IvfpqKnownRecord
 	bool		is_known;
 } IvfpqKnownRecord;
 
+/* A posting's row whose distance gpuvecd's answer tells. */
+typedef struct IvfpqKnownDistance
+{
+	float		score;			/* of the posting */
+	float		magnitude;		/* as in GvRowDistance */
+	uint64		tid;
+	double		distance;
+} IvfpqKnownDistance;
+
 typedef struct IvfpqRemote
 {
+	IvfpqKnownDistance *distances;	/* [ndistances] of the last answer's
+									 * postings, by (score, TID) */
+	int			ndistances;
+	int			distances_capacity;
 	IvfpqKnownRecord *known;	/* [nknown] records of the last answer's
 								 * postings, in the answer's order; all
 								 * candidates are among these postings */
@@ -194,6 +209,8 @@ typedef struct IvfpqSearch
 								 * records; false: they are TIDs */
 	IvfpqScanReport *report;	/* notes gpuvecd's part in the scan; may be
 								 * NULL if gpuvecd is never asked */
+	const float *asked;			/* [dims] the query as its user asked it, to
+								 * get distances from gpuvecd; or NULL */
 
 	/* the query, and its nearest lists */
 	IvfpqQuery	query;
@@ -334,6 +351,10 @@ extern bool IvfpqQueryIsBoundable(const GvModel *gv, const float *asked,
 								  const float *query);
 extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, IvfpqRowBounds *bounds);
+extern IvfpqRowBounds IvfpqDistanceBounds(const GvModel *gv, double distance,
+										  float magnitude, bool is_exact);
+extern int64 IvfpqKnownBounds(const IvfpqSearch *search, bool is_exact,
+							  uint64 *ids, int64 n, IvfpqRowBounds *bounds);
 
 /* Returns a half-precision refine record in the form that the engine takes. */
 static inline GvHalfRecord
