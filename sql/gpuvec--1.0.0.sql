@@ -890,7 +890,8 @@ CREATE FUNCTION gpuvec_mirrors(
 	OUT last_used timestamptz,
 	OUT error text,
 	OUT shards integer,
-	OUT replicas integer)
+	OUT replicas integer,
+	OUT rows boolean)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -923,6 +924,8 @@ COMMENT ON COLUMN gpuvec_mirrors.error IS
 COMMENT ON COLUMN gpuvec_mirrors.shards IS
 	'number of GPUs among which each replica is divided';
 COMMENT ON COLUMN gpuvec_mirrors.replicas IS 'number of replicas';
+COMMENT ON COLUMN gpuvec_mirrors.rows IS
+	'whether it also has the vectors of the table''s rows';
 
 GRANT SELECT ON gpuvec_mirrors TO PUBLIC;
 

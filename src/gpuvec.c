@@ -395,6 +395,7 @@ _PG_init(void)
 #endif
 	IvfpqInitInspect();
 	IvfpqInitLimit();
+	ivfpq_row_source = &ivfpq_rows_of_tables;
 	define_scan_settings();
 	define_training_settings();
 	define_client_settings();

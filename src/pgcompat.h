@@ -9,6 +9,7 @@
 #include "access/amapi.h"
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/htup_details.h"
 #include "access/relscan.h"
 #include "access/stratnum.h"
 #include "access/tableam.h"
@@ -19,6 +20,7 @@
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "nodes/pathnodes.h"
+#include "nodes/tidbitmap.h"
 #include "optimizer/cost.h"
 #include "optimizer/pathnode.h"
 #include "optimizer/planner.h"
@@ -733,6 +735,71 @@ IvfpqWaitEvent(void)
 	return event;
 #else
 	return PG_WAIT_EXTENSION;
+#endif
+}
+
+/* An iteration over the pages of a TIDBitmap. */
+typedef struct IvfpqTidIterator
+{
+#if PG_VERSION_NUM >= 180000
+	TBMPrivateIterator *iterator;
+#else
+	TBMIterator *iterator;
+#endif
+} IvfpqTidIterator;
+
+static inline void
+IvfpqTidIterate(IvfpqTidIterator *iterator, TIDBitmap *tids)
+{
+#if PG_VERSION_NUM >= 180000
+	iterator->iterator = tbm_begin_private_iterate(tids);
+#else
+	iterator->iterator = tbm_begin_iterate(tids);
+#endif
+}
+
+/*
+ * Sets *blkno and offsets [MaxHeapTuplesPerPage] to the next page and its
+ * offsets, and returns their number: all offsets if the bitmap is lossy there,
+ * and 0 at the end.
+ */
+static inline int
+IvfpqTidNextPage(IvfpqTidIterator *iterator, BlockNumber *blkno,
+				 OffsetNumber *offsets)
+{
+	int			n;
+#if PG_VERSION_NUM >= 180000
+	TBMIterateResult page;
+
+	if (!tbm_private_iterate(iterator->iterator, &page))
+		return 0;
+	*blkno = page.blockno;
+	n = page.lossy ? -1 :
+		tbm_extract_page_tuple(&page, offsets, MaxHeapTuplesPerPage);
+#else
+	const TBMIterateResult *page = tbm_iterate(iterator->iterator);
+
+	if (page == NULL)
+		return 0;
+	*blkno = page->blockno;
+	n = page->ntuples;
+	if (n > 0)
+		memcpy(offsets, page->offsets, n * sizeof(OffsetNumber));
+#endif
+	if (n >= 0)
+		return n;
+	for (n = 0; n < MaxHeapTuplesPerPage; n++)
+		offsets[n] = (OffsetNumber) (FirstOffsetNumber + n);
+	return n;
+}
+
+static inline void
+IvfpqTidIterateEnd(IvfpqTidIterator *iterator)
+{
+#if PG_VERSION_NUM >= 180000
+	tbm_end_private_iterate(iterator->iterator);
+#else
+	tbm_end_iterate(iterator->iterator);
 #endif
 }
 

@@ -23,19 +23,28 @@
  * the TID can belong to another row, VACUUM has marked these postings as dead,
  * and a scan notices this by the list's del_seq.
  *
+ * Rows of the table go the same way: those of the postings in a message are read
+ * after the postings, and sent ahead of them.  A row that no fresh snapshot sees
+ * is sent as one that is not known, because the mirror may have a row that had
+ * the same TID before.  A new mirror gets all rows after its lists, in the order
+ * of the heap.
+ *
  * The worker ends when it has had nothing to do for a while, and at once if a
  * session wants the database for itself, because a database can be neither
  * dropped nor copied while a loader is connected to it.
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "client/mirrorqueue.h"
 #include "client/servershared.h"
 #include "lib/qunique.h"
 #include "miscadmin.h"
+#include "nodes/tidbitmap.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -148,9 +157,17 @@ typedef struct IvfpqLoad
 	Size		used;
 	int			nchunks;
 
-	/* refine records of the postings in the message */
-	bool		note_records;	/* whether to send them */
-	ItemPointerData *addresses; /* [addresses_capacity] */
+	/* rows of the table */
+	Relation	heap;			/* opened with the index; NULL if mirrors have
+								 * no rows */
+	GvRowForm	rows;			/* as the mirror stores them */
+	TIDBitmap  *tids;			/* of the postings sent to a new mirror */
+	char	   *items;			/* [capacity] a message of rows */
+
+	/* refine records or rows of the postings in the message */
+	bool		notes_records;	/* whether to send them */
+	bool		notes_rows;
+	ItemPointerData *addresses; /* [addresses_capacity] or TIDs */
 	int64		naddresses;
 	int64		addresses_capacity;
 	char	   *records;		/* [naddresses] GvRefineItem; NULL: not read */
@@ -266,6 +283,39 @@ is_the_one(IvfpqLoad *load)
 }
 
 /*
+ * Opens the table of the index, if that is open, and if mirrors have rows.
+ * Returns false, and closes the index, if the lock is not free.
+ */
+static bool
+open_heap(IvfpqLoad *load)
+{
+	Oid			table;
+
+	load->heap = NULL;
+	if (load->index == NULL || ivfpq_row_source == NULL ||
+		ivfpq_mirror_rows == IVFPQ_MIRROR_ROWS_OFF)
+		return true;
+	table = load->index->rd_index->indrelid;
+	if (!ConditionalLockRelationOid(table, AccessShareLock))
+	{
+		relation_close(load->index, NoLock);
+		return false;
+	}
+	load->heap = table_open(table, NoLock);
+	return true;
+}
+
+/* Closes what load_lock has opened. */
+static void
+close_relations(IvfpqLoad *load)
+{
+	if (load->index != NULL)
+		relation_close(load->index, NoLock);
+	if (load->heap != NULL)
+		table_close(load->heap, NoLock);
+}
+
+/*
  * Begins a transaction and locks the index in it.  Then load->index is open
  * and load->meta is current.  If that fails, no transaction is left.  Before
  * the load has begun, tries the lock only once, since a locked index would
@@ -283,7 +333,8 @@ load_lock(IvfpqLoad *load)
 			give_up(load, IVFPQ_LOAD_YIELD,
 					"another process is waiting for the database");
 		}
-		if (IvfpqMirrorIndexOpen(&load->key, &load->index))
+		if (IvfpqMirrorIndexOpen(&load->key, &load->index) &&
+			open_heap(load))
 			break;
 		CommitTransactionCommand();
 		if (load->capacity == 0 || tries == MAX_TRIES)
@@ -296,8 +347,7 @@ load_lock(IvfpqLoad *load)
 	}
 	if (load->index == NULL || !is_the_one(load))
 	{
-		if (load->index != NULL)
-			relation_close(load->index, NoLock);
+		close_relations(load);
 		CommitTransactionCommand();
 		give_up(load, IVFPQ_LOAD_GONE, "the index has changed");
 	}
@@ -310,7 +360,7 @@ load_lock(IvfpqLoad *load)
 static void
 load_unlock(IvfpqLoad *load)
 {
-	relation_close(load->index, AccessShareLock);
+	close_relations(load);
 	CommitTransactionCommand();
 }
 
@@ -330,13 +380,21 @@ make_item(GvRefineItem *item, const ItemPointerData *address,
 }
 
 /*
- * Adds the addresses of the refine records of a block's live postings to
- * load->addresses.
+ * Adds the addresses of the refine records of a block's live postings, or the
+ * TIDs of their rows, to load->addresses.
  */
 static void
 records_note(IvfpqLoad *load, const IvfpqBlockView *view)
 {
-	if (!load->note_records || view->refine == NULL)
+	const ItemPointerData *addresses = load->notes_rows ? view->tids :
+	view->refine;
+
+	if (load->tids != NULL)
+		for (int i = 0; i < GV_BLOCK; i++)
+			if ((view->live & (1U << i)) != 0)
+				tbm_add_tuples(load->tids, (ItemPointer) &view->tids[i], 1,
+							   false);
+	if ((!load->notes_records && !load->notes_rows) || addresses == NULL)
 		return;
 	if (load->naddresses + GV_BLOCK > load->addresses_capacity)
 	{
@@ -347,13 +405,23 @@ records_note(IvfpqLoad *load, const IvfpqBlockView *view)
 	}
 	for (int i = 0; i < GV_BLOCK; i++)
 		if ((view->live & (1U << i)) != 0)
-			load->addresses[load->naddresses++] = view->refine[i];
+			load->addresses[load->naddresses++] = addresses[i];
 }
 
 static int
 compare_addresses(const void *a, const void *b)
 {
 	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
+}
+
+/* Sorts load->addresses, and keeps each only once. */
+static void
+sort_addresses(IvfpqLoad *load)
+{
+	qsort(load->addresses, load->naddresses, sizeof(ItemPointerData),
+		  compare_addresses);
+	load->naddresses = qunique(load->addresses, load->naddresses,
+							   sizeof(ItemPointerData), compare_addresses);
 }
 
 /*
@@ -368,12 +436,9 @@ records_read(IvfpqLoad *load)
 	Size		slot_bytes = IvfpqRecordSlotBytes(dims);
 	char	   *slots;
 
-	if (load->naddresses == 0)
+	if (load->naddresses == 0 || !load->notes_records)
 		return;
-	qsort(load->addresses, load->naddresses, sizeof(ItemPointerData),
-		  compare_addresses);
-	load->naddresses = qunique(load->addresses, load->naddresses,
-							   sizeof(ItemPointerData), compare_addresses);
+	sort_addresses(load);
 	slots = palloc(RECORDS_AT_ONCE * slot_bytes);
 	load->records = MemoryContextAllocExtended(load->context,
 											   load->naddresses * stride,
@@ -413,6 +478,101 @@ records_send(IvfpqLoad *load)
 		pfree(load->records);
 	load->records = NULL;
 	load->naddresses = 0;
+}
+
+/* Returns how many rows fit into a message. */
+static int
+rows_at_once(const IvfpqLoad *load)
+{
+	return (int) (load->capacity / gv_row_stride(load->rows, load->meta.dims));
+}
+
+/*
+ * Locks the index, reads the rows at tids [n] into `items`, and returns their
+ * number.  See IvfpqRowSource.
+ */
+static int
+rows_read(IvfpqLoad *load, const ItemPointerData *tids, int n,
+		  bool only_known, char *items)
+{
+	MemoryContext old;
+	int			count;
+
+	load_lock(load);
+	old = MemoryContextSwitchTo(CurTransactionContext);
+	count = ivfpq_row_source->read(load->index, load->heap, NULL, load->rows,
+								   load->meta.dims, tids, n, only_known, items);
+	MemoryContextSwitchTo(old);
+	load_unlock(load);
+	return count;
+}
+
+/* Sends the rows of the postings in the message, and forgets their TIDs. */
+static void
+rows_send(IvfpqLoad *load)
+{
+	int			most = rows_at_once(load);
+
+	sort_addresses(load);
+	if (load->items == NULL)
+		load->items = MemoryContextAlloc(load->context, load->capacity);
+	for (int64 done = 0; done < load->naddresses; done += most)
+	{
+		int			n = (int) Min(most, load->naddresses - done);
+		GvListsRequest request = {load->key, n, 0};
+
+		(void) rows_read(load, load->addresses + done, n, false, load->items);
+		load_ask(load, GV_MSG_ROWS, &request, sizeof(request), load->items,
+				 n * gv_row_stride(load->rows, load->meta.dims), 0);
+	}
+	load->naddresses = 0;
+}
+
+/* Sends the rows at tids [n] to a new mirror. */
+static void
+rows_send_new(IvfpqLoad *load, const ItemPointerData *tids, int n)
+{
+	GvListsRequest request = {.key = load->key};
+
+	request.nchunks = rows_read(load, tids, n, true, load->message);
+	if (request.nchunks > 0)
+		load_send(load, GV_MSG_ROWS, &request, sizeof(request),
+				  request.nchunks *
+				  gv_row_stride(load->rows, load->meta.dims));
+}
+
+/*
+ * Sends the rows of all postings that were sent to a new mirror.  Of pages
+ * whose offsets the bitmap has lost, sends all rows.
+ */
+static void
+rows_send_all(IvfpqLoad *load)
+{
+	int			most = rows_at_once(load);
+	ItemPointerData *tids =
+	MemoryContextAlloc(load->context, most * sizeof(ItemPointerData));
+	IvfpqTidIterator iterator;
+	BlockNumber blkno;
+	OffsetNumber offsets[MaxHeapTuplesPerPage];
+	int			noffsets;
+	int			n = 0;
+
+	IvfpqTidIterate(&iterator, load->tids);
+	while ((noffsets = IvfpqTidNextPage(&iterator, &blkno, offsets)) > 0)
+		for (int i = 0; i < noffsets; i++)
+		{
+			ItemPointerSet(&tids[n++], blkno, offsets[i]);
+			if (n < most)
+				continue;
+			rows_send_new(load, tids, n);
+			n = 0;
+		}
+	if (n > 0)
+		rows_send_new(load, tids, n);
+	IvfpqTidIterateEnd(&iterator);
+	tbm_free(load->tids);
+	load->tids = NULL;
+	pfree(tids);
 }
 
 /*
@@ -717,7 +877,7 @@ long_next(IvfpqLoad *load, IvfpqLongList *longlist)
 }
 
 /*
- * Sends the refine records of the postings in the message, and then its
+ * Sends the refine records or rows of the postings in the message, and then its
  * chunks.  The records must come first; the head of this file says why.
  */
 static void
@@ -725,7 +885,10 @@ send_chunks(IvfpqLoad *load)
 {
 	GvListsRequest request = {load->key, load->nchunks, 0};
 
-	records_send(load);
+	if (load->notes_rows)
+		rows_send(load);
+	else
+		records_send(load);
 	if (load->nchunks > 0)
 		load_send(load, GV_MSG_LISTS, &request, sizeof(request), load->used);
 }
@@ -830,8 +993,16 @@ send_lists(IvfpqLoad *load, bool fresh)
 						   Min(nlists, STATES_RANGE) * sizeof(GvListState));
 
 	load->postings = 0;
-	/* a new mirror gets all records at once, from records_send_all() */
-	load->note_records = !fresh && IvfpqMirrorHasRecords(&load->meta);
+	/* a new mirror gets all records or rows at once, after its lists */
+	load->notes_records = !fresh && IvfpqMirrorHasRecords(&load->meta);
+	load->notes_rows = !fresh && load->rows != GV_ROWS_NONE;
+	if (fresh && load->rows != GV_ROWS_NONE)
+	{
+		MemoryContext old = MemoryContextSwitchTo(load->context);
+
+		load->tids = tbm_create((Size) maintenance_work_mem * 1024, NULL);
+		MemoryContextSwitchTo(old);
+	}
 	for (int32 first = 0; first < nlists; first += STATES_RANGE)
 	{
 		int32		end = Min(nlists, first + STATES_RANGE);
@@ -921,20 +1092,24 @@ send_model(IvfpqLoad *load)
 			.nparents = meta->nparents,
 			.postings = load->expected,
 			.keys = IvfpqMirrorKeys(meta)
-		}
+		},
+		.must = ivfpq_mirror_rows == IVFPQ_MIRROR_ROWS_ON
 	};
+	const GvBeginReply *reply;
 
 	if (IvfpqMirrorHasRecords(meta))
-	{
 		request.spec.refine_slots = IvfpqRecordSlots(meta->dims);
+	request.spec.rows = load->rows;
+	if (request.spec.refine_slots > 0 || request.spec.rows != GV_ROWS_NONE)
 		request.spec.refine_records = load->expected / meta->lists_per_row;
-	}
 	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 	(void) IvfpqChannelExchange(load->channel, GV_MSG_BEGIN, &request,
-								sizeof(request), NULL, 0, 0);
+								sizeof(request), NULL, 0, sizeof(*reply));
 	if (load->channel->refusal == GV_REFUSED_EXISTS)
 		return false;
 	check_answer(load);
+	reply = (const GvBeginReply *) IvfpqAnswerBody(load->channel);
+	load->rows = reply->rows == load->rows ? load->rows : GV_ROWS_NONE;
 	send_array(load, GV_CODEBOOKS, meta->codebooks,
 			   (int64) GV_CODEWORDS * meta->dims);
 	send_array(load, GV_PARENTS, meta->parents,
@@ -972,6 +1147,8 @@ prepare(IvfpqLoad *load, bool whole)
 	load->addresses = palloc(load->addresses_capacity *
 							 sizeof(ItemPointerData));
 	MemoryContextSwitchTo(old);
+	if (load->heap != NULL && load->meta.refine == IVFPQ_REFINE_NONE)
+		load->rows = ivfpq_row_source->form(load->index, load->heap);
 	if (whole)
 		count_postings(load);
 	load_unlock(load);
@@ -984,6 +1161,22 @@ prepare(IvfpqLoad *load, bool whole)
 	if (!opened)
 		check_answer(load);
 	load->message = IvfpqRingSlot(&load->ring, 0);
+}
+
+/* Returns whether the mirror stores rows. */
+static bool
+mirror_has_rows(IvfpqLoad *load)
+{
+	GvListsRequest request = {load->key, 1, 0};
+	ItemPointerData any;
+
+	ItemPointerSet(&any, 0, FirstOffsetNumber);
+	load->channel->deadline = IvfpqNow() + MESSAGE_US;
+	(void) IvfpqChannelAsk(load->channel, GV_MSG_READ_ROWS, &request,
+						   sizeof(request), (const char *) &any, sizeof(any),
+						   gv_row_stride(load->rows, load->meta.dims));
+	check_answer(load);
+	return IvfpqAnswerLength(load->channel) > 0;
 }
 
 /*
@@ -1017,7 +1210,11 @@ load_mirror(IvfpqLoad *load, bool whole)
 		send_lists(load, true);
 		if (IvfpqMirrorHasRecords(&load->meta))
 			records_send_all(load);
+		if (load->rows != GV_ROWS_NONE)
+			rows_send_all(load);
 	}
+	else if (load->rows != GV_ROWS_NONE && !mirror_has_rows(load))
+		load->rows = GV_ROWS_NONE;
 	/* lists may have changed meanwhile */
 	refresh(load);
 	if (load->fresh)
@@ -1161,6 +1358,10 @@ gpuvec_loader_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	IvfpqSetNoTransactionTimeout();
+
+	/* rows are read by a snapshot of their own for each message */
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_SUSET, PGC_S_OVERRIDE);
 
 	/* the database may allow no new connections, but its sessions may go on */
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,

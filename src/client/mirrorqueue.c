@@ -32,6 +32,8 @@
 #include "client/mirrorqueue.h"
 #include "pgcompat.h"
 
+const IvfpqRowSource *ivfpq_row_source;
+
 /* Pauses after failures: 1 s, 2 s, 4 s, ... */
 #define FIRST_PAUSE_MS		1000
 #define MAX_PAUSE_MS		(10 * 60 * 1000)

@@ -9,6 +9,7 @@
 #include "client/servershared.h"
 #include "client/settings.h"
 #include "utils/rel.h"
+#include "utils/snapshot.h"
 
 #include "engine/mirror/gv_mirror.h"
 #include "page/page.h"
@@ -29,6 +30,28 @@ IvfpqMirrorHasRecords(const IvfpqMetaData *meta)
 {
 	return meta->refine == IVFPQ_REFINE_SQ8;
 }
+
+/*
+ * How loaders read the rows of an index's table.  The index and its table are
+ * open and locked.
+ *
+ * form		returns how mirrors store the rows, GV_ROWS_NONE if they cannot
+ * read		reads the rows that the snapshot sees at tids [n], which ascend, into
+ *			items, which are gv_row_stride apart; without a snapshot, takes one.  A row that is not seen,
+ *			or that has no distances that can be bounded, becomes an item that
+ *			is not known or, if only_known is set, none.  Returns the number of
+ *			items.
+ */
+typedef struct IvfpqRowSource
+{
+	GvRowForm	(*form) (Relation index, Relation heap);
+	int			(*read) (Relation index, Relation heap, Snapshot snapshot,
+						 GvRowForm form, int dims, const ItemPointerData *tids, int n,
+						 bool only_known, char *items);
+} IvfpqRowSource;
+
+extern const IvfpqRowSource *ivfpq_row_source;	/* set when the library is
+												 * loaded */
 
 /* How a loader's work on a mirror has ended. */
 typedef enum IvfpqLoadResult
@@ -90,6 +113,10 @@ extern IvfpqOutcome IvfpqMirrorRecords(Relation index,
 									   const ItemPointerData *addresses, int n,
 									   const char **items,
 									   const char **reason);
+extern IvfpqOutcome IvfpqMirrorRows(Relation index, const IvfpqMetaData *meta,
+									GvRowForm rows,
+									const ItemPointerData *tids, int n,
+									const char **items, const char **reason);
 extern bool IvfpqMirrorNext(IvfpqMirrorChunks *chunks, GvListChunk *chunk,
 							GvListState *state);
 

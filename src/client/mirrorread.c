@@ -81,6 +81,31 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
+ * Asks for the rows at tids [n], as the mirror stores them.  Sets *items to
+ * NULL if the mirror stores no rows.
+ */
+IvfpqOutcome
+IvfpqMirrorRows(Relation index, const IvfpqMetaData *meta, GvRowForm rows,
+				const ItemPointerData *tids, int n, const char **items,
+				const char **reason)
+{
+	GvListsRequest request = {IvfpqMirrorKey(index, meta), n, 0};
+	uint32		bytes = (uint32) (n * gv_row_stride(rows, meta->dims));
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_LOADER, TIMEOUT_US);
+
+	(void) IvfpqChannelAsk(channel, GV_MSG_READ_ROWS, &request,
+						   sizeof(request), (const char *) tids,
+						   n * sizeof(ItemPointerData), bytes);
+	if (channel->served == IVFPQ_ANSWERED &&
+		IvfpqAnswerLength(channel) != 0 && IvfpqAnswerLength(channel) != bytes)
+		(void) IvfpqChannelReject(channel);
+	*reason = channel->reason;
+	*items = channel->served == IVFPQ_ANSWERED &&
+		IvfpqAnswerLength(channel) > 0 ? IvfpqAnswerBody(channel) : NULL;
+	return channel->served;
+}
+
+/*
  * Reads the next chunk of an answer without copying its arrays.  Returns false
  * at the end, or if the chunk is malformed.
  */

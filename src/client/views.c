@@ -34,7 +34,7 @@
 #define STATUS_US			1000000
 
 #define STAT_COLUMNS		33
-#define MIRROR_COLUMNS		14
+#define MIRROR_COLUMNS		15
 
 /* A row under construction; gpuvec_stat has the most columns. */
 typedef struct Row
@@ -335,6 +335,7 @@ put_mirror(Row *row, const Mirror *mirror)
 	put_text(row, mirror->request ? mirror->request->error : "");
 	put(row, known, Int32GetDatum(status->shards));
 	put(row, known, Int32GetDatum(status->replicas));
+	put(row, known, BoolGetDatum(status->rows != GV_ROWS_NONE));
 	Assert(row->n == MIRROR_COLUMNS);
 }
 

@@ -65,6 +65,9 @@ typedef struct IvfpqTrainResult
 extern void IvfpqTrainOrFlush(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 
+/* mirrorrows.c */
+extern const struct IvfpqRowSource ivfpq_rows_of_tables;
+
 /*
  * verifymirror.c
  *

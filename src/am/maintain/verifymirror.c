@@ -7,16 +7,21 @@
  * compared if it was rewritten, or if postings in it died, after the mirror
  * got it.  If a list only grew, the postings that the mirror has are compared.
  *
+ * Rows of the table are compared with those that the statement's snapshot sees.
+ * While it does, their TIDs belong to no other rows.
+ *
  * Refine records are compared only while a lock on the table shows that no
  * VACUUM runs, because VACUUM frees records.  They are not compared on a
  * standby, where a lock does not exclude the VACUUM of the primary.
  */
 #include "postgres.h"
 
+#include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/index.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/snapmgr.h"
 
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
@@ -32,6 +37,9 @@
 /* Maximum numbers of array elements and of refine records in a request. */
 #define VALUES_AT_ONCE	(1024 * 1024)
 #define RECORDS_AT_ONCE	1024
+
+/* Maximum bytes of the rows of a request. */
+#define ROWS_BYTES		(1024 * 1024)
 
 /* The TID of a posting and the address of its refine record. */
 typedef struct NotedPosting
@@ -55,11 +63,13 @@ typedef struct MirrorCheck
 	int			next;			/* list to be compared next */
 	int			block;			/* first block of list `next` to be compared */
 
-	/* refine records */
+	/* refine records and rows */
 	bool		records;		/* records can be compared, because the table
 								 * is locked */
-	NotedPosting *noted;		/* [capacity] postings whose records will be
-								 * compared next */
+	Relation	heap;			/* the table, if rows are compared; or NULL */
+	GvRowForm	rows;
+	NotedPosting *noted;		/* [capacity] postings whose records or rows
+								 * will be compared next */
 	int64		nnoted;
 	int64		capacity;
 } MirrorCheck;
@@ -224,6 +234,62 @@ check_records(MirrorCheck *check)
 }
 
 /*
+ * Compares the rows of the noted postings, and forgets these postings.  Returns
+ * false if the mirror cannot be read.  A row that the mirror lacks is not an
+ * error.
+ */
+static bool
+check_rows(MirrorCheck *check)
+{
+	int			dims = check->meta->dims;
+	Size		stride = gv_row_stride(check->rows, dims);
+	int			most = (int) Max(ROWS_BYTES / stride, 1);
+	ItemPointerData *tids = palloc(most * sizeof(ItemPointerData));
+	char	   *mine = palloc(most * stride);
+	int64		differences = 0;
+	char		what[64];
+
+	qsort(check->noted, check->nnoted, sizeof(NotedPosting), compare_noted);
+	for (int64 done = 0; done < check->nnoted; done += most)
+	{
+		int			n = (int) Min(check->nnoted - done, most);
+		const char *items;
+		const char *reason;
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < n; i++)
+			tids[i] = check->noted[done + i].tid;
+		(void) ivfpq_row_source->read(check->index, check->heap,
+									  GetActiveSnapshot(), check->rows, dims,
+									  tids, n, false, mine);
+		if (IvfpqMirrorRows(check->index, check->meta, check->rows, tids, n,
+							&items, &reason) != IVFPQ_ANSWERED)
+		{
+			not_compared(check, reason);
+			return false;
+		}
+		for (int i = 0; i < n && items != NULL; i++)
+		{
+			const GvRowItem *row = (const GvRowItem *) (mine + i * stride);
+			const GvRowItem *item = (const GvRowItem *) (items + i * stride);
+
+			differences += row->known && item->known &&
+				memcmp(row, item, sizeof(GvRowItem) +
+					   gv_row_bytes(check->rows, dims)) != 0;
+		}
+	}
+	pfree(mine);
+	pfree(tids);
+	check->nnoted = 0;
+	if (differences > 0)
+	{
+		snprintf(what, sizeof(what), "%lld rows", (long long) differences);
+		report_difference(check, InvalidBlockNumber, IVFPQ_NO_LIST, what);
+	}
+	return true;
+}
+
+/*
  * Returns whether posting i has the same keys in the view and in check->keys,
  * and whether the key heads in check->keys include these keys.  The key heads
  * in the view are not compared, because they may include keys of later
@@ -272,8 +338,8 @@ same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
 
 /*
  * Compares the first `count` postings of a block with the postings of block b
- * of the chunk.  Returns the number of postings that differ.  If records are
- * compared, notes the live postings of the block.
+ * of the chunk.  Returns the number of postings that differ.  If records or
+ * rows are compared, notes the live postings of the block.
  */
 static int
 compare_block(MirrorCheck *check, const IvfpqBlockView *view, int count,
@@ -293,10 +359,11 @@ compare_block(MirrorCheck *check, const IvfpqBlockView *view, int count,
 		if ((unlike >> i & 1) != 0 ||
 			(live && !same_posting(check, view, chunk, b, i)))
 			differences++;
-		if (live && check->records)
+		if (live && (check->records || check->heap != NULL))
 		{
 			IvfpqGrow(check->noted, check->nnoted, check->capacity);
-			check->noted[check->nnoted].address = view->refine[i];
+			check->noted[check->nnoted].address =
+				check->records ? view->refine[i] : view->tids[i];
 			check->noted[check->nnoted++].tid = view->tids[i];
 		}
 	}
@@ -395,7 +462,8 @@ check_lists(MirrorCheck *check)
 		check->next--;
 		check->block = chunk.first + chunk.nblocks;
 	}
-	return check_records(check) && check->next < nlists;
+	return (check->heap != NULL ? check_rows(check) : check_records(check)) &&
+		check->next < nlists;
 }
 
 /* Reports differences between the pages of an index and gpuvecd's mirror. */
@@ -430,6 +498,16 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 					meta->parent_offsets, meta->nparents + 1) &&
 		check_array(&check, GV_CENTROIDS, "centroids", meta->centroids,
 					(int64) meta->nlists * meta->dims);
+	if (meta->refine == IVFPQ_REFINE_NONE && ivfpq_row_source != NULL)
+	{
+		check.heap = table_open(heap, AccessShareLock);
+		check.rows = ivfpq_row_source->form(index, check.heap);
+		if (check.rows == GV_ROWS_NONE)
+		{
+			table_close(check.heap, AccessShareLock);
+			check.heap = NULL;
+		}
+	}
 	while (more)
 	{
 		/* the lock keeps VACUUM from freeing records during the comparison */
@@ -439,6 +517,8 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 		if (check.records)
 			UnlockRelationOid(heap, ShareUpdateExclusiveLock);
 	}
+	if (check.heap != NULL)
+		table_close(check.heap, AccessShareLock);
 	IvfpqListReaderFree(&check.reader);
 	pfree(check.keys);
 }

@@ -45,7 +45,7 @@
 #include "am/scan/scanstats.h"
 #include "am/search/heaptids.h"
 #include "am/types/sqldistance.h"
-#include "client/settings.h"
+#include "client/client.h"
 #include "pgcompat.h"
 
 const IvfpqScanFilter ivfpq_no_filter = {
