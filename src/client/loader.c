@@ -528,6 +528,20 @@ rows_send(IvfpqLoad *load)
 	load->naddresses = 0;
 }
 
+/* Sends rows that sessions have missed. */
+static void
+rows_send_lacking(IvfpqLoad *load)
+{
+	if (load->addresses_capacity < IVFPQ_NLACKING)
+	{
+		load->addresses_capacity = IVFPQ_NLACKING;
+		load->addresses = repalloc(load->addresses, IVFPQ_NLACKING *
+								   sizeof(ItemPointerData));
+	}
+	load->naddresses = IvfpqMirrorTakeLacking(&load->key, load->addresses);
+	rows_send(load);
+}
+
 /* Sends the rows at tids [n] to a new mirror. */
 static void
 rows_send_new(IvfpqLoad *load, const ItemPointerData *tids, int n)
@@ -1047,6 +1061,8 @@ refresh(IvfpqLoad *load)
 	GvCurrentRequest request = {load->key, get_version(load)};
 
 	send_lists(load, false);
+	if (load->rows != GV_ROWS_NONE)
+		rows_send_lacking(load);
 	if (request.version != 0 && get_version(load) == request.version)
 		load_ask(load, GV_MSG_MARK_CURRENT, &request, sizeof(request),
 				 NULL, 0, 0);

@@ -246,6 +246,49 @@ IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now)
 	return ticket;
 }
 
+/*
+ * Notes rows tids [n], n <= IVFPQ_NLACKING, that a mirror lacks, and requests
+ * that the mirror catches up.  If there is no space for them, forgets all rows
+ * noted before: sessions will note rows that are still lacking again.
+ */
+void
+IvfpqMirrorNoteLacking(const GvMirrorKey *key, const ItemPointerData *tids, int n)
+{
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	if (ivfpq_shared->nlacking + n > IVFPQ_NLACKING)
+		ivfpq_shared->nlacking = 0;
+	for (int i = 0; i < n; i++)
+		ivfpq_shared->lacking[ivfpq_shared->nlacking++] =
+			(IvfpqLackingRow)
+	{
+		*key, tids[i]
+	};
+	LWLockRelease(ivfpq_shared->lock);
+	(void) IvfpqRequestMirror(key, false, false);
+}
+
+/* Moves the rows that were noted for a mirror to tids [IVFPQ_NLACKING]. */
+int
+IvfpqMirrorTakeLacking(const GvMirrorKey *key, ItemPointerData *tids)
+{
+	int			left = 0;
+	int			n = 0;
+
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < ivfpq_shared->nlacking; i++)
+	{
+		IvfpqLackingRow row = ivfpq_shared->lacking[i];
+
+		if (gv_same_key(&row.key, key))
+			tids[n++] = row.tid;
+		else
+			ivfpq_shared->lacking[left++] = row;
+	}
+	ivfpq_shared->nlacking = left;
+	LWLockRelease(ivfpq_shared->lock);
+	return n;
+}
+
 /* Copies the entry of a key.  Returns false if there is none. */
 bool
 IvfpqMirrorRequestGet(const GvMirrorKey *key, IvfpqMirrorRequest *request)

@@ -53,6 +53,7 @@ typedef struct MirrorHint
 	int64		missing_until;
 
 	int64		stale_until;	/* no request to catch up before this time */
+	int64		lacking_until;	/* likewise, for rows that it lacks */
 
 	/*
 	 * After a time-out, the session does not search in the mirror before
@@ -487,4 +488,26 @@ IvfpqMirrorMarkStale(Relation index, const IvfpqMetaData *meta, bool useless)
 		return;
 	hint->stale_until = now + STALE_US;
 	(void) IvfpqRequestMirror(&key, false, false);
+}
+
+/*
+ * Reports rows tids [n] that an answer told no distances of, though the session
+ * sees them, so that a loader brings them.
+ */
+void
+IvfpqMirrorLacksRows(Relation index, const IvfpqMetaData *meta,
+					 const ItemPointerData *tids, int n)
+{
+	GvMirrorKey key = IvfpqMirrorKey(index, meta);
+	MirrorHint *hint;
+	int64		now;
+
+	if (ivfpq_shared == NULL || n == 0)
+		return;
+	hint = mirror_hint(&key);
+	now = IvfpqNow();
+	if (now < hint->lacking_until)
+		return;
+	hint->lacking_until = now + STALE_US;
+	IvfpqMirrorNoteLacking(&key, tids, n);
 }

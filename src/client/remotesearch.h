@@ -59,6 +59,8 @@ extern IvfpqOutcome IvfpqRemoteSearch(Relation index,
 									  const IvfpqMetaData *meta,
 									  const IvfpqRemoteQuery *question,
 									  IvfpqRemoteResult *answers);
+extern void IvfpqMirrorLacksRows(Relation index, const IvfpqMetaData *meta,
+								 const ItemPointerData *tids, int n);
 extern void IvfpqMirrorMarkStale(Relation index, const IvfpqMetaData *meta,
 								 bool useless);
 

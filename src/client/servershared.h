@@ -15,6 +15,7 @@
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
+#include "storage/itemptr.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 
@@ -61,6 +62,16 @@ typedef struct IvfpqMirrorRequest
 	int64		postings;		/* in the mirror when it was last ready */
 	char		error[160];		/* message of the last failure; "" = none */
 } IvfpqMirrorRequest;
+
+/* A row that sessions see and a mirror lacks. */
+typedef struct IvfpqLackingRow
+{
+	GvMirrorKey key;
+	ItemPointerData tid;
+} IvfpqLackingRow;
+
+/* Maximum number of such rows, of all mirrors together. */
+#define IVFPQ_NLACKING		1024
 
 /* Loaders that may run at the same time. */
 #define IVFPQ_MAX_LOADERS	2
@@ -133,6 +144,8 @@ typedef struct IvfpqShared
 	IvfpqTimeoutReport timeout_report;	/* the last report */
 	uint64		tickets;		/* the last ticket given to a request */
 	IvfpqMirrorRequest requests[IVFPQ_NREQUESTS];
+	int			nlacking;
+	IvfpqLackingRow lacking[IVFPQ_NLACKING];	/* [nlacking] */
 } IvfpqShared;
 
 /* A part of main shared memory, which belongs to one module. */

@@ -338,6 +338,9 @@ put_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
  * Rows that do not fit into memory are dropped, all of them, because a row that
  * is not stored may have to replace an older one.  Then searches have no
  * distances, and loaders bring rows in vain until they begin the mirror again.
+ *
+ * A row that a loader has sent before it was killed must not replace one that
+ * the next loader brings.
  */
 static GvStatus
 put_rows(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
@@ -367,9 +370,15 @@ put_rows(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	if (gv_mirrors_reserve_rows(entry, growth))
 	{
 		pthread_rwlock_wrlock(&entry->lock);
+		*wrong = "rows from another loader than the last";
+		if (entry->ready && entry->loader != connection->number)
+			status = GV_INVALID;
 		/* others may have dropped the rows meanwhile */
-		status = entry->spec.rows == GV_ROWS_NONE ? GV_OK :
-			gv_mirror_put_rows(entry->mirror, items, request->nchunks);
+		else if (entry->spec.rows == GV_ROWS_NONE)
+			status = GV_OK;
+		else
+			status = gv_mirror_put_rows(entry->mirror, items,
+										request->nchunks);
 		gv_mirrors_changed(entry, 0);
 		pthread_rwlock_unlock(&entry->lock);
 	}
@@ -414,11 +423,15 @@ read_states(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 
 	/*
 	 * use an atomic store, because other threads with the shared lock store
-	 * seen_by, too
+	 * these fields, too
 	 */
 	if (request->first == 0)
+	{
 		__atomic_store_n(&entry->seen_by, connection->number,
 						 __ATOMIC_RELAXED);
+		__atomic_store_n(&entry->loader, connection->number,
+						 __ATOMIC_RELAXED);
+	}
 	memcpy(states, entry->states + request->first,
 		   (size_t) request->count * sizeof(GvListState));
 	pthread_rwlock_unlock(&entry->lock);

@@ -128,6 +128,9 @@ typedef struct GvMirrorEntry
 	GvListState *states;		/* [nlists] */
 	uint64_t	version;		/* of the directory with these states, or 0 if
 								 * not known */
+	uint64_t	loader;			/* connection that was the last to read the
+								 * states of all lists; it alone may put rows
+								 * once the mirror is ready */
 	uint64_t	seen_by;		/* connection that was the last to read the
 								 * states, or 0 after a change by another
 								 * connection */

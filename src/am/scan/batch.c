@@ -25,6 +25,7 @@
 #include "am/common/enginecall.h"
 #include "am/scan/scan.h"
 #include "am/search/heaptids.h"
+#include "client/client.h"
 #include "page/injection.h"
 #include "page/pending.h"
 
@@ -134,6 +135,24 @@ bound_by_distances(IvfpqScanRun *run, uint64 *ids, int64 count)
 	if (IvfpqRerankReadsFromDisk(run->rerank))
 		IvfpqRowsPrefetch(&run->rows, added);
 	return true;
+}
+
+/* Reports rows that the mirror lacks and the snapshot sees. */
+static void
+report_lacking(IvfpqScanRun *run)
+{
+	const IvfpqRemote *remote = &run->search.remote;
+	ItemPointerData tids[IVFPQ_LACKING] = {0};
+	int			n = 0;
+
+	for (int i = 0; i < remote->nlacking; i++)
+	{
+		TidSetEntry *entry = tidset_lookup(run->rows.seen, remote->lacking[i]);
+
+		if (entry != NULL && !entry->invisible)
+			IvfpqIdToTid(remote->lacking[i], &tids[n++]);
+	}
+	IvfpqMirrorLacksRows(run->index, &run->model->meta, tids, n);
 }
 
 /*
@@ -296,6 +315,7 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 		run->rows.quota = IvfpqDepthQuota(run, ordered, n);
 		pfree(ordered);
 	}
+	report_lacking(run);
 	run->depth.batches++;
 	MemoryContextSwitchTo(oldcontext);
 }

@@ -161,8 +161,7 @@ void
 IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 {
 	IvfpqQuerySet(&search->query, query);
-	/* drop what is known of the last query's rows */
-	search->remote.nknown = search->remote.ndistances = 0;
+	IvfpqSearchForgetAnswer(search);
 	search->lists_read = 0;
 	search->postings_read = 0;
 	search->matched = 0;

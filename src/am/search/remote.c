@@ -261,9 +261,16 @@ take_distances(IvfpqSearch *search, const IvfpqRemoteResult *answer)
 		const GvRowDistance *row = &answer->distances[i];
 		const GvHit *hit = &answer->hits[i];
 
-		if (!row->known || (!answer->head.is_brief &&
-							remote->list_status[hit->probe] == LIST_STALE))
+		if (!answer->head.is_brief &&
+			remote->list_status[hit->probe] == LIST_STALE)
 			continue;
+		if (!row->known)
+		{
+			if (remote->nlacking < IVFPQ_LACKING)
+				remote->lacking[remote->nlacking++] =
+					IvfpqWordsToId(hit->rowid);
+			continue;
+		}
 		remote->distances[remote->ndistances++] = (IvfpqKnownDistance)
 		{
 			hit->score, row->magnitude, IvfpqWordsToId(hit->rowid),
@@ -394,7 +401,7 @@ IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
 {
 	IvfpqScanReport *report = search->report;
 
-	search->remote.nknown = search->remote.ndistances = 0;
+	IvfpqSearchForgetAnswer(search);
 	IvfpqReportEngine(report, "session");
 	report->fallback = IvfpqServerIsWanted() ? reason : NULL;
 }
@@ -464,7 +471,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 		question.version = IvfpqDirectoryVersion(search->index, meta);
 
 	/* ids of hits are addresses if there are refine records, else TIDs */
-	search->remote.nknown = search->remote.ndistances = 0;
+	IvfpqSearchForgetAnswer(search);
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
 	served = IvfpqRemoteSearch(search->index, meta, &question, &answer);

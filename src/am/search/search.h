@@ -133,12 +133,18 @@ typedef struct IvfpqKnownDistance
 	double		distance;
 } IvfpqKnownDistance;
 
+/* Maximum number of rows that a search reports as lacking in a mirror. */
+#define IVFPQ_LACKING	64
+
 typedef struct IvfpqRemote
 {
 	IvfpqKnownDistance *distances;	/* [ndistances] of the last answer's
 									 * postings, by (score, TID) */
 	int			ndistances;
 	int			distances_capacity;
+	int			nlacking;
+	uint64		lacking[IVFPQ_LACKING]; /* [nlacking] TIDs of rows that the
+										 * mirror lacks, if it has rows */
 	IvfpqKnownRecord *known;	/* [nknown] records of the last answer's
 								 * postings, in the answer's order; all
 								 * candidates are among these postings */
@@ -245,6 +251,15 @@ typedef struct IvfpqSearch
 
 	IvfpqRemote remote;
 } IvfpqSearch;
+
+/* Forgets what the last answer of gpuvecd tells of rows. */
+static inline void
+IvfpqSearchForgetAnswer(IvfpqSearch *search)
+{
+	search->remote.nknown = 0;
+	search->remote.ndistances = 0;
+	search->remote.nlacking = 0;
+}
 
 /*
  * candidates.c
