@@ -71,10 +71,13 @@ BEGIN
 	ELSIF here IS NULL OR here IS DISTINCT FROM there THEN
 		RETURN format('%s, not %s', there, here);
 	ELSIF uptodate AND ((s.index, s.recall, s.probes, s.candidates, s.batches, s.lists,
-			s.postings, s.refined, s.reranked, s.returned, s.out_of_order, s.full_pass,
+			s.postings, s.returned, s.out_of_order, s.full_pass,
 			s.stale_lists, s.tail_postings) IS DISTINCT FROM
 		(t.index, t.recall, t.probes, t.candidates, t.batches, t.lists,
-			t.postings, t.refined, t.reranked, t.returned, t.out_of_order, t.full_pass, 0, 0)) THEN
+			t.postings, t.returned, t.out_of_order, t.full_pass, 0, 0)
+		-- rows in the mirror take the place of rows that are fetched
+		OR (s.refined, s.reranked) IS DISTINCT FROM (t.refined, t.reranked)
+			AND (t.refined > 0 OR s.refined = 0 OR s.reranked > t.reranked)) THEN
 		RETURN format('%s, not %s', s, t);
 	ELSIF answered <> 'session' AND (s.batch_size < 1 OR s.batch_size IS NULL OR
 		s.queued_us IS NULL OR s.engine_us IS NULL OR s.trip_us IS NULL) THEN

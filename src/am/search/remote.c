@@ -36,6 +36,7 @@
 #include "am/common/enginecall.h"
 #include "am/search/search.h"
 #include "client/client.h"
+#include "page/injection.h"
 #include "page/metapage.h"
 
 /*
@@ -473,15 +474,18 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	/* ids of hits are addresses if there are refine records, else TIDs */
 	IvfpqSearchForgetAnswer(search);
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
+	IvfpqInjectionPoint("remote: ask");
 	INSTR_TIME_SET_CURRENT(began);
 	served = IvfpqRemoteSearch(search->index, meta, &question, &answer);
 	INSTR_TIME_SET_CURRENT(ended);
 
 	if (served == IVFPQ_ANSWERED)
 	{
+		IvfpqInjectionPoint("remote: answered");
 		head = &answer.head;
 		if (!use_answer(search, &answer, &question))
 			served = IVFPQ_STALE;
+		IvfpqInjectionPoint("remote: compared");
 	}
 	report_answer(search->report, served, began, ended, answer.engine, head,
 				  head != NULL ? head->batch : 0);

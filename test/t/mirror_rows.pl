@@ -1,0 +1,218 @@
+# Rows of the table in a mirror: which indexes have them; answers by them are those of
+# a sort; their TIDs given to other rows before, while and after a session asks; rows
+# that a loader cannot see; chains that CREATE INDEX found broken; memory that others
+# need; a standby.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote qw(:DEFAULT is_verified is_loaded);
+
+need_test_build();
+my $node = new_remote_node('primary', allows_streaming => 1, conf => "autovacuum = off\nmax_worker_processes = 16\n");
+
+# Whether the mirror of an index has rows, after it was loaded.
+sub has_rows
+{
+	my ($index) = @_;
+
+	$node->safe_psql('postgres', "SELECT gpuvec_prewarm('$index')");
+	return $node->safe_psql('postgres', "SELECT rows FROM gpuvec_mirrors WHERE index = '$index'::regclass");
+}
+
+# -- which indexes have rows, and what that spares
+
+$node->safe_psql('postgres', q{
+	CREATE FUNCTION same(real[]) RETURNS real[] LANGUAGE sql IMMUTABLE SET search_path = pg_catalog AS 'SELECT $1';
+	CREATE TABLE t AS SELECT g AS id, point(g, 8) AS e, g % 10 AS k FROM generate_series(1, 3000) AS g;
+	CREATE INDEX t_l2 ON t USING gpuivfpq (e);
+	CREATE INDEX t_ip ON t USING gpuivfpq (e real_ip_ops);
+	CREATE INDEX t_cosine ON t USING gpuivfpq (e real_cosine_ops);
+	CREATE INDEX t_key ON t USING gpuivfpq (e, k);
+	CREATE INDEX t_partial ON t USING gpuivfpq (e) WHERE k < 5;
+	CREATE INDEX t_sq8 ON t USING gpuivfpq (e) WITH (refine = sq8);
+	CREATE INDEX t_c ON t USING gpuivfpq (array_remove(e, NULL));
+	CREATE INDEX t_sql ON t USING gpuivfpq (same(e))});
+is(has_rows($_), /sq8|sql/ ? 'f' : 't', "$_ has rows, or none") for qw(t_l2 t_ip t_cosine t_key t_partial t_sq8 t_c t_sql);
+is_verified($node, "t_$_", 'loaded') for qw(l2 ip cosine key partial c);
+
+for (
+	[ '<->', 'true' ], [ '<#>', 'true' ], [ '<=>', 'true' ],
+	[ '<->', 'k = 3' ], [ '<->', 'k < 5' ], [ '<->', 'id % 3 = 0' ])
+{
+	my ($operator, $condition) = @$_;
+
+	differs($node, "SELECT id FROM t WHERE $condition ORDER BY e $operator point(77, 8) LIMIT $_", "$operator, $condition, $_ rows")
+	  for (1, 10, 300);
+}
+gives($node, q{SET enable_seqscan = off; SET gpuvec.engine = gpu;
+	SELECT count(*) FROM (SELECT FROM t ORDER BY e <-> point(77, 8) LIMIT 10) AS x;
+	SELECT refined >= 30, reranked FROM gpuvec_last_scan()}, "10\nt|0", 'no row is fetched twice');
+
+# -- equal and odd vectors: nothing is returned by its distance that a sort would not
+$node->safe_psql('postgres', q{
+	CREATE TABLE odd (id serial, e real[]);
+	INSERT INTO odd (e) SELECT point(g % 20, 4) FROM generate_series(1, 400) AS g;
+	INSERT INTO odd (e) SELECT array_fill(x::real, ARRAY[4]) FROM unnest(ARRAY[0, 1e-30, 3e38, -3e38, 1e-45]) AS x, generate_series(1, 5);
+	CREATE INDEX odd_e ON odd USING gpuivfpq (e) WITH (lists = 4)});
+is(has_rows('odd_e'), 't', 'odd vectors are in a mirror');
+differs($node, "SELECT id FROM odd ORDER BY e <-> $_ LIMIT 60", "odd vectors near $_", stale => 1)
+  for ('point(7, 4)', q{'{0,0,0,0}'}, q{'{3e38,3e38,3e38,3e38}'}, q{'{1e-40,0,0,0}'});
+
+# -- the TID of a row is given to another
+
+# A row's TID, which its next row has to have, too.
+my $tid;
+sub reborn
+{
+	my ($what) = @_;
+
+	return gives($node, 'SELECT ctid FROM r WHERE id > 2000', $tid, "$what: the TID is another row's");
+}
+
+# The first rows of a query, by the index and by a sort.
+my $nearest = "SELECT string_agg(id::text, ' ') FROM (SELECT id FROM r WHERE true ORDER BY e <-> point(5, 8) LIMIT 8) AS x";
+
+# A table in which row 5, the nearest of the query, has been deleted.
+sub begin_reuse
+{
+	my ($keys) = @_;
+
+	$node->safe_psql('postgres', qq{
+		SET client_min_messages = warning;
+		DROP TABLE IF EXISTS r;
+		CREATE TABLE r AS SELECT g AS id, point(g, 8) AS e, g % 2 AS k FROM generate_series(1, 2000) AS g;
+		CREATE INDEX r_e ON r USING gpuivfpq (e$keys) WITH (lists = 20);
+		SELECT gpuvec_prewarm('r_e')});
+	$tid = $node->safe_psql('postgres', 'SELECT ctid FROM r WHERE id = 5');
+	$node->safe_psql('postgres', 'DELETE FROM r WHERE id = 5');
+	return;
+}
+
+# A session stops at each of its steps, and meanwhile the row's TID gets another row,
+# far away or as near as the old one, and the mirror catches up, or does not.  The
+# session sees neither row.
+for my $keys ('', ', k')
+{
+	my $query = $keys ? $nearest =~ s/WHERE true/WHERE k = 1/r : $nearest;
+	for my $step ('remote: ask', 'remote: answered', 'remote: compared')
+	{
+		for my $g (1000, 5)
+		{
+			my $what = "$step, keys '$keys', $g";
+
+			begin_reuse($keys);
+			my $expected = $node->safe_psql('postgres', "SET enable_indexscan = off; $query");
+			my $holder = hold($node);
+			my $job = background($node, "SET enable_seqscan = off; SET gpuvec.engine = gpu;
+				SET gpuvec.fault = 'wait 1 $step'; $query;");
+
+			is_held($node, "$what: the session stops");
+			$node->safe_psql('postgres', $_)
+			  for ('VACUUM r', "INSERT INTO r SELECT 2001, point($g, 8), 1", q{SELECT gpuvec_prewarm('r_e')});
+			release($holder);
+			is(end_of($job), 0, '... and goes on');
+			is(slurp_file($job->{output}), "$expected\n", '... and finds what it sees');
+			is($node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = gpu; $query"),
+				$node->safe_psql('postgres', "SET enable_indexscan = off; $query"),
+				'... and the next session, too');
+			is_verified($node, 'r_e', $what);
+		}
+	}
+}
+
+# A mirror that is behind has the old row where sessions see the new one.
+for my $keys ('', ', k')
+{
+	begin_reuse($keys);
+	pause_loaders($node);
+	$node->safe_psql('postgres', $_) for ('VACUUM r', 'INSERT INTO r SELECT 2001, point(1000, 8), 1');
+	reborn("behind, keys '$keys'");
+	for my $query ($nearest, $nearest =~ s/point\(5/point(1000/r, $nearest =~ s/WHERE true/WHERE k = 1/r)
+	{
+		is($node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = gpu; $query"),
+			$node->safe_psql('postgres', "SET enable_indexscan = off; $query"),
+			"behind, keys '$keys': $query");
+	}
+	resume_loaders($node);
+}
+
+# A loader cannot see the new row, and must not leave the old one.  Sessions fetch it,
+# and report it, and it is brought.
+begin_reuse('');
+$node->safe_psql('postgres', $_) for ('VACUUM r', q{SELECT gpuvec_prewarm('r_e')});
+my $writer = $node->background_psql('postgres');
+$writer->query_safe('BEGIN; INSERT INTO r SELECT 2001, point(1000, 8), 1');
+$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('r_e')});
+$writer->query_safe('COMMIT');
+$writer->quit;
+reborn('committed after the loader came');
+my $far = $nearest =~ s/point\(5/point(1000/r;
+my $mine = "SET enable_seqscan = off; SET gpuvec.engine = gpu;";
+is($node->safe_psql('postgres', "$mine $_"), $node->safe_psql('postgres', "SET enable_indexscan = off; $_"), "unseen: $_")
+  for ($nearest, $far);
+my $reranked;
+for (1 .. 200)
+{
+	$reranked = $node->safe_psql('postgres', "$mine SELECT ($far) IS NULL; SELECT reranked FROM gpuvec_last_scan()") =~ s/.*\n//r;
+	last if $reranked == 0;
+	select undef, undef, undef, 0.05;
+}
+is($reranked, 0, 'a row that sessions report is brought');
+is_verified($node, 'r_e', 'brought');
+
+# -- a chain of updates that was there before the index
+$node->safe_psql('postgres', q{
+	CREATE TABLE chain (id int, e real[]) WITH (fillfactor = 20);
+	INSERT INTO chain SELECT g, point(g, 8) FROM generate_series(1, 500) AS g});
+my $old = $node->background_psql('postgres');
+$old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM chain');
+$node->safe_psql('postgres', q{
+	UPDATE chain SET e = point(id + 1000, 8);
+	CREATE INDEX chain_e ON chain USING gpuivfpq (e) WITH (lists = 5);
+	SELECT gpuvec_prewarm('chain_e')});
+$old->query_safe('COMMIT');
+$old->quit;
+is(has_rows('chain_e'), 't', 'a broken chain is in a mirror');
+is_verified($node, 'chain_e', 'a broken chain');
+differs($node, "SELECT id FROM chain ORDER BY e <-> point($_, 8) LIMIT 10", "a broken chain near $_", stale => 1) for (7, 1007);
+
+# -- long chains and other tables' settings
+$node->append_conf('postgresql.conf', "gpuvec.mirror_rows = off\n");
+$node->reload;
+$node->safe_psql('postgres', 'REINDEX INDEX t_l2');
+is(has_rows('t_l2'), 'f', 'off: no rows');
+differs($node, 'SELECT id FROM t ORDER BY e <-> point(77, 8) LIMIT 10', 'off');
+$node->append_conf('postgresql.conf', "gpuvec.mirror_rows = auto\n");
+$node->reload;
+$node->safe_psql('postgres', 'REINDEX INDEX t_l2');
+is(has_rows('t_l2'), 't', 'auto again: rows');
+
+# -- memory: rows go first, and the mirrors stay
+my $wide = 'SELECT g AS id, point(g, 256) AS e FROM generate_series(1, %d) AS g';
+$node->safe_psql('postgres', sprintf("CREATE TABLE w1 AS $wide", 4000)
+	  . ';' . sprintf("CREATE TABLE w2 AS $wide", 4000)
+	  . '; CREATE INDEX w1_e ON w1 USING gpuivfpq (e); CREATE INDEX w2_e ON w2 USING gpuivfpq (e)');
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '8MB'\ngpuvec.auto_mirror = off\n");
+$node->restart;
+soon_up($node, 'with little memory');
+is(has_rows('w1_e'), 't', 'the first has rows');
+is(has_rows('w2_e'), 'f', 'there is no free memory for those of the second') || diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
+differs($node, 'SELECT id FROM w1 ORDER BY e <-> point(77, 256) LIMIT 10', 'the first, with little memory');
+differs($node, 'SELECT id FROM w2 ORDER BY e <-> point(77, 256) LIMIT 10', 'the second, with little memory');
+
+# -- a standby has rows of its own
+my $standby = new_standby($node, 'standby', conf => "max_standby_streaming_delay = -1\ngpuvec.gpu_memory = 0\n");
+soon_up($standby, 'standby');
+$standby->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_l2')});
+is($standby->safe_psql('postgres', q{SELECT rows FROM gpuvec_mirrors WHERE index = 't_l2'::regclass}), 't', 'a standby has rows');
+differs($standby, 'SELECT id FROM t ORDER BY e <-> point(77, 8) LIMIT 10', 'a standby');
+$node->safe_psql('postgres', $_)
+  for ('DELETE FROM t WHERE id BETWEEN 70 AND 90', 'VACUUM t', 'INSERT INTO t SELECT g, point(g + 900, 8), 1 FROM generate_series(70, 90) AS g');
+$node->wait_for_catchup($standby, 'replay', $node->lsn('write'));
+differs($standby, "SELECT id FROM t ORDER BY e <-> point($_, 8) LIMIT 10", "a standby that is behind, near $_", stale => 1) for (77, 977);
+
+no_crash($_) for ($node, $standby);
+done_testing();
