@@ -575,8 +575,8 @@ rows_send_all(IvfpqLoad *load)
 	while ((noffsets = IvfpqTidNextPage(&iterator, &blkno, offsets)) > 0)
 		for (int i = 0; i < noffsets; i++)
 		{
-			ItemPointerSet(&tids[n++], blkno, offsets[i]);
-			if (n < most)
+			ItemPointerSet(&tids[n], blkno, offsets[i]);
+			if (++n < most)
 				continue;
 			rows_send_new(load, tids, n);
 			n = 0;
@@ -1125,7 +1125,8 @@ send_model(IvfpqLoad *load)
 		return false;
 	check_answer(load);
 	reply = (const GvBeginReply *) IvfpqAnswerBody(load->channel);
-	load->rows = reply->rows == load->rows ? load->rows : GV_ROWS_NONE;
+	if ((GvRowForm) reply->rows != load->rows)
+		load->rows = GV_ROWS_NONE;
 	send_array(load, GV_CODEBOOKS, meta->codebooks,
 			   (int64) GV_CODEWORDS * meta->dims);
 	send_array(load, GV_PARENTS, meta->parents,

@@ -150,7 +150,10 @@ report_lacking(IvfpqScanRun *run)
 		TidSetEntry *entry = tidset_lookup(run->rows.seen, remote->lacking[i]);
 
 		if (entry != NULL && !entry->invisible)
-			IvfpqIdToTid(remote->lacking[i], &tids[n++]);
+		{
+			IvfpqIdToTid(remote->lacking[i], &tids[n]);
+			n++;
+		}
 	}
 	IvfpqMirrorLacksRows(run->index, &run->model->meta, tids, n);
 }
