@@ -9,11 +9,8 @@
  * to finish sorts and merges them.  Candidates are sorted in shared memory,
  * and merged, MOST_SLOTS at a time.
  *
- * Distances are computed in double, in the order of operations of
- * gv_set_distance.  A team of eight lanes takes a pair of a query and a row.
- * Lane l has partial sum l, of dimensions l, l + 8 and so on; then lane l adds
- * the sums of lanes l + 4, l + 2 and l + 1.  So the loads of a team are
- * consecutive.  Registers alone limit how many loads are in flight.
+ * A team of eight lanes takes a pair of a query and a row (distance.cuh).
+ * Registers alone limit how many loads are in flight.
  *
  * Two sorted arrays are merged by ranks: an item's place in the merged array
  * is its place in its own array plus the number of items of the other array
@@ -22,9 +19,10 @@
  */
 #include <algorithm>
 
+#include "gpu/device/distance.cuh"
 #include "gpu/exact/exact.cuh"
 
-#define LANES			8		/* number of partial sums of gv_set_distance */
+#define LANES			GV_TEAM_LANES
 #define TEAMS			(GV_WARP / LANES)
 #define AHEAD			8		/* loads of a row in flight */
 #define MANY_THREADS	128
@@ -55,23 +53,14 @@ struct Nearest
 
 /* -- distances */
 
-/* Returns the sum of a team's partial sums, to all lanes of the team. */
-static __device__ __forceinline__ double
-add_lanes(double sum)
+/*
+ * Calls add(a[i], b[i]) for each dimension of this lane, in ascending order.
+ * The loads of a team are consecutive.
+ */
+template <typename Add>
+static __device__ __forceinline__ void
+each_pair(const float *a, const float *b, int dims, const Add &add)
 {
-#pragma unroll
-	for (int half = LANES / 2; half > 0; half /= 2)
-		sum = __dadd_rn(sum, __shfl_down_sync(GV_FULL_WARP, sum, half, LANES));
-	return __shfl_sync(GV_FULL_WARP, sum, 0, LANES);
-}
-
-/* Returns the sum of term(a[i], b[i]) in double, to all lanes of a team. */
-template <typename Term>
-static __device__ __forceinline__ double
-add_terms(const float *a, const float *b, int dims, const Term &term)
-{
-	double		sum = 0.0;
-
 	for (int i = threadIdx.x % LANES; i < dims; i += AHEAD * LANES)
 	{
 		float		x[AHEAD] = {};
@@ -87,81 +76,42 @@ add_terms(const float *a, const float *b, int dims, const Term &term)
 #pragma unroll
 		for (int j = 0; j < AHEAD; j++)
 			if (i + j * LANES < dims)
-				sum = __dadd_rn(sum, term((double) x[j], (double) y[j]));
+				add((double) x[j], (double) y[j]);
 	}
-	return add_lanes(sum);
-}
-
-static __device__ __forceinline__ double
-dot(const float *a, const float *b, int dims)
-{
-	return add_terms(a, b, dims, [] (double x, double y)
-	{
-		return __dmul_rn(x, y);
-	});
-}
-
-static __device__ __forceinline__ double
-mean(const float *a, int dims)
-{
-	return __ddiv_rn(add_terms(a, a, dims, [] (double x, double)
-	{
-		return x;
-	}), (double) dims);
-}
-
-static __device__ __forceinline__ double
-centered_dot(const float *a, double a_mean, const float *b, double b_mean,
-			 int dims)
-{
-	return add_terms(a, b, dims, [=] (double x, double y)
-	{
-		return __dmul_rn(__dadd_rn(x, -a_mean), __dadd_rn(y, -b_mean));
-	});
-}
-
-/* Returns one minus a cosine, which is limited to -1 .. 1. */
-static __device__ __forceinline__ double
-one_minus(double product, double squares)
-{
-	double		cosine = __ddiv_rn(product, __dsqrt_rn(squares));
-
-	if (cosine > 1.0)
-		cosine = 1.0;
-	else if (cosine < -1.0)
-		cosine = -1.0;
-	return __dadd_rn(1.0, -cosine);
 }
 
 /*
  * Returns the distance that gv_set_distance returns, bit for bit unless the
- * distance is NaN.  Called by all teams of a warp.
+ * distance is NaN.  Called by all teams of a warp.  Pearson's distance is the
+ * cosine distance of the differences from the means.
  */
 template <int METRIC>
 static __device__ __forceinline__ double
 distance_of(const float *a, const float *b, int dims)
 {
-	if (METRIC == GV_SET_L2)
-		return __dsqrt_rn(add_terms(a, b, dims, [] (double x, double y)
+	constexpr bool CENTERED = METRIC == GV_SET_PEARSON;
+	GvDistanceSums<CENTERED ? (int) GV_SET_COSINE : METRIC> sums = {};
+	double		a_mean = 0.0;
+	double		b_mean = 0.0;
+
+	if (CENTERED)
+	{
+		each_pair(a, b, dims, [&] (double x, double y)
 		{
-			double		diff = __dadd_rn(x, -y);
-
-			return __dmul_rn(diff, diff);
-		}));
-	if (METRIC == GV_SET_IP)
-		return -dot(a, b, dims);
-	if (METRIC == GV_SET_COSINE)
-		return one_minus(dot(a, b, dims),
-						 __dmul_rn(dot(a, a, dims), dot(b, b, dims)));
-
-	double		a_mean = mean(a, dims);
-	double		b_mean = mean(b, dims);
-
-	double		a_square = centered_dot(a, a_mean, a, a_mean, dims);
-	double		b_square = centered_dot(b, b_mean, b, b_mean, dims);
-
-	return one_minus(centered_dot(a, a_mean, b, b_mean, dims),
-					 __dmul_rn(a_square, b_square));
+			a_mean = __dadd_rn(a_mean, x);
+			b_mean = __dadd_rn(b_mean, y);
+		});
+		a_mean = __ddiv_rn(gv_add_team(a_mean), (double) dims);
+		b_mean = __ddiv_rn(gv_add_team(b_mean), (double) dims);
+	}
+	each_pair(a, b, dims, [&] (double x, double y)
+	{
+		if (CENTERED)
+			sums.add(__dadd_rn(x, -a_mean), __dadd_rn(y, -b_mean));
+		else
+			sums.add(x, y);
+	});
+	return sums.distance();
 }
 
 /* The result of reranking a pair of a query and a row. */

@@ -1,7 +1,7 @@
 /*
  * mirror.cu
  *		Creates, fills, changes and reads back mirrors in a device's memory,
- *		with their refine records and half copies of their centroids.
+ *		with their refine records or rows and half copies of their centroids.
  *
  * One copy uploads a chunk unchanged, and a kernel converts it to the layout
  * that scans read.  The host does not wait for this: a stream keeps the
@@ -21,7 +21,7 @@
 
 /*
  * ----
- * The device's memory for blocks of lists.
+ * The device's memory for blocks of lists, and for refine records or rows.
  *
  * Lists grow, shrink and vanish, and cudaMalloc for each would synchronize the
  * device.  So a pool allocates large segments and hands out extents of whole
@@ -210,7 +210,10 @@ pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
  * How many bytes a mirror takes.
  */
 
-#define TABLE_BYTES		((int64_t) GV_TABLE_PAGES * (int64_t) sizeof(void *))
+#define FIRST_TABLE_BYTES \
+	((int64_t) GV_TABLE_PAGES * (int64_t) sizeof(GvDevicePage *))
+#define TABLE_BYTES \
+	((int64_t) GV_TABLE_PAGES * (int64_t) sizeof(GvDevicePage))
 
 static int32_t
 half_dims(int32_t dims)
@@ -230,26 +233,58 @@ model_bytes(const GvMirrorSpec *spec)
 		(int64_t) sizeof(GvHalfLimits);
 }
 
-static int64_t
-page_bytes(const GvMirrorSpec *spec)
+/*
+ * A pool of items hands out whole blocks, too.  Returns the slots of a block:
+ * all slots of a page of refine records, which has a fixed number of them, and
+ * one slot if the items are rows.
+ */
+static uint32_t
+block_slots(const GvMirrorSpec *spec)
 {
-	return (int64_t) spec->refine_slots * gv_record_bytes(spec->dims);
+	return spec->refine_slots > 0 ? spec->refine_slots : 1;
 }
 
-static int64_t
-expected_pages(const GvMirrorSpec *spec)
+static bool
+has_items(const GvMirrorSpec *spec)
 {
-	return spec->refine_records / spec->refine_slots + 1;
+	return spec->refine_slots > 0 || spec->rows != GV_ROWS_NONE;
 }
 
-/* Returns about how many bytes the refine records of a mirror will take. */
-static int64_t
-records_size(const GvMirrorSpec *spec)
+static int32_t
+item_bytes(const GvMirrorSpec *spec)
 {
-	if (spec->refine_slots == 0)
+	return spec->refine_slots > 0 ? gv_record_bytes(spec->dims) :
+		gv_row_item_bytes(spec);
+}
+
+/*
+ * Estimates the number of blocks of a mirror's items.  Pages of rows have some
+ * slots more than they need, because capacities are rounded up.
+ */
+static int64_t
+expected_item_blocks(const GvMirrorSpec *spec)
+{
+	return spec->refine_slots > 0 ?
+		spec->refine_records / spec->refine_slots + 1 :
+		spec->refine_records + spec->refine_records / 32 + 1;
+}
+
+/*
+ * Returns about how many bytes the items of a mirror will take.  The number of
+ * pages of rows is estimated as if pages had nothing else, which is too many
+ * if rows are longer than pages, but then the tables are next to nothing.
+ */
+static int64_t
+items_size(const GvMirrorSpec *spec)
+{
+	int64_t		of_page = spec->refine_slots > 0 ? spec->refine_slots :
+		std::max(8192 / item_bytes(spec), 1);
+	int64_t		ntables = spec->refine_records / of_page / GV_TABLE_PAGES + 1;
+
+	if (!has_items(spec))
 		return 0;
-	return expected_pages(spec) * page_bytes(spec) +
-		(expected_pages(spec) / GV_TABLE_PAGES + 2) * TABLE_BYTES;
+	return expected_item_blocks(spec) * block_slots(spec) *
+		item_bytes(spec) + FIRST_TABLE_BYTES + ntables * TABLE_BYTES;
 }
 
 /*
@@ -282,7 +317,7 @@ table_fits(const GvMirrorSpec *spec)
 static int64_t
 held_bytes(const GvMirrorSpec *spec)
 {
-	return model_bytes(spec) + records_size(spec) +
+	return model_bytes(spec) + items_size(spec) +
 		expected_blocks(spec) * gv_block_shape(spec).block_bytes;
 }
 
@@ -456,49 +491,77 @@ gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
 
 /*
  * ----
- * Refine records in the device's memory, by address.
+ * Items in the device's memory, by address: refine records or rows.
  *
- * As in the portable engine, records are grouped by the page of the index on
- * which they are, and two levels of tables lead to the groups.  The records of
- * a page are an extent of a pool.
+ * As in the portable engine, items are grouped by their pages, and two levels
+ * of tables lead to the groups.  A page of refine records is one that the
+ * index has, and a page of rows is one of the table.  The slots of a page are
+ * an extent of a pool.  A page of refine records gets all of its slots at
+ * once.  How many rows a page of the table has is not known in advance, so a
+ * page gets as many slots as its rows so far need, and moves to a larger
+ * extent when a row with a greater offset comes.
  */
 
 /* The host's copy of a table of pages. */
 struct GvTable
 {
-	uint8_t   **d_pages;		/* [GV_TABLE_PAGES] on the device */
-	uint8_t    *noted[GV_TABLE_PAGES];	/* its elements */
+	GvDevicePage *d_pages;		/* [GV_TABLE_PAGES] on the device */
+	GvDevicePage noted[GV_TABLE_PAGES]; /* its elements */
 };
 
-/* A page whose memory was just allocated. */
+/* A page that was just allocated, or that moves. */
 struct GvNewPage
 {
-	uint8_t   **d_place;		/* its element in its table */
-	uint8_t    *d_records;
+	GvDevicePage *d_place;		/* its element in its table */
+	GvDevicePage page;
+	GvDevicePage old;			/* 0 if it was just allocated */
 };
 
-/* Allocates what a new mirror has for refine records. */
+/* Items that a caller puts; each begins with its address. */
+struct GvItems
+{
+	const uint8_t *items;
+	int32_t		n;
+	size_t		stride;
+
+	const uint16_t *
+	address(int32_t i) const
+	{
+		return (const uint16_t *) (items + stride * i);
+	}
+
+	/* Returns whether item i is the last one of its page. */
+	bool
+	ends_page(int32_t i) const
+	{
+		return i + 1 == n ||
+			memcmp(address(i), address(i + 1), 2 * sizeof(uint16_t)) != 0;
+	}
+};
+
+/* Allocates what a new mirror has for items. */
 static GvStatus
-records_create(GvMirror *mirror)
+items_create(GvMirror *mirror)
 {
 	const GvMirrorSpec *spec = &mirror->spec;
+	GvDeviceModel *model = &mirror->model;
 
-	if (spec->refine_slots == 0)
+	if (!has_items(spec))
 		return GV_OK;
-	mirror->model.refine_slots = spec->refine_slots;
-	mirror->model.record_bytes = gv_record_bytes(spec->dims);
+	model->refine_slots = spec->refine_slots;
+	model->rows = spec->rows;
+	model->item_bytes = item_bytes(spec);
 	mirror->tables = (GvTable **) calloc(GV_TABLE_PAGES, sizeof(GvTable *));
 	if (mirror->tables == NULL)
 		return GV_NO_MEMORY;
-	GV_TRY(pool_create(page_bytes(spec), expected_pages(spec),
-					   &mirror->record_pool));
-	mirror->table_bytes = TABLE_BYTES;
-	return alloc_cleared(&mirror->model.d_tables, GV_TABLE_PAGES,
-						 mirror->stream);
+	GV_TRY(pool_create((int64_t) block_slots(spec) * model->item_bytes,
+					   expected_item_blocks(spec), &mirror->item_pool));
+	mirror->table_bytes = FIRST_TABLE_BYTES;
+	return alloc_cleared(&model->d_tables, GV_TABLE_PAGES, mirror->stream);
 }
 
 static void
-records_drop(GvMirror *mirror)
+items_drop(GvMirror *mirror)
 {
 	for (int i = 0; mirror->tables != NULL && i < GV_TABLE_PAGES; i++)
 		if (mirror->tables[i] != NULL)
@@ -506,9 +569,13 @@ records_drop(GvMirror *mirror)
 			(void) cudaFree(mirror->tables[i]->d_pages);
 			free(mirror->tables[i]);
 		}
-	pool_drop(mirror->record_pool);
+	pool_drop(mirror->item_pool);
 	(void) cudaFree(mirror->model.d_tables);
 	free(mirror->tables);
+	mirror->item_pool = NULL;
+	mirror->model.d_tables = NULL;
+	mirror->tables = NULL;
+	mirror->table_bytes = 0;
 }
 
 /*
@@ -547,18 +614,33 @@ need_table(GvMirror *mirror, uint16_t word)
 }
 
 /*
- * A block clears a new page and enters it into its table.  Only this mirror's
- * stream uses the page so far.
+ * A block fills a page that is new or moves, and enters it into its table.
+ * The old items come first, and the bits of further slots are `fill`, which
+ * says that they have no item.  Only this mirror's stream uses the page so
+ * far.
  */
 static __global__ void __launch_bounds__(THREADS)
-enter_kernel(const GvNewPage *pages, int64_t page_bytes)
+enter_kernel(const GvNewPage *pages, int64_t item_bytes, uint32_t fill)
 {
-	GvNewPage	page = pages[blockIdx.x];
+	GvNewPage	entered = pages[blockIdx.x];
+	const uint4 *old_words = (const uint4 *) entered.old.d_items;
+	uint4	   *words = (uint4 *) entered.page.d_items;
+	int64_t		nold = entered.old.nslots * item_bytes / 16;
 
-	for (int64_t i = threadIdx.x; i < page_bytes / 16; i += THREADS)
-		((uint4 *) page.d_records)[i] = make_uint4(0, 0, 0, 0);
+	for (int64_t i = threadIdx.x; i < entered.page.nslots * item_bytes / 16;
+		 i += THREADS)
+		words[i] = i < nold ? old_words[i] :
+			make_uint4(fill, fill, fill, fill);
 	if (threadIdx.x == 0)
-		*page.d_place = page.d_records;
+		*entered.d_place = entered.page;
+}
+
+/* Returns the place of an item whose page has been entered. */
+static __device__ __forceinline__ uint8_t *
+place_of(const GvDeviceModel &model, const uint16_t *address)
+{
+	return model.d_tables[address[0]][address[1]].d_items +
+		(int64_t) (address[2] - 1) * model.item_bytes;
 }
 
 /*
@@ -575,8 +657,7 @@ record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
 	if (i >= n)
 		return;
 	item = (const GvRefineItem *) (items + (int64_t) i * stride);
-	record = model.d_tables[item->address[0]][item->address[1]] +
-		(int64_t) (item->address[2] - 1) * model.record_bytes;
+	record = place_of(model, item->address);
 	if (lane == 0)
 		*(GvDeviceRecord *) record =
 			{item->min, item->step, item->error, (uint32_t) item->rowid[0] <<
@@ -586,61 +667,77 @@ record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
 }
 
 /*
- * Makes sure that the tables of all items exist.  Sets *npages to an upper
- * bound of the number of pages that the items are on.
+ * A warp stores one of n items as a row, 8 bytes at a time, as far as the item
+ * has them.
+ */
+static __global__ void __launch_bounds__(THREADS)
+row_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
+{
+	int			i = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+	const GvRowItem *item;
+	uint64_t   *row;
+
+	if (i >= n)
+		return;
+	item = (const GvRowItem *) (items + (int64_t) i * stride);
+	row = (uint64_t *) place_of(model, item->rowid);
+	for (int w = lane; w < (stride - (int) sizeof(GvRowItem)) / 8;
+		 w += GV_WARP)
+		row[w] = item->known ? ((const uint64_t *) item->values)[w] :
+			UINT64_MAX;
+}
+
+/*
+ * Makes sure that the tables of all items exist.  Sets *npages to the number
+ * of pages that the items are on.
  */
 static GvStatus
-need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
-			int32_t *npages)
+need_tables(GvMirror *mirror, const GvItems *items, int32_t *npages)
 {
-	int32_t		dims = mirror->spec.dims;
-	const GvRefineItem *last = NULL;
-
 	*npages = 0;
-	for (int32_t i = 0; i < n; i++)
-	{
-		const GvRefineItem *item = gv_refine_item(items, dims, i);
-
-		if (last != NULL && item->address[0] == last->address[0] &&
-			item->address[1] == last->address[1])
-			continue;
-		last = item;
-		++*npages;
-		GV_TRY(need_table(mirror, item->address[0]));
-	}
+	for (int32_t i = 0; i < items->n; i++)
+		if (items->ends_page(i))
+		{
+			++*npages;
+			GV_TRY(need_table(mirror, items->address(i)[0]));
+		}
 	return GV_OK;
 }
 
 /*
- * Allocates pages for all items whose pages do not exist.  Each allocated page
- * is recorded in the host's table, so the caller must enter it on the device
- * even if there is no memory for the other pages.
+ * Allocates memory for all items whose pages do not exist or have too few
+ * slots.  A page that grows gets a quarter more at least, because it will grow
+ * again.  Each allocated page is recorded in the host's table, so the caller
+ * must enter it on the device even if there is no memory for the other pages.
  */
 static GvStatus
-take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
-		   GvNewPage *pages, int32_t *nnew)
+take_pages(GvMirror *mirror, const GvItems *items, GvNewPage *pages,
+		   int32_t *nnew)
 {
-	GvStatus	status = GV_OK;
+	uint32_t	of_block = block_slots(&mirror->spec);
 
 	*nnew = 0;
-	for (int32_t i = 0; i < n && status == GV_OK; i++)
+	for (int32_t i = 0; i < items->n; i++)
 	{
-		const uint16_t *address = gv_refine_item(items, mirror->spec.dims,
-												 i)->address;
+		const uint16_t *address = items->address(i);
 		GvTable    *table = mirror->tables[address[0]];
-		uint8_t    *d_records;
+		GvDevicePage *noted = &table->noted[address[1]];
+		GvDevicePage made = {};
+		uint32_t	needed = address[2];
 		uint32_t	capacity;
 
-		if (table->noted[address[1]] != NULL)
+		/* the last item of a page has the greatest slot */
+		if (!items->ends_page(i) || needed <= noted->nslots)
 			continue;
-		status = pool_take(mirror->record_pool, 1, &d_records, &capacity);
-		if (status != GV_OK)
-			break;
-		table->noted[address[1]] = d_records;
-		pages[*nnew].d_place = table->d_pages + address[1];
-		pages[(*nnew)++].d_records = d_records;
+		needed = std::max(needed, noted->nslots + noted->nslots / 4);
+		GV_TRY(pool_take(mirror->item_pool, (needed + of_block - 1) / of_block,
+						 &made.d_items, &capacity));
+		made.nslots = capacity * of_block;
+		pages[(*nnew)++] = {table->d_pages + address[1], made, *noted};
+		*noted = made;
 	}
-	return status;
+	return GV_OK;
 }
 
 /*
@@ -649,98 +746,164 @@ take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
  * only the new pages before it are entered.
  */
 static GvStatus
-upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+upload_items(GvMirror *mirror, const GvItems *items)
 {
-	size_t		stride = gv_refine_stride(mirror->spec.dims);
+	bool		are_rows = mirror->spec.rows != GV_ROWS_NONE;
 	size_t		bytes = 0;
 	size_t		offset;
 	size_t		items_at;
 	size_t		pages_at;
 	uint8_t    *memory;
 	uint8_t    *d_memory;
+	GvNewPage  *pages;
 	int32_t		npages;
 	int32_t		nnew;
 	GvStatus	status;
 
-	GV_TRY(need_tables(mirror, items, n, &npages));
+	GV_TRY(need_tables(mirror, items, &npages));
 	pages_at = gv_carve(&bytes, npages * sizeof(GvNewPage));
-	items_at = gv_carve(&bytes, n * stride);
+	items_at = gv_carve(&bytes, items->n * items->stride);
 	GV_TRY(staging_take(mirror, bytes, &offset));
 	memory = mirror->staging.memory + offset;
 	d_memory = mirror->staging.d_memory + offset;
+	pages = (GvNewPage *) (memory + pages_at);
 
-	status = take_pages(mirror, items, n, (GvNewPage *) (memory + pages_at),
-						&nnew);
+	status = take_pages(mirror, items, pages, &nnew);
 	if (status == GV_OK)
-		memcpy(memory + items_at, items, n * stride);
+		memcpy(memory + items_at, items->items, items->n * items->stride);
 	GV_TRY(gv_noted_status(gv_cuda_status(
 			   gv_upload(d_memory, memory, status == GV_OK ? bytes : items_at,
 						 mirror->stream))));
-	/*
-	 * enter the new pages first, because record_kernel finds them through the
-	 * tables
-	 */
+	/* enter the new pages first, because items are stored on them */
 	if (nnew > 0)
 		GV_TRY(gv_noted_status( gv_launch(enter_kernel, nnew, THREADS, 0,
 										  mirror->stream,
 										  (GvNewPage *) (d_memory + pages_at),
-										  page_bytes(&mirror->spec))));
+										  (int64_t) mirror->model.item_bytes,
+										  are_rows ? UINT32_MAX : 0)));
 	if (status == GV_OK)
-		GV_TRY(gv_noted_status( gv_launch(record_kernel,
-										  gv_blocks_for(n, WARPS), THREADS, 0,
-										  mirror->stream, mirror->model, n,
-										  d_memory + items_at, (int) stride)));
+		GV_TRY(gv_noted_status( gv_launch(are_rows ? row_kernel :
+										  record_kernel,
+										  gv_blocks_for(items->n, WARPS),
+										  THREADS, 0, mirror->stream,
+										  mirror->model, items->n,
+										  d_memory + items_at,
+										  (int) items->stride)));
+	/*
+	 * later changes may reuse old memory, which other pages of this change
+	 * must not get while a page moves from there
+	 */
+	for (int32_t i = 0; i < nnew; i++)
+		if (pages[i].old.nslots > 0)
+			pool_give(mirror->item_pool, pages[i].old.d_items,
+					  pages[i].old.nslots / block_slots(&mirror->spec));
 	return status;
+}
+
+/* Stores items, which are valid. */
+static GvStatus
+put_items(GvMirror *mirror, const void *items, int32_t n, size_t stride)
+{
+	GvItems		all = {(const uint8_t *) items, n, stride};
+	GvStatus	status;
+	GvStatus	noted;
+
+	if (n == 0)
+		return GV_OK;
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	status = upload_items(mirror, &all);
+	/* searches must wait even if only pages were entered */
+	noted = mirror_changed(mirror);
+	return status != GV_OK ? status : noted;
 }
 
 /* See gv_mirror_put_refine. */
 GvStatus
 gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
-	GvStatus	status;
-	GvStatus	noted;
-
 	if (!gv_refine_items_valid(&mirror->spec, items, n))
 		return GV_INVALID;
-	if (n == 0)
+	return put_items(mirror, items, n, gv_refine_stride(mirror->spec.dims));
+}
+
+/* See gv_mirror_put_rows. */
+GvStatus
+gv_gpu_put_rows(GvMirror *mirror, const GvRowItem *items, int32_t n)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+
+	if (!gv_row_items_valid(spec, items, n))
+		return GV_INVALID;
+	return put_items(mirror, items, n, gv_row_stride(spec->rows, spec->dims));
+}
+
+/* See gv_mirror_drop_rows. */
+GvStatus
+gv_gpu_drop_rows(GvMirror *mirror)
+{
+	if (mirror->spec.rows == GV_ROWS_NONE)
 		return GV_OK;
 	GV_TRY(gv_choose_device(mirror->spec.device));
-	status = upload_items(mirror, items, n);
-	/* searches must wait even if only pages were entered */
-	noted = mirror_changed(mirror);
-	return status != GV_OK ? status : noted;
+	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
+	items_drop(mirror);
+	mirror->spec.rows = GV_ROWS_NONE;
+	mirror->model.rows = GV_ROWS_NONE;
+	mirror->model.item_bytes = 0;
+	return mirror_changed(mirror);
 }
 
 /*
- * Reads the record at an address into *item, which is cleared.  If there is no
- * record, only the item's address is set.
+ * Copies the item at an address to raw [item_bytes].  Sets *found to whether
+ * there is a slot for it.
  */
 static GvStatus
-get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
-		   uint8_t *raw)
+get_item(GvMirror *mirror, const uint16_t *address, uint8_t *raw, bool *found)
 {
-	int32_t		record_bytes = mirror->model.record_bytes;
+	int32_t		bytes = mirror->model.item_bytes;
 	const GvTable *table = mirror->tables[address[0]];
-	const GvDeviceRecord *record = (const GvDeviceRecord *) raw;
+	GvDevicePage page = {};
 
-	memcpy(item->address, address, sizeof(item->address));
-	if (table == NULL || table->noted[address[1]] == NULL ||
-		address[2] < 1 || address[2] > mirror->spec.refine_slots)
+	if (table != NULL)
+		page = table->noted[address[1]];
+	*found = address[2] >= 1 && address[2] <= page.nslots;
+	if (!*found)
 		return GV_OK;
-	GV_CUDA_TRY(gv_download(raw, table->noted[address[1]] +
-							(int64_t) (address[2] - 1) * record_bytes,
-							record_bytes, mirror->stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
-	if (record->low == 0)
-		return GV_OK;
-	item->rowid[0] = record->high >> 16;
-	item->rowid[1] = record->high & 0xFFFF;
-	item->rowid[2] = (uint16_t) record->low;
-	item->min = record->min;
-	item->step = record->step;
-	item->error = record->error;
-	memcpy(item->codes, raw + sizeof(GvDeviceRecord), mirror->spec.dims);
-	return GV_OK;
+	GV_CUDA_TRY(gv_download(raw, page.d_items +
+							(int64_t) (address[2] - 1) * bytes, bytes,
+							mirror->stream));
+	return gv_cuda_status(cudaStreamSynchronize(mirror->stream));
+}
+
+/*
+ * Clears items [n] of `stride` bytes, sets their addresses [n][3], and calls
+ * fill(item, raw) for each item that has a slot.
+ */
+template <typename Item, typename Fill>
+static GvStatus
+get_items(GvMirror *mirror, const uint16_t *addresses, int32_t n, Item *items,
+		  size_t stride, const Fill &fill)
+{
+	GvStatus	status = GV_OK;
+	uint8_t    *raw;
+
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	raw = (uint8_t *) malloc(mirror->model.item_bytes);
+	if (raw == NULL)
+		return GV_NO_MEMORY;
+	memset((void *) items, 0, stride * n);
+	for (int32_t i = 0; i < n && status == GV_OK; i++)
+	{
+		const uint16_t *address = addresses + 3 * (size_t) i;
+		Item	   *item = (Item *) ((char *) items + stride * i);
+		bool		found;
+
+		memcpy((void *) item, address, 3 * sizeof(*address));
+		status = get_item(mirror, address, raw, &found);
+		if (status == GV_OK && found)
+			fill(item, raw);
+	}
+	free(raw);
+	return status;
 }
 
 /* See gv_mirror_get_refine. */
@@ -748,23 +911,45 @@ GvStatus
 gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 				  GvRefineItem *items)
 {
-	size_t		stride = gv_refine_stride(mirror->spec.dims);
-	GvStatus	status = GV_OK;
-	uint8_t    *raw;
+	int32_t		dims = mirror->spec.dims;
 
 	if (mirror->spec.refine_slots == 0)
 		return GV_INVALID;
-	GV_TRY(gv_choose_device(mirror->spec.device));
-	raw = (uint8_t *) malloc(mirror->model.record_bytes);
-	if (raw == NULL)
-		return GV_NO_MEMORY;
-	memset((void *) items, 0, stride * n);
-	for (int32_t i = 0; i < n && status == GV_OK; i++)
-		status = get_record(mirror, addresses + 3 * (size_t) i,
-							(GvRefineItem *) ((char *) items + stride * i),
-							raw);
-	free(raw);
-	return status;
+	return get_items(mirror, addresses, n, items, gv_refine_stride(dims),
+					 [=] (GvRefineItem *item, const uint8_t *raw)
+	{
+		const GvDeviceRecord *record = (const GvDeviceRecord *) raw;
+
+		if (record->low == 0)
+			return;
+		item->rowid[0] = record->high >> 16;
+		item->rowid[1] = record->high & 0xFFFF;
+		item->rowid[2] = (uint16_t) record->low;
+		item->min = record->min;
+		item->step = record->step;
+		item->error = record->error;
+		memcpy(item->codes, raw + sizeof(GvDeviceRecord), dims);
+	});
+}
+
+/* See gv_mirror_get_rows. */
+GvStatus
+gv_gpu_get_rows(GvMirror *mirror, const uint16_t *rowids, int32_t n,
+				GvRowItem *items)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	size_t		bytes = gv_row_bytes(spec->rows, spec->dims);
+
+	if (spec->rows == GV_ROWS_NONE)
+		return GV_INVALID;
+	return get_items(mirror, rowids, n, items,
+					 gv_row_stride(spec->rows, spec->dims),
+					 [=] (GvRowItem *item, const uint8_t *raw)
+	{
+		item->known = !gv_row_is_none(spec->rows, *(const uint32_t *) raw);
+		if (item->known)
+			memcpy(item->values, raw, bytes);
+	});
 }
 
 /*
@@ -821,7 +1006,7 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 		GV_TRY(gv_choose_device(spec->device));
 		GV_TRY(make_memory(made));
 		GV_TRY(gv_gpu_half_create(made));
-		return records_create(made);
+		return items_create(made);
 	}, gv_gpu_drop);
 }
 
@@ -843,7 +1028,7 @@ gv_gpu_drop(GvMirror *mirror)
 	(void) cudaFree(mirror->staging.d_memory);
 	(void) cudaFreeHost(mirror->staging.memory);
 	gv_gpu_half_drop(mirror);
-	records_drop(mirror);
+	items_drop(mirror);
 	pool_drop(mirror->pool);
 	if (mirror->lists != NULL)
 		for (int32_t i = 0; i < mirror->spec.nlists; i++)
@@ -861,8 +1046,8 @@ gv_gpu_bytes(const GvMirror *mirror)
 {
 	return model_bytes(&mirror->spec) +
 		(int64_t) mirror->staging.bytes + mirror->pool->bytes +
-		(mirror->record_pool != NULL ? mirror->record_pool->bytes +
-		 mirror->table_bytes : 0);
+		mirror->table_bytes +
+		(mirror->item_pool != NULL ? mirror->item_pool->bytes : 0);
 }
 
 /* ----

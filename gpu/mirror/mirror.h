@@ -1,7 +1,7 @@
 /*
  * mirror.h
- *		An index's mirror in a device's memory: its blocks, lists and refine
- *		records, and the part of the model that kernels need.
+ *		An index's mirror in a device's memory: its blocks, lists, refine
+ *		records or rows, and the part of the model that kernels need.
  */
 #ifndef GV_GPU_MIRROR_H
 #define GV_GPU_MIRROR_H
@@ -96,11 +96,40 @@ gv_record_bytes(int32_t dims)
 }
 
 /*
- * Pages of refine records are found through two levels of tables.  The first
- * level is indexed by the first word of a page's number, the second level by
- * the second word.
+ * A row on the device is its values, in the form that the spec says, and
+ * unused bytes up to a multiple of 16.  If all bits of the first value are
+ * set, which is NaN, there is no row.
+ */
+static inline int32_t
+gv_row_item_bytes(const GvMirrorSpec *spec)
+{
+	return (int32_t) ((gv_row_bytes(spec->rows, spec->dims) + 15) / 16 * 16);
+}
+
+/* Returns whether there is no row; `first` is the first word of its values. */
+static __host__ __device__ __forceinline__ bool
+gv_row_is_none(int32_t rows, uint32_t first)
+{
+	uint32_t	mark = rows == GV_ROWS_HALF ? 0xFFFFu : 0xFFFFFFFFu;
+
+	return (first & mark) == mark;
+}
+
+/*
+ * Refine records and rows are items, which are found by address: a page, whose
+ * number has two words, and a slot on that page, counted from 1.  Two levels
+ * of tables lead to pages.  The first level is indexed by the first word of a
+ * page's number, the second level by the second word.
  */
 #define GV_TABLE_PAGES		65536
+
+/* A page of items.  A page that does not exist is 0. */
+struct GvDevicePage
+{
+	uint8_t    *d_items;		/* [nslots][item_bytes] */
+	uint32_t	nslots;
+	uint32_t	unused;
+};
 
 /*
  * Bounds that hold for every centroid c and its half copy c'.  They are
@@ -129,10 +158,12 @@ struct GvDeviceModel
 	float	   *d_squares;		/* [nlists] |c|^2; 0 for GV_IP */
 	GvHalfLimits *d_limits;
 	int32_t		refine_slots;	/* slots of a page; 0: no refine records */
-	int32_t		record_bytes;
-	uint8_t  ***d_tables;		/* [GV_TABLE_PAGES][GV_TABLE_PAGES] pages of
-								 * refine_slots records; a table or page that
-								 * does not exist is NULL */
+	int32_t		rows;			/* GvRowForm */
+	int32_t		item_bytes;		/* of a refine record or a row */
+	GvDevicePage **d_tables;	/* [GV_TABLE_PAGES][GV_TABLE_PAGES] pages; a
+								 * table that does not exist is NULL; NULL if
+								 * the mirror has neither refine records nor
+								 * rows */
 };
 
 /* -- device code that reads a mirror */
@@ -151,14 +182,14 @@ gv_device_sub_start(const GvDeviceModel &model, int j)
 }
 
 /*
- * Returns the record in a slot of a page of refine records, or NULL if there
- * is no such page or slot.
+ * Returns the item in a slot of a page, or NULL if there is no such page or
+ * slot.
  */
 static __device__ __forceinline__ const uint8_t *
-gv_record_at(const GvDeviceModel &model, const uint8_t *page, int slot)
+gv_item_at(const GvDeviceModel &model, GvDevicePage page, uint32_t slot)
 {
-	return page == NULL || slot < 1 || slot > model.refine_slots ? NULL :
-		page + (int64_t) (slot - 1) * model.record_bytes;
+	return slot < 1 || slot > page.nslots ? NULL :
+		page.d_items + (int64_t) (slot - 1) * model.item_bytes;
 }
 
 /* -- the host's side */
@@ -199,7 +230,7 @@ struct GvMirror
 								 * valid */
 	GvPool	   *pool;
 	GvHostList *lists;			/* [nlists] */
-	GvPool	   *record_pool;	/* pages of refine records, or NULL */
+	GvPool	   *item_pool;		/* refine records or rows, or NULL */
 	struct GvTable **tables;	/* [GV_TABLE_PAGES] the host's copy, or NULL */
 	int64_t		table_bytes;	/* on the device */
 	GvLengths	lengths;		/* lengths of the lists that are not empty */
@@ -224,12 +255,17 @@ extern GvStatus gv_gpu_put_array(GvMirror *mirror, GvArray array,
 extern GvStatus gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk);
 extern GvStatus gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
 								  int32_t n);
+extern GvStatus gv_gpu_put_rows(GvMirror *mirror, const GvRowItem *items,
+								int32_t n);
+extern GvStatus gv_gpu_drop_rows(GvMirror *mirror);
 extern GvStatus gv_gpu_get_array(GvMirror *mirror, GvArray array,
 								 int64_t first, int64_t n, void *values);
 extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,
 								 GvBlock *view);
 extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
 								  int32_t n, GvRefineItem *items);
+extern GvStatus gv_gpu_get_rows(GvMirror *mirror, const uint16_t *rowids,
+								int32_t n, GvRowItem *items);
 
 /*
  * Functions for the half copies of a mirror's centroids.  Builders use them

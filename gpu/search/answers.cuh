@@ -121,14 +121,14 @@ static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");
 
 /*
  * Returns whether the selection writes the answers to host memory.  If there
- * is a bounds step, the bounds step writes them instead: a step ends only when
- * its writes have crossed the bus, so the bounds step would have to wait for
- * the writes of the selection.
+ * is a step for bounds or distances, that step writes them instead: a step
+ * ends only when its writes have crossed the bus, so the last step would have
+ * to wait for the writes of the selection.
  */
 static __device__ __forceinline__ bool
 gv_select_downloads(const GvBatch &batch)
 {
-	return batch.out_bounds == NULL;
+	return batch.out_bounds == NULL && batch.out_distances == NULL;
 }
 
 /* Writes a GvHit. rowid contains the 48 bits of the row id. */
@@ -189,6 +189,37 @@ gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
 	batch.d_search_counts[query] = found;
 	if (gv_select_downloads(batch) && found.nprobed > 0)
 		batch.out_counts[query] = found;
+}
+
+/*
+ * Writes a query's probes and counts to host memory, if the selection did not.
+ * Called by all threads of a block.
+ */
+static __device__ __forceinline__ void
+gv_download_found(const GvBatch &batch, int query, GvSearchCounts found)
+{
+	gv_download_probes(batch, query, found.nprobed);
+	if (threadIdx.x == 0 && found.nprobed > 0 &&
+		batch.out_counts != batch.d_search_counts)
+		batch.out_counts[query] = found;
+}
+
+/*
+ * Returns the refine record or row of a hit, which is number `at` of the
+ * batch's hits, or NULL.  If the hit does not exist, the result is
+ * meaningless.
+ */
+static __device__ __forceinline__ const uint8_t *
+gv_find_item(const GvDeviceModel &model, const GvBatch &batch, int64_t at,
+			 uint4 hit)
+{
+	const GvDevicePage *table;
+
+	if (batch.d_items != NULL)
+		return batch.d_items[at];
+	table = model.d_tables[hit.z & 0xFFFF];
+	return table == NULL ? NULL :
+		gv_item_at(model, table[hit.z >> 16], hit.w);
 }
 
 /*

@@ -118,7 +118,10 @@ static int64_t
 rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
 	int64_t		posting_bytes = POSTING_BYTES;
-	int64_t		hit_bytes = sizeof(GvHit) + sizeof(uint8_t *);
+	int64_t		hit_bytes = sizeof(GvHit) + sizeof(uint8_t *) +
+		(batch.asked ? sizeof(GvRowDistance) : 0);
+	int64_t		asked_bytes = batch.asked ?
+		mirror->spec.dims * (int64_t) sizeof(float) : 0;
 	int64_t		scores;			/* of lists, and of groups */
 
 	if (is_small(&batch))
@@ -130,6 +133,7 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 		(int64_t) mirror->spec.nlists;
 	return scores * (int64_t) sizeof(float) +
 		batch.n * (batch.postings * posting_bytes + batch.k * hit_bytes +
+				   asked_bytes +
 				   batch.tests * (int64_t) sizeof(GvDeviceTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
@@ -141,6 +145,7 @@ set_shape(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 {
 	memset(batch, 0, sizeof(*batch));
 	batch->n = n;
+	batch->asked = searches[0].asked != NULL;
 	for (int32_t i = 0; i < n; i++)
 	{
 		const GvSearch *search = &searches[i];
@@ -212,8 +217,8 @@ struct Arena
  * is work memory that all sub-batches of a turn share; this works because one
  * sub-batch has read its arrays there before the next one writes.  `own` is
  * work memory of this sub-batch alone.  Arrays that are copied together
- * (queries and parameters; probes, hits and bounds) have the same order in
- * host memory and in work memory.
+ * (queries and parameters; probes, bounds or distances, and hits) have the
+ * same order in host memory and in work memory.
  */
 static void
 place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
@@ -224,28 +229,40 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 	int64_t		nhits = n * batch->k;
 	int64_t		nprobes = n * batch->nprobe;
 	int64_t		nscores = n * batch->postings;
-	int64_t		nbounds = model->refine_slots == 0 ? 0 : nhits;
+	bool		bounded = model->refine_slots > 0;
 	bool		sorts = gv_gpu_sorts_postings(batch);
 
 	in->place(&batch->in_queries, n * model->dims);
-	in->place(&batch->in_params, n);
-	out->place(&batch->out_probed, nprobes);
-	out->place(&batch->out_hits, nhits);
-	if (nbounds > 0)
-		out->place(&batch->out_bounds, nbounds);
 	own->place(&batch->d_queries, n * model->dims);
+	if (batch->asked)
+	{
+		in->place(&batch->in_asked, n * model->dims);
+		own->place(&batch->d_asked, n * model->dims);
+	}
+	in->place(&batch->in_params, n);
 	own->place(&batch->d_params, n);
 	own->place(&batch->d_tables, n * gv_table_floats(&model->shape));
 	shared->place(&batch->d_coarse,
 				  gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
 				  gv_score_stride(model->nlists));
+	out->place(&batch->out_probed, nprobes);
 	own->place(&batch->d_probed, nprobes);
+	if (bounded)
+	{
+		out->place(&batch->out_bounds, nhits);
+		own->place(&batch->d_bounds, nhits);
+	}
+	if (batch->asked)
+	{
+		out->place(&batch->out_distances, nhits);
+		own->place(&batch->d_distances, nhits);
+	}
+	out->place(&batch->out_hits, nhits);
 	own->place(&batch->d_hits, nhits);
-	own->place(&batch->d_bounds, nbounds);
 	gv_gpu_place_slices(model, searcher, batch, shared->memory,
 						&shared->bytes);
-	if (nbounds > 0 && !sorts)
-		shared->place(&batch->d_records, nhits);
+	if ((bounded || batch->asked) && !sorts)
+		shared->place(&batch->d_items, nhits);
 	own->place(&batch->d_starts, n * (batch->nprobe + 1));
 	own->place(&batch->d_list_blocks, nprobes);
 	shared->place(&batch->d_scores, nscores);
@@ -496,20 +513,31 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 			const GvSearch *searches, int32_t first, int32_t last, int32_t n)
 {
 	float	   *queries = (float *) batch->in_queries;
+	float	   *asked = (float *) batch->in_asked;
 	GvSearchParams *params = (GvSearchParams *) batch->in_params;
 
 	for (int32_t i = first; i < last; i++)
 	{
-		float	   *to = queries + (size_t) i * model->dims;
+		size_t		at = (size_t) i * model->dims;
 
 		/*
 		 * the device reads few queries soon, and then from the processor's
 		 * cache
 		 */
 		if (n >= STREAMED_FROM)
-			stream_out(to, searches[i].query, model->dims);
+		{
+			stream_out(queries + at, searches[i].query, model->dims);
+			if (batch->asked)
+				stream_out(asked + at, searches[i].asked, model->dims);
+		}
 		else
-			memcpy(to, searches[i].query, model->dims * sizeof(float));
+		{
+			memcpy(queries + at, searches[i].query,
+				   model->dims * sizeof(float));
+			if (batch->asked)
+				memcpy(asked + at, searches[i].asked,
+					   model->dims * sizeof(float));
+		}
 		params[i].nprobe = searches[i].probes;
 		params[i].k = searches[i].capacity;
 		params[i].length = model->refine_slots == 0 || model->metric != GV_IP ?

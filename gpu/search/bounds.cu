@@ -89,16 +89,6 @@ product_bound(double product, double magnitude, double slack, double length,
 	return round_down(bound);
 }
 
-/* Returns a hit's refine record, or NULL. */
-static __device__ __forceinline__ const uint8_t *
-find_record(const GvDeviceModel &model, uint4 hit)
-{
-	uint8_t *const *table = model.d_tables[hit.z & 0xFFFF];
-
-	return table == NULL ? NULL :
-		gv_record_at(model, table[hit.z >> 16], hit.w);
-}
-
 /* Adds a dimension to the sums. */
 static __device__ __forceinline__ void
 add_dimension(const GvDeviceModel &model, const GvDeviceRecord &head, float q,
@@ -176,20 +166,14 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	if (first + team < batch.k)
 	{
 		hit = batch.d_hits[at + team];
-		if (batch.d_records != NULL)
-			record = batch.d_records[at + team];
+		record = gv_find_item(model, batch, at + team, hit);
 	}
 	found = batch.d_search_counts[query];
 	nhits = found.nhits - first;
 	if (team >= nhits)
 		record = NULL;
-	else if (batch.d_records == NULL)
-		record = find_record(model, hit);
 	if (first == 0)
-		gv_download_probes(batch, query, found.nprobed);
-	if (first == 0 && threadIdx.x == 0 && found.nprobed > 0 &&
-		batch.out_counts != batch.d_search_counts)
-		batch.out_counts[query] = found;
+		gv_download_found(batch, query, found);
 	if (nhits <= 0)
 		return;
 	if (lane < (int) BOUND_WORDS)

@@ -35,9 +35,9 @@
 /*
  * Launches the selection and the steps behind it.  If a search asks about the
  * sample, the step after the selection needs the hits on the device, because
- * it reads a hit's score.  If there is a bounds step, the hits are on the
- * device anyway, and the bounds step writes the answers to the host.  If there
- * is none, the selection leaves the answers on the device, and
+ * it reads a hit's score.  If there is a step for bounds or distances, the
+ * hits are on the device anyway, and that step writes the answers to the host.
+ * If there is none, the selection leaves the answers on the device, and
  * gv_gpu_download_matches writes them to the host.
  */
 static GvStatus
@@ -46,7 +46,7 @@ last_steps(const GvDeviceModel *model, const GvBatch *batch,
 {
 	GvBatch		kept = *batch;
 
-	if (batch->sampled && batch->out_bounds == NULL)
+	if (batch->sampled && batch->out_bounds == NULL && !batch->asked)
 	{
 		kept.out_probed = batch->d_probed;
 		kept.out_hits = batch->d_hits;
@@ -55,6 +55,8 @@ last_steps(const GvDeviceModel *model, const GvBatch *batch,
 	GV_TRY(gv_gpu_select_postings(model, &kept, searcher));
 	if (model->refine_slots > 0)
 		return gv_gpu_bound(model, batch, searcher->stream);
+	if (batch->asked)
+		return gv_gpu_distances(model, batch, searcher->stream);
 	if (batch->tests > 0)
 		return gv_gpu_download_matches(model, batch, searcher->stream);
 	return GV_OK;
@@ -212,10 +214,11 @@ drop_graphs(GvSearcher *searcher)
  * word is GV_ABSENT any more.  GvSearchCounts, which is polled first, tells
  * how many words are relevant.
  *
- * If a damaged row id is equal to GV_ABSENT, or if the batch fails, the
- * answers never seem complete.  So the host also queries the stream from time
- * to time, and the stream's status decides.  When the answers are complete, no
- * step reads memory any more, although the stream itself may still be busy.
+ * If half of a distance or a damaged row id is equal to GV_ABSENT, or if the
+ * batch fails, the answers never seem complete.  So the host also queries the
+ * stream from time to time, and the stream's status decides.  When the answers
+ * are complete, no step reads memory any more, although the stream itself may
+ * still be busy.
  */
 
 #define GV_ABSENT		0xFFFFFFFFu /* NaN, for scores and bounds */
@@ -244,6 +247,8 @@ expect_answers(GvSearcher *searcher, const GvBatch *batch, int32_t n)
 	memset(batch->out_hits, 0xFF, nhits * sizeof(GvHit));
 	if (batch->out_bounds != NULL)
 		memset(batch->out_bounds, 0xFF, nhits * sizeof(GvBound));
+	if (batch->asked)
+		memset(batch->out_distances, 0xFF, nhits * sizeof(GvRowDistance));
 	expected->batch = *batch;
 	expected->n = n;
 	expected->query = 0;
@@ -301,7 +306,9 @@ gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 		{answer->probed, found->nprobed * (sizeof(GvProbe) / 4)},
 		{answer->hits, found->nhits * (sizeof(GvHit) / 4)},
 		{answer->bounds,
-			answer->bounds == NULL ? 0 : found->nhits * (sizeof(GvBound) / 4)}
+			answer->bounds == NULL ? 0 : found->nhits * (sizeof(GvBound) / 4)},
+		{answer->distances, answer->distances == NULL ? 0 :
+			found->nhits * (sizeof(GvRowDistance) / 4)}
 	};
 
 	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
@@ -329,7 +336,9 @@ is_complete(GvCompletion *expected)
 	int64_t		first_hit = query * batch->k;
 	GvAnswer	answer = {batch->out_counts + query, batch->out_probed +
 		query * batch->nprobe, (const GvHit *) batch->out_hits + first_hit,
-		batch->out_bounds == NULL ? NULL : batch->out_bounds + first_hit};
+		batch->out_bounds == NULL ? NULL : batch->out_bounds + first_hit,
+		batch->asked ? (const GvRowDistance *) batch->out_distances +
+		first_hit : NULL};
 
 	return gv_answer_is_complete(&answer, &expected->words);
 }
@@ -492,6 +501,8 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 		searches[i].hits = (GvHit *) batch->out_hits + first;
 		searches[i].bounds = searches[i].bounded ?
 			batch->out_bounds + first : NULL;
+		searches[i].distances = batch->asked ?
+			(GvRowDistance *) batch->out_distances + first : NULL;
 		searches[i].matches = searches[i].condition == NULL ? NULL :
 			(int32_t *) batch->out_matches + (size_t) i * batch->nprobe;
 	}
@@ -586,12 +597,14 @@ copied_batch(const GvBatch *batch)
 	GvBatch		copied = *batch;
 
 	copied.in_queries = batch->d_queries;
+	copied.in_asked = batch->d_asked;
 	copied.in_params = batch->d_params;
 	copied.out_probed = batch->d_probed;
 	copied.out_hits = batch->d_hits;
 	copied.out_counts = batch->d_search_counts;
 	if (batch->out_bounds != NULL)
 		copied.out_bounds = batch->d_bounds;
+	copied.out_distances = batch->d_distances;
 	return copied;
 }
 
@@ -610,9 +623,7 @@ copy_out(const GvBatch *batch, cudaStream_t stream)
 {
 	size_t		nhits = (size_t) batch->n * batch->k;
 	char	   *out = (char *) batch->out_probed;
-	char	   *end = batch->out_bounds != NULL ?
-		(char *) (batch->out_bounds + nhits) :
-		(char *) (batch->out_hits + nhits);
+	char	   *end = (char *) (batch->out_hits + nhits);
 
 	GV_CUDA_TRY(gv_download(out, (char *) batch->d_probed, end - out, stream));
 	return gv_cuda_status(gv_download(batch->out_counts,
@@ -774,11 +785,12 @@ wait_streams(GvSearcher *searcher)
 
 /*
  * ----
- * Bounds of known hits: only the last step of a batch.
+ * Bounds or distances of known hits: only the last step of a batch.
  *
- * The records of a search's hits may be on other devices than the lists that
- * contain the hits.  Queries and hits are copied to the device and bounds are
- * copied back, for some searches at a time, on the searcher's first stream.
+ * The records or rows of a search's hits may be on other devices than the
+ * lists that contain the hits.  Queries and hits are copied to the device and
+ * the answers are copied back, for some searches at a time, on the searcher's
+ * first stream.
  */
 
 #define MOST_QUERIES	4096	/* of a launch */
@@ -786,18 +798,19 @@ wait_streams(GvSearcher *searcher)
 /*
  * Takes as many of n searches as fit into a stream's work memory, from the
  * first on, and places their arrays in `memory`.  Queries, parameters, counts
- * and hits come first, because they are uploaded, and bounds follow.  Sets
- * *in_bytes to the size of the arrays that are uploaded, and returns the size
- * of all arrays.
+ * and hits come first, because they are uploaded, and bounds or distances
+ * follow.  Sets *in_bytes to the size of the arrays that are uploaded, and
+ * returns the size of all arrays.
  */
 static size_t
-place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
-			 const GvSearch *searches, int32_t n, char *memory, GvBatch *batch,
-			 size_t *in_bytes)
+place_given(const GvSearcher *searcher, const GvDeviceModel *model,
+			const GvSearch *searches, int32_t n, char *memory, GvBatch *batch,
+			size_t *in_bytes)
 {
 	size_t		bytes;
 
 	memset(batch, 0, sizeof(*batch));
+	batch->asked = searches[0].asked != NULL;
 	for (batch->n = std::min(n, MOST_QUERIES);; batch->n /= 2)
 	{
 		bytes = 0;
@@ -806,21 +819,24 @@ place_bounds(const GvSearcher *searcher, const GvDeviceModel *model,
 			batch->k = std::max(batch->k, searches[i].nhits);
 		gv_place(&batch->d_queries, memory, &bytes,
 				 (int64_t) batch->n * model->dims);
+		if (batch->asked)
+			gv_place(&batch->d_asked, memory, &bytes,
+					 (int64_t) batch->n * model->dims);
 		gv_place(&batch->d_params, memory, &bytes, batch->n);
 		gv_place(&batch->d_search_counts, memory, &bytes, batch->n);
 		gv_place(&batch->d_hits, memory, &bytes,
 				 (int64_t) batch->n * batch->k);
 		*in_bytes = bytes;
-		gv_place(&batch->d_bounds, memory, &bytes,
-				 (int64_t) batch->n * batch->k);
+		if (batch->asked)
+			gv_place(&batch->d_distances, memory, &bytes,
+					 (int64_t) batch->n * batch->k);
+		else
+			gv_place(&batch->d_bounds, memory, &bytes,
+					 (int64_t) batch->n * batch->k);
 		if (batch->n == 1 || bytes <= (size_t) searcher->most_work)
 			break;
 	}
-	batch->in_queries = batch->d_queries;
-	batch->in_params = batch->d_params;
-	batch->out_probed = batch->d_probed;
-	batch->out_hits = batch->d_hits;
-	batch->out_counts = batch->d_search_counts;
+	*batch = copied_batch(batch);
 	batch->out_bounds = batch->d_bounds;
 	return bytes;
 }
@@ -846,10 +862,10 @@ upload_hits(const GvDeviceModel *model, const GvBatch *batch,
 	}
 }
 
-/* See gv_mirror_begin; the searches have hits, and need bounds. */
+/* See gv_mirror_begin; the searches have hits, and need the last step. */
 static GvStatus
-begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
-			 GvSearch *searches, int32_t n)
+begin_given(GvSearcher *searcher, const GvDeviceModel *model,
+			GvSearch *searches, int32_t n)
 {
 	cudaStream_t stream = searcher->stream;
 	size_t		all_in = 0;
@@ -863,8 +879,8 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 
 	for (int32_t done = 0; done < n; done += batch.n)
 	{
-		bytes = place_bounds(searcher, model, searches + done, n - done, NULL,
-							 &batch, &in_bytes);
+		bytes = place_given(searcher, model, searches + done, n - done, NULL,
+							&batch, &in_bytes);
 		all_in += in_bytes;
 		all_out += bytes - in_bytes;
 		most_bytes = std::max(most_bytes, bytes);
@@ -879,18 +895,25 @@ begin_bounds(GvSearcher *searcher, const GvDeviceModel *model,
 	{
 		GvSearch   *some = searches + done;
 
-		(void) place_bounds(searcher, model, some, n - done, in, &batch,
-							&in_bytes);
+		(void) place_given(searcher, model, some, n - done, in, &batch,
+						   &in_bytes);
 		upload_hits(model, &batch, some);
-		bytes = place_bounds(searcher, model, some, n - done,
-							 (char *) searcher->d_work.memory, &batch,
-							 &in_bytes);
+		bytes = place_given(searcher, model, some, n - done,
+							(char *) searcher->d_work.memory, &batch,
+							&in_bytes);
 		GV_CUDA_TRY(gv_upload((char *) batch.d_queries, in, in_bytes, stream));
-		GV_TRY(gv_gpu_bound(model, &batch, stream));
-		GV_CUDA_TRY(gv_download(out, (char *) batch.d_bounds, bytes - in_bytes,
-								stream));
+		GV_TRY(batch.asked ? gv_gpu_distances(model, &batch, stream) :
+			   gv_gpu_bound(model, &batch, stream));
+		GV_CUDA_TRY(gv_download(out, (char *) batch.d_queries + in_bytes,
+								bytes - in_bytes, stream));
 		for (int32_t i = 0; i < batch.n; i++)
-			some[i].bounds = (GvBound *) out + (size_t) i * batch.k;
+		{
+			size_t		first = (size_t) i * batch.k;
+
+			some[i].bounds = batch.asked ? NULL : (GvBound *) out + first;
+			some[i].distances = batch.asked ? (GvRowDistance *) out + first :
+				NULL;
+		}
 		in += in_bytes;
 		out += bytes - in_bytes;
 	}
@@ -932,12 +955,14 @@ begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 		return GV_INVALID;
 	for (int32_t i = 0; i < n; i++)
 		if ((searches[i].bounded && mirror->model.refine_slots == 0) ||
+			(searches[i].asked != NULL &&
+			 mirror->model.rows == GV_ROWS_NONE) ||
 			(searches[i].condition != NULL &&
 			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
 	GV_TRY(gv_choose_device(searcher->device));
-	searcher->bounds_only = searches[0].given;
-	if (!searcher->bounds_only)
+	searcher->last_only = searches[0].given;
+	if (!searcher->last_only)
 		GV_TRY(prepare(searcher, mirror, searches, n));
 	if (searcher->version != mirror->version)
 	{
@@ -945,8 +970,8 @@ begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->second_stream->stream,
 										mirror->changed, 0));
 	}
-	status = searcher->bounds_only ?
-		begin_bounds(searcher, &mirror->model, searches, n) :
+	status = searcher->last_only ?
+		begin_given(searcher, &mirror->model, searches, n) :
 		start(searcher, mirror, searches, n);
 	if (status != GV_OK)
 	{
@@ -976,7 +1001,7 @@ finish_searches(GvSearcher *searcher)
 	const GvSampleCount *near = searcher->near;
 
 	GV_TRY(wait_streams(searcher));
-	for (int32_t i = 0; i < searcher->n && !searcher->bounds_only; i++)
+	for (int32_t i = 0; i < searcher->n && !searcher->last_only; i++)
 	{
 		GvSearch   *search = &searcher->searches[i];
 
@@ -1008,9 +1033,12 @@ extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.put_array = gv_gpu_put_array,
 	.put_list = gv_gpu_put_list,
 	.put_refine = gv_gpu_put_refine,
+	.put_rows = gv_gpu_put_rows,
+	.drop_rows = gv_gpu_drop_rows,
 	.get_array = gv_gpu_get_array,
 	.get_block = gv_gpu_get_block,
 	.get_refine = gv_gpu_get_refine,
+	.get_rows = gv_gpu_get_rows,
 	.searcher = create_searcher,
 	.searcher_drop = drop_searcher,
 	.begin = begin_searches,

@@ -5,7 +5,8 @@
  *
  * Read search.cu first.  It runs the steps of a batch in order: tables.cu,
  * coarse.cu and select.cu or coarsefilter.cu, listscan.cu or bylist.cu,
- * select.cu, bounds.cu.  batch.cu divides a batch into sub-batches.
+ * select.cu, bounds.cu or distances.cu.  batch.cu divides a batch into
+ * sub-batches.
  */
 #ifndef GV_SEARCH_H
 #define GV_SEARCH_H
@@ -142,6 +143,7 @@ struct GvBatch
 	bool		pdl;			/* steps may be launched early: see
 								 * gv_pdl_wait */
 	bool		by_list;		/* scanned by bylist.cu */
+	bool		asked;			/* distances are requested */
 	int32_t		first;			/* if by_list, number of the first query among
 								 * the queries that are scanned together */
 	int64_t		postings;		/* number of scores that each search has memory
@@ -151,8 +153,11 @@ struct GvBatch
 	int32_t		values;			/* number of values of all sets in all
 								 * conditions */
 	const float *in_queries;	/* [n][dims] */
+	const float *in_asked;		/* [n][dims] queries as they were asked; used
+								 * only if `asked` */
 	const GvSearchParams *in_params;	/* [n] */
 	float	   *d_queries;
+	float	   *d_asked;
 	GvSearchParams *d_params;
 	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
 	float	   *d_coarse;		/* [n][gv_score_stride] list scores; see
@@ -164,12 +169,13 @@ struct GvBatch
 	float	   *d_scores;		/* [n][postings] S; dead postings: +infinity */
 	uint64_t   *d_ids;			/* [n][postings] gv_posting_id of each score;
 								 * NULL if CUB sorts the postings */
-	uint4	   *d_hits;			/* GvHit [n][k] */
 	GvBound    *d_bounds;		/* [n][k]; used only if bounds are copied to
 								 * the host */
-	const uint8_t **d_records;	/* [n][k] refine records of d_hits; NULL if
-								 * there is no bounds step, or if CUB sorts the
-								 * postings */
+	uint4	   *d_distances;	/* GvRowDistance [n][k]; likewise */
+	uint4	   *d_hits;			/* GvHit [n][k] */
+	const uint8_t **d_items;	/* [n][k] refine records or rows of d_hits;
+								 * NULL if there is no step that needs them, or
+								 * if CUB sorts the postings */
 	GvSearchCounts *d_search_counts;	/* [n] */
 	uint32_t   *d_overflowed;	/* [n] in a batch that bylist.cu scans: not 0
 								 * if scan_kernel must scan the query.  NULL:
@@ -178,8 +184,9 @@ struct GvBatch
 	GvSlices	list_slices;	/* of lists */
 	GvSlices	posting_slices; /* of postings */
 	GvProbe    *out_probed;		/* [n][nprobe] */
-	uint4	   *out_hits;		/* GvHit [n][k] */
 	GvBound    *out_bounds;		/* [n][k], or NULL */
+	uint4	   *out_distances;	/* GvRowDistance [n][k]; NULL unless `asked` */
+	uint4	   *out_hits;		/* GvHit [n][k] */
 	GvSearchCounts *out_counts; /* [n] */
 
 	/* used in batches with conditions */
@@ -251,6 +258,7 @@ struct GvAnswer
 	const GvProbe *probed;		/* [nprobed] */
 	const GvHit *hits;			/* [nhits] */
 	const GvBound *bounds;		/* [nhits], or NULL */
+	const GvRowDistance *distances; /* [nhits], or NULL */
 };
 
 /* The state of polling the answers of a small batch (search.cu). */
@@ -294,8 +302,8 @@ struct GvSearcher
 	GvSampleCount *near;
 	GvSearch   *searches;		/* [n] running */
 	int32_t		n;
-	bool		bounds_only;	/* the searches have hits already, and get only
-								 * bounds */
+	bool		last_only;		/* the searches have hits already, and get only
+								 * bounds or distances */
 };
 
 /* Launches a step of a batch, early if the batch allows it. */
@@ -466,7 +474,8 @@ extern bool gv_gpu_sorts_postings(const GvBatch *batch);
  * Functions of listscan.cu.  gv_gpu_scan makes d_scores of a batch.
  * gv_gpu_upload_conditions writes the conditions on keys for the device.
  * gv_gpu_download_matches writes the counts of postings that satisfy these
- * conditions to the host, as the last step if there is no bounds step.
+ * conditions to the host, as the last step if there is no step for bounds or
+ * distances.
  */
 extern GvStatus gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 							GvSearcher *searcher);
@@ -494,9 +503,14 @@ extern GvStatus gv_gpu_rescore(const GvDeviceModel *model,
 							   const GvBatch *batch, const GvListScan *lists,
 							   cudaStream_t stream);
 
-/* bounds.cu: computes bounds of hits from their refine records */
+/*
+ * The last step of a batch.  bounds.cu computes bounds of hits from their
+ * refine records, and distances.cu distances of hits from their rows.
+ */
 extern GvStatus gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
+extern GvStatus gv_gpu_distances(const GvDeviceModel *model,
+								 const GvBatch *batch, cudaStream_t stream);
 
 /* search.cu */
 extern "C" bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);

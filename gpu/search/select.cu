@@ -139,57 +139,63 @@ struct PostingItem
 };
 
 /*
- * Notes for gv_sift.  If there is a bounds step, stores the addresses of the
- * selected postings' refine records, and prefetches these records to L2.
+ * Notes for gv_sift.  If the last step needs refine records or rows, stores
+ * the addresses of those of the selected postings.  Prefetches them to L2 if
+ * all of the batch's fit there beside what steps hand to each other.
  */
+#define PREFETCHED		((int64_t) 24 << 20)	/* maximum bytes of a batch's
+												 * items to prefetch */
+
 struct PostingNotes
 {
 	/*
 	 * note() loads the address of a table of pages, and go_on() the address of
-	 * the record
+	 * the item
 	 */
 	struct Note
 	{
-		const uint8_t *const *table;
-		const uint8_t *record;
+		const GvDevicePage *table;
+		const uint8_t *item;
 	};
 
 	const GvDeviceModel &model;
-	const uint8_t **records;	/* of the query; NULL: there is no bounds
-								 * step */
+	const uint8_t **items;		/* of the query; NULL: no step needs them */
+	int			prefetched;		/* bytes of an item to prefetch */
 
 	__device__ __forceinline__ Note
 	note(uint64_t id) const
 	{
-		return {records == NULL ? NULL : model.d_tables[id >> 48], NULL};
+		return {items == NULL ? NULL : model.d_tables[id >> 48], NULL};
 	}
 
 	__device__ __forceinline__ void
 	go_on(Note &note, uint64_t id) const
 	{
 		if (note.table != NULL)
-			note.record =
-				gv_record_at(model, note.table[(uint32_t) (id >> 32) & 0xFFFF],
-							 (uint32_t) id >> 16);
+			note.item =
+				gv_item_at(model, note.table[(uint32_t) (id >> 32) & 0xFFFF],
+						   (uint32_t) id >> 16);
 	}
 
 	__device__ __forceinline__ void
 	keep(uint32_t rank, const Note &note) const
 	{
-		if (records == NULL)
+		if (items == NULL)
 			return;
-		records[rank] = note.record;
-		for (int at = 0; note.record != NULL && at < model.record_bytes;
+		items[rank] = note.item;
+		for (int at = 0; note.item != NULL && at < prefetched;
 			 at += GV_L2_LINE)
-			gv_bring_line(note.record + at);
+			gv_bring_line(note.item + at);
 	}
 };
 
 static __device__ __forceinline__ PostingNotes
 notes_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 {
-	return {model, batch.d_records == NULL ? NULL :
-		batch.d_records + (int64_t) query * batch.k};
+	return {model, batch.d_items == NULL ? NULL :
+		batch.d_items + (int64_t) query * batch.k,
+		(int64_t) batch.n * batch.k * model.item_bytes <= PREFETCHED ?
+		model.item_bytes : 0};
 }
 
 /* A source of all postings of a query's probes. */

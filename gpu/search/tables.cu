@@ -1,7 +1,7 @@
 /*
  * tables.cu
- *		The first step of a batch copies queries to the device, and makes the
- *		look-up table of each query.
+ *		The first step of a batch copies queries, and the queries as they were
+ *		asked, to the device, and makes the look-up table of each query.
  *
  * A query crosses the bus only once: the dimensions of a query are divided
  * among the blocks that make the chunks of its table.  Each block reads its
@@ -101,6 +101,7 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 	float	   *slice = slices[threadIdx.x / TEAM];
 	const float *in = batch.in_queries + (int64_t) mine * model.dims;
 	float	   *out = batch.d_queries + (int64_t) mine * model.dims;
+	bool		brings_asked = batch.asked && out != in;
 	uint16_t   *half_query = batch.filter.d_half_queries == NULL ? NULL :
 		batch.filter.d_half_queries + (int64_t) mine * model.half_dims;
 	GvHalfRounding<float> rounding = {};
@@ -130,10 +131,14 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 		for (int d = first + lane; d < last; d += TEAM)
 		{
 			float		x = in[d];
+			int64_t		at = (int64_t) mine * model.dims + d;
+			float		asked = brings_asked ? batch.in_asked[at] : 0.0f;
 
 			slice[d - first] = x;
 			if (out != in)
 				out[d] = x;
+			if (brings_asked)
+				batch.d_asked[at] = asked;
 			if (half_query != NULL)
 				half_query[d] = rounding.round(x);
 		}
@@ -177,9 +182,9 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * Launches the kernel that makes d_queries, d_params and d_tables of a batch,
- * and d_half_queries if the batch has this array.  The kernel also copies
- * conditions.
+ * Launches the kernel that makes d_queries, d_asked, d_params and d_tables of
+ * a batch, and d_half_queries if the batch has this array.  The kernel also
+ * copies conditions.
  */
 GvStatus
 gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,

@@ -19,6 +19,13 @@ typedef struct GvCpuList
 	char	   *blocks;
 } GvCpuList;
 
+/* A page of refine records or rows; 0 when nothing has come for it. */
+typedef struct GvCpuPage
+{
+	char	   *items;			/* [nslots] */
+	int32_t		nslots;
+} GvCpuPage;
+
 struct GvMirror
 {
 	GvMirrorSpec spec;
@@ -29,8 +36,8 @@ struct GvMirror
 	bool		covered;		/* parent offsets are an ascending cover of
 								 * lists */
 	GvCpuList  *lists;			/* [nlists] */
-	char	 ***tables;			/* [GV_TABLE_PAGES][GV_TABLE_PAGES] slots of
-								 * refine records, or NULL, at both levels */
+	GvCpuPage **tables;			/* [GV_TABLE_PAGES][GV_TABLE_PAGES], or NULL,
+								 * at both levels */
 	int64_t		bytes;
 };
 
@@ -45,7 +52,7 @@ extern void gv_cpu_worst_hit(const GvSearch *search, float *score,
 							 uint64_t *id);
 extern void gv_cpu_sort_hits(GvSearch *search);
 
-/* records.c: refine records, by the two words of a page's number */
+/* records.c: refine records or rows, by the two words of a page's number */
 #define GV_TABLE_PAGES	65536
 
 extern bool gv_cpu_records_create(GvMirror *mirror);
@@ -54,8 +61,14 @@ extern GvStatus gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
 								  int32_t n);
 extern GvStatus gv_cpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
 								  int32_t n, GvRefineItem *items);
+extern GvStatus gv_cpu_put_rows(GvMirror *mirror, const GvRowItem *items,
+								int32_t n);
+extern GvStatus gv_cpu_get_rows(GvMirror *mirror, const uint16_t *rowids,
+								int32_t n, GvRowItem *items);
+extern GvStatus gv_cpu_drop_rows(GvMirror *mirror);
 extern void gv_cpu_drop_records(GvMirror *mirror);
 extern GvStatus gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search);
+extern GvStatus gv_cpu_measure_hits(const GvMirror *mirror, GvSearch *search);
 
 /* search.c: functions of gv_cpu_mirrors */
 extern GvStatus gv_cpu_searcher(int32_t device, GvSearcher **searcher);

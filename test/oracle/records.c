@@ -1,81 +1,111 @@
 /*
  * records.c
- *		Refine records of a mirror, by address, and the bounds they give.
+ *		Refine records of a mirror, by address, and the bounds they give; rows
+ *		of a mirror, by row id, and their distances.
  *
- * Addresses are those of the index: page, in two words, and slot.  So records
- * lie by page, and a table of tables, one for each first word, leads to them:
- * no address, however wrong, takes much memory.
+ * Addresses are those of the index, or of the table: page, in two words, and
+ * slot.  So items lie by page, and a table of tables, one for each first word,
+ * leads to them: no address, however wrong, takes much memory.  A page of
+ * refine records has all of its slots at once, a page of rows as many as its
+ * rows so far need.
  */
+#include "engine/gv_set.h"
 #include "test/oracle/gv_cpu_mirror.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define TABLE_BYTES		((size_t) GV_TABLE_PAGES * sizeof(char *))
+#define PAGES_BYTES		((size_t) GV_TABLE_PAGES * sizeof(GvCpuPage))
+#define LIKELY_SLOTS	20		/* of a page of rows */
 
-static size_t
-page_bytes(const GvMirrorSpec *spec)
+static bool
+has_items(const GvMirrorSpec *spec)
 {
-	return (size_t) spec->refine_slots * gv_refine_stride(spec->dims);
+	return spec->refine_slots > 0 || spec->rows != GV_ROWS_NONE;
 }
 
-/* About what the records of a mirror will take. */
+static size_t
+item_stride(const GvMirrorSpec *spec)
+{
+	return spec->refine_slots > 0 ? gv_refine_stride(spec->dims) :
+		gv_row_stride(spec->rows, spec->dims);
+}
+
+/* About what the records or rows of a mirror will take. */
 int64_t
 gv_cpu_records_size(const GvMirrorSpec *spec)
 {
-	int64_t		npages;
+	int64_t		nslots = spec->refine_slots > 0 ? spec->refine_slots :
+	LIKELY_SLOTS;
+	int64_t		npages = spec->refine_records / nslots + 1;
 
-	if (spec->refine_slots == 0)
+	if (!has_items(spec))
 		return 0;
-	npages = spec->refine_records / spec->refine_slots + 1;
-	return npages * (int64_t) page_bytes(spec) +
-		(npages / GV_TABLE_PAGES + 2) * (int64_t) TABLE_BYTES;
+	return npages * nslots * (int64_t) item_stride(spec) +
+		(int64_t) TABLE_BYTES +
+		(npages / GV_TABLE_PAGES + 1) * (int64_t) PAGES_BYTES;
 }
 
 /* The table of tables; false: no memory. */
 bool
 gv_cpu_records_create(GvMirror *mirror)
 {
-	if (mirror->spec.refine_slots == 0)
+	if (!has_items(&mirror->spec))
 		return true;
 	mirror->tables = calloc(1, TABLE_BYTES);
 	mirror->bytes += (int64_t) TABLE_BYTES;
 	return mirror->tables != NULL;
 }
 
-/* A page's slots, or NULL when nothing has come for it. */
+/* The place of an item, or NULL when its page has no such slot. */
 static char *
-find_page(const GvMirror *mirror, const uint16_t *address)
+find_slot(const GvMirror *mirror, const uint16_t *address)
 {
-	char	  **table = mirror->tables[address[0]];
+	const GvCpuPage *table = mirror->tables[address[0]];
+	const GvCpuPage *page = table != NULL ? &table[address[1]] : NULL;
 
-	return table != NULL ? table[address[1]] : NULL;
+	return page == NULL || address[2] < 1 || address[2] > page->nslots ?
+		NULL : page->items + item_stride(&mirror->spec) *
+		(size_t) (address[2] - 1);
 }
 
-/* Memory for a mirror, all zero, which is what free slots are. */
-static void *
-take(GvMirror *mirror, size_t bytes)
-{
-	void	   *memory = calloc(1, bytes);
-
-	if (memory != NULL)
-		mirror->bytes += (int64_t) bytes;
-	return memory;
-}
-
-/* A page's slots, made if there are none; NULL: no memory. */
+/*
+ * The place of an item that is to be put, made if there is none; NULL: no
+ * memory.  New slots are zero, which is what free ones are.
+ */
 static char *
-need_page(GvMirror *mirror, const uint16_t *address)
+need_slot(GvMirror *mirror, const uint16_t *address)
 {
-	char	 ***table = &mirror->tables[address[0]];
+	size_t		stride = item_stride(&mirror->spec);
+	GvCpuPage **table = &mirror->tables[address[0]];
+	int32_t		nslots = mirror->spec.refine_slots > 0 ?
+	mirror->spec.refine_slots : address[2];
+	GvCpuPage  *page;
 
 	if (*table == NULL)
-		*table = take(mirror, TABLE_BYTES);
-	if (*table == NULL)
-		return NULL;
-	if ((*table)[address[1]] == NULL)
-		(*table)[address[1]] = take(mirror, page_bytes(&mirror->spec));
-	return (*table)[address[1]];
+	{
+		*table = calloc(1, PAGES_BYTES);
+		if (*table == NULL)
+			return NULL;
+		mirror->bytes += (int64_t) PAGES_BYTES;
+	}
+	page = &(*table)[address[1]];
+	if (address[2] > page->nslots)
+	{
+		size_t		old = stride * (size_t) page->nslots;
+		char	   *items = realloc(page->items, stride * (size_t) nslots);
+
+		if (items == NULL)
+			return NULL;
+		memset(items + old, 0, stride * (size_t) nslots - old);
+		mirror->bytes += (int64_t) (stride * (size_t) nslots - old);
+		page->items = items;
+		page->nslots = nslots;
+	}
+	return find_slot(mirror, address);
 }
 
 /* See gv_mirror_put_refine. */
@@ -83,7 +113,6 @@ GvStatus
 gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
 	const GvMirrorSpec *spec = &mirror->spec;
-	size_t		stride = gv_refine_stride(spec->dims);
 	int32_t		i;
 
 	if (!gv_refine_items_valid(spec, items, n))
@@ -91,12 +120,43 @@ gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	for (i = 0; i < n; i++)
 	{
 		const GvRefineItem *item = gv_refine_item(items, spec->dims, i);
-		char	   *page = need_page(mirror, item->address);
+		char	   *slot = need_slot(mirror, item->address);
 
-		if (page == NULL)
+		if (slot == NULL)
 			return GV_NO_MEMORY;
-		memcpy(page + stride * (size_t) (item->address[2] - 1), item,
-			   sizeof(*item) + (size_t) spec->dims);
+		memcpy(slot, item, sizeof(*item) + (size_t) spec->dims);
+	}
+	return GV_OK;
+}
+
+/* Is the first value one that no row has, so that this is none? */
+static bool
+is_none(const GvMirrorSpec *spec, const GvRowItem *item)
+{
+	return memcmp(item->values, "\xFF\xFF\xFF\xFF",
+				  gv_row_bytes(spec->rows, 1)) == 0;
+}
+
+/* See gv_mirror_put_rows. */
+GvStatus
+gv_cpu_put_rows(GvMirror *mirror, const GvRowItem *items, int32_t n)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	int32_t		i;
+
+	if (!gv_row_items_valid(spec, items, n))
+		return GV_INVALID;
+	for (i = 0; i < n; i++)
+	{
+		const GvRowItem *item = gv_row_item(items, spec, i);
+		char	   *slot = need_slot(mirror, item->rowid);
+
+		if (slot == NULL)
+			return GV_NO_MEMORY;
+		memcpy(slot, item, sizeof(*item) +
+			   gv_row_bytes(spec->rows, spec->dims));
+		if (is_none(spec, item))
+			((GvRowItem *) slot)->known = 0;
 	}
 	return GV_OK;
 }
@@ -109,29 +169,49 @@ gv_cpu_drop_records(GvMirror *mirror)
 
 	for (i = 0; mirror->tables != NULL && i < GV_TABLE_PAGES; i++)
 	{
-		char	  **table = mirror->tables[i];
+		GvCpuPage  *table = mirror->tables[i];
 
 		for (j = 0; table != NULL && j < GV_TABLE_PAGES; j++)
-			free(table[j]);
+		{
+			mirror->bytes -= (int64_t) (item_stride(&mirror->spec) *
+										(size_t) table[j].nslots);
+			free(table[j].items);
+		}
+		mirror->bytes -= table != NULL ? (int64_t) PAGES_BYTES : 0;
 		free(table);
 	}
+	mirror->bytes -= mirror->tables != NULL ? (int64_t) TABLE_BYTES : 0;
 	free(mirror->tables);
+	mirror->tables = NULL;
+}
+
+/* See gv_mirror_drop_rows. */
+GvStatus
+gv_cpu_drop_rows(GvMirror *mirror)
+{
+	if (mirror->spec.rows != GV_ROWS_NONE)
+		gv_cpu_drop_records(mirror);
+	mirror->spec.rows = GV_ROWS_NONE;
+	return GV_OK;
 }
 
 /* The record at an address, or NULL when there is none. */
 static const GvRefineItem *
 find_item(const GvMirror *mirror, const uint16_t *address)
 {
-	const char *page = find_page(mirror, address);
-	const GvRefineItem *item;
+	const GvRefineItem *item =
+	(const GvRefineItem *) find_slot(mirror, address);
 
-	if (page == NULL || address[2] < 1 ||
-		address[2] > mirror->spec.refine_slots)
-		return NULL;
-	item = (const GvRefineItem *)
-		(page + gv_refine_stride(mirror->spec.dims) *
-		 (size_t) (address[2] - 1));
-	return item->rowid[2] != 0 ? item : NULL;
+	return item != NULL && item->rowid[2] != 0 ? item : NULL;
+}
+
+/* The row with an id, or NULL when there is none. */
+static const GvRowItem *
+find_row(const GvMirror *mirror, const uint16_t *rowid)
+{
+	const GvRowItem *item = (const GvRowItem *) find_slot(mirror, rowid);
+
+	return item != NULL && item->known ? item : NULL;
 }
 
 /* See gv_mirror_get_refine. */
@@ -156,6 +236,33 @@ gv_cpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 			memcpy(item, held, sizeof(*held) + (size_t) spec->dims);
 		else
 			memcpy(item, address, 3 * sizeof(uint16_t));
+	}
+	return GV_OK;
+}
+
+/* See gv_mirror_get_rows. */
+GvStatus
+gv_cpu_get_rows(GvMirror *mirror, const uint16_t *rowids, int32_t n,
+				GvRowItem *items)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	size_t		stride = gv_row_stride(spec->rows, spec->dims);
+	int32_t		i;
+
+	if (spec->rows == GV_ROWS_NONE)
+		return GV_INVALID;
+	memset(items, 0, stride * (size_t) n);
+	for (i = 0; i < n; i++)
+	{
+		const uint16_t *rowid = rowids + 3 * (size_t) i;
+		const GvRowItem *held = find_row(mirror, rowid);
+		char	   *item = (char *) items + stride * (size_t) i;
+
+		if (held != NULL)
+			memcpy(item, held, sizeof(*held) +
+				   gv_row_bytes(spec->rows, spec->dims));
+		else
+			memcpy(item, rowid, 3 * sizeof(uint16_t));
 	}
 	return GV_OK;
 }
@@ -186,4 +293,63 @@ gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search)
 								 search->query, &record, 1, &bound->bound);
 	}
 	return status;
+}
+
+/*
+ * An upper bound of the sum of |row_i asked_i|, with so much more than the sum
+ * in double that its additions may have rounded down.  Overwrites both arrays.
+ */
+static float
+bound_magnitude(float *row, float *asked, int32_t dims)
+{
+	double		bound;
+	float		rounded;
+	int32_t		i;
+
+	for (i = 0; i < dims; i++)
+	{
+		row[i] = fabsf(row[i]);
+		asked[i] = fabsf(asked[i]);
+	}
+	bound = -gv_distance_ip(row, asked, dims) * (1.0 + 1e-9);
+	if (!(bound <= (double) FLT_MAX))
+		return HUGE_VALF;
+	rounded = (float) bound;
+	return (double) rounded < bound ? nextafterf(rounded, HUGE_VALF) : rounded;
+}
+
+/* The distances of a search's hits. */
+GvStatus
+gv_cpu_measure_hits(const GvMirror *mirror, GvSearch *search)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	size_t		bytes = (size_t) spec->dims * sizeof(float);
+	float	   *row = malloc(2 * bytes);
+	float	   *asked = row + spec->dims;
+	int32_t		i;
+
+	if (row == NULL)
+		return GV_NO_MEMORY;
+	for (i = 0; i < search->nhits; i++)
+	{
+		const GvRowItem *item = find_row(mirror, search->hits[i].rowid);
+		GvRowDistance *distance = &search->distances[i];
+
+		memset(distance, 0, sizeof(*distance));
+		if (item == NULL)
+			continue;
+		if (spec->rows == GV_ROWS_HALF)
+			gv_from_half((const uint16_t *) item->values, spec->dims, row);
+		else
+			memcpy(row, item->values, bytes);
+		distance->known = 1;
+		distance->distance = gv_set_distance((GvSetMetric) spec->metric, row,
+											 search->asked, spec->dims);
+		if (spec->metric != GV_IP)
+			continue;
+		memcpy(asked, search->asked, bytes);
+		distance->magnitude = bound_magnitude(row, asked, spec->dims);
+	}
+	free(row);
+	return GV_OK;
 }

@@ -17,7 +17,7 @@
 struct GvSearcher
 {
 	int32_t		device;			/* whose mirrors it searches */
-	char	   *answers;		/* probes, hits and bounds of all searches */
+	char	   *answers;		/* what searches return */
 	size_t		answers_capacity;
 	float	   *table;			/* gv_table's */
 	size_t		table_bytes;	/* bytes */
@@ -74,13 +74,17 @@ need_answers(GvSearcher *searcher, size_t bytes)
 	return searcher->answers != NULL ? GV_OK : GV_NO_MEMORY;
 }
 
-/* Memory for the answers of n searches; all of it is of 4-byte elements. */
+/*
+ * Memory for the answers of n searches; all of it is of 4-byte elements, but
+ * for distances, which come first.
+ */
 static GvStatus
 place_answers(GvSearcher *searcher, const GvMirrorSpec *spec,
 			  GvSearch *searches, int32_t n)
 {
 	size_t		bytes = 0;
 	GvStatus	status;
+	GvRowDistance *distances;
 	char	   *next;
 	int32_t		i;
 
@@ -89,11 +93,18 @@ place_answers(GvSearcher *searcher, const GvMirrorSpec *spec,
 			(sizeof(GvProbe) +
 			 (searches[i].condition != NULL ? sizeof(int32_t) : 0)) +
 			(size_t) searches[i].capacity *
-			(sizeof(GvHit) + (searches[i].bounded ? sizeof(GvBound) : 0));
+			(sizeof(GvHit) + (searches[i].bounded ? sizeof(GvBound) : 0) +
+			 (searches[i].asked != NULL ? sizeof(GvRowDistance) : 0));
 	status = need_answers(searcher, bytes);
 	if (status != GV_OK)
 		return status;
-	next = searcher->answers;
+	distances = (GvRowDistance *) searcher->answers;
+	for (i = 0; i < n; i++)
+	{
+		searches[i].distances = searches[i].asked != NULL ? distances : NULL;
+		distances += searches[i].asked != NULL ? searches[i].capacity : 0;
+	}
+	next = (char *) distances;
 	for (i = 0; i < n; i++)
 	{
 		GvSearch   *search = &searches[i];
@@ -388,25 +399,31 @@ count_nearer(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 	return status;
 }
 
-/* The bounds of hits that are given. */
+/* The bounds or distances of hits that are given. */
 static GvStatus
-bound_given(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
+measure_given(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 			int32_t n)
 {
 	size_t		nhits = 0;
-	GvBound    *next;
+	bool		asked = searches[0].asked != NULL;
 	GvStatus	status;
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
 		nhits += (size_t) searches[i].nhits;
-	status = need_answers(searcher, (nhits + 1) * sizeof(GvBound));
-	next = (GvBound *) searcher->answers;
-	for (i = 0; status == GV_OK && i < n; i++)
+	status = need_answers(searcher, (nhits + 1) *
+						  (asked ? sizeof(GvRowDistance) : sizeof(GvBound)));
+	for (i = 0, nhits = 0; status == GV_OK && i < n; i++)
 	{
-		searches[i].bounds = next;
-		next += searches[i].nhits;
-		status = gv_cpu_bound_hits(mirror, &searches[i]);
+		GvSearch   *search = &searches[i];
+
+		search->bounds = asked ? NULL :
+			(GvBound *) searcher->answers + nhits;
+		search->distances = !asked ? NULL :
+			(GvRowDistance *) searcher->answers + nhits;
+		nhits += (size_t) search->nhits;
+		status = asked ? gv_cpu_measure_hits(mirror, search) :
+			gv_cpu_bound_hits(mirror, search);
 	}
 	return status;
 }
@@ -423,11 +440,12 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
 		if ((searches[i].bounded && mirror->spec.refine_slots == 0) ||
+			(searches[i].asked != NULL && mirror->spec.rows == GV_ROWS_NONE) ||
 			(searches[i].condition != NULL &&
 			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
 	if (searches[0].given)
-		return bound_given(searcher, mirror, searches, n);
+		return measure_given(searcher, mirror, searches, n);
 	status = place_answers(searcher, &mirror->spec, searches, n);
 	for (i = 0; status == GV_OK && i < n; i++)
 	{
@@ -447,6 +465,8 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 			status = count_nearer(searcher, mirror, search);
 		if (status == GV_OK && search->bounded)
 			status = gv_cpu_bound_hits(mirror, search);
+		if (status == GV_OK && search->asked != NULL)
+			status = gv_cpu_measure_hits(mirror, search);
 	}
 	return status;
 }

@@ -397,7 +397,7 @@ my %NEW_STEM = (
 	'gv_(?:build_)?pieces?_(?!at\b)|GvPiece|GvListPiece|GV_MSG_PIECES' => 'chunk', 'GvExactLane' => 'stream',
 	'gv_guess_|GvGuess|gv_\w+_guess(?:ed)?\b' => 'estimate', 'gv_gpu_settle|gv_nearest_settle' => 'rescore',
 	'gv_give_(?!rows?_)|gv_gpu_give' => 'download', 'gv_gpu_meet|gv_exact_meet|GvMet(?!ric)' => 'pairs',
-	'gv_gpu_put_(?!array|list|refine)' => 'upload', 'gv_gpu_halves?|gv_halves_' => 'half', 'IvfpqStarts' => 'seeds',
+	'gv_gpu_put_(?!array|list|refine|rows)' => 'upload', 'gv_gpu_halves?|gv_halves_' => 'half', 'IvfpqStarts' => 'seeds',
 	'IvfpqNearShare' => 'sampled selectivity', 'gv_become' => 'epilogue', 'gv_(?:answer|gpu)_arrived|GvArrivals' => 'completion',
 	'GvProduct|gv_gpu_product|GV_PRODUCTS_|IVFPQ_PRODUCTS_|gv_products_used?' => 'matmul',
 	'\w+_(?:room|ROOM)\b(?<=gv_registry_room|gv_mirrors_room|gv_shared_room|gv_kept_room|GV_RING_ROOM)' => 'memory, capacity');

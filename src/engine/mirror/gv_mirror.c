@@ -3,8 +3,8 @@
  *		Mirrors: argument checks, and the routing of calls to the engine's
  *		mirrors on one or several devices (gv_multi.h).
  *
- * A change of arrays is applied to all members, and a change of lists or
- * records to their owner in each replica.  A replica that cannot apply the
+ * A change of arrays is applied to all members, and a change of lists, records
+ * or rows to their owner in each replica.  A replica that cannot apply the
  * whole change is dropped (gv_mirror_create_on), so that all remaining
  * replicas have the same contents.
  *
@@ -45,6 +45,9 @@ valid_spec(const GvMirrorSpec *spec)
 		spec->postings >= 0 && spec->postings < INT64_C(1) << 48 &&
 		spec->refine_slots >= 0 && spec->refine_slots <= UINT16_MAX &&
 		gv_form_valid(&spec->keys) &&
+		(spec->rows == GV_ROWS_NONE ||
+		 ((spec->rows == GV_ROWS_FLOAT || spec->rows == GV_ROWS_HALF) &&
+		  spec->refine_slots == 0)) &&
 		spec->refine_records >= 0 &&
 		spec->refine_records < INT64_C(1) << 48;
 }
@@ -377,17 +380,18 @@ gv_mirror_drop_replica(GvMirror *opaque, int32_t device)
 }
 
 /*
- * A change of a list (chunk) or of records (items).  If chunk and items are
- * NULL, it is a change of an array.
+ * A change of a list (chunk), of records (items) or of rows.  If these three
+ * are NULL, it is a change of an array.
  */
 typedef struct Change
 {
 	GvArray		array;
 	int64_t		first;			/* number of the first value */
-	int64_t		n;				/* number of values or items */
+	int64_t		n;				/* number of values, items or rows */
 	const void *values;
 	const GvListChunk *chunk;
 	const GvRefineItem *items;
+	const GvRowItem *rows;
 } Change;
 
 static GvStatus
@@ -398,6 +402,9 @@ apply(GvMirror *mirror, const Change *change)
 	if (change->items != NULL)
 		return gv_mirrors_engine->put_refine(mirror, change->items,
 											 (int32_t) change->n);
+	if (change->rows != NULL)
+		return gv_mirrors_engine->put_rows(mirror, change->rows,
+										   (int32_t) change->n);
 	return gv_mirrors_engine->put_array(mirror, change->array, change->first,
 										change->n, change->values);
 }
@@ -410,7 +417,9 @@ apply(GvMirror *mirror, const Change *change)
 
 /*
  * Applies a change to the shard `owner` of each replica.  Then drops the
- * replicas in which the change failed, unless it failed in all replicas.
+ * replicas in which the change failed, unless it failed in all replicas.  A
+ * replica without memory for rows is not dropped, because the caller drops the
+ * rows of all replicas instead.
  */
 static GvStatus
 change_replicas(GvPlacedMirror *mirror, int32_t owner, const Change *change)
@@ -435,7 +444,8 @@ change_replicas(GvPlacedMirror *mirror, int32_t owner, const Change *change)
 						   change);
 			if (status == GV_OK)
 				continue;
-			if (!gv_is_survivable(status))
+			if (!gv_is_survivable(status) ||
+				(change->rows != NULL && status == GV_NO_MEMORY))
 				return status;
 			if (status > refused)
 				refused = status;
@@ -543,6 +553,69 @@ gv_mirror_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
 	return status;
 }
 
+bool
+gv_row_items_valid(const GvMirrorSpec *spec, const GvRowItem *items,
+				   int32_t n)
+{
+	uint64_t	last = 0;
+	int32_t		i;
+
+	if (spec->rows == GV_ROWS_NONE)
+		return n == 0;
+	for (i = 0; i < n; i++)
+	{
+		const uint16_t *rowid = gv_row_item(items, spec, i)->rowid;
+		uint64_t	id = (uint64_t) rowid[0] << 32 |
+		(uint64_t) rowid[1] << 16 | rowid[2];
+
+		if (rowid[2] == 0 || id <= last)
+			return false;
+		last = id;
+	}
+	return true;
+}
+
+GvStatus
+gv_mirror_put_rows(GvMirror *opaque, const GvRowItem *items, int32_t n)
+{
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+	GvStatus	status = GV_OK;
+	int32_t		first;
+	int32_t		end;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
+			(items != NULL || n == 0));
+	if (!gv_row_items_valid(&mirror->spec, items, n))
+		return GV_INVALID;
+	for (first = 0; first < n && status == GV_OK; first = end)
+	{
+		const GvMirrorSpec *spec = &mirror->spec;
+		Change		change = {.rows = gv_row_item(items, spec, first)};
+		int32_t		owner;
+
+		end = run_end(mirror, items, gv_row_stride(spec->rows, spec->dims),
+					  first, n, &owner);
+		change.n = end - first;
+		status = change_replicas(mirror, owner, &change);
+	}
+	return status;
+}
+
+GvStatus
+gv_mirror_drop_rows(GvMirror *opaque)
+{
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+	GvStatus	status = GV_OK;
+	int32_t		i;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL);
+	for (i = 0; i < gv_nmembers(&mirror->placement) && status == GV_OK; i++)
+		status = gv_mirrors_engine->drop_rows(mirror->mirrors[i]);
+	if (status == GV_OK)
+		mirror->spec.rows = GV_ROWS_NONE;
+	return status;
+}
+
 GvStatus
 gv_mirror_get_array(GvMirror *opaque, GvArray array, int64_t first,
 					int64_t n, void *values)
@@ -577,6 +650,31 @@ gv_mirror_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
 			(mirror->mirrors[owner], addresses + 3 * (size_t) first,
 			 end - first,
 			 (GvRefineItem *) ((char *) items + stride * (size_t) first));
+	}
+	return status;
+}
+
+GvStatus
+gv_mirror_get_rows(GvMirror *opaque, const uint16_t *rowids, int32_t n,
+				   GvRowItem *items)
+{
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+	GvStatus	status = GV_OK;
+	int32_t		first;
+	int32_t		end;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
+			((rowids != NULL && items != NULL) || n == 0));
+	if (mirror->spec.rows == GV_ROWS_NONE)
+		return GV_INVALID;
+	for (first = 0; first < n && status == GV_OK; first = end)
+	{
+		int32_t		owner;
+
+		end = run_end(mirror, rowids, 3 * sizeof(*rowids), first, n, &owner);
+		status = gv_mirrors_engine->get_rows
+			(mirror->mirrors[owner], rowids + 3 * (size_t) first, end - first,
+			 (GvRowItem *) gv_row_item(items, &mirror->spec, first));
 	}
 	return status;
 }

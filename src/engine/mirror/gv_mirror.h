@@ -190,7 +190,8 @@ gv_refine_item(const GvRefineItem *items, int32_t dims, int32_t i)
 
 /*
  * A row of the table, by its row id.  If `known` is 0, the mirror forgets the
- * row that it has there, if any, and the values are ignored.
+ * row that it has there, if any, and the values are ignored.  The same holds
+ * if all bits of the first value are set, which is NaN.
  */
 typedef struct GvRowItem
 {
@@ -258,7 +259,8 @@ typedef struct GvRowDistance
 {
 	double		distance;
 	float		magnitude;		/* of GV_IP: an upper bound of the sum of
-								 * |row_i asked_i|; of other metrics 0 */
+								 * |row_i asked_i|, infinite if the sum is
+								 * NaN; of other metrics 0 */
 	uint32_t	known;			/* 0 or 1 */
 } GvRowDistance;
 
@@ -521,8 +523,9 @@ extern bool gv_refine_items_valid(const GvMirrorSpec *spec,
  * Stores rows [n], which are gv_row_stride bytes apart and ascend by row id.
  * Each replaces the row with its id.  Returns GV_INVALID and stores no row if
  * the ids do not ascend, if the third word of an id is 0, or if the mirror
- * stores no rows.  After GV_NO_MEMORY some of the rows may be stored; then the
- * mirror's rows must not be asked for until they are dropped.
+ * stores no rows.  After GV_NO_MEMORY some of the rows may be stored, in some
+ * of the replicas, of which none is dropped; then the mirror's rows must not be
+ * asked for until they are dropped.
  */
 extern GvStatus gv_mirror_put_rows(GvMirror *mirror, const GvRowItem *items,
 								   int32_t n);

@@ -7,7 +7,7 @@
  * these R * S members is a mirror of the engine, and no two are on the same
  * device.  Every member has all arrays of the model, so each member finds the
  * same lists with the same coarse scores.  The blocks of a list, and the
- * refine records of a page, are on one shard of each replica.
+ * refine records or rows of a page, are on one shard of each replica.
  *
  * A search goes to one replica.  If S is 1, the engine does the whole search.
  * Otherwise the search takes up to three steps on the shards of the replica.
@@ -18,8 +18,9 @@
  *	counted		only if searches request the sample: each shard compares its
  *				part of the sample with the score of the merged hit number
  *				`rank`, and the shards' counts are added up
- *	bounded		only if searches request bounds: each merged hit goes to the
- *				shard that has its record, which computes the bound
+ *	bounded		only if searches request bounds or distances: each merged hit
+ *				goes to the shard that has its record or row, which computes
+ *				the bound or distance
  *
  * So the answers are the same, bit for bit, as those of one mirror that has
  * all shards' contents.
@@ -30,7 +31,7 @@
 #include "engine/gv_call.h"
 #include "engine/mirror/gv_mirror.h"
 
-/* Number of consecutive pages whose refine records are on the same shard. */
+/* Number of consecutive pages whose records or rows are on the same shard. */
 #define GV_PAGE_RUN		32
 
 typedef struct GvPlacedMirror
@@ -41,7 +42,7 @@ typedef struct GvPlacedMirror
 											 * of the engine */
 } GvPlacedMirror;
 
-/* Returns the shard that has the refine record with an address. */
+/* Returns the shard that has the refine record or row with an address. */
 static inline int32_t
 gv_record_owner(const GvPlacedMirror *mirror, const uint16_t *address)
 {

@@ -74,7 +74,8 @@ typedef struct Searcher
 										 * this step */
 	GvStatus	statuses[GV_MAX_DEVICES];	/* by shard: status of begin */
 	int64_t		nhits[GV_MAX_DEVICES];	/* by shard: number of hits whose
-										 * bounds the shard computes */
+										 * bounds or distances the shard
+										 * computes */
 	GvSearch   *asked;			/* [nshards][nasked] the shards' searches */
 	int32_t		nasked;
 	size_t		asked_capacity; /* bytes of `asked` and `ranges` together */
@@ -85,16 +86,35 @@ typedef struct Searcher
 	char	   *memory;			/* the block of memory that has all arrays
 								 * below */
 	size_t		memory_bytes;
+	GvRowDistance *distances;	/* [nhits], if searches request them */
 	GvHit	   *sorted;			/* [nhits] hits of all searches; the hits of
 								 * one search are grouped by the owners of
-								 * their records */
+								 * their records or rows */
 	int32_t    *counts;			/* [n][nshards] number of each search's hits
-								 * whose records are on each shard */
-	uint8_t    *owners;			/* [nhits] the owner of each hit's record;
-								 * hits are in the order that is returned */
+								 * whose records or rows are on each shard */
+	uint8_t    *owners;			/* [nhits] the owner of each hit's record or
+								 * row; hits are in the order that is
+								 * returned */
 	char	   *others;			/* the arrays that are returned, range by
 								 * range */
 } Searcher;
+
+/*
+ * Returns whether the searches request distances, which is the same for all of
+ * them.
+ */
+static inline bool
+wants_distances(const Searcher *searcher)
+{
+	return searcher->searches[0].asked != NULL;
+}
+
+/* Returns whether a search requests the last step. */
+static inline bool
+wants_last(const GvSearch *search)
+{
+	return search->bounded || search->asked != NULL;
+}
 
 /* Returns what shard p is asked for search i; its answer is there, too. */
 static inline GvSearch *
@@ -241,9 +261,9 @@ merge_hits(const Searcher *searcher, int32_t i, GvHit *scratch)
 
 /*
  * Copies hits [nhits] to sorted [nhits], grouped by the owners of their
- * records; hits of the same owner keep their order.  Sets counts [nshards] to
- * the number of hits that each shard owns, and owners [nhits] to the owner of
- * each hit.
+ * records or rows; hits of the same owner keep their order.  Sets counts
+ * [nshards] to the number of hits that each shard owns, and owners [nhits] to
+ * the owner of each hit.
  */
 static void
 sort_hits(const GvPlacedMirror *mirror, const GvHit *hits, int32_t nhits,
@@ -336,7 +356,8 @@ count_range(void *arg, int32_t r)
 				(sizeof(GvProbe) + sizeof(int32_t)) +
 				(size_t) search->nhits * sizeof(GvHit);
 		}
-		range->bytes += (size_t) search->nhits * sizeof(GvBound);
+		if (search->bounded)
+			range->bytes += (size_t) search->nhits * sizeof(GvBound);
 		range->nhits += (size_t) search->nhits;
 	}
 }
@@ -381,8 +402,8 @@ merge_search(Searcher *searcher, int32_t i, char **next, GvHit *scratch)
 
 /*
  * Makes the answers of a range's searches.  If the caller has given a search's
- * hits, the search only gets memory for the bounds.  If a search requests
- * bounds, its hits are grouped by the owners of their records.
+ * hits, the search only gets memory for the bounds or distances.  If a search
+ * requests these, its hits are grouped by the owners of their records or rows.
  */
 static void
 answer_range(void *arg, int32_t r)
@@ -418,8 +439,10 @@ answer_range(void *arg, int32_t r)
 			merge_search(searcher, i, &next, searcher->sorted + first);
 		search->bounds = search->bounded ?
 			take(&next, (size_t) search->nhits * sizeof(GvBound)) : NULL;
+		search->distances = wants_distances(searcher) ?
+			searcher->distances + first : NULL;
 		sort_hits(searcher->mirror, search->hits,
-				  search->bounded ? search->nhits : 0,
+				  wants_last(search) ? search->nhits : 0,
 				  searcher->sorted + first, searcher->owners + first,
 				  searcher->counts + (size_t) i * (size_t) nshards);
 		first += (size_t) search->nhits;
@@ -429,7 +452,7 @@ answer_range(void *arg, int32_t r)
 /*
  * Merges the shards' answers to all searches, and groups the merged hits by
  * owner.  If the caller has given the hits, only groups these hits and
- * provides memory for their bounds.
+ * provides memory for their bounds or distances.
  *
  * The hits and bytes of all ranges are counted first.  So each range gets its
  * own part of the memory, and several threads can make the answers.
@@ -440,6 +463,7 @@ merge_answers(Searcher *searcher)
 	int32_t		nranges = count_ranges(searcher);
 	size_t		ncounts = (size_t) searcher->n * (size_t) searcher->nshards;
 	SearchRange all = {0};
+	size_t		ndistances;
 	size_t		bytes;
 	int32_t		r;
 
@@ -453,7 +477,9 @@ merge_answers(Searcher *searcher)
 		all.bytes += one.bytes;
 	}
 	/* `bytes` is above 0, so malloc returns NULL only if there is no memory */
-	bytes = ncounts * sizeof(int32_t) + all.bytes +
+	ndistances = wants_distances(searcher) ? all.nhits : 0;
+	bytes = ndistances * sizeof(GvRowDistance) +
+		ncounts * sizeof(int32_t) + all.bytes +
 		all.nhits * (sizeof(GvHit) + sizeof(uint8_t));
 	if (bytes > searcher->memory_bytes)
 	{
@@ -466,7 +492,8 @@ merge_answers(Searcher *searcher)
 			return GV_NO_MEMORY;
 		}
 	}
-	searcher->sorted = (GvHit *) searcher->memory;
+	searcher->distances = (GvRowDistance *) searcher->memory;
+	searcher->sorted = (GvHit *) (searcher->distances + ndistances);
 	searcher->counts = (int32_t *) (searcher->sorted + all.nhits);
 	searcher->others = (char *) (searcher->counts + ncounts);
 	searcher->owners = (uint8_t *) searcher->others + all.bytes;
@@ -486,9 +513,9 @@ asks_nearer(const GvSearch *search)
 }
 
 /*
- * Requests the bounds of the hits of a range's searches.  Each hit goes to the
- * shard that has its record.  Adds the number of hits for each shard to
- * searcher->nhits.
+ * Requests the bounds or distances of the hits of a range's searches.  Each
+ * hit goes to the shard that has its record or row.  Adds the number of hits
+ * for each shard to searcher->nhits.
  */
 static void
 ask_range(void *arg, int32_t r)
@@ -512,7 +539,8 @@ ask_range(void *arg, int32_t r)
 		{
 			*asked_of(searcher, p, i) = (GvSearch)
 			{
-				.query = search->query, .bounded = true, .given = true,
+				.query = search->query, .bounded = search->asked == NULL,
+					.asked = search->asked, .given = true,
 					.nhits = counts[p], .hits = next
 			};
 			next += counts[p];
@@ -526,8 +554,8 @@ ask_range(void *arg, int32_t r)
 }
 
 /*
- * Copies the bounds of a range's hits from the shards' answers into the order
- * of the hits.
+ * Copies the bounds or distances of a range's hits from the shards' answers
+ * into the order of the hits.
  */
 static void
 take_range(void *arg, int32_t r)
@@ -541,20 +569,27 @@ take_range(void *arg, int32_t r)
 
 	for (s = r * RANGE; s < end; s++)
 	{
-		const GvBound *next[GV_MAX_DEVICES];
+		const GvBound *bounds[GV_MAX_DEVICES];
+		const GvRowDistance *distances[GV_MAX_DEVICES];
 		GvSearch   *search = &searcher->searches[s];
 
 		for (p = 0; p < searcher->nshards; p++)
 		{
 			const GvSearch *answer = asked_of(searcher, p, s);
 
-			next[p] = answer->bounds;
-			if (s + 1 < end)
+			bounds[p] = answer->bounds;
+			distances[p] = answer->distances;
+			if (s + 1 < end && !wants_distances(searcher))
 				PREFETCH(answer[1].bounds,
 						 (size_t) answer[1].nhits * sizeof(GvBound));
+			else if (s + 1 < end)
+				PREFETCH(answer[1].distances,
+						 (size_t) answer[1].nhits * sizeof(GvRowDistance));
 		}
 		for (i = 0; search->bounded && i < search->nhits; i++)
-			search->bounds[i] = *next[owners[i]]++;
+			search->bounds[i] = *bounds[owners[i]]++;
+		for (i = 0; search->asked != NULL && i < search->nhits; i++)
+			search->distances[i] = *distances[owners[i]]++;
 		owners += search->nhits;
 	}
 }
@@ -639,15 +674,15 @@ begin_step(Searcher *searcher, Step step)
 }
 
 /*
- * Begins the last step, which computes the bounds of all hits, if any search
- * requests bounds.
+ * Begins the last step, which computes the bounds or distances of all hits, if
+ * any search requests them.
  */
 static GvStatus
 begin_bounded(Searcher *searcher)
 {
 	int32_t		i = 0;
 
-	while (i < searcher->n && !searcher->searches[i].bounded)
+	while (i < searcher->n && !wants_last(&searcher->searches[i]))
 		i++;
 	if (i == searcher->n)
 	{
@@ -694,6 +729,7 @@ begin_counted(Searcher *searcher)
 			one->rank = 1;
 			one->capacity = 1;
 			one->bounded = false;
+			one->asked = NULL;
 		}
 	if (nasked == 0)
 		return begin_bounded(searcher);
@@ -822,7 +858,7 @@ static bool
 valid_search(const GvSearch *search)
 {
 	if (search->given)
-		return search->query != NULL && search->bounded &&
+		return search->query != NULL && wants_last(search) &&
 			search->nhits >= 0 && (search->hits != NULL || search->nhits == 0);
 	return search->query != NULL && search->probes >= 1 &&
 		(search->rank > 0 || !search->limited) &&
@@ -884,7 +920,9 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 	for (i = 0; i < n; i++)
 		if (!valid_search(&searches[i]) ||
 			searches[i].given != searches[0].given ||
-			(searches[i].bounded && mirror->spec.refine_slots == 0))
+			(searches[i].asked != NULL) != (searches[0].asked != NULL) ||
+			(searches[i].bounded && mirror->spec.refine_slots == 0) ||
+			(searches[i].asked != NULL && mirror->spec.rows == GV_ROWS_NONE))
 			return GV_INVALID;
 	i = find_replica(mirror, searchers, nshards);
 	if (i < 0)
@@ -922,8 +960,9 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 	else
 	{
 		/*
-		 * request neither bounds nor the sample yet, because both need merged
-		 * hits, except that a sample with a given limit does not
+		 * request neither bounds or distances nor the sample yet, because
+		 * these need merged hits, except that a sample with a given limit
+		 * does not
 		 */
 		for (i = 0; i < n; i++)
 		{
@@ -931,6 +970,7 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 
 			*one = searches[i];
 			one->bounded = false;
+			one->asked = NULL;
 			if (!one->limited)
 				one->rank = 0;
 		}

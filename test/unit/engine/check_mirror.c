@@ -347,6 +347,7 @@ test_mirror(void)
 	test_shapes(searcher);
 	test_changes(searcher, 0);
 	test_changes(searcher, 2);
+	test_mirror_rows(searcher);
 	test_mirror_lists();
 	test_mirror_sifts(searcher);
 	test_mirror_spread();

@@ -11,7 +11,7 @@
 
 #include "making.h"
 #include "mirrors.h"
-#include "records.h"
+#include "rows.h"
 #include "sets.h"
 
 #define SEED		7			/* of random numbers, so that all runs of some
@@ -110,15 +110,19 @@ typedef struct MirrorCase
 {
 	TestIndex	index;
 	Records		records;
+	Rows		rows;			/* if its items are not NULL, in place of
+								 * records */
+	const float *asked;
 	GvPlacement placement;
 } MirrorCase;
 
-/* Checks the hits and bounds of n searches. */
+/* Checks the hits, and the bounds or distances, of n searches. */
 static void
 check_found(const MirrorCase *c, GvSearch *searches, int n)
 {
 	check_answers(&c->index, searches, n, "without memory");
-	OK(count_wrong_bounds(&c->index, &c->records, searches, n));
+	OK(c->rows.items != NULL ? count_wrong_distances(&c->rows, searches, n) :
+	   count_wrong_bounds(&c->index, &c->records, searches, n));
 }
 
 static GvStatus
@@ -136,12 +140,17 @@ work_on_mirror(const void *arg)
 	{
 		searches[i] = new_search(&c->index, 1 + i, c->index.spec.nlists,
 								 5 + 40 * i);
-		searches[i].bounded = true;
+		searches[i].bounded = c->rows.items == NULL;
+		searches[i].asked = c->asked;
 	}
 	GO_ON(gv_mirror_create_on(&c->index.spec, &c->placement, &mirror, NULL));
 	GO_ON(fill_mirror(mirror, &c->index));
-	GO_ON(gv_mirror_put_refine(mirror, (GvRefineItem *) c->records.items,
-							   c->records.npages * c->records.nslots));
+	if (c->rows.items == NULL)
+		GO_ON(gv_mirror_put_refine(mirror, (GvRefineItem *) c->records.items,
+								   c->records.npages * c->records.nslots));
+	for (i = 0; c->rows.items != NULL && i < 2; i++)
+		GO_ON(gv_mirror_put_rows(mirror, (GvRowItem *) c->rows.items,
+								 c->rows.npages * c->rows.nslots - 1 + i));
 	/* a replica that found no memory is dropped: ask which devices are left */
 	if (status == GV_OK)
 		(void) gv_mirror_usage(mirror, usage);
@@ -183,6 +192,29 @@ fail_mirrors(const char *what, int32_t nshards, int32_t nreplicas, int nkeys)
 	}
 	fail_each(what, work_on_mirror, &c);
 	free_records(&c.records);
+	free_index(&c.index);
+}
+
+/* Rows that come twice, the second time one more, so that a page grows. */
+static void
+fail_rows(const char *what, int32_t nshards)
+{
+	MirrorCase	c = {
+		.index = make_index(GV_IP, DIMS, 2, 9, 3, 70, false),
+		.placement = {nshards, 1, {0, 1, 2, 3}}
+	};
+	int32_t		i;
+
+	c.rows = make_rows(&c.index, GV_ROWS_FLOAT, 3, 20);
+	for (i = 0; i < c.rows.npages * c.rows.nslots; i++)
+	{
+		draw_values(&c.rows, row_at(&c.rows, i));
+		row_at(&c.rows, i)->known = 1;
+	}
+	c.asked = draw_asked(&c.rows);
+	fail_each(what, work_on_mirror, &c);
+	unit_free((void *) c.asked);
+	free_rows(&c.rows);
 	free_index(&c.index);
 }
 
@@ -346,8 +378,10 @@ test_memory(void)
 	(void) gv_builders_open(&UNIT_BUILDERS);
 	fail_mirrors("a mirror", 1, 1, 0);
 	fail_mirrors("a mirror with keys", 1, 1, 2);
+	fail_rows("rows", 1);
 	if (gv_ndevices() > 1)
 	{
+		fail_rows("rows in shards", 2);
 		fail_mirrors("shards", 2, 1, 2);
 		fail_mirrors("replicas", 1, 2, 0);
 		if (gv_ndevices() > 3)

@@ -7,7 +7,7 @@
  * Calls of the engine go through functions in this file, which note the device
  * of each mirror, and fail when a test requests it.
  */
-#include "mirrors.h"
+#include "rows.h"
 
 #include "engine/mirror/gv_multi.h"
 #include "engine/mirror/gv_parallel.h"
@@ -111,6 +111,14 @@ limited_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 }
 
 static GvStatus
+limited_put_rows(GvMirror *mirror, const GvRowItem *items, int32_t n)
+{
+	GvStatus	status = refusal(mirror);
+
+	return status != GV_OK ? status : UNIT_MIRRORS.put_rows(mirror, items, n);
+}
+
+static GvStatus
 faulty_searcher(int32_t device, GvSearcher **searcher)
 {
 	GvStatus	status;
@@ -151,6 +159,7 @@ unit_mirrors(void)
 	table.drop = noting_drop;
 	table.put_list = limited_put_list;
 	table.put_refine = limited_put_refine;
+	table.put_rows = limited_put_rows;
 	table.searcher = faulty_searcher;
 	table.begin = faulty_begin;
 	table.finish = faulty_finish;
@@ -207,6 +216,7 @@ test_as_one(int32_t nshards, int32_t nreplicas)
 	test_shapes(searcher);
 	test_changes(searcher, 0);
 	test_changes(searcher, 2);
+	test_rows(searcher);
 	unit_close_team();
 	unit_placement.nshards = 0;
 }
@@ -517,6 +527,37 @@ test_replicas(int32_t nshards, int32_t nreplicas)
 	INVALID(gv_mirror_drop_replica(spread.mirror, usage[0].device));
 }
 
+/*
+ * A shard finds no memory for rows.  No replica is dropped for that, and all
+ * answer when the rows are dropped.
+ */
+static void
+test_rows_memory(int32_t nshards, int32_t nreplicas)
+{
+	OwnIndex	index = make_index(GV_L2, 9, 4, 9, 3, 40, false);
+	OwnRows		rows = make_rows(&index, GV_ROWS_HALF, 70, 2);
+	OwnMirror	mirror = NULL;
+	GvDeviceUsage usage[GV_MAX_DEVICES];
+	int32_t		n = nshards * nreplicas;
+	int32_t		i;
+
+	unit_placement = draw_placement(nshards, nreplicas);
+	mirror = make_mirror(&index);
+	OK(put_some_rows(mirror, &rows, 1));
+	limits[unit_placement.devices[n - 1]] = 1;
+	CHECK(put_some_rows(mirror, &rows, 2) == GV_NO_MEMORY, "rows");
+	limits[unit_placement.devices[n - 1]] = INT64_MAX;
+	OK(gv_mirror_drop_rows(mirror));
+	CHECK(gv_mirror_usage(mirror, usage) == n, "a replica is dropped");
+	for (i = 0; i < n; i += nshards)
+	{
+		OK(unit_open_team(&usage[i], nshards));
+		check_searches(unit_team.of[0], mirror, &index, "without rows");
+		unit_close_team();
+	}
+	unit_placement.nshards = 0;
+}
+
 /* Members of a new mirror find no memory; invalid placements are refused. */
 static void
 test_creation(int32_t n)
@@ -686,9 +727,13 @@ test_mirror_spread(void)
 		test_together(both[i][0], both[i][1]);
 	}
 	if (gv_ndevices() > 3)
+	{
 		test_creation_of_both();
+		test_rows_memory(2, 2);
+	}
 	if (gv_ndevices() > 1)
 	{
+		test_rows_memory(1, 2);
 		test_greatest_status();
 		test_helpers();
 		test_as_one(1, 3 < gv_ndevices() ? 3 : 2);

@@ -348,9 +348,11 @@ extern GvSearcher *check_some_lists(GvMetric metric, int32_t dims,
 /* check_mirror_shapes.c: checks that blocks and arrays are read as put. */
 extern void check_contents(GvMirror *mirror, const TestIndex *index);
 
-/* Parts of test_mirror, of which mirrors on several devices use two. */
+/* Parts of test_mirror, of which mirrors on several devices use the first. */
 extern void test_shapes(GvSearcher *searcher);
 extern void test_changes(GvSearcher *searcher, int nkeys);
+extern void test_rows(GvSearcher *searcher);
+extern void test_mirror_rows(GvSearcher *searcher);
 extern const GvMirrorBackend *unit_mirrors(void);
 extern void test_mirror_spread(void);
 extern void test_mirror_lists(void);

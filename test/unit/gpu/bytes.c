@@ -11,10 +11,13 @@
 #define STAGING			(32 * MB)	/* on its way, of all but small mirrors */
 #define LEAST_SEGMENT	(4 * MB)
 #define MOST_SEGMENT	(256 * MB)
-#define TABLE_PAGES		65536	/* of refine records, in a table of pointers */
+#define TABLE_PAGES		65536	/* of records or rows, in a table */
+#define TABLES			(TABLE_PAGES * 8)	/* pointers to tables */
+#define TABLE			(TABLE_PAGES * 16)	/* pages, a pointer and a number
+											 * each */
 #define PAGE_BYTES		(8192 - 24 - 8 - 8) /* for refine records */
 #define RECORDS			4096	/* sent at once */
-#define FIRST_PAGE		1000	/* of refine records */
+#define FIRST_PAGE		1000	/* of records or rows */
 
 static int64_t
 up_to(int64_t n, int64_t step)
@@ -54,6 +57,17 @@ pool_bytes(double n, int64_t expected, int64_t item_bytes, double run)
 	return items * item_bytes;
 }
 
+/* Slots of a page that has so many rows, of eight for each power of two. */
+static int64_t
+row_slots(int64_t rows)
+{
+	int64_t		step = 1;
+
+	while (step * 16 < rows)
+		step *= 2;
+	return up_to(rows, step);
+}
+
 int64_t
 device_bytes(const DeviceIndex *index)
 {
@@ -87,7 +101,19 @@ device_bytes(const DeviceIndex *index)
 
 		bytes += pool_bytes(pages + 0.5, (int64_t) pages + 1,
 							slots * (32 + d16), 1) +
-			TABLE_PAGES * 8 * (int64_t) (all / TABLE_PAGES + 2);
+			TABLES + TABLE * (int64_t) (all / TABLE_PAGES + 1);
+	}
+	if (index->stored != GV_ROWS_NONE)
+	{
+		double		pages = (double) index->rows / index->page_rows;
+		double		rows = fraction * (double) index->rows;
+		int64_t		slots = row_slots(index->page_rows);
+
+		bytes += pool_bytes(fraction * pages * (double) slots,
+							(int64_t) (rows + rows / 32 + 1),
+							up_to(d * (index->stored == GV_ROWS_HALF ? 2 : 4),
+								  16), (double) slots) +
+			TABLES + TABLE * (int64_t) (pages / TABLE_PAGES + 1);
 	}
 	return bytes;
 }
@@ -164,6 +190,38 @@ fill_records(GvMirror *mirror, const DeviceIndex *index)
 	return status;
 }
 
+/* Rows that are all zero, page by page. */
+static GvStatus
+fill_rows(GvMirror *mirror, const DeviceIndex *index)
+{
+	size_t		stride = gv_row_stride(index->stored, index->dims);
+	char	   *items = calloc(RECORDS, stride);
+	GvStatus	status = items == NULL ? GV_NO_MEMORY : GV_OK;
+
+	for (int64_t row = 0; row < index->rows && status == GV_OK;)
+	{
+		int32_t		n = 0;
+
+		for (; n < RECORDS && row < index->rows; n++, row++)
+		{
+			GvRowItem  *item = (GvRowItem *) (items + stride * (size_t) n);
+			int64_t		page = FIRST_PAGE + row / index->page_rows;
+
+			/* a page comes whole */
+			if (row % index->page_rows == 0 &&
+				n + index->page_rows > RECORDS)
+				break;
+			item->rowid[0] = (uint16_t) (page >> 16);
+			item->rowid[1] = (uint16_t) page;
+			item->rowid[2] = (uint16_t) (row % index->page_rows + 1);
+			item->known = 1;
+		}
+		status = gv_mirror_put_rows(mirror, (const GvRowItem *) items, n);
+	}
+	free(items);
+	return status;
+}
+
 GvMirror *
 device_mirror(const DeviceIndex *index)
 {
@@ -179,12 +237,18 @@ device_mirror(const DeviceIndex *index)
 		spec.refine_slots = device_record_slots(index->dims);
 		spec.refine_records = index->rows;
 	}
+	if (index->stored != GV_ROWS_NONE)
+	{
+		spec.rows = index->stored;
+		spec.refine_records = index->rows;
+	}
 	for (int32_t i = 0; i < index->devices; i++)
 		placement.devices[i] = i;
 	if (gv_mirror_create_on(&spec, &placement, &mirror, NULL) != GV_OK)
 		return NULL;
 	if (fill_lists(mirror, index) == GV_OK &&
-		(!index->records || fill_records(mirror, index) == GV_OK))
+		(!index->records || fill_records(mirror, index) == GV_OK) &&
+		(index->stored == GV_ROWS_NONE || fill_rows(mirror, index) == GV_OK))
 		return mirror;
 	gv_mirror_drop(mirror);
 	return NULL;

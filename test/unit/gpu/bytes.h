@@ -18,10 +18,11 @@ typedef struct DeviceIndex
 	int32_t		lists;
 	int64_t		postings;			/* of all rows */
 	bool		records;		/* refine = sq8 */
+	GvRowForm	stored;			/* rows of the table, in place of records */
+	int32_t		page_rows;		/* of a page of the table */
 	int32_t		key_bytes;		/* of a block: gv_keys_bytes */
-	int32_t		devices;			/* that have a share of lists and records,
-									 * and
-								 * all centroids */
+	int32_t		devices;			/* that have a share of lists and of records
+									 * or rows, and all centroids */
 } DeviceIndex;
 
 /* Of each device. */

@@ -14,7 +14,7 @@
 #define CAPACITY		6			/* for more of both, which stays empty */
 #define NROUNDS		200
 #define FOUND_WORDS	5			/* and one that nobody writes */
-#define MOST_WORDS	(FOUND_WORDS + CAPACITY * (2 + 4 + 3))
+#define MOST_WORDS	(FOUND_WORDS + CAPACITY * (2 + 4 + 4))
 
 /* gpu/search/search.h */
 typedef struct GvFound
@@ -31,6 +31,7 @@ typedef struct GvAnswer
 	const GvProbe *probed;
 	const GvHit *hits;
 	const GvBound *bounds;
+	const GvRowDistance *distances;
 } GvAnswer;
 
 extern bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);
@@ -42,11 +43,21 @@ typedef struct Answer
 	GvProbe		probed[CAPACITY];
 	GvHit		hits[CAPACITY];
 	GvBound		bounds[CAPACITY];
+	GvRowDistance distances[CAPACITY];
 } Answer;
+
+/* What comes with the hits. */
+typedef enum Last
+{
+	HITS_ALONE,
+	BOUNDS,
+	DISTANCES,
+	NLASTS
+} Last;
 
 /* The words that count, in a random order; returns how many. */
 static int
-shuffle_words(Answer *answer, int nhits, bool bounded, uint32_t **words)
+shuffle_words(Answer *answer, int nhits, Last last, uint32_t **words)
 {
 	int			n = 0;
 	int			i;
@@ -57,8 +68,10 @@ shuffle_words(Answer *answer, int nhits, bool bounded, uint32_t **words)
 		words[n++] = (uint32_t *) answer->probed + i;
 	for (i = 0; i < nhits * 4; i++)
 		words[n++] = (uint32_t *) answer->hits + i;
-	for (i = 0; bounded && i < nhits * 3; i++)
+	for (i = 0; last == BOUNDS && i < nhits * 3; i++)
 		words[n++] = (uint32_t *) answer->bounds + i;
+	for (i = 0; last == DISTANCES && i < nhits * 4; i++)
+		words[n++] = (uint32_t *) answer->distances + i;
 	for (i = n - 1; i > 0; i--)
 	{
 		int			j = unit_random() % (i + 1);
@@ -72,15 +85,16 @@ shuffle_words(Answer *answer, int nhits, bool bounded, uint32_t **words)
 
 /* A search's answer, of so many hits, word by word. */
 static void
-test_answer(int nhits, bool bounded)
+test_answer(int nhits, Last last)
 {
 	Answer		whole;
 	Answer		answer;
 	GvAnswer	where = {&answer.found, answer.probed, answer.hits,
-	bounded ? answer.bounds : NULL};
+	last == BOUNDS ? answer.bounds : NULL,
+	last == DISTANCES ? answer.distances : NULL};
 	uint32_t   *words[MOST_WORDS];
 	int64_t		count = 0;
-	int			n = shuffle_words(&answer, nhits, bounded, words);
+	int			n = shuffle_words(&answer, nhits, last, words);
 	int			early = 0;
 	int			i;
 
@@ -109,5 +123,5 @@ test_arrive_card(void)
 	int			round;
 
 	for (round = 0; round < NROUNDS; round++)
-		test_answer(round % (NHITS + 1), round % 2 == 0);
+		test_answer(round % (NHITS + 1), (Last) (round % NLASTS));
 }

@@ -23,16 +23,23 @@ static const struct
 	int			lists_per_row;			/* of a row */
 	int64_t		rows;
 	int32_t		devices;
+	GvRowForm	stored;
+	int32_t		page_rows;
 }			forms[] = {
-	{768, 384, true, 2, 40000, 1},
-	{768, 384, false, 1, 210000, 1},
-	{128, 50, true, 1, 220000, 1},
-	{128, 62, false, 2, 440000, 1},
-	{128, 62, false, 1, 880000, 1},
-	{384, 148, false, 2, 240000, 1},
-	{384, 136, true, 1, 80000, 1},
-	{384, 136, true, 2, 160000, 2},
-	{768, 384, false, 2, 220000, 2},
+	{768, 384, true, 2, 40000, 1, GV_ROWS_NONE, 0},
+	{384, 148, false, 1, 30000, 1, GV_ROWS_FLOAT, 5},
+	{768, 384, false, 1, 210000, 1, GV_ROWS_NONE, 0},
+	{128, 50, true, 1, 220000, 1, GV_ROWS_NONE, 0},
+	{128, 62, false, 2, 440000, 1, GV_ROWS_NONE, 0},
+	{128, 62, false, 1, 880000, 1, GV_ROWS_NONE, 0},
+	{384, 148, false, 2, 240000, 1, GV_ROWS_NONE, 0},
+	{384, 136, true, 1, 80000, 1, GV_ROWS_NONE, 0},
+	{384, 136, true, 2, 160000, 2, GV_ROWS_NONE, 0},
+	{768, 384, false, 2, 220000, 2, GV_ROWS_NONE, 0},
+	{128, 62, false, 1, 200000, 1, GV_ROWS_FLOAT, 15},
+	{128, 62, false, 1, 400000, 1, GV_ROWS_HALF, 27},
+	{768, 384, false, 1, 60000, 2, GV_ROWS_HALF, 5},
+	{2000, 384, false, 1, 12000, 1, GV_ROWS_FLOAT, 226},
 };
 
 /* Of the device that has most of it. */
@@ -51,7 +58,7 @@ most_bytes(const GvMirror *mirror)
 static void
 test_model(void)
 {
-	size_t		nforms = unit_small ? 1 : sizeof(forms) / sizeof(forms[0]);
+	size_t		nforms = unit_small ? 2 : sizeof(forms) / sizeof(forms[0]);
 
 	for (size_t i = 0; i < nforms; i++)
 	{
@@ -60,6 +67,7 @@ test_model(void)
 			.m = forms[i].m,.lists = (int32_t) (rows / 100),
 			.postings = rows *
 				forms[i].lists_per_row,.records = forms[i].records,
+		.stored = forms[i].stored,.page_rows = forms[i].page_rows,
 		.devices = forms[i].devices};
 		OwnMirror	mirror = NULL;
 		double		ratio;

@@ -119,6 +119,56 @@ test_refused_records(void)
 	CHECK(status == GV_OK && n > 4, "%d: %d", n, status);
 }
 
+/*
+ * The same of rows, of which one is on a page that moves: it is there after
+ * all, wherever there was no memory.
+ */
+static void
+test_refused_rows(void)
+{
+	GvMirrorSpec spec = {.metric = GV_L2,.dims = 3,.m = 1,.nlists = 1,
+	.nparents = 1,.rows = GV_ROWS_FLOAT};
+	size_t		stride = gv_row_stride(spec.rows, spec.dims);
+	FREED char *items = calloc(3, stride);
+	FREED char *found = calloc(3, stride);
+	uint16_t	rowids[9] = {0, 0, 1, 0, 0, 9, 1, 0, 4};
+	GvStatus	status = GV_NO_MEMORY;
+	int			n;
+	int			i;
+
+	if (!device_is_emulated())
+		return;
+	for (i = 0; i < 3; i++)
+	{
+		GvRowItem  *item = (GvRowItem *) gv_row_item((GvRowItem *) items,
+													 &spec, i);
+
+		memcpy(item->rowid, rowids + 3 * i, sizeof(item->rowid));
+		item->known = 1;
+		memset(item->values, 1 + i, gv_row_bytes(spec.rows, spec.dims));
+	}
+	for (n = 1; n < 20 && status == GV_NO_MEMORY; n++)
+	{
+		int64_t		before = gv_emulated_unrecorded;
+		const GvRowItem *more = gv_row_item((GvRowItem *) items, &spec, 1);
+		OwnMirror	mirror = NULL;
+
+		OK(gv_mirror_create(&spec, &mirror));
+		OK(gv_mirror_put_rows(mirror, (GvRowItem *) items, 1));
+		gv_emulated_fault = n;
+		status = gv_mirror_put_rows(mirror, more, 2);
+		gv_emulated_fault = 0;
+		CHECK(gv_emulated_unrecorded == before, "without memory %d: %d steps "
+			  "that nobody waits for", n,
+			  (int) (gv_emulated_unrecorded - before));
+		OK(gv_mirror_put_rows(mirror, more, 2));
+		CHECK(gv_mirror_get_rows(mirror, rowids, 3, (GvRowItem *) found) ==
+			  GV_OK && memcmp(found, items, 3 * stride) == 0,
+			  "rows after %d", n);
+	}
+	CHECK(status == GV_OK && n > 2, "%d: %d", n, status);
+}
+
 /* Trains a builder on these rows, for 280 lists of 5 dimensions. */
 static Making
 train_on(const float *rows, int32_t n)
@@ -180,6 +230,7 @@ test_mirrors(void)
 	test_mirror();
 	test_long_table();
 	test_refused_records();
+	test_refused_rows();
 	test_arrive_card();
 }
 
