@@ -255,9 +255,9 @@ test_mirror_rows(GvSearcher *searcher)
 	spec.refine_slots = 1;
 	INVALID(gv_mirror_create(&spec, &made));
 	spec.refine_slots = 0;
-	spec.refine_records = 1000000;
-	CHECK(gv_mirror_size(&spec) > bytes + 16 * 1000000 &&
-		  gv_mirror_size(&spec) < bytes + 30 * 1000000,
+	spec.refine_records = 100000000;
+	CHECK(gv_mirror_size(&spec) > bytes + 16 * 100000000LL &&
+		  gv_mirror_size(&spec) < bytes + 25 * 100000000LL,
 		  "size of rows");
 	test_forms(searcher);
 	test_batches(searcher);

@@ -6,7 +6,7 @@
  *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * Names of parts leave out all others: mirrors best bytes products hopper
+ * Names of parts leave out all others: mirrors best rows bytes products hopper
  * builders select exact lists sets faults memory open
  */
 #include "card.h"
@@ -244,6 +244,17 @@ test_best(void)
 	test_mirror_sifts(searcher);
 }
 
+/* Rows of the table, of which test_mirrors has all, too. */
+static void
+test_rows_alone(void)
+{
+	OwnSearcher	searcher = NULL;
+
+	OK(gv_searcher(0, &searcher));
+	test_mirror_rows(searcher);
+	test_refused_rows();
+}
+
 static void
 test_builders(void)
 {
@@ -284,6 +295,8 @@ main(int argc, char **argv)
 	OK(gv_sets_open(&unit_sets));
 	if (argc > 1 && unit_is_wanted(argc, argv, "best"))
 		test_best();
+	if (argc > 1 && unit_is_wanted(argc, argv, "rows"))
+		test_rows_alone();
 	if (unit_is_wanted(argc, argv, "bytes"))
 		test_bytes_card();
 	if (unit_is_wanted(argc, argv, "products"))
