@@ -288,9 +288,9 @@ define_client_settings(void)
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("gpuvec.mirror_rows",
 							 "Selects whether GPUs also hold the vectors of the table's rows.",
-							 "\"auto\" does so if memory is free, \"on\" also evicts other indexes.",
+							 "\"auto\" loads them if memory is free, \"on\" also evicts other indexes.  A session that sets it to \"off\" does not use them.",
 							 &ivfpq_mirror_rows, IVFPQ_MIRROR_ROWS_AUTO,
-							 mirror_rows_options, PGC_SIGHUP, 0,
+							 mirror_rows_options, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 }
 

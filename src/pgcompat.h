@@ -749,7 +749,7 @@ typedef struct IvfpqTidIterator
 } IvfpqTidIterator;
 
 static inline void
-IvfpqTidIterate(IvfpqTidIterator *iterator, TIDBitmap *tids)
+IvfpqTidIterate(IvfpqTidIterator *iterator, TIDBitmap * tids)
 {
 #if PG_VERSION_NUM >= 180000
 	iterator->iterator = tbm_begin_private_iterate(tids);
@@ -777,7 +777,7 @@ IvfpqTidNextPage(IvfpqTidIterator *iterator, BlockNumber *blkno,
 	n = page.lossy ? -1 :
 		tbm_extract_page_tuple(&page, offsets, MaxHeapTuplesPerPage);
 #else
-	const TBMIterateResult *page = tbm_iterate(iterator->iterator);
+	const		TBMIterateResult *page = tbm_iterate(iterator->iterator);
 
 	if (page == NULL)
 		return 0;

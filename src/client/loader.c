@@ -136,6 +136,7 @@ typedef struct IvfpqLoad
 	int64		postings;		/* number of postings in the lists that this
 								 * pass has read so far, whether sent or not */
 	int64		expected;		/* postings of a whole pass */
+	bool		whole;			/* the mirror is to be loaded if there is none */
 
 	/* opened and read again under each lock */
 	Relation	index;
@@ -158,6 +159,7 @@ typedef struct IvfpqLoad
 	int			nchunks;
 
 	/* rows of the table */
+	bool		without_rows;	/* the table is not looked at */
 	Relation	heap;			/* opened with the index; NULL if mirrors have
 								 * no rows */
 	GvRowForm	rows;			/* as the mirror stores them */
@@ -283,36 +285,29 @@ is_the_one(IvfpqLoad *load)
 }
 
 /*
- * Opens the table of the index, if that is open, and if mirrors have rows.
- * Returns false, and closes the index, if the lock is not free.
+ * Opens the table of the index, if mirrors of the index may have rows.  Returns
+ * false, and closes the index, if the lock is not free.  A whole load does
+ * without rows if the table is locked when it begins, since it may be locked by
+ * who waits for the mirror.
  */
 static bool
 open_heap(IvfpqLoad *load)
 {
-	Oid			table;
+	Oid			table = load->index->rd_index->indrelid;
 
 	load->heap = NULL;
-	if (load->index == NULL || ivfpq_row_source == NULL ||
-		ivfpq_mirror_rows == IVFPQ_MIRROR_ROWS_OFF)
+	if (load->meta.refine != IVFPQ_REFINE_NONE || ivfpq_row_source == NULL ||
+		ivfpq_mirror_rows == IVFPQ_MIRROR_ROWS_OFF || load->without_rows)
 		return true;
-	table = load->index->rd_index->indrelid;
-	if (!ConditionalLockRelationOid(table, AccessShareLock))
+	if (ConditionalLockRelationOid(table, AccessShareLock))
 	{
-		relation_close(load->index, NoLock);
-		return false;
+		load->heap = table_open(table, NoLock);
+		return true;
 	}
-	load->heap = table_open(table, NoLock);
-	return true;
-}
-
-/* Closes what load_lock has opened. */
-static void
-close_relations(IvfpqLoad *load)
-{
-	if (load->index != NULL)
+	load->without_rows = load->whole && load->capacity == 0;
+	if (!load->without_rows)
 		relation_close(load->index, NoLock);
-	if (load->heap != NULL)
-		table_close(load->heap, NoLock);
+	return load->without_rows;
 }
 
 /*
@@ -326,6 +321,8 @@ load_lock(IvfpqLoad *load)
 {
 	for (int tries = 1;; tries++)
 	{
+		bool		opened;
+
 		StartTransactionCommand();
 		if (!database_is_free())
 		{
@@ -333,8 +330,15 @@ load_lock(IvfpqLoad *load)
 			give_up(load, IVFPQ_LOAD_YIELD,
 					"another process is waiting for the database");
 		}
-		if (IvfpqMirrorIndexOpen(&load->key, &load->index) &&
-			open_heap(load))
+		opened = IvfpqMirrorIndexOpen(&load->key, &load->index);
+		if (opened && (load->index == NULL || !is_the_one(load)))
+		{
+			if (load->index != NULL)
+				relation_close(load->index, NoLock);
+			CommitTransactionCommand();
+			give_up(load, IVFPQ_LOAD_GONE, "the index has changed");
+		}
+		if (opened && open_heap(load))
 			break;
 		CommitTransactionCommand();
 		if (load->capacity == 0 || tries == MAX_TRIES)
@@ -345,12 +349,6 @@ load_lock(IvfpqLoad *load)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	if (load->index == NULL || !is_the_one(load))
-	{
-		close_relations(load);
-		CommitTransactionCommand();
-		give_up(load, IVFPQ_LOAD_GONE, "the index has changed");
-	}
 	/* pages need no snapshot, and a snapshot would hold VACUUM back */
 	InvalidateCatalogSnapshot();
 	load->reader.index = load->index;
@@ -360,7 +358,9 @@ load_lock(IvfpqLoad *load)
 static void
 load_unlock(IvfpqLoad *load)
 {
-	close_relations(load);
+	relation_close(load->index, NoLock);
+	if (load->heap != NULL)
+		table_close(load->heap, NoLock);
 	CommitTransactionCommand();
 }
 
@@ -1164,7 +1164,7 @@ prepare(IvfpqLoad *load, bool whole)
 	load->addresses = palloc(load->addresses_capacity *
 							 sizeof(ItemPointerData));
 	MemoryContextSwitchTo(old);
-	if (load->heap != NULL && load->meta.refine == IVFPQ_REFINE_NONE)
+	if (load->heap != NULL)
 		load->rows = ivfpq_row_source->form(load->index, load->heap);
 	if (whole)
 		count_postings(load);
@@ -1245,6 +1245,7 @@ extern PGDLLEXPORT void gpuvec_loader_main(Datum arg);
 static void
 load_safely(IvfpqLoad *load, bool whole)
 {
+	load->whole = whole;
 	PG_TRY();
 	{
 		load_mirror(load, whole);

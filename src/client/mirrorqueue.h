@@ -68,9 +68,9 @@ typedef enum IvfpqLoadResult
 /* mirrorqueue.c: mirror requests.  All need ivfpq_shared. */
 extern uint64 IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now);
 extern void IvfpqMirrorNoteLacking(const GvMirrorKey *key,
-								const ItemPointerData *tids, int n);
+								   const ItemPointerData *tids, int n);
 extern int	IvfpqMirrorTakeLacking(const GvMirrorKey *key,
-								  ItemPointerData *tids);
+								   ItemPointerData *tids);
 extern bool IvfpqMirrorRequestGet(const GvMirrorKey *key,
 								  IvfpqMirrorRequest *request);
 extern int	IvfpqMirrorRequestsCopy(IvfpqMirrorRequest *requests);

@@ -87,14 +87,14 @@ typedef enum GvMessageType
 								 * sets one after another, float [n][dims]
 								 * with transformed queries and, if `asked` is
 								 * set, float [n][dims] with the queries as
-								 * they were asked; OK: n answers,
-								 * each a GvSearchReply and its arrays
+								 * they were asked; OK: n answers, each a
+								 * GvSearchReply and its arrays
 								 * (gv_answer_arrays) */
 
-	GV_MSG_BEGIN,				/* GvBeginRequest; OK: GvBeginReply.  An unfinished
-								 * mirror of the key is dropped; if there is a
-								 * ready one, the request is refused
-								 * (GV_REFUSED_EXISTS) */
+	GV_MSG_BEGIN,				/* GvBeginRequest; OK: GvBeginReply.  An
+								 * unfinished mirror of the key is dropped; if
+								 * there is a ready one, the request is
+								 * refused (GV_REFUSED_EXISTS) */
 	GV_MSG_ARRAY,				/* GvArrayRequest, values; OK: nothing */
 	GV_MSG_LISTS,				/* GvListsRequest, then chunks, each a GvChunk
 								 * and its arrays (gv_chunk_arrays); OK:

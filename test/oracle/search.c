@@ -402,7 +402,7 @@ count_nearer(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 /* The bounds or distances of hits that are given. */
 static GvStatus
 measure_given(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
-			int32_t n)
+			  int32_t n)
 {
 	size_t		nhits = 0;
 	bool		asked = searches[0].asked != NULL;

@@ -379,8 +379,14 @@ IvfpqDistanceBounds(const GvModel *gv, double distance, float magnitude,
 	else
 		width = 2.5 * slack;
 	if (!is_exact && gv->metric == GV_L2 && distance > MOST_LENGTH)
-		return (IvfpqRowBounds) {distance - width, get_float8_infinity()};
-	return (IvfpqRowBounds) {distance - width, distance + width};
+		return (IvfpqRowBounds)
+	{
+		distance - width, get_float8_infinity()
+	};
+	return (IvfpqRowBounds)
+	{
+		distance - width, distance + width
+	};
 }
 
 /*

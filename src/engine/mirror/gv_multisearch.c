@@ -93,8 +93,7 @@ typedef struct Searcher
 	int32_t    *counts;			/* [n][nshards] number of each search's hits
 								 * whose records or rows are on each shard */
 	uint8_t    *owners;			/* [nhits] the owner of each hit's record or
-								 * row; hits are in the order that is
-								 * returned */
+								 * row; hits are in the order that is returned */
 	char	   *others;			/* the arrays that are returned, range by
 								 * range */
 } Searcher;
