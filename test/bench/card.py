@@ -58,13 +58,13 @@ def key(count):
     return "r%d" % count
 
 
-def load(conn, args, found):
-    """The table and the queries; seconds that the table took."""
+def load(conn, found, more=()):
+    """The table, with more columns that follow from id, and the queries;
+    seconds that the table took."""
     server.extensions(conn, "gpuvec_pgvector")
-    for table, counts in (TABLE, args.match), (QUERIES, []):
+    for table, columns in (TABLE, more), (QUERIES, ()):
         conn.execute("CREATE TABLE %s (%s)" % (table, ", ".join(
-            ["id int", "v vector(%d)" % found.dims]
-            + [server.number_column(key(n), n) for n in counts])))
+            ["id int", "v vector(%d)" % found.dims, *columns])))
     # in the row, so that no system pays for fetching it from elsewhere
     conn.execute("ALTER TABLE %s ALTER v SET STORAGE PLAIN" % QUERIES)
 
@@ -77,29 +77,25 @@ def load(conn, args, found):
     return took
 
 
-def create_index(conn, args, system):
-    """What making the index took and gave."""
-    ours = system == report.OURS
-    keys = ", ".join(["v vector_l2_ops"]
-                     + [key(n) for n in args.match if ours])
-    options = args.options if ours else ""
-    conn.execute("SET max_parallel_maintenance_workers = %d" % args.workers)
+def create_index(conn, system, workers, options="", keys=()):
+    """What making the index took and gave; `keys` are columns."""
+    conn.execute("SET max_parallel_maintenance_workers = %d" % workers)
     # as many as that, whatever the table's size
     conn.execute("ALTER TABLE %s SET (parallel_workers = %d)"
-                 % (TABLE, args.workers))
+                 % (TABLE, workers))
     wal = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
     before = server.one(conn, wal)
     took, workers, phases = server.build(
-        conn, server.index_statement(TABLE, keys, options, system))
+        conn, server.index_statement(
+            TABLE, ", ".join(["v vector_l2_ops", *keys]), options, system))
     data.say("".join("  %.2f s %s\n" % (seconds, phase)
                      for phase, seconds in phases.items()).rstrip("\n"))
     told = {"system": system, "build_s": took, "phases": phases,
-            "workers": workers,
-            "options": options,
+            "workers": workers, "options": options,
             "MB": server.one(conn, "SELECT pg_relation_size('%s_v')"
                              % TABLE) / 1e6,
             "wal_MB": float(server.one(conn, wal) - before) / 1e6}
-    if ours:
+    if system == report.OURS:
         told.update(server.index_info(conn, TABLE + "_v"))
     server.prewarm(conn, [TABLE, QUERIES])
     return told
@@ -109,12 +105,12 @@ def mirror(conn):
     """Brings the index into gpuvecd: seconds and bytes."""
     took, _ = server.timed(conn.execute,
                            "SELECT gpuvec_prewarm('%s_v')" % TABLE)
-    row = conn.execute("SELECT state, bytes, postings FROM gpuvec_mirrors "
+    row = conn.execute("SELECT state, bytes, postings, rows FROM gpuvec_mirrors "
                        "WHERE index = '%s_v'::regclass" % TABLE).fetchone()
     if row is None or row[0] != "ready":
         sys.exit("card: there is no mirror: %s" % (row,))
     return {"mirror_s": took, "mirror_MB": row[1] / 1e6, "postings": row[2],
-            "mirror_GB_per_s": row[1] / took / 1e9}
+            "rows": row[3], "mirror_GB_per_s": row[1] / took / 1e9}
 
 
 # --------------------------------------------------------------------- recall
@@ -128,15 +124,16 @@ def from_table(query_id, match=0, value=""):
                        if match else "", QUERIES, query_id, K)
 
 
-def check_plan(conn):
-    plan = conn.execute("EXPLAIN " + from_table("0")).fetchall()
+def check_plan(conn, statement):
+    plan = conn.execute("EXPLAIN " + statement).fetchall()
     if not any(TABLE + "_v" in line for line, in plan):
         sys.exit("card: the planner does not take the index")
 
 
-def measure_recall(conn, settings, truth, parts=(), match=0):
-    """(recall, mean of each part of gpuvec_last_scan)"""
-    asked = from_table("%(i)s", match, "%(value)s")
+def measure_recall(conn, settings, truth, asked, parts=(), match=0):
+    """(recall, mean of each part of gpuvec_last_scan) of a statement that takes
+    a query's number as %(i)s and, of `match` values of a key, one as
+    %(value)s."""
     server.set_all(conn, settings)
     hits, sums = 0, [[] for _ in parts]
     last = "SELECT %s FROM gpuvec_last_scan()" % ", ".join(parts)
@@ -199,8 +196,9 @@ def measure_speed(conn, args, script, settings, ours):
 def measure_point(conn, args, truth, label, settings, script, ours, match=0):
     settings = dict(settings, enable_seqscan="off")
     data.say("measuring " + label)
-    recall, parts = measure_recall(conn, settings, truth,
-                                   PARTS if ours else (), match)
+    recall, parts = measure_recall(
+        conn, settings, truth, from_table("%(i)s", match, "%(value)s"),
+        PARTS if ours else (), match)
     return {"label": label, "settings": settings, "recall": recall,
             "parts": parts, "speed": measure_speed(
                 conn, args, script, settings, ours)}
@@ -216,14 +214,16 @@ def our_points(args):
 
 def measure_system(conn, args, found, truth, system):
     data.say("building %s" % system)
-    told = create_index(conn, args, system)
     ours = system == report.OURS
+    told = create_index(conn, system, args.workers,
+                        args.options if ours else "",
+                        [key(n) for n in args.match if ours])
     if ours:
         told.update(mirror(conn))
     data.say("  " + ", ".join("%s %s" % (k, "%.2f" % v if isinstance(v, float)
                                          else v) for k, v in told.items()))
     conn.execute("SET enable_seqscan = off")
-    check_plan(conn)
+    check_plan(conn, from_table("0"))
     script = script_of(found)
     points = our_points(args) if ours else \
         (("ef %d" % ef, {"hnsw.ef_search": ef}) for ef in args.ef)
@@ -322,7 +322,9 @@ def main():
     load_before = os.getloadavg()[0]
     with server.connect() as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
-        told = {"load_s": load(conn, args, found), "systems": []}
+        told = {"load_s": load(conn, found, [
+            server.number_column(key(n), n) for n in args.match]),
+            "systems": []}
         data.say("  %.1f s" % told["load_s"])
         told["floor"] = measure_speed(
             conn, args, "\\set i random(0, %d)\nSELECT id FROM %s WHERE "

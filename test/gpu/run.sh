@@ -33,6 +33,8 @@
 #	bench		SQL beside pgvector's hnsw: ARGUMENT is a data set and options
 #				of test/bench/card.py; several sets in turn are better several
 #				calls.  pgvector's source is found as test/pgvector.sh says.
+#	cardsql		statements of each kind in one table, and builds: ARGUMENT is a
+#				data set that is there and options of test/bench/cardsql.py
 #	large		very many rows, from COPY to a cold start, and a graph of them:
 #				ARGUMENT... are those of test/bench/large.py
 #	vast		a hundred million rows, made as they are loaded: ARGUMENT... are
@@ -328,6 +330,10 @@ stage_bench() {
 	measure card 'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu'
 }
 
+stage_cardsql() {
+	measure cardsql 'gpuvec.request_timeout = 10s'
+}
+
 stage_large() {
 	measure large 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
 }
@@ -398,7 +404,7 @@ shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
 	kernels | sanitize | sql | builds | cards | faults | random | \
-		data | bench | large | vast | sets | many | peers | cores) ;;
+		data | bench | cardsql | large | vast | sets | many | peers | cores) ;;
 	*) usage ;;
 	esac
 done
