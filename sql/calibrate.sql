@@ -132,11 +132,11 @@ COMMIT;
 -- an option comes before the target, a setting before the option
 ALTER INDEX aimed_e SET (probes = 3, candidates = 77);
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 5) AS q;
-SELECT probes, candidates, lists, reranked FROM gpuvec_last_scan();
+SELECT probes, candidates, lists, greatest(refined, reranked) AS reranked FROM gpuvec_last_scan();
 SET gpuvec.probes = 4;
 SET gpuvec.candidates = 55;
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 5) AS q;
-SELECT probes, candidates, lists, reranked FROM gpuvec_last_scan();
+SELECT probes, candidates, lists, greatest(refined, reranked) AS reranked FROM gpuvec_last_scan();
 -- ... also where the target is to read everything
 SET gpuvec.recall = 1;
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 5) AS q;

@@ -59,9 +59,11 @@ RESET gpuvec.scan_order;
 
 -- a bound on lists: the last batch takes all of them, before many rows are late
 SET gpuvec.max_probes = 150;
+SET gpuvec.mirror_rows = off; -- they take memory
 SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
 SELECT full_pass, returned > 14000 AS most, out_of_order < returned / 100 AS few_out_of_order, lists < 600 AS few_lists
 FROM gpuvec_last_scan();
+RESET gpuvec.mirror_rows;
 RESET gpuvec.max_probes;
 
 -- whatever is named, a search has no more candidates than there are copies

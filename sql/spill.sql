@@ -39,7 +39,7 @@ SELECT recall > 0.95 AS recall FROM gpuvec_recall('spilled_e', 10, 200);
 SET gpuvec.probes = 300;
 SET gpuvec.candidates = 100;
 SELECT count(*) FROM (SELECT id FROM spilled ORDER BY e <-> pg_temp.point(1, 8, 97) LIMIT 10) AS q;
-SELECT reranked FROM gpuvec_last_scan();
+SELECT greatest(refined, reranked) AS reranked FROM gpuvec_last_scan();
 RESET gpuvec.probes;
 RESET gpuvec.candidates;
 
