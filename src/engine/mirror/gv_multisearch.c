@@ -884,6 +884,8 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 	for (i = 0; i < n; i++)
 		if (!valid_search(&searches[i]) ||
 			searches[i].given != searches[0].given ||
+			(searches[i].by_number &&
+			 searches[i].probes < mirror->spec.nlists) ||
 			(searches[i].bounded && mirror->spec.refine_slots == 0))
 			return GV_INVALID;
 	i = find_replica(mirror, searchers, nshards);
