@@ -140,7 +140,7 @@ params_kernel(GvSearchParams *params, int n, int p)
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 
 	if (i < n)
-		params[i] = {p, 1, 0.0};
+		params[i] = {p, 1, 0.0, 0, 0};
 }
 
 /*
@@ -168,7 +168,7 @@ prepare(Assigner *assigner, const GvDeviceModel *model, int32_t n, int32_t p,
 	char	   *memory = NULL;
 
 	memset(batch, 0, sizeof(*batch));
-	batch->nprobe = p;
+	batch->nprobe = batch->nselected = p;
 	batch->k = 1;
 	filter->nsquares = 1;
 	/* count the bytes first, then place the arrays */

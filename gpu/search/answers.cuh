@@ -191,6 +191,9 @@ gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
 		batch.out_counts[query] = found;
 }
 
+/* Sampled blocks of a warp whose scores are in flight at once. */
+#define GV_NEAR_AT_ONCE	16
+
 /*
  * Writes a query's probes and counts to host memory, if the selection did not.
  * Called by all threads of a block.
@@ -224,8 +227,9 @@ gv_find_item(const GvDeviceModel &model, const GvBatch &batch, int64_t at,
 
 /*
  * Counts the postings in a query's nblocks sampled blocks whose scores do not
- * exceed `last`.  Called by all threads of a block; each warp takes one
- * sampled block at a time.  Only the first thread gets the result.
+ * exceed `last`.  Called by all threads of a block; each warp takes
+ * GV_NEAR_AT_ONCE sampled blocks at a time.  Only the first thread gets the
+ * result.
  */
 template <int THREADS>
 static __device__ __forceinline__ GvSampleCount
@@ -239,15 +243,26 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 		lane;
 	GvSampleCount near = {};
 
-#pragma unroll 4
-	for (uint32_t b = warp; b < nblocks; b += warps)
+	for (uint32_t first = warp; first < nblocks;
+		 first += warps * GV_NEAR_AT_ONCE)
 	{
-		int			count =
-			__popc(__ballot_sync(GV_FULL_WARP,
-								 scores[(int64_t) b * GV_WARP] <= last));
+		float		some[GV_NEAR_AT_ONCE];
 
-		near.postings += count;
-		near.squares += count * count;
+#pragma unroll
+		for (int i = 0; i < GV_NEAR_AT_ONCE; i++)
+			if (first + i * warps < nblocks)
+				some[i] = scores[(int64_t) (first + i * warps) * GV_WARP];
+#pragma unroll
+		for (int i = 0; i < GV_NEAR_AT_ONCE; i++)
+		{
+			int			count =
+				__popc(__ballot_sync(GV_FULL_WARP,
+									 first + i * warps < nblocks &&
+									 some[i] <= last));
+
+			near.postings += count;
+			near.squares += count * count;
+		}
 	}
 	if (lane == 0)
 		counted[warp] = near;

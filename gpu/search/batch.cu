@@ -76,7 +76,8 @@ sub_batch_size(int32_t n)
 static bool
 is_small(const GvBatch *batch)
 {
-	return batch->n <= GV_MOST_OF_GRAPH && batch->nprobe <= GV_MANY_PROBES &&
+	return batch->n <= GV_MOST_OF_GRAPH &&
+		batch->nselected <= GV_MANY_PROBES &&
 		batch->k <= GV_MANY_POSTINGS && batch->postings > 0;
 }
 
@@ -100,14 +101,14 @@ round_far_up(int64_t number)
 static void
 round_batch(const GvMirror *mirror, GvBatch *batch)
 {
-	bool		far = batch->tests > 0;
-	int64_t		probes = far ? round_far_up(batch->nprobe) :
-		round_up(batch->nprobe);
+	int64_t		(*round) (int64_t number) = batch->tests > 0 ? round_far_up :
+		round_up;
+	int64_t		nlists = mirror->spec.nlists;
 
 	batch->n = (int32_t) round_up(batch->n);
-	batch->nprobe = (int32_t) (probes < mirror->spec.nlists ? probes :
-							   mirror->spec.nlists);
-	batch->k = (int32_t) (far ? round_far_up(batch->k) : round_up(batch->k));
+	batch->nprobe = (int32_t) std::min(round(batch->nprobe), nlists);
+	batch->nselected = (int32_t) std::min(round(batch->nselected), nlists);
+	batch->k = (int32_t) round(batch->k);
 	batch->postings = most_postings(mirror, batch->nprobe);
 	batch->tests = (int32_t) round_up(batch->tests);
 	batch->values = (int32_t) round_far_up(batch->values);
@@ -152,6 +153,8 @@ set_shape(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 		const GvCondition *condition = search->condition;
 
 		batch->nprobe = std::max(batch->nprobe, search->probes);
+		if (!search->by_number)
+			batch->nselected = std::max(batch->nselected, search->probes);
 		batch->k = std::max(batch->k, search->capacity);
 		batch->sampled |= search->rank > 0;
 		if (condition == NULL)
@@ -163,6 +166,7 @@ set_shape(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 				batch->values += condition->tests[t].nvalues;
 	}
 	batch->nprobe = std::min(batch->nprobe, mirror->spec.nlists);
+	batch->nselected = std::min(batch->nselected, mirror->spec.nlists);
 	batch->postings = most_postings(mirror, batch->nprobe);
 }
 
@@ -540,6 +544,8 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 		}
 		params[i].nprobe = searches[i].probes;
 		params[i].k = searches[i].capacity;
+		params[i].by_number = searches[i].by_number;
+		params[i].unused = 0;
 		params[i].length = model->refine_slots == 0 || model->metric != GV_IP ?
 			0 : sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
 									 model->dims));

@@ -25,6 +25,8 @@ struct GvSearchParams
 	int32_t		nprobe;
 	int32_t		k;
 	double		length;			/* length of the query */
+	int32_t		by_number;		/* GvSearch.by_number: 0 or 1 */
+	int32_t		unused;			/* 0 */
 };
 
 /*
@@ -139,6 +141,9 @@ struct GvBatch
 {
 	int32_t		n;
 	int32_t		nprobe;			/* largest of any search */
+	int32_t		nselected;		/* largest number of lists that are selected
+								 * for a search, which is 0 for a search
+								 * by_number */
 	int32_t		k;
 	bool		pdl;			/* steps may be launched early: see
 								 * gv_pdl_wait */

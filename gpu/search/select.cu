@@ -8,7 +8,8 @@
  * MOST_BINNED lists.  All other selections are made in two passes.  Two passes
  * could make all selections, but take .6 to 5 us longer for one query
  * (RESULTS, "card").  If more than GV_MANY_PROBES lists or GV_MANY_POSTINGS
- * postings are selected, CUB sorts.
+ * postings are selected, CUB sorts.  A search by_number takes all lists as they
+ * are.
  */
 #include <algorithm>
 
@@ -44,7 +45,8 @@ struct AllLists
 	static constexpr bool IS_EARLY = false;
 	const float *scores;
 	uint32_t	n;
-	uint32_t	k;
+	uint32_t	k;				/* 0 if all lists are taken by_number */
+	bool		by_number;
 
 	/* The shared memory that finish needs. */
 	typedef GvNumbering Shared;
@@ -60,7 +62,10 @@ struct AllLists
 	{
 		scores = batch.d_coarse + query * gv_score_stride(model.nlists);
 		n = model.nlists;
-		k = min(gv_read_before_wait(&batch.d_params[query].nprobe),
+		by_number =
+			gv_read_before_wait(&batch.d_params[query].by_number) != 0;
+		k = by_number ? 0 :
+			min(gv_read_before_wait(&batch.d_params[query].nprobe),
 				model.nlists);
 	}
 
@@ -68,6 +73,22 @@ struct AllLists
 	__device__ __forceinline__ void
 	follow(const GvBatch &batch, int query, Shared &shared)
 	{
+	}
+
+	/*
+	 * Stores all lists as probes if they are taken by_number, and returns
+	 * whether they are; called by all threads of a block.
+	 */
+	__device__ __forceinline__ bool
+	take_all(const GvDeviceModel &model, const GvBatch &batch, int query,
+			 Shared &shared) const
+	{
+		if (by_number)
+			gv_number_lists<EACH>(model, batch, query, (int) n, [&](int i)
+			{
+				return GvListItem {key(i), (uint32_t) i};
+			}, shared);
+		return by_number;
 	}
 
 	__device__ __forceinline__ uint32_t
@@ -244,6 +265,12 @@ struct AllPostings
 			n = batch.d_nscores[query];
 	}
 
+	__device__ __forceinline__ bool
+	take_all(const GvDeviceModel &, const GvBatch &, int, Shared &) const
+	{
+		return false;
+	}
+
 	__device__ __forceinline__ uint32_t
 	key(int i) const
 	{
@@ -363,6 +390,8 @@ sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 
 	gv_pdl_trigger_after_wait();
 	source.begin(model, batch, query);
+	if (source.take_all(model, batch, query, numbering))
+		return;
 	gv_sift<KEYS>(source, ListNotes {model.d_lists, chosen}, source.n,
 				  source.k, sift);
 	gv_number_lists<1>(batch, query, source.k, [&](int i)
@@ -801,6 +830,8 @@ select_kernel(GvDeviceModel model, GvBatch batch)
 	if (!is_early)
 		source.begin(model, batch, query);
 	source.follow(batch, query, shared);
+	if (source.take_all(model, batch, query, shared))
+		return;
 	if (threadIdx.x == 0)
 		count = 0;
 	__syncthreads();
@@ -963,10 +994,12 @@ number_kernel(GvDeviceModel model, GvBatch batch, int query,
 			  const uint64_t *items)
 {
 	__shared__ GvNumbering numbering;
+	AllLists	source;
 
-	gv_number_lists<EACH>(model, batch, query,
-						  min(batch.d_params[query].nprobe, model.nlists),
-						  [&](int i)
+	source.begin(model, batch, query);
+	if (source.take_all(model, batch, query, numbering))
+		return;
+	gv_number_lists<EACH>(model, batch, query, (int) source.k, [&](int i)
 	{
 		return GvListItem {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
 	}, numbering);
@@ -1131,10 +1164,11 @@ gv_gpu_place_slices(const GvDeviceModel *model, const GvSearcher *searcher,
 	 * replayed for another
 	 */
 	batch->list_slices.select_by = gv_select_by;
-	if (gv_select_by != 0 && model->nlists > MOST_BINNED && batch->nprobe <=
-		GV_MANY_PROBES && !gv_gpu_coarse_filter_pays(model, batch))
+	if (gv_select_by != 0 && model->nlists > MOST_BINNED &&
+		batch->nselected > 0 && batch->nselected <= GV_MANY_PROBES &&
+		!gv_gpu_coarse_filter_pays(model, batch))
 		place_slices(&batch->list_slices, searcher->nsms, batch->n,
-					 model->nlists, batch->nprobe, sizeof(GvListItem),
+					 model->nlists, batch->nselected, sizeof(GvListItem),
 					 memory, bytes);
 	if (gv_select_by != 0 && batch->tests == 0 && !batch->by_list &&
 		!gv_gpu_sorts_postings(batch))
@@ -1199,13 +1233,13 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 {
 	cudaStream_t stream = searcher->stream;
 
-	if (batch->nprobe > GV_MANY_PROBES)
+	if (batch->nselected > GV_MANY_PROBES)
 		return sort_lists(model, batch, searcher);
 	if ((gv_select_by > 0 && (gv_select_by & BY_LISTS) != 0) ||
-		batch->list_slices.n > 1 || (batch->nprobe > GV_SIFT_MOST &&
+		batch->list_slices.n > 1 || (batch->nselected > GV_SIFT_MOST &&
 									 model->nlists > MOST_BINNED))
-		return launch_passes<AllLists>(model, batch, batch->nprobe, stream);
-	if (batch->nprobe <= GV_SIFT_MOST)
+		return launch_passes<AllLists>(model, batch, batch->nselected, stream);
+	if (batch->nselected <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
 							  stream, model, batch);
 	return (model->nlists <= KEYS * NTHREADS ?

@@ -422,10 +422,19 @@ IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
+ * Returns whether the directory has a version.  It has none if it has too many
+ * pages, or if changes are not WAL-logged and so leave no LSN.
+ */
+bool
+IvfpqDirectoryHasVersion(Relation index, const IvfpqMetaData *meta)
+{
+	return RelationNeedsWAL(index) && IvfpqDirectoryPages(meta) <= MOST_PAGES;
+}
+
+/*
  * Returns the version of a trained index's directory, which is computed from
  * the LSNs of the directory's pages.  Share-locks the pages one at a time, in
- * order.  Returns 0 if the directory has no version, because it has too many
- * pages or because changes are not WAL-logged and so leave no LSN.
+ * order.  Returns 0 if the directory has no version.
  *
  * If two calls return the same version, then no list's entry changed between
  * the end of the first call and the start of the second.
@@ -436,7 +445,7 @@ IvfpqDirectoryVersion(Relation index, const IvfpqMetaData *meta)
 	BlockNumber npages = IvfpqDirectoryPages(meta);
 	uint64		version = 0;
 
-	if (!RelationNeedsWAL(index) || npages > MOST_PAGES)
+	if (!IvfpqDirectoryHasVersion(index, meta))
 		return 0;
 	for (BlockNumber i = 0; i < npages; i++)
 	{

@@ -43,6 +43,8 @@ extern void IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta,
 extern void IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
 								const uint64 *lists, int n,
 								IvfpqDirEntry *entries);
+extern bool IvfpqDirectoryHasVersion(Relation index,
+									 const IvfpqMetaData *meta);
 extern uint64 IvfpqDirectoryVersion(Relation index,
 									const IvfpqMetaData *meta);
 

@@ -60,7 +60,8 @@ open_search(const GvMirrorEntry *entry, const GvConnection *connection,
 /*
  * Sets searches [n] to a request's queries from `first` on, in the engine's
  * form.  Limits probes to the mirror's lists, and capacity to its postings.
- * The caller holds the mirror's lock.
+ * Lets the engine search all lists in any order if their order has no effect
+ * on the sums in the answer.  The caller holds the mirror's lock.
  */
 static void
 prepare(const GvMirrorEntry *entry, const GvConnection *connection,
@@ -83,6 +84,8 @@ prepare(const GvMirrorEntry *entry, const GvConnection *connection,
 
 	if (search.probes > entry->spec.nlists)
 		search.probes = entry->spec.nlists;
+	search.by_number = request->ntests > 0 && request->part == 0 &&
+		search.probes == entry->spec.nlists;
 	if (search.capacity > entry->nitems)
 		search.capacity = entry->nitems > 0 ? (int32_t) entry->nitems : 1;
 	if (request->rank <= search.capacity)
@@ -111,7 +114,16 @@ add_up(const GvMirrorEntry *entry, const GvSearch *found, double part,
 	double		weight = 1;
 	int32_t		i;
 
-	for (i = 0; i < found->nprobed; i++)
+	/* all lists have the weight 1, and may be thousands */
+	if (found->by_number)
+	{
+		head->nitems = entry->nitems;
+		for (i = 0; i < found->nprobed; i++)
+			head->matches += found->matches[i];
+		head->weighted_nitems = (double) head->nitems;
+		head->weighted_matches = (double) head->matches;
+	}
+	for (i = 0; i < found->nprobed && !found->by_number; i++)
 	{
 		uint32_t	nitems = entry->states[found->probed[i].list].nitems;
 

@@ -205,7 +205,7 @@ find_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 					   &best);
 	if (status != GV_OK)
 		return status;
-	if (spec->nparents == 1 ||
+	if (spec->nparents == 1 || search->by_number ||
 		(int64_t) search->compare + spec->nparents >= spec->nlists)
 		status = compare_lists(mirror, search->query, 0, spec->nlists, &best);
 	else
@@ -214,8 +214,12 @@ find_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 	search->nprobed = best.count;
 	for (i = 0; i < best.count; i++)
 	{
-		search->probed[i].list = (int32_t) best.ids[i];
-		search->probed[i].base = best.scores[i];
+		int32_t		list = (int32_t) best.ids[i];
+
+		search->probed[search->by_number ? list : i] = (GvProbe)
+		{
+			list, best.scores[i]
+		};
 	}
 	return status;
 }

@@ -1,7 +1,8 @@
 # Searches by gpuvecd find the rows that the session's own engine finds, in the same
 # order and for the same work, whatever the index, the query and the way it is run;
 # and gpuvec_last_scan says who answered.  So does gpuvec_search, with many queries at
-# once, whatever the mirror's age, and whatever becomes of gpuvecd meanwhile.
+# once, whatever the mirror's age, and whatever becomes of gpuvecd meanwhile.  Rows of
+# keys that few have are those of a sort.
 
 use strict;
 use warnings;
@@ -242,6 +243,77 @@ for my $table (grep { $_->[0] =~ /refined/ } @tables)
 	cmp_ok($pages{gpu} + 10, '<', $pages{cpu},
 		"$table->[0]: $pages{gpu} pages by gpuvecd, $pages{cpu} by the session");
 }
+
+# -- Keys that few rows have: gpuvecd is asked once, for all lists, and then the rows
+# are those of a sort, whatever has changed since the mirror was loaded.  12,000 rows of
+# 400 tenants, and a tenant all of whose 300 rows are far away and near each other.
+my %small = (small => 'lists = 120', small_refined => 'lists = 120, refine = sq8');
+
+$node->safe_psql('postgres', "
+	CREATE TABLE $_ WITH (autovacuum_enabled = off) AS
+	SELECT g AS id, abs(hashint4(g)) % 400 AS tenant, g AS low, g AS high, point(g, 8) AS e
+		FROM generate_series(1, 12000) AS g
+	UNION ALL SELECT g, -1, g, g, (SELECT array_agg((500 + x)::real) FROM unnest(point(g, 8)) AS x)
+		FROM generate_series(12001, 12300) AS g;
+	CREATE INDEX ${_}_e ON $_ USING gpuivfpq (e, tenant, low, high) WITH ($small{$_});
+	ANALYZE $_") for sort keys %small;
+
+# The nearest rows of 20 tenants, a search each.
+sub tenants
+{
+	my ($name) = @_;
+
+	return "SELECT q, array_agg(id) FROM generate_series(1, 20) AS q, LATERAL (SELECT id FROM $name
+		WHERE tenant = q ORDER BY e <-> point(q * 37, 8) LIMIT 10) AS n GROUP BY q ORDER BY q";
+}
+
+# Test: the rows are those of a sort; gpuvecd is asked at most $most times, or less if
+# its mirror may be too old ($most undefined).
+sub is_sorted
+{
+	my ($query, $most, $what) = @_;
+	my $sorted = $node->safe_psql('postgres', "SET enable_indexscan = off; $query");
+	my $before = served($node);
+
+	gives($node, "SET enable_seqscan = off; SET enable_sort = off; SET gpuvec.engine = gpu; $query",
+		$sorted, "$what: the rows of a sort");
+	my $asked = served($node) - $before;
+	ok(!defined $most || ($asked > 0 && $asked <= $most), "$what: by $asked searches of gpuvecd");
+	return;
+}
+
+for my $name (sort keys %small)
+{
+	my $one = "SELECT id FROM $name WHERE tenant = 7 ORDER BY e <-> point(3, 8) LIMIT 10";
+	my $far = "SELECT array_agg(id) FROM (SELECT id FROM $name WHERE tenant = -1 ORDER BY e <-> point(3, 8) LIMIT 10) AS n";
+
+	is_mirrored($node, "${name}_e", $one, $name);
+	is_sorted(tenants($name), 20, "$name: one search for each");
+	gives($node, "SET enable_seqscan = off; SET gpuvec.engine = gpu; SELECT count(*) FROM ($one) AS n;
+		SELECT engine, lists, batches, matched, full_pass FROM gpuvec_last_scan()",
+		"10\n$SERVER|120|1|" . $node->safe_psql('postgres', "SELECT sum(2) FROM $name WHERE tenant = 7") . '|f',
+		"$name: all lists in one batch");
+	is_sorted($far, 2, "$name: rows that are far");
+	# of which the planner expects a quarter of all rows
+	is_sorted("SELECT array_agg(id) FROM (SELECT id FROM $name WHERE low < 6015 AND high >= 5985
+		ORDER BY e <-> point(3, 8) LIMIT 10) AS n", 2, "$name: fewer rows than expected");
+	is_sorted("SELECT array_agg(id) FROM (SELECT id FROM $name WHERE tenant = 7 ORDER BY e <-> point(3, 8)) AS n",
+		3, "$name: all rows of a tenant");
+
+	pause_loaders($node);
+	$node->safe_psql('postgres', "INSERT INTO $name
+		SELECT g, abs(hashint4(g)) % 20, g, g, point(g, 8) FROM generate_series(20001, 20040) AS g");
+	is_sorted(tenants($name), 20, "$name: rows that the mirror lacks");
+	$node->safe_psql('postgres', "DELETE FROM $name WHERE tenant = 5 AND id % 3 = 0");
+	is_sorted(tenants($name), 20, "$name: rows that are gone");
+	$node->safe_psql('postgres', "VACUUM $name");
+	is_sorted(tenants($name), undef, "$name: lists that have changed");
+	resume_loaders($node);
+	is_mirrored($node, "${name}_e", $one, "$name: again");
+	is_sorted(tenants($name), 20, "$name: it has caught up");
+	is_sorted($far, 2, "$name: it has caught up, rows that are far");
+}
+$node->safe_psql('postgres', 'DROP TABLE ' . join ', ', sort keys %small);
 
 # -- gpuvec_search, whose mirrors follow only when they are told to
 

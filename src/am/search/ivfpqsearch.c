@@ -42,6 +42,14 @@
  * real.  If reading more lists means another request to gpuvecd, the root is
  * sqrt(variance + expected^2 / rows) in both tests, because the last of the
  * `rows` rows needed may by chance be nearer or farther than usual.
+ *
+ * Few matches.  A GPU tests the keys of a million rows in less time than a
+ * second request takes.  So if few rows match, the request is for all lists.
+ * No list is missed then, the numbers of postings are those of the
+ * whole index, and only the candidates depend on an estimate: the sample tells
+ * how often rows near the query match, and so which rank the last of the
+ * `rows` rows needed has.  If it is beyond doubt that the selectivity grows
+ * with the distance, all rows that match are the candidates.
  */
 #include "postgres.h"
 
@@ -54,6 +62,7 @@
 #include "am/common/model.h"
 #include "am/search/params.h"
 #include "am/search/search.h"
+#include "page/metapage.h"
 
 /* Maximum number of lists to add, as a multiple of the lists read so far. */
 #define MOST_GROWTH		1
@@ -83,6 +92,13 @@
 #define ASKED_BEYOND	1.5
 #define ASKED_GUESSED	1.1
 #define TELLING_POSTINGS	64
+
+/*
+ * An engine on a GPU selects this many lists, and this many postings, without
+ * sorting all of them.  gpuvecd is asked for all lists if more lists are
+ * needed, or if at most this many rows match.
+ */
+#define SELECTED		2048
 
 /*
  * Keep KEPT_BEYOND times the candidates that would be needed if near and far
@@ -145,6 +161,7 @@ typedef struct KeyedReading
 	/* lists read so far */
 	bool		by_server;		/* gpuvecd reads the lists */
 	int			asked;			/* rows requested from gpuvecd */
+	bool		asks_all_lists; /* the last request was for all lists */
 	bool	   *is_read;		/* [nlists] lists that the session has read */
 	int			next;			/* place in search->lists of the list that the
 								 * session reads next */
@@ -408,6 +425,10 @@ estimate_selectivity(KeyedReading *reading)
 		goal->is_far |= is_sure;
 		reading->grows = true;
 	}
+	else if (reading->asks_all_lists && count.matched > 0)
+		goal->selectivity =
+			Max(Min(count.matched / (GV_SAMPLED_ONE_OF * Max(count.nearer, 1)),
+					1), goal->selectivity);
 	get_params(search, goal, goal->selectivity, &reading->params);
 }
 
@@ -428,6 +449,33 @@ scale(double factor, int n, int most)
 }
 
 /*
+ * Returns the number of lists to request from gpuvecd, if `probes` lists are
+ * needed and the fraction `share` of all rows is estimated to match.  If few
+ * match this is all lists, and enough candidates for any selectivity are
+ * requested, because they cost little then.
+ */
+static int
+choose_lists(KeyedReading *reading, int probes, double share)
+{
+	const IvfpqSearch *search = reading->search;
+	const IvfpqMetaData *meta = &search->model->meta;
+	const IvfpqKeyGoal *goal = reading->goal;
+	int			most = SELECTED / meta->lists_per_row;
+	double		rows = IvfpqRowsAbout(search->index, meta) * share;
+
+	if (goal->most_probes == meta->nlists &&
+		(rows <= SELECTED || (probes > SELECTED && reading->asked <= most)) &&
+		IvfpqDirectoryHasVersion(search->index, meta))
+	{
+		reading->asked = Min(goal->candidates, most);
+		return meta->nlists;
+	}
+	if (reading->nread > 0 && reading->sums.matched < TELLING_POSTINGS)
+		probes = Min(probes, (1 + MOST_GROWTH) * reading->nread);
+	return probes;
+}
+
+/*
  * Returns the number of lists for the next request to gpuvecd, or 0 if no
  * request is needed.  If the answer had all the rows requested, but more rows
  * may be candidates, the same lists are requested again with more rows.
@@ -441,24 +489,44 @@ ask_next(KeyedReading *reading)
 	int			rows = reading->grows ? goal->candidates :
 	Min(candidates_needed(reading), goal->candidates);
 
-	if (probes > reading->nread)
-		probes = scale(ASKED_BEYOND, probes, goal->most_probes);
-	else if (rows > reading->asked && found->count == found->capacity)
-		probes = reading->nread;
-	else
+	if (probes <= reading->nread &&
+		(rows <= reading->asked || found->count < found->capacity))
 		return 0;
 	reading->asked = Max(scale(KEPT_BEYOND, rows, goal->candidates),
 						 reading->asked);
-	if (reading->sums.matched < TELLING_POSTINGS)
-		probes = Min(probes, (1 + MOST_GROWTH) * reading->nread);
-	return probes;
+	if (probes <= reading->nread)
+		return reading->nread;
+	return choose_lists(reading,
+						scale(ASKED_BEYOND, probes, goal->most_probes),
+						reading->flat_selectivity);
 }
 
 /*
- * Requests a search of enough lists from gpuvecd: first the lists for an
- * estimated selectivity, and then more lists if the selectivity turns out to
- * need them.  Returns false if gpuvecd does not answer, or if it is beyond
- * doubt that the selectivity grows with the distance.  In that case the
+ * Returns the number of lists for a request of all rows that match, or 0 if
+ * these are too many for one.  Called if it is beyond doubt that the
+ * selectivity grows with the distance.
+ */
+static int
+ask_all(KeyedReading *reading)
+{
+	IvfpqKeyGoal *goal = reading->goal;
+	int			most = SELECTED / reading->search->model->meta.lists_per_row;
+
+	if (reading->asks_all_lists ?
+		reading->sums.matched >= SELECTED || reading->asked >= most :
+		choose_lists(reading, 0, reading->flat_selectivity) == 0)
+		return 0;
+	reading->asked = most;
+	goal->candidates = Max(goal->candidates, most);
+	return goal->most_probes;
+}
+
+/*
+ * Requests a search of enough lists from gpuvecd: all lists if few rows match,
+ * otherwise first the lists for an estimated selectivity, and then more
+ * lists if the selectivity turns out to need them.  Returns false if gpuvecd
+ * does not answer, or if it is beyond doubt that the selectivity grows with
+ * the distance and the rows that match are not all found.  In that case the
  * session's own search is better, because a mirror's sample gives only a poor
  * estimate of the growth.
  *
@@ -473,6 +541,7 @@ read_remote(KeyedReading *reading)
 	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
 	double		guess = goal->selectivity >= 1 ? goal->guess : 0;
+	bool		is_complete = false;
 	IvfpqSearchParams params;
 	int			probes;
 
@@ -483,6 +552,9 @@ read_remote(KeyedReading *reading)
 		reading->asked = scale(ASKED_GUESSED,
 							   IvfpqKeyCandidates(params.candidates, guess),
 							   goal->candidates);
+	probes = choose_lists(reading, probes, goal->guess > 0 ?
+						  Min(goal->guess, goal->selectivity) :
+						  goal->selectivity);
 	reading->by_server = true;
 	while (probes > 0)
 	{
@@ -493,21 +565,26 @@ read_remote(KeyedReading *reading)
 		ceil(goal->rows * search->model->meta.lists_per_row);
 
 		search->query.deep = is_deep(reading);
-		if (!IvfpqSearchRemote(search, probes, postings, reading->part,
+		/* if all lists are searched they have the same weight */
+		reading->asks_all_lists = probes == search->model->meta.nlists;
+		if (!IvfpqSearchRemote(search, probes, postings,
+							   reading->asks_all_lists ? 0 : reading->part,
 							   (int) Min(rank, postings)))
 			return false;
 		reading->nread = search->ncounts;
 		estimate_selectivity(reading);
-		if (reading->params.read_all || goal->is_far)
+		search->found_all = search->candidates.count <
+			search->candidates.capacity;
+		is_complete = search->found_all && reading->nread >= goal->most_probes;
+		if (is_complete || reading->params.read_all)
 			break;
-		probes = ask_next(reading);
+		probes = reading->is_sure ? ask_all(reading) : ask_next(reading);
 		/* Stop if the next request would not be larger than this one. */
 		if (reading->nread <= before && reading->asked <= rows)
 			break;
 	}
-	if (reading->is_sure)
+	if (reading->is_sure && !is_complete)
 		return false;
-	search->found_all = search->candidates.count < search->candidates.capacity;
 	IvfpqSearchDistinct(search, goal->candidates);
 	return true;
 }
@@ -552,7 +629,8 @@ read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
 
 	reading->is_read = palloc0(nlists * sizeof(bool));
 	reading->nread = 0;
-	reading->by_server = false;
+	reading->by_server = reading->asks_all_lists = false;
+	goal->candidates = first->candidates;
 	search->ncounts = 0;
 
 	/* an earlier answer's records do not belong to the postings read here */

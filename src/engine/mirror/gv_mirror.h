@@ -294,6 +294,9 @@ typedef struct GvSearch
 	int32_t		probes;			/* >= 1 */
 	int32_t		compare;		/* lists, >= 1 */
 	int32_t		capacity;		/* >= 1 */
+	bool		by_number;		/* probed ascends by list, so that the engine
+								 * need not sort the lists; allowed only if
+								 * all lists are probed */
 	bool		bounded;		/* bounds are requested; allowed only if the
 								 * mirror has refine records */
 	const float *asked;			/* [dims], as the table's vectors are; NULL if
@@ -306,7 +309,8 @@ typedef struct GvSearch
 	float		limit;
 	bool		given;			/* allowed only if `bounded` or `asked` */
 	int32_t		nprobed;		/* out */
-	GvProbe    *probed;			/* out [nprobed], nearest first */
+	GvProbe    *probed;			/* out [nprobed], nearest first unless
+								 * by_number */
 	int32_t		nhits;			/* out; in, if `given` */
 	GvHit	   *hits;			/* out [nhits]; in, if `given` */
 	GvBound    *bounds;			/* out [nhits], of the hits; NULL if not

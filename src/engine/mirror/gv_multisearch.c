@@ -920,6 +920,8 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 		if (!valid_search(&searches[i]) ||
 			searches[i].given != searches[0].given ||
 			(searches[i].asked != NULL) != (searches[0].asked != NULL) ||
+			(searches[i].by_number &&
+			 searches[i].probes < mirror->spec.nlists) ||
 			(searches[i].bounded && mirror->spec.refine_slots == 0) ||
 			(searches[i].asked != NULL && mirror->spec.rows == GV_ROWS_NONE))
 			return GV_INVALID;

@@ -153,6 +153,7 @@ check_given(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 		  index->spec.dims);
 	searches[n / 2].given = false;
 	searches[n / 2].probes = searches[n / 2].compare = 1;
+	searches[n / 2].by_number = false;
 	searches[n / 2].capacity = 1;
 	CHECK(n == 1 || unit_search(searcher, mirror, searches,
 									 n) == GV_INVALID, "some are given");

@@ -288,6 +288,15 @@ score_rows(const TestIndex *index, const float *query, const float *rows,
 	return n;
 }
 
+static inline int
+compare_pair_ids(const void *a, const void *b)
+{
+	const Pair *x = a;
+	const Pair *y = b;
+
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
 /* The lists to search, nearest first, into pairs [nlists]; their number. */
 static inline int
 expect_lists(const TestIndex *index, const float *query, int32_t probes,
@@ -462,17 +471,22 @@ search_is_right(const TestIndex *index, const float *query, int32_t probes,
 				int32_t compare, int32_t capacity, const GvSearch *found)
 {
 	Pair	   *lists = malloc(sizeof(Pair) * index->spec.nlists);
-	int			nlists = expect_lists(index, query, probes, compare, lists);
+	int			nlists = expect_lists(index, query, probes, found->by_number ?
+									  index->spec.nlists : compare, lists);
 	int64_t		npostings;
-	Triple	   *postings = expect_postings(index, query, lists, nlists,
-									   found->condition, &npostings);
+	Triple	   *postings;
 	int64_t		next = 0;
-	bool		right = found->nprobed == nlists &&
+	bool		right;
+	int32_t		i;
+
+	if (found->by_number)
+		qsort(lists, nlists, sizeof(Pair), compare_pair_ids);
+	postings = expect_postings(index, query, lists, nlists,
+							   found->condition, &npostings);
+	right = found->nprobed == nlists &&
 		found->postings == count_live(index, lists, nlists, NULL) &&
 		(found->condition == NULL) == (found->matches == NULL) &&
 		found->nhits == (npostings < capacity ? npostings : capacity);
-	int32_t		i;
-
 	for (i = 0; right && i < nlists; i++)
 		right = found->probed[i].list == (int32_t) lists[i].id &&
 			found->probed[i].base == lists[i].score &&

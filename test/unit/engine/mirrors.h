@@ -175,6 +175,7 @@ new_search(const TestIndex *index, int32_t probes, int32_t compare,
 	search.probes = probes;
 	search.compare = compare;
 	search.capacity = capacity;
+	search.by_number = probes >= index->spec.nlists && unit_random() % 2 > 0;
 	if (index->spec.keys.nkeys > 0 && unit_random() % 4 > 0)
 	{
 		UnitCondition *made = unit_alloc(sizeof(UnitCondition));

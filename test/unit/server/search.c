@@ -20,7 +20,7 @@ make_search(const GvMirrorKey *key, const TestIndex *index)
 		.probes = 1 + (int32_t) (unit_random() % (spec->nlists + 3)),
 		.compare = 1 + (int32_t) (unit_random() % (spec->nlists + 3)),
 		.capacity = 1 << unit_random() % 10,
-		.part = (double) (unit_random() % 1000) / 1000
+		.part = (double) (unit_random() % 2 * (unit_random() % 1000)) / 1000
 	};
 	search.query = index_floats(spec->dims, index->ties);
 	search.made = NULL;
@@ -171,6 +171,8 @@ search_is_answered(const TestIndex *index, const TestSearch *search,
 	{
 		found.condition = &search->made->condition;
 		found.matches = arrays.matches;
+		found.by_number = search->request.part == 0 &&
+			search->request.probes >= index->spec.nlists;
 	}
 	right = sums_are_right(reply, arrays.probed, found.matches,
 						   &search->request) &&
