@@ -627,6 +627,9 @@ read_local(KeyedReading *reading, const IvfpqKeyGoal *first)
 	int			candidates;
 	IvfpqSearchParams least;
 
+	/* gpuvecd has answered, but the answer is not used */
+	if (reading->nread > 0)
+		IvfpqReportEngine(search->report, "session");
 	reading->is_read = palloc0(nlists * sizeof(bool));
 	reading->nread = 0;
 	reading->by_server = reading->asks_all_lists = false;
