@@ -285,10 +285,10 @@ typedef struct GvSearchRequest
 								 * directory, the answer is brief; with 0, the
 								 * answer is never brief */
 	double		part;			/* 0 <= part < 1: weighted sums multiply the
-								 * i-th of n lists by (1 - part) ^ (i / n).  If
-								 * it is 0, and a search with tests is for all
-								 * lists, the lists in the answer ascend by
-								 * number, otherwise by distance */
+								 * i-th of n lists by (1 - part) ^ (i / n).
+								 * If it is 0, and a search with tests is for
+								 * all lists, the lists in the answer ascend
+								 * by number, otherwise by distance */
 	int32_t		asked;			/* 1 if the queries come as they were asked,
 								 * too, so that the answer has distances if
 								 * the mirror has rows; otherwise 0 */

@@ -93,7 +93,7 @@ bound_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 	}
 	pfree(bounds);
 	if (IvfpqRerankReadsFromDisk(run->rerank))
-		IvfpqRowsPrefetch(&run->rows, added);
+		IvfpqRowsPrefetchQueued(&run->rows, added);
 	/* count page reads anew, without the reads of refine pages above */
 	IvfpqRerankPrefetch(run->rerank, NULL, 0, false);
 }
@@ -108,8 +108,9 @@ static bool
 bound_by_distances(IvfpqScanRun *run, uint64 *ids, int64 count)
 {
 	IvfpqRowBounds *bounds;
+	IvfpqSortedRow *sorted;
 	int64		known;
-	int64		added = 0;
+	int64		n = 0;
 
 	if (run->rows.counts_matching ||
 		run->search.remote.ndistances < count * MOSTLY_KNOWN)
@@ -121,19 +122,19 @@ bound_by_distances(IvfpqScanRun *run, uint64 *ids, int64 count)
 	run->report.counts[IVFPQ_COUNT_REFINED] += known;
 	rerank_rows(run, ids + known, count - known);
 	IvfpqRowsReserve(&run->rows, known);
+	sorted = palloc_extended(Max(known, 1) * sizeof(IvfpqSortedRow),
+							 MCXT_ALLOC_HUGE);
 	for (int64 i = 0; i < known; i++)
-	{
-		bool		found;
-
-		tidset_insert(run->rows.seen, ids[i], &found);
-		if (found)
-			continue;
-		IvfpqRowsAdd(run, ids[i], bounds[i].least, bounds[i].most, true);
-		added++;
-	}
+		if (run->rows.seen->members == 0 ||
+			tidset_lookup(run->rows.seen, ids[i]) == NULL)
+			sorted[n++] = (IvfpqSortedRow)
+		{
+			bounds[i].least, bounds[i].most, ids[i]
+		};
 	pfree(bounds);
+	IvfpqRowsAddSorted(run, sorted, n);
 	if (IvfpqRerankReadsFromDisk(run->rerank))
-		IvfpqRowsPrefetch(&run->rows, added);
+		IvfpqRowsPrefetch(&run->rows);
 	return true;
 }
 
@@ -295,6 +296,7 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 		return;
 	}
 
+	IvfpqRowsUnsort(run);
 	run->depth.rows = params->quota;
 	run->rows.quota = params->quota;
 
@@ -424,7 +426,7 @@ IvfpqFullPassBegin(IvfpqScanRun *run)
 	 * Keep the reranked rows of the queue.  Forget the bounded rows, so that
 	 * the full pass finds them again.
 	 */
-	while (by_index && (row = IvfpqRowsPop(&run->rows)) != NULL)
+	while (by_index && (row = IvfpqRowsPop(run)) != NULL)
 	{
 		if (row->bounded)
 			tidset_delete(run->rows.seen, row->id);

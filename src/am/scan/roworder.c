@@ -26,6 +26,12 @@
  * for the order of rows and for the quotas of batches.  After the last batch
  * neither matters, so rows need not be remembered.
  *
+ * If gpuvecd tells the distances of a batch's rows, most of these rows never
+ * leave the queue.  So they are sorted at once, in an array beside the heap,
+ * and enter the set of rows seen only when they leave the array.  As the order
+ * in which they leave it is known, rows that the executor will fetch soon are
+ * brought into the processor's cache.
+ *
  * Each batch reserves the memory of its queued rows.  This memory is not freed
  * row by row, but when the full pass begins or the scan ends.  A row's entry
  * in the set of rows seen stays until the scan ends.
@@ -37,6 +43,10 @@
 
 #include "am/common/enginecall.h"
 #include "am/scan/scan.h"
+
+/* Sorted rows are prefetched so many rows before they leave the queue. */
+#define SEEK_ROWS		8
+#define SEEK_TUPLES		4
 
 /*
  * pairingheap comparator.  Orders rows by ascending distance and then by TID,
@@ -112,14 +122,122 @@ IvfpqRowsSort(IvfpqScanRun *run, uint64 id, double distance)
 				 Int64GetDatum((int64) id), NULL);
 }
 
+/* Returns the heap's first row without taking it, or NULL. */
+static IvfpqQueuedRow *
+first_of_heap(const IvfpqScanRows *rows)
+{
+	return pairingheap_is_empty(rows->queue) ? NULL :
+		pairingheap_container(IvfpqQueuedRow, node,
+							  pairingheap_first(rows->queue));
+}
+
+/* Returns the first row of the sorted rows without taking it, or NULL. */
+static const IvfpqSortedRow *
+first_of_sorted(const IvfpqScanRows *rows)
+{
+	return rows->next_sorted == rows->nsorted ? NULL :
+		&rows->sorted[rows->next_sorted];
+}
+
+/* Orders sorted rows as compare_queued orders bounded rows. */
+static inline int
+compare_sorted(const IvfpqSortedRow *a, const IvfpqSortedRow *b)
+{
+	int			c = float8_cmp_internal(a->lower, b->lower);
+
+	return c != 0 ? c : (a->id > b->id) - (a->id < b->id);
+}
+
+#define ST_SORT sort_rows
+#define ST_ELEMENT_TYPE IvfpqSortedRow
+#define ST_COMPARE(a, b) compare_sorted(a, b)
+#define ST_SCOPE static
+#define ST_DEFINE
+#include "lib/sort_template.h"
+
+/*
+ * Sets the queue's sorted rows to bounded rows [n], which are not in `seen`.
+ * The memory is the caller's, and lives as long as the batch's.
+ */
+void
+IvfpqRowsAddSorted(IvfpqScanRun *run, IvfpqSortedRow *sorted, int64 n)
+{
+	IvfpqScanRows *rows = &run->rows;
+
+	Assert(first_of_sorted(rows) == NULL);
+	sort_rows(sorted, n);
+	rows->sorted = sorted;
+	rows->nsorted = n;
+	rows->next_sorted = 0;
+	for (int64 i = 0; i < Min(n, SEEK_ROWS); i++)
+		IvfpqRerankSeekRow(run->rerank, sorted[i].id);
+	for (int64 i = 0; i < Min(n, SEEK_TUPLES); i++)
+		IvfpqRerankSeekTuple(run->rerank, sorted[i].id);
+}
+
+/* Takes the first of the sorted rows, of which there is one. */
+static IvfpqQueuedRow *
+take_sorted(IvfpqScanRun *run)
+{
+	IvfpqScanRows *rows = &run->rows;
+	int64		i = rows->next_sorted++;
+	const IvfpqSortedRow *sorted = &rows->sorted[i];
+	IvfpqQueuedRow *row = rows->next_slot++;
+	bool		found;
+
+	if (i + SEEK_ROWS < rows->nsorted)
+		IvfpqRerankSeekRow(run->rerank, sorted[SEEK_ROWS].id);
+	if (i + SEEK_TUPLES < rows->nsorted)
+		IvfpqRerankSeekTuple(run->rerank, sorted[SEEK_TUPLES].id);
+	(void) tidset_insert(rows->seen, sorted->id, &found);
+	row->lower = sorted->lower;
+	row->upper = sorted->upper;
+	row->id = sorted->id;
+	row->bounded = true;
+	return row;
+}
+
+/* Moves the sorted rows to the heap, before the next batch. */
+void
+IvfpqRowsUnsort(IvfpqScanRun *run)
+{
+	while (first_of_sorted(&run->rows) != NULL)
+		pairingheap_add(run->rows.queue, &take_sorted(run)->node);
+}
+
 /* Takes the first row out of the queue.  Returns NULL if it is empty. */
 IvfpqQueuedRow *
-IvfpqRowsPop(IvfpqScanRows *rows)
+IvfpqRowsPop(IvfpqScanRun *run)
 {
-	if (pairingheap_is_empty(rows->queue))
+	const IvfpqQueuedRow *queued = first_of_heap(&run->rows);
+	const IvfpqSortedRow *sorted = first_of_sorted(&run->rows);
+	int			c;
+
+	if (sorted != NULL && queued != NULL)
+	{
+		c = float8_cmp_internal(sorted->lower, queued->lower);
+		if (c > 0 || (c == 0 && queued->bounded && queued->id < sorted->id))
+			sorted = NULL;
+	}
+	if (sorted != NULL)
+		return take_sorted(run);
+	if (queued == NULL)
 		return NULL;
 	return pairingheap_container(IvfpqQueuedRow, node,
-								 pairingheap_remove_first(rows->queue));
+								 pairingheap_remove_first(run->rows.queue));
+}
+
+/* Returns the least lower bound of the queue's rows, or infinity. */
+static double
+least_lower(const IvfpqScanRows *rows)
+{
+	const IvfpqQueuedRow *queued = first_of_heap(rows);
+	const IvfpqSortedRow *sorted = first_of_sorted(rows);
+
+	if (queued == NULL)
+		return sorted != NULL ? sorted->lower : get_float8_infinity();
+	return sorted != NULL ? float8_min(sorted->lower, queued->lower) :
+		queued->lower;
 }
 
 /* qsort comparator for the order in which rows leave the queue */
@@ -135,7 +253,7 @@ compare_rows(const void *a, const void *b)
  * the queue, so that their pages can be prefetched.
  */
 void
-IvfpqRowsPrefetch(IvfpqScanRows *rows, int64 n)
+IvfpqRowsPrefetchQueued(IvfpqScanRows *rows, int64 n)
 {
 	IvfpqQueuedRow *sorted = palloc_extended(Max(n, 1) *
 											 sizeof(IvfpqQueuedRow),
@@ -151,6 +269,19 @@ IvfpqRowsPrefetch(IvfpqScanRows *rows, int64 n)
 		rows->prefetch[i] = sorted[i].id;
 	rows->nprefetch = n;
 	pfree(sorted);
+}
+
+/* Likewise for a batch of sorted rows. */
+void
+IvfpqRowsPrefetch(IvfpqScanRows *rows)
+{
+	if (rows->prefetch)
+		pfree(rows->prefetch);
+	rows->prefetch = palloc_extended(Max(rows->nsorted, 1) * sizeof(uint64),
+									 MCXT_ALLOC_HUGE);
+	for (int64 i = 0; i < rows->nsorted; i++)
+		rows->prefetch[i] = rows->sorted[i].id;
+	rows->nprefetch = rows->nsorted;
 }
 
 /*
@@ -250,7 +381,7 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 							rows->prefetch + rows->nprefetched,
 							Max(0, Min(rows->nprefetch - rows->nprefetched,
 									   rows->quota - rows->returned)), false);
-	for (; row != NULL && row->bounded; row = IvfpqRowsPop(rows))
+	for (; row != NULL && row->bounded; row = IvfpqRowsPop(run))
 	{
 		CHECK_FOR_INTERRUPTS();
 		/* an untested row may end the scan only if ends_on_any_row is set */
@@ -265,9 +396,7 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 		 * and only the executor needs the row.  A filter needs the row's
 		 * distance, and key quals are rechecked on the row (README, "Keys").
 		 */
-		others = pairingheap_is_empty(rows->queue) ? get_float8_infinity() :
-			pairingheap_container(IvfpqQueuedRow, node,
-								  pairingheap_first(rows->queue))->lower;
+		others = least_lower(rows);
 		if (!rows->needs_distance && row->upper < others)
 		{
 			IvfpqRerankSkip(run->rerank, row->id);
@@ -313,7 +442,7 @@ IvfpqRowsNext(IvfpqScanRun *run, IvfpqNextRow *next)
 		next->reranked = true;
 		return true;
 	}
-	row = IvfpqRowsPop(&run->rows);
+	row = IvfpqRowsPop(run);
 	if (row != NULL && row->bounded)
 		row = pop_bounded(run, row);
 	if (row == NULL)

@@ -46,6 +46,14 @@ typedef struct IvfpqQueuedRow
 	bool		bounded;		/* not reranked yet: only bounds are known */
 } IvfpqQueuedRow;
 
+/* A row of a batch that is only bounded, in the sorted part of the queue. */
+typedef struct IvfpqSortedRow
+{
+	double		lower;
+	double		upper;
+	uint64		id;
+} IvfpqSortedRow;
+
 /* A row that was taken from the queue, or from the sort of the full pass. */
 typedef struct IvfpqNextRow
 {
@@ -151,8 +159,15 @@ typedef struct IvfpqScanRows
 	int64		rejected;		/* rows that failed a qual before their
 								 * distance was computed */
 
-	/* the queue: */
+	/*
+	 * the queue: a heap and, after a batch whose rows were bounded by
+	 * distances, an array.  A row of the array is in `seen` once it has left
+	 * the array.
+	 */
 	pairingheap *queue;
+	IvfpqSortedRow *sorted;		/* [nsorted] by lower bound and TID */
+	int64		nsorted;
+	int64		next_sorted;	/* number of rows that have left `sorted` */
 	IvfpqQueuedRow *next_slot;	/* next free element of the memory reserved
 								 * for the rows of the batch */
 	uint64	   *prefetch;		/* [nprefetch] ids of the batch's rows, in the
@@ -252,9 +267,13 @@ extern void IvfpqRowsInit(IvfpqScanRun *run);
 extern void IvfpqRowsReserve(IvfpqScanRows *rows, int64 n);
 extern void IvfpqRowsAdd(IvfpqScanRun *run, uint64 id, double lower,
 						 double upper, bool bounded);
+extern void IvfpqRowsAddSorted(IvfpqScanRun *run, IvfpqSortedRow *rows,
+							   int64 n);
+extern void IvfpqRowsUnsort(IvfpqScanRun *run);
 extern void IvfpqRowsSort(IvfpqScanRun *run, uint64 id, double distance);
-extern void IvfpqRowsPrefetch(IvfpqScanRows *rows, int64 n);
-extern IvfpqQueuedRow *IvfpqRowsPop(IvfpqScanRows *rows);
+extern void IvfpqRowsPrefetch(IvfpqScanRows *rows);
+extern void IvfpqRowsPrefetchQueued(IvfpqScanRows *rows, int64 n);
+extern IvfpqQueuedRow *IvfpqRowsPop(IvfpqScanRun *run);
 extern void IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count);
 extern bool IvfpqRowsNext(IvfpqScanRun *run, IvfpqNextRow *next);
 extern bool IvfpqRowsQuotaIsUsed(IvfpqScanRun *run);

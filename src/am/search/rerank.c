@@ -234,6 +234,42 @@ IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids, int64 n,
 	hold(rows, 0);
 }
 
+/*
+ * Prefetch a row that will be fetched soon, but perhaps not by us, without
+ * pinning its page: first its line pointer, and some rows later its tuple's
+ * header and first columns.  What is read meanwhile may belong to another page,
+ * which affects only what is prefetched.
+ */
+void
+IvfpqRerankSeekRow(const IvfpqRerank *rerank, uint64 id)
+{
+	int			at;
+
+	if (rerank->is_heap && find_line_pointer(id, &at))
+		(void) IvfpqBufHintFetch(rerank->heap,
+								 (BlockNumber) (id >> IVFPQ_ID_SHIFT), at,
+								 sizeof(ItemIdData));
+}
+
+void
+IvfpqRerankSeekTuple(const IvfpqRerank *rerank, uint64 id)
+{
+	const char *page;
+	ItemIdData	item;
+	int			at;
+
+	if (!rerank->is_heap || !find_line_pointer(id, &at))
+		return;
+	page = IvfpqBufHintFetch(rerank->heap,
+							 (BlockNumber) (id >> IVFPQ_ID_SHIFT), at, 0);
+	if (page == NULL)
+		return;
+	memcpy(&item, page + at, sizeof(item));
+	if (item.lp_off + item.lp_len <= BLCKSZ)
+		IvfpqFetch(page + item.lp_off,
+				   page + item.lp_off + Min(item.lp_len, ROW_BYTES));
+}
+
 /* Releases all pages, as is done between batches, and ends prefetching. */
 void
 IvfpqRerankReleasePages(IvfpqRerank *rerank)
