@@ -186,11 +186,13 @@
 /* A batch that has no other limit is limited to this many candidates. */
 #define ALL_CANDIDATES	(PG_INT32_MAX / 4)
 
-/* Bytes for each probed list, and for each posting in an answer of gpuvecd. */
+/*
+ * Bytes for each probed list, for each posting in an answer of gpuvecd, and for
+ * its row's distance.
+ */
 #define LIST_BYTES		(64 + 2 * sizeof(IvfpqDirEntry))
-#define ANSWER_BYTES	(32 + sizeof(GvRowDistance) + \
-						 Max(sizeof(IvfpqKnownRecord), \
-							 sizeof(IvfpqKnownDistance)))
+#define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
+#define DISTANCE_BYTES	(sizeof(GvRowDistance) + sizeof(IvfpqKnownDistance))
 
 /* Times in nanoseconds, in addition to those of params.h. */
 #define CANDIDATE_NS		250.0	/* a candidate, besides scanning lists */
@@ -742,7 +744,8 @@ IvfpqDepthFits(const IvfpqScanRun *run, int probes, int64 candidates)
 		return true;
 	found = postings * (sizeof(float) + sizeof(uint64)) + probes * LIST_BYTES;
 	if (IvfpqServerIsWanted())
-		found += postings * ANSWER_BYTES;
+		found += postings * (ANSWER_BYTES + (run->search.asked != NULL ?
+											 DISTANCE_BYTES : 0));
 	search = gv_scan_scratch(run->model->gv.m,
 							 (int32) Min(postings, PG_INT32_MAX)) +
 		set_bytes(candidates);
