@@ -139,13 +139,13 @@ first_of_sorted(const IvfpqScanRows *rows)
 		&rows->sorted[rows->next_sorted];
 }
 
-/* Orders sorted rows as compare_queued orders bounded rows. */
+/* Orders sorted rows as compare_queued orders bounded rows; no bound is NaN. */
 static inline int
 compare_sorted(const IvfpqSortedRow *a, const IvfpqSortedRow *b)
 {
-	int			c = float8_cmp_internal(a->lower, b->lower);
-
-	return c != 0 ? c : (a->id > b->id) - (a->id < b->id);
+	if (a->lower != b->lower)
+		return a->lower < b->lower ? -1 : 1;
+	return (a->id > b->id) - (a->id < b->id);
 }
 
 #define ST_SORT sort_rows
