@@ -244,7 +244,6 @@ extern int64 IvfpqSearchCount(IvfpqSearch *search, int probes);
 extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view);
-extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
@@ -258,6 +257,7 @@ extern IvfpqListSums IvfpqSumCounts(const IvfpqListCount *counts, int n,
 /* many searches that share the reading of lists */
 #define IVFPQ_TOGETHER	64		/* maximum number of searches */
 
+extern void IvfpqSearchListsTogether(IvfpqSearch *searches, int n);
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
