@@ -167,7 +167,9 @@ struct IvfpqRecallGrid
 	int			nwidths;
 	int			widths[MAX_WIDTHS]; /* numbers of candidates */
 
-	int			capacity;		/* maximum number of postings to keep */
+	int			stride;			/* of the level */
+	int			capacity;		/* maximum number of the level's postings to
+								 * keep */
 	int			group;			/* queries that are searched together */
 	IvfpqSearch *searches;		/* [group] */
 	GvTopK	   *nearest;		/* [group] nearest lists */
@@ -479,8 +481,12 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 		grid->widths[grid->nwidths++] = (int) width;
 	grid->widths[grid->nwidths++] = spec->most_width;
 
-	/* enough for all postings of most_width rows and of the query's own row */
-	grid->capacity = (spec->most_width + 1) *
+	/*
+	 * enough for all postings of the level's share of most_width rows, and of
+	 * the query's own row
+	 */
+	grid->stride = ivfpq_levels[spec->level].stride;
+	grid->capacity = (spec->most_width / grid->stride + 2) *
 		grid->search.model->meta.lists_per_row;
 
 	MemoryContextReset(grid->memory);
@@ -629,7 +635,8 @@ compare_thresholds(const void *a, const void *b)
  * Records, for each neighbor of query q and each step, the smallest width that
  * finds the neighbor.  A width finds a neighbor if the neighbor's rank is
  * below the width: the number of other rows that have a posting in the step's
- * lists before the neighbor's best one.
+ * lists before the neighbor's best one.  If the level looks at one row in
+ * `stride`, a width has width / stride of these rows.
  *
  * counts[s][t] is the number of postings that step s adds between threshold
  * t - 1 and threshold t.  If both postings of a row precede a threshold, the
@@ -705,7 +712,8 @@ count_ranks(IvfpqRecallGrid *grid, QueryFound *query, int q)
 				threshold->posting.score > query->reach[s])
 				continue;
 			seen[threshold->neighbor] = true;
-			while (width < grid->nwidths && rank >= grid->widths[width])
+			while (width < grid->nwidths &&
+				   (rank + 1) * grid->stride > grid->widths[width])
 				width++;
 			widths[threshold->neighbor] = width;
 		}
@@ -747,6 +755,22 @@ find_nearest(IvfpqRecallGrid *grid, const float *const *vectors, int n,
 		grid->nearest[i].capacity = grid->probes[*all ? grid->nsteps - 1 : step];
 	IvfpqNearestLists(grid->search.index, model, query, vectors, n,
 					  grid->nearest);
+}
+
+/* IvfpqPostingChoice.  Chooses the postings of the rows of a level. */
+static uint32
+choose_sampled(int level, const IvfpqBlockView *view)
+{
+	uint32		chosen = 0;
+
+	for (uint32 live = view->live; live != 0; live &= live - 1)
+	{
+		int			i = pg_rightmost_one_pos32(live);
+
+		if (IvfpqLevelHas(level, IvfpqTidToId(&view->tids[i])))
+			chosen |= UINT32_C(1) << i;
+	}
+	return chosen;
 }
 
 /*
@@ -815,7 +839,9 @@ measure_group(IvfpqRecallGrid *grid, int first, int n)
 				search->scan.reach = Min(farthest, search->scan.reach);
 			}
 		}
-		IvfpqSearchListsTogether(grid->searches, n);
+		IvfpqSearchListsTogether(grid->searches, n,
+								 grid->spec.level > 0 ? choose_sampled : NULL,
+								 grid->spec.level);
 		for (int i = 0; i < n; i++)
 		{
 			GvTopK	   *found = &grid->searches[i].candidates;
@@ -866,14 +892,14 @@ measure_remote(IvfpqRecallGrid *grid)
 	IvfpqRemoteQuery question = {
 		.probes = spec->most,
 		.compare = meta->nlists,
-		.capacity = grid->capacity
+		.capacity = (spec->most_width + 1) * meta->lists_per_row
 	};
 	QueryFound *query;
 	IvfpqRemoteResult *answers;
 	int			most;
 
 	if (grid->mirror == NULL || !has_mirror(grid->mirror) ||
-		grid->capacity > GV_MAX_HITS)
+		question.capacity > GV_MAX_HITS)
 		return false;
 
 	query = palloc0(sizeof(QueryFound));
@@ -902,12 +928,14 @@ measure_remote(IvfpqRecallGrid *grid)
 			for (int j = 0; j < answer->head.nhits; j++)
 			{
 				const GvHit *hit = &answer->hits[j];
+				uint64		id = IvfpqWordsToId(hit->rowid);
 				int			step = 0;
 
+				if (!IvfpqLevelHas(spec->level, id))
+					continue;
 				while (hit->probe >= (uint32) grid->probes[step])
 					step++;
-				take_posting(grid, query, hit->score,
-							 IvfpqWordsToId(hit->rowid), step);
+				take_posting(grid, query, hit->score, id, step);
 			}
 			count_ranks(grid, query, first + i);
 		}

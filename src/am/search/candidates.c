@@ -97,6 +97,8 @@ typedef struct Chunk
 	IvfpqSearch *searches;		/* [n] the searches for which lists are
 								 * scanned */
 	int			n;
+	IvfpqPostingChoice choice;	/* the postings to offer; NULL = all */
+	int			choice_arg;
 	int			capacity;		/* blocks for which there is memory */
 	int			nblocks;
 	GvBlock    *blocks;			/* [capacity] */
@@ -527,6 +529,8 @@ add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
 	to += codes;
 	memcpy(to, block.rowids, GV_BLOCK * sizeof(ItemPointerData));
 	block.rowids = (const uint16_t *) to;
+	if (chunk->choice != NULL)
+		block.live &= chunk->choice(chunk->choice_arg, view);
 	chunk->blocks[chunk->nblocks++] = block;
 	list->postings += pg_popcount32(block.live);
 	list->end++;
@@ -617,10 +621,12 @@ copy_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 
 /*
  * Offers the postings of each search's lists to the search, for open searches
- * [n <= IVFPQ_TOGETHER] of one index, which have no conditions.
+ * [n <= IVFPQ_TOGETHER] of one index, which have no conditions.  Unless
+ * `choice` is NULL, offers only the postings that it chooses.
  */
 void
-IvfpqSearchListsTogether(IvfpqSearch *searches, int n)
+IvfpqSearchListsTogether(IvfpqSearch *searches, int n,
+						 IvfpqPostingChoice choice, int choice_arg)
 {
 	IvfpqListReader *reader = &searches[0].reader;
 	int			npairs;
@@ -633,6 +639,8 @@ IvfpqSearchListsTogether(IvfpqSearch *searches, int n)
 
 	chunk->searches = searches;
 	chunk->n = n;
+	chunk->choice = choice;
+	chunk->choice_arg = choice_arg;
 	chunk->body_bytes = TYPEALIGN(GV_ALIGN, GV_BLOCK *
 								  (gv_code_bytes(searches[0].model->gv.m) +
 								   sizeof(float) + sizeof(ItemPointerData)));
@@ -680,7 +688,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 		(void) IvfpqQueryTable(&searches[s].query);
 		IvfpqSearchOpen(&searches[s], candidates * lists_per_row);
 	}
-	IvfpqSearchListsTogether(searches, n);
+	IvfpqSearchListsTogether(searches, n, NULL, 0);
 	for (int s = 0; s < n; s++)
 		IvfpqSearchTake(&searches[s], candidates);
 }

@@ -257,7 +257,12 @@ extern IvfpqListSums IvfpqSumCounts(const IvfpqListCount *counts, int n,
 /* many searches that share the reading of lists */
 #define IVFPQ_TOGETHER	64		/* maximum number of searches */
 
-extern void IvfpqSearchListsTogether(IvfpqSearch *searches, int n);
+/* Returns a bit for each posting of a block, set if the posting is chosen. */
+typedef uint32 (*IvfpqPostingChoice) (int arg, const IvfpqBlockView *view);
+
+extern void IvfpqSearchListsTogether(IvfpqSearch *searches, int n,
+									 IvfpqPostingChoice choice,
+									 int choice_arg);
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
