@@ -387,3 +387,12 @@ FROM (SELECT g, (SELECT array_agg((x / n)::real) FROM (SELECT x, sqrt(sum(x * x)
 CREATE INDEX nines_e ON nines USING gpuivfpq (e);
 SELECT probes >= 4 AS enough FROM gpuvec_calibration('nines_e') WHERE k = 10 AND recall = 0.9;
 DROP TABLE nines;
+
+-- codes of one dimension a sub-quantizer rank rows nearly as their distances do: a row takes one rank, though it has two
+-- postings, and at more than 100 rows each row that a level looks at stands for ten
+CREATE TABLE ranked (e real[]) WITH (autovacuum_enabled = off);
+INSERT INTO ranked SELECT pg_temp.point(g, 8, 20, 1) FROM generate_series(1, 4000) AS g;
+CREATE INDEX ranked_e ON ranked USING gpuivfpq (e) WITH (lists = 40, pq_dim = 8);
+SELECT k, min(candidates) > k AS no_fewer, max(candidates) < 1.5 * k AS few
+FROM gpuvec_calibration('ranked_e') WHERE k >= 100 AND recall <= 0.95 GROUP BY k ORDER BY k;
+DROP TABLE ranked;

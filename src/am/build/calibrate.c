@@ -70,16 +70,19 @@
 #define MORE_PROBES		1.5		/* largest number of lists of the next grid,
 								 * as a multiple of the probes found: a margin
 								 * for confidence intervals and chance */
-#define USUAL_WIDTH		500
+#define USUAL_WIDTH		1000
 #define MOST_WIDTH		20000
 
 /* Like FEW_QUERIES and MORE_PROBES, but for later, more costly levels. */
 #define FEW_DEEP		16
-#define MORE_DEEP		1.3		/* factor for probes and for candidates */
+#define MORE_DEEP		1.3		/* like MORE_PROBES */
+#define MORE_WIDTH		2		/* largest number of candidates of the next
+								 * grid, as a multiple of the candidates found:
+								 * candidates cost little */
 #define DEEPER			3.0		/* largest number of lists of the first grid,
 								 * as a multiple of the previous level's
 								 * largest probes */
-#define USUAL_EXCESS	3		/* candidates of the first grid, as a multiple
+#define USUAL_EXCESS	6		/* candidates of the first grid, as a multiple
 								 * of the largest depth */
 #define MOST_FRACTION		0.05	/* largest number of candidates, per row
 									 * of the table; a scan that needs more
@@ -397,7 +400,7 @@ measure_first_level(IvfpqRecallGrid *grid, int nqueries, IvfpqMetaData *meta)
 	IvfpqGridSpec spec = {
 		.nqueries = Min(FEW_QUERIES, nqueries),
 		.least = Max(1, IvfpqFormulaProbes(meta) / 10),
-		.most = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists),
+		.most = Min(7.5 * IvfpqFormulaProbes(meta), meta->nlists),
 		.most_width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta))
 	};
 	int			all = count_sure(meta, 0);
@@ -447,7 +450,7 @@ measure_later_level(IvfpqRecallGrid *grid, int nqueries, int level,
 
 	/* with all queries, try only the targets that the few queries reached */
 	spec.most = Min(MORE_DEEP * most.probes, meta->nlists);
-	spec.most_width = Min(MORE_DEEP * most.candidates, most_width);
+	spec.most_width = Min(MORE_WIDTH * most.candidates, most_width);
 	spec.nqueries = nqueries;
 	(void) measure_until(grid, &spec, most_width, IVFPQ_Z_95, reached, meta);
 }

@@ -3,10 +3,17 @@
  *		Recall grids: the recall that calibration queries reach with each
  *		number of lists and candidates, and the cheapest pair for each target.
  *
- * We search for each query with ever more lists, and look up the rank of each
- * exact neighbor among the candidates.  A search with that many lists finds
- * the neighbor if this rank is below the search's number of candidates.  In a
- * build, all participants take queries, in phases that the leader starts.
+ * We search for each query with ever more lists, in steps, and find the rank
+ * of each exact neighbor among the candidates.  A search with a step's lists
+ * finds the neighbor if this rank is below the search's number of candidates.
+ * In a build, all participants take groups of queries, in phases that the
+ * leader starts.  A group is searched together, so that a step reads each list
+ * once for all queries of the group.
+ *
+ * Ranks are counted, so that nothing has to be sorted.  A query has at most
+ * two hundred postings of neighbors, and a binary search among their scores
+ * shows which of them a posting precedes.  One pass over the postings found
+ * gives the ranks at all steps (count_ranks).
  *
  * If gpuvecd builds the index, it searches in place of the participants, in
  * its calibration mirror of the index.  Postings are sent to the mirror when
@@ -38,11 +45,13 @@
 #include "miscadmin.h"
 #include "nodes/bitmapset.h"
 #include "port/pg_bitutils.h"
+#include "utils/float.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "am/build/recallgrid.h"
 #include "am/common/enginecall.h"
+#include "am/common/options.h"
 #include "am/search/params.h"
 #include "am/search/search.h"
 #include "page/injection.h"
@@ -71,53 +80,101 @@
 								 * fraction of a depth's rows */
 
 /*
- * Values of AnswerRow.place: UNEXPECTED for a row that is no neighbor, SEEN
- * for a row that takes no rank because it is the query's own row or was
- * counted before.
+ * Maximum bytes of memory for the queries that a participant searches
+ * together, and its maximum fraction of maintenance_work_mem.  One query may
+ * take more.
  */
-#define UNEXPECTED		(-1)
-#define SEEN			(-2)
+#define GROUP_BYTES		((Size) 32 << 20)
+#define GROUP_DIVISOR	4
 
-/* A row of an answer. */
-typedef struct AnswerRow
+/* Maximum number of thresholds: a row has at most two postings. */
+#define MAX_THRESHOLDS	(2 * IVFPQ_GROUND_TRUTH_ROWS)
+
+/* A row in a RowTable. */
+typedef struct RowEntry
 {
 	uint64		id;				/* IvfpqTidToId */
 	uint32		round;			/* the entry is free unless this equals
-								 * AnswerRows.round */
-	int32		place;			/* number of the neighbor, or UNEXPECTED or
-								 * SEEN */
-} AnswerRow;
+								 * RowTable.round */
+	int32		value;
+} RowEntry;
 
 /*
- * A hash table of the rows of an answer, each counted once, and of the query's
- * neighbors.  It is filled anew for every query and every number of lists.  To
- * empty it, `round` is incremented: entries of older rounds are free.  The
- * table uses open addressing, and is at most half full.
+ * A hash table of rows, with open addressing, which is at most half full.  To
+ * empty it, `round` is incremented: entries of older rounds are free.
  */
-typedef struct AnswerRows
+typedef struct RowTable
 {
-	uint32		mask;			/* number of entries - 1 */
+	uint32		mask;			/* number of entries in use - 1 */
 	uint32		round;
-	AnswerRow  *entries;		/* [mask + 1] */
-} AnswerRows;
+	uint64		allocated;
+	RowEntry   *entries;		/* [allocated] */
+} RowTable;
+
+/* Value of the query's own row and its copies, which take no rank. */
+#define OWN_ROW			(-1)
+
+/* A posting that a query's searches found. */
+typedef struct FoundPosting
+{
+	uint64		id;				/* IvfpqTidToId of its row */
+	float		score;
+	int			step;			/* first step whose lists have it */
+} FoundPosting;
+
+/* A posting of a neighbor. */
+typedef struct Threshold
+{
+	FoundPosting posting;
+	int			neighbor;
+} Threshold;
+
+/*
+ * What the searches for a query have found.  Postings of a step above the
+ * step's reach are not among them, unless all neighbors precede them.
+ */
+typedef struct QueryFound
+{
+	IvfpqGroundTruth truth;
+	int			nfound;			/* number of neighbors found */
+	float		best[IVFPQ_GROUND_TRUTH_ROWS];	/* best score of a neighbor's
+												 * postings; infinite if none
+												 * is found */
+	int			nthresholds;
+	Threshold	thresholds[MAX_THRESHOLDS];
+	float		reach[MAX_STEPS];	/* a search with the step's lists keeps no
+									 * posting with a greater score */
+	int64		npostings;
+	int64		allocated;
+	FoundPosting *postings;		/* [allocated] */
+	int			nscores;
+	float	   *scores;			/* [2 * capacity] the best `capacity` scores
+								 * found, in no order */
+} QueryFound;
 
 struct IvfpqRecallGrid
 {
 	const IvfpqCalibration *calibration;
 	IvfpqCalibMirror *mirror;	/* calibration mirror, or NULL */
 	IvfpqParallel *parallel;
-	IvfpqSearch search;
-	MemoryContext tmp;			/* reset after every query */
-	IvfpqGridSpec spec;			/* size of the current grid */
+	IvfpqSearch search;			/* finds nearest lists */
+
+	/* the current grid */
+	MemoryContext memory;		/* has the arrays */
+	IvfpqGridSpec spec;			/* size */
 	int			nsteps;
 	int			probes[MAX_STEPS];
 	int			nwidths;
 	int			widths[MAX_WIDTHS]; /* numbers of candidates */
 
-	int			capacity;		/* maximum number of postings kept */
-	GvTopK		sorted;			/* postings kept for the current query,
-								 * nearest first; arrays [2 * capacity] */
-	AnswerRows	rows;			/* rows of the current answer */
+	int			stride;			/* of the level */
+	int			capacity;		/* maximum number of the level's postings to
+								 * keep */
+	int			group;			/* queries that are searched together */
+	IvfpqSearch *searches;		/* [group] */
+	GvTopK	   *nearest;		/* [group] nearest lists */
+	MemoryContext tmp;			/* reset after every group */
+	RowTable	rows;			/* rows of one query */
 	int		   *nneighbors;		/* [spec.nqueries] number of neighbors */
 	uint8	   *found;			/* [spec.nqueries][nsteps]
 								 * [IVFPQ_GROUND_TRUTH_ROWS] index into
@@ -280,23 +337,52 @@ IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
 	mirror->count++;
 }
 
-/* Returns the entry of a row.  If the row is new, enters it as UNEXPECTED. */
-static inline AnswerRow *
-enter_row(AnswerRows *rows, uint64 id)
+/* Empties grid->rows, and makes room for n rows. */
+static void
+begin_rows(IvfpqRecallGrid *grid, int64 n)
+{
+	RowTable   *rows = &grid->rows;
+	uint64		nentries = pg_nextpower2_64(2 * Max(n, 1));
+
+	if (nentries > rows->allocated)
+	{
+		if (rows->entries != NULL)
+			pfree(rows->entries);
+		rows->entries =
+			MemoryContextAllocExtended(grid->memory,
+									   nentries * sizeof(RowEntry),
+									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+		rows->allocated = nentries;
+		rows->round = 0;
+	}
+	rows->mask = (uint32) (nentries - 1);
+	if (++rows->round == 0)
+	{
+		memset(rows->entries, 0, rows->allocated * sizeof(RowEntry));
+		rows->round = 1;
+	}
+}
+
+/* Returns the entry of a row, or the free entry where it would be. */
+static inline RowEntry *
+find_row(const RowTable *rows, uint64 id)
 {
 	uint32		i = murmurhash32((uint32) id ^
 								 (uint32) (id >> 32) * UINT32_C(0x9E3779B1));
-	AnswerRow  *row = &rows->entries[i & rows->mask];
+	RowEntry   *row = &rows->entries[i & rows->mask];
 
 	while (row->round == rows->round && row->id != id)
 		row = &rows->entries[++i & rows->mask];
-	if (row->round != rows->round)
-	{
-		row->id = id;
-		row->round = rows->round;
-		row->place = UNEXPECTED;
-	}
 	return row;
+}
+
+/* Sets a free entry that find_row returned. */
+static inline void
+enter_row(const RowTable *rows, RowEntry *row, uint64 id, int32 value)
+{
+	row->id = id;
+	row->round = rows->round;
+	row->value = value;
 }
 
 /*
@@ -325,11 +411,47 @@ IvfpqRecallGridBegin(const IvfpqCalibration *calibration, Relation index,
 	grid->calibration = calibration;
 	grid->mirror = mirror;
 	grid->parallel = parallel;
-	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
-									  "gpuivfpq calibration query",
-									  ALLOCSET_DEFAULT_SIZES);
+	grid->memory = AllocSetContextCreate(CurrentMemoryContext,
+										 "gpuivfpq recall grid",
+										 ALLOCSET_DEFAULT_SIZES);
 	IvfpqSearchInit(&grid->search, index, model);
 	return grid;
+}
+
+/*
+ * Sets grid->group, and prepares to search for this many queries together.
+ * There is a group for each participant at least, if there are enough queries.
+ */
+static void
+prepare_group(IvfpqRecallGrid *grid)
+{
+	const IvfpqModel *model = grid->search.model;
+	Size		nkept = grid->capacity;
+	Size		bytes = gv_table_bytes(model->gv.m) +
+	gv_scan_scratch(model->gv.m, grid->capacity) +
+	nkept * (3 * sizeof(float) + sizeof(uint64) + 2 * sizeof(FoundPosting)) +
+	(Size) grid->spec.most * 2 * (sizeof(float) + sizeof(uint64)) +
+	model->meta.nlists / BITS_PER_BYTE;
+	Size		most = Min(GROUP_BYTES, IvfpqMemoryLimit() / GROUP_DIVISOR /
+						   grid->parallel->shared->nparts);
+	int			share = (grid->spec.nqueries - 1) /
+	grid->parallel->shared->size + 1;
+
+	grid->group = (int) Max(1, Min(Min(share, IVFPQ_TOGETHER), most / bytes));
+	grid->searches = palloc(grid->group * sizeof(IvfpqSearch));
+	grid->nearest = palloc0(grid->group * sizeof(GvTopK));
+	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
+									  "gpuivfpq calibration queries",
+									  ALLOCSET_DEFAULT_SIZES);
+
+	/* measure_group() works in a context that is reset, so allocate here */
+	for (int i = 0; i < grid->group; i++)
+	{
+		IvfpqSearchInit(&grid->searches[i], grid->search.index, model);
+		IvfpqTopKResize(&grid->searches[i].lists, grid->spec.most);
+		IvfpqTopKResize(&grid->nearest[i], grid->spec.most);
+		IvfpqSearchOpen(&grid->searches[i], grid->capacity);
+	}
 }
 
 /*
@@ -343,7 +465,7 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 	double		step = spec->level == 0 ? STEP : DEEP_STEP;
 	double		probes = spec->least;
 	double		width = Max(LEAST_WIDTH, first_rows);
-	Size		nentries;
+	MemoryContext oldcontext;
 
 	grid->spec = *spec;
 	grid->search.query.deep = first_rows > IVFPQ_PARENTS_ROWS;
@@ -359,262 +481,501 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 		grid->widths[grid->nwidths++] = (int) width;
 	grid->widths[grid->nwidths++] = spec->most_width;
 
-	/* enough for all postings of most_width rows and of the query's own row */
-	grid->capacity = (spec->most_width + 1) *
+	/*
+	 * enough for all postings of the level's share of most_width rows, and of
+	 * the query's own row
+	 */
+	grid->stride = ivfpq_levels[spec->level].stride;
+	grid->capacity = (spec->most_width / grid->stride + 2) *
 		grid->search.model->meta.lists_per_row;
 
-	/* measure_query() works in a context that is reset, so allocate here */
-	IvfpqTopKResize(&grid->search.lists, spec->most);
-	IvfpqSearchOpen(&grid->search, grid->capacity);
-	IvfpqTopKResize(&grid->sorted, 2 * grid->capacity);
-	if (grid->found != NULL)
-	{
-		pfree(grid->rows.entries);
-		pfree(grid->nneighbors);
-		pfree(grid->found);
-	}
-	nentries = pg_nextpower2_32(2 * (grid->capacity + IVFPQ_GROUND_TRUTH_ROWS +
-									 grid->calibration->training->depth));
-	grid->rows.mask = nentries - 1;
-	grid->rows.round = 0;
-	grid->rows.entries = palloc_extended(nentries * sizeof(AnswerRow),
-										 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	MemoryContextReset(grid->memory);
+	memset(&grid->rows, 0, sizeof(grid->rows));
+	oldcontext = MemoryContextSwitchTo(grid->memory);
 	grid->nneighbors = palloc0(spec->nqueries * sizeof(int));
 	grid->found = palloc_extended((Size) spec->nqueries * grid->nsteps *
 								  IVFPQ_GROUND_TRUTH_ROWS, MCXT_ALLOC_HUGE);
+	MemoryContextSwitchTo(oldcontext);
 }
 
-/*
- * Records, for each neighbor of query q, the smallest width that finds the
- * neighbor at a step.  ids [n] are the rows of the postings found, nearest
- * first.  A width finds a neighbor if the neighbor's rank among the distinct
- * rows is below the width.  The row that the query was made of and copies of
- * this row take no rank, because a user's query has no such rows.
- */
+/* Begins to take the postings that searches for query q find. */
 static void
-note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *truth, int q,
-		   int step, const uint64 *ids, int n)
+begin_query(IvfpqRecallGrid *grid, QueryFound *query, int q)
 {
-	AnswerRows *rows = &grid->rows;
-	uint8	   *widths = found_at(grid, q, step);
-	int			width = 0;
-	int			rank = 0;
+	query->nfound = query->nthresholds = 0;
+	query->npostings = 0;
+	for (int i = 0; i < IVFPQ_GROUND_TRUTH_ROWS; i++)
+		query->best[i] = get_float4_infinity();
+	grid->nneighbors[q] =
+		IvfpqCalibrationGroundTruth(grid->calibration, grid->spec.level, q,
+									&query->truth);
+}
 
-	memset(widths, grid->nwidths, IVFPQ_GROUND_TRUTH_ROWS);
-	if (++rows->round == 0)
-	{
-		memset(rows->entries, 0, ((Size) rows->mask + 1) * sizeof(AnswerRow));
-		rows->round = 1;
-	}
-	for (int i = 0; i < truth->nown; i++)
-		enter_row(rows, truth->own[i])->place = SEEN;
-	for (int i = 0; i < truth->nneighbors; i++)
-		enter_row(rows, truth->neighbors[i])->place = i;
+/* Makes room for n more postings.  Memory comes from the current context. */
+static void
+reserve_postings(QueryFound *query, int64 n)
+{
+	if (query->npostings + n <= query->allocated)
+		return;
+	query->allocated = Max(2 * query->allocated, query->npostings + n);
+	query->postings = query->postings == NULL ?
+		palloc_extended(query->allocated * sizeof(FoundPosting),
+						MCXT_ALLOC_HUGE) :
+		repalloc_huge(query->postings,
+					  query->allocated * sizeof(FoundPosting));
+}
+
+/* Moves scores [n] below a limit to the front, and returns their number. */
+static inline int
+split_scores(float *scores, int n, float limit)
+{
+	int			nbelow = 0;
+
+	/* without a branch, because its outcome could not be predicted */
 	for (int i = 0; i < n; i++)
 	{
-		AnswerRow  *row = enter_row(rows, ids[i]);
+		float		moved = scores[i];
 
-		if (row->place == SEEN)
-			continue;
-		while (width < grid->nwidths && rank >= grid->widths[width])
-			width++;
-		if (width == grid->nwidths)
-			break;
-		rank++;
-		if (row->place != UNEXPECTED)
-			widths[row->place] = width;
-		row->place = SEEN;
+		scores[i] = scores[nbelow];
+		scores[nbelow] = moved;
+		nbelow += moved < limit;
 	}
-
-	/* Neighbors with equal scores are interchangeable: sort their widths. */
-	for (int i = 1; i < truth->nneighbors; i++)
-	{
-		uint8		moved = widths[i];
-		int			at = i;
-
-		for (; at > 0 && truth->scores[at - 1] == truth->scores[i] &&
-			 widths[at - 1] > moved; at--)
-			widths[at] = widths[at - 1];
-		widths[at] = moved;
-	}
+	return nbelow;
 }
 
 /*
- * Merges the postings of *found into *sorted, and keeps the nearest `capacity`
- * postings.  Both arrays are in the order of gv_topk_sort, nearest first.
- * *sorted has memory for all postings of both arrays.
+ * Moves the best k of scores [n >= k >= 1] to the front, and returns the
+ * farthest of them.
+ */
+static float
+select_scores(float *scores, int n, int k)
+{
+	for (;;)
+	{
+		float		pivot = scores[n / 2];
+		int			nbelow = split_scores(scores, n, pivot);
+		int			nsame;
+
+		if (k <= nbelow)
+		{
+			n = nbelow;
+			continue;
+		}
+		scores += nbelow;
+		nsame = split_scores(scores, n - nbelow,
+							 nextafterf(pivot, get_float4_infinity()));
+		if (k <= nbelow + nsame)
+			return pivot;
+		scores += nsame;
+		n -= nbelow + nsame;
+		k -= nbelow + nsame;
+	}
+}
+
+/* Enters the query's own rows and its neighbors into grid->rows. */
+static void
+enter_truth(IvfpqRecallGrid *grid, const IvfpqGroundTruth *truth)
+{
+	begin_rows(grid, GV_MAX_DEPTH + IVFPQ_GROUND_TRUTH_ROWS);
+	for (int i = 0; i < truth->nown; i++)
+		enter_row(&grid->rows, find_row(&grid->rows, truth->own[i]),
+				  truth->own[i], OWN_ROW);
+	for (int i = 0; i < truth->nneighbors; i++)
+		enter_row(&grid->rows, find_row(&grid->rows, truth->neighbors[i]),
+				  truth->neighbors[i], i);
+}
+
+/*
+ * Takes a posting that a query's search has found.  grid->rows has the rows of
+ * enter_truth.  The row that the query was made of and copies of this row are
+ * left out, because a user's query has no such rows.
+ */
+static inline void
+take_posting(const IvfpqRecallGrid *grid, QueryFound *query, float score,
+			 uint64 id, int step)
+{
+	const RowEntry *row = find_row(&grid->rows, id);
+	FoundPosting posting = {id, score, step};
+
+	if (row->round == grid->rows.round)
+	{
+		int			i = row->value;
+
+		if (i == OWN_ROW)
+			return;
+		query->nfound += isinf(query->best[i]);
+		query->best[i] = Min(query->best[i], score);
+		if (query->nthresholds < MAX_THRESHOLDS)
+		{
+			query->thresholds[query->nthresholds].posting = posting;
+			query->thresholds[query->nthresholds++].neighbor = i;
+		}
+	}
+	query->postings[query->npostings++] = posting;
+}
+
+/* Returns whether posting a precedes posting b in the order of results. */
+static inline bool
+precedes(const FoundPosting *a, const FoundPosting *b)
+{
+	return a->score < b->score || (a->score == b->score && a->id < b->id);
+}
+
+static int
+compare_thresholds(const void *a, const void *b)
+{
+	const Threshold *left = a;
+	const Threshold *right = b;
+
+	return precedes(&left->posting, &right->posting) ? -1 :
+		precedes(&right->posting, &left->posting) ? 1 : 0;
+}
+
+/*
+ * Records, for each neighbor of query q and each step, the smallest width that
+ * finds the neighbor.  A width finds a neighbor if the neighbor's rank is
+ * below the width: the number of other rows that have a posting in the step's
+ * lists before the neighbor's best one.  If the level looks at one row in
+ * `stride`, a width has width / stride of these rows.
+ *
+ * counts[s][t] is the number of postings that step s adds between threshold
+ * t - 1 and threshold t.  If both postings of a row precede a threshold, the
+ * row must count once, from the step on that has both.  So one is subtracted
+ * where the later step and the later threshold of the two meet.
  */
 static void
-merge_postings(GvTopK *sorted, const GvTopK *found, int capacity)
+count_ranks(IvfpqRecallGrid *grid, QueryFound *query, int q)
 {
-	int			old = sorted->count - 1;
-	int			new = found->count - 1;
+	const IvfpqGroundTruth *truth = &query->truth;
+	Threshold  *thresholds = query->thresholds;
+	int			n = query->nthresholds;
+	bool		twice = grid->search.model->meta.lists_per_row > 1;
+	int			counts[MAX_STEPS][MAX_THRESHOLDS];
+	int			ranks[MAX_THRESHOLDS] = {0};
+	float		scores[MAX_THRESHOLDS]; /* of the thresholds */
+	int64		nbefore = 0;
 
-	/* from the end, so that no posting is overwritten before it has moved */
-	for (int to = old + new + 1; new >= 0; to--)
-		if (old >= 0 &&
-			(sorted->scores[old] > found->scores[new] ||
-			 (sorted->scores[old] == found->scores[new] &&
-			  sorted->ids[old] > found->ids[new])))
+	qsort(thresholds, n, sizeof(Threshold), compare_thresholds);
+	for (int t = 0; t < n; t++)
+		scores[t] = thresholds[t].posting.score;
+	for (int s = 0; s < grid->nsteps; s++)
+		memset(counts[s], 0, n * sizeof(int));
+	for (int64 p = 0; p < query->npostings && n > 0; p++)
+	{
+		const FoundPosting *last = &thresholds[n - 1].posting;
+
+		query->postings[nbefore] = query->postings[p];
+		nbefore += precedes(&query->postings[p], last);
+	}
+	if (twice)
+		begin_rows(grid, nbefore);
+	for (int64 p = 0; p < nbefore; p++)
+	{
+		const FoundPosting *posting = &query->postings[p];
+		int			step = posting->step;
+		int			low = 0;
+
+		/* find the first threshold that the posting precedes */
+		for (int left = n; left > 1; left -= left / 2)
+			low += scores[low + left / 2 - 1] <= posting->score ? left / 2 : 0;
+		while (low > 0 && precedes(posting, &thresholds[low - 1].posting))
+			low--;
+		counts[step][low]++;
+		if (twice)
 		{
-			sorted->scores[to] = sorted->scores[old];
-			sorted->ids[to] = sorted->ids[old--];
+			RowEntry   *row = find_row(&grid->rows, posting->id);
+
+			if (row->round != grid->rows.round)
+				enter_row(&grid->rows, row, posting->id,
+						  step * MAX_THRESHOLDS + low);
+			else
+				counts[Max(step, row->value / MAX_THRESHOLDS)]
+					[Max(low, row->value % MAX_THRESHOLDS)]--;
 		}
-		else
+	}
+
+	for (int s = 0; s < grid->nsteps; s++)
+	{
+		uint8	   *widths = found_at(grid, q, s);
+		bool		seen[IVFPQ_GROUND_TRUTH_ROWS] = {false};
+		int			width = 0;
+		int			rank = 0;
+
+		memset(widths, grid->nwidths, IVFPQ_GROUND_TRUTH_ROWS);
+		for (int t = 0; t < n; t++)
 		{
-			sorted->scores[to] = found->scores[new];
-			sorted->ids[to] = found->ids[new--];
+			const Threshold *threshold = &thresholds[t];
+
+			ranks[t] += counts[s][t];
+			rank += ranks[t];
+			if (threshold->posting.step > s || seen[threshold->neighbor] ||
+				threshold->posting.score > query->reach[s])
+				continue;
+			seen[threshold->neighbor] = true;
+			while (width < grid->nwidths &&
+				   (rank + 1) * grid->stride > grid->widths[width])
+				width++;
+			widths[threshold->neighbor] = width;
 		}
-	sorted->count = Min(sorted->count + found->count, capacity);
+
+		/* neighbors with equal scores are interchangeable: sort their widths */
+		for (int i = 1; i < truth->nneighbors; i++)
+		{
+			uint8		moved = widths[i];
+			int			at = i;
+
+			for (; at > 0 && truth->scores[at - 1] == truth->scores[i] &&
+				 widths[at - 1] > moved; at--)
+				widths[at] = widths[at - 1];
+			widths[at] = moved;
+		}
+	}
 }
 
 /*
- * Searches for query q with every number of lists of the grid.
+ * Fills grid->nearest [n] with the lists nearest to vectors [n] that a scan
+ * with the step's probes would search.  A scan with fewer probes compares
+ * fewer lists with the query, so it may choose other lists.  From the first
+ * step on that compares all lists, the lists of each step are the first of
+ * those of the last step.  That holds but for few lists if they are chosen by
+ * codes (search/README).  *all says whether grid->nearest has these.
+ */
+static void
+find_nearest(IvfpqRecallGrid *grid, const float *const *vectors, int n,
+			 int step, bool *all)
+{
+	const IvfpqModel *model = grid->search.model;
+	IvfpqQuery *query = &grid->search.query;
+
+	if (*all)
+		return;
+	*all = IvfpqListsToCompare(&model->meta, grid->probes[step],
+							   query->deep) == model->meta.nlists;
+	for (int i = 0; i < n; i++)
+		grid->nearest[i].capacity = grid->probes[*all ? grid->nsteps - 1 : step];
+	IvfpqNearestLists(grid->search.index, model, query, vectors, n,
+					  grid->nearest);
+}
+
+/* IvfpqPostingChoice.  Chooses the postings of the rows of a level. */
+static uint32
+choose_sampled(int level, const IvfpqBlockView *view)
+{
+	uint32		chosen = 0;
+
+	for (uint32 live = view->live; live != 0; live &= live - 1)
+	{
+		int			i = pg_rightmost_one_pos32(live);
+
+		if (IvfpqLevelHas(level, IvfpqTidToId(&view->tids[i])))
+			chosen |= UINT32_C(1) << i;
+	}
+	return chosen;
+}
+
+/*
+ * Searches for queries first .. first + n - 1 with every number of lists of
+ * the grid.
  *
  * A step searches the lists that a scan with the step's probes would search,
- * except those that an earlier step has searched.  A scan with fewer probes
- * compares fewer lists with the query, so it may choose other lists.
- *
- * The nearest `capacity` postings of all lists searched so far are among the
- * postings kept at the previous step and the nearest postings of this step.
- * So only the postings of this step have to be sorted.  Once `capacity`
- * postings are kept, a step can ignore postings with scores above the score of
- * the last posting kept.
+ * except those that an earlier step has searched.  Postings are ignored if
+ * they cannot be among the best `capacity` of all lists searched so far, or if
+ * all neighbors of the query have been found and precede them.
  */
 static void
-measure_query(IvfpqRecallGrid *grid, int q)
+measure_group(IvfpqRecallGrid *grid, int first, int n)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
-	const IvfpqCalibration *calibration = grid->calibration;
-	int			level = grid->spec.level;
-	IvfpqSearch *search = &grid->search;
-	GvTopK	   *sorted = &grid->sorted;
-	Bitmapset  *searched = NULL;
-	IvfpqGroundTruth truth;
+	QueryFound *queries = palloc0(n * sizeof(QueryFound));
+	const float *vectors[IVFPQ_TOGETHER];
+	Bitmapset  *searched[IVFPQ_TOGETHER] = {NULL};
+	bool		all = false;
 
-	grid->nneighbors[q] = IvfpqCalibrationGroundTruth(calibration, level, q,
-													  &truth);
-	IvfpqSearchQuery(search, calibration->levels[level].queries +
-					 (Size) q * search->model->meta.dims);
-	gv_topk_reset(sorted);
-	for (int step = 0; step < grid->nsteps && truth.nneighbors > 0; step++)
+	for (int i = 0; i < n; i++)
+	{
+		IvfpqSearch *search = &grid->searches[i];
+
+		vectors[i] = grid->calibration->levels[grid->spec.level].queries +
+			(Size) (first + i) * search->model->meta.dims;
+		IvfpqSearchQuery(search, vectors[i]);
+		(void) IvfpqQueryTable(&search->query);
+		begin_query(grid, &queries[i], first + i);
+		queries[i].scores = palloc_extended(2 * (Size) grid->capacity *
+											sizeof(float), MCXT_ALLOC_HUGE);
+	}
+	for (int step = 0; step < grid->nsteps; step++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		/* make_grid() has allocated memory for the lists of the last step */
-		search->lists.capacity = grid->probes[step];
-		IvfpqNearestLists(search->index, search->model, &search->query, NULL,
-						  1, &search->lists);
-		IvfpqSearchOpen(search, grid->capacity);
-		if (sorted->count == grid->capacity)
-			search->scan.reach = sorted->scores[grid->capacity - 1];
-		for (int i = 0; i < search->lists.count; i++)
+		find_nearest(grid, vectors, n, step, &all);
+		for (int i = 0; i < n; i++)
 		{
-			int			list = (int) search->lists.ids[i];
+			IvfpqSearch *search = &grid->searches[i];
+			QueryFound *query = &queries[i];
+			const GvTopK *nearest = &grid->nearest[i];
+			int			nnew = 0;
 
-			if (bms_is_member(list, searched))
-				continue;
-			searched = bms_add_member(searched, list);
-			IvfpqSearchList(search, i);
+			for (int l = 0; l < Min(nearest->count, grid->probes[step]) &&
+				 query->truth.nneighbors > 0; l++)
+			{
+				int			list = (int) nearest->ids[l];
+
+				if (bms_is_member(list, searched[i]))
+					continue;
+				searched[i] = bms_add_member(searched[i], list);
+				search->lists.scores[nnew] = nearest->scores[l];
+				search->lists.ids[nnew++] = list;
+			}
+			search->lists.count = nnew;
+			IvfpqSearchOpen(search, grid->capacity);
+			query->reach[step] = step > 0 ? query->reach[step - 1] :
+				GV_SCORE_MAX;
+			search->scan.reach = query->reach[step];
+			if (query->nfound == query->truth.nneighbors)
+			{
+				float		farthest = -GV_SCORE_MAX;
+
+				for (int j = 0; j < query->nfound; j++)
+					farthest = Max(farthest, query->best[j]);
+				search->scan.reach = Min(farthest, search->scan.reach);
+			}
 		}
-		IvfpqSearchSettle(search);
-		gv_topk_sort(&search->candidates);
-		merge_postings(sorted, &search->candidates, grid->capacity);
-		note_found(grid, &truth, q, step, sorted->ids, sorted->count);
+		IvfpqSearchListsTogether(grid->searches, n,
+								 grid->spec.level > 0 ? choose_sampled : NULL,
+								 grid->spec.level);
+		for (int i = 0; i < n; i++)
+		{
+			GvTopK	   *found = &grid->searches[i].candidates;
+			QueryFound *query = &queries[i];
+
+			IvfpqSearchSettle(&grid->searches[i]);
+			if (found->count == 0)
+				continue;
+			memcpy(query->scores + query->nscores, found->scores,
+				   found->count * sizeof(float));
+			query->nscores += found->count;
+			if (query->nscores >= grid->capacity)
+			{
+				query->reach[step] = select_scores(query->scores,
+												   query->nscores,
+												   grid->capacity);
+				query->nscores = grid->capacity;
+			}
+			reserve_postings(query, found->count);
+			enter_truth(grid, &query->truth);
+			for (int j = 0; j < found->count; j++)
+				take_posting(grid, query, found->scores[j], found->ids[j],
+							 step);
+		}
 	}
+	for (int i = 0; i < n; i++)
+		count_ranks(grid, &queries[i], first + i);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(grid->tmp);
 }
 
 /*
- * Lets gpuvecd search for all queries.  Returns false if there is no
- * calibration mirror, if the grid has too many candidates for gpuvecd, or if
- * gpuvecd fails.
+ * Lets gpuvecd search for all queries, each once, with the last step's lists.
+ * gpuvecd compares all lists, so the number of a hit's probe shows from which
+ * step on a search has the hit.  Returns false if there is no calibration
+ * mirror, if the grid has too many candidates for gpuvecd, or if gpuvecd
+ * fails.
+ *
+ * A hit that is not among the best `capacity` of the last step is not known,
+ * though an earlier step might have kept it.  So a neighbor of such a rank
+ * counts as missing at all steps.
  */
 static bool
 measure_remote(IvfpqRecallGrid *grid)
 {
-	const IvfpqCalibration *calibration = grid->calibration;
 	const IvfpqMetaData *meta = &grid->search.model->meta;
 	const IvfpqGridSpec *spec = &grid->spec;
-	uint64	   *ids = grid->sorted.ids;
 	IvfpqRemoteQuery question = {
-		.probes = grid->probes[grid->nsteps - 1],
-		.capacity = grid->capacity
+		.probes = spec->most,
+		.compare = meta->nlists,
+		.capacity = (spec->most_width + 1) * meta->lists_per_row
 	};
-	IvfpqGroundTruth *truths;
+	QueryFound *query;
 	IvfpqRemoteResult *answers;
 	int			most;
 
 	if (grid->mirror == NULL || !has_mirror(grid->mirror) ||
-		grid->capacity > GV_MAX_HITS)
+		question.capacity > GV_MAX_HITS)
 		return false;
 
-	/*
-	 * as many as the largest step allows; then all steps have the same
-	 * queries
-	 */
+	query = palloc0(sizeof(QueryFound));
+	for (int step = 0; step < grid->nsteps; step++)
+		query->reach[step] = GV_SCORE_MAX;
 	most = Min(spec->nqueries, IvfpqMaxQueries(meta, &question, false));
-	truths = palloc(most * sizeof(IvfpqGroundTruth));
 	answers = palloc(most * sizeof(IvfpqRemoteResult));
 	for (int first = 0; first < spec->nqueries; first += most)
 	{
+		CHECK_FOR_INTERRUPTS();
 		question.n = Min(most, spec->nqueries - first);
-		question.queries = calibration->levels[spec->level].queries +
+		question.queries = grid->calibration->levels[spec->level].queries +
 			(Size) first * meta->dims;
-		for (int i = 0; i < question.n; i++)
-			grid->nneighbors[first + i] =
-				IvfpqCalibrationGroundTruth(calibration, spec->level,
-											first + i, &truths[i]);
-		for (int step = 0; step < grid->nsteps; step++)
+		if (!IvfpqBuilderSearch(grid->mirror->builder, &question, answers))
 		{
-			question.probes = grid->probes[step];
-			question.compare = IvfpqListsToCompare(meta, question.probes,
-												   grid->search.query.deep);
-			if (!IvfpqBuilderSearch(grid->mirror->builder, &question, answers))
-			{
-				give_up(grid->mirror, true);
-				break;
-			}
-			for (int i = 0; i < question.n; i++)
-			{
-				const IvfpqRemoteResult *answer = &answers[i];
-
-				for (int j = 0; j < answer->head.nhits; j++)
-					ids[j] = IvfpqWordsToId(answer->hits[j].rowid);
-				if (truths[i].nneighbors > 0)
-					note_found(grid, &truths[i], first + i, step, ids,
-							   answer->head.nhits);
-			}
-			CHECK_FOR_INTERRUPTS();
-		}
-		if (grid->mirror->builder == NULL)
+			give_up(grid->mirror, true);
 			break;
+		}
+		for (int i = 0; i < question.n; i++)
+		{
+			const IvfpqRemoteResult *answer = &answers[i];
+
+			begin_query(grid, query, first + i);
+			reserve_postings(query, answer->head.nhits);
+			enter_truth(grid, &query->truth);
+			for (int j = 0; j < answer->head.nhits; j++)
+			{
+				const GvHit *hit = &answer->hits[j];
+				uint64		id = IvfpqWordsToId(hit->rowid);
+				int			step = 0;
+
+				if (!IvfpqLevelHas(spec->level, id))
+					continue;
+				while (hit->probe >= (uint32) grid->probes[step])
+					step++;
+				take_posting(grid, query, hit->score, id, step);
+			}
+			count_ranks(grid, query, first + i);
+		}
 	}
-	pfree(truths);
+	if (query->postings != NULL)
+		pfree(query->postings);
+	pfree(query);
 	pfree(answers);
 	return grid->mirror->builder != NULL;
 }
 
 /*
- * Takes one query after another, and searches for it with every number of
- * lists.  Writes the results to the file, unless `file` is NULL.
+ * Takes one group of queries after another, and searches for them with every
+ * number of lists.  Writes the results to the file, unless `file` is NULL.
  */
 static void
 measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 {
 	Size		bytes = (Size) grid->nsteps * IVFPQ_GROUND_TRUTH_ROWS;
+	int			nqueries = grid->spec.nqueries;
+	MemoryContext oldcontext = MemoryContextSwitchTo(grid->memory);
 	int64		taken;
 
-	while (IvfpqParallelNext(grid->parallel, grid->spec.nqueries, &taken))
+	prepare_group(grid);
+	MemoryContextSwitchTo(oldcontext);
+	while (IvfpqParallelNext(grid->parallel,
+							 (nqueries - 1) / grid->group + 1, &taken))
 	{
-		int			q = (int) taken;
+		int			first = (int) taken * grid->group;
+		int			end = Min(first + grid->group, nqueries);
 
-		measure_query(grid, q);
-		if (file == NULL || grid->nneighbors[q] == 0)
-			continue;
-		IvfpqTempFilePut(file, 0, &q, sizeof(q));
-		IvfpqTempFilePut(file, 0, &grid->nneighbors[q], sizeof(int));
-		IvfpqTempFilePut(file, 0, found_at(grid, q, 0), bytes);
+		measure_group(grid, first, end - first);
+		for (int q = first; q < end && file != NULL; q++)
+		{
+			if (grid->nneighbors[q] == 0)
+				continue;
+			IvfpqTempFilePut(file, 0, &q, sizeof(q));
+			IvfpqTempFilePut(file, 0, &grid->nneighbors[q], sizeof(int));
+			IvfpqTempFilePut(file, 0, found_at(grid, q, 0), bytes);
+		}
 	}
 	IvfpqInjectionPoint("build: climbed");
 }

@@ -46,8 +46,8 @@ const double ivfpq_recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 
 const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS] = {
 	{1, PG_INT32_MAX, 0, 2},
-	{10, 200, 2, 4},
-	{100, 50, 4, IVFPQ_DEPTHS}
+	{10, 100, 2, 4},
+	{100, 32, 4, IVFPQ_DEPTHS}
 };
 
 /*

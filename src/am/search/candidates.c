@@ -8,8 +8,8 @@
  * engine works.  The query's look-up table is made when it is first needed, so
  * no table is made if gpuvecd answers from an up-to-date mirror.
  *
- * Many searches.  IvfpqSearchTogether reads a list once for all searches that
- * probe it, because copying a list's blocks from their pages takes as long as
+ * Many searches.  IvfpqSearchListsTogether reads a list once for all searches
+ * that probe it, because copying a list's blocks from their pages takes as long as
  * scanning them.  Lists are copied in chunks of a few lists, to memory that
  * stays in the processor's cache.  Each chunk is scanned for one search after
  * another, so that a search's look-up table is brought into the innermost
@@ -97,6 +97,8 @@ typedef struct Chunk
 	IvfpqSearch *searches;		/* [n] the searches for which lists are
 								 * scanned */
 	int			n;
+	IvfpqPostingChoice choice;	/* the postings to offer; NULL = all */
+	int			choice_arg;
 	int			capacity;		/* blocks for which there is memory */
 	int			nblocks;
 	GvBlock    *blocks;			/* [capacity] */
@@ -308,14 +310,6 @@ read_list(IvfpqSearch *search, int i)
 	search->counts[search->ncounts].postings = search->postings_read -
 		postings;
 	search->counts[search->ncounts++].matched = search->scan.matched - matched;
-}
-
-/* Opens the i-th nearest list, and offers all its postings. */
-void
-IvfpqSearchList(IvfpqSearch *search, int i)
-{
-	IvfpqListOpen(&search->reader, (uint32) search->lists.ids[i]);
-	read_list(search, i);
 }
 
 /* Offers the postings of the nearest lists first .. end - 1. */
@@ -535,6 +529,8 @@ add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
 	to += codes;
 	memcpy(to, block.rowids, GV_BLOCK * sizeof(ItemPointerData));
 	block.rowids = (const uint16_t *) to;
+	if (chunk->choice != NULL)
+		block.live &= chunk->choice(chunk->choice_arg, view);
 	chunk->blocks[chunk->nblocks++] = block;
 	list->postings += pg_popcount32(block.live);
 	list->end++;
@@ -624,15 +620,15 @@ copy_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 }
 
 /*
- * Fills the candidates of searches [n <= IVFPQ_TOGETHER] of one index.  The
- * searches have no conditions, and their nearest lists have been found.  The
- * candidates are those that IvfpqSearchRun finds in these lists.
+ * Offers the postings of each search's lists to the search, for open searches
+ * [n <= IVFPQ_TOGETHER] of one index, which have no conditions.  Unless
+ * `choice` is NULL, offers only the postings that it chooses.
  */
 void
-IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
+IvfpqSearchListsTogether(IvfpqSearch *searches, int n,
+						 IvfpqPostingChoice choice, int choice_arg)
 {
 	IvfpqListReader *reader = &searches[0].reader;
-	int			lists_per_row = searches[0].model->meta.lists_per_row;
 	int			npairs;
 	uint64	   *pairs = sort_pairs(searches, n, &npairs);
 	uint64	   *lists = palloc_extended(Max(npairs, 1) * sizeof(uint64),
@@ -643,6 +639,8 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 
 	chunk->searches = searches;
 	chunk->n = n;
+	chunk->choice = choice;
+	chunk->choice_arg = choice_arg;
 	chunk->body_bytes = TYPEALIGN(GV_ALIGN, GV_BLOCK *
 								  (gv_code_bytes(searches[0].model->gv.m) +
 								   sizeof(float) + sizeof(ItemPointerData)));
@@ -651,11 +649,6 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	chunk->blocks = palloc(chunk->capacity * sizeof(GvBlock));
 	chunk->bodies = palloc(chunk->capacity * chunk->body_bytes);
 	chunk->nblocks = chunk->nlists = 0;
-	for (int s = 0; s < n; s++)
-	{
-		(void) IvfpqQueryTable(&searches[s].query);
-		IvfpqSearchOpen(&searches[s], candidates * lists_per_row);
-	}
 	for (int p = 0; p < npairs; p++)
 		if (p == 0 || PAIR_READING(pairs[p]) != PAIR_READING(pairs[p - 1]))
 			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
@@ -673,11 +666,29 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	}
 	IvfpqListReaderStop(reader);
 	offer_chunk(chunk);
-	for (int s = 0; s < n; s++)
-		IvfpqSearchTake(&searches[s], candidates);
 	pfree(chunk->bodies);
 	pfree(chunk->blocks);
 	pfree(chunk);
 	pfree(lists);
 	pfree(pairs);
+}
+
+/*
+ * Fills the candidates of searches [n <= IVFPQ_TOGETHER] of one index.  The
+ * searches have no conditions, and their nearest lists have been found.  The
+ * candidates are those that IvfpqSearchRun finds in these lists.
+ */
+void
+IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
+{
+	int			lists_per_row = searches[0].model->meta.lists_per_row;
+
+	for (int s = 0; s < n; s++)
+	{
+		(void) IvfpqQueryTable(&searches[s].query);
+		IvfpqSearchOpen(&searches[s], candidates * lists_per_row);
+	}
+	IvfpqSearchListsTogether(searches, n, NULL, 0);
+	for (int s = 0; s < n; s++)
+		IvfpqSearchTake(&searches[s], candidates);
 }

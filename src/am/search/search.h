@@ -276,7 +276,6 @@ extern int64 IvfpqSearchCount(IvfpqSearch *search, int probes);
 extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view);
-extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
@@ -290,6 +289,12 @@ extern IvfpqListSums IvfpqSumCounts(const IvfpqListCount *counts, int n,
 /* many searches that share the reading of lists */
 #define IVFPQ_TOGETHER	64		/* maximum number of searches */
 
+/* Returns a bit for each posting of a block, set if the posting is chosen. */
+typedef uint32 (*IvfpqPostingChoice) (int arg, const IvfpqBlockView *view);
+
+extern void IvfpqSearchListsTogether(IvfpqSearch *searches, int n,
+									 IvfpqPostingChoice choice,
+									 int choice_arg);
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
