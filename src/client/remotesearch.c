@@ -196,7 +196,7 @@ take_answer(const char *body, Size length, const GvSearchRequest *request,
 	bytes = gv_answer_bytes(request, head);
 	if (bytes > (int64) length)
 		return 0;
-	arrays = gv_answer_arrays((GvSearchReply *) head);
+	arrays = gv_answer_arrays(head, body);
 	for (int i = 0; i < head->nprobed && !brief; i++)
 		if (arrays.probed[i].list < 0 || arrays.probed[i].list >= nlists ||
 			(request->ntests > 0 && arrays.matches[i] < 0))
