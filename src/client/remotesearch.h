@@ -20,7 +20,10 @@ struct IvfpqChannel;
 typedef struct IvfpqRemoteQuery
 {
 	const float *queries;		/* [n][dims], transformed */
-	int			n;				/* 1 .. IvfpqMaxQueries */
+	const float *asked;			/* [n][dims], as they were asked; NULL if
+								 * distances are not requested */
+	int			n;				/* 1 .. IvfpqMaxQueries; for
+								 * IvfpqRemoteBulkBegin, all queries */
 	const GvCondition *condition;	/* on the index's keys, or NULL */
 	int			probes;
 	int			compare;
@@ -32,7 +35,10 @@ typedef struct IvfpqRemoteQuery
 	int			rank;
 } IvfpqRemoteQuery;
 
-/* The answer to one query.  Its pointers are valid until the next request. */
+/*
+ * The answer to one query.  Its pointers are valid until the next request, or
+ * until the next call of IvfpqRemoteBulkTake.
+ */
 typedef struct IvfpqRemoteResult
 {
 	GvSearchReply head;
@@ -42,6 +48,8 @@ typedef struct IvfpqRemoteResult
 								 * with a probe below head.nprobed */
 	const GvBound *bounds;		/* [head.nhits]; NULL if mirrors have no
 								 * refine records */
+	const GvRowDistance *distances; /* [head.nhits]; NULL if they were not
+									 * requested or the mirror has no rows */
 	const int32 *matches;		/* [head.nprobed] for each list, the number of
 								 * postings that satisfy the condition, 0 ..
 								 * 2^31 - 1; NULL if there is no condition or
@@ -54,7 +62,31 @@ extern int	IvfpqMaxQueries(const IvfpqMetaData *meta,
 extern IvfpqOutcome IvfpqRemoteSearch(Relation index,
 									  const IvfpqMetaData *meta,
 									  const IvfpqRemoteQuery *question,
-									  IvfpqRemoteResult *answers);
+									  IvfpqRemoteResult *answer);
+
+/*
+ * Many queries, in messages of at most IvfpqRemoteBulkSize queries.  Up to two
+ * messages are under way, if IvfpqRemoteBulkMaySend says so: while the caller
+ * works on the answers of one, gpuvecd searches for the queries of the next.
+ *
+ * IvfpqRemoteBulkTake sets the answers to the oldest message and returns its
+ * outcome, as IvfpqRemoteSearch does.  After another outcome than
+ * IVFPQ_ANSWERED, the messages under way have no answers, and the bulk must be
+ * ended.
+ */
+typedef struct IvfpqRemoteBulk IvfpqRemoteBulk;
+
+extern IvfpqRemoteBulk *IvfpqRemoteBulkBegin(Relation index,
+											 const IvfpqMetaData *meta,
+											 const IvfpqRemoteQuery *question);
+extern int	IvfpqRemoteBulkSize(const IvfpqRemoteBulk *bulk);
+extern bool IvfpqRemoteBulkMaySend(const IvfpqRemoteBulk *bulk);
+extern void IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk,
+								const IvfpqRemoteQuery *question);
+extern IvfpqOutcome IvfpqRemoteBulkTake(IvfpqRemoteBulk *bulk,
+										IvfpqRemoteResult *answers);
+extern void IvfpqRemoteBulkEnd(IvfpqRemoteBulk *bulk);
+
 extern void IvfpqMirrorMarkStale(Relation index, const IvfpqMetaData *meta,
 								 bool useless);
 

@@ -136,6 +136,17 @@ typedef struct IvfpqRemote
 								 * LIST_STALE */
 	int			capacity;
 	uint32		nearest;		/* nearest list that the last answer probed */
+	bool		is_behind;		/* some list that the last answer probed was not
+								 * current */
+
+	/* set by IvfpqSearchBulkRemote, for the answer to one query */
+	uint64		version;		/* version of the directory that a brief answer
+								 * is of; 0 if the answer is not brief */
+	bool		has_distances;	/* `distances` are set */
+	double	   *distances;		/* [distance_capacity] distances of the
+								 * candidates' rows, by gv_set_distance; NaN
+								 * where it is not known */
+	int			distance_capacity;
 } IvfpqRemote;
 
 /* Numbers of postings in a list: all, and those that satisfy the key quals. */
@@ -268,7 +279,8 @@ extern void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
 extern void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
-								  int n, int probes, int candidates,
+								  const float *asked, int n, int probes,
+								  int candidates,
 								  void (*take) (void *arg,
 												IvfpqSearch *search,
 												int number, bool found),
