@@ -108,8 +108,8 @@ struct IvfpqRemoteBulk
 	uint64		connection;		/* to which the slots belong */
 	char	   *copy;			/* [slot_bytes] copy of the last message's
 								 * answers, if they were shared */
-	char	   *tail;			/* of the last message, if it is not shared and
-								 * its queries are not what is sent */
+	char	   *tail;			/* of the last message, if it is not shared
+								 * and its queries are not what is sent */
 	IvfpqChannel *channel;
 	uint64		sent;			/* messages before this one are sent */
 	uint64		taken;			/* messages before this one are taken */

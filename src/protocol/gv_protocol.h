@@ -88,18 +88,18 @@ typedef enum GvMessageType
 								 * sets one after another, float [n][dims]
 								 * with transformed queries and, if `asked` is
 								 * set, float [n][dims] with the queries as
-								 * they were asked; OK: n answers,
-								 * each a GvSearchReply and its arrays
-								 * (gv_answer_arrays).  If `shared` is set, the
-								 * queries are in the memory that the client
-								 * shares, the answers are put there, and OK
-								 * has nothing.  The client must not change
-								 * the queries before the OK */
+								 * they were asked; OK: n answers, each a
+								 * GvSearchReply and its arrays
+								 * (gv_answer_arrays).  If `shared` is set,
+								 * the queries are in the memory that the
+								 * client shares, the answers are put there,
+								 * and OK has nothing.  The client must not
+								 * change the queries before the OK */
 
-	GV_MSG_BEGIN,				/* GvBeginRequest; OK: GvBeginReply.  An unfinished
-								 * mirror of the key is dropped; if there is a
-								 * ready one, the request is refused
-								 * (GV_REFUSED_EXISTS) */
+	GV_MSG_BEGIN,				/* GvBeginRequest; OK: GvBeginReply.  An
+								 * unfinished mirror of the key is dropped; if
+								 * there is a ready one, the request is
+								 * refused (GV_REFUSED_EXISTS) */
 	GV_MSG_ARRAY,				/* GvArrayRequest, values; OK: nothing */
 	GV_MSG_LISTS,				/* GvListsRequest, then chunks, each a GvChunk
 								 * and its arrays (gv_chunk_arrays); OK:

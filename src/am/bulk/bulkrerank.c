@@ -25,7 +25,6 @@
 #include "am/bulk/bulksearch.h"
 #include "am/search/heaptids.h"
 #include "page/bufcache.h"
-#include "page/metapage.h"
 
 /*
  * A sort key says that a row must be reranked for a query.  The row's id is in
@@ -48,6 +47,9 @@ StaticAssertDecl(IVFPQ_BULK_PORTION <= 1 << ROW_SHIFT,
 
 /* Number of rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
+
+/* As many bounds are selected by insertion, which rarely has to insert one. */
+#define FEW_BOUNDS		32
 
 /* The memory of a key's query is prefetched this many keys ahead. */
 #define PREFETCHED		4
@@ -75,8 +77,8 @@ typedef struct NearBatch
 	uint64		keys[NEAR_AT_ONCE]; /* [n] sort keys */
 	uint64		scratch[NEAR_AT_ONCE];	/* to sort keys */
 	uint64		ids[NEAR_AT_ONCE];	/* [n] ids of rows, ascending */
-	bool		seen[NEAR_AT_ONCE]; /* [n] the page of ids[i] says that the row
-									 * is visible to everybody */
+	bool		seen[NEAR_AT_ONCE]; /* [n] the page of ids[i] says that the
+									 * row is visible to everybody */
 } NearBatch;
 
 /* A row that has been fetched. */
@@ -140,7 +142,6 @@ take_distances(IvfpqBulk *bulk, const IvfpqSearch *search,
 										   sizeof(IvfpqBulkBound));
 	query->is_exact = true;
 	query->nunknown = 0;
-	query->version = search->remote.version;
 	for (int i = 0; i < found->count; i++)
 	{
 		if (bulk->pending_set != NULL &&
@@ -485,31 +486,24 @@ fetch_visible(IvfpqBulk *bulk, NearBatch *batch)
  * Keeps those rows of the batch that the snapshot sees, and empties the batch.
  *
  * First looks at the rows' pages, in heap order.  Most say that their rows are
- * visible to everybody, so that the rows are not fetched.  That holds if no
- * page of the directory has changed since the query was asked (README, "Many
- * queries at once").  The other rows are fetched, without their values.
+ * visible to everybody, so that the rows need not be fetched (search/README,
+ * "Many queries at once").  The other rows are fetched, without their values.
  */
 static void
 keep_visible(IvfpqBulk *bulk, NearBatch *batch)
 {
-	uint64		version = 0;	/* of the directory, when all pages were seen */
-
 	if (batch->n == 0)
 		return;
 	IvfpqSortBits(batch->keys, batch->scratch, batch->n, ROW_SHIFT);
 	for (int i = 0; i < batch->n; i++)
 		batch->ids[i] = KEY_ROW(batch->keys[i]);
 	if (bulk->sees_pages)
-	{
 		IvfpqRerankLook(&bulk->rerank, batch->ids, batch->n, batch->seen);
-		version = IvfpqDirectoryVersion(bulk->index, &bulk->model->meta);
-	}
 	for (int i = 0; i < batch->n; i++)
 	{
 		NearRow    *near = &batch->rows[KEY_NUMBER(batch->keys[i])];
 
-		near->is_visible = version != 0 && batch->seen[i] &&
-			bulk->asked[near->query].version == version;
+		near->is_visible = bulk->sees_pages && batch->seen[i];
 		if (near->is_visible)
 			IvfpqIdToTid(near->row.id, &near->row.tid);
 	}
@@ -538,7 +532,31 @@ swap_bounds(IvfpqBulkBound *a, IvfpqBulkBound *b)
 }
 
 /*
- * Moves the m < n smallest of bounds [n] to the front, unsorted (Hoare's
+ * Moves the m smallest of bounds [n] to the front, ascending, by insertion.
+ * Candidates come in the order of their scores, so few of them are inserted.
+ */
+static void
+select_few_bounds(IvfpqBulkBound *bounds, int n, int m)
+{
+	for (int i = 1; i < n; i++)
+	{
+		IvfpqBulkBound candidate = bounds[i];
+		int			at = Min(i, m - 1);
+
+		if (i >= m)
+		{
+			if (candidate.bound >= bounds[m - 1].bound)
+				continue;
+			bounds[i] = bounds[m - 1];
+		}
+		for (; at > 0 && bounds[at - 1].bound > candidate.bound; at--)
+			bounds[at] = bounds[at - 1];
+		bounds[at] = candidate;
+	}
+}
+
+/*
+ * Moves the m < n smallest of bounds [n] to the front, in any order (Hoare's
  * FIND).
  */
 static void
@@ -590,7 +608,10 @@ choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 		return nleft;
 	if (missing > 0)
 	{
-		select_bounds(left, nleft, missing);
+		if (missing <= FEW_BOUNDS)
+			select_few_bounds(left, nleft, missing);
+		else
+			select_bounds(left, nleft, missing);
 		return missing;
 	}
 	for (int i = 0; i < nleft; i++)

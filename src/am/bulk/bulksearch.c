@@ -156,6 +156,7 @@ bulk_slice_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
 	/* sort keys, and scratch to sort them */
 	Size		candidate = 2 * sizeof(uint64) + sizeof(IvfpqBulkBound);
+
 	return (Size) params->candidates * candidate + 2 * sizeof(uint64) +
 		(Size) params->probes * (sizeof(uint64) + sizeof(float));
 }

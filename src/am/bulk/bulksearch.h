@@ -93,8 +93,6 @@ typedef struct IvfpqBulkQuery
 								 * has them */
 	bool		is_exact;		/* gpuvecd has told distances, in `bounds` */
 	int			nunknown;		/* if so, how many of them are not known */
-	uint64		version;		/* version of the directory of which the
-								 * candidates are, or 0 if it is not known */
 	int			nfetched;		/* candidates that were fetched */
 	int			invisible;		/* fetched candidates that the snapshot does
 								 * not see */

@@ -465,12 +465,9 @@ use_bulk_answer(IvfpqSearch *search, const IvfpqRemoteResult *answer,
 	int			n = candidates;
 	int		   *first;
 
-	remote->version = 0;
 	remote->has_distances = false;
 	if (!use_answer(search, answer, question))
 		return false;
-	if (answer->head.is_brief)
-		remote->version = question->version;
 	search->found_all = top->count < question->capacity;
 	if (answer->distances == NULL || remote->is_behind)
 	{

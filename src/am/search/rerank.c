@@ -310,8 +310,7 @@ IvfpqRerankGivePage(const IvfpqRerank *rerank, IndexFetchTableData *scan,
  *
  * A page's flag is not used by a snapshot that was taken during recovery, as in
  * PostgreSQL's own scans.  A serializable transaction fetches all rows, because
- * only a fetch under the page's lock is sure to meet the lock of a concurrent
- * deletion.  Before PostgreSQL 17, a row that an old snapshot does not see may
+ * a fetch takes the row's predicate lock and meets conflicts.  Before PostgreSQL 17, a row that an old snapshot does not see may
  * be taken to be visible to all, if old_snapshot_threshold is set.
  */
 bool
@@ -329,10 +328,9 @@ IvfpqRerankMayLook(const IvfpqRerank *rerank)
  * all its rows are visible to everybody, and has a tuple, neither a pointer to
  * another one nor nothing, at that TID.
  *
- * Takes no lock.  While the page is pinned, no tuple is moved on it.  A flag
- * and a line pointer may be read that are being changed; they are right for the
- * time before the change, and the change is one that this snapshot does not
- * see.  IvfpqBulk says how it knows that the TID is that of the same row still.
+ * That tuple is then visible to the snapshot; README, "Many queries at once",
+ * says why it is the row that the index entry was made for.  Locks one page at
+ * a time, shared.
  */
 void
 IvfpqRerankLook(IvfpqRerank *rerank, const uint64 *ids, int n, bool *seen)
@@ -365,9 +363,11 @@ IvfpqRerankLook(IvfpqRerank *rerank, const uint64 *ids, int n, bool *seen)
 		}
 		page = BufferGetPage(buffer);
 		offset = ItemPointerGetOffsetNumber(&tid);
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		seen[i] = PageIsAllVisible(page) &&
 			offset <= PageGetMaxOffsetNumber(page) &&
 			ItemIdIsNormal(PageGetItemId(page, offset));
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 	}
 	if (BufferIsValid(buffer))
 		ReleaseBuffer(buffer);

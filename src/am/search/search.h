@@ -136,12 +136,10 @@ typedef struct IvfpqRemote
 								 * LIST_STALE */
 	int			capacity;
 	uint32		nearest;		/* nearest list that the last answer probed */
-	bool		is_behind;		/* some list that the last answer probed was not
-								 * current */
+	bool		is_behind;		/* some list that the last answer probed was
+								 * not current */
 
 	/* set by IvfpqSearchBulkRemote, for the answer to one query */
-	uint64		version;		/* version of the directory that a brief answer
-								 * is of; 0 if the answer is not brief */
 	bool		has_distances;	/* `distances` are set */
 	double	   *distances;		/* [distance_capacity] distances of the
 								 * candidates' rows, by gv_set_distance; NaN
