@@ -233,9 +233,9 @@ test_shared_searches(const TestServer *server, const TestIndex *index)
 
 	/* what is refused ends the connection: the next message is not read */
 	searches[1].request.key.relation++;
-	CHECK(send_shared(bulk, &memory, &searches[1], searches[1].query, 0) &&
-		  send_shared(bulk, &memory, &searches[0], searches[0].query, half),
+	CHECK(send_shared(bulk, &memory, &searches[1], searches[1].query, 0),
 		  "send");
+	(void) send_shared(bulk, &memory, &searches[0], searches[0].query, half);
 	CHECK(client_receive(bulk, GV_MSG_SEARCH, NULL, NULL) ==
 		  GV_REFUSED_NO_MIRROR && client_ended(bulk), "no mirror");
 	for (i = 0; i < 2; i++)
