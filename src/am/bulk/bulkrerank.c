@@ -595,6 +595,10 @@ select_bounds(IvfpqBulkBound *bounds, int n, int m)
  * candidates that are left.  If m of the k rows are missing, chooses the m
  * candidates with the least bounds.  If no row is missing, chooses all
  * candidates that may be nearer than the farthest row.
+ *
+ * If distances are known and one candidate was invisible, chooses all that are
+ * left.  Few visits would estimate badly how many rows the snapshot sees, and
+ * then the query would take another round (search_round).
  */
 static int
 choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
@@ -604,7 +608,8 @@ choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 	int			missing = bulk->k - query->nrows;
 	int			chosen = 0;
 
-	if (query->bounds == NULL || nleft <= missing)
+	if (query->bounds == NULL || nleft <= missing ||
+		(query->is_exact && query->invisible > 0))
 		return nleft;
 	if (missing > 0)
 	{
