@@ -91,7 +91,10 @@ UNION ALL
 SELECT 'h', query, s.* FROM asked AS a,
 	LATERAL (SELECT ctid, r.h <-> a.v FROM rounded AS r ORDER BY r.h <-> a.v LIMIT 10) AS s;
 SELECT kind, count(*), count(DISTINCT query) FROM searched GROUP BY kind ORDER BY kind;
-SELECT count(*) FROM ((TABLE searched EXCEPT ALL TABLE scanned) UNION ALL (TABLE scanned EXCEPT ALL TABLE searched)) AS different;
+-- the same rows; distances are those of real[], which the operators round
+SELECT count(*) AS same, count(*) FILTER (WHERE abs(f.distance - s.distance) < 1e-6) AS near,
+	count(*) FILTER (WHERE f.distance = CASE kind WHEN 'v' THEN r.v::real[] <=> a.v ELSE r.h::real[] <-> a.v::halfvec::real[] END) AS exact
+FROM searched AS f JOIN scanned AS s USING (kind, query, tid) JOIN asked AS a USING (query) JOIN rounded AS r ON r.ctid = tid;
 -- joins whose rows are searched for: the distances of set functions, which the
 -- operators round
 CREATE TABLE halves AS SELECT -query AS id, v::vector(12) AS v, v::vector(12)::halfvec(12) AS h FROM asked;

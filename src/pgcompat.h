@@ -431,6 +431,16 @@ IvfpqStoragePath(IvfpqStorage storage, char *path, Size size)
 #endif
 }
 
+/*
+ * Returns whether snapshots can get too old (old_snapshot_threshold, before 17;
+ * with utils/snapmgr.h).
+ */
+#if PG_VERSION_NUM >= 170000
+#define IvfpqSnapshotsExpire()	false
+#else
+#define IvfpqSnapshotsExpire()	(old_snapshot_threshold >= 0)
+#endif
+
 /* Makes a WaitEventSet that lasts until it is freed. */
 static inline WaitEventSet *
 IvfpqCreateWaitEventSet(int nevents)

@@ -17,7 +17,7 @@
 
 #include "client/msgring.h"
 
-#define HEAD_BYTES		64
+#define HEAD_BYTES		64		/* a multiple of 8 */
 
 StaticAssertDecl(sizeof(GvMessage) + sizeof(GvArrayRequest) <= HEAD_BYTES &&
 				 sizeof(GvMessage) + sizeof(GvPutRequest) <= HEAD_BYTES,

@@ -9,13 +9,20 @@
  * A message of many queries needs a connection with another role
  * (GV_ROLE_BULK), because gpuvecd serves this connection in a separate thread.
  * A process has one connection at a time, in either role.
+ *
+ * If there are many queries, they and their answers are in memory that is
+ * shared with gpuvecd.  Each of two slots has the queries of a message, and
+ * behind them room for their answers.  gpuvecd could change the answers later,
+ * so only our copy is checked and used.
  */
 #include "postgres.h"
 
 #include "client/client.h"
+#include "client/msgring.h"
 #include "client/serverconn.h"
 #include "client/servershared.h"
 #include "miscadmin.h"
+#include "utils/memutils.h"
 
 /* How long a session remembers that there is no mirror. */
 #define MISSING_US			1000000
@@ -42,6 +49,24 @@
 /* Number of queries that add one gpuvec.request_timeout to the time limit. */
 #define QUERIES_PER_TIMEOUT	256
 
+/*
+ * A message in shared memory takes gpuvecd and a GPU some 200 us and 0.3 us a
+ * query, and the session 3 us a query and more.  So with MESSAGE_QUERIES the
+ * GPU is ready before the session is.  The answers to more queries would leave
+ * the processor's cache before they are used.
+ */
+#define MESSAGE_QUERIES		1024
+
+/* Number of messages under way in shared memory, each in a slot. */
+#define NSLOTS				2
+
+/* Maximum size of a slot, and what must be sent and received to share it. */
+#define MOST_SLOT_BYTES		((Size) 16 << 20)
+#define LEAST_SHARED_BYTES	((Size) 1 << 20)
+
+StaticAssertDecl(NSLOTS * (MOST_SLOT_BYTES + BLCKSZ) <= GV_MAX_SHARED,
+				 "gpuvecd takes so much");
+
 /* The facts that this session remembers about a mirror; times are IvfpqNow. */
 typedef struct MirrorHint
 {
@@ -67,6 +92,37 @@ typedef struct MirrorHint
 } MirrorHint;
 
 static MirrorHint hints[NHINTS];
+
+/*
+ * Queries that are asked in messages.  Without shared memory, one message is
+ * under way at a time.
+ */
+struct IvfpqRemoteBulk
+{
+	Relation	index;
+	const IvfpqMetaData *meta;
+	bool		has_records;	/* the index's mirrors have refine records */
+	int			size;			/* maximum number of queries in a message */
+	int			total;			/* number of all queries */
+	Size		slot_bytes;		/* of a slot to share; 0 = do not share */
+	IvfpqRing	ring;			/* the slots; zeroed if none are shared */
+	uint64		connection;		/* to which the slots belong */
+	char	   *copy;			/* [slot_bytes] copy of the last message's
+								 * answers, if they were shared */
+	char	   *tail;			/* of the last message, if it is not shared
+								 * and its queries are not what is sent */
+	IvfpqChannel *channel;
+	uint64		sent;			/* messages before this one are sent */
+	uint64		taken;			/* messages before this one are taken */
+	int64		sent_at;		/* when the last message was sent (IvfpqNow) */
+	uint64		epoch;			/* ivfpq_shared->epoch at that time */
+	IvfpqRemoteQuery question;	/* of the last message */
+	GvSearchRequest requests[NSLOTS];	/* of messages, by number % NSLOTS */
+	IvfpqOutcome decided;		/* IVFPQ_ANSWERED, or why the next message
+								 * cannot be sent */
+	MemoryContext context;		/* has the bulk itself */
+	MemoryContextCallback callback;
+};
 
 /* When the last answer to many queries came (IvfpqNow). */
 static int64 idle_since;
@@ -170,21 +226,26 @@ record_outcome(const GvMirrorKey *key, IvfpqOutcome served, uint64 epoch)
 
 /*
  * Checks one answer, which begins at `body`, `length` bytes before the end of
- * the message.  The answer has to be complete and no larger than requested,
- * and its numbers that callers use as indexes have to be in range.  Sets
- * *answer, and returns the bytes of the answer, or 0 if it is invalid.
+ * the message.  If gpuvecd may change the answer meanwhile, `copy` is not NULL
+ * and has room for the answer, which is copied there first.  The answer has to
+ * be complete and no larger than requested, and its numbers that callers use
+ * as indexes have to be in range.  Sets *answer, and returns the bytes of the
+ * answer, or 0 if it is invalid.
  */
 static Size
-take_answer(const char *body, Size length, const GvSearchRequest *request,
-			int nlists, bool has_records, IvfpqRemoteResult *answer)
+take_answer(const char *body, Size length, char *copy,
+			const GvSearchRequest *request, int nlists, bool has_records,
+			IvfpqRemoteResult *answer)
 {
-	const GvSearchReply *head = (const GvSearchReply *) body;
+	const GvSearchReply *head = &answer->head;
 	bool		brief;
 	GvAnswerArrays arrays;
 	int64		bytes;
 
-	if (length < sizeof(*head) ||
-		head->nprobed < 0 || head->nprobed > request->probes ||
+	if (length < sizeof(*head))
+		return 0;
+	memcpy(&answer->head, body, sizeof(*head));
+	if (head->nprobed < 0 || head->nprobed > request->probes ||
 		head->nhits < 0 || head->nhits > request->capacity ||
 		head->nbounds != (has_records ? (uint32) head->nhits : 0) ||
 		(head->ndistances != 0 &&
@@ -199,7 +260,9 @@ take_answer(const char *body, Size length, const GvSearchRequest *request,
 	bytes = gv_answer_bytes(request, head);
 	if (bytes > (int64) length)
 		return 0;
-	arrays = gv_answer_arrays((GvSearchReply *) head);
+	if (copy != NULL)
+		body = memcpy(copy, body, bytes);
+	arrays = gv_answer_arrays(head, body);
 	for (int i = 0; i < head->nprobed && !brief; i++)
 		if (arrays.probed[i].list < 0 || arrays.probed[i].list >= nlists ||
 			(request->ntests > 0 && arrays.matches[i] < 0))
@@ -207,7 +270,6 @@ take_answer(const char *body, Size length, const GvSearchRequest *request,
 	for (int i = 0; i < head->nhits; i++)
 		if (arrays.hits[i].probe >= (uint32) head->nprobed)
 			return 0;
-	answer->head = *head;
 	answer->probed = brief ? NULL : arrays.probed;
 	answer->hits = arrays.hits;
 	answer->bounds = has_records ? arrays.bounds : NULL;
@@ -277,18 +339,25 @@ IvfpqMaxQueries(const IvfpqMetaData *meta, const IvfpqRemoteQuery *question,
 	return gv_queries_most(&request, has_records);
 }
 
-/*
- * Returns the tail of a request that is not only queries: tests, values,
- * queries, and the queries as they were asked.  *bytes is the size of the
- * queries on entry, and is set to the size of the tail.
- */
+/* Copies the queries of a question, also as they were asked, to `to`. */
+static void
+put_queries(const GvSearchRequest *request, const IvfpqRemoteQuery *question,
+			char *to)
+{
+	Size		bytes = (Size) request->n * request->dims * sizeof(float);
+
+	memcpy(to, question->queries, bytes);
+	if (request->asked)
+		memcpy(to + bytes, question->asked, bytes);
+}
+
+/* Returns the tail of a request: tests, values and queries. */
 static char *
-make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question,
-		  Size *bytes)
+make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question)
 {
 	Size		tests_bytes = gv_tests_bytes(request);
-	Size		all_bytes = tests_bytes + *bytes * (1 + request->asked);
-	char	   *tail = palloc_extended(all_bytes, MCXT_ALLOC_HUGE);
+	char	   *tail = palloc_extended(tests_bytes + gv_queries_bytes(request),
+									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	GvTestRequest *tests = (GvTestRequest *) tail;
 	uint64	   *values = (uint64 *) (tests + request->ntests);
 
@@ -307,11 +376,34 @@ make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question,
 		memcpy(values, test->values, test->nvalues * sizeof(uint64));
 		values += test->nvalues;
 	}
-	memcpy(tail + tests_bytes, question->queries, *bytes);
-	if (request->asked)
-		memcpy(tail + tests_bytes + *bytes, question->asked, *bytes);
-	*bytes = all_bytes;
+	put_queries(request, question, tail + tests_bytes);
 	return tail;
+}
+
+/*
+ * Checks the answers [request->n] that begin at `body`, as take_answer does,
+ * and closes the channel if one of them is invalid.  If `copy` is not NULL,
+ * what follows the last answer does not belong to the message.
+ */
+static void
+take_message(IvfpqChannel *channel, const char *body, Size length, char *copy,
+			 const GvSearchRequest *request, int nlists, bool has_records,
+			 IvfpqRemoteResult *answers)
+{
+	Size		used = 1;
+
+	for (int i = 0; i < request->n && used > 0; i++)
+	{
+		used = take_answer(body, length, copy, request, nlists, has_records,
+						   &answers[i]);
+		answers[i].engine = channel->welcome.engine;
+		body += used;
+		length -= used;
+		if (copy != NULL)
+			copy += used;
+	}
+	if (used == 0 || (length > 0 && copy == NULL))
+		(void) IvfpqChannelReject(channel);
 }
 
 /*
@@ -323,34 +415,21 @@ IvfpqSearchExchange(IvfpqChannel *channel, const GvSearchRequest *request,
 					const IvfpqRemoteQuery *question, int nlists,
 					bool has_records, IvfpqRemoteResult *answers)
 {
-	Size		bytes = (Size) request->n * request->dims * sizeof(float);
 	char	   *made = request->ntests == 0 && !request->asked ? NULL :
-	make_tail(request, question, &bytes);
+	make_tail(request, question);
 	IvfpqOutcome served =
 	IvfpqChannelAsk(channel, GV_MSG_SEARCH, request, sizeof(*request),
-					made ? made : (const char *) question->queries, bytes,
+					made ? made : (const char *) question->queries,
+					gv_tests_bytes(request) + gv_queries_bytes(request),
 					(uint32) (request->n *
 							  gv_answer_most(request, has_records)));
-	const char *next;
-	Size		left;
-	Size		used = 1;
 
 	if (made)
 		pfree(made);
 	if (served != IVFPQ_ANSWERED)
 		return served;
-	next = IvfpqAnswerBody(channel);
-	left = IvfpqAnswerLength(channel);
-	for (int i = 0; i < request->n && used > 0; i++)
-	{
-		used = take_answer(next, left, request, nlists, has_records,
-						   &answers[i]);
-		answers[i].engine = channel->welcome.engine;
-		next += used;
-		left -= used;
-	}
-	if (used == 0 || left > 0)
-		(void) IvfpqChannelReject(channel);
+	take_message(channel, IvfpqAnswerBody(channel), IvfpqAnswerLength(channel),
+				 NULL, request, nlists, has_records, answers);
 	return channel->served;
 }
 
@@ -360,28 +439,16 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 	const IvfpqRemoteQuery *question, IvfpqRemoteResult *answers,
 	const char **reason)
 {
-	bool		bulk = request->n > 1;
 	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
 	int64		begun = IvfpqNow();
-	IvfpqChannel *channel;
-	IvfpqOutcome served;
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SESSION,
+										 (int64) ivfpq_request_timeout * 1000);
+	IvfpqOutcome served =
+	IvfpqSearchExchange(channel, request, question, meta->nlists,
+						IvfpqMirrorHasRecords(meta), answers);
 
-	/*
-	 * gpuvecd closes a bulk client's connection that was idle for
-	 * GV_BULK_IDLE_MS, so we use a connection again only within half of that
-	 * time.
-	 */
-	if (bulk && begun - idle_since > GV_BULK_IDLE_MS * INT64CONST(1000) / 2)
-		IvfpqDisconnect();
-	channel = IvfpqConnect(bulk ? GV_ROLE_BULK : GV_ROLE_SESSION,
-						   (int64) ivfpq_request_timeout * 1000 *
-						   (1 + request->n / QUERIES_PER_TIMEOUT));
-	served = IvfpqSearchExchange(channel, request, question, meta->nlists,
-								 IvfpqMirrorHasRecords(meta), answers);
 	*reason = channel->reason;
-	if (bulk)
-		idle_since = IvfpqNow();
-	else if (served == IVFPQ_ANSWERED)
+	if (served == IVFPQ_ANSWERED)
 	{
 		IvfpqCountLatency(IvfpqNow() - begun);
 		choose_polling(channel, &answers->head);
@@ -441,14 +508,14 @@ report_failure(IvfpqOutcome served, const char *reason)
 }
 
 /*
- * Searches in an index's mirror.  If that works, sets answers [question->n],
- * in the order of the queries, and returns IVFPQ_ANSWERED.  Otherwise returns
- * the reason why the caller has to search by itself or, if gpuvec.on_gpu_error
- * says so, raises an error for a failure.
+ * Searches in an index's mirror for one query.  If that works, sets *answer
+ * and returns IVFPQ_ANSWERED.  Otherwise returns the reason why the caller has
+ * to search by itself or, if gpuvec.on_gpu_error says so, raises an error for
+ * a failure.
  */
 IvfpqOutcome
 IvfpqRemoteSearch(Relation index, const IvfpqMetaData *meta,
-				  const IvfpqRemoteQuery *question, IvfpqRemoteResult *answers)
+				  const IvfpqRemoteQuery *question, IvfpqRemoteResult *answer)
 {
 	GvMirrorKey key = IvfpqMirrorKey(index, meta);
 	GvSearchRequest request = IvfpqSearchRequest(&key, meta->dims, question);
@@ -456,11 +523,280 @@ IvfpqRemoteSearch(Relation index, const IvfpqMetaData *meta,
 	IvfpqOutcome served = decide(index, meta, &request);
 
 	if (served == IVFPQ_ANSWERED)
-		served = ask(&request, meta, question, answers, &reason);
+		served = ask(&request, meta, question, answer, &reason);
 	count_outcome(served);
 	if (served != IVFPQ_ANSWERED)
 		report_failure(served, reason);
 	return served;
+}
+
+/* Unmaps the slots, which the memory context does not free. */
+static void
+release(void *arg)
+{
+	IvfpqRemoteBulk *bulk = arg;
+
+	IvfpqRingClose(&bulk->ring);
+}
+
+/* Returns the bytes of the answers to a request, at most. */
+static Size
+answers_bytes(const IvfpqRemoteBulk *bulk, const GvSearchRequest *request)
+{
+	return request->n * gv_answer_most(request, bulk->has_records);
+}
+
+/* Returns the bytes of a request's queries and, at most, of their answers. */
+static Size
+message_bytes(const IvfpqRemoteBulk *bulk, const GvSearchRequest *request)
+{
+	return gv_shared_queries_bytes(request) + answers_bytes(bulk, request);
+}
+
+/*
+ * Begins to ask question->n queries.  The question says what all of them have
+ * in common; its queries and its version are not used.  It has no condition.
+ * A reset of the current memory context ends the bulk.
+ */
+IvfpqRemoteBulk *
+IvfpqRemoteBulkBegin(Relation index, const IvfpqMetaData *meta,
+					 const IvfpqRemoteQuery *question)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuivfpq messages",
+												  ALLOCSET_SMALL_SIZES);
+	IvfpqRemoteBulk *bulk = MemoryContextAllocZero(context,
+												   sizeof(IvfpqRemoteBulk));
+	GvMirrorKey none = {0};
+	GvSearchRequest request = IvfpqSearchRequest(&none, meta->dims, question);
+	Size		query_bytes;
+
+	bulk->context = context;
+	bulk->callback.func = release;
+	bulk->callback.arg = bulk;
+	MemoryContextRegisterResetCallback(context, &bulk->callback);
+	bulk->index = index;
+	bulk->meta = meta;
+	bulk->has_records = IvfpqMirrorHasRecords(meta);
+	bulk->total = question->n;
+	bulk->size = Min(question->n, gv_queries_most(&request, bulk->has_records));
+	bulk->decided = IVFPQ_ANSWERED;
+	request.n = 1;
+	query_bytes = message_bytes(bulk, &request);
+	if (bulk->total > 1 && query_bytes <= MOST_SLOT_BYTES &&
+		bulk->total * query_bytes >= LEAST_SHARED_BYTES)
+	{
+		bulk->size = (int) Min(Min(bulk->size, MESSAGE_QUERIES),
+							   MOST_SLOT_BYTES / query_bytes);
+		bulk->slot_bytes = bulk->size * query_bytes;
+	}
+	return bulk;
+}
+
+/* Returns the maximum number of queries in a message. */
+int
+IvfpqRemoteBulkSize(const IvfpqRemoteBulk *bulk)
+{
+	return bulk->size;
+}
+
+/*
+ * Returns whether a connection is surely open still that gpuvecd may have seen
+ * idle since this time.  gpuvecd closes it after GV_BULK_IDLE_MS, half of which
+ * is left for delays.
+ */
+static bool
+is_fresh(int64 since)
+{
+	return IvfpqNow() - since <= GV_BULK_IDLE_MS * INT64CONST(1000) / 2;
+}
+
+/*
+ * Returns whether a message may be sent now, before the answers to earlier ones
+ * are taken.  If gpuvecd may have answered these long ago, it is about to close
+ * the connection, and their answers must be taken first.
+ */
+bool
+IvfpqRemoteBulkMaySend(const IvfpqRemoteBulk *bulk)
+{
+	uint64		under_way = bulk->sent - bulk->taken;
+
+	if (bulk->decided != IVFPQ_ANSWERED)
+		return false;
+	return under_way == 0 ||
+		(bulk->ring.is_shared && under_way < NSLOTS &&
+		 IvfpqChannelIsOpen(bulk->channel) && is_fresh(bulk->sent_at));
+}
+
+/* Returns the time limit for the messages under way, in microseconds. */
+static int64
+time_limit(const IvfpqRemoteBulk *bulk)
+{
+	int			n = 0;
+
+	for (uint64 i = bulk->taken; i < bulk->sent; i++)
+		n += bulk->requests[i % NSLOTS].n;
+	return (int64) ivfpq_request_timeout * 1000 *
+		(1 + n / QUERIES_PER_TIMEOUT);
+}
+
+/*
+ * Connects, while no message is under way, and shares the slots with gpuvecd if
+ * that pays off and this connection does not have them yet.  If sharing fails,
+ * messages go through the socket.
+ */
+static void
+prepare_channel(IvfpqRemoteBulk *bulk)
+{
+	IvfpqRing  *ring = &bulk->ring;
+	IvfpqChannel *channel;
+	MemoryContext oldcontext;
+
+	if (!is_fresh(idle_since))
+		IvfpqDisconnect();
+	channel = bulk->channel = IvfpqConnect(GV_ROLE_BULK, time_limit(bulk));
+	if (bulk->slot_bytes == 0 || !IvfpqChannelIsOpen(channel) ||
+		(ring->is_shared && bulk->connection == channel->connection))
+		return;
+	IvfpqRingClose(ring);
+	oldcontext = MemoryContextSwitchTo(bulk->context);
+	if (IvfpqRingOpen(ring, channel, bulk->total > bulk->size ? NSLOTS : 1,
+					  bulk->slot_bytes, true) && ring->is_shared)
+	{
+		bulk->connection = channel->connection;
+		channel->max_in_flight = NSLOTS;
+	}
+	else
+	{
+		/* slots that are not shared would only be another copy */
+		if (ring->slots != NULL)
+			pfree(ring->slots);
+		memset(ring, 0, sizeof(*ring));
+	}
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Sends a message, whose question is that of IvfpqRemoteBulkBegin except for
+ * the queries, the version, and `asked`, which may be NULL.  The queries must
+ * stay as they are until the answers are taken.
+ */
+void
+IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question)
+{
+	GvMirrorKey key = IvfpqMirrorKey(bulk->index, bulk->meta);
+	GvSearchRequest *request = &bulk->requests[bulk->sent % NSLOTS];
+	const char *tail = NULL;
+	Size		tail_bytes = 0;
+	uint32		max_length = 0;
+
+	Assert(IvfpqRemoteBulkMaySend(bulk));
+	bulk->question = *question;
+	if (bulk->total == 1)
+		return;					/* see IvfpqRemoteBulkTake */
+	*request = IvfpqSearchRequest(&key, bulk->meta->dims, question);
+	bulk->decided = decide(bulk->index, bulk->meta, request);
+	if (bulk->decided != IVFPQ_ANSWERED)
+		return;
+	bulk->sent++;
+	bulk->epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
+	if (bulk->sent - bulk->taken == 1)
+		prepare_channel(bulk);
+	else
+		IvfpqChannelExpect(bulk->channel, time_limit(bulk));
+	if (bulk->ring.is_shared)
+	{
+		request->shared = 1;
+		request->offset = IvfpqRingOffset(&bulk->ring, bulk->sent - 1);
+		put_queries(request, question,
+					IvfpqRingSlot(&bulk->ring, bulk->sent - 1));
+	}
+	else
+	{
+		tail_bytes = gv_queries_bytes(request);
+		tail = (const char *) question->queries;
+		if (request->asked)
+		{
+			MemoryContext oldcontext = MemoryContextSwitchTo(bulk->context);
+
+			if (bulk->tail != NULL)
+				pfree(bulk->tail);
+			tail = bulk->tail = make_tail(request, question);
+			MemoryContextSwitchTo(oldcontext);
+		}
+		max_length = (uint32) answers_bytes(bulk, request);
+	}
+	(void) IvfpqChannelAdd(bulk->channel, GV_MSG_SEARCH, request,
+						   sizeof(*request), tail, tail_bytes, max_length);
+	if (bulk->ring.is_shared)
+		(void) IvfpqChannelMove(bulk->channel);
+	bulk->sent_at = IvfpqNow();
+}
+
+/* Waits for the answers to the oldest message, and sets answers [request->n]. */
+static IvfpqOutcome
+await_message(IvfpqRemoteBulk *bulk, const GvSearchRequest *request,
+			  IvfpqRemoteResult *answers)
+{
+	IvfpqChannel *channel = bulk->channel;
+	const char *body;
+	Size		length;
+	char	   *copy = NULL;
+
+	if (!IvfpqChannelAwait(channel, bulk->sent - bulk->taken - 1))
+		return channel->served;
+	if (request->shared)
+	{
+		if (bulk->copy == NULL)
+			bulk->copy = MemoryContextAllocHuge(bulk->context,
+												bulk->slot_bytes);
+		copy = bulk->copy;
+		body = IvfpqRingSlot(&bulk->ring, bulk->taken) +
+			gv_shared_queries_bytes(request);
+		length = answers_bytes(bulk, request);
+	}
+	else
+	{
+		body = IvfpqAnswerBody(channel);
+		length = IvfpqAnswerLength(channel);
+	}
+	take_message(channel, body, length, copy, request, bulk->meta->nlists,
+				 bulk->has_records, answers);
+	return channel->served;
+}
+
+IvfpqOutcome
+IvfpqRemoteBulkTake(IvfpqRemoteBulk *bulk, IvfpqRemoteResult *answers)
+{
+	const GvSearchRequest *request = &bulk->requests[bulk->taken % NSLOTS];
+	IvfpqOutcome served = bulk->decided;
+	const char *reason = "";
+
+	/* a query that is alone goes the way of other scans' queries */
+	if (bulk->total == 1)
+		return IvfpqRemoteSearch(bulk->index, bulk->meta, &bulk->question,
+								 answers);
+	if (bulk->taken < bulk->sent)
+	{
+		served = await_message(bulk, request, answers);
+		record_outcome(&request->key, served, bulk->epoch);
+		reason = bulk->channel->reason;
+		idle_since = IvfpqNow();
+		bulk->taken++;
+		if (bulk->taken < bulk->sent)
+			IvfpqChannelExpect(bulk->channel, time_limit(bulk));
+	}
+	count_outcome(served);
+	if (served != IVFPQ_ANSWERED)
+		report_failure(served, reason);
+	return served;
+}
+
+/* Ends the bulk.  Answers to messages under way are lost. */
+void
+IvfpqRemoteBulkEnd(IvfpqRemoteBulk *bulk)
+{
+	MemoryContextDelete(bulk->context);
 }
 
 /*

@@ -22,7 +22,8 @@ typedef struct IvfpqRemoteQuery
 	const float *queries;		/* [n][dims], transformed */
 	const float *asked;			/* [n][dims], as users asked them, to get
 								 * distances if the mirror has rows; or NULL */
-	int			n;				/* 1 .. IvfpqMaxQueries */
+	int			n;				/* 1 .. IvfpqMaxQueries; for
+								 * IvfpqRemoteBulkBegin, all queries */
 	const GvCondition *condition;	/* on the index's keys, or NULL */
 	int			probes;
 	int			compare;
@@ -34,7 +35,10 @@ typedef struct IvfpqRemoteQuery
 	int			rank;
 } IvfpqRemoteQuery;
 
-/* The answer to one query.  Its pointers are valid until the next request. */
+/*
+ * The answer to one query.  Its pointers are valid until the next request, or
+ * until the next call of IvfpqRemoteBulkTake.
+ */
 typedef struct IvfpqRemoteResult
 {
 	GvSearchReply head;
@@ -58,7 +62,31 @@ extern int	IvfpqMaxQueries(const IvfpqMetaData *meta,
 extern IvfpqOutcome IvfpqRemoteSearch(Relation index,
 									  const IvfpqMetaData *meta,
 									  const IvfpqRemoteQuery *question,
-									  IvfpqRemoteResult *answers);
+									  IvfpqRemoteResult *answer);
+
+/*
+ * Many queries, in messages of at most IvfpqRemoteBulkSize queries.  Up to two
+ * messages are under way, if IvfpqRemoteBulkMaySend says so: while the caller
+ * works on the answers of one, gpuvecd searches for the queries of the next.
+ *
+ * IvfpqRemoteBulkTake sets the answers to the oldest message and returns its
+ * outcome, as IvfpqRemoteSearch does.  After another outcome than
+ * IVFPQ_ANSWERED, the messages under way have no answers, and the bulk must be
+ * ended.
+ */
+typedef struct IvfpqRemoteBulk IvfpqRemoteBulk;
+
+extern IvfpqRemoteBulk *IvfpqRemoteBulkBegin(Relation index,
+											 const IvfpqMetaData *meta,
+											 const IvfpqRemoteQuery *question);
+extern int	IvfpqRemoteBulkSize(const IvfpqRemoteBulk *bulk);
+extern bool IvfpqRemoteBulkMaySend(const IvfpqRemoteBulk *bulk);
+extern void IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk,
+								const IvfpqRemoteQuery *question);
+extern IvfpqOutcome IvfpqRemoteBulkTake(IvfpqRemoteBulk *bulk,
+										IvfpqRemoteResult *answers);
+extern void IvfpqRemoteBulkEnd(IvfpqRemoteBulk *bulk);
+
 extern void IvfpqMirrorLacksRows(Relation index, const IvfpqMetaData *meta,
 								 const ItemPointerData *tids, int n);
 extern void IvfpqMirrorMarkStale(Relation index, const IvfpqMetaData *meta,

@@ -214,6 +214,23 @@ IvfpqChannelReject(IvfpqChannel *channel)
 	return false;
 }
 
+/* Requires that the requests under way are answered within timeout_us. */
+void
+IvfpqChannelExpect(IvfpqChannel *channel, int64 timeout_us)
+{
+	channel->begun = IvfpqNow();
+	channel->answers = ivfpq_shared ?
+		pg_atomic_read_u64(&ivfpq_shared->answers) : 0;
+	channel->deadline = channel->begun + timeout_us;
+}
+
+/* Returns whether clients of a role have requests under way from the start. */
+static bool
+is_job(GvRole role)
+{
+	return role == GV_ROLE_BUILDER || role == GV_ROLE_SET;
+}
+
 /*
  * Adds a request without sending it.  Copies the head, but not the tail, which
  * must stay valid until it is sent.  Fewer than IVFPQ_MAX_REQUESTS requests
@@ -382,10 +399,11 @@ take_refusal(IvfpqChannel *channel)
 {
 	GvRefusal  *refusal = (GvRefusal *) (channel->in + sizeof(GvMessage));
 	bool		several = channel->max_in_flight > 1;
+	bool		job = is_job(channel->role);
 	const char *reason = refusal->reason;
 
 	refusal->reason[sizeof(refusal->reason) - 1] = '\0';
-	if (several && reason[0] == '\0')
+	if (job && reason[0] == '\0')
 		reason = gv_refusal_name(refusal->code);
 	channel->refusal = refusal->code;
 	switch (refusal->code)
@@ -411,7 +429,7 @@ take_refusal(IvfpqChannel *channel)
 			break;
 	}
 	snprintf(channel->reason, sizeof(channel->reason), "%s%s",
-			 several ? "request refused: " : "", reason);
+			 job ? "request refused: " : "", reason);
 	if (several || channel->served == IVFPQ_BROKEN ||
 		channel->sent == channel->answered)
 		IvfpqChannelClose(channel, channel->served, channel->reason);
@@ -798,8 +816,8 @@ IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 	GvWelcome  *welcome = &channel->welcome;
 
 	channel->role = role;
-	channel->max_in_flight = role == GV_ROLE_BUILDER || role == GV_ROLE_SET ?
-		IVFPQ_MAX_REQUESTS : 1;
+	channel->connection++;
+	channel->max_in_flight = is_job(role) ? IVFPQ_MAX_REQUESTS : 1;
 	channel->refusal = 0;
 	if (channel_reserve(channel, MIN_CAPACITY))
 		channel->sock = open_socket(&reason);
@@ -849,9 +867,7 @@ IvfpqConnect(GvRole role, int64 timeout_us)
 	pg_atomic_read_u64(&ivfpq_shared->instance) : 0;
 
 	own.context = TopMemoryContext;
-	own.begun = IvfpqNow();
-	own.answers = ivfpq_shared ? pg_atomic_read_u64(&ivfpq_shared->answers) : 0;
-	own.deadline = own.begun + timeout_us;
+	IvfpqChannelExpect(&own, timeout_us);
 	/* few answers need a large buffer */
 	if (own.capacity > KEPT_CAPACITY)
 	{

@@ -5,9 +5,10 @@
  * A channel is a socket to gpuvecd, with the requests that are under way and
  * the outcome of the last request.  Answers come in the order of the requests.
  * Searches, loaders and the supervisor use the channel of their process, which
- * has one request at a time and a deadline.  Each build and each set has a
- * channel of its own, with several requests under way.  This channel has no
- * deadline: an answer may take any time as long as gpuvecd answers pings.
+ * has a deadline and, except for searches in shared memory, one request at a
+ * time.  Each build and each set has a channel of its own, with several
+ * requests under way.  This channel has no deadline: an answer may take any
+ * time as long as gpuvecd answers pings.
  *
  * No error is raised because of what gpuvecd does or does not do: `served` is
  * the outcome of a request, and `reason` explains it.  If an error, such as a
@@ -67,11 +68,13 @@ typedef struct IvfpqChannel
 	pgsocket	sock;			/* PGINVALID_SOCKET: closed */
 	WaitEventSet *events;		/* latch, postmaster's death, socket */
 	GvRole		role;
+	uint64		connection;		/* number of the connection; other connections
+								 * of this channel have other numbers */
 	GvWelcome	welcome;
 
 	/* deadline of an answer (IvfpqNow), or 0 to wait while gpuvecd is alive */
 	int64		deadline;
-	int64		begun;			/* when IvfpqConnect was called */
+	int64		begun;			/* when IvfpqChannelExpect was called */
 	uint64		answers;		/* ivfpq_shared->answers at that time */
 	bool		busy_poll;		/* answers are expected within
 								 * IVFPQ_BUSY_POLL_US */
@@ -132,6 +135,7 @@ extern void IvfpqChannelClose(IvfpqChannel *channel, IvfpqOutcome served,
 							  const char *reason);
 extern bool IvfpqChannelOpen(IvfpqChannel *channel, GvRole role);
 extern bool IvfpqChannelReject(IvfpqChannel *channel);
+extern void IvfpqChannelExpect(IvfpqChannel *channel, int64 timeout_us);
 extern IvfpqRequest *IvfpqChannelAdd(IvfpqChannel *channel,
 									 GvMessageType type,
 									 const void *head, Size head_bytes,
@@ -148,7 +152,7 @@ extern bool IvfpqChannelExchange(IvfpqChannel *channel, GvMessageType type,
 								 const void *tail, Size tail_bytes,
 								 uint32 length);
 
-/* the channel of the process, for one request at a time */
+/* the channel of the process */
 extern IvfpqChannel *IvfpqConnect(GvRole role, int64 timeout_us);
 extern void IvfpqDisconnect(void);
 extern pgsocket IvfpqOwnSocket(void);

@@ -23,12 +23,13 @@
  *				ENCODE_ROWS, ENCODE_SAMPLE, CALIB_MIRROR, then LISTS and
  *				SEARCH of that mirror, and PING; or joins a build: first JOIN,
  *				then TRAIN_ROWS, ENCODE_ROWS, ENCODE_SAMPLE, LISTS and PING
- *	bulk		searches for many queries at a time: SEARCH, and PING
+ *	bulk		searches for many queries at a time: SEARCH, ATTACH_SHM, PING
  *	set			requests work on a set of rows (engine/gv_set.h): SET, PUT,
  *				RUN, GET, ASK, ATTACH_SHM, IN_SHM, and PING
  *
- * Builders and sets may send requests before earlier ones are answered;
- * answers come in the order of the requests.  A refusal ends their connection.
+ * Builders, sets, and bulk clients that share memory may send requests before
+ * earlier ones are answered; answers come in the order of the requests.  A
+ * refusal ends their connection.
  *
  * gpuvecd answers with GV_MSG_OK and the data that is listed below after
  * "OK:", or with GV_MSG_REFUSED and a GvRefusal.  After a refusal, the
@@ -65,7 +66,7 @@
  */
 #define GV_MAX_MESSAGE		(16 * 1024 * 1024)
 
-/* Maximum bytes of memory that a loader or a set may share with gpuvecd. */
+/* Maximum bytes of memory that a client may share with gpuvecd. */
 #define GV_MAX_SHARED		(64 * 1024 * 1024)
 
 /* Limits of a search. */
@@ -89,7 +90,11 @@ typedef enum GvMessageType
 								 * set, float [n][dims] with the queries as
 								 * they were asked; OK: n answers, each a
 								 * GvSearchReply and its arrays
-								 * (gv_answer_arrays) */
+								 * (gv_answer_arrays).  If `shared` is set,
+								 * the queries are in the memory that the
+								 * client shares, the answers are put there,
+								 * and OK has nothing.  The client must not
+								 * change the queries before the OK */
 
 	GV_MSG_BEGIN,				/* GvBeginRequest; OK: GvBeginReply.  An
 								 * unfinished mirror of the key is dropped; if
@@ -265,6 +270,10 @@ typedef struct GvListState
  * gv_queries_most(), and 1 from a session.  A bulk client that sends nothing for
  * GV_BULK_IDLE_MS is disconnected, because it occupies a thread and device
  * memory.
+ *
+ * If `shared` is set, gv_shared_queries_bytes() from `offset` on are the
+ * queries, and the answers are put behind them, where there must be room for
+ * n times gv_answer_most() bytes.
  */
 #define GV_BULK_IDLE_MS		2000
 
@@ -285,14 +294,16 @@ typedef struct GvSearchRequest
 								 * directory, the answer is brief; with 0, the
 								 * answer is never brief */
 	double		part;			/* 0 <= part < 1: weighted sums multiply the
-								 * i-th of n lists by (1 - part) ^ (i / n).
-								 * If it is 0, and a search with tests is for
-								 * all lists, the lists in the answer ascend
-								 * by number, otherwise by distance */
+								 * i-th of n lists by (1 - part) ^ (i / n). If
+								 * it is 0, and a search with tests is for all
+								 * lists, the lists in the answer ascend by
+								 * number, otherwise by distance */
 	int32_t		asked;			/* 1 if the queries come as they were asked,
 								 * too, so that the answer has distances if
 								 * the mirror has rows; otherwise 0 */
-	int32_t		unused;			/* 0 */
+	int32_t		shared;			/* 0 or 1 */
+	int64_t		offset;			/* in the shared memory, a multiple of 8;
+								 * ignored unless `shared` is set */
 } GvSearchRequest;
 
 /* A GvKeyTest in a message. */
@@ -572,6 +583,21 @@ gv_tests_bytes(const GvSearchRequest *request)
 		(size_t) request->nvalues * sizeof(uint64_t);
 }
 
+/* Returns the bytes of a request's queries, also of those as asked. */
+static inline size_t
+gv_queries_bytes(const GvSearchRequest *request)
+{
+	return (size_t) request->n * (size_t) request->dims * sizeof(float) *
+		(size_t) (1 + request->asked);
+}
+
+/* The same, rounded up, so that what follows is aligned. */
+static inline size_t
+gv_shared_queries_bytes(const GvSearchRequest *request)
+{
+	return (gv_queries_bytes(request) + 7) / 8 * 8;
+}
+
 /*
  * Returns the bytes of an answer with this head, a multiple of 8.  A brief
  * answer has neither lists nor matches.  Without tests there are no matches.
@@ -600,12 +626,16 @@ typedef struct GvAnswerArrays
 	int32_t    *matches;		/* [nprobed] */
 } GvAnswerArrays;
 
+/*
+ * Returns the arrays of an answer that begins at `answer`.  `head` is its head,
+ * or a copy of the head, which nobody else can change.
+ */
 static inline GvAnswerArrays
-gv_answer_arrays(GvSearchReply *head)
+gv_answer_arrays(const GvSearchReply *head, const void *answer)
 {
 	GvAnswerArrays arrays;
 
-	arrays.distances = (GvRowDistance *) (head + 1);
+	arrays.distances = (GvRowDistance *) ((const GvSearchReply *) answer + 1);
 	arrays.probed = (GvProbeReply *) (arrays.distances + head->ndistances);
 	arrays.hits = (GvHit *) (arrays.probed +
 							 (head->is_brief ? 0 : head->nprobed));

@@ -11,7 +11,7 @@
  * idle within a message, or while it has an answer to read, because threads
  * and memory are limited.
  *
- * A loader or a set may share memory with gpuvecd (server/README, "Protocol").
+ * Some clients may share memory with gpuvecd (server/README, "Protocol").
  * Each file that answers messages has a table of them, with all that is needed
  * to check and dispatch a message.  protocol/gv_protocol.h describes the
  * messages.
@@ -227,16 +227,18 @@ shared_take(GvConnection *connection, const char **wrong)
 		fstat(fd, &status) != 0 || status.st_size < 0 ||
 		(uint64_t) status.st_size < request->bytes)
 		return GV_INVALID;
-	/* only sets have outputs, which we write there */
+	/* loaders have no outputs, which we would write there */
 	memory = mmap(NULL, request->bytes,
-				  connection->role == GV_ROLE_SET ? PROT_READ | PROT_WRITE :
-				  PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+				  connection->role == GV_ROLE_LOADER ? PROT_READ :
+				  PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
 	close(fd);
 	connection->passed_fd = -1;
 	if (memory == MAP_FAILED)
 		return GV_NO_MEMORY;
 	connection->shm = memory;
 	connection->shm_bytes = request->bytes;
+	/* the answers of a bulk client are short from now on */
+	connection->pipelines |= connection->role == GV_ROLE_BULK;
 	return GV_OK;
 }
 
@@ -401,8 +403,8 @@ static const GvMessageKind client_messages[] = {
 	GV_BY(SET) | GV_BY(BULK) | GV_BY(SUPERVISOR), 0, 0, .answer = answer_ping},
 	{GV_MSG_STATUS, GV_BY(SESSION) | GV_BY(LOADER) | GV_BY(SUPERVISOR), 0, 0,
 	.answer = answer_status},
-	{GV_MSG_ATTACH_SHM, GV_BY(LOADER) | GV_BY(SET), GV_ONE(GvAttachShmRequest),
-	.answer = shared_take},
+	{GV_MSG_ATTACH_SHM, GV_BY(LOADER) | GV_BY(SET) | GV_BY(BULK),
+	GV_ONE(GvAttachShmRequest), .answer = shared_take},
 	{GV_MSG_IN_SHM, GV_BY(LOADER) | GV_BY(SET), GV_ONE(GvInShmRequest),
 	.answer = NULL},
 	{0}
@@ -708,7 +710,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 /* ---- threads with one client */
 
 /*
- * A refusal ends the connection of a builder or a set.  Messages that this
+ * A refusal ends the connection of a client that pipelines.  Messages that this
  * client has already sent are not read.
  */
 void

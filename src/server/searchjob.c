@@ -17,6 +17,23 @@
 /* ---- requests and answers */
 
 /*
+ * Returns the place in shared memory for the answers to a request, behind the
+ * queries.  Returns NULL if not all of queries and answers have room there.
+ */
+static char *
+shared_answers(const GvMirrorEntry *entry, const GvConnection *connection)
+{
+	const GvSearchRequest *request = gv_payload(connection);
+	int64_t		queries = (int64_t) gv_shared_queries_bytes(request);
+	int64_t		answers = request->n *
+	gv_answer_most(request, entry->spec.refine_slots > 0);
+	char	   *at = gv_shared_at(connection, request->offset,
+								  queries + answers);
+
+	return at == NULL ? NULL : at + queries;
+}
+
+/*
  * Returns NULL if a mirror can be searched as the request asks, and otherwise
  * an error message.  Sets *asked to the request's condition in the engine's
  * form, whose values stay in the message.
@@ -36,6 +53,8 @@ open_search(const GvMirrorEntry *entry, const GvConnection *connection,
 	if (request->n > 1 &&
 		request->n > gv_queries_most(request, entry->spec.refine_slots > 0))
 		return "more queries than a response can answer";
+	if (request->shared && shared_answers(entry, connection) == NULL)
+		return "queries or answers outside the shared memory";
 	asked->condition.form = entry->spec.keys;
 	asked->condition.ntests = request->ntests;
 	asked->condition.tests = asked->tests;
@@ -69,8 +88,9 @@ prepare(const GvMirrorEntry *entry, const GvConnection *connection,
 		GvSearch *searches)
 {
 	const GvSearchRequest *request = gv_payload(connection);
-	const char *queries = (const char *) (request + 1) +
-	gv_tests_bytes(request);
+	const char *queries = request->shared ?
+	connection->shm + request->offset :
+	(const char *) (request + 1) + gv_tests_bytes(request);
 	const float *asked_queries = (const float *) queries +
 	(size_t) request->n * (size_t) request->dims;
 	GvSearch	search = {
@@ -182,7 +202,8 @@ put_answer(const GvMirrorEntry *entry, const GvSearch *found,
 	/* clear the padding */
 	memset((char *) at + bytes - 8, 0, 8);
 	memcpy(at, head, sizeof(*head));
-	arrays = gv_answer_arrays(at);
+	/* a client that shares the memory may have changed the copy */
+	arrays = gv_answer_arrays(head, at);
 	for (i = 0; i < found->nprobed && !head->is_brief; i++)
 	{
 		arrays.probed[i].list = found->probed[i].list;
@@ -366,9 +387,9 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 	int32_t		at_once = request->n < gv_server.at_once ? request->n :
 	gv_server.at_once;
 	GvSearch   *searches = malloc((size_t) at_once * sizeof(GvSearch));
-	char	   *reply = gv_reply(connection, (size_t) request->n * (size_t)
-								 gv_answer_most(request,
-												entry->spec.refine_slots > 0));
+	char	   *reply = request->shared ? shared_answers(entry, connection) :
+	gv_reply(connection, (size_t) request->n * (size_t)
+			 gv_answer_most(request, entry->spec.refine_slots > 0));
 	char	   *next = reply;
 	GvStatus	status = searches != NULL ? GV_OK : GV_NO_MEMORY;
 	int32_t		done = 0;
@@ -435,7 +456,10 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 		return 0;
 	if (status == GV_OK)
 	{
-		gv_reply_cut(connection, (size_t) (next - reply));
+		if (request->shared)
+			gv_count(sent, next - reply);
+		else
+			gv_reply_cut(connection, (size_t) (next - reply));
 		return done;
 	}
 	/* replaces an answer that is not whole */
@@ -464,11 +488,11 @@ answer_search(GvConnection *connection, const char **wrong)
 		request->dims < 1 || request->dims > GV_MAX_DIMS ||
 		request->ntests < 0 || request->ntests > GV_MAX_TESTS ||
 		request->nvalues < 0 || request->nvalues > GV_MAX_VALUES ||
-		request->asked < 0 || request->asked > 1 || request->unused != 0 ||
+		request->asked < 0 || request->asked > 1 ||
+		request->shared < 0 || request->shared > 1 ||
 		gv_message(connection)->length !=
 		sizeof(*request) + gv_tests_bytes(request) +
-		(size_t) request->n * (size_t) request->dims * sizeof(float) *
-		(size_t) (1 + request->asked) ||
+		(request->shared ? 0 : gv_queries_bytes(request)) ||
 		request->probes < 1 || request->probes > GV_MAX_PROBES ||
 		request->compare < 1 ||
 		request->capacity < 1 || request->capacity > GV_MAX_HITS ||
@@ -477,6 +501,8 @@ answer_search(GvConnection *connection, const char **wrong)
 		(request->rank > 0 && request->ntests == 0))
 		return GV_INVALID;
 	connection->received_ns = gv_now_ns();
+	if (request->shared)
+		gv_count(received, gv_queries_bytes(request));
 	if (connection->role == GV_ROLE_SESSION)
 	{
 		gv_batches_add(connection);
@@ -500,6 +526,6 @@ answer_search(GvConnection *connection, const char **wrong)
 
 const GvMessageKind gv_search_messages[] = {
 	{GV_MSG_SEARCH, GV_BY(SESSION) | GV_BY(BULK) | GV_BY(BUILDER),
-	GV_BEYOND(GvSearchRequest), .answer = answer_search, .phase = GV_JOB_OWNER},
+	GV_FROM(GvSearchRequest), .answer = answer_search, .phase = GV_JOB_OWNER},
 	{0}
 };

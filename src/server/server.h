@@ -251,7 +251,8 @@ typedef struct GvConnection
 	uint64_t	begun_ns;		/* when the message in `in` began to come or,
 								 * while `writing`, when we began to send */
 	bool		pipelines;		/* the client may send before it is answered,
-								 * because it is a builder or a set */
+								 * because it is a builder, a set, or a bulk
+								 * client that shares memory */
 	uint64_t	number;			/* counts connections, from 1 */
 	uint64_t	owner;			/* owner of the mirrors that the connection
 								 * begins: `number`, or its build's id */
@@ -358,7 +359,7 @@ extern void gv_refuse(GvConnection *connection, GvRefusalCode code,
 extern void gv_refuse_status(GvConnection *connection, GvStatus status);
 
 /*
- * Returns the bytes at an offset in the memory that a set's client shares.
+ * Returns the bytes at an offset in the memory that a client shares.
  * Returns NULL if not all of the bytes are in this memory, or if no memory is
  * shared.
  */

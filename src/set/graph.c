@@ -940,13 +940,9 @@ search_pays(const Pairs *pairs)
 		cost < comparing_cost(pairs, nrows);
 }
 
-/*
- * Fetches a row that the search found.  Returns its key, and sets *distance to
- * its exact distance from the query's vector.
- */
+/* Fetches a row that the search found, and returns its key. */
 static int64
-fetch_neighbor(const Pairs *pairs, const IvfpqBulkRow *row,
-			   const float *vector, double *distance)
+fetch_neighbor(const Pairs *pairs, const IvfpqBulkRow *row)
 {
 	IvfpqTable *rows = pairs->rows;
 	ItemPointerData tid = row->tid;
@@ -957,23 +953,6 @@ fetch_neighbor(const Pairs *pairs, const IvfpqBulkRow *row,
 		elog(ERROR, "table \"%s\" has lost rows",
 			 RelationGetRelationName(rows->rel));
 	key = IvfpqTableKey(rows, rows->slot);
-	*distance = row->distance;
-	if (rows->type.has_toreal && !isfinite(row->distance))
-		*distance = get_float8_nan();	/* rows cannot be ordered by it */
-	else if (rows->type.has_toreal)
-	{
-		/*
-		 * compute the distance again, because the operator may sum up in
-		 * single precision
-		 */
-		bool		isnull;
-
-		rows->vector = slot_getattr(rows->slot, rows->vector_column, &isnull);
-		Assert(!isnull);
-		*distance = gv_set_distance(pairs->metric, vector,
-									IvfpqTableFloats(rows),
-									pairs->queries->dims);
-	}
 	ExecClearTuple(rows->slot);
 	return key;
 }
@@ -996,9 +975,8 @@ append(Some *some, int64 query)
 }
 
 /*
- * Sink of IvfpqBulkFind: sorts the rows that were found for a query of the
- * batch by their exact distances, and adds the rows to the result.  In a
- * graph, leaves out the query itself.  If fewer than k rows are left, appends
+ * Sink of IvfpqBulkFind: adds the rows that were found for a query of the
+ * batch to the result, the nearest first.  In a graph, leaves out the query itself.  If fewer than k rows are left, appends
  * the query to `lacking` instead.
  */
 static void
@@ -1007,26 +985,18 @@ take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 	GraphSearch *searched = arg;
 	Pairs	   *pairs = searched->pairs;
 	int64		number = searched->numbers[query];
-	const float *vector = searched->vectors + query * pairs->queries->dims;
 	int			count = 0;
 
 	for (int i = 0; i < n; i++)
 	{
-		double		distance;
-		int64		key = fetch_neighbor(pairs, &rows[i], vector, &distance);
-		int			at = count;
+		double		distance = rows[i].distance;
+		int64		key = fetch_neighbor(pairs, &rows[i]);
 
 		if (isnan(distance) ||
 			(pairs->self && key == pairs->queries->keys[number]))
 			continue;
-		for (; at > 0 && searched->distances[at - 1] > distance; at--)
-		{
-			searched->distances[at] = searched->distances[at - 1];
-			searched->keys[at] = searched->keys[at - 1];
-		}
-		searched->distances[at] = distance;
-		searched->keys[at] = key;
-		count++;
+		searched->distances[count] = distance;
+		searched->keys[count++] = key;
 	}
 	if (number % NOTED_ROWS == 0)
 		IvfpqProgressDone(number);

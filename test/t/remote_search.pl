@@ -334,12 +334,13 @@ for my $name (sort keys %lists)
 }
 $node->safe_psql('postgres', 'CREATE TABLE asked AS SELECT point(7 * g, 8) AS v FROM generate_series(1, 700) AS g');
 
-# A search for many queries, the $k nearest of each.
+# A search for many queries, the $k nearest of each, $times as many queries.
 sub many
 {
-	my ($name, $k) = @_;
+	my ($name, $k, $times) = @_;
 
-	return "SELECT * FROM gpuvec_search('${name}_e', (SELECT array_agg(v) FROM asked), " . ($k // 10) . ')';
+	return "SELECT * FROM gpuvec_search('${name}_e', (SELECT array_agg(v) FROM asked"
+	  . ($times ? ", generate_series(1, $times)" : '') . '), ' . ($k // 10) . ')';
 }
 
 for my $name (sort keys %lists)
@@ -355,6 +356,18 @@ for my $name (sort keys %lists)
 gives($node, 'SET gpuvec.engine = gpu; SELECT count(*) FROM (' . many('plain') . ') AS n;
 	SELECT engine, batch_size, returned, fallback IS NULL FROM gpuvec_last_scan()',
 	"7000\n$SERVER|700|7000|t", 'the last scan tells of it');
+# in shared memory two messages are under way, of 1,024 queries each
+for my $name (sort keys %lists)
+{
+	my $before = served($node);
+
+	differs($node, many($name, 10, 4), "$name: in three messages", set => [$all]);
+	is(served($node), $before + 3, "$name: three messages");
+}
+gives($node, 'SET gpuvec.engine = gpu; SELECT count(*) FROM (' . many('plain', 10, 4) . ') AS n;
+	SELECT batch_size FROM gpuvec_last_scan(); SELECT count(*) FROM (' . many('plain', 10, 3) . ') AS n;
+	SELECT batch_size FROM gpuvec_last_scan()',
+	"28000\n752\n21000\n52", 'the last message has what is left');
 # gpuvecd closes idle connections
 gives($node, 'SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT count(*) FROM (' . many('plain') . ") AS n;
 	DO 'BEGIN PERFORM pg_sleep(2.5); END'; SELECT count(*) FROM (" . many('plain') . ') AS n; SELECT engine FROM gpuvec_last_scan()',
@@ -380,6 +393,22 @@ for my $name (sort keys %lists)
 {
 	has_mirror($name, 'again');
 	differs($node, many($name), "$name: it has caught up", set => [$all]);
+}
+
+# rows that have changed in place are elsewhere than the index says, be it that the
+# page says so by a pointer
+for my $name (sort keys %lists)
+{
+	# where a page is full there are new postings, too
+	$node->safe_psql('postgres', "UPDATE $name SET id = id WHERE id % 5 = 1");
+	differs($node, many($name), "$name: changed in place", set => [$all], stale => 1);
+	$node->safe_psql('postgres', "VACUUM $name");
+	has_mirror($name, 'vacuumed');
+	differs($node, many($name), "$name: changed in place, vacuumed", set => [$all]);
+	gives($node, "SET gpuvec.engine = gpu; SET $all; SELECT count(*) FROM (" . many($name) . ") AS n JOIN $name ON ctid = tid", 7000,
+		"$name: they are where it says");
+	cmp_ok($node->safe_psql('postgres', "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = '$name'"), '>', 100,
+		"$name: in place");
 }
 
 # With half of the rows gone: a second round, whose queries come in the order in which
@@ -432,6 +461,12 @@ my ($supervisor, $pid) = stand_still($node);
 my $begun = time;
 by_fallback("SET gpuvec.request_timeout = '200ms';", 'stopped', 'timed out');
 cmp_ok(time - $begun, '<', 15, 'stopped: it was not waited for long');
+$begun = time;
+is($node->safe_psql('postgres', "SET gpuvec.engine = gpu; SET $all; SET gpuvec.request_timeout = '200ms'; SELECT md5(string_agg(n::text, ' '))
+	FROM (" . many('once', 5, 4) . ") AS n; SELECT fallback FROM gpuvec_last_scan()"),
+	$node->safe_psql('postgres', "SET gpuvec.engine = cpu; SET $all; SELECT md5(string_agg(n::text, ' ')) FROM (" . many('once', 5, 4) . ') AS n')
+	. "\ntimed out", 'stopped, two messages under way: the session\'s rows');
+cmp_ok(time - $begun, '<', 20, 'stopped, two messages under way: they were not waited for long');
 go_on($supervisor, $pid);
 soon_up($node, 'it goes on');
 differs($node, many('plain'), 'it answers again', set => [ $all, "gpuvec.request_timeout = '9s'" ]);

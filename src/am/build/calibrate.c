@@ -77,8 +77,8 @@
 #define FEW_DEEP		16
 #define MORE_DEEP		1.3		/* like MORE_PROBES */
 #define MORE_WIDTH		2		/* largest number of candidates of the next
-								 * grid, as a multiple of the candidates found:
-								 * candidates cost little */
+								 * grid, as a multiple of the candidates
+								 * found: candidates cost little */
 #define DEEPER			3.0		/* largest number of lists of the first grid,
 								 * as a multiple of the previous level's
 								 * largest probes */

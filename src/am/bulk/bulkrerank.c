@@ -10,6 +10,9 @@
  * fetched once for a block, and reranked for all queries of the block that
  * have it among their candidates.  Neighbors share candidates, so that not
  * many more rows are fetched than with a single block of all queries.
+ *
+ * If gpuvecd has told the distances of a query's candidates, only its nearest
+ * candidates are visited, to see whether they are visible (keep_visible).
  */
 #include "postgres.h"
 
@@ -25,30 +28,58 @@
 
 /*
  * A sort key says that a row must be reranked for a query.  The row's id is in
- * the high bits, and the query's number in the portion is in the low bits.
+ * the high bits, and the query's number in the portion is in the low bits; or
+ * there is the number of a NearRow in its batch.
  */
 #define ROW_SHIFT		16
-#define ROW_KEY(id, query)	((id) << ROW_SHIFT | (uint64) (query))
+#define ROW_KEY(id, number)	((id) << ROW_SHIFT | (uint64) (number))
 #define KEY_ROW(key)		((key) >> ROW_SHIFT)
-#define KEY_QUERY(key)		((int) ((key) & 0xFFFF))
+#define KEY_NUMBER(key)		((int) ((key) & 0xFFFF))
 
 StaticAssertDecl(IVFPQ_BULK_PORTION <= 1 << ROW_SHIFT,
 				 "a query's number fits in a key");
 
 /*
- * Maximum size in bytes of a block's vectors, which must fit in part of a
- * core's cache.
+ * Maximum size in bytes of a block's vectors, or of the candidates of queries
+ * that need no vectors, which must fit in part of a core's cache.
  */
 #define BLOCK_BYTES		(512 * 1024)
 
 /* Number of rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
 
+/* As many bounds are selected by insertion, which rarely has to insert one. */
+#define FEW_BOUNDS		32
+
 /* The memory of a key's query is prefetched this many keys ahead. */
 #define PREFETCHED		4
 
 /* Number of distances between two checks for interrupts. */
 #define DISTANCES_AT_ONCE	1024
+
+/* A candidate whose distance is known, and which is looked for next. */
+typedef struct NearRow
+{
+	IvfpqBulkRow row;
+	int			query;			/* number of the query in the portion */
+	bool		is_visible;
+} NearRow;
+
+/* Maximum number of rows in a NearBatch. */
+#define NEAR_AT_ONCE	8192
+
+StaticAssertDecl(NEAR_AT_ONCE <= 1 << ROW_SHIFT, "a number fits in a key");
+
+typedef struct NearBatch
+{
+	int			n;
+	NearRow		rows[NEAR_AT_ONCE]; /* [n], by queries */
+	uint64		keys[NEAR_AT_ONCE]; /* [n] sort keys */
+	uint64		scratch[NEAR_AT_ONCE];	/* to sort keys */
+	uint64		ids[NEAR_AT_ONCE];	/* [n] ids of rows, ascending */
+	bool		seen[NEAR_AT_ONCE]; /* [n] the page of ids[i] says that the
+									 * row is visible to everybody */
+} NearBatch;
 
 /* A row that has been fetched. */
 typedef struct Fetched
@@ -57,8 +88,8 @@ typedef struct Fetched
 	Datum		value;
 	const float *vector;		/* [dims of the queries] the elements of
 								 * `value`, some of which may be NaN or
-								 * infinite; NULL if real_distance cannot take
-								 * them */
+								 * infinite; NULL if engine_distance cannot
+								 * take them */
 	double		square;			/* <vector, vector>, if is_cosine */
 } Fetched;
 
@@ -98,6 +129,38 @@ take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 	pfree(bounds);
 }
 
+/* Notes a search's candidates, with the distances that gpuvecd has told. */
+static void
+take_distances(IvfpqBulk *bulk, const IvfpqSearch *search,
+			   IvfpqBulkQuery *query)
+{
+	const GvTopK *found = &search->candidates;
+	int			next = 0;
+	int			kept = 0;
+
+	query->bounds = MemoryContextAllocHuge(bulk->round, Max(found->count, 1) *
+										   sizeof(IvfpqBulkBound));
+	query->is_exact = true;
+	query->nunknown = 0;
+	for (int i = 0; i < found->count; i++)
+	{
+		const IvfpqKnownDistance *known =
+		IvfpqNextDistance(&search->remote, &next, found->scores[i],
+						  found->ids[i]);
+
+		if (bulk->pending_set != NULL &&
+			tidset_lookup(bulk->pending_set, found->ids[i]) != NULL)
+			continue;
+		query->bounds[kept].bound = IVFPQ_BULK_UNKNOWN;
+		if (known != NULL && isfinite(known->distance))
+			query->bounds[kept].bound = known->distance;
+		else
+			query->nunknown++;
+		query->bounds[kept++].id = found->ids[i];
+	}
+	query->ncandidates = kept;
+}
+
 void
 IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search, int number,
 			  uint32 nearest, int candidates)
@@ -110,12 +173,18 @@ IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search, int number,
 	query->is_drained = search->found_all && found->count < candidates;
 	query->nfetched = query->invisible = 0;
 	query->bounds = NULL;
+	query->is_exact = false;
 	query->ids = NULL;
 	bulk->report.counts[IVFPQ_COUNT_LISTS] += search->lists_read;
 	bulk->report.counts[IVFPQ_COUNT_POSTINGS] += search->postings_read;
 	if (search->addresses)
 	{
 		take_bounds(bulk, search, query);
+		return;
+	}
+	if (search->remote.ndistances > 0 && !search->remote.is_behind)
+	{
+		take_distances(bulk, search, query);
 		return;
 	}
 	query->ids = MemoryContextAllocHuge(bulk->round, Max(found->count, 1) *
@@ -229,9 +298,13 @@ call_distance(IvfpqBulk *bulk, int number, const Fetched *fetched)
 /*
  * Reranks a row for query `number`.
  *
+ * The engine computes the distance in double, as gpuvecd does for rows that a
+ * mirror has.  So it does not matter who computes it, although pgvector's
+ * operators sum in float.
+ *
  * The operator's function checks that all elements of both vectors are finite.
- * Our own functions do not.  The queries' elements were checked before, and a
- * finite distance shows that the row's elements are finite, too.  If the
+ * The engine's functions do not.  The queries' elements were checked before,
+ * and a finite distance shows that the row's elements are finite, too.  If the
  * distance is not finite, the operator's function is called instead.
  */
 static void
@@ -250,7 +323,7 @@ rerank_for(IvfpqBulk *bulk, int number, Fetched *fetched)
 											 floats, bulk->squares[number],
 											 dims);
 		else
-			distance = bulk->real_distance(fetched->vector, floats, dims);
+			distance = bulk->engine_distance(fetched->vector, floats, dims);
 		if (!isfinite(distance))
 			distance = call_distance(bulk, number, fetched);
 	}
@@ -270,6 +343,7 @@ rerank_for(IvfpqBulk *bulk, int number, Fetched *fetched)
 static bool
 fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 {
+	int			dims = bulk->queries.dims;
 	MemoryContext oldcontext;
 
 	bulk->report.counts[IVFPQ_COUNT_RERANKED]++;
@@ -278,17 +352,20 @@ fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 	/* detoast the vector once for all queries */
 	oldcontext = MemoryContextSwitchTo(bulk->rerank.context);
 	fetched->value = PointerGetDatum(PG_DETOAST_DATUM(fetched->value));
-	MemoryContextSwitchTo(oldcontext);
 	fetched->row.id = id;
-	fetched->row.tid = bulk->rerank.slot->tts_tid;
-	fetched->vector = NULL;
-	if (bulk->real_distance == NULL)
-		return true;
+	fetched->row.tid = bulk->rerank.tid;
 	/* if vector is NULL, the operator's function reports what is wrong */
-	fetched->vector = IvfpqRealFloats(DatumGetArrayTypeP(fetched->value),
-									  bulk->queries.dims);
+	fetched->vector = NULL;
+	if (bulk->type.has_toreal)
+		fetched->vector = IvfpqValueFloats(&bulk->type, fetched->value, &dims);
+	else if (bulk->engine_distance != NULL)
+		fetched->vector = IvfpqRealFloats(DatumGetArrayTypeP(fetched->value),
+										  dims);
+	if (dims != bulk->queries.dims)
+		fetched->vector = NULL;
+	MemoryContextSwitchTo(oldcontext);
 	if (fetched->vector != NULL && bulk->is_cosine)
-		fetched->square = gv_square(fetched->vector, bulk->queries.dims);
+		fetched->square = gv_square(fetched->vector, dims);
 	return true;
 }
 
@@ -309,16 +386,16 @@ rerank_row(IvfpqBulk *bulk, const uint64 *keys, int64 n, const uint64 *end)
 		/* prefetch the memory of a later key's query */
 		if (end - keys - i > PREFETCHED)
 		{
-			Size		later = KEY_QUERY(keys[i + PREFETCHED]);
+			Size		later = KEY_NUMBER(keys[i + PREFETCHED]);
 			const float *floats = bulk->floats + later * dims;
 
 			IvfpqFetch((const char *) floats, (const char *) (floats + dims));
 			__builtin_prefetch(bulk->rows + later * bulk->k);
 		}
 		if (found)
-			rerank_for(bulk, KEY_QUERY(keys[i]), &fetched);
+			rerank_for(bulk, KEY_NUMBER(keys[i]), &fetched);
 		else
-			bulk->asked[KEY_QUERY(keys[i])].invisible++;
+			bulk->asked[KEY_NUMBER(keys[i])].invisible++;
 	}
 	MemoryContextSwitchTo(oldcontext);
 	if (found)
@@ -369,6 +446,85 @@ bulk_rerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 	}
 }
 
+/*
+ * Fetches those rows of the sorted batch that are not known to be visible, each
+ * once, and sets is_visible and the TID of the rows that the snapshot sees.
+ */
+static void
+fetch_visible(IvfpqBulk *bulk, NearBatch *batch)
+{
+	IvfpqRerank *rerank = &bulk->rerank;
+	uint64	   *ids = batch->scratch;
+	int			nrows = 0;
+	uint64		last = 0;		/* no row's id */
+	bool		is_visible = false;
+
+	for (int i = 0; i < batch->n; i++)
+		if (!batch->rows[KEY_NUMBER(batch->keys[i])].is_visible &&
+			(nrows == 0 || ids[nrows - 1] != batch->ids[i]))
+			ids[nrows++] = batch->ids[i];
+	if (nrows == 0)
+		return;
+	IvfpqRerankPrefetch(rerank, ids, nrows, true);
+	for (int i = 0; i < batch->n; i++)
+	{
+		NearRow    *near = &batch->rows[KEY_NUMBER(batch->keys[i])];
+
+		if (near->is_visible)
+			continue;
+		if (near->row.id != last)
+		{
+			CHECK_FOR_INTERRUPTS();
+			last = near->row.id;
+			is_visible = IvfpqRerankFetch(rerank, last, NULL);
+			bulk->report.counts[IVFPQ_COUNT_RERANKED]++;
+		}
+		near->is_visible = is_visible;
+		near->row.tid = rerank->tid;
+	}
+	IvfpqRerankReleasePages(rerank);
+}
+
+/*
+ * Keeps those rows of the batch that the snapshot sees, and empties the batch.
+ *
+ * First looks at the rows' pages, in heap order.  Most say that their rows are
+ * visible to everybody, so that the rows need not be fetched (search/README,
+ * "Many queries at once").  The other rows are fetched, without their values.
+ */
+static void
+keep_visible(IvfpqBulk *bulk, NearBatch *batch)
+{
+	if (batch->n == 0)
+		return;
+	IvfpqSortBits(batch->keys, batch->scratch, batch->n, ROW_SHIFT);
+	for (int i = 0; i < batch->n; i++)
+		batch->ids[i] = KEY_ROW(batch->keys[i]);
+	if (bulk->sees_pages)
+		IvfpqRerankLook(&bulk->rerank, batch->ids, batch->n, batch->seen);
+	for (int i = 0; i < batch->n; i++)
+	{
+		NearRow    *near = &batch->rows[KEY_NUMBER(batch->keys[i])];
+
+		near->is_visible = bulk->sees_pages && batch->seen[i];
+		if (near->is_visible)
+			IvfpqIdToTid(near->row.id, &near->row.tid);
+	}
+	fetch_visible(bulk, batch);
+
+	/* in the order of queries, which finds their rows in the cache */
+	for (int i = 0; i < batch->n; i++)
+	{
+		NearRow    *near = &batch->rows[i];
+
+		if (near->is_visible)
+			keep_row(bulk, near->query, &near->row);
+		else
+			bulk->asked[near->query].invisible++;
+	}
+	batch->n = 0;
+}
+
 static inline void
 swap_bounds(IvfpqBulkBound *a, IvfpqBulkBound *b)
 {
@@ -379,7 +535,31 @@ swap_bounds(IvfpqBulkBound *a, IvfpqBulkBound *b)
 }
 
 /*
- * Moves the m < n smallest of bounds [n] to the front, unsorted (Hoare's
+ * Moves the m smallest of bounds [n] to the front, ascending, by insertion.
+ * Candidates come in the order of their scores, so few of them are inserted.
+ */
+static void
+select_few_bounds(IvfpqBulkBound *bounds, int n, int m)
+{
+	for (int i = 1; i < n; i++)
+	{
+		IvfpqBulkBound candidate = bounds[i];
+		int			at = Min(i, m - 1);
+
+		if (i >= m)
+		{
+			if (candidate.bound >= bounds[m - 1].bound)
+				continue;
+			bounds[i] = bounds[m - 1];
+		}
+		for (; at > 0 && bounds[at - 1].bound > candidate.bound; at--)
+			bounds[at] = bounds[at - 1];
+		bounds[at] = candidate;
+	}
+}
+
+/*
+ * Moves the m < n smallest of bounds [n] to the front, in any order (Hoare's
  * FIND).
  */
 static void
@@ -418,6 +598,10 @@ select_bounds(IvfpqBulkBound *bounds, int n, int m)
  * candidates that are left.  If m of the k rows are missing, chooses the m
  * candidates with the least bounds.  If no row is missing, chooses all
  * candidates that may be nearer than the farthest row.
+ *
+ * If distances are known and one candidate was invisible, chooses all that are
+ * left.  Few visits would estimate badly how many rows the snapshot sees, and
+ * then the query would take another round (search_round).
  */
 static int
 choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
@@ -427,11 +611,15 @@ choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 	int			missing = bulk->k - query->nrows;
 	int			chosen = 0;
 
-	if (query->bounds == NULL || nleft <= missing)
+	if (query->bounds == NULL || nleft <= missing ||
+		(query->is_exact && query->invisible > 0))
 		return nleft;
 	if (missing > 0)
 	{
-		select_bounds(left, nleft, missing);
+		if (missing <= FEW_BOUNDS)
+			select_few_bounds(left, nleft, missing);
+		else
+			select_bounds(left, nleft, missing);
 		return missing;
 	}
 	for (int i = 0; i < nleft; i++)
@@ -441,44 +629,78 @@ choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 	return chosen;
 }
 
+/*
+ * Adds a candidate with a known distance to the batch.  If the batch is full,
+ * keeps its rows first.
+ */
+static void
+add_near(IvfpqBulk *bulk, NearBatch *batch, int number,
+		 const IvfpqBulkBound *candidate)
+{
+	NearRow    *near;
+
+	if (batch->n == NEAR_AT_ONCE)
+		keep_visible(bulk, batch);
+	near = &batch->rows[batch->n];
+	near->row.distance = candidate->bound;
+	near->row.id = candidate->id;
+	near->query = number;
+	batch->keys[batch->n] = ROW_KEY(candidate->id, batch->n);
+	batch->n++;
+}
+
 /* Reranks the candidates of the active queries [n], which are one block. */
 static void
-rerank_block(IvfpqBulk *bulk, const int *active, int n)
+rerank_block(IvfpqBulk *bulk, const int *active, int n, NearBatch *near)
 {
 	int64		capacity = 0;
 	int64		nkeys;
+	bool		more;
 	uint64	   *keys;
 
 	for (int i = 0; i < n; i++)
-		capacity += bulk->asked[active[i]].ncandidates;
+		if (!bulk->asked[active[i]].is_exact)
+			capacity += bulk->asked[active[i]].ncandidates;
+		else
+			capacity += bulk->asked[active[i]].nunknown;
 	keys = palloc_extended(2 * Max(capacity, 1) * sizeof(uint64),
 						   MCXT_ALLOC_HUGE);
 	do
 	{
+		more = false;
 		nkeys = 0;
 		for (int i = 0; i < n; i++)
 		{
 			IvfpqBulkQuery *query = &bulk->asked[active[i]];
 			int			end = query->nfetched + choose_next(bulk, query);
 
+			more |= end > query->nfetched;
 			for (; query->nfetched < end; query->nfetched++)
-				keys[nkeys++] = ROW_KEY(query->bounds == NULL ?
-										query->ids[query->nfetched] :
-										query->bounds[query->nfetched].id,
-										active[i]);
+			{
+				const IvfpqBulkBound *bound = query->bounds == NULL ? NULL :
+				&query->bounds[query->nfetched];
+
+				if (query->is_exact && bound->bound != IVFPQ_BULK_UNKNOWN)
+					add_near(bulk, near, active[i], bound);
+				else
+					keys[nkeys++] = ROW_KEY(bound == NULL ?
+											query->ids[query->nfetched] :
+											bound->id, active[i]);
+			}
 		}
 		bulk_rerank(bulk, keys, keys + capacity, nkeys);
-	} while (nkeys > 0);
+		keep_visible(bulk, near);
+	} while (more);
 	pfree(keys);
 }
 
 void
 IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
 {
-	int			at_a_time = (int) Max(BLOCK_BYTES / sizeof(float) /
-									  bulk->queries.dims, 1);
 	uint64	   *order = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
+	NearBatch  *near = palloc(sizeof(NearBatch));
 
+	near->n = 0;
 	/* sort the queries by their nearest lists */
 	for (int i = 0; i < n; i++)
 		order[i] = (uint64) bulk->asked[active[i]].nearest << 32 | active[i];
@@ -486,8 +708,22 @@ IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
 	for (int i = 0; i < n; i++)
 		active[i] = (int) (uint32) order[i];
 	pfree(order);
-	for (int first = 0; first < n; first += at_a_time)
-		rerank_block(bulk, active + first, Min(at_a_time, n - first));
+	for (int first = 0, end; first < n; first = end)
+	{
+		Size		bytes = 0;
+
+		for (end = first; end < n && bytes < BLOCK_BYTES; end++)
+		{
+			const IvfpqBulkQuery *query = &bulk->asked[active[end]];
+
+			if (query->is_exact && query->nunknown == 0)
+				bytes += query->ncandidates * sizeof(IvfpqBulkBound);
+			else
+				bytes += bulk->queries.dims * sizeof(float);
+		}
+		rerank_block(bulk, active + first, end - first, near);
+	}
+	pfree(near);
 }
 
 /* Reranks the sorted rows ids [nrows] for each of the active queries [n]. */

@@ -34,7 +34,6 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/predicate.h"
-#include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rls.h"
@@ -155,16 +154,9 @@ bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
 static Size
 bulk_slice_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
-	Size		candidate = 2 * sizeof(uint64); /* sort keys, and scratch to
-												 * sort them */
+	/* sort keys, and scratch to sort them */
+	Size		candidate = 2 * sizeof(uint64) + sizeof(IvfpqBulkBound);
 
-	if (bulk->model->meta.refine != IVFPQ_REFINE_NONE)
-		candidate += sizeof(IvfpqBulkBound);
-	else
-		candidate += sizeof(uint64);
-	if (IvfpqServerIsWanted())
-		candidate += (Size) bulk->model->meta.lists_per_row *
-			(sizeof(GvHit) + sizeof(GvBound));
 	return (Size) params->candidates * candidate + 2 * sizeof(uint64) +
 		(Size) params->probes * (sizeof(uint64) + sizeof(float));
 }
@@ -268,26 +260,30 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 		round->left[round->nleft++] = round->active[i];
 }
 
-/* Returns the slice's transformed vectors, in the order of round->active. */
+/*
+ * Returns the slice's part of vectors [nasked][dims] of the portion's queries,
+ * in the order of round->active.
+ */
 static const float *
-slice_vectors(const Round *round)
+slice_vectors(const Round *round, const float *vectors)
 {
 	IvfpqBulk  *bulk = round->bulk;
 	Size		dims = bulk->model->meta.dims;
 	int			same = 0;
-	float	   *vectors;
+	float	   *ordered;
 
 	/* reranking in an earlier round may have changed the order of queries */
-	while (same < round->nactive && round->active[same] == same)
+	while (same < round->nactive &&
+		   round->active[same] == round->active[0] + same)
 		same++;
 	if (same == round->nactive)
-		return bulk->vectors;
-	vectors = MemoryContextAllocHuge(bulk->round, round->nactive * dims *
+		return vectors + round->active[0] * dims;
+	ordered = MemoryContextAllocHuge(bulk->round, round->nactive * dims *
 									 sizeof(float));
 	for (int i = 0; i < round->nactive; i++)
-		memcpy(vectors + i * dims, bulk->asked[round->active[i]].vector,
+		memcpy(ordered + i * dims, vectors + round->active[i] * dims,
 			   dims * sizeof(float));
-	return vectors;
+	return ordered;
 }
 
 /*
@@ -324,8 +320,14 @@ search_slice(Round *round)
 	round->nleft = 0;
 	if (IvfpqServerIsWanted())
 	{
+		/* mirrors of indexes with refine records have no rows */
+		bool		asks = bulk->engine_distance != NULL &&
+		!bulk->searches[0].addresses;
+
 		bulk->searches[0].query.deep = params->beyond_parents;
-		IvfpqSearchBulkRemote(&bulk->searches[0], slice_vectors(round),
+		IvfpqSearchBulkRemote(&bulk->searches[0],
+							  slice_vectors(round, bulk->vectors),
+							  asks ? slice_vectors(round, bulk->floats) : NULL,
 							  round->nactive, params->probes,
 							  params->candidates, take_answer, round);
 	}
@@ -419,6 +421,28 @@ search_portion(IvfpqBulk *bulk)
 	}
 }
 
+/*
+ * Copies a query to bulk->cast_floats, with the elements that the column's type
+ * stores: halfvec rounds them.  A type that stores floats does not change them;
+ * the first query, which is cast, has shown whether it does.
+ */
+static void
+cast_query(IvfpqBulk *bulk, int number)
+{
+	int			dims = bulk->queries.dims;
+	const float *vector = bulk->asked_floats + (Size) number * dims;
+	MemoryContext oldcontext = MemoryContextSwitchTo(bulk->round);
+
+	if (bulk->type.stored != IVFPQ_STORED_FLOATS || !bulk->type.is_stored_so)
+		vector = IvfpqValueFloats(&bulk->type,
+								  IvfpqCastVector(&bulk->cast, vector, dims),
+								  &dims);
+	memcpy(bulk->cast_floats + (Size) number * dims, vector,
+		   dims * sizeof(float));
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(bulk->round);
+}
+
 static void
 add_query(IvfpqBulk *bulk)
 {
@@ -426,23 +450,13 @@ add_query(IvfpqBulk *bulk)
 	IvfpqBulkQuery *query = &bulk->asked[number];
 	int			dims = bulk->queries.dims;
 	const float *vector = bulk->floats + (Size) number * dims;
-	MemoryContext oldcontext;
-	Datum		value;
 
 	memset(query, 0, sizeof(*query));
 	query->rows = bulk->rows + (Size) number * bulk->k;
+	if (bulk->cast_floats != NULL)
+		cast_query(bulk, number);
 	if (bulk->is_cosine)
 		bulk->squares[number] = gv_square(vector, dims);
-	if (bulk->real_distance == NULL)
-	{
-		oldcontext = MemoryContextSwitchTo(bulk->round);
-		value = IvfpqCastVector(&bulk->cast, vector, dims);
-		/* use the elements as the type stores them, because halfvec rounds */
-		if (bulk->type.has_toreal)
-			vector = IvfpqValueFloats(&bulk->type, value, &dims);
-		MemoryContextSwitchTo(oldcontext);
-		query->value = datumCopy(value, false, -1);
-	}
 	if (bulk->vectors != NULL)
 	{
 		float	   *to = bulk->vectors + (Size) number * dims;
@@ -452,7 +466,6 @@ add_query(IvfpqBulk *bulk)
 		query->is_boundable = IvfpqIsBoundable(&bulk->type, vector, dims) &&
 			IvfpqQueryIsBoundable(&bulk->model->gv, vector, to);
 	}
-	MemoryContextReset(bulk->round);
 }
 
 /*
@@ -464,9 +477,9 @@ static int
 bulk_next(IvfpqBulk *bulk, int first)
 {
 	int			dims = bulk->queries.dims;
+	Size		vector_bytes = (Size) dims * sizeof(float);
 	Size		bytes = sizeof(IvfpqBulkQuery) + sizeof(int) +
-	2 * sizeof(double) + bulk->k * sizeof(IvfpqBulkRow) +
-	(Size) dims * 2 * sizeof(float);
+	2 * sizeof(double) + bulk->k * sizeof(IvfpqBulkRow) + 3 * vector_bytes;
 	IvfpqSearchParams params;
 	bool		is_last;
 	int			n;
@@ -484,11 +497,17 @@ bulk_next(IvfpqBulk *bulk, int first)
 	bulk->asked = palloc_extended(n * sizeof(IvfpqBulkQuery),
 								  MCXT_ALLOC_HUGE);
 	bulk->nasked = 0;
-	bulk->floats = bulk->queries.vectors + (Size) first * dims;
+	bulk->asked_floats = bulk->queries.vectors + (Size) first * dims;
+	bulk->floats = bulk->asked_floats;
+	bulk->cast_floats = NULL;
+	if (bulk->type.has_toreal)
+	{
+		bulk->cast_floats = palloc_extended(n * vector_bytes, MCXT_ALLOC_HUGE);
+		bulk->floats = bulk->cast_floats;
+	}
 	bulk->vectors = NULL;
 	if (bulk->model->meta.nlists > 0)
-		bulk->vectors = palloc_extended((Size) n * dims * sizeof(float),
-										MCXT_ALLOC_HUGE);
+		bulk->vectors = palloc_extended(n * vector_bytes, MCXT_ALLOC_HUGE);
 	bulk->squares = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
 	bulk->farthest = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
 	bulk->rows = palloc_extended((Size) n * bulk->k * sizeof(IvfpqBulkRow),
@@ -580,8 +599,11 @@ bulk_begin(IvfpqBulk *bulk)
 		operator = get_opfamily_member(bulk->index->rd_opfamily[0], type, type,
 									   s);
 	fmgr_info(get_opcode(operator), &bulk->distance);
-	bulk->real_distance = IvfpqRealDistanceOf(&bulk->distance);
-	bulk->is_cosine = bulk->real_distance == gv_distance_cosine;
+	bulk->engine_distance = bulk->type.has_toreal ?
+		IvfpqDistanceOfMetric(bulk->type.metric) :
+		IvfpqRealDistanceOf(&bulk->distance);
+	bulk->is_cosine = bulk->engine_distance == gv_distance_cosine;
+	IvfpqTypeStudy(&bulk->type);
 	check_dims(bulk);
 	IvfpqCastBegin(&bulk->cast, type);
 
@@ -594,6 +616,7 @@ bulk_begin(IvfpqBulk *bulk)
 	IvfpqRerankBegin(&bulk->rerank, bulk->heap, bulk->index,
 					 bulk->snapshot);
 	bulk->rerank.warned = &bulk->warned_mismatched;
+	bulk->sees_pages = IvfpqRerankMayLook(&bulk->rerank);
 	if (meta->nlists == 0)
 	{
 		bulk->everything = true;

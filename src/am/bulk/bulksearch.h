@@ -7,6 +7,8 @@
 #ifndef IVFPQ_BULKSEARCH_H
 #define IVFPQ_BULKSEARCH_H
 
+#include <math.h>
+
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
@@ -54,7 +56,13 @@ typedef struct IvfpqBulkRequest
 	void	   *arg;
 } IvfpqBulkRequest;
 
-/* A candidate, with a lower bound of its distance. */
+/*
+ * A candidate, with a lower bound of its distance.  If the query's bounds are
+ * exact (IvfpqBulkQuery.is_exact), the bound is the distance itself, or
+ * IVFPQ_BULK_UNKNOWN.
+ */
+#define IVFPQ_BULK_UNKNOWN	(-INFINITY)
+
 typedef struct IvfpqBulkBound
 {
 	double		bound;
@@ -63,8 +71,8 @@ typedef struct IvfpqBulkBound
 
 typedef struct IvfpqBulkQuery
 {
-	Datum		value;			/* the query in the column's type; 0 = not
-								 * made yet */
+	Datum		value;			/* the query in the column's type, for the
+								 * operator's function; 0 = not made yet */
 	const float *vector;		/* [dims] the transformed query; NULL if the
 								 * index is untrained */
 	bool		is_boundable;	/* bounds from refine records hold for this
@@ -83,6 +91,8 @@ typedef struct IvfpqBulkQuery
 								 * candidates */
 	IvfpqBulkBound *bounds;		/* [ncandidates] the candidates; NULL if `ids`
 								 * has them */
+	bool		is_exact;		/* gpuvecd has told distances, in `bounds` */
+	int			nunknown;		/* if so, how many of them are not known */
 	int			nfetched;		/* candidates that were fetched */
 	int			invisible;		/* fetched candidates that the snapshot does
 								 * not see */
@@ -98,11 +108,14 @@ typedef struct IvfpqBulk
 	IvfpqCast	cast;			/* casts queries to this type */
 	IvfpqQueries queries;		/* all queries of the request */
 	int			k;
-	FmgrInfo	distance;
-	IvfpqRealDistance real_distance;	/* the engine's function that computes
-										 * the operator's distance, or NULL */
-	bool		is_cosine;		/* real_distance is the cosine, which uses
+	FmgrInfo	distance;		/* the operator's function */
+	IvfpqRealDistance engine_distance;	/* the engine's function, which
+										 * computes the same distance in
+										 * double; NULL: there is none */
+	bool		is_cosine;		/* engine_distance is the cosine, which uses
 								 * `squares` */
+	bool		sees_pages;		/* pages tell which rows are visible
+								 * (IvfpqRerankMayLook) */
 	IvfpqRerank rerank;
 	int			pending_dims;	/* dimensions that pending rows must have; 0 =
 								 * any */
@@ -130,8 +143,12 @@ typedef struct IvfpqBulk
 	 * does not read `asked`: queries are visited in no particular order, and
 	 * do not all fit in the processor's cache.
 	 */
-	const float *floats;		/* [nasked][dims] the queries as they were
+	const float *floats;		/* [nasked][dims] the queries, as the column's
+								 * type stores them */
+	const float *asked_floats;	/* [nasked][dims] the queries as they were
 								 * asked */
+	float	   *cast_floats;	/* [nasked][dims] `floats`, if the type is not
+								 * real[]; else NULL */
 	float	   *vectors;		/* [nasked][dims] the transformed queries;
 								 * NULL if the index is untrained */
 	double	   *squares;		/* [nasked] <floats, floats>, if is_cosine */

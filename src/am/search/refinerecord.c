@@ -400,36 +400,27 @@ int64
 IvfpqKnownBounds(const IvfpqSearch *search, bool is_exact, uint64 *ids,
 				 int64 n, IvfpqRowBounds *bounds)
 {
-	const IvfpqRemote *remote = &search->remote;
 	const float *scores = search->candidates.scores;
 	uint64	   *others = palloc_extended(Max(n, 1) * sizeof(uint64),
 										 MCXT_ALLOC_HUGE);
 	int64		count = 0;
 	int64		left = 0;
-	int			k = 0;
+	int			next = 0;
 
-	/* candidates and the answer are both sorted by score and TID */
 	for (int64 i = 0; i < n; i++)
 	{
-		const IvfpqKnownDistance *known;
-		uint64		id = ids[i];
+		const IvfpqKnownDistance *known =
+		IvfpqNextDistance(&search->remote, &next, scores[i], ids[i]);
 
-		while (k < remote->ndistances &&
-			   (remote->distances[k].score < scores[i] ||
-				(remote->distances[k].score == scores[i] &&
-				 remote->distances[k].tid < id)))
-			k++;
-		known = &remote->distances[k];
-		if (k == remote->ndistances || known->tid != id ||
-			known->score != scores[i])
+		if (known == NULL)
 		{
-			others[left++] = id;
+			others[left++] = ids[i];
 			continue;
 		}
 		bounds[count] = IvfpqDistanceBounds(&search->model->gv,
 											known->distance, known->magnitude,
 											is_exact);
-		ids[count++] = id;
+		ids[count++] = ids[i];
 	}
 	memcpy(ids + count, others, left * sizeof(uint64));
 	pfree(others);

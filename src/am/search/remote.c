@@ -31,6 +31,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "portability/instr_time.h"
 
 #include "am/common/enginecall.h"
@@ -331,9 +333,14 @@ use_answer(IvfpqSearch *search, const IvfpqRemoteResult *answer,
 	compare_states(search, answer, &behind);
 
 	search->remote.nearest = (uint32) head->nearest;
+	search->remote.is_behind = behind;
 	if (useful)
 	{
-		IvfpqSearchOpen(search, question->capacity);
+		/* without postings to scan, there is no need to open the search */
+		if (behind)
+			IvfpqSearchOpen(search, question->capacity);
+		else
+			IvfpqTopKResize(top, question->capacity);
 		search->lists_read += head->nprobed;
 		search->postings_read += head->postings;
 		search->near_count.matched = head->nearer > 0 ? question->rank : 0;
@@ -494,53 +501,75 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 
 /*
  * Requests a search for each of transformed queries [n][dims] from gpuvecd,
- * like IvfpqSearchRun.  Calls `take` for each query, with the query's number.
- * `found` says whether gpuvecd found the candidates in the `probes` nearest
- * lists; if not, the session has to find them.  The caller must have read the
- * pending rows before, so that the version of the directory that is read here
- * tells whether the mirror has all rows that the snapshot sees.
+ * like IvfpqSearchRun.  `asked` [n][dims] are the queries as they were asked,
+ * or NULL if distances are of no use.  Calls `take` for each query, with the
+ * query's number.  `found` says whether gpuvecd found the candidates in the
+ * `probes` nearest lists; if not, the session has to find them.  The caller
+ * must have read the pending rows before, so that the version of the directory
+ * that is read here tells whether the mirror has all rows that the snapshot
+ * sees.
  */
 void
-IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
-					  int probes, int candidates,
+IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
+					  const float *asked, int n, int probes, int candidates,
 					  void (*take) (void *arg, IvfpqSearch *search,
 									int number, bool found),
 					  void *arg)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
 	IvfpqRemoteQuery question = {
+		.asked = asked,
+		.n = n,
 		.probes = probes,
 		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
 		.capacity = candidates * meta->lists_per_row,
 	};
+	IvfpqRemoteBulk *bulk = IvfpqRemoteBulkBegin(search->index, meta,
+												 &question);
+	int			size = IvfpqRemoteBulkSize(bulk);
+	IvfpqRemoteResult *answers = palloc_extended(size *
+												 sizeof(IvfpqRemoteResult),
+												 MCXT_ALLOC_HUGE |
+												 MCXT_ALLOC_ZERO);
+	uint64	   *versions = palloc(((n - 1) / size + 1) * sizeof(uint64));
 	IvfpqOutcome served = IVFPQ_ANSWERED;
-	int			batch = Min(n, IvfpqMaxQueries(meta, &question,
-											   IvfpqMirrorHasRecords(meta)));
-	IvfpqRemoteResult *answers = palloc0(batch * sizeof(IvfpqRemoteResult));
+	int			next = 0;		/* the first query that is not sent */
 
-	for (int first = 0; first < n; first += batch)
+	for (int first = 0; first < n; first += size)
 	{
+		int			count = Min(size, n - first);
 		instr_time	began;
 		instr_time	ended;
 
-		question.queries = queries + (Size) first * meta->dims;
-		question.n = Min(batch, n - first);
 		INSTR_TIME_SET_CURRENT(began);
-		if (served == IVFPQ_ANSWERED)
+		while (served == IVFPQ_ANSWERED && next < n &&
+			   IvfpqRemoteBulkMaySend(bulk))
 		{
-			question.version = IvfpqDirectoryVersion(search->index, meta);
-			served = IvfpqRemoteSearch(search->index, meta, &question,
-									   answers);
+			question.queries = queries + (Size) next * meta->dims;
+			if (question.asked != NULL)
+				question.asked = asked + (Size) next * meta->dims;
+			question.n = Min(size, n - next);
+			question.version = versions[next / size] =
+				IvfpqDirectoryVersion(search->index, meta);
+			IvfpqRemoteBulkSend(bulk, &question);
+			next += size;
 		}
+		if (served == IVFPQ_ANSWERED)
+			served = IvfpqRemoteBulkTake(bulk, answers);
 		INSTR_TIME_SET_CURRENT(ended);
 		report_answer(search->report, served, began, ended, answers->engine,
 					  served == IVFPQ_ANSWERED ? &answers->head : NULL,
-					  question.n);
-		for (int i = 0; i < question.n; i++)
+					  count);
+		/* do not send what the mirror has no use for */
+		if (served == IVFPQ_ANSWERED && answers->head.nhits > 0 &&
+			answers->distances == NULL)
+			question.asked = NULL;
+		question.version = versions[first / size];
+		for (int i = 0; i < count; i++)
 		{
 			bool		found = served == IVFPQ_ANSWERED;
 
-			IvfpqSearchQuery(search, question.queries + (Size) i * meta->dims);
+			IvfpqSearchQuery(search, queries + (Size) (first + i) * meta->dims);
 			if (found)
 				found = use_answer(search, &answers[i], &question);
 			if (found)
@@ -553,5 +582,7 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 			take(arg, search, first + i, found);
 		}
 	}
+	IvfpqRemoteBulkEnd(bulk);
+	pfree(versions);
 	pfree(answers);
 }

@@ -37,6 +37,7 @@
 
 #include "access/heapam.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -340,6 +341,77 @@ IvfpqRerankGivePage(const IvfpqRerank *rerank, IndexFetchTableData *scan,
 	IvfpqGiveHeapPage(rerank->heap, fetch, held);
 }
 
+/*
+ * Returns whether pages tell which rows the snapshot sees (IvfpqRerankLook).
+ *
+ * A page's flag is not used by a snapshot that was taken during recovery, as in
+ * PostgreSQL's own scans.  A serializable transaction fetches all rows, because
+ * a fetch takes the row's predicate lock and meets conflicts.  Before PostgreSQL 17, a row that an old snapshot does not see may
+ * be taken to be visible to all, if old_snapshot_threshold is set.
+ */
+bool
+IvfpqRerankMayLook(const IvfpqRerank *rerank)
+{
+	Snapshot	snapshot = rerank->snapshot;
+
+	return rerank->is_heap && snapshot->snapshot_type == SNAPSHOT_MVCC &&
+		!snapshot->takenDuringRecovery && !IsolationIsSerializable() &&
+		!IvfpqSnapshotsExpire();
+}
+
+/*
+ * Sets seen[i] for each of ids [n], which ascend: true if the page says that
+ * all its rows are visible to everybody, and has a tuple, neither a pointer to
+ * another one nor nothing, at that TID.
+ *
+ * That tuple is then visible to the snapshot; README, "Many queries at once",
+ * says why it is the row that the index entry was made for.  Locks one page at
+ * a time, shared.
+ */
+void
+IvfpqRerankLook(IvfpqRerank *rerank, const uint64 *ids, int n, bool *seen)
+{
+	IvfpqPrefetchRow rows = {.heap = rerank->heap, .ids = ids, .n = n};
+	BlockNumber current = InvalidBlockNumber;
+	Buffer		buffer = InvalidBuffer;
+
+	IvfpqPrefetchBegin(&rerank->prefetch, rerank->heap, ids, n,
+					   IVFPQ_ID_SHIFT);
+	for (int i = 0; i < Min(n, ROWS_SOUGHT); i += ROWS_TOGETHER)
+		look_up(&rows, i);
+	for (int i = 0; i < n; i++)
+	{
+		BlockNumber blkno = (BlockNumber) (ids[i] >> IVFPQ_ID_SHIFT);
+		ItemPointerData tid;
+		OffsetNumber offset;
+		Page		page;
+
+		CHECK_FOR_INTERRUPTS();
+		if (i % ROWS_TOGETHER == 0)
+			look_up(&rows, i + ROWS_SOUGHT);
+		prefetch_to(rerank, ids[i], &tid);
+		if (blkno != current)
+		{
+			if (BufferIsValid(buffer))
+				ReleaseBuffer(buffer);
+			buffer = IvfpqBufHintRead(rerank->heap, blkno, NULL);
+			current = blkno;
+		}
+		page = BufferGetPage(buffer);
+		offset = ItemPointerGetOffsetNumber(&tid);
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		seen[i] = PageIsAllVisible(page) &&
+			offset <= PageGetMaxOffsetNumber(page) &&
+			ItemIdIsNormal(PageGetItemId(page, offset));
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	}
+	if (BufferIsValid(buffer))
+		ReleaseBuffer(buffer);
+	IvfpqPrefetchEnd(&rerank->prefetch);
+	IvfpqPrefetchBegin(&rerank->prefetch, rerank->heap, NULL, 0,
+					   IVFPQ_ID_SHIFT);
+}
+
 /* Computes the values of all columns of an index that has expressions. */
 static void
 index_values(IvfpqRerank *rerank, TupleTableSlot *row, Datum *values,
@@ -497,6 +569,7 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 								 rerank->want_all_dead ?
 								 &rerank->all_dead : NULL))
 		return false;
+	rerank->tid = rerank->slot->tts_tid;
 	if (value != NULL)
 		rerank->rejected = !row_matches(rerank, rerank->slot,
 										rerank->recheck_all_keys);

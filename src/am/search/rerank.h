@@ -78,6 +78,7 @@ typedef struct IvfpqRerank
 	bool		rejected;		/* the row did not satisfy the quals */
 	bool		all_dead;		/* the row is dead to all snapshots */
 	TupleTableSlot *slot;		/* holds the row until IvfpqRerankDone */
+	ItemPointerData tid;		/* of the tuple that the snapshot sees */
 
 	Relation	index;
 	Relation	heap;
@@ -116,6 +117,11 @@ IvfpqRerankIsPrefetching(const IvfpqRerank *rerank)
 {
 	return rerank->prefetch.next < rerank->prefetch.n;
 }
+
+/* See which rows need not be fetched to know that they are visible. */
+extern bool IvfpqRerankMayLook(const IvfpqRerank *rerank);
+extern void IvfpqRerankLook(IvfpqRerank *rerank, const uint64 *ids, int n,
+							bool *seen);
 
 /* Fetch rows that index entries point to, named by ids (IvfpqTidToId). */
 extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);

@@ -157,7 +157,29 @@ typedef struct IvfpqRemote
 								 * LIST_STALE */
 	int			capacity;
 	uint32		nearest;		/* nearest list that the last answer probed */
+	bool		is_behind;		/* some list that the last answer probed was
+								 * not current */
 } IvfpqRemote;
+
+/*
+ * Returns what the last answer tells of the row of a candidate, or NULL.
+ * Candidates must be looked up in their order, which is that of the answer:
+ * *next is where to begin, 0 at first.
+ */
+static inline const IvfpqKnownDistance *
+IvfpqNextDistance(const IvfpqRemote *remote, int *next, float score, uint64 tid)
+{
+	const IvfpqKnownDistance *known = &remote->distances[*next];
+	const IvfpqKnownDistance *end = &remote->distances[remote->ndistances];
+
+	while (known < end &&
+		   (known->score < score || (known->score == score &&
+									 known->tid < tid)))
+		known++;
+	*next = (int) (known - remote->distances);
+	return known < end && known->score == score && known->tid == tid ?
+		known : NULL;
+}
 
 /* Numbers of postings in a list: all, and those that satisfy the key quals. */
 typedef struct IvfpqListCount
@@ -305,7 +327,8 @@ extern void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
 extern void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
-								  int n, int probes, int candidates,
+								  const float *asked, int n, int probes,
+								  int candidates,
 								  void (*take) (void *arg,
 												IvfpqSearch *search,
 												int number, bool found),

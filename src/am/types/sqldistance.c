@@ -248,6 +248,17 @@ IvfpqRealDistanceOf(const FmgrInfo *function)
 	return NULL;
 }
 
+/*
+ * Returns the engine's function for a metric, which computes in double whatever
+ * type the vectors come from.
+ */
+IvfpqRealDistance
+IvfpqDistanceOfMetric(GvMetric metric)
+{
+	return metric == GV_L2 ? gv_distance_l2 :
+		metric == GV_IP ? gv_distance_ip : gv_distance_cosine;
+}
+
 /* Returns the function that casts source to target, or raises an error. */
 static Oid
 cast_function(Oid source, Oid target)

@@ -8,10 +8,13 @@
 
 #include "fmgr.h"
 
+#include "engine/gv_engine.h"
+
 typedef double (*IvfpqRealDistance) (const float *a, const float *b,
 									 int32_t dims);
 
 extern IvfpqRealDistance IvfpqRealDistanceOf(const FmgrInfo *function);
+extern IvfpqRealDistance IvfpqDistanceOfMetric(GvMetric metric);
 
 /* Converts vectors to values of one type. */
 typedef struct IvfpqCast

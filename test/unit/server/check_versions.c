@@ -65,8 +65,8 @@ static void
 compare_answers(const GvSearchRequest *request, GvSearchReply *brief,
 				uint32_t brief_bytes, GvSearchReply *full, uint32_t full_bytes)
 {
-	GvAnswerArrays found = gv_answer_arrays(brief);
-	GvAnswerArrays expected = gv_answer_arrays(full);
+	GvAnswerArrays found = gv_answer_arrays(brief, brief);
+	GvAnswerArrays expected = gv_answer_arrays(full, full);
 	GvSearchReply head = *brief;
 
 	CHECK(brief->is_brief == 1 && full->is_brief == 0, "brief, or not");

@@ -167,6 +167,9 @@ extern int	search_receive(int fd, const TestIndex *index,
 extern int	search_check(int fd, const GvMirrorKey *key,
 						 const TestIndex *index);
 extern bool search_same_head(const GvSearchReply *a, const GvSearchReply *b);
+extern uint32_t search_compare(int other, const TestSearch *search,
+							   const float *queries, const void *answers,
+							   uint32_t length);
 extern void search_many(int fd, int other, const TestSearch *search,
 						const float *queries);
 

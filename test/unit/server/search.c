@@ -144,7 +144,7 @@ search_is_answered(const TestIndex *index, const TestSearch *search,
 		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
 		(int64_t) length != gv_answer_bytes(&search->request, reply))
 		return false;
-	arrays = gv_answer_arrays(reply);
+	arrays = gv_answer_arrays(reply, reply);
 	if (reply->nearest != (reply->nprobed > 0 ? arrays.probed[0].list : 0))
 		return false;
 	probes = calloc(reply->nprobed + 1, sizeof(GvProbe));
@@ -222,33 +222,28 @@ search_same_head(const GvSearchReply *a, const GvSearchReply *b)
 }
 
 /*
- * Test: many queries of one message have the answers that each of them has
- * alone, on another connection or on the same.
+ * Compares the answers to a search of many queries with those that each query
+ * has alone, on another connection or on the same.  Returns their bytes.
  */
-void
-search_many(int fd, int other, const TestSearch *search, const float *queries)
+uint32_t
+search_compare(int other, const TestSearch *search, const float *queries,
+			   const void *answers, uint32_t length)
 {
-	TestSearch	many = *search;
 	TestSearch	one = *search;
-	FREED void *answers = NULL;
-	uint32_t	length = 0;
 	uint32_t	used = 0;
-	int			got;
+	int			got = 0;
 	int			i;
 
-	many.query = (float *) queries;
-	CHECK(search_send(fd, &many), "send");
-	got = client_receive(fd, GV_MSG_SEARCH, &answers, &length);
-	CHECK(got == 0, "searches: %d", got);
 	one.request.n = 1;
+	one.request.shared = 0;
 	for (i = 0; got == 0 && i < search->request.n; i++)
 	{
-		const GvSearchReply *found = (GvSearchReply *)
-			((char *) answers + used);
+		const GvSearchReply *found = (const GvSearchReply *)
+			((const char *) answers + used);
 		FREED GvSearchReply *answer = NULL;
 		uint32_t	bytes = 0;
 
-		one.query = many.query + (size_t) i * (size_t) one.request.dims;
+		one.query = (float *) queries + (size_t) i * (size_t) one.request.dims;
 		CHECK(search_send(other, &one), "send");
 		got = client_receive(other, GV_MSG_SEARCH, (void **) &answer, &bytes);
 		CHECK(got == 0, "search: %d", got);
@@ -258,6 +253,26 @@ search_many(int fd, int other, const TestSearch *search, const float *queries)
 				  "answer %d of %d", i, search->request.n);
 		used += bytes;
 	}
+	return used;
+}
+
+/* Tests many queries of one message, likewise. */
+void
+search_many(int fd, int other, const TestSearch *search, const float *queries)
+{
+	TestSearch	many = *search;
+	FREED void *answers = NULL;
+	uint32_t	length = 0;
+	uint32_t	used;
+	int			got;
+
+	many.query = (float *) queries;
+	CHECK(search_send(fd, &many), "send");
+	got = client_receive(fd, GV_MSG_SEARCH, &answers, &length);
+	CHECK(got == 0, "searches: %d", got);
+	if (got != 0)
+		return;
+	used = search_compare(other, search, queries, answers, length);
 	CHECK(used == length, "%u bytes, not %u", length, used);
 }
 
