@@ -77,7 +77,7 @@ BEGIN
 			t.postings, t.returned, t.out_of_order, t.full_pass, 0, 0)
 		-- rows in the mirror take the place of rows that are fetched
 		OR (s.refined, s.reranked) IS DISTINCT FROM (t.refined, t.reranked)
-			AND (t.refined > 0 OR s.refined = 0 OR s.reranked > t.reranked)) THEN
+			AND (t.refined > 0 OR s.refined = 0)) THEN
 		RETURN format('%s, not %s', s, t);
 	ELSIF answered <> 'session' AND (s.batch_size < 1 OR s.batch_size IS NULL OR
 		s.queued_us IS NULL OR s.engine_us IS NULL OR s.trip_us IS NULL) THEN

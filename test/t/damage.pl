@@ -483,7 +483,7 @@ my ($VERSION) = slurp_file("$FindBin::RealBin/../../src/protocol/gv_protocol.h")
   /^#define GV_PROTOCOL_VERSION\s+(\d+)/m;
 my $LOADER = 2;
 my $STATUS_BYTES = 312;
-my $MIRROR_BYTES = 104;
+my $MIRROR_BYTES = 112;
 my $KEY_BYTES = 24;
 my $CHUNK_BYTES = 28;
 my $LIVE_ONLY = 1;

@@ -159,6 +159,7 @@ take_distances(IvfpqBulk *bulk, const IvfpqSearch *search,
 		query->bounds[kept++].id = found->ids[i];
 	}
 	query->ncandidates = kept;
+	bulk->report.counts[IVFPQ_COUNT_REFINED] += kept - query->nunknown;
 }
 
 void
