@@ -333,6 +333,32 @@ test_no_memory(void)
 	server_remove(&server);
 }
 
+/* Lists that grow take the place of the mirror's own rows, too. */
+static void
+test_growth(void)
+{
+	TestServer	server = server_start("--memory", "4", "--keep", "1000", NULL);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(&server, GV_ROLE_SESSION);
+	GvMirrorKey key = test_key(1);
+	OwnIndex	index = make_index(GV_L2, 64, 64, 40, 1, 0, false);
+	OwnRows		rows = make_rows(&index, GV_ROWS_FLOAT, NPAGES, NSLOTS);
+	int32_t		list;
+
+	check_load(loader, &key, &index, 0, GV_ROWS_FLOAT, "load");
+	OK(look(loader, &key, 0));
+	OK(put_drawn(loader, &key, &rows));
+	for (list = 0; list < 18; list++)
+	{
+		resize_list(&index, &index.lists[list], 4000, 0);
+		OK(load_chunk(loader, &key, &index, list, 0,
+					  index.lists[list].nblocks, 0));
+	}
+	check_form(loader, &key, GV_ROWS_NONE, "lists have grown");
+	check_distances(session, &key, &index, &rows, false, "lists have grown");
+	server_end(&server);
+}
+
 /* Tests: a mirror without rows, of 2 kB a list, is loaded. */
 static void
 check_bare(int fd, const GvMirrorKey *key, int32_t nlists, const char *what)
@@ -497,6 +523,7 @@ test_rows_sent(void)
 	if (test_device)
 		return;
 	test_no_memory();
+	test_growth();
 	test_eviction();
 	test_spare();
 	test_starved_rows();

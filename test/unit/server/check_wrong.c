@@ -233,7 +233,7 @@ static const Row rows[] = {
 	WRONG(LOADER, 0, READ_REFINE, .more = -6),
 	WRONG(LOADER, 0, MARK_CURRENT, FIELD(GvCurrentRequest, version, 0)),
 
-	WRONG(ROWS_LOADER, 0, DROP, .code = TAKEN),
+	WRONG(ROWS_LOADER, 1, DROP, .code = TAKEN),
 	WRONG(ROWS_LOADER, 0, BEGIN, FIELD(GvBeginRequest, spec.rows, -1, 3)),
 	WRONG(ROWS_LOADER, 0, BEGIN, FIELD(GvBeginRequest, spec.refine_slots, 1)),
 	WRONG(ROWS_LOADER, 0, BEGIN, FIELD(GvBeginRequest, must, 1),

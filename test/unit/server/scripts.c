@@ -163,6 +163,8 @@ rows_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	begin.spec.rows = GV_ROWS_HALF;
 	begin.spec.refine_records = 9;
 	script_hello(script, GV_ROLE_LOADER);
+	/* another one's, perhaps */
+	SAY(script, DROP, *key);
 	SAY(script, BEGIN, begin);
 	add_model(script, key, index);
 	add_rows(script, key, index);
