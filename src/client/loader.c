@@ -61,6 +61,7 @@
 
 #include "client/msgring.h"
 #include "page/array.h"
+#include "page/injection.h"
 #include "page/listread.h"
 #include "page/metapage.h"
 #include "page/refinepage.h"
@@ -499,6 +500,7 @@ rows_read(IvfpqLoad *load, const ItemPointerData *tids, int n,
 	int			count;
 
 	load_lock(load);
+	IvfpqInjectionPoint("loader: rows");
 	old = MemoryContextSwitchTo(CurTransactionContext);
 	count = ivfpq_row_source->read(load->index, load->heap, NULL, load->rows,
 								   load->meta.dims, tids, n, only_known, items);

@@ -349,21 +349,25 @@ put_rows(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	const GvRowItem *items = (const GvRowItem *) (request + 1);
-	int32_t		rows = entry->spec.rows;
-	int64_t		stride = (int64_t) gv_row_stride(rows, entry->spec.dims);
 	int64_t		growth[GV_MAX_DEVICES] = {0};	/* as in put_lists */
 	GvStatus	status = GV_NO_MEMORY;
+	GvMirrorSpec spec;
+	int64_t		stride;
 	int32_t		i;
 
-	if (rows == GV_ROWS_NONE)
+	pthread_rwlock_rdlock(&entry->lock);
+	spec = entry->spec;
+	pthread_rwlock_unlock(&entry->lock);
+	if (spec.rows == GV_ROWS_NONE)
 		return GV_OK;
+	stride = (int64_t) gv_row_stride(spec.rows, spec.dims);
 	*wrong = "malformed rows";
 	if (request->unused != 0 || request->nchunks < 0 ||
 		bytes != request->nchunks * stride)
 		return GV_INVALID;
 	for (i = 0; i < request->nchunks; i++)
 	{
-		const GvRowItem *item = gv_row_item(items, &entry->spec, i);
+		const GvRowItem *item = gv_row_item(items, &spec, i);
 
 		growth[gv_mirror_record_shard(entry->mirror, item->rowid)] += stride;
 	}

@@ -307,8 +307,7 @@ droppable_bytes(GvMirrorEntry *entry, int32_t device)
 	GvMirrorSpec bare = entry->spec;
 	int64_t		bytes;
 
-	if (!entry->ready || entry->growing > 0 || member == NULL ||
-		bare.rows == GV_ROWS_NONE)
+	if (!entry->ready || member == NULL || bare.rows == GV_ROWS_NONE)
 		return 0;
 	bare.rows = GV_ROWS_NONE;
 	bytes = member->charged - shard_size(&bare, device, entry->nshards);

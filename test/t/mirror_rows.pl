@@ -63,6 +63,20 @@ is(has_rows('odd_e'), 't', 'odd vectors are in a mirror');
 differs($node, "SELECT id FROM odd ORDER BY e <-> $_ LIMIT 60", "odd vectors near $_", stale => 1)
   for ('point(7, 4)', q{'{0,0,0,0}'}, q{'{3e38,3e38,3e38,3e38}'}, q{'{1e-40,0,0,0}'});
 
+# -- an operator that rounds: its order is not that of the distances
+$node->safe_psql('postgres', q{
+	CREATE FUNCTION rough(real[], real[]) RETURNS float8 LANGUAGE sql IMMUTABLE STRICT
+		AS 'SELECT sqrt(sum((x - y) * (x - y)))::float8 FROM unnest($1, $2) AS u(x, y)';
+	CREATE OPERATOR <~> (FUNCTION = rough, LEFTARG = real[], RIGHTARG = real[]);
+	CREATE OPERATOR CLASS rough_ops FOR TYPE real[] USING gpuivfpq AS OPERATOR 1 <~> FOR ORDER BY float_ops;
+	CREATE TABLE sphere AS SELECT g AS id, ARRAY(SELECT (x / norm)::real FROM unnest(e) AS x) AS e
+		FROM (SELECT g, point(g, 8) AS e, sqrt((SELECT sum(x * x) FROM unnest(point(g, 8)) AS x)) AS norm
+			FROM generate_series(1, 500) AS g) AS s;
+	CREATE INDEX sphere_e ON sphere USING gpuivfpq (e rough_ops) WITH (lists = 4)});
+is(has_rows('sphere_e'), 't', 'an operator that rounds has rows');
+differs($node, q{SELECT e <~> '{0,0,0,0,0,0,0,0}' FROM sphere ORDER BY e <~> '{0,0,0,0,0,0,0,0}' LIMIT 100},
+	'an operator that rounds', set => ['gpuvec.probes = 10000'], stale => 1);
+
 # -- the TID of a row is given to another
 
 # A row's TID, which its next row has to have, too.
@@ -140,6 +154,48 @@ for my $keys ('', ', k')
 	}
 	resume_loaders($node);
 }
+
+# A loader stops before it brings the new row: sessions must not get the old one's
+# distance for the new one's posting.
+begin_reuse('');
+$node->safe_psql('postgres', $_) for ('VACUUM r', q{SELECT gpuvec_prewarm('r_e')});
+pause_loaders($node);
+$node->safe_psql('postgres', 'INSERT INTO r SELECT 2001, point(1000, 8), 1');
+reborn('a loader stops');
+$node->append_conf('postgresql.conf', "gpuvec.fault = 'wait 1 loader: rows'\n");
+$node->reload;
+my $holder = hold($node);
+resume_loaders($node);
+my $prewarm = background($node, q{SELECT gpuvec_prewarm('r_e')});
+is_held($node, 'a loader stops before it brings rows');
+for my $query ($nearest, $nearest =~ s/point\(5/point(1000/r)
+{
+	is($node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = gpu; $query"),
+		$node->safe_psql('postgres', "SET enable_indexscan = off; $query"),
+		"a loader stops: $query");
+}
+$node->append_conf('postgresql.conf', "gpuvec.fault = ''\n");
+$node->reload;
+release($holder);
+is(end_of($prewarm), 0, '... and goes on');
+is_verified($node, 'r_e', 'a loader has stopped');
+
+# New rows have the TIDs and codes of old ones, and so their scores; the mirror is
+# behind, and others are nearer than the new rows, though not than the old ones.
+begin_reuse('');
+pause_loaders($node);
+$node->safe_psql('postgres', $_) for (
+	'DELETE FROM r WHERE id BETWEEN 6 AND 9', 'VACUUM r',
+	map { "INSERT INTO r SELECT $_->[0] + g, ARRAY(SELECT x + (i = 1)::int * $_->[1] FROM unnest(point(g, 8))
+		WITH ORDINALITY AS u(x, i) ORDER BY i), 1 FROM generate_series(5, 9) AS g" } [ 2000, 0.002 ], [ 3000, 0.001 ]);
+gives($node, 'SELECT ctid FROM r WHERE id = 2005', $tid, 'equal codes: the TID is another row\'s');
+for my $g (5 .. 9)
+{
+	my $query = $nearest =~ s/point\(5/point($g/r;
+	gives($node, "SET enable_seqscan = off; SET gpuvec.engine = gpu; SELECT ($query) LIKE '@{[3000 + $g]} @{[2000 + $g]} %'", 't',
+		"equal codes: rows near $g");
+}
+resume_loaders($node);
 
 # A loader cannot see the new row, and must not leave the old one.  Sessions fetch it,
 # and report it, and it is brought.

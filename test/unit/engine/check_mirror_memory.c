@@ -11,7 +11,6 @@
 
 #include "making.h"
 #include "mirrors.h"
-#include "rows.h"
 #include "sets.h"
 
 #define SEED		7			/* of random numbers, so that all runs of some

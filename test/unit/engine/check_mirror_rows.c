@@ -3,7 +3,7 @@
  *		Rows of the table in mirrors: what is read back, and the distances that
  *		searches take from them, for all metrics and both forms.
  */
-#include "rows.h"
+#include "mirrors.h"
 
 #define NROUNDS		3			/* after each, pages have more slots */
 

@@ -7,7 +7,7 @@
  * Calls of the engine go through functions in this file, which note the device
  * of each mirror, and fail when a test requests it.
  */
-#include "rows.h"
+#include "mirrors.h"
 
 #include "engine/mirror/gv_multi.h"
 #include "engine/mirror/gv_parallel.h"

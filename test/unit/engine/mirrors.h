@@ -10,6 +10,7 @@
 #define MIRRORS_H
 
 #include "records.h"
+#include "rows.h"
 #include "test/oracle/gv_oracle.h"
 
 #ifdef UNIT_MIRRORS
@@ -361,5 +362,34 @@ extern void test_mirror_sifts(GvSearcher *searcher);
 
 /* test/unit/gpu/check_hopper.c */
 extern void test_hopper(void);
+
+/* n random searches in one call, as check_batch has them, which ask. */
+static inline void
+check_asked(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
+			const Rows *rows, int n, int32_t capacity, const char *what)
+{
+	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		searches[i] = new_search(index, 1 + unit_random() %
+								 index->spec.nlists, index->spec.nlists,
+								 1 + (int32_t) (unit_random() % capacity));
+		searches[i].asked = draw_asked(rows);
+	}
+	searches[n / 2].capacity = capacity;
+	CHECK(unit_begin(searcher, mirror, searches, n) == GV_OK, "%s", what);
+	while (!gv_mirror_done(searcher))
+		;
+	CHECK(gv_mirror_finish(searcher) == GV_OK, "%s", what);
+	check_answers(index, searches, n, what);
+	i = count_wrong_distances(rows, searches, n);
+	CHECK(i == 0, "%s: %d distances, metric %d form %d dims %d, %d searches",
+		  what, i, index->spec.metric, index->spec.rows, index->spec.dims, n);
+	for (i = 0; i < n; i++)
+		unit_free((void *) searches[i].asked);
+	free_searches(searches, n);
+}
 
 #endif							/* MIRRORS_H */

@@ -8,7 +8,7 @@
 #include <float.h>
 
 #include "engine/gv_set.h"
-#include "mirrors.h"
+#include "index.h"
 
 /* A table of the rows that a mirror should have. */
 typedef struct Rows
@@ -60,18 +60,18 @@ draw_values(const Rows *rows, GvRowItem *item)
 }
 
 /*
- * Puts some rows, in slots up to `most` of their pages, in place of older
- * ones.  Some are forgotten, and some have a first value that no row has,
- * which is the same.
+ * Draws some rows anew, in slots up to `most` of their pages.  Some are
+ * forgotten, and some have a first value that no row has, which is the same.
+ * Returns them as they are to be put, *n of them, the caller's to free.
  */
-static inline GvStatus
-put_some_rows(GvMirror *mirror, Rows *rows, int32_t most)
+static inline char *
+draw_rows(Rows *rows, int32_t most, int32_t *n)
 {
 	int32_t		nall = rows->npages * rows->nslots;
-	OWN char   *items = unit_alloc(rows->stride * (size_t) nall);
-	int32_t		n = 0;
+	char	   *items = unit_alloc(rows->stride * (size_t) nall);
 	int32_t		i;
 
+	*n = 0;
 	for (i = 0; i < nall; i++)
 	{
 		GvRowItem  *item = row_at(rows, i);
@@ -83,9 +83,19 @@ put_some_rows(GvMirror *mirror, Rows *rows, int32_t most)
 		item->known = kind != 3;
 		if (kind == 4)
 			memset(item->values, 0xFF, gv_row_bytes(rows->spec->rows, 1));
-		memcpy(items + rows->stride * (size_t) n++, item, rows->stride);
+		memcpy(items + rows->stride * (size_t) (*n)++, item, rows->stride);
 		item->known = kind > 4;
 	}
+	return items;
+}
+
+/* Puts such rows in place of older ones. */
+static inline GvStatus
+put_some_rows(GvMirror *mirror, Rows *rows, int32_t most)
+{
+	int32_t		n;
+	OWN char   *items = draw_rows(rows, most, &n);
+
 	return gv_mirror_put_rows(mirror, (GvRowItem *) items, n);
 }
 
@@ -201,35 +211,6 @@ count_wrong_distances(const Rows *rows, const GvSearch *searches, int n)
 										 &searches[s].distances[i]);
 	}
 	return nwrong;
-}
-
-/* n random searches in one call, as check_batch has them, which ask. */
-static inline void
-check_asked(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
-			const Rows *rows, int n, int32_t capacity, const char *what)
-{
-	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
-	int			i;
-
-	for (i = 0; i < n; i++)
-	{
-		searches[i] = new_search(index, 1 + unit_random() %
-								 index->spec.nlists, index->spec.nlists,
-								 1 + (int32_t) (unit_random() % capacity));
-		searches[i].asked = draw_asked(rows);
-	}
-	searches[n / 2].capacity = capacity;
-	CHECK(unit_begin(searcher, mirror, searches, n) == GV_OK, "%s", what);
-	while (!gv_mirror_done(searcher))
-		;
-	CHECK(gv_mirror_finish(searcher) == GV_OK, "%s", what);
-	check_answers(index, searches, n, what);
-	i = count_wrong_distances(rows, searches, n);
-	CHECK(i == 0, "%s: %d distances, metric %d form %d dims %d, %d searches",
-		  what, i, index->spec.metric, index->spec.rows, index->spec.dims, n);
-	for (i = 0; i < n; i++)
-		unit_free((void *) searches[i].asked);
-	free_searches(searches, n);
 }
 
 #endif							/* ROWS_H */

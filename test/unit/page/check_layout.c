@@ -17,6 +17,9 @@
 static long passed;
 static long failed;
 
+/* check_bounds.c */
+extern void check_bounds(long *all_passed, long *all_failed);
+
 /* Keys that indexes have: none, one, some, and the most bytes that can be. */
 static const IvfpqKeyForm forms[] = {
 	{0},
@@ -466,6 +469,7 @@ main(void)
 	check_forms();
 	check_refine();
 	check_sorts();
-	printf("layout: %ld passed, %ld failed\n", passed, failed);
+	check_bounds(&passed, &failed);
+	printf("check_page: %ld passed, %ld failed\n", passed, failed);
 	return failed > 0;
 }

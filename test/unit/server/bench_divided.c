@@ -42,7 +42,7 @@ now(void)
 
 /* Rows around centers. */
 static float *
-make_rows(int64_t n, int32_t dims)
+make_vectors(int64_t n, int32_t dims)
 {
 	OWN float  *centers = unit_floats((size_t) CENTERS * dims, 1.0f);
 	OWN float  *noise = unit_floats((size_t) CENTERS * dims, 0.3f);
@@ -242,9 +242,9 @@ void
 bench_divided(int n, char **devices)
 {
 	const Sizes *sizes = unit_small ? &small : &large;
-	FREED float *rows = make_rows(sizes->graph_rows, sizes->graph_dims);
-	FREED float *near = make_rows(sizes->near_rows, sizes->near_dims);
-	FREED float *sample = make_rows(32 * (int64_t) sizes->nlists,
+	FREED float *rows = make_vectors(sizes->graph_rows, sizes->graph_dims);
+	FREED float *near = make_vectors(sizes->near_rows, sizes->near_dims);
+	FREED float *sample = make_vectors(32 * (int64_t) sizes->nlists,
 								   sizes->build_dims);
 	uint64_t	first[3];
 	int			i;

@@ -12,7 +12,7 @@
 #include "client.h"
 
 #define NCLIENTS	12
-#define NLISTS		3000		/* 2 kB each */
+#define NLISTS		4000		/* 2 kB each */
 #define PAGES		200			/* of refine records */
 #define SLOTS		9
 #define QUERIES		20			/* of a bulk client's message */
@@ -29,11 +29,11 @@ typedef struct Shape
 static const Shape shapes[] = {
 	{1, 1, "0", "16"},			/* the others are compared with this one */
 	{1, 3, "0,1,2", "16"},
-	{3, 1, "0,1,2", "4"},
-	{4, 1, "0,1,2,3", "3"},
-	{2, 2, "0,1,2,3", "5"},
-	{2, 3, "0,1,2,3,4,5", "5"},
-	{3, 2, "0,1,2,3,4,5", "4"},
+	{3, 1, "0,1,2", "5"},
+	{4, 1, "0,1,2,3", "4"},
+	{2, 2, "0,1,2,3", "6"},
+	{2, 3, "0,1,2,3,4,5", "6"},
+	{3, 2, "0,1,2,3,4,5", "5"},
 };
 
 #define NSHAPES		((int) (sizeof(shapes) / sizeof(shapes[0])))

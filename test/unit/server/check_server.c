@@ -44,6 +44,7 @@ static const struct
 	{"wrong", test_wrong, ON_ALL},
 	{"searches", test_searches, ON_ALL},
 	{"loading", test_loading, ON_ALL},
+	{"rows", test_rows_sent, ON_ALL},
 	{"shared", test_shared, ON_ALL},
 	{"following", test_following, ON_ALL},
 	{"versions", test_versions, ON_ALL},

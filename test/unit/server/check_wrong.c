@@ -21,6 +21,7 @@ typedef enum Talk
 	IN_SET,						/* with the condition that a key is in a set */
 	IN_RANGE,
 	LOADER,						/* the last of its lists has three blocks */
+	ROWS_LOADER,				/* of a mirror with rows */
 	BUILDER,
 	JOINER,						/* of that one's build, once it is trained */
 	EXACT,
@@ -132,6 +133,18 @@ static const Row rows[] = {
 	WRONG(SESSION, 0, SEARCH, FIELD(GvSearchRequest, n, 0x40000001)),
 	WRONG(BULK, 0, SEARCH, FIELD(GvSearchRequest, n, 0x40000004)),
 	SEARCHES(FIELD(GvSearchRequest, n, GV_MAX_QUERIES + 1)),
+	/* the queries as they were asked */
+	WRONG(SESSION, 0, SEARCH, FIELD(GvSearchRequest, asked, 1), .more = 16,
+		  .code = TAKEN),
+	WRONG(BULK, 0, SEARCH, FIELD(GvSearchRequest, asked, 1), .more = 64,
+		  .code = TAKEN),
+	SEARCHES(FIELD(GvSearchRequest, asked, 1)),
+	SEARCHES(FIELD(GvSearchRequest, asked, 1), .more = 4),
+	WRONG(SESSION, 0, SEARCH, FIELD(GvSearchRequest, asked, 0), .more = 16),
+	WRONG(SESSION, 0, SEARCH, FIELD(GvSearchRequest, asked, -1, 2),
+		  .more = 32),
+	WRONG(BULK, 0, SEARCH, FIELD(GvSearchRequest, asked, -1, 2), .more = 128),
+	SEARCHES(FIELD(GvSearchRequest, unused, 1)),
 	/* many queries, of a session */
 	WRONG(SESSION, 0, SEARCH, FIELD(GvSearchRequest, n, 2), .more = 16),
 	/* answers that no message holds */
@@ -219,6 +232,32 @@ static const Row rows[] = {
 	WRONG(LOADER, 0, READ_ARRAY, FIELD(GvArrayRequest, count, -1)),
 	WRONG(LOADER, 0, READ_REFINE, .more = -6),
 	WRONG(LOADER, 0, MARK_CURRENT, FIELD(GvCurrentRequest, version, 0)),
+
+	WRONG(ROWS_LOADER, 1, DROP, .code = TAKEN),
+	WRONG(ROWS_LOADER, 0, BEGIN, FIELD(GvBeginRequest, spec.rows, -1, 3)),
+	WRONG(ROWS_LOADER, 0, BEGIN, FIELD(GvBeginRequest, spec.refine_slots, 1)),
+	WRONG(ROWS_LOADER, 0, BEGIN, FIELD(GvBeginRequest, must, 1),
+		  .code = TAKEN),
+	WRONG(ROWS_LOADER, 0, BEGIN, FIELD(GvBeginRequest, must, -1, 2)),
+	WRONG(ROWS_LOADER, 0, BEGIN, FIELD(GvBeginRequest, unused, 1)),
+	WRONG(ROWS_LOADER, 0, ROWS, .before = NTH(0, BEGIN),
+		  .code = GV_REFUSED_NO_MIRROR),
+	WRONG(ROWS_LOADER, 0, ROWS, FIELD(GvListsRequest, unused, 1)),
+	WRONG(ROWS_LOADER, 0, ROWS,
+		  FIELD(GvListsRequest, nchunks, -1, 0, 1, 3, INT32_MAX)),
+	WRONG(ROWS_LOADER, 0, ROWS, .more = -8),
+	WRONG(ROWS_LOADER, 0, ROWS, .more = 8),
+	WRONG(ROWS_LOADER, 1, ROWS, .more = -1),
+	/* the rows are numbers 1 and 2 of a page */
+	WRONG(ROWS_LOADER, 0, ROWS,
+		  BEHIND(GvListsRequest, offsetof(GvRowItem, rowid) + 4, 2, 0, 2, 3)),
+	WRONG(ROWS_LOADER, 1, ROWS,
+		  BEHIND(GvListsRequest, offsetof(GvRowItem, rowid), 2, 1)),
+	WRONG(ROWS_LOADER, 0, READ_ROWS, FIELD(GvListsRequest, unused, 1)),
+	WRONG(ROWS_LOADER, 0, READ_ROWS,
+		  FIELD(GvListsRequest, nchunks, -1, 0, 1, 3, INT32_MAX)),
+	WRONG(ROWS_LOADER, 0, READ_ROWS, .more = -6),
+	WRONG(ROWS_LOADER, 0, READ_ROWS, .more = 6),
 
 	WRONG(BUILDER, 0, SEARCH, .code = TAKEN),
 	WRONG(BUILDER, 0, BUILD, FIELD(GvBuilderSpec, dims, 5, -1)),
@@ -633,6 +672,7 @@ test_wrong(void)
 		  set_bring_all(bystander, &exact) == 0, "a bystander");
 	make_searches(talks, &keys[0], &keys[1]);
 	loader_script(&talks[LOADER], &keys[2], &index);
+	rows_script(&talks[ROWS_LOADER], &keys[2], &index);
 	builder_script(&talks[BUILDER], &index);
 	/* of a device what depends on the engine is not asked */
 	if (!test_device)
@@ -647,7 +687,7 @@ test_wrong(void)
 			 v++)
 		{
 			check_row(&server, talks, &rows[i], v, index.spec.m);
-			if (rows[i].talk == LOADER)
+			if (rows[i].talk == LOADER || rows[i].talk == ROWS_LOADER)
 				OK(load_drop(loader, &keys[2]));
 			nabsent += rows[i].code == GV_REFUSED_NO_MIRROR;
 		}

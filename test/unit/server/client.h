@@ -8,6 +8,7 @@
 #include "engine/mirror/gv_builder.h"
 #include "engine/gv_set.h"
 #include "engine/records.h"
+#include "engine/rows.h"
 #include "protocol/gv_protocol.h"
 
 /* Set by GPUVEC_TEST_LONG. */
@@ -152,9 +153,13 @@ typedef struct TestSearch
 	float	   *query;			/* [dims], unit_alloc */
 	UnitCondition *made;		/* the condition, unit_alloc, or NULL */
 	const Records *records;		/* that bounds must be of, or NULL */
+	const float *asked;			/* [n][dims] the queries as they were asked,
+								 * unit_alloc, or NULL */
+	const Rows *rows;			/* that distances must be of, or NULL */
 } TestSearch;
 
 extern TestSearch make_search(const GvMirrorKey *key, const TestIndex *index);
+extern void search_ask(TestSearch *search, const Rows *rows);
 extern void free_search(TestSearch *search);
 #define OwnSearch	UNIT_OWN(free_search) TestSearch
 extern char *search_tail(const TestSearch *search, size_t *bytes);
@@ -258,6 +263,7 @@ extern void test_rules(void);
 extern void test_wrong(void);
 extern void test_searches(void);
 extern void test_loading(void);
+extern void test_rows_sent(void);
 extern void test_shared(void);
 extern void test_following(void);
 extern void test_versions(void);

@@ -17,7 +17,7 @@ test_key(uint32_t relation)
 int
 load_begin(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
-	GvBeginRequest request = {*key, index->spec};
+	GvBeginRequest request = {.key = *key,.spec = index->spec};
 
 	return ASK(fd, GV_MSG_BEGIN, request);
 }

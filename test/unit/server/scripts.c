@@ -116,21 +116,12 @@ add_items(Script *script, const GvMirrorKey *key, const TestIndex *index,
 		SAY_MORE(script, READ_REFINE, request, addresses, sizeof(addresses));
 }
 
-/* All that a loader does: it makes a mirror of `key`, uses and drops it. */
-void
-loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
+/* All arrays of the model, each in a message. */
+static void
+add_model(Script *script, const GvMirrorKey *key, const TestIndex *index)
 {
-	const GvMirrorSpec *spec = &index->spec;
-	GvBeginRequest begin = {*key, *spec};
-	GvRangeRequest range = {*key, 0, spec->nlists, 0, 0};
-	GvCurrentRequest current = {*key, VERSION};
-	GvArrayRequest read = {*key, GV_PARENT_OFFSETS, 0, 0, spec->nparents + 1};
 	int			array;
 
-	begin.spec.refine_slots = 2;
-	begin.spec.refine_records = 9;
-	script_hello(script, GV_ROLE_LOADER);
-	SAY(script, BEGIN, begin);
 	for (array = 0; array < GV_NARRAYS; array++)
 	{
 		GvArrayRequest request = {*key, array, 0, 0, 0};
@@ -139,6 +130,67 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 
 		SAY_MORE(script, ARRAY, request, values, 4 * (size_t) request.count);
 	}
+}
+
+/* Two rows, of half floats. */
+static void
+add_rows(Script *script, const GvMirrorKey *key, const TestIndex *index)
+{
+	GvListsRequest request = {*key, 2, 0};
+	size_t		stride = gv_row_stride(GV_ROWS_HALF, index->spec.dims);
+	FREED char *items = calloc(2, stride);
+	int			i;
+
+	for (i = 0; i < 2; i++)
+	{
+		GvRowItem  *item = (GvRowItem *) (items + stride * i);
+
+		item->rowid[2] = (uint16_t) (i + 1);
+		item->known = 1;
+	}
+	SAY_MORE(script, ROWS, request, items, 2 * stride);
+}
+
+/* A loader of a mirror with rows; loader_script's has refine records. */
+void
+rows_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
+{
+	GvBeginRequest begin = {.key = *key,.spec = index->spec};
+	GvRangeRequest range = {*key, 0, index->spec.nlists, 0, 0};
+	GvListsRequest request = {*key, 2, 0};
+	uint16_t	ids[2][3] = {{0, 0, 1}, {0, 0, 9}};
+
+	begin.spec.rows = GV_ROWS_HALF;
+	begin.spec.refine_records = 9;
+	script_hello(script, GV_ROLE_LOADER);
+	/* another one's, perhaps */
+	SAY(script, DROP, *key);
+	SAY(script, BEGIN, begin);
+	add_model(script, key, index);
+	add_rows(script, key, index);
+	add_chunks(script, key, index, 0);
+	SAY(script, LIST_STATES, range);
+	SAY(script, READY, *key);
+	add_rows(script, key, index);
+	SAY_MORE(script, READ_ROWS, request, ids, sizeof(ids));
+	SAY(script, DROP, *key);
+}
+
+/* All that a loader does: it makes a mirror of `key`, uses and drops it. */
+void
+loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
+{
+	const GvMirrorSpec *spec = &index->spec;
+	GvBeginRequest begin = {.key = *key,.spec = *spec};
+	GvRangeRequest range = {*key, 0, spec->nlists, 0, 0};
+	GvCurrentRequest current = {*key, VERSION};
+	GvArrayRequest read = {*key, GV_PARENT_OFFSETS, 0, 0, spec->nparents + 1};
+
+	begin.spec.refine_slots = 2;
+	begin.spec.refine_records = 9;
+	script_hello(script, GV_ROLE_LOADER);
+	SAY(script, BEGIN, begin);
+	add_model(script, key, index);
 	add_chunks(script, key, index, 0);
 	SAY(script, READY, *key);
 	add_chunks(script, key, index, GV_CHUNK_LIVE);
@@ -293,6 +345,9 @@ any_script(Script *script, int which, const GvMirrorKey *loaded,
 			break;
 		case LOADER_SCRIPT:
 			loader_script(script, other, index);
+			break;
+		case ROWS_SCRIPT:
+			rows_script(script, other, index);
 			break;
 		case BUILDER_SCRIPT:
 			builder_script(script, index);

@@ -8,10 +8,11 @@
 #include "client.h"
 
 #define MAX_MESSAGES	24
-#define NSCRIPTS		(4 + TEST_SETS)
+#define NSCRIPTS		(5 + TEST_SETS)
 #define LOADER_SCRIPT	2		/* of any_script */
-#define BUILDER_SCRIPT	3
-#define SET_SCRIPT		4		/* the first of TEST_SETS */
+#define ROWS_SCRIPT		3
+#define BUILDER_SCRIPT	4
+#define SET_SCRIPT		5		/* the first of TEST_SETS */
 
 /* A conversation: messages with their headers. */
 typedef struct Script
@@ -37,6 +38,8 @@ extern int	script_say(int fd, const Script *script, int i);
 /* What a client of some role says. */
 extern void loader_script(Script *script, const GvMirrorKey *key,
 						  const TestIndex *index);
+extern void rows_script(Script *script, const GvMirrorKey *key,
+						const TestIndex *index);
 extern void builder_script(Script *script, const TestIndex *index);
 extern void set_script(Script *script, int which);
 extern void supervisor_script(Script *script, const GvMirrorKey *key);

@@ -25,6 +25,8 @@ make_search(const GvMirrorKey *key, const TestIndex *index)
 	search.query = index_floats(spec->dims, index->ties);
 	search.made = NULL;
 	search.records = NULL;
+	search.asked = NULL;
+	search.rows = NULL;
 	if (spec->keys.nkeys > 0)
 	{
 		int			i;
@@ -42,10 +44,21 @@ make_search(const GvMirrorKey *key, const TestIndex *index)
 	return search;
 }
 
+/* The search asks for distances, of these rows. */
+void
+search_ask(TestSearch *search, const Rows *rows)
+{
+	search->request.asked = 1;
+	search->asked = draw_asked(rows);
+	search->rows = rows;
+}
+
 void
 free_search(TestSearch *search)
 {
 	unit_free(search->query);
+	if (search->asked != NULL)
+		unit_free((void *) search->asked);
 	if (search->made == NULL)
 		return;
 	unit_free_condition(search->made);
@@ -64,7 +77,8 @@ search_tail(const TestSearch *search, size_t *bytes)
 	uint64_t   *values;
 	size_t		i;
 
-	*bytes = gv_tests_bytes(request) + query_bytes;
+	*bytes = gv_tests_bytes(request) +
+		query_bytes * (size_t) (1 + request->asked);
 	tests = calloc(1, *bytes);
 	values = (uint64_t *) (tests + ntests);
 	for (i = 0; i < ntests; i++)
@@ -78,6 +92,8 @@ search_tail(const TestSearch *search, size_t *bytes)
 		values += test->nvalues;
 	}
 	memcpy(values, search->query, query_bytes);
+	if (request->asked)
+		memcpy((char *) values + query_bytes, search->asked, query_bytes);
 	return (char *) tests;
 }
 
@@ -142,6 +158,8 @@ search_is_answered(const TestIndex *index, const TestSearch *search,
 	if (length < sizeof(*reply) || reply->nprobed < 0 || reply->nhits < 0 ||
 		reply->is_brief || reply->batch < 1 ||
 		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
+		reply->ndistances != (search->asked != NULL && search->rows != NULL ?
+							  (uint32_t) reply->nhits : 0) ||
 		(int64_t) length != gv_answer_bytes(&search->request, reply))
 		return false;
 	arrays = gv_answer_arrays(reply, reply);
@@ -181,6 +199,10 @@ search_is_answered(const TestIndex *index, const TestSearch *search,
 	for (i = 0; i < (int32_t) reply->nbounds; i++)
 		right = right && bound_is_right(index, search->records, search->query,
 										&arrays.hits[i], &arrays.bounds[i]);
+	for (i = 0; i < (int32_t) reply->ndistances; i++)
+		right = right && distance_is_right(search->rows, search->asked,
+										   &arrays.hits[i],
+										   &arrays.distances[i]);
 	return right;
 }
 
@@ -244,6 +266,9 @@ search_compare(int other, const TestSearch *search, const float *queries,
 		uint32_t	bytes = 0;
 
 		one.query = (float *) queries + (size_t) i * (size_t) one.request.dims;
+		if (search->asked != NULL)
+			one.asked = search->asked +
+				(size_t) i * (size_t) one.request.dims;
 		CHECK(search_send(other, &one), "send");
 		got = client_receive(other, GV_MSG_SEARCH, (void **) &answer, &bytes);
 		CHECK(got == 0, "search: %d", got);
