@@ -7,6 +7,7 @@
 #
 # A statement that fails is printed with its plan and the rows that differ:
 # SEED=N STATEMENTS="NUMBER ..." runs just these, COUNT=N as many from the first on.
+# SERVED=1 has gpuvecd answer, for all lists and rows in place of recall 1.
 
 use strict;
 use warnings;
@@ -16,6 +17,7 @@ use Gpuvec;
 use GpuvecQueries;
 use GpuvecRandom;
 use GpuvecTwins;
+require GpuvecRemote if $ENV{SERVED};
 
 my $seed = $ENV{SEED} // 1;
 my @numbers = split ' ', $ENV{STATEMENTS} // '';
@@ -26,7 +28,8 @@ my $whole = !grep { defined $ENV{$_} } qw(SEED STATEMENTS COUNT);
 my $MOST = 40;
 
 my $pgvector = $ENV{GPUVEC_PGVECTOR} ? 1 : 0;
-my $node = new_node('main', conf => "max_worker_processes = 12\nlog_min_messages = error\nlog_statement = none\nrestart_after_crash = on\n");
+my $served = $ENV{SERVED} ? GpuvecRemote::remote_conf() . "gpuvec.engine = gpu\n" : '';
+my $node = new_node('main', conf => $served . "max_worker_processes = 12\nlog_min_messages = error\nlog_statement = none\nrestart_after_crash = on\n");
 my $version = int $node->safe_psql('postgres', 'SHOW server_version_num') / 10_000;
 $node->safe_psql('postgres', 'CREATE EXTENSION gpuvec_pgvector CASCADE') if $pgvector;
 $node->safe_psql('postgres', twins_sql(2500, $pgvector));
@@ -38,7 +41,8 @@ my %counts;
 
 # How a statement is run: all recalls 1, and as users run it.
 my %WAYS = (
-	exact => 'SET gpuvec.recall = 1; SET gpuvec.radius_recall = 1',
+	exact => ($served ? 'SET gpuvec.probes = 100000; SET gpuvec.candidates = 1000000' : 'SET gpuvec.recall = 1')
+	  . '; SET gpuvec.radius_recall = 1',
 	usual => 'RESET gpuvec.recall');
 # messages of a session that a crash ends
 my $LOST = qr/connection to server was lost|server closed the connection|terminating connection/;
