@@ -12,6 +12,10 @@
  * batches of the sample: after each slot with rows, they send a slot that only
  * names the numbers of a batch's rows.  If gpuvecd fails, the batches without
  * an answer are lost, and another pass over the table finds their rows.
+ *
+ * gpuvecd moves rows by mean and scale, but does not rotate.  If the index has
+ * a rotation, we send transformed rows, and the build has no mean, no scale
+ * and no cosine, so that gpuvecd leaves these rows as they are, bit for bit.
  */
 #include "postgres.h"
 
@@ -50,6 +54,7 @@ struct IvfpqBuilder
 {
 	IvfpqChannel channel;
 	GvBuilderSpec spec;
+	const GvModel *model;		/* the caller's; transforms rows */
 	GvTrained	trained;
 	uint64		id;				/* of the build in gpuvecd */
 	IvfpqRing	ring;
@@ -228,6 +233,31 @@ rows_of(const IvfpqBuilder *builder, uint64 number)
 	return (float *) IvfpqRingSlot(&builder->ring, number);
 }
 
+/*
+ * Stores raw rows [n][dims] behind the rows of the slot being filled, as they
+ * will be sent: transformed if there is a rotation, else raw.  The caller adds
+ * n to the slot's number of rows.
+ */
+static void
+fill(IvfpqBuilder *builder, const float *rows, int n)
+{
+	uint64		number = builder->ring.filled;
+	int			dims = builder->spec.dims;
+	float	   *to = rows_of(builder, number) +
+	(Size) slot_of(builder, number)->n * dims;
+
+	if (builder->model->rotation == NULL)
+	{
+		memcpy(to, rows, (Size) n * dims * sizeof(float));
+		return;
+	}
+	for (int i = 0; i < n; i++, rows += dims, to += dims)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) gv_transform(builder->model, rows, 1, to);
+	}
+}
+
 /* Returns the maximum length of an answer with n encoded rows. */
 static uint32
 most_encoded(const IvfpqBuilder *builder, int n)
@@ -286,8 +316,9 @@ take_encoded(IvfpqBuilder *builder, const Slot *slot,
 	encoded.nneighbors = reply->nneighbors;
 	if (!check_numbers(builder, &encoded, n))
 		return false;
-	builder->sink(builder->sink_arg, sample ?
-				  builder->sharing->ids + sample->first : slot->ids,
+	builder->sink(builder->sink_arg,
+				  sample ? NULL : rows_of(builder, builder->ring.answered),
+				  sample ? builder->sharing->ids + sample->first : slot->ids,
 				  &encoded, n);
 	if (sample)
 		answered_flags(builder->sharing)[sample->first /
@@ -345,7 +376,7 @@ close_late(void *arg)
 
 /* Makes a builder in the current context; it is not connected yet. */
 static IvfpqBuilder *
-make_builder(const GvBuilderSpec *spec)
+make_builder(const GvBuilderSpec *spec, const GvModel *model)
 {
 	IvfpqBuilder *builder = palloc0(sizeof(IvfpqBuilder));
 
@@ -355,6 +386,7 @@ make_builder(const GvBuilderSpec *spec)
 	MemoryContextRegisterResetCallback(CurrentMemoryContext,
 									   &builder->callback);
 	builder->spec = *spec;
+	builder->model = model;
 	return builder;
 }
 
@@ -383,12 +415,15 @@ make_slots(IvfpqBuilder *builder)
  * settings do not choose gpuvecd, or if gpuvecd cannot build.  In the second
  * case, IvfpqBuilderFailed has reported the reason.  The builder is in the
  * current memory context, and a reset of the context closes the connection.
+ * *model, which has metric, dims, mean, scale and perhaps a rotation, must
+ * outlive the builder.
  */
 IvfpqBuilder *
 IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
-				  const float *mean)
+				  const GvModel *model)
 {
 	Size		row = spec->dims * sizeof(float);
+	const float *mean = model->mean;
 	IvfpqBuilder *builder;
 	GvBuildReply reply;
 	const char *reason;
@@ -403,7 +438,17 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 			IvfpqBuilderFailed(index, reason, false);
 		return NULL;
 	}
-	builder = make_builder(spec);
+	builder = make_builder(spec, model);
+	builder->spec.metric = model->metric;
+	builder->spec.scale = model->scale;
+	if (model->rotation != NULL)
+	{
+		/* with these numbers gv_transform changes no bit */
+		mean = palloc0(row);
+		builder->spec.scale = 1;
+		if (model->metric == GV_COSINE)
+			builder->spec.metric = GV_L2;
+	}
 	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
 	if (!IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER) ||
 		!IvfpqChannelExchange(&builder->channel, GV_MSG_BUILD,
@@ -430,13 +475,14 @@ IvfpqBuilderTicket(const IvfpqBuilder *builder)
 
 /*
  * Joins the leader's build from another process.  If that fails, the returned
- * builder is not open, and adding rows fails, too.  `sharing` is NULL before
- * training.
+ * builder is not open, and adding rows fails, too.  *model is the leader's
+ * model, as this process sees it.  `sharing` is NULL before training.
  */
 IvfpqBuilder *
-IvfpqBuilderJoin(const IvfpqBuildHandle *ticket, IvfpqBuildShared *sharing)
+IvfpqBuilderJoin(const IvfpqBuildHandle *ticket, const GvModel *model,
+				 IvfpqBuildShared *sharing)
 {
-	IvfpqBuilder *builder = make_builder(&ticket->spec);
+	IvfpqBuilder *builder = make_builder(&ticket->spec, model);
 	GvJoinRequest request = {ticket->id};
 
 	builder->trained = ticket->trained;
@@ -498,13 +544,11 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 
 	for (int64 done = 0; done < n;)
 	{
-		uint64		number = builder->ring.filled;
-		Slot	   *slot = slot_of(builder, number);
+		Slot	   *slot = slot_of(builder, builder->ring.filled);
 		int			some = (int) Min(n - done,
 									 builder->spec.batch_rows - slot->n);
 
-		memcpy(rows_of(builder, number) + (Size) slot->n * dims,
-			   rows + done * dims, (Size) some * dims * sizeof(float));
+		fill(builder, rows + done * dims, some);
 		if (kind == GV_SAMPLE)
 			memcpy(slot->ids + slot->n, ids + done, some * sizeof(uint64));
 		slot->n += some;
@@ -607,13 +651,10 @@ IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink, void *sink_arg)
 bool
 IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
 {
-	int			dims = builder->spec.dims;
-	uint64		number = builder->ring.filled;
-	Slot	   *slot = slot_of(builder, number);
+	Slot	   *slot = slot_of(builder, builder->ring.filled);
 	bool		some;
 
-	memcpy(rows_of(builder, number) + (Size) slot->n * dims, row,
-		   dims * sizeof(float));
+	fill(builder, row, 1);
 	slot->ids[slot->n++] = id;
 	if (slot->n == builder->spec.batch_rows)
 		return dispatch(builder, GV_MSG_ENCODE_ROWS, 0) &&
@@ -638,8 +679,9 @@ IvfpqBuilderFlush(IvfpqBuilder *builder)
 }
 
 /*
- * After a failure, returns the rows of the next slot that was not answered.
- * Returns false if there are no more rows.
+ * After a failure, returns the rows of the next slot that was not answered, as
+ * they were sent: transformed if there is a rotation, else raw.  Returns false
+ * if there are no more rows.
  */
 bool
 IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,

@@ -46,9 +46,13 @@ typedef struct IvfpqBuildShared
 	uint64		ids[FLEXIBLE_ARRAY_MEMBER];
 } IvfpqBuildShared;
 
-/* Receives n encoded rows with their TIDs [n]. */
-typedef void (*IvfpqEncodedSink) (void *arg, const uint64 *ids,
-								  const GvEncoded *encoded, int n);
+/*
+ * Receives n encoded rows with their TIDs [n].  rows [n][dims] are the rows as
+ * they were sent, or NULL if gpuvecd had them from training.
+ */
+typedef void (*IvfpqEncodedSink) (void *arg, const float *rows,
+								  const uint64 *ids, const GvEncoded *encoded,
+								  int n);
 
 extern Size IvfpqSharingSize(const IvfpqBuilder *builder);
 extern void IvfpqSharingInit(IvfpqBuildShared *sharing, IvfpqBuilder *builder);
@@ -58,9 +62,10 @@ extern bool IvfpqSharingRecover(IvfpqBuildShared *sharing);
 
 extern IvfpqBuilder *IvfpqBuilderBegin(Relation index,
 									   const GvBuilderSpec *spec,
-									   const float *mean);
+									   const GvModel *model);
 extern IvfpqBuildHandle IvfpqBuilderTicket(const IvfpqBuilder *builder);
 extern IvfpqBuilder *IvfpqBuilderJoin(const IvfpqBuildHandle *ticket,
+									  const GvModel *model,
 									  IvfpqBuildShared *sharing);
 extern bool IvfpqBuilderIsOpen(const IvfpqBuilder *builder);
 extern void IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids);

@@ -17,10 +17,10 @@ use constant {
 	BLCKSZ => 8192,
 	DIRECTORY => 3,    # kinds of pages
 	SMALL_LISTS => 4,
+	RECORDS => 7,
 	NO_LIST => 0xFFFFFFFF,
 	CODE_BYTES => 8,    # of 16 sub-quantizers
-	SLOT_BYTES => 32 + 32 * (6 + 4 + 8),
-	SLOTS => 13,
+	PAGE_BYTES => 8160,
 	ENTRIES => 291,
 };
 
@@ -42,10 +42,14 @@ $node->safe_psql('postgres', "
 	DELETE FROM t WHERE id % 97 = 0;
 	VACUUM t;");
 
-# Everything in the lists of an index on pages: list, row, which posting of it, T, code.
+# Everything in the lists of an index on pages: list, row, which posting of it, T, code;
+# and its refine records, which have so many bytes of codes (0: it has none).
 sub contents
 {
-	my ($index) = @_;
+	my ($index, $record_codes) = @_;
+	my $at = 32 + 32 * (6 + 4 + ($record_codes ? 6 : 0));    # of the codes in a slot
+	my $slot_bytes = $at + 32 * CODE_BYTES;
+	my $record_bytes = 4 * int((18 + ($record_codes // 0) + 3) / 4);
 	my $path = $node->safe_psql('postgres', "CHECKPOINT; SELECT pg_relation_filepath('$index')");
 	my $bytes = slurp_file($node->data_dir . "/$path");
 	my (@nitems, @postings);
@@ -58,7 +62,7 @@ sub contents
 	}
 	for my $page (grep { unpack('x8184 S', $_) == SMALL_LISTS } @pages)
 	{
-		for my $slot (map { substr $page, 24 + SLOT_BYTES * $_, SLOT_BYTES } 0 .. SLOTS - 1)
+		for my $slot (map { substr $page, 24 + $slot_bytes * $_, $slot_bytes } 0 .. int(PAGE_BYTES / $slot_bytes) - 1)
 		{
 			my ($list, undef, $ordinal, undef, $second) = unpack 'L5', $slot;
 			next if $list == NO_LIST;
@@ -67,12 +71,17 @@ sub contents
 			for my $i (0 .. $count - 1)
 			{
 				my $code = join '',
-				  map { substr $slot, 32 + 320 + 32 * $_ + $i, 1 } 0 .. CODE_BYTES - 1;
+				  map { substr $slot, $at + 32 * $_ + $i, 1 } 0 .. CODE_BYTES - 1;
 				push @postings, join ' ', $list, unpack('H12', substr $slot, 32 + 6 * $i, 6),
 				  $second >> $i & 1, unpack('H8', substr $slot, 32 + 192 + 4 * $i, 4),
 				  unpack('H*', $code);
 			}
 		}
+	}
+	for my $page (grep { unpack('x8184 S', $_) == RECORDS } @pages)
+	{
+		push @postings, map { 'record ' . unpack 'H*', substr($page, 32 + $record_bytes * $_, $record_bytes) }
+		  0 .. unpack('S', substr $page, 30, 2) - 1;
 	}
 	return join "\n", sort @postings;
 }
@@ -138,14 +147,15 @@ $node->safe_psql('postgres', "
 	CREATE TABLE many WITH (parallel_workers = 8) AS SELECT g AS id, point(g, 16) AS e
 		FROM generate_series(1, 25000) AS g;
 	DELETE FROM many WHERE id % 97 = 0;");
-for my $case ([ 'cpu', 't', 40, '512MB' ], [ 'gpu', 't', 40, '512MB' ], [ 'cpu', 'many', 260, '64MB' ], [ 'cpu', 'many', 260, '2MB' ])
+for my $case ([ 'cpu', 't', 40, '512MB' ], [ 'gpu', 't', 40, '512MB' ], [ 'gpu', 't', '40, rotate', '512MB' ],
+	[ 'cpu', 'many', 260, '64MB' ], [ 'cpu', 'many', 260, '2MB' ])
 {
 	my ($engine, $table, $lists, $memory) = @$case;
 	my ($right, $calibrated);
 
 	for my $workers (@workers)
 	{
-		my $what = "$table, $engine, $memory, $workers workers";
+		my $what = "$table, $engine, lists = $lists, $memory, $workers workers";
 
 		is_built($what, $engine, $workers, table => $table, with => "lists = $lists", memory => $memory);
 		my $found = contents("${table}_e");
@@ -177,7 +187,7 @@ $node->safe_psql('postgres', 'DROP TABLE many');
 
 # -- gpuvecd alone builds as well as the session
 
-for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8', 'lists = 1')
+for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8', 'lists = 40, rotate', 'lists = 1')
 {
 	my $before = received();
 	is_built("$with: the session", 'cpu', 0, with => $with);
@@ -205,7 +215,7 @@ gives($node, q{
 	FROM gpuvec_recall('crowded_e', 10, 100)}, 't', '12,100 lists: calibrated');
 $node->safe_psql('postgres', 'DROP TABLE crowded');
 # keys stay here, and meet their rows when these come back
-for my $with ('lists = 40', 'lists = 40, refine = sq8')
+for my $with ('lists = 40', 'lists = 40, refine = sq8', 'lists = 40, rotate')
 {
 	is_built("keys, $with", 'gpu', 0, with => $with, columns => 'e, id, (id % 7)');
 	is_whole($node, "keys, $with");
@@ -320,8 +330,8 @@ build('gpu', 0);
 my $calibration = calibration('t_e');
 
 # Test: statements build an index though at a step something is done to gpuvecd, and
-# have such a message, once.  Options: table; fails: they do not; cancel (when the session
-# waits for gpuvecd).
+# have such a message, once.  Options: table; operator; fails: they do not; cancel (when
+# the session waits for gpuvecd).
 sub test_disturbed
 {
 	my ($what, $step, $signal, $sql, $message, %options) = @_;
@@ -350,7 +360,7 @@ sub test_disturbed
 		return gives($node, "SELECT to_regclass('t_e') IS NULL", 't', "$what: no index");
 	}
 	is($status, 0, "$what: the index is built");
-	return is_whole($node, $what, $options{table} ? ($options{table}, '<->', 8, exact => 0) : ());
+	return is_whole($node, $what, $options{table} ? ($options{table}, '<->', 8, exact => 0) : ('t', $options{operator}));
 }
 
 # The NOTICE's words for the work that gpuvecd could not do, if it was lost at a step.
@@ -393,6 +403,23 @@ for my $case (sort keys %disturbed)
 # keys of rows that it did not give back
 test_disturbed('keys', $_, 'KILL', build_sql('gpu', 0, columns => 'e, id, (id % 7)'), qr/could not build|could not calibrate/)
   for '1 build: trained', '1 build: encoded';
+# rotated rows have the same lists, codes, records, whoever encodes them
+for ([ 'real_l2_ops', '<->', 'rotate', 0 ], [ 'real_cosine_ops', '<=>', 'rotate, refine = sq8', 16 ],
+	[ 'real_ip_ops', '<#>', 'rotate, refine = half', 32 ])
+{
+	my ($opclass, $operator, $with, $record_codes) = @$_;
+	my @how = ('gpu', 0, columns => "e $opclass", with => "lists = 40, pq_dim = 16, $with");
+
+	is_built("$opclass, $with", @how);
+	my $right = contents('t_e', $record_codes);
+	my $rotated = calibration('t_e');
+	is(scalar(() = $right =~ /^record/mg), $record_codes ? $node->safe_psql('postgres', 'SELECT count(e) FROM t') : 0,
+		"$opclass, $with: a record for each row");
+	test_disturbed("$opclass, $with", '1 build: trained', 'KILL', build_sql(@how),
+		qr/could not build all of index "t_e"/, operator => $operator);
+	ok(contents('t_e', $record_codes) eq $right, "$opclass, $with: the same without gpuvecd");
+	is(calibration('t_e'), $rotated, "$opclass, $with: the same calibration");
+}
 # who wants an error gets one, but not for the work that is left when the index is there
 my $strict = build_sql('gpu', 0, set => ['gpuvec.on_gpu_error = error']);
 test_disturbed('an error is wanted', '1 build: trained', 'KILL', $strict, qr/ERROR:  gpuvecd could not build index "t_e"/, fails => 1);
@@ -424,6 +451,11 @@ $node->safe_psql('postgres', "
 		$recall{$workers} = (recall('big_e', 6, 200))[2];
 	}
 	cmp_ok($recall{4}, '>', $recall{0} - 0.03, "recall as with $recall{0}");
+	# workers rotate, too
+	$node->safe_psql('postgres', 'ALTER INDEX big_e SET (rotate)');
+	says($node, 'SET gpuvec.engine = gpu; SET max_parallel_maintenance_workers = 4; REINDEX INDEX big_e;', qr/^$/, 'rotated');
+	is_whole($node, 'rotated', 'big', '<->', 8, exact => 0);
+	cmp_ok((recall('big_e', 6, 200))[2], '>', $recall{0} - 0.03, "rotated: recall as with $recall{0}");
 	is_tidy('more rows to train on');
 }
 test_disturbed('before rows are read', '1 build: begun', $_, "SET gpuvec.engine = gpu;

@@ -250,9 +250,13 @@ share_build(IvfpqBuild *build)
 		/*
 		 * Only the pass over the table reads the keys of rows.  So, if there
 		 * are keys, the pass sends all rows to gpuvecd, even the sample's
-		 * rows, which gpuvecd has already.
+		 * rows, which gpuvecd has already.  It also does so if refine records
+		 * have to allow for a rotation (IvfpqRecordAllow), because only the
+		 * pass has the rows' lengths.
 		 */
-		if (build->keys.nkeys > 0)
+		if (build->keys.nkeys > 0 ||
+			(build->training.rotation != NULL &&
+			 build->meta.refine != IVFPQ_REFINE_NONE))
 			IvfpqBuilderSampled(builder, 0);
 		IvfpqSharingInit(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SHARING,
 											IvfpqSharingSize(builder)), builder);
@@ -526,8 +530,9 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 
 			IvfpqTrainingOpen(&build.training, parallel);
 			if (sharing != NULL)
-				build.training.builder = IvfpqBuilderJoin(&sharing->ticket,
-														  sharing);
+				build.training.builder =
+					IvfpqBuilderJoin(&sharing->ticket, &build.training.gv,
+									 sharing);
 			build_work(&build);
 		}
 		MemoryContextReset(context);

@@ -327,9 +327,13 @@ take_rows(IvfpqBulkLoad *load, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
 	IvfpqParallelProgress(load->parallel, n);
 }
 
-/* IvfpqEncodedSink.  Takes rows that gpuvecd has encoded. */
+/*
+ * IvfpqEncodedSink.  Takes rows that gpuvecd has encoded.  If the index has a
+ * rotation and refine records, `rows` is never NULL (share_build).
+ */
 static void
-take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
+take_encoded(void *arg, const float *rows, const uint64 *ids,
+			 const GvEncoded *encoded, int n)
 {
 	IvfpqBulkLoad *load = arg;
 	const IvfpqKeyAbbrevs *keys = NULL;
@@ -344,6 +348,8 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 		keys = load->sent + load->first_sent;
 		load->first_sent += n;
 	}
+	if (load->refine != IVFPQ_REFINE_NONE)
+		IvfpqRecordAllow(&load->training->gv, rows, n, encoded->error);
 	take_rows(load, ids, keys, encoded, n);
 	IvfpqInjectionPoint("build: encoded");
 }
@@ -424,7 +430,6 @@ flush_batch(IvfpqBulkLoad *load)
 	if (n == 0)
 		return;
 	load->nbatch = 0;
-	IvfpqTransformRows(training, rows, n);
 	IvfpqCheckStatus(gv_place(&load->groups, rows, n, lists_per_row,
 							  encoded->lists, load->scratch, &ivfpq_stop));
 	IvfpqCheckStatus(gv_encode(gv, rows, training->centroids, encoded->lists,
@@ -451,22 +456,27 @@ flush_batch(IvfpqBulkLoad *load)
 }
 
 /*
- * Adds a raw row [dims] to the batch of rows that this backend places itself.
- * keys is NULL if the index has no keys.
+ * Adds a row [dims] to the batch of rows that this backend places itself.  The
+ * row is raw or, if it was sent to gpuvecd, as IvfpqBuilderUnanswered returns
+ * it.  keys is NULL if the index has no keys.
  */
 static void
 add_here(IvfpqBulkLoad *load, const float *row, uint64 id,
-		 const IvfpqKeyAbbrevs *keys)
+		 const IvfpqKeyAbbrevs *keys, bool sent)
 {
-	int			dims = load->training->gv.dims;
+	const GvModel *gv = &load->training->gv;
+	float	   *to;
 
 	if (load->batch_rows == 0)
 		make_batch(load);
-	memcpy(load->batch + (Size) load->nbatch * dims, row,
-		   dims * sizeof(float));
+	to = load->batch + (Size) load->nbatch * gv->dims;
+	if (sent && gv->rotation != NULL)
+		memcpy(to, row, gv->dims * sizeof(float));
+	else
+		(void) gv_transform(gv, row, 1, to);
 	if (load->refine != IVFPQ_REFINE_NONE)
-		load->boundable[load->nbatch] = IvfpqIsBoundable(&load->type, row,
-														 dims);
+		load->boundable[load->nbatch] =
+			sent || IvfpqIsBoundable(&load->type, row, gv->dims);
 	if (keys != NULL)
 		load->keys[load->nbatch] = *keys;
 	load->ids[load->nbatch++] = id;
@@ -496,7 +506,7 @@ take_over(IvfpqBulkLoad *load)
 		for (int i = 0; i < n; i++)
 			add_here(load, rows + (Size) i * dims, ids[i],
 					 load->form.keys.nkeys == 0 ? NULL :
-					 &load->sent[load->first_sent++]);
+					 &load->sent[load->first_sent++], true);
 	IvfpqBuilderEnd(builder);
 }
 
@@ -609,7 +619,7 @@ IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 		(load->refine != IVFPQ_REFINE_NONE &&
 		 !IvfpqIsBoundable(&load->type, row, load->training->gv.dims)))
 	{
-		add_here(load, row, id, keys);
+		add_here(load, row, id, keys, false);
 		return;
 	}
 	if (keys != NULL)

@@ -101,7 +101,7 @@ typedef struct IvfpqBulkLoad
 	int			batch_rows;		/* capacity of a batch; 0: nothing is
 								 * allocated */
 	int			nbatch;
-	float	   *batch;			/* [batch_rows][dims] */
+	float	   *batch;			/* [batch_rows][dims] transformed */
 	uint64	   *ids;			/* [batch_rows] */
 	IvfpqKeyAbbrevs *keys;		/* [batch_rows], if there are keys */
 	bool	   *boundable;		/* [batch_rows], if there are refine records */

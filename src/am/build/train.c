@@ -10,7 +10,7 @@
  * queries are made of them.  With option rotate, a rotation of all vectors is
  * learned from the sample.
  *
- * gpuvecd gets raw rows as they are read.  If training by gpuvecd fails, the
+ * gpuvecd gets the rows as they are read.  If training by gpuvecd fails, the
  * index has not changed yet, so the backend's own engine can begin from the
  * start.  All participants read the rows.  Each worker joins the build, sends
  * the rows of the blocks that it claims, and receives the numbers that gpuvecd
@@ -669,6 +669,7 @@ send_read_rows(IvfpqReader *reader, IvfpqParallel *parallel,
 	pg_atomic_init_u64(&sent->nsent, 0);
 	pg_atomic_init_u32(&sent->failed, 0);
 	IvfpqReaderShare(reader, parallel, n);
+	IvfpqTrainingShare(reader->training, parallel);
 	IvfpqParallelStartJob(parallel, IVFPQ_JOB_SEND);
 	send_part(reader, parallel, sent, builder);
 	(void) IvfpqParallelEndPhase(parallel);
@@ -689,8 +690,10 @@ void
 IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 {
 	Sent	   *sent = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SENT);
-	IvfpqBuilder *builder = IvfpqBuilderJoin(&sent->ticket, NULL);
+	IvfpqBuilder *builder;
 
+	IvfpqTrainingOpen(reader->training, parallel);
+	builder = IvfpqBuilderJoin(&sent->ticket, &reader->training->gv, NULL);
 	if (IvfpqBuilderIsOpen(builder))
 	{
 		IvfpqBuilderSample(builder,
@@ -770,7 +773,6 @@ train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
 	int64		nrows = sample->whole ? sample->count :
 	Max(reader->rows_needed, GV_CODEBOOK_ROWS);
 	GvBuilderSpec spec = {
-		.metric = training->gv.metric,
 		.dims = training->gv.dims,
 		.m = training->gv.m,
 		.lists_per_row = training->lists_per_row,
@@ -780,7 +782,6 @@ train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
 		.nqueries = training->nqueries,
 		.depth = training->depth,
 		.iterations = IVFPQ_ITERATIONS,
-		.scale = training->gv.scale,
 		.max_imbalance = IVFPQ_MAX_IMBALANCE,
 		.seed = IVFPQ_TRAINING_SEED,
 		.sample_rows = nrows
@@ -789,7 +790,7 @@ train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CLUSTERING);
-	builder = IvfpqBuilderBegin(index, &spec, training->mean);
+	builder = IvfpqBuilderBegin(index, &spec, &training->gv);
 	if (builder == NULL)
 		return false;
 	IvfpqBuilderSample(builder,
@@ -819,9 +820,8 @@ train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
  * in use while it is trained, and the caller goes on without parallel workers
  * afterwards.  Otherwise a row of other dimensions is an error.
  *
- * gpuvecd's builder does not rotate, so the backend trains and builds an index
- * with a rotation.  If there are enough rows, this function begins *parallel,
- * and the caller ends it.
+ * If there are enough rows, this function begins *parallel, and the caller
+ * ends it.
  */
 void
 IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
@@ -838,7 +838,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 	memset(training, 0, sizeof(*training));
 	memset(parallel, 0, sizeof(*parallel));
 	training->lists_per_row = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
-	if (IvfpqServerIsWanted() && !rotate)
+	if (IvfpqServerIsWanted())
 	{
 		/* gpuvecd gets rows as they are read, so a small sample is enough */
 		sample.capacity = REMOTE_SAMPLE;
@@ -895,7 +895,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 	if (rotate)
 		learn_rotation(training, parallel, &sample);
 	reader.rows_needed = (int64) lists * REMOTE_SAMPLES_PER_LIST;
-	if (rotate || !may_send_sample(&sample) ||
+	if (!may_send_sample(&sample) ||
 		!train_remote(training, parallel, &reader, lists))
 		train_here(training, parallel, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);
