@@ -587,7 +587,7 @@ IvfpqRemoteBulkBegin(Relation index, const IvfpqMetaData *meta,
 		bulk->total * query_bytes >= LEAST_SHARED_BYTES)
 	{
 		bulk->size = (int) Min(Min(bulk->size, MESSAGE_QUERIES),
-							   MOST_SLOT_BYTES / query_bytes);
+							   (int64) (MOST_SLOT_BYTES / query_bytes));
 		bulk->slot_bytes = bulk->size * query_bytes;
 	}
 	return bulk;

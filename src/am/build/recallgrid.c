@@ -437,7 +437,8 @@ prepare_group(IvfpqRecallGrid *grid)
 	int			share = (grid->spec.nqueries - 1) /
 	grid->parallel->shared->size + 1;
 
-	grid->group = (int) Max(1, Min(Min(share, IVFPQ_TOGETHER), most / bytes));
+	grid->group = (int) Max(1, Min(Min(share, IVFPQ_TOGETHER),
+								   (int64) (most / bytes)));
 	grid->searches = palloc(grid->group * sizeof(IvfpqSearch));
 	grid->nearest = palloc0(grid->group * sizeof(GvTopK));
 	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,

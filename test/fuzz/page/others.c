@@ -35,6 +35,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 }
 
 NO_OP(void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason))
+NO_OP(void IvfpqReportEngine(IvfpqScanReport *report, const char *engine))
 NO_OP(void IvfpqAskForWorker(IndexVacuumInfo *info))
 
 /* Values of rows: what inserts these tests make has no table. */

@@ -144,7 +144,7 @@ static const Row rows[] = {
 	WRONG(SESSION, 0, SEARCH, FIELD(GvSearchRequest, asked, -1, 2),
 		  .more = 32),
 	WRONG(BULK, 0, SEARCH, FIELD(GvSearchRequest, asked, -1, 2), .more = 128),
-	SEARCHES(FIELD(GvSearchRequest, unused, 1)),
+	SEARCHES(FIELD(GvSearchRequest, shared, -1, 2)),
 	/* many queries, of a session */
 	WRONG(SESSION, 0, SEARCH, FIELD(GvSearchRequest, n, 2), .more = 16),
 	/* answers that no message holds */
