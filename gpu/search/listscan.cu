@@ -355,7 +355,7 @@ struct Scan
 		uint32_t	low = 0;
 		float		sum = 0.0f;
 
-		if (batch.d_ids != NULL && lane == 0)
+		if (lane == 0)
 			to = atomicAdd(&batch.d_nscores[query], (uint32_t) n);
 		if (lane < n)
 		{
@@ -531,7 +531,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 		BlockRun	run = scan.take(first, n);
 		uint32_t	matching = scan.test_keys(run, n);
 
-		if (matching != 0)
+		if (batch.listed && matching != 0)
 			atomicAdd(&batch.d_matches[(int64_t) scan.query * batch.nprobe +
 									   run.probe],
 					  (uint32_t) __popc(matching));
@@ -692,7 +692,7 @@ download_matches_kernel(GvDeviceModel model, GvBatch batch)
 	gv_download_matches<MATCH_THREADS>(batch, query, found);
 	if (!batch.sampled || found.nprobed == 0 || batch.out_hits == batch.d_hits)
 		return;
-	gv_download_probes(batch, query, found.nprobed);
+	gv_download_probes(batch, query, found.nlisted);
 	for (int i = threadIdx.x; i < found.nhits; i += MATCH_THREADS)
 		batch.out_hits[first_hit + i] = batch.d_hits[first_hit + i];
 	if (threadIdx.x == 0)

@@ -47,6 +47,7 @@ struct AllLists
 	uint32_t	n;
 	uint32_t	k;				/* 0 if all lists are taken by_number */
 	bool		by_number;
+	bool		sums;			/* only sums are requested */
 
 	/* The shared memory that finish needs. */
 	typedef GvNumbering Shared;
@@ -64,6 +65,7 @@ struct AllLists
 		n = model.nlists;
 		by_number =
 			gv_read_before_wait(&batch.d_params[query].by_number) != 0;
+		sums = gv_read_before_wait(&batch.d_params[query].sums) != 0;
 		k = by_number ? 0 :
 			min(gv_read_before_wait(&batch.d_params[query].nprobe),
 				model.nlists);
@@ -88,6 +90,9 @@ struct AllLists
 			{
 				return GvListItem {key(i), (uint32_t) i};
 			}, shared);
+		/* the thread that has stored the counts */
+		if (sums && threadIdx.x == 0)
+			batch.d_search_counts[query].nlisted = 0;
 		return by_number;
 	}
 
@@ -309,7 +314,7 @@ struct AllPostings
 		  IdAt id_at, const Shared &shared)
 	{
 		if (gv_select_downloads(batch))
-			gv_download_probes(batch, query, shared.nprobed);
+			gv_download_probes(batch, query, shared.nlisted);
 		for (uint32_t i = threadIdx.x; i < count; i += blockDim.x)
 			gv_download_hit(batch, (int64_t) query * batch.k + i, key_at(i),
 							id_at(i) >> 16, id_at(i) & 0xFFFF);
@@ -1091,7 +1096,7 @@ sorted_found_kernel(GvBatch batch)
 	GvSearchCounts found = batch.d_search_counts[query];
 
 	if (gv_select_downloads(batch))
-		gv_download_probes(batch, query, found.nprobed);
+		gv_download_probes(batch, query, found.nlisted);
 	__syncthreads();
 	if (threadIdx.x == 0)
 		gv_download_counts(batch, query, found,
