@@ -30,6 +30,7 @@
 #define MOST_KEYS		40		/* or mostly in L1 */
 #define MOST_BINNED		(MOST_KEYS * NTHREADS)	/* lists */
 #define EACH			4		/* lists that a thread numbers at once */
+#define EACH_OF_ALL		8		/* likewise, of all lists */
 #define MAX_PROBES		65536	/* ids have 16 bits for the probe */
 
 /* -- sources: the items of a query, and what to do with selected items */
@@ -86,7 +87,8 @@ struct AllLists
 			 Shared &shared) const
 	{
 		if (by_number)
-			gv_number_lists<EACH>(model, batch, query, (int) n, [&](int i)
+			gv_number_lists<EACH_OF_ALL>(model, batch, query, (int) n,
+										 [&](int i)
 			{
 				return GvListItem {key(i), (uint32_t) i};
 			}, shared);
