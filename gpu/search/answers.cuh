@@ -232,17 +232,19 @@ gv_find_item(const GvDeviceModel &model, const GvBatch &batch, int64_t at,
 
 /*
  * Counts the postings in a query's nblocks sampled blocks whose scores do not
- * exceed `last`.  Called by all threads of a block; each warp takes
- * GV_NEAR_AT_ONCE sampled blocks at a time.  Only the first thread gets the
- * result.
+ * exceed `last`, as far as they are in the given one of GV_COUNT_PARTS parts.
+ * Called by all threads of a block; each warp takes GV_NEAR_AT_ONCE sampled
+ * blocks at a time.  Only the first thread gets the result.
  */
 template <int THREADS>
 static __device__ __forceinline__ GvSampleCount
-gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
+gv_count_near(const GvBatch &batch, int query, int part, uint32_t nblocks,
+			  float last)
 {
-	constexpr int warps = THREADS / GV_WARP;
-	__shared__ GvSampleCount counted[warps];
-	int			warp = threadIdx.x / GV_WARP;
+	constexpr int block_warps = THREADS / GV_WARP;
+	constexpr int warps = GV_COUNT_PARTS * block_warps;
+	__shared__ GvSampleCount counted[block_warps];
+	int			warp = part * block_warps + threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	const float *scores = batch.d_sampled + (int64_t) query * batch.postings +
 		lane;
@@ -270,10 +272,10 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 		}
 	}
 	if (lane == 0)
-		counted[warp] = near;
+		counted[threadIdx.x / GV_WARP] = near;
 	__syncthreads();
 	near = counted[0];
-	for (int w = 1; w < warps; w++)
+	for (int w = 1; w < block_warps; w++)
 	{
 		near.postings += counted[w].postings;
 		near.squares += counted[w].squares;
@@ -282,14 +284,15 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 }
 
 /*
- * Writes the number of matching postings of each probe in a query's answer.  If
- * the query asks about the sample, also writes how many sampled postings are at
- * most as far as hit number `rank`, or as the query's limit.  Called by all
- * THREADS threads of a block.  The hits must be on the device.
+ * Writes one of GV_COUNT_PARTS parts of a query's counts: of each probe that
+ * is in the answer, the number of matching postings; and if the query asks
+ * about the sample, how many sampled postings are at most as far as hit number
+ * `rank`, or as the query's limit.  Called by all THREADS threads of a block.
+ * The hits must be on the device.
  */
 template <int THREADS>
 static __device__ __forceinline__ void
-gv_download_matches(const GvBatch &batch, int query,
+gv_download_matches(const GvBatch &batch, int query, int part,
 					const GvSearchCounts &found)
 {
 	int64_t		first_probe = (int64_t) query * batch.nprobe;
@@ -297,7 +300,8 @@ gv_download_matches(const GvBatch &batch, int query,
 	GvSampleCount near = {};
 	GvSampleQuery asked;
 
-	for (int p = threadIdx.x; p < found.nlisted; p += THREADS)
+	for (int p = part * THREADS + threadIdx.x; p < found.nlisted;
+		 p += GV_COUNT_PARTS * THREADS)
 		batch.out_matches[first_probe + p] = batch.d_matches[first_probe + p];
 	/* a padding query's place in host memory belongs to the next sub-batch */
 	if (!batch.sampled || found.nprobed == 0)
@@ -307,8 +311,8 @@ gv_download_matches(const GvBatch &batch, int query,
 		asked.limit = __uint_as_float(batch.d_hits[first_hit +
 												   asked.rank - 1].x);
 	if (asked.rank < 0 || (asked.rank > 0 && found.nhits >= asked.rank))
-		near = gv_count_near<THREADS>(batch, query, batch.d_nsampled[query],
-									  asked.limit);
+		near = gv_count_near<THREADS>(batch, query, part,
+									  batch.d_nsampled[query], asked.limit);
 	if (threadIdx.x == 0)
-		batch.out_sample[query] = near;
+		batch.out_sample[(int64_t) query * GV_COUNT_PARTS + part] = near;
 }

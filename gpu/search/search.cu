@@ -559,7 +559,7 @@ place_counts(GvSearcher *searcher, int32_t n)
 	size_t		bytes = 0;
 
 	gv_place(&searcher->found, out, &bytes, capacity);
-	gv_place(&searcher->near, out, &bytes, capacity);
+	gv_place(&searcher->near, out, &bytes, capacity * GV_COUNT_PARTS);
 	return bytes;
 }
 
@@ -761,7 +761,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 				(turn.small || turn.n >= n);
 			batch->out_counts = searcher->found + done;
 			if (batch->sampled)
-				batch->out_sample = searcher->near + done;
+				batch->out_sample = searcher->near +
+					(int64_t) done * GV_COUNT_PARTS;
 			place_answers(batch, searches + done, turn.taken[i]);
 			done += turn.taken[i];
 		}
@@ -1014,8 +1015,16 @@ finish_searches(GvSearcher *searcher)
 		search->nhits = found[i].nhits;
 		search->postings = found[i].postings;
 		search->matched = search->condition != NULL ? found[i].matched : 0;
-		search->nearer = search->rank > 0 ? near[i].postings : 0;
-		search->nearer_squares = search->rank > 0 ? near[i].squares : 0;
+		search->nearer = 0;
+		search->nearer_squares = 0;
+		for (int part = 0; part < GV_COUNT_PARTS && search->rank > 0; part++)
+		{
+			const GvSampleCount *one = &near[(int64_t) i * GV_COUNT_PARTS +
+											 part];
+
+			search->nearer += one->postings;
+			search->nearer_squares += one->squares;
+		}
 	}
 	searcher->n = 0;
 	return GV_OK;

@@ -76,7 +76,7 @@ struct GvSampleQuery
 	float		limit;
 };
 
-/* The answer; see GvSearch.nearer. */
+/* The answer, or a part of it; see GvSearch.nearer. */
 struct GvSampleCount
 {
 	int64_t		postings;
@@ -225,8 +225,17 @@ struct GvBatch
 								 * no particular order; dead postings:
 								 * +infinity */
 	uint32_t   *d_nsampled;		/* [n] number of sampled blocks */
-	GvSampleCount *out_sample;	/* [n] */
+	GvSampleCount *out_sample;	/* [n][GV_COUNT_PARTS], which the host adds
+								 * up */
 };
+
+/*
+ * In batches with conditions, this number of blocks of threads download each
+ * query's counts.  A search of all lists has thousands of counts, and some
+ * thousand sampled blocks, which one block of threads would read in dozens of
+ * dependent steps.
+ */
+#define GV_COUNT_PARTS		8
 
 /* Returns the stride of queries in d_coarse, in scores. */
 static __host__ __device__ __forceinline__ int64_t
