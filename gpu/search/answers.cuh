@@ -92,7 +92,7 @@ gv_number_lists(const GvBatch &batch, int query, int k, At at, ListAt list_at,
 	if (threadIdx.x == 0)
 	{
 		starts[k] = sum;
-		batch.d_search_counts[query] = {k, 0, postings, sum};
+		batch.d_search_counts[query] = {k, k, 0, sum, postings, 0};
 	}
 }
 
@@ -151,34 +151,38 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint64_t rowid,
 static __device__ __forceinline__ GvSearchCounts
 gv_counts_before_wait(const GvBatch &batch, int query)
 {
-	static_assert(sizeof(GvSearchCounts) == 3 * sizeof(uint64_t),
-				  "three words");
+	static_assert(sizeof(GvSearchCounts) == 4 * sizeof(uint64_t),
+				  "four words");
 	const uint64_t *from = (const uint64_t *) &batch.d_search_counts[query];
 	union
 	{
-		uint64_t	words[3];
+		uint64_t	words[4];
 		GvSearchCounts found;
 	};
 
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 4; i++)
 		words[i] = gv_read_before_wait(from + i);
 	return found;
 }
 
-/* Writes a query's probes to host memory; called by all threads of a block. */
+/*
+ * Writes the probes that are in a query's answer to host memory; called by all
+ * threads of a block.
+ */
 static __device__ __forceinline__ void
-gv_download_probes(const GvBatch &batch, int query, int nprobed)
+gv_download_probes(const GvBatch &batch, int query, int nlisted)
 {
 	int64_t		first = (int64_t) query * batch.nprobe;
 
 	for (int p = threadIdx.x;
-		 p < nprobed && batch.out_probed != batch.d_probed; p += blockDim.x)
+		 p < nlisted && batch.out_probed != batch.d_probed; p += blockDim.x)
 		batch.out_probed[first + p] = batch.d_probed[first + p];
 }
 
 /*
- * Writes the counts of a query that has nhits hits; called by one thread.  A
- * padding query has no probes, and its counts are not written to host memory,
+ * Writes the counts of a query that has nhits hits; called by one thread.  The
+ * scan has counted the postings that satisfy the query's condition.  A padding
+ query has no probes, and its counts are not written to host memory,
  * because its place there belongs to the next sub-batch.
  */
 static __device__ __forceinline__ void
@@ -186,6 +190,7 @@ gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
 				   int nhits)
 {
 	found.nhits = nhits;
+	found.matched = batch.tests > 0 ? batch.d_nscores[query] : 0;
 	batch.d_search_counts[query] = found;
 	if (gv_select_downloads(batch) && found.nprobed > 0)
 		batch.out_counts[query] = found;
@@ -201,7 +206,7 @@ gv_download_counts(const GvBatch &batch, int query, GvSearchCounts found,
 static __device__ __forceinline__ void
 gv_download_found(const GvBatch &batch, int query, GvSearchCounts found)
 {
-	gv_download_probes(batch, query, found.nprobed);
+	gv_download_probes(batch, query, found.nlisted);
 	if (threadIdx.x == 0 && found.nprobed > 0 &&
 		batch.out_counts != batch.d_search_counts)
 		batch.out_counts[query] = found;
@@ -227,17 +232,19 @@ gv_find_item(const GvDeviceModel &model, const GvBatch &batch, int64_t at,
 
 /*
  * Counts the postings in a query's nblocks sampled blocks whose scores do not
- * exceed `last`.  Called by all threads of a block; each warp takes
- * GV_NEAR_AT_ONCE sampled blocks at a time.  Only the first thread gets the
- * result.
+ * exceed `last`, as far as they are in the given one of GV_COUNT_PARTS parts.
+ * Called by all threads of a block; each warp takes GV_NEAR_AT_ONCE sampled
+ * blocks at a time.  Only the first thread gets the result.
  */
 template <int THREADS>
 static __device__ __forceinline__ GvSampleCount
-gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
+gv_count_near(const GvBatch &batch, int query, int part, uint32_t nblocks,
+			  float last)
 {
-	constexpr int warps = THREADS / GV_WARP;
-	__shared__ GvSampleCount counted[warps];
-	int			warp = threadIdx.x / GV_WARP;
+	constexpr int block_warps = THREADS / GV_WARP;
+	constexpr int warps = GV_COUNT_PARTS * block_warps;
+	__shared__ GvSampleCount counted[block_warps];
+	int			warp = part * block_warps + threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	const float *scores = batch.d_sampled + (int64_t) query * batch.postings +
 		lane;
@@ -265,10 +272,10 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 		}
 	}
 	if (lane == 0)
-		counted[warp] = near;
+		counted[threadIdx.x / GV_WARP] = near;
 	__syncthreads();
 	near = counted[0];
-	for (int w = 1; w < warps; w++)
+	for (int w = 1; w < block_warps; w++)
 	{
 		near.postings += counted[w].postings;
 		near.squares += counted[w].squares;
@@ -277,14 +284,15 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 }
 
 /*
- * Writes the number of matching postings of each of a query's probes.  If the
- * query asks about the sample, also writes how many sampled postings are at
- * most as far as hit number `rank`, or as the query's limit.  Called by all
- * THREADS threads of a block.  The hits must be on the device.
+ * Writes one of GV_COUNT_PARTS parts of a query's counts: of each probe that
+ * is in the answer, the number of matching postings; and if the query asks
+ * about the sample, how many sampled postings are at most as far as hit number
+ * `rank`, or as the query's limit.  Called by all THREADS threads of a block.
+ * The hits must be on the device.
  */
 template <int THREADS>
 static __device__ __forceinline__ void
-gv_download_matches(const GvBatch &batch, int query,
+gv_download_matches(const GvBatch &batch, int query, int part,
 					const GvSearchCounts &found)
 {
 	int64_t		first_probe = (int64_t) query * batch.nprobe;
@@ -292,7 +300,8 @@ gv_download_matches(const GvBatch &batch, int query,
 	GvSampleCount near = {};
 	GvSampleQuery asked;
 
-	for (int p = threadIdx.x; p < found.nprobed; p += THREADS)
+	for (int p = part * THREADS + threadIdx.x; p < found.nlisted;
+		 p += GV_COUNT_PARTS * THREADS)
 		batch.out_matches[first_probe + p] = batch.d_matches[first_probe + p];
 	/* a padding query's place in host memory belongs to the next sub-batch */
 	if (!batch.sampled || found.nprobed == 0)
@@ -302,8 +311,8 @@ gv_download_matches(const GvBatch &batch, int query,
 		asked.limit = __uint_as_float(batch.d_hits[first_hit +
 												   asked.rank - 1].x);
 	if (asked.rank < 0 || (asked.rank > 0 && found.nhits >= asked.rank))
-		near = gv_count_near<THREADS>(batch, query, batch.d_nsampled[query],
-									  asked.limit);
+		near = gv_count_near<THREADS>(batch, query, part,
+									  batch.d_nsampled[query], asked.limit);
 	if (threadIdx.x == 0)
-		batch.out_sample[query] = near;
+		batch.out_sample[(int64_t) query * GV_COUNT_PARTS + part] = near;
 }

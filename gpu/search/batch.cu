@@ -155,6 +155,7 @@ set_shape(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 		batch->nprobe = std::max(batch->nprobe, search->probes);
 		if (!search->by_number)
 			batch->nselected = std::max(batch->nselected, search->probes);
+		batch->listed |= !search->sums;
 		batch->k = std::max(batch->k, search->capacity);
 		batch->sampled |= search->rank > 0;
 		if (condition == NULL)
@@ -232,6 +233,7 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 	int64_t		n = batch->n;
 	int64_t		nhits = n * batch->k;
 	int64_t		nprobes = n * batch->nprobe;
+	int64_t		nlisted = batch->listed ? nprobes : 0;
 	int64_t		nscores = n * batch->postings;
 	bool		bounded = model->refine_slots > 0;
 	bool		sorts = gv_gpu_sorts_postings(batch);
@@ -249,7 +251,7 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 	shared->place(&batch->d_coarse,
 				  gv_gpu_coarse_rows(model, batch->n, batch->nprobe) *
 				  gv_score_stride(model->nlists));
-	out->place(&batch->out_probed, nprobes);
+	out->place(&batch->out_probed, nlisted);
 	own->place(&batch->d_probed, nprobes);
 	if (bounded)
 	{
@@ -293,10 +295,10 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 	{
 		in->place(&batch->in_tests, n * batch->tests);
 		in->place(&batch->in_values, batch->values);
-		out->place(&batch->out_matches, nprobes);
+		out->place(&batch->out_matches, nlisted);
 		own->place(&batch->d_tests, n * batch->tests);
 		own->place(&batch->d_values, batch->values);
-		own->place(&batch->d_matches, nprobes);
+		own->place(&batch->d_matches, nlisted);
 	}
 	if (batch->sampled)
 	{
@@ -545,7 +547,7 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 		params[i].nprobe = searches[i].probes;
 		params[i].k = searches[i].capacity;
 		params[i].by_number = searches[i].by_number;
-		params[i].unused = 0;
+		params[i].sums = searches[i].sums;
 		params[i].length = model->refine_slots == 0 || model->metric != GV_IP ?
 			0 : sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
 									 model->dims));

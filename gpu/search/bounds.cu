@@ -115,9 +115,9 @@ add_dimension(const GvDeviceModel &model, const GvDeviceRecord &head, float q,
  * A team of 16 lanes owns hit blockIdx.x * TEAMS + team of query blockIdx.y.
  * A block writes the hits and bounds of all its teams together, because writes
  * to the host cross the bus.  The first block of a query also writes the
- * query's probes and counts.  In batches with conditions, each query has one
- * more block, which writes the counts of matches; a separate step for this
- * would take 8 us more for one query.
+ * query's probes and counts.  In batches with conditions, each query has
+ * GV_COUNT_PARTS more blocks, which write the counts of matches; a separate
+ * step for this would take 8 us more for one query.
  */
 static __global__ void __launch_bounds__(THREADS)
 bound_kernel(GvDeviceModel model, GvBatch batch)
@@ -152,7 +152,8 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 	gv_pdl_wait();
 	if (first >= batch.k)
 	{
-		gv_download_matches<THREADS>(batch, query,
+		gv_download_matches<THREADS>(batch, query, (int) blockIdx.x -
+									 (batch.k + TEAMS - 1) / TEAMS,
 									 batch.d_search_counts[query]);
 		return;
 	}
@@ -254,7 +255,7 @@ gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 			 cudaStream_t stream)
 {
 	dim3		grid((batch->k + TEAMS - 1) / TEAMS +
-					 (batch->tests > 0 ? 1 : 0), batch->n);
+					 (batch->tests > 0 ? GV_COUNT_PARTS : 0), batch->n);
 
 	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, model,
 						  batch);

@@ -53,8 +53,8 @@ bound_sum(double sum)
  * ROUND_BYTES bytes of the row in a round.  A block writes the hits and
  * distances of all its teams together, because writes to the host cross the
  * bus.  As in bound_kernel, the first block of a query also writes the query's
- * probes and counts, and in batches with conditions each query has one more
- * block, which writes the counts of matches.
+ * probes and counts, and in batches with conditions each query has more
+ * blocks, which write the counts of matches.
  */
 template <int METRIC, typename Value>
 static __global__ void __launch_bounds__(THREADS)
@@ -92,7 +92,8 @@ distance_kernel(GvDeviceModel model, GvBatch batch)
 	gv_pdl_wait();
 	if (first >= batch.k)
 	{
-		gv_download_matches<THREADS>(batch, query,
+		gv_download_matches<THREADS>(batch, query, (int) blockIdx.x -
+									 (batch.k + TEAMS - 1) / TEAMS,
 									 batch.d_search_counts[query]);
 		return;
 	}
@@ -176,7 +177,7 @@ static GvStatus
 launch(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
 {
 	dim3		grid((batch->k + TEAMS - 1) / TEAMS +
-					 (batch->tests > 0 ? 1 : 0), batch->n);
+					 (batch->tests > 0 ? GV_COUNT_PARTS : 0), batch->n);
 
 	return gv_launch_step(model->rows == GV_ROWS_HALF ?
 						  distance_kernel<METRIC, uint16_t> :

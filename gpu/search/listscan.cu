@@ -355,7 +355,7 @@ struct Scan
 		uint32_t	low = 0;
 		float		sum = 0.0f;
 
-		if (batch.d_ids != NULL && lane == 0)
+		if (lane == 0)
 			to = atomicAdd(&batch.d_nscores[query], (uint32_t) n);
 		if (lane < n)
 		{
@@ -531,7 +531,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 		BlockRun	run = scan.take(first, n);
 		uint32_t	matching = scan.test_keys(run, n);
 
-		if (matching != 0)
+		if (batch.listed && matching != 0)
 			atomicAdd(&batch.d_matches[(int64_t) scan.query * batch.nprobe +
 									   run.probe],
 					  (uint32_t) __popc(matching));
@@ -677,22 +677,25 @@ gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 }
 
 /*
- * A block writes the counts of matches of query blockIdx.x to the host, and
- * also all other answers if they are still on the device.
+ * A block writes part blockIdx.x of the counts of matches of query blockIdx.y
+ * to the host.  The first block also writes all other answers if they are
+ * still on the device.
  */
 static __global__ void __launch_bounds__(MATCH_THREADS)
 download_matches_kernel(GvDeviceModel model, GvBatch batch)
 {
-	int			query = blockIdx.x;
+	int			part = blockIdx.x;
+	int			query = blockIdx.y;
 	int64_t		first_hit = (int64_t) query * batch.k;
 	GvSearchCounts found;
 
 	gv_pdl_wait();
 	found = batch.d_search_counts[query];
-	gv_download_matches<MATCH_THREADS>(batch, query, found);
-	if (!batch.sampled || found.nprobed == 0 || batch.out_hits == batch.d_hits)
+	gv_download_matches<MATCH_THREADS>(batch, query, part, found);
+	if (part > 0 || !batch.sampled || found.nprobed == 0 ||
+		batch.out_hits == batch.d_hits)
 		return;
-	gv_download_probes(batch, query, found.nprobed);
+	gv_download_probes(batch, query, found.nlisted);
 	for (int i = threadIdx.x; i < found.nhits; i += MATCH_THREADS)
 		batch.out_hits[first_hit + i] = batch.d_hits[first_hit + i];
 	if (threadIdx.x == 0)
@@ -704,6 +707,7 @@ GvStatus
 gv_gpu_download_matches(const GvDeviceModel *model, const GvBatch *batch,
 						cudaStream_t stream)
 {
-	return gv_launch_step(download_matches_kernel, batch->n, MATCH_THREADS, 0,
+	return gv_launch_step(download_matches_kernel,
+						  dim3(GV_COUNT_PARTS, batch->n), MATCH_THREADS, 0,
 						  stream, model, batch);
 }

@@ -229,7 +229,7 @@ drop_graphs(GvSearcher *searcher)
  * The number of words of GvSearchCounts without the padding at its end, which
  * must not be polled.
  */
-#define FOUND_WORDS		(offsetof(GvSearchCounts, nblocks) / 4 + 1)
+#define FOUND_WORDS		(offsetof(GvSearchCounts, matched) / 4 + 1)
 
 /*
  * Prepares to poll the answers of a batch's first n searches.  This must be
@@ -242,8 +242,9 @@ expect_answers(GvSearcher *searcher, const GvBatch *batch, int32_t n)
 	size_t		nhits = (size_t) n * batch->k;
 
 	memset(batch->out_counts, 0xFF, n * sizeof(GvSearchCounts));
-	memset(batch->out_probed, 0xFF, (size_t) n * batch->nprobe *
-		   sizeof(GvProbe));
+	if (batch->listed)
+		memset(batch->out_probed, 0xFF, (size_t) n * batch->nprobe *
+			   sizeof(GvProbe));
 	memset(batch->out_hits, 0xFF, nhits * sizeof(GvHit));
 	if (batch->out_bounds != NULL)
 		memset(batch->out_bounds, 0xFF, nhits * sizeof(GvBound));
@@ -303,7 +304,7 @@ gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 		size_t		words;
 	}			arrays[] = {
 		{found, FOUND_WORDS},
-		{answer->probed, found->nprobed * (sizeof(GvProbe) / 4)},
+		{answer->probed, found->nlisted * (sizeof(GvProbe) / 4)},
 		{answer->hits, found->nhits * (sizeof(GvHit) / 4)},
 		{answer->bounds,
 			answer->bounds == NULL ? 0 : found->nhits * (sizeof(GvBound) / 4)},
@@ -497,13 +498,15 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 	{
 		size_t		first = (size_t) i * batch->k;
 
-		searches[i].probed = batch->out_probed + (size_t) i * batch->nprobe;
+		searches[i].probed = searches[i].sums ? NULL :
+			batch->out_probed + (size_t) i * batch->nprobe;
 		searches[i].hits = (GvHit *) batch->out_hits + first;
 		searches[i].bounds = searches[i].bounded ?
 			batch->out_bounds + first : NULL;
 		searches[i].distances = batch->asked ?
 			(GvRowDistance *) batch->out_distances + first : NULL;
-		searches[i].matches = searches[i].condition == NULL ? NULL :
+		searches[i].matches = searches[i].condition == NULL ||
+			searches[i].sums ? NULL :
 			(int32_t *) batch->out_matches + (size_t) i * batch->nprobe;
 	}
 }
@@ -556,7 +559,7 @@ place_counts(GvSearcher *searcher, int32_t n)
 	size_t		bytes = 0;
 
 	gv_place(&searcher->found, out, &bytes, capacity);
-	gv_place(&searcher->near, out, &bytes, capacity);
+	gv_place(&searcher->near, out, &bytes, capacity * GV_COUNT_PARTS);
 	return bytes;
 }
 
@@ -624,8 +627,10 @@ copy_out(const GvBatch *batch, cudaStream_t stream)
 	size_t		nhits = (size_t) batch->n * batch->k;
 	char	   *out = (char *) batch->out_probed;
 	char	   *end = (char *) (batch->out_hits + nhits);
+	char	   *d_end = (char *) (batch->d_hits + nhits);
 
-	GV_CUDA_TRY(gv_download(out, (char *) batch->d_probed, end - out, stream));
+	/* out_probed may have no elements, while d_probed has some */
+	GV_CUDA_TRY(gv_download(out, d_end - (end - out), end - out, stream));
 	return gv_cuda_status(gv_download(batch->out_counts,
 									  batch->d_search_counts, batch->n,
 									  stream));
@@ -756,7 +761,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 				(turn.small || turn.n >= n);
 			batch->out_counts = searcher->found + done;
 			if (batch->sampled)
-				batch->out_sample = searcher->near + done;
+				batch->out_sample = searcher->near +
+					(int64_t) done * GV_COUNT_PARTS;
 			place_answers(batch, searches + done, turn.taken[i]);
 			done += turn.taken[i];
 		}
@@ -1008,8 +1014,17 @@ finish_searches(GvSearcher *searcher)
 		search->nprobed = found[i].nprobed;
 		search->nhits = found[i].nhits;
 		search->postings = found[i].postings;
-		search->nearer = search->rank > 0 ? near[i].postings : 0;
-		search->nearer_squares = search->rank > 0 ? near[i].squares : 0;
+		search->matched = search->condition != NULL ? found[i].matched : 0;
+		search->nearer = 0;
+		search->nearer_squares = 0;
+		for (int part = 0; part < GV_COUNT_PARTS && search->rank > 0; part++)
+		{
+			const GvSampleCount *one = &near[(int64_t) i * GV_COUNT_PARTS +
+											 part];
+
+			search->nearer += one->postings;
+			search->nearer_squares += one->squares;
+		}
 	}
 	searcher->n = 0;
 	return GV_OK;

@@ -26,7 +26,7 @@ struct GvSearchParams
 	int32_t		k;
 	double		length;			/* length of the query */
 	int32_t		by_number;		/* GvSearch.by_number: 0 or 1 */
-	int32_t		unused;			/* 0 */
+	int32_t		sums;			/* GvSearch.sums: 0 or 1 */
 };
 
 /*
@@ -58,9 +58,13 @@ struct GvDeviceTest
 struct GvSearchCounts
 {
 	int32_t		nprobed;
+	int32_t		nlisted;		/* number of probes in the answer: nprobed, or
+								 * 0 if only sums are requested */
 	int32_t		nhits;
-	int64_t		postings;		/* postings in the probed lists */
 	uint32_t	nblocks;		/* blocks in the probed lists */
+	int64_t		postings;		/* postings in the probed lists */
+	uint32_t	matched;		/* how many of them satisfy the condition; 0 in
+								 * batches without conditions */
 };
 
 /* A search's question about the sample: GvSearch.rank and limit. */
@@ -72,7 +76,7 @@ struct GvSampleQuery
 	float		limit;
 };
 
-/* The answer; see GvSearch.nearer. */
+/* The answer, or a part of it; see GvSearch.nearer. */
 struct GvSampleCount
 {
 	int64_t		postings;
@@ -149,6 +153,9 @@ struct GvBatch
 								 * gv_pdl_wait */
 	bool		by_list;		/* scanned by bylist.cu */
 	bool		asked;			/* distances are requested */
+	bool		listed;			/* some searches request more than sums; if
+								 * not, arrays of probes and matches in the
+								 * answers have no elements */
 	int32_t		first;			/* if by_list, number of the first query among
 								 * the queries that are scanned together */
 	int64_t		postings;		/* number of scores that each search has memory
@@ -188,7 +195,8 @@ struct GvBatch
 	GvCoarseFilter filter;
 	GvSlices	list_slices;	/* of lists */
 	GvSlices	posting_slices; /* of postings */
-	GvProbe    *out_probed;		/* [n][nprobe] */
+	GvProbe    *out_probed;		/* [n][nprobe]; not used if only sums are
+								 * requested */
 	GvBound    *out_bounds;		/* [n][k], or NULL */
 	uint4	   *out_distances;	/* GvRowDistance [n][k]; NULL unless `asked` */
 	uint4	   *out_hits;		/* GvHit [n][k] */
@@ -200,12 +208,14 @@ struct GvBatch
 	GvDeviceTest *d_tests;
 	uint64_t   *d_values;
 	uint32_t   *d_matches;		/* [n][nprobe] number of postings that satisfy
-								 * the condition */
-	uint32_t   *d_nscores;		/* [n] number of scores that a scan which
-								 * filters postings has stored, in no
-								 * particular order; NULL: there is a score for
-								 * each posting */
-	uint32_t   *out_matches;
+								 * the condition; not used if only sums are
+								 * requested */
+	uint32_t   *d_nscores;		/* [n] number of postings that a scan which
+								 * filters postings has kept; without a sort it
+								 * stores a score for each of these, in no
+								 * particular order.  NULL: there is a score
+								 * for each posting */
+	uint32_t   *out_matches;	/* likewise d_matches */
 
 	/* used in batches in which a search asks about the sample */
 	bool		sampled;		/* there is such a search */
@@ -215,8 +225,17 @@ struct GvBatch
 								 * no particular order; dead postings:
 								 * +infinity */
 	uint32_t   *d_nsampled;		/* [n] number of sampled blocks */
-	GvSampleCount *out_sample;	/* [n] */
+	GvSampleCount *out_sample;	/* [n][GV_COUNT_PARTS], which the host adds
+								 * up */
 };
+
+/*
+ * In batches with conditions, this number of blocks of threads download each
+ * query's counts.  A search of all lists has thousands of counts, and some
+ * thousand sampled blocks, which one block of threads would read in dozens of
+ * dependent steps.
+ */
+#define GV_COUNT_PARTS		8
 
 /* Returns the stride of queries in d_coarse, in scores. */
 static __host__ __device__ __forceinline__ int64_t

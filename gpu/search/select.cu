@@ -30,6 +30,7 @@
 #define MOST_KEYS		40		/* or mostly in L1 */
 #define MOST_BINNED		(MOST_KEYS * NTHREADS)	/* lists */
 #define EACH			4		/* lists that a thread numbers at once */
+#define EACH_OF_ALL		8		/* likewise, of all lists */
 #define MAX_PROBES		65536	/* ids have 16 bits for the probe */
 
 /* -- sources: the items of a query, and what to do with selected items */
@@ -47,6 +48,7 @@ struct AllLists
 	uint32_t	n;
 	uint32_t	k;				/* 0 if all lists are taken by_number */
 	bool		by_number;
+	bool		sums;			/* only sums are requested */
 
 	/* The shared memory that finish needs. */
 	typedef GvNumbering Shared;
@@ -64,6 +66,7 @@ struct AllLists
 		n = model.nlists;
 		by_number =
 			gv_read_before_wait(&batch.d_params[query].by_number) != 0;
+		sums = gv_read_before_wait(&batch.d_params[query].sums) != 0;
 		k = by_number ? 0 :
 			min(gv_read_before_wait(&batch.d_params[query].nprobe),
 				model.nlists);
@@ -84,10 +87,14 @@ struct AllLists
 			 Shared &shared) const
 	{
 		if (by_number)
-			gv_number_lists<EACH>(model, batch, query, (int) n, [&](int i)
+			gv_number_lists<EACH_OF_ALL>(model, batch, query, (int) n,
+										 [&](int i)
 			{
 				return GvListItem {key(i), (uint32_t) i};
 			}, shared);
+		/* the thread that has stored the counts */
+		if (sums && threadIdx.x == 0)
+			batch.d_search_counts[query].nlisted = 0;
 		return by_number;
 	}
 
@@ -309,7 +316,7 @@ struct AllPostings
 		  IdAt id_at, const Shared &shared)
 	{
 		if (gv_select_downloads(batch))
-			gv_download_probes(batch, query, shared.nprobed);
+			gv_download_probes(batch, query, shared.nlisted);
 		for (uint32_t i = threadIdx.x; i < count; i += blockDim.x)
 			gv_download_hit(batch, (int64_t) query * batch.k + i, key_at(i),
 							id_at(i) >> 16, id_at(i) & 0xFFFF);
@@ -1091,7 +1098,7 @@ sorted_found_kernel(GvBatch batch)
 	GvSearchCounts found = batch.d_search_counts[query];
 
 	if (gv_select_downloads(batch))
-		gv_download_probes(batch, query, found.nprobed);
+		gv_download_probes(batch, query, found.nlisted);
 	__syncthreads();
 	if (threadIdx.x == 0)
 		gv_download_counts(batch, query, found,

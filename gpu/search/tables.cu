@@ -61,7 +61,8 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 			((const uint64_t *) batch.in_tests)[i];
 	for (int64_t i = me; i < batch.values; i += step)
 		batch.d_values[i] = batch.in_values[i];
-	for (int64_t i = me; i < (int64_t) batch.n * batch.nprobe; i += step)
+	for (int64_t i = me;
+		 i < (int64_t) batch.n * batch.nprobe && batch.listed; i += step)
 		batch.d_matches[i] = 0;
 	for (int64_t i = me; i < batch.n && batch.sampled; i += step)
 	{

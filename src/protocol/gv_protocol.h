@@ -328,7 +328,8 @@ typedef struct GvSearchReply
 	uint32_t	engine_us;		/* time that the batch took */
 	uint32_t	nbounds;		/* nhits, or 0 if the mirror has no records */
 	uint32_t	is_brief;		/* 0 or 1 */
-	int32_t		nearest;		/* nearest list searched; 0 if there is none */
+	int32_t		nearest;		/* nearest list searched; 0 if there is none,
+								 * or if lists ascend by number */
 	uint32_t	ndistances;		/* nhits, or 0 if the request did not ask for
 								 * distances or the mirror has no rows */
 	uint32_t	unused;			/* 0 */

@@ -77,10 +77,21 @@ open_search(const GvMirrorEntry *entry, const GvConnection *connection,
 }
 
 /*
+ * Returns whether the answer to a request is brief.  This does not change while
+ * the mirror's lock is held, as it is from prepare to put_answer.
+ */
+static bool
+is_brief(const GvMirrorEntry *entry, const GvSearchRequest *request)
+{
+	return request->version != 0 && request->version == entry->version;
+}
+
+/*
  * Sets searches [n] to a request's queries from `first` on, in the engine's
  * form.  Limits probes to the mirror's lists, and capacity to its postings.
  * Lets the engine search all lists in any order if their order has no effect
- * on the sums in the answer.  The caller holds the mirror's lock.
+ * on the sums in the answer, and without returning the lists if the answer is
+ * brief besides.  The caller holds the mirror's lock.
  */
 static void
 prepare(const GvMirrorEntry *entry, const GvConnection *connection,
@@ -106,6 +117,7 @@ prepare(const GvMirrorEntry *entry, const GvConnection *connection,
 		search.probes = entry->spec.nlists;
 	search.by_number = request->ntests > 0 && request->part == 0 &&
 		search.probes == entry->spec.nlists;
+	search.sums = search.by_number && is_brief(entry, request);
 	if (search.capacity > entry->nitems)
 		search.capacity = entry->nitems > 0 ? (int32_t) entry->nitems : 1;
 	if (request->rank <= search.capacity)
@@ -134,12 +146,11 @@ add_up(const GvMirrorEntry *entry, const GvSearch *found, double part,
 	double		weight = 1;
 	int32_t		i;
 
+	head->matches = found->matched;
 	/* all lists have the weight 1, and may be thousands */
 	if (found->by_number)
 	{
 		head->nitems = entry->nitems;
-		for (i = 0; i < found->nprobed; i++)
-			head->matches += found->matches[i];
 		head->weighted_nitems = (double) head->nitems;
 		head->weighted_matches = (double) head->matches;
 	}
@@ -148,7 +159,6 @@ add_up(const GvMirrorEntry *entry, const GvSearch *found, double part,
 		uint32_t	nitems = entry->states[found->probed[i].list].nitems;
 
 		head->nitems += nitems;
-		head->matches += found->matches[i];
 		head->weighted_nitems += weight * nitems;
 		head->weighted_matches += weight * found->matches[i];
 		weight *= ratio;
@@ -175,9 +185,9 @@ answer_head(const GvMirrorEntry *entry, const GvConnection *connection,
 		.queued_us = (uint32_t) ((began_ns - connection->received_ns) / 1000),
 		.engine_us = (uint32_t) ((ended_ns - began_ns) / 1000),
 		.nbounds = found->bounded ? (uint32_t) found->nhits : 0,
-		.is_brief = request->version != 0 &&
-		request->version == entry->version,
-		.nearest = found->nprobed > 0 ? found->probed[0].list : 0,
+		.is_brief = is_brief(entry, request),
+		.nearest = found->nprobed > 0 && !found->by_number ?
+		found->probed[0].list : 0,
 		.ndistances = request->asked && found->asked != NULL ?
 		(uint32_t) found->nhits : 0
 	};

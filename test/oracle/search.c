@@ -274,7 +274,10 @@ scan_list(const GvMirror *mirror, GvSearch *search, uint32_t probe,
 	if (status == GV_OK)
 		status = gv_scan_finish(scan);
 	if (search->condition != NULL)
+	{
 		search->matches[probe] = (int32_t) scan->matched;
+		search->matched += scan->matched;
+	}
 	for (i = 0; status == GV_OK && i < best->count; i++)
 		gv_cpu_hit(search, best->scores[i], best->ids[i], probe);
 	return status;
@@ -457,6 +460,7 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 
 		search->nhits = 0;
 		search->postings = 0;
+		search->matched = 0;
 		search->nearer = 0;
 		search->nearer_squares = 0;
 		status = find_lists(searcher, mirror, search);
@@ -471,6 +475,11 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 			status = gv_cpu_bound_hits(mirror, search);
 		if (status == GV_OK && search->asked != NULL)
 			status = gv_cpu_measure_hits(mirror, search);
+		if (search->sums)
+		{
+			search->probed = NULL;
+			search->matches = NULL;
+		}
 	}
 	return status;
 }

@@ -297,6 +297,8 @@ typedef struct GvSearch
 	bool		by_number;		/* probed ascends by list, so that the engine
 								 * need not sort the lists; allowed only if
 								 * all lists are probed */
+	bool		sums;			/* probed and matches are not requested;
+								 * allowed only if by_number */
 	bool		bounded;		/* bounds are requested; allowed only if the
 								 * mirror has refine records */
 	const float *asked;			/* [dims], as the table's vectors are; NULL if
@@ -310,7 +312,7 @@ typedef struct GvSearch
 	bool		given;			/* allowed only if `bounded` or `asked` */
 	int32_t		nprobed;		/* out */
 	GvProbe    *probed;			/* out [nprobed], nearest first unless
-								 * by_number */
+								 * by_number; NULL if not requested */
 	int32_t		nhits;			/* out; in, if `given` */
 	GvHit	   *hits;			/* out [nhits]; in, if `given` */
 	GvBound    *bounds;			/* out [nhits], of the hits; NULL if not
@@ -318,9 +320,11 @@ typedef struct GvSearch
 	GvRowDistance *distances;	/* out [nhits], of the hits; NULL if not
 								 * requested */
 	int64_t		postings;		/* out: live postings of the probed lists */
+	int64_t		matched;		/* out: how many of these satisfy the
+								 * condition; 0 if there is no condition */
 	int32_t    *matches;		/* out [nprobed]: how many live postings of
 								 * each list satisfy the condition; NULL if
-								 * there is no condition */
+								 * not requested, or if there is no condition */
 	int64_t		nearer;			/* out: see above; 0 if rank is 0, or if there
 								 * are fewer hits than `rank` and no limit */
 	int64_t		nearer_squares; /* out: see above; 0 if nearer is 0 */

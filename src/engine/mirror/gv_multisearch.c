@@ -115,6 +115,13 @@ wants_last(const GvSearch *search)
 	return search->bounded || search->asked != NULL;
 }
 
+/* Returns how many lists are in a search's answer. */
+static inline size_t
+nlisted(const GvSearch *search)
+{
+	return search->sums ? 0 : (size_t) search->nprobed;
+}
+
 /* Returns what shard p is asked for search i; its answer is there, too. */
 static inline GvSearch *
 asked_of(const Searcher *searcher, int32_t p, int32_t i)
@@ -351,7 +358,7 @@ count_range(void *arg, int32_t r)
 			search->nhits = nhits < search->capacity ? (int32_t) nhits :
 				search->capacity;
 			search->nprobed = searcher->asked[i].nprobed;
-			range->bytes += (size_t) search->nprobed *
+			range->bytes += nlisted(search) *
 				(sizeof(GvProbe) + sizeof(int32_t)) +
 				(size_t) search->nhits * sizeof(GvHit);
 		}
@@ -370,31 +377,33 @@ static void
 merge_search(Searcher *searcher, int32_t i, char **next, GvHit *scratch)
 {
 	GvSearch   *search = &searcher->searches[i];
-	size_t		nprobed = (size_t) search->nprobed;
+	size_t		n = nlisted(search);
 	int32_t		p;
-	int32_t		j;
+	size_t		j;
 
-	search->probed = take(next, nprobed * sizeof(GvProbe));
+	search->probed = search->sums ? NULL : take(next, n * sizeof(GvProbe));
 	search->hits = take(next, (size_t) search->nhits * sizeof(GvHit));
-	search->matches = search->condition != NULL ?
-		take(next, nprobed * sizeof(int32_t)) : NULL;
-	if (nprobed > 0)
+	search->matches = search->condition != NULL && !search->sums ?
+		take(next, n * sizeof(int32_t)) : NULL;
+	if (n > 0)
 		memcpy(search->probed, searcher->asked[i].probed,
-			   nprobed * sizeof(GvProbe));
+			   n * sizeof(GvProbe));
 	merge_hits(searcher, i, scratch);
 	search->postings = 0;
+	search->matched = 0;
 	search->nearer = 0;
 	search->nearer_squares = 0;
 	if (search->matches != NULL)
-		memset(search->matches, 0, nprobed * sizeof(int32_t));
+		memset(search->matches, 0, n * sizeof(int32_t));
 	for (p = 0; p < searcher->nshards; p++)
 	{
 		const GvSearch *answer = asked_of(searcher, p, i);
 
 		search->postings += answer->postings;
+		search->matched += answer->matched;
 		search->nearer += answer->nearer;
 		search->nearer_squares += answer->nearer_squares;
-		for (j = 0; search->matches != NULL && j < search->nprobed; j++)
+		for (j = 0; search->matches != NULL && j < n; j++)
 			search->matches[j] += answer->matches[j];
 	}
 }
@@ -727,6 +736,7 @@ begin_counted(Searcher *searcher)
 			one->limited = true;
 			one->rank = 1;
 			one->capacity = 1;
+			one->sums = one->by_number;
 			one->bounded = false;
 			one->asked = NULL;
 		}
@@ -861,6 +871,7 @@ valid_search(const GvSearch *search)
 			search->nhits >= 0 && (search->hits != NULL || search->nhits == 0);
 	return search->query != NULL && search->probes >= 1 &&
 		(search->rank > 0 || !search->limited) &&
+		(search->by_number || !search->sums) &&
 		search->compare >= 1 && search->capacity >= 1 &&
 		search->rank >= 0 && search->rank <= search->capacity &&
 		(search->condition != NULL ? gv_condition_valid(search->condition) :

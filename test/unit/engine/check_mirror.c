@@ -167,6 +167,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(BAD_SEARCH(bounded = true));
 	INVALID(BAD_SEARCH(limited = true));
 	INVALID(BAD_SEARCH(by_number = true));
+	INVALID(BAD_SEARCH(sums = true));
 	INVALID(BAD_SEARCH(given = true));
 	INVALID(BAD_SEARCH(rank = 1));
 	INVALID(BAD_SEARCH(rank = -1));

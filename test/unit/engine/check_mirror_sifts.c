@@ -115,7 +115,8 @@ hash_answers(const GvSearch *searches, int n)
 	{
 		const uint8_t *parts[2] = {(const uint8_t *) searches[i].probed,
 		(const uint8_t *) searches[i].hits};
-		size_t		bytes[2] = {sizeof(GvProbe) * searches[i].nprobed,
+		size_t		bytes[2] = {searches[i].sums ? 0 :
+			sizeof(GvProbe) * searches[i].nprobed,
 		sizeof(GvHit) * searches[i].nhits};
 		int			part;
 		size_t		b;

@@ -485,11 +485,17 @@ search_is_right(const TestIndex *index, const float *query, int32_t probes,
 							   found->condition, &npostings);
 	right = found->nprobed == nlists &&
 		found->postings == count_live(index, lists, nlists, NULL) &&
-		(found->condition == NULL) == (found->matches == NULL) &&
+		(found->probed == NULL) == found->sums &&
+		(found->matches == NULL) ==
+		(found->condition == NULL || found->sums) &&
+		found->matched == (found->condition == NULL ? 0 :
+						   count_live(index, lists, nlists,
+									  found->condition)) &&
 		found->nhits == (npostings < capacity ? npostings : capacity);
 	for (i = 0; right && i < nlists; i++)
-		right = found->probed[i].list == (int32_t) lists[i].id &&
-			found->probed[i].base == lists[i].score &&
+		right = (found->sums ||
+				 (found->probed[i].list == (int32_t) lists[i].id &&
+				  found->probed[i].base == lists[i].score)) &&
 			(found->matches == NULL ||
 			 found->matches[i] == count_live(index, &lists[i], 1,
 											 found->condition));

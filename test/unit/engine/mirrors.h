@@ -177,6 +177,7 @@ new_search(const TestIndex *index, int32_t probes, int32_t compare,
 	search.compare = compare;
 	search.capacity = capacity;
 	search.by_number = probes >= index->spec.nlists && unit_random() % 2 > 0;
+	search.sums = search.by_number && unit_random() % 2 > 0;
 	if (index->spec.keys.nkeys > 0 && unit_random() % 4 > 0)
 	{
 		UnitCondition *made = unit_alloc(sizeof(UnitCondition));
@@ -243,7 +244,8 @@ check_call(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 
 /*
  * n random searches in one call, of up to `probes` lists and `capacity`
- * postings each; with records, most of them bounded.
+ * postings each; with records, most of them bounded.  If these may be all
+ * lists, all of the searches request only sums now and then.
  */
 static inline void
 check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
@@ -251,13 +253,18 @@ check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			const char *what)
 {
 	OWN GvSearch *searches = unit_alloc(sizeof(GvSearch) * n);
+	bool		sums = probes >= index->spec.nlists && unit_random() % 4 == 0;
 	int			i;
 
 	for (i = 0; i < n; i++)
 	{
-		searches[i] = new_search(index, 1 + unit_random() % probes,
+		int32_t		some = 1 + (int32_t) (unit_random() % probes);
+
+		searches[i] = new_search(index, sums ? probes : some,
 								 index->spec.nlists,
 								 1 + (int32_t) (unit_random() % capacity));
+		if (sums)
+			searches[i].by_number = searches[i].sums = true;
 		searches[i].bounded = records != NULL && unit_random() % 4 > 0;
 	}
 	CHECK(unit_begin(searcher, mirror, searches, n) == GV_OK, "%s", what);

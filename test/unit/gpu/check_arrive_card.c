@@ -13,16 +13,18 @@
 #define NHITS		4
 #define CAPACITY		6			/* for more of both, which stays empty */
 #define NROUNDS		200
-#define FOUND_WORDS	5			/* and one that nobody writes */
+#define FOUND_WORDS	7			/* and one that nobody writes */
 #define MOST_WORDS	(FOUND_WORDS + CAPACITY * (2 + 4 + 4))
 
 /* gpu/search/search.h */
 typedef struct GvFound
 {
 	int32_t		nprobed;
+	int32_t		nlisted;
 	int32_t		nhits;
-	int64_t		postings;
 	uint32_t	nblocks;
+	int64_t		postings;
+	uint32_t	matched;
 } GvFound;
 
 typedef struct GvAnswer
@@ -101,7 +103,7 @@ test_answer(int nhits, Last last)
 	memset(&answer, 0xFF, sizeof(answer));
 	for (i = 0; i < (int) (sizeof(whole) / 4); i++)
 		((uint32_t *) &whole)[i] = unit_random() % 1000;
-	whole.found.nprobed = NPROBED;
+	whole.found.nlisted = NPROBED;
 	whole.found.nhits = nhits;
 	for (i = 0; i < n; i++)
 	{

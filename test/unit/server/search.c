@@ -188,6 +188,7 @@ search_is_answered(const TestIndex *index, const TestSearch *search,
 	if (search->request.ntests > 0)
 	{
 		found.condition = &search->made->condition;
+		found.matched = reply->matches;
 		found.matches = arrays.matches;
 		found.by_number = search->request.part == 0 &&
 			search->request.probes >= index->spec.nlists;
