@@ -209,7 +209,7 @@ test_builder_use(void)
 {
 	check_refusals();
 	check_other_devices();
-	check_quality(unit_small ? 500 : 6000, 12, 6, unit_small ? 20 : 50);
+	check_quality(unit_small ? 1500 : 6000, 12, 6, unit_small ? 20 : 50);
 	check_codebook_quality(unit_small ? 500 : 3000, 10, 4);
 	if (unit_small)
 		return;
