@@ -57,14 +57,11 @@
  */
 #define MESSAGE_QUERIES		1024
 
-/* Number of messages under way in shared memory, each in a slot. */
-#define NSLOTS				2
-
 /* Maximum size of a slot, and what must be sent and received to share it. */
 #define MOST_SLOT_BYTES		((Size) 16 << 20)
 #define LEAST_SHARED_BYTES	((Size) 1 << 20)
 
-StaticAssertDecl(NSLOTS * (MOST_SLOT_BYTES + BLCKSZ) <= GV_MAX_SHARED,
+StaticAssertDecl(IVFPQ_BULK_UNDER_WAY * (MOST_SLOT_BYTES + BLCKSZ) <= GV_MAX_SHARED,
 				 "gpuvecd takes so much");
 
 /* The facts that this session remembers about a mirror; times are IvfpqNow. */
@@ -117,7 +114,7 @@ struct IvfpqRemoteBulk
 	int64		sent_at;		/* when the last message was sent (IvfpqNow) */
 	uint64		epoch;			/* ivfpq_shared->epoch at that time */
 	IvfpqRemoteQuery question;	/* of the last message */
-	GvSearchRequest requests[NSLOTS];	/* of messages, by number % NSLOTS */
+	GvSearchRequest requests[IVFPQ_BULK_UNDER_WAY];	/* of messages, by number % IVFPQ_BULK_UNDER_WAY */
 	IvfpqOutcome decided;		/* IVFPQ_ANSWERED, or why the next message
 								 * cannot be sent */
 	MemoryContext context;		/* has the bulk itself */
@@ -624,7 +621,7 @@ IvfpqRemoteBulkMaySend(const IvfpqRemoteBulk *bulk)
 	if (bulk->decided != IVFPQ_ANSWERED)
 		return false;
 	return under_way == 0 ||
-		(bulk->ring.is_shared && under_way < NSLOTS &&
+		(bulk->ring.is_shared && under_way < IVFPQ_BULK_UNDER_WAY &&
 		 IvfpqChannelIsOpen(bulk->channel) && is_fresh(bulk->sent_at));
 }
 
@@ -635,7 +632,7 @@ time_limit(const IvfpqRemoteBulk *bulk)
 	int			n = 0;
 
 	for (uint64 i = bulk->taken; i < bulk->sent; i++)
-		n += bulk->requests[i % NSLOTS].n;
+		n += bulk->requests[i % IVFPQ_BULK_UNDER_WAY].n;
 	return (int64) ivfpq_request_timeout * 1000 *
 		(1 + n / QUERIES_PER_TIMEOUT);
 }
@@ -660,11 +657,11 @@ prepare_channel(IvfpqRemoteBulk *bulk)
 		return;
 	IvfpqRingClose(ring);
 	oldcontext = MemoryContextSwitchTo(bulk->context);
-	if (IvfpqRingOpen(ring, channel, bulk->total > bulk->size ? NSLOTS : 1,
+	if (IvfpqRingOpen(ring, channel, bulk->total > bulk->size ? IVFPQ_BULK_UNDER_WAY : 1,
 					  bulk->slot_bytes, true) && ring->is_shared)
 	{
 		bulk->connection = channel->connection;
-		channel->max_in_flight = NSLOTS;
+		channel->max_in_flight = IVFPQ_BULK_UNDER_WAY;
 	}
 	else
 	{
@@ -685,7 +682,7 @@ void
 IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question)
 {
 	GvMirrorKey key = IvfpqMirrorKey(bulk->index, bulk->meta);
-	GvSearchRequest *request = &bulk->requests[bulk->sent % NSLOTS];
+	GvSearchRequest *request = &bulk->requests[bulk->sent % IVFPQ_BULK_UNDER_WAY];
 	const char *tail = NULL;
 	Size		tail_bytes = 0;
 	uint32		max_length = 0;
@@ -768,7 +765,7 @@ await_message(IvfpqRemoteBulk *bulk, const GvSearchRequest *request,
 IvfpqOutcome
 IvfpqRemoteBulkTake(IvfpqRemoteBulk *bulk, IvfpqRemoteResult *answers)
 {
-	const GvSearchRequest *request = &bulk->requests[bulk->taken % NSLOTS];
+	const GvSearchRequest *request = &bulk->requests[bulk->taken % IVFPQ_BULK_UNDER_WAY];
 	IvfpqOutcome served = bulk->decided;
 	const char *reason = "";
 
