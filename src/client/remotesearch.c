@@ -13,7 +13,11 @@
  * If there are many queries, they and their answers are in memory that is
  * shared with gpuvecd.  Each of two slots has the queries of a message, and
  * behind them room for their answers.  gpuvecd could change the answers later,
- * so only our copy is checked and used.
+ * so only our copy is checked and used.  The slots are kept for the messages
+ * that follow in the same connection, because making memory and mapping it
+ * takes as long as thousands of queries.  When gpuvecd closes the connection,
+ * which it does if no message comes for GV_BULK_IDLE_MS, it gives the memory
+ * back, though this process still has it mapped.
  */
 #include "postgres.h"
 
@@ -57,14 +61,11 @@
  */
 #define MESSAGE_QUERIES		1024
 
-/* Number of messages under way in shared memory, each in a slot. */
-#define NSLOTS				2
-
 /* Maximum size of a slot, and what must be sent and received to share it. */
 #define MOST_SLOT_BYTES		((Size) 16 << 20)
 #define LEAST_SHARED_BYTES	((Size) 1 << 20)
 
-StaticAssertDecl(NSLOTS * (MOST_SLOT_BYTES + BLCKSZ) <= GV_MAX_SHARED,
+StaticAssertDecl(IVFPQ_BULK_UNDER_WAY * (MOST_SLOT_BYTES + BLCKSZ) <= GV_MAX_SHARED,
 				 "gpuvecd takes so much");
 
 /* The facts that this session remembers about a mirror; times are IvfpqNow. */
@@ -105,8 +106,7 @@ struct IvfpqRemoteBulk
 	int			size;			/* maximum number of queries in a message */
 	int			total;			/* number of all queries */
 	Size		slot_bytes;		/* of a slot to share; 0 = do not share */
-	IvfpqRing	ring;			/* the slots; zeroed if none are shared */
-	uint64		connection;		/* to which the slots belong */
+	IvfpqRing  *ring;			/* the slots; NULL if none are shared */
 	char	   *copy;			/* [slot_bytes] copy of the last message's
 								 * answers, if they were shared */
 	char	   *tail;			/* of the last message, if it is not shared
@@ -117,12 +117,17 @@ struct IvfpqRemoteBulk
 	int64		sent_at;		/* when the last message was sent (IvfpqNow) */
 	uint64		epoch;			/* ivfpq_shared->epoch at that time */
 	IvfpqRemoteQuery question;	/* of the last message */
-	GvSearchRequest requests[NSLOTS];	/* of messages, by number % NSLOTS */
+	GvSearchRequest requests[IVFPQ_BULK_UNDER_WAY]; /* of messages, by number
+													 * % IVFPQ_BULK_UNDER_WAY */
 	IvfpqOutcome decided;		/* IVFPQ_ANSWERED, or why the next message
 								 * cannot be sent */
 	MemoryContext context;		/* has the bulk itself */
 	MemoryContextCallback callback;
 };
+
+/* The slots of this process, and the connection in which they are shared. */
+static IvfpqRing slots;
+static uint64 slots_connection;
 
 /* When the last answer to many queries came (IvfpqNow). */
 static int64 idle_since;
@@ -530,13 +535,12 @@ IvfpqRemoteSearch(Relation index, const IvfpqMetaData *meta,
 	return served;
 }
 
-/* Unmaps the slots, which the memory context does not free. */
+/* Unmaps the slots if an error kept them from being shared. */
 static void
 release(void *arg)
 {
-	IvfpqRemoteBulk *bulk = arg;
-
-	IvfpqRingClose(&bulk->ring);
+	if (slots_connection == 0)
+		IvfpqRingClose(&slots);
 }
 
 /* Returns the bytes of the answers to a request, at most. */
@@ -573,7 +577,6 @@ IvfpqRemoteBulkBegin(Relation index, const IvfpqMetaData *meta,
 
 	bulk->context = context;
 	bulk->callback.func = release;
-	bulk->callback.arg = bulk;
 	MemoryContextRegisterResetCallback(context, &bulk->callback);
 	bulk->index = index;
 	bulk->meta = meta;
@@ -624,7 +627,7 @@ IvfpqRemoteBulkMaySend(const IvfpqRemoteBulk *bulk)
 	if (bulk->decided != IVFPQ_ANSWERED)
 		return false;
 	return under_way == 0 ||
-		(bulk->ring.is_shared && under_way < NSLOTS &&
+		(bulk->ring != NULL && under_way < IVFPQ_BULK_UNDER_WAY &&
 		 IvfpqChannelIsOpen(bulk->channel) && is_fresh(bulk->sent_at));
 }
 
@@ -635,45 +638,51 @@ time_limit(const IvfpqRemoteBulk *bulk)
 	int			n = 0;
 
 	for (uint64 i = bulk->taken; i < bulk->sent; i++)
-		n += bulk->requests[i % NSLOTS].n;
+		n += bulk->requests[i % IVFPQ_BULK_UNDER_WAY].n;
 	return (int64) ivfpq_request_timeout * 1000 *
 		(1 + n / QUERIES_PER_TIMEOUT);
 }
 
 /*
- * Connects, while no message is under way, and shares the slots with gpuvecd if
- * that pays off and this connection does not have them yet.  If sharing fails,
- * messages go through the socket.
+ * Connects, while no message is under way, and shares slots with gpuvecd if
+ * that pays off and this connection has none that are large enough.  If sharing
+ * fails, messages go through the socket.
  */
 static void
 prepare_channel(IvfpqRemoteBulk *bulk)
 {
-	IvfpqRing  *ring = &bulk->ring;
+	int			nslots = bulk->total > bulk->size ? IVFPQ_BULK_UNDER_WAY : 1;
 	IvfpqChannel *channel;
 	MemoryContext oldcontext;
 
 	if (!is_fresh(idle_since))
 		IvfpqDisconnect();
 	channel = bulk->channel = IvfpqConnect(GV_ROLE_BULK, time_limit(bulk));
-	if (bulk->slot_bytes == 0 || !IvfpqChannelIsOpen(channel) ||
-		(ring->is_shared && bulk->connection == channel->connection))
+	if (slots_connection != channel->connection)
+		IvfpqRingClose(&slots);
+	bulk->ring = NULL;
+	if (bulk->slot_bytes == 0 || !IvfpqChannelIsOpen(channel))
 		return;
-	IvfpqRingClose(ring);
-	oldcontext = MemoryContextSwitchTo(bulk->context);
-	if (IvfpqRingOpen(ring, channel, bulk->total > bulk->size ? NSLOTS : 1,
-					  bulk->slot_bytes, true) && ring->is_shared)
+	if (!slots.is_shared || slots.nslots < nslots ||
+		slots.payload_bytes < bulk->slot_bytes)
 	{
-		bulk->connection = channel->connection;
-		channel->max_in_flight = NSLOTS;
+		IvfpqRingClose(&slots);
+		slots_connection = 0;
+		oldcontext = MemoryContextSwitchTo(bulk->context);
+		(void) IvfpqRingOpen(&slots, channel, nslots, bulk->slot_bytes, true);
+		MemoryContextSwitchTo(oldcontext);
+		if (!slots.is_shared)
+		{
+			/* slots that are not shared would only be another copy */
+			if (slots.slots != NULL)
+				pfree(slots.slots);
+			memset(&slots, 0, sizeof(slots));
+			return;
+		}
+		slots_connection = channel->connection;
+		channel->max_in_flight = IVFPQ_BULK_UNDER_WAY;
 	}
-	else
-	{
-		/* slots that are not shared would only be another copy */
-		if (ring->slots != NULL)
-			pfree(ring->slots);
-		memset(ring, 0, sizeof(*ring));
-	}
-	MemoryContextSwitchTo(oldcontext);
+	bulk->ring = &slots;
 }
 
 /*
@@ -685,7 +694,7 @@ void
 IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question)
 {
 	GvMirrorKey key = IvfpqMirrorKey(bulk->index, bulk->meta);
-	GvSearchRequest *request = &bulk->requests[bulk->sent % NSLOTS];
+	GvSearchRequest *request = &bulk->requests[bulk->sent % IVFPQ_BULK_UNDER_WAY];
 	const char *tail = NULL;
 	Size		tail_bytes = 0;
 	uint32		max_length = 0;
@@ -704,12 +713,12 @@ IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question)
 		prepare_channel(bulk);
 	else
 		IvfpqChannelExpect(bulk->channel, time_limit(bulk));
-	if (bulk->ring.is_shared)
+	if (bulk->ring != NULL)
 	{
 		request->shared = 1;
-		request->offset = IvfpqRingOffset(&bulk->ring, bulk->sent - 1);
+		request->offset = IvfpqRingOffset(bulk->ring, bulk->sent - 1);
 		put_queries(request, question,
-					IvfpqRingSlot(&bulk->ring, bulk->sent - 1));
+					IvfpqRingSlot(bulk->ring, bulk->sent - 1));
 	}
 	else
 	{
@@ -728,7 +737,7 @@ IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question)
 	}
 	(void) IvfpqChannelAdd(bulk->channel, GV_MSG_SEARCH, request,
 						   sizeof(*request), tail, tail_bytes, max_length);
-	if (bulk->ring.is_shared)
+	if (bulk->ring != NULL)
 		(void) IvfpqChannelMove(bulk->channel);
 	bulk->sent_at = IvfpqNow();
 }
@@ -751,7 +760,7 @@ await_message(IvfpqRemoteBulk *bulk, const GvSearchRequest *request,
 			bulk->copy = MemoryContextAllocHuge(bulk->context,
 												bulk->slot_bytes);
 		copy = bulk->copy;
-		body = IvfpqRingSlot(&bulk->ring, bulk->taken) +
+		body = IvfpqRingSlot(bulk->ring, bulk->taken) +
 			gv_shared_queries_bytes(request);
 		length = answers_bytes(bulk, request);
 	}
@@ -768,7 +777,7 @@ await_message(IvfpqRemoteBulk *bulk, const GvSearchRequest *request,
 IvfpqOutcome
 IvfpqRemoteBulkTake(IvfpqRemoteBulk *bulk, IvfpqRemoteResult *answers)
 {
-	const GvSearchRequest *request = &bulk->requests[bulk->taken % NSLOTS];
+	const GvSearchRequest *request = &bulk->requests[bulk->taken % IVFPQ_BULK_UNDER_WAY];
 	IvfpqOutcome served = bulk->decided;
 	const char *reason = "";
 

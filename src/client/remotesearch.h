@@ -65,8 +65,9 @@ extern IvfpqOutcome IvfpqRemoteSearch(Relation index,
 									  IvfpqRemoteResult *answer);
 
 /*
- * Many queries, in messages of at most IvfpqRemoteBulkSize queries.  Up to two
- * messages are under way, if IvfpqRemoteBulkMaySend says so: while the caller
+ * Many queries, in messages of at most IvfpqRemoteBulkSize queries.  Up to
+ * IVFPQ_BULK_UNDER_WAY messages are under way, if IvfpqRemoteBulkMaySend says
+ * so: while the caller
  * works on the answers of one, gpuvecd searches for the queries of the next.
  *
  * IvfpqRemoteBulkTake sets the answers to the oldest message and returns its
@@ -74,6 +75,8 @@ extern IvfpqOutcome IvfpqRemoteSearch(Relation index,
  * IVFPQ_ANSWERED, the messages under way have no answers, and the bulk must be
  * ended.
  */
+#define IVFPQ_BULK_UNDER_WAY	2
+
 typedef struct IvfpqRemoteBulk IvfpqRemoteBulk;
 
 extern IvfpqRemoteBulk *IvfpqRemoteBulkBegin(Relation index,

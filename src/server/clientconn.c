@@ -35,9 +35,16 @@
 									 * may keep */
 #define FIRST_OUT_CAPACITY	(sizeof(GvMessage) + sizeof(GvRefusal))
 
+/*
+ * Unmaps the memory that the client shares.  A bulk client keeps it mapped
+ * after its connection has ended, but has no more use for what is there, so
+ * that is given back to the system first.
+ */
 static void
 unmap(GvConnection *connection)
 {
+	if (connection->shm != NULL && connection->role == GV_ROLE_BULK)
+		(void) madvise(connection->shm, connection->shm_bytes, MADV_REMOVE);
 	if (connection->shm != NULL)
 		(void) munmap(connection->shm, connection->shm_bytes);
 	connection->shm = NULL;

@@ -373,6 +373,14 @@ gives($node, 'SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT c
 	DO 'BEGIN PERFORM pg_sleep(2.5); END'; SELECT count(*) FROM (" . many('plain') . ') AS n; SELECT engine FROM gpuvec_last_scan()',
 	"7000\n7000\n$SERVER", 'again, after a while');
 
+# the shared memory stays for further calls, until gpuvecd closes the connection
+my $inode = q{substring(pg_read_file('/proc/self/maps') FROM '(\d+) +/memfd:gpuvec')};
+my $rss = q{substring(pg_read_file('/proc/self/smaps') FROM 'memfd:gpuvec[^\n]*\n(?:[^\n]*\n){1,5}?Rss: +(\d+)')::int};
+gives($node, 'SET gpuvec.engine = gpu; SELECT count(*) FROM (' . many('plain', 10, 4) . ") AS n;
+	CREATE TEMP TABLE slots AS SELECT $inode AS inode; SELECT count(*) FROM (" . many('plain', 10, 3) . ") AS n;
+	SELECT inode = $inode FROM slots; SELECT $rss > 0; DO 'BEGIN PERFORM pg_sleep(3.5); END'; SELECT $rss;
+	SELECT count(*) FROM (" . many('plain', 10, 3) . ') AS n', "28000\n21000\nt\nt\n0\n21000", 'slots are kept, and given back');
+
 # mirrors that lack something: tails, lists that have changed, dead rows
 pause_loaders($node);
 for my $name (sort keys %lists)
@@ -411,8 +419,8 @@ for my $name (sort keys %lists)
 		"$name: in place");
 }
 
-# With half of the rows gone: a second round, whose queries come in the order in which
-# the first one reranked them, and which answers all of them: where one needs a third,
+# With half of the rows gone: a second round, whose queries are not next to each
+# other, and which answers all of them: where one needs a third,
 # that would be a full pass for each, and prove nothing of the second.
 sub when_few_are_left
 {

@@ -57,29 +57,51 @@ StaticAssertDecl(IVFPQ_BULK_PORTION <= 1 << ROW_SHIFT,
 /* Number of distances between two checks for interrupts. */
 #define DISTANCES_AT_ONCE	1024
 
-/* A candidate whose distance is known, and which is looked for next. */
-typedef struct NearRow
-{
-	IvfpqBulkRow row;
-	int			query;			/* number of the query in the portion */
-	bool		is_visible;
-} NearRow;
-
 /* Maximum number of rows in a NearBatch. */
-#define NEAR_AT_ONCE	8192
+#define NEAR_AT_ONCE	16384
 
 StaticAssertDecl(NEAR_AT_ONCE <= 1 << ROW_SHIFT, "a number fits in a key");
 
+/* Candidates whose distances are known, and which are looked for next. */
 typedef struct NearBatch
 {
 	int			n;
-	NearRow		rows[NEAR_AT_ONCE]; /* [n], by queries */
+	IvfpqBulkRow *rows[NEAR_AT_ONCE];	/* [n], by queries */
+	int			queries[NEAR_AT_ONCE];	/* [n] numbers in the portion */
+	bool		is_visible[NEAR_AT_ONCE];	/* [n] */
 	uint64		keys[NEAR_AT_ONCE]; /* [n] sort keys */
 	uint64		scratch[NEAR_AT_ONCE];	/* to sort keys */
 	uint64		ids[NEAR_AT_ONCE];	/* [n] ids of rows, ascending */
 	bool		seen[NEAR_AT_ONCE]; /* [n] the page of ids[i] says that the
 									 * row is visible to everybody */
+	IvfpqBulkRow copies[NEAR_AT_ONCE];	/* of rows that their queries may keep */
 } NearBatch;
+
+typedef struct ToldQuery
+{
+	int			number;			/* in the portion */
+	int			lists;			/* number of lists searched for it */
+	int64		postings;		/* likewise */
+} ToldQuery;
+
+/*
+ * What gpuvecd's answers are taken with, kept for all queries of a request.
+ *
+ * `repeats` has the ids of one query's rows, with linear probing, each with
+ * the query's serial number in the low bits.  Entries with another serial
+ * number are free, so that the table is not cleared for each query.
+ */
+struct IvfpqBulkNearest
+{
+	uint64	   *repeats;		/* [1 << bits] */
+	int			bits;
+	uint64		serial;			/* 1 .. 0xFFFF */
+	ToldQuery  *told;			/* [ntold] queries of a message whose nearest
+								 * rows were taken from gpuvecd's answers */
+	int64		ntold;
+	int64		told_capacity;
+	NearBatch	batch;
+};
 
 /* A row that has been fetched. */
 typedef struct Fetched
@@ -93,6 +115,15 @@ typedef struct Fetched
 	double		square;			/* <vector, vector>, if is_cosine */
 } Fetched;
 
+/* Allocates what answers are taken with, in the current memory context. */
+void
+IvfpqBulkNearestInit(IvfpqBulk *bulk)
+{
+	bulk->nearest = palloc_extended(sizeof(*bulk->nearest), MCXT_ALLOC_HUGE);
+	memset(bulk->nearest, 0, offsetof(struct IvfpqBulkNearest, batch));
+	bulk->nearest->batch.n = 0;
+}
+
 /* Notes a search's candidates, with lower bounds from their refine records. */
 static void
 take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
@@ -104,11 +135,15 @@ take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 											 MCXT_ALLOC_HUGE);
 	int		   *first = palloc_extended(Max(n, 1) * sizeof(int),
 										MCXT_ALLOC_HUGE);
+	const float *floats = bulk->floats +
+	(Size) (query - bulk->asked) * bulk->queries.dims;
+	bool		is_boundable =
+	IvfpqIsBoundable(&bulk->type, floats, bulk->queries.dims) &&
+	IvfpqQueryIsBoundable(&bulk->model->gv, floats, search->query.vector);
 	int			kept = 0;
 
-	n = IvfpqRecordBounds(search,
-						  query->is_boundable ? query->vector : NULL, ids, n,
-						  bounds);
+	n = IvfpqRecordBounds(search, is_boundable ? search->query.vector : NULL,
+						  ids, n, bounds);
 	bulk->report.counts[IVFPQ_COUNT_REFINED] += n;
 	/* the record of a dead row may lead to the same row as another record */
 	n = IvfpqDistinct(ids, (int) n, (int) n, first);
@@ -461,7 +496,7 @@ fetch_visible(IvfpqBulk *bulk, NearBatch *batch)
 	bool		is_visible = false;
 
 	for (int i = 0; i < batch->n; i++)
-		if (!batch->rows[KEY_NUMBER(batch->keys[i])].is_visible &&
+		if (!batch->seen[i] &&
 			(nrows == 0 || ids[nrows - 1] != batch->ids[i]))
 			ids[nrows++] = batch->ids[i];
 	if (nrows == 0)
@@ -469,61 +504,215 @@ fetch_visible(IvfpqBulk *bulk, NearBatch *batch)
 	IvfpqRerankPrefetch(rerank, ids, nrows, true);
 	for (int i = 0; i < batch->n; i++)
 	{
-		NearRow    *near = &batch->rows[KEY_NUMBER(batch->keys[i])];
+		int			number = KEY_NUMBER(batch->keys[i]);
 
-		if (near->is_visible)
+		if (batch->seen[i])
 			continue;
-		if (near->row.id != last)
+		if (batch->ids[i] != last)
 		{
 			CHECK_FOR_INTERRUPTS();
-			last = near->row.id;
+			last = batch->ids[i];
 			is_visible = IvfpqRerankFetch(rerank, last, NULL);
 			bulk->report.counts[IVFPQ_COUNT_RERANKED]++;
 		}
-		near->is_visible = is_visible;
-		near->row.tid = rerank->tid;
+		batch->is_visible[number] = is_visible;
+		batch->rows[number]->tid = rerank->tid;
 	}
 	IvfpqRerankReleasePages(rerank);
 }
 
 /*
- * Keeps those rows of the batch that the snapshot sees, and empties the batch.
+ * Sets is_visible of the batch's rows, and the TID of those that the snapshot
+ * sees.
  *
  * First looks at the rows' pages, in heap order.  Most say that their rows are
  * visible to everybody, so that the rows need not be fetched (search/README,
  * "Many queries at once").  The other rows are fetched, without their values.
  */
 static void
-keep_visible(IvfpqBulk *bulk, NearBatch *batch)
+find_visible(IvfpqBulk *bulk, NearBatch *batch)
 {
-	if (batch->n == 0)
-		return;
 	IvfpqSortBits(batch->keys, batch->scratch, batch->n, ROW_SHIFT);
 	for (int i = 0; i < batch->n; i++)
 		batch->ids[i] = KEY_ROW(batch->keys[i]);
 	if (bulk->sees_pages)
 		IvfpqRerankLook(&bulk->rerank, batch->ids, batch->n, batch->seen);
+	else
+		memset(batch->seen, 0, sizeof(batch->seen));
 	for (int i = 0; i < batch->n; i++)
 	{
-		NearRow    *near = &batch->rows[KEY_NUMBER(batch->keys[i])];
+		int			number = KEY_NUMBER(batch->keys[i]);
 
-		near->is_visible = bulk->sees_pages && batch->seen[i];
-		if (near->is_visible)
-			IvfpqIdToTid(near->row.id, &near->row.tid);
+		batch->is_visible[number] = batch->seen[i];
+		IvfpqIdToTid(batch->ids[i], &batch->rows[number]->tid);
 	}
 	fetch_visible(bulk, batch);
+}
 
+/* Keeps those rows of the batch that the snapshot sees, and empties the batch. */
+static void
+keep_visible(IvfpqBulk *bulk, NearBatch *batch)
+{
+	if (batch->n == 0)
+		return;
+	find_visible(bulk, batch);
 	/* in the order of queries, which finds their rows in the cache */
 	for (int i = 0; i < batch->n; i++)
-	{
-		NearRow    *near = &batch->rows[i];
-
-		if (near->is_visible)
-			keep_row(bulk, near->query, &near->row);
+		if (batch->is_visible[i])
+			keep_row(bulk, batch->queries[i], batch->rows[i]);
 		else
-			bulk->asked[near->query].invisible++;
-	}
+			bulk->asked[batch->queries[i]].invisible++;
 	batch->n = 0;
+}
+
+/* Adds a row to the batch, which is not full. */
+static inline void
+add_near(NearBatch *batch, int number, IvfpqBulkRow *row)
+{
+	batch->rows[batch->n] = row;
+	batch->queries[batch->n] = number;
+	batch->keys[batch->n] = ROW_KEY(row->id, batch->n);
+	batch->n++;
+}
+
+/* Empties the table of repeats, and makes it large enough for n ids. */
+static void
+begin_repeats(struct IvfpqBulkNearest *near, int n)
+{
+	int			bits = pg_ceil_log2_32(Max(n, 1)) + 1;
+
+	if (bits > near->bits)
+	{
+		if (near->repeats != NULL)
+			pfree(near->repeats);
+		near->bits = bits;
+		near->repeats = palloc_extended(sizeof(uint64) << bits,
+										MCXT_ALLOC_HUGE);
+		near->serial = 0xFFFF;
+	}
+	if (near->serial == 0xFFFF)
+	{
+		memset(near->repeats, 0, sizeof(uint64) << near->bits);
+		near->serial = 0;
+	}
+	near->serial++;
+}
+
+/* Returns whether this id was passed before, since begin_repeats. */
+static inline bool
+is_repeat(struct IvfpqBulkNearest *near, uint64 id)
+{
+	uint32		mask = ((uint32) 1 << near->bits) - 1;
+	uint32		at = (uint32) (id * IVFPQ_GOLDEN_RATIO >> (64 - near->bits));
+	uint64		entry = id << 16 | near->serial;
+
+	for (; (near->repeats[at] & 0xFFFF) == near->serial; at = (at + 1) & mask)
+		if (near->repeats[at] == entry)
+			return true;
+	near->repeats[at] = entry;
+	return false;
+}
+
+/* Keeps those rows of told queries that the snapshot sees. */
+static void
+look_at_told(IvfpqBulk *bulk)
+{
+	NearBatch  *batch = &bulk->nearest->batch;
+
+	if (batch->n == 0)
+		return;
+	find_visible(bulk, batch);
+	for (int i = 0; i < batch->n; i++)
+		if (!batch->is_visible[i])
+			bulk->asked[batch->queries[i]].invisible++;
+	batch->n = 0;
+}
+
+/*
+ * The k nearest rows are found in one pass over the hits, which stay in the
+ * processor's cache, and are not copied but to query->rows.
+ */
+bool
+IvfpqBulkTakeNearest(IvfpqBulk *bulk, const IvfpqRemoteResult *answer,
+					 int number, int capacity, int candidates)
+{
+	const GvSearchReply *head = &answer->head;
+	struct IvfpqBulkNearest *near = bulk->nearest;
+	IvfpqBulkQuery *query = &bulk->asked[number];
+	IvfpqBulkRow *rows = query->rows;
+	int			k = bulk->k;
+	bool		repeats = bulk->model->meta.lists_per_row > 1;
+	int			n = 0;
+	int			nrows = 0;
+
+	if (k > FEW_BOUNDS || query->nrows > 0 || bulk->pending_set != NULL)
+		return false;
+	if (repeats)
+		begin_repeats(near, head->nhits);
+	for (int i = 0; i < head->nhits && n < candidates; i++)
+	{
+		uint64		id = IvfpqWordsToId(answer->hits[i].rowid);
+		double		distance = answer->distances[i].distance;
+		int			at = nrows;
+
+		if (repeats && is_repeat(near, id))
+			continue;
+		if (!answer->distances[i].known || !isfinite(distance))
+			return false;
+		n++;
+		if (nrows < k)
+			nrows++;
+		else if (distance > rows[--at].distance ||
+				 (distance == rows[at].distance && id > rows[at].id))
+			continue;
+		for (; at > 0 && (rows[at - 1].distance > distance ||
+						  (rows[at - 1].distance == distance &&
+						   rows[at - 1].id > id)); at--)
+			rows[at] = rows[at - 1];
+		rows[at].distance = distance;
+		rows[at].id = id;
+	}
+	query->nearest = (uint32) head->nearest;
+	query->is_drained = head->nhits < capacity && n < candidates;
+	query->ncandidates = n;
+	query->nfetched = query->nrows = nrows;
+	query->invisible = 0;
+	IvfpqGrow(near->told, near->ntold, near->told_capacity);
+	near->told[near->ntold++] = (ToldQuery)
+	{
+		number, head->nprobed, head->postings
+	};
+	if (near->batch.n + nrows > NEAR_AT_ONCE)
+		look_at_told(bulk);
+	for (int i = 0; i < nrows; i++)
+		add_near(&near->batch, number, &rows[i]);
+	return true;
+}
+
+int
+IvfpqBulkSettle(IvfpqBulk *bulk, int *again)
+{
+	struct IvfpqBulkNearest *near = bulk->nearest;
+	int			nagain = 0;
+
+	look_at_told(bulk);
+	for (int64 i = 0; i < near->ntold; i++)
+	{
+		const ToldQuery *told = &near->told[i];
+		IvfpqBulkQuery *query = &bulk->asked[told->number];
+
+		if (query->invisible > 0)
+		{
+			query->nrows = 0;
+			again[nagain++] = told->number;
+			continue;
+		}
+		bulk->report.counts[IVFPQ_COUNT_LISTS] += told->lists;
+		bulk->report.counts[IVFPQ_COUNT_POSTINGS] += told->postings;
+		bulk->report.counts[IVFPQ_COUNT_REFINED] += query->ncandidates;
+	}
+	near->ntold = 0;
+	return nagain;
 }
 
 static inline void
@@ -630,26 +819,6 @@ choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 	return chosen;
 }
 
-/*
- * Adds a candidate with a known distance to the batch.  If the batch is full,
- * keeps its rows first.
- */
-static void
-add_near(IvfpqBulk *bulk, NearBatch *batch, int number,
-		 const IvfpqBulkBound *candidate)
-{
-	NearRow    *near;
-
-	if (batch->n == NEAR_AT_ONCE)
-		keep_visible(bulk, batch);
-	near = &batch->rows[batch->n];
-	near->row.distance = candidate->bound;
-	near->row.id = candidate->id;
-	near->query = number;
-	batch->keys[batch->n] = ROW_KEY(candidate->id, batch->n);
-	batch->n++;
-}
-
 /* Reranks the candidates of the active queries [n], which are one block. */
 static void
 rerank_block(IvfpqBulk *bulk, const int *active, int n, NearBatch *near)
@@ -682,7 +851,15 @@ rerank_block(IvfpqBulk *bulk, const int *active, int n, NearBatch *near)
 				&query->bounds[query->nfetched];
 
 				if (query->is_exact && bound->bound != IVFPQ_BULK_UNKNOWN)
-					add_near(bulk, near, active[i], bound);
+				{
+					IvfpqBulkRow *row = &near->copies[near->n];
+
+					row->distance = bound->bound;
+					row->id = bound->id;
+					add_near(near, active[i], row);
+					if (near->n == NEAR_AT_ONCE)
+						keep_visible(bulk, near);
+				}
 				else
 					keys[nkeys++] = ROW_KEY(bound == NULL ?
 											query->ids[query->nfetched] :
@@ -699,9 +876,7 @@ void
 IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
 {
 	uint64	   *order = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
-	NearBatch  *near = palloc(sizeof(NearBatch));
 
-	near->n = 0;
 	/* sort the queries by their nearest lists */
 	for (int i = 0; i < n; i++)
 		order[i] = (uint64) bulk->asked[active[i]].nearest << 32 | active[i];
@@ -722,9 +897,8 @@ IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
 			else
 				bytes += bulk->queries.dims * sizeof(float);
 		}
-		rerank_block(bulk, active + first, end - first, near);
+		rerank_block(bulk, active + first, end - first, &bulk->nearest->batch);
 	}
-	pfree(near);
 }
 
 /* Reranks the sorted rows ids [nrows] for each of the active queries [n]. */

@@ -92,6 +92,10 @@ typedef struct Round
 	int		   *left;			/* [nleft] numbers of the queries that gpuvecd
 								 * did not answer */
 	int			nleft;
+	float	   *vectors;		/* [nleft][dims] these queries, transformed */
+	int		   *found;			/* [nfound] numbers of the queries whose
+								 * candidates have to be reranked */
+	int			nfound;
 	GvTopK	   *lists;			/* [nleft] nearest lists of the queries in
 								 * `left` */
 	uint64	   *order;			/* [nleft] sort keys of the queries in `left`:
@@ -158,6 +162,7 @@ bulk_slice_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 	Size		candidate = 2 * sizeof(uint64) + sizeof(IvfpqBulkBound);
 
 	return (Size) params->candidates * candidate + 2 * sizeof(uint64) +
+		bulk->queries.dims * sizeof(float) +
 		(Size) params->probes * (sizeof(uint64) + sizeof(float));
 }
 
@@ -190,7 +195,8 @@ find_lists(Round *round)
 		int			n = Min(NEAR_TOGETHER, round->nleft - first);
 
 		for (int i = 0; i < n; i++)
-			vectors[i] = bulk->asked[round->left[first + i]].vector;
+			vectors[i] = round->vectors + (Size) (first + i) *
+				bulk->queries.dims;
 		IvfpqNearestLists(bulk->index, bulk->model, &search->query, vectors, n,
 						  round->lists + first);
 	}
@@ -203,6 +209,15 @@ find_lists(Round *round)
 	IvfpqSortBits(round->order, round->scratch, round->nleft, 32);
 }
 
+/* Transforms query `number` into vector [dims]. */
+static void
+transform(const IvfpqBulk *bulk, int number, float *vector)
+{
+	CHECK_FOR_INTERRUPTS();
+	IvfpqTransform(bulk->index, bulk->model, bulk->floats +
+				   (Size) number * bulk->queries.dims, vector);
+}
+
 /* Finds the candidates of the queries in round->left, in this session. */
 static void
 find_candidates(Round *round)
@@ -212,6 +227,14 @@ find_candidates(Round *round)
 	Size		fitting = TOGETHER_BYTES / search_bytes(bulk, params);
 	int			at_a_time = (int) Max(1, Min((Size) bulk->nsearches, fitting));
 
+	if (round->nleft == 0)
+		return;
+	round->vectors = MemoryContextAllocHuge(bulk->round, (Size) round->nleft *
+											bulk->queries.dims *
+											sizeof(float));
+	for (int i = 0; i < round->nleft; i++)
+		transform(bulk, round->left[i], round->vectors + (Size) i *
+				  bulk->queries.dims);
 	find_lists(round);
 	for (int first = 0; first < round->nleft; first += at_a_time)
 	{
@@ -223,7 +246,8 @@ find_candidates(Round *round)
 			const GvTopK *lists = &round->lists[i];
 			IvfpqSearch *search = &bulk->searches[s];
 
-			IvfpqSearchQuery(search, bulk->asked[round->left[i]].vector);
+			IvfpqSearchQuery(search, round->vectors + (Size) i *
+							 bulk->queries.dims);
 			IvfpqTopKResize(&search->lists, params->probes);
 			search->lists.count = lists->count;
 			memcpy(search->lists.ids, lists->ids,
@@ -235,18 +259,56 @@ find_candidates(Round *round)
 		for (int s = 0; s < n; s++)
 		{
 			uint64		order = round->order[first + s];
+			int			number = round->left[(uint32) order];
 
-			IvfpqBulkTake(bulk, &bulk->searches[s], round->left[(uint32) order],
+			IvfpqBulkTake(bulk, &bulk->searches[s], number,
 						  (uint32) (order >> 32), params->candidates);
+			round->found[round->nfound++] = number;
 		}
 	}
 }
 
 /*
- * Callback of IvfpqSearchBulkRemote.  Takes gpuvecd's answer to query i of the
- * slice.  If there is none, adds the query to round->left, so that this
+ * Callbacks of IvfpqSearchBulkRemote (IvfpqBulkTaker), for query i of the slice.
+ * A query without an answer of gpuvecd is added to round->left, so that this
  * session answers it.
  */
+static void
+transform_message(void *arg, int first, int n, float *vectors)
+{
+	const Round *round = arg;
+
+	for (int i = 0; i < n; i++)
+		transform(round->bulk, round->active[first + i], vectors + (Size) i *
+				  round->bulk->queries.dims);
+}
+
+static bool
+take_nearest(void *arg, const IvfpqRemoteResult *answer, int i, int capacity)
+{
+	const Round *round = arg;
+
+	CHECK_FOR_INTERRUPTS();
+	return IvfpqBulkTakeNearest(round->bulk, answer, round->active[i],
+								capacity, round->params.candidates);
+}
+
+static int
+settle(void *arg, int *again)
+{
+	const Round *round = arg;
+	int			n = IvfpqBulkSettle(round->bulk, again);
+
+	/* numbers in the slice, which ascend as the told queries do */
+	for (int i = 0, at = 0; i < n; i++)
+	{
+		while (round->active[at] != again[i])
+			at++;
+		again[i] = at;
+	}
+	return n;
+}
+
 static void
 take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 {
@@ -254,34 +316,34 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 
 	CHECK_FOR_INTERRUPTS();
 	if (found)
+	{
 		IvfpqBulkTake(round->bulk, search, round->active[i],
 					  search->remote.nearest, round->params.candidates);
+		round->found[round->nfound++] = round->active[i];
+	}
 	else
 		round->left[round->nleft++] = round->active[i];
 }
 
-/*
- * Returns the slice's part of vectors [nasked][dims] of the portion's queries,
- * in the order of round->active.
- */
+/* Returns the slice's part of bulk->floats, in the order of round->active. */
 static const float *
-slice_vectors(const Round *round, const float *vectors)
+slice_floats(const Round *round)
 {
 	IvfpqBulk  *bulk = round->bulk;
 	Size		dims = bulk->model->meta.dims;
 	int			same = 0;
 	float	   *ordered;
 
-	/* reranking in an earlier round may have changed the order of queries */
+	/* an earlier round may have answered queries between these */
 	while (same < round->nactive &&
 		   round->active[same] == round->active[0] + same)
 		same++;
 	if (same == round->nactive)
-		return vectors + round->active[0] * dims;
+		return bulk->floats + round->active[0] * dims;
 	ordered = MemoryContextAllocHuge(bulk->round, round->nactive * dims *
 									 sizeof(float));
 	for (int i = 0; i < round->nactive; i++)
-		memcpy(ordered + i * dims, vectors + round->active[i] * dims,
+		memcpy(ordered + i * dims, bulk->floats + round->active[i] * dims,
 			   dims * sizeof(float));
 	return ordered;
 }
@@ -312,24 +374,28 @@ search_slice(Round *round)
 		round->lists[i].scores = scores + i * probes;
 	}
 	round->left = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
+	round->found = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	round->scratch = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	MemoryContextSwitchTo(oldcontext);
 
 	IvfpqBulkRerankPending(bulk, round->active, round->nactive);
-	round->nleft = 0;
+	round->nleft = round->nfound = 0;
 	if (IvfpqServerIsWanted())
 	{
+		IvfpqBulkTaker taker = {
+			round, transform_message, take_nearest, settle, take_answer
+		};
+
 		/* mirrors of indexes with refine records have no rows */
 		bool		asks = bulk->engine_distance != NULL &&
 		!bulk->searches[0].addresses;
 
 		bulk->searches[0].query.deep = params->beyond_parents;
 		IvfpqSearchBulkRemote(&bulk->searches[0],
-							  slice_vectors(round, bulk->vectors),
-							  asks ? slice_vectors(round, bulk->floats) : NULL,
+							  asks ? slice_floats(round) : NULL,
 							  round->nactive, params->probes,
-							  params->candidates, take_answer, round);
+							  params->candidates, &taker);
 	}
 	else
 	{
@@ -337,7 +403,7 @@ search_slice(Round *round)
 		round->nleft = round->nactive;
 	}
 	find_candidates(round);
-	IvfpqBulkRerankFound(bulk, round->active, round->nactive);
+	IvfpqBulkRerankFound(bulk, round->found, round->nfound);
 	MemoryContextReset(bulk->round);
 }
 
@@ -422,29 +488,44 @@ search_portion(IvfpqBulk *bulk)
 }
 
 /*
- * Copies a query to bulk->cast_floats, with the elements that the column's type
- * stores: halfvec rounds them.  A type that stores floats does not change them;
- * the first query, which is cast, has shown whether it does.
+ * Sets vector [dims] to a query's elements as the column's type stores them:
+ * halfvec rounds them.
  */
 static void
-cast_query(IvfpqBulk *bulk, int number)
+cast_query(IvfpqBulk *bulk, const float *asked, float *vector)
 {
 	int			dims = bulk->queries.dims;
-	const float *vector = bulk->asked_floats + (Size) number * dims;
 	MemoryContext oldcontext = MemoryContextSwitchTo(bulk->round);
+	Datum		value = IvfpqCastVector(&bulk->cast, asked, dims);
 
-	if (bulk->type.stored != IVFPQ_STORED_FLOATS || !bulk->type.is_stored_so)
-		vector = IvfpqValueFloats(&bulk->type,
-								  IvfpqCastVector(&bulk->cast, vector, dims),
-								  &dims);
-	memcpy(bulk->cast_floats + (Size) number * dims, vector,
-		   dims * sizeof(float));
+	memcpy(vector, IvfpqValueFloats(&bulk->type, value, &dims),
+		   bulk->queries.dims * sizeof(float));
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(bulk->round);
 }
 
+/*
+ * Returns whether the column's type stores other elements than were asked.  A
+ * type that stores floats does not; a first query is cast to see whether it
+ * does store them.
+ */
+static bool
+casts_queries(IvfpqBulk *bulk)
+{
+	float	   *vector;
+
+	if (!bulk->type.has_toreal)
+		return false;
+	vector = palloc(bulk->queries.dims * sizeof(float));
+	cast_query(bulk, bulk->queries.vectors, vector);
+	pfree(vector);
+	return bulk->type.stored != IVFPQ_STORED_FLOATS ||
+		!bulk->type.is_stored_so;
+}
+
+/* Adds a query to the portion, which begins with query `first`. */
 static void
-add_query(IvfpqBulk *bulk)
+add_query(IvfpqBulk *bulk, int first)
 {
 	int			number = bulk->nasked++;
 	IvfpqBulkQuery *query = &bulk->asked[number];
@@ -454,18 +535,10 @@ add_query(IvfpqBulk *bulk)
 	memset(query, 0, sizeof(*query));
 	query->rows = bulk->rows + (Size) number * bulk->k;
 	if (bulk->cast_floats != NULL)
-		cast_query(bulk, number);
+		cast_query(bulk, bulk->queries.vectors + (Size) (first + number) * dims,
+				   bulk->cast_floats + (Size) number * dims);
 	if (bulk->is_cosine)
 		bulk->squares[number] = gv_square(vector, dims);
-	if (bulk->vectors != NULL)
-	{
-		float	   *to = bulk->vectors + (Size) number * dims;
-
-		IvfpqTransform(bulk->index, bulk->model, vector, to);
-		query->vector = to;
-		query->is_boundable = IvfpqIsBoundable(&bulk->type, vector, dims) &&
-			IvfpqQueryIsBoundable(&bulk->model->gv, vector, to);
-	}
 }
 
 /*
@@ -479,7 +552,7 @@ bulk_next(IvfpqBulk *bulk, int first)
 	int			dims = bulk->queries.dims;
 	Size		vector_bytes = (Size) dims * sizeof(float);
 	Size		bytes = sizeof(IvfpqBulkQuery) + sizeof(int) +
-	2 * sizeof(double) + bulk->k * sizeof(IvfpqBulkRow) + 3 * vector_bytes;
+	2 * sizeof(double) + bulk->k * sizeof(IvfpqBulkRow) + vector_bytes;
 	IvfpqSearchParams params;
 	bool		is_last;
 	int			n;
@@ -497,17 +570,13 @@ bulk_next(IvfpqBulk *bulk, int first)
 	bulk->asked = palloc_extended(n * sizeof(IvfpqBulkQuery),
 								  MCXT_ALLOC_HUGE);
 	bulk->nasked = 0;
-	bulk->asked_floats = bulk->queries.vectors + (Size) first * dims;
-	bulk->floats = bulk->asked_floats;
+	bulk->floats = bulk->queries.vectors + (Size) first * dims;
 	bulk->cast_floats = NULL;
-	if (bulk->type.has_toreal)
+	if (bulk->casts_queries)
 	{
 		bulk->cast_floats = palloc_extended(n * vector_bytes, MCXT_ALLOC_HUGE);
 		bulk->floats = bulk->cast_floats;
 	}
-	bulk->vectors = NULL;
-	if (bulk->model->meta.nlists > 0)
-		bulk->vectors = palloc_extended(n * vector_bytes, MCXT_ALLOC_HUGE);
 	bulk->squares = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
 	bulk->farthest = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
 	bulk->rows = palloc_extended((Size) n * bulk->k * sizeof(IvfpqBulkRow),
@@ -515,7 +584,7 @@ bulk_next(IvfpqBulk *bulk, int first)
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		add_query(bulk);
+		add_query(bulk, first);
 	}
 	MemoryContextSwitchTo(oldcontext);
 
@@ -613,6 +682,7 @@ bulk_begin(IvfpqBulk *bulk)
 	bulk->round = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq round",
 										ALLOCSET_DEFAULT_SIZES);
+	bulk->casts_queries = casts_queries(bulk);
 	IvfpqRerankBegin(&bulk->rerank, bulk->heap, bulk->index,
 					 bulk->snapshot);
 	bulk->rerank.warned = &bulk->warned_mismatched;
@@ -630,6 +700,7 @@ bulk_begin(IvfpqBulk *bulk)
 								1);
 	bulk->nsearches = Min(bulk->nsearches, bulk->queries.n);
 	bulk->searches = palloc0(bulk->nsearches * sizeof(IvfpqSearch));
+	IvfpqBulkNearestInit(bulk);
 	for (int s = 0; s < bulk->nsearches; s++)
 	{
 		IvfpqSearchInit(&bulk->searches[s], bulk->index, bulk->model);
@@ -726,25 +797,54 @@ check_searchable(Relation heap, Relation index)
 				 errhint("Retry when the transactions that were running while the index was built have ended.")));
 }
 
-/*
- * IvfpqBulkSink callback.  Puts the rows of a query into the result, where
- * queries are counted from 1.
- */
+/* A row of gpuvec_search, laid out as in a tuple. */
+typedef struct Answer
+{
+	int32		query;			/* from 1 */
+	ItemPointerData tid;
+	float8		distance;
+} Answer;
+
+/* The result of gpuvec_search, and a tuple that is changed for each row. */
+typedef struct Answers
+{
+	Tuplestorestate *store;
+	TupleTableSlot *slot;		/* has the tuple */
+	Answer	   *answer;			/* the tuple's columns */
+} Answers;
+
+/* Begins the result.  Forms the tuple, whose columns have the layout of all. */
+static void
+begin_result(Answers *result, const ReturnSetInfo *rsinfo)
+{
+	ItemPointerData none = {0};
+	Datum		values[3] = {
+		Int32GetDatum(0), PointerGetDatum(&none), Float8GetDatum(0)
+	};
+	bool		nulls[3] = {false};
+	MinimalTuple tuple = heap_form_minimal_tuple(rsinfo->setDesc, values,
+												 nulls);
+
+	result->store = rsinfo->setResult;
+	result->slot = MakeSingleTupleTableSlot(rsinfo->setDesc,
+											&TTSOpsMinimalTuple);
+	ExecStoreMinimalTuple(tuple, result->slot, true);
+	result->answer = (Answer *) ((char *) tuple - MINIMAL_TUPLE_OFFSET +
+								 tuple->t_hoff);
+}
+
+/* IvfpqBulkSink callback.  Puts the rows of a query into the result. */
 static void
 put_answer(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 {
-	ReturnSetInfo *rsinfo = arg;
+	Answers    *result = arg;
 
 	for (int i = 0; i < n; i++)
 	{
-		Datum		values[3];
-		bool		nulls[3] = {false};
-
-		values[0] = Int32GetDatum((int32) query + 1);
-		values[1] = PointerGetDatum(&rows[i].tid);
-		values[2] = Float8GetDatum(rows[i].distance);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 nulls);
+		result->answer->query = (int32) query + 1;
+		result->answer->tid = rows[i].tid;
+		result->answer->distance = rows[i].distance;
+		tuplestore_puttupleslot(result->store, result->slot);
 	}
 }
 
@@ -756,6 +856,7 @@ gpuvec_search(PG_FUNCTION_ARGS)
 	IvfpqQueries queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(1));
 	IvfpqBulk	bulk = {.queries = queries, .k = PG_GETARG_INT32(2)};
 	IvfpqIdentity caller;
+	Answers		result;
 
 	if (bulk.k < 1 || bulk.k > IVFPQ_BULK_MOST_K)
 		ereport(ERROR,
@@ -770,9 +871,11 @@ gpuvec_search(PG_FUNCTION_ARGS)
 	{
 		bulk.snapshot = RegisterSnapshot(GetActiveSnapshot());
 		IvfpqCountersOpen();
+		begin_result(&result, rsinfo);
 		IvfpqActAsOwner(&caller, bulk.heap);
-		bulk_answer(&bulk, put_answer, rsinfo);
+		bulk_answer(&bulk, put_answer, &result);
 		IvfpqActAsCaller(&caller);
+		ExecDropSingleTupleTableSlot(result.slot);
 
 		/* nothing is logged while acting as the owner */
 		if (ivfpq_keep_queries && bulk.model->meta.nlists > 0)

@@ -73,10 +73,6 @@ typedef struct IvfpqBulkQuery
 {
 	Datum		value;			/* the query in the column's type, for the
 								 * operator's function; 0 = not made yet */
-	const float *vector;		/* [dims] the transformed query; NULL if the
-								 * index is untrained */
-	bool		is_boundable;	/* bounds from refine records hold for this
-								 * query */
 	IvfpqBulkRow *rows;			/* [k] the nearest rows so far, a part of
 								 * IvfpqBulk.rows; a heap with the farthest
 								 * row first, until IvfpqBulkSort sorts them */
@@ -112,6 +108,8 @@ typedef struct IvfpqBulk
 	IvfpqRealDistance engine_distance;	/* the engine's function, which
 										 * computes the same distance in
 										 * double; NULL: there is none */
+	bool		casts_queries;	/* the column's type stores other elements
+								 * than were asked */
 	bool		is_cosine;		/* engine_distance is the cosine, which uses
 								 * `squares` */
 	bool		sees_pages;		/* pages tell which rows are visible
@@ -131,6 +129,8 @@ typedef struct IvfpqBulk
 
 	IvfpqSearch *searches;		/* [nsearches]; NULL if untrained */
 	int			nsearches;		/* at most IVFPQ_TOGETHER */
+	struct IvfpqBulkNearest *nearest;	/* what answers of gpuvecd are taken
+										 * with; NULL if untrained */
 	MemoryContext portion;		/* memory of one portion at a time */
 	MemoryContext round;		/* memory of a slice of a round, reset after
 								 * each slice */
@@ -145,12 +145,8 @@ typedef struct IvfpqBulk
 	 */
 	const float *floats;		/* [nasked][dims] the queries, as the column's
 								 * type stores them */
-	const float *asked_floats;	/* [nasked][dims] the queries as they were
-								 * asked */
-	float	   *cast_floats;	/* [nasked][dims] `floats`, if the type is not
-								 * real[]; else NULL */
-	float	   *vectors;		/* [nasked][dims] the transformed queries;
-								 * NULL if the index is untrained */
+	float	   *cast_floats;	/* [nasked][dims] `floats`, if casts_queries;
+								 * else NULL */
 	double	   *squares;		/* [nasked] <floats, floats>, if is_cosine */
 	double	   *farthest;		/* [nasked] distance of the query's farthest
 								 * row; NaN while the query has fewer than k
@@ -188,6 +184,24 @@ extern void IvfpqBulkFind(const IvfpqBulkRequest *request);
  */
 extern void IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search,
 						  int number, uint32 nearest, int candidates);
+
+extern void IvfpqBulkNearestInit(IvfpqBulk *bulk);
+
+/*
+ * Takes the k nearest rows from an answer to query `number` that has distances,
+ * and whose lists are all current.  The answer may have `capacity` hits, and
+ * the first `candidates` rows of the hits are the candidates.  Returns false if
+ * the candidates have to be taken by IvfpqBulkTake: if there are pending rows,
+ * if k is large, or if some distance is not known.
+ *
+ * The rows are the answer once IvfpqBulkSettle has been called, except for
+ * those queries, put into `again` and counted, for which the snapshot does not
+ * see all of them.  The candidates of these have to be taken by IvfpqBulkTake.
+ */
+extern bool IvfpqBulkTakeNearest(IvfpqBulk *bulk,
+								 const IvfpqRemoteResult *answer, int number,
+								 int capacity, int candidates);
+extern int	IvfpqBulkSettle(IvfpqBulk *bulk, int *again);
 
 /* Reranks the candidates of the active queries [n].  Reorders `active`. */
 extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);

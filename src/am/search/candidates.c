@@ -41,8 +41,6 @@ StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 /* Bytes of the block by which IvfpqSearchInit lets the heap keep memory. */
 #define KEPT_HEAP		(512 * 1024)
 
-#define GOLDEN_RATIO	UINT64CONST(0x9E3779B97F4A7C15)
-
 /*
  * If many searches run together, the nearest lists of each search are read
  * before all other lists.  The nearest are LEAST_NEAR lists, or 1 / NEAR_PART
@@ -360,7 +358,7 @@ IvfpqDistinct(const uint64 *numbers, int n, int most, int *first)
 							MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	for (int i = 0; i < n && count < most; i++)
 	{
-		uint32		at = (uint32) (numbers[i] * GOLDEN_RATIO >> (64 - bits));
+		uint32		at = (uint32) (numbers[i] * IVFPQ_GOLDEN_RATIO >> (64 - bits));
 
 		while (table[at] != 0 && numbers[table[at] - 1] != numbers[i])
 			at = (at + 1) & mask;

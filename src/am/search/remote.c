@@ -500,21 +500,19 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 }
 
 /*
- * Requests a search for each of transformed queries [n][dims] from gpuvecd,
- * like IvfpqSearchRun.  `asked` [n][dims] are the queries as they were asked,
- * or NULL if distances are of no use.  Calls `take` for each query, with the
- * query's number.  `found` says whether gpuvecd found the candidates in the
- * `probes` nearest lists; if not, the session has to find them.  The caller
- * must have read the pending rows before, so that the version of the directory
- * that is read here tells whether the mirror has all rows that the snapshot
- * sees.
+ * Requests a search for each of n queries from gpuvecd, like IvfpqSearchRun.
+ * `asked` [n][dims] are the queries as they were asked, or NULL if distances
+ * are of no use.  Passes each query to taker->take_nearest or taker->take, or
+ * to both.  The caller must have read the pending rows before, so that the
+ * version of the directory that is read here tells whether the mirror has all
+ * rows that the snapshot sees.
+ *
+ * Queries are transformed and answers taken message by message, so that both
+ * are in the processor's cache, and in the same memory each time.
  */
 void
-IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
-					  const float *asked, int n, int probes, int candidates,
-					  void (*take) (void *arg, IvfpqSearch *search,
-									int number, bool found),
-					  void *arg)
+IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
+					  int probes, int candidates, const IvfpqBulkTaker *taker)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
 	IvfpqRemoteQuery question = {
@@ -532,12 +530,23 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
 												 MCXT_ALLOC_HUGE |
 												 MCXT_ALLOC_ZERO);
 	uint64	   *versions = palloc(((n - 1) / size + 1) * sizeof(uint64));
+	Size		message_floats = (Size) size * meta->dims;
+
+	/* vectors of the messages under way, each behind those of the other */
+	float	   *vectors = palloc_extended(IVFPQ_BULK_UNDER_WAY *
+										  message_floats * sizeof(float),
+										  MCXT_ALLOC_HUGE);
+	int		   *left = palloc(size * sizeof(int));	/* queries of the message
+													 * to be passed to `take` */
 	IvfpqOutcome served = IVFPQ_ANSWERED;
 	int			next = 0;		/* the first query that is not sent */
 
 	for (int first = 0; first < n; first += size)
 	{
 		int			count = Min(size, n - first);
+		const float *message = vectors +
+		first / size % IVFPQ_BULK_UNDER_WAY * message_floats;
+		int			nleft = 0;
 		instr_time	began;
 		instr_time	ended;
 
@@ -545,10 +554,14 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
 		while (served == IVFPQ_ANSWERED && next < n &&
 			   IvfpqRemoteBulkMaySend(bulk))
 		{
-			question.queries = queries + (Size) next * meta->dims;
+			float	   *to = vectors +
+			next / size % IVFPQ_BULK_UNDER_WAY * message_floats;
+
+			question.n = Min(size, n - next);
+			taker->transform(taker->arg, next, question.n, to);
+			question.queries = to;
 			if (question.asked != NULL)
 				question.asked = asked + (Size) next * meta->dims;
-			question.n = Min(size, n - next);
 			question.version = versions[next / size] =
 				IvfpqDirectoryVersion(search->index, meta);
 			IvfpqRemoteBulkSend(bulk, &question);
@@ -566,12 +579,22 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
 			question.asked = NULL;
 		question.version = versions[first / size];
 		for (int i = 0; i < count; i++)
+			if (served != IVFPQ_ANSWERED || !answers[i].head.is_brief ||
+				answers[i].distances == NULL ||
+				!taker->take_nearest(taker->arg, &answers[i], first + i,
+									 question.capacity))
+				left[nleft++] = first + i;
+		nleft += taker->settle(taker->arg, left + nleft);
+		for (int l = 0; l < nleft; l++)
 		{
+			int			i = left[l] - first;
 			bool		found = served == IVFPQ_ANSWERED;
 
-			IvfpqSearchQuery(search, queries + (Size) (first + i) * meta->dims);
 			if (found)
+			{
+				IvfpqSearchQuery(search, message + (Size) i * meta->dims);
 				found = use_answer(search, &answers[i], &question);
+			}
 			if (found)
 			{
 				search->found_all = search->candidates.count <
@@ -579,10 +602,12 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
 				if (meta->lists_per_row > 1)
 					IvfpqSearchDistinct(search, candidates);
 			}
-			take(arg, search, first + i, found);
+			taker->take(taker->arg, search, left[l], found);
 		}
 	}
 	IvfpqRemoteBulkEnd(bulk);
+	pfree(left);
+	pfree(vectors);
 	pfree(versions);
 	pfree(answers);
 }

@@ -346,8 +346,9 @@ IvfpqRerankGivePage(const IvfpqRerank *rerank, IndexFetchTableData *scan,
  *
  * A page's flag is not used by a snapshot that was taken during recovery, as in
  * PostgreSQL's own scans.  A serializable transaction fetches all rows, because
- * a fetch takes the row's predicate lock and meets conflicts.  Before PostgreSQL 17, a row that an old snapshot does not see may
- * be taken to be visible to all, if old_snapshot_threshold is set.
+ * a fetch takes the row's predicate lock and meets conflicts.  Before
+ * PostgreSQL 17, a row that an old snapshot does not see may be taken to be
+ * visible to all, if old_snapshot_threshold is set.
  */
 bool
 IvfpqRerankMayLook(const IvfpqRerank *rerank)
@@ -372,41 +373,39 @@ void
 IvfpqRerankLook(IvfpqRerank *rerank, const uint64 *ids, int n, bool *seen)
 {
 	IvfpqPrefetchRow rows = {.heap = rerank->heap, .ids = ids, .n = n};
-	BlockNumber current = InvalidBlockNumber;
-	Buffer		buffer = InvalidBuffer;
 
 	IvfpqPrefetchBegin(&rerank->prefetch, rerank->heap, ids, n,
 					   IVFPQ_ID_SHIFT);
 	for (int i = 0; i < Min(n, ROWS_SOUGHT); i += ROWS_TOGETHER)
 		look_up(&rows, i);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n;)
 	{
 		BlockNumber blkno = (BlockNumber) (ids[i] >> IVFPQ_ID_SHIFT);
 		ItemPointerData tid;
-		OffsetNumber offset;
+		Buffer		buffer;
 		Page		page;
+		bool		is_all_visible;
+		OffsetNumber last;
 
 		CHECK_FOR_INTERRUPTS();
-		if (i % ROWS_TOGETHER == 0)
-			look_up(&rows, i + ROWS_SOUGHT);
 		prefetch_to(rerank, ids[i], &tid);
-		if (blkno != current)
-		{
-			if (BufferIsValid(buffer))
-				ReleaseBuffer(buffer);
-			buffer = IvfpqBufHintRead(rerank->heap, blkno, NULL);
-			current = blkno;
-		}
+		buffer = IvfpqBufHintRead(rerank->heap, blkno, NULL);
 		page = BufferGetPage(buffer);
-		offset = ItemPointerGetOffsetNumber(&tid);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		seen[i] = PageIsAllVisible(page) &&
-			offset <= PageGetMaxOffsetNumber(page) &&
-			ItemIdIsNormal(PageGetItemId(page, offset));
+		is_all_visible = PageIsAllVisible(page);
+		last = PageGetMaxOffsetNumber(page);
+		for (; i < n && ids[i] >> IVFPQ_ID_SHIFT == blkno; i++)
+		{
+			OffsetNumber offset = (OffsetNumber) (ids[i] & 0xFFFF);
+
+			seen[i] = is_all_visible && OffsetNumberIsValid(offset) &&
+				offset <= last && ItemIdIsNormal(PageGetItemId(page, offset));
+			if (i % ROWS_TOGETHER == 0)
+				look_up(&rows, i + ROWS_SOUGHT);
+		}
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-	}
-	if (BufferIsValid(buffer))
 		ReleaseBuffer(buffer);
+	}
 	IvfpqPrefetchEnd(&rerank->prefetch);
 	IvfpqPrefetchBegin(&rerank->prefetch, rerank->heap, NULL, 0,
 					   IVFPQ_ID_SHIFT);

@@ -11,6 +11,7 @@
 
 #include "am/common/model.h"
 #include "engine/gv_engine.h"
+#include "client/client.h"
 #include "page/listread.h"
 #include "page/page.h"
 #include "page/refinepage.h"
@@ -302,6 +303,9 @@ extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 
+/* Multiplied by a number, spreads it over the high bits. */
+#define IVFPQ_GOLDEN_RATIO	UINT64CONST(0x9E3779B97F4A7C15)
+
 extern int	IvfpqDistinct(const uint64 *numbers, int n, int most, int *first);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 extern void IvfpqCountsReserve(IvfpqSearch *search, int nlists);
@@ -326,13 +330,44 @@ extern void IvfpqReportEngine(IvfpqScanReport *report, const char *engine);
 extern void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
-extern void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
-								  const float *asked, int n, int probes,
-								  int candidates,
-								  void (*take) (void *arg,
-												IvfpqSearch *search,
-												int number, bool found),
-								  void *arg);
+
+/*
+ * Callbacks of IvfpqSearchBulkRemote, which numbers queries from 0; `arg` is
+ * their first argument.
+ */
+typedef struct IvfpqBulkTaker
+{
+	void	   *arg;
+
+	/* sets vectors [n][dims] to the transformed queries first .. first+n-1 */
+	void		(*transform) (void *arg, int first, int n, float *vectors);
+
+	/*
+	 * Takes an answer with distances, whose lists are all current; it may
+	 * have `capacity` hits.  Returns false if the query has to be passed to
+	 * `take`.
+	 */
+	bool		(*take_nearest) (void *arg, const IvfpqRemoteResult *answer,
+								 int number, int capacity);
+
+	/*
+	 * Called after all answers of a message were passed to take_nearest. Puts
+	 * queries that have to be passed to `take` after all into `again`, and
+	 * returns their number.
+	 */
+	int			(*settle) (void *arg, int *again);
+
+	/*
+	 * Takes the candidates that were found for a query.  If `found` is false,
+	 * the session has to find them.
+	 */
+	void		(*take) (void *arg, IvfpqSearch *search, int number,
+						 bool found);
+} IvfpqBulkTaker;
+
+extern void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked,
+								  int n, int probes, int candidates,
+								  const IvfpqBulkTaker *taker);
 
 /*
  * ivfpqsearch.c
