@@ -406,6 +406,8 @@ test_eviction(void)
 	OK(put_drawn(loader, &old, &rows));
 	usleep(20000);
 	OK(search_check(session, &young, &index));
+	/* mirrors could go, too */
+	usleep(1100000);
 	check_bare(loader, &bare, 2000, "bare");
 	check_form(loader, &old, GV_ROWS_NONE, "old");
 	check_form(loader, &young, GV_ROWS_FLOAT, "young");

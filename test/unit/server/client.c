@@ -188,7 +188,8 @@ void
 client_cut(int fd, int got, const char *what)
 {
 	CHECK(got == GV_REFUSED_PROTOCOL, "%s: %d", what, got);
-	CHECK(client_ended(fd), "%s", what);
+	/* whoever was answered would be waited for in vain */
+	CHECK(got != 0 && client_ended(fd), "%s", what);
 	close(fd);
 }
 
