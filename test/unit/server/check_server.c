@@ -9,8 +9,9 @@
  * numbers, or only on the server, is left out.  Names of tests leave out all
  * others; GPUVEC_UNIT_SMALL makes all of them small, GPUVEC_UNIT_SMALL_TESTS
  * those that it names; "--bench DEVICES..." measures work that is divided
- * (bench_divided.c).  Prints what fails and "check_server: N passed, M
- * failed".  A test that does not end is named, and ends the program.
+ * (bench_divided.c), "--bench-loop MS SESSIONS HITS" the loop
+ * (bench_loop.c).  Prints what fails and "check_server: N passed, M failed".
+ * A test that does not end is named, and ends the program.
  */
 #include <signal.h>
 #include <string.h>
@@ -116,6 +117,11 @@ main(int argc, char **argv)
 	if (argc > 2 && strcmp(argv[1], "--bench") == 0)
 	{
 		bench_divided(argc - 2, argv + 2);
+		return unit_failed > 0;
+	}
+	if (argc == 5 && strcmp(argv[1], "--bench-loop") == 0)
+	{
+		bench_loop(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
 		return unit_failed > 0;
 	}
 	test_lock_begin();

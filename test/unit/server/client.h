@@ -258,6 +258,9 @@ extern void check_crowded_calib_mirror(const TestServer *server,
 /* bench_divided.c: with each of n lists of devices */
 extern void bench_divided(int n, char **devices);
 
+/* bench_loop.c */
+extern void bench_loop(int ms, int sessions, int hits);
+
 /* The tests, one function a file. */
 extern void test_rules(void);
 extern void test_wrong(void);
