@@ -1193,7 +1193,7 @@ mirror_has_rows(IvfpqLoad *load)
 	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 	(void) IvfpqChannelAsk(load->channel, GV_MSG_READ_ROWS, &request,
 						   sizeof(request), (const char *) &any, sizeof(any),
-						   gv_row_stride(load->rows, load->meta.dims));
+						   gv_row_stride(GV_ROWS_FLOAT, load->meta.dims));
 	check_answer(load);
 	return IvfpqAnswerLength(load->channel) > 0;
 }
@@ -1232,8 +1232,15 @@ load_mirror(IvfpqLoad *load, bool whole)
 		if (load->rows != GV_ROWS_NONE)
 			rows_send_all(load);
 	}
-	else if (load->rows != GV_ROWS_NONE && !mirror_has_rows(load))
+	else if (load->meta.refine != IVFPQ_REFINE_NONE || !mirror_has_rows(load))
 		load->rows = GV_ROWS_NONE;
+	else if (load->rows == GV_ROWS_NONE)
+	{
+		/* its rows would become those of other tuples */
+		load_ask(load, GV_MSG_DROP, &request, sizeof(request), NULL, 0, 0);
+		give_up(load, IVFPQ_LOAD_ABSENT,
+				"the mirror has rows, but they must not be read now");
+	}
 	/* lists may have changed meanwhile */
 	refresh(load);
 	if (load->fresh)

@@ -535,10 +535,22 @@ IvfpqRemoteSearch(Relation index, const IvfpqMetaData *meta,
 	return served;
 }
 
-/* Unmaps the slots if an error kept them from being shared. */
+/* Tells gpuvecd whether there may be answers in the slots that are not taken. */
+static void
+mark_slots(bool in_use)
+{
+	if (slots.is_shared)
+		__atomic_store_n((uint64 *) slots.slots, in_use, __ATOMIC_SEQ_CST);
+}
+
+/*
+ * Ends the use of the slots: no more answers are taken from them.  Unmaps them
+ * if an error kept them from being shared.
+ */
 static void
 release(void *arg)
 {
+	mark_slots(false);
 	if (slots_connection == 0)
 		IvfpqRingClose(&slots);
 }
@@ -683,6 +695,7 @@ prepare_channel(IvfpqRemoteBulk *bulk)
 		channel->max_in_flight = IVFPQ_BULK_UNDER_WAY;
 	}
 	bulk->ring = &slots;
+	mark_slots(true);
 }
 
 /*

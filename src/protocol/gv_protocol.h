@@ -143,7 +143,9 @@ typedef enum GvMessageType
 	GV_MSG_ATTACH_SHM,			/* GvAttachShmRequest, and with it the
 								 * descriptor of a memfd whose size is sealed;
 								 * OK: nothing.  The memory replaces that of
-								 * an earlier message */
+								 * an earlier message.  The first 8 bytes of a
+								 * bulk client's memory are not 0 while it may
+								 * still take answers from it */
 	GV_MSG_IN_SHM,				/* GvInShmRequest: a loader's ARRAY, LISTS or
 								 * REFINE, or a set's PUT, is in the shared
 								 * memory, including its header.  The client

@@ -37,13 +37,15 @@
 
 /*
  * Unmaps the memory that the client shares.  A bulk client keeps it mapped
- * after its connection has ended, but has no more use for what is there, so
- * that is given back to the system first.
+ * after its connection has ended.  If the client has taken all answers, it has
+ * no more use for what is there, so that is given back to the system first.
  */
 static void
 unmap(GvConnection *connection)
 {
-	if (connection->shm != NULL && connection->role == GV_ROLE_BULK)
+	if (connection->shm != NULL && connection->role == GV_ROLE_BULK &&
+		__atomic_load_n((uint64_t *) (void *) connection->shm,
+						__ATOMIC_SEQ_CST) == 0)
 		(void) madvise(connection->shm, connection->shm_bytes, MADV_REMOVE);
 	if (connection->shm != NULL)
 		(void) munmap(connection->shm, connection->shm_bytes);

@@ -237,9 +237,23 @@ is(has_rows('chain_e'), 't', 'a broken chain is in a mirror');
 is_verified($node, 'chain_e', 'a broken chain');
 differs($node, "SELECT id FROM chain ORDER BY e <-> point($_, 8) LIMIT 10", "a broken chain near $_", stale => 1) for (7, 1007);
 
-# -- long chains and other tables' settings
+# -- rows that loaders may no longer read: a mirror that has some goes, and does not
+# keep old ones under TIDs that others get
+begin_reuse('');
 $node->append_conf('postgresql.conf', "gpuvec.mirror_rows = off\n");
 $node->reload;
+$node->safe_psql('postgres', $_) for ('VACUUM r', 'INSERT INTO r SELECT 2001, point(1000, 8), 1');
+reborn('off');
+for my $query (($nearest, $nearest =~ s/point\(5/point(1000/r) x 3)
+{
+	is($node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = gpu; SET gpuvec.mirror_rows = auto; $query"),
+		$node->safe_psql('postgres', "SET enable_indexscan = off; $query"),
+		"off while the mirror has rows: $query");
+	select undef, undef, undef, 0.4;
+}
+comes($node, q{SELECT count(*) = 0 FROM gpuvec_mirrors WHERE index = 'r_e'::regclass AND rows}, 'the mirror with rows goes');
+
+# -- the setting
 $node->safe_psql('postgres', 'REINDEX INDEX t_l2');
 is(has_rows('t_l2'), 'f', 'off: no rows');
 differs($node, 'SELECT id FROM t ORDER BY e <-> point(77, 8) LIMIT 10', 'off');
