@@ -748,6 +748,17 @@ IvfpqWaitEvent(void)
 #endif
 }
 
+/* Returns whether a node is JSON_QUERY or the like, which are new in 17. */
+static inline bool
+IvfpqIsJsonExpr(const Node *node)
+{
+#if PG_VERSION_NUM >= 170000
+	return IsA(node, JsonExpr);
+#else
+	return false;
+#endif
+}
+
 /* An iteration over the pages of a TIDBitmap. */
 typedef struct IvfpqTidIterator
 {

@@ -53,6 +53,26 @@ gives($node, q{SET enable_seqscan = off; SET gpuvec.engine = gpu;
 	SELECT count(*) FROM (SELECT FROM t ORDER BY e <-> point(77, 8) LIMIT 10) AS x;
 	SELECT refined >= 30, reranked FROM gpuvec_last_scan()}, "10\nt|0", 'no row is fetched twice');
 
+# -- a loader, whose user is a superuser, runs no code of an index's owner as itself
+$node->safe_psql('postgres', q{
+	CREATE ROLE mallory;
+	GRANT CREATE ON SCHEMA public TO mallory;
+	SET ROLE mallory;
+	CREATE FUNCTION grab() RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+			ALTER ROLE mallory SUPERUSER;
+		END IF;
+	END
+	$$;
+	CREATE FUNCTION steal() RETURNS real[] LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM public.grab(); RETURN '{1,2,3,4}'; END $$;
+	CREATE FUNCTION lend(real[]) RETURNS real[] LANGUAGE sql IMMUTABLE AS 'SELECT coalesce($1, public.steal())';
+	CREATE TABLE trap AS SELECT g AS id, point(g, 4) AS e FROM generate_series(1, 500) AS g;
+	CREATE INDEX trap_constant ON trap USING gpuivfpq (coalesce(e, steal())) WITH (lists = 4, dims = 4);
+	CREATE INDEX trap_inlined ON trap USING gpuivfpq (lend(e)) WITH (lists = 4, dims = 4)});
+is(has_rows($_), 'f', "$_ has no rows") for qw(trap_constant trap_inlined);
+gives($node, q{SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'}, 'f', 'nobody became a superuser');
+
 # -- equal and odd vectors: nothing is returned by its distance that a sort would not
 $node->safe_psql('postgres', q{
 	CREATE TABLE odd (id serial, e real[]);

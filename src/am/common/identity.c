@@ -421,7 +421,8 @@ is_interpreted(Oid funcid, void *context)
 /*
  * Expression walker.  Returns whether the expression calls a function for
  * which is_interpreted() is true.  Constraints of a domain may call such a
- * function, so returns true for an expression that checks them.
+ * function, so returns true for an expression that checks them, or that may
+ * convert JSON to a domain.
  */
 static bool
 has_interpreted(Node *node, void *context)
@@ -431,7 +432,8 @@ has_interpreted(Node *node, void *context)
 	if (IsA(node, CoerceToDomain) &&
 		IvfpqDomainHasConstraints(((CoerceToDomain *) node)->resulttype))
 		return true;
-	return check_functions_in_node(node, is_interpreted, context) ||
+	return IvfpqIsJsonExpr(node) ||
+		check_functions_in_node(node, is_interpreted, context) ||
 		expression_tree_walker(node, has_interpreted, context);
 }
 

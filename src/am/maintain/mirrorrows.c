@@ -2,9 +2,10 @@
  * mirrorrows.c
  *		Rows of an index's table for the index's mirror in gpuvecd.
  *
- * A loader reads rows in a worker, whose user is a superuser.  So it evaluates
- * expressions only if they call nothing but C functions, which superusers have
- * made: an owner's function in SQL or a procedural language never runs there.
+ * A loader reads rows in a worker, whose user is a superuser.  So it acts as
+ * the table's owner, and evaluates only expressions whose stored form calls
+ * nothing but C functions.  The form in the relation cache must not be looked
+ * at for this: to make it, PostgreSQL evaluates functions of constants.
  *
  * search/README, "Rows in a mirror", has the proof that a row read here is the
  * row that sessions see at its TID.
@@ -12,51 +13,17 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "access/htup_details.h"
-#include "catalog/pg_language_d.h"
-#include "catalog/pg_proc.h"
 #include "miscadmin.h"
-#include "nodes/nodeFuncs.h"
+#include "storage/bufmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/relcache.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "am/common/enginecall.h"
+#include "am/common/identity.h"
 #include "am/maintain/maintain.h"
 #include "am/search/rerank.h"
 #include "client/client.h"
-
-/* Returns whether a function is not in C. */
-static bool
-is_interpreted(Oid function, void *context)
-{
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
-	Oid			language = InvalidOid;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
-		ReleaseSysCache(tuple);
-	}
-	return language != INTERNALlanguageId && language != ClanguageId;
-}
-
-/*
- * Returns whether an expression may run code that is not in C.  The checks of
- * a domain are expressions of their own, which are not looked at.
- */
-static bool
-runs_interpreted_code(Node *node, void *context)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, CoerceToDomain) ||
-		check_functions_in_node(node, is_interpreted, context))
-		return true;
-	return expression_tree_walker(node, runs_interpreted_code, context);
-}
 
 /* IvfpqRowSource.form */
 static GvRowForm
@@ -66,8 +33,7 @@ row_form(Relation index, Relation heap)
 
 	/* other access methods may move a row without another TID */
 	if (heap->rd_tableam != GetHeapamTableAmRoutine() ||
-		runs_interpreted_code((Node *) RelationGetIndexExpressions(index),
-							  NULL))
+		IvfpqIsInterpreted(index, false))
 		return GV_ROWS_NONE;
 	IvfpqTypeInit(&type, index);
 	IvfpqTypeStudy(&type);
@@ -99,8 +65,11 @@ read_rows(Relation index, Relation heap, Snapshot snapshot, GvRowForm form,
 {
 	Size		stride = gv_row_stride(form, dims);
 	uint64	   *ids = palloc(n * sizeof(uint64));
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+	IvfpqIdentity caller;
 	IvfpqType	type;
 	IvfpqRerank rerank;
+	int			nthere = 0;		/* the table may have been truncated since */
 	int			count = 0;
 
 	snapshot = RegisterSnapshot(snapshot != NULL ? snapshot :
@@ -108,19 +77,25 @@ read_rows(Relation index, Relation heap, Snapshot snapshot, GvRowForm form,
 	IvfpqTypeInit(&type, index);
 	IvfpqTypeStudy(&type);
 	for (int i = 0; i < n; i++)
+	{
 		ids[i] = IvfpqTidToId(&tids[i]);
+		if (ItemPointerGetBlockNumberNoCheck(&tids[i]) < nblocks)
+			nthere = i + 1;
+	}
+	IvfpqActAsOwner(&caller, heap);
 	IvfpqRerankBegin(&rerank, heap, index, snapshot);
-	IvfpqRerankPrefetch(&rerank, ids, n, true);
+	IvfpqRerankPrefetch(&rerank, ids, nthere, true);
 	for (int i = 0; i < n; i++)
 	{
 		GvRowItem  *item = (GvRowItem *) (items + count * stride);
-		const float *vector;
+		const float *vector = NULL;
 		int			row_dims;
 
 		CHECK_FOR_INTERRUPTS();
 		memset(item, 0, stride);
 		memcpy(item->rowid, &tids[i], sizeof(item->rowid));
-		vector = IvfpqRerankFetchVector(&rerank, &type, ids[i], &row_dims);
+		if (i < nthere && ItemPointerIsValid(&tids[i]))
+			vector = IvfpqRerankFetchVector(&rerank, &type, ids[i], &row_dims);
 		if (vector != NULL)
 		{
 			if (row_dims == dims && IvfpqIsBoundable(&type, vector, dims))
@@ -131,6 +106,7 @@ read_rows(Relation index, Relation heap, Snapshot snapshot, GvRowForm form,
 	}
 	IvfpqRerankReleasePages(&rerank);
 	IvfpqRerankEnd(&rerank);
+	IvfpqActAsCaller(&caller);
 	UnregisterSnapshot(snapshot);
 	pfree(ids);
 	return count;
