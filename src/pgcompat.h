@@ -748,6 +748,16 @@ IvfpqWaitEvent(void)
 #endif
 }
 
+static inline MinimalTuple
+IvfpqFormMinimalTuple(TupleDesc descriptor, Datum *values, bool *isnulls)
+{
+#if PG_VERSION_NUM >= 180000
+	return heap_form_minimal_tuple(descriptor, values, isnulls, 0);
+#else
+	return heap_form_minimal_tuple(descriptor, values, isnulls);
+#endif
+}
+
 /* Returns whether a node is JSON_QUERY or the like, which are new in 17. */
 static inline bool
 IvfpqIsJsonExpr(const Node *node)

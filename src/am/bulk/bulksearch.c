@@ -822,8 +822,8 @@ begin_result(Answers *result, const ReturnSetInfo *rsinfo)
 		Int32GetDatum(0), PointerGetDatum(&none), Float8GetDatum(0)
 	};
 	bool		nulls[3] = {false};
-	MinimalTuple tuple = heap_form_minimal_tuple(rsinfo->setDesc, values,
-												 nulls);
+	MinimalTuple tuple = IvfpqFormMinimalTuple(rsinfo->setDesc, values,
+											   nulls);
 
 	result->store = rsinfo->setResult;
 	result->slot = MakeSingleTupleTableSlot(rsinfo->setDesc,
