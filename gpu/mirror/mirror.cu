@@ -497,9 +497,9 @@ gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
  * of tables lead to the groups.  A page of refine records is one that the
  * index has, and a page of rows is one of the table.  The slots of a page are
  * an extent of a pool.  A page of refine records gets all of its slots at
- * once.  How many rows a page of the table has is not known in advance, so a
- * page gets as many slots as its rows so far need, and moves to a larger
- * extent when a row with a greater offset comes.
+ * once.  How many rows a page of the table has is not known in advance.  So its
+ * extent is as large as the rows that have come need, and the page moves to a
+ * larger one when a row with a greater offset comes.
  */
 
 /* The host's copy of a table of pages. */

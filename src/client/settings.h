@@ -31,7 +31,7 @@ typedef enum IvfpqErrorSetting
 	IVFPQ_ON_ERROR_ERROR
 } IvfpqErrorSetting;
 
-/* Whether mirrors have the vectors of the table's rows. */
+/* When a mirror stores the vectors of the table, too. */
 typedef enum IvfpqMirrorRowsSetting
 {
 	IVFPQ_MIRROR_ROWS_AUTO,		/* if memory for them is free */

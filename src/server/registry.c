@@ -655,9 +655,9 @@ place(GvMirrorEntry *entry, uint64_t owner)
 }
 
 /*
- * Leaves out the rows of a mirror that has not been placed, unless devices have
- * memory for them that need not be freed, in as few shards as the mirror needs
- * without rows.
+ * Leaves out the rows of a mirror that has not been placed, if they would cost
+ * others memory or the mirror another shard.  They stay if devices have enough
+ * free memory for them, with the number of shards that suffices without rows.
  */
 static void
 choose_rows(GvMirrorEntry *entry)

@@ -130,8 +130,8 @@ typedef struct Threshold
 } Threshold;
 
 /*
- * What the searches for a query have found.  Postings of a step above the
- * step's reach are not among them, unless all neighbors precede them.
+ * What the searches for a query have found.  Postings whose scores are above
+ * the reach of their step are left out, unless all neighbors precede them.
  */
 typedef struct QueryFound
 {
