@@ -154,9 +154,11 @@ draw_asked(const Rows *rows)
 	row_at(rows, (int32_t) (unit_random() %
 							(uint64_t) (rows->npages * rows->nslots)));
 
-	if (unit_random() % 4 == 0 && rows->spec->rows == GV_ROWS_HALF)
+	if (unit_random() % 4 != 0)
+		return asked;
+	if (rows->spec->rows == GV_ROWS_HALF)
 		gv_from_half((const uint16_t *) item->values, dims, asked);
-	else if (unit_random() % 4 == 0)
+	else
 		memcpy(asked, item->values, sizeof(float) * (size_t) dims);
 	return asked;
 }
