@@ -524,6 +524,32 @@ run_end(const GvPlacedMirror *mirror, const void *addresses, size_t stride,
 }
 
 /*
+ * Gives items [n], which are `stride` bytes apart, to the shards that have
+ * their addresses.  They are rows or refine items.
+ */
+static GvStatus
+put_items(GvPlacedMirror *mirror, const void *items, size_t stride, int32_t n,
+		  bool rows)
+{
+	GvStatus	status = GV_OK;
+	int32_t		first;
+	int32_t		end;
+
+	for (first = 0; first < n && status == GV_OK; first = end)
+	{
+		const void *run = (const char *) items + stride * (size_t) first;
+		Change		change = {.items = rows ? NULL : run,
+		.rows = rows ? run : NULL};
+		int32_t		owner;
+
+		end = run_end(mirror, items, stride, first, n, &owner);
+		change.n = end - first;
+		status = change_replicas(mirror, owner, &change);
+	}
+	return status;
+}
+
+/*
  * The items are checked together, because an engine gets only those that are
  * on the same shard.
  */
@@ -531,26 +557,13 @@ GvStatus
 gv_mirror_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
 {
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
-	GvStatus	status = GV_OK;
-	int32_t		first;
-	int32_t		end;
 
 	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
 			(items != NULL || n == 0));
 	if (!gv_refine_items_valid(&mirror->spec, items, n))
 		return GV_INVALID;
-	for (first = 0; first < n && status == GV_OK; first = end)
-	{
-		int32_t		dims = mirror->spec.dims;
-		Change		change = {.items = gv_refine_item(items, dims, first)};
-		int32_t		owner;
-
-		end = run_end(mirror, items, gv_refine_stride(dims), first, n,
-					  &owner);
-		change.n = end - first;
-		status = change_replicas(mirror, owner, &change);
-	}
-	return status;
+	return put_items(mirror, items, gv_refine_stride(mirror->spec.dims), n,
+					 false);
 }
 
 bool
@@ -579,26 +592,14 @@ GvStatus
 gv_mirror_put_rows(GvMirror *opaque, const GvRowItem *items, int32_t n)
 {
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
-	GvStatus	status = GV_OK;
-	int32_t		first;
-	int32_t		end;
 
 	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
 			(items != NULL || n == 0));
 	if (!gv_row_items_valid(&mirror->spec, items, n))
 		return GV_INVALID;
-	for (first = 0; first < n && status == GV_OK; first = end)
-	{
-		const GvMirrorSpec *spec = &mirror->spec;
-		Change		change = {.rows = gv_row_item(items, spec, first)};
-		int32_t		owner;
-
-		end = run_end(mirror, items, gv_row_stride(spec->rows, spec->dims),
-					  first, n, &owner);
-		change.n = end - first;
-		status = change_replicas(mirror, owner, &change);
-	}
-	return status;
+	return put_items(mirror, items,
+					 gv_row_stride(mirror->spec.rows, mirror->spec.dims),
+					 n, true);
 }
 
 GvStatus
