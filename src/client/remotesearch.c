@@ -255,6 +255,13 @@ take_answer(const char *body, Size length, char *copy,
 		head->nbounds != (has_records ? (uint32) head->nhits : 0) ||
 		(head->ndistances != 0 &&
 		 (!request->asked || head->ndistances != (uint32) head->nhits)) ||
+		head->nfound < head->nhits || head->nfound > request->capacity ||
+		head->omitted.n < 0 || head->omitted.n > head->nfound - head->nhits ||
+		(head->omitted.n == 0 && head->nfound > head->nhits) ||
+		(head->omitted.n > 0 &&
+		 (request->keep == 0 || head->ndistances == 0 ||
+		  head->omitted.n > request->rows - head->nhits ||
+		  (request->ntests > 0 && head->nfound == request->capacity))) ||
 		(head->is_brief && request->version == 0) ||
 		head->matches < 0 || head->nearer < 0 || head->nearer_squares < 0 ||
 		head->nitems < head->matches ||
@@ -316,6 +323,8 @@ IvfpqSearchRequest(const GvMirrorKey *key, int dims,
 		.probes = question->probes,
 		.compare = Max(question->compare, 1),
 		.capacity = question->capacity,
+		.keep = question->keep,
+		.rows = question->rows,
 		.ntests = condition ? condition->ntests : 0,
 		.rank = question->rank,
 		.version = question->version,
@@ -846,6 +855,18 @@ IvfpqMirrorMarkStale(Relation index, const IvfpqMetaData *meta, bool useless)
 		return;
 	hint->stale_until = now + STALE_US;
 	(void) IvfpqRequestMirror(&key, false, false);
+}
+
+/*
+ * Returns whether the mirror was reported as older than the index lately, so
+ * that its answers may have to be merged with rows that it lacks.
+ */
+bool
+IvfpqMirrorMayBeStale(Relation index, const IvfpqMetaData *meta)
+{
+	GvMirrorKey key = IvfpqMirrorKey(index, meta);
+
+	return IvfpqNow() < mirror_hint(&key)->stale_until;
 }
 
 /*

@@ -28,6 +28,8 @@ typedef struct IvfpqRemoteQuery
 	int			probes;
 	int			compare;
 	int			capacity;
+	int			keep;			/* 0, or as in GvSearchRequest */
+	int			rows;
 	uint64		version;
 
 	/* used only with a condition */
@@ -92,6 +94,7 @@ extern void IvfpqRemoteBulkEnd(IvfpqRemoteBulk *bulk);
 
 extern void IvfpqMirrorLacksRows(Relation index, const IvfpqMetaData *meta,
 								 const ItemPointerData *tids, int n);
+extern bool IvfpqMirrorMayBeStale(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMirrorMarkStale(Relation index, const IvfpqMetaData *meta,
 								 bool useless);
 

@@ -49,7 +49,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 16
+#define GV_PROTOCOL_VERSION 17
 
 /*
  * These files are in the data directory, or in the folder of a gpuvecd that
@@ -300,6 +300,11 @@ typedef struct GvSearchRequest
 								 * it is 0, and a search with tests is for all
 								 * lists, the lists in the answer ascend by
 								 * number, otherwise by distance */
+	int32_t		keep;			/* 0, or how many of the nearest rows a
+								 * session needs: the answer may leave out
+								 * other hits, see GvOmitted */
+	int32_t		rows;			/* if keep > 0: only hits of the first `rows`
+								 * different rows count */
 	int32_t		asked;			/* 1 if the queries come as they were asked,
 								 * too, so that the answer has distances if
 								 * the mirror has rows; otherwise 0 */
@@ -319,6 +324,20 @@ typedef struct GvTestRequest
 	int32_t		unused;			/* 0 */
 } GvTestRequest;
 
+/*
+ * What an answer leaves out if the request has `keep`.  If n > 0, the hits in
+ * the answer are of different rows, in the order of their best hits, and all
+ * their distances are known or their rows are not in the mirror.  n other rows
+ * are among the first `rows`, none of them nearer than `distance`.  If the
+ * request has tests, that are all rows that satisfy them in the lists searched.
+ */
+typedef struct GvOmitted
+{
+	double		distance;		/* the least distance of these rows */
+	float		magnitude;		/* the largest GvRowDistance.magnitude */
+	int32_t		n;
+} GvOmitted;
+
 typedef struct GvSearchReply
 {
 	int32_t		nprobed;
@@ -334,7 +353,8 @@ typedef struct GvSearchReply
 								 * or if lists ascend by number */
 	uint32_t	ndistances;		/* nhits, or 0 if the request did not ask for
 								 * distances or the mirror has no rows */
-	uint32_t	unused;			/* 0 */
+	int32_t		nfound;			/* hits, if none were left out */
+	GvOmitted	omitted;
 
 	/* sums over the lists searched, or 0 if the search has no condition */
 	int64_t		nitems;			/* postings in the mirror */

@@ -180,6 +180,7 @@ answer_head(const GvMirrorEntry *entry, const GvConnection *connection,
 	GvSearchReply head = {
 		.nprobed = found->nprobed,
 		.nhits = found->nhits,
+		.nfound = found->nhits,
 		.postings = found->postings,
 		.batch = (uint32_t) n,
 		.queued_us = (uint32_t) ((began_ns - connection->received_ns) / 1000),
@@ -198,15 +199,17 @@ answer_head(const GvMirrorEntry *entry, const GvConnection *connection,
 }
 
 /*
- * Writes the answer to one query into at [bytes].  Copies the results, because
- * the next search overwrites the searcher's memory.
+ * Writes the answer to one query into at [bytes]: all hits, or the hits
+ * kept [head->nhits].  Copies the results, because the next search overwrites
+ * the searcher's memory.
  */
 static void
 put_answer(const GvMirrorEntry *entry, const GvSearch *found,
-		   const GvSearchReply *head, void *at, size_t bytes)
+		   const int32_t *kept, const GvSearchReply *head, void *at,
+		   size_t bytes)
 {
 	GvAnswerArrays arrays;
-	size_t		nhits = (size_t) found->nhits;
+	size_t		nhits = (size_t) head->nhits;
 	int32_t		i;
 
 	/* clear the padding */
@@ -222,6 +225,13 @@ put_answer(const GvMirrorEntry *entry, const GvSearch *found,
 		if (found->condition != NULL)
 			arrays.matches[i] = found->matches[i];
 	}
+	for (i = 0; kept != NULL && i < head->nhits; i++)
+	{
+		arrays.hits[i] = found->hits[kept[i]];
+		arrays.distances[i] = found->distances[kept[i]];
+	}
+	if (kept != NULL)
+		return;
 	if (nhits > 0)
 		memcpy(arrays.hits, found->hits, nhits * sizeof(GvHit));
 	if (head->nbounds > 0)
@@ -258,6 +268,9 @@ static int
 answer(GvBatchSlot *batch, int i, GvStatus status, uint64_t ended_ns)
 {
 	GvConnection *asker = batch->askers[i];
+	const GvSearchRequest *request = gv_payload(asker);
+	const GvSearch *found = &batch->searches[i];
+	const int32_t *kept;
 	GvSearchReply head;
 	size_t		bytes;
 	void	   *reply;
@@ -267,13 +280,14 @@ answer(GvBatchSlot *batch, int i, GvStatus status, uint64_t ended_ns)
 		gv_refuse_status(asker, status);
 		return 0;
 	}
-	head = answer_head(batch->entry, asker, &batch->searches[i], batch->n,
-					   batch->began_ns, ended_ns);
-	bytes = (size_t) gv_answer_bytes(gv_payload(asker), &head);
+	head = answer_head(batch->entry, asker, found, batch->n, batch->began_ns,
+					   ended_ns);
+	kept = gv_keep_nearest(found, request, &head);
+	bytes = (size_t) gv_answer_bytes(request, &head);
 	reply = gv_reply(asker, bytes);
 	if (reply == NULL)
 		return 0;
-	put_answer(batch->entry, &batch->searches[i], &head, reply, bytes);
+	put_answer(batch->entry, found, kept, &head, reply, bytes);
 	return 1;
 }
 
@@ -440,7 +454,7 @@ search_all(GvConnection *connection, GvMirrorEntry *entry,
 											 n, began_ns, ended_ns);
 			size_t		bytes = (size_t) gv_answer_bytes(request, &head);
 
-			put_answer(entry, &searches[i], &head, next, bytes);
+			put_answer(entry, &searches[i], NULL, &head, next, bytes);
 			next += bytes;
 		}
 		pthread_rwlock_unlock(&entry->lock);
@@ -499,6 +513,8 @@ answer_search(GvConnection *connection, const char **wrong)
 		request->ntests < 0 || request->ntests > GV_MAX_TESTS ||
 		request->nvalues < 0 || request->nvalues > GV_MAX_VALUES ||
 		request->asked < 0 || request->asked > 1 ||
+		request->keep < 0 || request->rows < 0 ||
+		(request->keep > 0 && connection->role != GV_ROLE_SESSION) ||
 		request->shared < 0 || request->shared > 1 ||
 		gv_message(connection)->length !=
 		sizeof(*request) + gv_tests_bytes(request) +

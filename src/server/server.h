@@ -530,6 +530,19 @@ extern void gv_batch_begin(GvBatchSlot *batch, GvMirrorEntry *entry);
 /* Waits for the batch under way, and prepares the answers to its searches. */
 extern void gv_batch_finish(GvBatchSlot *batch);
 
+/*
+ * keepnearest.c
+ *
+ * Chooses the hits of an answer to send to a session that needs the nearest
+ * request->keep of the first request->rows different rows found.  Returns their numbers
+ * [head->nhits], ascending, valid until the next call, and sets head->nhits,
+ * ndistances and omitted (GvOmitted).  Returns NULL if all hits should be sent.
+ * `head` is the head of an answer that has all.  For the loop's thread.
+ */
+extern const int32_t *gv_keep_nearest(const GvSearch *found,
+									  const GvSearchRequest *request,
+									  GvSearchReply *head);
+
 /* ---- eventloop.c: the thread of sessions, and the watchdog */
 
 /* Returns monotonic time. */

@@ -53,6 +53,24 @@ gives($node, q{SET enable_seqscan = off; SET gpuvec.engine = gpu;
 	SELECT count(*) FROM (SELECT FROM t ORDER BY e <-> point(77, 8) LIMIT 10) AS x;
 	SELECT refined >= 30, reranked FROM gpuvec_last_scan()}, "10\nt|0", 'no row is fetched twice');
 
+# -- candidates beyond LIMIT come when they are needed, also those of a tenant
+$node->safe_psql('postgres', 'CREATE TABLE n AS SELECT * FROM t; CREATE INDEX n_e ON n USING gpuivfpq (e, k);
+	INSERT INTO n SELECT id + 10000, e, 3 FROM n ORDER BY e <-> point(77, 8) DESC LIMIT 20; ANALYZE n');
+has_rows('n_e');
+for ([ 'true', 0, 1 ], [ 'true', 40, 3 ], [ 'k = 3', 0, 1 ], [ 'k = 3', 40, 2 ])
+{
+	my ($condition, $gone, $searches) = @$_;
+	my $near = "WHERE $condition ORDER BY (e <-> point(77, 8)) + 0 LIMIT";
+	my $begin = "BEGIN; DELETE FROM n WHERE id IN (SELECT id FROM n $near $gone); SET LOCAL gpuvec.candidates = 350; SET LOCAL gpuvec.probes = 30";
+	my $sorted = $node->safe_psql('postgres', "$begin; SELECT array_agg(id) FROM (SELECT id FROM n $near 10) AS x; ROLLBACK");
+	my $before = served($node);
+
+	gives($node, "$begin; SET LOCAL enable_seqscan = off; SET LOCAL gpuvec.engine = gpu;
+		SELECT array_agg(id) FROM (SELECT id FROM n WHERE $condition ORDER BY e <-> point(77, 8) LIMIT 10) AS x; ROLLBACK", $sorted,
+		"$condition, the nearest $gone gone, far rows pending: the rows of a sort");
+	is(served($node) - $before, $searches, "$condition, the nearest $gone gone: searches of gpuvecd");
+}
+
 # -- a loader, whose user is a superuser, runs no code of an index's owner as itself
 $node->safe_psql('postgres', q{
 	CREATE ROLE mallory;

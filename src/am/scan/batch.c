@@ -38,6 +38,13 @@
  */
 #define MOSTLY_KNOWN	0.5
 
+/*
+ * If LIMIT is n, gpuvecd is asked for the nearest n + Max(LEAST_SPARE, n *
+ * SPARE) candidates, since the snapshot may not see some of them.
+ */
+#define LEAST_SPARE		16
+#define SPARE			0.125
+
 /* Reranks and queues the rows ids [count] that were not reranked before. */
 static void
 rerank_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
@@ -119,7 +126,8 @@ bound_by_distances(IvfpqScanRun *run, uint64 *ids, int64 count)
 							 MCXT_ALLOC_HUGE);
 	known = IvfpqKnownBounds(&run->search, run->query.is_exact, ids, count,
 							 bounds);
-	run->report.counts[IVFPQ_COUNT_REFINED] += known;
+	run->report.counts[IVFPQ_COUNT_REFINED] += known +
+		run->search.remote.omitted.n;
 	rerank_rows(run, ids + known, count - known);
 	IvfpqRowsReserve(&run->rows, known);
 	sorted = palloc_extended(Max(known, 1) * sizeof(IvfpqSortedRow),
@@ -197,18 +205,19 @@ rerank_pending(IvfpqScanRun *run)
 }
 
 /*
- * Finds the candidates of the batch.  `last` is true if the batch searches all
- * lists that may be probed.  Sets run->exhausted if no rows are left for
- * another batch.  Returns false if only a full pass can reach the target
- * recall with these key quals.
+ * Finds the candidates of the batch.  gpuvecd's answer may leave out some of
+ * them if `keep` > 0 (IvfpqSearch.keep).  Sets run->exhausted if no rows are
+ * left for another batch.  Returns false if only a full pass can reach the
+ * target recall with these key quals.
  */
 static bool
-find_candidates(IvfpqScanRun *run, bool last)
+find_candidates(IvfpqScanRun *run, int keep)
 {
 	IvfpqSearchParams *params = &run->depth.params;
 	IvfpqKeyGoal *goal = &run->keys.goal;
-	IvfpqKeyGoal aim = *goal;
 	bool		is_drained;
+
+	run->search.keep = keep;
 
 	/*
 	 * Other sessions may insert rows after the number of candidates was
@@ -223,7 +232,7 @@ find_candidates(IvfpqScanRun *run, bool last)
 
 		if (run->keys.any)
 		{
-			*goal = aim;
+			*goal = run->keys.aim;
 			goal->candidates = params->candidates;
 			IvfpqSearchKeys(&run->search, goal);
 		}
@@ -245,15 +254,70 @@ find_candidates(IvfpqScanRun *run, bool last)
 		return !goal->everything;
 	}
 	is_drained = run->search.found_all &&
-		run->search.candidates.count < params->candidates;
+		IvfpqCandidatesFound(&run->search) < params->candidates;
 	run->depth.ndrained = is_drained ? params->probes : 0;
-	run->exhausted = last && is_drained;
+	run->exhausted = run->depth.is_last && is_drained;
+	return true;
+}
+
+/*
+ * Returns how many of the nearest candidates the first batch needs, or 0 for
+ * all.
+ */
+static int
+candidates_to_keep(const IvfpqScanRun *run)
+{
+	double		rows = run->depth.rows_needed;
+
+	if (run->depth.batches > 0 || rows == 0)
+		return 0;
+	return (int) Min(rows + Max(LEAST_SPARE, rows * SPARE), PG_INT32_MAX);
+}
+
+/* Notes the candidates that gpuvecd's answer has left out. */
+static void
+note_omitted(IvfpqScanRun *run)
+{
+	const GvOmitted *omitted = &run->search.remote.omitted;
+
+	run->rows.nomitted = omitted->n;
+	run->rows.omitted_lower =
+		IvfpqDistanceBounds(&run->model->gv, omitted->distance,
+							omitted->magnitude, run->query.is_exact).least;
+}
+
+/*
+ * Puts the candidates that gpuvecd has left out into the queue.  It is asked
+ * once more, for all of the batch's candidates, which counts as one search.
+ * Returns false if only a full pass can reach the target recall.
+ */
+static bool
+add_omitted(IvfpqScanRun *run)
+{
+	GvTopK	   *candidates = &run->search.candidates;
+	int64		refined = run->report.counts[IVFPQ_COUNT_REFINED];
+	int64		lists_read = run->search.lists_read;
+	int64		postings_read = run->search.postings_read;
+	int64		matched = run->search.matched;
+
+	run->rows.nomitted = 0;
+	if (!find_candidates(run, 0))
+		return false;
+	IvfpqRowsUnsort(run);
+	if (!bound_by_distances(run, candidates->ids, candidates->count))
+		rerank_rows(run, candidates->ids, candidates->count);
+	run->report.counts[IVFPQ_COUNT_REFINED] = refined;
+	run->search.lists_read = lists_read;
+	run->search.postings_read = postings_read;
+	run->search.matched = matched;
+	report_lacking(run);
 	return true;
 }
 
 /*
  * Puts the rows of the next batch into the queue, or does the full pass if
- * that is better.  Sets the quota, the number of rows that may leave the queue
+ * that is better.  If gpuvecd has left out candidates of the current batch,
+ * adds only these.  Sets the quota, the number of rows that may leave the queue
  * before the next batch, to the number of matching rows within the depth.
  */
 void
@@ -262,7 +326,6 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 	MemoryContext oldcontext = MemoryContextSwitchTo(run->batches);
 	IvfpqSearchParams *params = &run->depth.params;
 	GvTopK	   *candidates = &run->search.candidates;
-	bool		last;
 
 	/* stop prefetching, because the order of the queue's rows will change */
 	if (run->rerank != NULL && IvfpqRerankIsPrefetching(run->rerank))
@@ -271,6 +334,15 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 	{
 		run->exhausted = true;
 		MemoryContextSwitchTo(oldcontext);
+		return;
+	}
+	if (run->rows.nomitted > 0)
+	{
+		bool		added = add_omitted(run);
+
+		MemoryContextSwitchTo(oldcontext);
+		if (!added)
+			IvfpqFullPassBegin(run);
 		return;
 	}
 	IvfpqDepthNext(run);
@@ -288,8 +360,8 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 	 */
 	if (params->read_all ||
 		(run->depth.batches == 0 && !rerank_pending(run)) ||
-		!IvfpqDepthLimit(run, &last) ||
-		!find_candidates(run, last))
+		!IvfpqDepthLimit(run) ||
+		!find_candidates(run, candidates_to_keep(run)))
 	{
 		MemoryContextSwitchTo(oldcontext);
 		IvfpqFullPassBegin(run);
@@ -320,6 +392,7 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 		run->rows.quota = IvfpqDepthQuota(run, ordered, n);
 		pfree(ordered);
 	}
+	note_omitted(run);
 	report_lacking(run);
 	run->depth.batches++;
 	MemoryContextSwitchTo(oldcontext);
@@ -419,6 +492,7 @@ IvfpqFullPassBegin(IvfpqScanRun *run)
 	bool		by_index = rest == IVFPQ_REST_LISTS || !run->is_filtered;
 	IvfpqQueuedRow *row;
 
+	run->rows.nomitted = 0;
 	IvfpqSortBegin(&run->pass.sort, FLOAT8OID, INT8OID, 0, sort_kb);
 	run->pass.source = rest;
 

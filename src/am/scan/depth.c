@@ -799,12 +799,11 @@ IvfpqDepthLimitProbes(IvfpqSearchParams *params, Relation index,
 
 /*
  * Limits run->depth.params to the lists that may be probed, and to the number
- * of postings in them.  Sets *last if the batch probes all lists that may be
- * probed.  With key quals, also sets the goal of the batch.  Returns false if
- * a full pass is better.
+ * of postings in them.  With key quals, also sets the goal of the batch.
+ * Returns false if a full pass is better.
  */
 bool
-IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
+IvfpqDepthLimit(IvfpqScanRun *run)
 {
 	IvfpqScanDepth *depth = &run->depth;
 	IvfpqSearchParams *params = &depth->params;
@@ -816,7 +815,7 @@ IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
 							   run->query.recall, is_rest, depth->ndrained,
 							   &most))
 		return false;
-	*last = params->probes == most;
+	depth->is_last = params->probes == most;
 	probes = params->probes;
 	depth->wanted = params->candidates;
 	if (run->keys.any)
@@ -840,6 +839,7 @@ IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
 		goal->reads_all = is_rest;
 		depth->wanted = is_rest ? ALL_CANDIDATES :
 			IvfpqKeyCapacity(&run->search, goal);
+		run->keys.aim = *goal;
 	}
 
 	/*
@@ -894,7 +894,7 @@ IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids, int64 count)
 	int64		sure = (int64) depth->rows; /* number of calibrated ranks */
 	int64		quota = depth->params.quota;
 	bool		ignores_invisible = !run->is_filtered &&
-	IvfpqDepthVisibleQuota(quota, run->search.candidates.count,
+	IvfpqDepthVisibleQuota(quota, IvfpqCandidatesFound(&run->search),
 						   run->rows.fetched, run->rows.invisible) >= quota;
 	int64		matched = 0;
 	int64		nearer = 0;		/* matching rows among the first sure / 2

@@ -562,7 +562,7 @@ ivfpqgettuple(IndexScanDesc desc, ScanDirection dir)
 			IvfpqScanNextBatch(run);
 		else if (!IvfpqRowsNext(run, &row))
 		{
-			if (run->exhausted)
+			if (run->exhausted && run->rows.nomitted == 0)
 				break;
 			IvfpqScanNextBatch(run);
 		}

@@ -205,7 +205,10 @@ IvfpqRowsUnsort(IvfpqScanRun *run)
 		pairingheap_add(run->rows.queue, &take_sorted(run)->node);
 }
 
-/* Takes the first row out of the queue.  Returns NULL if it is empty. */
+/*
+ * Takes the first row out of the queue.  Returns NULL if the queue is empty, or
+ * if a candidate that gpuvecd has left out may be nearer than its first row.
+ */
 IvfpqQueuedRow *
 IvfpqRowsPop(IvfpqScanRun *run)
 {
@@ -219,6 +222,11 @@ IvfpqRowsPop(IvfpqScanRun *run)
 		if (c > 0 || (c == 0 && queued->bounded && queued->id < sorted->id))
 			sorted = NULL;
 	}
+	if (run->rows.nomitted > 0 &&
+		(sorted != NULL || queued != NULL) &&
+		float8_cmp_internal(sorted != NULL ? sorted->lower : queued->lower,
+							run->rows.omitted_lower) >= 0)
+		return NULL;
 	if (sorted != NULL)
 		return take_sorted(run);
 	if (queued == NULL)
@@ -227,17 +235,21 @@ IvfpqRowsPop(IvfpqScanRun *run)
 								 pairingheap_remove_first(run->rows.queue));
 }
 
-/* Returns the least lower bound of the queue's rows, or infinity. */
+/*
+ * Returns the least lower bound of the queue's rows, and of the candidates that
+ * gpuvecd has left out, or infinity.
+ */
 static double
 least_lower(const IvfpqScanRows *rows)
 {
 	const IvfpqQueuedRow *queued = first_of_heap(rows);
 	const IvfpqSortedRow *sorted = first_of_sorted(rows);
+	double		least = rows->nomitted > 0 ? rows->omitted_lower :
+	get_float8_infinity();
 
-	if (queued == NULL)
-		return sorted != NULL ? sorted->lower : get_float8_infinity();
-	return sorted != NULL ? float8_min(sorted->lower, queued->lower) :
-		queued->lower;
+	if (queued != NULL)
+		least = float8_min(least, queued->lower);
+	return sorted != NULL ? float8_min(least, sorted->lower) : least;
 }
 
 /* qsort comparator for the order in which rows leave the queue */
@@ -353,18 +365,17 @@ is_quota_popped(const IvfpqScanRun *run)
 	if (rows->popped >= rows->quota || IvfpqDepthNeedsFullPass(run))
 		return true;
 	return rows->bounded && rows->popped >= rows->quota / 2 &&
-		rows->popped >= IvfpqDepthVisibleQuota(rows->quota,
-											   run->search.candidates.count,
-											   rows->fetched,
-											   rows->invisible);
+		rows->popped >=
+		IvfpqDepthVisibleQuota(rows->quota, IvfpqCandidatesFound(&run->search),
+							   rows->fetched, rows->invisible);
 }
 
 /*
  * Reranks bounded rows, beginning with `row`, which has left the queue.  Each
  * reranked row goes back into the queue with its distance.  Returns the first
  * row to leave the queue that was reranked, that can be returned by its
- * bounds, or whose lower bound is outside of the radius.  Returns NULL if the
- * queue is empty, or if rows that the filter rejects use up the quota.
+ * bounds, or whose lower bound is outside of the radius.  Returns NULL if no
+ * row can leave the queue, or if rows that the filter rejects use up the quota.
  */
 static IvfpqQueuedRow *
 pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
@@ -424,8 +435,9 @@ pop_bounded(IvfpqScanRun *run, IvfpqQueuedRow *row)
 
 /*
  * Sets *next to the nearest row, taken out of the queue or, in the full pass,
- * out of the sort.  Returns false if there is none, or if rows that the filter
- * rejects use up the quota.
+ * out of the sort.  Returns false if there is none, if rows that the filter
+ * rejects use up the quota, or if candidates that gpuvecd has left out have to
+ * be added first.
  */
 bool
 IvfpqRowsNext(IvfpqScanRun *run, IvfpqNextRow *next)

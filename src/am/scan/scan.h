@@ -89,6 +89,7 @@ typedef struct IvfpqScanKeys
 	IvfpqKeys	columns;
 	IvfpqKeyQuals quals;
 	IvfpqKeyGoal goal;			/* of the current batch */
+	IvfpqKeyGoal aim;			/* the same, before the batch's search */
 } IvfpqScanKeys;
 
 /*
@@ -126,6 +127,8 @@ typedef struct IvfpqScanDepth
 								 * snapshot sees, estimated from statistics */
 	int			batches;		/* number of batches done */
 	IvfpqSearchParams params;	/* search parameters of the current batch */
+	bool		is_last;		/* the batch searches all lists that may be
+								 * probed */
 	int			wanted;			/* candidates of the batch, not yet limited to
 								 * the number of postings in its lists */
 	double		rows;			/* depth of the batch: the number of nearest
@@ -175,6 +178,10 @@ typedef struct IvfpqScanRows
 	int64		nprefetch;
 	int64		nprefetched;	/* number of elements of `prefetch` whose rows
 								 * have left the queue */
+	int64		nomitted;		/* candidates that gpuvecd's answer left out;
+								 * they are no nearer than `omitted_lower`, so
+								 * rows farther than that stay in the queue */
+	double		omitted_lower;
 	int64		quota;			/* rows that may leave the queue by the end of
 								 * the batch, including those of earlier
 								 * batches */
@@ -282,7 +289,7 @@ extern void IvfpqRowReturned(IvfpqScanRun *run, const IvfpqNextRow *row);
 
 /* depth.c */
 extern void IvfpqDepthNext(IvfpqScanRun *run);
-extern bool IvfpqDepthLimit(IvfpqScanRun *run, bool *last);
+extern bool IvfpqDepthLimit(IvfpqScanRun *run);
 extern bool IvfpqDepthFits(const IvfpqScanRun *run, int probes,
 						   int64 candidates);
 extern bool IvfpqDepthNeedsFullPass(const IvfpqScanRun *run);

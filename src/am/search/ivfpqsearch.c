@@ -192,11 +192,11 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 {
 	int			lists_per_row = search->model->meta.lists_per_row;
 
-	if (IvfpqSearchRemote(search, probes, candidates * lists_per_row, 0, 0))
+	if (IvfpqSearchRemote(search, probes, candidates, 0, 0))
 	{
-		search->found_all = search->candidates.count < candidates *
-			lists_per_row;
-		if (lists_per_row > 1)
+		search->found_all = search->candidates.count +
+			search->remote.nleft_out < candidates * lists_per_row;
+		if (lists_per_row > 1 && search->remote.omitted.n == 0)
 			IvfpqSearchDistinct(search, candidates);
 		return;
 	}
@@ -541,6 +541,7 @@ read_remote(KeyedReading *reading)
 	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
 	double		guess = goal->selectivity >= 1 ? goal->guess : 0;
+	int			keep = search->keep;
 	bool		is_complete = false;
 	IvfpqSearchParams params;
 	int			probes;
@@ -567,14 +568,16 @@ read_remote(KeyedReading *reading)
 		search->query.deep = is_deep(reading);
 		/* if all lists are searched they have the same weight */
 		reading->asks_all_lists = probes == search->model->meta.nlists;
-		if (!IvfpqSearchRemote(search, probes, postings,
+		/* candidates may be left out only if they are all rows that match */
+		search->keep = reading->asks_all_lists ? keep : 0;
+		if (!IvfpqSearchRemote(search, probes, rows,
 							   reading->asks_all_lists ? 0 : reading->part,
 							   (int) Min(rank, postings)))
 			return false;
 		reading->nread = search->ncounts;
 		estimate_selectivity(reading);
-		search->found_all = search->candidates.count <
-			search->candidates.capacity;
+		search->found_all = search->candidates.count +
+			search->remote.nleft_out < postings;
 		is_complete = search->found_all && reading->nread >= goal->most_probes;
 		if (is_complete || reading->params.read_all)
 			break;
@@ -760,7 +763,7 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	goal->everything = reading.params.read_all && !goal->reads_all;
 	goal->is_all = reading.nread >= goal->most_probes &&
 		search->found_all && !reading.left_out &&
-		search->candidates.count < goal->candidates;
+		IvfpqCandidatesFound(search) < goal->candidates;
 	if (!goal->is_all)
 		search->candidates.count = count_candidates(&reading);
 }

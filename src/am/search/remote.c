@@ -319,11 +319,13 @@ merge_hits(IvfpqSearch *search, const IvfpqRemoteResult *answer)
  * Returns false if the answer cannot be used.  Requests that the mirror catch
  * up if it is behind, if the answer cannot be used, or if the session sent a
  * version but the answer is not brief.  Once the mirror has caught up, answers
- * are brief.
+ * are brief.  A mirror that is behind must have left out nothing, since which
+ * candidates are the best depends on the postings that it lacks: *again says
+ * that the question has to be asked without `keep`.
  */
 static bool
 use_answer(IvfpqSearch *search, const IvfpqRemoteResult *answer,
-		   const IvfpqRemoteQuery *question)
+		   const IvfpqRemoteQuery *question, bool *again)
 {
 	const GvSearchReply *head = &answer->head;
 	GvTopK	   *top = &search->candidates;
@@ -334,8 +336,11 @@ use_answer(IvfpqSearch *search, const IvfpqRemoteResult *answer,
 
 	search->remote.nearest = (uint32) head->nearest;
 	search->remote.is_behind = behind;
-	if (useful)
+	*again = behind && head->omitted.n > 0;
+	if (useful && !*again)
 	{
+		search->remote.nleft_out = head->nfound - head->nhits;
+		search->remote.omitted = head->omitted;
 		/* without postings to scan, there is no need to open the search */
 		if (behind)
 			IvfpqSearchOpen(search, question->capacity);
@@ -442,17 +447,18 @@ report_answer(IvfpqScanReport *report, IvfpqOutcome served, instr_time began,
 }
 
 /*
- * Requests the best `capacity` postings of the `probes` nearest lists from
- * gpuvecd, and puts them into search->candidates.  They are the postings that
- * the session's engine would find.  Returns false if the session has to find
- * them.
+ * Requests the best postings of the `probes` nearest lists from gpuvecd, enough
+ * for `candidates` rows, and puts them into search->candidates.  They are the
+ * postings that the session's engine would find.  Returns false if the session
+ * has to find them.  Of an answer that has all candidates some may be left out
+ * (IvfpqSearch.keep).
  *
  * With a condition on keys, finds only postings that satisfy it, and also sets
  * search->ncounts, search->sums (`part` gives the weights of lists), and
  * search->near_count (for the nearest `rank` postings).
  */
 bool
-IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
+IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
 				  int rank)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
@@ -463,7 +469,8 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 		.condition = search->condition,
 		.probes = probes,
 		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
-		.capacity = capacity,
+		.capacity = candidates * meta->lists_per_row,
+		.rows = candidates,
 		.part = part,
 		.rank = rank
 	};
@@ -472,6 +479,10 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	IvfpqOutcome served;
 	instr_time	began;
 	instr_time	ended;
+	bool		again = false;
+
+	if (search->asked != NULL && !IvfpqMirrorMayBeStale(search->index, meta))
+		question.keep = search->keep;
 
 	/* reading the version is less work than reading the lists' entries */
 	if (search->condition != NULL &&
@@ -490,12 +501,17 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	{
 		IvfpqInjectionPoint("remote: answered");
 		head = &answer.head;
-		if (!use_answer(search, &answer, &question))
+		if (!use_answer(search, &answer, &question, &again))
 			served = IVFPQ_STALE;
 		IvfpqInjectionPoint("remote: compared");
 	}
 	report_answer(search->report, served, began, ended, answer.engine, head,
 				  head != NULL ? head->batch : 0);
+	if (served == IVFPQ_ANSWERED && again)
+	{
+		search->keep = 0;
+		return IvfpqSearchRemote(search, probes, candidates, part, rank);
+	}
 	return served == IVFPQ_ANSWERED;
 }
 
@@ -589,11 +605,12 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 		{
 			int			i = left[l] - first;
 			bool		found = served == IVFPQ_ANSWERED;
+			bool		again;
 
 			if (found)
 			{
 				IvfpqSearchQuery(search, message + (Size) i * meta->dims);
-				found = use_answer(search, &answers[i], &question);
+				found = use_answer(search, &answers[i], &question, &again);
 			}
 			if (found)
 			{

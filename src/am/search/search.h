@@ -146,6 +146,10 @@ typedef struct IvfpqRemote
 	int			nlacking;
 	uint64		lacking[IVFPQ_LACKING]; /* [nlacking] TIDs of rows that the
 										 * mirror lacks, if it has rows */
+	int			nleft_out;		/* postings that the last answer leaves out */
+	GvOmitted	omitted;		/* and their rows, which are candidates; if
+								 * omitted.n > 0, the postings that the answer
+								 * has are of different rows */
 	IvfpqKnownRecord *known;	/* [nknown] records of the last answer's
 								 * postings, in the answer's order; all
 								 * candidates are among these postings */
@@ -240,6 +244,9 @@ typedef struct IvfpqSearch
 								 * NULL if gpuvecd is never asked */
 	const float *asked;			/* [dims] the query as its user asked it, to
 								 * get distances from gpuvecd; or NULL */
+	int			keep;			/* gpuvecd's answer may leave out candidates
+								 * beyond so many of the nearest ones whose
+								 * distances it tells; 0: it has all */
 
 	/* the query, and its nearest lists */
 	IvfpqQuery	query;
@@ -281,7 +288,16 @@ IvfpqSearchForgetAnswer(IvfpqSearch *search)
 {
 	search->remote.nknown = 0;
 	search->remote.ndistances = 0;
+	search->remote.omitted.n = 0;
+	search->remote.nleft_out = 0;
 	search->remote.nlacking = 0;
+}
+
+/* Returns the number of candidates, with those that gpuvecd's answer left out. */
+static inline int
+IvfpqCandidatesFound(const IvfpqSearch *search)
+{
+	return search->candidates.count + search->remote.omitted.n;
 }
 
 /*
@@ -328,7 +344,7 @@ extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
  */
 extern void IvfpqReportEngine(IvfpqScanReport *report, const char *engine);
 extern void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason);
-extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
+extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates,
 							  double part, int rank);
 
 /*

@@ -3,6 +3,7 @@
  *		Rows of tables in mirrors: who may bring them and when, what is read
  *		back and told of hits, and who loses them when memory is short.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -69,6 +70,21 @@ put_drawn(int fd, const GvMirrorKey *key, Rows *rows)
 	OWN char   *items = draw_rows(rows, rows->nslots, &n);
 
 	return put(fd, key, items, n, rows->stride);
+}
+
+/* Puts a row in each slot of each page. */
+static int
+put_all(int fd, const GvMirrorKey *key, const Rows *rows)
+{
+	int32_t		n = rows->npages * rows->nslots;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		draw_values(rows, row_at(rows, i));
+		row_at(rows, i)->known = 1;
+	}
+	return put(fd, key, rows->items, n, rows->stride);
 }
 
 /* Puts as many rows as no device has memory for. */
@@ -248,6 +264,131 @@ test_last_loader(const TestServer *server)
 	check_distances(session, &key, &index, &rows, true, "the last loader's");
 	OK(load_drop(third, &key));
 	close(third);
+}
+
+/* Does a hit's row have a distance by which it can be left out? */
+static bool
+is_measured(const GvRowDistance *row)
+{
+	return row->known && !isnan(row->distance);
+}
+
+/*
+ * Test: the nearest rows of an answer, with what it leaves out, are the whole
+ * answer: `kept` is what the same search finds that asks for request->keep of
+ * the first request->rows rows.  Returns whether anything was left out.
+ */
+static bool
+check_kept(const GvSearchRequest *request, const GvSearchReply *whole,
+		   const GvSearchReply *kept, const char *what)
+{
+	GvAnswerArrays all = gv_answer_arrays(whole, whole);
+	GvAnswerArrays some = gv_answer_arrays(kept, kept);
+	const GvOmitted *omitted = &kept->omitted;
+	double		least = INFINITY;
+	float		magnitude = 0;
+	int			nrows = 0;
+	int			nout = 0;
+	int			nkept = 0;
+	int			nmeasured = 0;
+	int			i;
+	int			j;
+
+	CHECK(kept->nfound == whole->nhits && whole->omitted.n == 0 &&
+		  whole->nfound == whole->nhits, "%s: found", what);
+	if (omitted->n == 0)
+	{
+		CHECK(kept->nhits == whole->nhits &&
+			  memcmp(some.hits, all.hits,
+					 (size_t) kept->nhits * sizeof(GvHit)) == 0,
+			  "%s: all", what);
+		return false;
+	}
+	for (i = 0; i < whole->nhits && nrows < request->rows; i++)
+	{
+		const GvRowDistance *row = &all.distances[i];
+
+		for (j = 0; j < i; j++)
+			if (memcmp(all.hits[i].rowid, all.hits[j].rowid, 6) == 0)
+				break;
+		if (j < i)
+			continue;
+		nrows++;
+		if (nkept < kept->nhits &&
+			memcmp(&some.hits[nkept], &all.hits[i], sizeof(GvHit)) == 0 &&
+			memcmp(&some.distances[nkept], row, sizeof(*row)) == 0)
+		{
+			nkept++;
+			nmeasured += is_measured(row);
+			CHECK(!is_measured(row) || row->distance <= omitted->distance,
+				  "%s: %g is kept, %g not", what, row->distance,
+				  omitted->distance);
+			continue;
+		}
+		nout++;
+		CHECK(is_measured(row), "%s: a row that is not known", what);
+		least = fmin(least, row->distance);
+		magnitude = fmaxf(magnitude, row->magnitude);
+	}
+	CHECK(nkept == kept->nhits && nout == omitted->n &&
+		  least == omitted->distance && magnitude == omitted->magnitude &&
+		  nmeasured >= request->keep, "%s: kept %d of %d, out %d of %d, %g and %g",
+		  what, nkept, kept->nhits, nout, omitted->n, least,
+		  omitted->distance);
+	CHECK(request->ntests == 0 ||
+		  (whole->nhits < request->capacity && nrows < request->rows),
+		  "%s: a part of what satisfies a condition", what);
+	return true;
+}
+
+/* Sessions that need some of the nearest rows get these, and what was omitted. */
+static void
+test_nearest(const TestServer *server)
+{
+	OwnFd		loader = client_open(server, GV_ROLE_LOADER);
+	OwnFd		session = client_open(server, GV_ROLE_SESSION);
+	GvMirrorKey key = test_key(29);
+	int			ncut[2] = {0};
+	int			i;
+	int			n;
+
+	for (i = 0; i < 6; i++)
+	{
+		OwnIndex	index = make_index(GV_L2 + i % 3, 9, 3, 9, 3, 200, i == 0);
+		OwnRows		rows = {0};
+
+		if (i >= 3)
+			give_keys(&index, 2);
+		rows = make_rows(&index, GV_ROWS_FLOAT, 10, 100);
+		check_load(loader, &key, &index, 1, GV_ROWS_FLOAT, "load");
+		OK(look(loader, &key, 0));
+		OK(put_all(loader, &key, &rows));
+		for (n = 0; n < 60; n++)
+		{
+			OwnSearch	search = make_search(&key, &index);
+			FREED GvSearchReply *whole = NULL;
+			FREED GvSearchReply *kept = NULL;
+			uint32_t	length;
+
+			search_ask(&search, &rows);
+			search.request.capacity = 1 << (4 + n % 8);
+			search.request.rank %= search.request.capacity;
+			CHECK(search_send(session, &search), "send");
+			OK(client_receive(session, GV_MSG_SEARCH, (void **) &whole,
+							  &length));
+			search.request.keep = 1 + (int32_t) (unit_random() % 100);
+			search.request.rows = search.request.capacity / (1 + n % 3);
+			CHECK(search_send(session, &search), "send");
+			OK(client_receive(session, GV_MSG_SEARCH, (void **) &kept,
+							  &length));
+			CHECK(length == gv_answer_bytes(&search.request, kept), "length");
+			ncut[i / 3] += check_kept(&search.request, whole, kept,
+									  i < 3 ? "plain" : "keys");
+		}
+		OK(load_drop(loader, &key));
+	}
+	CHECK(ncut[0] > 10 && ncut[1] > 5, "%d and %d answers were cut", ncut[0],
+		  ncut[1]);
 }
 
 /* Sessions that ask and others that do not are answered in one batch. */
@@ -520,6 +661,7 @@ test_rows_sent(void)
 
 	test_forms(&server);
 	test_last_loader(&server);
+	test_nearest(&server);
 	test_batch(&server);
 	server_end(&server);
 	if (test_device)
