@@ -230,6 +230,7 @@ static void
 load_send(IvfpqLoad *load, GvMessageType type, const void *head,
 		  Size head_bytes, Size bytes)
 {
+	IvfpqInjectionPoint("loader: step");
 	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 	if (!IvfpqRingSend(&load->ring, type, head, head_bytes, bytes, 0))
 		check_answer(load);
@@ -246,6 +247,7 @@ load_ask(IvfpqLoad *load, GvMessageType type, const void *head,
 		 uint32 length)
 {
 	await_answers(load);
+	IvfpqInjectionPoint("loader: step");
 	load->channel->deadline = IvfpqNow() + MESSAGE_US;
 	(void) IvfpqChannelExchange(load->channel, type, head, head_bytes, tail,
 								tail_bytes, length);
@@ -353,6 +355,7 @@ load_lock(IvfpqLoad *load)
 	/* pages need no snapshot, and a snapshot would hold VACUUM back */
 	InvalidateCatalogSnapshot();
 	load->reader.index = load->index;
+	IvfpqInjectionPoint("loader: step");
 }
 
 /* Unlocks the index and ends the transaction. */
@@ -500,7 +503,6 @@ rows_read(IvfpqLoad *load, const ItemPointerData *tids, int n,
 	int			count;
 
 	load_lock(load);
-	IvfpqInjectionPoint("loader: rows");
 	old = MemoryContextSwitchTo(CurTransactionContext);
 	count = ivfpq_row_source->read(load->index, load->heap, NULL, load->rows,
 								   load->meta.dims, tids, n, only_known, items);

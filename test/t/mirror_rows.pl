@@ -193,31 +193,6 @@ for my $keys ('', ', k')
 	resume_loaders($node);
 }
 
-# A loader stops before it brings the new row: sessions must not get the old one's
-# distance for the new one's posting.
-begin_reuse('');
-$node->safe_psql('postgres', $_) for ('VACUUM r', q{SELECT gpuvec_prewarm('r_e')});
-pause_loaders($node);
-$node->safe_psql('postgres', 'INSERT INTO r SELECT 2001, point(1000, 8), 1');
-reborn('a loader stops');
-$node->append_conf('postgresql.conf', "gpuvec.fault = 'wait 1 loader: rows'\n");
-$node->reload;
-my $holder = hold($node);
-resume_loaders($node);
-my $prewarm = background($node, q{SELECT gpuvec_prewarm('r_e')});
-is_held($node, 'a loader stops before it brings rows');
-for my $query ($nearest, $nearest =~ s/point\(5/point(1000/r)
-{
-	is($node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = gpu; $query"),
-		$node->safe_psql('postgres', "SET enable_indexscan = off; $query"),
-		"a loader stops: $query");
-}
-$node->append_conf('postgresql.conf', "gpuvec.fault = ''\n");
-$node->reload;
-release($holder);
-is(end_of($prewarm), 0, '... and goes on');
-is_verified($node, 'r_e', 'a loader has stopped');
-
 # New rows have the TIDs and codes of old ones, and so their scores; the mirror is
 # behind, and others are nearer than the new rows, though not than the old ones.
 begin_reuse('');
