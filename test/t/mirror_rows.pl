@@ -13,13 +13,16 @@ use GpuvecRemote qw(:DEFAULT is_verified is_loaded);
 need_test_build();
 my $node = new_remote_node('primary', allows_streaming => 1, conf => "autovacuum = off\nmax_worker_processes = 16\n");
 
+# Asks whether a mirror of an index, of this file or the one before, has rows.
+sub rows_of { return "SELECT bool_or(rows) FROM gpuvec_mirrors WHERE index = '$_[0]'::regclass"; }
+
 # Whether the mirror of an index has rows, after it was loaded.
 sub has_rows
 {
 	my ($index) = @_;
 
 	$node->safe_psql('postgres', "SELECT gpuvec_prewarm('$index')");
-	return $node->safe_psql('postgres', "SELECT rows FROM gpuvec_mirrors WHERE index = '$index'::regclass");
+	return $node->safe_psql('postgres', rows_of($index));
 }
 
 # -- which indexes have rows, and what that spares
@@ -277,16 +280,66 @@ is(has_rows('t_l2'), 't', 'auto again: rows');
 
 # -- memory: rows go first, and the mirrors stay
 my $wide = 'SELECT g AS id, point(g, 256) AS e FROM generate_series(1, %d) AS g';
-$node->safe_psql('postgres', sprintf("CREATE TABLE w1 AS $wide", 4000)
-	  . ';' . sprintf("CREATE TABLE w2 AS $wide", 4000)
+$node->safe_psql('postgres', sprintf("CREATE TABLE w1 AS $wide", 1000)
+	  . ';' . sprintf("CREATE TABLE w2 AS $wide", 1000)
 	  . '; CREATE INDEX w1_e ON w1 USING gpuivfpq (e); CREATE INDEX w2_e ON w2 USING gpuivfpq (e)');
-$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '8MB'\ngpuvec.auto_mirror = off\n");
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '4MB'\ngpuvec.auto_mirror = off\n");
 $node->restart;
 soon_up($node, 'with little memory');
 is(has_rows('w1_e'), 't', 'the first has rows');
 is(has_rows('w2_e'), 'f', 'there is no free memory for those of the second') || diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
 differs($node, 'SELECT id FROM w1 ORDER BY e <-> point(77, 256) LIMIT 10', 'the first, with little memory');
 differs($node, 'SELECT id FROM w2 ORDER BY e <-> point(77, 256) LIMIT 10', 'the second, with little memory');
+
+# -- and while sessions search: the rows of one mirror take the place of the other's, in
+# turn, and TIDs get other rows
+$node->safe_psql('postgres', q{
+	CREATE TABLE searched (n int, by_rows int);
+	CREATE PROCEDURE search(seed int) LANGUAGE plpgsql AS $$
+	DECLARE
+		n int = 0;
+		by_rows int = 0;
+		found record;
+	BEGIN
+		WHILE NOT EXISTS (SELECT FROM pg_class WHERE relname = 'stopped') LOOP
+			EXECUTE format('SELECT (SELECT array_agg(d) FROM (SELECT e <-> %2$L AS d FROM w%1$s ORDER BY e <-> %2$L LIMIT 10) AS x) AS mine,
+				(SELECT array_agg(d) FROM (SELECT (e <-> %2$L) + 0 AS d FROM w%1$s ORDER BY 1 LIMIT 10) AS x) AS sorted',
+				n % 2 + 1, point(seed + n * 31 % 1500, 256)) INTO found;
+			IF found.mine IS DISTINCT FROM found.sorted THEN
+				RAISE '%', found;
+			END IF;
+			by_rows = by_rows + (SELECT (refined > 0 AND reranked = 0)::int FROM gpuvec_last_scan());
+			n = n + 1;
+			COMMIT;
+		END LOOP;
+		INSERT INTO searched VALUES (n, by_rows);
+	END
+	$$});
+$node->append_conf('postgresql.conf', "gpuvec.mirror_rows = on\n");
+$node->reload;
+my $before = -s $node->logfile;
+my @searching = map { background($node, "SET enable_seqscan = off; SET gpuvec.engine = gpu; SET gpuvec.probes = 10000;
+	SET gpuvec.candidates = 10000; CALL search($_)") } 1 .. 3;
+my $rounds = long_test() ? 50 : 4;
+for my $round (1 .. $rounds)
+{
+	my ($mine, $other) = $round % 2 ? ('w2', 'w1') : ('w1', 'w2');
+
+	$node->safe_psql('postgres', "REINDEX INDEX ${mine}_e");
+	is(has_rows("${mine}_e"), 't', "round $round: rows of $mine");
+	gives($node, rows_of("${other}_e"), 'f', "round $round: in place of those of $other");
+	for my $table ('w1', 'w2')
+	{
+		$node->safe_psql('postgres', $_)
+		  for ("DELETE FROM $table WHERE id % 40 = $round", "VACUUM $table",
+			"INSERT INTO $table SELECT g * 40 + $round, point(g * 40 + $round + 500 * $round, 256) FROM generate_series(0, 24) AS g");
+	}
+}
+$node->safe_psql('postgres', 'CREATE TABLE stopped ()');
+is(end_of($_), 0, 'answers were right') || diag(errors_of($_)) for @searching;
+gives($node, 'SELECT count(*), min(by_rows) > 0, min(n - by_rows) > 0 FROM searched', '3|t|t', 'by rows, and without');
+is(() = slurp_file($node->logfile, $before) =~ /dropped rows of the mirror/g, $rounds, 'rows were dropped in each round');
+is_verified($node, "${_}_e", 'searched meanwhile') for 'w1', 'w2';
 
 # -- a standby has rows of its own
 my $standby = new_standby($node, 'standby', conf => "max_standby_streaming_delay = -1\ngpuvec.gpu_memory = 0\n");
