@@ -247,6 +247,7 @@ $node->safe_psql('postgres', q{
 	UPDATE chain SET e = point(id + 1000, 8);
 	CREATE INDEX chain_e ON chain USING gpuivfpq (e) WITH (lists = 5);
 	SELECT gpuvec_prewarm('chain_e')});
+is($old->query_safe(q{SELECT * FROM gpuvec_verify_index('chain_e', mirror => true)}), '', 'a snapshot that sees other members');
 $old->query_safe('COMMIT');
 $old->quit;
 is(has_rows('chain_e'), 't', 'a broken chain is in a mirror');

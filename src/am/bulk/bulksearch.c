@@ -758,19 +758,6 @@ bulk_count(IvfpqBulk *bulk, bool more)
 }
 
 /*
- * Returns whether the index has all rows that the snapshot sees.  If the index
- * was built after rows had changed in place, it has only the last versions of
- * these rows, and an older snapshot may see older versions.
- */
-static bool
-bulk_is_whole(Relation index)
-{
-	return !index->rd_index->indcheckxmin ||
-		TransactionIdPrecedes(HeapTupleHeaderGetXmin(index->rd_indextuple->t_data),
-							  TransactionXmin);
-}
-
-/*
  * Raises an error unless the caller may search this index, and the index has
  * all rows that the snapshot sees.
  */
@@ -788,7 +775,7 @@ check_searchable(Relation heap, Relation index)
 						   RelationGetRelationName(heap)),
 				 errhint("Use SELECT ... ORDER BY, which applies policies.")));
 	IvfpqCheckValid(index);
-	if (!bulk_is_whole(index))
+	if (!IvfpqIsWhole(index))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot use index \"%s\" with this snapshot",
@@ -897,7 +884,7 @@ IvfpqBulkServes(Relation heap, Relation index, int dims)
 	HeapTuple	tuple = index->rd_indextuple;
 	IvfpqMetaData meta;
 
-	if (!bulk_is_whole(index) ||
+	if (!IvfpqIsWhole(index) ||
 		!heap_attisnull(tuple, Anum_pg_index_indpred, NULL) ||
 		!heap_attisnull(tuple, Anum_pg_index_indexprs, NULL))
 		return false;

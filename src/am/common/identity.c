@@ -36,6 +36,7 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
@@ -295,6 +296,19 @@ IvfpqCheckValid(Relation index)
 				 errmsg("index \"%s\" is not valid",
 						RelationGetRelationName(index)),
 				 errhint("Rebuild the index with REINDEX.")));
+}
+
+/*
+ * Returns whether the index has all rows that the transaction's snapshots see.  If the index
+ * was built after rows had changed in place, it has only the last versions of
+ * these rows, and an older snapshot may see older versions.
+ */
+bool
+IvfpqIsWhole(Relation index)
+{
+	return !index->rd_index->indcheckxmin ||
+		TransactionIdPrecedes(HeapTupleHeaderGetXmin(index->rd_indextuple->t_data),
+							  TransactionXmin);
 }
 
 /*

@@ -34,6 +34,7 @@ extern void IvfpqCheckInspect(Relation index);
 extern void IvfpqCheckSelect(Relation table, Relation index);
 extern void IvfpqCheckBuilt(Relation index);
 extern void IvfpqCheckValid(Relation index);
+extern bool IvfpqIsWhole(Relation index);
 extern void IvfpqCheckActing(Relation table, Relation index);
 extern void IvfpqCheckMeasurable(Relation table, Relation index,
 								 const char *message, const char *hint);

@@ -7,8 +7,9 @@
  * compared if it was rewritten, or if postings in it died, after the mirror
  * got it.  If a list only grew, the postings that the mirror has are compared.
  *
- * Rows of the table are compared with those that the statement's snapshot sees.
- * While it does, their TIDs belong to no other rows.
+ * Rows of the table are compared with those that the statement's snapshot sees,
+ * unless the index may have later versions of them.  While the snapshot sees
+ * them, their TIDs belong to no other rows.
  *
  * Refine records are compared only while a lock on the table shows that no
  * VACUUM runs, because VACUUM frees records.  They are not compared on a
@@ -19,10 +20,12 @@
 #include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/index.h"
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/snapmgr.h"
 
+#include "am/common/identity.h"
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
 #include "client/client.h"
@@ -158,6 +161,18 @@ compare_noted(const void *a, const void *b)
 }
 
 /*
+ * Sorts the noted postings, keeps each row once, even if it has two, and returns
+ * the number of rows.
+ */
+static int64
+sort_noted(MirrorCheck *check)
+{
+	qsort(check->noted, check->nnoted, sizeof(NotedPosting), compare_noted);
+	return qunique(check->noted, check->nnoted, sizeof(NotedPosting),
+				   compare_noted);
+}
+
+/*
  * Compares the refine records of the noted postings, and forgets these
  * postings.  Returns false if the mirror cannot be read.
  *
@@ -172,20 +187,14 @@ check_records(MirrorCheck *check)
 	Size		slot_bytes = IvfpqRecordSlotBytes(dims);
 	char	   *slots;
 	ItemPointerData addresses[RECORDS_AT_ONCE];
-	int64		nrows = 0;
+	int64		nrows;
 	int64		differences = 0;
 	char		what[64];
 
 	if (check->nnoted == 0)
 		return true;
 
-	/* keep each row once, even if it has two postings */
-	qsort(check->noted, check->nnoted, sizeof(NotedPosting), compare_noted);
-	for (int64 i = 0; i < check->nnoted; i++)
-		if (i == 0 ||
-			compare_noted(&check->noted[i], &check->noted[nrows - 1]) != 0)
-			check->noted[nrows++] = check->noted[i];
-
+	nrows = sort_noted(check);
 	slots = palloc(RECORDS_AT_ONCE * slot_bytes);
 	for (int64 done = 0; done < nrows; done += RECORDS_AT_ONCE)
 	{
@@ -246,13 +255,13 @@ check_rows(MirrorCheck *check)
 	int			most = (int) Max(ROWS_BYTES / stride, 1);
 	ItemPointerData *tids = palloc(most * sizeof(ItemPointerData));
 	char	   *mine = palloc(most * stride);
+	int64		nrows = sort_noted(check);
 	int64		differences = 0;
 	char		what[64];
 
-	qsort(check->noted, check->nnoted, sizeof(NotedPosting), compare_noted);
-	for (int64 done = 0; done < check->nnoted; done += most)
+	for (int64 done = 0; done < nrows; done += most)
 	{
-		int			n = (int) Min(check->nnoted - done, most);
+		int			n = (int) Min(nrows - done, most);
 		const char *items;
 		const char *reason;
 
@@ -498,7 +507,8 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 					meta->parent_offsets, meta->nparents + 1) &&
 		check_array(&check, GV_CENTROIDS, "centroids", meta->centroids,
 					(int64) meta->nlists * meta->dims);
-	if (meta->refine == IVFPQ_REFINE_NONE && ivfpq_row_source != NULL)
+	if (meta->refine == IVFPQ_REFINE_NONE && ivfpq_row_source != NULL &&
+		IvfpqIsWhole(index))
 	{
 		check.heap = table_open(heap, AccessShareLock);
 		check.rows = ivfpq_row_source->form(index, check.heap);
