@@ -56,14 +56,19 @@ used_bytes(int fd)
 
 /*
  * An index of so many lists with a key, 2 kB each, which go in one chunk: the
- * portable engine gives a list that grows more memory than it needs.
+ * portable engine gives a list that grows more memory than it needs.  None is
+ * empty, since nobody is evicted for such a list (evicted_for).
  */
 static TestIndex
 make_large(int32_t nlists)
 {
 	TestIndex	index = make_index(GV_L2 + unit_random() % 3, 32, 32, nlists, 7,
 								   47, false);
+	int32_t		i;
 
+	for (i = 0; i < nlists; i++)
+		if (index.lists[i].nitems == 0)
+			resize_list(&index, &index.lists[i], 1, 0);
 	give_form(&index, (GvKeyForm) {1, {GV_KEY_ORDERED}, {4}});
 	return index;
 }
