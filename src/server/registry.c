@@ -298,7 +298,8 @@ shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
 
 /*
  * Returns about how many bytes a device gains if a mirror drops its rows; 0 if
- * it may not do that now.
+ * it may not do that now.  Where they are fewer, the rows may go in vain, which
+ * costs searches time and nothing else.
  */
 static int64_t
 droppable_bytes(GvMirrorEntry *entry, int32_t device)
@@ -310,6 +311,9 @@ droppable_bytes(GvMirrorEntry *entry, int32_t device)
 	if (!entry->ready || member == NULL || bare.rows == GV_ROWS_NONE)
 		return 0;
 	bare.rows = GV_ROWS_NONE;
+	/* what lists have got since they were begun stays */
+	if (bare.postings < entry->nitems)
+		bare.postings = entry->nitems;
 	bytes = member->charged - shard_size(&bare, device, entry->nshards);
 	return bytes > 0 ? bytes : 0;
 }
@@ -859,6 +863,35 @@ can_grow(const GvMirrorEntry *entry, int32_t first, const int64_t *growth,
 }
 
 /*
+ * Charges all members the bytes by which they will grow, and frees memory for
+ * them where too little is available.  Returns false if it cannot be freed.
+ * Then charge_member has to correct the charges.
+ */
+static bool
+charge_growth(GvMirrorEntry *entry, const int64_t *growth)
+{
+	int32_t		i = 0;
+
+	while (i < entry->nmembers)
+	{
+		GvMirrorMember *member = &entry->members[i++];
+		int64_t		more = lacking(member, growth[(i - 1) % entry->nshards]);
+
+		if (more > 0 && available_bytes(member->device) < more)
+		{
+			if (!free_up(member->device, more))
+				return false;
+			/* members or their charges may have changed: look at all again */
+			i = 0;
+			continue;
+		}
+		registry.devices[member->device].used += more;
+		member->charged += more;
+	}
+	return true;
+}
+
+/*
  * Frees memory for the shards of each replica to grow by growth
  * [GV_MAX_DEVICES] bytes, and charges it.  Evicts the replicas for which no
  * memory is available.  If no replica has memory, one replica stays, and other
@@ -869,11 +902,9 @@ can_grow(const GvMirrorEntry *entry, int32_t first, const int64_t *growth,
 bool
 gv_mirrors_reserve_growth(GvMirrorEntry *entry, const int64_t *growth)
 {
-	int32_t		devices[GV_MAX_DEVICES];
 	GvDeviceSet full = 0;
 	int32_t		left = 0;
 	bool		fits;
-	int32_t		n;
 	int32_t		i;
 
 	pthread_mutex_lock(&registry.mutex);
@@ -894,30 +925,7 @@ gv_mirrors_reserve_growth(GvMirrorEntry *entry, const int64_t *growth)
 	fits = left > 0;
 	if (fits && full != 0)
 		evict_replicas(entry, full, "out of memory to extend it");
-
-	/*
-	 * Charge all members.  Freeing memory may release the mutex, and other
-	 * threads may evict replicas meanwhile, so look members up by device.
-	 */
-	n = entry->nmembers;
-	for (i = 0; i < n; i++)
-		devices[i] = entry->members[i].device;
-	for (i = 0; i < n && fits; i++)
-	{
-		GvMirrorMember *member = find_member(entry, devices[i]);
-		int64_t		more = member == NULL ? 0 :
-		lacking(member, growth[i % entry->nshards]);
-
-		if (more == 0)
-			continue;
-		fits = free_up(devices[i], more);
-		member = find_member(entry, devices[i]);
-		if (fits && member != NULL)
-		{
-			registry.devices[devices[i]].used += more;
-			member->charged += more;
-		}
-	}
+	fits = fits && charge_growth(entry, growth);
 	for (i = 0; i < entry->nmembers && !fits; i++)
 		charge_member(&entry->members[i], true);
 	entry->growing--;
@@ -939,14 +947,7 @@ gv_mirrors_reserve_rows(GvMirrorEntry *entry, const int64_t *growth)
 	pthread_mutex_lock(&registry.mutex);
 	for (i = 0; i < entry->nmembers && fits; i += entry->nshards)
 		fits = can_grow(entry, i, growth, false);
-	for (i = 0; i < entry->nmembers && fits; i++)
-	{
-		GvMirrorMember *member = &entry->members[i];
-		int64_t		more = lacking(member, growth[i % entry->nshards]);
-
-		registry.devices[member->device].used += more;
-		member->charged += more;
-	}
+	fits = fits && charge_growth(entry, growth);
 	pthread_mutex_unlock(&registry.mutex);
 	return fits;
 }

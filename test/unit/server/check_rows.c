@@ -474,6 +474,19 @@ test_no_memory(void)
 	server_remove(&server);
 }
 
+/* The first n lists get 4,000 postings each. */
+static void
+grow(int fd, const GvMirrorKey *key, TestIndex *index, int32_t n)
+{
+	int32_t		list;
+
+	for (list = 0; list < n; list++)
+	{
+		resize_list(index, &index->lists[list], 4000, 0);
+		OK(load_chunk(fd, key, index, list, 0, index->lists[list].nblocks, 0));
+	}
+}
+
 /* Lists that grow take the place of the mirror's own rows, too. */
 static void
 test_growth(void)
@@ -484,19 +497,41 @@ test_growth(void)
 	GvMirrorKey key = test_key(1);
 	OwnIndex	index = make_index(GV_L2, 64, 64, 40, 1, 0, false);
 	OwnRows		rows = make_rows(&index, GV_ROWS_FLOAT, NPAGES, NSLOTS);
-	int32_t		list;
 
 	check_load(loader, &key, &index, 0, GV_ROWS_FLOAT, "load");
 	OK(look(loader, &key, 0));
 	OK(put_drawn(loader, &key, &rows));
-	for (list = 0; list < 18; list++)
-	{
-		resize_list(&index, &index.lists[list], 4000, 0);
-		OK(load_chunk(loader, &key, &index, list, 0,
-					  index.lists[list].nblocks, 0));
-	}
+	grow(loader, &key, &index, 18);
 	check_form(loader, &key, GV_ROWS_NONE, "lists have grown");
 	check_distances(session, &key, &index, &rows, false, "lists have grown");
+	server_end(&server);
+}
+
+/*
+ * Rows do not go where that would not be enough, however much their mirror has
+ * grown.
+ */
+static void
+test_in_vain(void)
+{
+	TestServer	server = server_start("--memory", "5", "--keep", "1000", NULL);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	GvMirrorKey key = test_key(1);
+	GvMirrorKey other = test_key(2);
+	OwnIndex	index = make_index(GV_L2, 64, 64, 40, 1, 0, false);
+	OwnIndex	large = make_index(GV_L2, 32, 32, 2000, 7, 47, false);
+	OwnRows		rows = make_rows(&index, GV_ROWS_FLOAT, NPAGES, NSLOTS);
+	int32_t		form;
+	int			got;
+
+	check_load(loader, &key, &index, 0, GV_ROWS_FLOAT, "load");
+	OK(look(loader, &key, 0));
+	OK(put_drawn(loader, &key, &rows));
+	grow(loader, &key, &index, 14);
+	check_form(loader, &key, GV_ROWS_FLOAT, "grown");
+	got = begin(loader, &other, &large, 0, &form);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "%d", got);
+	check_form(loader, &key, GV_ROWS_FLOAT, "in vain");
 	server_end(&server);
 }
 
@@ -668,6 +703,7 @@ test_rows_sent(void)
 		return;
 	test_no_memory();
 	test_growth();
+	test_in_vain();
 	test_eviction();
 	test_spare();
 	test_starved_rows();
