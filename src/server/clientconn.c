@@ -664,13 +664,15 @@ gv_connection_receive(GvConnection *connection, bool wait)
 }
 
 /*
- * There is no time limit for sending to a client that pipelines: such a client
- * may send more requests before it reads the answer.
+ * There is no time limit for sending to a builder or a set: it may send more
+ * requests before it reads the answer.  So may a bulk client that shares memory,
+ * but its answers there are short enough to be sent at once.
  */
 GvFlushed
 gv_connection_flush(GvConnection *connection, bool wait)
 {
-	bool		pipelines = connection->pipelines;
+	bool		pipelines = connection->pipelines &&
+	connection->role != GV_ROLE_BULK;
 	uint64_t	begun_ns = wait && !pipelines ? gv_now_ns() : 0;
 
 	while (connection->out_sent < connection->out_used)

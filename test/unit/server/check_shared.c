@@ -4,6 +4,7 @@
  *		queries and answers are in shared memory, and memory that is none.
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -310,6 +311,29 @@ test_wrong_searches(const TestServer *server, const TestIndex *index)
 	CHECK(load_drop(loader, &key) == 0, "drop");
 }
 
+/* A client with memory that does not read long answers, which are not there. */
+static void
+test_unread(const TestIndex *index)
+{
+	TestServer	server = server_start("--message", "1", NULL);
+	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
+	OwnFd		bulk = client_open(&server, GV_ROLE_BULK);
+	OwnMemory	memory = memory_make(F_SEAL_SHRINK);
+	GvMirrorKey key = test_key(11);
+	GvSearchRequest request = {.key = key, .dims = 4, .probes = 5, .compare = 5,
+	.capacity = 9};
+	FREED void *queries = calloc(1, GV_MAX_MESSAGE);
+	struct pollfd end = {.fd = bulk,.events = POLLRDHUP};
+
+	OK(load_all(loader, &key, index));
+	OK(memory_pass(bulk, MEMORY_BYTES, &memory.fd, 1));
+	request.n = gv_queries_most(&request, false);
+	CHECK(client_message(bulk, GV_MSG_SEARCH, &request, sizeof(request),
+						 queries, gv_queries_bytes(&request)), "send");
+	CHECK(poll(&end, 1, 20000) == 1, "it does not read, and is still there");
+	server_end(&server);
+}
+
 void
 test_shared(void)
 {
@@ -324,4 +348,5 @@ test_shared(void)
 	test_no_memory(&server);
 	test_wrong_places(&server, &index);
 	server_end(&server);
+	test_unread(&index);
 }
