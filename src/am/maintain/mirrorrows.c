@@ -7,6 +7,10 @@
  * nothing but C functions.  The form in the relation cache must not be looked
  * at for this: to make it, PostgreSQL evaluates functions of constants.
  *
+ * A row that is not boundable stays unknown, so each session that meets it
+ * reports it once a second, and a loader looks in vain.  Such lengths are rare,
+ * and a catch-up without changes takes milliseconds.
+ *
  * search/README, "Rows in a mirror", has the proof that a row read here is the
  * row that sessions see at its TID.
  */
