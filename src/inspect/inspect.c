@@ -634,7 +634,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 {
 	Relation	heap;
 	Relation	index = IvfpqOpenIndexTable(PG_GETARG_OID(0),
-											AccessShareLock, &heap);
+											AccessShareLock, NULL, &heap);
 	IvfpqInspection inspection;
 	const IvfpqMetaData *meta = &inspection.meta;
 	IvfpqKeyForm keys;
@@ -678,7 +678,7 @@ Datum
 gpuvec_list_stats(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
+	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock, NULL);
 	IvfpqMetaData meta;
 
 	IvfpqCheckInspect(index);
@@ -710,7 +710,7 @@ gpuvec_list_stats(PG_FUNCTION_ARGS)
 Datum
 gpuvec_prewarm(PG_FUNCTION_ARGS)
 {
-	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
+	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock, NULL);
 	IvfpqMetaData meta;
 	GvMirrorKey key;
 

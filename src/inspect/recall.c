@@ -513,7 +513,9 @@ gpuvec_recall(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 	recall.has_given = IvfpqQueriesArgument(fcinfo, 3, recall.samples,
 											&recall.given);
-	recall.index = IvfpqOpenToMeasure(PG_GETARG_OID(0), &recall.heap);
+	recall.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
+									   "To compare with another index, run make bench BENCH='table DATABASE TABLE COLUMN'.",
+									   &recall.heap);
 	IvfpqCheckMeasurable(recall.heap, recall.index,
 						 "cannot measure recall under row-level security",
 						 recall.heap->rd_rel->relforcerowsecurity ?

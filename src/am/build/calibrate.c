@@ -829,7 +829,7 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 Datum
 gpuvec_calibration(PG_FUNCTION_ARGS)
 {
-	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
+	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock, NULL);
 
 	IvfpqCheckInspect(index);
 	IvfpqCheckBuilt(index);

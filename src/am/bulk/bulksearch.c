@@ -852,7 +852,7 @@ gpuvec_search(PG_FUNCTION_ARGS)
 				 errhint("\"k\" is the number of rows to return for each query.")));
 	InitMaterializedSRF(fcinfo, 0);
 	bulk.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
-									 &bulk.heap);
+									 NULL, &bulk.heap);
 	check_searchable(bulk.heap, bulk.index);
 	if (queries.n > 0)
 	{

@@ -47,9 +47,6 @@
 /* The search_path for the owner's code, which PostgreSQL 17 uses, too. */
 #define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
 
-/* the hint of most functions for an index of another access method */
-#define ONLY_OURS	"This function supports only gpuivfpq indexes."
-
 /*
  * Returns the OIDs of the database's gpuivfpq indexes in ascending order, so
  * that older indexes usually come first.  If `temporary` is true, includes
@@ -83,9 +80,13 @@ IvfpqListIndexes(bool temporary)
 	return indexes;
 }
 
-/* IvfpqOpenIndex, with the hint for indexes of other access methods */
-static Relation
-open_index(Oid relid, LOCKMODE lockmode, const char *hint)
+/*
+ * Opens a gpuivfpq index, which the caller closes.  Raises an error if the OID
+ * belongs to anything else, or if this session cannot read the index.  `hint` is
+ * for an index of another access method; NULL is the hint of most functions.
+ */
+Relation
+IvfpqOpenIndex(Oid relid, LOCKMODE lockmode, const char *hint)
 {
 	Relation	rel = try_relation_open(relid, lockmode);
 
@@ -110,7 +111,8 @@ open_index(Oid relid, LOCKMODE lockmode, const char *hint)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("index \"%s\" is not a gpuivfpq index",
 						RelationGetRelationName(rel)),
-				 errhint("%s", hint)));
+				 errhint("%s", hint != NULL ? hint :
+						 "This function supports only gpuivfpq indexes.")));
 	if (RELATION_IS_OTHER_TEMP(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -133,19 +135,12 @@ open_index(Oid relid, LOCKMODE lockmode, const char *hint)
 }
 
 /*
- * Opens a gpuivfpq index, which the caller closes.  Raises an error if the OID
- * belongs to anything else, or if this session cannot read the index.
+ * Opens a gpuivfpq index, like IvfpqOpenIndex, and its table.  Locks the table
+ * first, because PostgreSQL takes locks in that order.  The caller closes both.
  */
 Relation
-IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
-{
-	return open_index(relid, lockmode, ONLY_OURS);
-}
-
-/* IvfpqOpenIndexTable, with the hint for indexes of other access methods */
-static Relation
-open_index_table(Oid relid, LOCKMODE lockmode, const char *hint,
-				 Relation *table)
+IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, const char *hint,
+					Relation *table)
 {
 	Oid			tableid = IndexGetRelation(relid, true);
 	Relation	index;
@@ -153,7 +148,7 @@ open_index_table(Oid relid, LOCKMODE lockmode, const char *hint,
 	*table = NULL;
 	if (OidIsValid(tableid))
 		*table = table_open(tableid, lockmode);
-	index = open_index(relid, lockmode, hint);
+	index = IvfpqOpenIndex(relid, lockmode, hint);
 
 	/* the index may have been dropped, and its OID reused, before we locked */
 	if (*table == NULL || IndexGetRelation(relid, false) != tableid)
@@ -162,28 +157,6 @@ open_index_table(Oid relid, LOCKMODE lockmode, const char *hint,
 				 errmsg("could not open parent table of index \"%s\"",
 						RelationGetRelationName(index))));
 	return index;
-}
-
-/*
- * Opens a gpuivfpq index and its table.  Locks the table first, because
- * PostgreSQL takes locks in that order.  The caller closes both.
- */
-Relation
-IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
-{
-	return open_index_table(relid, lockmode, ONLY_OURS, table);
-}
-
-/*
- * Opens an index and its table, to measure the index's recall.  The error for
- * an index of another access method says how to measure that.
- */
-Relation
-IvfpqOpenToMeasure(Oid relid, Relation *table)
-{
-	return open_index_table(relid, AccessShareLock,
-							"To compare with another index, run make bench BENCH='table DATABASE TABLE COLUMN'.",
-							table);
 }
 
 /*
@@ -199,14 +172,14 @@ Relation
 IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
 				  Relation *table)
 {
-	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, table);
+	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, NULL, table);
 
 	check(*table, index);
 	/* waiting for a stronger lock while holding this one could deadlock */
 	relation_close(index, AccessShareLock);
 	table_close(*table, AccessShareLock);
 
-	index = IvfpqOpenIndexTable(relid, ShareUpdateExclusiveLock, table);
+	index = IvfpqOpenIndexTable(relid, ShareUpdateExclusiveLock, NULL, table);
 	check(*table, index);
 	return index;
 }

@@ -20,10 +20,10 @@ typedef struct IvfpqIdentity
 } IvfpqIdentity;
 
 extern List *IvfpqListIndexes(bool temporary);
-extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode);
+extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode,
+							   const char *hint);
 extern Relation IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode,
-									Relation *table);
-extern Relation IvfpqOpenToMeasure(Oid relid, Relation *table);
+									const char *hint, Relation *table);
 extern Relation IvfpqOpenToChange(Oid relid,
 								  void (*check) (Relation table,
 												 Relation index),

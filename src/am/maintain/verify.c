@@ -632,7 +632,8 @@ gpuvec_verify_index(PG_FUNCTION_ARGS)
 	IvfpqIdentity caller;
 	Snapshot	snapshot;
 
-	index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock, &heap);
+	index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock, NULL,
+								&heap);
 	IvfpqCheckInspect(index);
 	IvfpqCheckActing(heap, index);
 	InitMaterializedSRF(fcinfo, 0);

@@ -455,7 +455,7 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 static Relation
 open_owned(Oid relid, Relation *table)
 {
-	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, table);
+	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, NULL, table);
 
 	if (!IvfpqOwnsRelation(RelationGetRelid(*table), GetUserId()))
 		ereport(ERROR,
