@@ -296,43 +296,56 @@ put_lists(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 	return status;
 }
 
-/* Refine records */
+/* Refine records and rows */
+
+/*
+ * Adds the bytes of a message's items, each of which begins with its address, to
+ * the growth of their shards.  Returns false unless items of `stride` bytes fill
+ * the message.
+ */
+static bool
+count_items(GvConnection *connection, const GvMirrorEntry *entry,
+			size_t stride, int64_t *growth)
+{
+	const GvListsRequest *request = gv_payload(connection);
+	const char *item = (const char *) (request + 1);
+	int32_t		i;
+
+	if (request->unused != 0 || request->nchunks < 0 ||
+		gv_message(connection)->length != sizeof(*request) +
+		(size_t) request->nchunks * stride)
+		return false;
+	for (i = 0; i < request->nchunks; i++, item += stride)
+		growth[gv_mirror_record_shard(entry->mirror, (const uint16_t *) item)] +=
+			(int64_t) stride;
+	return true;
+}
 
 static GvStatus
 put_refine(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	int64_t		bytes = (int64_t) gv_message(connection)->length -
-	(int64_t) sizeof(*request);
-	const GvRefineItem *items = (const GvRefineItem *) (request + 1);
-	int64_t		stride = (int64_t) gv_refine_stride(entry->spec.dims);
 	int64_t		growth[GV_MAX_DEVICES] = {0};	/* as in put_lists */
 	GvStatus	status;
-	int32_t		i;
 
 	*wrong = "malformed refine records";
-	if (request->unused != 0 || request->nchunks < 0 ||
-		entry->spec.refine_slots == 0 || bytes != request->nchunks * stride)
+	if (entry->spec.refine_slots == 0 ||
+		!count_items(connection, entry, gv_refine_stride(entry->spec.dims),
+					 growth))
 		return GV_INVALID;
-	for (i = 0; i < request->nchunks; i++)
-	{
-		const GvRefineItem *item = gv_refine_item(items, entry->spec.dims, i);
-
-		growth[gv_mirror_record_shard(entry->mirror, item->address)] += stride;
-	}
 	do
 	{
 		if (!gv_mirrors_reserve_growth(entry, growth))
 			return GV_NO_MEMORY;
 		pthread_rwlock_wrlock(&entry->lock);
-		status = gv_mirror_put_refine(entry->mirror, items, request->nchunks);
+		status = gv_mirror_put_refine(entry->mirror,
+									  (const GvRefineItem *) (request + 1),
+									  request->nchunks);
 		gv_mirrors_changed(entry, 0);
 		pthread_rwlock_unlock(&entry->lock);
 	} while (status == GV_NO_MEMORY && gv_mirrors_evict_for(entry, growth));
 	return status;
 }
-
-/* Rows */
 
 /*
  * Rows that do not fit into memory are dropped, all of them, because a row that
@@ -346,31 +359,19 @@ static GvStatus
 put_rows(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	int64_t		bytes = (int64_t) gv_message(connection)->length -
-	(int64_t) sizeof(*request);
-	const GvRowItem *items = (const GvRowItem *) (request + 1);
 	int64_t		growth[GV_MAX_DEVICES] = {0};	/* as in put_lists */
 	GvStatus	status = GV_NO_MEMORY;
 	GvMirrorSpec spec;
-	int64_t		stride;
-	int32_t		i;
 
 	pthread_rwlock_rdlock(&entry->lock);
 	spec = entry->spec;
 	pthread_rwlock_unlock(&entry->lock);
 	if (spec.rows == GV_ROWS_NONE)
 		return GV_OK;
-	stride = (int64_t) gv_row_stride(spec.rows, spec.dims);
 	*wrong = "malformed rows";
-	if (request->unused != 0 || request->nchunks < 0 ||
-		bytes != request->nchunks * stride)
+	if (!count_items(connection, entry, gv_row_stride(spec.rows, spec.dims),
+					 growth))
 		return GV_INVALID;
-	for (i = 0; i < request->nchunks; i++)
-	{
-		const GvRowItem *item = gv_row_item(items, &spec, i);
-
-		growth[gv_mirror_record_shard(entry->mirror, item->rowid)] += stride;
-	}
 	if (gv_mirrors_reserve_rows(entry, growth))
 	{
 		pthread_rwlock_wrlock(&entry->lock);
@@ -381,7 +382,8 @@ put_rows(GvConnection *connection, GvMirrorEntry *entry, const char **wrong)
 		else if (entry->spec.rows == GV_ROWS_NONE)
 			status = GV_OK;
 		else
-			status = gv_mirror_put_rows(entry->mirror, items,
+			status = gv_mirror_put_rows(entry->mirror,
+										(const GvRowItem *) (request + 1),
 										request->nchunks);
 		gv_mirrors_changed(entry, 0);
 		pthread_rwlock_unlock(&entry->lock);

@@ -34,6 +34,14 @@ item_stride(const GvMirrorSpec *spec)
 		gv_row_stride(spec->rows, spec->dims);
 }
 
+/* Of an item, without what fills it up to the stride. */
+static size_t
+item_bytes(const GvMirrorSpec *spec)
+{
+	return spec->refine_slots > 0 ? sizeof(GvRefineItem) + (size_t) spec->dims :
+		sizeof(GvRowItem) + gv_row_bytes(spec->rows, spec->dims);
+}
+
 /* About what the records or rows of a mirror will take. */
 int64_t
 gv_cpu_records_size(const GvMirrorSpec *spec)
@@ -108,27 +116,6 @@ need_slot(GvMirror *mirror, const uint16_t *address)
 	return find_slot(mirror, address);
 }
 
-/* See gv_mirror_put_refine. */
-GvStatus
-gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
-{
-	const GvMirrorSpec *spec = &mirror->spec;
-	int32_t		i;
-
-	if (!gv_refine_items_valid(spec, items, n))
-		return GV_INVALID;
-	for (i = 0; i < n; i++)
-	{
-		const GvRefineItem *item = gv_refine_item(items, spec->dims, i);
-		char	   *slot = need_slot(mirror, item->address);
-
-		if (slot == NULL)
-			return GV_NO_MEMORY;
-		memcpy(slot, item, sizeof(*item) + (size_t) spec->dims);
-	}
-	return GV_OK;
-}
-
 /* Is the first value one that no row has, so that this is none? */
 static bool
 is_none(const GvMirrorSpec *spec, const GvRowItem *item)
@@ -137,28 +124,41 @@ is_none(const GvMirrorSpec *spec, const GvRowItem *item)
 				  gv_row_bytes(spec->rows, 1)) == 0;
 }
 
+/* Stores items, which are valid. */
+static GvStatus
+put_items(GvMirror *mirror, const void *items, int32_t n)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	const char *item = items;
+	int32_t		i;
+
+	for (i = 0; i < n; i++, item += item_stride(spec))
+	{
+		char	   *slot = need_slot(mirror, (const uint16_t *) item);
+
+		if (slot == NULL)
+			return GV_NO_MEMORY;
+		memcpy(slot, item, item_bytes(spec));
+		if (spec->rows != GV_ROWS_NONE && is_none(spec, (GvRowItem *) slot))
+			((GvRowItem *) slot)->known = 0;
+	}
+	return GV_OK;
+}
+
+/* See gv_mirror_put_refine. */
+GvStatus
+gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	return gv_refine_items_valid(&mirror->spec, items, n) ?
+		put_items(mirror, items, n) : GV_INVALID;
+}
+
 /* See gv_mirror_put_rows. */
 GvStatus
 gv_cpu_put_rows(GvMirror *mirror, const GvRowItem *items, int32_t n)
 {
-	const GvMirrorSpec *spec = &mirror->spec;
-	int32_t		i;
-
-	if (!gv_row_items_valid(spec, items, n))
-		return GV_INVALID;
-	for (i = 0; i < n; i++)
-	{
-		const GvRowItem *item = gv_row_item(items, spec, i);
-		char	   *slot = need_slot(mirror, item->rowid);
-
-		if (slot == NULL)
-			return GV_NO_MEMORY;
-		memcpy(slot, item, sizeof(*item) +
-			   gv_row_bytes(spec->rows, spec->dims));
-		if (is_none(spec, item))
-			((GvRowItem *) slot)->known = 0;
-	}
-	return GV_OK;
+	return gv_row_items_valid(&mirror->spec, items, n) ?
+		put_items(mirror, items, n) : GV_INVALID;
 }
 
 void
@@ -195,23 +195,36 @@ gv_cpu_drop_rows(GvMirror *mirror)
 	return GV_OK;
 }
 
-/* The record at an address, or NULL when there is none. */
-static const GvRefineItem *
+/* The record or row at an address, or NULL when there is none. */
+static const void *
 find_item(const GvMirror *mirror, const uint16_t *address)
 {
-	const GvRefineItem *item =
-	(const GvRefineItem *) find_slot(mirror, address);
+	const void *slot = find_slot(mirror, address);
+	bool		there = slot != NULL &&
+	(mirror->spec.refine_slots > 0 ?
+	 ((const GvRefineItem *) slot)->rowid[2] != 0 :
+	 ((const GvRowItem *) slot)->known != 0);
 
-	return item != NULL && item->rowid[2] != 0 ? item : NULL;
+	return there ? slot : NULL;
 }
 
-/* The row with an id, or NULL when there is none. */
-static const GvRowItem *
-find_row(const GvMirror *mirror, const uint16_t *rowid)
+/* Items at addresses [n], with nothing but the address where there is none. */
+static GvStatus
+get_items(GvMirror *mirror, const uint16_t *addresses, int32_t n, void *items)
 {
-	const GvRowItem *item = (const GvRowItem *) find_slot(mirror, rowid);
+	const GvMirrorSpec *spec = &mirror->spec;
+	char	   *item = items;
+	int32_t		i;
 
-	return item != NULL && item->known ? item : NULL;
+	memset(items, 0, item_stride(spec) * (size_t) n);
+	for (i = 0; i < n; i++, item += item_stride(spec), addresses += 3)
+	{
+		const void *held = find_item(mirror, addresses);
+
+		memcpy(item, held != NULL ? held : addresses,
+			   held != NULL ? item_bytes(spec) : 3 * sizeof(uint16_t));
+	}
+	return GV_OK;
 }
 
 /* See gv_mirror_get_refine. */
@@ -219,25 +232,8 @@ GvStatus
 gv_cpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 				  GvRefineItem *items)
 {
-	const GvMirrorSpec *spec = &mirror->spec;
-	size_t		stride = gv_refine_stride(spec->dims);
-	int32_t		i;
-
-	if (spec->refine_slots == 0)
-		return GV_INVALID;
-	memset(items, 0, stride * (size_t) n);
-	for (i = 0; i < n; i++)
-	{
-		const uint16_t *address = addresses + 3 * (size_t) i;
-		const GvRefineItem *held = find_item(mirror, address);
-		char	   *item = (char *) items + stride * (size_t) i;
-
-		if (held != NULL)
-			memcpy(item, held, sizeof(*held) + (size_t) spec->dims);
-		else
-			memcpy(item, address, 3 * sizeof(uint16_t));
-	}
-	return GV_OK;
+	return mirror->spec.refine_slots == 0 ? GV_INVALID :
+		get_items(mirror, addresses, n, items);
 }
 
 /* See gv_mirror_get_rows. */
@@ -245,26 +241,8 @@ GvStatus
 gv_cpu_get_rows(GvMirror *mirror, const uint16_t *rowids, int32_t n,
 				GvRowItem *items)
 {
-	const GvMirrorSpec *spec = &mirror->spec;
-	size_t		stride = gv_row_stride(spec->rows, spec->dims);
-	int32_t		i;
-
-	if (spec->rows == GV_ROWS_NONE)
-		return GV_INVALID;
-	memset(items, 0, stride * (size_t) n);
-	for (i = 0; i < n; i++)
-	{
-		const uint16_t *rowid = rowids + 3 * (size_t) i;
-		const GvRowItem *held = find_row(mirror, rowid);
-		char	   *item = (char *) items + stride * (size_t) i;
-
-		if (held != NULL)
-			memcpy(item, held, sizeof(*held) +
-				   gv_row_bytes(spec->rows, spec->dims));
-		else
-			memcpy(item, rowid, 3 * sizeof(uint16_t));
-	}
-	return GV_OK;
+	return mirror->spec.rows == GV_ROWS_NONE ? GV_INVALID :
+		get_items(mirror, rowids, n, items);
 }
 
 /* The bounds of a search's hits. */
@@ -332,7 +310,7 @@ gv_cpu_measure_hits(const GvMirror *mirror, GvSearch *search)
 		return GV_NO_MEMORY;
 	for (i = 0; i < search->nhits; i++)
 	{
-		const GvRowItem *item = find_row(mirror, search->hits[i].rowid);
+		const GvRowItem *item = find_item(mirror, search->hits[i].rowid);
 		GvRowDistance *distance = &search->distances[i];
 
 		memset(distance, 0, sizeof(*distance));

@@ -483,25 +483,46 @@ gv_mirror_put_list(GvMirror *mirror, const GvListChunk *chunk)
 						   gv_mirror_list_shard(mirror, chunk->list), &change);
 }
 
-bool
-gv_refine_items_valid(const GvMirrorSpec *spec, const GvRefineItem *items,
-					  int32_t n)
+/*
+ * Returns whether the addresses of items [n], which are `stride` bytes apart,
+ * ascend, and their slots are 1 to most_slot.
+ */
+static bool
+addresses_valid(const void *items, size_t stride, int32_t n,
+				int32_t most_slot)
 {
+	const char *next = items;
 	uint64_t	last = 0;
 	int32_t		i;
 
-	for (i = 0; i < n; i++)
+	for (i = 0; i < n; i++, next += stride)
 	{
-		const GvRefineItem *item = gv_refine_item(items, spec->dims, i);
-		uint64_t	address = (uint64_t) item->address[0] << 32 |
-		(uint64_t) item->address[1] << 16 | item->address[2];
+		const uint16_t *words = (const uint16_t *) next;
+		uint64_t	address = (uint64_t) words[0] << 32 |
+		(uint64_t) words[1] << 16 | words[2];
 
-		if (item->address[2] < 1 || item->address[2] > spec->refine_slots ||
-			address <= last)
+		if (words[2] < 1 || words[2] > most_slot || address <= last)
 			return false;
 		last = address;
 	}
 	return true;
+}
+
+bool
+gv_refine_items_valid(const GvMirrorSpec *spec, const GvRefineItem *items,
+					  int32_t n)
+{
+	return addresses_valid(items, gv_refine_stride(spec->dims), n,
+						   spec->refine_slots);
+}
+
+bool
+gv_row_items_valid(const GvMirrorSpec *spec, const GvRowItem *items,
+				   int32_t n)
+{
+	return spec->rows == GV_ROWS_NONE ? n == 0 :
+		addresses_valid(items, gv_row_stride(spec->rows, spec->dims), n,
+						UINT16_MAX);
 }
 
 /*
@@ -566,28 +587,6 @@ gv_mirror_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
 					 false);
 }
 
-bool
-gv_row_items_valid(const GvMirrorSpec *spec, const GvRowItem *items,
-				   int32_t n)
-{
-	uint64_t	last = 0;
-	int32_t		i;
-
-	if (spec->rows == GV_ROWS_NONE)
-		return n == 0;
-	for (i = 0; i < n; i++)
-	{
-		const uint16_t *rowid = gv_row_item(items, spec, i)->rowid;
-		uint64_t	id = (uint64_t) rowid[0] << 32 |
-		(uint64_t) rowid[1] << 16 | rowid[2];
-
-		if (rowid[2] == 0 || id <= last)
-			return false;
-		last = id;
-	}
-	return true;
-}
-
 GvStatus
 gv_mirror_put_rows(GvMirror *opaque, const GvRowItem *items, int32_t n)
 {
@@ -629,55 +628,56 @@ gv_mirror_get_array(GvMirror *opaque, GvArray array, int64_t first,
 										values);
 }
 
-GvStatus
-gv_mirror_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
-					 GvRefineItem *items)
+/* Gets items, which will be `stride` bytes apart, like put_items. */
+static GvStatus
+get_items(const GvPlacedMirror *mirror, const uint16_t *addresses, int32_t n,
+		  void *items, size_t stride, bool rows)
 {
-	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 	GvStatus	status = GV_OK;
 	int32_t		first;
 	int32_t		end;
 
-	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
-			((addresses != NULL && items != NULL) || n == 0));
 	for (first = 0; first < n && status == GV_OK; first = end)
 	{
-		size_t		stride = gv_refine_stride(mirror->spec.dims);
+		const uint16_t *from = addresses + 3 * (size_t) first;
+		void	   *to = (char *) items + stride * (size_t) first;
+		GvMirror   *shard;
 		int32_t		owner;
 
 		end = run_end(mirror, addresses, 3 * sizeof(*addresses), first, n,
 					  &owner);
-		status = gv_mirrors_engine->get_refine
-			(mirror->mirrors[owner], addresses + 3 * (size_t) first,
-			 end - first,
-			 (GvRefineItem *) ((char *) items + stride * (size_t) first));
+		shard = mirror->mirrors[owner];
+		status = rows ?
+			gv_mirrors_engine->get_rows(shard, from, end - first, to) :
+			gv_mirrors_engine->get_refine(shard, from, end - first, to);
 	}
 	return status;
+}
+
+GvStatus
+gv_mirror_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
+					 GvRefineItem *items)
+{
+	const GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
+
+	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
+			((addresses != NULL && items != NULL) || n == 0));
+	return get_items(mirror, addresses, n, items,
+					 gv_refine_stride(mirror->spec.dims), false);
 }
 
 GvStatus
 gv_mirror_get_rows(GvMirror *opaque, const uint16_t *rowids, int32_t n,
 				   GvRowItem *items)
 {
-	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
-	GvStatus	status = GV_OK;
-	int32_t		first;
-	int32_t		end;
+	const GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 
 	GV_CALL(gv_mirror_calls, mirror != NULL && n >= 0 &&
 			((rowids != NULL && items != NULL) || n == 0));
 	if (mirror->spec.rows == GV_ROWS_NONE)
 		return GV_INVALID;
-	for (first = 0; first < n && status == GV_OK; first = end)
-	{
-		int32_t		owner;
-
-		end = run_end(mirror, rowids, 3 * sizeof(*rowids), first, n, &owner);
-		status = gv_mirrors_engine->get_rows
-			(mirror->mirrors[owner], rowids + 3 * (size_t) first, end - first,
-			 (GvRowItem *) gv_row_item(items, &mirror->spec, first));
-	}
-	return status;
+	return get_items(mirror, rowids, n, items,
+					 gv_row_stride(mirror->spec.rows, mirror->spec.dims), true);
 }
 
 GvStatus

@@ -181,13 +181,6 @@ gv_refine_stride(int32_t dims)
 	return (sizeof(GvRefineItem) + (size_t) dims + 3) / 4 * 4;
 }
 
-static inline const GvRefineItem *
-gv_refine_item(const GvRefineItem *items, int32_t dims, int32_t i)
-{
-	return (const GvRefineItem *) ((const char *) items +
-								   gv_refine_stride(dims) * (size_t) i);
-}
-
 /*
  * A row of the table, by its row id.  If `known` is 0, the mirror forgets the
  * row that it has there, if any, and the values are ignored.  The same holds
@@ -211,14 +204,6 @@ static inline size_t
 gv_row_stride(int32_t rows, int32_t dims)
 {
 	return (sizeof(GvRowItem) + gv_row_bytes(rows, dims) + 7) / 8 * 8;
-}
-
-static inline const GvRowItem *
-gv_row_item(const GvRowItem *items, const GvMirrorSpec *spec, int32_t i)
-{
-	return (const GvRowItem *) ((const char *) items +
-								gv_row_stride(spec->rows, spec->dims) *
-								(size_t) i);
 }
 
 /* A list that was searched, and the coarse score of the list. */
