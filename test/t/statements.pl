@@ -286,6 +286,11 @@ splice @faults, $MOST if @faults > $MOST;
 diag($_) for @faults;
 note("$_: $counts{$_}") for sort keys %counts;
 is(join('', grep { /TRAP: |was terminated by signal|PANIC: / } split /^/, slurp_file($node->logfile)), '', 'nothing has crashed');
+if ($served)
+{
+	cmp_ok(GpuvecRemote::served($node), '>=', $asked / 10, 'gpuvecd was asked');
+	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM gpuvec_mirrors WHERE rows'), '>', 0, 'mirrors have rows');
+}
 if ($whole && !@faults)
 {
 	cmp_ok($counts{"$_: too slow"} // 0, '<', 0.02 * $counts{"$_: all"}, "$_: in time") for 'exact', 'usual';
